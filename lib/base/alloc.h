@@ -1,0 +1,16 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Small allocations: these end the process when memory is gone, so they are
+ * for daemons and tests; the client library has its own that return NULL.
+ * Tensor memory comes from base/pool.h. */
+#pragma once
+
+#include <stddef.h>
+
+void *ps_alloc(size_t size) __attribute__((malloc, returns_nonnull));
+void *ps_calloc(size_t count, size_t size)
+    __attribute__((malloc, returns_nonnull));
+void *ps_realloc(void *p, size_t size) __attribute__((returns_nonnull));
+char *ps_strdup(const char *s) __attribute__((malloc, returns_nonnull));
+void ps_free(void *p);
+/* Live allocations, for leak checks in tests. */
+size_t ps_alloc_live(void);

@@ -1,0 +1,86 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Reference-counted bytes. The struct of a new buffer and its bytes are one
+ * allocation; a wrapped one remembers whom to tell at the end. */
+#include "base/buf.h"
+
+#include "base/alloc.h"
+
+#include <assert.h>
+#include <stdalign.h>
+
+struct heap_buf {
+    struct ps_buf buf;
+    alignas(64) uint8_t bytes[];
+};
+
+struct wrapped_buf {
+    struct ps_buf buf;
+    void (*release)(void *ctx);
+};
+
+static void release_heap(struct ps_buf *b)
+{
+    ps_free(b->ctx);
+}
+
+static void release_wrapped(struct ps_buf *b)
+{
+    struct wrapped_buf *w = (struct wrapped_buf *)b;
+    void (*release)(void *ctx) = w->release;
+    void *ctx = b->ctx;
+
+    ps_free(w);
+    if (release != NULL) {
+        release(ctx);
+    }
+}
+
+struct ps_buf *ps_buf_new(size_t size)
+{
+    /* The heap aligns to 16; the bytes are to begin on a cache line. */
+    void *raw = ps_alloc(sizeof(struct heap_buf) + 64 + size);
+    struct heap_buf *h = (void *)(((uintptr_t)raw + 63) & ~(uintptr_t)63);
+
+    h->buf = (struct ps_buf){
+        .data = h->bytes,
+        .size = size,
+        .refs = 1,
+        .release = release_heap,
+        .ctx = raw,
+    };
+    return &h->buf;
+}
+
+struct ps_buf *ps_buf_wrap(void *data, size_t size, void (*release)(void *ctx),
+                           void *ctx)
+{
+    struct wrapped_buf *w = ps_alloc(sizeof(*w));
+
+    *w = (struct wrapped_buf){
+        .buf = {.data = data,
+                .size = size,
+                .refs = 1,
+                .release = release_wrapped,
+                .ctx = ctx},
+        .release = release,
+    };
+    return &w->buf;
+}
+
+struct ps_buf *ps_buf_ref(struct ps_buf *b)
+{
+    assert(b->refs > 0 && b->refs < UINT32_MAX);
+    b->refs++;
+    return b;
+}
+
+void ps_buf_unref(struct ps_buf *b)
+{
+    if (b == NULL) {
+        return;
+    }
+    assert(b->refs > 0);
+    if (--b->refs == 0) {
+        b->release(b);
+    }
+}

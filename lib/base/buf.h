@@ -1,0 +1,39 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Reference-counted bytes and slices of them. Counts change on the loop thread
+ * only, so they are plain integers. */
+#pragma once
+
+#include <stddef.h>
+#include <stdint.h>
+
+struct ps_buf {
+    uint8_t *data;
+    size_t size;
+    uint32_t refs;
+    uint32_t tag;    /* What the owner of the memory calls it: an arena. */
+    uint64_t offset; /* Of data within that. */
+    void (*release)(struct ps_buf *b); /* At the last unref; frees b too. */
+    void *ctx;
+};
+
+/* Bytes from the small-allocation heap, refs = 1. */
+struct ps_buf *ps_buf_new(size_t size);
+/* Wrap memory that somebody else owns; `release` is called at the last unref
+ * and may be NULL. refs = 1. */
+struct ps_buf *ps_buf_wrap(void *data, size_t size,
+                           void (*release)(void *ctx), void *ctx);
+struct ps_buf *ps_buf_ref(struct ps_buf *b);
+/* NULL is fine. */
+void ps_buf_unref(struct ps_buf *b);
+
+/* A slice owns one reference where its holder says so. buf NULL: empty. */
+struct ps_slice {
+    struct ps_buf *buf;
+    size_t offset;
+    size_t len;
+};
+
+static inline uint8_t *ps_slice_data(const struct ps_slice *s)
+{
+    return s->buf->data + s->offset;
+}

@@ -1,0 +1,32 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "base/dtype.h"
+
+size_t ps_dtype_size(unsigned dtype)
+{
+    switch (dtype) {
+    case PS_DTYPE_FLOAT32:
+    case PS_DTYPE_INT32:
+        return 4;
+    case PS_DTYPE_FLOAT64:
+    case PS_DTYPE_INT64:
+        return 8;
+    default: /* A number from a peer. */
+        return 0;
+    }
+}
+
+const char *ps_dtype_name(unsigned dtype)
+{
+    switch (dtype) {
+    case PS_DTYPE_FLOAT32:
+        return "float32";
+    case PS_DTYPE_FLOAT64:
+        return "float64";
+    case PS_DTYPE_INT32:
+        return "int32";
+    case PS_DTYPE_INT64:
+        return "int64";
+    default:
+        return "unknown";
+    }
+}

@@ -1,0 +1,91 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Intrusive doubly linked list. A node is a member of one list or of none;
+ * removal of a stranger asserts. */
+#pragma once
+
+#include <assert.h>
+#include <stdbool.h>
+#include <stddef.h>
+
+struct ps_list_node {
+    struct ps_list_node *prev;
+    struct ps_list_node *next;
+};
+
+struct ps_list {
+    struct ps_list_node head;
+};
+
+#define PS_CONTAINER(ptr, type, member)                                       \
+    ((type *)(void *)((char *)(ptr)-offsetof(type, member)))
+
+static inline void ps_list_init(struct ps_list *l)
+{
+    l->head.prev = &l->head;
+    l->head.next = &l->head;
+}
+
+static inline bool ps_list_empty(const struct ps_list *l)
+{
+    return l->head.next == &l->head;
+}
+
+static inline bool ps_list_linked(const struct ps_list_node *n)
+{
+    return n->next != NULL;
+}
+
+static inline void ps_list_push_back(struct ps_list *l, struct ps_list_node *n)
+{
+    assert(n->next == NULL && n->prev == NULL);
+    n->prev = l->head.prev;
+    n->next = &l->head;
+    l->head.prev->next = n;
+    l->head.prev = n;
+}
+
+static inline void ps_list_push_front(struct ps_list *l,
+                                      struct ps_list_node *n)
+{
+    assert(n->next == NULL && n->prev == NULL);
+    n->next = l->head.next;
+    n->prev = &l->head;
+    l->head.next->prev = n;
+    l->head.next = n;
+}
+
+static inline void ps_list_remove(struct ps_list_node *n)
+{
+    assert(n->next != NULL && n->prev != NULL);
+    n->prev->next = n->next;
+    n->next->prev = n->prev;
+    n->next = NULL;
+    n->prev = NULL;
+}
+
+static inline struct ps_list_node *ps_list_first(const struct ps_list *l)
+{
+    return ps_list_empty(l) ? NULL : l->head.next;
+}
+
+static inline struct ps_list_node *ps_list_next(const struct ps_list *l,
+                                                const struct ps_list_node *n)
+{
+    return n->next == &l->head ? NULL : n->next;
+}
+
+/* Drain from the head where the body may change the list. */
+static inline struct ps_list_node *ps_list_pop(struct ps_list *l)
+{
+    struct ps_list_node *n = ps_list_first(l);
+
+    if (n != NULL) {
+        ps_list_remove(n);
+    }
+    return n;
+}
+
+/* The body must not change the list. */
+#define PS_LIST_EACH(node, list)                                              \
+    for (struct ps_list_node *node = ps_list_first(list); node != NULL;       \
+         node = ps_list_next(list, node))

@@ -1,0 +1,71 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The one place that knows where log lines go. Before ps_log_set() they go
+ * nowhere. */
+#include "base/log.h"
+
+#include "base/str.h"
+
+#include <stddef.h>
+#include <string.h>
+
+#define LINE_MAX_BYTES 2048
+
+static struct {
+    ps_log_sink sink;
+    void *ctx;
+    enum ps_log_level least;
+} logger = {.least = PS_LOG_INFO};
+
+static const char *const names[] = {
+    [PS_LOG_ERROR] = "error",   [PS_LOG_WARNING] = "warning",
+    [PS_LOG_NOTICE] = "notice", [PS_LOG_INFO] = "info",
+    [PS_LOG_DEBUG] = "debug",   [PS_LOG_TRACE] = "trace",
+};
+
+void ps_log_set(ps_log_sink sink, void *ctx, enum ps_log_level least)
+{
+    logger.sink = sink;
+    logger.ctx = ctx;
+    logger.least = least;
+}
+
+void ps_log_level_set(enum ps_log_level least)
+{
+    logger.least = least;
+}
+
+enum ps_log_level ps_log_level_get(void)
+{
+    return logger.least;
+}
+
+void ps_log(enum ps_log_level level, const char *fmt, ...)
+{
+    char line[LINE_MAX_BYTES];
+    struct ps_str s;
+    va_list ap;
+
+    if (logger.sink == NULL || level > logger.least) {
+        return;
+    }
+    ps_str_init(&s, line, sizeof(line));
+    va_start(ap, fmt);
+    ps_str_addv(&s, fmt, ap);
+    va_end(ap);
+    logger.sink(logger.ctx, level, line);
+}
+
+int ps_log_level_parse(const char *word)
+{
+    for (int i = PS_LOG_ERROR; i <= PS_LOG_TRACE; i++) {
+        if (strcmp(word, names[i]) == 0) {
+            return i;
+        }
+    }
+    return -1;
+}
+
+const char *ps_log_level_name(enum ps_log_level level)
+{
+    return names[level];
+}

@@ -1,0 +1,26 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Log lines: a level, a lowercase event and fields, to a sink that the program
+ * installs. Libraries do not log errors; daemons do. Sinks may be called from
+ * the loop thread only. */
+#pragma once
+
+enum ps_log_level {
+    PS_LOG_ERROR,
+    PS_LOG_WARNING,
+    PS_LOG_NOTICE,
+    PS_LOG_INFO,
+    PS_LOG_DEBUG,
+    PS_LOG_TRACE,
+};
+
+typedef void (*ps_log_sink)(void *ctx, enum ps_log_level level,
+                            const char *text);
+
+void ps_log_set(ps_log_sink sink, void *ctx, enum ps_log_level least);
+void ps_log_level_set(enum ps_log_level least);
+enum ps_log_level ps_log_level_get(void);
+void ps_log(enum ps_log_level level, const char *fmt, ...)
+    __attribute__((format(printf, 2, 3)));
+/* -1 for an unknown word. */
+int ps_log_level_parse(const char *word);
+const char *ps_log_level_name(enum ps_log_level level);

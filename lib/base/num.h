@@ -1,0 +1,47 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Checked arithmetic on sizes that come from peers. */
+#pragma once
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* False, and *ret untouched, when the result does not fit. */
+static inline bool ps_add_u64(uint64_t a, uint64_t b, uint64_t *ret)
+{
+    uint64_t r;
+
+    if (__builtin_add_overflow(a, b, &r)) {
+        return false;
+    }
+    *ret = r;
+    return true;
+}
+
+static inline bool ps_mul_u64(uint64_t a, uint64_t b, uint64_t *ret)
+{
+    uint64_t r;
+
+    if (__builtin_mul_overflow(a, b, &r)) {
+        return false;
+    }
+    *ret = r;
+    return true;
+}
+
+/* Up to the next multiple of `unit`, a power of two; the caller has checked
+ * that the result fits. */
+static inline uint64_t ps_round_up(uint64_t n, uint64_t unit)
+{
+    return (n + unit - 1) & ~(unit - 1);
+}
+
+static inline uint64_t ps_min_u64(uint64_t a, uint64_t b)
+{
+    return a < b ? a : b;
+}
+
+static inline uint64_t ps_max_u64(uint64_t a, uint64_t b)
+{
+    return a > b ? a : b;
+}

@@ -1,0 +1,278 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Size classes, four to a power of two, so that at most a fifth of a piece is
+ * wasted. A class of 64 KiB or more takes each piece from the source; smaller
+ * pieces are cut from slabs of 1 MiB. Either is a chunk here: a range from the
+ * source, cut into pieces of one class. Pieces wait in the list of their class,
+ * the warmest first. A chunk goes back to the source when nobody uses a piece
+ * of it and either ps_pool_trim() asks or another class needs the room. */
+#include "base/pool.h"
+
+#include "base/alloc.h"
+#include "base/list.h"
+#include "base/num.h"
+
+#include <assert.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#define CLASS_BITS_MIN 12u /* 4 KiB */
+#define CLASS_BITS_MAX 46u /* Beyond any machine. */
+#define CLASSES        ((CLASS_BITS_MAX - CLASS_BITS_MIN) * 4 + 1)
+#define LARGE_MIN      (64u * 1024u)
+#define SLAB_SIZE      (1024u * 1024u)
+#define HUGE_SIZE      (2u * 1024u * 1024u)
+
+struct piece {
+    struct ps_buf buf;
+    struct chunk *chunk;
+    struct ps_list_node node; /* In its class while free. */
+};
+
+struct chunk {
+    struct ps_pool *pool;
+    struct ps_list_node node;
+    void *data;
+    size_t size;
+    size_t piece_size;
+    uint64_t offset;
+    uint32_t tag;
+    unsigned class;
+    unsigned used; /* Pieces handed out. */
+    unsigned count;
+    struct piece pieces[];
+};
+
+struct ps_pool {
+    uint64_t budget;
+    struct ps_pool_source source;
+    uint64_t used;
+    uint64_t peak;
+    uint64_t held; /* Bytes taken from the source. */
+    uint64_t fail_at;
+    struct ps_list chunks;
+    struct ps_list classes[CLASSES];
+};
+
+/* The source when the owner names none. Ranges that can hold huge pages begin
+ * at one. Address space around the range is given back at once. */
+static int map_anonymous(void *ctx, size_t size, void **ret_data,
+                         uint32_t *ret_tag, uint64_t *ret_offset)
+{
+    size_t unit = size >= HUGE_SIZE ? HUGE_SIZE : 0;
+    char *p = mmap(NULL, size + unit, PROT_READ | PROT_WRITE,
+                   MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+    (void)ctx;
+    if (p == MAP_FAILED) {
+        return PS_E_NOMEM;
+    }
+    if (unit != 0) {
+        size_t before = (size_t)(-(uintptr_t)p & (unit - 1));
+
+        if (before > 0) {
+            munmap(p, before);
+        }
+        munmap(p + before + size, unit - before);
+        p += before;
+        madvise(p, size, MADV_HUGEPAGE); /* Slower without, not wrong. */
+    }
+    *ret_data = p;
+    *ret_tag = 0;
+    *ret_offset = 0;
+    return 0;
+}
+
+static void unmap_anonymous(void *ctx, void *data, size_t size, uint32_t tag)
+{
+    (void)ctx;
+    (void)tag;
+    munmap(data, size);
+}
+
+/* Classes are 4, 5, 6 and 7 quarters of 4 KiB, then of 8 KiB, and so on. */
+static unsigned class_of(size_t size)
+{
+    if (size <= (size_t)1 << CLASS_BITS_MIN) {
+        return 0;
+    }
+    size_t n = size - 1;
+    unsigned bits = 63 - (unsigned)__builtin_clzll(n);
+
+    return (bits - CLASS_BITS_MIN) * 4 + (unsigned)(n >> (bits - 2) & 3) + 1;
+}
+
+static size_t class_size(unsigned class)
+{
+    return (size_t)(4 + class % 4) << (CLASS_BITS_MIN - 2 + class / 4);
+}
+
+static void chunk_free(struct chunk *c)
+{
+    struct ps_pool *p = c->pool;
+
+    assert(c->used == 0);
+    for (unsigned i = 0; i < c->count; i++) {
+        ps_list_remove(&c->pieces[i].node);
+    }
+    ps_list_remove(&c->node);
+    p->held -= c->size;
+    p->source.put(p->source.ctx, c->data, c->size, c->tag);
+    ps_free(c);
+}
+
+/* Give unused chunks back until at most `target` bytes are held. */
+static void shrink(struct ps_pool *p, uint64_t target)
+{
+    struct ps_list_node *n = ps_list_first(&p->chunks);
+
+    while (n != NULL && p->held > target) {
+        struct chunk *c = PS_CONTAINER(n, struct chunk, node);
+
+        n = ps_list_next(&p->chunks, n);
+        if (c->used == 0) {
+            chunk_free(c);
+        }
+    }
+}
+
+static void release(struct ps_buf *b)
+{
+    struct piece *piece = PS_CONTAINER(b, struct piece, buf);
+    struct chunk *c = piece->chunk;
+
+    assert(c->used > 0);
+    c->used--;
+    c->pool->used -= c->piece_size;
+    ps_list_push_front(&c->pool->classes[c->class], &piece->node);
+}
+
+static int source_get(struct ps_pool *p, struct chunk *c)
+{
+    /* What other classes keep for later must not add up beyond the budget. */
+    if (p->budget != 0 && p->held + c->size > p->budget) {
+        shrink(p, c->size < p->budget ? p->budget - c->size : 0);
+    }
+    int rc = p->source.get(p->source.ctx, c->size, &c->data, &c->tag,
+                           &c->offset);
+    if (rc != 0 && !ps_list_empty(&p->chunks)) {
+        shrink(p, 0);
+        rc = p->source.get(p->source.ctx, c->size, &c->data, &c->tag,
+                           &c->offset);
+    }
+    return rc;
+}
+
+static int chunk_add(struct ps_pool *p, unsigned class)
+{
+    size_t piece_size = class_size(class);
+    size_t size = piece_size < LARGE_MIN ? SLAB_SIZE : piece_size;
+    unsigned count = (unsigned)(size / piece_size);
+    struct chunk *c = ps_calloc(1, sizeof(*c) + count * sizeof(c->pieces[0]));
+
+    c->pool = p;
+    c->size = size;
+    c->piece_size = piece_size;
+    c->class = class;
+    c->count = count;
+    int rc = source_get(p, c);
+    if (rc != 0) {
+        ps_free(c);
+        return rc;
+    }
+    p->held += size;
+    ps_list_push_back(&p->chunks, &c->node);
+    for (unsigned i = 0; i < count; i++) {
+        struct piece *piece = &c->pieces[i];
+
+        piece->chunk = c;
+        piece->buf = (struct ps_buf){
+            .data = (uint8_t *)c->data + i * piece_size,
+            .tag = c->tag,
+            .offset = c->offset + i * piece_size,
+            .release = release,
+        };
+        ps_list_push_back(&p->classes[class], &piece->node);
+    }
+    return 0;
+}
+
+struct ps_pool *ps_pool_new(const struct ps_pool_options *opt)
+{
+    struct ps_pool *p = ps_calloc(1, sizeof(*p));
+
+    p->budget = opt->budget;
+    p->source = opt->source;
+    if (p->source.get == NULL) {
+        p->source.get = map_anonymous;
+        p->source.put = unmap_anonymous;
+    }
+    ps_list_init(&p->chunks);
+    for (unsigned i = 0; i < CLASSES; i++) {
+        ps_list_init(&p->classes[i]);
+    }
+    return p;
+}
+
+void ps_pool_free(struct ps_pool *p)
+{
+    if (p == NULL) {
+        return;
+    }
+    assert(p->used == 0);
+    shrink(p, 0);
+    assert(p->held == 0);
+    ps_free(p);
+}
+
+int ps_pool_get(struct ps_pool *p, size_t size, struct ps_buf **ret_buf)
+{
+    if (p->fail_at > 0 && --p->fail_at == 0) {
+        return PS_E_NOMEM;
+    }
+    if (size > (size_t)1 << CLASS_BITS_MAX) {
+        return PS_E_NOMEM;
+    }
+    unsigned class = class_of(size);
+    uint64_t cost = class_size(class);
+
+    if (p->budget != 0 && cost > p->budget - p->used) {
+        return PS_E_NOMEM;
+    }
+    if (ps_list_empty(&p->classes[class])) {
+        int rc = chunk_add(p, class);
+
+        if (rc != 0) {
+            return rc;
+        }
+    }
+    struct piece *piece = PS_CONTAINER(ps_list_pop(&p->classes[class]),
+                                       struct piece, node);
+
+    piece->chunk->used++;
+    p->used += cost;
+    p->peak = ps_max_u64(p->peak, p->used);
+    piece->buf.size = size;
+    piece->buf.refs = 1;
+    *ret_buf = &piece->buf;
+    return 0;
+}
+
+uint64_t ps_pool_used(const struct ps_pool *p)
+{
+    return p->used;
+}
+
+uint64_t ps_pool_peak(const struct ps_pool *p)
+{
+    return p->peak;
+}
+
+void ps_pool_trim(struct ps_pool *p)
+{
+    shrink(p, 0);
+}
+
+void ps_pool_fail_at(struct ps_pool *p, uint64_t n)
+{
+    p->fail_at = n;
+}

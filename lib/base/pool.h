@@ -1,0 +1,41 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Budgeted tensor memory in size classes. Buffers go back to their class at
+ * the last unref and keep their pages, so that a steady state touches no fresh
+ * memory. Exhaustion is an ordinary error. */
+#pragma once
+
+#include "base/buf.h"
+#include "base/err.h"
+
+struct ps_pool;
+
+/* Where a pool gets large pieces from; NULL functions: anonymous memory. The
+ * agent's result memory comes from memfds that it shares with its workers. */
+struct ps_pool_source {
+    /* Give `size` bytes: where, and the tag and offset that buffers cut from
+     * it carry. 0 or PS_E_NOMEM. */
+    int (*get)(void *ctx, size_t size, void **ret_data, uint32_t *ret_tag,
+               uint64_t *ret_offset);
+    void (*put)(void *ctx, void *data, size_t size, uint32_t tag);
+    void *ctx;
+};
+
+struct ps_pool_options {
+    uint64_t budget; /* Bytes handed out at most; 0: no limit. */
+    struct ps_pool_source source;
+};
+
+struct ps_pool *ps_pool_new(const struct ps_pool_options *opt);
+/* Every buffer must have come back. NULL is fine. */
+void ps_pool_free(struct ps_pool *p);
+/* A buffer of exactly `size` usable bytes, contents undefined, aligned to 64,
+ * refs = 1. PS_E_NOMEM when the budget is used up. */
+PS_MUST_USE int ps_pool_get(struct ps_pool *p, size_t size,
+                            struct ps_buf **ret_buf);
+/* Bytes handed out now, and the most there ever were. */
+uint64_t ps_pool_used(const struct ps_pool *p);
+uint64_t ps_pool_peak(const struct ps_pool *p);
+/* Give cached free memory back to the source. */
+void ps_pool_trim(struct ps_pool *p);
+/* Tests: the n-th get from now fails (0: never). */
+void ps_pool_fail_at(struct ps_pool *p, uint64_t n);
