@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The tables of docs/protocol.md."""
+
+import sys
+
+BEGIN = "<!-- generated -->"
+END = "<!-- /generated -->"
+
+
+def kind(f):
+    """The type of a field in words."""
+    if f.type == "list":
+        of = f"[{f.of}](#record-{f.of})" if f.record else f.of
+        return f"list of {of}, at most {f.max}"
+    if f.type in ("str", "bin"):
+        return f"{f.type}, at most {f.max}"
+    if f.enum:
+        return f"u8, [{f.enum.name}](#enum-{f.enum.name})"
+    return f.type
+
+
+def default(f):
+    if f.required:
+        return "required"
+    if f.type == "str":
+        return f'`"{f.default}"`'
+    if f.type == "bool":
+        return f"`{str(f.default).lower()}`"
+    return f"`{f.default}`"
+
+
+def cell(text):
+    return text.replace("|", "\\|")
+
+
+def field_rows(fields, with_id):
+    head = ["field", "type", "without it", "meaning"]
+    if with_id:
+        head.insert(0, "id")
+    later = any(f.since > 1 for f in fields)
+    if later:
+        head.insert(-1, "since")
+    out = ["| " + " | ".join(head) + " |", "|" + " --- |" * len(head)]
+    for f in fields:
+        row = [f"`{f.name}`", kind(f), default(f), cell(f.doc)]
+        if with_id:
+            row.insert(0, str(f.id))
+        if later:
+            row.insert(-1, str(f.since))
+        out.append(("| " + " | ".join(row)).rstrip() + " |")
+    return [*out, ""]
+
+
+def tables(schema):
+    out = ["### Messages", "",
+           "| code | message | from | to | payload | longest header |",
+           "| --- | --- | --- | --- | --- | --- |"]
+    from .emit_c import header_max
+    for m in schema.messages:
+        out.append(
+            f"| {m.code} | [{m.name}](#message-{m.name}) | "
+            f"{', '.join(m.senders)} | {', '.join(m.receivers)} | "
+            f"{'' if m.payload == 'none' else m.payload + ' '}| "
+            f"{header_max(schema, m)} |")
+    out += ["", "Every message has these fields before its own:", ""]
+    out += field_rows(schema.envelope, True)
+    for m in schema.messages:
+        out += [f"#### Message {m.name}", ""]
+        out += [m.doc, ""] if m.doc else []
+        out += field_rows(m.fields, True) if m.fields else []
+    out += ["### Records", "",
+            "A record is an array of its fields in this order.", ""]
+    for r in schema.records:
+        out += [f"#### Record {r.name}", ""]
+        out += [r.doc, ""] if r.doc else []
+        out += field_rows(r.fields, False)
+    out += ["### Enums", ""]
+    for e in schema.enums:
+        out += [f"#### Enum {e.name}", ""]
+        out += [e.doc, ""] if e.doc else []
+        out += ["| value | name | meaning |", "| --- | --- | --- |"]
+        out += [f"| {v.value} | `{v.name}` | {cell(v.doc)}".rstrip() + " |"
+                for v in e.values]
+        out.append("")
+    return "\n".join(out).rstrip() + "\n"
+
+
+def rewrite(schema, path, check):
+    """Put the tables between the markers of a document; or only compare."""
+    with open(path, encoding="utf-8") as source:
+        text = source.read()
+    if text.count(BEGIN) != 1 or text.count(END) != 1:
+        print(f"{path}:1: needs one '{BEGIN}' and one '{END}'",
+              file=sys.stderr)
+        return 1
+    before, rest = text.split(BEGIN)
+    after = rest.split(END)[1]
+    made = f"{before}{BEGIN}\n\n{tables(schema)}\n{END}{after}"
+    if made == text:
+        return 0
+    if check:
+        print(f"{path}: the tables are out of date; "
+              "python3 -m psgen docs brings them up to date",
+              file=sys.stderr)
+        return 1
+    with open(path, "w", encoding="utf-8") as out:
+        out.write(made)
+    return 0
