@@ -40,3 +40,6 @@
 #define PS_KEY_NAME_MAX 256u
 #define PS_ADDRESS_MAX 255u
 #define PS_TEXT_MAX 512u
+/* Push bytes that an agent may send of a job before the server has said
+ * anything; every server's window is at least this. */
+#define PS_CREDIT_FIRST (4u * 1024u * 1024u)

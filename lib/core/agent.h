@@ -1,0 +1,51 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The agent machine: local rounds over the ranks of this node, what is sent to
+ * which server and when, results in memory that the workers map.
+ * docs/protocol.md has the sequences. */
+#pragma once
+
+#include "base/pool.h"
+#include "core/machine.h"
+
+struct ps_agent_options {
+    char name[PS_NAME_MAX + 1];
+    char cluster[PS_NAME_MAX + 1];
+    char sched[PS_ADDRESS_MAX + 1];
+    char host[PS_NAME_MAX + 1]; /* Shown to humans. */
+    uint64_t instance;
+    uint64_t seed;
+    ps_time dial_first;
+    ps_time dial_max;
+    uint64_t hand_over_max; /* Bytes handed to a connection and not yet with
+                             * the kernel, so that urgent partitions can
+                             * overtake; 0: 2 MiB. */
+    struct ps_link_options link;
+    struct ps_pool *sums;    /* Scratch for local sums; not owned. */
+    struct ps_pool *results; /* Memory that workers map; the tag of a buffer is
+                              * its arena. Not owned. */
+};
+
+struct ps_agent;
+
+struct ps_agent *ps_agent_new(const struct ps_agent_options *opt, ps_time now);
+void ps_agent_free(struct ps_agent *a);
+struct ps_machine ps_agent_machine(struct ps_agent *a);
+
+bool ps_agent_ready(const struct ps_agent *a); /* Known to the scheduler. */
+uint64_t ps_agent_residue(const struct ps_agent *a);
+
+struct ps_agent_stats {
+    uint64_t rounds;    /* Partition rounds committed. */
+    uint64_t bytes_in;  /* Tensor bytes received. */
+    uint64_t bytes_out;
+    uint64_t summed;    /* Bytes read by local sums. */
+    uint64_t resent;
+    uint32_t sessions;
+    uint32_t waiting;   /* Local operations not done. */
+};
+void ps_agent_stats(const struct ps_agent *a, struct ps_agent_stats *ret);
+
+/* For checkers: newest version of a partition that this agent was told is
+ * committed. False when unknown. */
+bool ps_agent_peek(const struct ps_agent *a, uint64_t gen, uint32_t key,
+                   uint32_t index, uint64_t *ret_committed);

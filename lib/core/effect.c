@@ -1,0 +1,200 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The list of effects and the shared things effects carry. */
+#include "core/effect.h"
+
+#include "base/alloc.h"
+#include "base/str.h"
+
+#include <assert.h>
+#include <stdarg.h>
+#include <string.h>
+
+struct ps_parcel *ps_parcel_new(const struct ps_msg *msg,
+                                const struct ps_slice *slices,
+                                uint32_t slice_count)
+{
+    struct ps_parcel *p =
+        ps_alloc(sizeof(*p) + slice_count * sizeof(struct ps_slice));
+
+    p->refs = 1;
+    p->slice_count = slice_count;
+    p->payload_len = 0;
+    p->msg = ps_msg_dup(msg);
+    for (uint32_t i = 0; i < slice_count; i++) {
+        p->slice[i] = slices[i];
+        if (slices[i].buf != NULL) {
+            ps_buf_ref(slices[i].buf);
+        }
+        p->payload_len += slices[i].len;
+    }
+    return p;
+}
+
+struct ps_parcel *ps_parcel_ref(struct ps_parcel *p)
+{
+    p->refs++;
+    return p;
+}
+
+void ps_parcel_unref(struct ps_parcel *p)
+{
+    if (p == NULL) {
+        return;
+    }
+    assert(p->refs > 0);
+    if (--p->refs > 0) {
+        return;
+    }
+    for (uint32_t i = 0; i < p->slice_count; i++) {
+        ps_buf_unref(p->slice[i].buf);
+    }
+    ps_msg_free(p->msg);
+    ps_free(p);
+}
+
+struct ps_compute *ps_compute_new(uint64_t token, uint32_t src_max,
+                                  uint32_t held_max)
+{
+    struct ps_compute *c = ps_calloc(1, sizeof(*c));
+
+    c->token = token;
+    c->src = ps_calloc(src_max + 1u, sizeof(*c->src));
+    c->level = ps_calloc(src_max + 1u, sizeof(*c->level));
+    /* Every source may bring a buffer to hold as well. */
+    c->held = ps_calloc(src_max + held_max + 1u, sizeof(struct ps_buf *));
+    c->job.src = c->src;
+    c->job.level = c->level;
+    return c;
+}
+
+void ps_compute_add_src(struct ps_compute *c, const struct ps_slice *slice,
+                        uint8_t level)
+{
+    c->src[c->job.src_count] = ps_slice_data(slice);
+    c->level[c->job.src_count] = level;
+    c->job.src_count++;
+    ps_compute_hold(c, slice->buf);
+}
+
+void ps_compute_hold(struct ps_compute *c, struct ps_buf *b)
+{
+    c->held[c->held_count++] = ps_buf_ref(b);
+}
+
+void ps_compute_free(struct ps_compute *c)
+{
+    if (c == NULL) {
+        return;
+    }
+    for (uint32_t i = 0; i < c->held_count; i++) {
+        ps_buf_unref(c->held[i]);
+    }
+    ps_free(c->held);
+    ps_free(c->level);
+    ps_free(c->src);
+    ps_free(c);
+}
+
+void ps_effects_init(struct ps_effects *fx)
+{
+    memset(fx, 0, sizeof(*fx));
+}
+
+static void release(struct ps_fx *f)
+{
+    switch (f->type) {
+    case PS_FX_SEND:
+        ps_parcel_unref(f->send.parcel);
+        break;
+    case PS_FX_COMPUTE:
+        ps_compute_free(f->compute);
+        break;
+    case PS_FX_NOTE:
+        ps_free(f->note.text);
+        break;
+    case PS_FX_DIAL:
+    case PS_FX_HANGUP:
+        break;
+    }
+}
+
+void ps_effects_clear(struct ps_effects *fx)
+{
+    for (uint32_t i = 0; i < fx->count; i++) {
+        release(&fx->items[i]);
+    }
+    fx->count = 0;
+}
+
+void ps_effects_fini(struct ps_effects *fx)
+{
+    ps_effects_clear(fx);
+    ps_free(fx->items);
+    memset(fx, 0, sizeof(*fx));
+}
+
+static struct ps_fx *append(struct ps_effects *fx, enum ps_fx_type type)
+{
+    struct ps_fx *f;
+
+    if (fx->count == fx->capacity) {
+        fx->capacity = fx->capacity == 0 ? 64 : fx->capacity * 2;
+        fx->items = ps_realloc(fx->items, fx->capacity * sizeof(*fx->items));
+    }
+    f = &fx->items[fx->count++];
+    f->type = type;
+    return f;
+}
+
+void ps_effects_send(struct ps_effects *fx, ps_conn_id conn, uint64_t seq,
+                     uint64_t ack, struct ps_parcel *parcel)
+{
+    struct ps_fx *f = append(fx, PS_FX_SEND);
+
+    f->send.conn = conn;
+    f->send.seq = seq;
+    f->send.ack = ack;
+    f->send.parcel = parcel;
+}
+
+void ps_effects_tell(struct ps_effects *fx, ps_conn_id conn,
+                     const struct ps_msg *msg)
+{
+    ps_effects_send(fx, conn, msg->seq, msg->ack, ps_parcel_new(msg, NULL, 0));
+}
+
+void ps_effects_dial(struct ps_effects *fx, uint64_t target,
+                     const char *address)
+{
+    struct ps_fx *f = append(fx, PS_FX_DIAL);
+
+    f->dial.target = target;
+    ps_str_copy(f->dial.address, sizeof(f->dial.address), address);
+}
+
+void ps_effects_hangup(struct ps_effects *fx, ps_conn_id conn)
+{
+    append(fx, PS_FX_HANGUP)->hangup.conn = conn;
+}
+
+void ps_effects_compute(struct ps_effects *fx, struct ps_compute *c)
+{
+    append(fx, PS_FX_COMPUTE)->compute = c;
+}
+
+void ps_effects_note(struct ps_effects *fx, enum ps_log_level level,
+                     const char *fmt, ...)
+{
+    char text[1024];
+    struct ps_str s;
+    struct ps_fx *f;
+    va_list ap;
+
+    ps_str_init(&s, text, sizeof(text));
+    va_start(ap, fmt);
+    ps_str_addv(&s, fmt, ap);
+    va_end(ap);
+    f = append(fx, PS_FX_NOTE);
+    f->note.level = level;
+    f->note.text = ps_strdup(text);
+}

@@ -1,0 +1,113 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What a machine wants done, in order. A machine appends; its driver carries
+ * out and frees. Effects own the references to what they name. */
+#pragma once
+
+#include "base/buf.h"
+#include "base/limits.h"
+#include "base/log.h"
+#include "kernel/kernel.h"
+#include "proto/ps_msg.h"
+
+#include <stdint.h>
+
+/* A connection, numbered by the driver, never used again. 0: none. */
+typedef uint64_t ps_conn_id;
+
+/* A message and its payload, immutable and shared: a link keeps it until it is
+ * acknowledged while the driver writes it. Sequence number and acknowledgement
+ * are not in it: they stand in the effect, because a frame that is sent again
+ * carries newer ones. */
+struct ps_parcel {
+    uint32_t refs;
+    uint32_t slice_count;
+    uint64_t payload_len;
+    struct ps_msg *msg;       /* Own copy. */
+    struct ps_slice slice[];  /* Payload in order; own references. */
+};
+
+/* Copies `msg` (ps_msg_dup) and takes a reference on each slice's buffer. */
+struct ps_parcel *ps_parcel_new(const struct ps_msg *msg,
+                                const struct ps_slice *slices,
+                                uint32_t slice_count);
+struct ps_parcel *ps_parcel_ref(struct ps_parcel *p);
+void ps_parcel_unref(struct ps_parcel *p); /* NULL is fine. */
+
+/* A compute job with everything it touches kept alive. */
+struct ps_compute {
+    uint64_t token; /* Comes back in PS_EV_COMPUTED. */
+    struct ps_job job;
+    const void **src;
+    uint8_t *level;
+    struct ps_buf **held;
+    uint32_t held_count;
+};
+
+/* src, level and held are allocated for `src_max` and `held_max`; job.src and
+ * job.level point to them. */
+struct ps_compute *ps_compute_new(uint64_t token, uint32_t src_max,
+                                  uint32_t held_max);
+/* Append a source that lies in `slice`; references its buffer. */
+void ps_compute_add_src(struct ps_compute *c, const struct ps_slice *slice,
+                        uint8_t level);
+/* Keep `b` alive until the job is done; references it. */
+void ps_compute_hold(struct ps_compute *c, struct ps_buf *b);
+void ps_compute_free(struct ps_compute *c);
+
+enum ps_fx_type {
+    PS_FX_SEND,    /* Write a parcel to a connection, behind earlier ones. */
+    PS_FX_DIAL,    /* Try once to connect; PS_EV_OPEN or PS_EV_DIAL_FAILED. */
+    PS_FX_HANGUP,  /* Write what is queued, then close; PS_EV_CLOSED follows. */
+    PS_FX_COMPUTE, /* Run a job off the loop; PS_EV_COMPUTED follows. */
+    PS_FX_NOTE,    /* A line for the log, and the story in simulation. */
+};
+
+struct ps_fx {
+    enum ps_fx_type type;
+    union {
+        struct {
+            ps_conn_id conn;
+            uint64_t seq;
+            uint64_t ack;
+            struct ps_parcel *parcel;
+        } send;
+        struct {
+            uint64_t target; /* The machine's word for it. */
+            char address[PS_ADDRESS_MAX + 1];
+        } dial;
+        struct {
+            ps_conn_id conn;
+        } hangup;
+        struct ps_compute *compute;
+        struct {
+            enum ps_log_level level;
+            char *text;
+        } note;
+    };
+};
+
+struct ps_effects {
+    struct ps_fx *items;
+    uint32_t count;
+    uint32_t capacity;
+};
+
+void ps_effects_init(struct ps_effects *fx);
+void ps_effects_fini(struct ps_effects *fx); /* Frees what is left in it. */
+/* Frees the effects' contents and empties the list. */
+void ps_effects_clear(struct ps_effects *fx);
+
+/* Takes over one reference of `parcel`. */
+void ps_effects_send(struct ps_effects *fx, ps_conn_id conn, uint64_t seq,
+                     uint64_t ack, struct ps_parcel *parcel);
+/* An unsequenced message without payload. */
+void ps_effects_tell(struct ps_effects *fx, ps_conn_id conn,
+                     const struct ps_msg *msg);
+void ps_effects_dial(struct ps_effects *fx, uint64_t target,
+                     const char *address);
+void ps_effects_hangup(struct ps_effects *fx, ps_conn_id conn);
+/* Takes over `c`. */
+void ps_effects_compute(struct ps_effects *fx, struct ps_compute *c);
+void ps_effects_note(struct ps_effects *fx, enum ps_log_level level,
+                     const char *fmt, ...)
+    __attribute__((format(printf, 3, 4)));

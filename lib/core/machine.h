@@ -1,0 +1,87 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What happens to a machine, and the three calls by which a driver runs any of
+ * them. The daemons' driver and the simulator are the two drivers. */
+#pragma once
+
+#include "base/time.h"
+#include "core/effect.h"
+
+#include <stdbool.h>
+
+enum ps_event_type {
+    PS_EV_TICK,        /* The deadline has come. */
+    PS_EV_OPEN,        /* A connection exists. */
+    PS_EV_DIAL_FAILED, /* A dial came to nothing. */
+    PS_EV_MSG,         /* A whole frame has arrived. */
+    PS_EV_SENT,        /* Bytes went to the kernel; less is queued now. */
+    PS_EV_CLOSED,      /* A connection is gone; the last event about it. */
+    PS_EV_COMPUTED,    /* A job is done. */
+    PS_EV_REGION,      /* Agent: a worker's memory was checked and mapped. */
+    PS_EV_SHUTDOWN,    /* The operator wants the daemon to end in good order. */
+};
+
+enum ps_conn_kind {
+    PS_CONN_DIALLED,  /* TCP, by us. */
+    PS_CONN_ACCEPTED, /* TCP, by them. */
+    PS_CONN_LOCAL,    /* Unix socket, by a training process. */
+};
+
+struct ps_event {
+    ps_time now; /* Time enters here and nowhere else; it never falls. */
+    enum ps_event_type type;
+    ps_conn_id conn; /* OPEN, MSG, SENT, CLOSED, REGION. */
+    union {
+        struct {
+            enum ps_conn_kind kind;
+            uint64_t target; /* DIALLED: as in the effect. */
+            uint32_t uid;    /* LOCAL: by SO_PEERCRED. */
+            uint32_t pid;
+            const char *peer; /* For humans; borrowed. */
+        } open;
+        struct {
+            uint64_t target;
+            int rc;
+        } dial_failed;
+        struct {
+            const struct ps_msg *msg;     /* Borrowed. */
+            const struct ps_slice *payload; /* Borrowed; NULL without one. Its
+                                             * buf is NULL when the machine's
+                                             * payload() did not want it. */
+        } msg;
+        struct {
+            uint64_t queued; /* Bytes not yet with the kernel. */
+        } sent;
+        struct {
+            int rc; /* PS_E_CLOSED, PS_E_PROTO, ... */
+        } closed;
+        struct {
+            uint64_t token;
+            int rc;
+        } computed;
+        struct {
+            uint32_t region;
+            struct ps_buf *buf; /* Borrowed: reference it to keep it. */
+        } region;
+    };
+};
+
+struct ps_machine_ops {
+    /* Feed one event; append what is to be done. Negative: this daemon cannot
+     * go on (never because of what a peer sent). */
+    int (*step)(void *self, const struct ps_event *ev, struct ps_effects *fx);
+    /* When the next PS_EV_TICK is due, or PS_TIME_NEVER. */
+    ps_time (*deadline)(const void *self);
+    /* A frame's header has arrived on `conn`: where are its `len` payload
+     * bytes to go? On success *ret_slice owns a reference and has that
+     * length. PS_E_AGAIN: no memory now, stop reading this connection and ask
+     * again after the next event. Other errors: read them and throw them
+     * away; PS_EV_MSG follows with an empty slice. Changes nothing but memory
+     * accounting. */
+    int (*payload)(void *self, ps_conn_id conn, const struct ps_msg *msg,
+                   uint64_t len, struct ps_slice *ret_slice);
+};
+
+struct ps_machine {
+    const struct ps_machine_ops *ops;
+    void *self;
+};
