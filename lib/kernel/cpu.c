@@ -1,0 +1,339 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Jobs on the processor: which instruction set, and the walk over the tree,
+ * block by block.
+ *
+ * A block is short enough that what the tree holds in between stays in the
+ * caches nearest to the core, so every source is read once and the result is
+ * written once, whatever the number of sources. Up to eight sources of one
+ * level are added in registers: a run of them is a subtree that the counter
+ * of kernel.h would build in the same shape. What remains are few blocks on a
+ * stack, one for each digit of the counter.
+ *
+ * When two operands of one addition are NaN, which of them gives its payload
+ * is left to the processor; all else is the same in every variant. */
+#include "kernel/cpu.h"
+
+#include <assert.h>
+#include <stdatomic.h>
+#include <string.h>
+
+/* Digits of the counter: valid levels fall from the bottom of the stack to
+ * the top, and 64 of them would be 2^64 workers. */
+#define DEPTH_MAX     64u
+
+#define SCRATCH_BYTES (64u * 1024)
+#define BLOCK_BYTES   (16u * 1024)
+
+/* From this size on a result that nobody has in a cache is written around
+ * them, which saves reading its old bytes first. Smaller ones are worth more
+ * to the reader if they are still near. */
+#define STREAM_BYTES  (4u * 1024 * 1024)
+
+static const struct ps_cpu_ops *const variants[] = {
+#if defined(__x86_64__)
+    &ps_cpu_avx512,
+    &ps_cpu_avx2,
+#endif
+    &ps_cpu_portable,
+};
+#define VARIANTS (sizeof(variants) / sizeof(variants[0]))
+
+static const struct ps_cpu_ops *_Atomic chosen;
+
+static const struct ps_cpu_ops *choose(void)
+{
+    const struct ps_cpu_ops *ops = atomic_load_explicit(&chosen,
+                                                        memory_order_relaxed);
+
+    for (size_t i = 0; ops == NULL && i < VARIANTS; i++) {
+        if (variants[i]->usable()) {
+            /* Threads that race here all store the same. */
+            ops = variants[i];
+            atomic_store_explicit(&chosen, ops, memory_order_relaxed);
+        }
+    }
+    return ops;
+}
+
+const char *ps_kernel_variant(void)
+{
+    return choose()->name;
+}
+
+int ps_kernel_force(const char *variant)
+{
+    for (size_t i = 0; i < VARIANTS; i++) {
+        if (strcmp(variants[i]->name, variant) == 0) {
+            if (!variants[i]->usable()) {
+                return PS_E_UNSUPPORTED;
+            }
+            atomic_store_explicit(&chosen, variants[i], memory_order_relaxed);
+            return 0;
+        }
+    }
+    return PS_E_UNSUPPORTED;
+}
+
+struct digit {
+    const void *block;
+    unsigned level;
+};
+
+struct walk {
+    const struct ps_job *job;
+    const struct ps_cpu_ops *ops;
+    size_t size; /* Of an element. */
+    char *scratch;
+    size_t block; /* Bytes of one block of scratch. */
+    struct digit digits[DEPTH_MAX];
+    unsigned depth;
+};
+
+static unsigned level_of(const struct ps_job *job, uint32_t i)
+{
+    return job->level == NULL ? 0 : job->level[i];
+}
+
+/* How many sources from `i` on one call may add: as many of one level as make
+ * a whole subtree, or all that are left, without passing the digit on top of
+ * the stack that the counter would have carried into first. */
+static uint32_t next_group(const struct ps_job *job, uint32_t i,
+                           const struct digit *top)
+{
+    const unsigned level = level_of(job, i);
+    uint32_t span = PS_CPU_GROUP_MAX;
+    uint32_t run = 1;
+    uint32_t group = 1;
+
+    if (top != NULL && top->level >= level && top->level < level + 3) {
+        span = 1u << (top->level - level);
+    }
+    while (run < span && run < job->src_count - i &&
+           level_of(job, i + run) == level) {
+        run++;
+    }
+    if (run == job->src_count - i) {
+        return run;
+    }
+    while (group * 2 <= run) {
+        group *= 2;
+    }
+    return group;
+}
+
+static void push(struct walk *w, const void *block, unsigned level)
+{
+    assert(w->depth < DEPTH_MAX);
+    w->digits[w->depth++] = (struct digit){.block = block, .level = level};
+}
+
+static void *scratch_at(const struct walk *w, unsigned depth)
+{
+    return w->scratch + (size_t)depth * w->block;
+}
+
+/* Replace the two topmost digits by their sum, kept in `out`. */
+static void merge(struct walk *w, void *out, size_t count, bool stream)
+{
+    struct digit *left = &w->digits[w->depth - 2];
+    const void *pair[2] = {left[0].block, left[1].block};
+
+    w->ops->sum[w->job->dtype](out, pair, 2, count, stream);
+    left->block = out;
+    left->level++;
+    w->depth--;
+}
+
+/* Sum of `count` elements of every source from element `from` on: in `out`,
+ * or the source itself when there is but one. */
+static const void *sum_block(struct walk *w, uint64_t from, size_t count,
+                             void *out, bool stream)
+{
+    const struct ps_job *job = w->job;
+
+    w->depth = 0;
+    for (uint32_t i = 0; i < job->src_count;) {
+        const struct digit *top = w->depth > 0 ? &w->digits[w->depth - 1]
+                                               : NULL;
+        uint32_t group = next_group(job, i, top);
+        bool last = group == job->src_count - i;
+        unsigned level = level_of(job, i);
+        const void *src[PS_CPU_GROUP_MAX];
+
+        for (uint32_t j = 0; j < group; j++) {
+            src[j] = (const char *)job->src[i + j] + from * w->size;
+        }
+        i += group;
+        if (group == 1) {
+            push(w, src[0], level);
+        } else {
+            bool whole = last && w->depth == 0;
+            void *sum = whole ? out : scratch_at(w, w->depth);
+
+            w->ops->sum[job->dtype](sum, src, group, count, whole && stream);
+            push(w, sum, level + (group >= 8) + (group >= 4) + 1);
+        }
+        while (!last && w->depth > 1 &&
+               w->digits[w->depth - 1].level == w->digits[w->depth - 2].level) {
+            merge(w, scratch_at(w, w->depth - 2), count, false);
+        }
+    }
+    while (w->depth > 1) {
+        bool whole = w->depth == 2;
+
+        merge(w, whole ? out : scratch_at(w, w->depth - 2), count,
+              whole && stream);
+    }
+    return w->digits[0].block;
+}
+
+/* Most digits that sum_block will hold at once; more than DEPTH_MAX is not a
+ * tree that anybody's counter has made. */
+static unsigned tree_depth(const struct ps_job *job)
+{
+    struct digit digits[DEPTH_MAX];
+    unsigned depth = 0;
+    unsigned deepest = 0;
+
+    for (uint32_t i = 0; i < job->src_count;) {
+        const struct digit *top = depth > 0 ? &digits[depth - 1] : NULL;
+        uint32_t group = next_group(job, i, top);
+
+        if (depth == DEPTH_MAX) {
+            return DEPTH_MAX + 1;
+        }
+        digits[depth++].level = level_of(job, i) + (group >= 8) + (group >= 4) +
+                                (group >= 2);
+        deepest = depth > deepest ? depth : deepest;
+        i += group;
+        while (depth > 1 && i < job->src_count &&
+               digits[depth - 1].level == digits[depth - 2].level) {
+            depth--;
+            digits[depth - 1].level++;
+        }
+    }
+    return deepest;
+}
+
+static bool makes_sense(const struct ps_job *job)
+{
+    if (ps_dtype_size(job->dtype) == 0 || job->src_count == 0 ||
+        job->src == NULL || job->count > SIZE_MAX / 8) {
+        return false;
+    }
+    if (job->count > 0) {
+        if (job->dst == NULL) {
+            return false;
+        }
+        for (uint32_t i = 0; i < job->src_count; i++) {
+            if (job->src[i] == NULL) {
+                return false;
+            }
+        }
+    }
+    switch (job->op) {
+    case PS_JOB_SUM:
+        return true;
+    case PS_JOB_SGD:
+        return ps_dtype_is_float(job->dtype) &&
+               (job->count == 0 ||
+                (job->weight != NULL &&
+                 (job->sgd.momentum == 0 || job->state != NULL)));
+    }
+    return false;
+}
+
+/* Worth writing around the caches: large, and not being read anyway. */
+static bool should_stream(const struct ps_job *job, uint64_t bytes)
+{
+    return bytes >= STREAM_BYTES && job->dst != job->src[0];
+}
+
+static void *at(const void *buffer, uint64_t offset)
+{
+    return buffer == NULL ? NULL : (char *)(uintptr_t)buffer + offset;
+}
+
+static void step_block(const struct walk *w, const void *grad, uint64_t from,
+                       size_t count)
+{
+    const struct ps_job *job = w->job;
+    bool moving = job->sgd.momentum != 0;
+    struct ps_cpu_sgd step = {
+        .dst = at(job->dst, from * w->size),
+        .weight = at(job->weight, from * w->size),
+        .grad = grad,
+        .state = moving ? at(job->state, from * w->size) : NULL,
+        .sgd = &job->sgd,
+    };
+
+    w->ops->sgd[job->dtype](&step, count);
+}
+
+static void run_block(struct walk *w, uint64_t from, size_t count, bool stream)
+{
+    const struct ps_job *job = w->job;
+    void *dst = at(job->dst, from * w->size);
+    bool divided = job->divide_by > 1;
+    const void *sum;
+
+    if (job->op == PS_JOB_SUM && !divided) {
+        (void)sum_block(w, from, count, dst, stream);
+        return;
+    }
+    sum = sum_block(w, from, count, w->scratch, false);
+    if (divided) {
+        void *out = job->op == PS_JOB_SUM ? dst : w->scratch;
+
+        w->ops->divide[job->dtype](out, sum, count, job->divide_by);
+        sum = out;
+    }
+    if (job->op == PS_JOB_SGD) {
+        step_block(w, sum, from, count);
+    }
+}
+
+int ps_kernel_run_range(const struct ps_job *job, uint64_t from, uint64_t to)
+{
+    _Alignas(64) char scratch[SCRATCH_BYTES];
+    struct walk w = {.job = job, .ops = choose(), .scratch = scratch};
+    unsigned depth;
+    bool stream;
+
+    if (!makes_sense(job) || from % 16 != 0 || from > to || to > job->count) {
+        return PS_E_INVAL;
+    }
+    depth = tree_depth(job);
+    if (depth > DEPTH_MAX) {
+        return PS_E_INVAL;
+    }
+    w.size = ps_dtype_size(job->dtype);
+    if (job->op == PS_JOB_SUM && job->src_count == 1 && job->divide_by <= 1) {
+        if (job->dst != job->src[0] && to > from) {
+            memcpy(at(job->dst, from * w.size), at(job->src[0], from * w.size),
+                   (to - from) * w.size);
+        }
+        return 0;
+    }
+    w.block = BLOCK_BYTES;
+    while (w.block * depth > SCRATCH_BYTES) {
+        w.block /= 2;
+    }
+    stream = should_stream(job, (to - from) * w.size);
+    for (uint64_t i = from; i < to;) {
+        uint64_t count = w.block / w.size;
+
+        count = count < to - i ? count : to - i;
+        run_block(&w, i, (size_t)count, stream);
+        i += count;
+    }
+    if (stream) {
+        w.ops->fence();
+    }
+    return 0;
+}
+
+int ps_kernel_run(const struct ps_job *job)
+{
+    return ps_kernel_run_range(job, 0, job->count);
+}

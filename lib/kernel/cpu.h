@@ -1,0 +1,47 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What one instruction set offers to cpu.c: loops over a block. Private to
+ * this folder. The bodies stand once, in cpu_type.inc, and are compiled once
+ * per instruction set. */
+#pragma once
+
+#include "kernel/kernel.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define PS_CPU_DTYPES    7 /* Tables are indexed by enum ps_dtype. */
+
+/* Most leaves that one call of `sum` adds: a whole subtree of three levels. */
+#define PS_CPU_GROUP_MAX 8u
+
+struct ps_cpu_sgd {
+    void *dst;
+    const void *weight;
+    const void *grad;
+    void *state; /* NULL: no momentum. */
+    const struct ps_sgd *sgd;
+};
+
+/* dst = src[0] .. src[src_count-1] added as a tree, 2..PS_CPU_GROUP_MAX of
+ * them; dst may be any one of them. `stream` writes around the caches, which
+ * the caller makes visible with `fence`. */
+typedef void (*ps_cpu_sum_fn)(void *dst, const void *const *src,
+                              unsigned src_count, size_t count, bool stream);
+/* dst = src / by; dst may be src. */
+typedef void (*ps_cpu_divide_fn)(void *dst, const void *src, size_t count,
+                                 uint64_t by);
+typedef void (*ps_cpu_sgd_fn)(const struct ps_cpu_sgd *step, size_t count);
+
+struct ps_cpu_ops {
+    const char *name;
+    bool (*usable)(void); /* Does this processor have the instructions? */
+    void (*fence)(void);
+    ps_cpu_sum_fn sum[PS_CPU_DTYPES];
+    ps_cpu_divide_fn divide[PS_CPU_DTYPES];
+    ps_cpu_sgd_fn sgd[PS_CPU_DTYPES]; /* NULL for integers. */
+};
+
+extern const struct ps_cpu_ops ps_cpu_portable;
+extern const struct ps_cpu_ops ps_cpu_avx2;
+extern const struct ps_cpu_ops ps_cpu_avx512;

@@ -1,0 +1,17 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The loops for any processor: vectors of 16 bytes, which on x86-64 is what
+ * every one has. */
+#if defined(__SSE2__)
+#include <emmintrin.h>
+#define STREAM(p, v) _mm_stream_si128((__m128i *)(p), (__m128i)(v))
+#define FENCE()      _mm_sfence()
+#else
+#define STREAM(p, v) (void)(VEC_AT(p, 0) = (v))
+#define FENCE()      (void)0
+#endif
+
+#define VARIANT      ps_cpu_portable
+#define VARIANT_NAME "portable"
+#define USABLE       true
+#define VEC_BYTES    16
+#include "kernel/cpu_variant.inc"

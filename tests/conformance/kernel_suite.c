@@ -1,0 +1,495 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Every variant of the kernel against the scalar model: same bits for any
+ * number of sources, levels, type, length, alignment, division of the range
+ * and aliasing that kernel.h allows. A random test prints its seed when it
+ * fails; PS_TEST_SEED=<seed> runs it again. */
+#include "kernel/kernel.h"
+
+#include "base/rng.h"
+
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <setjmp.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#define SOURCES_MAX 40u
+#define GUARD       64u /* Bytes around a result that nobody may touch. */
+#define ROUNDS      150u
+
+#define ELEM        float
+#define WRAP        float
+#define ELEM_FLOAT  1
+#define NAME(x)     x##_f32
+#include "kernel_model.inc"
+#undef ELEM
+#undef WRAP
+#undef ELEM_FLOAT
+#undef NAME
+
+#define ELEM       double
+#define WRAP       double
+#define ELEM_FLOAT 1
+#define NAME(x)    x##_f64
+#include "kernel_model.inc"
+#undef ELEM
+#undef WRAP
+#undef ELEM_FLOAT
+#undef NAME
+
+#define ELEM       int32_t
+#define WRAP       uint32_t
+#define ELEM_FLOAT 0
+#define NAME(x)    x##_i32
+#include "kernel_model.inc"
+#undef ELEM
+#undef WRAP
+#undef ELEM_FLOAT
+#undef NAME
+
+#define ELEM       int64_t
+#define WRAP       uint64_t
+#define ELEM_FLOAT 0
+#define NAME(x)    x##_i64
+#include "kernel_model.inc"
+#undef ELEM
+#undef WRAP
+#undef ELEM_FLOAT
+#undef NAME
+
+static void model_run(const struct ps_job *job, void *dst, void *state)
+{
+    switch (job->dtype) {
+    case PS_DTYPE_FLOAT32:
+        model_run_f32(job, dst, state);
+        break;
+    case PS_DTYPE_FLOAT64:
+        model_run_f64(job, dst, state);
+        break;
+    case PS_DTYPE_INT32:
+        model_run_i32(job, dst, state);
+        break;
+    case PS_DTYPE_INT64:
+        model_run_i64(job, dst, state);
+        break;
+    }
+}
+
+static const enum ps_dtype dtypes[] = {
+    PS_DTYPE_FLOAT32,
+    PS_DTYPE_FLOAT64,
+    PS_DTYPE_INT32,
+    PS_DTYPE_INT64,
+};
+
+/* One random job and everything that it needs. */
+struct trial {
+    struct ps_rng rng;
+    uint64_t seed;
+    struct ps_job job;
+    size_t size;  /* Of an element. */
+    size_t bytes; /* Of a buffer. */
+    const void *src[SOURCES_MAX];
+    uint8_t level[SOURCES_MAX];
+    void *blocks[SOURCES_MAX + 4];
+    unsigned blocks_count;
+    void *dst; /* Writable aliases of what the job names. */
+    void *state;
+    void *want;
+    void *want_state;
+};
+
+static uint64_t seed_of(uint64_t round)
+{
+    const char *given = getenv("PS_TEST_SEED");
+
+    return given != NULL ? strtoull(given, NULL, 0) : round;
+}
+
+/* Numbers whose float sum depends on the order. */
+static double tricky(struct ps_rng *r)
+{
+    static const double scales[] = {1e8, 1, -1e8, 1e-8, -1, 3e-4};
+    double scale = scales[ps_rng_below(r, 6)];
+
+    return ps_rng_chance(r, 500)
+               ? scale
+               : scale * (1 + (double)ps_rng_below(r, 1u << 20) / 1e6);
+}
+
+static void fill(struct trial *t, void *buffer)
+{
+    for (uint64_t i = 0; i < t->job.count; i++) {
+        switch (t->job.dtype) {
+        case PS_DTYPE_FLOAT32:
+            ((float *)buffer)[i] = (float)tricky(&t->rng);
+            break;
+        case PS_DTYPE_FLOAT64:
+            /* Scaled, so that double loses bits as well. */
+            ((double *)buffer)[i] = tricky(&t->rng) * tricky(&t->rng);
+            break;
+        case PS_DTYPE_INT32:
+            ((uint32_t *)buffer)[i] = (uint32_t)ps_rng_next(&t->rng);
+            break;
+        case PS_DTYPE_INT64:
+            ((uint64_t *)buffer)[i] = ps_rng_next(&t->rng);
+            break;
+        }
+    }
+}
+
+/* A buffer that starts at a multiple of the element's size and, mostly, of
+ * nothing larger; guards before and behind. */
+static void *buffer_new(struct trial *t)
+{
+    size_t skew = GUARD + t->size * ps_rng_below(&t->rng, GUARD / t->size);
+    char *block = aligned_alloc(64, (t->bytes + skew + GUARD + 63) / 64 * 64);
+
+    assert_non_null(block);
+    memset(block, 0xa5, (t->bytes + skew + GUARD + 63) / 64 * 64);
+    t->blocks[t->blocks_count++] = block;
+    return block + skew;
+}
+
+static void assert_guards(const void *buffer, size_t bytes)
+{
+    const unsigned char *p = buffer;
+
+    for (size_t i = 1; i <= GUARD; i++) {
+        assert_int_equal(*(p - i), 0xa5);
+        assert_int_equal(p[bytes + i - 1], 0xa5);
+    }
+}
+
+/* Levels that a counter can have made: a row of whole subtrees over the
+ * leaves 0, 1, 2 and so on, each at a multiple of its own size. */
+static void choose_levels(struct trial *t, uint32_t src_count)
+{
+    uint64_t leaf = 0;
+
+    for (uint32_t i = 0; i < src_count; i++) {
+        unsigned most = leaf == 0 ? 6 : (unsigned)__builtin_ctzll(leaf);
+
+        most = most > 6 ? 6 : most;
+        t->level[i] = (uint8_t)ps_rng_below(&t->rng, most + 1);
+        if (ps_rng_chance(&t->rng, 500)) {
+            t->level[i] = 0;
+        }
+        leaf += (uint64_t)1 << t->level[i];
+    }
+}
+
+static uint64_t choose_count(struct ps_rng *r)
+{
+    switch (ps_rng_below(r, 4)) {
+    case 0:
+        return 1 + ps_rng_below(r, 20);
+    case 1:
+        return 1 + ps_rng_below(r, 300);
+    case 2: /* Around the edge of a block. */
+        return 4096 * (1 + ps_rng_below(r, 2)) - 3 + ps_rng_below(r, 7);
+    default:
+        return 1 + ps_rng_below(r, 10000);
+    }
+}
+
+static void choose_sgd(struct trial *t)
+{
+    struct ps_sgd *sgd = &t->job.sgd;
+
+    sgd->lr = 0.01 * (double)(1 + ps_rng_below(&t->rng, 50));
+    sgd->rescale = ps_rng_chance(&t->rng, 500) ? 1 : 1.0 / 3;
+    sgd->momentum = ps_rng_chance(&t->rng, 500) ? 0.9 : 0;
+    sgd->wd = ps_rng_chance(&t->rng, 500) ? 1e-4 : 0;
+    sgd->clip = ps_rng_chance(&t->rng, 500) ? 1.7 : 0;
+}
+
+static void trial_init(struct trial *t, uint64_t seed, enum ps_dtype dtype,
+                       enum ps_job_op op)
+{
+    uint32_t src_count;
+
+    *t = (struct trial){.seed = seed, .size = ps_dtype_size(dtype)};
+    ps_rng_init(&t->rng, seed * 7 + dtype);
+    src_count = (uint32_t)(1 + ps_rng_below(&t->rng, SOURCES_MAX));
+    if (ps_rng_chance(&t->rng, 400)) {
+        src_count = (uint32_t)(1 + ps_rng_below(&t->rng, 9));
+    }
+    t->job = (struct ps_job){
+        .op = op,
+        .dtype = dtype,
+        .count = choose_count(&t->rng),
+        .src_count = src_count,
+        .src = t->src,
+    };
+    t->bytes = t->job.count * t->size;
+    if (ps_rng_chance(&t->rng, 500)) {
+        choose_levels(t, src_count);
+        t->job.level = t->level;
+    }
+    if (ps_rng_chance(&t->rng, 300)) {
+        t->job.divide_by = ps_rng_below(&t->rng, 2 * SOURCES_MAX);
+    }
+    for (uint32_t i = 0; i < src_count; i++) {
+        void *src = buffer_new(t);
+
+        fill(t, src);
+        t->src[i] = src;
+    }
+    t->dst = buffer_new(t);
+    t->want = buffer_new(t);
+    t->state = buffer_new(t);
+    t->want_state = buffer_new(t);
+    t->job.dst = t->dst;
+    if (op == PS_JOB_SGD) {
+        choose_sgd(t);
+        fill(t, t->dst);
+        fill(t, t->state);
+        memcpy(t->want_state, t->state, t->bytes);
+        t->job.weight = t->dst;
+        t->job.state = t->state;
+    } else if (ps_rng_chance(&t->rng, 300)) {
+        t->dst = (void *)(uintptr_t)t->src[0];
+        t->job.dst = t->dst;
+    }
+    model_run(&t->job, t->want, t->want_state);
+}
+
+static void trial_fini(struct trial *t)
+{
+    for (unsigned i = 0; i < t->blocks_count; i++) {
+        free(t->blocks[i]);
+    }
+}
+
+/* All of the job in up to eight ranges, in no particular order. */
+static void run_in_pieces(struct trial *t)
+{
+    uint64_t cut[9] = {0};
+    unsigned cuts = 1;
+    unsigned first;
+
+    while (cuts < 8 && cut[cuts - 1] < t->job.count) {
+        cut[cuts] = cut[cuts - 1] +
+                    16 * ps_rng_below(&t->rng, t->job.count / 32 + 2);
+        if (cut[cuts] > t->job.count) {
+            cut[cuts] = t->job.count;
+        }
+        cuts++;
+    }
+    cut[cuts] = t->job.count;
+    first = (unsigned)ps_rng_below(&t->rng, cuts);
+    for (unsigned i = 0; i < cuts; i++) {
+        unsigned piece = (first + i) % cuts;
+
+        if (cut[piece] % 16 == 0) {
+            assert_int_equal(
+                ps_kernel_run_range(&t->job, cut[piece], cut[piece + 1]), 0);
+        } else {
+            /* Only the empty piece at an odd end. */
+            assert_int_equal(cut[piece], cut[piece + 1]);
+        }
+    }
+}
+
+static void check_trial(struct trial *t)
+{
+    bool same = memcmp(t->dst, t->want, t->bytes) == 0;
+
+    if (t->job.op == PS_JOB_SGD) {
+        same = same && memcmp(t->state, t->want_state, t->bytes) == 0;
+    }
+    if (!same) {
+        print_error("differs from the model: %s %s, %u sources, %" PRIu64
+                    " elements; PS_TEST_SEED=%" PRIu64 "\n",
+                    ps_kernel_variant(), ps_dtype_name(t->job.dtype),
+                    t->job.src_count, t->job.count, t->seed);
+    }
+    assert_true(same);
+    assert_guards(t->dst, t->bytes);
+    assert_guards(t->state, t->bytes);
+}
+
+static void random_jobs(enum ps_job_op op, bool pieces)
+{
+    for (uint64_t round = 1; round <= ROUNDS; round++) {
+        for (size_t d = 0; d < sizeof(dtypes) / sizeof(dtypes[0]); d++) {
+            struct trial t;
+
+            if (op == PS_JOB_SGD && !ps_dtype_is_float(dtypes[d])) {
+                continue;
+            }
+            trial_init(&t, seed_of(round), dtypes[d], op);
+            if (pieces) {
+                run_in_pieces(&t);
+            } else {
+                assert_int_equal(ps_kernel_run(&t.job), 0);
+            }
+            check_trial(&t);
+            trial_fini(&t);
+        }
+    }
+}
+
+static void sums_are_the_models(void **state)
+{
+    (void)state;
+    random_jobs(PS_JOB_SUM, false);
+}
+
+static void sums_do_not_depend_on_ranges(void **state)
+{
+    (void)state;
+    random_jobs(PS_JOB_SUM, true);
+}
+
+static void steps_are_the_models(void **state)
+{
+    (void)state;
+    random_jobs(PS_JOB_SGD, false);
+}
+
+static void steps_do_not_depend_on_ranges(void **state)
+{
+    (void)state;
+    random_jobs(PS_JOB_SGD, true);
+}
+
+/* Sums of whole subtrees, summed, are the sum of their leaves: what lets one
+ * agent send one tensor for several ranks. */
+static void subtrees_add_up_to_their_leaves(void **state)
+{
+    float leaves[SOURCES_MAX][50];
+    float parts[SOURCES_MAX][50];
+    const void *src[SOURCES_MAX];
+    const void *part_src[SOURCES_MAX];
+    uint8_t levels[SOURCES_MAX];
+    struct ps_rng rng;
+    bool order_matters = false;
+
+    ps_rng_init(&rng, 3);
+    for (uint32_t n = 1; n <= SOURCES_MAX; n++) {
+        float whole[50];
+        float merged[50];
+        struct ps_job job = {
+            .dtype = PS_DTYPE_FLOAT32,
+            .count = 50,
+            .src_count = n,
+            .src = src,
+            .dst = whole,
+        };
+        uint32_t parts_count = 0;
+
+        for (uint32_t i = 0; i < n; i++) {
+            for (size_t e = 0; e < 50; e++) {
+                leaves[i][e] = (float)tricky(&rng);
+            }
+            src[i] = leaves[i];
+        }
+        assert_int_equal(ps_kernel_run(&job), 0);
+        for (uint32_t at = 0; at < n;) {
+            unsigned level = (unsigned)ps_rng_below(&rng, 4);
+
+            while (at % (1u << level) != 0 || at + (1u << level) > n) {
+                level--;
+            }
+            job.src = src + at;
+            job.src_count = 1u << level;
+            job.dst = parts[parts_count];
+            assert_int_equal(ps_kernel_run(&job), 0);
+            part_src[parts_count] = parts[parts_count];
+            levels[parts_count++] = (uint8_t)level;
+            at += 1u << level;
+        }
+        job.src = part_src;
+        job.level = levels;
+        job.src_count = parts_count;
+        job.dst = merged;
+        assert_int_equal(ps_kernel_run(&job), 0);
+        assert_memory_equal(whole, merged, sizeof(whole));
+        for (size_t e = 0; e < 50; e++) {
+            float in_row = leaves[0][e];
+
+            for (uint32_t i = 1; i < n; i++) {
+                in_row += leaves[i][e];
+            }
+            order_matters = order_matters || in_row != whole[e];
+        }
+    }
+    assert_true(order_matters); /* Else the numbers prove nothing. */
+    (void)state;
+}
+
+/* Long enough to be written around the caches, at odd addresses. */
+static void long_results_have_the_same_bits(void **state)
+{
+    const uint64_t count = (5u << 20) / 4 + 13;
+    float *a = malloc((count + 1) * 4);
+    float *b = malloc((count + 1) * 4);
+    float *out = malloc((count + 2) * 4);
+    const void *src[3];
+    struct ps_rng rng;
+
+    assert_true(a != NULL && b != NULL && out != NULL);
+    ps_rng_init(&rng, 5);
+    for (uint64_t i = 0; i <= count; i++) {
+        a[i] = (float)tricky(&rng);
+        b[i] = (float)tricky(&rng);
+    }
+    src[0] = a + 1;
+    src[1] = b;
+    src[2] = b + 1;
+    for (uint32_t n = 1; n <= 3; n++) {
+        struct ps_job job = {
+            .dtype = PS_DTYPE_FLOAT32,
+            .count = count,
+            .src_count = n,
+            .src = src,
+            .dst = out + 1,
+        };
+
+        out[0] = out[count + 1] = 42;
+        assert_int_equal(ps_kernel_run(&job), 0);
+        for (uint64_t i = 0; i < count; i++) {
+            if (out[i + 1] != model_sum_f32(&job, i)) {
+                fail_msg("element %" PRIu64 " of %u sources", i, n);
+            }
+        }
+        assert_true(out[0] == 42 && out[count + 1] == 42);
+    }
+    free(a);
+    free(b);
+    free(out);
+    (void)state;
+}
+
+int main(int argc, char **argv)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(sums_are_the_models),
+        cmocka_unit_test(sums_do_not_depend_on_ranges),
+        cmocka_unit_test(steps_are_the_models),
+        cmocka_unit_test(steps_do_not_depend_on_ranges),
+        cmocka_unit_test(subtrees_add_up_to_their_leaves),
+        cmocka_unit_test(long_results_have_the_same_bits),
+    };
+    int rc = PS_E_INVAL;
+
+    if (argc == 2) {
+        rc = ps_kernel_force(argv[1]);
+    }
+    if (rc == PS_E_UNSUPPORTED) {
+        printf("1..0 # SKIP this processor has no %s\n", argv[1]);
+        return 0;
+    }
+    if (rc != 0) {
+        fprintf(stderr, "usage: kernel_suite VARIANT\n");
+        return 2;
+    }
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

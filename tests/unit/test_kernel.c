@@ -1,0 +1,315 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* kernel.h by hand: small jobs whose results can be checked on paper, and
+ * jobs that make no sense. What holds for every variant and any size is in
+ * tests/conformance/kernel_suite.c. */
+#include "kernel/kernel.h"
+
+#include <math.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <setjmp.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+/* Float32 sums that lose bits unless the operands meet as the tree says. */
+#define BIG 1e8f
+
+static float sum_of(const float *leaves, const uint8_t *levels, uint32_t n)
+{
+    const void *src[64];
+    float out = NAN;
+    struct ps_job job = {
+        .op = PS_JOB_SUM,
+        .dtype = PS_DTYPE_FLOAT32,
+        .count = 1,
+        .src_count = n,
+        .src = src,
+        .level = levels,
+        .dst = &out,
+    };
+
+    for (uint32_t i = 0; i < n; i++) {
+        src[i] = &leaves[i];
+    }
+    assert_int_equal(ps_kernel_run(&job), 0);
+    return out;
+}
+
+static void leaves_meet_as_in_a_counter(void **state)
+{
+    (void)state;
+    /* (0+1)+(2+3): the ones vanish beside the big numbers... */
+    assert_float_equal(sum_of((float[]){BIG, 1, -BIG, 1}, NULL, 4), 0, 0);
+    /* ...but not where two of them meet first: (0+1)+2. */
+    assert_float_equal(sum_of((float[]){BIG, -BIG, 1}, NULL, 3), 1, 0);
+    assert_float_equal(sum_of((float[]){1, BIG, -BIG}, NULL, 3), 0, 0);
+    /* ((0+1)+(2+3))+(4+5) */
+    assert_float_equal(sum_of((float[]){BIG, 0, 0, 0, 1, -BIG}, NULL, 6), 0, 0);
+    assert_float_equal(sum_of((float[]){BIG, 0, 0, -BIG, 1, 1}, NULL, 6), 2, 0);
+    /* ((0+1)+(2+3))+((4+5)+6): 6 goes with 4 and 5, not with the rest. */
+    assert_float_equal(sum_of((float[]){BIG, 0, 0, 0, -BIG, 0, 1}, NULL, 7), 0,
+                       0);
+    assert_float_equal(sum_of((float[]){1, 0, 0, 0, BIG, 0, -BIG}, NULL, 7), 1,
+                       0);
+}
+
+static void a_subtree_takes_the_place_of_its_leaves(void **state)
+{
+    (void)state;
+    /* Ranks 0 and 1, then both of 2 and 3 at once, then 4: ((0+1)+(23))+4. */
+    assert_float_equal(
+        sum_of((float[]){BIG, 1, -BIG, 1}, (uint8_t[]){0, 0, 1, 0}, 4), 1, 0);
+    /* The same numbers as leaves give ((0+1)+(2+3)). */
+    assert_float_equal(
+        sum_of((float[]){BIG, 1, -BIG, 1}, (uint8_t[]){0, 0, 0, 0}, 4), 0, 0);
+    /* Four leaves below two subtrees of two: (0123) + ((45)+(67)). */
+    assert_float_equal(sum_of((float[]){1, BIG, -BIG}, (uint8_t[]){2, 1, 1}, 3),
+                       1, 0);
+}
+
+static void numbers_that_are_none_propagate(void **state)
+{
+    (void)state;
+    assert_true(isnan(sum_of((float[]){1, NAN, 2}, NULL, 3)));
+    assert_true(isnan(sum_of((float[]){INFINITY, 1, -INFINITY}, NULL, 3)));
+    assert_true(isinf(sum_of((float[]){INFINITY, 1, 2}, NULL, 3)));
+}
+
+static void mean_divides_truly(void **state)
+{
+    const float a[3] = {1, 2, -4};
+    const float b[3] = {1, 3, 1};
+    const float c[3] = {1, 5, 0};
+    const void *src[] = {a, b, c};
+    float out[3];
+    struct ps_job job = {
+        .op = PS_JOB_SUM,
+        .dtype = PS_DTYPE_FLOAT32,
+        .count = 3,
+        .src_count = 3,
+        .src = src,
+        .divide_by = 3,
+        .dst = out,
+    };
+
+    (void)state;
+    assert_int_equal(ps_kernel_run(&job), 0);
+    assert_true(out[0] == 1.0f);
+    assert_true(out[1] == 10.0f / 3.0f);
+    assert_true(out[2] == -1.0f);
+}
+
+static void integers_wrap_and_truncate(void **state)
+{
+    const int32_t a[5] = {INT32_MAX, -7, 7, INT32_MIN, INT32_MIN};
+    const int32_t b[5] = {1, 0, 0, 0, -1};
+    const int64_t c[3] = {INT64_MAX, INT64_MIN, -9};
+    const int64_t d[3] = {1, 0, 0};
+    const void *narrow[] = {a, b};
+    const void *wide[] = {c, d};
+    int32_t out32[5];
+    int64_t out64[3];
+    struct ps_job job = {
+        .op = PS_JOB_SUM,
+        .dtype = PS_DTYPE_INT32,
+        .count = 5,
+        .src_count = 2,
+        .src = narrow,
+        .dst = out32,
+    };
+
+    (void)state;
+    assert_int_equal(ps_kernel_run(&job), 0);
+    assert_int_equal(out32[0], INT32_MIN);
+    assert_int_equal(out32[4], INT32_MAX);
+    job.divide_by = 2;
+    assert_int_equal(ps_kernel_run(&job), 0);
+    assert_int_equal(out32[0], INT32_MIN / 2);
+    assert_int_equal(out32[1], -3);
+    assert_int_equal(out32[2], 3);
+    job.divide_by = (uint64_t)1 << 31; /* One more than the type can hold. */
+    assert_int_equal(ps_kernel_run(&job), 0);
+    assert_int_equal(out32[1], 0);
+    assert_int_equal(out32[3], -1);
+
+    job.dtype = PS_DTYPE_INT64;
+    job.count = 3;
+    job.src = wide;
+    job.dst = out64;
+    job.divide_by = 0;
+    assert_int_equal(ps_kernel_run(&job), 0);
+    assert_true(out64[0] == INT64_MIN);
+    job.divide_by = 2;
+    assert_int_equal(ps_kernel_run(&job), 0);
+    assert_true(out64[1] == INT64_MIN / 2);
+    assert_true(out64[2] == -4);
+    job.divide_by = (uint64_t)1 << 63;
+    assert_int_equal(ps_kernel_run(&job), 0);
+    assert_true(out64[1] == -1);
+}
+
+static void momentum_gathers_speed(void **state)
+{
+    const float want[] = {-0.1f, -0.29f, -0.561f, -0.9049f};
+    const float gradient = 1;
+    const void *src[] = {&gradient};
+    float weight = 0;
+    float speed = 0;
+    struct ps_job job = {
+        .op = PS_JOB_SGD,
+        .dtype = PS_DTYPE_FLOAT32,
+        .count = 1,
+        .src_count = 1,
+        .src = src,
+        .dst = &weight,
+        .weight = &weight,
+        .state = &speed,
+        .sgd = {.lr = 0.1, .momentum = 0.9, .rescale = 1},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < 4; i++) {
+        assert_int_equal(ps_kernel_run(&job), 0);
+        assert_float_equal(weight, want[i], 1e-6f);
+    }
+}
+
+static void sgd_takes_mean_rescale_clip_and_decay(void **state)
+{
+    const double a[2] = {30, -3};
+    const double b[2] = {10, -1};
+    const void *src[] = {a, b};
+    double weight[2] = {1, 2};
+    struct ps_job job = {
+        .op = PS_JOB_SGD,
+        .dtype = PS_DTYPE_FLOAT64,
+        .count = 2,
+        .src_count = 2,
+        .src = src,
+        .divide_by = 2, /* 20, -2 */
+        .dst = weight,
+        .weight = weight,
+        .sgd = {.lr = 0.5, .wd = 0.25, .rescale = 0.5, .clip = 4},
+    };
+
+    (void)state;
+    /* 10 is clipped to 4: (1 - 0.125) * 1 - 0.5 * 4; -1 stays. */
+    assert_int_equal(ps_kernel_run(&job), 0);
+    assert_true(weight[0] == 0.875 - 2);
+    assert_true(weight[1] == 1.75 + 0.5);
+    /* Without the limit the whole of 10 counts. */
+    job.sgd.clip = 0;
+    weight[0] = 1;
+    assert_int_equal(ps_kernel_run(&job), 0);
+    assert_true(weight[0] == 0.875 - 5);
+}
+
+static void nonsense_is_refused_untouched(void **state)
+{
+    const float ones[32] = {1, 1, 1, 1};
+    const void *src[80];
+    uint8_t levels[80];
+    float out[32];
+    float before[32];
+    const struct ps_job good = {
+        .op = PS_JOB_SUM,
+        .dtype = PS_DTYPE_FLOAT32,
+        .count = 32,
+        .src_count = 2,
+        .src = src,
+        .dst = out,
+    };
+    struct ps_job job = good;
+
+    (void)state;
+    for (size_t i = 0; i < 80; i++) {
+        src[i] = ones;
+        levels[i] = (uint8_t)i;
+    }
+    for (size_t i = 0; i < 32; i++) {
+        out[i] = before[i] = 42;
+    }
+    job.src_count = 0;
+    assert_int_equal(ps_kernel_run(&job), PS_E_INVAL);
+    job = good;
+    job.dtype = (enum ps_dtype)3;
+    assert_int_equal(ps_kernel_run(&job), PS_E_INVAL);
+    job = good;
+    job.op = (enum ps_job_op)9;
+    assert_int_equal(ps_kernel_run(&job), PS_E_INVAL);
+    job = good;
+    job.dst = NULL;
+    assert_int_equal(ps_kernel_run(&job), PS_E_INVAL);
+    job = good;
+    job.op = PS_JOB_SGD; /* No weights. */
+    assert_int_equal(ps_kernel_run(&job), PS_E_INVAL);
+    job.weight = ones;
+    job.sgd.momentum = 0.5; /* Nowhere to keep it. */
+    assert_int_equal(ps_kernel_run(&job), PS_E_INVAL);
+    job.state = out;
+    job.dtype = PS_DTYPE_INT32;
+    assert_int_equal(ps_kernel_run(&job), PS_E_INVAL);
+    job = good;
+    assert_int_equal(ps_kernel_run_range(&job, 8, 32), PS_E_INVAL);
+    assert_int_equal(ps_kernel_run_range(&job, 0, 33), PS_E_INVAL);
+    assert_int_equal(ps_kernel_run_range(&job, 32, 16), PS_E_INVAL);
+    job.src_count = 80; /* Levels that rise: no counter has made these. */
+    job.level = levels;
+    assert_int_equal(ps_kernel_run(&job), PS_E_INVAL);
+    job = good;
+    src[1] = NULL;
+    assert_int_equal(ps_kernel_run(&job), PS_E_INVAL);
+    src[1] = ones;
+    assert_memory_equal(out, before, sizeof(out));
+
+    assert_int_equal(ps_kernel_run(&good), 0);
+    assert_true(out[0] == 2 && out[31] == 0);
+}
+
+static void nothing_to_do_is_fine(void **state)
+{
+    const void *src[] = {NULL, NULL};
+    struct ps_job job = {
+        .op = PS_JOB_SUM,
+        .dtype = PS_DTYPE_FLOAT32,
+        .src_count = 2,
+        .src = src,
+    };
+
+    (void)state;
+    assert_int_equal(ps_kernel_run(&job), 0);
+    assert_int_equal(ps_kernel_run_range(&job, 0, 0), 0);
+}
+
+static void variants_go_by_name(void **state)
+{
+    const char *chosen = ps_kernel_variant();
+
+    (void)state;
+    assert_int_equal(ps_kernel_force("abacus"), PS_E_UNSUPPORTED);
+    assert_string_equal(ps_kernel_variant(), chosen);
+    assert_int_equal(ps_kernel_force("portable"), 0);
+    assert_string_equal(ps_kernel_variant(), "portable");
+    assert_int_equal(ps_kernel_force(chosen), 0);
+    assert_string_equal(ps_kernel_variant(), chosen);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(leaves_meet_as_in_a_counter),
+        cmocka_unit_test(a_subtree_takes_the_place_of_its_leaves),
+        cmocka_unit_test(numbers_that_are_none_propagate),
+        cmocka_unit_test(mean_divides_truly),
+        cmocka_unit_test(integers_wrap_and_truncate),
+        cmocka_unit_test(momentum_gathers_speed),
+        cmocka_unit_test(sgd_takes_mean_rescale_clip_and_decay),
+        cmocka_unit_test(nonsense_is_refused_untouched),
+        cmocka_unit_test(nothing_to_do_is_fine),
+        cmocka_unit_test(variants_go_by_name),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
