@@ -1,0 +1,189 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "proto/frame.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "base/limits.h"
+
+static void prefix_has_these_bytes(void **state)
+{
+    static const uint8_t expected[PS_FRAME_PREFIX] = {
+        'P', 'S', 1, 49, 0x00, 0x01, 0x02, 0x03,
+        0x00, 0x00, 0x00, 0x00, 0x04, 0x00, 0x05, 0x06};
+    const struct ps_frame_prefix in = {
+        .version = PS_FRAME_VERSION,
+        .code = PS_MSG_PUSH,
+        .header_len = 0x010203,
+        .payload_len = 0x04000506,
+    };
+    struct ps_frame_prefix out;
+    uint8_t bytes[PS_FRAME_PREFIX];
+
+    (void)state;
+    ps_frame_build(bytes, &in);
+    assert_memory_equal(bytes, expected, sizeof(expected));
+    assert_int_equal(ps_frame_parse(bytes, &out), 0);
+    assert_int_equal(out.version, in.version);
+    assert_int_equal(out.code, in.code);
+    assert_int_equal(out.header_len, in.header_len);
+    assert_int_equal(out.payload_len, in.payload_len);
+}
+
+static void lengths_use_all_their_bytes(void **state)
+{
+    struct ps_frame_prefix out;
+    uint8_t bytes[PS_FRAME_PREFIX];
+
+    (void)state;
+    memset(bytes, 0xff, sizeof(bytes));
+    memcpy(bytes, "PS\1", 3);
+    assert_int_equal(ps_frame_parse(bytes, &out), 0);
+    assert_int_equal(out.code, 255);
+    assert_true(out.header_len == UINT32_MAX);
+    assert_true(out.payload_len == UINT64_MAX);
+}
+
+static void foreign_bytes_are_refused(void **state)
+{
+    struct ps_frame_prefix out = {.code = 7};
+    uint8_t bytes[PS_FRAME_PREFIX] = "GET / HTTP/1.1\r";
+
+    (void)state;
+    assert_int_equal(ps_frame_parse(bytes, &out), PS_E_PROTO);
+    memcpy(bytes, "PT\1", 3);
+    assert_int_equal(ps_frame_parse(bytes, &out), PS_E_PROTO);
+    memcpy(bytes, "PS\2", 3);
+    assert_int_equal(ps_frame_parse(bytes, &out), PS_E_VERSION);
+    memcpy(bytes, "PS\0", 3);
+    assert_int_equal(ps_frame_parse(bytes, &out), PS_E_VERSION);
+    assert_int_equal(out.code, 7); /* Written only on success. */
+}
+
+static int check(unsigned code, uint32_t header_len, uint64_t payload_len,
+                 enum ps_role from, enum ps_role to)
+{
+    struct ps_frame_prefix p = {
+        .version = PS_FRAME_VERSION,
+        .code = (uint8_t)code,
+        .header_len = header_len,
+        .payload_len = payload_len,
+    };
+
+    return ps_frame_check(&p, from, to);
+}
+
+static void direction_is_checked(void **state)
+{
+    (void)state;
+    assert_int_equal(check(PS_MSG_PUSH, 9, 64, PS_ROLE_AGENT, PS_ROLE_SERVER),
+                     0);
+    assert_int_equal(check(PS_MSG_PUSH, 9, 64, PS_ROLE_SERVER, PS_ROLE_AGENT),
+                     PS_E_PERM);
+    assert_int_equal(check(PS_MSG_PUSH, 9, 64, PS_ROLE_CTL, PS_ROLE_SERVER),
+                     PS_E_PERM);
+    assert_int_equal(check(PS_MSG_L_HELLO, 9, 0, PS_ROLE_WORKER,
+                           PS_ROLE_AGENT),
+                     0);
+    assert_int_equal(check(PS_MSG_L_HELLO, 9, 0, PS_ROLE_WORKER,
+                           PS_ROLE_SCHED),
+                     PS_E_PERM);
+}
+
+static void unknown_codes_are_refused(void **state)
+{
+    unsigned known = 0;
+
+    (void)state;
+    for (unsigned code = 0; code < 256; code++) {
+        if (ps_msg_header_max(code) != 0) {
+            assert_string_not_equal(ps_msg_name(code), "?");
+            known++;
+            continue;
+        }
+        assert_string_equal(ps_msg_name(code), "?");
+        for (unsigned from = PS_ROLE_SCHED; from <= PS_ROLE_CTL; from++) {
+            assert_int_equal(check(code, 9, 0, from, PS_ROLE_SCHED),
+                             PS_E_PROTO);
+        }
+    }
+    assert_true(known > 40);
+}
+
+static void header_has_a_limit_for_each_message(void **state)
+{
+    uint32_t max = ps_msg_header_max(PS_MSG_HELLO);
+
+    (void)state;
+    assert_true(max < 8192); /* What a stranger may ask for. */
+    assert_int_equal(check(PS_MSG_HELLO, 0, 0, PS_ROLE_AGENT, PS_ROLE_SERVER),
+                     PS_E_PROTO);
+    assert_int_equal(check(PS_MSG_HELLO, max, 0, PS_ROLE_AGENT,
+                           PS_ROLE_SERVER),
+                     0);
+    assert_int_equal(check(PS_MSG_HELLO, max + 1, 0, PS_ROLE_AGENT,
+                           PS_ROLE_SERVER),
+                     PS_E_TOOBIG);
+    for (unsigned code = 0; code < 256; code++) {
+        assert_true(ps_msg_header_max(code) <= PS_HEADER_MAX);
+    }
+}
+
+static void payload_only_where_it_belongs(void **state)
+{
+    (void)state;
+    assert_int_equal(check(PS_MSG_PULL, 9, 1, PS_ROLE_AGENT, PS_ROLE_SERVER),
+                     PS_E_PROTO);
+    assert_int_equal(check(PS_MSG_PUSH, 9, PS_PAYLOAD_MAX, PS_ROLE_AGENT,
+                           PS_ROLE_SERVER),
+                     0);
+    assert_int_equal(check(PS_MSG_PUSH, 9, PS_PAYLOAD_MAX + 1, PS_ROLE_AGENT,
+                           PS_ROLE_SERVER),
+                     PS_E_TOOBIG);
+    assert_int_equal(check(PS_MSG_PUSH, 9, UINT64_MAX, PS_ROLE_AGENT,
+                           PS_ROLE_SERVER),
+                     PS_E_TOOBIG);
+}
+
+static void placement_is_rows_of_eight_bytes(void **state)
+{
+    const uint64_t most = 8ull * PS_KEY_PARTS_MAX;
+
+    (void)state;
+    assert_int_equal(check(PS_MSG_KEY_OPENED, 9, 0, PS_ROLE_SCHED,
+                           PS_ROLE_AGENT),
+                     0);
+    assert_int_equal(check(PS_MSG_KEY_OPENED, 9, 16, PS_ROLE_SCHED,
+                           PS_ROLE_AGENT),
+                     0);
+    assert_int_equal(check(PS_MSG_KEY_OPENED, 9, 12, PS_ROLE_SCHED,
+                           PS_ROLE_AGENT),
+                     PS_E_PROTO);
+    assert_int_equal(check(PS_MSG_KEY_OPENED, 9, most, PS_ROLE_SCHED,
+                           PS_ROLE_AGENT),
+                     0);
+    assert_int_equal(check(PS_MSG_KEY_OPENED, 9, most + 8, PS_ROLE_SCHED,
+                           PS_ROLE_AGENT),
+                     PS_E_TOOBIG);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(prefix_has_these_bytes),
+        cmocka_unit_test(lengths_use_all_their_bytes),
+        cmocka_unit_test(foreign_bytes_are_refused),
+        cmocka_unit_test(direction_is_checked),
+        cmocka_unit_test(unknown_codes_are_refused),
+        cmocka_unit_test(header_has_a_limit_for_each_message),
+        cmocka_unit_test(payload_only_where_it_belongs),
+        cmocka_unit_test(placement_is_rows_of_eight_bytes),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
