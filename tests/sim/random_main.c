@@ -1,0 +1,243 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Random clusters under random faults: every seed is run twice, once with a
+ * network that does no harm and once with one that does, and both must end
+ * with the same bits. Prints how to run a failing seed again.
+ *
+ *   sim_random [--seed N] [--count M] [--jobs J] [--trace] [--shape]
+ */
+#include "support/world.h"
+
+#include "base/rng.h"
+
+#include <getopt.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+static const char *const key_name[] = {"s:weight", "i:7", "s:bias",
+                                       "i:2147483647"};
+static const uint64_t key_count[] = {1, 6, 64, 1000, 4096, 5000, 20000};
+static const enum ps_dtype key_dtype[] = {PS_DTYPE_FLOAT32, PS_DTYPE_FLOAT64,
+                                          PS_DTYPE_INT32, PS_DTYPE_INT64};
+
+/* The cluster of a seed. */
+static struct world_options shape_of(uint64_t seed)
+{
+    struct world_options o = {.seed = seed, .data_seed = seed};
+    struct ps_rng r;
+
+    ps_rng_init(&r, seed * 2 + 1);
+    o.servers = 1 + (uint32_t)ps_rng_below(&r, 3);
+    o.agents = 1 + (uint32_t)ps_rng_below(&r, 4);
+    o.workers = o.agents + (uint32_t)ps_rng_below(&r, 5);
+    o.rounds = 3 + (uint32_t)ps_rng_below(&r, 6);
+    o.barrier_every = (uint32_t)ps_rng_below(&r, 4);
+    o.optimizer = ps_rng_chance(&r, 400);
+    o.init = o.optimizer || ps_rng_chance(&r, 500);
+    o.mean = ps_rng_chance(&r, 300);
+    o.placement =
+        ps_rng_chance(&r, 500) ? PS_PLACEMENT_MXNET : PS_PLACEMENT_BALANCED;
+    o.big_array_bound = 1000;
+    o.partition_bytes = ps_rng_chance(&r, 500) ? 4096 : 16384;
+    o.key_count = 1 + (uint32_t)ps_rng_below(&r, 4);
+    for (uint32_t i = 0; i < o.key_count; i++) {
+        o.key[i].name = key_name[i];
+        o.key[i].count = key_count[ps_rng_below(&r, 7)];
+        o.key[i].dtype =
+            o.optimizer ? key_dtype[ps_rng_below(&r, 2)]
+                        : key_dtype[ps_rng_below(&r, 4)];
+    }
+    return o;
+}
+
+static void add_faults(struct world_options *o)
+{
+    struct ps_rng r;
+
+    ps_rng_init(&r, o->seed * 2 + 2);
+    o->faults.loss = 100;
+    o->faults.duplicate = 100;
+    o->faults.reorder = 100;
+    o->faults.cut = (uint32_t)ps_rng_below(&r, 20);
+    o->faults.partition = (uint32_t)ps_rng_below(&r, 8);
+    o->faults.crash = ps_rng_chance(&r, 500) ? 4 : 0;
+    o->faults.lose_server =
+        !o->optimizer && !o->init && o->servers > 1 && ps_rng_chance(&r, 300);
+    o->faults.until = PS_SECONDS(4);
+}
+
+static bool run(const struct world_options *o, uint64_t *ret_result,
+                uint64_t *ret_steps, uint64_t *ret_faults, uint64_t *ret_trace)
+{
+    struct world *w = world_new(o);
+    bool ok = world_run_workers(w, PS_SECONDS(120));
+
+    for (uint32_t i = 0; ok && i < o->workers; i++) {
+        char text[512];
+        int rc = world_worker_error(w, i, text, sizeof(text));
+
+        if (rc != 0) {
+            printf("seed %llu: rank %u ended with an error: %s\n",
+                   (unsigned long long)o->seed, i, text);
+            ok = false;
+        }
+    }
+    if (ok) {
+        ok = world_settle(w, PS_SECONDS(30));
+    }
+    if (world_error(w)[0] != '\0') {
+        printf("%s\n", world_error(w));
+    }
+    *ret_result = world_result(w);
+    *ret_steps += world_steps(w);
+    *ret_faults += world_fault_count(w);
+    *ret_trace = world_trace_hash(w);
+    world_free(w);
+    return ok;
+}
+
+struct totals {
+    uint64_t steps;
+    uint64_t faults;
+};
+
+static bool run_seed(uint64_t seed, bool trace, struct totals *t)
+{
+    struct world_options o = shape_of(seed);
+    uint64_t clean = 0;
+    uint64_t faulty = 0;
+    uint64_t hash = 0;
+    bool ok = run(&o, &clean, &t->steps, &t->faults, &hash);
+
+    if (ok) {
+        add_faults(&o);
+        o.trace = trace;
+        ok = run(&o, &faulty, &t->steps, &t->faults, &hash);
+    } else {
+        printf("seed %llu fails even without faults\n",
+               (unsigned long long)seed);
+    }
+    if (ok && clean != faulty) {
+        printf("seed %llu: the weights differ from those of the run without "
+               "faults\n",
+               (unsigned long long)seed);
+        ok = false;
+    }
+    if (!ok) {
+        printf("again: sim_random --seed %llu --count 1 --trace\n",
+               (unsigned long long)seed);
+    }
+    fflush(stdout);
+    return ok;
+}
+
+static void print_shape(uint64_t seed)
+{
+    struct world_options o = shape_of(seed);
+
+    add_faults(&o);
+    printf("seed %llu: %u servers, %u agents, %u workers, %u rounds, %u keys, "
+           "optimizer %d, init %d, mean %d, cut %u/s, partition %u/s, crash "
+           "%u/s, lose server %d\n",
+           (unsigned long long)seed, o.servers, o.agents, o.workers, o.rounds,
+           o.key_count, o.optimizer, o.init, o.mean, o.faults.cut,
+           o.faults.partition, o.faults.crash, o.faults.lose_server);
+}
+
+/* Every `stride`-th seed from `first`: the share of one process. */
+static int run_share(uint64_t first, uint64_t end, uint64_t stride, bool trace,
+                     int report)
+{
+    struct totals t = {0};
+    uint64_t sums[3] = {0};
+
+    for (uint64_t seed = first; seed < end; seed += stride) {
+        if (!run_seed(seed, trace, &t)) {
+            sums[2]++;
+        }
+    }
+    sums[0] = t.steps;
+    sums[1] = t.faults;
+    return write(report, sums, sizeof(sums)) == (ssize_t)sizeof(sums) ? 0 : 1;
+}
+
+int main(int argc, char **argv)
+{
+    static const struct option options[] = {
+        {"seed", required_argument, NULL, 's'},
+        {"count", required_argument, NULL, 'c'},
+        {"jobs", required_argument, NULL, 'j'},
+        {"trace", no_argument, NULL, 't'},
+        {"shape", no_argument, NULL, 'S'},
+        {NULL, 0, NULL, 0},
+    };
+    uint64_t first = 1;
+    uint64_t count = 100;
+    uint64_t jobs = 1;
+    uint64_t total[3] = {0};
+    bool trace = false;
+    bool shape = false;
+    int pipes[2];
+    int c;
+
+    while ((c = getopt_long(argc, argv, "s:c:j:tS", options, NULL)) != -1) {
+        switch (c) {
+        case 's':
+            first = strtoull(optarg, NULL, 10);
+            break;
+        case 'c':
+            count = strtoull(optarg, NULL, 10);
+            break;
+        case 'j':
+            jobs = strtoull(optarg, NULL, 10);
+            break;
+        case 't':
+            trace = true;
+            break;
+        case 'S':
+            shape = true;
+            break;
+        default:
+            return 2;
+        }
+    }
+    if (count == 0 || jobs == 0 || jobs > 64 || pipe(pipes) != 0) {
+        return 2;
+    }
+    for (uint64_t s = first; shape && s < first + count; s++) {
+        print_shape(s);
+    }
+    fflush(stdout);
+    for (uint64_t j = 0; j < jobs; j++) {
+        pid_t pid = fork();
+
+        if (pid < 0) {
+            return 1;
+        }
+        if (pid == 0) {
+            _exit(run_share(first + j, first + count, jobs, trace, pipes[1]));
+        }
+    }
+    close(pipes[1]);
+    for (uint64_t j = 0; j < jobs; j++) {
+        uint64_t sums[3];
+        int status;
+
+        if (wait(&status) < 0 || !WIFEXITED(status) ||
+            WEXITSTATUS(status) != 0) {
+            printf("a process of the simulator died: status %d\n", status);
+            total[2]++;
+        } else if (read(pipes[0], sums, sizeof(sums)) ==
+                   (ssize_t)sizeof(sums)) {
+            for (int i = 0; i < 3; i++) {
+                total[i] += sums[i];
+            }
+        }
+    }
+    printf("%llu seeds from %llu: %llu failed; %llu steps, %llu faults\n",
+           (unsigned long long)count, (unsigned long long)first,
+           (unsigned long long)total[2], (unsigned long long)total[0],
+           (unsigned long long)total[1]);
+    return total[2] == 0 ? 0 : 1;
+}

@@ -1,0 +1,1125 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The simulated cluster: event queue, network, and the driver that carries out
+ * the machines' effects. Workers and checkers have files of their own. */
+#include "support/world_internal.h"
+
+#include "base/alloc.h"
+#include "base/str.h"
+#include "proto/frame.h"
+#include "proto/ps_codec.h"
+
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ------------------------------------------------------------ little things */
+
+uint64_t world_hash(uint64_t h, const void *data, size_t len)
+{
+    const uint8_t *p = data;
+
+    for (size_t i = 0; i < len; i++) {
+        h = (h ^ p[i]) * 0x100000001b3u;
+    }
+    return h;
+}
+
+ps_time world_delay(struct world *w, ps_time least, ps_time spread)
+{
+    return least + ps_rng_below(&w->rng, spread + 1);
+}
+
+void world_fail(struct world *w, const char *fmt, ...)
+{
+    struct ps_str s;
+    va_list ap;
+
+    if (w->error[0] != '\0') {
+        return; /* The first finding is the one to look at. */
+    }
+    ps_str_init(&s, w->error, sizeof(w->error));
+    ps_str_addf(&s, "[%10.6f] seed %llu: ", (double)w->now / 1e9,
+                (unsigned long long)w->opt.seed);
+    va_start(ap, fmt);
+    ps_str_addv(&s, fmt, ap);
+    va_end(ap);
+}
+
+static void tell_story(struct world *w, const struct wnode *n,
+                       const char *text)
+{
+    char line[1200];
+    int len = snprintf(line, sizeof(line), "[%7.3f] %-7s %s\n",
+                       (double)w->now / 1e9, n->name, text);
+
+    if (w->opt.trace) {
+        fputs(line, stderr);
+    }
+    if (!w->opt.story || len < 0) {
+        return;
+    }
+    if ((size_t)len >= sizeof(line)) {
+        len = sizeof(line) - 1;
+    }
+    w->story = ps_realloc(w->story, w->story_len + (size_t)len + 1);
+    memcpy(w->story + w->story_len, line, (size_t)len + 1);
+    w->story_len += (size_t)len;
+}
+
+struct wevent *world_event(struct world *w, enum wevent_type type, ps_time at)
+{
+    struct wevent *e = ps_calloc(1, sizeof(*e));
+
+    assert(at >= w->now);
+    e->type = type;
+    ps_heap_push(&w->events, &e->item, at);
+    return e;
+}
+
+static void frame_unref(struct wframe *f)
+{
+    if (f != NULL && --f->refs == 0) {
+        ps_free(f->bytes);
+        ps_free(f);
+    }
+}
+
+static void event_free(struct wevent *e)
+{
+    frame_unref(e->frame);
+    ps_compute_free(e->compute);
+    ps_free(e);
+}
+
+struct wconn *world_conn(struct world *w, uint64_t id)
+{
+    return ps_map_get(w->conns, id);
+}
+
+static struct wnode *node_by_name(struct world *w, const char *name,
+                                  size_t len)
+{
+    for (uint32_t i = 0; i < w->node_count; i++) {
+        if (strlen(w->node[i].name) == len &&
+            memcmp(w->node[i].name, name, len) == 0) {
+            return &w->node[i];
+        }
+    }
+    return NULL;
+}
+
+/* ------------------------------------------------------------------ network */
+
+static uint32_t node_index(const struct world *w, const struct wnode *n)
+{
+    return (uint32_t)(n - w->node);
+}
+
+static bool faulty(const struct world *w)
+{
+    return w->now < w->opt.faults.until;
+}
+
+static bool chance(struct world *w, uint32_t per_mille)
+{
+    if (per_mille == 0 || !faulty(w) || !ps_rng_chance(&w->rng, per_mille)) {
+        return false;
+    }
+    w->faults++;
+    return true;
+}
+
+void world_close_conn(struct world *w, struct wconn *c, ps_time delay)
+{
+    if (c->cut) {
+        return;
+    }
+    c->cut = true; /* Whatever is on its way is lost. */
+    for (uint32_t end = 0; end < 2; end++) {
+        struct wevent *e = world_event(
+            w, WE_CLOSE, w->now + world_delay(w, delay, PS_MICROS(200)));
+
+        e->conn = c->id;
+        e->end = end;
+    }
+}
+
+static struct wconn *conn_new(struct world *w, struct wnode *a,
+                              struct wnode *b)
+{
+    struct wconn *c = ps_calloc(1, sizeof(*c));
+
+    c->id = ++w->next_conn;
+    c->node[0] = a;
+    c->node[1] = b;
+    ps_map_put(w->conns, c->id, c);
+    return c;
+}
+
+static bool is_handshake(uint8_t code)
+{
+    return code == PS_MSG_HELLO || code == PS_MSG_WELCOME ||
+           code == PS_MSG_REJECT;
+}
+
+static void schedule_delivery(struct world *w, struct wconn *c, uint32_t to,
+                              struct wframe *f, ps_time at)
+{
+    struct wevent *e = world_event(w, WE_DELIVER, at);
+
+    e->conn = c->id;
+    e->end = to;
+    e->frame = f;
+    f->refs++;
+}
+
+/* A frame has left the kernel of end `from`: the network decides. */
+static void transmit(struct world *w, struct wconn *c, uint32_t from,
+                     struct wframe *f)
+{
+    uint32_t to = 1 - from;
+    ps_time at = w->now + world_delay(w, PS_MICROS(50), PS_MICROS(400));
+
+    if (is_handshake(f->bytes[3])) {
+        at = ps_max_u64(at, c->fence[from]);
+        c->fence[from] = at; /* Nothing sent later arrives before. */
+        schedule_delivery(w, c, to, f, at);
+        return;
+    }
+    if (chance(w, w->opt.faults.loss)) {
+        return;
+    }
+    if (chance(w, w->opt.faults.reorder)) {
+        at += world_delay(w, PS_MICROS(500), PS_MILLIS(20));
+    }
+    at = ps_max_u64(at, c->fence[from]);
+    schedule_delivery(w, c, to, f, at);
+    if (chance(w, w->opt.faults.duplicate)) {
+        schedule_delivery(w, c, to, f,
+                          at + world_delay(w, 0, PS_MILLIS(5)));
+    }
+}
+
+/* ---------------------------------------------------------- driving machines */
+
+static void arm(struct world *w, struct wnode *n)
+{
+    ps_time at = n->machine.ops->deadline(n->machine.self);
+    struct wevent *e;
+
+    if (at == PS_TIME_NEVER) {
+        n->tick_at = PS_TIME_NEVER;
+        return;
+    }
+    at = ps_max_u64(at, w->now);
+    if (n->tick_at <= at && n->tick_at >= w->now) {
+        return; /* An earlier tick is queued; it arms again. */
+    }
+    n->tick_at = at;
+    e = world_event(w, WE_TICK, at);
+    e->node = n;
+}
+
+static void fx_send(struct world *w, struct wnode *n, struct ps_fx *f)
+{
+    struct wconn *c = world_conn(w, f->send.conn / 2);
+    uint32_t end = (uint32_t)(f->send.conn % 2);
+    const struct ps_parcel *p = f->send.parcel;
+    struct ps_msg m = *p->msg;
+    size_t header_len;
+    struct wframe *frame;
+    struct wevent *e;
+
+    if (c == NULL || c->node[end] != n) {
+        world_fail(w, "%s sends %s on a connection it does not have", n->name,
+                   ps_msg_name(p->msg->code));
+        return;
+    }
+    if (c->cut) {
+        return;
+    }
+    check_frame(w, n, p);
+    frame = ps_calloc(1, sizeof(*frame));
+    frame->refs = 1;
+    m.seq = f->send.seq;
+    m.ack = f->send.ack;
+    {
+        size_t cap = ps_codec_bound(&m);
+
+        frame->bytes = ps_alloc(cap + p->payload_len);
+        if (ps_codec_encode(&m, 1, p->payload_len, frame->bytes, cap,
+                            &header_len) != 0) {
+            world_fail(w, "%s: %s cannot be encoded", n->name,
+                       ps_msg_name(p->msg->code));
+            frame_unref(frame);
+            return;
+        }
+    }
+    frame->len = header_len;
+    for (uint32_t i = 0; i < p->slice_count; i++) {
+        memcpy(frame->bytes + frame->len, ps_slice_data(&p->slice[i]),
+               p->slice[i].len);
+        frame->len += p->slice[i].len;
+    }
+    c->queued[end] += frame->len;
+    e = world_event(w, WE_KERNEL,
+                    w->now + world_delay(w, PS_MICROS(1), PS_MICROS(20)) +
+                        PS_NANOS(frame->len / 4));
+    e->conn = c->id;
+    e->end = end;
+    e->frame = frame;
+}
+
+static void fx_dial(struct world *w, struct wnode *n, struct ps_fx *f)
+{
+    struct wevent *e = world_event(
+        w, WE_CONNECT, w->now + world_delay(w, PS_MICROS(100), PS_MILLIS(1)));
+
+    e->node = n;
+    e->number = f->dial.target;
+    ps_str_copy(e->address, sizeof(e->address), f->dial.address);
+}
+
+static void carry_out(struct world *w, struct wnode *n)
+{
+    for (uint32_t i = 0; i < n->fx.count; i++) {
+        struct ps_fx *f = &n->fx.items[i];
+        struct wconn *c;
+        struct wevent *e;
+
+        switch (f->type) {
+        case PS_FX_SEND:
+            fx_send(w, n, f);
+            break;
+        case PS_FX_DIAL:
+            fx_dial(w, n, f);
+            break;
+        case PS_FX_HANGUP:
+            c = world_conn(w, f->hangup.conn / 2);
+            if (c != NULL) {
+                world_close_conn(w, c, PS_MILLIS(1));
+            }
+            break;
+        case PS_FX_COMPUTE:
+            e = world_event(w, WE_COMPUTE,
+                            w->now + world_delay(w, PS_MICROS(5),
+                                                 PS_MICROS(300)));
+            e->node = n;
+            e->compute = f->compute;
+            f->compute = NULL;
+            break;
+        case PS_FX_NOTE:
+            tell_story(w, n, f->note.text);
+            break;
+        }
+    }
+    ps_effects_clear(&n->fx);
+}
+
+void world_step(struct world *w, struct wnode *n, struct ps_event *ev)
+{
+    ev->now = w->now;
+    w->steps++;
+    if (n->machine.ops->step(n->machine.self, ev, &n->fx) < 0) {
+        world_fail(w, "%s gave up", n->name);
+    }
+    check_step(w, n, ev);
+    carry_out(w, n);
+    arm(w, n);
+}
+
+/* ------------------------------------------------------------------- events */
+
+static void on_connect(struct world *w, struct wevent *e)
+{
+    const char *colon = strchr(e->address, ':');
+    struct wnode *to =
+        colon == NULL
+            ? NULL
+            : node_by_name(w, e->address, (size_t)(colon - e->address));
+    struct ps_event ev = {.type = PS_EV_DIAL_FAILED};
+    struct wconn *c;
+
+    if (to == NULL || !to->alive ||
+        w->split[node_index(w, e->node)][node_index(w, to)]) {
+        ev.dial_failed.target = e->number;
+        ev.dial_failed.rc = PS_E_UNREACH;
+        world_step(w, e->node, &ev);
+        return;
+    }
+    c = conn_new(w, e->node, to);
+    c->open[0] = true;
+    c->open[1] = true;
+    ev = (struct ps_event){.type = PS_EV_OPEN, .conn = c->id * 2 + 1};
+    ev.open.kind = PS_CONN_ACCEPTED;
+    ev.open.peer = e->node->name;
+    world_step(w, to, &ev);
+    ev = (struct ps_event){.type = PS_EV_OPEN, .conn = c->id * 2};
+    ev.open.kind = PS_CONN_DIALLED;
+    ev.open.target = e->number;
+    ev.open.peer = to->name;
+    world_step(w, e->node, &ev);
+}
+
+static void on_kernel(struct world *w, struct wevent *e)
+{
+    struct wconn *c = world_conn(w, e->conn);
+    struct ps_event ev = {.type = PS_EV_SENT};
+
+    if (c == NULL || c->cut) {
+        return;
+    }
+    c->queued[e->end] -= e->frame->len;
+    if (c->node[1] == NULL) {
+        ps_time at = ps_max_u64(
+            w->now + world_delay(w, PS_MICROS(5), PS_MICROS(40)),
+            c->local_last[e->end] + 1);
+
+        c->local_last[e->end] = at;
+        schedule_delivery(w, c, 1 - e->end, e->frame, at);
+    } else {
+        transmit(w, c, e->end, e->frame);
+    }
+    ev.conn = c->id * 2 + e->end;
+    ev.sent.queued = c->queued[e->end];
+    world_step(w, c->node[e->end], &ev);
+}
+
+static void deliver_to_worker(struct world *w, struct wconn *c,
+                              const struct ps_msg *msg)
+{
+    struct wworker *k = &w->worker[c->worker];
+
+    if (k->alive && k->conn == c->id) {
+        worker_message(w, k, msg);
+    }
+}
+
+static void on_deliver(struct world *w, struct wevent *e)
+{
+    struct wconn *c = world_conn(w, e->conn);
+    struct ps_frame_prefix prefix;
+    struct ps_event ev = {.type = PS_EV_MSG};
+    struct ps_slice payload = {0};
+    struct ps_msg msg;
+    const uint8_t *tail;
+    struct wnode *n;
+
+    if (c == NULL || c->cut || !c->open[e->end]) {
+        return;
+    }
+    n = c->node[e->end];
+    if (ps_frame_parse(e->frame->bytes, &prefix) != 0 ||
+        ps_codec_decode(w->decoder, prefix.code, e->frame->bytes + 16,
+                        prefix.header_len, &msg) != 0) {
+        world_fail(w, "a frame of our own cannot be decoded");
+        return;
+    }
+    w->trace_hash = world_hash(w->trace_hash, e->frame->bytes, e->frame->len);
+    w->trace_hash = world_hash(w->trace_hash, &w->now, sizeof(w->now));
+    if (n == NULL) {
+        deliver_to_worker(w, c, &msg);
+        return;
+    }
+    tail = e->frame->bytes + 16 + prefix.header_len;
+    ev.conn = c->id * 2 + e->end;
+    ev.msg.msg = &msg;
+    if (prefix.payload_len > 0) {
+        int rc = n->machine.ops->payload(n->machine.self, ev.conn, &msg,
+                                         prefix.payload_len, &payload);
+
+        if (rc == PS_E_AGAIN) {
+            schedule_delivery(w, c, e->end, e->frame,
+                              w->now + PS_MICROS(500));
+            return;
+        }
+        if (rc == 0) {
+            if (payload.len != prefix.payload_len) {
+                world_fail(w, "%s: room for %zu of %llu payload bytes",
+                           n->name, payload.len,
+                           (unsigned long long)prefix.payload_len);
+                return;
+            }
+            memcpy(ps_slice_data(&payload), tail, payload.len);
+        } else {
+            payload = (struct ps_slice){0};
+        }
+        ev.msg.payload = &payload;
+    }
+    world_step(w, n, &ev);
+    ps_buf_unref(payload.buf);
+}
+
+static void on_close(struct world *w, struct wevent *e)
+{
+    struct wconn *c = world_conn(w, e->conn);
+    struct ps_event ev = {.type = PS_EV_CLOSED};
+
+    if (c == NULL || !c->open[e->end]) {
+        return;
+    }
+    c->open[e->end] = false;
+    if (c->node[e->end] == NULL) {
+        struct wworker *k = &w->worker[c->worker];
+
+        if (k->alive && k->conn == c->id) {
+            worker_closed(w, k);
+        }
+    } else if (c->node[e->end]->alive) {
+        ev.conn = c->id * 2 + e->end;
+        ev.closed.rc = PS_E_CLOSED;
+        world_step(w, c->node[e->end], &ev);
+    }
+    if (!c->open[0] && !c->open[1]) {
+        ps_free(ps_map_take(w->conns, c->id));
+    }
+}
+
+static void on_compute(struct world *w, struct wevent *e)
+{
+    struct ps_event ev = {.type = PS_EV_COMPUTED};
+
+    ev.computed.token = e->compute->token;
+    ev.computed.rc = ps_kernel_run(&e->compute->job);
+    /* The driver lets go of the job before the machine hears of it. */
+    ps_compute_free(e->compute);
+    e->compute = NULL;
+    world_step(w, e->node, &ev);
+}
+
+/* ------------------------------------------------------------------- faults */
+
+static struct wconn *random_tcp(struct world *w)
+{
+    struct ps_map_cursor cur = {0};
+    struct wconn *c;
+    struct wconn *pick = NULL;
+    uint64_t n = 0;
+
+    while ((c = ps_map_next(w->conns, &cur)) != NULL) {
+        if (c->node[1] != NULL && !c->cut &&
+            ps_rng_below(&w->rng, ++n) == 0) {
+            pick = c;
+        }
+    }
+    return pick;
+}
+
+static void fault_split(struct world *w, ps_time length)
+{
+    struct wconn *c = random_tcp(w);
+    uint32_t a;
+    uint32_t b;
+    struct wevent *e;
+
+    if (c == NULL) {
+        return;
+    }
+    a = node_index(w, c->node[0]);
+    b = node_index(w, c->node[1]);
+    if (w->split[a][b]) {
+        return;
+    }
+    w->faults++;
+    w->split[a][b] = true;
+    w->split[b][a] = true;
+    world_close_conn(w, c, 0);
+    e = world_event(w, WE_HEAL, w->now + length);
+    e->conn = a;
+    e->number = b;
+}
+
+static void lose_server(struct world *w)
+{
+    uint32_t victim = (uint32_t)ps_rng_below(&w->rng, w->opt.servers);
+
+    w->faults++;
+    world_kill_server(w, victim);
+}
+
+enum { FAULT_CUT, FAULT_PARTITION, FAULT_CRASH, FAULT_SERVER, FAULT_KINDS };
+
+static void schedule_fault(struct world *w, uint64_t kind, uint32_t per_second)
+{
+    struct wevent *e;
+
+    if (per_second == 0) {
+        return;
+    }
+    e = world_event(w, WE_FAULT,
+                    w->now + 1 +
+                        ps_rng_below(&w->rng, 2 * PS_SECONDS(1) / per_second));
+    e->number = kind;
+}
+
+static void on_fault(struct world *w, const struct wevent *e)
+{
+    const struct world_faults *f = &w->opt.faults;
+    struct wconn *c;
+    struct wworker *k;
+
+    if (!faulty(w)) {
+        return;
+    }
+    switch (e->number) {
+    case FAULT_CUT:
+        c = random_tcp(w);
+        if (c != NULL) {
+            w->faults++;
+            world_close_conn(w, c, 0);
+        }
+        schedule_fault(w, FAULT_CUT, f->cut);
+        break;
+    case FAULT_PARTITION:
+        /* Often longer than link_linger, so that links are forgotten. */
+        fault_split(w, world_delay(w, PS_MILLIS(20), PS_MILLIS(400)));
+        schedule_fault(w, FAULT_PARTITION, f->partition);
+        break;
+    case FAULT_CRASH:
+        k = &w->worker[ps_rng_below(&w->rng, w->opt.workers)];
+        if (k->alive && k->stage > WS_KEYS && k->stage < WS_BYE) {
+            w->faults++;
+            worker_kill(w, k);
+            struct wevent *again = world_event(
+                w, WE_WORKER,
+                w->now + world_delay(w, PS_MILLIS(5), PS_MILLIS(100)));
+            again->number = k->index;
+            again->incarnation = k->life;
+        }
+        schedule_fault(w, FAULT_CRASH, f->crash);
+        break;
+    case FAULT_SERVER:
+        lose_server(w);
+        break;
+    }
+}
+
+static void heal_all(struct world *w)
+{
+    memset(w->split, 0, sizeof(w->split));
+}
+
+/* ----------------------------------------------------------------- main loop */
+
+static void dispatch(struct world *w, struct wevent *e)
+{
+    struct ps_event ev;
+
+    switch (e->type) {
+    case WE_TICK:
+        if (e->node->alive && e->node->tick_at == w->now) {
+            e->node->tick_at = PS_TIME_NEVER;
+            ev = (struct ps_event){.type = PS_EV_TICK};
+            world_step(w, e->node, &ev);
+        }
+        break;
+    case WE_CONNECT:
+        if (e->node->alive) {
+            on_connect(w, e);
+        }
+        break;
+    case WE_KERNEL:
+        on_kernel(w, e);
+        break;
+    case WE_DELIVER:
+        on_deliver(w, e);
+        break;
+    case WE_CLOSE:
+        on_close(w, e);
+        break;
+    case WE_COMPUTE:
+        if (e->node->alive) {
+            on_compute(w, e);
+        }
+        break;
+    case WE_WORKER:
+        if (e->incarnation == w->worker[e->number].life) {
+            worker_event(w, &w->worker[e->number]);
+        }
+        break;
+    case WE_FAULT:
+        on_fault(w, e);
+        break;
+    case WE_HEAL:
+        w->split[e->conn][e->number] = false;
+        w->split[e->number][e->conn] = false;
+        break;
+    }
+}
+
+static bool next(struct world *w, ps_time until)
+{
+    struct ps_heap_item *item = ps_heap_peek(&w->events);
+    struct wevent *e;
+
+    if (item == NULL || item->key > until || w->error[0] != '\0') {
+        return false;
+    }
+    ps_heap_pop(&w->events);
+    e = PS_CONTAINER(item, struct wevent, item);
+    assert(item->key >= w->now);
+    w->now = item->key;
+    dispatch(w, e);
+    event_free(e);
+    return true;
+}
+
+bool world_run(struct world *w, ps_time until)
+{
+    while (next(w, until)) {
+    }
+    if (w->error[0] == '\0' && until != PS_TIME_NEVER && w->now < until) {
+        w->now = until;
+    }
+    return w->error[0] == '\0';
+}
+
+static bool all_done(const struct world *w)
+{
+    for (uint32_t i = 0; i < w->opt.workers; i++) {
+        if (w->worker[i].stage != WS_DONE) {
+            return false;
+        }
+    }
+    return true;
+}
+
+bool world_run_workers(struct world *w, ps_time limit)
+{
+    while (!all_done(w)) {
+        if (w->now >= w->opt.faults.until && w->opt.faults.until != 0) {
+            heal_all(w);
+        }
+        if (!next(w, limit)) {
+            for (uint32_t i = 0; i < w->opt.workers; i++) {
+                const struct wworker *k = &w->worker[i];
+
+                if (k->stage != WS_DONE) {
+                    world_fail(w,
+                               "no progress: rank %u is in stage %d, round "
+                               "%llu, %u replies missing",
+                               i, (int)k->stage, (unsigned long long)k->round,
+                               k->waiting);
+                }
+            }
+            return false;
+        }
+    }
+    return w->error[0] == '\0';
+}
+
+bool world_settle(struct world *w, ps_time limit)
+{
+    w->opt.faults.until = 0;
+    heal_all(w);
+    if (!world_run(w, ps_time_add(w->now, limit))) {
+        return false;
+    }
+    check_end(w);
+    return w->error[0] == '\0';
+}
+
+/* ------------------------------------------------------------------- set-up */
+
+static int arena_get(void *ctx, size_t size, void **ret_data,
+                     uint32_t *ret_tag, uint64_t *ret_offset)
+{
+    struct world *w = ctx;
+    void *p = NULL;
+
+    if (posix_memalign(&p, 64, size) != 0) {
+        return PS_E_NOMEM;
+    }
+    memset(p, 0xee, size); /* Nobody may count on zeros. */
+    *ret_tag = ++w->next_arena;
+    *ret_offset = 0;
+    *ret_data = p;
+    ps_map_put(w->arenas, *ret_tag, p);
+    return 0;
+}
+
+static void arena_put(void *ctx, void *data, size_t size, uint32_t tag)
+{
+    struct world *w = ctx;
+
+    (void)size;
+    ps_map_take(w->arenas, tag);
+    free(data);
+}
+
+static struct ps_pool *pool_new(struct world *w)
+{
+    return ps_pool_new(&(struct ps_pool_options){
+        .source = {.get = arena_get, .put = arena_put, .ctx = w}});
+}
+
+static struct wnode *node_new(struct world *w, enum ps_role role,
+                              uint32_t index)
+{
+    struct wnode *n = &w->node[w->node_count++];
+
+    assert(w->node_count <= WORLD_NODES_MAX);
+    n->role = role;
+    n->index = index;
+    n->alive = true;
+    n->tick_at = PS_TIME_NEVER;
+    ps_effects_init(&n->fx);
+    if (role == PS_ROLE_SCHED) {
+        snprintf(n->name, sizeof(n->name), "psched");
+    } else {
+        snprintf(n->name, sizeof(n->name), "%s%u",
+                 role == PS_ROLE_SERVER ? "server" : "agent", index);
+    }
+    return n;
+}
+
+static const struct ps_link_options link_options = {
+    .resend_timeout = PS_MILLIS(30),
+    .resend_max = PS_MILLIS(200),
+    .ack_delay = PS_MILLIS(5),
+};
+
+static void start_sched(struct world *w)
+{
+    struct wnode *n = node_new(w, PS_ROLE_SCHED, 0);
+    struct ps_sched_options o = {
+        .instance = 1 + ps_rng_next(&w->rng) / 2,
+        .seed = ps_rng_next(&w->rng),
+        .heartbeat = PS_MILLIS(100),
+        .suspect_after = PS_MILLIS(500),
+        .dead_after = PS_SECONDS(2),
+        .start_timeout = PS_SECONDS(120),
+        .rejoin_grace = PS_SECONDS(5),
+        .partition_bytes = PS_PARTITION_BYTES_DEFAULT,
+        .link = link_options,
+        .link_linger = PS_MILLIS(100),
+    };
+
+    ps_str_copy(o.name, sizeof(o.name), n->name);
+    ps_str_copy(o.cluster, sizeof(o.cluster), "default");
+    n->sched = ps_sched_new(&o, w->now);
+    n->machine = ps_sched_machine(n->sched);
+}
+
+static void start_server(struct world *w, uint32_t index)
+{
+    struct wnode *n = node_new(w, PS_ROLE_SERVER, index);
+    struct ps_shard_options o = {
+        .instance = 1 + ps_rng_next(&w->rng) / 2,
+        .seed = ps_rng_next(&w->rng),
+        .window = w->opt.window,
+        .dial_first = PS_MILLIS(10),
+        .dial_max = PS_MILLIS(200),
+        .link = link_options,
+        .link_linger = PS_MILLIS(100),
+    };
+
+    n->pool = pool_new(w);
+    o.pool = n->pool;
+    ps_str_copy(o.name, sizeof(o.name), n->name);
+    ps_str_copy(o.cluster, sizeof(o.cluster), "default");
+    ps_str_copy(o.sched, sizeof(o.sched), "psched:1");
+    snprintf(o.address, sizeof(o.address), "%s:1", n->name);
+    n->shard = ps_shard_new(&o, w->now);
+    n->machine = ps_shard_machine(n->shard);
+}
+
+static void start_agent(struct world *w, uint32_t index)
+{
+    struct wnode *n = node_new(w, PS_ROLE_AGENT, index);
+    struct ps_agent_options o = {
+        .instance = 1 + ps_rng_next(&w->rng) / 2,
+        .seed = ps_rng_next(&w->rng),
+        .dial_first = PS_MILLIS(10),
+        .dial_max = PS_MILLIS(200),
+        .link = link_options,
+    };
+
+    n->pool = pool_new(w);
+    n->results = pool_new(w);
+    o.sums = n->pool;
+    o.results = n->results;
+    ps_str_copy(o.name, sizeof(o.name), n->name);
+    ps_str_copy(o.cluster, sizeof(o.cluster), "default");
+    ps_str_copy(o.sched, sizeof(o.sched), "psched:1");
+    snprintf(o.host, sizeof(o.host), "host%u", index);
+    n->agent = ps_agent_new(&o, w->now);
+    n->machine = ps_agent_machine(n->agent);
+}
+
+/* Daemons start in a random order, so their registration does too. */
+static void first_ticks(struct world *w)
+{
+    for (uint32_t i = 0; i < w->node_count; i++) {
+        struct wevent *e = world_event(
+            w, WE_TICK, w->now + 1 + ps_rng_below(&w->rng, PS_MILLIS(50)));
+
+        e->node = &w->node[i];
+        w->node[i].tick_at = e->item.key;
+    }
+}
+
+struct world *world_new(const struct world_options *opt)
+{
+    struct world *w = ps_calloc(1, sizeof(*w));
+
+    assert(opt->workers <= WORLD_WORKERS_MAX);
+    assert(opt->rounds < 256 && opt->agents > 0);
+    w->opt = *opt;
+    w->trace_hash = 0xcbf29ce484222325u;
+    ps_rng_init(&w->rng, opt->seed);
+    ps_heap_init(&w->events);
+    w->conns = ps_map_new();
+    w->arenas = ps_map_new();
+    w->owners = ps_map_new();
+    w->decoder = ps_decoder_new();
+    start_sched(w);
+    for (uint32_t i = 0; i < opt->servers; i++) {
+        start_server(w, i);
+    }
+    for (uint32_t i = 0; i < opt->agents; i++) {
+        start_agent(w, i);
+    }
+    first_ticks(w);
+    for (uint32_t i = 0; i < opt->workers; i++) {
+        struct wworker *k = &w->worker[i];
+        struct wevent *e;
+
+        k->index = i;
+        k->agent = &w->node[1 + opt->servers +
+                            (uint32_t)((uint64_t)i * opt->agents /
+                                       opt->workers)];
+        e = world_event(w, WE_WORKER,
+                        w->now + 1 + ps_rng_below(&w->rng, PS_MILLIS(80)));
+        e->number = i;
+    }
+    schedule_fault(w, FAULT_CUT, opt->faults.cut);
+    schedule_fault(w, FAULT_PARTITION, opt->faults.partition);
+    schedule_fault(w, FAULT_CRASH, opt->faults.crash);
+    if (opt->faults.lose_server) {
+        struct wevent *e = world_event(
+            w, WE_FAULT,
+            PS_MILLIS(300) + ps_rng_below(&w->rng, PS_MILLIS(500)));
+        e->number = FAULT_SERVER;
+    }
+    return w;
+}
+
+static void node_stop(struct wnode *n)
+{
+    if (!n->alive) {
+        return;
+    }
+    n->alive = false;
+    ps_sched_free(n->sched);
+    ps_shard_free(n->shard);
+    ps_agent_free(n->agent);
+    ps_effects_fini(&n->fx);
+}
+
+void world_free(struct world *w)
+{
+    struct ps_map_cursor cur = {0};
+    struct ps_heap_item *item;
+    struct wconn *c;
+
+    if (w == NULL) {
+        return;
+    }
+    while ((item = ps_heap_pop(&w->events)) != NULL) {
+        event_free(PS_CONTAINER(item, struct wevent, item));
+    }
+    for (uint32_t i = 0; i < w->node_count; i++) {
+        node_stop(&w->node[i]);
+    }
+    for (uint32_t i = 0; i < w->node_count; i++) {
+        ps_pool_free(w->node[i].pool);
+        ps_pool_free(w->node[i].results);
+    }
+    for (uint32_t i = 0; i < w->opt.workers; i++) {
+        worker_release_memory(&w->worker[i]);
+    }
+    while ((c = ps_map_next(w->conns, &cur)) != NULL) {
+        ps_free(c);
+    }
+    ps_map_free(w->conns);
+    ps_map_free(w->arenas);
+    ps_map_free(w->owners);
+    ps_heap_fini(&w->events);
+    ps_decoder_free(w->decoder);
+    ps_free(w->story);
+    ps_free(w);
+}
+
+/* ------------------------------------------------------------ local sockets */
+
+uint64_t world_local_connect(struct world *w, struct wworker *k)
+{
+    struct wconn *c = conn_new(w, k->agent, NULL);
+    struct ps_event ev = {.type = PS_EV_OPEN, .conn = c->id * 2};
+
+    c->worker = k->index;
+    c->open[0] = true;
+    c->open[1] = true;
+    k->conn = c->id;
+    ev.open.kind = PS_CONN_LOCAL;
+    ev.open.uid = 1000;
+    ev.open.pid = 100 + k->index;
+    ev.open.peer = "worker";
+    world_step(w, k->agent, &ev);
+    return c->id;
+}
+
+/* Worker to agent: at once, on a copy that is gone after the step. */
+void world_local_send(struct world *w, struct wworker *k,
+                      const struct ps_msg *msg)
+{
+    struct ps_msg *copy = ps_msg_dup(msg);
+    struct ps_event ev = {.type = PS_EV_MSG, .conn = k->conn * 2};
+
+    ev.msg.msg = copy;
+    world_step(w, k->agent, &ev);
+    ps_msg_free(copy);
+}
+
+void world_local_region(struct world *w, struct wworker *k, uint32_t region,
+                        struct ps_buf *buf)
+{
+    struct ps_event ev = {.type = PS_EV_REGION, .conn = k->conn * 2};
+
+    ev.region.region = region;
+    ev.region.buf = buf;
+    world_step(w, k->agent, &ev);
+}
+
+/* ------------------------------------------------------------------ stories */
+
+ps_time world_now(const struct world *w)
+{
+    return w->now;
+}
+
+const char *world_error(const struct world *w)
+{
+    return w->error;
+}
+
+const char *world_story(const struct world *w)
+{
+    return w->story == NULL ? "" : w->story;
+}
+
+uint64_t world_result(const struct world *w)
+{
+    return w->result;
+}
+
+uint64_t world_trace_hash(const struct world *w)
+{
+    return w->trace_hash;
+}
+
+uint64_t world_steps(const struct world *w)
+{
+    return w->steps;
+}
+
+uint64_t world_fault_count(const struct world *w)
+{
+    return w->faults;
+}
+
+void world_cut(struct world *w, const char *node_a, const char *node_b,
+               ps_time for_how_long)
+{
+    struct wnode *a = node_by_name(w, node_a, strlen(node_a));
+    struct wnode *b = node_by_name(w, node_b, strlen(node_b));
+    struct ps_map_cursor cur = {0};
+    struct wconn *c;
+    struct wevent *e;
+
+    assert(a != NULL && b != NULL);
+    while ((c = ps_map_next(w->conns, &cur)) != NULL) {
+        if ((c->node[0] == a && c->node[1] == b) ||
+            (c->node[0] == b && c->node[1] == a)) {
+            world_close_conn(w, c, 0);
+        }
+    }
+    w->split[node_index(w, a)][node_index(w, b)] = true;
+    w->split[node_index(w, b)][node_index(w, a)] = true;
+    e = world_event(w, WE_HEAL, w->now + for_how_long);
+    e->conn = node_index(w, a);
+    e->number = node_index(w, b);
+}
+
+void world_kill_worker(struct world *w, uint32_t rank)
+{
+    worker_kill(w, &w->worker[rank]);
+}
+
+void world_restart_worker(struct world *w, uint32_t rank)
+{
+    worker_event(w, &w->worker[rank]);
+}
+
+void world_kill_server(struct world *w, uint32_t index)
+{
+    struct wnode *n = &w->node[1 + index];
+    struct ps_map_cursor cur = {0};
+    struct wconn *c;
+
+    assert(n->role == PS_ROLE_SERVER);
+    if (!n->alive) {
+        return;
+    }
+    while ((c = ps_map_next(w->conns, &cur)) != NULL) {
+        if (c->node[0] == n || c->node[1] == n) {
+            world_close_conn(w, c, 0);
+        }
+    }
+    node_stop(n);
+}
+
+void world_hold_worker(struct world *w, uint32_t rank, uint64_t round)
+{
+    w->worker[rank].hold_round = round;
+}
+
+void world_release_worker(struct world *w, uint32_t rank)
+{
+    struct wworker *k = &w->worker[rank];
+
+    k->hold_round = 0;
+    if (k->held) {
+        struct wevent *e = world_event(w, WE_WORKER, w->now);
+
+        e->number = rank;
+        e->incarnation = k->life;
+    }
+}
+
+bool world_worker_done(const struct world *w, uint32_t rank)
+{
+    return w->worker[rank].stage == WS_DONE;
+}
+
+int world_worker_error(const struct world *w, uint32_t rank, char *text,
+                       size_t cap)
+{
+    ps_str_copy(text, cap, w->worker[rank].text);
+    return w->worker[rank].error;
+}
+
+void world_ask_why(struct world *w, uint32_t rank)
+{
+    struct wworker *k = &w->worker[rank];
+    struct ps_msg m = {.code = PS_MSG_L_WHY};
+
+    m.l_why.op_id = k->oldest_op;
+    world_local_send(w, k, &m);
+}
+
+const char *world_why(const struct world *w, uint32_t rank)
+{
+    return w->worker[rank].why;
+}

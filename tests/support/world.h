@@ -1,0 +1,100 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A whole cluster in one process and in virtual time: the three machines that
+ * the daemons run, scripted training processes, and a network that loses,
+ * delays, duplicates, reorders and cuts, all from one seed. Frames go through
+ * the shipped codec. Checkers look after every step. */
+#pragma once
+
+#include "core/agent.h"
+#include "core/sched.h"
+#include "core/shard.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+
+#define WORLD_KEYS_MAX    8
+#define WORLD_WORKERS_MAX 64
+#define WORLD_NODES_MAX   32
+
+struct world_key {
+    const char *name;
+    uint64_t count;
+    enum ps_dtype dtype;
+};
+
+struct world_faults {
+    uint32_t loss;      /* Per mille of sequenced frames, acks and pings. */
+    uint32_t duplicate; /* Per mille. */
+    uint32_t reorder;   /* Per mille delivered much later. */
+    uint32_t cut;       /* Connection cuts per virtual second. */
+    uint32_t partition; /* Two nodes cannot connect for a while, per second. */
+    uint32_t amnesia;   /* Link state of an agent's link lost, per second. */
+    uint32_t crash;     /* Training processes killed, per second. */
+    bool lose_server;   /* One server dies for good in the middle. */
+    ps_time until;      /* After this nothing more goes wrong. */
+};
+
+struct world_options {
+    uint64_t seed;       /* Of the network and of the order of things. */
+    uint64_t data_seed;  /* Of the gradients. */
+    uint32_t servers;
+    uint32_t agents;
+    uint32_t workers;    /* Spread over the agents in blocks of ranks. */
+    uint32_t rounds;
+    uint32_t barrier_every; /* Rounds; 0: none. */
+    uint32_t key_count;
+    struct world_key key[WORLD_KEYS_MAX];
+    bool optimizer; /* SGD with momentum on the servers, else sums. */
+    bool mean;
+    bool init;      /* Rank 0 gives version 0. */
+    enum ps_placement placement;
+    uint64_t big_array_bound;
+    uint32_t partition_bytes;
+    uint64_t window; /* Credit of the servers; 0: their default. */
+    enum ps_loss_policy on_loss;
+    struct world_faults faults;
+    bool story;      /* Keep the notes for world_story. */
+    bool trace;      /* Print everything to stderr. */
+};
+
+struct world;
+
+struct world *world_new(const struct world_options *opt);
+void world_free(struct world *w);
+
+/* Run until nothing is left to do or `until`; false when a checker has found
+ * something (world_error). */
+bool world_run(struct world *w, ps_time until);
+/* Run until every worker has ended (well or with an error), within `limit`
+ * of virtual time. */
+bool world_run_workers(struct world *w, ps_time limit);
+/* Run on until all daemons have forgotten the job; then check that nothing is
+ * left behind. */
+bool world_settle(struct world *w, ps_time limit);
+
+ps_time world_now(const struct world *w);
+const char *world_error(const struct world *w); /* "" while all is well. */
+const char *world_story(const struct world *w);
+/* Hash of the last version of all keys as rank 0 saw it. */
+uint64_t world_result(const struct world *w);
+/* Hash of everything that happened, for "same seed, same run". */
+uint64_t world_trace_hash(const struct world *w);
+uint64_t world_steps(const struct world *w);
+uint64_t world_fault_count(const struct world *w);
+
+/* Stories do things by hand. */
+void world_cut(struct world *w, const char *node_a, const char *node_b,
+               ps_time for_how_long);
+void world_kill_worker(struct world *w, uint32_t rank);
+void world_restart_worker(struct world *w, uint32_t rank);
+void world_kill_server(struct world *w, uint32_t index);
+/* The worker stops before its push of this round, and goes on when released. */
+void world_hold_worker(struct world *w, uint32_t rank, uint64_t round);
+void world_release_worker(struct world *w, uint32_t rank);
+bool world_worker_done(const struct world *w, uint32_t rank);
+int world_worker_error(const struct world *w, uint32_t rank, char *text,
+                       size_t cap);
+/* The worker asks why its oldest operation waits; the answer comes later. */
+void world_ask_why(struct world *w, uint32_t rank);
+const char *world_why(const struct world *w, uint32_t rank);

@@ -1,0 +1,200 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What must hold after every step, whatever the network does. */
+#include "support/world_internal.h"
+
+#include "base/alloc.h"
+#include "support/world_data.h"
+
+#include <string.h>
+
+/* No partition is committed for an agent before the server that owns it has
+ * made that version: an acknowledgement means merged. */
+static void check_commit_is_merged(struct world *w, const struct wnode *agent,
+                                   uint64_t gen, uint32_t key, uint32_t index)
+{
+    uint64_t committed;
+    uint64_t best = 0;
+    bool known = false;
+
+    if (!ps_agent_peek(agent->agent, gen, key, index, &committed) ||
+        committed == 0) {
+        return;
+    }
+    for (uint32_t i = 0; i < w->node_count; i++) {
+        const struct wnode *n = &w->node[i];
+        uint64_t version;
+        const struct ps_slice *value;
+
+        if (n->role != PS_ROLE_SERVER) {
+            continue;
+        }
+        if (!n->alive) {
+            return; /* The dead one may have had it. */
+        }
+        if (ps_shard_peek(n->shard, gen, key, index, &version, &value)) {
+            known = true;
+            best = ps_max_u64(best, version);
+        }
+    }
+    if (known && committed > best) {
+        world_fail(w,
+                   "%s was told that round %llu of key %u part %u is "
+                   "committed, the servers are at %llu",
+                   agent->name, (unsigned long long)committed, key, index,
+                   (unsigned long long)best);
+    }
+}
+
+static void check_credit(struct world *w, const struct wnode *server,
+                         uint64_t gen, uint32_t slot)
+{
+    uint64_t window = w->opt.window == 0 ? 32u << 20 : w->opt.window;
+    uint64_t part = w->opt.partition_bytes == 0 ? PS_PARTITION_BYTES_DEFAULT
+                                                : w->opt.partition_bytes;
+    uint64_t most = ps_max_u64(window, PS_CREDIT_FIRST) * 2 +
+                    ps_max_u64(part, PS_FUSE_FRAME_MAX);
+    uint64_t have = ps_shard_unmerged(server->shard, gen, slot);
+
+    if (have > most) {
+        world_fail(w, "%s holds %llu unmerged bytes of slot %u, more than %llu",
+                   server->name, (unsigned long long)have, slot,
+                   (unsigned long long)most);
+    }
+}
+
+void check_step(struct world *w, struct wnode *n, const struct ps_event *ev)
+{
+    const struct ps_msg *m;
+
+    if (ev->type != PS_EV_MSG) {
+        return;
+    }
+    m = ev->msg.msg;
+    if (n->role == PS_ROLE_AGENT && m->code == PS_MSG_COMMIT) {
+        for (uint32_t i = 0; i < m->commit.parts_count; i++) {
+            check_commit_is_merged(w, n, m->commit.gen, m->commit.parts[i].key,
+                                   m->commit.parts[i].index);
+        }
+    } else if (n->role == PS_ROLE_AGENT && m->code == PS_MSG_VALUE) {
+        for (uint32_t i = 0; i < m->value.parts_count; i++) {
+            check_commit_is_merged(w, n, m->value.gen, m->value.parts[i].key,
+                                   m->value.parts[i].index);
+        }
+    } else if (n->role == PS_ROLE_SERVER && m->code == PS_MSG_PUSH) {
+        check_credit(w, n, m->push.gen, m->push.slot);
+    }
+}
+
+/* One owner of a partition in an epoch: whatever the scheduler says twice is
+ * the same. */
+static void check_placement(struct world *w, const struct ps_parcel *p)
+{
+    const struct ps_msg_key_opened *m = &p->msg->key_opened;
+    const uint8_t *at;
+
+    if (m->error != 0 || p->slice_count == 0) {
+        return;
+    }
+    at = ps_slice_data(&p->slice[0]);
+    for (uint32_t i = 0; i < m->parts; i++) {
+        uint64_t id = 0xcbf29ce484222325u;
+        uint64_t owner;
+        void *old;
+        uint32_t record[2];
+
+        memcpy(record, at + 8 * i, 8);
+        id = world_hash(id, &m->gen, sizeof(m->gen));
+        id = world_hash(id, &m->epoch, sizeof(m->epoch));
+        id = world_hash(id, &m->key, sizeof(m->key));
+        id = world_hash(id, &i, sizeof(i));
+        owner = ((uint64_t)record[1] << 32 | record[0]) + 1;
+        old = ps_map_get(w->owners, id);
+        if (old == NULL) {
+            ps_map_put(w->owners, id, (void *)(uintptr_t)owner);
+        } else if ((uintptr_t)old != owner) {
+            world_fail(w, "epoch %u: key %u part %u has two owners", m->epoch,
+                       m->key, i);
+        }
+    }
+}
+
+void check_frame(struct world *w, struct wnode *from,
+                 const struct ps_parcel *parcel)
+{
+    (void)from;
+    if (parcel->msg->code == PS_MSG_KEY_OPENED) {
+        check_placement(w, parcel);
+    }
+}
+
+/* All workers see the same bits of a version, and when the server only adds,
+ * the bits that the definition gives. */
+void check_value(struct world *w, struct wworker *k, uint32_t key,
+                 uint64_t version, const void *data, size_t len)
+{
+    uint64_t h = world_hash(0xcbf29ce484222325u, data, len);
+
+    if (version >= 256) {
+        world_fail(w, "rank %u: version %llu of %s", k->index,
+                   (unsigned long long)version, w->opt.key[key].name);
+        return;
+    }
+    if (!w->seen_set[key][version]) {
+        w->seen_set[key][version] = true;
+        w->seen_hash[key][version] = h;
+        if (!w->opt.optimizer && version > 0) {
+            void *want = ps_alloc(len);
+
+            world_data_expect(w, want, key, version);
+            if (memcmp(want, data, len) != 0) {
+                world_fail(w,
+                           "rank %u: round %llu of %s is not the sum of what "
+                           "was pushed",
+                           k->index, (unsigned long long)version,
+                           w->opt.key[key].name);
+            }
+            ps_free(want);
+        }
+    } else if (w->seen_hash[key][version] != h) {
+        world_fail(w, "rank %u sees other bits of version %llu of %s",
+                   k->index, (unsigned long long)version,
+                   w->opt.key[key].name);
+    }
+}
+
+/* The job is over: nobody remembers anything of it. */
+void check_end(struct world *w)
+{
+    for (uint32_t i = 0; i < w->node_count; i++) {
+        struct wnode *n = &w->node[i];
+        uint64_t left = 0;
+        uint64_t used = 0;
+
+        if (!n->alive) {
+            continue;
+        }
+        switch (n->role) {
+        case PS_ROLE_SCHED:
+            left = ps_sched_residue(n->sched);
+            break;
+        case PS_ROLE_SERVER:
+            left = ps_shard_residue(n->shard);
+            used = ps_pool_used(n->pool);
+            break;
+        case PS_ROLE_AGENT:
+            left = ps_agent_residue(n->agent);
+            used = ps_pool_used(n->pool) + ps_pool_used(n->results);
+            break;
+        case PS_ROLE_WORKER:
+        case PS_ROLE_CTL:
+            break;
+        }
+        if (left != 0 || used != 0) {
+            world_fail(w,
+                       "%s remembers %llu things and %llu bytes of a job that "
+                       "is over",
+                       n->name, (unsigned long long)left,
+                       (unsigned long long)used);
+        }
+    }
+}

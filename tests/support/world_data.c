@@ -1,0 +1,170 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "support/world_data.h"
+
+#include "base/alloc.h"
+
+#include <string.h>
+
+static uint64_t mix(uint64_t x)
+{
+    x ^= x >> 33;
+    x *= 0xff51afd7ed558ccdu;
+    x ^= x >> 33;
+    x *= 0xc4ceb9fe1a85ec53u;
+    x ^= x >> 33;
+    return x;
+}
+
+/* Numbers whose float32 sum depends on the order of addition. */
+static double order_sensitive(uint64_t h)
+{
+    static const double v[] = {1e8, 1, -1e8, 1e-8, 3, -1, 0.5, 12345.678};
+
+    return v[h % 8] * (double)(1 + h / 8 % 3);
+}
+
+static void put(void *dst, enum ps_dtype dtype, uint64_t j, double f,
+                int64_t n)
+{
+    switch (dtype) {
+    case PS_DTYPE_FLOAT32:
+        ((float *)dst)[j] = (float)f;
+        break;
+    case PS_DTYPE_FLOAT64:
+        ((double *)dst)[j] = f * 1e8;
+        break;
+    case PS_DTYPE_INT32:
+        ((int32_t *)dst)[j] = (int32_t)n;
+        break;
+    case PS_DTYPE_INT64:
+        ((int64_t *)dst)[j] = n * 1000003;
+        break;
+    }
+}
+
+void world_data_fill(const struct world *w, void *dst, uint32_t i,
+                     uint32_t rank, uint64_t round)
+{
+    uint64_t base = mix(w->opt.data_seed * 1000003 + i * 7919 + rank * 104729 +
+                        round * 1299709);
+
+    for (uint64_t j = 0; j < w->opt.key[i].count; j++) {
+        uint64_t h = mix(base + j);
+
+        put(dst, w->opt.key[i].dtype, j, order_sensitive(h),
+            (int64_t)(h % 1000) - 300);
+    }
+}
+
+static void add(void *dst, const void *src, enum ps_dtype dtype,
+                uint64_t count)
+{
+    for (uint64_t j = 0; j < count; j++) {
+        switch (dtype) {
+        case PS_DTYPE_FLOAT32:
+            ((float *)dst)[j] = ((float *)dst)[j] + ((const float *)src)[j];
+            break;
+        case PS_DTYPE_FLOAT64:
+            ((double *)dst)[j] = ((double *)dst)[j] + ((const double *)src)[j];
+            break;
+        case PS_DTYPE_INT32:
+            ((uint32_t *)dst)[j] += ((const uint32_t *)src)[j];
+            break;
+        case PS_DTYPE_INT64:
+            ((uint64_t *)dst)[j] += ((const uint64_t *)src)[j];
+            break;
+        }
+    }
+}
+
+struct tree {
+    const struct world *w;
+    uint32_t key;
+    uint64_t round;
+    size_t bytes;
+    bool over_agents;
+};
+
+static uint32_t left_part(uint32_t n)
+{
+    uint32_t p = 1;
+
+    while (p * 2 < n) {
+        p *= 2;
+    }
+    return p;
+}
+
+static void agent_range(const struct world *w, uint32_t agent,
+                        uint32_t *ret_from, uint32_t *ret_to)
+{
+    *ret_from = 0;
+    while ((uint64_t)*ret_from * w->opt.agents / w->opt.workers < agent) {
+        (*ret_from)++;
+    }
+    *ret_to = *ret_from;
+    while (*ret_to < w->opt.workers &&
+           (uint64_t)*ret_to * w->opt.agents / w->opt.workers == agent) {
+        (*ret_to)++;
+    }
+}
+
+static void reduce(const struct tree *t, uint32_t from, uint32_t to, void *dst)
+{
+    uint32_t n = to - from;
+    void *right;
+
+    if (n == 1 && !t->over_agents) {
+        world_data_fill(t->w, dst, t->key, from, t->round);
+        return;
+    }
+    if (n == 1) {
+        struct tree local = *t;
+        uint32_t a;
+        uint32_t b;
+
+        local.over_agents = false;
+        agent_range(t->w, from, &a, &b);
+        reduce(&local, a, b, dst);
+        return;
+    }
+    right = ps_alloc(t->bytes);
+    reduce(t, from, from + left_part(n), dst);
+    reduce(t, from + left_part(n), to, right);
+    add(dst, right, t->w->opt.key[t->key].dtype,
+        t->w->opt.key[t->key].count);
+    ps_free(right);
+}
+
+void world_data_expect(const struct world *w, void *dst, uint32_t i,
+                       uint64_t round)
+{
+    const struct world_key *k = &w->opt.key[i];
+    struct tree t = {.w = w,
+                     .key = i,
+                     .round = round,
+                     .bytes = k->count * ps_dtype_size(k->dtype),
+                     .over_agents = true};
+    uint32_t n = w->opt.workers;
+
+    reduce(&t, 0, w->opt.agents, dst);
+    if (!w->opt.mean) {
+        return;
+    }
+    for (uint64_t j = 0; j < k->count; j++) {
+        switch (k->dtype) {
+        case PS_DTYPE_FLOAT32:
+            ((float *)dst)[j] /= (float)n;
+            break;
+        case PS_DTYPE_FLOAT64:
+            ((double *)dst)[j] /= (double)n;
+            break;
+        case PS_DTYPE_INT32:
+            ((int32_t *)dst)[j] /= (int32_t)n;
+            break;
+        case PS_DTYPE_INT64:
+            ((int64_t *)dst)[j] /= (int64_t)n;
+            break;
+        }
+    }
+}

@@ -1,0 +1,167 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the files of the simulated world share. */
+#pragma once
+
+#include "support/world.h"
+
+#include "base/heap.h"
+#include "base/map.h"
+#include "base/rng.h"
+
+struct wnode {
+    char name[32]; /* "sched", "server0", "agent1": also its address. */
+    enum ps_role role;
+    uint32_t index;
+    bool alive;
+    struct ps_machine machine;
+    struct ps_sched *sched;
+    struct ps_shard *shard;
+    struct ps_agent *agent;
+    struct ps_pool *pool;    /* Server: all; agent: sums. */
+    struct ps_pool *results; /* Agent. */
+    struct ps_effects fx;
+    ps_time tick_at; /* The tick event that counts. */
+};
+
+struct wconn {
+    uint64_t id;           /* Ends are id * 2 and id * 2 + 1. */
+    struct wnode *node[2]; /* end 1 of a local connection: NULL. */
+    uint32_t worker;       /* Local: which. */
+    bool open[2];          /* Has seen OPEN and not CLOSED. */
+    bool cut;
+    ps_time fence[2]; /* Nothing sent before overtakes a handshake frame. */
+    uint64_t queued[2];
+    ps_time local_last[2]; /* Unix sockets keep order. */
+};
+
+enum wevent_type {
+    WE_TICK,
+    WE_CONNECT,
+    WE_KERNEL,
+    WE_DELIVER,
+    WE_CLOSE,
+    WE_COMPUTE,
+    WE_WORKER,
+    WE_FAULT,
+    WE_HEAL,
+};
+
+struct wframe {
+    uint8_t *bytes; /* Prefix, header, payload. */
+    size_t len;
+    uint32_t refs;
+};
+
+struct wevent {
+    struct ps_heap_item item;
+    enum wevent_type type;
+    struct wnode *node;
+    uint32_t incarnation; /* Of node or worker: stale events are dropped. */
+    uint64_t conn;
+    uint32_t end; /* Which end it happens to. */
+    uint64_t number;
+    struct wframe *frame;
+    struct ps_compute *compute;
+    char address[PS_ADDRESS_MAX + 1];
+};
+
+enum wstage {
+    WS_START,
+    WS_HELLO,
+    WS_KEYS,
+    WS_REJOIN,
+    WS_OPTIMIZER,
+    WS_INIT,
+    WS_ROUND,
+    WS_BARRIER,
+    WS_FINAL,
+    WS_BYE,
+    WS_DONE,
+};
+
+struct wworker {
+    uint32_t index; /* Asks for this rank. */
+    uint32_t life;  /* Grows with each restart. */
+    bool alive;
+    struct wnode *agent;
+    uint64_t conn; /* 0: none. */
+    enum wstage stage;
+    uint64_t round;  /* Under way. */
+    uint64_t rounds_done;
+    uint64_t barriers;
+    uint32_t waiting; /* Replies missing in this stage. */
+    uint64_t next_op;
+    uint64_t oldest_op;
+    uint64_t hold_round;
+    bool held;
+    int error;
+    char text[PS_TEXT_MAX + 1];
+    char why[1100];
+    struct {
+        uint32_t key;
+        uint32_t arena;
+        uint64_t offset[2];
+        uint64_t round;
+        struct ps_buf *memory; /* Its region: 2 x the array. */
+    } key[WORLD_KEYS_MAX];
+    uint64_t op_key[64]; /* op id % 64 -> key index + 1. */
+    uint64_t op_round[64];
+};
+
+struct world {
+    struct world_options opt;
+    ps_time now;
+    struct ps_rng rng;
+    struct ps_heap events;
+    struct ps_decoder *decoder;
+    struct wnode node[WORLD_NODES_MAX];
+    uint32_t node_count;
+    struct wworker worker[WORLD_WORKERS_MAX];
+    struct ps_map *conns; /* id -> wconn */
+    uint64_t next_conn;
+    struct ps_map *arenas; /* tag -> memory */
+    uint32_t next_arena;
+    bool split[WORLD_NODES_MAX][WORLD_NODES_MAX];
+    uint64_t steps;
+    uint64_t faults;
+    uint64_t trace_hash;
+    uint64_t result;
+    char error[1024];
+    char *story;
+    size_t story_len;
+    /* Checkers. */
+    uint64_t seen_hash[WORLD_KEYS_MAX][256]; /* By round: value all must see. */
+    bool seen_set[WORLD_KEYS_MAX][256];
+    struct ps_map *owners; /* hash(epoch, key, part) -> node */
+};
+
+void world_fail(struct world *w, const char *fmt, ...)
+    __attribute__((format(printf, 2, 3)));
+void world_step(struct world *w, struct wnode *n, struct ps_event *ev);
+struct wevent *world_event(struct world *w, enum wevent_type type, ps_time at);
+struct wconn *world_conn(struct world *w, uint64_t id);
+void world_close_conn(struct world *w, struct wconn *c, ps_time delay);
+void world_local_send(struct world *w, struct wworker *k,
+                      const struct ps_msg *msg);
+void world_local_region(struct world *w, struct wworker *k, uint32_t region,
+                        struct ps_buf *buf);
+uint64_t world_local_connect(struct world *w, struct wworker *k);
+ps_time world_delay(struct world *w, ps_time least, ps_time spread);
+uint64_t world_hash(uint64_t h, const void *data, size_t len);
+
+/* world_worker.c */
+void worker_begin(struct world *w, struct wworker *k);
+void worker_message(struct world *w, struct wworker *k,
+                    const struct ps_msg *msg);
+void worker_closed(struct world *w, struct wworker *k);
+void worker_event(struct world *w, struct wworker *k);
+void worker_kill(struct world *w, struct wworker *k);
+void worker_release_memory(struct wworker *k);
+
+/* world_check.c */
+void check_step(struct world *w, struct wnode *n, const struct ps_event *ev);
+void check_frame(struct world *w, struct wnode *from,
+                 const struct ps_parcel *parcel);
+void check_value(struct world *w, struct wworker *k, uint32_t key,
+                 uint64_t version, const void *data, size_t len);
+void check_end(struct world *w);

@@ -1,0 +1,445 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A scripted training process: attaches, opens its keys, declares the
+ * optimizer, initialises, pushes and pulls its rounds, meets at barriers, and
+ * leaves. Killed at any point and started again, it goes on where the agent
+ * says it was. */
+#include "support/world_internal.h"
+
+#include "base/alloc.h"
+#include "base/str.h"
+#include "support/world_data.h"
+
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+
+static void advance(struct world *w, struct wworker *k);
+
+static size_t key_bytes(const struct world *w, uint32_t i)
+{
+    return w->opt.key[i].count * ps_dtype_size(w->opt.key[i].dtype);
+}
+
+static void free_memory(void *p)
+{
+    free(p);
+}
+
+static struct ps_buf *new_memory(size_t size)
+{
+    void *p = NULL;
+
+    if (posix_memalign(&p, 64, size + 64) != 0) {
+        abort();
+    }
+    memset(p, 0, size + 64);
+    return ps_buf_wrap(p, size, free_memory, p);
+}
+
+void worker_release_memory(struct wworker *k)
+{
+    for (uint32_t i = 0; i < WORLD_KEYS_MAX; i++) {
+        ps_buf_unref(k->key[i].memory);
+        k->key[i].memory = NULL;
+    }
+}
+
+static uint64_t new_op(struct world *w, struct wworker *k, uint32_t key_index,
+                       uint64_t round)
+{
+    uint64_t op = ++k->next_op;
+
+    (void)w;
+    k->op_key[op % 64] = key_index + 1;
+    k->op_round[op % 64] = round;
+    if (k->waiting == 0) {
+        k->oldest_op = op;
+    }
+    k->waiting++;
+    return op;
+}
+
+static void send_op(struct world *w, struct wworker *k, uint32_t i,
+                    enum ps_op kind, uint64_t round)
+{
+    struct ps_msg m = {.code = PS_MSG_L_OP};
+
+    m.l_op.op_id = new_op(w, k, i, round);
+    m.l_op.op = (uint8_t)kind;
+    m.l_op.key = k->key[i].key;
+    m.l_op.round = round;
+    m.l_op.priority = -(int32_t)i;
+    m.l_op.reduce = w->opt.mean ? PS_REDUCE_MEAN : PS_REDUCE_SUM;
+    if (kind == PS_OP_PUSHPULL || kind == PS_OP_PUSH ||
+        (kind == PS_OP_INIT && k->index == 0)) {
+        size_t half = key_bytes(w, i);
+        uint64_t at = (round & 1u) * ps_round_up(half, 64);
+
+        m.l_op.region = i + 1;
+        m.l_op.offset = at;
+        world_data_fill(w, k->key[i].memory->data + at, i, k->index, round);
+    }
+    world_local_send(w, k, &m);
+}
+
+void worker_begin(struct world *w, struct wworker *k)
+{
+    struct ps_msg m = {.code = PS_MSG_L_HELLO};
+
+    k->alive = true;
+    k->stage = WS_HELLO;
+    k->waiting = 0;
+    k->next_op = 0;
+    world_local_connect(w, k);
+    m.l_hello.protocol = 1;
+    m.l_hello.job = "job";
+    m.l_hello.num_workers = w->opt.workers;
+    m.l_hello.num_servers = w->opt.servers;
+    m.l_hello.rank = (int32_t)k->index;
+    m.l_hello.mode = PS_MODE_SYNC;
+    m.l_hello.on_loss = (uint8_t)w->opt.on_loss;
+    m.l_hello.placement = (uint8_t)w->opt.placement;
+    m.l_hello.big_array_bound = w->opt.big_array_bound;
+    m.l_hello.partition_bytes = w->opt.partition_bytes;
+    m.l_hello.start_timeout_ns = 0;
+    world_local_send(w, k, &m);
+}
+
+void worker_kill(struct world *w, struct wworker *k)
+{
+    struct wconn *c = world_conn(w, k->conn);
+
+    k->alive = false;
+    k->life++;
+    k->conn = 0;
+    k->held = false;
+    k->stage = WS_START;
+    worker_release_memory(k); /* The agent keeps what it still needs. */
+    if (c != NULL) {
+        world_close_conn(w, c, 0);
+    }
+}
+
+static void finish(struct world *w, struct wworker *k)
+{
+    struct wconn *c = world_conn(w, k->conn);
+
+    k->stage = WS_DONE;
+    k->alive = false;
+    k->conn = 0;
+    if (c != NULL) {
+        world_close_conn(w, c, PS_MICROS(10));
+    }
+}
+
+void worker_closed(struct world *w, struct wworker *k)
+{
+    if (k->error == 0) {
+        k->error = PS_E_CLOSED;
+        ps_str_copy(k->text, sizeof(k->text), "the agent hung up");
+    }
+    finish(w, k);
+}
+
+/* A start, a restart after a kill, or the end of a hold. */
+void worker_event(struct world *w, struct wworker *k)
+{
+    if (k->held) {
+        k->held = false;
+        advance(w, k);
+    } else if (!k->alive && k->stage == WS_START) {
+        worker_begin(w, k);
+    }
+}
+
+static void open_keys(struct world *w, struct wworker *k)
+{
+    k->stage = WS_KEYS;
+    for (uint32_t i = 0; i < w->opt.key_count; i++) {
+        struct ps_msg m = {.code = PS_MSG_L_KEY};
+        uint64_t shape = w->opt.key[i].count;
+
+        k->key[i].memory =
+            new_memory(2 * ps_round_up(key_bytes(w, i), 64));
+        world_local_region(w, k, i + 1, k->key[i].memory);
+        m.l_key.request = i + 1;
+        m.l_key.name = w->opt.key[i].name;
+        m.l_key.dtype = (uint8_t)w->opt.key[i].dtype;
+        m.l_key.count = w->opt.key[i].count;
+        m.l_key.shape = &shape;
+        m.l_key.shape_count = 1;
+        m.l_key.classic = strncmp(w->opt.key[i].name, "i:", 2) == 0
+                              ? atoll(w->opt.key[i].name + 2)
+                              : -1;
+        k->waiting++;
+        world_local_send(w, k, &m);
+    }
+}
+
+static void check_result(struct world *w, struct wworker *k, uint32_t i,
+                         uint64_t version)
+{
+    uint8_t *arena = ps_map_get(w->arenas, k->key[i].arena);
+
+    if (arena == NULL) {
+        world_fail(w, "rank %u was told of arena %u, which is not there",
+                   k->index, k->key[i].arena);
+        return;
+    }
+    check_value(w, k, i, version, arena + k->key[i].offset[version & 1],
+                key_bytes(w, i));
+}
+
+static uint64_t first_round(const struct world *w, const struct wworker *k)
+{
+    uint64_t r = UINT64_MAX;
+
+    for (uint32_t i = 0; i < w->opt.key_count; i++) {
+        r = ps_min_u64(r, k->key[i].round);
+    }
+    return r;
+}
+
+static void begin_rejoin(struct world *w, struct wworker *k)
+{
+    k->stage = WS_REJOIN;
+    k->round = first_round(w, k);
+    for (uint32_t i = 0; i < w->opt.key_count; i++) {
+        if (k->key[i].round > 0) {
+            send_op(w, k, i, PS_OP_PULL, k->key[i].round);
+        }
+    }
+}
+
+static void begin_optimizer(struct world *w, struct wworker *k)
+{
+    const struct ps_rec_param params[] = {
+        {.name = "learning_rate", .value = 0.0625},
+        {.name = "momentum", .value = 0.9},
+        {.name = "wd", .value = 0.001},
+        {.name = "rescale_grad", .value = 1.0 / 64},
+    };
+    struct ps_msg m = {.code = PS_MSG_L_OPTIMIZER};
+
+    k->stage = WS_OPTIMIZER;
+    if (!w->opt.optimizer) {
+        return;
+    }
+    m.l_optimizer.op_id = new_op(w, k, 0, 0);
+    k->op_key[m.l_optimizer.op_id % 64] = 0;
+    m.l_optimizer.name = "sgd";
+    m.l_optimizer.params = params;
+    m.l_optimizer.params_count = 4;
+    world_local_send(w, k, &m);
+}
+
+static void begin_init(struct world *w, struct wworker *k)
+{
+    k->stage = WS_INIT;
+    if (!w->opt.init) {
+        return;
+    }
+    for (uint32_t i = 0; i < w->opt.key_count; i++) {
+        if (k->key[i].round == 0) {
+            send_op(w, k, i, PS_OP_INIT, 0);
+        }
+    }
+}
+
+static void begin_round(struct world *w, struct wworker *k)
+{
+    uint32_t start = (uint32_t)ps_rng_below(&w->rng, w->opt.key_count);
+
+    k->stage = WS_ROUND;
+    k->round++;
+    for (uint32_t n = 0; n < w->opt.key_count; n++) {
+        uint32_t i = (start + n) % w->opt.key_count;
+
+        if (k->alive && k->key[i].round < k->round) {
+            k->key[i].round = k->round;
+            send_op(w, k, i, PS_OP_PUSHPULL, k->round);
+        }
+    }
+}
+
+static void begin_barrier(struct world *w, struct wworker *k)
+{
+    struct ps_msg m = {.code = PS_MSG_L_BARRIER};
+
+    k->stage = WS_BARRIER;
+    if (w->opt.barrier_every == 0 ||
+        k->round / w->opt.barrier_every <= k->barriers) {
+        return;
+    }
+    m.l_barrier.op_id = new_op(w, k, 0, 0);
+    k->op_key[m.l_barrier.op_id % 64] = 0;
+    m.l_barrier.number = ++k->barriers;
+    world_local_send(w, k, &m);
+}
+
+static void begin_final(struct world *w, struct wworker *k)
+{
+    k->stage = WS_FINAL;
+    for (uint32_t i = 0; i < w->opt.key_count; i++) {
+        send_op(w, k, i, PS_OP_PULL, w->opt.rounds);
+    }
+}
+
+static void leave(struct world *w, struct wworker *k)
+{
+    struct ps_msg m = {.code = PS_MSG_L_BYE};
+
+    if (k->index == 0) {
+        w->result = 0xcbf29ce484222325u;
+        for (uint32_t i = 0; i < w->opt.key_count; i++) {
+            const uint8_t *arena = ps_map_get(w->arenas, k->key[i].arena);
+
+            w->result = world_hash(
+                w->result, arena + k->key[i].offset[w->opt.rounds & 1],
+                key_bytes(w, i));
+        }
+    }
+    k->stage = WS_BYE;
+    world_local_send(w, k, &m);
+    worker_release_memory(k);
+    finish(w, k);
+}
+
+/* Nothing is waited for: begin the next stage, and the one after that when it
+ * asks for nothing. */
+static void advance(struct world *w, struct wworker *k)
+{
+    while (k->alive && k->waiting == 0 && k->stage != WS_DONE) {
+        switch (k->stage) {
+        case WS_HELLO:
+            open_keys(w, k);
+            break;
+        case WS_KEYS:
+            begin_rejoin(w, k);
+            break;
+        case WS_REJOIN:
+            begin_optimizer(w, k);
+            break;
+        case WS_OPTIMIZER:
+            begin_init(w, k);
+            break;
+        case WS_INIT:
+        case WS_BARRIER:
+            if (k->round >= w->opt.rounds) {
+                begin_final(w, k);
+                break;
+            }
+            if (k->hold_round != 0 && k->round + 1 == k->hold_round) {
+                k->held = true;
+                return;
+            }
+            begin_round(w, k);
+            break;
+        case WS_ROUND:
+            begin_barrier(w, k);
+            break;
+        case WS_FINAL:
+            leave(w, k);
+            return;
+        case WS_START:
+        case WS_BYE:
+        case WS_DONE:
+            return;
+        }
+    }
+}
+
+static void on_key_info(struct world *w, struct wworker *k,
+                        const struct ps_msg_l_key_info *m)
+{
+    uint32_t i = (uint32_t)m->request - 1;
+
+    if (m->request == 0 || m->request > w->opt.key_count) {
+        world_fail(w, "rank %u got key info nobody asked for", k->index);
+        return;
+    }
+    if (m->error != 0) {
+        world_fail(w, "rank %u: key %s: %s", k->index, w->opt.key[i].name,
+                   m->text);
+        return;
+    }
+    k->key[i].key = m->key;
+    k->key[i].arena = m->arena;
+    k->key[i].offset[0] = m->offset0;
+    k->key[i].offset[1] = m->offset1;
+    k->key[i].round = m->round;
+    k->waiting--;
+}
+
+static void on_done(struct world *w, struct wworker *k,
+                    const struct ps_msg_l_done *m)
+{
+    uint64_t i = k->op_key[m->op_id % 64];
+    uint64_t round = k->op_round[m->op_id % 64];
+
+    if (m->error != 0) {
+        if (k->error == 0) {
+            k->error = m->error;
+            ps_str_copy(k->text, sizeof(k->text), m->text);
+        }
+        finish(w, k);
+        return;
+    }
+    if (k->waiting == 0) {
+        world_fail(w, "rank %u: operation %llu is done twice", k->index,
+                   (unsigned long long)m->op_id);
+        return;
+    }
+    k->waiting--;
+    if (i == 0 || k->stage == WS_INIT) {
+        return;
+    }
+    if (m->version < round) {
+        world_fail(w, "rank %u asked for version %llu of %s and got %llu",
+                   k->index, (unsigned long long)round,
+                   w->opt.key[i - 1].name, (unsigned long long)m->version);
+        return;
+    }
+    check_result(w, k, (uint32_t)i - 1, m->version);
+}
+
+void worker_message(struct world *w, struct wworker *k,
+                    const struct ps_msg *msg)
+{
+    switch (msg->code) {
+    case PS_MSG_L_WELCOME:
+        if (msg->l_welcome.rank != k->index ||
+            msg->l_welcome.num_workers != w->opt.workers) {
+            world_fail(w, "rank %u was welcomed as %u of %u", k->index,
+                       msg->l_welcome.rank, msg->l_welcome.num_workers);
+            return;
+        }
+        k->barriers = msg->l_welcome.barriers;
+        break;
+    case PS_MSG_L_KEY_INFO:
+        on_key_info(w, k, &msg->l_key_info);
+        break;
+    case PS_MSG_L_DONE:
+        on_done(w, k, &msg->l_done);
+        break;
+    case PS_MSG_L_BECAUSE:
+        ps_str_copy(k->why, sizeof(k->why), msg->l_because.text);
+        return;
+    case PS_MSG_L_ARENA:
+        return;
+    case PS_MSG_REJECT:
+        k->error = msg->reject.error;
+        ps_str_copy(k->text, sizeof(k->text), msg->reject.text);
+        finish(w, k);
+        return;
+    case PS_MSG_L_ERROR:
+        k->error = msg->l_error.error;
+        ps_str_copy(k->text, sizeof(k->text), msg->l_error.text);
+        finish(w, k);
+        return;
+    default:
+        world_fail(w, "rank %u got a %s", k->index, ps_msg_name(msg->code));
+        return;
+    }
+    advance(w, k);
+}
