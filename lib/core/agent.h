@@ -5,6 +5,7 @@
 #pragma once
 
 #include "base/pool.h"
+#include "core/link.h"
 #include "core/machine.h"
 
 struct ps_agent_options {

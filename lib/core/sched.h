@@ -4,6 +4,7 @@
  * sequences. */
 #pragma once
 
+#include "core/link.h"
 #include "core/machine.h"
 
 struct ps_sched_options {

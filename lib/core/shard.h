@@ -4,6 +4,7 @@
 #pragma once
 
 #include "base/pool.h"
+#include "core/link.h"
 #include "core/machine.h"
 
 struct ps_shard_options {

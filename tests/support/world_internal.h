@@ -5,7 +5,9 @@
 #include "support/world.h"
 
 #include "base/heap.h"
+#include "base/list.h"
 #include "base/map.h"
+#include "base/num.h"
 #include "base/rng.h"
 
 struct wnode {
