@@ -1,0 +1,325 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* libpsclient: a training process's side of pskv.
+ *
+ * A process opens one client on the Unix socket of its node's agent, names its
+ * keys, and starts operations on them. Every worker of the job does the same;
+ * the n-th push of a key by each worker forms round n of that key.
+ *
+ *     struct psc_options o;
+ *     struct psc_client *c;
+ *     uint32_t key;
+ *     char why[PSC_TEXT_MAX];
+ *
+ *     psc_options_init(&o, sizeof(o));
+ *     if (psc_options_env(&o, why, sizeof(why)) != 0 ||
+ *         psc_open(&o, &c, why, sizeof(why)) != 0) {
+ *         return complain(why);
+ *     }
+ *     psc_key(c, "fc1.weight", PSC_FLOAT32, 1, &(uint64_t){n}, &key);
+ *     psc_init(c, key, weights);
+ *     for (;;) {
+ *         psc_pushpull(c, key, gradient, weights);
+ *     }
+ *     psc_close(c);
+ *
+ * Functions return 0 or a negative PSC_E_*; what they return through pointers
+ * is written on success alone. psc_last_detail() has the sentence that belongs
+ * to the last error of this client.
+ *
+ * A client may be used from any number of threads, an operation handle by one
+ * thread at a time. The library starts no threads, installs no signal
+ * handlers, prints nothing, keeps no state outside the client, and never ends
+ * the process. After fork() the child's handle is dead: every call returns
+ * PSC_E_FORKED, except psc_close(), which frees the child's copy.
+ *
+ * Progress is made inside calls: whichever thread waits, tests or dispatches
+ * speaks for all. A program that starts operations and then computes for long
+ * may call psc_dispatch() now and then, so that queued ones go out. */
+#ifndef PSCLIENT_H
+#define PSCLIENT_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define PSC_VERSION "0.1.0"
+#define PSC_TEXT_MAX 1024 /* Holds any text of the library. */
+#define PSC_RANK_ANY (-1)
+#define PSC_DEFAULT_SOCKET "/run/pskv/agent.sock"
+
+/* ------------------------------------------------------------- constants */
+
+enum psc_error {
+    PSC_E_INVAL = -1,
+    PSC_E_NOMEM = -2,
+    PSC_E_TOOBIG = -3,
+    PSC_E_PROTO = -4,   /* The agent speaks nonsense. */
+    PSC_E_VERSION = -5, /* The agent speaks another protocol. */
+    PSC_E_TIMEOUT = -6, /* The detail names who is missing. */
+    PSC_E_CANCELED = -7,
+    PSC_E_CLOSED = -8, /* The agent hung up. */
+    PSC_E_REFUSED = -9,
+    PSC_E_PERM = -10,
+    PSC_E_EXIST = -11,
+    PSC_E_NOENT = -12,
+    PSC_E_NOJOB = -13,
+    PSC_E_NOKEY = -14,
+    PSC_E_MISMATCH = -15,
+    PSC_E_STALE = -16,
+    PSC_E_FUTURE = -17,
+    PSC_E_PEERLOST = -18,  /* A worker died and the job does not wait. */
+    PSC_E_JOBFAILED = -19, /* The job is over. */
+    PSC_E_AGAIN = -20,     /* Not done yet; in use. */
+    PSC_E_IO = -21,
+    PSC_E_CONFIG = -22,
+    PSC_E_UNREACH = -23, /* No agent on the socket. */
+    PSC_E_FORKED = -24,
+    PSC_E_UNSUPPORTED = -25,
+    PSC_E_FULL = -26,
+    PSC_E_SYS = -27,
+    PSC_E_BUG = -28,
+};
+
+enum psc_dtype {
+    PSC_FLOAT32 = 0,
+    PSC_FLOAT64 = 1,
+    PSC_INT32 = 4,
+    PSC_INT64 = 6,
+};
+
+enum psc_mode { PSC_MODE_SYNC = 0 };
+
+/* What the job does when one of its workers dies. */
+enum psc_on_loss {
+    PSC_ON_LOSS_WAIT = 0, /* Wait for it to come back under its rank. */
+    PSC_ON_LOSS_FAIL = 1, /* Every call of every worker fails. */
+};
+
+enum psc_placement {
+    PSC_PLACEMENT_BALANCED = 0,
+    PSC_PLACEMENT_MXNET = 1, /* The classic formula, with big_array_bound. */
+};
+
+enum psc_reduce {
+    PSC_SUM = 0,
+    PSC_MEAN = 1, /* Sum divided by the number of workers. */
+};
+
+/* Instead of a number of milliseconds. */
+#define PSC_WAIT_DEFAULT (-1) /* op_timeout_ms of the options. */
+#define PSC_WAIT_FOREVER (-2)
+
+/* ------------------------------------------------------------------ open */
+
+struct psc_options {
+    uint32_t size;      /* sizeof(struct psc_options), set by init. */
+    int32_t rank;       /* Wanted rank; PSC_RANK_ANY. */
+    const char *socket; /* Of the agent. Strings stay the caller's. */
+    const char *job;    /* Workers find each other by this name. */
+    uint32_t num_workers;
+    uint32_t num_servers; /* 0: the agent answers by itself (one node). */
+    uint32_t mode;        /* enum psc_mode */
+    uint32_t on_loss;     /* enum psc_on_loss */
+    uint32_t placement;   /* enum psc_placement */
+    uint32_t partition_bytes;   /* Large keys are cut in pieces of this size. */
+    uint64_t big_array_bound;   /* Elements; PSC_PLACEMENT_MXNET. */
+    int32_t connect_timeout_ms; /* For the agent's socket to appear. */
+    int32_t start_timeout_ms;   /* For the job to be complete. */
+    int32_t op_timeout_ms;      /* PSC_WAIT_DEFAULT means this; 0: no limit. */
+    int32_t close_timeout_ms;   /* psc_close() waits for open operations. */
+};
+
+/* Defaults: job "default", one worker, one server, sync, wait, balanced, 10 s
+ * to connect, 120 s to start, no limit for operations, 10 s to close.
+ * `size` is sizeof(*o) as the caller's compiler sees it. */
+void psc_options_init(struct psc_options *o, size_t size);
+
+/* Overwrites what the environment knows; psclient(3) lists the variables.
+ * PSC_E_INVAL names the variable in `err`. Strings point into the environment.
+ * `err` may be NULL. */
+int psc_options_env(struct psc_options *o, char *err, size_t err_size);
+
+struct psc_client;
+
+/* Connects and waits until the job is complete. The reason of a failure, or
+ * of a refusal by the agent, is left in `err`, which may be NULL. */
+int psc_open(const struct psc_options *o, struct psc_client **ret_client,
+             char *err, size_t err_size);
+
+/* Waits for open operations, detaches in good order and frees the client with
+ * all its operations, views and memory. NULL is fine. No other thread may be
+ * inside a call. */
+void psc_close(struct psc_client *c);
+
+int psc_rank(const struct psc_client *c);
+int psc_size(const struct psc_client *c);
+int psc_local_rank(const struct psc_client *c);
+int psc_local_size(const struct psc_client *c);
+int psc_num_servers(const struct psc_client *c);
+
+/* ---------------------------------------------------------------- memory */
+
+/* Memory shared with the agent, aligned to 64 bytes, zeroed when fresh.
+ * Arrays that lie in it are given without a copy. psc_free() of memory that an
+ * open operation uses returns PSC_E_AGAIN and frees nothing. Freeing NULL is
+ * fine. */
+int psc_alloc(struct psc_client *c, size_t size, void **ret_data);
+int psc_free(struct psc_client *c, void *data);
+
+/* ------------------------------------------------------------------ keys */
+
+/* A key by its name: an array of `dtype`, its shape agreed by all workers.
+ * Waits for the answer. Naming a key again gives the same number. */
+int psc_key(struct psc_client *c, const char *name, uint32_t dtype,
+            uint32_t ndim, const uint64_t *shape, uint32_t *ret_key);
+
+/* The key whose name is the number in decimal; PSC_PLACEMENT_MXNET computes
+ * with it. Not negative. */
+int psc_key_int(struct psc_client *c, int64_t number, uint32_t dtype,
+                uint32_t ndim, const uint64_t *shape, uint32_t *ret_key);
+
+/* Elements and bytes of its array. */
+int psc_key_info(struct psc_client *c, uint32_t key, uint64_t *ret_count,
+                 uint64_t *ret_bytes);
+
+/* ------------------------------------------------------------ operations */
+
+struct psc_op;
+
+/* Runs inside psc_dispatch() alone, once, after the operation has ended with
+ * `rc`. May start operations and free this one. */
+typedef void (*psc_callback)(struct psc_op *op, int rc, void *user);
+
+/* Zeroed apart from size is the default; so is NULL instead of it. */
+struct psc_op_options {
+    uint32_t size;     /* sizeof(struct psc_op_options) */
+    int32_t priority;  /* Higher first; equal ones in order. */
+    uint32_t reduce;   /* enum psc_reduce; the same on all workers. */
+    uint32_t root;     /* init, broadcast: the rank that gives the value. */
+    uint32_t src_count; /* More than one array for the key: they are summed */
+    uint32_t reserved;  /* in a fixed order; the argument src is ignored. */
+    const void *const *srcs;
+    psc_callback callback;
+    void *user;
+};
+
+/* Operations on one key take effect in the order of their start. A push, and
+ * whatever else makes a round, is held back until everything before it on the
+ * key has ended; a pull is not.
+ *
+ * src lies in memory of psc_alloc() and stays untouched until the operation
+ * ends, or it is copied before the call returns. out is written before the
+ * operation ends, and no more after psc_op_free(). With out NULL the result is
+ * left where the agent put it, for psc_op_view().
+ *
+ * With ret_op NULL nobody waits for the operation; psc_op_free() of an open
+ * operation does the same. */
+
+/* Rank root gives the first value, the others may pass NULL; ends when it is
+ * stored. A key that has a value keeps it. */
+int psc_init_start(struct psc_client *c, uint32_t key, const void *src,
+                   const struct psc_op_options *o, struct psc_op **ret_op);
+/* Gives to the next round; ends when the round is merged. */
+int psc_push_start(struct psc_client *c, uint32_t key, const void *src,
+                   const struct psc_op_options *o, struct psc_op **ret_op);
+/* The value after all rounds this worker has pushed to. */
+int psc_pull_start(struct psc_client *c, uint32_t key, void *out,
+                   const struct psc_op_options *o, struct psc_op **ret_op);
+/* Both, in one go. out may be src. */
+int psc_pushpull_start(struct psc_client *c, uint32_t key, const void *src,
+                       void *out, const struct psc_op_options *o,
+                       struct psc_op **ret_op);
+/* One round to which root alone gives. src may be NULL elsewhere. */
+int psc_broadcast_start(struct psc_client *c, uint32_t key, const void *src,
+                        void *out, const struct psc_op_options *o,
+                        struct psc_op **ret_op);
+/* Ends when every worker of the job has started its barrier. */
+int psc_barrier_start(struct psc_client *c, const struct psc_op_options *o,
+                      struct psc_op **ret_op);
+
+/* How servers turn the sum of a round into the new value; without one the sum
+ * is the value. Once for a job, before its first push; every worker may say
+ * the same. "sgd" knows learning_rate, momentum, wd, rescale_grad and
+ * clip_gradient. */
+struct psc_param {
+    const char *name;
+    double value;
+};
+int psc_optimizer_start(struct psc_client *c, const char *name,
+                        const struct psc_param *params, uint32_t param_count,
+                        const struct psc_op_options *o,
+                        struct psc_op **ret_op);
+
+/* Waits until the operation has ended and returns how. PSC_E_TIMEOUT: it is
+ * still open; the detail says for whom it waits. */
+int psc_op_wait(struct psc_op *op, int timeout_ms);
+/* PSC_E_AGAIN while it is open. Reads the socket, never waits. */
+int psc_op_test(struct psc_op *op);
+/* Waits for all; the first failure in the order of the array, or 0. NULL
+ * entries are skipped. */
+int psc_ops_wait(struct psc_op *const *ops, size_t count, int timeout_ms);
+/* Waits until one has ended and gives its place in the array. */
+int psc_ops_wait_any(struct psc_op *const *ops, size_t count, int timeout_ms,
+                     size_t *ret_index);
+/* One sentence: what an open operation waits for, and since when; how an ended
+ * one ended. Asks the agent, for at most five seconds. */
+int psc_op_why(struct psc_op *op, char *text, size_t size);
+/* The result in the agent's memory, read-only: valid until the second-next
+ * round of its key is pushed. PSC_E_AGAIN: not ended; PSC_E_NOENT: it has no
+ * result. */
+int psc_op_view(struct psc_op *op, const void **ret_data, size_t *ret_bytes);
+/* Round whose value the result is. */
+int psc_op_version(struct psc_op *op, uint64_t *ret_version);
+/* NULL is fine. Also of an open operation: it goes on, but writes no out. */
+void psc_op_free(struct psc_op *op);
+
+/* The same with the waiting done, within op_timeout_ms. */
+int psc_init(struct psc_client *c, uint32_t key, const void *src);
+int psc_push(struct psc_client *c, uint32_t key, const void *src);
+int psc_pull(struct psc_client *c, uint32_t key, void *out);
+int psc_pushpull(struct psc_client *c, uint32_t key, const void *src,
+                 void *out);
+int psc_broadcast(struct psc_client *c, uint32_t key, const void *src,
+                  void *out, uint32_t root);
+int psc_barrier(struct psc_client *c);
+int psc_optimizer_set(struct psc_client *c, const char *name,
+                      const struct psc_param *params, uint32_t param_count);
+
+/* ----------------------------------------------------------------- loops */
+
+/* A descriptor that becomes readable when psc_dispatch() has something to do.
+ * The client's; to be polled, not read or closed. */
+int psc_fd(struct psc_client *c);
+/* Reads what has come, sends what is queued, runs callbacks; never waits.
+ * Returns the number of callbacks, or how the client failed. */
+int psc_dispatch(struct psc_client *c);
+
+/* ----------------------------------------------------------------- texts */
+
+const char *psc_strerror(int rc);
+/* The sentence that belongs to the last error that a call on this client
+ * returned; "" when there was none. Always terminated. */
+int psc_last_detail(struct psc_client *c, char *text, size_t size);
+const char *psc_version(void);
+
+struct psc_stats {
+    uint32_t size; /* sizeof(struct psc_stats), set by the caller. */
+    uint32_t reserved;
+    uint64_t ops;          /* Ended. */
+    uint64_t rounds;       /* Pushes, pushpulls and broadcasts ended. */
+    uint64_t bytes_given;  /* Tensor bytes offered to the agent. */
+    uint64_t bytes_got;    /* Tensor bytes of results. */
+    uint64_t bytes_copied; /* Copied or summed by this process. */
+    uint64_t sends;        /* System calls that wrote or read the socket. */
+    uint64_t receives;
+};
+int psc_get_stats(struct psc_client *c, struct psc_stats *ret_stats);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif
