@@ -165,8 +165,8 @@ def default_initializer(f):
     if f.type in ("i32", "i64"):
         if f.default == INTEGERS["i64"][0]:
             return ".default_.i = INT64_MIN"
-        return f".default_.i = {f.default}"
-    return f".default_.u = {int(f.default)}u"
+        return f".default_.i = INT64_C({f.default})"
+    return f".default_.u = UINT64_C({int(f.default)})"
 
 
 def field_row(f, where):

@@ -22,7 +22,7 @@ def kind(f):
 def default(f):
     if f.required:
         return "required"
-    if f.type == "str":
+    if f.type in ("str", "bin"):
         return f'`"{f.default}"`'
     if f.type == "bool":
         return f"`{str(f.default).lower()}`"

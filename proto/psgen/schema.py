@@ -118,26 +118,36 @@ class Schema:
 # ------------------------------------------------------------------ lines
 
 
+class Place(int):
+    """The line of a table's header, which also knows those of its keys."""
+
+    def __init__(self, line):
+        self.keys = {}  # key -> line
+        self.items = []  # Lines of the inline tables in it.
+
+    def of(self, key):
+        return self.keys.get(key, self)
+
+
 class Lines:
     """Where things stand in the file; tomllib does not say."""
 
     def __init__(self, text):
-        self.sections = {}  # name -> [(line, [lines of inline tables])]
-        self.keys = {}  # top-level keys -> line
-        current = None
+        self.sections = {}  # name -> [Place]
+        self.top = current = Place(1)
         depth = 0
         for number, row in enumerate(text.splitlines(), 1):
             header = re.match(r"\s*\[\[?\s*([A-Za-z0-9_-]+)\s*\]\]?", row)
             if header and depth == 0:
-                current = (number, [])
+                current = Place(number)
                 self.sections.setdefault(header[1], []).append(current)
                 continue
             key = re.match(r"\s*([A-Za-z0-9_-]+)\s*=", row)
-            if key and current is None:
-                self.keys.setdefault(key[1], number)
+            if key and depth == 0:
+                current.keys.setdefault(key[1], number)
             for char in self._bare(row):
-                if char == "{" and current is not None:
-                    current[1].append(number)
+                if char == "{":
+                    current.items.append(number)
                 depth += (char in "[{") - (char in "]}")
 
     @staticmethod
@@ -148,13 +158,11 @@ class Lines:
 
     def section(self, kind, index):
         found = self.sections.get(kind, [])
-        return found[index][0] if index < len(found) else 1
+        return found[index] if index < len(found) else self.top
 
     def item(self, kind, index, nth):
-        found = self.sections.get(kind, [])
-        if index < len(found) and nth < len(found[index][1]):
-            return found[index][1][nth]
-        return self.section(kind, index)
+        place = self.section(kind, index)
+        return Place(place.items[nth] if nth < len(place.items) else place)
 
 
 # ----------------------------------------------------------------- reading
@@ -183,13 +191,13 @@ class Reader:
             self.fail(line, f"{what} must be a table")
         for key in table:
             if key not in keys:
-                self.fail(line, f"{what}: unknown key '{key}'")
+                self.fail(line.of(key), f"{what}: unknown key '{key}'")
         for key in required:
             if key not in table:
                 self.fail(line, f"{what}: '{key}' is missing")
 
     def name(self, table, line, what, seen):
-        name = table.get("name")
+        name, line = table.get("name"), line.of("name")
         if not isinstance(name, str) or not NAME.match(name):
             self.fail(line, f"{what}: name must be lower_case words")
         if name in C_KEYWORDS:
@@ -201,28 +209,29 @@ class Reader:
     def integer(self, table, key, line, what, least, greatest, default=None):
         value = table.get(key, default)
         if type(value) is not int or not least <= value <= greatest:
-            self.fail(
-                line, f"{what}: '{key}' must be from {least} to {greatest}"
-            )
+            self.fail(line.of(key), f"{what}: '{key}' must be from {least} "
+                                    f"to {greatest}")
         return value
 
     def doc(self, table, line, what):
         doc = table.get("doc", "")
         if not isinstance(doc, str) or "\n" in doc:
-            self.fail(line, f"{what}: 'doc' must be one line of text")
+            self.fail(line.of("doc"),
+                      f"{what}: 'doc' must be one line of text")
         return doc
 
     def tables(self, table, key, line, what):
         rows = table.get(key, [])
         if not isinstance(rows, list):
-            self.fail(line, f"{what}: '{key}' must be a list")
+            self.fail(line.of(key), f"{what}: '{key}' must be a list")
         return rows
 
     def reserved(self, table, line, what):
         numbers = self.tables(table, "reserved", line, what)
         for number in numbers:
             if type(number) is not int:
-                self.fail(line, f"{what}: 'reserved' must list integers")
+                self.fail(line.of("reserved"),
+                          f"{what}: 'reserved' must list integers")
         return numbers
 
     # The parts of the file
@@ -231,15 +240,13 @@ class Reader:
         data = self.data
         self.take(
             data,
-            1,
+            self.lines.top,
             "the schema",
             "protocol limits envelope enum record message reserved".split(),
             ["protocol"],
         )
-        self.protocol = self.integer(
-            data, "protocol", self.lines.keys.get("protocol", 1),
-            "the schema", 1, 65535,
-        )
+        self.protocol = self.integer(data, "protocol", self.lines.top,
+                                     "the schema", 1, 65535)
         limits = data.get("limits", {})
         line = self.lines.section("limits", 0)
         self.take(limits, line, "limits", ["header_max", "depth_max"])
@@ -258,8 +265,8 @@ class Reader:
         self.take(envelope, line, "envelope", ["fields", "reserved"])
         schema = Schema(
             self.path, self.protocol, header_max, depth_max,
-            self.fields("envelope", 0, envelope, line, "envelope",
-                        1, ENVELOPE_ID_MAX),
+            self.fields("envelope", 0, envelope, line, "envelope", 1,
+                        ENVELOPE_ID_MAX),
         )
         for f in schema.envelope:
             if f.type not in INTEGERS or f.default is None:
@@ -280,7 +287,8 @@ class Reader:
         home = table.get("home")
         if home is not None and not re.match(r"base/[a-z0-9_]+\.h\Z",
                                              str(home)):
-            self.fail(line, f"{what}: 'home' must be a header of base")
+            self.fail(line.of("home"),
+                      f"{what}: 'home' must be a header of base")
         retired = self.reserved(table, line, what)
         values = []
         for nth, row in enumerate(self.tables(table, "values", line, what)):
@@ -317,8 +325,7 @@ class Reader:
                                     self.doc(table, line, what), line)
 
     def read_messages(self, schema):
-        retired = self.reserved(self.data, self.lines.keys.get("reserved", 1),
-                                "the schema")
+        retired = self.reserved(self.data, self.lines.top, "the schema")
         names, codes = set(), set()
         for index, table in enumerate(self.data.get("message", [])):
             line = self.lines.section("message", index)
@@ -329,13 +336,15 @@ class Reader:
             what = f"message {name}"
             code = self.integer(table, "code", line, what, 1, 255)
             if code in codes:
-                self.fail(line, f"{what}: code {code} is used before")
+                self.fail(line.of("code"),
+                          f"{what}: code {code} is used before")
             if code in retired:
-                self.fail(line, f"{what}: code {code} is reserved")
+                self.fail(line.of("code"),
+                          f"{what}: code {code} is reserved")
             payload = table.get("payload", "none")
             if payload not in PAYLOADS:
-                self.fail(line, f"{what}: payload must be one of "
-                                + ", ".join(PAYLOADS))
+                self.fail(line.of("payload"), f"{what}: payload must be one "
+                                              "of " + ", ".join(PAYLOADS))
             message = Message(
                 name, code,
                 self.roles(table, "from", line, what),
@@ -348,14 +357,20 @@ class Reader:
             shared = {f.name for f in schema.envelope}
             if message.fields and name in shared:
                 # Both would be members of struct ps_msg.
-                self.fail(line, f"{what}: the envelope has a field of that "
-                                "name, so this message can have none")
+                self.fail(line.of("name"),
+                          f"{what}: the envelope has a field of that name, "
+                          "so this message can have none")
             for f in message.fields:
                 if f.name in shared:
                     self.fail(f.line, f"{what}.{f.name}: the envelope has a "
                                       "field of that name")
             names.add(name)
             codes.add(code)
+            deepest = max((depth(f) for f in schema.all_fields(message)),
+                          default=1)
+            if deepest > schema.depth_max:
+                self.fail(line, f"{what}: is {deepest} deep; depth_max is "
+                                f"{schema.depth_max}")
             most = header_bound(schema, message)
             if most > schema.header_max:
                 self.fail(line, f"{what}: may need {most} bytes of header; "
@@ -365,7 +380,7 @@ class Reader:
             self.fail(1, "the schema has no messages")
 
     def roles(self, table, key, line, what):
-        names = table[key]
+        names, line = table[key], line.of(key)
         if isinstance(names, str):
             names = [names]
         known = [v.name for v in self.enums["role"].values] \
@@ -475,6 +490,11 @@ class Reader:
 
 
 # ----------------------------------------------------------------- figures
+
+
+def depth(f):
+    """How deep a field makes its message: map > list > record > scalar."""
+    return 2 + (f.type == "list") + (f.record is not None)
 
 
 def scalar_bound(kind):
