@@ -15,22 +15,25 @@
 /* Most leaves that one call of `sum` adds: a whole subtree of three levels. */
 #define PS_CPU_GROUP_MAX 8u
 
+/* Every loop takes `stream`: write dst around the caches, which the caller
+ * makes visible to others with `fence`. */
+
 struct ps_cpu_sgd {
-    void *dst;
+    void *dst; /* May be weight. */
     const void *weight;
     const void *grad;
     void *state; /* NULL: no momentum. */
     const struct ps_sgd *sgd;
+    bool stream;
 };
 
-/* dst = src[0] .. src[src_count-1] added as a tree, 2..PS_CPU_GROUP_MAX of
- * them; dst may be any one of them. `stream` writes around the caches, which
- * the caller makes visible with `fence`. */
+/* dst = src[0] .. src[src_count-1] added as a tree, 1..PS_CPU_GROUP_MAX of
+ * them; dst may be any one of them. */
 typedef void (*ps_cpu_sum_fn)(void *dst, const void *const *src,
                               unsigned src_count, size_t count, bool stream);
 /* dst = src / by; dst may be src. */
 typedef void (*ps_cpu_divide_fn)(void *dst, const void *src, size_t count,
-                                 uint64_t by);
+                                 uint64_t by, bool stream);
 typedef void (*ps_cpu_sgd_fn)(const struct ps_cpu_sgd *step, size_t count);
 
 struct ps_cpu_ops {

@@ -96,7 +96,7 @@ struct trial {
     size_t bytes; /* Of a buffer. */
     const void *src[SOURCES_MAX];
     uint8_t level[SOURCES_MAX];
-    void *blocks[SOURCES_MAX + 4];
+    void *blocks[SOURCES_MAX + 5];
     unsigned blocks_count;
     void *dst; /* Writable aliases of what the job names. */
     void *state;
@@ -248,10 +248,10 @@ static void trial_init(struct trial *t, uint64_t seed, enum ps_dtype dtype,
     t->job.dst = t->dst;
     if (op == PS_JOB_SGD) {
         choose_sgd(t);
-        fill(t, t->dst);
+        t->job.weight = ps_rng_chance(&t->rng, 500) ? t->dst : buffer_new(t);
+        fill(t, (void *)(uintptr_t)t->job.weight);
         fill(t, t->state);
         memcpy(t->want_state, t->state, t->bytes);
-        t->job.weight = t->dst;
         t->job.state = t->state;
     } else if (ps_rng_chance(&t->rng, 300)) {
         t->dst = (void *)(uintptr_t)t->src[0];
@@ -429,43 +429,43 @@ static void subtrees_add_up_to_their_leaves(void **state)
 static void long_results_have_the_same_bits(void **state)
 {
     const uint64_t count = (5u << 20) / 4 + 13;
-    float *a = malloc((count + 1) * 4);
-    float *b = malloc((count + 1) * 4);
-    float *out = malloc((count + 2) * 4);
-    const void *src[3];
-    struct ps_rng rng;
+    struct trial t = {
+        .size = 4,
+        .job = {.dtype = PS_DTYPE_FLOAT32,
+                .count = count,
+                .sgd = {.lr = 0.3, .momentum = 0.9, .rescale = 1, .wd = 1e-4}},
+    };
 
-    assert_true(a != NULL && b != NULL && out != NULL);
-    ps_rng_init(&rng, 5);
-    for (uint64_t i = 0; i <= count; i++) {
-        a[i] = (float)tricky(&rng);
-        b[i] = (float)tricky(&rng);
-    }
-    src[0] = a + 1;
-    src[1] = b;
-    src[2] = b + 1;
-    for (uint32_t n = 1; n <= 3; n++) {
-        struct ps_job job = {
-            .dtype = PS_DTYPE_FLOAT32,
-            .count = count,
-            .src_count = n,
-            .src = src,
-            .dst = out + 1,
-        };
-
-        out[0] = out[count + 1] = 42;
-        assert_int_equal(ps_kernel_run(&job), 0);
-        for (uint64_t i = 0; i < count; i++) {
-            if (out[i + 1] != model_sum_f32(&job, i)) {
-                fail_msg("element %" PRIu64 " of %u sources", i, n);
-            }
-        }
-        assert_true(out[0] == 42 && out[count + 1] == 42);
-    }
-    free(a);
-    free(b);
-    free(out);
     (void)state;
+    ps_rng_init(&t.rng, 5);
+    t.bytes = count * 4;
+    for (uint32_t i = 0; i < 3; i++) {
+        void *src = buffer_new(&t);
+
+        fill(&t, src);
+        t.src[i] = src;
+    }
+    t.dst = buffer_new(&t);
+    t.want = buffer_new(&t);
+    t.state = buffer_new(&t);
+    t.want_state = buffer_new(&t);
+    t.job.src = t.src;
+    t.job.dst = t.dst;
+    t.job.weight = t.src[2];
+    t.job.state = t.state;
+    for (uint32_t n = 1; n <= 3; n++) {
+        for (unsigned kind = 0; kind < 3; kind++) {
+            t.job.src_count = n;
+            t.job.op = kind == 2 ? PS_JOB_SGD : PS_JOB_SUM;
+            t.job.divide_by = kind == 0 ? 1 : 3;
+            fill(&t, t.state);
+            memcpy(t.want_state, t.state, t.bytes);
+            model_run(&t.job, t.want, t.want_state);
+            assert_int_equal(ps_kernel_run(&t.job), 0);
+            check_trial(&t);
+        }
+    }
+    trial_fini(&t);
 }
 
 int main(int argc, char **argv)
