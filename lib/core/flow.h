@@ -1,0 +1,41 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Credit of one job on one link, as the receiving side counts it: how many
+ * push bytes the sender may have sent since the link's session began. Nobody
+ * runs further ahead of the slowest than a window, in bytes that wait to be
+ * merged; which also bounds what the receiver holds.
+ *
+ * `held` below is what waits unmerged of this contributor at the time, bytes
+ * of earlier sessions included: the receiver still has them. */
+#pragma once
+
+#include <stdbool.h>
+#include <stdint.h>
+
+struct ps_flow {
+    uint64_t window;
+    uint64_t received; /* Since the session began. */
+    uint64_t credit;   /* Last announced; never falls within a session. */
+};
+
+/* `window` below PS_CREDIT_FIRST counts as PS_CREDIT_FIRST. */
+void ps_flow_init(struct ps_flow *f, uint64_t window);
+/* A new session of the link: the sender counts from 0. */
+void ps_flow_reset(struct ps_flow *f);
+
+/* May a frame of `len` bytes come? A sender that keeps to its credit passes it
+ * by less than one frame. */
+bool ps_flow_admits(const struct ps_flow *f, uint64_t len);
+/* A frame came, whatever becomes of it. */
+void ps_flow_receive(struct ps_flow *f, uint64_t len);
+
+/* The credit to put into a message to the sender, from now on announced. */
+uint64_t ps_flow_announce(struct ps_flow *f, uint64_t held);
+/* Has the credit grown so much, or the sender so little left, that it should
+ * be told without waiting for an answer that carries it? */
+bool ps_flow_due(const struct ps_flow *f, uint64_t held);
+
+/* The sender has used up what it was given. */
+bool ps_flow_spent(const struct ps_flow *f);
+/* Give a quarter of the window beyond what the rule allows, because everybody
+ * waits for this sender; the next ps_flow_announce says so. */
+void ps_flow_raise(struct ps_flow *f);
