@@ -1,0 +1,32 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the programs that sum an array over processes have in common, so that
+ * they do and count the same: arguments, numbers, checks and the line printed
+ * for run.py. */
+#pragma once
+
+#include <stdbool.h>
+#include <stddef.h>
+
+/* Rounds before the measured ones: memory is touched for the first time. */
+#define MEASURE_WARM_UP 3u
+
+struct measure_size {
+    size_t bytes; /* Of float32, at least one. */
+    unsigned iterations;
+};
+
+/* "BYTES:ITERATIONS"; says on stderr what is wrong with it. */
+bool measure_parse(const char *text, struct measure_size *ret_size);
+
+double measure_now(void);
+
+/* Numbers whose sum over `ranks` processes is exact and known, and differs
+ * from one round to the next at the places that measure_check() looks at. */
+void measure_fill(float *data, size_t count, int rank);
+void measure_stamp(float *data, size_t count, int rank, unsigned round);
+/* How many of these places are wrong. */
+size_t measure_check(const float *sum, size_t count, int ranks, unsigned round);
+
+/* One line of JSON: median, least and most of `seconds`, which it sorts. */
+void measure_print(const struct measure_size *size, const char *what, int ranks,
+                   double *seconds, size_t wrong);
