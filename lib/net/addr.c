@@ -1,0 +1,149 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "net/addr.h"
+
+#include "base/str.h"
+
+#include <arpa/inet.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+static int parse_port(const char *text, uint16_t *ret_port)
+{
+    unsigned port = 0;
+
+    if (text[0] == '\0' || strlen(text) > 5) {
+        return PS_E_INVAL;
+    }
+    for (const char *p = text; *p != '\0'; p++) {
+        if (*p < '0' || *p > '9') {
+            return PS_E_INVAL;
+        }
+        port = port * 10 + (unsigned)(*p - '0');
+    }
+    if (port > UINT16_MAX) {
+        return PS_E_INVAL;
+    }
+    *ret_port = (uint16_t)port;
+    return 0;
+}
+
+int ps_addr_parse(const char *text, struct ps_addr *ret_addr)
+{
+    struct ps_addr a = {0};
+    const char *host = text;
+    const char *colon = strrchr(text, ':');
+    size_t len;
+
+    if (colon == NULL || parse_port(colon + 1, &a.port) != 0) {
+        return PS_E_INVAL;
+    }
+    len = (size_t)(colon - text);
+    if (text[0] == '[') {
+        if (len < 3 || text[len - 1] != ']') {
+            return PS_E_INVAL;
+        }
+        host = text + 1;
+        len -= 2;
+    } else if (memchr(text, ':', len) != NULL) {
+        return PS_E_INVAL;
+    }
+    if (len == 0 || len >= sizeof(a.host)) {
+        return PS_E_INVAL;
+    }
+    memcpy(a.host, host, len);
+    *ret_addr = a;
+    return 0;
+}
+
+bool ps_addr_format(const char *host, uint16_t port, char *out, size_t cap)
+{
+    struct ps_str s;
+
+    ps_str_init(&s, out, cap);
+    ps_str_addf(&s, strchr(host, ':') != NULL ? "[%s]:%u" : "%s:%u", host,
+                (unsigned)port);
+    return !s.cut;
+}
+
+void ps_addr_print(const struct sockaddr *sa, char *out, size_t cap)
+{
+    char host[INET6_ADDRSTRLEN] = "?";
+
+    if (sa->sa_family == AF_INET) {
+        inet_ntop(AF_INET, &((const struct sockaddr_in *)sa)->sin_addr, host,
+                  sizeof(host));
+    } else if (sa->sa_family == AF_INET6) {
+        inet_ntop(AF_INET6, &((const struct sockaddr_in6 *)sa)->sin6_addr,
+                  host, sizeof(host));
+    }
+    (void)ps_addr_format(host, ps_addr_port(sa), out, cap);
+}
+
+uint16_t ps_addr_port(const struct sockaddr *sa)
+{
+    if (sa->sa_family == AF_INET) {
+        return ntohs(((const struct sockaddr_in *)sa)->sin_port);
+    }
+    if (sa->sa_family == AF_INET6) {
+        return ntohs(((const struct sockaddr_in6 *)sa)->sin6_port);
+    }
+    return 0;
+}
+
+enum ps_addr_kind ps_addr_kind(const char *host)
+{
+    struct in_addr v4;
+    struct in6_addr v6;
+
+    if (inet_pton(AF_INET, host, &v4) == 1) {
+        uint32_t n = ntohl(v4.s_addr);
+
+        if (n == INADDR_ANY) {
+            return PS_ADDR_ANY;
+        }
+        return n >> 24 == 127 ? PS_ADDR_LOOPBACK : PS_ADDR_OTHER;
+    }
+    if (inet_pton(AF_INET6, host, &v6) == 1) {
+        if (IN6_IS_ADDR_UNSPECIFIED(&v6)) {
+            return PS_ADDR_ANY;
+        }
+        return IN6_IS_ADDR_LOOPBACK(&v6) ? PS_ADDR_LOOPBACK : PS_ADDR_OTHER;
+    }
+    return PS_ADDR_NAME;
+}
+
+int ps_addr_local_for(const struct ps_addr *peer, char *out, size_t cap)
+{
+    struct addrinfo hints = {.ai_socktype = SOCK_DGRAM};
+    struct addrinfo *found = NULL;
+    char service[8];
+    int rc = PS_E_UNREACH;
+
+    snprintf(service, sizeof(service), "%u", (unsigned)peer->port);
+    if (getaddrinfo(peer->host, service, &hints, &found) != 0) {
+        return PS_E_UNREACH;
+    }
+    for (struct addrinfo *ai = found; ai != NULL && rc != 0;
+         ai = ai->ai_next) {
+        struct sockaddr_storage self = {0};
+        socklen_t len = sizeof(self);
+        int fd = socket(ai->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+
+        if (fd < 0) {
+            continue;
+        }
+        if (connect(fd, ai->ai_addr, ai->ai_addrlen) == 0 &&
+            getsockname(fd, (struct sockaddr *)&self, &len) == 0 &&
+            getnameinfo((struct sockaddr *)&self, len, out, (socklen_t)cap,
+                        NULL, 0, NI_NUMERICHOST) == 0) {
+            rc = 0;
+        }
+        close(fd);
+    }
+    freeaddrinfo(found);
+    return rc;
+}

@@ -1,0 +1,274 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Each arena keeps its free ranges in order of offset, so that neighbours join
+ * again. There are few ranges, because a pool asks for large pieces and keeps
+ * them: a list that is searched from its start is enough. */
+#include "net/arena.h"
+
+#include "base/alloc.h"
+#include "base/list.h"
+#include "base/num.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#ifndef MFD_NOEXEC_SEAL
+#define MFD_NOEXEC_SEAL 0x0008u
+#endif
+#ifndef F_SEAL_FUTURE_WRITE
+#define F_SEAL_FUTURE_WRITE 0x0010
+#endif
+
+#define UNIT 4096u
+
+struct range {
+    struct ps_list_node node;
+    size_t offset;
+    size_t size;
+};
+
+struct arena {
+    struct ps_list_node node;
+    uint32_t number;
+    int fd;
+    char *data;
+    size_t size;
+    struct ps_list free;
+};
+
+struct ps_arenas {
+    struct ps_list list;
+    uint32_t last;
+};
+
+static void add_range(struct ps_list_node *before, struct arena *a,
+                      size_t offset, size_t size)
+{
+    struct range *r = ps_calloc(1, sizeof(*r));
+    struct ps_list_node *head = before != NULL ? before : &a->free.head;
+
+    r->offset = offset;
+    r->size = size;
+    r->node.prev = head->prev;
+    r->node.next = head;
+    head->prev->next = &r->node;
+    head->prev = &r->node;
+}
+
+static void drop_range(struct range *r)
+{
+    ps_list_remove(&r->node);
+    ps_free(r);
+}
+
+static int memory_fd(void)
+{
+    int fd = memfd_create("pskv-results",
+                          MFD_CLOEXEC | MFD_ALLOW_SEALING | MFD_NOEXEC_SEAL);
+
+    if (fd < 0 && errno == EINVAL) { /* Linux before 6.3. */
+        fd = memfd_create("pskv-results", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    }
+    return fd;
+}
+
+/* After our own mapping, so that it can be written and no later one can. */
+static int seal(int fd)
+{
+    int size = F_SEAL_SHRINK | F_SEAL_GROW;
+
+    if (fcntl(fd, F_ADD_SEALS, size | F_SEAL_FUTURE_WRITE | F_SEAL_SEAL) ==
+        0) {
+        return 0;
+    }
+    return fcntl(fd, F_ADD_SEALS, size | F_SEAL_SEAL); /* Before 5.1. */
+}
+
+static struct arena *arena_new(struct ps_arenas *all, size_t at_least)
+{
+    size_t size = ps_max_u64(ps_round_up(at_least, UNIT), PS_ARENA_SIZE);
+    int fd = memory_fd();
+    void *data = MAP_FAILED;
+
+    if (fd < 0) {
+        return NULL;
+    }
+    if (ftruncate(fd, (off_t)size) == 0) {
+        data = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    }
+    if (data == MAP_FAILED || seal(fd) != 0) {
+        if (data != MAP_FAILED) {
+            munmap(data, size);
+        }
+        close(fd);
+        return NULL;
+    }
+    struct arena *a = ps_calloc(1, sizeof(*a));
+
+    a->number = ++all->last;
+    a->fd = fd;
+    a->data = data;
+    a->size = size;
+    ps_list_init(&a->free);
+    add_range(NULL, a, 0, size);
+    ps_list_push_back(&all->list, &a->node);
+    return a;
+}
+
+static void arena_free(struct arena *a)
+{
+    struct ps_list_node *n;
+
+    while ((n = ps_list_first(&a->free)) != NULL) {
+        drop_range(PS_CONTAINER(n, struct range, node));
+    }
+    ps_list_remove(&a->node);
+    munmap(a->data, a->size);
+    close(a->fd);
+    ps_free(a);
+}
+
+struct ps_arenas *ps_arenas_new(void)
+{
+    struct ps_arenas *all = ps_calloc(1, sizeof(*all));
+
+    ps_list_init(&all->list);
+    return all;
+}
+
+void ps_arenas_free(struct ps_arenas *all)
+{
+    struct ps_list_node *n;
+
+    if (all == NULL) {
+        return;
+    }
+    while ((n = ps_list_first(&all->list)) != NULL) {
+        arena_free(PS_CONTAINER(n, struct arena, node));
+    }
+    ps_free(all);
+}
+
+static bool cut(struct arena *a, size_t size, size_t *ret_offset)
+{
+    PS_LIST_EACH (n, &a->free) {
+        struct range *r = PS_CONTAINER(n, struct range, node);
+
+        if (r->size < size) {
+            continue;
+        }
+        *ret_offset = r->offset;
+        r->offset += size;
+        r->size -= size;
+        if (r->size == 0) {
+            drop_range(r);
+        }
+        return true; /* The list was changed: leave the loop. */
+    }
+    return false;
+}
+
+static int get(void *ctx, size_t size, void **ret_data, uint32_t *ret_tag,
+               uint64_t *ret_offset)
+{
+    struct ps_arenas *all = ctx;
+    struct arena *a = NULL;
+    size_t offset = 0;
+
+    size = ps_round_up(size, UNIT);
+    PS_LIST_EACH (n, &all->list) {
+        struct arena *at = PS_CONTAINER(n, struct arena, node);
+
+        if (cut(at, size, &offset)) {
+            a = at;
+            break;
+        }
+    }
+    if (a == NULL) {
+        a = arena_new(all, size);
+        if (a == NULL) {
+            return PS_E_NOMEM;
+        }
+        (void)cut(a, size, &offset);
+    }
+    *ret_data = a->data + offset;
+    *ret_tag = a->number;
+    *ret_offset = offset;
+    return 0;
+}
+
+static struct arena *find(const struct ps_arenas *all, uint32_t number)
+{
+    PS_LIST_EACH (n, &all->list) {
+        struct arena *a = PS_CONTAINER(n, struct arena, node);
+
+        if (a->number == number) {
+            return a;
+        }
+    }
+    return NULL;
+}
+
+/* Put [offset, offset + size) back between its neighbours. */
+static void give(struct arena *a, size_t offset, size_t size)
+{
+    struct range *before = NULL;
+    struct range *behind = NULL;
+
+    PS_LIST_EACH (n, &a->free) {
+        struct range *r = PS_CONTAINER(n, struct range, node);
+
+        if (r->offset > offset) {
+            behind = r;
+            break;
+        }
+        before = r;
+    }
+    if (before != NULL && before->offset + before->size == offset) {
+        before->size += size;
+        if (behind != NULL && offset + size == behind->offset) {
+            before->size += behind->size;
+            drop_range(behind);
+        }
+    } else if (behind != NULL && offset + size == behind->offset) {
+        behind->offset = offset;
+        behind->size += size;
+    } else {
+        add_range(behind != NULL ? &behind->node : NULL, a, offset, size);
+    }
+}
+
+static void put(void *ctx, void *data, size_t size, uint32_t tag)
+{
+    struct ps_arenas *all = ctx;
+    struct arena *a = find(all, tag);
+
+    assert(a != NULL);
+    give(a, (size_t)((char *)data - a->data), ps_round_up(size, UNIT));
+
+    struct ps_list_node *first = ps_list_first(&a->free);
+
+    if (PS_CONTAINER(first, struct range, node)->size == a->size) {
+        arena_free(a);
+    }
+}
+
+struct ps_pool_source ps_arenas_source(struct ps_arenas *a)
+{
+    return (struct ps_pool_source){.get = get, .put = put, .ctx = a};
+}
+
+int ps_arenas_fd(const struct ps_arenas *all, uint32_t arena, int *ret_fd,
+                 uint64_t *ret_size)
+{
+    const struct arena *a = find(all, arena);
+
+    if (a == NULL) {
+        return PS_E_NOENT;
+    }
+    *ret_fd = a->fd;
+    *ret_size = a->size;
+    return 0;
+}

@@ -1,0 +1,24 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Memory that is shared with other processes: a few large memfds, sealed in
+ * size, from which a pool is fed. Whoever gets a descriptor can map it for
+ * reading only. The tag of a buffer is the arena's number, never used again,
+ * and its offset counts from the arena's start. */
+#pragma once
+
+#include "base/err.h"
+#include "base/pool.h"
+
+#include <stddef.h>
+#include <stdint.h>
+
+#define PS_ARENA_SIZE (64u * 1024u * 1024u)
+
+struct ps_arenas;
+
+struct ps_arenas *ps_arenas_new(void);
+/* The pool must be gone. NULL is fine. */
+void ps_arenas_free(struct ps_arenas *a);
+struct ps_pool_source ps_arenas_source(struct ps_arenas *a);
+/* The descriptor of an arena, still ours, and its size. PS_E_NOENT. */
+PS_MUST_USE int ps_arenas_fd(const struct ps_arenas *a, uint32_t arena,
+                             int *ret_fd, uint64_t *ret_size);

@@ -1,0 +1,110 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the three files of the connection share: conn.c has its life, and
+ * conn_read.c and conn_write.c its two directions. */
+#pragma once
+
+#include "base/list.h"
+#include "net/conn.h"
+#include "net/loop.h"
+#include "proto/frame.h"
+
+#include <stddef.h>
+#include <uv.h>
+
+/* Staging before the greeting, and after. */
+#define STAGING_FIRST 4096u
+#define STAGING_MAX   (16u * 1024u)
+/* Read ahead behind a large frame: enough for the next header. */
+#define STAGING_AHEAD 512u
+#define FRAME_LARGE   (64u * 1024u)
+
+enum conn_state {
+    CONN_OPEN,
+    CONN_FINISHING, /* Writes what is left; input is thrown away. */
+    CONN_CLOSING,
+    CONN_CLOSED,
+};
+
+enum conn_phase {
+    PHASE_HEAD,    /* Prefix and header, in staging. */
+    PHASE_HEADER,  /* A header too long for staging, in `header`. */
+    PHASE_PAYLOAD, /* Into `dst`, or nowhere when it is NULL. */
+};
+
+struct arrived_fd {
+    int fd;
+    uint64_t end; /* Stream position behind the read that brought it. */
+};
+
+struct ps_conn {
+    struct ps_loop *loop;
+    const struct ps_conn_ops *ops;
+    void *ctx;
+    struct ps_conn_limits limits;
+    enum ps_role self;
+    uint32_t peer_roles;
+    uint16_t protocol;
+    bool dialled;
+    bool local;
+    bool greeted;
+    bool in_frame; /* The frame callback runs: descriptors may be taken. */
+    enum conn_state state;
+    int fd;
+    uv_poll_t poll;
+    int polled; /* Events asked for. */
+    int rc;
+    char peer[PS_CONN_PEER_MAX];
+    char reason[160];
+
+    /* Coming in. */
+    enum conn_phase phase;
+    bool paused;
+    struct ps_frame_prefix prefix;
+    uint8_t *staging;
+    uint32_t staging_cap;
+    uint32_t staging_from;
+    uint32_t staging_to;
+    bool large; /* The last frame was: read little ahead. */
+    uint8_t *header;
+    uint32_t header_got;
+    struct ps_msg *msg; /* Kept while its payload arrives. */
+    uint8_t *dst;
+    uint64_t payload_left;
+    uint64_t position; /* Stream bytes read. */
+    struct arrived_fd fds[PS_CONN_FDS_MAX];
+    uint32_t fd_count;
+
+    /* Going out. */
+    struct ps_list out;
+    uint64_t out_written; /* Bytes of the first frame that are gone. */
+    uint64_t queued;
+    bool blocked;    /* The kernel takes no more: wait for writability. */
+    bool write_shut; /* All is out, and the peer was told. */
+    int write_error; /* errno: nothing more can be written. */
+
+    struct ps_loop_timer timer; /* For the least of these. */
+    ps_time greet_at;
+    ps_time header_at;
+    ps_time payload_at;
+    ps_time stall_at;
+    ps_time close_at;
+
+    struct ps_conn_stats stats;
+};
+
+/* conn.c */
+void conn_update_poll(struct ps_conn *c);
+void conn_arm(struct ps_conn *c);
+/* Closes with the words of an error of a system call. */
+void conn_fail(struct ps_conn *c, int errnum);
+static inline bool conn_alive(const struct ps_conn *c)
+{
+    return c->state == CONN_OPEN || c->state == CONN_FINISHING;
+}
+
+/* conn_read.c */
+void conn_read_fini(struct ps_conn *c);
+void conn_readable(struct ps_conn *c);
+
+/* conn_write.c */
+void conn_write_fini(struct ps_conn *c);

@@ -1,0 +1,533 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Frames out of a stream. Each read has up to two places: where the payload
+ * under way is kept, and the staging buffer for what comes behind it. */
+#include "net/conn_internal.h"
+
+#include "base/alloc.h"
+#include "base/num.h"
+#include "proto/ps_codec.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+/* Bytes of one connection before the others have their turn. */
+#define READ_BUDGET (1024u * 1024u)
+
+static void violation(struct ps_conn *c, int rc, const char *what)
+{
+    char text[128];
+
+    snprintf(text, sizeof(text), "%s: %s", what, ps_strerror(rc));
+    ps_conn_close(c, rc, text);
+}
+
+static void close_fds(struct ps_conn *c)
+{
+    for (uint32_t i = 0; i < c->fd_count; i++) {
+        close(c->fds[i].fd);
+    }
+    c->fd_count = 0;
+}
+
+void conn_read_fini(struct ps_conn *c)
+{
+    close_fds(c);
+    ps_msg_free(c->msg);
+    ps_free(c->header);
+    ps_free(c->staging);
+    c->msg = NULL;
+    c->header = NULL;
+    c->staging = NULL;
+}
+
+static bool greets(const struct ps_conn *c, unsigned code)
+{
+    if (c->dialled) {
+        return code == PS_MSG_WELCOME || code == PS_MSG_REJECT;
+    }
+    return code == (c->local ? PS_MSG_L_HELLO : PS_MSG_HELLO);
+}
+
+/* May this frame come at this point from anybody the peer can be? */
+static int admit(const struct ps_conn *c)
+{
+    int rc = PS_E_PERM;
+    bool greeting = greets(c, c->prefix.code);
+    bool reject = c->prefix.code == PS_MSG_REJECT;
+
+    /* Nothing before the greeting, and the greeting once. Who dialled may be
+     * rejected later too. */
+    if (!c->greeted ? !greeting : greeting && !reject) {
+        return PS_E_PERM;
+    }
+    if (reject && !c->dialled) {
+        return PS_E_PERM;
+    }
+    for (unsigned role = 0; role < 32; role++) {
+        if ((c->peer_roles & 1u << role) == 0) {
+            continue;
+        }
+        rc = ps_frame_check(&c->prefix, (enum ps_role)role, c->self);
+        if (rc == 0) {
+            return 0;
+        }
+    }
+    return rc;
+}
+
+/* A hello says which of the possible roles the peer has; it is held to that
+ * from then on. */
+static bool settle_role(struct ps_conn *c, const struct ps_msg *msg)
+{
+    if (c->greeted || c->dialled || msg->code != PS_MSG_HELLO) {
+        return true;
+    }
+    uint32_t role = msg->hello.role < 32 ? 1u << msg->hello.role : 0;
+
+    if ((c->peer_roles & role) == 0) {
+        ps_conn_close(c, PS_E_PERM, "greeting from a role that may not dial");
+        return false;
+    }
+    c->peer_roles = role;
+    return true;
+}
+
+/* Descriptors came beside the bytes of this frame or of earlier ones; none
+ * may be left that came with bytes which have all been looked at. */
+static bool fds_settled(struct ps_conn *c)
+{
+    uint64_t seen = c->position - (c->staging_to - c->staging_from);
+
+    if (c->fd_count > 0 && c->fds[0].end <= seen) {
+        ps_conn_close(c, PS_E_PROTO,
+                      "descriptor beside a message that takes none");
+        return false;
+    }
+    return true;
+}
+
+static void greeted(struct ps_conn *c)
+{
+    uint8_t *more;
+    uint32_t len = c->staging_to - c->staging_from;
+
+    c->greeted = true;
+    c->greet_at = PS_TIME_NEVER;
+    more = ps_alloc(STAGING_MAX);
+    memcpy(more, c->staging + c->staging_from, len);
+    ps_free(c->staging);
+    c->staging = more;
+    c->staging_cap = STAGING_MAX;
+    c->staging_from = 0;
+    c->staging_to = len;
+}
+
+/* The frame is complete. */
+static void deliver(struct ps_conn *c, const struct ps_msg *msg)
+{
+    c->phase = PHASE_HEAD;
+    c->dst = NULL;
+    c->payload_at = PS_TIME_NEVER;
+    c->large = c->prefix.payload_len >= FRAME_LARGE;
+    c->stats.frames_in++;
+    if (!c->greeted) {
+        greeted(c);
+    }
+    c->in_frame = true;
+    c->ops->frame(c->ctx, c, msg, c->prefix.payload_len);
+    c->in_frame = false;
+    if (c->state == CONN_OPEN) {
+        (void)fds_settled(c);
+    }
+}
+
+static void payload_done(struct ps_conn *c)
+{
+    struct ps_msg *msg = c->msg;
+
+    c->msg = NULL;
+    deliver(c, msg);
+    ps_msg_free(msg);
+}
+
+/* Take what of the payload lies in staging already. */
+static void take_staged(struct ps_conn *c)
+{
+    uint32_t n = (uint32_t)ps_min_u64(c->staging_to - c->staging_from,
+                                      c->payload_left);
+
+    if (c->dst != NULL && n > 0) {
+        memcpy(c->dst, c->staging + c->staging_from, n);
+        c->dst += n;
+        c->stats.copied += n;
+    }
+    c->staging_from += n;
+    c->payload_left -= n;
+}
+
+/* False: paused. */
+static bool ask_where(struct ps_conn *c, const struct ps_msg *msg)
+{
+    void *dst = NULL;
+    int rc = c->ops->header(c->ctx, c, msg, c->prefix.payload_len, &dst);
+
+    c->dst = rc == 0 ? dst : NULL;
+    return rc != PS_E_AGAIN;
+}
+
+static void begin_payload(struct ps_conn *c, const struct ps_msg *msg)
+{
+    c->phase = PHASE_PAYLOAD;
+    c->payload_left = c->prefix.payload_len;
+    if (!ask_where(c, msg)) {
+        c->paused = true;
+        c->payload_at = PS_TIME_NEVER;
+        c->msg = ps_msg_dup(msg);
+        conn_update_poll(c);
+        return;
+    }
+    if (c->state != CONN_OPEN) {
+        return;
+    }
+    take_staged(c);
+    if (c->payload_left == 0) {
+        deliver(c, msg);
+    } else {
+        c->msg = ps_msg_dup(msg);
+    }
+}
+
+static void header_done(struct ps_conn *c, const uint8_t *header)
+{
+    struct ps_msg msg;
+    int rc = ps_codec_decode(ps_loop_decoder(c->loop), c->prefix.code, header,
+                             c->prefix.header_len, &msg);
+
+    c->header_at = PS_TIME_NEVER;
+    if (rc != 0) {
+        char what[64];
+
+        snprintf(what, sizeof(what), "header of %s",
+                 ps_msg_name(c->prefix.code));
+        violation(c, rc, what);
+        return;
+    }
+    if (!settle_role(c, &msg)) {
+        return;
+    }
+    if (c->prefix.payload_len > 0) {
+        begin_payload(c, &msg);
+    } else {
+        deliver(c, &msg);
+    }
+}
+
+static bool parse_prefix(struct ps_conn *c)
+{
+    int rc = ps_frame_parse(c->staging + c->staging_from, &c->prefix);
+
+    if (rc == 0) {
+        rc = admit(c);
+    }
+    if (rc != 0) {
+        char what[64];
+
+        snprintf(what, sizeof(what), "frame with code %u (%s)",
+                 (unsigned)c->prefix.code, ps_msg_name(c->prefix.code));
+        violation(c, rc, what);
+    }
+    return rc == 0;
+}
+
+/* One step on; false when more bytes are needed first. */
+static bool parse_head(struct ps_conn *c)
+{
+    uint32_t have = c->staging_to - c->staging_from;
+
+    if (have < PS_FRAME_PREFIX) {
+        return false;
+    }
+    if (!parse_prefix(c)) {
+        return false;
+    }
+    uint32_t need = PS_FRAME_PREFIX + c->prefix.header_len;
+
+    if (have >= need) {
+        const uint8_t *header =
+            c->staging + c->staging_from + PS_FRAME_PREFIX;
+
+        c->staging_from += need;
+        header_done(c, header);
+        return true;
+    }
+    if (need > c->staging_cap) {
+        c->header = ps_alloc(c->prefix.header_len);
+        c->header_got = have - PS_FRAME_PREFIX;
+        memcpy(c->header, c->staging + c->staging_from + PS_FRAME_PREFIX,
+               c->header_got);
+        c->staging_from = c->staging_to;
+        c->phase = PHASE_HEADER;
+    }
+    return false;
+}
+
+/* Everything that can be said of the bytes at hand. */
+static void parse(struct ps_conn *c)
+{
+    bool more = true;
+
+    while (more && c->state == CONN_OPEN && !c->paused) {
+        switch (c->phase) {
+        case PHASE_HEAD:
+            more = parse_head(c);
+            break;
+        case PHASE_HEADER:
+            more = c->header_got == c->prefix.header_len;
+            if (more) {
+                uint8_t *header = c->header;
+
+                c->header = NULL;
+                c->phase = PHASE_HEAD;
+                header_done(c, header);
+                ps_free(header);
+            }
+            break;
+        case PHASE_PAYLOAD:
+            more = c->payload_left == 0;
+            if (more) {
+                payload_done(c);
+            }
+            break;
+        }
+    }
+    if (c->state != CONN_OPEN) {
+        return;
+    }
+    bool begun = c->phase == PHASE_HEADER ||
+                 (c->phase == PHASE_HEAD && c->staging_to > c->staging_from);
+
+    if (begun && c->header_at == PS_TIME_NEVER) {
+        c->header_at = ps_loop_now(c->loop) + c->limits.header;
+        conn_arm(c);
+    } else if (c->phase == PHASE_PAYLOAD && !c->paused) {
+        c->payload_at = ps_loop_now(c->loop) + c->limits.stall;
+        conn_arm(c);
+    }
+}
+
+/* Bytes to ask for behind what the first place takes. */
+static uint32_t read_ahead(const struct ps_conn *c)
+{
+    uint32_t room = c->staging_cap - c->staging_to;
+    uint32_t have = c->staging_to - c->staging_from;
+
+    if (c->phase == PHASE_HEAD && have >= PS_FRAME_PREFIX) {
+        /* The prefix has been looked at: the rest of its header, and only
+         * what is small behind it. */
+        uint32_t missing = PS_FRAME_PREFIX + c->prefix.header_len - have;
+        bool large = c->prefix.payload_len >= FRAME_LARGE;
+
+        return (uint32_t)ps_min_u64(large ? missing : room, room);
+    }
+    bool large = c->phase == PHASE_HEAD
+                     ? c->large
+                     : c->prefix.payload_len >= FRAME_LARGE;
+
+    return (uint32_t)ps_min_u64(large ? STAGING_AHEAD : room, room);
+}
+
+static int places(struct ps_conn *c, struct iovec iov[2])
+{
+    int n = 0;
+    bool ahead = true;
+
+    if (c->staging_from > 0) {
+        memmove(c->staging, c->staging + c->staging_from,
+                c->staging_to - c->staging_from);
+        c->staging_to -= c->staging_from;
+        c->staging_from = 0;
+    }
+    if (c->phase == PHASE_HEADER) {
+        iov[n++] = (struct iovec){c->header + c->header_got,
+                                  c->prefix.header_len - c->header_got};
+    } else if (c->phase == PHASE_PAYLOAD && c->dst != NULL) {
+        ahead = c->payload_left <= READ_BUDGET;
+        iov[n++] =
+            (struct iovec){c->dst, ps_min_u64(c->payload_left, READ_BUDGET)};
+    } else if (c->phase == PHASE_PAYLOAD) {
+        ahead = c->payload_left <= PS_LOOP_SCRATCH;
+        iov[n++] =
+            (struct iovec){ps_loop_scratch(c->loop),
+                           ps_min_u64(c->payload_left, PS_LOOP_SCRATCH)};
+    }
+    if (ahead) {
+        iov[n++] =
+            (struct iovec){c->staging + c->staging_to, read_ahead(c)};
+    }
+    return n;
+}
+
+/* Account for `n` bytes that were read into the places. */
+static void took(struct ps_conn *c, const struct iovec *iov, size_t n)
+{
+    size_t first = 0;
+
+    if (c->phase != PHASE_HEAD) {
+        first = ps_min_u64(n, iov[0].iov_len);
+    }
+    if (c->phase == PHASE_HEADER) {
+        c->header_got += (uint32_t)first;
+    } else if (c->phase == PHASE_PAYLOAD) {
+        c->payload_left -= first;
+        c->dst = c->dst != NULL ? c->dst + first : NULL;
+    }
+    c->staging_to += (uint32_t)(n - first);
+}
+
+/* False: the connection is closing. */
+static bool keep_fds(struct ps_conn *c, struct msghdr *m, size_t n)
+{
+    bool many = (m->msg_flags & MSG_CTRUNC) != 0;
+
+    for (struct cmsghdr *h = CMSG_FIRSTHDR(m); h != NULL;
+         h = CMSG_NXTHDR(m, h)) {
+        if (h->cmsg_level != SOL_SOCKET || h->cmsg_type != SCM_RIGHTS) {
+            continue;
+        }
+        size_t count = (h->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+
+        for (size_t i = 0; i < count; i++) {
+            int fd;
+
+            memcpy(&fd, CMSG_DATA(h) + i * sizeof(int), sizeof(fd));
+            if (c->fd_count == PS_CONN_FDS_MAX) {
+                many = true;
+                close(fd);
+                continue;
+            }
+            c->fds[c->fd_count++] =
+                (struct arrived_fd){.fd = fd, .end = c->position + n};
+        }
+    }
+    if (many) {
+        ps_conn_close(c, PS_E_PROTO, "too many descriptors");
+    }
+    return !many;
+}
+
+static ssize_t receive(struct ps_conn *c, struct iovec *iov, int count)
+{
+    union {
+        struct cmsghdr align;
+        char bytes[CMSG_SPACE(PS_CONN_FDS_MAX * sizeof(int))];
+    } control;
+    struct msghdr m = {.msg_iov = iov, .msg_iovlen = (size_t)count};
+    ssize_t n;
+
+    if (c->local) {
+        m.msg_control = control.bytes;
+        m.msg_controllen = sizeof(control.bytes);
+    }
+    do {
+        n = recvmsg(c->fd, &m, MSG_CMSG_CLOEXEC);
+    } while (n < 0 && errno == EINTR);
+    c->stats.reads++;
+    if (n > 0 && c->local && !keep_fds(c, &m, (size_t)n)) {
+        errno = ECANCELED;
+        return -1;
+    }
+    return n;
+}
+
+/* After ps_conn_finish(): what comes is of no interest, except its end. */
+static void drain(struct ps_conn *c)
+{
+    for (;;) {
+        ssize_t n =
+            recv(c->fd, ps_loop_scratch(c->loop), PS_LOOP_SCRATCH, 0);
+
+        if (n > 0 || (n < 0 && errno == EINTR)) {
+            continue;
+        }
+        if (n == 0 || (errno != EAGAIN && errno != EWOULDBLOCK)) {
+            ps_conn_close(c, PS_E_CLOSED, "closed by us");
+        }
+        return;
+    }
+}
+
+static void ended(struct ps_conn *c)
+{
+    bool inside = c->phase != PHASE_HEAD || c->staging_to > c->staging_from;
+
+    ps_conn_close(c, PS_E_CLOSED,
+                  inside ? "closed by peer within a frame"
+                         : "closed by peer");
+}
+
+void conn_readable(struct ps_conn *c)
+{
+    size_t budget = READ_BUDGET;
+
+    while (c->state == CONN_OPEN && !c->paused) {
+        struct iovec iov[2];
+        int count = places(c, iov);
+        size_t asked = iov[0].iov_len + (count == 2 ? iov[1].iov_len : 0);
+        ssize_t n = receive(c, iov, count);
+
+        if (n < 0) {
+            if (errno != EAGAIN && errno != EWOULDBLOCK) {
+                conn_fail(c, errno); /* Or closed already. */
+            }
+            return;
+        }
+        if (n == 0) {
+            ended(c);
+            return;
+        }
+        took(c, iov, (size_t)n);
+        c->position += (uint64_t)n;
+        c->stats.bytes_in += (uint64_t)n;
+        parse(c);
+        /* Less than asked for: the socket is empty, mostly. A Unix socket
+         * also stops where descriptors lie. */
+        if ((size_t)n < asked || (size_t)n >= budget) {
+            return;
+        }
+        budget -= (size_t)n;
+    }
+    if (c->state == CONN_FINISHING) {
+        drain(c);
+    }
+}
+
+void ps_conn_resume(struct ps_conn *c)
+{
+    if (!c->paused || c->state != CONN_OPEN) {
+        return;
+    }
+    if (!ask_where(c, c->msg) || c->state != CONN_OPEN) {
+        return;
+    }
+    c->paused = false;
+    take_staged(c);
+    parse(c);
+    conn_update_poll(c);
+}
+
+int ps_conn_take_fd(struct ps_conn *c)
+{
+    if (!c->in_frame || c->fd_count == 0) {
+        return -1;
+    }
+    int fd = c->fds[0].fd;
+
+    c->fd_count--;
+    memmove(c->fds, c->fds + 1, c->fd_count * sizeof(c->fds[0]));
+    return fd;
+}

@@ -1,0 +1,293 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Frames into a stream. A frame is a small block with its encoded header and
+ * the place of its payload; many go out in one call. A frame with a descriptor
+ * begins a call of its own, so that the descriptor arrives with its first
+ * byte. */
+#include "net/conn_internal.h"
+
+#include "base/alloc.h"
+#include "base/num.h"
+#include "proto/ps_codec.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#define IOV_COUNT 128
+/* Before others have their turn. */
+#define WRITE_BUDGET  (4u * 1024u * 1024u)
+#define UNGREETED_MAX (256u * 1024u)
+#define WRITE_ERROR_GRACE PS_MILLIS(50)
+
+struct out_frame {
+    struct ps_list_node node;
+    const struct ps_slice *slices;
+    uint32_t slice_count;
+    uint32_t header_len;
+    uint64_t len; /* Header and payload. */
+    int pass_fd;  /* -1: none, or gone already. */
+    void (*done)(void *ctx);
+    void *ctx;
+    uint8_t header[];
+};
+
+static void frame_done(struct ps_conn *c, struct out_frame *f)
+{
+    ps_list_remove(&f->node);
+    if (f->pass_fd >= 0) {
+        close(f->pass_fd);
+    }
+    if (f->done != NULL) {
+        f->done(f->ctx);
+    }
+    ps_free(f);
+    c->out_written = 0;
+}
+
+void conn_write_fini(struct ps_conn *c)
+{
+    struct ps_list_node *n;
+
+    while ((n = ps_list_first(&c->out)) != NULL) {
+        frame_done(c, PS_CONTAINER(n, struct out_frame, node));
+    }
+    c->queued = 0;
+}
+
+static uint64_t output_max(const struct ps_conn *c)
+{
+    /* We greet first where we dialled: what is said before the answer is
+     * ours. */
+    return c->greeted ? c->limits.output_max
+                      : ps_min_u64(c->limits.output_max, UNGREETED_MAX);
+}
+
+int ps_conn_send(struct ps_conn *c, const struct ps_conn_frame *frame)
+{
+    size_t cap;
+    size_t header_len;
+    uint64_t payload_len = 0;
+    struct out_frame *f;
+    int rc;
+
+    if (c->state != CONN_OPEN) {
+        return PS_E_CLOSED;
+    }
+    for (uint32_t i = 0; i < frame->slice_count; i++) {
+        payload_len += frame->slices[i].len;
+    }
+    cap = ps_codec_bound(frame->msg);
+    f = ps_alloc(sizeof(*f) + cap);
+    rc = ps_codec_encode(frame->msg, c->protocol, payload_len, f->header, cap,
+                         &header_len);
+    if (rc != 0) {
+        goto free_frame;
+    }
+    *f = (struct out_frame){
+        .slices = frame->slices,
+        .slice_count = frame->slice_count,
+        .header_len = (uint32_t)header_len,
+        .len = header_len + payload_len,
+        .pass_fd = -1,
+        .done = frame->done,
+        .ctx = frame->ctx,
+    };
+    if (c->queued + f->len > output_max(c)) {
+        char text[96];
+
+        snprintf(text, sizeof(text), "peer does not read: %llu bytes wait",
+                 (unsigned long long)(c->queued + f->len));
+        ps_conn_close(c, PS_E_FULL, text);
+        rc = PS_E_FULL;
+        goto free_frame;
+    }
+    if (frame->pass_fd >= 0) {
+        f->pass_fd = fcntl(frame->pass_fd, F_DUPFD_CLOEXEC, 0);
+        if (f->pass_fd < 0) {
+            rc = ps_err_from_errno(errno);
+            goto free_frame;
+        }
+    }
+    ps_list_push_back(&c->out, &f->node);
+    c->queued += f->len;
+    c->stats.frames_out++;
+    return 0;
+
+free_frame:
+    ps_free(f);
+    return rc;
+}
+
+/* Append [skip, end) of the frame; returns the new count. Where not all of it
+ * finds a place, the next call goes on. */
+static int add_frame(const struct out_frame *f, uint64_t skip,
+                     struct iovec *iov, int n)
+{
+    if (skip < f->header_len) {
+        iov[n++] = (struct iovec){(uint8_t *)(uintptr_t)f->header + skip,
+                                  f->header_len - skip};
+        skip = 0;
+    } else {
+        skip -= f->header_len;
+    }
+    for (uint32_t i = 0; i < f->slice_count && n < IOV_COUNT; i++) {
+        const struct ps_slice *s = &f->slices[i];
+
+        if (skip >= s->len) {
+            skip -= s->len;
+            continue;
+        }
+        iov[n++] = (struct iovec){ps_slice_data(s) + skip, s->len - skip};
+        skip = 0;
+    }
+    return n;
+}
+
+static int gather(const struct ps_conn *c, struct iovec *iov)
+{
+    uint64_t skip = c->out_written;
+    uint64_t bytes = 0;
+    int n = 0;
+
+    PS_LIST_EACH (node, &c->out) {
+        const struct out_frame *f =
+            PS_CONTAINER(node, const struct out_frame, node);
+
+        if (n == IOV_COUNT || bytes >= WRITE_BUDGET ||
+            (n > 0 && f->pass_fd >= 0)) {
+            break;
+        }
+        n = add_frame(f, skip, iov, n);
+        skip = 0;
+        bytes += f->len;
+        if (f->pass_fd >= 0) {
+            break;
+        }
+    }
+    return n;
+}
+
+static void advance(struct ps_conn *c, uint64_t n)
+{
+    c->queued -= n;
+    while (n > 0) {
+        struct out_frame *f = PS_CONTAINER(ps_list_first(&c->out),
+                                           struct out_frame, node);
+        uint64_t left = f->len - c->out_written;
+
+        if (f->pass_fd >= 0) {
+            close(f->pass_fd); /* It went with the first byte. */
+            f->pass_fd = -1;
+        }
+        if (n < left) {
+            c->out_written += n;
+            return;
+        }
+        n -= left;
+        frame_done(c, f);
+    }
+}
+
+static ssize_t transmit(struct ps_conn *c, struct iovec *iov, int count)
+{
+    struct out_frame *f =
+        PS_CONTAINER(ps_list_first(&c->out), struct out_frame, node);
+    union {
+        struct cmsghdr align;
+        char bytes[CMSG_SPACE(sizeof(int))];
+    } control = {.bytes = {0}};
+    struct msghdr m = {.msg_iov = iov, .msg_iovlen = (size_t)count};
+    ssize_t n;
+
+    if (f->pass_fd >= 0) {
+        m.msg_control = control.bytes;
+        m.msg_controllen = sizeof(control.bytes);
+        struct cmsghdr *h = CMSG_FIRSTHDR(&m);
+
+        h->cmsg_level = SOL_SOCKET;
+        h->cmsg_type = SCM_RIGHTS;
+        h->cmsg_len = CMSG_LEN(sizeof(int));
+        memcpy(CMSG_DATA(h), &f->pass_fd, sizeof(int));
+    }
+    do {
+        n = sendmsg(c->fd, &m, MSG_NOSIGNAL);
+    } while (n < 0 && errno == EINTR);
+    c->stats.writes++;
+    return n;
+}
+
+static size_t iov_bytes(const struct iovec *iov, int count)
+{
+    size_t sum = 0;
+
+    for (int i = 0; i < count; i++) {
+        sum += iov[i].iov_len;
+    }
+    return sum;
+}
+
+/* What the peer said before it closed may still lie here to be read, a reason
+ * perhaps: the reading side ends the connection, or the deadline does. */
+static void write_failed(struct ps_conn *c, int errnum)
+{
+    c->write_error = errnum;
+    c->stall_at = PS_TIME_NEVER;
+    c->close_at = ps_loop_now(c->loop) + WRITE_ERROR_GRACE;
+}
+
+static uint64_t write_out(struct ps_conn *c)
+{
+    uint64_t done = 0;
+
+    while (!c->blocked && !ps_list_empty(&c->out)) {
+        struct iovec iov[IOV_COUNT];
+        int count = gather(c, iov);
+        size_t asked = iov_bytes(iov, count);
+        ssize_t n = transmit(c, iov, count);
+
+        if (n < 0) {
+            c->blocked = true;
+            if (errno != EAGAIN && errno != EWOULDBLOCK) {
+                write_failed(c, errno);
+            }
+            break;
+        }
+        advance(c, (uint64_t)n);
+        done += (uint64_t)n;
+        /* Full, or others wait: the loop says when to go on. */
+        c->blocked = (size_t)n < asked ||
+                     (done >= WRITE_BUDGET && !ps_list_empty(&c->out));
+    }
+    c->stats.bytes_out += done;
+    return done;
+}
+
+bool ps_conn_flush(struct ps_conn *c)
+{
+    if (!conn_alive(c) || c->write_error != 0) {
+        return false;
+    }
+    uint64_t done = write_out(c);
+    ps_time now = ps_loop_now(c->loop);
+
+    if (!c->blocked || c->write_error != 0) {
+        c->stall_at = PS_TIME_NEVER;
+    } else if (done > 0 || c->stall_at == PS_TIME_NEVER) {
+        c->stall_at = now + c->limits.stall;
+    }
+    if (c->state == CONN_FINISHING && ps_list_empty(&c->out) &&
+        !c->write_shut) {
+        /* Closing at once could make the kernel reset the connection and
+         * throw away what the peer has not read yet. */
+        c->write_shut = true;
+        (void)shutdown(c->fd, SHUT_WR);
+        c->close_at = now + c->limits.linger;
+    }
+    conn_arm(c);
+    conn_update_poll(c);
+    return done > 0;
+}

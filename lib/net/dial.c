@@ -1,0 +1,225 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Look-up, then one socket after the other. The handle that watches a socket
+ * has to be closed before the next can be tried, and closing takes a turn of
+ * the loop; the whole end runs through it as well, so that there is one place
+ * that calls back. */
+#include "net/dial.h"
+
+#include "base/alloc.h"
+#include "base/list.h"
+#include "base/str.h"
+#include "net/addr.h"
+#include "net/loop.h"
+#include "net/uverr.h"
+
+#include <errno.h>
+#include <netinet/in.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+#include <uv.h>
+
+struct ps_dial {
+    struct ps_loop *loop;
+    ps_dial_cb done;
+    void *ctx;
+    uv_getaddrinfo_t lookup;
+    uv_poll_t poll;
+    struct ps_loop_timer timer;
+    struct addrinfo *found;
+    struct addrinfo *next;
+    bool looking; /* The look-up is under way. */
+    bool polling;
+    bool ended;
+    int fd;
+    int rc;
+    char detail[PS_DIAL_DETAIL_MAX];
+};
+
+static void finish(struct ps_dial *d)
+{
+    ps_dial_cb done = d->done;
+    void *ctx = d->ctx;
+    int fd = d->fd;
+    int rc = d->rc;
+    char detail[PS_DIAL_DETAIL_MAX];
+
+    if (rc != 0 && fd >= 0) {
+        close(fd);
+        fd = -1;
+    }
+    ps_str_copy(detail, sizeof(detail), d->detail);
+    ps_loop_timer_set(d->loop, &d->timer, PS_TIME_NEVER);
+    uv_freeaddrinfo(d->found);
+    ps_free(d);
+    done(ctx, fd, rc, detail);
+}
+
+static void next_address(struct ps_dial *d);
+
+static void poll_closed(uv_handle_t *handle)
+{
+    struct ps_dial *d = handle->data;
+
+    d->polling = false;
+    if (d->ended) {
+        finish(d);
+    } else {
+        next_address(d);
+    }
+}
+
+static void failed(struct ps_dial *d, int rc, const char *words)
+{
+    d->rc = rc;
+    ps_str_copy(d->detail, sizeof(d->detail), words);
+}
+
+/* One address is done with; when it answered, all is. */
+static void settle(struct ps_dial *d, int errnum)
+{
+    if (errnum == 0) {
+        d->ended = true;
+        d->rc = 0;
+    } else {
+        failed(d, ps_err_from_errno(errnum), uv_strerror(-errnum));
+        close(d->fd);
+        d->fd = -1;
+    }
+    uv_close((uv_handle_t *)&d->poll, poll_closed);
+}
+
+static void connected(uv_poll_t *handle, int status, int events)
+{
+    struct ps_dial *d = handle->data;
+    int error = 0;
+    socklen_t len = sizeof(error);
+
+    (void)events;
+    if (getsockopt(d->fd, SOL_SOCKET, SO_ERROR, &error, &len) != 0) {
+        error = errno;
+    }
+    if (error == 0 && status < 0) {
+        error = ECONNREFUSED;
+    }
+    settle(d, error);
+}
+
+static bool try_address(struct ps_dial *d, const struct addrinfo *ai)
+{
+    d->fd = socket(ai->ai_family,
+                   SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (d->fd < 0) {
+        failed(d, ps_err_from_errno(errno), strerror(errno));
+        return false;
+    }
+    int rc = connect(d->fd, ai->ai_addr, ai->ai_addrlen);
+    int error = rc == 0 || errno == EINPROGRESS ? 0 : errno;
+
+    if (error == 0) {
+        error = -uv_poll_init(ps_loop_uv(d->loop), &d->poll, d->fd);
+    }
+    if (error != 0) {
+        failed(d, ps_err_from_errno(error), uv_strerror(-error));
+        close(d->fd);
+        d->fd = -1;
+        return false;
+    }
+    d->poll.data = d;
+    d->polling = true;
+    ps_addr_print(ai->ai_addr, d->detail, sizeof(d->detail));
+    uv_poll_start(&d->poll, UV_WRITABLE, connected);
+    return true;
+}
+
+static void next_address(struct ps_dial *d)
+{
+    while (d->next != NULL && !d->ended) {
+        const struct addrinfo *ai = d->next;
+
+        d->next = ai->ai_next;
+        if (try_address(d, ai)) {
+            return;
+        }
+    }
+    finish(d);
+}
+
+static void looked_up(uv_getaddrinfo_t *req, int status, struct addrinfo *res)
+{
+    struct ps_dial *d = req->data;
+
+    d->looking = false;
+    d->found = res;
+    d->next = res;
+    if (status != 0 && !d->ended) {
+        failed(d, ps_err_from_uv(status), uv_strerror(status));
+        d->ended = true;
+    }
+    next_address(d);
+}
+
+/* Give up: what is under way comes back soon and ends it. */
+static void give_up(struct ps_dial *d, int rc, const char *words)
+{
+    if (d->ended) {
+        return;
+    }
+    d->ended = true;
+    failed(d, rc, words);
+    if (d->looking) {
+        uv_cancel((uv_req_t *)&d->lookup);
+    } else if (d->polling && !uv_is_closing((uv_handle_t *)&d->poll)) {
+        uv_close((uv_handle_t *)&d->poll, poll_closed);
+    }
+}
+
+static void too_late(struct ps_loop_timer *t)
+{
+    struct ps_dial *d = PS_CONTAINER(t, struct ps_dial, timer);
+
+    give_up(d, PS_E_TIMEOUT, "no answer in time");
+}
+
+int ps_dial_start(struct ps_loop *l, const char *address, ps_time timeout,
+                  ps_dial_cb done, void *ctx, struct ps_dial **ret_dial)
+{
+    struct addrinfo hints = {.ai_socktype = SOCK_STREAM};
+    struct ps_addr a;
+    char service[8];
+    int rc = ps_addr_parse(address, &a);
+
+    if (rc != 0) {
+        return rc;
+    }
+    if (ps_addr_kind(a.host) != PS_ADDR_NAME) {
+        hints.ai_flags = AI_NUMERICHOST;
+    }
+    struct ps_dial *d = ps_calloc(1, sizeof(*d));
+
+    d->loop = l;
+    d->done = done;
+    d->ctx = ctx;
+    d->fd = -1;
+    d->rc = PS_E_UNREACH;
+    d->timer.due = too_late;
+    d->lookup.data = d;
+    snprintf(service, sizeof(service), "%u", (unsigned)a.port);
+    rc = uv_getaddrinfo(ps_loop_uv(l), &d->lookup, looked_up, a.host, service,
+                        &hints);
+    if (rc != 0) {
+        ps_free(d);
+        return ps_err_from_uv(rc);
+    }
+    d->looking = true;
+    ps_loop_timer_set(l, &d->timer, ps_loop_now(l) + timeout);
+    *ret_dial = d;
+    return 0;
+}
+
+void ps_dial_cancel(struct ps_dial *d)
+{
+    give_up(d, PS_E_CANCELED, "canceled");
+}

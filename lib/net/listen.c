@@ -1,0 +1,186 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Accepts in small batches, so that a flood of connections leaves room for
+ * those that exist. One descriptor is kept in reserve: when none is left it is
+ * given up for a moment to accept and close a connection, because otherwise
+ * the waiting connection would wake the loop for ever. */
+#include "net/listen.h"
+
+#include "base/alloc.h"
+#include "net/loop.h"
+#include "net/uverr.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <stdbool.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+#include <uv.h>
+
+#define ACCEPT_BATCH 16
+
+struct ps_listener {
+    uv_poll_t poll;
+    int fd;
+    int reserve;
+    bool closing;
+    uint64_t turned_away;
+    ps_listener_cb accepted;
+    void *ctx;
+};
+
+static int fill(const char *host, uint16_t port, struct sockaddr_storage *sa,
+                socklen_t *ret_len)
+{
+    struct sockaddr_in *v4 = (struct sockaddr_in *)sa;
+    struct sockaddr_in6 *v6 = (struct sockaddr_in6 *)sa;
+
+    if (strcmp(host, "localhost") == 0) {
+        host = "127.0.0.1";
+    }
+    memset(sa, 0, sizeof(*sa));
+    if (inet_pton(AF_INET, host, &v4->sin_addr) == 1) {
+        v4->sin_family = AF_INET;
+        v4->sin_port = htons(port);
+        *ret_len = sizeof(*v4);
+        return 0;
+    }
+    if (inet_pton(AF_INET6, host, &v6->sin6_addr) == 1) {
+        v6->sin6_family = AF_INET6;
+        v6->sin6_port = htons(port);
+        *ret_len = sizeof(*v6);
+        return 0;
+    }
+    return PS_E_INVAL;
+}
+
+static int bind_error(int errnum)
+{
+    switch (errnum) {
+    case EADDRINUSE:
+        return PS_E_EXIST;
+    case EADDRNOTAVAIL:
+        return PS_E_INVAL;
+    default:
+        return ps_err_from_errno(errnum);
+    }
+}
+
+int ps_listen_tcp(const char *host, uint16_t port, int backlog, int *ret_fd,
+                  uint16_t *ret_port)
+{
+    struct sockaddr_storage sa;
+    socklen_t len;
+    int one = 1;
+    int rc = fill(host, port, &sa, &len);
+
+    if (rc != 0) {
+        return rc;
+    }
+    int fd = socket(sa.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK,
+                    0);
+
+    if (fd < 0) {
+        return ps_err_from_errno(errno);
+    }
+    if (setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one)) != 0 ||
+        bind(fd, (struct sockaddr *)&sa, len) != 0 ||
+        listen(fd, backlog) != 0 ||
+        getsockname(fd, (struct sockaddr *)&sa, &len) != 0) {
+        rc = bind_error(errno);
+        close(fd);
+        return rc;
+    }
+    *ret_fd = fd;
+    /* The port lies at the same place for both families. */
+    *ret_port = ntohs(((struct sockaddr_in *)&sa)->sin_port);
+    return 0;
+}
+
+static int spare(void)
+{
+    return open("/dev/null", O_RDONLY | O_CLOEXEC);
+}
+
+static void turn_away(struct ps_listener *s)
+{
+    int fd;
+
+    close(s->reserve);
+    fd = accept4(s->fd, NULL, NULL, SOCK_CLOEXEC);
+    if (fd >= 0) {
+        close(fd);
+        s->turned_away++;
+    }
+    s->reserve = spare();
+}
+
+static void ready(uv_poll_t *handle, int status, int events)
+{
+    struct ps_listener *s = handle->data;
+
+    (void)status;
+    (void)events;
+    for (int i = 0; i < ACCEPT_BATCH && !s->closing; i++) {
+        int fd =
+            accept4(s->fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+
+        if (fd >= 0) {
+            s->accepted(s->ctx, fd);
+        } else if (errno == EMFILE || errno == ENFILE) {
+            turn_away(s);
+        } else if (errno != EINTR && errno != ECONNABORTED) {
+            return;
+        }
+    }
+}
+
+int ps_listener_open(struct ps_loop *l, int fd, ps_listener_cb accepted,
+                     void *ctx, struct ps_listener **ret_listener)
+{
+    struct ps_listener *s = ps_calloc(1, sizeof(*s));
+    int rc = uv_poll_init(ps_loop_uv(l), &s->poll, fd);
+
+    if (rc != 0) {
+        ps_free(s);
+        return ps_err_from_uv(rc);
+    }
+    s->poll.data = s;
+    s->fd = fd;
+    s->reserve = spare();
+    s->accepted = accepted;
+    s->ctx = ctx;
+    rc = uv_poll_start(&s->poll, UV_READABLE, ready);
+    if (rc != 0) {
+        s->fd = -1; /* The caller's still. */
+        ps_listener_close(s);
+        return ps_err_from_uv(rc);
+    }
+    *ret_listener = s;
+    return 0;
+}
+
+static void handle_closed(uv_handle_t *handle)
+{
+    ps_free(handle->data);
+}
+
+void ps_listener_close(struct ps_listener *s)
+{
+    if (s == NULL || s->closing) {
+        return;
+    }
+    s->closing = true;
+    uv_close((uv_handle_t *)&s->poll, handle_closed);
+    if (s->fd >= 0) {
+        close(s->fd);
+    }
+    close(s->reserve);
+}
+
+uint64_t ps_listener_turned_away(const struct ps_listener *s)
+{
+    return s->turned_away;
+}

@@ -1,0 +1,164 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "net/local.h"
+
+#include "base/alloc.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/magic.h>
+#include <stdbool.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <sys/vfs.h>
+#include <unistd.h>
+
+/* Somebody answers there, or it cannot be told. */
+static bool in_use(const struct sockaddr_un *sa)
+{
+    struct stat st;
+    bool used = true;
+
+    if (lstat(sa->sun_path, &st) != 0 || !S_ISSOCK(st.st_mode)) {
+        return true;
+    }
+    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+
+    if (fd >= 0) {
+        used = connect(fd, (const struct sockaddr *)sa, sizeof(*sa)) == 0 ||
+               errno != ECONNREFUSED;
+        close(fd);
+    }
+    return used;
+}
+
+static int bind_path(int fd, const struct sockaddr_un *sa)
+{
+    if (bind(fd, (const struct sockaddr *)sa, sizeof(*sa)) == 0) {
+        return 0;
+    }
+    if (errno != EADDRINUSE) {
+        return ps_err_from_errno(errno);
+    }
+    if (in_use(sa)) {
+        return PS_E_EXIST;
+    }
+    (void)unlink(sa->sun_path);
+    return bind(fd, (const struct sockaddr *)sa, sizeof(*sa)) == 0
+               ? 0
+               : ps_err_from_errno(errno);
+}
+
+int ps_local_listen(const char *path, unsigned mode, int backlog, int *ret_fd)
+{
+    struct sockaddr_un sa = {.sun_family = AF_UNIX};
+    size_t len = strlen(path);
+
+    if (len == 0) {
+        return PS_E_INVAL;
+    }
+    if (len >= sizeof(sa.sun_path)) {
+        return PS_E_TOOBIG;
+    }
+    memcpy(sa.sun_path, path, len);
+    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+
+    if (fd < 0) {
+        return ps_err_from_errno(errno);
+    }
+    /* Until it listens nobody can connect, so the mode may follow the bind. */
+    int rc = bind_path(fd, &sa);
+
+    if (rc == 0 && (chmod(path, (mode_t)mode) != 0 ||
+                    listen(fd, backlog) != 0)) {
+        rc = ps_err_from_errno(errno);
+        (void)unlink(path);
+    }
+    if (rc != 0) {
+        close(fd);
+        return rc;
+    }
+    *ret_fd = fd;
+    return 0;
+}
+
+int ps_local_peer(int fd, struct ps_local_peer *ret_peer)
+{
+    struct ucred cred;
+    socklen_t len = sizeof(cred);
+
+    if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &cred, &len) != 0) {
+        return ps_err_from_errno(errno);
+    }
+    *ret_peer = (struct ps_local_peer){
+        .uid = cred.uid, .gid = cred.gid, .pid = (uint32_t)cred.pid};
+    return 0;
+}
+
+/* NULL: it is what we want. */
+static const char *refusal(int fd, uint64_t size)
+{
+    const int wanted = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
+    struct stat st;
+    struct statfs fs;
+
+    if (size == 0 || size > INT64_MAX) {
+        return "region of impossible size";
+    }
+    if (fstat(fd, &st) != 0 || !S_ISREG(st.st_mode)) {
+        return "descriptor is no memfd";
+    }
+    /* Huge pages can fault even when sealed, if their pool runs dry. */
+    if (fstatfs(fd, &fs) != 0 || fs.f_type != TMPFS_MAGIC) {
+        return "descriptor is no ordinary memfd";
+    }
+    int seals = fcntl(fd, F_GET_SEALS);
+
+    if (seals < 0 || (seals & wanted) != wanted) {
+        return "memfd is not sealed against shrinking, growing and sealing";
+    }
+    /* After the seals: before, it could still change. */
+    if (fstat(fd, &st) != 0 || (uint64_t)st.st_size != size) {
+        return "memfd is not of the announced size";
+    }
+    return NULL;
+}
+
+struct region {
+    void *data;
+    size_t size;
+};
+
+static void unmap(void *ctx)
+{
+    struct region *r = ctx;
+
+    munmap(r->data, r->size);
+    ps_free(r);
+}
+
+int ps_local_map(int fd, uint64_t size, struct ps_buf **ret_buf,
+                 const char **ret_why)
+{
+    const char *why = refusal(fd, size);
+
+    if (why != NULL) {
+        close(fd);
+        *ret_why = why;
+        return PS_E_INVAL;
+    }
+    void *data = mmap(NULL, size, PROT_READ, MAP_SHARED, fd, 0);
+
+    close(fd);
+    if (data == MAP_FAILED) {
+        *ret_why = "memfd cannot be mapped";
+        return PS_E_NOMEM;
+    }
+    struct region *r = ps_alloc(sizeof(*r));
+
+    *r = (struct region){.data = data, .size = size};
+    *ret_buf = ps_buf_wrap(data, size, unmap, r);
+    return 0;
+}

@@ -1,0 +1,262 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* libuv's loop with what every daemon needs on it. All deadlines share one
+ * uv_timer, armed just before the loop waits: setting a deadline costs a place
+ * in a heap and no call. uv_prepare is the one phase that lies between
+ * everything that can happen and the wait, so the hook runs there. */
+#include "net/loop.h"
+
+#include "base/alloc.h"
+#include "base/list.h"
+#include "net/uverr.h"
+#include "proto/ps_codec.h"
+
+#include <assert.h>
+#include <uv.h>
+
+#define SIGNALS_MAX 8
+
+struct caught {
+    uv_signal_t handle;
+    ps_loop_signal_cb cb;
+    void *ctx;
+    bool open;
+};
+
+struct ps_loop {
+    uv_loop_t uv;
+    uv_prepare_t prepare;
+    uv_timer_t timer;
+    uv_idle_t idle; /* Active: do not wait. */
+    struct ps_heap timers;
+    ps_time armed; /* What the uv_timer is set for. */
+    ps_loop_hook hook;
+    void *hook_ctx;
+    struct ps_decoder *decoder;
+    void *scratch;
+    struct caught signals[SIGNALS_MAX];
+};
+
+static void run_due(struct ps_loop *l)
+{
+    ps_time now = ps_loop_now(l);
+    /* Those that are set again to a time that has come wait for the next
+     * turn; otherwise two of them could keep the loop here for ever. */
+    uint64_t before = l->timers.next_order;
+
+    for (;;) {
+        struct ps_heap_item *item = ps_heap_peek(&l->timers);
+
+        if (item == NULL || item->key > now || item->order >= before) {
+            return;
+        }
+        ps_heap_pop(&l->timers);
+        struct ps_loop_timer *t =
+            PS_CONTAINER(item, struct ps_loop_timer, item);
+
+        t->due(t);
+    }
+}
+
+static void wake(uv_timer_t *handle)
+{
+    struct ps_loop *l = handle->data;
+
+    l->armed = PS_TIME_NEVER; /* The wait is over; uv_prepare does the rest. */
+}
+
+static void spin(uv_idle_t *handle)
+{
+    (void)handle;
+}
+
+static void arm(struct ps_loop *l)
+{
+    struct ps_heap_item *item = ps_heap_peek(&l->timers);
+    ps_time at = item == NULL ? PS_TIME_NEVER : item->key;
+
+    if (at == l->armed) {
+        return;
+    }
+    l->armed = at;
+    if (at == PS_TIME_NEVER) {
+        uv_timer_stop(&l->timer);
+        return;
+    }
+    ps_time now = ps_loop_now(l);
+    /* libuv counts in milliseconds. Too late by a part of one is harmless; too
+     * early would make the loop turn for nothing. */
+    uint64_t ms = at <= now ? 0 : (at - now + 999999u) / 1000000u;
+
+    uv_update_time(&l->uv);
+    uv_timer_start(&l->timer, wake, ms, 0);
+}
+
+static void before_wait(uv_prepare_t *handle)
+{
+    struct ps_loop *l = handle->data;
+    bool again;
+
+    run_due(l);
+    again = l->hook != NULL && l->hook(l->hook_ctx);
+    if (again && !uv_is_active((uv_handle_t *)&l->idle)) {
+        uv_idle_start(&l->idle, spin);
+    } else if (!again) {
+        uv_idle_stop(&l->idle);
+    }
+    arm(l);
+}
+
+int ps_loop_new(struct ps_loop **ret_loop)
+{
+    struct ps_loop *l = ps_calloc(1, sizeof(*l));
+    int rc = uv_loop_init(&l->uv);
+
+    if (rc != 0) {
+        ps_free(l);
+        return ps_err_from_uv(rc);
+    }
+    l->decoder = ps_decoder_new();
+    if (l->decoder == NULL) {
+        uv_loop_close(&l->uv);
+        ps_free(l);
+        return PS_E_NOMEM;
+    }
+    l->scratch = ps_alloc(PS_LOOP_SCRATCH);
+    ps_heap_init(&l->timers);
+    l->armed = PS_TIME_NEVER;
+    /* These three cannot fail. They do not keep the loop running. */
+    uv_prepare_init(&l->uv, &l->prepare);
+    uv_timer_init(&l->uv, &l->timer);
+    uv_idle_init(&l->uv, &l->idle);
+    l->prepare.data = l;
+    l->timer.data = l;
+    l->idle.data = l;
+    uv_prepare_start(&l->prepare, before_wait);
+    uv_unref((uv_handle_t *)&l->prepare);
+    uv_unref((uv_handle_t *)&l->idle);
+    *ret_loop = l;
+    return 0;
+}
+
+void ps_loop_free(struct ps_loop *l)
+{
+    if (l == NULL) {
+        return;
+    }
+    l->hook = NULL;
+    uv_prepare_stop(&l->prepare);
+    uv_close((uv_handle_t *)&l->prepare, NULL);
+    uv_close((uv_handle_t *)&l->timer, NULL);
+    uv_close((uv_handle_t *)&l->idle, NULL);
+    for (int i = 0; i < SIGNALS_MAX; i++) {
+        if (l->signals[i].open) {
+            uv_close((uv_handle_t *)&l->signals[i].handle, NULL);
+        }
+    }
+    uv_run(&l->uv, UV_RUN_DEFAULT);
+    int rc = uv_loop_close(&l->uv);
+
+    assert(rc == 0); /* Somebody's handle is still open. */
+    (void)rc;
+    ps_heap_fini(&l->timers);
+    ps_decoder_free(l->decoder);
+    ps_free(l->scratch);
+    ps_free(l);
+}
+
+void ps_loop_run(struct ps_loop *l)
+{
+    arm(l); /* A deadline alone keeps the loop running. */
+    uv_run(&l->uv, UV_RUN_DEFAULT);
+}
+
+void ps_loop_stop(struct ps_loop *l)
+{
+    uv_stop(&l->uv);
+}
+
+bool ps_loop_step(struct ps_loop *l)
+{
+    arm(l);
+    return uv_run(&l->uv, UV_RUN_ONCE) != 0;
+}
+
+ps_time ps_loop_now(const struct ps_loop *l)
+{
+    (void)l;
+    return uv_hrtime();
+}
+
+void ps_loop_set_hook(struct ps_loop *l, ps_loop_hook hook, void *ctx)
+{
+    l->hook = hook;
+    l->hook_ctx = ctx;
+}
+
+void ps_loop_timer_set(struct ps_loop *l, struct ps_loop_timer *t, ps_time at)
+{
+    if (at != PS_TIME_NEVER) {
+        ps_heap_update(&l->timers, &t->item, at);
+    } else if (ps_heap_linked(&t->item)) {
+        ps_heap_remove(&l->timers, &t->item);
+    }
+}
+
+ps_time ps_loop_timer_at(const struct ps_loop_timer *t)
+{
+    return ps_heap_linked(&t->item) ? t->item.key : PS_TIME_NEVER;
+}
+
+static void signal_caught(uv_signal_t *handle, int signum)
+{
+    struct caught *s = handle->data;
+
+    s->cb(s->ctx, signum);
+}
+
+int ps_loop_signal(struct ps_loop *l, int signum, ps_loop_signal_cb caught,
+                   void *ctx)
+{
+    struct caught *s = NULL;
+
+    for (int i = 0; i < SIGNALS_MAX; i++) {
+        struct caught *at = &l->signals[i];
+
+        if (!at->open || at->handle.signum == signum) {
+            s = at;
+            break;
+        }
+    }
+    if (s == NULL) {
+        return PS_E_FULL;
+    }
+    s->cb = caught;
+    s->ctx = ctx;
+    if (s->open) {
+        return 0;
+    }
+    int rc = uv_signal_init(&l->uv, &s->handle);
+
+    if (rc != 0) {
+        return ps_err_from_uv(rc);
+    }
+    s->open = true;
+    s->handle.data = s;
+    uv_unref((uv_handle_t *)&s->handle);
+    return ps_err_from_uv(uv_signal_start(&s->handle, signal_caught, signum));
+}
+
+struct uv_loop_s *ps_loop_uv(struct ps_loop *l)
+{
+    return &l->uv;
+}
+
+struct ps_decoder *ps_loop_decoder(struct ps_loop *l)
+{
+    return l->decoder;
+}
+
+void *ps_loop_scratch(struct ps_loop *l)
+{
+    return l->scratch;
+}

@@ -1,0 +1,27 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "net/uverr.h"
+
+#include "base/err.h"
+
+#include <uv.h>
+
+int ps_err_from_uv(int status)
+{
+    if (status >= 0) {
+        return 0;
+    }
+    switch (status) {
+    case UV_ECANCELED:
+        return PS_E_CANCELED;
+    case UV_EOF:
+        return PS_E_CLOSED;
+    default:
+        break;
+    }
+    /* Names that cannot be resolved have codes of libuv's own, which are no
+     * errno values. */
+    if (status <= UV_EAI_ADDRFAMILY && status >= UV_EAI_PROTOCOL) {
+        return PS_E_UNREACH;
+    }
+    return ps_err_from_errno(-status);
+}

@@ -1,0 +1,259 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* One queue under one lock. Threads take pieces of the job at its head; who
+ * finishes the last piece of a job puts it on the list of those done and wakes
+ * the loop, unless somebody has already. Pieces are large enough that the lock
+ * does not count. */
+#include "net/worker.h"
+
+#include "base/alloc.h"
+#include "base/num.h"
+#include "net/loop.h"
+#include "net/uverr.h"
+
+#include <assert.h>
+#include <uv.h>
+
+#define INLINE_MAX_DEFAULT (32u * 1024u)
+/* Bytes of one source in a piece: stays in the second cache with the sum. */
+#define PIECE_BYTES (128u * 1024u)
+#define THREADS_MAX 256u
+
+struct ps_worker {
+    uint64_t inline_max;
+    struct ps_list small; /* Loop thread only. */
+    uv_async_t async;
+    uv_mutex_t lock;
+    uv_cond_t wake;
+    bool stop;           /* Under the lock, as all below. */
+    struct ps_list todo; /* Jobs with elements that nobody has taken. */
+    struct ps_list done;
+    unsigned thread_count;
+    uv_thread_t threads[];
+};
+
+static void take_piece(struct ps_worker_task *t, uint64_t *from, uint64_t *to)
+{
+    *from = t->next;
+    *to = ps_min_u64(t->job->count, t->next + t->step);
+    t->next = *to;
+    t->pieces++;
+    if (t->next >= t->job->count) {
+        ps_list_remove(&t->node);
+    }
+}
+
+/* True when the loop has to be told. */
+static bool piece_done(struct ps_worker *w, struct ps_worker_task *t, int rc)
+{
+    bool first;
+
+    t->rc = t->rc != 0 ? t->rc : rc;
+    if (--t->pieces > 0 || ps_list_linked(&t->node)) {
+        return false;
+    }
+    first = ps_list_empty(&w->done);
+    ps_list_push_back(&w->done, &t->node);
+    return first;
+}
+
+static void work(void *arg)
+{
+    struct ps_worker *w = arg;
+
+    uv_mutex_lock(&w->lock);
+    while (!w->stop) {
+        struct ps_list_node *n = ps_list_first(&w->todo);
+        uint64_t from;
+        uint64_t to;
+
+        if (n == NULL) {
+            uv_cond_wait(&w->wake, &w->lock);
+            continue;
+        }
+        struct ps_worker_task *t =
+            PS_CONTAINER(n, struct ps_worker_task, node);
+
+        take_piece(t, &from, &to);
+        uv_mutex_unlock(&w->lock);
+        int rc = ps_kernel_run_range(t->job, from, to);
+
+        uv_mutex_lock(&w->lock);
+        if (piece_done(w, t, rc)) {
+            uv_async_send(&w->async);
+        }
+    }
+    uv_mutex_unlock(&w->lock);
+}
+
+static void take_all(struct ps_list *from, struct ps_list *to)
+{
+    struct ps_list_node *n;
+
+    while ((n = ps_list_pop(from)) != NULL) {
+        ps_list_push_back(to, n);
+    }
+}
+
+static void end_all(struct ps_list *tasks)
+{
+    struct ps_list_node *n;
+
+    while ((n = ps_list_pop(tasks)) != NULL) {
+        struct ps_worker_task *t =
+            PS_CONTAINER(n, struct ps_worker_task, node);
+
+        t->done(t, t->rc);
+    }
+}
+
+static void some_done(uv_async_t *handle)
+{
+    struct ps_worker *w = handle->data;
+    struct ps_list ready;
+
+    ps_list_init(&ready);
+    uv_mutex_lock(&w->lock);
+    take_all(&w->done, &ready);
+    uv_mutex_unlock(&w->lock);
+    end_all(&ready);
+}
+
+static unsigned thread_count(unsigned wanted)
+{
+    if (wanted == 0) {
+        wanted = uv_available_parallelism();
+    }
+    return wanted > THREADS_MAX ? THREADS_MAX : wanted;
+}
+
+static void handle_closed(uv_handle_t *handle)
+{
+    ps_free(handle->data);
+}
+
+static void join(struct ps_worker *w)
+{
+    uv_mutex_lock(&w->lock);
+    w->stop = true;
+    uv_cond_broadcast(&w->wake);
+    uv_mutex_unlock(&w->lock);
+    for (unsigned i = 0; i < w->thread_count; i++) {
+        uv_thread_join(&w->threads[i]);
+    }
+}
+
+int ps_worker_new(const struct ps_worker_options *opt,
+                  struct ps_worker **ret_worker)
+{
+    unsigned count = thread_count(opt->threads);
+    struct ps_worker *w =
+        ps_calloc(1, sizeof(*w) + count * sizeof(w->threads[0]));
+    int rc = uv_async_init(ps_loop_uv(opt->loop), &w->async, some_done);
+
+    if (rc != 0) {
+        ps_free(w);
+        return ps_err_from_uv(rc);
+    }
+    w->async.data = w;
+    uv_unref((uv_handle_t *)&w->async);
+    w->inline_max =
+        opt->inline_max != 0 ? opt->inline_max : INLINE_MAX_DEFAULT;
+    ps_list_init(&w->small);
+    ps_list_init(&w->todo);
+    ps_list_init(&w->done);
+    uv_mutex_init(&w->lock);
+    uv_cond_init(&w->wake);
+    while (w->thread_count < count && rc == 0) {
+        rc = uv_thread_create(&w->threads[w->thread_count], work, w);
+        w->thread_count += rc == 0;
+    }
+    if (rc != 0 && w->thread_count == 0) {
+        ps_worker_free(w);
+        return ps_err_from_uv(rc);
+    }
+    *ret_worker = w; /* Fewer threads than wished for are still a worker. */
+    return 0;
+}
+
+void ps_worker_free(struct ps_worker *w)
+{
+    struct ps_list left;
+
+    if (w == NULL) {
+        return;
+    }
+    join(w);
+    ps_list_init(&left);
+    take_all(&w->todo, &left);
+    take_all(&w->small, &left);
+    PS_LIST_EACH (n, &left) {
+        PS_CONTAINER(n, struct ps_worker_task, node)->rc = PS_E_CANCELED;
+    }
+    take_all(&w->done, &left);
+    end_all(&left);
+    uv_mutex_destroy(&w->lock);
+    uv_cond_destroy(&w->wake);
+    uv_close((uv_handle_t *)&w->async, handle_closed);
+}
+
+/* Bytes that the job touches; saturates. */
+static uint64_t job_bytes(const struct ps_job *job)
+{
+    uint64_t n = ps_dtype_size(job->dtype);
+
+    if (!ps_mul_u64(n, job->count, &n) ||
+        !ps_mul_u64(n, (uint64_t)job->src_count + 1, &n)) {
+        return UINT64_MAX;
+    }
+    return n;
+}
+
+void ps_worker_submit(struct ps_worker *w, struct ps_worker_task *t)
+{
+    const struct ps_job *job = t->job;
+    uint64_t size = ps_dtype_size(job->dtype);
+
+    t->node = (struct ps_list_node){0};
+    t->next = 0;
+    t->pieces = 0;
+    t->rc = 0;
+    if (size == 0 || job_bytes(job) <= w->inline_max) {
+        ps_list_push_back(&w->small, &t->node);
+        return;
+    }
+    t->step = PIECE_BYTES / size;
+    bool several = job->count > t->step;
+
+    uv_mutex_lock(&w->lock);
+    ps_list_push_back(&w->todo, &t->node);
+    if (several) {
+        uv_cond_broadcast(&w->wake);
+    } else {
+        uv_cond_signal(&w->wake);
+    }
+    uv_mutex_unlock(&w->lock);
+}
+
+bool ps_worker_run_small(struct ps_worker *w)
+{
+    struct ps_list now;
+
+    if (ps_list_empty(&w->small)) {
+        return false;
+    }
+    ps_list_init(&now);
+    take_all(&w->small, &now);
+    PS_LIST_EACH (n, &now) {
+        struct ps_worker_task *t =
+            PS_CONTAINER(n, struct ps_worker_task, node);
+
+        t->rc = ps_kernel_run(t->job);
+    }
+    end_all(&now);
+    return true;
+}
+
+unsigned ps_worker_threads(const struct ps_worker *w)
+{
+    return w->thread_count;
+}
