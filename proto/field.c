@@ -117,8 +117,7 @@ uint64_t ps_field_get_u64(struct ps_field_in *in, const msgpack_object *o,
                           uint64_t max)
 {
     if (!expect(in,
-                o->type == MSGPACK_OBJECT_POSITIVE_INTEGER &&
-                    o->via.u64 <= max,
+                o->type == MSGPACK_OBJECT_POSITIVE_INTEGER && o->via.u64 <= max,
                 PS_E_PROTO)) {
         return 0;
     }
@@ -133,8 +132,7 @@ int64_t ps_field_get_i64(struct ps_field_in *in, const msgpack_object *o,
         return (int64_t)ps_field_get_u64(in, o, (uint64_t)max);
     }
     if (!expect(in,
-                o->type == MSGPACK_OBJECT_NEGATIVE_INTEGER &&
-                    o->via.i64 >= min,
+                o->type == MSGPACK_OBJECT_NEGATIVE_INTEGER && o->via.i64 >= min,
                 PS_E_PROTO)) {
         return 0;
     }

@@ -23,15 +23,13 @@ struct ps_field_out {
 
 void ps_field_out_init(struct ps_field_out *out, uint8_t *data, size_t cap);
 void ps_field_put_map(struct ps_field_out *out, uint32_t count);
-void ps_field_put_array(struct ps_field_out *out, uint32_t count,
-                        uint32_t max);
+void ps_field_put_array(struct ps_field_out *out, uint32_t count, uint32_t max);
 void ps_field_put_bool(struct ps_field_out *out, bool v);
 void ps_field_put_u64(struct ps_field_out *out, uint64_t v);
 void ps_field_put_i64(struct ps_field_out *out, int64_t v);
 void ps_field_put_f64(struct ps_field_out *out, double v);
 /* NULL counts as "". */
-void ps_field_put_str(struct ps_field_out *out, const char *text,
-                      uint32_t max);
+void ps_field_put_str(struct ps_field_out *out, const char *text, uint32_t max);
 void ps_field_put_bin(struct ps_field_out *out, struct ps_bytes bytes,
                       uint32_t max);
 
@@ -54,7 +52,6 @@ struct ps_bytes ps_field_get_bin(struct ps_field_in *in,
                                  const msgpack_object *o, uint32_t max);
 /* Its elements; none after an error. */
 msgpack_object_array ps_field_get_array(struct ps_field_in *in,
-                                        const msgpack_object *o,
-                                        uint32_t max);
+                                        const msgpack_object *o, uint32_t max);
 /* Zeroed memory that lives as long as the zone; NULL after an error. */
 void *ps_field_take(struct ps_field_in *in, size_t size);

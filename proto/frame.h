@@ -13,7 +13,7 @@
 #include "base/err.h"
 #include "proto/ps_msg.h"
 
-#define PS_FRAME_PREFIX 16u
+#define PS_FRAME_PREFIX  16u
 /* Of the prefix itself; what messages may hold is agreed in hello. */
 #define PS_FRAME_VERSION 1u
 

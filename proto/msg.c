@@ -15,10 +15,10 @@
 #include "proto/shape.h"
 
 /* A log line stays readable: bytes of one string, elements of one list. */
-#define PRINT_STR_MAX 64u
+#define PRINT_STR_MAX  64u
 #define PRINT_LIST_MAX 4u
 
-#define ALIGN 8u /* Of everything a list can hold. */
+#define ALIGN          8u /* Of everything a list can hold. */
 
 /* ------------------------------------------------------------------- dup */
 
@@ -188,7 +188,7 @@ static void print_scalar(struct ps_str *out, enum ps_shape_type type,
                     ((const struct ps_bytes *)at)->len);
         break;
     case PS_SHAPE_LIST:
-        assert(!"scalar");
+        assert(false); /* Not a scalar. */
     }
 }
 
@@ -227,8 +227,7 @@ static void print_field(struct ps_str *out, const struct ps_shape_field *f,
     if (f->type == PS_SHAPE_LIST) {
         print_list(out, f, base);
     } else if (f->values != NULL) {
-        ps_str_add(out, ps_shape_value_name(f->values,
-                                            *(const uint8_t *)at));
+        ps_str_add(out, ps_shape_value_name(f->values, *(const uint8_t *)at));
     } else {
         print_scalar(out, f->type, at);
     }

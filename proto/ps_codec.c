@@ -13,7 +13,7 @@
  * need no other. */
 #define ZONE_BYTES (16u * 1024u)
 
-#define BIT(id) (UINT64_C(1) << (id))
+#define BIT(id)    (UINT64_C(1) << (id))
 
 struct ps_decoder {
     msgpack_zone zone;
@@ -79,6 +79,17 @@ size_t ps_codec_bound(const struct ps_msg *msg)
     return sum;
 }
 
+/* Bit for bit, so that -0 and NaN arrive as what they are. */
+static bool same_bits(double a, double b)
+{
+    uint64_t x;
+    uint64_t y;
+
+    memcpy(&x, &a, sizeof(x));
+    memcpy(&y, &b, sizeof(y));
+    return x == y;
+}
+
 /* What absence means need not be sent. */
 static bool is_default(const struct ps_shape_field *f, const void *base)
 {
@@ -99,8 +110,7 @@ static bool is_default(const struct ps_shape_field *f, const void *base)
     case PS_SHAPE_I64:
         return ps_shape_get_i64(f->type, at) == f->default_.i;
     case PS_SHAPE_F64:
-        /* Bits, so that -0 and NaN arrive as what they are. */
-        return memcmp(at, &f->default_.f, sizeof(double)) == 0;
+        return same_bits(*(const double *)at, f->default_.f);
     case PS_SHAPE_STR:
         text = *(const char *const *)at;
         return strcmp(text != NULL ? text : "", f->default_.s) == 0;
@@ -139,7 +149,7 @@ static void put_scalar(struct ps_field_out *out, enum ps_shape_type type,
         ps_field_put_bin(out, *(const struct ps_bytes *)at, max);
         break;
     case PS_SHAPE_LIST:
-        assert(!"scalar");
+        assert(false); /* Not a scalar. */
     }
 }
 
@@ -264,8 +274,7 @@ void ps_decoder_free(struct ps_decoder *d)
 
 static uint64_t unsigned_max(enum ps_shape_type type)
 {
-    return type == PS_SHAPE_U64 ? UINT64_MAX
-                                : BIT(8 * ps_shape_size(type)) - 1;
+    return type == PS_SHAPE_U64 ? UINT64_MAX : BIT(8 * ps_shape_size(type)) - 1;
 }
 
 static void get_scalar(struct ps_field_in *in, enum ps_shape_type type,
@@ -279,8 +288,7 @@ static void get_scalar(struct ps_field_in *in, enum ps_shape_type type,
     case PS_SHAPE_U16:
     case PS_SHAPE_U32:
     case PS_SHAPE_U64:
-        ps_shape_set_u64(type, at,
-                         ps_field_get_u64(in, o, unsigned_max(type)));
+        ps_shape_set_u64(type, at, ps_field_get_u64(in, o, unsigned_max(type)));
         break;
     case PS_SHAPE_I32:
         ps_shape_set_i64(type, at,
@@ -300,7 +308,7 @@ static void get_scalar(struct ps_field_in *in, enum ps_shape_type type,
         *(struct ps_bytes *)at = ps_field_get_bin(in, o, max);
         break;
     case PS_SHAPE_LIST:
-        assert(!"scalar");
+        assert(false); /* Not a scalar. */
     }
 }
 
@@ -456,8 +464,8 @@ int ps_codec_decode(struct ps_decoder *d, unsigned code, const uint8_t *header,
         return rc;
     }
     msgpack_zone_clear(&d->zone);
-    switch (msgpack_unpack((const char *)header, len, &offset, &d->zone,
-                           &root)) {
+    switch (
+        msgpack_unpack((const char *)header, len, &offset, &d->zone, &root)) {
     case MSGPACK_UNPACK_SUCCESS:
         break;
     case MSGPACK_UNPACK_NOMEM_ERROR:

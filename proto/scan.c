@@ -121,8 +121,7 @@ int ps_scan(const uint8_t *data, size_t len,
         }
         left[depth]--;
         owed--;
-        if (!read_lead(&c, &lead) ||
-            lead.body > (uint64_t)(c.end - c.at)) {
+        if (!read_lead(&c, &lead) || lead.body > (uint64_t)(c.end - c.at)) {
             return PS_E_PROTO;
         }
         c.at += lead.body;

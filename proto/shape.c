@@ -71,7 +71,7 @@ uint64_t ps_shape_get_u64(enum ps_shape_type type, const void *at)
     case PS_SHAPE_LIST:
         break;
     }
-    assert(!"unsigned type");
+    assert(false); /* Not an unsigned type. */
     return 0;
 }
 
@@ -101,7 +101,7 @@ void ps_shape_set_u64(enum ps_shape_type type, void *at, uint64_t v)
     case PS_SHAPE_LIST:
         break;
     }
-    assert(!"unsigned type");
+    assert(false); /* Not an unsigned type. */
 }
 
 int64_t ps_shape_get_i64(enum ps_shape_type type, const void *at)

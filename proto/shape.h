@@ -48,8 +48,8 @@ struct ps_shape_field {
     uint32_t max;          /* str, bin: bytes; list: elements. */
     size_t offset;         /* In struct ps_msg, or in the record's struct. */
     size_t offset_count;   /* list: of its uint32_t count. */
-    const struct ps_shape_enum *values;    /* u8: what it may be; or NULL. */
-    const struct ps_shape_record *record;  /* Elements of a list; or NULL. */
+    const struct ps_shape_enum *values;   /* u8: what it may be; or NULL. */
+    const struct ps_shape_record *record; /* Elements of a list; or NULL. */
     union {
         uint64_t u; /* bool, u8..u64 */
         int64_t i;

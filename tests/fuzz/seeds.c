@@ -52,8 +52,7 @@ static void write_sample(const struct ps_msg *msg)
     uint8_t roles[2] = {0, 0};
     size_t len;
 
-    if (ps_codec_encode(msg, PS_PROTOCOL, 0, frame, sizeof(frame), &len) !=
-        0) {
+    if (ps_codec_encode(msg, PS_PROTOCOL, 0, frame, sizeof(frame), &len) != 0) {
         fprintf(stderr, "%s: cannot be encoded\n", name);
         exit(1);
     }
@@ -69,7 +68,10 @@ static const struct {
     const char *bytes;
     size_t len;
 } bombs[] = {
-#define ROW(name, text) {name, text, sizeof(text) - 1}
+#define ROW(name, text)                                                        \
+    {                                                                          \
+        name, text, sizeof(text) - 1                                           \
+    }
     ROW("bomb_array", "\xdd\x10\x00\x00\x00"),
     ROW("bomb_map", "\x8a\xff\xff\xff\xdf\xff\xff\xff\xff"),
     ROW("bomb_str", "\x81\x08\xdb\xff\xff\xff\xff"),

@@ -25,8 +25,7 @@ static void make_text(const struct ps_msg *msg, char *out)
     size_t len = 0;
     size_t used = 0;
 
-    if (ps_codec_encode(msg, PS_PROTOCOL, 0, bytes, sizeof(bytes), &len) !=
-        0) {
+    if (ps_codec_encode(msg, PS_PROTOCOL, 0, bytes, sizeof(bytes), &len) != 0) {
         fprintf(stderr, "%s: cannot be encoded\n", ps_msg_name(msg->code));
         exit(2);
     }
@@ -117,8 +116,7 @@ int main(int argc, char **argv)
                messages + 1);
         bad++;
     } else {
-        printf("ok %zu - a file for each message, and no more\n",
-               messages + 1);
+        printf("ok %zu - a file for each message, and no more\n", messages + 1);
     }
     return bad > 0 ? 1 : 0;
 }

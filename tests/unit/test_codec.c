@@ -32,8 +32,8 @@ static struct frame encode(const struct ps_msg *msg)
 
     f.bytes = malloc(cap);
     assert_non_null(f.bytes);
-    assert_int_equal(
-        ps_codec_encode(msg, PS_PROTOCOL, 0, f.bytes, cap, &f.len), 0);
+    assert_int_equal(ps_codec_encode(msg, PS_PROTOCOL, 0, f.bytes, cap, &f.len),
+                     0);
     assert_true(f.len <= cap);
     return f;
 }
@@ -91,8 +91,8 @@ static void assert_same_fields(const struct ps_shape_field *fields,
             const void *y = ps_shape_element(f, b, j);
 
             if (f->record != NULL) {
-                assert_same_fields(f->record->fields, f->record->field_count,
-                                   x, y);
+                assert_same_fields(f->record->fields, f->record->field_count, x,
+                                   y);
             } else {
                 assert_same_value(f->of, x, y);
             }
@@ -125,8 +125,8 @@ static void hand_start(struct hand *h)
 static int hand_decode(struct hand *h, unsigned code, struct ps_decoder *d,
                        struct ps_msg *ret_msg)
 {
-    int rc = ps_codec_decode(d, code, (const uint8_t *)h->buf.data,
-                             h->buf.size, ret_msg);
+    int rc = ps_codec_decode(d, code, (const uint8_t *)h->buf.data, h->buf.size,
+                             ret_msg);
 
     msgpack_sbuffer_destroy(&h->buf);
     return rc;
@@ -263,8 +263,7 @@ static void messages_print_as_one_line(void **state)
     char tight[8];
 
     (void)state;
-    assert_int_equal(ps_msg_print(&msg, line, sizeof(line)),
-                     strlen(expected));
+    assert_int_equal(ps_msg_print(&msg, line, sizeof(line)), strlen(expected));
     assert_string_equal(line, expected);
     assert_int_equal(ps_msg_print(&msg, tight, sizeof(tight)), 7);
     assert_string_equal(tight, "l_optim");
@@ -379,13 +378,11 @@ static void payload_length_stands_in_the_prefix(void **state)
     size_t len;
 
     (void)state;
-    assert_int_equal(ps_codec_encode(&msg, PS_PROTOCOL, 1 << 20, out,
-                                     sizeof(out), &len),
-                     0);
+    assert_int_equal(
+        ps_codec_encode(&msg, PS_PROTOCOL, 1 << 20, out, sizeof(out), &len), 0);
     assert_int_equal(ps_frame_parse(out, &prefix), 0);
     assert_int_equal(prefix.payload_len, 1 << 20);
-    assert_int_equal(
-        ps_frame_check(&prefix, PS_ROLE_AGENT, PS_ROLE_SERVER), 0);
+    assert_int_equal(ps_frame_check(&prefix, PS_ROLE_AGENT, PS_ROLE_SERVER), 0);
 }
 
 /* -------------------------------------------------------- what strangers do */
@@ -400,8 +397,7 @@ static void every_truncation_is_refused(void **state)
 
         for (size_t len = PS_FRAME_PREFIX; len < f.len; len += step) {
             assert_int_not_equal(
-                decode(*state, sample, (struct frame){f.bytes, len}, &msg),
-                0);
+                decode(*state, sample, (struct frame){f.bytes, len}, &msg), 0);
         }
         assert_int_equal(msg.seq, 77);
         free(f.bytes);
@@ -431,10 +427,9 @@ static void assert_good_or_refused(struct ps_decoder *d,
 
 static void no_corrupted_byte_does_harm(void **state)
 {
-    static const uint8_t nasty[] = {0x00, 0x7f, 0x80, 0x8f, 0x90, 0x9f,
-                                    0xa0, 0xbf, 0xc0, 0xc1, 0xc3, 0xc6,
-                                    0xc7, 0xca, 0xcb, 0xcc, 0xcf, 0xd3,
-                                    0xd9, 0xdb, 0xdd, 0xdf, 0xe0, 0xff};
+    static const uint8_t nasty[] = {
+        0x00, 0x7f, 0x80, 0x8f, 0x90, 0x9f, 0xa0, 0xbf, 0xc0, 0xc1, 0xc3, 0xc6,
+        0xc7, 0xca, 0xcb, 0xcc, 0xcf, 0xd3, 0xd9, 0xdb, 0xdd, 0xdf, 0xe0, 0xff};
     struct ps_decoder *other = ps_decoder_new();
 
     assert_non_null(other);
@@ -478,9 +473,9 @@ static void fields_are_required_unique_or_skipped(void **state)
         struct hand h;
 
         msgpack_unpacked_init(&whole);
-        assert_int_equal(msgpack_unpack_next(
-                             &whole, (char *)f.bytes + PS_FRAME_PREFIX,
-                             f.len - PS_FRAME_PREFIX, NULL),
+        assert_int_equal(msgpack_unpack_next(&whole,
+                                             (char *)f.bytes + PS_FRAME_PREFIX,
+                                             f.len - PS_FRAME_PREFIX, NULL),
                          MSGPACK_UNPACK_SUCCESS);
         assert_int_equal(whole.data.type, MSGPACK_OBJECT_MAP);
         msgpack_object_map map = whole.data.via.map;
@@ -496,8 +491,8 @@ static void fields_are_required_unique_or_skipped(void **state)
             less.ptr = rest;
             less.size--;
             hand_start(&h);
-            msgpack_pack_object(&h.pk, (msgpack_object){
-                                           MSGPACK_OBJECT_MAP, {.map = less}});
+            msgpack_pack_object(
+                &h.pk, (msgpack_object){MSGPACK_OBJECT_MAP, {.map = less}});
             assert_int_equal(hand_decode(&h, sample->code, *state, &msg),
                              shape->fields[j].required ? PS_E_PROTO : 0);
 
@@ -505,16 +500,16 @@ static void fields_are_required_unique_or_skipped(void **state)
             rest[map.size] = map.ptr[j];
             less.size = map.size + 1;
             hand_start(&h);
-            msgpack_pack_object(&h.pk, (msgpack_object){
-                                           MSGPACK_OBJECT_MAP, {.map = less}});
+            msgpack_pack_object(
+                &h.pk, (msgpack_object){MSGPACK_OBJECT_MAP, {.map = less}});
             assert_int_equal(hand_decode(&h, sample->code, *state, &msg),
                              PS_E_PROTO);
 
             rest[map.size].key.type = MSGPACK_OBJECT_POSITIVE_INTEGER;
             rest[map.size].key.via.u64 = 63;
             hand_start(&h);
-            msgpack_pack_object(&h.pk, (msgpack_object){
-                                           MSGPACK_OBJECT_MAP, {.map = less}});
+            msgpack_pack_object(
+                &h.pk, (msgpack_object){MSGPACK_OBJECT_MAP, {.map = less}});
             assert_int_equal(hand_decode(&h, sample->code, *state, &msg), 0);
             assert_same(sample, &msg);
         }
@@ -692,13 +687,12 @@ static void types_are_exact(void **state)
 static void ids_are_small_positive_integers(void **state)
 {
     static const char *const headers[] = {
-        "\x81\x00\x01",     /* 0 */
-        "\x81\x40\x01",     /* 64 */
-        "\x81\xff\x01",     /* -1 */
-        "\x81\xa1"
-        "1\x01",            /* "1" */
-        "\x81\xc3\x01",     /* true */
-        "\x81\x90\x01",     /* [] */
+        "\x81\x00\x01",         /* 0 */
+        "\x81\x40\x01",         /* 64 */
+        "\x81\xff\x01",         /* -1 */
+        "\x81\xa1\x31\x01",     /* "1" */
+        "\x81\xc3\x01",         /* true */
+        "\x81\x90\x01",         /* [] */
         "\x82\x20\x01\x20\x01", /* An unknown one, twice. */
     };
     struct ps_msg msg;
@@ -712,8 +706,7 @@ static void ids_are_small_positive_integers(void **state)
                          PS_E_PROTO);
     }
     assert_int_equal(ps_codec_decode(*state, PS_MSG_ACK,
-                                     (const uint8_t *)"\x81\x20\x01", 3,
-                                     &msg),
+                                     (const uint8_t *)"\x81\x20\x01", 3, &msg),
                      0);
 }
 
@@ -729,12 +722,12 @@ static void only_a_map_is_a_message(void **state)
                                          strlen(headers[i]), &msg),
                          PS_E_PROTO);
     }
-    assert_int_equal(ps_codec_decode(*state, PS_MSG_ACK,
-                                     (const uint8_t *)"", 0, &msg),
-                     PS_E_PROTO);
-    assert_int_equal(ps_codec_decode(*state, 255, (const uint8_t *)"\x80", 1,
-                                     &msg),
-                     PS_E_PROTO);
+    assert_int_equal(
+        ps_codec_decode(*state, PS_MSG_ACK, (const uint8_t *)"", 0, &msg),
+        PS_E_PROTO);
+    assert_int_equal(
+        ps_codec_decode(*state, 255, (const uint8_t *)"\x80", 1, &msg),
+        PS_E_PROTO);
 }
 
 static void bombs_are_refused_for_every_message(void **state)
@@ -744,13 +737,14 @@ static void bombs_are_refused_for_every_message(void **state)
                                    0xff, 0xff, 0xff, 0xff};
     static const uint8_t text[] = {0x81, 0x08, 0xdb, 0xff, 0xff, 0xff, 0xff};
     static const uint8_t blob[] = {0x81, 0x20, 0xc6, 0xff, 0xff, 0xff, 0xff};
+    /* An unknown field with more values than any known one could have. */
+    static const uint8_t lead[] = {0x81, 0x20, 0xdc, 0x0f, 0xfb};
     uint8_t nodes[4096];
     uint8_t deep[4096];
     struct ps_msg msg;
 
-    /* An unknown field with more values than any known one could have. */
     memset(nodes, 0, sizeof(nodes));
-    memcpy(nodes, "\x81\x20\xdc\x0f\xfb", 5);
+    memcpy(nodes, lead, sizeof(lead));
     memset(deep, 0x91, sizeof(deep));
     for (unsigned code = 0; code < 256; code++) {
         assert_int_equal(
@@ -781,18 +775,18 @@ static void bombs_are_refused_for_every_message(void **state)
 
 static void headers_beyond_their_max_are_refused(void **state)
 {
+    static const uint8_t lead[] = {0x81, 0x20, 0xda};
     uint32_t max = ps_msg_header_max(PS_MSG_ACK);
     uint8_t *header = calloc(1, max + 1);
     struct ps_msg msg;
 
     assert_non_null(header);
-    memcpy(header, "\x81\x20\xda", 3);
+    memcpy(header, lead, sizeof(lead));
     for (uint32_t len = max; len <= max + 1; len++) {
         header[3] = (uint8_t)((len - 5) >> 8);
         header[4] = (uint8_t)(len - 5);
-        assert_int_equal(
-            ps_codec_decode(*state, PS_MSG_ACK, header, len, &msg),
-            len == max ? 0 : PS_E_TOOBIG);
+        assert_int_equal(ps_codec_decode(*state, PS_MSG_ACK, header, len, &msg),
+                         len == max ? 0 : PS_E_TOOBIG);
     }
     free(header);
 }

@@ -14,7 +14,7 @@
 static void prefix_has_these_bytes(void **state)
 {
     static const uint8_t expected[PS_FRAME_PREFIX] = {
-        'P', 'S', 1, 49, 0x00, 0x01, 0x02, 0x03,
+        'P',  'S',  1,    49,   0x00, 0x01, 0x02, 0x03,
         0x00, 0x00, 0x00, 0x00, 0x04, 0x00, 0x05, 0x06};
     const struct ps_frame_prefix in = {
         .version = PS_FRAME_VERSION,
@@ -35,6 +35,13 @@ static void prefix_has_these_bytes(void **state)
     assert_int_equal(out.payload_len, in.payload_len);
 }
 
+static void put_start(uint8_t *bytes, char second, uint8_t version)
+{
+    bytes[0] = 'P';
+    bytes[1] = (uint8_t)second;
+    bytes[2] = version;
+}
+
 static void lengths_use_all_their_bytes(void **state)
 {
     struct ps_frame_prefix out;
@@ -42,7 +49,7 @@ static void lengths_use_all_their_bytes(void **state)
 
     (void)state;
     memset(bytes, 0xff, sizeof(bytes));
-    memcpy(bytes, "PS\1", 3);
+    put_start(bytes, 'S', 1);
     assert_int_equal(ps_frame_parse(bytes, &out), 0);
     assert_int_equal(out.code, 255);
     assert_true(out.header_len == UINT32_MAX);
@@ -56,11 +63,11 @@ static void foreign_bytes_are_refused(void **state)
 
     (void)state;
     assert_int_equal(ps_frame_parse(bytes, &out), PS_E_PROTO);
-    memcpy(bytes, "PT\1", 3);
+    put_start(bytes, 'T', 1);
     assert_int_equal(ps_frame_parse(bytes, &out), PS_E_PROTO);
-    memcpy(bytes, "PS\2", 3);
+    put_start(bytes, 'S', 2);
     assert_int_equal(ps_frame_parse(bytes, &out), PS_E_VERSION);
-    memcpy(bytes, "PS\0", 3);
+    put_start(bytes, 'S', 0);
     assert_int_equal(ps_frame_parse(bytes, &out), PS_E_VERSION);
     assert_int_equal(out.code, 7); /* Written only on success. */
 }
@@ -87,11 +94,9 @@ static void direction_is_checked(void **state)
                      PS_E_PERM);
     assert_int_equal(check(PS_MSG_PUSH, 9, 64, PS_ROLE_CTL, PS_ROLE_SERVER),
                      PS_E_PERM);
-    assert_int_equal(check(PS_MSG_L_HELLO, 9, 0, PS_ROLE_WORKER,
-                           PS_ROLE_AGENT),
+    assert_int_equal(check(PS_MSG_L_HELLO, 9, 0, PS_ROLE_WORKER, PS_ROLE_AGENT),
                      0);
-    assert_int_equal(check(PS_MSG_L_HELLO, 9, 0, PS_ROLE_WORKER,
-                           PS_ROLE_SCHED),
+    assert_int_equal(check(PS_MSG_L_HELLO, 9, 0, PS_ROLE_WORKER, PS_ROLE_SCHED),
                      PS_E_PERM);
 }
 
@@ -123,12 +128,11 @@ static void header_has_a_limit_for_each_message(void **state)
     assert_true(max < 8192); /* What a stranger may ask for. */
     assert_int_equal(check(PS_MSG_HELLO, 0, 0, PS_ROLE_AGENT, PS_ROLE_SERVER),
                      PS_E_PROTO);
-    assert_int_equal(check(PS_MSG_HELLO, max, 0, PS_ROLE_AGENT,
-                           PS_ROLE_SERVER),
+    assert_int_equal(check(PS_MSG_HELLO, max, 0, PS_ROLE_AGENT, PS_ROLE_SERVER),
                      0);
-    assert_int_equal(check(PS_MSG_HELLO, max + 1, 0, PS_ROLE_AGENT,
-                           PS_ROLE_SERVER),
-                     PS_E_TOOBIG);
+    assert_int_equal(
+        check(PS_MSG_HELLO, max + 1, 0, PS_ROLE_AGENT, PS_ROLE_SERVER),
+        PS_E_TOOBIG);
     for (unsigned code = 0; code < 256; code++) {
         assert_true(ps_msg_header_max(code) <= PS_HEADER_MAX);
     }
@@ -139,15 +143,15 @@ static void payload_only_where_it_belongs(void **state)
     (void)state;
     assert_int_equal(check(PS_MSG_PULL, 9, 1, PS_ROLE_AGENT, PS_ROLE_SERVER),
                      PS_E_PROTO);
-    assert_int_equal(check(PS_MSG_PUSH, 9, PS_PAYLOAD_MAX, PS_ROLE_AGENT,
-                           PS_ROLE_SERVER),
-                     0);
+    assert_int_equal(
+        check(PS_MSG_PUSH, 9, PS_PAYLOAD_MAX, PS_ROLE_AGENT, PS_ROLE_SERVER),
+        0);
     assert_int_equal(check(PS_MSG_PUSH, 9, PS_PAYLOAD_MAX + 1, PS_ROLE_AGENT,
                            PS_ROLE_SERVER),
                      PS_E_TOOBIG);
-    assert_int_equal(check(PS_MSG_PUSH, 9, UINT64_MAX, PS_ROLE_AGENT,
-                           PS_ROLE_SERVER),
-                     PS_E_TOOBIG);
+    assert_int_equal(
+        check(PS_MSG_PUSH, 9, UINT64_MAX, PS_ROLE_AGENT, PS_ROLE_SERVER),
+        PS_E_TOOBIG);
 }
 
 static void placement_is_rows_of_eight_bytes(void **state)
@@ -155,21 +159,18 @@ static void placement_is_rows_of_eight_bytes(void **state)
     const uint64_t most = 8ull * PS_KEY_PARTS_MAX;
 
     (void)state;
-    assert_int_equal(check(PS_MSG_KEY_OPENED, 9, 0, PS_ROLE_SCHED,
-                           PS_ROLE_AGENT),
-                     0);
-    assert_int_equal(check(PS_MSG_KEY_OPENED, 9, 16, PS_ROLE_SCHED,
-                           PS_ROLE_AGENT),
-                     0);
-    assert_int_equal(check(PS_MSG_KEY_OPENED, 9, 12, PS_ROLE_SCHED,
-                           PS_ROLE_AGENT),
-                     PS_E_PROTO);
-    assert_int_equal(check(PS_MSG_KEY_OPENED, 9, most, PS_ROLE_SCHED,
-                           PS_ROLE_AGENT),
-                     0);
-    assert_int_equal(check(PS_MSG_KEY_OPENED, 9, most + 8, PS_ROLE_SCHED,
-                           PS_ROLE_AGENT),
-                     PS_E_TOOBIG);
+    assert_int_equal(
+        check(PS_MSG_KEY_OPENED, 9, 0, PS_ROLE_SCHED, PS_ROLE_AGENT), 0);
+    assert_int_equal(
+        check(PS_MSG_KEY_OPENED, 9, 16, PS_ROLE_SCHED, PS_ROLE_AGENT), 0);
+    assert_int_equal(
+        check(PS_MSG_KEY_OPENED, 9, 12, PS_ROLE_SCHED, PS_ROLE_AGENT),
+        PS_E_PROTO);
+    assert_int_equal(
+        check(PS_MSG_KEY_OPENED, 9, most, PS_ROLE_SCHED, PS_ROLE_AGENT), 0);
+    assert_int_equal(
+        check(PS_MSG_KEY_OPENED, 9, most + 8, PS_ROLE_SCHED, PS_ROLE_AGENT),
+        PS_E_TOOBIG);
 }
 
 int main(void)

@@ -11,7 +11,7 @@
 
 static const struct ps_scan_limits usual = {.depth_max = 4, .nodes_max = 1000};
 
-#define BYTES(...) \
+#define BYTES(...)                                                             \
     (const uint8_t[]){__VA_ARGS__}, sizeof((const uint8_t[]){__VA_ARGS__})
 
 static int scan(const uint8_t *bytes, size_t len)
@@ -24,7 +24,10 @@ static const struct {
     const char *bytes;
     size_t len;
 } whole[] = {
-#define ROW(text) {text, sizeof(text) - 1}
+#define ROW(text)                                                              \
+    {                                                                          \
+        text, sizeof(text) - 1                                                 \
+    }
     ROW("\x00"),
     ROW("\x7f"),
     ROW("\xe0"),
@@ -72,8 +75,8 @@ static void every_kind_of_value_passes(void **state)
 {
     (void)state;
     for (size_t i = 0; i < sizeof(whole) / sizeof(whole[0]); i++) {
-        assert_int_equal(
-            scan((const uint8_t *)whole[i].bytes, whole[i].len), 0);
+        assert_int_equal(scan((const uint8_t *)whole[i].bytes, whole[i].len),
+                         0);
     }
 }
 
@@ -103,11 +106,10 @@ static void extensions_and_the_unused_byte_are_refused(void **state)
     assert_int_equal(scan(BYTES(0xd4, 1, 0)), PS_E_PROTO);
     assert_int_equal(scan(BYTES(0xd5, 1, 0, 0)), PS_E_PROTO);
     assert_int_equal(scan(BYTES(0xd6, 255, 0, 0, 0, 0)), PS_E_PROTO);
-    assert_int_equal(scan(BYTES(0xd7, 1, 0, 0, 0, 0, 0, 0, 0, 0)),
-                     PS_E_PROTO);
-    assert_int_equal(scan(BYTES(0xd8, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,
-                                0, 0, 0, 0)),
-                     PS_E_PROTO);
+    assert_int_equal(scan(BYTES(0xd7, 1, 0, 0, 0, 0, 0, 0, 0, 0)), PS_E_PROTO);
+    assert_int_equal(
+        scan(BYTES(0xd8, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0)),
+        PS_E_PROTO);
 }
 
 static void bombs_are_refused(void **state)
@@ -144,8 +146,7 @@ static void depth_is_counted_with_the_scalar(void **state)
     assert_int_equal(scan(BYTES(0x81, 0x01, 0x91, 0x91, 0x81, 0x01, 0x02)),
                      PS_E_TOOBIG);
     /* Closed containers do not count on. */
-    assert_int_equal(scan(BYTES(0x92, 0x91, 0x91, 0x01, 0x91, 0x91, 0x01)),
-                     0);
+    assert_int_equal(scan(BYTES(0x92, 0x91, 0x91, 0x01, 0x91, 0x91, 0x01)), 0);
 }
 
 static void deep_nesting_is_refused_early(void **state)
@@ -163,8 +164,7 @@ static void values_have_a_budget_over_the_whole(void **state)
 
     (void)state;
     assert_int_equal(ps_scan(BYTES(0x82, 1, 1, 2, 2), &few), 0);
-    assert_int_equal(ps_scan(BYTES(0x82, 1, 1, 2, 0x91, 2), &few),
-                     PS_E_TOOBIG);
+    assert_int_equal(ps_scan(BYTES(0x82, 1, 1, 2, 0x91, 2), &few), PS_E_TOOBIG);
     assert_int_equal(ps_scan(BYTES(0x92, 0x91, 1, 0x91, 1), &few), 0);
     assert_int_equal(ps_scan(BYTES(0x92, 0x91, 1, 0x92, 1, 1), &few),
                      PS_E_TOOBIG);

@@ -25,26 +25,27 @@ static const struct ps_rec_point points[] = {
 static const struct ps_msg full = {
     .code = PS_MSG_EVERYTHING,
     .seq = 5,
-    .everything = {
-        .yes = true,
-        .a = PS_DTYPE_INT64,
-        .b = 65535,
-        .c = 1,
-        .d = INT32_MIN,
-        .e = INT64_MIN,
-        .f = -0.25,
-        .text = "text",
-        .blob = {(const uint8_t *)"\0\1\2", 3},
-        .numbers = numbers,
-        .numbers_count = 3,
-        .points = points,
-        .points_count = 2,
-        .later = 12,
-        .later_text = "t",
-        .later_list = later_list,
-        .later_list_count = 1,
-        .later_blob = {(const uint8_t *)"z", 1},
-    },
+    .everything =
+        {
+            .yes = true,
+            .a = PS_DTYPE_INT64,
+            .b = 65535,
+            .c = 1,
+            .d = INT32_MIN,
+            .e = INT64_MIN,
+            .f = -0.25,
+            .text = "text",
+            .blob = {(const uint8_t *)"\0\1\2", 3},
+            .numbers = numbers,
+            .numbers_count = 3,
+            .points = points,
+            .points_count = 2,
+            .later = 12,
+            .later_text = "t",
+            .later_list = later_list,
+            .later_list_count = 1,
+            .later_blob = {(const uint8_t *)"z", 1},
+        },
 };
 
 /* Encoded for a peer of `version`, then decoded by us. */
@@ -55,8 +56,8 @@ static struct ps_msg pass(struct ps_decoder *d, uint16_t version,
     struct ps_msg back;
     size_t len;
 
-    assert_int_equal(
-        ps_codec_encode(msg, version, 0, out, sizeof(out), &len), 0);
+    assert_int_equal(ps_codec_encode(msg, version, 0, out, sizeof(out), &len),
+                     0);
     assert_true(len <= ps_codec_bound(msg));
     assert_int_equal(ps_codec_decode(d, msg->code, out + PS_FRAME_PREFIX,
                                      len - PS_FRAME_PREFIX, &back),
@@ -146,8 +147,7 @@ static void defaults_are_left_out_and_put_back(void **state)
     assert_string_equal(back.everything.text, "so \"it\" is");
     assert_int_equal(back.everything.later, 11);
     /* yes, a, b, e, blob, numbers, points: two bytes each, blob three. */
-    assert_int_equal(
-        ps_codec_encode(&plain, 2, 0, out, sizeof(out), &len), 0);
+    assert_int_equal(ps_codec_encode(&plain, 2, 0, out, sizeof(out), &len), 0);
     assert_int_equal(len, PS_FRAME_PREFIX + 1 + 7 * 2 + 1);
     /* Zero is not the default here, so it has to travel. */
     plain.everything.c = 0;
