@@ -11,9 +11,11 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-#define PS_YAML_FILE_MAX  (1024u * 1024u)
-#define PS_YAML_DEPTH_MAX 16u
-#define PS_YAML_KEY_MAX   64u
+#define PS_YAML_FILE_MAX    (1024u * 1024u)
+#define PS_YAML_DEPTH_MAX   16u
+#define PS_YAML_KEY_MAX     64u
+/* Keys and values together; each costs some hundred bytes while it is read. */
+#define PS_YAML_ENTRIES_MAX 16384u
 
 enum ps_yaml_kind {
     PS_YAML_SCALAR,     /* key: value */
@@ -31,8 +33,10 @@ struct ps_yaml_entry {
     enum ps_yaml_kind kind;
     bool null; /* Plain null, ~ or nothing at all. */
     unsigned index;
-    unsigned line; /* From 1. */
+    unsigned line; /* Of the value, from 1. */
     unsigned column;
+    unsigned key_line; /* Of the last key before it. */
+    unsigned key_column;
 };
 
 struct ps_yaml {

@@ -1,0 +1,704 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Loading: every row begins with its default; file, environment and command
+ * line replace the text in turn and leave their name; at the end each text
+ * becomes a value. All errors are collected, so that one run shows them all. */
+#include "conf/option.h"
+
+#include "base/alloc.h"
+#include "conf/options.h"
+#include "conf/value.h"
+#include "conf/yaml.h"
+
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define PATH_MAX_BYTES 128u
+
+struct loader {
+    struct ps_options *o;
+    const struct ps_option_input *in;
+    struct ps_str *report;
+    bool failed;
+};
+
+size_t ps_option_set_count(const struct ps_option_set *set)
+{
+    size_t n = 0;
+
+    for (size_t i = 0; i < set->table_count; i++) {
+        n += set->tables[i].count;
+    }
+    return n;
+}
+
+const struct ps_option *ps_option_set_row(const struct ps_option_set *set,
+                                          size_t i, size_t *ret_offset)
+{
+    const struct ps_option_table *t = set->tables;
+
+    while (i >= t->count) {
+        i -= t->count;
+        t++;
+        assert(t < set->tables + set->table_count);
+    }
+    if (ret_offset != NULL) {
+        *ret_offset = t->base + t->rows[i].offset;
+    }
+    return &t->rows[i];
+}
+
+const char *ps_option_set_default(const struct ps_option_set *set,
+                                  const struct ps_option *row)
+{
+    for (size_t i = 0; i < set->default_count; i++) {
+        if (strcmp(set->defaults[i].path, row->path) == 0) {
+            return set->defaults[i].text;
+        }
+    }
+    return row->text;
+}
+
+void ps_option_variable(const struct ps_option *row, struct ps_str *s)
+{
+    ps_str_add(s, "PSD_");
+    for (const char *p = row->path; *p != '\0'; p++) {
+        char c = *p >= 'a' && *p <= 'z' ? (char)(*p - 'a' + 'A') : *p;
+
+        ps_str_addf(s, "%c", c == '.' ? '_' : c);
+    }
+}
+
+char **ps_option_split(const char *text, size_t *ret_count)
+{
+    char **items = NULL;
+    size_t count = 0;
+
+    while (*text != '\0') {
+        size_t len = strcspn(text, ",");
+        size_t from = strspn(text, " ");
+        size_t to = len;
+
+        if (from > len) {
+            from = len;
+        }
+        while (to > from && text[to - 1] == ' ') {
+            to--;
+        }
+        items = ps_realloc(items, (count + 1) * sizeof(items[0]));
+        items[count] = ps_alloc(to - from + 1);
+        memcpy(items[count], text + from, to - from);
+        items[count++][to - from] = '\0';
+        text += len;
+        if (*text == ',') {
+            text++;
+        }
+    }
+    *ret_count = count;
+    return items;
+}
+
+static void slot_clear(struct ps_option_slot *s)
+{
+    for (size_t i = 0; i < s->item_count; i++) {
+        ps_free(s->items[i]);
+    }
+    ps_free(s->items);
+    ps_free(s->where);
+    s->items = NULL;
+    s->item_count = 0;
+    s->where = NULL;
+    s->expanded = false;
+}
+
+static void slot_add(struct ps_option_slot *s, const char *item)
+{
+    s->items = ps_realloc(s->items, (s->item_count + 1) * sizeof(s->items[0]));
+    s->items[s->item_count++] = ps_strdup(item);
+}
+
+/* Begin anew: what another source said is forgotten. */
+static void slot_reset(struct ps_option_slot *s, enum ps_option_from from,
+                       const char *where)
+{
+    slot_clear(s);
+    s->from = from;
+    s->where = ps_strdup(where);
+}
+
+/* From a single text, as outside of a file. */
+static void slot_set(struct ps_option_slot *s, enum ps_option_from from,
+                     const char *where, const char *text)
+{
+    slot_reset(s, from, where);
+    if (s->row->type == PS_OPTION_LIST) {
+        s->items = ps_option_split(text == NULL ? "" : text, &s->item_count);
+    } else {
+        slot_add(s, text == NULL ? "" : text);
+    }
+}
+
+static void slot_copy(struct ps_option_slot *s,
+                      const struct ps_option_slot *other)
+{
+    slot_reset(s, other->from, other->where);
+    for (size_t i = 0; i < other->item_count; i++) {
+        slot_add(s, other->items[i]);
+    }
+    s->expanded = other->expanded;
+}
+
+static bool slot_same(const struct ps_option_slot *a,
+                      const struct ps_option_slot *b)
+{
+    if (a->item_count != b->item_count) {
+        return false;
+    }
+    for (size_t i = 0; i < a->item_count; i++) {
+        if (strcmp(a->items[i], b->items[i]) != 0) {
+            return false;
+        }
+    }
+    return true;
+}
+
+static struct ps_option_slot *find(const struct ps_options *o, const char *path)
+{
+    for (size_t i = 0; i < o->count; i++) {
+        if (strcmp(o->slots[i].row->path, path) == 0) {
+            return &o->slots[i];
+        }
+    }
+    return NULL;
+}
+
+static void add_error(struct loader *l, const char *where, const char *fmt, ...)
+    __attribute__((format(printf, 3, 4)));
+
+static void add_error(struct loader *l, const char *where, const char *fmt, ...)
+{
+    va_list ap;
+
+    ps_str_addf(l->report, "%s: ", where);
+    va_start(ap, fmt);
+    ps_str_addv(l->report, fmt, ap);
+    va_end(ap);
+    ps_str_add(l->report, "\n");
+    l->failed = true;
+}
+
+static void add_unknown(struct loader *l, const char *where, const char *path)
+{
+    const char *near = ps_option_nearest(l->o->set, path);
+    char shown[PATH_MAX_BYTES * 4];
+    struct ps_str s;
+
+    ps_str_init(&s, shown, sizeof(shown));
+    ps_str_add_escaped(&s, path, strlen(path), PATH_MAX_BYTES);
+    if (near != NULL) {
+        add_error(l, where, "%s is not an option; did you mean %s?", shown,
+                  near);
+    } else {
+        add_error(l, where,
+                  "%s is not an option; --print-config=defaults lists them",
+                  shown);
+    }
+}
+
+/* Is `path` a section of which options are members? */
+static bool is_section(const struct ps_options *o, const char *path)
+{
+    size_t len = strlen(path);
+
+    for (size_t i = 0; i < o->count; i++) {
+        const char *p = o->slots[i].row->path;
+
+        if (strncmp(p, path, len) == 0 && p[len] == '.') {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* The row with `pairs` whose member `path` is, and the member's key. */
+static struct ps_option_slot *find_pairs(const struct ps_options *o,
+                                         const char *path, const char **ret_key)
+{
+    const char *dot = strrchr(path, '.');
+
+    for (size_t i = 0; i < o->count && dot != NULL; i++) {
+        const struct ps_option *row = o->slots[i].row;
+        size_t len = strlen(row->path);
+
+        if (row->pairs && len == (size_t)(dot - path) &&
+            strncmp(row->path, path, len) == 0) {
+            *ret_key = dot + 1;
+            return &o->slots[i];
+        }
+    }
+    return NULL;
+}
+
+static void add_refusal(struct loader *l, const struct ps_option *row,
+                        const struct ps_yaml_entry *e, const char *where)
+{
+    char takes[256];
+    struct ps_str s;
+
+    ps_str_init(&s, takes, sizeof(takes));
+    ps_value_describe(row, &s);
+    add_error(l, where, "%s is not a %s; write %s", row->path,
+              e->kind == PS_YAML_EMPTY_MAP ? "map" : "list", takes);
+}
+
+static void take_list(struct loader *l, struct ps_option_slot *s,
+                      const struct ps_yaml_entry *e, const char *where)
+{
+    bool fits = s->row->type == PS_OPTION_LIST &&
+                s->row->pairs == (e->kind == PS_YAML_EMPTY_MAP);
+
+    if (e->kind == PS_YAML_SCALAR && s->row->type == PS_OPTION_LIST) {
+        if (e->null) {
+            slot_reset(s, PS_OPTION_FROM_FILE, where);
+            return;
+        }
+        add_error(l, where, "%s takes a %s; write %s", s->row->path,
+                  s->row->pairs ? "map" : "list",
+                  s->row->pairs ? "{key: value}" : "[value]");
+    } else if (!fits) {
+        if (e->index == 0) {
+            add_refusal(l, s->row, e, where);
+        }
+    } else if (e->kind == PS_YAML_ITEM && e->null) {
+        add_error(l, where, "%s has an empty item; remove it", s->row->path);
+    } else {
+        if (e->kind != PS_YAML_ITEM || e->index == 0) {
+            slot_reset(s, PS_OPTION_FROM_FILE, where);
+        }
+        if (e->kind == PS_YAML_ITEM) {
+            slot_add(s, e->value);
+        }
+    }
+}
+
+static void take_pair(struct ps_option_slot *s, const char *key,
+                      const struct ps_yaml_entry *e, const char *where)
+{
+    size_t len = strlen(key) + strlen(e->value) + 2;
+    char *item = ps_alloc(len);
+    struct ps_str text;
+
+    if (s->from != PS_OPTION_FROM_FILE) {
+        slot_reset(s, PS_OPTION_FROM_FILE, where);
+    }
+    ps_str_init(&text, item, len);
+    ps_str_addf(&text, "%s=%s", key, e->null ? "" : e->value);
+    slot_add(s, item);
+    ps_free(item);
+}
+
+static char *new_place(const char *name, unsigned line, unsigned column)
+{
+    size_t cap = strlen(name) + 32;
+    char *place = ps_alloc(cap);
+    struct ps_str s;
+
+    ps_str_init(&s, place, cap);
+    ps_str_addf(&s, "%s:%u:%u", name, line, column);
+    return place;
+}
+
+static void take_known(struct loader *l, struct ps_option_slot *s,
+                       const struct ps_yaml_entry *e, const char *where)
+{
+    if (s->row->type == PS_OPTION_LIST || e->kind != PS_YAML_SCALAR) {
+        take_list(l, s, e, where);
+        return;
+    }
+    slot_set(s, PS_OPTION_FROM_FILE, where,
+             e->null && s->row->type == PS_OPTION_STRING ? "" : e->value);
+}
+
+static void take_stranger(struct loader *l, const struct ps_yaml_entry *e,
+                          const char *name, const char *where)
+{
+    if (is_section(l->o, e->path)) {
+        /* "section:" with all its options commented out is fine. */
+        if (!e->null && e->kind != PS_YAML_EMPTY_MAP) {
+            add_error(l, where, "%s is a section; write its options below it",
+                      e->path);
+        }
+        return;
+    }
+    char *key_where = new_place(name, e->key_line, e->key_column);
+
+    if (e->kind != PS_YAML_ITEM || e->index == 0) {
+        add_unknown(l, key_where, e->path);
+    }
+    ps_free(key_where);
+}
+
+static void take_entry(struct loader *l, const char *name,
+                       const struct ps_yaml_entry *e)
+{
+    char *where = new_place(name, e->line, e->column);
+    struct ps_option_slot *s = find(l->o, e->path);
+    const char *key;
+
+    if (s != NULL) {
+        take_known(l, s, e, where);
+    } else {
+        s = find_pairs(l->o, e->path, &key);
+        if (s != NULL && e->kind == PS_YAML_SCALAR) {
+            take_pair(s, key, e, where);
+        } else {
+            take_stranger(l, e, name, where);
+        }
+    }
+    ps_free(where);
+}
+
+/* PS_E_CONFIG for what the operator must correct in the contents. */
+static int take_file(struct loader *l)
+{
+    const struct ps_option_input *in = l->in;
+    const char *text = in->text;
+    size_t len = in->text_len;
+    char *owned = NULL;
+    struct ps_str report = *l->report;
+    struct ps_yaml y;
+    int rc;
+
+    if (text == NULL && in->file == NULL) {
+        return 0;
+    }
+    if (text == NULL) {
+        rc = ps_yaml_read(in->file, &owned, &len, l->report);
+        if (rc == PS_E_NOENT && in->file_optional) {
+            *l->report = report; /* Not an error after all. */
+            report.data[report.len] = '\0';
+            return 0;
+        }
+        if (rc != 0) {
+            return rc;
+        }
+        text = owned;
+    }
+    const char *name = in->file == NULL ? "configuration" : in->file;
+
+    rc = ps_yaml_parse(name, text, len, &y, l->report);
+    ps_free(owned);
+    if (rc != 0) {
+        return rc;
+    }
+    for (size_t i = 0; i < y.count; i++) {
+        take_entry(l, name, &y.entries[i]);
+    }
+    ps_yaml_fini(&y);
+    return 0;
+}
+
+/* "2" becomes "trace" by "1=debug 2=trace"; "100" becomes "100ms". */
+static void translate(const struct ps_option_alias *a, const char *value,
+                      struct ps_str *s)
+{
+    size_t len = strlen(value);
+
+    for (const char *p = a->values; p != NULL && *p != '\0';) {
+        size_t n = strcspn(p, " ");
+
+        if (n > len && memcmp(p, value, len) == 0 && p[len] == '=') {
+            ps_str_addf(s, "%.*s", (int)(n - len - 1), p + len + 1);
+            return;
+        }
+        p += n + strspn(p + n, " ");
+    }
+    ps_str_add(s, value);
+    if (a->unit != NULL && strspn(value, "0123456789.") == len) {
+        ps_str_add(s, a->unit);
+    }
+}
+
+static void take_variable(struct ps_option_slot *s, const char *name,
+                          const char *text)
+{
+    char where[PATH_MAX_BYTES + 32];
+    struct ps_str w;
+
+    ps_str_init(&w, where, sizeof(where));
+    ps_str_addf(&w, "environment %s", name);
+    slot_set(s, PS_OPTION_FROM_ENVIRONMENT, where, text);
+}
+
+/* Our own name says more than one that other programs know too. */
+static void take_environment(struct loader *l)
+{
+    for (size_t i = 0; i < l->o->count; i++) {
+        struct ps_option_slot *s = &l->o->slots[i];
+        const struct ps_option *row = s->row;
+        char name[PATH_MAX_BYTES + 8];
+        struct ps_str n;
+
+        ps_str_init(&n, name, sizeof(name));
+        ps_option_variable(row, &n);
+        const char *value = ps_value_getenv(l->in->env, name);
+
+        if (value != NULL) {
+            take_variable(s, name, value);
+            continue;
+        }
+        for (int a = 0; a < PS_OPTION_ALIASES_MAX; a++) {
+            const struct ps_option_alias *alias = &row->aliases[a];
+
+            if (alias->name == NULL) {
+                break;
+            }
+            value = ps_value_getenv(l->in->env, alias->name);
+            if (value == NULL) {
+                continue;
+            }
+            size_t cap = strlen(value) + 64;
+            char *text = ps_alloc(cap);
+            struct ps_str t;
+
+            ps_str_init(&t, text, cap);
+            translate(alias, value, &t);
+            take_variable(s, alias->name, text);
+            ps_free(text);
+            break;
+        }
+    }
+}
+
+static void take_overrides(struct loader *l)
+{
+    for (size_t i = 0; i < l->in->override_count; i++) {
+        const char *text = l->in->overrides[i];
+        size_t len = strcspn(text, "=");
+        char path[PATH_MAX_BYTES * 4];
+        struct ps_str p;
+
+        ps_str_init(&p, path, sizeof(path));
+        ps_str_add_escaped(&p, text, len, PATH_MAX_BYTES);
+        if (text[len] == '\0') {
+            add_error(l, "command line", "%s has no value; write %s=VALUE",
+                      path, path);
+            continue;
+        }
+        struct ps_option_slot *s = find(l->o, path);
+
+        if (s == NULL) {
+            add_unknown(l, "command line", path);
+            continue;
+        }
+        slot_set(s, PS_OPTION_FROM_COMMAND, "command line", text + len + 1);
+    }
+}
+
+static bool check_pair(const char *item, struct ps_str *why)
+{
+    size_t len = strcspn(item, "=");
+
+    if (item[len] == '=' && len > 0 && len <= PS_YAML_KEY_MAX &&
+        strspn(item, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
+                     "0123456789_-") == len) {
+        return true;
+    }
+    ps_str_add(why, "'");
+    ps_str_add_escaped(why, item, strlen(item), 64);
+    ps_str_add(why, "' is not a pair; write key=value");
+    return false;
+}
+
+static bool convert_list(struct ps_option_slot *s, void *member,
+                         struct ps_str *why)
+{
+    struct ps_option_list list = {.items = (const char *const *)s->items,
+                                  .count = s->item_count};
+
+    if (!ps_value_check_length(s->row, s->item_count, why)) {
+        return false;
+    }
+    for (size_t i = 0; i < s->item_count; i++) {
+        if (s->row->pairs && !check_pair(s->items[i], why)) {
+            return false;
+        }
+        if (!ps_value_check_text(s->row, s->items[i], why)) {
+            return false;
+        }
+    }
+    memcpy(member, &list, sizeof(list));
+    return true;
+}
+
+static bool convert_string(struct ps_option_slot *s,
+                           const struct ps_value_context *ctx, void *member,
+                           struct ps_str *why)
+{
+    if (s->row->expand && !s->expanded) {
+        char *text = ps_value_expand(s->items[0], ctx, why);
+
+        if (text == NULL) {
+            return false;
+        }
+        ps_free(s->items[0]);
+        s->items[0] = text;
+        s->expanded = true;
+    }
+    const char *text = s->items[0];
+
+    /* An empty text means that there is none: nothing to check, unless a
+     * length is asked for. */
+    if (!ps_value_check_length(s->row, strlen(text), why) ||
+        (text[0] != '\0' && !ps_value_check_text(s->row, text, why))) {
+        return false;
+    }
+    memcpy(member, &text, sizeof(text));
+    return true;
+}
+
+static void convert(struct loader *l, struct ps_option_slot *s, void *values)
+{
+    struct ps_value_context ctx = {.env = l->in->env, .memory = l->in->memory};
+    void *member = (char *)values + s->offset;
+    char data[512];
+    struct ps_str why;
+    bool ok;
+
+    ps_str_init(&why, data, sizeof(data));
+    if (s->row->type == PS_OPTION_LIST) {
+        ok = convert_list(s, member, &why);
+    } else if (s->row->type == PS_OPTION_STRING) {
+        ok = convert_string(s, &ctx, member, &why);
+    } else {
+        ok = ps_value_parse(s->row, s->items[0], &ctx, member, &why);
+    }
+    if (!ok) {
+        add_error(l, s->where, "%s: %s", s->row->path, data);
+    }
+}
+
+/* What a running program cannot change stays as it is. */
+static void keep_previous(struct loader *l, void *values)
+{
+    const struct ps_options *before = l->in->previous;
+
+    if (before == NULL) {
+        return;
+    }
+    assert(before->set == l->o->set);
+    for (size_t i = 0; i < l->o->count; i++) {
+        struct ps_option_slot *s = &l->o->slots[i];
+
+        if (s->row->reloadable || slot_same(s, &before->slots[i])) {
+            continue;
+        }
+        ps_str_addf(l->report,
+                    "%s: %s changes at the next start only; restart %s\n",
+                    s->where, s->row->path, l->o->set->program);
+        slot_copy(s, &before->slots[i]);
+        convert(l, s, values);
+    }
+}
+
+static struct ps_options *options_new(const struct ps_option_set *set)
+{
+    struct ps_options *o = ps_calloc(1, sizeof(*o));
+
+    o->set = set;
+    o->count = ps_option_set_count(set);
+    o->slots = ps_calloc(o->count, sizeof(o->slots[0]));
+    for (size_t i = 0; i < o->count; i++) {
+        struct ps_option_slot *s = &o->slots[i];
+
+        s->row = ps_option_set_row(set, i, &s->offset);
+        slot_set(s, PS_OPTION_FROM_DEFAULT, "default",
+                 ps_option_set_default(set, s->row));
+    }
+    return o;
+}
+
+int ps_options_load(const struct ps_option_set *set,
+                    const struct ps_option_input *in, void *values,
+                    struct ps_options **ret_options, struct ps_str *report)
+{
+    struct loader l = {.o = options_new(set), .in = in, .report = report};
+    int rc = take_file(&l);
+
+    if (rc != 0) {
+        goto free_options;
+    }
+    take_environment(&l);
+    take_overrides(&l);
+    /* Before the next step: a text may be wrong although it has to wait. */
+    for (size_t i = 0; i < l.o->count; i++) {
+        convert(&l, &l.o->slots[i], values);
+    }
+    if (!l.failed) {
+        keep_previous(&l, values);
+    }
+    if (l.failed) {
+        rc = PS_E_CONFIG;
+        goto free_options;
+    }
+    *ret_options = l.o;
+    return 0;
+
+free_options:
+    ps_options_free(l.o);
+    return rc;
+}
+
+void ps_options_free(struct ps_options *o)
+{
+    if (o == NULL) {
+        return;
+    }
+    for (size_t i = 0; i < o->count; i++) {
+        slot_clear(&o->slots[i]);
+    }
+    ps_free(o->slots);
+    ps_free(o);
+}
+
+enum ps_option_from ps_options_from(const struct ps_options *o,
+                                    const char *path)
+{
+    const struct ps_option_slot *s = find(o, path);
+
+    assert(s != NULL);
+    return s->from;
+}
+
+void ps_options_where(const struct ps_options *o, const char *path,
+                      struct ps_str *s)
+{
+    const struct ps_option_slot *slot = find(o, path);
+
+    assert(slot != NULL);
+    ps_str_add(s, slot->where);
+}
+
+void ps_options_text(const struct ps_options *o, const char *path,
+                     struct ps_str *s)
+{
+    const struct ps_option_slot *slot = find(o, path);
+
+    assert(slot != NULL);
+    for (size_t i = 0; i < slot->item_count; i++) {
+        ps_str_addf(s, "%s%s", i == 0 ? "" : ",", slot->items[i]);
+    }
+}
+
+void ps_options_compare(const struct ps_options *before,
+                        const struct ps_options *after,
+                        void (*each)(void *ctx, const struct ps_option *row),
+                        void *ctx)
+{
+    assert(before->set == after->set);
+    for (size_t i = 0; i < before->count; i++) {
+        if (!slot_same(&before->slots[i], &after->slots[i])) {
+            each(ctx, before->slots[i].row);
+        }
+    }
+}

@@ -1,0 +1,582 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "conf/value.h"
+
+#include "base/alloc.h"
+#include "base/num.h"
+
+#include <limits.h>
+#include <string.h>
+
+#define EXPANDED_MAX 4096u
+/* Digits after the point; the greatest unit times 10^3 must fit in 64 bits. */
+#define DECIMALS_MAX 3
+
+struct unit {
+    const char *name;
+    uint64_t factor;
+};
+
+static const struct unit sizes[] = {
+    {"B", 1},
+    {"KiB", UINT64_C(1) << 10},
+    {"MiB", UINT64_C(1) << 20},
+    {"GiB", UINT64_C(1) << 30},
+    {"TiB", UINT64_C(1) << 40},
+    {NULL, 0},
+};
+
+static const struct unit durations[] = {
+    {"us", 1000},
+    {"ms", 1000000},
+    {"s", 1000000000},
+    {"m", UINT64_C(60) * 1000000000},
+    {"h", UINT64_C(3600) * 1000000000},
+    {"d", UINT64_C(86400) * 1000000000},
+    {NULL, 0},
+};
+
+static const struct unit rates[] = {{"/s", 1}, {NULL, 0}};
+
+static const struct unit no_units[] = {{"", 1}, {NULL, 0}};
+
+static const struct unit *units_of(enum ps_option_type type)
+{
+    switch (type) {
+    case PS_OPTION_SIZE:
+        return sizes;
+    case PS_OPTION_DURATION:
+        return durations;
+    case PS_OPTION_RATE:
+        return rates;
+    case PS_OPTION_BOOL:
+    case PS_OPTION_INT:
+    case PS_OPTION_U64:
+    case PS_OPTION_MODE:
+    case PS_OPTION_STRING:
+    case PS_OPTION_ENUM:
+    case PS_OPTION_LIST:
+        break;
+    }
+    return no_units;
+}
+
+const char *ps_value_getenv(char *const *env, const char *name)
+{
+    size_t len = strlen(name);
+
+    for (; env != NULL && *env != NULL; env++) {
+        if (strncmp(*env, name, len) == 0 && (*env)[len] == '=') {
+            const char *value = *env + len + 1;
+
+            return value[0] == '\0' ? NULL : value;
+        }
+    }
+    return NULL;
+}
+
+int ps_value_word(const char *words, const char *word, size_t len)
+{
+    int i = 0;
+
+    for (const char *w = words;; w++, i++) {
+        size_t n = strcspn(w, "|");
+
+        if (n == len && memcmp(w, word, n) == 0) {
+            return i;
+        }
+        w += n;
+        if (*w == '\0') {
+            return -1;
+        }
+    }
+}
+
+/* A number as people write it, in the units of the type, or one of the type's
+ * own: exact to the unit of the result. */
+static void add_number(struct ps_str *s, enum ps_option_type type, int64_t n)
+{
+    const struct unit *best = units_of(type);
+
+    for (const struct unit *u = best; u->name != NULL; u++) {
+        if (n != 0 && (uint64_t)n % u->factor == 0) {
+            best = u;
+        }
+    }
+    if (type == PS_OPTION_DURATION && n == 0) {
+        ps_str_add(s, "0s");
+        return;
+    }
+    ps_str_addf(s, "%lld%s", (long long)(n / (int64_t)best->factor),
+                best->name);
+}
+
+static void add_range(const struct ps_option *row, struct ps_str *s)
+{
+    if (row->max != 0) {
+        ps_str_add(s, " from ");
+        add_number(s, row->type, row->min);
+        ps_str_add(s, " to ");
+        add_number(s, row->type, row->max);
+    } else if (row->min != 0) {
+        ps_str_add(s, " of at least ");
+        add_number(s, row->type, row->min);
+    }
+}
+
+/* "a, b or c" from "a|b|c". */
+static void add_words(struct ps_str *s, const char *words)
+{
+    for (const char *w = words; *w != '\0';) {
+        int n = (int)strcspn(w, "|");
+        const char *next = w + n;
+
+        if (*next == '|') {
+            next++;
+        }
+        if (w != words) {
+            ps_str_add(s, strchr(next, '|') == NULL && *next == '\0' ? " or "
+                                                                     : ", ");
+        }
+        ps_str_addf(s, "%.*s", n, w);
+        w = next;
+    }
+}
+
+static void add_lengths(const struct ps_option *row, const char *what,
+                        struct ps_str *s)
+{
+    if (row->min != 0 && row->max != 0) {
+        ps_str_addf(s, " of %lld to %lld %s", (long long)row->min,
+                    (long long)row->max, what);
+    } else if (row->max != 0) {
+        ps_str_addf(s, " of up to %lld %s", (long long)row->max, what);
+    } else if (row->min != 0) {
+        ps_str_addf(s, " of at least %lld %s", (long long)row->min, what);
+    }
+}
+
+void ps_value_describe(const struct ps_option *row, struct ps_str *s)
+{
+    switch (row->type) {
+    case PS_OPTION_BOOL:
+        ps_str_add(s, "true or false");
+        break;
+    case PS_OPTION_INT:
+    case PS_OPTION_U64:
+        ps_str_add(s, "a whole number");
+        add_range(row, s);
+        break;
+    case PS_OPTION_SIZE:
+        ps_str_add(s, "a size");
+        add_range(row, s);
+        ps_str_add(s, row->percent
+                          ? " with its unit (B, KiB, MiB, GiB, TiB or %)"
+                          : " with its unit (B, KiB, MiB, GiB or TiB)");
+        break;
+    case PS_OPTION_DURATION:
+        ps_str_add(s, "a duration");
+        add_range(row, s);
+        ps_str_add(s, " with its unit (us, ms, s, m, h or d)");
+        break;
+    case PS_OPTION_RATE:
+        ps_str_add(s, "a rate");
+        add_range(row, s);
+        ps_str_add(s, ", written as in 200/s");
+        break;
+    case PS_OPTION_MODE:
+        ps_str_add(s, "permission bits in octal, as in \"0660\"");
+        break;
+    case PS_OPTION_STRING:
+        ps_str_add(s, "a text");
+        add_lengths(row, "bytes", s);
+        break;
+    case PS_OPTION_ENUM:
+        add_words(s, row->words);
+        break;
+    case PS_OPTION_LIST:
+        ps_str_add(s, row->pairs ? "a map" : "a list");
+        add_lengths(row, row->pairs ? "entries" : "items", s);
+        break;
+    }
+    if (row->special != NULL) {
+        ps_str_addf(s, ", or %s", row->special);
+    }
+}
+
+static bool wrong(const struct ps_option *row, const char *text,
+                  const char *what, struct ps_str *why)
+{
+    ps_str_add(why, "'");
+    ps_str_add_escaped(why, text, strlen(text), 64);
+    ps_str_addf(why, "' %s; write ", what);
+    ps_value_describe(row, why);
+    return false;
+}
+
+/* Digits, a point, up to three digits; *ret_thousandths counts 1/1000. */
+static bool read_decimal(const char **at, uint64_t *ret_whole,
+                         uint64_t *ret_thousandths)
+{
+    const char *p = *at;
+    uint64_t whole = 0;
+    uint64_t part = 0;
+    int digits = 0;
+
+    if (*p < '0' || *p > '9') {
+        return false;
+    }
+    for (; *p >= '0' && *p <= '9'; p++) {
+        if (!ps_mul_u64(whole, 10, &whole) ||
+            !ps_add_u64(whole, (uint64_t)(*p - '0'), &whole)) {
+            return false;
+        }
+    }
+    if (*p == '.') {
+        for (p++; *p >= '0' && *p <= '9'; p++, digits++) {
+            part = part * 10 + (uint64_t)(*p - '0');
+            if (digits == DECIMALS_MAX) {
+                return false;
+            }
+        }
+        if (digits == 0) {
+            return false;
+        }
+    }
+    for (; digits < DECIMALS_MAX; digits++) {
+        part *= 10;
+    }
+    *ret_whole = whole;
+    *ret_thousandths = part;
+    *at = p;
+    return true;
+}
+
+static bool scale(uint64_t whole, uint64_t thousandths, uint64_t factor,
+                  uint64_t *ret)
+{
+    uint64_t n;
+
+    return ps_mul_u64(whole, factor, &n) &&
+           ps_add_u64(n, thousandths * factor / 1000, ret) && *ret <= INT64_MAX;
+}
+
+static bool in_range(const struct ps_option *row, int64_t n)
+{
+    return n >= row->min && (row->max == 0 || n <= row->max);
+}
+
+static bool parse_percent(const struct ps_option *row, const char *text,
+                          uint64_t whole, uint64_t thousandths, uint64_t memory,
+                          int64_t *ret, struct ps_str *why)
+{
+    uint64_t share = whole * 1000 + thousandths; /* Of 100,000. */
+
+    if (!row->percent) {
+        return wrong(row, text, "cannot be a share", why);
+    }
+    if (memory == 0) {
+        return wrong(row, text, "is a share of memory of unknown size", why);
+    }
+    if (whole > 100 || share > 100000) {
+        return wrong(row, text, "is more than all memory", why);
+    }
+    *ret = (int64_t)(memory / 100000 * share +
+                     memory % 100000 * share / 100000);
+    if (!in_range(row, *ret)) {
+        return wrong(row, text, "is out of range on this machine", why);
+    }
+    return true;
+}
+
+static bool parse_number(const struct ps_option *row, const char *text,
+                         const struct ps_value_context *ctx, int64_t *ret,
+                         struct ps_str *why)
+{
+    bool negative = row->type == PS_OPTION_INT && text[0] == '-';
+    bool plain = units_of(row->type) == no_units;
+    const char *p = negative ? text + 1 : text;
+    uint64_t whole;
+    uint64_t thousandths;
+    uint64_t n;
+
+    if (row->special != NULL && strcmp(text, row->special) == 0) {
+        *ret = row->special_value;
+        return true;
+    }
+    if (!read_decimal(&p, &whole, &thousandths) ||
+        (plain && memchr(text, '.', (size_t)(p - text)) != NULL)) {
+        return wrong(row, text, "is not a number that fits here", why);
+    }
+    if (row->type == PS_OPTION_SIZE && strcmp(p, "%") == 0) {
+        return parse_percent(row, text, whole, thousandths, ctx->memory, ret,
+                             why);
+    }
+    for (const struct unit *u = units_of(row->type); u->name != NULL; u++) {
+        if (strcmp(p, u->name) != 0) {
+            continue;
+        }
+        if (!scale(whole, thousandths, u->factor, &n)) {
+            return wrong(row, text, "is too large", why);
+        }
+        *ret = negative ? -(int64_t)n : (int64_t)n;
+        if (!in_range(row, *ret)) {
+            return wrong(row, text, "is out of range", why);
+        }
+        return true;
+    }
+    return wrong(row, text,
+                 plain        ? "is not a whole number"
+                 : *p == '\0' ? "has no unit"
+                              : "has a unit that does not exist",
+                 why);
+}
+
+static bool parse_bool(const struct ps_option *row, const char *text, bool *ret,
+                       struct ps_str *why)
+{
+    /* Even positions mean false. */
+    int i = ps_value_word("false|true|no|yes|off|on|0|1", text, strlen(text));
+
+    if (i < 0) {
+        return wrong(row, text, "is neither true nor false", why);
+    }
+    *ret = i % 2 == 1;
+    return true;
+}
+
+static bool parse_mode(const struct ps_option *row, const char *text,
+                       unsigned *ret, struct ps_str *why)
+{
+    unsigned mode = 0;
+    size_t len = strlen(text);
+
+    /* Three digits at least: 660 in decimal would be something else. */
+    if (len < 3 || len > 5 || strspn(text, "01234567") != len) {
+        return wrong(row, text, "is not a mode", why);
+    }
+    for (const char *p = text; *p != '\0'; p++) {
+        mode = mode * 8 + (unsigned)(*p - '0');
+    }
+    if (mode > 07777) {
+        return wrong(row, text, "is not a mode", why);
+    }
+    *ret = mode;
+    return true;
+}
+
+bool ps_value_parse(const struct ps_option *row, const char *text,
+                    const struct ps_value_context *ctx, void *member,
+                    struct ps_str *why)
+{
+    int64_t n;
+    int word;
+
+    switch (row->type) {
+    case PS_OPTION_BOOL:
+        return parse_bool(row, text, member, why);
+    case PS_OPTION_INT:
+        if (!parse_number(row, text, ctx, &n, why)) {
+            return false;
+        }
+        if (n < INT_MIN || n > INT_MAX) {
+            return wrong(row, text, "is too large", why);
+        }
+        *(int *)member = (int)n;
+        return true;
+    case PS_OPTION_U64:
+    case PS_OPTION_SIZE:
+    case PS_OPTION_DURATION:
+    case PS_OPTION_RATE:
+        if (!parse_number(row, text, ctx, &n, why)) {
+            return false;
+        }
+        *(uint64_t *)member = (uint64_t)n;
+        return true;
+    case PS_OPTION_MODE:
+        return parse_mode(row, text, member, why);
+    case PS_OPTION_ENUM:
+        word = ps_value_word(row->words, text, strlen(text));
+        if (word < 0) {
+            return wrong(row, text, "is not a known word", why);
+        }
+        *(int *)member = word;
+        return true;
+    case PS_OPTION_STRING:
+    case PS_OPTION_LIST:
+        break;
+    }
+    return wrong(row, text, "is of no known type", why);
+}
+
+int32_t ps_value_utf8(const unsigned char **at)
+{
+    static const int32_t least[] = {0, 0x80, 0x800, 0x10000};
+    const unsigned char *p = *at;
+    int more;
+    int32_t c;
+
+    if (*p < 0x80) {
+        *at = p + 1;
+        return *p;
+    }
+    if ((*p & 0xe0) == 0xc0) {
+        more = 1;
+        c = *p & 0x1f;
+    } else if ((*p & 0xf0) == 0xe0) {
+        more = 2;
+        c = *p & 0x0f;
+    } else if ((*p & 0xf8) == 0xf0) {
+        more = 3;
+        c = *p & 0x07;
+    } else {
+        return -1;
+    }
+    for (int i = 1; i <= more; i++) {
+        if ((p[i] & 0xc0) != 0x80) {
+            return -1;
+        }
+        c = c << 6 | (p[i] & 0x3f);
+    }
+    if (c < least[more] || c > 0x10ffff || (c >= 0xd800 && c <= 0xdfff)) {
+        return -1;
+    }
+    *at = p + more + 1;
+    return c;
+}
+
+bool ps_value_check_text(const struct ps_option *row, const char *text,
+                         struct ps_str *why)
+{
+    const unsigned char *p = (const unsigned char *)text;
+
+    while (*p != '\0') {
+        int32_t c = ps_value_utf8(&p);
+
+        if (c < 0x20 || (c >= 0x7f && c < 0xa0)) {
+            return wrong(row, text,
+                         c < 0 ? "is not UTF-8" : "has control characters",
+                         why);
+        }
+    }
+    return row->check == NULL || row->check(text, why);
+}
+
+bool ps_value_check_length(const struct ps_option *row, size_t length,
+                           struct ps_str *why)
+{
+    if (in_range(row, (int64_t)length)) {
+        return true;
+    }
+    ps_str_addf(why, "%zu %s; write ", length,
+                row->type == PS_OPTION_LIST ? "items" : "bytes");
+    ps_value_describe(row, why);
+    return false;
+}
+
+struct reference {
+    const char *name;
+    size_t name_len;
+    const char *otherwise; /* NULL: none. */
+    size_t otherwise_len;
+};
+
+static bool name_char(char c)
+{
+    return (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z') ||
+           (c >= '0' && c <= '9') || c == '_';
+}
+
+/* What follows a '$'. */
+static bool read_reference(const char **at, struct reference *ret)
+{
+    const char *p = *at;
+    bool braces = *p == '{';
+
+    *ret = (struct reference){.name = p + braces};
+    for (p += braces; name_char(*p); p++) {
+        ret->name_len++;
+    }
+    if (braces && p[0] == ':' && p[1] == '-') {
+        ret->otherwise = p + 2;
+        ret->otherwise_len = strcspn(p + 2, "}");
+        p += 2 + ret->otherwise_len;
+    }
+    if (ret->name_len == 0 || ret->name_len > 64 || (braces && *p != '}')) {
+        return false;
+    }
+    *at = p + braces;
+    return true;
+}
+
+char *ps_value_expand(const char *text, const struct ps_value_context *ctx,
+                      struct ps_str *why)
+{
+    char *data = ps_alloc(EXPANDED_MAX);
+    struct ps_str s;
+
+    ps_str_init(&s, data, EXPANDED_MAX);
+    for (const char *p = text; *p != '\0';) {
+        struct reference ref;
+        char name[65];
+
+        if (p[0] != '$' || p[1] == '$') {
+            ps_str_addf(&s, "%c", *p);
+            p += p[0] == '$' ? 2 : 1;
+            continue;
+        }
+        p++;
+        if (!read_reference(&p, &ref)) {
+            ps_str_add(why, "'$' is not followed by a name; write $NAME, "
+                            "${NAME}, ${NAME:-otherwise}, or $$ for the sign");
+            goto free_data;
+        }
+        memcpy(name, ref.name, ref.name_len);
+        name[ref.name_len] = '\0';
+        const char *value = ps_value_getenv(ctx->env, name);
+
+        if (value != NULL) {
+            ps_str_add(&s, value);
+        } else if (ref.otherwise != NULL) {
+            ps_str_addf(&s, "%.*s", (int)ref.otherwise_len, ref.otherwise);
+        } else {
+            ps_str_addf(why,
+                        "the variable %s is not set; set it or write the "
+                        "value here",
+                        name);
+            goto free_data;
+        }
+    }
+    if (s.cut) {
+        ps_str_addf(why, "longer than %u bytes with its variables; shorten it",
+                    EXPANDED_MAX - 1);
+        goto free_data;
+    }
+    return data;
+
+free_data:
+    ps_free(data);
+    return NULL;
+}
+
+size_t ps_value_member_size(enum ps_option_type type)
+{
+    switch (type) {
+    case PS_OPTION_BOOL:
+        return sizeof(bool);
+    case PS_OPTION_INT:
+    case PS_OPTION_ENUM:
+        return sizeof(int);
+    case PS_OPTION_MODE:
+        return sizeof(unsigned);
+    case PS_OPTION_U64:
+    case PS_OPTION_SIZE:
+    case PS_OPTION_DURATION:
+    case PS_OPTION_RATE:
+        return sizeof(uint64_t);
+    case PS_OPTION_STRING:
+        return sizeof(const char *);
+    case PS_OPTION_LIST:
+        return sizeof(struct ps_option_list);
+    }
+    return 0;
+}

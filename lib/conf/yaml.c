@@ -1,0 +1,477 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* libyaml's events, flattened. Its tree loader is not used: it follows aliases,
+ * and its cost grows with the square of the depth. Events come one by one, so
+ * the first that is too deep ends the work. */
+#include "conf/yaml.h"
+
+#include "base/alloc.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <yaml.h>
+
+#define PATH_CAP (PS_YAML_DEPTH_MAX * (PS_YAML_KEY_MAX + 1) + 1)
+
+struct level {
+    bool map;
+    bool have_key;
+    size_t path_len; /* Of the container itself. */
+    unsigned count;  /* Members so far. */
+    unsigned index;  /* Of the item that is due, in a list. */
+};
+
+struct key {
+    char *path;
+    yaml_mark_t mark;
+};
+
+struct reader {
+    yaml_parser_t parser;
+    const char *name;
+    const char *text;
+    struct ps_str *report;
+    struct ps_yaml yaml;
+    struct level levels[PS_YAML_DEPTH_MAX];
+    unsigned depth;
+    char path_data[PATH_CAP];
+    struct ps_str path;
+    yaml_mark_t key_mark;
+    struct key *keys;
+    size_t key_count;
+    size_t key_capacity;
+    unsigned documents;
+};
+
+static int fail(struct reader *r, yaml_mark_t mark, const char *fmt, ...)
+    __attribute__((format(printf, 3, 4)));
+
+static int fail(struct reader *r, yaml_mark_t mark, const char *fmt, ...)
+{
+    va_list ap;
+
+    ps_str_addf(r->report, "%s:%zu:%zu: ", r->name, mark.line + 1,
+                mark.column + 1);
+    va_start(ap, fmt);
+    ps_str_addv(r->report, fmt, ap);
+    va_end(ap);
+    ps_str_add(r->report, "\n");
+    return PS_E_CONFIG;
+}
+
+static void cut_path(struct reader *r, size_t len)
+{
+    r->path.len = len;
+    r->path.data[len] = '\0';
+}
+
+static bool key_ok(const char *key, size_t len)
+{
+    if (len == 0 || len > PS_YAML_KEY_MAX) {
+        return false;
+    }
+    for (size_t i = 0; i < len; i++) {
+        char c = key[i];
+
+        if (!((c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') ||
+              (c >= '0' && c <= '9') || c == '_' || c == '-')) {
+            return false;
+        }
+    }
+    return true;
+}
+
+static int take_key(struct reader *r, const yaml_event_t *ev)
+{
+    struct level *l = &r->levels[r->depth - 1];
+    const char *key = (const char *)ev->data.scalar.value;
+    size_t len = ev->data.scalar.length;
+
+    if (!key_ok(key, len)) {
+        char shown[80];
+        struct ps_str s;
+
+        ps_str_init(&s, shown, sizeof(shown));
+        ps_str_add_escaped(&s, key, len, 16);
+        return fail(r, ev->start_mark,
+                    "'%s' cannot be a key; use up to %u letters, digits, '_' "
+                    "and '-'",
+                    shown, PS_YAML_KEY_MAX);
+    }
+    cut_path(r, l->path_len);
+    ps_str_addf(&r->path, "%s%s", l->path_len == 0 ? "" : ".", key);
+    l->have_key = true;
+    l->count++;
+    r->key_mark = ev->start_mark;
+    if (r->key_count == r->key_capacity) {
+        r->key_capacity = r->key_capacity == 0 ? 64 : r->key_capacity * 2;
+        r->keys = ps_realloc(r->keys, r->key_capacity * sizeof(r->keys[0]));
+    }
+    r->keys[r->key_count++] = (struct key){.path = ps_strdup(r->path.data),
+                                           .mark = ev->start_mark};
+    return 0;
+}
+
+static bool is_null(const yaml_event_t *ev)
+{
+    const char *v = (const char *)ev->data.scalar.value;
+
+    return ev->data.scalar.style == YAML_PLAIN_SCALAR_STYLE &&
+           (v[0] == '\0' || strcmp(v, "~") == 0 || strcmp(v, "null") == 0 ||
+            strcmp(v, "Null") == 0 || strcmp(v, "NULL") == 0);
+}
+
+static int add_entry(struct reader *r, yaml_mark_t mark, struct ps_yaml_entry e)
+{
+    struct ps_yaml *y = &r->yaml;
+
+    if (y->count + r->key_count >= PS_YAML_ENTRIES_MAX) {
+        return fail(r, mark, "more than %u keys and values; shorten the file",
+                    PS_YAML_ENTRIES_MAX);
+    }
+    if (y->count == y->capacity) {
+        y->capacity = y->capacity == 0 ? 64 : y->capacity * 2;
+        y->entries = ps_realloc(y->entries,
+                                y->capacity * sizeof(y->entries[0]));
+    }
+    e.path = ps_strdup(r->path.data);
+    e.value = ps_strdup(e.value == NULL ? "" : e.value);
+    e.line = (unsigned)mark.line + 1;
+    e.column = (unsigned)mark.column + 1;
+    e.key_line = (unsigned)r->key_mark.line + 1;
+    e.key_column = (unsigned)r->key_mark.column + 1;
+    y->entries[y->count++] = e;
+    return 0;
+}
+
+static int take_scalar(struct reader *r, const yaml_event_t *ev)
+{
+    char *value = (char *)ev->data.scalar.value;
+    bool null = is_null(ev);
+
+    if (strlen(value) != ev->data.scalar.length) {
+        return fail(r, ev->start_mark,
+                    "zero byte in a value; remove the \"\\0\"");
+    }
+    if (r->depth == 0) {
+        if (null) {
+            return 0; /* An empty document. */
+        }
+        return fail(r, ev->start_mark,
+                    "the file is a single value; write 'key: value' lines");
+    }
+    struct level *l = &r->levels[r->depth - 1];
+
+    if (l->map && !l->have_key) {
+        return take_key(r, ev);
+    }
+    if (l->map) {
+        l->have_key = false;
+        return add_entry(r, ev->start_mark,
+                         (struct ps_yaml_entry){.value = value,
+                                                .kind = PS_YAML_SCALAR,
+                                                .null = null});
+    }
+    l->count++;
+    cut_path(r, l->path_len);
+    return add_entry(r, ev->start_mark,
+                     (struct ps_yaml_entry){.value = value,
+                                            .kind = PS_YAML_ITEM,
+                                            .null = null,
+                                            .index = l->index++});
+}
+
+static int begin(struct reader *r, const yaml_event_t *ev, bool map)
+{
+    if (r->depth == PS_YAML_DEPTH_MAX) {
+        return fail(r, ev->start_mark,
+                    "nested deeper than %u levels; flatten it",
+                    PS_YAML_DEPTH_MAX);
+    }
+    if (r->depth == 0 && !map) {
+        return fail(r, ev->start_mark,
+                    "the file is a list; write 'key: value' lines");
+    }
+    if (r->depth > 0) {
+        struct level *l = &r->levels[r->depth - 1];
+
+        if (l->map && !l->have_key) {
+            return fail(r, ev->start_mark,
+                        "a %s cannot be a key; use a plain word",
+                        map ? "map" : "list");
+        }
+        if (!l->map) {
+            l->count++;
+            cut_path(r, l->path_len);
+            ps_str_addf(&r->path, ".%u", l->index++);
+        }
+        l->have_key = false;
+    }
+    r->levels[r->depth++] = (struct level){.map = map, .path_len = r->path.len};
+    return 0;
+}
+
+static int end(struct reader *r, const yaml_event_t *ev)
+{
+    struct level *l = &r->levels[--r->depth];
+
+    cut_path(r, l->path_len);
+    if (l->count > 0 || r->depth == 0) {
+        return 0;
+    }
+    return add_entry(r, ev->start_mark,
+                     (struct ps_yaml_entry){.kind = l->map
+                                                        ? PS_YAML_EMPTY_MAP
+                                                        : PS_YAML_EMPTY_LIST});
+}
+
+static int refuse_extras(struct reader *r, const yaml_event_t *ev,
+                         const void *anchor, const void *tag)
+{
+    if (anchor != NULL) {
+        return fail(r, ev->start_mark,
+                    "anchors (&name) are not supported; write the value "
+                    "where it is needed");
+    }
+    if (tag != NULL) {
+        return fail(r, ev->start_mark,
+                    "tags (!name) are not supported; leave it out");
+    }
+    return 0;
+}
+
+static int take(struct reader *r, const yaml_event_t *ev)
+{
+    int rc;
+
+    switch (ev->type) {
+    case YAML_SCALAR_EVENT:
+        rc = refuse_extras(r, ev, ev->data.scalar.anchor, ev->data.scalar.tag);
+        return rc != 0 ? rc : take_scalar(r, ev);
+    case YAML_MAPPING_START_EVENT:
+        rc = refuse_extras(r, ev, ev->data.mapping_start.anchor,
+                           ev->data.mapping_start.tag);
+        return rc != 0 ? rc : begin(r, ev, true);
+    case YAML_SEQUENCE_START_EVENT:
+        rc = refuse_extras(r, ev, ev->data.sequence_start.anchor,
+                           ev->data.sequence_start.tag);
+        return rc != 0 ? rc : begin(r, ev, false);
+    case YAML_MAPPING_END_EVENT:
+    case YAML_SEQUENCE_END_EVENT:
+        return end(r, ev);
+    case YAML_ALIAS_EVENT:
+        return fail(r, ev->start_mark,
+                    "aliases (*name) are not supported; write the value where "
+                    "it is needed");
+    case YAML_DOCUMENT_START_EVENT:
+        if (r->documents++ > 0) {
+            return fail(r, ev->start_mark,
+                        "a second document begins; remove the '---'");
+        }
+        return 0;
+    case YAML_NO_EVENT:
+    case YAML_STREAM_START_EVENT:
+    case YAML_STREAM_END_EVENT:
+    case YAML_DOCUMENT_END_EVENT:
+        break;
+    }
+    return 0;
+}
+
+/* What libyaml itself found. Of bytes that are not UTF-8 it gives the offset
+ * only. */
+static int fail_parser(struct reader *r)
+{
+    const yaml_parser_t *p = &r->parser;
+    yaml_mark_t mark = p->problem_mark;
+    const char *what = p->problem == NULL ? "cannot be parsed" : p->problem;
+
+    if (p->error == YAML_MEMORY_ERROR) {
+        ps_str_addf(r->report, "%s: out of memory\n", r->name);
+        return PS_E_NOMEM;
+    }
+    if (p->error == YAML_READER_ERROR) {
+        mark = (yaml_mark_t){0};
+        for (size_t i = 0; i < p->problem_offset; i++) {
+            if (r->text[i] == '\n') {
+                mark.line++;
+                mark.column = 0;
+            } else {
+                mark.column++;
+            }
+        }
+        return fail(r, mark, "%s; save the file as UTF-8", what);
+    }
+    if (p->context != NULL) {
+        return fail(r, mark, "%s, %s that began at line %zu; correct it", what,
+                    p->context, p->context_mark.line + 1);
+    }
+    return fail(r, mark, "%s; correct it", what);
+}
+
+static int compare_keys(const void *a, const void *b)
+{
+    const struct key *x = a;
+    const struct key *y = b;
+    int order = strcmp(x->path, y->path);
+
+    if (order != 0) {
+        return order;
+    }
+    return x->mark.index < y->mark.index ? -1 : 1;
+}
+
+static int refuse_repeated(struct reader *r)
+{
+    if (r->key_count < 2) {
+        return 0;
+    }
+    qsort(r->keys, r->key_count, sizeof(r->keys[0]), compare_keys);
+    for (size_t i = 1; i < r->key_count; i++) {
+        const struct key *first = &r->keys[i - 1];
+        const struct key *second = &r->keys[i];
+
+        if (strcmp(first->path, second->path) == 0) {
+            return fail(r, second->mark,
+                        "%s was given before, at line %zu; keep one of them",
+                        second->path, first->mark.line + 1);
+        }
+    }
+    return 0;
+}
+
+static int parse_events(struct reader *r)
+{
+    for (;;) {
+        yaml_event_t ev;
+        int rc;
+
+        if (!yaml_parser_parse(&r->parser, &ev)) {
+            return fail_parser(r);
+        }
+        yaml_event_type_t type = ev.type;
+
+        rc = take(r, &ev);
+        yaml_event_delete(&ev);
+        if (rc != 0) {
+            return rc;
+        }
+        if (type == YAML_STREAM_END_EVENT) {
+            return refuse_repeated(r);
+        }
+    }
+}
+
+int ps_yaml_parse(const char *name, const char *text, size_t len,
+                  struct ps_yaml *ret_yaml, struct ps_str *report)
+{
+    if (len > PS_YAML_FILE_MAX) {
+        ps_str_addf(report, "%s: longer than %u bytes; shorten it\n", name,
+                    PS_YAML_FILE_MAX);
+        return PS_E_CONFIG;
+    }
+    struct reader *r = ps_calloc(1, sizeof(*r));
+    int rc;
+
+    r->name = name;
+    r->text = text;
+    r->report = report;
+    ps_str_init(&r->path, r->path_data, sizeof(r->path_data));
+    if (!yaml_parser_initialize(&r->parser)) {
+        ps_str_addf(report, "%s: out of memory\n", name);
+        ps_free(r);
+        return PS_E_NOMEM;
+    }
+    yaml_parser_set_encoding(&r->parser, YAML_UTF8_ENCODING);
+    yaml_parser_set_input_string(&r->parser, (const unsigned char *)text, len);
+    rc = parse_events(r);
+    yaml_parser_delete(&r->parser);
+    for (size_t i = 0; i < r->key_count; i++) {
+        ps_free(r->keys[i].path);
+    }
+    ps_free(r->keys);
+    if (rc == 0) {
+        *ret_yaml = r->yaml;
+    } else {
+        ps_yaml_fini(&r->yaml);
+    }
+    ps_free(r);
+    return rc;
+}
+
+/* One byte more than allowed is read, to see that there is more. */
+static int read_all(int fd, const char *path, char *text, size_t *ret_len,
+                    struct ps_str *report)
+{
+    size_t len = 0;
+
+    while (len <= PS_YAML_FILE_MAX) {
+        ssize_t n = read(fd, text + len, PS_YAML_FILE_MAX + 1 - len);
+
+        if (n < 0 && errno == EINTR) {
+            continue;
+        }
+        if (n < 0) {
+            ps_str_addf(report, "%s: cannot be read: %s\n", path,
+                        strerror(errno));
+            return PS_E_IO;
+        }
+        if (n == 0) {
+            *ret_len = len;
+            return 0;
+        }
+        len += (size_t)n;
+    }
+    ps_str_addf(report, "%s: longer than %u bytes; shorten it\n", path,
+                PS_YAML_FILE_MAX);
+    return PS_E_CONFIG;
+}
+
+int ps_yaml_read(const char *path, char **ret_text, size_t *ret_len,
+                 struct ps_str *report)
+{
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    struct stat st;
+    int rc;
+
+    if (fd < 0 && errno == ENOENT) {
+        ps_str_addf(report, "%s: does not exist; create it or name another\n",
+                    path);
+        return PS_E_NOENT;
+    }
+    if (fd < 0) {
+        ps_str_addf(report, "%s: cannot be opened: %s\n", path,
+                    strerror(errno));
+        return PS_E_IO;
+    }
+    if (fstat(fd, &st) == 0 && S_ISREG(st.st_mode) &&
+        (st.st_mode & S_IWOTH) != 0) {
+        ps_str_addf(report, "%s: everybody may write it; run chmod o-w on it\n",
+                    path);
+        close(fd);
+        return PS_E_CONFIG;
+    }
+    char *text = ps_alloc(PS_YAML_FILE_MAX + 1);
+
+    rc = read_all(fd, path, text, ret_len, report);
+    close(fd);
+    if (rc != 0) {
+        ps_free(text);
+        return rc;
+    }
+    *ret_text = text;
+    return 0;
+}
+
+void ps_yaml_fini(struct ps_yaml *y)
+{
+    for (size_t i = 0; i < y->count; i++) {
+        ps_free(y->entries[i].path);
+        ps_free(y->entries[i].value);
+    }
+    ps_free(y->entries);
+    *y = (struct ps_yaml){0};
+}
