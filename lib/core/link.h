@@ -42,6 +42,11 @@ void ps_link_open(struct ps_link *l, ps_conn_id conn, bool resumed,
 /* The connection is gone; the link waits. */
 void ps_link_close(struct ps_link *l, ps_time now);
 ps_conn_id ps_link_conn(const struct ps_link *l); /* 0: none. */
+/* For the accepting side, when a session comes back: may it be resumed? Not
+ * before something has arrived since numbers last started at 1: until then
+ * the peer may never have seen the welcome that said so, and would go on with
+ * its old numbers. */
+bool ps_link_resumable(const struct ps_link *l);
 
 /* Send in sequence. Takes over one reference of `parcel`. Kept, and sent when
  * there is a connection and fewer than PS_LINK_IN_FLIGHT_MAX are under way. */
@@ -51,8 +56,9 @@ void ps_link_send(struct ps_link *l, struct ps_parcel *parcel, ps_time now,
 void ps_link_tell(struct ps_link *l, const struct ps_msg *msg, ps_time now,
                   struct ps_effects *fx);
 
-/* For every message that arrives on the link's connection: takes in the
- * acknowledgement, filters duplicates. True: deliver it. */
+/* For every message that arrives on the link's connection behind hello and
+ * welcome: takes in the acknowledgement, filters duplicates. True: deliver it;
+ * false for a duplicate and for `ack`. */
 bool ps_link_receive(struct ps_link *l, const struct ps_msg *msg, ps_time now,
                      struct ps_effects *fx);
 /* Would ps_link_receive deliver this sequence number? Changes nothing; for

@@ -1,0 +1,214 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A window for one direction, a duplicate filter for the other, and the
+ * acknowledgement that rides on whatever is sent. */
+#include "core/link.h"
+
+#include "base/alloc.h"
+#include "core/dedup.h"
+#include "core/window.h"
+
+#include <string.h>
+
+/* Arrivals that may wait for something to carry their acknowledgement: a
+ * fraction of the window, so that the sender never runs dry. */
+#define ACK_PENDING_MAX 64u
+
+struct ps_link {
+    struct ps_window window;
+    struct ps_dedup dedup;
+    ps_conn_id conn;
+    ps_time ack_delay;
+    ps_time ack_due;      /* PS_TIME_NEVER: nothing to acknowledge. */
+    uint32_t ack_pending; /* Arrivals since the last acknowledgement. */
+    bool heard;           /* Since numbers started at 1. */
+    uint64_t resent;
+};
+
+struct ps_link *ps_link_new(const struct ps_link_options *opt,
+                            struct ps_rng *rng)
+{
+    struct ps_link *l = ps_calloc(1, sizeof(*l));
+    ps_time timeout = opt->resend_timeout != 0 ? opt->resend_timeout
+                                               : PS_SECONDS(1);
+    ps_time timeout_max = opt->resend_max != 0 ? opt->resend_max
+                                               : PS_SECONDS(5);
+
+    if (timeout_max < timeout) {
+        timeout_max = timeout;
+    }
+    ps_window_init(&l->window, timeout, timeout_max, rng);
+    l->ack_delay = opt->ack_delay != 0 ? opt->ack_delay : PS_MILLIS(20);
+    l->ack_due = PS_TIME_NEVER;
+    return l;
+}
+
+void ps_link_free(struct ps_link *l)
+{
+    if (l == NULL) {
+        return;
+    }
+    ps_window_fini(&l->window);
+    ps_free(l);
+}
+
+static void acknowledged(struct ps_link *l)
+{
+    l->ack_due = PS_TIME_NEVER;
+    l->ack_pending = 0;
+}
+
+static void transmit(struct ps_link *l, struct ps_window_entry *e, uint64_t seq,
+                     struct ps_effects *fx)
+{
+    if (e->again) {
+        l->resent++;
+    }
+    e->again = true;
+    ps_effects_send(fx, l->conn, seq, l->dedup.received,
+                    ps_parcel_ref(e->parcel));
+    acknowledged(l);
+}
+
+/* Send what may be under way and is not. */
+static void pump(struct ps_link *l, ps_time now, struct ps_effects *fx)
+{
+    struct ps_window_entry *e;
+    uint64_t seq;
+
+    if (l->conn == 0) {
+        return;
+    }
+    while ((e = ps_window_next(&l->window, now, &seq)) != NULL) {
+        transmit(l, e, seq, fx);
+    }
+}
+
+static void send_ack(struct ps_link *l, struct ps_effects *fx)
+{
+    const struct ps_msg msg = {
+        .code = PS_MSG_ACK,
+        .ack = l->dedup.received,
+    };
+
+    ps_effects_tell(fx, l->conn, &msg);
+    acknowledged(l);
+}
+
+void ps_link_open(struct ps_link *l, ps_conn_id conn, bool resumed,
+                  uint64_t peer_received, ps_time now, struct ps_effects *fx)
+{
+    l->conn = conn;
+    if (resumed) {
+        ps_window_ack(&l->window, peer_received, now);
+        ps_window_rewind(&l->window);
+    } else {
+        ps_window_reset(&l->window);
+        ps_dedup_reset(&l->dedup);
+        acknowledged(l);
+        l->heard = false;
+    }
+    pump(l, now, fx);
+}
+
+void ps_link_close(struct ps_link *l, ps_time now)
+{
+    (void)now;
+    l->conn = 0;
+}
+
+ps_conn_id ps_link_conn(const struct ps_link *l)
+{
+    return l->conn;
+}
+
+bool ps_link_resumable(const struct ps_link *l)
+{
+    return l->heard;
+}
+
+void ps_link_send(struct ps_link *l, struct ps_parcel *parcel, ps_time now,
+                  struct ps_effects *fx)
+{
+    ps_window_push(&l->window, parcel);
+    pump(l, now, fx);
+}
+
+void ps_link_tell(struct ps_link *l, const struct ps_msg *msg, ps_time now,
+                  struct ps_effects *fx)
+{
+    ps_link_send(l, ps_parcel_new(msg, NULL, 0), now, fx);
+}
+
+bool ps_link_receive(struct ps_link *l, const struct ps_msg *msg, ps_time now,
+                     struct ps_effects *fx)
+{
+    l->heard = true;
+    if (ps_window_ack(&l->window, msg->ack, now)) {
+        pump(l, now, fx);
+    }
+    if (msg->seq == 0) {
+        return msg->code != PS_MSG_ACK;
+    }
+    if (!ps_dedup_add(&l->dedup, msg->seq)) {
+        /* The sender has not heard of it. Not here but at the next tick,
+         * because duplicates come in crowds and one answer does for all. */
+        l->ack_due = now;
+        return false;
+    }
+    l->ack_pending++;
+    if (l->ack_pending >= ACK_PENDING_MAX && l->conn != 0) {
+        send_ack(l, fx);
+    } else if (l->ack_due == PS_TIME_NEVER) {
+        l->ack_due = ps_time_add(now, l->ack_delay);
+    }
+    return true;
+}
+
+bool ps_link_is_new(const struct ps_link *l, uint64_t seq)
+{
+    return seq == 0 || ps_dedup_is_new(&l->dedup, seq);
+}
+
+uint64_t ps_link_received(const struct ps_link *l)
+{
+    return l->dedup.received;
+}
+
+uint32_t ps_link_in_flight(const struct ps_link *l)
+{
+    return l->window.count;
+}
+
+uint64_t ps_link_in_flight_bytes(const struct ps_link *l)
+{
+    return l->window.bytes;
+}
+
+uint64_t ps_link_resent(const struct ps_link *l)
+{
+    return l->resent;
+}
+
+void ps_link_tick(struct ps_link *l, ps_time now, struct ps_effects *fx)
+{
+    struct ps_window_entry *e;
+    uint64_t seq = 0;
+
+    if (l->conn == 0) {
+        return;
+    }
+    while ((e = ps_window_due(&l->window, now, &seq)) != NULL) {
+        transmit(l, e, seq, fx);
+    }
+    if (l->ack_due <= now) {
+        send_ack(l, fx);
+    }
+}
+
+ps_time ps_link_deadline(const struct ps_link *l)
+{
+    if (l->conn == 0) {
+        return PS_TIME_NEVER;
+    }
+    return ps_time_min(l->window.deadline, l->ack_due);
+}
