@@ -1,0 +1,623 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* One run: daemons first (when none run here), then the workers, then waiting
+ * for the first failure or the last success, and the end of everything.
+ *
+ *     psched ready -> psservers and agents ready -> workers
+ *     all workers ended, or one failed, or a signal
+ *     -> TERM to workers, grace, KILL; TERM to daemons, grace, KILL
+ *     -> KILL to every descendant that is left
+ *
+ * A private trio lives in a folder of its own under $TMPDIR. */
+#include "pslaunch.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/signalfd.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+struct run {
+    const struct plan *plan;
+    struct child *child; /* Daemons, then workers. */
+    uint32_t child_count;
+    uint32_t workers_alive;
+    int signals; /* signalfd */
+    uint32_t interrupts;
+    const struct child *first_failed;
+    char dir[256]; /* Of the private trio; empty: none. */
+    uint16_t sched_port;
+    bool stopping;
+};
+
+static uint64_t now_ms(void)
+{
+    struct timespec t;
+
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec * 1000 + (uint64_t)t.tv_nsec / 1000000;
+}
+
+/* ------------------------------------------------------------------ waiting */
+
+static void describe_status(int status, char *text, size_t cap)
+{
+    if (WIFSIGNALED(status)) {
+        snprintf(text, cap, "was killed by signal %d (%s)", WTERMSIG(status),
+                 strsignal(WTERMSIG(status)));
+    } else {
+        snprintf(text, cap, "exited with code %d", WEXITSTATUS(status));
+    }
+}
+
+static int exit_code(int status)
+{
+    return WIFSIGNALED(status) ? 128 + WTERMSIG(status)
+                               : WEXITSTATUS(status);
+}
+
+static void child_ended(struct run *r, struct child *c, int status)
+{
+    char text[96];
+
+    c->ended = true;
+    c->status = status;
+    c->pid = 0;
+    if (c->daemon) {
+        if (!r->stopping) {
+            describe_status(status, text, sizeof(text));
+            fprintf(stderr, "pslaunch: %s %s\n", c->what, text);
+        }
+        return;
+    }
+    r->workers_alive--;
+    if (status != 0 && r->first_failed == NULL && !r->stopping) {
+        r->first_failed = c;
+    }
+}
+
+static void reap(struct run *r)
+{
+    int status;
+    pid_t pid;
+
+    while ((pid = waitpid(-1, &status, WNOHANG)) > 0) {
+        for (uint32_t i = 0; i < r->child_count; i++) {
+            if (r->child[i].pid == pid) {
+                child_ended(r, &r->child[i], status);
+            }
+        }
+    }
+}
+
+static void take_signals(struct run *r)
+{
+    struct signalfd_siginfo info;
+
+    while (read(r->signals, &info, sizeof(info)) == (ssize_t)sizeof(info)) {
+        if (info.ssi_signo != SIGCHLD) {
+            r->interrupts++;
+        }
+    }
+    reap(r);
+}
+
+/* Serve streams and signals until something happens or the time is up. */
+static void serve(struct run *r, uint64_t until_ms)
+{
+    struct pollfd *fds = calloc(2 * r->child_count + 1, sizeof(*fds));
+    struct stream **of = calloc(2 * r->child_count + 1, sizeof(struct stream *));
+    uint64_t now = now_ms();
+    nfds_t n = 0;
+
+    if (fds == NULL || of == NULL) {
+        abort();
+    }
+    fds[n++] = (struct pollfd){.fd = r->signals, .events = POLLIN};
+    for (uint32_t i = 0; i < r->child_count; i++) {
+        struct stream *both[2] = {r->child[i].out, r->child[i].err};
+
+        for (int k = 0; k < 2; k++) {
+            if (both[k] != NULL && both[k]->in >= 0) {
+                of[n] = both[k];
+                fds[n++] =
+                    (struct pollfd){.fd = both[k]->in, .events = POLLIN};
+            }
+        }
+    }
+    if (poll(fds, n, until_ms <= now ? 0 : (int)(until_ms - now)) > 0) {
+        for (nfds_t i = 1; i < n; i++) {
+            if (fds[i].revents != 0 && !stream_read(of[i])) {
+                stream_close(of[i]);
+            }
+        }
+        if (fds[0].revents != 0) {
+            take_signals(r);
+        }
+    }
+    free(fds);
+    free(of);
+}
+
+/* ----------------------------------------------------------------- starting */
+
+static struct stream *open_stream(int in, int out, int file, const char *tag)
+{
+    struct stream *s = malloc(sizeof(*s));
+
+    if (s == NULL) {
+        abort();
+    }
+    stream_init(s, in, out, file, tag);
+    return s;
+}
+
+static bool start_child(struct run *r, struct child *c, char *const *argv,
+                        char **env, const char *tag, int file, int keep)
+{
+    int out[2];
+    int err[2];
+    struct spawn s = {.argv = argv, .env = env, .keep = keep};
+
+    if (pipe2(out, O_CLOEXEC) != 0 || pipe2(err, O_CLOEXEC) != 0) {
+        perror("pslaunch: pipe");
+        return false;
+    }
+    s.out = out[1];
+    s.err = err[1];
+    c->pid = process_start(&s);
+    close(out[1]);
+    close(err[1]);
+    if (c->pid < 0) {
+        perror("pslaunch: fork");
+        c->pid = 0;
+        return false;
+    }
+    c->out = open_stream(out[0], c->daemon ? STDERR_FILENO : STDOUT_FILENO,
+                         file, tag);
+    c->err = open_stream(err[0], STDERR_FILENO, file >= 0 ? dup(file) : -1,
+                         tag);
+    r->child_count++;
+    return true;
+}
+
+/* Our programs lie beside us when installed, in sibling folders when built. */
+static void find_program(const char *name, char *path, size_t cap)
+{
+    char self[512];
+    const char *given = getenv("PSKV_BINDIR");
+    ssize_t n = readlink("/proc/self/exe", self, sizeof(self) - 1);
+    char *slash;
+
+    if (given != NULL) {
+        snprintf(path, cap, "%s/%s", given, name);
+        return;
+    }
+    self[n > 0 ? n : 0] = '\0';
+    slash = strrchr(self, '/');
+    if (slash != NULL) {
+        *slash = '\0';
+    }
+    snprintf(path, cap, "%s/%s", self, name);
+    if (access(path, X_OK) == 0) {
+        struct stat st;
+
+        if (stat(path, &st) == 0 && S_ISREG(st.st_mode)) {
+            return;
+        }
+    }
+    snprintf(path, cap, "%s/../%s/%s", self, name, name);
+    if (access(path, X_OK) != 0) {
+        snprintf(path, cap, "%s", name); /* From PATH. */
+    }
+}
+
+/* The daemon writes a newline to its --ready-fd when it serves. */
+static bool await_ready(struct run *r, int fd, const struct child *c)
+{
+    uint64_t end = now_ms() + r->plan->start_timeout_ms;
+    char byte;
+
+    fcntl(fd, F_SETFL, O_NONBLOCK);
+    for (;;) {
+        ssize_t n = read(fd, &byte, 1);
+
+        if (n == 1) {
+            return true;
+        }
+        if (n == 0 || c->ended || r->interrupts > 0) {
+            if (r->interrupts == 0) {
+                fprintf(stderr, "pslaunch: %s ended before it was ready\n",
+                        c->what);
+            }
+            return false;
+        }
+        if (now_ms() >= end) {
+            fprintf(stderr,
+                    "pslaunch: %s was not ready within %.1f s; "
+                    "--start-timeout gives it more, --log-level info tells "
+                    "what it does\n",
+                    c->what, (double)r->plan->start_timeout_ms / 1000);
+            return false;
+        }
+        {
+            struct pollfd p = {.fd = fd, .events = POLLIN};
+
+            poll(&p, 1, 20);
+        }
+        serve(r, 0);
+    }
+}
+
+/* Start a daemon with `extra` options; *ret_ready is the pipe to await. */
+static bool start_daemon(struct run *r, const char *program, uint32_t number,
+                         const char *const *extra, int *ret_ready)
+{
+    struct child *c = &r->child[r->child_count];
+    char path[600];
+    char ready_text[16];
+    const char *argv[32];
+    char tag[32];
+    int ready[2];
+    int n = 0;
+    bool ok;
+
+    find_program(program, path, sizeof(path));
+    if (pipe2(ready, O_CLOEXEC) != 0) {
+        perror("pslaunch: pipe");
+        return false;
+    }
+    snprintf(ready_text, sizeof(ready_text), "%d", ready[1]);
+    argv[n++] = path;
+    argv[n++] = "--ready-fd";
+    argv[n++] = ready_text;
+    argv[n++] = "--log-level";
+    argv[n++] = r->plan->log_level;
+    argv[n++] = "-c";
+    argv[n++] = "/dev/null"; /* Not the host's configuration. */
+    while (*extra != NULL && n < 31) {
+        argv[n++] = *extra++;
+    }
+    argv[n] = NULL;
+    c->daemon = true;
+    snprintf(c->what, sizeof(c->what), "%s %u", program, number);
+    snprintf(tag, sizeof(tag), "[%s %u] ", program, number);
+    ok = start_child(r, c, (char *const *)argv, NULL, tag, -1, ready[1]);
+    close(ready[1]);
+    *ret_ready = ready[0];
+    return ok;
+}
+
+static bool read_port(const char *path, uint16_t *ret_port)
+{
+    FILE *f = fopen(path, "re");
+    unsigned port = 0;
+    bool ok = f != NULL && fscanf(f, "%u", &port) == 1 && port < 65536;
+
+    if (f != NULL) {
+        fclose(f);
+    }
+    *ret_port = (uint16_t)port;
+    return ok;
+}
+
+static bool start_sched(struct run *r)
+{
+    char port_file[300];
+    int ready;
+    bool ok;
+
+    snprintf(port_file, sizeof(port_file), "%s/psched.port", r->dir);
+    {
+        const char *extra[] = {"-o", "listen.port=0", "--port-file",
+                               port_file, NULL};
+
+        if (!start_daemon(r, "psched", 0, extra, &ready)) {
+            return false;
+        }
+    }
+    ok = await_ready(r, ready, &r->child[r->child_count - 1]) &&
+         read_port(port_file, &r->sched_port);
+    close(ready);
+    return ok;
+}
+
+static bool start_members(struct run *r)
+{
+    uint32_t count = r->plan->servers + r->plan->nodes;
+    int *ready = calloc(count, sizeof(int));
+    const struct child *first = &r->child[r->child_count];
+    char sched[32];
+    bool ok = ready != NULL;
+    uint32_t started = 0;
+
+    snprintf(sched, sizeof(sched), "127.0.0.1:%u", r->sched_port);
+    for (uint32_t i = 0; ok && i < count; i++) {
+        bool server = i < r->plan->servers;
+        uint32_t number = server ? i : i - r->plan->servers;
+        char name[64];
+        char socket[400];
+        const char *extra[] = {"--sched", sched, "-o", name, "-o",
+                               server ? "listen.port=0" : socket, NULL};
+
+        snprintf(name, sizeof(name), "node.name=%s%u",
+                 server ? "ps" : "node", number);
+        snprintf(socket, sizeof(socket), "client.socket=%s/agent%u.sock",
+                 r->dir, number);
+        ok = start_daemon(r, server ? "psserver" : "psworker-agent", number,
+                          extra, &ready[i]);
+        started = i + 1;
+    }
+    for (uint32_t i = 0; i < started; i++) {
+        ok = ok && await_ready(r, ready[i], &first[i]);
+        close(ready[i]);
+    }
+    free(ready);
+    return ok;
+}
+
+static bool start_trio(struct run *r)
+{
+    const char *tmp = getenv("TMPDIR");
+
+    snprintf(r->dir, sizeof(r->dir), "%s/pskv-XXXXXX",
+             tmp != NULL && strlen(tmp) < 80 ? tmp : "/tmp");
+    if (mkdtemp(r->dir) == NULL) {
+        fprintf(stderr, "pslaunch: cannot make a folder %s: %s\n", r->dir,
+                strerror(errno));
+        r->dir[0] = '\0';
+        return false;
+    }
+    return start_sched(r) && start_members(r);
+}
+
+static int open_log(const struct plan *p, uint32_t rank)
+{
+    char path[600];
+    int fd;
+
+    if (p->output_dir == NULL) {
+        return -1;
+    }
+    snprintf(path, sizeof(path), "%s/rank-%u.log", p->output_dir, rank);
+    fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC, 0666);
+    if (fd < 0) {
+        fprintf(stderr, "pslaunch: cannot write %s: %s\n", path,
+                strerror(errno));
+    }
+    return fd;
+}
+
+static void worker_socket(const struct run *r, uint32_t rank, char *path,
+                          size_t cap)
+{
+    if (r->plan->socket != NULL) {
+        snprintf(path, cap, "%s", r->plan->socket);
+    } else {
+        snprintf(path, cap, "%s/agent%u.sock", r->dir,
+                 plan_node_of(r->plan, rank));
+    }
+}
+
+static bool start_workers(struct run *r)
+{
+    for (uint32_t rank = 0; rank < r->plan->workers; rank++) {
+        struct child *c = &r->child[r->child_count];
+        char socket[400];
+        char tag[32] = "";
+        char **env;
+        bool ok;
+
+        worker_socket(r, rank, socket, sizeof(socket));
+        env = plan_worker_env(r->plan, rank, socket, r->sched_port);
+        snprintf(c->what, sizeof(c->what), "rank %u", rank);
+        if (r->plan->output == OUTPUT_TAGGED) {
+            snprintf(tag, sizeof(tag), "[%u] ", rank);
+        }
+        ok = start_child(r, c, r->plan->command, env, tag,
+                         open_log(r->plan, rank), -1);
+        plan_free_env(env);
+        if (!ok) {
+            return false;
+        }
+        r->workers_alive++;
+    }
+    return true;
+}
+
+/* ------------------------------------------------------------------- ending */
+
+static bool any_alive(const struct run *r, bool daemons)
+{
+    for (uint32_t i = 0; i < r->child_count; i++) {
+        if (r->child[i].daemon == daemons && r->child[i].pid != 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static void signal_group(const struct run *r, bool daemons, int sig)
+{
+    for (uint32_t i = 0; i < r->child_count; i++) {
+        if (r->child[i].daemon == daemons && r->child[i].pid != 0) {
+            kill(-r->child[i].pid, sig);
+        }
+    }
+}
+
+/* TERM, the time of grace, KILL; a second interrupt means now. */
+static void end_group(struct run *r, bool daemons)
+{
+    uint64_t end = now_ms() + r->plan->grace_ms;
+
+    signal_group(r, daemons, SIGTERM);
+    while (any_alive(r, daemons) && now_ms() < end && r->interrupts < 2) {
+        serve(r, end);
+    }
+    signal_group(r, daemons, SIGKILL);
+    while (any_alive(r, daemons)) {
+        serve(r, now_ms() + 1000);
+    }
+}
+
+static void drain_streams(struct run *r)
+{
+    for (uint32_t i = 0; i < r->child_count; i++) {
+        struct stream *both[2] = {r->child[i].out, r->child[i].err};
+
+        for (int k = 0; k < 2; k++) {
+            if (both[k] != NULL) {
+                if (both[k]->in >= 0) {
+                    stream_read(both[k]);
+                    stream_close(both[k]);
+                }
+                free(both[k]);
+            }
+        }
+    }
+}
+
+static void remove_dir(const struct run *r)
+{
+    char path[400];
+
+    if (r->dir[0] == '\0') {
+        return;
+    }
+    snprintf(path, sizeof(path), "%s/psched.port", r->dir);
+    unlink(path);
+    for (uint32_t i = 0; i < r->plan->nodes; i++) {
+        snprintf(path, sizeof(path), "%s/agent%u.sock", r->dir, i);
+        unlink(path);
+    }
+    rmdir(r->dir);
+}
+
+static void tell_first_failure(const struct run *r)
+{
+    const struct child *c = r->first_failed;
+    char host[64] = "";
+    char text[96];
+    const char *tail;
+    size_t len;
+
+    if (c == NULL) {
+        return;
+    }
+    gethostname(host, sizeof(host) - 1);
+    describe_status(c->status, text, sizeof(text));
+    tail = c->err->tail;
+    len = c->err->tail_len;
+    if (len > 400) {
+        tail += len - 400;
+        len = 400;
+    }
+    if (len > 0) {
+        fprintf(stderr, "pslaunch: %s wrote last:\n%.*s", c->what, (int)len,
+                tail);
+    }
+    fprintf(stderr, "pslaunch: first to fail: %s on %s %s\n", c->what, host,
+            text);
+}
+
+static int finish(struct run *r, bool started)
+{
+    int code = EXIT_OK;
+
+    r->stopping = true;
+    end_group(r, false);
+    end_group(r, true);
+    while (process_signal_all(SIGKILL) > 0) {
+        reap(r);
+    }
+    reap(r);
+    if (!started && r->interrupts == 0) {
+        code = EXIT_UNAVAILABLE;
+    } else if (r->first_failed != NULL) {
+        code = exit_code(r->first_failed->status);
+    } else if (r->interrupts > 0) {
+        code = 128 + SIGINT;
+    }
+    tell_first_failure(r);
+    drain_streams(r);
+    remove_dir(r);
+    free(r->child);
+    return code;
+}
+
+static void print_plan(const struct plan *p)
+{
+    if (p->socket == NULL) {
+        printf("psched, %u psserver, %u psworker-agent\n", p->servers,
+               p->nodes);
+    } else {
+        printf("agent at %s\n", p->socket);
+    }
+    for (uint32_t r = 0; r < p->workers; r++) {
+        printf("rank %u on node %u:", r, plan_node_of(p, r));
+        for (char **a = p->command; *a != NULL; a++) {
+            printf(" %s", *a);
+        }
+        printf("\n");
+    }
+}
+
+static bool make_output_dir(const struct plan *p)
+{
+    if (p->output_dir == NULL || mkdir(p->output_dir, 0777) == 0 ||
+        errno == EEXIST) {
+        return true;
+    }
+    fprintf(stderr, "pslaunch: --output-dir %s: %s\n", p->output_dir,
+            strerror(errno));
+    return false;
+}
+
+int run_plan(const struct plan *p)
+{
+    struct run r = {.plan = p};
+    sigset_t set;
+    bool started;
+
+    if (p->dry_run) {
+        print_plan(p);
+        return EXIT_OK;
+    }
+    if (!make_output_dir(p)) {
+        return EXIT_CANTCREAT;
+    }
+    sigemptyset(&set);
+    sigaddset(&set, SIGCHLD);
+    sigaddset(&set, SIGINT);
+    sigaddset(&set, SIGTERM);
+    sigaddset(&set, SIGHUP);
+    sigprocmask(SIG_BLOCK, &set, NULL);
+    signal(SIGPIPE, SIG_IGN);
+    r.signals = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
+    r.child = calloc(1 + p->servers + p->nodes + p->workers,
+                     sizeof(struct child));
+    if (r.signals < 0 || r.child == NULL) {
+        perror("pslaunch");
+        return EXIT_FAILED;
+    }
+    started = p->socket != NULL || start_trio(&r);
+    if (started && r.sched_port != 0) {
+        fprintf(stderr, "pslaunch: job %s, psched at 127.0.0.1:%u\n", p->name,
+                r.sched_port);
+    }
+    started = started && start_workers(&r);
+    while (started && r.workers_alive > 0 && r.interrupts == 0 &&
+           (r.first_failed == NULL || p->keep_going)) {
+        serve(&r, now_ms() + 60000);
+    }
+    return finish(&r, started);
+}
