@@ -1,0 +1,308 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Stories: one thing goes wrong at a known moment, and the cluster does what
+ * docs/protocol.md says. Each reads as what it tells. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include "base/time.h"
+#include "support/world.h"
+
+#include <string.h>
+
+static struct world_options four_workers(void)
+{
+    struct world_options o = {
+        .seed = 7,
+        .data_seed = 7,
+        .servers = 2,
+        .agents = 2,
+        .workers = 4,
+        .rounds = 6,
+        .key_count = 2,
+        .key = {{"s:weight", 5000, PS_DTYPE_FLOAT32},
+                {"i:3", 70, PS_DTYPE_INT64}},
+        .partition_bytes = 4096,
+        .on_loss = PS_LOSS_POLICY_WAIT,
+    };
+
+    return o;
+}
+
+static void all_well(struct world *w, uint32_t workers)
+{
+    char text[512];
+
+    if (!world_run_workers(w, PS_SECONDS(60))) {
+        fail_msg("%s\n%s", world_error(w), world_story(w));
+    }
+    for (uint32_t i = 0; i < workers; i++) {
+        if (world_worker_error(w, i, text, sizeof(text)) != 0) {
+            fail_msg("rank %u: %s\n%s", i, text, world_story(w));
+        }
+    }
+    if (!world_settle(w, PS_SECONDS(30))) {
+        fail_msg("%s\n%s", world_error(w), world_story(w));
+    }
+}
+
+static void expect_in(const char *text, const char *part)
+{
+    if (strstr(text, part) == NULL) {
+        fail_msg("'%s' is not in:\n%s", part, text);
+    }
+}
+
+static void a_job_trains_and_leaves_nothing(void **state)
+{
+    struct world_options o = four_workers();
+    struct world *w = world_new(&o);
+
+    (void)state;
+    all_well(w, 4);
+    world_free(w);
+}
+
+static void the_same_seed_is_the_same_run(void **state)
+{
+    struct world_options o = four_workers();
+    uint64_t hash[2];
+
+    (void)state;
+    o.faults = (struct world_faults){
+        .loss = 100, .duplicate = 100, .reorder = 100, .cut = 10,
+        .until = PS_SECONDS(2)};
+    for (int i = 0; i < 2; i++) {
+        struct world *w = world_new(&o);
+
+        all_well(w, 4);
+        hash[i] = world_trace_hash(w);
+        world_free(w);
+    }
+    assert_int_equal(hash[0], hash[1]);
+}
+
+static void another_network_gives_the_same_bits(void **state)
+{
+    struct world_options o = four_workers();
+    uint64_t first = 0;
+
+    (void)state;
+    o.optimizer = true;
+    o.init = true;
+    o.key[1].dtype = PS_DTYPE_FLOAT64;
+    for (uint64_t seed = 1; seed <= 20; seed++) {
+        struct world *w;
+
+        o.seed = seed;
+        w = world_new(&o);
+        all_well(w, 4);
+        if (seed == 1) {
+            first = world_result(w);
+        }
+        assert_int_equal(world_result(w), first);
+        world_free(w);
+    }
+}
+
+static void one_and_three_servers_give_the_same_bits(void **state)
+{
+    struct world_options o = four_workers();
+    uint64_t first = 0;
+
+    (void)state;
+    for (uint32_t servers = 1; servers <= 3; servers++) {
+        struct world *w;
+
+        o.servers = servers;
+        w = world_new(&o);
+        all_well(w, 4);
+        if (servers == 1) {
+            first = world_result(w);
+        }
+        assert_int_equal(world_result(w), first);
+        world_free(w);
+    }
+}
+
+static void an_agent_alone_answers_by_itself(void **state)
+{
+    struct world_options o = four_workers();
+    struct world *w;
+
+    (void)state;
+    o.servers = 0;
+    o.agents = 1;
+    o.init = true;
+    w = world_new(&o);
+    all_well(w, 4);
+    world_free(w);
+}
+
+static void a_cut_link_goes_on_where_it_was(void **state)
+{
+    struct world_options o = four_workers();
+    struct world *w;
+
+    (void)state;
+    o.story = true;
+    w = world_new(&o);
+    world_hold_worker(w, 3, 3);
+    world_run(w, PS_SECONDS(1));
+    world_cut(w, "agent0", "server0", PS_MILLIS(30));
+    world_run(w, PS_MILLIS(1020));
+    world_release_worker(w, 3);
+    all_well(w, 4);
+    world_free(w);
+}
+
+static void a_forgotten_link_offers_again_and_counts_once(void **state)
+{
+    struct world_options o = four_workers();
+    struct world *w;
+
+    (void)state;
+    o.story = true;
+    w = world_new(&o);
+    world_hold_worker(w, 3, 3);
+    world_run(w, PS_SECONDS(1));
+    world_cut(w, "agent0", "server0", PS_MILLIS(900)); /* link_linger: 100 ms */
+    world_run(w, PS_MILLIS(2500));
+    world_release_worker(w, 3);
+    all_well(w, 4); /* The checker knows the exact sums. */
+    world_free(w);
+}
+
+static void a_lost_worker_is_named_and_comes_back(void **state)
+{
+    struct world_options o = four_workers();
+    struct world *w;
+
+    (void)state;
+    o.story = true;
+    w = world_new(&o);
+    world_hold_worker(w, 3, 3);
+    world_run(w, PS_SECONDS(1));
+    world_kill_worker(w, 3);
+    world_run(w, PS_MILLIS(1500));
+    assert_false(world_worker_done(w, 0));
+    world_ask_why(w, 0);
+    world_run(w, PS_SECONDS(3));
+    expect_in(world_why(w, 0), "rank 3");
+    expect_in(world_why(w, 0), "host1");
+    expect_in(world_why(w, 0), "round 3");
+    world_hold_worker(w, 3, 0);
+    world_restart_worker(w, 3);
+    all_well(w, 4);
+    world_free(w);
+}
+
+static void with_policy_fail_everybody_hears_who(void **state)
+{
+    struct world_options o = four_workers();
+    struct world *w;
+    char text[512];
+
+    (void)state;
+    o.on_loss = PS_LOSS_POLICY_FAIL;
+    o.story = true;
+    w = world_new(&o);
+    world_hold_worker(w, 3, 3);
+    world_run(w, PS_SECONDS(1));
+    world_kill_worker(w, 3);
+    world_run(w, PS_MILLIS(1200));
+    for (uint32_t i = 0; i < 3; i++) {
+        assert_true(world_worker_done(w, i));
+        assert_int_not_equal(world_worker_error(w, i, text, sizeof(text)), 0);
+        expect_in(text, "rank 3");
+        expect_in(text, "host1");
+    }
+    if (!world_settle(w, PS_SECONDS(30))) {
+        fail_msg("%s\n%s", world_error(w), world_story(w));
+    }
+    world_free(w);
+}
+
+static void a_lost_server_moves_its_partitions(void **state)
+{
+    struct world_options o = four_workers();
+    struct world *w;
+
+    (void)state;
+    o.story = true;
+    w = world_new(&o);
+    world_hold_worker(w, 3, 3);
+    world_run(w, PS_SECONDS(1));
+    world_kill_server(w, 1);
+    world_run(w, PS_SECONDS(4));
+    world_release_worker(w, 3);
+    all_well(w, 4);
+    expect_in(world_story(w), "GONE");
+    world_free(w);
+}
+
+static void a_lost_server_with_weights_ends_the_job_in_words(void **state)
+{
+    struct world_options o = four_workers();
+    struct world *w;
+    char text[512];
+
+    (void)state;
+    o.optimizer = true;
+    o.init = true;
+    o.key[1].dtype = PS_DTYPE_FLOAT64;
+    o.story = true;
+    w = world_new(&o);
+    world_hold_worker(w, 3, 3);
+    world_run(w, PS_SECONDS(1));
+    world_kill_server(w, 1);
+    world_run(w, PS_SECONDS(5));
+    for (uint32_t i = 0; i < 4; i++) {
+        if (world_worker_error(w, i, text, sizeof(text)) == 0) {
+            fail_msg("rank %u heard nothing\n%s", i, world_story(w));
+        }
+        expect_in(text, "server1");
+    }
+    if (!world_settle(w, PS_SECONDS(30))) {
+        fail_msg("%s\n%s", world_error(w), world_story(w));
+    }
+    world_free(w);
+}
+
+static void a_small_window_never_stops_everybody(void **state)
+{
+    struct world_options o = four_workers();
+    struct world *w;
+
+    (void)state;
+    o.key_count = 4;
+    o.key[1] = (struct world_key){"s:b", 20000, PS_DTYPE_FLOAT32};
+    o.key[2] = (struct world_key){"s:c", 30000, PS_DTYPE_FLOAT32};
+    o.key[3] = (struct world_key){"s:d", 40000, PS_DTYPE_FLOAT32};
+    o.window = 8192;
+    w = world_new(&o);
+    all_well(w, 4);
+    world_free(w);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_job_trains_and_leaves_nothing),
+        cmocka_unit_test(the_same_seed_is_the_same_run),
+        cmocka_unit_test(another_network_gives_the_same_bits),
+        cmocka_unit_test(one_and_three_servers_give_the_same_bits),
+        cmocka_unit_test(an_agent_alone_answers_by_itself),
+        cmocka_unit_test(a_cut_link_goes_on_where_it_was),
+        cmocka_unit_test(a_forgotten_link_offers_again_and_counts_once),
+        cmocka_unit_test(a_lost_worker_is_named_and_comes_back),
+        cmocka_unit_test(with_policy_fail_everybody_hears_who),
+        cmocka_unit_test(a_lost_server_moves_its_partitions),
+        cmocka_unit_test(a_lost_server_with_weights_ends_the_job_in_words),
+        cmocka_unit_test(a_small_window_never_stops_everybody),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
