@@ -44,6 +44,9 @@
 #ifdef __cplusplus
 extern "C" {
 #endif
+#ifdef __GNUC__
+#pragma GCC visibility push(default)
+#endif
 
 #define PSC_VERSION "0.1.0"
 #define PSC_TEXT_MAX 1024 /* Holds any text of the library. */
@@ -162,7 +165,7 @@ int psc_num_servers(const struct psc_client *c);
 
 /* ---------------------------------------------------------------- memory */
 
-/* Memory shared with the agent, aligned to 64 bytes, zeroed when fresh.
+/* Memory shared with the agent, aligned to 64 bytes, contents undefined.
  * Arrays that lie in it are given without a copy. psc_free() of memory that an
  * open operation uses returns PSC_E_AGAIN and frees nothing. Freeing NULL is
  * fine. */
@@ -216,7 +219,7 @@ struct psc_op_options {
  * left where the agent put it, for psc_op_view().
  *
  * With ret_op NULL nobody waits for the operation; psc_op_free() of an open
- * operation does the same. */
+ * operation does the same. If it fails, the next call on its key says so. */
 
 /* Rank root gives the first value, the others may pass NULL; ends when it is
  * stored. A key that has a value keeps it. */
@@ -284,6 +287,7 @@ int psc_pushpull(struct psc_client *c, uint32_t key, const void *src,
                  void *out);
 int psc_broadcast(struct psc_client *c, uint32_t key, const void *src,
                   void *out, uint32_t root);
+/* After PSC_E_TIMEOUT the next call waits for the same barrier. */
 int psc_barrier(struct psc_client *c);
 int psc_optimizer_set(struct psc_client *c, const char *name,
                       const struct psc_param *params, uint32_t param_count);
@@ -318,6 +322,9 @@ struct psc_stats {
 };
 int psc_get_stats(struct psc_client *c, struct psc_stats *ret_stats);
 
+#ifdef __GNUC__
+#pragma GCC visibility pop
+#endif
 #ifdef __cplusplus
 }
 #endif

@@ -1,0 +1,787 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The calls on operations. */
+#include "client/state.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "base/dtype.h"
+#include "base/num.h"
+#include "base/str.h"
+#include "kernel/kernel.h"
+
+/* How long the agent may take to say what an operation waits for; it asks
+ * others for up to a second. */
+#define WHY_MS 5000
+
+/* ----------------------------------------------------------------- starting */
+
+static int check_op_options(struct psc_client *c,
+                            const struct psc_op_options *o,
+                            struct psc_op_options *ret_full)
+{
+    struct psc_op_options full = {.size = sizeof(full)};
+
+    if (o != NULL) {
+        if (o->size < offsetof(struct psc_op_options, src_count) ||
+            o->size > sizeof(full)) {
+            return client_complain(c, PSC_E_INVAL,
+                                   "size is not of the operation's options");
+        }
+        memcpy(&full, o, o->size);
+    }
+    if (full.reduce > PSC_MEAN) {
+        return client_complain(c, PSC_E_INVAL, "no such reduction as %u",
+                               full.reduce);
+    }
+    if (full.root >= c->size) {
+        return client_complain(c, PSC_E_INVAL,
+                               "rank %u is none of a job of %u workers",
+                               full.root, c->size);
+    }
+    *ret_full = full;
+    return 0;
+}
+
+/* Does this rank give an array? */
+static bool gives(const struct psc_op *op)
+{
+    switch (op->kind) {
+    case OP_PUSH:
+    case OP_PUSHPULL:
+        return true;
+    case OP_INIT:
+    case OP_BROADCAST:
+        return op->root == op->client->rank;
+    case OP_PULL:
+    case OP_BARRIER:
+    case OP_OPTIMIZER:
+    case OP_KEY:
+        break;
+    }
+    return false;
+}
+
+/* Sums, or copies, into the staging block; without the mutex. */
+static int gather(struct psc_op *op, const void *const *srcs, uint32_t count)
+{
+    struct psc_client *c = op->client;
+    const struct ps_job job = {.op = PS_JOB_SUM,
+                               .dtype = (enum ps_dtype)op->key->dtype,
+                               .count = op->key->count,
+                               .src_count = count,
+                               .src = srcs,
+                               .dst = ps_shm_data(op->block)};
+    int rc = 0;
+
+    client_leave(c);
+    if (count == 1) {
+        memcpy(job.dst, srcs[0], op->key->bytes);
+    } else {
+        rc = ps_kernel_run(&job);
+    }
+    pthread_mutex_lock(&c->lock);
+    c->bytes_copied += op->key->bytes * count;
+    return rc;
+}
+
+static int give(struct psc_op *op, const void *const *srcs, uint32_t count)
+{
+    struct psc_client *c = op->client;
+    struct key *k = op->key;
+    struct ps_shm_block *b;
+    int rc;
+
+    for (uint32_t i = 0; i < count; i++) {
+        if (srcs[i] == NULL) {
+            return client_complain(c, PSC_E_INVAL,
+                                   "'%s' is given no array", k->name);
+        }
+    }
+    b = count == 1 ? ps_shm_find(&c->shm, srcs[0], k->bytes) : NULL;
+    if (b != NULL && (uintptr_t)srcs[0] % ps_dtype_size(k->dtype) == 0) {
+        b->uses++;
+        op->block = b;
+        op->block_offset = (size_t)((const uint8_t *)srcs[0] -
+                                    (const uint8_t *)ps_shm_data(b));
+        return 0;
+    }
+    rc = op_stage(op);
+    if (rc == 0) {
+        rc = gather(op, srcs, count);
+    }
+    if (rc != 0) {
+        client_complain(c, rc, "'%s' cannot be copied: %s", k->name,
+                        c->rc != 0 ? c->text : ps_strerror(rc));
+    }
+    return rc;
+}
+
+static void take_options(struct psc_op *op, const struct psc_op_options *o,
+                         bool waited_for)
+{
+    op->priority = o->priority;
+    op->reduce = (uint8_t)o->reduce;
+    op->root = o->root;
+    op->callback = o->callback;
+    op->user = o->user;
+    op->freed = !waited_for && o->callback == NULL;
+}
+
+/* Tells once what happened to an operation nobody waited for. */
+static int earlier_failure(struct psc_client *c, struct key *k)
+{
+    int rc = k->rc;
+
+    if (rc != 0) {
+        client_complain(c, rc, "an earlier operation on '%s' failed: %s",
+                        k->name, k->text != NULL ? k->text : ps_strerror(rc));
+        k->rc = 0;
+    }
+    return rc;
+}
+
+static int start_locked(struct psc_client *c, enum op_kind kind,
+                        uint32_t key, const void *src, void *out,
+                        const struct psc_op_options *o,
+                        struct psc_op **ret_op)
+{
+    struct psc_op_options full;
+    struct key *k = key_of(c, key);
+    struct psc_op *op;
+    int rc;
+
+    if (c->rc != 0) {
+        return client_complain(c, c->rc, "%s", c->text);
+    }
+    if (k == NULL) {
+        return client_complain(c, PSC_E_NOKEY, "no key has the number %u",
+                               key);
+    }
+    rc = check_op_options(c, o, &full);
+    if (rc == 0) {
+        rc = earlier_failure(c, k);
+    }
+    if (rc != 0) {
+        return rc;
+    }
+    op = op_new(c, kind);
+    if (op == NULL) {
+        return client_complain(c, PSC_E_NOMEM, "%s", ps_strerror(PS_E_NOMEM));
+    }
+    op->key = k;
+    op->out = out;
+    take_options(op, &full, ret_op != NULL);
+    if (gives(op)) {
+        bool many = full.src_count > 0;
+
+        rc = give(op, many ? full.srcs : &src, many ? full.src_count : 1);
+    }
+    if (rc == 0) {
+        rc = op_submit(op, NULL);
+        if (rc != 0) {
+            client_complain(c, rc, "%s", c->rc != 0 ? c->text
+                                                    : ps_strerror(rc));
+        }
+    }
+    if (rc != 0) {
+        op_free(op);
+        return rc;
+    }
+    if (ret_op != NULL) {
+        *ret_op = op;
+    }
+    return 0;
+}
+
+static int start(struct psc_client *c, enum op_kind kind, uint32_t key,
+                 const void *src, void *out, const struct psc_op_options *o,
+                 struct psc_op **ret_op)
+{
+    int rc = client_enter(c);
+
+    if (rc == 0) {
+        rc = start_locked(c, kind, key, src, out, o, ret_op);
+        client_leave(c);
+    }
+    return rc;
+}
+
+int psc_init_start(struct psc_client *c, uint32_t key, const void *src,
+                   const struct psc_op_options *o, struct psc_op **ret_op)
+{
+    return start(c, OP_INIT, key, src, NULL, o, ret_op);
+}
+
+int psc_push_start(struct psc_client *c, uint32_t key, const void *src,
+                   const struct psc_op_options *o, struct psc_op **ret_op)
+{
+    return start(c, OP_PUSH, key, src, NULL, o, ret_op);
+}
+
+int psc_pull_start(struct psc_client *c, uint32_t key, void *out,
+                   const struct psc_op_options *o, struct psc_op **ret_op)
+{
+    return start(c, OP_PULL, key, NULL, out, o, ret_op);
+}
+
+int psc_pushpull_start(struct psc_client *c, uint32_t key, const void *src,
+                       void *out, const struct psc_op_options *o,
+                       struct psc_op **ret_op)
+{
+    return start(c, OP_PUSHPULL, key, src, out, o, ret_op);
+}
+
+int psc_broadcast_start(struct psc_client *c, uint32_t key, const void *src,
+                        void *out, const struct psc_op_options *o,
+                        struct psc_op **ret_op)
+{
+    return start(c, OP_BROADCAST, key, src, out, o, ret_op);
+}
+
+/* Operations of the job rather than of a key. `m` lacks the number. */
+static int start_plain(struct psc_client *c, enum op_kind kind,
+                       struct ps_msg *m, uint64_t *number,
+                       const struct psc_op_options *o, struct psc_op **ret_op)
+{
+    struct psc_op_options full;
+    struct psc_op *op;
+    int rc;
+
+    if (c->rc != 0) {
+        return client_complain(c, c->rc, "%s", c->text);
+    }
+    rc = check_op_options(c, o, &full);
+    if (rc != 0) {
+        return rc;
+    }
+    op = op_new(c, kind);
+    if (op == NULL) {
+        return client_complain(c, PSC_E_NOMEM, "%s", ps_strerror(PS_E_NOMEM));
+    }
+    take_options(op, &full, ret_op != NULL);
+    rc = op_number(op);
+    if (rc == 0) {
+        *number = op->id;
+        rc = op_submit(op, m);
+    }
+    if (rc != 0) {
+        op_free(op);
+        return client_complain(c, rc, "%s", c->rc != 0 ? c->text
+                                                       : ps_strerror(rc));
+    }
+    if (ret_op != NULL) {
+        *ret_op = op;
+    }
+    return 0;
+}
+
+static int start_barrier(struct psc_client *c, const struct psc_op_options *o,
+                         struct psc_op **ret_op)
+{
+    struct ps_msg m = {.code = PS_MSG_L_BARRIER,
+                       .l_barrier = {.number = c->barriers + 1}};
+    int rc = start_plain(c, OP_BARRIER, &m, &m.l_barrier.op_id, o, ret_op);
+
+    if (rc == 0) {
+        c->barriers++;
+    }
+    return rc;
+}
+
+int psc_barrier_start(struct psc_client *c, const struct psc_op_options *o,
+                      struct psc_op **ret_op)
+{
+    int rc = client_enter(c);
+
+    if (rc == 0) {
+        rc = start_barrier(c, o, ret_op);
+        client_leave(c);
+    }
+    return rc;
+}
+
+#define PARAMS_MAX 32u
+
+int psc_optimizer_start(struct psc_client *c, const char *name,
+                        const struct psc_param *params, uint32_t param_count,
+                        const struct psc_op_options *o,
+                        struct psc_op **ret_op)
+{
+    struct ps_rec_param copies[PARAMS_MAX];
+    struct ps_msg m = {.code = PS_MSG_L_OPTIMIZER,
+                       .l_optimizer = {.name = name,
+                                       .params = copies,
+                                       .params_count = param_count}};
+    int rc = client_enter(c);
+
+    if (rc != 0) {
+        return rc;
+    }
+    if (param_count > PARAMS_MAX) {
+        rc = client_complain(c, PSC_E_INVAL,
+                             "%u parameters, but at most %u", param_count,
+                             PARAMS_MAX);
+        goto leave;
+    }
+    for (uint32_t i = 0; i < param_count; i++) {
+        copies[i] = (struct ps_rec_param){.name = params[i].name,
+                                          .value = params[i].value};
+    }
+    rc = start_plain(c, OP_OPTIMIZER, &m, &m.l_optimizer.op_id, o, ret_op);
+
+leave:
+    client_leave(c);
+    return rc;
+}
+
+/* ------------------------------------------------------------------ waiting */
+
+static bool is_done(void *arg)
+{
+    return ((const struct psc_op *)arg)->state == OP_DONE;
+}
+
+/* How an ended operation ended. */
+static int result_of(const struct psc_op *op)
+{
+    char name[PS_KEY_NAME_MAX + 64];
+
+    if (op->rc == 0) {
+        return 0;
+    }
+    if (op->text != NULL) {
+        return client_complain(op->client, op->rc, "%s", op->text);
+    }
+    op_name(op, name, sizeof(name));
+    return client_complain(op->client, op->rc, "%s failed: %s", name,
+                           ps_strerror(op->rc));
+}
+
+static bool is_answered(void *arg)
+{
+    return ((const struct why *)arg)->answered;
+}
+
+/* A queued operation waits for one on its key that the agent has. */
+static uint64_t number_in_the_way(const struct psc_op *op)
+{
+    PS_LIST_EACH(n, &op->client->ops)
+    {
+        const struct psc_op *other = PS_CONTAINER(n, struct psc_op, of_client);
+
+        if (other->key == op->key && other->state == OP_SENT) {
+            return other->id;
+        }
+    }
+    return 0;
+}
+
+/* The agent's sentence, or why there is none. */
+static void ask_why(struct psc_op *op, struct why *w)
+{
+    struct psc_client *c = op->client;
+    struct ps_msg m = {.code = PS_MSG_L_WHY};
+    int rc = 0;
+
+    *w = (struct why){.id = op->state == OP_SENT ? op->id
+                                                 : number_in_the_way(op)};
+    if (w->id == 0) {
+        ps_str_copy(w->text, sizeof(w->text),
+                    "its result is being copied, or it is about to be sent");
+        return;
+    }
+    m.l_why.op_id = w->id;
+    ps_list_push_back(&c->whys, &w->node);
+    rc = client_send(c, &m);
+    if (rc == 0) {
+        rc = client_wait(c, is_answered, w, client_deadline(WHY_MS));
+    }
+    ps_list_remove(&w->node);
+    if (rc != 0) {
+        ps_str_copy(w->text, sizeof(w->text),
+                    rc == PS_E_TIMEOUT ? "the agent does not say why"
+                    : c->rc != 0       ? c->text
+                                       : ps_strerror(rc));
+    }
+}
+
+static void explain(struct psc_op *op, char *text, size_t size)
+{
+    char name[PS_KEY_NAME_MAX + 64];
+    struct why w;
+    ps_time open_for;
+
+    ask_why(op, &w);
+    /* It may have ended, and its round be known, meanwhile. */
+    op_name(op, name, sizeof(name));
+    open_for = (client_now() - op->started) / PS_MILLIS(1);
+    snprintf(text, size, "%s is open for %llu.%llu s: %.*s", name,
+             (unsigned long long)(open_for / 1000),
+             (unsigned long long)(open_for % 1000 / 100),
+             (int)(size > 400 ? size - 400 : 0), w.text);
+}
+
+static int limit_of(const struct psc_client *c, int timeout_ms)
+{
+    if (timeout_ms == PSC_WAIT_DEFAULT && c->op_timeout_ms > 0) {
+        return c->op_timeout_ms;
+    }
+    return timeout_ms;
+}
+
+static int timed_out(struct psc_op *op, int limit_ms)
+{
+    char text[PSC_TEXT_MAX];
+
+    if (limit_ms == 0) {
+        op_name(op, text, sizeof(text));
+        return client_complain(op->client, PSC_E_TIMEOUT, "%.300s is open",
+                               text);
+    }
+    explain(op, text, sizeof(text));
+    /* The question takes time, in which the answer may have come. */
+    if (op->state == OP_DONE) {
+        return result_of(op);
+    }
+    return client_complain(op->client, PSC_E_TIMEOUT, "%s", text);
+}
+
+static int wait_locked(struct psc_op *op, int timeout_ms)
+{
+    struct psc_client *c = op->client;
+    int limit = limit_of(c, timeout_ms);
+    int rc = client_wait(c, is_done, op, client_deadline(limit));
+
+    return rc == PS_E_TIMEOUT ? timed_out(op, limit) : result_of(op);
+}
+
+int psc_op_wait(struct psc_op *op, int timeout_ms)
+{
+    struct psc_client *c = op->client;
+    int rc = client_enter(c);
+
+    if (rc == 0) {
+        rc = wait_locked(op, timeout_ms);
+        client_leave(c);
+    }
+    return rc;
+}
+
+int psc_op_test(struct psc_op *op)
+{
+    struct psc_client *c = op->client;
+    int rc = client_enter(c);
+
+    if (rc != 0) {
+        return rc;
+    }
+    if (op->state != OP_DONE) {
+        client_poll(c);
+    }
+    rc = op->state == OP_DONE ? result_of(op) : PSC_E_AGAIN;
+    client_leave(c);
+    return rc;
+}
+
+struct crowd {
+    struct psc_op *const *ops;
+    size_t count;
+    size_t next; /* all: those before have ended; any: the one that has. */
+};
+
+static bool all_done(void *arg)
+{
+    struct crowd *w = arg;
+
+    while (w->next < w->count &&
+           (w->ops[w->next] == NULL || w->ops[w->next]->state == OP_DONE)) {
+        w->next++;
+    }
+    return w->next == w->count;
+}
+
+static bool any_done(void *arg)
+{
+    struct crowd *w = arg;
+
+    for (size_t i = 0; i < w->count; i++) {
+        if (w->ops[i] != NULL && w->ops[i]->state == OP_DONE) {
+            w->next = i;
+            return true;
+        }
+    }
+    return false;
+}
+
+static struct psc_op *first_of(struct psc_op *const *ops, size_t count)
+{
+    for (size_t i = 0; i < count; i++) {
+        if (ops[i] != NULL) {
+            return ops[i];
+        }
+    }
+    return NULL;
+}
+
+int psc_ops_wait(struct psc_op *const *ops, size_t count, int timeout_ms)
+{
+    struct crowd w = {.ops = ops, .count = count};
+    struct psc_op *first = first_of(ops, count);
+    struct psc_client *c;
+    int limit;
+    int rc;
+
+    if (first == NULL) {
+        return 0;
+    }
+    c = first->client;
+    rc = client_enter(c);
+    if (rc != 0) {
+        return rc;
+    }
+    limit = limit_of(c, timeout_ms);
+    rc = client_wait(c, all_done, &w, client_deadline(limit));
+    if (rc == PS_E_TIMEOUT) {
+        rc = timed_out(ops[w.next], limit);
+        rc = rc != 0 ? rc : PSC_E_TIMEOUT;
+    } else {
+        rc = 0;
+        for (size_t i = 0; i < count && rc == 0; i++) {
+            rc = ops[i] != NULL ? result_of(ops[i]) : 0;
+        }
+    }
+    client_leave(c);
+    return rc;
+}
+
+int psc_ops_wait_any(struct psc_op *const *ops, size_t count, int timeout_ms,
+                     size_t *ret_index)
+{
+    struct crowd w = {.ops = ops, .count = count};
+    struct psc_op *first = first_of(ops, count);
+    struct psc_client *c;
+    int limit;
+    int rc;
+
+    if (first == NULL) {
+        return PSC_E_INVAL;
+    }
+    c = first->client;
+    rc = client_enter(c);
+    if (rc != 0) {
+        return rc;
+    }
+    limit = limit_of(c, timeout_ms);
+    rc = client_wait(c, any_done, &w, client_deadline(limit));
+    if (rc == PS_E_TIMEOUT) {
+        rc = timed_out(first, limit);
+        rc = rc != 0 ? rc : PSC_E_TIMEOUT;
+    } else {
+        *ret_index = w.next;
+        rc = result_of(ops[w.next]);
+    }
+    client_leave(c);
+    return rc;
+}
+
+int psc_op_why(struct psc_op *op, char *text, size_t size)
+{
+    struct psc_client *c = op->client;
+    int rc = client_enter(c);
+
+    if (rc != 0) {
+        return rc;
+    }
+    if (op->state != OP_DONE) {
+        client_poll(c);
+    }
+    if (op->state != OP_DONE) {
+        explain(op, text, size);
+    } else if (op->rc == 0) {
+        char name[PS_KEY_NAME_MAX + 64];
+
+        op_name(op, name, sizeof(name));
+        snprintf(text, size, "%s has ended well", name);
+    } else {
+        snprintf(text, size, "%s",
+                 op->text != NULL ? op->text : ps_strerror(op->rc));
+    }
+    client_leave(c);
+    return 0;
+}
+
+/* ------------------------------------------------------------------ results */
+
+static int check_result(const struct psc_op *op)
+{
+    struct psc_client *c = op->client;
+
+    if (op->state != OP_DONE) {
+        return client_complain(c, PSC_E_AGAIN, "the operation is open");
+    }
+    if (op->rc != 0) {
+        return result_of(op);
+    }
+    if (!op_has_result(op->kind)) {
+        return client_complain(c, PSC_E_NOENT,
+                               "this kind of operation has no result");
+    }
+    return 0;
+}
+
+int psc_op_view(struct psc_op *op, const void **ret_data, size_t *ret_bytes)
+{
+    struct psc_client *c = op->client;
+    int rc = client_enter(c);
+
+    if (rc != 0) {
+        return rc;
+    }
+    rc = check_result(op);
+    if (rc == 0) {
+        *ret_data = op->key->data[op->version & 1];
+        if (ret_bytes != NULL) {
+            *ret_bytes = op->key->bytes;
+        }
+    }
+    client_leave(c);
+    return rc;
+}
+
+int psc_op_version(struct psc_op *op, uint64_t *ret_version)
+{
+    struct psc_client *c = op->client;
+    int rc = client_enter(c);
+
+    if (rc != 0) {
+        return rc;
+    }
+    rc = op->state != OP_DONE ? PSC_E_AGAIN : result_of(op);
+    if (rc == 0) {
+        *ret_version = op->version;
+    }
+    client_leave(c);
+    return rc;
+}
+
+void psc_op_free(struct psc_op *op)
+{
+    struct psc_client *c;
+
+    if (op == NULL) {
+        return;
+    }
+    c = op->client;
+    if (client_enter(c) != 0) {
+        return;
+    }
+    while (op->state == OP_COPYING) {
+        c->waiting++;
+        pthread_cond_wait(&c->changed, &c->lock);
+        c->waiting--;
+    }
+    if (op->state == OP_DONE) {
+        op_free(op);
+    } else {
+        op->freed = true;
+        op->callback = NULL;
+    }
+    client_leave(c);
+}
+
+/* ----------------------------------------------------------- one-call forms */
+
+/* Whatever the wait says, nobody will come back for the operation. */
+static int finish(struct psc_op *op, int rc)
+{
+    if (rc == 0) {
+        rc = psc_op_wait(op, PSC_WAIT_DEFAULT);
+        psc_op_free(op);
+    }
+    return rc;
+}
+
+int psc_init(struct psc_client *c, uint32_t key, const void *src)
+{
+    struct psc_op *op = NULL;
+    int rc = psc_init_start(c, key, src, NULL, &op);
+
+    return finish(op, rc);
+}
+
+int psc_push(struct psc_client *c, uint32_t key, const void *src)
+{
+    struct psc_op *op = NULL;
+    int rc = psc_push_start(c, key, src, NULL, &op);
+
+    return finish(op, rc);
+}
+
+int psc_pull(struct psc_client *c, uint32_t key, void *out)
+{
+    struct psc_op *op = NULL;
+    int rc = psc_pull_start(c, key, out, NULL, &op);
+
+    return finish(op, rc);
+}
+
+int psc_pushpull(struct psc_client *c, uint32_t key, const void *src,
+                 void *out)
+{
+    struct psc_op *op = NULL;
+    int rc = psc_pushpull_start(c, key, src, out, NULL, &op);
+
+    return finish(op, rc);
+}
+
+int psc_broadcast(struct psc_client *c, uint32_t key, const void *src,
+                  void *out, uint32_t root)
+{
+    const struct psc_op_options o = {.size = sizeof(o), .root = root};
+    struct psc_op *op = NULL;
+    int rc = psc_broadcast_start(c, key, src, out, &o, &op);
+
+    return finish(op, rc);
+}
+
+/* Barriers are counted, so one that was given up after a time limit must be
+ * waited for again before the next: a program that calls once more means the
+ * same meeting. */
+int psc_barrier(struct psc_client *c)
+{
+    struct psc_op *op;
+    int rc = client_enter(c);
+
+    if (rc != 0) {
+        return rc;
+    }
+    op = c->late_barrier;
+    c->late_barrier = NULL;
+    if (op == NULL) {
+        rc = start_barrier(c, NULL, &op);
+    }
+    if (rc == 0) {
+        rc = wait_locked(op, PSC_WAIT_DEFAULT);
+        if (rc == PSC_E_TIMEOUT && op->state != OP_DONE &&
+            c->late_barrier == NULL) {
+            c->late_barrier = op;
+        } else if (op->state == OP_DONE) {
+            op_free(op);
+        } else {
+            op->freed = true;
+        }
+    }
+    client_leave(c);
+    return rc;
+}
+
+int psc_optimizer_set(struct psc_client *c, const char *name,
+                      const struct psc_param *params, uint32_t param_count)
+{
+    struct psc_op *op = NULL;
+    int rc =
+        psc_optimizer_start(c, name, params, param_count, NULL, &op);
+
+    return finish(op, rc);
+}

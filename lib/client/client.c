@@ -1,0 +1,852 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A client's life: connect, say hello, wait for the job, take what the agent
+ * says, end.
+ *
+ * The agent hangs up or says l_error: every open operation ends with that, and
+ * every later call returns it. A frame that is no frame counts as hanging up.
+ * The agent is not there yet: asked again until connect_timeout_ms. */
+#include "client/state.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <limits.h>
+#include <poll.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/str.h"
+
+/* How often a socket that is not there is tried. */
+#define CONNECT_RETRY_MS 50
+/* The agent names whoever is missing when start_timeout is over; only if it
+ * says nothing at all does this side give up. */
+#define START_SLACK_MS 10000
+/* For the agent to see the end of the stream. */
+#define END_MS 1000
+
+_Static_assert(PSC_E_INVAL == (int)PS_E_INVAL && PSC_E_BUG == (int)PS_E_BUG,
+               "psclient.h repeats err.def");
+_Static_assert(PSC_TEXT_MAX >= 2 * PS_TEXT_MAX, "texts of the wire fit");
+
+/* ------------------------------------------------------------------- small */
+
+ps_time client_now(void)
+{
+    struct timespec t;
+
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return PS_SECONDS(t.tv_sec) + PS_NANOS(t.tv_nsec);
+}
+
+ps_time client_deadline(int timeout_ms)
+{
+    return timeout_ms < 0 ? PS_TIME_NEVER
+                          : client_now() + PS_MILLIS(timeout_ms);
+}
+
+/* Rounded up, so that a wait does not end just before its deadline. */
+static int ms_until(ps_time deadline)
+{
+    ps_time now;
+
+    if (deadline == PS_TIME_NEVER) {
+        return -1;
+    }
+    now = client_now();
+    if (deadline <= now) {
+        return 0;
+    }
+    deadline = (deadline - now + PS_MILLIS(1) - 1) / PS_MILLIS(1);
+    return deadline > INT_MAX ? INT_MAX : (int)deadline;
+}
+
+int client_enter(struct psc_client *c)
+{
+    if (c->pid != getpid()) {
+        return PSC_E_FORKED;
+    }
+    pthread_mutex_lock(&c->lock);
+    return 0;
+}
+
+void client_leave(struct psc_client *c)
+{
+    pthread_mutex_unlock(&c->lock);
+}
+
+int client_complain(struct psc_client *c, int rc, const char *fmt, ...)
+{
+    va_list ap;
+
+    va_start(ap, fmt);
+    vsnprintf(c->detail, sizeof(c->detail), fmt, ap);
+    va_end(ap);
+    return rc;
+}
+
+void client_changed(struct psc_client *c)
+{
+    if (c->waiting > 0) {
+        pthread_cond_broadcast(&c->changed);
+    }
+}
+
+void client_fail(struct psc_client *c, int rc, const char *fmt, ...)
+{
+    struct ps_list_node *next;
+    va_list ap;
+
+    if (c->rc != 0) {
+        return;
+    }
+    c->rc = rc;
+    va_start(ap, fmt);
+    vsnprintf(c->text, sizeof(c->text), fmt, ap);
+    va_end(ap);
+    for (struct ps_list_node *n = ps_list_first(&c->ops); n != NULL;
+         n = next) {
+        struct psc_op *op = PS_CONTAINER(n, struct psc_op, of_client);
+
+        next = ps_list_next(&c->ops, n);
+        if (op->state == OP_QUEUED || op->state == OP_SENT) {
+            op_end(op, rc, c->text);
+        }
+    }
+    client_changed(c);
+}
+
+void client_flush(struct psc_client *c)
+{
+    int rc = c->rc != 0 || ps_sock_flushed(c->sock) ? 0
+                                                    : ps_sock_flush(c->sock);
+
+    /* Closed: the reader finds out, after the agent's last words. */
+    if (rc != 0 && rc != PS_E_CLOSED) {
+        client_fail(c, rc, "cannot write to the agent: %s", ps_strerror(rc));
+    }
+}
+
+int client_put(struct psc_client *c, const struct ps_msg *msg)
+{
+    return c->rc != 0 ? c->rc : ps_sock_put(c->sock, msg, -1);
+}
+
+int client_send(struct psc_client *c, const struct ps_msg *msg)
+{
+    int rc = client_put(c, msg);
+
+    if (rc == 0) {
+        client_flush(c);
+        rc = c->rc;
+    }
+    return rc;
+}
+
+/* ---------------------------------------------------------- shared memory */
+
+static int region_made(void *ctx, uint32_t region, int fd, uint64_t size)
+{
+    struct psc_client *c = ctx;
+    const struct ps_msg m = {.code = PS_MSG_L_REGION,
+                             .l_region = {.region = region, .size = size}};
+
+    /* The operation that names it flushes it. */
+    return c->rc != 0 ? c->rc : ps_sock_put(c->sock, &m, fd);
+}
+
+static void region_gone(void *ctx, uint32_t region)
+{
+    struct psc_client *c = ctx;
+    const struct ps_msg m = {.code = PS_MSG_L_REGION_GONE,
+                             .l_region_gone = {.region = region}};
+
+    /* An agent that does not hear of it keeps a mapping too many. */
+    if (client_send(c, &m) != 0) {
+        return;
+    }
+}
+
+/* -------------------------------------------------------------- messages in */
+
+static void take_because(struct psc_client *c,
+                         const struct ps_msg_l_because *m)
+{
+    PS_LIST_EACH(n, &c->whys)
+    {
+        struct why *w = PS_CONTAINER(n, struct why, node);
+
+        if (w->id == m->op_id && !w->answered) {
+            ps_str_copy(w->text, sizeof(w->text), m->text);
+            w->answered = true;
+        }
+    }
+    client_changed(c);
+}
+
+static void take_done(struct psc_client *c, const struct ps_msg_l_done *m)
+{
+    struct psc_op *op = op_find(c, m->op_id);
+
+    if (op == NULL || op->state != OP_SENT || op->kind == OP_KEY) {
+        client_fail(c, PSC_E_PROTO,
+                    "the agent ended an operation that is not open");
+        return;
+    }
+    op_take_done(op, m);
+}
+
+static void take_key_info(struct psc_client *c,
+                          const struct ps_msg_l_key_info *m)
+{
+    struct psc_op *op = op_find(c, m->request);
+
+    if (op == NULL || op->state != OP_SENT || op->kind != OP_KEY) {
+        client_fail(c, PSC_E_PROTO,
+                    "the agent answered for a key that was not asked for");
+        return;
+    }
+    key_take_info(c, op, m);
+}
+
+static void take_welcome(struct psc_client *c,
+                         const struct ps_msg_l_welcome *m)
+{
+    c->rank = m->rank;
+    c->size = m->num_workers;
+    c->local_rank = m->local_rank;
+    c->local_size = m->local_size;
+    c->num_servers = m->num_servers;
+    c->barriers = m->barriers;
+    c->welcome = true;
+    client_changed(c);
+}
+
+int client_failure(int32_t error)
+{
+    return error < 0 && error >= PSC_E_BUG ? error : PSC_E_JOBFAILED;
+}
+
+static void take_message(struct psc_client *c, const struct ps_msg *m, int fd)
+{
+    switch ((int)m->code) {
+    case PS_MSG_L_DONE:
+        take_done(c, &m->l_done);
+        break;
+    case PS_MSG_L_WELCOME:
+        take_welcome(c, &m->l_welcome);
+        break;
+    case PS_MSG_L_ARENA:
+        key_take_arena(c, &m->l_arena, fd);
+        break;
+    case PS_MSG_L_KEY_INFO:
+        take_key_info(c, &m->l_key_info);
+        break;
+    case PS_MSG_L_BECAUSE:
+        take_because(c, &m->l_because);
+        break;
+    case PS_MSG_L_ERROR:
+        client_fail(c, client_failure(m->l_error.error), "%s", m->l_error.text);
+        break;
+    case PS_MSG_REJECT:
+        client_fail(c, client_failure(m->reject.error), "%s", m->reject.text);
+        break;
+    default: /* No other message may come this way; the frame check knows. */
+        client_fail(c, PSC_E_PROTO, "unexpected %s from the agent",
+                    ps_msg_name(m->code));
+    }
+}
+
+/* Everything that is in the buffer. */
+static void take_messages(struct psc_client *c)
+{
+    while (c->rc == 0) {
+        struct ps_msg m;
+        int fd = -1;
+        int rc = ps_sock_next(c->sock, &m, &fd);
+
+        if (rc == PS_E_AGAIN) {
+            return;
+        }
+        if (rc != 0) {
+            client_fail(c, rc, "a frame of the agent makes no sense: %s",
+                        ps_strerror(rc));
+            return;
+        }
+        take_message(c, &m, fd);
+    }
+}
+
+/* One turn of the reader, which does not wait. */
+static void turn(struct psc_client *c)
+{
+    int rc;
+
+    if (c->rc != 0) {
+        return;
+    }
+    rc = ps_sock_read(c->sock);
+    take_messages(c);
+    if (rc == PS_E_CLOSED) {
+        client_fail(c, PSC_E_CLOSED, "the agent closed the connection");
+    } else if (rc != 0 && rc != PS_E_AGAIN) {
+        client_fail(c, rc, "cannot read from the agent: %s", ps_strerror(rc));
+    }
+    client_flush(c);
+}
+
+void client_poll(struct psc_client *c)
+{
+    if (c->reader) {
+        return; /* It will see whatever there is. */
+    }
+    c->reader = true;
+    turn(c);
+    c->reader = false;
+    client_changed(c);
+}
+
+static int wait_for_reader(struct psc_client *c, ps_time deadline)
+{
+    struct timespec t = {.tv_sec = (time_t)(deadline / PS_SECONDS(1)),
+                         .tv_nsec = (long)(deadline % PS_SECONDS(1))};
+    int rc;
+
+    c->waiting++;
+    rc = deadline == PS_TIME_NEVER
+             ? pthread_cond_wait(&c->changed, &c->lock)
+             : pthread_cond_timedwait(&c->changed, &c->lock, &t);
+    c->waiting--;
+    return rc == ETIMEDOUT ? PS_E_TIMEOUT : 0;
+}
+
+/* As the reader: what is queued goes out, then wait, then one turn. */
+static int wait_as_reader(struct psc_client *c, ps_time deadline)
+{
+    int rc = 0;
+
+    c->reader = true;
+    client_flush(c);
+    if (c->rc == 0) {
+        pthread_mutex_unlock(&c->lock);
+        rc = ps_sock_wait(c->sock, ms_until(deadline));
+        pthread_mutex_lock(&c->lock);
+    }
+    if (rc == 0) {
+        turn(c);
+    } else if (rc != PS_E_TIMEOUT) {
+        client_fail(c, rc, "cannot wait for the agent: %s", ps_strerror(rc));
+        rc = 0;
+    }
+    c->reader = false;
+    client_changed(c);
+    return rc;
+}
+
+int client_wait(struct psc_client *c, bool (*ready)(void *arg), void *arg,
+                ps_time deadline)
+{
+    while (!ready(arg)) {
+        int rc;
+
+        if (c->rc != 0) {
+            return c->rc;
+        }
+        rc = c->reader ? wait_for_reader(c, deadline)
+                       : wait_as_reader(c, deadline);
+        if (rc != 0 && !ready(arg)) {
+            return c->rc != 0 ? c->rc : rc;
+        }
+    }
+    return 0;
+}
+
+/* ------------------------------------------------------------------ opening */
+
+/* A failure before there is a client to ask for its detail. */
+static int refuse(char *err, size_t err_size, int rc, const char *fmt, ...)
+    __attribute__((format(printf, 4, 5)));
+
+static int refuse(char *err, size_t err_size, int rc, const char *fmt, ...)
+{
+    va_list ap;
+
+    if (err != NULL && err_size > 0) {
+        va_start(ap, fmt);
+        vsnprintf(err, err_size, fmt, ap);
+        va_end(ap);
+    }
+    return rc;
+}
+
+static int check_options(const struct psc_options *o, char *err, size_t size)
+{
+    size_t name = o->job != NULL ? strlen(o->job) : 0;
+
+    if (name == 0 || name > PS_NAME_MAX) {
+        return refuse(err, size, PSC_E_INVAL,
+                      "the job's name must have 1 to %u bytes", PS_NAME_MAX);
+    }
+    if (o->num_workers == 0 || o->num_workers > PS_RANKS_MAX) {
+        return refuse(err, size, PSC_E_INVAL,
+                      "num_workers is %u, but must be from 1 to %u",
+                      o->num_workers, PS_RANKS_MAX);
+    }
+    if (o->num_servers > PS_SERVERS_MAX) {
+        return refuse(err, size, PSC_E_INVAL,
+                      "num_servers is %u, but must be at most %u",
+                      o->num_servers, PS_SERVERS_MAX);
+    }
+    if (o->rank < PSC_RANK_ANY ||
+        (o->rank >= 0 && (uint32_t)o->rank >= o->num_workers)) {
+        return refuse(err, size, PSC_E_INVAL,
+                      "rank %d is none of a job of %u workers", o->rank,
+                      o->num_workers);
+    }
+    if (o->mode != PSC_MODE_SYNC || o->on_loss > PSC_ON_LOSS_FAIL ||
+        o->placement > PSC_PLACEMENT_MXNET) {
+        return refuse(err, size, PSC_E_INVAL,
+                      "no such mode, on_loss or placement");
+    }
+    if (o->start_timeout_ms < 0 || o->connect_timeout_ms < 0 ||
+        o->op_timeout_ms < 0 || o->close_timeout_ms < 0) {
+        return refuse(err, size, PSC_E_INVAL,
+                      "a time limit must not be negative");
+    }
+    return 0;
+}
+
+static int dial(struct psc_client *c, const struct psc_options *o, char *err,
+                size_t err_size)
+{
+    ps_time deadline = client_deadline(o->connect_timeout_ms);
+    const char *path = o->socket != NULL ? o->socket : PSC_DEFAULT_SOCKET;
+
+    for (;;) {
+        int errnum = 0;
+        int rc = ps_sock_open(path, &c->sock, &errnum);
+
+        if (rc == 0) {
+            return 0;
+        }
+        if (rc != PS_E_UNREACH || ms_until(deadline) == 0) {
+            return refuse(err, err_size, rc, "no agent on the socket '%s': %s",
+                          path,
+                          errnum != 0 ? strerror(errnum) : ps_strerror(rc));
+        }
+        poll(NULL, 0, CONNECT_RETRY_MS);
+    }
+}
+
+static bool has_welcome(void *arg)
+{
+    return ((struct psc_client *)arg)->welcome;
+}
+
+static int hello(struct psc_client *c, const struct psc_options *o, char *err,
+                 size_t err_size)
+{
+    const struct ps_msg m = {
+        .code = PS_MSG_L_HELLO,
+        .l_hello = {
+            .protocol = PS_PROTOCOL,
+            .job = o->job,
+            .num_workers = o->num_workers,
+            .num_servers = o->num_servers,
+            .rank = o->rank,
+            .mode = (uint8_t)o->mode,
+            .on_loss = (uint8_t)o->on_loss,
+            .placement = (uint8_t)o->placement,
+            .big_array_bound = o->big_array_bound,
+            .partition_bytes = o->partition_bytes,
+            .start_timeout_ns = PS_MILLIS(o->start_timeout_ms),
+        }};
+    int rc = client_send(c, &m);
+
+    if (rc == 0) {
+        rc = client_wait(c, has_welcome, c,
+                         ps_time_add(client_deadline(o->start_timeout_ms),
+                                     PS_MILLIS(START_SLACK_MS)));
+    }
+    if (rc == PS_E_TIMEOUT) {
+        return refuse(err, err_size, rc,
+                      "the agent has not answered for %d ms",
+                      o->start_timeout_ms + START_SLACK_MS);
+    }
+    if (rc != 0) {
+        return refuse(err, err_size, rc, "%s",
+                      c->rc != 0 ? c->text : ps_strerror(rc));
+    }
+    return 0;
+}
+
+static int new_client(struct psc_client **ret_client)
+{
+    struct psc_client *c = calloc(1, sizeof(*c));
+    pthread_condattr_t attr;
+
+    if (c == NULL) {
+        return PSC_E_NOMEM;
+    }
+    c->pid = getpid();
+    c->poll_fd = -1;
+    c->event_fd = -1;
+    ps_list_init(&c->ops);
+    ps_list_init(&c->calls);
+    ps_list_init(&c->stalled);
+    ps_list_init(&c->whys);
+    ps_shm_init(&c->shm, &(struct ps_shm_hooks){.made = region_made,
+                                                .gone = region_gone,
+                                                .ctx = c});
+    if (pthread_condattr_init(&attr) != 0) {
+        goto free_client;
+    }
+    if (pthread_condattr_setclock(&attr, CLOCK_MONOTONIC) != 0 ||
+        pthread_cond_init(&c->changed, &attr) != 0) {
+        goto destroy_attr;
+    }
+    if (pthread_mutex_init(&c->lock, NULL) != 0) {
+        goto destroy_cond;
+    }
+    pthread_condattr_destroy(&attr);
+    *ret_client = c;
+    return 0;
+
+destroy_cond:
+    pthread_cond_destroy(&c->changed);
+destroy_attr:
+    pthread_condattr_destroy(&attr);
+free_client:
+    free(c);
+    return PSC_E_NOMEM;
+}
+
+/* Frees everything; what the mutex guards is not in use any more, or this is
+ * a forked child, in which nobody else lives. */
+static void free_client(struct psc_client *c, bool child)
+{
+    struct ps_list_node *n;
+
+    while ((n = ps_list_first(&c->ops)) != NULL) {
+        op_free(PS_CONTAINER(n, struct psc_op, of_client));
+    }
+    key_free_all(c);
+    ps_shm_fini(&c->shm);
+    ps_sock_free(c->sock);
+    if (c->poll_fd >= 0) {
+        close(c->poll_fd);
+    }
+    if (c->event_fd >= 0) {
+        close(c->event_fd);
+    }
+    free(c->places);
+    free(c->free_places);
+    if (!child) {
+        pthread_mutex_destroy(&c->lock);
+        pthread_cond_destroy(&c->changed);
+    }
+    free(c);
+}
+
+int psc_open(const struct psc_options *o, struct psc_client **ret_client,
+             char *err, size_t err_size)
+{
+    struct psc_options full;
+    struct psc_client *c;
+    int rc;
+
+    /* Callers built with an older header know fewer fields. */
+    psc_options_init(&full, sizeof(full));
+    if (o->size < offsetof(struct psc_options, connect_timeout_ms) ||
+        o->size > sizeof(full)) {
+        return refuse(err, err_size, PSC_E_INVAL,
+                      "the options were not set up with psc_options_init");
+    }
+    memcpy(&full, o, o->size);
+    rc = check_options(&full, err, err_size);
+    if (rc != 0) {
+        return rc;
+    }
+    rc = new_client(&c);
+    if (rc != 0) {
+        return refuse(err, err_size, rc, "%s", ps_strerror(rc));
+    }
+    c->op_timeout_ms = full.op_timeout_ms;
+    c->close_timeout_ms = full.close_timeout_ms;
+    rc = dial(c, &full, err, err_size);
+    if (rc == 0) {
+        pthread_mutex_lock(&c->lock);
+        rc = hello(c, &full, err, err_size);
+        pthread_mutex_unlock(&c->lock);
+    }
+    if (rc != 0) {
+        free_client(c, false);
+        return rc;
+    }
+    *ret_client = c;
+    return 0;
+}
+
+/* ------------------------------------------------------------------ closing */
+
+static bool all_ended(void *arg)
+{
+    const struct psc_client *c = arg;
+
+    return c->sent == 0;
+}
+
+static void say_bye(struct psc_client *c)
+{
+    const struct ps_msg m = {.code = PS_MSG_L_BYE};
+    ps_time deadline = client_deadline(END_MS);
+
+    if (client_send(c, &m) != 0) {
+        return;
+    }
+    while (!ps_sock_flushed(c->sock) && ms_until(deadline) > 0) {
+        int rc = ps_sock_wait(c->sock, ms_until(deadline));
+
+        /* What it says now need not be heard, only be out of the way. */
+        if (rc != 0 || ps_sock_flush(c->sock) != 0) {
+            return;
+        }
+        rc = ps_sock_read(c->sock);
+        if (rc != 0 && rc != PS_E_AGAIN) {
+            return;
+        }
+        take_messages(c);
+    }
+    ps_sock_end(c->sock, END_MS);
+}
+
+void psc_close(struct psc_client *c)
+{
+    if (c == NULL) {
+        return;
+    }
+    if (c->pid != getpid()) {
+        free_client(c, true);
+        return;
+    }
+    pthread_mutex_lock(&c->lock);
+    if (client_wait(c, all_ended, c,
+                    client_deadline(c->close_timeout_ms)) == PS_E_TIMEOUT) {
+        /* What is still open ends with the client; what was given is with the
+         * agent already. */
+    }
+    if (c->rc == 0) {
+        say_bye(c);
+    }
+    pthread_mutex_unlock(&c->lock);
+    free_client(c, false);
+}
+
+/* ------------------------------------------------------------------- asking */
+
+int psc_rank(const struct psc_client *c)
+{
+    return c->pid == getpid() ? (int)c->rank : PSC_E_FORKED;
+}
+
+int psc_size(const struct psc_client *c)
+{
+    return c->pid == getpid() ? (int)c->size : PSC_E_FORKED;
+}
+
+int psc_local_rank(const struct psc_client *c)
+{
+    return c->pid == getpid() ? (int)c->local_rank : PSC_E_FORKED;
+}
+
+int psc_local_size(const struct psc_client *c)
+{
+    return c->pid == getpid() ? (int)c->local_size : PSC_E_FORKED;
+}
+
+int psc_num_servers(const struct psc_client *c)
+{
+    return c->pid == getpid() ? (int)c->num_servers : PSC_E_FORKED;
+}
+
+const char *psc_strerror(int rc)
+{
+    return ps_strerror(rc);
+}
+
+const char *psc_version(void)
+{
+    return PSC_VERSION;
+}
+
+int psc_last_detail(struct psc_client *c, char *text, size_t size)
+{
+    int rc = client_enter(c);
+
+    if (rc != 0) {
+        return rc;
+    }
+    ps_str_copy(text, size, c->detail);
+    client_leave(c);
+    return 0;
+}
+
+int psc_get_stats(struct psc_client *c, struct psc_stats *ret_stats)
+{
+    struct psc_stats s = {.size = ret_stats->size};
+    int rc = client_enter(c);
+
+    if (rc != 0) {
+        return rc;
+    }
+    if (s.size < sizeof(uint32_t) || s.size > sizeof(s)) {
+        rc = client_complain(c, PSC_E_INVAL, "size is not of the statistics");
+        goto leave;
+    }
+    s.ops = c->ops_ended;
+    s.rounds = c->rounds;
+    s.bytes_given = c->bytes_given;
+    s.bytes_got = c->bytes_got;
+    s.bytes_copied = c->bytes_copied;
+    s.sends = ps_sock_sends(c->sock);
+    s.receives = ps_sock_receives(c->sock);
+    memcpy(ret_stats, &s, s.size);
+
+leave:
+    client_leave(c);
+    return rc;
+}
+
+/* ------------------------------------------------------------------- memory */
+
+int psc_alloc(struct psc_client *c, size_t size, void **ret_data)
+{
+    struct ps_shm_block *b;
+    int rc = client_enter(c);
+
+    if (rc != 0) {
+        return rc;
+    }
+    rc = c->rc != 0 ? c->rc : ps_shm_get(&c->shm, size, &b);
+    if (rc == 0) {
+        *ret_data = ps_shm_data(b);
+    } else {
+        client_complain(c, rc, "no shared memory of %zu bytes: %s", size,
+                        c->rc != 0 ? c->text : ps_strerror(rc));
+    }
+    client_leave(c);
+    return rc;
+}
+
+int psc_free(struct psc_client *c, void *data)
+{
+    struct ps_shm_block *b;
+    int rc;
+
+    if (data == NULL) {
+        return 0;
+    }
+    rc = client_enter(c);
+    if (rc != 0) {
+        return rc;
+    }
+    b = ps_shm_find(&c->shm, data, 0);
+    if (b == NULL || ps_shm_data(b) != data) {
+        rc = client_complain(c, PSC_E_INVAL, "not from psc_alloc");
+    } else if (b->uses > 0) {
+        rc = client_complain(c, PSC_E_AGAIN,
+                             "%u open operations use this memory", b->uses);
+    } else {
+        ps_shm_put(&c->shm, b);
+    }
+    client_leave(c);
+    return rc;
+}
+
+/* -------------------------------------------------------------------- loops */
+
+static int make_poll_fd(struct psc_client *c)
+{
+    struct epoll_event ev = {.events = EPOLLIN};
+    int event = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    int fd = epoll_create1(EPOLL_CLOEXEC);
+
+    if (event < 0 || fd < 0 ||
+        epoll_ctl(fd, EPOLL_CTL_ADD, event, &ev) != 0 ||
+        epoll_ctl(fd, EPOLL_CTL_ADD, ps_sock_fd(c->sock), &ev) != 0) {
+        int rc = ps_err_from_errno(errno);
+
+        if (event >= 0) {
+            close(event);
+        }
+        if (fd >= 0) {
+            close(fd);
+        }
+        return rc;
+    }
+    c->event_fd = event;
+    c->poll_fd = fd;
+    if (!ps_list_empty(&c->calls)) {
+        return eventfd_write(event, 1) == 0 ? 0 : PSC_E_SYS;
+    }
+    return 0;
+}
+
+int psc_fd(struct psc_client *c)
+{
+    int rc = client_enter(c);
+
+    if (rc != 0) {
+        return rc;
+    }
+    if (c->poll_fd < 0) {
+        rc = make_poll_fd(c);
+        if (rc != 0) {
+            client_complain(c, rc, "no descriptor to poll: %s",
+                            ps_strerror(rc));
+        }
+    }
+    rc = rc != 0 ? rc : c->poll_fd;
+    client_leave(c);
+    return rc;
+}
+
+int psc_dispatch(struct psc_client *c)
+{
+    struct ps_list_node *n;
+    eventfd_t ignored;
+    int count = 0;
+    int rc = client_enter(c);
+
+    if (rc != 0) {
+        return rc;
+    }
+    client_poll(c);
+    while ((n = ps_list_pop(&c->calls)) != NULL) {
+        struct psc_op *op = PS_CONTAINER(n, struct psc_op, of_call);
+        psc_callback callback = op->callback;
+        void *user = op->user;
+
+        rc = op->rc;
+        client_leave(c);
+        callback(op, rc, user);
+        count++;
+        rc = client_enter(c);
+        if (rc != 0) {
+            return rc; /* The callback has forked. */
+        }
+    }
+    if (c->event_fd >= 0 && eventfd_read(c->event_fd, &ignored) != 0) {
+        /* Nothing had been written. */
+    }
+    if (count == 0 && c->rc != 0) {
+        count = client_complain(c, c->rc, "%s", c->text);
+    }
+    client_leave(c);
+    return count;
+}

@@ -1,0 +1,475 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Keys: asked for once by name, then a number. A key that the agent refuses
+ * keeps its number, which nobody has seen, and gives its name free. */
+#include "client/state.h"
+
+#include <assert.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/dtype.h"
+#include "base/num.h"
+
+#define DIMS_MAX 16u
+#define BUCKETS_FIRST 64u
+/* Of one array: 16 TiB, so that sums of sizes stay far from overflow. */
+#define BYTES_MAX ((uint64_t)1 << 44)
+
+/* -------------------------------------------------------------------- table */
+
+static uint32_t hash_of(const char *name)
+{
+    uint32_t h = 2166136261u; /* FNV-1a; names are the program's own. */
+
+    for (; *name != '\0'; name++) {
+        h = (h ^ (uint8_t)*name) * 16777619u;
+    }
+    return h;
+}
+
+static struct key *find_name(const struct psc_client *c, const char *name)
+{
+    struct key *k;
+
+    if (c->bucket_count == 0) {
+        return NULL;
+    }
+    k = c->buckets[hash_of(name) & (c->bucket_count - 1)];
+    while (k != NULL && strcmp(k->name, name) != 0) {
+        k = k->next;
+    }
+    return k;
+}
+
+static void insert_name(struct psc_client *c, struct key *k)
+{
+    struct key **bucket =
+        &c->buckets[hash_of(k->name) & (c->bucket_count - 1)];
+
+    k->next = *bucket;
+    *bucket = k;
+}
+
+static void remove_name(struct psc_client *c, struct key *k)
+{
+    struct key **at = &c->buckets[hash_of(k->name) & (c->bucket_count - 1)];
+
+    while (*at != k) {
+        at = &(*at)->next;
+    }
+    *at = k->next;
+}
+
+static int grow_buckets(struct psc_client *c)
+{
+    uint32_t count = c->bucket_count == 0 ? BUCKETS_FIRST
+                                          : c->bucket_count * 2;
+    struct key **old = c->buckets;
+    uint32_t old_count = c->bucket_count;
+    struct key **grown = calloc(count, sizeof(struct key *));
+
+    if (grown == NULL) {
+        return PSC_E_NOMEM;
+    }
+    c->buckets = grown;
+    c->bucket_count = count;
+    for (uint32_t i = 0; i < old_count; i++) {
+        while (old[i] != NULL) {
+            struct key *k = old[i];
+
+            old[i] = k->next;
+            insert_name(c, k);
+        }
+    }
+    free(old);
+    return 0;
+}
+
+static int reserve_keys(struct psc_client *c)
+{
+    uint32_t cap = c->key_cap == 0 ? BUCKETS_FIRST : c->key_cap * 2;
+    struct key **grown;
+
+    if (c->key_count >= PS_KEYS_MAX) {
+        return PSC_E_FULL;
+    }
+    if (c->key_count == c->bucket_count) {
+        int rc = grow_buckets(c);
+
+        if (rc != 0) {
+            return rc;
+        }
+    }
+    if (c->key_count < c->key_cap) {
+        return 0;
+    }
+    grown = realloc(c->keys, cap * sizeof(struct key *));
+    if (grown == NULL) {
+        return PSC_E_NOMEM;
+    }
+    c->keys = grown;
+    c->key_cap = cap;
+    return 0;
+}
+
+struct key *key_of(struct psc_client *c, uint32_t number)
+{
+    if (number >= c->key_count || !c->keys[number]->ready) {
+        return NULL;
+    }
+    return c->keys[number];
+}
+
+static void free_key(struct key *k)
+{
+    if (k == NULL) {
+        return;
+    }
+    free(k->name);
+    free(k->text);
+    free(k);
+}
+
+void key_free_all(struct psc_client *c)
+{
+    for (uint32_t i = 0; i < c->key_count; i++) {
+        free_key(c->keys[i]);
+    }
+    free(c->keys);
+    free(c->buckets);
+    for (size_t i = 0; i < c->arena_count; i++) {
+        ps_shm_unmap_foreign(c->arenas[i].data, c->arenas[i].size);
+    }
+    free(c->arenas);
+}
+
+/* ------------------------------------------------------------------- asking */
+
+struct wish {
+    const char *name;
+    int64_t classic; /* -1: named by a string. */
+    uint32_t dtype;
+    uint32_t ndim;
+    const uint64_t *shape;
+    uint64_t count;
+    uint64_t bytes;
+};
+
+static int check_wish(struct psc_client *c, struct wish *w)
+{
+    size_t name = strlen(w->name);
+    size_t size = ps_dtype_size(w->dtype);
+
+    if (name == 0 || name > PS_KEY_NAME_MAX) {
+        return client_complain(c, PSC_E_INVAL,
+                               "the name of a key must have 1 to %u bytes",
+                               PS_KEY_NAME_MAX);
+    }
+    if (size == 0) {
+        return client_complain(c, PSC_E_INVAL, "key '%s': no element type %u",
+                               w->name, w->dtype);
+    }
+    if (w->ndim > DIMS_MAX) {
+        return client_complain(c, PSC_E_INVAL,
+                               "key '%s': %u dimensions, but at most %u",
+                               w->name, w->ndim, DIMS_MAX);
+    }
+    w->count = 1;
+    for (uint32_t i = 0; i < w->ndim; i++) {
+        if (!ps_mul_u64(w->count, w->shape[i], &w->count)) {
+            w->count = UINT64_MAX;
+        }
+    }
+    if (w->count == 0) {
+        return client_complain(c, PSC_E_INVAL, "key '%s' has no elements",
+                               w->name);
+    }
+    if (!ps_mul_u64(w->count, size, &w->bytes) || w->bytes > BYTES_MAX) {
+        return client_complain(c, PSC_E_TOOBIG,
+                               "key '%s' is larger than 16 TiB", w->name);
+    }
+    return 0;
+}
+
+static int check_same(struct psc_client *c, const struct key *k,
+                      const struct wish *w)
+{
+    if (k->dtype == w->dtype && k->count == w->count) {
+        return 0;
+    }
+    return client_complain(
+        c, PSC_E_MISMATCH,
+        "key '%s' is %s of %llu elements, but was declared %s of %llu before",
+        w->name, ps_dtype_name(w->dtype), (unsigned long long)w->count,
+        ps_dtype_name(k->dtype), (unsigned long long)k->count);
+}
+
+static struct key *new_key(const struct wish *w)
+{
+    struct key *k = calloc(1, sizeof(*k));
+
+    if (k == NULL) {
+        return NULL;
+    }
+    k->name = strdup(w->name);
+    if (k->name == NULL) {
+        free(k);
+        return NULL;
+    }
+    k->classic = w->classic;
+    k->dtype = w->dtype;
+    k->count = w->count;
+    k->bytes = (size_t)w->bytes;
+    ps_list_init(&k->queue);
+    return k;
+}
+
+/* Nobody waits for the operation but whoever waits for the key. */
+static int ask(struct psc_client *c, const struct wish *w,
+               struct key **ret_key)
+{
+    int rc = reserve_keys(c);
+    struct key *k;
+    struct psc_op *op;
+
+    if (rc != 0) {
+        return rc;
+    }
+    k = new_key(w);
+    if (k == NULL) {
+        return PSC_E_NOMEM;
+    }
+    op = op_new(c, OP_KEY);
+    if (op == NULL) {
+        rc = PSC_E_NOMEM;
+        goto free_key;
+    }
+    op->key = k;
+    op->freed = true;
+    rc = op_number(op);
+    if (rc == 0) {
+        rc = client_put(
+            c, &(struct ps_msg){.code = PS_MSG_L_KEY,
+                                .l_key = {.request = op->id,
+                                          .name = k->name,
+                                          .dtype = (uint8_t)k->dtype,
+                                          .count = k->count,
+                                          .shape = w->shape,
+                                          .shape_count = w->ndim,
+                                          .classic = k->classic}});
+    }
+    if (rc != 0) {
+        goto free_op;
+    }
+    op_sent(op);
+    k->number = c->key_count;
+    c->keys[c->key_count++] = k;
+    insert_name(c, k);
+    client_flush(c);
+    *ret_key = k;
+    return 0;
+
+free_op:
+    op_free(op);
+free_key:
+    free_key(k);
+    return rc;
+}
+
+static bool answered(void *arg)
+{
+    const struct key *k = arg;
+
+    return k->ready || k->rc != 0;
+}
+
+static int declare(struct psc_client *c, struct wish *w, uint32_t *ret_key)
+{
+    struct key *k;
+    int rc = check_wish(c, w);
+
+    if (rc != 0) {
+        return rc;
+    }
+    k = find_name(c, w->name);
+    if (k != NULL) {
+        rc = check_same(c, k, w);
+        if (rc != 0) {
+            return rc;
+        }
+    } else {
+        rc = ask(c, w, &k);
+        if (rc != 0) {
+            return client_complain(c, rc, "key '%s': %s", w->name,
+                                   c->rc != 0 ? c->text : ps_strerror(rc));
+        }
+    }
+    rc = client_wait(
+        c, answered, k,
+        client_deadline(c->op_timeout_ms > 0 ? c->op_timeout_ms : -1));
+    if (rc == PS_E_TIMEOUT) {
+        return client_complain(c, rc,
+                               "key '%s': the agent has not answered for %d "
+                               "ms",
+                               w->name, c->op_timeout_ms);
+    }
+    if (rc != 0) {
+        return client_complain(c, rc, "%s", c->text);
+    }
+    if (!k->ready) {
+        return client_complain(c, k->rc, "%s",
+                               k->text != NULL ? k->text
+                                               : ps_strerror(k->rc));
+    }
+    *ret_key = k->number;
+    return 0;
+}
+
+int psc_key(struct psc_client *c, const char *name, uint32_t dtype,
+            uint32_t ndim, const uint64_t *shape, uint32_t *ret_key)
+{
+    struct wish w = {.name = name,
+                     .classic = -1,
+                     .dtype = dtype,
+                     .ndim = ndim,
+                     .shape = shape};
+    int rc = client_enter(c);
+
+    if (rc == 0) {
+        rc = declare(c, &w, ret_key);
+        client_leave(c);
+    }
+    return rc;
+}
+
+int psc_key_int(struct psc_client *c, int64_t number, uint32_t dtype,
+                uint32_t ndim, const uint64_t *shape, uint32_t *ret_key)
+{
+    char name[24];
+    struct wish w = {.name = name,
+                     .classic = number,
+                     .dtype = dtype,
+                     .ndim = ndim,
+                     .shape = shape};
+    int rc = client_enter(c);
+
+    if (rc != 0) {
+        return rc;
+    }
+    snprintf(name, sizeof(name), "%lld", (long long)number);
+    rc = number < 0 ? client_complain(c, PSC_E_INVAL,
+                                      "key %s must not be negative", name)
+                    : declare(c, &w, ret_key);
+    client_leave(c);
+    return rc;
+}
+
+int psc_key_info(struct psc_client *c, uint32_t key, uint64_t *ret_count,
+                 uint64_t *ret_bytes)
+{
+    int rc = client_enter(c);
+    const struct key *k;
+
+    if (rc != 0) {
+        return rc;
+    }
+    k = key_of(c, key);
+    if (k == NULL) {
+        rc = client_complain(c, PSC_E_NOKEY, "no key has the number %u", key);
+    } else {
+        *ret_count = k->count;
+        *ret_bytes = k->bytes;
+    }
+    client_leave(c);
+    return rc;
+}
+
+/* ------------------------------------------------------------------ answers */
+
+static const struct arena *find_arena(const struct psc_client *c,
+                                      uint32_t number)
+{
+    for (size_t i = 0; i < c->arena_count; i++) {
+        if (c->arenas[i].number == number) {
+            return &c->arenas[i];
+        }
+    }
+    return NULL;
+}
+
+static int keep_arena(struct psc_client *c, const struct ps_msg_l_arena *m,
+                      int fd)
+{
+    struct arena a = {.number = m->arena, .size = m->size};
+    int rc;
+
+    if (find_arena(c, m->arena) != NULL) {
+        return PS_E_PROTO;
+    }
+    if (c->arena_count == c->arena_cap) {
+        size_t cap = c->arena_cap == 0 ? 8 : c->arena_cap * 2;
+        struct arena *grown = realloc(c->arenas, cap * sizeof(*grown));
+
+        if (grown == NULL) {
+            return PS_E_NOMEM;
+        }
+        c->arenas = grown;
+        c->arena_cap = cap;
+    }
+    rc = ps_shm_map_foreign(fd, m->size, &a.data);
+    if (rc != 0) {
+        return rc;
+    }
+    c->arenas[c->arena_count++] = a;
+    return 0;
+}
+
+void key_take_arena(struct psc_client *c, const struct ps_msg_l_arena *m,
+                    int fd)
+{
+    int rc = keep_arena(c, m, fd);
+
+    close(fd); /* The mapping stays. */
+    if (rc != 0) {
+        client_fail(c, rc, "cannot map the agent's memory %u: %s", m->arena,
+                    ps_strerror(rc));
+    }
+}
+
+static const uint8_t *place_in(const struct arena *a, uint64_t offset,
+                               uint64_t bytes)
+{
+    if (a == NULL || offset % 8 != 0 || bytes > a->size ||
+        offset > a->size - bytes) {
+        return NULL;
+    }
+    return (const uint8_t *)a->data + offset;
+}
+
+void key_take_info(struct psc_client *c, struct psc_op *op,
+                   const struct ps_msg_l_key_info *m)
+{
+    struct key *k = op->key;
+    const struct arena *a = find_arena(c, m->arena);
+
+    if (m->error != 0) {
+        remove_name(c, k);
+        k->rc = client_failure(m->error);
+        k->text = strdup(m->text[0] != '\0' ? m->text : ps_strerror(k->rc));
+        op_end(op, k->rc, NULL);
+        return;
+    }
+    k->wire = m->key;
+    k->round = m->round;
+    k->data[0] = place_in(a, m->offset0, k->bytes);
+    k->data[1] = place_in(a, m->offset1, k->bytes);
+    if (k->data[0] == NULL || k->data[1] == NULL) {
+        client_fail(c, PSC_E_PROTO,
+                    "the agent keeps '%s' where it has no memory", k->name);
+        return;
+    }
+    k->ready = true;
+    op_end(op, 0, NULL);
+}

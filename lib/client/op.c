@@ -1,0 +1,422 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Life of an operation and order on a key.
+ *
+ *     NEW -> QUEUED -> SENT [-> COPYING] -> DONE
+ *
+ * A push of round r + 1 leaves only after round r is done and its result is
+ * copied: the agent's two result buffers are enough because of this. Nothing
+ * here calls back into the program. */
+#include "client/state.h"
+
+#include <assert.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+
+#define PLACES_MAX (1u << PLACE_BITS)
+
+static const struct {
+    const char *name;
+    enum ps_op wire;
+} kinds[] = {
+    [OP_INIT] = {"init", PS_OP_INIT},
+    [OP_PUSH] = {"push", PS_OP_PUSH},
+    [OP_PULL] = {"pull", PS_OP_PULL},
+    [OP_PUSHPULL] = {"pushpull", PS_OP_PUSHPULL},
+    [OP_BROADCAST] = {"broadcast", PS_OP_BROADCAST},
+    [OP_BARRIER] = {"barrier", 0},
+    [OP_OPTIMIZER] = {"optimizer", 0},
+    [OP_KEY] = {"declaration", 0},
+};
+
+void op_name(const struct psc_op *op, char *text, size_t size)
+{
+    if (op->key == NULL) {
+        snprintf(text, size, "%s", kinds[op->kind].name);
+    } else if (op_is_round(op->kind) && op->state != OP_QUEUED) {
+        snprintf(text, size, "%s of '%s', round %llu,", kinds[op->kind].name,
+                 op->key->name, (unsigned long long)op->round);
+    } else {
+        snprintf(text, size, "%s of '%s'", kinds[op->kind].name,
+                 op->key->name);
+    }
+}
+
+/* ------------------------------------------------------------------ numbers */
+
+static int reserve_place(struct psc_client *c)
+{
+    uint32_t cap = c->place_cap == 0 ? 64 : c->place_cap * 2;
+    struct psc_op **places;
+    uint32_t *free_places;
+
+    if (c->free_count > 0 || c->place_count < c->place_cap) {
+        return 0;
+    }
+    if (cap > PLACES_MAX) {
+        return PSC_E_FULL;
+    }
+    places = realloc(c->places, cap * sizeof(struct psc_op *));
+    if (places == NULL) {
+        return PSC_E_NOMEM;
+    }
+    c->places = places;
+    free_places = realloc(c->free_places, cap * sizeof(uint32_t));
+    if (free_places == NULL) {
+        return PSC_E_NOMEM;
+    }
+    c->free_places = free_places;
+    c->place_cap = cap;
+    return 0;
+}
+
+int op_number(struct psc_op *op)
+{
+    struct psc_client *c = op->client;
+    uint32_t place;
+    int rc = reserve_place(c);
+
+    if (rc != 0) {
+        return rc;
+    }
+    place = c->free_count > 0 ? c->free_places[--c->free_count]
+                              : c->place_count++;
+    c->places[place] = op;
+    op->id = ++c->next_id << PLACE_BITS | place;
+    return 0;
+}
+
+static void drop_number(struct psc_op *op)
+{
+    struct psc_client *c = op->client;
+    uint32_t place = (uint32_t)(op->id & (PLACES_MAX - 1));
+
+    if (op->id == 0) {
+        return;
+    }
+    assert(c->places[place] == op);
+    c->places[place] = NULL;
+    c->free_places[c->free_count++] = place;
+    op->id = 0;
+}
+
+struct psc_op *op_find(struct psc_client *c, uint64_t id)
+{
+    uint64_t place = id & (PLACES_MAX - 1);
+    struct psc_op *op;
+
+    if (place >= c->place_count) {
+        return NULL;
+    }
+    op = c->places[place];
+    return op != NULL && op->id == id ? op : NULL;
+}
+
+/* --------------------------------------------------------------------- life */
+
+struct psc_op *op_new(struct psc_client *c, enum op_kind kind)
+{
+    struct psc_op *op = calloc(1, sizeof(*op));
+
+    if (op == NULL) {
+        return NULL;
+    }
+    op->client = c;
+    op->kind = kind;
+    op->state = OP_NEW;
+    op->started = client_now();
+    ps_list_push_back(&c->ops, &op->of_client);
+    return op;
+}
+
+static void release_block(struct psc_op *op)
+{
+    struct ps_shm_block *b = op->block;
+
+    if (b == NULL) {
+        return;
+    }
+    op->block = NULL;
+    b->uses--;
+    if (!op->staged) {
+        return;
+    }
+    if (op->key->spare == NULL) {
+        op->key->spare = b;
+    } else {
+        ps_shm_put(&op->client->shm, b);
+    }
+}
+
+int op_stage(struct psc_op *op)
+{
+    struct key *k = op->key;
+    int rc;
+
+    if (k->spare != NULL) {
+        op->block = k->spare;
+        k->spare = NULL;
+    } else {
+        rc = ps_shm_get(&op->client->shm, k->bytes, &op->block);
+        if (rc != 0) {
+            return rc;
+        }
+    }
+    op->block->uses++;
+    op->block_offset = 0;
+    op->staged = true;
+    return 0;
+}
+
+void op_free(struct psc_op *op)
+{
+    assert(op->state != OP_COPYING);
+    if (ps_list_linked(&op->of_call)) {
+        ps_list_remove(&op->of_call);
+    }
+    if (ps_list_linked(&op->of_key)) {
+        ps_list_remove(&op->of_key);
+    }
+    ps_list_remove(&op->of_client);
+    release_block(op);
+    drop_number(op);
+    free(op->text);
+    free(op);
+}
+
+void op_sent(struct psc_op *op)
+{
+    op->state = OP_SENT;
+    op->client->sent++;
+    if (op->key != NULL) {
+        op->key->open++;
+    }
+}
+
+/* An error that nobody waits for: the next call on the key tells it. */
+static void leave_error(struct psc_op *op, int rc, const char *text)
+{
+    struct key *k = op->key;
+
+    if (k == NULL || op->kind == OP_KEY || k->rc != 0 ||
+        op->client->rc != 0) {
+        return;
+    }
+    k->rc = rc;
+    free(k->text);
+    k->text = text != NULL ? strdup(text) : NULL;
+}
+
+static void count_ended(struct psc_op *op)
+{
+    struct psc_client *c = op->client;
+
+    c->ops_ended++;
+    if (op_is_round(op->kind)) {
+        c->rounds++;
+    }
+    if (op_has_result(op->kind)) {
+        c->bytes_got += op->key->bytes;
+    }
+}
+
+void op_end(struct psc_op *op, int rc, const char *text)
+{
+    struct psc_client *c = op->client;
+
+    if (op->state == OP_SENT || op->state == OP_COPYING) {
+        c->sent--;
+        if (op->key != NULL) {
+            op->key->open--;
+        }
+    }
+    if (ps_list_linked(&op->of_key)) {
+        ps_list_remove(&op->of_key);
+    }
+    release_block(op);
+    drop_number(op);
+    op->state = OP_DONE;
+    op->rc = rc;
+    if (rc == 0) {
+        count_ended(op);
+    } else if (text != NULL && text[0] != '\0' && !op->freed) {
+        op->text = strdup(text); /* Without it the code must do. */
+    }
+    if (op->freed) {
+        if (rc != 0) {
+            leave_error(op, rc, text);
+        }
+        op_free(op);
+    } else if (op->callback != NULL) {
+        ps_list_push_back(&c->calls, &op->of_call);
+        if (c->event_fd >= 0 && eventfd_write(c->event_fd, 1) != 0) {
+            /* Full counters are readable, too. */
+        }
+    }
+    client_changed(c);
+}
+
+/* ------------------------------------------------------------ order on a key */
+
+static void fill_round(struct psc_op *op)
+{
+    switch (op->kind) {
+    case OP_PUSH:
+    case OP_PUSHPULL:
+    case OP_BROADCAST:
+        op->round = op->key->round + 1;
+        break;
+    case OP_PULL:
+        op->round = op->key->round;
+        break;
+    case OP_INIT:
+    case OP_BARRIER:
+    case OP_OPTIMIZER:
+    case OP_KEY:
+        op->round = 0;
+    }
+}
+
+static int send_op(struct psc_op *op)
+{
+    struct ps_shm_block *b = op->block;
+    struct ps_msg m = {.code = PS_MSG_L_OP};
+    int rc = op_number(op);
+
+    if (rc != 0) {
+        return rc;
+    }
+    fill_round(op);
+    m.l_op = (struct ps_msg_l_op){
+        .op_id = op->id,
+        .op = (uint8_t)kinds[op->kind].wire,
+        .key = op->key->wire,
+        .region = b != NULL ? ps_shm_region(b) : 0,
+        .offset = b != NULL ? b->offset + op->block_offset : 0,
+        .round = op->round,
+        .priority = op->priority,
+        .reduce = op->reduce,
+        .root = op->root,
+    };
+    rc = client_put(op->client, &m);
+    if (rc != 0) {
+        return rc;
+    }
+    op_sent(op);
+    if (op_is_round(op->kind)) {
+        op->key->round = op->round;
+    }
+    op->client->bytes_given += b != NULL ? op->key->bytes : 0;
+    return 0;
+}
+
+/* Sends what may go; the caller flushes. */
+static void pump(struct psc_client *c, struct key *k)
+{
+    struct ps_list_node *n;
+
+    while (c->rc == 0 && (n = ps_list_first(&k->queue)) != NULL) {
+        struct psc_op *op = PS_CONTAINER(n, struct psc_op, of_key);
+        int rc;
+
+        if (op->kind != OP_PULL && k->open > 0) {
+            return;
+        }
+        if (c->sent >= SENT_MAX) {
+            if (!k->stalled) {
+                k->stalled = true;
+                ps_list_push_back(&c->stalled, &k->of_stalled);
+            }
+            return;
+        }
+        ps_list_remove(n);
+        rc = send_op(op);
+        if (rc != 0) {
+            op_end(op, rc, NULL);
+        }
+    }
+}
+
+static void pump_stalled(struct psc_client *c)
+{
+    while (c->rc == 0 && c->sent < SENT_MAX) {
+        struct ps_list_node *n = ps_list_pop(&c->stalled);
+        struct key *k;
+
+        if (n == NULL) {
+            return;
+        }
+        k = PS_CONTAINER(n, struct key, of_stalled);
+        k->stalled = false;
+        pump(c, k);
+    }
+}
+
+int op_submit(struct psc_op *op, const struct ps_msg *msg)
+{
+    struct psc_client *c = op->client;
+
+    if (c->rc != 0) {
+        return c->rc;
+    }
+    if (op->key == NULL) {
+        int rc = client_put(c, msg);
+
+        if (rc != 0) {
+            return rc;
+        }
+        op_sent(op);
+    } else {
+        op->state = OP_QUEUED;
+        ps_list_push_back(&op->key->queue, &op->of_key);
+        pump(c, op->key);
+    }
+    client_flush(c);
+    return 0;
+}
+
+/* ------------------------------------------------------------------- answers */
+
+static void copy_out(struct psc_op *op)
+{
+    struct psc_client *c = op->client;
+    const void *from = op->key->data[op->version & 1];
+    size_t bytes = op->key->bytes;
+
+    op->state = OP_COPYING;
+    pthread_mutex_unlock(&c->lock);
+    memcpy(op->out, from, bytes);
+    pthread_mutex_lock(&c->lock);
+    c->bytes_copied += bytes;
+}
+
+void op_take_done(struct psc_op *op, const struct ps_msg_l_done *m)
+{
+    struct psc_client *c = op->client;
+    struct key *k = op->key;
+
+    op->version = m->version;
+    if (m->error != 0) {
+        /* A round that failed was not contributed to: it comes again. */
+        if (op_is_round(op->kind) && k->round == op->round) {
+            k->round--;
+        }
+        op_end(op, client_failure(m->error), m->text);
+    } else if (k != NULL && op->version < op->round) {
+        client_fail(c, PSC_E_PROTO,
+                    "the agent gave version %llu of '%s' for round %llu",
+                    (unsigned long long)op->version, k->name,
+                    (unsigned long long)op->round);
+        return;
+    } else {
+        if (op_has_result(op->kind) && op->out != NULL && !op->freed) {
+            copy_out(op);
+        }
+        op_end(op, 0, NULL);
+    }
+    if (k != NULL) {
+        pump(c, k);
+    }
+    pump_stalled(c);
+}

@@ -1,0 +1,266 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Options and what the environment says of them. A variable that is set but
+ * makes no sense is an error: a job that starts with the wrong size would only
+ * be noticed much later. */
+#include "client/psclient.h"
+
+#include <errno.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/limits.h"
+#include "base/num.h"
+
+void psc_options_init(struct psc_options *o, size_t size)
+{
+    const struct psc_options defaults = {
+        .size = (uint32_t)ps_min_u64(size, sizeof(*o)),
+        .rank = PSC_RANK_ANY,
+        .socket = PSC_DEFAULT_SOCKET,
+        .job = "default",
+        .num_workers = 1,
+        .num_servers = 1,
+        .mode = PSC_MODE_SYNC,
+        .on_loss = PSC_ON_LOSS_WAIT,
+        .placement = PSC_PLACEMENT_BALANCED,
+        .partition_bytes = PS_PARTITION_BYTES_DEFAULT,
+        .big_array_bound = 1000000,
+        .connect_timeout_ms = 10000,
+        .start_timeout_ms = 120000,
+        .op_timeout_ms = 0,
+        .close_timeout_ms = 10000,
+    };
+
+    /* A caller built with a later header has more behind: zero is the default
+     * of everything that this library does not know. */
+    if (size > sizeof(*o)) {
+        memset((char *)o + sizeof(*o), 0, size - sizeof(*o));
+    }
+    memcpy(o, &defaults, ps_min_u64(size, sizeof(*o)));
+}
+
+/* ------------------------------------------------------------- environment */
+
+struct reader {
+    char *err;
+    size_t err_size;
+    int rc;
+};
+
+static const char *text_of(const char *name)
+{
+    const char *v = getenv(name);
+
+    return v != NULL && v[0] != '\0' ? v : NULL;
+}
+
+static void refuse(struct reader *r, const char *name, const char *value,
+                   const char *want)
+{
+    if (r->rc == 0 && r->err != NULL && r->err_size > 0) {
+        snprintf(r->err, r->err_size, "%s is '%.64s', but must be %s", name,
+                 value, want);
+    }
+    r->rc = PSC_E_INVAL;
+}
+
+/* True when the variable is set to a number in the range. */
+static bool number_of(struct reader *r, const char *name, uint64_t least,
+                      uint64_t most, uint64_t *ret)
+{
+    const char *text = text_of(name);
+    unsigned long long v;
+    char want[64];
+    char *end;
+
+    if (text == NULL) {
+        return false;
+    }
+    errno = 0;
+    v = strtoull(text, &end, 10);
+    if (text[0] < '0' || text[0] > '9' || *end != '\0' || errno != 0 ||
+        v < least || v > most) {
+        snprintf(want, sizeof(want), "a number from %llu to %llu",
+                 (unsigned long long)least, (unsigned long long)most);
+        refuse(r, name, text, want);
+        return false;
+    }
+    *ret = v;
+    return true;
+}
+
+static void read_u32(struct reader *r, const char *name, uint32_t least,
+                     uint32_t most, uint32_t *ret)
+{
+    uint64_t v;
+
+    if (number_of(r, name, least, most, &v)) {
+        *ret = (uint32_t)v;
+    }
+}
+
+/* Seconds or, with a unit, "250ms", "30s", "5m". */
+static void read_time(struct reader *r, const char *name, int32_t *ret_ms)
+{
+    static const struct {
+        const char *unit;
+        double ms;
+    } units[] = {{"", 1000}, {"ms", 1}, {"s", 1000}, {"m", 60000},
+                 {"h", 3600000}};
+    const char *text = text_of(name);
+    char *end;
+    double v;
+
+    if (text == NULL) {
+        return;
+    }
+    v = strtod(text, &end);
+    for (size_t i = 0; i < sizeof(units) / sizeof(units[0]); i++) {
+        if (end != text && strcmp(end, units[i].unit) == 0 && v >= 0 &&
+            v * units[i].ms <= INT32_MAX) {
+            *ret_ms = (int32_t)(v * units[i].ms);
+            return;
+        }
+    }
+    refuse(r, name, text, "a time such as 30s or 500ms");
+}
+
+struct word {
+    const char *text;
+    uint32_t value;
+};
+
+static void read_word(struct reader *r, const char *name,
+                      const struct word *words, size_t count,
+                      const char *want, uint32_t *ret)
+{
+    const char *text = text_of(name);
+
+    if (text == NULL) {
+        return;
+    }
+    for (size_t i = 0; i < count; i++) {
+        if (strcmp(text, words[i].text) == 0) {
+            *ret = words[i].value;
+            return;
+        }
+    }
+    refuse(r, name, text, want);
+}
+
+/* Launchers, in the order in which they are asked. A rank counts only together
+ * with its size, because a stray RANK in the environment is not rare. */
+static const struct {
+    const char *rank;
+    const char *size;
+} launchers[] = {
+    {"RANK", "WORLD_SIZE"},
+    {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"},
+    {"SLURM_PROCID", "SLURM_NTASKS"},
+    {"PMI_RANK", "PMI_SIZE"},
+};
+
+static void read_launcher(struct reader *r, struct psc_options *o,
+                          bool size_known, bool rank_known)
+{
+    for (size_t i = 0; i < sizeof(launchers) / sizeof(launchers[0]); i++) {
+        uint64_t rank;
+        uint64_t size;
+
+        if (text_of(launchers[i].rank) == NULL ||
+            text_of(launchers[i].size) == NULL) {
+            continue;
+        }
+        if (!number_of(r, launchers[i].size, 1, PS_RANKS_MAX, &size) ||
+            !number_of(r, launchers[i].rank, 0, size - 1, &rank)) {
+            return;
+        }
+        if (size_known && size != o->num_workers) {
+            continue; /* Of some other launch. */
+        }
+        if (!rank_known) {
+            o->rank = (int32_t)rank;
+        }
+        o->num_workers = (uint32_t)size;
+        return;
+    }
+}
+
+static void read_ranks(struct reader *r, struct psc_options *o)
+{
+    static const char *const sizes[] = {"PSKV_NUM_WORKERS", "DMLC_NUM_WORKER"};
+    static const char *const ranks[] = {"PSKV_RANK", "DMLC_WORKER_ID",
+                                        "DMLC_RANK", "DMLC_TASK_ID"};
+    bool size_known = false;
+    bool rank_known = false;
+    uint64_t v;
+
+    for (size_t i = 0; i < 2 && !size_known; i++) {
+        size_known = number_of(r, sizes[i], 1, PS_RANKS_MAX, &v);
+        if (size_known) {
+            o->num_workers = (uint32_t)v;
+        }
+    }
+    for (size_t i = 0; i < 4 && !rank_known; i++) {
+        rank_known = number_of(r, ranks[i], 0, PS_RANKS_MAX - 1, &v);
+        if (rank_known) {
+            o->rank = (int32_t)v;
+        }
+    }
+    if (r->rc == 0 && (!size_known || !rank_known)) {
+        read_launcher(r, o, size_known, rank_known);
+    }
+}
+
+static void read_all(struct reader *r, struct psc_options *o)
+{
+    static const struct word modes[] = {
+        {"sync", PSC_MODE_SYNC}, {"dist_sync", PSC_MODE_SYNC}};
+    static const struct word losses[] = {{"wait", PSC_ON_LOSS_WAIT},
+                                         {"fail", PSC_ON_LOSS_FAIL}};
+    static const struct word placements[] = {
+        {"balanced", PSC_PLACEMENT_BALANCED}, {"mxnet", PSC_PLACEMENT_MXNET}};
+    const char *text = text_of("PSKV_SOCKET");
+    uint64_t v;
+
+    if (text != NULL) {
+        o->socket = text;
+    }
+    text = text_of("PSKV_JOB");
+    if (text != NULL) {
+        o->job = text;
+    }
+    read_ranks(r, o);
+    read_u32(r, "DMLC_NUM_SERVER", 0, PS_SERVERS_MAX, &o->num_servers);
+    read_u32(r, "PSKV_NUM_SERVERS", 0, PS_SERVERS_MAX, &o->num_servers);
+    read_word(r, "PSKV_MODE", modes, 2, "sync", &o->mode);
+    read_word(r, "PSKV_ON_LOSS", losses, 2, "wait or fail", &o->on_loss);
+    read_word(r, "PSKV_PLACEMENT", placements, 2, "balanced or mxnet",
+              &o->placement);
+    read_u32(r, "PSKV_PARTITION_BYTES", PS_PARTITION_BYTES_MIN,
+             PS_PARTITION_BYTES_MAX, &o->partition_bytes);
+    if (number_of(r, "PSKV_BIG_ARRAY_BOUND", 1, UINT32_MAX, &v) ||
+        number_of(r, "MXNET_KVSTORE_BIGARRAY_BOUND", 1, UINT32_MAX, &v)) {
+        o->big_array_bound = v;
+    }
+    read_time(r, "PSKV_CONNECT_TIMEOUT", &o->connect_timeout_ms);
+    read_time(r, "PSKV_START_TIMEOUT", &o->start_timeout_ms);
+    read_time(r, "PSKV_OP_TIMEOUT", &o->op_timeout_ms);
+    read_time(r, "PSKV_CLOSE_TIMEOUT", &o->close_timeout_ms);
+}
+
+int psc_options_env(struct psc_options *o, char *err, size_t err_size)
+{
+    struct reader r = {.err = err, .err_size = err_size};
+    struct psc_options read;
+
+    psc_options_init(&read, sizeof(read));
+    memcpy(&read, o, ps_min_u64(o->size, sizeof(read)));
+    read_all(&r, &read);
+    if (r.rc == 0) {
+        memcpy(o, &read, ps_min_u64(o->size, sizeof(read)));
+    }
+    return r.rc;
+}

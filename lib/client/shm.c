@@ -1,0 +1,454 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "client/shm.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/num.h"
+
+#ifndef MFD_NOEXEC_SEAL
+#define MFD_NOEXEC_SEAL 0x0008U
+#endif
+
+/* Pages are had when they are touched, so a large arena costs nothing until
+ * it is used; growth keeps the number of descriptors logarithmic. */
+#define ARENA_FIRST (size_t)(16u * 1024 * 1024)
+#define ARENA_MAX (size_t)(256u * 1024 * 1024)
+#define SIZE_LIMIT ((size_t)1 << 46)
+/* Freed pieces from here on give their pages back. */
+#define REMOVE_MIN (size_t)(1024u * 1024)
+
+struct ps_shm_arena {
+    uint8_t *data;
+    size_t size;
+    uint32_t region;
+    uint32_t used; /* Pieces in use. */
+    struct ps_shm_block **blocks; /* By offset, without gaps. */
+    size_t count;
+    size_t cap;
+    size_t first_free; /* No free piece lies before this place. */
+};
+
+/* ------------------------------------------------------------ descriptors */
+
+static int make_memfd(size_t size, int *ret_fd)
+{
+    const char *name = "pskv";
+    int fd = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING |
+                                    MFD_NOEXEC_SEAL);
+
+    if (fd < 0 && errno == EINVAL) {
+        /* Linux before 6.3: not executable by its mode alone. */
+        fd = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING);
+        if (fd >= 0 && fchmod(fd, 0600) != 0) {
+            goto fail;
+        }
+    }
+    if (fd < 0) {
+        return ps_err_from_errno(errno);
+    }
+    if (ftruncate(fd, (off_t)size) != 0 ||
+        fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) !=
+            0) {
+        goto fail;
+    }
+    *ret_fd = fd;
+    return 0;
+
+fail:;
+    int rc = ps_err_from_errno(errno);
+
+    close(fd);
+    return rc;
+}
+
+int ps_shm_map_foreign(int fd, uint64_t size, const void **ret_data)
+{
+    struct stat st;
+    int seals = fcntl(fd, F_GET_SEALS);
+    void *data;
+
+    /* A file that could shrink would kill this process when it reads. */
+    if (seals < 0 || (seals & F_SEAL_SHRINK) == 0 || fstat(fd, &st) != 0 ||
+        size == 0 || size > SIZE_LIMIT || (uint64_t)st.st_size != size) {
+        return PS_E_PROTO;
+    }
+    data = mmap(NULL, (size_t)size, PROT_READ, MAP_SHARED, fd, 0);
+    if (data == MAP_FAILED) {
+        return ps_err_from_errno(errno);
+    }
+    madvise(data, (size_t)size, MADV_HUGEPAGE);
+    *ret_data = data;
+    return 0;
+}
+
+void ps_shm_unmap_foreign(const void *data, uint64_t size)
+{
+    munmap((void *)(uintptr_t)data, (size_t)size);
+}
+
+/* ------------------------------------------------------------------ pieces */
+
+static int reserve_block(struct ps_shm_arena *a)
+{
+    size_t cap = a->cap == 0 ? 16 : a->cap * 2;
+    struct ps_shm_block **grown;
+
+    if (a->count < a->cap) {
+        return 0;
+    }
+    grown = realloc(a->blocks, cap * sizeof(struct ps_shm_block *));
+    if (grown == NULL) {
+        return PS_E_NOMEM;
+    }
+    a->blocks = grown;
+    a->cap = cap;
+    return 0;
+}
+
+static int insert_block(struct ps_shm_arena *a, size_t at, size_t offset,
+                        size_t size)
+{
+    struct ps_shm_block *b;
+    int rc = reserve_block(a);
+
+    if (rc != 0) {
+        return rc;
+    }
+    b = malloc(sizeof(*b));
+    if (b == NULL) {
+        return PS_E_NOMEM;
+    }
+    *b = (struct ps_shm_block){.arena = a, .offset = offset, .size = size};
+    memmove(a->blocks + at + 1, a->blocks + at,
+            (a->count - at) * sizeof(struct ps_shm_block *));
+    a->blocks[at] = b;
+    a->count++;
+    return 0;
+}
+
+static void remove_block(struct ps_shm_arena *a, size_t at)
+{
+    free(a->blocks[at]);
+    a->count--;
+    memmove(a->blocks + at, a->blocks + at + 1,
+            (a->count - at) * sizeof(struct ps_shm_block *));
+}
+
+/* Place of the last piece that begins at or before `offset`. */
+static size_t place_of(const struct ps_shm_arena *a, size_t offset)
+{
+    size_t low = 0;
+    size_t high = a->count;
+
+    while (high - low > 1) {
+        size_t mid = low + (high - low) / 2;
+
+        if (a->blocks[mid]->offset <= offset) {
+            low = mid;
+        } else {
+            high = mid;
+        }
+    }
+    return low;
+}
+
+/* First fit. PS_E_AGAIN: no room here. */
+static int take_from(struct ps_shm_arena *a, size_t size,
+                     struct ps_shm_block **ret_block)
+{
+    bool free_seen = false;
+
+    for (size_t i = a->first_free; i < a->count; i++) {
+        struct ps_shm_block *b = a->blocks[i];
+        int rc;
+
+        if (b->used != 0) {
+            continue;
+        }
+        if (!free_seen) {
+            a->first_free = i;
+            free_seen = true;
+        }
+        if (b->size < size) {
+            continue;
+        }
+        if (b->size > size) {
+            rc = insert_block(a, i + 1, b->offset + size, b->size - size);
+            if (rc != 0) {
+                return rc;
+            }
+            b->size = size;
+        }
+        b->used = 1;
+        a->used++;
+        *ret_block = b;
+        return 0;
+    }
+    if (!free_seen) {
+        a->first_free = a->count;
+    }
+    return PS_E_AGAIN;
+}
+
+/* ------------------------------------------------------------------ arenas */
+
+void ps_shm_init(struct ps_shm *s, const struct ps_shm_hooks *hooks)
+{
+    *s = (struct ps_shm){
+        .next_size = ARENA_FIRST, .next_region = 1, .hooks = *hooks};
+}
+
+static void free_arena(struct ps_shm_arena *a)
+{
+    for (size_t i = 0; i < a->count; i++) {
+        free(a->blocks[i]);
+    }
+    free(a->blocks);
+    if (a->data != NULL) {
+        munmap(a->data, a->size);
+    }
+    free(a);
+}
+
+void ps_shm_fini(struct ps_shm *s)
+{
+    for (size_t i = 0; i < s->count; i++) {
+        free_arena(s->arenas[i]);
+    }
+    free(s->arenas);
+    s->arenas = NULL;
+    s->count = 0;
+}
+
+static int reserve_arena(struct ps_shm *s)
+{
+    size_t cap = s->cap == 0 ? 8 : s->cap * 2;
+    struct ps_shm_arena **grown;
+
+    if (s->count < s->cap) {
+        return 0;
+    }
+    grown = realloc(s->arenas, cap * sizeof(struct ps_shm_arena *));
+    if (grown == NULL) {
+        return PS_E_NOMEM;
+    }
+    s->arenas = grown;
+    s->cap = cap;
+    return 0;
+}
+
+static void insert_arena(struct ps_shm *s, struct ps_shm_arena *a)
+{
+    size_t at = 0;
+
+    while (at < s->count && s->arenas[at]->data < a->data) {
+        at++;
+    }
+    memmove(s->arenas + at + 1, s->arenas + at,
+            (s->count - at) * sizeof(struct ps_shm_arena *));
+    s->arenas[at] = a;
+    s->count++;
+}
+
+static int map_arena(struct ps_shm_arena *a, int fd)
+{
+    void *data = mmap(NULL, a->size, PROT_READ | PROT_WRITE, MAP_SHARED, fd,
+                      0);
+
+    if (data == MAP_FAILED) {
+        return ps_err_from_errno(errno);
+    }
+    a->data = data;
+    madvise(data, a->size, MADV_HUGEPAGE);
+    return 0;
+}
+
+static int new_arena(struct ps_shm *s, size_t least,
+                     struct ps_shm_arena **ret_arena)
+{
+    struct ps_shm_arena *a;
+    int fd = -1;
+    int rc = reserve_arena(s);
+
+    if (rc != 0) {
+        return rc;
+    }
+    a = calloc(1, sizeof(*a));
+    if (a == NULL) {
+        return PS_E_NOMEM;
+    }
+    a->size = least > s->next_size ? ps_round_up(least, 2u * 1024 * 1024)
+                                   : s->next_size;
+    a->region = s->next_region;
+    rc = insert_block(a, 0, 0, a->size);
+    if (rc != 0) {
+        goto free_arena;
+    }
+    rc = make_memfd(a->size, &fd);
+    if (rc != 0) {
+        goto free_arena;
+    }
+    rc = map_arena(a, fd);
+    if (rc != 0) {
+        goto close_fd;
+    }
+    rc = s->hooks.made(s->hooks.ctx, a->region, fd, a->size);
+    if (rc != 0) {
+        goto close_fd;
+    }
+    s->next_region++;
+    if (s->next_size < ARENA_MAX) {
+        s->next_size *= 2;
+    }
+    insert_arena(s, a);
+    *ret_arena = a;
+    return 0;
+
+close_fd:
+    close(fd);
+free_arena:
+    free_arena(a);
+    return rc;
+}
+
+int ps_shm_get(struct ps_shm *s, size_t size, struct ps_shm_block **ret_block)
+{
+    struct ps_shm_arena *a;
+    int rc;
+
+    if (size > SIZE_LIMIT) {
+        return PS_E_TOOBIG;
+    }
+    size = ps_round_up(size == 0 ? 1 : size, PS_SHM_ALIGN);
+    for (size_t i = 0; i < s->count; i++) {
+        rc = take_from(s->arenas[i], size, ret_block);
+        if (rc != PS_E_AGAIN) {
+            return rc;
+        }
+    }
+    rc = new_arena(s, size, &a);
+    if (rc != 0) {
+        return rc;
+    }
+    return take_from(a, size, ret_block);
+}
+
+/* Gives back the pages that lie wholly in a freed piece. */
+static void drop_pages(struct ps_shm_arena *a, size_t offset, size_t size)
+{
+    size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    size_t from = ps_round_up(offset, page);
+    size_t to = (offset + size) & ~(page - 1);
+
+    if (size >= REMOVE_MIN && to > from) {
+        madvise(a->data + from, to - from, MADV_REMOVE);
+    }
+}
+
+/* Keeps one empty arena: a program that allocates and frees in a loop would
+ * map and unmap it each time. */
+static void drop_empty(struct ps_shm *s, struct ps_shm_arena *a)
+{
+    size_t at = s->count;
+    size_t empty = 0;
+
+    for (size_t i = 0; i < s->count; i++) {
+        empty += s->arenas[i]->used == 0 ? 1 : 0;
+        if (s->arenas[i] == a) {
+            at = i;
+        }
+    }
+    assert(at < s->count);
+    if (empty < 2) {
+        return;
+    }
+    s->count--;
+    memmove(s->arenas + at, s->arenas + at + 1,
+            (s->count - at) * sizeof(struct ps_shm_arena *));
+    s->hooks.gone(s->hooks.ctx, a->region);
+    free_arena(a);
+}
+
+void ps_shm_put(struct ps_shm *s, struct ps_shm_block *b)
+{
+    struct ps_shm_arena *a = b->arena;
+    size_t at = place_of(a, b->offset);
+
+    assert(a->blocks[at] == b && b->used != 0 && b->uses == 0);
+    b->used = 0;
+    a->used--;
+    drop_pages(a, b->offset, b->size);
+    if (at + 1 < a->count && a->blocks[at + 1]->used == 0) {
+        b->size += a->blocks[at + 1]->size;
+        remove_block(a, at + 1);
+    }
+    if (at > 0 && a->blocks[at - 1]->used == 0) {
+        a->blocks[at - 1]->size += b->size;
+        remove_block(a, at);
+        at--;
+    }
+    if (at < a->first_free) {
+        a->first_free = at;
+    }
+    if (a->used == 0) {
+        drop_empty(s, a);
+    }
+}
+
+static struct ps_shm_arena *arena_of(const struct ps_shm *s,
+                                     const uint8_t *data)
+{
+    size_t low = 0;
+    size_t high = s->count;
+
+    while (low < high) {
+        size_t mid = low + (high - low) / 2;
+        struct ps_shm_arena *a = s->arenas[mid];
+
+        if (data < a->data) {
+            high = mid;
+        } else if (data >= a->data + a->size) {
+            low = mid + 1;
+        } else {
+            return a;
+        }
+    }
+    return NULL;
+}
+
+struct ps_shm_block *ps_shm_find(const struct ps_shm *s, const void *data,
+                                 size_t size)
+{
+    const uint8_t *at = data;
+    struct ps_shm_arena *a = arena_of(s, at);
+    struct ps_shm_block *b;
+    size_t offset;
+
+    if (a == NULL) {
+        return NULL;
+    }
+    offset = (size_t)(at - a->data);
+    b = a->blocks[place_of(a, offset)];
+    if (b->used == 0 || size > b->size - (offset - b->offset)) {
+        return NULL;
+    }
+    return b;
+}
+
+void *ps_shm_data(const struct ps_shm_block *b)
+{
+    return b->arena->data + b->offset;
+}
+
+uint32_t ps_shm_region(const struct ps_shm_block *b)
+{
+    return b->arena->region;
+}

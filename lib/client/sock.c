@@ -1,0 +1,471 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Out: frames are encoded into one growing buffer; a descriptor is attached to
+ * the first byte of its frame, and one sendmsg() never carries bytes of two
+ * descriptors. In: the kernel hands out descriptors in the order of the bytes
+ * they came with, so the n-th descriptor belongs to the n-th l_arena. */
+#include "client/sock.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <poll.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include "base/num.h"
+#include "proto/frame.h"
+#include "proto/ps_codec.h"
+
+/* Longer than any frame that an agent sends to a worker; checked below. */
+#define RX_BYTES (64u * 1024)
+/* Descriptors of one read, and those whose message is not yet here. */
+#define FDS_MAX 64u
+/* What waits to be sent may grow to this; then the agent has stopped reading
+ * for good. */
+#define TX_MAX (size_t)(256u * 1024 * 1024)
+
+struct passed {
+    uint64_t at; /* Position of its frame in the stream. */
+    int fd;
+};
+
+struct ps_sock {
+    int fd;
+    int epoll;
+    bool want_out; /* EPOLLOUT is asked for. */
+    struct ps_decoder *decoder;
+
+    uint8_t *tx;
+    size_t tx_cap;
+    size_t tx_from; /* Sent up to here. */
+    size_t tx_to;
+    uint64_t tx_at; /* Position of tx[tx_from] in the stream. */
+    struct passed *passed; /* Not yet sent. */
+    size_t passed_count;
+    size_t passed_cap;
+
+    int rx_fds[FDS_MAX];
+    size_t rx_fd_count;
+    size_t rx_from;
+    size_t rx_to;
+    uint64_t sends;
+    uint64_t receives;
+    uint8_t rx[RX_BYTES];
+};
+
+/* -------------------------------------------------------------------- life */
+
+static int connect_to(const char *path, int *ret_fd, int *ret_errno)
+{
+    struct sockaddr_un a = {.sun_family = AF_UNIX};
+    size_t len = strlen(path);
+    int fd;
+
+    if (len == 0 || len >= sizeof(a.sun_path)) {
+        return PS_E_TOOBIG;
+    }
+    memcpy(a.sun_path, path, len);
+    if (path[0] == '@') {
+        a.sun_path[0] = '\0'; /* Abstract. */
+    }
+    fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (fd < 0) {
+        return ps_err_from_errno(errno);
+    }
+    /* Blocking: a full backlog is waited for, which is short. */
+    if (connect(fd, (const struct sockaddr *)&a,
+                (socklen_t)(offsetof(struct sockaddr_un, sun_path) + len)) !=
+        0) {
+        int rc = errno;
+
+        close(fd);
+        *ret_errno = rc;
+        return rc == ENOENT || rc == ECONNREFUSED || rc == EINTR
+                   ? PS_E_UNREACH
+                   : ps_err_from_errno(rc);
+    }
+    *ret_fd = fd;
+    return 0;
+}
+
+int ps_sock_open(const char *path, struct ps_sock **ret_sock, int *ret_errno)
+{
+    struct epoll_event ev = {.events = EPOLLIN};
+    struct ps_sock *s = malloc(sizeof(*s));
+    int rc;
+
+    if (s == NULL) {
+        return PS_E_NOMEM;
+    }
+    memset(s, 0, offsetof(struct ps_sock, rx));
+    s->fd = -1;
+    s->epoll = -1;
+    rc = connect_to(path, &s->fd, ret_errno);
+    if (rc != 0) {
+        goto fail;
+    }
+    s->decoder = ps_decoder_new();
+    if (s->decoder == NULL) {
+        rc = PS_E_NOMEM;
+        goto fail;
+    }
+    s->epoll = epoll_create1(EPOLL_CLOEXEC);
+    if (s->epoll < 0 ||
+        epoll_ctl(s->epoll, EPOLL_CTL_ADD, s->fd, &ev) != 0) {
+        rc = ps_err_from_errno(errno);
+        goto fail;
+    }
+    *ret_sock = s;
+    return 0;
+
+fail:
+    ps_sock_free(s);
+    return rc;
+}
+
+void ps_sock_free(struct ps_sock *s)
+{
+    if (s == NULL) {
+        return;
+    }
+    for (size_t i = 0; i < s->passed_count; i++) {
+        close(s->passed[i].fd);
+    }
+    for (size_t i = 0; i < s->rx_fd_count; i++) {
+        close(s->rx_fds[i]);
+    }
+    if (s->epoll >= 0) {
+        close(s->epoll);
+    }
+    if (s->fd >= 0) {
+        close(s->fd);
+    }
+    ps_decoder_free(s->decoder);
+    free(s->passed);
+    free(s->tx);
+    free(s);
+}
+
+/* --------------------------------------------------------------------- out */
+
+static int reserve_passed(struct ps_sock *s)
+{
+    size_t cap = s->passed_cap == 0 ? 8 : s->passed_cap * 2;
+    struct passed *grown;
+
+    if (s->passed_count < s->passed_cap) {
+        return 0;
+    }
+    grown = realloc(s->passed, cap * sizeof(*grown));
+    if (grown == NULL) {
+        return PS_E_NOMEM;
+    }
+    s->passed = grown;
+    s->passed_cap = cap;
+    return 0;
+}
+
+static int reserve_tx(struct ps_sock *s, size_t more)
+{
+    size_t cap = s->tx_cap == 0 ? 4096 : s->tx_cap;
+    uint8_t *grown;
+
+    if (s->tx_from > 0 && s->tx_cap - s->tx_to < more) {
+        memmove(s->tx, s->tx + s->tx_from, s->tx_to - s->tx_from);
+        s->tx_to -= s->tx_from;
+        s->tx_from = 0;
+    }
+    if (s->tx_cap - s->tx_to >= more) {
+        return 0;
+    }
+    while (cap - s->tx_to < more) {
+        cap *= 2;
+    }
+    if (cap > TX_MAX) {
+        return PS_E_FULL;
+    }
+    grown = realloc(s->tx, cap);
+    if (grown == NULL) {
+        return PS_E_NOMEM;
+    }
+    s->tx = grown;
+    s->tx_cap = cap;
+    return 0;
+}
+
+int ps_sock_put(struct ps_sock *s, const struct ps_msg *msg, int fd)
+{
+    size_t len;
+    int rc = reserve_tx(s, ps_codec_bound(msg));
+
+    if (rc == 0 && fd >= 0) {
+        rc = reserve_passed(s);
+    }
+    if (rc == 0) {
+        rc = ps_codec_encode(msg, PS_PROTOCOL, 0, s->tx + s->tx_to,
+                             s->tx_cap - s->tx_to, &len);
+    }
+    if (rc != 0) {
+        return rc;
+    }
+    if (fd >= 0) {
+        s->passed[s->passed_count++] = (struct passed){
+            .at = s->tx_at + (s->tx_to - s->tx_from), .fd = fd};
+    }
+    s->tx_to += len;
+    return 0;
+}
+
+bool ps_sock_flushed(const struct ps_sock *s)
+{
+    return s->tx_from == s->tx_to;
+}
+
+static int want_out(struct ps_sock *s, bool want)
+{
+    struct epoll_event ev = {.events = want ? EPOLLIN | EPOLLOUT : EPOLLIN};
+
+    if (s->want_out == want) {
+        return 0;
+    }
+    if (epoll_ctl(s->epoll, EPOLL_CTL_MOD, s->fd, &ev) != 0) {
+        return ps_err_from_errno(errno);
+    }
+    s->want_out = want;
+    return 0;
+}
+
+static void first_passed_is_sent(struct ps_sock *s)
+{
+    close(s->passed[0].fd);
+    s->passed_count--;
+    memmove(s->passed, s->passed + 1,
+            s->passed_count * sizeof(struct passed));
+}
+
+/* One sendmsg: bytes up to the next descriptor's frame, or that frame and what
+ * follows up to the one after. */
+static ssize_t send_some(struct ps_sock *s)
+{
+    union {
+        char bytes[CMSG_SPACE(sizeof(int))];
+        struct cmsghdr align;
+    } control = {.bytes = {0}};
+    size_t next = s->passed_count > 0 && s->passed[0].at == s->tx_at ? 1 : 0;
+    struct iovec io = {.iov_base = s->tx + s->tx_from,
+                       .iov_len = s->tx_to - s->tx_from};
+    struct msghdr h = {.msg_iov = &io, .msg_iovlen = 1};
+    ssize_t n;
+
+    if (next < s->passed_count) {
+        io.iov_len = (size_t)(s->passed[next].at - s->tx_at);
+    }
+    if (next == 1) {
+        struct cmsghdr *c;
+
+        h.msg_control = control.bytes;
+        h.msg_controllen = sizeof(control.bytes);
+        c = CMSG_FIRSTHDR(&h);
+        c->cmsg_level = SOL_SOCKET;
+        c->cmsg_type = SCM_RIGHTS;
+        c->cmsg_len = CMSG_LEN(sizeof(int));
+        memcpy(CMSG_DATA(c), &s->passed[0].fd, sizeof(int));
+    }
+    do {
+        s->sends++;
+        n = sendmsg(s->fd, &h, MSG_NOSIGNAL | MSG_DONTWAIT);
+    } while (n < 0 && errno == EINTR);
+    if (n > 0 && next == 1) {
+        first_passed_is_sent(s);
+    }
+    return n;
+}
+
+int ps_sock_flush(struct ps_sock *s)
+{
+    while (s->tx_from < s->tx_to) {
+        ssize_t n = send_some(s);
+
+        if (n < 0) {
+            if (errno == EAGAIN) {
+                return want_out(s, true);
+            }
+            return errno == EPIPE || errno == ECONNRESET
+                       ? PS_E_CLOSED
+                       : ps_err_from_errno(errno);
+        }
+        s->tx_from += (size_t)n;
+        s->tx_at += (uint64_t)n;
+    }
+    s->tx_from = 0;
+    s->tx_to = 0;
+    return want_out(s, false);
+}
+
+/* ---------------------------------------------------------------------- in */
+
+static int keep_fds(struct ps_sock *s, struct msghdr *h)
+{
+    int rc = (h->msg_flags & MSG_CTRUNC) != 0 ? PS_E_PROTO : 0;
+
+    for (struct cmsghdr *c = CMSG_FIRSTHDR(h); c != NULL;
+         c = CMSG_NXTHDR(h, c)) {
+        size_t count;
+
+        if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS) {
+            continue;
+        }
+        count = (c->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+        for (size_t i = 0; i < count; i++) {
+            int fd;
+
+            memcpy(&fd, CMSG_DATA(c) + i * sizeof(int), sizeof(int));
+            if (s->rx_fd_count < FDS_MAX) {
+                s->rx_fds[s->rx_fd_count++] = fd;
+            } else {
+                close(fd);
+                rc = PS_E_PROTO;
+            }
+        }
+    }
+    return rc;
+}
+
+int ps_sock_read(struct ps_sock *s)
+{
+    union {
+        char bytes[CMSG_SPACE(FDS_MAX * sizeof(int))];
+        struct cmsghdr align;
+    } control;
+    struct iovec io;
+    struct msghdr h = {.msg_iov = &io,
+                       .msg_iovlen = 1,
+                       .msg_control = control.bytes,
+                       .msg_controllen = sizeof(control.bytes)};
+    ssize_t n;
+
+    if (s->rx_from > 0) {
+        memmove(s->rx, s->rx + s->rx_from, s->rx_to - s->rx_from);
+        s->rx_to -= s->rx_from;
+        s->rx_from = 0;
+    }
+    io.iov_base = s->rx + s->rx_to;
+    io.iov_len = RX_BYTES - s->rx_to;
+    assert(io.iov_len > 0); /* ps_sock_next refuses what would not fit. */
+    do {
+        s->receives++;
+        n = recvmsg(s->fd, &h, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+    } while (n < 0 && errno == EINTR);
+    if (n == 0) {
+        return PS_E_CLOSED;
+    }
+    if (n < 0) {
+        return errno == EAGAIN       ? PS_E_AGAIN
+               : errno == ECONNRESET ? PS_E_CLOSED
+                                     : ps_err_from_errno(errno);
+    }
+    s->rx_to += (size_t)n;
+    return keep_fds(s, &h);
+}
+
+static int take_fd(struct ps_sock *s, int *ret_fd)
+{
+    if (s->rx_fd_count == 0) {
+        return PS_E_PROTO;
+    }
+    *ret_fd = s->rx_fds[0];
+    s->rx_fd_count--;
+    memmove(s->rx_fds, s->rx_fds + 1, s->rx_fd_count * sizeof(int));
+    return 0;
+}
+
+int ps_sock_next(struct ps_sock *s, struct ps_msg *ret_msg, int *ret_fd)
+{
+    const uint8_t *at = s->rx + s->rx_from;
+    size_t have = s->rx_to - s->rx_from;
+    struct ps_frame_prefix p;
+    size_t need;
+    int rc;
+
+    if (have < PS_FRAME_PREFIX) {
+        return PS_E_AGAIN;
+    }
+    rc = ps_frame_parse(at, &p);
+    if (rc == 0) {
+        rc = ps_frame_check(&p, PS_ROLE_AGENT, PS_ROLE_WORKER);
+    }
+    if (rc == 0 && p.header_len > RX_BYTES - PS_FRAME_PREFIX) {
+        rc = PS_E_TOOBIG;
+    }
+    if (rc != 0) {
+        return rc == PS_E_VERSION ? rc : PS_E_PROTO;
+    }
+    need = PS_FRAME_PREFIX + p.header_len;
+    if (have < need) {
+        return PS_E_AGAIN;
+    }
+    rc = ps_codec_decode(s->decoder, p.code, at + PS_FRAME_PREFIX,
+                         p.header_len, ret_msg);
+    if (rc != 0) {
+        return rc == PS_E_NOMEM ? rc : PS_E_PROTO;
+    }
+    s->rx_from += need;
+    *ret_fd = -1;
+    return p.code == PS_MSG_L_ARENA ? take_fd(s, ret_fd) : 0;
+}
+
+/* -------------------------------------------------------------------- wait */
+
+int ps_sock_wait(struct ps_sock *s, int timeout_ms)
+{
+    struct epoll_event ev;
+    int n = epoll_wait(s->epoll, &ev, 1, timeout_ms);
+
+    if (n > 0) {
+        return 0;
+    }
+    if (n < 0) {
+        /* The caller looks at its clock and comes back. */
+        return errno == EINTR ? 0 : ps_err_from_errno(errno);
+    }
+    return PS_E_TIMEOUT;
+}
+
+int ps_sock_fd(const struct ps_sock *s)
+{
+    return s->epoll;
+}
+
+void ps_sock_end(struct ps_sock *s, int timeout_ms)
+{
+    struct pollfd p = {.fd = s->fd, .events = POLLIN};
+
+    if (shutdown(s->fd, SHUT_WR) != 0) {
+        return;
+    }
+    /* What still comes is nobody's concern, but to close with bytes unread
+     * would look like a crash to the agent. */
+    while (poll(&p, 1, timeout_ms) > 0) {
+        s->rx_from = 0;
+        s->rx_to = 0;
+        while (s->rx_fd_count > 0) {
+            close(s->rx_fds[--s->rx_fd_count]);
+        }
+        if (ps_sock_read(s) != 0) {
+            return;
+        }
+    }
+}
+
+uint64_t ps_sock_sends(const struct ps_sock *s)
+{
+    return s->sends;
+}
+
+uint64_t ps_sock_receives(const struct ps_sock *s)
+{
+    return s->receives;
+}

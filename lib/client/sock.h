@@ -1,0 +1,46 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The Unix socket to the agent: frames and descriptors in both directions,
+ * never blocking except in ps_sock_wait. Nothing here locks; all but
+ * ps_sock_wait must be called by one thread at a time. */
+#pragma once
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/err.h"
+#include "proto/ps_msg.h"
+
+struct ps_sock;
+
+/* Connects to the path. PS_E_UNREACH: nobody listens there (yet); *ret_errno
+ * says why. */
+PS_MUST_USE int ps_sock_open(const char *path, struct ps_sock **ret_sock,
+                             int *ret_errno);
+/* Closes what is open and frees it. NULL is fine. */
+void ps_sock_free(struct ps_sock *s);
+
+/* Queues a message; with `fd` >= 0 that descriptor travels beside it, and on
+ * success it is the socket's, which closes it when it is sent. */
+PS_MUST_USE int ps_sock_put(struct ps_sock *s, const struct ps_msg *msg,
+                            int fd);
+/* Sends what the kernel takes now. */
+PS_MUST_USE int ps_sock_flush(struct ps_sock *s);
+bool ps_sock_flushed(const struct ps_sock *s);
+/* Reads once. PS_E_AGAIN: nothing there; PS_E_CLOSED: the agent hung up. */
+PS_MUST_USE int ps_sock_read(struct ps_sock *s);
+/* The next message that is here in full. PS_E_AGAIN: none; else the stream is
+ * broken. The message is valid until the next call; the descriptor of an
+ * l_arena (else -1) is the caller's. */
+PS_MUST_USE int ps_sock_next(struct ps_sock *s, struct ps_msg *ret_msg,
+                             int *ret_fd);
+/* Until there is something to read or room for what is queued, at most
+ * `timeout_ms` (< 0: for ever). PS_E_TIMEOUT. Any thread. */
+PS_MUST_USE int ps_sock_wait(struct ps_sock *s, int timeout_ms);
+/* Readable when ps_sock_wait would return at once. */
+int ps_sock_fd(const struct ps_sock *s);
+/* No more will be sent; waits for the peer's end of file. */
+void ps_sock_end(struct ps_sock *s, int timeout_ms);
+
+uint64_t ps_sock_sends(const struct ps_sock *s);
+uint64_t ps_sock_receives(const struct ps_sock *s);

@@ -1,0 +1,247 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What a client consists of; for the files of this folder alone.
+ *
+ * One mutex guards everything. One thread at a time is the reader: it waits
+ * for the socket and copies results with the mutex released; the others wait
+ * for the condition and take over when the reader has what it came for.
+ *
+ *     client.c   open, close, wait, messages from the agent
+ *     key.c      names, shapes, where results lie
+ *     op.c       life of an operation, order on a key
+ *     options.c  options, environment
+ *     api.c      the calls on operations
+ */
+#pragma once
+
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#include "base/limits.h"
+#include "base/list.h"
+#include "base/time.h"
+#include "client/psclient.h"
+#include "client/shm.h"
+#include "client/sock.h"
+#include "proto/ps_msg.h"
+
+/* Operations that the agent knows of; more wait here. */
+#define SENT_MAX (PS_OPS_MAX / 2u)
+/* An operation's number is a count above its place in the table. */
+#define PLACE_BITS 20u
+
+enum op_kind {
+    OP_INIT,
+    OP_PUSH,
+    OP_PULL,
+    OP_PUSHPULL,
+    OP_BROADCAST,
+    OP_BARRIER,
+    OP_OPTIMIZER,
+    OP_KEY,
+};
+
+enum op_state {
+    OP_NEW,     /* Is being put together. */
+    OP_QUEUED,  /* Waits here for its turn on the key. */
+    OP_SENT,    /* With the agent. */
+    OP_COPYING, /* The reader writes its out, without the mutex. */
+    OP_DONE,
+};
+
+struct key;
+
+struct psc_op {
+    struct psc_client *client;
+    struct key *key; /* NULL: barrier, optimizer. */
+    enum op_kind kind;
+    enum op_state state;
+    bool freed;  /* Nobody waits: it goes when it ends, and writes no out. */
+    int rc;      /* DONE. */
+    uint64_t id; /* 0: has no place in the table. */
+    uint64_t round; /* Of the push; number of the barrier; least version. */
+    uint64_t version;
+    ps_time started;
+    int32_t priority;
+    uint8_t reduce;
+    uint32_t root;
+    struct ps_shm_block *block; /* What is given; NULL: nothing. */
+    size_t block_offset;
+    bool staged; /* The block is ours and goes back to the key. */
+    void *out;
+    psc_callback callback;
+    void *user;
+    char *text; /* Why it failed; NULL: what the code says. */
+    struct ps_list_node of_client;
+    struct ps_list_node of_key;  /* QUEUED */
+    struct ps_list_node of_call; /* DONE, the callback is to come. */
+};
+
+struct key {
+    uint32_t number; /* Ours, what callers hold. */
+    uint32_t wire;   /* The agent's. */
+    char *name;
+    int64_t classic;
+    uint32_t dtype;
+    uint64_t count;
+    size_t bytes;
+    bool ready;
+    /* Not ready: the agent refused it. Ready: an operation that nobody waited
+     * for failed, and the next call on the key says so. */
+    int rc;
+    char *text;
+    struct key *next; /* Same bucket. */
+    const uint8_t *data[2]; /* Results with even and odd versions. */
+    uint64_t round;         /* Rounds pushed. */
+    struct ps_list queue;
+    uint32_t open; /* Operations SENT or COPYING. */
+    bool stalled;  /* In the client's list: the agent has enough to do. */
+    struct ps_list_node of_stalled;
+    struct ps_shm_block *spare; /* A staging block between two uses. */
+};
+
+struct arena {
+    uint32_t number;
+    const void *data;
+    uint64_t size;
+};
+
+/* A question of l_why under way, on the asker's stack. */
+struct why {
+    struct ps_list_node node;
+    uint64_t id;
+    bool answered;
+    char text[PSC_TEXT_MAX];
+};
+
+struct psc_client {
+    pid_t pid;
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    bool reader;      /* Some thread is it. */
+    uint32_t waiting; /* Threads on `changed`. */
+    struct ps_sock *sock;
+    struct ps_shm shm;
+
+    int rc; /* Not 0: the client has failed, for good. */
+    char text[PSC_TEXT_MAX];
+    char detail[PSC_TEXT_MAX];
+
+    bool welcome;
+    uint32_t rank;
+    uint32_t size;
+    uint32_t local_rank;
+    uint32_t local_size;
+    uint32_t num_servers;
+    int32_t op_timeout_ms;
+    int32_t close_timeout_ms;
+
+    struct psc_op **places;
+    uint32_t place_count;
+    uint32_t place_cap;
+    uint32_t *free_places; /* A stack of place_cap entries. */
+    uint32_t free_count;
+    uint64_t next_id;
+    uint32_t sent; /* Operations the agent has not ended. */
+    struct ps_list ops;
+    struct ps_list calls;
+    struct ps_list stalled;
+    struct ps_list whys;
+
+    struct key **keys; /* By number. */
+    uint32_t key_count;
+    uint32_t key_cap;
+    struct key **buckets;
+    uint32_t bucket_count; /* A power of two. */
+    struct arena *arenas;
+    size_t arena_count;
+    size_t arena_cap;
+
+    uint64_t barriers;
+    /* A barrier that psc_barrier() has given up waiting for. */
+    struct psc_op *late_barrier;
+
+    int poll_fd;  /* What psc_fd() gives; -1: not asked for. */
+    int event_fd; /* Readable while callbacks are due. */
+
+    uint64_t ops_ended;
+    uint64_t rounds;
+    uint64_t bytes_given;
+    uint64_t bytes_got;
+    uint64_t bytes_copied;
+};
+
+/* ---------------------------------------------------------------- client.c */
+
+ps_time client_now(void);
+/* Locks; PSC_E_FORKED in a child, where the mutex may never come free. */
+PS_MUST_USE int client_enter(struct psc_client *c);
+void client_leave(struct psc_client *c);
+/* Sets the detail and returns `rc`. Locked. */
+int client_complain(struct psc_client *c, int rc, const char *fmt, ...)
+    __attribute__((format(printf, 3, 4)));
+/* Ends every operation with `rc`. Locked. */
+void client_fail(struct psc_client *c, int rc, const char *fmt, ...)
+    __attribute__((format(printf, 3, 4)));
+/* Queues a message. Locked. */
+PS_MUST_USE int client_put(struct psc_client *c, const struct ps_msg *msg);
+/* Tries to send what is queued; may end every operation. Locked. */
+void client_flush(struct psc_client *c);
+/* Both. */
+PS_MUST_USE int client_send(struct psc_client *c, const struct ps_msg *msg);
+/* A code from the agent as one of ours: whatever it is, it is an error. */
+int client_failure(int32_t error);
+/* Until `ready` says so: 0, PS_E_TIMEOUT, or how the client failed. Locked,
+ * but lets go while it waits. */
+PS_MUST_USE int client_wait(struct psc_client *c, bool (*ready)(void *arg),
+                            void *arg, ps_time deadline);
+/* Reads and sends without waiting. Locked; may let go meanwhile. */
+void client_poll(struct psc_client *c);
+/* Wakes threads that wait for a change they did not make. Locked. */
+void client_changed(struct psc_client *c);
+ps_time client_deadline(int timeout_ms);
+
+/* ------------------------------------------------------------------- key.c */
+
+/* PSC_E_NOKEY or NULL. Locked. */
+struct key *key_of(struct psc_client *c, uint32_t number);
+/* Locked; the answers of the agent. */
+void key_take_arena(struct psc_client *c, const struct ps_msg_l_arena *m,
+                    int fd);
+void key_take_info(struct psc_client *c, struct psc_op *op,
+                   const struct ps_msg_l_key_info *m);
+void key_free_all(struct psc_client *c);
+
+/* -------------------------------------------------------------------- op.c */
+
+/* "pushpull of 'fc1.weight'", with the round where there is one. */
+void op_name(const struct psc_op *op, char *text, size_t size);
+/* NULL when memory is gone. All of these: locked. */
+struct psc_op *op_new(struct psc_client *c, enum op_kind kind);
+/* The open operation of that number, or NULL. */
+struct psc_op *op_find(struct psc_client *c, uint64_t id);
+/* A number for what is about to be sent. */
+PS_MUST_USE int op_number(struct psc_op *op);
+/* From here on it is with the agent. */
+void op_sent(struct psc_op *op);
+/* Queues it on its key, or sends what has none; the operation belongs to the
+ * client then, and is gone if it has ended and nobody waits for it. Fails for
+ * what cannot be sent at all; the operation is NEW still. */
+PS_MUST_USE int op_submit(struct psc_op *op, const struct ps_msg *msg);
+/* A piece for an array of its key. */
+PS_MUST_USE int op_stage(struct psc_op *op);
+/* The agent has ended it. The reader alone; lets go of the mutex to copy. */
+void op_take_done(struct psc_op *op, const struct ps_msg_l_done *m);
+/* Ends it here; frees it if nobody waits for it. `text` may be NULL. */
+void op_end(struct psc_op *op, int rc, const char *text);
+/* Forgets it wherever it is. Not while COPYING. */
+void op_free(struct psc_op *op);
+static inline bool op_is_round(enum op_kind kind)
+{
+    return kind == OP_PUSH || kind == OP_PUSHPULL || kind == OP_BROADCAST;
+}
+static inline bool op_has_result(enum op_kind kind)
+{
+    return kind == OP_PULL || kind == OP_PUSHPULL || kind == OP_BROADCAST;
+}
