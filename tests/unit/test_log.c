@@ -1,0 +1,83 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "base/log.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+struct heard {
+    int lines;
+    enum ps_log_level level;
+    char text[64];
+    size_t len;
+};
+
+static void hear(void *ctx, enum ps_log_level level, const char *text)
+{
+    struct heard *h = ctx;
+
+    h->lines++;
+    h->level = level;
+    h->len = strlen(text);
+    strncpy(h->text, text, sizeof(h->text) - 1);
+}
+
+static void sink_hears_what_is_grave_enough(void **state)
+{
+    struct heard h = {0};
+
+    (void)state;
+    ps_log(PS_LOG_ERROR, "nobody listens");
+    ps_log_set(hear, &h, PS_LOG_NOTICE);
+    ps_log(PS_LOG_INFO, "node joined node %d", 7);
+    assert_int_equal(h.lines, 0);
+    ps_log(PS_LOG_NOTICE, "node joined node %d", 7);
+    assert_int_equal(h.lines, 1);
+    assert_int_equal(h.level, PS_LOG_NOTICE);
+    assert_string_equal(h.text, "node joined node 7");
+    ps_log_level_set(PS_LOG_TRACE);
+    assert_int_equal(ps_log_level_get(), PS_LOG_TRACE);
+    ps_log(PS_LOG_TRACE, "frame");
+    assert_int_equal(h.lines, 2);
+    ps_log_set(NULL, NULL, PS_LOG_INFO);
+}
+
+static void long_lines_are_cut(void **state)
+{
+    struct heard h = {0};
+
+    (void)state;
+    ps_log_set(hear, &h, PS_LOG_INFO);
+    ps_log(PS_LOG_ERROR, "%100000d", 1);
+    assert_int_equal(h.lines, 1);
+    assert_in_range(h.len, 1000, 10000);
+    ps_log_set(NULL, NULL, PS_LOG_INFO);
+}
+
+static void words_and_levels_match(void **state)
+{
+    (void)state;
+    for (int i = PS_LOG_ERROR; i <= PS_LOG_TRACE; i++) {
+        const char *name = ps_log_level_name((enum ps_log_level)i);
+
+        assert_int_equal(ps_log_level_parse(name), i);
+    }
+    assert_int_equal(ps_log_level_parse("warning"), PS_LOG_WARNING);
+    assert_int_equal(ps_log_level_parse("loud"), -1);
+    assert_int_equal(ps_log_level_parse(""), -1);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(sink_hears_what_is_grave_enough),
+        cmocka_unit_test(long_lines_are_cut),
+        cmocka_unit_test(words_and_levels_match),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,92 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "base/rng.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+/* What the authors' C code gives for the state 1, 2, 3, 4. */
+static void numbers_are_those_of_the_paper(void **state)
+{
+    struct ps_rng r = {.s = {1, 2, 3, 4}};
+
+    (void)state;
+    assert_int_equal(ps_rng_next(&r), 11520);
+    assert_int_equal(ps_rng_next(&r), 0);
+    assert_int_equal(ps_rng_next(&r), 1509978240);
+    assert_int_equal(ps_rng_next(&r), 1215971899390074240);
+}
+
+static void seed_decides(void **state)
+{
+    struct ps_rng a;
+    struct ps_rng b;
+    struct ps_rng c;
+    int same = 0;
+
+    (void)state;
+    ps_rng_init(&a, 0);
+    ps_rng_init(&b, 0);
+    ps_rng_init(&c, 1);
+    for (int i = 0; i < 100; i++) {
+        uint64_t x = ps_rng_next(&a);
+
+        assert_int_equal(x, ps_rng_next(&b));
+        same += x == ps_rng_next(&c);
+    }
+    assert_int_equal(same, 0);
+}
+
+static void below_is_even_and_below(void **state)
+{
+    uint64_t seen[7] = {0};
+    struct ps_rng r;
+
+    (void)state;
+    ps_rng_init(&r, 9);
+    for (int i = 0; i < 70000; i++) {
+        uint64_t x = ps_rng_below(&r, 7);
+
+        assert_true(x < 7);
+        seen[x]++;
+    }
+    for (int i = 0; i < 7; i++) {
+        assert_in_range(seen[i], 9500, 10500);
+    }
+    for (int i = 0; i < 100; i++) {
+        assert_int_equal(ps_rng_below(&r, 1), 0);
+        /* Here most numbers of a half are thrown away. */
+        assert_true(ps_rng_below(&r, (UINT64_C(1) << 63) + 1) <= UINT64_C(1)
+                                                                     << 63);
+    }
+}
+
+static void chance_is_as_often_as_it_says(void **state)
+{
+    struct ps_rng r;
+    int hits = 0;
+
+    (void)state;
+    ps_rng_init(&r, 4);
+    for (int i = 0; i < 10000; i++) {
+        assert_false(ps_rng_chance(&r, 0));
+        assert_true(ps_rng_chance(&r, 1000));
+        hits += ps_rng_chance(&r, 100);
+    }
+    assert_in_range(hits, 850, 1150);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(numbers_are_those_of_the_paper),
+        cmocka_unit_test(seed_decides),
+        cmocka_unit_test(below_is_even_and_below),
+        cmocka_unit_test(chance_is_as_often_as_it_says),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,116 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "base/str.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+static void full_text_is_cut_and_says_so(void **state)
+{
+    char data[8];
+    struct ps_str s;
+
+    (void)state;
+    ps_str_init(&s, data, sizeof(data));
+    assert_string_equal(data, "");
+    ps_str_add(&s, "abc");
+    ps_str_addf(&s, "%d", 1234);
+    assert_string_equal(data, "abc1234");
+    assert_false(s.cut);
+    ps_str_add(&s, "");
+    assert_false(s.cut);
+    ps_str_add(&s, "x");
+    assert_true(s.cut);
+    ps_str_addf(&s, "%s", "y");
+    assert_string_equal(data, "abc1234");
+    assert_int_equal(s.len, 7);
+}
+
+/* Whatever the room, the text is a prefix of the whole. */
+static void every_room_holds_a_prefix(void **state)
+{
+    static const char whole[] = "node 12 of 3-5,9 'a\\x0ab'";
+    static const unsigned numbers[] = {3, 4, 5, 9};
+
+    (void)state;
+    for (size_t cap = 1; cap <= sizeof(whole) + 2; cap++) {
+        char data[sizeof(whole) + 3];
+        struct ps_str s;
+        size_t len = cap - 1 < sizeof(whole) - 1 ? cap - 1 : sizeof(whole) - 1;
+
+        memset(data, '#', sizeof(data));
+        ps_str_init(&s, data, cap);
+        ps_str_addf(&s, "node %d of ", 12);
+        ps_str_add_ranges(&s, numbers, 4);
+        ps_str_add(&s, " '");
+        ps_str_add_escaped(&s, "a\nb", 3, 10);
+        ps_str_add(&s, "'");
+        assert_int_equal(s.len, len);
+        assert_memory_equal(data, whole, len);
+        assert_int_equal(data[len], '\0');
+        assert_int_equal(data[cap], '#');
+        assert_int_equal(s.cut, cap < sizeof(whole));
+    }
+}
+
+static void strangers_bytes_cannot_forge_a_line(void **state)
+{
+    char data[128];
+    struct ps_str s;
+
+    (void)state;
+    ps_str_init(&s, data, sizeof(data));
+    ps_str_add_escaped(&s, "a b\n\"\\'\x7f\xc3\xa4\0z", 12, 100);
+    assert_string_equal(data, "a b\\x0a\\x22\\x5c\\x27\\x7f\\xc3\\xa4\\x00z");
+    ps_str_init(&s, data, sizeof(data));
+    ps_str_add_escaped(&s, "abcdef", 6, 4);
+    assert_string_equal(data, "abcd...");
+    ps_str_init(&s, data, sizeof(data));
+    ps_str_add_escaped(&s, "abcd", 4, 4);
+    assert_string_equal(data, "abcd");
+}
+
+static void ranges_are_short(void **state)
+{
+    static const unsigned some[] = {1, 2, 3, 7, 9, 10};
+    char data[64];
+    struct ps_str s;
+
+    (void)state;
+    ps_str_init(&s, data, sizeof(data));
+    ps_str_add_ranges(&s, some, 6);
+    assert_string_equal(data, "1-3,7,9-10");
+    ps_str_init(&s, data, sizeof(data));
+    ps_str_add_ranges(&s, some, 0);
+    assert_string_equal(data, "");
+    ps_str_add_ranges(&s, some, 1);
+    assert_string_equal(data, "1");
+}
+
+static void copy_says_whether_it_fitted(void **state)
+{
+    char data[4];
+
+    (void)state;
+    assert_true(ps_str_copy(data, sizeof(data), "abc"));
+    assert_string_equal(data, "abc");
+    assert_false(ps_str_copy(data, sizeof(data), "abcd"));
+    assert_string_equal(data, "abc");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(full_text_is_cut_and_says_so),
+        cmocka_unit_test(every_room_holds_a_prefix),
+        cmocka_unit_test(strangers_bytes_cannot_forge_a_line),
+        cmocka_unit_test(ranges_are_short),
+        cmocka_unit_test(copy_says_whether_it_fitted),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
