@@ -28,6 +28,7 @@ struct ps_loop {
     uv_timer_t timer;
     uv_idle_t idle; /* Active: do not wait. */
     struct ps_heap timers;
+    bool stepping;
     ps_time armed; /* What the uv_timer is set for. */
     ps_loop_hook hook;
     void *hook_ctx;
@@ -36,19 +37,22 @@ struct ps_loop {
     struct caught signals[SIGNALS_MAX];
 };
 
-static void run_due(struct ps_loop *l)
+/* True when any was due. */
+static bool run_due(struct ps_loop *l)
 {
     ps_time now = ps_loop_now(l);
     /* Those that are set again to a time that has come wait for the next
      * turn; otherwise two of them could keep the loop here for ever. */
     uint64_t before = l->timers.next_order;
+    bool any = false;
 
     for (;;) {
         struct ps_heap_item *item = ps_heap_peek(&l->timers);
 
         if (item == NULL || item->key > now || item->order >= before) {
-            return;
+            return any;
         }
+        any = true;
         ps_heap_pop(&l->timers);
         struct ps_loop_timer *t =
             PS_CONTAINER(item, struct ps_loop_timer, item);
@@ -94,10 +98,11 @@ static void arm(struct ps_loop *l)
 static void before_wait(uv_prepare_t *handle)
 {
     struct ps_loop *l = handle->data;
-    bool again;
+    bool any = run_due(l);
+    bool again = l->hook != NULL && l->hook(l->hook_ctx);
 
-    run_due(l);
-    again = l->hook != NULL && l->hook(l->hook_ctx);
+    /* Who goes step by step wants to see what a deadline did. */
+    again = again || (any && l->stepping);
     if (again && !uv_is_active((uv_handle_t *)&l->idle)) {
         uv_idle_start(&l->idle, spin);
     } else if (!again) {
@@ -178,7 +183,14 @@ void ps_loop_stop(struct ps_loop *l)
 bool ps_loop_step(struct ps_loop *l)
 {
     arm(l);
-    return uv_run(&l->uv, UV_RUN_ONCE) != 0;
+    l->stepping = true;
+    bool alive = uv_run(&l->uv, UV_RUN_ONCE) != 0;
+
+    l->stepping = false;
+    if (l->hook != NULL) {
+        (void)l->hook(l->hook_ctx);
+    }
+    return alive;
 }
 
 ps_time ps_loop_now(const struct ps_loop *l)

@@ -23,7 +23,8 @@ void ps_loop_free(struct ps_loop *l);
 /* Runs until ps_loop_stop() is called or nothing is left to wait for. */
 void ps_loop_run(struct ps_loop *l);
 void ps_loop_stop(struct ps_loop *l);
-/* Waits once and handles what came; for tests. False: nothing is open. */
+/* Waits once, handles what came and settles it; for tests. False: nothing is
+ * open. */
 bool ps_loop_step(struct ps_loop *l);
 
 /* The monotonic clock. */

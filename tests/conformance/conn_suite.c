@@ -1,0 +1,1036 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What a connection promises, over each kind of socket: `conn_suite tcp` and
+ * `conn_suite unix`. The other end is a plain descriptor in the hands of the
+ * test, or a second connection. */
+#include "base/alloc.h"
+#include "net/conn.h"
+#include "net/listen.h"
+#include "net/loop.h"
+#include "proto/frame.h"
+#include "proto/ps_codec.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#define MIB (1024u * 1024u)
+
+static bool over_tcp;
+
+static void tcp_pair(int fd[2])
+{
+    struct sockaddr_in sa = {.sin_family = AF_INET};
+    uint16_t port;
+    int listener;
+
+    assert_int_equal(ps_listen_tcp("127.0.0.1", 0, 1, &listener, &port), 0);
+    sa.sin_port = htons(port);
+    sa.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    fd[1] = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    assert_int_equal(connect(fd[1], (struct sockaddr *)&sa, sizeof(sa)), 0);
+    fd[0] = accept(listener, NULL, NULL);
+    assert_true(fd[0] >= 0);
+    close(listener);
+}
+
+static void make_pair(int fd[2])
+{
+    if (over_tcp) {
+        tcp_pair(fd);
+    } else {
+        assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM, 0, fd), 0);
+    }
+}
+
+/* One end with all that its callbacks saw. */
+struct end {
+    struct ps_conn *conn;
+    uint8_t *payload; /* Where payloads go; NULL: not wanted. */
+    size_t payload_cap;
+    int header_rc;
+    unsigned asked;
+    unsigned frames;
+    uint64_t acks; /* Sum of the acknowledgements of all frames. */
+    unsigned last_code;
+    uint64_t last_len;
+    unsigned done;
+    bool closed;
+    int rc;
+    char reason[160];
+    bool close_in_frame;
+};
+
+struct world {
+    struct ps_loop *loop;
+    struct end a;
+    struct end b;
+    int fd; /* The stranger's end; -1: b is a connection too. */
+};
+
+static int on_header(void *ctx, struct ps_conn *c, const struct ps_msg *msg,
+                     uint64_t len, void **ret_dst)
+{
+    struct end *e = ctx;
+
+    (void)c;
+    (void)msg;
+    e->asked++;
+    if (e->header_rc != 0) {
+        return e->header_rc;
+    }
+    if (e->payload == NULL) {
+        return PS_E_NOKEY;
+    }
+    assert_true(len <= e->payload_cap);
+    *ret_dst = e->payload;
+    return 0;
+}
+
+static void on_frame(void *ctx, struct ps_conn *c, const struct ps_msg *msg,
+                     uint64_t len)
+{
+    struct end *e = ctx;
+
+    e->frames++;
+    e->acks += msg->ack;
+    e->last_code = msg->code;
+    e->last_len = len;
+    if (e->close_in_frame) {
+        ps_conn_close(c, PS_E_CANCELED, "the test said so");
+    }
+}
+
+static void on_sent(void *ctx, struct ps_conn *c, uint64_t queued)
+{
+    (void)ctx;
+    assert_int_equal(queued, ps_conn_queued(c));
+}
+
+static void on_closed(void *ctx, struct ps_conn *c, int rc)
+{
+    struct end *e = ctx;
+
+    assert_false(e->closed);
+    e->closed = true;
+    e->rc = rc;
+    snprintf(e->reason, sizeof(e->reason), "%s", ps_conn_reason(c));
+    ps_conn_free(c);
+    e->conn = NULL;
+}
+
+static const struct ps_conn_ops ops = {
+    .header = on_header,
+    .frame = on_frame,
+    .sent = on_sent,
+    .closed = on_closed,
+};
+
+static void on_done(void *ctx)
+{
+    struct end *e = ctx;
+
+    e->done++;
+}
+
+static void open_end(struct world *w, struct end *e, int fd, bool server,
+                     struct ps_conn_limits limits)
+{
+    struct ps_conn_options opt = {
+        .loop = w->loop,
+        .fd = fd,
+        .peer = "the other",
+        .self = server ? PS_ROLE_SERVER : PS_ROLE_AGENT,
+        .peer_roles = 1u << (server ? PS_ROLE_AGENT : PS_ROLE_SERVER),
+        .dialled = !server,
+        .limits = limits,
+        .ops = &ops,
+        .ctx = e,
+    };
+
+    assert_int_equal(ps_conn_open(&opt, &e->conn), 0);
+}
+
+/* A server's connection from a stranger. */
+static void begin(struct world *w, struct ps_conn_limits limits)
+{
+    int fd[2];
+
+    memset(w, 0, sizeof(*w));
+    assert_int_equal(ps_loop_new(&w->loop), 0);
+    make_pair(fd);
+    open_end(w, &w->a, fd[0], true, limits);
+    w->fd = fd[1];
+    assert_int_equal(fcntl(w->fd, F_SETFL, O_NONBLOCK), 0);
+}
+
+/* A server's and an agent's connection to each other. */
+static void begin_both(struct world *w, struct ps_conn_limits limits)
+{
+    int fd[2];
+
+    memset(w, 0, sizeof(*w));
+    assert_int_equal(ps_loop_new(&w->loop), 0);
+    make_pair(fd);
+    open_end(w, &w->a, fd[0], true, limits);
+    open_end(w, &w->b, fd[1], false, limits);
+    w->fd = -1;
+}
+
+static void end(struct world *w)
+{
+    struct end *ends[] = {&w->a, &w->b};
+
+    for (int i = 0; i < 2; i++) {
+        while (ends[i]->conn != NULL) {
+            ps_conn_close(ends[i]->conn, PS_E_CANCELED, "end of test");
+            ps_loop_step(w->loop);
+        }
+        free(ends[i]->payload);
+    }
+    if (w->fd >= 0) {
+        close(w->fd);
+    }
+    ps_loop_free(w->loop);
+    assert_int_equal(ps_alloc_live(), 0);
+}
+
+/* The loop never waits in vain here: each condition must come true. */
+#define RUN_UNTIL(w, condition)                                               \
+    do {                                                                      \
+        while (!(condition)) {                                                \
+            bool alive = ps_loop_step((w)->loop);                             \
+                                                                              \
+            assert_true(alive || (condition));                                \
+        }                                                                     \
+    } while (0)
+
+static const struct ps_msg hello = {
+    .code = PS_MSG_HELLO,
+    .hello = {.protocol = 1,
+              .protocol_least = 1,
+              .role = PS_ROLE_AGENT,
+              .name = "agent",
+              .cluster = "test",
+              .instance = 7}};
+
+static const struct ps_msg welcome = {
+    .code = PS_MSG_WELCOME,
+    .welcome = {.protocol = 1, .name = "server", .instance = 8}};
+
+static const struct ps_rec_part one_part = {
+    .key = 1, .index = 0, .round = 1, .dtype = PS_DTYPE_FLOAT32, .count = 1};
+
+static struct ps_msg push_msg(void)
+{
+    struct ps_msg m = {.code = PS_MSG_PUSH};
+
+    m.push.gen = 1;
+    m.push.parts = &one_part;
+    m.push.parts_count = 1;
+    m.push.ranks = 1;
+    return m;
+}
+
+/* Append a frame; returns the new length. */
+static size_t put(uint8_t *out, size_t at, size_t cap,
+                  const struct ps_msg *msg, uint64_t payload_len)
+{
+    size_t len;
+
+    assert_int_equal(ps_codec_encode(msg, PS_PROTOCOL, payload_len, out + at,
+                                     cap - at, &len),
+                     0);
+    assert_true(at + len + payload_len <= cap);
+    for (uint64_t i = 0; i < payload_len; i++) {
+        out[at + len + i] = (uint8_t)(i * 7 + 3);
+    }
+    return at + len + payload_len;
+}
+
+static void tell(struct world *w, const void *bytes, size_t len)
+{
+    assert_int_equal(write(w->fd, bytes, len), len);
+}
+
+static void greet(struct world *w)
+{
+    uint8_t bytes[512];
+
+    tell(w, bytes, put(bytes, 0, sizeof(bytes), &hello, 0));
+    RUN_UNTIL(w, w->a.frames == 1 || w->a.closed);
+    assert_int_equal(w->a.frames, 1);
+    w->a.frames = 0;
+}
+
+static int send_msg(struct end *e, const struct ps_msg *msg,
+                    const struct ps_slice *slice)
+{
+    struct ps_conn_frame f = {.msg = msg,
+                              .slices = slice,
+                              .slice_count = slice != NULL,
+                              .pass_fd = -1,
+                              .done = on_done,
+                              .ctx = e};
+
+    return ps_conn_send(e->conn, &f);
+}
+
+/* Every way to cut three frames in two arrives the same. */
+static void frames_cut_anywhere(void **state)
+{
+    struct ps_msg push = push_msg();
+    struct ps_msg ack = {.code = PS_MSG_ACK, .ack = 5};
+    uint8_t bytes[2048];
+    size_t len = put(bytes, 0, sizeof(bytes), &hello, 0);
+
+    (void)state;
+    len = put(bytes, len, sizeof(bytes), &push, 64);
+    len = put(bytes, len, sizeof(bytes), &ack, 0);
+    for (size_t cut = 1; cut < len; cut++) {
+        struct world w;
+
+        begin(&w, (struct ps_conn_limits){0});
+        w.a.payload_cap = 64;
+        w.a.payload = calloc(1, 64);
+        tell(&w, bytes, cut);
+        struct ps_conn_stats s = {0};
+
+        RUN_UNTIL(&w, (ps_conn_stats(w.a.conn, &s), s.bytes_in == cut));
+        tell(&w, bytes + cut, len - cut);
+        RUN_UNTIL(&w, w.a.frames == 3 || w.a.closed);
+        assert_false(w.a.closed);
+        assert_int_equal(w.a.last_code, PS_MSG_ACK);
+        assert_int_equal(w.a.acks, 5);
+        for (unsigned i = 0; i < 64; i++) {
+            assert_int_equal(w.a.payload[i], (uint8_t)(i * 7 + 3));
+        }
+        end(&w);
+    }
+}
+
+static void one_byte_at_a_time(void **state)
+{
+    struct ps_msg push = push_msg();
+    uint8_t bytes[2048];
+    struct world w;
+
+    (void)state;
+    begin(&w, (struct ps_conn_limits){0});
+    w.a.payload_cap = 256;
+    w.a.payload = calloc(1, 256);
+    greet(&w);
+    size_t len = put(bytes, 0, sizeof(bytes), &push, 256);
+
+    for (size_t i = 0; i < len; i++) {
+        struct ps_conn_stats before;
+        struct ps_conn_stats s;
+
+        ps_conn_stats(w.a.conn, &before);
+        tell(&w, bytes + i, 1);
+        RUN_UNTIL(&w, (ps_conn_stats(w.a.conn, &s),
+                       s.bytes_in == before.bytes_in + 1));
+    }
+    assert_int_equal(w.a.frames, 1);
+    assert_memory_equal(w.a.payload, bytes + len - 256, 256);
+    end(&w);
+}
+
+static void both_greet(struct world *w)
+{
+    assert_int_equal(send_msg(&w->b, &hello, NULL), 0);
+    ps_conn_flush(w->b.conn);
+    RUN_UNTIL(w, w->a.frames == 1);
+    assert_int_equal(ps_conn_peer_role(w->a.conn), PS_ROLE_AGENT);
+    assert_int_equal(send_msg(&w->a, &welcome, NULL), 0);
+    ps_conn_flush(w->a.conn);
+    RUN_UNTIL(w, w->b.frames == 1);
+    assert_int_equal(ps_conn_peer_role(w->b.conn), PS_ROLE_SERVER);
+    w->a.frames = w->b.frames = 0;
+    w->a.done = w->b.done = 0;
+}
+
+/* Large payloads go from the sender's memory to the receiver's; what is read
+ * ahead is next to nothing. */
+static void large_payloads_are_not_copied(void **state)
+{
+    const unsigned count = 24;
+    struct ps_msg push = push_msg();
+    struct ps_buf *buf = ps_buf_new(4 * MIB);
+    struct ps_slice slice = {.buf = buf, .offset = 0, .len = 4 * MIB};
+    struct ps_conn_stats s;
+    struct world w;
+
+    (void)state;
+    begin_both(&w, (struct ps_conn_limits){0});
+    both_greet(&w);
+    w.a.payload_cap = 4 * MIB;
+    w.a.payload = malloc(4 * MIB);
+    for (size_t i = 0; i < buf->size; i++) {
+        buf->data[i] = (uint8_t)(i % 251);
+    }
+    for (unsigned i = 0; i < count; i++) {
+        assert_int_equal(send_msg(&w.b, &push, &slice), 0);
+    }
+    ps_conn_flush(w.b.conn);
+    RUN_UNTIL(&w, w.a.frames == count);
+    assert_int_equal(w.b.done, count);
+    assert_int_equal(ps_conn_queued(w.b.conn), 0);
+    assert_memory_equal(w.a.payload, buf->data, buf->size);
+    ps_conn_stats(w.a.conn, &s);
+    assert_true(s.copied * 1000 < s.bytes_in);
+    ps_buf_unref(buf);
+    end(&w);
+}
+
+static void small_frames_travel_together(void **state)
+{
+    struct ps_msg ack = {.code = PS_MSG_ACK};
+    struct ps_conn_stats s;
+    struct world w;
+
+    (void)state;
+    begin_both(&w, (struct ps_conn_limits){0});
+    both_greet(&w);
+    for (unsigned i = 1; i <= 1000; i++) {
+        ack.ack = i;
+        assert_int_equal(send_msg(&w.b, &ack, NULL), 0);
+    }
+    assert_true(ps_conn_flush(w.b.conn));
+    RUN_UNTIL(&w, w.a.frames == 1000);
+    assert_int_equal(w.a.acks, 500500);
+    assert_int_equal(w.b.done, 1000);
+    ps_conn_stats(w.b.conn, &s);
+    assert_true(s.writes <= 1 + 1000 / 128 + 1);
+    ps_conn_stats(w.a.conn, &s);
+    assert_true(s.reads <= 16);
+    end(&w);
+}
+
+/* A header longer than staging: a value of 256 parts. */
+static void long_headers_arrive(void **state)
+{
+    static struct ps_rec_part parts[PS_PARTS_MAX];
+    struct ps_msg commit = {.code = PS_MSG_COMMIT};
+    struct world w;
+
+    (void)state;
+    for (unsigned i = 0; i < PS_PARTS_MAX; i++) {
+        parts[i] = (struct ps_rec_part){.key = UINT32_MAX,
+                                        .index = UINT32_MAX,
+                                        .round = UINT64_MAX,
+                                        .count = UINT32_MAX};
+    }
+    commit.ack = 1;
+    commit.commit.parts = parts;
+    commit.commit.parts_count = PS_PARTS_MAX;
+    begin_both(&w, (struct ps_conn_limits){0});
+    both_greet(&w);
+    for (unsigned i = 0; i < 64; i++) {
+        assert_int_equal(send_msg(&w.a, &commit, NULL), 0);
+    }
+    ps_conn_flush(w.a.conn);
+    RUN_UNTIL(&w, w.b.frames == 64);
+    assert_int_equal(w.b.acks, 64);
+    end(&w);
+}
+
+static void unwanted_payload_is_skipped(void **state)
+{
+    struct ps_msg push = push_msg();
+    struct ps_msg ack = {.code = PS_MSG_ACK, .ack = 9};
+    struct ps_buf *buf = ps_buf_new(MIB);
+    struct ps_slice slice = {.buf = buf, .offset = 0, .len = MIB};
+    struct world w;
+
+    (void)state;
+    begin_both(&w, (struct ps_conn_limits){0});
+    both_greet(&w);
+    assert_int_equal(send_msg(&w.b, &push, &slice), 0);
+    assert_int_equal(send_msg(&w.b, &ack, NULL), 0);
+    ps_conn_flush(w.b.conn);
+    RUN_UNTIL(&w, w.a.frames == 2);
+    assert_int_equal(w.a.acks, 9);
+    assert_int_equal(w.a.asked, 1);
+    ps_buf_unref(buf);
+    end(&w);
+}
+
+/* Without memory the connection is read no further, and goes on later where
+ * it stopped. */
+static void no_memory_pauses(void **state)
+{
+    struct ps_msg push = push_msg();
+    struct ps_msg ack = {.code = PS_MSG_ACK, .ack = 9};
+    struct ps_buf *buf = ps_buf_new(MIB);
+    struct ps_slice slice = {.buf = buf, .offset = 0, .len = MIB};
+    struct ps_conn_stats s;
+    struct world w;
+
+    (void)state;
+    begin_both(&w, (struct ps_conn_limits){0});
+    both_greet(&w);
+    memset(buf->data, 42, MIB);
+    w.a.header_rc = PS_E_AGAIN;
+    assert_int_equal(send_msg(&w.b, &push, &slice), 0);
+    assert_int_equal(send_msg(&w.b, &ack, NULL), 0);
+    ps_conn_flush(w.b.conn);
+    RUN_UNTIL(&w, w.a.asked == 1);
+    assert_true(ps_conn_is_paused(w.a.conn));
+    ps_conn_resume(w.a.conn);
+    assert_int_equal(w.a.asked, 2);
+    assert_true(ps_conn_is_paused(w.a.conn));
+    ps_conn_stats(w.a.conn, &s);
+    assert_true(s.bytes_in < 32 * 1024);
+
+    w.a.header_rc = 0;
+    w.a.payload_cap = MIB;
+    w.a.payload = malloc(MIB);
+    ps_conn_resume(w.a.conn);
+    assert_false(ps_conn_is_paused(w.a.conn));
+    RUN_UNTIL(&w, w.a.frames == 2);
+    assert_memory_equal(w.a.payload, buf->data, MIB);
+    ps_buf_unref(buf);
+    end(&w);
+}
+
+/* A small payload that lay in staging with the frames behind it. */
+static void resume_goes_on_with_what_is_there(void **state)
+{
+    struct ps_msg push = push_msg();
+    struct ps_msg ack = {.code = PS_MSG_ACK, .ack = 9};
+    uint8_t bytes[1024];
+    struct world w;
+
+    (void)state;
+    begin(&w, (struct ps_conn_limits){0});
+    greet(&w);
+    size_t len = put(bytes, 0, sizeof(bytes), &push, 64);
+
+    len = put(bytes, len, sizeof(bytes), &ack, 0);
+    w.a.header_rc = PS_E_AGAIN;
+    tell(&w, bytes, len);
+    RUN_UNTIL(&w, w.a.asked == 1);
+    assert_int_equal(w.a.frames, 0);
+    w.a.header_rc = 0;
+    w.a.payload_cap = 64;
+    w.a.payload = calloc(1, 64);
+    ps_conn_resume(w.a.conn);
+    assert_int_equal(w.a.frames, 2);
+    assert_int_equal(w.a.acks, 9);
+    assert_int_equal(w.a.payload[63], (uint8_t)(63 * 7 + 3));
+    end(&w);
+}
+
+static void expect_cut(struct world *w, int rc)
+{
+    RUN_UNTIL(w, w->a.closed);
+    assert_int_equal(w->a.rc, rc);
+    assert_true(w->a.reason[0] != '\0');
+    /* And the peer is told by the end of its stream. */
+    char byte;
+    ssize_t n = read(w->fd, &byte, 1);
+
+    assert_true(n == 0 || (n < 0 && errno == ECONNRESET));
+}
+
+static void prefix(uint8_t out[PS_FRAME_PREFIX], unsigned code,
+                   uint32_t header_len, uint64_t payload_len)
+{
+    struct ps_frame_prefix p = {.version = PS_FRAME_VERSION,
+                                .code = (uint8_t)code,
+                                .header_len = header_len,
+                                .payload_len = payload_len};
+
+    ps_frame_build(out, &p);
+}
+
+static void garbage_is_cut(void **state)
+{
+    static const char *const words[] = {
+        "GET / HTTP/1.1\r\nHost: x\r\n\r\n",
+        "\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03nothing of ours",
+        "PT\x01\x01\x00\x00\x00\x10\x00\x00\x00\x00\x00\x00\x00\x00",
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(words) / sizeof(words[0]); i++) {
+        struct world w;
+
+        begin(&w, (struct ps_conn_limits){0});
+        tell(&w, words[i], 24);
+        expect_cut(&w, PS_E_PROTO);
+        assert_int_equal(w.a.frames, 0);
+        end(&w);
+    }
+}
+
+static void later_prefix_is_refused(void **state)
+{
+    uint8_t bytes[PS_FRAME_PREFIX];
+    struct world w;
+
+    (void)state;
+    begin(&w, (struct ps_conn_limits){0});
+    prefix(bytes, PS_MSG_HELLO, 20, 0);
+    bytes[2] = PS_FRAME_VERSION + 1;
+    tell(&w, bytes, sizeof(bytes));
+    expect_cut(&w, PS_E_VERSION);
+    end(&w);
+}
+
+/* Lengths are judged from the prefix alone, before anything behind it has
+ * come. */
+static void lengths_are_judged_first(void **state)
+{
+    struct {
+        unsigned code;
+        uint32_t header_len;
+        uint64_t payload_len;
+        int rc;
+    } cases[] = {
+        {PS_MSG_ACK, UINT32_MAX, 0, PS_E_TOOBIG},
+        {PS_MSG_ACK, ps_msg_header_max(PS_MSG_ACK) + 1, 0, PS_E_TOOBIG},
+        {PS_MSG_ACK, 0, 0, PS_E_PROTO},
+        {PS_MSG_ACK, 4, 4, PS_E_PROTO},
+        {PS_MSG_PUSH, 40, UINT64_MAX, PS_E_TOOBIG},
+        {PS_MSG_PUSH, 40, PS_PAYLOAD_MAX + 4, PS_E_TOOBIG},
+        {PS_MSG_VALUE, 40, 4, PS_E_PERM},
+        {PS_MSG_L_OP, 40, 0, PS_E_PERM},
+        {250, 40, 0, PS_E_PROTO},
+        {PS_MSG_HELLO, 40, 0, PS_E_PERM},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        uint8_t bytes[PS_FRAME_PREFIX];
+        struct world w;
+
+        begin(&w, (struct ps_conn_limits){0});
+        greet(&w);
+        prefix(bytes, cases[i].code, cases[i].header_len,
+               cases[i].payload_len);
+        tell(&w, bytes, sizeof(bytes));
+        expect_cut(&w, cases[i].rc);
+        assert_int_equal(w.a.frames, 0);
+        end(&w);
+    }
+}
+
+static void bombs_are_cut(void **state)
+{
+    static const struct {
+        size_t len;
+        const char *bytes;
+    } bombs[] = {
+        {5, "\xdd\x10\x00\x00\x00"},
+        {9, "\x8a\xff\xff\xff\xdf\xff\xff\xff\xff"},
+        {5, "\xdf\xff\xff\xff\xff"},
+        {8, "\x91\x91\x91\x91\x91\x91\x91\xc0"},
+        {1, "\xc0"},
+        {3, "\x81\x08\xc1"},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(bombs) / sizeof(bombs[0]); i++) {
+        uint8_t bytes[64];
+        struct world w;
+
+        begin(&w, (struct ps_conn_limits){0});
+        greet(&w);
+        prefix(bytes, PS_MSG_PULL, (uint32_t)bombs[i].len, 0);
+        memcpy(bytes + PS_FRAME_PREFIX, bombs[i].bytes, bombs[i].len);
+        tell(&w, bytes, PS_FRAME_PREFIX + bombs[i].len);
+        RUN_UNTIL(&w, w.a.closed);
+        assert_true(w.a.rc == PS_E_PROTO || w.a.rc == PS_E_TOOBIG);
+        end(&w);
+    }
+}
+
+static void nothing_comes_before_hello(void **state)
+{
+    struct ps_msg push = push_msg();
+    uint8_t bytes[1024];
+    struct world w;
+
+    (void)state;
+    begin(&w, (struct ps_conn_limits){0});
+    tell(&w, bytes, put(bytes, 0, sizeof(bytes), &push, 64));
+    expect_cut(&w, PS_E_PERM);
+    assert_int_equal(w.a.asked, 0);
+    end(&w);
+}
+
+static void hello_comes_once(void **state)
+{
+    uint8_t bytes[1024];
+    struct world w;
+
+    (void)state;
+    begin(&w, (struct ps_conn_limits){0});
+    greet(&w);
+    tell(&w, bytes, put(bytes, 0, sizeof(bytes), &hello, 0));
+    expect_cut(&w, PS_E_PERM);
+    end(&w);
+}
+
+static void role_must_be_one_that_dials(void **state)
+{
+    struct ps_msg bad = hello;
+    uint8_t bytes[1024];
+    struct world w;
+
+    (void)state;
+    bad.hello.role = PS_ROLE_CTL;
+    begin(&w, (struct ps_conn_limits){0});
+    tell(&w, bytes, put(bytes, 0, sizeof(bytes), &bad, 0));
+    expect_cut(&w, PS_E_PERM);
+    end(&w);
+}
+
+static void silence_is_cut(void **state)
+{
+    struct world w;
+
+    (void)state;
+    begin(&w, (struct ps_conn_limits){.greet = PS_MILLIS(20)});
+    expect_cut(&w, PS_E_TIMEOUT);
+    assert_string_equal(w.a.reason, "no greeting in time");
+    end(&w);
+}
+
+/* Half a greeting does not buy more time. */
+static void slow_greeting_is_cut(void **state)
+{
+    uint8_t bytes[512];
+    struct world w;
+
+    (void)state;
+    begin(&w, (struct ps_conn_limits){.greet = PS_MILLIS(20)});
+    tell(&w, bytes, put(bytes, 0, sizeof(bytes), &hello, 0) - 1);
+    expect_cut(&w, PS_E_TIMEOUT);
+    end(&w);
+}
+
+static void slow_header_is_cut(void **state)
+{
+    uint8_t bytes[1024];
+    struct ps_msg push = push_msg();
+    struct world w;
+
+    (void)state;
+    begin(&w, (struct ps_conn_limits){.header = PS_MILLIS(20)});
+    greet(&w);
+    put(bytes, 0, sizeof(bytes), &push, 64);
+    tell(&w, bytes, PS_FRAME_PREFIX + 3);
+    expect_cut(&w, PS_E_TIMEOUT);
+    assert_string_equal(w.a.reason, "header not complete in time");
+    end(&w);
+}
+
+static void stopped_payload_is_cut(void **state)
+{
+    uint8_t bytes[1024];
+    struct ps_msg push = push_msg();
+    struct world w;
+
+    (void)state;
+    begin(&w, (struct ps_conn_limits){.stall = PS_MILLIS(20)});
+    greet(&w);
+    tell(&w, bytes, put(bytes, 0, sizeof(bytes), &push, 64) - 1);
+    expect_cut(&w, PS_E_TIMEOUT);
+    assert_string_equal(w.a.reason, "payload stopped coming");
+    end(&w);
+}
+
+struct wake {
+    struct ps_loop_timer timer;
+    bool came;
+};
+
+static void wake_up(struct ps_loop_timer *t)
+{
+    ((struct wake *)(void *)t)->came = true;
+}
+
+/* A connection that says nothing after its greeting is nobody's fault. */
+static void idle_stays_open(void **state)
+{
+    struct ps_msg ack = {.code = PS_MSG_ACK, .ack = 1};
+    uint8_t bytes[256];
+    struct world w;
+
+    (void)state;
+    begin(&w, (struct ps_conn_limits){.greet = PS_MILLIS(10),
+                                      .header = PS_MILLIS(10),
+                                      .stall = PS_MILLIS(10)});
+    greet(&w);
+    /* Longer than all the limits. */
+    struct wake wake = {.timer.due = wake_up};
+
+    ps_loop_timer_set(w.loop, &wake.timer,
+                      ps_loop_now(w.loop) + PS_MILLIS(30));
+    RUN_UNTIL(&w, wake.came || w.a.closed);
+    tell(&w, bytes, put(bytes, 0, sizeof(bytes), &ack, 0));
+    RUN_UNTIL(&w, w.a.frames == 1 || w.a.closed);
+    assert_false(w.a.closed);
+    end(&w);
+}
+
+static void end_within_a_frame(void **state)
+{
+    uint8_t bytes[1024];
+    struct ps_msg push = push_msg();
+    size_t len = put(bytes, 0, sizeof(bytes), &push, 64);
+    size_t cuts[] = {1, 15, 16, 17, len - 64, len - 63, len - 1};
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(cuts) / sizeof(cuts[0]); i++) {
+        struct world w;
+
+        begin(&w, (struct ps_conn_limits){0});
+        greet(&w);
+        tell(&w, bytes, cuts[i]);
+        assert_int_equal(shutdown(w.fd, SHUT_WR), 0);
+        RUN_UNTIL(&w, w.a.closed);
+        assert_int_equal(w.a.rc, PS_E_CLOSED);
+        assert_string_equal(w.a.reason, "closed by peer within a frame");
+        end(&w);
+    }
+}
+
+/* What was complete before the end still counts. */
+static void frames_before_the_end_arrive(void **state)
+{
+    struct ps_msg ack = {.code = PS_MSG_ACK, .ack = 1};
+    uint8_t bytes[1024];
+    size_t len = 0;
+    struct world w;
+
+    (void)state;
+    begin(&w, (struct ps_conn_limits){0});
+    greet(&w);
+    for (int i = 0; i < 10; i++) {
+        len = put(bytes, len, sizeof(bytes), &ack, 0);
+    }
+    tell(&w, bytes, len);
+    close(w.fd);
+    w.fd = -1;
+    RUN_UNTIL(&w, w.a.closed);
+    assert_int_equal(w.a.frames, 10);
+    assert_string_equal(w.a.reason, "closed by peer");
+    end(&w);
+}
+
+static void never_reading_peer_is_cut(void **state)
+{
+    struct ps_buf *buf = ps_buf_new(MIB);
+    struct ps_slice slice = {.buf = buf, .offset = 0, .len = MIB};
+    struct ps_msg value = {.code = PS_MSG_VALUE};
+    unsigned taken = 0;
+    struct world w;
+    int rc;
+
+    (void)state;
+    value.value.parts = &one_part;
+    value.value.parts_count = 1;
+    begin(&w, (struct ps_conn_limits){.output_max = 8 * MIB});
+    greet(&w);
+    while ((rc = send_msg(&w.a, &value, &slice)) == 0) {
+        taken++;
+        ps_conn_flush(w.a.conn);
+        assert_true(taken < 1000);
+    }
+    assert_int_equal(rc, PS_E_FULL);
+    RUN_UNTIL(&w, w.a.closed);
+    assert_int_equal(w.a.rc, PS_E_FULL);
+    assert_int_equal(w.a.done, taken); /* All given back, once. */
+    assert_int_equal(buf->refs, 1);
+    ps_buf_unref(buf);
+    end(&w);
+}
+
+static void peer_that_stops_reading_is_cut(void **state)
+{
+    struct ps_buf *buf = ps_buf_new(16 * MIB);
+    struct ps_slice slice = {.buf = buf, .offset = 0, .len = 16 * MIB};
+    struct ps_msg value = {.code = PS_MSG_VALUE};
+    struct world w;
+
+    (void)state;
+    value.value.parts = &one_part;
+    value.value.parts_count = 1;
+    begin(&w, (struct ps_conn_limits){.stall = PS_MILLIS(20)});
+    greet(&w);
+    assert_int_equal(send_msg(&w.a, &value, &slice), 0);
+    ps_conn_flush(w.a.conn);
+    RUN_UNTIL(&w, w.a.closed);
+    assert_int_equal(w.a.rc, PS_E_TIMEOUT);
+    assert_string_equal(w.a.reason, "peer does not read");
+    assert_int_equal(w.a.done, 1);
+    ps_buf_unref(buf);
+    end(&w);
+}
+
+/* A stranger cannot make us keep answers before it has greeted. */
+static void little_is_kept_for_strangers(void **state)
+{
+    struct ps_msg reject = {.code = PS_MSG_REJECT,
+                            .reject = {.error = 9, .text = "no"}};
+    unsigned taken = 0;
+    struct world w;
+
+    (void)state;
+    begin(&w, (struct ps_conn_limits){0});
+    while (send_msg(&w.a, &reject, NULL) == 0) {
+        taken++;
+    }
+    assert_true(taken > 0 && taken < 20000);
+    RUN_UNTIL(&w, w.a.closed);
+    assert_int_equal(w.a.done, taken);
+    end(&w);
+}
+
+/* A reason written just before the end arrives, though the peer had sent more
+ * than we read. */
+static void finish_writes_first(void **state)
+{
+    struct ps_msg reject = {.code = PS_MSG_REJECT,
+                            .reject = {.error = 9, .text = "no"}};
+    struct ps_msg ack = {.code = PS_MSG_ACK, .ack = 1};
+    struct world w;
+
+    (void)state;
+    begin_both(&w, (struct ps_conn_limits){0});
+    both_greet(&w);
+    for (int i = 0; i < 100; i++) {
+        assert_int_equal(send_msg(&w.b, &ack, NULL), 0);
+    }
+    ps_conn_flush(w.b.conn);
+    assert_int_equal(send_msg(&w.a, &reject, NULL), 0);
+    ps_conn_finish(w.a.conn);
+    assert_int_equal(send_msg(&w.a, &reject, NULL), PS_E_CLOSED);
+    RUN_UNTIL(&w, w.a.closed && w.b.closed);
+    assert_int_equal(w.b.frames, 1);
+    assert_int_equal(w.b.last_code, PS_MSG_REJECT);
+    assert_int_equal(w.b.rc, PS_E_CLOSED);
+    assert_int_equal(w.a.frames, 0);
+    assert_int_equal(w.a.done, 1);
+    end(&w);
+}
+
+/* A peer that never closes its side is left after a while. */
+static void finish_does_not_wait_for_ever(void **state)
+{
+    struct world w;
+
+    (void)state;
+    begin(&w, (struct ps_conn_limits){.linger = PS_MILLIS(20)});
+    greet(&w);
+    ps_conn_finish(w.a.conn);
+    RUN_UNTIL(&w, w.a.closed);
+    end(&w);
+}
+
+static void close_inside_a_callback(void **state)
+{
+    struct ps_msg ack = {.code = PS_MSG_ACK, .ack = 1};
+    uint8_t bytes[1024];
+    size_t len = 0;
+    struct world w;
+
+    (void)state;
+    begin(&w, (struct ps_conn_limits){0});
+    greet(&w);
+    for (int i = 0; i < 10; i++) {
+        len = put(bytes, len, sizeof(bytes), &ack, 0);
+    }
+    w.a.close_in_frame = true;
+    tell(&w, bytes, len);
+    RUN_UNTIL(&w, w.a.closed);
+    assert_int_equal(w.a.frames, 1);
+    assert_int_equal(w.a.rc, PS_E_CANCELED);
+    end(&w);
+}
+
+static void close_gives_everything_back(void **state)
+{
+    struct ps_buf *buf = ps_buf_new(16 * MIB);
+    struct ps_slice slice = {.buf = buf, .offset = 0, .len = 16 * MIB};
+    struct ps_msg push = push_msg();
+    struct world w;
+
+    (void)state;
+    begin_both(&w, (struct ps_conn_limits){0});
+    both_greet(&w);
+    w.a.payload_cap = 16 * MIB;
+    w.a.payload = malloc(16 * MIB);
+    for (int i = 0; i < 4; i++) {
+        assert_int_equal(send_msg(&w.b, &push, &slice), 0);
+    }
+    ps_conn_flush(w.b.conn);
+    RUN_UNTIL(&w, w.a.asked == 1); /* In the middle of the first. */
+    unsigned done = w.b.done;
+
+    ps_conn_close(w.b.conn, PS_E_CANCELED, "enough");
+    ps_conn_close(w.b.conn, PS_E_IO, "ignored");
+    assert_int_equal(w.b.done, done); /* Not inside the call. */
+    RUN_UNTIL(&w, w.a.closed && w.b.closed);
+    assert_int_equal(w.b.done, 4);
+    assert_int_equal(w.b.rc, PS_E_CANCELED);
+    assert_string_equal(w.b.reason, "enough");
+    ps_buf_unref(buf);
+    end(&w);
+}
+
+int main(int argc, char **argv)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(frames_cut_anywhere),
+        cmocka_unit_test(one_byte_at_a_time),
+        cmocka_unit_test(large_payloads_are_not_copied),
+        cmocka_unit_test(small_frames_travel_together),
+        cmocka_unit_test(long_headers_arrive),
+        cmocka_unit_test(unwanted_payload_is_skipped),
+        cmocka_unit_test(no_memory_pauses),
+        cmocka_unit_test(resume_goes_on_with_what_is_there),
+        cmocka_unit_test(garbage_is_cut),
+        cmocka_unit_test(later_prefix_is_refused),
+        cmocka_unit_test(lengths_are_judged_first),
+        cmocka_unit_test(bombs_are_cut),
+        cmocka_unit_test(nothing_comes_before_hello),
+        cmocka_unit_test(hello_comes_once),
+        cmocka_unit_test(role_must_be_one_that_dials),
+        cmocka_unit_test(silence_is_cut),
+        cmocka_unit_test(slow_greeting_is_cut),
+        cmocka_unit_test(slow_header_is_cut),
+        cmocka_unit_test(stopped_payload_is_cut),
+        cmocka_unit_test(idle_stays_open),
+        cmocka_unit_test(end_within_a_frame),
+        cmocka_unit_test(frames_before_the_end_arrive),
+        cmocka_unit_test(never_reading_peer_is_cut),
+        cmocka_unit_test(peer_that_stops_reading_is_cut),
+        cmocka_unit_test(little_is_kept_for_strangers),
+        cmocka_unit_test(finish_writes_first),
+        cmocka_unit_test(finish_does_not_wait_for_ever),
+        cmocka_unit_test(close_inside_a_callback),
+        cmocka_unit_test(close_gives_everything_back),
+    };
+
+    if (argc != 2) {
+        fprintf(stderr, "usage: conn_suite tcp|unix\n");
+        return 2;
+    }
+    over_tcp = strcmp(argv[1], "tcp") == 0;
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
