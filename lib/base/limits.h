@@ -43,3 +43,17 @@
 /* Push bytes that an agent may send of a job before the server has said
  * anything; every server's window is at least this. */
 #define PS_CREDIT_FIRST (4u * 1024u * 1024u)
+/* Agents that a server remembers, connections to it: the oldest one that is
+ * not connected is forgotten, else the new one is refused. */
+#define PS_PEERS_MAX 4096u
+/* Answers to an agent that it has not acknowledged; a server forgets the link
+ * of one that has more, and the agent begins afresh. */
+#define PS_BACKLOG_MAX (128u * 1024u)
+/* On one server, of one job: partitions, pulls that wait, and places (slots)
+ * of rounds under way. Beyond, an agent is asked to try again later. */
+#define PS_STORE_PARTS_MAX (4u * 1024u * 1024u)
+#define PS_PARKED_MAX (4u * 1024u * 1024u)
+#define PS_OPEN_PLACES_MAX (32u * 1024u * 1024u)
+/* Generations of jobs whose end a server remembers, so that what was sent
+ * earlier and arrives later does not bring them back. */
+#define PS_ENDED_MAX 256u

@@ -1,0 +1,243 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What a server answers. A large value goes at once, in a frame of its own, so
+ * that it is received where it stays; small ones and commits are collected for
+ * each slot and go together at the next tick, which is due at once: after all
+ * that has already arrived. Values are never copied: a frame refers to the
+ * stored bytes. */
+#include "core/shard_inner.h"
+
+#include "base/alloc.h"
+
+#include <string.h>
+
+static struct ps_rec_part record(const struct ps_part *part, uint64_t version)
+{
+    return (struct ps_rec_part){
+        .key = part->key,
+        .index = part->index,
+        .round = version,
+        .dtype = part->dtype,
+        .count = part->count,
+    };
+}
+
+static void send_values(struct ps_shard_step *st, struct ps_shard_slot *slot,
+                        const struct ps_rec_part *parts,
+                        const struct ps_slice *slices, uint32_t count)
+{
+    struct ps_shard_peer *p = ps_shard_job_peer(slot);
+    uint64_t gen = slot->job->gen;
+
+    if (p == NULL) {
+        return; /* It will ask again when it comes. */
+    }
+    struct ps_msg m = {
+        .code = PS_MSG_VALUE,
+        .value = {.gen = gen,
+                  .epoch = st->s->epoch,
+                  .credit = ps_shard_credit_now(st->s, p, gen, slot),
+                  .parts = parts,
+                  .parts_count = count},
+    };
+
+    ps_shard_peer_send(st, p, ps_parcel_new(&m, slices, count));
+}
+
+static void send_commits(struct ps_shard_step *st, struct ps_shard_slot *slot,
+                         const struct ps_rec_part *parts, uint32_t count)
+{
+    struct ps_shard_peer *p = ps_shard_job_peer(slot);
+    uint64_t gen = slot->job->gen;
+
+    if (p == NULL) {
+        return;
+    }
+    struct ps_msg m = {
+        .code = PS_MSG_COMMIT,
+        .commit = {.gen = gen,
+                   .epoch = st->s->epoch,
+                   .credit = ps_shard_credit_now(st->s, p, gen, slot),
+                   .parts = parts,
+                   .parts_count = count},
+    };
+
+    ps_shard_peer_send(st, p, ps_parcel_new(&m, NULL, 0));
+}
+
+/* -------------------------------------------------------------- gathering */
+
+static void empty(struct ps_shard_gather *g)
+{
+    for (uint32_t i = 0; g->slices != NULL && i < g->count; i++) {
+        ps_buf_unref(g->slices[i].buf);
+    }
+    ps_free(g->parts);
+    ps_free(g->slices);
+    memset(g, 0, sizeof(*g));
+}
+
+static void flush_values(struct ps_shard_step *st, struct ps_shard_slot *slot)
+{
+    struct ps_shard_gather *g = &slot->values;
+
+    if (g->count > 0) {
+        send_values(st, slot, g->parts, g->slices, g->count);
+        empty(g);
+    }
+}
+
+static void flush_commits(struct ps_shard_step *st, struct ps_shard_slot *slot)
+{
+    struct ps_shard_gather *g = &slot->commits;
+
+    if (g->count > 0) {
+        send_commits(st, slot, g->parts, g->count);
+        empty(g);
+    }
+}
+
+static void gather(struct ps_shard_step *st, struct ps_shard_slot *slot,
+                   struct ps_shard_gather *g, const struct ps_rec_part *rec,
+                   const struct ps_slice *slice)
+{
+    if (g->parts == NULL) {
+        g->parts = ps_calloc(PS_PARTS_MAX, sizeof(*g->parts));
+    }
+    if (slice != NULL) {
+        if (g->slices == NULL) {
+            g->slices = ps_calloc(PS_PARTS_MAX, sizeof(*g->slices));
+        }
+        g->slices[g->count] = *slice;
+        ps_buf_ref(slice->buf);
+        g->bytes += slice->len;
+    }
+    g->parts[g->count++] = *rec;
+    if (!ps_list_linked(&slot->node)) {
+        ps_list_push_back(&st->s->gathering, &slot->node);
+        st->s->gathered_at = ps_time_min(st->s->gathered_at, st->now);
+    }
+}
+
+void ps_shard_answer(struct ps_shard_step *st, struct ps_shard_slot *slot,
+                     const struct ps_part *part, bool want, uint64_t version)
+{
+    if (ps_shard_job_peer(slot) == NULL) {
+        return;
+    }
+    if (!want || !ps_part_has_value(part)) {
+        struct ps_rec_part rec = record(part, version);
+
+        if (slot->commits.count == PS_PARTS_MAX) {
+            flush_commits(st, slot);
+        }
+        gather(st, slot, &slot->commits, &rec, NULL);
+        return;
+    }
+    struct ps_rec_part rec = record(part, part->version);
+
+    if (part->value.len > PS_FUSE_PART_MAX) {
+        send_values(st, slot, &rec, &part->value, 1);
+        return;
+    }
+    if (slot->values.count == PS_PARTS_MAX ||
+        slot->values.bytes + part->value.len > PS_FUSE_FRAME_MAX) {
+        flush_values(st, slot);
+    }
+    gather(st, slot, &slot->values, &rec, &part->value);
+}
+
+void ps_shard_answer_flush(struct ps_shard_step *st)
+{
+    struct ps_list_node *n;
+
+    while ((n = ps_list_pop(&st->s->gathering)) != NULL) {
+        struct ps_shard_slot *slot =
+            PS_CONTAINER(n, struct ps_shard_slot, node);
+
+        flush_values(st, slot);
+        flush_commits(st, slot);
+    }
+    st->s->gathered_at = PS_TIME_NEVER;
+}
+
+void ps_shard_answer_drop(struct ps_shard_slot *slot)
+{
+    empty(&slot->values);
+    empty(&slot->commits);
+    if (ps_list_linked(&slot->node)) {
+        ps_list_remove(&slot->node);
+    }
+}
+
+/* --------------------------------------------------------------- refusing */
+
+static const char *text_of(int rc)
+{
+    switch (rc) {
+    case PS_E_NOKEY:
+        return "the key was never initialised, and its job has an optimizer "
+               "that needs a value to begin with";
+    case PS_E_MISMATCH:
+        return "element type, length, reduction or assignment differ from "
+               "what others gave for this round";
+    case PS_E_FULL:
+        return "more was sent than the credit allows";
+    case PS_E_UNSUPPORTED:
+        return "an optimizer needs floating-point elements and keeps its "
+               "state on one server";
+    case PS_E_PERM:
+        return "the slot belongs to another agent";
+    default:
+        return "";
+    }
+}
+
+void ps_shard_refusal_add(struct ps_shard_refusal *r,
+                          const struct ps_rec_part *part, int rc)
+{
+    r->parts[r->count] = *part;
+    r->rc[r->count] = rc;
+    r->count++;
+}
+
+static void send_refusal(struct ps_shard_step *st, struct ps_shard_peer *p,
+                         uint64_t gen, const struct ps_shard_slot *slot,
+                         const struct ps_rec_part *parts, uint32_t count,
+                         int rc)
+{
+    struct ps_msg m = {
+        .code = PS_MSG_REFUSE,
+        .refuse = {.gen = gen,
+                   .epoch = st->s->epoch,
+                   .credit = ps_shard_credit_now(st->s, p, gen, slot),
+                   .error = rc,
+                   .text = text_of(rc),
+                   .parts = parts,
+                   .parts_count = count},
+    };
+
+    st->s->refused += count;
+    ps_shard_peer_send(st, p, ps_parcel_new(&m, NULL, 0));
+}
+
+/* One message for each stretch of the same error: mostly one. */
+void ps_shard_refusal_send(struct ps_shard_step *st, struct ps_shard_peer *p,
+                           uint64_t gen, const struct ps_shard_slot *slot,
+                           const struct ps_shard_refusal *r)
+{
+    for (uint32_t from = 0, to; from < r->count; from = to) {
+        to = from + 1;
+        while (to < r->count && r->rc[to] == r->rc[from]) {
+            to++;
+        }
+        send_refusal(st, p, gen, slot, &r->parts[from], to - from,
+                     r->rc[from]);
+    }
+}
+
+void ps_shard_refuse(struct ps_shard_step *st, struct ps_shard_peer *p,
+                     uint64_t gen, const struct ps_shard_slot *slot,
+                     const struct ps_shard_parts *parts, int rc)
+{
+    send_refusal(st, p, gen, slot, parts->part, parts->count, rc);
+}

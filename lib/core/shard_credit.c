@@ -1,0 +1,146 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* How far agents may run ahead: one flow for each job and link, kept with the
+ * agent, so that it also counts what was refused because the job was not known
+ * yet. What waits to be merged is counted with the slot, because it outlives
+ * the link. */
+#include "core/shard_inner.h"
+
+#include "base/alloc.h"
+
+/* More generations than there can be jobs: an agent may still push for some
+ * that have ended. */
+#define FLOWS_MAX (4u * PS_JOBS_MAX)
+
+/* Drop the oldest flow whose job nobody knows. */
+static void make_room(const struct ps_shard *s, struct ps_shard_peer *p)
+{
+    struct ps_map_cursor c = {0};
+    struct ps_flow *f;
+
+    while ((f = ps_map_next(p->flows, &c)) != NULL) {
+        if (ps_shard_job_find(s, c.key) == NULL) {
+            ps_map_take(p->flows, c.key);
+            ps_free(f);
+            return;
+        }
+    }
+}
+
+struct ps_flow *ps_shard_credit_flow(struct ps_shard *s,
+                                     struct ps_shard_peer *p, uint64_t gen)
+{
+    struct ps_flow *f = ps_map_get(p->flows, gen);
+
+    if (f == NULL) {
+        if (ps_map_count(p->flows) >= FLOWS_MAX) {
+            make_room(s, p);
+        }
+        f = ps_calloc(1, sizeof(*f));
+        ps_flow_init(f, s->opt.window);
+        ps_map_put(p->flows, gen, f);
+    }
+    return f;
+}
+
+void ps_shard_credit_drop(struct ps_shard_peer *p)
+{
+    struct ps_map_cursor c = {0};
+    struct ps_flow *f;
+
+    while ((f = ps_map_next(p->flows, &c)) != NULL) {
+        ps_map_take(p->flows, c.key);
+        ps_free(f);
+    }
+}
+
+uint64_t ps_shard_credit_now(struct ps_shard *s, struct ps_shard_peer *p,
+                             uint64_t gen, const struct ps_shard_slot *slot)
+{
+    struct ps_flow *f = ps_shard_credit_flow(s, p, gen);
+
+    if (slot == NULL && ps_shard_job_find(s, gen) != NULL) {
+        return f->credit; /* Not the agent of the slot it named. */
+    }
+    return ps_flow_announce(f, slot != NULL ? slot->held : 0);
+}
+
+static void tell(struct ps_shard_step *st, struct ps_shard_peer *p,
+                 const struct ps_shard_slot *slot)
+{
+    uint64_t gen = slot->job->gen;
+    struct ps_msg m = {
+        .code = PS_MSG_CREDIT,
+        .credit = {.gen = gen,
+                   .credit = ps_shard_credit_now(st->s, p, gen, slot)},
+    };
+
+    ps_shard_peer_send(st, p, ps_parcel_new(&m, NULL, 0));
+}
+
+void ps_shard_credit_tell(struct ps_shard_step *st, struct ps_shard_peer *p,
+                          const struct ps_shard_slot *slot)
+{
+    struct ps_flow *f = ps_shard_credit_flow(st->s, p, slot->job->gen);
+
+    /* What is gathered carries it at the next tick. */
+    if (slot->values.count == 0 && slot->commits.count == 0 &&
+        ps_flow_due(f, slot->held)) {
+        tell(st, p, slot);
+    }
+}
+
+void ps_shard_credit_dirty(struct ps_shard_job *job)
+{
+    if (!ps_list_linked(&job->node)) {
+        ps_list_push_back(&job->shard->dirty, &job->node);
+    }
+}
+
+/* The slot that has least waiting of those that a round lacks and that have
+ * used up their credit. */
+static struct ps_shard_slot *poorest(struct ps_shard_job *job)
+{
+    struct ps_shard_slot *best = NULL;
+
+    for (uint32_t i = 0; i < job->slot_count; i++) {
+        struct ps_shard_slot *slot = &job->slots[i];
+        struct ps_shard_peer *p;
+
+        if (slot->present == job->lacking ||
+            (best != NULL && slot->held >= best->held)) {
+            continue;
+        }
+        p = ps_shard_job_peer(slot);
+        if (p != NULL && ps_flow_spent(ps_shard_credit_flow(job->shard, p,
+                                                            job->gen))) {
+            best = slot;
+        }
+    }
+    return best;
+}
+
+void ps_shard_credit_settle(struct ps_shard_step *st)
+{
+    struct ps_list_node *n;
+
+    while ((n = ps_list_pop(&st->s->dirty)) != NULL) {
+        struct ps_shard_job *job = PS_CONTAINER(n, struct ps_shard_job, node);
+
+        if (job->lacking == 0 || job->running != 0) {
+            continue;
+        }
+        struct ps_shard_slot *slot = poorest(job);
+
+        if (slot == NULL) {
+            continue;
+        }
+        struct ps_shard_peer *p = ps_shard_job_peer(slot);
+        struct ps_flow *f = ps_shard_credit_flow(st->s, p, job->gen);
+
+        /* What it may have by the rule is enough, if that is more. */
+        if (!ps_flow_due(f, slot->held)) {
+            ps_flow_raise(f);
+        }
+        tell(st, p, slot);
+    }
+}

@@ -1,0 +1,309 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Inside of the server machine; for shard*.c alone.
+ *
+ *     shard.c         the machine's three calls, time, what checkers ask
+ *     shard_up.c      the scheduler: dialling, heartbeat, what it tells
+ *     shard_peer.c    agents: hello, links, memory for what they send
+ *     shard_job.c     jobs and their slots: from job_state to the end
+ *     shard_push.c    contributions
+ *     shard_merge.c   a complete round: computing, the new version
+ *     shard_pull.c    pull, init, resume
+ *     shard_answer.c  value, commit, refuse
+ *     shard_credit.c  how far agents may run ahead */
+#pragma once
+
+#include "base/heap.h"
+#include "base/list.h"
+#include "base/map.h"
+#include "core/flow.h"
+#include "core/link.h"
+#include "core/shard.h"
+#include "core/store.h"
+
+/* A connection that says nothing for so long after it opened is cut. */
+#define HELLO_WAIT PS_SECONDS(10)
+/* A round that found no memory for its result tries again after this. */
+#define STARVED_WAIT PS_MILLIS(10)
+
+enum ps_shard_up_state {
+    PS_SHARD_UP_IDLE,    /* Dials at `retry_at`. */
+    PS_SHARD_UP_DIALLED, /* Waits for the driver. */
+    PS_SHARD_UP_HELLO,   /* Waits for welcome. */
+    PS_SHARD_UP_KNOWN,   /* Registered. */
+};
+
+/* The conversation with the scheduler. */
+struct ps_shard_up {
+    enum ps_shard_up_state state;
+    ps_conn_id conn;
+    struct ps_link *link;
+    uint64_t session;
+    uint32_t node; /* Ours. */
+    uint64_t incarnation;
+    ps_time backoff;
+    ps_time retry_at;
+    ps_time heartbeat;
+    ps_time ping_at;
+    ps_time heard_at;
+};
+
+/* An accepted connection. */
+struct ps_shard_conn {
+    struct ps_list_node node; /* In `strangers` until it says hello. */
+    ps_conn_id id;
+    ps_time since;
+    struct ps_shard_peer *peer; /* NULL: a stranger. */
+    int thrown; /* Why the payload of the frame now arriving is thrown away. */
+};
+
+/* An agent and the link to it. */
+struct ps_shard_peer {
+    struct ps_heap_item timer; /* In `timers`, by when it is due. */
+    struct ps_list_node node;  /* In `crowded`. */
+    uint32_t number;           /* Its node. */
+    uint64_t incarnation;
+    uint64_t instance;
+    uint64_t session;
+    bool confirmed; /* It knows of the session: it has said something. */
+    struct ps_link *link;
+    struct ps_shard_conn *conn; /* NULL: it is away since `closed_at`. */
+    ps_time closed_at;
+    struct ps_map *flows; /* struct ps_flow by generation. */
+};
+
+/* Answers about small partitions, collected until the next tick. */
+struct ps_shard_gather {
+    struct ps_rec_part *parts; /* NULL when there are none. */
+    struct ps_slice *slices;   /* Only of values. */
+    uint32_t count;
+    uint64_t bytes;
+};
+
+/* A contributor of a job. */
+struct ps_shard_slot {
+    struct ps_list_node node; /* In `gathering`. */
+    struct ps_shard_job *job;
+    uint32_t index;
+    uint32_t number; /* Node of the agent. */
+    uint64_t incarnation;
+    uint64_t held;    /* Push bytes that wait to be merged. */
+    uint32_t present; /* In how many of job->lacking. */
+    struct ps_shard_gather values;
+    struct ps_shard_gather commits;
+};
+
+struct ps_shard_job {
+    struct ps_shard *shard;
+    struct ps_list_node node; /* In `dirty`. */
+    uint64_t gen;
+    uint32_t version;
+    char name[PS_NAME_MAX + 1];
+    bool optimizes;
+    struct ps_sgd sgd;
+    struct ps_shard_slot *slots;
+    uint32_t slot_count;
+    struct ps_store store;
+    uint32_t lacking; /* Rounds that wait for somebody. */
+    uint32_t running; /* Rounds that are complete and not yet merged. */
+};
+
+/* A complete round on its way to a version. */
+struct ps_shard_run {
+    struct ps_list_node node; /* In `starved`. */
+    struct ps_shard_job *job;
+    struct ps_part *part;
+    uint64_t token;      /* 0: waits for memory. */
+    struct ps_slice dst; /* Own reference. */
+};
+
+struct ps_shard {
+    struct ps_shard_options opt;
+    struct ps_rng rng;
+    struct ps_shard_up up;
+    uint32_t epoch;
+    bool ending; /* The operator wants it so. */
+
+    struct ps_map *conns; /* Accepted, by id. */
+    struct ps_list strangers;
+    struct ps_map *peers; /* By node. */
+    struct ps_heap timers;
+    struct ps_list crowded; /* Peers with too many answers under way. */
+
+    struct ps_map *jobs; /* By generation. */
+    uint64_t ended[PS_ENDED_MAX];
+    uint32_t ended_next;
+
+    struct ps_map *runs; /* By token. */
+    uint64_t next_token;
+    struct ps_list starved;
+    ps_time starved_at;
+
+    struct ps_list gathering;
+    ps_time gathered_at; /* NEVER: nothing is. */
+    struct ps_list dirty; /* Jobs where somebody may have to be let on. */
+
+    uint64_t rounds;
+    uint64_t bytes_in;
+    uint64_t bytes_out;
+    uint64_t refused;
+    uint64_t resent; /* On links that are gone. */
+};
+
+/* What every handler of a step needs. */
+struct ps_shard_step {
+    struct ps_shard *s;
+    ps_time now;
+    struct ps_effects *fx;
+};
+
+/* ------------------------------------------------------------ shard_up.c */
+
+void ps_shard_up_init(struct ps_shard *s, ps_time now);
+void ps_shard_up_fini(struct ps_shard *s);
+void ps_shard_up_open(struct ps_shard_step *st, ps_conn_id conn);
+void ps_shard_up_dial_failed(struct ps_shard_step *st, int rc);
+void ps_shard_up_msg(struct ps_shard_step *st, const struct ps_msg *msg);
+void ps_shard_up_closed(struct ps_shard_step *st, int rc);
+void ps_shard_up_tick(struct ps_shard_step *st);
+ps_time ps_shard_up_deadline(const struct ps_shard *s);
+/* job_ready, in sequence; nothing while the scheduler does not know us. */
+void ps_shard_up_ready(struct ps_shard_step *st,
+                       const struct ps_shard_job *job);
+
+/* ---------------------------------------------------------- shard_peer.c */
+
+void ps_shard_peer_open(struct ps_shard_step *st, ps_conn_id conn,
+                        const char *who);
+void ps_shard_peer_msg(struct ps_shard_step *st, ps_conn_id conn,
+                       const struct ps_msg *msg,
+                       const struct ps_slice *payload);
+void ps_shard_peer_closed(struct ps_shard_step *st, ps_conn_id conn);
+void ps_shard_peer_tick(struct ps_shard_step *st);
+ps_time ps_shard_peer_deadline(const struct ps_shard *s);
+int ps_shard_peer_payload(struct ps_shard *s, ps_conn_id conn,
+                          const struct ps_msg *msg, uint64_t len,
+                          struct ps_slice *ret_slice);
+/* Hangs up on an agent that does what no agent does, and says so. */
+void ps_shard_peer_cut(struct ps_shard_step *st, struct ps_shard_conn *c,
+                       const char *why);
+/* Forgets all agents. */
+void ps_shard_peer_fini(struct ps_shard *s);
+/* Hangs up on all. */
+void ps_shard_peer_end(struct ps_shard_step *st);
+/* In sequence; takes over one reference of the parcel. */
+void ps_shard_peer_send(struct ps_shard_step *st, struct ps_shard_peer *p,
+                        struct ps_parcel *parcel);
+
+/* ----------------------------------------------------------- shard_job.c */
+
+void ps_shard_job_state(struct ps_shard_step *st,
+                        const struct ps_msg_job_state *m);
+struct ps_shard_job *ps_shard_job_find(const struct ps_shard *s,
+                                       uint64_t gen);
+/* May this agent speak for the slot? 0, PS_E_INVAL, PS_E_PERM, or PS_E_STALE
+ * when one of the two starts is not the one we know. */
+int ps_shard_job_slot(struct ps_shard_job *job,
+                      const struct ps_shard_peer *p, uint32_t slot,
+                      struct ps_shard_slot **ret_slot);
+/* The agent of a slot; NULL: it is not known here. */
+struct ps_shard_peer *ps_shard_job_peer(const struct ps_shard_slot *slot);
+/* Frees the job with all that belongs to it. */
+void ps_shard_job_free(struct ps_shard *s, struct ps_shard_job *job);
+
+/* ---------------------------------------------------------- shard_push.c */
+
+/* A list of parts as data messages have it, and the cursor over its payload. */
+struct ps_shard_parts {
+    const struct ps_rec_part *part;
+    uint32_t count;
+    const struct ps_slice *payload; /* NULL, or buf NULL: there is none. */
+};
+
+/* Payload bytes of all parts; false when there is an element type that does
+ * not exist. */
+bool ps_shard_parts_bytes(const struct ps_rec_part *part, uint32_t count,
+                          uint64_t *ret_bytes);
+/* The bytes of one part within the payload, as a slice that stays: the same
+ * memory, or a copy where the elements would lie at odd addresses or would
+ * keep much other memory alive. The caller gets a reference. PS_E_NOMEM. */
+int ps_shard_parts_take(struct ps_shard *s, const struct ps_slice *payload,
+                        uint64_t offset, const struct ps_rec_part *part,
+                        struct ps_slice *ret_slice);
+
+void ps_shard_push(struct ps_shard_step *st, struct ps_shard_conn *c,
+                   const struct ps_msg *msg, const struct ps_slice *payload);
+/* Would every byte of this push be thrown away, for being known already? */
+bool ps_shard_push_is_known(const struct ps_shard_job *job,
+                            const struct ps_msg_push *m);
+
+/* --------------------------------------------------------- shard_merge.c */
+
+/* The partition's round is complete. */
+void ps_shard_merge_start(struct ps_shard_step *st, struct ps_shard_job *job,
+                          struct ps_part *part);
+void ps_shard_merge_computed(struct ps_shard_step *st, uint64_t token,
+                             int rc);
+/* Rounds that found no memory try again. */
+void ps_shard_merge_retry(struct ps_shard_step *st);
+/* Forgets the contributions to the next version and what is computed from
+ * them. */
+void ps_shard_merge_drop(struct ps_shard *s, struct ps_shard_job *job,
+                         struct ps_part *part);
+
+/* ---------------------------------------------------------- shard_pull.c */
+
+void ps_shard_pull(struct ps_shard_step *st, struct ps_shard_conn *c,
+                   const struct ps_msg *msg);
+void ps_shard_init(struct ps_shard_step *st, struct ps_shard_conn *c,
+                   const struct ps_msg *msg, const struct ps_slice *payload);
+void ps_shard_resume(struct ps_shard_step *st, struct ps_shard_conn *c,
+                     const struct ps_msg *msg,
+                     const struct ps_slice *payload);
+bool ps_shard_init_is_known(const struct ps_shard_job *job,
+                            const struct ps_msg_init *m);
+/* Answers those who wait for the version that is there now; `told`, when not
+ * NULL, are slots that get the value anyway. */
+void ps_shard_pull_answer(struct ps_shard_step *st, struct ps_shard_job *job,
+                          struct ps_part *part, const struct ps_bits *told);
+
+/* -------------------------------------------------------- shard_answer.c */
+
+/* The partition's value if it is wanted and there is one, else a commit of
+ * `version`. Small ones wait for the next tick. */
+void ps_shard_answer(struct ps_shard_step *st, struct ps_shard_slot *slot,
+                     const struct ps_part *part, bool want, uint64_t version);
+void ps_shard_answer_flush(struct ps_shard_step *st);
+void ps_shard_answer_drop(struct ps_shard_slot *slot);
+
+/* Errors of the parts of one message, told together. */
+struct ps_shard_refusal {
+    struct ps_rec_part parts[PS_PARTS_MAX];
+    int rc[PS_PARTS_MAX];
+    uint32_t count;
+};
+void ps_shard_refusal_add(struct ps_shard_refusal *r,
+                          const struct ps_rec_part *part, int rc);
+void ps_shard_refusal_send(struct ps_shard_step *st, struct ps_shard_peer *p,
+                           uint64_t gen, const struct ps_shard_slot *slot,
+                           const struct ps_shard_refusal *r);
+/* All parts of a message for one reason. */
+void ps_shard_refuse(struct ps_shard_step *st, struct ps_shard_peer *p,
+                     uint64_t gen, const struct ps_shard_slot *slot,
+                     const struct ps_shard_parts *parts, int rc);
+
+/* -------------------------------------------------------- shard_credit.c */
+
+/* The flow of a job on the link to `p`; made when there is none. */
+struct ps_flow *ps_shard_credit_flow(struct ps_shard *s,
+                                     struct ps_shard_peer *p, uint64_t gen);
+/* The credit to put into an answer. `slot` NULL: the job is not known. */
+uint64_t ps_shard_credit_now(struct ps_shard *s, struct ps_shard_peer *p,
+                             uint64_t gen, const struct ps_shard_slot *slot);
+/* After a push: tell the credit alone when no answer carries it. */
+void ps_shard_credit_tell(struct ps_shard_step *st, struct ps_shard_peer *p,
+                          const struct ps_shard_slot *slot);
+/* Something changed in who waits for whom. */
+void ps_shard_credit_dirty(struct ps_shard_job *job);
+/* At the end of a step: nobody may wait for everybody. */
+void ps_shard_credit_settle(struct ps_shard_step *st);
+void ps_shard_credit_drop(struct ps_shard_peer *p);

@@ -1,0 +1,194 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Jobs of a server: what the scheduler says of them, and their end, at which
+ * everything of them goes at once. What is still being computed for a job
+ * that has ended keeps its own memory alive and is dropped when it comes. */
+#include "core/shard_inner.h"
+
+#include "base/alloc.h"
+#include "base/str.h"
+#include "core/optim.h"
+
+#include <string.h>
+
+struct ps_shard_job *ps_shard_job_find(const struct ps_shard *s, uint64_t gen)
+{
+    return ps_map_get(s->jobs, gen);
+}
+
+int ps_shard_job_slot(struct ps_shard_job *job, const struct ps_shard_peer *p,
+                      uint32_t slot, struct ps_shard_slot **ret_slot)
+{
+    if (slot >= job->slot_count) {
+        return PS_E_INVAL;
+    }
+    if (job->slots[slot].number != p->number) {
+        return PS_E_PERM;
+    }
+    if (job->slots[slot].incarnation != p->incarnation) {
+        return PS_E_STALE;
+    }
+    *ret_slot = &job->slots[slot];
+    return 0;
+}
+
+struct ps_shard_peer *ps_shard_job_peer(const struct ps_shard_slot *slot)
+{
+    struct ps_shard_peer *p =
+        ps_map_get(slot->job->shard->peers, slot->number);
+
+    return p != NULL && p->incarnation == slot->incarnation ? p : NULL;
+}
+
+/* ---------------------------------------------------------------- the end */
+
+void ps_shard_job_free(struct ps_shard *s, struct ps_shard_job *job)
+{
+    struct ps_map_cursor c = {0};
+    struct ps_part *part;
+
+    while ((part = ps_map_next(job->store.parts, &c)) != NULL) {
+        ps_shard_merge_drop(s, job, part);
+    }
+    for (uint32_t i = 0; i < job->slot_count; i++) {
+        ps_shard_answer_drop(&job->slots[i]);
+    }
+    if (ps_list_linked(&job->node)) {
+        ps_list_remove(&job->node);
+    }
+    ps_store_fini(&job->store);
+    ps_map_take(s->jobs, job->gen);
+    ps_free(job->slots);
+    ps_free(job);
+}
+
+static bool has_ended(const struct ps_shard *s, uint64_t gen)
+{
+    for (uint32_t i = 0; i < PS_ENDED_MAX; i++) {
+        if (s->ended[i] == gen) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static void end(struct ps_shard_step *st, const struct ps_msg_job_state *m)
+{
+    struct ps_shard *s = st->s;
+    struct ps_shard_job *job = ps_shard_job_find(s, m->gen);
+
+    if (!has_ended(s, m->gen)) {
+        s->ended[s->ended_next] = m->gen;
+        s->ended_next = (s->ended_next + 1) % PS_ENDED_MAX;
+    }
+    if (job != NULL) {
+        ps_effects_note(st->fx, PS_LOG_INFO, "job %s %s", job->name,
+                        ps_job_phase_name(m->phase));
+        ps_shard_job_free(s, job);
+    }
+}
+
+/* ----------------------------------------------------------------- taking */
+
+static struct ps_shard_job *job_new(struct ps_shard *s,
+                                    const struct ps_msg_job_state *m)
+{
+    struct ps_shard_job *job = ps_calloc(1, sizeof(*job));
+    struct ps_str name;
+
+    job->shard = s;
+    job->gen = m->gen;
+    ps_str_init(&name, job->name, sizeof(job->name));
+    if (m->name != NULL) {
+        ps_str_add_escaped(&name, m->name, strlen(m->name), PS_NAME_MAX);
+    }
+    job->slot_count = m->slots_count;
+    job->slots = ps_calloc(job->slot_count, sizeof(*job->slots));
+    for (uint32_t i = 0; i < job->slot_count; i++) {
+        job->slots[i].job = job;
+        job->slots[i].index = i;
+    }
+    ps_store_init(&job->store);
+    ps_map_put(s->jobs, job->gen, job);
+    return job;
+}
+
+/* An agent that was started again has forgotten what it waited for, and what
+ * was gathered for it is nobody's. What it had pushed before it died stays. */
+static void take_slot(struct ps_shard_slot *slot, const struct ps_rec_slot *r)
+{
+    if (slot->number == r->node && slot->incarnation == r->incarnation) {
+        return;
+    }
+    slot->number = r->node;
+    slot->incarnation = r->incarnation;
+    ps_shard_answer_drop(slot);
+    ps_store_unpark_slot(&slot->job->store, slot->index);
+}
+
+/* NULL when the state makes sense, else why not. */
+static const char *objection(const struct ps_shard *s,
+                             const struct ps_shard_job *job,
+                             const struct ps_msg_job_state *m)
+{
+    if (m->slots_count == 0 || m->slots_count > PS_SLOTS_MAX) {
+        return "it has no slots, or too many";
+    }
+    if (job != NULL && job->slot_count != m->slots_count) {
+        return "the number of its slots has changed";
+    }
+    if (job == NULL && ps_map_count(s->jobs) >= PS_JOBS_MAX) {
+        return "too many jobs";
+    }
+    return NULL;
+}
+
+void ps_shard_job_state(struct ps_shard_step *st,
+                        const struct ps_msg_job_state *m)
+{
+    struct ps_shard *s = st->s;
+    struct ps_shard_job *job = ps_shard_job_find(s, m->gen);
+    const char *optimizer = m->optimizer != NULL ? m->optimizer : "";
+    struct ps_sgd sgd = {0};
+
+    switch ((enum ps_job_phase)m->phase) {
+    case PS_JOB_PHASE_FORMING:
+        return;
+    case PS_JOB_PHASE_STARTING:
+    case PS_JOB_PHASE_RUNNING:
+        break;
+    case PS_JOB_PHASE_FAILED:
+    case PS_JOB_PHASE_ENDED:
+        end(st, m);
+        return;
+    }
+    if (has_ended(s, m->gen)) {
+        return; /* Sent before the end, and overtaken by it. */
+    }
+    if (job != NULL && m->version <= job->version) {
+        ps_shard_up_ready(st, job); /* The scheduler may ask again. */
+        return;
+    }
+    const char *why = objection(s, job, m);
+    if (why == NULL && *optimizer != '\0' &&
+        ps_optim_parse(optimizer, m->params, m->params_count, &sgd) != 0) {
+        why = "its optimizer is not known here";
+    }
+    if (why != NULL) {
+        ps_effects_note(st->fx, PS_LOG_ERROR, "job %llu not taken: %s",
+                        (unsigned long long)m->gen, why);
+        return;
+    }
+    if (job == NULL) {
+        job = job_new(s, m);
+        ps_effects_note(st->fx, PS_LOG_INFO, "job %s taken, %u slots",
+                        job->name, job->slot_count);
+    }
+    job->version = m->version;
+    job->optimizes = *optimizer != '\0';
+    job->sgd = sgd;
+    for (uint32_t i = 0; i < job->slot_count; i++) {
+        take_slot(&job->slots[i], &m->slots[i]);
+    }
+    ps_shard_credit_dirty(job);
+    ps_shard_up_ready(st, job);
+}

@@ -1,0 +1,256 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* From a complete round to a version: one computation for each partition, off
+ * the loop, then the new value to everybody who contributed and to those who
+ * wait for it. A computation whose round was forgotten in the meantime (the
+ * job ended, or a newer version came from elsewhere) is dropped when it
+ * comes; until then it keeps alive by itself what it reads and writes. */
+#include "core/shard_inner.h"
+
+#include "base/alloc.h"
+
+#include <string.h>
+
+static void run_free(struct ps_shard *s, struct ps_shard_run *run)
+{
+    struct ps_shard_job *job = run->job;
+
+    if (run->token != 0) {
+        ps_map_take(s->runs, run->token);
+    } else {
+        ps_list_remove(&run->node);
+    }
+    ps_buf_unref(run->dst.buf);
+    run->part->run = NULL;
+    ps_free(run);
+    job->running--;
+    ps_shard_credit_dirty(job);
+}
+
+void ps_shard_merge_drop(struct ps_shard *s, struct ps_shard_job *job,
+                         struct ps_part *part)
+{
+    struct ps_open *open = part->open;
+
+    if (open == NULL) {
+        return;
+    }
+    bool complete = ps_round_complete(&open->round);
+
+    if (part->run != NULL) {
+        run_free(s, part->run);
+    }
+    for (uint32_t i = 0; i < job->slot_count; i++) {
+        job->slots[i].held -= open->round.part[i].len;
+        if (!complete && ps_round_has(&open->round, i)) {
+            job->slots[i].present--;
+        }
+    }
+    if (!complete) {
+        job->lacking--;
+    }
+    ps_store_close(&job->store, part);
+    ps_shard_credit_dirty(job);
+}
+
+/* The round is merged. `value` NULL: nobody gave anything, and what was there
+ * stays; else the value takes over one reference. */
+static void made(struct ps_shard_step *st, struct ps_shard_job *job,
+                 struct ps_part *part, const struct ps_slice *value)
+{
+    struct ps_open *open = part->open;
+    struct ps_bits told;
+
+    if (value != NULL) {
+        ps_store_set(&job->store, part, part->version + 1, value);
+    } else {
+        part->version++;
+    }
+    st->s->rounds++;
+    for (uint32_t i = 0; i < job->slot_count; i++) {
+        job->slots[i].held -= open->round.part[i].len;
+        ps_shard_answer(st, &job->slots[i], part,
+                        ps_bits_get(&open->want, i), part->version);
+    }
+    told = open->want;
+    open->want = (struct ps_bits){0};
+    ps_store_close(&job->store, part);
+    ps_shard_pull_answer(st, job, part, &told);
+    ps_bits_fini(&told);
+    ps_shard_credit_dirty(job);
+}
+
+/* A buffer that holds this contribution and no other: the result may be
+ * written over it. */
+static bool is_alone(const struct ps_slice *s)
+{
+    return s->offset == 0 && s->len == s->buf->size;
+}
+
+/* Memory for the optimizer's state and for the result. PS_E_NOMEM. */
+static int prepare(struct ps_shard *s, struct ps_shard_run *run, bool steps)
+{
+    struct ps_part *part = run->part;
+    const struct ps_slice *first = ps_round_first(&part->open->round);
+    struct ps_buf *buf;
+    int rc;
+
+    if (steps && run->job->sgd.momentum != 0 && part->state == NULL) {
+        rc = ps_pool_get(s->opt.pool, first->len, &buf);
+        if (rc != 0) {
+            return rc;
+        }
+        memset(buf->data, 0, first->len);
+        ps_store_set_state(&run->job->store, part, buf);
+    }
+    if (is_alone(first)) {
+        run->dst = *first;
+        ps_buf_ref(first->buf);
+        return 0;
+    }
+    rc = ps_pool_get(s->opt.pool, first->len, &buf);
+    if (rc != 0) {
+        return rc;
+    }
+    run->dst = (struct ps_slice){.buf = buf, .len = first->len};
+    return 0;
+}
+
+/* PS_E_NOMEM: nothing has happened. */
+static int launch(struct ps_shard_step *st, struct ps_shard_run *run)
+{
+    struct ps_shard *s = st->s;
+    struct ps_shard_job *job = run->job;
+    struct ps_part *part = run->part;
+    struct ps_open *open = part->open;
+    bool steps = job->optimizes && !open->assign && ps_part_has_value(part);
+    int rc = prepare(s, run, steps);
+
+    if (rc != 0) {
+        return rc;
+    }
+    run->token = ++s->next_token;
+    ps_map_put(s->runs, run->token, run);
+
+    struct ps_compute *c =
+        ps_compute_new(run->token, open->round.given, 3);
+
+    c->job.op = steps ? PS_JOB_SGD : PS_JOB_SUM;
+    c->job.dtype = (enum ps_dtype)part->dtype;
+    c->job.count = part->count;
+    c->job.divide_by =
+        open->reduce == PS_REDUCE_MEAN ? open->round.weight : 1;
+    ps_round_sources(&open->round, c);
+    c->job.dst = ps_slice_data(&run->dst);
+    ps_compute_hold(c, run->dst.buf);
+    if (steps) {
+        c->job.sgd = job->sgd;
+        c->job.weight = ps_slice_data(&part->value);
+        ps_compute_hold(c, part->value.buf);
+        if (part->state != NULL) {
+            c->job.state = part->state->data;
+            ps_compute_hold(c, part->state);
+        }
+    }
+    ps_effects_compute(st->fx, c);
+    return 0;
+}
+
+void ps_shard_merge_start(struct ps_shard_step *st, struct ps_shard_job *job,
+                          struct ps_part *part)
+{
+    struct ps_open *open = part->open;
+    const struct ps_slice *first = ps_round_first(&open->round);
+    bool steps = job->optimizes && !open->assign;
+
+    if (first == NULL) {
+        made(st, job, part, NULL);
+        return;
+    }
+    if (open->round.given == 1 && !steps &&
+        (open->reduce != PS_REDUCE_MEAN || open->round.weight <= 1)) {
+        struct ps_slice value = *first;
+
+        ps_buf_ref(value.buf); /* The sum of one is that one. */
+        made(st, job, part, &value);
+        return;
+    }
+    struct ps_shard_run *run = ps_calloc(1, sizeof(*run));
+
+    run->job = job;
+    run->part = part;
+    part->run = run;
+    job->running++;
+    if (launch(st, run) != 0) {
+        if (ps_list_empty(&st->s->starved)) {
+            st->s->starved_at = ps_time_add(st->now, STARVED_WAIT);
+            ps_effects_note(st->fx, PS_LOG_WARNING,
+                            "no memory for the result of a round, waiting");
+        }
+        ps_list_push_back(&st->s->starved, &run->node);
+    }
+}
+
+void ps_shard_merge_retry(struct ps_shard_step *st)
+{
+    struct ps_list *starved = &st->s->starved;
+    struct ps_list_node *n;
+
+    while ((n = ps_list_first(starved)) != NULL) {
+        struct ps_shard_run *run = PS_CONTAINER(n, struct ps_shard_run, node);
+
+        if (launch(st, run) != 0) {
+            st->s->starved_at = ps_time_add(st->now, STARVED_WAIT);
+            return;
+        }
+        ps_list_remove(&run->node);
+    }
+}
+
+/* Nothing a peer sent leads here: the kernel found the job senseless. All that
+ * is left is to say so to everybody who waits for it. */
+static void failed(struct ps_shard_step *st, struct ps_shard_job *job,
+                   struct ps_part *part, int rc)
+{
+    struct ps_shard_refusal refusal;
+    struct ps_rec_part rec = {
+        .key = part->key,
+        .index = part->index,
+        .round = part->version + 1,
+        .dtype = part->dtype,
+        .count = part->count,
+    };
+
+    ps_effects_note(st->fx, PS_LOG_ERROR, "round %llu of key %u failed: %s",
+                    (unsigned long long)rec.round, part->key, ps_strerror(rc));
+    ps_shard_merge_drop(st->s, job, part);
+    refusal.count = 0;
+    ps_shard_refusal_add(&refusal, &rec, rc);
+    for (uint32_t i = 0; i < job->slot_count; i++) {
+        struct ps_shard_peer *p = ps_shard_job_peer(&job->slots[i]);
+
+        if (p != NULL) {
+            ps_shard_refusal_send(st, p, job->gen, &job->slots[i], &refusal);
+        }
+    }
+}
+
+void ps_shard_merge_computed(struct ps_shard_step *st, uint64_t token, int rc)
+{
+    struct ps_shard_run *run = ps_map_get(st->s->runs, token);
+
+    if (run == NULL) {
+        return; /* Its round was forgotten. */
+    }
+    struct ps_shard_job *job = run->job;
+    struct ps_part *part = run->part;
+
+    if (rc != 0) {
+        failed(st, job, part, rc);
+        return;
+    }
+    struct ps_slice value = run->dst;
+
+    run->dst = (struct ps_slice){0};
+    run_free(st->s, run);
+    made(st, job, part, &value);
+}

@@ -1,0 +1,275 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The scheduler, seen from a server. One connection at a time, dialled by us:
+ * hello, welcome, then pings until it breaks; then again, with back-off. A
+ * scheduler that does not answer stops nothing here: agents are served all
+ * the same. */
+#include "core/shard_inner.h"
+
+#include "base/num.h"
+#include "base/str.h"
+
+#include <string.h>
+
+#define HEARTBEAT_DEFAULT PS_SECONDS(1)
+/* Heartbeats without a word from the scheduler until the connection counts as
+ * broken, though nobody said so. */
+#define SILENT_BEATS 8u
+
+static void redial(struct ps_shard_step *st)
+{
+    struct ps_shard_up *up = &st->s->up;
+    ps_time half = up->backoff / 2;
+
+    up->state = PS_SHARD_UP_IDLE;
+    up->conn = 0;
+    up->retry_at = ps_time_add(
+        st->now, half + ps_rng_below(&st->s->rng, up->backoff - half + 1));
+    up->backoff = ps_time_min(up->backoff * 2, st->s->opt.dial_max);
+}
+
+static void cut(struct ps_shard_step *st, const char *why)
+{
+    struct ps_shard_up *up = &st->s->up;
+
+    ps_effects_note(st->fx, PS_LOG_WARNING, "scheduler cut off: %s", why);
+    ps_effects_hangup(st->fx, up->conn);
+    ps_link_close(up->link, st->now);
+    redial(st);
+}
+
+void ps_shard_up_init(struct ps_shard *s, ps_time now)
+{
+    struct ps_shard_up *up = &s->up;
+
+    up->link = ps_link_new(&s->opt.link, &s->rng);
+    up->session = ps_rng_next(&s->rng) ^ s->opt.instance;
+    up->session += up->session == 0;
+    up->backoff = s->opt.dial_first;
+    up->heartbeat = HEARTBEAT_DEFAULT;
+    up->retry_at = now;
+}
+
+void ps_shard_up_fini(struct ps_shard *s)
+{
+    ps_link_free(s->up.link);
+}
+
+void ps_shard_up_open(struct ps_shard_step *st, ps_conn_id conn)
+{
+    struct ps_shard *s = st->s;
+    struct ps_shard_up *up = &s->up;
+
+    if (up->state != PS_SHARD_UP_DIALLED || s->ending) {
+        ps_effects_hangup(st->fx, conn);
+        return;
+    }
+    up->state = PS_SHARD_UP_HELLO;
+    up->conn = conn;
+    up->heard_at = st->now;
+    ps_effects_tell(st->fx, conn,
+                    &(struct ps_msg){
+                        .code = PS_MSG_HELLO,
+                        .hello =
+                            {
+                                .protocol = PS_PROTOCOL,
+                                .protocol_least = PS_PROTOCOL_LEAST,
+                                .role = PS_ROLE_SERVER,
+                                .name = s->opt.name,
+                                .cluster = s->opt.cluster,
+                                .instance = s->opt.instance,
+                                .node = up->node,
+                                .incarnation = up->incarnation,
+                                .session = up->session,
+                                .received = ps_link_received(up->link),
+                                .address = s->opt.address,
+                            },
+                    });
+}
+
+void ps_shard_up_dial_failed(struct ps_shard_step *st, int rc)
+{
+    if (st->s->up.state == PS_SHARD_UP_DIALLED) {
+        ps_effects_note(st->fx, PS_LOG_INFO,
+                        "scheduler %s cannot be reached: %s", st->s->opt.sched,
+                        ps_strerror(rc));
+        redial(st);
+    }
+}
+
+void ps_shard_up_closed(struct ps_shard_step *st, int rc)
+{
+    ps_effects_note(st->fx, PS_LOG_INFO, "scheduler connection lost: %s",
+                    ps_strerror(rc));
+    ps_link_close(st->s->up.link, st->now);
+    redial(st);
+}
+
+void ps_shard_up_ready(struct ps_shard_step *st,
+                       const struct ps_shard_job *job)
+{
+    if (st->s->up.state != PS_SHARD_UP_KNOWN) {
+        return; /* Told when it knows us: welcomed(). */
+    }
+    ps_link_tell(st->s->up.link,
+                 &(struct ps_msg){.code = PS_MSG_JOB_READY,
+                                  .job_ready = {.gen = job->gen,
+                                                .version = job->version}},
+                 st->now, st->fx);
+}
+
+/* On a fresh link the scheduler hears which jobs we hold, so that it can tell
+ * us of those that ended while we were away. */
+static void offer_jobs(struct ps_shard_step *st)
+{
+    struct ps_map_cursor c = {0};
+    const struct ps_shard_job *job;
+
+    while ((job = ps_map_next(st->s->jobs, &c)) != NULL) {
+        ps_shard_up_ready(st, job);
+    }
+}
+
+static void welcomed(struct ps_shard_step *st, const struct ps_msg_welcome *m)
+{
+    struct ps_shard_up *up = &st->s->up;
+
+    if (m->protocol < PS_PROTOCOL_LEAST || m->protocol > PS_PROTOCOL) {
+        cut(st, "it wants a protocol that this server does not speak");
+        return;
+    }
+    up->state = PS_SHARD_UP_KNOWN;
+    up->node = m->node;
+    up->incarnation = m->incarnation;
+    up->backoff = st->s->opt.dial_first;
+    up->heartbeat = m->heartbeat_ns != 0 ? m->heartbeat_ns : HEARTBEAT_DEFAULT;
+    up->ping_at = st->now;
+    ps_effects_note(st->fx, PS_LOG_INFO,
+                    "registered node %u incarnation %llu%s", m->node,
+                    (unsigned long long)m->incarnation,
+                    m->resumed ? " resumed" : "");
+    ps_link_open(up->link, up->conn, m->resumed, m->received, st->now, st->fx);
+    if (!m->resumed) {
+        offer_jobs(st);
+    }
+}
+
+static void rejected(struct ps_shard_step *st, const struct ps_msg_reject *m)
+{
+    char text[256];
+    struct ps_str why;
+    const char *said = m->text != NULL ? m->text : "";
+
+    ps_str_init(&why, text, sizeof(text));
+    ps_str_add(&why, "it refuses this server: ");
+    ps_str_add_escaped(&why, said, strlen(said), 200);
+    st->s->up.backoff = st->s->opt.dial_max;
+    cut(st, text);
+}
+
+void ps_shard_up_msg(struct ps_shard_step *st, const struct ps_msg *msg)
+{
+    struct ps_shard_up *up = &st->s->up;
+
+    up->heard_at = st->now;
+    if (up->state == PS_SHARD_UP_HELLO) {
+        if (msg->code == PS_MSG_WELCOME) {
+            welcomed(st, &msg->welcome);
+        } else if (msg->code == PS_MSG_REJECT) {
+            rejected(st, &msg->reject);
+        } else {
+            cut(st, "it spoke before its welcome");
+        }
+        return;
+    }
+    if (!ps_link_receive(up->link, msg, st->now, st->fx)) {
+        return;
+    }
+    switch (msg->code) {
+    case PS_MSG_ACK:
+    case PS_MSG_PONG:
+        break;
+    case PS_MSG_MAP:
+        st->s->epoch = st->s->epoch > msg->map.epoch ? st->s->epoch
+                                                     : msg->map.epoch;
+        break;
+    case PS_MSG_JOB_STATE:
+        ps_shard_job_state(st, &msg->job_state);
+        break;
+    default:
+        cut(st, "it sent what is not for a server");
+        break;
+    }
+}
+
+static void ping(struct ps_shard_step *st)
+{
+    struct ps_shard_up *up = &st->s->up;
+    struct ps_shard_stats stats;
+
+    ps_shard_stats(st->s, &stats);
+    ps_effects_tell(
+        st->fx, up->conn,
+        &(struct ps_msg){.code = PS_MSG_PING,
+                         .ack = ps_link_received(up->link),
+                         .ping = {.stamp = st->now,
+                                  .epoch = st->s->epoch,
+                                  .rounds = stats.rounds,
+                                  .bytes_in = stats.bytes_in,
+                                  .bytes_out = stats.bytes_out,
+                                  .stored = stats.stored,
+                                  .resent = stats.resent,
+                                  .waiting = stats.waiting}});
+    up->ping_at = ps_time_add(st->now, up->heartbeat);
+}
+
+static ps_time silent_at(const struct ps_shard_up *up)
+{
+    return ps_time_add(up->heard_at, up->heartbeat * SILENT_BEATS);
+}
+
+void ps_shard_up_tick(struct ps_shard_step *st)
+{
+    struct ps_shard_up *up = &st->s->up;
+
+    switch (up->state) {
+    case PS_SHARD_UP_IDLE:
+        if (!st->s->ending && st->now >= up->retry_at) {
+            up->state = PS_SHARD_UP_DIALLED;
+            ps_effects_dial(st->fx, 0, st->s->opt.sched);
+        }
+        break;
+    case PS_SHARD_UP_DIALLED:
+        break;
+    case PS_SHARD_UP_HELLO:
+    case PS_SHARD_UP_KNOWN:
+        if (st->now >= silent_at(up)) {
+            cut(st, "nothing was heard of it");
+            break;
+        }
+        if (up->state == PS_SHARD_UP_KNOWN) {
+            if (st->now >= up->ping_at) {
+                ping(st);
+            }
+            ps_link_tick(up->link, st->now, st->fx);
+        }
+        break;
+    }
+}
+
+ps_time ps_shard_up_deadline(const struct ps_shard *s)
+{
+    const struct ps_shard_up *up = &s->up;
+
+    switch (up->state) {
+    case PS_SHARD_UP_IDLE:
+        return s->ending ? PS_TIME_NEVER : up->retry_at;
+    case PS_SHARD_UP_DIALLED:
+        return PS_TIME_NEVER;
+    case PS_SHARD_UP_HELLO:
+        return silent_at(up);
+    case PS_SHARD_UP_KNOWN:
+        return ps_time_min(ps_time_min(up->ping_at, silent_at(up)),
+                           ps_link_deadline(up->link));
+    }
+    return PS_TIME_NEVER;
+}

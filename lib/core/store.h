@@ -1,0 +1,88 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The partitions of one job on one server: versions and values, what a round
+ * under way has, and who waits for a version. Knows nothing of peers: slots
+ * are numbers here. */
+#pragma once
+
+#include "base/list.h"
+#include "base/map.h"
+#include "core/round.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+/* A pull that cannot be answered yet. */
+struct ps_parked {
+    struct ps_list_node node;
+    uint32_t slot;
+    uint64_t least; /* Version asked for, or newer. */
+};
+
+/* Contributions to the version after the present one. */
+struct ps_open {
+    struct ps_round round;
+    struct ps_bits want; /* Who is to get the value, not only a commit. */
+    uint8_t reduce;      /* enum ps_reduce, stated by the first. */
+    bool assign;
+};
+
+struct ps_part {
+    uint32_t key;
+    uint32_t index;
+    bool typed;    /* dtype is known. */
+    uint8_t dtype; /* enum ps_dtype */
+    uint32_t count; /* Elements; 0: not known yet. */
+    uint64_t version;
+    struct ps_slice value; /* buf NULL: has none. Never written again. */
+    struct ps_buf *state;  /* Of the optimizer; NULL: none yet. */
+    struct ps_open *open;  /* NULL: nobody has contributed. */
+    void *run;             /* The owner's: a computation under way, or NULL. */
+    struct ps_list parked;
+};
+
+struct ps_store {
+    struct ps_map *parts; /* By key and index. */
+    uint64_t stored;      /* Bytes of values and states. */
+    uint32_t open_count;
+    uint32_t parked_count;
+};
+
+void ps_store_init(struct ps_store *st);
+/* Frees everything; no partition may have a computation under way. */
+void ps_store_fini(struct ps_store *st);
+
+struct ps_part *ps_store_find(const struct ps_store *st, uint32_t key,
+                              uint32_t index);
+/* Finds it, or makes one that knows nothing. */
+struct ps_part *ps_store_obtain(struct ps_store *st, uint32_t key,
+                                uint32_t index);
+/* Frees the partition if there is nothing in it. */
+void ps_store_tidy(struct ps_store *st, struct ps_part *part);
+
+static inline bool ps_part_has_value(const struct ps_part *part)
+{
+    return part->value.buf != NULL;
+}
+/* Does this agree with what is known of the partition? count 0: no opinion. */
+bool ps_part_fits(const struct ps_part *part, uint8_t dtype, uint32_t count);
+/* From now on it is known; it fits. */
+void ps_part_declare(struct ps_part *part, uint8_t dtype, uint32_t count);
+
+/* Replaces version and value; takes over one reference of the buffer. */
+void ps_store_set(struct ps_store *st, struct ps_part *part, uint64_t version,
+                  const struct ps_slice *value);
+/* Gives the partition its optimizer state; takes over the reference. */
+void ps_store_set_state(struct ps_store *st, struct ps_part *part,
+                        struct ps_buf *state);
+
+struct ps_open *ps_store_open(struct ps_store *st, struct ps_part *part,
+                              uint32_t slots);
+void ps_store_close(struct ps_store *st, struct ps_part *part);
+
+/* A slot waits at most once for a partition, for the newest version that it
+ * has asked for. */
+void ps_store_park(struct ps_store *st, struct ps_part *part, uint32_t slot,
+                   uint64_t least);
+void ps_store_unpark(struct ps_store *st, struct ps_parked *p);
+/* A slot that waits no more, for anything. */
+void ps_store_unpark_slot(struct ps_store *st, uint32_t slot);

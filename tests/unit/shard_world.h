@@ -1,0 +1,789 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A server machine, a scheduler and some agents, for test_shard.c. The two
+ * ends of every conversation run the real link; what is between them is a
+ * function call. Computations run when the test says so, or at once. */
+#pragma once
+
+#include "base/alloc.h"
+#include "base/pool.h"
+#include "base/rng.h"
+#include "core/link.h"
+#include "core/shard.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#define AGENTS_MAX 8u
+#define KEYS_MAX   128u
+#define GEN        UINT64_C(100)
+#define NODE(i)    (10u + (uint32_t)(i))
+
+struct world;
+
+/* What an agent knows of a key (of one partition). */
+struct seen {
+    uint64_t value_version;
+    uint64_t commit_version;
+    uint32_t values; /* How often told. */
+    uint32_t commits;
+    uint32_t refusals;
+    int error; /* Of the last refusal. */
+    uint8_t bytes[256];
+    size_t len;
+};
+
+struct agent {
+    struct world *w;
+    uint32_t index;
+    uint64_t incarnation;
+    uint64_t instance;
+    uint64_t session;
+    ps_conn_id conn; /* 0: none. */
+    struct ps_link *link;
+    struct ps_rng rng;
+    struct ps_effects out;
+    bool resumed; /* By the last welcome. */
+    bool mute;    /* The server's frames do not arrive. */
+    int rejected; /* Error of the last reject. */
+    uint64_t sent; /* Push bytes of this session. */
+    uint64_t credit;
+    uint32_t value_frames;
+    uint32_t credit_frames;
+    struct seen seen[KEYS_MAX];
+};
+
+struct world {
+    struct ps_pool *pool;
+    struct ps_shard *shard;
+    struct ps_machine m;
+    struct ps_effects fx;
+    ps_time now;
+    ps_conn_id next_conn;
+    bool hold_compute; /* The test runs computations itself. */
+    struct ps_compute *computes[4096];
+    uint32_t compute_count;
+
+    struct ps_link *sched;
+    struct ps_effects sched_out;
+    struct ps_rng rng;
+    ps_conn_id sched_conn;
+    bool sched_silent; /* Dials fail. */
+    uint32_t dials;
+    uint32_t pings;
+    uint32_t readies;
+    uint64_t ready_gen;
+    uint32_t ready_version;
+    uint64_t up_session;
+    bool up_resumed;
+
+    uint32_t hangups;
+    char note[1024]; /* Last warning or error. */
+    uint32_t slots;
+    struct agent agents[AGENTS_MAX];
+};
+
+static inline void world_settle(struct world *w);
+
+static inline void world_event(struct world *w, const struct ps_event *ev)
+{
+    assert_int_equal(w->m.ops->step(w->m.self, ev, &w->fx), 0);
+}
+
+/* ------------------------------------------------------- towards a server */
+
+/* One frame as the driver would bring it: first the header, then the bytes. */
+static inline void world_frame(struct world *w, ps_conn_id conn,
+                               const struct ps_msg *msg,
+                               const struct ps_slice *in, uint64_t len)
+{
+    struct ps_slice got = {.len = len};
+    struct ps_event ev = {
+        .now = w->now,
+        .type = PS_EV_MSG,
+        .conn = conn,
+        .msg = {.msg = msg, .payload = len > 0 ? &got : NULL},
+    };
+
+    if (len > 0) {
+        int rc = w->m.ops->payload(w->m.self, conn, msg, len, &got);
+
+        assert_int_not_equal(rc, PS_E_AGAIN);
+        if (rc != 0) {
+            got = (struct ps_slice){0};
+        } else {
+            assert_int_equal(got.len, len);
+            memcpy(ps_slice_data(&got), ps_slice_data(in), len);
+        }
+    }
+    world_event(w, &ev);
+    ps_buf_unref(got.buf);
+}
+
+/* The frames that an agent's link has given out go to the server. */
+static inline void agent_flush(struct agent *a)
+{
+    for (uint32_t i = 0; i < a->out.count; i++) {
+        struct ps_fx *f = &a->out.items[i];
+
+        if (f->type != PS_FX_SEND) {
+            continue;
+        }
+        const struct ps_parcel *p = f->send.parcel;
+        struct ps_msg msg = *p->msg;
+
+        msg.seq = f->send.seq;
+        msg.ack = f->send.ack;
+        if (f->send.conn == a->conn) {
+            world_frame(a->w, a->conn, &msg,
+                        p->slice_count > 0 ? &p->slice[0] : NULL,
+                        p->payload_len);
+        }
+    }
+    ps_effects_clear(&a->out);
+}
+
+/* ----------------------------------------------------------- from a server */
+
+static inline struct seen *agent_seen(struct agent *a,
+                                      const struct ps_rec_part *rec)
+{
+    assert_true(rec->key < KEYS_MAX && rec->index == 0);
+    return &a->seen[rec->key];
+}
+
+static inline void agent_value(struct agent *a, const struct ps_msg_value *m,
+                               const struct ps_parcel *p)
+{
+    assert_int_equal(p->slice_count, m->parts_count);
+    a->value_frames++;
+    for (uint32_t i = 0; i < m->parts_count; i++) {
+        const struct ps_rec_part *rec = &m->parts[i];
+        struct seen *s = agent_seen(a, rec);
+
+        assert_int_equal(p->slice[i].len,
+                         rec->count * ps_dtype_size(rec->dtype));
+        s->values++;
+        s->value_version = rec->round;
+        s->len = p->slice[i].len < sizeof(s->bytes) ? p->slice[i].len
+                                                    : sizeof(s->bytes);
+        memcpy(s->bytes, ps_slice_data(&p->slice[i]), s->len);
+    }
+}
+
+static inline void agent_credit(struct agent *a, uint64_t credit)
+{
+    if (credit > a->credit) {
+        a->credit = credit;
+    }
+}
+
+static inline void agent_deliver(struct agent *a, const struct ps_msg *msg,
+                                 const struct ps_parcel *p)
+{
+    switch (msg->code) {
+    case PS_MSG_VALUE:
+        agent_credit(a, msg->value.credit);
+        agent_value(a, &msg->value, p);
+        break;
+    case PS_MSG_COMMIT:
+        agent_credit(a, msg->commit.credit);
+        for (uint32_t i = 0; i < msg->commit.parts_count; i++) {
+            struct seen *s = agent_seen(a, &msg->commit.parts[i]);
+
+            s->commits++;
+            s->commit_version = msg->commit.parts[i].round;
+        }
+        break;
+    case PS_MSG_REFUSE:
+        agent_credit(a, msg->refuse.credit);
+        for (uint32_t i = 0; i < msg->refuse.parts_count; i++) {
+            struct seen *s = agent_seen(a, &msg->refuse.parts[i]);
+
+            s->refusals++;
+            s->error = msg->refuse.error;
+        }
+        break;
+    case PS_MSG_CREDIT:
+        a->credit_frames++;
+        agent_credit(a, msg->credit.credit);
+        break;
+    case PS_MSG_PONG:
+        break;
+    default:
+        fail_msg("an agent got %s", ps_msg_name(msg->code));
+    }
+}
+
+static inline void agent_receive(struct agent *a, const struct ps_msg *msg,
+                                 const struct ps_parcel *p)
+{
+    if (a->mute) {
+        return;
+    }
+    if (msg->code == PS_MSG_WELCOME) {
+        a->resumed = msg->welcome.resumed;
+        if (!a->resumed) {
+            a->sent = 0;
+            a->credit = PS_CREDIT_FIRST;
+        }
+        ps_link_open(a->link, a->conn, a->resumed, msg->welcome.received,
+                     a->w->now, &a->out);
+    } else if (msg->code == PS_MSG_REJECT) {
+        a->rejected = msg->reject.error;
+    } else if (ps_link_receive(a->link, msg, a->w->now, &a->out)) {
+        agent_deliver(a, msg, p);
+    }
+}
+
+static inline void sched_receive(struct world *w, const struct ps_msg *msg)
+{
+    if (msg->code == PS_MSG_HELLO) {
+        bool resumed = w->sched != NULL && w->up_session == msg->hello.session;
+
+        assert_int_equal(msg->hello.role, PS_ROLE_SERVER);
+        assert_string_equal(msg->hello.address, "127.0.0.1:7002");
+        if (w->sched == NULL) {
+            w->sched = ps_link_new(&(struct ps_link_options){0}, &w->rng);
+        }
+        w->up_session = msg->hello.session;
+        w->up_resumed = resumed;
+        world_frame(w, w->sched_conn,
+                    &(struct ps_msg){
+                        .code = PS_MSG_WELCOME,
+                        .welcome = {.protocol = PS_PROTOCOL,
+                                    .name = "sched",
+                                    .node = 2,
+                                    .incarnation = 1,
+                                    .resumed = resumed,
+                                    .received = ps_link_received(w->sched),
+                                    .heartbeat_ns = PS_MILLIS(500)},
+                    },
+                    NULL, 0);
+        ps_link_open(w->sched, w->sched_conn, resumed, msg->hello.received,
+                     w->now, &w->sched_out);
+    } else if (msg->code == PS_MSG_PING) {
+        w->pings++;
+        world_frame(w, w->sched_conn,
+                    &(struct ps_msg){.code = PS_MSG_PONG,
+                                     .ack = ps_link_received(w->sched)},
+                    NULL, 0);
+    } else if (ps_link_receive(w->sched, msg, w->now, &w->sched_out)) {
+        assert_int_equal(msg->code, PS_MSG_JOB_READY);
+        w->readies++;
+        w->ready_gen = msg->job_ready.gen;
+        w->ready_version = msg->job_ready.version;
+    }
+}
+
+static inline void sched_flush(struct world *w)
+{
+    for (uint32_t i = 0; i < w->sched_out.count; i++) {
+        struct ps_fx *f = &w->sched_out.items[i];
+
+        if (f->type == PS_FX_SEND && f->send.conn == w->sched_conn) {
+            struct ps_msg msg = *f->send.parcel->msg;
+
+            msg.seq = f->send.seq;
+            msg.ack = f->send.ack;
+            world_frame(w, w->sched_conn, &msg, NULL, 0);
+        }
+    }
+    ps_effects_clear(&w->sched_out);
+}
+
+/* -------------------------------------------------------------- the driver */
+
+static inline void world_closed(struct world *w, ps_conn_id conn)
+{
+    if (conn == w->sched_conn) {
+        w->sched_conn = 0;
+        if (w->sched != NULL) {
+            ps_link_close(w->sched, w->now);
+        }
+    }
+    for (uint32_t i = 0; i < AGENTS_MAX; i++) {
+        if (w->agents[i].conn == conn) {
+            w->agents[i].conn = 0;
+            ps_link_close(w->agents[i].link, w->now);
+        }
+    }
+    world_event(w, &(struct ps_event){.now = w->now,
+                                      .type = PS_EV_CLOSED,
+                                      .conn = conn,
+                                      .closed = {.rc = PS_E_CLOSED}});
+}
+
+static inline void world_send(struct world *w, const struct ps_fx *f)
+{
+    struct ps_msg msg = *f->send.parcel->msg;
+
+    msg.seq = f->send.seq;
+    msg.ack = f->send.ack;
+    if (f->send.conn == w->sched_conn && w->sched_conn != 0) {
+        sched_receive(w, &msg);
+        return;
+    }
+    for (uint32_t i = 0; i < AGENTS_MAX; i++) {
+        if (w->agents[i].conn == f->send.conn && f->send.conn != 0) {
+            agent_receive(&w->agents[i], &msg, f->send.parcel);
+        }
+    }
+}
+
+static inline void world_computed(struct world *w, uint32_t i, int rc)
+{
+    struct ps_compute *c = w->computes[i];
+
+    w->computes[i] = w->computes[--w->compute_count];
+    if (rc == 0) {
+        rc = ps_kernel_run(&c->job);
+    }
+    world_event(w, &(struct ps_event){.now = w->now,
+                                      .type = PS_EV_COMPUTED,
+                                      .computed = {.token = c->token,
+                                                   .rc = rc}});
+    ps_compute_free(c);
+}
+
+static inline void world_do(struct world *w, struct ps_fx *f)
+{
+    switch (f->type) {
+    case PS_FX_SEND:
+        world_send(w, f);
+        break;
+    case PS_FX_DIAL: {
+        struct ps_event ev = {.now = w->now, .type = PS_EV_DIAL_FAILED};
+
+        w->dials++;
+        if (w->sched_silent) {
+            ev.dial_failed.target = f->dial.target;
+            ev.dial_failed.rc = PS_E_UNREACH;
+        } else {
+            ev.type = PS_EV_OPEN;
+            ev.conn = w->sched_conn = ++w->next_conn;
+            ev.open.kind = PS_CONN_DIALLED;
+            ev.open.target = f->dial.target;
+        }
+        world_event(w, &ev);
+        break;
+    }
+    case PS_FX_HANGUP:
+        w->hangups++;
+        world_closed(w, f->hangup.conn);
+        break;
+    case PS_FX_COMPUTE:
+        assert_true(w->compute_count < 4096);
+        w->computes[w->compute_count++] = f->compute;
+        f->compute = NULL;
+        break;
+    case PS_FX_NOTE:
+        if (f->note.level <= PS_LOG_WARNING) {
+            strncpy(w->note, f->note.text, sizeof(w->note) - 1);
+        }
+        break;
+    }
+}
+
+/* One pass: what the machine wants done, then what the others say to that. */
+static inline bool world_turn(struct world *w)
+{
+    struct ps_effects fx = w->fx;
+    bool busy = fx.count > 0;
+
+    ps_effects_init(&w->fx);
+    for (uint32_t i = 0; i < fx.count; i++) {
+        world_do(w, &fx.items[i]);
+    }
+    ps_effects_fini(&fx);
+    for (uint32_t i = 0; i < AGENTS_MAX; i++) {
+        busy |= w->agents[i].out.count > 0;
+        agent_flush(&w->agents[i]);
+    }
+    busy |= w->sched_out.count > 0;
+    sched_flush(w);
+    while (!w->hold_compute && w->compute_count > 0) {
+        busy = true;
+        world_computed(w, 0, 0);
+    }
+    if (w->fx.count == 0 && w->m.ops->deadline(w->m.self) <= w->now) {
+        busy = true;
+        world_event(w,
+                    &(struct ps_event){.now = w->now, .type = PS_EV_TICK});
+    }
+    return busy;
+}
+
+static inline void world_settle(struct world *w)
+{
+    uint32_t turns = 0;
+
+    while (world_turn(w)) {
+        assert_true(++turns < 10000);
+    }
+}
+
+/* Let time go by, with every tick that falls due. */
+static inline void world_run(struct world *w, ps_time span)
+{
+    ps_time end = w->now + span;
+
+    world_settle(w);
+    while (w->now < end) {
+        ps_time next = w->m.ops->deadline(w->m.self);
+
+        for (uint32_t i = 0; i < AGENTS_MAX; i++) {
+            if (w->agents[i].conn != 0) {
+                next = ps_time_min(next, ps_link_deadline(w->agents[i].link));
+            }
+        }
+        if (w->sched_conn != 0 && w->sched != NULL) {
+            next = ps_time_min(next, ps_link_deadline(w->sched));
+        }
+        w->now = next > end ? end : next > w->now ? next : w->now + 1;
+        for (uint32_t i = 0; i < AGENTS_MAX; i++) {
+            if (w->agents[i].conn != 0) {
+                ps_link_tick(w->agents[i].link, w->now, &w->agents[i].out);
+            }
+        }
+        if (w->sched_conn != 0 && w->sched != NULL) {
+            ps_link_tick(w->sched, w->now, &w->sched_out);
+        }
+        world_settle(w);
+    }
+}
+
+/* --------------------------------------------------------------- scheduler */
+
+struct job_options {
+    uint32_t version;
+    enum ps_job_phase phase;
+    const struct ps_rec_param *params; /* Not NULL: sgd. */
+    uint32_t params_count;
+};
+
+static inline void sched_job(struct world *w, const struct job_options *opt)
+{
+    struct ps_rec_slot slots[AGENTS_MAX];
+
+    for (uint32_t i = 0; i < w->slots; i++) {
+        slots[i] = (struct ps_rec_slot){
+            .node = NODE(i),
+            .incarnation = w->agents[i].incarnation,
+            .ranks = 1,
+        };
+    }
+    ps_link_tell(w->sched,
+                 &(struct ps_msg){
+                     .code = PS_MSG_JOB_STATE,
+                     .job_state = {.gen = GEN,
+                                   .version = opt->version,
+                                   .name = "job",
+                                   .phase = (uint8_t)opt->phase,
+                                   .slots = slots,
+                                   .slots_count = w->slots,
+                                   .optimizer =
+                                       opt->params != NULL ? "sgd" : "",
+                                   .params = opt->params,
+                                   .params_count = opt->params_count},
+                 },
+                 w->now, &w->sched_out);
+    world_settle(w);
+}
+
+static inline void sched_end(struct world *w)
+{
+    sched_job(w, &(struct job_options){.version = 99,
+                                       .phase = PS_JOB_PHASE_ENDED});
+}
+
+/* ------------------------------------------------------------------ agents */
+
+static inline struct ps_msg agent_hello_msg(const struct agent *a)
+{
+    return (struct ps_msg){
+        .code = PS_MSG_HELLO,
+        .hello = {.protocol = PS_PROTOCOL,
+                  .protocol_least = PS_PROTOCOL_LEAST,
+                  .role = PS_ROLE_AGENT,
+                  .name = "agent",
+                  .cluster = "test",
+                  .instance = a->instance,
+                  .node = NODE(a->index),
+                  .incarnation = a->incarnation,
+                  .session = a->session,
+                  .received = ps_link_received(a->link)},
+    };
+}
+
+static inline void agent_open(struct agent *a)
+{
+    a->conn = ++a->w->next_conn;
+    world_event(a->w, &(struct ps_event){
+                          .now = a->w->now,
+                          .type = PS_EV_OPEN,
+                          .conn = a->conn,
+                          .open = {.kind = PS_CONN_ACCEPTED, .peer = "test"},
+                      });
+    world_settle(a->w);
+}
+
+static inline void agent_dial(struct agent *a)
+{
+    agent_open(a);
+
+    struct ps_msg hello = agent_hello_msg(a);
+
+    a->rejected = 0;
+    world_frame(a->w, a->conn, &hello, NULL, 0);
+    world_settle(a->w);
+}
+
+static inline void agent_lose(struct agent *a)
+{
+    world_closed(a->w, a->conn);
+    world_settle(a->w);
+}
+
+/* The same start, but it has forgotten the link. */
+static inline void agent_forget(struct agent *a)
+{
+    a->session++;
+    ps_link_free(a->link);
+    a->link = ps_link_new(&(struct ps_link_options){0}, &a->rng);
+}
+
+static inline void agent_restart(struct agent *a)
+{
+    a->incarnation++;
+    a->instance++;
+    agent_forget(a);
+}
+
+static inline void agent_send(struct agent *a, const struct ps_msg *msg,
+                              const void *data, size_t len)
+{
+    struct ps_slice s = {.len = len};
+
+    if (len > 0) {
+        s.buf = ps_buf_new(len);
+        memcpy(s.buf->data, data, len);
+    }
+    ps_link_send(a->link, ps_parcel_new(msg, &s, len > 0 ? 1 : 0), a->w->now,
+                 &a->out);
+    ps_buf_unref(s.buf);
+}
+
+struct push_options {
+    uint32_t key;
+    uint64_t round;
+    enum ps_dtype dtype;
+    uint32_t count;
+    const void *data;
+    uint32_t ranks; /* 0: 1 */
+    enum ps_reduce reduce;
+    bool assign;
+    bool commit_only;
+};
+
+static inline void agent_push(struct agent *a, const struct push_options *o)
+{
+    struct ps_rec_part part = {
+        .key = o->key,
+        .round = o->round,
+        .dtype = (uint8_t)o->dtype,
+        .count = o->count,
+    };
+    size_t len = o->count * ps_dtype_size(o->dtype);
+    struct ps_msg msg = {
+        .code = PS_MSG_PUSH,
+        .push = {.gen = GEN,
+                 .slot = a->index,
+                 .incarnation = a->incarnation,
+                 .ranks = o->ranks == 0 ? 1 : o->ranks,
+                 .reduce = (uint8_t)o->reduce,
+                 .assign = o->assign,
+                 .want = !o->commit_only,
+                 .parts = &part,
+                 .parts_count = 1},
+    };
+
+    a->sent += len;
+    agent_send(a, &msg, o->data, len);
+    world_settle(a->w);
+}
+
+static inline void agent_push_f32(struct agent *a, uint32_t key,
+                                  uint64_t round, float v)
+{
+    agent_push(a, &(struct push_options){.key = key,
+                                         .round = round,
+                                         .count = 1,
+                                         .data = &v});
+}
+
+static inline void agent_push_i64(struct agent *a, uint32_t key,
+                                  uint64_t round, int64_t v)
+{
+    agent_push(a, &(struct push_options){.key = key,
+                                         .round = round,
+                                         .dtype = PS_DTYPE_INT64,
+                                         .count = 1,
+                                         .data = &v});
+}
+
+static inline void agent_pull(struct agent *a, uint32_t key, uint64_t least)
+{
+    struct ps_rec_part part = {.key = key, .round = least};
+
+    agent_send(a,
+               &(struct ps_msg){.code = PS_MSG_PULL,
+                                .pull = {.gen = GEN,
+                                         .slot = a->index,
+                                         .parts = &part,
+                                         .parts_count = 1}},
+               NULL, 0);
+    world_settle(a->w);
+}
+
+static inline void agent_init(struct agent *a, uint32_t key, uint32_t count,
+                              const float *data)
+{
+    struct ps_rec_part part = {.key = key, .count = count};
+
+    agent_send(a,
+               &(struct ps_msg){.code = PS_MSG_INIT,
+                                .init = {.gen = GEN,
+                                         .slot = a->index,
+                                         .parts = &part,
+                                         .parts_count = 1}},
+               data, count * sizeof(float));
+    world_settle(a->w);
+}
+
+static inline void agent_resume(struct agent *a, uint32_t key,
+                                uint64_t version, float value, bool held)
+{
+    struct ps_rec_part part = {
+        .key = key,
+        .round = held ? version : 0,
+        .count = held ? 1 : 0,
+    };
+
+    agent_send(a,
+               &(struct ps_msg){.code = PS_MSG_RESUME,
+                                .resume = {.gen = GEN,
+                                           .slot = a->index,
+                                           .held = held,
+                                           .parts = &part,
+                                           .parts_count = 1}},
+               &value, held ? sizeof(value) : 0);
+    world_settle(a->w);
+}
+
+static inline float agent_f32(const struct agent *a, uint32_t key)
+{
+    float v;
+
+    assert_int_equal(a->seen[key].len, sizeof(v));
+    memcpy(&v, a->seen[key].bytes, sizeof(v));
+    return v;
+}
+
+static inline int64_t agent_i64(const struct agent *a, uint32_t key)
+{
+    int64_t v;
+
+    assert_int_equal(a->seen[key].len, sizeof(v));
+    memcpy(&v, a->seen[key].bytes, sizeof(v));
+    return v;
+}
+
+/* ------------------------------------------------------------------- world */
+
+struct world_options {
+    uint32_t slots;
+    uint64_t window;
+    const struct ps_rec_param *params; /* Not NULL: sgd. */
+    uint32_t params_count;
+    bool no_job;
+};
+
+/* A server that is registered, a running job, and all its agents there. */
+static inline struct world *world_new(const struct world_options *opt)
+{
+    struct world *w = ps_calloc(1, sizeof(*w));
+    struct ps_shard_options so = {
+        .name = "s0",
+        .cluster = "test",
+        .address = "127.0.0.1:7002",
+        .sched = "127.0.0.1:7000",
+        .instance = 77,
+        .seed = 5,
+        .window = opt->window,
+        .dial_first = PS_MILLIS(100),
+        .dial_max = PS_SECONDS(2),
+        .link_linger = PS_SECONDS(30),
+    };
+
+    w->now = PS_SECONDS(1);
+    w->pool = ps_pool_new(&(struct ps_pool_options){0});
+    so.pool = w->pool;
+    ps_rng_init(&w->rng, 9);
+    ps_effects_init(&w->fx);
+    ps_effects_init(&w->sched_out);
+    w->slots = opt->slots;
+    for (uint32_t i = 0; i < AGENTS_MAX; i++) {
+        struct agent *a = &w->agents[i];
+
+        a->w = w;
+        a->index = i;
+        a->incarnation = 1;
+        a->instance = 1000 * (i + 1);
+        a->session = 100 * (i + 1);
+        ps_rng_init(&a->rng, i);
+        ps_effects_init(&a->out);
+        a->link = ps_link_new(&(struct ps_link_options){0}, &a->rng);
+    }
+    w->shard = ps_shard_new(&so, w->now);
+    w->m = ps_shard_machine(w->shard);
+    world_settle(w);
+    assert_true(ps_shard_ready(w->shard));
+    if (!opt->no_job) {
+        sched_job(w, &(struct job_options){
+                         .version = 1,
+                         .phase = PS_JOB_PHASE_STARTING,
+                         .params = opt->params,
+                         .params_count = opt->params_count});
+        assert_int_equal(w->ready_gen, GEN);
+        assert_int_equal(w->ready_version, 1);
+    }
+    for (uint32_t i = 0; i < w->slots; i++) {
+        agent_dial(&w->agents[i]);
+        assert_false(w->agents[i].resumed);
+    }
+    return w;
+}
+
+/* Frees the world; every byte of tensor memory must have come back. */
+static inline void world_free(struct world *w)
+{
+    while (w->compute_count > 0) {
+        world_computed(w, 0, 0);
+    }
+    ps_effects_fini(&w->fx);
+    ps_effects_fini(&w->sched_out);
+    ps_shard_free(w->shard);
+    ps_link_free(w->sched);
+    for (uint32_t i = 0; i < AGENTS_MAX; i++) {
+        ps_effects_fini(&w->agents[i].out);
+        ps_link_free(w->agents[i].link);
+    }
+    assert_int_equal(ps_pool_used(w->pool), 0);
+    ps_pool_free(w->pool);
+    ps_free(w);
+}

@@ -1,0 +1,1225 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The server machine, told as stories. */
+#include "shard_world.h"
+
+/* ---------------------------------------------------------------- counting */
+
+static void rounds_count_every_slot_once(void **state)
+{
+    struct world *w = world_new(&(struct world_options){.slots = 3});
+    struct ps_shard_stats stats;
+
+    (void)state;
+    for (uint64_t r = 1; r <= 50; r++) {
+        for (uint32_t i = 0; i < 3; i++) {
+            agent_push_i64(&w->agents[i], 7, r, (int64_t)(r * 10 + i));
+        }
+        for (uint32_t i = 0; i < 3; i++) {
+            assert_int_equal(w->agents[i].seen[7].value_version, r);
+            assert_int_equal(w->agents[i].seen[7].values, r);
+            assert_int_equal(agent_i64(&w->agents[i], 7), r * 30 + 3);
+        }
+    }
+    ps_shard_stats(w->shard, &stats);
+    assert_int_equal(stats.rounds, 50);
+    assert_int_equal(stats.bytes_in, 50 * 3 * 8);
+    assert_int_equal(stats.bytes_out, 50 * 3 * 8);
+    assert_int_equal(stats.stored, 8);
+    assert_int_equal(stats.unmerged, 0);
+    world_free(w);
+}
+
+static void a_round_waits_for_the_last_and_says_commit(void **state)
+{
+    struct world *w = world_new(&(struct world_options){.slots = 2});
+    struct push_options o = {
+        .key = 1,
+        .round = 1,
+        .count = 1,
+        .data = &(float){2},
+        .commit_only = true,
+    };
+
+    (void)state;
+    agent_push(&w->agents[1], &o);
+    agent_push(&w->agents[1], &o);
+    assert_int_equal(ps_shard_unmerged(w->shard, GEN, 1), 4);
+    assert_int_equal(w->agents[1].seen[1].commits, 0);
+    assert_int_equal(ps_shard_residue(w->shard), 2);
+    agent_push_f32(&w->agents[0], 1, 1, 3);
+    assert_int_equal(ps_shard_unmerged(w->shard, GEN, 1), 0);
+    assert_int_equal(w->agents[1].seen[1].commits, 1);
+    assert_int_equal(w->agents[1].seen[1].commit_version, 1);
+    assert_int_equal(w->agents[1].seen[1].values, 0);
+    assert_true(agent_f32(&w->agents[0], 1) == 5);
+    world_free(w);
+}
+
+static void a_push_offered_again_on_a_fresh_link_counts_once(void **state)
+{
+    struct world *w = world_new(&(struct world_options){.slots = 2});
+    struct agent *a = &w->agents[0];
+
+    (void)state;
+    agent_push_i64(a, 3, 1, 40);
+    agent_lose(a);
+    agent_forget(a);
+    agent_dial(a);
+    assert_false(a->resumed);
+    agent_push_i64(a, 3, 1, 40);
+    assert_int_equal(ps_shard_unmerged(w->shard, GEN, 0), 8);
+    agent_push_i64(&w->agents[1], 3, 1, 2);
+    assert_int_equal(agent_i64(a, 3), 42);
+    assert_int_equal(a->seen[3].values, 1);
+
+    /* The answer may be lost with the link as well. */
+    agent_lose(a);
+    agent_forget(a);
+    agent_dial(a);
+    agent_push_i64(a, 3, 1, 40);
+    assert_int_equal(a->seen[3].values, 2);
+    assert_int_equal(agent_i64(a, 3), 42);
+    world_free(w);
+}
+
+static void a_resumed_link_brings_the_answer_that_was_lost(void **state)
+{
+    struct world *w = world_new(&(struct world_options){.slots = 2});
+    struct agent *a = &w->agents[0];
+
+    (void)state;
+    agent_push_i64(a, 3, 1, 40);
+    a->mute = true;
+    agent_push_i64(&w->agents[1], 3, 1, 2);
+    assert_int_equal(a->seen[3].values, 0);
+    agent_lose(a);
+    a->mute = false;
+    agent_dial(a);
+    assert_true(a->resumed);
+    assert_int_equal(a->seen[3].values, 1);
+    assert_int_equal(agent_i64(a, 3), 42);
+    world_free(w);
+}
+
+static void while_it_computes_a_push_again_is_dropped(void **state)
+{
+    struct world *w = world_new(&(struct world_options){.slots = 2});
+    struct agent *a = &w->agents[0];
+
+    (void)state;
+    w->hold_compute = true;
+    agent_push_i64(a, 3, 1, 40);
+    agent_push_i64(&w->agents[1], 3, 1, 2);
+    assert_int_equal(w->compute_count, 1);
+    agent_push_i64(a, 3, 1, 40);
+    agent_push_i64(a, 3, 2, 1); /* Before its time. */
+    assert_int_equal(a->seen[3].error, PS_E_FUTURE);
+    assert_int_equal(w->compute_count, 1);
+    world_computed(w, 0, 0);
+    world_settle(w);
+    assert_int_equal(agent_i64(a, 3), 42);
+    assert_int_equal(a->seen[3].values, 1);
+    world_free(w);
+}
+
+/* --------------------------------------------------------------- numbers */
+
+static void order_of_arrival_changes_no_bit(void **state)
+{
+    static const float v[4] = {1e8f, 1, -1e8f, 1e-8f};
+    volatile float left = v[0] + v[1];
+    volatile float right = v[2] + v[3];
+    float want = left + right;
+    struct world *w = world_new(&(struct world_options){.slots = 4});
+    uint64_t round = 0;
+
+    (void)state;
+    for (uint32_t code = 0; code < 256; code++) {
+        uint32_t order[4] = {code & 3, code >> 2 & 3, code >> 4 & 3,
+                             code >> 6 & 3};
+        uint32_t mask = 0;
+
+        for (uint32_t i = 0; i < 4; i++) {
+            mask |= 1u << order[i];
+        }
+        if (mask != 15) {
+            continue;
+        }
+        round++;
+        for (uint32_t i = 0; i < 4; i++) {
+            agent_push_f32(&w->agents[order[i]], 0, round, v[order[i]]);
+        }
+        for (uint32_t i = 0; i < 4; i++) {
+            float got = agent_f32(&w->agents[i], 0);
+
+            assert_memory_equal(&got, &want, sizeof(got));
+        }
+    }
+    assert_int_equal(round, 24);
+    world_free(w);
+}
+
+static void sgd_with_momentum_steps_as_written(void **state)
+{
+    static const struct ps_rec_param params[] = {
+        {"learning_rate", 0.1},  {"momentum", 0.9},       {"wd", 0.01},
+        {"rescale_grad", 0.5},   {"clip_gradient", 1.25},
+    };
+    const float lr = 0.1f, mu = 0.9f, wd = 0.01f, rescale = 0.5f;
+    float weight[2] = {1, -2};
+    float momentum[2] = {0, 0};
+    struct world *w = world_new(&(struct world_options){
+        .slots = 2, .params = params, .params_count = 5});
+
+    (void)state;
+    agent_init(&w->agents[0], 0, 2, weight);
+    for (uint64_t r = 1; r <= 5; r++) {
+        float grad[2] = {(float)r, -0.25f * (float)r};
+
+        for (uint32_t i = 0; i < 2; i++) {
+            agent_push(&w->agents[i], &(struct push_options){.key = 0,
+                                                             .round = r,
+                                                             .count = 2,
+                                                             .data = grad});
+        }
+        for (uint32_t j = 0; j < 2; j++) {
+            float g = rescale * (grad[j] + grad[j]);
+
+            g = g > 1.25f ? 1.25f : g < -1.25f ? -1.25f : g;
+            momentum[j] = mu * momentum[j] - lr * wd * weight[j] - lr * g;
+            weight[j] = weight[j] + momentum[j];
+            for (uint32_t i = 0; i < 2; i++) {
+                float got;
+
+                memcpy(&got, &w->agents[i].seen[0].bytes[4 * j], 4);
+                assert_float_equal(got, weight[j], 1e-6);
+            }
+        }
+    }
+    struct ps_shard_stats stats;
+
+    ps_shard_stats(w->shard, &stats);
+    assert_int_equal(stats.stored, 16); /* Weights and momentum. */
+    world_free(w);
+}
+
+static void an_optimizer_needs_a_value_and_floats(void **state)
+{
+    static const struct ps_rec_param params[] = {{"lr", 0.1}};
+    struct world *w = world_new(&(struct world_options){
+        .slots = 1, .params = params, .params_count = 1});
+    struct agent *a = &w->agents[0];
+
+    (void)state;
+    agent_push_f32(a, 0, 1, 1);
+    assert_int_equal(a->seen[0].error, PS_E_NOKEY);
+    agent_push_i64(a, 1, 1, 1);
+    assert_int_equal(a->seen[1].error, PS_E_UNSUPPORTED);
+    /* A broadcast takes no step, and gives the value. */
+    agent_push(a, &(struct push_options){.key = 0,
+                                         .round = 1,
+                                         .count = 1,
+                                         .data = &(float){8},
+                                         .assign = true});
+    assert_true(agent_f32(a, 0) == 8);
+    agent_push_f32(a, 0, 2, 10);
+    assert_true(agent_f32(a, 0) == 7);
+    assert_int_equal(ps_shard_residue(w->shard), 1);
+    world_free(w);
+}
+
+static void a_mean_divides_by_the_ranks_that_gave(void **state)
+{
+    struct world *w = world_new(&(struct world_options){.slots = 3});
+
+    (void)state;
+    for (uint32_t i = 0; i < 3; i++) {
+        agent_push(&w->agents[i], &(struct push_options){
+                                      .key = 0,
+                                      .round = 1,
+                                      .dtype = PS_DTYPE_INT64,
+                                      .count = i == 1 ? 0 : 1,
+                                      .data = &(int64_t){17},
+                                      .ranks = i + 1,
+                                      .reduce = PS_REDUCE_MEAN,
+                                  });
+    }
+    /* 34 by 1 + 3 ranks; the slot that gave nothing has no weight. */
+    assert_int_equal(agent_i64(&w->agents[1], 0), 8);
+    world_free(w);
+}
+
+static void a_broadcast_is_a_round_with_one_giver(void **state)
+{
+    struct world *w = world_new(&(struct world_options){.slots = 4});
+
+    (void)state;
+    for (uint64_t r = 1; r <= 4; r++) {
+        for (uint32_t i = 0; i < 4; i++) {
+            agent_push(&w->agents[i], &(struct push_options){
+                                          .key = 2,
+                                          .round = r,
+                                          .count = i == r - 1 ? 1 : 0,
+                                          .data = &(float){(float)r},
+                                          .assign = true,
+                                      });
+        }
+        for (uint32_t i = 0; i < 4; i++) {
+            assert_true(agent_f32(&w->agents[i], 2) == (float)r);
+        }
+    }
+    world_free(w);
+}
+
+static void a_round_of_nothing_keeps_the_value(void **state)
+{
+    struct world *w = world_new(&(struct world_options){.slots = 2});
+
+    (void)state;
+    for (uint64_t r = 1; r <= 2; r++) {
+        for (uint32_t i = 0; i < 2; i++) {
+            agent_push(&w->agents[i], &(struct push_options){.key = 2,
+                                                             .round = r});
+        }
+        assert_int_equal(w->agents[0].seen[2].commit_version, r);
+        assert_int_equal(w->agents[0].seen[2].values, 0);
+    }
+    for (uint64_t r = 3; r <= 4; r++) {
+        for (uint32_t i = 0; i < 2; i++) {
+            agent_push(&w->agents[i], &(struct push_options){
+                                          .key = 2,
+                                          .round = r,
+                                          .count = r == 3 ? 1 : 0,
+                                          .data = &(float){4}});
+        }
+        assert_int_equal(w->agents[1].seen[2].value_version, r);
+        assert_true(agent_f32(&w->agents[1], 2) == 8);
+    }
+    world_free(w);
+}
+
+static void every_element_type_adds_up(void **state)
+{
+    struct world *w = world_new(&(struct world_options){.slots = 2});
+    double f64 = 0.1;
+    int32_t i32 = 1 << 30;
+
+    (void)state;
+    for (uint32_t i = 0; i < 2; i++) {
+        agent_push(&w->agents[i],
+                   &(struct push_options){.key = 0,
+                                          .round = 1,
+                                          .dtype = PS_DTYPE_FLOAT64,
+                                          .count = 1,
+                                          .data = &f64});
+        agent_push(&w->agents[i],
+                   &(struct push_options){.key = 1,
+                                          .round = 1,
+                                          .dtype = PS_DTYPE_INT32,
+                                          .count = 1,
+                                          .data = &(int32_t){i32 / 2}});
+    }
+    double want = 0.1 + 0.1;
+
+    assert_memory_equal(w->agents[0].seen[0].bytes, &want, 8);
+    assert_memory_equal(w->agents[0].seen[1].bytes, &i32, 4);
+    world_free(w);
+}
+
+/* ---------------------------------------------------------- small frames */
+
+/* Many partitions in one frame; with a float of odd count before doubles, so
+ * that these lie at odd addresses. */
+static void small_partitions_travel_together(void **state)
+{
+    struct world *w = world_new(&(struct world_options){.slots = 2});
+    struct ps_rec_part parts[64];
+    uint8_t data[64 * 12];
+
+    (void)state;
+    for (uint32_t i = 0; i < 64; i++) {
+        bool wide = i % 2 == 1;
+
+        parts[i] = (struct ps_rec_part){
+            .key = i,
+            .round = 1,
+            .dtype = wide ? PS_DTYPE_FLOAT64 : PS_DTYPE_FLOAT32,
+            .count = 1,
+        };
+    }
+    size_t len = 0;
+
+    for (uint32_t i = 0; i < 64; i++) {
+        float f = (float)i;
+        double d = (double)i;
+        size_t size = ps_dtype_size(parts[i].dtype);
+
+        memcpy(data + len, size == 4 ? (void *)&f : (void *)&d, size);
+        len += size;
+    }
+    for (uint32_t i = 0; i < 2; i++) {
+        agent_send(&w->agents[i],
+                   &(struct ps_msg){.code = PS_MSG_PUSH,
+                                    .push = {.gen = GEN,
+                                             .slot = i,
+                                             .incarnation = 1,
+                                             .ranks = 1,
+                                             .want = true,
+                                             .parts = parts,
+                                             .parts_count = 64}},
+                   data, len);
+        world_settle(w);
+    }
+    for (uint32_t i = 0; i < 64; i++) {
+        const struct seen *s = &w->agents[1].seen[i];
+
+        assert_int_equal(s->value_version, 1);
+        if (i % 2 == 1) {
+            double d;
+
+            memcpy(&d, s->bytes, sizeof(d));
+            assert_true(d == 2.0 * i);
+        } else {
+            assert_true(agent_f32(&w->agents[1], i) == 2.0f * (float)i);
+        }
+    }
+    /* Each computation ended in an event of its own, and still few frames. */
+    assert_true(w->agents[1].value_frames <= 2);
+    world_free(w);
+}
+
+/* ------------------------------------------------------------ pull, init */
+
+static void a_pull_waits_for_a_key_that_comes_later(void **state)
+{
+    struct world *w = world_new(&(struct world_options){.slots = 2});
+    struct agent *a = &w->agents[0];
+    struct agent *b = &w->agents[1];
+
+    (void)state;
+    agent_pull(b, 5, 0);
+    agent_pull(b, 5, 0);
+    assert_int_equal(ps_shard_residue(w->shard), 2);
+    assert_int_equal(b->seen[5].values, 0);
+    agent_init(a, 5, 1, &(float){9});
+    assert_int_equal(a->seen[5].commits, 1);
+    assert_int_equal(a->seen[5].commit_version, 0);
+    assert_int_equal(b->seen[5].values, 1);
+    assert_true(agent_f32(b, 5) == 9);
+
+    /* The first one wins; a second hears that it is done. */
+    agent_init(b, 5, 1, &(float){10});
+    assert_int_equal(b->seen[5].commits, 1);
+    agent_pull(a, 5, 0);
+    assert_true(agent_f32(a, 5) == 9);
+
+    /* A newer version is waited for, and comes once. */
+    agent_pull(a, 5, 1);
+    assert_int_equal(a->seen[5].values, 1);
+    agent_push_f32(a, 5, 1, 1);
+    agent_push(b, &(struct push_options){.key = 5,
+                                         .round = 1,
+                                         .count = 1,
+                                         .data = &(float){1},
+                                         .commit_only = true});
+    assert_int_equal(a->seen[5].values, 2);
+    assert_true(agent_f32(a, 5) == 2);
+    assert_int_equal(b->seen[5].values, 1);
+    assert_int_equal(ps_shard_residue(w->shard), 1);
+    world_free(w);
+}
+
+static void a_pull_keeps_the_newest_version_asked_for(void **state)
+{
+    struct world *w = world_new(&(struct world_options){.slots = 1});
+    struct agent *a = &w->agents[0];
+
+    (void)state;
+    agent_pull(a, 5, 2);
+    agent_pull(a, 5, 1);
+    agent_push(a, &(struct push_options){.key = 5,
+                                         .round = 1,
+                                         .count = 1,
+                                         .data = &(float){1},
+                                         .commit_only = true});
+    assert_int_equal(a->seen[5].values, 0);
+    agent_push(a, &(struct push_options){.key = 5,
+                                         .round = 2,
+                                         .count = 1,
+                                         .data = &(float){2},
+                                         .commit_only = true});
+    assert_int_equal(a->seen[5].values, 1);
+    assert_int_equal(a->seen[5].value_version, 2);
+    world_free(w);
+}
+
+static void an_agent_started_again_waits_for_nothing(void **state)
+{
+    struct world *w = world_new(&(struct world_options){.slots = 2});
+    struct agent *a = &w->agents[0];
+
+    (void)state;
+    agent_pull(a, 5, 0);
+    agent_push_i64(a, 6, 1, 30);
+    agent_lose(a);
+    agent_restart(a);
+    sched_job(w, &(struct job_options){.version = 2,
+                                       .phase = PS_JOB_PHASE_RUNNING});
+    agent_dial(a);
+    agent_init(&w->agents[1], 5, 1, &(float){9});
+    assert_int_equal(a->seen[5].values, 0);
+    /* What it had pushed stays, and counts once with what it pushes again. */
+    agent_push_i64(a, 6, 1, 30);
+    agent_push_i64(&w->agents[1], 6, 1, 12);
+    assert_int_equal(agent_i64(a, 6), 42);
+    world_free(w);
+}
+
+/* -------------------------------------------------------------- takeover */
+
+/* One agent holds version 5, the other 6, to which the first contributed; the
+ * second has pushed on. */
+static void takeover_event(struct world *w, uint32_t event)
+{
+    switch (event) {
+    case 0:
+        agent_resume(&w->agents[0], 1, 5, 50, true);
+        break;
+    case 1:
+        agent_resume(&w->agents[1], 1, 6, 60, true);
+        break;
+    case 2:
+        agent_push_f32(&w->agents[0], 1, 6, 1);
+        break;
+    case 3:
+        agent_push_f32(&w->agents[1], 1, 7, 2);
+        break;
+    case 4:
+        agent_pull(&w->agents[0], 1, 6);
+        break;
+    }
+}
+
+static void a_takeover_ends_alike_in_every_order(void **state)
+{
+    uint32_t orders = 0;
+
+    (void)state;
+    for (uint32_t code = 0; code < 3125; code++) {
+        uint32_t order[5];
+        uint32_t mask = 0;
+
+        for (uint32_t i = 0, c = code; i < 5; i++, c /= 5) {
+            order[i] = c % 5;
+            mask |= 1u << order[i];
+        }
+        if (mask != 31) {
+            continue;
+        }
+        orders++;
+        struct world *w = world_new(&(struct world_options){.slots = 2});
+
+        for (uint32_t i = 0; i < 5; i++) {
+            takeover_event(w, order[i]);
+        }
+        /* What was ahead of its time is sent again. */
+        takeover_event(w, 2);
+        takeover_event(w, 3);
+        assert_int_equal(w->agents[0].seen[1].value_version, 6);
+        assert_true(agent_f32(&w->agents[0], 1) == 60);
+        agent_push_f32(&w->agents[0], 1, 7, 4);
+        for (uint32_t i = 0; i < 2; i++) {
+            assert_int_equal(w->agents[i].seen[1].value_version, 7);
+            assert_true(agent_f32(&w->agents[i], 1) == 6);
+        }
+        assert_int_equal(ps_shard_unmerged(w->shard, GEN, 0), 0);
+        assert_int_equal(ps_shard_unmerged(w->shard, GEN, 1), 0);
+        assert_int_equal(ps_shard_residue(w->shard), 1);
+        world_free(w);
+    }
+    assert_int_equal(orders, 120);
+}
+
+static void a_resumed_version_overtakes_what_is_computed(void **state)
+{
+    struct world *w = world_new(&(struct world_options){.slots = 2});
+    uint64_t version;
+    const struct ps_slice *value;
+
+    (void)state;
+    w->hold_compute = true;
+    agent_push_f32(&w->agents[0], 1, 1, 1);
+    agent_push_f32(&w->agents[1], 1, 1, 2);
+    assert_int_equal(w->compute_count, 1);
+    agent_resume(&w->agents[0], 1, 1, 3, true);
+    assert_int_equal(w->agents[1].seen[1].values, 1);
+    assert_int_equal(ps_shard_unmerged(w->shard, GEN, 0), 0);
+    world_computed(w, 0, 0);
+    world_settle(w);
+    assert_int_equal(w->agents[1].seen[1].values, 1);
+    assert_true(ps_shard_peek(w->shard, GEN, 1, 0, &version, &value));
+    assert_int_equal(version, 1);
+    assert_true(*(const float *)(void *)ps_slice_data(value) == 3);
+    /* Nothing was ever received: says nothing, makes nothing. */
+    agent_resume(&w->agents[0], 2, 0, 0, false);
+    assert_false(ps_shard_peek(w->shard, GEN, 2, 0, &version, &value));
+    world_free(w);
+}
+
+static void no_takeover_of_an_optimizer(void **state)
+{
+    static const struct ps_rec_param params[] = {{"lr", 0.1}};
+    struct world *w = world_new(&(struct world_options){
+        .slots = 1, .params = params, .params_count = 1});
+
+    (void)state;
+    agent_resume(&w->agents[0], 1, 4, 3, true);
+    assert_int_equal(w->agents[0].seen[1].error, PS_E_UNSUPPORTED);
+    world_free(w);
+}
+
+/* ---------------------------------------------------------------- credit */
+
+#define PART  (512u * 1024u)
+#define PARTS 32u
+
+static float *part_data(void)
+{
+    return ps_calloc(PART / 4, 4);
+}
+
+static void push_part(struct agent *a, uint32_t key, uint64_t round,
+                      const float *data)
+{
+    agent_push(a, &(struct push_options){.key = key,
+                                         .round = round,
+                                         .count = PART / 4,
+                                         .data = data});
+}
+
+/* Everybody sends in the same order: nobody runs further ahead than the
+ * window and one frame. */
+static void nobody_runs_ahead_of_the_slowest(void **state)
+{
+    const uint64_t window = 8ull * 1024 * 1024;
+    struct world *w = world_new(
+        &(struct world_options){.slots = 2, .window = window});
+    struct agent *fast = &w->agents[0];
+    struct agent *slow = &w->agents[1];
+    float *data = part_data();
+    uint32_t sent = 0;
+
+    (void)state;
+    while (sent < PARTS && fast->sent < fast->credit) {
+        push_part(fast, sent++, 1, data);
+    }
+    assert_int_equal(sent, window / PART);
+    for (uint32_t k = 0; k < PARTS; k++) {
+        push_part(slow, k, 1, data);
+        assert_int_equal(slow->seen[k].value_version, 1);
+        while (sent < PARTS && fast->sent < fast->credit) {
+            push_part(fast, sent++, 1, data);
+        }
+        assert_true(ps_shard_unmerged(w->shard, GEN, 0) < window + PART);
+        assert_true(ps_pool_used(w->pool) <
+                    window + (k + 4) * PART + 1024 * 1024);
+    }
+    assert_int_equal(sent, PARTS);
+    ps_free(data);
+    world_free(w);
+}
+
+struct sender {
+    uint32_t order[PARTS];
+    uint32_t next;
+};
+
+static bool try_send(struct agent *a, struct sender *s, const float *data)
+{
+    if (s->next == PARTS || a->conn == 0 || a->sent >= a->credit) {
+        return false;
+    }
+    push_part(a, s->order[s->next++], 1, data);
+    return true;
+}
+
+static void credit_story(uint64_t seed)
+{
+    const uint64_t window = PS_CREDIT_FIRST;
+    uint32_t slots = 2 + (uint32_t)(seed % 3);
+    struct world *w = world_new(
+        &(struct world_options){.slots = slots, .window = window});
+    struct sender senders[AGENTS_MAX] = {0};
+    float *data = part_data();
+    struct ps_rng rng;
+    uint32_t idle = 0;
+
+    ps_rng_init(&rng, seed);
+    for (uint32_t i = 0; i < slots; i++) {
+        for (uint32_t k = 0; k < PARTS; k++) {
+            uint32_t j = (uint32_t)ps_rng_below(&rng, k + 1);
+
+            senders[i].order[k] = senders[i].order[j];
+            senders[i].order[j] = k;
+        }
+    }
+    w->hold_compute = ps_rng_chance(&rng, 500);
+    while (idle < 200) {
+        uint32_t i = (uint32_t)ps_rng_below(&rng, slots);
+        uint64_t before = w->agents[i].credit;
+        bool moved = try_send(&w->agents[i], &senders[i], data);
+
+        assert_true(w->agents[i].credit >= before);
+        if (w->compute_count > 0 && (!moved || ps_rng_chance(&rng, 300))) {
+            world_computed(
+                w, (uint32_t)ps_rng_below(&rng, w->compute_count), 0);
+            world_settle(w);
+            moved = true;
+        }
+        if (ps_rng_chance(&rng, 20)) {
+            /* A new session offers again all that is not merged. */
+            struct agent *a = &w->agents[i];
+
+            agent_lose(a);
+            agent_forget(a);
+            agent_dial(a);
+            senders[i].next = 0;
+            moved = true;
+        }
+        idle = moved ? 0 : idle + 1;
+    }
+    for (uint32_t i = 0; i < slots; i++) {
+        if (senders[i].next != PARTS) {
+            fail_msg("seed %llu: slot %u is stuck at %u of %u",
+                     (unsigned long long)seed, i, senders[i].next, PARTS);
+        }
+        assert_int_equal(ps_shard_unmerged(w->shard, GEN, i), 0);
+        for (uint32_t k = 0; k < PARTS; k++) {
+            assert_int_equal(w->agents[i].seen[k].value_version, 1);
+        }
+    }
+    ps_free(data);
+    world_free(w);
+}
+
+static void credit_never_stops_everybody(void **state)
+{
+    (void)state;
+    for (uint64_t seed = 0; seed < 12; seed++) {
+        credit_story(seed);
+    }
+}
+
+static void more_than_the_credit_is_not_taken(void **state)
+{
+    struct world *w = world_new(&(struct world_options){
+        .slots = 2, .window = PS_CREDIT_FIRST});
+    struct agent *a = &w->agents[0];
+    uint32_t count = 8u * 1024 * 1024;
+    float *data = ps_calloc(count, 4);
+    struct push_options o = {
+        .round = 1, .count = count, .data = data};
+    uint64_t limit = PS_CREDIT_FIRST + PS_PAYLOAD_MAX;
+
+    (void)state;
+    for (o.key = 0; o.key < 6; o.key++) {
+        agent_push(a, &o);
+        assert_true(ps_shard_unmerged(w->shard, GEN, 0) < limit);
+    }
+    assert_int_equal(a->seen[0].refusals, 0);
+    assert_int_equal(a->seen[5].error, PS_E_FULL);
+    ps_free(data);
+    world_free(w);
+}
+
+/* ---------------------------------------------------------------- memory */
+
+static void a_result_without_memory_comes_later(void **state)
+{
+    struct world *w = world_new(&(struct world_options){.slots = 2});
+    struct ps_rec_part parts[2] = {
+        {.key = 0, .round = 1, .count = 1},
+        {.key = 1, .round = 1, .count = 1},
+    };
+    float data[2] = {1, 2};
+
+    (void)state;
+    for (uint32_t i = 0; i < 2; i++) {
+        agent_send(&w->agents[i],
+                   &(struct ps_msg){.code = PS_MSG_PUSH,
+                                    .push = {.gen = GEN,
+                                             .slot = i,
+                                             .incarnation = 1,
+                                             .ranks = 1,
+                                             .want = true,
+                                             .parts = parts,
+                                             .parts_count = 2}},
+                   data, sizeof(data));
+        if (i == 1) {
+            /* The frame, and the first result; not the second. */
+            ps_pool_fail_at(w->pool, 3);
+        }
+        world_settle(w);
+    }
+    assert_int_equal(w->agents[0].seen[0].values, 1);
+    assert_int_equal(w->agents[0].seen[1].values, 0);
+    assert_non_null(strstr(w->note, "no memory"));
+    world_run(w, PS_MILLIS(50));
+    assert_int_equal(w->agents[0].seen[1].values, 1);
+    assert_true(agent_f32(&w->agents[0], 1) == 4);
+    world_free(w);
+}
+
+static void a_frame_without_memory_is_asked_for_again(void **state)
+{
+    struct world *w = world_new(&(struct world_options){.slots = 1});
+    struct agent *a = &w->agents[0];
+    struct ps_rec_part part = {.key = 0, .round = 1, .count = 1};
+    struct ps_msg msg = {
+        .code = PS_MSG_PUSH,
+        .seq = 1,
+        .push = {.gen = GEN,
+                 .incarnation = 1,
+                 .ranks = 1,
+                 .parts = &part,
+                 .parts_count = 1},
+    };
+    struct ps_slice s;
+
+    (void)state;
+    ps_pool_fail_at(w->pool, 1);
+    assert_int_equal(w->m.ops->payload(w->m.self, a->conn, &msg, 4, &s),
+                     PS_E_AGAIN);
+    assert_int_equal(w->m.ops->payload(w->m.self, a->conn, &msg, 4, &s), 0);
+    assert_int_equal(s.len, 4);
+    ps_buf_unref(s.buf);
+    world_free(w);
+}
+
+static void a_job_that_ends_leaves_nothing(void **state)
+{
+    size_t live = ps_alloc_live();
+    struct world *w = world_new(&(struct world_options){.slots = 2});
+
+    (void)state;
+    w->hold_compute = true;
+    for (uint32_t k = 0; k < 4; k++) {
+        agent_push_f32(&w->agents[0], k, 1, 1);
+        agent_push_f32(&w->agents[1], k, 1, 1);
+    }
+    agent_push_f32(&w->agents[0], 10, 1, 1); /* Half a round. */
+    agent_pull(&w->agents[1], 11, 3);
+    assert_int_equal(w->compute_count, 4);
+    world_computed(w, 0, 0); /* Its answers are gathered at this moment. */
+    sched_end(w);
+    assert_int_equal(ps_shard_residue(w->shard), 0);
+    while (w->compute_count > 0) {
+        world_computed(w, 0, 0);
+    }
+    world_run(w, PS_SECONDS(1)); /* Everything is acknowledged. */
+    assert_int_equal(ps_pool_used(w->pool), 0);
+
+    /* An older state that was overtaken does not bring it back. */
+    sched_job(w, &(struct job_options){.version = 5,
+                                       .phase = PS_JOB_PHASE_RUNNING});
+    agent_push_f32(&w->agents[0], 0, 1, 1);
+    assert_int_equal(w->agents[0].seen[0].error, PS_E_NOJOB);
+    assert_int_equal(ps_shard_residue(w->shard), 0);
+    world_free(w);
+    assert_int_equal(ps_alloc_live(), live);
+}
+
+static void a_result_that_could_not_be_computed_is_refused(void **state)
+{
+    struct world *w = world_new(&(struct world_options){.slots = 2});
+
+    (void)state;
+    w->hold_compute = true;
+    agent_push_f32(&w->agents[0], 0, 1, 1);
+    agent_push_f32(&w->agents[1], 0, 1, 1);
+    world_computed(w, 0, PS_E_BUG);
+    world_settle(w);
+    assert_int_equal(w->agents[0].seen[0].error, PS_E_BUG);
+    assert_int_equal(w->agents[1].seen[0].refusals, 1);
+    assert_int_equal(ps_shard_unmerged(w->shard, GEN, 0), 0);
+    world_free(w);
+}
+
+/* ---------------------------------------------------------- who may what */
+
+static void a_push_for_a_job_that_comes_later(void **state)
+{
+    struct world *w = world_new(
+        &(struct world_options){.slots = 1, .no_job = true});
+    struct agent *a = &w->agents[0];
+    float *data = part_data();
+
+    (void)state;
+    /* All that is refused counts as sent, so it must give credit. */
+    for (uint32_t i = 0; i < 3 * PS_CREDIT_FIRST / PART; i++) {
+        assert_true(a->sent < a->credit);
+        push_part(a, 0, 1, data);
+        assert_int_equal(a->seen[0].error, PS_E_NOJOB);
+    }
+    sched_job(w, &(struct job_options){.version = 1,
+                                       .phase = PS_JOB_PHASE_RUNNING});
+    assert_true(a->sent < a->credit);
+    push_part(a, 0, 1, data);
+    assert_int_equal(a->seen[0].value_version, 1);
+    ps_free(data);
+    world_free(w);
+}
+
+static void nonsense_is_refused_for_its_sender_alone(void **state)
+{
+    struct world *w = world_new(&(struct world_options){.slots = 2});
+    struct agent *a = &w->agents[0];
+    struct agent *b = &w->agents[1];
+    float two[2] = {1, 1};
+
+    (void)state;
+    agent_push_f32(a, 0, 0, 1);
+    assert_int_equal(a->seen[0].error, PS_E_INVAL);
+    agent_push_f32(a, 0, 2, 1);
+    assert_int_equal(a->seen[0].error, PS_E_FUTURE);
+    agent_push_f32(a, 0, 1, 1);
+    assert_int_equal(a->seen[0].refusals, 2);
+
+    struct push_options bad[] = {
+        {.key = 0, .round = 1, .count = 2, .data = two},
+        {.key = 0, .round = 1, .dtype = PS_DTYPE_INT32, .count = 1,
+         .data = two},
+        {.key = 0, .round = 1, .count = 1, .data = two,
+         .reduce = PS_REDUCE_MEAN},
+        {.key = 0, .round = 1, .count = 1, .data = two, .assign = true},
+    };
+    for (uint32_t i = 0; i < 4; i++) {
+        agent_push(b, &bad[i]);
+        assert_int_equal(b->seen[0].refusals, i + 1);
+        assert_int_equal(b->seen[0].error, PS_E_MISMATCH);
+    }
+    agent_init(b, 0, 2, two);
+    assert_int_equal(b->seen[0].refusals, 5);
+    assert_int_equal(b->seen[0].error, PS_E_MISMATCH);
+    agent_init(b, 9, 0, two);
+    assert_int_equal(b->seen[9].error, PS_E_INVAL);
+
+    /* Another one's slot, and one that is not there. */
+    b->index = 0;
+    agent_push_f32(b, 3, 1, 1);
+    assert_int_equal(b->seen[3].error, PS_E_PERM);
+    b->index = 7;
+    agent_push_f32(b, 3, 1, 1);
+    assert_int_equal(b->seen[3].error, PS_E_INVAL);
+    b->index = 1;
+
+    assert_int_equal(w->hangups, 0);
+    agent_push_f32(b, 0, 1, 4);
+    assert_true(agent_f32(a, 0) == 5);
+    assert_int_equal(a->seen[0].refusals, 2);
+    world_free(w);
+}
+
+static void parts_and_payload_must_agree(void **state)
+{
+    struct world *w = world_new(&(struct world_options){.slots = 2});
+    struct agent *a = &w->agents[0];
+    struct ps_rec_part part = {.key = 0, .round = 1, .count = 3};
+    uint8_t bytes[64] = {0};
+    static const uint16_t codes[] = {PS_MSG_PUSH, PS_MSG_INIT,
+                                     PS_MSG_RESUME};
+
+    (void)state;
+    for (uint32_t i = 0; i < 9; i++) {
+        struct ps_msg msg = {.code = codes[i / 3]};
+        size_t len = i % 3 == 0 ? 0 : i % 3 == 1 ? 8 : 16;
+
+        if (msg.code == PS_MSG_PUSH) {
+            msg.push = (struct ps_msg_push){.gen = GEN,
+                                            .incarnation = 1,
+                                            .ranks = 1,
+                                            .parts = &part,
+                                            .parts_count = 1};
+        } else if (msg.code == PS_MSG_INIT) {
+            msg.init = (struct ps_msg_init){
+                .gen = GEN, .parts = &part, .parts_count = 1};
+        } else {
+            msg.resume = (struct ps_msg_resume){.gen = GEN,
+                                                .held = true,
+                                                .parts = &part,
+                                                .parts_count = 1};
+        }
+        agent_send(a, &msg, bytes, len);
+        world_settle(w);
+        assert_int_equal(w->hangups, i + 1);
+        assert_int_equal(a->conn, 0);
+        assert_non_null(strstr(w->note, "do not agree"));
+        agent_restart(a);
+        agent_dial(a);
+        assert_true(a->conn != 0);
+    }
+    assert_int_equal(ps_shard_residue(w->shard), 0);
+    assert_int_equal(ps_pool_used(w->pool), 0);
+    world_free(w);
+}
+
+static void strangers_are_turned_away_in_words(void **state)
+{
+    struct world *w = world_new(&(struct world_options){.slots = 2});
+    struct agent *x = &w->agents[5];
+    static const int errors[] = {PS_E_MISMATCH, PS_E_PERM, PS_E_PERM,
+                                 PS_E_VERSION, PS_E_VERSION, 0};
+
+    (void)state;
+    for (uint32_t i = 0; i < 6; i++) {
+        struct ps_msg hello = agent_hello_msg(x);
+
+        agent_open(x);
+        switch (i) {
+        case 0:
+            hello.hello.cluster = "other\n";
+            break;
+        case 1:
+            hello.hello.role = PS_ROLE_SERVER;
+            break;
+        case 2:
+            hello.hello.node = 0;
+            break;
+        case 3:
+            hello.hello.protocol_least = PS_PROTOCOL + 1;
+            break;
+        case 4:
+            hello.hello.protocol = PS_PROTOCOL_LEAST - 1;
+            break;
+        case 5:
+            hello = (struct ps_msg){.code = PS_MSG_PULL};
+            break;
+        }
+        x->rejected = 0;
+        world_frame(w, x->conn, &hello, NULL, 0);
+        world_settle(w);
+        assert_int_equal(x->rejected, errors[i]);
+        assert_int_equal(x->conn, 0);
+        assert_int_equal(w->hangups, i + 1);
+    }
+    /* One that says nothing. */
+    agent_open(x);
+    world_run(w, PS_SECONDS(11));
+    assert_int_equal(x->conn, 0);
+    assert_non_null(strstr(w->note, "hello in time"));
+    world_free(w);
+}
+
+static void hello_is_said_once_and_other_talk_is_cut(void **state)
+{
+    struct world *w = world_new(&(struct world_options){.slots = 2});
+    struct agent *a = &w->agents[0];
+
+    (void)state;
+    struct ps_msg hello = agent_hello_msg(a);
+
+    world_frame(w, a->conn, &hello, NULL, 0);
+    world_settle(w);
+    assert_int_equal(a->conn, 0);
+    agent_dial(a);
+    agent_send(a, &(struct ps_msg){.code = PS_MSG_VALUE}, NULL, 0);
+    world_settle(w);
+    assert_int_equal(a->conn, 0);
+    assert_int_equal(w->hangups, 2);
+    world_free(w);
+}
+
+static void a_newer_start_replaces_the_older(void **state)
+{
+    struct world *w = world_new(&(struct world_options){.slots = 2});
+    struct agent *a = &w->agents[0];
+    struct agent *twin = &w->agents[6];
+    ps_conn_id conn = a->conn;
+
+    (void)state;
+    twin->index = 0;
+    twin->incarnation = 2;
+    agent_dial(twin);
+    assert_true(twin->conn != 0);
+    assert_int_equal(a->conn, 0);
+    assert_true(conn != 0);
+    /* The job still names the older start. */
+    agent_push_f32(twin, 0, 1, 1);
+    assert_int_equal(twin->seen[0].error, PS_E_STALE);
+    a->mute = false;
+    agent_dial(a);
+    assert_int_equal(a->rejected, PS_E_STALE);
+    assert_int_equal(a->conn, 0);
+    assert_true(twin->conn != 0);
+    /* Somebody else who claims to be the same start. */
+    a->incarnation = 2;
+    agent_dial(a);
+    assert_int_equal(a->rejected, PS_E_EXIST);
+    world_free(w);
+}
+
+static void a_newer_connection_replaces_the_one_before(void **state)
+{
+    struct world *w = world_new(&(struct world_options){.slots = 1});
+    struct agent *a = &w->agents[0];
+
+    (void)state;
+    agent_push_f32(a, 0, 1, 1);
+    assert_int_equal(a->seen[0].value_version, 1);
+    /* It noticed a cut that the server did not. */
+    ps_link_close(a->link, w->now);
+    agent_dial(a);
+    assert_true(a->resumed);
+    assert_int_equal(w->hangups, 1);
+    agent_push_f32(a, 0, 2, 2);
+    assert_int_equal(a->seen[0].value_version, 2);
+    world_free(w);
+}
+
+static void a_link_is_kept_for_a_while_and_then_forgotten(void **state)
+{
+    struct world *w = world_new(&(struct world_options){.slots = 1});
+    struct agent *a = &w->agents[0];
+
+    (void)state;
+    agent_push_f32(a, 0, 1, 1);
+    world_run(w, PS_SECONDS(1));
+    agent_lose(a);
+    world_run(w, PS_SECONDS(29));
+    agent_dial(a);
+    assert_true(a->resumed);
+    world_run(w, PS_SECONDS(1));
+    agent_lose(a);
+    world_run(w, PS_SECONDS(31));
+    agent_dial(a);
+    assert_false(a->resumed);
+    world_free(w);
+}
+
+/* ------------------------------------------------------------- scheduler */
+
+static void the_scheduler_is_dialled_until_it_answers(void **state)
+{
+    struct world *w = world_new(
+        &(struct world_options){.slots = 0, .no_job = true});
+
+    (void)state;
+    w->sched_silent = true;
+    w->dials = 0;
+    world_closed(w, w->sched_conn);
+    world_settle(w);
+    assert_false(ps_shard_ready(w->shard));
+    world_run(w, PS_SECONDS(20));
+    assert_in_range(w->dials, 10, 30); /* 0.1 s, doubling to 2 s. */
+    w->sched_silent = false;
+    world_run(w, PS_SECONDS(3));
+    assert_true(ps_shard_ready(w->shard));
+    assert_true(w->up_resumed);
+    world_free(w);
+}
+
+static void heartbeats_and_a_scheduler_that_falls_silent(void **state)
+{
+    struct world *w = world_new(
+        &(struct world_options){.slots = 0, .no_job = true});
+    ps_conn_id conn = w->sched_conn;
+
+    (void)state;
+    world_run(w, PS_SECONDS(10));
+    assert_in_range(w->pings, 20, 22);
+    w->dials = 0;
+    w->sched_conn = 0; /* Nothing arrives there any more. */
+    w->sched_silent = true;
+    world_run(w, PS_SECONDS(5));
+    assert_false(ps_shard_ready(w->shard));
+    assert_true(conn != 0);
+    assert_true(w->dials > 0);
+    assert_non_null(strstr(w->note, "nothing was heard"));
+    world_free(w);
+}
+
+static void a_scheduler_that_forgot_hears_of_our_jobs(void **state)
+{
+    struct world *w = world_new(&(struct world_options){.slots = 1});
+
+    (void)state;
+    assert_int_equal(w->readies, 1);
+    world_closed(w, w->sched_conn);
+    w->up_session = 0;
+    ps_link_free(w->sched);
+    w->sched = NULL;
+    world_run(w, PS_SECONDS(1));
+    assert_true(ps_shard_ready(w->shard));
+    assert_false(w->up_resumed);
+    assert_int_equal(w->readies, 2);
+    assert_int_equal(w->ready_gen, GEN);
+    /* Asked again, it says again what it has. */
+    sched_job(w, &(struct job_options){.version = 1,
+                                       .phase = PS_JOB_PHASE_RUNNING});
+    assert_int_equal(w->readies, 3);
+    world_free(w);
+}
+
+static void a_shutdown_hangs_up_on_everybody(void **state)
+{
+    struct world *w = world_new(&(struct world_options){.slots = 2});
+
+    (void)state;
+    world_event(w, &(struct ps_event){.now = w->now,
+                                      .type = PS_EV_SHUTDOWN});
+    world_settle(w);
+    assert_int_equal(w->hangups, 3);
+    assert_false(ps_shard_ready(w->shard));
+    w->dials = 0;
+    world_run(w, PS_SECONDS(10));
+    assert_int_equal(w->dials, 0);
+    agent_open(&w->agents[0]);
+    assert_int_equal(w->agents[0].conn, 0);
+    world_free(w);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(rounds_count_every_slot_once),
+        cmocka_unit_test(a_round_waits_for_the_last_and_says_commit),
+        cmocka_unit_test(a_push_offered_again_on_a_fresh_link_counts_once),
+        cmocka_unit_test(a_resumed_link_brings_the_answer_that_was_lost),
+        cmocka_unit_test(while_it_computes_a_push_again_is_dropped),
+        cmocka_unit_test(order_of_arrival_changes_no_bit),
+        cmocka_unit_test(sgd_with_momentum_steps_as_written),
+        cmocka_unit_test(an_optimizer_needs_a_value_and_floats),
+        cmocka_unit_test(a_mean_divides_by_the_ranks_that_gave),
+        cmocka_unit_test(a_broadcast_is_a_round_with_one_giver),
+        cmocka_unit_test(a_round_of_nothing_keeps_the_value),
+        cmocka_unit_test(every_element_type_adds_up),
+        cmocka_unit_test(small_partitions_travel_together),
+        cmocka_unit_test(a_pull_waits_for_a_key_that_comes_later),
+        cmocka_unit_test(a_pull_keeps_the_newest_version_asked_for),
+        cmocka_unit_test(an_agent_started_again_waits_for_nothing),
+        cmocka_unit_test(a_takeover_ends_alike_in_every_order),
+        cmocka_unit_test(a_resumed_version_overtakes_what_is_computed),
+        cmocka_unit_test(no_takeover_of_an_optimizer),
+        cmocka_unit_test(nobody_runs_ahead_of_the_slowest),
+        cmocka_unit_test(credit_never_stops_everybody),
+        cmocka_unit_test(more_than_the_credit_is_not_taken),
+        cmocka_unit_test(a_result_without_memory_comes_later),
+        cmocka_unit_test(a_frame_without_memory_is_asked_for_again),
+        cmocka_unit_test(a_job_that_ends_leaves_nothing),
+        cmocka_unit_test(a_result_that_could_not_be_computed_is_refused),
+        cmocka_unit_test(a_push_for_a_job_that_comes_later),
+        cmocka_unit_test(nonsense_is_refused_for_its_sender_alone),
+        cmocka_unit_test(parts_and_payload_must_agree),
+        cmocka_unit_test(strangers_are_turned_away_in_words),
+        cmocka_unit_test(hello_is_said_once_and_other_talk_is_cut),
+        cmocka_unit_test(a_newer_start_replaces_the_older),
+        cmocka_unit_test(a_newer_connection_replaces_the_one_before),
+        cmocka_unit_test(a_link_is_kept_for_a_while_and_then_forgotten),
+        cmocka_unit_test(the_scheduler_is_dialled_until_it_answers),
+        cmocka_unit_test(heartbeats_and_a_scheduler_that_falls_silent),
+        cmocka_unit_test(a_scheduler_that_forgot_hears_of_our_jobs),
+        cmocka_unit_test(a_shutdown_hangs_up_on_everybody),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
