@@ -1,0 +1,109 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include "base/rng.h"
+#include "core/barrier.h"
+
+static void opens_when_the_last_rank_is_there(void **state)
+{
+    struct ps_barrier b;
+
+    (void)state;
+    ps_barrier_init(&b, 3);
+    assert_false(ps_barrier_waits(&b));
+    assert_false(ps_barrier_enter(&b, 0, 1, 10));
+    assert_true(ps_barrier_waits(&b));
+    assert_int_equal(b.since, 10);
+    assert_false(ps_barrier_enter(&b, 2, 1, 20));
+    assert_int_equal(b.since, 10);
+    assert_true(ps_barrier_missing(&b, 1, 1));
+    assert_false(ps_barrier_missing(&b, 2, 1));
+    assert_true(ps_barrier_enter(&b, 1, 1, 30));
+    assert_int_equal(b.open, 1);
+    assert_false(ps_barrier_waits(&b));
+    assert_false(ps_barrier_missing(&b, 1, 1));
+    ps_barrier_fini(&b);
+}
+
+static void one_rank_counts_once(void **state)
+{
+    struct ps_barrier b;
+
+    (void)state;
+    ps_barrier_init(&b, 2);
+    for (int i = 0; i < 5; i++) {
+        assert_false(ps_barrier_enter(&b, 0, 1, 0));
+    }
+    assert_int_equal(b.open, 0);
+    assert_true(ps_barrier_enter(&b, 1, 1, 0));
+    assert_false(ps_barrier_enter(&b, 1, 1, 0));
+    assert_int_equal(b.open, 1);
+    ps_barrier_fini(&b);
+}
+
+static void a_rank_that_left_is_not_waited_for(void **state)
+{
+    struct ps_barrier b;
+
+    (void)state;
+    ps_barrier_init(&b, 3);
+    assert_false(ps_barrier_enter(&b, 0, 1, 0));
+    assert_false(ps_barrier_leave(&b, 1, 0));
+    assert_false(ps_barrier_enter(&b, 1, 7, 0)); /* Late; means nothing. */
+    assert_true(ps_barrier_enter(&b, 2, 1, 0));
+    assert_int_equal(b.open, 1);
+    assert_false(ps_barrier_enter(&b, 0, 2, 0));
+    assert_true(ps_barrier_leave(&b, 2, 0));
+    assert_int_equal(b.open, 2);
+    assert_false(ps_barrier_leave(&b, 0, 0));
+    assert_int_equal(b.open, 2);
+    ps_barrier_fini(&b);
+}
+
+/* Entries of 40 barriers by 5 ranks in any order, doubled, agree with sets. */
+static void any_order_agrees_with_sets(void **state)
+{
+    enum { RANKS = 5, NUMBERS = 40 };
+
+    (void)state;
+    for (uint64_t seed = 1; seed <= 50; seed++) {
+        struct ps_barrier b;
+        struct ps_rng rng;
+        uint64_t at[RANKS] = {0};
+
+        print_message("seed %d\n", (int)seed);
+        ps_rng_init(&rng, seed);
+        ps_barrier_init(&b, RANKS);
+        while (b.open < NUMBERS) {
+            uint32_t rank = (uint32_t)ps_rng_below(&rng, RANKS);
+            uint64_t number = 1 + ps_rng_below(&rng, NUMBERS);
+            uint64_t before = b.open;
+            uint64_t open = UINT64_MAX;
+            bool more = ps_barrier_enter(&b, rank, number, 0);
+
+            at[rank] = number > at[rank] ? number : at[rank];
+            for (uint32_t i = 0; i < RANKS; i++) {
+                open = at[i] < open ? at[i] : open;
+            }
+            assert_int_equal(b.open, open);
+            assert_int_equal(more, open > before);
+        }
+        ps_barrier_fini(&b);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(opens_when_the_last_rank_is_there),
+        cmocka_unit_test(one_rank_counts_once),
+        cmocka_unit_test(a_rank_that_left_is_not_waited_for),
+        cmocka_unit_test(any_order_agrees_with_sets),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,259 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+#include <cmocka.h>
+
+#include "base/alloc.h"
+#include "core/place.h"
+
+#define MIB (1024u * 1024u)
+
+struct table {
+    struct ps_place_server server[8];
+    uint32_t count;
+    struct ps_place_part *parts;
+    uint32_t part_count;
+};
+
+static void table_init(struct table *t, uint32_t servers)
+{
+    memset(t, 0, sizeof(*t));
+    t->count = servers;
+    for (uint32_t i = 0; i < servers; i++) {
+        t->server[i].node = 100 + i;
+    }
+}
+
+static int place(struct table *t, struct ps_place_key key)
+{
+    ps_free(t->parts);
+    t->parts = NULL;
+    t->part_count = 0;
+    return ps_place_key(&key, t->server, t->count, &t->parts, &t->part_count);
+}
+
+static uint64_t elements_of(const struct table *t, uint32_t node)
+{
+    uint64_t n = 0;
+
+    for (uint32_t i = 0; i < t->part_count; i++) {
+        n += t->parts[i].node == node ? t->parts[i].count : 0;
+    }
+    return n;
+}
+
+static struct ps_place_key classic(uint64_t count, uint64_t number)
+{
+    return (struct ps_place_key){
+        .policy = PS_PLACEMENT_MXNET,
+        .count = count,
+        .element = 4,
+        .partition_bytes = 16 * MIB,
+        .big_array_bound = 1000000,
+        .number = number,
+    };
+}
+
+static void classic_small_keys_go_where_the_formula_says(void **state)
+{
+    struct table t;
+
+    (void)state;
+    table_init(&t, 3);
+    assert_int_equal(place(&t, classic(999999, 5)), 0);
+    assert_int_equal(t.part_count, 1);
+    assert_int_equal(t.parts[0].node, 102); /* 49865 mod 3 = 2 */
+    assert_int_equal(t.parts[0].count, 999999);
+    /* Beyond what 32 bits hold: 2147483647 * 9973 mod 3 = 1 * 1 mod 3. */
+    assert_int_equal(place(&t, classic(6, 2147483647)), 0);
+    assert_int_equal(t.parts[0].node, 101);
+    assert_int_equal(place(&t, classic(6, UINT64_MAX)), 0);
+    assert_int_equal(t.parts[0].node, 100);
+    ps_free(t.parts);
+}
+
+static void classic_large_keys_are_cut_as_the_formula_says(void **state)
+{
+    const uint64_t seven[] = {205714, 205715, 205714, 205714,
+                              205714, 205715, 205714};
+    struct table t;
+
+    (void)state;
+    table_init(&t, 3);
+    assert_int_equal(place(&t, classic(1000000, 5)), 0);
+    assert_int_equal(t.part_count, 3);
+    assert_int_equal(t.parts[0].count, 333333);
+    assert_int_equal(t.parts[1].count, 333334);
+    assert_int_equal(t.parts[2].count, 333333);
+    ps_free(t.parts);
+    table_init(&t, 7);
+    assert_int_equal(place(&t, classic(1440000, 0)), 0);
+    assert_int_equal(t.part_count, 7);
+    for (uint32_t i = 0; i < 7; i++) {
+        assert_int_equal(t.parts[i].node, 100 + i);
+        assert_int_equal(t.parts[i].count, seven[i]);
+        assert_int_equal(t.server[i].bytes, seven[i] * 4);
+    }
+    assert_int_equal(place(&t, classic(1000001, 0)), 0);
+    assert_int_equal(t.part_count, 7);
+    ps_free(t.parts);
+    /* Half away from zero, and partitions on the same server. */
+    table_init(&t, 2);
+    struct ps_place_key key = classic(1000001, 0);
+
+    key.partition_bytes = MIB;
+    assert_int_equal(place(&t, key), 0);
+    assert_int_equal(elements_of(&t, 100), 500001);
+    assert_int_equal(elements_of(&t, 101), 500000);
+    assert_int_equal(t.part_count, 4);
+    assert_int_equal(t.parts[0].count, MIB / 4);
+    ps_free(t.parts);
+}
+
+/* A few hundred keys as a network has them. */
+static void balanced_servers_differ_by_less_than_five_percent(void **state)
+{
+    struct table t;
+    uint64_t low = UINT64_MAX;
+    uint64_t high = 0;
+
+    (void)state;
+    table_init(&t, 7);
+    for (uint64_t i = 0; i < 300; i++) {
+        struct ps_place_key key = {
+            .policy = PS_PLACEMENT_BALANCED,
+            .count = 1 + i * i * 11,
+            .element = i % 5 == 0 ? 8 : 4,
+            .partition_bytes = MIB,
+        };
+
+        assert_int_equal(place(&t, key), 0);
+        uint64_t sum = 0;
+
+        for (uint32_t j = 0; j < t.part_count; j++) {
+            assert_true(t.parts[j].count > 0);
+            assert_true(t.parts[j].count * key.element <= MIB);
+            sum += t.parts[j].count;
+            if (j + 1 < t.part_count) {
+                assert_int_equal(t.parts[j].count % 64, 0);
+            }
+        }
+        assert_int_equal(sum, key.count);
+    }
+    for (uint32_t i = 0; i < 7; i++) {
+        low = t.server[i].bytes < low ? t.server[i].bytes : low;
+        high = t.server[i].bytes > high ? t.server[i].bytes : high;
+    }
+    assert_true(high - low <= high / 20);
+    ps_free(t.parts);
+}
+
+static void equals_go_to_the_least_loaded_then_by_name(void **state)
+{
+    const struct ps_place_key key = {.policy = PS_PLACEMENT_BALANCED,
+                                     .count = 10,
+                                     .element = 4,
+                                     .partition_bytes = MIB};
+    struct table t;
+
+    (void)state;
+    table_init(&t, 3);
+    t.server[0].load = 1000;
+    assert_int_equal(place(&t, key), 0);
+    assert_int_equal(t.parts[0].node, 101);
+    assert_int_equal(place(&t, key), 0);
+    assert_int_equal(t.parts[0].node, 102);
+    assert_int_equal(place(&t, key), 0);
+    assert_int_equal(t.parts[0].node, 100);
+    ps_free(t.parts);
+}
+
+static void without_servers_the_agent_has_all(void **state)
+{
+    struct table t;
+
+    (void)state;
+    table_init(&t, 0);
+    assert_int_equal(place(&t, classic(3000000, 1)), 0);
+    assert_int_equal(elements_of(&t, 0), 3000000);
+    ps_free(t.parts);
+}
+
+static void too_many_parts_are_refused(void **state)
+{
+    struct ps_place_key key = classic(0, 1);
+    struct table t;
+
+    (void)state;
+    table_init(&t, 2);
+    key.partition_bytes = 4096; /* 1,024 elements. */
+    key.count = UINT64_C(1024) * PS_KEY_PARTS_MAX + 1;
+    assert_int_equal(place(&t, key), PS_E_TOOBIG);
+    key.count = UINT64_MAX;
+    assert_int_equal(place(&t, key), PS_E_TOOBIG);
+    assert_int_equal(t.server[0].bytes, 0);
+    key.policy = PS_PLACEMENT_BALANCED;
+    key.count = UINT64_C(1024) * PS_KEY_PARTS_MAX;
+    assert_int_equal(place(&t, key), 0);
+    assert_int_equal(t.part_count, PS_KEY_PARTS_MAX);
+    ps_free(t.parts);
+}
+
+static void only_what_must_move_moves(void **state)
+{
+    struct ps_place_part before[64];
+    struct table t;
+    uint32_t lost = 0;
+
+    (void)state;
+    table_init(&t, 4);
+    assert_int_equal(place(&t,
+                           (struct ps_place_key){
+                               .policy = PS_PLACEMENT_BALANCED,
+                               .count = 50 * (MIB / 4) + 17,
+                               .element = 4,
+                               .partition_bytes = MIB,
+                           }),
+                     0);
+    assert_int_equal(t.part_count, 51);
+    memcpy(before, t.parts, t.part_count * sizeof(before[0]));
+    /* Node 101 goes: the others are 100, 102, 103. */
+    memmove(&t.server[1], &t.server[2], 2 * sizeof(t.server[0]));
+    t.count = 3;
+    for (uint32_t i = 0; i < t.part_count; i++) {
+        lost += before[i].node == 101;
+    }
+    assert_int_equal(
+        ps_place_move(t.parts, t.part_count, 4, 101, t.server, t.count), lost);
+    for (uint32_t i = 0; i < t.part_count; i++) {
+        assert_int_not_equal(t.parts[i].node, 101);
+        assert_int_equal(t.parts[i].count, before[i].count);
+        if (before[i].node != 101) {
+            assert_int_equal(t.parts[i].node, before[i].node);
+        }
+    }
+    for (uint32_t i = 0; i < 3; i++) {
+        assert_int_equal(t.server[i].bytes,
+                         elements_of(&t, t.server[i].node) * 4);
+        assert_true(elements_of(&t, t.server[i].node) >= 16 * (MIB / 4));
+    }
+    ps_free(t.parts);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(classic_small_keys_go_where_the_formula_says),
+        cmocka_unit_test(classic_large_keys_are_cut_as_the_formula_says),
+        cmocka_unit_test(balanced_servers_differ_by_less_than_five_percent),
+        cmocka_unit_test(equals_go_to_the_least_loaded_then_by_name),
+        cmocka_unit_test(without_servers_the_agent_has_all),
+        cmocka_unit_test(too_many_parts_are_refused),
+        cmocka_unit_test(only_what_must_move_moves),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
