@@ -22,6 +22,7 @@ struct level {
     size_t path_len; /* Of the container itself. */
     unsigned count;  /* Members so far. */
     unsigned index;  /* Of the item that is due, in a list. */
+    yaml_mark_t start;
 };
 
 struct key {
@@ -210,11 +211,12 @@ static int begin(struct reader *r, const yaml_event_t *ev, bool map)
         }
         l->have_key = false;
     }
-    r->levels[r->depth++] = (struct level){.map = map, .path_len = r->path.len};
+    r->levels[r->depth++] = (struct level){
+        .map = map, .path_len = r->path.len, .start = ev->start_mark};
     return 0;
 }
 
-static int end(struct reader *r, const yaml_event_t *ev)
+static int end(struct reader *r)
 {
     struct level *l = &r->levels[--r->depth];
 
@@ -222,7 +224,7 @@ static int end(struct reader *r, const yaml_event_t *ev)
     if (l->count > 0 || r->depth == 0) {
         return 0;
     }
-    return add_entry(r, ev->start_mark,
+    return add_entry(r, l->start,
                      (struct ps_yaml_entry){.kind = l->map
                                                         ? PS_YAML_EMPTY_MAP
                                                         : PS_YAML_EMPTY_LIST});
@@ -261,7 +263,7 @@ static int take(struct reader *r, const yaml_event_t *ev)
         return rc != 0 ? rc : begin(r, ev, false);
     case YAML_MAPPING_END_EVENT:
     case YAML_SEQUENCE_END_EVENT:
-        return end(r, ev);
+        return end(r);
     case YAML_ALIAS_EVENT:
         return fail(r, ev->start_mark,
                     "aliases (*name) are not supported; write the value where "
@@ -375,6 +377,11 @@ int ps_yaml_parse(const char *name, const char *text, size_t len,
     }
     struct reader *r = ps_calloc(1, sizeof(*r));
     int rc;
+
+    if (len >= 3 && memcmp(text, "\xef\xbb\xbf", 3) == 0) {
+        text += 3; /* A byte order mark; libyaml would count it as a column. */
+        len -= 3;
+    }
 
     r->name = name;
     r->text = text;
