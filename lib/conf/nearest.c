@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Which option did they mean? Levenshtein distance over whole paths; if
- * nothing is near, an option of another section with the same last word. */
+ * nothing is near, an option of another section with a similar last word. */
 #include "conf/options.h"
 
 #include "base/num.h"
@@ -42,30 +42,34 @@ static const char *last_word(const char *path)
     return dot == NULL ? path : dot + 1;
 }
 
-const char *ps_option_nearest(const struct ps_option_set *set, const char *path)
+/* Whichever option is at most `near` from the path, last words compared if
+ * `last`. */
+static const char *search(const struct ps_option_set *set, const char *path,
+                          size_t near, bool last)
 {
-    size_t n = ps_option_set_count(set);
-    size_t near = 3;
     const char *best = NULL;
 
-    if (strlen(path) / 3 < near) {
-        near = ps_max_u64(1, strlen(path) / 3);
-    }
-    for (size_t i = 0; i < n; i++) {
+    for (size_t i = 0; i < ps_option_set_count(set); i++) {
         const char *name = ps_option_set_row(set, i, NULL)->path;
-        size_t d = distance(path, name);
+        size_t d = last ? distance(last_word(path), last_word(name))
+                        : distance(path, name);
 
         if (d < near || (d == near && best == NULL)) {
             near = d;
             best = name;
         }
     }
-    for (size_t i = 0; i < n && best == NULL; i++) {
-        const char *name = ps_option_set_row(set, i, NULL)->path;
+    return best;
+}
 
-        if (strcmp(last_word(path), last_word(name)) == 0) {
-            best = name;
-        }
+const char *ps_option_nearest(const struct ps_option_set *set, const char *path)
+{
+    size_t near = ps_max_u64(1, ps_min_u64(3, strlen(path) / 3));
+    const char *best = search(set, path, near, false);
+
+    if (best == NULL) {
+        near = ps_min_u64(2, strlen(last_word(path)) / 4);
+        best = search(set, path, near, true);
     }
     return best;
 }

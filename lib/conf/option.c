@@ -324,7 +324,7 @@ static void take_stranger(struct loader *l, const struct ps_yaml_entry *e,
 {
     if (is_section(l->o, e->path)) {
         /* "section:" with all its options commented out is fine. */
-        if (!e->null && e->kind != PS_YAML_EMPTY_MAP) {
+        if (!e->null && e->kind != PS_YAML_EMPTY_MAP && e->index == 0) {
             add_error(l, where, "%s is a section; write its options below it",
                       e->path);
         }
@@ -470,28 +470,31 @@ static void take_environment(struct loader *l)
     }
 }
 
+static void take_override(struct loader *l, char *path, const char *value)
+{
+    struct ps_option_slot *s = find(l->o, path);
+
+    if (s == NULL) {
+        add_unknown(l, "command line", path);
+    } else if (value == NULL) {
+        add_error(l, "command line", "%s has no value; write %s=VALUE", path,
+                  path);
+    } else {
+        slot_set(s, PS_OPTION_FROM_COMMAND, "command line", value);
+    }
+}
+
 static void take_overrides(struct loader *l)
 {
     for (size_t i = 0; i < l->in->override_count; i++) {
-        const char *text = l->in->overrides[i];
-        size_t len = strcspn(text, "=");
-        char path[PATH_MAX_BYTES * 4];
-        struct ps_str p;
+        char *path = ps_strdup(l->in->overrides[i]);
+        char *equals = strchr(path, '=');
 
-        ps_str_init(&p, path, sizeof(path));
-        ps_str_add_escaped(&p, text, len, PATH_MAX_BYTES);
-        if (text[len] == '\0') {
-            add_error(l, "command line", "%s has no value; write %s=VALUE",
-                      path, path);
-            continue;
+        if (equals != NULL) {
+            *equals++ = '\0';
         }
-        struct ps_option_slot *s = find(l->o, path);
-
-        if (s == NULL) {
-            add_unknown(l, "command line", path);
-            continue;
-        }
-        slot_set(s, PS_OPTION_FROM_COMMAND, "command line", text + len + 1);
+        take_override(l, path, equals);
+        ps_free(path);
     }
 }
 
