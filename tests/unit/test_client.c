@@ -1,0 +1,1271 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The client library against an agent played by the test. */
+#include "client/psclient.h"
+
+#include <errno.h>
+#include <math.h>
+#include <poll.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+#include <sys/wait.h>
+
+#include <cmocka.h>
+
+#include "base/err.h"
+#include "kernel/kernel.h"
+#include "test_client_peer.h"
+
+/* err.def and psclient.h list the same. */
+#define PS_ERR(name, number, text)                                            \
+    _Static_assert(PSC_E_##name == -(number), #name);
+#include "base/err.def"
+#undef PS_ERR
+_Static_assert((int)PSC_FLOAT32 == (int)PS_DTYPE_FLOAT32 &&
+                   (int)PSC_FLOAT64 == (int)PS_DTYPE_FLOAT64 &&
+                   (int)PSC_INT32 == (int)PS_DTYPE_INT32 &&
+                   (int)PSC_INT64 == (int)PS_DTYPE_INT64,
+               "dtypes");
+_Static_assert((int)PSC_PLACEMENT_MXNET == (int)PS_PLACEMENT_MXNET &&
+                   (int)PSC_ON_LOSS_FAIL == (int)PS_LOSS_POLICY_FAIL &&
+                   (int)PSC_MEAN == (int)PS_REDUCE_MEAN,
+               "enums of the wire");
+
+#define N 1000
+
+struct fixture {
+    struct peer peer;
+    struct psc_client *c;
+    uint32_t key; /* 'w', N float32, number 40 on the wire. */
+    float *result[2];
+    bool closed; /* The test has closed the client. */
+};
+
+static int set_up(void **state)
+{
+    struct fixture *f = calloc(1, sizeof(*f));
+    void *data[2];
+
+    peer_start(&f->peer);
+    f->c = peer_open(&f->peer, 0);
+    f->key = peer_key(&f->peer, f->c, "w", PSC_FLOAT32, N, 40, data);
+    f->result[0] = data[0];
+    f->result[1] = data[1];
+    *state = f;
+    return 0;
+}
+
+static int tear_down(void **state)
+{
+    struct fixture *f = *state;
+
+    if (!f->closed) {
+        if (f->peer.fd >= 0) {
+            peer_close(&f->peer, f->c);
+        } else {
+            psc_close(f->c);
+        }
+    }
+    peer_stop(&f->peer);
+    free(f);
+    return 0;
+}
+
+static const char *detail(struct fixture *f)
+{
+    static char text[PSC_TEXT_MAX];
+
+    assert_int_equal(psc_last_detail(f->c, text, sizeof(text)), 0);
+    return text;
+}
+
+#define assert_detail(f, part)                                                \
+    do {                                                                      \
+        const char *text_ = detail(f);                                        \
+                                                                              \
+        if (strstr(text_, part) == NULL) {                                    \
+            fail_msg("'%s' does not say '%s'", text_, part);                  \
+        }                                                                     \
+    } while (0)
+
+static void fill(float *array, float value)
+{
+    for (size_t i = 0; i < N; i++) {
+        array[i] = value;
+    }
+}
+
+/* ---------------------------------------------------------------- opening */
+
+static void hello_says_all_options(void **state)
+{
+    struct peer p;
+    struct peer_call call;
+    struct ps_msg m;
+
+    (void)state;
+    peer_start(&p);
+    peer_open_begin(&p, &call, 0);
+    peer_accept(&p);
+    m = peer_take(&p, PS_MSG_L_HELLO);
+    assert_int_equal(m.l_hello.protocol, PS_PROTOCOL);
+    assert_string_equal(m.l_hello.job, "test");
+    assert_int_equal(m.l_hello.num_workers, 4);
+    assert_int_equal(m.l_hello.num_servers, 1);
+    assert_int_equal(m.l_hello.rank, 2);
+    assert_int_equal(m.l_hello.big_array_bound, 1000000);
+    assert_int_equal(m.l_hello.partition_bytes, 1024 * 1024);
+    assert_int_equal(m.l_hello.start_timeout_ns, 120 * 1000000000ull);
+    peer_send(&p,
+              &(struct ps_msg){.code = PS_MSG_L_WELCOME,
+                               .l_welcome = {.rank = 3,
+                                             .num_workers = 4,
+                                             .local_rank = 1,
+                                             .local_size = 2,
+                                             .num_servers = 5}},
+              -1);
+    assert_int_equal(pthread_join(call.thread, NULL), 0);
+    assert_int_equal(call.rc, 0);
+    assert_int_equal(psc_rank(call.client), 3);
+    assert_int_equal(psc_size(call.client), 4);
+    assert_int_equal(psc_local_rank(call.client), 1);
+    assert_int_equal(psc_local_size(call.client), 2);
+    assert_int_equal(psc_num_servers(call.client), 5);
+    peer_close(&p, call.client);
+    peer_stop(&p);
+}
+
+static void a_refusal_is_told_word_for_word(void **state)
+{
+    struct peer p;
+    struct peer_call call;
+
+    (void)state;
+    peer_start(&p);
+    peer_open_begin(&p, &call, 0);
+    peer_accept(&p);
+    peer_take(&p, PS_MSG_L_HELLO);
+    peer_send(&p,
+              &(struct ps_msg){.code = PS_MSG_L_ERROR,
+                               .l_error = {.error = PS_E_MISMATCH,
+                                           .text = "4 workers here, 8 "
+                                                   "there"}},
+              -1);
+    peer_hang_up(&p);
+    assert_int_equal(pthread_join(call.thread, NULL), 0);
+    assert_int_equal(call.rc, PSC_E_MISMATCH);
+    assert_string_equal(call.err, "4 workers here, 8 there");
+    peer_stop(&p);
+}
+
+static void no_agent_is_named_with_its_socket(void **state)
+{
+    struct psc_options o;
+    struct psc_client *c = NULL;
+    char err[PSC_TEXT_MAX];
+
+    (void)state;
+    psc_options_init(&o, sizeof(o));
+    o.socket = "/tmp/pskv-there-is-no-such.sock";
+    o.connect_timeout_ms = 0;
+    assert_int_equal(psc_open(&o, &c, err, sizeof(err)), PSC_E_UNREACH);
+    assert_non_null(strstr(err, "/tmp/pskv-there-is-no-such.sock"));
+    assert_non_null(strstr(err, "No such file"));
+    assert_null(c);
+}
+
+static void an_agent_that_comes_late_is_found(void **state)
+{
+    struct peer p;
+    struct peer_call call;
+
+    (void)state;
+    peer_start(&p);
+    /* The socket's file is there, but nobody listens. */
+    close(p.listener);
+    ps_decoder_free(p.decoder);
+    peer_open_begin(&p, &call, 0);
+    peer_start(&p);
+    peer_accept(&p);
+    peer_take(&p, PS_MSG_L_HELLO);
+    peer_send(&p,
+              &(struct ps_msg){.code = PS_MSG_L_WELCOME,
+                               .l_welcome = {.num_workers = 4}},
+              -1);
+    assert_int_equal(pthread_join(call.thread, NULL), 0);
+    assert_int_equal(call.rc, 0);
+    peer_close(&p, call.client);
+    peer_stop(&p);
+}
+
+static void senseless_options_do_not_reach_the_agent(void **state)
+{
+    struct psc_options o;
+    struct psc_client *c = NULL;
+    char err[PSC_TEXT_MAX];
+
+    (void)state;
+    psc_options_init(&o, sizeof(o));
+    o.num_workers = 2;
+    o.rank = 2;
+    assert_int_equal(psc_open(&o, &c, err, sizeof(err)), PSC_E_INVAL);
+    assert_string_equal(err, "rank 2 is none of a job of 2 workers");
+    o.rank = 1;
+    o.job = "";
+    assert_int_equal(psc_open(&o, &c, err, sizeof(err)), PSC_E_INVAL);
+    o.job = "x";
+    o.size = 8;
+    assert_int_equal(psc_open(&o, &c, NULL, 0), PSC_E_INVAL);
+}
+
+/* ------------------------------------------------------------------- keys */
+
+static void keys_are_asked_for_once(void **state)
+{
+    struct fixture *f = *state;
+    struct peer_call call;
+    struct ps_msg m;
+    uint32_t again = 99;
+
+    assert_int_equal(psc_key(f->c, "w", PSC_FLOAT32, 2,
+                             (uint64_t[]){10, N / 10}, &again),
+                     0);
+    assert_int_equal(again, f->key);
+    assert_int_equal(psc_key(f->c, "w", PSC_FLOAT32, 1, (uint64_t[]){N + 1},
+                             &again),
+                     PSC_E_MISMATCH);
+    assert_detail(f, "key 'w' is float32 of 1001 elements, but was declared "
+                     "float32 of 1000 before");
+    assert_true(peer_silent(&f->peer));
+
+    memset(&call, 0, sizeof(call));
+    call.client = f->c;
+    call.dtype = PSC_INT64;
+    call.count = 3;
+    call.number = 12;
+    pthread_create(&call.thread, NULL, peer_key_main, &call);
+    m = peer_take(&f->peer, PS_MSG_L_KEY);
+    assert_string_equal(m.l_key.name, "12");
+    assert_int_equal(m.l_key.classic, 12);
+    assert_int_equal(m.l_key.dtype, PSC_INT64);
+    assert_int_equal(m.l_key.shape_count, 1);
+    assert_int_equal(m.l_key.shape[0], 3);
+    peer_answer_key(&f->peer, &m.l_key, 41, 0);
+    pthread_join(call.thread, NULL);
+    assert_int_equal(call.rc, 0);
+    assert_int_not_equal(call.key, f->key);
+}
+
+static void a_refused_key_may_be_asked_for_again(void **state)
+{
+    struct fixture *f = *state;
+    struct peer_call call;
+    struct ps_msg m;
+
+    peer_key_begin(&call, f->c, "b", PSC_FLOAT32, 5);
+    m = peer_take(&f->peer, PS_MSG_L_KEY);
+    peer_send(&f->peer,
+              &(struct ps_msg){.code = PS_MSG_L_KEY_INFO,
+                               .l_key_info = {.request = m.l_key.request,
+                                              .error = PS_E_MISMATCH,
+                                              .text = "'b' has 6 elements"}},
+              -1);
+    pthread_join(call.thread, NULL);
+    assert_int_equal(call.rc, PSC_E_MISMATCH);
+    assert_detail(f, "'b' has 6 elements");
+
+    peer_key_begin(&call, f->c, "b", PSC_FLOAT32, 6);
+    m = peer_take(&f->peer, PS_MSG_L_KEY);
+    assert_int_equal(m.l_key.count, 6);
+    peer_answer_key(&f->peer, &m.l_key, 41, 0);
+    pthread_join(call.thread, NULL);
+    assert_int_equal(call.rc, 0);
+}
+
+static void many_keys_keep_their_names(void **state)
+{
+    struct fixture *f = *state;
+    uint32_t keys[300];
+    void *data[2];
+    char name[16];
+
+    for (uint32_t i = 0; i < 300; i++) {
+        snprintf(name, sizeof(name), "k%u", i);
+        keys[i] = peer_key(&f->peer, f->c, name, PSC_INT32, 1, 100 + i, data);
+    }
+    for (uint32_t i = 0; i < 300; i++) {
+        uint32_t again = UINT32_MAX;
+
+        snprintf(name, sizeof(name), "k%u", i);
+        assert_int_equal(
+            psc_key(f->c, name, PSC_INT32, 1, (uint64_t[]){1}, &again), 0);
+        assert_int_equal(again, keys[i]);
+    }
+    assert_true(peer_silent(&f->peer));
+}
+
+static void impossible_keys_are_refused_here(void **state)
+{
+    struct fixture *f = *state;
+    uint64_t huge[] = {UINT64_MAX, 2};
+    char name[400];
+    uint32_t key;
+
+    assert_int_equal(psc_key(f->c, "x", 9, 1, huge, &key), PSC_E_INVAL);
+    assert_int_equal(psc_key(f->c, "x", PSC_FLOAT32, 2, huge, &key),
+                     PSC_E_TOOBIG);
+    assert_int_equal(psc_key(f->c, "x", PSC_FLOAT32, 17, huge, &key),
+                     PSC_E_INVAL);
+    assert_int_equal(psc_key(f->c, "", PSC_FLOAT32, 0, NULL, &key),
+                     PSC_E_INVAL);
+    memset(name, 'n', sizeof(name));
+    name[sizeof(name) - 1] = '\0';
+    assert_int_equal(psc_key(f->c, name, PSC_FLOAT32, 0, NULL, &key),
+                     PSC_E_INVAL);
+    assert_int_equal(psc_key_int(f->c, -1, PSC_FLOAT32, 0, NULL, &key),
+                     PSC_E_INVAL);
+    assert_int_equal(psc_key(f->c, "x", PSC_FLOAT32, 1, (uint64_t[]){0}, &key),
+                     PSC_E_INVAL);
+    assert_int_equal(psc_push(f->c, 77, huge), PSC_E_NOKEY);
+    assert_true(peer_silent(&f->peer));
+}
+
+/* ------------------------------------------------------------- the data path */
+
+static void shared_memory_is_given_where_it_lies(void **state)
+{
+    struct fixture *f = *state;
+    struct psc_stats stats = {.size = sizeof(stats)};
+    struct psc_op *op;
+    struct ps_msg_l_op m;
+    const void *view;
+    size_t bytes;
+    uint64_t version;
+    float *w;
+
+    assert_int_equal(psc_alloc(f->c, N * sizeof(float), (void **)&w), 0);
+    assert_int_equal((uintptr_t)w % 64, 0);
+    fill(w, 1.5f);
+    assert_int_equal(
+        psc_pushpull_start(
+            f->c, f->key, w, NULL,
+            &(struct psc_op_options){.size = sizeof(struct psc_op_options),
+                                     .priority = -3,
+                                     .reduce = PSC_MEAN},
+            &op),
+        0);
+    m = peer_take_op(&f->peer, PS_OP_PUSHPULL);
+    assert_int_equal(m.key, 40);
+    assert_int_equal(m.round, 1);
+    assert_int_equal(m.priority, -3);
+    assert_int_equal(m.reduce, PS_REDUCE_MEAN);
+    assert_memory_equal(peer_given(&f->peer, &m), w, N * sizeof(float));
+    /* The same memory, not a copy of it. */
+    w[7] = 42;
+    assert_float_equal(((const float *)peer_given(&f->peer, &m))[7], 42, 0);
+
+    assert_int_equal(psc_op_test(op), PSC_E_AGAIN);
+    assert_int_equal(psc_op_view(op, &view, &bytes), PSC_E_AGAIN);
+    assert_int_equal(psc_free(f->c, w), PSC_E_AGAIN);
+    fill(f->result[1], 9);
+    peer_done(&f->peer, m.op_id, 1);
+    assert_int_equal(psc_op_wait(op, PSC_WAIT_FOREVER), 0);
+    assert_int_equal(psc_op_view(op, &view, &bytes), 0);
+    assert_int_equal(bytes, N * sizeof(float));
+    assert_memory_equal(view, f->result[1], bytes);
+    assert_int_equal(psc_op_version(op, &version), 0);
+    assert_int_equal(version, 1);
+    psc_op_free(op);
+    assert_int_equal(psc_get_stats(f->c, &stats), 0);
+    assert_int_equal(stats.bytes_copied, 0);
+    assert_int_equal(stats.bytes_given, N * sizeof(float));
+    assert_int_equal(stats.bytes_got, N * sizeof(float));
+    assert_int_equal(stats.rounds, 1);
+    assert_int_equal(psc_free(f->c, w), 0);
+    assert_int_equal(psc_free(f->c, w), PSC_E_INVAL);
+}
+
+static void other_memory_is_copied_once_each_way(void **state)
+{
+    struct fixture *f = *state;
+    struct psc_stats stats = {.size = sizeof(stats)};
+    float given[N];
+    float out[N];
+    struct psc_op *op;
+    struct ps_msg_l_op m;
+
+    fill(given, 2);
+    assert_int_equal(
+        psc_pushpull_start(f->c, f->key, given, out, NULL, &op), 0);
+    fill(given, -1); /* Ours again as soon as the call is back. */
+    m = peer_take_op(&f->peer, PS_OP_PUSHPULL);
+    assert_float_equal(((const float *)peer_given(&f->peer, &m))[N - 1], 2, 0);
+    fill(f->result[1], 8);
+    peer_done(&f->peer, m.op_id, 1);
+    assert_int_equal(psc_op_wait(op, PSC_WAIT_FOREVER), 0);
+    assert_float_equal(out[0], 8, 0);
+    assert_float_equal(out[N - 1], 8, 0);
+    psc_op_free(op);
+    assert_int_equal(psc_get_stats(f->c, &stats), 0);
+    assert_int_equal(stats.bytes_copied, 2 * N * sizeof(float));
+}
+
+static void several_arrays_are_summed_as_the_tree_says(void **state)
+{
+    struct fixture *f = *state;
+    float parts[5][N];
+    float want[N];
+    const void *srcs[5];
+    const struct ps_job job = {.op = PS_JOB_SUM,
+                               .dtype = PS_DTYPE_FLOAT32,
+                               .count = N,
+                               .src_count = 5,
+                               .src = srcs,
+                               .dst = want};
+    const struct psc_op_options o = {
+        .size = sizeof(o), .src_count = 5, .srcs = srcs};
+    struct psc_op *op;
+    struct ps_msg_l_op m;
+
+    for (size_t i = 0; i < 5; i++) {
+        for (size_t j = 0; j < N; j++) {
+            /* The order of the additions decides the bits. */
+            parts[i][j] = (i % 2 == 0 ? 1e8f : -1e8f) + (float)(j * (i + 1));
+        }
+        srcs[i] = parts[i];
+    }
+    assert_int_equal(ps_kernel_run(&job), 0);
+    assert_int_equal(psc_push_start(f->c, f->key, NULL, &o, &op), 0);
+    m = peer_take_op(&f->peer, PS_OP_PUSH);
+    assert_memory_equal(peer_given(&f->peer, &m), want, sizeof(want));
+    peer_done(&f->peer, m.op_id, 1);
+    assert_int_equal(psc_op_wait(op, PSC_WAIT_FOREVER), 0);
+    psc_op_free(op);
+}
+
+static void results_alternate_between_two_buffers(void **state)
+{
+    struct fixture *f = *state;
+    float x[N] = {0};
+    float out[N];
+
+    fill(f->result[0], 10);
+    fill(f->result[1], 11);
+    for (uint64_t r = 1; r <= 4; r++) {
+        struct ps_msg_l_op m;
+        struct psc_op *op;
+
+        assert_int_equal(
+            psc_pushpull_start(f->c, f->key, x, out, NULL, &op), 0);
+        m = peer_take_op(&f->peer, PS_OP_PUSHPULL);
+        assert_int_equal(m.round, r);
+        peer_done(&f->peer, m.op_id, r);
+        assert_int_equal(psc_op_wait(op, PSC_WAIT_FOREVER), 0);
+        assert_float_equal(out[5], (r % 2 == 0 ? 10 : 11), 0);
+        psc_op_free(op);
+    }
+}
+
+static void only_the_root_gives(void **state)
+{
+    struct fixture *f = *state;
+    struct psc_op_options o = {.size = sizeof(o), .root = 0};
+    float x[N] = {0};
+    float out[N];
+    struct psc_op *op;
+    struct ps_msg_l_op m;
+
+    /* This is rank 2. */
+    assert_int_equal(psc_init_start(f->c, f->key, NULL, &o, &op), 0);
+    m = peer_take_op(&f->peer, PS_OP_INIT);
+    assert_int_equal(m.region, 0);
+    assert_int_equal(m.root, 0);
+    peer_done(&f->peer, m.op_id, 0);
+    assert_int_equal(psc_op_wait(op, PSC_WAIT_FOREVER), 0);
+    psc_op_free(op);
+
+    assert_int_equal(psc_broadcast_start(f->c, f->key, NULL, out, &o, &op), 0);
+    m = peer_take_op(&f->peer, PS_OP_BROADCAST);
+    assert_int_equal(m.region, 0);
+    assert_int_equal(m.round, 1);
+    fill(f->result[1], 3);
+    peer_done(&f->peer, m.op_id, 1);
+    assert_int_equal(psc_op_wait(op, PSC_WAIT_FOREVER), 0);
+    assert_float_equal(out[1], 3, 0);
+    psc_op_free(op);
+
+    o.root = 2;
+    assert_int_equal(psc_broadcast_start(f->c, f->key, NULL, out, &o, &op),
+                     PSC_E_INVAL);
+    assert_int_equal(psc_broadcast_start(f->c, f->key, x, out, &o, &op), 0);
+    m = peer_take_op(&f->peer, PS_OP_BROADCAST);
+    assert_int_not_equal(m.region, 0);
+    assert_int_equal(m.round, 2);
+    peer_done(&f->peer, m.op_id, 2);
+    assert_int_equal(psc_op_wait(op, PSC_WAIT_FOREVER), 0);
+    psc_op_free(op);
+    o.root = 4;
+    assert_int_equal(psc_init_start(f->c, f->key, x, &o, &op), PSC_E_INVAL);
+    assert_detail(f, "rank 4");
+}
+
+/* ------------------------------------------------------------------- order */
+
+static void a_push_waits_for_what_is_before_it(void **state)
+{
+    struct fixture *f = *state;
+    float x[N] = {0};
+    float out[N];
+    struct psc_op *push[2];
+    struct psc_op *pull[2];
+    struct ps_msg_l_op m;
+    struct ps_msg_l_op n;
+
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(psc_push_start(f->c, f->key, x, NULL, &push[i]), 0);
+        assert_int_equal(psc_pull_start(f->c, f->key, out, NULL, &pull[i]), 0);
+    }
+    m = peer_take_op(&f->peer, PS_OP_PUSH);
+    n = peer_take_op(&f->peer, PS_OP_PULL);
+    assert_int_equal(m.round, 1);
+    assert_int_equal(n.round, 1); /* Goes out at once, and names the round. */
+    assert_true(n.op_id > m.op_id);
+    assert_true(peer_silent(&f->peer));
+
+    peer_done(&f->peer, m.op_id, 1);
+    assert_int_equal(psc_op_wait(push[0], PSC_WAIT_FOREVER), 0);
+    assert_true(peer_silent(&f->peer)); /* The pull is open yet. */
+    peer_done(&f->peer, n.op_id, 1);
+    assert_int_equal(psc_op_wait(pull[0], PSC_WAIT_FOREVER), 0);
+
+    m = peer_take_op(&f->peer, PS_OP_PUSH);
+    n = peer_take_op(&f->peer, PS_OP_PULL);
+    assert_int_equal(m.round, 2);
+    assert_int_equal(n.round, 2);
+    peer_done(&f->peer, m.op_id, 2);
+    peer_done(&f->peer, n.op_id, 2);
+    assert_int_equal(psc_ops_wait(pull, 2, PSC_WAIT_FOREVER), 0);
+    assert_int_equal(psc_ops_wait(push, 2, PSC_WAIT_FOREVER), 0);
+    for (int i = 0; i < 2; i++) {
+        psc_op_free(push[i]);
+        psc_op_free(pull[i]);
+    }
+}
+
+static void keys_do_not_wait_for_each_other(void **state)
+{
+    struct fixture *f = *state;
+    void *data[2];
+    uint32_t other = peer_key(&f->peer, f->c, "v", PSC_FLOAT32, N, 41, data);
+    float x[N] = {0};
+    struct psc_op *ops[2];
+    struct ps_msg_l_op a;
+    struct ps_msg_l_op b;
+    size_t first = 9;
+
+    assert_int_equal(psc_push_start(f->c, f->key, x, NULL, &ops[0]), 0);
+    assert_int_equal(psc_push_start(f->c, other, x, NULL, &ops[1]), 0);
+    a = peer_take_op(&f->peer, PS_OP_PUSH);
+    b = peer_take_op(&f->peer, PS_OP_PUSH);
+    assert_int_equal(a.key, 40);
+    assert_int_equal(b.key, 41);
+    peer_done(&f->peer, b.op_id, 1);
+    assert_int_equal(psc_ops_wait_any(ops, 2, PSC_WAIT_FOREVER, &first), 0);
+    assert_int_equal(first, 1);
+    assert_int_equal(psc_op_test(ops[0]), PSC_E_AGAIN);
+    peer_done(&f->peer, a.op_id, 1);
+    assert_int_equal(psc_ops_wait(ops, 2, PSC_WAIT_FOREVER), 0);
+    psc_op_free(ops[0]);
+    psc_op_free(ops[1]);
+}
+
+static void a_worker_that_came_back_goes_on_with_its_round(void **state)
+{
+    struct fixture *f = *state;
+    struct peer_call call;
+    struct ps_msg m;
+    struct ps_msg_l_op o;
+    float x[5] = {0};
+
+    peer_key_begin(&call, f->c, "b", PSC_FLOAT32, 5);
+    m = peer_take(&f->peer, PS_MSG_L_KEY);
+    peer_answer_key(&f->peer, &m.l_key, 41, 812);
+    pthread_join(call.thread, NULL);
+    assert_int_equal(psc_push_start(f->c, call.key, x, NULL, NULL), 0);
+    o = peer_take_op(&f->peer, PS_OP_PUSH);
+    assert_int_equal(o.round, 813);
+    peer_done(&f->peer, o.op_id, 813);
+}
+
+/* ------------------------------------------------------------------- errors */
+
+static void a_failed_round_is_given_again(void **state)
+{
+    struct fixture *f = *state;
+    float x[N] = {0};
+    struct psc_op *op;
+    struct ps_msg_l_op m;
+
+    assert_int_equal(psc_push_start(f->c, f->key, x, NULL, &op), 0);
+    m = peer_take_op(&f->peer, PS_OP_PUSH);
+    peer_refuse(&f->peer, m.op_id, PS_E_NOKEY, "'w' was never initialised");
+    assert_int_equal(psc_op_wait(op, PSC_WAIT_FOREVER), PSC_E_NOKEY);
+    assert_detail(f, "'w' was never initialised");
+    psc_op_free(op);
+
+    assert_int_equal(psc_push_start(f->c, f->key, x, NULL, &op), 0);
+    m = peer_take_op(&f->peer, PS_OP_PUSH);
+    assert_int_equal(m.round, 1);
+    peer_refuse(&f->peer, m.op_id, -9999, "");
+    assert_int_equal(psc_op_wait(op, PSC_WAIT_FOREVER), PSC_E_JOBFAILED);
+    assert_detail(f, "push of 'w', round 1, failed");
+    psc_op_free(op);
+}
+
+static void what_nobody_waited_for_is_told_by_the_next_call(void **state)
+{
+    struct fixture *f = *state;
+    float x[N] = {0};
+    struct psc_op *op;
+    struct ps_msg_l_op m;
+
+    assert_int_equal(psc_push_start(f->c, f->key, x, NULL, NULL), 0);
+    m = peer_take_op(&f->peer, PS_OP_PUSH);
+    peer_refuse(&f->peer, m.op_id, PS_E_MISMATCH, "sum here, mean there");
+    assert_int_equal(psc_dispatch(f->c), 0);
+    assert_int_equal(psc_pull_start(f->c, f->key, x, NULL, &op),
+                     PSC_E_MISMATCH);
+    assert_detail(f, "an earlier operation on 'w' failed: sum here, mean "
+                     "there");
+    /* Told once. */
+    assert_int_equal(psc_pull_start(f->c, f->key, x, NULL, &op), 0);
+    m = peer_take_op(&f->peer, PS_OP_PULL);
+    peer_done(&f->peer, m.op_id, 0);
+    assert_int_equal(psc_op_wait(op, PSC_WAIT_FOREVER), 0);
+    psc_op_free(op);
+}
+
+struct waiter {
+    pthread_t thread;
+    struct psc_op *op;
+    int timeout_ms;
+    int rc;
+    char text[PSC_TEXT_MAX];
+};
+
+static void *wait_main(void *arg)
+{
+    struct waiter *w = arg;
+
+    w->rc = psc_op_wait(w->op, w->timeout_ms);
+    return NULL;
+}
+
+static void *why_main(void *arg)
+{
+    struct waiter *w = arg;
+
+    w->rc = psc_op_why(w->op, w->text, sizeof(w->text));
+    return NULL;
+}
+
+static void because(struct fixture *f, uint64_t op_id, const char *text)
+{
+    struct ps_msg m = peer_take(&f->peer, PS_MSG_L_WHY);
+
+    assert_int_equal(m.l_why.op_id, op_id);
+    peer_send(&f->peer,
+              &(struct ps_msg){.code = PS_MSG_L_BECAUSE,
+                               .l_because = {.op_id = op_id, .text = text}},
+              -1);
+}
+
+static void a_time_limit_names_who_is_missing(void **state)
+{
+    struct fixture *f = *state;
+    float x[N] = {0};
+    struct waiter w = {.timeout_ms = 1};
+    struct ps_msg_l_op m;
+
+    assert_int_equal(psc_push_start(f->c, f->key, x, NULL, &w.op), 0);
+    m = peer_take_op(&f->peer, PS_OP_PUSH);
+    assert_int_equal(psc_op_wait(w.op, 0), PSC_E_TIMEOUT);
+    assert_detail(f, "push of 'w', round 1, is open");
+
+    pthread_create(&w.thread, NULL, wait_main, &w);
+    because(f, m.op_id, "waits for rank 3 (n07), lost for 41 s");
+    pthread_join(w.thread, NULL);
+    assert_int_equal(w.rc, PSC_E_TIMEOUT);
+    assert_detail(f, "push of 'w', round 1, is open for ");
+    assert_detail(f, "s: waits for rank 3 (n07), lost for 41 s");
+
+    /* It is open still, and can be asked about and waited for. */
+    pthread_create(&w.thread, NULL, why_main, &w);
+    because(f, m.op_id, "rank 3 is back");
+    pthread_join(w.thread, NULL);
+    assert_int_equal(w.rc, 0);
+    assert_non_null(strstr(w.text, "rank 3 is back"));
+    peer_done(&f->peer, m.op_id, 1);
+    assert_int_equal(psc_op_wait(w.op, PSC_WAIT_FOREVER), 0);
+    psc_op_free(w.op);
+}
+
+static void a_queued_operation_asks_for_the_one_before_it(void **state)
+{
+    struct fixture *f = *state;
+    float x[N] = {0};
+    struct psc_op *first;
+    struct waiter w = {0};
+    struct ps_msg_l_op m;
+
+    assert_int_equal(psc_push_start(f->c, f->key, x, NULL, &first), 0);
+    assert_int_equal(psc_push_start(f->c, f->key, x, NULL, &w.op), 0);
+    m = peer_take_op(&f->peer, PS_OP_PUSH);
+    pthread_create(&w.thread, NULL, why_main, &w);
+    because(f, m.op_id, "round 1 waits for rank 0");
+    pthread_join(w.thread, NULL);
+    assert_int_equal(w.rc, 0);
+    assert_non_null(strstr(w.text, "round 1 waits for rank 0"));
+    peer_done(&f->peer, m.op_id, 1);
+    assert_int_equal(psc_op_wait(first, PSC_WAIT_FOREVER), 0);
+    m = peer_take_op(&f->peer, PS_OP_PUSH);
+    peer_done(&f->peer, m.op_id, 2);
+    assert_int_equal(psc_op_wait(w.op, PSC_WAIT_FOREVER), 0);
+    psc_op_free(first);
+    psc_op_free(w.op);
+}
+
+static void the_failure_of_the_job_reaches_every_call(void **state)
+{
+    struct fixture *f = *state;
+    float x[N] = {0};
+    struct psc_op *ops[3];
+    void *memory;
+    uint32_t key;
+
+    for (int i = 0; i < 3; i++) {
+        assert_int_equal(psc_push_start(f->c, f->key, x, NULL, &ops[i]), 0);
+    }
+    peer_take_op(&f->peer, PS_OP_PUSH);
+    peer_send(&f->peer,
+              &(struct ps_msg){.code = PS_MSG_L_ERROR,
+                               .l_error = {.error = PS_E_PEERLOST,
+                                           .text = "rank 3 (n07) died"}},
+              -1);
+    peer_hang_up(&f->peer);
+    assert_int_equal(psc_ops_wait(ops, 3, PSC_WAIT_FOREVER), PSC_E_PEERLOST);
+    assert_detail(f, "rank 3 (n07) died");
+    for (int i = 0; i < 3; i++) {
+        assert_int_equal(psc_op_wait(ops[i], 0), PSC_E_PEERLOST);
+        psc_op_free(ops[i]);
+    }
+    assert_int_equal(psc_push_start(f->c, f->key, x, NULL, &ops[0]),
+                     PSC_E_PEERLOST);
+    assert_int_equal(psc_barrier(f->c), PSC_E_PEERLOST);
+    assert_int_equal(psc_key(f->c, "z", PSC_INT32, 0, NULL, &key),
+                     PSC_E_PEERLOST);
+    assert_detail(f, "rank 3 (n07) died");
+    assert_int_equal(psc_alloc(f->c, 100, &memory), PSC_E_PEERLOST);
+    assert_int_equal(psc_dispatch(f->c), PSC_E_PEERLOST);
+}
+
+static void an_agent_that_hangs_up_is_noticed(void **state)
+{
+    struct fixture *f = *state;
+    float x[N] = {0};
+    struct psc_op *op;
+
+    assert_int_equal(psc_push_start(f->c, f->key, x, NULL, &op), 0);
+    peer_hang_up(&f->peer);
+    assert_int_equal(psc_op_wait(op, PSC_WAIT_FOREVER), PSC_E_CLOSED);
+    assert_detail(f, "the agent closed the connection");
+    /* Writing to the dead socket raises no signal. */
+    assert_int_equal(psc_push_start(f->c, f->key, x, NULL, NULL),
+                     PSC_E_CLOSED);
+    psc_op_free(op);
+}
+
+static void expect_failure(struct fixture *f, const char *part)
+{
+    float x[N] = {0};
+
+    assert_int_equal(psc_pull(f->c, f->key, x), PSC_E_PROTO);
+    assert_detail(f, part);
+    peer_hang_up(&f->peer);
+}
+
+static void bytes_that_are_no_frame_end_the_client(void **state)
+{
+    struct fixture *f = *state;
+
+    peer_send_bytes(&f->peer, "HTTP/1.1 200 OK\r\n", 17, -1);
+    expect_failure(f, "a frame of the agent makes no sense");
+}
+
+static void a_frame_for_someone_else_ends_the_client(void **state)
+{
+    struct fixture *f = *state;
+
+    peer_send(&f->peer, &(struct ps_msg){.code = PS_MSG_L_BYE}, -1);
+    expect_failure(f, "a frame of the agent makes no sense");
+}
+
+static void an_end_of_nothing_ends_the_client(void **state)
+{
+    struct fixture *f = *state;
+
+    peer_done(&f->peer, 12345, 1);
+    expect_failure(f, "an operation that is not open");
+}
+
+static void an_old_version_ends_the_client(void **state)
+{
+    struct fixture *f = *state;
+    float x[N] = {0};
+    struct psc_op *op;
+    struct ps_msg_l_op m;
+
+    assert_int_equal(psc_pushpull_start(f->c, f->key, x, x, NULL, &op), 0);
+    m = peer_take_op(&f->peer, PS_OP_PUSHPULL);
+    peer_done(&f->peer, m.op_id, 0);
+    assert_int_equal(psc_op_wait(op, PSC_WAIT_FOREVER), PSC_E_PROTO);
+    psc_op_free(op);
+    peer_hang_up(&f->peer);
+}
+
+/* Memory that could shrink would kill the reader with SIGBUS. */
+static void an_arena_that_could_shrink_is_refused(void **state)
+{
+    struct fixture *f = *state;
+    int fd = peer_memfd(4096, F_SEAL_GROW);
+
+    peer_send(&f->peer,
+              &(struct ps_msg){.code = PS_MSG_L_ARENA,
+                               .l_arena = {.arena = 8, .size = 4096}},
+              fd);
+    close(fd);
+    expect_failure(f, "cannot map the agent's memory 8");
+}
+
+static void an_arena_of_another_size_is_refused(void **state)
+{
+    struct fixture *f = *state;
+    int fd = peer_memfd(4096, F_SEAL_SHRINK);
+
+    peer_send(&f->peer,
+              &(struct ps_msg){.code = PS_MSG_L_ARENA,
+                               .l_arena = {.arena = 8, .size = 8192}},
+              fd);
+    close(fd);
+    expect_failure(f, "cannot map the agent's memory 8");
+}
+
+static void an_arena_without_descriptor_is_refused(void **state)
+{
+    struct fixture *f = *state;
+
+    peer_send(&f->peer,
+              &(struct ps_msg){.code = PS_MSG_L_ARENA,
+                               .l_arena = {.arena = 8, .size = 4096}},
+              -1);
+    expect_failure(f, "makes no sense");
+}
+
+static void results_outside_the_arena_are_refused(void **state)
+{
+    struct fixture *f = *state;
+    struct peer_call call;
+    struct ps_msg m;
+
+    peer_key_begin(&call, f->c, "b", PSC_FLOAT32, 1000);
+    m = peer_take(&f->peer, PS_MSG_L_KEY);
+    peer_send(&f->peer,
+              &(struct ps_msg){
+                  .code = PS_MSG_L_KEY_INFO,
+                  .l_key_info = {.request = m.l_key.request,
+                                 .key = 41,
+                                 .arena = 7,
+                                 .offset0 = 0,
+                                 .offset1 = f->peer.arena_size - 3992}},
+              -1);
+    pthread_join(call.thread, NULL);
+    assert_int_equal(call.rc, PSC_E_PROTO);
+    peer_hang_up(&f->peer);
+}
+
+/* ----------------------------------------------------------------- handles */
+
+static void a_freed_operation_writes_no_more(void **state)
+{
+    struct fixture *f = *state;
+    float x[N] = {0};
+    float out[N];
+    struct psc_op *op;
+    struct ps_msg_l_op m;
+
+    fill(out, -7);
+    fill(f->result[1], 5);
+    assert_int_equal(psc_pushpull_start(f->c, f->key, x, out, NULL, &op), 0);
+    m = peer_take_op(&f->peer, PS_OP_PUSHPULL);
+    psc_op_free(op);
+    peer_done(&f->peer, m.op_id, 1);
+    /* The next round shows that the first one is over. */
+    assert_int_equal(psc_push_start(f->c, f->key, x, NULL, &op), 0);
+    assert_int_equal(psc_op_test(op), PSC_E_AGAIN);
+    m = peer_take_op(&f->peer, PS_OP_PUSH);
+    assert_int_equal(m.round, 2);
+    peer_done(&f->peer, m.op_id, 2);
+    assert_int_equal(psc_op_wait(op, PSC_WAIT_FOREVER), 0);
+    assert_float_equal(out[0], -7, 0);
+    psc_op_free(op);
+}
+
+struct called {
+    int count;
+    int rc;
+    struct psc_op *op;
+};
+
+static void note_call(struct psc_op *op, int rc, void *user)
+{
+    struct called *k = user;
+
+    k->count++;
+    k->rc = rc;
+    k->op = op;
+    psc_op_free(op);
+}
+
+static void callbacks_run_in_dispatch_alone(void **state)
+{
+    struct fixture *f = *state;
+    struct called called = {0};
+    const struct psc_op_options o = {
+        .size = sizeof(o), .callback = note_call, .user = &called};
+    struct pollfd w = {.fd = psc_fd(f->c), .events = POLLIN};
+    float x[N] = {0};
+    struct psc_op *other;
+    struct psc_op *op;
+    struct ps_msg_l_op m;
+    struct ps_msg_l_op n;
+
+    assert_true(w.fd >= 0);
+    assert_int_equal(psc_push_start(f->c, f->key, x, &o, &op), 0);
+    assert_int_equal(psc_pull_start(f->c, f->key, x, NULL, &other), 0);
+    m = peer_take_op(&f->peer, PS_OP_PUSH);
+    n = peer_take_op(&f->peer, PS_OP_PULL);
+    assert_int_equal(poll(&w, 1, 0), 0);
+    assert_int_equal(psc_dispatch(f->c), 0);
+    peer_done(&f->peer, m.op_id, 1);
+    peer_done(&f->peer, n.op_id, 1);
+    assert_int_equal(poll(&w, 1, PEER_LIMIT_MS), 1);
+    /* Somebody else reads the socket dry; the callback still waits. */
+    assert_int_equal(psc_op_wait(other, PSC_WAIT_FOREVER), 0);
+    assert_int_equal(called.count, 0);
+    assert_int_equal(poll(&w, 1, PEER_LIMIT_MS), 1);
+    assert_int_equal(psc_dispatch(f->c), 1);
+    assert_int_equal(called.count, 1);
+    assert_int_equal(called.rc, 0);
+    assert_ptr_equal(called.op, op);
+    assert_int_equal(poll(&w, 1, 0), 0);
+    psc_op_free(other);
+}
+
+/* This rank has passed six barriers in an earlier life. */
+static void barriers_are_counted(void **state)
+{
+    struct fixture *f = *state;
+    struct psc_op *op;
+    struct ps_msg m;
+
+    for (uint64_t n = 7; n <= 9; n++) {
+        assert_int_equal(psc_barrier_start(f->c, NULL, &op), 0);
+        m = peer_take(&f->peer, PS_MSG_L_BARRIER);
+        assert_int_equal(m.l_barrier.number, n);
+        peer_done(&f->peer, m.l_barrier.op_id, 0);
+        assert_int_equal(psc_op_wait(op, PSC_WAIT_FOREVER), 0);
+        psc_op_free(op);
+    }
+}
+
+struct barrier_call {
+    pthread_t thread;
+    struct psc_client *c;
+    int rc;
+};
+
+static void *barrier_main(void *arg)
+{
+    struct barrier_call *b = arg;
+
+    b->rc = psc_barrier(b->c);
+    return NULL;
+}
+
+static void a_barrier_given_up_is_waited_for_again(void **state)
+{
+    struct peer p;
+    struct barrier_call b;
+    struct ps_msg m;
+    uint64_t id;
+
+    (void)state;
+    peer_start(&p);
+    b.c = peer_open(&p, 1);
+    pthread_create(&b.thread, NULL, barrier_main, &b);
+    m = peer_take(&p, PS_MSG_L_BARRIER);
+    id = m.l_barrier.op_id;
+    m = peer_take(&p, PS_MSG_L_WHY);
+    assert_int_equal(m.l_why.op_id, id);
+    peer_send(&p,
+              &(struct ps_msg){.code = PS_MSG_L_BECAUSE,
+                               .l_because = {.op_id = id,
+                                             .text = "rank 0 is missing"}},
+              -1);
+    pthread_join(b.thread, NULL);
+    assert_int_equal(b.rc, PSC_E_TIMEOUT);
+
+    peer_done(&p, id, 0);
+    pthread_create(&b.thread, NULL, barrier_main, &b);
+    pthread_join(b.thread, NULL);
+    assert_int_equal(b.rc, 0);
+    assert_true(peer_silent(&p));
+    peer_close(&p, b.c);
+    peer_stop(&p);
+}
+
+static void an_optimizer_is_a_name_and_numbers(void **state)
+{
+    struct fixture *f = *state;
+    const struct psc_param params[] = {{"learning_rate", 0.1},
+                                       {"momentum", 0.9}};
+    struct psc_op *op;
+    struct ps_msg m;
+
+    assert_int_equal(psc_optimizer_start(f->c, "sgd", params, 2, NULL, &op),
+                     0);
+    m = peer_take(&f->peer, PS_MSG_L_OPTIMIZER);
+    assert_string_equal(m.l_optimizer.name, "sgd");
+    assert_int_equal(m.l_optimizer.params_count, 2);
+    assert_string_equal(m.l_optimizer.params[1].name, "momentum");
+    assert_true(m.l_optimizer.params[1].value == 0.9);
+    peer_refuse(&f->peer, m.l_optimizer.op_id, PS_E_MISMATCH,
+                "momentum was 0.8 before");
+    assert_int_equal(psc_op_wait(op, PSC_WAIT_FOREVER), PSC_E_MISMATCH);
+    assert_detail(f, "momentum was 0.8 before");
+    psc_op_free(op);
+    assert_int_equal(psc_optimizer_start(f->c, "sgd", params, 33, NULL, &op),
+                     PSC_E_INVAL);
+}
+
+/* The agent is told no more than it can bear; the rest waits here. */
+static void many_operations_wait_their_turn(void **state)
+{
+    enum { COUNT = 33000, SENT = 32768 };
+    struct fixture *f = *state;
+    struct psc_op **ops = calloc(COUNT, sizeof(*ops));
+    uint64_t *ids = calloc(COUNT, sizeof(*ids));
+    int count = 0;
+    int rc = 0;
+
+    assert_non_null(ops);
+    assert_non_null(ids);
+    for (int i = 0; i < COUNT && rc == 0; i++) {
+        rc = psc_pull_start(f->c, f->key, NULL, NULL, &ops[i]);
+        while (rc == 0 && count < SENT && !peer_silent(&f->peer)) {
+            ids[count++] = peer_take_op(&f->peer, PS_OP_PULL).op_id;
+        }
+    }
+    assert_int_equal(rc, 0);
+    assert_int_equal(count, SENT);
+    assert_true(peer_silent(&f->peer));
+    for (int i = 0; i < COUNT; i++) {
+        peer_done(&f->peer, ids[i], 0);
+        assert_int_equal(psc_op_wait(ops[i], PSC_WAIT_FOREVER), 0);
+        while (count < COUNT && !peer_silent(&f->peer)) {
+            ids[count++] = peer_take_op(&f->peer, PS_OP_PULL).op_id;
+        }
+        psc_op_free(ops[i]);
+    }
+    assert_int_equal(count, COUNT);
+    free(ops);
+    free(ids);
+}
+
+/* -------------------------------------------------------------- processes */
+
+static void a_forked_child_has_no_client(void **state)
+{
+    struct fixture *f = *state;
+    float x[N] = {0};
+    void *memory;
+    struct psc_op *op;
+    struct ps_msg_l_op m;
+    int status;
+    pid_t pid;
+
+    assert_int_equal(psc_push_start(f->c, f->key, x, NULL, &op), 0);
+    m = peer_take_op(&f->peer, PS_OP_PUSH);
+    pid = fork();
+    if (pid == 0) {
+        bool good = psc_push(f->c, f->key, x) == PSC_E_FORKED &&
+                    psc_op_wait(op, 0) == PSC_E_FORKED &&
+                    psc_op_test(op) == PSC_E_FORKED &&
+                    psc_alloc(f->c, 8, &memory) == PSC_E_FORKED &&
+                    psc_barrier(f->c) == PSC_E_FORKED &&
+                    psc_rank(f->c) == PSC_E_FORKED &&
+                    psc_fd(f->c) == PSC_E_FORKED &&
+                    psc_dispatch(f->c) == PSC_E_FORKED;
+
+        psc_op_free(op);
+        psc_close(f->c);
+        _exit(good ? 0 : 1);
+    }
+    assert_true(pid > 0);
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    assert_int_equal(status, 0);
+    /* The parent's has not noticed. */
+    assert_true(peer_silent(&f->peer));
+    peer_done(&f->peer, m.op_id, 1);
+    assert_int_equal(psc_op_wait(op, PSC_WAIT_FOREVER), 0);
+    psc_op_free(op);
+}
+
+static void closing_waits_for_what_is_open(void **state)
+{
+    struct fixture *f = *state;
+    float x[N] = {0};
+    struct ps_msg_l_op m;
+    pthread_t t;
+
+    assert_int_equal(psc_push_start(f->c, f->key, x, NULL, NULL), 0);
+    assert_int_equal(psc_push_start(f->c, f->key, x, NULL, NULL), 0);
+    m = peer_take_op(&f->peer, PS_OP_PUSH);
+    pthread_create(&t, NULL, peer_close_main, f->c);
+    f->closed = true;
+    peer_done(&f->peer, m.op_id, 1);
+    m = peer_take_op(&f->peer, PS_OP_PUSH);
+    assert_int_equal(m.round, 2);
+    peer_done(&f->peer, m.op_id, 2);
+    peer_take(&f->peer, PS_MSG_L_BYE);
+    assert_int_equal(peer_next(&f->peer).code, 0);
+    peer_hang_up(&f->peer);
+    pthread_join(t, NULL);
+}
+
+/* ----------------------------------------------------------------- threads */
+
+#define THREADS 4
+#define ROUNDS 200
+
+struct worker {
+    pthread_t thread;
+    struct psc_client *c;
+    uint32_t key;
+    int errors;
+};
+
+/* Round r gives r everywhere and gets 2 r back. */
+static void *work_main(void *arg)
+{
+    struct worker *w = arg;
+    float x[N];
+    float out[N];
+
+    for (int r = 1; r <= ROUNDS; r++) {
+        fill(x, (float)r);
+        if (psc_pushpull(w->c, w->key, x, out) != 0 ||
+            out[0] != 2.0f * (float)r || out[N - 1] != 2.0f * (float)r) {
+            w->errors++;
+        }
+    }
+    return NULL;
+}
+
+static void threads_share_a_client(void **state)
+{
+    struct fixture *f = *state;
+    struct worker workers[THREADS];
+    float *results[THREADS][2];
+
+    for (uint32_t i = 0; i < THREADS; i++) {
+        char name[8];
+        void *data[2];
+
+        snprintf(name, sizeof(name), "t%u", i);
+        workers[i] = (struct worker){.c = f->c};
+        workers[i].key = peer_key(&f->peer, f->c, name, PSC_FLOAT32, N, i,
+                                  data);
+        results[i][0] = data[0];
+        results[i][1] = data[1];
+    }
+    for (uint32_t i = 0; i < THREADS; i++) {
+        pthread_create(&workers[i].thread, NULL, work_main, &workers[i]);
+    }
+    for (int n = 0; n < THREADS * ROUNDS; n++) {
+        struct ps_msg_l_op m = peer_take_op(&f->peer, PS_OP_PUSHPULL);
+        const float *given = peer_given(&f->peer, &m);
+        float *to = results[m.key][m.round & 1];
+
+        for (size_t i = 0; i < N; i++) {
+            to[i] = 2 * given[i];
+        }
+        peer_done(&f->peer, m.op_id, m.round);
+    }
+    for (uint32_t i = 0; i < THREADS; i++) {
+        pthread_join(workers[i].thread, NULL);
+        assert_int_equal(workers[i].errors, 0);
+    }
+}
+
+#define story(f) cmocka_unit_test_setup_teardown(f, set_up, tear_down)
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(hello_says_all_options),
+        cmocka_unit_test(a_refusal_is_told_word_for_word),
+        cmocka_unit_test(no_agent_is_named_with_its_socket),
+        cmocka_unit_test(an_agent_that_comes_late_is_found),
+        cmocka_unit_test(senseless_options_do_not_reach_the_agent),
+        story(keys_are_asked_for_once),
+        story(a_refused_key_may_be_asked_for_again),
+        story(many_keys_keep_their_names),
+        story(impossible_keys_are_refused_here),
+        story(shared_memory_is_given_where_it_lies),
+        story(other_memory_is_copied_once_each_way),
+        story(several_arrays_are_summed_as_the_tree_says),
+        story(results_alternate_between_two_buffers),
+        story(only_the_root_gives),
+        story(a_push_waits_for_what_is_before_it),
+        story(keys_do_not_wait_for_each_other),
+        story(a_worker_that_came_back_goes_on_with_its_round),
+        story(a_failed_round_is_given_again),
+        story(what_nobody_waited_for_is_told_by_the_next_call),
+        story(a_time_limit_names_who_is_missing),
+        story(a_queued_operation_asks_for_the_one_before_it),
+        story(the_failure_of_the_job_reaches_every_call),
+        story(an_agent_that_hangs_up_is_noticed),
+        story(bytes_that_are_no_frame_end_the_client),
+        story(a_frame_for_someone_else_ends_the_client),
+        story(an_end_of_nothing_ends_the_client),
+        story(an_old_version_ends_the_client),
+        story(an_arena_that_could_shrink_is_refused),
+        story(an_arena_of_another_size_is_refused),
+        story(an_arena_without_descriptor_is_refused),
+        story(results_outside_the_arena_are_refused),
+        story(a_freed_operation_writes_no_more),
+        story(callbacks_run_in_dispatch_alone),
+        story(barriers_are_counted),
+        cmocka_unit_test(a_barrier_given_up_is_waited_for_again),
+        story(an_optimizer_is_a_name_and_numbers),
+        story(many_operations_wait_their_turn),
+        story(a_forked_child_has_no_client),
+        story(closing_waits_for_what_is_open),
+        story(threads_share_a_client),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,173 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the environment says. */
+#include "client/psclient.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+static struct psc_options o;
+static char err[PSC_TEXT_MAX];
+
+/* Reads with these variables alone; NAME=VALUE strings, NULL at the end. */
+static int read_with(const char *const *set)
+{
+    clearenv();
+    for (; *set != NULL; set++) {
+        assert_int_equal(putenv((char *)(uintptr_t)*set), 0);
+    }
+    psc_options_init(&o, sizeof(o));
+    err[0] = '\0';
+    return psc_options_env(&o, err, sizeof(err));
+}
+
+#define READ(...) read_with((const char *const[]){__VA_ARGS__, NULL})
+
+static void nothing_set_leaves_the_defaults(void **state)
+{
+    (void)state;
+    assert_int_equal(read_with((const char *const[]){NULL}), 0);
+    assert_int_equal(o.rank, PSC_RANK_ANY);
+    assert_int_equal(o.num_workers, 1);
+    assert_int_equal(o.num_servers, 1);
+    assert_string_equal(o.job, "default");
+    assert_string_equal(o.socket, PSC_DEFAULT_SOCKET);
+    assert_int_equal(o.op_timeout_ms, 0);
+}
+
+static void own_names(void **state)
+{
+    (void)state;
+    assert_int_equal(
+        READ("PSKV_SOCKET=/x/y.sock", "PSKV_JOB=fashion", "PSKV_RANK=3",
+             "PSKV_NUM_WORKERS=8", "PSKV_NUM_SERVERS=0", "PSKV_MODE=sync",
+             "PSKV_ON_LOSS=fail", "PSKV_PLACEMENT=mxnet",
+             "PSKV_PARTITION_BYTES=65536", "PSKV_BIG_ARRAY_BOUND=77",
+             "MXNET_KVSTORE_BIGARRAY_BOUND=88", "PSKV_OP_TIMEOUT=250ms",
+             "PSKV_START_TIMEOUT=2m", "PSKV_CLOSE_TIMEOUT=3"),
+        0);
+    assert_string_equal(o.socket, "/x/y.sock");
+    assert_string_equal(o.job, "fashion");
+    assert_int_equal(o.rank, 3);
+    assert_int_equal(o.num_workers, 8);
+    assert_int_equal(o.num_servers, 0);
+    assert_int_equal(o.on_loss, PSC_ON_LOSS_FAIL);
+    assert_int_equal(o.placement, PSC_PLACEMENT_MXNET);
+    assert_int_equal(o.partition_bytes, 65536);
+    assert_int_equal(o.big_array_bound, 77);
+    assert_int_equal(o.op_timeout_ms, 250);
+    assert_int_equal(o.start_timeout_ms, 120000);
+    assert_int_equal(o.close_timeout_ms, 3000);
+}
+
+static void names_of_older_systems(void **state)
+{
+    (void)state;
+    assert_int_equal(READ("DMLC_NUM_WORKER=4", "DMLC_NUM_SERVER=2",
+                          "DMLC_WORKER_ID=1", "DMLC_TASK_ID=3",
+                          "MXNET_KVSTORE_BIGARRAY_BOUND=88"),
+                     0);
+    assert_int_equal(o.num_workers, 4);
+    assert_int_equal(o.num_servers, 2);
+    assert_int_equal(o.rank, 1);
+    assert_int_equal(o.big_array_bound, 88);
+    assert_int_equal(READ("DMLC_TASK_ID=3", "DMLC_NUM_WORKER=4"), 0);
+    assert_int_equal(o.rank, 3);
+    assert_int_equal(READ("OMPI_COMM_WORLD_RANK=2", "OMPI_COMM_WORLD_SIZE=3"),
+                     0);
+    assert_int_equal(o.rank, 2);
+    assert_int_equal(o.num_workers, 3);
+    assert_int_equal(READ("SLURM_PROCID=5", "SLURM_NTASKS=6"), 0);
+    assert_int_equal(o.rank, 5);
+    assert_int_equal(READ("PMI_RANK=0", "PMI_SIZE=2"), 0);
+    assert_int_equal(o.rank, 0);
+    assert_int_equal(o.num_workers, 2);
+}
+
+static void the_first_complete_pair_wins(void **state)
+{
+    (void)state;
+    /* A stray RANK has no say. */
+    assert_int_equal(READ("RANK=7", "SLURM_PROCID=1", "SLURM_NTASKS=2"), 0);
+    assert_int_equal(o.rank, 1);
+    /* Nor has the launch of something else. */
+    assert_int_equal(READ("DMLC_NUM_WORKER=4", "RANK=0", "WORLD_SIZE=1",
+                          "SLURM_PROCID=3", "SLURM_NTASKS=4"),
+                     0);
+    assert_int_equal(o.rank, 3);
+    assert_int_equal(o.num_workers, 4);
+    /* Our own rank stands, whatever the launcher says. */
+    assert_int_equal(READ("PSKV_RANK=1", "RANK=0", "WORLD_SIZE=2"), 0);
+    assert_int_equal(o.rank, 1);
+    assert_int_equal(o.num_workers, 2);
+}
+
+static void nonsense_is_named(void **state)
+{
+    static const char *const bad[] = {
+        "PSKV_RANK=one",         "PSKV_RANK=-1",
+        "PSKV_NUM_WORKERS=0",    "PSKV_NUM_WORKERS=99999999999999999999",
+        "PSKV_NUM_SERVERS=2x",   "PSKV_MODE=async",
+        "PSKV_ON_LOSS=shrug",    "PSKV_PLACEMENT=hash",
+        "PSKV_OP_TIMEOUT=10 parsecs", "PSKV_OP_TIMEOUT=-1",
+        "PSKV_PARTITION_BYTES=1", "DMLC_NUM_WORKER=1.5",
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
+        char name[64] = {0};
+        struct psc_options before;
+
+        assert_int_equal(read_with((const char *const[]){bad[i], NULL}),
+                         PSC_E_INVAL);
+        memcpy(name, bad[i], strcspn(bad[i], "="));
+        assert_non_null(strstr(err, name));
+        assert_non_null(strstr(err, strchr(bad[i], '=') + 1));
+        /* All or nothing. */
+        psc_options_init(&before, sizeof(before));
+        assert_memory_equal(&before, &o, sizeof(o));
+    }
+    assert_int_equal(READ("RANK=4", "WORLD_SIZE=4"), PSC_E_INVAL);
+    assert_int_equal(psc_options_env(&o, NULL, 0), PSC_E_INVAL);
+}
+
+static void a_caller_of_another_age_is_served(void **state)
+{
+    struct {
+        struct psc_options known;
+        uint64_t later;
+    } newer;
+    struct psc_options old;
+
+    (void)state;
+    memset(&newer, 0xff, sizeof(newer));
+    psc_options_init(&newer.known, sizeof(newer));
+    assert_int_equal(newer.later, 0);
+    assert_int_equal(newer.known.size, sizeof(struct psc_options));
+    memset(&old, 0xff, sizeof(old));
+    psc_options_init(&old, offsetof(struct psc_options, op_timeout_ms));
+    assert_int_equal(old.op_timeout_ms, -1);
+    clearenv();
+    putenv((char *)(uintptr_t) "PSKV_OP_TIMEOUT=1s");
+    assert_int_equal(psc_options_env(&old, NULL, 0), 0);
+    assert_int_equal(old.op_timeout_ms, -1);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(nothing_set_leaves_the_defaults),
+        cmocka_unit_test(own_names),
+        cmocka_unit_test(names_of_older_systems),
+        cmocka_unit_test(the_first_complete_pair_wins),
+        cmocka_unit_test(nonsense_is_named),
+        cmocka_unit_test(a_caller_of_another_age_is_served),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,257 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The allocator of shared memory, alone. */
+#include "client/shm.h"
+
+#include <fcntl.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "base/rng.h"
+
+#define MIB ((size_t)1 << 20)
+
+struct seen {
+    int made;
+    int gone;
+    int refuse; /* Fail so many. */
+    uint64_t bytes;
+};
+
+static int made(void *ctx, uint32_t region, int fd, uint64_t size)
+{
+    struct seen *s = ctx;
+    int seals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
+    struct stat st;
+
+    assert_int_equal(fcntl(fd, F_GET_SEALS) & seals, seals);
+    assert_true((fcntl(fd, F_GETFD) & FD_CLOEXEC) != 0);
+    assert_int_equal(fstat(fd, &st), 0);
+    assert_int_equal(st.st_size, size);
+    assert_int_equal(st.st_mode & 0111, 0);
+    assert_int_not_equal(region, 0);
+    if (s->refuse > 0) {
+        s->refuse--;
+        return PS_E_CLOSED;
+    }
+    close(fd);
+    s->made++;
+    s->bytes += size;
+    return 0;
+}
+
+static void gone(void *ctx, uint32_t region)
+{
+    struct seen *s = ctx;
+
+    (void)region;
+    s->gone++;
+}
+
+static void init(struct ps_shm *s, struct seen *seen)
+{
+    *seen = (struct seen){0};
+    ps_shm_init(s, &(struct ps_shm_hooks){
+                       .made = made, .gone = gone, .ctx = seen});
+}
+
+static void thousands_of_small_arrays_need_one_descriptor(void **state)
+{
+    struct ps_shm s;
+    struct seen seen;
+
+    (void)state;
+    init(&s, &seen);
+    for (size_t i = 0; i < 5000; i++) {
+        struct ps_shm_block *b;
+
+        assert_int_equal(ps_shm_get(&s, 100 + i % 900, &b), 0);
+        assert_int_equal((uintptr_t)ps_shm_data(b) % PS_SHM_ALIGN, 0);
+        memset(ps_shm_data(b), (int)i, 100 + i % 900);
+    }
+    assert_int_equal(seen.made, 1);
+    ps_shm_fini(&s);
+}
+
+static void large_arrays_need_few(void **state)
+{
+    struct ps_shm s;
+    struct seen seen;
+
+    (void)state;
+    init(&s, &seen);
+    for (size_t i = 0; i < 100; i++) {
+        struct ps_shm_block *b;
+
+        assert_int_equal(ps_shm_get(&s, 40 * MIB, &b), 0);
+    }
+    assert_in_range(seen.made, 1, 25);
+    ps_shm_fini(&s);
+}
+
+static void what_is_freed_is_used_again(void **state)
+{
+    struct ps_shm s;
+    struct seen seen;
+    struct ps_shm_block *blocks[16];
+    struct ps_shm_block *b;
+
+    (void)state;
+    init(&s, &seen);
+    for (size_t i = 0; i < 16; i++) {
+        assert_int_equal(ps_shm_get(&s, MIB, &blocks[i]), 0);
+    }
+    assert_int_equal(seen.made, 1);
+    /* Three neighbours, freed in an awkward order, become one piece. */
+    void *at = ps_shm_data(blocks[4]);
+
+    ps_shm_put(&s, blocks[5]);
+    ps_shm_put(&s, blocks[4]);
+    ps_shm_put(&s, blocks[6]);
+    assert_int_equal(ps_shm_get(&s, 3 * MIB, &b), 0);
+    assert_ptr_equal(ps_shm_data(b), at);
+    assert_int_equal(seen.made, 1);
+    ps_shm_fini(&s);
+}
+
+static void empty_arenas_go_but_one(void **state)
+{
+    struct ps_shm s;
+    struct seen seen;
+    struct ps_shm_block *a;
+    struct ps_shm_block *b;
+
+    (void)state;
+    init(&s, &seen);
+    assert_int_equal(ps_shm_get(&s, MIB, &a), 0);
+    assert_int_equal(ps_shm_get(&s, 400 * MIB, &b), 0);
+    assert_int_equal(seen.made, 2);
+    ps_shm_put(&s, b);
+    assert_int_equal(seen.gone, 0);
+    ps_shm_put(&s, a);
+    assert_int_equal(seen.gone, 1);
+    ps_shm_fini(&s);
+}
+
+static void find_knows_what_is_whose(void **state)
+{
+    struct ps_shm s;
+    struct seen seen;
+    struct ps_shm_block *a;
+    struct ps_shm_block *b;
+    uint8_t *data;
+    int elsewhere = 0;
+
+    (void)state;
+    init(&s, &seen);
+    assert_int_equal(ps_shm_get(&s, 1000, &a), 0);
+    assert_int_equal(ps_shm_get(&s, 20 * MIB, &b), 0);
+    data = ps_shm_data(a);
+    assert_ptr_equal(ps_shm_find(&s, data, 1000), a);
+    assert_ptr_equal(ps_shm_find(&s, data + 500, 500), a);
+    assert_null(ps_shm_find(&s, data + 500, 600));
+    assert_null(ps_shm_find(&s, data + 1024, 1)); /* Free. */
+    assert_null(ps_shm_find(&s, data, SIZE_MAX));
+    assert_null(ps_shm_find(&s, &elsewhere, 4));
+    assert_ptr_equal(ps_shm_find(&s, ps_shm_data(b), 20 * MIB), b);
+    ps_shm_put(&s, a);
+    assert_null(ps_shm_find(&s, data, 1));
+    ps_shm_fini(&s);
+}
+
+static void an_arena_nobody_wants_is_undone(void **state)
+{
+    struct ps_shm s;
+    struct seen seen;
+    struct ps_shm_block *b;
+
+    (void)state;
+    init(&s, &seen);
+    seen.refuse = 1;
+    assert_int_equal(ps_shm_get(&s, 100, &b), PS_E_CLOSED);
+    assert_int_equal(s.count, 0);
+    assert_int_equal(ps_shm_get(&s, 100, &b), 0);
+    assert_int_equal(ps_shm_get(&s, SIZE_MAX, &b), PS_E_TOOBIG);
+    ps_shm_fini(&s);
+}
+
+/* Random gets and puts; each piece is filled with its own byte and must still
+ * hold it when it is freed. */
+static void pieces_never_overlap(void **state)
+{
+    enum { LIVE = 200, STEPS = 20000 };
+    struct ps_shm s;
+    struct seen seen;
+    struct ps_shm_block *live[LIVE] = {NULL};
+    size_t size[LIVE] = {0};
+    struct ps_rng rng;
+
+    (void)state;
+    init(&s, &seen);
+    ps_rng_init(&rng, 7);
+    for (int step = 0; step < STEPS; step++) {
+        size_t i = ps_rng_below(&rng, LIVE);
+
+        if (live[i] == NULL) {
+            size[i] = 1 + ps_rng_below(&rng, 30000);
+            assert_int_equal(ps_shm_get(&s, size[i], &live[i]), 0);
+            memset(ps_shm_data(live[i]), (int)i, size[i]);
+        } else {
+            const uint8_t *data = ps_shm_data(live[i]);
+
+            for (size_t j = 0; j < size[i]; j += 61) {
+                assert_int_equal(data[j], i);
+            }
+            assert_int_equal(data[size[i] - 1], i);
+            ps_shm_put(&s, live[i]);
+            live[i] = NULL;
+        }
+    }
+    assert_int_equal(seen.made, 1);
+    ps_shm_fini(&s);
+}
+
+static void foreign_memory_is_checked(void **state)
+{
+    int fd = memfd_create("x", MFD_ALLOW_SEALING);
+    int ends[2];
+    const void *data = NULL;
+
+    (void)state;
+    assert_int_equal(ftruncate(fd, 8192), 0);
+    assert_int_equal(ps_shm_map_foreign(fd, 8192, &data), PS_E_PROTO);
+    assert_int_equal(fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK), 0);
+    assert_int_equal(ps_shm_map_foreign(fd, 4096, &data), PS_E_PROTO);
+    assert_int_equal(ps_shm_map_foreign(fd, 0, &data), PS_E_PROTO);
+    assert_int_equal(ps_shm_map_foreign(fd, 8192, &data), 0);
+    assert_int_equal(((const uint8_t *)data)[8191], 0);
+    ps_shm_unmap_foreign(data, 8192);
+    assert_int_equal(pipe(ends), 0);
+    assert_int_equal(ps_shm_map_foreign(ends[0], 8192, &data), PS_E_PROTO);
+    close(ends[0]);
+    close(ends[1]);
+    close(fd);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(thousands_of_small_arrays_need_one_descriptor),
+        cmocka_unit_test(large_arrays_need_few),
+        cmocka_unit_test(what_is_freed_is_used_again),
+        cmocka_unit_test(empty_arenas_go_but_one),
+        cmocka_unit_test(find_knows_what_is_whose),
+        cmocka_unit_test(an_arena_nobody_wants_is_undone),
+        cmocka_unit_test(pieces_never_overlap),
+        cmocka_unit_test(foreign_memory_is_checked),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
