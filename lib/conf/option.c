@@ -513,6 +513,23 @@ static bool check_pair(const char *item, struct ps_str *why)
     return false;
 }
 
+/* The file cannot repeat a key, a list with commas can. */
+static bool check_repeats(const struct ps_option_slot *s, struct ps_str *why)
+{
+    for (size_t i = 0; i < s->item_count; i++) {
+        int len = (int)strcspn(s->items[i], "=") + 1;
+
+        for (size_t j = 0; j < i; j++) {
+            if (strncmp(s->items[i], s->items[j], (size_t)len) == 0) {
+                ps_str_addf(why, "%.*s stands there twice; keep one of them",
+                            len - 1, s->items[i]);
+                return false;
+            }
+        }
+    }
+    return true;
+}
+
 static bool convert_list(struct ps_option_slot *s, void *member,
                          struct ps_str *why)
 {
@@ -529,6 +546,10 @@ static bool convert_list(struct ps_option_slot *s, void *member,
         if (!ps_value_check_text(s->row, s->items[i], why)) {
             return false;
         }
+    }
+    if (s->row->pairs && s->from != PS_OPTION_FROM_FILE &&
+        !check_repeats(s, why)) {
+        return false;
     }
     memcpy(member, &list, sizeof(list));
     return true;
