@@ -314,6 +314,7 @@ struct peer_call {
     int rc;
     struct psc_client *client;
     char err[PSC_TEXT_MAX];
+    char path[108];
     struct psc_options options;
     const char *name;
     uint32_t dtype;
@@ -336,7 +337,8 @@ static inline void peer_open_begin(struct peer *p, struct peer_call *call,
 {
     memset(call, 0, sizeof(*call));
     psc_options_init(&call->options, sizeof(call->options));
-    call->options.socket = p->path;
+    memcpy(call->path, p->path, sizeof(call->path));
+    call->options.socket = call->path;
     call->options.job = "test";
     call->options.num_workers = 4;
     call->options.rank = 2;
