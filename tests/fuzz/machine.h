@@ -1,0 +1,20 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Bytes become the life of a machine: connections come and go, messages with
+ * any content arrive in any order, computations end late, time passes. What is
+ * checked is that nothing aborts, leaks or grows without bound, whatever peers
+ * say. Messages are made from the shapes of proto/shape.h, so a new message or
+ * field is fuzzed from the day it exists. */
+#pragma once
+
+#include "core/machine.h"
+
+struct fuzz_setup {
+    struct ps_machine machine;
+    enum ps_role role;           /* Of the machine. */
+    enum ps_conn_kind accepts;   /* What strangers come as. */
+    struct ps_pool *pools[2];    /* Must be empty at the end. */
+    void (*destroy)(void *self); /* Frees the machine. */
+};
+
+void fuzz_machine(const struct fuzz_setup *setup, const uint8_t *data,
+                  size_t size);
