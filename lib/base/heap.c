@@ -79,7 +79,7 @@ void ps_heap_push(struct ps_heap *h, struct ps_heap_item *item, uint64_t key)
     assert(item->index == 0);
     if (h->count == h->capacity) {
         h->capacity = h->capacity == 0 ? 16 : h->capacity * 2;
-        h->items = ps_realloc(h->items, h->capacity * sizeof(h->items[0]));
+        h->items = ps_realloc(h->items, h->capacity * sizeof(void *));
     }
     item->key = key;
     item->order = h->next_order++;

@@ -589,6 +589,8 @@ static void convert(struct loader *l, struct ps_option_slot *s, void *values)
     struct ps_str why;
     bool ok;
 
+    /* Only a list can be without a text. */
+    assert(s->row->type == PS_OPTION_LIST || s->items != NULL);
     ps_str_init(&why, data, sizeof(data));
     if (s->row->type == PS_OPTION_LIST) {
         ok = convert_list(s, member, &why);

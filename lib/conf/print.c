@@ -322,7 +322,7 @@ static void add_facts(const struct ps_option *row, struct ps_str *s)
 
     ps_value_describe(row, s);
     if (s->data[from] >= 'a' && s->data[from] <= 'z' &&
-        row->type != PS_OPTION_ENUM && row->type != PS_OPTION_BOOL) {
+        row->type != PS_OPTION_ENUM) {
         s->data[from] = (char)(s->data[from] - 'a' + 'A');
     } else {
         char rest[TEXT_MAX];
@@ -365,8 +365,9 @@ void ps_option_set_print_defaults(const struct ps_option_set *set, FILE *out)
                      .close = yaml_close};
 
     fprintf(out,
+            "# SPDX-License-Identifier: Apache-2.0\n"
             "# Configuration of %s. What is commented out shows the default; "
-            "remove the '#'\n# directly before a name to change it.\n",
+            "remove the\n# '#' directly before a name to change it.\n",
             set->program);
     walk_section(&w, "", 0);
 }

@@ -45,7 +45,7 @@ static void drain_and_compare(struct ps_heap *h, struct thing *things)
             sorted[count++] = &things[i];
         }
     }
-    qsort(sorted, count, sizeof(sorted[0]), compare);
+    qsort(sorted, count, sizeof(void *), compare);
     assert_int_equal(h->count, count);
     for (size_t i = 0; i < count; i++) {
         assert_ptr_equal(ps_heap_peek(h), &sorted[i]->item);

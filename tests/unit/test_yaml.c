@@ -215,7 +215,7 @@ static void keys_are_words(void **state)
                  "f.yaml:1:1: '<<' cannot be a key; use up to 64 letters, "
                  "digits, '_' and '-'\n");
     memset(yaml, 'k', 65);
-    strcpy(yaml + 65, ": 1\n");
+    snprintf(yaml + 65, sizeof(yaml) - 65, ": 1\n");
     expect_error(yaml, "f.yaml:1:1: 'kkkkkkkkkkkkkkkk...' cannot be a key; "
                        "use up to 64 letters, digits, '_' and '-'\n");
 }
@@ -243,8 +243,11 @@ static char *repeat(const char *unit, size_t count, size_t *ret_len)
     char *text = malloc(count * len + 1);
 
     for (size_t i = 0; i < count; i++) {
-        memcpy(text + i * len, unit, len);
+        for (size_t j = 0; j < len; j++) {
+            text[i * len + j] = unit[j];
+        }
     }
+    text[count * len] = '\0';
     *ret_len = count * len;
     return text;
 }
@@ -322,7 +325,9 @@ static void size_and_count_have_limits(void **state)
     free(text);
 
     text = repeat("x,", 20000, &len);
-    memcpy(text, "a: [", 4);
+    text[1] = ':'; /* "x: [x,x,...]" */
+    text[2] = ' ';
+    text[3] = '[';
     text[len - 1] = ']';
     start();
     assert_int_equal(ps_yaml_parse("f.yaml", text, len, &y, &report),
