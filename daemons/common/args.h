@@ -1,0 +1,38 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The command line that all daemons share. */
+#pragma once
+
+#include <stdbool.h>
+#include <stddef.h>
+
+enum ps_print {
+    PS_PRINT_NOTHING,
+    PS_PRINT_EFFECTIVE,
+    PS_PRINT_DEFAULTS,
+    PS_PRINT_SCHEMA,
+};
+
+struct ps_args {
+    const char *config; /* NULL: the default path. */
+    char **overrides;   /* "path=value"; own. */
+    size_t override_count;
+    bool check;
+    enum ps_print print;
+    int ready_fd; /* -1: none. */
+    const char *port_file;
+    bool help;
+    bool version;
+};
+
+struct ps_args_options {
+    const char *program;
+    bool dials;   /* Knows --sched. */
+    bool listens; /* Knows --port-file. */
+};
+
+/* False: wrong usage, already told on standard error. */
+bool ps_args_parse(const struct ps_args_options *opt, int argc, char **argv,
+                   struct ps_args *ret_args);
+void ps_args_fini(struct ps_args *a);
+void ps_args_help(const struct ps_args_options *opt, const char *summary,
+                  const char *default_config);

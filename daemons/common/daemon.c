@@ -1,0 +1,827 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Begin: arguments, options, log, sockets, machine, driver; then the service
+ * manager and whoever waits for the port are told. End: the machine is told,
+ * what is in progress may finish for a while, connections get their last
+ * bytes, and everything goes in the reverse order. Whatever fails at the
+ * beginning ends the process with a sentence and the exit code for it. */
+#include "common/daemon.h"
+
+#include "base/alloc.h"
+#include "base/log.h"
+#include "common/args.h"
+#include "common/driver.h"
+#include "common/logsink.h"
+#include "common/notify.h"
+#include "net/addr.h"
+#include "net/listen.h"
+#include "net/local.h"
+#include "net/loop.h"
+#include "net/worker.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <msgpack.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+#include <uv.h>
+
+#define REPORT_MAX (64u * 1024u)
+
+struct daemon {
+    const struct ps_daemon_spec *spec;
+    struct ps_args args;
+    void *values;
+    struct ps_options *options; /* What `values` points into. */
+    struct ps_options *reloaded;
+    struct ps_daemon_facts facts;
+    struct ps_loop *loop;
+    struct ps_worker *worker;
+    struct ps_driver *driver;
+    struct ps_listener *listener;
+    struct ps_listener *local;
+    int listen_fd;
+    uint16_t listen_port;
+    int local_fd;
+    const char *local_path; /* Ours: removed at the end. */
+    void *app;
+    struct ps_loop_timer watchdog;
+    struct ps_loop_timer grace;
+    ps_time grace_time;
+    bool serving; /* Told that it is. */
+    bool stopping;
+    int exit_code;
+};
+
+/* Kept outside of any function so that one memory holds every report. */
+static char report_text[REPORT_MAX];
+
+static const struct ps_common_options *common(const struct daemon *d)
+{
+    return (const void *)((const char *)d->values + d->spec->common);
+}
+
+static const struct ps_listen_options *listening(const struct daemon *d)
+{
+    return d->spec->listen == PS_DAEMON_NONE
+               ? NULL
+               : (const void *)((const char *)d->values + d->spec->listen);
+}
+
+static const struct ps_scheduler_options *scheduler(const struct daemon *d)
+{
+    return d->spec->scheduler == PS_DAEMON_NONE
+               ? NULL
+               : (const void *)((const char *)d->values + d->spec->scheduler);
+}
+
+static int exit_code(int rc)
+{
+    switch (rc) {
+    case PS_E_INVAL:
+    case PS_E_CONFIG:
+        return PS_EXIT_CONFIG;
+    case PS_E_PERM:
+        return PS_EXIT_NOPERM;
+    case PS_E_EXIST:
+    case PS_E_NOENT:
+        return PS_EXIT_CANTCREAT;
+    case PS_E_AGAIN:
+    case PS_E_FULL:
+    case PS_E_VERSION:
+        return PS_EXIT_TEMPFAIL;
+    case PS_E_UNREACH:
+    case PS_E_TIMEOUT:
+        return PS_EXIT_UNAVAILABLE;
+    default:
+        return PS_EXIT_FAILURE;
+    }
+}
+
+/* ------------------------------------------------------------- options */
+
+static void default_config(const struct daemon *d, char *out, size_t cap)
+{
+    snprintf(out, cap, "%s/pskv/%s.yaml", PS_SYSCONFDIR,
+             d->spec->options->program);
+}
+
+/* Off loopback anybody who reaches the port is believed: that takes a word. */
+static bool check_listen(const struct daemon *d, const struct ps_options *o,
+                         struct ps_str *report)
+{
+    const struct ps_listen_options *l = listening(d);
+
+    if (l == NULL || l->insecure || strcmp(l->address, "localhost") == 0 ||
+        ps_addr_kind(l->address) == PS_ADDR_LOOPBACK) {
+        return true;
+    }
+    ps_options_where(o, "listen.address", report);
+    ps_str_addf(report,
+                ": listen.address: %s can be reached from other hosts, and "
+                "connections are not encrypted; listen on 127.0.0.1, or set "
+                "security.insecure to true\n",
+                l->address);
+    return false;
+}
+
+static uint64_t memory_size(void)
+{
+    long pages = sysconf(_SC_PHYS_PAGES);
+    long size = sysconf(_SC_PAGESIZE);
+
+    return pages > 0 && size > 0 ? (uint64_t)pages * (uint64_t)size : 0;
+}
+
+/* Into `values`; the report says what is wrong, or warns. */
+static int load(const struct daemon *d, const struct ps_options *previous,
+                void *values, struct ps_options **ret_options,
+                struct ps_str *report)
+{
+    char path[512];
+    struct ps_option_input in = {
+        .file = d->args.config,
+        .overrides = (const char *const *)d->args.overrides,
+        .override_count = d->args.override_count,
+        .env = environ,
+        .memory = memory_size(),
+        .previous = previous,
+    };
+
+    if (in.file == NULL) {
+        default_config(d, path, sizeof(path));
+        in.file = path;
+        in.file_optional = true;
+    }
+    return ps_options_load(d->spec->options, &in, values, ret_options,
+                           report);
+}
+
+static int load_first(struct daemon *d)
+{
+    struct ps_str report;
+    bool good;
+    int rc;
+
+    ps_str_init(&report, report_text, sizeof(report_text));
+    d->values = ps_calloc(1, d->spec->values_size);
+    rc = load(d, NULL, d->values, &d->options, &report);
+    if (rc == 0) {
+        good = check_listen(d, d->options, &report);
+        if (d->spec->check != NULL) {
+            good = d->spec->check(d->values, d->options, &report) && good;
+        }
+        rc = good ? 0 : PS_E_CONFIG;
+    }
+    fputs(report_text, stderr);
+    d->grace_time = rc == 0 ? common(d)->grace : 0;
+    return rc == 0 ? PS_EXIT_OK : PS_EXIT_CONFIG;
+}
+
+static void log_changed(void *ctx, const struct ps_option *row)
+{
+    const struct daemon *d = ctx;
+    char text[256];
+    struct ps_str s;
+
+    ps_str_init(&s, text, sizeof(text));
+    ps_options_text(d->reloaded, row->path, &s);
+    ps_log(PS_LOG_NOTICE, "option changed %s=%s", row->path, text);
+}
+
+static void log_report(enum ps_log_level level)
+{
+    char *rest = report_text;
+
+    for (char *line; (line = strsep(&rest, "\n")) != NULL;) {
+        if (line[0] != '\0') {
+            ps_log(level, "%s", line);
+        }
+    }
+}
+
+/* Values that can change; everything else stays as it was at the start. */
+static void reload(struct daemon *d)
+{
+    struct ps_options *now = NULL;
+    struct ps_options *before =
+        d->reloaded != NULL ? d->reloaded : d->options;
+    void *values = ps_calloc(1, d->spec->values_size);
+    struct timespec mono;
+    struct ps_str report;
+
+    clock_gettime(CLOCK_MONOTONIC, &mono);
+    ps_notify("RELOADING=1\nMONOTONIC_USEC=%" PRIu64,
+              (uint64_t)mono.tv_sec * 1000000u +
+                  (uint64_t)mono.tv_nsec / 1000u);
+    ps_str_init(&report, report_text, sizeof(report_text));
+    if (load(d, before, values, &now, &report) == 0) {
+        const struct ps_common_options *c =
+            (const void *)((const char *)values + d->spec->common);
+
+        log_report(PS_LOG_WARNING);
+        d->reloaded = now;
+        ps_options_compare(before, now, log_changed, d);
+        ps_log_level_set((enum ps_log_level)c->log_level);
+        d->grace_time = c->grace;
+        if (before != d->options) {
+            ps_options_free(before);
+        }
+        ps_log(PS_LOG_NOTICE, "options reloaded");
+    } else {
+        log_report(PS_LOG_ERROR);
+        ps_log(PS_LOG_ERROR, "options not reloaded, the old ones stay");
+    }
+    ps_free(values);
+    ps_notify("READY=1");
+}
+
+/* --------------------------------------------------------------- begin */
+
+static void print_version(const struct ps_daemon_spec *spec)
+{
+    printf("%s %s\n", spec->options->program, PS_VERSION);
+    printf("protocol %u, speaks %u and later\n", PS_PROTOCOL,
+           PS_PROTOCOL_LEAST);
+    printf("libuv %s\n", uv_version_string());
+    printf("msgpack %s\n", msgpack_version());
+    printf("kernel %s\n", ps_kernel_variant());
+    printf("tls none\n");
+}
+
+static int complain(const struct daemon *d, const char *what,
+                    const char *name, int rc)
+{
+    ps_log(PS_LOG_ERROR, "%s %s: %s", what, name, ps_strerror(rc));
+    (void)d;
+    return exit_code(rc);
+}
+
+/* As many descriptors as we may have: each agent is at least one. */
+static void raise_nofile(const struct daemon *d)
+{
+    struct rlimit lim;
+    uint64_t wanted = common(d)->connections + 64;
+
+    if (getrlimit(RLIMIT_NOFILE, &lim) != 0) {
+        return;
+    }
+    lim.rlim_cur = lim.rlim_max;
+    (void)setrlimit(RLIMIT_NOFILE, &lim);
+    if (listening(d) != NULL && lim.rlim_max < wanted) {
+        ps_log(PS_LOG_WARNING,
+               "descriptors limit %" PRIu64 " less than limits.connections "
+               "needs %" PRIu64 "; raise LimitNOFILE",
+               (uint64_t)lim.rlim_max, wanted);
+    }
+}
+
+static int open_sockets(struct daemon *d)
+{
+    const struct ps_listen_options *l = listening(d);
+    int rc;
+
+    if (l != NULL) {
+        char where[PS_ADDRESS_MAX + 1];
+
+        rc = ps_listen_tcp(l->address, (uint16_t)l->port, l->backlog,
+                           &d->listen_fd, &d->listen_port);
+        (void)ps_addr_format(l->address, (uint16_t)l->port, where,
+                             sizeof(where));
+        if (rc != 0) {
+            return complain(d, "cannot listen on", where, rc);
+        }
+    }
+    if (d->spec->socket != NULL) {
+        unsigned mode;
+        uint32_t max;
+        const char *path = d->spec->socket(d->values, &mode, &max);
+
+        rc = ps_local_listen(path, mode, (int)max, &d->local_fd);
+        if (rc != 0) {
+            return complain(d, "cannot listen on", path, rc);
+        }
+        d->local_path = path;
+    }
+    return PS_EXIT_OK;
+}
+
+static uint64_t draw(void)
+{
+    uint64_t n = 0;
+
+    while (n == 0) {
+        if (getrandom(&n, sizeof(n), 0) != (ssize_t)sizeof(n)) {
+            n = 0;
+        }
+    }
+    return n;
+}
+
+static uint32_t hash_text(const char *text)
+{
+    uint32_t h = 2166136261u; /* FNV-1a */
+
+    for (; *text != '\0'; text++) {
+        h = (h ^ (uint8_t)*text) * 16777619u;
+    }
+    return h;
+}
+
+/* A name that stays the same over restarts and differs between daemons of one
+ * host: the port, or where the socket is, tells them apart. */
+static void make_name(struct daemon *d)
+{
+    struct ps_daemon_facts *f = &d->facts;
+
+    if (common(d)->node[0] != '\0') {
+        ps_str_copy(f->name, sizeof(f->name), common(d)->node);
+    } else if (listening(d) != NULL) {
+        snprintf(f->name, sizeof(f->name), "%.50s-%u", f->host,
+                 (unsigned)d->listen_port);
+    } else {
+        snprintf(f->name, sizeof(f->name), "%.50s-%08x", f->host,
+                 (unsigned)hash_text(d->local_path));
+    }
+}
+
+static int make_addresses(struct daemon *d)
+{
+    const struct ps_scheduler_options *s = scheduler(d);
+    const struct ps_listen_options *l = listening(d);
+    struct ps_daemon_facts *f = &d->facts;
+    char host[PS_ADDRESS_MAX + 1];
+
+    if (s != NULL && !ps_addr_format(s->address, (uint16_t)s->port,
+                                     f->scheduler, sizeof(f->scheduler))) {
+        return complain(d, "scheduler.address", s->address, PS_E_TOOBIG);
+    }
+    if (l == NULL || d->spec->advertise == NULL) {
+        return PS_EXIT_OK;
+    }
+    ps_str_copy(host, sizeof(host), d->spec->advertise(d->values));
+    if (host[0] == '\0') {
+        ps_str_copy(host, sizeof(host),
+                    strcmp(l->address, "localhost") == 0 ? "127.0.0.1"
+                                                         : l->address);
+    }
+    if (ps_addr_kind(host) == PS_ADDR_ANY) {
+        struct ps_addr peer;
+        int rc = ps_addr_parse(f->scheduler, &peer);
+
+        if (rc == 0) {
+            rc = ps_addr_local_for(&peer, host, sizeof(host));
+        }
+        if (rc != 0) {
+            ps_log(PS_LOG_ERROR,
+                   "no address to advertise: there is no way to %s; set "
+                   "advertise.address",
+                   f->scheduler);
+            return PS_EXIT_CONFIG;
+        }
+    }
+    if (!ps_addr_format(host, d->listen_port, f->address,
+                        sizeof(f->address))) {
+        return complain(d, "advertise.address", host, PS_E_TOOBIG);
+    }
+    return PS_EXIT_OK;
+}
+
+static int make_facts(struct daemon *d)
+{
+    const struct ps_common_options *c = common(d);
+    struct ps_daemon_facts *f = &d->facts;
+    struct timespec wall;
+
+    if (gethostname(f->host, sizeof(f->host)) != 0 || f->host[0] == '\0') {
+        ps_str_copy(f->host, sizeof(f->host), "localhost");
+    }
+    f->host[sizeof(f->host) - 1] = '\0';
+    make_name(d);
+    ps_str_copy(f->cluster, sizeof(f->cluster), c->cluster);
+    clock_gettime(CLOCK_REALTIME, &wall);
+    f->wall_ns =
+        (uint64_t)wall.tv_sec * 1000000000u + (uint64_t)wall.tv_nsec;
+    f->instance = draw();
+    f->seed = draw();
+    f->now = ps_loop_now(d->loop);
+    f->link = (struct ps_link_options){.resend_timeout = c->resend_timeout,
+                                       .resend_max = c->resend_max};
+    ps_logsink_set_node(f->name);
+    return make_addresses(d);
+}
+
+static void accepted(void *ctx, int fd)
+{
+    struct daemon *d = ctx;
+
+    ps_driver_accept(d->driver, fd);
+}
+
+static void accepted_local(void *ctx, int fd)
+{
+    struct daemon *d = ctx;
+
+    ps_driver_accept_local(d->driver, fd);
+}
+
+/* Whole or not at all: who reads it may look at any moment. */
+static int write_port_file(const struct daemon *d)
+{
+    char temp[4096];
+    FILE *f;
+    bool good;
+
+    if (d->args.port_file == NULL) {
+        return PS_EXIT_OK;
+    }
+    snprintf(temp, sizeof(temp), "%s.new", d->args.port_file);
+    f = fopen(temp, "we");
+    good = f != NULL;
+    if (good) {
+        good = fprintf(f, "%u\n", (unsigned)d->listen_port) > 0;
+        good = fclose(f) == 0 && good;
+        good = good && rename(temp, d->args.port_file) == 0;
+    }
+    if (!good) {
+        ps_log(PS_LOG_ERROR, "cannot write %s: %s", d->args.port_file,
+               strerror(errno));
+        return PS_EXIT_CANTCREAT;
+    }
+    return PS_EXIT_OK;
+}
+
+/* ----------------------------------------------------------------- end */
+
+static void closed(void *ctx)
+{
+    struct daemon *d = ctx;
+
+    ps_loop_stop(d->loop);
+}
+
+static void close_now(struct daemon *d)
+{
+    ps_loop_timer_set(d->loop, &d->grace, PS_TIME_NEVER);
+    ps_driver_close(d->driver, closed);
+}
+
+static void grace_over(struct ps_loop_timer *t)
+{
+    struct daemon *d = PS_CONTAINER(t, struct daemon, grace);
+
+    ps_log(PS_LOG_WARNING,
+           "shutdown.grace is over, %" PRIu64 " things in progress are left",
+           d->spec->residue(d->app));
+    close_now(d);
+}
+
+static void stop(void *ctx, int signum)
+{
+    struct daemon *d = ctx;
+
+    if (d->stopping) {
+        ps_log(PS_LOG_NOTICE, "stopping at once signal %d", signum);
+        close_now(d);
+        return;
+    }
+    d->stopping = true;
+    ps_log(PS_LOG_NOTICE, "stopping signal %d", signum);
+    ps_notify("STOPPING=1");
+    ps_driver_shutdown(d->driver);
+    ps_loop_timer_set(d->loop, &d->grace,
+                      ps_time_add(ps_loop_now(d->loop), d->grace_time));
+}
+
+static void hang_up(void *ctx, int signum)
+{
+    (void)signum;
+    reload(ctx);
+}
+
+static void dump(void *ctx, int signum)
+{
+    const struct daemon *d = ctx;
+    struct ps_driver_stats s;
+
+    (void)signum;
+    ps_driver_stats(d->driver, &s);
+    ps_log(PS_LOG_NOTICE,
+           "state %s name %s connections %u strangers %u paused %u "
+           "computing %u queued %" PRIu64 " in %" PRIu64 " out %" PRIu64
+           " copied %" PRIu64 " reads %" PRIu64 " writes %" PRIu64
+           " refused %" PRIu64 " allocations %zu",
+           d->spec->options->program, d->facts.name, s.connections,
+           s.strangers, s.paused, s.computing, s.queued, s.bytes_in,
+           s.bytes_out, s.copied, s.reads, s.writes, s.refused,
+           ps_alloc_live());
+    d->spec->dump(d->app);
+    ps_driver_dump(d->driver);
+}
+
+static void failed(void *ctx, int rc)
+{
+    struct daemon *d = ctx;
+
+    ps_log(PS_LOG_ERROR, "cannot go on: %s", ps_strerror(rc));
+    d->exit_code = exit_code(rc);
+    close_now(d);
+}
+
+static void serving(struct daemon *d)
+{
+    d->serving = true;
+    ps_log(PS_LOG_NOTICE, "serving name %s%s%s", d->facts.name,
+           d->facts.address[0] != '\0' ? " address " : "",
+           d->facts.address);
+    ps_notify("STATUS=serving");
+    if (d->args.ready_fd >= 0) {
+        ssize_t n = write(d->args.ready_fd, "\n", 1);
+
+        (void)n; /* Nobody waits any more. */
+        close(d->args.ready_fd);
+        d->args.ready_fd = -1;
+    }
+}
+
+static void settled(void *ctx)
+{
+    struct daemon *d = ctx;
+
+    if (!d->serving &&
+        (d->spec->ready == NULL || d->spec->ready(d->app))) {
+        serving(d);
+    }
+    if (d->stopping && d->spec->residue(d->app) == 0 &&
+        ps_driver_is_quiet(d->driver)) {
+        close_now(d);
+    }
+}
+
+static void feed_watchdog(struct ps_loop_timer *t)
+{
+    struct daemon *d = PS_CONTAINER(t, struct daemon, watchdog);
+
+    ps_notify("WATCHDOG=1");
+    ps_loop_timer_set(d->loop, t,
+                      ps_time_add(ps_loop_now(d->loop),
+                                  ps_notify_watchdog()));
+}
+
+/* ---------------------------------------------------------------- main */
+
+static int catch_signals(struct daemon *d)
+{
+    const struct {
+        int signum;
+        ps_loop_signal_cb cb;
+    } signals[] = {
+        {SIGTERM, stop}, {SIGINT, stop}, {SIGHUP, hang_up}, {SIGUSR1, dump}};
+
+    (void)signal(SIGPIPE, SIG_IGN);
+    for (size_t i = 0; i < sizeof(signals) / sizeof(signals[0]); i++) {
+        int rc = ps_loop_signal(d->loop, signals[i].signum, signals[i].cb, d);
+
+        if (rc != 0) {
+            return rc;
+        }
+    }
+    return 0;
+}
+
+static int make_worker(struct daemon *d)
+{
+    struct ps_worker_options opt = {.loop = d->loop};
+
+    if (d->spec->threads == NULL) {
+        return 0;
+    }
+    opt.threads = d->spec->threads(d->values);
+    return ps_worker_new(&opt, &d->worker);
+}
+
+static void make_driver(struct daemon *d)
+{
+    const struct ps_common_options *c = common(d);
+    struct ps_driver_options opt = {
+        .loop = d->loop,
+        .worker = d->worker,
+        .arenas =
+            d->spec->arenas == NULL ? NULL : d->spec->arenas(d->app),
+        .machine = d->spec->machine(d->app),
+        .self = d->spec->self,
+        .scheduler =
+            d->facts.scheduler[0] != '\0' ? d->facts.scheduler : NULL,
+        .limits = {.greet = c->greeting,
+                   .header = c->header,
+                   .stall = c->stall,
+                   .output_max = c->output},
+        .receive_buffer = (uint32_t)c->receive_buffer,
+        .send_buffer = (uint32_t)c->send_buffer,
+        .connections_max = (uint32_t)c->connections,
+        .strangers_max = (uint32_t)c->strangers,
+        .failed = failed,
+        .settled = settled,
+        .ctx = d,
+    };
+
+    if (d->spec->socket != NULL) {
+        unsigned mode;
+
+        (void)d->spec->socket(d->values, &mode, &opt.local_max);
+    }
+    d->driver = ps_driver_new(&opt);
+}
+
+static int listen_all(struct daemon *d)
+{
+    int rc = 0;
+
+    if (d->listen_fd >= 0) {
+        rc = ps_listener_open(d->loop, d->listen_fd, accepted, d,
+                              &d->listener);
+        d->listen_fd = rc == 0 ? -1 : d->listen_fd;
+    }
+    if (rc == 0 && d->local_fd >= 0) {
+        rc = ps_listener_open(d->loop, d->local_fd, accepted_local, d,
+                              &d->local);
+        d->local_fd = rc == 0 ? -1 : d->local_fd;
+    }
+    return rc;
+}
+
+static int begin(struct daemon *d)
+{
+    int rc = ps_loop_new(&d->loop);
+
+    if (rc == 0) {
+        rc = catch_signals(d);
+    }
+    if (rc != 0) {
+        return complain(d, "cannot start", "the event loop", rc);
+    }
+    int code = open_sockets(d);
+
+    if (code == PS_EXIT_OK) {
+        code = make_facts(d);
+    }
+    if (code != PS_EXIT_OK) {
+        return code;
+    }
+    rc = make_worker(d);
+    if (rc != 0) {
+        return complain(d, "cannot start", "compute threads", rc);
+    }
+    rc = d->spec->open(d->values, &d->facts, &d->app);
+    if (rc != 0) {
+        return complain(d, "cannot start", d->spec->options->program, rc);
+    }
+    make_driver(d);
+    rc = listen_all(d);
+    if (rc != 0) {
+        return complain(d, "cannot", "accept connections", rc);
+    }
+    return write_port_file(d);
+}
+
+static void warn_insecure(const struct daemon *d)
+{
+    const struct ps_listen_options *l = listening(d);
+
+    if (l != NULL && l->insecure) {
+        ps_log(PS_LOG_WARNING,
+               "security.insecure: connections on %s are not encrypted, and "
+               "whoever reaches the port is believed",
+               l->address);
+    }
+}
+
+static void run(struct daemon *d)
+{
+    warn_insecure(d);
+    ps_log(PS_LOG_NOTICE, "started name %s cluster %s%s%s%s%s",
+           d->facts.name, d->facts.cluster,
+           d->facts.scheduler[0] != '\0' ? " scheduler " : "",
+           d->facts.scheduler, d->local_path != NULL ? " socket " : "",
+           d->local_path != NULL ? d->local_path : "");
+    ps_notify("READY=1\nSTATUS=%s", d->spec->ready == NULL
+                                        ? "serving"
+                                        : "waiting for the scheduler");
+    d->grace.due = grace_over;
+    d->watchdog.due = feed_watchdog;
+    if (ps_notify_watchdog() != PS_TIME_NEVER) {
+        feed_watchdog(&d->watchdog);
+    }
+    ps_loop_run(d->loop);
+    ps_loop_timer_set(d->loop, &d->watchdog, PS_TIME_NEVER);
+}
+
+static void finish(struct daemon *d)
+{
+    ps_listener_close(d->listener);
+    ps_listener_close(d->local);
+    if (d->listen_fd >= 0) {
+        close(d->listen_fd);
+    }
+    if (d->local_fd >= 0) {
+        close(d->local_fd);
+    }
+    if (d->local_path != NULL) {
+        (void)unlink(d->local_path);
+    }
+    ps_worker_free(d->worker); /* Its jobs end through the driver. */
+    ps_driver_free(d->driver);
+    if (d->app != NULL) {
+        d->spec->close(d->app);
+    }
+    ps_loop_free(d->loop);
+}
+
+static int print_config(const struct daemon *d)
+{
+    switch (d->args.print) {
+    case PS_PRINT_DEFAULTS:
+        ps_option_set_print_defaults(d->spec->options, stdout);
+        break;
+    case PS_PRINT_SCHEMA:
+        ps_option_set_print_schema(d->spec->options, stdout);
+        break;
+    case PS_PRINT_EFFECTIVE:
+        ps_options_print(d->options, stdout);
+        break;
+    case PS_PRINT_NOTHING:
+        break;
+    }
+    return PS_EXIT_OK;
+}
+
+static int serve(struct daemon *d)
+{
+    const struct ps_common_options *c = common(d);
+
+    ps_logsink_open((enum ps_log_format)c->log_format,
+                    (enum ps_log_level)c->log_level,
+                    d->spec->options->program);
+    ps_notify_init();
+    raise_nofile(d);
+    d->exit_code = begin(d);
+    if (d->exit_code == PS_EXIT_OK) {
+        run(d);
+        ps_log(PS_LOG_NOTICE, "stopped");
+    }
+    finish(d);
+    return d->exit_code;
+}
+
+static int with_options(struct daemon *d)
+{
+    if (d->args.print == PS_PRINT_DEFAULTS ||
+        d->args.print == PS_PRINT_SCHEMA) {
+        return print_config(d); /* Whatever the file says. */
+    }
+    int code = load_first(d);
+
+    if (code != PS_EXIT_OK || d->args.check) {
+        return code;
+    }
+    return d->args.print != PS_PRINT_NOTHING ? print_config(d) : serve(d);
+}
+
+int ps_daemon_main(const struct ps_daemon_spec *spec, int argc, char **argv)
+{
+    struct daemon d = {.spec = spec, .listen_fd = -1, .local_fd = -1};
+    struct ps_args_options opt = {
+        .program = spec->options->program,
+        .dials = spec->scheduler != PS_DAEMON_NONE,
+        .listens = spec->listen != PS_DAEMON_NONE,
+    };
+    char path[512];
+    int code;
+
+    if (!ps_args_parse(&opt, argc, argv, &d.args)) {
+        return PS_EXIT_USAGE;
+    }
+    default_config(&d, path, sizeof(path));
+    if (d.args.help) {
+        ps_args_help(&opt, spec->summary, path);
+        code = PS_EXIT_OK;
+    } else if (d.args.version) {
+        print_version(spec);
+        code = PS_EXIT_OK;
+    } else {
+        code = with_options(&d);
+    }
+    ps_options_free(d.reloaded);
+    ps_options_free(d.options);
+    ps_free(d.values);
+    ps_args_fini(&d.args);
+    return code;
+}

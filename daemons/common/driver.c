@@ -1,0 +1,844 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The machine is stepped from the callbacks of the net, never from within a
+ * call to it, so effects can be carried out at once. What must not happen
+ * inside a step is put off to settle(), which runs before the loop waits:
+ * small jobs, deadlines that are due, writing (so that all that one turn
+ * produced goes out together), and asking again where there was no memory. */
+#include "common/driver.h"
+
+#include "base/alloc.h"
+#include "base/list.h"
+#include "base/map.h"
+#include "base/str.h"
+#include "net/addr.h"
+#include "net/arena.h"
+#include "net/dial.h"
+#include "net/local.h"
+#include "net/loop.h"
+#include "net/worker.h"
+
+#include <assert.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+/* Turns of settle() before sockets are looked at again. */
+#define ROUNDS_MAX 16
+/* For the last words of connections when the daemon ends. */
+#define CLOSE_GRACE PS_SECONDS(2)
+
+struct link_conn {
+    struct ps_driver *driver;
+    ps_conn_id id;
+    struct ps_conn *conn;
+    enum ps_conn_kind kind;
+    struct ps_list_node stranger; /* Until it has greeted. */
+    struct ps_list_node dirty;    /* Something was queued for it. */
+    struct ps_list_node paused;
+    struct ps_slice payload; /* Under way; own reference. */
+};
+
+struct dial {
+    struct ps_list_node node;
+    struct ps_driver *driver;
+    struct ps_dial *dial; /* NULL: it could not even start. */
+    uint64_t target;
+    uint32_t peer_roles;
+    int rc;
+};
+
+struct task {
+    struct ps_worker_task task;
+    struct ps_driver *driver;
+    struct ps_compute *compute;
+};
+
+struct ps_driver {
+    struct ps_driver_options opt;
+    struct ps_map *conns;
+    ps_conn_id last_id;
+    uint32_t local_count;
+    uint32_t stranger_count;
+    uint32_t paused_count;
+    uint32_t computing;
+    struct ps_list strangers; /* The oldest first. */
+    struct ps_list dirty;
+    struct ps_list paused;
+    struct ps_list dials;
+    struct ps_list failed_dials;
+    struct ps_effects fx;
+    struct ps_loop_timer tick;  /* Wakes the loop; settle() does the rest. */
+    struct ps_loop_timer grace; /* When closing. */
+    bool stepping;
+    bool stepped; /* Since paused connections were asked last. */
+    bool closing;
+    int failure;
+    void (*closed)(void *ctx);
+    ps_time refusal_told; /* When a refused connection was last logged. */
+    struct ps_driver_stats gone; /* Sums of connections that are no more. */
+};
+
+static void feed(struct ps_driver *d, struct ps_event *ev);
+static void start_dial(struct ps_driver *d, uint64_t target,
+                       const char *address);
+
+/* ------------------------------------------------------------- effects */
+
+static void parcel_done(void *ctx)
+{
+    ps_parcel_unref(ctx);
+}
+
+static void mark_dirty(struct link_conn *c)
+{
+    if (!ps_list_linked(&c->dirty)) {
+        ps_list_push_back(&c->driver->dirty, &c->dirty);
+    }
+}
+
+static void send_parcel(struct ps_driver *d, const struct ps_fx *fx)
+{
+    struct link_conn *c = ps_map_get(d->conns, fx->send.conn);
+    struct ps_parcel *p = fx->send.parcel;
+    struct ps_msg msg = *p->msg;
+    int fd = -1;
+    uint64_t size;
+
+    if (c == NULL || !ps_conn_is_open(c->conn)) {
+        return; /* The link sends it again on the next connection. */
+    }
+    msg.seq = fx->send.seq;
+    msg.ack = fx->send.ack;
+    if (msg.code == PS_MSG_L_ARENA) {
+        int rc = ps_arenas_fd(d->opt.arenas, msg.l_arena.arena, &fd, &size);
+
+        assert(rc == 0);
+        (void)rc;
+        msg.l_arena.size = size;
+    }
+    struct ps_conn_frame frame = {
+        .msg = &msg,
+        .slices = p->slice,
+        .slice_count = p->slice_count,
+        .pass_fd = fd,
+        .done = parcel_done,
+        .ctx = ps_parcel_ref(p),
+    };
+    int rc = ps_conn_send(c->conn, &frame);
+
+    if (rc != 0) {
+        ps_parcel_unref(p);
+        if (rc != PS_E_CLOSED && rc != PS_E_FULL) {
+            ps_log(PS_LOG_ERROR, "message not sent code %s reason %s",
+                   ps_msg_name(msg.code), ps_strerror(rc));
+        }
+        return;
+    }
+    if (msg.code == PS_MSG_WELCOME) {
+        ps_conn_set_protocol(c->conn, msg.welcome.protocol);
+    }
+    mark_dirty(c);
+}
+
+static void computed(struct ps_worker_task *task, int rc)
+{
+    struct task *t = PS_CONTAINER(task, struct task, task);
+    struct ps_driver *d = t->driver;
+    struct ps_compute *compute = t->compute;
+    struct ps_event ev = {.type = PS_EV_COMPUTED};
+
+    ps_free(t);
+    d->computing--;
+    ev.computed.token = compute->token;
+    ev.computed.rc = rc;
+    feed(d, &ev);
+    ps_compute_free(compute);
+}
+
+static void start_compute(struct ps_driver *d, struct ps_compute *c)
+{
+    struct task *t = ps_calloc(1, sizeof(*t));
+
+    assert(d->opt.worker != NULL);
+    t->driver = d;
+    t->compute = c;
+    t->task.job = &c->job;
+    t->task.done = computed;
+    d->computing++;
+    ps_worker_submit(d->opt.worker, &t->task);
+}
+
+static void hang_up(struct ps_driver *d, ps_conn_id id)
+{
+    struct link_conn *c = ps_map_get(d->conns, id);
+
+    if (c != NULL) {
+        ps_conn_finish(c->conn);
+    }
+}
+
+static void carry_out(struct ps_driver *d)
+{
+    for (uint32_t i = 0; i < d->fx.count; i++) {
+        struct ps_fx *fx = &d->fx.items[i];
+
+        switch (fx->type) {
+        case PS_FX_SEND:
+            send_parcel(d, fx);
+            break;
+        case PS_FX_DIAL:
+            start_dial(d, fx->dial.target, fx->dial.address);
+            break;
+        case PS_FX_HANGUP:
+            hang_up(d, fx->hangup.conn);
+            break;
+        case PS_FX_COMPUTE:
+            start_compute(d, fx->compute);
+            fx->compute = NULL; /* Ours now. */
+            break;
+        case PS_FX_NOTE:
+            ps_log(fx->note.level, "%s", fx->note.text);
+            break;
+        }
+    }
+    ps_effects_clear(&d->fx);
+}
+
+static void feed(struct ps_driver *d, struct ps_event *ev)
+{
+    int rc;
+
+    if (d->closing || d->failure != 0) {
+        return;
+    }
+    assert(!d->stepping);
+    d->stepping = true;
+    ev->now = ps_loop_now(d->opt.loop);
+    rc = d->opt.machine.ops->step(d->opt.machine.self, ev, &d->fx);
+    carry_out(d);
+    d->stepping = false;
+    d->stepped = true;
+    if (rc < 0) {
+        d->failure = rc;
+    }
+}
+
+/* --------------------------------------------------------- connections */
+
+static void forget_payload(struct link_conn *c)
+{
+    ps_buf_unref(c->payload.buf);
+    c->payload = (struct ps_slice){0};
+}
+
+static void greeted(struct link_conn *c)
+{
+    if (ps_list_linked(&c->stranger)) {
+        ps_list_remove(&c->stranger);
+        c->driver->stranger_count--;
+    }
+}
+
+static void resumed(struct link_conn *c)
+{
+    if (ps_list_linked(&c->paused)) {
+        ps_list_remove(&c->paused);
+        c->driver->paused_count--;
+    }
+}
+
+static int on_header(void *ctx, struct ps_conn *conn, const struct ps_msg *msg,
+                     uint64_t len, void **ret_dst)
+{
+    struct link_conn *c = ctx;
+    struct ps_driver *d = c->driver;
+    const struct ps_machine *m = &d->opt.machine;
+    int rc;
+
+    (void)conn;
+    if (d->closing || m->ops->payload == NULL) {
+        return PS_E_CANCELED;
+    }
+    assert(c->payload.buf == NULL);
+    rc = m->ops->payload(m->self, c->id, msg, len, &c->payload);
+    if (rc == 0) {
+        assert(c->payload.len == len);
+        *ret_dst = ps_slice_data(&c->payload);
+    }
+    if (rc == PS_E_AGAIN && !ps_list_linked(&c->paused)) {
+        ps_list_push_back(&d->paused, &c->paused);
+        d->paused_count++;
+    } else if (rc != PS_E_AGAIN) {
+        resumed(c);
+    }
+    return rc;
+}
+
+/* A worker's memory. The machine never sees descriptors. */
+static void take_region(struct link_conn *c, const struct ps_msg *msg)
+{
+    struct ps_event ev = {.type = PS_EV_REGION, .conn = c->id};
+    int fd = ps_conn_take_fd(c->conn);
+    struct ps_buf *buf;
+    const char *why;
+
+    if (fd < 0) {
+        ps_conn_close(c->conn, PS_E_PROTO, "l_region without a descriptor");
+        return;
+    }
+    int rc = ps_local_map(fd, msg->l_region.size, &buf, &why);
+
+    if (rc != 0) {
+        ps_conn_close(c->conn, rc, why);
+        return;
+    }
+    ev.region.region = msg->l_region.region;
+    ev.region.buf = buf;
+    feed(c->driver, &ev);
+    ps_buf_unref(buf);
+}
+
+static void on_frame(void *ctx, struct ps_conn *conn, const struct ps_msg *msg,
+                     uint64_t len)
+{
+    struct link_conn *c = ctx;
+    struct ps_event ev = {.type = PS_EV_MSG, .conn = c->id};
+
+    greeted(c);
+    if (msg->code == PS_MSG_L_REGION) {
+        take_region(c, msg);
+        return;
+    }
+    if (msg->code == PS_MSG_WELCOME) {
+        ps_conn_set_protocol(conn, msg->welcome.protocol < PS_PROTOCOL
+                                       ? msg->welcome.protocol
+                                       : (uint16_t)PS_PROTOCOL);
+    }
+    ev.msg.msg = msg;
+    ev.msg.payload = len > 0 ? &c->payload : NULL;
+    feed(c->driver, &ev);
+    forget_payload(c);
+}
+
+static void on_sent(void *ctx, struct ps_conn *conn, uint64_t queued)
+{
+    struct link_conn *c = ctx;
+    struct ps_event ev = {.type = PS_EV_SENT, .conn = c->id};
+
+    (void)conn;
+    ev.sent.queued = queued;
+    feed(c->driver, &ev);
+}
+
+static void add_stats(struct ps_driver_stats *sum, const struct ps_conn *conn)
+{
+    struct ps_conn_stats s;
+
+    ps_conn_stats(conn, &s);
+    sum->bytes_in += s.bytes_in;
+    sum->bytes_out += s.bytes_out;
+    sum->copied += s.copied;
+    sum->reads += s.reads;
+    sum->writes += s.writes;
+}
+
+static void maybe_closed(struct ps_driver *d)
+{
+    if (d->closing && ps_map_count(d->conns) == 0 &&
+        ps_list_empty(&d->dials) && d->closed != NULL) {
+        void (*closed)(void *ctx) = d->closed;
+
+        d->closed = NULL;
+        ps_loop_timer_set(d->opt.loop, &d->grace, PS_TIME_NEVER);
+        ps_loop_timer_set(d->opt.loop, &d->tick, PS_TIME_NEVER);
+        closed(d->opt.ctx);
+    }
+}
+
+static void on_closed(void *ctx, struct ps_conn *conn, int rc)
+{
+    struct link_conn *c = ctx;
+    struct ps_driver *d = c->driver;
+    struct ps_event ev = {.type = PS_EV_CLOSED, .conn = c->id};
+
+    ps_log(rc == PS_E_CLOSED || d->closing ? PS_LOG_DEBUG : PS_LOG_WARNING,
+           "connection closed peer=%s reason=\"%s\"", ps_conn_peer(conn),
+           ps_conn_reason(conn));
+    add_stats(&d->gone, conn);
+    (void)ps_map_take(d->conns, c->id);
+    d->local_count -= c->kind == PS_CONN_LOCAL;
+    greeted(c);
+    resumed(c);
+    if (ps_list_linked(&c->dirty)) {
+        ps_list_remove(&c->dirty);
+    }
+    forget_payload(c);
+    ps_conn_free(conn);
+    ps_free(c);
+    ev.closed.rc = rc;
+    feed(d, &ev);
+    maybe_closed(d);
+}
+
+static const struct ps_conn_ops conn_ops = {
+    .header = on_header,
+    .frame = on_frame,
+    .sent = on_sent,
+    .closed = on_closed,
+};
+
+static void refuse(struct ps_driver *d, int fd, const char *peer,
+                   const char *why)
+{
+    ps_time now = ps_loop_now(d->opt.loop);
+
+    close(fd);
+    d->gone.refused++;
+    /* A flood of them must not flood the log. */
+    if (d->refusal_told == 0 || now - d->refusal_told >= PS_SECONDS(1)) {
+        d->refusal_told = now;
+        ps_log(PS_LOG_WARNING, "connection refused peer=%s reason=\"%s\"",
+               peer, why);
+    }
+}
+
+/* Who has not greeted for longest makes room. */
+static void make_room(struct ps_driver *d)
+{
+    PS_LIST_EACH (n, &d->strangers) {
+        struct link_conn *c = PS_CONTAINER(n, struct link_conn, stranger);
+
+        if (d->stranger_count < d->opt.strangers_max) {
+            return;
+        }
+        if (ps_conn_is_open(c->conn)) {
+            /* It stays in the list until it is closed. */
+            ps_conn_close(c->conn, PS_E_FULL,
+                          "too many connections without a greeting");
+            return;
+        }
+    }
+}
+
+/* `ev` is the OPEN event without what is known here. */
+static void open_conn(struct ps_driver *d, int fd, uint32_t peer_roles,
+                      const char *peer, struct ps_event *ev)
+{
+    struct link_conn *c = ps_calloc(1, sizeof(*c));
+    enum ps_conn_kind kind = ev->open.kind;
+    struct ps_conn_options opt = {
+        .loop = d->opt.loop,
+        .fd = fd,
+        .peer = peer,
+        .self = d->opt.self,
+        .peer_roles = peer_roles,
+        .dialled = kind == PS_CONN_DIALLED,
+        .local = kind == PS_CONN_LOCAL,
+        .receive_buffer = d->opt.receive_buffer,
+        .send_buffer = d->opt.send_buffer,
+        .limits = d->opt.limits,
+        .ops = &conn_ops,
+        .ctx = c,
+    };
+    int rc = ps_conn_open(&opt, &c->conn);
+
+    if (rc != 0) {
+        ps_free(c);
+        refuse(d, fd, peer, ps_strerror(rc));
+        if (kind == PS_CONN_DIALLED) {
+            struct ps_event failed = {.type = PS_EV_DIAL_FAILED};
+
+            failed.dial_failed.target = ev->open.target;
+            failed.dial_failed.rc = rc;
+            feed(d, &failed);
+        }
+        return;
+    }
+    c->driver = d;
+    c->kind = kind;
+    c->id = ++d->last_id;
+    ps_map_put(d->conns, c->id, c);
+    d->local_count += kind == PS_CONN_LOCAL;
+    if (kind != PS_CONN_DIALLED) {
+        make_room(d);
+        ps_list_push_back(&d->strangers, &c->stranger);
+        d->stranger_count++;
+    }
+    ps_log(PS_LOG_DEBUG, "connection open peer=%s", peer);
+    ev->type = PS_EV_OPEN;
+    ev->conn = c->id;
+    ev->open.peer = ps_conn_peer(c->conn);
+    feed(d, ev);
+}
+
+static uint32_t callers(enum ps_role self)
+{
+    return self == PS_ROLE_SCHED
+               ? 1u << PS_ROLE_SERVER | 1u << PS_ROLE_AGENT | 1u << PS_ROLE_CTL
+               : 1u << PS_ROLE_AGENT;
+}
+
+void ps_driver_accept(struct ps_driver *d, int fd)
+{
+    struct ps_event ev = {.open = {.kind = PS_CONN_ACCEPTED}};
+    struct sockaddr_storage sa = {0};
+    socklen_t len = sizeof(sa);
+    char peer[PS_CONN_PEER_MAX];
+
+    (void)getpeername(fd, (struct sockaddr *)&sa, &len);
+    ps_addr_print((struct sockaddr *)&sa, peer, sizeof(peer));
+    if (d->closing) {
+        close(fd);
+    } else if (ps_map_count(d->conns) - d->local_count >=
+               d->opt.connections_max) {
+        refuse(d, fd, peer, "too many connections");
+    } else {
+        open_conn(d, fd, callers(d->opt.self), peer, &ev);
+    }
+}
+
+void ps_driver_accept_local(struct ps_driver *d, int fd)
+{
+    struct ps_event ev = {.open = {.kind = PS_CONN_LOCAL}};
+    struct ps_local_peer who;
+    char peer[PS_CONN_PEER_MAX];
+    int rc = ps_local_peer(fd, &who);
+
+    if (rc != 0 || d->closing) {
+        close(fd);
+        return;
+    }
+    snprintf(peer, sizeof(peer), "local:uid=%u,pid=%u", who.uid, who.pid);
+    if (d->local_count >= d->opt.local_max) {
+        refuse(d, fd, peer, "too many local connections");
+        return;
+    }
+    ev.open.uid = who.uid;
+    ev.open.pid = who.pid;
+    open_conn(d, fd, 1u << PS_ROLE_WORKER, peer, &ev);
+}
+
+/* --------------------------------------------------------------- dials */
+
+static void dial_failed(struct ps_driver *d, uint64_t target, int rc)
+{
+    struct ps_event ev = {.type = PS_EV_DIAL_FAILED};
+
+    ev.dial_failed.target = target;
+    ev.dial_failed.rc = rc;
+    feed(d, &ev);
+}
+
+static void dialled(void *ctx, int fd, int rc, const char *detail)
+{
+    struct dial *dial = ctx;
+    struct ps_driver *d = dial->driver;
+    uint64_t target = dial->target;
+    uint32_t roles = dial->peer_roles;
+
+    ps_list_remove(&dial->node);
+    ps_free(dial);
+    if (d->closing) {
+        if (fd >= 0) {
+            close(fd);
+        }
+        maybe_closed(d);
+        return;
+    }
+    if (rc != 0) {
+        ps_log(PS_LOG_DEBUG, "dial failed reason=\"%s\"", detail);
+        dial_failed(d, target, rc);
+        return;
+    }
+    struct ps_event ev = {.open = {.kind = PS_CONN_DIALLED}};
+
+    ev.open.target = target;
+    open_conn(d, fd, roles, detail, &ev);
+}
+
+static void start_dial(struct ps_driver *d, uint64_t target,
+                       const char *address)
+{
+    struct dial *dial = ps_calloc(1, sizeof(*dial));
+    bool sched = d->opt.scheduler != NULL &&
+                 strcmp(address, d->opt.scheduler) == 0;
+
+    dial->driver = d;
+    dial->target = target;
+    dial->peer_roles = 1u << (sched ? PS_ROLE_SCHED : PS_ROLE_SERVER);
+    dial->rc = ps_dial_start(d->opt.loop, address, d->opt.dial_timeout,
+                             dialled, dial, &dial->dial);
+    ps_list_push_back(dial->rc == 0 ? &d->dials : &d->failed_dials,
+                      &dial->node);
+}
+
+/* ---------------------------------------------------------------- loop */
+
+static bool tell_failed_dials(struct ps_driver *d)
+{
+    struct ps_list_node *n = ps_list_pop(&d->failed_dials);
+
+    if (n == NULL) {
+        return false;
+    }
+    struct dial *dial = PS_CONTAINER(n, struct dial, node);
+    uint64_t target = dial->target;
+    int rc = dial->rc;
+
+    ps_free(dial);
+    dial_failed(d, target, rc);
+    return true;
+}
+
+static bool tick_if_due(struct ps_driver *d)
+{
+    const struct ps_machine *m = &d->opt.machine;
+    struct ps_event ev = {.type = PS_EV_TICK};
+
+    if (m->ops->deadline(m->self) > ps_loop_now(d->opt.loop)) {
+        return false;
+    }
+    feed(d, &ev);
+    return true;
+}
+
+static bool flush_dirty(struct ps_driver *d)
+{
+    struct ps_list_node *n;
+    struct ps_list now;
+    bool any = false;
+
+    /* What steps below make dirty again waits for the next turn. */
+    ps_list_init(&now);
+    while ((n = ps_list_pop(&d->dirty)) != NULL) {
+        ps_list_push_back(&now, n);
+    }
+    while ((n = ps_list_pop(&now)) != NULL) {
+        struct link_conn *c = PS_CONTAINER(n, struct link_conn, dirty);
+
+        if (ps_conn_flush(c->conn) && ps_conn_is_open(c->conn)) {
+            on_sent(c, c->conn, ps_conn_queued(c->conn));
+            any = true;
+        }
+    }
+    return any;
+}
+
+/* Memory may have come free with any step. */
+static bool ask_paused(struct ps_driver *d)
+{
+    uint32_t count = d->paused_count;
+
+    if (!d->stepped || count == 0) {
+        return false;
+    }
+    d->stepped = false;
+    while (count-- > 0) {
+        struct ps_list_node *n = ps_list_first(&d->paused);
+
+        if (n == NULL) {
+            break;
+        }
+        struct link_conn *c = PS_CONTAINER(n, struct link_conn, paused);
+
+        /* To the end of the line, so that each has its turn. */
+        ps_list_remove(n);
+        ps_list_push_back(&d->paused, n);
+        ps_conn_resume(c->conn);
+    }
+    return d->stepped;
+}
+
+static bool settle_once(struct ps_driver *d)
+{
+    bool any = tell_failed_dials(d);
+
+    if (d->opt.worker != NULL) {
+        any |= ps_worker_run_small(d->opt.worker);
+    }
+    any |= tick_if_due(d);
+    any |= ask_paused(d);
+    any |= flush_dirty(d);
+    return any;
+}
+
+static bool settle(void *ctx)
+{
+    struct ps_driver *d = ctx;
+    const struct ps_machine *m = &d->opt.machine;
+    bool more = true;
+
+    for (int i = 0; i < ROUNDS_MAX && more; i++) {
+        more = !d->closing && d->failure == 0 && settle_once(d);
+    }
+    if (d->closing) {
+        (void)flush_dirty(d);
+        return false;
+    }
+    if (d->failure != 0) {
+        d->opt.failed(d->opt.ctx, d->failure);
+        return false;
+    }
+    if (!more) {
+        ps_loop_timer_set(d->opt.loop, &d->tick, m->ops->deadline(m->self));
+    }
+    if (d->opt.settled != NULL) {
+        d->opt.settled(d->opt.ctx);
+    }
+    return more;
+}
+
+static void tick_due(struct ps_loop_timer *t)
+{
+    (void)t;
+}
+
+static void cut_all(struct ps_driver *d)
+{
+    struct ps_map_cursor at = {0};
+    struct link_conn *c;
+
+    while ((c = ps_map_next(d->conns, &at)) != NULL) {
+        ps_conn_close(c->conn, PS_E_CANCELED, "daemon ends");
+    }
+}
+
+static void grace_over(struct ps_loop_timer *t)
+{
+    struct ps_driver *d = PS_CONTAINER(t, struct ps_driver, grace);
+
+    cut_all(d);
+    maybe_closed(d);
+}
+
+struct ps_driver *ps_driver_new(const struct ps_driver_options *opt)
+{
+    struct ps_driver *d = ps_calloc(1, sizeof(*d));
+
+    d->opt = *opt;
+    d->opt.connections_max =
+        opt->connections_max != 0 ? opt->connections_max : 4096;
+    d->opt.local_max = opt->local_max != 0 ? opt->local_max : PS_LOCAL_MAX;
+    d->opt.strangers_max = opt->strangers_max != 0 ? opt->strangers_max : 64;
+    d->opt.dial_timeout =
+        opt->dial_timeout != 0 ? opt->dial_timeout : PS_SECONDS(10);
+    d->conns = ps_map_new();
+    ps_list_init(&d->strangers);
+    ps_list_init(&d->dirty);
+    ps_list_init(&d->paused);
+    ps_list_init(&d->dials);
+    ps_list_init(&d->failed_dials);
+    ps_effects_init(&d->fx);
+    d->tick.due = tick_due;
+    d->grace.due = grace_over;
+    ps_loop_set_hook(opt->loop, settle, d);
+    return d;
+}
+
+void ps_driver_close(struct ps_driver *d, void (*closed)(void *ctx))
+{
+    struct ps_map_cursor at = {0};
+    struct link_conn *c;
+    struct ps_list_node *n;
+
+    assert(!d->stepping);
+    if (d->closing) {
+        cut_all(d); /* The second time in earnest. */
+        return;
+    }
+    d->closing = true;
+    d->closed = closed;
+    while ((c = ps_map_next(d->conns, &at)) != NULL) {
+        ps_conn_finish(c->conn);
+    }
+    PS_LIST_EACH (node, &d->dials) {
+        ps_dial_cancel(PS_CONTAINER(node, struct dial, node)->dial);
+    }
+    while ((n = ps_list_pop(&d->failed_dials)) != NULL) {
+        ps_free(PS_CONTAINER(n, struct dial, node));
+    }
+    /* When nothing is open it comes at once, but not inside. */
+    bool open = ps_map_count(d->conns) > 0 || !ps_list_empty(&d->dials);
+
+    ps_loop_timer_set(d->opt.loop, &d->grace,
+                      ps_loop_now(d->opt.loop) + (open ? CLOSE_GRACE : 0));
+}
+
+void ps_driver_free(struct ps_driver *d)
+{
+    if (d == NULL) {
+        return;
+    }
+    assert(ps_map_count(d->conns) == 0 && d->computing == 0);
+    ps_loop_set_hook(d->opt.loop, NULL, NULL);
+    ps_effects_fini(&d->fx);
+    ps_map_free(d->conns);
+    ps_free(d);
+}
+
+void ps_driver_shutdown(struct ps_driver *d)
+{
+    struct ps_event ev = {.type = PS_EV_SHUTDOWN};
+
+    feed(d, &ev);
+}
+
+static uint64_t queued(const struct ps_driver *d)
+{
+    struct ps_map_cursor at = {0};
+    const struct link_conn *c;
+    uint64_t sum = 0;
+
+    while ((c = ps_map_next(d->conns, &at)) != NULL) {
+        sum += ps_conn_queued(c->conn);
+    }
+    return sum;
+}
+
+bool ps_driver_is_quiet(const struct ps_driver *d)
+{
+    return d->computing == 0 && queued(d) == 0;
+}
+
+void ps_driver_stats(const struct ps_driver *d, struct ps_driver_stats *ret)
+{
+    struct ps_map_cursor at = {0};
+    const struct link_conn *c;
+    struct ps_driver_stats s = d->gone;
+
+    while ((c = ps_map_next(d->conns, &at)) != NULL) {
+        add_stats(&s, c->conn);
+    }
+    s.connections = (uint32_t)ps_map_count(d->conns);
+    s.strangers = d->stranger_count;
+    s.paused = d->paused_count;
+    s.computing = d->computing;
+    s.queued = queued(d);
+    *ret = s;
+}
+
+void ps_driver_dump(const struct ps_driver *d)
+{
+    static const char *const kinds[] = {
+        [PS_CONN_DIALLED] = "dialled",
+        [PS_CONN_ACCEPTED] = "accepted",
+        [PS_CONN_LOCAL] = "local",
+    };
+    struct ps_map_cursor at = {0};
+    const struct link_conn *c;
+
+    while ((c = ps_map_next(d->conns, &at)) != NULL) {
+        struct ps_conn_stats s;
+
+        ps_conn_stats(c->conn, &s);
+        ps_log(PS_LOG_NOTICE,
+               "state connection peer=%s kind=%s greeted=%d paused=%d "
+               "queued=%llu in=%llu out=%llu",
+               ps_conn_peer(c->conn), kinds[c->kind],
+               ps_conn_is_greeted(c->conn), ps_conn_is_paused(c->conn),
+               (unsigned long long)ps_conn_queued(c->conn),
+               (unsigned long long)s.bytes_in,
+               (unsigned long long)s.bytes_out);
+    }
+}

@@ -1,0 +1,73 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Runs one machine on the event loop: connections and compute jobs become
+ * events, effects become writes, dials and jobs. It decides nothing. The
+ * simulator is the other driver of the same machines. */
+#pragma once
+
+#include "base/err.h"
+#include "core/machine.h"
+#include "net/conn.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+struct ps_arenas;
+struct ps_driver;
+struct ps_loop;
+struct ps_worker;
+
+struct ps_driver_options {
+    struct ps_loop *loop;     /* Not owned, as all below. */
+    struct ps_worker *worker; /* NULL where the machine computes nothing. */
+    struct ps_arenas *arenas; /* Agent: whose descriptors go to workers. */
+    struct ps_machine machine;
+    enum ps_role self;
+    const char *scheduler; /* Whom a dial of this address reaches; others are
+                            * servers. NULL: nobody is dialled. */
+    struct ps_conn_limits limits;
+    uint32_t receive_buffer; /* 0: the system decides. */
+    uint32_t send_buffer;
+    uint32_t connections_max; /* Of each kind; 0: 4096. */
+    uint32_t local_max;       /* 0: PS_LOCAL_MAX. */
+    uint32_t strangers_max;   /* Not greeted yet: the oldest goes; 0: 64. */
+    ps_time dial_timeout;     /* 0: 10 s. */
+    /* The machine cannot go on. */
+    void (*failed)(void *ctx, int rc);
+    /* Everything that came in has been dealt with, before each wait. */
+    void (*settled)(void *ctx);
+    void *ctx;
+};
+
+/* Takes over the loop's hook. */
+struct ps_driver *ps_driver_new(const struct ps_driver_options *opt);
+/* Ends connections (what is queued goes out first, for a moment at most),
+ * dials and, with them, the machine's events. `closed` runs later, once. */
+void ps_driver_close(struct ps_driver *d, void (*closed)(void *ctx));
+/* After `closed`, and after the worker is gone. */
+void ps_driver_free(struct ps_driver *d);
+
+/* Connected descriptors from the listeners; taken over. */
+void ps_driver_accept(struct ps_driver *d, int fd);
+void ps_driver_accept_local(struct ps_driver *d, int fd);
+
+/* PS_EV_SHUTDOWN. */
+void ps_driver_shutdown(struct ps_driver *d);
+/* Nothing is queued, dialled or computed. */
+bool ps_driver_is_quiet(const struct ps_driver *d);
+
+struct ps_driver_stats {
+    uint32_t connections;
+    uint32_t strangers;
+    uint32_t paused;
+    uint32_t computing;
+    uint64_t queued;
+    uint64_t bytes_in; /* Of all connections there were. */
+    uint64_t bytes_out;
+    uint64_t copied;
+    uint64_t reads;
+    uint64_t writes;
+    uint64_t refused; /* Connections beyond a limit. */
+};
+void ps_driver_stats(const struct ps_driver *d, struct ps_driver_stats *ret);
+/* One line for each connection to the log. */
+void ps_driver_dump(const struct ps_driver *d);

@@ -1,0 +1,131 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Three forms: "<6>text" for the journal, which knows time and program itself;
+ * "time level text" for people; one JSON object for machines. */
+#include "common/logsink.h"
+
+#include "base/str.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+static struct {
+    enum ps_log_format format;
+    const char *program;
+    const char *node;
+} sink = {.program = "", .node = ""};
+
+/* Does standard error go to the journal? It says so by device and inode,
+ * because a program may have been given another since. */
+static bool is_journal(void)
+{
+    const char *stream = getenv("JOURNAL_STREAM");
+    unsigned long long dev;
+    unsigned long long ino;
+    struct stat st;
+
+    return stream != NULL && sscanf(stream, "%llu:%llu", &dev, &ino) == 2 &&
+           fstat(STDERR_FILENO, &st) == 0 &&
+           (unsigned long long)st.st_dev == dev &&
+           (unsigned long long)st.st_ino == ino;
+}
+
+static int priority(enum ps_log_level level)
+{
+    switch (level) {
+    case PS_LOG_ERROR:
+        return 3;
+    case PS_LOG_WARNING:
+        return 4;
+    case PS_LOG_NOTICE:
+        return 5;
+    case PS_LOG_INFO:
+        return 6;
+    case PS_LOG_DEBUG:
+    case PS_LOG_TRACE:
+        break;
+    }
+    return 7;
+}
+
+static void add_time(struct ps_str *s)
+{
+    struct timespec now;
+    struct tm tm;
+
+    clock_gettime(CLOCK_REALTIME, &now);
+    gmtime_r(&now.tv_sec, &tm);
+    ps_str_addf(s, "%04d-%02d-%02dT%02d:%02d:%02d.%03ldZ", tm.tm_year + 1900,
+                tm.tm_mon + 1, tm.tm_mday, tm.tm_hour, tm.tm_min, tm.tm_sec,
+                now.tv_nsec / 1000000);
+}
+
+static void add_json(struct ps_str *s, const char *text)
+{
+    ps_str_add(s, "\"");
+    for (const char *p = text; *p != '\0'; p++) {
+        unsigned char c = (unsigned char)*p;
+
+        if (c == '"' || c == '\\') {
+            ps_str_addf(s, "\\%c", c);
+        } else if (c < 0x20 || c == 0x7f) {
+            ps_str_addf(s, "\\u%04x", c);
+        } else {
+            ps_str_addf(s, "%c", c);
+        }
+    }
+    ps_str_add(s, "\"");
+}
+
+static void write_line(void *ctx, enum ps_log_level level, const char *text)
+{
+    char line[6 * 2048];
+    struct ps_str s;
+
+    (void)ctx;
+    /* One byte stays for the end of the line. */
+    ps_str_init(&s, line, sizeof(line) - 1);
+    switch (sink.format) {
+    case PS_LOG_FORMAT_JOURNAL:
+        ps_str_addf(&s, "<%d>%s", priority(level), text);
+        break;
+    case PS_LOG_FORMAT_JSON:
+        ps_str_add(&s, "{\"ts\":\"");
+        add_time(&s);
+        ps_str_addf(&s, "\",\"level\":\"%s\",\"program\":\"%s\",\"node\":",
+                    ps_log_level_name(level), sink.program);
+        add_json(&s, sink.node);
+        ps_str_add(&s, ",\"msg\":");
+        add_json(&s, text);
+        ps_str_add(&s, "}");
+        break;
+    case PS_LOG_FORMAT_AUTO:
+    case PS_LOG_FORMAT_TEXT:
+        add_time(&s);
+        ps_str_addf(&s, " %s %s: %s", ps_log_level_name(level), sink.program,
+                    text);
+        break;
+    }
+    line[s.len] = '\n';
+    ssize_t n = write(STDERR_FILENO, line, s.len + 1);
+
+    (void)n; /* There is nowhere to tell. */
+}
+
+void ps_logsink_open(enum ps_log_format format, enum ps_log_level least,
+                     const char *program)
+{
+    if (format == PS_LOG_FORMAT_AUTO) {
+        format = is_journal() ? PS_LOG_FORMAT_JOURNAL : PS_LOG_FORMAT_TEXT;
+    }
+    sink.format = format;
+    sink.program = program;
+    ps_log_set(write_line, NULL, least);
+}
+
+void ps_logsink_set_node(const char *node)
+{
+    sink.node = node;
+}

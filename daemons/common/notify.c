@@ -1,0 +1,79 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "common/notify.h"
+
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+static struct {
+    int fd;
+    struct sockaddr_un to;
+    socklen_t to_len;
+    ps_time watchdog;
+} state = {.fd = -1, .watchdog = PS_TIME_NEVER};
+
+static void init_watchdog(void)
+{
+    const char *usec = getenv("WATCHDOG_USEC");
+    const char *pid = getenv("WATCHDOG_PID");
+    unsigned long long n;
+
+    if (usec == NULL ||
+        (pid != NULL && strtol(pid, NULL, 10) != (long)getpid())) {
+        return;
+    }
+    n = strtoull(usec, NULL, 10);
+    if (n > 0 && n < UINT64_MAX / 1000) {
+        state.watchdog = PS_MICROS(n) / 2;
+    }
+}
+
+void ps_notify_init(void)
+{
+    const char *path = getenv("NOTIFY_SOCKET");
+    size_t len = path == NULL ? 0 : strlen(path);
+
+    if (len > 1 && len < sizeof(state.to.sun_path) &&
+        (path[0] == '/' || path[0] == '@')) {
+        state.to.sun_family = AF_UNIX;
+        memcpy(state.to.sun_path, path, len);
+        if (path[0] == '@') { /* A name that is no file. */
+            state.to.sun_path[0] = '\0';
+        }
+        state.to_len =
+            (socklen_t)(offsetof(struct sockaddr_un, sun_path) + len);
+        state.fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+        init_watchdog();
+    }
+    unsetenv("NOTIFY_SOCKET");
+    unsetenv("WATCHDOG_USEC");
+    unsetenv("WATCHDOG_PID");
+}
+
+void ps_notify(const char *fmt, ...)
+{
+    char text[512];
+    va_list ap;
+
+    if (state.fd < 0) {
+        return;
+    }
+    va_start(ap, fmt);
+    int n = vsnprintf(text, sizeof(text), fmt, ap);
+
+    va_end(ap);
+    if (n > 0 && (size_t)n < sizeof(text)) {
+        (void)sendto(state.fd, text, (size_t)n, MSG_NOSIGNAL | MSG_DONTWAIT,
+                     (struct sockaddr *)&state.to, state.to_len);
+    }
+}
+
+ps_time ps_notify_watchdog(void)
+{
+    return state.watchdog;
+}

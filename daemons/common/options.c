@@ -1,0 +1,225 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "common/options.h"
+
+#include "base/limits.h"
+#include "net/addr.h"
+
+#include <string.h>
+
+#define MIB_BYTES (1024 * 1024)
+#define HOUR      (INT64_C(3600) * 1000000000)
+#define MSEC      INT64_C(1000000)
+
+bool ps_option_check_name(const char *value, struct ps_str *why)
+{
+    static const char letters[] = "abcdefghijklmnopqrstuvwxyz"
+                                  "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+                                  "0123456789._-";
+
+    if (strspn(value, letters) != strlen(value)) {
+        ps_str_add(why, "use letters, digits, '.', '_' and '-'");
+        return false;
+    }
+    return true;
+}
+
+static bool check_listen(const char *value, struct ps_str *why)
+{
+    if (strcmp(value, "localhost") != 0 &&
+        ps_addr_kind(value) == PS_ADDR_NAME) {
+        ps_str_add(why, "write an IP address of this host, or 0.0.0.0 for "
+                        "all of them");
+        return false;
+    }
+    return true;
+}
+
+#define AT(member) offsetof(struct ps_common_options, member)
+
+const struct ps_option ps_common_rows[PS_COMMON_ROWS] = {
+    {.path = "log.level",
+     .text = "info",
+     .type = PS_OPTION_ENUM,
+     .words = "error|warning|notice|info|debug|trace",
+     .reloadable = true,
+     .offset = AT(log_level),
+     .aliases = {{.name = "PS_VERBOSE", .values = "0=info 1=debug 2=trace"}},
+     .help = "How much is written to the log."},
+    {.path = "log.format",
+     .text = "auto",
+     .type = PS_OPTION_ENUM,
+     .words = "auto|journal|text|json",
+     .offset = AT(log_format),
+     .help = "Form of the log's lines; auto takes journal under systemd and "
+             "else text."},
+    {.path = "cluster.name",
+     .text = "default",
+     .type = PS_OPTION_STRING,
+     .min = 1,
+     .max = PS_NAME_MAX,
+     .check = ps_option_check_name,
+     .offset = AT(cluster),
+     .help = "Daemons of another cluster are turned away."},
+    {.path = "node.name",
+     .text = "",
+     .type = PS_OPTION_STRING,
+     .max = PS_NAME_MAX,
+     .check = ps_option_check_name,
+     .offset = AT(node),
+     .help = "Name of this daemon, unique for its role in the cluster and the "
+             "same after a restart; null makes one from the host's name."},
+    {.path = "limits.connections",
+     .text = "4096",
+     .type = PS_OPTION_U64,
+     .min = 1,
+     .max = 1000000,
+     .offset = AT(connections),
+     .help = "TCP connections at one time; more are closed at once."},
+    {.path = "limits.strangers",
+     .text = "64",
+     .type = PS_OPTION_U64,
+     .min = 1,
+     .max = 65536,
+     .offset = AT(strangers),
+     .help = "Connections that have not greeted yet; the oldest makes room."},
+    {.path = "limits.output",
+     .text = "1GiB",
+     .type = PS_OPTION_SIZE,
+     .min = MIB_BYTES,
+     .offset = AT(output),
+     .help = "Bytes that may wait for one peer; a connection with more is "
+             "closed."},
+    {.path = "limits.greeting",
+     .text = "5s",
+     .type = PS_OPTION_DURATION,
+     .min = MSEC,
+     .max = HOUR,
+     .offset = AT(greeting),
+     .help = "Time for a new connection to greet."},
+    {.path = "limits.header",
+     .text = "10s",
+     .type = PS_OPTION_DURATION,
+     .min = MSEC,
+     .max = HOUR,
+     .offset = AT(header),
+     .help = "Time from the first byte of a message's header to its last."},
+    {.path = "limits.stall",
+     .text = "60s",
+     .type = PS_OPTION_DURATION,
+     .min = MSEC,
+     .max = 24 * HOUR,
+     .offset = AT(stall),
+     .help = "A peer that takes none of what waits for it, or stops in the "
+             "middle of a payload, for so long is cut off."},
+    {.path = "network.receive_buffer",
+     .text = "auto",
+     .type = PS_OPTION_SIZE,
+     .special = "auto",
+     .special_value = 0,
+     .min = 4096,
+     .max = 1024 * MIB_BYTES,
+     .offset = AT(receive_buffer),
+     .help = "Receive buffer of each socket; auto leaves it to the system."},
+    {.path = "network.send_buffer",
+     .text = "auto",
+     .type = PS_OPTION_SIZE,
+     .special = "auto",
+     .special_value = 0,
+     .min = 4096,
+     .max = 1024 * MIB_BYTES,
+     .offset = AT(send_buffer),
+     .help = "Send buffer of each socket; auto leaves it to the system."},
+    {.path = "network.resend_timeout",
+     .text = "1s",
+     .type = PS_OPTION_DURATION,
+     .min = MSEC,
+     .max = HOUR,
+     .offset = AT(resend_timeout),
+     .aliases = {{.name = "PS_RESEND_TIMEOUT", .unit = "ms"}},
+     .help = "What is not acknowledged by then is sent again."},
+    {.path = "network.resend_max",
+     .text = "5s",
+     .type = PS_OPTION_DURATION,
+     .min = MSEC,
+     .max = HOUR,
+     .offset = AT(resend_max),
+     .help = "The time between two tries doubles up to this."},
+    {.path = "shutdown.grace",
+     .text = "30s",
+     .type = PS_OPTION_DURATION,
+     .max = 24 * HOUR,
+     .reloadable = true,
+     .offset = AT(grace),
+     .help = "How long work in progress may go on after SIGTERM."},
+};
+
+#undef AT
+#define AT(member) offsetof(struct ps_listen_options, member)
+
+const struct ps_option ps_listen_rows[PS_LISTEN_ROWS] = {
+    {.path = "listen.address",
+     .text = "127.0.0.1",
+     .type = PS_OPTION_STRING,
+     .min = 1,
+     .max = PS_ADDRESS_MAX,
+     .check = check_listen,
+     .offset = AT(address),
+     .help = "Address to accept connections on; one off loopback needs "
+             "security.insecure."},
+    {.path = "listen.port",
+     .text = "0",
+     .type = PS_OPTION_U64,
+     .max = 65535,
+     .offset = AT(port),
+     .aliases = {{.name = "PORT"}},
+     .help = "Port to accept connections on; 0 takes any that is free."},
+    {.path = "listen.backlog",
+     .text = "1024",
+     .type = PS_OPTION_INT,
+     .min = 1,
+     .max = 65535,
+     .offset = AT(backlog),
+     .help = "Connections that may wait to be accepted."},
+    {.path = "security.insecure",
+     .text = "false",
+     .type = PS_OPTION_BOOL,
+     .offset = AT(insecure),
+     .help = "Accept connections from other hosts without encryption: "
+             "whoever reaches the port can then read and change every job."},
+};
+
+#undef AT
+#define AT(member) offsetof(struct ps_scheduler_options, member)
+
+const struct ps_option ps_scheduler_rows[PS_SCHEDULER_ROWS] = {
+    {.path = "scheduler.address",
+     .text = "127.0.0.1",
+     .type = PS_OPTION_STRING,
+     .min = 1,
+     .max = PS_ADDRESS_MAX - 8,
+     .offset = AT(address),
+     .aliases = {{.name = "DMLC_PS_ROOT_URI"}},
+     .help = "Name or address of the scheduler's host."},
+    {.path = "scheduler.port",
+     .text = "9091",
+     .type = PS_OPTION_U64,
+     .min = 1,
+     .max = 65535,
+     .offset = AT(port),
+     .aliases = {{.name = "DMLC_PS_ROOT_PORT"}},
+     .help = "Port of the scheduler."},
+    {.path = "scheduler.retry.first",
+     .text = "200ms",
+     .type = PS_OPTION_DURATION,
+     .min = MSEC,
+     .max = HOUR,
+     .offset = AT(retry_first),
+     .help = "Wait before the second try to reach the scheduler."},
+    {.path = "scheduler.retry.max",
+     .text = "10s",
+     .type = PS_OPTION_DURATION,
+     .min = MSEC,
+     .max = HOUR,
+     .offset = AT(retry_max),
+     .help = "The wait between tries doubles up to this."},
+};

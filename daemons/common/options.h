@@ -1,0 +1,60 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Options that daemons share, in three groups: every daemon has the first, who
+ * listens on TCP the second, who dials the scheduler the third. */
+#pragma once
+
+#include "base/time.h"
+#include "conf/option.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+/* Rows in each group. */
+#define PS_COMMON_ROWS    15
+#define PS_LISTEN_ROWS    4
+#define PS_SCHEDULER_ROWS 4
+
+enum ps_log_format {
+    PS_LOG_FORMAT_AUTO,
+    PS_LOG_FORMAT_JOURNAL,
+    PS_LOG_FORMAT_TEXT,
+    PS_LOG_FORMAT_JSON,
+};
+
+struct ps_common_options {
+    int log_level;  /* enum ps_log_level */
+    int log_format; /* enum ps_log_format */
+    const char *cluster;
+    const char *node; /* "": made from the host's name. */
+    uint64_t connections;
+    uint64_t strangers;
+    uint64_t output;
+    ps_time greeting;
+    ps_time header;
+    ps_time stall;
+    uint64_t receive_buffer; /* 0: the system decides. */
+    uint64_t send_buffer;
+    ps_time resend_timeout;
+    ps_time resend_max;
+    ps_time grace;
+};
+extern const struct ps_option ps_common_rows[PS_COMMON_ROWS];
+
+struct ps_listen_options {
+    const char *address;
+    uint64_t port;
+    int backlog;
+    bool insecure;
+};
+extern const struct ps_option ps_listen_rows[PS_LISTEN_ROWS];
+
+struct ps_scheduler_options {
+    const char *address;
+    uint64_t port;
+    ps_time retry_first;
+    ps_time retry_max;
+};
+extern const struct ps_option ps_scheduler_rows[PS_SCHEDULER_ROWS];
+
+/* For .check of a row: a name of a node or cluster; "" passes. */
+bool ps_option_check_name(const char *value, struct ps_str *why);

@@ -1,0 +1,104 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The scheduler machine and what it needs from outside. */
+#include "psched/app.h"
+
+#include "base/str.h"
+#include "core/sched.h"
+#include "psched/options.h"
+
+#include <inttypes.h>
+
+static int open_app(const void *values, const struct ps_daemon_facts *facts,
+                    void **ret_app)
+{
+    const struct psched_options *o = values;
+    struct ps_sched_options opt = {
+        .instance = facts->instance,
+        .generation_base = facts->wall_ns,
+        .seed = facts->seed,
+        .heartbeat = o->heartbeat,
+        .suspect_after = o->suspect_after,
+        .dead_after = o->dead_after,
+        .start_timeout = o->start_timeout,
+        .rejoin_grace = o->rejoin_grace,
+        .partition_bytes = (uint32_t)o->partition_bytes,
+        .link = facts->link,
+        .link_linger = o->link_linger,
+    };
+
+    ps_str_copy(opt.name, sizeof(opt.name), facts->name);
+    ps_str_copy(opt.cluster, sizeof(opt.cluster), facts->cluster);
+    *ret_app = ps_sched_new(&opt, facts->now);
+    return 0;
+}
+
+static void close_app(void *app)
+{
+    ps_sched_free(app);
+}
+
+static struct ps_machine machine(void *app)
+{
+    return ps_sched_machine(app);
+}
+
+static uint64_t residue(const void *app)
+{
+    return ps_sched_residue(app);
+}
+
+static void dump(const void *app)
+{
+    static const struct {
+        enum ps_role role;
+        const char *name;
+    } roles[] = {{PS_ROLE_SERVER, "servers"}, {PS_ROLE_AGENT, "agents"}};
+
+    ps_log(PS_LOG_NOTICE, "state epoch %u jobs %u residue %" PRIu64,
+           ps_sched_epoch(app), ps_sched_job_count(app),
+           ps_sched_residue(app));
+    for (int i = 0; i < 2; i++) {
+        enum ps_role role = roles[i].role;
+
+        ps_log(PS_LOG_NOTICE, "state %s joining %u active %u suspect %u "
+                              "gone %u",
+               roles[i].name,
+               ps_sched_member_count(app, role, PS_NODE_STATE_JOINING),
+               ps_sched_member_count(app, role, PS_NODE_STATE_ACTIVE),
+               ps_sched_member_count(app, role, PS_NODE_STATE_SUSPECT),
+               ps_sched_member_count(app, role, PS_NODE_STATE_GONE));
+    }
+}
+
+/* Three times that must follow each other. */
+static bool check(const void *values, const struct ps_options *o,
+                  struct ps_str *report)
+{
+    const struct psched_options *p = values;
+
+    if (p->heartbeat < p->suspect_after &&
+        p->suspect_after < p->dead_after) {
+        return true;
+    }
+    ps_options_where(o, "heartbeat.dead_after", report);
+    ps_str_add(report, ": heartbeat: dead_after must be longer than "
+                       "suspect_after, and that longer than interval\n");
+    return false;
+}
+
+const struct ps_daemon_spec psched_spec = {
+    .summary = "The scheduler: who is a member, which jobs there are, where "
+               "keys lie.",
+    .self = PS_ROLE_SCHED,
+    .options = &psched_set,
+    .values_size = sizeof(struct psched_options),
+    .common = offsetof(struct psched_options, common),
+    .listen = offsetof(struct psched_options, listen),
+    .scheduler = PS_DAEMON_NONE,
+    .check = check,
+    .open = open_app,
+    .close = close_app,
+    .machine = machine,
+    .residue = residue,
+    .dump = dump,
+};

@@ -1,0 +1,83 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "psched/options.h"
+
+#include "base/limits.h"
+
+#define MSEC INT64_C(1000000)
+#define DAY  (INT64_C(86400) * 1000000000)
+#define AT(member) offsetof(struct psched_options, member)
+
+static const struct ps_option rows[] = {
+    {.path = "heartbeat.interval",
+     .text = "100ms",
+     .type = PS_OPTION_DURATION,
+     .min = MSEC,
+     .max = DAY,
+     .offset = AT(heartbeat),
+     .aliases = {{.name = "PS_HEARTBEAT_INTERVAL",
+                  .unit = "s",
+                  .values = "0=100ms"}},
+     .help = "How often servers and agents report."},
+    {.path = "heartbeat.suspect_after",
+     .text = "500ms",
+     .type = PS_OPTION_DURATION,
+     .min = MSEC,
+     .max = DAY,
+     .offset = AT(suspect_after),
+     .help = "One that is silent for so long is marked SUSPECT."},
+    {.path = "heartbeat.dead_after",
+     .text = "2s",
+     .type = PS_OPTION_DURATION,
+     .min = MSEC,
+     .max = DAY,
+     .offset = AT(dead_after),
+     .aliases = {{.name = "PS_HEARTBEAT_TIMEOUT",
+                  .unit = "s",
+                  .values = "0=2s"}},
+     .help = "One that is silent for so long is GONE."},
+    {.path = "network.link_linger",
+     .text = "60s",
+     .type = PS_OPTION_DURATION,
+     .min = MSEC,
+     .max = DAY,
+     .offset = AT(link_linger),
+     .help = "How long the state of a link is kept without a connection."},
+    {.path = "registration.start_timeout",
+     .text = "120s",
+     .type = PS_OPTION_DURATION,
+     .min = MSEC,
+     .max = DAY,
+     .offset = AT(start_timeout),
+     .help = "A job that is not complete by then fails, unless it names a "
+             "time of its own."},
+    {.path = "registration.rejoin_grace",
+     .text = "60s",
+     .type = PS_OPTION_DURATION,
+     .max = DAY,
+     .offset = AT(rejoin_grace),
+     .help = "A job without a live worker ends after this."},
+    {.path = "placement.partition_bytes",
+     .text = "1MiB",
+     .type = PS_OPTION_SIZE,
+     .min = PS_PARTITION_BYTES_MIN,
+     .max = PS_PARTITION_BYTES_MAX,
+     .offset = AT(partition_bytes),
+     .help = "Large keys are cut in pieces of this size, unless the job says "
+             "otherwise."},
+};
+
+static const struct ps_option_table tables[] = {
+    {ps_common_rows, PS_COMMON_ROWS, AT(common)},
+    {ps_listen_rows, PS_LISTEN_ROWS, AT(listen)},
+    {rows, PS_OPTION_COUNT(rows), 0},
+};
+
+static const struct ps_option_default defaults[] = {{"listen.port", "9091"}};
+
+const struct ps_option_set psched_set = {
+    .program = "psched",
+    .tables = tables,
+    .table_count = PS_OPTION_COUNT(tables),
+    .defaults = defaults,
+    .default_count = PS_OPTION_COUNT(defaults),
+};

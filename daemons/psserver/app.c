@@ -1,0 +1,122 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The server machine and its memory. */
+#include "psserver/app.h"
+
+#include "base/alloc.h"
+#include "base/pool.h"
+#include "base/str.h"
+#include "core/shard.h"
+#include "psserver/options.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+struct app {
+    struct ps_pool *pool;
+    struct ps_shard *shard;
+};
+
+static int open_app(const void *values, const struct ps_daemon_facts *facts,
+                    void **ret_app)
+{
+    const struct psserver_options *o = values;
+    struct app *app = ps_calloc(1, sizeof(*app));
+    struct ps_shard_options opt = {
+        .instance = facts->instance,
+        .seed = facts->seed,
+        .window = o->window,
+        .dial_first = o->scheduler.retry_first,
+        .dial_max = o->scheduler.retry_max,
+        .link = facts->link,
+        .link_linger = o->link_linger,
+    };
+
+    ps_str_copy(opt.name, sizeof(opt.name), facts->name);
+    ps_str_copy(opt.cluster, sizeof(opt.cluster), facts->cluster);
+    ps_str_copy(opt.address, sizeof(opt.address), facts->address);
+    ps_str_copy(opt.sched, sizeof(opt.sched), facts->scheduler);
+    app->pool = ps_pool_new(&(struct ps_pool_options){.budget = o->memory});
+    opt.pool = app->pool;
+    app->shard = ps_shard_new(&opt, facts->now);
+    *ret_app = app;
+    return 0;
+}
+
+static void close_app(void *self)
+{
+    struct app *app = self;
+
+    ps_shard_free(app->shard);
+    ps_pool_free(app->pool);
+    ps_free(app);
+}
+
+static struct ps_machine machine(void *self)
+{
+    struct app *app = self;
+
+    return ps_shard_machine(app->shard);
+}
+
+static bool ready(const void *self)
+{
+    const struct app *app = self;
+
+    return ps_shard_ready(app->shard);
+}
+
+static uint64_t residue(const void *self)
+{
+    const struct app *app = self;
+
+    return ps_shard_residue(app->shard);
+}
+
+static void dump(const void *self)
+{
+    const struct app *app = self;
+    struct ps_shard_stats s;
+
+    ps_shard_stats(app->shard, &s);
+    ps_log(PS_LOG_NOTICE,
+           "state rounds %" PRIu64 " in %" PRIu64 " out %" PRIu64
+           " stored %" PRIu64 " unmerged %" PRIu64 " resent %" PRIu64
+           " waiting %u refused %" PRIu64 " residue %" PRIu64
+           " memory %" PRIu64 " peak %" PRIu64,
+           s.rounds, s.bytes_in, s.bytes_out, s.stored, s.unmerged, s.resent,
+           s.waiting, s.refused, ps_shard_residue(app->shard),
+           ps_pool_used(app->pool), ps_pool_peak(app->pool));
+}
+
+static const char *advertise(const void *values)
+{
+    const struct psserver_options *o = values;
+
+    return strcmp(o->advertise, "auto") == 0 ? "" : o->advertise;
+}
+
+static unsigned threads(const void *values)
+{
+    const struct psserver_options *o = values;
+
+    return (unsigned)o->threads;
+}
+
+const struct ps_daemon_spec psserver_spec = {
+    .summary = "A server: holds parameters, merges gradients, runs the "
+               "optimizer.",
+    .self = PS_ROLE_SERVER,
+    .options = &psserver_set,
+    .values_size = sizeof(struct psserver_options),
+    .common = offsetof(struct psserver_options, common),
+    .listen = offsetof(struct psserver_options, listen),
+    .scheduler = offsetof(struct psserver_options, scheduler),
+    .advertise = advertise,
+    .threads = threads,
+    .open = open_app,
+    .close = close_app,
+    .machine = machine,
+    .ready = ready,
+    .residue = residue,
+    .dump = dump,
+};

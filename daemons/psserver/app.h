@@ -1,0 +1,6 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#pragma once
+
+#include "common/daemon.h"
+
+extern const struct ps_daemon_spec psserver_spec;

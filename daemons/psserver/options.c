@@ -1,0 +1,78 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "psserver/options.h"
+
+#include "base/limits.h"
+
+#include <string.h>
+
+#define MIB_BYTES (INT64_C(1024) * 1024)
+#define MSEC      INT64_C(1000000)
+#define DAY       (INT64_C(86400) * 1000000000)
+#define AT(member) offsetof(struct psserver_options, member)
+
+/* "auto" decides, like null. */
+static bool check_advertise(const char *value, struct ps_str *why)
+{
+    if (strpbrk(value, " /[]") != NULL) {
+        ps_str_add(why, "write a name or an IP address, without a port");
+        return false;
+    }
+    return true;
+}
+
+static const struct ps_option rows[] = {
+    {.path = "advertise.address",
+     .text = "auto",
+     .type = PS_OPTION_STRING,
+     .max = PS_ADDRESS_MAX - 8,
+     .check = check_advertise,
+     .offset = AT(advertise),
+     .aliases = {{.name = "DMLC_NODE_HOST"}},
+     .help = "Where agents are told to reach this server; auto is "
+             "listen.address, or where the way to the scheduler begins."},
+    {.path = "network.link_linger",
+     .text = "60s",
+     .type = PS_OPTION_DURATION,
+     .min = MSEC,
+     .max = DAY,
+     .offset = AT(link_linger),
+     .help = "How long the state of a link is kept without a connection."},
+    {.path = "compute.threads",
+     .text = "auto",
+     .type = PS_OPTION_INT,
+     .special = "auto",
+     .special_value = 0,
+     .min = 1,
+     .max = 256,
+     .offset = AT(threads),
+     .help = "Threads that merge gradients; auto is one for each processor."},
+    {.path = "store.memory",
+     .text = "80%",
+     .type = PS_OPTION_SIZE,
+     .percent = true,
+     .min = 16 * MIB_BYTES,
+     .offset = AT(memory),
+     .help = "Memory for parameters, optimizer state and gradients under "
+             "way."},
+    {.path = "flow.window",
+     .text = "32MiB",
+     .type = PS_OPTION_SIZE,
+     .min = PS_CREDIT_FIRST,
+     .max = 16384 * MIB_BYTES,
+     .offset = AT(window),
+     .help = "Bytes that an agent may be ahead of the slowest, for each "
+             "job."},
+};
+
+static const struct ps_option_table tables[] = {
+    {ps_common_rows, PS_COMMON_ROWS, AT(common)},
+    {ps_listen_rows, PS_LISTEN_ROWS, AT(listen)},
+    {ps_scheduler_rows, PS_SCHEDULER_ROWS, AT(scheduler)},
+    {rows, PS_OPTION_COUNT(rows), 0},
+};
+
+const struct ps_option_set psserver_set = {
+    .program = "psserver",
+    .tables = tables,
+    .table_count = PS_OPTION_COUNT(tables),
+};

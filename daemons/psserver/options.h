@@ -1,0 +1,17 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#pragma once
+
+#include "common/options.h"
+
+struct psserver_options {
+    struct ps_common_options common;
+    struct ps_listen_options listen;
+    struct ps_scheduler_options scheduler;
+    const char *advertise; /* "": decide. */
+    ps_time link_linger;
+    int threads; /* 0: one for each processor. */
+    uint64_t memory;
+    uint64_t window;
+};
+
+extern const struct ps_option_set psserver_set;

@@ -1,0 +1,140 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The agent machine and its two kinds of memory: sums are its own, results
+ * lie in memfds that its workers map. */
+#include "psworker-agent/app.h"
+
+#include "base/alloc.h"
+#include "base/pool.h"
+#include "base/str.h"
+#include "core/agent.h"
+#include "net/arena.h"
+#include "psworker-agent/options.h"
+
+#include <inttypes.h>
+
+struct app {
+    struct ps_pool *sums;
+    struct ps_pool *results;
+    struct ps_arenas *arenas;
+    struct ps_agent *agent;
+};
+
+static int open_app(const void *values, const struct ps_daemon_facts *facts,
+                    void **ret_app)
+{
+    const struct psagent_options *o = values;
+    struct app *app = ps_calloc(1, sizeof(*app));
+    struct ps_agent_options opt = {
+        .instance = facts->instance,
+        .seed = facts->seed,
+        .dial_first = o->scheduler.retry_first,
+        .dial_max = o->scheduler.retry_max,
+        .hand_over_max = o->hand_over,
+        .link = facts->link,
+    };
+
+    ps_str_copy(opt.name, sizeof(opt.name), facts->name);
+    ps_str_copy(opt.cluster, sizeof(opt.cluster), facts->cluster);
+    ps_str_copy(opt.sched, sizeof(opt.sched), facts->scheduler);
+    ps_str_copy(opt.host, sizeof(opt.host), facts->host);
+    app->arenas = ps_arenas_new();
+    app->sums = ps_pool_new(&(struct ps_pool_options){.budget = o->memory});
+    app->results = ps_pool_new(&(struct ps_pool_options){
+        .budget = o->memory, .source = ps_arenas_source(app->arenas)});
+    opt.sums = app->sums;
+    opt.results = app->results;
+    app->agent = ps_agent_new(&opt, facts->now);
+    *ret_app = app;
+    return 0;
+}
+
+static void close_app(void *self)
+{
+    struct app *app = self;
+
+    ps_agent_free(app->agent);
+    ps_pool_free(app->results);
+    ps_pool_free(app->sums);
+    ps_arenas_free(app->arenas);
+    ps_free(app);
+}
+
+static struct ps_machine machine(void *self)
+{
+    struct app *app = self;
+
+    return ps_agent_machine(app->agent);
+}
+
+static struct ps_arenas *arenas(void *self)
+{
+    struct app *app = self;
+
+    return app->arenas;
+}
+
+static bool ready(const void *self)
+{
+    const struct app *app = self;
+
+    return ps_agent_ready(app->agent);
+}
+
+static uint64_t residue(const void *self)
+{
+    const struct app *app = self;
+
+    return ps_agent_residue(app->agent);
+}
+
+static void dump(const void *self)
+{
+    const struct app *app = self;
+    struct ps_agent_stats s;
+
+    ps_agent_stats(app->agent, &s);
+    ps_log(PS_LOG_NOTICE,
+           "state sessions %u rounds %" PRIu64 " in %" PRIu64 " out %" PRIu64
+           " summed %" PRIu64 " resent %" PRIu64 " waiting %u residue %" PRIu64
+           " sums %" PRIu64 " results %" PRIu64,
+           s.sessions, s.rounds, s.bytes_in, s.bytes_out, s.summed, s.resent,
+           s.waiting, ps_agent_residue(app->agent),
+           ps_pool_used(app->sums), ps_pool_used(app->results));
+}
+
+static const char *socket_path(const void *values, unsigned *ret_mode,
+                               uint32_t *ret_max)
+{
+    const struct psagent_options *o = values;
+
+    *ret_mode = o->mode;
+    *ret_max = (uint32_t)o->max_clients;
+    return o->socket;
+}
+
+static unsigned threads(const void *values)
+{
+    const struct psagent_options *o = values;
+
+    return (unsigned)o->threads;
+}
+
+const struct ps_daemon_spec psagent_spec = {
+    .summary = "The agent of a node: training processes reach the service "
+               "through it.",
+    .self = PS_ROLE_AGENT,
+    .options = &psagent_set,
+    .values_size = sizeof(struct psagent_options),
+    .common = offsetof(struct psagent_options, common),
+    .listen = PS_DAEMON_NONE,
+    .scheduler = offsetof(struct psagent_options, scheduler),
+    .socket = socket_path,
+    .threads = threads,
+    .open = open_app,
+    .close = close_app,
+    .machine = machine,
+    .arenas = arenas,
+    .ready = ready,
+    .residue = residue,
+    .dump = dump,
+};

@@ -1,0 +1,70 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "psworker-agent/options.h"
+
+#include "base/limits.h"
+
+#define MIB_BYTES (INT64_C(1024) * 1024)
+/* Bytes of a Unix socket's path that the system takes. */
+#define SOCKET_PATH_MAX 107
+#define AT(member) offsetof(struct psagent_options, member)
+
+static const struct ps_option rows[] = {
+    {.path = "client.socket",
+     .text = "${RUNTIME_DIRECTORY:-/run/pskv}/agent.sock",
+     .type = PS_OPTION_STRING,
+     .min = 1,
+     .max = SOCKET_PATH_MAX,
+     .expand = true,
+     .offset = AT(socket),
+     .help = "Unix socket for training processes."},
+    {.path = "client.mode",
+     .text = "0660",
+     .type = PS_OPTION_MODE,
+     .offset = AT(mode),
+     .help = "Permissions of the socket: who may train here."},
+    {.path = "client.max_clients",
+     .text = "64",
+     .type = PS_OPTION_U64,
+     .min = 1,
+     .max = PS_LOCAL_MAX,
+     .offset = AT(max_clients),
+     .help = "Training processes at one time; more are turned away."},
+    {.path = "local.reduce_threads",
+     .text = "auto",
+     .type = PS_OPTION_INT,
+     .special = "auto",
+     .special_value = 0,
+     .min = 1,
+     .max = 256,
+     .offset = AT(threads),
+     .aliases = {{.name = "MXNET_KVSTORE_REDUCTION_NTHREADS"}},
+     .help = "Threads that sum over local workers; auto is one for each "
+             "processor."},
+    {.path = "local.memory",
+     .text = "50%",
+     .type = PS_OPTION_SIZE,
+     .percent = true,
+     .min = 16 * MIB_BYTES,
+     .offset = AT(memory),
+     .help = "Memory for results, and as much again for sums under way."},
+    {.path = "network.hand_over",
+     .text = "2MiB",
+     .type = PS_OPTION_SIZE,
+     .min = 65536,
+     .max = 1024 * MIB_BYTES,
+     .offset = AT(hand_over),
+     .help = "Bytes handed to a connection ahead of the network: urgent "
+             "partitions overtake what is behind them."},
+};
+
+static const struct ps_option_table tables[] = {
+    {ps_common_rows, PS_COMMON_ROWS, AT(common)},
+    {ps_scheduler_rows, PS_SCHEDULER_ROWS, AT(scheduler)},
+    {rows, PS_OPTION_COUNT(rows), 0},
+};
+
+const struct ps_option_set psagent_set = {
+    .program = "psworker-agent",
+    .tables = tables,
+    .table_count = PS_OPTION_COUNT(tables),
+};

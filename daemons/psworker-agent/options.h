@@ -1,0 +1,17 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#pragma once
+
+#include "common/options.h"
+
+struct psagent_options {
+    struct ps_common_options common;
+    struct ps_scheduler_options scheduler;
+    const char *socket;
+    unsigned mode;
+    uint64_t max_clients;
+    int threads; /* 0: one for each processor. */
+    uint64_t memory;
+    uint64_t hand_over;
+};
+
+extern const struct ps_option_set psagent_set;
