@@ -1,0 +1,730 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Unix sockets: the file, who calls, and descriptors from strangers. The
+ * tricks are played on a connection as the agent has it. */
+#include "net/local.h"
+
+#include "base/alloc.h"
+#include "net/arena.h"
+#include "net/conn.h"
+#include "net/loop.h"
+#include "proto/ps_codec.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#define SIZE  (64u * 1024u)
+#define SEALS (F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL)
+
+static unsigned open_fds(void)
+{
+    DIR *d = opendir("/proc/self/fd");
+    unsigned n = 0;
+
+    while (readdir(d) != NULL) {
+        n++;
+    }
+    closedir(d);
+    return n;
+}
+
+static int make_memfd(size_t size, int seals)
+{
+    int fd = memfd_create("test", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+
+    assert_true(fd >= 0);
+    assert_int_equal(ftruncate(fd, (off_t)size), 0);
+    if (seals != 0) {
+        assert_int_equal(fcntl(fd, F_ADD_SEALS, seals), 0);
+    }
+    return fd;
+}
+
+/* ------------------------------------------------------------ the file */
+
+struct place {
+    char dir[64];
+    char path[96];
+};
+
+static void place_init(struct place *p)
+{
+    snprintf(p->dir, sizeof(p->dir), "/tmp/test_local.XXXXXX");
+    assert_non_null(mkdtemp(p->dir));
+    snprintf(p->path, sizeof(p->path), "%s/sock", p->dir);
+}
+
+static void place_fini(struct place *p)
+{
+    (void)unlink(p->path);
+    assert_int_equal(rmdir(p->dir), 0);
+}
+
+static int dial(const char *path)
+{
+    struct sockaddr_un sa = {.sun_family = AF_UNIX};
+    int fd = socket(AF_UNIX, SOCK_STREAM, 0);
+
+    snprintf(sa.sun_path, sizeof(sa.sun_path), "%s", path);
+    assert_int_equal(connect(fd, (struct sockaddr *)&sa, sizeof(sa)), 0);
+    return fd;
+}
+
+static void listens_with_its_mode_and_knows_who_calls(void **state)
+{
+    struct ps_local_peer peer;
+    struct place p;
+    struct stat st;
+    int fd;
+
+    (void)state;
+    place_init(&p);
+    assert_int_equal(ps_local_listen(p.path, 0640, 4, &fd), 0);
+    assert_int_equal(stat(p.path, &st), 0);
+    assert_true(S_ISSOCK(st.st_mode));
+    assert_int_equal(st.st_mode & 0777, 0640);
+    int mine = dial(p.path);
+    int theirs = accept(fd, NULL, NULL);
+
+    assert_int_equal(ps_local_peer(theirs, &peer), 0);
+    assert_int_equal(peer.uid, getuid());
+    assert_int_equal(peer.pid, getpid());
+    close(mine);
+    close(theirs);
+    close(fd);
+    place_fini(&p);
+}
+
+static void replaces_a_file_that_nobody_listens_on(void **state)
+{
+    struct place p;
+    int fd;
+
+    (void)state;
+    place_init(&p);
+    assert_int_equal(ps_local_listen(p.path, 0600, 4, &fd), 0);
+    close(fd); /* The file stays, as after a crash. */
+    assert_int_equal(ps_local_listen(p.path, 0600, 4, &fd), 0);
+    close(dial(p.path));
+    close(fd);
+    place_fini(&p);
+}
+
+static void leaves_a_living_socket_alone(void **state)
+{
+    struct place p;
+    int fd;
+    int other;
+
+    (void)state;
+    place_init(&p);
+    assert_int_equal(ps_local_listen(p.path, 0600, 4, &fd), 0);
+    assert_int_equal(ps_local_listen(p.path, 0600, 4, &other), PS_E_EXIST);
+    close(dial(p.path));
+    close(fd);
+    place_fini(&p);
+}
+
+static void leaves_other_files_alone(void **state)
+{
+    struct place p;
+    int other;
+
+    (void)state;
+    place_init(&p);
+    int fd = open(p.path, O_CREAT | O_WRONLY | O_CLOEXEC, 0600);
+
+    assert_int_equal(ps_local_listen(p.path, 0600, 4, &other), PS_E_EXIST);
+    assert_int_equal(access(p.path, F_OK), 0);
+    close(fd);
+    place_fini(&p);
+}
+
+static void refuses_paths_that_cannot_be(void **state)
+{
+    char path[200];
+    int fd;
+
+    (void)state;
+    memset(path, 'x', sizeof(path));
+    path[0] = '/';
+    path[sizeof(path) - 1] = '\0';
+    assert_int_equal(ps_local_listen(path, 0600, 4, &fd), PS_E_TOOBIG);
+    assert_int_equal(ps_local_listen("", 0600, 4, &fd), PS_E_INVAL);
+    assert_int_equal(ps_local_listen("/nonexistent/sock", 0600, 4, &fd),
+                     PS_E_NOENT);
+}
+
+/* ------------------------------------------------------------- regions */
+
+static void maps_a_sealed_memfd(void **state)
+{
+    int fd = make_memfd(SIZE, SEALS);
+    struct ps_buf *buf;
+    const char *why;
+    char byte = 42;
+
+    (void)state;
+    unsigned before = open_fds();
+
+    assert_int_equal(pwrite(fd, &byte, 1, 77), 1);
+    assert_int_equal(ps_local_map(dup(fd), SIZE, &buf, &why), 0);
+    assert_int_equal(buf->size, SIZE);
+    assert_int_equal(buf->data[77], 42);
+    assert_int_equal(open_fds(), before);
+    ps_buf_unref(buf);
+    close(fd);
+    assert_int_equal(ps_alloc_live(), 0);
+}
+
+static void refuses_what_could_fault(void **state)
+{
+    int pipes[2];
+    int dir = open("/tmp", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    FILE *plain = tmpfile();
+    struct {
+        int fd;
+        uint64_t size;
+    } cases[] = {
+        {make_memfd(SIZE, 0), SIZE},
+        {make_memfd(SIZE, F_SEAL_SHRINK), SIZE},
+        {make_memfd(SIZE, F_SEAL_SHRINK | F_SEAL_GROW), SIZE},
+        {make_memfd(SIZE, F_SEAL_GROW | F_SEAL_SEAL), SIZE},
+        {make_memfd(SIZE, SEALS), SIZE - 1},
+        {make_memfd(SIZE, SEALS), SIZE + 1},
+        {make_memfd(SIZE, SEALS), UINT64_MAX},
+        {make_memfd(SIZE, SEALS), 0},
+        {make_memfd(0, SEALS), 0},
+        {-1, SIZE}, /* A pipe, a folder, a plain file, a device: below. */
+        {dir, SIZE},
+        {-1, SIZE},
+        {open("/dev/zero", O_RDONLY | O_CLOEXEC), SIZE},
+        {socket(AF_UNIX, SOCK_STREAM, 0), SIZE},
+    };
+
+    (void)state;
+    assert_int_equal(pipe(pipes), 0);
+    cases[9].fd = pipes[0];
+    assert_int_equal(ftruncate(fileno(plain), SIZE), 0);
+    cases[11].fd = dup(fileno(plain));
+    unsigned before = open_fds();
+    unsigned count = sizeof(cases) / sizeof(cases[0]);
+
+    for (unsigned i = 0; i < count; i++) {
+        struct ps_buf *buf = NULL;
+        const char *why = NULL;
+
+        assert_int_equal(
+            ps_local_map(cases[i].fd, cases[i].size, &buf, &why),
+            PS_E_INVAL);
+        assert_null(buf);
+        assert_non_null(why);
+    }
+    assert_int_equal(open_fds(), before - count);
+    close(pipes[1]);
+    fclose(plain);
+}
+
+static void refuses_huge_pages(void **state)
+{
+    int fd = memfd_create("huge", MFD_CLOEXEC | MFD_ALLOW_SEALING |
+                                      MFD_HUGETLB);
+    const uint64_t size = 2 * 1024 * 1024;
+    struct ps_buf *buf;
+    const char *why;
+
+    (void)state;
+    if (fd < 0 || ftruncate(fd, (off_t)size) != 0 ||
+        fcntl(fd, F_ADD_SEALS, SEALS) != 0) {
+        print_message("no huge pages here\n");
+        skip();
+    }
+    assert_int_equal(ps_local_map(fd, size, &buf, &why), PS_E_INVAL);
+}
+
+/* --------------------------------------- descriptors on a connection */
+
+struct world {
+    struct ps_loop *loop;
+    struct ps_conn *conn;
+    int fd; /* The worker's end. */
+    unsigned frames;
+    unsigned regions;
+    bool closed;
+    int rc;
+    char reason[160];
+    unsigned fds_before;
+};
+
+static void on_frame(void *ctx, struct ps_conn *c, const struct ps_msg *msg,
+                     uint64_t len)
+{
+    struct world *w = ctx;
+
+    (void)len;
+    w->frames++;
+    if (msg->code != PS_MSG_L_REGION) {
+        return;
+    }
+    int fd = ps_conn_take_fd(c);
+    struct ps_buf *buf;
+    const char *why;
+
+    if (fd < 0) {
+        ps_conn_close(c, PS_E_PROTO, "l_region without a descriptor");
+    } else if (ps_local_map(fd, msg->l_region.size, &buf, &why) != 0) {
+        ps_conn_close(c, PS_E_INVAL, why);
+    } else {
+        w->regions++;
+        ps_buf_unref(buf);
+    }
+}
+
+static void on_closed(void *ctx, struct ps_conn *c, int rc)
+{
+    struct world *w = ctx;
+
+    w->closed = true;
+    w->rc = rc;
+    snprintf(w->reason, sizeof(w->reason), "%s", ps_conn_reason(c));
+    ps_conn_free(c);
+    w->conn = NULL;
+}
+
+static const struct ps_conn_ops ops = {.frame = on_frame,
+                                       .closed = on_closed};
+
+static size_t put(uint8_t *out, size_t at, const struct ps_msg *msg)
+{
+    size_t len;
+
+    assert_int_equal(
+        ps_codec_encode(msg, PS_PROTOCOL, 0, out + at, 1024, &len), 0);
+    return at + len;
+}
+
+static const struct ps_msg region = {
+    .code = PS_MSG_L_REGION, .l_region = {.region = 1, .size = SIZE}};
+static const struct ps_msg bye = {.code = PS_MSG_L_WHY,
+                                  .l_why = {.op_id = 3}};
+
+#define RUN_UNTIL(w, condition)                                               \
+    do {                                                                      \
+        while (!(condition)) {                                                \
+            bool alive = ps_loop_step((w)->loop);                             \
+                                                                              \
+            assert_true(alive || (condition));                                \
+        }                                                                     \
+    } while (0)
+
+static void begin(struct world *w)
+{
+    struct ps_msg hello = {.code = PS_MSG_L_HELLO,
+                           .l_hello = {.protocol = 1,
+                                       .job = "j",
+                                       .num_workers = 1,
+                                       .rank = -1}};
+    uint8_t bytes[1024];
+    int fd[2];
+
+    memset(w, 0, sizeof(*w));
+    assert_int_equal(ps_loop_new(&w->loop), 0);
+    assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fd),
+                     0);
+    struct ps_conn_options opt = {.loop = w->loop,
+                                  .fd = fd[0],
+                                  .peer = "worker",
+                                  .self = PS_ROLE_AGENT,
+                                  .peer_roles = 1u << PS_ROLE_WORKER,
+                                  .local = true,
+                                  .ops = &ops,
+                                  .ctx = w};
+
+    assert_int_equal(ps_conn_open(&opt, &w->conn), 0);
+    w->fd = fd[1];
+    size_t len = put(bytes, 0, &hello);
+
+    assert_int_equal(write(w->fd, bytes, len), len);
+    RUN_UNTIL(w, w->frames == 1);
+    w->frames = 0;
+    w->fds_before = open_fds();
+}
+
+/* Descriptors that came must be gone again. */
+static void end(struct world *w)
+{
+    unsigned conn = w->closed ? 1 : 0;
+
+    assert_int_equal(open_fds(), w->fds_before - conn);
+    if (!w->closed) {
+        ps_conn_close(w->conn, PS_E_CANCELED, "end of test");
+        RUN_UNTIL(w, w->closed);
+    }
+    close(w->fd);
+    ps_loop_free(w->loop);
+    assert_int_equal(ps_alloc_live(), 0);
+}
+
+static void send_with(int to, const void *bytes, size_t len, const int *fds,
+                      size_t count)
+{
+    char control[CMSG_SPACE(64 * sizeof(int))] = {0};
+    struct iovec iov = {(void *)(uintptr_t)bytes, len};
+    struct msghdr m = {.msg_iov = &iov,
+                       .msg_iovlen = 1,
+                       .msg_control = control,
+                       .msg_controllen = CMSG_SPACE(count * sizeof(int))};
+    struct cmsghdr *h = CMSG_FIRSTHDR(&m);
+
+    h->cmsg_level = SOL_SOCKET;
+    h->cmsg_type = SCM_RIGHTS;
+    h->cmsg_len = CMSG_LEN(count * sizeof(int));
+    memcpy(CMSG_DATA(h), fds, count * sizeof(int));
+    assert_int_equal(sendmsg(to, &m, 0), len);
+}
+
+static void region_with_its_descriptor(void **state)
+{
+    uint8_t bytes[2048];
+    struct world w;
+
+    (void)state;
+    begin(&w);
+    int fd = make_memfd(SIZE, SEALS);
+
+    /* Frames around it, and the region cut anywhere. */
+    size_t len = put(bytes, 0, &region);
+
+    for (size_t cut = 1; cut < len; cut++) {
+        uint8_t around[1024];
+        size_t n = put(around, 0, &bye);
+
+        assert_int_equal(write(w.fd, around, n), n);
+        send_with(w.fd, bytes, cut, &fd, 1);
+        RUN_UNTIL(&w, w.frames == 3 * (cut - 1) + 1);
+        assert_int_equal(write(w.fd, bytes + cut, len - cut), len - cut);
+        assert_int_equal(write(w.fd, around, n), n);
+        RUN_UNTIL(&w, w.frames == 3 * cut || w.closed);
+        assert_int_equal(w.regions, cut);
+    }
+    assert_false(w.closed);
+    close(fd);
+    end(&w);
+}
+
+static void expect_cut(struct world *w, const char *reason)
+{
+    RUN_UNTIL(w, w->closed);
+    assert_string_equal(w->reason, reason);
+}
+
+static void region_without_a_descriptor(void **state)
+{
+    uint8_t bytes[1024];
+    size_t len = put(bytes, 0, &region);
+    struct world w;
+
+    (void)state;
+    begin(&w);
+    assert_int_equal(write(w.fd, bytes, len), len);
+    expect_cut(&w, "l_region without a descriptor");
+    end(&w);
+}
+
+static void two_descriptors_for_one_region(void **state)
+{
+    uint8_t bytes[1024];
+    size_t len = put(bytes, 0, &region);
+    struct world w;
+
+    (void)state;
+    begin(&w);
+    int fds[2] = {make_memfd(SIZE, SEALS), make_memfd(SIZE, SEALS)};
+
+    send_with(w.fd, bytes, len, fds, 2);
+    close(fds[0]);
+    close(fds[1]);
+    expect_cut(&w, "descriptor beside a message that takes none");
+    end(&w);
+}
+
+static void descriptor_for_another_message(void **state)
+{
+    uint8_t bytes[1024];
+    size_t len = put(bytes, 0, &bye);
+    struct world w;
+
+    (void)state;
+    begin(&w);
+    int fd = make_memfd(SIZE, SEALS);
+
+    send_with(w.fd, bytes, len, &fd, 1);
+    close(fd);
+    expect_cut(&w, "descriptor beside a message that takes none");
+    end(&w);
+}
+
+/* Descriptors sent ahead of the message that could use them. */
+static void descriptor_kept_for_later(void **state)
+{
+    uint8_t bytes[1024];
+    size_t len = put(bytes, 0, &bye);
+    size_t all = put(bytes, len, &region);
+    struct world w;
+
+    (void)state;
+    begin(&w);
+    int fd = make_memfd(SIZE, SEALS);
+
+    send_with(w.fd, bytes, len, &fd, 1);
+    close(fd);
+    assert_int_equal(write(w.fd, bytes + len, all - len), all - len);
+    expect_cut(&w, "descriptor beside a message that takes none");
+    assert_int_equal(w.regions, 0);
+    end(&w);
+}
+
+static void seventeen_descriptors(void **state)
+{
+    uint8_t bytes[1024];
+    size_t len = put(bytes, 0, &region);
+    struct world w;
+
+    (void)state;
+    begin(&w);
+    int fds[PS_CONN_FDS_MAX + 1];
+
+    for (unsigned i = 0; i <= PS_CONN_FDS_MAX; i++) {
+        fds[i] = make_memfd(SIZE, SEALS);
+    }
+    send_with(w.fd, bytes, len, fds, PS_CONN_FDS_MAX + 1);
+    for (unsigned i = 0; i <= PS_CONN_FDS_MAX; i++) {
+        close(fds[i]);
+    }
+    expect_cut(&w, "too many descriptors");
+    end(&w);
+}
+
+/* One with every byte of a frame that never ends. */
+static void descriptors_pile_up(void **state)
+{
+    uint8_t bytes[1024];
+    size_t len = put(bytes, 0, &region);
+    struct world w;
+    size_t i = 0;
+
+    (void)state;
+    begin(&w);
+    int fd = make_memfd(SIZE, SEALS);
+
+    assert_true(len > PS_CONN_FDS_MAX + 1);
+    while (i <= PS_CONN_FDS_MAX) {
+        send_with(w.fd, bytes + i, 1, &fd, 1);
+        i++;
+    }
+    close(fd);
+    expect_cut(&w, "too many descriptors");
+    end(&w);
+}
+
+static void peer_dies_with_descriptors_under_way(void **state)
+{
+    uint8_t bytes[1024];
+    size_t len = put(bytes, 0, &region);
+    struct world w;
+
+    (void)state;
+    begin(&w);
+    int fd = make_memfd(SIZE, SEALS);
+
+    send_with(w.fd, bytes, len - 1, &fd, 1);
+    close(fd);
+    assert_int_equal(shutdown(w.fd, SHUT_WR), 0);
+    expect_cut(&w, "closed by peer within a frame");
+    end(&w);
+}
+
+static void pipe_as_a_region(void **state)
+{
+    uint8_t bytes[1024];
+    size_t len = put(bytes, 0, &region);
+    struct world w;
+    int pipes[2];
+
+    (void)state;
+    begin(&w);
+    assert_int_equal(pipe(pipes), 0);
+    send_with(w.fd, bytes, len, &pipes[0], 1);
+    close(pipes[0]);
+    close(pipes[1]);
+    expect_cut(&w, "descriptor is no memfd");
+    end(&w);
+}
+
+/* -------------------------------------------------------------- arenas */
+
+static int take_fd(int from, uint8_t *bytes, size_t cap, size_t *ret_len)
+{
+    char control[CMSG_SPACE(sizeof(int))];
+    struct iovec iov = {bytes, cap};
+    struct msghdr m = {.msg_iov = &iov,
+                       .msg_iovlen = 1,
+                       .msg_control = control,
+                       .msg_controllen = sizeof(control)};
+    ssize_t n = recvmsg(from, &m, MSG_CMSG_CLOEXEC);
+    struct cmsghdr *h = CMSG_FIRSTHDR(&m);
+    int fd = -1;
+
+    assert_true(n > 0);
+    *ret_len = (size_t)n;
+    if (h != NULL) {
+        memcpy(&fd, CMSG_DATA(h), sizeof(fd));
+    }
+    return fd;
+}
+
+/* A worker gets an arena between other messages, with its own message, and
+ * can read it and nothing else. */
+static void arena_goes_to_a_worker(void **state)
+{
+    struct ps_arenas *arenas = ps_arenas_new();
+    struct ps_pool_options opt = {.source = ps_arenas_source(arenas)};
+    struct ps_pool *pool = ps_pool_new(&opt);
+    struct ps_msg arena = {.code = PS_MSG_L_ARENA};
+    struct ps_msg done = {.code = PS_MSG_L_DONE, .l_done = {.op_id = 1}};
+    uint8_t bytes[4096];
+    struct ps_buf *buf;
+    struct world w;
+    uint64_t size;
+    size_t len;
+    int fd;
+
+    (void)state;
+    begin(&w);
+    assert_int_equal(ps_pool_get(pool, 256 * 1024, &buf), 0);
+    memset(buf->data, 7, buf->size);
+    assert_int_equal(ps_arenas_fd(arenas, buf->tag, &fd, &size), 0);
+    assert_true(size >= PS_ARENA_SIZE);
+    assert_int_equal(ps_arenas_fd(arenas, buf->tag + 1, &fd, &size),
+                     PS_E_NOENT);
+    arena.l_arena.arena = buf->tag;
+    arena.l_arena.size = size;
+
+    struct ps_conn_frame plain = {.msg = &done, .pass_fd = -1};
+    struct ps_conn_frame with = {.msg = &arena, .pass_fd = fd};
+
+    assert_int_equal(ps_conn_send(w.conn, &plain), 0);
+    assert_int_equal(ps_conn_send(w.conn, &with), 0);
+    assert_int_equal(ps_conn_send(w.conn, &plain), 0);
+    assert_true(ps_conn_flush(w.conn));
+
+    size_t plain_len = put(bytes, 0, &done);
+    size_t arena_len = put(bytes, 0, &arena);
+
+    /* The first call ends where the descriptor's frame ends, at the latest. */
+    int got = take_fd(w.fd, bytes, sizeof(bytes), &len);
+
+    if (got < 0) {
+        assert_int_equal(len, plain_len);
+        got = take_fd(w.fd, bytes, sizeof(bytes), &len);
+        assert_int_equal(len, arena_len);
+    }
+    assert_true(got >= 0);
+    uint8_t *map = mmap(NULL, size, PROT_READ, MAP_SHARED, got, 0);
+
+    assert_ptr_not_equal(map, MAP_FAILED);
+    assert_int_equal(map[buf->offset], 7);
+    buf->data[0] = 8;
+    assert_int_equal(map[buf->offset], 8);
+    assert_ptr_equal(
+        mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, got, 0),
+        MAP_FAILED);
+    assert_int_equal(ftruncate(got, 0), -1);
+    munmap(map, size);
+    close(got);
+    ps_buf_unref(buf);
+    ps_pool_free(pool);
+    ps_arenas_free(arenas);
+    w.fds_before = open_fds();
+    end(&w);
+}
+
+/* Ranges come back together, and an arena that is empty goes. */
+static void arenas_are_used_again(void **state)
+{
+    struct ps_arenas *arenas = ps_arenas_new();
+    struct ps_pool_source s = ps_arenas_source(arenas);
+    const size_t third = 20u * 1024 * 1024;
+    void *data[4];
+    uint32_t tag[4];
+    uint64_t offset[4];
+    uint64_t size;
+    int fd;
+
+    (void)state;
+    for (int i = 0; i < 4; i++) {
+        assert_int_equal(
+            s.get(s.ctx, third, &data[i], &tag[i], &offset[i]), 0);
+    }
+    assert_int_equal(tag[0], tag[2]);
+    assert_int_not_equal(tag[3], tag[0]); /* A fourth does not fit in. */
+    s.put(s.ctx, data[1], third, tag[1]);
+    s.put(s.ctx, data[0], third, tag[0]);
+    assert_int_equal(
+        s.get(s.ctx, 2 * third, &data[0], &tag[0], &offset[0]), 0);
+    assert_int_equal(tag[0], tag[2]);
+    assert_int_equal(offset[0], 0);
+    s.put(s.ctx, data[2], third, tag[2]);
+    s.put(s.ctx, data[0], 2 * third, tag[0]);
+    assert_int_equal(ps_arenas_fd(arenas, tag[0], &fd, &size), PS_E_NOENT);
+    s.put(s.ctx, data[3], third, tag[3]);
+    /* Larger than an arena: one of its own. */
+    assert_int_equal(s.get(s.ctx, 3 * (size_t)PS_ARENA_SIZE, &data[0],
+                           &tag[0], &offset[0]),
+                     0);
+    assert_int_equal(ps_arenas_fd(arenas, tag[0], &fd, &size), 0);
+    assert_int_equal(size, 3 * (size_t)PS_ARENA_SIZE);
+    s.put(s.ctx, data[0], 3 * (size_t)PS_ARENA_SIZE, tag[0]);
+    ps_arenas_free(arenas);
+    assert_int_equal(ps_alloc_live(), 0);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(listens_with_its_mode_and_knows_who_calls),
+        cmocka_unit_test(replaces_a_file_that_nobody_listens_on),
+        cmocka_unit_test(leaves_a_living_socket_alone),
+        cmocka_unit_test(leaves_other_files_alone),
+        cmocka_unit_test(refuses_paths_that_cannot_be),
+        cmocka_unit_test(maps_a_sealed_memfd),
+        cmocka_unit_test(refuses_what_could_fault),
+        cmocka_unit_test(refuses_huge_pages),
+        cmocka_unit_test(region_with_its_descriptor),
+        cmocka_unit_test(region_without_a_descriptor),
+        cmocka_unit_test(two_descriptors_for_one_region),
+        cmocka_unit_test(descriptor_for_another_message),
+        cmocka_unit_test(descriptor_kept_for_later),
+        cmocka_unit_test(seventeen_descriptors),
+        cmocka_unit_test(descriptors_pile_up),
+        cmocka_unit_test(peer_dies_with_descriptors_under_way),
+        cmocka_unit_test(pipe_as_a_region),
+        cmocka_unit_test(arena_goes_to_a_worker),
+        cmocka_unit_test(arenas_are_used_again),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
