@@ -444,19 +444,31 @@ int32_t ps_value_utf8(const unsigned char **at)
     return c;
 }
 
-bool ps_value_check_text(const struct ps_option *row, const char *text,
-                         struct ps_str *why)
+/* NULL for UTF-8 without control characters. */
+static const char *find_fault(const char *text)
 {
     const unsigned char *p = (const unsigned char *)text;
 
     while (*p != '\0') {
         int32_t c = ps_value_utf8(&p);
 
-        if (c < 0x20 || (c >= 0x7f && c < 0xa0)) {
-            return wrong(row, text,
-                         c < 0 ? "is not UTF-8" : "has control characters",
-                         why);
+        if (c < 0) {
+            return "is not UTF-8";
         }
+        if (c < 0x20 || (c >= 0x7f && c < 0xa0)) {
+            return "has control characters";
+        }
+    }
+    return NULL;
+}
+
+bool ps_value_check_text(const struct ps_option *row, const char *text,
+                         struct ps_str *why)
+{
+    const char *fault = find_fault(text);
+
+    if (fault != NULL) {
+        return wrong(row, text, fault, why);
     }
     return row->check == NULL || row->check(text, why);
 }
@@ -534,6 +546,11 @@ char *ps_value_expand(const char *text, const struct ps_value_context *ctx,
         name[ref.name_len] = '\0';
         const char *value = ps_value_getenv(ctx->env, name);
 
+        if (value != NULL && find_fault(value) != NULL) {
+            ps_str_addf(why, "the variable %s %s; correct it", name,
+                        find_fault(value));
+            goto free_data;
+        }
         if (value != NULL) {
             ps_str_add(&s, value);
         } else if (ref.otherwise != NULL) {

@@ -181,7 +181,9 @@ static void check_report(const struct ps_str *report)
     }
     assert(strncmp(report->data, "f.yaml:", 7) == 0 ||
            strncmp(report->data, "command line: ", 14) == 0 ||
-           strncmp(report->data, "environment ", 12) == 0);
+           strncmp(report->data, "environment ", 12) == 0 ||
+           /* One that names a variable with nonsense in it. */
+           strncmp(report->data, "default: ", 9) == 0);
 }
 
 static void load(const struct ps_option_input *in)

@@ -596,6 +596,12 @@ static void variables_are_expanded(void **state)
     in.override_count = 1;
     assert_int_equal(load(&in), 0);
     assert_string_equal(v.state, "/run/x/$a/b/run/x");
+    in.override_count = 0;
+    dir[sizeof(dir) - 2] = '\xff';
+    assert_int_equal(load(&in), PS_E_CONFIG);
+    assert_string_equal(report_data,
+                        "default: state.path: the variable STATE_DIRECTORY "
+                        "is not UTF-8; correct it\n");
     /* Other rows leave the sign alone. */
     assert_int_equal(load_override("listen.address=$HOME"), 0);
     assert_string_equal(v.address, "$HOME");
