@@ -184,13 +184,13 @@ bool ps_loop_step(struct ps_loop *l)
 {
     arm(l);
     l->stepping = true;
-    bool alive = uv_run(&l->uv, UV_RUN_ONCE) != 0;
-
+    uv_run(&l->uv, UV_RUN_ONCE);
     l->stepping = false;
     if (l->hook != NULL) {
         (void)l->hook(l->hook_ctx);
     }
-    return alive;
+    arm(l);
+    return uv_loop_alive(&l->uv) != 0;
 }
 
 ps_time ps_loop_now(const struct ps_loop *l)

@@ -1,0 +1,704 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The driver with a small machine that writes down what it is told: a push is
+ * summed with itself off the loop, and its sum goes back as a value. The other
+ * ends are plain descriptors. */
+#include "common/driver.h"
+
+#include "base/alloc.h"
+#include "net/arena.h"
+#include "net/listen.h"
+#include "net/local.h"
+#include "net/loop.h"
+#include "net/worker.h"
+#include "proto/frame.h"
+#include "proto/ps_codec.h"
+
+#include <fcntl.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#define STORY_MAX 4096
+
+struct echo {
+    char story[STORY_MAX];
+    struct ps_pool *pool;
+    struct ps_slice pushed; /* Of the push that is being summed. */
+    struct ps_slice sum;
+    ps_conn_id to;
+    ps_time deadline;
+    unsigned again; /* So many times there is no memory. */
+    bool dial_bad;
+    const char *dial;
+    bool keep_region;
+    struct ps_buf *region;
+    int fail;
+};
+
+struct world {
+    struct ps_loop *loop;
+    struct ps_worker *worker;
+    struct ps_driver *driver;
+    struct ps_arenas *arenas;
+    struct echo m;
+    bool failed;
+    bool closed;
+};
+
+static void tell(struct echo *e, const char *fmt, ...)
+    __attribute__((format(printf, 2, 3)));
+
+static void tell(struct echo *e, const char *fmt, ...)
+{
+    size_t len = strlen(e->story);
+    va_list ap;
+
+    va_start(ap, fmt);
+    vsnprintf(e->story + len, sizeof(e->story) - len, fmt, ap);
+    va_end(ap);
+}
+
+static void on_push(struct echo *e, const struct ps_event *ev,
+                    struct ps_effects *fx)
+{
+    struct ps_compute *c;
+    struct ps_buf *dst;
+
+    if (ev->msg.payload == NULL || ev->msg.payload->buf == NULL) {
+        tell(e, "push %llu without payload\n",
+             (unsigned long long)ev->conn);
+        return;
+    }
+    tell(e, "push %llu of %zu\n", (unsigned long long)ev->conn,
+         ev->msg.payload->len);
+    assert_int_equal(ps_pool_get(e->pool, ev->msg.payload->len, &dst), 0);
+    e->sum = (struct ps_slice){.buf = dst, .len = ev->msg.payload->len};
+    e->to = ev->conn;
+    c = ps_compute_new(77, 2, 1);
+    ps_compute_add_src(c, ev->msg.payload, 0);
+    ps_compute_add_src(c, ev->msg.payload, 0);
+    ps_compute_hold(c, dst);
+    c->job.op = PS_JOB_SUM;
+    c->job.dtype = PS_DTYPE_INT32;
+    c->job.count = e->sum.len / 4;
+    c->job.dst = dst->data;
+    ps_effects_compute(fx, c);
+    e->deadline = ev->now; /* As a machine that wants to batch does. */
+}
+
+static void on_computed(struct echo *e, const struct ps_event *ev,
+                        struct ps_effects *fx)
+{
+    static const struct ps_rec_part part = {.dtype = PS_DTYPE_INT32};
+    struct ps_msg m = {.code = PS_MSG_VALUE};
+
+    assert_int_equal(ev->computed.token, 77);
+    tell(e, "computed %d\n", ev->computed.rc);
+    m.value.parts = &part;
+    m.value.parts_count = 1;
+    ps_effects_send(fx, e->to, 5, 6, ps_parcel_new(&m, &e->sum, 1));
+    ps_buf_unref(e->sum.buf);
+    e->sum.buf = NULL;
+}
+
+static void on_msg(struct echo *e, const struct ps_event *ev,
+                   struct ps_effects *fx)
+{
+    struct ps_msg m = {.code = PS_MSG_WELCOME};
+
+    switch (ev->msg.msg->code) {
+    case PS_MSG_HELLO:
+        m.welcome.protocol = 1;
+        m.welcome.name = "echo";
+        ps_effects_tell(fx, ev->conn, &m);
+        break;
+    case PS_MSG_PUSH:
+        on_push(e, ev, fx);
+        break;
+    case PS_MSG_PULL:
+        ps_effects_hangup(fx, ev->conn);
+        break;
+    default:
+        break;
+    }
+}
+
+static int step(void *self, const struct ps_event *ev, struct ps_effects *fx)
+{
+    static const char *const kinds[] = {"dialled", "accepted", "local"};
+    struct echo *e = self;
+
+    switch (ev->type) {
+    case PS_EV_TICK:
+        tell(e, "tick\n");
+        e->deadline = PS_TIME_NEVER;
+        if (e->dial != NULL) {
+            ps_effects_dial(fx, 3, e->dial);
+            e->dial = NULL;
+        }
+        break;
+    case PS_EV_OPEN:
+        tell(e, "open %llu %s\n", (unsigned long long)ev->conn,
+             kinds[ev->open.kind]);
+        break;
+    case PS_EV_DIAL_FAILED:
+        tell(e, "dial %llu failed %s\n",
+             (unsigned long long)ev->dial_failed.target,
+             ps_err_name(ev->dial_failed.rc));
+        break;
+    case PS_EV_MSG:
+        on_msg(e, ev, fx);
+        break;
+    case PS_EV_SENT:
+        break;
+    case PS_EV_CLOSED:
+        tell(e, "closed %llu %s\n", (unsigned long long)ev->conn,
+             ps_err_name(ev->closed.rc));
+        break;
+    case PS_EV_COMPUTED:
+        on_computed(e, ev, fx);
+        break;
+    case PS_EV_REGION:
+        tell(e, "region %u of %zu\n", ev->region.region,
+             ev->region.buf->size);
+        e->region = e->keep_region ? ps_buf_ref(ev->region.buf) : NULL;
+        break;
+    case PS_EV_SHUTDOWN:
+        tell(e, "shutdown\n");
+        return e->fail;
+    }
+    return 0;
+}
+
+static ps_time deadline(const void *self)
+{
+    const struct echo *e = self;
+
+    return e->deadline;
+}
+
+static int payload(void *self, ps_conn_id conn, const struct ps_msg *msg,
+                   uint64_t len, struct ps_slice *ret_slice)
+{
+    struct echo *e = self;
+    struct ps_buf *buf;
+
+    (void)conn;
+    if (msg->push.gen == 0) {
+        return PS_E_NOJOB;
+    }
+    if (e->again > 0) {
+        e->again--;
+        return PS_E_AGAIN;
+    }
+    assert_int_equal(ps_pool_get(e->pool, len, &buf), 0);
+    *ret_slice = (struct ps_slice){.buf = buf, .len = len};
+    return 0;
+}
+
+static const struct ps_machine_ops echo_ops = {
+    .step = step, .deadline = deadline, .payload = payload};
+
+static void failed(void *ctx, int rc)
+{
+    struct world *w = ctx;
+
+    assert_int_equal(rc, w->m.fail);
+    w->failed = true;
+}
+
+static void closed(void *ctx)
+{
+    struct world *w = ctx;
+
+    assert_false(w->closed);
+    w->closed = true;
+}
+
+static void begin(struct world *w, enum ps_role self)
+{
+    struct ps_worker_options worker = {.threads = 2};
+    struct ps_driver_options opt = {
+        .strangers_max = 4, .local_max = 2, .self = self, .ctx = w};
+
+    memset(w, 0, sizeof(*w));
+    assert_int_equal(ps_loop_new(&w->loop), 0);
+    worker.loop = w->loop;
+    assert_int_equal(ps_worker_new(&worker, &w->worker), 0);
+    w->m.deadline = PS_TIME_NEVER;
+    w->m.pool = ps_pool_new(&(struct ps_pool_options){0});
+    w->arenas = ps_arenas_new();
+    opt.loop = w->loop;
+    opt.worker = w->worker;
+    opt.arenas = w->arenas;
+    opt.machine = (struct ps_machine){&echo_ops, &w->m};
+    opt.failed = failed;
+    opt.scheduler = "127.0.0.1:1";
+    w->driver = ps_driver_new(&opt);
+}
+
+#define RUN_UNTIL(w, condition)                                               \
+    do {                                                                      \
+        while (!(condition)) {                                                \
+            bool alive = ps_loop_step((w)->loop);                             \
+                                                                              \
+            assert_true(alive || (condition));                                \
+        }                                                                     \
+    } while (0)
+
+static void end(struct world *w)
+{
+    ps_driver_close(w->driver, closed);
+    assert_false(w->closed);
+    RUN_UNTIL(w, w->closed);
+    ps_worker_free(w->worker);
+    ps_driver_free(w->driver);
+    ps_buf_unref(w->m.sum.buf);
+    ps_buf_unref(w->m.region);
+    ps_pool_free(w->m.pool);
+    ps_arenas_free(w->arenas);
+    ps_loop_free(w->loop);
+    assert_int_equal(ps_alloc_live(), 0);
+}
+
+static bool told(const struct world *w, const char *text)
+{
+    return strstr(w->m.story, text) != NULL;
+}
+
+static size_t put(uint8_t *out, size_t at, const struct ps_msg *msg,
+                  uint64_t payload_len)
+{
+    size_t len;
+
+    assert_int_equal(ps_codec_encode(msg, PS_PROTOCOL, payload_len, out + at,
+                                     1024, &len),
+                     0);
+    return at + len;
+}
+
+static int caller(struct world *w)
+{
+    int fd[2];
+
+    /* An unnamed socket stands for TCP: the driver asks it for its name
+     * alone. */
+    assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fd),
+                     0);
+    ps_driver_accept(w->driver, fd[0]);
+    return fd[1];
+}
+
+static void say(int fd, const void *bytes, size_t len)
+{
+    assert_int_equal(write(fd, bytes, len), len);
+}
+
+static void greet(int fd)
+{
+    struct ps_msg hello = {.code = PS_MSG_HELLO,
+                           .hello = {.protocol = 1,
+                                     .protocol_least = 1,
+                                     .role = PS_ROLE_AGENT,
+                                     .name = "a",
+                                     .cluster = "c",
+                                     .instance = 1}};
+    uint8_t bytes[1024];
+
+    say(fd, bytes, put(bytes, 0, &hello, 0));
+}
+
+static const struct ps_rec_part one = {.dtype = PS_DTYPE_INT32, .count = 4};
+
+static void push(int fd, uint64_t gen, size_t len)
+{
+    struct ps_msg m = {.code = PS_MSG_PUSH};
+    uint8_t *bytes = malloc(1024 + len);
+    size_t n;
+
+    m.push.gen = gen;
+    m.push.parts = &one;
+    m.push.parts_count = 1;
+    n = put(bytes, 0, &m, len);
+    for (size_t i = 0; i < len / 4; i++) {
+        int32_t v = (int32_t)i;
+
+        memcpy(bytes + n + 4 * i, &v, 4);
+    }
+    say(fd, bytes, n + len);
+    free(bytes);
+}
+
+/* Reads whole frames until `code`; returns its payload, to be freed. */
+static uint8_t *await(struct world *w, int fd, unsigned code, uint64_t *ret_seq,
+                      uint64_t *ret_ack)
+{
+    struct ps_decoder *d = ps_decoder_new();
+
+    assert_int_equal(fcntl(fd, F_SETFL, O_NONBLOCK), 0);
+    for (;;) {
+        uint8_t head[PS_FRAME_PREFIX];
+        struct ps_frame_prefix p;
+        struct ps_msg m;
+        size_t got = 0;
+
+        while (got < sizeof(head)) {
+            ssize_t n = read(fd, head + got, sizeof(head) - got);
+
+            if (n > 0) {
+                got += (size_t)n;
+            } else {
+                assert_int_not_equal(n, 0);
+                ps_loop_step(w->loop);
+            }
+        }
+        assert_int_equal(ps_frame_parse(head, &p), 0);
+        uint64_t len = p.header_len + p.payload_len;
+        uint8_t *bytes = malloc(len);
+
+        for (got = 0; got < len;) {
+            ssize_t n = read(fd, bytes + got, len - got);
+
+            if (n > 0) {
+                got += (size_t)n;
+            } else {
+                ps_loop_step(w->loop);
+            }
+        }
+        assert_int_equal(
+            ps_codec_decode(d, p.code, bytes, p.header_len, &m), 0);
+        if (p.code == code) {
+            *ret_seq = m.seq;
+            *ret_ack = m.ack;
+            memmove(bytes, bytes + p.header_len, p.payload_len);
+            ps_decoder_free(d);
+            return bytes;
+        }
+        free(bytes);
+    }
+}
+
+static void sums_and_answers(struct world *w, size_t len)
+{
+    uint64_t seq;
+    uint64_t ack;
+    int fd = caller(w);
+
+    greet(fd);
+    RUN_UNTIL(w, told(w, "open 1 accepted\n"));
+    free(await(w, fd, PS_MSG_WELCOME, &seq, &ack));
+    push(fd, 1, len);
+
+    int32_t *v = (int32_t *)(void *)await(w, fd, PS_MSG_VALUE, &seq, &ack);
+
+    assert_int_equal(seq, 5);
+    assert_int_equal(ack, 6);
+    for (size_t i = 0; i < len / 4; i++) {
+        assert_int_equal(v[i], 2 * i);
+    }
+    free(v);
+    close(fd);
+    RUN_UNTIL(w, told(w, "closed 1 PS_E_CLOSED\n"));
+}
+
+/* What is due at once waits until small jobs that are done have been told. */
+static void small_push(void **state)
+{
+    struct world w;
+
+    (void)state;
+    begin(&w, PS_ROLE_SERVER);
+    sums_and_answers(&w, 1024);
+    assert_true(told(&w, "push 1 of 1024\ncomputed 0\ntick\n"));
+    end(&w);
+}
+
+static void large_push(void **state)
+{
+    struct ps_driver_stats s;
+    struct world w;
+
+    (void)state;
+    begin(&w, PS_ROLE_SERVER);
+    sums_and_answers(&w, 64 * 1024); /* What a socket takes at once. */
+    assert_true(told(&w, "computed 0\n"));
+    ps_driver_stats(w.driver, &s);
+    assert_int_equal(s.connections, 0);
+    assert_true(s.bytes_in > 64 * 1024);
+    assert_true(s.bytes_out > 64 * 1024);
+    end(&w);
+}
+
+static void unwanted_payload(void **state)
+{
+    struct world w;
+    int fd;
+
+    (void)state;
+    begin(&w, PS_ROLE_SERVER);
+    fd = caller(&w);
+    greet(fd);
+    push(fd, 0, 4096);
+    RUN_UNTIL(&w, told(&w, "push 1 without payload\n"));
+    close(fd);
+    end(&w);
+}
+
+/* No memory: the connection waits, other events go on, and each of them is a
+ * reason to ask again. */
+static void memory_comes_later(void **state)
+{
+    struct ps_driver_stats s;
+    struct world w;
+    int fd;
+    int other;
+
+    (void)state;
+    begin(&w, PS_ROLE_SERVER);
+    fd = caller(&w);
+    greet(fd);
+    w.m.again = 3;
+    push(fd, 1, 4096);
+    RUN_UNTIL(&w, (ps_driver_stats(w.driver, &s), s.paused == 1));
+    assert_false(told(&w, "push"));
+    other = caller(&w);
+    greet(other);
+    RUN_UNTIL(&w, told(&w, "push 1 of 4096\n"));
+    ps_driver_stats(w.driver, &s);
+    assert_int_equal(s.paused, 0);
+    RUN_UNTIL(&w, told(&w, "computed"));
+    close(fd);
+    close(other);
+    end(&w);
+}
+
+static void hangup_is_followed_by_closed(void **state)
+{
+    struct ps_msg pull = {.code = PS_MSG_PULL};
+    uint8_t bytes[1024];
+    struct world w;
+    int fd;
+
+    (void)state;
+    begin(&w, PS_ROLE_SERVER);
+    fd = caller(&w);
+    greet(fd);
+    pull.pull.parts = &one;
+    pull.pull.parts_count = 1;
+    say(fd, bytes, put(bytes, 0, &pull, 0));
+    RUN_UNTIL(&w, recv(fd, bytes, sizeof(bytes), MSG_DONTWAIT) == 0);
+    close(fd);
+    RUN_UNTIL(&w, told(&w, "closed 1 PS_E_CLOSED\n"));
+    end(&w);
+}
+
+static void strangers_make_room(void **state)
+{
+    struct ps_driver_stats s;
+    struct world w;
+    int fd[6];
+
+    (void)state;
+    begin(&w, PS_ROLE_SERVER);
+    fd[0] = caller(&w);
+    greet(fd[0]);
+    uint64_t n;
+
+    free(await(&w, fd[0], PS_MSG_WELCOME, &n, &n));
+    for (int i = 1; i < 6; i++) {
+        fd[i] = caller(&w);
+    }
+    RUN_UNTIL(&w, told(&w, "closed 2 PS_E_FULL\n"));
+    ps_driver_stats(w.driver, &s);
+    assert_int_equal(s.strangers, 4);
+    assert_int_equal(s.connections, 5);
+    for (int i = 0; i < 6; i++) {
+        close(fd[i]);
+    }
+    end(&w);
+}
+
+static void dials(void **state)
+{
+    char address[64];
+    struct world w;
+    uint16_t port;
+    int fd;
+
+    (void)state;
+    begin(&w, PS_ROLE_AGENT);
+    assert_int_equal(ps_listen_tcp("127.0.0.1", 0, 4, &fd, &port), 0);
+    snprintf(address, sizeof(address), "localhost:%u", (unsigned)port);
+    w.m.dial = address;
+    w.m.deadline = 0;
+    RUN_UNTIL(&w, told(&w, "open 1 dialled\n"));
+    close(fd);
+    w.m.dial = address;
+    w.m.deadline = 0;
+    RUN_UNTIL(&w, told(&w, "dial 3 failed PS_E_REFUSED\n") ||
+                      told(&w, "dial 3 failed PS_E_UNREACH\n"));
+    w.m.dial = "nonsense";
+    w.m.deadline = 0;
+    RUN_UNTIL(&w, told(&w, "dial 3 failed PS_E_INVAL\n"));
+    end(&w);
+}
+
+/* Ending with a dial under way. */
+static void close_ends_dials(void **state)
+{
+    struct world w;
+
+    (void)state;
+    begin(&w, PS_ROLE_AGENT);
+    w.m.dial = "127.0.0.1:9";
+    w.m.deadline = 0;
+    while (!told(&w, "tick\n")) {
+        ps_loop_step(w.loop);
+    }
+    end(&w);
+    assert_false(told(&w, "dial 3"));
+}
+
+static int local_caller(struct world *w)
+{
+    int fd[2];
+
+    assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fd),
+                     0);
+    ps_driver_accept_local(w->driver, fd[0]);
+    return fd[1];
+}
+
+static void send_region(int to, const void *bytes, size_t len, int fd)
+{
+    char control[CMSG_SPACE(sizeof(int))] = {0};
+    struct iovec iov = {(void *)(uintptr_t)bytes, len};
+    struct msghdr m = {.msg_iov = &iov,
+                       .msg_iovlen = 1,
+                       .msg_control = control,
+                       .msg_controllen = sizeof(control)};
+    struct cmsghdr *h = CMSG_FIRSTHDR(&m);
+
+    h->cmsg_level = SOL_SOCKET;
+    h->cmsg_type = SCM_RIGHTS;
+    h->cmsg_len = CMSG_LEN(sizeof(int));
+    memcpy(CMSG_DATA(h), &fd, sizeof(fd));
+    assert_int_equal(sendmsg(to, &m, 0), len);
+}
+
+static void region_reaches_the_machine(void **state)
+{
+    struct ps_msg hello = {.code = PS_MSG_L_HELLO,
+                           .l_hello = {.protocol = 1, .job = "j"}};
+    struct ps_msg region = {.code = PS_MSG_L_REGION,
+                            .l_region = {.region = 9, .size = 8192}};
+    uint8_t bytes[1024];
+    struct world w;
+
+    (void)state;
+    begin(&w, PS_ROLE_AGENT);
+    w.m.keep_region = true;
+    int fd = local_caller(&w);
+    int mem = memfd_create("test", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+
+    assert_int_equal(ftruncate(mem, 8192), 0);
+    assert_int_equal(fcntl(mem, F_ADD_SEALS,
+                           F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL),
+                     0);
+    say(fd, bytes, put(bytes, 0, &hello, 0));
+    send_region(fd, bytes, put(bytes, 0, &region, 0), mem);
+    RUN_UNTIL(&w, told(&w, "region 9 of 8192\n"));
+    assert_int_equal(pwrite(mem, "x", 1, 100), 1);
+    assert_int_equal(w.m.region->data[100], 'x');
+
+    /* The size is what was said, not what is there. */
+    region.l_region.size = 4096;
+    send_region(fd, bytes, put(bytes, 0, &region, 0), mem);
+    RUN_UNTIL(&w, told(&w, "closed 1 PS_E_INVAL\n"));
+    close(mem);
+    close(fd);
+    end(&w);
+}
+
+static void local_connections_are_counted(void **state)
+{
+    struct ps_driver_stats s;
+    struct world w;
+    int fd[3];
+    char byte;
+
+    (void)state;
+    begin(&w, PS_ROLE_AGENT);
+    for (int i = 0; i < 3; i++) {
+        fd[i] = local_caller(&w);
+    }
+    assert_int_equal(read(fd[2], &byte, 1), 0); /* Closed at once. */
+    ps_driver_stats(w.driver, &s);
+    assert_int_equal(s.refused, 1);
+    assert_int_equal(s.connections, 2);
+    for (int i = 0; i < 3; i++) {
+        close(fd[i]);
+    }
+    end(&w);
+}
+
+static void a_machine_that_cannot_go_on(void **state)
+{
+    struct world w;
+
+    (void)state;
+    begin(&w, PS_ROLE_SERVER);
+    int fd = caller(&w);
+
+    w.m.fail = PS_E_BUG;
+    ps_driver_shutdown(w.driver);
+    RUN_UNTIL(&w, w.failed);
+    close(fd);
+    end(&w);
+}
+
+/* Output that nobody reads does not hold up the end for long. */
+static void close_with_jobs_and_output(void **state)
+{
+    struct world w;
+    uint64_t n;
+
+    (void)state;
+    begin(&w, PS_ROLE_SERVER);
+    int fd = caller(&w);
+
+    greet(fd);
+    free(await(&w, fd, PS_MSG_WELCOME, &n, &n));
+    push(fd, 1, 64 * 1024);
+    RUN_UNTIL(&w, told(&w, "push 1 of 65536\n"));
+    end(&w); /* Maybe before the job is done, maybe behind it. */
+    close(fd);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(small_push),
+        cmocka_unit_test(large_push),
+        cmocka_unit_test(unwanted_payload),
+        cmocka_unit_test(memory_comes_later),
+        cmocka_unit_test(hangup_is_followed_by_closed),
+        cmocka_unit_test(strangers_make_room),
+        cmocka_unit_test(dials),
+        cmocka_unit_test(close_ends_dials),
+        cmocka_unit_test(region_reaches_the_machine),
+        cmocka_unit_test(local_connections_are_counted),
+        cmocka_unit_test(a_machine_that_cannot_go_on),
+        cmocka_unit_test(close_with_jobs_and_output),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
