@@ -557,7 +557,7 @@ static void prefix(uint8_t out[PS_FRAME_PREFIX], unsigned code,
 
 static void garbage_is_cut(void **state)
 {
-    static const char *const words[] = {
+    static const char words[][32] = {
         "GET / HTTP/1.1\r\nHost: x\r\n\r\n",
         "\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03nothing of ours",
         "PT\x01\x01\x00\x00\x00\x10\x00\x00\x00\x00\x00\x00\x00\x00",
