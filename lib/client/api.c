@@ -434,7 +434,7 @@ static int timed_out(struct psc_op *op, int limit_ms)
 {
     char text[PSC_TEXT_MAX];
 
-    if (limit_ms == 0) {
+    if (limit_ms == 0 || op->client->quiet) {
         op_name(op, text, sizeof(text));
         return client_complain(op->client, PSC_E_TIMEOUT, "%.300s is open",
                                text);

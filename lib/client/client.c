@@ -413,6 +413,10 @@ static int check_options(const struct psc_options *o, char *err, size_t size)
         return refuse(err, size, PSC_E_INVAL,
                       "no such mode, on_loss or placement");
     }
+    if ((o->flags & ~PSC_OPEN_QUIET) != 0) {
+        return refuse(err, size, PSC_E_INVAL, "no such flags as %#x",
+                      o->flags);
+    }
     if (o->start_timeout_ms < 0 || o->connect_timeout_ms < 0 ||
         o->op_timeout_ms < 0 || o->close_timeout_ms < 0) {
         return refuse(err, size, PSC_E_INVAL,
@@ -578,6 +582,7 @@ int psc_open(const struct psc_options *o, struct psc_client **ret_client,
     }
     c->op_timeout_ms = full.op_timeout_ms;
     c->close_timeout_ms = full.close_timeout_ms;
+    c->quiet = (full.flags & PSC_OPEN_QUIET) != 0;
     rc = dial(c, &full, err, err_size);
     if (rc == 0) {
         pthread_mutex_lock(&c->lock);
@@ -625,6 +630,34 @@ static void say_bye(struct psc_client *c)
     ps_sock_end(c->sock, END_MS);
 }
 
+static void leave_locked(struct psc_client *c)
+{
+    if (client_wait(c, all_ended, c,
+                    client_deadline(c->close_timeout_ms)) == PS_E_TIMEOUT) {
+        /* What is still open ends here; what was given is with the agent. */
+    }
+    if (c->rc == 0) {
+        say_bye(c);
+    }
+    client_fail(c, PSC_E_CLOSED, "this worker has left the job");
+}
+
+int psc_leave(struct psc_client *c)
+{
+    int rc = client_enter(c);
+
+    if (rc != 0) {
+        return rc;
+    }
+    if (c->rc != 0) {
+        rc = client_complain(c, c->rc, "%s", c->text);
+    } else {
+        leave_locked(c);
+    }
+    client_leave(c);
+    return rc;
+}
+
 void psc_close(struct psc_client *c)
 {
     if (c == NULL) {
@@ -635,13 +668,8 @@ void psc_close(struct psc_client *c)
         return;
     }
     pthread_mutex_lock(&c->lock);
-    if (client_wait(c, all_ended, c,
-                    client_deadline(c->close_timeout_ms)) == PS_E_TIMEOUT) {
-        /* What is still open ends with the client; what was given is with the
-         * agent already. */
-    }
     if (c->rc == 0) {
-        say_bye(c);
+        leave_locked(c);
     }
     pthread_mutex_unlock(&c->lock);
     free_client(c, false);

@@ -133,7 +133,13 @@ struct psc_options {
     int32_t start_timeout_ms;   /* For the job to be complete. */
     int32_t op_timeout_ms;      /* PSC_WAIT_DEFAULT means this; 0: no limit. */
     int32_t close_timeout_ms;   /* psc_close() waits for open operations. */
+    uint32_t flags;             /* PSC_OPEN_* */
+    uint32_t reserved;
 };
+
+/* A time limit does not ask the agent for whom the operation waits, which can
+ * take seconds; psc_op_why() does. For bindings that wait in slices. */
+#define PSC_OPEN_QUIET 1u
 
 /* Defaults: job "default", one worker, one server, sync, wait, balanced, 10 s
  * to connect, 120 s to start, no limit for operations, 10 s to close.
@@ -152,9 +158,12 @@ struct psc_client;
 int psc_open(const struct psc_options *o, struct psc_client **ret_client,
              char *err, size_t err_size);
 
-/* Waits for open operations, detaches in good order and frees the client with
- * all its operations, views and memory. NULL is fine. No other thread may be
- * inside a call. */
+/* Waits for open operations and detaches in good order, so that the others do
+ * not take this worker for dead. What is open after close_timeout_ms ends with
+ * PSC_E_CLOSED, like every later call, but memory and views stay. */
+int psc_leave(struct psc_client *c);
+/* Leaves, if that was not done, and frees the client with all its operations,
+ * views and memory. NULL is fine. No other thread may be inside a call. */
 void psc_close(struct psc_client *c);
 
 int psc_rank(const struct psc_client *c);

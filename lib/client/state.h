@@ -136,6 +136,7 @@ struct psc_client {
     uint32_t num_servers;
     int32_t op_timeout_ms;
     int32_t close_timeout_ms;
+    bool quiet; /* PSC_OPEN_QUIET */
 
     struct psc_op **places;
     uint32_t place_count;

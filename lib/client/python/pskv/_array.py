@@ -1,0 +1,140 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Arrays of the caller: anything with the buffer protocol, at its address."""
+from __future__ import annotations
+
+import ctypes
+import struct
+from ctypes import POINTER, Structure, byref, c_char_p, c_int, c_ssize_t, \
+    c_void_p, py_object
+from typing import Any, Optional, Tuple
+
+# Numbers of psclient.h, by kind and size of the element.
+_DTYPES = {("f", 4): 0, ("f", 8): 1, ("i", 4): 4, ("i", 8): 6}
+_SIZES = {0: 4, 1: 8, 4: 4, 6: 8}
+_FORMATS = {0: "f", 1: "d", 4: "i", 6: "q"}
+_NAMES = {"float32": 0, "float64": 1, "int32": 4, "int64": 6}
+_KINDS = {"f": "f", "d": "f", "i": "i", "l": "i", "q": "i", "n": "i"}
+
+
+def dtype_of(name: Any) -> int:
+    """The number of an element type given as 'float32' or numpy.float32."""
+    text = getattr(name, "name", None) or getattr(name, "__name__", None)
+    if text is None:
+        text = str(name)
+    if text not in _NAMES:
+        raise TypeError("no element type %r; there are %s" %
+                        (name, ", ".join(_NAMES)))
+    return _NAMES[text]
+
+
+def dtype_size(dtype: int) -> int:
+    """Bytes of an element."""
+    return _SIZES[dtype]
+
+
+def dtype_format(dtype: int) -> str:
+    """Its letter in the struct module."""
+    return _FORMATS[dtype]
+
+
+def dtype_name(dtype: int) -> str:
+    """Its name in NumPy."""
+    return next(name for name, n in _NAMES.items() if n == dtype)
+
+
+class _PyBuffer(Structure):
+    _fields_ = [
+        ("buf", c_void_p),
+        ("obj", c_void_p),
+        ("len", c_ssize_t),
+        ("itemsize", c_ssize_t),
+        ("readonly", c_int),
+        ("ndim", c_int),
+        ("format", c_char_p),
+        ("shape", POINTER(c_ssize_t)),
+        ("strides", POINTER(c_ssize_t)),
+        ("suboffsets", POINTER(c_ssize_t)),
+        ("internal", c_void_p),
+    ]
+
+
+# PyBUF_FORMAT | PyBUF_ND: the shape, elements one after the other.
+_CONTIGUOUS = 0x0004 | 0x0008
+_WRITABLE = 0x0001
+
+_get = ctypes.pythonapi.PyObject_GetBuffer
+_get.argtypes = [py_object, POINTER(_PyBuffer), c_int]
+_get.restype = c_int
+_release = ctypes.pythonapi.PyBuffer_Release
+_release.argtypes = [POINTER(_PyBuffer)]
+_release.restype = None
+
+
+def _kind(fmt: bytes, itemsize: int) -> Optional[int]:
+    letters = fmt.decode().lstrip("@=")
+    if letters[:1] == "<":  # This machine's order, where there is a client.
+        letters = letters[1:]
+    return _DTYPES.get((_KINDS.get(letters, ""), itemsize))
+
+
+def _contiguous(obj: Any) -> Any:
+    """A copy whose elements lie one after the other."""
+    view = memoryview(obj)
+    if view.ndim == 0:
+        return view
+    return memoryview(view.tobytes()).cast(view.format.lstrip("@=<"),
+                                           list(view.shape))
+
+
+class Array:
+    """An object's memory, held until release()."""
+
+    __slots__ = ("_view", "address", "count", "dtype", "nbytes", "shape")
+
+    def __init__(self, obj: Any, writable: bool) -> None:
+        self._view: Optional[_PyBuffer] = None
+        if hasattr(obj, "detach") and hasattr(obj, "numpy"):
+            obj = obj.detach().numpy()  # A tensor of torch, same memory.
+        view = _PyBuffer()
+        try:
+            _get(obj, byref(view), _CONTIGUOUS | (_WRITABLE if writable
+                                                  else 0))
+        except (BufferError, ValueError) as e:
+            if writable:
+                raise TypeError("an array to write to must be contiguous and "
+                                "writable: %s" % e) from e
+            _get(_contiguous(obj), byref(view), _CONTIGUOUS)
+        dtype = _kind(view.format or b"B", view.itemsize)
+        if dtype is None:
+            letter = (view.format or b"B").decode()
+            _release(byref(view))
+            raise TypeError("elements of format '%s' are not supported; there "
+                            "are %s" % (letter, ", ".join(_NAMES)))
+        self._view = view
+        self.address: Optional[int] = view.buf
+        self.dtype: int = dtype
+        self.nbytes: int = view.len
+        self.count: int = view.len // view.itemsize
+        self.shape: Tuple[int, ...] = tuple(view.shape[i]
+                                            for i in range(view.ndim))
+
+    def release(self) -> None:
+        """Lets go of the object."""
+        if self._view is not None:
+            _release(byref(self._view))
+            self._view = None
+
+    __del__ = release
+
+
+def new_array(shape: Tuple[int, ...], dtype: int, memory: Any) -> Any:
+    """An array over a ctypes array: NumPy's where there is one."""
+    try:
+        import numpy  # pylint: disable=import-outside-toplevel
+    except ImportError:
+        return memoryview(memory).cast("B").cast(dtype_format(dtype),
+                                                 list(shape))
+    return numpy.frombuffer(memory, dtype=dtype_name(dtype)).reshape(shape)
+
+
+assert struct.calcsize("q") == 8 and struct.calcsize("i") == 4

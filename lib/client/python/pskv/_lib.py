@@ -1,0 +1,162 @@
+# SPDX-License-Identifier: Apache-2.0
+"""libpsclient through ctypes: where it is, and what its functions take."""
+from __future__ import annotations
+
+import ctypes
+import os
+from ctypes import (CFUNCTYPE, POINTER, Structure, c_char_p, c_double, c_int,
+                    c_int32, c_int64, c_size_t, c_uint32, c_uint64, c_void_p)
+from typing import Any, List, Optional
+
+NAME = "libpsclient.so.0"
+RANK_ANY = -1
+WAIT_FOREVER = -2
+OPEN_QUIET = 1
+TEXT_MAX = 1024
+
+MODES = {"sync": 0}
+ON_LOSS = {"wait": 0, "fail": 1}
+PLACEMENTS = {"balanced": 0, "mxnet": 1}
+REDUCE = {"sum": 0, "mean": 1}
+
+Callback = CFUNCTYPE(None, c_void_p, c_int, c_void_p)
+
+
+class Options(Structure):
+    """struct psc_options"""
+
+    _fields_ = [
+        ("size", c_uint32),
+        ("rank", c_int32),
+        ("socket", c_char_p),
+        ("job", c_char_p),
+        ("num_workers", c_uint32),
+        ("num_servers", c_uint32),
+        ("mode", c_uint32),
+        ("on_loss", c_uint32),
+        ("placement", c_uint32),
+        ("partition_bytes", c_uint32),
+        ("big_array_bound", c_uint64),
+        ("connect_timeout_ms", c_int32),
+        ("start_timeout_ms", c_int32),
+        ("op_timeout_ms", c_int32),
+        ("close_timeout_ms", c_int32),
+        ("flags", c_uint32),
+        ("reserved", c_uint32),
+    ]
+
+
+class OpOptions(Structure):
+    """struct psc_op_options"""
+
+    _fields_ = [
+        ("size", c_uint32),
+        ("priority", c_int32),
+        ("reduce", c_uint32),
+        ("root", c_uint32),
+        ("src_count", c_uint32),
+        ("reserved", c_uint32),
+        ("srcs", POINTER(c_void_p)),
+        ("callback", Callback),
+        ("user", c_void_p),
+    ]
+
+
+class Param(Structure):
+    """struct psc_param"""
+
+    _fields_ = [("name", c_char_p), ("value", c_double)]
+
+
+class Stats(Structure):
+    """struct psc_stats"""
+
+    _fields_ = [
+        ("size", c_uint32),
+        ("reserved", c_uint32),
+        ("ops", c_uint64),
+        ("rounds", c_uint64),
+        ("bytes_given", c_uint64),
+        ("bytes_got", c_uint64),
+        ("bytes_copied", c_uint64),
+        ("sends", c_uint64),
+        ("receives", c_uint64),
+    ]
+
+
+_OP = [c_void_p, c_uint32, c_void_p, POINTER(OpOptions), POINTER(c_void_p)]
+_OP_OUT = [c_void_p, c_uint32, c_void_p, c_void_p, POINTER(OpOptions),
+           POINTER(c_void_p)]
+
+_FUNCTIONS = {
+    "psc_options_init": (None, [POINTER(Options), c_size_t]),
+    "psc_options_env": (c_int, [POINTER(Options), c_char_p, c_size_t]),
+    "psc_open": (c_int, [POINTER(Options), POINTER(c_void_p), c_char_p,
+                         c_size_t]),
+    "psc_leave": (c_int, [c_void_p]),
+    "psc_close": (None, [c_void_p]),
+    "psc_rank": (c_int, [c_void_p]),
+    "psc_size": (c_int, [c_void_p]),
+    "psc_local_rank": (c_int, [c_void_p]),
+    "psc_local_size": (c_int, [c_void_p]),
+    "psc_num_servers": (c_int, [c_void_p]),
+    "psc_alloc": (c_int, [c_void_p, c_size_t, POINTER(c_void_p)]),
+    "psc_free": (c_int, [c_void_p, c_void_p]),
+    "psc_key": (c_int, [c_void_p, c_char_p, c_uint32, c_uint32,
+                        POINTER(c_uint64), POINTER(c_uint32)]),
+    "psc_key_int": (c_int, [c_void_p, c_int64, c_uint32, c_uint32,
+                            POINTER(c_uint64), POINTER(c_uint32)]),
+    "psc_init_start": (c_int, _OP),
+    "psc_push_start": (c_int, _OP),
+    "psc_pull_start": (c_int, _OP),
+    "psc_pushpull_start": (c_int, _OP_OUT),
+    "psc_broadcast_start": (c_int, _OP_OUT),
+    "psc_barrier_start": (c_int, [c_void_p, POINTER(OpOptions),
+                                  POINTER(c_void_p)]),
+    "psc_optimizer_start": (c_int, [c_void_p, c_char_p, POINTER(Param),
+                                    c_uint32, POINTER(OpOptions),
+                                    POINTER(c_void_p)]),
+    "psc_op_wait": (c_int, [c_void_p, c_int]),
+    "psc_op_test": (c_int, [c_void_p]),
+    "psc_op_why": (c_int, [c_void_p, c_char_p, c_size_t]),
+    "psc_op_version": (c_int, [c_void_p, POINTER(c_uint64)]),
+    "psc_op_free": (None, [c_void_p]),
+    "psc_fd": (c_int, [c_void_p]),
+    "psc_dispatch": (c_int, [c_void_p]),
+    "psc_strerror": (c_char_p, [c_int]),
+    "psc_last_detail": (c_int, [c_void_p, c_char_p, c_size_t]),
+    "psc_version": (c_char_p, []),
+    "psc_get_stats": (c_int, [c_void_p, POINTER(Stats)]),
+}
+
+_loaded: Optional[Any] = None
+
+
+def _candidates() -> List[str]:
+    named = os.environ.get("PSKV_LIBRARY")
+    if named:
+        return [named]
+    beside = os.path.join(os.path.dirname(os.path.abspath(__file__)), NAME)
+    return [beside, NAME] if os.path.exists(beside) else [NAME]
+
+
+def load() -> Any:
+    """The library, found once: PSKV_LIBRARY, beside this file, the system."""
+    global _loaded  # pylint: disable=global-statement
+    if _loaded is None:
+        problems = []
+        for path in _candidates():
+            try:
+                lib = ctypes.CDLL(path)
+                break
+            except OSError as e:
+                problems.append(str(e))
+        else:
+            raise ImportError("cannot load %s; PSKV_LIBRARY may say where it "
+                              "is: %s" % (NAME, "; ".join(problems)))
+        for name, (result, arguments) in _FUNCTIONS.items():
+            function = getattr(lib, name)
+            function.restype = result
+            function.argtypes = arguments
+        _loaded = lib
+    return _loaded

@@ -1,0 +1,711 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The key-value store, in the words of MXNet's."""
+from __future__ import annotations
+
+import asyncio
+import atexit
+import ctypes
+import os
+import sys
+import threading
+import time
+import weakref
+from ctypes import byref, c_char_p, c_uint32, c_uint64, c_void_p
+from typing import (Any, Dict, Generator, List, Optional, Sequence, Set,
+                    Tuple, Union)
+
+from . import _lib
+from ._array import Array, dtype_name, dtype_of, dtype_size, new_array
+from ._errors import AGAIN, CLOSED, INVAL, TIMEOUT, Error, error
+
+Key = Union[int, str]
+Shape = Union[int, Sequence[int]]
+
+# A wait looks after signals this often, so that Ctrl-C works.
+_SLICE_MS = 100
+
+_NAMES = {"dist", "dist_sync", "dist_device_sync", "dist_sync_device", "sync",
+          "pskv"}
+
+
+def _milliseconds(seconds: Optional[float]) -> int:
+    if seconds is None:
+        return 0
+    if seconds < 0:
+        raise ValueError("a time limit must not be negative")
+    return min(int(seconds * 1000), 2**31 - 1)
+
+
+class Handle:
+    """Operations under way. Wait for them, await them, or let go of them:
+    a handle that is dropped writes nothing any more."""
+
+    def __init__(self, store: "KVStore") -> None:
+        self._store = store
+        self._ops: List[int] = []
+        self._held: List[Array] = []
+        # One result goes to several arrays: the first is written by the
+        # library, the others from it.
+        self._copies: List[Tuple[Array, Array]] = []
+        self._future: Optional["asyncio.Future[None]"] = None
+        self._left = 0
+        self._error: Optional[Error] = None
+        self._finished = False
+
+    def done(self) -> bool:
+        """True when waiting would not wait."""
+        if self._finished:
+            return True
+        c = self._store._open()
+        return all(self._store._c_op_test(c, op) != AGAIN for op in self._ops)
+
+    def wait(self, timeout: Optional[float] = None) -> None:
+        """Waits until all has ended. Raises what the first failure was, or
+        Timeout after `timeout` seconds; the operations go on then."""
+        if not self._finished:
+            limit = self._store._limit(timeout)
+            deadline = None if limit is None else time.monotonic() + limit
+            first: Optional[Error] = None
+            for op in self._ops:
+                try:
+                    self._store._wait(op, deadline)
+                except Error as e:
+                    if e.code == TIMEOUT:
+                        raise
+                    first = first or e
+            self._finish(first)
+        if self._error is not None:
+            raise self._error
+
+    def why(self) -> str:
+        """One sentence: what the first open operation waits for."""
+        c = self._store._open()
+        for op in self._ops:
+            if self._store._c_op_test(c, op) == AGAIN:
+                return self._store._why(op)
+        return "all operations have ended"
+
+    def __await__(self) -> Generator[Any, None, None]:
+        return self._wait_in_loop().__await__()
+
+    async def _wait_in_loop(self) -> None:
+        while not self.done():
+            await self._store._ended_something()
+        self.wait()
+
+    def _finish(self, failure: Optional[Error]) -> None:
+        if failure is None:
+            for to, source in self._copies:
+                ctypes.memmove(to.address, source.address, source.nbytes)
+        self._error = failure
+        self._finished = True
+        self._free()
+
+    def _free(self) -> None:
+        ops, self._ops = self._ops, []
+        if self._store._alive():
+            for op in ops:
+                self._store._lib.psc_op_free(op)
+        for array in self._held:
+            array.release()
+        self._held = []
+        self._copies = []
+
+    def __del__(self) -> None:
+        if self.__dict__.get("_ops") and not sys.is_finalizing():
+            self._free()
+
+
+class _Known:
+    """What the store knows of a key."""
+
+    __slots__ = ("number", "dtype", "count", "valued")
+
+    def __init__(self, number: int, dtype: int, count: int) -> None:
+        self.number = number
+        self.dtype = dtype
+        self.count = count
+        self.valued = False  # Has been given a value by init or broadcast.
+
+
+class _Wish:
+    """One key of a call, with what is given and what is wanted."""
+
+    __slots__ = ("key", "given", "wanted")
+
+    def __init__(self, key: Key) -> None:
+        self.key = key
+        self.given: List[Array] = []
+        self.wanted: List[Array] = []
+
+    def arrays(self) -> List[Array]:
+        return self.given + self.wanted
+
+
+def _is_list(value: Any) -> bool:
+    return isinstance(value, (list, tuple))
+
+
+def _per_key(keys: List[Key], values: Any, what: str) -> List[List[Any]]:
+    """A list of arrays for each key."""
+    if len(keys) == 1 and not (_is_list(values) and len(values) == 1 and
+                               _is_list(values[0])):
+        return [list(values) if _is_list(values) else [values]]
+    if not _is_list(values) or len(values) != len(keys):
+        raise ValueError("%d keys want a list of %d %s" %
+                         (len(keys), len(keys), what))
+    return [list(v) if _is_list(v) else [v] for v in values]
+
+
+class KVStore:
+    """A worker's view of the job's keys. Made by create()."""
+
+    def __init__(self, kind: str, lib: Any, options: _lib.Options,
+                 timeout: Optional[float]) -> None:
+        self._kind = kind
+        self._lib = lib
+        self._timeout = timeout
+        self._pid = os.getpid()
+        self._lock = threading.RLock()  # Finalizers run in the middle of us.
+        self._left = False
+        self._keys: Dict[Key, _Known] = {}
+        self._key_type: Optional[type] = None
+        self._shared: Set[int] = set()  # Addresses of arrays of empty().
+        self._garbage: List[int] = []
+        self._late_barrier: Optional[Handle] = None
+        self._loop: Optional[asyncio.AbstractEventLoop] = None
+        self._waiters: List["asyncio.Future[None]"] = []
+        self._callback = _lib.Callback(_ignore)
+        self._c: Optional[int] = self._connect(options)
+        _stores.add(self)
+
+    # ------------------------------------------------------------- library
+
+    def _connect(self, options: _lib.Options) -> int:
+        """On a thread of its own, so that Ctrl-C ends the wait."""
+        client = c_void_p()
+        err = ctypes.create_string_buffer(_lib.TEXT_MAX)
+        result: List[int] = []
+
+        def run() -> None:
+            result.append(self._lib.psc_open(byref(options), byref(client),
+                                             err, len(err)))
+
+        thread = threading.Thread(target=run, daemon=True)
+        thread.start()
+        while thread.is_alive():
+            thread.join(_SLICE_MS / 1000)
+        if result[0] != 0:
+            raise error(result[0], err.value.decode(errors="replace") or
+                        self._text(result[0]))
+        assert client.value is not None
+        return client.value
+
+    def _text(self, rc: int) -> str:
+        text: bytes = self._lib.psc_strerror(rc)
+        return text.decode()
+
+    def _alive(self) -> bool:
+        return self._c is not None and os.getpid() == self._pid
+
+    def _open(self) -> int:
+        if self._c is None or self._left:
+            raise error(CLOSED, "the store is closed")
+        return self._c
+
+    def _check(self, rc: int) -> int:
+        if rc < 0:
+            text = ctypes.create_string_buffer(_lib.TEXT_MAX)
+            if self._c is not None:
+                self._lib.psc_last_detail(self._c, text, len(text))
+            raise error(rc, text.value.decode(errors="replace") or
+                        self._text(rc))
+        return rc
+
+    def _c_op_test(self, c: int, op: int) -> int:
+        rc: int = self._lib.psc_op_test(op)
+        return rc
+
+    def _limit(self, timeout: Optional[float]) -> Optional[float]:
+        if timeout is not None and timeout < 0:
+            raise ValueError("a time limit must not be negative")
+        return self._timeout if timeout is None else timeout
+
+    def _wait(self, op: int, deadline: Optional[float]) -> None:
+        while True:
+            self._open()
+            left = _SLICE_MS
+            if deadline is not None:
+                left = int((deadline - time.monotonic()) * 1000)
+                left = max(0, min(left, _SLICE_MS))
+            rc = self._lib.psc_op_wait(op, left)
+            if rc != TIMEOUT:
+                self._check(rc)
+                return
+            if deadline is not None and time.monotonic() >= deadline:
+                why = self._why(op)
+                # The question takes time, in which the answer may have come.
+                if self._lib.psc_op_test(op) == AGAIN:
+                    raise error(TIMEOUT, why)
+
+    def _why(self, op: int) -> str:
+        text = ctypes.create_string_buffer(_lib.TEXT_MAX)
+        self._check(self._lib.psc_op_why(op, text, len(text)))
+        return text.value.decode(errors="replace")
+
+    # ------------------------------------------------------------- asyncio
+
+    async def _ended_something(self) -> None:
+        """Until psc_dispatch() had something to do."""
+        loop = asyncio.get_running_loop()
+        future: "asyncio.Future[None]" = loop.create_future()
+        fd = self._check(self._lib.psc_fd(self._open()))
+        if self._loop is not loop:
+            loop.add_reader(fd, self._dispatch)
+            self._loop = loop
+        self._waiters.append(future)
+        try:
+            await future
+        finally:
+            if future in self._waiters:
+                self._waiters.remove(future)
+            if not self._waiters and self._loop is loop:
+                loop.remove_reader(fd)
+                self._loop = None
+
+    def _dispatch(self) -> None:
+        if self._alive():
+            # A failure is told by the operations, which have all ended.
+            self._lib.psc_dispatch(self._c)
+        waiters, self._waiters = self._waiters, []
+        for future in waiters:
+            if not future.done():
+                future.set_result(None)
+
+    # ---------------------------------------------------------------- keys
+
+    def _key_list(self, key: Any) -> List[Key]:
+        keys = list(key) if _is_list(key) else [key]
+        if not keys:
+            raise ValueError("no key is given")
+        for k in keys:
+            if isinstance(k, bool) or not isinstance(k, (int, str)):
+                raise TypeError("a key is an int or a str, not %r" % (k,))
+            kind = int if isinstance(k, int) else str
+            if self._key_type is None:
+                self._key_type = kind
+            if kind is not self._key_type:
+                raise TypeError("Mixed key types are not allowed: %r" % (k,))
+        return keys
+
+    def _known(self, wish: _Wish, like: Array) -> _Known:
+        known = self._keys.get(wish.key)
+        if known is None:
+            number = c_uint32()
+            shape = (c_uint64 * len(like.shape))(*like.shape)
+            if isinstance(wish.key, str):
+                rc = self._lib.psc_key(self._open(), wish.key.encode(),
+                                       like.dtype, len(like.shape), shape,
+                                       byref(number))
+            else:
+                rc = self._lib.psc_key_int(self._open(), wish.key, like.dtype,
+                                           len(like.shape), shape,
+                                           byref(number))
+            self._check(rc)
+            known = _Known(number.value, like.dtype, like.count)
+            self._keys[wish.key] = known
+        for array in wish.arrays():
+            if array.dtype != known.dtype or array.count != known.count:
+                raise ValueError(
+                    "key %r is %s of %d elements, but the array is %s of %d" %
+                    (wish.key, dtype_name(known.dtype), known.count,
+                     dtype_name(array.dtype), array.count))
+        return known
+
+    def _wishes(self, key: Any, given: Any, wanted: Any) -> List[_Wish]:
+        """The keys of a call in their order; a key that comes twice has the
+        arrays of both places."""
+        keys = self._key_list(key)
+        by_key: Dict[Key, _Wish] = {}
+        for values, writable in ((given, False), (wanted, True)):
+            if values is None:
+                continue
+            what = "outs" if writable else "values"
+            for k, objects in zip(keys, _per_key(keys, values, what)):
+                wish = by_key.setdefault(k, _Wish(k))
+                arrays = wish.wanted if writable else wish.given
+                for o in objects:
+                    arrays.append(Array(o, writable))
+        return list(by_key.values())
+
+    # ---------------------------------------------------------- operations
+
+    def _op_options(self, given: List[Array], priority: int, reduce: str,
+                    root: int, callback: bool) -> Tuple[_lib.OpOptions, Any]:
+        o = _lib.OpOptions(size=ctypes.sizeof(_lib.OpOptions),
+                           priority=priority, root=root)
+        if reduce not in _lib.REDUCE:
+            raise ValueError("no reduction %r; there are sum and mean" %
+                             (reduce,))
+        o.reduce = _lib.REDUCE[reduce]
+        srcs = None
+        if len(given) > 1:
+            srcs = (c_void_p * len(given))(*[a.address for a in given])
+            o.srcs = srcs
+            o.src_count = len(given)
+        if callback:
+            # Never told anything, but makes psc_fd() readable at the end.
+            o.callback = self._callback
+        return o, srcs
+
+    def _start(self, handle: Optional[Handle], what: str, wish: _Wish,
+               priority: int, reduce: str = "sum", root: int = 0) -> None:
+        """One operation; with a handle it is waited for."""
+        self._collect()
+        arrays = wish.arrays()
+        known = self._known(wish, arrays[0])
+        o, srcs = self._op_options(wish.given, priority, reduce, root,
+                                   handle is not None)
+        src = wish.given[0].address if wish.given else None
+        out = wish.wanted[0].address if wish.wanted else None
+        op = c_void_p()
+        ret = byref(op) if handle is not None else None
+        function = getattr(self._lib, "psc_%s_start" % what)
+        if what in ("pushpull", "broadcast"):
+            rc = function(self._open(), known.number, src, out, byref(o), ret)
+        elif what == "pull":
+            rc = function(self._open(), known.number, out, byref(o), ret)
+        else:
+            rc = function(self._open(), known.number, src, byref(o), ret)
+        del srcs
+        self._check(rc)
+        if handle is not None:
+            assert op.value is not None
+            handle._ops.append(op.value)
+            handle._held.extend(arrays)
+            for other in wish.wanted[1:]:
+                handle._copies.append((other, wish.wanted[0]))
+
+    def init(self, key: Any, value: Any) -> None:
+        """Gives keys their first value: that of rank 0. All workers call it;
+        a key that has a value keeps it."""
+        handle = Handle(self)
+        for wish in self._wishes(key, value, None):
+            self._start(handle, "init", wish, 0)
+        handle.wait()
+        for k in self._key_list(key):
+            self._keys[k].valued = True
+
+    def push(self, key: Any, value: Any, priority: int = 0,
+             reduce: str = "sum") -> None:
+        """Gives to the next round and returns at once. Several arrays for one
+        key are summed. What goes wrong is told by the next call on the key.
+        An array of empty() must not change until a pull() has returned."""
+        for wish in self._wishes(key, value, None):
+            self._start(None, "push", wish, priority, reduce)
+            for array in wish.arrays():
+                array.release()
+
+    def push_async(self, key: Any, value: Any, priority: int = 0,
+                   reduce: str = "sum") -> Handle:
+        """push() with a handle that ends when the rounds are merged."""
+        handle = Handle(self)
+        for wish in self._wishes(key, value, None):
+            self._start(handle, "push", wish, priority, reduce)
+        return handle
+
+    def pull(self, key: Any, out: Any = None, priority: int = 0) -> None:
+        """Fills `out` with the value after all rounds this worker has pushed
+        to."""
+        self.pull_async(key, out, priority).wait()
+
+    def pull_async(self, key: Any, out: Any, priority: int = 0) -> Handle:
+        """pull() with a handle."""
+        if out is None:
+            raise ValueError("pull needs an array to write to")
+        handle = Handle(self)
+        for wish in self._wishes(key, None, out):
+            self._start(handle, "pull", wish, priority)
+        return handle
+
+    def pushpull(self, key: Any, value: Any, out: Any = None,
+                 priority: int = 0, reduce: str = "sum") -> None:
+        """push() and pull() in one go. Without `out` the result is written to
+        `value`."""
+        self.pushpull_async(key, value, out, priority, reduce).wait()
+
+    def pushpull_async(self, key: Any, value: Any, out: Any = None,
+                       priority: int = 0, reduce: str = "sum") -> Handle:
+        """pushpull() with a handle."""
+        handle = Handle(self)
+        wanted = value if out is None else out
+        for wish in self._wishes(key, value, wanted):
+            self._start(handle, "pushpull", wish, priority, reduce)
+        return handle
+
+    def broadcast(self, key: Any, value: Any, out: Any = None,
+                  priority: int = 0, root: int = 0) -> None:
+        """Writes rank root's `value` to everybody's `out`, or `value` when
+        there is none. The first broadcast of a key also initialises it."""
+        self.broadcast_async(key, value, out, priority, root).wait()
+
+    def broadcast_async(self, key: Any, value: Any, out: Any = None,
+                        priority: int = 0, root: int = 0) -> Handle:
+        """broadcast() with a handle."""
+        handle = Handle(self)
+        wanted = value if out is None else out
+        for wish in self._wishes(key, value, wanted):
+            known = self._keys.get(wish.key)
+            if known is not None and known.valued:
+                self._start(handle, "broadcast", wish, priority, root=root)
+                continue
+            self._known(wish, wish.given[0]).valued = True
+            pull = _Wish(wish.key)
+            pull.wanted, wish.wanted = wish.wanted, []
+            self._start(handle, "init", wish, priority, root=root)
+            self._start(handle, "pull", pull, priority)
+        return handle
+
+    def barrier(self, timeout: Optional[float] = None) -> None:
+        """Waits until every worker of the job is here. After a Timeout the
+        next call waits for the same barrier."""
+        handle = self._late_barrier or self.barrier_async()
+        self._late_barrier = None
+        try:
+            handle.wait(timeout)
+        except Error as e:
+            if e.code == TIMEOUT:
+                self._late_barrier = handle
+            raise
+
+    _barrier = barrier
+
+    def barrier_async(self) -> Handle:
+        """A barrier with a handle."""
+        handle = Handle(self)
+        o, _ = self._op_options([], 0, "sum", 0, True)
+        op = c_void_p()
+        self._check(self._lib.psc_barrier_start(self._open(), byref(o),
+                                                byref(op)))
+        assert op.value is not None
+        handle._ops.append(op.value)
+        return handle
+
+    def set_optimizer(self, name: str, **params: float) -> None:
+        """How servers turn the sum of a round into the new value, e.g.
+        set_optimizer('sgd', learning_rate=.1, momentum=.9, wd=0,
+        rescale_grad=1/batch, clip_gradient=1). Before the first push; every
+        worker may say the same."""
+        if not isinstance(name, str):
+            raise TypeError("an optimizer is a name and numbers, not %r" %
+                            (name,))
+        handle = Handle(self)
+        if "lr" in params:
+            params["learning_rate"] = params.pop("lr")
+        numbers = {k: float(v) for k, v in params.items() if v is not None}
+        table = (_lib.Param * len(numbers))(*[
+            _lib.Param(c_char_p(k.encode()).value, v)
+            for k, v in numbers.items()])
+        op = c_void_p()
+        self._check(self._lib.psc_optimizer_start(
+            self._open(), name.encode(), table, len(numbers), None,
+            byref(op)))
+        assert op.value is not None
+        handle._ops.append(op.value)
+        handle.wait()
+
+    # -------------------------------------------------------------- memory
+
+    def empty(self, shape: Shape, dtype: Any = "float32") -> Any:
+        """An array in memory that the agent can read: giving it costs no
+        copy. A NumPy array where there is NumPy, else a memoryview."""
+        dims = (shape,) if isinstance(shape, int) else tuple(shape)
+        number = dtype_of(dtype)
+        size = dtype_size(number)
+        for d in dims:
+            size *= d
+        if size <= 0:
+            raise ValueError("the array would have no elements")
+        self._collect()
+        data = c_void_p()
+        self._check(self._lib.psc_alloc(self._open(), size, byref(data)))
+        assert data.value is not None
+        memory = (ctypes.c_char * size).from_address(data.value)
+        self._shared.add(data.value)
+        # Holds the store: its memory must outlive the array.
+        weakref.finalize(memory, self._drop, data.value).atexit = False
+        return new_array(dims, number, memory)
+
+    def _drop(self, address: int) -> None:
+        """May run anywhere, even inside one of our calls: only notes it."""
+        self._garbage.append(address)
+        if self._left:
+            self._collect()
+
+    def _collect(self) -> None:
+        """Frees the arrays that nobody holds and no operation uses."""
+        if not self._garbage or not self._alive():
+            return
+        with self._lock:
+            garbage, self._garbage = self._garbage, []
+            for address in garbage:
+                if self._lib.psc_free(self._c, address) == AGAIN:
+                    self._garbage.append(address)
+                else:
+                    self._shared.discard(address)
+        if self._left and not self._shared:
+            self._end()
+
+    def _end(self) -> None:
+        c, self._c = self._c, None
+        if c is not None and os.getpid() == self._pid:
+            self._lib.psc_close(c)
+
+    # ---------------------------------------------------------------- life
+
+    def close(self) -> None:
+        """Leaves the job in good order. Arrays of empty() stay valid."""
+        if self._left or not self._alive():
+            return
+        self._late_barrier = None
+        self._lib.psc_leave(self._c)
+        self._left = True
+        _stores.discard(self)
+        self._collect()
+        if not self._shared:
+            self._end()
+
+    def __enter__(self) -> "KVStore":
+        return self
+
+    def __exit__(self, kind: Any, value: Any, trace: Any) -> None:
+        # A worker that fails must look like one: the others may be told.
+        if kind is None:
+            self.close()
+
+    def stats(self) -> Dict[str, int]:
+        """Counters of this client: operations, rounds, bytes, system calls."""
+        s = _lib.Stats(size=ctypes.sizeof(_lib.Stats))
+        self._check(self._lib.psc_get_stats(self._open(), byref(s)))
+        return {name: getattr(s, name) for name, _ in _lib.Stats._fields_[2:]}
+
+    # ----------------------------------------------------------------- who
+
+    @property
+    def type(self) -> str:
+        """The name given to create()."""
+        return self._kind
+
+    @property
+    def rank(self) -> int:
+        """This worker's number, from 0."""
+        return self._check(self._lib.psc_rank(self._open()))
+
+    @property
+    def num_workers(self) -> int:
+        """Workers of the job."""
+        return self._check(self._lib.psc_size(self._open()))
+
+    @property
+    def local_rank(self) -> int:
+        """This worker's number on its node."""
+        return self._check(self._lib.psc_local_rank(self._open()))
+
+    @property
+    def local_size(self) -> int:
+        """Workers of the job on this node."""
+        return self._check(self._lib.psc_local_size(self._open()))
+
+    @property
+    def num_servers(self) -> int:
+        """Servers of the job."""
+        return self._check(self._lib.psc_num_servers(self._open()))
+
+
+def _ignore(_op: Optional[int], _rc: int, _user: Optional[int]) -> None:
+    pass
+
+
+# Those that have not left.
+_stores: Set[KVStore] = set()
+
+
+def _leave_at_exit() -> None:
+    """A program that ends well has left its jobs. One that dies of an
+    exception has not: its socket just closes, which the job takes for what it
+    is."""
+    if getattr(sys, "last_type", None) is not None:
+        return
+    for store in list(_stores):
+        store.close()
+
+
+atexit.register(_leave_at_exit)
+
+
+def _encode(text: Optional[str]) -> Optional[bytes]:
+    return None if text is None else os.fsencode(text)
+
+
+def _choose(table: Dict[str, int], name: str, what: str) -> int:
+    if name not in table:
+        raise ValueError("no %s %r; there are %s" % (what, name,
+                                                     ", ".join(table)))
+    return table[name]
+
+
+def create(name: str = "dist_sync", *, socket: Optional[str] = None,
+           job: Optional[str] = None, rank: Optional[int] = None,
+           num_workers: Optional[int] = None,
+           num_servers: Optional[int] = None, on_loss: Optional[str] = None,
+           placement: Optional[str] = None,
+           big_array_bound: Optional[int] = None,
+           partition_bytes: Optional[int] = None,
+           connect_timeout: Optional[float] = None,
+           start_timeout: Optional[float] = None,
+           timeout: Optional[float] = None) -> KVStore:
+    """Joins the job and waits until it is complete.
+
+    What is not given comes from the environment, which pslaunch sets.
+    `timeout` is the limit in seconds of every call that waits; None: none."""
+    if not isinstance(name, str):
+        raise TypeError("the store's name must be a str")
+    kind = name.lower()
+    if kind not in _NAMES:
+        raise ValueError("no store %r; there are %s" %
+                         (name, ", ".join(sorted(_NAMES))))
+    lib = _lib.load()
+    o = _lib.Options()
+    err = ctypes.create_string_buffer(_lib.TEXT_MAX)
+    lib.psc_options_init(byref(o), ctypes.sizeof(o))
+    rc = lib.psc_options_env(byref(o), err, len(err))
+    if rc != 0:
+        raise error(rc, err.value.decode(errors="replace"))
+    if socket is not None:
+        o.socket = _encode(socket)
+    if job is not None:
+        o.job = job.encode()
+    if rank is not None:
+        o.rank = rank
+    for field, number in (("num_workers", num_workers),
+                          ("num_servers", num_servers),
+                          ("big_array_bound", big_array_bound),
+                          ("partition_bytes", partition_bytes)):
+        if number is not None:
+            if number < 0:
+                raise error(INVAL, "%s must not be negative" % field)
+            setattr(o, field, number)
+    if on_loss is not None:
+        o.on_loss = _choose(_lib.ON_LOSS, on_loss, "policy")
+    if placement is not None:
+        o.placement = _choose(_lib.PLACEMENTS, placement, "placement")
+    if connect_timeout is not None:
+        o.connect_timeout_ms = _milliseconds(connect_timeout)
+    if start_timeout is not None:
+        o.start_timeout_ms = _milliseconds(start_timeout)
+    if timeout is not None:
+        o.op_timeout_ms = _milliseconds(timeout)
+    elif o.op_timeout_ms > 0:
+        timeout = o.op_timeout_ms / 1000  # PSKV_OP_TIMEOUT
+    o.flags = _lib.OPEN_QUIET
+    return KVStore(kind, lib, o, timeout)
