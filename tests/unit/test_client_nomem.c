@@ -1,0 +1,208 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A life of a client in which the n-th allocation fails, for every n: calls
+ * say that memory is gone, and nothing else happens to the process. */
+#include "client/psclient.h"
+
+#include <errno.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "test_client_peer.h"
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define CAN_FAIL 0
+#else
+#define CAN_FAIL 1
+#endif
+
+/* Allocations of this thread until one fails; 0: none does. */
+static _Thread_local unsigned long fail_at;
+
+#if CAN_FAIL
+void *__libc_malloc(size_t size);
+void *__libc_calloc(size_t count, size_t size);
+void *__libc_realloc(void *p, size_t size);
+void *malloc(size_t size);
+void *calloc(size_t count, size_t size);
+void *realloc(void *p, size_t size);
+
+static bool fails(void)
+{
+    if (fail_at == 0 || --fail_at > 0) {
+        return false;
+    }
+    errno = ENOMEM;
+    return true;
+}
+
+void *malloc(size_t size)
+{
+    return fails() ? NULL : __libc_malloc(size);
+}
+
+void *calloc(size_t count, size_t size)
+{
+    return fails() ? NULL : __libc_calloc(count, size);
+}
+
+void *realloc(void *p, size_t size)
+{
+    return fails() ? NULL : __libc_realloc(p, size);
+}
+#endif
+
+/* An agent of one worker: what it gives is the sum. */
+static void *serve(void *arg)
+{
+    struct peer *p = arg;
+    uint64_t half = 0;
+    uint64_t version = 0;
+
+    peer_accept(p);
+    for (;;) {
+        struct ps_msg m = peer_next(p);
+
+        switch ((int)m.code) {
+        case 0:
+        case PS_MSG_L_BYE:
+            peer_hang_up(p);
+            return NULL;
+        case PS_MSG_L_HELLO:
+            peer_send(p,
+                      &(struct ps_msg){.code = PS_MSG_L_WELCOME,
+                                       .l_welcome = {.num_workers = 1,
+                                                     .local_size = 1,
+                                                     .num_servers = 1}},
+                      -1);
+            break;
+        case PS_MSG_L_KEY:
+            half = m.l_key.count * sizeof(float);
+            peer_answer_key(p, &m.l_key, 0, 0);
+            break;
+        case PS_MSG_L_OP:
+            if (m.l_op.op == PS_OP_PUSH || m.l_op.op == PS_OP_PUSHPULL) {
+                version = m.l_op.round;
+                memcpy(p->arena + (version & 1) * half,
+                       peer_given(p, &m.l_op), half);
+            }
+            peer_done(p, m.l_op.op_id, version);
+            break;
+        case PS_MSG_L_BARRIER:
+            peer_done(p, m.l_barrier.op_id, 0);
+            break;
+        default:
+            break; /* A region that goes. */
+        }
+    }
+}
+
+#define COUNT 1024
+
+/* 0 when everything went well; else the first failure. */
+static int rounds(struct psc_client *c)
+{
+    float x[COUNT];
+    float y[COUNT];
+    const void *srcs[] = {x, y};
+    const struct psc_op_options two = {
+        .size = sizeof(two), .src_count = 2, .srcs = srcs};
+    struct psc_op *ops[4] = {NULL};
+    void *shared = NULL;
+    uint32_t key;
+    int rc = psc_key(c, "w", PSC_FLOAT32, 1, (uint64_t[]){COUNT}, &key);
+
+    for (size_t i = 0; i < COUNT; i++) {
+        x[i] = 1;
+        y[i] = 2;
+    }
+    rc = rc != 0 ? rc : psc_init(c, key, x);
+    rc = rc != 0 ? rc : psc_alloc(c, sizeof(x), &shared);
+    if (rc == 0) {
+        memcpy(shared, x, sizeof(x));
+    }
+    rc = rc != 0 ? rc : psc_push_start(c, key, shared, NULL, &ops[0]);
+    rc = rc != 0 ? rc : psc_push_start(c, key, NULL, &two, &ops[1]);
+    rc = rc != 0 ? rc : psc_pull_start(c, key, y, NULL, &ops[2]);
+    rc = rc != 0 ? rc : psc_barrier_start(c, NULL, &ops[3]);
+    if (psc_ops_wait(ops, 4, PSC_WAIT_FOREVER) != 0 && rc == 0) {
+        rc = psc_ops_wait(ops, 4, 0);
+    }
+    for (size_t i = 0; i < 4; i++) {
+        psc_op_free(ops[i]);
+    }
+    if (rc == 0) {
+        assert_float_equal(y[COUNT - 1], 3, 0);
+    }
+    assert_int_equal(psc_free(c, shared), 0);
+    return rc;
+}
+
+static int life(unsigned long n)
+{
+    struct psc_client *c = NULL;
+    struct psc_options o;
+    struct peer p;
+    pthread_t t;
+    int rc;
+
+    peer_start(&p);
+    psc_options_init(&o, sizeof(o));
+    o.socket = p.path;
+    assert_int_equal(pthread_create(&t, NULL, serve, &p), 0);
+    fail_at = n;
+    rc = psc_open(&o, &c, NULL, 0);
+    if (rc == 0) {
+        rc = rounds(c);
+        psc_close(c);
+    }
+    n = fail_at;
+    fail_at = 0;
+    if (c == NULL) {
+        /* It may not have got as far as the socket. */
+        struct sockaddr_un a = {.sun_family = AF_UNIX};
+        int fd = socket(AF_UNIX, SOCK_STREAM, 0);
+
+        memcpy(a.sun_path, p.path, strlen(p.path) + 1);
+        assert_int_equal(connect(fd, (struct sockaddr *)&a, sizeof(a)), 0);
+        close(fd);
+    }
+    assert_int_equal(pthread_join(t, NULL), 0);
+    peer_stop(&p);
+    if (n > 0) {
+        assert_int_equal(rc, 0); /* Nothing failed. */
+        return 1;
+    }
+    /* An allocation that was only for a text may be missed in silence. */
+    assert_true(rc == 0 || rc == PSC_E_NOMEM);
+    return 0;
+}
+
+static void every_allocation_may_fail(void **state)
+{
+    unsigned long n = 1;
+
+    (void)state;
+    if (!CAN_FAIL) {
+        skip();
+    }
+    while (life(n) == 0) {
+        n++;
+    }
+    /* More than a handful were there to fail. */
+    assert_true(n > 15);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_allocation_may_fail),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
