@@ -1,0 +1,142 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What an operator has to look at: members that are silent, jobs that wait for
+ * somebody who is not there or for too long. */
+#include "psctl/psctl.h"
+
+#include "base/alloc.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* Somebody gone for longer has left for good. */
+#define GONE_MATTERS PS_SECONDS(3600)
+
+void report_fini(struct report *r)
+{
+    for (int q = 0; q < QUERIES; q++) {
+        for (size_t i = 0; i < r->of[q].count; i++) {
+            ps_msg_free(r->of[q].row[i]);
+        }
+        ps_free(r->of[q].row);
+    }
+    if (r->end != NULL) {
+        ps_msg_free(r->end);
+    }
+}
+
+bool job_is_open(const struct ps_msg_job_row *j)
+{
+    return j->phase != PS_JOB_PHASE_ENDED && j->phase != PS_JOB_PHASE_FAILED;
+}
+
+bool stall_is_bad(const struct ps_msg_stall_row *s, ps_time after)
+{
+    for (uint32_t i = 0; i < s->missing_count; i++) {
+        if (s->missing[i].state != PS_RANK_STATE_LIVE) {
+            return true;
+        }
+    }
+    return s->waited_ns >= after;
+}
+
+void describe_missing(const struct ps_msg_stall_row *s, struct ps_str *out)
+{
+    enum { SHOWN = 8 };
+
+    if (s->missing_count == 0) {
+        ps_str_add(out, "nobody: servers or the network");
+    }
+    for (uint32_t i = 0; i < s->missing_count; i++) {
+        const struct ps_rec_waiting *w = &s->missing[i];
+
+        if (i == SHOWN) {
+            ps_str_addf(out, " and %u more", s->missing_count - i);
+            return;
+        }
+        ps_str_addf(out, "%srank %u", i == 0 ? "" : ", ", w->rank);
+        ps_str_add(out, " (");
+        ps_str_add_escaped(out, w->host, strlen(w->host), 64);
+        if (w->state != PS_RANK_STATE_LIVE) {
+            ps_str_addf(out, "%s%s", w->host[0] == '\0' ? "" : ", ",
+                        ps_rank_state_name(w->state));
+        }
+        ps_str_add(out, ")");
+    }
+}
+
+static struct ps_str begin(struct health *h, char *scratch, size_t cap)
+{
+    struct ps_str s;
+
+    if (h->count < PROBLEMS_MAX) {
+        ps_str_init(&s, h->problem[h->count++], sizeof(h->problem[0]));
+    } else {
+        h->more++;
+        ps_str_init(&s, scratch, cap);
+    }
+    return s;
+}
+
+static void check_nodes(const struct report *r, struct health *h)
+{
+    const struct rows *rows = &r->of[PS_QUERY_NODES];
+    size_t servers = 0;
+    char scratch[8];
+
+    for (size_t i = 0; i < rows->count; i++) {
+        const struct ps_msg_node_row *n = &rows->row[i]->node_row;
+        char age[32];
+        struct ps_str s;
+
+        if (n->role == PS_ROLE_SERVER && n->state == PS_NODE_STATE_ACTIVE) {
+            servers++;
+        }
+        if (n->state != PS_NODE_STATE_SUSPECT &&
+            !(n->state == PS_NODE_STATE_GONE && n->heard_ns < GONE_MATTERS)) {
+            continue;
+        }
+        s = begin(h, scratch, sizeof(scratch));
+        format_age(n->heard_ns, age, sizeof(age));
+        ps_str_addf(&s, "%s ", ps_role_name(n->role));
+        ps_str_add_escaped(&s, n->name, strlen(n->name), 64);
+        ps_str_addf(&s, " is %s, last heard %s ago",
+                    ps_node_state_name(n->state), age);
+    }
+    if (servers == 0) {
+        struct ps_str s = begin(h, scratch, sizeof(scratch));
+
+        ps_str_add(&s, "no active server");
+    }
+}
+
+static void check_stalls(const struct report *r, ps_time after,
+                         struct health *h)
+{
+    const struct rows *rows = &r->of[PS_QUERY_STALL];
+    char scratch[8];
+
+    for (size_t i = 0; i < rows->count; i++) {
+        const struct ps_msg_stall_row *row = &rows->row[i]->stall_row;
+        struct ps_str s;
+        char age[32];
+
+        if (!stall_is_bad(row, after)) {
+            continue;
+        }
+        format_age(row->waited_ns, age, sizeof(age));
+        s = begin(h, scratch, sizeof(scratch));
+        ps_str_add(&s, "job ");
+        ps_str_add_escaped(&s, row->job, strlen(row->job), 64);
+        ps_str_addf(&s, " has waited %s: ", age);
+        ps_str_add_escaped(&s, row->what, strlen(row->what), 80);
+        ps_str_add(&s, " waits for ");
+        describe_missing(row, &s);
+    }
+}
+
+void health_check(const struct report *r, ps_time after, struct health *ret)
+{
+    memset(ret, 0, sizeof(*ret));
+    check_nodes(r, ret);
+    check_stalls(r, after, ret);
+}

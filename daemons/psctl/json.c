@@ -1,0 +1,185 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Rows for programs: one JSON object, "schema" first. Names of fields stay
+ * what they are within a schema; new ones may be added. */
+#include "psctl/psctl.h"
+
+#include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define SCHEMA 1
+
+static void put(json_t *o, const char *name, json_t *value)
+{
+    if (value == NULL || json_object_set_new(o, name, value) != 0) {
+        abort(); /* Out of memory. */
+    }
+}
+
+/* JSON has no unsigned 64 bits: beyond them, the largest there is. */
+static void put_count(json_t *o, const char *name, uint64_t n)
+{
+    put(o, name, json_integer(n > INT64_MAX ? INT64_MAX : (json_int_t)n));
+}
+
+static void put_seconds(json_t *o, const char *name, uint64_t ns)
+{
+    put(o, name, json_real((double)ns / 1e9));
+}
+
+/* Bytes that are not UTF-8 come out escaped. */
+static json_t *text_of(const char *text)
+{
+    json_t *value = json_string(text);
+    char escaped[4096];
+    struct ps_str s;
+
+    if (value != NULL) {
+        return value;
+    }
+    ps_str_init(&s, escaped, sizeof(escaped));
+    ps_str_add_escaped(&s, text, strlen(text), 1000);
+    return json_string(escaped);
+}
+
+static void put_text(json_t *o, const char *name, const char *text)
+{
+    put(o, name, text_of(text));
+}
+
+static json_t *node_of(const struct ps_msg *msg)
+{
+    const struct ps_msg_node_row *n = &msg->node_row;
+    json_t *o = json_object();
+
+    put_text(o, "role", ps_role_name(n->role));
+    put_count(o, "node", n->node);
+    put_text(o, "name", n->name);
+    put_text(o, "state", ps_node_state_name(n->state));
+    put_count(o, "incarnation", n->incarnation);
+    put_text(o, "address", n->address);
+    put_seconds(o, "heard_s", n->heard_ns);
+    put_count(o, "rounds", n->rounds);
+    put_count(o, "bytes_in", n->bytes_in);
+    put_count(o, "bytes_out", n->bytes_out);
+    put_count(o, "stored", n->stored);
+    put_count(o, "resent", n->resent);
+    put_count(o, "waiting", n->waiting);
+    return o;
+}
+
+static json_t *job_of(const struct ps_msg *msg)
+{
+    const struct ps_msg_job_row *j = &msg->job_row;
+    json_t *o = json_object();
+
+    put_count(o, "gen", j->gen);
+    put_text(o, "name", j->name);
+    put_count(o, "uid", j->uid);
+    put_text(o, "phase", ps_job_phase_name(j->phase));
+    put_text(o, "mode", ps_mode_name(j->mode));
+    put_text(o, "on_loss", ps_loss_policy_name(j->on_loss));
+    put_count(o, "num_workers", j->num_workers);
+    put_count(o, "live", j->live);
+    put_count(o, "nodes", j->slots);
+    put_count(o, "keys", j->keys);
+    put_count(o, "bytes", j->bytes);
+    put_count(o, "barriers", j->barriers);
+    put_seconds(o, "age_s", j->age_ns);
+    put_text(o, "optimizer", j->optimizer);
+    put_text(o, "reason", j->reason);
+    return o;
+}
+
+static json_t *key_of(const struct ps_msg *msg)
+{
+    const struct ps_msg_key_row *k = &msg->key_row;
+    json_t *o = json_object();
+
+    put_text(o, "job", k->job);
+    put_count(o, "key", k->key);
+    put_text(o, "name", k->name);
+    put_text(o, "dtype", ps_dtype_name(k->dtype));
+    put_count(o, "count", k->count);
+    put_text(o, "server", k->server);
+    put_count(o, "parts", k->parts);
+    put_count(o, "bytes", k->bytes);
+    return o;
+}
+
+static json_t *stall_of(const struct ps_msg *msg)
+{
+    const struct ps_msg_stall_row *row = &msg->stall_row;
+    json_t *o = json_object();
+    json_t *missing = json_array();
+
+    put_text(o, "job", row->job);
+    put_text(o, "what", row->what);
+    put_seconds(o, "waited_s", row->waited_ns);
+    put_count(o, "waits", row->waits);
+    for (uint32_t i = 0; i < row->missing_count; i++) {
+        json_t *one = json_object();
+
+        put_count(one, "rank", row->missing[i].rank);
+        put_text(one, "state", ps_rank_state_name(row->missing[i].state));
+        put_text(one, "host", row->missing[i].host);
+        json_array_append_new(missing, one);
+    }
+    put(o, "missing", missing);
+    return o;
+}
+
+static void put_rows(json_t *o, const char *name, const struct rows *rows,
+                     json_t *(*convert)(const struct ps_msg *msg))
+{
+    json_t *list = json_array();
+
+    for (size_t i = 0; i < rows->count; i++) {
+        json_array_append_new(list, convert(rows->row[i]));
+    }
+    put(o, name, list);
+}
+
+static void put_health(json_t *o, const struct health *h)
+{
+    json_t *list = json_array();
+
+    for (size_t i = 0; i < h->count; i++) {
+        json_array_append_new(list, text_of(h->problem[i]));
+    }
+    put(o, "healthy", json_boolean(h->count == 0));
+    put(o, "problems", list);
+}
+
+void show_json(enum verb verb, const struct report *r,
+               const struct health *h)
+{
+    const struct ps_msg_query_end *end = &r->end->query_end;
+    json_t *o = json_object();
+
+    put(o, "schema", json_integer(SCHEMA));
+    put_text(o, "cluster", end->cluster);
+    put_count(o, "epoch", end->epoch);
+    put_seconds(o, "uptime_s", end->uptime_ns);
+    if (verb == VERB_STATUS) {
+        put_health(o, h);
+    }
+    if (verb == VERB_STATUS || verb == VERB_NODES) {
+        put_rows(o, "nodes", &r->of[PS_QUERY_NODES], node_of);
+    }
+    if (verb == VERB_STATUS || verb == VERB_JOBS) {
+        put_rows(o, "jobs", &r->of[PS_QUERY_JOBS], job_of);
+    }
+    if (verb == VERB_KEYS) {
+        put_rows(o, "keys", &r->of[PS_QUERY_KEYS], key_of);
+    }
+    if (verb == VERB_STATUS || verb == VERB_STALL) {
+        put_rows(o, "stalls", &r->of[PS_QUERY_STALL], stall_of);
+    }
+    if (json_dumpf(o, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(9)) != 0) {
+        fputs("psctl: cannot write the answer\n", stderr);
+    }
+    putchar('\n');
+    json_decref(o);
+}

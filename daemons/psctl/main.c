@@ -1,0 +1,292 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* psctl: what an operator asks the scheduler. */
+#include "psctl/psctl.h"
+
+#include <getopt.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const char usage[] =
+    "usage: psctl [OPTION]... VERB\n"
+    "\n"
+    "  status            one screen: members, jobs, what is wrong\n"
+    "  jobs [list]       jobs, also those that ended lately\n"
+    "  jobs cancel NAME  end a job; its workers get an error that says so\n"
+    "  nodes             servers and agents\n"
+    "  keys [JOB]        keys and which server holds how much of them\n"
+    "  stall [JOB]       what is waited for, since when, and which ranks are\n"
+    "                    missing\n"
+    "\n"
+    "  -e, --endpoint HOST:PORT  the scheduler; else $PSKV_SCHED, else\n"
+    "                            $DMLC_PS_ROOT_URI and $DMLC_PS_ROOT_PORT,\n"
+    "                            else 127.0.0.1:9091\n"
+    "  -w, --write FORMAT        table (for people) or json (for programs)\n"
+    "      --timeout TIME        how long the scheduler may be silent, e.g.\n"
+    "                            500ms or 5s (default)\n"
+    "      --after TIME          a shorter wait is work, not a stall, unless\n"
+    "                            a missing rank is lost (default 10s)\n"
+    "      --reason TEXT         of jobs cancel, for the workers' error\n"
+    "      --no-headers          rows alone\n"
+    "  -h, --help   -V, --version\n"
+    "\n"
+    "Exit codes: 0 done, and healthy; 3 degraded (status) or stalled (stall);\n"
+    "2 wrong usage; 4 no such job; 69 no scheduler there; 77 not allowed.\n";
+
+enum { OPT_TIMEOUT = 256, OPT_NO_HEADERS, OPT_AFTER, OPT_REASON };
+
+static const struct option options[] = {
+    {"endpoint", required_argument, NULL, 'e'},
+    {"write", required_argument, NULL, 'w'},
+    {"timeout", required_argument, NULL, OPT_TIMEOUT},
+    {"after", required_argument, NULL, OPT_AFTER},
+    {"reason", required_argument, NULL, OPT_REASON},
+    {"no-headers", no_argument, NULL, OPT_NO_HEADERS},
+    {"help", no_argument, NULL, 'h'},
+    {"version", no_argument, NULL, 'V'},
+    {NULL, 0, NULL, 0},
+};
+
+struct request {
+    enum verb verb;
+    const char *job; /* NULL: all. */
+    const char *reason;
+    const char *endpoint;
+    char endpoint_buffer[300];
+    ps_time timeout;
+    ps_time after;
+    bool json;
+    bool headings;
+};
+
+static bool parse_time(const char *text, const char *what, ps_time *ret)
+{
+    static const struct {
+        const char *name;
+        double ns;
+    } units[] = {{"ms", 1e6}, {"s", 1e9}, {"m", 60e9}, {"h", 3600e9}};
+    char *end;
+    double n = strtod(text, &end);
+
+    for (size_t i = 0; i < sizeof(units) / sizeof(units[0]); i++) {
+        if (end != text && n > 0 && n * units[i].ns < 1e15 &&
+            strcmp(end, units[i].name) == 0) {
+            *ret = (ps_time)(n * units[i].ns);
+            return true;
+        }
+    }
+    fprintf(stderr, "psctl: %s '%s': give a time such as 500ms, 5s, 2m\n",
+            what, text);
+    return false;
+}
+
+static bool take_option(struct request *q, int c)
+{
+    switch (c) {
+    case 'e':
+        q->endpoint = optarg;
+        return true;
+    case 'w':
+        q->json = strcmp(optarg, "json") == 0;
+        if (!q->json && strcmp(optarg, "table") != 0) {
+            fprintf(stderr, "psctl: -w '%s': give table or json\n", optarg);
+            return false;
+        }
+        return true;
+    case OPT_TIMEOUT:
+        return parse_time(optarg, "--timeout", &q->timeout);
+    case OPT_AFTER:
+        return parse_time(optarg, "--after", &q->after);
+    case OPT_REASON:
+        q->reason = optarg;
+        return true;
+    case OPT_NO_HEADERS:
+        q->headings = false;
+        return true;
+    default:
+        fputs("psctl: --help lists verbs and options\n", stderr);
+        return false;
+    }
+}
+
+static bool take_name(struct request *q, const char *name)
+{
+    if (strlen(name) == 0 || strlen(name) > 64) {
+        fputs("psctl: the name of a job has 1 to 64 bytes\n", stderr);
+        return false;
+    }
+    q->job = name;
+    return true;
+}
+
+/* The verb and what follows it. */
+static bool take_words(struct request *q, int argc, char **argv)
+{
+    static const struct {
+        const char *name;
+        enum verb verb;
+        bool job;
+    } verbs[] = {
+        {"status", VERB_STATUS, false}, {"jobs", VERB_JOBS, false},
+        {"nodes", VERB_NODES, false},   {"keys", VERB_KEYS, true},
+        {"stall", VERB_STALL, true},
+    };
+    size_t i = 0;
+
+    if (argc == 0) {
+        fputs("psctl: say what you want to know; --help lists the verbs\n",
+              stderr);
+        return false;
+    }
+    while (i < sizeof(verbs) / sizeof(verbs[0]) &&
+           strcmp(verbs[i].name, argv[0]) != 0) {
+        i++;
+    }
+    if (i == sizeof(verbs) / sizeof(verbs[0])) {
+        fprintf(stderr, "psctl: no verb '%s'; there are status, jobs, nodes, "
+                        "keys, stall\n",
+                argv[0]);
+        return false;
+    }
+    q->verb = verbs[i].verb;
+    if (q->verb == VERB_JOBS && argc == 3 && strcmp(argv[1], "cancel") == 0) {
+        q->verb = VERB_CANCEL;
+        return take_name(q, argv[2]);
+    }
+    if (argc == 1 ||
+        (q->verb == VERB_JOBS && argc == 2 && strcmp(argv[1], "list") == 0)) {
+        return true;
+    }
+    if (verbs[i].job && argc == 2) {
+        return take_name(q, argv[1]);
+    }
+    fprintf(stderr, "psctl: %s: too many or too few words; see --help\n",
+            argv[0]);
+    return false;
+}
+
+static void choose_endpoint(struct request *q)
+{
+    const char *own = getenv("PSKV_SCHED");
+    const char *host = getenv("DMLC_PS_ROOT_URI");
+    const char *port = getenv("DMLC_PS_ROOT_PORT");
+
+    if (q->endpoint != NULL) {
+        return;
+    }
+    if (own != NULL && own[0] != '\0') {
+        q->endpoint = own;
+        return;
+    }
+    q->endpoint = "127.0.0.1:9091";
+    if (host != NULL && host[0] != '\0') {
+        bool v6 = strchr(host, ':') != NULL && host[0] != '[';
+
+        snprintf(q->endpoint_buffer, sizeof(q->endpoint_buffer),
+                 v6 ? "[%s]:%s" : "%s:%s", host,
+                 port != NULL && port[0] != '\0' ? port : "9091");
+        q->endpoint = q->endpoint_buffer;
+    }
+}
+
+static int ask(struct wire *w, const struct request *q, struct report *r)
+{
+    static const enum ps_query status[] = {PS_QUERY_NODES, PS_QUERY_JOBS,
+                                           PS_QUERY_STALL};
+    int rc = 0;
+
+    switch (q->verb) {
+    case VERB_STATUS:
+        for (size_t i = 0; rc == 0 && i < 3; i++) {
+            rc = wire_ask(w, status[i], NULL, r);
+        }
+        return rc;
+    case VERB_JOBS:
+        return wire_ask(w, PS_QUERY_JOBS, NULL, r);
+    case VERB_NODES:
+        return wire_ask(w, PS_QUERY_NODES, NULL, r);
+    case VERB_KEYS:
+        return wire_ask(w, PS_QUERY_KEYS, q->job, r);
+    case VERB_STALL:
+        return wire_ask(w, PS_QUERY_STALL, q->job, r);
+    case VERB_CANCEL:
+        return wire_cancel(w, q->job, q->reason, r);
+    }
+    return EXIT_USAGE;
+}
+
+/* Bad news of an answer that came in good order. */
+static int judge(const struct request *q, const struct report *r,
+                 const struct health *h)
+{
+    const struct rows *stalls = &r->of[PS_QUERY_STALL];
+
+    if (q->verb == VERB_STATUS) {
+        return h->count > 0 ? EXIT_DEGRADED : EXIT_HEALTHY;
+    }
+    for (size_t i = 0; q->verb == VERB_STALL && i < stalls->count; i++) {
+        if (stall_is_bad(&stalls->row[i]->stall_row, q->after)) {
+            return EXIT_DEGRADED;
+        }
+    }
+    return EXIT_HEALTHY;
+}
+
+static int run(const struct request *q)
+{
+    struct report report = {0};
+    struct health health = {0};
+    int rc = 0;
+    struct wire *w = wire_open(q->endpoint, q->timeout, &rc);
+
+    if (w == NULL) {
+        return rc;
+    }
+    rc = ask(w, q, &report);
+    wire_close(w);
+    if (rc == 0) {
+        if (q->verb == VERB_STATUS) {
+            health_check(&report, q->after, &health);
+        }
+        if (q->json) {
+            show_json(q->verb, &report, &health);
+        } else {
+            show_table(q->verb, &report, &health, q->headings);
+        }
+        rc = judge(q, &report, &health);
+    }
+    report_fini(&report);
+    if (fflush(stdout) != 0) {
+        perror("psctl: standard output");
+        rc = rc == 0 ? EXIT_FAILED : rc;
+    }
+    return rc;
+}
+
+int main(int argc, char **argv)
+{
+    struct request q = {.timeout = PS_SECONDS(5),
+                        .after = PS_SECONDS(10),
+                        .reason = "",
+                        .headings = true};
+    int c;
+
+    while ((c = getopt_long(argc, argv, "e:w:hV", options, NULL)) != -1) {
+        if (c == 'h') {
+            fputs(usage, stdout);
+            return EXIT_HEALTHY;
+        }
+        if (c == 'V') {
+            printf("psctl %s\nprotocol %u\n", PSKV_VERSION, PS_PROTOCOL);
+            return EXIT_HEALTHY;
+        }
+        if (!take_option(&q, c)) {
+            return EXIT_USAGE;
+        }
+    }
+    if (!take_words(&q, argc - optind, argv + optind)) {
+        return EXIT_USAGE;
+    }
+    choose_endpoint(&q);
+    return run(&q);
+}

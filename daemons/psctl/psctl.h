@@ -1,0 +1,116 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the files of psctl share: a connection to psched, the rows it answered
+ * with, and the two ways to write them down. */
+#pragma once
+
+#include "base/str.h"
+#include "base/time.h"
+#include "proto/ps_msg.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* Exit codes; those from 64 on are shared by all programs of pskv. */
+enum {
+    EXIT_HEALTHY = 0,
+    EXIT_FAILED = 1,
+    EXIT_USAGE = 2,
+    EXIT_DEGRADED = 3,
+    EXIT_NOJOB = 4,
+    EXIT_UNAVAILABLE = 69,
+    EXIT_TEMPFAIL = 75,
+    EXIT_NOPERM = 77,
+};
+
+enum verb {
+    VERB_STATUS,
+    VERB_JOBS,
+    VERB_CANCEL,
+    VERB_NODES,
+    VERB_KEYS,
+    VERB_STALL,
+};
+
+struct rows {
+    struct ps_msg **row; /* Own. */
+    size_t count;
+    size_t capacity;
+};
+
+#define QUERIES 4 /* enum ps_query counts up to here. */
+
+/* Everything that was asked for one verb. */
+struct report {
+    struct rows of[QUERIES]; /* By enum ps_query. */
+    struct ps_msg *end;      /* The last query_end; own. */
+};
+
+void report_fini(struct report *r);
+/* Phases that are not over. */
+bool job_is_open(const struct ps_msg_job_row *j);
+
+/* ----------------------------------------------------------------- wire.c */
+
+struct wire;
+
+/* Connects and greets. NULL, after a message on standard error, with the exit
+ * code in *ret_exit. `silence` is how long psched may say nothing. */
+struct wire *wire_open(const char *endpoint, ps_time silence, int *ret_exit);
+void wire_close(struct wire *w);
+/* Asks, and gathers the rows until the end of the answer; an exit code. */
+int wire_ask(struct wire *w, enum ps_query what, const char *job,
+             struct report *r);
+int wire_cancel(struct wire *w, const char *job, const char *reason,
+                struct report *r);
+
+/* --------------------------------------------------------------- health.c */
+
+#define PROBLEMS_MAX 16u
+
+struct health {
+    char problem[PROBLEMS_MAX][400]; /* Sentences; the first ones of all. */
+    size_t count;
+    size_t more; /* That did not fit. */
+};
+
+/* What an operator has to look at. Waits shorter than `after` are work. */
+void health_check(const struct report *r, ps_time after, struct health *ret);
+bool stall_is_bad(const struct ps_msg_stall_row *s, ps_time after);
+/* "rank 3 (n07, lost), rank 5 (n09)"; escaped. */
+void describe_missing(const struct ps_msg_stall_row *s, struct ps_str *out);
+
+/* ---------------------------------------------------------------- table.c */
+
+#define TABLE_COLUMNS 16u
+
+struct table {
+    size_t columns;
+    bool right[TABLE_COLUMNS]; /* Numbers. */
+    char **cells;              /* Own; rows one after the other. */
+    size_t count;
+    size_t capacity;
+};
+
+/* Headings; one that begins with '>' is a column of numbers. */
+void table_init(struct table *t, const char *const *headings, size_t columns);
+void table_fini(struct table *t);
+/* The next cell, cut and escaped: strings may come from anywhere. */
+void table_text(struct table *t, const char *text);
+void table_cell(struct table *t, const char *fmt, ...)
+    __attribute__((format(printf, 2, 3)));
+void table_print(const struct table *t, bool headings);
+
+/* "412 MB", "1.5 GB"; decimal units. */
+void format_bytes(uint64_t bytes, char *out, size_t cap);
+/* "4.1s", "12m03s", "3d02h" */
+void format_age(uint64_t ns, char *out, size_t cap);
+/* "10,412" */
+void format_count(uint64_t n, char *out, size_t cap);
+
+/* ---------------------------------------------------- show.c and json.c */
+
+void show_table(enum verb verb, const struct report *r,
+                const struct health *h, bool headings);
+void show_json(enum verb verb, const struct report *r,
+               const struct health *h);

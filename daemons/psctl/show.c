@@ -1,0 +1,360 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Rows for people: one screen for status, a table for everything else. */
+#include "psctl/psctl.h"
+
+#include <ctype.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#define COUNT(a) (sizeof(a) / sizeof((a)[0]))
+
+static void cell_age(struct table *t, uint64_t ns)
+{
+    char text[32];
+
+    format_age(ns, text, sizeof(text));
+    table_cell(t, "%s", text);
+}
+
+static void cell_bytes(struct table *t, uint64_t bytes)
+{
+    char text[32];
+
+    format_bytes(bytes, text, sizeof(text));
+    table_cell(t, "%s", text);
+}
+
+static void cell_count(struct table *t, uint64_t n)
+{
+    char text[32];
+
+    format_count(n, text, sizeof(text));
+    table_cell(t, "%s", text);
+}
+
+static void cell_upper(struct table *t, const char *word)
+{
+    char text[32];
+    size_t i;
+
+    for (i = 0; word[i] != '\0' && i + 1 < sizeof(text); i++) {
+        text[i] = (char)toupper((unsigned char)word[i]);
+    }
+    text[i] = '\0';
+    table_cell(t, "%s", text);
+}
+
+static void finish(struct table *t, bool headings)
+{
+    table_print(t, headings);
+    table_fini(t);
+}
+
+/* ----------------------------------------------------------------------- nodes */
+
+static void show_nodes(const struct rows *rows, bool headings)
+{
+    static const char *const names[] = {
+        "ROLE",  "NAME",    "STATE", "ADDRESS", ">HEARD",  ">ROUNDS",
+        ">IN",   ">OUT",    ">HELD", ">RESENT", ">WAITING",
+    };
+    struct table t;
+
+    table_init(&t, names, COUNT(names));
+    for (size_t i = 0; i < rows->count; i++) {
+        const struct ps_msg_node_row *n = &rows->row[i]->node_row;
+
+        table_cell(&t, "%s", ps_role_name(n->role));
+        table_text(&t, n->name);
+        cell_upper(&t, ps_node_state_name(n->state));
+        table_text(&t, n->address);
+        cell_age(&t, n->heard_ns);
+        cell_count(&t, n->rounds);
+        cell_bytes(&t, n->bytes_in);
+        cell_bytes(&t, n->bytes_out);
+        cell_bytes(&t, n->stored);
+        cell_count(&t, n->resent);
+        cell_count(&t, n->waiting);
+    }
+    finish(&t, headings);
+}
+
+/* ------------------------------------------------------------------------ jobs */
+
+static void show_jobs(const struct rows *rows, bool headings)
+{
+    static const char *const names[] = {
+        "JOB",   "PHASE",  "MODE", ">WORKERS", ">NODES", ">KEYS",
+        ">HELD", ">BARRIERS", ">AGE", ">UID", "OPTIMIZER", "REASON",
+    };
+    struct table t;
+
+    table_init(&t, names, COUNT(names));
+    for (size_t i = 0; i < rows->count; i++) {
+        const struct ps_msg_job_row *j = &rows->row[i]->job_row;
+
+        table_text(&t, j->name);
+        cell_upper(&t, ps_job_phase_name(j->phase));
+        table_cell(&t, "%s", ps_mode_name(j->mode));
+        table_cell(&t, "%u/%u", j->live, j->num_workers);
+        table_cell(&t, "%u", j->slots);
+        cell_count(&t, j->keys);
+        cell_bytes(&t, j->bytes);
+        cell_count(&t, j->barriers);
+        cell_age(&t, j->age_ns);
+        table_cell(&t, "%u", j->uid);
+        table_text(&t, j->optimizer);
+        table_text(&t, j->reason);
+    }
+    finish(&t, headings);
+}
+
+/* ------------------------------------------------------------------------ keys */
+
+#define BALANCE_SERVERS 256u
+
+/* Bytes of the fullest server to the mean: 1.00 is even. */
+static void show_balance(const struct rows *rows)
+{
+    const char *server[BALANCE_SERVERS];
+    uint64_t bytes[BALANCE_SERVERS];
+    uint64_t all = 0;
+    uint64_t most = 0;
+    size_t count = 0;
+    char text[32];
+
+    for (size_t i = 0; i < rows->count; i++) {
+        const struct ps_msg_key_row *k = &rows->row[i]->key_row;
+        size_t at = 0;
+
+        while (at < count && strcmp(server[at], k->server) != 0) {
+            at++;
+        }
+        if (at == count) {
+            if (count == BALANCE_SERVERS) {
+                return;
+            }
+            server[count] = k->server;
+            bytes[count++] = 0;
+        }
+        bytes[at] += k->bytes;
+        all += k->bytes;
+        most = bytes[at] > most ? bytes[at] : most;
+    }
+    if (all == 0) {
+        return;
+    }
+    format_bytes(all, text, sizeof(text));
+    printf("%s on %zu server%s, fullest to mean %.2f\n", text, count,
+           count == 1 ? "" : "s",
+           (double)most * (double)count / (double)all);
+}
+
+static void show_keys(const struct rows *rows, bool headings)
+{
+    static const char *const names[] = {
+        "JOB",    ">KEY",    "NAME",   "DTYPE",
+        ">COUNT", "SERVER", ">PARTS", ">BYTES",
+    };
+    struct table t;
+
+    table_init(&t, names, COUNT(names));
+    for (size_t i = 0; i < rows->count; i++) {
+        const struct ps_msg_key_row *k = &rows->row[i]->key_row;
+
+        table_text(&t, k->job);
+        table_cell(&t, "%u", k->key);
+        table_text(&t, k->name);
+        table_cell(&t, "%s", ps_dtype_name(k->dtype));
+        cell_count(&t, k->count);
+        table_text(&t, k->server);
+        cell_count(&t, k->parts);
+        cell_bytes(&t, k->bytes);
+    }
+    finish(&t, headings);
+    if (headings) {
+        show_balance(rows);
+    }
+}
+
+/* ----------------------------------------------------------------------- stall */
+
+static void show_stalls(const struct rows *rows, bool headings)
+{
+    static const char *const names[] = {"JOB", ">WAITED", ">WAITS",
+                                        "WHAT", "WAITS FOR"};
+    struct table t;
+
+    if (rows->count == 0 && headings) {
+        puts("nothing is waited for");
+        return;
+    }
+    table_init(&t, names, COUNT(names));
+    for (size_t i = 0; i < rows->count; i++) {
+        const struct ps_msg_stall_row *row = &rows->row[i]->stall_row;
+        char missing[1024];
+        struct ps_str s;
+
+        ps_str_init(&s, missing, sizeof(missing));
+        describe_missing(row, &s);
+        table_text(&t, row->job);
+        cell_age(&t, row->waited_ns);
+        table_cell(&t, "%u", row->waits);
+        table_text(&t, row->what);
+        table_cell(&t, "%s", missing);
+    }
+    finish(&t, headings);
+}
+
+/* ---------------------------------------------------------------------- status */
+
+struct totals {
+    size_t servers;
+    size_t agents;
+    size_t jobs;
+    size_t ended;
+    size_t failed;
+    uint64_t rounds;
+    uint64_t in;
+    uint64_t out;
+    uint64_t held;
+};
+
+static struct totals count_all(const struct report *r)
+{
+    const struct rows *nodes = &r->of[PS_QUERY_NODES];
+    const struct rows *jobs = &r->of[PS_QUERY_JOBS];
+    struct totals t = {0};
+
+    for (size_t i = 0; i < nodes->count; i++) {
+        const struct ps_msg_node_row *n = &nodes->row[i]->node_row;
+
+        if (n->state == PS_NODE_STATE_GONE) {
+            continue;
+        }
+        if (n->role == PS_ROLE_SERVER) {
+            t.servers++;
+            t.rounds += n->rounds;
+            t.in += n->bytes_in;
+            t.out += n->bytes_out;
+            t.held += n->stored;
+        } else if (n->role == PS_ROLE_AGENT) {
+            t.agents++;
+        }
+    }
+    for (size_t i = 0; i < jobs->count; i++) {
+        const struct ps_msg_job_row *j = &jobs->row[i]->job_row;
+
+        t.jobs += job_is_open(j);
+        t.ended += j->phase == PS_JOB_PHASE_ENDED;
+        t.failed += j->phase == PS_JOB_PHASE_FAILED;
+    }
+    return t;
+}
+
+static const char *plural(size_t n)
+{
+    return n == 1 ? "" : "s";
+}
+
+static void show_traffic(const struct totals *t)
+{
+    char rounds[32];
+    char in[32];
+    char out[32];
+    char held[32];
+
+    format_count(t->rounds, rounds, sizeof(rounds));
+    format_bytes(t->in, in, sizeof(in));
+    format_bytes(t->out, out, sizeof(out));
+    format_bytes(t->held, held, sizeof(held));
+    printf("servers  %s rounds of partitions, %s in, %s out, %s held\n",
+           rounds, in, out, held);
+}
+
+static void show_open_jobs(const struct rows *rows)
+{
+    struct table t;
+    static const char *const none[] = {"", "", "", ">", ">", ">",
+                                       ">", ">", ""};
+    size_t count = 0;
+
+    table_init(&t, none, COUNT(none));
+    for (size_t i = 0; i < rows->count; i++) {
+        const struct ps_msg_job_row *j = &rows->row[i]->job_row;
+        char text[32];
+
+        if (!job_is_open(j)) {
+            continue;
+        }
+        count++;
+        table_cell(&t, "job    ");
+        table_text(&t, j->name);
+        cell_upper(&t, ps_job_phase_name(j->phase));
+        table_cell(&t, "%u/%u workers", j->live, j->num_workers);
+        table_cell(&t, "%u node%s", j->slots, plural(j->slots));
+        table_cell(&t, "%u key%s", j->keys, plural(j->keys));
+        cell_bytes(&t, j->bytes);
+        format_age(j->age_ns, text, sizeof(text));
+        table_cell(&t, "%s", text);
+        table_cell(&t, "%s", ps_mode_name(j->mode));
+    }
+    if (count > 0) {
+        table_print(&t, false);
+    }
+    table_fini(&t);
+}
+
+static void show_status(const struct report *r, const struct health *h)
+{
+    struct totals t = count_all(r);
+    const struct ps_msg_query_end *end = &r->end->query_end;
+    char name[4 * 64 + 4];
+    char up[32];
+    struct ps_str s;
+
+    ps_str_init(&s, name, sizeof(name));
+    ps_str_add_escaped(&s, end->cluster, strlen(end->cluster), 64);
+    format_age(end->uptime_ns, up, sizeof(up));
+    printf("cluster  %s  psched up %s  epoch %u  %zu agent%s  %zu server%s  "
+           "%zu job%s\n",
+           name, up, end->epoch, t.agents, plural(t.agents), t.servers,
+           plural(t.servers), t.jobs, plural(t.jobs));
+    show_traffic(&t);
+    show_open_jobs(&r->of[PS_QUERY_JOBS]);
+    if (t.ended + t.failed > 0) {
+        printf("before   %zu job%s ended, %zu failed; see `psctl jobs`\n",
+               t.ended, plural(t.ended), t.failed);
+    }
+    for (size_t i = 0; i < h->count; i++) {
+        printf("  ! %s\n", h->problem[i]);
+    }
+    if (h->more > 0) {
+        printf("  ! and %zu more\n", h->more);
+    }
+}
+
+void show_table(enum verb verb, const struct report *r,
+                const struct health *h, bool headings)
+{
+    switch (verb) {
+    case VERB_STATUS:
+        show_status(r, h);
+        break;
+    case VERB_NODES:
+        show_nodes(&r->of[PS_QUERY_NODES], headings);
+        break;
+    case VERB_JOBS:
+        show_jobs(&r->of[PS_QUERY_JOBS], headings);
+        break;
+    case VERB_KEYS:
+        show_keys(&r->of[PS_QUERY_KEYS], headings);
+        break;
+    case VERB_STALL:
+        show_stalls(&r->of[PS_QUERY_STALL], headings);
+        break;
+    case VERB_CANCEL:
+        break;
+    }
+}

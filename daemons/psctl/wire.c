@@ -1,0 +1,458 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A connection to psched that waits: connect, hello, then question after
+ * question. Each wait ends when psched has been silent for too long.
+ *
+ *     psctl            psched
+ *     hello      -->
+ *                <--   welcome, or reject and the end
+ *     query      -->
+ *                <--   rows, query_end
+ *
+ * No daemon is to be trusted more than it has to be: what comes in passes the
+ * same checks as in a daemon. */
+#include "psctl/psctl.h"
+
+#include "base/alloc.h"
+#include "base/limits.h"
+#include "net/addr.h"
+#include "proto/frame.h"
+#include "proto/ps_codec.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <netdb.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+#include <sys/socket.h>
+#include <time.h>
+#include <unistd.h>
+
+/* Rows of one answer: as many keys as a job may have, on a few servers each.
+ * More end the program rather than the machine. */
+#define ROWS_MAX (8u * PS_KEYS_MAX)
+
+struct wire {
+    int fd;
+    const char *endpoint; /* For messages. */
+    ps_time silence;
+    ps_time deadline;
+    struct ps_decoder *decoder;
+    uint8_t header[PS_HEADER_MAX];
+};
+
+static ps_time now(void)
+{
+    struct timespec t;
+
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return PS_SECONDS(t.tv_sec) + PS_NANOS(t.tv_nsec);
+}
+
+static void renew(struct wire *w)
+{
+    w->deadline = ps_time_add(now(), w->silence);
+}
+
+/* ---------------------------------------------------------------- complaints */
+
+static int unreachable(const struct wire *w, const char *why)
+{
+    fprintf(stderr,
+            "psctl: cannot reach psched at %s: %s; -e HOST:PORT or PSKV_SCHED "
+            "say where it is\n",
+            w->endpoint, why);
+    return EXIT_UNAVAILABLE;
+}
+
+static int silent(const struct wire *w)
+{
+    fprintf(stderr,
+            "psctl: psched at %s said nothing for %.1f s; --timeout gives it "
+            "more\n",
+            w->endpoint, (double)w->silence / 1e9);
+    return EXIT_UNAVAILABLE;
+}
+
+static int gibberish(const struct wire *w, const char *what)
+{
+    fprintf(stderr, "psctl: what listens at %s is no psched: %s\n",
+            w->endpoint, what);
+    return EXIT_UNAVAILABLE;
+}
+
+/* Texts of the peer go to a terminal. */
+static void complain(const struct wire *w, const char *text, int rc)
+{
+    char out[4 * PS_TEXT_MAX + 1];
+    struct ps_str s;
+
+    ps_str_init(&s, out, sizeof(out));
+    if (text[0] == '\0') {
+        text = ps_strerror(rc);
+    }
+    for (size_t i = 0; text[i] != '\0'; i++) {
+        if (text[i] == '\'' || text[i] == '"') { /* Quotes do no harm here. */
+            ps_str_addf(&s, "%c", text[i]);
+        } else {
+            ps_str_add_escaped(&s, text + i, 1, 1);
+        }
+    }
+    fprintf(stderr, "psctl: psched at %s: %s\n", w->endpoint, out);
+}
+
+static int exit_code_of(int rc)
+{
+    switch (rc) {
+    case 0:
+        return EXIT_HEALTHY;
+    case PS_E_NOJOB:
+        return EXIT_NOJOB;
+    case PS_E_PERM:
+        return EXIT_NOPERM;
+    case PS_E_VERSION:
+    case PS_E_FULL:
+    case PS_E_AGAIN:
+        return EXIT_TEMPFAIL;
+    default:
+        return EXIT_FAILED;
+    }
+}
+
+/* ---------------------------------------------------------------- connection */
+
+/* Waits for `events`; an errno value. */
+static int await(const struct wire *w, short events)
+{
+    for (;;) {
+        struct pollfd p = {.fd = w->fd, .events = events};
+        ps_time t = now();
+        int ms;
+        int n;
+
+        if (t >= w->deadline) {
+            return ETIMEDOUT;
+        }
+        ms = (int)((w->deadline - t) / 1000000u);
+        n = poll(&p, 1, ms + 1);
+        if (n > 0) {
+            return 0;
+        }
+        if (n < 0 && errno != EINTR) {
+            return errno;
+        }
+    }
+}
+
+static int connect_one(struct wire *w, const struct addrinfo *a)
+{
+    int error = 0;
+    socklen_t len = sizeof(error);
+
+    w->fd = socket(a->ai_family,
+                   a->ai_socktype | SOCK_NONBLOCK | SOCK_CLOEXEC,
+                   a->ai_protocol);
+    if (w->fd < 0) {
+        return errno;
+    }
+    if (connect(w->fd, a->ai_addr, a->ai_addrlen) != 0) {
+        error = errno;
+        if (error == EINPROGRESS) {
+            error = await(w, POLLOUT);
+            if (error == 0) {
+                getsockopt(w->fd, SOL_SOCKET, SO_ERROR, &error, &len);
+            }
+        }
+    }
+    if (error != 0) {
+        close(w->fd);
+        w->fd = -1;
+    }
+    return error;
+}
+
+static int dial(struct wire *w)
+{
+    const struct addrinfo hints = {.ai_family = AF_UNSPEC,
+                                   .ai_socktype = SOCK_STREAM,
+                                   .ai_flags = AI_NUMERICSERV};
+    struct addrinfo *list = NULL;
+    struct ps_addr addr;
+    char port[8];
+    int error;
+    int rc;
+
+    if (ps_addr_parse(w->endpoint, &addr) != 0 || addr.port == 0) {
+        fprintf(stderr, "psctl: '%s': write HOST:PORT\n", w->endpoint);
+        return EXIT_USAGE;
+    }
+    snprintf(port, sizeof(port), "%u", (unsigned)addr.port);
+    rc = getaddrinfo(addr.host, port, &hints, &list);
+    if (rc != 0) {
+        return unreachable(w, gai_strerror(rc));
+    }
+    error = EHOSTUNREACH;
+    for (const struct addrinfo *a = list; a != NULL && w->fd < 0;
+         a = a->ai_next) {
+        error = connect_one(w, a);
+    }
+    freeaddrinfo(list);
+    return w->fd < 0 ? unreachable(w, strerror(error)) : 0;
+}
+
+static int send_message(struct wire *w, const struct ps_msg *msg)
+{
+    size_t cap = ps_codec_bound(msg);
+    uint8_t *frame = ps_alloc(cap);
+    size_t len = 0;
+    size_t done = 0;
+    int rc = ps_codec_encode(msg, PS_PROTOCOL, 0, frame, cap, &len);
+    int exit_code = 0;
+
+    if (rc != 0) {
+        fprintf(stderr, "psctl: cannot ask that: %s\n", ps_strerror(rc));
+        ps_free(frame);
+        return EXIT_USAGE;
+    }
+    while (done < len && exit_code == 0) {
+        ssize_t n = send(w->fd, frame + done, len - done, MSG_NOSIGNAL);
+
+        if (n > 0) {
+            done += (size_t)n;
+        } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
+            exit_code = await(w, POLLOUT) == 0 ? 0 : silent(w);
+        } else if (errno != EINTR) {
+            exit_code = unreachable(w, strerror(errno));
+        }
+    }
+    ps_free(frame);
+    return exit_code;
+}
+
+static int read_exactly(struct wire *w, uint8_t *out, size_t len)
+{
+    while (len > 0) {
+        ssize_t n = recv(w->fd, out, len, 0);
+
+        if (n > 0) {
+            out += n;
+            len -= (size_t)n;
+            renew(w);
+        } else if (n == 0) {
+            return unreachable(w, "it hung up");
+        } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
+            int error = await(w, POLLIN);
+
+            if (error == ETIMEDOUT) {
+                return silent(w);
+            }
+            if (error != 0) {
+                return unreachable(w, strerror(error));
+            }
+        } else if (errno != EINTR) {
+            return unreachable(w, strerror(errno));
+        }
+    }
+    return 0;
+}
+
+/* The message borrows from the decoder until the next one. */
+static int receive_message(struct wire *w, struct ps_msg *ret_msg)
+{
+    uint8_t bytes[PS_FRAME_PREFIX];
+    struct ps_frame_prefix prefix;
+    int exit_code = read_exactly(w, bytes, sizeof(bytes));
+    int rc;
+
+    if (exit_code != 0) {
+        return exit_code;
+    }
+    rc = ps_frame_parse(bytes, &prefix);
+    if (rc == 0) {
+        rc = ps_frame_check(&prefix, PS_ROLE_SCHED, PS_ROLE_CTL);
+    }
+    if (rc == 0 && (prefix.header_len > sizeof(w->header) ||
+                    prefix.payload_len != 0)) {
+        rc = PS_E_TOOBIG;
+    }
+    if (rc != 0) {
+        return gibberish(w, ps_strerror(rc));
+    }
+    exit_code = read_exactly(w, w->header, prefix.header_len);
+    if (exit_code != 0) {
+        return exit_code;
+    }
+    rc = ps_codec_decode(w->decoder, prefix.code, w->header,
+                         prefix.header_len, ret_msg);
+    return rc != 0 ? gibberish(w, ps_strerror(rc)) : 0;
+}
+
+static int greet(struct wire *w)
+{
+    struct ps_msg hello = {
+        .code = PS_MSG_HELLO,
+        .hello =
+            {
+                .protocol = PS_PROTOCOL,
+                .protocol_least = PS_PROTOCOL_LEAST,
+                .role = PS_ROLE_CTL,
+                .name = "psctl",
+                .cluster = "", /* Whichever answers. */
+                .address = "",
+            },
+    };
+    struct ps_msg answer;
+    int exit_code;
+
+    if (getrandom(&hello.hello.instance, sizeof(hello.hello.instance), 0) <
+        0) {
+        hello.hello.instance = (uint64_t)getpid();
+    }
+    exit_code = send_message(w, &hello);
+    if (exit_code == 0) {
+        exit_code = receive_message(w, &answer);
+    }
+    if (exit_code != 0) {
+        return exit_code;
+    }
+    if (answer.code == PS_MSG_REJECT) {
+        complain(w, answer.reject.text, answer.reject.error);
+        exit_code = exit_code_of(answer.reject.error);
+        return exit_code == EXIT_HEALTHY ? EXIT_FAILED : exit_code;
+    }
+    if (answer.code != PS_MSG_WELCOME) {
+        return gibberish(w, "it does not greet");
+    }
+    return 0;
+}
+
+struct wire *wire_open(const char *endpoint, ps_time silence, int *ret_exit)
+{
+    struct wire *w = ps_calloc(1, sizeof(*w));
+
+    w->fd = -1;
+    w->endpoint = endpoint;
+    w->silence = silence;
+    w->decoder = ps_decoder_new();
+    if (w->decoder == NULL) {
+        abort();
+    }
+    renew(w);
+    *ret_exit = dial(w);
+    if (*ret_exit == 0) {
+        *ret_exit = greet(w);
+    }
+    if (*ret_exit != 0) {
+        wire_close(w);
+        return NULL;
+    }
+    return w;
+}
+
+void wire_close(struct wire *w)
+{
+    if (w == NULL) {
+        return;
+    }
+    if (w->fd >= 0) {
+        close(w->fd);
+    }
+    ps_decoder_free(w->decoder);
+    ps_free(w);
+}
+
+/* ------------------------------------------------------------------ questions */
+
+/* The kind of row that answers a question. */
+static enum ps_msg_code row_code(enum ps_query what)
+{
+    switch (what) {
+    case PS_QUERY_NODES:
+        return PS_MSG_NODE_ROW;
+    case PS_QUERY_JOBS:
+        return PS_MSG_JOB_ROW;
+    case PS_QUERY_KEYS:
+        return PS_MSG_KEY_ROW;
+    case PS_QUERY_STALL:
+        return PS_MSG_STALL_ROW;
+    }
+    return PS_MSG_QUERY_END;
+}
+
+static int keep_row(const struct wire *w, struct rows *rows,
+                    const struct ps_msg *msg)
+{
+    if (rows->count == ROWS_MAX) {
+        return gibberish(w, "its answer has no end");
+    }
+    if (rows->count == rows->capacity) {
+        rows->capacity = rows->capacity == 0 ? 64 : rows->capacity * 2;
+        rows->row =
+            ps_realloc(rows->row, rows->capacity * sizeof(rows->row[0]));
+    }
+    rows->row[rows->count++] = ps_msg_dup(msg);
+    return 0;
+}
+
+/* Rows of `code` to `rows` until the end; other messages are news that this
+ * version does not know. */
+static int gather(struct wire *w, enum ps_msg_code code, struct rows *rows,
+                  struct report *r)
+{
+    for (;;) {
+        struct ps_msg msg;
+        int exit_code = receive_message(w, &msg);
+
+        if (exit_code != 0) {
+            return exit_code;
+        }
+        if (msg.code == PS_MSG_QUERY_END) {
+            if (r->end != NULL) {
+                ps_msg_free(r->end);
+            }
+            r->end = ps_msg_dup(&msg);
+            if (msg.query_end.error != 0) {
+                complain(w, msg.query_end.text, msg.query_end.error);
+            }
+            return exit_code_of(msg.query_end.error);
+        }
+        if (msg.code == code && rows != NULL) {
+            exit_code = keep_row(w, rows, &msg);
+            if (exit_code != 0) {
+                return exit_code;
+            }
+        }
+    }
+}
+
+int wire_ask(struct wire *w, enum ps_query what, const char *job,
+             struct report *r)
+{
+    const struct ps_msg query = {
+        .code = PS_MSG_QUERY,
+        .query = {.what = (uint8_t)what, .job = job != NULL ? job : ""},
+    };
+    int exit_code;
+
+    renew(w);
+    exit_code = send_message(w, &query);
+    return exit_code != 0 ? exit_code
+                          : gather(w, row_code(what), &r->of[what], r);
+}
+
+int wire_cancel(struct wire *w, const char *job, const char *reason,
+                struct report *r)
+{
+    const struct ps_msg cancel = {
+        .code = PS_MSG_JOB_CANCEL,
+        .job_cancel = {.job = job, .reason = reason},
+    };
+    int exit_code;
+
+    renew(w);
+    exit_code = send_message(w, &cancel);
+    return exit_code != 0 ? exit_code
+                          : gather(w, PS_MSG_QUERY_END, NULL, r);
+}
