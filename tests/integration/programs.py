@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Starts daemons for tests and sees to it that none is left behind."""
+
+import os
+import pathlib
+import select
+import signal
+import subprocess
+
+BUILD = pathlib.Path(os.environ.get("PSKV_BUILD", "build"))
+# Generous: a test waits for an event, and this only ends one that hangs.
+PATIENCE = 30
+
+
+def path_of(name):
+    return str(BUILD / "daemons" / name / name)
+
+
+def clean_env(**more):
+    """No variable of the caller may change what a daemon does."""
+    env = {"PATH": os.environ.get("PATH", "/usr/bin:/bin")}
+    for name in ("ASAN_OPTIONS", "UBSAN_OPTIONS", "TSAN_OPTIONS"):
+        if name in os.environ:
+            env[name] = os.environ[name]
+    env.update(more)
+    return env
+
+
+def run(name, *args, env=None):
+    """Runs a program to its end; returns code, standard output and error."""
+    done = subprocess.run([path_of(name), *args], env=env or clean_env(),
+                          capture_output=True, text=True, timeout=PATIENCE,
+                          check=False)
+    return done.returncode, done.stdout, done.stderr
+
+
+class Daemon:
+    """A running daemon; its log goes to a file."""
+
+    def __init__(self, name, folder, *args, env=None, ready=True, label=None):
+        self.name = name
+        self.log_path = folder / f"{label or name}.log"
+        self.port_path = folder / f"{label or name}.port"
+        ready_read, ready_write = os.pipe()
+        command = [path_of(name), f"--ready-fd={ready_write}", *args]
+        if name != "psworker-agent":
+            command.append(f"--port-file={self.port_path}")
+        with open(self.log_path, "wb") as log:
+            self.process = subprocess.Popen(
+                command, env=env or clean_env(), stdin=subprocess.DEVNULL,
+                stdout=log, stderr=log, pass_fds=[ready_write])
+        os.close(ready_write)
+        self.ready_fd = ready_read
+        if ready:
+            self.wait_ready()
+
+    def wait_ready(self):
+        """Until it serves; fails with its log when it ends instead."""
+        if not select.select([self.ready_fd], [], [], PATIENCE)[0]:
+            raise AssertionError(f"{self.name} is not ready: {self.log()}")
+        if os.read(self.ready_fd, 1) != b"\n":
+            raise AssertionError(f"{self.name} ended: {self.log()}")
+
+    @property
+    def port(self):
+        return int(self.port_path.read_text())
+
+    def log(self):
+        return self.log_path.read_text(errors="replace")
+
+    def wait_log(self, text):
+        """Until the log holds `text`: follows the file as it grows."""
+        with subprocess.Popen(
+                ["tail", "-c", "+1", "-f", f"--pid={self.process.pid}",
+                 str(self.log_path)], stdout=subprocess.PIPE) as tail:
+            try:
+                seen = b""
+                while text.encode() not in seen:
+                    if not select.select([tail.stdout], [], [], PATIENCE)[0]:
+                        raise AssertionError(f"no '{text}': {self.log()}")
+                    more = os.read(tail.stdout.fileno(), 65536)
+                    if more == b"" and text not in self.log():
+                        raise AssertionError(f"no '{text}': {self.log()}")
+                    seen += more
+                    if more == b"":
+                        break
+            finally:
+                tail.kill()
+
+    def signal(self, number):
+        self.process.send_signal(number)
+
+    def wait(self):
+        """Its exit code."""
+        return self.process.wait(PATIENCE)
+
+    def stop(self):
+        """Ends it in good order; returns its exit code."""
+        if self.process.poll() is None:
+            self.signal(signal.SIGTERM)
+        return self.wait()
+
+    def close(self):
+        if self.process.poll() is None:
+            self.process.kill()
+            self.process.wait()
+        os.close(self.ready_fd)
+
+
+class Daemons:
+    """All daemons of one test."""
+
+    def __init__(self, folder):
+        self.folder = folder
+        self.all = []
+
+    def start(self, name, *args, **kwargs):
+        kwargs.setdefault("label", f"{name}-{len(self.all)}")
+        daemon = Daemon(name, self.folder, *args, **kwargs)
+        self.all.append(daemon)
+        return daemon
+
+    def psched(self, *args, **kwargs):
+        return self.start("psched", "-o", "listen.port=0", *args, **kwargs)
+
+    def psserver(self, sched, *args, **kwargs):
+        return self.start("psserver", f"--sched=127.0.0.1:{sched}", *args,
+                          **kwargs)
+
+    def agent(self, sched, *args, **kwargs):
+        path = self.folder / f"agent-{len(self.all)}.sock"
+        daemon = self.start("psworker-agent", f"--sched=127.0.0.1:{sched}",
+                            "-o", f"client.socket={path}", *args, **kwargs)
+        daemon.socket = path
+        return daemon
+
+    def close(self):
+        for daemon in reversed(self.all):
+            daemon.close()
