@@ -1,0 +1,405 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "core/job.h"
+
+#include "base/alloc.h"
+#include "base/bits.h"
+#include "base/map.h"
+#include "core/state.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define BIT PS_STATE_BIT
+
+static const uint32_t allowed[] = {
+    [PS_JOB_PHASE_FORMING] = BIT(PS_JOB_PHASE_STARTING) |
+                             BIT(PS_JOB_PHASE_FAILED) | BIT(PS_JOB_PHASE_ENDED),
+    [PS_JOB_PHASE_STARTING] = BIT(PS_JOB_PHASE_RUNNING) |
+                              BIT(PS_JOB_PHASE_FAILED) |
+                              BIT(PS_JOB_PHASE_ENDED),
+    [PS_JOB_PHASE_RUNNING] = BIT(PS_JOB_PHASE_FAILED) | BIT(PS_JOB_PHASE_ENDED),
+    [PS_JOB_PHASE_FAILED] = BIT(PS_JOB_PHASE_ENDED),
+    [PS_JOB_PHASE_ENDED] = 0,
+};
+
+static const char *const words[] = {
+    [PS_JOB_PHASE_FORMING] = "FORMING", [PS_JOB_PHASE_STARTING] = "STARTING",
+    [PS_JOB_PHASE_RUNNING] = "RUNNING", [PS_JOB_PHASE_FAILED] = "FAILED",
+    [PS_JOB_PHASE_ENDED] = "ENDED",
+};
+
+static const char *text(const char *s)
+{
+    return s != NULL ? s : "";
+}
+
+struct ps_sched_job *ps_job_new(uint64_t gen,
+                                const struct ps_msg_job_open *want, ps_time now)
+{
+    struct ps_sched_job *j = ps_calloc(1, sizeof(*j));
+
+    j->gen = gen;
+    j->phase = PS_JOB_PHASE_FORMING;
+    j->mode = want->mode;
+    j->on_loss = want->on_loss;
+    j->placement = want->placement;
+    ps_str_copy(j->name, sizeof(j->name), want->name);
+    j->uid = want->uid;
+    j->num_workers = want->num_workers;
+    j->num_servers = want->num_servers;
+    j->big_array_bound = want->big_array_bound;
+    j->partition_bytes = want->partition_bytes;
+    j->start_timeout = want->start_timeout_ns;
+    j->created = now;
+    j->deadline = ps_time_add(now, j->start_timeout);
+    j->state_due = PS_TIME_NEVER;
+    j->keys_by_hash = ps_map_new();
+    return j;
+}
+
+void ps_job_free(struct ps_sched_job *j)
+{
+    for (uint32_t i = 0; i < j->key_count; i++) {
+        ps_free(j->keys[i]->parts);
+        ps_free(j->keys[i]);
+    }
+    ps_free(j->keys);
+    ps_map_free(j->keys_by_hash);
+    ps_barrier_fini(&j->barrier);
+    ps_free(j->optimizer);
+    ps_free(j->params);
+    ps_free(j->waiters);
+    ps_free(j->agents);
+    ps_free(j->servers);
+    ps_free(j->slots);
+    ps_free(j->workers);
+    ps_free(j);
+}
+
+void ps_job_move(struct ps_sched_job *j, enum ps_job_phase to,
+                 struct ps_effects *fx)
+{
+    bool bad = to == PS_JOB_PHASE_FAILED;
+
+    ps_state_move(allowed, &j->phase, (uint8_t)to);
+    ps_effects_note(fx, bad ? PS_LOG_WARNING : PS_LOG_INFO,
+                    "job %s gen %llu %s%s%s", j->name,
+                    (unsigned long long)j->gen, words[to], bad ? ": " : "",
+                    bad ? j->reason : "");
+}
+
+bool ps_job_open_for_work(const struct ps_sched_job *j)
+{
+    return j->phase != PS_JOB_PHASE_FAILED && j->phase != PS_JOB_PHASE_ENDED;
+}
+
+bool ps_job_started(const struct ps_sched_job *j)
+{
+    return j->slot_count > 0;
+}
+
+/* ---------------------------------------------------------------- workers */
+
+struct ps_job_worker *ps_job_find(const struct ps_sched_job *j, uint32_t agent,
+                                  uint64_t agent_incarnation, uint64_t worker)
+{
+    for (uint32_t i = 0; i < j->worker_count; i++) {
+        struct ps_job_worker *w = &j->workers[i];
+
+        if (w->agent == agent && w->worker == worker &&
+            w->agent_incarnation == agent_incarnation) {
+            return w;
+        }
+    }
+    return NULL;
+}
+
+void ps_job_add(struct ps_sched_job *j, const struct ps_job_worker *w)
+{
+    assert(j->phase == PS_JOB_PHASE_FORMING);
+    assert(j->worker_count < j->num_workers);
+    if (j->worker_count == j->worker_capacity) {
+        j->worker_capacity = j->worker_capacity * 2 + 4;
+        j->workers = ps_realloc(j->workers,
+                                j->worker_capacity * sizeof(*j->workers));
+    }
+    j->workers[j->worker_count] = *w;
+    j->workers[j->worker_count].state = PS_RANK_STATE_LIVE;
+    j->worker_count++;
+    j->live++;
+}
+
+void ps_job_remove(struct ps_sched_job *j, struct ps_job_worker *w)
+{
+    size_t i = (size_t)(w - j->workers);
+
+    assert(!ps_job_started(j) && i < j->worker_count);
+    memmove(w, w + 1, (j->worker_count - i - 1) * sizeof(*w));
+    j->worker_count--;
+    j->live--;
+}
+
+void ps_job_set_rank(struct ps_sched_job *j, struct ps_job_worker *w,
+                     enum ps_rank_state state)
+{
+    assert(w->state != state);
+    if (w->state == PS_RANK_STATE_LIVE) {
+        j->live--;
+    } else if (state == PS_RANK_STATE_LIVE) {
+        j->live++;
+    }
+    w->state = (uint8_t)state;
+}
+
+bool ps_job_add_agent(struct ps_sched_job *j, uint32_t agent)
+{
+    for (uint32_t i = 0; i < j->agent_count; i++) {
+        if (j->agents[i] == agent) {
+            return true;
+        }
+    }
+    if (j->agent_count == PS_SLOTS_MAX) {
+        return false;
+    }
+    j->agents = ps_realloc(j->agents,
+                           (j->agent_count + 1u) * sizeof(*j->agents));
+    j->agents[j->agent_count++] = agent;
+    return true;
+}
+
+/* Who did not ask for a rank gets one in this order, which does not depend on
+ * who started first: an agent numbers its workers as they come to it. */
+static int by_agent(const void *a, const void *b)
+{
+    const struct ps_job_worker *x = a;
+    const struct ps_job_worker *y = b;
+    int order = strcmp(x->agent_name, y->agent_name);
+
+    return order != 0 ? order
+                      : (x->worker > y->worker) - (x->worker < y->worker);
+}
+
+static int by_rank(const void *a, const void *b)
+{
+    const struct ps_job_worker *x = a;
+    const struct ps_job_worker *y = b;
+
+    return (x->asked > y->asked) - (x->asked < y->asked);
+}
+
+static void give_slots(struct ps_sched_job *j)
+{
+    j->slots = ps_calloc(j->agent_count, sizeof(*j->slots));
+    for (uint32_t i = 0; i < j->worker_count; i++) {
+        struct ps_job_worker *w = &j->workers[i];
+
+        w->slot = ps_job_slot_of(j, w->agent);
+        if (w->slot == j->slot_count) {
+            j->slots[j->slot_count++] = (struct ps_job_slot){
+                .agent = w->agent, .incarnation = w->agent_incarnation};
+        }
+        w->local_rank = j->slots[w->slot].ranks++;
+    }
+}
+
+void ps_job_assign(struct ps_sched_job *j)
+{
+    struct ps_bits taken;
+    uint32_t free_rank;
+
+    assert(j->worker_count == j->num_workers && j->slot_count == 0);
+    qsort(j->workers, j->worker_count, sizeof(*j->workers), by_agent);
+    ps_bits_init(&taken, j->num_workers);
+    for (uint32_t i = 0; i < j->worker_count; i++) {
+        if (j->workers[i].asked >= 0) {
+            bool fresh = ps_bits_set(&taken, (uint32_t)j->workers[i].asked);
+
+            assert(fresh);
+            (void)fresh;
+        }
+    }
+    free_rank = ps_bits_next_clear(&taken, 0);
+    for (uint32_t i = 0; i < j->worker_count; i++) {
+        if (j->workers[i].asked < 0) {
+            j->workers[i].asked = (int32_t)free_rank;
+            free_rank = ps_bits_next_clear(&taken, free_rank + 1);
+        }
+        j->workers[i].incarnation = 1;
+    }
+    ps_bits_fini(&taken);
+    qsort(j->workers, j->worker_count, sizeof(*j->workers), by_rank);
+    give_slots(j);
+    ps_barrier_init(&j->barrier, j->num_workers);
+}
+
+uint32_t ps_job_slot_of(const struct ps_sched_job *j, uint32_t agent)
+{
+    uint32_t i = 0;
+
+    while (i < j->slot_count && j->slots[i].agent != agent) {
+        i++;
+    }
+    return i;
+}
+
+struct ps_job_server *ps_job_server_of(const struct ps_sched_job *j,
+                                       uint32_t node)
+{
+    for (uint32_t i = 0; i < j->server_count; i++) {
+        if (j->servers[i].node == node) {
+            return &j->servers[i];
+        }
+    }
+    return NULL;
+}
+
+uint32_t ps_job_ready_version(const struct ps_sched_job *j)
+{
+    uint32_t least = UINT32_MAX;
+
+    for (uint32_t i = 0; i < j->server_count; i++) {
+        if (j->servers[i].ready < least) {
+            least = j->servers[i].ready;
+        }
+    }
+    return least;
+}
+
+uint32_t ps_job_missing(const struct ps_sched_job *j, unsigned *ret_ranks)
+{
+    struct ps_bits taken;
+    uint32_t any = 0;
+    uint32_t count = 0;
+
+    ps_bits_init(&taken, j->num_workers);
+    for (uint32_t i = 0; i < j->worker_count; i++) {
+        if (j->workers[i].asked >= 0) {
+            ps_bits_set(&taken, (uint32_t)j->workers[i].asked);
+        } else {
+            any++;
+        }
+    }
+    for (uint32_t rank = ps_bits_next_clear(&taken, 0); rank < j->num_workers;
+         rank = ps_bits_next_clear(&taken, rank + 1)) {
+        if (any > 0) {
+            any--;
+        } else {
+            ret_ranks[count++] = rank;
+        }
+    }
+    ps_bits_fini(&taken);
+    return count;
+}
+
+/* ------------------------------------------------------------------- keys */
+
+/* FNV-1a, started from the generation, which workers cannot choose. */
+static uint64_t hash(const struct ps_sched_job *j, const char *name)
+{
+    uint64_t h = UINT64_C(14695981039346656037) ^ j->gen;
+
+    for (; *name != '\0'; name++) {
+        h = (h ^ (uint8_t)*name) * UINT64_C(1099511628211);
+    }
+    return h;
+}
+
+struct ps_job_key *ps_job_key(const struct ps_sched_job *j, const char *name)
+{
+    struct ps_job_key *k = ps_map_get(j->keys_by_hash, hash(j, name));
+
+    while (k != NULL && strcmp(k->name, name) != 0) {
+        k = k->same_hash;
+    }
+    return k;
+}
+
+struct ps_job_key *ps_job_add_key(struct ps_sched_job *j, const char *name,
+                                  uint8_t dtype, uint64_t count,
+                                  struct ps_place_part *parts,
+                                  uint32_t part_count)
+{
+    size_t len = strlen(name);
+    struct ps_job_key *k = ps_calloc(1, sizeof(*k) + len + 1);
+    uint64_t h = hash(j, name);
+    struct ps_job_key *first = ps_map_get(j->keys_by_hash, h);
+
+    k->number = j->key_count;
+    k->dtype = dtype;
+    k->count = count;
+    k->parts = parts;
+    k->part_count = part_count;
+    memcpy(k->name, name, len + 1);
+    if (first == NULL) {
+        ps_map_put(j->keys_by_hash, h, k);
+    } else {
+        k->same_hash = first->same_hash;
+        first->same_hash = k;
+    }
+    if (j->key_count == j->key_capacity) {
+        j->key_capacity = j->key_capacity * 2 + 16;
+        j->keys = ps_realloc(j->keys, j->key_capacity * sizeof(*j->keys));
+    }
+    j->keys[j->key_count++] = k;
+    j->bytes += count * ps_dtype_size(dtype);
+    return k;
+}
+
+/* -------------------------------------------------------------- optimizer */
+
+void ps_job_set_optimizer(struct ps_sched_job *j, const char *name,
+                          const struct ps_rec_param *params, uint32_t count)
+{
+    size_t size = count * sizeof(*params) + 1;
+    char *at;
+
+    assert(j->optimizer == NULL);
+    for (uint32_t i = 0; i < count; i++) {
+        size += strlen(text(params[i].name)) + 1;
+    }
+    j->optimizer = ps_strdup(name);
+    j->params = ps_alloc(size);
+    j->param_count = count;
+    at = (char *)&j->params[count];
+    for (uint32_t i = 0; i < count; i++) {
+        size_t len = strlen(text(params[i].name)) + 1;
+
+        memcpy(at, text(params[i].name), len);
+        j->params[i] = (struct ps_rec_param){.name = at,
+                                             .value = params[i].value};
+        at += len;
+    }
+}
+
+static bool has_param(const struct ps_sched_job *j,
+                      const struct ps_rec_param *p)
+{
+    for (uint32_t i = 0; i < j->param_count; i++) {
+        if (strcmp(j->params[i].name, text(p->name)) == 0) {
+            return memcmp(&j->params[i].value, &p->value, sizeof(p->value)) ==
+                   0;
+        }
+    }
+    return false;
+}
+
+bool ps_job_same_optimizer(const struct ps_sched_job *j, const char *name,
+                           const struct ps_rec_param *params, uint32_t count)
+{
+    if (strcmp(j->optimizer, name) != 0 || count != j->param_count) {
+        return false;
+    }
+    /* What is declared names nothing twice, so finding all suffices... */
+    for (uint32_t i = 0; i < count; i++) {
+        if (!has_param(j, &params[i])) {
+            return false;
+        }
+        /* ...unless this one does. */
+        for (uint32_t k = 0; k < i; k++) {
+            if (strcmp(text(params[k].name), text(params[i].name)) == 0) {
+                return false;
+            }
+        }
+    }
+    return true;
+}

@@ -1,0 +1,158 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* One job in the scheduler's book: its workers with their ranks and slots,
+ * its servers and keys. Knows no messages and no members; agents are node
+ * numbers here. */
+#pragma once
+
+#include "base/str.h"
+#include "core/barrier.h"
+#include "core/effect.h"
+#include "core/place.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+/* Requests for an optimizer that wait for servers; one more is refused. */
+#define PS_JOB_WAITERS_MAX PS_RANKS_MAX
+
+/* While the job forms, in order of arrival; afterwards entry i is rank i. */
+struct ps_job_worker {
+    char host[PS_NAME_MAX + 1];
+    char agent_name[PS_NAME_MAX + 1];
+    uint32_t agent;
+    uint64_t agent_incarnation;
+    uint64_t worker; /* The agent's number. */
+    int32_t asked;   /* Rank it wants; -1: any. */
+    uint8_t state;   /* enum ps_rank_state */
+    bool confirmed;  /* Named by the agent since its link was fresh. */
+    uint32_t slot;
+    uint32_t local_rank;
+    uint64_t incarnation;
+};
+
+struct ps_job_slot {
+    uint32_t agent;
+    uint64_t incarnation;
+    uint32_t ranks;
+};
+
+/* Sorted by name. */
+struct ps_job_server {
+    char name[PS_NAME_MAX + 1];
+    uint32_t node;
+    uint32_t ready; /* Version of the state it has taken in. */
+    uint64_t bytes; /* Of this job's keys there. */
+};
+
+struct ps_job_key {
+    struct ps_job_key *same_hash;
+    uint32_t number;
+    uint8_t dtype;
+    bool moved; /* Its placement is not the first one. */
+    uint64_t count;
+    struct ps_place_part *parts;
+    uint32_t part_count;
+    char name[];
+};
+
+/* A request for an optimizer that servers have not taken in. */
+struct ps_job_waiter {
+    uint32_t agent;
+    uint64_t request;
+};
+
+struct ps_sched_job {
+    uint64_t gen;
+    uint32_t version; /* Of job_state. */
+    uint8_t phase;    /* enum ps_job_phase */
+    uint8_t mode;
+    uint8_t on_loss;
+    uint8_t placement;
+    char name[PS_NAME_MAX + 1];
+    uint32_t uid;
+    uint32_t num_workers;
+    uint32_t num_servers;
+    uint64_t big_array_bound;
+    uint32_t partition_bytes;
+    ps_time start_timeout;
+    ps_time created;
+    ps_time deadline;  /* Start; or end of a job without a live worker. */
+    ps_time state_due; /* Changes of ranks to tell; gathered for a while. */
+    struct ps_job_worker *workers;
+    uint32_t worker_count;
+    uint32_t worker_capacity;
+    uint32_t live; /* Workers in state LIVE. */
+    struct ps_job_slot *slots;
+    uint32_t slot_count;
+    struct ps_job_server *servers;
+    uint32_t server_count;
+    uint32_t *agents; /* All that ever had a worker here. */
+    uint32_t agent_count;
+    struct ps_barrier barrier; /* From the start on. */
+    struct ps_map *keys_by_hash;
+    struct ps_job_key **keys; /* By number. */
+    uint32_t key_count;
+    uint32_t key_capacity;
+    uint64_t string_keys; /* Of them; the classic way numbers these. */
+    uint64_t bytes;
+    char *optimizer;             /* NULL: none. */
+    struct ps_rec_param *params; /* One block with their names. */
+    uint32_t param_count;
+    uint32_t optimizer_version; /* State in which servers were told. */
+    struct ps_job_waiter *waiters;
+    uint32_t waiter_count;
+    char reason[PS_TEXT_MAX + 1];
+};
+
+/* `want` is checked; its partition_bytes and start_timeout_ns are not 0. */
+struct ps_sched_job *ps_job_new(uint64_t gen,
+                                const struct ps_msg_job_open *want,
+                                ps_time now);
+void ps_job_free(struct ps_sched_job *j);
+
+/* Leaves a note. */
+void ps_job_move(struct ps_sched_job *j, enum ps_job_phase to,
+                 struct ps_effects *fx);
+/* Phases in which workers take part: not failed, not ended. */
+bool ps_job_open_for_work(const struct ps_sched_job *j);
+bool ps_job_started(const struct ps_sched_job *j);
+
+/* A worker of this instance of the agent; NULL: none. */
+struct ps_job_worker *ps_job_find(const struct ps_sched_job *j,
+                                  uint32_t agent, uint64_t agent_incarnation,
+                                  uint64_t worker);
+/* While forming. Copies *w; it is LIVE. */
+void ps_job_add(struct ps_sched_job *j, const struct ps_job_worker *w);
+/* Before the start. */
+void ps_job_remove(struct ps_sched_job *j, struct ps_job_worker *w);
+/* Change the state of a rank, and the count of live ones. */
+void ps_job_set_rank(struct ps_sched_job *j, struct ps_job_worker *w,
+                     enum ps_rank_state state);
+/* An agent takes part; false: one too many. */
+bool ps_job_add_agent(struct ps_sched_job *j, uint32_t agent);
+/* All are there: give ranks and slots. */
+void ps_job_assign(struct ps_sched_job *j);
+/* Position of the agent's slot, or slot_count. */
+uint32_t ps_job_slot_of(const struct ps_sched_job *j, uint32_t agent);
+/* NULL: not a server of the job. */
+struct ps_job_server *ps_job_server_of(const struct ps_sched_job *j,
+                                       uint32_t node);
+/* Lowest version that all servers have taken in. */
+uint32_t ps_job_ready_version(const struct ps_sched_job *j);
+/* Ranks that nobody has, if all who asked for none got the lowest ones left;
+ * room for num_workers. Returns how many. */
+uint32_t ps_job_missing(const struct ps_sched_job *j, unsigned *ret_ranks);
+
+/* NULL when the name is not registered. */
+struct ps_job_key *ps_job_key(const struct ps_sched_job *j, const char *name);
+/* Takes over `parts`. */
+struct ps_job_key *ps_job_add_key(struct ps_sched_job *j, const char *name,
+                                  uint8_t dtype, uint64_t count,
+                                  struct ps_place_part *parts,
+                                  uint32_t part_count);
+
+void ps_job_set_optimizer(struct ps_sched_job *j, const char *name,
+                          const struct ps_rec_param *params, uint32_t count);
+/* The same name and the same parameters in any order? */
+bool ps_job_same_optimizer(const struct ps_sched_job *j, const char *name,
+                           const struct ps_rec_param *params, uint32_t count);

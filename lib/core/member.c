@@ -1,0 +1,243 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "core/member.h"
+
+#include "base/alloc.h"
+#include "base/str.h"
+#include "core/state.h"
+
+#include <string.h>
+
+#define BIT PS_STATE_BIT
+
+/* What is gone may come back: the name stays its own. */
+static const uint32_t allowed[] = {
+    [PS_NODE_STATE_JOINING] = BIT(PS_NODE_STATE_ACTIVE) |
+                              BIT(PS_NODE_STATE_GONE),
+    [PS_NODE_STATE_ACTIVE] = BIT(PS_NODE_STATE_SUSPECT) |
+                             BIT(PS_NODE_STATE_GONE),
+    [PS_NODE_STATE_SUSPECT] = BIT(PS_NODE_STATE_ACTIVE) |
+                              BIT(PS_NODE_STATE_GONE),
+    [PS_NODE_STATE_GONE] = BIT(PS_NODE_STATE_JOINING),
+};
+
+static const char *const words[] = {
+    [PS_NODE_STATE_JOINING] = "JOINING",
+    [PS_NODE_STATE_ACTIVE] = "ACTIVE",
+    [PS_NODE_STATE_SUSPECT] = "SUSPECT",
+    [PS_NODE_STATE_GONE] = "GONE",
+};
+
+void ps_members_init(struct ps_members *t)
+{
+    *t = (struct ps_members){.by_node = ps_map_new()};
+}
+
+static void member_free(struct ps_member *m)
+{
+    ps_member_unlink(m);
+    ps_free(m->early);
+    ps_free(m);
+}
+
+void ps_members_fini(struct ps_members *t)
+{
+    for (uint32_t i = 0; i < t->count; i++) {
+        member_free(t->sorted[i]);
+    }
+    ps_free(t->sorted);
+    ps_map_free(t->by_node);
+    memset(t, 0, sizeof(*t));
+}
+
+struct ps_member *ps_members_get(const struct ps_members *t, uint32_t node)
+{
+    return ps_map_get(t->by_node, node);
+}
+
+/* Where (role, name) is, or would be. */
+static uint32_t position(const struct ps_members *t, enum ps_role role,
+                         const char *name, bool *ret_found)
+{
+    uint32_t low = 0;
+    uint32_t high = t->count;
+
+    *ret_found = false;
+    while (low < high) {
+        uint32_t mid = low + (high - low) / 2;
+        const struct ps_member *m = t->sorted[mid];
+        int order = m->role != role ? (m->role < role ? -1 : 1)
+                                    : strcmp(m->name, name);
+
+        if (order == 0) {
+            *ret_found = true;
+            return mid;
+        }
+        if (order < 0) {
+            low = mid + 1;
+        } else {
+            high = mid;
+        }
+    }
+    return low;
+}
+
+struct ps_member *ps_members_find(const struct ps_members *t, enum ps_role role,
+                                  const char *name)
+{
+    bool found;
+    uint32_t i = position(t, role, name, &found);
+
+    return found ? t->sorted[i] : NULL;
+}
+
+struct ps_member *ps_members_add(struct ps_members *t, enum ps_role role,
+                                 const char *name)
+{
+    struct ps_member *m = ps_calloc(1, sizeof(*m));
+    bool found;
+    bool fits = ps_str_copy(m->name, sizeof(m->name), name);
+    uint32_t i = position(t, role, name, &found);
+
+    assert(!found && fits);
+    m->node = ++t->next_node;
+    m->role = (uint8_t)role;
+    m->state = PS_NODE_STATE_JOINING;
+    m->closed = PS_TIME_NEVER;
+    m->confirm_at = PS_TIME_NEVER;
+    t->sorted = ps_realloc(t->sorted, (t->count + 1u) * sizeof(m));
+    memmove(&t->sorted[i + 1], &t->sorted[i], (t->count - i) * sizeof(m));
+    t->sorted[i] = m;
+    t->count++;
+    ps_map_put(t->by_node, m->node, m);
+    return m;
+}
+
+void ps_members_remove(struct ps_members *t, struct ps_member *m)
+{
+    bool found;
+    uint32_t i = position(t, m->role, m->name, &found);
+
+    assert(found && t->sorted[i] == m);
+    memmove(&t->sorted[i], &t->sorted[i + 1],
+            (t->count - i - 1) * sizeof(struct ps_member *));
+    t->count--;
+    ps_map_take(t->by_node, m->node);
+    member_free(m);
+}
+
+uint32_t ps_members_count(const struct ps_members *t, enum ps_role role,
+                          enum ps_node_state state)
+{
+    uint32_t count = 0;
+
+    for (uint32_t i = 0; i < t->count; i++) {
+        count += t->sorted[i]->role == role && t->sorted[i]->state == state;
+    }
+    return count;
+}
+
+void ps_member_move(struct ps_member *m, enum ps_node_state to, const char *why,
+                    struct ps_effects *fx)
+{
+    bool bad = to == PS_NODE_STATE_GONE;
+
+    ps_state_move(allowed, &m->state, (uint8_t)to);
+    ps_effects_note(fx, bad ? PS_LOG_WARNING : PS_LOG_INFO,
+                    "node %u %s role %s name %s incarnation %llu%s%s", m->node,
+                    ps_node_state_name(to), ps_role_name(m->role), m->name,
+                    (unsigned long long)m->incarnation, why != NULL ? ": " : "",
+                    why != NULL ? why : "");
+}
+
+bool ps_member_here(const struct ps_member *m)
+{
+    return m->link != NULL && ps_link_conn(m->link) != 0;
+}
+
+void ps_member_renew(struct ps_member *m, uint64_t instance)
+{
+    if (m->instance != 0) {
+        m->replaced[m->replaced_count % PS_MEMBER_REPLACED_MAX] = m->instance;
+        m->replaced_count++;
+    }
+    m->instance = instance;
+    m->incarnation++;
+    m->stats = (struct ps_msg_ping){0};
+}
+
+bool ps_member_was_replaced(const struct ps_member *m, uint64_t instance)
+{
+    uint32_t count = m->replaced_count < PS_MEMBER_REPLACED_MAX
+                         ? m->replaced_count
+                         : PS_MEMBER_REPLACED_MAX;
+
+    for (uint32_t i = 0; i < count; i++) {
+        if (m->replaced[i] == instance) {
+            return true;
+        }
+    }
+    return false;
+}
+
+void ps_member_unlink(struct ps_member *m)
+{
+    ps_link_free(m->link);
+    m->link = NULL;
+    m->session = 0;
+    m->closed = PS_TIME_NEVER;
+    m->early_count = 0;
+}
+
+ps_time ps_member_due(const struct ps_member *m, ps_time suspect_after,
+                      ps_time dead_after)
+{
+    switch ((enum ps_node_state)m->state) {
+    case PS_NODE_STATE_ACTIVE:
+        return ps_time_add(m->heard, suspect_after);
+    case PS_NODE_STATE_SUSPECT:
+        return ps_time_add(m->heard, dead_after);
+    case PS_NODE_STATE_JOINING:
+    case PS_NODE_STATE_GONE:
+        break;
+    }
+    return PS_TIME_NEVER;
+}
+
+/* Once everything before its end has arrived, so has its beginning. */
+static void forget_early(struct ps_member *m)
+{
+    uint64_t received = ps_link_received(m->link);
+    uint32_t kept = 0;
+
+    for (uint32_t i = 0; i < m->early_count; i++) {
+        if (m->early[i].seq > received) {
+            m->early[kept++] = m->early[i];
+        }
+    }
+    m->early_count = kept;
+}
+
+void ps_member_put_early(struct ps_member *m, uint64_t worker, uint64_t seq)
+{
+    forget_early(m);
+    if (seq <= ps_link_received(m->link)) {
+        return;
+    }
+    if (m->early_count == m->early_capacity) {
+        m->early_capacity = m->early_capacity * 2 + 8;
+        m->early = ps_realloc(m->early, m->early_capacity * sizeof(*m->early));
+    }
+    m->early[m->early_count++] = (struct ps_member_early){.worker = worker,
+                                                          .seq = seq};
+}
+
+bool ps_member_is_early(struct ps_member *m, uint64_t worker)
+{
+    /* No pruning here: the beginning itself may just have closed the gap. */
+    for (uint32_t i = 0; i < m->early_count; i++) {
+        if (m->early[i].worker == worker) {
+            return true;
+        }
+    }
+    return false;
+}

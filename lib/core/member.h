@@ -1,0 +1,87 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The daemons a scheduler knows, by role and name. A name has a node number
+ * for ever; each process that bears it is an instance of it and has an
+ * incarnation. A member owns its link. Whoever changes what a member is to
+ * the jobs does it in sched_member.c; here is only the book. */
+#pragma once
+
+#include "base/map.h"
+#include "core/link.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+/* Names of daemons; when full, one that is gone and has no job is forgotten,
+ * else the new one is refused. */
+#define PS_MEMBERS_MAX 8192u
+/* Earlier instances of a name that are still turned away. */
+#define PS_MEMBER_REPLACED_MAX 16u
+
+/* A worker whose end was heard before its beginning, which may still be on
+ * its way: messages of a link overtake each other. */
+struct ps_member_early {
+    uint64_t worker;
+    uint64_t seq; /* Of its end. */
+};
+
+struct ps_member {
+    uint32_t node;
+    uint8_t role;  /* enum ps_role */
+    uint8_t state; /* enum ps_node_state */
+    char name[PS_NAME_MAX + 1];
+    char address[PS_ADDRESS_MAX + 1];
+    uint64_t instance;
+    uint64_t incarnation;
+    uint64_t replaced[PS_MEMBER_REPLACED_MAX];
+    uint32_t replaced_count;
+    struct ps_link *link; /* NULL: no conversation to carry on. */
+    uint64_t session;
+    ps_time heard;
+    ps_time closed;     /* When the connection was lost; else never. */
+    ps_time confirm_at; /* Agent on a fresh link: workers that it has not
+                         * named again by then are gone; else never. */
+    uint64_t load;      /* Server: bytes placed there by all jobs. */
+    struct ps_msg_ping stats;
+    struct ps_member_early *early;
+    uint32_t early_count;
+    uint32_t early_capacity;
+};
+
+struct ps_members {
+    struct ps_map *by_node;
+    struct ps_member **sorted; /* By role, then name. */
+    uint32_t count;
+    uint32_t next_node;
+};
+
+void ps_members_init(struct ps_members *t);
+void ps_members_fini(struct ps_members *t);
+struct ps_member *ps_members_get(const struct ps_members *t, uint32_t node);
+struct ps_member *ps_members_find(const struct ps_members *t,
+                                  enum ps_role role, const char *name);
+/* The name must be new and fit. In state JOINING. */
+struct ps_member *ps_members_add(struct ps_members *t, enum ps_role role,
+                                 const char *name);
+/* Forget it. */
+void ps_members_remove(struct ps_members *t, struct ps_member *m);
+uint32_t ps_members_count(const struct ps_members *t, enum ps_role role,
+                          enum ps_node_state state);
+
+/* Leaves a note; `why` may be NULL. */
+void ps_member_move(struct ps_member *m, enum ps_node_state to,
+                    const char *why, struct ps_effects *fx);
+/* Connected? */
+bool ps_member_here(const struct ps_member *m);
+/* Another process takes over the name. */
+void ps_member_renew(struct ps_member *m, uint64_t instance);
+bool ps_member_was_replaced(const struct ps_member *m, uint64_t instance);
+/* Drop the link, and what depends on its numbers. */
+void ps_member_unlink(struct ps_member *m);
+/* When silence changes its state next, or PS_TIME_NEVER. */
+ps_time ps_member_due(const struct ps_member *m, ps_time suspect_after,
+                      ps_time dead_after);
+
+/* The end of `worker` has arrived as number `seq`. */
+void ps_member_put_early(struct ps_member *m, uint64_t worker, uint64_t seq);
+/* Had the end of the worker arrived before this, its beginning? */
+bool ps_member_is_early(struct ps_member *m, uint64_t worker);

@@ -1,0 +1,227 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the files of the scheduler machine share: sched.c (events, time),
+ * sched_member.c (hello, leases, the map), sched_job.c (workers come and go),
+ * sched_life.c (phases of a job, losses), sched_state.c (what daemons are told
+ * of it), sched_key.c, sched_optim.c,
+ * sched_stall.c, sched_query.c. */
+#pragma once
+
+#include "base/bits.h"
+#include "base/list.h"
+#include "core/job.h"
+#include "core/member.h"
+#include "core/sched.h"
+
+/* Finished jobs that are still shown. */
+#define PS_SCHED_HISTORY 16u
+
+enum ps_sched_conn_kind {
+    PS_SCHED_CONN_NEW,    /* Has not said hello. */
+    PS_SCHED_CONN_MEMBER, /* Carries a member's link. */
+    PS_SCHED_CONN_CTL,
+    PS_SCHED_CONN_DONE, /* Hung up; what still comes is ignored. */
+};
+
+struct ps_sched_conn {
+    ps_conn_id id;
+    enum ps_sched_conn_kind kind;
+    struct ps_member *member; /* MEMBER */
+    ps_time opened;
+    char peer[64];
+    /* CTL: the query under way. */
+    uint32_t stalls;      /* Still to be answered. */
+    bool keys;            /* Rows of keys still to be sent: */
+    uint64_t keys_gen;    /* of this job, */
+    uint32_t keys_next;   /* from this one on, */
+    bool keys_all;        /* and of all jobs behind it. */
+};
+
+/* Answers gathered from agents: what is missing? */
+struct ps_stall {
+    struct ps_list_node node;
+    uint64_t ask; /* Our request number to the agents. */
+    uint64_t gen;
+    uint32_t agent; /* Who asks, with its request number... */
+    uint64_t request;
+    ps_conn_id ctl; /* ...or this connection. */
+    bool any;       /* First the oldest wait is looked for. */
+    uint32_t key;
+    uint64_t round;
+    ps_time deadline;
+    struct ps_bits waiting; /* Slots that have not reported. */
+    struct ps_bits missing; /* Ranks. */
+    /* Of reports to `any`: */
+    char oldest[PS_KEY_NAME_MAX + 1];
+    uint64_t waited;
+    uint32_t waits;
+};
+
+struct ps_sched_past {
+    struct ps_msg_job_row row; /* Strings point into the arrays below. */
+    ps_time created;
+    ps_time ended;
+    char name[PS_NAME_MAX + 1];
+    char optimizer[33];
+    char reason[PS_TEXT_MAX + 1];
+};
+
+struct ps_sched {
+    struct ps_sched_options opt;
+    struct ps_rng rng;
+    ps_time started;
+    ps_time deadline; /* As told after the last step. */
+    bool ending;
+    struct ps_members members;
+    struct ps_map *conns; /* By id. */
+    struct ps_map *jobs;  /* By generation, not ended. */
+    uint64_t gen;         /* Last one given. */
+    uint32_t epoch;
+    struct ps_list stalls;
+    uint32_t stall_count;
+    uint64_t asks;
+    struct ps_sched_past past[PS_SCHED_HISTORY];
+    uint64_t past_count; /* All that ever ended. */
+};
+
+/* One call of step. */
+struct ps_sched_step {
+    struct ps_sched *s;
+    ps_time now;
+    struct ps_effects *fx;
+};
+
+/* Strings of messages made in this process may be NULL. */
+static inline const char *ps_sched_text(const char *s)
+{
+    return s != NULL ? s : "";
+}
+
+/* ----- sched.c */
+void ps_sched_hang_up(struct ps_sched_step *st, struct ps_sched_conn *c);
+/* Only printable ASCII, not empty, not too long. */
+bool ps_sched_name_ok(const char *name);
+
+/* ----- sched_member.c */
+void ps_sched_hello(struct ps_sched_step *st, struct ps_sched_conn *c,
+                    const struct ps_msg_hello *m);
+void ps_sched_member_lost(struct ps_sched_step *st, struct ps_member *m);
+void ps_sched_member_heard(struct ps_sched_step *st, struct ps_member *m);
+void ps_sched_members_tick(struct ps_sched_step *st);
+ps_time ps_sched_members_deadline(const struct ps_sched *s);
+/* In sequence on the member's link; dropped when it has none: what matters is
+ * offered again when it comes. NULL is fine. */
+void ps_sched_tell(struct ps_sched_step *st, struct ps_member *m,
+                   const struct ps_msg *msg);
+/* The same for a parcel; takes over the reference. */
+void ps_sched_send(struct ps_sched_step *st, struct ps_member *m,
+                   struct ps_parcel *parcel);
+
+/* ----- sched_job.c */
+void ps_sched_job_open(struct ps_sched_step *st, struct ps_member *agent,
+                       const struct ps_msg_job_open *m);
+void ps_sched_worker_gone(struct ps_sched_step *st, struct ps_member *agent,
+                          uint64_t seq, const struct ps_msg_worker_gone *m);
+void ps_sched_job_ready(struct ps_sched_step *st, struct ps_member *server,
+                        const struct ps_msg_job_ready *m);
+void ps_sched_barrier_enter(struct ps_sched_step *st, struct ps_member *agent,
+                            const struct ps_msg_barrier_enter *m);
+/* More barriers are open: all agents of the job hear of it. */
+void ps_sched_barrier_tell(struct ps_sched_step *st, struct ps_sched_job *j);
+/* An agent on a fresh link: it will name its workers again. */
+void ps_sched_job_unconfirm(struct ps_sched_step *st, struct ps_member *agent);
+void ps_sched_job_unconfirmed(struct ps_sched_step *st,
+                              struct ps_member *agent);
+
+/* ----- sched_state.c */
+/* NULL: not there. By name: one that is open for work. */
+struct ps_sched_job *ps_sched_job(const struct ps_sched *s, uint64_t gen);
+struct ps_sched_job *ps_sched_job_named(const struct ps_sched *s,
+                                        const char *name);
+/* Why a job of this generation is no more; code and text. */
+int ps_sched_why_ended(const struct ps_sched *s, uint64_t gen,
+                       struct ps_str *ret);
+/* May the agent ask anything of `j`, which is the job of `gen` or NULL? 0, or
+ * the code with the reason. */
+int ps_sched_job_serves(const struct ps_sched *s, const struct ps_sched_job *j,
+                        uint64_t gen, const struct ps_member *agent,
+                        struct ps_str *why);
+/* A new version of the job's state to all. */
+void ps_sched_job_changed(struct ps_sched_step *st, struct ps_sched_job *j);
+/* The same before long, together with what else changes. */
+void ps_sched_job_touched(struct ps_sched_step *st, struct ps_sched_job *j);
+void ps_sched_job_tell(struct ps_sched_step *st, struct ps_sched_job *j,
+                       struct ps_member *m);
+/* All of its jobs, on a fresh link. */
+void ps_sched_jobs_tell(struct ps_sched_step *st, struct ps_member *m);
+/* To somebody who holds a job that is no more or not his. */
+void ps_sched_job_tell_ended(struct ps_sched_step *st, struct ps_member *m,
+                             uint64_t gen, uint32_t version);
+
+/* ----- sched_life.c */
+void ps_sched_job_try_start(struct ps_sched_step *st, struct ps_sched_job *j);
+void ps_sched_jobs_try_start(struct ps_sched_step *st);
+void ps_sched_job_try_run(struct ps_sched_step *st, struct ps_sched_job *j);
+/* The job may be freed. */
+void ps_sched_job_fail(struct ps_sched_step *st, struct ps_sched_job *j,
+                       const char *reason);
+/* The job ends, and is freed, when nobody is left. */
+void ps_sched_job_check_end(struct ps_sched_step *st, struct ps_sched_job *j);
+/* Workers that fit are lost. The job may be freed. */
+struct ps_sched_loss {
+    uint32_t agent;
+    uint64_t worker;
+    bool all;         /* Of the agent, not only `worker`. */
+    bool unconfirmed; /* Of these, the ones not named again. */
+};
+void ps_sched_job_lose(struct ps_sched_step *st, struct ps_sched_job *j,
+                       const struct ps_sched_loss *which, const char *why);
+void ps_sched_agent_gone(struct ps_sched_step *st, struct ps_member *agent,
+                         const char *why);
+void ps_sched_server_gone(struct ps_sched_step *st, struct ps_member *server,
+                          const char *why);
+void ps_sched_jobs_tick(struct ps_sched_step *st);
+ps_time ps_sched_jobs_deadline(const struct ps_sched *s);
+
+/* ----- sched_key.c */
+void ps_sched_key_open(struct ps_sched_step *st, struct ps_member *agent,
+                       const struct ps_msg_key_open *m);
+/* Node `gone` is no server of the job any more; others are: give them what it
+ * had. */
+void ps_sched_keys_move(struct ps_sched_step *st, struct ps_sched_job *j,
+                        uint32_t gone);
+/* To an agent on a fresh link: placements that are not the first ones. */
+void ps_sched_keys_tell_moved(struct ps_sched_step *st,
+                              struct ps_sched_job *j, struct ps_member *m);
+
+/* ----- sched_optim.c */
+void ps_sched_optimizer_set(struct ps_sched_step *st, struct ps_member *agent,
+                            const struct ps_msg_optimizer_set *m);
+/* Answer those whose servers are ready, or all when the job has failed. */
+void ps_sched_optimizer_check(struct ps_sched_step *st,
+                              struct ps_sched_job *j);
+
+/* ----- sched_stall.c */
+void ps_sched_stall_query(struct ps_sched_step *st, struct ps_member *agent,
+                          const struct ps_msg_stall_query *m);
+void ps_sched_stall_report(struct ps_sched_step *st, struct ps_member *agent,
+                           const struct ps_msg_stall_report *m);
+/* For psctl: rows of one job, and its share of the query is done. */
+void ps_sched_stall_show(struct ps_sched_step *st, struct ps_sched_job *j,
+                         struct ps_sched_conn *ctl);
+void ps_sched_stall_drop_job(struct ps_sched_step *st,
+                             struct ps_sched_job *j);
+void ps_sched_stall_drop_ctl(struct ps_sched *s, ps_conn_id ctl);
+void ps_sched_stalls_tick(struct ps_sched_step *st);
+ps_time ps_sched_stalls_deadline(const struct ps_sched *s);
+
+/* ----- sched_query.c */
+void ps_sched_query(struct ps_sched_step *st, struct ps_sched_conn *c,
+                    const struct ps_msg_query *m);
+void ps_sched_job_cancel(struct ps_sched_step *st, struct ps_sched_conn *c,
+                         const struct ps_msg_job_cancel *m);
+/* Rows of keys go on when the connection has room. */
+void ps_sched_query_pump(struct ps_sched_step *st, struct ps_sched_conn *c);
+void ps_sched_query_end(struct ps_sched_step *st, struct ps_sched_conn *c,
+                        int rc, const char *text);
+void ps_sched_job_row(const struct ps_sched_job *j, ps_time now,
+                      struct ps_msg_job_row *ret);

@@ -1,0 +1,550 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Workers come to a job and leave it; servers say that they know it; ranks
+ * come to barriers. */
+#include "core/sched_inner.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+/* --------------------------------------------------------------- job_open */
+
+static void opened(struct ps_sched_step *st, struct ps_member *agent,
+                   uint64_t worker, uint64_t gen)
+{
+    ps_sched_tell(st, agent,
+                  &(struct ps_msg){
+                      .code = PS_MSG_JOB_OPENED,
+                      .job_opened = {.worker = worker, .gen = gen},
+                  });
+}
+
+static void refused(struct ps_sched_step *st, struct ps_member *agent,
+                    const struct ps_msg_job_open *m, int rc, const char *text)
+{
+    ps_effects_note(st->fx, PS_LOG_INFO,
+                    "worker %" PRIu64 " of agent %s refused: %s", m->worker,
+                    agent->name, text);
+    ps_sched_tell(st, agent,
+                  &(struct ps_msg){
+                      .code = PS_MSG_JOB_OPENED,
+                      .job_opened = {.worker = m->worker,
+                                     .error = rc,
+                                     .text = text,
+                                     .gen = m->gen},
+                  });
+}
+
+static int check_open(const struct ps_msg_job_open *m, struct ps_str *why)
+{
+    if (!ps_sched_name_ok(m->name)) {
+        ps_str_addf(why,
+                    "a job's name has 1 to %u printable ASCII characters "
+                    "without spaces",
+                    PS_NAME_MAX);
+        return PS_E_INVAL;
+    }
+    if (m->num_workers == 0 || m->num_workers > PS_RANKS_MAX) {
+        ps_str_addf(why, "num_workers is %u and must be 1 to %u",
+                    m->num_workers, PS_RANKS_MAX);
+        return PS_E_INVAL;
+    }
+    if (m->num_servers > PS_SERVERS_MAX) {
+        ps_str_addf(why, "num_servers is %u and must be 0 to %u",
+                    m->num_servers, PS_SERVERS_MAX);
+        return PS_E_INVAL;
+    }
+    if (m->rank < -1 || (m->rank >= 0 && (uint32_t)m->rank >= m->num_workers)) {
+        ps_str_addf(why,
+                    "rank is %d and must be 0 to %u, or -1 for any that is "
+                    "free",
+                    m->rank, m->num_workers - 1);
+        return PS_E_INVAL;
+    }
+    if (m->partition_bytes != 0 &&
+        (m->partition_bytes < PS_PARTITION_BYTES_MIN ||
+         m->partition_bytes > PS_PARTITION_BYTES_MAX)) {
+        ps_str_addf(why, "partition_bytes is %u and must be %u to %u, or 0",
+                    m->partition_bytes, PS_PARTITION_BYTES_MIN,
+                    PS_PARTITION_BYTES_MAX);
+        return PS_E_INVAL;
+    }
+    return 0;
+}
+
+/* All workers must say the same; name the first thing that differs. */
+static int check_same(const struct ps_sched_job *j,
+                      const struct ps_msg_job_open *m, uint32_t partition,
+                      struct ps_str *why)
+{
+    const struct {
+        const char *what;
+        uint64_t has;
+        uint64_t says;
+    } fields[] = {
+        {"num_workers", j->num_workers, m->num_workers},
+        {"num_servers", j->num_servers, m->num_servers},
+        {"big_array_bound", j->big_array_bound, m->big_array_bound},
+        {"partition_bytes", j->partition_bytes, partition},
+    };
+    const struct {
+        const char *what;
+        const char *has;
+        const char *says;
+    } words[] = {
+        {"mode", ps_mode_name(j->mode), ps_mode_name(m->mode)},
+        {"on_loss", ps_loss_policy_name(j->on_loss),
+         ps_loss_policy_name(m->on_loss)},
+        {"placement", ps_placement_name(j->placement),
+         ps_placement_name(m->placement)},
+    };
+
+    for (size_t i = 0; i < sizeof(fields) / sizeof(fields[0]); i++) {
+        if (fields[i].has != fields[i].says) {
+            ps_str_addf(why,
+                        "job %s has %s %" PRIu64 ", this worker says %" PRIu64
+                        "; all workers of a job must say the same",
+                        j->name, fields[i].what, fields[i].has, fields[i].says);
+            return PS_E_MISMATCH;
+        }
+    }
+    for (size_t i = 0; i < sizeof(words) / sizeof(words[0]); i++) {
+        if (strcmp(words[i].has, words[i].says) != 0) {
+            ps_str_addf(why,
+                        "job %s has %s %s, this worker says %s; all workers "
+                        "of a job must say the same",
+                        j->name, words[i].what, words[i].has, words[i].says);
+            return PS_E_MISMATCH;
+        }
+    }
+    return 0;
+}
+
+static void make_worker(struct ps_job_worker *w, const struct ps_member *agent,
+                        const struct ps_msg_job_open *m)
+{
+    const char *host = ps_sched_name_ok(m->host) ? m->host : agent->name;
+
+    memset(w, 0, sizeof(*w));
+    ps_str_copy(w->host, sizeof(w->host), host);
+    ps_str_copy(w->agent_name, sizeof(w->agent_name), agent->name);
+    w->agent = agent->node;
+    w->agent_incarnation = agent->incarnation;
+    w->worker = m->worker;
+    w->asked = m->rank;
+    w->confirmed = true;
+}
+
+/* While the job forms. 0: taken in. */
+static int join(struct ps_sched_step *st, struct ps_sched_job *j,
+                struct ps_member *agent, const struct ps_msg_job_open *m,
+                struct ps_str *why)
+{
+    struct ps_job_worker w;
+
+    for (uint32_t i = 0; i < j->worker_count; i++) {
+        const struct ps_job_worker *other = &j->workers[i];
+
+        if (m->rank >= 0 && other->asked == m->rank) {
+            ps_str_addf(why, "rank %d of job %s is taken by a worker on %s",
+                        m->rank, j->name, other->host);
+            return PS_E_EXIST;
+        }
+        if (j->num_servers == 0 && other->agent != agent->node) {
+            ps_str_addf(why,
+                        "job %s has no servers, so all its workers must be on "
+                        "%s; ask for at least one server",
+                        j->name, other->host);
+            return PS_E_MISMATCH;
+        }
+    }
+    if (j->worker_count == j->num_workers) {
+        ps_str_addf(why, "all %u workers of job %s are there", j->num_workers,
+                    j->name);
+        return PS_E_FULL;
+    }
+    if (!ps_job_add_agent(j, agent->node)) {
+        ps_str_addf(why, "job %s has workers on %u nodes, which is the limit",
+                    j->name, PS_SLOTS_MAX);
+        return PS_E_FULL;
+    }
+    make_worker(&w, agent, m);
+    ps_job_add(j, &w);
+    ps_effects_note(st->fx, PS_LOG_INFO,
+                    "job %s gen %" PRIu64 " worker %" PRIu64
+                    " of agent %s joined, %u of %u",
+                    j->name, j->gen, m->worker, agent->name, j->worker_count,
+                    j->num_workers);
+    return 0;
+}
+
+/* Somebody is back under a rank. */
+static void revive(struct ps_sched_step *st, struct ps_sched_job *j,
+                   struct ps_job_worker *w)
+{
+    struct ps_job_slot *slot = &j->slots[w->slot];
+
+    ps_job_set_rank(j, w, PS_RANK_STATE_LIVE);
+    w->incarnation++;
+    w->confirmed = true;
+    slot->incarnation = w->agent_incarnation;
+    if (j->phase == PS_JOB_PHASE_RUNNING) {
+        j->deadline = PS_TIME_NEVER;
+    }
+    ps_effects_note(st->fx, PS_LOG_INFO,
+                    "job %s gen %" PRIu64 " rank %d taken again on %s", j->name,
+                    j->gen, w->asked, w->host);
+    ps_sched_job_touched(st, j);
+}
+
+/* After the start only a rank that was lost can be taken, by a process on the
+ * node that had it: the slot is the node's. */
+static int rejoin(struct ps_sched_step *st, struct ps_sched_job *j,
+                  struct ps_member *agent, const struct ps_msg_job_open *m,
+                  struct ps_str *why)
+{
+    struct ps_job_worker *w = NULL;
+
+    if (m->rank >= 0) {
+        w = &j->workers[m->rank];
+        if (w->state == PS_RANK_STATE_LIVE) {
+            ps_str_addf(why, "rank %d of job %s is taken by a worker on %s",
+                        m->rank, j->name, w->host);
+            return PS_E_EXIST;
+        }
+        if (w->state == PS_RANK_STATE_LEFT) {
+            ps_str_addf(why, "rank %d has left job %s in good order", m->rank,
+                        j->name);
+            return PS_E_EXIST;
+        }
+        if (w->agent != agent->node) {
+            ps_str_addf(why,
+                        "rank %d of job %s was on %s; start it there again",
+                        m->rank, j->name, w->host);
+            return PS_E_REFUSED;
+        }
+    } else {
+        for (uint32_t i = 0; i < j->worker_count && w == NULL; i++) {
+            if (j->workers[i].state == PS_RANK_STATE_LOST &&
+                j->workers[i].agent == agent->node) {
+                w = &j->workers[i];
+            }
+        }
+        if (w == NULL) {
+            ps_str_addf(why,
+                        "job %s runs with all its %u workers and none of "
+                        "agent %s was lost",
+                        j->name, j->num_workers, agent->name);
+            return PS_E_FULL;
+        }
+    }
+    ps_str_copy(w->host, sizeof(w->host),
+                ps_sched_name_ok(m->host) ? m->host : agent->name);
+    w->worker = m->worker;
+    w->agent_incarnation = agent->incarnation;
+    revive(st, j, w);
+    return 0;
+}
+
+/* The worker is in the book: it is offered again on a fresh link. */
+static void again(struct ps_sched_step *st, struct ps_sched_job *j,
+                  struct ps_member *agent, struct ps_job_worker *w,
+                  const struct ps_msg_job_open *m)
+{
+    if (!ps_job_open_for_work(j)) {
+        w->confirmed = true;
+        refused(st, agent, m, PS_E_JOBFAILED, j->reason);
+        return;
+    }
+    if (w->state == PS_RANK_STATE_LEFT) {
+        refused(st, agent, m, PS_E_CLOSED, "this worker has left the job");
+        return;
+    }
+    w->confirmed = true;
+    if (w->state == PS_RANK_STATE_LOST) {
+        revive(st, j, w);
+    }
+    opened(st, agent, m->worker, j->gen);
+}
+
+/* A generation that is known to the agent. */
+static void open_known(struct ps_sched_step *st, struct ps_member *agent,
+                       const struct ps_msg_job_open *m, struct ps_str *why)
+{
+    struct ps_sched_job *j = ps_sched_job(st->s, m->gen);
+    struct ps_job_worker *w;
+
+    if (j == NULL) {
+        int rc = ps_sched_why_ended(st->s, m->gen, why);
+
+        refused(st, agent, m, rc, why->data);
+        return;
+    }
+    w = ps_job_find(j, agent->node, agent->incarnation, m->worker);
+    if (w == NULL) {
+        ps_str_addf(why,
+                    "job %s does not know this worker any more; start it "
+                    "again",
+                    j->name);
+        refused(st, agent, m, PS_E_STALE, why->data);
+        return;
+    }
+    again(st, j, agent, w, m);
+}
+
+/* The job of that name, or a new one; NULL with the reason. */
+static struct ps_sched_job *job_for(struct ps_sched_step *st,
+                                    const struct ps_msg_job_open *m,
+                                    struct ps_str *why, int *ret_rc)
+{
+    struct ps_sched *s = st->s;
+    struct ps_sched_job *j = ps_sched_job_named(s, m->name);
+    uint32_t partition = m->partition_bytes != 0 ? m->partition_bytes
+                                                 : s->opt.partition_bytes;
+
+    if (j != NULL) {
+        if (j->uid != m->uid) {
+            ps_str_addf(why,
+                        "job %s belongs to uid %u, not to uid %u; choose "
+                        "another name",
+                        j->name, j->uid, m->uid);
+            *ret_rc = PS_E_PERM;
+            return NULL;
+        }
+        *ret_rc = check_same(j, m, partition, why);
+        return *ret_rc == 0 ? j : NULL;
+    }
+    if (ps_map_count(s->jobs) >= PS_JOBS_MAX) {
+        ps_str_addf(why,
+                    "the cluster runs %u jobs, which is the limit; end one or "
+                    "wait",
+                    PS_JOBS_MAX);
+        *ret_rc = PS_E_FULL;
+        return NULL;
+    }
+    struct ps_msg_job_open want = *m;
+
+    want.partition_bytes = partition;
+    if (want.start_timeout_ns == 0) {
+        want.start_timeout_ns = s->opt.start_timeout;
+    }
+    j = ps_job_new(++s->gen, &want, st->now);
+    ps_map_put(s->jobs, j->gen, j);
+    ps_effects_note(st->fx, PS_LOG_INFO,
+                    "job %s gen %" PRIu64 " FORMING uid %u workers %u "
+                    "servers %u",
+                    j->name, j->gen, j->uid, j->num_workers, j->num_servers);
+    return j;
+}
+
+void ps_sched_job_open(struct ps_sched_step *st, struct ps_member *agent,
+                       const struct ps_msg_job_open *m)
+{
+    char text[PS_TEXT_MAX + 1];
+    struct ps_str why;
+    struct ps_sched_job *j;
+    struct ps_job_worker *w;
+    int rc;
+
+    ps_str_init(&why, text, sizeof(text));
+    if (ps_member_is_early(agent, m->worker)) {
+        refused(st, agent, m, PS_E_CLOSED, "this worker is gone");
+        return;
+    }
+    if (m->gen != 0) {
+        open_known(st, agent, m, &why);
+        return;
+    }
+    rc = check_open(m, &why);
+    if (rc != 0) {
+        refused(st, agent, m, rc, text);
+        return;
+    }
+    j = job_for(st, m, &why, &rc);
+    if (j == NULL) {
+        refused(st, agent, m, rc, text);
+        return;
+    }
+    w = ps_job_find(j, agent->node, agent->incarnation, m->worker);
+    if (w != NULL) {
+        again(st, j, agent, w, m);
+        return;
+    }
+    rc = ps_job_started(j) ? rejoin(st, j, agent, m, &why)
+                           : join(st, j, agent, m, &why);
+    if (rc != 0) {
+        refused(st, agent, m, rc, text);
+        return;
+    }
+    opened(st, agent, m->worker, j->gen);
+    ps_sched_job_try_start(st, j);
+}
+
+/* ------------------------------------------------------------ worker_gone */
+
+static void leave(struct ps_sched_step *st, struct ps_sched_job *j,
+                  struct ps_job_worker *w)
+{
+    if (!ps_job_started(j)) {
+        ps_job_remove(j, w);
+    } else if (w->state != PS_RANK_STATE_LEFT) {
+        uint32_t rank = (uint32_t)(w - j->workers);
+
+        ps_job_set_rank(j, w, PS_RANK_STATE_LEFT);
+        if (ps_barrier_leave(&j->barrier, rank, st->now)) {
+            ps_sched_barrier_tell(st, j);
+        }
+    }
+    ps_sched_job_check_end(st, j);
+}
+
+static void gone_from(struct ps_sched_step *st, struct ps_sched_job *j,
+                      struct ps_member *agent, struct ps_job_worker *w,
+                      const struct ps_msg_worker_gone *m)
+{
+    char text[PS_TEXT_MAX + 1];
+    struct ps_str why;
+
+    ps_effects_note(st->fx, PS_LOG_INFO,
+                    "job %s gen %" PRIu64 " worker %" PRIu64 " of agent %s %s",
+                    j->name, j->gen, m->worker, agent->name,
+                    m->clean ? "left" : "died");
+    if (m->clean) {
+        leave(st, j, w);
+        return;
+    }
+    ps_str_init(&why, text, sizeof(text));
+    if (ps_sched_text(m->text)[0] != '\0') {
+        ps_str_add_escaped(&why, m->text, strlen(m->text), 200);
+    } else {
+        ps_str_add(&why, "its process ended without good-bye");
+    }
+    ps_sched_job_lose(
+        st, j,
+        &(struct ps_sched_loss){.agent = agent->node, .worker = m->worker},
+        text);
+}
+
+void ps_sched_worker_gone(struct ps_sched_step *st, struct ps_member *agent,
+                          uint64_t seq, const struct ps_msg_worker_gone *m)
+{
+    struct ps_map_cursor cursor = {0};
+    struct ps_sched_job *j;
+
+    /* Its job_open may have been overtaken. */
+    ps_member_put_early(agent, m->worker, seq);
+    while ((j = ps_map_next(st->s->jobs, &cursor)) != NULL) {
+        struct ps_job_worker *w;
+
+        if (m->gen != 0 && m->gen != j->gen) {
+            continue;
+        }
+        w = ps_job_find(j, agent->node, agent->incarnation, m->worker);
+        if (w != NULL) {
+            gone_from(st, j, agent, w, m);
+            return;
+        }
+    }
+}
+
+void ps_sched_job_unconfirm(struct ps_sched_step *st, struct ps_member *agent)
+{
+    struct ps_map_cursor cursor = {0};
+    struct ps_sched_job *j;
+
+    while ((j = ps_map_next(st->s->jobs, &cursor)) != NULL) {
+        for (uint32_t i = 0; i < j->worker_count; i++) {
+            struct ps_job_worker *w = &j->workers[i];
+
+            if (w->agent == agent->node && w->state == PS_RANK_STATE_LIVE) {
+                w->confirmed = false;
+                agent->confirm_at = ps_time_add(st->now, st->s->opt.dead_after);
+            }
+        }
+    }
+}
+
+void ps_sched_job_unconfirmed(struct ps_sched_step *st, struct ps_member *agent)
+{
+    struct ps_map_cursor cursor = {0};
+    struct ps_sched_job *j;
+
+    while ((j = ps_map_next(st->s->jobs, &cursor)) != NULL) {
+        ps_sched_job_lose(st, j,
+                          &(struct ps_sched_loss){.agent = agent->node,
+                                                  .all = true,
+                                                  .unconfirmed = true},
+                          "its agent does not know it any more");
+    }
+}
+
+/* ---------------------------------------------------------------- servers */
+
+void ps_sched_job_ready(struct ps_sched_step *st, struct ps_member *server,
+                        const struct ps_msg_job_ready *m)
+{
+    struct ps_sched_job *j = ps_sched_job(st->s, m->gen);
+    struct ps_job_server *on = j != NULL ? ps_job_server_of(j, server->node)
+                                         : NULL;
+
+    if (on == NULL) {
+        ps_sched_job_tell_ended(st, server, m->gen, m->version);
+        return;
+    }
+    /* A version that was never made would answer what is asked later. */
+    if (m->version > on->ready && m->version <= j->version) {
+        on->ready = m->version;
+        ps_sched_job_try_run(st, j);
+        ps_sched_optimizer_check(st, j);
+    }
+}
+
+/* --------------------------------------------------------------- barriers */
+
+static void tell_open(struct ps_sched_step *st, struct ps_sched_job *j,
+                      struct ps_member *agent)
+{
+    ps_sched_tell(
+        st, agent,
+        &(struct ps_msg){
+            .code = PS_MSG_BARRIER_DONE,
+            .barrier_done = {.gen = j->gen, .number = j->barrier.open},
+        });
+}
+
+void ps_sched_barrier_tell(struct ps_sched_step *st, struct ps_sched_job *j)
+{
+    ps_effects_note(st->fx, PS_LOG_DEBUG,
+                    "job %s gen %" PRIu64 " barrier %" PRIu64 " open", j->name,
+                    j->gen, j->barrier.open);
+    for (uint32_t i = 0; i < j->slot_count; i++) {
+        tell_open(st, j, ps_members_get(&st->s->members, j->slots[i].agent));
+    }
+}
+
+void ps_sched_barrier_enter(struct ps_sched_step *st, struct ps_member *agent,
+                            const struct ps_msg_barrier_enter *m)
+{
+    struct ps_sched_job *j = ps_sched_job(st->s, m->gen);
+    bool opens = false;
+
+    if (j == NULL) {
+        ps_sched_job_tell_ended(st, agent, m->gen, UINT32_MAX - 1);
+        return;
+    }
+    if (!ps_job_started(j) || !ps_job_open_for_work(j) || m->number == 0 ||
+        m->number >= PS_BARRIER_LEFT) {
+        return; /* A failed job's agents are told so anyway. */
+    }
+    for (uint32_t i = 0; i < m->ranks_count; i++) {
+        uint32_t rank = m->ranks[i];
+
+        if (rank < j->num_workers && j->workers[rank].agent == agent->node) {
+            opens |= ps_barrier_enter(&j->barrier, rank, m->number, st->now);
+        }
+    }
+    if (opens) {
+        ps_sched_barrier_tell(st, j);
+    } else if (m->number <= j->barrier.open) {
+        tell_open(st, j, agent);
+    }
+}

@@ -1,0 +1,283 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Keys are registered by name, numbered, and placed once; a placement changes
+ * when a server is gone. */
+#include "core/sched_inner.h"
+
+#include "base/alloc.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+static void put_u32(uint8_t *p, uint32_t v)
+{
+    for (int i = 0; i < 4; i++) {
+        p[i] = (uint8_t)(v >> (8 * i));
+    }
+}
+
+static struct ps_parcel *make_opened(const struct ps_sched *s,
+                                     const struct ps_sched_job *j,
+                                     const struct ps_job_key *k,
+                                     uint64_t request)
+{
+    size_t len = (size_t)k->part_count * 8;
+    struct ps_buf *buf = ps_buf_new(len);
+    const struct ps_slice slice = {.buf = buf, .len = len};
+    struct ps_parcel *p;
+
+    for (uint32_t i = 0; i < k->part_count; i++) {
+        put_u32(buf->data + (size_t)i * 8, k->parts[i].node);
+        put_u32(buf->data + (size_t)i * 8 + 4, k->parts[i].count);
+    }
+    p = ps_parcel_new(&(struct ps_msg){.code = PS_MSG_KEY_OPENED,
+                                       .key_opened =
+                                           {
+                                               .gen = j->gen,
+                                               .request = request,
+                                               .key = k->number,
+                                               .epoch = s->epoch,
+                                               .parts = k->part_count,
+                                           }},
+                      &slice, 1);
+    ps_buf_unref(buf);
+    return p;
+}
+
+static void refused(struct ps_sched_step *st, struct ps_member *agent,
+                    const struct ps_msg_key_open *m, int rc, const char *text)
+{
+    ps_sched_tell(st, agent,
+                  &(struct ps_msg){
+                      .code = PS_MSG_KEY_OPENED,
+                      .key_opened = {.gen = m->gen,
+                                     .request = m->request,
+                                     .error = rc,
+                                     .text = text},
+                  });
+}
+
+/* ------------------------------------------------------------------ place */
+
+/* The job's servers as the placement sees them. */
+static struct ps_place_server *make_servers(const struct ps_sched *s,
+                                            const struct ps_sched_job *j)
+{
+    struct ps_place_server *list = ps_alloc((j->server_count + 1u) *
+                                            sizeof(*list));
+
+    for (uint32_t i = 0; i < j->server_count; i++) {
+        const struct ps_member *m = ps_members_get(&s->members,
+                                                   j->servers[i].node);
+
+        list[i] = (struct ps_place_server){
+            .node = j->servers[i].node,
+            .bytes = j->servers[i].bytes,
+            .load = m != NULL ? m->load : 0,
+        };
+    }
+    return list;
+}
+
+/* What was placed goes into the books. */
+static void keep_bytes(struct ps_sched *s, struct ps_sched_job *j,
+                       const struct ps_place_server *list)
+{
+    for (uint32_t i = 0; i < j->server_count; i++) {
+        struct ps_member *m = ps_members_get(&s->members, list[i].node);
+
+        if (m != NULL) {
+            m->load += list[i].bytes - j->servers[i].bytes;
+        }
+        j->servers[i].bytes = list[i].bytes;
+    }
+}
+
+/* The number that the classic formula takes. */
+static uint64_t classic_number(const struct ps_sched_job *j,
+                               const struct ps_msg_key_open *m)
+{
+    if (strncmp(m->name, "s:", 2) == 0) {
+        return j->string_keys;
+    }
+    return m->classic >= 0 ? (uint64_t)m->classic
+                           : strtoull(m->name + 2, NULL, 10);
+}
+
+static int place(struct ps_sched_step *st, struct ps_sched_job *j,
+                 const struct ps_msg_key_open *m, struct ps_job_key **ret_key)
+{
+    struct ps_place_server *servers = make_servers(st->s, j);
+    const struct ps_place_key want = {
+        .policy = (enum ps_placement)j->placement,
+        .count = m->count,
+        .element = (uint32_t)ps_dtype_size(m->dtype),
+        .partition_bytes = j->partition_bytes,
+        .big_array_bound = j->big_array_bound,
+        .number = classic_number(j, m),
+    };
+    struct ps_place_part *parts;
+    uint32_t count;
+    int rc = ps_place_key(&want, servers, j->server_count, &parts, &count);
+
+    if (rc == 0) {
+        keep_bytes(st->s, j, servers);
+        *ret_key = ps_job_add_key(j, m->name, m->dtype, m->count, parts, count);
+        j->string_keys += strncmp(m->name, "s:", 2) == 0;
+    }
+    ps_free(servers);
+    return rc;
+}
+
+/* ------------------------------------------------------------------- open */
+
+static void add_name(struct ps_str *why, const char *name)
+{
+    const char *text = ps_sched_text(name);
+
+    ps_str_add(why, "key '");
+    ps_str_add_escaped(why, text, strlen(text), 64);
+    ps_str_add(why, "'");
+}
+
+static int check_name(const char *name, struct ps_str *why)
+{
+    const char *text = ps_sched_text(name);
+    bool integer = strncmp(text, "i:", 2) == 0;
+
+    if ((!integer && strncmp(text, "s:", 2) != 0) || text[2] == '\0') {
+        add_name(why, name);
+        ps_str_add(why, " must be 's:' and a string or 'i:' and an integer");
+        return PS_E_INVAL;
+    }
+    return 0;
+}
+
+static int check_new(const struct ps_sched_job *j,
+                     const struct ps_msg_key_open *m, struct ps_str *why)
+{
+    int rc = check_name(m->name, why);
+
+    if (rc != 0) {
+        return rc;
+    }
+    if (ps_dtype_size(m->dtype) == 0) {
+        add_name(why, m->name);
+        ps_str_addf(why, " has a type %u that does not exist", m->dtype);
+        return PS_E_UNSUPPORTED;
+    }
+    if (m->count == 0) {
+        add_name(why, m->name);
+        ps_str_add(why, " has no elements");
+        return PS_E_INVAL;
+    }
+    if (j->key_count >= PS_KEYS_MAX) {
+        ps_str_addf(why, "job %s has %u keys, which is the limit", j->name,
+                    PS_KEYS_MAX);
+        return PS_E_FULL;
+    }
+    return 0;
+}
+
+static int check_same(const struct ps_job_key *k,
+                      const struct ps_msg_key_open *m, struct ps_str *why)
+{
+    if (k->dtype == m->dtype && k->count == m->count) {
+        return 0;
+    }
+    add_name(why, m->name);
+    ps_str_addf(why,
+                " was opened as %s with %" PRIu64
+                " elements, this opening says %s with %" PRIu64,
+                ps_dtype_name(k->dtype), k->count, ps_dtype_name(m->dtype),
+                m->count);
+    return PS_E_MISMATCH;
+}
+
+void ps_sched_key_open(struct ps_sched_step *st, struct ps_member *agent,
+                       const struct ps_msg_key_open *m)
+{
+    struct ps_sched_job *j = ps_sched_job(st->s, m->gen);
+    char text[PS_TEXT_MAX + 1];
+    struct ps_str why;
+    struct ps_job_key *k;
+    int rc;
+
+    ps_str_init(&why, text, sizeof(text));
+    rc = ps_sched_job_serves(st->s, j, m->gen, agent, &why);
+    if (rc != 0) {
+        refused(st, agent, m, rc, text);
+        return;
+    }
+    k = ps_job_key(j, ps_sched_text(m->name));
+    if (k != NULL) {
+        rc = check_same(k, m, &why);
+    } else {
+        rc = check_new(j, m, &why);
+        if (rc == 0) {
+            rc = place(st, j, m, &k);
+            if (rc == PS_E_TOOBIG) {
+                add_name(&why, m->name);
+                ps_str_addf(&why,
+                            " with %" PRIu64 " elements would have more than "
+                            "%u partitions; raise partition_bytes, which is "
+                            "%u",
+                            m->count, PS_KEY_PARTS_MAX, j->partition_bytes);
+            }
+        }
+    }
+    if (rc != 0) {
+        refused(st, agent, m, rc, text);
+        return;
+    }
+    ps_sched_send(st, agent, make_opened(st->s, j, k, m->request));
+}
+
+/* ------------------------------------------------------------------- move */
+
+static void tell_all(struct ps_sched_step *st, const struct ps_sched_job *j,
+                     const struct ps_job_key *k)
+{
+    struct ps_parcel *p = make_opened(st->s, j, k, 0);
+
+    for (uint32_t i = 0; i < j->slot_count; i++) {
+        ps_sched_send(st, ps_members_get(&st->s->members, j->slots[i].agent),
+                      ps_parcel_ref(p));
+    }
+    ps_parcel_unref(p);
+}
+
+void ps_sched_keys_move(struct ps_sched_step *st, struct ps_sched_job *j,
+                        uint32_t gone)
+{
+    struct ps_place_server *servers = make_servers(st->s, j);
+    uint32_t parts = 0;
+
+    for (uint32_t i = 0; i < j->key_count; i++) {
+        struct ps_job_key *k = j->keys[i];
+        uint32_t moved = ps_place_move(k->parts, k->part_count,
+                                       (uint32_t)ps_dtype_size(k->dtype), gone,
+                                       servers, j->server_count);
+
+        if (moved > 0) {
+            k->moved = true;
+            parts += moved;
+            tell_all(st, j, k);
+        }
+    }
+    keep_bytes(st->s, j, servers);
+    ps_free(servers);
+    ps_effects_note(st->fx, PS_LOG_INFO,
+                    "job %s gen %" PRIu64 " %u partitions moved from node %u",
+                    j->name, j->gen, parts, gone);
+}
+
+void ps_sched_keys_tell_moved(struct ps_sched_step *st, struct ps_sched_job *j,
+                              struct ps_member *m)
+{
+    for (uint32_t i = 0; i < j->key_count; i++) {
+        if (j->keys[i]->moved) {
+            ps_sched_send(st, m, make_opened(st->s, j, j->keys[i], 0));
+        }
+    }
+}

@@ -1,0 +1,444 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Who is a member: hello and its answer, leases, the map of servers.
+ *
+ * A member comes with a hello and is ACTIVE. Its connection breaks, or it is
+ * silent for a while: SUSPECT; it speaks again: ACTIVE. Silent for longer, or
+ * another process takes its name: GONE, and its jobs are told. The same
+ * process may come back from there; it finds a fresh link. */
+#include "core/sched_inner.h"
+
+#include "base/alloc.h"
+
+#include <string.h>
+
+/* ------------------------------------------------------------------- send */
+
+void ps_sched_send(struct ps_sched_step *st, struct ps_member *m,
+                   struct ps_parcel *parcel)
+{
+    if (m == NULL || m->link == NULL) {
+        ps_parcel_unref(parcel);
+        return;
+    }
+    ps_link_send(m->link, parcel, st->now, st->fx);
+}
+
+void ps_sched_tell(struct ps_sched_step *st, struct ps_member *m,
+                   const struct ps_msg *msg)
+{
+    if (m != NULL && m->link != NULL) {
+        ps_link_tell(m->link, msg, st->now, st->fx);
+    }
+}
+
+/* -------------------------------------------------------------------- map */
+
+static struct ps_parcel *make_map(const struct ps_sched *s)
+{
+    const struct ps_members *t = &s->members;
+    struct ps_rec_server *rec = ps_alloc((PS_SERVERS_MAX + 1) * sizeof(*rec));
+    uint32_t count = 0;
+    struct ps_parcel *p;
+
+    for (uint32_t i = 0; i < t->count; i++) {
+        const struct ps_member *m = t->sorted[i];
+
+        if (m->role == PS_ROLE_SERVER && m->state != PS_NODE_STATE_GONE) {
+            assert(count < PS_SERVERS_MAX);
+            rec[count++] = (struct ps_rec_server){
+                .node = m->node,
+                .name = m->name,
+                .incarnation = m->incarnation,
+                .address = m->address,
+                .state = m->state,
+            };
+        }
+    }
+    p = ps_parcel_new(
+        &(struct ps_msg){
+            .code = PS_MSG_MAP,
+            .map = {.epoch = s->epoch, .servers = rec, .servers_count = count}},
+        NULL, 0);
+    ps_free(rec);
+    return p;
+}
+
+static void new_epoch(struct ps_sched_step *st)
+{
+    struct ps_members *t = &st->s->members;
+    struct ps_parcel *p;
+
+    st->s->epoch++;
+    ps_effects_note(st->fx, PS_LOG_INFO, "epoch %u -> %u", st->s->epoch - 1,
+                    st->s->epoch);
+    p = make_map(st->s);
+    for (uint32_t i = 0; i < t->count; i++) {
+        ps_sched_send(st, t->sorted[i], ps_parcel_ref(p));
+    }
+    ps_parcel_unref(p);
+}
+
+/* ----------------------------------------------------------------- states */
+
+static struct ps_sched_conn *conn_of(const struct ps_sched *s,
+                                     const struct ps_member *m)
+{
+    return ps_member_here(m) ? ps_map_get(s->conns, ps_link_conn(m->link))
+                             : NULL;
+}
+
+static void hang_up_member(struct ps_sched_step *st, struct ps_member *m)
+{
+    struct ps_sched_conn *c = conn_of(st->s, m);
+
+    if (c != NULL) {
+        ps_sched_hang_up(st, c);
+        ps_link_close(m->link, st->now);
+    }
+}
+
+static void gone(struct ps_sched_step *st, struct ps_member *m, const char *why)
+{
+    hang_up_member(st, m);
+    ps_member_unlink(m);
+    m->confirm_at = PS_TIME_NEVER;
+    ps_member_move(m, PS_NODE_STATE_GONE, why, st->fx);
+    if (m->role == PS_ROLE_SERVER) {
+        new_epoch(st);
+        ps_sched_server_gone(st, m, why);
+    } else {
+        ps_sched_agent_gone(st, m, why);
+    }
+}
+
+void ps_sched_member_lost(struct ps_sched_step *st, struct ps_member *m)
+{
+    ps_link_close(m->link, st->now);
+    m->closed = st->now;
+    if (m->state == PS_NODE_STATE_ACTIVE) {
+        ps_member_move(m, PS_NODE_STATE_SUSPECT, "connection lost", st->fx);
+    }
+}
+
+void ps_sched_member_heard(struct ps_sched_step *st, struct ps_member *m)
+{
+    m->heard = st->now;
+    if (m->state == PS_NODE_STATE_SUSPECT) {
+        ps_member_move(m, PS_NODE_STATE_ACTIVE, NULL, st->fx);
+        if (m->role == PS_ROLE_SERVER) {
+            ps_sched_jobs_try_start(st);
+        }
+    }
+}
+
+static void member_tick(struct ps_sched_step *st, struct ps_member *m)
+{
+    const struct ps_sched_options *o = &st->s->opt;
+    char why[64];
+    struct ps_str text;
+
+    if (m->link != NULL) {
+        ps_link_tick(m->link, st->now, st->fx);
+    }
+    if (m->closed != PS_TIME_NEVER &&
+        ps_time_add(m->closed, o->link_linger) <= st->now) {
+        ps_member_unlink(m);
+    }
+    if (m->confirm_at <= st->now) {
+        m->confirm_at = PS_TIME_NEVER;
+        ps_sched_job_unconfirmed(st, m);
+    }
+    if (ps_member_due(m, o->suspect_after, o->dead_after) > st->now) {
+        return;
+    }
+    ps_str_init(&text, why, sizeof(why));
+    ps_str_addf(&text, "not heard for %.1f s",
+                (double)(st->now - m->heard) / 1e9);
+    if (m->state == PS_NODE_STATE_ACTIVE) {
+        ps_member_move(m, PS_NODE_STATE_SUSPECT, why, st->fx);
+    }
+    if (ps_member_due(m, o->suspect_after, o->dead_after) <= st->now) {
+        gone(st, m, why);
+    }
+}
+
+void ps_sched_members_tick(struct ps_sched_step *st)
+{
+    for (uint32_t i = 0; i < st->s->members.count; i++) {
+        member_tick(st, st->s->members.sorted[i]);
+    }
+}
+
+ps_time ps_sched_members_deadline(const struct ps_sched *s)
+{
+    const struct ps_sched_options *o = &s->opt;
+    ps_time due = PS_TIME_NEVER;
+
+    for (uint32_t i = 0; i < s->members.count; i++) {
+        const struct ps_member *m = s->members.sorted[i];
+
+        due = ps_time_min(due,
+                          ps_member_due(m, o->suspect_after, o->dead_after));
+        due = ps_time_min(due, m->confirm_at);
+        due = ps_time_min(due, ps_time_add(m->closed, o->link_linger));
+        if (m->link != NULL) {
+            due = ps_time_min(due, ps_link_deadline(m->link));
+        }
+    }
+    return due;
+}
+
+/* ------------------------------------------------------------------ hello */
+
+static void reject(struct ps_sched_step *st, struct ps_sched_conn *c, int rc,
+                   const char *text)
+{
+    ps_effects_note(st->fx, PS_LOG_WARNING, "hello from %s refused: %s",
+                    c->peer, text);
+    ps_effects_tell(st->fx, c->id,
+                    &(struct ps_msg){
+                        .code = PS_MSG_REJECT,
+                        .reject = {.error = rc, .text = text},
+                    });
+    ps_sched_hang_up(st, c);
+}
+
+/* 0, or the code with the text. */
+static int check_hello(const struct ps_sched *s, const struct ps_msg_hello *m,
+                       struct ps_str *why)
+{
+    if (m->protocol < PS_PROTOCOL_LEAST || m->protocol_least > PS_PROTOCOL) {
+        ps_str_addf(why,
+                    "this scheduler speaks protocol %u to %u, the peer %u to "
+                    "%u; run versions of pskv that overlap",
+                    PS_PROTOCOL_LEAST, PS_PROTOCOL, m->protocol_least,
+                    m->protocol);
+        return PS_E_VERSION;
+    }
+    if (m->role != PS_ROLE_SERVER && m->role != PS_ROLE_AGENT &&
+        m->role != PS_ROLE_CTL) {
+        ps_str_addf(why, "role %s does not dial a scheduler",
+                    ps_role_name(m->role));
+        return PS_E_INVAL;
+    }
+    /* An operator's tool need not know the cluster's name. */
+    if (m->role == PS_ROLE_CTL && ps_sched_text(m->cluster)[0] == '\0') {
+        return 0;
+    }
+    if (strcmp(ps_sched_text(m->cluster), s->opt.cluster) != 0) {
+        ps_str_addf(why, "this scheduler is of cluster '%s', not '",
+                    s->opt.cluster);
+        ps_str_add_escaped(why, ps_sched_text(m->cluster),
+                           strlen(ps_sched_text(m->cluster)), PS_NAME_MAX);
+        ps_str_add(why, "'; check the address and the cluster's name");
+        return PS_E_MISMATCH;
+    }
+    if (m->role == PS_ROLE_CTL) {
+        return 0;
+    }
+    if (!ps_sched_name_ok(m->name)) {
+        ps_str_addf(why,
+                    "a node's name has 1 to %u printable ASCII characters "
+                    "without spaces",
+                    PS_NAME_MAX);
+        return PS_E_INVAL;
+    }
+    if (m->instance == 0) {
+        ps_str_add(why, "instance must not be 0");
+        return PS_E_INVAL;
+    }
+    if (m->role == PS_ROLE_SERVER && ps_sched_text(m->address)[0] == '\0') {
+        ps_str_add(why, "a server must say at which address agents dial it");
+        return PS_E_INVAL;
+    }
+    return 0;
+}
+
+/* Somebody gone for whom no job asks. */
+static bool forget_one(struct ps_sched *s)
+{
+    for (uint32_t i = 0; i < s->members.count; i++) {
+        struct ps_member *m = s->members.sorted[i];
+        struct ps_map_cursor cursor = {0};
+        const struct ps_sched_job *j;
+        bool used = false;
+
+        if (m->state != PS_NODE_STATE_GONE) {
+            continue;
+        }
+        while (!used && (j = ps_map_next(s->jobs, &cursor)) != NULL) {
+            for (uint32_t k = 0; k < j->agent_count; k++) {
+                used |= j->agents[k] == m->node;
+            }
+        }
+        if (!used) {
+            ps_members_remove(&s->members, m);
+            return true;
+        }
+    }
+    return false;
+}
+
+static uint32_t servers_here(const struct ps_sched *s)
+{
+    uint32_t count = 0;
+
+    for (uint32_t i = 0; i < s->members.count; i++) {
+        const struct ps_member *m = s->members.sorted[i];
+
+        count += m->role == PS_ROLE_SERVER && m->state != PS_NODE_STATE_GONE;
+    }
+    return count;
+}
+
+/* The member of this name, new or known; NULL when it was rejected. */
+static struct ps_member *admit(struct ps_sched_step *st,
+                               struct ps_sched_conn *c,
+                               const struct ps_msg_hello *m)
+{
+    struct ps_sched *s = st->s;
+    enum ps_role role = (enum ps_role)m->role;
+    struct ps_member *member = ps_members_find(&s->members, role, m->name);
+    char text[PS_TEXT_MAX + 1];
+    struct ps_str why;
+
+    ps_str_init(&why, text, sizeof(text));
+    if (member != NULL && member->instance != m->instance &&
+        ps_member_was_replaced(member, m->instance)) {
+        ps_str_addf(&why,
+                    "another process has taken the name '%s' since; give "
+                    "each %s a name of its own",
+                    m->name, ps_role_name(role));
+        reject(st, c, PS_E_EXIST, text);
+        return NULL;
+    }
+    if (role == PS_ROLE_SERVER && servers_here(s) >= PS_SERVERS_MAX &&
+        (member == NULL || member->state == PS_NODE_STATE_GONE)) {
+        ps_str_addf(&why, "the cluster has %u servers, which is the limit",
+                    PS_SERVERS_MAX);
+        reject(st, c, PS_E_FULL, text);
+        return NULL;
+    }
+    if (member == NULL) {
+        if (s->members.count >= PS_MEMBERS_MAX && !forget_one(s)) {
+            ps_str_addf(&why, "the cluster has %u members, which is the limit",
+                        PS_MEMBERS_MAX);
+            reject(st, c, PS_E_FULL, text);
+            return NULL;
+        }
+        member = ps_members_add(&s->members, role, m->name);
+    }
+    return member;
+}
+
+/* The connection carries the member's link from now on. True: it goes on where
+ * it was. */
+static bool attach(struct ps_sched_step *st, struct ps_sched_conn *c,
+                   struct ps_member *member, const struct ps_msg_hello *m)
+{
+    bool resumed;
+
+    hang_up_member(st, member); /* The newest connection wins. */
+    resumed = member->link != NULL && m->session != 0 &&
+              m->session == member->session && ps_link_resumable(member->link);
+    if (!resumed) {
+        ps_member_unlink(member);
+        member->link = ps_link_new(&st->s->opt.link, &st->s->rng);
+        member->session = m->session;
+    }
+    member->closed = PS_TIME_NEVER;
+    member->heard = st->now;
+    c->member = member;
+    c->kind = PS_SCHED_CONN_MEMBER;
+    return resumed;
+}
+
+/* `member` is NULL for an operator's tool. */
+static void welcome(struct ps_sched_step *st, const struct ps_sched_conn *c,
+                    const struct ps_member *member, bool resumed,
+                    const struct ps_msg_hello *m)
+{
+    const struct ps_sched *s = st->s;
+    struct ps_msg_welcome w = {
+        .protocol = m->protocol < PS_PROTOCOL ? m->protocol : PS_PROTOCOL,
+        .name = s->opt.name,
+        .instance = s->opt.instance,
+        .resumed = resumed,
+        .heartbeat_ns = s->opt.heartbeat,
+    };
+
+    if (member != NULL) {
+        w.node = member->node;
+        w.incarnation = member->incarnation;
+        w.received = resumed ? ps_link_received(member->link) : 0;
+    }
+    ps_effects_tell(st->fx, c->id,
+                    &(struct ps_msg){.code = PS_MSG_WELCOME, .welcome = w});
+}
+
+static void member_hello(struct ps_sched_step *st, struct ps_sched_conn *c,
+                         struct ps_member *member, const struct ps_msg_hello *m)
+{
+    const char *address = ps_sched_text(m->address);
+    bool new_server;
+    bool resumed;
+
+    if (member->instance != m->instance) {
+        if (member->instance != 0 && member->state != PS_NODE_STATE_GONE) {
+            gone(st, member, "another process has taken its name");
+        }
+        ps_member_renew(member, m->instance);
+    }
+    if (member->state == PS_NODE_STATE_GONE) {
+        ps_member_move(member, PS_NODE_STATE_JOINING, NULL, st->fx);
+    }
+    new_server = member->role == PS_ROLE_SERVER &&
+                 (member->state == PS_NODE_STATE_JOINING ||
+                  strcmp(member->address, address) != 0);
+    ps_str_copy(member->address, sizeof(member->address), address);
+    resumed = attach(st, c, member, m);
+    welcome(st, c, member, resumed, m);
+    ps_link_open(member->link, c->id, resumed, m->received, st->now, st->fx);
+    if (member->state != PS_NODE_STATE_ACTIVE) {
+        ps_member_move(member, PS_NODE_STATE_ACTIVE, NULL, st->fx);
+    }
+    if (new_server) {
+        new_epoch(st);
+    } else if (!resumed) {
+        ps_sched_send(st, member, make_map(st->s));
+    }
+    if (!resumed) {
+        if (member->role == PS_ROLE_AGENT) {
+            ps_sched_job_unconfirm(st, member);
+        }
+        ps_sched_jobs_tell(st, member);
+    }
+    if (member->role == PS_ROLE_SERVER) {
+        ps_sched_jobs_try_start(st);
+    }
+}
+
+void ps_sched_hello(struct ps_sched_step *st, struct ps_sched_conn *c,
+                    const struct ps_msg_hello *m)
+{
+    char text[PS_TEXT_MAX + 1];
+    struct ps_str why;
+    struct ps_member *member;
+    int rc;
+
+    ps_str_init(&why, text, sizeof(text));
+    rc = check_hello(st->s, m, &why);
+    if (rc != 0) {
+        reject(st, c, rc, text);
+        return;
+    }
+    if (m->role == PS_ROLE_CTL) {
+        c->kind = PS_SCHED_CONN_CTL;
+        welcome(st, c, NULL, false, m);
+        return;
+    }
+    member = admit(st, c, m);
+    if (member != NULL) {
+        member_hello(st, c, member, m);
+    }
+}

@@ -1,0 +1,161 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The job's optimizer is declared once; every worker that says the same waits
+ * until all servers of the job have taken it in. */
+#include "core/sched_inner.h"
+
+#include "base/alloc.h"
+#include "core/optim.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static void done(struct ps_sched_step *st, struct ps_member *agent,
+                 uint64_t gen, uint64_t request, int rc, const char *text)
+{
+    ps_sched_tell(st, agent,
+                  &(struct ps_msg){
+                      .code = PS_MSG_OPTIMIZER_DONE,
+                      .optimizer_done = {.gen = gen,
+                                         .request = request,
+                                         .error = rc,
+                                         .text = text},
+                  });
+}
+
+/* Shortest of the usual forms that gives the number back. */
+static void add_number(struct ps_str *s, double v)
+{
+    char text[40];
+    struct ps_str number;
+
+    ps_str_init(&number, text, sizeof(text));
+    ps_str_addf(&number, "%g", v);
+    if (strtod(text, NULL) < v || strtod(text, NULL) > v) {
+        ps_str_init(&number, text, sizeof(text));
+        ps_str_addf(&number, "%.17g", v);
+    }
+    ps_str_add(s, text);
+}
+
+/* sgd(lr=0.1, momentum=0.9) */
+static void add_optimizer(struct ps_str *s, const char *name,
+                          const struct ps_rec_param *params, uint32_t count)
+{
+    ps_str_add_escaped(s, name, strlen(name), 32);
+    ps_str_add(s, "(");
+    for (uint32_t i = 0; i < count; i++) {
+        const char *what = ps_sched_text(params[i].name);
+
+        ps_str_add(s, i > 0 ? ", " : "");
+        ps_str_add_escaped(s, what, strlen(what), 32);
+        ps_str_add(s, "=");
+        add_number(s, params[i].value);
+    }
+    ps_str_add(s, ")");
+}
+
+static int check(struct ps_sched_step *st, const struct ps_member *agent,
+                 const struct ps_sched_job *j,
+                 const struct ps_msg_optimizer_set *m, struct ps_str *why)
+{
+    const char *name = ps_sched_text(m->name);
+
+    int rc = ps_sched_job_serves(st->s, j, m->gen, agent, why);
+
+    if (rc != 0) {
+        return rc;
+    }
+    if (j->optimizer == NULL) {
+        if (j->num_servers == 0) {
+            ps_str_addf(why,
+                        "job %s has no servers, and an optimizer runs on "
+                        "servers; ask for at least one",
+                        j->name);
+            return PS_E_UNSUPPORTED;
+        }
+        char text[256] = "";
+        rc = ps_optim_check(name, m->params, m->params_count, text,
+                            sizeof(text));
+
+        if (rc != 0) {
+            ps_str_add(why, text);
+        }
+        return rc;
+    }
+    if (!ps_job_same_optimizer(j, name, m->params, m->params_count)) {
+        ps_str_addf(why, "job %s has optimizer ", j->name);
+        add_optimizer(why, j->optimizer, j->params, j->param_count);
+        ps_str_add(why, ", this worker declares ");
+        add_optimizer(why, name, m->params, m->params_count);
+        ps_str_add(why, "; all workers of a job must declare the same");
+        return PS_E_MISMATCH;
+    }
+    return 0;
+}
+
+/* A set: a request that is sent again waits once. False: too many. */
+static bool add_waiter(struct ps_sched_job *j, uint32_t agent, uint64_t request)
+{
+    for (uint32_t i = 0; i < j->waiter_count; i++) {
+        if (j->waiters[i].agent == agent && j->waiters[i].request == request) {
+            return true;
+        }
+    }
+    if (j->waiter_count == PS_JOB_WAITERS_MAX) {
+        return false;
+    }
+    j->waiters = ps_realloc(j->waiters,
+                            (j->waiter_count + 1u) * sizeof(*j->waiters));
+    j->waiters[j->waiter_count++] = (struct ps_job_waiter){.agent = agent,
+                                                           .request = request};
+    return true;
+}
+
+void ps_sched_optimizer_set(struct ps_sched_step *st, struct ps_member *agent,
+                            const struct ps_msg_optimizer_set *m)
+{
+    struct ps_sched_job *j = ps_sched_job(st->s, m->gen);
+    char text[PS_TEXT_MAX + 1];
+    struct ps_str why;
+    int rc;
+
+    ps_str_init(&why, text, sizeof(text));
+    rc = check(st, agent, j, m, &why);
+    if (rc != 0) {
+        done(st, agent, m->gen, m->request, rc, text);
+        return;
+    }
+    if (j->optimizer == NULL) {
+        ps_job_set_optimizer(j, ps_sched_text(m->name), m->params,
+                             m->params_count);
+        add_optimizer(&why, j->optimizer, j->params, j->param_count);
+        ps_effects_note(st->fx, PS_LOG_INFO, "job %s gen %llu optimizer %s",
+                        j->name, (unsigned long long)j->gen, text);
+        ps_sched_job_changed(st, j);
+        j->optimizer_version = j->version;
+    }
+    if (!add_waiter(j, agent->node, m->request)) {
+        done(st, agent, m->gen, m->request, PS_E_FULL,
+             "too many requests for the job's optimizer wait for its servers");
+        return;
+    }
+    ps_sched_optimizer_check(st, j);
+}
+
+void ps_sched_optimizer_check(struct ps_sched_step *st, struct ps_sched_job *j)
+{
+    bool open = ps_job_open_for_work(j);
+    int rc = open ? 0 : PS_E_JOBFAILED;
+    const char *text = open                   ? NULL
+                       : j->reason[0] != '\0' ? j->reason
+                                              : "the job has ended";
+
+    if (open && ps_job_ready_version(j) < j->optimizer_version) {
+        return;
+    }
+    for (uint32_t i = 0; i < j->waiter_count; i++) {
+        done(st, ps_members_get(&st->s->members, j->waiters[i].agent), j->gen,
+             j->waiters[i].request, rc, text);
+    }
+    j->waiter_count = 0;
+}

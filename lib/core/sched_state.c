@@ -1,0 +1,218 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Which jobs there are, and what daemons are told of them. Everything a
+ * daemon must know of a job is in its state; a new version goes to all that
+ * take part. */
+#include "core/sched_inner.h"
+
+#include "base/alloc.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+/* Ranks that change within this time travel in one state. */
+#define GATHER PS_MILLIS(20)
+
+struct ps_sched_job *ps_sched_job(const struct ps_sched *s, uint64_t gen)
+{
+    return ps_map_get(s->jobs, gen);
+}
+
+struct ps_sched_job *ps_sched_job_named(const struct ps_sched *s,
+                                        const char *name)
+{
+    struct ps_map_cursor cursor = {0};
+    struct ps_sched_job *j;
+
+    while ((j = ps_map_next(s->jobs, &cursor)) != NULL) {
+        if (ps_job_open_for_work(j) && strcmp(j->name, name) == 0) {
+            return j;
+        }
+    }
+    return NULL;
+}
+
+int ps_sched_why_ended(const struct ps_sched *s, uint64_t gen,
+                       struct ps_str *ret)
+{
+    for (uint32_t i = 0; i < PS_SCHED_HISTORY && i < s->past_count; i++) {
+        const struct ps_sched_past *p = &s->past[i];
+
+        if (p->row.gen != gen) {
+            continue;
+        }
+        if (p->reason[0] != '\0') {
+            ps_str_add(ret, p->reason);
+            return PS_E_JOBFAILED;
+        }
+        ps_str_addf(ret, "job %s has ended", p->name);
+        return PS_E_NOJOB;
+    }
+    ps_str_addf(ret,
+                "the scheduler does not know job generation %" PRIu64
+                "; it was restarted, or the job ended long ago: start the job "
+                "again",
+                gen);
+    return PS_E_NOJOB;
+}
+
+int ps_sched_job_serves(const struct ps_sched *s, const struct ps_sched_job *j,
+                        uint64_t gen, const struct ps_member *agent,
+                        struct ps_str *why)
+{
+    if (j == NULL) {
+        return ps_sched_why_ended(s, gen, why);
+    }
+    if (!ps_job_open_for_work(j)) {
+        ps_str_add(why, j->reason);
+        return PS_E_JOBFAILED;
+    }
+    if (ps_job_slot_of(j, agent->node) == j->slot_count) {
+        ps_str_addf(why, "agent %s has no worker in job %s", agent->name,
+                    j->name);
+        return PS_E_REFUSED;
+    }
+    return 0;
+}
+
+/* ------------------------------------------------------------------ state */
+
+static struct ps_parcel *make_state(const struct ps_sched_job *j,
+                                    bool with_ranks)
+{
+    struct ps_rec_slot *slots = ps_alloc((j->slot_count + 1u) * sizeof(*slots));
+    struct ps_rec_rank *ranks = ps_alloc((j->worker_count + 1u) *
+                                         sizeof(*ranks));
+    uint32_t rank_count = 0;
+    struct ps_parcel *p;
+
+    for (uint32_t i = 0; i < j->slot_count; i++) {
+        slots[i] = (struct ps_rec_slot){
+            .node = j->slots[i].agent,
+            .incarnation = j->slots[i].incarnation,
+            .ranks = j->slots[i].ranks,
+        };
+    }
+    if (with_ranks && ps_job_started(j)) {
+        for (; rank_count < j->worker_count; rank_count++) {
+            const struct ps_job_worker *w = &j->workers[rank_count];
+
+            ranks[rank_count] = (struct ps_rec_rank){
+                .rank = rank_count,
+                .slot = w->slot,
+                .worker = w->worker,
+                .local_rank = w->local_rank,
+                .state = w->state,
+                .incarnation = w->incarnation,
+            };
+        }
+    }
+    p = ps_parcel_new(&(struct ps_msg){.code = PS_MSG_JOB_STATE,
+                                       .job_state =
+                                           {
+                                               .gen = j->gen,
+                                               .version = j->version,
+                                               .name = j->name,
+                                               .phase = j->phase,
+                                               .mode = j->mode,
+                                               .on_loss = j->on_loss,
+                                               .num_workers = j->num_workers,
+                                               .num_servers = j->num_servers,
+                                               .slots = slots,
+                                               .slots_count = j->slot_count,
+                                               .ranks = ranks,
+                                               .ranks_count = rank_count,
+                                               .reason = j->reason,
+                                               .optimizer = j->optimizer,
+                                               .params = j->params,
+                                               .params_count = j->param_count,
+                                           }},
+                      NULL, 0);
+    ps_free(slots);
+    ps_free(ranks);
+    return p;
+}
+
+void ps_sched_job_tell(struct ps_sched_step *st, struct ps_sched_job *j,
+                       struct ps_member *m)
+{
+    ps_sched_send(st, m, make_state(j, m->role == PS_ROLE_AGENT));
+}
+
+void ps_sched_job_changed(struct ps_sched_step *st, struct ps_sched_job *j)
+{
+    const struct ps_members *t = &st->s->members;
+    struct ps_parcel *p;
+
+    j->version++;
+    j->state_due = PS_TIME_NEVER;
+    p = make_state(j, false);
+    for (uint32_t i = 0; i < j->server_count; i++) {
+        ps_sched_send(st, ps_members_get(t, j->servers[i].node),
+                      ps_parcel_ref(p));
+    }
+    ps_parcel_unref(p);
+    p = make_state(j, true);
+    for (uint32_t i = 0; i < j->agent_count; i++) {
+        ps_sched_send(st, ps_members_get(t, j->agents[i]), ps_parcel_ref(p));
+    }
+    ps_parcel_unref(p);
+}
+
+void ps_sched_job_touched(struct ps_sched_step *st, struct ps_sched_job *j)
+{
+    j->state_due = ps_time_min(j->state_due, ps_time_add(st->now, GATHER));
+}
+
+static bool has_agent(const struct ps_sched_job *j, uint32_t node)
+{
+    for (uint32_t i = 0; i < j->agent_count; i++) {
+        if (j->agents[i] == node) {
+            return true;
+        }
+    }
+    return false;
+}
+
+void ps_sched_jobs_tell(struct ps_sched_step *st, struct ps_member *m)
+{
+    struct ps_map_cursor cursor = {0};
+    struct ps_sched_job *j;
+
+    while ((j = ps_map_next(st->s->jobs, &cursor)) != NULL) {
+        if (m->role == PS_ROLE_SERVER) {
+            if (ps_job_server_of(j, m->node) != NULL) {
+                ps_sched_job_tell(st, j, m);
+            }
+            continue;
+        }
+        if (j->version == 0 || !has_agent(j, m->node)) {
+            continue; /* Nobody has been told of it yet. */
+        }
+        ps_sched_job_tell(st, j, m);
+        ps_sched_keys_tell_moved(st, j, m);
+        if (ps_job_started(j) && j->barrier.open > 0) {
+            ps_sched_tell(
+                st, m,
+                &(struct ps_msg){
+                    .code = PS_MSG_BARRIER_DONE,
+                    .barrier_done = {.gen = j->gen, .number = j->barrier.open},
+                });
+        }
+    }
+}
+
+void ps_sched_job_tell_ended(struct ps_sched_step *st, struct ps_member *m,
+                             uint64_t gen, uint32_t version)
+{
+    ps_sched_tell(
+        st, m,
+        &(struct ps_msg){
+            .code = PS_MSG_JOB_STATE,
+            .job_state =
+                {
+                    .gen = gen,
+                    .version = version < UINT32_MAX ? version + 1 : version,
+                    .phase = PS_JOB_PHASE_ENDED,
+                },
+        });
+}
