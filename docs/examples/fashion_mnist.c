@@ -38,9 +38,9 @@ static const struct {
     uint64_t shape[2];
     size_t count;
 } arrays[ARRAYS] = {
-    [W1] = {"fc1.weight", 2, {IN, HIDDEN}, (size_t)IN * HIDDEN},
+    [W1] = {"fc1.weight", 2, {IN, HIDDEN}, (size_t)IN *HIDDEN},
     [B1] = {"fc1.bias", 1, {HIDDEN}, HIDDEN},
-    [W2] = {"fc2.weight", 2, {HIDDEN, OUT}, (size_t)HIDDEN * OUT},
+    [W2] = {"fc2.weight", 2, {HIDDEN, OUT}, (size_t)HIDDEN *OUT},
     [B2] = {"fc2.bias", 1, {OUT}, OUT},
 };
 
@@ -50,7 +50,7 @@ static const float momentum = 0.9f;
 struct options {
     const char *data;
     unsigned epochs;
-    unsigned batch; /* Of each worker. */
+    unsigned batch;   /* Of each worker. */
     unsigned workers; /* --alone: as many shares, one after the other. */
     uint64_t seed;
     bool alone;
@@ -71,7 +71,7 @@ struct net {
     float *x;      /* batch x IN */
     float *hidden; /* batch x HIDDEN */
     float *error_hidden;
-    float *out; /* batch x OUT: probabilities, then their error. */
+    float *out;  /* batch x OUT: probabilities, then their error. */
     double loss; /* Sum over the pictures since it was zeroed. */
 };
 
@@ -195,8 +195,8 @@ static void shuffle(uint32_t *order, size_t count, uint64_t seed)
 
 static void first_weights(float *to[ARRAYS], uint64_t seed)
 {
-    const float limit[ARRAYS] = {[W1] = sqrtf(6.0f / IN),
-                                 [W2] = sqrtf(6.0f / HIDDEN)};
+    const float limit[ARRAYS] = {
+        [W1] = sqrtf(6.0f / IN), [W2] = sqrtf(6.0f / HIDDEN)};
 
     for (int a = 0; a < ARRAYS; a++) {
         for (size_t i = 0; i < arrays[a].count; i++) {
@@ -232,13 +232,12 @@ static void multiply(size_t m, size_t n, size_t k, const float *restrict a,
 }
 
 /* c = a' * b; a is k x m, b is k x n. */
-static void multiply_left(size_t m, size_t n, size_t k,
-                          const float *restrict a, const float *restrict b,
-                          float *restrict c)
+static void multiply_left(size_t m, size_t n, size_t k, const float *restrict a,
+                          const float *restrict b, float *restrict c)
 {
 #ifdef USE_OPENBLAS
-    cblas_sgemm(CblasRowMajor, CblasTrans, CblasNoTrans, (int)m, (int)n,
-                (int)k, 1, a, (int)m, b, (int)n, 0, c, (int)n);
+    cblas_sgemm(CblasRowMajor, CblasTrans, CblasNoTrans, (int)m, (int)n, (int)k,
+                1, a, (int)m, b, (int)n, 0, c, (int)n);
 #else
     memset(c, 0, m * n * sizeof(float));
     for (size_t l = 0; l < k; l++) {
@@ -259,8 +258,8 @@ static void multiply_right(size_t m, size_t n, size_t k,
                            float *restrict c)
 {
 #ifdef USE_OPENBLAS
-    cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, (int)m, (int)n,
-                (int)k, 1, a, (int)k, b, (int)k, 0, c, (int)n);
+    cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, (int)m, (int)n, (int)k,
+                1, a, (int)k, b, (int)k, 0, c, (int)n);
 #else
     for (size_t i = 0; i < m; i++) {
         for (size_t j = 0; j < n; j++) {
@@ -275,8 +274,7 @@ static void multiply_right(size_t m, size_t n, size_t k,
 #endif
 }
 
-static void add_bias(float *rows, size_t count, size_t width,
-                     const float *bias)
+static void add_bias(float *rows, size_t count, size_t width, const float *bias)
 {
     for (size_t i = 0; i < count; i++) {
         for (size_t j = 0; j < width; j++) {
@@ -514,12 +512,10 @@ static void begin_on_servers(struct trainer *t)
               arrays[a].name);
         check(t, psc_init(t->client, t->keys[a], t->weights[a]),
               arrays[a].name);
-        check(t,
-              psc_pull_start(t->client, t->keys[a], NULL, NULL, &t->ops[a]),
+        check(t, psc_pull_start(t->client, t->keys[a], NULL, NULL, &t->ops[a]),
               arrays[a].name);
         check(t,
-              psc_alloc(t->client, arrays[a].count * sizeof(float),
-                        &gradient),
+              psc_alloc(t->client, arrays[a].count * sizeof(float), &gradient),
               "shared memory");
         t->net.gradients[a] = gradient;
     }
@@ -601,8 +597,7 @@ static void step_alone(struct trainer *t, const uint32_t *order)
         for (size_t i = 0; i < arrays[a].count; i++) {
             float g = tree(t->shares[a], t->workers, i) * t->rescale;
 
-            t->moving[a][i] =
-                t->moving[a][i] * momentum - g * learning_rate;
+            t->moving[a][i] = t->moving[a][i] * momentum - g * learning_rate;
             t->weights[a][i] += t->moving[a][i];
         }
     }
@@ -645,8 +640,7 @@ static double train(struct trainer *t)
         }
         t->steps += steps;
         if (t->rank == 0) {
-            size_t seen =
-                steps * t->o->batch * (t->o->alone ? t->workers : 1);
+            size_t seen = steps * t->o->batch * (t->o->alone ? t->workers : 1);
 
             score = accuracy(&t->net, &t->test);
             printf("epoch %u  loss %.3f  accuracy %.4f  %.1f s\n", epoch,

@@ -94,8 +94,8 @@ static int give(struct psc_op *op, const void *const *srcs, uint32_t count)
 
     for (uint32_t i = 0; i < count; i++) {
         if (srcs[i] == NULL) {
-            return client_complain(c, PSC_E_INVAL,
-                                   "'%s' is given no array", k->name);
+            return client_complain(c, PSC_E_INVAL, "'%s' is given no array",
+                                   k->name);
         }
     }
     b = count == 1 ? ps_shm_find(&c->shm, srcs[0], k->bytes) : NULL;
@@ -141,10 +141,9 @@ static int earlier_failure(struct psc_client *c, struct key *k)
     return rc;
 }
 
-static int start_locked(struct psc_client *c, enum op_kind kind,
-                        uint32_t key, const void *src, void *out,
-                        const struct psc_op_options *o,
-                        struct psc_op **ret_op)
+static int start_locked(struct psc_client *c, enum op_kind kind, uint32_t key,
+                        const void *src, void *out,
+                        const struct psc_op_options *o, struct psc_op **ret_op)
 {
     struct psc_op_options full;
     struct key *k = key_of(c, key);
@@ -155,8 +154,7 @@ static int start_locked(struct psc_client *c, enum op_kind kind,
         return client_complain(c, c->rc, "%s", c->text);
     }
     if (k == NULL) {
-        return client_complain(c, PSC_E_NOKEY, "no key has the number %u",
-                               key);
+        return client_complain(c, PSC_E_NOKEY, "no key has the number %u", key);
     }
     rc = check_op_options(c, o, &full);
     if (rc == 0) {
@@ -180,8 +178,8 @@ static int start_locked(struct psc_client *c, enum op_kind kind,
     if (rc == 0) {
         rc = op_submit(op, NULL);
         if (rc != 0) {
-            client_complain(c, rc, "%s", c->rc != 0 ? c->text
-                                                    : ps_strerror(rc));
+            client_complain(c, rc, "%s",
+                            c->rc != 0 ? c->text : ps_strerror(rc));
         }
     }
     if (rc != 0) {
@@ -267,8 +265,8 @@ static int start_plain(struct psc_client *c, enum op_kind kind,
     }
     if (rc != 0) {
         op_free(op);
-        return client_complain(c, rc, "%s", c->rc != 0 ? c->text
-                                                       : ps_strerror(rc));
+        return client_complain(c, rc, "%s",
+                               c->rc != 0 ? c->text : ps_strerror(rc));
     }
     if (ret_op != NULL) {
         *ret_op = op;
@@ -305,8 +303,7 @@ int psc_barrier_start(struct psc_client *c, const struct psc_op_options *o,
 
 int psc_optimizer_start(struct psc_client *c, const char *name,
                         const struct psc_param *params, uint32_t param_count,
-                        const struct psc_op_options *o,
-                        struct psc_op **ret_op)
+                        const struct psc_op_options *o, struct psc_op **ret_op)
 {
     struct ps_rec_param copies[PARAMS_MAX];
     struct ps_msg m = {.code = PS_MSG_L_OPTIMIZER,
@@ -319,9 +316,8 @@ int psc_optimizer_start(struct psc_client *c, const char *name,
         return rc;
     }
     if (param_count > PARAMS_MAX) {
-        rc = client_complain(c, PSC_E_INVAL,
-                             "%u parameters, but at most %u", param_count,
-                             PARAMS_MAX);
+        rc = client_complain(c, PSC_E_INVAL, "%u parameters, but at most %u",
+                             param_count, PARAMS_MAX);
         goto leave;
     }
     for (uint32_t i = 0; i < param_count; i++) {
@@ -726,8 +722,7 @@ int psc_pull(struct psc_client *c, uint32_t key, void *out)
     return finish(op, rc);
 }
 
-int psc_pushpull(struct psc_client *c, uint32_t key, const void *src,
-                 void *out)
+int psc_pushpull(struct psc_client *c, uint32_t key, const void *src, void *out)
 {
     struct psc_op *op = NULL;
     int rc = psc_pushpull_start(c, key, src, out, NULL, &op);
@@ -780,8 +775,7 @@ int psc_optimizer_set(struct psc_client *c, const char *name,
                       const struct psc_param *params, uint32_t param_count)
 {
     struct psc_op *op = NULL;
-    int rc =
-        psc_optimizer_start(c, name, params, param_count, NULL, &op);
+    int rc = psc_optimizer_start(c, name, params, param_count, NULL, &op);
 
     return finish(op, rc);
 }

@@ -26,9 +26,9 @@
 #define CONNECT_RETRY_MS 50
 /* The agent names whoever is missing when start_timeout is over; only if it
  * says nothing at all does this side give up. */
-#define START_SLACK_MS 10000
+#define START_SLACK_MS   10000
 /* For the agent to see the end of the stream. */
-#define END_MS 1000
+#define END_MS           1000
 
 _Static_assert(PSC_E_INVAL == (int)PS_E_INVAL && PSC_E_BUG == (int)PS_E_BUG,
                "psclient.h repeats err.def");
@@ -109,8 +109,7 @@ void client_fail(struct psc_client *c, int rc, const char *fmt, ...)
     va_start(ap, fmt);
     vsnprintf(c->text, sizeof(c->text), fmt, ap);
     va_end(ap);
-    for (struct ps_list_node *n = ps_list_first(&c->ops); n != NULL;
-         n = next) {
+    for (struct ps_list_node *n = ps_list_first(&c->ops); n != NULL; n = next) {
         struct psc_op *op = PS_CONTAINER(n, struct psc_op, of_client);
 
         next = ps_list_next(&c->ops, n);
@@ -174,8 +173,7 @@ static void region_gone(void *ctx, uint32_t region)
 
 /* -------------------------------------------------------------- messages in */
 
-static void take_because(struct psc_client *c,
-                         const struct ps_msg_l_because *m)
+static void take_because(struct psc_client *c, const struct ps_msg_l_because *m)
 {
     PS_LIST_EACH(n, &c->whys)
     {
@@ -214,8 +212,7 @@ static void take_key_info(struct psc_client *c,
     key_take_info(c, op, m);
 }
 
-static void take_welcome(struct psc_client *c,
-                         const struct ps_msg_l_welcome *m)
+static void take_welcome(struct psc_client *c, const struct ps_msg_l_welcome *m)
 {
     c->rank = m->rank;
     c->size = m->num_workers;
@@ -414,8 +411,7 @@ static int check_options(const struct psc_options *o, char *err, size_t size)
                       "no such mode, on_loss or placement");
     }
     if ((o->flags & ~PSC_OPEN_QUIET) != 0) {
-        return refuse(err, size, PSC_E_INVAL, "no such flags as %#x",
-                      o->flags);
+        return refuse(err, size, PSC_E_INVAL, "no such flags as %#x", o->flags);
     }
     if (o->start_timeout_ms < 0 || o->connect_timeout_ms < 0 ||
         o->op_timeout_ms < 0 || o->close_timeout_ms < 0) {
@@ -478,8 +474,7 @@ static int hello(struct psc_client *c, const struct psc_options *o, char *err,
                                      PS_MILLIS(START_SLACK_MS)));
     }
     if (rc == PS_E_TIMEOUT) {
-        return refuse(err, err_size, rc,
-                      "the agent has not answered for %d ms",
+        return refuse(err, err_size, rc, "the agent has not answered for %d ms",
                       o->start_timeout_ms + START_SLACK_MS);
     }
     if (rc != 0) {
@@ -632,8 +627,8 @@ static void say_bye(struct psc_client *c)
 
 static void leave_locked(struct psc_client *c)
 {
-    if (client_wait(c, all_ended, c,
-                    client_deadline(c->close_timeout_ms)) == PS_E_TIMEOUT) {
+    if (client_wait(c, all_ended, c, client_deadline(c->close_timeout_ms)) ==
+        PS_E_TIMEOUT) {
         /* What is still open ends here; what was given is with the agent. */
     }
     if (c->rc == 0) {
@@ -804,8 +799,7 @@ static int make_poll_fd(struct psc_client *c)
     int event = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     int fd = epoll_create1(EPOLL_CLOEXEC);
 
-    if (event < 0 || fd < 0 ||
-        epoll_ctl(fd, EPOLL_CTL_ADD, event, &ev) != 0 ||
+    if (event < 0 || fd < 0 || epoll_ctl(fd, EPOLL_CTL_ADD, event, &ev) != 0 ||
         epoll_ctl(fd, EPOLL_CTL_ADD, ps_sock_fd(c->sock), &ev) != 0) {
         int rc = ps_err_from_errno(errno);
 

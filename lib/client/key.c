@@ -12,10 +12,10 @@
 #include "base/dtype.h"
 #include "base/num.h"
 
-#define DIMS_MAX 16u
+#define DIMS_MAX      16u
 #define BUCKETS_FIRST 64u
 /* Of one array: 16 TiB, so that sums of sizes stay far from overflow. */
-#define BYTES_MAX ((uint64_t)1 << 44)
+#define BYTES_MAX     ((uint64_t)1 << 44)
 
 /* -------------------------------------------------------------------- table */
 
@@ -45,8 +45,7 @@ static struct key *find_name(const struct psc_client *c, const char *name)
 
 static void insert_name(struct psc_client *c, struct key *k)
 {
-    struct key **bucket =
-        &c->buckets[hash_of(k->name) & (c->bucket_count - 1)];
+    struct key **bucket = &c->buckets[hash_of(k->name) & (c->bucket_count - 1)];
 
     k->next = *bucket;
     *bucket = k;
@@ -64,8 +63,7 @@ static void remove_name(struct psc_client *c, struct key *k)
 
 static int grow_buckets(struct psc_client *c)
 {
-    uint32_t count = c->bucket_count == 0 ? BUCKETS_FIRST
-                                          : c->bucket_count * 2;
+    uint32_t count = c->bucket_count == 0 ? BUCKETS_FIRST : c->bucket_count * 2;
     struct key **old = c->buckets;
     uint32_t old_count = c->bucket_count;
     struct key **grown = calloc(count, sizeof(struct key *));
@@ -227,8 +225,7 @@ static struct key *new_key(const struct wish *w)
 }
 
 /* Nobody waits for the operation but whoever waits for the key. */
-static int ask(struct psc_client *c, const struct wish *w,
-               struct key **ret_key)
+static int ask(struct psc_client *c, const struct wish *w, struct key **ret_key)
 {
     int rc = reserve_keys(c);
     struct key *k;
@@ -250,15 +247,15 @@ static int ask(struct psc_client *c, const struct wish *w,
     op->freed = true;
     rc = op_number(op);
     if (rc == 0) {
-        rc = client_put(
-            c, &(struct ps_msg){.code = PS_MSG_L_KEY,
-                                .l_key = {.request = op->id,
-                                          .name = k->name,
-                                          .dtype = (uint8_t)k->dtype,
-                                          .count = k->count,
-                                          .shape = w->shape,
-                                          .shape_count = w->ndim,
-                                          .classic = k->classic}});
+        rc = client_put(c,
+                        &(struct ps_msg){.code = PS_MSG_L_KEY,
+                                         .l_key = {.request = op->id,
+                                                   .name = k->name,
+                                                   .dtype = (uint8_t)k->dtype,
+                                                   .count = k->count,
+                                                   .shape = w->shape,
+                                                   .shape_count = w->ndim,
+                                                   .classic = k->classic}});
     }
     if (rc != 0) {
         goto free_op;
@@ -320,8 +317,7 @@ static int declare(struct psc_client *c, struct wish *w, uint32_t *ret_key)
     }
     if (!k->ready) {
         return client_complain(c, k->rc, "%s",
-                               k->text != NULL ? k->text
-                                               : ps_strerror(k->rc));
+                               k->text != NULL ? k->text : ps_strerror(k->rc));
     }
     *ret_key = k->number;
     return 0;

@@ -38,8 +38,7 @@ void op_name(const struct psc_op *op, char *text, size_t size)
         snprintf(text, size, "%s of '%s', round %llu,", kinds[op->kind].name,
                  op->key->name, (unsigned long long)op->round);
     } else {
-        snprintf(text, size, "%s of '%s'", kinds[op->kind].name,
-                 op->key->name);
+        snprintf(text, size, "%s of '%s'", kinds[op->kind].name, op->key->name);
     }
 }
 
@@ -199,8 +198,7 @@ static void leave_error(struct psc_op *op, int rc, const char *text)
 {
     struct key *k = op->key;
 
-    if (k == NULL || op->kind == OP_KEY || k->rc != 0 ||
-        op->client->rc != 0) {
+    if (k == NULL || op->kind == OP_KEY || k->rc != 0 || op->client->rc != 0) {
         return;
     }
     k->rc = rc;

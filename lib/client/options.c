@@ -107,8 +107,8 @@ static void read_time(struct reader *r, const char *name, int32_t *ret_ms)
     static const struct {
         const char *unit;
         double ms;
-    } units[] = {{"", 1000}, {"ms", 1}, {"s", 1000}, {"m", 60000},
-                 {"h", 3600000}};
+    } units[] = {
+        {"", 1000}, {"ms", 1}, {"s", 1000}, {"m", 60000}, {"h", 3600000}};
     const char *text = text_of(name);
     char *end;
     double v;
@@ -133,8 +133,8 @@ struct word {
 };
 
 static void read_word(struct reader *r, const char *name,
-                      const struct word *words, size_t count,
-                      const char *want, uint32_t *ret)
+                      const struct word *words, size_t count, const char *want,
+                      uint32_t *ret)
 {
     const char *text = text_of(name);
 
@@ -216,8 +216,8 @@ static void read_ranks(struct reader *r, struct psc_options *o)
 
 static void read_all(struct reader *r, struct psc_options *o)
 {
-    static const struct word modes[] = {
-        {"sync", PSC_MODE_SYNC}, {"dist_sync", PSC_MODE_SYNC}};
+    static const struct word modes[] = {{"sync", PSC_MODE_SYNC},
+                                        {"dist_sync", PSC_MODE_SYNC}};
     static const struct word losses[] = {{"wait", PSC_ON_LOSS_WAIT},
                                          {"fail", PSC_ON_LOSS_FAIL}};
     static const struct word placements[] = {

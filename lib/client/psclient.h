@@ -48,9 +48,9 @@ extern "C" {
 #pragma GCC visibility push(default)
 #endif
 
-#define PSC_VERSION "0.1.0"
-#define PSC_TEXT_MAX 1024 /* Holds any text of the library. */
-#define PSC_RANK_ANY (-1)
+#define PSC_VERSION        "0.1.0"
+#define PSC_TEXT_MAX       1024 /* Holds any text of the library. */
+#define PSC_RANK_ANY       (-1)
 #define PSC_DEFAULT_SOCKET "/run/pskv/agent.sock"
 
 /* ------------------------------------------------------------- constants */
@@ -123,10 +123,10 @@ struct psc_options {
     const char *socket; /* Of the agent. Strings stay the caller's. */
     const char *job;    /* Workers find each other by this name. */
     uint32_t num_workers;
-    uint32_t num_servers; /* 0: the agent answers by itself (one node). */
-    uint32_t mode;        /* enum psc_mode */
-    uint32_t on_loss;     /* enum psc_on_loss */
-    uint32_t placement;   /* enum psc_placement */
+    uint32_t num_servers;       /* 0: the agent answers by itself (one node). */
+    uint32_t mode;              /* enum psc_mode */
+    uint32_t on_loss;           /* enum psc_on_loss */
+    uint32_t placement;         /* enum psc_placement */
     uint32_t partition_bytes;   /* Large keys are cut in pieces of this size. */
     uint64_t big_array_bound;   /* Elements; PSC_PLACEMENT_MXNET. */
     int32_t connect_timeout_ms; /* For the agent's socket to appear. */
@@ -207,10 +207,10 @@ typedef void (*psc_callback)(struct psc_op *op, int rc, void *user);
 
 /* Zeroed apart from size is the default; so is NULL instead of it. */
 struct psc_op_options {
-    uint32_t size;     /* sizeof(struct psc_op_options) */
-    int32_t priority;  /* Higher first; equal ones in order. */
-    uint32_t reduce;   /* enum psc_reduce; the same on all workers. */
-    uint32_t root;     /* init, broadcast: the rank that gives the value. */
+    uint32_t size;      /* sizeof(struct psc_op_options) */
+    int32_t priority;   /* Higher first; equal ones in order. */
+    uint32_t reduce;    /* enum psc_reduce; the same on all workers. */
+    uint32_t root;      /* init, broadcast: the rank that gives the value. */
     uint32_t src_count; /* More than one array for the key: they are summed */
     uint32_t reserved;  /* in a fixed order; the argument src is ignored. */
     const void *const *srcs;
@@ -262,8 +262,7 @@ struct psc_param {
 };
 int psc_optimizer_start(struct psc_client *c, const char *name,
                         const struct psc_param *params, uint32_t param_count,
-                        const struct psc_op_options *o,
-                        struct psc_op **ret_op);
+                        const struct psc_op_options *o, struct psc_op **ret_op);
 
 /* Waits until the operation has ended and returns how. PSC_E_TIMEOUT: it is
  * still open; the detail says for whom it waits. */

@@ -20,16 +20,16 @@
 /* Pages are had when they are touched, so a large arena costs nothing until
  * it is used; growth keeps the number of descriptors logarithmic. */
 #define ARENA_FIRST (size_t)(16u * 1024 * 1024)
-#define ARENA_MAX (size_t)(256u * 1024 * 1024)
-#define SIZE_LIMIT ((size_t)1 << 46)
+#define ARENA_MAX   (size_t)(256u * 1024 * 1024)
+#define SIZE_LIMIT  ((size_t)1 << 46)
 /* Freed pieces from here on give their pages back. */
-#define REMOVE_MIN (size_t)(1024u * 1024)
+#define REMOVE_MIN  (size_t)(1024u * 1024)
 
 struct ps_shm_arena {
     uint8_t *data;
     size_t size;
     uint32_t region;
-    uint32_t used; /* Pieces in use. */
+    uint32_t used;                /* Pieces in use. */
     struct ps_shm_block **blocks; /* By offset, without gaps. */
     size_t count;
     size_t cap;
@@ -41,8 +41,8 @@ struct ps_shm_arena {
 static int make_memfd(size_t size, int *ret_fd)
 {
     const char *name = "pskv";
-    int fd = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING |
-                                    MFD_NOEXEC_SEAL);
+    int fd = memfd_create(name,
+                          MFD_CLOEXEC | MFD_ALLOW_SEALING | MFD_NOEXEC_SEAL);
 
     if (fd < 0 && errno == EINVAL) {
         /* Linux before 6.3: not executable by its mode alone. */
@@ -260,8 +260,7 @@ static void insert_arena(struct ps_shm *s, struct ps_shm_arena *a)
 
 static int map_arena(struct ps_shm_arena *a, int fd)
 {
-    void *data = mmap(NULL, a->size, PROT_READ | PROT_WRITE, MAP_SHARED, fd,
-                      0);
+    void *data = mmap(NULL, a->size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
 
     if (data == MAP_FAILED) {
         return ps_err_from_errno(errno);

@@ -22,10 +22,10 @@
 /* Longer than any frame that an agent sends to a worker; checked below. */
 #define RX_BYTES (64u * 1024)
 /* Descriptors of one read, and those whose message is not yet here. */
-#define FDS_MAX 64u
+#define FDS_MAX  64u
 /* What waits to be sent may grow to this; then the agent has stopped reading
  * for good. */
-#define TX_MAX (size_t)(256u * 1024 * 1024)
+#define TX_MAX   (size_t)(256u * 1024 * 1024)
 
 struct passed {
     uint64_t at; /* Position of its frame in the stream. */
@@ -42,7 +42,7 @@ struct ps_sock {
     size_t tx_cap;
     size_t tx_from; /* Sent up to here. */
     size_t tx_to;
-    uint64_t tx_at; /* Position of tx[tx_from] in the stream. */
+    uint64_t tx_at;        /* Position of tx[tx_from] in the stream. */
     struct passed *passed; /* Not yet sent. */
     size_t passed_count;
     size_t passed_cap;
@@ -113,8 +113,7 @@ int ps_sock_open(const char *path, struct ps_sock **ret_sock, int *ret_errno)
         goto fail;
     }
     s->epoll = epoll_create1(EPOLL_CLOEXEC);
-    if (s->epoll < 0 ||
-        epoll_ctl(s->epoll, EPOLL_CTL_ADD, s->fd, &ev) != 0) {
+    if (s->epoll < 0 || epoll_ctl(s->epoll, EPOLL_CTL_ADD, s->fd, &ev) != 0) {
         rc = ps_err_from_errno(errno);
         goto fail;
     }
@@ -242,8 +241,7 @@ static void first_passed_is_sent(struct ps_sock *s)
 {
     close(s->passed[0].fd);
     s->passed_count--;
-    memmove(s->passed, s->passed + 1,
-            s->passed_count * sizeof(struct passed));
+    memmove(s->passed, s->passed + 1, s->passed_count * sizeof(struct passed));
 }
 
 /* One sendmsg: bytes up to the next descriptor's frame, or that frame and what
@@ -407,8 +405,8 @@ int ps_sock_next(struct ps_sock *s, struct ps_msg *ret_msg, int *ret_fd)
     if (have < need) {
         return PS_E_AGAIN;
     }
-    rc = ps_codec_decode(s->decoder, p.code, at + PS_FRAME_PREFIX,
-                         p.header_len, ret_msg);
+    rc = ps_codec_decode(s->decoder, p.code, at + PS_FRAME_PREFIX, p.header_len,
+                         ret_msg);
     if (rc != 0) {
         return rc == PS_E_NOMEM ? rc : PS_E_PROTO;
     }

@@ -27,7 +27,7 @@
 #include "proto/ps_msg.h"
 
 /* Operations that the agent knows of; more wait here. */
-#define SENT_MAX (PS_OPS_MAX / 2u)
+#define SENT_MAX   (PS_OPS_MAX / 2u)
 /* An operation's number is a count above its place in the table. */
 #define PLACE_BITS 20u
 
@@ -57,9 +57,9 @@ struct psc_op {
     struct key *key; /* NULL: barrier, optimizer. */
     enum op_kind kind;
     enum op_state state;
-    bool freed;  /* Nobody waits: it goes when it ends, and writes no out. */
-    int rc;      /* DONE. */
-    uint64_t id; /* 0: has no place in the table. */
+    bool freed;     /* Nobody waits: it goes when it ends, and writes no out. */
+    int rc;         /* DONE. */
+    uint64_t id;    /* 0: has no place in the table. */
     uint64_t round; /* Of the push; number of the barrier; least version. */
     uint64_t version;
     ps_time started;
@@ -91,7 +91,7 @@ struct key {
      * for failed, and the next call on the key says so. */
     int rc;
     char *text;
-    struct key *next; /* Same bucket. */
+    struct key *next;       /* Same bucket. */
     const uint8_t *data[2]; /* Results with even and odd versions. */
     uint64_t round;         /* Rounds pushed. */
     struct ps_list queue;

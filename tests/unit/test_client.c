@@ -19,7 +19,7 @@
 #include "test_client_peer.h"
 
 /* err.def and psclient.h list the same. */
-#define PS_ERR(name, number, text)                                            \
+#define PS_ERR(name, number, text)                                             \
     _Static_assert(PSC_E_##name == -(number), #name);
 #include "base/err.def"
 #undef PS_ERR
@@ -81,13 +81,13 @@ static const char *detail(struct fixture *f)
     return text;
 }
 
-#define assert_detail(f, part)                                                \
-    do {                                                                      \
-        const char *text_ = detail(f);                                        \
-                                                                              \
-        if (strstr(text_, part) == NULL) {                                    \
-            fail_msg("'%s' does not say '%s'", text_, part);                  \
-        }                                                                     \
+#define assert_detail(f, part)                                                 \
+    do {                                                                       \
+        const char *text_ = detail(f);                                         \
+                                                                               \
+        if (strstr(text_, part) == NULL) {                                     \
+            fail_msg("'%s' does not say '%s'", text_, part);                   \
+        }                                                                      \
     } while (0)
 
 static void fill(float *array, float value)
@@ -229,13 +229,13 @@ static void keys_are_asked_for_once(void **state)
     struct ps_msg m;
     uint32_t again = 99;
 
-    assert_int_equal(psc_key(f->c, "w", PSC_FLOAT32, 2,
-                             (uint64_t[]){10, N / 10}, &again),
-                     0);
+    assert_int_equal(
+        psc_key(f->c, "w", PSC_FLOAT32, 2, (uint64_t[]){10, N / 10}, &again),
+        0);
     assert_int_equal(again, f->key);
-    assert_int_equal(psc_key(f->c, "w", PSC_FLOAT32, 1, (uint64_t[]){N + 1},
-                             &again),
-                     PSC_E_MISMATCH);
+    assert_int_equal(
+        psc_key(f->c, "w", PSC_FLOAT32, 1, (uint64_t[]){N + 1}, &again),
+        PSC_E_MISMATCH);
     assert_detail(f, "key 'w' is float32 of 1001 elements, but was declared "
                      "float32 of 1000 before");
     assert_true(peer_silent(&f->peer));
@@ -397,8 +397,8 @@ static void other_memory_is_copied_once_each_way(void **state)
     struct ps_msg_l_op m;
 
     fill(given, 2);
-    assert_int_equal(
-        psc_pushpull_start(f->c, f->key, given, out, NULL, &op), 0);
+    assert_int_equal(psc_pushpull_start(f->c, f->key, given, out, NULL, &op),
+                     0);
     fill(given, -1); /* Ours again as soon as the call is back. */
     m = peer_take_op(&f->peer, PS_OP_PUSHPULL);
     assert_float_equal(((const float *)peer_given(&f->peer, &m))[N - 1], 2, 0);
@@ -457,8 +457,8 @@ static void results_alternate_between_two_buffers(void **state)
         struct ps_msg_l_op m;
         struct psc_op *op;
 
-        assert_int_equal(
-            psc_pushpull_start(f->c, f->key, x, out, NULL, &op), 0);
+        assert_int_equal(psc_pushpull_start(f->c, f->key, x, out, NULL, &op),
+                         0);
         m = peer_take_op(&f->peer, PS_OP_PUSHPULL);
         assert_int_equal(m.round, r);
         peer_done(&f->peer, m.op_id, r);
@@ -782,8 +782,7 @@ static void an_agent_that_hangs_up_is_noticed(void **state)
     assert_int_equal(psc_op_wait(op, PSC_WAIT_FOREVER), PSC_E_CLOSED);
     assert_detail(f, "the agent closed the connection");
     /* Writing to the dead socket raises no signal. */
-    assert_int_equal(psc_push_start(f->c, f->key, x, NULL, NULL),
-                     PSC_E_CLOSED);
+    assert_int_equal(psc_push_start(f->c, f->key, x, NULL, NULL), PSC_E_CLOSED);
     psc_op_free(op);
 }
 
@@ -881,15 +880,15 @@ static void results_outside_the_arena_are_refused(void **state)
 
     peer_key_begin(&call, f->c, "b", PSC_FLOAT32, 1000);
     m = peer_take(&f->peer, PS_MSG_L_KEY);
-    peer_send(&f->peer,
-              &(struct ps_msg){
-                  .code = PS_MSG_L_KEY_INFO,
-                  .l_key_info = {.request = m.l_key.request,
-                                 .key = 41,
-                                 .arena = 7,
-                                 .offset0 = 0,
-                                 .offset1 = f->peer.arena_size - 3992}},
-              -1);
+    peer_send(
+        &f->peer,
+        &(struct ps_msg){.code = PS_MSG_L_KEY_INFO,
+                         .l_key_info = {.request = m.l_key.request,
+                                        .key = 41,
+                                        .arena = 7,
+                                        .offset0 = 0,
+                                        .offset1 = f->peer.arena_size - 3992}},
+        -1);
     pthread_join(call.thread, NULL);
     assert_int_equal(call.rc, PSC_E_PROTO);
     peer_hang_up(&f->peer);
@@ -1020,9 +1019,9 @@ static void a_barrier_given_up_is_waited_for_again(void **state)
     m = peer_take(&p, PS_MSG_L_WHY);
     assert_int_equal(m.l_why.op_id, id);
     peer_send(&p,
-              &(struct ps_msg){.code = PS_MSG_L_BECAUSE,
-                               .l_because = {.op_id = id,
-                                             .text = "rank 0 is missing"}},
+              &(struct ps_msg){
+                  .code = PS_MSG_L_BECAUSE,
+                  .l_because = {.op_id = id, .text = "rank 0 is missing"}},
               -1);
     pthread_join(b.thread, NULL);
     assert_int_equal(b.rc, PSC_E_TIMEOUT);
@@ -1044,8 +1043,7 @@ static void an_optimizer_is_a_name_and_numbers(void **state)
     struct psc_op *op;
     struct ps_msg m;
 
-    assert_int_equal(psc_optimizer_start(f->c, "sgd", params, 2, NULL, &op),
-                     0);
+    assert_int_equal(psc_optimizer_start(f->c, "sgd", params, 2, NULL, &op), 0);
     m = peer_take(&f->peer, PS_MSG_L_OPTIMIZER);
     assert_string_equal(m.l_optimizer.name, "sgd");
     assert_int_equal(m.l_optimizer.params_count, 2);
@@ -1158,7 +1156,7 @@ static void closing_waits_for_what_is_open(void **state)
 /* ----------------------------------------------------------------- threads */
 
 #define THREADS 4
-#define ROUNDS 200
+#define ROUNDS  200
 
 struct worker {
     pthread_t thread;

@@ -88,8 +88,8 @@ static void *serve(void *arg)
         case PS_MSG_L_OP:
             if (m.l_op.op == PS_OP_PUSH || m.l_op.op == PS_OP_PUSHPULL) {
                 version = m.l_op.round;
-                memcpy(p->arena + (version & 1) * half,
-                       peer_given(p, &m.l_op), half);
+                memcpy(p->arena + (version & 1) * half, peer_given(p, &m.l_op),
+                       half);
             }
             peer_done(p, m.l_op.op_id, version);
             break;

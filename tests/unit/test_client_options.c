@@ -110,12 +110,18 @@ static void the_first_complete_pair_wins(void **state)
 static void nonsense_is_named(void **state)
 {
     static const char *const bad[] = {
-        "PSKV_RANK=one",         "PSKV_RANK=-1",
-        "PSKV_NUM_WORKERS=0",    "PSKV_NUM_WORKERS=99999999999999999999",
-        "PSKV_NUM_SERVERS=2x",   "PSKV_MODE=async",
-        "PSKV_ON_LOSS=shrug",    "PSKV_PLACEMENT=hash",
-        "PSKV_OP_TIMEOUT=10 parsecs", "PSKV_OP_TIMEOUT=-1",
-        "PSKV_PARTITION_BYTES=1", "DMLC_NUM_WORKER=1.5",
+        "PSKV_RANK=one",
+        "PSKV_RANK=-1",
+        "PSKV_NUM_WORKERS=0",
+        "PSKV_NUM_WORKERS=99999999999999999999",
+        "PSKV_NUM_SERVERS=2x",
+        "PSKV_MODE=async",
+        "PSKV_ON_LOSS=shrug",
+        "PSKV_PLACEMENT=hash",
+        "PSKV_OP_TIMEOUT=10 parsecs",
+        "PSKV_OP_TIMEOUT=-1",
+        "PSKV_PARTITION_BYTES=1",
+        "DMLC_NUM_WORKER=1.5",
     };
 
     (void)state;

@@ -24,7 +24,7 @@
 #include "proto/ps_codec.h"
 
 #define PEER_LIMIT_MS 20000
-#define PEER_REGIONS 64
+#define PEER_REGIONS  64
 
 struct peer {
     char path[108];
@@ -42,12 +42,12 @@ struct peer {
 };
 
 /* cmocka's assertions work on the test's thread alone. */
-#define PEER_CHECK(what)                                                      \
-    do {                                                                      \
-        if (!(what)) {                                                        \
-            fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #what);        \
-            abort();                                                          \
-        }                                                                     \
+#define PEER_CHECK(what)                                                       \
+    do {                                                                       \
+        if (!(what)) {                                                         \
+            fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #what);         \
+            abort();                                                           \
+        }                                                                      \
     } while (0)
 
 static inline void peer_start(struct peer *p)
@@ -174,8 +174,7 @@ static inline struct ps_msg peer_next(struct peer *p)
             return (struct ps_msg){0};
         }
         PEER_CHECK(ps_frame_parse(raw, &prefix) == 0);
-        PEER_CHECK(ps_frame_check(&prefix, PS_ROLE_WORKER, PS_ROLE_AGENT) ==
-                   0);
+        PEER_CHECK(ps_frame_check(&prefix, PS_ROLE_WORKER, PS_ROLE_AGENT) == 0);
         PEER_CHECK(prefix.payload_len == 0);
         PEER_CHECK(peer_read(p, p->header, prefix.header_len));
         PEER_CHECK(ps_codec_decode(p->decoder, prefix.code, p->header,
@@ -219,8 +218,8 @@ static inline bool peer_silent(struct peer *p)
     return poll(&w, 1, 0) == 0;
 }
 
-static inline void peer_send_bytes(struct peer *p, const void *data,
-                                   size_t len, int fd)
+static inline void peer_send_bytes(struct peer *p, const void *data, size_t len,
+                                   int fd)
 {
     union {
         char bytes[CMSG_SPACE(sizeof(int))];
@@ -248,8 +247,7 @@ static inline void peer_send(struct peer *p, const struct ps_msg *m, int fd)
     uint8_t out[8192];
     size_t len;
 
-    PEER_CHECK(ps_codec_encode(m, PS_PROTOCOL, 0, out, sizeof(out), &len) ==
-               0);
+    PEER_CHECK(ps_codec_encode(m, PS_PROTOCOL, 0, out, sizeof(out), &len) == 0);
     peer_send_bytes(p, out, len, fd);
 }
 
@@ -267,8 +265,8 @@ static inline void peer_give_arena(struct peer *p, size_t size)
 {
     p->arena_fd = peer_memfd(size, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL);
     p->arena_size = size;
-    p->arena = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED,
-                    p->arena_fd, 0);
+    p->arena = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, p->arena_fd,
+                    0);
     PEER_CHECK(p->arena != MAP_FAILED);
     peer_send(p,
               &(struct ps_msg){.code = PS_MSG_L_ARENA,
@@ -280,8 +278,7 @@ static inline void peer_done(struct peer *p, uint64_t op_id, uint64_t version)
 {
     peer_send(p,
               &(struct ps_msg){.code = PS_MSG_L_DONE,
-                               .l_done = {.op_id = op_id,
-                                          .version = version}},
+                               .l_done = {.op_id = op_id, .version = version}},
               -1);
 }
 
@@ -289,10 +286,9 @@ static inline void peer_refuse(struct peer *p, uint64_t op_id, int error,
                                const char *text)
 {
     peer_send(p,
-              &(struct ps_msg){.code = PS_MSG_L_DONE,
-                               .l_done = {.op_id = op_id,
-                                          .error = error,
-                                          .text = text}},
+              &(struct ps_msg){
+                  .code = PS_MSG_L_DONE,
+                  .l_done = {.op_id = op_id, .error = error, .text = text}},
               -1);
 }
 
@@ -343,8 +339,7 @@ static inline void peer_open_begin(struct peer *p, struct peer_call *call,
     call->options.num_workers = 4;
     call->options.rank = 2;
     call->options.op_timeout_ms = op_timeout_ms;
-    PEER_CHECK(pthread_create(&call->thread, NULL, peer_open_main, call) ==
-               0);
+    PEER_CHECK(pthread_create(&call->thread, NULL, peer_open_main, call) == 0);
 }
 
 static inline struct psc_client *peer_open(struct peer *p, int op_timeout_ms)
@@ -381,9 +376,9 @@ static inline void *peer_key_main(void *arg)
     return NULL;
 }
 
-static inline void peer_key_begin(struct peer_call *call,
-                                  struct psc_client *c, const char *name,
-                                  uint32_t dtype, uint64_t count)
+static inline void peer_key_begin(struct peer_call *call, struct psc_client *c,
+                                  const char *name, uint32_t dtype,
+                                  uint64_t count)
 {
     memset(call, 0, sizeof(*call));
     call->client = c;
@@ -397,10 +392,8 @@ static inline void peer_key_begin(struct peer_call *call,
 static inline void peer_answer_key(struct peer *p, const struct ps_msg_l_key *k,
                                    uint32_t wire, uint64_t round)
 {
-    size_t half = (size_t)k->count * (k->dtype == PSC_FLOAT64 ||
-                                              k->dtype == PSC_INT64
-                                          ? 8
-                                          : 4);
+    size_t half = (size_t)k->count *
+                  (k->dtype == PSC_FLOAT64 || k->dtype == PSC_INT64 ? 8 : 4);
 
     half = (half + 63) & ~(size_t)63;
     if (p->arena == NULL) {
@@ -408,14 +401,13 @@ static inline void peer_answer_key(struct peer *p, const struct ps_msg_l_key *k,
     }
     PEER_CHECK(p->arena_used + 2 * half <= p->arena_size);
     peer_send(p,
-              &(struct ps_msg){
-                  .code = PS_MSG_L_KEY_INFO,
-                  .l_key_info = {.request = k->request,
-                                 .key = wire,
-                                 .arena = 7,
-                                 .offset0 = p->arena_used,
-                                 .offset1 = p->arena_used + half,
-                                 .round = round}},
+              &(struct ps_msg){.code = PS_MSG_L_KEY_INFO,
+                               .l_key_info = {.request = k->request,
+                                              .key = wire,
+                                              .arena = 7,
+                                              .offset0 = p->arena_used,
+                                              .offset1 = p->arena_used + half,
+                                              .round = round}},
               -1);
     p->arena_used += 2 * half;
 }
