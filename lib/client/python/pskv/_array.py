@@ -79,11 +79,11 @@ def _kind(fmt: bytes, itemsize: int) -> Optional[int]:
 
 def _contiguous(obj: Any) -> Any:
     """A copy whose elements lie one after the other."""
-    view = memoryview(obj)
+    view: Any = memoryview(obj)
     if view.ndim == 0:
         return view
-    return memoryview(view.tobytes()).cast(view.format.lstrip("@=<"),
-                                           list(view.shape))
+    copy: Any = memoryview(view.tobytes())
+    return copy.cast(view.format.lstrip("@=<"), list(view.shape))
 
 
 class Array:
@@ -111,7 +111,7 @@ class Array:
             raise TypeError("elements of format '%s' are not supported; there "
                             "are %s" % (letter, ", ".join(_NAMES)))
         self._view = view
-        self.address: Optional[int] = view.buf
+        self.address: int = view.buf or 0
         self.dtype: int = dtype
         self.nbytes: int = view.len
         self.count: int = view.len // view.itemsize
@@ -132,8 +132,8 @@ def new_array(shape: Tuple[int, ...], dtype: int, memory: Any) -> Any:
     try:
         import numpy  # pylint: disable=import-outside-toplevel
     except ImportError:
-        return memoryview(memory).cast("B").cast(dtype_format(dtype),
-                                                 list(shape))
+        view: Any = memoryview(memory)
+        return view.cast("B").cast(dtype_format(dtype), list(shape))
     return numpy.frombuffer(memory, dtype=dtype_name(dtype)).reshape(shape)
 
 

@@ -587,7 +587,8 @@ class KVStore:
         """Counters of this client: operations, rounds, bytes, system calls."""
         s = _lib.Stats(size=ctypes.sizeof(_lib.Stats))
         self._check(self._lib.psc_get_stats(self._open(), byref(s)))
-        return {name: getattr(s, name) for name, _ in _lib.Stats._fields_[2:]}
+        return {field[0]: getattr(s, field[0])
+                for field in _lib.Stats._fields_[2:]}
 
     # ----------------------------------------------------------------- who
 
