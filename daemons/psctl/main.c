@@ -104,7 +104,6 @@ static bool take_option(struct request *q, int c)
         q->headings = false;
         return true;
     default:
-        fputs("psctl: --help lists verbs and options\n", stderr);
         return false;
     }
 }
@@ -271,7 +270,8 @@ int main(int argc, char **argv)
                         .headings = true};
     int c;
 
-    while ((c = getopt_long(argc, argv, "e:w:hV", options, NULL)) != -1) {
+    opterr = 0;
+    while ((c = getopt_long(argc, argv, ":e:w:hV", options, NULL)) != -1) {
         if (c == 'h') {
             fputs(usage, stdout);
             return EXIT_HEALTHY;
@@ -279,6 +279,11 @@ int main(int argc, char **argv)
         if (c == 'V') {
             printf("psctl %s\nprotocol %u\n", PSKV_VERSION, PS_PROTOCOL);
             return EXIT_HEALTHY;
+        }
+        if (c == ':' || c == '?') {
+            fprintf(stderr, "psctl: %s: %s; see --help\n", argv[optind - 1],
+                    c == ':' ? "needs a value" : "no such option");
+            return EXIT_USAGE;
         }
         if (!take_option(&q, c)) {
             return EXIT_USAGE;

@@ -1,0 +1,272 @@
+# SPDX-License-Identifier: Apache-2.0
+"""psctl against a real scheduler, and against strangers that answer badly."""
+import json
+import socket
+import subprocess
+import threading
+
+import pytest
+import trio as support
+import wire
+from trio import Job
+
+
+def run(*words, env=None):
+    done = subprocess.run([support.program("psctl"), *words],
+                          capture_output=True, text=True, timeout=60,
+                          env=support.clean_env(**(env or {})), check=False)
+    return done.returncode, done.stdout, done.stderr
+
+
+# ------------------------------------------------------------------ no cluster
+
+def test_help_names_every_verb():
+    code, out, err = run("--help")
+    assert code == 0 and err == ""
+    for word in ("status", "jobs", "nodes", "keys", "stall", "cancel",
+                 "--timeout", "--no-headers", "PSKV_SCHED"):
+        assert word in out
+    code, out, _ = run("--version")
+    assert code == 0 and out.startswith("psctl ") and "protocol 1" in out
+
+
+@pytest.mark.parametrize("words", [
+    (), ("no-such-verb",), ("-w", "xml", "status"), ("--timeout", "5",
+                                                     "status"),
+    ("--no-such-option", "status"), ("jobs", "cancel"), ("status", "more"),
+    ("keys", "a", "b"), ("-e", "nowhere", "status"), ("keys", "x" * 65)])
+def test_wrong_usage_is_2(words):
+    code, out, err = run(*words)
+    assert code == 2
+    assert out == "" and err.startswith("psctl: ")
+
+
+def test_nobody_there_is_69_with_the_address():
+    port = support.free_port()
+    code, out, err = run("-e", f"127.0.0.1:{port}", "status")
+    assert code == 69 and out == ""
+    assert f"127.0.0.1:{port}" in err and "refused" in err
+
+
+def test_a_silent_peer_is_69_within_the_time():
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        s.listen(1)
+        code, _, err = run("-e", f"127.0.0.1:{s.getsockname()[1]}",
+                           "--timeout", "300ms", "status")
+    assert code == 69 and "said nothing for 0.3 s" in err
+
+
+def answering(*answers):
+    """A listener that reads one frame before each answer. Its port."""
+    s = socket.socket()
+    s.bind(("127.0.0.1", 0))
+    s.listen(1)
+    s.settimeout(30)
+
+    def serve():
+        conn, _ = s.accept()
+        conn.settimeout(30)
+        try:
+            for a in answers:
+                wire.read_frame(conn)
+                conn.sendall(a)
+            conn.recv(1)
+        except (OSError, EOFError):
+            pass
+        conn.close()
+        s.close()
+
+    threading.Thread(target=serve, daemon=True).start()
+    return s.getsockname()[1]
+
+
+WELCOME = wire.message("welcome", protocol=1, name="fake", instance=7,
+                       resumed=False)
+END = wire.message("query_end", cluster="fake", epoch=3, uptime_ns=10**10)
+
+
+@pytest.mark.parametrize("answer", [
+    b"HTTP/1.1 400 Bad Request\r\n\r\n",
+    wire.frame(2, b"\xdf\xff\xff\xff\xff"),
+    wire.frame(2, b"\xdd\x10\x00\x00\x00"),
+    wire.frame(2, b"\x80", header_len=0xffffffff),
+    wire.frame(2, b"\x80", payload_len=1 << 62),
+    wire.frame(2, b"\x80"),
+    wire.frame(17, b"\x80"),
+    wire.frame(250, b"\x80"),
+])
+def test_nonsense_is_refused(answer):
+    port = answering(answer)
+    code, out, err = run("-e", f"127.0.0.1:{port}", "--timeout", "2s",
+                         "status")
+    assert code == 69 and out == ""
+    assert f"127.0.0.1:{port}" in err and err.count("\n") == 1
+
+
+def test_a_refusal_is_told_and_escaped():
+    port = answering(wire.message("reject", error=-5,
+                                  text="too old\x1b[31m\n"))
+    code, out, err = run("-e", f"127.0.0.1:{port}", "status")
+    assert code == 75 and out == ""
+    assert "too old\\x1b[31m\\x0a" in err and "\x1b" not in err
+
+
+def test_strings_of_peers_never_reach_the_terminal_raw():
+    evil = "a\x1b]0;owned\x07\nb\x9b31m"
+    row = wire.message("job_row", gen=1, name=evil, uid=0, phase=2, mode=0,
+                       on_loss=0, num_workers=2, live=2, slots=1, keys=0,
+                       bytes=0, barriers=0, age_ns=0, reason=evil)
+    port = answering(WELCOME, row + END)
+    code, out, err = run("-e", f"127.0.0.1:{port}", "jobs")
+    assert code == 0, err
+    assert out.count("\n") == 2
+    assert not any(ord(c) < 32 and c != "\n" or ord(c) > 126 for c in out)
+    assert "a\\x1b]0;owned\\x07\\x0ab\\xc2\\x9b31m" in out
+    port = answering(WELCOME, row + END)
+    code, out, _ = run("-e", f"127.0.0.1:{port}", "-w", "json", "jobs")
+    assert code == 0 and "\x1b" not in out
+    assert json.loads(out)["jobs"][0]["name"] == evil
+
+
+def test_rows_in_pieces_and_unknown_rows():
+    """Bytes come as the network likes; rows of other kinds are skipped."""
+    row = wire.message("stall_row", job="j", what="round 3 of s:w",
+                       waited_ns=41 * 10**9, waits=7,
+                       missing=[[3, 2, "n07"], [5, 1, "n09"]])
+    extra = wire.message("key_row", job="j", key=0, name="s:w", dtype=0,
+                         count=1, server="ps0", parts=1, bytes=4)
+    port = answering(WELCOME, extra + row + END)
+    code, out, _ = run("-e", f"127.0.0.1:{port}", "stall")
+    assert code == 3
+    assert "rank 3 (n07, lost), rank 5 (n09)" in out and "41.0s" in out
+
+
+@pytest.mark.parametrize("state,waited,code", [
+    (1, 1, 0), (1, 9, 0), (1, 11, 3), (2, 1, 3), (0, 1, 3), (3, 1, 3)])
+def test_stall_is_told_by_the_exit_code(state, waited, code):
+    row = wire.message("stall_row", job="j", what="round 3",
+                       waited_ns=waited * 10**9, waits=1,
+                       missing=[[0, state, "h"]])
+    port = answering(WELCOME, row + END)
+    assert run("-e", f"127.0.0.1:{port}", "stall", "j")[0] == code
+    port = answering(WELCOME, row + END)
+    assert run("-e", f"127.0.0.1:{port}", "--after", "500ms", "stall")[0] == 3
+
+
+def test_endpoint_order():
+    """-e before PSKV_SCHED before DMLC_*."""
+    def port_of(text):
+        return answering(wire.message("reject", error=-9, text=text))
+
+    own, dmlc, given = port_of("own"), port_of("dmlc"), port_of("given")
+    env = {"DMLC_PS_ROOT_URI": "127.0.0.1", "DMLC_PS_ROOT_PORT": dmlc}
+    assert "dmlc" in run("status", env=env)[2]
+    env["PSKV_SCHED"] = f"127.0.0.1:{own}"
+    assert "own" in run("status", env=env)[2]
+    assert "given" in run("-e", f"127.0.0.1:{given}", "status", env=env)[2]
+
+
+# --------------------------------------------------------------- real daemons
+
+def test_empty_cluster(trio):
+    t = trio(servers=2, agents=1)
+    code, out, err = t.psctl("status")
+    assert code == 0, (out, err)
+    assert "1 agent  2 servers  0 jobs" in out and err == ""
+    answer = t.ask("status")
+    assert answer["healthy"] is True and answer["problems"] == []
+    assert answer["cluster"] == "default" and answer["epoch"] >= 1
+    nodes = {n["name"]: n for n in answer["nodes"]}
+    assert set(nodes) >= {"ps0", "ps1", "node0"}
+    assert nodes["ps0"]["address"] == \
+        f"127.0.0.1:{t.daemons['ps0'].port}"
+    assert t.ask("jobs")["jobs"] == [] and t.ask("keys")["keys"] == []
+    assert t.ask("stall")["stalls"] == []
+    code, out, _ = t.psctl("--no-headers", "nodes")
+    assert code == 0 and "ROLE" not in out and "ps1" in out
+
+
+def test_no_such_job_is_4(trio):
+    t = trio(servers=1, agents=1)
+    for words in (("keys", "nope"), ("stall", "nope"),
+                  ("jobs", "cancel", "nope")):
+        code, out, err = t.psctl(*words)
+        assert code == 4 and out == "" and "nope" in err
+
+
+def test_a_lost_server_is_degraded(trio):
+    t = trio(servers=2, agents=0)
+    t.daemons["ps1"].stop(support.Deadline(), kill=True)
+    support.wait_for(lambda: t.psctl("status")[0] == 3, "status 3")
+    code, out, _ = t.psctl("status")
+    assert code == 3 and "! server ps1 is" in out
+
+
+def test_a_job_is_seen(trio):
+    t = trio(servers=2, agents=2)
+    with Job(t, 4, "seen") as job:
+        w = job.key("fc1.weight", "float32", 1000)
+        n = job.key("#7", "int64", 10)
+        job.tell(f"rounds count 3 1 0 {w} {n}")
+        jobs = t.ask("jobs")["jobs"]
+        assert [j["name"] for j in jobs] == ["seen"]
+        assert jobs[0]["phase"] == "running"
+        assert (jobs[0]["live"], jobs[0]["num_workers"]) == (4, 4)
+        assert (jobs[0]["nodes"], jobs[0]["keys"]) == (2, 2)
+        assert jobs[0]["bytes"] == 1000 * 4 + 10 * 8
+        keys = t.ask("keys", "seen")["keys"]
+        assert {(k["name"], k["dtype"], k["count"]) for k in keys} == {
+            ("s:fc1.weight", "float32", 1000), ("i:7", "int64", 10)}
+        assert sum(k["bytes"] for k in keys) == 1000 * 4 + 10 * 8
+        assert {k["server"] for k in keys} <= {"ps0", "ps1"}
+        code, out, _ = t.psctl("status")
+        assert code == 0 and "seen" in out and "4/4 workers" in out
+        code, out, _ = t.psctl("keys")
+        assert code == 0 and "s:fc1.weight" in out and "fullest" in out
+    t.await_empty()
+
+
+def test_a_straggler_is_named(trio, tmp):
+    t = trio(servers=1, agents=2)
+    zeros = tmp / "zeros"
+    zeros.write_bytes(bytes(64))
+    with Job(t, 4, "slow") as job:
+        k = job.key("w", "float32", 16)
+        for rank in (0, 1, 2):
+            job[rank].ask(f"start a pushpull {k} src={zeros}")
+
+        def row():
+            stalls = t.ask("--after", "1ms", "stall", "slow")["stalls"]
+            return stalls[0] if stalls and stalls[0]["missing"] else None
+
+        found = support.wait_for(row, "a row of psctl stall")
+        assert [m["rank"] for m in found["missing"]] == [3]
+        assert found["missing"][0]["state"] == "live"
+        assert "s:w" in found["what"] and "1" in found["what"]
+        code, out, _ = t.psctl("--after", "1ms", "stall", "slow")
+        assert code == 3 and "rank 3" in out
+        assert t.psctl("--after", "1h", "stall", "slow")[0] == 0
+        job[3].ask(f"pushpull {k} src={zeros}")
+        for rank in (0, 1, 2):
+            job[rank].ask("wait a")
+    t.await_empty()
+
+
+def test_cancel(trio):
+    t = trio(servers=1, agents=1)
+    job = Job(t, 2, "victim")
+    try:
+        job[0].say("barrier")
+        code, _, err = t.psctl("--reason", "maintenance", "jobs", "cancel",
+                               "victim")
+        assert code == 0, err
+        with pytest.raises(support.WorkerError) as e:
+            job[0].hear()
+        assert "maintenance" in str(e.value)
+        t.await_empty()
+        assert t.psctl("jobs", "cancel", "victim")[0] == 4
+    finally:
+        for w in job:
+            w.kill()
+            w.end()

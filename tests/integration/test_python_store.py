@@ -1,0 +1,549 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The Python package, and the C example, in jobs of real daemons."""
+
+import pathlib
+import re
+import signal
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+import programs
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+PACKAGE = ROOT / "lib" / "client" / "python"
+LIBRARY = programs.BUILD / "lib" / "client" / "libpsclient.so.0"
+EXAMPLE = programs.BUILD / "docs" / "examples" / "fashion_mnist"
+DATA = pathlib.Path("/usr/share/datasets/fashion-mnist")
+
+PRELUDE = """
+import os, sys
+import numpy as np
+import pskv
+"""
+PRELUDE_WITHOUT_NUMPY = """
+import os, sys
+sys.modules['numpy'] = None  # Importing it fails.
+import pskv
+"""
+
+
+class Job:
+    """Workers of one job: Python text, or a program, one process a rank."""
+
+    def __init__(self, agents, job, workers, servers):
+        self.agents = agents
+        self.job = job
+        self.workers = workers
+        self.servers = servers
+        self.processes = {}
+
+    def start(self, rank, command, **more):
+        agent = self.agents[rank * len(self.agents) // self.workers]
+        env = programs.clean_env(
+            PYTHONPATH=str(PACKAGE), PYTHONUNBUFFERED="1",
+            PSKV_LIBRARY=str(LIBRARY.absolute()), PSKV_JOB=self.job,
+            PSKV_SOCKET=str(agent.socket),
+            DMLC_NUM_WORKER=str(self.workers),
+            DMLC_NUM_SERVER=str(self.servers), DMLC_WORKER_ID=str(rank),
+            OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1", **more)
+        self.processes[rank] = subprocess.Popen(
+            command, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE, text=True)
+
+    def python(self, text, ranks=None, numpy=True, **more):
+        text = (PRELUDE if numpy else PRELUDE_WITHOUT_NUMPY) + \
+            textwrap.dedent(text)
+        for rank in range(self.workers) if ranks is None else ranks:
+            self.start(rank, [sys.executable, "-c", text], **more)
+
+    def line(self, rank):
+        """The next line a worker prints."""
+        return self.processes[rank].stdout.readline().strip()
+
+    def wait(self, rank):
+        """How a worker ended: code, output, errors."""
+        out, err = self.processes[rank].communicate(timeout=programs.PATIENCE)
+        return self.processes[rank].returncode, out, err
+
+    def wait_all(self):
+        """Outputs of all; every one must have ended well."""
+        outs = []
+        for rank in sorted(self.processes):
+            code, out, err = self.wait(rank)
+            assert code == 0, f"rank {rank}: {err}"
+            outs.append(out)
+        return outs
+
+    def close(self):
+        for process in self.processes.values():
+            if process.poll() is None:
+                process.kill()
+            process.wait()
+            for stream in (process.stdin, process.stdout, process.stderr):
+                stream.close()
+
+
+class Trio:
+    """Daemons, and jobs on them."""
+
+    def __init__(self, folder):
+        self.daemons = programs.Daemons(folder)
+        self.sched = self.daemons.psched()
+        self.servers = []
+        self.agents = []
+        self.jobs = []
+
+    def grow(self, servers, agents):
+        for i in range(servers):
+            self.servers.append(self.daemons.psserver(
+                self.sched.port, "-o", f"node.name=s{i}"))
+        for i in range(agents):
+            self.agents.append(self.daemons.agent(
+                self.sched.port, "-o", f"node.name=a{i}"))
+        return self
+
+    def job(self, workers, name="job", servers=None):
+        job = Job(self.agents, name, workers,
+                  len(self.servers) if servers is None else servers)
+        self.jobs.append(job)
+        return job
+
+    def close(self):
+        for job in self.jobs:
+            job.close()
+        self.daemons.close()
+
+
+@pytest.fixture
+def trio(tmp_path):
+    t = Trio(tmp_path)
+    yield t
+    t.close()
+
+
+# --------------------------------------------------------------- arithmetic
+
+
+def test_the_words_of_a_store(trio):
+    job = trio.grow(2, 2).job(4)
+    job.python("""
+        kv = pskv.create('dist_sync')
+        r, n = kv.rank, kv.num_workers
+        assert (r, n, kv.type) == (int(os.environ['DMLC_WORKER_ID']), 4,
+                                   'dist_sync')
+        assert (kv.local_rank, kv.local_size) == (r % 2, 2)
+
+        # The value of rank 0, whatever the others say.
+        w = np.full((3, 5), 7 + r, 'float32')
+        kv.init(3, w)
+        out = np.zeros_like(w)
+        kv.pull(3, out=out)
+        assert (out == 7).all(), out
+
+        # A round replaces the value by the sum.
+        kv.push(3, np.full((3, 5), 2.0 ** r, 'float32'))
+        kv.pull(3, out=[out, w])
+        assert (out == 15).all() and (w == 15).all(), out
+
+        # Several arrays of one worker are summed.
+        kv.pushpull(3, [np.ones((3, 5), 'float32')] * 3, out=out)
+        assert (out == 12).all(), out
+
+        # Lists of keys, other types, the mean.
+        a, b = np.arange(10, dtype='int64') * (r + 1), np.full(4, r, 'float64')
+        kv.init([4, 5], [np.zeros(10, 'int64'), np.zeros(4)])
+        kv.push([4, 5], [a, b], priority=-1)
+        kv.pull([4, 5], out=[a, b])
+        assert (a == np.arange(10) * 10).all() and (b == 6).all()
+        kv.pushpull(5, np.full(4, r, 'float64'), out=b, reduce='mean')
+        assert (b == 1.5).all(), b
+
+        # Memory shared with the agent.
+        s = kv.empty((100, 1000), 'int32')
+        kv.init(6, s)
+        for i in range(20):
+            s[...] = i * n + r
+            kv.pushpull(6, s)
+            assert (s == i * 16 + 6).all(), s
+
+        # What rank 2 says, twice.
+        kv.broadcast(7, np.full(3, r, 'int32'), out=np.zeros(3, 'int32'))
+        x = np.full(3, r, 'int32')
+        kv.broadcast(7, x, root=2)
+        assert (x == 2).all(), x
+        kv._barrier()
+        kv.close()
+        print('good')
+    """)
+    assert job.wait_all() == ["good\n"] * 4
+
+
+def test_strings_and_several_jobs_at_once(trio):
+    trio.grow(1, 2)
+    for name, factor in (("one", 1), ("two", 10)):
+        job = trio.job(2, name=name)
+        job.python(f"""
+            kv = pskv.create('dist_sync')
+            x = np.full(70000, {factor} * (kv.rank + 1), 'float64')
+            out = np.zeros_like(x)
+            kv.init('same name', x)
+            for i in range(30):
+                kv.pushpull('same name', x, out=out)
+                assert (out == {factor} * 3).all()
+            kv.close()
+        """)
+    for job in trio.jobs:
+        job.wait_all()
+
+
+def test_the_optimizer_takes_the_same_steps_as_numpy(trio):
+    job = trio.grow(2, 2).job(3)
+    job.python("""
+        kv = pskv.create('dist_sync')
+        kv.set_optimizer('sgd', learning_rate=0.1, momentum=0.9, wd=0.01,
+                         rescale_grad=1 / 3, clip_gradient=0.5)
+        f = np.float32
+        draw = np.random.default_rng(5)
+        n = 300001
+        w = draw.standard_normal(n).astype(f)
+        kv.init('w', w)
+        m = np.zeros(n, f)
+        out = np.zeros(n, f)
+        for step in range(5):
+            grads = draw.standard_normal((3, n)).astype(f)
+            # Two workers on one agent, one on the other, added in that tree.
+            g = (grads[0] + grads[1]) + grads[2]
+            g = np.clip(g * f(1 / 3), f(-0.5), f(0.5))
+            m = m * f(0.9) - w * (f(0.1) * f(0.01)) - g * f(0.1)
+            w = w + m
+            kv.pushpull('w', grads[kv.rank], out=out)
+            assert out.tobytes() == w.tobytes(), (step, out, w)
+        kv.close()
+    """)
+    job.wait_all()
+
+
+def test_sums_do_not_depend_on_who_comes_first(trio):
+    """Contributions whose sum depends on the order of the additions."""
+    job = trio.grow(2, 2).job(4)
+    job.python("""
+        import random, time
+        kv = pskv.create('dist_sync')
+        f = np.float32
+        all = [np.full(1000, v, f) for v in (1e8, 1, -1e8, 1)]
+        want = (all[0] + all[1]) + (all[2] + all[3])
+        out = np.zeros(1000, f)
+        for i in range(100):
+            # Ranks start each round in another order.
+            if (i + kv.rank) % 4 == 0:
+                kv.barrier()
+                kv.pushpull('x', all[kv.rank], out=out)
+            else:
+                h = kv.pushpull_async('x', all[kv.rank], out=out)
+                kv.barrier()
+                h.wait()
+            assert out.tobytes() == want.tobytes()
+        kv.close()
+    """)
+    job.wait_all()
+
+
+def test_without_servers_the_agent_answers(trio):
+    job = trio.grow(0, 1).job(3)
+    job.python("""
+        kv = pskv.create('dist_sync')
+        assert kv.num_servers == 0
+        x = np.full(50000, kv.rank, 'float32')
+        for i in range(10):
+            out = np.zeros_like(x)
+            kv.pushpull('x', x, out=out)
+            assert (out == 3).all()
+        kv.close()
+    """)
+    job.wait_all()
+
+
+def test_without_numpy(trio):
+    job = trio.grow(1, 1).job(2)
+    job.python("""
+        import array
+        kv = pskv.create('dist_sync')
+        x = array.array('f', [1, 2, 3])
+        out = bytearray(12)
+        kv.init('x', x)
+        kv.pushpull('x', x, out=memoryview(out).cast('f'))
+        assert memoryview(out).cast('f').tolist() == [2, 4, 6]
+        s = kv.empty((2, 2), 'int64')
+        assert isinstance(s, memoryview)
+        for i in range(4):
+            s[i // 2, i % 2] = i
+        kv.pushpull('s', s)
+        assert s.tolist() == [[0, 2], [4, 6]], s.tolist()
+        kv.close()
+    """, numpy=False)
+    job.wait_all()
+
+
+def test_await(trio):
+    job = trio.grow(1, 1).job(2)
+    job.python("""
+        import asyncio
+        kv = pskv.create('dist_sync')
+
+        async def work(key):
+            x = np.full(1000, key, 'float32')
+            for i in range(20):
+                out = np.zeros_like(x)
+                await kv.pushpull_async(key, x, out=out)
+                assert (out == 2 * key).all()
+
+        async def main():
+            await asyncio.gather(*[work(k) for k in range(5)])
+            await kv.barrier_async()
+
+        asyncio.run(main())
+        kv.close()
+    """)
+    job.wait_all()
+
+
+# ------------------------------------------------------------------- errors
+
+
+def test_a_time_limit_names_the_missing_rank(trio):
+    job = trio.grow(1, 2).job(4)
+    job.python("""
+        kv = pskv.create('dist_sync')
+        x = np.zeros(1000, 'float32')
+        kv.init('x', x)
+        if kv.rank == 3:
+            print('here', flush=True)
+            sys.stdin.readline()
+        h = kv.pushpull_async('x', x)
+        while True:
+            try:
+                h.wait(timeout=0.3)
+                break
+            except pskv.Timeout as e:
+                print(e, flush=True)
+                sys.stdin.readline()
+        kv.close()
+    """)
+    assert job.line(3) == "here"
+    for rank in range(3):
+        text = job.line(rank)
+        assert re.search(r"pushpull of 'x', round 1, is open for \d", text)
+        assert re.search(r"\brank 3\b", text), text
+    for rank in (3, 0, 1, 2):
+        job.processes[rank].stdin.write("\n")
+        job.processes[rank].stdin.flush()
+    job.wait_all()
+
+
+def test_workers_must_agree(trio):
+    trio.grow(1, 1)
+    job = trio.job(2)
+    job.python("""
+        kv = pskv.create('dist_sync')
+        kv.init('x', np.zeros(10, 'float32'))
+        kv.barrier()
+        try:
+            kv.set_optimizer('sgd', learning_rate=0.1 + kv.rank)
+            kv.set_optimizer('sgd', learning_rate=0.1 + kv.rank)
+        except pskv.Error as e:
+            print('refused')
+        kv.barrier()
+        kv.close()
+    """)
+    outs = job.wait_all()
+    assert sorted(outs) == ["", "refused\n"]
+
+    job = trio.job(2, name="other")
+    job.python("""
+        kv = pskv.create('dist_sync')
+        try:
+            kv.init('x', np.zeros(10 + kv.rank, 'float32'))
+        except pskv.Error as e:
+            print(e)
+        kv.barrier()
+        kv.close()
+    """)
+    outs = "".join(job.wait_all())
+    assert "10" in outs and "11" in outs, outs
+
+
+def test_a_worker_with_another_idea_of_the_job_is_refused(trio):
+    trio.grow(1, 1)
+    job = trio.job(2)
+    job.python("kv = pskv.create('dist_sync'); print('in'); kv.close()",
+               ranks=[0])
+    other = trio.job(3)
+    other.python("""
+        try:
+            pskv.create('dist_sync')
+        except pskv.Error as e:
+            print(e)
+    """, ranks=[1])
+    _, out, _ = other.wait(1)
+    if "in" not in out:
+        assert re.search(r"\b2\b.*\b3\b|\b3\b.*\b2\b", out), out
+
+
+def test_an_incomplete_job_says_who_is_missing(trio):
+    job = trio.grow(1, 1).job(3)
+    job.python("""
+        try:
+            pskv.create('dist_sync', start_timeout=1)
+        except pskv.Error as e:
+            print(e)
+    """, ranks=[0, 2])
+    for rank in (0, 2):
+        _, out, _ = job.wait(rank)
+        assert re.search(r"\b2\b", out) and re.search(r"\b3\b", out), out
+        assert re.search(r"\brank 1\b|missing:? ranks? 1", out), out
+
+
+def test_the_death_of_a_worker_fails_the_job_when_it_says_so(trio):
+    trio.grow(1, 2)
+    job = trio.job(4)
+    other = trio.job(2, name="bystander")
+    other.python("""
+        kv = pskv.create('dist_sync')
+        x = np.ones(1000, 'float32')
+        out = np.zeros_like(x)
+        kv.pushpull('x', x, out=out)
+        print('ready', flush=True)
+        sys.stdin.readline()
+        for i in range(100):
+            kv.pushpull('x', x, out=out)
+            assert (out == 2).all()
+        kv.close()
+    """)
+    job.python("""
+        kv = pskv.create('dist_sync', on_loss='fail', timeout=20)
+        x = np.zeros(1000, 'float32')
+        kv.init('x', x)
+        print('ready', flush=True)
+        if kv.rank == 3:
+            sys.stdin.readline()
+        try:
+            kv.pushpull('x', x)
+        except pskv.PeerLost as e:
+            assert 3 in e.ranks, e.ranks
+            print(e)
+            os._exit(7)
+    """)
+    for rank in range(4):
+        assert job.line(rank) == "ready"
+    for rank in range(2):
+        assert other.line(rank) == "ready"
+    job.processes[3].send_signal(signal.SIGKILL)
+    for rank in range(3):
+        code, out, err = job.wait(rank)
+        assert code == 7, err
+        assert "rank 3" in out
+    for rank in range(2):
+        other.processes[rank].stdin.write("\n")
+        other.processes[rank].stdin.flush()
+    other.wait_all()
+
+
+def test_a_worker_that_comes_back_goes_on(trio):
+    job = trio.grow(1, 1).job(2)
+    text = """
+        kv = pskv.create('dist_sync')
+        x = np.ones(1000, 'float32')
+        out = np.zeros_like(x)
+        first = 'FIRST' in os.environ
+        if first or kv.rank == 0:
+            for i in range(3):
+                kv.pushpull('x', x, out=out)
+            print('three', flush=True)
+            if kv.rank == 1:
+                sys.stdin.readline()
+        for i in range(3):
+            kv.pushpull('x', x, out=out)
+            assert (out == 2).all()
+        kv.barrier()
+        kv.close()
+    """
+    job.python(text, FIRST="1")
+    for rank in range(2):
+        assert job.line(rank) == "three"
+    job.processes[1].kill()
+    job.processes[1].wait()
+    job.python(text, ranks=[1])
+    job.wait_all()
+
+
+def test_ctrl_c_ends_a_wait(trio):
+    job = trio.grow(1, 1).job(2)
+    job.python("""
+        kv = pskv.create('dist_sync')
+        print('ready', flush=True)
+        if kv.rank == 1:
+            sys.stdin.readline()
+        try:
+            kv.barrier()
+        except KeyboardInterrupt:
+            print('interrupted', flush=True)
+            kv.barrier()
+    """)
+    for rank in range(2):
+        assert job.line(rank) == "ready"
+    job.processes[0].send_signal(signal.SIGINT)
+    assert job.line(0) == "interrupted"
+    job.processes[1].stdin.write("\n")
+    job.processes[1].stdin.flush()
+    # The barrier that was broken off is counted, and so is the second.
+    job.close()
+
+
+def test_a_program_that_just_ends_has_left_in_good_order(trio):
+    trio.grow(1, 1)
+    job = trio.job(2)
+    job.python("""
+        kv = pskv.create('dist_sync', on_loss='fail')
+        x = np.zeros(10, 'float32')
+        kv.pushpull('x', x)
+        if kv.rank == 1:
+            sys.exit(0)  # Without close().
+        sys.stdin.readline()
+        kv.barrier()
+        kv.close()
+        print('good')
+    """)
+    code, _, err = job.wait(1)
+    assert code == 0, err
+    job.processes[0].stdin.write("\n")
+    job.processes[0].stdin.flush()
+    code, out, err = job.wait(0)
+    assert (code, out) == (0, "good\n"), err
+
+
+# ------------------------------------------------------------------ example
+
+
+@pytest.mark.skipif(not DATA.exists() or not EXAMPLE.exists(),
+                    reason="no Fashion-MNIST or no example here")
+@pytest.mark.parametrize("servers,agents", [(2, 2), (1, 2), (2, 1)])
+def test_the_example_computes_what_it_computes_alone(trio, servers, agents):
+    alone = subprocess.run(
+        [str(EXAMPLE), "--alone", "--workers", "4", "--epochs", "1",
+         "--checksum"], capture_output=True, text=True, check=True,
+        env=programs.clean_env()).stdout
+    checksum = re.search(r"^checksum [0-9a-f]{16}$", alone, re.M).group(0)
+    job = trio.grow(servers, agents).job(4)
+    for rank in range(4):
+        job.start(rank, [str(EXAMPLE), "--epochs", "1", "--checksum"])
+    outs = job.wait_all()
+    for out in outs:
+        assert checksum in out
+    line = re.search(r"^epoch 1  loss [\d.]+  accuracy ([\d.]+)  [\d.]+ s$",
+                     outs[0], re.M)
+    assert float(line.group(1)) >= 0.83
+    assert re.search(r"^done: 4 workers  234 rounds  [\d.]+ rounds/s  "
+                     r"[\d.]+ MB moved  accuracy 0\.8", outs[0], re.M), outs[0]

@@ -1,0 +1,397 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Real daemons and workers for tests: started on free ports, waited for with
+deadlines, never with pauses, and ended."""
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import time
+from pathlib import Path
+
+BUILD = Path(os.environ.get("PSKV_BUILD_DIR", "build")).resolve()
+SOURCE = Path(__file__).resolve().parents[2]
+# Sanitizers take their time.
+SLOW = float(os.environ.get("PSKV_TEST_SLOW", "1"))
+PATIENCE = 30 * SLOW
+
+# Busy machines must not make the scheduler give up members.
+CALM = ["heartbeat.suspect_after=10s", "heartbeat.dead_after=30s"]
+# A test that failed in the middle should not wait for its job.
+BRIEF = ["shutdown.grace=3s"]
+
+
+def program(name):
+    path = BUILD / "daemons" / name / name
+    assert path.exists(), f"{path} is not built"
+    return str(path)
+
+
+def clean_env(**more):
+    """Nothing of ours: PSKV_*, PSD_*, DMLC_* would change what is tested."""
+    keep = ("PATH", "HOME", "LANG", "TMPDIR", "ASAN_OPTIONS", "UBSAN_OPTIONS",
+            "TSAN_OPTIONS", "LSAN_OPTIONS")
+    env = {k: v for k, v in os.environ.items() if k in keep}
+    env.update({k: str(v) for k, v in more.items()})
+    return env
+
+
+class Deadline:
+    def __init__(self, seconds=PATIENCE):
+        self.end = time.monotonic() + seconds
+
+    def left(self, what):
+        left = self.end - time.monotonic()
+        assert left > 0, f"too late: {what}"
+        return left
+
+
+def free_port(address="127.0.0.1"):
+    with socket.socket() as s:
+        s.bind((address, 0))
+        return s.getsockname()[1]
+
+
+def wait_for(question, what, seconds=PATIENCE, step=0.02):
+    """Asks until the answer is true. For things that give no signal."""
+    deadline = Deadline(seconds)
+    while True:
+        answer = question()
+        if answer:
+            return answer
+        deadline.left(what)
+        select.select([], [], [], step)
+
+
+class Daemon:
+    def __init__(self, name, argv, folder):
+        self.name = name
+        self.log = folder / f"{name}.log"
+        self.port_file = folder / f"{name}.port"
+        read, write = os.pipe()
+        self.ready = read
+        out = open(self.log, "wb")
+        self.process = subprocess.Popen(
+            argv + ["--ready-fd", str(write)], stdin=subprocess.DEVNULL,
+            stdout=out, stderr=out, pass_fds=[write], env=clean_env())
+        out.close()
+        os.close(write)
+
+    @property
+    def pid(self):
+        return self.process.pid
+
+    @property
+    def port(self):
+        return int(self.port_file.read_text())
+
+    def text(self):
+        return self.log.read_text(errors="replace")
+
+    def await_ready(self, deadline):
+        ready, _, _ = select.select([self.ready], [], [],
+                                    deadline.left(f"{self.name} ready"))
+        assert ready and os.read(self.ready, 1) == b"\n", \
+            f"{self.name} is not ready:\n{self.text()}"
+
+    def alive(self):
+        return self.process.poll() is None
+
+    def await_log(self, word, seconds=PATIENCE, since=0):
+        return wait_for(lambda: word in self.text()[since:],
+                        f"'{word}' in the log of {self.name}", seconds)
+
+    def rss(self):
+        """Resident bytes."""
+        for line in Path(f"/proc/{self.pid}/status").read_text().split("\n"):
+            if line.startswith("VmRSS:"):
+                return int(line.split()[1]) * 1024
+        return 0
+
+    def state(self):
+        """Fields of the state that SIGUSR1 writes to the log."""
+        since = len(self.text())
+        self.process.send_signal(signal.SIGUSR1)
+        self.await_log(" residue ", since=since)
+        fields = {}
+        for line in self.text()[since:].split("\n"):
+            words = line.split(" state ", 1)[-1].split()
+            for name, value in zip(words, words[1:]):
+                if value.isdigit() and not name.isdigit():
+                    fields.setdefault(name, int(value))
+        return fields
+
+    def stop(self, deadline, kill=False):
+        if self.alive():
+            self.process.send_signal(signal.SIGKILL if kill
+                                     else signal.SIGTERM)
+            try:
+                self.process.wait(deadline.left(f"end of {self.name}"))
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+                self.process.wait()
+                raise AssertionError(
+                    f"{self.name} does not end:\n{self.text()}") from None
+        if self.ready >= 0:
+            os.close(self.ready)
+            self.ready = -1
+        return self.process.returncode
+
+
+class Trio:
+    """psched, some psservers and some agents. `order` permutes who starts
+    first: a list of names such as "ps1", "sched", "node0"."""
+
+    def __init__(self, folder, servers=2, agents=1, options=(),
+                 server_options=(), agent_options=(), order=None, level="info"):
+        self.folder = folder
+        folder.mkdir()
+        self.server_names = [f"ps{i}" for i in range(servers)]
+        self.agent_names = [f"node{i}" for i in range(agents)]
+        self.options = CALM + BRIEF + list(options)
+        self.server_options = BRIEF + list(server_options)
+        self.agent_options = BRIEF + list(agent_options)
+        self.order = order
+        self.level = level
+        self.port = 0
+        self.daemons = {}
+
+    @property
+    def sched(self):
+        return self.daemons["sched"]
+
+    @property
+    def endpoint(self):
+        return f"127.0.0.1:{self.port}"
+
+    def servers(self):
+        return [self.daemons[n] for n in self.server_names]
+
+    def agents(self):
+        return [self.daemons[n] for n in self.agent_names]
+
+    def socket(self, agent):
+        return str(self.folder / f"node{agent}.sock")
+
+    def launch(self, name):
+        argv = ["-c", "/dev/null", "--log-level", self.level, "--log-format",
+                "text"]
+        if name == "sched":
+            argv = [program("psched")] + argv
+            options = [f"listen.port={self.port}"] + self.options
+        elif name in self.server_names:
+            argv = [program("psserver")] + argv
+            options = ["listen.port=0", f"node.name={name}",
+                       "scheduler.retry.max=1s"] + self.server_options
+        else:
+            argv = [program("psworker-agent")] + argv
+            options = [f"node.name={name}", "scheduler.retry.max=1s",
+                       f"client.socket={self.folder}/{name}.sock",
+                       ] + self.agent_options
+        if name != "sched":
+            argv += ["--sched", self.endpoint]
+        if name not in self.agent_names:
+            argv += ["--port-file", str(self.folder / f"{name}.port")]
+        for option in options:
+            argv += ["-o", option]
+        self.daemons[name] = Daemon(name, argv, self.folder)
+        return self.daemons[name]
+
+    def start(self):
+        deadline = Deadline()
+        order = self.order or (["sched"] + self.server_names +
+                               self.agent_names)
+        if order[0] != "sched":
+            self.port = free_port()
+        for name in order:
+            daemon = self.launch(name)
+            if name == "sched":
+                daemon.await_ready(deadline)
+                self.port = daemon.port
+        for name in order:
+            if name != "sched":
+                self.daemons[name].await_ready(deadline)
+
+    def stop(self):
+        deadline = Deadline()
+        codes = {}
+        for d in reversed(list(self.daemons.values())):
+            was_alive = d.alive()
+            codes[d.name] = d.stop(deadline)
+            assert codes[d.name] == 0 or not was_alive, \
+                f"{d.name} ended with {codes[d.name]}:\n{d.text()[-3000:]}"
+
+    def psctl(self, *words, endpoint=None, timeout="20s"):
+        """(exit code, standard output, standard error)"""
+        done = subprocess.run(
+            [program("psctl"), "-e", endpoint or self.endpoint, "--timeout",
+             timeout, *words],
+            capture_output=True, text=True, timeout=PATIENCE + 20,
+            env=clean_env(), check=False)
+        return done.returncode, done.stdout, done.stderr
+
+    def ask(self, *words):
+        code, out, err = self.psctl("-w", "json", *words)
+        assert code in (0, 3), (code, err)
+        answer = json.loads(out)
+        assert answer["schema"] == 1
+        return answer
+
+    def open_jobs(self):
+        return [j["name"] for j in self.ask("jobs")["jobs"]
+                if j["phase"] not in ("ended", "failed")]
+
+    def await_empty(self):
+        """No job left, nothing in progress on any daemon."""
+        wait_for(lambda: not self.open_jobs(), "the end of all jobs")
+        assert self.ask("keys")["keys"] == []
+        for d in self.daemons.values():
+            wait_for(lambda d=d: d.state()["residue"] == 0,
+                     f"nothing left on {d.name}")
+
+
+class WorkerError(Exception):
+    def __init__(self, code, text):
+        super().__init__(text)
+        self.code = code
+
+
+class Worker:
+    """A training process that does what it is told, one line at a time."""
+
+    def __init__(self, socket_path, job, rank, size, **env):
+        self.rank = rank
+        variables = {"PSKV_SOCKET": socket_path, "PSKV_JOB": job,
+                     "PSKV_NUM_WORKERS": size, "PSKV_OP_TIMEOUT": "60s",
+                     "PSKV_START_TIMEOUT": "60s"}
+        if rank is not None:
+            variables["PSKV_RANK"] = rank
+        variables.update(env)
+        self.process = subprocess.Popen(
+            [str(BUILD / "tests/integration/integration_worker")],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            env=clean_env(**variables))
+        self.buffer = b""
+        self.keys = {}
+
+    @property
+    def pid(self):
+        return self.process.pid
+
+    def say(self, line):
+        self.process.stdin.write(line.encode() + b"\n")
+        self.process.stdin.flush()
+
+    def hear(self, seconds=PATIENCE * 3):
+        """The words after "ok"; WorkerError for "err"."""
+        deadline = Deadline(seconds)
+        fd = self.process.stdout.fileno()
+        while b"\n" not in self.buffer:
+            ready, _, _ = select.select([fd], [], [],
+                                        deadline.left("an answer"))
+            data = os.read(fd, 65536) if ready else b""
+            if not data and ready:
+                raise WorkerError(None, f"worker {self.rank} ended with "
+                                        f"{self.process.wait()}")
+            self.buffer += data
+        line, self.buffer = self.buffer.split(b"\n", 1)
+        words = line.decode().split(" ", 2)
+        if words[0] == "err":
+            raise WorkerError(int(words[1]), words[2])
+        return line.decode().split(" ")[1:]
+
+    def ask(self, line, seconds=PATIENCE * 3):
+        self.say(line)
+        return self.hear(seconds)
+
+    def key(self, name, dtype, count):
+        number = int(self.ask(f"key {name} {dtype} {count}")[0])
+        self.keys[name] = number
+        return number
+
+    def kill(self):
+        self.process.kill()
+        self.process.wait()
+
+    def end(self):
+        for pipe in (self.process.stdin, self.process.stdout):
+            try:
+                pipe.close()
+            except OSError:
+                pass
+        try:
+            self.process.wait(PATIENCE)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+        return self.process.returncode
+
+
+class Job:
+    """Workers of one job, spread over the agents of a trio like pslaunch
+    does. Within `with`, they are closed in good order at the end, unless the
+    test failed."""
+
+    def __init__(self, trio, size, name="job", servers=None, open_now=True,
+                 **env):
+        self.workers = []
+        agents = len(trio.agent_names)
+        env.setdefault("PSKV_NUM_SERVERS",
+                       len(trio.server_names) if servers is None else servers)
+        self.env = env
+        self.trio = trio
+        self.name = name
+        self.size = size
+        for rank in range(size):
+            self.workers.append(self.make(rank, rank * agents // size))
+        if open_now:
+            self.tell("open")
+
+    def make(self, rank, agent):
+        return Worker(self.trio.socket(agent), self.name, rank, self.size,
+                      **self.env)
+
+    def __getitem__(self, rank):
+        return self.workers[rank]
+
+    def __iter__(self):
+        return iter(self.workers)
+
+    def say(self, line):
+        """To all; `line` may be a function of the rank."""
+        for w in self.workers:
+            w.say(line(w.rank) if callable(line) else line)
+
+    def hear(self):
+        return [w.hear() for w in self.workers]
+
+    def tell(self, line):
+        self.say(line)
+        return self.hear()
+
+    def key(self, name, dtype, count):
+        numbers = self.tell(f"key {name} {dtype} {count}")
+        assert len({tuple(n) for n in numbers}) == 1, numbers
+        return int(numbers[0][0])
+
+    def close(self):
+        self.tell("close")
+        for w in self.workers:
+            assert w.end() == 0
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, kind, value, trace):
+        if kind is None:
+            live = [w for w in self.workers if w.process.poll() is None]
+            for w in live:
+                w.say("close")
+            for w in live:
+                w.hear()
+        for w in self.workers:
+            if w.process.poll() is None and kind is not None:
+                w.kill()
+            w.end()
+        return False
