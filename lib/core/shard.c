@@ -231,8 +231,9 @@ bool ps_shard_peek(const struct ps_shard *s, uint64_t gen, uint32_t key,
                    const struct ps_slice **ret_value)
 {
     const struct ps_shard_job *job = ps_shard_job_find(s, gen);
-    const struct ps_part *part =
-        job != NULL ? ps_store_find(&job->store, key, index) : NULL;
+    const struct ps_part *part = job != NULL
+                                     ? ps_store_find(&job->store, key, index)
+                                     : NULL;
 
     if (part == NULL) {
         return false;

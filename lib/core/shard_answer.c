@@ -151,8 +151,8 @@ void ps_shard_answer_flush(struct ps_shard_step *st)
     struct ps_list_node *n;
 
     while ((n = ps_list_pop(&st->s->gathering)) != NULL) {
-        struct ps_shard_slot *slot =
-            PS_CONTAINER(n, struct ps_shard_slot, node);
+        struct ps_shard_slot *slot = PS_CONTAINER(n, struct ps_shard_slot,
+                                                  node);
 
         flush_values(st, slot);
         flush_commits(st, slot);
@@ -230,8 +230,7 @@ void ps_shard_refusal_send(struct ps_shard_step *st, struct ps_shard_peer *p,
         while (to < r->count && r->rc[to] == r->rc[from]) {
             to++;
         }
-        send_refusal(st, p, gen, slot, &r->parts[from], to - from,
-                     r->rc[from]);
+        send_refusal(st, p, gen, slot, &r->parts[from], to - from, r->rc[from]);
     }
 }
 

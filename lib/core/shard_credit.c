@@ -111,8 +111,8 @@ static struct ps_shard_slot *poorest(struct ps_shard_job *job)
             continue;
         }
         p = ps_shard_job_peer(slot);
-        if (p != NULL && ps_flow_spent(ps_shard_credit_flow(job->shard, p,
-                                                            job->gen))) {
+        if (p != NULL &&
+            ps_flow_spent(ps_shard_credit_flow(job->shard, p, job->gen))) {
             best = slot;
         }
     }

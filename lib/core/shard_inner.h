@@ -21,7 +21,7 @@
 #include "core/store.h"
 
 /* A connection that says nothing for so long after it opened is cut. */
-#define HELLO_WAIT PS_SECONDS(10)
+#define HELLO_WAIT   PS_SECONDS(10)
 /* A round that found no memory for its result tries again after this. */
 #define STARVED_WAIT PS_MILLIS(10)
 
@@ -139,7 +139,7 @@ struct ps_shard {
     ps_time starved_at;
 
     struct ps_list gathering;
-    ps_time gathered_at; /* NEVER: nothing is. */
+    ps_time gathered_at;  /* NEVER: nothing is. */
     struct ps_list dirty; /* Jobs where somebody may have to be let on. */
 
     uint64_t rounds;
@@ -198,13 +198,11 @@ void ps_shard_peer_send(struct ps_shard_step *st, struct ps_shard_peer *p,
 
 void ps_shard_job_state(struct ps_shard_step *st,
                         const struct ps_msg_job_state *m);
-struct ps_shard_job *ps_shard_job_find(const struct ps_shard *s,
-                                       uint64_t gen);
+struct ps_shard_job *ps_shard_job_find(const struct ps_shard *s, uint64_t gen);
 /* May this agent speak for the slot? 0, PS_E_INVAL, PS_E_PERM, or PS_E_STALE
  * when one of the two starts is not the one we know. */
-int ps_shard_job_slot(struct ps_shard_job *job,
-                      const struct ps_shard_peer *p, uint32_t slot,
-                      struct ps_shard_slot **ret_slot);
+int ps_shard_job_slot(struct ps_shard_job *job, const struct ps_shard_peer *p,
+                      uint32_t slot, struct ps_shard_slot **ret_slot);
 /* The agent of a slot; NULL: it is not known here. */
 struct ps_shard_peer *ps_shard_job_peer(const struct ps_shard_slot *slot);
 /* Frees the job with all that belongs to it. */
@@ -241,8 +239,7 @@ bool ps_shard_push_is_known(const struct ps_shard_job *job,
 /* The partition's round is complete. */
 void ps_shard_merge_start(struct ps_shard_step *st, struct ps_shard_job *job,
                           struct ps_part *part);
-void ps_shard_merge_computed(struct ps_shard_step *st, uint64_t token,
-                             int rc);
+void ps_shard_merge_computed(struct ps_shard_step *st, uint64_t token, int rc);
 /* Rounds that found no memory try again. */
 void ps_shard_merge_retry(struct ps_shard_step *st);
 /* Forgets the contributions to the next version and what is computed from
@@ -257,8 +254,7 @@ void ps_shard_pull(struct ps_shard_step *st, struct ps_shard_conn *c,
 void ps_shard_init(struct ps_shard_step *st, struct ps_shard_conn *c,
                    const struct ps_msg *msg, const struct ps_slice *payload);
 void ps_shard_resume(struct ps_shard_step *st, struct ps_shard_conn *c,
-                     const struct ps_msg *msg,
-                     const struct ps_slice *payload);
+                     const struct ps_msg *msg, const struct ps_slice *payload);
 bool ps_shard_init_is_known(const struct ps_shard_job *job,
                             const struct ps_msg_init *m);
 /* Answers those who wait for the version that is there now; `told`, when not

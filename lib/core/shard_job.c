@@ -33,8 +33,7 @@ int ps_shard_job_slot(struct ps_shard_job *job, const struct ps_shard_peer *p,
 
 struct ps_shard_peer *ps_shard_job_peer(const struct ps_shard_slot *slot)
 {
-    struct ps_shard_peer *p =
-        ps_map_get(slot->job->shard->peers, slot->number);
+    struct ps_shard_peer *p = ps_map_get(slot->job->shard->peers, slot->number);
 
     return p != NULL && p->incarnation == slot->incarnation ? p : NULL;
 }

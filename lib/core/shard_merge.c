@@ -68,8 +68,8 @@ static void made(struct ps_shard_step *st, struct ps_shard_job *job,
     st->s->rounds++;
     for (uint32_t i = 0; i < job->slot_count; i++) {
         job->slots[i].held -= open->round.part[i].len;
-        ps_shard_answer(st, &job->slots[i], part,
-                        ps_bits_get(&open->want, i), part->version);
+        ps_shard_answer(st, &job->slots[i], part, ps_bits_get(&open->want, i),
+                        part->version);
     }
     told = open->want;
     open->want = (struct ps_bits){0};
@@ -131,14 +131,12 @@ static int launch(struct ps_shard_step *st, struct ps_shard_run *run)
     run->token = ++s->next_token;
     ps_map_put(s->runs, run->token, run);
 
-    struct ps_compute *c =
-        ps_compute_new(run->token, open->round.given, 3);
+    struct ps_compute *c = ps_compute_new(run->token, open->round.given, 3);
 
     c->job.op = steps ? PS_JOB_SGD : PS_JOB_SUM;
     c->job.dtype = (enum ps_dtype)part->dtype;
     c->job.count = part->count;
-    c->job.divide_by =
-        open->reduce == PS_REDUCE_MEAN ? open->round.weight : 1;
+    c->job.divide_by = open->reduce == PS_REDUCE_MEAN ? open->round.weight : 1;
     ps_round_sources(&open->round, c);
     c->job.dst = ps_slice_data(&run->dst);
     ps_compute_hold(c, run->dst.buf);

@@ -202,8 +202,7 @@ void ps_shard_peer_send(struct ps_shard_step *st, struct ps_shard_peer *p,
 /* ------------------------------------------------------------------ hello */
 
 static void reject(struct ps_shard_step *st, struct ps_shard_conn *c, int rc,
-                   const char *fmt, ...)
-    __attribute__((format(printf, 4, 5)));
+                   const char *fmt, ...) __attribute__((format(printf, 4, 5)));
 
 static void reject(struct ps_shard_step *st, struct ps_shard_conn *c, int rc,
                    const char *fmt, ...)
@@ -363,8 +362,7 @@ static void deliver(struct ps_shard_step *st, struct ps_shard_conn *c,
 }
 
 void ps_shard_peer_msg(struct ps_shard_step *st, ps_conn_id conn,
-                       const struct ps_msg *msg,
-                       const struct ps_slice *payload)
+                       const struct ps_msg *msg, const struct ps_slice *payload)
 {
     struct ps_shard_conn *c = ps_map_get(st->s->conns, conn);
 
@@ -517,8 +515,7 @@ void ps_shard_peer_tick(struct ps_shard_step *st)
         struct ps_shard_peer *p = PS_CONTAINER(n, struct ps_shard_peer, node);
 
         ps_effects_note(st->fx, PS_LOG_WARNING,
-                        "node %u takes no answers and is forgotten",
-                        p->number);
+                        "node %u takes no answers and is forgotten", p->number);
         forget(st, p);
     }
 }
@@ -530,8 +527,8 @@ ps_time ps_shard_peer_deadline(const struct ps_shard *s)
     const struct ps_list_node *n = ps_list_first(&s->strangers);
 
     if (n != NULL) {
-        const struct ps_shard_conn *c =
-            PS_CONTAINER(n, struct ps_shard_conn, node);
+        const struct ps_shard_conn *c = PS_CONTAINER(n, struct ps_shard_conn,
+                                                     node);
 
         at = ps_time_min(at, ps_time_add(c->since, HELLO_WAIT));
     }

@@ -114,8 +114,8 @@ bool ps_shard_init_is_known(const struct ps_shard_job *job,
                             const struct ps_msg_init *m)
 {
     for (uint32_t i = 0; i < m->parts_count; i++) {
-        const struct ps_part *part = ps_store_find(
-            &job->store, m->parts[i].key, m->parts[i].index);
+        const struct ps_part *part = ps_store_find(&job->store, m->parts[i].key,
+                                                   m->parts[i].index);
 
         if (part == NULL || !ps_part_has_value(part)) {
             return false;
@@ -133,8 +133,7 @@ static int adopt(struct ps_shard_step *st, struct ps_shard_job *job,
     struct ps_part *part = ps_store_find(&job->store, rec->key, rec->index);
     struct ps_slice value;
 
-    if (part == NULL &&
-        ps_map_count(job->store.parts) >= PS_STORE_PARTS_MAX) {
+    if (part == NULL && ps_map_count(job->store.parts) >= PS_STORE_PARTS_MAX) {
         return PS_E_FUTURE;
     }
     if (part != NULL && !ps_part_fits(part, rec->dtype, rec->count)) {
@@ -205,8 +204,8 @@ void ps_shard_init(struct ps_shard_step *st, struct ps_shard_conn *c,
 
 /* The contributions under way are merged in the version that has come: forget
  * them, and answer those who gave them with it. */
-static void answer_forgotten(struct ps_shard_step *st,
-                             struct ps_shard_job *job, struct ps_part *part)
+static void answer_forgotten(struct ps_shard_step *st, struct ps_shard_job *job,
+                             struct ps_part *part)
 {
     uint8_t *due = ps_calloc(job->slot_count, 1); /* 1: commit, 2: value. */
 
@@ -242,9 +241,9 @@ static int resume_part(struct ps_shard_step *st, struct ps_shard_slot *slot,
     }
     uint64_t before = part != NULL ? part->version : 0;
 
-    if (part != NULL && (part->version > rec->round ||
-                         (part->version == rec->round &&
-                          ps_part_has_value(part)))) {
+    if (part != NULL &&
+        (part->version > rec->round ||
+         (part->version == rec->round && ps_part_has_value(part)))) {
         return 0;
     }
     int rc = adopt(st, job, rec, rec->round, payload, 0, &part);

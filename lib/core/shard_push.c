@@ -57,10 +57,9 @@ int ps_shard_parts_take(struct ps_shard *s, const struct ps_slice *payload,
 /* Is this contribution known already, merged or waiting? */
 static bool is_known(const struct ps_part *part, uint64_t round, uint32_t slot)
 {
-    return part != NULL &&
-           (round <= part->version ||
-            (round == part->version + 1 && part->open != NULL &&
-             ps_round_has(&part->open->round, slot)));
+    return part != NULL && (round <= part->version ||
+                            (round == part->version + 1 && part->open != NULL &&
+                             ps_round_has(&part->open->round, slot)));
 }
 
 bool ps_shard_push_is_known(const struct ps_shard_job *job,
@@ -103,8 +102,8 @@ static int check(const struct ps_shard_job *job, const struct ps_part *part,
     if (!ps_part_fits(part, rec->dtype, rec->count)) {
         return PS_E_MISMATCH;
     }
-    if (part->open != NULL && (part->open->reduce != m->reduce ||
-                               part->open->assign != m->assign)) {
+    if (part->open != NULL &&
+        (part->open->reduce != m->reduce || part->open->assign != m->assign)) {
         return PS_E_MISMATCH;
     }
     return 0;
@@ -170,8 +169,8 @@ static int take(struct ps_shard_step *st, struct ps_shard_slot *slot,
 
     struct ps_open *open = open_round(job, part, m);
 
-    ps_round_offer(&open->round, slot->index,
-                   bytes.buf != NULL ? &bytes : NULL, m->ranks);
+    ps_round_offer(&open->round, slot->index, bytes.buf != NULL ? &bytes : NULL,
+                   m->ranks);
     ps_buf_unref(bytes.buf);
     if (m->want) {
         ps_bits_set(&open->want, slot->index);
@@ -235,8 +234,7 @@ void ps_shard_push(struct ps_shard_step *st, struct ps_shard_conn *c,
     if (rc == 0 && m->incarnation != p->incarnation) {
         rc = PS_E_STALE;
     }
-    if (rc == 0 &&
-        ((m->ranks == 0 && total > 0) || m->ranks > PS_RANKS_MAX)) {
+    if (rc == 0 && ((m->ranks == 0 && total > 0) || m->ranks > PS_RANKS_MAX)) {
         rc = PS_E_INVAL;
     }
     if (rc == 0 && c->thrown == PS_E_FULL) {

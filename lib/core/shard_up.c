@@ -13,7 +13,7 @@
 #define HEARTBEAT_DEFAULT PS_SECONDS(1)
 /* Heartbeats without a word from the scheduler until the connection counts as
  * broken, though nobody said so. */
-#define SILENT_BEATS 8u
+#define SILENT_BEATS      8u
 
 static void redial(struct ps_shard_step *st)
 {
@@ -104,16 +104,15 @@ void ps_shard_up_closed(struct ps_shard_step *st, int rc)
     redial(st);
 }
 
-void ps_shard_up_ready(struct ps_shard_step *st,
-                       const struct ps_shard_job *job)
+void ps_shard_up_ready(struct ps_shard_step *st, const struct ps_shard_job *job)
 {
     if (st->s->up.state != PS_SHARD_UP_KNOWN) {
         return; /* Told when it knows us: welcomed(). */
     }
     ps_link_tell(st->s->up.link,
-                 &(struct ps_msg){.code = PS_MSG_JOB_READY,
-                                  .job_ready = {.gen = job->gen,
-                                                .version = job->version}},
+                 &(struct ps_msg){
+                     .code = PS_MSG_JOB_READY,
+                     .job_ready = {.gen = job->gen, .version = job->version}},
                  st->now, st->fx);
 }
 
@@ -143,10 +142,9 @@ static void welcomed(struct ps_shard_step *st, const struct ps_msg_welcome *m)
     up->backoff = st->s->opt.dial_first;
     up->heartbeat = m->heartbeat_ns != 0 ? m->heartbeat_ns : HEARTBEAT_DEFAULT;
     up->ping_at = st->now;
-    ps_effects_note(st->fx, PS_LOG_INFO,
-                    "registered node %u incarnation %llu%s", m->node,
-                    (unsigned long long)m->incarnation,
-                    m->resumed ? " resumed" : "");
+    ps_effects_note(
+        st->fx, PS_LOG_INFO, "registered node %u incarnation %llu%s", m->node,
+        (unsigned long long)m->incarnation, m->resumed ? " resumed" : "");
     ps_link_open(up->link, up->conn, m->resumed, m->received, st->now, st->fx);
     if (!m->resumed) {
         offer_jobs(st);
@@ -207,18 +205,17 @@ static void ping(struct ps_shard_step *st)
     struct ps_shard_stats stats;
 
     ps_shard_stats(st->s, &stats);
-    ps_effects_tell(
-        st->fx, up->conn,
-        &(struct ps_msg){.code = PS_MSG_PING,
-                         .ack = ps_link_received(up->link),
-                         .ping = {.stamp = st->now,
-                                  .epoch = st->s->epoch,
-                                  .rounds = stats.rounds,
-                                  .bytes_in = stats.bytes_in,
-                                  .bytes_out = stats.bytes_out,
-                                  .stored = stats.stored,
-                                  .resent = stats.resent,
-                                  .waiting = stats.waiting}});
+    ps_effects_tell(st->fx, up->conn,
+                    &(struct ps_msg){.code = PS_MSG_PING,
+                                     .ack = ps_link_received(up->link),
+                                     .ping = {.stamp = st->now,
+                                              .epoch = st->s->epoch,
+                                              .rounds = stats.rounds,
+                                              .bytes_in = stats.bytes_in,
+                                              .bytes_out = stats.bytes_out,
+                                              .stored = stats.stored,
+                                              .resent = stats.resent,
+                                              .waiting = stats.waiting}});
     up->ping_at = ps_time_add(st->now, up->heartbeat);
 }
 

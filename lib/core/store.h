@@ -29,8 +29,8 @@ struct ps_open {
 struct ps_part {
     uint32_t key;
     uint32_t index;
-    bool typed;    /* dtype is known. */
-    uint8_t dtype; /* enum ps_dtype */
+    bool typed;     /* dtype is known. */
+    uint8_t dtype;  /* enum ps_dtype */
     uint32_t count; /* Elements; 0: not known yet. */
     uint64_t version;
     struct ps_slice value; /* buf NULL: has none. Never written again. */

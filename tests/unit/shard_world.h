@@ -47,9 +47,9 @@ struct agent {
     struct ps_link *link;
     struct ps_rng rng;
     struct ps_effects out;
-    bool resumed; /* By the last welcome. */
-    bool mute;    /* The server's frames do not arrive. */
-    int rejected; /* Error of the last reject. */
+    bool resumed;  /* By the last welcome. */
+    bool mute;     /* The server's frames do not arrive. */
+    int rejected;  /* Error of the last reject. */
     uint64_t sent; /* Push bytes of this session. */
     uint64_t credit;
     uint32_t value_frames;
@@ -343,10 +343,10 @@ static inline void world_computed(struct world *w, uint32_t i, int rc)
     if (rc == 0) {
         rc = ps_kernel_run(&c->job);
     }
-    world_event(w, &(struct ps_event){.now = w->now,
-                                      .type = PS_EV_COMPUTED,
-                                      .computed = {.token = c->token,
-                                                   .rc = rc}});
+    world_event(w,
+                &(struct ps_event){.now = w->now,
+                                   .type = PS_EV_COMPUTED,
+                                   .computed = {.token = c->token, .rc = rc}});
     ps_compute_free(c);
 }
 
@@ -377,6 +377,11 @@ static inline void world_do(struct world *w, struct ps_fx *f)
         world_closed(w, f->hangup.conn);
         break;
     case PS_FX_COMPUTE:
+        for (uint32_t i = 0; i < f->compute->job.src_count; i++) {
+            assert_int_equal((uintptr_t)f->compute->src[i] %
+                                 ps_dtype_size(f->compute->job.dtype),
+                             0);
+        }
         assert_true(w->compute_count < 4096);
         w->computes[w->compute_count++] = f->compute;
         f->compute = NULL;
@@ -412,8 +417,7 @@ static inline bool world_turn(struct world *w)
     }
     if (w->fx.count == 0 && w->m.ops->deadline(w->m.self) <= w->now) {
         busy = true;
-        world_event(w,
-                    &(struct ps_event){.now = w->now, .type = PS_EV_TICK});
+        world_event(w, &(struct ps_event){.now = w->now, .type = PS_EV_TICK});
     }
     return busy;
 }
@@ -477,28 +481,28 @@ static inline void sched_job(struct world *w, const struct job_options *opt)
             .ranks = 1,
         };
     }
-    ps_link_tell(w->sched,
-                 &(struct ps_msg){
-                     .code = PS_MSG_JOB_STATE,
-                     .job_state = {.gen = GEN,
-                                   .version = opt->version,
-                                   .name = "job",
-                                   .phase = (uint8_t)opt->phase,
-                                   .slots = slots,
-                                   .slots_count = w->slots,
-                                   .optimizer =
-                                       opt->params != NULL ? "sgd" : "",
-                                   .params = opt->params,
-                                   .params_count = opt->params_count},
-                 },
-                 w->now, &w->sched_out);
+    ps_link_tell(
+        w->sched,
+        &(struct ps_msg){
+            .code = PS_MSG_JOB_STATE,
+            .job_state = {.gen = GEN,
+                          .version = opt->version,
+                          .name = "job",
+                          .phase = (uint8_t)opt->phase,
+                          .slots = slots,
+                          .slots_count = w->slots,
+                          .optimizer = opt->params != NULL ? "sgd" : "",
+                          .params = opt->params,
+                          .params_count = opt->params_count},
+        },
+        w->now, &w->sched_out);
     world_settle(w);
 }
 
 static inline void sched_end(struct world *w)
 {
-    sched_job(w, &(struct job_options){.version = 99,
-                                       .phase = PS_JOB_PHASE_ENDED});
+    sched_job(
+        w, &(struct job_options){.version = 99, .phase = PS_JOB_PHASE_ENDED});
 }
 
 /* ------------------------------------------------------------------ agents */
@@ -617,17 +621,15 @@ static inline void agent_push(struct agent *a, const struct push_options *o)
     world_settle(a->w);
 }
 
-static inline void agent_push_f32(struct agent *a, uint32_t key,
-                                  uint64_t round, float v)
+static inline void agent_push_f32(struct agent *a, uint32_t key, uint64_t round,
+                                  float v)
 {
-    agent_push(a, &(struct push_options){.key = key,
-                                         .round = round,
-                                         .count = 1,
-                                         .data = &v});
+    agent_push(a, &(struct push_options){
+                      .key = key, .round = round, .count = 1, .data = &v});
 }
 
-static inline void agent_push_i64(struct agent *a, uint32_t key,
-                                  uint64_t round, int64_t v)
+static inline void agent_push_i64(struct agent *a, uint32_t key, uint64_t round,
+                                  int64_t v)
 {
     agent_push(a, &(struct push_options){.key = key,
                                          .round = round,
@@ -665,8 +667,8 @@ static inline void agent_init(struct agent *a, uint32_t key, uint32_t count,
     world_settle(a->w);
 }
 
-static inline void agent_resume(struct agent *a, uint32_t key,
-                                uint64_t version, float value, bool held)
+static inline void agent_resume(struct agent *a, uint32_t key, uint64_t version,
+                                float value, bool held)
 {
     struct ps_rec_part part = {
         .key = key,
@@ -705,6 +707,20 @@ static inline int64_t agent_i64(const struct agent *a, uint32_t key)
 
 /* ------------------------------------------------------------------- world */
 
+/* Memory from the pool is not clean: nobody may take it for zeros. */
+static inline void world_soil(struct ps_pool *pool)
+{
+    struct ps_buf *bufs[64];
+
+    for (uint32_t i = 0; i < 64; i++) {
+        assert_int_equal(ps_pool_get(pool, 4096, &bufs[i]), 0);
+        memset(bufs[i]->data, 0x47, 4096);
+    }
+    for (uint32_t i = 0; i < 64; i++) {
+        ps_buf_unref(bufs[i]);
+    }
+}
+
 struct world_options {
     uint32_t slots;
     uint64_t window;
@@ -733,6 +749,7 @@ static inline struct world *world_new(const struct world_options *opt)
     w->now = PS_SECONDS(1);
     w->pool = ps_pool_new(&(struct ps_pool_options){0});
     so.pool = w->pool;
+    world_soil(w->pool);
     ps_rng_init(&w->rng, 9);
     ps_effects_init(&w->fx);
     ps_effects_init(&w->sched_out);
@@ -754,11 +771,10 @@ static inline struct world *world_new(const struct world_options *opt)
     world_settle(w);
     assert_true(ps_shard_ready(w->shard));
     if (!opt->no_job) {
-        sched_job(w, &(struct job_options){
-                         .version = 1,
-                         .phase = PS_JOB_PHASE_STARTING,
-                         .params = opt->params,
-                         .params_count = opt->params_count});
+        sched_job(w, &(struct job_options){.version = 1,
+                                           .phase = PS_JOB_PHASE_STARTING,
+                                           .params = opt->params,
+                                           .params_count = opt->params_count});
         assert_int_equal(w->ready_gen, GEN);
         assert_int_equal(w->ready_version, 1);
     }

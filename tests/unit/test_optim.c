@@ -15,8 +15,7 @@ static void check_refused(const char *name, const struct ps_rec_param *params,
     struct ps_sgd sgd = {.lr = 42};
     char why[256];
 
-    assert_int_equal(ps_optim_check(name, params, count, why, sizeof(why)),
-                     rc);
+    assert_int_equal(ps_optim_check(name, params, count, why, sizeof(why)), rc);
     if (strstr(why, says) == NULL) {
         fail_msg("'%s' does not say '%s'", why, says);
     }
@@ -42,11 +41,8 @@ static void defaults_are_plain_sgd(void **state)
 static void every_parameter_reaches_its_place(void **state)
 {
     const struct ps_rec_param params[] = {
-        {"clip_gradient", 5},
-        {"wd", 0.0001},
-        {"lr", 0.5},
-        {"rescale_grad", 0.25},
-        {"momentum", 0.9},
+        {"clip_gradient", 5},   {"wd", 0.0001},    {"lr", 0.5},
+        {"rescale_grad", 0.25}, {"momentum", 0.9},
     };
     struct ps_sgd sgd;
 

@@ -101,6 +101,28 @@ static void a_resumed_link_brings_the_answer_that_was_lost(void **state)
     world_free(w);
 }
 
+/* The agent never saw that its link began afresh, so it cannot go on from
+ * there. */
+static void a_link_is_not_resumed_when_its_welcome_was_lost(void **state)
+{
+    struct world *w = world_new(&(struct world_options){.slots = 1});
+    struct agent *a = &w->agents[0];
+
+    (void)state;
+    agent_push_i64(a, 3, 1, 40);
+    agent_lose(a);
+    agent_forget(a);
+    a->mute = true;
+    agent_dial(a);
+    agent_lose(a);
+    a->mute = false;
+    agent_dial(a);
+    assert_false(a->resumed);
+    agent_push_i64(a, 3, 2, 41);
+    assert_int_equal(agent_i64(a, 3), 41);
+    world_free(w);
+}
+
 static void while_it_computes_a_push_again_is_dropped(void **state)
 {
     struct world *w = world_new(&(struct world_options){.slots = 2});
@@ -162,8 +184,8 @@ static void order_of_arrival_changes_no_bit(void **state)
 static void sgd_with_momentum_steps_as_written(void **state)
 {
     static const struct ps_rec_param params[] = {
-        {"learning_rate", 0.1},  {"momentum", 0.9},       {"wd", 0.01},
-        {"rescale_grad", 0.5},   {"clip_gradient", 1.25},
+        {"learning_rate", 0.1}, {"momentum", 0.9},       {"wd", 0.01},
+        {"rescale_grad", 0.5},  {"clip_gradient", 1.25},
     };
     const float lr = 0.1f, mu = 0.9f, wd = 0.01f, rescale = 0.5f;
     float weight[2] = {1, -2};
@@ -177,10 +199,9 @@ static void sgd_with_momentum_steps_as_written(void **state)
         float grad[2] = {(float)r, -0.25f * (float)r};
 
         for (uint32_t i = 0; i < 2; i++) {
-            agent_push(&w->agents[i], &(struct push_options){.key = 0,
-                                                             .round = r,
-                                                             .count = 2,
-                                                             .data = grad});
+            agent_push(&w->agents[i],
+                       &(struct push_options){
+                           .key = 0, .round = r, .count = 2, .data = grad});
         }
         for (uint32_t j = 0; j < 2; j++) {
             float g = rescale * (grad[j] + grad[j]);
@@ -278,19 +299,19 @@ static void a_round_of_nothing_keeps_the_value(void **state)
     (void)state;
     for (uint64_t r = 1; r <= 2; r++) {
         for (uint32_t i = 0; i < 2; i++) {
-            agent_push(&w->agents[i], &(struct push_options){.key = 2,
-                                                             .round = r});
+            agent_push(&w->agents[i],
+                       &(struct push_options){.key = 2, .round = r});
         }
         assert_int_equal(w->agents[0].seen[2].commit_version, r);
         assert_int_equal(w->agents[0].seen[2].values, 0);
     }
     for (uint64_t r = 3; r <= 4; r++) {
         for (uint32_t i = 0; i < 2; i++) {
-            agent_push(&w->agents[i], &(struct push_options){
-                                          .key = 2,
-                                          .round = r,
-                                          .count = r == 3 ? 1 : 0,
-                                          .data = &(float){4}});
+            agent_push(&w->agents[i],
+                       &(struct push_options){.key = 2,
+                                              .round = r,
+                                              .count = r == 3 ? 1 : 0,
+                                              .data = &(float){4}});
         }
         assert_int_equal(w->agents[1].seen[2].value_version, r);
         assert_true(agent_f32(&w->agents[1], 2) == 8);
@@ -463,8 +484,8 @@ static void an_agent_started_again_waits_for_nothing(void **state)
     agent_push_i64(a, 6, 1, 30);
     agent_lose(a);
     agent_restart(a);
-    sched_job(w, &(struct job_options){.version = 2,
-                                       .phase = PS_JOB_PHASE_RUNNING});
+    sched_job(
+        w, &(struct job_options){.version = 2, .phase = PS_JOB_PHASE_RUNNING});
     agent_dial(a);
     agent_init(&w->agents[1], 5, 1, &(float){9});
     assert_int_equal(a->seen[5].values, 0);
@@ -591,10 +612,9 @@ static float *part_data(void)
 static void push_part(struct agent *a, uint32_t key, uint64_t round,
                       const float *data)
 {
-    agent_push(a, &(struct push_options){.key = key,
-                                         .round = round,
-                                         .count = PART / 4,
-                                         .data = data});
+    agent_push(
+        a, &(struct push_options){
+               .key = key, .round = round, .count = PART / 4, .data = data});
 }
 
 /* Everybody sends in the same order: nobody runs further ahead than the
@@ -671,8 +691,8 @@ static void credit_story(uint64_t seed)
 
         assert_true(w->agents[i].credit >= before);
         if (w->compute_count > 0 && (!moved || ps_rng_chance(&rng, 300))) {
-            world_computed(
-                w, (uint32_t)ps_rng_below(&rng, w->compute_count), 0);
+            world_computed(w, (uint32_t)ps_rng_below(&rng, w->compute_count),
+                           0);
             world_settle(w);
             moved = true;
         }
@@ -710,15 +730,41 @@ static void credit_never_stops_everybody(void **state)
     }
 }
 
+static void a_new_session_counts_from_nothing(void **state)
+{
+    struct world *w = world_new(
+        &(struct world_options){.slots = 1, .window = PS_CREDIT_FIRST});
+    struct agent *a = &w->agents[0];
+    float *data = part_data();
+
+    (void)state;
+    for (uint64_t r = 1; r <= 20; r++) {
+        push_part(a, 0, r, data);
+        assert_int_equal(a->credit, a->sent + PS_CREDIT_FIRST);
+    }
+    agent_lose(a);
+    agent_dial(a);
+    assert_true(a->resumed);
+    push_part(a, 0, 21, data);
+    assert_int_equal(a->credit, a->sent + PS_CREDIT_FIRST);
+    agent_lose(a);
+    agent_forget(a);
+    agent_dial(a);
+    assert_int_equal(a->sent, 0);
+    push_part(a, 0, 22, data);
+    assert_int_equal(a->credit, PART + PS_CREDIT_FIRST);
+    ps_free(data);
+    world_free(w);
+}
+
 static void more_than_the_credit_is_not_taken(void **state)
 {
-    struct world *w = world_new(&(struct world_options){
-        .slots = 2, .window = PS_CREDIT_FIRST});
+    struct world *w = world_new(
+        &(struct world_options){.slots = 2, .window = PS_CREDIT_FIRST});
     struct agent *a = &w->agents[0];
     uint32_t count = 8u * 1024 * 1024;
     float *data = ps_calloc(count, 4);
-    struct push_options o = {
-        .round = 1, .count = count, .data = data};
+    struct push_options o = {.round = 1, .count = count, .data = data};
     uint64_t limit = PS_CREDIT_FIRST + PS_PAYLOAD_MAX;
 
     (void)state;
@@ -820,8 +866,8 @@ static void a_job_that_ends_leaves_nothing(void **state)
     assert_int_equal(ps_pool_used(w->pool), 0);
 
     /* An older state that was overtaken does not bring it back. */
-    sched_job(w, &(struct job_options){.version = 5,
-                                       .phase = PS_JOB_PHASE_RUNNING});
+    sched_job(
+        w, &(struct job_options){.version = 5, .phase = PS_JOB_PHASE_RUNNING});
     agent_push_f32(&w->agents[0], 0, 1, 1);
     assert_int_equal(w->agents[0].seen[0].error, PS_E_NOJOB);
     assert_int_equal(ps_shard_residue(w->shard), 0);
@@ -861,8 +907,8 @@ static void a_push_for_a_job_that_comes_later(void **state)
         push_part(a, 0, 1, data);
         assert_int_equal(a->seen[0].error, PS_E_NOJOB);
     }
-    sched_job(w, &(struct job_options){.version = 1,
-                                       .phase = PS_JOB_PHASE_RUNNING});
+    sched_job(
+        w, &(struct job_options){.version = 1, .phase = PS_JOB_PHASE_RUNNING});
     assert_true(a->sent < a->credit);
     push_part(a, 0, 1, data);
     assert_int_equal(a->seen[0].value_version, 1);
@@ -887,9 +933,15 @@ static void nonsense_is_refused_for_its_sender_alone(void **state)
 
     struct push_options bad[] = {
         {.key = 0, .round = 1, .count = 2, .data = two},
-        {.key = 0, .round = 1, .dtype = PS_DTYPE_INT32, .count = 1,
+        {.key = 0,
+         .round = 1,
+         .dtype = PS_DTYPE_INT32,
+         .count = 1,
          .data = two},
-        {.key = 0, .round = 1, .count = 1, .data = two,
+        {.key = 0,
+         .round = 1,
+         .count = 1,
+         .data = two,
          .reduce = PS_REDUCE_MEAN},
         {.key = 0, .round = 1, .count = 1, .data = two, .assign = true},
     };
@@ -926,8 +978,7 @@ static void parts_and_payload_must_agree(void **state)
     struct agent *a = &w->agents[0];
     struct ps_rec_part part = {.key = 0, .round = 1, .count = 3};
     uint8_t bytes[64] = {0};
-    static const uint16_t codes[] = {PS_MSG_PUSH, PS_MSG_INIT,
-                                     PS_MSG_RESUME};
+    static const uint16_t codes[] = {PS_MSG_PUSH, PS_MSG_INIT, PS_MSG_RESUME};
 
     (void)state;
     for (uint32_t i = 0; i < 9; i++) {
@@ -944,10 +995,8 @@ static void parts_and_payload_must_agree(void **state)
             msg.init = (struct ps_msg_init){
                 .gen = GEN, .parts = &part, .parts_count = 1};
         } else {
-            msg.resume = (struct ps_msg_resume){.gen = GEN,
-                                                .held = true,
-                                                .parts = &part,
-                                                .parts_count = 1};
+            msg.resume = (struct ps_msg_resume){
+                .gen = GEN, .held = true, .parts = &part, .parts_count = 1};
         }
         agent_send(a, &msg, bytes, len);
         world_settle(w);
@@ -967,8 +1016,8 @@ static void strangers_are_turned_away_in_words(void **state)
 {
     struct world *w = world_new(&(struct world_options){.slots = 2});
     struct agent *x = &w->agents[5];
-    static const int errors[] = {PS_E_MISMATCH, PS_E_PERM, PS_E_PERM,
-                                 PS_E_VERSION, PS_E_VERSION, 0};
+    static const int errors[] = {PS_E_MISMATCH, PS_E_PERM,    PS_E_PERM,
+                                 PS_E_VERSION,  PS_E_VERSION, 0};
 
     (void)state;
     for (uint32_t i = 0; i < 6; i++) {
@@ -1154,8 +1203,8 @@ static void a_scheduler_that_forgot_hears_of_our_jobs(void **state)
     assert_int_equal(w->readies, 2);
     assert_int_equal(w->ready_gen, GEN);
     /* Asked again, it says again what it has. */
-    sched_job(w, &(struct job_options){.version = 1,
-                                       .phase = PS_JOB_PHASE_RUNNING});
+    sched_job(
+        w, &(struct job_options){.version = 1, .phase = PS_JOB_PHASE_RUNNING});
     assert_int_equal(w->readies, 3);
     world_free(w);
 }
@@ -1165,8 +1214,7 @@ static void a_shutdown_hangs_up_on_everybody(void **state)
     struct world *w = world_new(&(struct world_options){.slots = 2});
 
     (void)state;
-    world_event(w, &(struct ps_event){.now = w->now,
-                                      .type = PS_EV_SHUTDOWN});
+    world_event(w, &(struct ps_event){.now = w->now, .type = PS_EV_SHUTDOWN});
     world_settle(w);
     assert_int_equal(w->hangups, 3);
     assert_false(ps_shard_ready(w->shard));
@@ -1185,6 +1233,7 @@ int main(void)
         cmocka_unit_test(a_round_waits_for_the_last_and_says_commit),
         cmocka_unit_test(a_push_offered_again_on_a_fresh_link_counts_once),
         cmocka_unit_test(a_resumed_link_brings_the_answer_that_was_lost),
+        cmocka_unit_test(a_link_is_not_resumed_when_its_welcome_was_lost),
         cmocka_unit_test(while_it_computes_a_push_again_is_dropped),
         cmocka_unit_test(order_of_arrival_changes_no_bit),
         cmocka_unit_test(sgd_with_momentum_steps_as_written),
@@ -1202,6 +1251,7 @@ int main(void)
         cmocka_unit_test(no_takeover_of_an_optimizer),
         cmocka_unit_test(nobody_runs_ahead_of_the_slowest),
         cmocka_unit_test(credit_never_stops_everybody),
+        cmocka_unit_test(a_new_session_counts_from_nothing),
         cmocka_unit_test(more_than_the_credit_is_not_taken),
         cmocka_unit_test(a_result_without_memory_comes_later),
         cmocka_unit_test(a_frame_without_memory_is_asked_for_again),
