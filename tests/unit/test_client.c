@@ -777,11 +777,11 @@ static void an_agent_that_hangs_up_is_noticed(void **state)
     float x[N] = {0};
     struct psc_op *op;
 
-    assert_int_equal(psc_push_start(f->c, f->key, x, NULL, &op), 0);
     peer_hang_up(&f->peer);
+    /* Writing to the dead socket raises no signal; reading tells. */
+    assert_int_equal(psc_push_start(f->c, f->key, x, NULL, &op), 0);
     assert_int_equal(psc_op_wait(op, PSC_WAIT_FOREVER), PSC_E_CLOSED);
     assert_detail(f, "the agent closed the connection");
-    /* Writing to the dead socket raises no signal. */
     assert_int_equal(psc_push_start(f->c, f->key, x, NULL, NULL), PSC_E_CLOSED);
     psc_op_free(op);
 }
