@@ -11,11 +11,11 @@ import sys
 
 import pytest
 
-import programs
+import trio as harness
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 HEADER = ROOT / "lib" / "client" / "psclient.h"
-LIBRARY = programs.BUILD / "lib" / "client" / "libpsclient.so.0"
+LIBRARY = harness.BUILD / "lib" / "client" / "libpsclient.so.0"
 PACKAGE = ROOT / "lib" / "client" / "python"
 
 sys.path.insert(0, str(PACKAGE))
@@ -122,14 +122,14 @@ def test_importing_has_no_side_effects():
             "assert threading.active_count() == before; "
             "assert 'numpy' not in sys.modules")
     subprocess.run([sys.executable, "-c", code], check=True,
-                   env=programs.clean_env(PYTHONPATH=str(PACKAGE),
+                   env=harness.clean_env(PYTHONPATH=str(PACKAGE),
                                           PSKV_LIBRARY="/nowhere.so"))
 
 
 def test_a_missing_library_is_named():
     done = subprocess.run([sys.executable, "-c", "import pskv; pskv.create()"],
                           capture_output=True, text=True, check=False,
-                          env=programs.clean_env(PYTHONPATH=str(PACKAGE),
+                          env=harness.clean_env(PYTHONPATH=str(PACKAGE),
                                                  PSKV_LIBRARY="/nowhere.so"))
     assert done.returncode == 1
     assert "ImportError" in done.stderr and "/nowhere.so" in done.stderr
@@ -142,7 +142,7 @@ def test_no_agent_is_an_error_with_its_socket(tmp_path):
             "except pskv.Error as e:\n    print(e.code, e)")
     done = subprocess.run([sys.executable, "-c", code], capture_output=True,
                           text=True, check=True,
-                          env=programs.clean_env(
+                          env=harness.clean_env(
                               PYTHONPATH=str(PACKAGE),
                               PSKV_LIBRARY=str(LIBRARY.absolute())))
     assert str(path) in done.stdout and done.stdout.startswith("-23 ")

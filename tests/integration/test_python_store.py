@@ -10,12 +10,12 @@ import textwrap
 
 import pytest
 
-import programs
+import trio as harness
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "lib" / "client" / "python"
-LIBRARY = programs.BUILD / "lib" / "client" / "libpsclient.so.0"
-EXAMPLE = programs.BUILD / "docs" / "examples" / "fashion_mnist"
+LIBRARY = harness.BUILD / "lib" / "client" / "libpsclient.so.0"
+EXAMPLE = harness.BUILD / "docs" / "examples" / "fashion_mnist"
 DATA = pathlib.Path("/usr/share/datasets/fashion-mnist")
 
 PRELUDE = """
@@ -33,22 +33,21 @@ import pskv
 class Job:
     """Workers of one job: Python text, or a program, one process a rank."""
 
-    def __init__(self, agents, job, workers, servers):
-        self.agents = agents
+    def __init__(self, trio, job, workers):
+        self.trio = trio
         self.job = job
         self.workers = workers
-        self.servers = servers
         self.processes = {}
 
     def start(self, rank, command, **more):
-        agent = self.agents[rank * len(self.agents) // self.workers]
-        env = programs.clean_env(
-            PYTHONPATH=str(PACKAGE), PYTHONUNBUFFERED="1",
-            PSKV_LIBRARY=str(LIBRARY.absolute()), PSKV_JOB=self.job,
-            PSKV_SOCKET=str(agent.socket),
-            DMLC_NUM_WORKER=str(self.workers),
-            DMLC_NUM_SERVER=str(self.servers), DMLC_WORKER_ID=str(rank),
-            OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1", **more)
+        agent = rank * len(self.trio.agent_names) // self.workers
+        env = harness.clean_env(
+            PYTHONPATH=PACKAGE, PYTHONUNBUFFERED=1,
+            PYTHONDONTWRITEBYTECODE=1, PSKV_LIBRARY=LIBRARY,
+            PSKV_JOB=self.job, PSKV_SOCKET=self.trio.socket(agent),
+            DMLC_NUM_WORKER=self.workers,
+            DMLC_NUM_SERVER=len(self.trio.server_names), DMLC_WORKER_ID=rank,
+            OMP_NUM_THREADS=1, OPENBLAS_NUM_THREADS=1, **more)
         self.processes[rank] = subprocess.Popen(
             command, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
             stderr=subprocess.PIPE, text=True)
@@ -65,7 +64,7 @@ class Job:
 
     def wait(self, rank):
         """How a worker ended: code, output, errors."""
-        out, err = self.processes[rank].communicate(timeout=programs.PATIENCE)
+        out, err = self.processes[rank].communicate(timeout=harness.PATIENCE)
         return self.processes[rank].returncode, out, err
 
     def wait_all(self):
@@ -86,49 +85,39 @@ class Job:
                 stream.close()
 
 
-class Trio:
-    """Daemons, and jobs on them."""
+@pytest.fixture
+def world(trio):
+    """Daemons, and jobs of scripts on them."""
+    w = World(trio)
+    yield w
+    w.close()
 
-    def __init__(self, folder):
-        self.daemons = programs.Daemons(folder)
-        self.sched = self.daemons.psched()
-        self.servers = []
-        self.agents = []
+
+class World:
+    def __init__(self, make):
+        self.make = make
+        self.trio = None
         self.jobs = []
 
-    def grow(self, servers, agents):
-        for i in range(servers):
-            self.servers.append(self.daemons.psserver(
-                self.sched.port, "-o", f"node.name=s{i}"))
-        for i in range(agents):
-            self.agents.append(self.daemons.agent(
-                self.sched.port, "-o", f"node.name=a{i}"))
+    def start(self, servers, agents):
+        self.trio = self.make(servers=servers, agents=agents)
         return self
 
-    def job(self, workers, name="job", servers=None):
-        job = Job(self.agents, name, workers,
-                  len(self.servers) if servers is None else servers)
+    def job(self, workers, name="job"):
+        job = Job(self.trio, name, workers)
         self.jobs.append(job)
         return job
 
     def close(self):
         for job in self.jobs:
             job.close()
-        self.daemons.close()
-
-
-@pytest.fixture
-def trio(tmp_path):
-    t = Trio(tmp_path)
-    yield t
-    t.close()
 
 
 # --------------------------------------------------------------- arithmetic
 
 
-def test_the_words_of_a_store(trio):
-    job = trio.grow(2, 2).job(4)
+def test_the_words_of_a_store(world):
+    job = world.start(2, 2).job(4)
     job.python("""
         kv = pskv.create('dist_sync')
         r, n = kv.rank, kv.num_workers
@@ -181,10 +170,10 @@ def test_the_words_of_a_store(trio):
     assert job.wait_all() == ["good\n"] * 4
 
 
-def test_strings_and_several_jobs_at_once(trio):
-    trio.grow(1, 2)
+def test_strings_and_several_jobs_at_once(world):
+    world.start(1, 2)
     for name, factor in (("one", 1), ("two", 10)):
-        job = trio.job(2, name=name)
+        job = world.job(2, name=name)
         job.python(f"""
             kv = pskv.create('dist_sync')
             x = np.full(70000, {factor} * (kv.rank + 1), 'float64')
@@ -195,12 +184,12 @@ def test_strings_and_several_jobs_at_once(trio):
                 assert (out == {factor} * 3).all()
             kv.close()
         """)
-    for job in trio.jobs:
+    for job in world.jobs:
         job.wait_all()
 
 
-def test_the_optimizer_takes_the_same_steps_as_numpy(trio):
-    job = trio.grow(2, 2).job(3)
+def test_the_optimizer_takes_the_same_steps_as_numpy(world):
+    job = world.start(2, 2).job(3)
     job.python("""
         kv = pskv.create('dist_sync')
         kv.set_optimizer('sgd', learning_rate=0.1, momentum=0.9, wd=0.01,
@@ -226,9 +215,9 @@ def test_the_optimizer_takes_the_same_steps_as_numpy(trio):
     job.wait_all()
 
 
-def test_sums_do_not_depend_on_who_comes_first(trio):
+def test_sums_do_not_depend_on_who_comes_first(world):
     """Contributions whose sum depends on the order of the additions."""
-    job = trio.grow(2, 2).job(4)
+    job = world.start(2, 2).job(4)
     job.python("""
         import random, time
         kv = pskv.create('dist_sync')
@@ -251,8 +240,8 @@ def test_sums_do_not_depend_on_who_comes_first(trio):
     job.wait_all()
 
 
-def test_without_servers_the_agent_answers(trio):
-    job = trio.grow(0, 1).job(3)
+def test_without_servers_the_agent_answers(world):
+    job = world.start(0, 1).job(3)
     job.python("""
         kv = pskv.create('dist_sync')
         assert kv.num_servers == 0
@@ -266,8 +255,8 @@ def test_without_servers_the_agent_answers(trio):
     job.wait_all()
 
 
-def test_without_numpy(trio):
-    job = trio.grow(1, 1).job(2)
+def test_without_numpy(world):
+    job = world.start(1, 1).job(2)
     job.python("""
         import array
         kv = pskv.create('dist_sync')
@@ -287,8 +276,8 @@ def test_without_numpy(trio):
     job.wait_all()
 
 
-def test_await(trio):
-    job = trio.grow(1, 1).job(2)
+def test_await(world):
+    job = world.start(1, 1).job(2)
     job.python("""
         import asyncio
         kv = pskv.create('dist_sync')
@@ -313,8 +302,8 @@ def test_await(trio):
 # ------------------------------------------------------------------- errors
 
 
-def test_a_time_limit_names_the_missing_rank(trio):
-    job = trio.grow(1, 2).job(4)
+def test_a_time_limit_names_the_missing_rank(world):
+    job = world.start(1, 2).job(4)
     job.python("""
         kv = pskv.create('dist_sync')
         x = np.zeros(1000, 'float32')
@@ -343,9 +332,9 @@ def test_a_time_limit_names_the_missing_rank(trio):
     job.wait_all()
 
 
-def test_workers_must_agree(trio):
-    trio.grow(1, 1)
-    job = trio.job(2)
+def test_workers_must_agree(world):
+    world.start(1, 1)
+    job = world.job(2)
     job.python("""
         kv = pskv.create('dist_sync')
         kv.init('x', np.zeros(10, 'float32'))
@@ -361,7 +350,7 @@ def test_workers_must_agree(trio):
     outs = job.wait_all()
     assert sorted(outs) == ["", "refused\n"]
 
-    job = trio.job(2, name="other")
+    job = world.job(2, name="other")
     job.python("""
         kv = pskv.create('dist_sync')
         try:
@@ -375,12 +364,12 @@ def test_workers_must_agree(trio):
     assert "10" in outs and "11" in outs, outs
 
 
-def test_a_worker_with_another_idea_of_the_job_is_refused(trio):
-    trio.grow(1, 1)
-    job = trio.job(2)
+def test_a_worker_with_another_idea_of_the_job_is_refused(world):
+    world.start(1, 1)
+    job = world.job(2)
     job.python("kv = pskv.create('dist_sync'); print('in'); kv.close()",
                ranks=[0])
-    other = trio.job(3)
+    other = world.job(3)
     other.python("""
         try:
             pskv.create('dist_sync')
@@ -392,8 +381,8 @@ def test_a_worker_with_another_idea_of_the_job_is_refused(trio):
         assert re.search(r"\b2\b.*\b3\b|\b3\b.*\b2\b", out), out
 
 
-def test_an_incomplete_job_says_who_is_missing(trio):
-    job = trio.grow(1, 1).job(3)
+def test_an_incomplete_job_says_who_is_missing(world):
+    job = world.start(1, 1).job(3)
     job.python("""
         try:
             pskv.create('dist_sync', start_timeout=1)
@@ -406,10 +395,10 @@ def test_an_incomplete_job_says_who_is_missing(trio):
         assert re.search(r"\brank 1\b|missing:? ranks? 1", out), out
 
 
-def test_the_death_of_a_worker_fails_the_job_when_it_says_so(trio):
-    trio.grow(1, 2)
-    job = trio.job(4)
-    other = trio.job(2, name="bystander")
+def test_the_death_of_a_worker_fails_the_job_when_it_says_so(world):
+    world.start(1, 2)
+    job = world.job(4)
+    other = world.job(2, name="bystander")
     other.python("""
         kv = pskv.create('dist_sync')
         x = np.ones(1000, 'float32')
@@ -451,8 +440,8 @@ def test_the_death_of_a_worker_fails_the_job_when_it_says_so(trio):
     other.wait_all()
 
 
-def test_a_worker_that_comes_back_goes_on(trio):
-    job = trio.grow(1, 1).job(2)
+def test_a_worker_that_comes_back_goes_on(world):
+    job = world.start(1, 1).job(2)
     text = """
         kv = pskv.create('dist_sync')
         x = np.ones(1000, 'float32')
@@ -479,8 +468,8 @@ def test_a_worker_that_comes_back_goes_on(trio):
     job.wait_all()
 
 
-def test_ctrl_c_ends_a_wait(trio):
-    job = trio.grow(1, 1).job(2)
+def test_ctrl_c_ends_a_wait(world):
+    job = world.start(1, 1).job(2)
     job.python("""
         kv = pskv.create('dist_sync')
         print('ready', flush=True)
@@ -502,9 +491,9 @@ def test_ctrl_c_ends_a_wait(trio):
     job.close()
 
 
-def test_a_program_that_just_ends_has_left_in_good_order(trio):
-    trio.grow(1, 1)
-    job = trio.job(2)
+def test_a_program_that_just_ends_has_left_in_good_order(world):
+    world.start(1, 1)
+    job = world.job(2)
     job.python("""
         kv = pskv.create('dist_sync', on_loss='fail')
         x = np.zeros(10, 'float32')
@@ -530,13 +519,13 @@ def test_a_program_that_just_ends_has_left_in_good_order(trio):
 @pytest.mark.skipif(not DATA.exists() or not EXAMPLE.exists(),
                     reason="no Fashion-MNIST or no example here")
 @pytest.mark.parametrize("servers,agents", [(2, 2), (1, 2), (2, 1)])
-def test_the_example_computes_what_it_computes_alone(trio, servers, agents):
+def test_the_example_computes_what_it_computes_alone(world, servers, agents):
     alone = subprocess.run(
         [str(EXAMPLE), "--alone", "--workers", "4", "--epochs", "1",
          "--checksum"], capture_output=True, text=True, check=True,
-        env=programs.clean_env()).stdout
+        env=harness.clean_env()).stdout
     checksum = re.search(r"^checksum [0-9a-f]{16}$", alone, re.M).group(0)
-    job = trio.grow(servers, agents).job(4)
+    job = world.start(servers, agents).job(4)
     for rank in range(4):
         job.start(rank, [str(EXAMPLE), "--epochs", "1", "--checksum"])
     outs = job.wait_all()
