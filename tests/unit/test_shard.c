@@ -409,6 +409,60 @@ static void small_partitions_travel_together(void **state)
     world_free(w);
 }
 
+/* More answers at one moment than a frame may have parts or bytes. */
+static void answers_fill_frames_and_no_more(void **state)
+{
+    const uint32_t count = PS_FUSE_PART_MAX / 4;
+    struct world *w = world_new(&(struct world_options){.slots = 1});
+    struct agent *a = &w->agents[0];
+    float *data = ps_calloc(count * 20, 4);
+    struct ps_rec_part parts[128];
+
+    (void)state;
+    for (uint64_t r = 1; r <= 6; r++) {
+        for (uint32_t i = 0; i < 128; i++) {
+            parts[i] = (struct ps_rec_part){.key = i, .round = r, .count = 1};
+        }
+        agent_send(a,
+                   &(struct ps_msg){.code = PS_MSG_PUSH,
+                                    .push = {.gen = GEN,
+                                             .incarnation = 1,
+                                             .ranks = 1,
+                                             .want = r <= 3,
+                                             .parts = parts,
+                                             .parts_count = 128}},
+                   data, 128 * sizeof(float));
+    }
+    world_settle(w);
+    assert_int_equal(a->value_frames, 2); /* 256 and 128. */
+    for (uint32_t i = 0; i < 128; i++) {
+        assert_int_equal(a->seen[i].values, 3);
+        assert_int_equal(a->seen[i].commits, 3);
+        assert_int_equal(a->seen[i].commit_version, 6);
+    }
+    world_free(w);
+
+    w = world_new(&(struct world_options){.slots = 1});
+    a = &w->agents[0];
+    for (uint32_t i = 0; i < 20; i++) {
+        parts[i] = (struct ps_rec_part){.key = i, .round = 1, .count = count};
+    }
+    agent_send(a,
+               &(struct ps_msg){.code = PS_MSG_PUSH,
+                                .push = {.gen = GEN,
+                                         .incarnation = 1,
+                                         .ranks = 1,
+                                         .want = true,
+                                         .parts = parts,
+                                         .parts_count = 20}},
+               data, 20 * PS_FUSE_PART_MAX);
+    world_settle(w);
+    assert_int_equal(a->value_frames, 2); /* 16 fill a frame. */
+    assert_int_equal(a->seen[19].values, 1);
+    ps_free(data);
+    world_free(w);
+}
+
 /* ------------------------------------------------------------ pull, init */
 
 static void a_pull_waits_for_a_key_that_comes_later(void **state)
@@ -1243,6 +1297,7 @@ int main(void)
         cmocka_unit_test(a_round_of_nothing_keeps_the_value),
         cmocka_unit_test(every_element_type_adds_up),
         cmocka_unit_test(small_partitions_travel_together),
+        cmocka_unit_test(answers_fill_frames_and_no_more),
         cmocka_unit_test(a_pull_waits_for_a_key_that_comes_later),
         cmocka_unit_test(a_pull_keeps_the_newest_version_asked_for),
         cmocka_unit_test(an_agent_started_again_waits_for_nothing),
