@@ -1,0 +1,434 @@
+# SPDX-License-Identifier: Apache-2.0
+"""pslaunch: what workers find, what a failure looks like, and that nothing is
+left behind whatever dies. Where daemons do not matter, the workers are given a
+socket that nobody listens on."""
+import os
+import select
+import signal
+import socket
+import subprocess
+import threading
+import uuid
+from pathlib import Path
+
+import pytest
+import trio as support
+from trio import SLOW, wait_for
+
+ALONE = ("--socket", "/nonexistent/agent.sock")
+PRIVATE = ("--private", "-s", "2", "--nodes", "2")
+
+
+def argv(*words):
+    return [support.program("pslaunch"), *words]
+
+
+def launch(*words, env=None, seconds=60):
+    done = subprocess.run(argv(*words), capture_output=True, text=True,
+                          stdin=subprocess.DEVNULL, timeout=seconds * SLOW,
+                          env=support.clean_env(**(env or {})), check=False)
+    return done.returncode, done.stdout, done.stderr
+
+
+# ------------------------------------------------------------------ processes
+
+def stat_of(pid):
+    """(state, parent) or None."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return None
+    words = text.rsplit(")", 1)[1].split()
+    return words[0], int(words[1])
+
+
+def marked(mark):
+    """Processes that carry the mark in environment or arguments and are not
+    zombies. The test itself carries neither."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit():
+            continue
+        try:
+            text = (entry / "environ").read_bytes() + \
+                (entry / "cmdline").read_bytes()
+        except OSError:
+            continue
+        stat = stat_of(entry.name)
+        if mark.encode() in text and stat and stat[0] != "Z":
+            found.append((int(entry.name),
+                          (entry / "cmdline").read_bytes() if
+                          entry.exists() else b""))
+    return found
+
+
+def children_of(pid):
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            stat = stat_of(entry.name)
+            if stat and stat[1] == pid and stat[0] != "Z":
+                found.append(int(entry.name))
+    return found
+
+
+def await_nothing(mark, seconds=5):
+    wait_for(lambda: not marked(mark), f"end of {marked(mark)}",
+             seconds * SLOW)
+
+
+class Running:
+    """pslaunch at work; its output is gathered aside."""
+
+    def __init__(self, *words, env=None):
+        self.mark = f"mark-{uuid.uuid4().hex}"
+        self.process = subprocess.Popen(
+            argv(*words), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=support.clean_env(PSKV_MARK=self.mark, **(env or {})))
+        self.text = {"out": b"", "err": b""}
+        self.changed = threading.Condition()
+        for name, pipe in (("out", self.process.stdout),
+                           ("err", self.process.stderr)):
+            threading.Thread(target=self.gather, args=(name, pipe),
+                             daemon=True).start()
+
+    def gather(self, name, pipe):
+        while True:
+            data = os.read(pipe.fileno(), 65536)
+            with self.changed:
+                self.text[name] += data
+                self.changed.notify_all()
+            if not data:
+                return
+
+    def await_text(self, word, count=1, name="out"):
+        with self.changed:
+            assert self.changed.wait_for(
+                lambda: self.text[name].count(word) >= count, 60 * SLOW), \
+                self.text
+
+    def wait(self, seconds=30):
+        return self.process.wait(seconds * SLOW)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        if self.process.poll() is None:
+            self.process.kill()
+            self.process.wait()
+        for pid, _ in marked(self.mark):
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+
+
+# Two offspring in sessions of their own, one of which has lost the mark in
+# its environment and carries it in its name alone.
+FAMILY = """
+setsid bash -c 'exec -a "$PSKV_MARK" sleep 1000' &
+env -i setsid bash -c "exec -a $PSKV_MARK sleep 1000" &
+(setsid setsid sleep 1000 &)
+echo ready
+exec sleep 1000
+"""
+SHELL = ("bash", "-c")
+
+
+# ---------------------------------------------------------------------- usage
+
+@pytest.mark.parametrize("words", [
+    (), ("true",), ("-n", "0", "true"), ("-n", "two", "true"), ("-n", "2"),
+    ("-n", "2", "--launcher", "carrier-pigeon", "true"),
+    ("-n", "2", "--nodes", "3", "true"), ("-n", "2", "--bogus", "true"),
+    ("-n", "2", "--grace", "10", "true"),
+    ("-n", "2", "--env", "=x", "true"),
+    ("-n", "2", "--private", "-s", "0", "--nodes", "2", "true")])
+def test_wrong_usage_is_2(words):
+    code, out, err = launch(*words)
+    assert code == 2 and out == "" and "pslaunch" in err
+
+
+def test_help_and_version():
+    code, out, _ = launch("--help")
+    assert code == 0
+    for word in ("-n", "-s", "--nodes", "--env", "--output-dir", "--grace",
+                 "--on-loss", "--keep-going", "--dry-run"):
+        assert word in out
+    assert launch("--version")[1].startswith("pslaunch ")
+
+
+def test_dry_run_starts_nothing(tmp):
+    touched = tmp / "touched"
+    code, out, _ = launch("-n", "3", "-s", "2", "--private", "--dry-run",
+                          "touch", str(touched))
+    assert code == 0 and not touched.exists()
+    assert "2 psserver" in out and out.count("touched") == 3
+
+
+# --------------------------------------------------------------------- workers
+
+def test_output_has_the_rank_in_front():
+    code, out, err = launch(
+        "-n", "4", *ALONE, *SHELL,
+        "for i in $(seq 500); do echo out-$RANK-$i; done; "
+        "echo err-$RANK >&2; printf 'no newline %s' $RANK")
+    assert code == 0
+    lines = out.split("\n")
+    assert lines.pop() == ""
+    for rank in range(4):
+        own = [line for line in lines if line.startswith(f"[{rank}] ")]
+        assert own == [f"[{rank}] out-{rank}-{i}" for i in range(1, 501)] + \
+            [f"[{rank}] no newline {rank}"]
+        assert f"[{rank}] err-{rank}\n" in err
+    assert len(lines) == 4 * 501
+
+
+def test_long_lines_lose_nothing():
+    code, out, _ = launch("-n", "1", *ALONE, "--output", "plain",
+                          "/usr/bin/python3", "-c", "print('x' * 300000)")
+    assert code == 0 and out.replace("\n", "") == "x" * 300000
+
+
+def test_plain_output():
+    code, out, _ = launch("-n", "2", *ALONE, "--output", "plain", "echo", "hi")
+    assert code == 0 and out == "hi\nhi\n"
+
+
+def test_environment_of_workers():
+    code, out, _ = launch("-n", "4", "-s", "3", "--name", "jobname", *ALONE,
+                          "env", env={"PSKV_KEEP": "kept"})
+    assert code == 0
+    for rank in range(4):
+        env = dict(line[4:].split("=", 1) for line in out.split("\n")
+                   if line.startswith(f"[{rank}] "))
+        want = {"RANK": rank, "WORLD_SIZE": 4, "LOCAL_RANK": rank,
+                "LOCAL_WORLD_SIZE": 4, "GROUP_RANK": 0, "DMLC_ROLE": "worker",
+                "DMLC_WORKER_ID": rank, "DMLC_RANK": rank,
+                "DMLC_TASK_ID": rank, "DMLC_NUM_WORKER": 4,
+                "DMLC_NUM_SERVER": 3, "DMLC_JOB_CLUSTER": "local",
+                "PSKV_SOCKET": ALONE[1], "PSKV_JOB": "jobname",
+                "PSKV_ON_LOSS": "fail", "PYTHONUNBUFFERED": 1,
+                "PSKV_KEEP": "kept"}
+        assert {k: env.get(k) for k in want} == \
+            {k: str(v) for k, v in want.items()}
+        assert "MASTER_ADDR" in env and "MASTER_PORT" in env
+
+
+def test_env_option_takes_one_word_and_keeps_it_whole():
+    """Upstream's launcher took the command for more variables, and broke
+    values with blanks or quotes."""
+    code, out, _ = launch(
+        "-n", "1", *ALONE, "--env", "A=one two 'three' \"four\" $RANK",
+        "--env", "B:old:style", "--env", "PASSED", "--env", "NOT_SET",
+        "--env-worker", "C=", "env", env={"PASSED": "through"})
+    assert code == 0
+    assert "[0] A=one two 'three' \"four\" $RANK\n" in out
+    assert "[0] B=old:style\n" in out
+    assert "[0] PASSED=through\n" in out and "[0] C=\n" in out
+    assert "NOT_SET" not in out
+
+
+def test_standard_input_is_empty():
+    code, out, _ = launch("-n", "2", *ALONE, "cat")
+    assert (code, out) == (0, "")
+
+
+def test_output_dir(tmp):
+    where = tmp / "logs"
+    code, out, _ = launch("-n", "3", *ALONE, "--output-dir", str(where),
+                          *SHELL, "echo one $RANK; echo two $RANK >&2")
+    assert code == 0 and out.count("one") == 3
+    for rank in range(3):
+        text = (where / f"rank-{rank}.log").read_text()
+        assert sorted(text.split("\n")) == ["", f"one {rank}", f"two {rank}"]
+
+
+# -------------------------------------------------------------------- failures
+
+def test_code_of_the_first_failing_rank():
+    """The others are ended, and do not hide the cause with their own codes."""
+    code, _, err = launch(
+        "-n", "4", *ALONE, *SHELL,
+        "trap 'exit 9' TERM; test $RANK = 2 && { echo broken gradient >&2; "
+        "exit 7; }; sleep 1000 & while :; do wait; done")
+    assert code == 7
+    last = err.strip().split("\n")[-1]
+    assert "rank 2" in last and socket.gethostname() in last and "7" in last
+    assert "broken gradient" in err
+
+
+def test_a_signal_is_128_and_its_number():
+    code, _, err = launch("-n", "2", *ALONE, *SHELL,
+                          "test $RANK = 1 && kill -SEGV $$; exec sleep 1000")
+    assert code == 128 + signal.SIGSEGV
+    assert "rank 1" in err and "signal 11" in err
+
+
+def test_command_that_is_not_there():
+    code, _, err = launch("-n", "2", *ALONE, "/no/such/program")
+    assert code == 127 and "/no/such/program" in err
+
+
+def test_keep_going():
+    code, out, _ = launch("-n", "3", *ALONE, "--keep-going", *SHELL,
+                          "test $RANK = 0 && exit 5; "
+                          "while test ! -e /proc/$PPID; do :; done; "
+                          "echo done $RANK")
+    assert code == 5 and "done 1" in out and "done 2" in out
+
+
+def test_a_left_over_process_holds_up_nothing():
+    """It keeps the pipe open, and is ended with the job."""
+    with Running("-n", "2", *ALONE, *SHELL,
+                 "setsid sleep 1000 & exit 0") as r:
+        assert r.wait() == 0
+        await_nothing(r.mark)
+
+
+def test_daemons_that_cannot_start_are_69(tmp):
+    """Tells which one, and leaves nothing."""
+    with Running("-n", "1", "-s", "1", "--private", "true",
+                 env={"PSKV_BINDIR": str(tmp)}) as r:
+        assert r.wait() == 69
+        r.await_text(b"psched", name="err")
+        await_nothing(r.mark)
+
+
+# --------------------------------------------------------------------- signals
+
+def test_interrupt_once_is_a_request():
+    with Running("-n", "2", *ALONE, *SHELL,
+                 "trap 'echo asked $RANK; exit 0' TERM; echo ready; "
+                 "sleep 1000 & while :; do wait; done") as r:
+        r.await_text(b"ready", 2)
+        r.process.send_signal(signal.SIGINT)
+        assert r.wait() == 130
+        r.await_text(b"asked", 2)
+        await_nothing(r.mark)
+
+
+def test_interrupt_twice_is_an_order():
+    with Running("-n", "2", *ALONE, "--grace", "1000s", *SHELL,
+                 "trap 'echo asked' TERM; echo ready; "
+                 "sleep 1000 & while :; do wait; done") as r:
+        r.await_text(b"ready", 2)
+        r.process.send_signal(signal.SIGINT)
+        r.await_text(b"asked", 2)
+        assert r.process.poll() is None
+        r.process.send_signal(signal.SIGINT)
+        assert r.wait() == 130
+        await_nothing(r.mark)
+
+
+def test_grace_ends():
+    with Running("-n", "2", *ALONE, "--grace", "200ms", *SHELL,
+                 "trap '' TERM; echo ready; "
+                 "sleep 1000 & while :; do wait; done") as r:
+        r.await_text(b"ready", 2)
+        r.process.send_signal(signal.SIGTERM)
+        assert r.wait() >= 128
+        await_nothing(r.mark)
+
+
+@pytest.mark.parametrize("how", [ALONE, PRIVATE], ids=["alone", "private"])
+@pytest.mark.parametrize("victim", ["waiting", "supervisor"])
+def test_killed_pslaunch_leaves_nothing(how, victim):
+    """Neither workers, nor what they started in sessions of their own, nor
+    daemons, whichever of the two processes is killed."""
+    with Running("-n", "4", *how, *SHELL, FAMILY) as r:
+        r.await_text(b"ready", 4)
+        supervisors = children_of(r.process.pid)
+        assert len(supervisors) == 1
+        count = 2 + 4 * 4 + (5 if how is PRIVATE else 0)
+        wait_for(lambda: len(marked(r.mark)) >= count, "the whole family")
+        os.kill(r.process.pid if victim == "waiting" else supervisors[0],
+                signal.SIGKILL)
+        assert r.wait() == (-9 if victim == "waiting" else 137)
+        await_nothing(r.mark)
+
+
+def test_failing_rank_takes_the_family_along():
+    with Running("-n", "3", *ALONE, *SHELL,
+                 "test $RANK = 1 && exit 3\n" + FAMILY) as r:
+        assert r.wait() == 3
+        await_nothing(r.mark)
+
+
+# --------------------------------------------------------------- private trio
+
+def test_twenty_starts_in_a_row(tmp):
+    """Each starts, works through its own trio and ends without a word of
+    warning, and nothing is left in the temporary folder."""
+    worker = str(support.BUILD / "tests/integration/integration_worker")
+    script = (f"printf 'open\\nkey w float32 1000\\nrounds count 3 1 0 0\\n"
+              f"close\\n' | {worker}")
+    seen = set()
+    for _ in range(20):
+        code, out, err = launch("-n", "4", *PRIVATE, *SHELL, script,
+                                env={"TMPDIR": str(tmp)})
+        assert code == 0, (out, err)
+        lines = [line for line in err.split("\n") if line]
+        assert len(lines) == 1 and lines[0].startswith("pslaunch: job "), err
+        results = {line.split(" ", 1)[1] for line in out.split("\n")
+                   if " ok " in line and len(line.split()) == 3 and
+                   len(line.split()[2]) == 16}
+        assert len(results) == 1, out
+        seen |= results
+    assert len(seen) == 1
+    assert list(tmp.iterdir()) == []
+
+
+def test_workers_find_each_other(tmp):
+    """Ranks of pslaunch are ranks of the job, spread over the nodes."""
+    worker = str(support.BUILD / "tests/integration/integration_worker")
+    code, out, err = launch("-n", "5", "--private", "-s", "1", "--nodes", "2",
+                            *SHELL, f"printf 'open\\nclose\\n' | {worker}")
+    assert code == 0, err
+    opened = sorted(line for line in out.split("\n") if
+                    len(line.split()) == 6)
+    assert opened == ["[0] ok 0 5 0 3", "[1] ok 1 5 1 3", "[2] ok 2 5 2 3",
+                      "[3] ok 3 5 0 2", "[4] ok 4 5 1 2"]
+
+
+def test_a_dead_worker_fails_the_job_for_all(tmp):
+    """The default of pslaunch; and the code is that of the one that died."""
+    worker = str(support.BUILD / "tests/integration/integration_worker")
+    code, out, err = launch(
+        "-n", "3", *PRIVATE, "--keep-going", *SHELL,
+        f"if test $RANK = 1; then printf 'open\\nbarrier\\n' | {worker}; "
+        f"exit 41; fi; printf 'open\\nbarrier\\nbarrier\\n' | {worker}")
+    assert code == 41, (out, err)
+    for rank in (0, 2):
+        lines = [line for line in out.split("\n")
+                 if line.startswith(f"[{rank}] err")]
+        assert len(lines) == 1 and "rank 1" in lines[0], (out, err)
+
+
+def test_a_running_agent_is_used(trio):
+    t = trio(servers=1, agents=1)
+    worker = str(support.BUILD / "tests/integration/integration_worker")
+    code, out, err = launch("-n", "2", "-s", "1", "--socket", t.socket(0),
+                            "--name", "guest", *SHELL,
+                            f"printf 'open\\nbarrier\\nclose\\n' | {worker}")
+    assert code == 0, err
+    assert "[1] ok 1 2 1 2" in out
+    assert any(j["name"] == "guest" for j in t.ask("jobs")["jobs"])
+    t.await_empty()
+
+
+def test_reader_that_goes_away_ends_nothing_early():
+    """A broken pipe behind pslaunch is not a failure of the job."""
+    r, w = os.pipe()
+    p = subprocess.Popen(argv("-n", "1", *ALONE, *SHELL,
+                              "echo one; seq 100000; exit 6"),
+                         stdin=subprocess.DEVNULL, stdout=w,
+                         stderr=subprocess.PIPE, env=support.clean_env())
+    os.close(w)
+    ready, _, _ = select.select([r], [], [], 30 * SLOW)
+    assert ready
+    os.close(r)
+    _, err = p.communicate(timeout=60 * SLOW)
+    assert p.returncode == 6, err
