@@ -444,6 +444,10 @@ void ps_sched_worker_gone(struct ps_sched_step *st, struct ps_member *agent,
             return;
         }
     }
+    if (m->gen != 0 && ps_sched_job(st->s, m->gen) == NULL) {
+        /* The agent has not heard that it is over. */
+        ps_sched_job_tell_ended(st, agent, m->gen, UINT32_MAX - 1);
+    }
 }
 
 void ps_sched_job_unconfirm(struct ps_sched_step *st, struct ps_member *agent)

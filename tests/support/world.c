@@ -262,9 +262,12 @@ static void fx_send(struct world *w, struct wnode *n, struct ps_fx *f)
         frame->len += p->slice[i].len;
     }
     c->queued[end] += frame->len;
-    e = world_event(w, WE_KERNEL,
-                    w->now + world_delay(w, PS_MICROS(1), PS_MICROS(20)) +
-                        PS_NANOS(frame->len / 4));
+    /* The kernel takes frames of a connection in order. */
+    c->kernel_last[end] = ps_max_u64(
+        c->kernel_last[end] + 1,
+        w->now + world_delay(w, PS_MICROS(1), PS_MICROS(20)) +
+            PS_NANOS(frame->len / 4));
+    e = world_event(w, WE_KERNEL, c->kernel_last[end]);
     e->conn = c->id;
     e->end = end;
     e->frame = frame;
@@ -414,6 +417,16 @@ static void on_deliver(struct world *w, struct wevent *e)
                         prefix.header_len, &msg) != 0) {
         world_fail(w, "a frame of our own cannot be decoded");
         return;
+    }
+    if (w->opt.trace) {
+        char line[400];
+
+        ps_msg_print(&msg, line, sizeof(line));
+        fprintf(stderr, "[%10.6f] %s <- %s: %s\n", (double)w->now / 1e9,
+                n == NULL ? "worker" : n->name,
+                c->node[1 - e->end] == NULL ? "worker"
+                                            : c->node[1 - e->end]->name,
+                line);
     }
     w->trace_hash = world_hash(w->trace_hash, e->frame->bytes, e->frame->len);
     w->trace_hash = world_hash(w->trace_hash, &w->now, sizeof(w->now));
@@ -684,6 +697,29 @@ static bool all_done(const struct world *w)
     return true;
 }
 
+/* Who has not ended, and where each of them is. */
+static void tell_stuck(struct world *w)
+{
+    char text[900];
+    struct ps_str s;
+
+    ps_str_init(&s, text, sizeof(text));
+    for (uint32_t i = 0; i < w->opt.workers; i++) {
+        const struct wworker *k = &w->worker[i];
+
+        if (k->stage == WS_DONE && k->error == 0) {
+            continue;
+        }
+        ps_str_addf(&s, "; rank %u in stage %d, round %llu, %u replies missing",
+                    i, (int)k->stage, (unsigned long long)k->round,
+                    k->waiting);
+        if (k->error != 0) {
+            ps_str_addf(&s, ", error '%s'", k->text);
+        }
+    }
+    world_fail(w, "no progress%s", text);
+}
+
 bool world_run_workers(struct world *w, ps_time limit)
 {
     while (!all_done(w)) {
@@ -691,17 +727,7 @@ bool world_run_workers(struct world *w, ps_time limit)
             heal_all(w);
         }
         if (!next(w, limit)) {
-            for (uint32_t i = 0; i < w->opt.workers; i++) {
-                const struct wworker *k = &w->worker[i];
-
-                if (k->stage != WS_DONE) {
-                    world_fail(w,
-                               "no progress: rank %u is in stage %d, round "
-                               "%llu, %u replies missing",
-                               i, (int)k->stage, (unsigned long long)k->round,
-                               k->waiting);
-                }
-            }
+            tell_stuck(w);
             return false;
         }
     }

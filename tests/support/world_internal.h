@@ -34,6 +34,7 @@ struct wconn {
     ps_time fence[2]; /* Nothing sent before overtakes a handshake frame. */
     uint64_t queued[2];
     ps_time local_last[2]; /* Unix sockets keep order. */
+    ps_time kernel_last[2];
 };
 
 enum wevent_type {

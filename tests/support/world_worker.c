@@ -262,15 +262,19 @@ static void begin_round(struct world *w, struct wworker *k)
     }
 }
 
+/* A barrier every few rounds. One that came back enters those first that it
+ * has not passed. */
+static bool barrier_due(const struct world *w, const struct wworker *k)
+{
+    return w->opt.barrier_every != 0 &&
+           k->round / w->opt.barrier_every > k->barriers;
+}
+
 static void begin_barrier(struct world *w, struct wworker *k)
 {
     struct ps_msg m = {.code = PS_MSG_L_BARRIER};
 
     k->stage = WS_BARRIER;
-    if (w->opt.barrier_every == 0 ||
-        k->round / w->opt.barrier_every <= k->barriers) {
-        return;
-    }
     m.l_barrier.op_id = new_op(w, k, 0, 0);
     k->op_key[m.l_barrier.op_id % 64] = 0;
     m.l_barrier.number = ++k->barriers;
@@ -324,7 +328,12 @@ static void advance(struct world *w, struct wworker *k)
             begin_init(w, k);
             break;
         case WS_INIT:
+        case WS_ROUND:
         case WS_BARRIER:
+            if (barrier_due(w, k)) {
+                begin_barrier(w, k);
+                break;
+            }
             if (k->round >= w->opt.rounds) {
                 begin_final(w, k);
                 break;
@@ -334,9 +343,6 @@ static void advance(struct world *w, struct wworker *k)
                 return;
             }
             begin_round(w, k);
-            break;
-        case WS_ROUND:
-            begin_barrier(w, k);
             break;
         case WS_FINAL:
             leave(w, k);

@@ -1,0 +1,459 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Inside of the agent machine; for agent*.c alone.
+ *
+ *     agent.c          the machine's three calls, time, what checkers ask
+ *     agent_up.c       the scheduler: dialling, heartbeat, what it tells
+ *     agent_server.c   servers: dialling, links, what they answer
+ *     agent_send.c     what goes to a server next: priority, credit, sums
+ *     agent_session.c  training processes: hello, memory, barriers
+ *     agent_why.c      what an operation waits for
+ *     agent_job.c      jobs: from job_state to the end
+ *     agent_key.c      keys: placement, results, takeover
+ *     agent_round.c    rounds over the ranks of this node
+ *     agent_pull.c     pull and init */
+#pragma once
+
+#include "base/heap.h"
+#include "base/list.h"
+#include "base/map.h"
+#include "base/pool.h"
+#include "core/agent.h"
+#include "core/link.h"
+
+/* A connection on which nobody has welcomed us for so long is cut. */
+#define WELCOME_WAIT PS_SECONDS(5)
+/* What was refused for a passing reason is offered again after this. */
+#define RETRY_WAIT PS_MILLIS(50)
+/* Sums that found no memory try again after this. */
+#define STARVED_WAIT PS_MILLIS(5)
+/* Sums under way for one server at most, so that urgent partitions that come
+ * later are not behind many that are summed already. */
+#define SUMS_MAX 4u
+#define HAND_OVER_DEFAULT (2u * 1024u * 1024u)
+/* Departures remembered; the oldest is dropped when there are more. */
+#define DEPARTED_MAX 4096u
+#define NONE (-1) /* No version yet. */
+
+struct ps_agent_job;
+struct ps_agent_key;
+
+/* One call of step(). */
+struct ps_agent_step {
+    struct ps_agent *a;
+    ps_time now;
+    struct ps_effects *fx;
+};
+
+enum ps_agent_peer_state {
+    PS_AGENT_PEER_IDLE,    /* Dials at `retry_at`. */
+    PS_AGENT_PEER_DIALLED, /* Waits for the driver. */
+    PS_AGENT_PEER_HELLO,   /* Waits for welcome. */
+    PS_AGENT_PEER_KNOWN,
+};
+
+/* The conversation with the scheduler or a server. */
+struct ps_agent_peer {
+    enum ps_agent_peer_state state;
+    bool wanted; /* Dial it. */
+    ps_conn_id conn;
+    uint64_t target; /* Of its dials. */
+    struct ps_link *link;
+    uint64_t session;
+    ps_time backoff;
+    ps_time retry_at;
+    ps_time tried_at; /* Last dial; 0: never. */
+    ps_time heard_at;
+    char address[PS_ADDRESS_MAX + 1];
+};
+
+/* Small partitions that are to travel together. */
+struct ps_agent_gather {
+    enum ps_msg_code code; /* PUSH or INIT. */
+    struct ps_agent_job *job;
+    uint8_t reduce;
+    bool assign;
+    bool want;
+    uint32_t ranks;
+    uint32_t count;
+    uint64_t bytes;
+    struct ps_rec_part *parts;
+    struct ps_slice *slices;
+    uint32_t slice_count;
+};
+
+struct ps_agent_server {
+    struct ps_agent_peer peer;
+    uint32_t node;
+    uint64_t incarnation;
+    char name[PS_NAME_MAX + 1];
+    bool known; /* The map has it. */
+    bool gone;
+    uint64_t queued;    /* With the driver, not yet with the kernel. */
+    uint32_t summing;   /* Partitions for it being summed. */
+    uint32_t turn;      /* Which job's queue is asked first. */
+    bool dirty;         /* Its queues may have something to send. */
+    struct ps_list flows;
+    struct ps_agent_gather gather;
+};
+
+/* Partitions of one job that wait to go to one server. */
+struct ps_agent_flow {
+    struct ps_list_node node; /* In server->flows. */
+    struct ps_agent_server *server;
+    struct ps_agent_job *job;
+    struct ps_heap queue;
+    uint64_t sent;    /* Push bytes since the session began. */
+    uint64_t summing; /* Bytes that are being summed, to be sent. */
+    uint64_t credit;
+};
+
+enum ps_agent_part_state {
+    PS_AGENT_PART_IDLE,
+    PS_AGENT_PART_QUEUED,
+    PS_AGENT_PART_SUMMING,
+    PS_AGENT_PART_SENT, /* Not committed yet. */
+    PS_AGENT_PART_HELD_BACK, /* Refused for now; queued again at a time. */
+};
+
+struct ps_agent_part {
+    struct ps_heap_item item; /* In the queue of its flow. */
+    struct ps_agent_key *key;
+    uint32_t index;
+    uint32_t node;  /* Its server; 0: this agent. */
+    uint64_t first; /* Element of the key. */
+    uint32_t count;
+    enum ps_agent_part_state state;
+    bool init;         /* What is queued or sent is an init. */
+    int64_t committed; /* Newest version known to be made; NONE. */
+    int64_t held;      /* Version whose value lies in the results; NONE. */
+    uint64_t reached;  /* Last round that it has ended. */
+    int64_t asked;     /* Least version of the pull that is open; NONE. */
+};
+
+/* An operation of a worker that is not done. */
+struct ps_agent_op {
+    struct ps_list_node node; /* In the list that waits for it. */
+    struct ps_list_node mine; /* In session->ops. */
+    struct ps_agent_session *session; /* NULL: its worker has died. */
+    uint64_t id;
+    enum ps_op kind;
+    struct ps_agent_key *key; /* NULL: barrier or optimizer. */
+    uint64_t round; /* Or least version, or number of the barrier. */
+    uint32_t local;
+    int32_t priority;
+    uint8_t reduce;
+    uint32_t root;
+    bool barrier;
+    struct ps_slice array; /* buf NULL: it gives none. */
+    struct ps_msg *message; /* Optimizer: what the scheduler is told. */
+    ps_time since;
+};
+
+struct ps_agent_key {
+    struct ps_list_node node; /* In job->opening until the scheduler answers. */
+    struct ps_agent_job *job;
+    char name[PS_KEY_NAME_MAX + 1];
+    uint8_t dtype;
+    uint64_t count;
+    uint64_t *shape;
+    uint32_t shape_count;
+    int64_t classic;
+    uint64_t request;
+    bool open; /* Answered. */
+    uint32_t number;
+    uint32_t epoch;
+    struct ps_agent_part *parts;
+    uint32_t part_count;
+    struct ps_buf *result;  /* Both versions. */
+    uint64_t result_at[2];  /* Of even versions, of odd ones. */
+    struct ps_list askers; /* struct ps_agent_asker */
+    uint64_t *pushed;      /* By local rank: rounds offered. */
+    /* The open round. */
+    uint64_t round; /* The last begun; pushed[] are this or one less. */
+    bool active;    /* Somebody has offered it. */
+    bool complete;  /* Everybody has: it is on its way. */
+    bool want;
+    uint32_t offered;
+    struct ps_agent_op **offer; /* By local rank; NULL: not yet. */
+    enum ps_op kind;
+    uint8_t reduce;
+    uint32_t root;
+    int32_t priority;
+    uint32_t parts_open; /* Partitions that have not reached the round. */
+    struct ps_list parked; /* Pushes of the next round. */
+    struct ps_list pulls;
+    struct ps_list inits;
+    struct ps_slice init_array; /* Of the root, while it is being sent. */
+    uint32_t inits_open;        /* Partitions whose init is not committed. */
+};
+
+struct ps_agent_asker {
+    struct ps_list_node node;
+    struct ps_agent_session *session;
+    uint64_t request;
+};
+
+struct ps_agent_rank {
+    uint32_t rank;
+    uint64_t worker;
+    uint8_t state;
+    struct ps_agent_session *session; /* NULL: none now. */
+    uint64_t barriers;                /* Entered. */
+};
+
+struct ps_agent_job {
+    uint64_t gen;
+    uint32_t version; /* 0: no job_state yet. */
+    char name[PS_NAME_MAX + 1];
+    uint8_t phase;
+    char reason[PS_TEXT_MAX + 1];
+    uint32_t num_workers;
+    uint32_t num_servers;
+    bool optimizes;
+    uint32_t slot;
+    bool seated; /* slot and local are known. */
+    struct ps_agent_rank *local;
+    uint32_t local_count;
+    uint32_t sessions; /* That belong to it. */
+    struct ps_map *keys;  /* By number. */
+    struct ps_map *names; /* Keys by hash of their name. */
+    uint32_t key_count;
+    struct ps_list opening;
+    struct ps_map *flows; /* By node. */
+    struct ps_list barriers; /* Operations that wait at one. */
+    uint64_t barriers_open;
+    struct ps_list optimizers;
+};
+
+enum ps_agent_session_state {
+    PS_AGENT_SESSION_NEW,     /* No l_hello yet. */
+    PS_AGENT_SESSION_OPENING, /* Waits for its job to run. */
+    PS_AGENT_SESSION_ACTIVE,
+};
+
+struct ps_agent_session {
+    struct ps_list_node node; /* In agent->sessions. */
+    ps_conn_id conn;
+    uint64_t worker;
+    uint32_t uid;
+    enum ps_agent_session_state state;
+    struct ps_msg *hello; /* Own copy of l_hello. */
+    uint64_t gen;         /* 0: job_open is not answered. */
+    struct ps_agent_job *job;
+    uint32_t local; /* Index of its rank in job->local. */
+    bool bye;
+    bool held_back; /* Its job_open waits, see ps_agent_session_turns. */
+    bool ended; /* Hung up on; what still comes is ignored. */
+    struct ps_map *regions; /* number -> struct ps_buf */
+    struct ps_map *arenas;  /* Told of: tag -> anything. */
+    struct ps_list ops;
+    uint32_t op_count;
+};
+
+/* Something is being computed. */
+struct ps_agent_run {
+    uint64_t token;
+    struct ps_agent_part *part; /* NULL: its key is gone. */
+    struct ps_agent_flow *flow; /* Sum for a server; NULL: local. */
+    struct ps_slice dst;
+    int64_t version; /* Local: what it makes. */
+    uint64_t bytes;
+};
+
+/* A worker that has gone: said again to a scheduler that has forgotten us. */
+struct ps_agent_departed {
+    uint64_t gen;
+    uint64_t worker;
+    bool clean;
+};
+
+/* A question to the scheduler that waits for its answer. */
+struct ps_agent_question {
+    uint64_t request;
+    uint64_t gen;
+    ps_conn_id session;
+    uint64_t op_id;
+    uint32_t key;
+    uint64_t round;
+    bool barrier;
+    char text[512]; /* What is known here. */
+};
+
+struct ps_agent {
+    struct ps_agent_options opt;
+    struct ps_rng rng;
+    ps_time now;
+    struct ps_agent_peer up;
+    uint32_t node;
+    uint64_t incarnation;
+    ps_time heartbeat;
+    ps_time ping_at;
+    uint32_t epoch;
+    bool ending;
+    struct ps_map *servers; /* By node. */
+    struct ps_list sessions;
+    struct ps_map *by_conn; /* Sessions. */
+    struct ps_map *jobs;    /* By generation. */
+    struct ps_map *runs;    /* By token. */
+    struct ps_map *questions;
+    uint64_t next_worker;
+    uint64_t next_token;
+    uint64_t next_request;
+    struct ps_agent_departed *departed;
+    uint32_t departed_count;
+    uint32_t held_back; /* Sessions whose job_open waits. */
+    bool flush;         /* Gathered partitions wait for the tick. */
+    ps_time starved_at; /* PS_TIME_NEVER: nobody is. */
+    ps_time retry_at;   /* Partitions held back; PS_TIME_NEVER. */
+    struct ps_agent_stats stats;
+};
+
+/* agent.c */
+uint64_t ps_agent_key_bytes(const struct ps_agent_key *k);
+uint64_t ps_agent_part_bytes(const struct ps_agent_part *p);
+
+/* agent_up.c */
+void ps_agent_up_init(struct ps_agent *a, ps_time now);
+void ps_agent_up_open(struct ps_agent_step *st, ps_conn_id conn);
+void ps_agent_up_msg(struct ps_agent_step *st, const struct ps_msg *m,
+                     const struct ps_slice *payload);
+void ps_agent_up_tick(struct ps_agent_step *st);
+ps_time ps_agent_up_deadline(const struct ps_agent *a);
+/* Tell the scheduler, in sequence; kept until it hears. */
+void ps_agent_up_tell(struct ps_agent_step *st, const struct ps_msg *m);
+
+/* agent_server.c: also what all peers have in common. */
+void ps_agent_peer_init(struct ps_agent *a, struct ps_agent_peer *p,
+                        uint64_t target, ps_time now);
+void ps_agent_peer_lost(struct ps_agent_step *st, struct ps_agent_peer *p,
+                        const char *who, const char *why);
+void ps_agent_peer_hello(struct ps_agent_step *st, struct ps_agent_peer *p,
+                         ps_conn_id conn);
+/* Dials when due; cuts a peer that does not welcome us. */
+void ps_agent_peer_tick(struct ps_agent_step *st, struct ps_agent_peer *p,
+                        const char *who);
+ps_time ps_agent_peer_deadline(const struct ps_agent_peer *p);
+struct ps_agent_server *ps_agent_server_get(struct ps_agent_step *st,
+                                            uint32_t node);
+void ps_agent_server_map(struct ps_agent_step *st, const struct ps_msg_map *m);
+void ps_agent_server_msg(struct ps_agent_step *st, struct ps_agent_server *s,
+                         const struct ps_msg *m,
+                         const struct ps_slice *payload);
+void ps_agent_server_free(struct ps_agent_server *s);
+/* Nothing is needed of it any more. */
+void ps_agent_server_release(struct ps_agent_step *st,
+                             struct ps_agent_server *s);
+int ps_agent_server_payload(struct ps_agent *a, struct ps_agent_server *s,
+                            const struct ps_msg *m, uint64_t len,
+                            struct ps_slice *ret_slice);
+
+/* agent_send.c */
+struct ps_agent_flow *ps_agent_flow_get(struct ps_agent_step *st,
+                                        struct ps_agent_job *j, uint32_t node);
+void ps_agent_flow_free(struct ps_agent_flow *f);
+void ps_agent_send_queue(struct ps_agent_step *st, struct ps_agent_part *p);
+void ps_agent_send_unqueue(struct ps_agent_step *st, struct ps_agent_part *p);
+void ps_agent_send_pump(struct ps_agent_step *st, struct ps_agent_server *s);
+void ps_agent_send_pump_all(struct ps_agent_step *st);
+void ps_agent_send_summed(struct ps_agent_step *st, struct ps_agent_run *run);
+void ps_agent_send_flush(struct ps_agent_step *st, struct ps_agent_server *s);
+void ps_agent_send_forget(struct ps_agent_job *j, struct ps_agent_server *s);
+void ps_agent_send_credit(struct ps_agent_step *st, struct ps_agent_server *s,
+                          uint64_t gen, uint64_t credit);
+/* The link is a new one: all that is not committed goes again. */
+void ps_agent_send_again(struct ps_agent_step *st, struct ps_agent_server *s);
+
+/* agent_session.c */
+void ps_agent_session_open(struct ps_agent_step *st,
+                           const struct ps_event *ev);
+void ps_agent_session_closed(struct ps_agent_step *st,
+                             struct ps_agent_session *s);
+void ps_agent_session_msg(struct ps_agent_step *st, struct ps_agent_session *s,
+                          const struct ps_msg *m);
+void ps_agent_session_region(struct ps_agent_step *st,
+                             struct ps_agent_session *s, uint32_t region,
+                             struct ps_buf *buf);
+void ps_agent_session_end(struct ps_agent_step *st, struct ps_agent_session *s,
+                          int error, const char *text);
+void ps_agent_session_offer(struct ps_agent_step *st,
+                            struct ps_agent_session *s);
+/* A worker that takes the place of one that died must not be heard of before
+ * that death, and links do not keep order: its job_open waits until the
+ * scheduler has acknowledged everything said before. */
+void ps_agent_session_turns(struct ps_agent_step *st);
+void ps_agent_session_welcome(struct ps_agent_step *st,
+                              struct ps_agent_session *s);
+/* Departures are said again; those of a job that is over are forgotten. */
+void ps_agent_departed_offer(struct ps_agent_step *st);
+void ps_agent_departed_forget(struct ps_agent *a, uint64_t gen);
+void ps_agent_session_free(struct ps_agent *a, struct ps_agent_session *s);
+struct ps_agent_op *ps_agent_op_new(struct ps_agent_step *st,
+                                    struct ps_agent_session *s, uint64_t id);
+/* Answers the worker, if it lives, and frees. */
+void ps_agent_op_done(struct ps_agent_step *st, struct ps_agent_op *op,
+                      uint64_t version, int error, const char *text);
+void ps_agent_op_free(struct ps_agent_op *op);
+
+/* agent_why.c */
+void ps_agent_why_ask(struct ps_agent_step *st, struct ps_agent_session *s,
+                      uint64_t op_id);
+void ps_agent_why_answer(struct ps_agent_step *st,
+                         const struct ps_msg_stall_answer *m);
+void ps_agent_why_offer(struct ps_agent_step *st);
+/* The session is gone: its questions are dropped. */
+void ps_agent_why_forget(struct ps_agent *a, ps_conn_id session);
+
+/* agent_job.c */
+struct ps_agent_job *ps_agent_job_find(const struct ps_agent *a, uint64_t gen);
+void ps_agent_job_opened(struct ps_agent_step *st,
+                         const struct ps_msg_job_opened *m);
+void ps_agent_job_state(struct ps_agent_step *st,
+                        const struct ps_msg_job_state *m);
+void ps_agent_job_free(struct ps_agent_step *st, struct ps_agent *a,
+                       struct ps_agent_job *j);
+/* Free it when nobody needs it any more. */
+void ps_agent_job_settle(struct ps_agent_step *st, struct ps_agent_job *j);
+void ps_agent_job_barrier(struct ps_agent_step *st,
+                          const struct ps_msg_barrier_done *m);
+void ps_agent_job_enter(struct ps_agent_step *st, struct ps_agent_job *j);
+void ps_agent_job_optimizer(struct ps_agent_step *st,
+                            const struct ps_msg_optimizer_done *m);
+void ps_agent_job_stall(struct ps_agent_step *st,
+                        const struct ps_msg_stall_ask *m);
+/* A fresh link to the scheduler: everything open is said again. */
+void ps_agent_job_offer_again(struct ps_agent_step *st);
+
+/* agent_key.c */
+void ps_agent_key_ask(struct ps_agent_step *st, struct ps_agent_session *s,
+                      const struct ps_msg_l_key *m);
+void ps_agent_key_opened(struct ps_agent_step *st,
+                         const struct ps_msg_key_opened *m,
+                         const struct ps_slice *payload);
+void ps_agent_key_offer(struct ps_agent_step *st, struct ps_agent_key *k);
+void ps_agent_key_free(struct ps_agent_step *st, struct ps_agent *a,
+                       struct ps_agent_key *k);
+struct ps_agent_part *ps_agent_part_find(const struct ps_agent *a,
+                                         uint64_t gen,
+                                         const struct ps_rec_part *rec);
+
+/* agent_round.c */
+void ps_agent_round_take(struct ps_agent_step *st, struct ps_agent_session *s,
+                         const struct ps_msg_l_op *m);
+void ps_agent_round_reached(struct ps_agent_step *st, struct ps_agent_part *p);
+void ps_agent_round_fail(struct ps_agent_step *st, struct ps_agent_key *k,
+                         int error, const char *text);
+/* What this node gives to a partition: arrays in rank order. */
+uint32_t ps_agent_round_sources(const struct ps_agent_part *p,
+                                struct ps_slice *slices);
+void ps_agent_round_local(struct ps_agent_step *st, struct ps_agent_part *p);
+void ps_agent_round_computed(struct ps_agent_step *st,
+                             struct ps_agent_run *run);
+
+/* agent_pull.c */
+void ps_agent_pull_take(struct ps_agent_step *st, struct ps_agent_op *op);
+void ps_agent_pull_check(struct ps_agent_step *st, struct ps_agent_key *k);
+void ps_agent_init_take(struct ps_agent_step *st, struct ps_agent_op *op);
+void ps_agent_init_reached(struct ps_agent_step *st, struct ps_agent_part *p);
+/* Ask again whatever was asked of this server. */
+void ps_agent_pull_again(struct ps_agent_step *st, struct ps_agent_key *k,
+                         uint32_t node);

@@ -1,0 +1,438 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Jobs on this node: from the first job_state to the last worker's leaving. */
+#include "core/agent/agent_inner.h"
+
+#include "base/alloc.h"
+#include "base/str.h"
+
+#include <assert.h>
+#include <string.h>
+
+struct ps_agent_job *ps_agent_job_find(const struct ps_agent *a, uint64_t gen)
+{
+    return ps_map_get(a->jobs, gen);
+}
+
+static struct ps_agent_job *job_new(struct ps_agent *a, uint64_t gen)
+{
+    struct ps_agent_job *j = ps_calloc(1, sizeof(*j));
+
+    j->gen = gen;
+    j->keys = ps_map_new();
+    j->names = ps_map_new();
+    j->flows = ps_map_new();
+    ps_list_init(&j->opening);
+    ps_list_init(&j->barriers);
+    ps_list_init(&j->optimizers);
+    ps_map_put(a->jobs, gen, j);
+    return j;
+}
+
+static void free_ops(struct ps_list *list)
+{
+    struct ps_list_node *n;
+
+    while ((n = ps_list_pop(list)) != NULL) {
+        ps_agent_op_free(PS_CONTAINER(n, struct ps_agent_op, node));
+    }
+}
+
+/* `st` NULL: the agent itself ends, and nobody is told. */
+void ps_agent_job_free(struct ps_agent_step *st, struct ps_agent *a,
+                       struct ps_agent_job *j)
+{
+    struct ps_map_cursor c = {0};
+    struct ps_agent_key *k;
+    struct ps_agent_flow *f;
+    struct ps_list_node *n;
+
+    while ((k = ps_map_next(j->keys, &c)) != NULL) {
+        ps_agent_key_free(st, a, k);
+    }
+    while ((n = ps_list_first(&j->opening)) != NULL) {
+        ps_agent_key_free(st, a, PS_CONTAINER(n, struct ps_agent_key, node));
+    }
+    free_ops(&j->barriers);
+    free_ops(&j->optimizers);
+    c = (struct ps_map_cursor){0};
+    while ((f = ps_map_next(j->flows, &c)) != NULL) {
+        struct ps_agent_server *s = f->server;
+
+        ps_agent_send_forget(j, s);
+        ps_agent_flow_free(f);
+        if (st != NULL) {
+            ps_agent_server_release(st, s);
+        }
+    }
+    ps_map_free(j->flows);
+    ps_map_free(j->keys);
+    ps_map_free(j->names);
+    ps_map_take(a->jobs, j->gen);
+    ps_agent_departed_forget(a, j->gen);
+    ps_free(j->local);
+    ps_free(j);
+}
+
+void ps_agent_job_settle(struct ps_agent_step *st, struct ps_agent_job *j)
+{
+    bool over =
+        j->phase == PS_JOB_PHASE_ENDED || j->phase == PS_JOB_PHASE_FAILED;
+
+    if (over && j->sessions == 0) {
+        ps_agent_job_free(st, st->a, j);
+    }
+}
+
+/* -------------------------------------------------------------------- state */
+
+static struct ps_agent_session *find_worker(const struct ps_agent *a,
+                                            uint64_t worker)
+{
+    PS_LIST_EACH(n, &a->sessions) {
+        struct ps_agent_session *s =
+            PS_CONTAINER(n, struct ps_agent_session, node);
+
+        if (s->worker == worker) {
+            return s;
+        }
+    }
+    return NULL;
+}
+
+void ps_agent_job_opened(struct ps_agent_step *st,
+                         const struct ps_msg_job_opened *m)
+{
+    struct ps_agent_session *s = find_worker(st->a, m->worker);
+
+    if (s == NULL || s->state != PS_AGENT_SESSION_OPENING) {
+        return;
+    }
+    if (m->error != 0) {
+        ps_agent_session_end(st, s, m->error, m->text);
+        return;
+    }
+    if (s->gen == 0) {
+        s->gen = m->gen;
+    }
+}
+
+/* Our slot and the ranks on it, in rank order. False: we have none. */
+static bool find_slot(const struct ps_agent *a,
+                      const struct ps_msg_job_state *m, uint32_t *ret_slot)
+{
+    for (uint32_t i = 0; i < m->slots_count; i++) {
+        if (m->slots[i].node == a->node) {
+            *ret_slot = i;
+            return true;
+        }
+    }
+    return false;
+}
+
+static void take_seats(struct ps_agent_step *st, struct ps_agent_job *j,
+                       const struct ps_msg_job_state *m)
+{
+    uint32_t count = 0;
+    uint32_t slot;
+
+    if (j->seated || !find_slot(st->a, m, &slot)) {
+        return;
+    }
+    for (uint32_t i = 0; i < m->ranks_count; i++) {
+        count += m->ranks[i].slot == slot;
+    }
+    if (count == 0) {
+        return;
+    }
+    j->slot = slot;
+    j->local = ps_calloc(count, sizeof(*j->local));
+    for (uint32_t i = 0; i < m->ranks_count; i++) {
+        uint32_t at = j->local_count;
+
+        if (m->ranks[i].slot != slot) {
+            continue;
+        }
+        while (at > 0 && j->local[at - 1].rank > m->ranks[i].rank) {
+            j->local[at] = j->local[at - 1];
+            at--;
+        }
+        memset(&j->local[at], 0, sizeof(j->local[at]));
+        j->local[at].rank = m->ranks[i].rank;
+        j->local_count++;
+    }
+    j->seated = true;
+}
+
+/* Which worker has which of our ranks now. */
+static void seat_workers(struct ps_agent_step *st, struct ps_agent_job *j,
+                         const struct ps_msg_job_state *m)
+{
+    for (uint32_t i = 0; j->seated && i < m->ranks_count; i++) {
+        const struct ps_rec_rank *r = &m->ranks[i];
+        struct ps_agent_session *s;
+        uint32_t at = 0;
+
+        if (r->slot != j->slot) {
+            continue;
+        }
+        while (at < j->local_count && j->local[at].rank != r->rank) {
+            at++;
+        }
+        if (at == j->local_count) {
+            continue;
+        }
+        j->local[at].worker = r->worker;
+        j->local[at].state = r->state;
+        if (r->state != PS_RANK_STATE_LIVE) {
+            continue;
+        }
+        s = find_worker(st->a, r->worker);
+        if (s == NULL || s->state != PS_AGENT_SESSION_OPENING || s->ended ||
+            j->phase != PS_JOB_PHASE_RUNNING) {
+            continue;
+        }
+        s->gen = j->gen;
+        s->job = j;
+        s->local = at;
+        j->sessions++;
+        j->local[at].session = s;
+        ps_agent_session_welcome(st, s);
+    }
+}
+
+/* Everybody on this node hears why. */
+static void fail_sessions(struct ps_agent_step *st, struct ps_agent_job *j,
+                          int error, const char *text)
+{
+    struct ps_list_node *n = ps_list_first(&st->a->sessions);
+
+    while (n != NULL) {
+        struct ps_list_node *next = ps_list_next(&st->a->sessions, n);
+        struct ps_agent_session *s =
+            PS_CONTAINER(n, struct ps_agent_session, node);
+
+        if (!s->ended && (s->job == j || (s->job == NULL && s->gen == j->gen))) {
+            ps_agent_session_end(st, s, error, text);
+        }
+        n = next;
+    }
+}
+
+void ps_agent_job_state(struct ps_agent_step *st,
+                        const struct ps_msg_job_state *m)
+{
+    struct ps_agent *a = st->a;
+    struct ps_agent_job *j = ps_agent_job_find(a, m->gen);
+    uint32_t slot;
+
+    if (j == NULL) {
+        bool awaited = false;
+
+        PS_LIST_EACH(n, &a->sessions) {
+            const struct ps_agent_session *s =
+                PS_CONTAINER(n, struct ps_agent_session, node);
+
+            awaited = awaited || s->gen == m->gen ||
+                      (s->gen == 0 && s->state == PS_AGENT_SESSION_OPENING);
+        }
+        if (!awaited || (!find_slot(a, m, &slot) &&
+                         m->phase != PS_JOB_PHASE_FAILED)) {
+            return; /* Nobody here has to do with it (any more). */
+        }
+        j = job_new(a, m->gen);
+    }
+    if (m->version <= j->version) {
+        return;
+    }
+    j->version = m->version;
+    j->phase = m->phase;
+    j->num_workers = m->num_workers;
+    j->num_servers = m->num_servers;
+    j->optimizes = m->optimizer[0] != '\0';
+    ps_str_copy(j->name, sizeof(j->name), m->name);
+    ps_str_copy(j->reason, sizeof(j->reason), m->reason);
+    take_seats(st, j, m);
+    seat_workers(st, j, m);
+    if (j->phase == PS_JOB_PHASE_FAILED) {
+        ps_effects_note(st->fx, PS_LOG_INFO, "job %s failed: %s", j->name,
+                        j->reason);
+        fail_sessions(st, j, PS_E_JOBFAILED, j->reason);
+    } else if (j->phase == PS_JOB_PHASE_ENDED) {
+        fail_sessions(st, j, PS_E_NOJOB, "the job has ended");
+    }
+    ps_agent_job_settle(st, j);
+}
+
+/* ----------------------------------------------------------------- barriers */
+
+/* Tell the scheduler who of us waits where. */
+void ps_agent_job_enter(struct ps_agent_step *st, struct ps_agent_job *j)
+{
+    uint32_t *ranks = ps_calloc(j->local_count + 1, sizeof(*ranks));
+    uint64_t number = j->barriers_open;
+
+    for (;;) {
+        uint64_t next = UINT64_MAX;
+        uint32_t count = 0;
+
+        for (uint32_t i = 0; i < j->local_count; i++) {
+            if (j->local[i].barriers > number && j->local[i].barriers < next) {
+                next = j->local[i].barriers;
+            }
+        }
+        if (next == UINT64_MAX) {
+            break;
+        }
+        for (uint32_t i = 0; i < j->local_count; i++) {
+            if (j->local[i].barriers == next) {
+                ranks[count++] = j->local[i].rank;
+            }
+        }
+        ps_agent_up_tell(
+            st, &(struct ps_msg){.code = PS_MSG_BARRIER_ENTER,
+                                 .barrier_enter = {.gen = j->gen,
+                                                   .number = next,
+                                                   .ranks = ranks,
+                                                   .ranks_count = count}});
+        number = next;
+    }
+    ps_free(ranks);
+}
+
+void ps_agent_job_barrier(struct ps_agent_step *st,
+                          const struct ps_msg_barrier_done *m)
+{
+    struct ps_agent_job *j = ps_agent_job_find(st->a, m->gen);
+    struct ps_list_node *n;
+
+    if (j == NULL || m->number <= j->barriers_open) {
+        return;
+    }
+    j->barriers_open = m->number;
+    n = ps_list_first(&j->barriers);
+    while (n != NULL) {
+        struct ps_list_node *next = ps_list_next(&j->barriers, n);
+        struct ps_agent_op *op = PS_CONTAINER(n, struct ps_agent_op, node);
+
+        if (op->round <= j->barriers_open) {
+            ps_list_remove(n);
+            ps_agent_op_done(st, op, op->round, 0, "");
+        }
+        n = next;
+    }
+}
+
+void ps_agent_job_optimizer(struct ps_agent_step *st,
+                            const struct ps_msg_optimizer_done *m)
+{
+    struct ps_agent_job *j = ps_agent_job_find(st->a, m->gen);
+
+    if (j == NULL) {
+        return;
+    }
+    PS_LIST_EACH(n, &j->optimizers) {
+        struct ps_agent_op *op = PS_CONTAINER(n, struct ps_agent_op, node);
+
+        if (op->round == m->request) {
+            ps_list_remove(n);
+            ps_agent_op_done(st, op, 0, m->error, m->text);
+            return;
+        }
+    }
+}
+
+/* ------------------------------------------------------------------ stalls */
+
+static const struct ps_agent_op *oldest_wait(const struct ps_agent_job *j,
+                                             uint32_t *ret_waits)
+{
+    const struct ps_agent_op *oldest = NULL;
+
+    *ret_waits = 0;
+    for (uint32_t i = 0; i < j->local_count; i++) {
+        const struct ps_agent_session *s = j->local[i].session;
+
+        if (s == NULL) {
+            continue;
+        }
+        *ret_waits += s->op_count;
+        PS_LIST_EACH(n, &s->ops) {
+            const struct ps_agent_op *op =
+                PS_CONTAINER(n, struct ps_agent_op, mine);
+
+            if (oldest == NULL || op->since < oldest->since) {
+                oldest = op;
+            }
+        }
+    }
+    return oldest;
+}
+
+void ps_agent_job_stall(struct ps_agent_step *st,
+                        const struct ps_msg_stall_ask *m)
+{
+    struct ps_agent_job *j = ps_agent_job_find(st->a, m->gen);
+    struct ps_msg r = {.code = PS_MSG_STALL_REPORT,
+                       .stall_report = {.gen = m->gen,
+                                        .request = m->request,
+                                        .key = ""}};
+    uint32_t *ranks = NULL;
+
+    if (j != NULL) {
+        const struct ps_agent_op *op =
+            oldest_wait(j, &r.stall_report.waits);
+        const struct ps_agent_key *k =
+            m->any ? (op == NULL ? NULL : op->key)
+                   : ps_map_get(j->keys, m->key);
+        uint64_t round = m->any ? (op == NULL ? 0 : op->round) : m->round;
+
+        ranks = ps_calloc(j->local_count + 1, sizeof(*ranks));
+        for (uint32_t i = 0; i < j->local_count; i++) {
+            /* A key that nobody here has opened has no rounds here. */
+            bool behind = k == NULL ? !m->any : k->pushed[i] < round;
+
+            if (behind) {
+                ranks[r.stall_report.ranks_count++] = j->local[i].rank;
+            }
+        }
+        r.stall_report.ranks = ranks;
+        if (m->any && op != NULL) {
+            r.stall_report.key = k == NULL ? "" : k->name;
+            r.stall_report.round = round;
+            r.stall_report.waited_ns = st->now - op->since;
+        }
+    }
+    ps_agent_up_tell(st, &r);
+    ps_free(ranks);
+}
+
+/* -------------------------------------------------------------- fresh link */
+
+void ps_agent_job_offer_again(struct ps_agent_step *st)
+{
+    struct ps_map_cursor c = {0};
+    struct ps_agent_job *j;
+
+    PS_LIST_EACH(n, &st->a->sessions) {
+        struct ps_agent_session *s =
+            PS_CONTAINER(n, struct ps_agent_session, node);
+
+        if (s->hello != NULL && !s->ended && !s->held_back) {
+            ps_agent_session_offer(st, s);
+        }
+    }
+    while ((j = ps_map_next(st->a->jobs, &c)) != NULL) {
+        PS_LIST_EACH(n, &j->opening) {
+            ps_agent_key_offer(st, PS_CONTAINER(n, struct ps_agent_key, node));
+        }
+        PS_LIST_EACH(n, &j->optimizers) {
+            struct ps_agent_op *op =
+                PS_CONTAINER(n, struct ps_agent_op, node);
+
+            ps_agent_up_tell(st, op->message);
+        }
+        ps_agent_job_enter(st, j);
+    }
+    ps_agent_departed_offer(st);
+    ps_agent_why_offer(st);
+}

@@ -1,0 +1,501 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Keys: one question to the scheduler for each name, memory for two versions
+ * of the result, and where each partition lies. At a new epoch a partition may
+ * have another owner: it gets the newest version this node holds, and then
+ * everything that is not committed. */
+#include "core/agent/agent_inner.h"
+
+#include "base/alloc.h"
+#include "base/num.h"
+#include "base/str.h"
+
+#include <assert.h>
+#include <string.h>
+
+/* Results of a key begin at multiples of this. */
+#define RESULT_ALIGN 4096u
+
+static uint64_t hash_name(const char *name)
+{
+    uint64_t h = 0xcbf29ce484222325u;
+
+    for (; *name != '\0'; name++) {
+        h = (h ^ (uint8_t)*name) * 0x100000001b3u;
+    }
+    return h;
+}
+
+static struct ps_agent_key *find_by_name(const struct ps_agent_job *j,
+                                         const char *name)
+{
+    uint64_t h = hash_name(name);
+    struct ps_agent_key *k;
+
+    while ((k = ps_map_get(j->names, h)) != NULL) {
+        if (strcmp(k->name, name) == 0) {
+            return k;
+        }
+        h++;
+    }
+    return NULL;
+}
+
+static void put_name(struct ps_agent_job *j, struct ps_agent_key *k)
+{
+    uint64_t h = hash_name(k->name);
+
+    while (ps_map_get(j->names, h) != NULL) {
+        h++;
+    }
+    ps_map_put(j->names, h, k);
+}
+
+static void take_name(struct ps_agent_job *j, const struct ps_agent_key *k)
+{
+    uint64_t h = hash_name(k->name);
+    const struct ps_agent_key *other;
+
+    while ((other = ps_map_get(j->names, h)) != NULL && other != k) {
+        h++;
+    }
+    if (other == k) {
+        ps_map_take(j->names, h);
+    }
+}
+
+static void answer(struct ps_agent_step *st, struct ps_agent_session *s,
+                   uint64_t request, struct ps_agent_key *k, int error,
+                   const char *text)
+{
+    struct ps_msg m = {.code = PS_MSG_L_KEY_INFO,
+                       .l_key_info = {.request = request,
+                                      .error = error,
+                                      .text = text}};
+
+    if (error == 0) {
+        m.l_key_info.key = k->number;
+        m.l_key_info.arena = k->result->tag;
+        m.l_key_info.offset0 = k->result->offset + k->result_at[0];
+        m.l_key_info.offset1 = k->result->offset + k->result_at[1];
+        m.l_key_info.round = k->pushed[s->local];
+        if (ps_map_get(s->arenas, k->result->tag) == NULL) {
+            ps_map_put(s->arenas, k->result->tag, s);
+            ps_effects_tell(
+                st->fx, s->conn,
+                &(struct ps_msg){.code = PS_MSG_L_ARENA,
+                                 .l_arena = {.arena = k->result->tag}});
+        }
+    }
+    ps_effects_tell(st->fx, s->conn, &m);
+}
+
+uint64_t ps_agent_key_bytes(const struct ps_agent_key *k)
+{
+    return k->count * ps_dtype_size(k->dtype);
+}
+
+uint64_t ps_agent_part_bytes(const struct ps_agent_part *p)
+{
+    return p->count * (uint64_t)ps_dtype_size(p->key->dtype);
+}
+
+void ps_agent_key_offer(struct ps_agent_step *st, struct ps_agent_key *k)
+{
+    ps_agent_up_tell(
+        st, &(struct ps_msg){.code = PS_MSG_KEY_OPEN,
+                             .key_open = {.gen = k->job->gen,
+                                          .request = k->request,
+                                          .name = k->name,
+                                          .dtype = k->dtype,
+                                          .count = k->count,
+                                          .shape = k->shape,
+                                          .shape_count = k->shape_count,
+                                          .classic = k->classic}});
+}
+
+static struct ps_agent_key *key_new(struct ps_agent_step *st,
+                                    struct ps_agent_job *j, const char *name,
+                                    const struct ps_msg_l_key *m)
+{
+    struct ps_agent_key *k = ps_calloc(1, sizeof(*k));
+
+    k->job = j;
+    ps_str_copy(k->name, sizeof(k->name), name);
+    k->dtype = m->dtype;
+    k->count = m->count;
+    k->classic = m->classic;
+    k->shape_count = m->shape_count;
+    k->shape = ps_calloc(m->shape_count + 1, sizeof(*k->shape));
+    if (m->shape_count > 0) {
+        memcpy(k->shape, m->shape, m->shape_count * sizeof(*k->shape));
+    }
+    k->request = ++st->a->next_request;
+    ps_list_init(&k->askers);
+    ps_list_init(&k->parked);
+    ps_list_init(&k->pulls);
+    ps_list_init(&k->inits);
+    k->pushed = ps_calloc(j->local_count, sizeof(*k->pushed));
+    k->offer = ps_calloc(j->local_count, sizeof(struct ps_agent_op *));
+    ps_list_push_back(&j->opening, &k->node);
+    put_name(j, k);
+    j->key_count++;
+    return k;
+}
+
+void ps_agent_key_ask(struct ps_agent_step *st, struct ps_agent_session *s,
+                      const struct ps_msg_l_key *m)
+{
+    struct ps_agent_job *j = s->job;
+    struct ps_agent_asker *asker;
+    struct ps_agent_key *k;
+    char text[PS_TEXT_MAX];
+    struct ps_str t;
+    uint64_t bytes;
+
+    ps_str_init(&t, text, sizeof(text));
+    if (m->name[0] == '\0' || m->count == 0 ||
+        !ps_mul_u64(m->count, ps_dtype_size(m->dtype), &bytes)) {
+        answer(st, s, m->request, NULL, PS_E_INVAL,
+               "a key needs a name and at least one element");
+        return;
+    }
+    k = find_by_name(j, m->name);
+    if (k != NULL && (k->dtype != m->dtype || k->count != m->count)) {
+        ps_str_addf(&t,
+                    "key '%s' was declared as %llu of %s and now as %llu of "
+                    "%s: all workers must agree",
+                    k->name, (unsigned long long)k->count,
+                    ps_dtype_name(k->dtype), (unsigned long long)m->count,
+                    ps_dtype_name(m->dtype));
+        answer(st, s, m->request, NULL, PS_E_MISMATCH, text);
+        return;
+    }
+    if (k != NULL && k->open) {
+        answer(st, s, m->request, k, 0, "");
+        return;
+    }
+    if (k == NULL) {
+        if (j->key_count >= PS_KEYS_MAX) {
+            answer(st, s, m->request, NULL, PS_E_FULL,
+                   "the job has as many keys as a job may have");
+            return;
+        }
+        k = key_new(st, j, m->name, m);
+        ps_agent_key_offer(st, k);
+    }
+    asker = ps_calloc(1, sizeof(*asker));
+    asker->session = s;
+    asker->request = m->request;
+    ps_list_push_back(&k->askers, &asker->node);
+}
+
+static void answer_askers(struct ps_agent_step *st, struct ps_agent_key *k,
+                          int error, const char *text)
+{
+    struct ps_list_node *n;
+
+    while ((n = ps_list_pop(&k->askers)) != NULL) {
+        struct ps_agent_asker *asker =
+            PS_CONTAINER(n, struct ps_agent_asker, node);
+
+        answer(st, asker->session, asker->request, k, error, text);
+        ps_free(asker);
+    }
+}
+
+/* ---------------------------------------------------------------- placement */
+
+static uint32_t read_u32(const uint8_t *p)
+{
+    return (uint32_t)p[0] | (uint32_t)p[1] << 8 | (uint32_t)p[2] << 16 |
+           (uint32_t)p[3] << 24;
+}
+
+/* Does the table cover the key exactly? */
+static bool covers(const struct ps_agent_key *k,
+                   const struct ps_msg_key_opened *m,
+                   const struct ps_slice *payload)
+{
+    uint64_t total = 0;
+
+    if (m->parts == 0 || m->parts > PS_KEY_PARTS_MAX || payload == NULL ||
+        payload->buf == NULL || payload->len != 8 * (size_t)m->parts) {
+        return false;
+    }
+    for (uint32_t i = 0; i < m->parts; i++) {
+        uint32_t count = read_u32(ps_slice_data(payload) + 8 * i + 4);
+
+        if (count == 0) {
+            return false;
+        }
+        total += count;
+    }
+    return total == k->count;
+}
+
+static int make_results(struct ps_agent *a, struct ps_agent_key *k)
+{
+    /* One buffer for both, so that they lie in one arena. */
+    uint64_t half = ps_round_up(ps_agent_key_bytes(k),
+                                ps_agent_key_bytes(k) >= RESULT_ALIGN
+                                    ? RESULT_ALIGN
+                                    : 64);
+
+    k->result_at[1] = half;
+    return ps_pool_get(a->opt.results, 2 * half, &k->result);
+}
+
+static void set_parts(struct ps_agent_key *k,
+                      const struct ps_msg_key_opened *m,
+                      const struct ps_slice *payload)
+{
+    const uint8_t *at = ps_slice_data(payload);
+    uint64_t first = 0;
+
+    k->parts = ps_calloc(m->parts, sizeof(*k->parts));
+    k->part_count = m->parts;
+    for (uint32_t i = 0; i < m->parts; i++) {
+        struct ps_agent_part *p = &k->parts[i];
+
+        p->key = k;
+        p->index = i;
+        p->node = read_u32(at + 8 * i);
+        p->count = read_u32(at + 8 * i + 4);
+        p->first = first;
+        p->committed = NONE;
+        p->held = NONE;
+        p->asked = NONE;
+        first += p->count;
+    }
+}
+
+static void opened(struct ps_agent_step *st, struct ps_agent_key *k,
+                   const struct ps_msg_key_opened *m,
+                   const struct ps_slice *payload)
+{
+    int rc = covers(k, m, payload) ? make_results(st->a, k) : PS_E_PROTO;
+
+    if (rc != 0) {
+        char text[PS_TEXT_MAX];
+        struct ps_str t;
+
+        ps_str_init(&t, text, sizeof(text));
+        ps_str_addf(&t, "key '%s': no memory for two results of %llu bytes on "
+                        "this node (%s)",
+                    k->name, (unsigned long long)ps_agent_key_bytes(k),
+                    ps_strerror(rc));
+        ps_effects_note(st->fx, PS_LOG_WARNING, "%s", text);
+        answer_askers(st, k, rc, text);
+        ps_agent_key_free(st, st->a, k);
+        return;
+    }
+    set_parts(k, m, payload);
+    ps_list_remove(&k->node);
+    k->open = true;
+    k->number = m->key;
+    k->epoch = m->epoch;
+    ps_map_put(k->job->keys, k->number, k);
+    for (uint32_t i = 0; i < k->part_count; i++) {
+        if (k->parts[i].node != 0) {
+            ps_agent_flow_get(st, k->job, k->parts[i].node);
+        }
+    }
+    answer_askers(st, k, 0, "");
+}
+
+/* ----------------------------------------------------------------- takeover */
+
+static void resume(struct ps_agent_step *st, struct ps_agent_part *p)
+{
+    struct ps_agent_key *k = p->key;
+    struct ps_agent_flow *f = ps_agent_flow_get(st, k->job, p->node);
+    struct ps_rec_part rec = {
+        .key = k->number,
+        .index = p->index,
+        .round = p->held != NONE       ? (uint64_t)p->held
+                 : p->committed != NONE ? (uint64_t)p->committed
+                                        : 0,
+        .dtype = k->dtype,
+        .count = p->held != NONE ? p->count : 0};
+    struct ps_msg m = {.code = PS_MSG_RESUME,
+                       .resume = {.gen = k->job->gen,
+                                  .epoch = st->a->epoch,
+                                  .slot = k->job->slot,
+                                  .held = p->held != NONE,
+                                  .parts = &rec,
+                                  .parts_count = 1}};
+    struct ps_slice value = {0};
+
+    if (p->committed == NONE && p->held == NONE) {
+        return; /* Nothing was ever heard of it. */
+    }
+    if (p->held != NONE) {
+        value.buf = k->result;
+        value.offset = k->result_at[p->held & 1] +
+                       p->first * ps_dtype_size(k->dtype);
+        value.len = ps_agent_part_bytes(p);
+    }
+    ps_link_send(f->server->peer.link,
+                 ps_parcel_new(&m, &value, value.buf == NULL ? 0 : 1), st->now,
+                 st->fx);
+}
+
+static void moved(struct ps_agent_step *st, struct ps_agent_part *p,
+                  uint32_t node)
+{
+    struct ps_agent_key *k = p->key;
+    bool open = p->state != PS_AGENT_PART_IDLE;
+
+    ps_agent_send_unqueue(st, p);
+    p->node = node;
+    p->asked = NONE;
+    resume(st, p);
+    if (open && (p->init || (k->active && k->complete))) {
+        ps_agent_send_queue(st, p);
+    }
+}
+
+static void placed_anew(struct ps_agent_step *st, struct ps_agent_key *k,
+                        const struct ps_msg_key_opened *m,
+                        const struct ps_slice *payload)
+{
+    const uint8_t *at;
+
+    if (m->epoch <= k->epoch || m->parts != k->part_count ||
+        !covers(k, m, payload)) {
+        return;
+    }
+    k->epoch = m->epoch;
+    at = ps_slice_data(payload);
+    for (uint32_t i = 0; i < k->part_count; i++) {
+        if (k->parts[i].count != read_u32(at + 8 * i + 4)) {
+            return; /* Cuts never change. */
+        }
+    }
+    for (uint32_t i = 0; i < k->part_count; i++) {
+        uint32_t node = read_u32(at + 8 * i);
+
+        if (node != k->parts[i].node && node != 0) {
+            moved(st, &k->parts[i], node);
+        }
+    }
+    ps_agent_pull_check(st, k);
+}
+
+void ps_agent_key_opened(struct ps_agent_step *st,
+                         const struct ps_msg_key_opened *m,
+                         const struct ps_slice *payload)
+{
+    struct ps_agent_job *j = ps_agent_job_find(st->a, m->gen);
+    struct ps_agent_key *k;
+
+    if (j == NULL) {
+        return;
+    }
+    if (m->request == 0) {
+        k = ps_map_get(j->keys, m->key);
+        if (k != NULL) {
+            placed_anew(st, k, m, payload);
+        }
+        return;
+    }
+    PS_LIST_EACH(n, &j->opening) {
+        k = PS_CONTAINER(n, struct ps_agent_key, node);
+        if (k->request != m->request) {
+            continue;
+        }
+        if (m->error != 0) {
+            answer_askers(st, k, m->error, m->text);
+            ps_agent_key_free(st, st->a, k);
+        } else if (ps_map_get(j->keys, m->key) == NULL) {
+            opened(st, k, m, payload);
+        }
+        return;
+    }
+}
+
+/* ---------------------------------------------------------------------- end */
+
+/* Computations for it come back to nobody. */
+static void forget_runs(struct ps_agent *a, const struct ps_agent_key *k)
+{
+    struct ps_map_cursor c = {0};
+    struct ps_agent_run *run;
+
+    while ((run = ps_map_next(a->runs, &c)) != NULL) {
+        if (run->part == NULL || run->part->key != k) {
+            continue;
+        }
+        if (run->flow != NULL) {
+            run->flow->summing -= run->bytes;
+            run->flow->server->summing--;
+        }
+        run->part = NULL;
+        run->flow = NULL;
+    }
+}
+
+static void free_ops(struct ps_list *list)
+{
+    struct ps_list_node *n;
+
+    while ((n = ps_list_pop(list)) != NULL) {
+        ps_agent_op_free(PS_CONTAINER(n, struct ps_agent_op, node));
+    }
+}
+
+void ps_agent_key_free(struct ps_agent_step *st, struct ps_agent *a,
+                       struct ps_agent_key *k)
+{
+    struct ps_list_node *n;
+
+    (void)st;
+    forget_runs(a, k);
+    for (uint32_t i = 0; i < k->part_count; i++) {
+        struct ps_agent_part *p = &k->parts[i];
+
+        if (p->state == PS_AGENT_PART_QUEUED) {
+            struct ps_agent_flow *f = ps_map_get(k->job->flows, p->node);
+
+            ps_heap_remove(&f->queue, &p->item);
+        }
+    }
+    while ((n = ps_list_pop(&k->askers)) != NULL) {
+        ps_free(PS_CONTAINER(n, struct ps_agent_asker, node));
+    }
+    for (uint32_t i = 0; i < k->job->local_count; i++) {
+        if (k->offer[i] != NULL) {
+            ps_agent_op_free(k->offer[i]);
+        }
+    }
+    free_ops(&k->parked);
+    free_ops(&k->pulls);
+    free_ops(&k->inits);
+    ps_buf_unref(k->init_array.buf);
+    take_name(k->job, k);
+    if (k->open) {
+        ps_map_take(k->job->keys, k->number);
+    } else {
+        ps_list_remove(&k->node);
+    }
+    k->job->key_count--;
+    ps_buf_unref(k->result);
+    ps_free(k->parts);
+    ps_free(k->pushed);
+    ps_free(k->offer);
+    ps_free(k->shape);
+    ps_free(k);
+}
+
+struct ps_agent_part *ps_agent_part_find(const struct ps_agent *a,
+                                         uint64_t gen,
+                                         const struct ps_rec_part *rec)
+{
+    struct ps_agent_job *j = ps_agent_job_find(a, gen);
+    struct ps_agent_key *k = j == NULL ? NULL : ps_map_get(j->keys, rec->key);
+
+    if (k == NULL || rec->index >= k->part_count || rec->dtype != k->dtype) {
+        return NULL;
+    }
+    return &k->parts[rec->index];
+}

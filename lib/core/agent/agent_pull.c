@@ -1,0 +1,261 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Pull and init. A pull is answered from the results on this node when they
+ * are new enough, waits when the version is on its way, and asks the servers
+ * otherwise. An init is done when this node holds version 0 or a newer one:
+ * the root's array goes to the servers first, then everybody pulls. */
+#include "core/agent/agent_inner.h"
+
+#include "base/alloc.h"
+
+#include <assert.h>
+#include <string.h>
+
+static int64_t held_by_all(const struct ps_agent_key *k)
+{
+    int64_t least = INT64_MAX;
+
+    for (uint32_t i = 0; i < k->part_count; i++) {
+        if (k->parts[i].held < least) {
+            least = k->parts[i].held;
+        }
+    }
+    return least;
+}
+
+/* Is the value of at least `least` coming without being asked for? */
+static bool on_its_way(const struct ps_agent_part *p, int64_t least)
+{
+    const struct ps_agent_key *k = p->key;
+
+    if (p->asked >= least) {
+        return true;
+    }
+    if (p->init) {
+        return true; /* Asked for when the init is committed. */
+    }
+    return k->active && k->complete && k->want && (int64_t)k->round >= least &&
+           p->state != PS_AGENT_PART_IDLE &&
+           p->committed < (int64_t)k->round;
+}
+
+struct asking {
+    struct ps_agent_server *server;
+    struct ps_rec_part parts[PS_PARTS_MAX];
+    uint32_t count;
+};
+
+static void send_asking(struct ps_agent_step *st, const struct ps_agent_job *j,
+                        struct asking *q)
+{
+    if (q->count == 0) {
+        return;
+    }
+    ps_link_tell(q->server->peer.link,
+                 &(struct ps_msg){.code = PS_MSG_PULL,
+                                  .pull = {.gen = j->gen,
+                                           .epoch = st->a->epoch,
+                                           .slot = j->slot,
+                                           .parts = q->parts,
+                                           .parts_count = q->count}},
+                 st->now, st->fx);
+    q->count = 0;
+}
+
+/* Ask for version `least` of the partitions that lack it and are not coming.
+ * Partitions of one server in one message, in order of their index. */
+static void ask(struct ps_agent_step *st, struct ps_agent_key *k,
+                int64_t least)
+{
+    struct ps_map_cursor c = {0};
+    struct ps_agent_flow *f;
+    struct asking *q = NULL;
+
+    for (uint32_t i = 0; i < k->part_count && q == NULL; i++) {
+        if (k->parts[i].node != 0 && k->parts[i].held < least &&
+            !on_its_way(&k->parts[i], least)) {
+            q = ps_calloc(1, sizeof(*q));
+        }
+    }
+    if (q == NULL) {
+        return;
+    }
+    while ((f = ps_map_next(k->job->flows, &c)) != NULL) {
+        q->server = f->server;
+        for (uint32_t i = 0; i < k->part_count; i++) {
+            struct ps_agent_part *p = &k->parts[i];
+
+            if (p->node != f->server->node || p->held >= least ||
+                on_its_way(p, least)) {
+                continue;
+            }
+            p->asked = least;
+            q->parts[q->count++] =
+                (struct ps_rec_part){.key = k->number,
+                                     .index = p->index,
+                                     .round = (uint64_t)least,
+                                     .dtype = k->dtype,
+                                     .count = p->count};
+            if (q->count == PS_PARTS_MAX) {
+                send_asking(st, k->job, q);
+            }
+        }
+        send_asking(st, k->job, q);
+    }
+    ps_free(q);
+}
+
+static void end_satisfied(struct ps_agent_step *st, struct ps_agent_key *k,
+                          struct ps_list *list)
+{
+    int64_t held = held_by_all(k);
+    struct ps_list_node *n = ps_list_first(list);
+
+    while (n != NULL) {
+        struct ps_list_node *next = ps_list_next(list, n);
+        struct ps_agent_op *op = PS_CONTAINER(n, struct ps_agent_op, node);
+
+        if (held >= (int64_t)op->round) {
+            ps_list_remove(n);
+            ps_agent_op_done(st, op, (uint64_t)held, 0, "");
+        }
+        n = next;
+    }
+}
+
+void ps_agent_pull_check(struct ps_agent_step *st, struct ps_agent_key *k)
+{
+    int64_t most = NONE;
+
+    end_satisfied(st, k, &k->pulls);
+    if (k->inits_open == 0) {
+        end_satisfied(st, k, &k->inits);
+        PS_LIST_EACH(n, &k->inits) {
+            (void)n;
+            most = 0;
+        }
+    }
+    PS_LIST_EACH(n, &k->pulls) {
+        const struct ps_agent_op *op =
+            PS_CONTAINER(n, struct ps_agent_op, node);
+
+        if ((int64_t)op->round > most) {
+            most = (int64_t)op->round;
+        }
+    }
+    if (k->active && k->complete && k->want &&
+        k->parts_open > 0) {
+        /* Partitions that were merged while nobody here got the value. */
+        for (uint32_t i = 0; i < k->part_count; i++) {
+            if (k->parts[i].committed >= (int64_t)k->round &&
+                k->parts[i].held < (int64_t)k->round &&
+                (int64_t)k->round > most) {
+                most = (int64_t)k->round;
+            }
+        }
+    }
+    if (most != NONE) {
+        ask(st, k, most);
+    }
+}
+
+void ps_agent_pull_take(struct ps_agent_step *st, struct ps_agent_op *op)
+{
+    struct ps_agent_key *k = op->key;
+
+    ps_list_push_back(&k->pulls, &op->node);
+    ps_agent_pull_check(st, k);
+}
+
+void ps_agent_pull_again(struct ps_agent_step *st, struct ps_agent_key *k,
+                         uint32_t node)
+{
+    for (uint32_t i = 0; i < k->part_count; i++) {
+        if (node == 0 || k->parts[i].node == node) {
+            k->parts[i].asked = NONE;
+        }
+    }
+    ps_agent_pull_check(st, k);
+}
+
+/* ---------------------------------------------------------------------- init */
+
+static bool is_root(const struct ps_agent_op *op)
+{
+    return op->key->job->local[op->local].rank == op->root;
+}
+
+static void send_init(struct ps_agent_step *st, struct ps_agent_key *k,
+                      const struct ps_agent_op *op)
+{
+    k->init_array = op->array;
+    ps_buf_ref(op->array.buf);
+    k->inits_open = 0;
+    for (uint32_t i = 0; i < k->part_count; i++) {
+        if (k->parts[i].committed < 0) {
+            k->parts[i].init = true;
+            k->inits_open++;
+        }
+    }
+    for (uint32_t i = 0; i < k->part_count; i++) {
+        struct ps_agent_part *p = &k->parts[i];
+
+        if (!p->init) {
+            continue;
+        }
+        if (p->node == 0) {
+            ps_agent_round_local(st, p);
+        } else {
+            ps_agent_send_queue(st, p);
+        }
+    }
+    if (k->inits_open == 0) {
+        ps_buf_unref(k->init_array.buf);
+        k->init_array = (struct ps_slice){0};
+    }
+}
+
+void ps_agent_init_take(struct ps_agent_step *st, struct ps_agent_op *op)
+{
+    struct ps_agent_key *k = op->key;
+
+    op->round = 0;
+    ps_list_push_back(&k->inits, &op->node);
+    if (is_root(op) && k->inits_open == 0 && !k->active) {
+        send_init(st, k, op);
+    }
+    if (k->part_count == 0 || k->parts[0].node != 0) {
+        ps_agent_pull_check(st, k);
+    } else {
+        end_satisfied(st, k, &k->inits);
+    }
+}
+
+void ps_agent_init_reached(struct ps_agent_step *st, struct ps_agent_part *p)
+{
+    struct ps_agent_key *k = p->key;
+
+    ps_agent_send_unqueue(st, p);
+    p->init = false;
+    assert(k->inits_open > 0);
+    if (--k->inits_open > 0) {
+        return;
+    }
+    ps_buf_unref(k->init_array.buf);
+    k->init_array = (struct ps_slice){0};
+    ps_agent_pull_check(st, k);
+    if (k->active && k->complete) {
+        /* A round became complete meanwhile: its partitions go now. */
+        for (uint32_t i = 0; i < k->part_count; i++) {
+            struct ps_agent_part *q = &k->parts[i];
+
+            if (q->state == PS_AGENT_PART_IDLE &&
+                q->committed < (int64_t)k->round) {
+                if (q->node == 0) {
+                    ps_agent_round_local(st, q);
+                } else {
+                    ps_agent_send_queue(st, q);
+                }
+            }
+        }
+    }
+}

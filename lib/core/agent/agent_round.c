@@ -1,0 +1,447 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Rounds over the ranks of this node. A round of a key is open from the first
+ * rank that offers it until all partitions have its version; it is complete,
+ * and goes on its way, when every rank of the slot has offered. The arrays are
+ * the workers' and stay where they are: they can be summed again until the
+ * round is over. */
+#include "core/agent/agent_inner.h"
+
+#include "base/alloc.h"
+#include "base/num.h"
+#include "base/str.h"
+
+#include <assert.h>
+#include <string.h>
+
+static bool is_push(enum ps_op kind)
+{
+    return kind == PS_OP_PUSH || kind == PS_OP_PUSHPULL ||
+           kind == PS_OP_BROADCAST;
+}
+
+/* -------------------------------------------------------- taking operations */
+
+static void refuse(struct ps_agent_step *st, struct ps_agent_session *s,
+                   const struct ps_msg_l_op *m, int error, const char *fmt,
+                   ...) __attribute__((format(printf, 5, 6)));
+
+static void refuse(struct ps_agent_step *st, struct ps_agent_session *s,
+                   const struct ps_msg_l_op *m, int error, const char *fmt,
+                   ...)
+{
+    char text[PS_TEXT_MAX];
+    struct ps_str t;
+    va_list ap;
+
+    ps_str_init(&t, text, sizeof(text));
+    va_start(ap, fmt);
+    ps_str_addv(&t, fmt, ap);
+    va_end(ap);
+    ps_effects_tell(st->fx, s->conn,
+                    &(struct ps_msg){.code = PS_MSG_L_DONE,
+                                     .l_done = {.op_id = m->op_id,
+                                                .error = error,
+                                                .text = text}});
+}
+
+/* The array that the operation names. False after an answer. */
+static bool take_array(struct ps_agent_step *st, struct ps_agent_session *s,
+                       const struct ps_agent_key *k,
+                       const struct ps_msg_l_op *m, struct ps_slice *ret_slice)
+{
+    uint64_t bytes = ps_agent_key_bytes(k);
+    struct ps_buf *region;
+
+    *ret_slice = (struct ps_slice){0};
+    if (m->region == 0) {
+        return true;
+    }
+    region = ps_map_get(s->regions, m->region);
+    if (region == NULL) {
+        refuse(st, s, m, PS_E_INVAL, "region %u was never registered",
+               m->region);
+        return false;
+    }
+    if (m->offset > region->size || bytes > region->size - m->offset) {
+        refuse(st, s, m, PS_E_INVAL,
+               "'%s': %llu bytes at %llu do not lie in region %u of %zu bytes",
+               k->name, (unsigned long long)bytes,
+               (unsigned long long)m->offset, m->region, region->size);
+        return false;
+    }
+    if (((uintptr_t)region->data + m->offset) % ps_dtype_size(k->dtype) != 0) {
+        refuse(st, s, m, PS_E_INVAL, "'%s': the array is not aligned to %zu",
+               k->name, ps_dtype_size(k->dtype));
+        return false;
+    }
+    *ret_slice = (struct ps_slice){
+        .buf = region, .offset = m->offset, .len = bytes};
+    return true;
+}
+
+/* Does an operation of this kind make sense now? */
+static bool check_op(struct ps_agent_step *st, struct ps_agent_session *s,
+                     const struct ps_agent_key *k, const struct ps_msg_l_op *m,
+                     const struct ps_slice *array)
+{
+    bool gives;
+
+    if (m->root >= k->job->num_workers) {
+        refuse(st, s, m, PS_E_INVAL, "root %u: the job has ranks 0 to %u",
+               m->root, k->job->num_workers - 1);
+        return false;
+    }
+    gives = m->op == PS_OP_PUSH || m->op == PS_OP_PUSHPULL ||
+            ((m->op == PS_OP_BROADCAST || m->op == PS_OP_INIT) &&
+             k->job->local[s->local].rank == m->root);
+    if (gives && array->buf == NULL) {
+        refuse(st, s, m, PS_E_INVAL, "'%s': the operation gives no array",
+               k->name);
+        return false;
+    }
+    if (is_push((enum ps_op)m->op) && m->round != k->pushed[s->local] + 1) {
+        refuse(st, s, m, PS_E_INVAL,
+               "'%s': rank %u offers round %llu, but its next is %llu",
+               k->name, k->job->local[s->local].rank,
+               (unsigned long long)m->round,
+               (unsigned long long)k->pushed[s->local] + 1);
+        return false;
+    }
+    if (m->op == PS_OP_PULL && m->round > k->pushed[s->local]) {
+        refuse(st, s, m, PS_E_INVAL,
+               "'%s': rank %u asks for version %llu, but has pushed %llu "
+               "rounds only",
+               k->name, k->job->local[s->local].rank,
+               (unsigned long long)m->round,
+               (unsigned long long)k->pushed[s->local]);
+        return false;
+    }
+    return true;
+}
+
+/* ----------------------------------------------------------------- the round */
+
+static bool offer(struct ps_agent_step *st, struct ps_agent_op *op);
+
+static void begin(struct ps_agent_key *k, const struct ps_agent_op *op)
+{
+    assert(!k->active);
+    k->active = true;
+    k->complete = false;
+    k->want = false;
+    k->round = op->round;
+    k->offered = 0;
+    k->kind = op->kind;
+    k->reduce = op->reduce;
+    k->root = op->root;
+    k->priority = op->priority;
+}
+
+static bool agrees(const struct ps_agent_key *k, const struct ps_agent_op *op)
+{
+    bool broadcast = op->kind == PS_OP_BROADCAST;
+
+    if (broadcast != (k->kind == PS_OP_BROADCAST)) {
+        return false;
+    }
+    return broadcast ? op->root == k->root : op->reduce == k->reduce;
+}
+
+/* Every rank here has offered: the partitions go. */
+static void complete(struct ps_agent_step *st, struct ps_agent_key *k)
+{
+    k->complete = true;
+    k->parts_open = k->part_count;
+    PS_LIST_EACH(n, &k->pulls) {
+        const struct ps_agent_op *op =
+            PS_CONTAINER(n, struct ps_agent_op, node);
+
+        k->want = k->want || op->round >= k->round;
+    }
+    for (uint32_t i = 0; i < k->part_count; i++) {
+        struct ps_agent_part *p = &k->parts[i];
+
+        if (p->state != PS_AGENT_PART_IDLE) {
+            /* An init of it is still under way; it is put in again when that
+             * is done. */
+            continue;
+        }
+        p->init = false;
+        if (p->node == 0) {
+            ps_agent_round_local(st, p);
+        } else {
+            ps_agent_send_queue(st, p);
+        }
+    }
+}
+
+/* False: it was refused. */
+static bool offer(struct ps_agent_step *st, struct ps_agent_op *op)
+{
+    struct ps_agent_key *k = op->key;
+
+    if (!k->active) {
+        begin(k, op);
+    } else if (!agrees(k, op)) {
+        char text[PS_TEXT_MAX];
+        struct ps_str t;
+
+        ps_str_init(&t, text, sizeof(text));
+        ps_str_addf(&t,
+                    "'%s' round %llu: rank %u asks for %s (%s, root %u), "
+                    "others for %s (%s, root %u)",
+                    k->name, (unsigned long long)op->round,
+                    k->job->local[op->local].rank, ps_op_name(op->kind),
+                    ps_reduce_name(op->reduce), op->root, ps_op_name(k->kind),
+                    ps_reduce_name(k->reduce), k->root);
+        ps_agent_op_done(st, op, 0, PS_E_MISMATCH, text);
+        return false;
+    }
+    k->offer[op->local] = op;
+    k->offered++;
+    k->pushed[op->local] = op->round;
+    k->want = k->want || op->kind != PS_OP_PUSH;
+    if (op->priority > k->priority) {
+        k->priority = op->priority;
+    }
+    if (k->offered == k->job->local_count) {
+        complete(st, k);
+    }
+    return true;
+}
+
+void ps_agent_round_take(struct ps_agent_step *st, struct ps_agent_session *s,
+                         const struct ps_msg_l_op *m)
+{
+    struct ps_agent_key *k = ps_map_get(s->job->keys, m->key);
+    struct ps_slice array;
+    struct ps_agent_op *op;
+
+    if (k == NULL) {
+        refuse(st, s, m, PS_E_NOKEY, "no key has the number %u: declare it",
+               m->key);
+        return;
+    }
+    if (!take_array(st, s, k, m, &array) || !check_op(st, s, k, m, &array)) {
+        return;
+    }
+    op = ps_agent_op_new(st, s, m->op_id);
+    op->kind = (enum ps_op)m->op;
+    op->key = k;
+    op->round = m->round;
+    op->priority = m->priority;
+    op->reduce = m->reduce;
+    op->root = m->root;
+    op->array = array;
+    if (array.buf != NULL) {
+        ps_buf_ref(array.buf);
+    }
+    if (op->kind == PS_OP_PULL) {
+        ps_agent_pull_take(st, op);
+    } else if (op->kind == PS_OP_INIT) {
+        ps_agent_init_take(st, op);
+    } else if (k->active && op->round > k->round) {
+        /* A rank that came back offers while its last round is still open. */
+        ps_list_push_back(&k->parked, &op->node);
+    } else {
+        offer(st, op);
+    }
+}
+
+/* ------------------------------------------------------------------ the end */
+
+static void unpark(struct ps_agent_step *st, struct ps_agent_key *k)
+{
+    struct ps_list again;
+    struct ps_list_node *n;
+
+    ps_list_init(&again);
+    while ((n = ps_list_pop(&k->parked)) != NULL) {
+        ps_list_push_back(&again, n);
+    }
+    while ((n = ps_list_pop(&again)) != NULL) {
+        struct ps_agent_op *op = PS_CONTAINER(n, struct ps_agent_op, node);
+
+        if (k->active && op->round > k->round) {
+            ps_list_push_back(&k->parked, n);
+        } else {
+            offer(st, op);
+        }
+    }
+}
+
+/* All partitions have the version: everybody hears, and the next may begin. */
+static void finish(struct ps_agent_step *st, struct ps_agent_key *k)
+{
+    uint64_t round = k->round;
+
+    k->active = false;
+    k->complete = false;
+    st->a->stats.rounds++;
+    for (uint32_t i = 0; i < k->job->local_count; i++) {
+        struct ps_agent_op *op = k->offer[i];
+
+        k->offer[i] = NULL;
+        if (op != NULL) {
+            ps_agent_op_done(st, op, round, 0, "");
+        }
+    }
+    ps_agent_pull_check(st, k);
+    unpark(st, k);
+}
+
+/* A partition has come further: what does that end? */
+void ps_agent_round_reached(struct ps_agent_step *st, struct ps_agent_part *p)
+{
+    struct ps_agent_key *k = p->key;
+
+    if (p->init) {
+        if (p->committed >= 0) {
+            ps_agent_init_reached(st, p);
+        }
+        return;
+    }
+    if (k->active && k->complete && p->reached < k->round &&
+        p->committed >= (int64_t)k->round) {
+        if (p->state != PS_AGENT_PART_SUMMING) {
+            ps_agent_send_unqueue(st, p);
+        }
+        if (k->want && p->held < (int64_t)k->round) {
+            ps_agent_pull_check(st, k); /* Merged, but the value went by. */
+            return;
+        }
+        p->reached = k->round;
+        assert(k->parts_open > 0);
+        if (--k->parts_open == 0) {
+            finish(st, k);
+            return;
+        }
+    }
+    ps_agent_pull_check(st, k);
+}
+
+void ps_agent_round_fail(struct ps_agent_step *st, struct ps_agent_key *k,
+                         int error, const char *text)
+{
+    struct ps_list_node *n;
+
+    for (uint32_t i = 0; i < k->part_count; i++) {
+        struct ps_agent_part *p = &k->parts[i];
+
+        if (p->state != PS_AGENT_PART_SUMMING) {
+            ps_agent_send_unqueue(st, p);
+        }
+        p->init = false;
+        p->asked = NONE;
+    }
+    for (uint32_t i = 0; k->active && i < k->job->local_count; i++) {
+        struct ps_agent_op *op = k->offer[i];
+
+        k->offer[i] = NULL;
+        if (op != NULL) {
+            k->pushed[i] = k->round - 1; /* It may be offered again. */
+            ps_agent_op_done(st, op, 0, error, text);
+        }
+    }
+    k->active = false;
+    k->complete = false;
+    while ((n = ps_list_pop(&k->inits)) != NULL) {
+        ps_agent_op_done(st, PS_CONTAINER(n, struct ps_agent_op, node), 0,
+                         error, text);
+    }
+    k->inits_open = 0;
+    ps_buf_unref(k->init_array.buf);
+    k->init_array = (struct ps_slice){0};
+    while ((n = ps_list_pop(&k->pulls)) != NULL) {
+        ps_agent_op_done(st, PS_CONTAINER(n, struct ps_agent_op, node), 0,
+                         error, text);
+    }
+    while ((n = ps_list_pop(&k->parked)) != NULL) {
+        ps_agent_op_done(st, PS_CONTAINER(n, struct ps_agent_op, node), 0,
+                         error, text);
+    }
+}
+
+/* --------------------------------------------------------------- what it is */
+
+uint32_t ps_agent_round_sources(const struct ps_agent_part *p,
+                                struct ps_slice *slices)
+{
+    const struct ps_agent_key *k = p->key;
+    size_t size = ps_dtype_size(k->dtype);
+    uint32_t count = 0;
+
+    for (uint32_t i = 0; i < k->job->local_count; i++) {
+        const struct ps_agent_op *op = k->offer[i];
+
+        if (op == NULL || op->array.buf == NULL ||
+            (k->kind == PS_OP_BROADCAST &&
+             k->job->local[i].rank != k->root)) {
+            continue;
+        }
+        slices[count++] =
+            (struct ps_slice){.buf = op->array.buf,
+                              .offset = op->array.offset + p->first * size,
+                              .len = p->count * size};
+    }
+    return count;
+}
+
+/* Without servers: the sum goes straight to where the workers read it. */
+void ps_agent_round_local(struct ps_agent_step *st, struct ps_agent_part *p)
+{
+    struct ps_agent *a = st->a;
+    struct ps_agent_key *k = p->key;
+    size_t size = ps_dtype_size(k->dtype);
+    uint64_t version = p->init ? 0 : k->round;
+    struct ps_slice one = {.buf = k->init_array.buf,
+                           .offset = k->init_array.offset + p->first * size,
+                           .len = p->count * size};
+    struct ps_slice *slices = &one;
+    uint32_t count = 1;
+    struct ps_agent_run *run = ps_calloc(1, sizeof(*run));
+    struct ps_compute *c;
+
+    if (!p->init) {
+        slices = ps_calloc(k->job->local_count, sizeof(*slices));
+        count = ps_agent_round_sources(p, slices);
+    }
+    run->token = ++a->next_token;
+    run->part = p;
+    run->version = (int64_t)version;
+    c = ps_compute_new(run->token, count, 1);
+    c->job.op = PS_JOB_SUM;
+    c->job.dtype = (enum ps_dtype)k->dtype;
+    c->job.count = p->count;
+    c->job.divide_by = !p->init && k->kind != PS_OP_BROADCAST &&
+                               k->reduce == PS_REDUCE_MEAN
+                           ? k->job->local_count
+                           : 1;
+    for (uint32_t i = 0; i < count; i++) {
+        ps_compute_add_src(c, &slices[i], 0);
+    }
+    c->job.dst =
+        k->result->data + k->result_at[version & 1] + p->first * size;
+    ps_compute_hold(c, k->result);
+    ps_map_put(a->runs, run->token, run);
+    p->state = PS_AGENT_PART_SUMMING;
+    a->stats.summed += count * p->count * size;
+    ps_effects_compute(st->fx, c);
+    if (slices != &one) {
+        ps_free(slices);
+    }
+}
+
+void ps_agent_round_computed(struct ps_agent_step *st,
+                             struct ps_agent_run *run)
+{
+    struct ps_agent_part *p = run->part;
+
+    if (p != NULL && p->state == PS_AGENT_PART_SUMMING) {
+        p->state = PS_AGENT_PART_IDLE;
+        p->committed = run->version;
+        p->held = run->version;
+        ps_agent_round_reached(st, p);
+    }
+    ps_free(run);
+}

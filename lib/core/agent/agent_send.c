@@ -1,0 +1,397 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What goes to a server next. Each job has a queue for each server: higher
+ * priority first, first-in first-out among equals. A partition leaves its
+ * queue when the link is up, the job has credit there, and little enough is
+ * waiting in the connection that a more urgent one could still overtake. Only
+ * then are the arrays of several ranks summed; nothing summed is kept beyond
+ * the acknowledgement of its frame, because it can be summed again. */
+#include "core/agent/agent_inner.h"
+
+#include "base/alloc.h"
+#include "base/num.h"
+
+#include <assert.h>
+#include <string.h>
+
+/* ------------------------------------------------------------------- queues */
+
+struct ps_agent_flow *ps_agent_flow_get(struct ps_agent_step *st,
+                                        struct ps_agent_job *j, uint32_t node)
+{
+    struct ps_agent_flow *f = ps_map_get(j->flows, node);
+
+    if (f == NULL) {
+        f = ps_calloc(1, sizeof(*f));
+        f->job = j;
+        f->server = ps_agent_server_get(st, node);
+        f->credit = PS_CREDIT_FIRST;
+        ps_heap_init(&f->queue);
+        ps_list_push_back(&f->server->flows, &f->node);
+        f->server->peer.wanted = !f->server->gone;
+        ps_map_put(j->flows, node, f);
+    }
+    return f;
+}
+
+void ps_agent_flow_free(struct ps_agent_flow *f)
+{
+    assert(f->queue.count == 0);
+    ps_list_remove(&f->node);
+    ps_heap_fini(&f->queue);
+    ps_free(f);
+}
+
+void ps_agent_send_queue(struct ps_agent_step *st, struct ps_agent_part *p)
+{
+    struct ps_agent_flow *f =
+        ps_agent_flow_get(st, p->key->job, p->node);
+    int64_t priority = p->init ? 0 : p->key->priority;
+
+    assert(p->state != PS_AGENT_PART_QUEUED &&
+           p->state != PS_AGENT_PART_SUMMING);
+    p->state = PS_AGENT_PART_QUEUED;
+    ps_heap_push(&f->queue, &p->item, (uint64_t)(INT32_MAX - priority));
+    f->server->dirty = true;
+}
+
+void ps_agent_send_unqueue(struct ps_agent_step *st, struct ps_agent_part *p)
+{
+    if (p->state == PS_AGENT_PART_QUEUED) {
+        struct ps_agent_flow *f =
+            ps_agent_flow_get(st, p->key->job, p->node);
+
+        ps_heap_remove(&f->queue, &p->item);
+    }
+    p->state = PS_AGENT_PART_IDLE;
+}
+
+void ps_agent_send_credit(struct ps_agent_step *st, struct ps_agent_server *s,
+                          uint64_t gen, uint64_t credit)
+{
+    struct ps_agent_job *j = ps_agent_job_find(st->a, gen);
+    struct ps_agent_flow *f =
+        j == NULL ? NULL : ps_map_get(j->flows, s->node);
+
+    if (f != NULL && credit > f->credit) {
+        f->credit = credit;
+    }
+}
+
+void ps_agent_send_again(struct ps_agent_step *st, struct ps_agent_server *s)
+{
+    PS_LIST_EACH(n, &s->flows) {
+        struct ps_agent_flow *f =
+            PS_CONTAINER(n, struct ps_agent_flow, node);
+        struct ps_map_cursor c = {0};
+        struct ps_agent_key *k;
+
+        f->sent = 0;
+        f->credit = PS_CREDIT_FIRST;
+        while ((k = ps_map_next(f->job->keys, &c)) != NULL) {
+            for (uint32_t i = 0; i < k->part_count; i++) {
+                struct ps_agent_part *p = &k->parts[i];
+
+                if (p->node == s->node &&
+                    (p->state == PS_AGENT_PART_SENT ||
+                     p->state == PS_AGENT_PART_HELD_BACK)) {
+                    ps_agent_send_queue(st, p);
+                }
+            }
+            ps_agent_pull_again(st, k, s->node);
+        }
+    }
+}
+
+/* ------------------------------------------------------------------- frames */
+
+static struct ps_rec_part record_of(const struct ps_agent_part *p,
+                                    bool empty)
+{
+    return (struct ps_rec_part){.key = p->key->number,
+                                .index = p->index,
+                                .round = p->init ? 0 : p->key->round,
+                                .dtype = p->key->dtype,
+                                .count = empty ? 0 : p->count};
+}
+
+static void send_parts(struct ps_agent_step *st, struct ps_agent_server *s,
+                       const struct ps_agent_gather *g)
+{
+    struct ps_agent *a = st->a;
+    struct ps_msg m = {.code = g->code};
+    struct ps_parcel *parcel;
+
+    if (g->code == PS_MSG_INIT) {
+        m.init.gen = g->job->gen;
+        m.init.epoch = a->epoch;
+        m.init.slot = g->job->slot;
+        m.init.parts = g->parts;
+        m.init.parts_count = g->count;
+    } else {
+        m.push.gen = g->job->gen;
+        m.push.epoch = a->epoch;
+        m.push.slot = g->job->slot;
+        m.push.incarnation = a->incarnation;
+        m.push.ranks = g->ranks;
+        m.push.reduce = g->reduce;
+        m.push.assign = g->assign;
+        m.push.want = g->want;
+        m.push.parts = g->parts;
+        m.push.parts_count = g->count;
+    }
+    parcel = ps_parcel_new(&m, g->slices, g->slice_count);
+    s->queued += parcel->payload_len;
+    a->stats.bytes_out += parcel->payload_len;
+    ps_link_send(s->peer.link, parcel, st->now, st->fx);
+}
+
+void ps_agent_send_flush(struct ps_agent_step *st, struct ps_agent_server *s)
+{
+    struct ps_agent_gather *g = &s->gather;
+
+    if (g->count == 0) {
+        return;
+    }
+    send_parts(st, s, g);
+    for (uint32_t i = 0; i < g->slice_count; i++) {
+        ps_buf_unref(g->slices[i].buf);
+    }
+    g->count = 0;
+    g->slice_count = 0;
+    g->bytes = 0;
+}
+
+/* The job is going: what was gathered of it is not sent. */
+void ps_agent_send_forget(struct ps_agent_job *j, struct ps_agent_server *s)
+{
+    struct ps_agent_gather *g = &s->gather;
+
+    if (g->count == 0 || g->job != j) {
+        return;
+    }
+    for (uint32_t i = 0; i < g->slice_count; i++) {
+        ps_buf_unref(g->slices[i].buf);
+    }
+    g->count = 0;
+    g->slice_count = 0;
+    g->bytes = 0;
+}
+
+/* `slice` NULL: an empty part. The partition is on its way. */
+static void dispatch(struct ps_agent_step *st, struct ps_agent_flow *f,
+                     struct ps_agent_part *p, const struct ps_slice *slice)
+{
+    struct ps_agent_server *s = f->server;
+    struct ps_agent_key *k = p->key;
+    struct ps_rec_part rec = record_of(p, slice == NULL);
+    uint64_t bytes = slice == NULL ? 0 : slice->len;
+    struct ps_agent_gather one = {
+        .code = p->init ? PS_MSG_INIT : PS_MSG_PUSH,
+        .job = f->job,
+        .reduce = k->reduce,
+        .assign = k->kind == PS_OP_BROADCAST,
+        .want = k->want,
+        .ranks = k->kind == PS_OP_BROADCAST ? 1 : f->job->local_count,
+        .count = 1,
+        .bytes = bytes,
+        .parts = &rec,
+        .slices = (struct ps_slice *)slice,
+        .slice_count = slice == NULL ? 0 : 1,
+    };
+    struct ps_agent_gather *g = &s->gather;
+
+    p->state = PS_AGENT_PART_SENT;
+    if (!p->init) {
+        f->sent += bytes;
+    }
+    if (bytes > PS_FUSE_PART_MAX) {
+        send_parts(st, s, &one);
+        return;
+    }
+    if (g->count > 0 &&
+        (g->code != one.code || g->job != one.job ||
+         g->reduce != one.reduce || g->assign != one.assign ||
+         g->want != one.want || g->ranks != one.ranks ||
+         g->count == PS_PARTS_MAX || g->bytes + bytes > PS_FUSE_FRAME_MAX)) {
+        ps_agent_send_flush(st, s);
+    }
+    if (g->parts == NULL) {
+        g->parts = ps_calloc(PS_PARTS_MAX, sizeof(*g->parts));
+        g->slices = ps_calloc(PS_PARTS_MAX, sizeof(*g->slices));
+    }
+    if (g->count == 0) {
+        struct ps_rec_part *parts = g->parts;
+        struct ps_slice *slices = g->slices;
+
+        *g = one;
+        g->parts = parts;
+        g->slices = slices;
+        g->count = 0;
+        g->slice_count = 0;
+        g->bytes = 0;
+    }
+    g->parts[g->count++] = rec;
+    if (slice != NULL) {
+        g->slices[g->slice_count] = *slice;
+        ps_buf_ref(slice->buf);
+        g->slice_count++;
+    }
+    g->bytes += bytes;
+    st->a->flush = true;
+}
+
+/* --------------------------------------------------------------------- sums */
+
+/* PS_E_NOMEM: nothing has happened. */
+static int start_sum(struct ps_agent_step *st, struct ps_agent_flow *f,
+                     struct ps_agent_part *p, const struct ps_slice *slices,
+                     uint32_t count)
+{
+    struct ps_agent *a = st->a;
+    uint64_t bytes = ps_agent_part_bytes(p);
+    struct ps_agent_run *run;
+    struct ps_compute *c;
+    struct ps_buf *buf;
+    int rc = ps_pool_get(a->opt.sums, bytes, &buf);
+
+    if (rc != 0) {
+        return rc;
+    }
+    run = ps_calloc(1, sizeof(*run));
+    run->token = ++a->next_token;
+    run->part = p;
+    run->flow = f;
+    run->bytes = bytes;
+    run->dst = (struct ps_slice){.buf = buf, .len = bytes};
+    c = ps_compute_new(run->token, count, 1);
+    c->job.op = PS_JOB_SUM;
+    c->job.dtype = (enum ps_dtype)p->key->dtype;
+    c->job.count = p->count;
+    for (uint32_t i = 0; i < count; i++) {
+        ps_compute_add_src(c, &slices[i], 0);
+    }
+    c->job.dst = buf->data;
+    ps_compute_hold(c, buf);
+    ps_map_put(a->runs, run->token, run);
+    p->state = PS_AGENT_PART_SUMMING;
+    f->summing += bytes;
+    f->server->summing++;
+    a->stats.summed += bytes * count;
+    ps_effects_compute(st->fx, c);
+    return 0;
+}
+
+void ps_agent_send_summed(struct ps_agent_step *st, struct ps_agent_run *run)
+{
+    struct ps_agent_flow *f = run->flow;
+    struct ps_agent_part *p = run->part;
+
+    /* Its key may be gone, or its place moved: nothing to send then. */
+    if (p != NULL) {
+        f->summing -= run->bytes;
+        f->server->summing--;
+        f->server->dirty = true;
+        if (p->state == PS_AGENT_PART_SUMMING && p->node == f->server->node) {
+            dispatch(st, f, p, &run->dst);
+        }
+    }
+    ps_buf_unref(run->dst.buf);
+    ps_free(run);
+}
+
+/* --------------------------------------------------------------------- pump */
+
+/* Take the head of a queue on its way. False: no memory for its sum. */
+static bool start(struct ps_agent_step *st, struct ps_agent_flow *f,
+                  struct ps_agent_part *p)
+{
+    struct ps_agent_key *k = p->key;
+    struct ps_slice few[64];
+    struct ps_slice *slices = few;
+    uint32_t count;
+    bool ok = true;
+
+    if (p->init) {
+        struct ps_slice s = {
+            .buf = k->init_array.buf,
+            .offset = k->init_array.offset +
+                      p->first * ps_dtype_size(k->dtype),
+            .len = ps_agent_part_bytes(p)};
+
+        dispatch(st, f, p, &s);
+        return true;
+    }
+    if (k->job->local_count > 64) {
+        slices = ps_calloc(k->job->local_count, sizeof(*slices));
+    }
+    count = ps_agent_round_sources(p, slices);
+    if (count <= 1) {
+        dispatch(st, f, p, count == 0 ? NULL : &slices[0]);
+    } else {
+        ok = start_sum(st, f, p, slices, count) == 0;
+    }
+    if (slices != few) {
+        ps_free(slices);
+    }
+    return ok;
+}
+
+static bool may_send(const struct ps_agent *a, const struct ps_agent_server *s)
+{
+    uint64_t most = a->opt.hand_over_max == 0 ? HAND_OVER_DEFAULT
+                                              : a->opt.hand_over_max;
+
+    return s->peer.state == PS_AGENT_PEER_KNOWN && s->queued < most &&
+           s->summing < SUMS_MAX &&
+           ps_link_in_flight(s->peer.link) < PS_LINK_IN_FLIGHT_MAX;
+}
+
+/* One partition of one job. False: nothing could go. */
+static bool pump_one(struct ps_agent_step *st, struct ps_agent_server *s)
+{
+    PS_LIST_EACH(n, &s->flows) {
+        struct ps_agent_flow *f =
+            PS_CONTAINER(n, struct ps_agent_flow, node);
+        struct ps_heap_item *item = ps_heap_peek(&f->queue);
+        struct ps_agent_part *p;
+
+        if (item == NULL) {
+            continue;
+        }
+        p = PS_CONTAINER(item, struct ps_agent_part, item);
+        if (!p->init && f->sent + f->summing >= f->credit) {
+            continue;
+        }
+        ps_heap_pop(&f->queue);
+        p->state = PS_AGENT_PART_IDLE;
+        if (!start(st, f, p)) {
+            ps_agent_send_queue(st, p);
+            st->a->starved_at = ps_time_add(st->now, STARVED_WAIT);
+            return false;
+        }
+        /* The next one asked first is another job's. */
+        ps_list_remove(&f->node);
+        ps_list_push_back(&s->flows, &f->node);
+        return true;
+    }
+    return false;
+}
+
+void ps_agent_send_pump(struct ps_agent_step *st, struct ps_agent_server *s)
+{
+    s->dirty = false;
+    while (may_send(st->a, s) && pump_one(st, s)) {
+    }
+}
+
+void ps_agent_send_pump_all(struct ps_agent_step *st)
+{
+    struct ps_map_cursor c = {0};
+    struct ps_agent_server *s;
+
+    while ((s = ps_map_next(st->a->servers, &c)) != NULL) {
+        if (s->dirty) {
+            ps_agent_send_pump(st, s);
+        }
+    }
+}

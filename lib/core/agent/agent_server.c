@@ -1,0 +1,419 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Servers: one link each, dialled when a partition lies there. Also what the
+ * conversation with the scheduler has in common with that. */
+#include "core/agent/agent_inner.h"
+
+#include "base/alloc.h"
+#include "base/num.h"
+#include "base/str.h"
+
+#include <assert.h>
+#include <string.h>
+
+void ps_agent_peer_init(struct ps_agent *a, struct ps_agent_peer *p,
+                        uint64_t target, ps_time now)
+{
+    p->link = ps_link_new(&a->opt.link, &a->rng);
+    p->session = ps_rng_next(&a->rng) ^ a->opt.instance;
+    p->session += p->session == 0;
+    p->target = target;
+    p->backoff = a->opt.dial_first;
+    p->retry_at = now;
+}
+
+static void redial(struct ps_agent_step *st, struct ps_agent_peer *p)
+{
+    ps_time half = p->backoff / 2;
+
+    p->state = PS_AGENT_PEER_IDLE;
+    p->conn = 0;
+    p->retry_at = ps_time_add(
+        st->now, half + ps_rng_below(&st->a->rng, p->backoff - half + 1));
+    p->backoff = ps_time_min(p->backoff * 2, st->a->opt.dial_max);
+}
+
+void ps_agent_peer_lost(struct ps_agent_step *st, struct ps_agent_peer *p,
+                        const char *who, const char *why)
+{
+    if (p->state == PS_AGENT_PEER_IDLE) {
+        return;
+    }
+    ps_effects_note(st->fx, PS_LOG_INFO, "%s at %s: %s", who, p->address, why);
+    if (p->conn != 0) {
+        ps_effects_hangup(st->fx, p->conn);
+    }
+    ps_link_close(p->link, st->now);
+    redial(st, p);
+}
+
+void ps_agent_peer_hello(struct ps_agent_step *st, struct ps_agent_peer *p,
+                         ps_conn_id conn)
+{
+    const struct ps_agent *a = st->a;
+
+    p->state = PS_AGENT_PEER_HELLO;
+    p->conn = conn;
+    p->heard_at = st->now;
+    ps_effects_tell(st->fx, conn,
+                    &(struct ps_msg){
+                        .code = PS_MSG_HELLO,
+                        .hello = {.protocol = PS_PROTOCOL,
+                                  .protocol_least = PS_PROTOCOL_LEAST,
+                                  .role = PS_ROLE_AGENT,
+                                  .name = a->opt.name,
+                                  .cluster = a->opt.cluster,
+                                  .instance = a->opt.instance,
+                                  .node = a->node,
+                                  .incarnation = a->incarnation,
+                                  .session = p->session,
+                                  .received = ps_link_received(p->link),
+                                  .address = ""},
+                    });
+}
+
+void ps_agent_peer_tick(struct ps_agent_step *st, struct ps_agent_peer *p,
+                        const char *who)
+{
+    if (p->wanted && p->state == PS_AGENT_PEER_IDLE &&
+        p->retry_at <= st->now && p->address[0] != '\0') {
+        p->state = PS_AGENT_PEER_DIALLED;
+        p->tried_at = st->now;
+        ps_effects_dial(st->fx, p->target, p->address);
+    }
+    if (p->state == PS_AGENT_PEER_HELLO &&
+        ps_time_add(p->heard_at, WELCOME_WAIT) <= st->now) {
+        ps_agent_peer_lost(st, p, who, "does not answer hello");
+    }
+    ps_link_tick(p->link, st->now, st->fx);
+}
+
+ps_time ps_agent_peer_deadline(const struct ps_agent_peer *p)
+{
+    ps_time at = ps_link_deadline(p->link);
+
+    if (p->wanted && p->state == PS_AGENT_PEER_IDLE && p->address[0] != '\0') {
+        at = ps_time_min(at, p->retry_at);
+    }
+    if (p->state == PS_AGENT_PEER_HELLO) {
+        at = ps_time_min(at, ps_time_add(p->heard_at, WELCOME_WAIT));
+    }
+    return at;
+}
+
+/* ------------------------------------------------------------------ servers */
+
+struct ps_agent_server *ps_agent_server_get(struct ps_agent_step *st,
+                                            uint32_t node)
+{
+    struct ps_agent_server *s = ps_map_get(st->a->servers, node);
+
+    if (s == NULL) {
+        s = ps_calloc(1, sizeof(*s));
+        s->node = node;
+        ps_list_init(&s->flows);
+        /* The scheduler's target is 0. */
+        ps_agent_peer_init(st->a, &s->peer, node, st->now);
+        ps_map_put(st->a->servers, node, s);
+    }
+    return s;
+}
+
+void ps_agent_server_free(struct ps_agent_server *s)
+{
+    assert(ps_list_empty(&s->flows) && s->gather.count == 0);
+    ps_link_free(s->peer.link);
+    ps_free(s->gather.parts);
+    ps_free(s->gather.slices);
+    ps_free(s);
+}
+
+void ps_agent_server_release(struct ps_agent_step *st,
+                             struct ps_agent_server *s)
+{
+    struct ps_agent_peer *p = &s->peer;
+
+    if (!ps_list_empty(&s->flows)) {
+        return;
+    }
+    p->wanted = false;
+    if (p->conn != 0) {
+        ps_effects_hangup(st->fx, p->conn);
+    }
+    ps_link_free(p->link); /* Nothing in it is needed any more. */
+    p->link = ps_link_new(&st->a->opt.link, &st->a->rng);
+    p->session = ps_rng_next(&st->a->rng) | 1;
+    p->state = PS_AGENT_PEER_IDLE;
+    p->conn = 0;
+    p->retry_at = st->now;
+    p->backoff = st->a->opt.dial_first;
+    s->queued = 0;
+}
+
+/* What the scheduler says of a server; false: it is another process now. */
+static void take_server(struct ps_agent_step *st,
+                        const struct ps_rec_server *m)
+{
+    struct ps_agent_server *s = ps_agent_server_get(st, m->node);
+    bool other = s->known && s->incarnation != m->incarnation;
+    bool gone = m->state == PS_NODE_STATE_GONE;
+
+    if (other || (gone && !s->gone)) {
+        ps_agent_peer_lost(st, &s->peer, s->name,
+                           gone ? "is gone" : "was started anew");
+    }
+    s->known = true;
+    s->gone = gone;
+    s->incarnation = m->incarnation;
+    ps_str_copy(s->name, sizeof(s->name), m->name);
+    ps_str_copy(s->peer.address, sizeof(s->peer.address), m->address);
+    s->peer.wanted = !gone && !ps_list_empty(&s->flows);
+    if (other) {
+        s->peer.retry_at = st->now;
+    }
+}
+
+void ps_agent_server_map(struct ps_agent_step *st, const struct ps_msg_map *m)
+{
+    if (m->epoch < st->a->epoch) {
+        return;
+    }
+    st->a->epoch = m->epoch;
+    for (uint32_t i = 0; i < m->servers_count; i++) {
+        take_server(st, &m->servers[i]);
+    }
+}
+
+static void welcomed(struct ps_agent_step *st, struct ps_agent_server *s,
+                     const struct ps_msg_welcome *m)
+{
+    struct ps_agent_peer *p = &s->peer;
+
+    if (p->state != PS_AGENT_PEER_HELLO) {
+        return;
+    }
+    if (m->protocol < PS_PROTOCOL_LEAST || m->protocol > PS_PROTOCOL) {
+        ps_agent_peer_lost(st, p, s->name,
+                           "wants a protocol that this agent does not speak");
+        return;
+    }
+    p->state = PS_AGENT_PEER_KNOWN;
+    p->backoff = st->a->opt.dial_first;
+    s->queued = 0;
+    ps_effects_note(st->fx, PS_LOG_INFO, "linked to server %s%s", s->name,
+                    m->resumed ? " again" : "");
+    ps_link_open(p->link, p->conn, m->resumed, m->received, st->now, st->fx);
+    if (!m->resumed) {
+        ps_agent_send_again(st, s);
+    }
+    s->dirty = true;
+}
+
+/* ------------------------------------------------------ what a server tells */
+
+static void took_value(struct ps_agent_step *st, struct ps_agent_server *s,
+                       const struct ps_msg_value *m,
+                       const struct ps_slice *payload)
+{
+    uint64_t offset = 0;
+
+    if (payload == NULL || payload->buf == NULL) {
+        /* Thrown away: a duplicate, or of a job that is over. A part of it
+         * that is still wanted is asked for again by the resend of its
+         * contribution or pull. */
+        return;
+    }
+    for (uint32_t i = 0; i < m->parts_count; i++) {
+        const struct ps_rec_part *rec = &m->parts[i];
+        struct ps_agent_part *p = ps_agent_part_find(st->a, m->gen, rec);
+        size_t bytes = rec->count * ps_dtype_size(rec->dtype);
+        struct ps_agent_key *k;
+
+        if (p == NULL || p->count != rec->count) {
+            offset += bytes;
+            continue;
+        }
+        k = p->key;
+        if ((int64_t)rec->round > p->held) {
+            uint8_t *at = k->result->data + k->result_at[rec->round & 1] +
+                          p->first * ps_dtype_size(k->dtype);
+            const uint8_t *from = ps_slice_data(payload) + offset;
+
+            if (from != at) {
+                memcpy(at, from, bytes);
+            }
+            p->held = (int64_t)rec->round;
+            st->a->stats.bytes_in += bytes;
+        }
+        if (p->asked != NONE && p->held >= p->asked) {
+            p->asked = NONE;
+        }
+        if ((int64_t)rec->round > p->committed) {
+            p->committed = (int64_t)rec->round;
+        }
+        offset += bytes;
+        ps_agent_round_reached(st, p);
+    }
+    (void)s;
+}
+
+static void took_commit(struct ps_agent_step *st,
+                        const struct ps_msg_commit *m)
+{
+    for (uint32_t i = 0; i < m->parts_count; i++) {
+        struct ps_agent_part *p =
+            ps_agent_part_find(st->a, m->gen, &m->parts[i]);
+
+        if (p != NULL && (int64_t)m->parts[i].round > p->committed) {
+            p->committed = (int64_t)m->parts[i].round;
+        }
+        if (p != NULL) {
+            ps_agent_round_reached(st, p);
+        }
+    }
+}
+
+static void took_refuse(struct ps_agent_step *st,
+                        const struct ps_agent_server *s,
+                        const struct ps_msg_refuse *m)
+{
+    bool passing = m->error == PS_E_STALE || m->error == PS_E_NOJOB ||
+                   m->error == PS_E_FUTURE;
+    char text[PS_TEXT_MAX];
+
+    for (uint32_t i = 0; i < m->parts_count; i++) {
+        struct ps_agent_part *p =
+            ps_agent_part_find(st->a, m->gen, &m->parts[i]);
+        struct ps_str t;
+
+        if (p == NULL || p->node != s->node) {
+            continue;
+        }
+        if (passing) {
+            p->asked = NONE;
+            if (p->state == PS_AGENT_PART_SENT) {
+                p->state = PS_AGENT_PART_HELD_BACK;
+            }
+            st->a->retry_at =
+                ps_time_min(st->a->retry_at, ps_time_add(st->now, RETRY_WAIT));
+            continue;
+        }
+        ps_str_init(&t, text, sizeof(text));
+        ps_str_addf(&t, "server %s refused round %llu of '%s': %s%s%s",
+                    s->name, (unsigned long long)m->parts[i].round,
+                    p->key->name, ps_strerror(m->error),
+                    m->text[0] == '\0' ? "" : ": ", m->text);
+        ps_agent_round_fail(st, p->key, m->error, text);
+    }
+}
+
+void ps_agent_server_msg(struct ps_agent_step *st, struct ps_agent_server *s,
+                         const struct ps_msg *m,
+                         const struct ps_slice *payload)
+{
+    struct ps_agent_peer *p = &s->peer;
+
+    p->heard_at = st->now;
+    if (m->code == PS_MSG_WELCOME) {
+        welcomed(st, s, &m->welcome);
+        return;
+    }
+    if (m->code == PS_MSG_REJECT) {
+        ps_effects_note(st->fx, PS_LOG_WARNING, "server %s rejects us: %s",
+                        s->name, m->reject.text);
+        ps_agent_peer_lost(st, p, s->name, "hung up");
+        return;
+    }
+    if (p->state != PS_AGENT_PEER_KNOWN ||
+        !ps_link_receive(p->link, m, st->now, st->fx)) {
+        return;
+    }
+    s->dirty = true;
+    switch (m->code) {
+    case PS_MSG_VALUE:
+        ps_agent_send_credit(st, s, m->value.gen, m->value.credit);
+        took_value(st, s, &m->value, payload);
+        break;
+    case PS_MSG_COMMIT:
+        ps_agent_send_credit(st, s, m->commit.gen, m->commit.credit);
+        took_commit(st, &m->commit);
+        break;
+    case PS_MSG_REFUSE:
+        ps_agent_send_credit(st, s, m->refuse.gen, m->refuse.credit);
+        took_refuse(st, s, &m->refuse);
+        break;
+    case PS_MSG_CREDIT:
+        ps_agent_send_credit(st, s, m->credit.gen, m->credit.credit);
+        break;
+    default:
+        break; /* ack, pong: the link has taken what is in them. */
+    }
+}
+
+/* May version `v` of the partition be written into the results now? */
+static bool acceptable(const struct ps_agent_part *p, int64_t v)
+{
+    const struct ps_agent_key *k = p->key;
+
+    if (v <= p->held) {
+        return false;
+    }
+    if (k->active && k->complete && (uint64_t)v == k->round) {
+        return true;
+    }
+    /* A pull: the buffer of this parity holds v - 2 at best. Nobody may still
+     * read that, which is so when all ranks here have pushed v, or none of
+     * them was ever told of anything. */
+    for (uint32_t i = 0; i < k->job->local_count; i++) {
+        if (k->pushed[i] < (uint64_t)v && p->held != NONE && v > 1 &&
+            v - p->held > 1) {
+            return false;
+        }
+    }
+    return true;
+}
+
+int ps_agent_server_payload(struct ps_agent *a, struct ps_agent_server *s,
+                            const struct ps_msg *m, uint64_t len,
+                            struct ps_slice *ret_slice)
+{
+    uint64_t total = 0;
+    struct ps_buf *buf;
+    int rc;
+
+    if (m->code != PS_MSG_VALUE || s->peer.state != PS_AGENT_PEER_KNOWN ||
+        !ps_link_is_new(s->peer.link, m->seq)) {
+        return PS_E_INVAL;
+    }
+    for (uint32_t i = 0; i < m->value.parts_count; i++) {
+        const struct ps_rec_part *rec = &m->value.parts[i];
+
+        total += rec->count * (uint64_t)ps_dtype_size(rec->dtype);
+    }
+    if (total != len || len == 0) {
+        return PS_E_PROTO;
+    }
+    if (m->value.parts_count == 1) {
+        const struct ps_rec_part *rec = &m->value.parts[0];
+        struct ps_agent_part *p = ps_agent_part_find(a, m->value.gen, rec);
+
+        if (p == NULL || p->count != rec->count ||
+            rec->round > INT64_MAX || !acceptable(p, (int64_t)rec->round)) {
+            return PS_E_STALE;
+        }
+        *ret_slice = (struct ps_slice){
+            .buf = ps_buf_ref(p->key->result),
+            .offset = p->key->result_at[rec->round & 1] +
+                      p->first * ps_dtype_size(p->key->dtype),
+            .len = len};
+        return 0;
+    }
+    if (len > PS_FUSE_FRAME_MAX + PS_FUSE_PART_MAX) {
+        return PS_E_TOOBIG;
+    }
+    rc = ps_pool_get(a->opt.sums, len, &buf);
+    if (rc != 0) {
+        return PS_E_AGAIN;
+    }
+    *ret_slice = (struct ps_slice){.buf = buf, .len = len};
+    return 0;
+}

@@ -1,0 +1,486 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Training processes: one session each, from l_hello to l_bye or to the end of
+ * its socket, which is the death of the process. What it has offered by then
+ * stays: the memory is referenced, and the round may need it. */
+#include "core/agent/agent_inner.h"
+
+#include "base/alloc.h"
+#include "base/str.h"
+
+#include <assert.h>
+#include <string.h>
+
+/* --------------------------------------------------------------- operations */
+
+struct ps_agent_op *ps_agent_op_new(struct ps_agent_step *st,
+                                    struct ps_agent_session *s, uint64_t id)
+{
+    struct ps_agent_op *op = ps_calloc(1, sizeof(*op));
+
+    op->session = s;
+    op->id = id;
+    op->local = s->local;
+    op->since = st->now;
+    ps_list_push_back(&s->ops, &op->mine);
+    s->op_count++;
+    return op;
+}
+
+void ps_agent_op_free(struct ps_agent_op *op)
+{
+    if (op->session != NULL) {
+        ps_list_remove(&op->mine);
+        op->session->op_count--;
+    }
+    ps_buf_unref(op->array.buf);
+    ps_msg_free(op->message);
+    ps_free(op);
+}
+
+void ps_agent_op_done(struct ps_agent_step *st, struct ps_agent_op *op,
+                      uint64_t version, int error, const char *text)
+{
+    if (op->session != NULL && !op->session->ended) {
+        ps_effects_tell(st->fx, op->session->conn,
+                        &(struct ps_msg){.code = PS_MSG_L_DONE,
+                                         .l_done = {.op_id = op->id,
+                                                    .error = error,
+                                                    .version = version,
+                                                    .text = text}});
+    }
+    ps_agent_op_free(op);
+}
+
+/* The worker is gone. What it contributed stays in its round, without an
+ * owner; everything else it waited for is dropped. */
+static void drop_ops(struct ps_agent_session *s)
+{
+    struct ps_list_node *n;
+
+    while ((n = ps_list_first(&s->ops)) != NULL) {
+        struct ps_agent_op *op = PS_CONTAINER(n, struct ps_agent_op, mine);
+        struct ps_agent_key *k = op->key;
+
+        if (k != NULL && k->offer[op->local] == op) {
+            ps_list_remove(&op->mine);
+            s->op_count--;
+            op->session = NULL;
+            continue;
+        }
+        if (ps_list_linked(&op->node)) {
+            ps_list_remove(&op->node);
+        }
+        ps_agent_op_free(op);
+    }
+}
+
+/* ----------------------------------------------------------------- begin, end */
+
+void ps_agent_session_open(struct ps_agent_step *st, const struct ps_event *ev)
+{
+    struct ps_agent *a = st->a;
+    struct ps_agent_session *s;
+
+    if (ps_map_count(a->by_conn) >= PS_LOCAL_MAX || a->ending) {
+        ps_effects_tell(
+            st->fx, ev->conn,
+            &(struct ps_msg){
+                .code = PS_MSG_REJECT,
+                .reject = {.error = PS_E_FULL,
+                           .text = a->ending
+                                       ? "this agent is ending"
+                                       : "this agent has as many workers "
+                                         "as it takes"}});
+        ps_effects_hangup(st->fx, ev->conn);
+        return;
+    }
+    s = ps_calloc(1, sizeof(*s));
+    s->conn = ev->conn;
+    s->uid = ev->open.uid;
+    s->worker = ++a->next_worker;
+    s->regions = ps_map_new();
+    s->arenas = ps_map_new();
+    ps_list_init(&s->ops);
+    ps_list_push_back(&a->sessions, &s->node);
+    ps_map_put(a->by_conn, s->conn, s);
+}
+
+void ps_agent_session_free(struct ps_agent *a, struct ps_agent_session *s)
+{
+    struct ps_map_cursor c = {0};
+    struct ps_buf *b;
+
+    drop_ops(s);
+    a->held_back -= s->held_back;
+    while ((b = ps_map_next(s->regions, &c)) != NULL) {
+        ps_buf_unref(b);
+    }
+    ps_map_free(s->regions);
+    ps_map_free(s->arenas);
+    ps_list_remove(&s->node);
+    ps_map_take(a->by_conn, s->conn);
+    ps_msg_free(s->hello);
+    ps_free(s);
+}
+
+static void tell_departed(struct ps_agent_step *st,
+                          const struct ps_agent_departed *d)
+{
+    ps_agent_up_tell(st, &(struct ps_msg){.code = PS_MSG_WORKER_GONE,
+                                          .worker_gone = {.gen = d->gen,
+                                                          .worker = d->worker,
+                                                          .clean = d->clean,
+                                                          .text = ""}});
+}
+
+static void departed(struct ps_agent_step *st,
+                     const struct ps_agent_session *s)
+{
+    struct ps_agent *a = st->a;
+    struct ps_agent_departed d = {
+        .gen = s->gen, .worker = s->worker, .clean = s->bye};
+
+    if (a->departed == NULL) {
+        a->departed = ps_calloc(DEPARTED_MAX, sizeof(*a->departed));
+    }
+    if (a->departed_count == DEPARTED_MAX) {
+        memmove(a->departed, a->departed + 1,
+                (DEPARTED_MAX - 1) * sizeof(*a->departed));
+        a->departed_count--;
+    }
+    a->departed[a->departed_count++] = d;
+    tell_departed(st, &d);
+}
+
+void ps_agent_departed_offer(struct ps_agent_step *st)
+{
+    for (uint32_t i = 0; i < st->a->departed_count; i++) {
+        tell_departed(st, &st->a->departed[i]);
+    }
+}
+
+void ps_agent_departed_forget(struct ps_agent *a, uint64_t gen)
+{
+    uint32_t kept = 0;
+
+    for (uint32_t i = 0; i < a->departed_count; i++) {
+        if (a->departed[i].gen != gen) {
+            a->departed[kept++] = a->departed[i];
+        }
+    }
+    a->departed_count = kept;
+}
+
+/* Keys that it was asking for: nobody is to be answered. */
+static void drop_askers(struct ps_agent_session *s)
+{
+    if (s->job == NULL) {
+        return;
+    }
+    PS_LIST_EACH(n, &s->job->opening) {
+        struct ps_agent_key *k = PS_CONTAINER(n, struct ps_agent_key, node);
+        struct ps_list_node *m = ps_list_first(&k->askers);
+
+        while (m != NULL) {
+            struct ps_list_node *next = ps_list_next(&k->askers, m);
+            struct ps_agent_asker *asker =
+                PS_CONTAINER(m, struct ps_agent_asker, node);
+
+            if (asker->session == s) {
+                ps_list_remove(m);
+                ps_free(asker);
+            }
+            m = next;
+        }
+    }
+}
+
+void ps_agent_session_closed(struct ps_agent_step *st,
+                             struct ps_agent_session *s)
+{
+    struct ps_agent_job *j = s->job;
+
+    if (s->hello != NULL && (j == NULL || j->phase != PS_JOB_PHASE_ENDED)) {
+        departed(st, s);
+    }
+    if (j != NULL) {
+        if (!s->bye && j->phase == PS_JOB_PHASE_RUNNING) {
+            ps_effects_note(st->fx, PS_LOG_NOTICE,
+                            "job %s lost rank %u: its process ended", j->name,
+                            j->local[s->local].rank);
+        }
+        if (j->local[s->local].session == s) {
+            j->local[s->local].session = NULL;
+        }
+        j->sessions--;
+    }
+    drop_askers(s);
+    ps_agent_why_forget(st->a, s->conn);
+    ps_agent_session_free(st->a, s);
+    if (j != NULL) {
+        ps_agent_job_settle(st, j);
+    }
+}
+
+/* Tell the worker why, and hang up. The session goes when the socket does. */
+void ps_agent_session_end(struct ps_agent_step *st, struct ps_agent_session *s,
+                          int error, const char *text)
+{
+    struct ps_msg m = {.code = PS_MSG_L_ERROR,
+                       .l_error = {.error = error, .text = text}};
+
+    if (s->ended) {
+        return;
+    }
+    if (s->state != PS_AGENT_SESSION_ACTIVE) {
+        m = (struct ps_msg){.code = PS_MSG_REJECT,
+                            .reject = {.error = error, .text = text}};
+    }
+    ps_effects_tell(st->fx, s->conn, &m);
+    ps_effects_hangup(st->fx, s->conn);
+    s->ended = true;
+}
+
+/* -------------------------------------------------------------------- hello */
+
+void ps_agent_session_offer(struct ps_agent_step *st,
+                            struct ps_agent_session *s)
+{
+    const struct ps_msg_l_hello *h = &s->hello->l_hello;
+
+    ps_agent_up_tell(
+        st,
+        &(struct ps_msg){
+            .code = PS_MSG_JOB_OPEN,
+            .job_open = {.worker = s->worker,
+                         .name = h->job,
+                         .uid = s->uid,
+                         .num_workers = h->num_workers,
+                         .num_servers = h->num_servers,
+                         .rank = h->rank,
+                         .mode = h->mode,
+                         .on_loss = h->on_loss,
+                         .placement = h->placement,
+                         .big_array_bound = h->big_array_bound,
+                         .partition_bytes = h->partition_bytes,
+                         .start_timeout_ns = h->start_timeout_ns,
+                         .host = st->a->opt.host,
+                         .gen = s->gen}});
+}
+
+static void took_hello(struct ps_agent_step *st, struct ps_agent_session *s,
+                       const struct ps_msg *m)
+{
+    char text[PS_TEXT_MAX];
+    struct ps_str t;
+
+    if (s->state != PS_AGENT_SESSION_NEW) {
+        ps_agent_session_end(st, s, PS_E_PROTO, "a second l_hello");
+        return;
+    }
+    ps_str_init(&t, text, sizeof(text));
+    if (m->l_hello.protocol < PS_PROTOCOL_LEAST ||
+        m->l_hello.protocol > PS_PROTOCOL) {
+        ps_str_addf(&t, "the library speaks protocol %u, this agent %u to %u",
+                    m->l_hello.protocol, PS_PROTOCOL_LEAST, PS_PROTOCOL);
+        ps_agent_session_end(st, s, PS_E_VERSION, text);
+        return;
+    }
+    if (m->l_hello.num_workers == 0 ||
+        m->l_hello.num_workers > PS_RANKS_MAX ||
+        m->l_hello.job[0] == '\0') {
+        ps_str_addf(&t, "a job needs a name and 1 to %u workers",
+                    PS_RANKS_MAX);
+        ps_agent_session_end(st, s, PS_E_INVAL, text);
+        return;
+    }
+    s->hello = ps_msg_dup(m);
+    s->state = PS_AGENT_SESSION_OPENING;
+    if (st->a->departed_count > 0 &&
+        ps_link_in_flight(st->a->up.link) > 0) {
+        s->held_back = true;
+        st->a->held_back++;
+        return;
+    }
+    ps_agent_session_offer(st, s);
+}
+
+void ps_agent_session_turns(struct ps_agent_step *st)
+{
+    struct ps_agent *a = st->a;
+
+    if (a->held_back == 0 || ps_link_in_flight(a->up.link) > 0) {
+        return;
+    }
+    PS_LIST_EACH(n, &a->sessions) {
+        struct ps_agent_session *s =
+            PS_CONTAINER(n, struct ps_agent_session, node);
+
+        if (s->held_back) {
+            s->held_back = false;
+            a->held_back--;
+            ps_agent_session_offer(st, s);
+        }
+    }
+}
+
+void ps_agent_session_welcome(struct ps_agent_step *st,
+                              struct ps_agent_session *s)
+{
+    const struct ps_agent_job *j = s->job;
+    const struct ps_agent_rank *r = &j->local[s->local];
+    uint64_t passed =
+        r->barriers < j->barriers_open ? r->barriers : j->barriers_open;
+
+    s->state = PS_AGENT_SESSION_ACTIVE;
+    ps_effects_tell(st->fx, s->conn,
+                    &(struct ps_msg){.code = PS_MSG_L_WELCOME,
+                                     .l_welcome = {
+                                         .gen = j->gen,
+                                         .rank = r->rank,
+                                         .num_workers = j->num_workers,
+                                         .local_rank = s->local,
+                                         .local_size = j->local_count,
+                                         .num_servers = j->num_servers,
+                                         .barriers = passed}});
+}
+
+/* ------------------------------------------------------------------- memory */
+
+void ps_agent_session_region(struct ps_agent_step *st,
+                             struct ps_agent_session *s, uint32_t region,
+                             struct ps_buf *buf)
+{
+    if (s->ended) {
+        return;
+    }
+    if (region == 0 || ps_map_get(s->regions, region) != NULL ||
+        ps_map_count(s->regions) >= PS_REGIONS_MAX) {
+        ps_agent_session_end(st, s, PS_E_INVAL,
+                             "a region needs a number of its own, not 0");
+        return;
+    }
+    ps_map_put(s->regions, region, ps_buf_ref(buf));
+}
+
+/* ------------------------------------------------------- barrier, optimizer */
+
+static void took_barrier(struct ps_agent_step *st, struct ps_agent_session *s,
+                         const struct ps_msg_l_barrier *m)
+{
+    struct ps_agent_job *j = s->job;
+    struct ps_agent_rank *r = &j->local[s->local];
+    struct ps_agent_op *op = ps_agent_op_new(st, s, m->op_id);
+
+    op->barrier = true;
+    op->round = m->number;
+    if (m->number <= j->barriers_open && m->number <= r->barriers + 1 &&
+        m->number > 0) {
+        if (m->number > r->barriers) {
+            r->barriers = m->number;
+        }
+        ps_agent_op_done(st, op, m->number, 0, "");
+        return;
+    }
+    if (m->number == 0 || m->number > r->barriers + 1 ||
+        (m->number == r->barriers + 1 && r->barriers > j->barriers_open)) {
+        ps_agent_op_done(st, op, 0, PS_E_INVAL,
+                         "barriers are entered one after the other");
+        return;
+    }
+    r->barriers = m->number;
+    ps_list_push_back(&j->barriers, &op->node);
+    ps_agent_job_enter(st, j);
+}
+
+static void took_optimizer(struct ps_agent_step *st,
+                           struct ps_agent_session *s,
+                           const struct ps_msg_l_optimizer *m)
+{
+    struct ps_agent_job *j = s->job;
+    struct ps_agent_op *op = ps_agent_op_new(st, s, m->op_id);
+    struct ps_msg set = {.code = PS_MSG_OPTIMIZER_SET};
+
+    if (j->num_servers == 0) {
+        ps_agent_op_done(st, op, 0, PS_E_UNSUPPORTED,
+                         "an optimizer runs on servers: start the job with "
+                         "at least one");
+        return;
+    }
+    op->round = ++st->a->next_request;
+    set.optimizer_set.gen = j->gen;
+    set.optimizer_set.request = op->round;
+    set.optimizer_set.name = m->name;
+    set.optimizer_set.params = m->params;
+    set.optimizer_set.params_count = m->params_count;
+    op->message = ps_msg_dup(&set);
+    ps_list_push_back(&j->optimizers, &op->node);
+    ps_agent_up_tell(st, &set);
+}
+
+/* ----------------------------------------------------------------- messages */
+
+static void active_msg(struct ps_agent_step *st, struct ps_agent_session *s,
+                       const struct ps_msg *m)
+{
+    if (s->op_count >= PS_OPS_MAX &&
+        (m->code == PS_MSG_L_OP || m->code == PS_MSG_L_BARRIER ||
+         m->code == PS_MSG_L_OPTIMIZER)) {
+        ps_agent_session_end(st, s, PS_E_FULL,
+                             "too many operations that are not done");
+        return;
+    }
+    switch (m->code) {
+    case PS_MSG_L_KEY:
+        ps_agent_key_ask(st, s, &m->l_key);
+        break;
+    case PS_MSG_L_OP:
+        ps_agent_round_take(st, s, &m->l_op);
+        break;
+    case PS_MSG_L_BARRIER:
+        took_barrier(st, s, &m->l_barrier);
+        break;
+    case PS_MSG_L_OPTIMIZER:
+        took_optimizer(st, s, &m->l_optimizer);
+        break;
+    case PS_MSG_L_WHY:
+        ps_agent_why_ask(st, s, m->l_why.op_id);
+        break;
+    default:
+        break;
+    }
+}
+
+void ps_agent_session_msg(struct ps_agent_step *st, struct ps_agent_session *s,
+                          const struct ps_msg *m)
+{
+    struct ps_buf *b;
+
+    if (s->ended) {
+        return;
+    }
+    switch (m->code) {
+    case PS_MSG_L_HELLO:
+        took_hello(st, s, m);
+        return;
+    case PS_MSG_L_REGION:
+        return; /* PS_EV_REGION brings the memory. */
+    case PS_MSG_L_REGION_GONE:
+        b = ps_map_take(s->regions, m->l_region_gone.region);
+        ps_buf_unref(b);
+        return;
+    case PS_MSG_L_BYE:
+        s->bye = true;
+        s->ended = true;
+        ps_effects_hangup(st->fx, s->conn);
+        return;
+    default:
+        break;
+    }
+    if (s->state != PS_AGENT_SESSION_ACTIVE) {
+        ps_agent_session_end(st, s, PS_E_PROTO,
+                             "no operation before l_welcome");
+        return;
+    }
+    active_msg(st, s, m);
+}

@@ -1,0 +1,164 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The scheduler, seen from an agent. Training goes on without it; what it must
+ * know waits in the link, and is said again when it has forgotten us. */
+#include "core/agent/agent_inner.h"
+
+#include "base/str.h"
+
+#include <string.h>
+
+#define HEARTBEAT_DEFAULT PS_SECONDS(1)
+/* Heartbeats without a word until the connection counts as broken. */
+#define SILENT_BEATS 8u
+#define WHO "scheduler"
+
+void ps_agent_up_init(struct ps_agent *a, ps_time now)
+{
+    ps_agent_peer_init(a, &a->up, 0, now);
+    a->up.wanted = true;
+    a->heartbeat = HEARTBEAT_DEFAULT;
+    ps_str_copy(a->up.address, sizeof(a->up.address), a->opt.sched);
+}
+
+void ps_agent_up_open(struct ps_agent_step *st, ps_conn_id conn)
+{
+    if (st->a->up.state != PS_AGENT_PEER_DIALLED) {
+        ps_effects_hangup(st->fx, conn);
+        return;
+    }
+    ps_agent_peer_hello(st, &st->a->up, conn);
+}
+
+void ps_agent_up_tell(struct ps_agent_step *st, const struct ps_msg *m)
+{
+    if (st->a->node == 0) {
+        return; /* Said when it knows us: welcomed(). */
+    }
+    ps_link_tell(st->a->up.link, m, st->now, st->fx);
+}
+
+static void welcomed(struct ps_agent_step *st, const struct ps_msg_welcome *m)
+{
+    struct ps_agent *a = st->a;
+    struct ps_agent_peer *p = &a->up;
+
+    if (p->state != PS_AGENT_PEER_HELLO) {
+        return;
+    }
+    if (m->protocol < PS_PROTOCOL_LEAST || m->protocol > PS_PROTOCOL) {
+        ps_agent_peer_lost(st, p, WHO,
+                           "wants a protocol that this agent does not speak");
+        return;
+    }
+    p->state = PS_AGENT_PEER_KNOWN;
+    p->backoff = a->opt.dial_first;
+    a->node = m->node;
+    a->incarnation = m->incarnation;
+    a->heartbeat = m->heartbeat_ns != 0 ? m->heartbeat_ns : HEARTBEAT_DEFAULT;
+    a->ping_at = st->now;
+    ps_effects_note(st->fx, PS_LOG_INFO,
+                    "registered node %u incarnation %llu%s", m->node,
+                    (unsigned long long)m->incarnation,
+                    m->resumed ? " again" : "");
+    ps_link_open(p->link, p->conn, m->resumed, m->received, st->now, st->fx);
+    if (!m->resumed) {
+        ps_agent_job_offer_again(st);
+    }
+}
+
+void ps_agent_up_msg(struct ps_agent_step *st, const struct ps_msg *m,
+                     const struct ps_slice *payload)
+{
+    struct ps_agent_peer *p = &st->a->up;
+
+    p->heard_at = st->now;
+    if (m->code == PS_MSG_WELCOME) {
+        welcomed(st, &m->welcome);
+        return;
+    }
+    if (m->code == PS_MSG_REJECT) {
+        ps_effects_note(st->fx, PS_LOG_WARNING, "the scheduler rejects us: %s",
+                        m->reject.text);
+        ps_agent_peer_lost(st, p, WHO, "hung up");
+        return;
+    }
+    if (p->state != PS_AGENT_PEER_KNOWN ||
+        !ps_link_receive(p->link, m, st->now, st->fx)) {
+        return;
+    }
+    switch (m->code) {
+    case PS_MSG_MAP:
+        ps_agent_server_map(st, &m->map);
+        break;
+    case PS_MSG_JOB_OPENED:
+        ps_agent_job_opened(st, &m->job_opened);
+        break;
+    case PS_MSG_JOB_STATE:
+        ps_agent_job_state(st, &m->job_state);
+        break;
+    case PS_MSG_KEY_OPENED:
+        ps_agent_key_opened(st, &m->key_opened, payload);
+        break;
+    case PS_MSG_BARRIER_DONE:
+        ps_agent_job_barrier(st, &m->barrier_done);
+        break;
+    case PS_MSG_OPTIMIZER_DONE:
+        ps_agent_job_optimizer(st, &m->optimizer_done);
+        break;
+    case PS_MSG_STALL_ASK:
+        ps_agent_job_stall(st, &m->stall_ask);
+        break;
+    case PS_MSG_STALL_ANSWER:
+        ps_agent_why_answer(st, &m->stall_answer);
+        break;
+    default:
+        break;
+    }
+}
+
+static void ping(struct ps_agent_step *st)
+{
+    struct ps_agent *a = st->a;
+    struct ps_agent_stats s;
+
+    ps_agent_stats(a, &s);
+    ps_effects_tell(st->fx, a->up.conn,
+                    &(struct ps_msg){.code = PS_MSG_PING,
+                                     .ack = ps_link_received(a->up.link),
+                                     .ping = {.stamp = st->now,
+                                              .epoch = a->epoch,
+                                              .rounds = s.rounds,
+                                              .bytes_in = s.bytes_in,
+                                              .bytes_out = s.bytes_out,
+                                              .stored = ps_pool_used(a->opt.results),
+                                              .resent = s.resent,
+                                              .waiting = s.waiting}});
+}
+
+void ps_agent_up_tick(struct ps_agent_step *st)
+{
+    struct ps_agent *a = st->a;
+    struct ps_agent_peer *p = &a->up;
+
+    if (p->state == PS_AGENT_PEER_KNOWN) {
+        if (ps_time_add(p->heard_at, SILENT_BEATS * a->heartbeat) <= st->now) {
+            ps_agent_peer_lost(st, p, WHO, "is silent");
+        } else if (a->ping_at <= st->now) {
+            ping(st);
+            a->ping_at = ps_time_add(st->now, a->heartbeat);
+        }
+    }
+    ps_agent_peer_tick(st, p, WHO);
+}
+
+ps_time ps_agent_up_deadline(const struct ps_agent *a)
+{
+    ps_time at = ps_agent_peer_deadline(&a->up);
+
+    if (a->up.state == PS_AGENT_PEER_KNOWN) {
+        at = ps_time_min(at, a->ping_at);
+        at = ps_time_min(
+            at, ps_time_add(a->up.heard_at, SILENT_BEATS * a->heartbeat));
+    }
+    return at;
+}

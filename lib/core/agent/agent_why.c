@@ -1,0 +1,179 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What an operation waits for, in a sentence: what this node knows at once,
+ * and which ranks elsewhere have not done their part, which the scheduler
+ * finds out. */
+#include "core/agent/agent_inner.h"
+
+#include "base/alloc.h"
+#include "base/str.h"
+
+#include <string.h>
+
+static void because(struct ps_agent_step *st, ps_conn_id conn, uint64_t op_id,
+                    const char *text)
+{
+    ps_effects_tell(st->fx, conn,
+                    &(struct ps_msg){.code = PS_MSG_L_BECAUSE,
+                                     .l_because = {.op_id = op_id,
+                                                   .text = text}});
+}
+
+static void describe(struct ps_str *t, const struct ps_agent_op *op,
+                     ps_time now)
+{
+    double waited = (double)(now - op->since) / 1e9;
+
+    if (op->barrier) {
+        ps_str_addf(t, "barrier %llu", (unsigned long long)op->round);
+    } else if (op->key == NULL) {
+        ps_str_add(t, "the optimizer's declaration");
+    } else if (op->kind == PS_OP_INIT) {
+        ps_str_addf(t, "init of '%s'", op->key->name);
+    } else {
+        ps_str_addf(t, "%s of '%s' round %llu", ps_op_name(op->kind),
+                    op->key->name, (unsigned long long)op->round);
+    }
+    ps_str_addf(t, " has waited %.1f s", waited);
+}
+
+/* Servers that it needs and that cannot be spoken to. */
+static void describe_servers(struct ps_str *t, const struct ps_agent_op *op,
+                             ps_time now)
+{
+    struct ps_map_cursor c = {0};
+    const struct ps_agent_flow *f;
+
+    if (op->key == NULL) {
+        return;
+    }
+    while ((f = ps_map_next(op->key->job->flows, &c)) != NULL) {
+        const struct ps_agent_server *s = f->server;
+
+        if (s->peer.state == PS_AGENT_PEER_KNOWN) {
+            continue;
+        }
+        ps_str_addf(t, ", server %s at %s is not connected",
+                    s->name[0] == '\0' ? "(unknown)" : s->name,
+                    s->peer.address);
+        if (s->peer.tried_at != 0) {
+            ps_str_addf(t, " (last tried %.1f s ago)",
+                        (double)(now - s->peer.tried_at) / 1e9);
+        }
+    }
+}
+
+static const struct ps_agent_op *find_op(const struct ps_agent_session *s,
+                                         uint64_t op_id)
+{
+    PS_LIST_EACH(n, &s->ops) {
+        const struct ps_agent_op *op =
+            PS_CONTAINER(n, struct ps_agent_op, mine);
+
+        if (op->id == op_id) {
+            return op;
+        }
+    }
+    return NULL;
+}
+
+static void query(struct ps_agent_step *st, const struct ps_agent_question *q)
+{
+    ps_agent_up_tell(
+        st, &(struct ps_msg){.code = PS_MSG_STALL_QUERY,
+                             .stall_query = {.gen = q->gen,
+                                             .request = q->request,
+                                             .key = q->key,
+                                             .round = q->round,
+                                             .barrier = q->barrier}});
+}
+
+void ps_agent_why_ask(struct ps_agent_step *st, struct ps_agent_session *s,
+                      uint64_t op_id)
+{
+    const struct ps_agent_op *op = find_op(s, op_id);
+    struct ps_agent_question *q;
+    struct ps_str t;
+
+    if (op == NULL) {
+        because(st, s->conn, op_id, "it is done, or was never begun");
+        return;
+    }
+    q = ps_calloc(1, sizeof(*q));
+    q->request = ++st->a->next_request;
+    q->gen = s->gen;
+    q->session = s->conn;
+    q->op_id = op_id;
+    q->key = op->key == NULL ? 0 : op->key->number;
+    q->round = op->round;
+    q->barrier = op->barrier;
+    ps_str_init(&t, q->text, sizeof(q->text));
+    describe(&t, op, st->now);
+    describe_servers(&t, op, st->now);
+    if (st->a->up.state != PS_AGENT_PEER_KNOWN) {
+        ps_str_add(&t, ", the scheduler is not connected and knows who else "
+                       "is missing");
+    }
+    if ((op->key == NULL && !op->barrier) ||
+        st->a->up.state != PS_AGENT_PEER_KNOWN) {
+        because(st, s->conn, op_id, q->text);
+        ps_free(q);
+        return;
+    }
+    ps_map_put(st->a->questions, q->request, q);
+    query(st, q);
+}
+
+void ps_agent_why_offer(struct ps_agent_step *st)
+{
+    struct ps_map_cursor c = {0};
+    const struct ps_agent_question *q;
+
+    while ((q = ps_map_next(st->a->questions, &c)) != NULL) {
+        query(st, q);
+    }
+}
+
+void ps_agent_why_forget(struct ps_agent *a, ps_conn_id session)
+{
+    struct ps_map_cursor c = {0};
+    struct ps_agent_question *q;
+
+    while ((q = ps_map_next(a->questions, &c)) != NULL) {
+        if (q->session == session) {
+            ps_map_take(a->questions, q->request);
+            ps_free(q);
+        }
+    }
+}
+
+void ps_agent_why_answer(struct ps_agent_step *st,
+                         const struct ps_msg_stall_answer *m)
+{
+    struct ps_agent_question *q =
+        ps_map_take(st->a->questions, m->request);
+    char text[1024];
+    struct ps_str t;
+
+    if (q == NULL) {
+        return;
+    }
+    ps_str_init(&t, text, sizeof(text));
+    ps_str_add(&t, q->text);
+    for (uint32_t i = 0; i < m->missing_count && !t.cut; i++) {
+        const struct ps_rec_waiting *w = &m->missing[i];
+
+        ps_str_add(&t, i == 0 ? "; missing: " : ", ");
+        ps_str_addf(&t, "rank %u (", w->rank);
+        ps_str_add_escaped(&t, w->host, strlen(w->host), PS_NAME_MAX);
+        ps_str_addf(&t, "%s%s)",
+                    w->state == PS_RANK_STATE_LIVE ? "" : ", ",
+                    w->state == PS_RANK_STATE_LIVE
+                        ? ""
+                        : ps_rank_state_name(w->state));
+    }
+    if (m->missing_count == 0) {
+        ps_str_add(&t, "; every rank has done its part");
+    }
+    because(st, q->session, q->op_id, text);
+    ps_free(q);
+}
