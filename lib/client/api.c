@@ -237,14 +237,15 @@ int psc_broadcast_start(struct psc_client *c, uint32_t key, const void *src,
     return start(c, OP_BROADCAST, key, src, out, o, ret_op);
 }
 
-/* Operations of the job rather than of a key. `m` lacks the number. */
+/* Operations of the job rather than of a key. `m` of an optimizer lacks the
+ * number. */
 static int start_plain(struct psc_client *c, enum op_kind kind,
-                       struct ps_msg *m, uint64_t *number,
-                       const struct psc_op_options *o, struct psc_op **ret_op)
+                       struct ps_msg *m, const struct psc_op_options *o,
+                       struct psc_op **ret_op)
 {
     struct psc_op_options full;
     struct psc_op *op;
-    int rc;
+    int rc = 0;
 
     if (c->rc != 0) {
         return client_complain(c, c->rc, "%s", c->text);
@@ -258,9 +259,11 @@ static int start_plain(struct psc_client *c, enum op_kind kind,
         return client_complain(c, PSC_E_NOMEM, "%s", ps_strerror(PS_E_NOMEM));
     }
     take_options(op, &full, ret_op != NULL);
-    rc = op_number(op);
+    if (m != NULL) {
+        rc = op_number(op);
+        m->l_optimizer.op_id = op->id;
+    }
     if (rc == 0) {
-        *number = op->id;
         rc = op_submit(op, m);
     }
     if (rc != 0) {
@@ -277,14 +280,7 @@ static int start_plain(struct psc_client *c, enum op_kind kind,
 static int start_barrier(struct psc_client *c, const struct psc_op_options *o,
                          struct psc_op **ret_op)
 {
-    struct ps_msg m = {.code = PS_MSG_L_BARRIER,
-                       .l_barrier = {.number = c->barriers + 1}};
-    int rc = start_plain(c, OP_BARRIER, &m, &m.l_barrier.op_id, o, ret_op);
-
-    if (rc == 0) {
-        c->barriers++;
-    }
-    return rc;
+    return start_plain(c, OP_BARRIER, NULL, o, ret_op);
 }
 
 int psc_barrier_start(struct psc_client *c, const struct psc_op_options *o,
@@ -324,7 +320,7 @@ int psc_optimizer_start(struct psc_client *c, const char *name,
         copies[i] = (struct ps_rec_param){.name = params[i].name,
                                           .value = params[i].value};
     }
-    rc = start_plain(c, OP_OPTIMIZER, &m, &m.l_optimizer.op_id, o, ret_op);
+    rc = start_plain(c, OP_OPTIMIZER, &m, o, ret_op);
 
 leave:
     client_leave(c);
@@ -366,7 +362,8 @@ static uint64_t number_in_the_way(const struct psc_op *op)
     {
         const struct psc_op *other = PS_CONTAINER(n, struct psc_op, of_client);
 
-        if (other->key == op->key && other->state == OP_SENT) {
+        if (other->key == op->key && other->state == OP_SENT &&
+            (op->key != NULL || other->kind == op->kind)) {
             return other->id;
         }
     }

@@ -228,6 +228,9 @@ void op_end(struct psc_op *op, int rc, const char *text)
         if (op->key != NULL) {
             op->key->open--;
         }
+        if (op->kind == OP_BARRIER) {
+            c->barrier_open = false;
+        }
     }
     if (ps_list_linked(&op->of_key)) {
         ps_list_remove(&op->of_key);
@@ -351,6 +354,46 @@ static void pump_stalled(struct psc_client *c)
     }
 }
 
+static int send_barrier(struct psc_op *op)
+{
+    struct psc_client *c = op->client;
+    int rc = op_number(op);
+
+    if (rc != 0) {
+        return rc;
+    }
+    op->round = c->barriers + 1;
+    rc = client_put(c, &(struct ps_msg){.code = PS_MSG_L_BARRIER,
+                                        .l_barrier = {.op_id = op->id,
+                                                      .number = op->round}});
+    if (rc != 0) {
+        return rc;
+    }
+    op_sent(op);
+    c->barriers = op->round;
+    c->barrier_open = true;
+    return 0;
+}
+
+/* One after the other. */
+static void pump_barriers(struct psc_client *c)
+{
+    while (c->rc == 0 && !c->barrier_open) {
+        struct ps_list_node *n = ps_list_pop(&c->barrier_queue);
+        struct psc_op *op;
+        int rc;
+
+        if (n == NULL) {
+            return;
+        }
+        op = PS_CONTAINER(n, struct psc_op, of_key);
+        rc = send_barrier(op);
+        if (rc != 0) {
+            op_end(op, rc, NULL);
+        }
+    }
+}
+
 int op_submit(struct psc_op *op, const struct ps_msg *msg)
 {
     struct psc_client *c = op->client;
@@ -358,7 +401,11 @@ int op_submit(struct psc_op *op, const struct ps_msg *msg)
     if (c->rc != 0) {
         return c->rc;
     }
-    if (op->key == NULL) {
+    if (op->kind == OP_BARRIER) {
+        op->state = OP_QUEUED;
+        ps_list_push_back(&c->barrier_queue, &op->of_key);
+        pump_barriers(c);
+    } else if (op->key == NULL) {
         int rc = client_put(c, msg);
 
         if (rc != 0) {
@@ -396,9 +443,13 @@ void op_take_done(struct psc_op *op, const struct ps_msg_l_done *m)
 
     op->version = m->version;
     if (m->error != 0) {
-        /* A round that failed was not contributed to: it comes again. */
+        /* A round that failed was not contributed to: it comes again. So does
+         * a barrier. */
         if (op_is_round(op->kind) && k->round == op->round) {
             k->round--;
+        }
+        if (op->kind == OP_BARRIER) {
+            c->barriers--;
         }
         op_end(op, client_failure(m->error), m->text);
     } else if (k != NULL && op->version < op->round) {
@@ -416,5 +467,6 @@ void op_take_done(struct psc_op *op, const struct ps_msg_l_done *m)
     if (k != NULL) {
         pump(c, k);
     }
+    pump_barriers(c);
     pump_stalled(c);
 }

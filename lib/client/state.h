@@ -74,7 +74,7 @@ struct psc_op {
     void *user;
     char *text; /* Why it failed; NULL: what the code says. */
     struct ps_list_node of_client;
-    struct ps_list_node of_key;  /* QUEUED */
+    struct ps_list_node of_key;  /* QUEUED; of barriers, in the client's. */
     struct ps_list_node of_call; /* DONE, the callback is to come. */
 };
 
@@ -159,7 +159,9 @@ struct psc_client {
     size_t arena_count;
     size_t arena_cap;
 
-    uint64_t barriers;
+    uint64_t barriers; /* Sent, or passed in an earlier life. */
+    bool barrier_open; /* One is with the agent; the others wait here: */
+    struct ps_list barrier_queue;
     /* A barrier that psc_barrier() has given up waiting for. */
     struct psc_op *late_barrier;
 
@@ -226,9 +228,10 @@ struct psc_op *op_find(struct psc_client *c, uint64_t id);
 PS_MUST_USE int op_number(struct psc_op *op);
 /* From here on it is with the agent. */
 void op_sent(struct psc_op *op);
-/* Queues it on its key, or sends what has none; the operation belongs to the
- * client then, and is gone if it has ended and nobody waits for it. Fails for
- * what cannot be sent at all; the operation is NEW still. */
+/* Queues it on its key or as a barrier, or sends what is neither; the
+ * operation belongs to the client then, and is gone if it has ended and nobody
+ * waits for it. Fails for what cannot be sent at all; the operation is NEW
+ * still. `msg` is of what has no queue. */
 PS_MUST_USE int op_submit(struct psc_op *op, const struct ps_msg *msg);
 /* A piece for an array of its key. */
 PS_MUST_USE int op_stage(struct psc_op *op);

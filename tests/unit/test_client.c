@@ -989,6 +989,39 @@ static void barriers_are_counted(void **state)
     }
 }
 
+/* The agent takes one of a rank at a time. */
+static void barriers_wait_for_each_other(void **state)
+{
+    struct fixture *f = *state;
+    struct psc_op *ops[3];
+    struct ps_msg m;
+
+    for (int i = 0; i < 3; i++) {
+        assert_int_equal(psc_barrier_start(f->c, NULL, &ops[i]), 0);
+    }
+    for (uint64_t n = 7; n <= 9; n++) {
+        m = peer_take(&f->peer, PS_MSG_L_BARRIER);
+        assert_int_equal(m.l_barrier.number, n);
+        assert_true(peer_silent(&f->peer));
+        if (n == 8) {
+            /* It comes again under its number. */
+            peer_refuse(&f->peer, m.l_barrier.op_id, PS_E_AGAIN, "");
+            assert_int_equal(psc_op_wait(ops[1], PSC_WAIT_FOREVER),
+                             PSC_E_AGAIN);
+            m = peer_take(&f->peer, PS_MSG_L_BARRIER);
+            assert_int_equal(m.l_barrier.number, 8);
+            peer_done(&f->peer, m.l_barrier.op_id, 0);
+            assert_int_equal(psc_op_wait(ops[2], PSC_WAIT_FOREVER), 0);
+            break;
+        }
+        peer_done(&f->peer, m.l_barrier.op_id, 0);
+        assert_int_equal(psc_op_wait(ops[n - 7], PSC_WAIT_FOREVER), 0);
+    }
+    for (int i = 0; i < 3; i++) {
+        psc_op_free(ops[i]);
+    }
+}
+
 struct barrier_call {
     pthread_t thread;
     struct psc_client *c;
@@ -1257,6 +1290,7 @@ int main(void)
         story(a_freed_operation_writes_no_more),
         story(callbacks_run_in_dispatch_alone),
         story(barriers_are_counted),
+        story(barriers_wait_for_each_other),
         cmocka_unit_test(a_barrier_given_up_is_waited_for_again),
         story(an_optimizer_is_a_name_and_numbers),
         story(many_operations_wait_their_turn),
