@@ -144,6 +144,28 @@ void world_close_conn(struct world *w, struct wconn *c, ps_time delay)
     }
 }
 
+/* What is on its way still arrives; nothing more is sent. */
+static void hang_up(struct world *w, struct wconn *c)
+{
+    ps_time at = w->now + PS_MILLIS(1);
+
+    if (c->cut || c->closing) {
+        return;
+    }
+    c->closing = true;
+    for (uint32_t end = 0; end < 2; end++) {
+        at = ps_max_u64(at, c->kernel_last[end] + PS_MILLIS(1));
+        at = ps_max_u64(at, c->local_last[end] + 1);
+    }
+    for (uint32_t end = 0; end < 2; end++) {
+        struct wevent *e =
+            world_event(w, WE_CLOSE, at + world_delay(w, 0, PS_MICROS(200)));
+
+        e->conn = c->id;
+        e->end = end;
+    }
+}
+
 static struct wconn *conn_new(struct world *w, struct wnode *a,
                               struct wnode *b)
 {
@@ -235,7 +257,7 @@ static void fx_send(struct world *w, struct wnode *n, struct ps_fx *f)
                    ps_msg_name(p->msg->code));
         return;
     }
-    if (c->cut) {
+    if (c->cut || c->closing) {
         return;
     }
     check_frame(w, n, p);
@@ -300,7 +322,7 @@ static void carry_out(struct world *w, struct wnode *n)
         case PS_FX_HANGUP:
             c = world_conn(w, f->hangup.conn / 2);
             if (c != NULL) {
-                world_close_conn(w, c, PS_MILLIS(1));
+                hang_up(w, c);
             }
             break;
         case PS_FX_COMPUTE:
@@ -471,6 +493,7 @@ static void on_close(struct world *w, struct wevent *e)
     if (c == NULL || !c->open[e->end]) {
         return;
     }
+    c->cut = true;
     c->open[e->end] = false;
     if (c->node[e->end] == NULL) {
         struct wworker *k = &w->worker[c->worker];

@@ -31,6 +31,7 @@ struct wconn {
     uint32_t worker;       /* Local: which. */
     bool open[2];          /* Has seen OPEN and not CLOSED. */
     bool cut;
+    bool closing; /* Hung up on by one end. */
     ps_time fence[2]; /* Nothing sent before overtakes a handshake frame. */
     uint64_t queued[2];
     ps_time local_last[2]; /* Unix sockets keep order. */
