@@ -144,7 +144,7 @@ void ps_member_move(struct ps_member *m, enum ps_node_state to, const char *why,
     ps_state_move(allowed, &m->state, (uint8_t)to);
     ps_effects_note(fx, bad ? PS_LOG_WARNING : PS_LOG_INFO,
                     "node %u %s role %s name %s incarnation %llu%s%s", m->node,
-                    ps_node_state_name(to), ps_role_name(m->role), m->name,
+                    words[to], ps_role_name(m->role), m->name,
                     (unsigned long long)m->incarnation, why != NULL ? ": " : "",
                     why != NULL ? why : "");
 }

@@ -1,0 +1,445 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The scheduler machine, driven by hand: peers say what the test says, and
+ * keep what they hear. Time passes only in pass(), where every peer that is
+ * connected pings, as daemons do. For the tests of this machine. */
+#pragma once
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <cmocka.h>
+
+#include "base/alloc.h"
+#include "base/rng.h"
+#include "base/str.h"
+#include "core/sched.h"
+
+#define PEERS_MAX 16
+#define BEAT      PS_MILLIS(100)
+
+struct heard {
+    struct ps_msg *msg;
+    struct ps_parcel *parcel; /* Its payload. */
+};
+
+struct peer {
+    enum ps_role role;
+    char name[16];
+    uint64_t instance;
+    uint64_t session;
+    ps_conn_id conn; /* 0: not connected. */
+    uint64_t sent;
+    uint64_t received;
+    uint32_t node;
+    bool mute; /* Does not ping. */
+    struct heard *inbox;
+    uint32_t count;
+};
+
+struct world {
+    struct ps_sched *sched;
+    struct ps_machine m;
+    ps_time now;
+    ps_conn_id conns;
+    struct peer peer[PEERS_MAX];
+    uint32_t peers;
+    char story[65536];
+    size_t story_len;
+};
+
+/* ---------------------------------------------------------------- harness */
+
+static inline void forget(struct peer *p)
+{
+    for (uint32_t i = 0; i < p->count; i++) {
+        ps_msg_free(p->inbox[i].msg);
+        ps_parcel_unref(p->inbox[i].parcel);
+    }
+    p->count = 0;
+}
+
+static inline struct peer *peer_of(struct world *w, ps_conn_id conn)
+{
+    for (uint32_t i = 0; i < w->peers; i++) {
+        if (w->peer[i].conn == conn) {
+            return &w->peer[i];
+        }
+    }
+    return NULL;
+}
+
+static inline void hear(struct peer *p, const struct ps_fx *f)
+{
+    const struct ps_msg *msg = f->send.parcel->msg;
+
+    p->inbox = ps_realloc(p->inbox, (p->count + 1) * sizeof(*p->inbox));
+    p->inbox[p->count++] = (struct heard){
+        .msg = ps_msg_dup(msg),
+        .parcel = ps_parcel_ref(f->send.parcel),
+    };
+    if (f->send.seq > p->received) {
+        p->received = f->send.seq;
+    }
+    if (msg->code == PS_MSG_WELCOME) {
+        p->node = msg->welcome.node;
+        if (!msg->welcome.resumed) {
+            p->sent = 0;
+            p->received = 0;
+        }
+    }
+}
+
+static inline void step(struct world *w, struct ps_event ev)
+{
+    struct ps_effects fx;
+    ps_conn_id closed[PS_SERVERS_MAX + PEERS_MAX];
+    uint32_t closed_count = 0;
+
+    ps_effects_init(&fx);
+    ev.now = w->now;
+    assert_int_equal(w->m.ops->step(w->m.self, &ev, &fx), 0);
+    for (uint32_t i = 0; i < fx.count; i++) {
+        const struct ps_fx *f = &fx.items[i];
+        struct peer *p;
+
+        switch (f->type) {
+        case PS_FX_SEND:
+            p = peer_of(w, f->send.conn);
+            if (p != NULL) {
+                hear(p, f);
+            }
+            break;
+        case PS_FX_HANGUP:
+            p = peer_of(w, f->hangup.conn);
+            if (p != NULL) {
+                p->conn = 0;
+            }
+            closed[closed_count++] = f->hangup.conn;
+            break;
+        case PS_FX_NOTE:
+            if (w->story_len + strlen(f->note.text) + 2 < sizeof(w->story)) {
+                w->story_len += (size_t)sprintf(w->story + w->story_len, "%s\n",
+                                                f->note.text);
+            }
+            break;
+        case PS_FX_DIAL:
+        case PS_FX_COMPUTE:
+            fail_msg("a scheduler neither dials nor computes");
+        }
+    }
+    ps_effects_fini(&fx);
+    for (uint32_t i = 0; i < closed_count; i++) {
+        step(w, (struct ps_event){.type = PS_EV_CLOSED, .conn = closed[i]});
+    }
+}
+
+static inline void say_raw(struct world *w, struct peer *p, struct ps_msg msg)
+{
+    msg.ack = p->received;
+    step(w, (struct ps_event){
+                .type = PS_EV_MSG, .conn = p->conn, .msg = {.msg = &msg}});
+}
+
+static inline void say(struct world *w, struct peer *p, struct ps_msg msg)
+{
+    assert_true(p->conn != 0);
+    if (p->role != PS_ROLE_CTL) {
+        msg.seq = ++p->sent;
+    }
+    say_raw(w, p, msg);
+}
+
+/* Let time pass; who is connected pings, unless it is mute. */
+static inline void pass(struct world *w, ps_time how_long)
+{
+    ps_time end = w->now + how_long;
+    ps_time beat = w->now + BEAT;
+
+    while (w->now < end) {
+        ps_time due = w->m.ops->deadline(w->m.self);
+        ps_time next = beat < end ? beat : end;
+
+        if (due <= next) {
+            w->now = due > w->now ? due : w->now;
+            step(w, (struct ps_event){.type = PS_EV_TICK});
+            if (w->now < end) {
+                continue;
+            }
+        }
+        w->now = next;
+        for (uint32_t i = 0; i < w->peers && next == beat; i++) {
+            struct peer *p = &w->peer[i];
+
+            if (p->conn != 0 && p->role != PS_ROLE_CTL && !p->mute) {
+                say_raw(w, p,
+                        (struct ps_msg){.code = PS_MSG_PING,
+                                        .ping = {.rounds = 7}});
+            }
+        }
+        beat += next == beat ? BEAT : 0;
+    }
+}
+
+static inline void dial(struct world *w, struct peer *p)
+{
+    p->conn = ++w->conns;
+    step(w,
+         (struct ps_event){.type = PS_EV_OPEN,
+                           .conn = p->conn,
+                           .open = {.kind = PS_CONN_ACCEPTED, .peer = "test"}});
+}
+
+static inline struct ps_msg make_hello(const struct peer *p)
+{
+    return (struct ps_msg){
+        .code = PS_MSG_HELLO,
+        .hello = {
+            .protocol = PS_PROTOCOL,
+            .protocol_least = PS_PROTOCOL_LEAST,
+            .role = (uint8_t)p->role,
+            .name = p->name,
+            .cluster = "c",
+            .instance = p->instance,
+            .session = p->session,
+            .received = p->received,
+            .address = p->role == PS_ROLE_SERVER ? "10.0.0.1:9" : "",
+        }};
+}
+
+static inline void hello(struct world *w, struct peer *p)
+{
+    dial(w, p);
+    say_raw(w, p, make_hello(p));
+}
+
+static inline struct peer *peer_new(struct world *w, enum ps_role role,
+                                    const char *name)
+{
+    struct peer *p = &w->peer[w->peers++];
+
+    assert_true(w->peers <= PEERS_MAX);
+    p->role = role;
+    ps_str_copy(p->name, sizeof(p->name), name);
+    p->instance = 1000 + w->peers;
+    p->session = 2000 + w->peers;
+    return p;
+}
+
+static inline struct peer *join(struct world *w, enum ps_role role,
+                                const char *name)
+{
+    struct peer *p = peer_new(w, role, name);
+
+    hello(w, p);
+    return p;
+}
+
+static inline void lose_conn(struct world *w, struct peer *p)
+{
+    ps_conn_id conn = p->conn;
+
+    p->conn = 0;
+    step(w, (struct ps_event){.type = PS_EV_CLOSED, .conn = conn});
+}
+
+static inline struct world *world_new(void)
+{
+    struct world *w = ps_calloc(1, sizeof(*w));
+    const struct ps_sched_options opt = {
+        .name = "sched",
+        .cluster = "c",
+        .instance = 1,
+        .seed = 1,
+        .heartbeat = BEAT,
+        .suspect_after = PS_MILLIS(500),
+        .dead_after = PS_SECONDS(2),
+        .start_timeout = PS_SECONDS(60),
+        .rejoin_grace = PS_SECONDS(30),
+        .partition_bytes = 1 << 20,
+        .link_linger = PS_SECONDS(1),
+    };
+
+    w->now = PS_SECONDS(10);
+    w->sched = ps_sched_new(&opt, w->now);
+    w->m = ps_sched_machine(w->sched);
+    return w;
+}
+
+static inline void world_free(struct world *w)
+{
+    for (uint32_t i = 0; i < w->peers; i++) {
+        forget(&w->peer[i]);
+        ps_free(w->peer[i].inbox);
+    }
+    ps_sched_free(w->sched);
+    ps_free(w);
+}
+
+/* The newest message of this kind; fails without one. */
+static inline const struct ps_msg *find(const struct peer *p,
+                                        enum ps_msg_code code)
+{
+    for (uint32_t i = p->count; i > 0; i--) {
+        if (p->inbox[i - 1].msg->code == code) {
+            return p->inbox[i - 1].msg;
+        }
+    }
+    return NULL;
+}
+
+static inline const struct ps_msg *last(const struct peer *p,
+                                        enum ps_msg_code code)
+{
+    const struct ps_msg *msg = find(p, code);
+
+    if (msg == NULL) {
+        fail_msg("%s never heard %s", p->name, ps_msg_name(code));
+    }
+    return msg;
+}
+
+static inline uint32_t count_of(const struct peer *p, enum ps_msg_code code)
+{
+    uint32_t n = 0;
+
+    for (uint32_t i = 0; i < p->count; i++) {
+        n += p->inbox[i].msg->code == code;
+    }
+    return n;
+}
+
+static inline void expect_in(const char *text, const char *part)
+{
+    if (text == NULL || strstr(text, part) == NULL) {
+        fail_msg("'%s' is not in '%s'", part, text);
+    }
+}
+
+/* ------------------------------------------------------------------ words */
+
+static inline struct ps_msg open_job(uint64_t worker, uint32_t workers,
+                                     uint32_t servers, int32_t rank)
+{
+    return (struct ps_msg){.code = PS_MSG_JOB_OPEN,
+                           .job_open = {
+                               .worker = worker,
+                               .name = "train",
+                               .uid = 7,
+                               .num_workers = workers,
+                               .num_servers = servers,
+                               .rank = rank,
+                               .big_array_bound = 1000000,
+                               .host = NULL,
+                           }};
+}
+
+static inline const struct ps_msg_job_opened *opened(const struct peer *p)
+{
+    return &last(p, PS_MSG_JOB_OPENED)->job_opened;
+}
+
+static inline const struct ps_msg_job_state *state_of(const struct peer *p)
+{
+    return &last(p, PS_MSG_JOB_STATE)->job_state;
+}
+
+/* The server says that it has what it was told last. */
+static inline void ready(struct world *w, struct peer *server)
+{
+    const struct ps_msg_job_state *js = state_of(server);
+
+    say(w, server,
+        (struct ps_msg){.code = PS_MSG_JOB_READY,
+                        .job_ready = {.gen = js->gen, .version = js->version}});
+}
+
+static inline void gone(struct world *w, struct peer *agent, uint64_t gen,
+                        uint64_t worker, bool clean)
+{
+    say(w, agent,
+        (struct ps_msg){.code = PS_MSG_WORKER_GONE,
+                        .worker_gone = {.gen = gen,
+                                        .worker = worker,
+                                        .clean = clean,
+                                        .text = clean ? "" : "killed"}});
+}
+
+static inline void enter(struct world *w, struct peer *agent, uint64_t gen,
+                         uint64_t number, const uint32_t *ranks, uint32_t count)
+{
+    say(w, agent,
+        (struct ps_msg){.code = PS_MSG_BARRIER_ENTER,
+                        .barrier_enter = {.gen = gen,
+                                          .number = number,
+                                          .ranks = ranks,
+                                          .ranks_count = count}});
+}
+
+static inline void open_key(struct world *w, struct peer *agent, uint64_t gen,
+                            uint64_t request, const char *name, uint64_t count)
+{
+    say(w, agent,
+        (struct ps_msg){.code = PS_MSG_KEY_OPEN,
+                        .key_open = {.gen = gen,
+                                     .request = request,
+                                     .name = name,
+                                     .dtype = PS_DTYPE_FLOAT32,
+                                     .count = count,
+                                     .classic = -1}});
+}
+
+/* Two servers, two agents a0 and a1 with two workers each, all running:
+ * ranks 0, 1 are workers 1, 2 of a0; ranks 2, 3 are workers 1, 2 of a1. */
+struct job {
+    struct world *w;
+    struct peer *s[2];
+    struct peer *a[2];
+    uint64_t gen;
+};
+
+static inline struct job running(enum ps_loss_policy on_loss)
+{
+    struct job j = {.w = world_new()};
+
+    j.s[0] = join(j.w, PS_ROLE_SERVER, "s0");
+    j.s[1] = join(j.w, PS_ROLE_SERVER, "s1");
+    j.a[0] = join(j.w, PS_ROLE_AGENT, "a0");
+    j.a[1] = join(j.w, PS_ROLE_AGENT, "a1");
+    for (uint64_t i = 0; i < 4; i++) {
+        struct ps_msg msg = open_job(1 + i % 2, 4, 2, -1);
+
+        msg.job_open.on_loss = (uint8_t)on_loss;
+        msg.job_open.host = i < 2 ? "host-a" : "host-b";
+        say(j.w, j.a[i / 2], msg);
+        assert_int_equal(opened(j.a[i / 2])->error, 0);
+    }
+    j.gen = opened(j.a[0])->gen;
+    assert_int_equal(state_of(j.a[0])->phase, PS_JOB_PHASE_STARTING);
+    ready(j.w, j.s[0]);
+    assert_int_equal(state_of(j.a[0])->phase, PS_JOB_PHASE_STARTING);
+    ready(j.w, j.s[1]);
+    assert_int_equal(state_of(j.a[0])->phase, PS_JOB_PHASE_RUNNING);
+    ready(j.w, j.s[0]);
+    ready(j.w, j.s[1]);
+    return j;
+}
+
+static inline void end_world(struct world *w)
+{
+    assert_int_equal(ps_sched_job_count(w->sched), 0);
+    assert_int_equal(ps_sched_residue(w->sched), 0);
+    world_free(w);
+}
+
+/* All workers that are still there leave. */
+static inline void finish(struct job *j)
+{
+    for (uint64_t i = 0; i < 4; i++) {
+        gone(j->w, j->a[i / 2], j->gen, 1 + i % 2, true);
+    }
+    end_world(j->w);
+}

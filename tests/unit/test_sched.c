@@ -1,0 +1,850 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The scheduler machine: members, the start of jobs, losses, and whatever
+ * strangers say. */
+#include "sched_world.h"
+
+/* ------------------------------------------------------------------ start */
+
+static void ranks_do_not_depend_on_who_started_first(void **state)
+{
+    (void)state;
+    for (uint64_t seed = 1; seed <= 30; seed++) {
+        struct world *w = world_new();
+        struct peer *p[5];
+        struct ps_rng rng;
+        struct {
+            uint32_t agent;
+            uint64_t worker;
+            int32_t rank;
+        } come[6] = {{2, 1, -1}, {2, 2, -1}, {3, 1, -1},
+                     {3, 2, 0},  {4, 1, -1}, {4, 2, 4}};
+        uint32_t order[5] = {0, 1, 2, 3, 4};
+
+        print_message("seed %d\n", (int)seed);
+        ps_rng_init(&rng, seed);
+        p[0] = peer_new(w, PS_ROLE_SERVER, "s0");
+        p[1] = peer_new(w, PS_ROLE_SERVER, "s1");
+        p[2] = peer_new(w, PS_ROLE_AGENT, "ab");
+        p[3] = peer_new(w, PS_ROLE_AGENT, "aa");
+        p[4] = peer_new(w, PS_ROLE_AGENT, "ac");
+        for (uint32_t i = 4; i > 0; i--) {
+            uint32_t k = (uint32_t)ps_rng_below(&rng, i + 1);
+            uint32_t t = order[i];
+
+            order[i] = order[k];
+            order[k] = t;
+        }
+        for (uint32_t i = 0; i < 5; i++) {
+            struct peer *q = p[order[i]];
+
+            hello(w, q);
+            for (uint32_t k = 6; q->role == PS_ROLE_AGENT && k > 0; k--) {
+                /* Second workers first, even. */
+                if (come[k - 1].agent == order[i]) {
+                    say(w, q,
+                        open_job(come[k - 1].worker, 6, 2, come[k - 1].rank));
+                    assert_int_equal(opened(q)->error, 0);
+                }
+            }
+        }
+        ready(w, p[0]);
+        ready(w, p[1]);
+        /* 0 and 4 are asked for; the others go to aa, ab, ab, ac. */
+        const struct ps_msg_job_state *js = state_of(p[2]);
+        const char *const agents[6] = {"aa", "aa", "ab", "ab", "ac", "ac"};
+        const uint64_t workers[6] = {2, 1, 1, 2, 2, 1};
+
+        assert_int_equal(js->phase, PS_JOB_PHASE_RUNNING);
+        assert_int_equal(js->slots_count, 3);
+        assert_int_equal(js->ranks_count, 6);
+        for (uint32_t r = 0; r < 6; r++) {
+            const struct ps_rec_rank *rank = &js->ranks[r];
+            struct peer *q = agents[r][1] == 'b'   ? p[2]
+                             : agents[r][1] == 'a' ? p[3]
+                                                   : p[4];
+
+            assert_int_equal(rank->rank, r);
+            assert_int_equal(js->slots[rank->slot].node, q->node);
+            assert_int_equal(rank->slot, r / 2);
+            assert_int_equal(rank->local_rank, r % 2);
+            assert_int_equal(rank->worker, workers[r]);
+            assert_int_equal(rank->state, PS_RANK_STATE_LIVE);
+        }
+        assert_int_equal(state_of(p[0])->ranks_count, 0);
+        assert_int_equal(state_of(p[0])->slots_count, 3);
+        for (uint32_t i = 0; i < 6; i++) {
+            gone(w, p[come[i].agent], opened(p[2])->gen, come[i].worker, true);
+        }
+        assert_int_equal(state_of(p[4])->phase, PS_JOB_PHASE_ENDED);
+        assert_int_equal(state_of(p[0])->phase, PS_JOB_PHASE_ENDED);
+        end_world(w);
+    }
+}
+
+static void a_job_without_servers_runs_on_one_node(void **state)
+{
+    struct world *w = world_new();
+    struct peer *a = join(w, PS_ROLE_AGENT, "a");
+    struct peer *b = join(w, PS_ROLE_AGENT, "b");
+
+    (void)state;
+    say(w, a, open_job(1, 2, 0, -1));
+    say(w, b, open_job(1, 2, 0, -1));
+    assert_int_equal(opened(b)->error, PS_E_MISMATCH);
+    say(w, a, open_job(2, 2, 0, -1));
+    assert_int_equal(state_of(a)->phase, PS_JOB_PHASE_RUNNING);
+    open_key(w, a, opened(a)->gen, 5, "s:x", 100);
+    const struct ps_msg *msg = last(a, PS_MSG_KEY_OPENED);
+
+    assert_int_equal(msg->key_opened.error, 0);
+    assert_int_equal(msg->key_opened.parts, 1);
+    gone(w, a, 0, 1, true);
+    gone(w, a, 0, 2, true);
+    end_world(w);
+}
+
+static void a_job_that_is_not_complete_in_time_says_what_is_missing(void **s)
+{
+    struct world *w = world_new();
+    struct peer *a = join(w, PS_ROLE_AGENT, "a");
+
+    (void)s;
+    join(w, PS_ROLE_SERVER, "s0");
+    for (int32_t r = 0; r < 4; r++) {
+        if (r != 2) {
+            say(w, a, open_job(10 + (uint64_t)r, 4, 2, r));
+        }
+    }
+    assert_null(find(a, PS_MSG_JOB_STATE));
+    pass(w, PS_SECONDS(59));
+    assert_null(find(a, PS_MSG_JOB_STATE));
+    pass(w, PS_SECONDS(2));
+    const struct ps_msg_job_state *js = state_of(a);
+
+    assert_int_equal(js->phase, PS_JOB_PHASE_FAILED);
+    expect_in(js->reason, "have 3/4 workers; missing: rank 2;");
+    expect_in(js->reason, "have 1/2 servers");
+    expect_in(js->reason, "60 s");
+    /* Its name is free at once. */
+    say(w, a, open_job(20, 1, 1, -1));
+    assert_int_equal(opened(a)->error, 0);
+    assert_true(opened(a)->gen > js->gen);
+    gone(w, a, js->gen, 10, false);
+    gone(w, a, js->gen, 11, false);
+    gone(w, a, js->gen, 13, false);
+    gone(w, a, 0, 20, true);
+    end_world(w);
+}
+
+static void missing_ranks_are_ranges_and_the_job_names_its_time(void **state)
+{
+    struct world *w = world_new();
+    struct peer *a = join(w, PS_ROLE_AGENT, "a");
+    struct ps_msg msg = open_job(1, 100, 0, 50);
+
+    (void)state;
+    msg.job_open.start_timeout_ns = PS_SECONDS(5);
+    say(w, a, msg);
+    msg.job_open.worker = 2;
+    msg.job_open.rank = -1;
+    say(w, a, msg);
+    pass(w, PS_SECONDS(6));
+    expect_in(state_of(a)->reason, "have 2/100 workers; missing: ranks "
+                                   "1-49,51-99");
+    expect_in(state_of(a)->reason, "after 5 s");
+    gone(w, a, 0, 1, true);
+    gone(w, a, 0, 2, true);
+    end_world(w);
+}
+
+static void servers_that_are_not_ready_fail_the_start(void **state)
+{
+    struct world *w = world_new();
+    struct peer *s = join(w, PS_ROLE_SERVER, "s0");
+    struct peer *t = join(w, PS_ROLE_SERVER, "s1");
+    struct peer *a = join(w, PS_ROLE_AGENT, "a");
+
+    (void)state;
+    say(w, a, open_job(1, 1, 2, -1));
+    ready(w, s);
+    /* A version that was never told counts for nothing. */
+    say(w, t,
+        (struct ps_msg){.code = PS_MSG_JOB_READY,
+                        .job_ready = {.gen = opened(a)->gen, .version = 99}});
+    pass(w, PS_SECONDS(61));
+    assert_int_equal(state_of(a)->phase, PS_JOB_PHASE_FAILED);
+    expect_in(state_of(a)->reason, "server s1");
+    assert_null(strstr(state_of(a)->reason, "s0"));
+    gone(w, a, 0, 1, false);
+    end_world(w);
+}
+
+static void jobs_wait_for_servers(void **state)
+{
+    struct world *w = world_new();
+    struct peer *a = join(w, PS_ROLE_AGENT, "a");
+    struct peer *s;
+
+    (void)state;
+    say(w, a, open_job(1, 1, 1, -1));
+    assert_null(find(a, PS_MSG_JOB_STATE));
+    s = join(w, PS_ROLE_SERVER, "s");
+    assert_int_equal(state_of(s)->phase, PS_JOB_PHASE_STARTING);
+    ready(w, s);
+    assert_int_equal(state_of(a)->phase, PS_JOB_PHASE_RUNNING);
+    gone(w, a, 0, 1, true);
+    end_world(w);
+}
+
+/* ----------------------------------------------------------- declarations */
+
+static void declarations_must_agree(void **state)
+{
+    struct world *w = world_new();
+    struct peer *a = join(w, PS_ROLE_AGENT, "a");
+    struct ps_msg msg;
+
+    (void)state;
+    say(w, a, open_job(1, 4, 2, 1));
+    msg = open_job(2, 8, 2, -1);
+    say(w, a, msg);
+    assert_int_equal(opened(a)->error, PS_E_MISMATCH);
+    expect_in(opened(a)->text, "num_workers 4");
+    expect_in(opened(a)->text, "says 8");
+    msg = open_job(2, 4, 2, -1);
+    msg.job_open.on_loss = PS_LOSS_POLICY_FAIL;
+    say(w, a, msg);
+    assert_int_equal(opened(a)->error, PS_E_MISMATCH);
+    expect_in(opened(a)->text, "on_loss wait, this worker says fail");
+    msg = open_job(2, 4, 2, -1);
+    msg.job_open.partition_bytes = 8192;
+    say(w, a, msg);
+    assert_int_equal(opened(a)->error, PS_E_MISMATCH);
+    msg = open_job(2, 4, 2, -1);
+    msg.job_open.uid = 8;
+    say(w, a, msg);
+    assert_int_equal(opened(a)->error, PS_E_PERM);
+    expect_in(opened(a)->text, "uid 7");
+    say(w, a, open_job(2, 4, 2, 1));
+    assert_int_equal(opened(a)->error, PS_E_EXIST);
+    say(w, a, open_job(2, 4, 2, 4));
+    assert_int_equal(opened(a)->error, PS_E_INVAL);
+    msg = open_job(2, 4, 2, -1);
+    msg.job_open.name = "two words";
+    say(w, a, msg);
+    assert_int_equal(opened(a)->error, PS_E_INVAL);
+    say(w, a, open_job(2, 0, 2, -1));
+    assert_int_equal(opened(a)->error, PS_E_INVAL);
+    say(w, a, open_job(2, PS_RANKS_MAX + 1, 2, -1));
+    assert_int_equal(opened(a)->error, PS_E_INVAL);
+    /* None of these took part. */
+    gone(w, a, 0, 1, true);
+    end_world(w);
+}
+
+static void the_same_job_open_again_is_the_same_act(void **state)
+{
+    struct world *w = world_new();
+    struct peer *a = join(w, PS_ROLE_AGENT, "a");
+    uint64_t gen;
+
+    (void)state;
+    say(w, a, open_job(1, 2, 0, -1));
+    gen = opened(a)->gen;
+    say(w, a, open_job(1, 2, 0, -1));
+    assert_int_equal(opened(a)->error, 0);
+    assert_int_equal(opened(a)->gen, gen);
+    assert_null(find(a, PS_MSG_JOB_STATE)); /* Still one of two. */
+    say(w, a, open_job(2, 2, 0, -1));
+    assert_int_equal(state_of(a)->ranks_count, 2);
+    say(w, a, open_job(2, 2, 0, -1));
+    assert_int_equal(opened(a)->error, 0);
+    say(w, a, open_job(3, 2, 0, -1));
+    assert_int_equal(opened(a)->error, PS_E_FULL);
+    gone(w, a, gen, 1, true);
+    gone(w, a, gen, 2, true);
+    assert_int_equal(state_of(a)->phase, PS_JOB_PHASE_ENDED);
+    /* Offered again after its end. */
+    struct ps_msg msg = open_job(2, 2, 0, -1);
+
+    msg.job_open.gen = gen;
+    say(w, a, msg);
+    assert_int_equal(opened(a)->error, PS_E_NOJOB);
+    msg.job_open.gen = 12345;
+    say(w, a, msg);
+    assert_int_equal(opened(a)->error, PS_E_NOJOB);
+    end_world(w);
+}
+
+static void an_end_that_overtakes_its_beginning_counts(void **state)
+{
+    struct world *w = world_new();
+    struct peer *a = join(w, PS_ROLE_AGENT, "a");
+    struct ps_msg msg = {.code = PS_MSG_WORKER_GONE,
+                         .seq = 2,
+                         .worker_gone = {.worker = 5, .text = ""}};
+
+    (void)state;
+    say_raw(w, a, msg);
+    msg = open_job(5, 1, 0, -1);
+    msg.seq = 1;
+    say_raw(w, a, msg);
+    a->sent = 2;
+    assert_int_equal(opened(a)->error, PS_E_CLOSED);
+    assert_int_equal(ps_sched_job_count(w->sched), 0);
+    say(w, a, open_job(6, 1, 0, -1));
+    assert_int_equal(opened(a)->error, 0);
+    gone(w, a, 0, 6, true);
+    end_world(w);
+}
+
+/* ----------------------------------------------------------------- losses */
+
+static void a_lost_rank_waits_to_be_taken_again(void **state)
+{
+    struct job j = running(PS_LOSS_POLICY_WAIT);
+    uint32_t version = state_of(j.a[0])->version;
+
+    (void)state;
+    gone(j.w, j.a[1], j.gen, 1, false);
+    pass(j.w, PS_MILLIS(50));
+    assert_true(state_of(j.a[0])->version > version);
+    assert_int_equal(state_of(j.a[0])->phase, PS_JOB_PHASE_RUNNING);
+    assert_int_equal(state_of(j.a[0])->ranks[2].state, PS_RANK_STATE_LOST);
+    /* A live one cannot be taken, nor this one from elsewhere. */
+    say(j.w, j.a[1], open_job(3, 4, 2, 3));
+    assert_int_equal(opened(j.a[1])->error, PS_E_EXIST);
+    say(j.w, j.a[0], open_job(3, 4, 2, 2));
+    assert_int_equal(opened(j.a[0])->error, PS_E_REFUSED);
+    expect_in(opened(j.a[0])->text, "host-b");
+    say(j.w, j.a[0], open_job(3, 4, 2, -1));
+    assert_int_equal(opened(j.a[0])->error, PS_E_FULL);
+    say(j.w, j.a[1], open_job(3, 4, 2, -1));
+    assert_int_equal(opened(j.a[1])->error, 0);
+    pass(j.w, PS_MILLIS(50));
+    assert_int_equal(state_of(j.a[0])->ranks[2].state, PS_RANK_STATE_LIVE);
+    assert_int_equal(state_of(j.a[0])->ranks[2].worker, 3);
+    assert_int_equal(state_of(j.a[0])->ranks[2].incarnation, 2);
+    assert_int_equal(state_of(j.a[0])->ranks[2].slot, 1);
+    gone(j.w, j.a[1], j.gen, 3, true);
+    finish(&j);
+}
+
+static void without_a_live_rank_a_job_ends_after_a_grace(void **state)
+{
+    struct job j = running(PS_LOSS_POLICY_WAIT);
+
+    (void)state;
+    for (uint64_t i = 0; i < 4; i++) {
+        gone(j.w, j.a[i / 2], j.gen, 1 + i % 2, false);
+    }
+    pass(j.w, PS_SECONDS(29));
+    assert_int_equal(ps_sched_job_count(j.w->sched), 1);
+    /* Somebody comes back: no end. */
+    say(j.w, j.a[0], open_job(7, 4, 2, 0));
+    assert_int_equal(opened(j.a[0])->error, 0);
+    pass(j.w, PS_SECONDS(40));
+    assert_int_equal(ps_sched_job_count(j.w->sched), 1);
+    gone(j.w, j.a[0], j.gen, 7, false);
+    pass(j.w, PS_SECONDS(31));
+    assert_int_equal(state_of(j.a[1])->phase, PS_JOB_PHASE_ENDED);
+    expect_in(state_of(j.a[1])->reason, "no live worker for 30 s");
+    end_world(j.w);
+}
+
+static void policy_fail_names_rank_and_host(void **state)
+{
+    struct job j = running(PS_LOSS_POLICY_FAIL);
+
+    (void)state;
+    gone(j.w, j.a[1], j.gen, 2, false);
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(state_of(j.a[i])->phase, PS_JOB_PHASE_FAILED);
+        assert_int_equal(state_of(j.s[i])->phase, PS_JOB_PHASE_FAILED);
+        expect_in(state_of(j.a[i])->reason, "rank 3 on host-b was lost");
+        expect_in(state_of(j.a[i])->reason, "killed");
+    }
+    open_key(j.w, j.a[0], j.gen, 9, "s:w", 10);
+    assert_int_equal(last(j.a[0], PS_MSG_KEY_OPENED)->key_opened.error,
+                     PS_E_JOBFAILED);
+    gone(j.w, j.a[0], j.gen, 1, false);
+    gone(j.w, j.a[0], j.gen, 2, false);
+    assert_int_equal(state_of(j.s[0])->phase, PS_JOB_PHASE_FAILED);
+    gone(j.w, j.a[1], j.gen, 1, false);
+    assert_int_equal(state_of(j.s[0])->phase, PS_JOB_PHASE_ENDED);
+    expect_in(state_of(j.a[0])->reason, "rank 3");
+    end_world(j.w);
+}
+
+static void a_silent_agent_loses_its_ranks(void **state)
+{
+    struct job j = running(PS_LOSS_POLICY_WAIT);
+    ps_time from = j.w->now;
+
+    (void)state;
+    j.a[1]->mute = true;
+    pass(j.w, PS_MILLIS(600));
+    assert_int_equal(
+        ps_sched_member_count(j.w->sched, PS_ROLE_AGENT, PS_NODE_STATE_SUSPECT),
+        1);
+    j.a[1]->mute = false;
+    pass(j.w, PS_MILLIS(200));
+    assert_int_equal(
+        ps_sched_member_count(j.w->sched, PS_ROLE_AGENT, PS_NODE_STATE_ACTIVE),
+        2);
+    j.a[1]->mute = true;
+    pass(j.w, PS_SECONDS(3));
+    assert_true(j.w->now - from < PS_SECONDS(4));
+    assert_int_equal(
+        ps_sched_member_count(j.w->sched, PS_ROLE_AGENT, PS_NODE_STATE_GONE),
+        1);
+    assert_int_equal(state_of(j.a[0])->ranks[2].state, PS_RANK_STATE_LOST);
+    assert_int_equal(state_of(j.a[0])->ranks[3].state, PS_RANK_STATE_LOST);
+    expect_in(j.w->story, "ranks 2-3 on host-b were lost: agent a1 is gone");
+    /* It was only asleep: the same process offers its workers again. */
+    j.a[1]->mute = false;
+    hello(j.w, j.a[1]);
+    assert_false(last(j.a[1], PS_MSG_WELCOME)->welcome.resumed);
+    assert_int_equal(last(j.a[1], PS_MSG_WELCOME)->welcome.incarnation, 1);
+    for (uint64_t i = 1; i <= 2; i++) {
+        struct ps_msg msg = open_job(i, 4, 2, -1);
+
+        msg.job_open.gen = j.gen;
+        say(j.w, j.a[1], msg);
+        assert_int_equal(opened(j.a[1])->error, 0);
+    }
+    pass(j.w, PS_SECONDS(5));
+    assert_int_equal(state_of(j.a[0])->ranks[2].state, PS_RANK_STATE_LIVE);
+    assert_int_equal(state_of(j.a[0])->ranks[3].state, PS_RANK_STATE_LIVE);
+    finish(&j);
+}
+
+static void a_new_process_replaces_the_old_one(void **state)
+{
+    struct job j = running(PS_LOSS_POLICY_WAIT);
+    struct peer *b = peer_new(j.w, PS_ROLE_AGENT, "a1");
+    uint32_t node = j.a[1]->node;
+
+    (void)state;
+    hello(j.w, b);
+    assert_int_equal(j.a[1]->conn, 0); /* Hung up. */
+    assert_int_equal(b->node, node);
+    assert_int_equal(last(b, PS_MSG_WELCOME)->welcome.incarnation, 2);
+    pass(j.w, PS_MILLIS(50));
+    assert_int_equal(state_of(j.a[0])->ranks[3].state, PS_RANK_STATE_LOST);
+    /* The old one is turned away. */
+    hello(j.w, j.a[1]);
+    assert_int_equal(last(j.a[1], PS_MSG_REJECT)->reject.error, PS_E_EXIST);
+    expect_in(last(j.a[1], PS_MSG_REJECT)->reject.text, "'a1'");
+    assert_int_equal(j.a[1]->conn, 0);
+    /* Its workers, started again, take the ranks. */
+    say(j.w, b, open_job(1, 4, 2, -1));
+    assert_int_equal(opened(b)->error, 0);
+    pass(j.w, PS_MILLIS(50));
+    assert_int_equal(state_of(j.a[0])->ranks[2].state, PS_RANK_STATE_LIVE);
+    assert_int_equal(state_of(j.a[0])->slots[1].incarnation, 2);
+    assert_int_equal(state_of(j.a[0])->slots[1].node, node);
+    gone(j.w, b, j.gen, 1, true);
+    say(j.w, b, open_job(2, 4, 2, 3));
+    gone(j.w, b, j.gen, 2, true);
+    gone(j.w, j.a[0], j.gen, 1, true);
+    gone(j.w, j.a[0], j.gen, 2, true);
+    end_world(j.w);
+}
+
+/* ------------------------------------------------------------------ links */
+
+static void hellos_that_do_not_fit_are_refused(void **state)
+{
+    struct world *w = world_new();
+    struct peer *p = peer_new(w, PS_ROLE_SERVER, "s0");
+    struct {
+        int rc;
+        const char *text;
+    } cases[] = {{PS_E_VERSION, "protocol"}, {PS_E_MISMATCH, "cluster 'c'"},
+                 {PS_E_INVAL, "role"},       {PS_E_INVAL, "name"},
+                 {PS_E_INVAL, "instance"},   {PS_E_INVAL, "address"}};
+
+    (void)state;
+    for (int i = 0; i < 6; i++) {
+        struct ps_msg msg = make_hello(p);
+
+        msg.hello.protocol_least = i == 0 ? PS_PROTOCOL + 1 : 1;
+        msg.hello.protocol = i == 0 ? PS_PROTOCOL + 3 : PS_PROTOCOL;
+        msg.hello.cluster = i == 1 ? "other" : "c";
+        msg.hello.role = i == 2 ? PS_ROLE_WORKER : PS_ROLE_SERVER;
+        msg.hello.name = i == 3 ? "" : "s0";
+        msg.hello.instance = i == 4 ? 0 : 1;
+        msg.hello.address = i == 5 ? "" : "h:1";
+        dial(w, p);
+        forget(p);
+        say_raw(w, p, msg);
+        assert_int_equal(last(p, PS_MSG_REJECT)->reject.error, cases[i].rc);
+        expect_in(last(p, PS_MSG_REJECT)->reject.text, cases[i].text);
+        assert_int_equal(p->conn, 0);
+    }
+    /* Nothing at all, or something else first. */
+    dial(w, p);
+    p->mute = true;
+    pass(w, PS_SECONDS(4));
+    assert_true(p->conn != 0);
+    pass(w, PS_SECONDS(2));
+    assert_int_equal(p->conn, 0);
+    p->mute = false;
+    dial(w, p);
+    say_raw(w, p, (struct ps_msg){.code = PS_MSG_PING});
+    assert_int_equal(p->conn, 0);
+    /* What its role does not say. */
+    hello(w, p);
+    assert_true(p->conn != 0);
+    say(w, p, open_job(1, 1, 0, -1));
+    assert_int_equal(p->conn, 0);
+    assert_int_equal(
+        ps_sched_member_count(w->sched, PS_ROLE_SERVER, PS_NODE_STATE_SUSPECT),
+        1);
+    end_world(w);
+}
+
+static void a_cut_link_goes_on_where_it_was(void **state)
+{
+    struct job j = running(PS_LOSS_POLICY_WAIT);
+    struct peer *a = j.a[1];
+
+    (void)state;
+    pass(j.w, PS_MILLIS(200));
+    lose_conn(j.w, a);
+    assert_int_equal(
+        ps_sched_member_count(j.w->sched, PS_ROLE_AGENT, PS_NODE_STATE_SUSPECT),
+        1);
+    enter(j.w, j.a[0], j.gen, 1, (const uint32_t[]){0, 1}, 2);
+    gone(j.w, j.a[0], j.gen, 1, false);
+    pass(j.w, PS_MILLIS(500));
+    forget(a);
+    hello(j.w, a);
+    assert_true(last(a, PS_MSG_WELCOME)->welcome.resumed);
+    assert_int_equal(last(a, PS_MSG_WELCOME)->welcome.received, a->sent);
+    /* What it missed comes now. */
+    assert_int_equal(state_of(a)->ranks[0].state, PS_RANK_STATE_LOST);
+    assert_int_equal(
+        ps_sched_member_count(j.w->sched, PS_ROLE_AGENT, PS_NODE_STATE_ACTIVE),
+        2);
+    finish(&j);
+}
+
+static void a_welcome_that_was_lost_is_not_resumed(void **state)
+{
+    struct world *w = world_new();
+    struct peer *a = peer_new(w, PS_ROLE_AGENT, "a");
+
+    (void)state;
+    hello(w, a);
+    assert_false(last(a, PS_MSG_WELCOME)->welcome.resumed);
+    lose_conn(w, a); /* It never got that far. */
+    a->sent = 500;
+    hello(w, a);
+    assert_false(last(a, PS_MSG_WELCOME)->welcome.resumed);
+    world_free(w);
+}
+
+static void workers_not_named_again_on_a_fresh_link_are_lost(void **state)
+{
+    struct job j = running(PS_LOSS_POLICY_WAIT);
+    struct ps_msg msg = open_job(2, 4, 2, -1);
+
+    (void)state;
+    lose_conn(j.w, j.a[1]);
+    pass(j.w, PS_MILLIS(1500)); /* Longer than the link is kept. */
+    forget(j.a[1]);
+    hello(j.w, j.a[1]);
+    assert_false(last(j.a[1], PS_MSG_WELCOME)->welcome.resumed);
+    assert_int_equal(state_of(j.a[1])->phase, PS_JOB_PHASE_RUNNING);
+    msg.job_open.gen = j.gen;
+    say(j.w, j.a[1], msg); /* Worker 2 only. */
+    assert_int_equal(opened(j.a[1])->error, 0);
+    pass(j.w, PS_SECONDS(3));
+    assert_int_equal(state_of(j.a[0])->ranks[2].state, PS_RANK_STATE_LOST);
+    assert_int_equal(state_of(j.a[0])->ranks[3].state, PS_RANK_STATE_LIVE);
+    /* Rank 2 is lost; it would never leave in good order. */
+    say(j.w, j.a[1], open_job(9, 4, 2, 2));
+    gone(j.w, j.a[1], j.gen, 9, true);
+    finish(&j);
+}
+
+static void who_slept_takes_nobody_for_dead(void **state)
+{
+    struct job j = running(PS_LOSS_POLICY_FAIL);
+
+    (void)state;
+    pass(j.w, PS_SECONDS(1));
+    j.w->now += PS_SECONDS(60); /* The scheduler's process was stopped. */
+    step(j.w, (struct ps_event){.type = PS_EV_TICK});
+    pass(j.w, PS_SECONDS(1));
+    assert_int_equal(state_of(j.a[0])->phase, PS_JOB_PHASE_RUNNING);
+    assert_int_equal(
+        ps_sched_member_count(j.w->sched, PS_ROLE_AGENT, PS_NODE_STATE_ACTIVE),
+        2);
+    finish(&j);
+}
+
+static void shutdown_hangs_up(void **state)
+{
+    struct job j = running(PS_LOSS_POLICY_WAIT);
+
+    (void)state;
+    step(j.w, (struct ps_event){.type = PS_EV_SHUTDOWN});
+    assert_int_equal(j.a[0]->conn, 0);
+    assert_int_equal(j.s[1]->conn, 0);
+    hello(j.w, j.a[0]);
+    assert_int_equal(j.a[0]->conn, 0);
+    world_free(j.w);
+}
+
+/* ----------------------------------------------------------------- limits */
+
+static void limits_are_answers(void **state)
+{
+    struct world *w = world_new();
+    struct peer *a = join(w, PS_ROLE_AGENT, "a");
+    struct peer *p = peer_new(w, PS_ROLE_SERVER, "");
+    struct ps_msg msg = open_job(1, 1, PS_SERVERS_MAX + 1, -1);
+
+    (void)state;
+    say(w, a, msg);
+    assert_int_equal(opened(a)->error, PS_E_INVAL);
+    msg = open_job(1, 1, 1, -1);
+    msg.job_open.partition_bytes = 100;
+    say(w, a, msg);
+    assert_int_equal(opened(a)->error, PS_E_INVAL);
+    /* One job too many. */
+    for (uint64_t i = 0; i <= PS_JOBS_MAX; i++) {
+        char name[16];
+
+        sprintf(name, "j%d", (int)i);
+        msg = open_job(i, 1, 1, -1);
+        msg.job_open.name = name;
+        say(w, a, msg);
+        assert_int_equal(opened(a)->error, i < PS_JOBS_MAX ? 0 : PS_E_FULL);
+    }
+    for (uint64_t i = 0; i < PS_JOBS_MAX; i++) {
+        gone(w, a, 0, i, true);
+    }
+    /* One worker too many, while a server is waited for. */
+    say(w, a, open_job(100, 1, 1, -1));
+    say(w, a, open_job(101, 1, 1, -1));
+    assert_int_equal(opened(a)->error, PS_E_FULL);
+    gone(w, a, 0, 100, true);
+    /* One server too many: refused until another is gone. */
+    for (uint32_t i = 0; i <= PS_SERVERS_MAX; i++) {
+        sprintf(p->name, "s%d", (int)i);
+        p->instance++;
+        forget(p);
+        hello(w, p);
+        assert_true((find(p, PS_MSG_REJECT) != NULL) == (i == PS_SERVERS_MAX));
+    }
+    pass(w, PS_SECONDS(3));
+    hello(w, p);
+    assert_non_null(find(p, PS_MSG_WELCOME));
+    end_world(w);
+}
+
+/* ----------------------------------------------------------------- random */
+
+static uint64_t some(struct ps_rng *rng, uint64_t n)
+{
+    static const uint64_t odd[] = {0, 1, 255, UINT32_MAX, UINT64_MAX, 1000000};
+
+    return ps_rng_chance(rng, 50) ? odd[ps_rng_below(rng, 6)]
+                                  : ps_rng_below(rng, n);
+}
+
+static struct ps_msg random_msg(struct ps_rng *rng, const struct peer *p)
+{
+    static const char *const names[] = {"s:a", "s:b", "i:3", "i:", "", "x"};
+    static const char *const jobs[] = {"j1", "j2", "", "a b"};
+    static uint32_t ranks[3];
+    static struct ps_rec_param params[2];
+    uint64_t gen = some(rng, 12);
+    uint8_t bit = (uint8_t)ps_rng_below(rng, 2);
+
+    for (int i = 0; i < 3; i++) {
+        ranks[i] = (uint32_t)some(rng, 4);
+    }
+    params[0] = (struct ps_rec_param){.name = "lr", .value = bit};
+    params[1] = (struct ps_rec_param){.name = bit ? "wd" : "lr", .value = 1};
+    if (p->role == PS_ROLE_SERVER) {
+        return (struct ps_msg){
+            .code = PS_MSG_JOB_READY,
+            .job_ready = {.gen = gen, .version = (uint32_t)some(rng, 6)}};
+    }
+    if (p->role == PS_ROLE_CTL) {
+        return ps_rng_chance(rng, 100)
+                   ? (struct ps_msg){.code = PS_MSG_JOB_CANCEL,
+                                     .job_cancel = {.job = jobs[bit]}}
+                   : (struct ps_msg){
+                         .code = PS_MSG_QUERY,
+                         .query = {.what = (uint8_t)ps_rng_below(rng, 4),
+                                   .job = jobs[ps_rng_below(rng, 3)]}};
+    }
+    switch (ps_rng_below(rng, 8)) {
+    case 0:
+    case 1: {
+        struct ps_msg msg = open_job(
+            some(rng, 6), 1 + (uint32_t)ps_rng_below(rng, 3),
+            (uint32_t)ps_rng_below(rng, 3), (int32_t)ps_rng_below(rng, 4) - 1);
+
+        msg.job_open.num_workers = 2;
+        msg.job_open.num_servers = 1;
+        msg.job_open.name = jobs[ps_rng_below(rng, 4)];
+        msg.job_open.gen = ps_rng_chance(rng, 200) ? gen : 0;
+        msg.job_open.on_loss = (uint8_t)(msg.job_open.name[0] == 'j' &&
+                                         msg.job_open.name[1] == '2');
+        return msg;
+    }
+    case 2:
+        return (struct ps_msg){.code = PS_MSG_WORKER_GONE,
+                               .worker_gone = {.gen = bit ? gen : 0,
+                                               .worker = some(rng, 6),
+                                               .clean = bit}};
+    case 3:
+        return (struct ps_msg){.code = PS_MSG_KEY_OPEN,
+                               .key_open = {.gen = gen,
+                                            .request = some(rng, 5),
+                                            .name = names[ps_rng_below(rng, 6)],
+                                            .dtype = PS_DTYPE_FLOAT32,
+                                            .count = some(rng, 3) * 300000,
+                                            .classic = -1}};
+    case 4:
+        return (struct ps_msg){.code = PS_MSG_BARRIER_ENTER,
+                               .barrier_enter = {.gen = gen,
+                                                 .number = some(rng, 4),
+                                                 .ranks = ranks,
+                                                 .ranks_count = 3}};
+    case 5:
+        return (struct ps_msg){.code = PS_MSG_OPTIMIZER_SET,
+                               .optimizer_set = {.gen = gen,
+                                                 .request = some(rng, 5),
+                                                 .name = "sgd",
+                                                 .params = params,
+                                                 .params_count = 2}};
+    case 6:
+        return (struct ps_msg){.code = PS_MSG_STALL_QUERY,
+                               .stall_query = {.gen = gen,
+                                               .request = some(rng, 5),
+                                               .key = (uint32_t)some(rng, 3),
+                                               .round = some(rng, 5),
+                                               .barrier = bit}};
+    default:
+        return (struct ps_msg){.code = PS_MSG_STALL_REPORT,
+                               .stall_report = {.gen = gen,
+                                                .request = some(rng, 40),
+                                                .ranks = ranks,
+                                                .ranks_count = 3,
+                                                .waits = bit,
+                                                .key = names[bit],
+                                                .round = 3}};
+    }
+}
+
+static void run_random(uint64_t seed)
+{
+    static const struct {
+        enum ps_role role;
+        const char *name;
+    } who[] = {{PS_ROLE_SERVER, "s0"}, {PS_ROLE_SERVER, "s1"},
+               {PS_ROLE_SERVER, "s2"}, {PS_ROLE_AGENT, "a0"},
+               {PS_ROLE_AGENT, "a1"},  {PS_ROLE_AGENT, "a2"},
+               {PS_ROLE_CTL, ""}};
+    struct world *w = world_new();
+    struct ps_rng rng;
+
+    ps_rng_init(&rng, seed);
+    for (int i = 0; i < 7; i++) {
+        peer_new(w, who[i].role, who[i].name);
+    }
+    for (int i = 0; i < 3000; i++) {
+        struct peer *p = &w->peer[ps_rng_below(&rng, w->peers)];
+
+        if (p->conn == 0) {
+            if (ps_rng_chance(&rng, 100)) {
+                p->session += ps_rng_below(&rng, 2);
+                p->instance += ps_rng_chance(&rng, 300) ? 100 : 0;
+                hello(w, p);
+            }
+        } else if (ps_rng_chance(&rng, 10)) {
+            lose_conn(w, p);
+        } else if (ps_rng_chance(&rng, 300) && p->role == PS_ROLE_SERVER &&
+                   find(p, PS_MSG_JOB_STATE) != NULL) {
+            ready(w, p);
+        } else {
+            say(w, p, random_msg(&rng, p));
+        }
+        if (ps_rng_chance(&rng, 100)) {
+            pass(w, ps_rng_below(&rng, PS_MILLIS(400)));
+        }
+        if (ps_rng_chance(&rng, 10)) {
+            pass(w, ps_rng_below(&rng, PS_SECONDS(4)));
+        }
+        if (i % 100 == 0) {
+            for (uint32_t k = 0; k < w->peers; k++) {
+                forget(&w->peer[k]);
+            }
+        }
+    }
+    /* Everybody goes: no job is left after the longest wait. */
+    for (uint32_t k = 0; k < w->peers; k++) {
+        if (w->peer[k].conn != 0) {
+            lose_conn(w, &w->peer[k]);
+        }
+    }
+    pass(w, PS_SECONDS(100));
+    end_world(w);
+}
+
+static void nothing_that_peers_say_does_harm(void **state)
+{
+    const char *given = getenv("PS_TEST_SEED");
+    size_t live = ps_alloc_live();
+
+    (void)state;
+    if (given != NULL) {
+        run_random(strtoull(given, NULL, 10));
+        return;
+    }
+    for (uint64_t seed = 1; seed <= 60; seed++) {
+        print_message("seed %d (again: PS_TEST_SEED=%d)\n", (int)seed,
+                      (int)seed);
+        run_random(seed);
+    }
+    assert_int_equal(ps_alloc_live(), live);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(ranks_do_not_depend_on_who_started_first),
+        cmocka_unit_test(a_job_without_servers_runs_on_one_node),
+        cmocka_unit_test(
+            a_job_that_is_not_complete_in_time_says_what_is_missing),
+        cmocka_unit_test(missing_ranks_are_ranges_and_the_job_names_its_time),
+        cmocka_unit_test(servers_that_are_not_ready_fail_the_start),
+        cmocka_unit_test(jobs_wait_for_servers),
+        cmocka_unit_test(declarations_must_agree),
+        cmocka_unit_test(the_same_job_open_again_is_the_same_act),
+        cmocka_unit_test(an_end_that_overtakes_its_beginning_counts),
+        cmocka_unit_test(a_lost_rank_waits_to_be_taken_again),
+        cmocka_unit_test(without_a_live_rank_a_job_ends_after_a_grace),
+        cmocka_unit_test(policy_fail_names_rank_and_host),
+        cmocka_unit_test(a_silent_agent_loses_its_ranks),
+        cmocka_unit_test(a_new_process_replaces_the_old_one),
+        cmocka_unit_test(hellos_that_do_not_fit_are_refused),
+        cmocka_unit_test(a_cut_link_goes_on_where_it_was),
+        cmocka_unit_test(a_welcome_that_was_lost_is_not_resumed),
+        cmocka_unit_test(workers_not_named_again_on_a_fresh_link_are_lost),
+        cmocka_unit_test(who_slept_takes_nobody_for_dead),
+        cmocka_unit_test(shutdown_hangs_up),
+        cmocka_unit_test(limits_are_answers),
+        cmocka_unit_test(nothing_that_peers_say_does_harm),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,536 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The scheduler machine: what is asked of it while a job runs. Keys and their
+ * servers, optimizers, barriers, stalls, operators. */
+#include "sched_world.h"
+
+/* ---------------------------------------------------------------- servers */
+
+struct placed {
+    uint32_t node[64];
+    uint32_t count[64];
+    uint32_t parts;
+    const struct ps_msg_key_opened *m;
+};
+
+static struct placed placed(const struct peer *p)
+{
+    struct placed r = {.m = &last(p, PS_MSG_KEY_OPENED)->key_opened};
+
+    for (uint32_t i = p->count; i > 0; i--) {
+        if (p->inbox[i - 1].msg->code == PS_MSG_KEY_OPENED) {
+            const struct ps_parcel *parcel = p->inbox[i - 1].parcel;
+            const uint8_t *d;
+
+            assert_int_equal(parcel->payload_len, r.m->parts * 8u);
+            assert_true(r.m->parts <= 64);
+            d = r.m->parts > 0 ? ps_slice_data(&parcel->slice[0]) : NULL;
+            for (; r.parts < r.m->parts; r.parts++, d += 8) {
+                memcpy(&r.node[r.parts], d, 4);
+                memcpy(&r.count[r.parts], d + 4, 4);
+            }
+            return r;
+        }
+    }
+    return r;
+}
+
+static void keys_are_registered_once(void **state)
+{
+    struct job j = running(PS_LOSS_POLICY_WAIT);
+    struct placed p;
+
+    (void)state;
+    open_key(j.w, j.a[0], j.gen, 1, "s:w", 600000);
+    p = placed(j.a[0]);
+    assert_int_equal(p.m->error, 0);
+    assert_int_equal(p.m->request, 1);
+    assert_int_equal(p.m->key, 0);
+    assert_int_equal(p.parts, 3);
+    assert_int_equal(p.node[0], j.s[0]->node);
+    assert_int_equal(p.node[1], j.s[1]->node);
+    assert_int_equal(p.count[0] + p.count[1] + p.count[2], 600000);
+    open_key(j.w, j.a[1], j.gen, 9, "s:w", 600000);
+    assert_int_equal(placed(j.a[1]).m->key, 0);
+    assert_int_equal(placed(j.a[1]).m->request, 9);
+    assert_int_equal(placed(j.a[1]).node[2], p.node[2]);
+    open_key(j.w, j.a[1], j.gen, 10, "s:b", 10);
+    assert_int_equal(placed(j.a[1]).m->key, 1);
+    /* Fewest bytes: the server without the third part. */
+    assert_int_equal(placed(j.a[1]).node[0], j.s[1]->node);
+    open_key(j.w, j.a[1], j.gen, 11, "s:w", 600001);
+    assert_int_equal(placed(j.a[1]).m->error, PS_E_MISMATCH);
+    expect_in(placed(j.a[1]).m->text, "600000");
+    expect_in(placed(j.a[1]).m->text, "600001");
+    open_key(j.w, j.a[1], j.gen, 12, "nothing", 1);
+    assert_int_equal(placed(j.a[1]).m->error, PS_E_INVAL);
+    open_key(j.w, j.a[1], j.gen, 13, "s:e", 0);
+    assert_int_equal(placed(j.a[1]).m->error, PS_E_INVAL);
+    open_key(j.w, j.a[1], j.gen, 14, "s:huge", UINT64_MAX);
+    assert_int_equal(placed(j.a[1]).m->error, PS_E_TOOBIG);
+    open_key(j.w, j.a[1], j.gen + 1, 15, "s:w", 1);
+    assert_int_equal(placed(j.a[1]).m->error, PS_E_NOJOB);
+    finish(&j);
+}
+
+static void classic_placement_numbers_string_keys_in_order(void **state)
+{
+    struct world *w = world_new();
+    struct peer *s[3] = {join(w, PS_ROLE_SERVER, "s0"),
+                         join(w, PS_ROLE_SERVER, "s1"),
+                         join(w, PS_ROLE_SERVER, "s2")};
+    struct peer *a = join(w, PS_ROLE_AGENT, "a");
+    struct ps_msg msg = open_job(1, 1, 3, -1);
+
+    (void)state;
+    msg.job_open.placement = PS_PLACEMENT_MXNET;
+    say(w, a, msg);
+    for (int i = 0; i < 3; i++) {
+        ready(w, s[i]);
+    }
+    open_key(w, a, opened(a)->gen, 1, "i:5", 10);
+    assert_int_equal(placed(a).node[0], s[2]->node);
+    open_key(w, a, opened(a)->gen, 1, "s:first", 10); /* 0 */
+    assert_int_equal(placed(a).node[0], s[0]->node);
+    open_key(w, a, opened(a)->gen, 1, "s:second", 10); /* 9973 mod 3 = 1 */
+    assert_int_equal(placed(a).node[0], s[1]->node);
+    open_key(w, a, opened(a)->gen, 1, "s:large", 1000000);
+    assert_int_equal(placed(a).node[0], s[0]->node);
+    assert_int_equal(placed(a).parts, 6); /* Cut at 1 MiB. */
+    gone(w, a, 0, 1, true);
+    end_world(w);
+}
+
+static void a_lost_server_moves_its_parts_and_no_others(void **state)
+{
+    struct job j = running(PS_LOSS_POLICY_WAIT);
+    struct placed before;
+    struct placed after;
+    uint32_t epoch = ps_sched_epoch(j.w->sched);
+
+    (void)state;
+    open_key(j.w, j.a[0], j.gen, 1, "s:small", 5); /* On s0, to stay. */
+    open_key(j.w, j.a[0], j.gen, 2, "s:w", 2000000);
+    before = placed(j.a[0]);
+    forget(j.a[1]);
+    forget(j.a[0]);
+    j.s[1]->mute = true;
+    pass(j.w, PS_SECONDS(3));
+    assert_true(ps_sched_epoch(j.w->sched) > epoch);
+    assert_int_equal(last(j.a[1], PS_MSG_MAP)->map.servers_count, 1);
+    assert_int_equal(count_of(j.a[0], PS_MSG_KEY_OPENED), 1);
+    after = placed(j.a[1]);
+    assert_int_equal(after.m->request, 0);
+    assert_int_equal(after.m->epoch, ps_sched_epoch(j.w->sched));
+    assert_int_equal(after.parts, before.parts);
+    for (uint32_t i = 0; i < after.parts; i++) {
+        assert_int_equal(after.count[i], before.count[i]);
+        assert_int_equal(after.node[i], j.s[0]->node);
+    }
+    /* It comes back with what it had: told to forget it. */
+    j.s[1]->mute = false;
+    hello(j.w, j.s[1]);
+    forget(j.s[1]);
+    say(j.w, j.s[1],
+        (struct ps_msg){.code = PS_MSG_JOB_READY,
+                        .job_ready = {.gen = j.gen, .version = 3}});
+    assert_int_equal(state_of(j.s[1])->phase, PS_JOB_PHASE_ENDED);
+    assert_int_equal(state_of(j.s[1])->gen, j.gen);
+    /* An agent that lost its link learns the new placement. */
+    lose_conn(j.w, j.a[1]);
+    j.a[1]->session++;
+    forget(j.a[1]);
+    hello(j.w, j.a[1]);
+    assert_int_equal(placed(j.a[1]).m->request, 0);
+    for (uint64_t i = 1; i <= 2; i++) {
+        struct ps_msg msg = open_job(i, 4, 2, -1);
+
+        msg.job_open.gen = j.gen;
+        say(j.w, j.a[1], msg);
+    }
+    finish(&j);
+}
+
+static void a_lost_server_with_weights_fails_the_job(void **state)
+{
+    struct job j = running(PS_LOSS_POLICY_WAIT);
+    const struct ps_rec_param p = {.name = "lr", .value = 0.1};
+
+    (void)state;
+    say(j.w, j.a[0],
+        (struct ps_msg){.code = PS_MSG_OPTIMIZER_SET,
+                        .optimizer_set = {.gen = j.gen,
+                                          .request = 1,
+                                          .name = "sgd",
+                                          .params = &p,
+                                          .params_count = 1}});
+    open_key(j.w, j.a[0], j.gen, 1, "s:w", 2000000);
+    lose_conn(j.w, j.s[1]);
+    pass(j.w, PS_SECONDS(3));
+    assert_int_equal(state_of(j.a[1])->phase, PS_JOB_PHASE_FAILED);
+    expect_in(state_of(j.a[1])->reason, "server s1 was lost");
+    /* The request for the optimizer was answered, too. */
+    assert_int_equal(last(j.a[0], PS_MSG_OPTIMIZER_DONE)->optimizer_done.error,
+                     PS_E_JOBFAILED);
+    finish(&j);
+}
+
+static void the_last_server_takes_the_job_with_it(void **state)
+{
+    struct job j = running(PS_LOSS_POLICY_WAIT);
+
+    (void)state;
+    open_key(j.w, j.a[0], j.gen, 1, "s:w", 2000000);
+    j.s[0]->mute = true;
+    pass(j.w, PS_SECONDS(3));
+    assert_int_equal(state_of(j.a[1])->phase, PS_JOB_PHASE_RUNNING);
+    j.s[1]->mute = true;
+    pass(j.w, PS_SECONDS(3));
+    assert_int_equal(state_of(j.a[1])->phase, PS_JOB_PHASE_FAILED);
+    expect_in(state_of(j.a[1])->reason, "server s1 was lost");
+    finish(&j);
+}
+
+/* -------------------------------------------------------------- optimizer */
+
+static void set_optimizer(struct job *j, int agent, uint64_t request,
+                          const char *name, double lr, double momentum,
+                          bool swap)
+{
+    struct ps_rec_param p[2] = {{.name = "lr", .value = lr},
+                                {.name = "momentum", .value = momentum}};
+
+    if (swap) {
+        struct ps_rec_param t = p[0];
+
+        p[0] = p[1];
+        p[1] = t;
+    }
+    say(j->w, j->a[agent],
+        (struct ps_msg){.code = PS_MSG_OPTIMIZER_SET,
+                        .optimizer_set = {.gen = j->gen,
+                                          .request = request,
+                                          .name = name,
+                                          .params = p,
+                                          .params_count = 2}});
+}
+
+static void an_optimizer_is_declared_once(void **state)
+{
+    struct job j = running(PS_LOSS_POLICY_WAIT);
+    const struct ps_msg_optimizer_done *d;
+
+    (void)state;
+    set_optimizer(&j, 0, 1, "nonsense", 0.1, 0.9, false);
+    assert_int_equal(last(j.a[0], PS_MSG_OPTIMIZER_DONE)->optimizer_done.error,
+                     PS_E_UNSUPPORTED);
+    forget(j.a[0]);
+    set_optimizer(&j, 0, 2, "sgd", 0.1, 0.9, false);
+    set_optimizer(&j, 0, 2, "sgd", 0.1, 0.9, false); /* Again. */
+    set_optimizer(&j, 1, 5, "sgd", 0.1, 0.9, true);
+    assert_string_equal(state_of(j.s[0])->optimizer, "sgd");
+    assert_int_equal(state_of(j.s[0])->params_count, 2);
+    ready(j.w, j.s[0]);
+    assert_null(find(j.a[0], PS_MSG_OPTIMIZER_DONE));
+    ready(j.w, j.s[1]);
+    assert_int_equal(count_of(j.a[0], PS_MSG_OPTIMIZER_DONE), 1);
+    d = &last(j.a[0], PS_MSG_OPTIMIZER_DONE)->optimizer_done;
+    assert_int_equal(d->error, 0);
+    assert_int_equal(d->request, 2);
+    assert_int_equal(last(j.a[1], PS_MSG_OPTIMIZER_DONE)->optimizer_done.error,
+                     0);
+    /* Later: at once. Another one: refused, with both named. */
+    set_optimizer(&j, 1, 6, "sgd", 0.1, 0.9, false);
+    d = &last(j.a[1], PS_MSG_OPTIMIZER_DONE)->optimizer_done;
+    assert_int_equal(d->request, 6);
+    assert_int_equal(d->error, 0);
+    set_optimizer(&j, 1, 7, "sgd", 0.2, 0.9, false);
+    d = &last(j.a[1], PS_MSG_OPTIMIZER_DONE)->optimizer_done;
+    assert_int_equal(d->request, 7);
+    assert_int_equal(d->error, PS_E_MISMATCH);
+    expect_in(d->text, "sgd(lr=0.1, momentum=0.9)");
+    expect_in(d->text, "sgd(lr=0.2, momentum=0.9)");
+    finish(&j);
+}
+
+/* --------------------------------------------------------------- barriers */
+
+static void barriers_open_when_all_ranks_are_there(void **state)
+{
+    struct job j = running(PS_LOSS_POLICY_WAIT);
+    const uint32_t low[] = {0, 1};
+    const uint32_t high[] = {2, 3};
+
+    (void)state;
+    enter(j.w, j.a[0], j.gen, 1, low, 2);
+    enter(j.w, j.a[0], j.gen, 1, low, 2);
+    enter(j.w, j.a[0], j.gen, 1, high, 2); /* Not its ranks. */
+    enter(j.w, j.a[1], j.gen, 1, high, 1);
+    assert_null(find(j.a[0], PS_MSG_BARRIER_DONE));
+    enter(j.w, j.a[1], j.gen, 1, &high[1], 1);
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(last(j.a[i], PS_MSG_BARRIER_DONE)->barrier_done.number,
+                         1);
+    }
+    /* Asked again after a fresh link. */
+    forget(j.a[0]);
+    enter(j.w, j.a[0], j.gen, 1, low, 2);
+    assert_int_equal(last(j.a[0], PS_MSG_BARRIER_DONE)->barrier_done.number, 1);
+    /* Who has left is not waited for; who was lost is. */
+    gone(j.w, j.a[0], j.gen, 1, true);
+    gone(j.w, j.a[1], j.gen, 1, false);
+    forget(j.a[0]);
+    enter(j.w, j.a[0], j.gen, 2, &low[1], 1);
+    enter(j.w, j.a[1], j.gen, 2, &high[1], 1);
+    assert_null(find(j.a[0], PS_MSG_BARRIER_DONE));
+    say(j.w, j.a[1], open_job(8, 4, 2, 2));
+    enter(j.w, j.a[1], j.gen, 2, high, 1);
+    assert_int_equal(last(j.a[0], PS_MSG_BARRIER_DONE)->barrier_done.number, 2);
+    gone(j.w, j.a[1], j.gen, 8, true);
+    finish(&j);
+}
+
+/* ------------------------------------------------------------------ stall */
+
+static void query_stall(struct job *j, uint64_t request, bool barrier,
+                        uint64_t round)
+{
+    say(j->w, j->a[0],
+        (struct ps_msg){.code = PS_MSG_STALL_QUERY,
+                        .stall_query = {.gen = j->gen,
+                                        .request = request,
+                                        .key = 0,
+                                        .round = round,
+                                        .barrier = barrier}});
+}
+
+static void report(struct job *j, int agent, const uint32_t *ranks,
+                   uint32_t count)
+{
+    uint64_t ask = last(j->a[agent], PS_MSG_STALL_ASK)->stall_ask.request;
+
+    say(j->w, j->a[agent],
+        (struct ps_msg){.code = PS_MSG_STALL_REPORT,
+                        .stall_report = {.gen = j->gen,
+                                         .request = ask,
+                                         .ranks = ranks,
+                                         .ranks_count = count,
+                                         .waits = 2,
+                                         .key = "s:w",
+                                         .round = 17,
+                                         .waited_ns = PS_SECONDS(agent + 1)}});
+}
+
+static void missing_ranks_are_named_with_state_and_host(void **state)
+{
+    struct job j = running(PS_LOSS_POLICY_WAIT);
+    const uint32_t ranks[] = {3, 1};
+    const struct ps_msg_stall_answer *m;
+
+    (void)state;
+    gone(j.w, j.a[1], j.gen, 2, false);
+    query_stall(&j, 44, false, 17);
+    query_stall(&j, 44, false, 17); /* Again: one answer. */
+    assert_int_equal(last(j.a[1], PS_MSG_STALL_ASK)->stall_ask.round, 17);
+    report(&j, 0, NULL, 0);
+    assert_null(find(j.a[0], PS_MSG_STALL_ANSWER));
+    report(&j, 1, ranks, 2); /* 1 is not its rank. */
+    assert_int_equal(count_of(j.a[0], PS_MSG_STALL_ANSWER), 1);
+    m = &last(j.a[0], PS_MSG_STALL_ANSWER)->stall_answer;
+    assert_int_equal(m->request, 44);
+    assert_int_equal(m->total, 1);
+    assert_int_equal(m->missing[0].rank, 3);
+    assert_int_equal(m->missing[0].state, PS_RANK_STATE_LOST);
+    assert_string_equal(m->missing[0].host, "host-b");
+    /* An agent that does not report: a second, then all its ranks. */
+    query_stall(&j, 45, false, 18);
+    report(&j, 0, (const uint32_t[]){0}, 1);
+    pass(j.w, PS_MILLIS(900));
+    assert_int_equal(last(j.a[0], PS_MSG_STALL_ANSWER)->stall_answer.request,
+                     44);
+    pass(j.w, PS_MILLIS(200));
+    m = &last(j.a[0], PS_MSG_STALL_ANSWER)->stall_answer;
+    assert_int_equal(m->request, 45);
+    assert_int_equal(m->total, 3);
+    assert_int_equal(m->missing[0].rank, 0);
+    assert_int_equal(m->missing[2].rank, 3);
+    /* A barrier is answered from the book. */
+    enter(j.w, j.a[0], j.gen, 1, (const uint32_t[]){0, 1}, 2);
+    query_stall(&j, 46, true, 1);
+    m = &last(j.a[0], PS_MSG_STALL_ANSWER)->stall_answer;
+    assert_int_equal(m->request, 46);
+    assert_int_equal(m->total, 2);
+    assert_int_equal(m->missing[0].rank, 2);
+    /* Unknown jobs have nobody missing. */
+    j.gen++;
+    query_stall(&j, 47, false, 1);
+    assert_int_equal(last(j.a[0], PS_MSG_STALL_ANSWER)->stall_answer.total, 0);
+    j.gen--;
+    query_stall(&j, 48, false, 1); /* Parked when the job ends. */
+    finish(&j);
+}
+
+/* -------------------------------------------------------------- operators */
+
+static void ask(struct world *w, struct peer *ctl, enum ps_query what,
+                const char *job)
+{
+    forget(ctl);
+    say(w, ctl,
+        (struct ps_msg){.code = PS_MSG_QUERY,
+                        .query = {.what = (uint8_t)what, .job = job}});
+}
+
+static void operators_see_nodes_and_jobs(void **state)
+{
+    struct job j = running(PS_LOSS_POLICY_WAIT);
+    struct peer *ctl = join(j.w, PS_ROLE_CTL, "");
+    const struct ps_msg_job_row *row;
+
+    (void)state;
+    pass(j.w, PS_MILLIS(500));
+    ask(j.w, ctl, PS_QUERY_NODES, "");
+    assert_int_equal(count_of(ctl, PS_MSG_NODE_ROW), 5);
+    assert_string_equal(last(ctl, PS_MSG_NODE_ROW)->node_row.name, "a1");
+    assert_int_equal(last(ctl, PS_MSG_NODE_ROW)->node_row.rounds, 7);
+    assert_int_equal(last(ctl, PS_MSG_QUERY_END)->query_end.epoch, 2);
+    assert_string_equal(last(ctl, PS_MSG_QUERY_END)->query_end.cluster, "c");
+    ask(j.w, ctl, PS_QUERY_JOBS, "");
+    row = &last(ctl, PS_MSG_JOB_ROW)->job_row;
+    assert_string_equal(row->name, "train");
+    assert_int_equal(row->live, 4);
+    assert_int_equal(row->phase, PS_JOB_PHASE_RUNNING);
+    ask(j.w, ctl, PS_QUERY_KEYS, "unknown");
+    assert_int_equal(last(ctl, PS_MSG_QUERY_END)->query_end.error, PS_E_NOJOB);
+    for (uint64_t i = 0; i < 4; i++) {
+        gone(j.w, j.a[i / 2], j.gen, 1 + i % 2, true);
+    }
+    ask(j.w, ctl, PS_QUERY_JOBS, "");
+    row = &last(ctl, PS_MSG_JOB_ROW)->job_row;
+    assert_string_equal(row->name, "train");
+    assert_int_equal(row->phase, PS_JOB_PHASE_ENDED);
+    /* Only so many are kept. */
+    for (uint64_t i = 0; i < 20; i++) {
+        say(j.w, j.a[0], open_job(100 + i, 1, 0, -1));
+        gone(j.w, j.a[0], 0, 100 + i, true);
+    }
+    ask(j.w, ctl, PS_QUERY_JOBS, "");
+    assert_int_equal(count_of(ctl, PS_MSG_JOB_ROW), 16);
+    end_world(j.w);
+}
+
+static void rows_of_keys_come_as_the_connection_takes_them(void **state)
+{
+    struct job j = running(PS_LOSS_POLICY_WAIT);
+    struct peer *ctl = join(j.w, PS_ROLE_CTL, "");
+    uint32_t turns = 0;
+
+    (void)state;
+    for (uint64_t i = 0; i < 1000; i++) {
+        char name[16];
+
+        sprintf(name, "s:k%d", (int)i);
+        open_key(j.w, j.a[0], j.gen, i, name, i == 0 ? 600000 : 10);
+    }
+    ask(j.w, ctl, PS_QUERY_KEYS, "train");
+    while (find(ctl, PS_MSG_QUERY_END) == NULL) {
+        assert_true(++turns < 100);
+        assert_true(count_of(ctl, PS_MSG_KEY_ROW) <= 260 * turns);
+        step(j.w, (struct ps_event){.type = PS_EV_SENT,
+                                    .conn = ctl->conn,
+                                    .sent = {.queued = 1 << 20}});
+        step(j.w, (struct ps_event){.type = PS_EV_SENT,
+                                    .conn = ctl->conn,
+                                    .sent = {.queued = 0}});
+    }
+    assert_int_equal(count_of(ctl, PS_MSG_KEY_ROW), 1001);
+    assert_string_equal(last(ctl, PS_MSG_KEY_ROW)->key_row.name, "s:k999");
+    ask(j.w, ctl, PS_QUERY_KEYS, ""); /* Breaks off in the middle. */
+    lose_conn(j.w, ctl);
+    finish(&j);
+}
+
+static void operators_see_what_a_job_waits_for(void **state)
+{
+    struct job j = running(PS_LOSS_POLICY_WAIT);
+    struct peer *ctl = join(j.w, PS_ROLE_CTL, "");
+    const struct ps_msg_stall_row *row;
+
+    (void)state;
+    open_key(j.w, j.a[0], j.gen, 1, "s:w", 10);
+    enter(j.w, j.a[0], j.gen, 1, (const uint32_t[]){0}, 1);
+    pass(j.w, PS_SECONDS(1));
+    ask(j.w, ctl, PS_QUERY_STALL, "");
+    row = &last(ctl, PS_MSG_STALL_ROW)->stall_row;
+    assert_string_equal(row->what, "barrier 1");
+    assert_int_equal(row->missing_count, 3);
+    assert_int_equal(row->waited_ns, PS_SECONDS(1));
+    assert_true(last(j.a[0], PS_MSG_STALL_ASK)->stall_ask.any);
+    report(&j, 0, NULL, 0);
+    report(&j, 1, NULL, 0); /* Waits longest, for round 17 of s:w. */
+    assert_false(last(j.a[0], PS_MSG_STALL_ASK)->stall_ask.any);
+    assert_int_equal(last(j.a[0], PS_MSG_STALL_ASK)->stall_ask.round, 17);
+    report(&j, 0, (const uint32_t[]){1}, 1);
+    assert_null(find(ctl, PS_MSG_QUERY_END));
+    pass(j.w, PS_MILLIS(1100));
+    row = &last(ctl, PS_MSG_STALL_ROW)->stall_row;
+    assert_string_equal(row->what, "key s:w round 17");
+    assert_int_equal(row->waits, 4);
+    assert_int_equal(row->waited_ns, PS_SECONDS(2));
+    assert_int_equal(row->missing_count, 3); /* 1, and those of a1. */
+    assert_int_equal(row->missing[0].rank, 1);
+    assert_int_equal(last(ctl, PS_MSG_QUERY_END)->query_end.error, 0);
+    ask(j.w, ctl, PS_QUERY_STALL, "train");
+    lose_conn(j.w, ctl); /* In the middle of it. */
+    pass(j.w, PS_SECONDS(2));
+    finish(&j);
+}
+
+static void a_cancelled_job_leaves_nothing(void **state)
+{
+    struct job j = running(PS_LOSS_POLICY_WAIT);
+    struct peer *ctl = join(j.w, PS_ROLE_CTL, "");
+
+    (void)state;
+    open_key(j.w, j.a[0], j.gen, 1, "s:w", 1000000);
+    set_optimizer(&j, 0, 2, "sgd", 0.1, 0.9, false);
+    enter(j.w, j.a[0], j.gen, 1, (const uint32_t[]){0}, 1);
+    query_stall(&j, 3, false, 1);
+    assert_true(ps_sched_residue(j.w->sched) > 0);
+    say(j.w, ctl,
+        (struct ps_msg){.code = PS_MSG_JOB_CANCEL,
+                        .job_cancel = {.job = "train", .reason = "enough"}});
+    assert_int_equal(last(ctl, PS_MSG_QUERY_END)->query_end.error, 0);
+    assert_int_equal(state_of(j.a[1])->phase, PS_JOB_PHASE_FAILED);
+    expect_in(state_of(j.a[1])->reason, "enough");
+    assert_int_equal(last(j.a[0], PS_MSG_OPTIMIZER_DONE)->optimizer_done.error,
+                     PS_E_JOBFAILED);
+    assert_non_null(find(j.a[0], PS_MSG_STALL_ANSWER));
+    say(j.w, ctl,
+        (struct ps_msg){.code = PS_MSG_JOB_CANCEL,
+                        .job_cancel = {.job = "train"}});
+    assert_int_equal(last(ctl, PS_MSG_QUERY_END)->query_end.error, PS_E_NOJOB);
+    /* Agents that never say that the workers went do not keep it. */
+    pass(j.w, PS_SECONDS(31));
+    assert_int_equal(state_of(j.s[1])->phase, PS_JOB_PHASE_ENDED);
+    end_world(j.w);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(keys_are_registered_once),
+        cmocka_unit_test(classic_placement_numbers_string_keys_in_order),
+        cmocka_unit_test(a_lost_server_moves_its_parts_and_no_others),
+        cmocka_unit_test(a_lost_server_with_weights_fails_the_job),
+        cmocka_unit_test(the_last_server_takes_the_job_with_it),
+        cmocka_unit_test(an_optimizer_is_declared_once),
+        cmocka_unit_test(barriers_open_when_all_ranks_are_there),
+        cmocka_unit_test(missing_ranks_are_named_with_state_and_host),
+        cmocka_unit_test(operators_see_nodes_and_jobs),
+        cmocka_unit_test(rows_of_keys_come_as_the_connection_takes_them),
+        cmocka_unit_test(operators_see_what_a_job_waits_for),
+        cmocka_unit_test(a_cancelled_job_leaves_nothing),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
