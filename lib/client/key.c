@@ -157,14 +157,8 @@ struct wish {
 
 static int check_wish(struct psc_client *c, struct wish *w)
 {
-    size_t name = strlen(w->name);
     size_t size = ps_dtype_size(w->dtype);
 
-    if (name == 0 || name > PS_KEY_NAME_MAX) {
-        return client_complain(c, PSC_E_INVAL,
-                               "the name of a key must have 1 to %u bytes",
-                               PS_KEY_NAME_MAX);
-    }
     if (size == 0) {
         return client_complain(c, PSC_E_INVAL, "key '%s': no element type %u",
                                w->name, w->dtype);
@@ -326,17 +320,27 @@ static int declare(struct psc_client *c, struct wish *w, uint32_t *ret_key)
 int psc_key(struct psc_client *c, const char *name, uint32_t dtype,
             uint32_t ndim, const uint64_t *shape, uint32_t *ret_key)
 {
-    struct wish w = {.name = name,
+    char full[PS_KEY_NAME_MAX + 1];
+    struct wish w = {.name = full,
                      .classic = -1,
                      .dtype = dtype,
                      .ndim = ndim,
                      .shape = shape};
     int rc = client_enter(c);
 
-    if (rc == 0) {
-        rc = declare(c, &w, ret_key);
-        client_leave(c);
+    if (rc != 0) {
+        return rc;
     }
+    if (name[0] == '\0' || strlen(name) > PS_KEY_NAME_MAX - 2) {
+        rc = client_complain(c, PSC_E_INVAL,
+                             "the name of a key must have 1 to %u bytes",
+                             PS_KEY_NAME_MAX - 2);
+    } else {
+        /* Strings and integers are different keys: "3" is not 3. */
+        snprintf(full, sizeof(full), "s:%s", name);
+        rc = declare(c, &w, ret_key);
+    }
+    client_leave(c);
     return rc;
 }
 
@@ -354,9 +358,10 @@ int psc_key_int(struct psc_client *c, int64_t number, uint32_t dtype,
     if (rc != 0) {
         return rc;
     }
-    snprintf(name, sizeof(name), "%lld", (long long)number);
+    snprintf(name, sizeof(name), "i:%lld", (long long)number);
     rc = number < 0 ? client_complain(c, PSC_E_INVAL,
-                                      "key %s must not be negative", name)
+                                      "key %lld must not be negative",
+                                      (long long)number)
                     : declare(c, &w, ret_key);
     client_leave(c);
     return rc;
