@@ -7,7 +7,7 @@ import select
 import signal
 import subprocess
 
-BUILD = pathlib.Path(os.environ.get("PSKV_BUILD", "build"))
+BUILD = pathlib.Path(os.environ.get("PSKV_BUILD_DIR", "build"))
 # Generous: a test waits for an event, and this only ends one that hangs.
 PATIENCE = 30
 

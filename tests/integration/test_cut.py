@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Connections between agents and servers are cut again and again in the
+middle of a job: the result is that of an undisturbed run, bit for bit, and no
+process ends."""
+import trio as support
+from proxy import Proxy
+from trio import Job
+
+CUTS = 200
+KEYS = (("fc1.weight", "float32", 200_000), ("fc1.bias", "float32", 128),
+        ("fc2.weight", "float64", 1280), ("count", "int64", 70_000))
+
+
+def work(job, keys, chunk):
+    """One piece of the job: its results on every worker."""
+    names = " ".join(str(k) for k in keys)
+    return job.tell(lambda rank: f"rounds mixed 5 {chunk * 100 + rank} 20000 "
+                                 f"{names}")
+
+
+def start(trio, **options):
+    return trio(servers=2, agents=2,
+                agent_options=["scheduler.retry.first=10ms",
+                               "scheduler.retry.max=100ms"], **options)
+
+
+def open_job(t, sgd):
+    job = Job(t, 4, PSKV_PARTITION_BYTES=65536, PSKV_OP_TIMEOUT="120s")
+    keys = [job.key(*k) for k in KEYS if not sgd or k[1].startswith("float")]
+    if sgd:
+        for k in keys:
+            job.tell(f"init {k} src={t.folder}/zeros{k}")
+        job.tell("sgd learning_rate=0.0000001 momentum=0.9")
+    return job, keys
+
+
+def write_zeros(t):
+    size = {"float32": 4, "float64": 8, "int64": 8}
+    floats = [k for k in KEYS if k[1].startswith("float")]
+    for i, (_, dtype, count) in enumerate(floats):
+        (t.folder / f"zeros{i}").write_bytes(bytes(size[dtype] * count))
+
+
+def run(trio, sgd):
+    t = start(trio, server_options=["advertise.address=127.0.0.2"])
+    write_zeros(t)
+    proxies = []
+    try:
+        for i, server in enumerate(t.servers()):
+            proxies.append(Proxy(("127.0.0.2", server.port),
+                                 ("127.0.0.1", server.port), seed=i))
+        job, keys = open_job(t, sgd)
+        with job:
+            results = [work(job, keys, 0)]
+            assert sum(p.bytes for p in proxies) > 1_000_000, \
+                "nothing goes through the proxies"
+            for p in proxies:
+                p.cut_every(400_000, CUTS // len(proxies))
+            deadline = support.Deadline(240 * support.SLOW)
+            while sum(p.cuts for p in proxies) < CUTS:
+                deadline.left(f"{CUTS} cuts")
+                results.append(work(job, keys, len(results)))
+            results.append(work(job, keys, len(results)))
+            for d in t.daemons.values():
+                assert d.alive(), d.text()
+        assert sum(p.connections for p in proxies) >= CUTS
+        t.await_empty()
+    finally:
+        for p in proxies:
+            p.close()
+    clean = start(trio)
+    write_zeros(clean)
+    job, keys = open_job(clean, sgd)
+    with job:
+        expected = [work(job, keys, i) for i in range(len(results))]
+    assert results == expected
+    assert all(len({tuple(r) for r in chunk}) == 1 for chunk in results)
+    if sgd:
+        assert len({tuple(chunk[0]) for chunk in results}) == len(results)
+
+
+def test_sums(trio):
+    run(trio, sgd=False)
+
+
+def test_optimizer(trio):
+    """Each step builds on the last: one contribution counted twice, or lost,
+    would stay visible for ever."""
+    run(trio, sgd=True)
