@@ -570,6 +570,31 @@ static void workers_not_named_again_on_a_fresh_link_are_lost(void **state)
     finish(&j);
 }
 
+static void who_never_acknowledges_is_cut_off(void **state)
+{
+    struct world *w = world_new();
+    struct peer *a = join(w, PS_ROLE_AGENT, "a");
+    uint64_t asked = 0;
+
+    (void)state;
+    while (a->conn != 0) {
+        struct ps_msg msg = {
+            .code = PS_MSG_KEY_OPEN,
+            .seq = ++a->sent,
+            .key_open = {.gen = 1, .request = ++asked, .name = "s:w"}};
+
+        assert_true(asked < 2 * PS_BACKLOG_MAX);
+        step(w, (struct ps_event){
+                    .type = PS_EV_MSG, .conn = a->conn, .msg = {.msg = &msg}});
+        forget(a);
+    }
+    assert_true(asked > PS_BACKLOG_MAX);
+    expect_in(w->story, "never acknowledges");
+    hello(w, a); /* It may begin afresh. */
+    assert_false(last(a, PS_MSG_WELCOME)->welcome.resumed);
+    end_world(w);
+}
+
 static void who_slept_takes_nobody_for_dead(void **state)
 {
     struct job j = running(PS_LOSS_POLICY_FAIL);
@@ -840,6 +865,7 @@ int main(void)
         cmocka_unit_test(a_cut_link_goes_on_where_it_was),
         cmocka_unit_test(a_welcome_that_was_lost_is_not_resumed),
         cmocka_unit_test(workers_not_named_again_on_a_fresh_link_are_lost),
+        cmocka_unit_test(who_never_acknowledges_is_cut_off),
         cmocka_unit_test(who_slept_takes_nobody_for_dead),
         cmocka_unit_test(shutdown_hangs_up),
         cmocka_unit_test(limits_are_answers),
