@@ -37,7 +37,7 @@ static struct key *find_name(const struct psc_client *c, const char *name)
         return NULL;
     }
     k = c->buckets[hash_of(name) & (c->bucket_count - 1)];
-    while (k != NULL && strcmp(k->name, name) != 0) {
+    while (k != NULL && strcmp(k->full, name) != 0) {
         k = k->next;
     }
     return k;
@@ -45,7 +45,7 @@ static struct key *find_name(const struct psc_client *c, const char *name)
 
 static void insert_name(struct psc_client *c, struct key *k)
 {
-    struct key **bucket = &c->buckets[hash_of(k->name) & (c->bucket_count - 1)];
+    struct key **bucket = &c->buckets[hash_of(k->full) & (c->bucket_count - 1)];
 
     k->next = *bucket;
     *bucket = k;
@@ -53,7 +53,7 @@ static void insert_name(struct psc_client *c, struct key *k)
 
 static void remove_name(struct psc_client *c, struct key *k)
 {
-    struct key **at = &c->buckets[hash_of(k->name) & (c->bucket_count - 1)];
+    struct key **at = &c->buckets[hash_of(k->full) & (c->bucket_count - 1)];
 
     while (*at != k) {
         at = &(*at)->next;
@@ -125,7 +125,7 @@ static void free_key(struct key *k)
     if (k == NULL) {
         return;
     }
-    free(k->name);
+    free(k->full);
     free(k->text);
     free(k);
 }
@@ -146,8 +146,9 @@ void key_free_all(struct psc_client *c)
 /* ------------------------------------------------------------------- asking */
 
 struct wish {
-    const char *name;
-    int64_t classic; /* -1: named by a string. */
+    const char *full; /* As on the wire. */
+    const char *name; /* In full, for humans. */
+    int64_t classic;  /* -1: named by a string. */
     uint32_t dtype;
     uint32_t ndim;
     const uint64_t *shape;
@@ -205,11 +206,12 @@ static struct key *new_key(const struct wish *w)
     if (k == NULL) {
         return NULL;
     }
-    k->name = strdup(w->name);
-    if (k->name == NULL) {
+    k->full = strdup(w->full);
+    if (k->full == NULL) {
         free(k);
         return NULL;
     }
+    k->name = k->full + (w->name - w->full);
     k->classic = w->classic;
     k->dtype = w->dtype;
     k->count = w->count;
@@ -244,7 +246,7 @@ static int ask(struct psc_client *c, const struct wish *w, struct key **ret_key)
         rc = client_put(c,
                         &(struct ps_msg){.code = PS_MSG_L_KEY,
                                          .l_key = {.request = op->id,
-                                                   .name = k->name,
+                                                   .name = k->full,
                                                    .dtype = (uint8_t)k->dtype,
                                                    .count = k->count,
                                                    .shape = w->shape,
@@ -284,7 +286,7 @@ static int declare(struct psc_client *c, struct wish *w, uint32_t *ret_key)
     if (rc != 0) {
         return rc;
     }
-    k = find_name(c, w->name);
+    k = find_name(c, w->full);
     if (k != NULL) {
         rc = check_same(c, k, w);
         if (rc != 0) {
@@ -321,7 +323,8 @@ int psc_key(struct psc_client *c, const char *name, uint32_t dtype,
             uint32_t ndim, const uint64_t *shape, uint32_t *ret_key)
 {
     char full[PS_KEY_NAME_MAX + 1];
-    struct wish w = {.name = full,
+    struct wish w = {.full = full,
+                     .name = full + 2,
                      .classic = -1,
                      .dtype = dtype,
                      .ndim = ndim,
@@ -347,8 +350,9 @@ int psc_key(struct psc_client *c, const char *name, uint32_t dtype,
 int psc_key_int(struct psc_client *c, int64_t number, uint32_t dtype,
                 uint32_t ndim, const uint64_t *shape, uint32_t *ret_key)
 {
-    char name[24];
-    struct wish w = {.name = name,
+    char full[24];
+    struct wish w = {.full = full,
+                     .name = full + 2,
                      .classic = number,
                      .dtype = dtype,
                      .ndim = ndim,
@@ -358,11 +362,11 @@ int psc_key_int(struct psc_client *c, int64_t number, uint32_t dtype,
     if (rc != 0) {
         return rc;
     }
-    snprintf(name, sizeof(name), "i:%lld", (long long)number);
-    rc = number < 0 ? client_complain(c, PSC_E_INVAL,
-                                      "key %lld must not be negative",
-                                      (long long)number)
-                    : declare(c, &w, ret_key);
+    snprintf(full, sizeof(full), "i:%lld", (long long)number);
+    rc = number < 0
+             ? client_complain(c, PSC_E_INVAL, "key %lld must not be negative",
+                               (long long)number)
+             : declare(c, &w, ret_key);
     client_leave(c);
     return rc;
 }

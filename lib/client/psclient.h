@@ -183,13 +183,13 @@ int psc_free(struct psc_client *c, void *data);
 
 /* ------------------------------------------------------------------ keys */
 
-/* A key by its name: an array of `dtype`, its shape agreed by all workers.
- * Waits for the answer. Naming a key again gives the same number. */
+/* A key by its name, of at most 254 bytes: an array of `dtype`, its shape
+ * agreed by all workers. Waits for the answer. Naming a key again gives the same number. */
 int psc_key(struct psc_client *c, const char *name, uint32_t dtype,
             uint32_t ndim, const uint64_t *shape, uint32_t *ret_key);
 
-/* The key whose name is the number in decimal; PSC_PLACEMENT_MXNET computes
- * with it. Not negative. */
+/* A key by its number, not negative, with which PSC_PLACEMENT_MXNET computes.
+ * The string "3" and the number 3 are two keys. */
 int psc_key_int(struct psc_client *c, int64_t number, uint32_t dtype,
                 uint32_t ndim, const uint64_t *shape, uint32_t *ret_key);
 

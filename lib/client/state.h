@@ -79,9 +79,10 @@ struct psc_op {
 };
 
 struct key {
-    uint32_t number; /* Ours, what callers hold. */
-    uint32_t wire;   /* The agent's. */
-    char *name;
+    uint32_t number;  /* Ours, what callers hold. */
+    uint32_t wire;    /* The agent's. */
+    char *full;       /* Its name on the wire: with the kind in front. */
+    const char *name; /* In full. */
     int64_t classic;
     uint32_t dtype;
     uint64_t count;

@@ -247,7 +247,7 @@ static void keys_are_asked_for_once(void **state)
     call.number = 12;
     pthread_create(&call.thread, NULL, peer_key_main, &call);
     m = peer_take(&f->peer, PS_MSG_L_KEY);
-    assert_string_equal(m.l_key.name, "12");
+    assert_string_equal(m.l_key.name, "i:12");
     assert_int_equal(m.l_key.classic, 12);
     assert_int_equal(m.l_key.dtype, PSC_INT64);
     assert_int_equal(m.l_key.shape_count, 1);
