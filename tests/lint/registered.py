@@ -28,7 +28,7 @@ for name in names:
         # Tests are listed by the word behind test_, fuzzers behind fuzz_.
         if path.suffix == ".inc":
             text = "\n".join((root / n).read_text() for n in names
-                             if n.endswith(".c"))
+                             if n.endswith((".c", ".inc")))
             if path.name not in text and path.name not in everything:
                 found.append(f"{name}: no C file includes it")
         elif (path.name not in everything

@@ -29,10 +29,10 @@ PLANTS = {
     ],
     "acknowledges before it has merged": [
         ("lib/core/shard_push.c",
-         """    ps_round_offer(&open->round, slot->index,
-                   bytes.buf != NULL ? &bytes : NULL, m->ranks);""",
-         """    ps_round_offer(&open->round, slot->index,
-                   bytes.buf != NULL ? &bytes : NULL, m->ranks);
+         """bytes.buf != NULL ? &bytes : NULL,
+                   m->ranks);""",
+         """bytes.buf != NULL ? &bytes : NULL,
+                   m->ranks);
     ps_shard_answer(st, slot, part, false, rec->round);"""),
     ],
     "adds in order of arrival": [
