@@ -218,6 +218,19 @@ static void fail_sessions(struct ps_agent_step *st, struct ps_agent_job *j,
     }
 }
 
+/* Of a job that has failed: where it does not wait for lost ranks, one that is
+ * lost is why. */
+static int failure_of(const struct ps_msg_job_state *m)
+{
+    for (uint32_t i = 0;
+         m->on_loss == PS_LOSS_POLICY_FAIL && i < m->ranks_count; i++) {
+        if (m->ranks[i].state == PS_RANK_STATE_LOST) {
+            return PS_E_PEERLOST;
+        }
+    }
+    return PS_E_JOBFAILED;
+}
+
 void ps_agent_job_state(struct ps_agent_step *st,
                         const struct ps_msg_job_state *m)
 {
@@ -256,7 +269,7 @@ void ps_agent_job_state(struct ps_agent_step *st,
     if (j->phase == PS_JOB_PHASE_FAILED) {
         ps_effects_note(st->fx, PS_LOG_INFO, "job %s failed: %s", j->name,
                         j->reason);
-        fail_sessions(st, j, PS_E_JOBFAILED, j->reason);
+        fail_sessions(st, j, failure_of(m), j->reason);
     } else if (j->phase == PS_JOB_PHASE_ENDED) {
         fail_sessions(st, j, PS_E_NOJOB, "the job has ended");
     }
