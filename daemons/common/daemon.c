@@ -474,6 +474,15 @@ static void close_now(struct daemon *d)
     ps_driver_close(d->driver, closed);
 }
 
+/* Its last words go out with what is queued. */
+static void end_machine(struct daemon *d)
+{
+    if (d->spec->shutdown_last) {
+        ps_driver_shutdown(d->driver);
+    }
+    close_now(d);
+}
+
 static void grace_over(struct ps_loop_timer *t)
 {
     struct daemon *d = PS_CONTAINER(t, struct daemon, grace);
@@ -481,7 +490,7 @@ static void grace_over(struct ps_loop_timer *t)
     ps_log(PS_LOG_WARNING,
            "shutdown.grace is over, %" PRIu64 " things in progress are left",
            d->spec->residue(d->app));
-    close_now(d);
+    end_machine(d);
 }
 
 static void stop(void *ctx, int signum)
@@ -496,7 +505,9 @@ static void stop(void *ctx, int signum)
     d->stopping = true;
     ps_log(PS_LOG_NOTICE, "stopping signal %d", signum);
     ps_notify("STOPPING=1");
-    ps_driver_shutdown(d->driver);
+    if (!d->spec->shutdown_last) {
+        ps_driver_shutdown(d->driver);
+    }
     ps_loop_timer_set(d->loop, &d->grace,
                       ps_time_add(ps_loop_now(d->loop), d->grace_time));
 }
@@ -562,7 +573,7 @@ static void settled(void *ctx)
     }
     if (d->stopping && d->spec->residue(d->app) == 0 &&
         ps_driver_is_quiet(d->driver)) {
-        close_now(d);
+        end_machine(d);
     }
 }
 

@@ -101,4 +101,5 @@ const struct ps_daemon_spec psched_spec = {
     .machine = machine,
     .residue = residue,
     .dump = dump,
+    .shutdown_last = true,
 };

@@ -119,4 +119,5 @@ const struct ps_daemon_spec psserver_spec = {
     .ready = ready,
     .residue = residue,
     .dump = dump,
+    .shutdown_last = true,
 };
