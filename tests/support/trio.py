@@ -144,7 +144,8 @@ class Trio:
     first: a list of names such as "ps1", "sched", "node0"."""
 
     def __init__(self, folder, servers=2, agents=1, options=(),
-                 server_options=(), agent_options=(), order=None, level="info"):
+                 server_options=(), agent_options=(), order=None, level="info",
+                 sched_ready=None):
         self.folder = folder
         folder.mkdir()
         self.server_names = [f"ps{i}" for i in range(servers)]
@@ -156,6 +157,9 @@ class Trio:
         self.level = level
         self.port = 0
         self.daemons = {}
+        # Called when psched serves; gives the address that members dial.
+        self.sched_ready = sched_ready
+        self.dialled = None
 
     @property
     def sched(self):
@@ -190,7 +194,7 @@ class Trio:
                        f"client.socket={self.folder}/{name}.sock",
                        ] + self.agent_options
         if name != "sched":
-            argv += ["--sched", self.endpoint]
+            argv += ["--sched", self.dialled or self.endpoint]
         if name not in self.agent_names:
             argv += ["--port-file", str(self.folder / f"{name}.port")]
         for option in options:
@@ -209,6 +213,8 @@ class Trio:
             if name == "sched":
                 daemon.await_ready(deadline)
                 self.port = daemon.port
+                if self.sched_ready is not None:
+                    self.dialled = self.sched_ready(self.port)
         for name in order:
             if name != "sched":
                 self.daemons[name].await_ready(deadline)
@@ -245,7 +251,7 @@ class Trio:
     def await_empty(self):
         """No job left, nothing in progress on any daemon."""
         wait_for(lambda: not self.open_jobs(), "the end of all jobs")
-        assert self.ask("keys")["keys"] == []
+        wait_for(lambda: not self.ask("keys")["keys"], "the end of all keys")
         for d in self.daemons.values():
             wait_for(lambda d=d: d.state()["residue"] == 0,
                      f"nothing left on {d.name}")

@@ -565,15 +565,25 @@ static void fault_split(struct world *w, ps_time length)
     e->number = b;
 }
 
+enum { FAULT_CUT, FAULT_PARTITION, FAULT_CRASH, FAULT_SERVER, FAULT_KINDS };
+
 static void lose_server(struct world *w)
 {
     uint32_t victim = (uint32_t)ps_rng_below(&w->rng, w->opt.servers);
 
+    for (uint32_t i = 0; i < w->opt.workers; i++) {
+        if (w->worker[i].stage <= WS_HELLO) {
+            /* A job that has not started would rightly wait for servers. */
+            struct wevent *e =
+                world_event(w, WE_FAULT, w->now + PS_MILLIS(100));
+
+            e->number = FAULT_SERVER;
+            return;
+        }
+    }
     w->faults++;
     world_kill_server(w, victim);
 }
-
-enum { FAULT_CUT, FAULT_PARTITION, FAULT_CRASH, FAULT_SERVER, FAULT_KINDS };
 
 static void schedule_fault(struct world *w, uint64_t kind, uint32_t per_second)
 {

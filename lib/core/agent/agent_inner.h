@@ -123,6 +123,7 @@ struct ps_agent_part {
     uint64_t first; /* Element of the key. */
     uint32_t count;
     enum ps_agent_part_state state;
+    bool moved;        /* Its server got it from another one. */
     bool init;         /* What is queued or sent is an init. */
     int64_t committed; /* Newest version known to be made; NONE. */
     int64_t held;      /* Version whose value lies in the results; NONE. */
@@ -430,6 +431,8 @@ void ps_agent_key_opened(struct ps_agent_step *st,
                          const struct ps_msg_key_opened *m,
                          const struct ps_slice *payload);
 void ps_agent_key_offer(struct ps_agent_step *st, struct ps_agent_key *k);
+/* Give the new owner of a partition the newest version held here. */
+void ps_agent_key_resume(struct ps_agent_step *st, struct ps_agent_part *p);
 void ps_agent_key_free(struct ps_agent_step *st, struct ps_agent *a,
                        struct ps_agent_key *k);
 struct ps_agent_part *ps_agent_part_find(const struct ps_agent *a,

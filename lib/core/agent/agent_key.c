@@ -305,7 +305,7 @@ static void opened(struct ps_agent_step *st, struct ps_agent_key *k,
 
 /* ----------------------------------------------------------------- takeover */
 
-static void resume(struct ps_agent_step *st, struct ps_agent_part *p)
+void ps_agent_key_resume(struct ps_agent_step *st, struct ps_agent_part *p)
 {
     struct ps_agent_key *k = p->key;
     struct ps_agent_flow *f = ps_agent_flow_get(st, k->job, p->node);
@@ -349,7 +349,8 @@ static void moved(struct ps_agent_step *st, struct ps_agent_part *p,
     ps_agent_send_unqueue(st, p);
     p->node = node;
     p->asked = NONE;
-    resume(st, p);
+    p->moved = true;
+    ps_agent_key_resume(st, p);
     if (open && (p->init || (k->active && k->complete))) {
         ps_agent_send_queue(st, p);
     }

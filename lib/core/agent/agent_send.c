@@ -91,6 +91,10 @@ void ps_agent_send_again(struct ps_agent_step *st, struct ps_agent_server *s)
             for (uint32_t i = 0; i < k->part_count; i++) {
                 struct ps_agent_part *p = &k->parts[i];
 
+                if (p->node == s->node && p->moved) {
+                    /* What it goes on from may have been lost as well. */
+                    ps_agent_key_resume(st, p);
+                }
                 if (p->node == s->node &&
                     (p->state == PS_AGENT_PART_SENT ||
                      p->state == PS_AGENT_PART_HELD_BACK)) {

@@ -290,6 +290,10 @@ static void took_refuse(struct ps_agent_step *st,
         }
         if (passing) {
             p->asked = NONE;
+            if (m->error == PS_E_FUTURE && p->moved) {
+                /* What it should have gone on from was lost with a link. */
+                ps_agent_key_resume(st, p);
+            }
             if (p->state == PS_AGENT_PART_SENT) {
                 p->state = PS_AGENT_PART_HELD_BACK;
             }
