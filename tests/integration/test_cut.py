@@ -7,6 +7,7 @@ from proxy import Proxy
 from trio import Job
 
 CUTS = 200
+PIECES = 60
 KEYS = (("fc1.weight", "float32", 200_000), ("fc1.bias", "float32", 128),
         ("fc2.weight", "float64", 1280), ("count", "int64", 70_000))
 
@@ -87,3 +88,45 @@ def test_optimizer(trio):
     """Each step builds on the last: one contribution counted twice, or lost,
     would stay visible for ever."""
     run(trio, sgd=True)
+
+
+def test_scheduler(trio):
+    """Members lose the scheduler all the time, in the middle of registering
+    keys and of barriers; they stay members, and ranks stay live."""
+    proxies = []
+
+    def between(port):
+        proxies.append(Proxy(("127.0.0.2", port), ("127.0.0.1", port)))
+        return f"127.0.0.2:{port}"
+
+    def pieces(job, count):
+        """Each with keys of its own, several barriers and two rounds."""
+        results = []
+        for i in range(count):
+            keys = [job.key(f"k{i}-{n}", "float32", 50 + n) for n in range(8)]
+            for _ in range(3):
+                job.tell("barrier")
+            names = " ".join(str(k) for k in keys)
+            results.append(job.tell(f"rounds mixed 2 1 0 {names}"))
+        return results
+
+    t = start(trio, sched_ready=between,
+              server_options=["scheduler.retry.first=10ms",
+                              "scheduler.retry.max=100ms"])
+    try:
+        with Job(t, 4) as job:
+            assert proxies[0].connections == 4
+            proxies[0].cut_every(1500, CUTS)
+            results = pieces(job, PIECES)
+            assert proxies[0].cuts >= 50, proxies[0].cuts
+            proxies[0].cut_every(1500, 0)
+            assert [j["live"] for j in t.ask("jobs")["jobs"]] == [4]
+            for d in t.daemons.values():
+                assert d.alive(), d.text()
+        t.await_empty()
+    finally:
+        for p in proxies:
+            p.close()
+    clean = start(trio)
+    with Job(clean, 4) as job:
+        assert pieces(job, PIECES) == results

@@ -137,6 +137,23 @@ exec sleep 1000
 SHELL = ("bash", "-c")
 
 
+def polite(code, forever=False):
+    """A worker that waits for TERM and ends with `code`, or does not care.
+    Shells would do, but a trap can miss a signal that comes before `wait`."""
+    return ("/usr/bin/python3", "-S", "-u", "-c", f"""
+import os, signal
+signal.pthread_sigmask(signal.SIG_BLOCK, {{signal.SIGTERM}})
+rank = os.environ["RANK"]
+print("ready", rank)
+open(os.environ.get("MEET", "/tmp") + "/ready-" + rank, "w").close()
+while True:
+    signal.sigwait({{signal.SIGTERM}})
+    print("asked", rank)
+    if not {forever}:
+        os._exit({code})
+""")
+
+
 # ---------------------------------------------------------------------- usage
 
 @pytest.mark.parametrize("words", [
@@ -248,13 +265,17 @@ def test_output_dir(tmp):
 
 # -------------------------------------------------------------------- failures
 
-def test_code_of_the_first_failing_rank():
+def test_code_of_the_first_failing_rank(tmp):
     """The others are ended, and do not hide the cause with their own codes."""
-    code, _, err = launch(
+    code, out, err = launch(
         "-n", "4", *ALONE, *SHELL,
-        "trap 'exit 9' TERM; test $RANK = 2 && { echo broken gradient >&2; "
-        "exit 7; }; sleep 1000 & while :; do wait; done")
+        "test $RANK != 2 && exec \"$@\"; "
+        "until test -e $MEET/ready-0 -a -e $MEET/ready-1 -a "
+        "-e $MEET/ready-3; do :; done; echo broken gradient >&2; exit 7",
+        "bash", *polite(9), env={"MEET": str(tmp)})
     assert code == 7
+    for rank in (0, 1, 3):
+        assert f"[{rank}] asked {rank}\n" in out
     last = err.strip().split("\n")[-1]
     assert "rank 2" in last and socket.gethostname() in last and "7" in last
     assert "broken gradient" in err
@@ -299,10 +320,8 @@ def test_daemons_that_cannot_start_are_69(tmp):
 
 # --------------------------------------------------------------------- signals
 
-def test_interrupt_once_is_a_request():
-    with Running("-n", "2", *ALONE, *SHELL,
-                 "trap 'echo asked $RANK; exit 0' TERM; echo ready; "
-                 "sleep 1000 & while :; do wait; done") as r:
+def test_interrupt_once_is_a_request(tmp):
+    with Running("-n", "2", *ALONE, *polite(0), env={"MEET": str(tmp)}) as r:
         r.await_text(b"ready", 2)
         r.process.send_signal(signal.SIGINT)
         assert r.wait() == 130
@@ -310,10 +329,9 @@ def test_interrupt_once_is_a_request():
         await_nothing(r.mark)
 
 
-def test_interrupt_twice_is_an_order():
-    with Running("-n", "2", *ALONE, "--grace", "1000s", *SHELL,
-                 "trap 'echo asked' TERM; echo ready; "
-                 "sleep 1000 & while :; do wait; done") as r:
+def test_interrupt_twice_is_an_order(tmp):
+    with Running("-n", "2", *ALONE, "--grace", "1000s", *polite(0, True),
+                 env={"MEET": str(tmp)}) as r:
         r.await_text(b"ready", 2)
         r.process.send_signal(signal.SIGINT)
         r.await_text(b"asked", 2)
@@ -323,13 +341,13 @@ def test_interrupt_twice_is_an_order():
         await_nothing(r.mark)
 
 
-def test_grace_ends():
-    with Running("-n", "2", *ALONE, "--grace", "200ms", *SHELL,
-                 "trap '' TERM; echo ready; "
-                 "sleep 1000 & while :; do wait; done") as r:
+def test_grace_ends(tmp):
+    with Running("-n", "2", *ALONE, "--grace", "200ms", *polite(0, True),
+                 env={"MEET": str(tmp)}) as r:
         r.await_text(b"ready", 2)
         r.process.send_signal(signal.SIGTERM)
         assert r.wait() >= 128
+        r.await_text(b"asked", 2)
         await_nothing(r.mark)
 
 

@@ -122,17 +122,20 @@ class Daemon:
                     fields.setdefault(name, int(value))
         return fields
 
+    def await_end(self, deadline):
+        """The exit code; kills it when it takes too long."""
+        try:
+            return self.process.wait(max(0.1, deadline.end -
+                                         time.monotonic()))
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            return self.process.wait()
+
     def stop(self, deadline, kill=False):
         if self.alive():
             self.process.send_signal(signal.SIGKILL if kill
                                      else signal.SIGTERM)
-            try:
-                self.process.wait(deadline.left(f"end of {self.name}"))
-            except subprocess.TimeoutExpired:
-                self.process.kill()
-                self.process.wait()
-                raise AssertionError(
-                    f"{self.name} does not end:\n{self.text()}") from None
+            self.await_end(deadline)
         if self.ready >= 0:
             os.close(self.ready)
             self.ready = -1
@@ -221,12 +224,14 @@ class Trio:
 
     def stop(self):
         deadline = Deadline()
-        codes = {}
-        for d in reversed(list(self.daemons.values())):
-            was_alive = d.alive()
-            codes[d.name] = d.stop(deadline)
-            assert codes[d.name] == 0 or not was_alive, \
-                f"{d.name} ended with {codes[d.name]}:\n{d.text()[-3000:]}"
+        alive = [d for d in self.daemons.values() if d.alive()]
+        for d in reversed(alive):
+            d.process.send_signal(signal.SIGTERM)
+        bad = [f"{d.name} ended with {d.process.returncode}:\n"
+               f"{d.text()[-3000:]}" for d in alive if d.await_end(deadline)]
+        for d in self.daemons.values():
+            d.stop(deadline)
+        assert not bad, "\n".join(bad)
 
     def psctl(self, *words, endpoint=None, timeout="20s"):
         """(exit code, standard output, standard error)"""
