@@ -33,7 +33,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#define KEYS  256
+#define KEYS  4096
 #define OPS   256
 #define WORDS 400
 
