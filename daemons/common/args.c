@@ -98,8 +98,8 @@ static bool take_print(const struct ps_args_options *opt, struct ps_args *a,
     return true;
 }
 
-static bool take_ready_fd(const struct ps_args_options *opt,
-                          struct ps_args *a, const char *value)
+static bool take_ready_fd(const struct ps_args_options *opt, struct ps_args *a,
+                          const char *value)
 {
     char *end;
     long fd = strtol(value, &end, 10);

@@ -161,8 +161,7 @@ static int load(const struct daemon *d, const struct ps_options *previous,
         in.file = path;
         in.file_optional = true;
     }
-    return ps_options_load(d->spec->options, &in, values, ret_options,
-                           report);
+    return ps_options_load(d->spec->options, &in, values, ret_options, report);
 }
 
 static int load_first(struct daemon *d)
@@ -212,8 +211,7 @@ static void log_report(enum ps_log_level level)
 static void reload(struct daemon *d)
 {
     struct ps_options *now = NULL;
-    struct ps_options *before =
-        d->reloaded != NULL ? d->reloaded : d->options;
+    struct ps_options *before = d->reloaded != NULL ? d->reloaded : d->options;
     void *values = ps_calloc(1, d->spec->values_size);
     struct timespec mono;
     struct ps_str report;
@@ -257,8 +255,8 @@ static void print_version(const struct ps_daemon_spec *spec)
     printf("tls none\n");
 }
 
-static int complain(const struct daemon *d, const char *what,
-                    const char *name, int rc)
+static int complain(const struct daemon *d, const char *what, const char *name,
+                    int rc)
 {
     ps_log(PS_LOG_ERROR, "%s %s: %s", what, name, ps_strerror(rc));
     (void)d;
@@ -388,8 +386,7 @@ static int make_addresses(struct daemon *d)
             return PS_EXIT_CONFIG;
         }
     }
-    if (!ps_addr_format(host, d->listen_port, f->address,
-                        sizeof(f->address))) {
+    if (!ps_addr_format(host, d->listen_port, f->address, sizeof(f->address))) {
         return complain(d, "advertise.address", host, PS_E_TOOBIG);
     }
     return PS_EXIT_OK;
@@ -408,8 +405,7 @@ static int make_facts(struct daemon *d)
     make_name(d);
     ps_str_copy(f->cluster, sizeof(f->cluster), c->cluster);
     clock_gettime(CLOCK_REALTIME, &wall);
-    f->wall_ns =
-        (uint64_t)wall.tv_sec * 1000000000u + (uint64_t)wall.tv_nsec;
+    f->wall_ns = (uint64_t)wall.tv_sec * 1000000000u + (uint64_t)wall.tv_nsec;
     f->instance = draw();
     f->seed = draw();
     f->now = ps_loop_now(d->loop);
@@ -530,10 +526,9 @@ static void dump(void *ctx, int signum)
            "computing %u queued %" PRIu64 " in %" PRIu64 " out %" PRIu64
            " copied %" PRIu64 " reads %" PRIu64 " writes %" PRIu64
            " refused %" PRIu64 " allocations %zu",
-           d->spec->options->program, d->facts.name, s.connections,
-           s.strangers, s.paused, s.computing, s.queued, s.bytes_in,
-           s.bytes_out, s.copied, s.reads, s.writes, s.refused,
-           ps_alloc_live());
+           d->spec->options->program, d->facts.name, s.connections, s.strangers,
+           s.paused, s.computing, s.queued, s.bytes_in, s.bytes_out, s.copied,
+           s.reads, s.writes, s.refused, ps_alloc_live());
     d->spec->dump(d->app);
     ps_driver_dump(d->driver);
 }
@@ -551,8 +546,7 @@ static void serving(struct daemon *d)
 {
     d->serving = true;
     ps_log(PS_LOG_NOTICE, "serving name %s%s%s", d->facts.name,
-           d->facts.address[0] != '\0' ? " address " : "",
-           d->facts.address);
+           d->facts.address[0] != '\0' ? " address " : "", d->facts.address);
     ps_notify("STATUS=serving");
     if (d->args.ready_fd >= 0) {
         ssize_t n = write(d->args.ready_fd, "\n", 1);
@@ -567,8 +561,7 @@ static void settled(void *ctx)
 {
     struct daemon *d = ctx;
 
-    if (!d->serving &&
-        (d->spec->ready == NULL || d->spec->ready(d->app))) {
+    if (!d->serving && (d->spec->ready == NULL || d->spec->ready(d->app))) {
         serving(d);
     }
     if (d->stopping && d->spec->residue(d->app) == 0 &&
@@ -583,8 +576,7 @@ static void feed_watchdog(struct ps_loop_timer *t)
 
     ps_notify("WATCHDOG=1");
     ps_loop_timer_set(d->loop, t,
-                      ps_time_add(ps_loop_now(d->loop),
-                                  ps_notify_watchdog()));
+                      ps_time_add(ps_loop_now(d->loop), ps_notify_watchdog()));
 }
 
 /* ---------------------------------------------------------------- main */
@@ -625,12 +617,10 @@ static void make_driver(struct daemon *d)
     struct ps_driver_options opt = {
         .loop = d->loop,
         .worker = d->worker,
-        .arenas =
-            d->spec->arenas == NULL ? NULL : d->spec->arenas(d->app),
+        .arenas = d->spec->arenas == NULL ? NULL : d->spec->arenas(d->app),
         .machine = d->spec->machine(d->app),
         .self = d->spec->self,
-        .scheduler =
-            d->facts.scheduler[0] != '\0' ? d->facts.scheduler : NULL,
+        .scheduler = d->facts.scheduler[0] != '\0' ? d->facts.scheduler : NULL,
         .limits = {.greet = c->greeting,
                    .header = c->header,
                    .stall = c->stall,
@@ -657,8 +647,7 @@ static int listen_all(struct daemon *d)
     int rc = 0;
 
     if (d->listen_fd >= 0) {
-        rc = ps_listener_open(d->loop, d->listen_fd, accepted, d,
-                              &d->listener);
+        rc = ps_listener_open(d->loop, d->listen_fd, accepted, d, &d->listener);
         d->listen_fd = rc == 0 ? -1 : d->listen_fd;
     }
     if (rc == 0 && d->local_fd >= 0) {
@@ -718,14 +707,12 @@ static void warn_insecure(const struct daemon *d)
 static void run(struct daemon *d)
 {
     warn_insecure(d);
-    ps_log(PS_LOG_NOTICE, "started name %s cluster %s%s%s%s%s",
-           d->facts.name, d->facts.cluster,
-           d->facts.scheduler[0] != '\0' ? " scheduler " : "",
+    ps_log(PS_LOG_NOTICE, "started name %s cluster %s%s%s%s%s", d->facts.name,
+           d->facts.cluster, d->facts.scheduler[0] != '\0' ? " scheduler " : "",
            d->facts.scheduler, d->local_path != NULL ? " socket " : "",
            d->local_path != NULL ? d->local_path : "");
-    ps_notify("READY=1\nSTATUS=%s", d->spec->ready == NULL
-                                        ? "serving"
-                                        : "waiting for the scheduler");
+    ps_notify("READY=1\nSTATUS=%s",
+              d->spec->ready == NULL ? "serving" : "waiting for the scheduler");
     d->grace.due = grace_over;
     d->watchdog.due = feed_watchdog;
     if (ps_notify_watchdog() != PS_TIME_NEVER) {
@@ -779,8 +766,7 @@ static int serve(struct daemon *d)
     const struct ps_common_options *c = common(d);
 
     ps_logsink_open((enum ps_log_format)c->log_format,
-                    (enum ps_log_level)c->log_level,
-                    d->spec->options->program);
+                    (enum ps_log_level)c->log_level, d->spec->options->program);
     ps_notify_init();
     raise_nofile(d);
     d->exit_code = begin(d);

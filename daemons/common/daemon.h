@@ -47,8 +47,8 @@ struct ps_daemon_spec {
     enum ps_role self;
     const struct ps_option_set *options;
     size_t values_size;
-    size_t common;    /* Offsets of the shared structs within `values`, */
-    size_t listen;    /* or PS_DAEMON_NONE. */
+    size_t common; /* Offsets of the shared structs within `values`, */
+    size_t listen; /* or PS_DAEMON_NONE. */
     size_t scheduler;
 
     /* Where peers are told to dial; NULL: nowhere, "": decide. */

@@ -24,7 +24,7 @@
 #include <unistd.h>
 
 /* Turns of settle() before sockets are looked at again. */
-#define ROUNDS_MAX 16
+#define ROUNDS_MAX  16
 /* For the last words of connections when the daemon ends. */
 #define CLOSE_GRACE PS_SECONDS(2)
 
@@ -345,8 +345,8 @@ static void add_stats(struct ps_driver_stats *sum, const struct ps_conn *conn)
 
 static void maybe_closed(struct ps_driver *d)
 {
-    if (d->closing && ps_map_count(d->conns) == 0 &&
-        ps_list_empty(&d->dials) && d->closed != NULL) {
+    if (d->closing && ps_map_count(d->conns) == 0 && ps_list_empty(&d->dials) &&
+        d->closed != NULL) {
         void (*closed)(void *ctx) = d->closed;
 
         d->closed = NULL;
@@ -398,15 +398,16 @@ static void refuse(struct ps_driver *d, int fd, const char *peer,
     /* A flood of them must not flood the log. */
     if (d->refusal_told == 0 || now - d->refusal_told >= PS_SECONDS(1)) {
         d->refusal_told = now;
-        ps_log(PS_LOG_WARNING, "connection refused peer=%s reason=\"%s\"",
-               peer, why);
+        ps_log(PS_LOG_WARNING, "connection refused peer=%s reason=\"%s\"", peer,
+               why);
     }
 }
 
 /* Who has not greeted for longest makes room. */
 static void make_room(struct ps_driver *d)
 {
-    PS_LIST_EACH (n, &d->strangers) {
+    PS_LIST_EACH(n, &d->strangers)
+    {
         struct link_conn *c = PS_CONTAINER(n, struct link_conn, stranger);
 
         if (d->stranger_count < d->opt.strangers_max) {
@@ -567,8 +568,8 @@ static void start_dial(struct ps_driver *d, uint64_t target,
     dial->driver = d;
     dial->target = target;
     dial->peer_roles = 1u << (sched ? PS_ROLE_SCHED : PS_ROLE_SERVER);
-    dial->rc = ps_dial_start(d->opt.loop, address, d->opt.dial_timeout,
-                             dialled, dial, &dial->dial);
+    dial->rc = ps_dial_start(d->opt.loop, address, d->opt.dial_timeout, dialled,
+                             dial, &dial->dial);
     ps_list_push_back(dial->rc == 0 ? &d->dials : &d->failed_dials,
                       &dial->node);
 }
@@ -717,12 +718,12 @@ struct ps_driver *ps_driver_new(const struct ps_driver_options *opt)
     struct ps_driver *d = ps_calloc(1, sizeof(*d));
 
     d->opt = *opt;
-    d->opt.connections_max =
-        opt->connections_max != 0 ? opt->connections_max : 4096;
+    d->opt.connections_max = opt->connections_max != 0 ? opt->connections_max
+                                                       : 4096;
     d->opt.local_max = opt->local_max != 0 ? opt->local_max : PS_LOCAL_MAX;
     d->opt.strangers_max = opt->strangers_max != 0 ? opt->strangers_max : 64;
-    d->opt.dial_timeout =
-        opt->dial_timeout != 0 ? opt->dial_timeout : PS_SECONDS(10);
+    d->opt.dial_timeout = opt->dial_timeout != 0 ? opt->dial_timeout
+                                                 : PS_SECONDS(10);
     d->conns = ps_map_new();
     ps_list_init(&d->strangers);
     ps_list_init(&d->dirty);
@@ -752,7 +753,8 @@ void ps_driver_close(struct ps_driver *d, void (*closed)(void *ctx))
     while ((c = ps_map_next(d->conns, &at)) != NULL) {
         ps_conn_finish(c->conn);
     }
-    PS_LIST_EACH (node, &d->dials) {
+    PS_LIST_EACH(node, &d->dials)
+    {
         ps_dial_cancel(PS_CONTAINER(node, struct dial, node)->dial);
     }
     while ((n = ps_list_pop(&d->failed_dials)) != NULL) {
@@ -838,7 +840,6 @@ void ps_driver_dump(const struct ps_driver *d)
                ps_conn_peer(c->conn), kinds[c->kind],
                ps_conn_is_greeted(c->conn), ps_conn_is_paused(c->conn),
                (unsigned long long)ps_conn_queued(c->conn),
-               (unsigned long long)s.bytes_in,
-               (unsigned long long)s.bytes_out);
+               (unsigned long long)s.bytes_in, (unsigned long long)s.bytes_out);
     }
 }

@@ -45,8 +45,8 @@ void ps_notify_init(void)
         if (path[0] == '@') { /* A name that is no file. */
             state.to.sun_path[0] = '\0';
         }
-        state.to_len =
-            (socklen_t)(offsetof(struct sockaddr_un, sun_path) + len);
+        state.to_len = (socklen_t)(offsetof(struct sockaddr_un, sun_path) +
+                                   len);
         state.fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
         init_watchdog();
     }

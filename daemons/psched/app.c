@@ -55,13 +55,13 @@ static void dump(const void *app)
     } roles[] = {{PS_ROLE_SERVER, "servers"}, {PS_ROLE_AGENT, "agents"}};
 
     ps_log(PS_LOG_NOTICE, "state epoch %u jobs %u residue %" PRIu64,
-           ps_sched_epoch(app), ps_sched_job_count(app),
-           ps_sched_residue(app));
+           ps_sched_epoch(app), ps_sched_job_count(app), ps_sched_residue(app));
     for (int i = 0; i < 2; i++) {
         enum ps_role role = roles[i].role;
 
-        ps_log(PS_LOG_NOTICE, "state %s joining %u active %u suspect %u "
-                              "gone %u",
+        ps_log(PS_LOG_NOTICE,
+               "state %s joining %u active %u suspect %u "
+               "gone %u",
                roles[i].name,
                ps_sched_member_count(app, role, PS_NODE_STATE_JOINING),
                ps_sched_member_count(app, role, PS_NODE_STATE_ACTIVE),
@@ -76,8 +76,7 @@ static bool check(const void *values, const struct ps_options *o,
 {
     const struct psched_options *p = values;
 
-    if (p->heartbeat < p->suspect_after &&
-        p->suspect_after < p->dead_after) {
+    if (p->heartbeat < p->suspect_after && p->suspect_after < p->dead_after) {
         return true;
     }
     ps_options_where(o, "heartbeat.dead_after", report);

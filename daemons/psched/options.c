@@ -3,8 +3,8 @@
 
 #include "base/limits.h"
 
-#define MSEC INT64_C(1000000)
-#define DAY  (INT64_C(86400) * 1000000000)
+#define MSEC       INT64_C(1000000)
+#define DAY        (INT64_C(86400) * 1000000000)
 #define AT(member) offsetof(struct psched_options, member)
 
 static const struct ps_option rows[] = {

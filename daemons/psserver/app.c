@@ -81,8 +81,8 @@ static void dump(const void *self)
     ps_log(PS_LOG_NOTICE,
            "state rounds %" PRIu64 " in %" PRIu64 " out %" PRIu64
            " stored %" PRIu64 " unmerged %" PRIu64 " resent %" PRIu64
-           " waiting %u refused %" PRIu64 " residue %" PRIu64
-           " memory %" PRIu64 " peak %" PRIu64,
+           " waiting %u refused %" PRIu64 " residue %" PRIu64 " memory %" PRIu64
+           " peak %" PRIu64,
            s.rounds, s.bytes_in, s.bytes_out, s.stored, s.unmerged, s.resent,
            s.waiting, s.refused, ps_shard_residue(app->shard),
            ps_pool_used(app->pool), ps_pool_peak(app->pool));

@@ -5,9 +5,9 @@
 
 #include <string.h>
 
-#define MIB_BYTES (INT64_C(1024) * 1024)
-#define MSEC      INT64_C(1000000)
-#define DAY       (INT64_C(86400) * 1000000000)
+#define MIB_BYTES  (INT64_C(1024) * 1024)
+#define MSEC       INT64_C(1000000)
+#define DAY        (INT64_C(86400) * 1000000000)
 #define AT(member) offsetof(struct psserver_options, member)
 
 /* "auto" decides, like null. */

@@ -98,8 +98,8 @@ static void dump(const void *self)
            " summed %" PRIu64 " resent %" PRIu64 " waiting %u residue %" PRIu64
            " sums %" PRIu64 " results %" PRIu64,
            s.sessions, s.rounds, s.bytes_in, s.bytes_out, s.summed, s.resent,
-           s.waiting, ps_agent_residue(app->agent),
-           ps_pool_used(app->sums), ps_pool_used(app->results));
+           s.waiting, ps_agent_residue(app->agent), ps_pool_used(app->sums),
+           ps_pool_used(app->results));
 }
 
 static const char *socket_path(const void *values, unsigned *ret_mode,

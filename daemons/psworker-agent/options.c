@@ -3,10 +3,10 @@
 
 #include "base/limits.h"
 
-#define MIB_BYTES (INT64_C(1024) * 1024)
+#define MIB_BYTES       (INT64_C(1024) * 1024)
 /* Bytes of a Unix socket's path that the system takes. */
 #define SOCKET_PATH_MAX 107
-#define AT(member) offsetof(struct psagent_options, member)
+#define AT(member)      offsetof(struct psagent_options, member)
 
 static const struct ps_option rows[] = {
     {.path = "client.socket",

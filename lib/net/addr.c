@@ -77,8 +77,8 @@ void ps_addr_print(const struct sockaddr *sa, char *out, size_t cap)
         inet_ntop(AF_INET, &((const struct sockaddr_in *)sa)->sin_addr, host,
                   sizeof(host));
     } else if (sa->sa_family == AF_INET6) {
-        inet_ntop(AF_INET6, &((const struct sockaddr_in6 *)sa)->sin6_addr,
-                  host, sizeof(host));
+        inet_ntop(AF_INET6, &((const struct sockaddr_in6 *)sa)->sin6_addr, host,
+                  sizeof(host));
     }
     (void)ps_addr_format(host, ps_addr_port(sa), out, cap);
 }
@@ -127,8 +127,7 @@ int ps_addr_local_for(const struct ps_addr *peer, char *out, size_t cap)
     if (getaddrinfo(peer->host, service, &hints, &found) != 0) {
         return PS_E_UNREACH;
     }
-    for (struct addrinfo *ai = found; ai != NULL && rc != 0;
-         ai = ai->ai_next) {
+    for (struct addrinfo *ai = found; ai != NULL && rc != 0; ai = ai->ai_next) {
         struct sockaddr_storage self = {0};
         socklen_t len = sizeof(self);
         int fd = socket(ai->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0);

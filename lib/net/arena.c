@@ -79,8 +79,7 @@ static int seal(int fd)
 {
     int size = F_SEAL_SHRINK | F_SEAL_GROW;
 
-    if (fcntl(fd, F_ADD_SEALS, size | F_SEAL_FUTURE_WRITE | F_SEAL_SEAL) ==
-        0) {
+    if (fcntl(fd, F_ADD_SEALS, size | F_SEAL_FUTURE_WRITE | F_SEAL_SEAL) == 0) {
         return 0;
     }
     return fcntl(fd, F_ADD_SEALS, size | F_SEAL_SEAL); /* Before 5.1. */
@@ -153,7 +152,8 @@ void ps_arenas_free(struct ps_arenas *all)
 
 static bool cut(struct arena *a, size_t size, size_t *ret_offset)
 {
-    PS_LIST_EACH (n, &a->free) {
+    PS_LIST_EACH(n, &a->free)
+    {
         struct range *r = PS_CONTAINER(n, struct range, node);
 
         if (r->size < size) {
@@ -178,7 +178,8 @@ static int get(void *ctx, size_t size, void **ret_data, uint32_t *ret_tag,
     size_t offset = 0;
 
     size = ps_round_up(size, UNIT);
-    PS_LIST_EACH (n, &all->list) {
+    PS_LIST_EACH(n, &all->list)
+    {
         struct arena *at = PS_CONTAINER(n, struct arena, node);
 
         if (cut(at, size, &offset)) {
@@ -201,7 +202,8 @@ static int get(void *ctx, size_t size, void **ret_data, uint32_t *ret_tag,
 
 static struct arena *find(const struct ps_arenas *all, uint32_t number)
 {
-    PS_LIST_EACH (n, &all->list) {
+    PS_LIST_EACH(n, &all->list)
+    {
         struct arena *a = PS_CONTAINER(n, struct arena, node);
 
         if (a->number == number) {
@@ -217,7 +219,8 @@ static void give(struct arena *a, size_t offset, size_t size)
     struct range *before = NULL;
     struct range *behind = NULL;
 
-    PS_LIST_EACH (n, &a->free) {
+    PS_LIST_EACH(n, &a->free)
+    {
         struct range *r = PS_CONTAINER(n, struct range, node);
 
         if (r->offset > offset) {

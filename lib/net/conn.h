@@ -31,7 +31,7 @@ struct ps_conn;
 
 #define PS_CONN_PEER_MAX 320u
 /* Descriptors that may wait for the message they belong to. */
-#define PS_CONN_FDS_MAX 16u
+#define PS_CONN_FDS_MAX  16u
 
 struct ps_conn_ops {
     /* A frame with `len` > 0 payload bytes begins. 0 with *ret_dst: read them
@@ -61,7 +61,7 @@ struct ps_conn_limits {
 struct ps_conn_options {
     struct ps_loop *loop;
     int fd; /* Connected; the connection owns it when open succeeds. */
-    const char *peer;        /* For humans. */
+    const char *peer; /* For humans. */
     enum ps_role self;
     uint32_t peer_roles;     /* Bits 1 << role: what the peer may be. */
     bool dialled;            /* We greet first and are answered. */

@@ -258,8 +258,7 @@ static bool parse_head(struct ps_conn *c)
     uint32_t need = PS_FRAME_PREFIX + c->prefix.header_len;
 
     if (have >= need) {
-        const uint8_t *header =
-            c->staging + c->staging_from + PS_FRAME_PREFIX;
+        const uint8_t *header = c->staging + c->staging_from + PS_FRAME_PREFIX;
 
         c->staging_from += need;
         header_done(c, header);
@@ -334,9 +333,8 @@ static uint32_t read_ahead(const struct ps_conn *c)
 
         return (uint32_t)ps_min_u64(large ? missing : room, room);
     }
-    bool large = c->phase == PHASE_HEAD
-                     ? c->large
-                     : c->prefix.payload_len >= FRAME_LARGE;
+    bool large = c->phase == PHASE_HEAD ? c->large
+                                        : c->prefix.payload_len >= FRAME_LARGE;
 
     return (uint32_t)ps_min_u64(large ? STAGING_AHEAD : room, room);
 }
@@ -357,17 +355,15 @@ static int places(struct ps_conn *c, struct iovec iov[2])
                                   c->prefix.header_len - c->header_got};
     } else if (c->phase == PHASE_PAYLOAD && c->dst != NULL) {
         ahead = c->payload_left <= READ_BUDGET;
-        iov[n++] =
-            (struct iovec){c->dst, ps_min_u64(c->payload_left, READ_BUDGET)};
+        iov[n++] = (struct iovec){c->dst,
+                                  ps_min_u64(c->payload_left, READ_BUDGET)};
     } else if (c->phase == PHASE_PAYLOAD) {
         ahead = c->payload_left <= PS_LOOP_SCRATCH;
-        iov[n++] =
-            (struct iovec){ps_loop_scratch(c->loop),
-                           ps_min_u64(c->payload_left, PS_LOOP_SCRATCH)};
+        iov[n++] = (struct iovec){ps_loop_scratch(c->loop),
+                                  ps_min_u64(c->payload_left, PS_LOOP_SCRATCH)};
     }
     if (ahead) {
-        iov[n++] =
-            (struct iovec){c->staging + c->staging_to, read_ahead(c)};
+        iov[n++] = (struct iovec){c->staging + c->staging_to, read_ahead(c)};
     }
     return n;
 }
@@ -410,8 +406,8 @@ static bool keep_fds(struct ps_conn *c, struct msghdr *m, size_t n)
                 close(fd);
                 continue;
             }
-            c->fds[c->fd_count++] =
-                (struct arrived_fd){.fd = fd, .end = c->position + n};
+            c->fds[c->fd_count++] = (struct arrived_fd){.fd = fd,
+                                                        .end = c->position + n};
         }
     }
     if (many) {
@@ -448,8 +444,7 @@ static ssize_t receive(struct ps_conn *c, struct iovec *iov, int count)
 static void drain(struct ps_conn *c)
 {
     for (;;) {
-        ssize_t n =
-            recv(c->fd, ps_loop_scratch(c->loop), PS_LOOP_SCRATCH, 0);
+        ssize_t n = recv(c->fd, ps_loop_scratch(c->loop), PS_LOOP_SCRATCH, 0);
 
         if (n > 0 || (n < 0 && errno == EINTR)) {
             continue;
@@ -466,8 +461,7 @@ static void ended(struct ps_conn *c)
     bool inside = c->phase != PHASE_HEAD || c->staging_to > c->staging_from;
 
     ps_conn_close(c, PS_E_CLOSED,
-                  inside ? "closed by peer within a frame"
-                         : "closed by peer");
+                  inside ? "closed by peer within a frame" : "closed by peer");
 }
 
 void conn_readable(struct ps_conn *c)

@@ -11,16 +11,17 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
 #include <unistd.h>
 
-#define IOV_COUNT 128
+#define IOV_COUNT         128
 /* Before others have their turn. */
-#define WRITE_BUDGET  (4u * 1024u * 1024u)
-#define UNGREETED_MAX (256u * 1024u)
+#define WRITE_BUDGET      (4u * 1024u * 1024u)
+#define UNGREETED_MAX     (256u * 1024u)
 #define WRITE_ERROR_GRACE PS_MILLIS(50)
 
 struct out_frame {
@@ -99,8 +100,9 @@ int ps_conn_send(struct ps_conn *c, const struct ps_conn_frame *frame)
     if (c->queued + f->len > output_max(c)) {
         char text[96];
 
-        snprintf(text, sizeof(text), "peer does not read: %llu bytes wait",
-                 (unsigned long long)(c->queued + f->len));
+        snprintf(text, sizeof(text),
+                 "peer does not read: %" PRIu64 " bytes wait",
+                 c->queued + f->len);
         ps_conn_close(c, PS_E_FULL, text);
         rc = PS_E_FULL;
         goto free_frame;
@@ -153,9 +155,10 @@ static int gather(const struct ps_conn *c, struct iovec *iov)
     uint64_t bytes = 0;
     int n = 0;
 
-    PS_LIST_EACH (node, &c->out) {
-        const struct out_frame *f =
-            PS_CONTAINER(node, const struct out_frame, node);
+    PS_LIST_EACH(node, &c->out)
+    {
+        const struct out_frame *f = PS_CONTAINER(node, const struct out_frame,
+                                                 node);
 
         if (n == IOV_COUNT || bytes >= WRITE_BUDGET ||
             (n > 0 && f->pass_fd >= 0)) {
@@ -194,8 +197,8 @@ static void advance(struct ps_conn *c, uint64_t n)
 
 static ssize_t transmit(struct ps_conn *c, struct iovec *iov, int count)
 {
-    struct out_frame *f =
-        PS_CONTAINER(ps_list_first(&c->out), struct out_frame, node);
+    struct out_frame *f = PS_CONTAINER(ps_list_first(&c->out), struct out_frame,
+                                       node);
     union {
         struct cmsghdr align;
         char bytes[CMSG_SPACE(sizeof(int))];

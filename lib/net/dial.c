@@ -109,8 +109,8 @@ static void connected(uv_poll_t *handle, int status, int events)
 
 static bool try_address(struct ps_dial *d, const struct addrinfo *ai)
 {
-    d->fd = socket(ai->ai_family,
-                   SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    d->fd = socket(ai->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK,
+                   0);
     if (d->fd < 0) {
         failed(d, ps_err_from_errno(errno), strerror(errno));
         return false;

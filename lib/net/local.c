@@ -71,8 +71,8 @@ int ps_local_listen(const char *path, unsigned mode, int backlog, int *ret_fd)
     /* Until it listens nobody can connect, so the mode may follow the bind. */
     int rc = bind_path(fd, &sa);
 
-    if (rc == 0 && (chmod(path, (mode_t)mode) != 0 ||
-                    listen(fd, backlog) != 0)) {
+    if (rc == 0 &&
+        (chmod(path, (mode_t)mode) != 0 || listen(fd, backlog) != 0)) {
         rc = ps_err_from_errno(errno);
         (void)unlink(path);
     }

@@ -54,8 +54,8 @@ static bool run_due(struct ps_loop *l)
         }
         any = true;
         ps_heap_pop(&l->timers);
-        struct ps_loop_timer *t =
-            PS_CONTAINER(item, struct ps_loop_timer, item);
+        struct ps_loop_timer *t = PS_CONTAINER(item, struct ps_loop_timer,
+                                               item);
 
         t->due(t);
     }

@@ -43,8 +43,7 @@ struct ps_loop_timer {
 };
 
 /* Set or move; PS_TIME_NEVER takes it out. */
-void ps_loop_timer_set(struct ps_loop *l, struct ps_loop_timer *t,
-                       ps_time at);
+void ps_loop_timer_set(struct ps_loop *l, struct ps_loop_timer *t, ps_time at);
 /* PS_TIME_NEVER when it is not set. */
 ps_time ps_loop_timer_at(const struct ps_loop_timer *t);
 

@@ -15,8 +15,8 @@
 
 #define INLINE_MAX_DEFAULT (32u * 1024u)
 /* Bytes of one source in a piece: stays in the second cache with the sum. */
-#define PIECE_BYTES (128u * 1024u)
-#define THREADS_MAX 256u
+#define PIECE_BYTES        (128u * 1024u)
+#define THREADS_MAX        256u
 
 struct ps_worker {
     uint64_t inline_max;
@@ -70,8 +70,7 @@ static void work(void *arg)
             uv_cond_wait(&w->wake, &w->lock);
             continue;
         }
-        struct ps_worker_task *t =
-            PS_CONTAINER(n, struct ps_worker_task, node);
+        struct ps_worker_task *t = PS_CONTAINER(n, struct ps_worker_task, node);
 
         take_piece(t, &from, &to);
         uv_mutex_unlock(&w->lock);
@@ -99,8 +98,7 @@ static void end_all(struct ps_list *tasks)
     struct ps_list_node *n;
 
     while ((n = ps_list_pop(tasks)) != NULL) {
-        struct ps_worker_task *t =
-            PS_CONTAINER(n, struct ps_worker_task, node);
+        struct ps_worker_task *t = PS_CONTAINER(n, struct ps_worker_task, node);
 
         t->done(t, t->rc);
     }
@@ -146,8 +144,8 @@ int ps_worker_new(const struct ps_worker_options *opt,
                   struct ps_worker **ret_worker)
 {
     unsigned count = thread_count(opt->threads);
-    struct ps_worker *w =
-        ps_calloc(1, sizeof(*w) + count * sizeof(w->threads[0]));
+    struct ps_worker *w = ps_calloc(1,
+                                    sizeof(*w) + count * sizeof(w->threads[0]));
     int rc = uv_async_init(ps_loop_uv(opt->loop), &w->async, some_done);
 
     if (rc != 0) {
@@ -156,8 +154,7 @@ int ps_worker_new(const struct ps_worker_options *opt,
     }
     w->async.data = w;
     uv_unref((uv_handle_t *)&w->async);
-    w->inline_max =
-        opt->inline_max != 0 ? opt->inline_max : INLINE_MAX_DEFAULT;
+    w->inline_max = opt->inline_max != 0 ? opt->inline_max : INLINE_MAX_DEFAULT;
     ps_list_init(&w->small);
     ps_list_init(&w->todo);
     ps_list_init(&w->done);
@@ -186,7 +183,8 @@ void ps_worker_free(struct ps_worker *w)
     ps_list_init(&left);
     take_all(&w->todo, &left);
     take_all(&w->small, &left);
-    PS_LIST_EACH (n, &left) {
+    PS_LIST_EACH(n, &left)
+    {
         PS_CONTAINER(n, struct ps_worker_task, node)->rc = PS_E_CANCELED;
     }
     take_all(&w->done, &left);
@@ -243,9 +241,9 @@ bool ps_worker_run_small(struct ps_worker *w)
     }
     ps_list_init(&now);
     take_all(&w->small, &now);
-    PS_LIST_EACH (n, &now) {
-        struct ps_worker_task *t =
-            PS_CONTAINER(n, struct ps_worker_task, node);
+    PS_LIST_EACH(n, &now)
+    {
+        struct ps_worker_task *t = PS_CONTAINER(n, struct ps_worker_task, node);
 
         t->rc = ps_kernel_run(t->job);
     }

@@ -21,9 +21,9 @@ struct ps_worker_task {
     void (*done)(struct ps_worker_task *t, int rc);
     /* The module's own. */
     struct ps_list_node node;
-    uint64_t next; /* First element that nobody has taken. */
-    uint64_t step; /* Elements of a piece. */
-    uint32_t pieces;  /* Taken and not finished. */
+    uint64_t next;   /* First element that nobody has taken. */
+    uint64_t step;   /* Elements of a piece. */
+    uint32_t pieces; /* Taken and not finished. */
     int rc;
 };
 

@@ -206,23 +206,22 @@ static void end(struct world *w)
 }
 
 /* The loop never waits in vain here: each condition must come true. */
-#define RUN_UNTIL(w, condition)                                               \
-    do {                                                                      \
-        while (!(condition)) {                                                \
-            bool alive = ps_loop_step((w)->loop);                             \
-                                                                              \
-            assert_true(alive || (condition));                                \
-        }                                                                     \
+#define RUN_UNTIL(w, condition)                                                \
+    do {                                                                       \
+        while (!(condition)) {                                                 \
+            bool alive = ps_loop_step((w)->loop);                              \
+                                                                               \
+            assert_true(alive || (condition));                                 \
+        }                                                                      \
     } while (0)
 
-static const struct ps_msg hello = {
-    .code = PS_MSG_HELLO,
-    .hello = {.protocol = 1,
-              .protocol_least = 1,
-              .role = PS_ROLE_AGENT,
-              .name = "agent",
-              .cluster = "test",
-              .instance = 7}};
+static const struct ps_msg hello = {.code = PS_MSG_HELLO,
+                                    .hello = {.protocol = 1,
+                                              .protocol_least = 1,
+                                              .role = PS_ROLE_AGENT,
+                                              .name = "agent",
+                                              .cluster = "test",
+                                              .instance = 7}};
 
 static const struct ps_msg welcome = {
     .code = PS_MSG_WELCOME,
@@ -243,8 +242,8 @@ static struct ps_msg push_msg(void)
 }
 
 /* Append a frame; returns the new length. */
-static size_t put(uint8_t *out, size_t at, size_t cap,
-                  const struct ps_msg *msg, uint64_t payload_len)
+static size_t put(uint8_t *out, size_t at, size_t cap, const struct ps_msg *msg,
+                  uint64_t payload_len)
 {
     size_t len;
 
@@ -618,8 +617,7 @@ static void lengths_are_judged_first(void **state)
 
         begin(&w, (struct ps_conn_limits){0});
         greet(&w);
-        prefix(bytes, cases[i].code, cases[i].header_len,
-               cases[i].payload_len);
+        prefix(bytes, cases[i].code, cases[i].header_len, cases[i].payload_len);
         tell(&w, bytes, sizeof(bytes));
         expect_cut(&w, cases[i].rc);
         assert_int_equal(w.a.frames, 0);
@@ -778,8 +776,7 @@ static void idle_stays_open(void **state)
     /* Longer than all the limits. */
     struct wake wake = {.timer.due = wake_up};
 
-    ps_loop_timer_set(w.loop, &wake.timer,
-                      ps_loop_now(w.loop) + PS_MILLIS(30));
+    ps_loop_timer_set(w.loop, &wake.timer, ps_loop_now(w.loop) + PS_MILLIS(30));
     RUN_UNTIL(&w, wake.came || w.a.closed);
     tell(&w, bytes, put(bytes, 0, sizeof(bytes), &ack, 0));
     RUN_UNTIL(&w, w.a.frames == 1 || w.a.closed);

@@ -73,8 +73,7 @@ static void on_push(struct echo *e, const struct ps_event *ev,
     struct ps_buf *dst;
 
     if (ev->msg.payload == NULL || ev->msg.payload->buf == NULL) {
-        tell(e, "push %llu without payload\n",
-             (unsigned long long)ev->conn);
+        tell(e, "push %llu without payload\n", (unsigned long long)ev->conn);
         return;
     }
     tell(e, "push %llu of %zu\n", (unsigned long long)ev->conn,
@@ -167,8 +166,7 @@ static int step(void *self, const struct ps_event *ev, struct ps_effects *fx)
         on_computed(e, ev, fx);
         break;
     case PS_EV_REGION:
-        tell(e, "region %u of %zu\n", ev->region.region,
-             ev->region.buf->size);
+        tell(e, "region %u of %zu\n", ev->region.region, ev->region.buf->size);
         e->region = e->keep_region ? ps_buf_ref(ev->region.buf) : NULL;
         break;
     case PS_EV_SHUTDOWN:
@@ -245,13 +243,13 @@ static void begin(struct world *w, enum ps_role self)
     w->driver = ps_driver_new(&opt);
 }
 
-#define RUN_UNTIL(w, condition)                                               \
-    do {                                                                      \
-        while (!(condition)) {                                                \
-            bool alive = ps_loop_step((w)->loop);                             \
-                                                                              \
-            assert_true(alive || (condition));                                \
-        }                                                                     \
+#define RUN_UNTIL(w, condition)                                                \
+    do {                                                                       \
+        while (!(condition)) {                                                 \
+            bool alive = ps_loop_step((w)->loop);                              \
+                                                                               \
+            assert_true(alive || (condition));                                 \
+        }                                                                      \
     } while (0)
 
 static void end(struct world *w)
@@ -279,9 +277,9 @@ static size_t put(uint8_t *out, size_t at, const struct ps_msg *msg,
 {
     size_t len;
 
-    assert_int_equal(ps_codec_encode(msg, PS_PROTOCOL, payload_len, out + at,
-                                     1024, &len),
-                     0);
+    assert_int_equal(
+        ps_codec_encode(msg, PS_PROTOCOL, payload_len, out + at, 1024, &len),
+        0);
     return at + len;
 }
 
@@ -291,8 +289,7 @@ static int caller(struct world *w)
 
     /* An unnamed socket stands for TCP: the driver asks it for its name
      * alone. */
-    assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fd),
-                     0);
+    assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fd), 0);
     ps_driver_accept(w->driver, fd[0]);
     return fd[1];
 }
@@ -373,8 +370,8 @@ static uint8_t *await(struct world *w, int fd, unsigned code, uint64_t *ret_seq,
                 ps_loop_step(w->loop);
             }
         }
-        assert_int_equal(
-            ps_codec_decode(d, p.code, bytes, p.header_len, &m), 0);
+        assert_int_equal(ps_codec_decode(d, p.code, bytes, p.header_len, &m),
+                         0);
         if (p.code == code) {
             *ret_seq = m.seq;
             *ret_ack = m.ack;
@@ -571,8 +568,7 @@ static int local_caller(struct world *w)
 {
     int fd[2];
 
-    assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fd),
-                     0);
+    assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fd), 0);
     ps_driver_accept_local(w->driver, fd[0]);
     return fd[1];
 }
@@ -610,9 +606,8 @@ static void region_reaches_the_machine(void **state)
     int mem = memfd_create("test", MFD_CLOEXEC | MFD_ALLOW_SEALING);
 
     assert_int_equal(ftruncate(mem, 8192), 0);
-    assert_int_equal(fcntl(mem, F_ADD_SEALS,
-                           F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL),
-                     0);
+    assert_int_equal(
+        fcntl(mem, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL), 0);
     say(fd, bytes, put(bytes, 0, &hello, 0));
     send_region(fd, bytes, put(bytes, 0, &region, 0), mem);
     RUN_UNTIL(&w, told(&w, "region 9 of 8192\n"));

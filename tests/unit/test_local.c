@@ -227,9 +227,8 @@ static void refuses_what_could_fault(void **state)
         struct ps_buf *buf = NULL;
         const char *why = NULL;
 
-        assert_int_equal(
-            ps_local_map(cases[i].fd, cases[i].size, &buf, &why),
-            PS_E_INVAL);
+        assert_int_equal(ps_local_map(cases[i].fd, cases[i].size, &buf, &why),
+                         PS_E_INVAL);
         assert_null(buf);
         assert_non_null(why);
     }
@@ -240,8 +239,8 @@ static void refuses_what_could_fault(void **state)
 
 static void refuses_huge_pages(void **state)
 {
-    int fd = memfd_create("huge", MFD_CLOEXEC | MFD_ALLOW_SEALING |
-                                      MFD_HUGETLB);
+    int fd = memfd_create("huge",
+                          MFD_CLOEXEC | MFD_ALLOW_SEALING | MFD_HUGETLB);
     const uint64_t size = 2 * 1024 * 1024;
     struct ps_buf *buf;
     const char *why;
@@ -304,46 +303,41 @@ static void on_closed(void *ctx, struct ps_conn *c, int rc)
     w->conn = NULL;
 }
 
-static const struct ps_conn_ops ops = {.frame = on_frame,
-                                       .closed = on_closed};
+static const struct ps_conn_ops ops = {.frame = on_frame, .closed = on_closed};
 
 static size_t put(uint8_t *out, size_t at, const struct ps_msg *msg)
 {
     size_t len;
 
-    assert_int_equal(
-        ps_codec_encode(msg, PS_PROTOCOL, 0, out + at, 1024, &len), 0);
+    assert_int_equal(ps_codec_encode(msg, PS_PROTOCOL, 0, out + at, 1024, &len),
+                     0);
     return at + len;
 }
 
-static const struct ps_msg region = {
-    .code = PS_MSG_L_REGION, .l_region = {.region = 1, .size = SIZE}};
-static const struct ps_msg bye = {.code = PS_MSG_L_WHY,
-                                  .l_why = {.op_id = 3}};
+static const struct ps_msg region = {.code = PS_MSG_L_REGION,
+                                     .l_region = {.region = 1, .size = SIZE}};
+static const struct ps_msg bye = {.code = PS_MSG_L_WHY, .l_why = {.op_id = 3}};
 
-#define RUN_UNTIL(w, condition)                                               \
-    do {                                                                      \
-        while (!(condition)) {                                                \
-            bool alive = ps_loop_step((w)->loop);                             \
-                                                                              \
-            assert_true(alive || (condition));                                \
-        }                                                                     \
+#define RUN_UNTIL(w, condition)                                                \
+    do {                                                                       \
+        while (!(condition)) {                                                 \
+            bool alive = ps_loop_step((w)->loop);                              \
+                                                                               \
+            assert_true(alive || (condition));                                 \
+        }                                                                      \
     } while (0)
 
 static void begin(struct world *w)
 {
-    struct ps_msg hello = {.code = PS_MSG_L_HELLO,
-                           .l_hello = {.protocol = 1,
-                                       .job = "j",
-                                       .num_workers = 1,
-                                       .rank = -1}};
+    struct ps_msg hello = {
+        .code = PS_MSG_L_HELLO,
+        .l_hello = {.protocol = 1, .job = "j", .num_workers = 1, .rank = -1}};
     uint8_t bytes[1024];
     int fd[2];
 
     memset(w, 0, sizeof(*w));
     assert_int_equal(ps_loop_new(&w->loop), 0);
-    assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fd),
-                     0);
+    assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fd), 0);
     struct ps_conn_options opt = {.loop = w->loop,
                                   .fd = fd[0],
                                   .peer = "worker",
@@ -676,15 +670,13 @@ static void arenas_are_used_again(void **state)
 
     (void)state;
     for (int i = 0; i < 4; i++) {
-        assert_int_equal(
-            s.get(s.ctx, third, &data[i], &tag[i], &offset[i]), 0);
+        assert_int_equal(s.get(s.ctx, third, &data[i], &tag[i], &offset[i]), 0);
     }
     assert_int_equal(tag[0], tag[2]);
     assert_int_not_equal(tag[3], tag[0]); /* A fourth does not fit in. */
     s.put(s.ctx, data[1], third, tag[1]);
     s.put(s.ctx, data[0], third, tag[0]);
-    assert_int_equal(
-        s.get(s.ctx, 2 * third, &data[0], &tag[0], &offset[0]), 0);
+    assert_int_equal(s.get(s.ctx, 2 * third, &data[0], &tag[0], &offset[0]), 0);
     assert_int_equal(tag[0], tag[2]);
     assert_int_equal(offset[0], 0);
     s.put(s.ctx, data[2], third, tag[2]);
@@ -692,9 +684,9 @@ static void arenas_are_used_again(void **state)
     assert_int_equal(ps_arenas_fd(arenas, tag[0], &fd, &size), PS_E_NOENT);
     s.put(s.ctx, data[3], third, tag[3]);
     /* Larger than an arena: one of its own. */
-    assert_int_equal(s.get(s.ctx, 3 * (size_t)PS_ARENA_SIZE, &data[0],
-                           &tag[0], &offset[0]),
-                     0);
+    assert_int_equal(
+        s.get(s.ctx, 3 * (size_t)PS_ARENA_SIZE, &data[0], &tag[0], &offset[0]),
+        0);
     assert_int_equal(ps_arenas_fd(arenas, tag[0], &fd, &size), 0);
     assert_int_equal(size, 3 * (size_t)PS_ARENA_SIZE);
     s.put(s.ctx, data[0], 3 * (size_t)PS_ARENA_SIZE, tag[0]);
