@@ -353,11 +353,14 @@ def test_workers_must_agree(world):
     job = world.job(2, name="other")
     job.python("""
         kv = pskv.create('dist_sync')
+        if kv.rank == 1:
+            kv.barrier()
         try:
             kv.init('x', np.zeros(10 + kv.rank, 'float32'))
         except pskv.Error as e:
             print(e)
-        kv.barrier()
+        if kv.rank == 0:
+            kv.barrier()
         kv.close()
     """)
     outs = "".join(job.wait_all())
@@ -366,9 +369,9 @@ def test_workers_must_agree(world):
 
 def test_a_worker_with_another_idea_of_the_job_is_refused(world):
     world.start(1, 1)
-    job = world.job(2)
-    job.python("kv = pskv.create('dist_sync'); print('in'); kv.close()",
-               ranks=[0])
+    first = world.job(2)
+    first.python("pskv.create('dist_sync')", ranks=[0])
+    world.trio.sched.await_log("joined")
     other = world.job(3)
     other.python("""
         try:
@@ -376,9 +379,8 @@ def test_a_worker_with_another_idea_of_the_job_is_refused(world):
         except pskv.Error as e:
             print(e)
     """, ranks=[1])
-    _, out, _ = other.wait(1)
-    if "in" not in out:
-        assert re.search(r"\b2\b.*\b3\b|\b3\b.*\b2\b", out), out
+    _, out, err = other.wait(1)
+    assert re.search(r"\b2\b.*\b3\b|\b3\b.*\b2\b", out), (out, err)
 
 
 def test_an_incomplete_job_says_who_is_missing(world):
@@ -472,10 +474,10 @@ def test_ctrl_c_ends_a_wait(world):
     job = world.start(1, 1).job(2)
     job.python("""
         kv = pskv.create('dist_sync')
-        print('ready', flush=True)
-        if kv.rank == 1:
-            sys.stdin.readline()
         try:
+            print('ready', flush=True)
+            if kv.rank == 1:
+                sys.stdin.readline()
             kv.barrier()
         except KeyboardInterrupt:
             print('interrupted', flush=True)
