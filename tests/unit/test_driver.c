@@ -49,6 +49,7 @@ struct world {
     struct ps_driver *driver;
     struct ps_arenas *arenas;
     struct echo m;
+    struct ps_loop_timer nudge;
     bool failed;
     bool closed;
 };
@@ -224,8 +225,11 @@ static void closed(void *ctx)
 static void begin(struct world *w, enum ps_role self)
 {
     struct ps_worker_options worker = {.threads = 2};
-    struct ps_driver_options opt = {
-        .strangers_max = 4, .local_max = 2, .self = self, .ctx = w};
+    struct ps_driver_options opt = {.strangers_max = 4,
+                                    .local_max = 2,
+                                    .self = self,
+                                    .ctx = w,
+                                    .limits = {.linger = PS_MILLIS(10)}};
 
     memset(w, 0, sizeof(*w));
     assert_int_equal(ps_loop_new(&w->loop), 0);
@@ -523,6 +527,25 @@ static void strangers_make_room(void **state)
     end(&w);
 }
 
+static void nudged(struct ps_loop_timer *t)
+{
+    (void)t;
+}
+
+/* The next turn of the loop comes at once. */
+static void nudge(struct world *w)
+{
+    w->nudge.due = nudged;
+    ps_loop_timer_set(w->loop, &w->nudge, ps_loop_now(w->loop));
+}
+
+static void want_dial(struct world *w, const char *address)
+{
+    w->m.dial = address;
+    w->m.deadline = 0;
+    nudge(w);
+}
+
 static void dials(void **state)
 {
     char address[64];
@@ -534,16 +557,13 @@ static void dials(void **state)
     begin(&w, PS_ROLE_AGENT);
     assert_int_equal(ps_listen_tcp("127.0.0.1", 0, 4, &fd, &port), 0);
     snprintf(address, sizeof(address), "localhost:%u", (unsigned)port);
-    w.m.dial = address;
-    w.m.deadline = 0;
+    want_dial(&w, address);
     RUN_UNTIL(&w, told(&w, "open 1 dialled\n"));
     close(fd);
-    w.m.dial = address;
-    w.m.deadline = 0;
+    want_dial(&w, address);
     RUN_UNTIL(&w, told(&w, "dial 3 failed PS_E_REFUSED\n") ||
                       told(&w, "dial 3 failed PS_E_UNREACH\n"));
-    w.m.dial = "nonsense";
-    w.m.deadline = 0;
+    want_dial(&w, "nonsense");
     RUN_UNTIL(&w, told(&w, "dial 3 failed PS_E_INVAL\n"));
     end(&w);
 }
@@ -555,8 +575,7 @@ static void close_ends_dials(void **state)
 
     (void)state;
     begin(&w, PS_ROLE_AGENT);
-    w.m.dial = "127.0.0.1:9";
-    w.m.deadline = 0;
+    want_dial(&w, "127.0.0.1:9");
     while (!told(&w, "tick\n")) {
         ps_loop_step(w.loop);
     }
@@ -655,6 +674,7 @@ static void a_machine_that_cannot_go_on(void **state)
 
     w.m.fail = PS_E_BUG;
     ps_driver_shutdown(w.driver);
+    nudge(&w);
     RUN_UNTIL(&w, w.failed);
     close(fd);
     end(&w);
