@@ -107,7 +107,7 @@ static void hello_says_all_options(void **state)
 
     (void)state;
     peer_start(&p);
-    peer_open_begin(&p, &call, 0);
+    peer_open_begin(&p, &call, 0, 0);
     peer_accept(&p);
     m = peer_take(&p, PS_MSG_L_HELLO);
     assert_int_equal(m.l_hello.protocol, PS_PROTOCOL);
@@ -144,7 +144,7 @@ static void a_refusal_is_told_word_for_word(void **state)
 
     (void)state;
     peer_start(&p);
-    peer_open_begin(&p, &call, 0);
+    peer_open_begin(&p, &call, 0, 0);
     peer_accept(&p);
     peer_take(&p, PS_MSG_L_HELLO);
     peer_send(&p,
@@ -186,7 +186,7 @@ static void an_agent_that_comes_late_is_found(void **state)
     /* The socket's file is there, but nobody listens. */
     close(p.listener);
     ps_decoder_free(p.decoder);
-    peer_open_begin(&p, &call, 0);
+    peer_open_begin(&p, &call, 0, 0);
     peer_start(&p);
     peer_accept(&p);
     peer_take(&p, PS_MSG_L_HELLO);
@@ -712,6 +712,32 @@ static void a_time_limit_names_who_is_missing(void **state)
     psc_op_free(w.op);
 }
 
+static void a_quiet_client_does_not_ask(void **state)
+{
+    struct peer p;
+    struct peer_call call;
+    struct psc_op *op;
+    struct ps_msg m;
+
+    (void)state;
+    peer_start(&p);
+    peer_open_begin(&p, &call, 1, PSC_OPEN_QUIET);
+    peer_accept(&p);
+    peer_take(&p, PS_MSG_L_HELLO);
+    peer_welcome(&p);
+    pthread_join(call.thread, NULL);
+    assert_int_equal(call.rc, 0);
+    assert_int_equal(psc_barrier_start(call.client, NULL, &op), 0);
+    m = peer_take(&p, PS_MSG_L_BARRIER);
+    assert_int_equal(psc_op_wait(op, PSC_WAIT_DEFAULT), PSC_E_TIMEOUT);
+    assert_true(peer_silent(&p));
+    peer_done(&p, m.l_barrier.op_id, 0);
+    assert_int_equal(psc_op_wait(op, PSC_WAIT_FOREVER), 0);
+    psc_op_free(op);
+    peer_close(&p, call.client);
+    peer_stop(&p);
+}
+
 static void a_queued_operation_asks_for_the_one_before_it(void **state)
 {
     struct fixture *f = *state;
@@ -1186,6 +1212,45 @@ static void closing_waits_for_what_is_open(void **state)
     pthread_join(t, NULL);
 }
 
+static void *leave_main(void *arg)
+{
+    return (void *)(intptr_t)psc_leave(arg);
+}
+
+static void memory_and_views_outlive_leaving(void **state)
+{
+    struct fixture *f = *state;
+    const void *view;
+    struct psc_op *op;
+    struct ps_msg_l_op m;
+    void *rc = NULL;
+    float *x;
+    pthread_t t;
+
+    assert_int_equal(psc_alloc(f->c, N * sizeof(float), (void **)&x), 0);
+    fill(x, 1);
+    assert_int_equal(psc_pushpull_start(f->c, f->key, x, NULL, NULL, &op), 0);
+    m = peer_take_op(&f->peer, PS_OP_PUSHPULL);
+    fill(f->result[1], 6);
+    peer_done(&f->peer, m.op_id, 1);
+    assert_int_equal(psc_op_wait(op, PSC_WAIT_FOREVER), 0);
+    pthread_create(&t, NULL, leave_main, f->c);
+    peer_take(&f->peer, PS_MSG_L_BYE);
+    peer_hang_up(&f->peer);
+    pthread_join(t, &rc);
+    assert_null(rc);
+
+    x[N - 1] = 2;
+    assert_float_equal(x[0], 1, 0);
+    assert_int_equal(psc_op_view(op, &view, NULL), 0);
+    assert_float_equal(((const float *)view)[N - 1], 6, 0);
+    assert_int_equal(psc_push(f->c, f->key, x), PSC_E_CLOSED);
+    assert_detail(f, "this worker has left the job");
+    assert_int_equal(psc_leave(f->c), PSC_E_CLOSED);
+    assert_int_equal(psc_free(f->c, x), 0);
+    psc_op_free(op);
+}
+
 /* ----------------------------------------------------------------- threads */
 
 #define THREADS 4
@@ -1276,6 +1341,7 @@ int main(void)
         story(a_failed_round_is_given_again),
         story(what_nobody_waited_for_is_told_by_the_next_call),
         story(a_time_limit_names_who_is_missing),
+        cmocka_unit_test(a_quiet_client_does_not_ask),
         story(a_queued_operation_asks_for_the_one_before_it),
         story(the_failure_of_the_job_reaches_every_call),
         story(an_agent_that_hangs_up_is_noticed),
@@ -1296,6 +1362,7 @@ int main(void)
         story(many_operations_wait_their_turn),
         story(a_forked_child_has_no_client),
         story(closing_waits_for_what_is_open),
+        story(memory_and_views_outlive_leaving),
         story(threads_share_a_client),
     };
 

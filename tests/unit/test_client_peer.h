@@ -332,7 +332,7 @@ static inline void *peer_open_main(void *arg)
 }
 
 static inline void peer_open_begin(struct peer *p, struct peer_call *call,
-                                   int op_timeout_ms)
+                                   int op_timeout_ms, uint32_t flags)
 {
     memset(call, 0, sizeof(*call));
     psc_options_init(&call->options, sizeof(call->options));
@@ -342,16 +342,12 @@ static inline void peer_open_begin(struct peer *p, struct peer_call *call,
     call->options.num_workers = 4;
     call->options.rank = 2;
     call->options.op_timeout_ms = op_timeout_ms;
+    call->options.flags = flags;
     PEER_CHECK(pthread_create(&call->thread, NULL, peer_open_main, call) == 0);
 }
 
-static inline struct psc_client *peer_open(struct peer *p, int op_timeout_ms)
+static inline void peer_welcome(struct peer *p)
 {
-    struct peer_call call;
-
-    peer_open_begin(p, &call, op_timeout_ms);
-    peer_accept(p);
-    peer_take(p, PS_MSG_L_HELLO);
     peer_send(p,
               &(struct ps_msg){.code = PS_MSG_L_WELCOME,
                                .l_welcome = {.gen = 1,
@@ -362,6 +358,16 @@ static inline struct psc_client *peer_open(struct peer *p, int op_timeout_ms)
                                              .num_servers = 1,
                                              .barriers = 6}},
               -1);
+}
+
+static inline struct psc_client *peer_open(struct peer *p, int op_timeout_ms)
+{
+    struct peer_call call;
+
+    peer_open_begin(p, &call, op_timeout_ms, 0);
+    peer_accept(p);
+    peer_take(p, PS_MSG_L_HELLO);
+    peer_welcome(p);
     PEER_CHECK(pthread_join(call.thread, NULL) == 0);
     PEER_CHECK(call.rc == 0);
     return call.client;
