@@ -16,7 +16,10 @@
 #define STAGING_MAX   (16u * 1024u)
 /* Read ahead behind a large frame: enough for the next header. */
 #define STAGING_AHEAD 512u
-#define FRAME_LARGE   (64u * 1024u)
+#define FRAME_LARGE   (16u * 1024u)
+/* So many small frames in a row until much is read ahead again: they come
+ * between large ones, and what is read ahead of these has to be copied. */
+#define SMALL_RUN     16u
 
 enum conn_state {
     CONN_OPEN,
@@ -64,7 +67,7 @@ struct ps_conn {
     uint32_t staging_cap;
     uint32_t staging_from;
     uint32_t staging_to;
-    bool large; /* The last frame was: read little ahead. */
+    uint32_t small_run; /* Small frames since the last large one. */
     uint8_t *header;
     uint32_t header_got;
     struct ps_msg *msg; /* Kept while its payload arrives. */

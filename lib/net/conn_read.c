@@ -133,7 +133,11 @@ static void deliver(struct ps_conn *c, const struct ps_msg *msg)
     c->phase = PHASE_HEAD;
     c->dst = NULL;
     c->payload_at = PS_TIME_NEVER;
-    c->large = c->prefix.payload_len >= FRAME_LARGE;
+    if (c->prefix.payload_len >= FRAME_LARGE) {
+        c->small_run = 0;
+    } else if (c->small_run < SMALL_RUN) {
+        c->small_run++;
+    }
     c->stats.frames_in++;
     if (!c->greeted) {
         greeted(c);
@@ -333,7 +337,7 @@ static uint32_t read_ahead(const struct ps_conn *c)
 
         return (uint32_t)ps_min_u64(large ? missing : room, room);
     }
-    bool large = c->phase == PHASE_HEAD ? c->large
+    bool large = c->phase == PHASE_HEAD ? c->small_run < SMALL_RUN
                                         : c->prefix.payload_len >= FRAME_LARGE;
 
     return (uint32_t)ps_min_u64(large ? STAGING_AHEAD : room, room);
