@@ -1,0 +1,710 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The agent machine, told by hand what its scheduler, its server and its
+ * workers say. The simulator has whole clusters; here is what only a look at
+ * the effects can show: where bytes lie, what goes first, what is held back. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include "base/pool.h"
+#include "base/str.h"
+#include "core/agent.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define SCHED_CONN  1u
+#define SERVER_CONN 2u
+#define WORKER_CONN 10u /* Of local rank 0; + 1 for each more. */
+#define AGENT_NODE  7u
+#define SERVER_NODE 9u
+#define GEN         77u
+#define SENT_MAX    4096
+
+struct sent {
+    ps_conn_id conn;
+    uint64_t seq;
+    struct ps_parcel *parcel;
+};
+
+struct bench {
+    struct ps_agent *agent;
+    struct ps_machine m;
+    struct ps_pool *sums;
+    struct ps_pool *results;
+    ps_time now;
+    struct ps_effects fx;
+    struct sent sent[SENT_MAX];
+    uint32_t sent_count;
+    struct ps_compute *computes[64];
+    uint32_t compute_count;
+    uint64_t dialled; /* Last target. */
+    uint32_t workers;
+    uint64_t sched_seq;
+    uint64_t server_seq;
+    struct ps_buf *region[8];
+};
+
+static void collect(struct bench *b)
+{
+    for (uint32_t i = 0; i < b->fx.count; i++) {
+        struct ps_fx *f = &b->fx.items[i];
+
+        if (f->type == PS_FX_SEND) {
+            assert_true(b->sent_count < SENT_MAX);
+            b->sent[b->sent_count++] = (struct sent){
+                f->send.conn, f->send.seq, ps_parcel_ref(f->send.parcel)};
+        } else if (f->type == PS_FX_COMPUTE) {
+            assert_true(b->compute_count < 64);
+            b->computes[b->compute_count++] = f->compute;
+            f->compute = NULL;
+        } else if (f->type == PS_FX_DIAL) {
+            b->dialled = f->dial.target;
+        }
+    }
+    ps_effects_clear(&b->fx);
+}
+
+static void step(struct bench *b, struct ps_event ev)
+{
+    ev.now = b->now;
+    assert_int_equal(b->m.ops->step(b->m.self, &ev, &b->fx), 0);
+    collect(b);
+}
+
+static void tick(struct bench *b)
+{
+    step(b, (struct ps_event){.type = PS_EV_TICK});
+}
+
+static void say(struct bench *b, ps_conn_id conn, struct ps_msg *m,
+                const struct ps_slice *payload)
+{
+    struct ps_event ev = {.type = PS_EV_MSG, .conn = conn};
+
+    if (conn == SCHED_CONN) {
+        m->seq = ++b->sched_seq;
+    } else if (conn == SERVER_CONN) {
+        m->seq = ++b->server_seq;
+    }
+    ev.msg.msg = m;
+    ev.msg.payload = payload;
+    step(b, ev);
+}
+
+static void compute_all(struct bench *b)
+{
+    while (b->compute_count > 0) {
+        struct ps_compute *c = b->computes[0];
+        struct ps_event ev = {.type = PS_EV_COMPUTED};
+
+        memmove(b->computes, b->computes + 1,
+                --b->compute_count * sizeof(b->computes[0]));
+        ev.computed.token = c->token;
+        ev.computed.rc = ps_kernel_run(&c->job);
+        ps_compute_free(c);
+        step(b, ev);
+    }
+}
+
+static void forget_sent(struct bench *b)
+{
+    for (uint32_t i = 0; i < b->sent_count; i++) {
+        ps_parcel_unref(b->sent[i].parcel);
+    }
+    b->sent_count = 0;
+}
+
+/* The n-th message of a code that went to a connection; NULL: none. */
+static const struct sent *find(const struct bench *b, ps_conn_id conn,
+                               unsigned code, uint32_t n)
+{
+    for (uint32_t i = 0; i < b->sent_count; i++) {
+        if (b->sent[i].conn == conn && b->sent[i].parcel->msg->code == code &&
+            n-- == 0) {
+            return &b->sent[i];
+        }
+    }
+    return NULL;
+}
+
+static uint32_t count(const struct bench *b, ps_conn_id conn, unsigned code)
+{
+    uint32_t n = 0;
+
+    while (find(b, conn, code, n) != NULL) {
+        n++;
+    }
+    return n;
+}
+
+static void open_conn(struct bench *b, ps_conn_id conn, enum ps_conn_kind kind,
+                      uint64_t target)
+{
+    struct ps_event ev = {.type = PS_EV_OPEN, .conn = conn};
+
+    ev.open.kind = kind;
+    ev.open.target = target;
+    ev.open.uid = 1000;
+    ev.open.peer = "test";
+    step(b, ev);
+}
+
+static void welcome(struct bench *b, ps_conn_id conn, bool resumed,
+                    uint64_t received)
+{
+    struct ps_msg m = {.code = PS_MSG_WELCOME,
+                       .welcome = {.protocol = PS_PROTOCOL,
+                                   .name = "peer",
+                                   .instance = 1,
+                                   .node = AGENT_NODE,
+                                   .incarnation = 1,
+                                   .resumed = resumed,
+                                   .received = received,
+                                   .heartbeat_ns = PS_SECONDS(1)}};
+    struct ps_event ev = {.type = PS_EV_MSG, .conn = conn};
+
+    ev.msg.msg = &m;
+    step(b, ev);
+}
+
+static void link_server(struct bench *b, bool resumed, uint64_t received)
+{
+    open_conn(b, SERVER_CONN, PS_CONN_DIALLED, SERVER_NODE);
+    assert_non_null(find(b, SERVER_CONN, PS_MSG_HELLO, 0));
+    welcome(b, SERVER_CONN, resumed, received);
+}
+
+static void tell_map(struct bench *b)
+{
+    struct ps_rec_server server = {.node = SERVER_NODE,
+                                   .name = "ps0",
+                                   .incarnation = 1,
+                                   .address = "ps0:1",
+                                   .state = PS_NODE_STATE_ACTIVE};
+
+    say(b, SCHED_CONN,
+        &(struct ps_msg){.code = PS_MSG_MAP,
+                         .map = {.epoch = 1,
+                                 .servers = &server,
+                                 .servers_count = 1}},
+        NULL);
+}
+
+static void tell_job(struct bench *b, uint32_t version, uint32_t servers)
+{
+    struct ps_rec_slot slot = {AGENT_NODE, 1, b->workers};
+    struct ps_rec_rank ranks[8];
+
+    for (uint32_t i = 0; i < b->workers; i++) {
+        ranks[i] = (struct ps_rec_rank){.rank = i,
+                                        .slot = 0,
+                                        .worker = i + 1,
+                                        .local_rank = i,
+                                        .state = PS_RANK_STATE_LIVE,
+                                        .incarnation = 1};
+    }
+    say(b, SCHED_CONN,
+        &(struct ps_msg){.code = PS_MSG_JOB_STATE,
+                         .job_state = {.gen = GEN,
+                                       .version = version,
+                                       .name = "job",
+                                       .phase = PS_JOB_PHASE_RUNNING,
+                                       .num_workers = b->workers,
+                                       .num_servers = servers,
+                                       .slots = &slot,
+                                       .slots_count = 1,
+                                       .ranks = ranks,
+                                       .ranks_count = b->workers,
+                                       .reason = "",
+                                       .optimizer = ""}},
+        NULL);
+}
+
+static void begin_job(struct bench *b, uint32_t servers)
+{
+    for (uint32_t i = 0; i < b->workers; i++) {
+        open_conn(b, WORKER_CONN + i, PS_CONN_LOCAL, 0);
+        say(b, WORKER_CONN + i,
+            &(struct ps_msg){.code = PS_MSG_L_HELLO,
+                             .l_hello = {.protocol = PS_PROTOCOL,
+                                         .job = "job",
+                                         .num_workers = b->workers,
+                                         .num_servers = servers,
+                                         .rank = (int32_t)i}},
+            NULL);
+        say(b, SCHED_CONN,
+            &(struct ps_msg){.code = PS_MSG_JOB_OPENED,
+                             .job_opened = {.worker = i + 1,
+                                            .text = "",
+                                            .gen = GEN}},
+            NULL);
+    }
+    tell_job(b, 1, servers);
+    for (uint32_t i = 0; i < b->workers; i++) {
+        assert_non_null(find(b, WORKER_CONN + i, PS_MSG_L_WELCOME, 0));
+    }
+}
+
+static void begin(struct bench *b, uint32_t workers, uint32_t servers)
+{
+    struct ps_agent_options o = {.instance = 1,
+                                 .seed = 1,
+                                 .dial_first = PS_MILLIS(10),
+                                 .dial_max = PS_SECONDS(1)};
+
+    memset(b, 0, sizeof(*b));
+    b->now = PS_SECONDS(1);
+    b->workers = workers;
+    b->sums = ps_pool_new(&(struct ps_pool_options){.budget = 0});
+    b->results = ps_pool_new(&(struct ps_pool_options){.budget = 0});
+    o.sums = b->sums;
+    o.results = b->results;
+    ps_str_copy(o.name, sizeof(o.name), "node");
+    ps_str_copy(o.cluster, sizeof(o.cluster), "default");
+    ps_str_copy(o.sched, sizeof(o.sched), "psched:1");
+    ps_str_copy(o.host, sizeof(o.host), "host");
+    ps_effects_init(&b->fx);
+    b->agent = ps_agent_new(&o, b->now);
+    b->m = ps_agent_machine(b->agent);
+    tick(b);
+    open_conn(b, SCHED_CONN, PS_CONN_DIALLED, 0);
+    welcome(b, SCHED_CONN, false, 0);
+    tell_map(b);
+    begin_job(b, servers);
+}
+
+static void end(struct bench *b)
+{
+    for (uint32_t i = 0; i < b->compute_count; i++) {
+        ps_compute_free(b->computes[i]);
+    }
+    forget_sent(b);
+    ps_agent_free(b->agent);
+    ps_effects_fini(&b->fx);
+    for (int i = 0; i < 8; i++) {
+        ps_buf_unref(b->region[i]);
+    }
+    assert_int_equal(ps_pool_used(b->sums), 0);
+    assert_int_equal(ps_pool_used(b->results), 0);
+    ps_pool_free(b->sums);
+    ps_pool_free(b->results);
+}
+
+/* A key of `parts` partitions of `each` floats on the server (or here). */
+static void open_key(struct bench *b, uint32_t key, uint32_t parts,
+                     uint32_t each, uint32_t node)
+{
+    char name[32];
+    struct ps_buf *table = ps_buf_new(8 * (size_t)parts);
+    struct ps_slice payload = {.buf = table, .len = table->size};
+    const struct sent *asked;
+
+    snprintf(name, sizeof(name), "s:%u", key);
+    for (uint32_t i = 0; i < parts; i++) {
+        uint32_t record[2] = {node, each};
+
+        memcpy(table->data + 8 * i, record, 8);
+    }
+    for (uint32_t w = 0; w < b->workers; w++) {
+        say(b, WORKER_CONN + w,
+            &(struct ps_msg){.code = PS_MSG_L_KEY,
+                             .l_key = {.request = key + 1,
+                                       .name = name,
+                                       .dtype = PS_DTYPE_FLOAT32,
+                                       .count = (uint64_t)parts * each,
+                                       .classic = -1}},
+            NULL);
+    }
+    asked = find(b, SCHED_CONN, PS_MSG_KEY_OPEN,
+                 count(b, SCHED_CONN, PS_MSG_KEY_OPEN) - 1);
+    assert_non_null(asked);
+    say(b, SCHED_CONN,
+        &(struct ps_msg){.code = PS_MSG_KEY_OPENED,
+                         .key_opened = {.gen = GEN,
+                                        .request =
+                                            asked->parcel->msg->key_open
+                                                .request,
+                                        .text = "",
+                                        .key = key,
+                                        .epoch = 1,
+                                        .parts = parts}},
+        &payload);
+    ps_buf_unref(table);
+}
+
+static void give_region(struct bench *b, uint32_t worker, size_t size)
+{
+    struct ps_event ev = {.type = PS_EV_REGION, .conn = WORKER_CONN + worker};
+
+    b->region[worker] = ps_buf_new(size);
+    for (size_t i = 0; i < size / 4; i++) {
+        ((float *)(void *)b->region[worker]->data)[i] = (float)(worker + 1);
+    }
+    ev.region.region = 1;
+    ev.region.buf = b->region[worker];
+    step(b, ev);
+}
+
+static void push(struct bench *b, uint32_t worker, uint32_t key,
+                 uint64_t round, int32_t priority)
+{
+    say(b, WORKER_CONN + worker,
+        &(struct ps_msg){.code = PS_MSG_L_OP,
+                         .l_op = {.op_id = 1000 * key + round,
+                                  .op = PS_OP_PUSHPULL,
+                                  .key = key,
+                                  .region = 1,
+                                  .round = round,
+                                  .priority = priority}},
+        NULL);
+}
+
+/* The server answers one part with a value of all `v`. */
+static void answer(struct bench *b, uint32_t key, uint32_t index,
+                   uint64_t round, uint32_t each, float v, uint64_t credit)
+{
+    struct ps_rec_part part = {key, index, round, PS_DTYPE_FLOAT32, each};
+    struct ps_msg m = {.code = PS_MSG_VALUE,
+                       .value = {.gen = GEN,
+                                 .epoch = 1,
+                                 .credit = credit,
+                                 .parts = &part,
+                                 .parts_count = 1}};
+    struct ps_slice at;
+
+    m.seq = b->server_seq + 1;
+    assert_int_equal(b->m.ops->payload(b->m.self, SERVER_CONN, &m, each * 4,
+                                       &at),
+                     0);
+    for (uint32_t i = 0; i < each; i++) {
+        ((float *)(void *)ps_slice_data(&at))[i] = v;
+    }
+    say(b, SERVER_CONN, &m, &at);
+    ps_buf_unref(at.buf);
+}
+
+/* -------------------------------------------------------------------- tests */
+
+static void one_worker_is_sent_from_where_it_wrote(void **state)
+{
+    struct bench b;
+    const struct sent *s;
+
+    (void)state;
+    begin(&b, 1, 1);
+    open_key(&b, 0, 2, 8192, SERVER_NODE);
+    tick(&b);
+    link_server(&b, false, 0);
+    give_region(&b, 0, 2 * 8192 * 4);
+    push(&b, 0, 0, 1, 0);
+    assert_int_equal(b.compute_count, 0);
+    for (uint32_t i = 0; i < 2; i++) {
+        s = find(&b, SERVER_CONN, PS_MSG_PUSH, i);
+        assert_non_null(s);
+        assert_int_equal(s->parcel->slice_count, 1);
+        assert_ptr_equal(ps_slice_data(&s->parcel->slice[0]),
+                         b.region[0]->data + i * 8192 * 4);
+        assert_int_equal(s->parcel->payload_len, 8192 * 4);
+        assert_int_equal(s->parcel->msg->push.parts[0].round, 1);
+    }
+    answer(&b, 0, 1, 1, 8192, 5, 1u << 30);
+    assert_null(find(&b, WORKER_CONN, PS_MSG_L_DONE, 0));
+    answer(&b, 0, 0, 1, 8192, 5, 1u << 30);
+    assert_non_null(find(&b, WORKER_CONN, PS_MSG_L_DONE, 0));
+    end(&b);
+}
+
+static void several_workers_are_summed_once_in_rank_order(void **state)
+{
+    struct bench b;
+    const struct sent *s;
+
+    (void)state;
+    begin(&b, 3, 1);
+    open_key(&b, 0, 1, 8192, SERVER_NODE);
+    tick(&b);
+    link_server(&b, false, 0);
+    for (uint32_t w = 0; w < 3; w++) {
+        give_region(&b, w, 8192 * 4);
+    }
+    push(&b, 2, 0, 1, 0);
+    push(&b, 0, 0, 1, 0);
+    assert_int_equal(b.compute_count, 0); /* Rank 1 has not offered. */
+    push(&b, 1, 0, 1, 0);
+    assert_int_equal(b.compute_count, 1);
+    for (uint32_t w = 0; w < 3; w++) {
+        assert_ptr_equal(b.computes[0]->job.src[w], b.region[w]->data);
+    }
+    assert_null(find(&b, SERVER_CONN, PS_MSG_PUSH, 0));
+    compute_all(&b);
+    s = find(&b, SERVER_CONN, PS_MSG_PUSH, 0);
+    assert_non_null(s);
+    assert_int_equal(s->parcel->msg->push.ranks, 3);
+    assert_true(
+        ((const float *)(const void *)ps_slice_data(&s->parcel->slice[0]))[9] ==
+        6.0f);
+    end(&b);
+}
+
+static void urgent_partitions_overtake(void **state)
+{
+    struct bench b;
+    struct ps_event drained = {.type = PS_EV_SENT, .conn = SERVER_CONN};
+
+    (void)state;
+    begin(&b, 1, 1);
+    open_key(&b, 0, 6, 262144, SERVER_NODE); /* 1 MiB each */
+    open_key(&b, 1, 1, 8192, SERVER_NODE);
+    tick(&b);
+    link_server(&b, false, 0);
+    give_region(&b, 0, 6u << 20);
+    push(&b, 0, 0, 1, -5);
+    /* Two of them fill what the connection takes. */
+    assert_int_equal(count(&b, SERVER_CONN, PS_MSG_PUSH), 2);
+    push(&b, 0, 1, 1, 7);
+    step(&b, drained);
+    assert_true(count(&b, SERVER_CONN, PS_MSG_PUSH) > 3);
+    assert_int_equal(
+        find(&b, SERVER_CONN, PS_MSG_PUSH, 2)->parcel->msg->push.parts[0].key,
+        1);
+    end(&b);
+}
+
+static void nothing_is_sent_beyond_the_credit(void **state)
+{
+    struct bench b;
+    struct ps_event drained = {.type = PS_EV_SENT, .conn = SERVER_CONN};
+
+    (void)state;
+    begin(&b, 1, 1);
+    open_key(&b, 0, 12, 262144, SERVER_NODE);
+    tick(&b);
+    link_server(&b, false, 0);
+    give_region(&b, 0, 12u << 20);
+    push(&b, 0, 0, 1, 0);
+    for (int i = 0; i < 12; i++) {
+        step(&b, drained);
+    }
+    assert_int_equal(count(&b, SERVER_CONN, PS_MSG_PUSH),
+                     PS_CREDIT_FIRST >> 20);
+    say(&b, SERVER_CONN,
+        &(struct ps_msg){.code = PS_MSG_CREDIT,
+                         .credit = {.gen = GEN, .credit = 7u << 20}},
+        NULL);
+    for (int i = 0; i < 12; i++) {
+        step(&b, drained);
+    }
+    assert_int_equal(count(&b, SERVER_CONN, PS_MSG_PUSH), 7);
+    end(&b);
+}
+
+static void small_keys_travel_together(void **state)
+{
+    struct bench b;
+
+    (void)state;
+    begin(&b, 1, 1);
+    for (uint32_t k = 0; k < 1000; k++) {
+        open_key(&b, k, 1, 256, SERVER_NODE);
+    }
+    tick(&b);
+    link_server(&b, false, 0);
+    give_region(&b, 0, 1024);
+    forget_sent(&b);
+    for (uint32_t k = 0; k < 1000; k++) {
+        push(&b, 0, k, 1, 0);
+    }
+    tick(&b);
+    assert_true(count(&b, SERVER_CONN, PS_MSG_PUSH) <= 5);
+    assert_true(count(&b, SERVER_CONN, PS_MSG_PUSH) >= 4);
+    end(&b);
+}
+
+static void a_forgotten_link_is_offered_everything_again(void **state)
+{
+    struct bench b;
+    struct ps_event closed = {.type = PS_EV_CLOSED, .conn = SERVER_CONN};
+
+    (void)state;
+    begin(&b, 1, 1);
+    open_key(&b, 0, 2, 8192, SERVER_NODE);
+    tick(&b);
+    link_server(&b, false, 0);
+    give_region(&b, 0, 2 * 8192 * 4);
+    push(&b, 0, 0, 1, 0);
+    answer(&b, 0, 0, 1, 8192, 5, 1u << 30);
+    closed.closed.rc = PS_E_CLOSED;
+    step(&b, closed);
+    forget_sent(&b);
+    b.now += PS_SECONDS(2);
+    tick(&b);
+    b.server_seq = 0;
+    link_server(&b, false, 0);
+    assert_int_equal(count(&b, SERVER_CONN, PS_MSG_PUSH), 1); /* Not part 0. */
+    assert_int_equal(
+        find(&b, SERVER_CONN, PS_MSG_PUSH, 0)->parcel->msg->push.parts[0].index,
+        1);
+    end(&b);
+}
+
+static void workers_that_disagree_hear_of_it(void **state)
+{
+    struct bench b;
+    const struct sent *s;
+
+    (void)state;
+    begin(&b, 2, 1);
+    open_key(&b, 0, 1, 8192, SERVER_NODE);
+    give_region(&b, 0, 8192 * 4);
+    give_region(&b, 1, 8192 * 4);
+    push(&b, 0, 0, 1, 0);
+    say(&b, WORKER_CONN + 1,
+        &(struct ps_msg){.code = PS_MSG_L_OP,
+                         .l_op = {.op_id = 5,
+                                  .op = PS_OP_PUSHPULL,
+                                  .key = 0,
+                                  .region = 1,
+                                  .round = 1,
+                                  .reduce = PS_REDUCE_MEAN}},
+        NULL);
+    s = find(&b, WORKER_CONN + 1, PS_MSG_L_DONE, 0);
+    assert_non_null(s);
+    assert_int_equal(s->parcel->msg->l_done.error, PS_E_MISMATCH);
+    assert_non_null(strstr(s->parcel->msg->l_done.text, "mean"));
+    assert_null(find(&b, WORKER_CONN, PS_MSG_L_DONE, 0));
+    end(&b);
+}
+
+static void senseless_operations_fail_alone(void **state)
+{
+    static const struct {
+        uint32_t key;
+        uint32_t region;
+        uint64_t offset;
+        uint64_t round;
+        uint32_t root;
+        int error;
+    } bad[] = {
+        {9, 1, 0, 1, 0, PS_E_NOKEY},
+        {0, 7, 0, 1, 0, PS_E_INVAL},
+        {0, 1, 4, 1, 0, PS_E_INVAL},               /* One element too far. */
+        {0, 1, UINT64_MAX - 3, 1, 0, PS_E_INVAL},  /* Wraps. */
+        {0, 1, 0, 2, 0, PS_E_INVAL},               /* Not its round. */
+        {0, 1, 0, 0, 0, PS_E_INVAL},
+        {0, 0, 0, 1, 0, PS_E_INVAL},               /* Gives nothing. */
+        {0, 1, 0, 1, 99, PS_E_INVAL},
+    };
+    struct bench b;
+
+    (void)state;
+    begin(&b, 1, 1);
+    open_key(&b, 0, 1, 8192, SERVER_NODE);
+    give_region(&b, 0, 8192 * 4);
+    for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
+        const struct sent *s;
+
+        forget_sent(&b);
+        say(&b, WORKER_CONN,
+            &(struct ps_msg){.code = PS_MSG_L_OP,
+                             .l_op = {.op_id = i + 1,
+                                      .op = PS_OP_PUSHPULL,
+                                      .key = bad[i].key,
+                                      .region = bad[i].region,
+                                      .offset = bad[i].offset,
+                                      .round = bad[i].round,
+                                      .root = bad[i].root}},
+            NULL);
+        s = find(&b, WORKER_CONN, PS_MSG_L_DONE, 0);
+        assert_non_null(s);
+        assert_int_equal(s->parcel->msg->l_done.error, bad[i].error);
+        assert_true(strlen(s->parcel->msg->l_done.text) > 10);
+        assert_null(find(&b, WORKER_CONN, PS_MSG_L_ERROR, 0));
+    }
+    end(&b);
+}
+
+static void without_servers_the_sum_goes_where_workers_read_it(void **state)
+{
+    struct bench b;
+    const struct sent *info;
+    const struct sent *done;
+
+    (void)state;
+    begin(&b, 2, 0);
+    open_key(&b, 0, 2, 8192, 0);
+    info = find(&b, WORKER_CONN, PS_MSG_L_KEY_INFO, 0);
+    assert_non_null(info);
+    give_region(&b, 0, 2 * 8192 * 4);
+    give_region(&b, 1, 2 * 8192 * 4);
+    push(&b, 0, 0, 1, 0);
+    push(&b, 1, 0, 1, 0);
+    assert_int_equal(b.compute_count, 2);
+    compute_all(&b);
+    done = find(&b, WORKER_CONN + 1, PS_MSG_L_DONE, 0);
+    assert_non_null(done);
+    assert_int_equal(done->parcel->msg->l_done.version, 1);
+    end(&b);
+}
+
+static void a_job_that_is_over_leaves_nothing(void **state)
+{
+    struct bench b;
+    struct ps_event closed = {.type = PS_EV_CLOSED};
+
+    (void)state;
+    begin(&b, 2, 1);
+    open_key(&b, 0, 4, 8192, SERVER_NODE);
+    tick(&b);
+    link_server(&b, false, 0);
+    give_region(&b, 0, 4 * 8192 * 4);
+    give_region(&b, 1, 4 * 8192 * 4);
+    push(&b, 0, 0, 1, 0);
+    push(&b, 1, 0, 1, 0); /* Sums are under way. */
+    assert_true(b.compute_count > 0);
+    say(&b, SCHED_CONN,
+        &(struct ps_msg){.code = PS_MSG_JOB_STATE,
+                         .job_state = {.gen = GEN,
+                                       .version = 2,
+                                       .name = "job",
+                                       .phase = PS_JOB_PHASE_FAILED,
+                                       .reason = "rank 1 on n2 died",
+                                       .optimizer = ""}},
+        NULL);
+    for (uint32_t w = 0; w < 2; w++) {
+        const struct sent *s = find(&b, WORKER_CONN + w, PS_MSG_L_ERROR, 0);
+
+        assert_non_null(s);
+        assert_string_equal(s->parcel->msg->l_error.text,
+                            "rank 1 on n2 died");
+        closed.conn = WORKER_CONN + w;
+        step(&b, closed);
+    }
+    compute_all(&b);
+    forget_sent(&b);
+    assert_int_equal(ps_agent_residue(b.agent), 0);
+    assert_int_equal(ps_pool_used(b.sums), 0);
+    assert_int_equal(ps_pool_used(b.results), 0);
+    end(&b);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(one_worker_is_sent_from_where_it_wrote),
+        cmocka_unit_test(several_workers_are_summed_once_in_rank_order),
+        cmocka_unit_test(urgent_partitions_overtake),
+        cmocka_unit_test(nothing_is_sent_beyond_the_credit),
+        cmocka_unit_test(small_keys_travel_together),
+        cmocka_unit_test(a_forgotten_link_is_offered_everything_again),
+        cmocka_unit_test(workers_that_disagree_hear_of_it),
+        cmocka_unit_test(senseless_operations_fail_alone),
+        cmocka_unit_test(without_servers_the_sum_goes_where_workers_read_it),
+        cmocka_unit_test(a_job_that_is_over_leaves_nothing),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
