@@ -255,7 +255,11 @@ class Trio:
 
     def await_empty(self):
         """No job left, nothing in progress on any daemon."""
-        wait_for(lambda: not self.open_jobs(), "the end of all jobs")
+        try:
+            wait_for(lambda: not self.open_jobs(), "the end of all jobs")
+        except AssertionError as e:
+            raise AssertionError(self.psctl("jobs")[1] +
+                                 self.psctl("stall")[1]) from e
         wait_for(lambda: not self.ask("keys")["keys"], "the end of all keys")
         for d in self.daemons.values():
             wait_for(lambda d=d: d.state()["residue"] == 0,

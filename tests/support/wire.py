@@ -74,7 +74,7 @@ def hello(role, name="tester", cluster="default", **more):
 
 def l_hello(job="hostile", **more):
     fields = dict(protocol=1, job=job, num_workers=1, num_servers=0, rank=-1,
-                  mode=0, on_loss=0, placement=0, big_array_bound=1000000,
+                  mode=0, on_loss=1, placement=0, big_array_bound=1000000,
                   partition_bytes=1048576, start_timeout_ns=10**10)
     fields.update(more)
     return message("l_hello", **fields)
