@@ -32,8 +32,8 @@
 #define PS_LINK_IN_FLIGHT_MAX 1024u
 /* Registered memory regions of one worker; one more is refused. */
 #define PS_REGIONS_MAX 65536u
-/* Operations of one worker that are not done; the socket is read no further
- * until some are. */
+/* Operations of one worker that are not done; one more ends its session with
+ * the reason. */
 #define PS_OPS_MAX 65536u
 /* Bytes of a name of a node, job or cluster; of a key. */
 #define PS_NAME_MAX 64u
