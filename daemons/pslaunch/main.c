@@ -77,7 +77,7 @@ static int await(pid_t supervisor)
 
 int main(int argc, char **argv)
 {
-    struct plan plan;
+    static struct plan plan; /* Lives as long as the process. */
     sigset_t set;
     int pipes[2];
     pid_t pid;
