@@ -551,6 +551,51 @@ static void a_forgotten_link_is_offered_everything_again(void **state)
     end(&b);
 }
 
+static void a_placement_that_overtakes_the_answer_counts(void **state)
+{
+    struct ps_rec_server server = {.node = SERVER_NODE + 2,
+                                   .name = "ps1",
+                                   .incarnation = 1,
+                                   .address = "ps1:1",
+                                   .state = PS_NODE_STATE_ACTIVE};
+    uint32_t record[2] = {SERVER_NODE + 2, 8192};
+    struct ps_buf *table = ps_buf_new(8);
+    struct ps_slice payload = {.buf = table, .len = 8};
+    struct bench b;
+
+    (void)state;
+    begin(&b, 1, 1);
+    say(&b, WORKER_CONN,
+        &(struct ps_msg){.code = PS_MSG_L_KEY,
+                         .l_key = {.request = 1,
+                                   .name = "s:0",
+                                   .dtype = PS_DTYPE_FLOAT32,
+                                   .count = 8192,
+                                   .classic = -1}},
+        NULL);
+    memcpy(table->data, record, 8);
+    say(&b, SCHED_CONN,
+        &(struct ps_msg){.code = PS_MSG_KEY_OPENED,
+                         .key_opened = {.gen = GEN,
+                                        .text = "",
+                                        .key = 0,
+                                        .epoch = 2,
+                                        .parts = 1}},
+        &payload);
+    ps_buf_unref(table);
+    open_key(&b, 0, 1, 8192, SERVER_NODE); /* The answer, of epoch 1. */
+    say(&b, SCHED_CONN,
+        &(struct ps_msg){.code = PS_MSG_MAP,
+                         .map = {.epoch = 2,
+                                 .servers = &server,
+                                 .servers_count = 1}},
+        NULL);
+    b.now += PS_MILLIS(20);
+    tick(&b);
+    assert_int_equal(b.dialled, SERVER_NODE + 2);
+    end(&b);
+}
+
 static void workers_that_disagree_hear_of_it(void **state)
 {
     struct bench b;
@@ -700,6 +745,7 @@ int main(void)
         cmocka_unit_test(nothing_is_sent_beyond_the_credit),
         cmocka_unit_test(small_keys_travel_together),
         cmocka_unit_test(a_forgotten_link_is_offered_everything_again),
+        cmocka_unit_test(a_placement_that_overtakes_the_answer_counts),
         cmocka_unit_test(workers_that_disagree_hear_of_it),
         cmocka_unit_test(senseless_operations_fail_alone),
         cmocka_unit_test(without_servers_the_sum_goes_where_workers_read_it),

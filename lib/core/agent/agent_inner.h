@@ -218,6 +218,7 @@ struct ps_agent_job {
     uint32_t sessions; /* That belong to it. */
     struct ps_map *keys;  /* By number. */
     struct ps_map *names; /* Keys by hash of their name. */
+    struct ps_map *early; /* struct ps_agent_early by number of the key. */
     uint32_t key_count;
     struct ps_list opening;
     struct ps_map *flows; /* By node. */
@@ -259,6 +260,13 @@ struct ps_agent_run {
     struct ps_slice dst;
     int64_t version; /* Local: what it makes. */
     uint64_t bytes;
+};
+
+/* A new placement that came before the first answer about its key. */
+struct ps_agent_early {
+    uint32_t epoch;
+    uint32_t parts;
+    struct ps_buf *table;
 };
 
 /* A worker that has gone: said again to a scheduler that has forgotten us. */
@@ -431,6 +439,7 @@ void ps_agent_key_opened(struct ps_agent_step *st,
                          const struct ps_msg_key_opened *m,
                          const struct ps_slice *payload);
 void ps_agent_key_offer(struct ps_agent_step *st, struct ps_agent_key *k);
+void ps_agent_key_forget_early(struct ps_agent_job *j);
 /* Give the new owner of a partition the newest version held here. */
 void ps_agent_key_resume(struct ps_agent_step *st, struct ps_agent_part *p);
 void ps_agent_key_free(struct ps_agent_step *st, struct ps_agent *a,

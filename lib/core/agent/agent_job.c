@@ -20,6 +20,7 @@ static struct ps_agent_job *job_new(struct ps_agent *a, uint64_t gen)
     j->gen = gen;
     j->keys = ps_map_new();
     j->names = ps_map_new();
+    j->early = ps_map_new();
     j->flows = ps_map_new();
     ps_list_init(&j->opening);
     ps_list_init(&j->barriers);
@@ -64,6 +65,8 @@ void ps_agent_job_free(struct ps_agent_step *st, struct ps_agent *a,
             ps_agent_server_release(st, s);
         }
     }
+    ps_agent_key_forget_early(j);
+    ps_map_free(j->early);
     ps_map_free(j->flows);
     ps_map_free(j->keys);
     ps_map_free(j->names);

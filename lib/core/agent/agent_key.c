@@ -280,10 +280,16 @@ static void opened(struct ps_agent_step *st, struct ps_agent_key *k,
         struct ps_str t;
 
         ps_str_init(&t, text, sizeof(text));
-        ps_str_addf(&t, "key '%s': no memory for two results of %llu bytes on "
-                        "this node (%s)",
-                    k->name, (unsigned long long)ps_agent_key_bytes(k),
-                    ps_strerror(rc));
+        if (rc == PS_E_PROTO) {
+            ps_str_addf(&t, "key '%s': the scheduler's table of places does "
+                            "not cover it",
+                        k->name);
+        } else {
+            ps_str_addf(&t, "key '%s': no memory for two results of %llu "
+                            "bytes on this node (%s)",
+                        k->name, (unsigned long long)ps_agent_key_bytes(k),
+                        ps_strerror(rc));
+        }
         ps_effects_note(st->fx, PS_LOG_WARNING, "%s", text);
         answer_askers(st, k, rc, text);
         ps_agent_key_free(st, st->a, k);
@@ -383,6 +389,56 @@ static void placed_anew(struct ps_agent_step *st, struct ps_agent_key *k,
     ps_agent_pull_check(st, k);
 }
 
+static void early_free(struct ps_agent_early *e)
+{
+    ps_buf_unref(e->table);
+    ps_free(e);
+}
+
+void ps_agent_key_forget_early(struct ps_agent_job *j)
+{
+    struct ps_map_cursor c = {0};
+    struct ps_agent_early *e;
+
+    while ((e = ps_map_next(j->early, &c)) != NULL) {
+        early_free(e);
+    }
+}
+
+/* Links do not keep order: the newest placement waits for its key. */
+static void keep_early(struct ps_agent_job *j,
+                       const struct ps_msg_key_opened *m,
+                       const struct ps_slice *payload)
+{
+    struct ps_agent_early *e = ps_map_get(j->early, m->key);
+
+    if (ps_list_empty(&j->opening) || payload == NULL ||
+        payload->buf == NULL || (e != NULL && e->epoch >= m->epoch)) {
+        return; /* No key here waits for an answer, or this one is older. */
+    }
+    if (e != NULL) {
+        early_free(ps_map_take(j->early, m->key));
+    }
+    e = ps_calloc(1, sizeof(*e));
+    e->epoch = m->epoch;
+    e->parts = m->parts;
+    e->table = ps_buf_ref(payload->buf);
+    ps_map_put(j->early, m->key, e);
+}
+
+static void apply_early(struct ps_agent_step *st, struct ps_agent_key *k)
+{
+    struct ps_agent_early *e = ps_map_take(k->job->early, k->number);
+
+    if (e != NULL) {
+        struct ps_msg_key_opened m = {.epoch = e->epoch, .parts = e->parts};
+        struct ps_slice table = {.buf = e->table, .len = e->table->size};
+
+        placed_anew(st, k, &m, &table);
+        early_free(e);
+    }
+}
+
 void ps_agent_key_opened(struct ps_agent_step *st,
                          const struct ps_msg_key_opened *m,
                          const struct ps_slice *payload)
@@ -397,6 +453,8 @@ void ps_agent_key_opened(struct ps_agent_step *st,
         k = ps_map_get(j->keys, m->key);
         if (k != NULL) {
             placed_anew(st, k, m, payload);
+        } else {
+            keep_early(j, m, payload);
         }
         return;
     }
@@ -410,6 +468,10 @@ void ps_agent_key_opened(struct ps_agent_step *st,
             ps_agent_key_free(st, st->a, k);
         } else if (ps_map_get(j->keys, m->key) == NULL) {
             opened(st, k, m, payload);
+            k = ps_map_get(j->keys, m->key);
+            if (k != NULL) {
+                apply_early(st, k);
+            }
         }
         return;
     }

@@ -416,7 +416,9 @@ int ps_agent_server_payload(struct ps_agent *a, struct ps_agent_server *s,
     }
     rc = ps_pool_get(a->opt.sums, len, &buf);
     if (rc != 0) {
-        return PS_E_AGAIN;
+        /* The pool may be full of sums whose acknowledgement is behind this
+         * very frame: it is read all the same. One a connection at a time. */
+        buf = ps_buf_new(len);
     }
     *ret_slice = (struct ps_slice){.buf = buf, .len = len};
     return 0;
