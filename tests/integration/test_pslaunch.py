@@ -368,6 +368,23 @@ def test_killed_pslaunch_leaves_nothing(how, victim):
         await_nothing(r.mark)
 
 
+@pytest.mark.parametrize("how", [ALONE, PRIVATE], ids=["alone", "private"])
+def test_both_killed_at_once(how):
+    """Nobody is left to look after grandchildren, but workers and daemons end
+    by themselves."""
+    with Running("-n", "4", *how, *SHELL, "echo ready; exec sleep 1000") as r:
+        r.await_text(b"ready", 4)
+        both = [r.process.pid, *children_of(r.process.pid)]
+        assert len(both) == 2
+        assert len(marked(r.mark)) == 2 + 4 + (5 if how is PRIVATE else 0)
+        for pid in both:
+            os.kill(pid, signal.SIGSTOP)  # So that they die together.
+        for pid in both:
+            os.kill(pid, signal.SIGKILL)
+        r.wait()
+        await_nothing(r.mark)
+
+
 def test_failing_rank_takes_the_family_along():
     with Running("-n", "3", *ALONE, *SHELL,
                  "test $RANK = 1 && exit 3\n" + FAMILY) as r:
