@@ -14,10 +14,18 @@
 
 struct app {
     struct ps_pool *sums;
-    struct ps_pool *results;
     struct ps_arenas *arenas;
+    uint64_t memory; /* Of each pool. */
     struct ps_agent *agent;
 };
+
+static struct ps_pool *new_results(void *ctx)
+{
+    const struct app *app = ctx;
+
+    return ps_pool_new(&(struct ps_pool_options){
+        .budget = app->memory, .source = ps_arenas_source(app->arenas)});
+}
 
 static int open_app(const void *values, const struct ps_daemon_facts *facts,
                     void **ret_app)
@@ -39,10 +47,10 @@ static int open_app(const void *values, const struct ps_daemon_facts *facts,
     ps_str_copy(opt.host, sizeof(opt.host), facts->host);
     app->arenas = ps_arenas_new();
     app->sums = ps_pool_new(&(struct ps_pool_options){.budget = o->memory});
-    app->results = ps_pool_new(&(struct ps_pool_options){
-        .budget = o->memory, .source = ps_arenas_source(app->arenas)});
+    app->memory = o->memory;
     opt.sums = app->sums;
-    opt.results = app->results;
+    opt.results_new = new_results;
+    opt.results_ctx = app;
     app->agent = ps_agent_new(&opt, facts->now);
     *ret_app = app;
     return 0;
@@ -53,7 +61,6 @@ static void close_app(void *self)
     struct app *app = self;
 
     ps_agent_free(app->agent);
-    ps_pool_free(app->results);
     ps_pool_free(app->sums);
     ps_arenas_free(app->arenas);
     ps_free(app);
@@ -96,10 +103,9 @@ static void dump(const void *self)
     ps_log(PS_LOG_NOTICE,
            "state sessions %u rounds %" PRIu64 " in %" PRIu64 " out %" PRIu64
            " summed %" PRIu64 " resent %" PRIu64 " waiting %u residue %" PRIu64
-           " sums %" PRIu64 " results %" PRIu64,
+           " sums %" PRIu64,
            s.sessions, s.rounds, s.bytes_in, s.bytes_out, s.summed, s.resent,
-           s.waiting, ps_agent_residue(app->agent), ps_pool_used(app->sums),
-           ps_pool_used(app->results));
+           s.waiting, ps_agent_residue(app->agent), ps_pool_used(app->sums));
 }
 
 static const char *socket_path(const void *values, unsigned *ret_mode,

@@ -46,7 +46,8 @@ static const struct ps_option rows[] = {
      .percent = true,
      .min = 16 * MIB_BYTES,
      .offset = AT(memory),
-     .help = "Memory for results, and as much again for sums under way."},
+     .help = "Memory for the results of one job, and as much again for all "
+             "sums under way."},
     {.path = "network.hand_over",
      .text = "2MiB",
      .type = PS_OPTION_SIZE,

@@ -221,6 +221,9 @@ void ps_pool_free(struct ps_pool *p)
     assert(p->used == 0);
     shrink(p, 0);
     assert(p->held == 0);
+    if (p->source.close != NULL) {
+        p->source.close(p->source.ctx);
+    }
     ps_free(p);
 }
 

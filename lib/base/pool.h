@@ -17,6 +17,7 @@ struct ps_pool_source {
     int (*get)(void *ctx, size_t size, void **ret_data, uint32_t *ret_tag,
                uint64_t *ret_offset);
     void (*put)(void *ctx, void *data, size_t size, uint32_t tag);
+    void (*close)(void *ctx); /* The pool is gone; may be NULL. */
     void *ctx;
 };
 

@@ -22,8 +22,11 @@ struct ps_agent_options {
                              * overtake; 0: 2 MiB. */
     struct ps_link_options link;
     struct ps_pool *sums;    /* Scratch for local sums; not owned. */
-    struct ps_pool *results; /* Memory that workers map; the tag of a buffer is
-                              * its arena. Not owned. */
+    /* A new pool of memory that workers map; the tag of a buffer is its arena.
+     * Each job has one of its own, which the agent frees, so that the workers
+     * of a job never map what another job may see. */
+    struct ps_pool *(*results_new)(void *ctx);
+    void *results_ctx;
 };
 
 struct ps_agent;

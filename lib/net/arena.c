@@ -31,6 +31,7 @@ struct range {
 
 struct arena {
     struct ps_list_node node;
+    const struct group *group;
     uint32_t number;
     int fd;
     char *data;
@@ -41,6 +42,11 @@ struct arena {
 struct ps_arenas {
     struct ps_list list;
     uint32_t last;
+};
+
+/* The arenas of one pool. */
+struct group {
+    struct ps_arenas *all;
 };
 
 static void add_range(struct ps_list_node *before, struct arena *a,
@@ -173,7 +179,8 @@ static bool cut(struct arena *a, size_t size, size_t *ret_offset)
 static int get(void *ctx, size_t size, void **ret_data, uint32_t *ret_tag,
                uint64_t *ret_offset)
 {
-    struct ps_arenas *all = ctx;
+    struct group *group = ctx;
+    struct ps_arenas *all = group->all;
     struct arena *a = NULL;
     size_t offset = 0;
 
@@ -182,7 +189,7 @@ static int get(void *ctx, size_t size, void **ret_data, uint32_t *ret_tag,
     {
         struct arena *at = PS_CONTAINER(n, struct arena, node);
 
-        if (cut(at, size, &offset)) {
+        if (at->group == group && cut(at, size, &offset)) {
             a = at;
             break;
         }
@@ -192,6 +199,7 @@ static int get(void *ctx, size_t size, void **ret_data, uint32_t *ret_tag,
         if (a == NULL) {
             return PS_E_NOMEM;
         }
+        a->group = group;
         (void)cut(a, size, &offset);
     }
     *ret_data = a->data + offset;
@@ -245,8 +253,8 @@ static void give(struct arena *a, size_t offset, size_t size)
 
 static void put(void *ctx, void *data, size_t size, uint32_t tag)
 {
-    struct ps_arenas *all = ctx;
-    struct arena *a = find(all, tag);
+    struct group *group = ctx;
+    struct arena *a = find(group->all, tag);
 
     assert(a != NULL);
     give(a, (size_t)((char *)data - a->data), ps_round_up(size, UNIT));
@@ -258,9 +266,18 @@ static void put(void *ctx, void *data, size_t size, uint32_t tag)
     }
 }
 
+static void end(void *ctx)
+{
+    ps_free(ctx);
+}
+
 struct ps_pool_source ps_arenas_source(struct ps_arenas *a)
 {
-    return (struct ps_pool_source){.get = get, .put = put, .ctx = a};
+    struct group *group = ps_calloc(1, sizeof(*group));
+
+    group->all = a;
+    return (struct ps_pool_source){
+        .get = get, .put = put, .close = end, .ctx = group};
 }
 
 int ps_arenas_fd(const struct ps_arenas *all, uint32_t arena, int *ret_fd,

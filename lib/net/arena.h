@@ -18,6 +18,8 @@ struct ps_arenas;
 struct ps_arenas *ps_arenas_new(void);
 /* The pool must be gone. NULL is fine. */
 void ps_arenas_free(struct ps_arenas *a);
+/* Each source has arenas of its own: what one pool gets never lies in an
+ * arena of another. */
 struct ps_pool_source ps_arenas_source(struct ps_arenas *a);
 /* The descriptor of an arena, still ours, and its size. PS_E_NOENT. */
 PS_MUST_USE int ps_arenas_fd(const struct ps_arenas *a, uint32_t arena,

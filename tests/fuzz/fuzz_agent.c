@@ -13,21 +13,25 @@ static void destroy(void *self)
     ps_agent_free(self);
 }
 
+static struct ps_pool *results_new(void *ctx)
+{
+    (void)ctx;
+    return ps_pool_new(&(struct ps_pool_options){.budget = 8u << 20});
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     struct ps_pool *sums =
-        ps_pool_new(&(struct ps_pool_options){.budget = 8u << 20});
-    struct ps_pool *results =
         ps_pool_new(&(struct ps_pool_options){.budget = 8u << 20});
     struct ps_agent_options o = {.instance = 1,
                                  .seed = 1,
                                  .dial_first = PS_MILLIS(10),
                                  .dial_max = PS_SECONDS(1),
                                  .sums = sums,
-                                 .results = results};
+                                 .results_new = results_new};
     struct fuzz_setup setup = {.role = PS_ROLE_AGENT,
                                .accepts = PS_CONN_LOCAL,
-                               .pools = {sums, results},
+                               .pools = {sums, NULL},
                                .destroy = destroy};
 
     ps_str_copy(o.name, sizeof(o.name), "node");

@@ -812,6 +812,11 @@ static struct ps_pool *pool_new(struct world *w)
         .source = {.get = arena_get, .put = arena_put, .ctx = w}});
 }
 
+static struct ps_pool *results_new(void *ctx)
+{
+    return pool_new(ctx);
+}
+
 static struct wnode *node_new(struct world *w, enum ps_role role,
                               uint32_t index)
 {
@@ -895,9 +900,9 @@ static void start_agent(struct world *w, uint32_t index)
     };
 
     n->pool = pool_new(w);
-    n->results = pool_new(w);
     o.sums = n->pool;
-    o.results = n->results;
+    o.results_new = results_new;
+    o.results_ctx = w;
     ps_str_copy(o.name, sizeof(o.name), n->name);
     ps_str_copy(o.cluster, sizeof(o.cluster), "default");
     ps_str_copy(o.sched, sizeof(o.sched), "psched:1");
@@ -993,7 +998,6 @@ void world_free(struct world *w)
     }
     for (uint32_t i = 0; i < w->node_count; i++) {
         ps_pool_free(w->node[i].pool);
-        ps_pool_free(w->node[i].results);
     }
     for (uint32_t i = 0; i < w->opt.workers; i++) {
         worker_release_memory(&w->worker[i]);

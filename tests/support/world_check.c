@@ -183,7 +183,7 @@ void check_end(struct world *w)
             break;
         case PS_ROLE_AGENT:
             left = ps_agent_residue(n->agent);
-            used = ps_pool_used(n->pool) + ps_pool_used(n->results);
+            used = ps_pool_used(n->pool);
             break;
         case PS_ROLE_WORKER:
         case PS_ROLE_CTL:

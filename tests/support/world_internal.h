@@ -20,7 +20,6 @@ struct wnode {
     struct ps_shard *shard;
     struct ps_agent *agent;
     struct ps_pool *pool;    /* Server: all; agent: sums. */
-    struct ps_pool *results; /* Agent. */
     struct ps_effects fx;
     ps_time tick_at; /* The tick event that counts. */
 };

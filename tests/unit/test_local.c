@@ -690,6 +690,34 @@ static void arenas_are_used_again(void **state)
     assert_int_equal(ps_arenas_fd(arenas, tag[0], &fd, &size), 0);
     assert_int_equal(size, 3 * (size_t)PS_ARENA_SIZE);
     s.put(s.ctx, data[0], 3 * (size_t)PS_ARENA_SIZE, tag[0]);
+    s.close(s.ctx);
+    ps_arenas_free(arenas);
+    assert_int_equal(ps_alloc_live(), 0);
+}
+
+/* Who gets the arena of one pool sees nothing of another. */
+static void pools_share_no_arena(void **state)
+{
+    struct ps_arenas *arenas = ps_arenas_new();
+    struct ps_pool *one = ps_pool_new(
+        &(struct ps_pool_options){.source = ps_arenas_source(arenas)});
+    struct ps_pool *other = ps_pool_new(
+        &(struct ps_pool_options){.source = ps_arenas_source(arenas)});
+    struct ps_buf *a;
+    struct ps_buf *b;
+    struct ps_buf *c;
+
+    (void)state;
+    assert_int_equal(ps_pool_get(one, 4096, &a), 0);
+    assert_int_equal(ps_pool_get(other, 4096, &b), 0);
+    assert_int_equal(ps_pool_get(one, 1u << 20, &c), 0);
+    assert_int_not_equal(a->tag, b->tag);
+    assert_int_equal(a->tag, c->tag);
+    ps_buf_unref(a);
+    ps_buf_unref(b);
+    ps_buf_unref(c);
+    ps_pool_free(one);
+    ps_pool_free(other);
     ps_arenas_free(arenas);
     assert_int_equal(ps_alloc_live(), 0);
 }
@@ -697,6 +725,7 @@ static void arenas_are_used_again(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(pools_share_no_arena),
         cmocka_unit_test(listens_with_its_mode_and_knows_who_calls),
         cmocka_unit_test(replaces_a_file_that_nobody_listens_on),
         cmocka_unit_test(leaves_a_living_socket_alone),

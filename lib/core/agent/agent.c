@@ -259,6 +259,9 @@ static int step(void *self, const struct ps_event *ev, struct ps_effects *fx)
         break;
     }
     ps_agent_session_turns(&st);
+    if (a->dying_count > 0) {
+        ps_agent_job_bury(a);
+    }
     ps_agent_send_pump_all(&st);
     return 0;
 }
@@ -368,6 +371,9 @@ void ps_agent_free(struct ps_agent *a)
     ps_map_free(a->by_conn);
     ps_map_free(a->jobs);
     ps_link_free(a->up.link);
+    ps_agent_job_bury(a);
+    assert(a->dying_count == 0); /* The driver has let go of all frames. */
+    ps_free(a->dying);
     ps_free(a->departed);
     ps_free(a);
 }
@@ -382,7 +388,7 @@ bool ps_agent_ready(const struct ps_agent *a)
 uint64_t ps_agent_residue(const struct ps_agent *a)
 {
     return ps_map_count(a->jobs) + ps_map_count(a->by_conn) +
-           ps_map_count(a->questions);
+           ps_map_count(a->questions) + a->dying_count;
 }
 
 void ps_agent_stats(const struct ps_agent *a, struct ps_agent_stats *ret)

@@ -216,6 +216,7 @@ struct ps_agent_job {
     struct ps_agent_rank *local;
     uint32_t local_count;
     uint32_t sessions; /* That belong to it. */
+    struct ps_pool *results;
     struct ps_map *keys;  /* By number. */
     struct ps_map *names; /* Keys by hash of their name. */
     struct ps_map *early; /* struct ps_agent_early by number of the key. */
@@ -308,6 +309,8 @@ struct ps_agent {
     uint64_t next_worker;
     uint64_t next_token;
     uint64_t next_request;
+    struct ps_pool **dying; /* Of jobs that are over: frames still use them. */
+    uint32_t dying_count;
     struct ps_agent_departed *departed;
     uint32_t departed_count;
     uint32_t held_back; /* Sessions whose job_open waits. */
@@ -420,6 +423,8 @@ void ps_agent_job_state(struct ps_agent_step *st,
                         const struct ps_msg_job_state *m);
 void ps_agent_job_free(struct ps_agent_step *st, struct ps_agent *a,
                        struct ps_agent_job *j);
+/* Free the memory of jobs that are over and that no frame uses any more. */
+void ps_agent_job_bury(struct ps_agent *a);
 /* Free it when nobody needs it any more. */
 void ps_agent_job_settle(struct ps_agent_step *st, struct ps_agent_job *j);
 void ps_agent_job_barrier(struct ps_agent_step *st,

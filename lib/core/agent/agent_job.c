@@ -18,6 +18,7 @@ static struct ps_agent_job *job_new(struct ps_agent *a, uint64_t gen)
     struct ps_agent_job *j = ps_calloc(1, sizeof(*j));
 
     j->gen = gen;
+    j->results = a->opt.results_new(a->opt.results_ctx);
     j->keys = ps_map_new();
     j->names = ps_map_new();
     j->early = ps_map_new();
@@ -70,10 +71,28 @@ void ps_agent_job_free(struct ps_agent_step *st, struct ps_agent *a,
     ps_map_free(j->flows);
     ps_map_free(j->keys);
     ps_map_free(j->names);
+    a->dying = ps_realloc(a->dying,
+                          (a->dying_count + 1) * sizeof(struct ps_pool *));
+    a->dying[a->dying_count++] = j->results;
+    ps_agent_job_bury(a);
     ps_map_take(a->jobs, j->gen);
     ps_agent_departed_forget(a, j->gen);
     ps_free(j->local);
     ps_free(j);
+}
+
+void ps_agent_job_bury(struct ps_agent *a)
+{
+    uint32_t kept = 0;
+
+    for (uint32_t i = 0; i < a->dying_count; i++) {
+        if (ps_pool_used(a->dying[i]) == 0) {
+            ps_pool_free(a->dying[i]);
+        } else {
+            a->dying[kept++] = a->dying[i];
+        }
+    }
+    a->dying_count = kept;
 }
 
 void ps_agent_job_settle(struct ps_agent_step *st, struct ps_agent_job *j)

@@ -233,7 +233,7 @@ static bool covers(const struct ps_agent_key *k,
     return total == k->count;
 }
 
-static int make_results(struct ps_agent *a, struct ps_agent_key *k)
+static int make_results(struct ps_agent_key *k)
 {
     /* One buffer for both, so that they lie in one arena. */
     uint64_t half = ps_round_up(ps_agent_key_bytes(k),
@@ -242,7 +242,7 @@ static int make_results(struct ps_agent *a, struct ps_agent_key *k)
                                     : 64);
 
     k->result_at[1] = half;
-    return ps_pool_get(a->opt.results, 2 * half, &k->result);
+    return ps_pool_get(k->job->results, 2 * half, &k->result);
 }
 
 static void set_parts(struct ps_agent_key *k,
@@ -273,7 +273,7 @@ static void opened(struct ps_agent_step *st, struct ps_agent_key *k,
                    const struct ps_msg_key_opened *m,
                    const struct ps_slice *payload)
 {
-    int rc = covers(k, m, payload) ? make_results(st->a, k) : PS_E_PROTO;
+    int rc = covers(k, m, payload) ? make_results(k) : PS_E_PROTO;
 
     if (rc != 0) {
         char text[PS_TEXT_MAX];

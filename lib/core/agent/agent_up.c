@@ -116,6 +116,18 @@ void ps_agent_up_msg(struct ps_agent_step *st, const struct ps_msg *m,
     }
 }
 
+static uint64_t stored(const struct ps_agent *a)
+{
+    struct ps_map_cursor c = {0};
+    const struct ps_agent_job *j;
+    uint64_t bytes = 0;
+
+    while ((j = ps_map_next(a->jobs, &c)) != NULL) {
+        bytes += ps_pool_used(j->results);
+    }
+    return bytes;
+}
+
 static void ping(struct ps_agent_step *st)
 {
     struct ps_agent *a = st->a;
@@ -130,7 +142,7 @@ static void ping(struct ps_agent_step *st)
                                               .rounds = s.rounds,
                                               .bytes_in = s.bytes_in,
                                               .bytes_out = s.bytes_out,
-                                              .stored = ps_pool_used(a->opt.results),
+                                              .stored = stored(a),
                                               .resent = s.resent,
                                               .waiting = s.waiting}});
 }
