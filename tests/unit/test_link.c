@@ -261,7 +261,7 @@ static void everything_arrives_once_whatever_the_channel_does(void **state)
         return;
     }
     for (uint64_t seed = 1; seed <= RUNS; seed++) {
-        print_message("seed %d (again: PS_TEST_SEED=%d)\n", (int)seed,
+        print_message("# seed %d (again: PS_TEST_SEED=%d)\n", (int)seed,
                       (int)seed);
         run_one(seed);
     }

@@ -836,7 +836,7 @@ static void nothing_that_peers_say_does_harm(void **state)
         return;
     }
     for (uint64_t seed = 1; seed <= 60; seed++) {
-        print_message("seed %d (again: PS_TEST_SEED=%d)\n", (int)seed,
+        print_message("# seed %d (again: PS_TEST_SEED=%d)\n", (int)seed,
                       (int)seed);
         run_random(seed);
     }
