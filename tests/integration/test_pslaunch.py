@@ -50,15 +50,13 @@ def marked(mark):
         if not entry.name.isdigit():
             continue
         try:
-            text = (entry / "environ").read_bytes() + \
-                (entry / "cmdline").read_bytes()
+            command = (entry / "cmdline").read_bytes()
+            text = (entry / "environ").read_bytes() + command
         except OSError:
             continue
         stat = stat_of(entry.name)
         if mark.encode() in text and stat and stat[0] != "Z":
-            found.append((int(entry.name),
-                          (entry / "cmdline").read_bytes() if
-                          entry.exists() else b""))
+            found.append((int(entry.name), command))
     return found
 
 
