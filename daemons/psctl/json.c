@@ -152,8 +152,7 @@ static void put_health(json_t *o, const struct health *h)
     put(o, "problems", list);
 }
 
-void show_json(enum verb verb, const struct report *r,
-               const struct health *h)
+void show_json(enum verb verb, const struct report *r, const struct health *h)
 {
     const struct ps_msg_query_end *end = &r->end->query_end;
     json_t *o = json_object();

@@ -75,8 +75,8 @@ static bool parse_time(const char *text, const char *what, ps_time *ret)
             return true;
         }
     }
-    fprintf(stderr, "psctl: %s '%s': give a time such as 500ms, 5s, 2m\n",
-            what, text);
+    fprintf(stderr, "psctl: %s '%s': give a time such as 500ms, 5s, 2m\n", what,
+            text);
     return false;
 }
 
@@ -142,8 +142,9 @@ static bool take_words(struct request *q, int argc, char **argv)
         i++;
     }
     if (i == sizeof(verbs) / sizeof(verbs[0])) {
-        fprintf(stderr, "psctl: no verb '%s'; there are status, jobs, nodes, "
-                        "keys, stall\n",
+        fprintf(stderr,
+                "psctl: no verb '%s'; there are status, jobs, nodes, "
+                "keys, stall\n",
                 argv[0]);
         return false;
     }

@@ -110,7 +110,6 @@ void format_count(uint64_t n, char *out, size_t cap);
 
 /* ---------------------------------------------------- show.c and json.c */
 
-void show_table(enum verb verb, const struct report *r,
-                const struct health *h, bool headings);
-void show_json(enum verb verb, const struct report *r,
-               const struct health *h);
+void show_table(enum verb verb, const struct report *r, const struct health *h,
+                bool headings);
+void show_json(enum verb verb, const struct report *r, const struct health *h);

@@ -56,8 +56,8 @@ static void finish(struct table *t, bool headings)
 static void show_nodes(const struct rows *rows, bool headings)
 {
     static const char *const names[] = {
-        "ROLE",  "NAME",    "STATE", "ADDRESS", ">HEARD",  ">ROUNDS",
-        ">IN",   ">OUT",    ">HELD", ">RESENT", ">WAITING",
+        "ROLE", "NAME", "STATE", "ADDRESS", ">HEARD",   ">ROUNDS",
+        ">IN",  ">OUT", ">HELD", ">RESENT", ">WAITING",
     };
     struct table t;
 
@@ -85,8 +85,8 @@ static void show_nodes(const struct rows *rows, bool headings)
 static void show_jobs(const struct rows *rows, bool headings)
 {
     static const char *const names[] = {
-        "JOB",   "PHASE",  "MODE", ">WORKERS", ">NODES", ">KEYS",
-        ">HELD", ">BARRIERS", ">AGE", ">UID", "OPTIMIZER", "REASON",
+        "JOB",   "PHASE",     "MODE", ">WORKERS", ">NODES",    ">KEYS",
+        ">HELD", ">BARRIERS", ">AGE", ">UID",     "OPTIMIZER", "REASON",
     };
     struct table t;
 
@@ -147,15 +147,13 @@ static void show_balance(const struct rows *rows)
     }
     format_bytes(all, text, sizeof(text));
     printf("%s on %zu server%s, fullest to mean %.2f\n", text, count,
-           count == 1 ? "" : "s",
-           (double)most * (double)count / (double)all);
+           count == 1 ? "" : "s", (double)most * (double)count / (double)all);
 }
 
 static void show_keys(const struct rows *rows, bool headings)
 {
     static const char *const names[] = {
-        "JOB",    ">KEY",    "NAME",   "DTYPE",
-        ">COUNT", "SERVER", ">PARTS", ">BYTES",
+        "JOB", ">KEY", "NAME", "DTYPE", ">COUNT", "SERVER", ">PARTS", ">BYTES",
     };
     struct table t;
 
@@ -182,8 +180,8 @@ static void show_keys(const struct rows *rows, bool headings)
 
 static void show_stalls(const struct rows *rows, bool headings)
 {
-    static const char *const names[] = {"JOB", ">WAITED", ">WAITS",
-                                        "WHAT", "WAITS FOR"};
+    static const char *const names[] = {"JOB", ">WAITED", ">WAITS", "WHAT",
+                                        "WAITS FOR"};
     struct table t;
 
     if (rows->count == 0 && headings) {
@@ -269,15 +267,14 @@ static void show_traffic(const struct totals *t)
     format_bytes(t->in, in, sizeof(in));
     format_bytes(t->out, out, sizeof(out));
     format_bytes(t->held, held, sizeof(held));
-    printf("servers  %s rounds of partitions, %s in, %s out, %s held\n",
-           rounds, in, out, held);
+    printf("servers  %s rounds of partitions, %s in, %s out, %s held\n", rounds,
+           in, out, held);
 }
 
 static void show_open_jobs(const struct rows *rows)
 {
     struct table t;
-    static const char *const none[] = {"", "", "", ">", ">", ">",
-                                       ">", ">", ""};
+    static const char *const none[] = {"", "", "", ">", ">", ">", ">", ">", ""};
     size_t count = 0;
 
     table_init(&t, none, COUNT(none));
@@ -335,8 +332,8 @@ static void show_status(const struct report *r, const struct health *h)
     }
 }
 
-void show_table(enum verb verb, const struct report *r,
-                const struct health *h, bool headings)
+void show_table(enum verb verb, const struct report *r, const struct health *h,
+                bool headings)
 {
     switch (verb) {
     case VERB_STATUS:

@@ -109,13 +109,12 @@ void format_age(uint64_t ns, char *out, size_t cap)
 {
     uint64_t s = ns / 1000000000u;
 
-    if (s < 60) {
-        snprintf(out, cap, "%.1fs", (double)(ns / 100000000u) / 10);
+    if (s < 60) { /* Down, not to the nearest: 60.0s is one minute. */
+        snprintf(out, cap, "%" PRIu64 ".%" PRIu64 "s", s, ns / 100000000u % 10);
     } else if (s < 3600) {
         snprintf(out, cap, "%" PRIu64 "m%02" PRIu64 "s", s / 60, s % 60);
     } else if (s < 86400) {
-        snprintf(out, cap, "%" PRIu64 "h%02" PRIu64 "m", s / 3600,
-                 s / 60 % 60);
+        snprintf(out, cap, "%" PRIu64 "h%02" PRIu64 "m", s / 3600, s / 60 % 60);
     } else {
         snprintf(out, cap, "%" PRIu64 "d%02" PRIu64 "h", s / 86400,
                  s / 3600 % 24);

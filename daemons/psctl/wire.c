@@ -78,8 +78,8 @@ static int silent(const struct wire *w)
 
 static int gibberish(const struct wire *w, const char *what)
 {
-    fprintf(stderr, "psctl: what listens at %s is no psched: %s\n",
-            w->endpoint, what);
+    fprintf(stderr, "psctl: what listens at %s is no psched: %s\n", w->endpoint,
+            what);
     return EXIT_UNAVAILABLE;
 }
 
@@ -151,8 +151,7 @@ static int connect_one(struct wire *w, const struct addrinfo *a)
     int error = 0;
     socklen_t len = sizeof(error);
 
-    w->fd = socket(a->ai_family,
-                   a->ai_socktype | SOCK_NONBLOCK | SOCK_CLOEXEC,
+    w->fd = socket(a->ai_family, a->ai_socktype | SOCK_NONBLOCK | SOCK_CLOEXEC,
                    a->ai_protocol);
     if (w->fd < 0) {
         return errno;
@@ -273,8 +272,8 @@ static int receive_message(struct wire *w, struct ps_msg *ret_msg)
     if (rc == 0) {
         rc = ps_frame_check(&prefix, PS_ROLE_SCHED, PS_ROLE_CTL);
     }
-    if (rc == 0 && (prefix.header_len > sizeof(w->header) ||
-                    prefix.payload_len != 0)) {
+    if (rc == 0 &&
+        (prefix.header_len > sizeof(w->header) || prefix.payload_len != 0)) {
         rc = PS_E_TOOBIG;
     }
     if (rc != 0) {
@@ -284,8 +283,8 @@ static int receive_message(struct wire *w, struct ps_msg *ret_msg)
     if (exit_code != 0) {
         return exit_code;
     }
-    rc = ps_codec_decode(w->decoder, prefix.code, w->header,
-                         prefix.header_len, ret_msg);
+    rc = ps_codec_decode(w->decoder, prefix.code, w->header, prefix.header_len,
+                         ret_msg);
     return rc != 0 ? gibberish(w, ps_strerror(rc)) : 0;
 }
 
@@ -306,8 +305,7 @@ static int greet(struct wire *w)
     struct ps_msg answer;
     int exit_code;
 
-    if (getrandom(&hello.hello.instance, sizeof(hello.hello.instance), 0) <
-        0) {
+    if (getrandom(&hello.hello.instance, sizeof(hello.hello.instance), 0) < 0) {
         hello.hello.instance = (uint64_t)getpid();
     }
     exit_code = send_message(w, &hello);
@@ -389,8 +387,8 @@ static int keep_row(const struct wire *w, struct rows *rows,
     }
     if (rows->count == rows->capacity) {
         rows->capacity = rows->capacity == 0 ? 64 : rows->capacity * 2;
-        rows->row =
-            ps_realloc(rows->row, rows->capacity * sizeof(rows->row[0]));
+        rows->row = ps_realloc(rows->row,
+                               rows->capacity * sizeof(struct ps_msg *));
     }
     rows->row[rows->count++] = ps_msg_dup(msg);
     return 0;
@@ -453,6 +451,5 @@ int wire_cancel(struct wire *w, const char *job, const char *reason,
 
     renew(w);
     exit_code = send_message(w, &cancel);
-    return exit_code != 0 ? exit_code
-                          : gather(w, PS_MSG_QUERY_END, NULL, r);
+    return exit_code != 0 ? exit_code : gather(w, PS_MSG_QUERY_END, NULL, r);
 }

@@ -345,8 +345,7 @@ static int start_op(struct started *s, const char *verb, char **words,
         return psc_pull_start(client, s->key->key, s->out, &o, &s->op);
     }
     if (strcmp(verb, "pushpull") == 0) {
-        return psc_pushpull_start(client, s->key->key, one, s->out, &o,
-                                  &s->op);
+        return psc_pushpull_start(client, s->key->key, one, s->out, &o, &s->op);
     }
     if (strcmp(verb, "broadcast") == 0) {
         return psc_broadcast_start(client, s->key->key, one, s->out, &o,
@@ -451,8 +450,8 @@ static void do_sgd(char **words, int count)
             die("sgd NAME=VALUE...");
         }
         *eq = '\0';
-        params[n++] =
-            (struct psc_param){.name = words[i], .value = atof(eq + 1)};
+        params[n++] = (struct psc_param){.name = words[i],
+                                         .value = atof(eq + 1)};
     }
     rc = psc_optimizer_set(client, "sgd", params, n);
     if (rc != 0) {
@@ -535,8 +534,7 @@ static void do_rounds(char **words, int count)
             }
             fill(kind, k, round);
             compute(&random, busy);
-            rc = psc_pushpull_start(client, k->key, k->src, k->out, &o,
-                                    &op[i]);
+            rc = psc_pushpull_start(client, k->key, k->src, k->out, &o, &op[i]);
             if (rc != 0) {
                 answer_error(rc);
                 return;
