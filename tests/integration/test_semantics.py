@@ -157,23 +157,54 @@ def test_the_sums_do_depend_on_order():
 EXAMPLE = support.BUILD / "docs/examples/fashion_mnist"
 
 
+WORDS = ["--epochs", "1", "--batch", "250", "--checksum"]
+
+
+def checksum_of(text):
+    """Every worker prints that of its weights."""
+    found = re.findall(r"checksum ([0-9a-f]{16})\b", text)
+    assert len(found) == 4 and len(set(found)) == 1, text
+    return found[0]
+
+
+def launched_example(tmp, servers):
+    done = subprocess.run(
+        [support.program("pslaunch"), "-n", "4", "-s", str(servers),
+         "--nodes", "2", "--private", str(EXAMPLE), *WORDS],
+        capture_output=True, text=True, timeout=300 * SLOW,
+        env=support.clean_env(TMPDIR=str(tmp)), check=False)
+    assert done.returncode == 0, done.stderr
+    return checksum_of(done.stdout)
+
+
+def example_on(t, ranks):
+    """The same on daemons that run already; workers start in this order."""
+    running = {rank: subprocess.Popen(
+        [str(EXAMPLE), *WORDS], stdout=subprocess.PIPE, text=True,
+        env=support.clean_env(PSKV_SOCKET=t.socket(rank // 2),
+                              PSKV_JOB="example", RANK=rank, WORLD_SIZE=4,
+                              PSKV_NUM_SERVERS=2, OMP_NUM_THREADS=1))
+        for rank in ranks}
+    texts = {r: p.communicate(timeout=300 * SLOW)[0]
+             for r, p in running.items()}
+    assert all(p.returncode == 0 for p in running.values()), texts
+    return checksum_of("".join(texts.values()))
+
+
 @pytest.mark.skipif(not EXAMPLE.exists() or not os.path.isdir(
     "/usr/share/datasets/fashion-mnist"), reason="no example or no data")
-def test_example_gives_the_same_weights(tmp):
-    """Bit for bit: in two runs, and with one server or two."""
-    def checksum(servers):
-        done = subprocess.run(
-            [support.program("pslaunch"), "-n", "4", "-s", str(servers),
-             "--nodes", "2", "--private", str(EXAMPLE), "--epochs", "1",
-             "--batch", "250", "--checksum"],
-            capture_output=True, text=True, timeout=300 * SLOW,
-            env=support.clean_env(TMPDIR=str(tmp)), check=False)
-        assert done.returncode == 0, done.stderr
-        found = re.findall(r"\b[0-9a-f]{16}\b", done.stdout)
-        assert found, done.stdout
-        return tuple(found[-1:])
-
-    assert checksum(2) == checksum(2) == checksum(1)
+def test_example_gives_the_same_weights(tmp, trio):
+    """Bit for bit: in two runs, with one server or two, and whoever starts
+    first."""
+    want = launched_example(tmp, 2)
+    assert launched_example(tmp, 2) == want
+    assert launched_example(tmp, 1) == want
+    names = ["sched", "ps0", "ps1", "node0", "node1"]
+    for seed in (1, 2):
+        rng = random.Random(seed)
+        t = trio(servers=2, agents=2, order=rng.sample(names, 5))
+        assert example_on(t, rng.sample(range(4), 4)) == want
+        t.await_empty()
 
 
 # ----------------------------------------------------------------- operations
