@@ -21,8 +21,8 @@ static struct ps_pool *results_new(void *ctx)
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-    struct ps_pool *sums =
-        ps_pool_new(&(struct ps_pool_options){.budget = 8u << 20});
+    struct ps_pool *sums = ps_pool_new(
+        &(struct ps_pool_options){.budget = 8u << 20});
     struct ps_agent_options o = {.instance = 1,
                                  .seed = 1,
                                  .dial_first = PS_MILLIS(10),

@@ -14,8 +14,8 @@ static void destroy(void *self)
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-    struct ps_pool *pool =
-        ps_pool_new(&(struct ps_pool_options){.budget = 8u << 20});
+    struct ps_pool *pool = ps_pool_new(
+        &(struct ps_pool_options){.budget = 8u << 20});
     struct ps_shard_options o = {.instance = 1,
                                  .seed = 1,
                                  .dial_first = PS_MILLIS(10),

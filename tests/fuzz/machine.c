@@ -48,15 +48,23 @@ static uint8_t next(struct life *l)
 /* ----------------------------------------------------------------- messages */
 
 static const uint64_t numbers[] = {
-    0, 1, 2, 3, 4, 5, 6, 7, 8, 16, 64, 255, 256, 1000, 4096, 65536,
-    1000000, INT32_MAX, UINT32_MAX, INT64_MAX, UINT64_MAX - 1, UINT64_MAX,
+    0,          1,         2,
+    3,          4,         5,
+    6,          7,         8,
+    16,         64,        255,
+    256,        1000,      4096,
+    65536,      1000000,   INT32_MAX,
+    UINT32_MAX, INT64_MAX, UINT64_MAX - 1,
+    UINT64_MAX,
 };
 
 static const double reals[] = {0, 0.1, 1, -1, 0.9, 1e300, -1e300, 1e-300};
 
 static const char *const words[] = {
-    "", "default", "job", "job2", "node", "sgd", "learning_rate", "momentum",
-    "wd", "lr", "s:w", "i:3", "server0:1", "adam", "clip_gradient", "other",
+    "",          "default", "job",           "job2",
+    "node",      "sgd",     "learning_rate", "momentum",
+    "wd",        "lr",      "s:w",           "i:3",
+    "server0:1", "adam",    "clip_gradient", "other",
 };
 
 static uint64_t number(struct life *l)
@@ -386,8 +394,8 @@ static void computed(struct life *l)
 
 static void pass_time(struct life *l)
 {
-    static const ps_time leaps[] = {0, 1000, PS_MILLIS(1), PS_MILLIS(100),
-                                    PS_SECONDS(1), PS_SECONDS(10)};
+    static const ps_time leaps[] = {
+        0, 1000, PS_MILLIS(1), PS_MILLIS(100), PS_SECONDS(1), PS_SECONDS(10)};
     const struct ps_machine *m = &l->setup->machine;
     ps_time at = m->ops->deadline(m->self);
     struct ps_event ev = {.type = PS_EV_TICK};
