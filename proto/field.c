@@ -183,8 +183,7 @@ const char *ps_field_get_str(struct ps_field_in *in, const msgpack_object *o,
 
     if (!expect(in, o->type == MSGPACK_OBJECT_STR, PS_E_PROTO) ||
         !expect(in, s->size <= max, PS_E_TOOBIG) ||
-        !expect(in,
-                s->size == 0 || memchr(s->ptr, '\0', s->size) == NULL,
+        !expect(in, s->size == 0 || memchr(s->ptr, '\0', s->size) == NULL,
                 PS_E_PROTO)) {
         return "";
     }

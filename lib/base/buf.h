@@ -20,8 +20,8 @@ struct ps_buf {
 struct ps_buf *ps_buf_new(size_t size);
 /* Wrap memory that somebody else owns; `release` is called at the last unref
  * and may be NULL. refs = 1. */
-struct ps_buf *ps_buf_wrap(void *data, size_t size,
-                           void (*release)(void *ctx), void *ctx);
+struct ps_buf *ps_buf_wrap(void *data, size_t size, void (*release)(void *ctx),
+                           void *ctx);
 struct ps_buf *ps_buf_ref(struct ps_buf *b);
 /* NULL is fine. */
 void ps_buf_unref(struct ps_buf *b);

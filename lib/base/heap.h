@@ -28,8 +28,7 @@ struct ps_heap_item *ps_heap_pop(struct ps_heap *h);
 /* Asserts membership. */
 void ps_heap_remove(struct ps_heap *h, struct ps_heap_item *item);
 /* Change the key; the item goes behind equals. Pushes it when it is out. */
-void ps_heap_update(struct ps_heap *h, struct ps_heap_item *item,
-                    uint64_t key);
+void ps_heap_update(struct ps_heap *h, struct ps_heap_item *item, uint64_t key);
 
 static inline bool ps_heap_linked(const struct ps_heap_item *item)
 {

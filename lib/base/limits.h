@@ -5,55 +5,55 @@
 /* Header bytes of one frame. Holds a job_state of 1,024 slots and 4,096 ranks.
  * Each message has a maximum of its own (ps_msg_header_max), mostly far below;
  * a longer header closes the connection before a byte of it is read. */
-#define PS_HEADER_MAX (256u * 1024u)
+#define PS_HEADER_MAX              (256u * 1024u)
 /* Payload bytes of one frame: the largest partition. Longer: connection cut. */
-#define PS_PAYLOAD_MAX (64ull * 1024u * 1024u)
+#define PS_PAYLOAD_MAX             (64ull * 1024u * 1024u)
 /* Parts in one data frame; more go into another frame. */
-#define PS_PARTS_MAX 256u
+#define PS_PARTS_MAX               256u
 /* Tensor bytes of parts that travel together: beyond this a partition goes in
  * a frame of its own, so that it is received where it stays. */
-#define PS_FUSE_PART_MAX (16u * 1024u)
-#define PS_FUSE_FRAME_MAX (256u * 1024u)
+#define PS_FUSE_PART_MAX           (16u * 1024u)
+#define PS_FUSE_FRAME_MAX          (256u * 1024u)
 /* Contributors of one job; job_open is refused beyond. */
-#define PS_SLOTS_MAX 1024u
-#define PS_RANKS_MAX 4096u
+#define PS_SLOTS_MAX               1024u
+#define PS_RANKS_MAX               4096u
 /* Local workers of one agent; further connections are refused. */
-#define PS_LOCAL_MAX 256u
-#define PS_SERVERS_MAX 256u
-#define PS_JOBS_MAX 64u
-#define PS_KEYS_MAX 1000000u
+#define PS_LOCAL_MAX               256u
+#define PS_SERVERS_MAX             256u
+#define PS_JOBS_MAX                64u
+#define PS_KEYS_MAX                1000000u
 /* Partitions of one key: 4 GiB in pieces of 64 KiB. */
-#define PS_KEY_PARTS_MAX 65536u
+#define PS_KEY_PARTS_MAX           65536u
 #define PS_PARTITION_BYTES_DEFAULT (1024u * 1024u)
-#define PS_PARTITION_BYTES_MIN 4096u
-#define PS_PARTITION_BYTES_MAX (16u * 1024u * 1024u)
+#define PS_PARTITION_BYTES_MIN     4096u
+#define PS_PARTITION_BYTES_MAX     (16u * 1024u * 1024u)
 /* Sequenced frames of one link that are not acknowledged; more wait unsent.
  * The duplicate filter remembers as many. */
-#define PS_LINK_IN_FLIGHT_MAX 1024u
+#define PS_LINK_IN_FLIGHT_MAX      1024u
 /* Registered memory regions of one worker; one more is refused. */
-#define PS_REGIONS_MAX 65536u
+#define PS_REGIONS_MAX             65536u
 /* Operations of one worker that are not done; one more ends its session with
  * the reason. */
-#define PS_OPS_MAX 65536u
+#define PS_OPS_MAX                 65536u
 /* Bytes of a name of a node, job or cluster; of a key. */
-#define PS_NAME_MAX 64u
-#define PS_KEY_NAME_MAX 256u
-#define PS_ADDRESS_MAX 255u
-#define PS_TEXT_MAX 512u
+#define PS_NAME_MAX                64u
+#define PS_KEY_NAME_MAX            256u
+#define PS_ADDRESS_MAX             255u
+#define PS_TEXT_MAX                512u
 /* Push bytes that an agent may send of a job before the server has said
  * anything; every server's window is at least this. */
-#define PS_CREDIT_FIRST (4u * 1024u * 1024u)
+#define PS_CREDIT_FIRST            (4u * 1024u * 1024u)
 /* Agents that a server remembers, connections to it: the oldest one that is
  * not connected is forgotten, else the new one is refused. */
-#define PS_PEERS_MAX 4096u
+#define PS_PEERS_MAX               4096u
 /* Answers to an agent that it has not acknowledged; a server forgets the link
  * of one that has more, and the agent begins afresh. */
-#define PS_BACKLOG_MAX (128u * 1024u)
+#define PS_BACKLOG_MAX             (128u * 1024u)
 /* On one server, of one job: partitions, pulls that wait, and places (slots)
  * of rounds under way. Beyond, an agent is asked to try again later. */
-#define PS_STORE_PARTS_MAX (4u * 1024u * 1024u)
-#define PS_PARKED_MAX (4u * 1024u * 1024u)
-#define PS_OPEN_PLACES_MAX (32u * 1024u * 1024u)
+#define PS_STORE_PARTS_MAX         (4u * 1024u * 1024u)
+#define PS_PARKED_MAX              (4u * 1024u * 1024u)
+#define PS_OPEN_PLACES_MAX         (32u * 1024u * 1024u)
 /* Generations of jobs whose end a server remembers, so that what was sent
  * earlier and arrives later does not bring them back. */
-#define PS_ENDED_MAX 256u
+#define PS_ENDED_MAX               256u

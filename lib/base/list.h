@@ -16,7 +16,7 @@ struct ps_list {
     struct ps_list_node head;
 };
 
-#define PS_CONTAINER(ptr, type, member)                                       \
+#define PS_CONTAINER(ptr, type, member)                                        \
     ((type *)(void *)((char *)(ptr)-offsetof(type, member)))
 
 static inline void ps_list_init(struct ps_list *l)
@@ -44,8 +44,7 @@ static inline void ps_list_push_back(struct ps_list *l, struct ps_list_node *n)
     l->head.prev = n;
 }
 
-static inline void ps_list_push_front(struct ps_list *l,
-                                      struct ps_list_node *n)
+static inline void ps_list_push_front(struct ps_list *l, struct ps_list_node *n)
 {
     assert(n->next == NULL && n->prev == NULL);
     n->next = l->head.next;
@@ -86,6 +85,6 @@ static inline struct ps_list_node *ps_list_pop(struct ps_list *l)
 }
 
 /* The body must not change the list. */
-#define PS_LIST_EACH(node, list)                                              \
-    for (struct ps_list_node *node = ps_list_first(list); node != NULL;       \
+#define PS_LIST_EACH(node, list)                                               \
+    for (struct ps_list_node *node = ps_list_first(list); node != NULL;        \
          node = ps_list_next(list, node))

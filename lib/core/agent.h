@@ -21,7 +21,7 @@ struct ps_agent_options {
                              * the kernel, so that urgent partitions can
                              * overtake; 0: 2 MiB. */
     struct ps_link_options link;
-    struct ps_pool *sums;    /* Scratch for local sums; not owned. */
+    struct ps_pool *sums; /* Scratch for local sums; not owned. */
     /* A new pool of memory that workers map; the tag of a buffer is its arena.
      * Each job has one of its own, which the agent frees, so that the workers
      * of a job never map what another job may see. */
@@ -39,13 +39,13 @@ bool ps_agent_ready(const struct ps_agent *a); /* Known to the scheduler. */
 uint64_t ps_agent_residue(const struct ps_agent *a);
 
 struct ps_agent_stats {
-    uint64_t rounds;    /* Partition rounds committed. */
-    uint64_t bytes_in;  /* Tensor bytes received. */
+    uint64_t rounds;   /* Partition rounds committed. */
+    uint64_t bytes_in; /* Tensor bytes received. */
     uint64_t bytes_out;
-    uint64_t summed;    /* Bytes read by local sums. */
+    uint64_t summed; /* Bytes read by local sums. */
     uint64_t resent;
     uint32_t sessions;
-    uint32_t waiting;   /* Local operations not done. */
+    uint32_t waiting; /* Local operations not done. */
 };
 void ps_agent_stats(const struct ps_agent *a, struct ps_agent_stats *ret);
 

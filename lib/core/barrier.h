@@ -11,8 +11,8 @@
 #include <stdint.h>
 
 struct ps_barrier {
-    uint64_t *at;   /* By rank; PS_BARRIER_LEFT: it waits at none any more. */
-    uint32_t count; /* Ranks. */
+    uint64_t *at;    /* By rank; PS_BARRIER_LEFT: it waits at none any more. */
+    uint32_t count;  /* Ranks. */
     uint32_t behind; /* Ranks that have not gone beyond `open`. */
     uint64_t open;   /* This one and all before it. */
     uint64_t most;   /* Highest that any rank is at. */

@@ -10,7 +10,7 @@
 #include <stdint.h>
 
 struct ps_dedup {
-    uint64_t received; /* Cumulative. */
+    uint64_t received;                         /* Cumulative. */
     uint64_t bits[PS_LINK_IN_FLIGHT_MAX / 64]; /* By number modulo size. */
 };
 

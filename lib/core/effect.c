@@ -13,8 +13,8 @@ struct ps_parcel *ps_parcel_new(const struct ps_msg *msg,
                                 const struct ps_slice *slices,
                                 uint32_t slice_count)
 {
-    struct ps_parcel *p =
-        ps_alloc(sizeof(*p) + slice_count * sizeof(struct ps_slice));
+    struct ps_parcel *p = ps_alloc(sizeof(*p) +
+                                   slice_count * sizeof(struct ps_slice));
 
     p->refs = 1;
     p->slice_count = slice_count;

@@ -22,8 +22,8 @@ struct ps_parcel {
     uint32_t refs;
     uint32_t slice_count;
     uint64_t payload_len;
-    struct ps_msg *msg;       /* Own copy. */
-    struct ps_slice slice[];  /* Payload in order; own references. */
+    struct ps_msg *msg;      /* Own copy. */
+    struct ps_slice slice[]; /* Payload in order; own references. */
 };
 
 /* Copies `msg` (ps_msg_dup) and takes a reference on each slice's buffer. */

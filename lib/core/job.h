@@ -105,9 +105,8 @@ struct ps_sched_job {
 };
 
 /* `want` is checked; its partition_bytes and start_timeout_ns are not 0. */
-struct ps_sched_job *ps_job_new(uint64_t gen,
-                                const struct ps_msg_job_open *want,
-                                ps_time now);
+struct ps_sched_job *
+ps_job_new(uint64_t gen, const struct ps_msg_job_open *want, ps_time now);
 void ps_job_free(struct ps_sched_job *j);
 
 /* Leaves a note. */
@@ -118,9 +117,8 @@ bool ps_job_open_for_work(const struct ps_sched_job *j);
 bool ps_job_started(const struct ps_sched_job *j);
 
 /* A worker of this instance of the agent; NULL: none. */
-struct ps_job_worker *ps_job_find(const struct ps_sched_job *j,
-                                  uint32_t agent, uint64_t agent_incarnation,
-                                  uint64_t worker);
+struct ps_job_worker *ps_job_find(const struct ps_sched_job *j, uint32_t agent,
+                                  uint64_t agent_incarnation, uint64_t worker);
 /* While forming. Copies *w; it is LIVE. */
 void ps_job_add(struct ps_sched_job *j, const struct ps_job_worker *w);
 /* Before the start. */

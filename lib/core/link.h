@@ -37,8 +37,7 @@ void ps_link_free(struct ps_link *l);
  * cumulative acknowledgement, everything behind it is sent again now. Not
  * resumed: numbers start at 1, the window is dropped. */
 void ps_link_open(struct ps_link *l, ps_conn_id conn, bool resumed,
-                  uint64_t peer_received, ps_time now,
-                  struct ps_effects *fx);
+                  uint64_t peer_received, ps_time now, struct ps_effects *fx);
 /* The connection is gone; the link waits. */
 void ps_link_close(struct ps_link *l, ps_time now);
 ps_conn_id ps_link_conn(const struct ps_link *l); /* 0: none. */

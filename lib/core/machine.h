@@ -43,7 +43,7 @@ struct ps_event {
             int rc;
         } dial_failed;
         struct {
-            const struct ps_msg *msg;     /* Borrowed. */
+            const struct ps_msg *msg;       /* Borrowed. */
             const struct ps_slice *payload; /* Borrowed; NULL without one. Its
                                              * buf is NULL when the machine's
                                              * payload() did not want it. */

@@ -13,7 +13,7 @@
 
 /* Names of daemons; when full, one that is gone and has no job is forgotten,
  * else the new one is refused. */
-#define PS_MEMBERS_MAX 8192u
+#define PS_MEMBERS_MAX         8192u
 /* Earlier instances of a name that are still turned away. */
 #define PS_MEMBER_REPLACED_MAX 16u
 
@@ -57,8 +57,8 @@ struct ps_members {
 void ps_members_init(struct ps_members *t);
 void ps_members_fini(struct ps_members *t);
 struct ps_member *ps_members_get(const struct ps_members *t, uint32_t node);
-struct ps_member *ps_members_find(const struct ps_members *t,
-                                  enum ps_role role, const char *name);
+struct ps_member *ps_members_find(const struct ps_members *t, enum ps_role role,
+                                  const char *name);
 /* The name must be new and fit. In state JOINING. */
 struct ps_member *ps_members_add(struct ps_members *t, enum ps_role role,
                                  const char *name);
@@ -68,8 +68,8 @@ uint32_t ps_members_count(const struct ps_members *t, enum ps_role role,
                           enum ps_node_state state);
 
 /* Leaves a note; `why` may be NULL. */
-void ps_member_move(struct ps_member *m, enum ps_node_state to,
-                    const char *why, struct ps_effects *fx);
+void ps_member_move(struct ps_member *m, enum ps_node_state to, const char *why,
+                    struct ps_effects *fx);
 /* Connected? */
 bool ps_member_here(const struct ps_member *m);
 /* Another process takes over the name. */

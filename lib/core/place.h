@@ -42,5 +42,4 @@ PS_MUST_USE int ps_place_key(const struct ps_place_key *key,
  * stay where they are. Returns how many moved. */
 uint32_t ps_place_move(struct ps_place_part *parts, uint32_t count,
                        uint32_t element, uint32_t gone,
-                       struct ps_place_server *servers,
-                       uint32_t server_count);
+                       struct ps_place_server *servers, uint32_t server_count);

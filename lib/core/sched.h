@@ -10,19 +10,19 @@
 struct ps_sched_options {
     char name[PS_NAME_MAX + 1];
     char cluster[PS_NAME_MAX + 1];
-    uint64_t instance;         /* Drawn by the driver at start; never 0. */
-    uint64_t generation_base;  /* Job generations start above this: wall-clock
+    uint64_t instance;        /* Drawn by the driver at start; never 0. */
+    uint64_t generation_base; /* Job generations start above this: wall-clock
                                 * nanoseconds in the daemon, 0 in simulation,
                                 * so that none is used twice. */
     uint64_t seed;
-    ps_time heartbeat;         /* Interval told to members. */
-    ps_time suspect_after;     /* Silence until SUSPECT. */
-    ps_time dead_after;        /* Silence until GONE. */
-    ps_time start_timeout;     /* Of a job that does not name its own. */
-    ps_time rejoin_grace;      /* A job without a live rank ends after this. */
-    uint32_t partition_bytes;  /* Of a job that does not name its own. */
+    ps_time heartbeat;        /* Interval told to members. */
+    ps_time suspect_after;    /* Silence until SUSPECT. */
+    ps_time dead_after;       /* Silence until GONE. */
+    ps_time start_timeout;    /* Of a job that does not name its own. */
+    ps_time rejoin_grace;     /* A job without a live rank ends after this. */
+    uint32_t partition_bytes; /* Of a job that does not name its own. */
     struct ps_link_options link;
-    ps_time link_linger;       /* Link state is kept this long without a
+    ps_time link_linger; /* Link state is kept this long without a
                                 * connection. */
 };
 

@@ -29,11 +29,11 @@ struct ps_sched_conn {
     ps_time opened;
     char peer[64];
     /* CTL: the query under way. */
-    uint32_t stalls;      /* Still to be answered. */
-    bool keys;            /* Rows of keys still to be sent: */
-    uint64_t keys_gen;    /* of this job, */
-    uint32_t keys_next;   /* from this one on, */
-    bool keys_all;        /* and of all jobs behind it. */
+    uint32_t stalls;    /* Still to be answered. */
+    bool keys;          /* Rows of keys still to be sent: */
+    uint64_t keys_gen;  /* of this job, */
+    uint32_t keys_next; /* from this one on, */
+    bool keys_all;      /* and of all jobs behind it. */
 };
 
 /* Answers gathered from agents: what is missing? */
@@ -190,15 +190,14 @@ void ps_sched_key_open(struct ps_sched_step *st, struct ps_member *agent,
 void ps_sched_keys_move(struct ps_sched_step *st, struct ps_sched_job *j,
                         uint32_t gone);
 /* To an agent on a fresh link: placements that are not the first ones. */
-void ps_sched_keys_tell_moved(struct ps_sched_step *st,
-                              struct ps_sched_job *j, struct ps_member *m);
+void ps_sched_keys_tell_moved(struct ps_sched_step *st, struct ps_sched_job *j,
+                              struct ps_member *m);
 
 /* ----- sched_optim.c */
 void ps_sched_optimizer_set(struct ps_sched_step *st, struct ps_member *agent,
                             const struct ps_msg_optimizer_set *m);
 /* Answer those whose servers are ready, or all when the job has failed. */
-void ps_sched_optimizer_check(struct ps_sched_step *st,
-                              struct ps_sched_job *j);
+void ps_sched_optimizer_check(struct ps_sched_step *st, struct ps_sched_job *j);
 
 /* ----- sched_stall.c */
 void ps_sched_stall_query(struct ps_sched_step *st, struct ps_member *agent,
@@ -208,8 +207,7 @@ void ps_sched_stall_report(struct ps_sched_step *st, struct ps_member *agent,
 /* For psctl: rows of one job, and its share of the query is done. */
 void ps_sched_stall_show(struct ps_sched_step *st, struct ps_sched_job *j,
                          struct ps_sched_conn *ctl);
-void ps_sched_stall_drop_job(struct ps_sched_step *st,
-                             struct ps_sched_job *j);
+void ps_sched_stall_drop_job(struct ps_sched_step *st, struct ps_sched_job *j);
 void ps_sched_stall_drop_ctl(struct ps_sched *s, ps_conn_id ctl);
 void ps_sched_stalls_tick(struct ps_sched_step *st);
 ps_time ps_sched_stalls_deadline(const struct ps_sched *s);

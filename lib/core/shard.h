@@ -14,9 +14,9 @@ struct ps_shard_options {
     char sched[PS_ADDRESS_MAX + 1];   /* Where we dial the scheduler. */
     uint64_t instance;
     uint64_t seed;
-    uint64_t window;     /* Push bytes that an agent may have unmerged, for each
+    uint64_t window;    /* Push bytes that an agent may have unmerged, for each
                           * job; 0: 32 MiB. */
-    ps_time dial_first;  /* Back-off of dialling the scheduler. */
+    ps_time dial_first; /* Back-off of dialling the scheduler. */
     ps_time dial_max;
     struct ps_link_options link;
     ps_time link_linger;
@@ -38,10 +38,10 @@ struct ps_shard_stats {
     uint64_t rounds;
     uint64_t bytes_in;
     uint64_t bytes_out;
-    uint64_t stored;    /* Values and optimizer state. */
-    uint64_t unmerged;  /* Contributions waiting. */
+    uint64_t stored;   /* Values and optimizer state. */
+    uint64_t unmerged; /* Contributions waiting. */
     uint64_t resent;
-    uint32_t waiting;   /* Parked pulls and open rounds. */
+    uint32_t waiting; /* Parked pulls and open rounds. */
     uint64_t refused;
 };
 void ps_shard_stats(const struct ps_shard *s, struct ps_shard_stats *ret);

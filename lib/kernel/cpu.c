@@ -217,6 +217,43 @@ static unsigned tree_depth(const struct ps_job *job)
     return deepest;
 }
 
+unsigned ps_step_states(enum ps_step_kind kind)
+{
+    switch (kind) {
+    case PS_STEP_KEEP:
+    case PS_STEP_SIGNSGD:
+        return 0;
+    case PS_STEP_NAG:
+    case PS_STEP_ADAGRAD:
+    case PS_STEP_RMSPROP:
+    case PS_STEP_SIGNUM:
+    case PS_STEP_TEST:
+        return 1;
+    case PS_STEP_ADAM:
+    case PS_STEP_ADAMW:
+    case PS_STEP_ADADELTA:
+    case PS_STEP_FTRL:
+    case PS_STEP_ADAMAX:
+    case PS_STEP_NADAM:
+    case PS_STEP_DCASGD:
+        return 2;
+    case PS_STEP_RMSPROP_CENTERED:
+    case PS_STEP_FTML:
+        return 3;
+    }
+    return 0;
+}
+
+static bool has_states(const struct ps_job *job)
+{
+    for (unsigned i = 0; i < ps_step_states(job->step.kind); i++) {
+        if (job->states[i] == NULL) {
+            return false;
+        }
+    }
+    return true;
+}
+
 static bool makes_sense(const struct ps_job *job)
 {
     if (ps_dtype_size(job->dtype) == 0 || job->src_count == 0 ||
@@ -241,6 +278,10 @@ static bool makes_sense(const struct ps_job *job)
                (job->count == 0 ||
                 (job->weight != NULL &&
                  (job->sgd.momentum == 0 || job->state != NULL)));
+    case PS_JOB_STEP:
+        return ps_dtype_is_float(job->dtype) &&
+               (unsigned)job->step.kind < PS_STEP_KINDS &&
+               (job->count == 0 || (job->weight != NULL && has_states(job)));
     }
     return false;
 }
@@ -275,6 +316,23 @@ static void step_block(const struct walk *w, const void *grad, uint64_t from,
     w->ops->sgd[job->dtype](&step, count);
 }
 
+static void other_step_block(const struct walk *w, const void *grad,
+                             uint64_t from, size_t count)
+{
+    const struct ps_job *job = w->job;
+    struct ps_cpu_step s = {
+        .dst = at(job->dst, from * w->size),
+        .weight = at(job->weight, from * w->size),
+        .grad = grad,
+        .step = &job->step,
+    };
+
+    for (unsigned i = 0; i < PS_STATES_MAX; i++) {
+        s.states[i] = at(job->states[i], from * w->size);
+    }
+    w->ops->step[job->dtype](&s, count);
+}
+
 static void run_block(struct walk *w, uint64_t from, size_t count, bool stream)
 {
     const struct ps_job *job = w->job;
@@ -295,8 +353,15 @@ static void run_block(struct walk *w, uint64_t from, size_t count, bool stream)
                                    whole && stream);
         sum = out;
     }
-    if (job->op == PS_JOB_SGD) {
+    switch (job->op) {
+    case PS_JOB_SUM:
+        break;
+    case PS_JOB_SGD:
         step_block(w, sum, from, count, stream);
+        break;
+    case PS_JOB_STEP:
+        other_step_block(w, sum, from, count);
+        break;
     }
 }
 

@@ -27,6 +27,14 @@ struct ps_cpu_sgd {
     bool stream;
 };
 
+struct ps_cpu_step {
+    void *dst; /* May be weight or grad. */
+    const void *weight;
+    const void *grad;
+    void *states[PS_STATES_MAX];
+    const struct ps_step *step;
+};
+
 /* dst = src[0] .. src[src_count-1] added as a tree, 1..PS_CPU_GROUP_MAX of
  * them; dst may be any one of them. */
 typedef void (*ps_cpu_sum_fn)(void *dst, const void *const *src,
@@ -35,6 +43,7 @@ typedef void (*ps_cpu_sum_fn)(void *dst, const void *const *src,
 typedef void (*ps_cpu_divide_fn)(void *dst, const void *src, size_t count,
                                  uint64_t by, bool stream);
 typedef void (*ps_cpu_sgd_fn)(const struct ps_cpu_sgd *step, size_t count);
+typedef void (*ps_cpu_step_fn)(const struct ps_cpu_step *s, size_t count);
 
 struct ps_cpu_ops {
     const char *name;
@@ -42,7 +51,8 @@ struct ps_cpu_ops {
     void (*fence)(void);
     ps_cpu_sum_fn sum[PS_CPU_DTYPES];
     ps_cpu_divide_fn divide[PS_CPU_DTYPES];
-    ps_cpu_sgd_fn sgd[PS_CPU_DTYPES]; /* NULL for integers. */
+    ps_cpu_sgd_fn sgd[PS_CPU_DTYPES];   /* NULL for integers. */
+    ps_cpu_step_fn step[PS_CPU_DTYPES]; /* NULL for integers. */
 };
 
 extern const struct ps_cpu_ops ps_cpu_portable;

@@ -29,6 +29,7 @@
 enum ps_job_op {
     PS_JOB_SUM, /* dst = sum / divide_by */
     PS_JOB_SGD, /* dst = weight after one step with the gradient sum */
+    PS_JOB_STEP, /* The same with another optimizer. */
 };
 
 /* SGD as in the classic key-value store. With s rescale, c clip, g the sum
@@ -44,6 +45,72 @@ struct ps_sgd {
     double clip; /* <= 0: off */
 };
 
+/* One step of an optimizer that looks at each element by itself. With w the
+ * weight, s rescale, c clip, g the sum (after divide_by):
+ *     g' = clamp(s*g, -c, c), G = clamp(s*g + wd*w, -c, c)
+ * without the clamp when c <= 0. Numbers that change from step to step are in
+ * here as they are for this one. Arithmetic as of SGD; 1 - beta is rounded
+ * once. x, y, z are the states. */
+enum ps_step_kind {
+    PS_STEP_KEEP, /* w' = w */
+    /* x' = beta1*x - lr*(g' + wd*w);  w' = w + beta1*x' - lr*(g' + wd*w) */
+    PS_STEP_NAG,
+    /* x' = beta1*x + (1-beta1)*G;  y' = beta2*y + (1-beta2)*G*G
+     * w' = w - lr*x'/(sqrt(y') + epsilon) */
+    PS_STEP_ADAM,
+    /* x, y as of Adam with g';  w' = w - lr*(x'/(sqrt(y')+epsilon) + wd*w) */
+    PS_STEP_ADAMW,
+    /* x' = x + g'*g';  w' = w - lr*(g'/sqrt(x' + epsilon) + wd*w) */
+    PS_STEP_ADAGRAD,
+    /* x' = beta1*x + (1-beta1)*G*G
+     * w' = clamp(w - lr*G/sqrt(x' + epsilon), -k[0], k[0]) */
+    PS_STEP_RMSPROP,
+    /* x as of RMSProp;  y' = beta1*y + (1-beta1)*G
+     * z' = beta2*z - lr*G/sqrt(x' - y'*y' + epsilon)
+     * w' = clamp(w + z', -k[0], k[0]) */
+    PS_STEP_RMSPROP_CENTERED,
+    /* x' = beta1*x + (1-beta1)*g'*g'
+     * d = sqrt(y + epsilon)/sqrt(x' + epsilon)*g'
+     * y' = beta1*y + (1-beta1)*d*d;  w' = w - (d + wd*w) */
+    PS_STEP_ADADELTA,
+    /* x' = x + g' - (sqrt(y + g'*g') - sqrt(y))*w/lr;  y' = y + g'*g'
+     * w' = |x'| <= k[0] ? 0
+     *    : (sign(x')*k[0] - x')/((k[1] + sqrt(y'))/lr + wd) */
+    PS_STEP_FTRL,
+    /* x as of Adam;  y' = max(beta2*y, |G|)
+     * w' = y' = 0 ? w : w - lr*x'/y' */
+    PS_STEP_ADAMAX,
+    /* x, y as of Adam
+     * w' = w - lr*(k[0]*G + k[1]*x')/(sqrt(y'/k[2]) + epsilon) */
+    PS_STEP_NADAM,
+    /* y' = beta2*y + (1-beta2)*G*G;  z' = k[0]*(sqrt(y'/k[1]) + epsilon)
+     * x' = beta1*x + (1-beta1)*G - (z' - beta1*z)*w;  w' = -x'/z' */
+    PS_STEP_FTML,
+    /* x' = beta1*x - (1-beta1)*(g' + wd*w);  w' = k[0]*w + lr*sign(x') */
+    PS_STEP_SIGNUM,
+    /* w' = k[0]*w - lr*sign(g) */
+    PS_STEP_SIGNSGD,
+    /* x' = beta1*x - lr*(g' + wd*w + k[0]*g'*g'*(w - y));  y' = w
+     * w' = w + x' */
+    PS_STEP_DCASGD,
+    /* w' = x' = w + s*g */
+    PS_STEP_TEST,
+};
+#define PS_STEP_KINDS 16u
+#define PS_STATES_MAX 3u
+
+struct ps_step {
+    enum ps_step_kind kind;
+    double lr;
+    double wd;
+    double rescale;
+    double clip; /* <= 0: off */
+    double beta1;
+    double beta2;
+    double epsilon;
+    double k[3];
+};
+
 struct ps_job {
     enum ps_job_op op;
     enum ps_dtype dtype;
@@ -53,10 +120,15 @@ struct ps_job {
     const uint8_t *level; /* src_count of them; NULL: all leaves. */
     uint64_t divide_by;   /* 0 or 1: no division. Integers truncate. */
     void *dst;            /* May be src[0] or weight; else no overlap. */
-    const void *weight;   /* SGD: old weights. */
+    const void *weight;   /* SGD, step: old weights. */
     void *state;          /* SGD with momentum: m, updated in place. */
     struct ps_sgd sgd;
+    void *states[PS_STATES_MAX]; /* Step: updated in place, no overlap. */
+    struct ps_step step;
 };
+
+/* How many states an optimizer keeps. */
+unsigned ps_step_states(enum ps_step_kind kind);
 
 /* Runs the job on the calling thread. PS_E_INVAL for a job that makes no
  * sense (SGD on integers, no sources); nothing is written then. */

@@ -12,16 +12,16 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define CHECK(call)                                                           \
-    do {                                                                      \
-        int rc_ = (call);                                                     \
-        if (rc_ != 0) {                                                       \
-            char detail_[PSC_TEXT_MAX];                                       \
-            detail_[0] = '\0';                                                \
-            (void)psc_last_detail(client, detail_, sizeof(detail_));          \
+#define CHECK(call)                                                            \
+    do {                                                                       \
+        int rc_ = (call);                                                      \
+        if (rc_ != 0) {                                                        \
+            char detail_[PSC_TEXT_MAX];                                        \
+            detail_[0] = '\0';                                                 \
+            (void)psc_last_detail(client, detail_, sizeof(detail_));           \
             fprintf(stderr, "%s: %s %s\n", #call, psc_strerror(rc_), detail_); \
-            exit(1);                                                          \
-        }                                                                     \
+            exit(1);                                                           \
+        }                                                                      \
     } while (0)
 
 /* Say that we are at a point, and wait for the word of the watcher. */

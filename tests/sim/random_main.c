@@ -36,17 +36,16 @@ static struct world_options shape_of(uint64_t seed)
     o.optimizer = ps_rng_chance(&r, 400);
     o.init = o.optimizer || ps_rng_chance(&r, 500);
     o.mean = ps_rng_chance(&r, 300);
-    o.placement =
-        ps_rng_chance(&r, 500) ? PS_PLACEMENT_MXNET : PS_PLACEMENT_BALANCED;
+    o.placement = ps_rng_chance(&r, 500) ? PS_PLACEMENT_MXNET
+                                         : PS_PLACEMENT_BALANCED;
     o.big_array_bound = 1000;
     o.partition_bytes = ps_rng_chance(&r, 500) ? 4096 : 16384;
     o.key_count = 1 + (uint32_t)ps_rng_below(&r, 4);
     for (uint32_t i = 0; i < o.key_count; i++) {
         o.key[i].name = key_name[i];
         o.key[i].count = key_count[ps_rng_below(&r, 7)];
-        o.key[i].dtype =
-            o.optimizer ? key_dtype[ps_rng_below(&r, 2)]
-                        : key_dtype[ps_rng_below(&r, 4)];
+        o.key[i].dtype = o.optimizer ? key_dtype[ps_rng_below(&r, 2)]
+                                     : key_dtype[ps_rng_below(&r, 4)];
     }
     return o;
 }
@@ -62,8 +61,8 @@ static void add_faults(struct world_options *o)
     o->faults.cut = (uint32_t)ps_rng_below(&r, 20);
     o->faults.partition = (uint32_t)ps_rng_below(&r, 8);
     o->faults.crash = ps_rng_chance(&r, 500) ? 4 : 0;
-    o->faults.lose_server =
-        !o->optimizer && !o->init && o->servers > 1 && ps_rng_chance(&r, 300);
+    o->faults.lose_server = !o->optimizer && !o->init && o->servers > 1 &&
+                            ps_rng_chance(&r, 300);
     o->faults.until = PS_SECONDS(4);
 }
 

@@ -71,9 +71,11 @@ static void the_same_seed_is_the_same_run(void **state)
     uint64_t hash[2];
 
     (void)state;
-    o.faults = (struct world_faults){
-        .loss = 100, .duplicate = 100, .reorder = 100, .cut = 10,
-        .until = PS_SECONDS(2)};
+    o.faults = (struct world_faults){.loss = 100,
+                                     .duplicate = 100,
+                                     .reorder = 100,
+                                     .cut = 10,
+                                     .until = PS_SECONDS(2)};
     for (int i = 0; i < 2; i++) {
         struct world *w = world_new(&o);
 

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Real daemons and workers for tests: started on free ports, waited for with
 deadlines, never with pauses, and ended."""
+import ctypes
 import json
 import os
 import select
@@ -35,6 +36,14 @@ def clean_env(**more):
     env = {k: v for k, v in os.environ.items() if k in keep}
     env.update({k: str(v) for k, v in more.items()})
     return env
+
+
+PRCTL = ctypes.CDLL(None).prctl
+
+
+def die_with_parent():
+    """In the child: a test that is killed leaves no process."""
+    PRCTL(1, signal.SIGKILL)
 
 
 class Deadline:
@@ -74,7 +83,8 @@ class Daemon:
         out = open(self.log, "wb")
         self.process = subprocess.Popen(
             argv + ["--ready-fd", str(write)], stdin=subprocess.DEVNULL,
-            stdout=out, stderr=out, pass_fds=[write], env=clean_env())
+            stdout=out, stderr=out, pass_fds=[write], env=clean_env(),
+            preexec_fn=die_with_parent)
         out.close()
         os.close(write)
 
@@ -286,7 +296,7 @@ class Worker:
         self.process = subprocess.Popen(
             [str(BUILD / "tests/integration/integration_worker")],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-            env=clean_env(**variables))
+            env=clean_env(**variables), preexec_fn=die_with_parent)
         self.buffer = b""
         self.keys = {}
 

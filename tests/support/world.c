@@ -45,8 +45,7 @@ void world_fail(struct world *w, const char *fmt, ...)
     va_end(ap);
 }
 
-static void tell_story(struct world *w, const struct wnode *n,
-                       const char *text)
+static void tell_story(struct world *w, const struct wnode *n, const char *text)
 {
     char line[1200];
     int len = snprintf(line, sizeof(line), "[%7.3f] %-7s %s\n",
@@ -96,8 +95,7 @@ struct wconn *world_conn(struct world *w, uint64_t id)
     return ps_map_get(w->conns, id);
 }
 
-static struct wnode *node_by_name(struct world *w, const char *name,
-                                  size_t len)
+static struct wnode *node_by_name(struct world *w, const char *name, size_t len)
 {
     for (uint32_t i = 0; i < w->node_count; i++) {
         if (strlen(w->node[i].name) == len &&
@@ -158,16 +156,15 @@ static void hang_up(struct world *w, struct wconn *c)
         at = ps_max_u64(at, c->local_last[end] + 1);
     }
     for (uint32_t end = 0; end < 2; end++) {
-        struct wevent *e =
-            world_event(w, WE_CLOSE, at + world_delay(w, 0, PS_MICROS(200)));
+        struct wevent *e = world_event(w, WE_CLOSE,
+                                       at + world_delay(w, 0, PS_MICROS(200)));
 
         e->conn = c->id;
         e->end = end;
     }
 }
 
-static struct wconn *conn_new(struct world *w, struct wnode *a,
-                              struct wnode *b)
+static struct wconn *conn_new(struct world *w, struct wnode *a, struct wnode *b)
 {
     struct wconn *c = ps_calloc(1, sizeof(*c));
 
@@ -217,8 +214,7 @@ static void transmit(struct world *w, struct wconn *c, uint32_t from,
     at = ps_max_u64(at, c->fence[from]);
     schedule_delivery(w, c, to, f, at);
     if (chance(w, w->opt.faults.duplicate)) {
-        schedule_delivery(w, c, to, f,
-                          at + world_delay(w, 0, PS_MILLIS(5)));
+        schedule_delivery(w, c, to, f, at + world_delay(w, 0, PS_MILLIS(5)));
     }
 }
 
@@ -327,8 +323,8 @@ static void carry_out(struct world *w, struct wnode *n)
             break;
         case PS_FX_COMPUTE:
             e = world_event(w, WE_COMPUTE,
-                            w->now + world_delay(w, PS_MICROS(5),
-                                                 PS_MICROS(300)));
+                            w->now +
+                                world_delay(w, PS_MICROS(5), PS_MICROS(300)));
             e->node = n;
             e->compute = f->compute;
             f->compute = NULL;
@@ -358,10 +354,10 @@ void world_step(struct world *w, struct wnode *n, struct ps_event *ev)
 static void on_connect(struct world *w, struct wevent *e)
 {
     const char *colon = strchr(e->address, ':');
-    struct wnode *to =
-        colon == NULL
-            ? NULL
-            : node_by_name(w, e->address, (size_t)(colon - e->address));
+    struct wnode *to = colon == NULL
+                           ? NULL
+                           : node_by_name(w, e->address,
+                                          (size_t)(colon - e->address));
     struct ps_event ev = {.type = PS_EV_DIAL_FAILED};
     struct wconn *c;
 
@@ -396,9 +392,9 @@ static void on_kernel(struct world *w, struct wevent *e)
     }
     c->queued[e->end] -= e->frame->len;
     if (c->node[1] == NULL) {
-        ps_time at = ps_max_u64(
-            w->now + world_delay(w, PS_MICROS(5), PS_MICROS(40)),
-            c->local_last[e->end] + 1);
+        ps_time at = ps_max_u64(w->now +
+                                    world_delay(w, PS_MICROS(5), PS_MICROS(40)),
+                                c->local_last[e->end] + 1);
 
         c->local_last[e->end] = at;
         schedule_delivery(w, c, 1 - e->end, e->frame, at);
@@ -464,15 +460,13 @@ static void on_deliver(struct world *w, struct wevent *e)
                                          prefix.payload_len, &payload);
 
         if (rc == PS_E_AGAIN) {
-            schedule_delivery(w, c, e->end, e->frame,
-                              w->now + PS_MICROS(500));
+            schedule_delivery(w, c, e->end, e->frame, w->now + PS_MICROS(500));
             return;
         }
         if (rc == 0) {
             if (payload.len != prefix.payload_len) {
-                world_fail(w, "%s: room for %zu of %llu payload bytes",
-                           n->name, payload.len,
-                           (unsigned long long)prefix.payload_len);
+                world_fail(w, "%s: room for %zu of %llu payload bytes", n->name,
+                           payload.len, (unsigned long long)prefix.payload_len);
                 return;
             }
             memcpy(ps_slice_data(&payload), tail, payload.len);
@@ -533,8 +527,7 @@ static struct wconn *random_tcp(struct world *w)
     uint64_t n = 0;
 
     while ((c = ps_map_next(w->conns, &cur)) != NULL) {
-        if (c->node[1] != NULL && !c->cut &&
-            ps_rng_below(&w->rng, ++n) == 0) {
+        if (c->node[1] != NULL && !c->cut && ps_rng_below(&w->rng, ++n) == 0) {
             pick = c;
         }
     }
@@ -574,8 +567,8 @@ static void lose_server(struct world *w)
     for (uint32_t i = 0; i < w->opt.workers; i++) {
         if (w->worker[i].stage <= WS_HELLO) {
             /* A job that has not started would rightly wait for servers. */
-            struct wevent *e =
-                world_event(w, WE_FAULT, w->now + PS_MILLIS(100));
+            struct wevent *e = world_event(w, WE_FAULT,
+                                           w->now + PS_MILLIS(100));
 
             e->number = FAULT_SERVER;
             return;
@@ -744,8 +737,7 @@ static void tell_stuck(struct world *w)
             continue;
         }
         ps_str_addf(&s, "; rank %u in stage %d, round %llu, %u replies missing",
-                    i, (int)k->stage, (unsigned long long)k->round,
-                    k->waiting);
+                    i, (int)k->stage, (unsigned long long)k->round, k->waiting);
         if (k->error != 0) {
             ps_str_addf(&s, ", error '%s'", k->text);
         }
@@ -780,8 +772,8 @@ bool world_settle(struct world *w, ps_time limit)
 
 /* ------------------------------------------------------------------- set-up */
 
-static int arena_get(void *ctx, size_t size, void **ret_data,
-                     uint32_t *ret_tag, uint64_t *ret_offset)
+static int arena_get(void *ctx, size_t size, void **ret_data, uint32_t *ret_tag,
+                     uint64_t *ret_offset)
 {
     struct world *w = ctx;
     void *p = NULL;
@@ -950,9 +942,9 @@ struct world *world_new(const struct world_options *opt)
         struct wevent *e;
 
         k->index = i;
-        k->agent = &w->node[1 + opt->servers +
-                            (uint32_t)((uint64_t)i * opt->agents /
-                                       opt->workers)];
+        k->agent =
+            &w->node[1 + opt->servers +
+                     (uint32_t)((uint64_t)i * opt->agents / opt->workers)];
         e = world_event(w, WE_WORKER,
                         w->now + 1 + ps_rng_below(&w->rng, PS_MILLIS(80)));
         e->number = i;

@@ -36,26 +36,26 @@ struct world_faults {
 };
 
 struct world_options {
-    uint64_t seed;       /* Of the network and of the order of things. */
-    uint64_t data_seed;  /* Of the gradients. */
+    uint64_t seed;      /* Of the network and of the order of things. */
+    uint64_t data_seed; /* Of the gradients. */
     uint32_t servers;
     uint32_t agents;
-    uint32_t workers;    /* Spread over the agents in blocks of ranks. */
+    uint32_t workers; /* Spread over the agents in blocks of ranks. */
     uint32_t rounds;
     uint32_t barrier_every; /* Rounds; 0: none. */
     uint32_t key_count;
     struct world_key key[WORLD_KEYS_MAX];
     bool optimizer; /* SGD with momentum on the servers, else sums. */
     bool mean;
-    bool init;      /* Rank 0 gives version 0. */
+    bool init; /* Rank 0 gives version 0. */
     enum ps_placement placement;
     uint64_t big_array_bound;
     uint32_t partition_bytes;
     uint64_t window; /* Credit of the servers; 0: their default. */
     enum ps_loss_policy on_loss;
     struct world_faults faults;
-    bool story;      /* Keep the notes for world_story. */
-    bool trace;      /* Print everything to stderr. */
+    bool story; /* Keep the notes for world_story. */
+    bool trace; /* Print everything to stderr. */
 };
 
 struct world;

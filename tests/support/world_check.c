@@ -156,9 +156,8 @@ void check_value(struct world *w, struct wworker *k, uint32_t key,
             ps_free(want);
         }
     } else if (w->seen_hash[key][version] != h) {
-        world_fail(w, "rank %u sees other bits of version %llu of %s",
-                   k->index, (unsigned long long)version,
-                   w->opt.key[key].name);
+        world_fail(w, "rank %u sees other bits of version %llu of %s", k->index,
+                   (unsigned long long)version, w->opt.key[key].name);
     }
 }
 

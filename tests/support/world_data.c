@@ -23,8 +23,7 @@ static double order_sensitive(uint64_t h)
     return v[h % 8] * (double)(1 + h / 8 % 3);
 }
 
-static void put(void *dst, enum ps_dtype dtype, uint64_t j, double f,
-                int64_t n)
+static void put(void *dst, enum ps_dtype dtype, uint64_t j, double f, int64_t n)
 {
     switch (dtype) {
     case PS_DTYPE_FLOAT32:
@@ -56,8 +55,7 @@ void world_data_fill(const struct world *w, void *dst, uint32_t i,
     }
 }
 
-static void add(void *dst, const void *src, enum ps_dtype dtype,
-                uint64_t count)
+static void add(void *dst, const void *src, enum ps_dtype dtype, uint64_t count)
 {
     for (uint64_t j = 0; j < count; j++) {
         switch (dtype) {
@@ -131,8 +129,7 @@ static void reduce(const struct tree *t, uint32_t from, uint32_t to, void *dst)
     right = ps_alloc(t->bytes);
     reduce(t, from, from + left_part(n), dst);
     reduce(t, from + left_part(n), to, right);
-    add(dst, right, t->w->opt.key[t->key].dtype,
-        t->w->opt.key[t->key].count);
+    add(dst, right, t->w->opt.key[t->key].dtype, t->w->opt.key[t->key].count);
     ps_free(right);
 }
 

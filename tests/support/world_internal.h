@@ -19,7 +19,7 @@ struct wnode {
     struct ps_sched *sched;
     struct ps_shard *shard;
     struct ps_agent *agent;
-    struct ps_pool *pool;    /* Server: all; agent: sums. */
+    struct ps_pool *pool; /* Server: all; agent: sums. */
     struct ps_effects fx;
     ps_time tick_at; /* The tick event that counts. */
 };
@@ -30,7 +30,7 @@ struct wconn {
     uint32_t worker;       /* Local: which. */
     bool open[2];          /* Has seen OPEN and not CLOSED. */
     bool cut;
-    bool closing; /* Hung up on by one end. */
+    bool closing;     /* Hung up on by one end. */
     ps_time fence[2]; /* Nothing sent before overtakes a handshake frame. */
     uint64_t queued[2];
     ps_time local_last[2]; /* Unix sockets keep order. */
@@ -89,7 +89,7 @@ struct wworker {
     struct wnode *agent;
     uint64_t conn; /* 0: none. */
     enum wstage stage;
-    uint64_t round;  /* Under way. */
+    uint64_t round; /* Under way. */
     uint64_t rounds_done;
     uint64_t barriers;
     uint32_t waiting; /* Replies missing in this stage. */

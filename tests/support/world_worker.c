@@ -159,8 +159,7 @@ static void open_keys(struct world *w, struct wworker *k)
         struct ps_msg m = {.code = PS_MSG_L_KEY};
         uint64_t shape = w->opt.key[i].count;
 
-        k->key[i].memory =
-            new_memory(2 * ps_round_up(key_bytes(w, i), 64));
+        k->key[i].memory = new_memory(2 * ps_round_up(key_bytes(w, i), 64));
         world_local_region(w, k, i + 1, k->key[i].memory);
         m.l_key.request = i + 1;
         m.l_key.name = w->opt.key[i].name;
@@ -298,9 +297,9 @@ static void leave(struct world *w, struct wworker *k)
         for (uint32_t i = 0; i < w->opt.key_count; i++) {
             const uint8_t *arena = ps_map_get(w->arenas, k->key[i].arena);
 
-            w->result = world_hash(
-                w->result, arena + k->key[i].offset[w->opt.rounds & 1],
-                key_bytes(w, i));
+            w->result = world_hash(w->result,
+                                   arena + k->key[i].offset[w->opt.rounds & 1],
+                                   key_bytes(w, i));
         }
     }
     k->stage = WS_BYE;
@@ -402,8 +401,8 @@ static void on_done(struct world *w, struct wworker *k,
     }
     if (m->version < round) {
         world_fail(w, "rank %u asked for version %llu of %s and got %llu",
-                   k->index, (unsigned long long)round,
-                   w->opt.key[i - 1].name, (unsigned long long)m->version);
+                   k->index, (unsigned long long)round, w->opt.key[i - 1].name,
+                   (unsigned long long)m->version);
         return;
     }
     check_result(w, k, (uint32_t)i - 1, m->version);

@@ -186,10 +186,9 @@ static void tell_map(struct bench *b)
                                    .state = PS_NODE_STATE_ACTIVE};
 
     say(b, SCHED_CONN,
-        &(struct ps_msg){.code = PS_MSG_MAP,
-                         .map = {.epoch = 1,
-                                 .servers = &server,
-                                 .servers_count = 1}},
+        &(struct ps_msg){
+            .code = PS_MSG_MAP,
+            .map = {.epoch = 1, .servers = &server, .servers_count = 1}},
         NULL);
 }
 
@@ -236,10 +235,9 @@ static void begin_job(struct bench *b, uint32_t servers)
                                          .rank = (int32_t)i}},
             NULL);
         say(b, SCHED_CONN,
-            &(struct ps_msg){.code = PS_MSG_JOB_OPENED,
-                             .job_opened = {.worker = i + 1,
-                                            .text = "",
-                                            .gen = GEN}},
+            &(struct ps_msg){
+                .code = PS_MSG_JOB_OPENED,
+                .job_opened = {.worker = i + 1, .text = "", .gen = GEN}},
             NULL);
     }
     tell_job(b, 1, servers);
@@ -325,15 +323,14 @@ static void open_key(struct bench *b, uint32_t key, uint32_t parts,
                  count(b, SCHED_CONN, PS_MSG_KEY_OPEN) - 1);
     assert_non_null(asked);
     say(b, SCHED_CONN,
-        &(struct ps_msg){.code = PS_MSG_KEY_OPENED,
-                         .key_opened = {.gen = GEN,
-                                        .request =
-                                            asked->parcel->msg->key_open
-                                                .request,
-                                        .text = "",
-                                        .key = key,
-                                        .epoch = 1,
-                                        .parts = parts}},
+        &(struct ps_msg){
+            .code = PS_MSG_KEY_OPENED,
+            .key_opened = {.gen = GEN,
+                           .request = asked->parcel->msg->key_open.request,
+                           .text = "",
+                           .key = key,
+                           .epoch = 1,
+                           .parts = parts}},
         &payload);
     ps_buf_unref(table);
 }
@@ -351,8 +348,8 @@ static void give_region(struct bench *b, uint32_t worker, size_t size)
     step(b, ev);
 }
 
-static void push(struct bench *b, uint32_t worker, uint32_t key,
-                 uint64_t round, int32_t priority)
+static void push(struct bench *b, uint32_t worker, uint32_t key, uint64_t round,
+                 int32_t priority)
 {
     say(b, WORKER_CONN + worker,
         &(struct ps_msg){.code = PS_MSG_L_OP,
@@ -379,9 +376,8 @@ static void answer(struct bench *b, uint32_t key, uint32_t index,
     struct ps_slice at;
 
     m.seq = b->server_seq + 1;
-    assert_int_equal(b->m.ops->payload(b->m.self, SERVER_CONN, &m, each * 4,
-                                       &at),
-                     0);
+    assert_int_equal(
+        b->m.ops->payload(b->m.self, SERVER_CONN, &m, each * 4, &at), 0);
     for (uint32_t i = 0; i < each; i++) {
         ((float *)(void *)ps_slice_data(&at))[i] = v;
     }
@@ -446,9 +442,8 @@ static void several_workers_are_summed_once_in_rank_order(void **state)
     s = find(&b, SERVER_CONN, PS_MSG_PUSH, 0);
     assert_non_null(s);
     assert_int_equal(s->parcel->msg->push.ranks, 3);
-    assert_true(
-        ((const float *)(const void *)ps_slice_data(&s->parcel->slice[0]))[9] ==
-        6.0f);
+    assert_true(((const float *)(const void *)ps_slice_data(
+                    &s->parcel->slice[0]))[9] == 6.0f);
     end(&b);
 }
 
@@ -577,20 +572,17 @@ static void a_placement_that_overtakes_the_answer_counts(void **state)
         NULL);
     memcpy(table->data, record, 8);
     say(&b, SCHED_CONN,
-        &(struct ps_msg){.code = PS_MSG_KEY_OPENED,
-                         .key_opened = {.gen = GEN,
-                                        .text = "",
-                                        .key = 0,
-                                        .epoch = 2,
-                                        .parts = 1}},
+        &(struct ps_msg){
+            .code = PS_MSG_KEY_OPENED,
+            .key_opened =
+                {.gen = GEN, .text = "", .key = 0, .epoch = 2, .parts = 1}},
         &payload);
     ps_buf_unref(table);
     open_key(&b, 0, 1, 8192, SERVER_NODE); /* The answer, of epoch 1. */
     say(&b, SCHED_CONN,
-        &(struct ps_msg){.code = PS_MSG_MAP,
-                         .map = {.epoch = 2,
-                                 .servers = &server,
-                                 .servers_count = 1}},
+        &(struct ps_msg){
+            .code = PS_MSG_MAP,
+            .map = {.epoch = 2, .servers = &server, .servers_count = 1}},
         NULL);
     b.now += PS_MILLIS(20);
     tick(&b);
@@ -638,11 +630,11 @@ static void senseless_operations_fail_alone(void **state)
     } bad[] = {
         {9, 1, 0, 1, 0, PS_E_NOKEY},
         {0, 7, 0, 1, 0, PS_E_INVAL},
-        {0, 1, 4, 1, 0, PS_E_INVAL},               /* One element too far. */
-        {0, 1, UINT64_MAX - 3, 1, 0, PS_E_INVAL},  /* Wraps. */
-        {0, 1, 0, 2, 0, PS_E_INVAL},               /* Not its round. */
+        {0, 1, 4, 1, 0, PS_E_INVAL},              /* One element too far. */
+        {0, 1, UINT64_MAX - 3, 1, 0, PS_E_INVAL}, /* Wraps. */
+        {0, 1, 0, 2, 0, PS_E_INVAL},              /* Not its round. */
         {0, 1, 0, 0, 0, PS_E_INVAL},
-        {0, 0, 0, 1, 0, PS_E_INVAL},               /* Gives nothing. */
+        {0, 0, 0, 1, 0, PS_E_INVAL}, /* Gives nothing. */
         {0, 1, 0, 1, 99, PS_E_INVAL},
     };
     struct bench b;
@@ -725,8 +717,7 @@ static void a_job_that_is_over_leaves_nothing(void **state)
         const struct sent *s = find(&b, WORKER_CONN + w, PS_MSG_L_ERROR, 0);
 
         assert_non_null(s);
-        assert_string_equal(s->parcel->msg->l_error.text,
-                            "rank 1 on n2 died");
+        assert_string_equal(s->parcel->msg->l_error.text, "rank 1 on n2 died");
         closed.conn = WORKER_CONN + w;
         step(&b, closed);
     }

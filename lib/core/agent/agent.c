@@ -351,8 +351,8 @@ void ps_agent_free(struct ps_agent *a)
         return;
     }
     while ((n = ps_list_first(&a->sessions)) != NULL) {
-        ps_agent_session_free(a, PS_CONTAINER(n, struct ps_agent_session,
-                                              node));
+        ps_agent_session_free(a,
+                              PS_CONTAINER(n, struct ps_agent_session, node));
     }
     while ((j = ps_map_next(a->jobs, &c)) != NULL) {
         ps_agent_job_free(NULL, a, j);
@@ -400,7 +400,8 @@ void ps_agent_stats(const struct ps_agent *a, struct ps_agent_stats *ret)
     ret->sessions = (uint32_t)ps_map_count(a->by_conn);
     ret->resent = ps_link_resent(a->up.link);
     ret->waiting = 0;
-    PS_LIST_EACH(n, &a->sessions) {
+    PS_LIST_EACH(n, &a->sessions)
+    {
         ret->waiting +=
             PS_CONTAINER(n, struct ps_agent_session, node)->op_count;
     }

@@ -21,18 +21,18 @@
 #include "core/link.h"
 
 /* A connection on which nobody has welcomed us for so long is cut. */
-#define WELCOME_WAIT PS_SECONDS(5)
+#define WELCOME_WAIT      PS_SECONDS(5)
 /* What was refused for a passing reason is offered again after this. */
-#define RETRY_WAIT PS_MILLIS(50)
+#define RETRY_WAIT        PS_MILLIS(50)
 /* Sums that found no memory try again after this. */
-#define STARVED_WAIT PS_MILLIS(5)
+#define STARVED_WAIT      PS_MILLIS(5)
 /* Sums under way for one server at most, so that urgent partitions that come
  * later are not behind many that are summed already. */
-#define SUMS_MAX 4u
+#define SUMS_MAX          4u
 #define HAND_OVER_DEFAULT (2u * 1024u * 1024u)
 /* Departures remembered; the oldest is dropped when there are more. */
-#define DEPARTED_MAX 4096u
-#define NONE (-1) /* No version yet. */
+#define DEPARTED_MAX      4096u
+#define NONE              (-1) /* No version yet. */
 
 struct ps_agent_job;
 struct ps_agent_key;
@@ -88,10 +88,10 @@ struct ps_agent_server {
     char name[PS_NAME_MAX + 1];
     bool known; /* The map has it. */
     bool gone;
-    uint64_t queued;    /* With the driver, not yet with the kernel. */
-    uint32_t summing;   /* Partitions for it being summed. */
-    uint32_t turn;      /* Which job's queue is asked first. */
-    bool dirty;         /* Its queues may have something to send. */
+    uint64_t queued;  /* With the driver, not yet with the kernel. */
+    uint32_t summing; /* Partitions for it being summed. */
+    uint32_t turn;    /* Which job's queue is asked first. */
+    bool dirty;       /* Its queues may have something to send. */
     struct ps_list flows;
     struct ps_agent_gather gather;
 };
@@ -111,7 +111,7 @@ enum ps_agent_part_state {
     PS_AGENT_PART_IDLE,
     PS_AGENT_PART_QUEUED,
     PS_AGENT_PART_SUMMING,
-    PS_AGENT_PART_SENT, /* Not committed yet. */
+    PS_AGENT_PART_SENT,      /* Not committed yet. */
     PS_AGENT_PART_HELD_BACK, /* Refused for now; queued again at a time. */
 };
 
@@ -133,19 +133,19 @@ struct ps_agent_part {
 
 /* An operation of a worker that is not done. */
 struct ps_agent_op {
-    struct ps_list_node node; /* In the list that waits for it. */
-    struct ps_list_node mine; /* In session->ops. */
+    struct ps_list_node node;         /* In the list that waits for it. */
+    struct ps_list_node mine;         /* In session->ops. */
     struct ps_agent_session *session; /* NULL: its worker has died. */
     uint64_t id;
     enum ps_op kind;
     struct ps_agent_key *key; /* NULL: barrier or optimizer. */
-    uint64_t round; /* Or least version, or number of the barrier. */
+    uint64_t round;           /* Or least version, or number of the barrier. */
     uint32_t local;
     int32_t priority;
     uint8_t reduce;
     uint32_t root;
     bool barrier;
-    struct ps_slice array; /* buf NULL: it gives none. */
+    struct ps_slice array;  /* buf NULL: it gives none. */
     struct ps_msg *message; /* Optimizer: what the scheduler is told. */
     ps_time since;
 };
@@ -165,8 +165,8 @@ struct ps_agent_key {
     uint32_t epoch;
     struct ps_agent_part *parts;
     uint32_t part_count;
-    struct ps_buf *result;  /* Both versions. */
-    uint64_t result_at[2];  /* Of even versions, of odd ones. */
+    struct ps_buf *result; /* Both versions. */
+    uint64_t result_at[2]; /* Of even versions, of odd ones. */
     struct ps_list askers; /* struct ps_agent_asker */
     uint64_t *pushed;      /* By local rank: rounds offered. */
     /* The open round. */
@@ -180,7 +180,7 @@ struct ps_agent_key {
     uint8_t reduce;
     uint32_t root;
     int32_t priority;
-    uint32_t parts_open; /* Partitions that have not reached the round. */
+    uint32_t parts_open;   /* Partitions that have not reached the round. */
     struct ps_list parked; /* Pushes of the next round. */
     struct ps_list pulls;
     struct ps_list inits;
@@ -222,7 +222,7 @@ struct ps_agent_job {
     struct ps_map *early; /* struct ps_agent_early by number of the key. */
     uint32_t key_count;
     struct ps_list opening;
-    struct ps_map *flows; /* By node. */
+    struct ps_map *flows;    /* By node. */
     struct ps_list barriers; /* Operations that wait at one. */
     uint64_t barriers_open;
     struct ps_list optimizers;
@@ -246,7 +246,7 @@ struct ps_agent_session {
     uint32_t local; /* Index of its rank in job->local. */
     bool bye;
     bool held_back; /* Its job_open waits, see ps_agent_session_turns. */
-    bool ended; /* Hung up on; what still comes is ignored. */
+    bool ended;     /* Hung up on; what still comes is ignored. */
     struct ps_map *regions; /* number -> struct ps_buf */
     struct ps_map *arenas;  /* Told of: tag -> anything. */
     struct ps_list ops;
@@ -376,8 +376,7 @@ void ps_agent_send_credit(struct ps_agent_step *st, struct ps_agent_server *s,
 void ps_agent_send_again(struct ps_agent_step *st, struct ps_agent_server *s);
 
 /* agent_session.c */
-void ps_agent_session_open(struct ps_agent_step *st,
-                           const struct ps_event *ev);
+void ps_agent_session_open(struct ps_agent_step *st, const struct ps_event *ev);
 void ps_agent_session_closed(struct ps_agent_step *st,
                              struct ps_agent_session *s);
 void ps_agent_session_msg(struct ps_agent_step *st, struct ps_agent_session *s,
@@ -449,8 +448,7 @@ void ps_agent_key_forget_early(struct ps_agent_job *j);
 void ps_agent_key_resume(struct ps_agent_step *st, struct ps_agent_part *p);
 void ps_agent_key_free(struct ps_agent_step *st, struct ps_agent *a,
                        struct ps_agent_key *k);
-struct ps_agent_part *ps_agent_part_find(const struct ps_agent *a,
-                                         uint64_t gen,
+struct ps_agent_part *ps_agent_part_find(const struct ps_agent *a, uint64_t gen,
                                          const struct ps_rec_part *rec);
 
 /* agent_round.c */

@@ -97,8 +97,8 @@ void ps_agent_job_bury(struct ps_agent *a)
 
 void ps_agent_job_settle(struct ps_agent_step *st, struct ps_agent_job *j)
 {
-    bool over =
-        j->phase == PS_JOB_PHASE_ENDED || j->phase == PS_JOB_PHASE_FAILED;
+    bool over = j->phase == PS_JOB_PHASE_ENDED ||
+                j->phase == PS_JOB_PHASE_FAILED;
 
     if (over && j->sessions == 0) {
         ps_agent_job_free(st, st->a, j);
@@ -110,9 +110,10 @@ void ps_agent_job_settle(struct ps_agent_step *st, struct ps_agent_job *j)
 static struct ps_agent_session *find_worker(const struct ps_agent *a,
                                             uint64_t worker)
 {
-    PS_LIST_EACH(n, &a->sessions) {
-        struct ps_agent_session *s =
-            PS_CONTAINER(n, struct ps_agent_session, node);
+    PS_LIST_EACH(n, &a->sessions)
+    {
+        struct ps_agent_session *s = PS_CONTAINER(n, struct ps_agent_session,
+                                                  node);
 
         if (s->worker == worker) {
             return s;
@@ -230,10 +231,11 @@ static void fail_sessions(struct ps_agent_step *st, struct ps_agent_job *j,
 
     while (n != NULL) {
         struct ps_list_node *next = ps_list_next(&st->a->sessions, n);
-        struct ps_agent_session *s =
-            PS_CONTAINER(n, struct ps_agent_session, node);
+        struct ps_agent_session *s = PS_CONTAINER(n, struct ps_agent_session,
+                                                  node);
 
-        if (!s->ended && (s->job == j || (s->job == NULL && s->gen == j->gen))) {
+        if (!s->ended &&
+            (s->job == j || (s->job == NULL && s->gen == j->gen))) {
             ps_agent_session_end(st, s, error, text);
         }
         n = next;
@@ -263,15 +265,16 @@ void ps_agent_job_state(struct ps_agent_step *st,
     if (j == NULL) {
         bool awaited = false;
 
-        PS_LIST_EACH(n, &a->sessions) {
-            const struct ps_agent_session *s =
-                PS_CONTAINER(n, struct ps_agent_session, node);
+        PS_LIST_EACH(n, &a->sessions)
+        {
+            const struct ps_agent_session *s = PS_CONTAINER(
+                n, struct ps_agent_session, node);
 
             awaited = awaited || s->gen == m->gen ||
                       (s->gen == 0 && s->state == PS_AGENT_SESSION_OPENING);
         }
-        if (!awaited || (!find_slot(a, m, &slot) &&
-                         m->phase != PS_JOB_PHASE_FAILED)) {
+        if (!awaited ||
+            (!find_slot(a, m, &slot) && m->phase != PS_JOB_PHASE_FAILED)) {
             return; /* Nobody here has to do with it (any more). */
         }
         j = job_new(a, m->gen);
@@ -365,7 +368,8 @@ void ps_agent_job_optimizer(struct ps_agent_step *st,
     if (j == NULL) {
         return;
     }
-    PS_LIST_EACH(n, &j->optimizers) {
+    PS_LIST_EACH(n, &j->optimizers)
+    {
         struct ps_agent_op *op = PS_CONTAINER(n, struct ps_agent_op, node);
 
         if (op->round == m->request) {
@@ -391,9 +395,10 @@ static const struct ps_agent_op *oldest_wait(const struct ps_agent_job *j,
             continue;
         }
         *ret_waits += s->op_count;
-        PS_LIST_EACH(n, &s->ops) {
-            const struct ps_agent_op *op =
-                PS_CONTAINER(n, struct ps_agent_op, mine);
+        PS_LIST_EACH(n, &s->ops)
+        {
+            const struct ps_agent_op *op = PS_CONTAINER(n, struct ps_agent_op,
+                                                        mine);
 
             if (oldest == NULL || op->since < oldest->since) {
                 oldest = op;
@@ -407,18 +412,15 @@ void ps_agent_job_stall(struct ps_agent_step *st,
                         const struct ps_msg_stall_ask *m)
 {
     struct ps_agent_job *j = ps_agent_job_find(st->a, m->gen);
-    struct ps_msg r = {.code = PS_MSG_STALL_REPORT,
-                       .stall_report = {.gen = m->gen,
-                                        .request = m->request,
-                                        .key = ""}};
+    struct ps_msg r = {
+        .code = PS_MSG_STALL_REPORT,
+        .stall_report = {.gen = m->gen, .request = m->request, .key = ""}};
     uint32_t *ranks = NULL;
 
     if (j != NULL) {
-        const struct ps_agent_op *op =
-            oldest_wait(j, &r.stall_report.waits);
-        const struct ps_agent_key *k =
-            m->any ? (op == NULL ? NULL : op->key)
-                   : ps_map_get(j->keys, m->key);
+        const struct ps_agent_op *op = oldest_wait(j, &r.stall_report.waits);
+        const struct ps_agent_key *k = m->any ? (op == NULL ? NULL : op->key)
+                                              : ps_map_get(j->keys, m->key);
         uint64_t round = m->any ? (op == NULL ? 0 : op->round) : m->round;
 
         ranks = ps_calloc(j->local_count + 1, sizeof(*ranks));
@@ -448,21 +450,23 @@ void ps_agent_job_offer_again(struct ps_agent_step *st)
     struct ps_map_cursor c = {0};
     struct ps_agent_job *j;
 
-    PS_LIST_EACH(n, &st->a->sessions) {
-        struct ps_agent_session *s =
-            PS_CONTAINER(n, struct ps_agent_session, node);
+    PS_LIST_EACH(n, &st->a->sessions)
+    {
+        struct ps_agent_session *s = PS_CONTAINER(n, struct ps_agent_session,
+                                                  node);
 
         if (s->hello != NULL && !s->ended && !s->held_back) {
             ps_agent_session_offer(st, s);
         }
     }
     while ((j = ps_map_next(st->a->jobs, &c)) != NULL) {
-        PS_LIST_EACH(n, &j->opening) {
+        PS_LIST_EACH(n, &j->opening)
+        {
             ps_agent_key_offer(st, PS_CONTAINER(n, struct ps_agent_key, node));
         }
-        PS_LIST_EACH(n, &j->optimizers) {
-            struct ps_agent_op *op =
-                PS_CONTAINER(n, struct ps_agent_op, node);
+        PS_LIST_EACH(n, &j->optimizers)
+        {
+            struct ps_agent_op *op = PS_CONTAINER(n, struct ps_agent_op, node);
 
             ps_agent_up_tell(st, op->message);
         }

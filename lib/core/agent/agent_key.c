@@ -67,10 +67,9 @@ static void answer(struct ps_agent_step *st, struct ps_agent_session *s,
                    uint64_t request, struct ps_agent_key *k, int error,
                    const char *text)
 {
-    struct ps_msg m = {.code = PS_MSG_L_KEY_INFO,
-                       .l_key_info = {.request = request,
-                                      .error = error,
-                                      .text = text}};
+    struct ps_msg m = {
+        .code = PS_MSG_L_KEY_INFO,
+        .l_key_info = {.request = request, .error = error, .text = text}};
 
     if (error == 0) {
         m.l_key_info.key = k->number;
@@ -195,8 +194,8 @@ static void answer_askers(struct ps_agent_step *st, struct ps_agent_key *k,
     struct ps_list_node *n;
 
     while ((n = ps_list_pop(&k->askers)) != NULL) {
-        struct ps_agent_asker *asker =
-            PS_CONTAINER(n, struct ps_agent_asker, node);
+        struct ps_agent_asker *asker = PS_CONTAINER(n, struct ps_agent_asker,
+                                                    node);
 
         answer(st, asker->session, asker->request, k, error, text);
         ps_free(asker);
@@ -236,17 +235,15 @@ static bool covers(const struct ps_agent_key *k,
 static int make_results(struct ps_agent_key *k)
 {
     /* One buffer for both, so that they lie in one arena. */
-    uint64_t half = ps_round_up(ps_agent_key_bytes(k),
-                                ps_agent_key_bytes(k) >= RESULT_ALIGN
-                                    ? RESULT_ALIGN
-                                    : 64);
+    uint64_t half = ps_round_up(
+        ps_agent_key_bytes(k),
+        ps_agent_key_bytes(k) >= RESULT_ALIGN ? RESULT_ALIGN : 64);
 
     k->result_at[1] = half;
     return ps_pool_get(k->job->results, 2 * half, &k->result);
 }
 
-static void set_parts(struct ps_agent_key *k,
-                      const struct ps_msg_key_opened *m,
+static void set_parts(struct ps_agent_key *k, const struct ps_msg_key_opened *m,
                       const struct ps_slice *payload)
 {
     const uint8_t *at = ps_slice_data(payload);
@@ -281,12 +278,14 @@ static void opened(struct ps_agent_step *st, struct ps_agent_key *k,
 
         ps_str_init(&t, text, sizeof(text));
         if (rc == PS_E_PROTO) {
-            ps_str_addf(&t, "key '%s': the scheduler's table of places does "
-                            "not cover it",
+            ps_str_addf(&t,
+                        "key '%s': the scheduler's table of places does "
+                        "not cover it",
                         k->name);
         } else {
-            ps_str_addf(&t, "key '%s': no memory for two results of %llu "
-                            "bytes on this node (%s)",
+            ps_str_addf(&t,
+                        "key '%s': no memory for two results of %llu "
+                        "bytes on this node (%s)",
                         k->name, (unsigned long long)ps_agent_key_bytes(k),
                         ps_strerror(rc));
         }
@@ -315,14 +314,14 @@ void ps_agent_key_resume(struct ps_agent_step *st, struct ps_agent_part *p)
 {
     struct ps_agent_key *k = p->key;
     struct ps_agent_flow *f = ps_agent_flow_get(st, k->job, p->node);
-    struct ps_rec_part rec = {
-        .key = k->number,
-        .index = p->index,
-        .round = p->held != NONE       ? (uint64_t)p->held
-                 : p->committed != NONE ? (uint64_t)p->committed
-                                        : 0,
-        .dtype = k->dtype,
-        .count = p->held != NONE ? p->count : 0};
+    struct ps_rec_part rec = {.key = k->number,
+                              .index = p->index,
+                              .round = p->held != NONE ? (uint64_t)p->held
+                                       : p->committed != NONE
+                                           ? (uint64_t)p->committed
+                                           : 0,
+                              .dtype = k->dtype,
+                              .count = p->held != NONE ? p->count : 0};
     struct ps_msg m = {.code = PS_MSG_RESUME,
                        .resume = {.gen = k->job->gen,
                                   .epoch = st->a->epoch,
@@ -412,8 +411,8 @@ static void keep_early(struct ps_agent_job *j,
 {
     struct ps_agent_early *e = ps_map_get(j->early, m->key);
 
-    if (ps_list_empty(&j->opening) || payload == NULL ||
-        payload->buf == NULL || (e != NULL && e->epoch >= m->epoch)) {
+    if (ps_list_empty(&j->opening) || payload == NULL || payload->buf == NULL ||
+        (e != NULL && e->epoch >= m->epoch)) {
         return; /* No key here waits for an answer, or this one is older. */
     }
     if (e != NULL) {
@@ -458,7 +457,8 @@ void ps_agent_key_opened(struct ps_agent_step *st,
         }
         return;
     }
-    PS_LIST_EACH(n, &j->opening) {
+    PS_LIST_EACH(n, &j->opening)
+    {
         k = PS_CONTAINER(n, struct ps_agent_key, node);
         if (k->request != m->request) {
             continue;
@@ -550,8 +550,7 @@ void ps_agent_key_free(struct ps_agent_step *st, struct ps_agent *a,
     ps_free(k);
 }
 
-struct ps_agent_part *ps_agent_part_find(const struct ps_agent *a,
-                                         uint64_t gen,
+struct ps_agent_part *ps_agent_part_find(const struct ps_agent *a, uint64_t gen,
                                          const struct ps_rec_part *rec)
 {
     struct ps_agent_job *j = ps_agent_job_find(a, gen);

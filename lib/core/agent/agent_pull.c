@@ -34,8 +34,7 @@ static bool on_its_way(const struct ps_agent_part *p, int64_t least)
         return true; /* Asked for when the init is committed. */
     }
     return k->active && k->complete && k->want && (int64_t)k->round >= least &&
-           p->state != PS_AGENT_PART_IDLE &&
-           p->committed < (int64_t)k->round;
+           p->state != PS_AGENT_PART_IDLE && p->committed < (int64_t)k->round;
 }
 
 struct asking {
@@ -63,8 +62,7 @@ static void send_asking(struct ps_agent_step *st, const struct ps_agent_job *j,
 
 /* Ask for version `least` of the partitions that lack it and are not coming.
  * Partitions of one server in one message, in order of their index. */
-static void ask(struct ps_agent_step *st, struct ps_agent_key *k,
-                int64_t least)
+static void ask(struct ps_agent_step *st, struct ps_agent_key *k, int64_t least)
 {
     struct ps_map_cursor c = {0};
     struct ps_agent_flow *f;
@@ -89,12 +87,12 @@ static void ask(struct ps_agent_step *st, struct ps_agent_key *k,
                 continue;
             }
             p->asked = least;
-            q->parts[q->count++] =
-                (struct ps_rec_part){.key = k->number,
-                                     .index = p->index,
-                                     .round = (uint64_t)least,
-                                     .dtype = k->dtype,
-                                     .count = p->count};
+            q->parts[q->count++] = (struct ps_rec_part){
+                .key = k->number,
+                .index = p->index,
+                .round = (uint64_t)least,
+                .dtype = k->dtype,
+                .count = p->count};
             if (q->count == PS_PARTS_MAX) {
                 send_asking(st, k->job, q);
             }
@@ -129,21 +127,22 @@ void ps_agent_pull_check(struct ps_agent_step *st, struct ps_agent_key *k)
     end_satisfied(st, k, &k->pulls);
     if (k->inits_open == 0) {
         end_satisfied(st, k, &k->inits);
-        PS_LIST_EACH(n, &k->inits) {
+        PS_LIST_EACH(n, &k->inits)
+        {
             (void)n;
             most = 0;
         }
     }
-    PS_LIST_EACH(n, &k->pulls) {
-        const struct ps_agent_op *op =
-            PS_CONTAINER(n, struct ps_agent_op, node);
+    PS_LIST_EACH(n, &k->pulls)
+    {
+        const struct ps_agent_op *op = PS_CONTAINER(n, struct ps_agent_op,
+                                                    node);
 
         if ((int64_t)op->round > most) {
             most = (int64_t)op->round;
         }
     }
-    if (k->active && k->complete && k->want &&
-        k->parts_open > 0) {
+    if (k->active && k->complete && k->want && k->parts_open > 0) {
         /* Partitions that were merged while nobody here got the value. */
         for (uint32_t i = 0; i < k->part_count; i++) {
             if (k->parts[i].committed >= (int64_t)k->round &&

@@ -22,12 +22,11 @@ static bool is_push(enum ps_op kind)
 /* -------------------------------------------------------- taking operations */
 
 static void refuse(struct ps_agent_step *st, struct ps_agent_session *s,
-                   const struct ps_msg_l_op *m, int error, const char *fmt,
-                   ...) __attribute__((format(printf, 5, 6)));
+                   const struct ps_msg_l_op *m, int error, const char *fmt, ...)
+    __attribute__((format(printf, 5, 6)));
 
 static void refuse(struct ps_agent_step *st, struct ps_agent_session *s,
-                   const struct ps_msg_l_op *m, int error, const char *fmt,
-                   ...)
+                   const struct ps_msg_l_op *m, int error, const char *fmt, ...)
 {
     char text[PS_TEXT_MAX];
     struct ps_str t;
@@ -37,11 +36,11 @@ static void refuse(struct ps_agent_step *st, struct ps_agent_session *s,
     va_start(ap, fmt);
     ps_str_addv(&t, fmt, ap);
     va_end(ap);
-    ps_effects_tell(st->fx, s->conn,
-                    &(struct ps_msg){.code = PS_MSG_L_DONE,
-                                     .l_done = {.op_id = m->op_id,
-                                                .error = error,
-                                                .text = text}});
+    ps_effects_tell(
+        st->fx, s->conn,
+        &(struct ps_msg){
+            .code = PS_MSG_L_DONE,
+            .l_done = {.op_id = m->op_id, .error = error, .text = text}});
 }
 
 /* The array that the operation names. False after an answer. */
@@ -101,9 +100,8 @@ static bool check_op(struct ps_agent_step *st, struct ps_agent_session *s,
     }
     if (is_push((enum ps_op)m->op) && m->round != k->pushed[s->local] + 1) {
         refuse(st, s, m, PS_E_INVAL,
-               "'%s': rank %u offers round %llu, but its next is %llu",
-               k->name, k->job->local[s->local].rank,
-               (unsigned long long)m->round,
+               "'%s': rank %u offers round %llu, but its next is %llu", k->name,
+               k->job->local[s->local].rank, (unsigned long long)m->round,
                (unsigned long long)k->pushed[s->local] + 1);
         return false;
     }
@@ -152,9 +150,10 @@ static void complete(struct ps_agent_step *st, struct ps_agent_key *k)
 {
     k->complete = true;
     k->parts_open = k->part_count;
-    PS_LIST_EACH(n, &k->pulls) {
-        const struct ps_agent_op *op =
-            PS_CONTAINER(n, struct ps_agent_op, node);
+    PS_LIST_EACH(n, &k->pulls)
+    {
+        const struct ps_agent_op *op = PS_CONTAINER(n, struct ps_agent_op,
+                                                    node);
 
         k->want = k->want || op->round >= k->round;
     }
@@ -375,14 +374,13 @@ uint32_t ps_agent_round_sources(const struct ps_agent_part *p,
         const struct ps_agent_op *op = k->offer[i];
 
         if (op == NULL || op->array.buf == NULL ||
-            (k->kind == PS_OP_BROADCAST &&
-             k->job->local[i].rank != k->root)) {
+            (k->kind == PS_OP_BROADCAST && k->job->local[i].rank != k->root)) {
             continue;
         }
-        slices[count++] =
-            (struct ps_slice){.buf = op->array.buf,
-                              .offset = op->array.offset + p->first * size,
-                              .len = p->count * size};
+        slices[count++] = (struct ps_slice){.buf = op->array.buf,
+                                            .offset = op->array.offset +
+                                                      p->first * size,
+                                            .len = p->count * size};
     }
     return count;
 }
@@ -420,8 +418,7 @@ void ps_agent_round_local(struct ps_agent_step *st, struct ps_agent_part *p)
     for (uint32_t i = 0; i < count; i++) {
         ps_compute_add_src(c, &slices[i], 0);
     }
-    c->job.dst =
-        k->result->data + k->result_at[version & 1] + p->first * size;
+    c->job.dst = k->result->data + k->result_at[version & 1] + p->first * size;
     ps_compute_hold(c, k->result);
     ps_map_put(a->runs, run->token, run);
     p->state = PS_AGENT_PART_SUMMING;
@@ -432,8 +429,7 @@ void ps_agent_round_local(struct ps_agent_step *st, struct ps_agent_part *p)
     }
 }
 
-void ps_agent_round_computed(struct ps_agent_step *st,
-                             struct ps_agent_run *run)
+void ps_agent_round_computed(struct ps_agent_step *st, struct ps_agent_run *run)
 {
     struct ps_agent_part *p = run->part;
 

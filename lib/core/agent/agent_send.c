@@ -43,8 +43,7 @@ void ps_agent_flow_free(struct ps_agent_flow *f)
 
 void ps_agent_send_queue(struct ps_agent_step *st, struct ps_agent_part *p)
 {
-    struct ps_agent_flow *f =
-        ps_agent_flow_get(st, p->key->job, p->node);
+    struct ps_agent_flow *f = ps_agent_flow_get(st, p->key->job, p->node);
     int64_t priority = p->init ? 0 : p->key->priority;
 
     assert(p->state != PS_AGENT_PART_QUEUED &&
@@ -57,8 +56,7 @@ void ps_agent_send_queue(struct ps_agent_step *st, struct ps_agent_part *p)
 void ps_agent_send_unqueue(struct ps_agent_step *st, struct ps_agent_part *p)
 {
     if (p->state == PS_AGENT_PART_QUEUED) {
-        struct ps_agent_flow *f =
-            ps_agent_flow_get(st, p->key->job, p->node);
+        struct ps_agent_flow *f = ps_agent_flow_get(st, p->key->job, p->node);
 
         ps_heap_remove(&f->queue, &p->item);
     }
@@ -69,8 +67,7 @@ void ps_agent_send_credit(struct ps_agent_step *st, struct ps_agent_server *s,
                           uint64_t gen, uint64_t credit)
 {
     struct ps_agent_job *j = ps_agent_job_find(st->a, gen);
-    struct ps_agent_flow *f =
-        j == NULL ? NULL : ps_map_get(j->flows, s->node);
+    struct ps_agent_flow *f = j == NULL ? NULL : ps_map_get(j->flows, s->node);
 
     if (f != NULL && credit > f->credit) {
         f->credit = credit;
@@ -79,9 +76,9 @@ void ps_agent_send_credit(struct ps_agent_step *st, struct ps_agent_server *s,
 
 void ps_agent_send_again(struct ps_agent_step *st, struct ps_agent_server *s)
 {
-    PS_LIST_EACH(n, &s->flows) {
-        struct ps_agent_flow *f =
-            PS_CONTAINER(n, struct ps_agent_flow, node);
+    PS_LIST_EACH(n, &s->flows)
+    {
+        struct ps_agent_flow *f = PS_CONTAINER(n, struct ps_agent_flow, node);
         struct ps_map_cursor c = {0};
         struct ps_agent_key *k;
 
@@ -108,8 +105,7 @@ void ps_agent_send_again(struct ps_agent_step *st, struct ps_agent_server *s)
 
 /* ------------------------------------------------------------------- frames */
 
-static struct ps_rec_part record_of(const struct ps_agent_part *p,
-                                    bool empty)
+static struct ps_rec_part record_of(const struct ps_agent_part *p, bool empty)
 {
     return (struct ps_rec_part){.key = p->key->number,
                                 .index = p->index,
@@ -213,10 +209,10 @@ static void dispatch(struct ps_agent_step *st, struct ps_agent_flow *f,
         return;
     }
     if (g->count > 0 &&
-        (g->code != one.code || g->job != one.job ||
-         g->reduce != one.reduce || g->assign != one.assign ||
-         g->want != one.want || g->ranks != one.ranks ||
-         g->count == PS_PARTS_MAX || g->bytes + bytes > PS_FUSE_FRAME_MAX)) {
+        (g->code != one.code || g->job != one.job || g->reduce != one.reduce ||
+         g->assign != one.assign || g->want != one.want ||
+         g->ranks != one.ranks || g->count == PS_PARTS_MAX ||
+         g->bytes + bytes > PS_FUSE_FRAME_MAX)) {
         ps_agent_send_flush(st, s);
     }
     if (g->parts == NULL) {
@@ -316,11 +312,10 @@ static bool start(struct ps_agent_step *st, struct ps_agent_flow *f,
     bool ok = true;
 
     if (p->init) {
-        struct ps_slice s = {
-            .buf = k->init_array.buf,
-            .offset = k->init_array.offset +
-                      p->first * ps_dtype_size(k->dtype),
-            .len = ps_agent_part_bytes(p)};
+        struct ps_slice s = {.buf = k->init_array.buf,
+                             .offset = k->init_array.offset +
+                                       p->first * ps_dtype_size(k->dtype),
+                             .len = ps_agent_part_bytes(p)};
 
         dispatch(st, f, p, &s);
         return true;
@@ -353,9 +348,9 @@ static bool may_send(const struct ps_agent *a, const struct ps_agent_server *s)
 /* One partition of one job. False: nothing could go. */
 static bool pump_one(struct ps_agent_step *st, struct ps_agent_server *s)
 {
-    PS_LIST_EACH(n, &s->flows) {
-        struct ps_agent_flow *f =
-            PS_CONTAINER(n, struct ps_agent_flow, node);
+    PS_LIST_EACH(n, &s->flows)
+    {
+        struct ps_agent_flow *f = PS_CONTAINER(n, struct ps_agent_flow, node);
         struct ps_heap_item *item = ps_heap_peek(&f->queue);
         struct ps_agent_part *p;
 

@@ -74,8 +74,8 @@ void ps_agent_peer_hello(struct ps_agent_step *st, struct ps_agent_peer *p,
 void ps_agent_peer_tick(struct ps_agent_step *st, struct ps_agent_peer *p,
                         const char *who)
 {
-    if (p->wanted && p->state == PS_AGENT_PEER_IDLE &&
-        p->retry_at <= st->now && p->address[0] != '\0') {
+    if (p->wanted && p->state == PS_AGENT_PEER_IDLE && p->retry_at <= st->now &&
+        p->address[0] != '\0') {
         p->state = PS_AGENT_PEER_DIALLED;
         p->tried_at = st->now;
         ps_effects_dial(st->fx, p->target, p->address);
@@ -150,8 +150,7 @@ void ps_agent_server_release(struct ps_agent_step *st,
 }
 
 /* What the scheduler says of a server; false: it is another process now. */
-static void take_server(struct ps_agent_step *st,
-                        const struct ps_rec_server *m)
+static void take_server(struct ps_agent_step *st, const struct ps_rec_server *m)
 {
     struct ps_agent_server *s = ps_agent_server_get(st, m->node);
     bool other = s->known && s->incarnation != m->incarnation;
@@ -256,12 +255,11 @@ static void took_value(struct ps_agent_step *st, struct ps_agent_server *s,
     (void)s;
 }
 
-static void took_commit(struct ps_agent_step *st,
-                        const struct ps_msg_commit *m)
+static void took_commit(struct ps_agent_step *st, const struct ps_msg_commit *m)
 {
     for (uint32_t i = 0; i < m->parts_count; i++) {
-        struct ps_agent_part *p =
-            ps_agent_part_find(st->a, m->gen, &m->parts[i]);
+        struct ps_agent_part *p = ps_agent_part_find(st->a, m->gen,
+                                                     &m->parts[i]);
 
         if (p != NULL && (int64_t)m->parts[i].round > p->committed) {
             p->committed = (int64_t)m->parts[i].round;
@@ -281,8 +279,8 @@ static void took_refuse(struct ps_agent_step *st,
     char text[PS_TEXT_MAX];
 
     for (uint32_t i = 0; i < m->parts_count; i++) {
-        struct ps_agent_part *p =
-            ps_agent_part_find(st->a, m->gen, &m->parts[i]);
+        struct ps_agent_part *p = ps_agent_part_find(st->a, m->gen,
+                                                     &m->parts[i]);
         struct ps_str t;
 
         if (p == NULL || p->node != s->node) {
@@ -297,22 +295,21 @@ static void took_refuse(struct ps_agent_step *st,
             if (p->state == PS_AGENT_PART_SENT) {
                 p->state = PS_AGENT_PART_HELD_BACK;
             }
-            st->a->retry_at =
-                ps_time_min(st->a->retry_at, ps_time_add(st->now, RETRY_WAIT));
+            st->a->retry_at = ps_time_min(st->a->retry_at,
+                                          ps_time_add(st->now, RETRY_WAIT));
             continue;
         }
         ps_str_init(&t, text, sizeof(text));
-        ps_str_addf(&t, "server %s refused round %llu of '%s': %s%s%s",
-                    s->name, (unsigned long long)m->parts[i].round,
-                    p->key->name, ps_strerror(m->error),
-                    m->text[0] == '\0' ? "" : ": ", m->text);
+        ps_str_addf(&t, "server %s refused round %llu of '%s': %s%s%s", s->name,
+                    (unsigned long long)m->parts[i].round, p->key->name,
+                    ps_strerror(m->error), m->text[0] == '\0' ? "" : ": ",
+                    m->text);
         ps_agent_round_fail(st, p->key, m->error, text);
     }
 }
 
 void ps_agent_server_msg(struct ps_agent_step *st, struct ps_agent_server *s,
-                         const struct ps_msg *m,
-                         const struct ps_slice *payload)
+                         const struct ps_msg *m, const struct ps_slice *payload)
 {
     struct ps_agent_peer *p = &s->peer;
 
@@ -400,8 +397,8 @@ int ps_agent_server_payload(struct ps_agent *a, struct ps_agent_server *s,
         const struct ps_rec_part *rec = &m->value.parts[0];
         struct ps_agent_part *p = ps_agent_part_find(a, m->value.gen, rec);
 
-        if (p == NULL || p->count != rec->count ||
-            rec->round > INT64_MAX || !acceptable(p, (int64_t)rec->round)) {
+        if (p == NULL || p->count != rec->count || rec->round > INT64_MAX ||
+            !acceptable(p, (int64_t)rec->round)) {
             return PS_E_STALE;
         }
         *ret_slice = (struct ps_slice){

@@ -87,10 +87,9 @@ void ps_agent_session_open(struct ps_agent_step *st, const struct ps_event *ev)
             &(struct ps_msg){
                 .code = PS_MSG_REJECT,
                 .reject = {.error = PS_E_FULL,
-                           .text = a->ending
-                                       ? "this agent is ending"
-                                       : "this agent has as many workers "
-                                         "as it takes"}});
+                           .text = a->ending ? "this agent is ending"
+                                             : "this agent has as many workers "
+                                               "as it takes"}});
         ps_effects_hangup(st->fx, ev->conn);
         return;
     }
@@ -133,8 +132,7 @@ static void tell_departed(struct ps_agent_step *st,
                                                           .text = ""}});
 }
 
-static void departed(struct ps_agent_step *st,
-                     const struct ps_agent_session *s)
+static void departed(struct ps_agent_step *st, const struct ps_agent_session *s)
 {
     struct ps_agent *a = st->a;
     struct ps_agent_departed d = {
@@ -177,14 +175,15 @@ static void drop_askers(struct ps_agent_session *s)
     if (s->job == NULL) {
         return;
     }
-    PS_LIST_EACH(n, &s->job->opening) {
+    PS_LIST_EACH(n, &s->job->opening)
+    {
         struct ps_agent_key *k = PS_CONTAINER(n, struct ps_agent_key, node);
         struct ps_list_node *m = ps_list_first(&k->askers);
 
         while (m != NULL) {
             struct ps_list_node *next = ps_list_next(&k->askers, m);
-            struct ps_agent_asker *asker =
-                PS_CONTAINER(m, struct ps_agent_asker, node);
+            struct ps_agent_asker *asker = PS_CONTAINER(
+                m, struct ps_agent_asker, node);
 
             if (asker->session == s) {
                 ps_list_remove(m);
@@ -250,22 +249,21 @@ void ps_agent_session_offer(struct ps_agent_step *st,
 
     ps_agent_up_tell(
         st,
-        &(struct ps_msg){
-            .code = PS_MSG_JOB_OPEN,
-            .job_open = {.worker = s->worker,
-                         .name = h->job,
-                         .uid = s->uid,
-                         .num_workers = h->num_workers,
-                         .num_servers = h->num_servers,
-                         .rank = h->rank,
-                         .mode = h->mode,
-                         .on_loss = h->on_loss,
-                         .placement = h->placement,
-                         .big_array_bound = h->big_array_bound,
-                         .partition_bytes = h->partition_bytes,
-                         .start_timeout_ns = h->start_timeout_ns,
-                         .host = st->a->opt.host,
-                         .gen = s->gen}});
+        &(struct ps_msg){.code = PS_MSG_JOB_OPEN,
+                         .job_open = {.worker = s->worker,
+                                      .name = h->job,
+                                      .uid = s->uid,
+                                      .num_workers = h->num_workers,
+                                      .num_servers = h->num_servers,
+                                      .rank = h->rank,
+                                      .mode = h->mode,
+                                      .on_loss = h->on_loss,
+                                      .placement = h->placement,
+                                      .big_array_bound = h->big_array_bound,
+                                      .partition_bytes = h->partition_bytes,
+                                      .start_timeout_ns = h->start_timeout_ns,
+                                      .host = st->a->opt.host,
+                                      .gen = s->gen}});
 }
 
 static void took_hello(struct ps_agent_step *st, struct ps_agent_session *s,
@@ -286,18 +284,15 @@ static void took_hello(struct ps_agent_step *st, struct ps_agent_session *s,
         ps_agent_session_end(st, s, PS_E_VERSION, text);
         return;
     }
-    if (m->l_hello.num_workers == 0 ||
-        m->l_hello.num_workers > PS_RANKS_MAX ||
+    if (m->l_hello.num_workers == 0 || m->l_hello.num_workers > PS_RANKS_MAX ||
         m->l_hello.job[0] == '\0') {
-        ps_str_addf(&t, "a job needs a name and 1 to %u workers",
-                    PS_RANKS_MAX);
+        ps_str_addf(&t, "a job needs a name and 1 to %u workers", PS_RANKS_MAX);
         ps_agent_session_end(st, s, PS_E_INVAL, text);
         return;
     }
     s->hello = ps_msg_dup(m);
     s->state = PS_AGENT_SESSION_OPENING;
-    if (st->a->departed_count > 0 &&
-        ps_link_in_flight(st->a->up.link) > 0) {
+    if (st->a->departed_count > 0 && ps_link_in_flight(st->a->up.link) > 0) {
         s->held_back = true;
         st->a->held_back++;
         return;
@@ -312,9 +307,10 @@ void ps_agent_session_turns(struct ps_agent_step *st)
     if (a->held_back == 0 || ps_link_in_flight(a->up.link) > 0) {
         return;
     }
-    PS_LIST_EACH(n, &a->sessions) {
-        struct ps_agent_session *s =
-            PS_CONTAINER(n, struct ps_agent_session, node);
+    PS_LIST_EACH(n, &a->sessions)
+    {
+        struct ps_agent_session *s = PS_CONTAINER(n, struct ps_agent_session,
+                                                  node);
 
         if (s->held_back) {
             s->held_back = false;
@@ -329,20 +325,20 @@ void ps_agent_session_welcome(struct ps_agent_step *st,
 {
     const struct ps_agent_job *j = s->job;
     const struct ps_agent_rank *r = &j->local[s->local];
-    uint64_t passed =
-        r->barriers < j->barriers_open ? r->barriers : j->barriers_open;
+    uint64_t passed = r->barriers < j->barriers_open ? r->barriers
+                                                     : j->barriers_open;
 
     s->state = PS_AGENT_SESSION_ACTIVE;
-    ps_effects_tell(st->fx, s->conn,
-                    &(struct ps_msg){.code = PS_MSG_L_WELCOME,
-                                     .l_welcome = {
-                                         .gen = j->gen,
-                                         .rank = r->rank,
-                                         .num_workers = j->num_workers,
-                                         .local_rank = s->local,
-                                         .local_size = j->local_count,
-                                         .num_servers = j->num_servers,
-                                         .barriers = passed}});
+    ps_effects_tell(
+        st->fx, s->conn,
+        &(struct ps_msg){.code = PS_MSG_L_WELCOME,
+                         .l_welcome = {.gen = j->gen,
+                                       .rank = r->rank,
+                                       .num_workers = j->num_workers,
+                                       .local_rank = s->local,
+                                       .local_size = j->local_count,
+                                       .num_servers = j->num_servers,
+                                       .barriers = passed}});
 }
 
 /* ------------------------------------------------------------------- memory */
@@ -393,8 +389,7 @@ static void took_barrier(struct ps_agent_step *st, struct ps_agent_session *s,
     ps_agent_job_enter(st, j);
 }
 
-static void took_optimizer(struct ps_agent_step *st,
-                           struct ps_agent_session *s,
+static void took_optimizer(struct ps_agent_step *st, struct ps_agent_session *s,
                            const struct ps_msg_l_optimizer *m)
 {
     struct ps_agent_job *j = s->job;

@@ -9,8 +9,8 @@
 
 #define HEARTBEAT_DEFAULT PS_SECONDS(1)
 /* Heartbeats without a word until the connection counts as broken. */
-#define SILENT_BEATS 8u
-#define WHO "scheduler"
+#define SILENT_BEATS      8u
+#define WHO               "scheduler"
 
 void ps_agent_up_init(struct ps_agent *a, ps_time now)
 {
@@ -56,10 +56,9 @@ static void welcomed(struct ps_agent_step *st, const struct ps_msg_welcome *m)
     a->incarnation = m->incarnation;
     a->heartbeat = m->heartbeat_ns != 0 ? m->heartbeat_ns : HEARTBEAT_DEFAULT;
     a->ping_at = st->now;
-    ps_effects_note(st->fx, PS_LOG_INFO,
-                    "registered node %u incarnation %llu%s", m->node,
-                    (unsigned long long)m->incarnation,
-                    m->resumed ? " again" : "");
+    ps_effects_note(
+        st->fx, PS_LOG_INFO, "registered node %u incarnation %llu%s", m->node,
+        (unsigned long long)m->incarnation, m->resumed ? " again" : "");
     ps_link_open(p->link, p->conn, m->resumed, m->received, st->now, st->fx);
     if (!m->resumed) {
         ps_agent_job_offer_again(st);

@@ -12,10 +12,10 @@
 static void because(struct ps_agent_step *st, ps_conn_id conn, uint64_t op_id,
                     const char *text)
 {
-    ps_effects_tell(st->fx, conn,
-                    &(struct ps_msg){.code = PS_MSG_L_BECAUSE,
-                                     .l_because = {.op_id = op_id,
-                                                   .text = text}});
+    ps_effects_tell(
+        st->fx, conn,
+        &(struct ps_msg){.code = PS_MSG_L_BECAUSE,
+                         .l_because = {.op_id = op_id, .text = text}});
 }
 
 static void describe(struct ps_str *t, const struct ps_agent_op *op,
@@ -65,9 +65,10 @@ static void describe_servers(struct ps_str *t, const struct ps_agent_op *op,
 static const struct ps_agent_op *find_op(const struct ps_agent_session *s,
                                          uint64_t op_id)
 {
-    PS_LIST_EACH(n, &s->ops) {
-        const struct ps_agent_op *op =
-            PS_CONTAINER(n, struct ps_agent_op, mine);
+    PS_LIST_EACH(n, &s->ops)
+    {
+        const struct ps_agent_op *op = PS_CONTAINER(n, struct ps_agent_op,
+                                                    mine);
 
         if (op->id == op_id) {
             return op;
@@ -78,13 +79,13 @@ static const struct ps_agent_op *find_op(const struct ps_agent_session *s,
 
 static void query(struct ps_agent_step *st, const struct ps_agent_question *q)
 {
-    ps_agent_up_tell(
-        st, &(struct ps_msg){.code = PS_MSG_STALL_QUERY,
-                             .stall_query = {.gen = q->gen,
-                                             .request = q->request,
-                                             .key = q->key,
-                                             .round = q->round,
-                                             .barrier = q->barrier}});
+    ps_agent_up_tell(st,
+                     &(struct ps_msg){.code = PS_MSG_STALL_QUERY,
+                                      .stall_query = {.gen = q->gen,
+                                                      .request = q->request,
+                                                      .key = q->key,
+                                                      .round = q->round,
+                                                      .barrier = q->barrier}});
 }
 
 void ps_agent_why_ask(struct ps_agent_step *st, struct ps_agent_session *s,
@@ -149,8 +150,7 @@ void ps_agent_why_forget(struct ps_agent *a, ps_conn_id session)
 void ps_agent_why_answer(struct ps_agent_step *st,
                          const struct ps_msg_stall_answer *m)
 {
-    struct ps_agent_question *q =
-        ps_map_take(st->a->questions, m->request);
+    struct ps_agent_question *q = ps_map_take(st->a->questions, m->request);
     char text[1024];
     struct ps_str t;
 
@@ -165,11 +165,9 @@ void ps_agent_why_answer(struct ps_agent_step *st,
         ps_str_add(&t, i == 0 ? "; missing: " : ", ");
         ps_str_addf(&t, "rank %u (", w->rank);
         ps_str_add_escaped(&t, w->host, strlen(w->host), PS_NAME_MAX);
-        ps_str_addf(&t, "%s%s)",
-                    w->state == PS_RANK_STATE_LIVE ? "" : ", ",
-                    w->state == PS_RANK_STATE_LIVE
-                        ? ""
-                        : ps_rank_state_name(w->state));
+        ps_str_addf(
+            &t, "%s%s)", w->state == PS_RANK_STATE_LIVE ? "" : ", ",
+            w->state == PS_RANK_STATE_LIVE ? "" : ps_rank_state_name(w->state));
     }
     if (m->missing_count == 0) {
         ps_str_add(&t, "; every rank has done its part");
