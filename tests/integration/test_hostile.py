@@ -36,6 +36,14 @@ def place(tmp_path_factory):
                               "limits.output=1MiB"],
                      server_options=["limits.greeting=2s", "limits.header=2s"],
                      agent_options=["limits.greeting=2s", "limits.header=2s"])
+    try:
+        yield from bystander(t)
+    finally:
+        t.stop()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def bystander(t):
     t.start()
     job = Job(t, 2, "bystander", PSKV_OP_TIMEOUT="120s")
     keys = [job.key("w", "float32", 50_000), job.key("n", "int64", 10)]
@@ -47,8 +55,6 @@ def place(tmp_path_factory):
     for w in job:
         assert w.end() == 0
     t.await_empty()
-    t.stop()
-    shutil.rmtree(folder, ignore_errors=True)
 
 
 class Place:
