@@ -75,7 +75,7 @@ static void any_order_agrees_with_sets(void **state)
         struct ps_rng rng;
         uint64_t at[RANKS] = {0};
 
-        print_message("seed %d\n", (int)seed);
+        print_message("# seed %d\n", (int)seed);
         ps_rng_init(&rng, seed);
         ps_barrier_init(&b, RANKS);
         while (b.open < NUMBERS) {

@@ -8,6 +8,7 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -188,9 +189,6 @@ static void every_allocation_may_fail(void **state)
     unsigned long n = 1;
 
     (void)state;
-    if (!CAN_FAIL) {
-        skip();
-    }
     while (life(n) == 0) {
         n++;
     }
@@ -204,5 +202,10 @@ int main(void)
         cmocka_unit_test(every_allocation_may_fail),
     };
 
+    if (!CAN_FAIL) {
+        /* cmocka's own skip() is a failure in TAP. */
+        puts("1..0 # SKIP the sanitizer has the allocator to itself");
+        return 0;
+    }
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -68,7 +68,7 @@ static void random_orders_agree_with_an_array(void **state)
     uint64_t received = 0;
 
     (void)state;
-    print_message("seed %d\n", (int)seed);
+    print_message("# seed %d\n", (int)seed);
     ps_rng_init(&rng, seed);
     ps_dedup_reset(&d);
     while (received < NUMBERS) {

@@ -20,7 +20,7 @@ static void ranks_do_not_depend_on_who_started_first(void **state)
                      {3, 2, 0},  {4, 1, -1}, {4, 2, 4}};
         uint32_t order[5] = {0, 1, 2, 3, 4};
 
-        print_message("seed %d\n", (int)seed);
+        print_message("# seed %d\n", (int)seed);
         ps_rng_init(&rng, seed);
         p[0] = peer_new(w, PS_ROLE_SERVER, "s0");
         p[1] = peer_new(w, PS_ROLE_SERVER, "s1");
