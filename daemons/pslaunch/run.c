@@ -60,8 +60,7 @@ static void describe_status(int status, char *text, size_t cap)
 
 static int exit_code(int status)
 {
-    return WIFSIGNALED(status) ? 128 + WTERMSIG(status)
-                               : WEXITSTATUS(status);
+    return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
 }
 
 static void child_ended(struct run *r, struct child *c, int status)
@@ -114,7 +113,8 @@ static void take_signals(struct run *r)
 static void serve(struct run *r, uint64_t until_ms)
 {
     struct pollfd *fds = calloc(2 * r->child_count + 1, sizeof(*fds));
-    struct stream **of = calloc(2 * r->child_count + 1, sizeof(struct stream *));
+    struct stream **of = calloc(2 * r->child_count + 1,
+                                sizeof(struct stream *));
     uint64_t now = now_ms();
     nfds_t n = 0;
 
@@ -128,8 +128,7 @@ static void serve(struct run *r, uint64_t until_ms)
         for (int k = 0; k < 2; k++) {
             if (both[k] != NULL && both[k]->in >= 0) {
                 of[n] = both[k];
-                fds[n++] =
-                    (struct pollfd){.fd = both[k]->in, .events = POLLIN};
+                fds[n++] = (struct pollfd){.fd = both[k]->in, .events = POLLIN};
             }
         }
     }
@@ -317,8 +316,8 @@ static bool start_sched(struct run *r)
 
     snprintf(port_file, sizeof(port_file), "%s/psched.port", r->dir);
     {
-        const char *extra[] = {"-o", "listen.port=0", "--port-file",
-                               port_file, NULL};
+        const char *extra[] = {"-o", "listen.port=0", "--port-file", port_file,
+                               NULL};
 
         if (!start_daemon(r, "psched", 0, extra, &ready)) {
             return false;
@@ -345,11 +344,13 @@ static bool start_members(struct run *r)
         uint32_t number = server ? i : i - r->plan->servers;
         char name[64];
         char socket[400];
-        const char *extra[] = {"--sched", sched, "-o", name, "-o",
-                               server ? "listen.port=0" : socket, NULL};
+        const char *extra[] = {"--sched", sched,
+                               "-o",      name,
+                               "-o",      server ? "listen.port=0" : socket,
+                               NULL};
 
-        snprintf(name, sizeof(name), "node.name=%s%u",
-                 server ? "ps" : "node", number);
+        snprintf(name, sizeof(name), "node.name=%s%u", server ? "ps" : "node",
+                 number);
         snprintf(socket, sizeof(socket), "client.socket=%s/agent%u.sock",
                  r->dir, number);
         ok = start_daemon(r, server ? "psserver" : "psworker-agent", number,
@@ -607,6 +608,7 @@ int run_plan(const struct plan *p)
                      sizeof(struct child));
     if (r.signals < 0 || r.child == NULL) {
         perror("pslaunch");
+        free(r.child);
         return EXIT_FAILED;
     }
     started = p->socket != NULL || start_trio(&r);

@@ -338,7 +338,7 @@ struct ps_job_key *ps_job_add_key(struct ps_sched_job *j, const char *name,
     }
     if (j->key_count == j->key_capacity) {
         j->key_capacity = j->key_capacity * 2 + 16;
-        j->keys = ps_realloc(j->keys, j->key_capacity * sizeof(*j->keys));
+        j->keys = ps_realloc(j->keys, j->key_capacity * sizeof(j->keys[0]));
     }
     j->keys[j->key_count++] = k;
     j->bytes += count * ps_dtype_size(dtype);
@@ -376,8 +376,8 @@ static bool has_param(const struct ps_sched_job *j,
 {
     for (uint32_t i = 0; i < j->param_count; i++) {
         if (strcmp(j->params[i].name, text(p->name)) == 0) {
-            return memcmp(&j->params[i].value, &p->value, sizeof(p->value)) ==
-                   0;
+            /* ps_optim_check has refused what is not equal to itself. */
+            return j->params[i].value == p->value;
         }
     }
     return false;

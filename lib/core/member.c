@@ -104,8 +104,9 @@ struct ps_member *ps_members_add(struct ps_members *t, enum ps_role role,
     m->state = PS_NODE_STATE_JOINING;
     m->closed = PS_TIME_NEVER;
     m->confirm_at = PS_TIME_NEVER;
-    t->sorted = ps_realloc(t->sorted, (t->count + 1u) * sizeof(m));
-    memmove(&t->sorted[i + 1], &t->sorted[i], (t->count - i) * sizeof(m));
+    t->sorted = ps_realloc(t->sorted, (t->count + 1u) * sizeof(t->sorted[0]));
+    memmove(&t->sorted[i + 1], &t->sorted[i],
+            (t->count - i) * sizeof(t->sorted[0]));
     t->sorted[i] = m;
     t->count++;
     ps_map_put(t->by_node, m->node, m);
