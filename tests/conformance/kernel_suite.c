@@ -8,6 +8,7 @@
 #include "base/rng.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -96,7 +97,7 @@ struct trial {
     size_t bytes; /* Of a buffer. */
     const void *src[SOURCES_MAX];
     uint8_t level[SOURCES_MAX];
-    void *blocks[SOURCES_MAX + 5];
+    void *blocks[SOURCES_MAX + 12];
     unsigned blocks_count;
     void *dst; /* Writable aliases of what the job names. */
     void *state;
@@ -468,6 +469,157 @@ static void long_results_have_the_same_bits(void **state)
     trial_fini(&t);
 }
 
+/* ------------------------------------------------------ other optimizers */
+
+static double between(struct ps_rng *r, double low, double high)
+{
+    return low + (high - low) * (double)ps_rng_below(r, 1u << 20) / (1u << 20);
+}
+
+static void fill_between(struct trial *t, void *buffer, double low, double high)
+{
+    for (uint64_t i = 0; i < t->job.count; i++) {
+        double v = between(&t->rng, low, high);
+
+        if (t->job.dtype == PS_DTYPE_FLOAT32) {
+            ((float *)buffer)[i] = (float)v;
+        } else {
+            ((double *)buffer)[i] = v;
+        }
+    }
+}
+
+static struct ps_step random_step(struct ps_rng *r, enum ps_step_kind kind)
+{
+    bool keeps = kind == PS_STEP_SIGNUM || kind == PS_STEP_SIGNSGD;
+
+    return (struct ps_step){
+        .kind = kind,
+        .lr = between(r, 0.001, 0.5),
+        .wd = ps_rng_chance(r, 500) ? 0.01 : 0,
+        .rescale = ps_rng_chance(r, 500) ? 1 : 1.0 / 3,
+        .clip = ps_rng_chance(r, 500) ? 0.7 : 0,
+        .beta1 = between(r, 0.1, 0.95),
+        .beta2 = between(r, 0.8, 0.9999),
+        .epsilon = 1e-7,
+        .k = {keeps ? 0.999 : between(r, 0.5, 2), between(r, 0.1, 1),
+              between(r, 0.1, 1)},
+    };
+}
+
+static bool same(const struct trial *t, const void *a, const void *b,
+                 uint64_t *nans)
+{
+    return t->job.dtype == PS_DTYPE_FLOAT32
+               ? same_numbers_f32(a, b, t->job.count, nans)
+               : same_numbers_f64(a, b, t->job.count, nans);
+}
+
+static void step_once(uint64_t seed, enum ps_dtype dtype,
+                      enum ps_step_kind kind, bool pieces, uint64_t *nans)
+{
+    struct trial t;
+    void *got[PS_STATES_MAX];
+    void *want[PS_STATES_MAX];
+    unsigned states = ps_step_states(kind);
+
+    /* Sources, a destination and what to expect come from the sum. */
+    trial_init(&t, seed, dtype, PS_JOB_SUM);
+    t.job.op = PS_JOB_STEP;
+    t.job.step = random_step(&t.rng, kind);
+    t.job.weight = t.dst == t.src[0] || ps_rng_chance(&t.rng, 500)
+                       ? buffer_new(&t)
+                       : t.dst;
+    fill_between(&t, (void *)(uintptr_t)t.job.weight, -2, 2);
+    if (ps_rng_chance(&t.rng, 700)) {
+        for (uint32_t i = 0; i < t.job.src_count; i++) {
+            fill_between(&t, (void *)(uintptr_t)t.src[i], -1, 1);
+        }
+    }
+    for (unsigned i = 0; i < PS_STATES_MAX; i++) {
+        got[i] = buffer_new(&t);
+        want[i] = buffer_new(&t);
+        fill_between(&t, got[i], i == 1 ? 0 : 0.5, 1);
+        memcpy(want[i], got[i], t.bytes);
+        t.job.states[i] = i < states ? got[i] : NULL;
+    }
+    if (dtype == PS_DTYPE_FLOAT32) {
+        model_steps_f32(&t.job, t.want, want[0], want[1], want[2]);
+    } else {
+        model_steps_f64(&t.job, t.want, want[0], want[1], want[2]);
+    }
+    if (pieces) {
+        run_in_pieces(&t);
+    } else {
+        assert_int_equal(ps_kernel_run(&t.job), 0);
+    }
+    bool good = same(&t, t.dst, t.want, nans);
+    for (unsigned i = 0; i < states; i++) {
+        good = good && same(&t, got[i], want[i], nans);
+        assert_guards(got[i], t.bytes);
+    }
+    if (!good) {
+        fail_msg("kind %d differs from the model: %s %s, %" PRIu64
+                 " elements; PS_TEST_SEED=%" PRIu64,
+                 (int)kind, ps_kernel_variant(), ps_dtype_name(dtype),
+                 t.job.count, seed);
+    }
+    assert_guards(t.dst, t.bytes);
+    trial_fini(&t);
+}
+
+static void every_optimizer_is_the_models(void **state)
+{
+    uint64_t nans = 0;
+
+    (void)state;
+    for (unsigned kind = 0; kind < PS_STEP_KINDS; kind++) {
+        for (uint64_t round = 1; round <= 12; round++) {
+            step_once(seed_of(round), PS_DTYPE_FLOAT32,
+                      (enum ps_step_kind)kind, round % 2 == 0, &nans);
+            step_once(seed_of(round), PS_DTYPE_FLOAT64,
+                      (enum ps_step_kind)kind, round % 2 != 0, &nans);
+        }
+        if (kind != PS_STEP_RMSPROP_CENTERED) {
+            assert_int_equal(nans, 0); /* Else the numbers prove nothing. */
+        }
+        nans = 0;
+    }
+}
+
+static void a_step_needs_its_states_and_floats(void **state)
+{
+    float w[1] = {1};
+    float g[1] = {1};
+    float s[3] = {0};
+    float out[1] = {7};
+    const void *src[1] = {g};
+    struct ps_job job = {.op = PS_JOB_STEP,
+                         .count = 1,
+                         .src_count = 1,
+                         .src = src,
+                         .weight = w,
+                         .dst = out,
+                         .step = {.kind = PS_STEP_ADAM, .rescale = 1}};
+
+    (void)state;
+    job.dtype = PS_DTYPE_FLOAT32;
+    job.states[0] = &s[0];
+    assert_int_equal(ps_kernel_run(&job), PS_E_INVAL);
+    job.states[1] = &s[1];
+    assert_int_equal(ps_kernel_run(&job), 0);
+    out[0] = 7;
+    job.weight = NULL;
+    assert_int_equal(ps_kernel_run(&job), PS_E_INVAL);
+    job.weight = w;
+    job.dtype = PS_DTYPE_INT32;
+    assert_int_equal(ps_kernel_run(&job), PS_E_INVAL);
+    job.dtype = PS_DTYPE_FLOAT32;
+    job.step.kind = (enum ps_step_kind)PS_STEP_KINDS;
+    assert_int_equal(ps_kernel_run(&job), PS_E_INVAL);
+    assert_true(out[0] == 7);
+}
+
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
@@ -477,6 +629,8 @@ int main(int argc, char **argv)
         cmocka_unit_test(steps_do_not_depend_on_ranges),
         cmocka_unit_test(subtrees_add_up_to_their_leaves),
         cmocka_unit_test(long_results_have_the_same_bits),
+        cmocka_unit_test(every_optimizer_is_the_models),
+        cmocka_unit_test(a_step_needs_its_states_and_floats),
     };
     int rc = PS_E_INVAL;
 
