@@ -95,8 +95,7 @@ static int make_fd(unsigned kind)
     }
 }
 
-static void send_piece(int to, const uint8_t *bytes, size_t len,
-                       unsigned what)
+static void send_piece(int to, const uint8_t *bytes, size_t len, unsigned what)
 {
     char control[CMSG_SPACE(20 * sizeof(int))] = {0};
     struct iovec iov = {(void *)(uintptr_t)bytes, len};
