@@ -3,7 +3,7 @@
  * are new enough, waits when the version is on its way, and asks the servers
  * otherwise. An init is done when this node holds version 0 or a newer one:
  * the root's array goes to the servers first, then everybody pulls. */
-#include "core/agent/agent_inner.h"
+#include "core/agent_inner.h"
 
 #include "base/alloc.h"
 

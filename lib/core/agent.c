@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The agent machine: which part an event goes to, and time. */
-#include "core/agent/agent_inner.h"
+#include "core/agent_inner.h"
 
 #include "base/alloc.h"
 #include "base/num.h"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The scheduler, seen from an agent. Training goes on without it; what it must
  * know waits in the link, and is said again when it has forgotten us. */
-#include "core/agent/agent_inner.h"
+#include "core/agent_inner.h"
 
 #include "base/str.h"
 

@@ -5,7 +5,7 @@
  * waiting in the connection that a more urgent one could still overtake. Only
  * then are the arrays of several ranks summed; nothing summed is kept beyond
  * the acknowledgement of its frame, because it can be summed again. */
-#include "core/agent/agent_inner.h"
+#include "core/agent_inner.h"
 
 #include "base/alloc.h"
 #include "base/num.h"

@@ -4,7 +4,7 @@
  * and goes on its way, when every rank of the slot has offered. The arrays are
  * the workers' and stay where they are: they can be summed again until the
  * round is over. */
-#include "core/agent/agent_inner.h"
+#include "core/agent_inner.h"
 
 #include "base/alloc.h"
 #include "base/num.h"

@@ -3,7 +3,7 @@
  * of the result, and where each partition lies. At a new epoch a partition may
  * have another owner: it gets the newest version this node holds, and then
  * everything that is not committed. */
-#include "core/agent/agent_inner.h"
+#include "core/agent_inner.h"
 
 #include "base/alloc.h"
 #include "base/num.h"

@@ -2,7 +2,7 @@
 /* What an operation waits for, in a sentence: what this node knows at once,
  * and which ranks elsewhere have not done their part, which the scheduler
  * finds out. */
-#include "core/agent/agent_inner.h"
+#include "core/agent_inner.h"
 
 #include "base/alloc.h"
 #include "base/str.h"

@@ -2,7 +2,7 @@
 /* Training processes: one session each, from l_hello to l_bye or to the end of
  * its socket, which is the death of the process. What it has offered by then
  * stays: the memory is referenced, and the round may need it. */
-#include "core/agent/agent_inner.h"
+#include "core/agent_inner.h"
 
 #include "base/alloc.h"
 #include "base/str.h"
