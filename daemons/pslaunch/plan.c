@@ -13,7 +13,8 @@ extern char **environ;
 static const char usage[] =
     "usage: pslaunch -n WORKERS [options] [--] COMMAND...\n"
     "\n"
-    "Starts COMMAND once for every worker of a training job on this host, with\n"
+    "Starts COMMAND once for every worker of a training job on this host, "
+    "with\n"
     "a psched, psservers and psworker-agents of its own unless an agent runs\n"
     "here already, and ends everything it started.\n"
     "\n"
@@ -28,8 +29,10 @@ static const char usage[] =
     "      --placement balanced|mxnet\n"
     "      --socket PATH        use the agent behind this socket\n"
     "      --private            never use an agent that runs here already\n"
-    "      --output tagged|plain    rank in front of each line (default tagged)\n"
-    "      --output-dir DIR     also write each rank's output to DIR/rank-N.log\n"
+    "      --output tagged|plain    rank in front of each line (default "
+    "tagged)\n"
+    "      --output-dir DIR     also write each rank's output to "
+    "DIR/rank-N.log\n"
     "      --grace TIME         between TERM and KILL, e.g. 10s (default)\n"
     "      --start-timeout TIME for the daemons to be ready (default 60s)\n"
     "      --keep-going         a failing worker does not end the others\n"
@@ -88,8 +91,7 @@ static bool parse_count(const char *text, const char *what, uint32_t most,
     unsigned long n = strtoul(text, &end, 10);
 
     if (end == text || *end != '\0' || text[0] == '-' || n > most) {
-        fprintf(stderr,
-                "pslaunch: %s '%s': give a number from 0 to %u\n", what,
+        fprintf(stderr, "pslaunch: %s '%s': give a number from 0 to %u\n", what,
                 text, most);
         return false;
     }
@@ -151,8 +153,7 @@ static bool add_env(struct plan *p, const char *text)
         if (asprintf(&copy, "%s=%s", text, value) < 0) {
             return false;
         }
-    } else if (asprintf(&copy, "%.*s=%s", (int)len, text, text + len + 1) <
-               0) {
+    } else if (asprintf(&copy, "%.*s=%s", (int)len, text, text + len + 1) < 0) {
         return false;
     }
     p->env = realloc(p->env, (p->env_count + 2) * sizeof(*p->env));
@@ -197,8 +198,7 @@ static bool take_option(struct plan *p, int c, bool *ret_private)
         *ret_private = true;
         return true;
     case OPT_OUTPUT:
-        p->output =
-            strcmp(optarg, "plain") == 0 ? OUTPUT_PLAIN : OUTPUT_TAGGED;
+        p->output = strcmp(optarg, "plain") == 0 ? OUTPUT_PLAIN : OUTPUT_TAGGED;
         return one_of(optarg, "--output", "tagged", "plain");
     case OPT_OUTPUT_DIR:
         p->output_dir = optarg;
@@ -232,8 +232,9 @@ static int check(struct plan *p, bool private)
         p->servers = p->workers < 256 ? p->workers : 256;
     }
     if (p->nodes == 0 || p->nodes > p->workers) {
-        fprintf(stderr, "pslaunch: --nodes %u: give 1 to %u, one worker each "
-                        "at least\n",
+        fprintf(stderr,
+                "pslaunch: --nodes %u: give 1 to %u, one worker each "
+                "at least\n",
                 p->nodes, p->workers);
         return EXIT_USAGE;
     }
@@ -244,8 +245,7 @@ static int check(struct plan *p, bool private)
         return EXIT_USAGE;
     }
     if (p->command == NULL || p->command[0] == NULL) {
-        fputs("pslaunch: no command to run; it goes last, behind --\n",
-              stderr);
+        fputs("pslaunch: no command to run; it goes last, behind --\n", stderr);
         return EXIT_USAGE;
     }
     if (private) {
@@ -377,8 +377,8 @@ static void env_default(struct env *e, const char *name, const char *value)
     }
 }
 
-char **plan_worker_env(const struct plan *p, uint32_t rank,
-                       const char *socket, uint16_t sched_port)
+char **plan_worker_env(const struct plan *p, uint32_t rank, const char *socket,
+                       uint16_t sched_port)
 {
     struct env e = {0};
     uint32_t node = plan_node_of(p, rank);

@@ -45,8 +45,8 @@ struct plan {
 /* 0, or an exit code after a message; -1: help or version was printed. */
 int plan_parse(int argc, char **argv, struct plan *ret_plan);
 /* Environment of a worker: a copy of ours with the names of the job in it. */
-char **plan_worker_env(const struct plan *p, uint32_t rank,
-                       const char *socket, uint16_t sched_port);
+char **plan_worker_env(const struct plan *p, uint32_t rank, const char *socket,
+                       uint16_t sched_port);
 void plan_free_env(char **env);
 uint32_t plan_node_of(const struct plan *p, uint32_t rank);
 uint32_t plan_local_rank(const struct plan *p, uint32_t rank);
@@ -66,8 +66,7 @@ struct stream {
     size_t tail_len;
 };
 
-void stream_init(struct stream *s, int in, int out, int file,
-                 const char *tag);
+void stream_init(struct stream *s, int in, int out, int file, const char *tag);
 /* Read what there is; false at the end of the stream. */
 bool stream_read(struct stream *s);
 void stream_close(struct stream *s);
@@ -75,7 +74,7 @@ void stream_close(struct stream *s);
 /* ------------------------------------------------------------ process.c */
 
 struct child {
-    pid_t pid; /* 0: not running. */
+    pid_t pid;     /* 0: not running. */
     char what[32]; /* "rank 3", "psserver 1" */
     bool daemon;
     bool ended;
@@ -86,10 +85,10 @@ struct child {
 
 struct spawn {
     char *const *argv;
-    char **env;   /* NULL: ours. */
-    int out;      /* Becomes stdout; -1: ours. */
+    char **env; /* NULL: ours. */
+    int out;    /* Becomes stdout; -1: ours. */
     int err;
-    int keep;     /* A descriptor that stays open in the child; -1: none. */
+    int keep; /* A descriptor that stays open in the child; -1: none. */
 };
 
 /* Start a process in a session of its own that dies with its parent. */
