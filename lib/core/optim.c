@@ -1,53 +1,234 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One table says which hyper-parameters there are, where they go and what they
- * may be. Names come from strangers and are escaped in what is said of them. */
+/* One table says which hyper-parameters there are and what they may be, one
+ * which optimizer has which of them. Names come from strangers and are escaped
+ * in what is said of them. */
 #include "core/optim.h"
 
 #include "base/str.h"
 
+#include <assert.h>
 #include <math.h>
-#include <stdbool.h>
 #include <string.h>
 
 enum range {
     ANY,          /* Any finite number. */
     NOT_NEGATIVE, /* Zero or more. */
     BELOW_ONE,    /* Zero or more, and less than one. */
+    UP_TO_ONE,    /* More than zero, and not more than one. */
+    SWITCH,       /* 0 or 1. */
+    ROUNDS,       /* A whole number from zero on. */
+    SCHEDULE,     /* One of enum ps_lr_kind. */
 };
 
 struct row {
     const char *name;
     const char *alias; /* NULL: none. */
-    size_t offset;     /* In struct ps_sgd. */
     enum range range;
 };
 
-static const struct row rows[] = {
-    {"learning_rate", "lr", offsetof(struct ps_sgd, lr), NOT_NEGATIVE},
-    {"momentum", NULL, offsetof(struct ps_sgd, momentum), BELOW_ONE},
-    {"wd", NULL, offsetof(struct ps_sgd, wd), NOT_NEGATIVE},
-    {"rescale_grad", NULL, offsetof(struct ps_sgd, rescale), ANY},
-    {"clip_gradient", NULL, offsetof(struct ps_sgd, clip), ANY},
+static const struct row rows[PS_OPTIM_PARAMS] = {
+    [PS_OPTIM_LR] = {"learning_rate", "lr", NOT_NEGATIVE},
+    [PS_OPTIM_MOMENTUM] = {"momentum", NULL, BELOW_ONE},
+    [PS_OPTIM_WD] = {"wd", NULL, NOT_NEGATIVE},
+    [PS_OPTIM_RESCALE] = {"rescale_grad", NULL, ANY},
+    [PS_OPTIM_CLIP] = {"clip_gradient", NULL, ANY},
+    [PS_OPTIM_BETA1] = {"beta1", NULL, BELOW_ONE},
+    [PS_OPTIM_BETA2] = {"beta2", NULL, BELOW_ONE},
+    [PS_OPTIM_EPSILON] = {"epsilon", "eps", NOT_NEGATIVE},
+    [PS_OPTIM_GAMMA1] = {"gamma1", NULL, BELOW_ONE},
+    [PS_OPTIM_GAMMA2] = {"gamma2", NULL, BELOW_ONE},
+    [PS_OPTIM_CENTERED] = {"centered", NULL, SWITCH},
+    [PS_OPTIM_CLIP_WEIGHTS] = {"clip_weights", NULL, ANY},
+    [PS_OPTIM_RHO] = {"rho", NULL, BELOW_ONE},
+    [PS_OPTIM_LAMDA1] = {"lamda1", "lambda1", NOT_NEGATIVE},
+    [PS_OPTIM_BETA] = {"beta", NULL, NOT_NEGATIVE},
+    [PS_OPTIM_CORRECT_BIAS] = {"correct_bias", NULL, SWITCH},
+    [PS_OPTIM_SCHEDULE_DECAY] = {"schedule_decay", NULL, NOT_NEGATIVE},
+    [PS_OPTIM_WD_LH] = {"wd_lh", NULL, NOT_NEGATIVE},
+    [PS_OPTIM_LAMDA] = {"lamda", "lambda", NOT_NEGATIVE},
+    [PS_OPTIM_SCHEDULER] = {"lr_scheduler", NULL, SCHEDULE},
+    [PS_OPTIM_STEP] = {"lr_scheduler_step", NULL, ROUNDS},
+    [PS_OPTIM_STEP_1] = {"lr_scheduler_step_1", NULL, ROUNDS},
+    [PS_OPTIM_STEP_1 + 1] = {"lr_scheduler_step_2", NULL, ROUNDS},
+    [PS_OPTIM_STEP_1 + 2] = {"lr_scheduler_step_3", NULL, ROUNDS},
+    [PS_OPTIM_STEP_1 + 3] = {"lr_scheduler_step_4", NULL, ROUNDS},
+    [PS_OPTIM_STEP_1 + 4] = {"lr_scheduler_step_5", NULL, ROUNDS},
+    [PS_OPTIM_STEP_1 + 5] = {"lr_scheduler_step_6", NULL, ROUNDS},
+    [PS_OPTIM_STEP_1 + 6] = {"lr_scheduler_step_7", NULL, ROUNDS},
+    [PS_OPTIM_STEP_8] = {"lr_scheduler_step_8", NULL, ROUNDS},
+    [PS_OPTIM_FACTOR] = {"lr_scheduler_factor", NULL, UP_TO_ONE},
+    [PS_OPTIM_STOP_LR] = {"lr_scheduler_stop_lr", NULL, NOT_NEGATIVE},
+    [PS_OPTIM_MAX_UPDATE] = {"lr_scheduler_max_update", NULL, ROUNDS},
+    [PS_OPTIM_POWER] = {"lr_scheduler_power", NULL, NOT_NEGATIVE},
+    [PS_OPTIM_FINAL_LR] = {"lr_scheduler_final_lr", NULL, NOT_NEGATIVE},
+    [PS_OPTIM_WARMUP_STEPS] = {"lr_scheduler_warmup_steps", NULL, ROUNDS},
+    [PS_OPTIM_WARMUP_BEGIN_LR] = {"lr_scheduler_warmup_begin_lr", NULL,
+                                  NOT_NEGATIVE},
+    [PS_OPTIM_WARMUP_CONSTANT] = {"lr_scheduler_warmup_constant", NULL, SWITCH},
 };
 
-#define ROWS (sizeof(rows) / sizeof(rows[0]))
+_Static_assert(PS_OPTIM_PARAMS <= 64, "they are a set in 64 bits");
 
-static const struct ps_sgd defaults = {.lr = 0.01, .rescale = 1.0};
+enum {
+    SGD = -1, /* Has a job op of its own. */
+};
+
+struct preset {
+    enum ps_optim_param param;
+    double value;
+};
+
+#define OWN_MAX 8u
+
+struct ps_optim_kind {
+    const char *name;
+    int step; /* enum ps_step_kind of its plain form, or SGD. */
+    bool has_rate;
+    bool is_bare; /* No wd and no clip_gradient. */
+    unsigned own_count;
+    struct preset own[OWN_MAX]; /* What else it has, with the defaults. */
+};
+
+static const struct ps_optim_kind kinds[] = {
+    {"sgd", SGD, true, false, 2, {{PS_OPTIM_LR, .01}, {PS_OPTIM_MOMENTUM, 0}}},
+    {"nag",
+     PS_STEP_NAG,
+     true,
+     false,
+     2,
+     {{PS_OPTIM_LR, .01}, {PS_OPTIM_MOMENTUM, 0}}},
+    {"adam",
+     PS_STEP_ADAM,
+     true,
+     false,
+     4,
+     {{PS_OPTIM_LR, .001},
+      {PS_OPTIM_BETA1, .9},
+      {PS_OPTIM_BETA2, .999},
+      {PS_OPTIM_EPSILON, 1e-8}}},
+    {"adamw",
+     PS_STEP_ADAMW,
+     true,
+     false,
+     5,
+     {{PS_OPTIM_LR, .001},
+      {PS_OPTIM_BETA1, .9},
+      {PS_OPTIM_BETA2, .999},
+      {PS_OPTIM_EPSILON, 1e-6},
+      {PS_OPTIM_CORRECT_BIAS, 1}}},
+    {"adagrad",
+     PS_STEP_ADAGRAD,
+     true,
+     false,
+     2,
+     {{PS_OPTIM_LR, .01}, {PS_OPTIM_EPSILON, 1e-7}}},
+    {"rmsprop",
+     PS_STEP_RMSPROP,
+     true,
+     false,
+     6,
+     {{PS_OPTIM_LR, .001},
+      {PS_OPTIM_GAMMA1, .9},
+      {PS_OPTIM_GAMMA2, .9},
+      {PS_OPTIM_EPSILON, 1e-8},
+      {PS_OPTIM_CENTERED, 0},
+      {PS_OPTIM_CLIP_WEIGHTS, 0}}},
+    {"adadelta",
+     PS_STEP_ADADELTA,
+     false,
+     false,
+     2,
+     {{PS_OPTIM_RHO, .9}, {PS_OPTIM_EPSILON, 1e-5}}},
+    {"ftrl",
+     PS_STEP_FTRL,
+     true,
+     false,
+     3,
+     {{PS_OPTIM_LR, .1}, {PS_OPTIM_LAMDA1, .01}, {PS_OPTIM_BETA, 1}}},
+    {"adamax",
+     PS_STEP_ADAMAX,
+     true,
+     false,
+     3,
+     {{PS_OPTIM_LR, .002}, {PS_OPTIM_BETA1, .9}, {PS_OPTIM_BETA2, .999}}},
+    {"nadam",
+     PS_STEP_NADAM,
+     true,
+     false,
+     5,
+     {{PS_OPTIM_LR, .001},
+      {PS_OPTIM_BETA1, .9},
+      {PS_OPTIM_BETA2, .999},
+      {PS_OPTIM_EPSILON, 1e-8},
+      {PS_OPTIM_SCHEDULE_DECAY, .004}}},
+    {"ftml",
+     PS_STEP_FTML,
+     true,
+     false,
+     4,
+     {{PS_OPTIM_LR, .01},
+      {PS_OPTIM_BETA1, .6},
+      {PS_OPTIM_BETA2, .999},
+      {PS_OPTIM_EPSILON, 1e-8}}},
+    {"signum",
+     PS_STEP_SIGNUM,
+     true,
+     false,
+     3,
+     {{PS_OPTIM_LR, .01}, {PS_OPTIM_MOMENTUM, .9}, {PS_OPTIM_WD_LH, 0}}},
+    {"signsgd", PS_STEP_SIGNSGD, true, false, 1, {{PS_OPTIM_LR, .01}}},
+    {"dcasgd",
+     PS_STEP_DCASGD,
+     true,
+     false,
+     3,
+     {{PS_OPTIM_LR, .01}, {PS_OPTIM_MOMENTUM, 0}, {PS_OPTIM_LAMDA, .04}}},
+    {"test", PS_STEP_TEST, false, true, 0, {{PS_OPTIM_LR, 0}}},
+};
+
+#define KINDS (sizeof(kinds) / sizeof(kinds[0]))
+
+/* Defaults of what all have in common, and of schedules. */
+static const struct preset common[] = {
+    {PS_OPTIM_RESCALE, 1},    {PS_OPTIM_FACTOR, 1},
+    {PS_OPTIM_STOP_LR, 1e-8}, {PS_OPTIM_POWER, 2},
+};
 
 static const char *text(const char *s)
 {
     return s != NULL ? s : "";
 }
 
-static const struct row *find(const char *name)
+static bool has(const struct ps_optim_kind *kind, unsigned param)
 {
-    for (size_t i = 0; i < ROWS; i++) {
-        if (strcmp(name, rows[i].name) == 0 ||
-            (rows[i].alias != NULL && strcmp(name, rows[i].alias) == 0)) {
-            return &rows[i];
+    if (param == PS_OPTIM_RESCALE) {
+        return true;
+    }
+    if (param == PS_OPTIM_WD || param == PS_OPTIM_CLIP) {
+        return !kind->is_bare;
+    }
+    if (param >= PS_OPTIM_SCHEDULER) {
+        return kind->has_rate;
+    }
+    for (unsigned i = 0; i < kind->own_count; i++) {
+        if (kind->own[i].param == param) {
+            return true;
         }
     }
-    return NULL;
+    return false;
+}
+
+/* PS_OPTIM_PARAMS: the optimizer has none of that name. */
+static unsigned find(const struct ps_optim_kind *kind, const char *name)
+{
+    for (unsigned i = 0; i < PS_OPTIM_PARAMS; i++) {
+        if (has(kind, i) &&
+            (strcmp(name, rows[i].name) == 0 ||
+             (rows[i].alias != NULL && strcmp(name, rows[i].alias) == 0))) {
+            return i;
+        }
+    }
+    return PS_OPTIM_PARAMS;
 }
 
 /* NULL when the value may be, else what it would have to be. */
@@ -63,84 +244,346 @@ static const char *objection(enum range range, double v)
         return v >= 0 ? NULL : "must not be negative";
     case BELOW_ONE:
         return v >= 0 && v < 1 ? NULL : "must be at least 0 and less than 1";
+    case UP_TO_ONE:
+        return v > 0 && v <= 1 ? NULL : "must be above 0 and at most 1";
+    case SWITCH:
+        return v == 0 || v == 1 ? NULL : "must be 0 or 1";
+    case ROUNDS:
+        return v >= 0 && v <= 1e15 && floor(v) == v
+                   ? NULL
+                   : "must be a whole number of rounds";
+    case SCHEDULE:
+        return v >= 0 && v <= PS_LR_COSINE && floor(v) == v
+                   ? NULL
+                   : "must be 0 (constant), 1 (factor), 2 (multifactor), 3 "
+                     "(poly) or 4 (cosine)";
     }
     return NULL;
 }
 
-static int take(const struct ps_rec_param *p, unsigned *seen,
-                struct ps_sgd *sgd, struct ps_str *why)
+static int take(const struct ps_rec_param *p, uint64_t *seen,
+                struct ps_optim *o, struct ps_str *why)
 {
     const char *name = text(p->name);
-    const struct row *row = find(name);
+    unsigned param = find(o->kind, name);
 
-    if (row == NULL) {
-        ps_str_add(why, "sgd has no hyper-parameter '");
+    if (param == PS_OPTIM_PARAMS) {
+        const char *before = "";
+
+        ps_str_addf(why, "%s has no hyper-parameter '", o->kind->name);
         ps_str_add_escaped(why, name, strlen(name), 32);
         ps_str_add(why, "'; it has");
-        for (size_t i = 0; i < ROWS; i++) {
-            ps_str_addf(why, "%s %s", i > 0 ? "," : "", rows[i].name);
+        for (unsigned i = 0; i < PS_OPTIM_SCHEDULER; i++) {
+            if (has(o->kind, i)) {
+                ps_str_addf(why, "%s %s", before, rows[i].name);
+                before = ",";
+            }
         }
+        ps_str_add(why, o->kind->has_rate ? ", lr_scheduler" : "");
         return PS_E_INVAL;
     }
-    if ((*seen & 1u << (row - rows)) != 0) {
-        ps_str_addf(why, "%s of sgd is given twice", row->name);
+    if ((*seen & (uint64_t)1 << param) != 0) {
+        ps_str_addf(why, "%s of %s is given twice", rows[param].name,
+                    o->kind->name);
         return PS_E_INVAL;
     }
-    *seen |= 1u << (row - rows);
+    *seen |= (uint64_t)1 << param;
 
-    const char *must = objection(row->range, p->value);
+    const char *must = objection(rows[param].range, p->value);
     if (must != NULL) {
-        ps_str_addf(why, "%s of sgd %s, not %g", row->name, must, p->value);
+        ps_str_addf(why, "%s of %s %s, not %g", rows[param].name, o->kind->name,
+                    must, p->value);
         return PS_E_INVAL;
     }
-    memcpy((char *)sgd + row->offset, &p->value, sizeof(p->value));
+    o->value[param] = p->value;
+    return 0;
+}
+
+static uint64_t rounds(const struct ps_optim *o, unsigned param)
+{
+    return (uint64_t)o->value[param];
+}
+
+/* What the numbers of a schedule must be to each other. */
+static int take_schedule(struct ps_optim *o, struct ps_str *why)
+{
+    const double *v = o->value;
+    struct ps_lr *lr = &o->lr;
+
+    *lr = (struct ps_lr){
+        .kind = (enum ps_lr_kind)(int)v[PS_OPTIM_SCHEDULER],
+        .base = v[PS_OPTIM_LR],
+        .factor = v[PS_OPTIM_FACTOR],
+        .stop = v[PS_OPTIM_STOP_LR],
+        .step = rounds(o, PS_OPTIM_STEP),
+        .max = rounds(o, PS_OPTIM_MAX_UPDATE),
+        .power = v[PS_OPTIM_POWER],
+        .final = v[PS_OPTIM_FINAL_LR],
+        .warmup = rounds(o, PS_OPTIM_WARMUP_STEPS),
+        .warmup_begin = v[PS_OPTIM_WARMUP_BEGIN_LR],
+        .warmup_constant = v[PS_OPTIM_WARMUP_CONSTANT] != 0,
+    };
+    for (unsigned i = 0; i < PS_LR_STEPS_MAX; i++) {
+        lr->steps[i] = rounds(o, PS_OPTIM_STEP_1 + i);
+    }
+    switch (lr->kind) {
+    case PS_LR_CONSTANT:
+        break;
+    case PS_LR_FACTOR:
+        if (lr->step == 0) {
+            ps_str_add(why, "the factor schedule needs lr_scheduler_step of at "
+                            "least one round");
+            return PS_E_INVAL;
+        }
+        break;
+    case PS_LR_MULTIFACTOR:
+        for (unsigned i = 0; i < PS_LR_STEPS_MAX; i++) {
+            bool follows = i > 0 && lr->steps[i] != 0;
+
+            if ((i == 0 && lr->steps[0] == 0) ||
+                (follows && lr->steps[i] <= lr->steps[i - 1]) ||
+                (follows && lr->steps[i - 1] == 0)) {
+                ps_str_add(why, "the multifactor schedule needs "
+                                "lr_scheduler_step_1 and so on to rise");
+                return PS_E_INVAL;
+            }
+        }
+        break;
+    case PS_LR_POLY:
+    case PS_LR_COSINE:
+        if (lr->max <= lr->warmup) {
+            ps_str_add(why, "this schedule needs lr_scheduler_max_update "
+                            "beyond lr_scheduler_warmup_steps");
+            return PS_E_INVAL;
+        }
+        break;
+    }
     return 0;
 }
 
 static int parse(const char *name, const struct ps_rec_param *params,
-                 uint32_t count, struct ps_sgd *sgd, struct ps_str *why)
+                 uint32_t count, struct ps_optim *o, struct ps_str *why)
 {
-    unsigned seen = 0;
+    uint64_t seen = 0;
 
     name = text(name);
-    *sgd = defaults;
-    if (strcmp(name, "sgd") != 0) {
+    *o = (struct ps_optim){0};
+    for (size_t i = 0; i < KINDS && o->kind == NULL; i++) {
+        o->kind = strcmp(name, kinds[i].name) == 0 ? &kinds[i] : NULL;
+    }
+    if (o->kind == NULL) {
         ps_str_add(why, "no optimizer is called '");
         ps_str_add_escaped(why, name, strlen(name), 32);
-        ps_str_add(why, "'; there is sgd");
+        ps_str_add(why, "'; there is");
+        for (size_t i = 0; i < KINDS; i++) {
+            ps_str_addf(why, "%s %s", i > 0 ? "," : "", kinds[i].name);
+        }
         return PS_E_UNSUPPORTED;
     }
+    for (size_t i = 0; i < sizeof(common) / sizeof(common[0]); i++) {
+        o->value[common[i].param] = common[i].value;
+    }
+    for (unsigned i = 0; i < o->kind->own_count; i++) {
+        o->value[o->kind->own[i].param] = o->kind->own[i].value;
+    }
     for (uint32_t i = 0; i < count; i++) {
-        int rc = take(&params[i], &seen, sgd, why);
+        int rc = take(&params[i], &seen, o, why);
 
         if (rc != 0) {
             return rc;
         }
     }
-    return 0;
+    return take_schedule(o, why);
 }
 
 int ps_optim_check(const char *name, const struct ps_rec_param *params,
                    uint32_t count, char *why, size_t why_cap)
 {
-    struct ps_sgd sgd;
+    struct ps_optim o;
     struct ps_str s;
 
     ps_str_init(&s, why, why_cap);
-    return parse(name, params, count, &sgd, &s);
+    return parse(name, params, count, &o, &s);
 }
 
 int ps_optim_parse(const char *name, const struct ps_rec_param *params,
-                   uint32_t count, struct ps_sgd *ret)
+                   uint32_t count, struct ps_optim *ret)
 {
-    struct ps_sgd sgd;
+    struct ps_optim o;
     char why[1];
     struct ps_str s;
 
     ps_str_init(&s, why, sizeof(why));
-    int rc = parse(name, params, count, &sgd, &s);
+    int rc = parse(name, params, count, &o, &s);
     if (rc == 0) {
-        *ret = sgd;
+        *ret = o;
     }
     return rc;
+}
+
+/* Which of the forms of an optimizer it is. SGD has none. */
+static enum ps_step_kind form(const struct ps_optim *o)
+{
+    assert(o->kind->step != SGD);
+    if (o->kind->step == PS_STEP_RMSPROP && o->value[PS_OPTIM_CENTERED] != 0) {
+        return PS_STEP_RMSPROP_CENTERED;
+    }
+    if (o->kind->step == PS_STEP_SIGNUM && o->value[PS_OPTIM_MOMENTUM] == 0) {
+        return PS_STEP_SIGNSGD;
+    }
+    return (enum ps_step_kind)o->kind->step;
+}
+
+unsigned ps_optim_states(const struct ps_optim *o)
+{
+    if (o->kind->step == SGD) {
+        return o->value[PS_OPTIM_MOMENTUM] != 0 ? 1 : 0;
+    }
+    return ps_step_states(form(o));
+}
+
+bool ps_optim_state_is_weight(const struct ps_optim *o, unsigned i)
+{
+    return o->kind->step == PS_STEP_DCASGD && i == 1;
+}
+
+/* ------------------------------------------------------------ one step */
+
+/* 1 - beta^t, what is still missing from a mean that began at zero. */
+static double bias(double beta, uint64_t t)
+{
+    return 1 - pow(beta, (double)t);
+}
+
+/* Nadam's factor of step t. */
+static double pace(const struct ps_optim *o, uint64_t t)
+{
+    return o->value[PS_OPTIM_BETA1] *
+           (1 - 0.5 * pow(0.96, (double)t * o->value[PS_OPTIM_SCHEDULE_DECAY]));
+}
+
+/* The product of all factors up to t, made anew each time: soon it is too
+ * small to be seen beside 1. The few that would take long to get there end
+ * with the limit that the factors have by then. */
+#define PACE_TERMS_MAX 100000u
+
+static double pace_product(const struct ps_optim *o, uint64_t t)
+{
+    double product = 1;
+
+    for (uint64_t i = 1; i <= t && product > 1e-20; i++) {
+        if (i > PACE_TERMS_MAX) {
+            return product *
+                   pow(o->value[PS_OPTIM_BETA1], (double)(t - i + 1));
+        }
+        product *= pace(o, i);
+    }
+    return product;
+}
+
+static void nadam(const struct ps_optim *o, uint64_t t, struct ps_step *step)
+{
+    double product = pace_product(o, t);
+    double now = pace(o, t);
+    double next = pace(o, t + 1);
+
+    step->k[0] = (1 - now) / (1 - product);
+    step->k[1] = next / (1 - product * next);
+    step->k[2] = bias(step->beta2, t);
+}
+
+static void fill(const struct ps_optim *o, uint64_t t, struct ps_step *step)
+{
+    const double *v = o->value;
+
+    switch (step->kind) {
+    case PS_STEP_KEEP:
+    case PS_STEP_ADAGRAD:
+    case PS_STEP_TEST:
+        break;
+    case PS_STEP_NAG:
+        step->beta1 = v[PS_OPTIM_MOMENTUM];
+        break;
+    case PS_STEP_ADAM:
+        step->lr *= sqrt(bias(step->beta2, t)) / bias(step->beta1, t);
+        break;
+    case PS_STEP_ADAMW:
+        if (v[PS_OPTIM_CORRECT_BIAS] != 0) {
+            step->lr *= sqrt(bias(step->beta2, t)) / bias(step->beta1, t);
+        }
+        break;
+    case PS_STEP_RMSPROP:
+    case PS_STEP_RMSPROP_CENTERED:
+        step->beta1 = v[PS_OPTIM_GAMMA1];
+        step->beta2 = v[PS_OPTIM_GAMMA2];
+        step->k[0] = v[PS_OPTIM_CLIP_WEIGHTS] > 0 ? v[PS_OPTIM_CLIP_WEIGHTS]
+                                                  : (double)INFINITY;
+        break;
+    case PS_STEP_ADADELTA:
+        step->beta1 = v[PS_OPTIM_RHO];
+        break;
+    case PS_STEP_FTRL:
+        step->k[0] = v[PS_OPTIM_LAMDA1];
+        step->k[1] = v[PS_OPTIM_BETA];
+        break;
+    case PS_STEP_ADAMAX:
+        step->lr /= bias(step->beta1, t);
+        break;
+    case PS_STEP_NADAM:
+        nadam(o, t, step);
+        break;
+    case PS_STEP_FTML:
+        step->k[0] = bias(step->beta1, t) / step->lr;
+        step->k[1] = bias(step->beta2, t);
+        break;
+    case PS_STEP_SIGNUM:
+        step->beta1 = v[PS_OPTIM_MOMENTUM];
+        step->k[0] = 1 - step->lr * v[PS_OPTIM_WD_LH];
+        break;
+    case PS_STEP_SIGNSGD:
+        step->k[0] = 1 - step->lr * step->wd;
+        break;
+    case PS_STEP_DCASGD:
+        step->beta1 = v[PS_OPTIM_MOMENTUM];
+        step->k[0] = v[PS_OPTIM_LAMDA];
+        break;
+    }
+}
+
+/* Both divide by the rate; a rate this small moves nothing. */
+#define RATE_LEAST 1e-30
+
+void ps_optim_step(const struct ps_optim *o, uint64_t t, struct ps_job *job)
+{
+    const double *v = o->value;
+    const double lr = o->kind->has_rate ? ps_lr_at(&o->lr, t) : 0;
+
+    assert(t >= 1);
+    if (o->kind->step == SGD) {
+        job->op = PS_JOB_SGD;
+        job->sgd = (struct ps_sgd){
+            .lr = lr,
+            .momentum = v[PS_OPTIM_MOMENTUM],
+            .wd = v[PS_OPTIM_WD],
+            .rescale = v[PS_OPTIM_RESCALE],
+            .clip = v[PS_OPTIM_CLIP],
+        };
+        return;
+    }
+    job->op = PS_JOB_STEP;
+    job->step = (struct ps_step){
+        .kind = form(o),
+        .lr = lr,
+        .wd = v[PS_OPTIM_WD],
+        .rescale = v[PS_OPTIM_RESCALE],
+        .clip = v[PS_OPTIM_CLIP],
+        .beta1 = v[PS_OPTIM_BETA1],
+        .beta2 = v[PS_OPTIM_BETA2],
+        .epsilon = v[PS_OPTIM_EPSILON],
+    };
+    if ((job->step.kind == PS_STEP_FTRL || job->step.kind == PS_STEP_FTML) &&
+        lr < RATE_LEAST) {
+        job->step.kind = PS_STEP_KEEP;
+    }
+    fill(o, t, &job->step);
 }

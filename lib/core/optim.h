@@ -5,13 +5,60 @@
 #pragma once
 
 #include "base/err.h"
+#include "core/lr.h"
 #include "kernel/kernel.h"
 #include "proto/ps_msg.h"
 
+#include <stdbool.h>
 #include <stddef.h>
 
-/* "sgd" with learning_rate (or lr; default 0.01), momentum, wd, rescale_grad
- * (default 1) and clip_gradient (0 or less: off).
+/* Every hyper-parameter of any optimizer. */
+enum ps_optim_param {
+    PS_OPTIM_LR,
+    PS_OPTIM_MOMENTUM,
+    PS_OPTIM_WD,
+    PS_OPTIM_RESCALE,
+    PS_OPTIM_CLIP,
+    PS_OPTIM_BETA1,
+    PS_OPTIM_BETA2,
+    PS_OPTIM_EPSILON,
+    PS_OPTIM_GAMMA1,
+    PS_OPTIM_GAMMA2,
+    PS_OPTIM_CENTERED,
+    PS_OPTIM_CLIP_WEIGHTS,
+    PS_OPTIM_RHO,
+    PS_OPTIM_LAMDA1,
+    PS_OPTIM_BETA,
+    PS_OPTIM_CORRECT_BIAS,
+    PS_OPTIM_SCHEDULE_DECAY,
+    PS_OPTIM_WD_LH,
+    PS_OPTIM_LAMDA,
+    PS_OPTIM_SCHEDULER, /* From here on: of the learning rate's schedule. */
+    PS_OPTIM_STEP,
+    PS_OPTIM_STEP_1,
+    PS_OPTIM_STEP_8 = PS_OPTIM_STEP_1 + PS_LR_STEPS_MAX - 1,
+    PS_OPTIM_FACTOR,
+    PS_OPTIM_STOP_LR,
+    PS_OPTIM_MAX_UPDATE,
+    PS_OPTIM_POWER,
+    PS_OPTIM_FINAL_LR,
+    PS_OPTIM_WARMUP_STEPS,
+    PS_OPTIM_WARMUP_BEGIN_LR,
+    PS_OPTIM_WARMUP_CONSTANT,
+    PS_OPTIM_PARAMS,
+};
+
+struct ps_optim_kind;
+
+/* A declaration that makes sense. */
+struct ps_optim {
+    const struct ps_optim_kind *kind;
+    double value[PS_OPTIM_PARAMS]; /* Those that the optimizer has. */
+    struct ps_lr lr;
+};
+
+/* What optimizers there are, with their hyper-parameters, defaults and
+ * formulas: docs/optimizers.md.
  *
  * 0, PS_E_UNSUPPORTED for an optimizer that does not exist, PS_E_INVAL for a
  * hyper-parameter that does not, stands there twice, or holds a value that
@@ -23,4 +70,13 @@ PS_MUST_USE int ps_optim_check(const char *name,
 /* The same checks; *ret is written only on success. */
 PS_MUST_USE int ps_optim_parse(const char *name,
                                const struct ps_rec_param *params,
-                               uint32_t count, struct ps_sgd *ret);
+                               uint32_t count, struct ps_optim *ret);
+
+/* How many buffers as large as the weights it keeps between steps. */
+unsigned ps_optim_states(const struct ps_optim *o);
+/* Does state `i` begin as a copy of the weights? Else it begins as zeros. */
+bool ps_optim_state_is_weight(const struct ps_optim *o, unsigned i);
+
+/* Makes the job step t, which counts from 1: its op and all numbers. The
+ * buffers are the caller's to set. */
+void ps_optim_step(const struct ps_optim *o, uint64_t t, struct ps_job *job);

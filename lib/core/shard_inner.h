@@ -17,6 +17,7 @@
 #include "base/map.h"
 #include "core/flow.h"
 #include "core/link.h"
+#include "core/optim.h"
 #include "core/shard.h"
 #include "core/store.h"
 
@@ -99,7 +100,7 @@ struct ps_shard_job {
     uint32_t version;
     char name[PS_NAME_MAX + 1];
     bool optimizes;
-    struct ps_sgd sgd;
+    struct ps_optim optim; /* When it does. */
     struct ps_shard_slot *slots;
     uint32_t slot_count;
     struct ps_store store;

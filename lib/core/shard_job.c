@@ -147,7 +147,7 @@ void ps_shard_job_state(struct ps_shard_step *st,
     struct ps_shard *s = st->s;
     struct ps_shard_job *job = ps_shard_job_find(s, m->gen);
     const char *optimizer = m->optimizer != NULL ? m->optimizer : "";
-    struct ps_sgd sgd = {0};
+    struct ps_optim optim = {0};
 
     switch ((enum ps_job_phase)m->phase) {
     case PS_JOB_PHASE_FORMING:
@@ -169,7 +169,7 @@ void ps_shard_job_state(struct ps_shard_step *st,
     }
     const char *why = objection(s, job, m);
     if (why == NULL && *optimizer != '\0' &&
-        ps_optim_parse(optimizer, m->params, m->params_count, &sgd) != 0) {
+        ps_optim_parse(optimizer, m->params, m->params_count, &optim) != 0) {
         why = "its optimizer is not known here";
     }
     if (why != NULL) {
@@ -184,7 +184,7 @@ void ps_shard_job_state(struct ps_shard_step *st,
     }
     job->version = m->version;
     job->optimizes = *optimizer != '\0';
-    job->sgd = sgd;
+    job->optim = optim;
     for (uint32_t i = 0; i < job->slot_count; i++) {
         take_slot(&job->slots[i], &m->slots[i]);
     }

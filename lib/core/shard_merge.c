@@ -86,21 +86,41 @@ static bool is_alone(const struct ps_slice *s)
     return s->offset == 0 && s->len == s->buf->size;
 }
 
-/* Memory for the optimizer's state and for the result. PS_E_NOMEM. */
+/* Memory for the optimizer's states, those that are not there yet: its first
+ * step. PS_E_NOMEM: perhaps some of them. */
+static int prepare_states(struct ps_shard *s, struct ps_shard_job *job,
+                          struct ps_part *part, size_t len)
+{
+    for (unsigned i = 0; i < ps_optim_states(&job->optim); i++) {
+        struct ps_buf *buf;
+
+        if (part->state[i] != NULL) {
+            continue;
+        }
+        int rc = ps_pool_get(s->opt.pool, len, &buf);
+        if (rc != 0) {
+            return rc;
+        }
+        if (ps_optim_state_is_weight(&job->optim, i)) {
+            memcpy(buf->data, ps_slice_data(&part->value), len);
+        } else {
+            memset(buf->data, 0, len);
+        }
+        ps_store_set_state(&job->store, part, i, buf);
+    }
+    return 0;
+}
+
+/* Memory for the optimizer's states and for the result. PS_E_NOMEM. */
 static int prepare(struct ps_shard *s, struct ps_shard_run *run, bool steps)
 {
     struct ps_part *part = run->part;
     const struct ps_slice *first = ps_round_first(&part->open->round);
     struct ps_buf *buf;
-    int rc;
+    int rc = steps ? prepare_states(s, run->job, part, first->len) : 0;
 
-    if (steps && run->job->sgd.momentum != 0 && part->state == NULL) {
-        rc = ps_pool_get(s->opt.pool, first->len, &buf);
-        if (rc != 0) {
-            return rc;
-        }
-        memset(buf->data, 0, first->len);
-        ps_store_set_state(&run->job->store, part, buf);
+    if (rc != 0) {
+        return rc;
     }
     if (is_alone(first)) {
         run->dst = *first;
@@ -131,9 +151,10 @@ static int launch(struct ps_shard_step *st, struct ps_shard_run *run)
     run->token = ++s->next_token;
     ps_map_put(s->runs, run->token, run);
 
-    struct ps_compute *c = ps_compute_new(run->token, open->round.given, 3);
+    struct ps_compute *c = ps_compute_new(run->token, open->round.given,
+                                          2 + PS_STATES_MAX);
 
-    c->job.op = steps ? PS_JOB_SGD : PS_JOB_SUM;
+    c->job.op = PS_JOB_SUM;
     c->job.dtype = (enum ps_dtype)part->dtype;
     c->job.count = part->count;
     c->job.divide_by = open->reduce == PS_REDUCE_MEAN ? open->round.weight : 1;
@@ -141,13 +162,15 @@ static int launch(struct ps_shard_step *st, struct ps_shard_run *run)
     c->job.dst = ps_slice_data(&run->dst);
     ps_compute_hold(c, run->dst.buf);
     if (steps) {
-        c->job.sgd = job->sgd;
+        /* Step t makes version t, so that all servers agree on it. */
+        ps_optim_step(&job->optim, part->version + 1, &c->job);
         c->job.weight = ps_slice_data(&part->value);
         ps_compute_hold(c, part->value.buf);
-        if (part->state != NULL) {
-            c->job.state = part->state->data;
-            ps_compute_hold(c, part->state);
+        for (unsigned i = 0; i < ps_optim_states(&job->optim); i++) {
+            c->job.states[i] = part->state[i]->data;
+            ps_compute_hold(c, part->state[i]);
         }
+        c->job.state = c->job.states[0];
     }
     ps_effects_compute(st->fx, c);
     return 0;

@@ -29,7 +29,9 @@ static void part_free(struct ps_store *st, struct ps_part *part)
     ps_store_close(st, part);
     st->stored -= part->value.len;
     ps_buf_unref(part->value.buf);
-    ps_store_set_state(st, part, NULL);
+    for (unsigned i = 0; i < PS_STATES_MAX; i++) {
+        ps_store_set_state(st, part, i, NULL);
+    }
     ps_free(part);
 }
 
@@ -103,14 +105,15 @@ void ps_store_set(struct ps_store *st, struct ps_part *part, uint64_t version,
     part->version = version;
 }
 
-void ps_store_set_state(struct ps_store *st, struct ps_part *part,
+void ps_store_set_state(struct ps_store *st, struct ps_part *part, unsigned i,
                         struct ps_buf *state)
 {
-    if (part->state != NULL) {
-        st->stored -= part->state->size;
-        ps_buf_unref(part->state);
+    assert(i < PS_STATES_MAX);
+    if (part->state[i] != NULL) {
+        st->stored -= part->state[i]->size;
+        ps_buf_unref(part->state[i]);
     }
-    part->state = state;
+    part->state[i] = state;
     if (state != NULL) {
         st->stored += state->size;
     }

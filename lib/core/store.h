@@ -7,6 +7,7 @@
 #include "base/list.h"
 #include "base/map.h"
 #include "core/round.h"
+#include "kernel/kernel.h"
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -34,7 +35,7 @@ struct ps_part {
     uint32_t count; /* Elements; 0: not known yet. */
     uint64_t version;
     struct ps_slice value; /* buf NULL: has none. Never written again. */
-    struct ps_buf *state;  /* Of the optimizer; NULL: none yet. */
+    struct ps_buf *state[PS_STATES_MAX]; /* Of the optimizer; NULL: none. */
     struct ps_open *open;  /* NULL: nobody has contributed. */
     void *run;             /* The owner's: a computation under way, or NULL. */
     struct ps_list parked;
@@ -71,8 +72,8 @@ void ps_part_declare(struct ps_part *part, uint8_t dtype, uint32_t count);
 /* Replaces version and value; takes over one reference of the buffer. */
 void ps_store_set(struct ps_store *st, struct ps_part *part, uint64_t version,
                   const struct ps_slice *value);
-/* Gives the partition its optimizer state; takes over the reference. */
-void ps_store_set_state(struct ps_store *st, struct ps_part *part,
+/* Gives the partition state `i` of its optimizer; takes over the reference. */
+void ps_store_set_state(struct ps_store *st, struct ps_part *part, unsigned i,
                         struct ps_buf *state);
 
 struct ps_open *ps_store_open(struct ps_store *st, struct ps_part *part,

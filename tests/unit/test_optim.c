@@ -12,25 +12,40 @@
 static void check_refused(const char *name, const struct ps_rec_param *params,
                           uint32_t count, int rc, const char *says)
 {
-    struct ps_sgd sgd = {.lr = 42};
+    struct ps_optim o = {.lr = {.base = 42}};
     char why[256];
 
     assert_int_equal(ps_optim_check(name, params, count, why, sizeof(why)), rc);
     if (strstr(why, says) == NULL) {
         fail_msg("'%s' does not say '%s'", why, says);
     }
-    assert_int_equal(ps_optim_parse(name, params, count, &sgd), rc);
-    assert_true(sgd.lr == 42);
+    assert_int_equal(ps_optim_parse(name, params, count, &o), rc);
+    assert_true(o.lr.base == 42);
+}
+
+/* What step t of a declaration is. */
+static struct ps_job step(const char *name, const struct ps_rec_param *params,
+                          uint32_t count, uint64_t t)
+{
+    struct ps_optim o;
+    struct ps_job job = {0};
+
+    assert_int_equal(ps_optim_parse(name, params, count, &o), 0);
+    ps_optim_step(&o, t, &job);
+    return job;
 }
 
 static void defaults_are_plain_sgd(void **state)
 {
-    struct ps_sgd sgd;
     char why[64];
 
     (void)state;
     assert_int_equal(ps_optim_check("sgd", NULL, 0, why, sizeof(why)), 0);
-    assert_int_equal(ps_optim_parse("sgd", NULL, 0, &sgd), 0);
+
+    const struct ps_job job = step("sgd", NULL, 0, 1);
+    const struct ps_sgd sgd = job.sgd;
+
+    assert_int_equal(job.op, PS_JOB_SGD);
     assert_true(sgd.lr == 0.01);
     assert_true(sgd.momentum == 0);
     assert_true(sgd.wd == 0);
@@ -44,10 +59,9 @@ static void every_parameter_reaches_its_place(void **state)
         {"clip_gradient", 5},   {"wd", 0.0001},    {"lr", 0.5},
         {"rescale_grad", 0.25}, {"momentum", 0.9},
     };
-    struct ps_sgd sgd;
+    const struct ps_sgd sgd = step("sgd", params, 5, 1).sgd;
 
     (void)state;
-    assert_int_equal(ps_optim_parse("sgd", params, 5, &sgd), 0);
     assert_true(sgd.lr == 0.5);
     assert_true(sgd.momentum == 0.9);
     assert_true(sgd.wd == 0.0001);
@@ -96,9 +110,124 @@ static void a_parameter_stands_once_under_either_name(void **state)
 static void unknown_optimizers_are_named(void **state)
 {
     (void)state;
-    check_refused("adam", NULL, 0, PS_E_UNSUPPORTED, "called 'adam'");
+    check_refused("adam ", NULL, 0, PS_E_UNSUPPORTED, "called 'adam '");
     check_refused("", NULL, 0, PS_E_UNSUPPORTED, "called ''");
-    check_refused(NULL, NULL, 0, PS_E_UNSUPPORTED, "there is sgd");
+    check_refused(NULL, NULL, 0, PS_E_UNSUPPORTED, "there is sgd, nag, adam,");
+}
+
+static bool near(double a, double b)
+{
+    return fabs(a - b) <= 1e-12 * (1 + fabs(b));
+}
+
+static void each_has_the_parameters_it_has(void **state)
+{
+    const struct ps_rec_param momentum = {"momentum", 0.5};
+    const struct ps_rec_param half = {"centered", 0.5};
+    const struct ps_rec_param lr = {"lr", 0.1};
+    const struct ps_rec_param wd = {"wd", 0.1};
+
+    (void)state;
+    check_refused("adam", &momentum, 1, PS_E_INVAL,
+                  "adam has no hyper-parameter 'momentum'; it has "
+                  "learning_rate, wd, rescale_grad, clip_gradient, beta1, "
+                  "beta2, epsilon, lr_scheduler");
+    check_refused("rmsprop", &half, 1, PS_E_INVAL, "must be 0 or 1");
+    check_refused("adadelta", &lr, 1, PS_E_INVAL, "no hyper-parameter 'lr'");
+    check_refused("test", &wd, 1, PS_E_INVAL, "it has rescale_grad");
+}
+
+static void schedules_that_make_no_sense_are_refused(void **state)
+{
+    const struct ps_rec_param kind[] = {{"lr_scheduler", 5}};
+    const struct ps_rec_param factor[] = {{"lr_scheduler", 1}};
+    const struct ps_rec_param falling[] = {{"lr_scheduler", 2},
+                                           {"lr_scheduler_step_1", 9},
+                                           {"lr_scheduler_step_2", 9}};
+    const struct ps_rec_param gap[] = {{"lr_scheduler", 2},
+                                       {"lr_scheduler_step_1", 9},
+                                       {"lr_scheduler_step_3", 12}};
+    const struct ps_rec_param late[] = {{"lr_scheduler", 4},
+                                        {"lr_scheduler_max_update", 10},
+                                        {"lr_scheduler_warmup_steps", 10}};
+    const struct ps_rec_param part[] = {{"lr_scheduler_step", 1.5}};
+
+    (void)state;
+    check_refused("sgd", kind, 1, PS_E_INVAL, "4 (cosine), not 5");
+    check_refused("sgd", factor, 1, PS_E_INVAL, "lr_scheduler_step");
+    check_refused("adam", falling, 3, PS_E_INVAL, "to rise");
+    check_refused("adam", gap, 3, PS_E_INVAL, "to rise");
+    check_refused("ftrl", late, 3, PS_E_INVAL, "beyond");
+    check_refused("ftrl", part, 1, PS_E_INVAL, "whole number of rounds");
+}
+
+static void forms_and_states(void **state)
+{
+    const struct {
+        const char *name;
+        struct ps_rec_param param;
+        enum ps_step_kind kind;
+        unsigned states;
+    } table[] = {
+        {"nag", {"momentum", 0.9}, PS_STEP_NAG, 1},
+        {"adam", {"beta1", 0.8}, PS_STEP_ADAM, 2},
+        {"adamw", {"beta1", 0.8}, PS_STEP_ADAMW, 2},
+        {"adagrad", {"eps", 0.1}, PS_STEP_ADAGRAD, 1},
+        {"rmsprop", {"centered", 0}, PS_STEP_RMSPROP, 1},
+        {"rmsprop", {"centered", 1}, PS_STEP_RMSPROP_CENTERED, 3},
+        {"adadelta", {"rho", 0.8}, PS_STEP_ADADELTA, 2},
+        {"ftrl", {"beta", 2}, PS_STEP_FTRL, 2},
+        {"ftrl", {"lr", 0}, PS_STEP_KEEP, 2},
+        {"adamax", {"lr", 1}, PS_STEP_ADAMAX, 2},
+        {"nadam", {"lr", 1}, PS_STEP_NADAM, 2},
+        {"ftml", {"lr", 1}, PS_STEP_FTML, 3},
+        {"signum", {"momentum", 0.5}, PS_STEP_SIGNUM, 1},
+        {"signum", {"momentum", 0}, PS_STEP_SIGNSGD, 0},
+        {"signsgd", {"wd", 0}, PS_STEP_SIGNSGD, 0},
+        {"dcasgd", {"lamda", 1}, PS_STEP_DCASGD, 2},
+        {"test", {"rescale_grad", 2}, PS_STEP_TEST, 1},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(table) / sizeof(table[0]); i++) {
+        struct ps_optim o;
+        struct ps_job job = step(table[i].name, &table[i].param, 1, 1);
+
+        assert_int_equal(ps_optim_parse(table[i].name, &table[i].param, 1, &o),
+                         0);
+        assert_int_equal(job.op, PS_JOB_STEP);
+        assert_int_equal(job.step.kind, table[i].kind);
+        assert_int_equal(ps_optim_states(&o), table[i].states);
+        for (unsigned s = 0; s < table[i].states; s++) {
+            assert_int_equal(ps_optim_state_is_weight(&o, s),
+                             table[i].kind == PS_STEP_DCASGD && s == 1);
+        }
+    }
+}
+
+static void numbers_of_a_step_depend_on_the_round(void **state)
+{
+    const struct ps_rec_param decay = {"schedule_decay", 0};
+    const struct ps_rec_param steep = {"beta1", 0.9999999};
+    double product = 1;
+
+    (void)state;
+    /* Adam: .001 * sqrt(1 - .999^2) / (1 - .9^2). */
+    assert_true(near(step("adam", NULL, 0, 2).step.lr,
+                     0.001 * sqrt(1 - 0.999 * 0.999) / 0.19));
+    assert_true(near(step("adamax", NULL, 0, 1).step.lr, 0.02));
+    assert_true(near(step("ftml", NULL, 0, 1).step.k[0], 0.4 / 0.01));
+    assert_true(near(step("ftml", NULL, 0, 1).step.k[1], 0.001));
+    /* Nadam without decay of the schedule: every factor is .45. */
+    for (uint64_t t = 1; t <= 100; t++) {
+        const struct ps_step s = step("nadam", &decay, 1, t).step;
+
+        product *= 0.45;
+        assert_true(near(s.k[0], 0.55 / (1 - product)));
+        assert_true(near(s.k[1], 0.45 / (1 - product * 0.45)));
+    }
+    /* However late the round and however slow the product falls, it ends. */
+    assert_true(isfinite(step("nadam", &steep, 1, UINT64_MAX - 1).step.k[1]));
 }
 
 int main(void)
@@ -109,6 +238,10 @@ int main(void)
         cmocka_unit_test(nonsense_is_refused_in_words),
         cmocka_unit_test(a_parameter_stands_once_under_either_name),
         cmocka_unit_test(unknown_optimizers_are_named),
+        cmocka_unit_test(each_has_the_parameters_it_has),
+        cmocka_unit_test(schedules_that_make_no_sense_are_refused),
+        cmocka_unit_test(forms_and_states),
+        cmocka_unit_test(numbers_of_a_step_depend_on_the_round),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,0 +1,128 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Rates by round, against numbers made by hand. */
+#include "core/lr.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+static void expect(const struct ps_lr *lr, uint64_t n, double rate)
+{
+    double got = ps_lr_at(lr, n);
+
+    if (fabs(got - rate) > 1e-14) {
+        fail_msg("round %llu has rate %.17g, not %.17g", (unsigned long long)n,
+                 got, rate);
+    }
+}
+
+static void constant_rates_stay(void **state)
+{
+    const struct ps_lr lr = {.base = 0.3};
+
+    (void)state;
+    expect(&lr, 1, 0.3);
+    expect(&lr, UINT64_MAX, 0.3);
+}
+
+static void factors_come_after_each_step(void **state)
+{
+    const struct ps_lr lr = {.kind = PS_LR_FACTOR,
+                             .base = 0.8,
+                             .factor = 0.5,
+                             .step = 10,
+                             .stop = 0.15};
+
+    (void)state;
+    expect(&lr, 1, 0.8);
+    expect(&lr, 10, 0.8); /* Not yet: only a later round is beyond it. */
+    expect(&lr, 11, 0.4);
+    expect(&lr, 20, 0.4);
+    expect(&lr, 21, 0.2);
+    expect(&lr, 31, 0.15);
+    expect(&lr, 1000000, 0.15);
+}
+
+static void factors_come_after_listed_rounds(void **state)
+{
+    const struct ps_lr lr = {.kind = PS_LR_MULTIFACTOR,
+                             .base = 1,
+                             .factor = 0.25,
+                             .steps = {3, 5, 6}};
+
+    (void)state;
+    expect(&lr, 3, 1);
+    expect(&lr, 4, 0.25);
+    expect(&lr, 5, 0.25);
+    expect(&lr, 6, 0.0625);
+    expect(&lr, 7, 0.015625);
+    expect(&lr, 99, 0.015625);
+}
+
+static void polynomials_end_at_the_final_rate(void **state)
+{
+    const struct ps_lr lr = {.kind = PS_LR_POLY,
+                             .base = 1,
+                             .max = 10,
+                             .power = 2,
+                             .final = 0.2};
+
+    (void)state;
+    expect(&lr, 1, 0.2 + 0.8 * 0.81);
+    expect(&lr, 5, 0.2 + 0.8 * 0.25);
+    expect(&lr, 10, 0.2);
+    expect(&lr, 11, 0.2);
+}
+
+static void cosines_end_at_the_final_rate(void **state)
+{
+    const struct ps_lr lr = {
+        .kind = PS_LR_COSINE, .base = 1, .max = 12, .final = 0.5};
+
+    (void)state;
+    expect(&lr, 4, 0.5 + 0.5 * 0.75);
+    expect(&lr, 6, 0.75);
+    expect(&lr, 8, 0.5 + 0.5 * 0.25);
+    expect(&lr, 12, 0.5);
+    expect(&lr, 13, 0.5);
+}
+
+static void the_way_begins_after_the_warm_up(void **state)
+{
+    struct ps_lr lr = {.kind = PS_LR_COSINE,
+                       .base = 1,
+                       .max = 8,
+                       .warmup = 4,
+                       .warmup_begin = 0.2};
+
+    (void)state;
+    expect(&lr, 1, 0.4);
+    expect(&lr, 2, 0.6);
+    expect(&lr, 3, 0.8);
+    expect(&lr, 4, 1);
+    expect(&lr, 6, 0.5);
+    lr.warmup_constant = true;
+    expect(&lr, 1, 0.2);
+    expect(&lr, 3, 0.2);
+    expect(&lr, 4, 1);
+    lr.kind = PS_LR_CONSTANT;
+    expect(&lr, 3, 0.2);
+    expect(&lr, 5, 1);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(constant_rates_stay),
+        cmocka_unit_test(factors_come_after_each_step),
+        cmocka_unit_test(factors_come_after_listed_rounds),
+        cmocka_unit_test(polynomials_end_at_the_final_rate),
+        cmocka_unit_test(cosines_end_at_the_final_rate),
+        cmocka_unit_test(the_way_begins_after_the_warm_up),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
