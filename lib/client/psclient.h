@@ -255,7 +255,7 @@ int psc_barrier_start(struct psc_client *c, const struct psc_op_options *o,
 /* How servers turn the sum of a round into the new value; without one the sum
  * is the value. Once for a job, before its first push; every worker may say
  * the same. "sgd" knows learning_rate, momentum, wd, rescale_grad and
- * clip_gradient. */
+ * clip_gradient; psclient(3) has the others. */
 struct psc_param {
     const char *name;
     double value;

@@ -1,0 +1,347 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every optimizer for 20 steps with 2 workers, with weight decay, clipping,
+rescaling and a schedule, against NumPy, and the same bits for 1 server and 3.
+
+The reference is float32 NumPy, written from the formulas of
+docs/optimizers.md; where it orders their terms in another way than the
+servers' loops, both round, but not alike."""
+import math
+import pathlib
+import subprocess
+import sys
+
+import numpy as np
+import trio as harness
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+PACKAGE = str(ROOT / "lib" / "client" / "python")
+LIBRARY = str(harness.BUILD / "lib/client/libpsclient.so.0")
+
+STEPS = 20
+COUNT = 5003
+COMMON = {"wd": 0.01, "clip_gradient": 0.4, "rescale_grad": 0.5}
+
+WORKER = """
+import ast, os, sys
+import numpy as np, pskv
+name, params, seed, out = sys.argv[1:]
+seed = int(seed)
+kv = pskv.create('dist_sync')
+kv.set_optimizer(name, **ast.literal_eval(params))
+w = np.random.default_rng(seed).standard_normal(%d).astype('f')
+kv.init('w', w)
+seen = []
+for step in range(%d):
+    draw = np.random.default_rng([seed, step, kv.rank])
+    kv.pushpull('w', draw.standard_normal(w.size).astype('f'), out=w)
+    seen.append(w.copy())
+np.stack(seen).tofile(out + str(kv.rank))
+kv.close()
+""" % (COUNT, STEPS)
+
+
+# ----------------------------------------------------------------- reference
+
+
+def clip(x, c=COMMON["clip_gradient"]):
+    return np.minimum(np.maximum(x, -c), c)
+
+
+def rates(params, base):
+    """The rate of each step, as the classic schedulers count: with state."""
+    kind = params.get("lr_scheduler", 0)
+    get = {k.removeprefix("lr_scheduler_"): v for k, v in params.items()}.get
+    warm = get("warmup_steps", 0)
+    rate, count, current = base, 0, 0
+    steps = [v for k, v in sorted(params.items())
+             if k.startswith("lr_scheduler_step_")]
+    for n in range(1, STEPS + 1):
+        if kind == 1:
+            while n > count + get("step"):
+                count += get("step")
+                rate = max(rate * get("factor"), get("stop_lr", 1e-8))
+        elif kind == 2:
+            while current < len(steps) and n > steps[current]:
+                rate *= get("factor")
+                current += 1
+        elif kind in (3, 4) and n <= get("max_update"):
+            way = (n - warm) / (get("max_update") - warm)
+            part = (1 - way) ** get("power", 2) if kind == 3 else \
+                (1 + math.cos(math.pi * way)) / 2
+            rate = get("final_lr", 0) + (base - get("final_lr", 0)) * part
+        begin = get("warmup_begin_lr", 0)
+        if n < warm:
+            yield begin if get("warmup_constant") else \
+                begin + (base - begin) * n / warm
+        else:
+            yield rate
+
+
+class Reference:
+    """One step after the other; a method for each optimizer."""
+
+    def __init__(self, w, params):
+        self.w = w
+        self.p = params
+        self.a, self.b, self.c = (np.zeros_like(w) for _ in range(3))
+        self.old = w.copy()
+        self.product = 1.0
+        self.wd = np.float32(COMMON["wd"])
+
+    def grad(self, g):
+        """Rescaled and clipped, without and with the decay."""
+        s = np.float32(COMMON["rescale_grad"])
+        return clip(s * g), clip(s * g + self.wd * self.w)
+
+    def moments(self, g, b1, b2):
+        self.a = b1 * self.a + (1 - b1) * g
+        self.b = b2 * self.b + (1 - b2) * np.square(g)
+
+    def sgd(self, g, lr, t):
+        g, _ = self.grad(g)
+        if self.p.get("momentum"):
+            self.a = self.p["momentum"] * self.a - lr * (self.wd * self.w + g)
+            self.w = self.w + self.a
+        else:
+            self.w = np.float32(1 - lr * COMMON["wd"]) * self.w - lr * g
+
+    def nag(self, g, lr, t):
+        g, _ = self.grad(g)
+        step = lr * (g + self.wd * self.w)
+        self.a = self.p["momentum"] * self.a - step
+        self.w = self.w + (self.p["momentum"] * self.a - step)
+
+    def adam(self, g, lr, t):
+        _, g = self.grad(g)
+        self.moments(g, 0.9, 0.999)
+        rate = lr * math.sqrt(1 - 0.999 ** t) / (1 - 0.9 ** t)
+        self.w = self.w - rate * (self.a / (np.sqrt(self.b) + 1e-8))
+
+    def adamw(self, g, lr, t):
+        g, _ = self.grad(g)
+        self.moments(g, 0.9, 0.999)
+        rate = lr
+        if self.p.get("correct_bias", 1):
+            rate = lr * math.sqrt(1 - 0.999 ** t) / (1 - 0.9 ** t)
+        self.w = self.w - rate * (
+            self.a / (np.sqrt(self.b) + 1e-6) + self.wd * self.w)
+
+    def adagrad(self, g, lr, t):
+        g, _ = self.grad(g)
+        self.a = self.a + np.square(g)
+        self.w = self.w - lr * (g / np.sqrt(self.a + 1e-7)) - \
+            lr * self.wd * self.w
+
+    def rmsprop(self, g, lr, t):
+        _, g = self.grad(g)
+        self.a = 0.1 * np.square(g) + 0.9 * self.a
+        if self.p.get("centered"):
+            self.b = 0.1 * g + 0.9 * self.b
+            # With what is nearly 0 under the root as it is in the formula.
+            self.c = 0.8 * self.c - lr * g / np.sqrt(
+                self.a - self.b * self.b + np.float32(self.p["epsilon"]))
+            self.w = self.w + self.c
+        else:
+            self.w = self.w - lr * (g / np.sqrt(self.a + 1e-8))
+        if "clip_weights" in self.p:
+            self.w = clip(self.w, np.float32(self.p["clip_weights"]))
+
+    def adadelta(self, g, lr, t):
+        g, _ = self.grad(g)
+        self.a = 0.9 * self.a + 0.1 * np.square(g)
+        step = np.sqrt((self.b + 1e-5) / (self.a + 1e-5)) * g
+        self.b = 0.9 * self.b + 0.1 * np.square(step)
+        self.w = self.w - step - self.wd * self.w
+
+    def ftrl(self, g, lr, t):
+        g, _ = self.grad(g)
+        n = self.b + np.square(g)
+        sigma = (np.sqrt(n) - np.sqrt(self.b)) / np.float32(lr)
+        self.a = self.a + g - sigma * self.w
+        self.b = n
+        shrunk = np.sign(self.a) * 0.05 - self.a
+        self.w = np.where(np.abs(self.a) <= 0.05, 0, shrunk / (
+            (1 + np.sqrt(n)) / np.float32(lr) + self.wd)).astype("f")
+
+    def adamax(self, g, lr, t):
+        _, g = self.grad(g)
+        self.a = 0.9 * self.a + 0.1 * g
+        self.b = np.maximum(0.999 * self.b, np.abs(g))
+        self.w = self.w - lr / (1 - 0.9 ** t) * (self.a / self.b)
+
+    def nadam(self, g, lr, t):
+        _, g = self.grad(g)
+        pace = 0.9 * (1 - 0.5 * 0.96 ** (t * 0.004))
+        after = 0.9 * (1 - 0.5 * 0.96 ** ((t + 1) * 0.004))
+        self.product *= pace
+        self.moments(g, 0.9, 0.999)
+        g_part = g / (1 - self.product)
+        m_part = self.a / (1 - self.product * after)
+        v_part = self.b / (1 - 0.999 ** t)
+        self.w = self.w - lr * ((1 - pace) * g_part + after * m_part) / (
+            np.sqrt(v_part) + 1e-8)
+
+    def ftml(self, g, lr, t):
+        _, g = self.grad(g)
+        self.b = 0.999 * self.b + 0.001 * np.square(g)
+        d = (1 - 0.6 ** t) / lr * (np.sqrt(self.b / (1 - 0.999 ** t)) + 1e-8)
+        self.a = 0.6 * self.a + 0.4 * g - (d - 0.6 * self.c) * self.w
+        self.c = d
+        self.w = -self.a / d
+
+    def signum(self, g, lr, t):
+        g, _ = self.grad(g)
+        self.a = 0.9 * self.a - 0.1 * (self.wd * self.w + g)
+        keep = np.float32(1 - lr * self.p["wd_lh"])
+        self.w = keep * self.w + lr * np.sign(self.a)
+
+    def signsgd(self, g, lr, t):
+        keep = np.float32(1 - lr * COMMON["wd"])
+        self.w = keep * self.w - lr * np.sign(g)
+
+    def dcasgd(self, g, lr, t):
+        g, _ = self.grad(g)
+        late = self.p["lamda"] * np.square(g) * (self.w - self.old)
+        self.a = self.p["momentum"] * self.a - lr * (
+            g + self.wd * self.w + late)
+        self.old = self.w
+        self.w = self.w + self.a
+
+    def test(self, g, lr, t):
+        self.w = self.w + COMMON["rescale_grad"] * g
+
+
+FACTOR = {"lr_scheduler": 1, "lr_scheduler_step": 6,
+          "lr_scheduler_factor": 0.5, "lr_scheduler_warmup_steps": 3}
+MULTI = {"lr_scheduler": 2, "lr_scheduler_step_1": 5,
+         "lr_scheduler_step_2": 11, "lr_scheduler_factor": 0.3}
+POLY = {"lr_scheduler": 3, "lr_scheduler_max_update": 15,
+        "lr_scheduler_final_lr": 0.0005, "lr_scheduler_warmup_steps": 4,
+        "lr_scheduler_warmup_begin_lr": 0.0001}
+COSINE = {"lr_scheduler": 4, "lr_scheduler_max_update": 18,
+          "lr_scheduler_final_lr": 0.0001, "lr_scheduler_warmup_steps": 5,
+          "lr_scheduler_warmup_begin_lr": 0.0002,
+          "lr_scheduler_warmup_constant": 1}
+
+TOLERANCE = 1e-6
+
+# Name, and what is given beside COMMON.
+CASES = [
+    ("sgd", {"learning_rate": 0.1, **COSINE}),
+    ("sgd", {"learning_rate": 0.1, "momentum": 0.9, **FACTOR}),
+    ("nag", {"learning_rate": 0.1, "momentum": 0.9, **POLY}),
+    ("adam", {"learning_rate": 0.01, **COSINE}),
+    ("adam", {}),
+    ("adamw", {"learning_rate": 0.01, **FACTOR}),
+    ("adamw", {"learning_rate": 0.01, "correct_bias": 0, **MULTI}),
+    ("adagrad", {"learning_rate": 0.05, **MULTI}),
+    ("rmsprop", {"learning_rate": 0.01, **POLY}),
+    ("rmsprop", {"learning_rate": 0.01, "clip_weights": 1.5}),
+    ("rmsprop", {"learning_rate": 0.01, "centered": 1, "gamma2": 0.8,
+                 "epsilon": 1e-3, **COSINE}),
+    ("adadelta", {}),
+    ("ftrl", {"learning_rate": 0.1, "lamda1": 0.05, **FACTOR}),
+    ("adamax", {"learning_rate": 0.02, **MULTI}),
+    ("nadam", {"learning_rate": 0.01, **POLY}),
+    ("ftml", {"learning_rate": 0.01, **COSINE}),
+    ("signum", {"learning_rate": 0.01, "momentum": 0.9, "wd_lh": 0.1,
+                **MULTI}),
+    ("signsgd", {"learning_rate": 0.01, **FACTOR}),
+    ("dcasgd", {"learning_rate": 0.1, "momentum": 0.5, "lamda": 0.4,
+                **POLY}),
+    ("test", {}),
+]
+DEFAULT_RATE = {"adam": 0.001}
+
+
+def expected(name, given, seed):
+    w = np.random.default_rng(seed).standard_normal(COUNT).astype("f")
+    r = Reference(w, given)
+    base = given.get("learning_rate", DEFAULT_RATE.get(name, 0))
+    for step, lr in enumerate(rates(given, base)):
+        g = [np.random.default_rng([seed, step, rank]).standard_normal(COUNT)
+             .astype("f") for rank in (0, 1)]
+        getattr(r, name)(g[0] + g[1], lr, step + 1)
+        assert r.w.dtype == np.float32
+        yield r.w
+
+
+def run(t, number, name, params, out):
+    """What both workers see after every step."""
+    workers = []
+    for rank in (0, 1):
+        env = harness.clean_env(
+            PYTHONPATH=PACKAGE, PYTHONDONTWRITEBYTECODE=1,
+            PSKV_LIBRARY=LIBRARY, PSKV_JOB=f"job{number}",
+            PSKV_SOCKET=t.socket(rank), PSKV_PARTITION_BYTES=4096,
+            DMLC_NUM_WORKER=2, DMLC_WORKER_ID=rank,
+            DMLC_NUM_SERVER=len(t.server_names), OMP_NUM_THREADS=1,
+            OPENBLAS_NUM_THREADS=1)
+        workers.append(subprocess.Popen(
+            [sys.executable, "-c", WORKER, name, repr(params), str(number),
+             out], env=env, stderr=subprocess.PIPE, text=True))
+    try:
+        for w in workers:
+            _, err = w.communicate(timeout=harness.PATIENCE)
+            assert w.returncode == 0, f"{name}: {err}"
+    finally:
+        for w in workers:
+            if w.poll() is None:
+                w.kill()
+                w.wait()
+    seen = [np.fromfile(out + str(rank), "f").reshape(STEPS, COUNT)
+            for rank in (0, 1)]
+    assert seen[0].tobytes() == seen[1].tobytes(), name
+    return seen[0]
+
+
+def test_every_optimizer_is_numpys_and_the_same_on_any_servers(trio, tmp):
+    worst = {}
+    bad = []
+    trios = [trio(servers=1, agents=2), trio(servers=3, agents=2)]
+    for number, (name, given) in enumerate(CASES):
+        common = COMMON if name != "test" else \
+            {"rescale_grad": COMMON["rescale_grad"]}
+        params = {**common, **given}
+        seen = [run(t, number, name, params, str(tmp / f"{number}-{i}-"))
+                for i, t in enumerate(trios)]
+        what = f"{name} {given}"
+        assert seen[0].tobytes() == seen[1].tobytes(), what
+        for step, w in enumerate(expected(name, given, number)):
+            # Relative to the number, or to its like where it passes zero.
+            size = np.maximum(np.abs(w), np.sqrt(np.mean(np.square(w))))
+            error = np.max(np.abs(seen[0][step] - w) / size)
+            worst[what] = max(worst.get(what, 0), error)
+            if error > TOLERANCE or not np.isfinite(error):
+                bad.append(f"{what}: {error:.1e} after step {step + 1}")
+    for what, error in worst.items():
+        print(f"{error:.1e} {what}")
+    assert not bad, bad
+
+
+def test_a_wrong_hyper_parameter_is_its_callers_alone(trio):
+    t = trio(servers=1, agents=1)
+    text = ("import pskv\n"
+            "kv = pskv.create('dist_sync')\n"
+            "for name, p in (('adam', {'momentum': .9}),\n"
+            "                ('sgd', {'lr_scheduler': 1}),\n"
+            "                ('nonsense', {})):\n"
+            "    try:\n"
+            "        kv.set_optimizer(name, **p)\n"
+            "    except pskv.Error as e:\n"
+            "        print(e)\n"
+            "kv.set_optimizer('adam')\n"
+            "kv.close()\n")
+    env = harness.clean_env(
+        PYTHONPATH=PACKAGE, PYTHONDONTWRITEBYTECODE=1, PSKV_LIBRARY=LIBRARY,
+        PSKV_JOB="job", PSKV_SOCKET=t.socket(0), DMLC_NUM_WORKER=1,
+        DMLC_WORKER_ID=0, DMLC_NUM_SERVER=1)
+    done = subprocess.run([sys.executable, "-c", text], env=env, text=True,
+                          capture_output=True, timeout=harness.PATIENCE,
+                          check=False)
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert len(lines) == 3, lines
+    assert "adam has no hyper-parameter 'momentum'" in lines[0]
+    assert "lr_scheduler_step" in lines[1]
+    assert "there is sgd, nag, adam" in lines[2]
