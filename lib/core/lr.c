@@ -41,10 +41,10 @@ double ps_lr_at(const struct ps_lr *lr, uint64_t n)
 
     assert(n >= 1);
     if (n < lr->warmup) {
-        return lr->warmup_constant ? lr->warmup_begin
-                                   : lr->warmup_begin +
-                                         (lr->base - lr->warmup_begin) *
-                                             (double)n / (double)lr->warmup;
+        return lr->warmup_constant
+                   ? lr->warmup_begin
+                   : lr->warmup_begin + (lr->base - lr->warmup_begin) *
+                                            (double)n / (double)lr->warmup;
     }
     switch (lr->kind) {
     case PS_LR_CONSTANT:

@@ -190,8 +190,10 @@ static const struct ps_optim_kind kinds[] = {
 
 /* Defaults of what all have in common, and of schedules. */
 static const struct preset common[] = {
-    {PS_OPTIM_RESCALE, 1},    {PS_OPTIM_FACTOR, 1},
-    {PS_OPTIM_STOP_LR, 1e-8}, {PS_OPTIM_POWER, 2},
+    {PS_OPTIM_RESCALE, 1},
+    {PS_OPTIM_FACTOR, 1},
+    {PS_OPTIM_STOP_LR, 1e-8},
+    {PS_OPTIM_POWER, 2},
 };
 
 static const char *text(const char *s)
@@ -473,8 +475,7 @@ static double pace_product(const struct ps_optim *o, uint64_t t)
 
     for (uint64_t i = 1; i <= t && product > 1e-20; i++) {
         if (i > PACE_TERMS_MAX) {
-            return product *
-                   pow(o->value[PS_OPTIM_BETA1], (double)(t - i + 1));
+            return product * pow(o->value[PS_OPTIM_BETA1], (double)(t - i + 1));
         }
         product *= pace(o, i);
     }

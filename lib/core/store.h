@@ -36,8 +36,8 @@ struct ps_part {
     uint64_t version;
     struct ps_slice value; /* buf NULL: has none. Never written again. */
     struct ps_buf *state[PS_STATES_MAX]; /* Of the optimizer; NULL: none. */
-    struct ps_open *open;  /* NULL: nobody has contributed. */
-    void *run;             /* The owner's: a computation under way, or NULL. */
+    struct ps_open *open;                /* NULL: nobody has contributed. */
+    void *run; /* The owner's: a computation under way, or NULL. */
     struct ps_list parked;
 };
 

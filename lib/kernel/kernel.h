@@ -27,8 +27,8 @@
 #define PS_KERNEL_ABI 1u
 
 enum ps_job_op {
-    PS_JOB_SUM, /* dst = sum / divide_by */
-    PS_JOB_SGD, /* dst = weight after one step with the gradient sum */
+    PS_JOB_SUM,  /* dst = sum / divide_by */
+    PS_JOB_SGD,  /* dst = weight after one step with the gradient sum */
     PS_JOB_STEP, /* The same with another optimizer. */
 };
 

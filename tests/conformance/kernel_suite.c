@@ -575,10 +575,10 @@ static void every_optimizer_is_the_models(void **state)
     (void)state;
     for (unsigned kind = 0; kind < PS_STEP_KINDS; kind++) {
         for (uint64_t round = 1; round <= 12; round++) {
-            step_once(seed_of(round), PS_DTYPE_FLOAT32,
-                      (enum ps_step_kind)kind, round % 2 == 0, &nans);
-            step_once(seed_of(round), PS_DTYPE_FLOAT64,
-                      (enum ps_step_kind)kind, round % 2 != 0, &nans);
+            step_once(seed_of(round), PS_DTYPE_FLOAT32, (enum ps_step_kind)kind,
+                      round % 2 == 0, &nans);
+            step_once(seed_of(round), PS_DTYPE_FLOAT64, (enum ps_step_kind)kind,
+                      round % 2 != 0, &nans);
         }
         if (kind != PS_STEP_RMSPROP_CENTERED) {
             assert_int_equal(nans, 0); /* Else the numbers prove nothing. */

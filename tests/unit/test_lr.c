@@ -64,11 +64,8 @@ static void factors_come_after_listed_rounds(void **state)
 
 static void polynomials_end_at_the_final_rate(void **state)
 {
-    const struct ps_lr lr = {.kind = PS_LR_POLY,
-                             .base = 1,
-                             .max = 10,
-                             .power = 2,
-                             .final = 0.2};
+    const struct ps_lr lr = {
+        .kind = PS_LR_POLY, .base = 1, .max = 10, .power = 2, .final = 0.2};
 
     (void)state;
     expect(&lr, 1, 0.2 + 0.8 * 0.81);
