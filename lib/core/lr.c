@@ -8,7 +8,8 @@ static double factor(const struct ps_lr *lr, uint64_t n)
 {
     assert(lr->step >= 1);
 
-    double rate = lr->base * pow(lr->factor, (double)((n - 1) / lr->step));
+    uint64_t steps = (n - 1) / lr->step; /* Whole ones. */
+    double rate = lr->base * pow(lr->factor, (double)steps);
 
     return rate < lr->stop ? lr->stop : rate;
 }
