@@ -5,6 +5,7 @@
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <time.h>
 
 #define STRIDE 997u /* A prime: meets every position within a vector. */
@@ -27,6 +28,92 @@ bool measure_parse(const char *text, struct measure_size *ret_size)
     }
     ret_size->bytes = (size_t)bytes / sizeof(float) * sizeof(float);
     ret_size->iterations = (unsigned)iterations;
+    return true;
+}
+
+static void add_array(struct measure_set *s, size_t count)
+{
+    s->counts[s->count++] = count;
+    s->total += count;
+}
+
+/* Weights and the two vectors of the normalization behind them. */
+static void add_layer(struct measure_set *s, size_t weights, size_t channels)
+{
+    add_array(s, weights);
+    add_array(s, channels);
+    add_array(s, channels);
+}
+
+static void add_resnet50(struct measure_set *s)
+{
+    static const int blocks[] = {3, 4, 6, 3};
+    size_t in = 64;
+
+    add_layer(s, 64 * 3 * 49, 64);
+    for (size_t stage = 0; stage < 4; stage++) {
+        size_t mid = (size_t)64 << stage;
+        size_t out = mid * 4;
+
+        for (int b = 0; b < blocks[stage]; b++) {
+            add_layer(s, mid * in, mid);
+            add_layer(s, mid * mid * 9, mid);
+            add_layer(s, out * mid, out);
+            if (b == 0) {
+                add_layer(s, out * in, out);
+            }
+            in = out;
+        }
+    }
+    add_array(s, 1000 * 2048);
+    add_array(s, 1000);
+}
+
+#define SET_MAX       1000000ul
+#define RESNET50_KEYS 161u
+
+bool measure_parse_set(const char *text, struct measure_set *ret_set)
+{
+    struct measure_set s = {.iterations = 0};
+    size_t name = strcspn(text, ":");
+    bool resnet50 = name == 8 && strncmp(text, "resnet50", name) == 0;
+    unsigned long keys = RESNET50_KEYS;
+    unsigned long long bytes = sizeof(float);
+    unsigned long iterations = 0;
+    char *end = (char *)text + name;
+
+    errno = 0;
+    if (!resnet50) {
+        keys = strtoul(text, &end, 10);
+        bytes = *end == 'x' ? strtoull(end + 1, &end, 10) : 0;
+    }
+    if (*end == ':') {
+        iterations = strtoul(end + 1, &end, 10);
+    }
+    if (errno != 0 || *end != '\0' || name >= sizeof(s.name) || keys == 0 ||
+        keys > SET_MAX || bytes < sizeof(float) || bytes > SIZE_MAX / keys ||
+        iterations == 0 || iterations > 100000) {
+        fprintf(stderr,
+                "'%s' is not KEYSxBYTES:ITERATIONS or "
+                "resnet50:ITERATIONS\n",
+                text);
+        return false;
+    }
+    s.counts = calloc(keys, sizeof(s.counts[0]));
+    if (s.counts == NULL) {
+        fprintf(stderr, "no memory for %lu keys\n", keys);
+        return false;
+    }
+    memcpy(s.name, text, name);
+    s.iterations = (unsigned)iterations;
+    if (resnet50) {
+        add_resnet50(&s);
+    } else {
+        for (unsigned long i = 0; i < keys; i++) {
+            add_array(&s, (size_t)bytes / sizeof(float));
+        }
+    }
+    *ret_set = s;
     return true;
 }
 
@@ -97,5 +184,20 @@ void measure_print(const struct measure_size *size, const char *what, int ranks,
            "\"max_ms\": %.6f, \"wrong\": %zu}\n",
            what, size->bytes, ranks, n, seconds[n / 2] * 1e3, seconds[0] * 1e3,
            seconds[n - 1] * 1e3, wrong);
+    fflush(stdout);
+}
+
+void measure_print_set(const struct measure_set *set, const char *what,
+                       int ranks, double *seconds, size_t wrong)
+{
+    unsigned n = set->iterations;
+
+    qsort(seconds, n, sizeof(seconds[0]), by_value);
+    printf("{\"what\": \"%s\", \"set\": \"%s\", \"keys\": %zu, "
+           "\"bytes\": %zu, \"workers\": %d, \"iterations\": %u, "
+           "\"median_ms\": %.6f, \"min_ms\": %.6f, \"max_ms\": %.6f, "
+           "\"wrong\": %zu}\n",
+           what, set->name, set->count, set->total * sizeof(float), ranks, n,
+           seconds[n / 2] * 1e3, seconds[0] * 1e3, seconds[n - 1] * 1e3, wrong);
     fflush(stdout);
 }

@@ -27,6 +27,23 @@ void measure_stamp(float *data, size_t count, int rank, unsigned round);
 /* How many of these places are wrong. */
 size_t measure_check(const float *sum, size_t count, int ranks, unsigned round);
 
+/* Arrays that a program sums one by one, as a training step does. */
+struct measure_set {
+    char name[32];
+    size_t *counts; /* Elements of each. */
+    size_t count;
+    size_t total; /* Elements of all. */
+    unsigned iterations;
+};
+
+/* "KEYSxBYTES:ITERATIONS" (arrays of the same size) or "resnet50:ITERATIONS"
+ * (161 arrays of together 102 MB, in the order of the model); says on stderr
+ * what is wrong with it. The caller frees `counts`. */
+bool measure_parse_set(const char *text, struct measure_set *ret_set);
+
 /* One line of JSON: median, least and most of `seconds`, which it sorts. */
 void measure_print(const struct measure_size *size, const char *what, int ranks,
                    double *seconds, size_t wrong);
+
+void measure_print_set(const struct measure_set *set, const char *what,
+                       int ranks, double *seconds, size_t wrong);

@@ -1,0 +1,35 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the programs that run as workers of a job have in common: calls that
+ * must not fail, and the slowest worker's times. */
+#pragma once
+
+#include "client/psclient.h"
+
+#include <stddef.h>
+#include <stdint.h>
+
+struct job {
+    const char *program;
+    struct psc_client *client;
+    int rank;
+    int ranks;
+};
+
+/* Opens the client as the environment says; ends the program otherwise. */
+void job_open(struct job *j, const char *program);
+
+/* Says what failed, with the library's sentence, and ends the program. */
+__attribute__((noreturn, format(printf, 2, 3))) void
+job_give_up(const struct job *j, const char *format, ...);
+void job_check(const struct job *j, const char *call, int rc);
+#define JOB_CHECK(j, call) job_check((j), #call, (call))
+
+/* A key that has its first value from rank 0. */
+uint32_t job_key(const struct job *j, const char *name, uint32_t dtype,
+                 uint64_t count, const void *first);
+
+/* The slowest worker's time of each of `rounds` in `seconds`, and the wrong
+ * places of all workers; the workers learn them by summing them as the key
+ * `name`, which must be new. */
+size_t job_gather(const struct job *j, const char *name, unsigned rounds,
+                  double *seconds, size_t wrong);
