@@ -24,8 +24,8 @@ Shape = Union[int, Sequence[int]]
 # A wait looks after signals this often, so that Ctrl-C works.
 _SLICE_MS = 100
 
-_NAMES = {"dist", "dist_sync", "dist_device_sync", "dist_sync_device", "sync",
-          "pskv"}
+_NAMES = {"dist", "dist_sync", "dist_device_sync", "dist_sync_device",
+          "dist_sync_mpi", "sync", "pskv"}
 
 
 def _milliseconds(seconds: Optional[float]) -> int:
@@ -76,6 +76,11 @@ class Handle:
             self._finish(first)
         if self._error is not None:
             raise self._error
+
+    def drop(self) -> None:
+        """Lets go of what is open; nothing is written any more."""
+        self._finished = True
+        self._free()
 
     def why(self) -> str:
         """One sentence: what the first open operation waits for."""
@@ -253,13 +258,26 @@ class KVStore:
         self._check(self._lib.psc_op_why(op, text, len(text)))
         return text.value.decode(errors="replace")
 
+    # --------------------------------------------------------------- loops
+
+    def fileno(self) -> int:
+        """A descriptor that is readable when dispatch() has something to do;
+        to be polled alone."""
+        return self._check(self._lib.psc_fd(self._open()))
+
+    def dispatch(self) -> None:
+        """Reads what has come and sends what is queued; never waits."""
+        if self._alive():
+            # A failure is told by the operations, which have all ended.
+            self._lib.psc_dispatch(self._c)
+
     # ------------------------------------------------------------- asyncio
 
     async def _ended_something(self) -> None:
         """Until psc_dispatch() had something to do."""
         loop = asyncio.get_running_loop()
         future: "asyncio.Future[None]" = loop.create_future()
-        fd = self._check(self._lib.psc_fd(self._open()))
+        fd = self.fileno()
         if self._loop is not loop:
             loop.add_reader(fd, self._dispatch)
             self._loop = loop
@@ -274,9 +292,7 @@ class KVStore:
                 self._loop = None
 
     def _dispatch(self) -> None:
-        if self._alive():
-            # A failure is told by the operations, which have all ended.
-            self._lib.psc_dispatch(self._c)
+        self.dispatch()
         waiters, self._waiters = self._waiters, []
         for future in waiters:
             if not future.done():

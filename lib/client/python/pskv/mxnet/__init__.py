@@ -1,0 +1,321 @@
+# SPDX-License-Identifier: Apache-2.0
+"""pskv as a key-value store of MXNet 1.9.
+
+    import mxnet as mx
+    import pskv.mxnet
+
+    kv = mx.kv.create('dist_sync')
+
+Importing takes the names 'pskv', 'dist', 'dist_sync', 'dist_sync_device',
+'dist_device_sync' and 'dist_sync_mpi': scripts for gluon.Trainer and
+mx.mod.Module run as they are. `python3 -m pskv.mxnet SCRIPT ARGUMENTS...` runs
+one without even that import.
+
+A store is a subclass of MXNet's own, because Gluon asks for that where arrays
+are sparse. All stores of a process are one worker of one job."""
+from __future__ import annotations
+
+import atexit
+from typing import Any, Dict, List, Optional
+
+import mxnet as mx
+import numpy as np
+from mxnet.kvstore import KVStoreBase
+from mxnet.kvstore.kvstore import KVStore as _Native
+
+from .. import _store
+from .._errors import INVAL, error
+from ._engine import Engine, program_failed
+from ._optimizer import declaration, multipliers
+
+__all__ = ["PSKV"]
+
+NAMES = ("dist", "dist_sync", "dist_sync_device", "dist_device_sync",
+         "dist_sync_mpi")
+
+
+class _Worker:
+    """This process in the job."""
+
+    def __init__(self, name: str) -> None:
+        self.store = _store.create(name)
+        self.engine = Engine(self.store)
+        self.arrays: Dict[Any, "_Arrays"] = {}
+        atexit.register(self._end)
+
+    def _end(self) -> None:
+        failed = program_failed()
+        if not failed:
+            mx.nd.waitall()
+        self.engine.stop(failed)
+        # What the engine still holds runs into the failure, and ends.
+        mx.nd.waitall()
+
+
+_worker: Optional[_Worker] = None
+
+
+def _join(name: str) -> _Worker:
+    global _worker  # pylint: disable=global-statement
+    if _worker is None:
+        _worker = _Worker(name)
+    elif _worker.store.type != name:
+        raise error(INVAL, "this process is a worker of a job of type '%s' and"
+                    " cannot open a store '%s' besides" %
+                    (_worker.store.type, name))
+    return _worker
+
+
+class _Arrays:
+    """Memory of one key that MXNet and the agent share: what the devices give
+    is copied there by MXNet, and the result from there."""
+
+    def __init__(self, store: _store.KVStore, like: Any) -> None:
+        self._store = store
+        self.shape = like.shape
+        self.dtype = np.dtype(like.dtype)
+        self.given: List[Any] = []
+        self.given_nd: List[Any] = []
+        self.result, self.result_nd = self._new()
+        # Operations on a key run in the order of their calls: each of them
+        # writes this array.
+        self.order = mx.nd.zeros((1,))
+
+    def _new(self) -> Any:
+        array = self._store.empty(self.shape, self.dtype)
+        # from_numpy() makes its argument read-only: a view is.
+        return array, mx.nd.from_numpy(array.view())
+
+    def like(self, key: Any, value: Any) -> None:
+        """Raises unless an array fits the key."""
+        if value.shape != self.shape or np.dtype(value.dtype) != self.dtype:
+            raise ValueError(
+                "key %r is %s of shape %s, but the array is %s of shape %s" %
+                (key, self.dtype, self.shape, np.dtype(value.dtype),
+                 value.shape))
+
+    def room(self, count: int) -> None:
+        """For what so many devices give."""
+        while len(self.given) < count:
+            array, nd = self._new()
+            self.given.append(array)
+            self.given_nd.append(nd)
+
+
+def _list(value: Any) -> List[Any]:
+    return list(value) if isinstance(value, (list, tuple)) else [value]
+
+
+def _per_key(key: Any, value: Any) -> Any:
+    """Key and list of arrays; a key that comes twice has those of both."""
+    keys = _list(key)
+    if not isinstance(key, (list, tuple)):
+        values = [_list(value)]
+    else:
+        values = [_list(v) for v in _list(value)]
+    if len(keys) != len(values):
+        raise ValueError("%d keys want a list of %d arrays or lists of arrays,"
+                         " not %d" % (len(keys), len(keys), len(values)))
+    grouped: Dict[Any, List[Any]] = {}
+    for k, v in zip(keys, values):
+        grouped.setdefault(k, []).extend(v)
+    return grouped.items()
+
+
+def _dense(key: Any, arrays: List[Any]) -> None:
+    for a in arrays:
+        if not isinstance(a, mx.nd.NDArray):
+            raise TypeError("key %r: NDArrays are wanted, not %s" %
+                            (key, type(a).__name__))
+        if a.stype != "default":
+            raise TypeError("key %r: arrays of type %s are not supported" %
+                            (key, a.stype))
+
+
+class PSKV(_Native):
+    """A worker's view of the keys of its job, in MXNet's words. Its operations
+    are the engine's: they return at once, and whoever reads the arrays waits.
+    """
+
+    _name = "pskv"
+
+    def __init__(self) -> None:  # pylint: disable=super-init-not-called
+        self.handle = None  # There is none of the native library.
+        self._updater = None
+        self._is_p3 = False
+        self._worker = _join(self._name)
+        self._store = self._worker.store
+        self._engine = self._worker.engine
+        self._optimizer: Optional[Any] = None
+
+    def __del__(self) -> None:
+        pass
+
+    @staticmethod
+    def is_capable(capability: str) -> bool:
+        """True for 'optimizer': servers run it."""
+        if capability.lower() != KVStoreBase.OPTIMIZER:
+            raise ValueError("Unknown capability: {}".format(capability))
+        return True
+
+    # -------------------------------------------------------------- values
+
+    def _arrays(self, key: Any, like: Any) -> _Arrays:
+        known = self._worker.arrays.get(key)
+        if known is None:
+            known = _Arrays(self._store, like)
+            self._worker.arrays[key] = known
+        return known
+
+    def _start(self, what: str, key: Any, given: List[Any],
+               wanted: List[Any], priority: int) -> None:
+        self._engine.check()
+        _dense(key, given)
+        _dense(key, wanted)
+        memory = self._arrays(key, (given or wanted)[0])
+        for a in given + wanted:
+            memory.like(key, a)
+        memory.room(len(given))
+        reads = memory.given_nd[:len(given)]
+        for a, to in zip(given, reads):
+            a.copyto(to)
+        src = memory.given[:len(given)]
+        writes = [memory.order]
+        if wanted:
+            writes.append(memory.result_nd)
+        store = self._store
+
+        def start() -> _store.Handle:
+            if what == "push":
+                return store.push_async(key, src, priority)
+            if what == "pull":
+                return store.pull_async(key, memory.result, priority)
+            return store.pushpull_async(key, src, memory.result, priority)
+
+        self._engine.push(start, reads, writes, priority, "pskv_" + what)
+        for a in wanted:
+            memory.result_nd.copyto(a)
+
+    def init(self, key: Any, value: Any) -> None:
+        """Gives keys their first value, that of rank 0; all workers call it,
+        and wait for each other."""
+        self._engine.check()
+        for k, values in _per_key(key, value):
+            _dense(k, values)
+            self._arrays(k, values[0]).like(k, values[0])
+            self._store.init(k, values[0].asnumpy())
+        self._store.barrier()
+
+    def broadcast(self, key: Any, value: Any, out: Any,
+                  priority: int = 0) -> None:
+        """Rank 0's `value` becomes the key's and everybody's `out`. May be
+        repeated."""
+        self._engine.check()
+        outs = dict(_per_key(key, out))
+        for k, values in _per_key(key, value):
+            _dense(k, values + outs[k])
+            memory = self._arrays(k, values[0])
+            for a in values + outs[k]:
+                memory.like(k, a)
+            result = np.empty_like(values[0].asnumpy())
+            self._store.broadcast(k, values[0].asnumpy(), result, priority)
+            for o in outs[k]:
+                o[:] = result
+
+    def push(self, key: Any, value: Any, priority: int = 0) -> None:
+        """Gives to the next round; arrays of several devices are summed."""
+        for k, values in _per_key(key, value):
+            self._start("push", k, values, [], priority)
+
+    def pull(self, key: Any, out: Any = None, priority: int = 0,
+             ignore_sparse: bool = True) -> None:
+        """The value after all rounds that this worker has pushed to."""
+        if out is None:
+            raise ValueError("pull needs arrays to write to")
+        for k, outs in _per_key(key, out):
+            if ignore_sparse and outs[0].stype != "default":
+                continue  # As MXNet's own store does.
+            self._start("pull", k, [], outs, priority)
+
+    def pushpull(self, key: Any, value: Any, out: Any = None,
+                 priority: int = 0) -> None:
+        """push() and pull(); without `out` the result is written to `value`.
+        """
+        outs = dict(_per_key(key, value if out is None else out))
+        for k, values in _per_key(key, value):
+            self._start("pushpull", k, values, outs[k], priority)
+
+    def row_sparse_pull(self, key: Any, out: Any = None, priority: int = 0,
+                        row_ids: Any = None) -> None:
+        raise NotImplementedError("row-sparse keys are not supported")
+
+    # ------------------------------------------------------------- control
+
+    def set_optimizer(self, optimizer: Any) -> None:
+        """Servers get the optimizer as a name and numbers; they know those of
+        MXNet that _optimizer.py lists. Every worker may say the same."""
+        self._engine.check()
+        name, numbers = declaration(optimizer)
+        lr, wd = multipliers(optimizer)
+        if optimizer.wd == 0:
+            wd = {}
+        if lr or wd:
+            raise ValueError(
+                "lr_mult and wd_mult are not supported on servers, but %s "
+                "has them: update_on_kvstore=False runs the optimizer in the "
+                "workers" % ", ".join(str(k) for k in sorted(
+                    set(lr) | set(wd), key=str)))
+        self._store.set_optimizer(name, **numbers)
+        self._optimizer = optimizer
+
+    def set_gradient_compression(self, compression_params: Any) -> None:
+        raise NotImplementedError("gradient compression is not supported")
+
+    def _set_updater(self, updater: Any) -> None:
+        raise TypeError("servers run no code of workers; set_optimizer() "
+                        "takes the optimizers that they know")
+
+    def save_optimizer_states(self, fname: str,
+                              dump_optimizer: bool = False) -> None:
+        """As in MXNet: not for a distributed store."""
+        raise AssertionError("Cannot save states for distributed training")
+
+    def load_optimizer_states(self, fname: str) -> None:
+        """As in MXNet: not for a distributed store."""
+        raise AssertionError("Cannot load states for distributed training")
+
+    def _barrier(self) -> None:
+        self._engine.check()
+        self._store.barrier()
+
+    def _send_command_to_servers(self, head: int, body: str) -> None:
+        if head == 3:
+            return  # Synchronous mode: what this store is.
+        raise NotImplementedError(
+            "servers take no command %d: optimizers are declared by "
+            "set_optimizer()" % head)
+
+    @property
+    def type(self) -> str:
+        """The name it was created by."""
+        return self._name
+
+    @property
+    def rank(self) -> int:
+        """This worker's number, from 0."""
+        return self._store.rank
+
+    @property
+    def num_workers(self) -> int:
+        """Workers of the job."""
+        return self._store.num_workers
+
+
+def _register() -> None:
+    """MXNet finds a store by the name of its class."""
+    KVStoreBase.register(PSKV)
+    for name in NAMES:
+        KVStoreBase.register(type(name, (PSKV,), {"_name": name}))
+
+
+_register()

@@ -1,0 +1,121 @@
+# SPDX-License-Identifier: Apache-2.0
+"""MXNet's optimizer objects as the names and numbers that servers know."""
+from __future__ import annotations
+
+from typing import Any, Dict, Tuple
+
+import mxnet as mx
+
+# Class in mxnet.optimizer: name here, and parameter here by attribute there.
+_RULES: Dict[str, Tuple[str, Dict[str, str]]] = {
+    "SGD": ("sgd", {"momentum": "momentum"}),
+    "NAG": ("nag", {"momentum": "momentum"}),
+    "Adam": ("adam", {"beta1": "beta1", "beta2": "beta2",
+                      "epsilon": "epsilon"}),
+    "AdaGrad": ("adagrad", {"float_stable_eps": "epsilon"}),
+    "RMSProp": ("rmsprop", {"gamma1": "gamma1", "gamma2": "gamma2",
+                            "epsilon": "epsilon", "centered": "centered",
+                            "clip_weights": "clip_weights"}),
+    "AdaDelta": ("adadelta", {"rho": "rho", "epsilon": "epsilon"}),
+    "Ftrl": ("ftrl", {"lamda1": "lamda1", "beta": "beta"}),
+    "Adamax": ("adamax", {"beta1": "beta1", "beta2": "beta2"}),
+    "Nadam": ("nadam", {"beta1": "beta1", "beta2": "beta2",
+                        "epsilon": "epsilon",
+                        "schedule_decay": "schedule_decay"}),
+    "FTML": ("ftml", {"beta1": "beta1", "beta2": "beta2",
+                      "epsilon": "epsilon"}),
+    "Signum": ("signum", {"momentum": "momentum", "wd_lh": "wd_lh"}),
+    "DCASGD": ("dcasgd", {"momentum": "momentum", "lamda": "lamda"}),
+    "Test": ("test", {}),
+}
+_WITHOUT_RATE = {"adadelta", "test"}
+
+
+def declaration(optimizer: Any) -> Tuple[str, Dict[str, float]]:
+    """Name and numbers of an optimizer. TypeError: servers run no code of
+    workers, so an optimizer of a class that they do not know must run in the
+    workers; ValueError: it uses what servers do not do."""
+    kind = type(optimizer)
+    name = kind.__name__
+    if name not in _RULES or kind is not getattr(mx.optimizer, name, None):
+        raise TypeError(
+            "servers do not know the optimizer %s.%s, and run no code of "
+            "workers; they know %s. Any optimizer can run in the workers: "
+            "update_on_kvstore=False, or MXNET_UPDATE_ON_KVSTORE=0" %
+            (kind.__module__, name, ", ".join(sorted(_RULES))))
+    rule, attributes = _RULES[name]
+    numbers: Dict[str, float] = {
+        "rescale_grad": float(optimizer.rescale_grad)}
+    if rule != "test":
+        numbers["wd"] = float(optimizer.wd)
+        if optimizer.clip_gradient is not None:
+            numbers["clip_gradient"] = float(optimizer.clip_gradient)
+    for attribute, parameter in attributes.items():
+        value = getattr(optimizer, attribute)
+        if value is not None:
+            numbers[parameter] = float(value)
+    if rule not in _WITHOUT_RATE:
+        if optimizer.lr_scheduler is None:
+            numbers["learning_rate"] = float(optimizer.lr)
+        else:
+            numbers.update(_schedule(optimizer.lr_scheduler))
+    return rule, numbers
+
+
+def _schedule(s: Any) -> Dict[str, float]:
+    kind = type(s)
+    numbers: Dict[str, float] = {}
+    if kind is mx.lr_scheduler.FactorScheduler:
+        rate = s.base_lr
+        numbers.update(lr_scheduler=1, lr_scheduler_step=s.step,
+                       lr_scheduler_factor=s.factor,
+                       lr_scheduler_stop_lr=s.stop_factor_lr)
+    elif kind is mx.lr_scheduler.MultiFactorScheduler:
+        rate = s.base_lr
+        if len(s.step) > 8:
+            raise ValueError("a MultiFactorScheduler on servers has at most 8 "
+                             "steps, this one has %d" % len(s.step))
+        numbers.update(lr_scheduler=2, lr_scheduler_factor=s.factor)
+        for i, step in enumerate(s.step):
+            numbers["lr_scheduler_step_%d" % (i + 1)] = step
+    elif kind is mx.lr_scheduler.PolyScheduler:
+        rate = s.base_lr_orig
+        numbers.update(lr_scheduler=3, lr_scheduler_power=s.power,
+                       lr_scheduler_max_update=s.max_update,
+                       lr_scheduler_final_lr=s.final_lr)
+    elif kind is mx.lr_scheduler.CosineScheduler:
+        rate = s.base_lr_orig
+        numbers.update(lr_scheduler=4, lr_scheduler_max_update=s.max_update,
+                       lr_scheduler_final_lr=s.final_lr)
+    else:
+        raise TypeError(
+            "servers do not know the schedule %s.%s; they know Factor-, "
+            "MultiFactor-, Poly- and CosineScheduler" %
+            (kind.__module__, kind.__name__))
+    if getattr(s, "count", 0) != 0:
+        raise ValueError("the %s has been used before; give servers a new one"
+                         % kind.__name__)
+    if s.warmup_steps > 0:
+        numbers["lr_scheduler_warmup_steps"] = s.warmup_steps
+        numbers["lr_scheduler_warmup_begin_lr"] = s.warmup_begin_lr
+        if s.warmup_mode == "constant":
+            numbers["lr_scheduler_warmup_constant"] = 1
+    numbers["learning_rate"] = float(rate)
+    return {k: float(v) for k, v in numbers.items()}
+
+
+def multipliers(optimizer: Any) -> Tuple[Dict[Any, float], Dict[Any, float]]:
+    """lr_mult and wd_mult other than 1, by key: by index, as Gluon's Trainer
+    numbers its keys, and by name, as Module does."""
+    lr: Dict[Any, float] = {}
+    wd: Dict[Any, float] = {}
+    for index, name in optimizer.idx2name.items():
+        lr[index] = lr[name] = optimizer.lr_mult.get(
+            index, optimizer.lr_mult.get(name, 1.0))
+        wd[index] = wd[name] = optimizer.wd_mult.get(
+            index, optimizer.wd_mult.get(name, 1.0))
+    for index, parameter in optimizer.param_dict.items():
+        lr[index] = parameter.lr_mult
+        wd[index] = parameter.wd_mult
+    return ({k: float(v) for k, v in lr.items() if v != 1},
+            {k: float(v) for k, v in wd.items() if v != 1})
