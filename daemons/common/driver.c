@@ -16,6 +16,7 @@
 #include "net/local.h"
 #include "net/loop.h"
 #include "net/worker.h"
+#include "proto/ring.h"
 
 #include <assert.h>
 #include <stdio.h>
@@ -36,7 +37,11 @@ struct link_conn {
     struct ps_list_node stranger; /* Until it has greeted. */
     struct ps_list_node dirty;    /* Something was queued for it. */
     struct ps_list_node paused;
-    struct ps_slice payload; /* Under way; own reference. */
+    struct ps_slice payload;    /* Under way; own reference. */
+    struct ps_buf *ring_memory; /* NULL: no ring. */
+    struct ps_ring_agent ring;
+    struct ps_list_node ringed;
+    struct ps_list_node told; /* Something was put into its ring. */
 };
 
 struct dial {
@@ -65,6 +70,8 @@ struct ps_driver {
     struct ps_list strangers; /* The oldest first. */
     struct ps_list dirty;
     struct ps_list paused;
+    struct ps_list ringed;
+    struct ps_list told;
     struct ps_list dials;
     struct ps_list failed_dials;
     struct ps_effects fx;
@@ -72,6 +79,7 @@ struct ps_driver {
     struct ps_loop_timer grace; /* When closing. */
     bool stepping;
     bool stepped; /* Since paused connections were asked last. */
+    bool asleep;  /* The rings say so. */
     bool closing;
     int failure;
     void (*closed)(void *ctx);
@@ -97,6 +105,19 @@ static void mark_dirty(struct link_conn *c)
     }
 }
 
+/* False: it must go over the socket. */
+static bool put_done(struct link_conn *c, const struct ps_msg_l_done *m)
+{
+    if (c->ring_memory == NULL || m->error != 0 || m->text[0] != '\0' ||
+        !ps_ring_put_done(&c->ring, m->op_id, m->version)) {
+        return false;
+    }
+    if (!ps_list_linked(&c->told)) {
+        ps_list_push_back(&c->driver->told, &c->told);
+    }
+    return true;
+}
+
 static void send_parcel(struct ps_driver *d, const struct ps_fx *fx)
 {
     struct link_conn *c = ps_map_get(d->conns, fx->send.conn);
@@ -116,6 +137,9 @@ static void send_parcel(struct ps_driver *d, const struct ps_fx *fx)
         assert(rc == 0);
         (void)rc;
         msg.l_arena.size = size;
+    }
+    if (msg.code == PS_MSG_L_DONE && put_done(c, &msg.l_done)) {
+        return;
     }
     struct ps_conn_frame frame = {
         .msg = &msg,
@@ -299,6 +323,132 @@ static void take_region(struct link_conn *c, const struct ps_msg *msg)
     ps_buf_unref(buf);
 }
 
+/* --------------------------------------------------------------- rings */
+
+static void take_ring(struct link_conn *c, const struct ps_msg *msg)
+{
+    int fd = ps_conn_take_fd(c->conn);
+    const char *why;
+
+    if (fd < 0) {
+        ps_conn_close(c->conn, PS_E_PROTO, "l_ring without a descriptor");
+        return;
+    }
+    if (c->ring_memory != NULL || msg->l_ring.size != ps_ring_bytes()) {
+        close(fd);
+        ps_conn_close(c->conn, PS_E_PROTO,
+                      c->ring_memory != NULL ? "a second l_ring"
+                                             : "l_ring of another size");
+        return;
+    }
+    int rc = ps_local_map_shared(fd, msg->l_ring.size, &c->ring_memory, &why);
+
+    if (rc != 0) {
+        ps_conn_close(c->conn, rc, why);
+        return;
+    }
+    ps_ring_agent_init(&c->ring, c->ring_memory->data);
+    ps_list_push_back(&c->driver->ringed, &c->ringed);
+}
+
+static void forget_ring(struct link_conn *c)
+{
+    if (ps_list_linked(&c->told)) {
+        ps_list_remove(&c->told);
+    }
+    if (ps_list_linked(&c->ringed)) {
+        ps_list_remove(&c->ringed);
+    }
+    ps_buf_unref(c->ring_memory);
+    c->ring_memory = NULL;
+}
+
+/* Operations that came before the next frame of a worker that has sent
+ * `frames`. True when there were any. */
+static bool take_ops(struct link_conn *c, uint64_t frames)
+{
+    struct ps_event ev = {.type = PS_EV_MSG, .conn = c->id};
+    struct ps_msg msg = {.code = PS_MSG_L_OP};
+    uint32_t count = 0;
+    int rc = 1;
+
+    /* Who fills its ring all the time has others served in between. */
+    while (count < PS_RING_OPS &&
+           (rc = ps_ring_take_op(&c->ring, frames, &msg.l_op)) > 0) {
+        count++;
+        ev.msg.msg = &msg;
+        ev.msg.payload = NULL;
+        feed(c->driver, &ev);
+    }
+    if (rc < 0) {
+        ps_conn_close(c->conn, rc, "an operation in the ring makes no sense");
+        forget_ring(c);
+    }
+    return count > 0;
+}
+
+static bool take_rings(struct ps_driver *d)
+{
+    struct ps_list_node *n = ps_list_first(&d->ringed);
+    bool any = false;
+
+    while (n != NULL) {
+        struct link_conn *c = PS_CONTAINER(n, struct link_conn, ringed);
+
+        n = ps_list_next(&d->ringed, n);
+        if (ps_conn_is_open(c->conn)) {
+            any |= take_ops(c, ps_conn_frames(c->conn));
+        }
+    }
+    return any;
+}
+
+static void awake(struct ps_driver *d)
+{
+    if (!d->asleep) {
+        return;
+    }
+    d->asleep = false;
+    PS_LIST_EACH(n, &d->ringed)
+    {
+        ps_ring_agent_awake(&PS_CONTAINER(n, struct link_conn, ringed)->ring);
+    }
+}
+
+/* False: there is an operation in one of them. */
+static bool fall_asleep(struct ps_driver *d)
+{
+    d->asleep = true;
+    PS_LIST_EACH(n, &d->ringed)
+    {
+        struct link_conn *c = PS_CONTAINER(n, struct link_conn, ringed);
+
+        if (ps_conn_is_open(c->conn) &&
+            !ps_ring_agent_sleep(&c->ring, ps_conn_frames(c->conn))) {
+            awake(d);
+            return false;
+        }
+    }
+    return true;
+}
+
+static void wake_told(struct ps_driver *d)
+{
+    static const struct ps_msg wake = {.code = PS_MSG_L_WAKE};
+    const struct ps_conn_frame frame = {.msg = &wake, .pass_fd = -1};
+    struct ps_list_node *n;
+
+    while ((n = ps_list_pop(&d->told)) != NULL) {
+        struct link_conn *c = PS_CONTAINER(n, struct link_conn, told);
+
+        /* A connection that takes no frame is closing, which wakes, too. */
+        if (ps_ring_wake_worker(&c->ring) &&
+            ps_conn_send(c->conn, &frame) == 0) {
+            mark_dirty(c);
+        }
+    }
+}
+
 static void on_frame(void *ctx, struct ps_conn *conn, const struct ps_msg *msg,
                      uint64_t len)
 {
@@ -306,9 +456,23 @@ static void on_frame(void *ctx, struct ps_conn *conn, const struct ps_msg *msg,
     struct ps_event ev = {.type = PS_EV_MSG, .conn = c->id};
 
     greeted(c);
+    if (c->ring_memory != NULL) {
+        /* What its worker did before it sent this. */
+        (void)take_ops(c, ps_conn_frames(conn) - 1);
+        if (!ps_conn_is_open(conn)) {
+            return;
+        }
+    }
     if (msg->code == PS_MSG_L_REGION) {
         take_region(c, msg);
         return;
+    }
+    if (msg->code == PS_MSG_L_RING) {
+        take_ring(c, msg);
+        return;
+    }
+    if (msg->code == PS_MSG_L_WAKE) {
+        return; /* We are awake; settle() looks at the rings. */
     }
     if (msg->code == PS_MSG_WELCOME) {
         ps_conn_set_protocol(conn, msg->welcome.protocol < PS_PROTOCOL
@@ -365,6 +529,11 @@ static void on_closed(void *ctx, struct ps_conn *conn, int rc)
     ps_log(rc == PS_E_CLOSED || d->closing ? PS_LOG_DEBUG : PS_LOG_WARNING,
            "connection closed peer=%s reason=\"%s\"", ps_conn_peer(conn),
            ps_conn_reason(conn));
+    if (c->ring_memory != NULL) {
+        /* The worker is gone, but did this before. */
+        (void)take_ops(c, ps_conn_frames(conn));
+        forget_ring(c);
+    }
     add_stats(&d->gone, conn);
     (void)ps_map_take(d->conns, c->id);
     d->local_count -= c->kind == PS_CONN_LOCAL;
@@ -655,11 +824,13 @@ static bool settle_once(struct ps_driver *d)
 {
     bool any = tell_failed_dials(d);
 
+    any |= take_rings(d);
     if (d->opt.worker != NULL) {
         any |= ps_worker_run_small(d->opt.worker);
     }
     any |= tick_if_due(d);
     any |= ask_paused(d);
+    wake_told(d);
     any |= flush_dirty(d);
     return any;
 }
@@ -670,6 +841,7 @@ static bool settle(void *ctx)
     const struct ps_machine *m = &d->opt.machine;
     bool more = true;
 
+    awake(d);
     for (int i = 0; i < ROUNDS_MAX && more; i++) {
         more = !d->closing && d->failure == 0 && settle_once(d);
     }
@@ -681,6 +853,7 @@ static bool settle(void *ctx)
         d->opt.failed(d->opt.ctx, d->failure);
         return false;
     }
+    more = more || !fall_asleep(d);
     if (!more) {
         ps_loop_timer_set(d->opt.loop, &d->tick, m->ops->deadline(m->self));
     }
@@ -728,6 +901,8 @@ struct ps_driver *ps_driver_new(const struct ps_driver_options *opt)
     ps_list_init(&d->strangers);
     ps_list_init(&d->dirty);
     ps_list_init(&d->paused);
+    ps_list_init(&d->ringed);
+    ps_list_init(&d->told);
     ps_list_init(&d->dials);
     ps_list_init(&d->failed_dials);
     ps_effects_init(&d->fx);

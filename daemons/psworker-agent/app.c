@@ -8,6 +8,7 @@
 #include "base/str.h"
 #include "core/agent.h"
 #include "net/arena.h"
+#include "proto/ring.h"
 #include "psworker-agent/options.h"
 
 #include <inttypes.h>
@@ -38,6 +39,7 @@ static int open_app(const void *values, const struct ps_daemon_facts *facts,
         .dial_first = o->scheduler.retry_first,
         .dial_max = o->scheduler.retry_max,
         .hand_over_max = o->hand_over,
+        .ring = ps_ring_layout(),
         .link = facts->link,
     };
 

@@ -494,6 +494,28 @@ static bool all_done(void *arg)
     return w->next == w->count;
 }
 
+/* How many of them have not ended; each counts once. */
+static uint32_t all_missing(void *arg)
+{
+    const struct crowd *w = arg;
+    uint32_t missing = 0;
+    uint32_t mark = 0;
+
+    for (size_t i = w->next; i < w->count; i++) {
+        struct psc_op *op = w->ops[i];
+
+        if (op == NULL || op->state == OP_DONE) {
+            continue;
+        }
+        if (mark == 0) {
+            mark = ++op->client->last_count;
+        }
+        missing += op->counted != mark;
+        op->counted = mark;
+    }
+    return missing > 0 ? missing : 1;
+}
+
 static bool any_done(void *arg)
 {
     struct crowd *w = arg;
@@ -534,7 +556,7 @@ int psc_ops_wait(struct psc_op *const *ops, size_t count, int timeout_ms)
         return rc;
     }
     limit = limit_of(c, timeout_ms);
-    rc = client_wait(c, all_done, &w, client_deadline(limit));
+    rc = client_wait_many(c, all_done, all_missing, &w, client_deadline(limit));
     if (rc == PS_E_TIMEOUT) {
         rc = timed_out(ops[w.next], limit);
         rc = rc != 0 ? rc : PSC_E_TIMEOUT;

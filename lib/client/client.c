@@ -17,6 +17,7 @@
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
+#include <sys/mman.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -68,7 +69,7 @@ static int ms_until(ps_time deadline)
 
 int client_enter(struct psc_client *c)
 {
-    if (c->pid != getpid()) {
+    if (!client_is_ours(c)) {
         return PSC_E_FORKED;
     }
     pthread_mutex_lock(&c->lock);
@@ -120,11 +121,30 @@ void client_fail(struct psc_client *c, int rc, const char *fmt, ...)
     client_changed(c);
 }
 
+static void wake_agent(struct psc_client *c)
+{
+    static const struct ps_msg wake = {.code = PS_MSG_L_WAKE};
+    int rc = 0;
+
+    c->ring_given = false;
+    /* A frame that is on its way wakes as well. */
+    if (c->rc == 0 && ps_sock_flushed(c->sock) &&
+        ps_ring_wake_agent(&c->ring)) {
+        rc = ps_sock_put(c->sock, &wake, -1);
+    }
+    if (rc != 0) {
+        client_fail(c, rc, "cannot wake the agent: %s", ps_strerror(rc));
+    }
+}
+
 void client_flush(struct psc_client *c)
 {
-    int rc = c->rc != 0 || ps_sock_flushed(c->sock) ? 0
-                                                    : ps_sock_flush(c->sock);
+    int rc;
 
+    if (c->ring_given) {
+        wake_agent(c);
+    }
+    rc = c->rc != 0 || ps_sock_flushed(c->sock) ? 0 : ps_sock_flush(c->sock);
     /* Closed: the reader finds out, after the agent's last words. */
     if (rc != 0 && rc != PS_E_CLOSED) {
         client_fail(c, rc, "cannot write to the agent: %s", ps_strerror(rc));
@@ -212,6 +232,29 @@ static void take_key_info(struct psc_client *c,
     key_take_info(c, op, m);
 }
 
+/* Without the memory for it everything goes over the socket. */
+static void open_ring(struct psc_client *c, uint32_t layout)
+{
+    struct ps_msg m = {.code = PS_MSG_L_RING};
+    void *memory;
+    int fd;
+
+    if (layout == 0 || layout != ps_ring_layout() || c->ring_memory != NULL) {
+        return;
+    }
+    m.l_ring.size = ps_ring_bytes();
+    if (ps_shm_make(ps_ring_bytes(), &memory, &fd) != 0) {
+        return;
+    }
+    if (ps_sock_put(c->sock, &m, fd) != 0) {
+        close(fd);
+        munmap(memory, ps_ring_bytes());
+        return;
+    }
+    c->ring_memory = memory;
+    ps_ring_worker_init(&c->ring, memory);
+}
+
 static void take_welcome(struct psc_client *c, const struct ps_msg_l_welcome *m)
 {
     c->rank = m->rank;
@@ -221,6 +264,7 @@ static void take_welcome(struct psc_client *c, const struct ps_msg_l_welcome *m)
     c->num_servers = m->num_servers;
     c->barriers = m->barriers;
     c->welcome = true;
+    open_ring(c, m->ring);
     client_changed(c);
 }
 
@@ -247,6 +291,8 @@ static void take_message(struct psc_client *c, const struct ps_msg *m, int fd)
     case PS_MSG_L_BECAUSE:
         take_because(c, &m->l_because);
         break;
+    case PS_MSG_L_WAKE:
+        break; /* The reader looks at the ring in any case. */
     case PS_MSG_L_ERROR:
         client_fail(c, client_failure(m->l_error.error), "%s", m->l_error.text);
         break;
@@ -279,6 +325,24 @@ static void take_messages(struct psc_client *c)
     }
 }
 
+/* What the agent put into the ring. */
+static void take_ends(struct psc_client *c)
+{
+    while (c->ring_memory != NULL && c->rc == 0) {
+        struct ps_msg_l_done m;
+        int rc = ps_ring_take_done(&c->ring, &m);
+
+        if (rc == 0) {
+            return;
+        }
+        if (rc < 0) {
+            client_fail(c, rc, "the agent's ring makes no sense");
+            return;
+        }
+        take_done(c, &m);
+    }
+}
+
 /* One turn of the reader, which does not wait. */
 static void turn(struct psc_client *c)
 {
@@ -288,6 +352,8 @@ static void turn(struct psc_client *c)
         return;
     }
     rc = ps_sock_read(c->sock);
+    /* Before the messages: the last of them may end everything. */
+    take_ends(c);
     take_messages(c);
     if (rc == PS_E_CLOSED) {
         client_fail(c, PSC_E_CLOSED, "the agent closed the connection");
@@ -295,6 +361,17 @@ static void turn(struct psc_client *c)
         client_fail(c, rc, "cannot read from the agent: %s", ps_strerror(rc));
     }
     client_flush(c);
+}
+
+/* A program that polls our descriptor sleeps on it without telling: the agent
+ * is to wake it from now on. */
+static void arm_poll(struct psc_client *c)
+{
+    if (c->poll_fd >= 0 && c->ring_memory != NULL &&
+        !ps_ring_worker_sleep(&c->ring, 1) &&
+        eventfd_write(c->event_fd, 1) != 0) {
+        /* Full counters are readable, too. */
+    }
 }
 
 void client_poll(struct psc_client *c)
@@ -305,6 +382,7 @@ void client_poll(struct psc_client *c)
     c->reader = true;
     turn(c);
     c->reader = false;
+    arm_poll(c);
     client_changed(c);
 }
 
@@ -315,6 +393,9 @@ static int wait_for_reader(struct psc_client *c, ps_time deadline)
     int rc;
 
     c->waiting++;
+    if (c->sleeps_for > 1) {
+        ps_sock_kick(c->sock); /* Now it is to wake for the first. */
+    }
     rc = deadline == PS_TIME_NEVER
              ? pthread_cond_wait(&c->changed, &c->lock)
              : pthread_cond_timedwait(&c->changed, &c->lock, &t);
@@ -322,17 +403,41 @@ static int wait_for_reader(struct psc_client *c, ps_time deadline)
     return rc == ETIMEDOUT ? PS_E_TIMEOUT : 0;
 }
 
+/* Sleeps until the agent has something for us, or room: `count` ends if they
+ * come by the ring. */
+static int sleep_on(struct psc_client *c, uint32_t count, ps_time deadline)
+{
+    bool ring = c->ring_memory != NULL;
+    int rc;
+
+    if (ring && !ps_ring_worker_sleep(&c->ring, count)) {
+        return 0;
+    }
+    c->sleeps_for = count;
+    pthread_mutex_unlock(&c->lock);
+    rc = ps_sock_wait(c->sock, ms_until(deadline));
+    pthread_mutex_lock(&c->lock);
+    c->sleeps_for = 0;
+    if (ring) {
+        ps_ring_worker_awake(&c->ring);
+    }
+    return rc;
+}
+
 /* As the reader: what is queued goes out, then wait, then one turn. */
-static int wait_as_reader(struct psc_client *c, ps_time deadline)
+static int wait_as_reader(struct psc_client *c, uint32_t (*missing)(void *arg),
+                          void *arg, ps_time deadline)
 {
     int rc = 0;
 
     c->reader = true;
     client_flush(c);
     if (c->rc == 0) {
-        pthread_mutex_unlock(&c->lock);
-        rc = ps_sock_wait(c->sock, ms_until(deadline));
-        pthread_mutex_lock(&c->lock);
+        if (c->ring_memory != NULL && ps_ring_has_done(&c->ring)) {
+            take_ends(c);
+            goto leave;
+        }
+        rc = sleep_on(c, c->waiting > 0 ? 1 : missing(arg), deadline);
     }
     if (rc == 0) {
         turn(c);
@@ -340,13 +445,29 @@ static int wait_as_reader(struct psc_client *c, ps_time deadline)
         client_fail(c, rc, "cannot wait for the agent: %s", ps_strerror(rc));
         rc = 0;
     }
+
+leave:
     c->reader = false;
+    client_flush(c); /* What the ends have let go. */
     client_changed(c);
     return rc;
 }
 
+static uint32_t missing_one(void *arg)
+{
+    (void)arg;
+    return 1;
+}
+
 int client_wait(struct psc_client *c, bool (*ready)(void *arg), void *arg,
                 ps_time deadline)
+{
+    return client_wait_many(c, ready, missing_one, arg, deadline);
+}
+
+static int wait_until(struct psc_client *c, bool (*ready)(void *arg),
+                      uint32_t (*missing)(void *arg), void *arg,
+                      ps_time deadline)
 {
     while (!ready(arg)) {
         int rc;
@@ -355,12 +476,22 @@ int client_wait(struct psc_client *c, bool (*ready)(void *arg), void *arg,
             return c->rc;
         }
         rc = c->reader ? wait_for_reader(c, deadline)
-                       : wait_as_reader(c, deadline);
+                       : wait_as_reader(c, missing, arg, deadline);
         if (rc != 0 && !ready(arg)) {
             return c->rc != 0 ? c->rc : rc;
         }
     }
     return 0;
+}
+
+int client_wait_many(struct psc_client *c, bool (*ready)(void *arg),
+                     uint32_t (*missing)(void *arg), void *arg,
+                     ps_time deadline)
+{
+    int rc = wait_until(c, ready, missing, arg, deadline);
+
+    arm_poll(c);
+    return rc;
 }
 
 /* ------------------------------------------------------------------ opening */
@@ -484,6 +615,29 @@ static int hello(struct psc_client *c, const struct psc_options *o, char *err,
     return 0;
 }
 
+static const volatile uint8_t *mark_ours(void)
+{
+    uint8_t *page = mmap(NULL, 1, PROT_READ | PROT_WRITE,
+                         MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+    if (page == MAP_FAILED) {
+        return NULL;
+    }
+    if (madvise(page, 1, MADV_WIPEONFORK) != 0) {
+        munmap(page, 1);
+        return NULL;
+    }
+    *page = 1;
+    return page;
+}
+
+static void unmark_ours(const volatile uint8_t *page)
+{
+    if (page != NULL) {
+        munmap((void *)(uintptr_t)page, 1);
+    }
+}
+
 static int new_client(struct psc_client **ret_client)
 {
     struct psc_client *c = calloc(1, sizeof(*c));
@@ -493,6 +647,7 @@ static int new_client(struct psc_client **ret_client)
         return PSC_E_NOMEM;
     }
     c->pid = getpid();
+    c->ours = mark_ours();
     c->poll_fd = -1;
     c->event_fd = -1;
     ps_list_init(&c->ops);
@@ -522,6 +677,7 @@ destroy_cond:
 destroy_attr:
     pthread_condattr_destroy(&attr);
 free_client:
+    unmark_ours(c->ours);
     free(c);
     return PSC_E_NOMEM;
 }
@@ -537,6 +693,10 @@ static void free_client(struct psc_client *c, bool child)
     }
     key_free_all(c);
     ps_shm_fini(&c->shm);
+    if (c->ring_memory != NULL) {
+        munmap(c->ring_memory, ps_ring_bytes());
+    }
+    unmark_ours(c->ours);
     ps_sock_free(c->sock);
     if (c->poll_fd >= 0) {
         close(c->poll_fd);
@@ -659,7 +819,7 @@ void psc_close(struct psc_client *c)
     if (c == NULL) {
         return;
     }
-    if (c->pid != getpid()) {
+    if (!client_is_ours(c)) {
         free_client(c, true);
         return;
     }
@@ -675,27 +835,27 @@ void psc_close(struct psc_client *c)
 
 int psc_rank(const struct psc_client *c)
 {
-    return c->pid == getpid() ? (int)c->rank : PSC_E_FORKED;
+    return client_is_ours(c) ? (int)c->rank : PSC_E_FORKED;
 }
 
 int psc_size(const struct psc_client *c)
 {
-    return c->pid == getpid() ? (int)c->size : PSC_E_FORKED;
+    return client_is_ours(c) ? (int)c->size : PSC_E_FORKED;
 }
 
 int psc_local_rank(const struct psc_client *c)
 {
-    return c->pid == getpid() ? (int)c->local_rank : PSC_E_FORKED;
+    return client_is_ours(c) ? (int)c->local_rank : PSC_E_FORKED;
 }
 
 int psc_local_size(const struct psc_client *c)
 {
-    return c->pid == getpid() ? (int)c->local_size : PSC_E_FORKED;
+    return client_is_ours(c) ? (int)c->local_size : PSC_E_FORKED;
 }
 
 int psc_num_servers(const struct psc_client *c)
 {
-    return c->pid == getpid() ? (int)c->num_servers : PSC_E_FORKED;
+    return client_is_ours(c) ? (int)c->num_servers : PSC_E_FORKED;
 }
 
 const char *psc_strerror(int rc)
@@ -814,6 +974,7 @@ static int make_poll_fd(struct psc_client *c)
     }
     c->event_fd = event;
     c->poll_fd = fd;
+    arm_poll(c);
     if (!ps_list_empty(&c->calls)) {
         return eventfd_write(event, 1) == 0 ? 0 : PSC_E_SYS;
     }
@@ -867,6 +1028,7 @@ int psc_dispatch(struct psc_client *c)
     if (c->event_fd >= 0 && eventfd_read(c->event_fd, &ignored) != 0) {
         /* Nothing had been written. */
     }
+    arm_poll(c);
     if (count == 0 && c->rc != 0) {
         count = client_complain(c, c->rc, "%s", c->text);
     }

@@ -279,6 +279,17 @@ static void fill_round(struct psc_op *op)
     }
 }
 
+/* False: it must go over the socket. */
+static bool give_ring(struct psc_client *c, const struct ps_msg_l_op *m)
+{
+    if (c->ring_memory == NULL ||
+        !ps_ring_put_op(&c->ring, m, ps_sock_frames(c->sock))) {
+        return false;
+    }
+    c->ring_given = true;
+    return true;
+}
+
 static int send_op(struct psc_op *op)
 {
     struct ps_shm_block *b = op->block;
@@ -300,7 +311,9 @@ static int send_op(struct psc_op *op)
         .reduce = op->reduce,
         .root = op->root,
     };
-    rc = client_put(op->client, &m);
+    if (!give_ring(op->client, &m.l_op)) {
+        rc = client_put(op->client, &m);
+    }
     if (rc != 0) {
         return rc;
     }

@@ -69,6 +69,26 @@ fail:;
     return rc;
 }
 
+int ps_shm_make(size_t size, void **ret_data, int *ret_fd)
+{
+    void *data;
+    int fd;
+    int rc = make_memfd(size, &fd);
+
+    if (rc != 0) {
+        return rc;
+    }
+    data = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    if (data == MAP_FAILED) {
+        rc = ps_err_from_errno(errno);
+        close(fd);
+        return rc;
+    }
+    *ret_data = data;
+    *ret_fd = fd;
+    return 0;
+}
+
 int ps_shm_map_foreign(int fd, uint64_t size, const void **ret_data)
 {
     struct stat st;

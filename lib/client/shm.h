@@ -54,6 +54,10 @@ struct ps_shm_block *ps_shm_find(const struct ps_shm *s, const void *data,
 void *ps_shm_data(const struct ps_shm_block *b);
 uint32_t ps_shm_region(const struct ps_shm_block *b);
 
+/* A sealed memfd of `size` bytes, all zero, mapped to read and write. The
+ * caller owns both. */
+PS_MUST_USE int ps_shm_make(size_t size, void **ret_data, int *ret_fd);
+
 /* What a foreign descriptor must be before it is mapped: a memfd that cannot
  * shrink, of `size` bytes. PS_E_PROTO otherwise. Maps it read-only. */
 PS_MUST_USE int ps_shm_map_foreign(int fd, uint64_t size,

@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
+#include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <unistd.h>
@@ -35,6 +36,7 @@ struct passed {
 struct ps_sock {
     int fd;
     int epoll;
+    int kick;      /* An eventfd in `epoll`; -1: not needed yet. */
     bool want_out; /* EPOLLOUT is asked for. */
     struct ps_decoder *decoder;
 
@@ -51,6 +53,7 @@ struct ps_sock {
     size_t rx_fd_count;
     size_t rx_from;
     size_t rx_to;
+    uint64_t frames;
     uint64_t sends;
     uint64_t receives;
     uint8_t rx[RX_BYTES];
@@ -103,6 +106,7 @@ int ps_sock_open(const char *path, struct ps_sock **ret_sock, int *ret_errno)
     memset(s, 0, offsetof(struct ps_sock, rx));
     s->fd = -1;
     s->epoll = -1;
+    s->kick = -1;
     rc = connect_to(path, &s->fd, ret_errno);
     if (rc != 0) {
         goto fail;
@@ -138,6 +142,9 @@ void ps_sock_free(struct ps_sock *s)
     }
     if (s->epoll >= 0) {
         close(s->epoll);
+    }
+    if (s->kick >= 0) {
+        close(s->kick);
     }
     if (s->fd >= 0) {
         close(s->fd);
@@ -215,6 +222,7 @@ int ps_sock_put(struct ps_sock *s, const struct ps_msg *msg, int fd)
             .at = s->tx_at + (s->tx_to - s->tx_from), .fd = fd};
     }
     s->tx_to += len;
+    s->frames++;
     return 0;
 }
 
@@ -423,6 +431,11 @@ int ps_sock_wait(struct ps_sock *s, int timeout_ms)
     int n = epoll_wait(s->epoll, &ev, 1, timeout_ms);
 
     if (n > 0) {
+        eventfd_t ignored;
+
+        if (s->kick >= 0 && eventfd_read(s->kick, &ignored) != 0) {
+            /* It was not the kick. */
+        }
         return 0;
     }
     if (n < 0) {
@@ -430,6 +443,26 @@ int ps_sock_wait(struct ps_sock *s, int timeout_ms)
         return errno == EINTR ? 0 : ps_err_from_errno(errno);
     }
     return PS_E_TIMEOUT;
+}
+
+void ps_sock_kick(struct ps_sock *s)
+{
+    struct epoll_event ev = {.events = EPOLLIN};
+
+    if (s->kick < 0) {
+        int fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+
+        if (fd < 0 || epoll_ctl(s->epoll, EPOLL_CTL_ADD, fd, &ev) != 0) {
+            if (fd >= 0) {
+                close(fd);
+            }
+            return; /* It wakes later, with what it waits for. */
+        }
+        s->kick = fd;
+    }
+    if (eventfd_write(s->kick, 1) != 0) {
+        /* Full counters are readable, too. */
+    }
 }
 
 int ps_sock_fd(const struct ps_sock *s)
@@ -456,6 +489,11 @@ void ps_sock_end(struct ps_sock *s, int timeout_ms)
             return;
         }
     }
+}
+
+uint64_t ps_sock_frames(const struct ps_sock *s)
+{
+    return s->frames;
 }
 
 uint64_t ps_sock_sends(const struct ps_sock *s)

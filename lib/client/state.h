@@ -17,6 +17,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 #include <sys/types.h>
+#include <unistd.h>
 
 #include "base/limits.h"
 #include "base/list.h"
@@ -25,6 +26,7 @@
 #include "client/shm.h"
 #include "client/sock.h"
 #include "proto/ps_msg.h"
+#include "proto/ring.h"
 
 /* Operations that the agent knows of; more wait here. */
 #define SENT_MAX   (PS_OPS_MAX / 2u)
@@ -57,10 +59,11 @@ struct psc_op {
     struct key *key; /* NULL: barrier, optimizer. */
     enum op_kind kind;
     enum op_state state;
-    bool freed;     /* Nobody waits: it goes when it ends, and writes no out. */
-    int rc;         /* DONE. */
-    uint64_t id;    /* 0: has no place in the table. */
-    uint64_t round; /* Of the push; number of the barrier; least version. */
+    bool freed; /* Nobody waits: it goes when it ends, and writes no out. */
+    int rc;     /* DONE. */
+    uint32_t counted; /* The count that has met it, see api.c. */
+    uint64_t id;      /* 0: has no place in the table. */
+    uint64_t round;   /* Of the push; number of the barrier; least version. */
     uint64_t version;
     ps_time started;
     int32_t priority;
@@ -118,12 +121,19 @@ struct why {
 
 struct psc_client {
     pid_t pid;
+    /* A page that a child of fork() finds all zero; NULL: ask for the pid. */
+    const volatile uint8_t *ours;
     pthread_mutex_t lock;
     pthread_cond_t changed;
     bool reader;      /* Some thread is it. */
     uint32_t waiting; /* Threads on `changed`. */
     struct ps_sock *sock;
     struct ps_shm shm;
+    void *ring_memory; /* NULL: everything goes over the socket. */
+    struct ps_ring_worker ring;
+    bool ring_given; /* The agent may have to be woken for it. */
+    uint32_t sleeps_for; /* Ends that the reader lets gather; 0: is awake. */
+    uint32_t last_count;
 
     int rc; /* Not 0: the client has failed, for good. */
     char text[PSC_TEXT_MAX];
@@ -179,6 +189,11 @@ struct psc_client {
 /* ---------------------------------------------------------------- client.c */
 
 ps_time client_now(void);
+/* False in a child of the process that opened it. */
+static inline bool client_is_ours(const struct psc_client *c)
+{
+    return c->ours != NULL ? *c->ours != 0 : c->pid == getpid();
+}
 /* Locks; PSC_E_FORKED in a child, where the mutex may never come free. */
 PS_MUST_USE int client_enter(struct psc_client *c);
 void client_leave(struct psc_client *c);
@@ -200,6 +215,11 @@ int client_failure(int32_t error);
  * but lets go while it waits. */
 PS_MUST_USE int client_wait(struct psc_client *c, bool (*ready)(void *arg),
                             void *arg, ps_time deadline);
+/* The same; `missing` says how many operations must at least end until then:
+ * nobody is woken for fewer. */
+PS_MUST_USE int client_wait_many(struct psc_client *c, bool (*ready)(void *arg),
+                                 uint32_t (*missing)(void *arg), void *arg,
+                                 ps_time deadline);
 /* Reads and sends without waiting. Locked; may let go meanwhile. */
 void client_poll(struct psc_client *c);
 /* Wakes threads that wait for a change they did not make. Locked. */

@@ -338,7 +338,8 @@ void ps_agent_session_welcome(struct ps_agent_step *st,
                                        .local_rank = s->local,
                                        .local_size = j->local_count,
                                        .num_servers = j->num_servers,
-                                       .barriers = passed}});
+                                       .barriers = passed,
+                                       .ring = st->a->opt.ring}});
 }
 
 /* ------------------------------------------------------------------- memory */

@@ -264,6 +264,11 @@ enum ps_role ps_conn_peer_role(const struct ps_conn *c)
     return (enum ps_role)__builtin_ctz(c->peer_roles);
 }
 
+uint64_t ps_conn_frames(const struct ps_conn *c)
+{
+    return c->stats.frames_in;
+}
+
 uint64_t ps_conn_queued(const struct ps_conn *c)
 {
     return c->queued;

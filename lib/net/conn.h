@@ -120,6 +120,8 @@ bool ps_conn_is_greeted(const struct ps_conn *c);
 bool ps_conn_is_paused(const struct ps_conn *c);
 enum ps_role ps_conn_peer_role(const struct ps_conn *c); /* Once greeted. */
 uint64_t ps_conn_queued(const struct ps_conn *c);
+/* Frames that have arrived, the one that is being delivered included. */
+uint64_t ps_conn_frames(const struct ps_conn *c);
 const char *ps_conn_peer(const struct ps_conn *c);
 /* Why it closed; "" before. */
 const char *ps_conn_reason(const struct ps_conn *c);

@@ -139,8 +139,8 @@ static void unmap(void *ctx)
     ps_free(r);
 }
 
-int ps_local_map(int fd, uint64_t size, struct ps_buf **ret_buf,
-                 const char **ret_why)
+static int map(int fd, uint64_t size, int prot, struct ps_buf **ret_buf,
+               const char **ret_why)
 {
     const char *why = refusal(fd, size);
 
@@ -149,7 +149,7 @@ int ps_local_map(int fd, uint64_t size, struct ps_buf **ret_buf,
         *ret_why = why;
         return PS_E_INVAL;
     }
-    void *data = mmap(NULL, size, PROT_READ, MAP_SHARED, fd, 0);
+    void *data = mmap(NULL, size, prot, MAP_SHARED, fd, 0);
 
     close(fd);
     if (data == MAP_FAILED) {
@@ -161,4 +161,16 @@ int ps_local_map(int fd, uint64_t size, struct ps_buf **ret_buf,
     *r = (struct region){.data = data, .size = size};
     *ret_buf = ps_buf_wrap(data, size, unmap, r);
     return 0;
+}
+
+int ps_local_map(int fd, uint64_t size, struct ps_buf **ret_buf,
+                 const char **ret_why)
+{
+    return map(fd, size, PROT_READ, ret_buf, ret_why);
+}
+
+int ps_local_map_shared(int fd, uint64_t size, struct ps_buf **ret_buf,
+                        const char **ret_why)
+{
+    return map(fd, size, PROT_READ | PROT_WRITE, ret_buf, ret_why);
 }

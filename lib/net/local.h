@@ -29,3 +29,8 @@ PS_MUST_USE int ps_local_peer(int fd, struct ps_local_peer *ret_peer);
  * *ret_why, a constant; PS_E_NOMEM. */
 PS_MUST_USE int ps_local_map(int fd, uint64_t size, struct ps_buf **ret_buf,
                              const char **ret_why);
+/* The same, to be written by both sides: whatever is read there may change at
+ * any time. */
+PS_MUST_USE int ps_local_map_shared(int fd, uint64_t size,
+                                    struct ps_buf **ret_buf,
+                                    const char **ret_why);

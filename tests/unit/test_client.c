@@ -43,12 +43,17 @@ struct fixture {
     bool closed; /* The test has closed the client. */
 };
 
+/* Operations go over the socket in the first run of the tests, by the ring in
+ * the second. */
+static bool by_ring;
+
 static int set_up(void **state)
 {
     struct fixture *f = calloc(1, sizeof(*f));
     void *data[2];
 
     peer_start(&f->peer);
+    f->peer.takes_ring = by_ring;
     f->c = peer_open(&f->peer, 0);
     f->key = peer_key(&f->peer, f->c, "w", PSC_FLOAT32, N, 40, data);
     f->result[0] = data[0];
@@ -1316,6 +1321,66 @@ static void threads_share_a_client(void **state)
     }
 }
 
+static void *wait_for_two(void *arg)
+{
+    return psc_ops_wait(arg, 2, PSC_WAIT_FOREVER) == 0 ? arg : NULL;
+}
+
+static void *wait_for_one(void *arg)
+{
+    return psc_op_wait(arg, PSC_WAIT_FOREVER) == 0 ? arg : NULL;
+}
+
+/* Who waits for many sleeps until all of them are there, but not when another
+ * thread waits for one. */
+static void waiting_for_many_keeps_nobody(void **state)
+{
+    struct fixture *f = *state;
+
+    for (int turn = 0; turn < 200; turn++) {
+        struct psc_op *ops[3];
+        uint64_t ids[3];
+        pthread_t two;
+        pthread_t one;
+        void *rc;
+
+        for (int i = 0; i < 3; i++) {
+            assert_int_equal(psc_pull_start(f->c, f->key, NULL, NULL, &ops[i]),
+                             0);
+            ids[i] = peer_take_op(&f->peer, PS_OP_PULL).op_id;
+        }
+        assert_int_equal(pthread_create(&two, NULL, wait_for_two, ops), 0);
+        assert_int_equal(pthread_create(&one, NULL, wait_for_one, ops[2]), 0);
+        peer_done(&f->peer, ids[2], 0);
+        assert_int_equal(pthread_join(one, &rc), 0);
+        assert_ptr_equal(rc, ops[2]);
+        peer_done(&f->peer, ids[0], 0);
+        peer_done(&f->peer, ids[1], 0);
+        assert_int_equal(pthread_join(two, &rc), 0);
+        assert_ptr_equal(rc, ops);
+        for (int i = 0; i < 3; i++) {
+            psc_op_free(ops[i]);
+        }
+    }
+}
+
+static void a_ring_that_lies_ends_the_client(void **state)
+{
+    struct fixture *f = *state;
+    struct psc_op *op;
+
+    if (!by_ring) {
+        return; /* There is none. */
+    }
+    assert_int_equal(psc_pull_start(f->c, f->key, NULL, NULL, &op), 0);
+    peer_take_op(&f->peer, PS_OP_PULL);
+    memset(f->peer.ring_memory, 0x7f, 256);
+    assert_int_equal(psc_op_wait(op, PSC_WAIT_FOREVER), PSC_E_PROTO);
+    assert_detail(f, "ring");
+    psc_op_free(op);
+    peer_hang_up(&f->peer);
+}
+
 #define story(f) cmocka_unit_test_setup_teardown(f, set_up, tear_down)
 
 int main(void)
@@ -1364,7 +1429,13 @@ int main(void)
         story(closing_waits_for_what_is_open),
         story(memory_and_views_outlive_leaving),
         story(threads_share_a_client),
+        story(waiting_for_many_keeps_nobody),
+        story(a_ring_that_lies_ends_the_client),
     };
 
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    if (cmocka_run_group_tests_name("socket", tests, NULL, NULL) != 0) {
+        return 1;
+    }
+    by_ring = true;
+    return cmocka_run_group_tests_name("ring", tests, NULL, NULL);
 }

@@ -22,6 +22,7 @@
 #include "client/psclient.h"
 #include "proto/frame.h"
 #include "proto/ps_codec.h"
+#include "proto/ring.h"
 
 #define PEER_LIMIT_MS 20000
 #define PEER_REGIONS  64
@@ -39,6 +40,11 @@ struct peer {
     int arena_fd;
     size_t arena_size;
     size_t arena_used;
+    bool takes_ring; /* Says so in its welcome. */
+    void *ring_memory;
+    struct ps_ring_agent ring;
+    uint64_t frames;
+    struct ps_msg later; /* A frame that came after operations in the ring. */
 };
 
 /* cmocka's assertions work on the test's thread alone. */
@@ -93,6 +99,9 @@ static inline void peer_stop(struct peer *p)
     if (p->arena != NULL) {
         munmap(p->arena, p->arena_size);
         close(p->arena_fd);
+    }
+    if (p->ring_memory != NULL) {
+        munmap(p->ring_memory, ps_ring_bytes());
     }
     ps_decoder_free(p->decoder);
 }
@@ -161,30 +170,114 @@ static inline void peer_take_region(struct peer *p,
     p->fd_in = -1;
 }
 
-/* The next message; regions are taken on the way. code 0: end of stream. */
-static inline struct ps_msg peer_next(struct peer *p)
+static inline void peer_take_ring(struct peer *p, const struct ps_msg_l_ring *m)
 {
+    PEER_CHECK(p->fd_in >= 0 && p->takes_ring && p->ring_memory == NULL);
+    PEER_CHECK(m->size == ps_ring_bytes());
+    p->ring_memory = mmap(NULL, m->size, PROT_READ | PROT_WRITE, MAP_SHARED,
+                          p->fd_in, 0);
+    PEER_CHECK(p->ring_memory != MAP_FAILED);
+    ps_ring_agent_init(&p->ring, p->ring_memory);
+    close(p->fd_in);
+    p->fd_in = -1;
+}
+
+/* The next operation in the ring of a client that has sent `frames`. */
+static inline bool peer_ring_op(struct peer *p, uint64_t frames,
+                                struct ps_msg *ret_msg)
+{
+    struct ps_msg m = {.code = PS_MSG_L_OP};
+
+    if (p->ring_memory == NULL ||
+        ps_ring_take_op(&p->ring, frames, &m.l_op) != 1) {
+        return false;
+    }
+    *ret_msg = m;
+    return true;
+}
+
+/* The next frame; memory is taken at once. code 0: end of stream. */
+static inline struct ps_msg peer_next_frame(struct peer *p)
+{
+    struct ps_frame_prefix prefix;
+    uint8_t raw[PS_FRAME_PREFIX];
     struct ps_msg m = {0};
 
-    for (;;) {
-        uint8_t raw[PS_FRAME_PREFIX];
-        struct ps_frame_prefix prefix;
+    if (!peer_read(p, raw, sizeof(raw))) {
+        return (struct ps_msg){0};
+    }
+    PEER_CHECK(ps_frame_parse(raw, &prefix) == 0);
+    PEER_CHECK(ps_frame_check(&prefix, PS_ROLE_WORKER, PS_ROLE_AGENT) == 0);
+    PEER_CHECK(prefix.payload_len == 0);
+    PEER_CHECK(peer_read(p, p->header, prefix.header_len));
+    PEER_CHECK(ps_codec_decode(p->decoder, prefix.code, p->header,
+                               prefix.header_len, &m) == 0);
+    p->frames++;
+    if (m.code == PS_MSG_L_REGION) {
+        peer_take_region(p, &m.l_region);
+    } else if (m.code == PS_MSG_L_RING) {
+        peer_take_ring(p, &m.l_ring);
+    }
+    PEER_CHECK(p->fd_in < 0);
+    return m;
+}
 
-        if (!peer_read(p, raw, sizeof(raw))) {
-            return (struct ps_msg){0};
+/* Takes in one frame; false at the end of the stream. */
+static inline bool peer_take_in(struct peer *p)
+{
+    struct ps_msg m = peer_next_frame(p);
+
+    if (m.code != PS_MSG_L_WAKE && m.code != PS_MSG_L_REGION &&
+        m.code != PS_MSG_L_RING) {
+        p->later = m;
+    }
+    return m.code != 0;
+}
+
+/* True when the client has sent nothing (more). */
+static inline bool peer_silent(struct peer *p)
+{
+    struct pollfd w = {.fd = p->fd, .events = POLLIN};
+    bool silent = true;
+
+    while (p->later.code == 0 && poll(&w, 1, 0) == 1) {
+        if (!peer_take_in(p)) {
+            return false;
         }
-        PEER_CHECK(ps_frame_parse(raw, &prefix) == 0);
-        PEER_CHECK(ps_frame_check(&prefix, PS_ROLE_WORKER, PS_ROLE_AGENT) == 0);
-        PEER_CHECK(prefix.payload_len == 0);
-        PEER_CHECK(peer_read(p, p->header, prefix.header_len));
-        PEER_CHECK(ps_codec_decode(p->decoder, prefix.code, p->header,
-                                   prefix.header_len, &m) == 0);
-        if (m.code == PS_MSG_L_REGION) {
-            peer_take_region(p, &m.l_region);
+    }
+    if (p->ring_memory != NULL) {
+        silent = ps_ring_agent_sleep(&p->ring, p->frames);
+        ps_ring_agent_awake(&p->ring);
+    }
+    return silent && p->later.code == 0;
+}
+
+/* The next message, from the ring or the socket, in the client's order. */
+static inline struct ps_msg peer_next(struct peer *p)
+{
+    struct ps_msg m;
+
+    for (;;) {
+        if (p->later.code != 0) {
+            if (!peer_ring_op(p, p->frames - 1, &m)) {
+                m = p->later;
+                p->later.code = 0;
+            }
+            return m;
+        }
+        if (peer_ring_op(p, p->frames, &m)) {
+            return m;
+        }
+        if (p->ring_memory != NULL &&
+            !ps_ring_agent_sleep(&p->ring, p->frames)) {
             continue;
         }
-        PEER_CHECK(p->fd_in < 0);
-        return m;
+        if (!peer_take_in(p)) {
+            return (struct ps_msg){0};
+        }
+        if (p->ring_memory != NULL) {
+            ps_ring_agent_awake(&p->ring);
+        }
     }
 }
 
@@ -208,14 +301,6 @@ static inline struct ps_msg_l_op peer_take_op(struct peer *p, enum ps_op op)
 
     PEER_CHECK(m.l_op.op == op);
     return m.l_op;
-}
-
-/* True when the client has sent nothing (more). */
-static inline bool peer_silent(struct peer *p)
-{
-    struct pollfd w = {.fd = p->fd, .events = POLLIN};
-
-    return poll(&w, 1, 0) == 0;
 }
 
 static inline void peer_send_bytes(struct peer *p, const void *data, size_t len,
@@ -279,6 +364,12 @@ static inline void peer_give_arena(struct peer *p, size_t size)
 
 static inline void peer_done(struct peer *p, uint64_t op_id, uint64_t version)
 {
+    if (p->ring_memory != NULL && ps_ring_put_done(&p->ring, op_id, version)) {
+        if (ps_ring_wake_worker(&p->ring)) {
+            peer_send(p, &(struct ps_msg){.code = PS_MSG_L_WAKE}, -1);
+        }
+        return;
+    }
     peer_send(p,
               &(struct ps_msg){.code = PS_MSG_L_DONE,
                                .l_done = {.op_id = op_id, .version = version}},
@@ -349,14 +440,16 @@ static inline void peer_open_begin(struct peer *p, struct peer_call *call,
 static inline void peer_welcome(struct peer *p)
 {
     peer_send(p,
-              &(struct ps_msg){.code = PS_MSG_L_WELCOME,
-                               .l_welcome = {.gen = 1,
-                                             .rank = 2,
-                                             .num_workers = 4,
-                                             .local_rank = 0,
-                                             .local_size = 2,
-                                             .num_servers = 1,
-                                             .barriers = 6}},
+              &(struct ps_msg){
+                  .code = PS_MSG_L_WELCOME,
+                  .l_welcome = {.gen = 1,
+                                .rank = 2,
+                                .num_workers = 4,
+                                .local_rank = 0,
+                                .local_size = 2,
+                                .num_servers = 1,
+                                .barriers = 6,
+                                .ring = p->takes_ring ? ps_ring_layout() : 0}},
               -1);
 }
 

@@ -12,6 +12,7 @@
 #include "net/worker.h"
 #include "proto/frame.h"
 #include "proto/ps_codec.h"
+#include "proto/ring.h"
 
 #include <fcntl.h>
 #include <setjmp.h>
@@ -125,6 +126,19 @@ static void on_msg(struct echo *e, const struct ps_event *ev,
         break;
     case PS_MSG_PULL:
         ps_effects_hangup(fx, ev->conn);
+        break;
+    case PS_MSG_L_OP:
+        tell(e, "op %llu\n", (unsigned long long)ev->msg.msg->l_op.op_id);
+        m = (struct ps_msg){.code = PS_MSG_L_DONE};
+        m.l_done.op_id = ev->msg.msg->l_op.op_id;
+        m.l_done.version = ev->msg.msg->l_op.round;
+        m.l_done.error = ev->msg.msg->l_op.key == 0 ? PS_E_NOKEY : 0;
+        m.l_done.text = "";
+        ps_effects_tell(fx, ev->conn, &m);
+        break;
+    case PS_MSG_L_BARRIER:
+        tell(e, "barrier %llu\n",
+             (unsigned long long)ev->msg.msg->l_barrier.number);
         break;
     default:
         break;
@@ -642,6 +656,194 @@ static void region_reaches_the_machine(void **state)
     end(&w);
 }
 
+static int make_memory(size_t size, void **ret_data)
+{
+    int mem = memfd_create("test", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+
+    assert_int_equal(ftruncate(mem, (off_t)size), 0);
+    assert_int_equal(
+        fcntl(mem, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL), 0);
+    *ret_data = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, mem, 0);
+    assert_true(*ret_data != MAP_FAILED);
+    return mem;
+}
+
+/* A worker that has sent two frames: hello and its ring. */
+struct ringed {
+    int fd;
+    void *memory;
+    struct ps_ring_worker ring;
+};
+
+static void begin_ring(struct world *w, struct ringed *r)
+{
+    struct ps_msg hello = {.code = PS_MSG_L_HELLO,
+                           .l_hello = {.protocol = 1, .job = "j"}};
+    struct ps_msg m = {.code = PS_MSG_L_RING,
+                       .l_ring = {.size = ps_ring_bytes()}};
+    uint8_t bytes[1024];
+    int mem = make_memory(ps_ring_bytes(), &r->memory);
+
+    r->fd = local_caller(w);
+    say(r->fd, bytes, put(bytes, 0, &hello, 0));
+    send_region(r->fd, bytes, put(bytes, 0, &m, 0), mem);
+    close(mem);
+    ps_ring_worker_init(&r->ring, r->memory);
+}
+
+static void end_ring(struct world *w, struct ringed *r)
+{
+    munmap(r->memory, ps_ring_bytes());
+    close(r->fd);
+    end(w);
+}
+
+static void ring_op(struct ringed *r, uint64_t id, uint32_t key, uint64_t after)
+{
+    const struct ps_msg_l_op op = {.op_id = id, .key = key, .round = id + 1};
+
+    assert_true(ps_ring_put_op(&r->ring, &op, after));
+}
+
+static void say_wake(struct ringed *r)
+{
+    static const struct ps_msg wake = {.code = PS_MSG_L_WAKE};
+    uint8_t bytes[64];
+
+    if (ps_ring_wake_agent(&r->ring)) {
+        say(r->fd, bytes, put(bytes, 0, &wake, 0));
+    }
+}
+
+static void operations_come_by_the_ring(void **state)
+{
+    struct ps_msg barrier = {.code = PS_MSG_L_BARRIER,
+                             .l_barrier = {.op_id = 9, .number = 1}};
+    struct ps_msg_l_done done;
+    struct ringed r;
+    struct world w;
+    uint8_t bytes[64];
+    uint64_t seq;
+    uint64_t ack;
+
+    (void)state;
+    begin(&w, PS_ROLE_AGENT);
+    begin_ring(&w, &r);
+    /* Between the frames where they were put, however late they are seen. */
+    ring_op(&r, 1, 1, 2);
+    say(r.fd, bytes, put(bytes, 0, &barrier, 0));
+    ring_op(&r, 2, 1, 3);
+    barrier.l_barrier.number = 2;
+    say(r.fd, bytes, put(bytes, 0, &barrier, 0));
+    ring_op(&r, 3, 1, 4);
+    RUN_UNTIL(&w, told(&w, "op 3\n"));
+    assert_true(told(&w, "op 1\nbarrier 1\nop 2\nbarrier 2\nop 3\n"));
+    for (uint64_t id = 1; id <= 3; id++) {
+        assert_int_equal(ps_ring_take_done(&r.ring, &done), 1);
+        assert_int_equal(done.op_id, id);
+        assert_int_equal(done.version, id + 1);
+    }
+
+    /* Woken, and waking. */
+    assert_true(ps_ring_worker_sleep(&r.ring, 2));
+    ring_op(&r, 4, 1, 4);
+    say_wake(&r);
+    RUN_UNTIL(&w, told(&w, "op 4\n"));
+    ring_op(&r, 5, 1, 4);
+    say_wake(&r);
+    free(await(&w, r.fd, PS_MSG_L_WAKE, &seq, &ack));
+    assert_int_equal(ps_ring_take_done(&r.ring, &done), 1);
+    assert_int_equal(ps_ring_take_done(&r.ring, &done), 1);
+    assert_int_equal(done.op_id, 5);
+
+    /* Errors have words, which a ring does not carry. */
+    ring_op(&r, 6, 0, 4);
+    say_wake(&r);
+    free(await(&w, r.fd, PS_MSG_L_DONE, &seq, &ack));
+    assert_int_equal(ps_ring_take_done(&r.ring, &done), 0);
+    end_ring(&w, &r);
+}
+
+static void what_a_worker_did_before_it_died_counts(void **state)
+{
+    struct ringed r;
+    struct world w;
+
+    (void)state;
+    begin(&w, PS_ROLE_AGENT);
+    begin_ring(&w, &r);
+    for (uint64_t id = 1; id <= 3; id++) {
+        ring_op(&r, id, 1, 2);
+    }
+    close(r.fd);
+    r.fd = -1;
+    RUN_UNTIL(&w, told(&w, "closed 1 PS_E_CLOSED\n"));
+    assert_true(told(&w, "op 1\nop 2\nop 3\nclosed 1"));
+    end_ring(&w, &r);
+}
+
+static void more_operations_than_the_ring_holds(void **state)
+{
+    struct ps_msg op = {.code = PS_MSG_L_OP,
+                        .l_op = {.op_id = PS_RING_OPS + 1, .key = 1}};
+    struct ps_msg_l_done done;
+    struct ringed r;
+    struct world w;
+    uint8_t bytes[64];
+    uint64_t id = 0;
+
+    (void)state;
+    begin(&w, PS_ROLE_AGENT);
+    begin_ring(&w, &r);
+    while (id < PS_RING_OPS) {
+        ring_op(&r, ++id, 1, 2);
+    }
+    assert_false(ps_ring_put_op(&r.ring, &op.l_op, 2));
+    say(r.fd, bytes, put(bytes, 0, &op, 0)); /* Over the socket, then. */
+    RUN_UNTIL(&w, ps_ring_has_done(&r.ring));
+    for (uint64_t n = 1; n <= PS_RING_OPS + 1; n++) {
+        RUN_UNTIL(&w, ps_ring_has_done(&r.ring));
+        assert_int_equal(ps_ring_take_done(&r.ring, &done), 1);
+        assert_int_equal(done.op_id, n);
+    }
+    end_ring(&w, &r);
+}
+
+static void a_ring_that_lies_is_cut_off(void **state)
+{
+    struct ringed r;
+    struct world w;
+
+    (void)state;
+    begin(&w, PS_ROLE_AGENT);
+    begin_ring(&w, &r);
+    memset(r.memory, 0x7f, 256); /* More than fit. */
+    RUN_UNTIL(&w, told(&w, "closed 1 PS_E_PROTO\n"));
+    assert_false(told(&w, "op 1"));
+    end_ring(&w, &r);
+}
+
+static void one_ring_of_the_right_size(void **state)
+{
+    struct ps_msg m = {.code = PS_MSG_L_RING,
+                       .l_ring = {.size = ps_ring_bytes()}};
+    uint8_t bytes[64];
+    struct ringed r;
+    struct world w;
+    void *data;
+
+    (void)state;
+    begin(&w, PS_ROLE_AGENT);
+    begin_ring(&w, &r);
+    int mem = make_memory(ps_ring_bytes(), &data);
+
+    munmap(data, ps_ring_bytes());
+    send_region(r.fd, bytes, put(bytes, 0, &m, 0), mem);
+    RUN_UNTIL(&w, told(&w, "closed 1 PS_E_PROTO\n"));
+    close(mem);
+    end_ring(&w, &r);
+}
+
 static void local_connections_are_counted(void **state)
 {
     struct ps_driver_stats s;
@@ -710,6 +912,11 @@ int main(void)
         cmocka_unit_test(dials),
         cmocka_unit_test(close_ends_dials),
         cmocka_unit_test(region_reaches_the_machine),
+        cmocka_unit_test(operations_come_by_the_ring),
+        cmocka_unit_test(what_a_worker_did_before_it_died_counts),
+        cmocka_unit_test(more_operations_than_the_ring_holds),
+        cmocka_unit_test(a_ring_that_lies_is_cut_off),
+        cmocka_unit_test(one_ring_of_the_right_size),
         cmocka_unit_test(local_connections_are_counted),
         cmocka_unit_test(a_machine_that_cannot_go_on),
         cmocka_unit_test(close_with_jobs_and_output),

@@ -1,0 +1,274 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Counters run freely and are taken modulo the size of their ring. A flag says
+ * that a side is asleep, or about to be: it sets the flag, then looks at the
+ * ring once more; the other side writes its entry, then looks at the flag.
+ * With a full fence between the two steps of each, at least one of them sees
+ * what the other did. Who sees the flag takes it away and wakes: nobody is
+ * woken twice. */
+#include "proto/ring.h"
+
+#include "proto/shape.h"
+
+#include <stdatomic.h>
+#include <string.h>
+
+#define LINE       64u
+#define OP_WORDS   (sizeof(struct ps_msg_l_op) / sizeof(uint64_t))
+/* The operation and what it comes after, in whole cache lines. */
+#define SLOT_BYTES ((sizeof(struct ps_msg_l_op) + 8u + LINE - 1u) / LINE * LINE)
+
+_Static_assert(sizeof(struct ps_msg_l_op) % sizeof(uint64_t) == 0,
+               "operations are copied in words");
+
+struct slot {
+    _Atomic uint64_t words[SLOT_BYTES / sizeof(uint64_t)];
+};
+
+struct done {
+    _Atomic uint64_t op_id;
+    _Atomic uint64_t version;
+};
+
+struct ps_ring_shared {
+    /* Each written by one side, except that both clear the flags. */
+    _Alignas(LINE) _Atomic uint32_t ops_to;
+    _Alignas(LINE) _Atomic uint32_t ops_from;
+    _Atomic uint32_t dones_to;
+    _Atomic uint32_t agent_asleep;
+    _Alignas(LINE) _Atomic uint32_t dones_from;
+    _Atomic uint32_t worker_asleep;
+    _Atomic uint32_t wake_at; /* Value of dones_to that is waited for. */
+    _Alignas(LINE) struct slot ops[PS_RING_OPS];
+    _Alignas(LINE) struct done dones[PS_RING_DONES];
+};
+
+_Static_assert(sizeof(_Atomic uint64_t) == 8 && ATOMIC_LLONG_LOCK_FREE == 2,
+               "processes share words, not locks");
+
+size_t ps_ring_bytes(void)
+{
+    return (sizeof(struct ps_ring_shared) + 4095u) & ~(size_t)4095u;
+}
+
+uint32_t ps_ring_layout(void)
+{
+    const struct ps_shape_msg *shape = ps_shape_of(PS_MSG_L_OP);
+    uint32_t hash = 2166136261u;
+
+    for (size_t i = 0; i < shape->field_count; i++) {
+        const struct ps_shape_field *f = &shape->fields[i];
+        const uint32_t parts[] = {f->id, f->type, (uint32_t)f->offset};
+
+        if (f->type >= PS_SHAPE_STR) {
+            return 0; /* It points to somewhere else. */
+        }
+        for (size_t p = 0; p < sizeof(parts) / sizeof(parts[0]); p++) {
+            hash = (hash ^ parts[p]) * 16777619u;
+        }
+    }
+    return hash != 0 ? hash : 1;
+}
+
+/* ------------------------------------------------------- the worker's side */
+
+void ps_ring_worker_init(struct ps_ring_worker *r, void *memory)
+{
+    *r = (struct ps_ring_worker){.shared = memory};
+}
+
+bool ps_ring_put_op(struct ps_ring_worker *r, const struct ps_msg_l_op *op,
+                    uint64_t after)
+{
+    struct ps_ring_shared *s = r->shared;
+    struct slot *slot = &s->ops[r->ops_to % PS_RING_OPS];
+    uint64_t words[OP_WORDS];
+    uint32_t from = atomic_load_explicit(&s->ops_from, memory_order_acquire);
+
+    if (r->ops_to - from >= PS_RING_OPS) {
+        return false;
+    }
+    memcpy(words, op, sizeof(words));
+    for (size_t i = 0; i < OP_WORDS; i++) {
+        atomic_store_explicit(&slot->words[i], words[i], memory_order_relaxed);
+    }
+    atomic_store_explicit(&slot->words[OP_WORDS], after, memory_order_relaxed);
+    r->ops_to++;
+    atomic_store_explicit(&s->ops_to, r->ops_to, memory_order_release);
+    return true;
+}
+
+/* True when the flag was up; takes it down. */
+static bool take_flag(_Atomic uint32_t *flag)
+{
+    return atomic_load_explicit(flag, memory_order_relaxed) != 0 &&
+           atomic_exchange_explicit(flag, 0, memory_order_acq_rel) != 0;
+}
+
+bool ps_ring_wake_agent(struct ps_ring_worker *r)
+{
+    atomic_thread_fence(memory_order_seq_cst);
+    return take_flag(&r->shared->agent_asleep);
+}
+
+int ps_ring_take_done(struct ps_ring_worker *r, struct ps_msg_l_done *ret_done)
+{
+    struct ps_ring_shared *s = r->shared;
+    const struct done *d = &s->dones[r->dones_from % PS_RING_DONES];
+    uint32_t to = atomic_load_explicit(&s->dones_to, memory_order_acquire);
+
+    if (to == r->dones_from) {
+        return 0;
+    }
+    if (to - r->dones_from > PS_RING_DONES) {
+        return PS_E_PROTO;
+    }
+    *ret_done = (struct ps_msg_l_done){
+        .op_id = atomic_load_explicit(&d->op_id, memory_order_relaxed),
+        .version = atomic_load_explicit(&d->version, memory_order_relaxed),
+        .text = "",
+    };
+    r->dones_from++;
+    atomic_store_explicit(&s->dones_from, r->dones_from, memory_order_release);
+    return 1;
+}
+
+bool ps_ring_has_done(const struct ps_ring_worker *r)
+{
+    return atomic_load_explicit(&r->shared->dones_to, memory_order_acquire) !=
+           r->dones_from;
+}
+
+bool ps_ring_worker_sleep(struct ps_ring_worker *r, uint32_t count)
+{
+    struct ps_ring_shared *s = r->shared;
+    /* A full ring must wake whoever waits for more than it can hold. */
+    uint32_t most = PS_RING_DONES / 2;
+    uint32_t at = r->dones_from + (count < most ? count : most);
+    uint32_t to;
+
+    atomic_store_explicit(&s->wake_at, at, memory_order_relaxed);
+    atomic_store_explicit(&s->worker_asleep, 1, memory_order_release);
+    atomic_thread_fence(memory_order_seq_cst);
+    to = atomic_load_explicit(&s->dones_to, memory_order_acquire);
+    if (to - r->dones_from >= at - r->dones_from) {
+        ps_ring_worker_awake(r);
+        return false;
+    }
+    return true;
+}
+
+void ps_ring_worker_awake(struct ps_ring_worker *r)
+{
+    atomic_store_explicit(&r->shared->worker_asleep, 0, memory_order_relaxed);
+}
+
+/* -------------------------------------------------------- the agent's side */
+
+void ps_ring_agent_init(struct ps_ring_agent *r, void *memory)
+{
+    *r = (struct ps_ring_agent){.shared = memory};
+}
+
+/* What the codec's tables say of the values of a field. */
+static bool is_sound(const struct ps_msg *m)
+{
+    const struct ps_shape_msg *shape = ps_shape_of(PS_MSG_L_OP);
+
+    for (size_t i = 0; i < shape->field_count; i++) {
+        const struct ps_shape_field *f = &shape->fields[i];
+        const uint8_t *at = ps_shape_at(f, m);
+
+        if ((f->values != NULL && !ps_shape_value_known(f->values, *at)) ||
+            (f->type == PS_SHAPE_BOOL && *at > 1)) {
+            return false;
+        }
+    }
+    return true;
+}
+
+int ps_ring_take_op(struct ps_ring_agent *r, uint64_t frames,
+                    struct ps_msg_l_op *ret_op)
+{
+    struct ps_ring_shared *s = r->shared;
+    const struct slot *slot = &s->ops[r->ops_from % PS_RING_OPS];
+    struct ps_msg m = {.code = PS_MSG_L_OP};
+    uint64_t words[OP_WORDS];
+    uint32_t to = atomic_load_explicit(&s->ops_to, memory_order_acquire);
+
+    if (to == r->ops_from) {
+        return 0;
+    }
+    if (to - r->ops_from > PS_RING_OPS) {
+        return PS_E_PROTO;
+    }
+    if (atomic_load_explicit(&slot->words[OP_WORDS], memory_order_relaxed) >
+        frames) {
+        return 0;
+    }
+    for (size_t i = 0; i < OP_WORDS; i++) {
+        words[i] = atomic_load_explicit(&slot->words[i], memory_order_relaxed);
+    }
+    memcpy(&m.l_op, words, sizeof(words));
+    if (!is_sound(&m)) {
+        return PS_E_PROTO;
+    }
+    *ret_op = m.l_op;
+    r->ops_from++;
+    atomic_store_explicit(&s->ops_from, r->ops_from, memory_order_release);
+    return 1;
+}
+
+bool ps_ring_put_done(struct ps_ring_agent *r, uint64_t op_id, uint64_t version)
+{
+    struct ps_ring_shared *s = r->shared;
+    struct done *d = &s->dones[r->dones_to % PS_RING_DONES];
+    uint32_t from = atomic_load_explicit(&s->dones_from, memory_order_acquire);
+
+    /* A worker that lies about what it has read harms itself alone. */
+    if (r->dones_to - from >= PS_RING_DONES) {
+        return false;
+    }
+    atomic_store_explicit(&d->op_id, op_id, memory_order_relaxed);
+    atomic_store_explicit(&d->version, version, memory_order_relaxed);
+    r->dones_to++;
+    atomic_store_explicit(&s->dones_to, r->dones_to, memory_order_release);
+    return true;
+}
+
+bool ps_ring_wake_worker(struct ps_ring_agent *r)
+{
+    struct ps_ring_shared *s = r->shared;
+    uint32_t at;
+
+    atomic_thread_fence(memory_order_seq_cst);
+    if (atomic_load_explicit(&s->worker_asleep, memory_order_acquire) == 0) {
+        return false;
+    }
+    at = atomic_load_explicit(&s->wake_at, memory_order_relaxed);
+    if (at - r->dones_to - 1u < PS_RING_DONES) {
+        return false; /* It waits for more. */
+    }
+    return take_flag(&s->worker_asleep);
+}
+
+bool ps_ring_agent_sleep(struct ps_ring_agent *r, uint64_t frames)
+{
+    struct ps_ring_shared *s = r->shared;
+    const struct slot *slot = &s->ops[r->ops_from % PS_RING_OPS];
+
+    atomic_store_explicit(&s->agent_asleep, 1, memory_order_release);
+    atomic_thread_fence(memory_order_seq_cst);
+    if (atomic_load_explicit(&s->ops_to, memory_order_acquire) == r->ops_from ||
+        /* It waits for a frame, which will wake us. */
+        atomic_load_explicit(&slot->words[OP_WORDS], memory_order_relaxed) >
+            frames) {
+        return true;
+    }
+    ps_ring_agent_awake(r);
+    return false;
+}
+
+void ps_ring_agent_awake(struct ps_ring_agent *r)
+{
+    atomic_store_explicit(&r->shared->agent_asleep, 0, memory_order_relaxed);
+}

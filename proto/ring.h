@@ -1,0 +1,79 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Two rings in memory that a worker shares with its agent: operations one way,
+ * ends of operations the other. They carry what l_op and l_done carry, without
+ * a system call as long as the other side is awake; who finds the other side
+ * asleep sends it l_wake over the socket.
+ *
+ * Each side trusts nothing it finds there: a counter that is further ahead
+ * than the ring is long breaks the conversation, an entry is copied word by
+ * word before anything in it is looked at, and what this side has written it
+ * remembers by itself.
+ *
+ * Order: an entry says how many frames its worker had sent before it; the
+ * agent takes it after these and before the next one. What finds a ring full
+ * goes over the socket. */
+#pragma once
+
+#include "base/err.h"
+#include "proto/ps_msg.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define PS_RING_OPS   2048u /* Powers of two. */
+#define PS_RING_DONES 4096u
+
+struct ps_ring_shared;
+
+/* How an operation looks in memory, as one number that differs between builds
+ * that disagree about it; they use the socket. 0: it does not fit in a ring. */
+uint32_t ps_ring_layout(void);
+/* Bytes of the memory; both sides must see it at a page's beginning. */
+size_t ps_ring_bytes(void);
+
+/* ------------------------------------------------------- the worker's side */
+
+struct ps_ring_worker {
+    struct ps_ring_shared *shared;
+    uint32_t ops_to;     /* Written up to here. */
+    uint32_t dones_from; /* Read up to here. */
+};
+
+/* `memory` is all zero. */
+void ps_ring_worker_init(struct ps_ring_worker *r, void *memory);
+/* False: full. `after` counts the frames sent before it. */
+PS_MUST_USE bool ps_ring_put_op(struct ps_ring_worker *r,
+                                const struct ps_msg_l_op *op, uint64_t after);
+/* After a batch: true when the agent must be sent an l_wake. */
+PS_MUST_USE bool ps_ring_wake_agent(struct ps_ring_worker *r);
+/* The next end: 1; none: 0; PS_E_PROTO. Fills in what a ring carries. */
+PS_MUST_USE int ps_ring_take_done(struct ps_ring_worker *r,
+                                  struct ps_msg_l_done *ret_done);
+bool ps_ring_has_done(const struct ps_ring_worker *r);
+/* Asks for an l_wake once `count` >= 1 ends lie there. False: they do
+ * already. */
+PS_MUST_USE bool ps_ring_worker_sleep(struct ps_ring_worker *r, uint32_t count);
+void ps_ring_worker_awake(struct ps_ring_worker *r);
+
+/* -------------------------------------------------------- the agent's side */
+
+struct ps_ring_agent {
+    struct ps_ring_shared *shared;
+    uint32_t ops_from;
+    uint32_t dones_to;
+};
+
+void ps_ring_agent_init(struct ps_ring_agent *r, void *memory);
+/* The next operation of a worker that has sent `frames` frames, checked as the
+ * codec would: 1; none yet: 0; PS_E_PROTO. */
+PS_MUST_USE int ps_ring_take_op(struct ps_ring_agent *r, uint64_t frames,
+                                struct ps_msg_l_op *ret_op);
+/* False: full. */
+PS_MUST_USE bool ps_ring_put_done(struct ps_ring_agent *r, uint64_t op_id,
+                                  uint64_t version);
+/* After a batch: true when the worker must be sent an l_wake. */
+PS_MUST_USE bool ps_ring_wake_worker(struct ps_ring_agent *r);
+/* Asks for an l_wake. False: there is something to take. */
+PS_MUST_USE bool ps_ring_agent_sleep(struct ps_ring_agent *r, uint64_t frames);
+void ps_ring_agent_awake(struct ps_ring_agent *r);

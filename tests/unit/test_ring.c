@@ -1,0 +1,401 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The rings between a worker and its agent, both sides in this process. */
+#include "proto/ring.h"
+
+#include <pthread.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+struct pair {
+    void *memory;
+    struct ps_ring_worker worker;
+    struct ps_ring_agent agent;
+};
+
+static int set_up(void **state)
+{
+    struct pair *p = calloc(1, sizeof(*p));
+
+    if (posix_memalign(&p->memory, 4096, ps_ring_bytes()) != 0) {
+        return -1;
+    }
+    memset(p->memory, 0, ps_ring_bytes());
+    ps_ring_worker_init(&p->worker, p->memory);
+    ps_ring_agent_init(&p->agent, p->memory);
+    *state = p;
+    return 0;
+}
+
+static int tear_down(void **state)
+{
+    struct pair *p = *state;
+
+    free(p->memory);
+    free(p);
+    return 0;
+}
+
+static struct ps_msg_l_op op_of(uint64_t n)
+{
+    return (struct ps_msg_l_op){.op_id = n << 20 | 5,
+                                .op = PS_OP_PUSHPULL,
+                                .key = (uint32_t)n,
+                                .region = 3,
+                                .offset = n * 64,
+                                .round = n + 1,
+                                .priority = -(int32_t)n,
+                                .reduce = PS_REDUCE_MEAN,
+                                .root = 7};
+}
+
+static void expect_op(struct pair *p, uint64_t n)
+{
+    const struct ps_msg_l_op want = op_of(n);
+    struct ps_msg_l_op op;
+
+    assert_int_equal(ps_ring_take_op(&p->agent, 0, &op), 1);
+    assert_int_equal(op.op_id, want.op_id);
+    assert_int_equal(op.op, want.op);
+    assert_int_equal(op.key, want.key);
+    assert_int_equal(op.region, want.region);
+    assert_int_equal(op.offset, want.offset);
+    assert_int_equal(op.round, want.round);
+    assert_int_equal(op.priority, want.priority);
+    assert_int_equal(op.reduce, want.reduce);
+    assert_int_equal(op.root, want.root);
+}
+
+static void put(struct pair *p, uint64_t n)
+{
+    const struct ps_msg_l_op op = op_of(n);
+
+    assert_true(ps_ring_put_op(&p->worker, &op, 0));
+}
+
+static void expect_no_op(struct pair *p)
+{
+    struct ps_msg_l_op op;
+
+    assert_int_equal(ps_ring_take_op(&p->agent, 0, &op), 0);
+}
+
+static void operations_come_as_they_were_put(void **state)
+{
+    struct pair *p = *state;
+
+    expect_no_op(p);
+    /* Past the end of the ring several times. */
+    for (uint64_t n = 0; n < 5 * PS_RING_OPS; n += 3) {
+        put(p, n);
+        put(p, n + 1);
+        put(p, n + 2);
+        expect_op(p, n);
+        expect_op(p, n + 1);
+        expect_op(p, n + 2);
+        expect_no_op(p);
+    }
+}
+
+static void a_full_ring_takes_no_more(void **state)
+{
+    struct pair *p = *state;
+    const struct ps_msg_l_op op = op_of(1);
+    struct ps_msg_l_done done;
+
+    for (uint64_t n = 0; n < PS_RING_OPS; n++) {
+        put(p, n);
+    }
+    assert_false(ps_ring_put_op(&p->worker, &op, 0));
+    expect_op(p, 0);
+    put(p, PS_RING_OPS);
+    assert_false(ps_ring_put_op(&p->worker, &op, 0));
+
+    for (uint64_t n = 0; n < PS_RING_DONES; n++) {
+        assert_true(ps_ring_put_done(&p->agent, n, n + 1));
+    }
+    assert_false(ps_ring_put_done(&p->agent, 1, 1));
+    for (uint64_t n = 0; n < PS_RING_DONES; n++) {
+        assert_int_equal(ps_ring_take_done(&p->worker, &done), 1);
+        assert_int_equal(done.op_id, n);
+        assert_int_equal(done.version, n + 1);
+        assert_int_equal(done.error, 0);
+    }
+    assert_int_equal(ps_ring_take_done(&p->worker, &done), 0);
+}
+
+static void counters_run_over(void **state)
+{
+    struct pair *p = *state;
+    uint32_t *counters[] = {&p->worker.ops_to, &p->worker.dones_from,
+                            &p->agent.ops_from, &p->agent.dones_to};
+    struct ps_msg_l_done done;
+    uint32_t zero = 0;
+
+    /* As after four billion operations: all counters but those of others,
+     * which are as far once something is written. */
+    for (size_t i = 0; i < 4; i++) {
+        *counters[i] = zero - 2;
+    }
+    for (size_t at = 0; at < 4096 / sizeof(zero) && at < 64; at++) {
+        uint32_t near_end = zero - 2;
+
+        memcpy((uint8_t *)p->memory + at * sizeof(zero), &near_end,
+               sizeof(near_end));
+    }
+    ps_ring_agent_awake(&p->agent);
+    ps_ring_worker_awake(&p->worker);
+    for (uint64_t n = 0; n < 5; n++) {
+        put(p, n);
+        assert_true(ps_ring_put_done(&p->agent, n, 1));
+    }
+    for (uint64_t n = 0; n < 5; n++) {
+        expect_op(p, n);
+        assert_int_equal(ps_ring_take_done(&p->worker, &done), 1);
+        assert_int_equal(done.op_id, n);
+    }
+    assert_true(ps_ring_worker_sleep(&p->worker, 2));
+    assert_true(ps_ring_put_done(&p->agent, 9, 1));
+    assert_false(ps_ring_wake_worker(&p->agent));
+    assert_true(ps_ring_put_done(&p->agent, 9, 1));
+    assert_true(ps_ring_wake_worker(&p->agent));
+}
+
+static void an_operation_waits_for_the_frames_before_it(void **state)
+{
+    struct pair *p = *state;
+    struct ps_msg_l_op op = op_of(1);
+
+    assert_true(ps_ring_put_op(&p->worker, &op, 3));
+    assert_int_equal(ps_ring_take_op(&p->agent, 2, &op), 0);
+    /* The frame that it waits for will wake. */
+    assert_true(ps_ring_agent_sleep(&p->agent, 2));
+    assert_false(ps_ring_agent_sleep(&p->agent, 3));
+    assert_int_equal(ps_ring_take_op(&p->agent, 3, &op), 1);
+}
+
+static void who_sleeps_is_woken_once(void **state)
+{
+    struct pair *p = *state;
+
+    put(p, 1);
+    assert_false(ps_ring_wake_agent(&p->worker)); /* It is awake. */
+    assert_false(ps_ring_agent_sleep(&p->agent, 0));
+    expect_op(p, 1);
+    assert_true(ps_ring_agent_sleep(&p->agent, 0));
+    put(p, 2);
+    assert_true(ps_ring_wake_agent(&p->worker));
+    put(p, 3);
+    assert_false(ps_ring_wake_agent(&p->worker));
+
+    assert_true(ps_ring_put_done(&p->agent, 1, 1));
+    assert_false(ps_ring_wake_worker(&p->agent));
+    assert_true(ps_ring_has_done(&p->worker));
+    assert_false(ps_ring_worker_sleep(&p->worker, 1));
+    /* For the third from here. */
+    assert_true(ps_ring_worker_sleep(&p->worker, 3));
+    assert_true(ps_ring_put_done(&p->agent, 2, 1));
+    assert_false(ps_ring_wake_worker(&p->agent));
+    assert_true(ps_ring_put_done(&p->agent, 3, 1));
+    assert_true(ps_ring_wake_worker(&p->agent));
+    assert_false(ps_ring_wake_worker(&p->agent));
+}
+
+static void more_than_the_ring_holds_is_not_waited_for(void **state)
+{
+    struct pair *p = *state;
+    bool woken = false;
+
+    assert_true(ps_ring_worker_sleep(&p->worker, 10 * PS_RING_DONES));
+    for (uint64_t n = 0; n < PS_RING_DONES; n++) {
+        assert_true(ps_ring_put_done(&p->agent, n, 1));
+        woken = woken || ps_ring_wake_worker(&p->agent);
+    }
+    assert_true(woken);
+}
+
+/* Whatever the other side writes anywhere: an answer, and no access outside. */
+static void garbage_is_refused_or_taken_for_what_it_says(void **state)
+{
+    struct pair *p = *state;
+    struct ps_msg_l_done done;
+    struct ps_msg_l_op op;
+    bool refused_op = false;
+    bool refused_done = false;
+
+    srand(1);
+    for (int turn = 0; turn < 2000; turn++) {
+        for (int i = 0; i < 20; i++) {
+            size_t at = (size_t)rand() % (i % 2 == 0 ? 256 : ps_ring_bytes());
+
+            ((uint8_t *)p->memory)[at] = (uint8_t)rand();
+        }
+        for (int i = 0; i < 100; i++) {
+            int rc = ps_ring_take_op(&p->agent, UINT64_MAX, &op);
+
+            assert_true(rc == 0 || rc == 1 || rc == PS_E_PROTO);
+            refused_op = refused_op || rc < 0;
+            if (rc == 1) {
+                assert_true(op.op <= PS_OP_BROADCAST);
+                assert_true(op.reduce <= PS_REDUCE_MEAN);
+            } else {
+                break;
+            }
+        }
+        for (int i = 0; i < 100; i++) {
+            int rc = ps_ring_take_done(&p->worker, &done);
+
+            assert_true(rc == 0 || rc == 1 || rc == PS_E_PROTO);
+            refused_done = refused_done || rc < 0;
+            if (rc != 1) {
+                break;
+            }
+        }
+        (void)!ps_ring_put_done(&p->agent, 1, 1);
+        op = op_of(1);
+        (void)!ps_ring_put_op(&p->worker, &op, 0);
+        (void)!ps_ring_wake_worker(&p->agent);
+        (void)!ps_ring_wake_agent(&p->worker);
+        (void)!ps_ring_agent_sleep(&p->agent, 1);
+        (void)!ps_ring_worker_sleep(&p->worker, 5);
+    }
+    assert_true(refused_op);
+    assert_true(refused_done);
+}
+
+static void senseless_values_are_refused(void **state)
+{
+    struct pair *p = *state;
+    struct ps_msg_l_op op = op_of(1);
+
+    op.op = 200;
+    assert_true(ps_ring_put_op(&p->worker, &op, 0));
+    assert_int_equal(ps_ring_take_op(&p->agent, 0, &op), PS_E_PROTO);
+}
+
+/* A worker and an agent in threads of their own, with pipes for l_wake: a wake
+ * that is lost leaves both asleep, and the test never ends. */
+#define ROUNDS 20000u
+
+struct two {
+    struct pair *pair;
+    int to_agent[2];
+    int to_worker[2];
+};
+
+static void sleep_at(int fd)
+{
+    char byte;
+
+    if (read(fd, &byte, 1) != 1) {
+        abort();
+    }
+}
+
+static void wake(int fd)
+{
+    if (write(fd, "w", 1) != 1) {
+        abort();
+    }
+}
+
+static void *agent_main(void *arg)
+{
+    struct two *t = arg;
+    struct ps_ring_agent *r = &t->pair->agent;
+    uint64_t next = 0;
+
+    while (next < ROUNDS) {
+        struct ps_msg_l_op op;
+
+        if (ps_ring_take_op(r, 0, &op) == 0) {
+            if (ps_ring_agent_sleep(r, 0)) {
+                sleep_at(t->to_agent[0]);
+                ps_ring_agent_awake(r);
+            }
+            continue;
+        }
+        if (op.op_id != op_of(next).op_id || op.offset != next * 64 ||
+            !ps_ring_put_done(r, op.op_id, next)) {
+            abort();
+        }
+        next++;
+        if (ps_ring_wake_worker(r)) {
+            wake(t->to_worker[1]);
+        }
+    }
+    return NULL;
+}
+
+static void threads_lose_no_wake(void **state)
+{
+    struct two t = {.pair = *state};
+    struct ps_ring_worker *r = &t.pair->worker;
+    pthread_t agent;
+    uint64_t given = 0;
+    uint64_t ended = 0;
+
+    assert_int_equal(pipe(t.to_agent), 0);
+    assert_int_equal(pipe(t.to_worker), 0);
+    assert_int_equal(pthread_create(&agent, NULL, agent_main, &t), 0);
+    while (ended < ROUNDS) {
+        uint64_t batch = 1 + given % 7;
+        struct ps_msg_l_done done;
+
+        for (uint64_t i = 0; i < batch && given < ROUNDS; i++) {
+            put(t.pair, given++);
+            if (ps_ring_wake_agent(r)) {
+                wake(t.to_agent[1]);
+            }
+        }
+        while (ended < given) {
+            if (ps_ring_take_done(r, &done) == 0) {
+                if (ps_ring_worker_sleep(r, (uint32_t)(given - ended))) {
+                    sleep_at(t.to_worker[0]);
+                    ps_ring_worker_awake(r);
+                }
+                continue;
+            }
+            assert_int_equal(done.version, ended);
+            ended++;
+        }
+    }
+    assert_int_equal(pthread_join(agent, NULL), 0);
+    for (int i = 0; i < 2; i++) {
+        close(t.to_agent[i]);
+        close(t.to_worker[i]);
+    }
+}
+
+static void operations_fit(void **state)
+{
+    (void)state;
+    assert_int_not_equal(ps_ring_layout(), 0);
+    assert_int_equal(ps_ring_bytes() % 4096, 0);
+}
+
+#define story(f) cmocka_unit_test_setup_teardown(f, set_up, tear_down)
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        story(operations_come_as_they_were_put),
+        story(a_full_ring_takes_no_more),
+        story(counters_run_over),
+        story(an_operation_waits_for_the_frames_before_it),
+        story(who_sleeps_is_woken_once),
+        story(more_than_the_ring_holds_is_not_waited_for),
+        story(garbage_is_refused_or_taken_for_what_it_says),
+        story(senseless_values_are_refused),
+        story(threads_lose_no_wake),
+        cmocka_unit_test(operations_fit),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
