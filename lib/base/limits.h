@@ -20,7 +20,8 @@
 /* Local workers of one agent; further connections are refused. */
 #define PS_LOCAL_MAX               256u
 #define PS_SERVERS_MAX             256u
-#define PS_JOBS_MAX                64u
+/* Live jobs; groups of ranks are jobs, too. One more is refused. */
+#define PS_JOBS_MAX                1024u
 #define PS_KEYS_MAX                1000000u
 /* Partitions of one key: 4 GiB in pieces of 64 KiB. */
 #define PS_KEY_PARTS_MAX           65536u

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The calls on operations. */
+#include "client/coll.h"
 #include "client/state.h"
 
 #include <stdio.h>
@@ -57,6 +58,7 @@ static bool gives(const struct psc_op *op)
     case OP_BARRIER:
     case OP_OPTIMIZER:
     case OP_KEY:
+    case OP_COLL:
         break;
     }
     return false;
@@ -371,8 +373,9 @@ static uint64_t number_in_the_way(const struct psc_op *op)
 }
 
 /* The agent's sentence, or why there is none. */
-static void ask_why(struct psc_op *op, struct why *w)
+static void ask_why(struct psc_op *collective, struct why *w)
 {
+    struct psc_op *op = coll_open_part(collective);
     struct psc_client *c = op->client;
     struct ps_msg m = {.code = PS_MSG_L_WHY};
     int rc = 0;
@@ -638,7 +641,7 @@ static int check_result(const struct psc_op *op)
     if (op->rc != 0) {
         return result_of(op);
     }
-    if (!op_has_result(op->kind)) {
+    if (!op_has_result(op->kind) && op->kind != OP_COLL) {
         return client_complain(c, PSC_E_NOENT,
                                "this kind of operation has no result");
     }
@@ -654,7 +657,20 @@ int psc_op_view(struct psc_op *op, const void **ret_data, size_t *ret_bytes)
         return rc;
     }
     rc = check_result(op);
-    if (rc == 0) {
+    if (rc == 0 && op->kind == OP_COLL) {
+        const void *data;
+        size_t bytes;
+
+        rc = coll_view(op, &data, &bytes);
+        if (rc != 0) {
+            client_complain(c, rc, "its result is where it was asked for");
+        } else {
+            *ret_data = data;
+            if (ret_bytes != NULL) {
+                *ret_bytes = bytes;
+            }
+        }
+    } else if (rc == 0) {
         *ret_data = op->key->data[op->version & 1];
         if (ret_bytes != NULL) {
             *ret_bytes = op->key->bytes;
@@ -691,7 +707,7 @@ void psc_op_free(struct psc_op *op)
     if (client_enter(c) != 0) {
         return;
     }
-    while (op->state == OP_COPYING) {
+    while (op->state == OP_COPYING || coll_copying(op)) {
         c->waiting++;
         pthread_cond_wait(&c->changed, &c->lock);
         c->waiting--;

@@ -5,6 +5,7 @@
  * The agent hangs up or says l_error: every open operation ends with that, and
  * every later call returns it. A frame that is no frame counts as hanging up.
  * The agent is not there yet: asked again until connect_timeout_ms. */
+#include "client/coll.h"
 #include "client/state.h"
 
 #include <assert.h>
@@ -78,6 +79,7 @@ int client_enter(struct psc_client *c)
 
 void client_leave(struct psc_client *c)
 {
+    coll_bury(c);
     pthread_mutex_unlock(&c->lock);
 }
 
@@ -655,6 +657,7 @@ static int new_client(struct psc_client **ret_client)
     ps_list_init(&c->stalled);
     ps_list_init(&c->barrier_queue);
     ps_list_init(&c->whys);
+    ps_list_init(&c->graves);
     ps_shm_init(&c->shm, &(struct ps_shm_hooks){.made = region_made,
                                                 .gone = region_gone,
                                                 .ctx = c});
@@ -692,6 +695,8 @@ static void free_client(struct psc_client *c, bool child)
         op_free(PS_CONTAINER(n, struct psc_op, of_client));
     }
     key_free_all(c);
+    free((char *)(uintptr_t)c->options.socket);
+    free((char *)(uintptr_t)c->options.job);
     ps_shm_fini(&c->shm);
     if (c->ring_memory != NULL) {
         munmap(c->ring_memory, ps_ring_bytes());
@@ -711,6 +716,20 @@ static void free_client(struct psc_client *c, bool child)
         pthread_cond_destroy(&c->changed);
     }
     free(c);
+}
+
+static int keep_options(struct psc_client *c, const struct psc_options *o,
+                        char *err, size_t err_size)
+{
+    c->options = *o;
+    c->options.socket = strdup(o->socket != NULL ? o->socket
+                                                 : PSC_DEFAULT_SOCKET);
+    c->options.job = strdup(o->job);
+    if (c->options.socket == NULL || c->options.job == NULL) {
+        return refuse(err, err_size, PSC_E_NOMEM, "%s",
+                      ps_strerror(PS_E_NOMEM));
+    }
+    return 0;
 }
 
 int psc_open(const struct psc_options *o, struct psc_client **ret_client,
@@ -739,7 +758,10 @@ int psc_open(const struct psc_options *o, struct psc_client **ret_client,
     c->op_timeout_ms = full.op_timeout_ms;
     c->close_timeout_ms = full.close_timeout_ms;
     c->quiet = (full.flags & PSC_OPEN_QUIET) != 0;
-    rc = dial(c, &full, err, err_size);
+    rc = keep_options(c, &full, err, err_size);
+    if (rc == 0) {
+        rc = dial(c, &full, err, err_size);
+    }
     if (rc == 0) {
         pthread_mutex_lock(&c->lock);
         rc = hello(c, &full, err, err_size);

@@ -278,6 +278,27 @@ static bool answered(void *arg)
     return k->ready || k->rc != 0;
 }
 
+int key_want(struct psc_client *c, const char *full, uint32_t dtype,
+             uint64_t count, struct key **ret_key)
+{
+    struct wish w = {.full = full,
+                     .name = full + 2,
+                     .classic = -1,
+                     .dtype = dtype,
+                     .ndim = 1,
+                     .shape = &count};
+    struct key *k = find_name(c, full);
+    int rc = check_wish(c, &w);
+
+    if (rc == 0 && k == NULL) {
+        rc = ask(c, &w, &k);
+    }
+    if (rc == 0) {
+        *ret_key = k;
+    }
+    return rc;
+}
+
 static int declare(struct psc_client *c, struct wish *w, uint32_t *ret_key)
 {
     struct key *k;
@@ -458,12 +479,16 @@ void key_take_info(struct psc_client *c, struct psc_op *op,
 {
     struct key *k = op->key;
     const struct arena *a = find_arena(c, m->arena);
+    struct ps_list_node *n;
 
     if (m->error != 0) {
         remove_name(c, k);
         k->rc = client_failure(m->error);
         k->text = strdup(m->text[0] != '\0' ? m->text : ps_strerror(k->rc));
         op_end(op, k->rc, NULL);
+        while ((n = ps_list_first(&k->queue)) != NULL) {
+            op_end(PS_CONTAINER(n, struct psc_op, of_key), k->rc, k->text);
+        }
         return;
     }
     k->wire = m->key;
@@ -477,4 +502,5 @@ void key_take_info(struct psc_client *c, struct psc_op *op,
     }
     k->ready = true;
     op_end(op, 0, NULL);
+    op_pump(k, c);
 }

@@ -6,6 +6,7 @@
  * A push of round r + 1 leaves only after round r is done and its result is
  * copied: the agent's two result buffers are enough because of this. Nothing
  * here calls back into the program. */
+#include "client/coll.h"
 #include "client/state.h"
 
 #include <assert.h>
@@ -28,11 +29,14 @@ static const struct {
     [OP_BARRIER] = {"barrier", 0},
     [OP_OPTIMIZER] = {"optimizer", 0},
     [OP_KEY] = {"declaration", 0},
+    [OP_COLL] = {"collective", 0},
 };
 
 void op_name(const struct psc_op *op, char *text, size_t size)
 {
-    if (op->key == NULL) {
+    if (op->coll != NULL) {
+        coll_name(op, text, size);
+    } else if (op->key == NULL) {
         snprintf(text, size, "%s", kinds[op->kind].name);
     } else if (op_is_round(op->kind) && op->state != OP_QUEUED) {
         snprintf(text, size, "%s of '%s', round %llu,", kinds[op->kind].name,
@@ -178,6 +182,7 @@ void op_free(struct psc_op *op)
         ps_list_remove(&op->of_key);
     }
     ps_list_remove(&op->of_client);
+    coll_free(op);
     release_block(op);
     drop_number(op);
     free(op->text);
@@ -244,7 +249,12 @@ void op_end(struct psc_op *op, int rc, const char *text)
     } else if (text != NULL && text[0] != '\0' && !op->freed) {
         op->text = strdup(text); /* Without it the code must do. */
     }
-    if (op->freed) {
+    if (op->part_of != NULL) {
+        coll_part_ended(op);
+    } else if (op->freed && op->kind == OP_COLL) {
+        /* Its parts may be in somebody's hands yet. */
+        ps_list_push_back(&c->graves, &op->of_key);
+    } else if (op->freed) {
         if (rc != 0) {
             leave_error(op, rc, text);
         }
@@ -275,6 +285,7 @@ static void fill_round(struct psc_op *op)
     case OP_BARRIER:
     case OP_OPTIMIZER:
     case OP_KEY:
+    case OP_COLL:
         op->round = 0;
     }
 }
@@ -330,7 +341,7 @@ static void pump(struct psc_client *c, struct key *k)
 {
     struct ps_list_node *n;
 
-    while (c->rc == 0 && (n = ps_list_first(&k->queue)) != NULL) {
+    while (c->rc == 0 && k->ready && (n = ps_list_first(&k->queue)) != NULL) {
         struct psc_op *op = PS_CONTAINER(n, struct psc_op, of_key);
         int rc;
 
@@ -350,6 +361,11 @@ static void pump(struct psc_client *c, struct key *k)
             op_end(op, rc, NULL);
         }
     }
+}
+
+void op_pump(struct key *k, struct psc_client *c)
+{
+    pump(c, k);
 }
 
 static void pump_stalled(struct psc_client *c)
@@ -444,7 +460,12 @@ static void copy_out(struct psc_op *op)
 
     op->state = OP_COPYING;
     pthread_mutex_unlock(&c->lock);
-    memcpy(op->out, from, bytes);
+    if (op->part_of != NULL) {
+        bytes = op->out_bytes;
+        coll_copy(op, from);
+    } else {
+        memcpy(op->out, from, bytes);
+    }
     pthread_mutex_lock(&c->lock);
     c->bytes_copied += bytes;
 }
@@ -472,7 +493,9 @@ void op_take_done(struct psc_op *op, const struct ps_msg_l_done *m)
                     (unsigned long long)op->round);
         return;
     } else {
-        if (op_has_result(op->kind) && op->out != NULL && !op->freed) {
+        if (op->part_of != NULL
+                ? coll_wants(op)
+                : op_has_result(op->kind) && op->out != NULL && !op->freed) {
             copy_out(op);
         }
         op_end(op, 0, NULL);

@@ -300,6 +300,100 @@ int psc_barrier(struct psc_client *c);
 int psc_optimizer_set(struct psc_client *c, const char *name,
                       const struct psc_param *params, uint32_t param_count);
 
+/* ------------------------------------------------------------ collectives */
+
+/* Every worker of the client's job takes part in the same collectives in the
+ * same order; the n-th that each one starts is one operation. Ranks that ask
+ * for different things (another operation, name, element type, shape,
+ * reduction, root or scale) all get PSC_E_MISMATCH, and the detail names who
+ * asks for what. In a job whose servers optimise, sums are taken for
+ * gradients: open a group for collectives there.
+ *
+ * Data is in row-major order. `src` lies in memory of psc_alloc(), aligned to
+ * 8 bytes, and stays untouched until the operation ends, or it is copied
+ * before the call returns. `out` is written before the operation ends; with
+ * NULL the result is left for psc_op_view(), which is valid until
+ * psc_op_free(), of an allreduce or broadcast until the second-next one of the
+ * same number of elements is started. `out` may be `src`. `name` is for errors and
+ * comparison, of at most 200 bytes; NULL: none. */
+
+/* Element type and dimensions; an array of `ndim` 0 has one element. */
+struct psc_shape {
+    uint32_t dtype; /* enum psc_dtype */
+    uint32_t ndim;
+    const uint64_t *dims;
+};
+
+/* Zeroed apart from size is the default; so is NULL instead of it. */
+struct psc_coll_options {
+    uint32_t size;    /* sizeof(struct psc_coll_options) */
+    int32_t priority; /* Higher first. */
+    uint32_t reduce;  /* enum psc_reduce */
+    uint32_t root;    /* Broadcast: who gives. */
+    double prescale;  /* What is given is multiplied by it before the sum, */
+    double postscale; /* the result after it; 0: 1. Real numbers alone. */
+    psc_callback callback;
+    void *user;
+};
+
+/* The sum (or mean) over all ranks, everywhere. */
+int psc_allreduce_start(struct psc_client *c, const char *name,
+                        const struct psc_shape *shape, const void *src,
+                        void *out, const struct psc_coll_options *o,
+                        struct psc_op **ret_op);
+/* One of several arrays, as one operation: cheaper than one for each. The
+ * pieces are copied, the arrays are not. */
+struct psc_piece {
+    const void *src;
+    void *out;
+    uint64_t count; /* Elements. */
+};
+int psc_allreduce_many_start(struct psc_client *c, const char *name,
+                             uint32_t dtype, const struct psc_piece *pieces,
+                             uint32_t count, const struct psc_coll_options *o,
+                             struct psc_op **ret_op);
+/* The root's array, everywhere. The others may pass NULL for src. */
+int psc_bcast_start(struct psc_client *c, const char *name,
+                    const struct psc_shape *shape, const void *src, void *out,
+                    const struct psc_coll_options *o, struct psc_op **ret_op);
+/* The arrays of all ranks one behind the other, everywhere. Their first
+ * dimensions may differ; psc_op_rows() tells them. `out` has room for
+ * `out_size` bytes; PSC_E_TOOBIG for the caller alone if that is too little. */
+int psc_allgather_start(struct psc_client *c, const char *name,
+                        const struct psc_shape *shape, const void *src,
+                        void *out, size_t out_size,
+                        const struct psc_coll_options *o,
+                        struct psc_op **ret_op);
+/* The sum (or mean) over all ranks, of which each gets its share of rows: with
+ * n rows and W ranks, n / W, the first n % W ranks one more. */
+int psc_reducescatter_start(struct psc_client *c, const char *name,
+                            const struct psc_shape *shape, const void *src,
+                            void *out, size_t out_size,
+                            const struct psc_coll_options *o,
+                            struct psc_op **ret_op);
+/* Sends splits[r] rows of src to rank r, in order; NULL: as many to each. The
+ * result is what came, by rank; psc_op_rows() tells how many rows from each.
+ * Rows of a rank travel to every node that has a rank of the job. */
+int psc_alltoall_start(struct psc_client *c, const char *name,
+                       const struct psc_shape *shape, const uint64_t *splits,
+                       const void *src, void *out, size_t out_size,
+                       const struct psc_coll_options *o,
+                       struct psc_op **ret_op);
+/* Rows from each rank of an allgather or alltoall; `count` is psc_size(). */
+int psc_op_rows(struct psc_op *op, uint64_t *rows, uint32_t count);
+
+/* A client for some ranks of the job, or all with NULL: position in `ranks` is
+ * rank in the group. A group is a job of its own, "job/name", with the same
+ * number of servers: psc_size(), psc_barrier(), keys, optimizers and
+ * collectives are of its members alone, and what it kept anywhere is gone when
+ * its members have closed it. Each member calls this with the same arguments
+ * and waits for the others; ranks that are no members do not call it.
+ * psc_alloc() of one client is foreign memory to another. Closing `c` leaves
+ * its groups open. */
+int psc_group_open(struct psc_client *c, const char *name,
+                   const uint32_t *ranks, uint32_t count,
+                   struct psc_client **ret_group);
+
 /* ----------------------------------------------------------------- loops */
 
 /* A descriptor that becomes readable when psc_dispatch() has something to do.

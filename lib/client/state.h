@@ -10,6 +10,8 @@
  *     op.c       life of an operation, order on a key
  *     options.c  options, environment
  *     api.c      the calls on operations
+ *     coll.c     collectives
+ *     group.c    clients of some of the ranks
  */
 #pragma once
 
@@ -32,6 +34,8 @@
 #define SENT_MAX   (PS_OPS_MAX / 2u)
 /* An operation's number is a count above its place in the table. */
 #define PLACE_BITS 20u
+/* Pieces of shared memory kept between two collectives. */
+#define PSC_SPARES 16u
 
 enum op_kind {
     OP_INIT,
@@ -42,17 +46,20 @@ enum op_kind {
     OP_BARRIER,
     OP_OPTIMIZER,
     OP_KEY,
+    OP_COLL, /* Has parts, see coll.c; no key, and is never sent. */
 };
 
 enum op_state {
     OP_NEW,     /* Is being put together. */
     OP_QUEUED,  /* Waits here for its turn on the key. */
     OP_SENT,    /* With the agent. */
+    OP_COLLECTING, /* Its parts are under way. */
     OP_COPYING, /* The reader writes its out, without the mutex. */
     OP_DONE,
 };
 
 struct key;
+struct coll;
 
 struct psc_op {
     struct psc_client *client;
@@ -73,11 +80,16 @@ struct psc_op {
     size_t block_offset;
     bool staged; /* The block is ours and goes back to the key. */
     void *out;
+    size_t out_from;      /* Parts: of the result, these */
+    size_t out_bytes;     /* bytes. */
+    struct coll *coll;    /* Of a collective. */
+    struct coll *part_of; /* Whose part it is; NULL: of none. */
     psc_callback callback;
     void *user;
     char *text; /* Why it failed; NULL: what the code says. */
     struct ps_list_node of_client;
-    struct ps_list_node of_key;  /* QUEUED; of barriers, in the client's. */
+    struct ps_list_node of_key;  /* QUEUED; of barriers, in the client's; of
+                                  * collectives, in its graves. */
     struct ps_list_node of_call; /* DONE, the callback is to come. */
 };
 
@@ -179,6 +191,12 @@ struct psc_client {
     int poll_fd;  /* What psc_fd() gives; -1: not asked for. */
     int event_fd; /* Readable while callbacks are due. */
 
+    struct psc_options options; /* For groups; the strings are ours. */
+    uint64_t members;           /* Of a group: a hash of its ranks. */
+    struct ps_list graves;      /* Collectives that are to be freed. */
+    struct ps_shm_block *spares[PSC_SPARES]; /* Of collectives. */
+    size_t next_spare;
+
     uint64_t ops_ended;
     uint64_t rounds;
     uint64_t bytes_given;
@@ -230,6 +248,10 @@ ps_time client_deadline(int timeout_ms);
 
 /* PSC_E_NOKEY or NULL. Locked. */
 struct key *key_of(struct psc_client *c, uint32_t number);
+/* The key of that full name, asked for where it is not known yet; operations
+ * may be queued on it at once. Locked. */
+PS_MUST_USE int key_want(struct psc_client *c, const char *full,
+                         uint32_t dtype, uint64_t count, struct key **ret_key);
 /* Locked; the answers of the agent. */
 void key_take_arena(struct psc_client *c, const struct ps_msg_l_arena *m,
                     int fd);
@@ -256,6 +278,8 @@ void op_sent(struct psc_op *op);
 PS_MUST_USE int op_submit(struct psc_op *op, const struct ps_msg *msg);
 /* A piece for an array of its key. */
 PS_MUST_USE int op_stage(struct psc_op *op);
+/* The key is there: what is queued goes. */
+void op_pump(struct key *k, struct psc_client *c);
 /* The agent has ended it. The reader alone; lets go of the mutex to copy. */
 void op_take_done(struct psc_op *op, const struct ps_msg_l_done *m);
 /* Ends it here; frees it if nobody waits for it. `text` may be NULL. */

@@ -100,6 +100,9 @@ static uint64_t classic_number(const struct ps_sched_job *j,
     if (strncmp(m->name, "s:", 2) == 0) {
         return j->string_keys;
     }
+    if (strncmp(m->name, "c:", 2) == 0) {
+        return m->count; /* Of a collective: any number spreads them. */
+    }
     return m->classic >= 0 ? (uint64_t)m->classic
                            : strtoull(m->name + 2, NULL, 10);
 }
@@ -145,9 +148,12 @@ static int check_name(const char *name, struct ps_str *why)
     const char *text = ps_sched_text(name);
     bool integer = strncmp(text, "i:", 2) == 0;
 
-    if ((!integer && strncmp(text, "s:", 2) != 0) || text[2] == '\0') {
+    if ((!integer && strncmp(text, "s:", 2) != 0 &&
+         strncmp(text, "c:", 2) != 0) ||
+        text[2] == '\0') {
         add_name(why, name);
-        ps_str_add(why, " must be 's:' and a string or 'i:' and an integer");
+        ps_str_add(why, " must be 's:' and a string, 'i:' and an integer, or "
+                        "'c:' and what a collective needs");
         return PS_E_INVAL;
     }
     return 0;

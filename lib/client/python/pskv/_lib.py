@@ -68,6 +68,34 @@ class Param(Structure):
     _fields_ = [("name", c_char_p), ("value", c_double)]
 
 
+class Shape(Structure):
+    """struct psc_shape"""
+
+    _fields_ = [("dtype", c_uint32), ("ndim", c_uint32),
+                ("dims", POINTER(c_uint64))]
+
+
+class CollOptions(Structure):
+    """struct psc_coll_options"""
+
+    _fields_ = [
+        ("size", c_uint32),
+        ("priority", c_int32),
+        ("reduce", c_uint32),
+        ("root", c_uint32),
+        ("prescale", c_double),
+        ("postscale", c_double),
+        ("callback", Callback),
+        ("user", c_void_p),
+    ]
+
+
+class Piece(Structure):
+    """struct psc_piece"""
+
+    _fields_ = [("src", c_void_p), ("out", c_void_p), ("count", c_uint64)]
+
+
 class Stats(Structure):
     """struct psc_stats"""
 
@@ -87,6 +115,10 @@ class Stats(Structure):
 _OP = [c_void_p, c_uint32, c_void_p, POINTER(OpOptions), POINTER(c_void_p)]
 _OP_OUT = [c_void_p, c_uint32, c_void_p, c_void_p, POINTER(OpOptions),
            POINTER(c_void_p)]
+
+_COLL = [POINTER(CollOptions), POINTER(c_void_p)]
+_GATHER = [c_void_p, c_char_p, POINTER(Shape), c_void_p, c_void_p, c_size_t,
+           *_COLL]
 
 _FUNCTIONS = {
     "psc_options_init": (None, [POINTER(Options), c_size_t]),
@@ -116,6 +148,21 @@ _FUNCTIONS = {
     "psc_optimizer_start": (c_int, [c_void_p, c_char_p, POINTER(Param),
                                     c_uint32, POINTER(OpOptions),
                                     POINTER(c_void_p)]),
+    "psc_allreduce_start": (c_int, [c_void_p, c_char_p, POINTER(Shape),
+                                    c_void_p, c_void_p, *_COLL]),
+    "psc_allreduce_many_start": (c_int, [c_void_p, c_char_p, c_uint32,
+                                         POINTER(Piece), c_uint32, *_COLL]),
+    "psc_bcast_start": (c_int, [c_void_p, c_char_p, POINTER(Shape), c_void_p,
+                                c_void_p, *_COLL]),
+    "psc_allgather_start": (c_int, _GATHER),
+    "psc_reducescatter_start": (c_int, _GATHER),
+    "psc_alltoall_start": (c_int, [c_void_p, c_char_p, POINTER(Shape),
+                                   POINTER(c_uint64), c_void_p, c_void_p,
+                                   c_size_t, *_COLL]),
+    "psc_op_rows": (c_int, [c_void_p, POINTER(c_uint64), c_uint32]),
+    "psc_op_view": (c_int, [c_void_p, POINTER(c_void_p), POINTER(c_size_t)]),
+    "psc_group_open": (c_int, [c_void_p, c_char_p, POINTER(c_uint32),
+                               c_uint32, POINTER(c_void_p)]),
     "psc_op_wait": (c_int, [c_void_p, c_int]),
     "psc_op_test": (c_int, [c_void_p]),
     "psc_op_why": (c_int, [c_void_p, c_char_p, c_size_t]),

@@ -16,6 +16,7 @@ from typing import (Any, Dict, Generator, List, Optional, Sequence, Set,
 
 from . import _lib
 from ._array import Array, dtype_name, dtype_of, dtype_size, new_array
+from ._collective import Collectives
 from ._errors import AGAIN, CLOSED, INVAL, TIMEOUT, Error, error
 
 Key = Union[int, str]
@@ -63,17 +64,7 @@ class Handle:
         """Waits until all has ended. Raises what the first failure was, or
         Timeout after `timeout` seconds; the operations go on then."""
         if not self._finished:
-            limit = self._store._limit(timeout)
-            deadline = None if limit is None else time.monotonic() + limit
-            first: Optional[Error] = None
-            for op in self._ops:
-                try:
-                    self._store._wait(op, deadline)
-                except Error as e:
-                    if e.code == TIMEOUT:
-                        raise
-                    first = first or e
-            self._finish(first)
+            self._finish(self._await(timeout))
         if self._error is not None:
             raise self._error
 
@@ -81,6 +72,20 @@ class Handle:
         """Lets go of what is open; nothing is written any more."""
         self._finished = True
         self._free()
+
+    def _await(self, timeout: Optional[float] = None) -> Optional[Error]:
+        """Until all have ended; the first failure. The operations stay."""
+        limit = self._store._limit(timeout)
+        deadline = None if limit is None else time.monotonic() + limit
+        first: Optional[Error] = None
+        for op in self._ops:
+            try:
+                self._store._wait(op, deadline)
+            except Error as e:
+                if e.code == TIMEOUT:
+                    raise
+                first = first or e
+        return first
 
     def why(self) -> str:
         """One sentence: what the first open operation waits for."""
@@ -162,11 +167,12 @@ def _per_key(keys: List[Key], values: Any, what: str) -> List[List[Any]]:
     return [list(v) if _is_list(v) else [v] for v in values]
 
 
-class KVStore:
+class KVStore(Collectives):
     """A worker's view of the job's keys. Made by create()."""
 
-    def __init__(self, kind: str, lib: Any, options: _lib.Options,
-                 timeout: Optional[float]) -> None:
+    def __init__(self, kind: str, lib: Any,
+                 options: Optional[_lib.Options], timeout: Optional[float],
+                 client: Optional[int] = None) -> None:
         self._kind = kind
         self._lib = lib
         self._timeout = timeout
@@ -181,7 +187,9 @@ class KVStore:
         self._loop: Optional[asyncio.AbstractEventLoop] = None
         self._waiters: List["asyncio.Future[None]"] = []
         self._callback = _lib.Callback(_ignore)
-        self._c: Optional[int] = self._connect(options)
+        self._c: Optional[int] = client
+        if options is not None:
+            self._c = self._connect(options)
         _stores.add(self)
 
     # ------------------------------------------------------------- library
@@ -205,6 +213,13 @@ class KVStore:
                         self._text(result[0]))
         assert client.value is not None
         return client.value
+
+    def _new_handle(self) -> Handle:
+        self._collect()
+        return Handle(self)
+
+    def _adopt(self, client: int, name: str) -> "KVStore":
+        return KVStore(name, self._lib, None, self._timeout, client)
 
     def _text(self, rc: int) -> str:
         text: bytes = self._lib.psc_strerror(rc)

@@ -1,0 +1,121 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Groups: a client of a job that some ranks of another job form. The daemons
+ * know nothing of groups, so what holds for jobs (who is lost, what is kept
+ * and freed, how many rounds are open) holds for them. */
+#include "client/state.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/str.h"
+
+static uint64_t hash_bytes(uint64_t h, const void *data, size_t size)
+{
+    const uint8_t *p = data;
+
+    for (size_t i = 0; i < size; i++) {
+        h = (h ^ p[i]) * 1099511628211ull;
+    }
+    return h;
+}
+
+/* "job/name"; a hash instead of what is too long for the wire. */
+static void name_of_job(const char *job, const char *name, char *text)
+{
+    uint64_t h = 14695981039346656037ull;
+    struct ps_str s;
+
+    ps_str_init(&s, text, PS_NAME_MAX + 1);
+    if (strlen(job) + 1 + strlen(name) <= PS_NAME_MAX) {
+        ps_str_addf(&s, "%s/%s", job, name);
+        return;
+    }
+    h = hash_bytes(h, job, strlen(job) + 1);
+    h = hash_bytes(h, name, strlen(name));
+    ps_str_addf(&s, "%.20s/%.20s#%016llx", job, name, (unsigned long long)h);
+}
+
+static int check(struct psc_client *c, const char *name, const uint32_t *ranks,
+                 uint32_t count, int32_t *ret_rank)
+{
+    if (name == NULL || name[0] == '\0') {
+        return client_complain(c, PSC_E_INVAL, "a group needs a name");
+    }
+    if (ranks == NULL) {
+        *ret_rank = (int32_t)c->rank;
+        return 0;
+    }
+    *ret_rank = PSC_RANK_ANY;
+    if (count == 0 || count > c->size) {
+        return client_complain(c, PSC_E_INVAL,
+                               "group '%s' of %u ranks in a job of %u", name,
+                               count, c->size);
+    }
+    for (uint32_t i = 0; i < count; i++) {
+        if (ranks[i] >= c->size) {
+            return client_complain(c, PSC_E_INVAL,
+                                   "group '%s': the job has no rank %u", name,
+                                   ranks[i]);
+        }
+        for (uint32_t j = 0; j < i; j++) {
+            if (ranks[j] == ranks[i]) {
+                return client_complain(c, PSC_E_INVAL,
+                                       "group '%s' has rank %u twice", name,
+                                       ranks[i]);
+            }
+        }
+        if (ranks[i] == c->rank) {
+            *ret_rank = (int32_t)i;
+        }
+    }
+    if (*ret_rank == PSC_RANK_ANY) {
+        return client_complain(c, PSC_E_INVAL,
+                               "rank %u is no member of group '%s'", c->rank,
+                               name);
+    }
+    return 0;
+}
+
+int psc_group_open(struct psc_client *c, const char *name,
+                   const uint32_t *ranks, uint32_t count,
+                   struct psc_client **ret_group)
+{
+    char why[PSC_TEXT_MAX];
+    char job[PS_NAME_MAX + 1];
+    struct psc_options o;
+    struct psc_client *group;
+    int32_t rank = PSC_RANK_ANY;
+    int rc = client_enter(c);
+
+    if (rc != 0) {
+        return rc;
+    }
+    rc = c->rc != 0 ? client_complain(c, c->rc, "%s", c->text)
+                    : check(c, name, ranks, count, &rank);
+    o = c->options;
+    client_leave(c);
+    if (rc != 0) {
+        return rc;
+    }
+    name_of_job(o.job, name, job);
+    o.job = job;
+    o.mode = PSC_MODE_SYNC;
+    o.rank = rank;
+    o.num_workers = ranks != NULL ? count : c->size;
+    o.num_servers = c->num_servers;
+    rc = psc_open(&o, &group, why, sizeof(why));
+    if (rc != 0) {
+        if (client_enter(c) == 0) {
+            client_complain(c, rc, "group '%s': %s", name, why);
+            client_leave(c);
+        }
+        return rc;
+    }
+    if (ranks != NULL) {
+        group->members = hash_bytes(14695981039346656037ull, ranks,
+                                    count * sizeof(*ranks));
+    }
+    *ret_group = group;
+    return 0;
+}

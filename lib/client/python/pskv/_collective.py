@@ -1,0 +1,349 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Collectives: started on addresses, waited for by handles."""
+from __future__ import annotations
+
+import ctypes
+import pickle
+from ctypes import byref, c_size_t, c_uint32, c_uint64, c_void_p
+from typing import TYPE_CHECKING, Any, List, Optional, Sequence, Tuple
+
+from . import _lib
+from ._array import Array, dtype_of, dtype_size, new_array
+from ._errors import error
+
+if TYPE_CHECKING:
+    from ._store import KVStore
+
+Dims = Sequence[int]
+
+
+def options(reduce: str = "sum", root: int = 0, prescale: float = 1,
+            postscale: float = 1, priority: int = 0) -> _lib.CollOptions:
+    """struct psc_coll_options"""
+    if reduce not in _lib.REDUCE:
+        raise ValueError("no reduction %r; there are %s" %
+                         (reduce, ", ".join(_lib.REDUCE)))
+    return _lib.CollOptions(size=ctypes.sizeof(_lib.CollOptions),
+                            priority=priority, reduce=_lib.REDUCE[reduce],
+                            root=root, prescale=prescale, postscale=postscale)
+
+
+def shape_of(dtype: int, dims: Dims) -> _lib.Shape:
+    """struct psc_shape"""
+    return _lib.Shape(dtype=dtype, ndim=len(dims),
+                      dims=(c_uint64 * len(dims))(*dims))
+
+
+def _name(name: Optional[str]) -> Optional[bytes]:
+    return None if name is None else name.encode()
+
+
+class Starter:
+    """Starts collectives of one client on memory that the caller keeps."""
+
+    def __init__(self, lib: Any, client: int) -> None:
+        self._lib = lib
+        self._client = client
+
+    def allreduce(self, name: Optional[str], dtype: int, dims: Dims, src: int,
+                  out: Optional[int], o: _lib.CollOptions) -> Tuple[int, int]:
+        """Error and operation, as of the others."""
+        op = c_void_p()
+        rc = self._lib.psc_allreduce_start(
+            self._client, _name(name), byref(shape_of(dtype, dims)), src, out,
+            byref(o), byref(op))
+        return rc, op.value or 0
+
+    def allreduce_many(self, name: Optional[str], dtype: int,
+                       pieces: Sequence[Tuple[int, int, int]],
+                       o: _lib.CollOptions) -> Tuple[int, int]:
+        """Of (src, out, elements)."""
+        op = c_void_p()
+        table = (_lib.Piece * len(pieces))(*[_lib.Piece(*p)
+                                              for p in pieces])
+        rc = self._lib.psc_allreduce_many_start(
+            self._client, _name(name), dtype, table, len(pieces), byref(o),
+            byref(op))
+        return rc, op.value or 0
+
+    def bcast(self, name: Optional[str], dtype: int, dims: Dims,
+              src: Optional[int], out: Optional[int],
+              o: _lib.CollOptions) -> Tuple[int, int]:
+        """The root's array."""
+        op = c_void_p()
+        rc = self._lib.psc_bcast_start(
+            self._client, _name(name), byref(shape_of(dtype, dims)), src, out,
+            byref(o), byref(op))
+        return rc, op.value or 0
+
+    def gather(self, what: str, name: Optional[str], dtype: int, dims: Dims,
+               src: int, out: Optional[int], out_size: int,
+               o: _lib.CollOptions) -> Tuple[int, int]:
+        """What is 'allgather' or 'reducescatter'."""
+        op = c_void_p()
+        rc = getattr(self._lib, "psc_%s_start" % what)(
+            self._client, _name(name), byref(shape_of(dtype, dims)), src, out,
+            out_size, byref(o), byref(op))
+        return rc, op.value or 0
+
+    def alltoall(self, name: Optional[str], dtype: int, dims: Dims,
+                 splits: Optional[Sequence[int]], src: int,
+                 out: Optional[int], out_size: int,
+                 o: _lib.CollOptions) -> Tuple[int, int]:
+        """Rows to each rank."""
+        op = c_void_p()
+        table = None
+        if splits is not None:
+            table = (c_uint64 * len(splits))(*splits)
+        rc = self._lib.psc_alltoall_start(
+            self._client, _name(name), byref(shape_of(dtype, dims)), table,
+            src, out, out_size, byref(o), byref(op))
+        return rc, op.value or 0
+
+    def rows(self, op: int, size: int) -> List[int]:
+        """Rows that came from each rank."""
+        table = (c_uint64 * size)()
+        rc = self._lib.psc_op_rows(op, table, size)
+        if rc != 0:
+            raise error(rc, "rows are of allgather and alltoall")
+        return list(table)
+
+    def result(self, op: int) -> Tuple[int, int]:
+        """Address and bytes of what was not written elsewhere."""
+        data = c_void_p()
+        size = c_size_t()
+        rc = self._lib.psc_op_view(op, byref(data), byref(size))
+        if rc != 0:
+            raise error(rc, "the operation has no result here")
+        return data.value or 0, size.value
+
+
+def join_words(data: bytes) -> "ctypes.Array[Any]":
+    """Its length and itself in whole words."""
+    words = (len(data) + 7) // 8
+    memory = (ctypes.c_int64 * (1 + words))()
+    memory[0] = len(data)
+    ctypes.memmove(ctypes.addressof(memory) + 8, data, len(data))
+    return memory
+
+
+def split_words(data: bytes) -> List[bytes]:
+    """The other way round, of one or more of them."""
+    parts = []
+    at = 0
+    while at < len(data):
+        length = int.from_bytes(data[at:at + 8], "little")
+        parts.append(data[at + 8:at + 8 + length])
+        at += 8 + (length + 7) // 8 * 8
+    return parts
+
+
+class Collectives:
+    """The collectives of a store. Every worker calls the same ones in the
+    same order; where they ask for different things, all get an error that
+    says who asked for what."""
+
+    if TYPE_CHECKING:
+        _lib: Any
+        _c: Optional[int]
+        _callback: Any
+
+        def _open(self) -> int: ...
+
+        def _check(self, rc: int) -> int: ...
+
+        def _new_handle(self) -> Any: ...
+
+        def _adopt(self, client: int, name: str) -> "KVStore": ...
+
+        @property
+        def num_workers(self) -> int: ...
+
+    def _starter(self) -> Starter:
+        return Starter(self._lib, self._open())
+
+    def _coll_options(self, *args: Any, **more: Any) -> _lib.CollOptions:
+        o = options(*args, **more)
+        # Never told anything, but makes psc_fd() readable at the end.
+        o.callback = self._callback
+        return o
+
+    def _begin(self, started: Tuple[int, int], held: List[Array]) -> Any:
+        handle = self._new_handle()
+        self._check(started[0])
+        handle._ops.append(started[1])
+        handle._held.extend(held)
+        return handle
+
+    def allreduce_async(self, value: Any, out: Any = None, *,
+                        name: Optional[str] = None, reduce: str = "sum",
+                        prescale: float = 1, postscale: float = 1,
+                        priority: int = 0) -> Any:
+        """allreduce() with a handle."""
+        src = Array(value, out is None)
+        to = src if out is None else Array(out, True)
+        if (to.dtype, to.count) != (src.dtype, src.count):
+            raise ValueError("the result has another size or type")
+        return self._begin(self._starter().allreduce(
+            name, src.dtype, src.shape, src.address, to.address,
+            self._coll_options(reduce, 0, prescale, postscale, priority)), [src, to])
+
+    def allreduce(self, value: Any, out: Any = None, **more: Any) -> None:
+        """Writes the sum (or mean, ...) over all ranks to `out`, or to `value`
+        when there is none."""
+        self.allreduce_async(value, out, **more).wait()
+
+    def grouped_allreduce_async(self, values: Sequence[Any],
+                                outs: Optional[Sequence[Any]] = None, *,
+                                name: Optional[str] = None,
+                                reduce: str = "sum", prescale: float = 1,
+                                postscale: float = 1,
+                                priority: int = 0) -> Any:
+        """grouped_allreduce() with a handle."""
+        src = [Array(v, outs is None) for v in values]
+        to = src if outs is None else [Array(v, True) for v in outs]
+        if not src or len(to) != len(src):
+            raise ValueError("%d arrays, %d results" % (len(src), len(to)))
+        for s, t in zip(src, to):
+            if (s.dtype, s.count) != (t.dtype, t.count) or \
+                    s.dtype != src[0].dtype:
+                raise ValueError("all arrays and results have one type, and "
+                                 "each pair one size")
+        return self._begin(self._starter().allreduce_many(
+            name, src[0].dtype, [(s.address, t.address, s.count)
+                                 for s, t in zip(src, to)],
+            self._coll_options(reduce, 0, prescale, postscale, priority)), src + to)
+
+    def grouped_allreduce(self, values: Sequence[Any],
+                          outs: Optional[Sequence[Any]] = None,
+                          **more: Any) -> None:
+        """allreduce() of several arrays of one type as one operation."""
+        self.grouped_allreduce_async(values, outs, **more).wait()
+
+    def bcast_async(self, value: Any, root: int = 0, *,
+                    name: Optional[str] = None, priority: int = 0) -> Any:
+        """bcast() with a handle."""
+        array = Array(value, True)
+        return self._begin(self._starter().bcast(
+            name, array.dtype, array.shape, array.address, array.address,
+            self._coll_options(root=root, priority=priority)), [array])
+
+    def bcast(self, value: Any, root: int = 0, **more: Any) -> None:
+        """Overwrites `value` by that of rank `root`. No key: broadcast() is
+        for those."""
+        self.bcast_async(value, root, **more).wait()
+
+    def _result(self, handle: Any, dtype: int, dims: Dims) -> Any:
+        """An array of our own of what came; then the handle is done with."""
+        op = handle._ops[0]
+        failure = handle._await()
+        if failure is not None:
+            handle.wait()  # Raises it.
+        address, size = self._starter().result(op)
+        row = dtype_size(dtype)
+        for d in dims[1:]:
+            row *= d
+        memory = (ctypes.c_char * max(size, 1))()
+        ctypes.memmove(memory, address, size)
+        rows = size // row if row > 0 else 0
+        return _array((rows, *dims[1:]), dtype, memory, size)
+
+    def allgather(self, value: Any, *, name: Optional[str] = None,
+                  priority: int = 0) -> Any:
+        """The arrays of all ranks one behind the other; their first
+        dimensions may differ."""
+        src = Array(value, False)
+        handle = self._begin(self._starter().gather(
+            "allgather", name, src.dtype, src.shape, src.address, None, 0,
+            self._coll_options(priority=priority)), [src])
+        result = self._result(handle, src.dtype, src.shape)
+        handle.wait()
+        return result
+
+    def reducescatter(self, value: Any, *, name: Optional[str] = None,
+                      reduce: str = "sum", prescale: float = 1,
+                      postscale: float = 1, priority: int = 0) -> Any:
+        """This rank's rows of the sum over all ranks: as many for each, the
+        first ranks one more where they do not come out even."""
+        src = Array(value, False)
+        handle = self._begin(self._starter().gather(
+            "reducescatter", name, src.dtype, src.shape, src.address, None, 0,
+            self._coll_options(reduce, 0, prescale, postscale, priority)), [src])
+        result = self._result(handle, src.dtype, src.shape)
+        handle.wait()
+        return result
+
+    def alltoall(self, value: Any, splits: Optional[Sequence[int]] = None, *,
+                 name: Optional[str] = None,
+                 priority: int = 0) -> Tuple[Any, List[int]]:
+        """Sends splits[r] rows to rank r, or as many to each. Returns what
+        came, by rank, and how many rows from each."""
+        src = Array(value, False)
+        if splits is not None and len(splits) != self.num_workers:
+            raise ValueError("%d splits for %d workers" %
+                             (len(splits), self.num_workers))
+        starter = self._starter()
+        handle = self._begin(starter.alltoall(
+            name, src.dtype, src.shape, splits, src.address, None, 0,
+            self._coll_options(priority=priority)), [src])
+        op = handle._ops[0]
+        result = self._result(handle, src.dtype, src.shape)
+        rows = starter.rows(op, self.num_workers)
+        handle.wait()
+        return result, rows
+
+    def allgather_object(self, value: Any) -> List[Any]:
+        """The objects of all ranks, by pickle: between workers that trust one
+        another; daemons do not look into them."""
+        words = join_words(pickle.dumps(value))
+        got = self.allgather(memoryview(words).cast("B").cast("q"))
+        return [pickle.loads(p)
+                for p in split_words(memoryview(got).cast("B").tobytes())]
+
+    def bcast_object(self, value: Any = None, root: int = 0) -> Any:
+        """The object of rank `root`, by pickle."""
+        mine = getattr(self, "rank") == root
+        words: Any = join_words(pickle.dumps(value)) if mine else \
+            (ctypes.c_int64 * 0)()
+        size = (ctypes.c_int64 * 1)(len(words))
+        self.bcast(memoryview(size).cast("B").cast("q"), root)
+        if not mine:
+            words = (ctypes.c_int64 * size[0])()
+        self.bcast(memoryview(words).cast("B").cast("q"), root)
+        if mine:
+            return value
+        return pickle.loads(split_words(bytes(words))[0])
+
+    def group(self, ranks: Optional[Sequence[int]] = None, *,
+              name: Optional[str] = None) -> "KVStore":
+        """A store of some ranks, or of all, with collectives and keys of its
+        own. Each member calls this with the same arguments; position in
+        `ranks` is rank in the group. Two groups at a time of the same ranks
+        need names. Close it as any store."""
+        members = None if ranks is None else list(ranks)
+        if name is None:
+            name = "all" if members is None else "r" + "-".join(
+                str(r) for r in members)
+        table = None
+        if members is not None:
+            table = (c_uint32 * len(members))(*members)
+        group = c_void_p()
+        self._check(self._lib.psc_group_open(
+            self._open(), name.encode(), table,
+            0 if members is None else len(members), byref(group)))
+        assert group.value is not None
+        return self._adopt(group.value, name)
+
+
+def _array(dims: Tuple[int, ...], dtype: int, memory: Any, size: int) -> Any:
+    if size > 0:
+        return new_array(dims, dtype, memory)
+    try:
+        import numpy  # pylint: disable=import-outside-toplevel
+    except ImportError:
+        return memoryview(b"")
+    from ._array import dtype_name  # pylint: disable=import-outside-toplevel
+    return numpy.empty(dims, dtype=dtype_name(dtype))
+
+
+__all__ = ["Collectives", "Starter", "dtype_of", "options", "shape_of"]

@@ -1,0 +1,373 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Collectives: their values against NumPy, errors that name who differs,
+groups, and that nothing is left behind."""
+
+import pytest
+
+from test_python_store import world  # noqa: F401  pylint: disable=unused-import
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+# (servers, agents, workers)
+SHAPES = [(0, 1, 3), (1, 1, 4), (2, 2, 4), (3, 3, 3)]
+
+
+def everybody(world, shape, text, **more):
+    servers, agents, workers = shape
+    job = world.start(servers, agents).job(workers)
+    job.python(text, **more)
+    return job.wait_all()
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_values(world, shape):
+    everybody(world, shape, """
+        kv = pskv.create()
+        r, n = kv.rank, kv.num_workers
+
+        def given(rank, *dims, dtype='float32'):
+            a = np.random.default_rng(rank + 1).normal(size=dims) * 100
+            return np.array(a, dtype=dtype)
+
+        def total(*dims, dtype='float32'):
+            return sum(given(i, *dims, dtype=dtype).astype('float64')
+                       for i in range(n))
+
+        for dtype in ('float32', 'float64', 'int32', 'int64'):
+            for dims in ((), (1,), (7, 5), (400001,)):
+                a = given(r, *dims, dtype=dtype)
+                want = total(*dims, dtype=dtype)
+                out = np.empty_like(a)
+                kv.allreduce(a, out)
+                assert np.allclose(out, want, rtol=1e-4, atol=1e-2)
+                kv.allreduce(a, reduce='mean')  # In place.
+                assert np.allclose(a, np.trunc(want / n)
+                                   if dtype[0] == 'i' else want / n,
+                                   rtol=1e-4, atol=1e-2)
+
+        # Scales.
+        a = given(r, 33)
+        kv.allreduce(a, prescale=0.5, postscale=4)
+        assert np.allclose(a, 2 * total(33), rtol=1e-4, atol=1e-2)
+
+        # Memory of the store's is given without a copy.
+        a = kv.empty((1000,), 'float32')
+        a[:] = r
+        before = kv.stats()['bytes_copied']
+        handle = kv.allreduce_async(a)
+        handle.wait()
+        assert (a == n * (n - 1) / 2).all()
+        assert kv.stats()['bytes_copied'] - before == 4000  # The result.
+
+        # Many as one.
+        parts = [given(r, k) for k in (3, 1, 50000)]
+        outs = [np.empty_like(p) for p in parts]
+        kv.grouped_allreduce(parts, outs)
+        for k, out in zip((3, 1, 50000), outs):
+            assert np.allclose(out, total(k), rtol=1e-4, atol=1e-2)
+
+        # Any root; sizes that are no whole words.
+        for root in range(n):
+            for count in (1, 3, 100001):
+                a = given(r, count)
+                kv.bcast(a, root)
+                assert (a == given(root, count)).all()
+
+        # The first dimension may differ, and be zero.
+        got = kv.allgather(np.full((r, 3), r, 'float32'))
+        want = np.concatenate([np.full((i, 3), i) for i in range(n)])
+        assert got.shape == want.shape and (got == want).all()
+        assert kv.allgather(np.empty((0, 2), 'int32')).shape == (0, 2)
+        got = kv.allgather(given(r, 3 + r, 1001))
+        want = np.concatenate([given(i, 3 + i, 1001) for i in range(n)])
+        assert (got == want).all()
+
+        # Shares that come out even and not, and none for the last.
+        for rows in (2 * n, 2 * n + 1, 1):
+            got = kv.reducescatter(given(r, rows, 11))
+            sizes = [rows // n + (i < rows % n) for i in range(n)]
+            at = sum(sizes[:r])
+            assert got.shape == (sizes[r], 11)
+            assert np.allclose(got, total(rows, 11)[at:at + sizes[r]],
+                               rtol=1e-4, atol=1e-2)
+
+        # i sends (i + j) % 3 rows to j.
+        splits = [(r + j) % 3 for j in range(n)]
+        a = np.concatenate([np.full((k, 2), 10 * r + j, 'int64')
+                            for j, k in enumerate(splits)])
+        got, rows = kv.alltoall(a, splits)
+        assert rows == [(i + r) % 3 for i in range(n)]
+        assert (got == np.concatenate([
+            np.full((k, 2), 10 * i + r) for i, k in enumerate(rows)])).all()
+        got, rows = kv.alltoall(np.full((n, 1), float(r)))
+        assert rows == [1] * n and (got[:, 0] == range(n)).all()
+
+        assert kv.allgather_object({'rank': r}) == \\
+            [{'rank': i} for i in range(n)]
+        assert kv.bcast_object(['x' * r, r], root=n - 1) == \\
+            ['x' * (n - 1), n - 1]
+        import asyncio
+
+        async def wait():
+            a, b = np.full(5, r, 'float32'), np.full(3, r, 'int32')
+            await asyncio.gather(*[one(kv.allreduce_async(a)),
+                                   one(kv.bcast_async(b, n - 1))])
+            assert (a == n * (n - 1) / 2).all() and (b == n - 1).all()
+
+        async def one(handle):
+            await handle
+        asyncio.run(wait())
+        kv.barrier()
+        kv.close()
+    """)
+
+
+def test_bits_do_not_depend_on_who_is_first(world):
+    """Sums whose value depends on the order of additions, again and again,
+    with ranks that come in every order."""
+    outs = everybody(world, (2, 3, 6), """
+        import hashlib, random, time
+        kv = pskv.create()
+        a = np.array([1e8, 1e-8, -1e8, 3.3e7, 1.1e-7, -7e7][kv.rank:] +
+                     [1e8, 1e-8, -1e8, 3.3e7, 1.1e-7, -7e7][:kv.rank],
+                     'float32')
+        a = np.tile(a, 10000)
+        seen = set()
+        for turn in range(20):
+            if (kv.rank + turn) % 3 == 0:
+                np.linalg.norm(np.random.rand(200, 200))
+            out = np.empty_like(a)
+            kv.allreduce(a, out)
+            seen.add(hashlib.sha1(out.tobytes()).hexdigest())
+        assert len(seen) == 1
+        print(seen.pop())
+        kv.close()
+    """)
+    assert len(set(outs)) == 1
+
+
+@pytest.mark.parametrize("servers, agents", [(0, 1), (2, 3)])
+def test_who_differs_is_named_on_every_rank(world, servers, agents):
+    everybody(world, (servers, agents, 3), """
+        kv = pskv.create()
+        r = kv.rank
+        odd = r == 1
+
+        def expect(call, *words):
+            try:
+                call()
+            except pskv.Error as e:
+                text = str(e)
+                assert 'rank 0, 2: ' in text and 'rank 1: ' in text, text
+                for word in words:
+                    assert word in text, (word, text)
+                return
+            raise AssertionError('no error')
+
+        f = lambda *dims: np.zeros(dims, 'float32')
+        for turn in range(2):  # The second time with all keys known.
+            expect(lambda: kv.allreduce(f(3) if odd else f(4)),
+                   'float32 [3]', 'float32 [4]')
+            expect(lambda: kv.allreduce(
+                np.zeros(4, 'int32') if odd else f(4)), 'int32', 'float32')
+            expect(lambda: kv.allreduce(f(4), reduce='mean' if odd else 'sum'),
+                   'mean', 'sum')
+            expect(lambda: kv.allreduce(f(4), name='a' if odd else 'b'),
+                   "'a'", "'b'")
+            expect(lambda: kv.allgather(f(3, 2)) if odd else
+                   kv.allreduce(f(3, 2)), 'allgather', 'allreduce')
+            expect(lambda: kv.allgather(f(3, 2) if odd else f(3, 4)),
+                   '[*, 2]', '[*, 4]')
+            expect(lambda: kv.bcast(f(3), root=1 if odd else 0),
+                   'from rank 1', 'from rank 0')
+            expect(lambda: kv.allreduce(f(3), prescale=2 if odd else 1),
+                   'times 2')
+            expect(lambda: kv.grouped_allreduce(
+                [f(3), f(4)] if odd else [f(4), f(3)]))
+            # Nothing is broken by it.
+            a = f(4) + 1
+            kv.allreduce(a)
+            assert (a == 3).all()
+        kv.close()
+    """)
+
+
+def test_misuse_is_the_callers_alone(world):
+    everybody(world, (1, 1, 2), """
+        kv = pskv.create()
+
+        def expect(kind, call):
+            try:
+                call()
+            except kind as e:
+                return str(e)
+            raise AssertionError('no error')
+
+        if kv.rank == 0:
+            a = np.zeros(4, 'float32')
+            expect(ValueError, lambda: kv.allreduce(a, reduce='median'))
+            expect(pskv.Error, lambda: kv.bcast(a, root=2))
+            expect(pskv.Error, lambda: kv.allreduce(np.zeros(3, 'int32'),
+                                                    prescale=2))
+            expect(pskv.Error, lambda: kv.allreduce(a, name='x' * 300))
+            expect(ValueError, lambda: kv.alltoall(a, [1, 2, 3]))
+            assert 'send 3 rows' in expect(pskv.Error,
+                                           lambda: kv.alltoall(a, [1, 2]))
+            expect(ValueError, lambda: kv.allreduce(a, np.zeros(5, 'float32')))
+            expect(pskv.Error, lambda: kv.group([0, 7]))
+            expect(pskv.Error, lambda: kv.group([1]))
+            expect(pskv.Error, lambda: kv.group([0, 0]))
+        kv.barrier()
+        b = np.ones(3, 'float32')
+        kv.allreduce(b)
+        assert (b == 2).all()
+        kv.close()
+    """)
+
+
+def test_groups(world):
+    """Subsets of the ranks, several at a time, beside keys with an optimizer
+    on the servers."""
+    everybody(world, (2, 2, 4), """
+        kv = pskv.create()
+        r = kv.rank
+        kv.init('w', np.ones(10, 'float32'))
+        kv.set_optimizer('sgd', learning_rate=0.5)
+        even = kv.group([0, 2]) if r % 2 == 0 else kv.group([3, 1])
+        everyone = kv.group()
+        assert even.num_workers == 2 and everyone.num_workers == 4
+        assert even.rank == {0: 0, 2: 1, 3: 0, 1: 1}[r]
+        for turn in range(3):
+            a = np.full(5, r, 'float32')
+            even.allreduce(a)
+            assert (a == (2 if r % 2 == 0 else 4)).all()
+            a[:] = r
+            everyone.allreduce(a)
+            assert (a == 6).all()
+            assert (even.allgather(np.array([r])) ==
+                    ([0, 2] if r % 2 == 0 else [3, 1])).all()
+            w = np.empty(10, 'float32')
+            kv.pushpull('w', np.ones(10, 'float32'), w)
+            assert (w == 1 - 2 * (turn + 1)).all()
+        even.barrier()
+        even.close()
+        everyone.close()
+        kv.close()
+    """)
+
+
+def test_a_group_with_other_members_is_an_error(world):
+    everybody(world, (1, 1, 3), """
+        kv = pskv.create()
+        g = None
+        if kv.rank < 2:
+            # Ranks 0 and 1 take place 0 and 1, but think of other partners.
+            g = kv.group([0, 2] if kv.rank == 0 else [2, 1], name='g')
+            try:
+                g.allreduce(np.zeros(3, 'float32'))
+            except pskv.Error as e:
+                assert 'rank 0: ' in str(e) and 'rank 1: ' in str(e)
+            else:
+                raise AssertionError('no error')
+        kv.barrier()
+        if g is not None:
+            g.close()
+        kv.close()
+    """)
+
+
+def test_a_late_rank_is_named(world):
+    job = world.start(1, 2).job(2)
+    job.python("""
+        kv = pskv.create()
+        a = np.ones(3, 'float32')
+        if kv.rank == 0:
+            handle = kv.allreduce_async(a, name='grad')
+            try:
+                handle.wait(timeout=0.2)
+            except pskv.Timeout as e:
+                assert 'grad' in str(e) and 'rank 1' in str(e), str(e)
+            else:
+                raise AssertionError('no time limit')
+            print('late', flush=True)
+            handle.wait()
+        else:
+            sys.stdin.readline()
+            kv.allreduce(a, name='grad')
+        assert (a == 2).all()
+        kv.close()
+    """)
+    assert job.line(0) == "late"
+    job.processes[1].stdin.write("\n")
+    job.processes[1].stdin.flush()
+    job.wait_all()
+
+
+def test_sizes_without_end_make_no_keys_without_end(world):
+    """Every size once: after some, they share keys; and nothing stays."""
+    job = world.start(2, 1).job(2)
+    job.python("""
+        kv = pskv.create()
+        for size in range(1, 1201):
+            a = np.full(size, kv.rank + 1, 'float32')
+            kv.allreduce(a)
+            assert (a == 3).all(), size
+            if size % 100 == 0:
+                b = np.full(size, kv.rank, 'int32')
+                kv.bcast(b, 1)
+                assert (b == 1).all()
+                c = kv.empty(size, 'float32')  # Without a copy.
+                c[:] = 1
+                kv.allreduce(c)
+                assert (c == 2).all()
+                got = kv.allgather(np.full(size + kv.rank, kv.rank, 'int32'))
+                assert got.sum() == size + 1
+                got = kv.reducescatter(np.full(size, 2.0))
+                assert got.shape == (size // 2,) and (got == 4).all()
+        print('done', flush=True)
+        sys.stdin.readline()
+        kv.close()
+    """)
+    for rank in range(2):
+        assert job.line(rank) == "done"
+    keys = job.trio.ask("keys", "job")["keys"]
+    assert len({k["name"] for k in keys}) < 400
+    for rank in range(2):
+        job.processes[rank].stdin.write("\n")
+        job.processes[rank].stdin.flush()
+    job.wait_all()
+    for server in job.trio.servers():
+        assert server.state()["residue"] == 0
+
+
+def test_without_numpy(world):
+    everybody(world, (1, 1, 2), """
+        import array
+        kv = pskv.create()
+        a = array.array('f', [1, 2, 3])
+        kv.allreduce(a)
+        assert list(a) == [2, 4, 6]
+        assert kv.allgather(a).tolist() == [2, 4, 6] * 2
+        assert kv.bcast_object('x' if kv.rank == 1 else None, 1) == 'x'
+        kv.close()
+    """, numpy=False)
+
+
+def test_a_dead_worker_is_an_error_where_the_job_says_so(world):
+    job = world.start(1, 2).job(3)
+    job.python("""
+        kv = pskv.create(on_loss='fail')
+        a = np.ones(3, 'float32')
+        kv.allreduce(a)
+        if kv.rank == 2:
+            os.kill(os.getpid(), 9)
+        try:
+            kv.allreduce(a)
+        except pskv.PeerLost as e:
+            assert 'rank 2' in str(e), str(e)
+            print('told')
+        """)
+    assert job.wait(2)[0] == -9
+    for rank in range(2):
+        code, out, err = job.wait(rank)
+        assert (code, out) == (0, "told\n"), err
