@@ -119,9 +119,13 @@ static bool check_listen(const struct daemon *d, const struct ps_options *o,
                          struct ps_str *report)
 {
     const struct ps_listen_options *l = listening(d);
+    char number[PS_ADDRESS_MAX + 1];
 
     if (l == NULL || l->insecure || strcmp(l->address, "localhost") == 0 ||
-        ps_addr_kind(l->address) == PS_ADDR_LOOPBACK) {
+        ps_addr_kind(l->address) == PS_ADDR_LOOPBACK ||
+        (ps_addr_kind(l->address) == PS_ADDR_NAME &&
+         ps_addr_lookup(l->address, number, sizeof(number)) == 0 &&
+         ps_addr_kind(number) == PS_ADDR_LOOPBACK)) {
         return true;
     }
     ps_options_where(o, "listen.address", report);
@@ -365,7 +369,9 @@ static int make_addresses(struct daemon *d)
     if (l == NULL || d->spec->advertise == NULL) {
         return PS_EXIT_OK;
     }
-    ps_str_copy(host, sizeof(host), d->spec->advertise(d->values));
+    if (!d->spec->advertise(d->values, host, sizeof(host))) {
+        return PS_EXIT_CONFIG;
+    }
     if (host[0] == '\0') {
         ps_str_copy(host, sizeof(host),
                     strcmp(l->address, "localhost") == 0 ? "127.0.0.1"
@@ -704,9 +710,35 @@ static void warn_insecure(const struct daemon *d)
     }
 }
 
+/* Variables of ps-lite that change nothing here: whoever sets one should know.
+ */
+static void warn_environment(void)
+{
+    static const struct {
+        const char *name;
+        const char *why;
+    } vain[] = {
+        {"DMLC_ENABLE_RDMA", "there is no RDMA transport"},
+        {"DMLC_LOCAL", "training processes always use the agent's Unix socket"},
+        {"DMLC_PS_VAN_TYPE", "there is one transport, which knows priorities"},
+        {"DMLC_PS_WATER_MARK", "windows adapt by themselves"},
+        {"DMLC_USE_KUBERNETES", "addresses are taken as they are"},
+        {"PS_DROP_MSG", "messages are lost in simulations alone"},
+        {"PS_RESEND", "what is not acknowledged is always sent again"},
+    };
+
+    for (size_t i = 0; i < sizeof(vain) / sizeof(vain[0]); i++) {
+        if (getenv(vain[i].name) != NULL) {
+            ps_log(PS_LOG_WARNING, "environment %s has no effect: %s",
+                   vain[i].name, vain[i].why);
+        }
+    }
+}
+
 static void run(struct daemon *d)
 {
     warn_insecure(d);
+    warn_environment();
     ps_log(PS_LOG_NOTICE, "started name %s cluster %s%s%s%s%s", d->facts.name,
            d->facts.cluster, d->facts.scheduler[0] != '\0' ? " scheduler " : "",
            d->facts.scheduler, d->local_path != NULL ? " socket " : "",

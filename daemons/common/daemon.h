@@ -51,8 +51,9 @@ struct ps_daemon_spec {
     size_t listen; /* or PS_DAEMON_NONE. */
     size_t scheduler;
 
-    /* Where peers are told to dial; NULL: nowhere, "": decide. */
-    const char *(*advertise)(const void *values);
+    /* The host where peers are told to dial, "": decide. False, with a line in
+     * the log: there is none. NULL: peers do not dial. */
+    bool (*advertise)(const void *values, char *out, size_t cap);
     /* The Unix socket, its mode and the most connections; NULL: none. */
     const char *(*socket)(const void *values, unsigned *ret_mode,
                           uint32_t *ret_max);

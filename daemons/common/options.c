@@ -2,7 +2,6 @@
 #include "common/options.h"
 
 #include "base/limits.h"
-#include "net/addr.h"
 
 #include <string.h>
 
@@ -18,17 +17,6 @@ bool ps_option_check_name(const char *value, struct ps_str *why)
 
     if (strspn(value, letters) != strlen(value)) {
         ps_str_add(why, "use letters, digits, '.', '_' and '-'");
-        return false;
-    }
-    return true;
-}
-
-static bool check_listen(const char *value, struct ps_str *why)
-{
-    if (strcmp(value, "localhost") != 0 &&
-        ps_addr_kind(value) == PS_ADDR_NAME) {
-        ps_str_add(why, "write an IP address of this host, or 0.0.0.0 for "
-                        "all of them");
         return false;
     }
     return true;
@@ -162,10 +150,10 @@ const struct ps_option ps_listen_rows[PS_LISTEN_ROWS] = {
      .type = PS_OPTION_STRING,
      .min = 1,
      .max = PS_ADDRESS_MAX,
-     .check = check_listen,
      .offset = AT(address),
-     .help = "Address to accept connections on; one off loopback needs "
-             "security.insecure."},
+     .help = "Address to accept connections on, or a name of this host; one "
+             "off loopback needs security.insecure. 0.0.0.0 is every address "
+             "of the host."},
     {.path = "listen.port",
      .text = "0",
      .type = PS_OPTION_U64,

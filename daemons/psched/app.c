@@ -17,8 +17,8 @@ static int open_app(const void *values, const struct ps_daemon_facts *facts,
         .generation_base = facts->wall_ns,
         .seed = facts->seed,
         .heartbeat = o->heartbeat,
-        .suspect_after = o->suspect_after,
-        .dead_after = o->dead_after,
+        .suspect_after = psched_suspect_after(o),
+        .dead_after = psched_dead_after(o),
         .start_timeout = o->start_timeout,
         .rejoin_grace = o->rejoin_grace,
         .partition_bytes = (uint32_t)o->partition_bytes,
@@ -76,7 +76,8 @@ static bool check(const void *values, const struct ps_options *o,
 {
     const struct psched_options *p = values;
 
-    if (p->heartbeat < p->suspect_after && p->suspect_after < p->dead_after) {
+    if (p->heartbeat < psched_suspect_after(p) &&
+        psched_suspect_after(p) < psched_dead_after(p)) {
         return true;
     }
     ps_options_where(o, "heartbeat.dead_after", report);

@@ -19,22 +19,28 @@ static const struct ps_option rows[] = {
                   .values = "0=100ms"}},
      .help = "How often servers and agents report."},
     {.path = "heartbeat.suspect_after",
-     .text = "500ms",
+     .text = "auto",
      .type = PS_OPTION_DURATION,
+     .special = "auto",
+     .special_value = 0,
      .min = MSEC,
      .max = DAY,
      .offset = AT(suspect_after),
-     .help = "One that is silent for so long is marked SUSPECT."},
+     .help = "One that is silent for so long is marked SUSPECT; auto is five "
+             "intervals, or less before dead_after."},
     {.path = "heartbeat.dead_after",
-     .text = "2s",
+     .text = "auto",
      .type = PS_OPTION_DURATION,
+     .special = "auto",
+     .special_value = 0,
      .min = MSEC,
      .max = DAY,
      .offset = AT(dead_after),
      .aliases = {{.name = "PS_HEARTBEAT_TIMEOUT",
                   .unit = "s",
                   .values = "0=2s"}},
-     .help = "One that is silent for so long is GONE."},
+     .help = "One that is silent for so long is GONE; auto is four times "
+             "suspect_after."},
     {.path = "network.link_linger",
      .text = "60s",
      .type = PS_OPTION_DURATION,
@@ -72,7 +78,11 @@ static const struct ps_option_table tables[] = {
     {rows, PS_OPTION_COUNT(rows), 0},
 };
 
-static const struct ps_option_default defaults[] = {{"listen.port", "9091"}};
+/* Daemons that are started with the same variables find each other. */
+static const struct ps_option_default defaults[] = {
+    {"listen.address", NULL, {.name = "DMLC_PS_ROOT_URI"}},
+    {"listen.port", "9091", {.name = "DMLC_PS_ROOT_PORT"}},
+};
 
 const struct ps_option_set psched_set = {
     .program = "psched",
@@ -81,3 +91,20 @@ const struct ps_option_set psched_set = {
     .defaults = defaults,
     .default_count = PS_OPTION_COUNT(defaults),
 };
+
+ps_time psched_suspect_after(const struct psched_options *o)
+{
+    ps_time after = 5 * o->heartbeat;
+
+    if (o->suspect_after != 0) {
+        return o->suspect_after;
+    }
+    return o->dead_after != 0 && o->dead_after <= after
+               ? (o->heartbeat + o->dead_after) / 2
+               : after;
+}
+
+ps_time psched_dead_after(const struct psched_options *o)
+{
+    return o->dead_after != 0 ? o->dead_after : 4 * psched_suspect_after(o);
+}

@@ -7,8 +7,8 @@ struct psched_options {
     struct ps_common_options common;
     struct ps_listen_options listen;
     ps_time heartbeat;
-    ps_time suspect_after;
-    ps_time dead_after;
+    ps_time suspect_after; /* 0: psched_suspect_after() decides. */
+    ps_time dead_after;    /* 0: psched_dead_after() decides. */
     ps_time link_linger;
     ps_time start_timeout;
     ps_time rejoin_grace;
@@ -16,3 +16,6 @@ struct psched_options {
 };
 
 extern const struct ps_option_set psched_set;
+
+ps_time psched_suspect_after(const struct psched_options *o);
+ps_time psched_dead_after(const struct psched_options *o);

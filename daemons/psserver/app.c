@@ -6,6 +6,7 @@
 #include "base/pool.h"
 #include "base/str.h"
 #include "core/shard.h"
+#include "net/addr.h"
 #include "psserver/options.h"
 
 #include <inttypes.h>
@@ -88,11 +89,27 @@ static void dump(const void *self)
            ps_pool_used(app->pool), ps_pool_peak(app->pool));
 }
 
-static const char *advertise(const void *values)
+static bool advertise(const void *values, char *out, size_t cap)
 {
     const struct psserver_options *o = values;
 
-    return strcmp(o->advertise, "auto") == 0 ? "" : o->advertise;
+    out[0] = '\0';
+    if (o->advertise[0] != '\0' && strcmp(o->advertise, "auto") != 0) {
+        ps_str_copy(out, cap, o->advertise);
+    } else if (o->interface[0] != '\0') {
+        int rc = ps_addr_of_interface(o->interface, out, cap);
+
+        if (rc != 0) {
+            ps_log(PS_LOG_ERROR,
+                   "advertise.interface: %s has no address (%s); "
+                   "'ip address' lists the interfaces",
+                   o->interface, ps_strerror(rc));
+            return false;
+        }
+        ps_log(PS_LOG_NOTICE, "advertised is %s, of interface %s", out,
+               o->interface);
+    }
+    return true;
 }
 
 static unsigned threads(const void *values)

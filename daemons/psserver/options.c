@@ -30,6 +30,14 @@ static const struct ps_option rows[] = {
      .aliases = {{.name = "DMLC_NODE_HOST"}},
      .help = "Where agents are told to reach this server; auto is "
              "listen.address, or where the way to the scheduler begins."},
+    {.path = "advertise.interface",
+     .text = "",
+     .type = PS_OPTION_STRING,
+     .max = 15,
+     .offset = AT(interface),
+     .aliases = {{.name = "DMLC_INTERFACE"}},
+     .help = "Network interface whose address agents are told, unless "
+             "advertise.address says one."},
     {.path = "network.link_linger",
      .text = "60s",
      .type = PS_OPTION_DURATION,

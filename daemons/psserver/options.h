@@ -7,7 +7,8 @@ struct psserver_options {
     struct ps_common_options common;
     struct ps_listen_options listen;
     struct ps_scheduler_options scheduler;
-    const char *advertise; /* "": decide. */
+    const char *advertise; /* "auto": decide. */
+    const char *interface; /* "": none. */
     ps_time link_linger;
     int threads; /* 0: one for each processor. */
     uint64_t memory;

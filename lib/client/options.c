@@ -193,6 +193,7 @@ static void read_ranks(struct reader *r, struct psc_options *o)
     static const char *const sizes[] = {"PSKV_NUM_WORKERS", "DMLC_NUM_WORKER"};
     static const char *const ranks[] = {"PSKV_RANK", "DMLC_WORKER_ID",
                                         "DMLC_RANK", "DMLC_TASK_ID"};
+    static const char index[] = "JOB_COMPLETION_INDEX"; /* Kubernetes. */
     bool size_known = false;
     bool rank_known = false;
     uint64_t v;
@@ -211,6 +212,35 @@ static void read_ranks(struct reader *r, struct psc_options *o)
     }
     if (r->rc == 0 && (!size_known || !rank_known)) {
         read_launcher(r, o, size_known, rank_known);
+        rank_known = rank_known || o->rank != PSC_RANK_ANY;
+    }
+    if (r->rc == 0 && size_known && !rank_known &&
+        number_of(r, index, 0, o->num_workers - 1, &v)) {
+        o->rank = (int32_t)v;
+    }
+}
+
+/* In the classic store a program becomes the scheduler or a server by this
+ * variable; here these are daemons. */
+static void read_role(struct reader *r)
+{
+    const char *role = text_of("DMLC_ROLE");
+
+    if (role != NULL && strcmp(role, "worker") != 0) {
+        refuse(r, "DMLC_ROLE", role,
+               "worker in a training process; start psched or psserver "
+               "instead");
+    }
+}
+
+/* Elements of 4 bytes, as in the classic store with priorities. */
+static void read_slice(struct reader *r, struct psc_options *o)
+{
+    uint64_t v;
+
+    if (number_of(r, "MXNET_KVSTORE_SLICE_THRESHOLD",
+                  PS_PARTITION_BYTES_MIN / 4, PS_PARTITION_BYTES_MAX / 4, &v)) {
+        o->partition_bytes = (uint32_t)v * 4;
     }
 }
 
@@ -232,7 +262,9 @@ static void read_all(struct reader *r, struct psc_options *o)
     if (text != NULL) {
         o->job = text;
     }
+    read_role(r);
     read_ranks(r, o);
+    read_slice(r, o);
     read_u32(r, "DMLC_NUM_SERVER", 0, PS_SERVERS_MAX, &o->num_servers);
     read_u32(r, "PSKV_NUM_SERVERS", 0, PS_SERVERS_MAX, &o->num_servers);
     read_word(r, "PSKV_MODE", modes, 2, "sync", &o->mode);

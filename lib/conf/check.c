@@ -71,12 +71,15 @@ static bool inside(const char *path, const char *section)
     return strncmp(path, section, len) == 0 && path[len] == '.';
 }
 
-static bool share_alias(const struct ps_option *a, const struct ps_option *b)
+static bool share_alias(const struct ps_option_set *set,
+                        const struct ps_option *a, const struct ps_option *b)
 {
-    for (int i = 0; i < PS_OPTION_ALIASES_MAX; i++) {
-        for (int j = 0; j < PS_OPTION_ALIASES_MAX; j++) {
-            if (a->aliases[i].name != NULL && b->aliases[j].name != NULL &&
-                strcmp(a->aliases[i].name, b->aliases[j].name) == 0) {
+    const struct ps_option_alias *x;
+    const struct ps_option_alias *y;
+
+    for (size_t i = 0; (x = ps_option_set_alias(set, a, i)) != NULL; i++) {
+        for (size_t j = 0; (y = ps_option_set_alias(set, b, j)) != NULL; j++) {
+            if (strcmp(x->name, y->name) == 0) {
                 return true;
             }
         }
@@ -110,7 +113,7 @@ static void check_two(struct checker *c, size_t i, size_t j)
                 ps_value_member_size(b->type))) {
         add_line(c, a, "shares its member with ", b->path);
     }
-    if (share_alias(a, b)) {
+    if (share_alias(c->set, a, b)) {
         add_line(c, a, "shares an alias with ", b->path);
     }
 }

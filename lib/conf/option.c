@@ -52,11 +52,31 @@ const char *ps_option_set_default(const struct ps_option_set *set,
                                   const struct ps_option *row)
 {
     for (size_t i = 0; i < set->default_count; i++) {
-        if (strcmp(set->defaults[i].path, row->path) == 0) {
+        if (strcmp(set->defaults[i].path, row->path) == 0 &&
+            set->defaults[i].text != NULL) {
             return set->defaults[i].text;
         }
     }
     return row->text;
+}
+
+const struct ps_option_alias *
+ps_option_set_alias(const struct ps_option_set *set,
+                    const struct ps_option *row, size_t i)
+{
+    for (size_t d = 0; d < set->default_count; d++) {
+        if (set->defaults[d].alias.name == NULL ||
+            strcmp(set->defaults[d].path, row->path) != 0) {
+            continue;
+        }
+        if (i == 0) {
+            return &set->defaults[d].alias;
+        }
+        i--;
+    }
+    return i < PS_OPTION_ALIASES_MAX && row->aliases[i].name != NULL
+               ? &row->aliases[i]
+               : NULL;
 }
 
 void ps_option_variable(const struct ps_option *row, struct ps_str *s)
@@ -447,10 +467,11 @@ static void take_environment(struct loader *l)
             take_variable(s, name, value);
             continue;
         }
-        for (int a = 0; a < PS_OPTION_ALIASES_MAX; a++) {
-            const struct ps_option_alias *alias = &row->aliases[a];
+        for (size_t a = 0;; a++) {
+            const struct ps_option_alias *alias = ps_option_set_alias(l->o->set,
+                                                                      row, a);
 
-            if (alias->name == NULL) {
+            if (alias == NULL) {
                 break;
             }
             value = ps_value_getenv(l->in->env, alias->name);

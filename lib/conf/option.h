@@ -114,7 +114,9 @@ struct ps_option_table {
 /* What one program does differently with a shared row. */
 struct ps_option_default {
     const char *path;
-    const char *text;
+    const char *text; /* NULL: the default of the row. */
+    /* Asked before those of the row; name NULL: none. */
+    struct ps_option_alias alias;
 };
 
 struct ps_option_set {

@@ -25,6 +25,10 @@ struct ps_options {
 size_t ps_option_set_count(const struct ps_option_set *set);
 const struct ps_option *ps_option_set_row(const struct ps_option_set *set,
                                           size_t i, size_t *ret_offset);
+/* The i-th variable of other systems that sets a row; NULL: no more. */
+const struct ps_option_alias *
+ps_option_set_alias(const struct ps_option_set *set,
+                    const struct ps_option *row, size_t i);
 /* Default text of a row in this set; NULL: empty. */
 const char *ps_option_set_default(const struct ps_option_set *set,
                                   const struct ps_option *row);

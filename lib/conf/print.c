@@ -558,15 +558,16 @@ static void man_row(struct walk *w, const struct ps_option *row,
     fputs(" Default: ", w->out);
     print_scdoc_default(w->out, w->set, row);
     fputc('.', w->out);
-    if (row->aliases[0].name != NULL) {
-        fputs(" Environment: ", w->out);
-        for (int i = 0; i < PS_OPTION_ALIASES_MAX; i++) {
-            if (row->aliases[i].name != NULL) {
-                fputs(i == 0 ? "" : ", ", w->out);
-                print_scdoc(w->out, row->aliases[i].name);
-            }
+    for (size_t i = 0;; i++) {
+        const struct ps_option_alias *alias = ps_option_set_alias(w->set, row,
+                                                                  i);
+
+        if (alias == NULL) {
+            fputs(i == 0 ? "" : ".", w->out);
+            break;
         }
-        fputc('.', w->out);
+        fputs(i == 0 ? " Environment: " : ", ", w->out);
+        print_scdoc(w->out, alias->name);
     }
     fputs("\n\n", w->out);
 }

@@ -4,6 +4,8 @@
 #include "base/str.h"
 
 #include <arpa/inet.h>
+#include <errno.h>
+#include <ifaddrs.h>
 #include <netdb.h>
 #include <netinet/in.h>
 #include <stdio.h>
@@ -145,4 +147,50 @@ int ps_addr_local_for(const struct ps_addr *peer, char *out, size_t cap)
     }
     freeaddrinfo(found);
     return rc;
+}
+
+int ps_addr_lookup(const char *host, char *out, size_t cap)
+{
+    struct addrinfo hints = {.ai_socktype = SOCK_STREAM};
+    struct addrinfo *found = NULL;
+    int rc = 0;
+
+    if (getaddrinfo(host, NULL, &hints, &found) != 0) {
+        return PS_E_UNREACH;
+    }
+    if (getnameinfo(found->ai_addr, found->ai_addrlen, out, (socklen_t)cap,
+                    NULL, 0, NI_NUMERICHOST) != 0) {
+        rc = PS_E_UNREACH;
+    }
+    freeaddrinfo(found);
+    return rc;
+}
+
+static bool address_in(const struct ifaddrs *all, const char *name, int family,
+                       socklen_t len, char *out, size_t cap)
+{
+    for (const struct ifaddrs *i = all; i != NULL; i = i->ifa_next) {
+        if (strcmp(i->ifa_name, name) == 0 && i->ifa_addr != NULL &&
+            i->ifa_addr->sa_family == family &&
+            getnameinfo(i->ifa_addr, len, out, (socklen_t)cap, NULL, 0,
+                        NI_NUMERICHOST) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+int ps_addr_of_interface(const char *name, char *out, size_t cap)
+{
+    struct ifaddrs *all = NULL;
+    bool found;
+
+    if (getifaddrs(&all) != 0) {
+        return ps_err_from_errno(errno);
+    }
+    found =
+        address_in(all, name, AF_INET, sizeof(struct sockaddr_in), out, cap) ||
+        address_in(all, name, AF_INET6, sizeof(struct sockaddr_in6), out, cap);
+    freeifaddrs(all);
+    return found ? 0 : PS_E_NOENT;
 }

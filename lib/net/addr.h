@@ -33,6 +33,14 @@ enum ps_addr_kind {
 };
 enum ps_addr_kind ps_addr_kind(const char *host);
 
+/* The numeric address of a name, or of a number; looks it up, which can take
+ * seconds. PS_E_UNREACH: there is none. */
+PS_MUST_USE int ps_addr_lookup(const char *host, char *out, size_t cap);
+
+/* The first address of a network interface of this machine, v4 before v6.
+ * PS_E_NOENT: it has none, or there is no such interface. */
+PS_MUST_USE int ps_addr_of_interface(const char *name, char *out, size_t cap);
+
 /* The address of this machine from which `peer` (numeric or a name) would be
  * reached; asks the routing table, sends nothing. */
 PS_MUST_USE int ps_addr_local_for(const struct ps_addr *peer, char *out,

@@ -6,6 +6,8 @@
 #include "net/listen.h"
 
 #include "base/alloc.h"
+#include "base/limits.h"
+#include "net/addr.h"
 #include "net/loop.h"
 #include "net/uverr.h"
 
@@ -37,8 +39,17 @@ static int fill(const char *host, uint16_t port, struct sockaddr_storage *sa,
     struct sockaddr_in *v4 = (struct sockaddr_in *)sa;
     struct sockaddr_in6 *v6 = (struct sockaddr_in6 *)sa;
 
+    char number[PS_ADDRESS_MAX + 1];
+
     if (strcmp(host, "localhost") == 0) {
         host = "127.0.0.1";
+    } else if (ps_addr_kind(host) == PS_ADDR_NAME) {
+        int rc = ps_addr_lookup(host, number, sizeof(number));
+
+        if (rc != 0) {
+            return rc;
+        }
+        host = number;
     }
     memset(sa, 0, sizeof(*sa));
     if (inet_pton(AF_INET, host, &v4->sin_addr) == 1) {

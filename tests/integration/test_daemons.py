@@ -163,6 +163,7 @@ def test_loopback_needs_no_word(address):
 
 def test_heartbeat_times_must_follow_each_other():
     code, _, err = programs.run("psched", "-o", "heartbeat.dead_after=300ms",
+                                "-o", "heartbeat.suspect_after=300ms",
                                 "--check-config")
     assert code == 78
     assert "suspect_after" in err

@@ -166,7 +166,8 @@ static const struct ps_option_table tables[] = {
     {rows, PS_OPTION_COUNT(rows), 0},
 };
 
-static const struct ps_option_default defaults[] = {{"listen.port", "9091"}};
+static const struct ps_option_default defaults[] = {
+    {"listen.port", "9091", {.name = "ROOT_PORT"}}};
 
 static const struct ps_option_set set = {.program = "psched",
                                          .tables = tables,
@@ -324,7 +325,9 @@ static void precedence_is_command_environment_file_default(void **state)
     char alias[] = "PORT=3";
     char own[] = "PSD_LISTEN_PORT=4";
     char uri[] = "OLD_URI=old";
+    char program[] = "ROOT_PORT=7";
     char *const only_alias[] = {alias, uri, NULL};
+    char *const two_aliases[] = {alias, program, NULL};
     char *const both[] = {alias, own, NULL};
     struct ps_option_input in = {.file = "f.yaml",
                                  .text = text,
@@ -339,6 +342,13 @@ static void precedence_is_command_environment_file_default(void **state)
     assert_int_equal(load(&in), 0);
     assert_int_equal(v.port, 3);
     assert_string_equal(v.address, "old");
+    in.env = two_aliases; /* The program's before that of the shared row. */
+    assert_int_equal(load(&in), 0);
+    assert_int_equal(v.port, 7);
+    expect_where("listen.port", PS_OPTION_FROM_ENVIRONMENT,
+                 "environment ROOT_PORT");
+    in.env = only_alias;
+    assert_int_equal(load(&in), 0);
     expect_where("listen.port", PS_OPTION_FROM_ENVIRONMENT, "environment PORT");
     in.env = both;
     assert_int_equal(load(&in), 0);

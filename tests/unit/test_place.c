@@ -243,6 +243,125 @@ static void only_what_must_move_moves(void **state)
     ps_free(t.parts);
 }
 
+/* Element counts of the arrays of known nets. */
+struct net {
+    uint64_t count[512];
+    uint32_t arrays;
+    uint64_t all;
+};
+
+static void array(struct net *n, uint64_t count)
+{
+    n->count[n->arrays++] = count;
+    n->all += count;
+}
+
+/* A layer with weights and two arrays of its width. */
+static void normed(struct net *n, uint64_t weights, uint64_t width)
+{
+    array(n, weights);
+    array(n, width);
+    array(n, width);
+}
+
+static void make_resnet50(struct net *n)
+{
+    static const int blocks[] = {3, 4, 6, 3};
+    uint64_t in = 64;
+
+    normed(n, 64 * 3 * 49, 64);
+    for (int s = 0; s < 4; s++) {
+        uint64_t mid = (uint64_t)64 << s;
+
+        for (int b = 0; b < blocks[s]; b++) {
+            normed(n, mid * in, mid);
+            normed(n, mid * mid * 9, mid);
+            normed(n, mid * 4 * mid, mid * 4);
+            if (b == 0) {
+                normed(n, mid * 4 * in, mid * 4);
+            }
+            in = mid * 4;
+        }
+    }
+    array(n, 1000 * 2048);
+    array(n, 1000);
+    assert_int_equal(n->all, 25557032);
+}
+
+static void make_vgg16(struct net *n)
+{
+    static const uint64_t width[] = {3,   64,  64,  128, 128, 256, 256,
+                                     256, 512, 512, 512, 512, 512, 512};
+    static const uint64_t full[] = {25088, 4096, 4096, 1000};
+
+    for (int i = 0; i < 13; i++) {
+        array(n, width[i] * width[i + 1] * 9);
+        array(n, width[i + 1]);
+    }
+    for (int i = 0; i < 3; i++) {
+        array(n, full[i] * full[i + 1]);
+        array(n, full[i + 1]);
+    }
+    assert_int_equal(n->all, 138357544);
+}
+
+static void make_bert_large(struct net *n)
+{
+    const uint64_t h = 1024;
+
+    array(n, 30522 * h);
+    array(n, 512 * h);
+    normed(n, 2 * h, h);
+    for (int layer = 0; layer < 24; layer++) {
+        for (int i = 0; i < 4; i++) {
+            array(n, h * h);
+            array(n, h);
+        }
+        array(n, h);
+        array(n, h);
+        array(n, 4 * h * h);
+        array(n, 4 * h);
+        array(n, 4 * h * h);
+        normed(n, h, h);
+    }
+    array(n, h * h);
+    array(n, h);
+    assert_int_equal(n->all, 335141888);
+}
+
+static void known_nets_are_spread_evenly(void **state)
+{
+    static void (*const make[])(struct net * n) = {make_resnet50, make_vgg16,
+                                                   make_bert_large};
+    static const uint32_t servers[] = {3, 7, 8};
+
+    (void)state;
+    for (int m = 0; m < 9; m++) {
+        struct net n = {0};
+        struct table t;
+
+        make[m / 3](&n);
+        table_init(&t, servers[m % 3]);
+        for (uint32_t i = 0; i < n.arrays; i++) {
+            struct ps_place_key key = {
+                .policy = PS_PLACEMENT_BALANCED,
+                .count = n.count[i],
+                .element = 4,
+                .partition_bytes = MIB,
+            };
+
+            assert_int_equal(place(&t, key), 0);
+        }
+        for (uint32_t i = 0; i < t.count; i++) {
+            double even = (double)n.all * 4 / t.count;
+            double is = (double)t.server[i].bytes;
+
+            assert_true(is > even * 0.95 && is < even * 1.05);
+        }
+        ps_free(t.parts);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -253,6 +372,7 @@ int main(void)
         cmocka_unit_test(without_servers_the_agent_has_all),
         cmocka_unit_test(too_many_parts_are_refused),
         cmocka_unit_test(only_what_must_move_moves),
+        cmocka_unit_test(known_nets_are_spread_evenly),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -18,6 +18,7 @@ from . import _lib
 from ._array import Array, dtype_name, dtype_of, dtype_size, new_array
 from ._collective import Collectives
 from ._errors import AGAIN, CLOSED, INVAL, TIMEOUT, Error, error
+from ._role import take_role
 
 Key = Union[int, str]
 Shape = Union[int, Sequence[int]]
@@ -698,10 +699,13 @@ def create(name: str = "dist_sync", *, socket: Optional[str] = None,
            timeout: Optional[float] = None) -> KVStore:
     """Joins the job and waits until it is complete.
 
-    What is not given comes from the environment, which pslaunch sets.
+    What is not given comes from the environment, which pslaunch sets. Where
+    that says DMLC_ROLE=scheduler or server, the process becomes psched or
+    psserver and the call does not return.
     `timeout` is the limit in seconds of every call that waits; None: none."""
     if not isinstance(name, str):
         raise TypeError("the store's name must be a str")
+    take_role()
     kind = name.lower()
     if kind not in _NAMES:
         raise ValueError("no store %r; there are %s" %

@@ -18,15 +18,20 @@ from __future__ import annotations
 import atexit
 from typing import Any, Dict, List, Optional
 
-import mxnet as mx
-import numpy as np
-from mxnet.kvstore import KVStoreBase
-from mxnet.kvstore.kvstore import KVStore as _Native
+from .._role import take_role
 
-from .. import _store
-from .._errors import INVAL, error
-from ._engine import Engine, program_failed
-from ._optimizer import declaration, multipliers
+# Before MXNet is imported, which would become one of its own.
+take_role()
+
+import mxnet as mx  # noqa: E402
+import numpy as np  # noqa: E402
+from mxnet.kvstore import KVStoreBase  # noqa: E402
+from mxnet.kvstore.kvstore import KVStore as _Native  # noqa: E402
+
+from .. import _store  # noqa: E402
+from .._errors import INVAL, error  # noqa: E402
+from ._engine import Engine, program_failed  # noqa: E402
+from ._optimizer import declaration, multipliers  # noqa: E402
 
 __all__ = ["PSKV"]
 
