@@ -105,19 +105,6 @@ static void mark_dirty(struct link_conn *c)
     }
 }
 
-/* False: it must go over the socket. */
-static bool put_done(struct link_conn *c, const struct ps_msg_l_done *m)
-{
-    if (c->ring_memory == NULL || m->error != 0 || m->text[0] != '\0' ||
-        !ps_ring_put_done(&c->ring, m->op_id, m->version)) {
-        return false;
-    }
-    if (!ps_list_linked(&c->told)) {
-        ps_list_push_back(&c->driver->told, &c->told);
-    }
-    return true;
-}
-
 static void send_parcel(struct ps_driver *d, const struct ps_fx *fx)
 {
     struct link_conn *c = ps_map_get(d->conns, fx->send.conn);
@@ -137,9 +124,6 @@ static void send_parcel(struct ps_driver *d, const struct ps_fx *fx)
         assert(rc == 0);
         (void)rc;
         msg.l_arena.size = size;
-    }
-    if (msg.code == PS_MSG_L_DONE && put_done(c, &msg.l_done)) {
-        return;
     }
     struct ps_conn_frame frame = {
         .msg = &msg,
@@ -163,6 +147,31 @@ static void send_parcel(struct ps_driver *d, const struct ps_fx *fx)
         ps_conn_set_protocol(c->conn, msg.welcome.protocol);
     }
     mark_dirty(c);
+}
+
+static void send_done(struct ps_driver *d, const struct ps_fx *fx)
+{
+    struct link_conn *c = ps_map_get(d->conns, fx->done.conn);
+    struct ps_msg msg = {.code = PS_MSG_L_DONE};
+    const struct ps_conn_frame frame = {.msg = &msg, .pass_fd = -1};
+
+    if (c == NULL || !ps_conn_is_open(c->conn)) {
+        return;
+    }
+    if (c->ring_memory != NULL &&
+        ps_ring_put_done(&c->ring, fx->done.op_id, fx->done.version)) {
+        if (!ps_list_linked(&c->told)) {
+            ps_list_push_back(&d->told, &c->told);
+        }
+        return;
+    }
+    msg.l_done.op_id = fx->done.op_id;
+    msg.l_done.version = fx->done.version;
+    msg.l_done.text = "";
+    /* A connection that takes no frame is closing, and says so. */
+    if (ps_conn_send(c->conn, &frame) == 0) {
+        mark_dirty(c);
+    }
 }
 
 static void computed(struct ps_worker_task *task, int rc)
@@ -221,6 +230,9 @@ static void carry_out(struct ps_driver *d)
             start_compute(d, fx->compute);
             fx->compute = NULL; /* Ours now. */
             break;
+        case PS_FX_DONE:
+            send_done(d, fx);
+            break;
         case PS_FX_NOTE:
             ps_log(fx->note.level, "%s", fx->note.text);
             break;
@@ -229,7 +241,7 @@ static void carry_out(struct ps_driver *d)
     ps_effects_clear(&d->fx);
 }
 
-static void feed(struct ps_driver *d, struct ps_event *ev)
+static void feed_at(struct ps_driver *d, struct ps_event *ev, ps_time now)
 {
     int rc;
 
@@ -238,7 +250,7 @@ static void feed(struct ps_driver *d, struct ps_event *ev)
     }
     assert(!d->stepping);
     d->stepping = true;
-    ev->now = ps_loop_now(d->opt.loop);
+    ev->now = now;
     rc = d->opt.machine.ops->step(d->opt.machine.self, ev, &d->fx);
     carry_out(d);
     d->stepping = false;
@@ -246,6 +258,11 @@ static void feed(struct ps_driver *d, struct ps_event *ev)
     if (rc < 0) {
         d->failure = rc;
     }
+}
+
+static void feed(struct ps_driver *d, struct ps_event *ev)
+{
+    feed_at(d, ev, ps_loop_now(d->opt.loop));
 }
 
 /* --------------------------------------------------------- connections */
@@ -369,6 +386,8 @@ static bool take_ops(struct link_conn *c, uint64_t frames)
 {
     struct ps_event ev = {.type = PS_EV_MSG, .conn = c->id};
     struct ps_msg msg = {.code = PS_MSG_L_OP};
+    /* Asking the clock for each would cost as much as taking it. */
+    ps_time now = ps_loop_now(c->driver->opt.loop);
     uint32_t count = 0;
     int rc = 1;
 
@@ -378,7 +397,7 @@ static bool take_ops(struct link_conn *c, uint64_t frames)
         count++;
         ev.msg.msg = &msg;
         ev.msg.payload = NULL;
-        feed(c->driver, &ev);
+        feed_at(c->driver, &ev, now);
     }
     if (rc < 0) {
         ps_conn_close(c->conn, rc, "an operation in the ring makes no sense");

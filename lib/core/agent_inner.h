@@ -26,9 +26,11 @@
 #define RETRY_WAIT        PS_MILLIS(50)
 /* Sums that found no memory try again after this. */
 #define STARVED_WAIT      PS_MILLIS(5)
-/* Sums under way for one server at most, so that urgent partitions that come
- * later are not behind many that are summed already. */
-#define SUMS_MAX          4u
+/* Sums under way for one server at most, in partitions and in bytes, so that
+ * urgent partitions that come later are not behind many that are summed
+ * already. */
+#define SUMS_MAX          1024u
+#define SUMS_BYTES_MAX    (4u * 1024u * 1024u)
 #define HAND_OVER_DEFAULT (2u * 1024u * 1024u)
 /* Departures remembered; the oldest is dropped when there are more. */
 #define DEPARTED_MAX      4096u
@@ -90,6 +92,7 @@ struct ps_agent_server {
     bool gone;
     uint64_t queued;  /* With the driver, not yet with the kernel. */
     uint32_t summing; /* Partitions for it being summed. */
+    uint64_t summing_bytes;
     uint32_t turn;    /* Which job's queue is asked first. */
     bool dirty;       /* Its queues may have something to send. */
     struct ps_list flows;

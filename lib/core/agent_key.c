@@ -492,6 +492,7 @@ static void forget_runs(struct ps_agent *a, const struct ps_agent_key *k)
         if (run->flow != NULL) {
             run->flow->summing -= run->bytes;
             run->flow->server->summing--;
+            run->flow->server->summing_bytes -= run->bytes;
         }
         run->part = NULL;
         run->flow = NULL;

@@ -276,6 +276,7 @@ static int start_sum(struct ps_agent_step *st, struct ps_agent_flow *f,
     p->state = PS_AGENT_PART_SUMMING;
     f->summing += bytes;
     f->server->summing++;
+    f->server->summing_bytes += bytes;
     a->stats.summed += bytes * count;
     ps_effects_compute(st->fx, c);
     return 0;
@@ -290,6 +291,7 @@ void ps_agent_send_summed(struct ps_agent_step *st, struct ps_agent_run *run)
     if (p != NULL) {
         f->summing -= run->bytes;
         f->server->summing--;
+        f->server->summing_bytes -= run->bytes;
         f->server->dirty = true;
         if (p->state == PS_AGENT_PART_SUMMING && p->node == f->server->node) {
             dispatch(st, f, p, &run->dst);
@@ -341,7 +343,7 @@ static bool may_send(const struct ps_agent *a, const struct ps_agent_server *s)
                                               : a->opt.hand_over_max;
 
     return s->peer.state == PS_AGENT_PEER_KNOWN && s->queued < most &&
-           s->summing < SUMS_MAX &&
+           s->summing < SUMS_MAX && s->summing_bytes < SUMS_BYTES_MAX &&
            ps_link_in_flight(s->peer.link) < PS_LINK_IN_FLIGHT_MAX;
 }
 

@@ -40,7 +40,9 @@ void ps_agent_op_free(struct ps_agent_op *op)
 void ps_agent_op_done(struct ps_agent_step *st, struct ps_agent_op *op,
                       uint64_t version, int error, const char *text)
 {
-    if (op->session != NULL && !op->session->ended) {
+    if (op->session != NULL && !op->session->ended && error == 0) {
+        ps_effects_done(st->fx, op->session->conn, op->id, version);
+    } else if (op->session != NULL && !op->session->ended) {
         ps_effects_tell(st->fx, op->session->conn,
                         &(struct ps_msg){.code = PS_MSG_L_DONE,
                                          .l_done = {.op_id = op->id,

@@ -114,6 +114,7 @@ static void release(struct ps_fx *f)
         break;
     case PS_FX_DIAL:
     case PS_FX_HANGUP:
+    case PS_FX_DONE:
         break;
     }
 }
@@ -161,6 +162,37 @@ void ps_effects_tell(struct ps_effects *fx, ps_conn_id conn,
                      const struct ps_msg *msg)
 {
     ps_effects_send(fx, conn, msg->seq, msg->ack, ps_parcel_new(msg, NULL, 0));
+}
+
+void ps_effects_done(struct ps_effects *fx, ps_conn_id conn, uint64_t op_id,
+                     uint64_t version)
+{
+    struct ps_fx *f = append(fx, PS_FX_DONE);
+
+    f->done.conn = conn;
+    f->done.op_id = op_id;
+    f->done.version = version;
+}
+
+void ps_effects_done_as_sends(struct ps_effects *fx)
+{
+    for (uint32_t i = 0; i < fx->count; i++) {
+        struct ps_fx *f = &fx->items[i];
+        struct ps_msg m = {.code = PS_MSG_L_DONE};
+        ps_conn_id conn = f->done.conn;
+
+        if (f->type != PS_FX_DONE) {
+            continue;
+        }
+        m.l_done.op_id = f->done.op_id;
+        m.l_done.version = f->done.version;
+        m.l_done.text = "";
+        f->type = PS_FX_SEND;
+        f->send.conn = conn;
+        f->send.seq = 0;
+        f->send.ack = 0;
+        f->send.parcel = ps_parcel_new(&m, NULL, 0);
+    }
 }
 
 void ps_effects_dial(struct ps_effects *fx, uint64_t target,

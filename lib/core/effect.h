@@ -59,6 +59,7 @@ enum ps_fx_type {
     PS_FX_DIAL,    /* Try once to connect; PS_EV_OPEN or PS_EV_DIAL_FAILED. */
     PS_FX_HANGUP,  /* Write what is queued, then close; PS_EV_CLOSED follows. */
     PS_FX_COMPUTE, /* Run a job off the loop; PS_EV_COMPUTED follows. */
+    PS_FX_DONE,    /* An l_done without error to a worker. */
     PS_FX_NOTE,    /* A line for the log, and the story in simulation. */
 };
 
@@ -79,6 +80,11 @@ struct ps_fx {
             ps_conn_id conn;
         } hangup;
         struct ps_compute *compute;
+        struct {
+            ps_conn_id conn;
+            uint64_t op_id;
+            uint64_t version;
+        } done;
         struct {
             enum ps_log_level level;
             char *text;
@@ -103,6 +109,11 @@ void ps_effects_send(struct ps_effects *fx, ps_conn_id conn, uint64_t seq,
 /* An unsequenced message without payload. */
 void ps_effects_tell(struct ps_effects *fx, ps_conn_id conn,
                      const struct ps_msg *msg);
+/* The l_done of an operation that has succeeded: there are very many. */
+void ps_effects_done(struct ps_effects *fx, ps_conn_id conn, uint64_t op_id,
+                     uint64_t version);
+/* Makes PS_FX_SEND of each PS_FX_DONE, for drivers that know no other way. */
+void ps_effects_done_as_sends(struct ps_effects *fx);
 void ps_effects_dial(struct ps_effects *fx, uint64_t target,
                      const char *address);
 void ps_effects_hangup(struct ps_effects *fx, ps_conn_id conn);

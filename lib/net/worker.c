@@ -13,7 +13,7 @@
 #include <assert.h>
 #include <uv.h>
 
-#define INLINE_MAX_DEFAULT (32u * 1024u)
+#define INLINE_MAX_DEFAULT (128u * 1024u)
 /* Bytes of one source in a piece: stays in the second cache with the sum. */
 #define PIECE_BYTES        (128u * 1024u)
 #define THREADS_MAX        256u

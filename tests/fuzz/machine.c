@@ -247,6 +247,7 @@ static uint64_t payload_len(struct life *l, const struct ps_msg *m)
 
 static void carry_out(struct life *l)
 {
+    ps_effects_done_as_sends(&l->fx);
     for (uint32_t i = 0; i < l->fx.count; i++) {
         struct ps_fx *f = &l->fx.items[i];
 

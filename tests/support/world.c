@@ -303,6 +303,7 @@ static void fx_dial(struct world *w, struct wnode *n, struct ps_fx *f)
 
 static void carry_out(struct world *w, struct wnode *n)
 {
+    ps_effects_done_as_sends(&n->fx);
     for (uint32_t i = 0; i < n->fx.count; i++) {
         struct ps_fx *f = &n->fx.items[i];
         struct wconn *c;
@@ -329,6 +330,8 @@ static void carry_out(struct world *w, struct wnode *n)
             e->compute = f->compute;
             f->compute = NULL;
             break;
+        case PS_FX_DONE:
+            break; /* There are none any more. */
         case PS_FX_NOTE:
             tell_story(w, n, f->note.text);
             break;

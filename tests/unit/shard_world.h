@@ -376,6 +376,9 @@ static inline void world_do(struct world *w, struct ps_fx *f)
         w->hangups++;
         world_closed(w, f->hangup.conn);
         break;
+    case PS_FX_DONE:
+        assert_true(false); /* Servers know no workers. */
+        break;
     case PS_FX_COMPUTE:
         for (uint32_t i = 0; i < f->compute->job.src_count; i++) {
             assert_int_equal((uintptr_t)f->compute->src[i] %

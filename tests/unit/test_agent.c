@@ -49,6 +49,7 @@ struct bench {
 
 static void collect(struct bench *b)
 {
+    ps_effects_done_as_sends(&b->fx);
     for (uint32_t i = 0; i < b->fx.count; i++) {
         struct ps_fx *f = &b->fx.items[i];
 

@@ -129,11 +129,15 @@ static void on_msg(struct echo *e, const struct ps_event *ev,
         break;
     case PS_MSG_L_OP:
         tell(e, "op %llu\n", (unsigned long long)ev->msg.msg->l_op.op_id);
+        if (ev->msg.msg->l_op.key != 0) {
+            ps_effects_done(fx, ev->conn, ev->msg.msg->l_op.op_id,
+                            ev->msg.msg->l_op.round);
+            break;
+        }
         m = (struct ps_msg){.code = PS_MSG_L_DONE};
         m.l_done.op_id = ev->msg.msg->l_op.op_id;
-        m.l_done.version = ev->msg.msg->l_op.round;
-        m.l_done.error = ev->msg.msg->l_op.key == 0 ? PS_E_NOKEY : 0;
-        m.l_done.text = "";
+        m.l_done.error = PS_E_NOKEY;
+        m.l_done.text = "no";
         ps_effects_tell(fx, ev->conn, &m);
         break;
     case PS_MSG_L_BARRIER:
