@@ -1,0 +1,14 @@
+# SPDX-License-Identifier: Apache-2.0
+"""python3 -m pskv.torch SCRIPT ARGUMENTS...: a script of torch.distributed as
+it is, with the backend 'pskv' known."""
+import os
+import runpy
+import sys
+
+import pskv.torch  # noqa: F401  pylint: disable=unused-import
+
+if len(sys.argv) < 2:
+    sys.exit("usage: python3 -m pskv.torch SCRIPT [ARGUMENT...]")
+del sys.argv[0]
+sys.path[0] = os.path.dirname(os.path.abspath(sys.argv[0]))
+runpy.run_path(sys.argv[0], run_name="__main__")

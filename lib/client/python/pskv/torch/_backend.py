@@ -1,0 +1,600 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The backend 'pskv' of torch.distributed: a process group on a job of its
+own. One thread a group waits for what is under way and completes the futures,
+so that communication goes on while the program computes."""
+# torch calls by the names of arguments, used or not.
+# pylint: disable=unused-argument
+from __future__ import annotations
+
+import atexit
+import collections
+import ctypes
+import os
+import queue
+import threading
+import uuid
+import weakref
+from ctypes import byref, c_void_p
+from datetime import timedelta
+from typing import Any, Callable, Deque, List, Optional, Sequence, Tuple
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from .. import _lib
+from .._collective import Starter, options
+from .._errors import AGAIN, TIMEOUT, Error, error
+from .._store import KVStore, create
+from . import _tensor
+
+# What the library adds up by itself, and how the others are made of what all
+# ranks give.
+_OWN = (("SUM", "sum"), ("AVG", "mean"), ("MIN", "min"), ("MAX", "max"),
+        ("PRODUCT", "prod"))
+_LOCAL = {
+    "MIN": torch.minimum, "MAX": torch.maximum, "PRODUCT": torch.mul,
+    "BAND": torch.bitwise_and, "BOR": torch.bitwise_or,
+    "BXOR": torch.bitwise_xor}
+
+
+def _reduction(op: Any) -> Tuple[str, Optional[str]]:
+    """torch's name and the library's, None where it has none."""
+    for name, ours in _OWN:
+        if hasattr(dist.ReduceOp, name) and op == getattr(dist.ReduceOp, name):
+            return name, ours if ours in _lib.REDUCE else None
+    for name in _LOCAL:
+        if op == getattr(dist.ReduceOp, name):
+            return name, None
+    raise ValueError("pskv has no reduction %s" % op)
+
+
+class _Item:
+    """Something under way."""
+
+    __slots__ = ("op", "future", "held", "finish", "value")
+
+    def __init__(self, op: int, held: Any, finish: Optional[Callable[[], Any]],
+                 value: Any) -> None:
+        self.op = op
+        self.future: "torch.futures.Future[Any]" = torch.futures.Future()
+        self.held = held
+        self.finish = finish
+        self.value = value
+
+
+class Engine:
+    """Starts operations of a store, and completes them on a thread."""
+
+    def __init__(self, kv: KVStore, timeout: Optional[float]) -> None:
+        self.kv = kv
+        self.size = kv.num_workers
+        self.rank = kv.rank
+        self.timeout = timeout
+        self._lib = kv._lib
+        self.starter = Starter(kv._lib, kv._open())
+        self._queue: "queue.SimpleQueue[Optional[_Item]]" = queue.SimpleQueue()
+        self._closed = False
+        self._lock = threading.Lock()
+        self._thread = threading.Thread(target=_work, daemon=True,
+                                        name="pskv",
+                                        args=(kv._lib, self._queue, timeout))
+        self._thread.start()
+        _engines.add(self)
+
+    def fail(self, rc: int) -> Error:
+        """The exception of a failed call."""
+        return _error(self._lib, self.kv._c, rc)
+
+    def run(self, started: Tuple[int, int], held: Any,
+            finish: Optional[Callable[[], Any]] = None,
+            value: Any = None) -> "torch.futures.Future[Any]":
+        """A future of what was started; `held` lives as long as it."""
+        rc, op = started
+        if rc != 0:
+            raise self.fail(rc)
+        item = _Item(op, held, finish, value)
+        future = item.future
+        self._queue.put(item)
+        return future
+
+    def barrier(self) -> "torch.futures.Future[Any]":
+        """Ends when all ranks are here."""
+        op = c_void_p()
+        rc = self._lib.psc_barrier_start(self.kv._open(), None, byref(op))
+        return self.run((rc, op.value or 0), None)
+
+    def close(self) -> None:
+        """Leaves the job; what is open fails."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+        _engines.discard(self)
+        if self.kv._alive() and not self.kv._left:
+            self._lib.psc_leave(self.kv._c)
+        self._queue.put(None)
+        if self._thread is not threading.current_thread() and \
+                os.getpid() == self.kv._pid:
+            self._thread.join()
+        self.kv.close()
+
+
+_engines: "weakref.WeakSet[Engine]" = weakref.WeakSet()
+
+
+def close_all() -> None:
+    """At exit: no thread outlives the interpreter."""
+    for engine in list(_engines):
+        engine.close()
+
+
+atexit.register(close_all)
+
+
+def _error(lib: Any, client: Any, rc: int) -> Error:
+    text = ctypes.create_string_buffer(_lib.TEXT_MAX)
+    lib.psc_last_detail(client, text, len(text))
+    return error(rc, text.value.decode(errors="replace") or
+                 lib.psc_strerror(rc).decode())
+
+
+def _ended(lib: Any, op: int, timeout: Optional[float]) -> Optional[Error]:
+    limit = _lib.WAIT_FOREVER
+    if timeout is not None:
+        limit = min(int(timeout * 1000), 2**31 - 1)
+    rc = lib.psc_op_wait(op, limit)
+    if rc == 0:
+        return None
+    text = ctypes.create_string_buffer(_lib.TEXT_MAX)
+    # Of an ended operation: how it ended; of an open one: why it is open.
+    lib.psc_op_why(op, text, len(text))
+    if rc == TIMEOUT and lib.psc_op_test(op) != AGAIN:
+        rc = lib.psc_op_test(op)
+        if rc == 0:
+            return None
+    return error(rc, text.value.decode(errors="replace"))
+
+
+def _work(lib: Any, items: "queue.SimpleQueue[Optional[_Item]]",
+          timeout: Optional[float]) -> None:
+    torch.set_grad_enabled(False)  # Of this thread.
+    while True:
+        item = items.get()
+        if item is None:
+            return
+        failure: Optional[BaseException] = _ended(lib, item.op, timeout)
+        value = item.value
+        if failure is None and item.finish is not None:
+            try:
+                value = item.finish()
+            except Exception as e:  # pylint: disable=broad-except
+                failure = e
+        lib.psc_op_free(item.op)
+        if failure is None:
+            item.future.set_result(value)
+        else:
+            item.future.set_exception(failure)
+        del item, value, failure
+
+
+# Works that torch's C++ may still ask: it holds them, but not what Python
+# knows of them.
+_RECENT = 64
+
+
+class Work(torch._C._distributed_c10d.Work):  # type: ignore[misc]
+    """What a collective returns: to be waited for, or asked for its future."""
+
+    def __init__(self, future: "torch.futures.Future[Any]") -> None:
+        super().__init__()
+        self._future = future
+
+    def wait(self, timeout: timedelta = timedelta(0)) -> bool:
+        """Until it has ended. Raises why it failed, or TimeoutError."""
+        if timeout > timedelta(0) and not self._future.done():
+            ended = threading.Event()
+            self._future.add_done_callback(lambda _: ended.set())
+            if not ended.wait(timeout.total_seconds()):
+                raise TimeoutError("a collective is still open after %g s" %
+                                   timeout.total_seconds())
+        self._future.wait()
+        return True
+
+    def synchronize(self) -> None:
+        """The same."""
+        self.wait()
+
+    def get_future(self) -> "torch.futures.Future[Any]":
+        """Its value is what the caller gave to be written."""
+        return self._future
+
+    def result(self) -> Any:
+        """What was written, once it has ended."""
+        value = self._future.value()
+        return [value] if isinstance(value, Tensor) else value
+
+    def is_completed(self) -> bool:
+        """Has it ended?"""
+        return self._future.done()
+
+    def is_success(self) -> bool:
+        """Has it ended well?"""
+        return self.is_completed() and self.exception() is None
+
+    def exception(self) -> Optional[BaseException]:
+        """Why it failed."""
+        try:
+            self._future.value()
+        except Exception as e:  # pylint: disable=broad-except
+            return e
+        return None
+
+
+class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
+    """A process group of torch.distributed. Its collectives start in the same
+    order on all ranks; where ranks ask for different things, all of them get
+    an error that says who asks for what."""
+
+    def __init__(self, engine: Engine) -> None:
+        super().__init__(engine.rank, engine.size)
+        self.engine = engine
+        self._recent: Deque[Work] = collections.deque(maxlen=_RECENT)
+
+    def getBackendName(self) -> str:  # pylint: disable=invalid-name
+        """For torch."""
+        return "pskv"
+
+    _get_backend_name = getBackendName
+
+    # ------------------------------------------------------------- helpers
+
+    def _done(self, future: "torch.futures.Future[Any]") -> Any:
+        work = Work(future)
+        self._recent.append(work)
+        return work
+
+    def _sum(self, tensor: Tensor, op: Any, out: Optional[Tensor],
+             value: Any) -> Any:
+        """Allreduce of `tensor` into `out`, which may be the same."""
+        e = self.engine
+        name, ours = _reduction(op)
+        src = _tensor.summable(tensor)
+        number = _tensor.number_of(src.dtype)
+        if ours is None:
+            return self._fold(src, name, out, value)
+        assert number is not None
+        to = out
+        if out is None or not out.is_contiguous() or out.dtype != src.dtype:
+            to = None if out is None else torch.empty_like(src)
+
+        def finish() -> Any:
+            if out is not None and to is not out:
+                out.copy_(to)
+            return value
+        return self._done(e.run(e.starter.allreduce(
+            None, number, src.shape, src.data_ptr(),
+            None if to is None else to.data_ptr(), options(ours)),
+            (src, to), finish, value))
+
+    def _fold(self, src: Tensor, name: str, out: Optional[Tensor],
+              value: Any) -> Any:
+        """What the library cannot add up: everybody gets everything."""
+        e = self.engine
+        fold = _LOCAL[name]
+        every = torch.empty((e.size, *src.shape), dtype=src.dtype)
+        number = _tensor.number_of(src.dtype)
+        assert number is not None
+
+        def finish() -> Any:
+            total = every[0]
+            for other in every[1:]:
+                total = fold(total, other)
+            if out is not None:
+                out.copy_(total)
+            return value
+        return self._done(e.run(e.starter.gather(
+            "allgather", name, number, [1, src.numel()], src.data_ptr(),
+            every.data_ptr(), every.numel() * every.element_size(),
+            options()), src, finish))
+
+    # ------------------------------------------------------------- classic
+
+    def allreduce(self, tensors: Any, opts: Any = None) -> Any:
+        """In place."""
+        tensors = [tensors] if isinstance(tensors, Tensor) else tensors
+        op = dist.ReduceOp.SUM if opts is None else \
+            getattr(opts, "reduceOp", opts)
+        return self._sum(tensors[0], op, tensors[0].detach(), tensors)
+
+    def allreduce_coalesced(self, tensors: List[Tensor],
+                            opts: Any = None) -> Any:
+        """Many as one."""
+        op = dist.ReduceOp.SUM if opts is None else opts.reduceOp
+        name, ours = _reduction(op)
+        e = self.engine
+        same = all(t.dtype == tensors[0].dtype for t in tensors)
+        if ours is None or not same or \
+                _tensor.number_of(tensors[0].dtype) is None:
+            works = [self._sum(t, op, t.detach(), t) for t in tensors]
+            return self._all(works, tensors)
+        srcs = [_tensor.summable(t) for t in tensors]
+        outs = [t if t.is_contiguous() else torch.empty_like(s)
+                for t, s in zip(tensors, srcs)]
+
+        def finish() -> Any:
+            for t, o in zip(tensors, outs):
+                if t is not o:
+                    t.detach().copy_(o)
+            return tensors
+        number = _tensor.number_of(srcs[0].dtype)
+        assert number is not None
+        return self._done(e.run(e.starter.allreduce_many(
+            name, number, [(s.data_ptr(), o.data_ptr(), s.numel())
+                           for s, o in zip(srcs, outs)], options(ours)),
+            (srcs, outs), finish))
+
+    def _all(self, works: Sequence[Any], value: Any) -> Any:
+        futures = [w.get_future() for w in works]
+        every = torch.futures.collect_all(futures)
+
+        def then(f: Any) -> Any:
+            for one in f.value():
+                one.value()  # Raises what went wrong.
+            return value
+        return self._done(every.then(then))
+
+    def reduce(self, tensors: Any, opts: Any) -> Any:
+        """In place on the root alone."""
+        tensor = tensors[0] if not isinstance(tensors, Tensor) else tensors
+        mine = opts.rootRank == self.engine.rank
+        return self._sum(tensor, opts.reduceOp,
+                         tensor.detach() if mine else None, [tensor])
+
+    def broadcast(self, tensors: Any, opts: Any) -> Any:
+        """In place."""
+        tensors = [tensors] if isinstance(tensors, Tensor) else tensors
+        tensor = tensors[0].detach()
+        root = opts if isinstance(opts, int) else opts.rootRank
+        raw = _tensor.Raw(tensor, max(
+            1, tensor.numel() * tensor.element_size()))
+        direct = raw.tensor.data_ptr() == tensor.data_ptr()
+        e = self.engine
+
+        def finish() -> Any:
+            if not direct:
+                raw.take(raw.tensor.view(raw.rows, -1).view(torch.uint8)
+                         if raw.tensor.dtype != torch.uint8
+                         else raw.tensor.view(raw.rows, -1), 0, tensor)
+            return tensors
+        if tensor.numel() == 0:
+            raw.words = 0
+        return self._done(e.run(e.starter.bcast(
+            None, _WORD, [raw.words], raw.address, raw.address,
+            options(root=root)), raw, finish))
+
+    def _gather(self, tensor: Tensor, outs: Optional[Sequence[Tensor]],
+                value: Any) -> Any:
+        """`outs`: by rank; None: nothing is wanted."""
+        e = self.engine
+        raw = _tensor.Raw(tensor, max(1, tensor.numel() *
+                                      tensor.element_size()))
+        room = raw.room(e.size)
+
+        def finish() -> Any:
+            for r, out in enumerate(outs or ()):
+                raw.take(room, r, out.detach())
+            return value
+        dims = [1, raw.words] if tensor.numel() > 0 else [0, raw.words]
+        return self._done(e.run(e.starter.gather(
+            "allgather", None, _WORD, dims, raw.address, room.data_ptr(),
+            room.numel(), options()), (raw, room), finish))
+
+    def allgather(self, outputs: List[List[Tensor]], inputs: List[Tensor],
+                  opts: Any = None) -> Any:
+        """Everybody's tensor, everywhere."""
+        return self._gather(inputs[0], outputs[0], outputs)
+
+    def allgather_coalesced(self, outputs: List[List[Tensor]],
+                            inputs: List[Tensor], opts: Any = None) -> Any:
+        """outputs[rank][i]."""
+        return self._all([self._gather(t, [o[i] for o in outputs], None)
+                          for i, t in enumerate(inputs)], outputs)
+
+    def _allgather_base(self, output: Tensor, tensor: Tensor,
+                        opts: Any = None) -> Any:
+        """Into one tensor."""
+        outs = list(output.detach().view(self.engine.size, -1).unbind(0)) \
+            if output.is_contiguous() else \
+            list(output.detach().chunk(self.engine.size))
+        return self._gather(tensor, outs, output)
+
+    all_gather_single = _allgather_base
+
+    def allgather_into_tensor_coalesced(self, outputs: List[Tensor],
+                                        inputs: List[Tensor],
+                                        opts: Any = None) -> Any:
+        """Many into one tensor each."""
+        return self._all([self._allgather_base(o, t)
+                          for o, t in zip(outputs, inputs)], outputs)
+
+    def gather(self, outputs: List[List[Tensor]], inputs: List[Tensor],
+               opts: Any) -> Any:
+        """Everybody's tensor, on the root."""
+        mine = opts.rootRank == self.engine.rank
+        return self._gather(inputs[0], outputs[0] if mine else None, outputs)
+
+    def scatter(self, outputs: List[Tensor], inputs: List[List[Tensor]],
+                opts: Any) -> Any:
+        """The root's tensors, one for each."""
+        e = self.engine
+        out = outputs[0].detach()
+        width = max(1, out.numel() * out.element_size())
+        mine = opts.rootRank == e.rank
+        given = torch.stack([t.detach().reshape(-1) for t in inputs[0]]) \
+            if mine else out.new_empty((0, out.numel()))
+        raw = _tensor.Raw(given, width)
+        room = raw.room(1)
+
+        def finish() -> Any:
+            raw.take(room, 0, out)
+            return outputs
+        return self._done(e.run(e.starter.alltoall(
+            None, _WORD, raw.dims(), None if mine else [0] * e.size,
+            raw.address, room.data_ptr(), room.numel(), options()),
+            (raw, room), finish))
+
+    def _scatter_sum(self, given: Tensor, op: Any, out: Tensor,
+                     value: Any) -> Any:
+        """`given` has a row for each rank."""
+        e = self.engine
+        name, ours = _reduction(op)
+        if ours is None:
+            total = torch.empty_like(given)
+            work = self._sum(given, op, total, None)
+
+            def own(f: Any) -> Any:
+                f.value()
+                out.copy_(total[e.rank].view(out.shape))
+                return value
+            return self._done(work.get_future().then(own))
+        src = _tensor.summable(given)
+        number = _tensor.number_of(src.dtype)
+        assert number is not None
+        room = torch.empty(src.shape[1:], dtype=src.dtype)
+
+        def finish() -> Any:
+            out.copy_(room.view(out.shape))
+            return value
+        return self._done(e.run(e.starter.gather(
+            "reducescatter", name, number, src.shape, src.data_ptr(),
+            room.data_ptr(), room.numel() * room.element_size(),
+            options(ours)), (src, room), finish))
+
+    def reduce_scatter(self, outputs: List[Tensor],
+                       inputs: List[List[Tensor]], opts: Any = None) -> Any:
+        """The sum of everybody's i-th tensor, on rank i."""
+        op = dist.ReduceOp.SUM if opts is None else opts.reduceOp
+        given = torch.stack([t.detach().reshape(-1) for t in inputs[0]])
+        return self._scatter_sum(given, op, outputs[0].detach(), outputs)
+
+    def _reduce_scatter_base(self, output: Tensor, tensor: Tensor,
+                             opts: Any = None) -> Any:
+        """From one tensor."""
+        op = dist.ReduceOp.SUM if opts is None else opts.reduceOp
+        given = tensor.detach().reshape(self.engine.size, -1)
+        return self._scatter_sum(given, op, output.detach(), output)
+
+    reduce_scatter_single = _reduce_scatter_base
+
+    def reduce_scatter_tensor_coalesced(self, outputs: List[Tensor],
+                                        inputs: List[Tensor],
+                                        opts: Any = None) -> Any:
+        """Many, from one tensor each."""
+        return self._all([self._reduce_scatter_base(o, t, opts)
+                          for o, t in zip(outputs, inputs)], outputs)
+
+    def _exchange(self, given: Tensor, width: int,
+                  splits: Optional[Sequence[int]], outs: Sequence[Tensor],
+                  value: Any) -> Any:
+        """Rows of `width` bytes to each rank; outs: by rank."""
+        e = self.engine
+        raw = _tensor.Raw(given, width)
+        rows = [o.numel() * o.element_size() // width for o in outs]
+        room = raw.room(sum(rows))
+
+        def finish() -> Any:
+            at = 0
+            for out, count in zip(outs, rows):
+                raw.take(room, at, out)
+                at += count
+            return value
+        return self._done(e.run(e.starter.alltoall(
+            None, _WORD, raw.dims(), splits, raw.address, room.data_ptr(),
+            room.numel(), options()), (raw, room), finish))
+
+    def alltoall(self, outputs: List[Tensor], inputs: List[Tensor],
+                 opts: Any = None) -> Any:
+        """inputs[i] to rank i."""
+        flat, counts = _tensor.flat_of(inputs)
+        return self._exchange(flat, flat.element_size(), counts,
+                              [o.detach() for o in outputs], outputs)
+
+    def alltoall_base(self, output: Tensor, tensor: Tensor,
+                      output_splits: List[int], input_splits: List[int],
+                      opts: Any = None) -> Any:
+        """Rows to each rank."""
+        size = self.engine.size
+        out = output.detach()
+        outs = list(out.split(list(output_splits))) if output_splits else \
+            list(out.chunk(size))
+        return self._exchange(tensor, max(1, _tensor.row_bytes(tensor)),
+                              list(input_splits) or None, outs, output)
+
+    def barrier(self, opts: Any = None) -> Any:
+        """Ends when all ranks are here."""
+        return self._done(self.engine.barrier())
+
+    def monitored_barrier(self, *_: Any, **__: Any) -> None:
+        """A barrier whose time limit names who is missing."""
+        self.engine.barrier().wait()
+
+    def send(self, *_: Any) -> Any:
+        """Not a collective."""
+        raise NotImplementedError(
+            "the backend pskv has collectives, and no send or recv; "
+            "all_to_all moves data between two ranks")
+
+    recv = send
+    recv_anysource = send
+
+    def _set_sequence_number_for_group(self) -> None:
+        pass
+
+    def _get_sequence_number_for_group(self) -> int:
+        return 0
+
+    # torch 2 asks for these.
+
+    def abort(self) -> None:
+        """Ends what is open."""
+        self.engine.close()
+
+    def shutdown(self) -> None:
+        """Leaves."""
+        self.engine.close()
+
+    def __del__(self) -> None:
+        engine = self.__dict__.get("engine")
+        if engine is not None:
+            engine.close()
+
+
+_WORD = 4  # int32, whatever the words mean.
+
+
+def create_group(store: Any, rank: int, size: int,
+                 timeout: Any) -> ProcessGroup:
+    """What torch.distributed calls for the backend. Rank 0 makes the name of
+    the job, which the others learn from torch's store."""
+    if rank == 0:
+        name = "%s-%s" % (os.environ.get("PSKV_JOB", "torch")[:40],
+                          uuid.uuid4().hex[:12])
+        store.set("pskv", name)
+    else:
+        name = store.get("pskv").decode()
+    limit = timeout.total_seconds() if isinstance(timeout, timedelta) else None
+    kv = create("dist_sync", job=name, rank=rank, num_workers=size,
+                on_loss=None if "PSKV_ON_LOSS" in os.environ else "fail",
+                start_timeout=limit)
+    return ProcessGroup(Engine(kv, limit))
+
+
+def register() -> None:
+    """Makes the name known; once."""
+    if hasattr(dist.Backend, "PSKV"):
+        return
+    try:
+        dist.Backend.register_backend("pskv", create_group, devices=["cpu"])
+    except TypeError:  # torch 1.13 does not ask for devices.
+        dist.Backend.register_backend("pskv", create_group)

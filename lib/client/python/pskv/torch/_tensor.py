@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tensors as the library sees them: an address, an element type, a shape."""
+from __future__ import annotations
+
+import ctypes
+from typing import Any, Dict, List, Optional, Sequence, Tuple
+
+import torch
+
+from .. import _array
+
+# Element types that the library can add up, by torch's.
+_KNOWN: Dict[torch.dtype, int] = {
+    getattr(torch, name): number for name, number in _array._NAMES.items()
+    if isinstance(getattr(torch, name, None), torch.dtype)}
+
+# In which type sums of the others are made.
+_WIDER: Dict[torch.dtype, torch.dtype] = {
+    torch.float16: torch.float32, torch.bfloat16: torch.float32,
+    torch.uint8: torch.int32, torch.int8: torch.int32,
+    torch.int16: torch.int32, torch.bool: torch.int32}
+
+
+def number_of(dtype: torch.dtype) -> Optional[int]:
+    """The library's number of an element type; None: it has none."""
+    return _KNOWN.get(dtype)
+
+
+def check(tensor: torch.Tensor) -> None:
+    """What cannot be sent at all."""
+    if tensor.device.type != "cpu":
+        raise ValueError("pskv takes tensors in the memory of the host, not "
+                         "on %s: move it with .cpu()" % tensor.device)
+    if tensor.is_sparse:
+        raise ValueError("pskv.torch takes dense tensors; .to_dense() makes "
+                         "one")
+
+
+def summable(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor, or a copy, one element after the other, of a type that can
+    be added up."""
+    check(tensor)
+    tensor = tensor.detach()
+    if tensor.dtype not in _KNOWN:
+        if tensor.dtype not in _WIDER:
+            raise TypeError("sums of %s are not supported" % tensor.dtype)
+        tensor = tensor.to(_WIDER[tensor.dtype])
+    return tensor.contiguous()
+
+
+def row_bytes(tensor: torch.Tensor) -> int:
+    """Bytes of one row."""
+    size = tensor.element_size()
+    for d in tensor.shape[1:]:
+        size *= d
+    return size
+
+
+class Raw:
+    """Rows of bytes that are to be moved, whatever they mean: in a type of the
+    library, padded where they do not come out even."""
+
+    def __init__(self, tensor: torch.Tensor, width: int) -> None:
+        """`width`: bytes of a row."""
+        check(tensor)
+        self.width = width
+        self.words = (width + 3) // 4
+        source = tensor.detach().contiguous()
+        self.rows = source.numel() * source.element_size() // width \
+            if width > 0 else 0
+        if width % 4 == 0:
+            self.tensor = source
+        else:
+            self.tensor = torch.zeros((self.rows, self.words * 4),
+                                      dtype=torch.uint8)
+            self.tensor[:, :width] = _bytes(source).view(self.rows, width)
+
+    @property
+    def address(self) -> int:
+        """Of its first element."""
+        return self.tensor.data_ptr()
+
+    def dims(self) -> List[int]:
+        """Rows and words."""
+        return [self.rows, self.words]
+
+    def room(self, rows: int) -> torch.Tensor:
+        """Memory for as many rows."""
+        return torch.empty((max(rows, 1), max(self.words * 4, 1)),
+                           dtype=torch.uint8)
+
+    def take(self, room: torch.Tensor, start: int, to: torch.Tensor) -> None:
+        """Writes rows from `start` on to a tensor."""
+        if to.numel() == 0:
+            return
+        rows = to.numel() * to.element_size() // self.width
+        data = room[start:start + rows, :self.width].contiguous().view(-1)
+        if to.is_contiguous():
+            _bytes(to).copy_(data)
+        else:
+            copy = torch.empty(to.shape, dtype=to.dtype)
+            _bytes(copy).copy_(data)
+            to.copy_(copy)
+
+
+def _bytes(tensor: torch.Tensor) -> torch.Tensor:
+    """The same memory as bytes."""
+    size = tensor.numel() * tensor.element_size()
+    if size == 0:
+        return torch.empty(0, dtype=torch.uint8)
+    memory = (ctypes.c_uint8 * size).from_address(tensor.data_ptr())
+    # torch keeps `memory`, but not `tensor`: callers do.
+    return torch.frombuffer(memory, dtype=torch.uint8)
+
+
+def view(address: int, count: int, dtype: torch.dtype,
+         keep: Any = None) -> torch.Tensor:
+    """A tensor over memory of the library; holds `keep`."""
+    size = count * torch.empty((), dtype=dtype).element_size()
+    memory = (ctypes.c_uint8 * size).from_address(address)
+    if keep is not None:
+        setattr(memory, "_keep", keep)
+    return torch.frombuffer(memory, dtype=dtype)
+
+
+def flat_of(tensors: Sequence[torch.Tensor]) -> Tuple[torch.Tensor, List[int]]:
+    """One tensor of all, and how many elements each has."""
+    counts = [t.numel() for t in tensors]
+    return torch.cat([t.detach().reshape(-1) for t in tensors]), counts
