@@ -633,6 +633,7 @@ static void make_driver(struct daemon *d)
                    .output_max = c->output},
         .receive_buffer = (uint32_t)c->receive_buffer,
         .send_buffer = (uint32_t)c->send_buffer,
+        .spin = c->spin,
         .connections_max = (uint32_t)c->connections,
         .strangers_max = (uint32_t)c->strangers,
         .failed = failed,

@@ -9,6 +9,7 @@
 #include "base/alloc.h"
 #include "base/list.h"
 #include "base/map.h"
+#include "base/spin.h"
 #include "base/str.h"
 #include "net/addr.h"
 #include "net/arena.h"
@@ -19,6 +20,7 @@
 #include "proto/ring.h"
 
 #include <assert.h>
+#include <sched.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -80,6 +82,9 @@ struct ps_driver {
     bool stepping;
     bool stepped; /* Since paused connections were asked last. */
     bool asleep;  /* The rings say so. */
+    bool fed;     /* Something has happened since settle() looked. */
+    struct ps_spin spin;
+    ps_time spin_until; /* 0: is not looking. */
     bool closing;
     int failure;
     void (*closed)(void *ctx);
@@ -255,6 +260,7 @@ static void feed_at(struct ps_driver *d, struct ps_event *ev, ps_time now)
     carry_out(d);
     d->stepping = false;
     d->stepped = true;
+    d->fed = true;
     if (rc < 0) {
         d->failure = rc;
     }
@@ -854,6 +860,38 @@ static bool settle_once(struct ps_driver *d)
     return any;
 }
 
+/* True: look once more instead of sleeping. */
+static bool spins(struct ps_driver *d)
+{
+    ps_time now = ps_loop_now(d->opt.loop);
+    bool fed = d->fed;
+    bool crowded = false;
+
+    d->fed = false;
+    if (fed) {
+        ps_time budget;
+
+        if (d->spin_until != 0) {
+            ps_spin_ended(&d->spin, true, false);
+        }
+        budget = ps_spin_budget(&d->spin);
+        d->spin_until = budget > 0 ? now + budget : 0;
+        return budget > 0;
+    }
+    if (d->spin_until == 0) {
+        return false;
+    }
+    if (now < d->spin_until) {
+        (void)sched_yield();
+        crowded = ps_spin_is_crowded(&d->spin, now, ps_loop_now(d->opt.loop));
+    }
+    if (now >= d->spin_until || crowded) {
+        ps_spin_ended(&d->spin, false, crowded);
+        d->spin_until = 0;
+    }
+    return d->spin_until != 0;
+}
+
 static bool settle(void *ctx)
 {
     struct ps_driver *d = ctx;
@@ -872,7 +910,7 @@ static bool settle(void *ctx)
         d->opt.failed(d->opt.ctx, d->failure);
         return false;
     }
-    more = more || !fall_asleep(d);
+    more = more || spins(d) || !fall_asleep(d);
     if (!more) {
         ps_loop_timer_set(d->opt.loop, &d->tick, m->ops->deadline(m->self));
     }
@@ -922,6 +960,7 @@ struct ps_driver *ps_driver_new(const struct ps_driver_options *opt)
     ps_list_init(&d->paused);
     ps_list_init(&d->ringed);
     ps_list_init(&d->told);
+    ps_spin_init(&d->spin, opt->spin);
     ps_list_init(&d->dials);
     ps_list_init(&d->failed_dials);
     ps_effects_init(&d->fx);

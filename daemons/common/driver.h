@@ -27,6 +27,7 @@ struct ps_driver_options {
     struct ps_conn_limits limits;
     uint32_t receive_buffer; /* 0: the system decides. */
     uint32_t send_buffer;
+    ps_time spin;             /* Before the loop waits, see base/spin.h. */
     uint32_t connections_max; /* Of each kind; 0: 4096. */
     uint32_t local_max;       /* 0: PS_LOCAL_MAX. */
     uint32_t strangers_max;   /* Not greeted yet: the oldest goes; 0: 64. */

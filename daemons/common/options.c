@@ -117,6 +117,16 @@ const struct ps_option ps_common_rows[PS_COMMON_ROWS] = {
      .max = 1024 * MIB_BYTES,
      .offset = AT(send_buffer),
      .help = "Send buffer of each socket; auto leaves it to the system."},
+    {.path = "network.spin",
+     .text = "auto",
+     .type = PS_OPTION_DURATION,
+     .special = "auto",
+     .special_value = -1,
+     .max = INT64_C(1000000000),
+     .offset = AT(spin),
+     .help = "How long to look for more to do before going to sleep; auto is "
+             "up to 50us where that has paid and nobody else needs the "
+             "processor."},
     {.path = "network.resend_timeout",
      .text = "1s",
      .type = PS_OPTION_DURATION,

@@ -12,6 +12,7 @@
 #include <errno.h>
 #include <limits.h>
 #include <poll.h>
+#include <sched.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -31,6 +32,8 @@
 #define START_SLACK_MS   10000
 /* For the agent to see the end of the stream. */
 #define END_MS           1000
+/* Looks at the ring between two at the clock. */
+#define SPIN_LOOKS       50
 
 _Static_assert(PSC_E_INVAL == (int)PS_E_INVAL && PSC_E_BUG == (int)PS_E_BUG,
                "psclient.h repeats err.def");
@@ -405,6 +408,38 @@ static int wait_for_reader(struct psc_client *c, ps_time deadline)
     return rc == ETIMEDOUT ? PS_E_TIMEOUT : 0;
 }
 
+/* Looks whether the ring brings something before it is worth sleeping. True: it
+ * has. */
+static bool spin(struct psc_client *c)
+{
+    ps_time budget = ps_spin_budget(&c->spin);
+    ps_time now = client_now();
+    ps_time end = now + budget;
+    bool crowded = false;
+    bool paid = false;
+
+    if (budget == 0) {
+        return false;
+    }
+    pthread_mutex_unlock(&c->lock);
+    while (!paid && !crowded && now < end) {
+        ps_time before;
+
+        for (int i = 0; i < SPIN_LOOKS && !paid; i++) {
+            paid = ps_ring_has_done(&c->ring);
+        }
+        before = client_now();
+        if (!paid) {
+            (void)sched_yield();
+        }
+        now = client_now();
+        crowded = ps_spin_is_crowded(&c->spin, before, now);
+    }
+    pthread_mutex_lock(&c->lock);
+    ps_spin_ended(&c->spin, paid, crowded);
+    return paid;
+}
+
 /* Sleeps until the agent has something for us, or room: `count` ends if they
  * come by the ring. */
 static int sleep_on(struct psc_client *c, uint32_t count, ps_time deadline)
@@ -436,6 +471,10 @@ static int wait_as_reader(struct psc_client *c, uint32_t (*missing)(void *arg),
     client_flush(c);
     if (c->rc == 0) {
         if (c->ring_memory != NULL && ps_ring_has_done(&c->ring)) {
+            take_ends(c);
+            goto leave;
+        }
+        if (c->ring_memory != NULL && deadline > 0 && spin(c)) {
             take_ends(c);
             goto leave;
         }
@@ -550,6 +589,11 @@ static int check_options(const struct psc_options *o, char *err, size_t size)
         o->op_timeout_ms < 0 || o->close_timeout_ms < 0) {
         return refuse(err, size, PSC_E_INVAL,
                       "a time limit must not be negative");
+    }
+    if (o->spin_us > SPIN_MAX_US) {
+        return refuse(err, size, PSC_E_INVAL,
+                      "spin_us is %d, but must be at most %d", o->spin_us,
+                      SPIN_MAX_US);
     }
     return 0;
 }
@@ -757,6 +801,9 @@ int psc_open(const struct psc_options *o, struct psc_client **ret_client,
     }
     c->op_timeout_ms = full.op_timeout_ms;
     c->close_timeout_ms = full.close_timeout_ms;
+    ps_spin_init(&c->spin, full.spin_us == 0  ? PS_SPIN_AUTO
+                           : full.spin_us < 0 ? 0
+                                              : PS_MICROS(full.spin_us));
     c->quiet = (full.flags & PSC_OPEN_QUIET) != 0;
     rc = keep_options(c, &full, err, err_size);
     if (rc == 0) {

@@ -3,6 +3,7 @@
  * makes no sense is an error: a job that starts with the wrong size would only
  * be noticed much later. */
 #include "client/psclient.h"
+#include "client/state.h"
 
 #include <errno.h>
 #include <stdbool.h>
@@ -125,6 +126,19 @@ static void read_time(struct reader *r, const char *name, int32_t *ret_ms)
         }
     }
     refuse(r, name, text, "a time such as 30s or 500ms");
+}
+
+/* Microseconds; 0 is never, which the option has as -1. */
+static void read_spin(struct reader *r, const char *name, int32_t *ret_us)
+{
+    const char *text = text_of(name);
+    uint64_t v;
+
+    if (text != NULL && strcmp(text, "auto") == 0) {
+        *ret_us = 0;
+    } else if (number_of(r, name, 0, SPIN_MAX_US, &v)) {
+        *ret_us = v == 0 ? -1 : (int32_t)v;
+    }
 }
 
 struct word {
@@ -281,6 +295,7 @@ static void read_all(struct reader *r, struct psc_options *o)
     read_time(r, "PSKV_START_TIMEOUT", &o->start_timeout_ms);
     read_time(r, "PSKV_OP_TIMEOUT", &o->op_timeout_ms);
     read_time(r, "PSKV_CLOSE_TIMEOUT", &o->close_timeout_ms);
+    read_spin(r, "PSKV_SPIN", &o->spin_us);
 }
 
 int psc_options_env(struct psc_options *o, char *err, size_t err_size)

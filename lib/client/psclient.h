@@ -134,7 +134,9 @@ struct psc_options {
     int32_t op_timeout_ms;      /* PSC_WAIT_DEFAULT means this; 0: no limit. */
     int32_t close_timeout_ms;   /* psc_close() waits for open operations. */
     uint32_t flags;             /* PSC_OPEN_* */
-    uint32_t reserved;
+    /* How long a call that waits looks before it sleeps; 0: up to 50 us where
+     * that has paid and nobody else needs the processor; < 0: not at all. */
+    int32_t spin_us;
 };
 
 /* A time limit does not ask the agent for whom the operation waits, which can

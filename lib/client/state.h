@@ -23,6 +23,7 @@
 
 #include "base/limits.h"
 #include "base/list.h"
+#include "base/spin.h"
 #include "base/time.h"
 #include "client/psclient.h"
 #include "client/shm.h"
@@ -30,12 +31,14 @@
 #include "proto/ps_msg.h"
 #include "proto/ring.h"
 
+/* Longer would make a wait deaf to what comes over the socket. */
+#define SPIN_MAX_US 1000000
 /* Operations that the agent knows of; more wait here. */
-#define SENT_MAX   (PS_OPS_MAX / 2u)
+#define SENT_MAX    (PS_OPS_MAX / 2u)
 /* An operation's number is a count above its place in the table. */
-#define PLACE_BITS 20u
+#define PLACE_BITS  20u
 /* Pieces of shared memory kept between two collectives. */
-#define PSC_SPARES 16u
+#define PSC_SPARES  16u
 
 enum op_kind {
     OP_INIT,
@@ -50,11 +53,11 @@ enum op_kind {
 };
 
 enum op_state {
-    OP_NEW,     /* Is being put together. */
-    OP_QUEUED,  /* Waits here for its turn on the key. */
-    OP_SENT,    /* With the agent. */
+    OP_NEW,        /* Is being put together. */
+    OP_QUEUED,     /* Waits here for its turn on the key. */
+    OP_SENT,       /* With the agent. */
     OP_COLLECTING, /* Its parts are under way. */
-    OP_COPYING, /* The reader writes its out, without the mutex. */
+    OP_COPYING,    /* The reader writes its out, without the mutex. */
     OP_DONE,
 };
 
@@ -143,7 +146,8 @@ struct psc_client {
     struct ps_shm shm;
     void *ring_memory; /* NULL: everything goes over the socket. */
     struct ps_ring_worker ring;
-    bool ring_given; /* The agent may have to be woken for it. */
+    struct ps_spin spin;
+    bool ring_given;     /* The agent may have to be woken for it. */
     uint32_t sleeps_for; /* Ends that the reader lets gather; 0: is awake. */
     uint32_t last_count;
 
@@ -250,8 +254,8 @@ ps_time client_deadline(int timeout_ms);
 struct key *key_of(struct psc_client *c, uint32_t number);
 /* The key of that full name, asked for where it is not known yet; operations
  * may be queued on it at once. Locked. */
-PS_MUST_USE int key_want(struct psc_client *c, const char *full,
-                         uint32_t dtype, uint64_t count, struct key **ret_key);
+PS_MUST_USE int key_want(struct psc_client *c, const char *full, uint32_t dtype,
+                         uint64_t count, struct key **ret_key);
 /* Locked; the answers of the agent. */
 void key_take_arena(struct psc_client *c, const struct ps_msg_l_arena *m,
                     int fd);

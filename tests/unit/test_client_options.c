@@ -48,6 +48,16 @@ static void nothing_set_leaves_the_defaults(void **state)
     assert_string_equal(o.job, "default");
     assert_string_equal(o.socket, PSC_DEFAULT_SOCKET);
     assert_int_equal(o.op_timeout_ms, 0);
+    assert_int_equal(o.spin_us, 0);
+}
+
+static void spinning_is_a_number_or_auto(void **state)
+{
+    (void)state;
+    assert_int_equal(READ("PSKV_SPIN=0"), 0);
+    assert_int_equal(o.spin_us, -1);
+    assert_int_equal(READ("PSKV_SPIN=auto"), 0);
+    assert_int_equal(o.spin_us, 0);
 }
 
 static void own_names(void **state)
@@ -59,7 +69,7 @@ static void own_names(void **state)
              "PSKV_ON_LOSS=fail", "PSKV_PLACEMENT=mxnet",
              "PSKV_PARTITION_BYTES=65536", "PSKV_BIG_ARRAY_BOUND=77",
              "MXNET_KVSTORE_BIGARRAY_BOUND=88", "PSKV_OP_TIMEOUT=250ms",
-             "PSKV_START_TIMEOUT=2m", "PSKV_CLOSE_TIMEOUT=3"),
+             "PSKV_START_TIMEOUT=2m", "PSKV_CLOSE_TIMEOUT=3", "PSKV_SPIN=40"),
         0);
     assert_string_equal(o.socket, "/x/y.sock");
     assert_string_equal(o.job, "fashion");
@@ -73,6 +83,7 @@ static void own_names(void **state)
     assert_int_equal(o.op_timeout_ms, 250);
     assert_int_equal(o.start_timeout_ms, 120000);
     assert_int_equal(o.close_timeout_ms, 3000);
+    assert_int_equal(o.spin_us, 40);
 }
 
 static void names_of_older_systems(void **state)
@@ -131,6 +142,8 @@ static void nonsense_is_named(void **state)
         "PSKV_OP_TIMEOUT=10 parsecs",
         "PSKV_OP_TIMEOUT=-1",
         "PSKV_PARTITION_BYTES=1",
+        "PSKV_SPIN=often",
+        "PSKV_SPIN=1000001",
         "DMLC_NUM_WORKER=1.5",
     };
 
@@ -178,6 +191,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(nothing_set_leaves_the_defaults),
         cmocka_unit_test(own_names),
+        cmocka_unit_test(spinning_is_a_number_or_auto),
         cmocka_unit_test(names_of_older_systems),
         cmocka_unit_test(the_first_complete_pair_wins),
         cmocka_unit_test(nonsense_is_named),

@@ -42,7 +42,7 @@ class Options(Structure):
         ("op_timeout_ms", c_int32),
         ("close_timeout_ms", c_int32),
         ("flags", c_uint32),
-        ("reserved", c_uint32),
+        ("spin_us", c_int32),
     ]
 
 
