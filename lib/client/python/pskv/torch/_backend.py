@@ -216,7 +216,7 @@ class Work(torch._C._distributed_c10d.Work):  # type: ignore[misc]
 
     def is_completed(self) -> bool:
         """Has it ended?"""
-        return self._future.done()
+        return bool(self._future.done())
 
     def is_success(self) -> bool:
         """Has it ended well?"""
@@ -363,14 +363,12 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
 
         def finish() -> Any:
             if not direct:
-                raw.take(raw.tensor.view(raw.rows, -1).view(torch.uint8)
-                         if raw.tensor.dtype != torch.uint8
-                         else raw.tensor.view(raw.rows, -1), 0, tensor)
+                raw.take(raw.bytes(), 0, tensor)
             return tensors
         if tensor.numel() == 0:
             raw.words = 0
         return self._done(e.run(e.starter.bcast(
-            None, _WORD, [raw.words], raw.address, raw.address,
+            None, _tensor.WORD, [raw.words], raw.address, raw.address,
             options(root=root)), raw, finish))
 
     def _gather(self, tensor: Tensor, outs: Optional[Sequence[Tensor]],
@@ -387,7 +385,7 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
             return value
         dims = [1, raw.words] if tensor.numel() > 0 else [0, raw.words]
         return self._done(e.run(e.starter.gather(
-            "allgather", None, _WORD, dims, raw.address, room.data_ptr(),
+            "allgather", None, _tensor.WORD, dims, raw.address, room.data_ptr(),
             room.numel(), options()), (raw, room), finish))
 
     def allgather(self, outputs: List[List[Tensor]], inputs: List[Tensor],
@@ -440,7 +438,7 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
             raw.take(room, 0, out)
             return outputs
         return self._done(e.run(e.starter.alltoall(
-            None, _WORD, raw.dims(), None if mine else [0] * e.size,
+            None, _tensor.WORD, raw.dims(), None if mine else [0] * e.size,
             raw.address, room.data_ptr(), room.numel(), options()),
             (raw, room), finish))
 
@@ -510,7 +508,7 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
                 at += count
             return value
         return self._done(e.run(e.starter.alltoall(
-            None, _WORD, raw.dims(), splits, raw.address, room.data_ptr(),
+            None, _tensor.WORD, raw.dims(), splits, raw.address, room.data_ptr(),
             room.numel(), options()), (raw, room), finish))
 
     def alltoall(self, outputs: List[Tensor], inputs: List[Tensor],
@@ -570,13 +568,10 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
             engine.close()
 
 
-_WORD = 4  # int32, whatever the words mean.
-
-
-def create_group(store: Any, rank: int, size: int,
-                 timeout: Any) -> ProcessGroup:
-    """What torch.distributed calls for the backend. Rank 0 makes the name of
-    the job, which the others learn from torch's store."""
+def create_engine(store: Any, rank: int, size: int,
+                  timeout: Any) -> Engine:
+    """Rank 0 makes the name of the job, which the others learn from torch's
+    store."""
     if rank == 0:
         name = "%s-%s" % (os.environ.get("PSKV_JOB", "torch")[:40],
                           uuid.uuid4().hex[:12])
@@ -587,7 +582,13 @@ def create_group(store: Any, rank: int, size: int,
     kv = create("dist_sync", job=name, rank=rank, num_workers=size,
                 on_loss=None if "PSKV_ON_LOSS" in os.environ else "fail",
                 start_timeout=limit)
-    return ProcessGroup(Engine(kv, limit))
+    return Engine(kv, limit)
+
+
+def create_group(store: Any, rank: int, size: int,
+                 timeout: Any) -> ProcessGroup:
+    """What torch.distributed calls for the backend."""
+    return ProcessGroup(create_engine(store, rank, size, timeout))
 
 
 def register() -> None:

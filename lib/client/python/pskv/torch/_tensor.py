@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from typing import Any, Dict, List, Optional, Sequence, Tuple
+from typing import Dict, List, Optional, Sequence, Tuple
 
 import torch
 
@@ -13,6 +13,9 @@ from .. import _array
 _KNOWN: Dict[torch.dtype, int] = {
     getattr(torch, name): number for name, number in _array._NAMES.items()
     if isinstance(getattr(torch, name, None), torch.dtype)}
+
+# int32: the type of what is moved as words, whatever they mean.
+WORD = 4
 
 # In which type sums of the others are made.
 _WIDER: Dict[torch.dtype, torch.dtype] = {
@@ -53,7 +56,7 @@ def row_bytes(tensor: torch.Tensor) -> int:
     size = tensor.element_size()
     for d in tensor.shape[1:]:
         size *= d
-    return size
+    return int(size)
 
 
 class Raw:
@@ -78,11 +81,15 @@ class Raw:
     @property
     def address(self) -> int:
         """Of its first element."""
-        return self.tensor.data_ptr()
+        return int(self.tensor.data_ptr())
 
     def dims(self) -> List[int]:
         """Rows and words."""
         return [self.rows, self.words]
+
+    def bytes(self) -> torch.Tensor:
+        """Its rows as bytes, padding included."""
+        return _bytes(self.tensor).view(self.rows, -1)
 
     def room(self, rows: int) -> torch.Tensor:
         """Memory for as many rows."""
@@ -111,16 +118,6 @@ def _bytes(tensor: torch.Tensor) -> torch.Tensor:
     memory = (ctypes.c_uint8 * size).from_address(tensor.data_ptr())
     # torch keeps `memory`, but not `tensor`: callers do.
     return torch.frombuffer(memory, dtype=torch.uint8)
-
-
-def view(address: int, count: int, dtype: torch.dtype,
-         keep: Any = None) -> torch.Tensor:
-    """A tensor over memory of the library; holds `keep`."""
-    size = count * torch.empty((), dtype=dtype).element_size()
-    memory = (ctypes.c_uint8 * size).from_address(address)
-    if keep is not None:
-        setattr(memory, "_keep", keep)
-    return torch.frombuffer(memory, dtype=dtype)
 
 
 def flat_of(tensors: Sequence[torch.Tensor]) -> Tuple[torch.Tensor, List[int]]:
