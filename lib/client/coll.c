@@ -28,15 +28,16 @@
 #include "base/str.h"
 #include "kernel/kernel.h"
 
-#define DIMS_MAX  16u
-#define NAME_MAX_ 200u /* Of a collective. */
+#define DIMS_MAX   16u
+#define NAME_MAX_  200u /* Of a collective. */
 /* What one rank says in DIFFER: words of 8 characters. */
-#define SAY_WORDS 24u
-#define SAY_BYTES (SAY_WORDS * 8u)
+#define SAY_WORDS  24u
+#define SAY_BYTES  (SAY_WORDS * 8u)
 /* Sums of so many bits over all ranks stay within 64. */
-#define HASH_BITS 48u
-#define EXACT_MAX 256u
-#define WORD      8u
+#define HASH_BITS  48u
+#define EXACT_MAX  256u
+#define WORD       8u
+#define COPY_LARGE ((size_t)1024 * 1024)
 
 enum coll_kind { ALLREDUCE, BCAST, ALLGATHER, REDUCESCATTER, ALLTOALL };
 
@@ -311,11 +312,28 @@ static void scaled(uint32_t dtype, void *dst, const void *src, uint64_t count,
     }
 }
 
+/* What is large does not come back from the caches anyway: the kernel writes
+ * around them. */
+static void copy(void *dst, const void *src, size_t bytes)
+{
+    const struct ps_job job = {.op = PS_JOB_SUM,
+                               .dtype = PS_DTYPE_INT32,
+                               .count = bytes / 4,
+                               .src_count = 1,
+                               .src = &src,
+                               .dst = dst};
+
+    if (bytes < COPY_LARGE || bytes % 4 != 0 || (uintptr_t)dst % 4 != 0 ||
+        (uintptr_t)src % 4 != 0 || ps_kernel_run(&job) != 0) {
+        memcpy(dst, src, bytes);
+    }
+}
+
 static void move(const struct coll *k, void *dst, const void *src, size_t bytes,
                  double by)
 {
     if (by == 1) {
-        memcpy(dst, src, bytes);
+        copy(dst, src, bytes);
     } else {
         scaled(k->dtype, dst, src, bytes / ps_dtype_size(k->dtype), by);
     }
