@@ -220,7 +220,8 @@ static struct key *new_key(const struct wish *w)
     return k;
 }
 
-/* Nobody waits for the operation but whoever waits for the key. */
+/* Nobody waits for the operation but whoever waits for the key; the caller
+ * flushes. */
 static int ask(struct psc_client *c, const struct wish *w, struct key **ret_key)
 {
     int rc = reserve_keys(c);
@@ -260,7 +261,6 @@ static int ask(struct psc_client *c, const struct wish *w, struct key **ret_key)
     k->number = c->key_count;
     c->keys[c->key_count++] = k;
     insert_name(c, k);
-    client_flush(c);
     *ret_key = k;
     return 0;
 
@@ -292,6 +292,7 @@ int key_want(struct psc_client *c, const char *full, uint32_t dtype,
 
     if (rc == 0 && k == NULL) {
         rc = ask(c, &w, &k);
+        client_flush(c);
     }
     if (rc == 0) {
         *ret_key = k;
@@ -299,7 +300,8 @@ int key_want(struct psc_client *c, const char *full, uint32_t dtype,
     return rc;
 }
 
-static int declare(struct psc_client *c, struct wish *w, uint32_t *ret_key)
+/* The key, asked for if it is new; the caller flushes and waits. */
+static int begin(struct psc_client *c, struct wish *w, struct key **ret_key)
 {
     struct key *k;
     int rc = check_wish(c, w);
@@ -320,76 +322,150 @@ static int declare(struct psc_client *c, struct wish *w, uint32_t *ret_key)
                                    c->rc != 0 ? c->text : ps_strerror(rc));
         }
     }
+    *ret_key = k;
+    return 0;
+}
+
+struct declared {
+    struct key **keys;
+    size_t count;
+    size_t next; /* Those before are answered. */
+};
+
+static bool all_answered(void *arg)
+{
+    struct declared *d = arg;
+
+    while (d->next < d->count && answered(d->keys[d->next])) {
+        d->next++;
+    }
+    return d->next == d->count;
+}
+
+/* Until all of them are answered; how the first one failed that did. */
+static int finish(struct psc_client *c, struct key **keys, size_t count)
+{
+    struct declared d = {.keys = keys, .count = count};
+    int rc;
+
+    client_flush(c);
     rc = client_wait(
-        c, answered, k,
+        c, all_answered, &d,
         client_deadline(c->op_timeout_ms > 0 ? c->op_timeout_ms : -1));
     if (rc == PS_E_TIMEOUT) {
         return client_complain(c, rc,
                                "key '%s': the agent has not answered for %d "
                                "ms",
-                               w->name, c->op_timeout_ms);
+                               keys[d.next]->name, c->op_timeout_ms);
     }
     if (rc != 0) {
         return client_complain(c, rc, "%s", c->text);
     }
-    if (!k->ready) {
-        return client_complain(c, k->rc, "%s",
-                               k->text != NULL ? k->text : ps_strerror(k->rc));
+    for (size_t i = 0; i < count; i++) {
+        const struct key *k = keys[i];
+
+        if (!k->ready) {
+            return client_complain(
+                c, k->rc, "%s", k->text != NULL ? k->text : ps_strerror(k->rc));
+        }
     }
-    *ret_key = k->number;
     return 0;
+}
+
+/* A key as the program names it, and its name on the wire, of which `full`
+ * holds PS_KEY_NAME_MAX bytes and the end. */
+static int make_wish(struct psc_client *c, const struct psc_key_spec *spec,
+                     char *full, struct wish *ret_wish)
+{
+    *ret_wish = (struct wish){.full = full,
+                              .name = full + 2,
+                              .classic = spec->name != NULL ? -1 : spec->number,
+                              .dtype = spec->dtype,
+                              .ndim = spec->ndim,
+                              .shape = spec->shape};
+    /* Strings and integers are different keys: "3" is not 3. */
+    if (spec->name == NULL) {
+        snprintf(full, PS_KEY_NAME_MAX + 1, "i:%lld", (long long)spec->number);
+        return spec->number >= 0
+                   ? 0
+                   : client_complain(c, PSC_E_INVAL,
+                                     "key %lld must not be negative",
+                                     (long long)spec->number);
+    }
+    if (spec->name[0] == '\0' || strlen(spec->name) > PS_KEY_NAME_MAX - 2) {
+        return client_complain(c, PSC_E_INVAL,
+                               "the name of a key must have 1 to %u bytes",
+                               PS_KEY_NAME_MAX - 2);
+    }
+    snprintf(full, PS_KEY_NAME_MAX + 1, "s:%s", spec->name);
+    return 0;
+}
+
+static int declare(struct psc_client *c, const struct psc_key_spec *specs,
+                   size_t count, struct key **keys)
+{
+    size_t asked = 0;
+    int failed = 0;
+
+    while (asked < count && failed == 0) {
+        char full[PS_KEY_NAME_MAX + 1];
+        struct wish w;
+
+        failed = make_wish(c, &specs[asked], full, &w);
+        if (failed == 0) {
+            failed = begin(c, &w, &keys[asked]);
+        }
+        asked += failed == 0;
+    }
+    if (failed != 0) {
+        client_flush(c); /* Those before it are asked for all the same. */
+        return failed;
+    }
+    return finish(c, keys, count);
+}
+
+int psc_keys(struct psc_client *c, const struct psc_key_spec *specs,
+             size_t count, uint32_t *ret_keys)
+{
+    struct key *one;
+    struct key **keys = &one;
+    int rc = client_enter(c);
+
+    if (rc != 0) {
+        return rc;
+    }
+    if (count > 1) {
+        keys = calloc(count, sizeof(struct key *));
+    }
+    rc = keys != NULL
+             ? declare(c, specs, count, keys)
+             : client_complain(c, PSC_E_NOMEM, "%s", ps_strerror(PSC_E_NOMEM));
+    for (size_t i = 0; i < count && rc == 0; i++) {
+        ret_keys[i] = keys[i]->number;
+    }
+    if (keys != &one) {
+        free(keys);
+    }
+    client_leave(c);
+    return rc;
 }
 
 int psc_key(struct psc_client *c, const char *name, uint32_t dtype,
             uint32_t ndim, const uint64_t *shape, uint32_t *ret_key)
 {
-    char full[PS_KEY_NAME_MAX + 1];
-    struct wish w = {.full = full,
-                     .name = full + 2,
-                     .classic = -1,
-                     .dtype = dtype,
-                     .ndim = ndim,
-                     .shape = shape};
-    int rc = client_enter(c);
+    const struct psc_key_spec spec = {
+        .name = name, .dtype = dtype, .ndim = ndim, .shape = shape};
 
-    if (rc != 0) {
-        return rc;
-    }
-    if (name[0] == '\0' || strlen(name) > PS_KEY_NAME_MAX - 2) {
-        rc = client_complain(c, PSC_E_INVAL,
-                             "the name of a key must have 1 to %u bytes",
-                             PS_KEY_NAME_MAX - 2);
-    } else {
-        /* Strings and integers are different keys: "3" is not 3. */
-        snprintf(full, sizeof(full), "s:%s", name);
-        rc = declare(c, &w, ret_key);
-    }
-    client_leave(c);
-    return rc;
+    return psc_keys(c, &spec, 1, ret_key);
 }
 
 int psc_key_int(struct psc_client *c, int64_t number, uint32_t dtype,
                 uint32_t ndim, const uint64_t *shape, uint32_t *ret_key)
 {
-    char full[24];
-    struct wish w = {.full = full,
-                     .name = full + 2,
-                     .classic = number,
-                     .dtype = dtype,
-                     .ndim = ndim,
-                     .shape = shape};
-    int rc = client_enter(c);
+    const struct psc_key_spec spec = {
+        .number = number, .dtype = dtype, .ndim = ndim, .shape = shape};
 
-    if (rc != 0) {
-        return rc;
-    }
-    snprintf(full, sizeof(full), "i:%lld", (long long)number);
-    rc = number < 0
-             ? client_complain(c, PSC_E_INVAL, "key %lld must not be negative",
-                               (long long)number)
-             : declare(c, &w, ret_key);
-    client_leave(c);
-    return rc;
+    return psc_keys(c, &spec, 1, ret_key);
 }
 
 int psc_key_info(struct psc_client *c, uint32_t key, uint64_t *ret_count,

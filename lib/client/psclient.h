@@ -195,6 +195,19 @@ int psc_key(struct psc_client *c, const char *name, uint32_t dtype,
 int psc_key_int(struct psc_client *c, int64_t number, uint32_t dtype,
                 uint32_t ndim, const uint64_t *shape, uint32_t *ret_key);
 
+struct psc_key_spec {
+    const char *name; /* NULL: the key `number`. */
+    int64_t number;
+    uint32_t dtype;
+    uint32_t ndim;
+    const uint64_t *shape;
+};
+
+/* Many keys with one wait, in the order given; every worker may have its own.
+ * The first that fails ends it; others may be known then all the same. */
+int psc_keys(struct psc_client *c, const struct psc_key_spec *specs,
+             size_t count, uint32_t *ret_keys);
+
 /* Elements and bytes of its array. */
 int psc_key_info(struct psc_client *c, uint32_t key, uint64_t *ret_count,
                  uint64_t *ret_bytes);

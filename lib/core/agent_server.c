@@ -324,11 +324,13 @@ void ps_agent_server_msg(struct ps_agent_step *st, struct ps_agent_server *s,
         ps_agent_peer_lost(st, p, s->name, "hung up");
         return;
     }
-    if (p->state != PS_AGENT_PEER_KNOWN ||
-        !ps_link_receive(p->link, m, st->now, st->fx)) {
+    if (p->state != PS_AGENT_PEER_KNOWN) {
         return;
     }
-    s->dirty = true;
+    s->dirty = true; /* An acknowledgement alone makes room on the link. */
+    if (!ps_link_receive(p->link, m, st->now, st->fx)) {
+        return;
+    }
     switch (m->code) {
     case PS_MSG_VALUE:
         ps_agent_send_credit(st, s, m->value.gen, m->value.credit);

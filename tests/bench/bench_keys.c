@@ -25,7 +25,7 @@ enum variant { VIEW = 1, ARRAY = 2, PRIVATE = 4 };
 
 struct array {
     uint32_t key;
-    size_t count;
+    uint64_t count;
     float *src;
     float *out; /* NULL: view. */
 };
@@ -52,17 +52,39 @@ static void put_memory(const struct job *j, float *data, bool private)
 }
 
 static double open_keys(const struct job *j, const struct measure_set *set,
-                        const char *what, struct array *arrays)
+                        const char *what, struct array *arrays,
+                        struct psc_op **ops)
 {
+    struct psc_key_spec *specs = calloc(set->count, sizeof(*specs));
+    uint32_t *keys = calloc(set->count, sizeof(*keys));
+    char(*names)[96] = calloc(set->count, sizeof(*names));
     double begin = measure_now();
 
-    for (size_t i = 0; i < set->count; i++) {
-        char name[96];
-
-        snprintf(name, sizeof(name), "keys.%s.%s.%zu", what, set->name, i);
-        arrays[i].key = job_key(j, name, PSC_FLOAT32, arrays[i].count,
-                                arrays[i].src);
+    if (specs == NULL || keys == NULL || names == NULL) {
+        job_give_up(j, "no memory");
     }
+    for (size_t i = 0; i < set->count; i++) {
+        snprintf(names[i], sizeof(names[i]), "keys.%s.%s.%zu", what, set->name,
+                 i);
+        specs[i] = (struct psc_key_spec){.name = names[i],
+                                         .dtype = PSC_FLOAT32,
+                                         .ndim = 1,
+                                         .shape = &arrays[i].count};
+    }
+    JOB_CHECK(j, psc_keys(j->client, specs, set->count, keys));
+    for (size_t i = 0; i < set->count; i++) {
+        arrays[i].key = keys[i];
+        JOB_CHECK(j, psc_init_start(j->client, keys[i],
+                                    j->rank == 0 ? arrays[i].src : NULL, NULL,
+                                    &ops[i]));
+    }
+    JOB_CHECK(j, psc_ops_wait(ops, set->count, PSC_WAIT_DEFAULT));
+    for (size_t i = 0; i < set->count; i++) {
+        psc_op_free(ops[i]);
+    }
+    free(specs);
+    free(keys);
+    free(names);
     return measure_now() - begin;
 }
 
@@ -123,7 +145,7 @@ static void run_set(const struct job *j, const struct measure_set *set,
         arrays[i].out = variant == VIEW ? NULL : get_memory(j, bytes, private);
         measure_fill(arrays[i].src, set->counts[i], j->rank);
     }
-    open = open_keys(j, set, what, arrays);
+    open = open_keys(j, set, what, arrays, ops);
     for (unsigned round = 0; round < MEASURE_WARM_UP + set->iterations;
          round++) {
         double took;

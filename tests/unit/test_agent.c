@@ -326,6 +326,7 @@ static void open_key(struct bench *b, uint32_t key, uint32_t parts,
     say(b, SCHED_CONN,
         &(struct ps_msg){
             .code = PS_MSG_KEY_OPENED,
+            .ack = asked->seq,
             .key_opened = {.gen = GEN,
                            .request = asked->parcel->msg->key_open.request,
                            .text = "",
@@ -519,6 +520,52 @@ static void small_keys_travel_together(void **state)
     tick(&b);
     assert_true(count(&b, SERVER_CONN, PS_MSG_PUSH) <= 5);
     assert_true(count(&b, SERVER_CONN, PS_MSG_PUSH) >= 4);
+    end(&b);
+}
+
+static void init(struct bench *b, uint32_t worker, uint32_t key)
+{
+    say(b, WORKER_CONN + worker,
+        &(struct ps_msg){.code = PS_MSG_L_OP,
+                         .l_op = {.op_id = key + 1,
+                                  .op = PS_OP_INIT,
+                                  .key = key,
+                                  .region = worker == 0 ? 1 : 0}},
+        NULL);
+}
+
+/* The root's value must not wait for ever behind questions for it. */
+static void a_link_that_was_full_goes_on(void **state)
+{
+    struct ps_msg ack = {.code = PS_MSG_ACK};
+    struct ps_event ev = {.type = PS_EV_MSG, .conn = SERVER_CONN};
+    struct bench b;
+
+    (void)state;
+    begin(&b, 2, 1);
+    for (uint32_t k = 0; k <= PS_LINK_IN_FLIGHT_MAX; k++) {
+        open_key(&b, k, 1, 256, SERVER_NODE);
+        forget_sent(&b);
+    }
+    tick(&b);
+    link_server(&b, false, 0);
+    give_region(&b, 0, 1024);
+    forget_sent(&b);
+    for (uint32_t k = 0; k <= PS_LINK_IN_FLIGHT_MAX; k++) {
+        init(&b, 1, k);
+    }
+    tick(&b);
+    assert_int_equal(count(&b, SERVER_CONN, PS_MSG_PULL),
+                     PS_LINK_IN_FLIGHT_MAX);
+    init(&b, 0, 0);
+    tick(&b);
+    assert_int_equal(count(&b, SERVER_CONN, PS_MSG_INIT), 0);
+    /* Nothing but an acknowledgement comes. */
+    ack.ack = PS_LINK_IN_FLIGHT_MAX;
+    ev.msg.msg = &ack;
+    step(&b, ev);
+    tick(&b);
+    assert_int_equal(count(&b, SERVER_CONN, PS_MSG_INIT), 1);
     end(&b);
 }
 
@@ -737,6 +784,7 @@ int main(void)
         cmocka_unit_test(urgent_partitions_overtake),
         cmocka_unit_test(nothing_is_sent_beyond_the_credit),
         cmocka_unit_test(small_keys_travel_together),
+        cmocka_unit_test(a_link_that_was_full_goes_on),
         cmocka_unit_test(a_forgotten_link_is_offered_everything_again),
         cmocka_unit_test(a_placement_that_overtakes_the_answer_counts),
         cmocka_unit_test(workers_that_disagree_hear_of_it),

@@ -263,6 +263,58 @@ static void keys_are_asked_for_once(void **state)
     assert_int_not_equal(call.key, f->key);
 }
 
+struct many {
+    struct fixture *f;
+    struct psc_key_spec specs[4];
+    uint32_t keys[4];
+    int rc;
+};
+
+static void *declare_many(void *arg)
+{
+    struct many *m = arg;
+
+    m->rc = psc_keys(m->f->c, m->specs, 4, m->keys);
+    return NULL;
+}
+
+static void many_keys_are_asked_for_at_once(void **state)
+{
+    static const uint64_t n = 10;
+    struct many m = {
+        .f = *state,
+        .specs = {{.name = "a", .dtype = PSC_INT32, .ndim = 1, .shape = &n},
+                  {.number = 7, .dtype = PSC_FLOAT32, .ndim = 1, .shape = &n},
+                  {.name = "a", .dtype = PSC_INT32, .ndim = 1, .shape = &n},
+                  {.name = "b", .dtype = PSC_INT32, .ndim = 1, .shape = &n}}};
+    static const char *const names[] = {"s:a", "i:7", "s:b"};
+    struct ps_msg_l_key asked[3];
+    pthread_t thread;
+
+    assert_int_equal(pthread_create(&thread, NULL, declare_many, &m), 0);
+    /* All questions come before the first answer. */
+    for (int i = 0; i < 3; i++) {
+        asked[i] = peer_take(&m.f->peer, PS_MSG_L_KEY).l_key;
+        assert_string_equal(asked[i].name, names[i]);
+    }
+    for (uint32_t i = 0; i < 3; i++) {
+        peer_answer_key(&m.f->peer, &asked[i], 50 + i, 0);
+    }
+    assert_int_equal(pthread_join(thread, NULL), 0);
+    assert_int_equal(m.rc, 0);
+    assert_int_equal(m.keys[0], m.keys[2]);
+    assert_int_not_equal(m.keys[0], m.keys[1]);
+    assert_int_not_equal(m.keys[0], m.keys[3]);
+
+    /* One that makes no sense is named, and the others are not harmed. */
+    m.specs[2].dtype = PSC_FLOAT64;
+    assert_int_equal(psc_keys(m.f->c, m.specs, 4, m.keys), PSC_E_MISMATCH);
+    assert_detail(m.f, "'a'");
+    m.specs[2].dtype = PSC_INT32;
+    assert_int_equal(psc_keys(m.f->c, m.specs, 4, m.keys), 0);
+    assert_int_equal(psc_keys(m.f->c, NULL, 0, NULL), 0);
+}
+
 static void a_refused_key_may_be_asked_for_again(void **state)
 {
     struct fixture *f = *state;
@@ -1394,6 +1446,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(an_agent_that_comes_late_is_found),
         cmocka_unit_test(senseless_options_do_not_reach_the_agent),
         story(keys_are_asked_for_once),
+        story(many_keys_are_asked_for_at_once),
         story(a_refused_key_may_be_asked_for_again),
         story(many_keys_keep_their_names),
         story(impossible_keys_are_refused_here),
