@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* psc_pushpull() of float32, as a worker of a job on one machine:
  *
- *     pslaunch -n WORKERS -s SERVERS -- bench_pushpull BYTES:ITERATIONS ...
+ *     pslaunch -n WORKERS -s SERVERS -- bench_pushpull [array|view]
+ *         BYTES:ITERATIONS ...
  *
  * Each size is measured twice: into an array of the worker ("array", what an
- * allreduce does) and with the result read where the agent put it ("view").
+ * allreduce does) and with the result read where the agent put it ("view");
+ * or one of them, when it is named.
  * A barrier before each round; the time of a round is that of its slowest
  * worker. The workers learn each other's times by summing them as a key. */
 #include "job.h"
@@ -85,8 +87,15 @@ static void run_size(const struct job *j, const struct measure_size *size,
 
 int main(int argc, char **argv)
 {
+    const char *only = "";
     struct job j;
 
+    if (argc > 1 &&
+        (strcmp(argv[1], "array") == 0 || strcmp(argv[1], "view") == 0)) {
+        only = argv[1];
+        argc--;
+        argv++;
+    }
     job_open(&j, "bench_pushpull");
     for (int i = 1; i < argc; i++) {
         struct measure_size size;
@@ -94,8 +103,12 @@ int main(int argc, char **argv)
         if (!measure_parse(argv[i], &size)) {
             return 2;
         }
-        run_size(&j, &size, "array");
-        run_size(&j, &size, "view");
+        if (strcmp(only, "view") != 0) {
+            run_size(&j, &size, "array");
+        }
+        if (strcmp(only, "array") != 0) {
+            run_size(&j, &size, "view");
+        }
     }
     psc_close(j.client);
     return 0;

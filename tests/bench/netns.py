@@ -1,0 +1,173 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Hosts for measurements: network namespaces on one bridge.
+
+Each host has one interface that is shaped in both directions by a token
+bucket, so links are full duplex as those of a switch are. The bridge lives in
+a namespace of its own: nothing of the machine's network is touched. Loss is
+random, of single packets that a host receives.
+"""
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Iterator, Optional
+
+NET = "10.77.0"
+# What a TCP stream carries of what the shaper counts: 1448 bytes of payload
+# in 1514 on the link.
+PAYLOAD_SHARE = 1448 / 1514
+ALLOWED = Path("/proc/sys/net/ipv4/tcp_allowed_congestion_control")
+AVAILABLE = Path("/proc/sys/net/ipv4/tcp_available_congestion_control")
+CONGESTION_CONTROL = "cubic"
+
+
+class Missing(Exception):
+    """What this machine lacks for the measurement."""
+
+
+def command(*words: str) -> None:
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise Missing(f"'{' '.join(words)}' failed: "
+                      f"{(done.stderr or done.stdout).strip()}")
+
+
+def check_tools(loss: bool) -> None:
+    tools = ["ip", "tc", "unshare"] + (["iptables", "ethtool"] if loss else [])
+    for tool in tools:
+        if shutil.which(tool) is None:
+            raise Missing(f"{tool} is not installed")
+    if os.geteuid() != 0:
+        raise Missing("network namespaces need root")
+
+
+class Topology:
+    """Hosts 1 .. `count`; host i has the address 10.77.0.i. Of `shaped` hosts
+    the links have `rate_mbit`; those after them are as fast as the machine.
+    """
+
+    def __init__(self, count: int, shaped: int, rate_mbit: int,
+                 loss: float = 0.0) -> None:
+        self.count = count
+        self.shaped = shaped
+        self.rate_mbit = rate_mbit
+        self.loss = loss
+        self.prefix = f"pskv{os.getpid()}h"
+        self.allowed: Optional[str] = None
+        self.congestion_control = ""
+
+    def name(self, host: int) -> str:
+        return f"{self.prefix}{host}"
+
+    @staticmethod
+    def address(host: int) -> str:
+        return f"{NET}.{host}"
+
+    def inside(self, host: int) -> list[str]:
+        """What to put before a command to run it on a host."""
+        return ["ip", "netns", "exec", self.name(host)]
+
+    def __enter__(self) -> "Topology":
+        check_tools(self.loss > 0)
+        try:
+            self.build()
+        except BaseException:
+            self.remove()
+            raise
+        return self
+
+    def __exit__(self, kind: Optional[type[BaseException]],
+                 value: Optional[BaseException],
+                 trace: Optional[TracebackType]) -> None:
+        self.remove()
+
+    def build(self) -> None:
+        switch = self.name(0)
+        command("ip", "netns", "add", switch)
+        command("ip", "-n", switch, "link", "add", "br0", "type", "bridge")
+        command("ip", "-n", switch, "link", "set", "br0", "up")
+        if CONGESTION_CONTROL not in ALLOWED.read_text().split() and \
+                CONGESTION_CONTROL in AVAILABLE.read_text().split():
+            # Namespaces may choose only among these.
+            self.allowed = ALLOWED.read_text()
+            ALLOWED.write_text(f"{self.allowed.strip()} {CONGESTION_CONTROL}")
+        for host in range(1, self.count + 1):
+            self.add_host(host)
+
+    def add_host(self, host: int) -> None:
+        name, switch, port = self.name(host), self.name(0), f"p{host}"
+        command("ip", "netns", "add", name)
+        command("ip", "link", "add", "eth0", "netns", name, "type", "veth",
+                "peer", "name", port, "netns", switch)
+        command("ip", "-n", name, "link", "set", "lo", "up")
+        command("ip", "-n", name, "addr", "add", f"{self.address(host)}/24",
+                "dev", "eth0")
+        command("ip", "-n", name, "link", "set", "eth0", "up")
+        command("ip", "-n", switch, "link", "set", port, "master", "br0")
+        command("ip", "-n", switch, "link", "set", port, "up")
+        self.choose_congestion_control(host)
+        if host > self.shaped:
+            return
+        for where, device in ((name, "eth0"), (switch, port)):
+            if self.loss > 0:
+                # Else a whole super-packet of 64 KiB is lost at once.
+                command("ip", "netns", "exec", where, "ethtool", "-K", device,
+                        "tso", "off", "gso", "off", "gro", "off")
+            fast = self.rate_mbit > 500
+            command("tc", "-n", where, "qdisc", "add", "dev", device, "root",
+                    "tbf", "rate", f"{self.rate_mbit}mbit",
+                    "burst", "128kb" if fast else "64kb",
+                    "limit", "1mb" if fast else "512kb")
+        if self.loss > 0:
+            command(*self.inside(host), "iptables", "-A", "INPUT", "!", "-i",
+                    "lo", "-m", "statistic", "--mode", "random",
+                    "--probability", str(self.loss), "-j", "DROP")
+
+    def choose_congestion_control(self, host: int) -> None:
+        name = "net.ipv4.tcp_congestion_control"
+        subprocess.run([*self.inside(host), "sysctl", "-qw",
+                        f"{name}={CONGESTION_CONTROL}"],
+                       capture_output=True, check=False)
+        self.congestion_control = subprocess.run(
+            [*self.inside(host), "sysctl", "-n", name], capture_output=True,
+            text=True, check=False).stdout.strip()
+
+    def remove(self) -> None:
+        """Whatever was made of it, with all that runs there."""
+        for host in range(self.count, -1, -1):
+            pids = subprocess.run(
+                ["ip", "netns", "pids", self.name(host)], text=True,
+                capture_output=True, check=False).stdout.split()
+            for pid in pids:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(int(pid), signal.SIGKILL)
+            subprocess.run(["ip", "netns", "del", self.name(host)],
+                           capture_output=True, check=False)
+        if self.allowed is not None:
+            ALLOWED.write_text(self.allowed)
+            self.allowed = None
+
+    def goodput(self) -> float:
+        """Bytes per second that TCP can carry in one direction."""
+        return self.rate_mbit * 1e6 / 8 * PAYLOAD_SHARE
+
+
+@contextlib.contextmanager
+def ended(processes: list["subprocess.Popen[Any]"]) -> Iterator[None]:
+    """Whatever happens, none of them is left."""
+    try:
+        yield
+    finally:
+        for process in processes:
+            if process.poll() is None:
+                process.send_signal(signal.SIGTERM)
+        for process in processes:
+            try:
+                process.wait(10)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
