@@ -27,7 +27,9 @@ static bool on_its_way(const struct ps_agent_part *p, int64_t least)
 {
     const struct ps_agent_key *k = p->key;
 
-    if (p->asked >= least) {
+    if (p->asked == least) {
+        /* A question for a later version waits perhaps for a rank that waits
+         * for this one. */
         return true;
     }
     if (p->init) {
@@ -120,40 +122,41 @@ static void end_satisfied(struct ps_agent_step *st, struct ps_agent_key *k,
     }
 }
 
+static void need(int64_t *least, int64_t version)
+{
+    if (*least == NONE || version < *least) {
+        *least = version;
+    }
+}
+
+/* The earliest version first: later ones may have to wait for a rank that
+ * waits for it. */
 void ps_agent_pull_check(struct ps_agent_step *st, struct ps_agent_key *k)
 {
-    int64_t most = NONE;
+    int64_t least = NONE;
 
     end_satisfied(st, k, &k->pulls);
     if (k->inits_open == 0) {
         end_satisfied(st, k, &k->inits);
-        PS_LIST_EACH(n, &k->inits)
-        {
-            (void)n;
-            most = 0;
+        if (!ps_list_empty(&k->inits)) {
+            need(&least, 0);
         }
     }
     PS_LIST_EACH(n, &k->pulls)
     {
-        const struct ps_agent_op *op = PS_CONTAINER(n, struct ps_agent_op,
-                                                    node);
-
-        if ((int64_t)op->round > most) {
-            most = (int64_t)op->round;
-        }
+        need(&least, (int64_t)PS_CONTAINER(n, struct ps_agent_op, node)->round);
     }
     if (k->active && k->complete && k->want && k->parts_open > 0) {
         /* Partitions that were merged while nobody here got the value. */
         for (uint32_t i = 0; i < k->part_count; i++) {
             if (k->parts[i].committed >= (int64_t)k->round &&
-                k->parts[i].held < (int64_t)k->round &&
-                (int64_t)k->round > most) {
-                most = (int64_t)k->round;
+                k->parts[i].held < (int64_t)k->round) {
+                need(&least, (int64_t)k->round);
             }
         }
     }
-    if (most != NONE) {
-        ask(st, k, most);
+    if (least != NONE) {
+        ask(st, k, least);
     }
 }
 

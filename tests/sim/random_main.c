@@ -47,6 +47,7 @@ static struct world_options shape_of(uint64_t seed)
         o.key[i].dtype = o.optimizer ? key_dtype[ps_rng_below(&r, 2)]
                                      : key_dtype[ps_rng_below(&r, 4)];
     }
+    o.collect = !o.optimizer && ps_rng_chance(&r, 500);
     return o;
 }
 
@@ -63,6 +64,10 @@ static void add_faults(struct world_options *o)
     o->faults.crash = ps_rng_chance(&r, 500) ? 4 : 0;
     o->faults.lose_server = !o->optimizer && !o->init && o->servers > 1 &&
                             ps_rng_chance(&r, 300);
+    if (o->collect) {
+        /* What one rank alone has asked for may be lost with its agent. */
+        o->faults.lose_server = false;
+    }
     o->faults.until = PS_SECONDS(4);
 }
 
@@ -137,10 +142,11 @@ static void print_shape(uint64_t seed)
 
     add_faults(&o);
     printf("seed %llu: %u servers, %u agents, %u workers, %u rounds, %u keys, "
-           "optimizer %d, init %d, mean %d, cut %u/s, partition %u/s, crash "
+           "optimizer %d, init %d, mean %d, collect %d, cut %u/s, partition "
+           "%u/s, crash "
            "%u/s, lose server %d\n",
            (unsigned long long)seed, o.servers, o.agents, o.workers, o.rounds,
-           o.key_count, o.optimizer, o.init, o.mean, o.faults.cut,
+           o.key_count, o.optimizer, o.init, o.mean, o.collect, o.faults.cut,
            o.faults.partition, o.faults.crash, o.faults.lose_server);
 }
 

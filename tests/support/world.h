@@ -47,6 +47,10 @@ struct world_options {
     struct world_key key[WORLD_KEYS_MAX];
     bool optimizer; /* SGD with momentum on the servers, else sums. */
     bool mean;
+    /* Every third key is broadcast from a root that changes from round to
+     * round; of every third, one rank alone wants the sum: what collectives
+     * are made of. Not with an optimizer. */
+    bool collect;
     bool init; /* Rank 0 gives version 0. */
     enum ps_placement placement;
     uint64_t big_array_bound;

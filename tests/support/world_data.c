@@ -133,6 +133,16 @@ static void reduce(const struct tree *t, uint32_t from, uint32_t to, void *dst)
     ps_free(right);
 }
 
+enum world_kind world_data_kind(const struct world *w, uint32_t i)
+{
+    return w->opt.collect ? (enum world_kind)(i % 3) : WORLD_PUSHPULL;
+}
+
+uint32_t world_data_root(const struct world *w, uint64_t round)
+{
+    return (uint32_t)(round % w->opt.workers);
+}
+
 void world_data_expect(const struct world *w, void *dst, uint32_t i,
                        uint64_t round)
 {
@@ -144,6 +154,10 @@ void world_data_expect(const struct world *w, void *dst, uint32_t i,
                      .over_agents = true};
     uint32_t n = w->opt.workers;
 
+    if (world_data_kind(w, i) == WORLD_BROADCAST) {
+        world_data_fill(w, dst, i, world_data_root(w, round), round);
+        return;
+    }
     reduce(&t, 0, w->opt.agents, dst);
     if (!w->opt.mean) {
         return;

@@ -70,7 +70,9 @@ static void send_op(struct world *w, struct wworker *k, uint32_t i,
     m.l_op.round = round;
     m.l_op.priority = -(int32_t)i;
     m.l_op.reduce = w->opt.mean ? PS_REDUCE_MEAN : PS_REDUCE_SUM;
+    m.l_op.root = kind == PS_OP_BROADCAST ? world_data_root(w, round) : 0;
     if (kind == PS_OP_PUSHPULL || kind == PS_OP_PUSH ||
+        (kind == PS_OP_BROADCAST && k->index == m.l_op.root) ||
         (kind == PS_OP_INIT && k->index == 0)) {
         size_t half = key_bytes(w, i);
         uint64_t at = (round & 1u) * ps_round_up(half, 64);
@@ -245,6 +247,22 @@ static void begin_init(struct world *w, struct wworker *k)
     }
 }
 
+/* What this rank does in a round of that key. */
+static enum ps_op kind_of(const struct world *w, const struct wworker *k,
+                          uint32_t i)
+{
+    switch (world_data_kind(w, i)) {
+    case WORLD_PUSHPULL:
+        break;
+    case WORLD_BROADCAST:
+        return PS_OP_BROADCAST;
+    case WORLD_ONE_WANTS:
+        return k->index == world_data_root(w, k->round) ? PS_OP_PUSHPULL
+                                                        : PS_OP_PUSH;
+    }
+    return PS_OP_PUSHPULL;
+}
+
 static void begin_round(struct world *w, struct wworker *k)
 {
     uint32_t start = (uint32_t)ps_rng_below(&w->rng, w->opt.key_count);
@@ -256,7 +274,7 @@ static void begin_round(struct world *w, struct wworker *k)
 
         if (k->alive && k->key[i].round < k->round) {
             k->key[i].round = k->round;
-            send_op(w, k, i, PS_OP_PUSHPULL, k->round);
+            send_op(w, k, i, kind_of(w, k, i), k->round);
         }
     }
 }
@@ -404,6 +422,9 @@ static void on_done(struct world *w, struct wworker *k,
                    k->index, (unsigned long long)round, w->opt.key[i - 1].name,
                    (unsigned long long)m->version);
         return;
+    }
+    if (k->stage == WS_ROUND && kind_of(w, k, (uint32_t)i - 1) == PS_OP_PUSH) {
+        return; /* It asked for no value. */
     }
     check_result(w, k, (uint32_t)i - 1, m->version);
 }
