@@ -1,52 +1,67 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Map on uthash, which links its entries in order of insertion. Memory comes
- * from ps_alloc, which does not return without, so uthash's way out for that
- * case is never taken. */
+/* Entries lie in an array in order of insertion; a table of twice its size or
+ * more says where the entry of a key is, by linear probing. What is taken
+ * leaves a hole among the entries, which goes when the array is full, and none
+ * in the table: what was pushed behind it moves up. So a look-up touches two
+ * cache lines, and putting and taking allocates nothing once the map has its
+ * size. */
 #include "base/map.h"
 
 #include "base/alloc.h"
 
 #include <assert.h>
-#include <stdlib.h>
 #include <string.h>
 
-#define uthash_malloc(size)           ps_alloc(size)
-#define uthash_free(p, size)          ps_free(p)
-#define uthash_fatal(text)            abort()
-/* Keys are all of one length: a mixer (MurmurHash3's finaliser) is enough and
- * faster than the default, which is made for strings. */
-#define HASH_FUNCTION(key, len, hash) (hash) = mix(key)
-#include <uthash.h>
+#define ENTRIES_FIRST 8u
+#define ENTRIES_MAX   (1u << 30)
 
 struct entry {
     uint64_t key;
-    void *value;
-    UT_hash_handle hh;
+    void *value;     /* NULL: a hole. */
+    uint64_t serial; /* Ascending, for cursors. */
 };
 
 struct ps_map {
-    struct entry *head;
+    struct entry *entries;
+    uint32_t *table; /* Place of an entry + 1; 0: free. */
+    uint32_t capacity;
+    uint32_t used; /* Entries and holes. */
+    uint32_t count;
+    uint32_t mask; /* Of the table. */
+    uint64_t next_serial;
 };
 
-static unsigned mix(const void *key)
+/* MurmurHash3's finaliser. */
+static uint32_t mix(uint64_t x)
 {
-    uint64_t x;
-
-    memcpy(&x, key, sizeof(x));
     x ^= x >> 33;
     x *= UINT64_C(0xff51afd7ed558ccd);
     x ^= x >> 33;
     x *= UINT64_C(0xc4ceb9fe1a85ec53);
     x ^= x >> 33;
-    return (unsigned)x;
+    return (uint32_t)x;
+}
+
+/* Where the key stands in the table, or where it would. */
+static uint32_t place_of(const struct ps_map *m, uint64_t key)
+{
+    uint32_t at = mix(key) & m->mask;
+
+    while (m->table[at] != 0 && m->entries[m->table[at] - 1].key != key) {
+        at = (at + 1) & m->mask;
+    }
+    return at;
 }
 
 static struct entry *find(const struct ps_map *m, uint64_t key)
 {
-    struct entry *e;
+    uint32_t at;
 
-    HASH_FIND(hh, m->head, &key, sizeof(key), e);
-    return e;
+    if (m->count == 0) {
+        return NULL;
+    }
+    at = m->table[place_of(m, key)];
+    return at == 0 ? NULL : &m->entries[at - 1];
 }
 
 struct ps_map *ps_map_new(void)
@@ -59,15 +74,8 @@ void ps_map_free(struct ps_map *m)
     if (m == NULL) {
         return;
     }
-    struct entry *e = m->head;
-
-    HASH_CLEAR(hh, m->head);
-    while (e != NULL) {
-        struct entry *next = e->hh.next;
-
-        ps_free(e);
-        e = next;
-    }
+    ps_free(m->entries);
+    ps_free(m->table);
     ps_free(m);
 }
 
@@ -78,44 +86,135 @@ void *ps_map_get(const struct ps_map *m, uint64_t key)
     return e == NULL ? NULL : e->value;
 }
 
+/* Closes the holes and, when there are few, makes room for more. */
+static void make_room(struct ps_map *m)
+{
+    uint32_t kept = 0;
+
+    for (uint32_t i = 0; i < m->used; i++) {
+        if (m->entries[i].value != NULL) {
+            m->entries[kept++] = m->entries[i];
+        }
+    }
+    m->used = kept;
+    if (m->capacity == 0 || kept > m->capacity / 2) {
+        assert(m->capacity < ENTRIES_MAX);
+        m->capacity = m->capacity == 0 ? ENTRIES_FIRST : m->capacity * 2;
+        m->entries = ps_realloc(m->entries,
+                                m->capacity * sizeof(m->entries[0]));
+        m->mask = m->capacity * 2 - 1;
+        ps_free(m->table);
+        m->table = ps_calloc(m->mask + 1u, sizeof(m->table[0]));
+    } else {
+        memset(m->table, 0, (m->mask + 1u) * sizeof(m->table[0]));
+    }
+    for (uint32_t i = 0; i < kept; i++) {
+        m->table[place_of(m, m->entries[i].key)] = i + 1;
+    }
+}
+
 void ps_map_put(struct ps_map *m, uint64_t key, void *value)
 {
-    struct entry *e = ps_alloc(sizeof(*e));
+    uint32_t at;
 
-    assert(value != NULL && find(m, key) == NULL);
-    *e = (struct entry){.key = key, .value = value};
-    HASH_ADD(hh, m->head, key, sizeof(e->key), e);
+    if (m->used == m->capacity) {
+        make_room(m);
+    }
+    at = place_of(m, key);
+    assert(value != NULL && m->table[at] == 0);
+    m->entries[m->used] = (struct entry){
+        .key = key, .value = value, .serial = m->next_serial++};
+    m->table[at] = ++m->used;
+    m->count++;
+}
+
+/* Whoever was pushed past this place by others moves up. */
+static void free_place(struct ps_map *m, uint32_t hole)
+{
+    uint32_t at = hole;
+
+    for (;;) {
+        uint32_t home;
+
+        at = (at + 1) & m->mask;
+        if (m->table[at] == 0) {
+            break;
+        }
+        home = mix(m->entries[m->table[at] - 1].key) & m->mask;
+        if (((at - home) & m->mask) >= ((at - hole) & m->mask)) {
+            m->table[hole] = m->table[at];
+            hole = at;
+        }
+    }
+    m->table[hole] = 0;
 }
 
 void *ps_map_take(struct ps_map *m, uint64_t key)
 {
-    struct entry *e = find(m, key);
+    uint32_t at;
+    uint32_t i;
+    void *value;
 
-    if (e == NULL) {
+    if (m->count == 0) {
         return NULL;
     }
-    void *value = e->value;
-
-    HASH_DELETE(hh, m->head, e);
-    ps_free(e);
+    at = place_of(m, key);
+    if (m->table[at] == 0) {
+        return NULL;
+    }
+    i = m->table[at] - 1;
+    value = m->entries[i].value;
+    m->entries[i].value = NULL;
+    free_place(m, at);
+    m->count--;
+    while (m->used > 0 && m->entries[m->used - 1].value == NULL) {
+        m->used--;
+    }
     return value;
 }
 
 size_t ps_map_count(const struct ps_map *m)
 {
-    return HASH_COUNT(m->head);
+    return m->count;
+}
+
+/* The first entry from `serial` on, when entries have moved. */
+static uint32_t entry_from(const struct ps_map *m, uint64_t serial)
+{
+    uint32_t from = 0;
+    uint32_t to = m->used;
+
+    while (from < to) {
+        uint32_t middle = from + (to - from) / 2;
+
+        if (m->entries[middle].serial < serial) {
+            from = middle + 1;
+        } else {
+            to = middle;
+        }
+    }
+    return from;
 }
 
 void *ps_map_next(const struct ps_map *m, struct ps_map_cursor *c)
 {
-    struct entry *e = c->started ? c->next : m->head;
+    uint32_t at = c->at;
 
-    c->started = 1;
-    if (e == NULL) {
-        c->next = NULL;
+    /* It stands behind the entry before it, unless that went or moved. */
+    if (at > m->used ||
+        (at > 0 && m->entries[at - 1].serial + 1 != c->serial)) {
+        at = entry_from(m, c->serial);
+    }
+    while (at < m->used && m->entries[at].value == NULL) {
+        at++;
+    }
+    if (at == m->used) {
+        c->at = at;
+        c->serial = m->next_serial;
         return NULL;
     }
-    c->key = e->key;
-    c->next = e->hh.next;
-    return e->value;
+    c->key = m->entries[at].key;
+    c->serial = m->entries[at].serial + 1;
+    c->at = at + 1;
+    return m->entries[at].value;
 }

@@ -18,11 +18,12 @@ void ps_map_put(struct ps_map *m, uint64_t key, void *value);
 void *ps_map_take(struct ps_map *m, uint64_t key);
 size_t ps_map_count(const struct ps_map *m);
 
-/* Iteration: start with a zeroed cursor; NULL at the end. Taking the element
- * just returned is allowed; other changes are not. */
+/* Iteration: start with a zeroed cursor; NULL at the end. The map may change
+ * meanwhile: what is taken before its turn is left out, what is put comes in
+ * the end. */
 struct ps_map_cursor {
     uint64_t key;
-    void *next;
-    int started;
+    uint64_t serial; /* Of the next one, at least. */
+    uint32_t at;     /* Where it is, most likely. */
 };
 void *ps_map_next(const struct ps_map *m, struct ps_map_cursor *c);

@@ -454,6 +454,7 @@ static int sleep_on(struct psc_client *c, uint32_t count, ps_time deadline)
     pthread_mutex_unlock(&c->lock);
     rc = ps_sock_wait(c->sock, ms_until(deadline));
     pthread_mutex_lock(&c->lock);
+    ps_sock_unkick(c->sock);
     c->sleeps_for = 0;
     if (ring) {
         ps_ring_worker_awake(&c->ring);

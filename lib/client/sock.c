@@ -431,11 +431,6 @@ int ps_sock_wait(struct ps_sock *s, int timeout_ms)
     int n = epoll_wait(s->epoll, &ev, 1, timeout_ms);
 
     if (n > 0) {
-        eventfd_t ignored;
-
-        if (s->kick >= 0 && eventfd_read(s->kick, &ignored) != 0) {
-            /* It was not the kick. */
-        }
         return 0;
     }
     if (n < 0) {
@@ -462,6 +457,15 @@ void ps_sock_kick(struct ps_sock *s)
     }
     if (eventfd_write(s->kick, 1) != 0) {
         /* Full counters are readable, too. */
+    }
+}
+
+void ps_sock_unkick(struct ps_sock *s)
+{
+    eventfd_t ignored;
+
+    if (s->kick >= 0 && eventfd_read(s->kick, &ignored) != 0) {
+        /* It was something else. */
     }
 }
 

@@ -42,8 +42,10 @@ int ps_sock_fd(const struct ps_sock *s);
 /* No more will be sent; waits for the peer's end of file. */
 void ps_sock_end(struct ps_sock *s, int timeout_ms);
 
-/* Makes a thread in ps_sock_wait return, or the next that comes there. */
+/* Makes a thread in ps_sock_wait return, or the next that comes there, until
+ * ps_sock_unkick, which that thread calls. */
 void ps_sock_kick(struct ps_sock *s);
+void ps_sock_unkick(struct ps_sock *s);
 
 /* Messages queued so far. */
 uint64_t ps_sock_frames(const struct ps_sock *s);

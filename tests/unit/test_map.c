@@ -114,6 +114,36 @@ static void walker_may_take_what_it_was_given(void **state)
     ps_map_free(m);
 }
 
+/* Taking any, putting more, so many that all entries move. */
+static void walker_may_change_the_map(void **state)
+{
+    struct ps_map *m = ps_map_new();
+    struct ps_map_cursor c = {0};
+    uint64_t want = 0;
+    uint64_t next = 10;
+
+    (void)state;
+    for (uint64_t i = 0; i < 10; i++) {
+        ps_map_put(m, i, &values[i]);
+    }
+    for (void *v = ps_map_next(m, &c); v != NULL; v = ps_map_next(m, &c)) {
+        assert_int_equal(c.key, want);
+        assert_ptr_equal(v, &values[want]);
+        if (want < 100) {
+            /* Every other one never has its turn. */
+            assert_ptr_equal(ps_map_take(m, want + 1), &values[want + 1]);
+            assert_ptr_equal(ps_map_take(m, want), &values[want]);
+            for (int i = 0; i < 3; i++, next++) {
+                ps_map_put(m, next, &values[next]);
+            }
+        }
+        want += want < 100 ? 2 : 1;
+    }
+    assert_int_equal(want, next);
+    ps_map_free(m);
+    assert_int_equal(ps_alloc_live(), 0);
+}
+
 static void extreme_keys_are_keys(void **state)
 {
     struct ps_map *m = ps_map_new();
@@ -134,6 +164,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(map_keeps_the_order_of_insertion),
         cmocka_unit_test(walker_may_take_what_it_was_given),
+        cmocka_unit_test(walker_may_change_the_map),
         cmocka_unit_test(extreme_keys_are_keys),
     };
 
