@@ -34,6 +34,7 @@ struct ps_shm_arena {
     size_t count;
     size_t cap;
     size_t first_free; /* No free piece lies before this place. */
+    size_t looked;     /* The place looked for last. */
 };
 
 /* ------------------------------------------------------------ descriptors */
@@ -163,11 +164,19 @@ static void remove_block(struct ps_shm_arena *a, size_t at)
 }
 
 /* Place of the last piece that begins at or before `offset`. */
-static size_t place_of(const struct ps_shm_arena *a, size_t offset)
+static size_t place_of(struct ps_shm_arena *a, size_t offset)
 {
     size_t low = 0;
     size_t high = a->count;
 
+    /* A program goes through its arrays in the order in which it made them. */
+    for (size_t at = a->looked; at < a->count && at < a->looked + 2; at++) {
+        if (a->blocks[at]->offset <= offset &&
+            (at + 1 == a->count || offset < a->blocks[at + 1]->offset)) {
+            a->looked = at;
+            return at;
+        }
+    }
     while (high - low > 1) {
         size_t mid = low + (high - low) / 2;
 
@@ -177,6 +186,7 @@ static size_t place_of(const struct ps_shm_arena *a, size_t offset)
             high = mid;
         }
     }
+    a->looked = low;
     return low;
 }
 

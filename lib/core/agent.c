@@ -321,6 +321,7 @@ struct ps_agent *ps_agent_new(const struct ps_agent_options *opt, ps_time now)
     a->runs = ps_map_new();
     a->questions = ps_map_new();
     ps_list_init(&a->sessions);
+    ps_list_init(&a->spare_ops);
     a->starved_at = PS_TIME_NEVER;
     a->retry_at = PS_TIME_NEVER;
     ps_agent_up_init(a, now);
@@ -365,6 +366,9 @@ void ps_agent_free(struct ps_agent *a)
     c = (struct ps_map_cursor){0};
     while ((q = ps_map_next(a->questions, &c)) != NULL) {
         ps_free(q);
+    }
+    while ((n = ps_list_pop(&a->spare_ops)) != NULL) {
+        ps_free(PS_CONTAINER(n, struct ps_agent_op, node));
     }
     ps_map_free(a->questions);
     ps_map_free(a->servers);

@@ -35,6 +35,8 @@
 /* Departures remembered; the oldest is dropped when there are more. */
 #define DEPARTED_MAX      4096u
 #define NONE              (-1) /* No version yet. */
+/* Ended operations kept for the next ones. */
+#define SPARE_OPS_MAX     16384u
 
 struct ps_agent_job;
 struct ps_agent_key;
@@ -137,6 +139,7 @@ struct ps_agent_part {
 /* An operation of a worker that is not done. */
 struct ps_agent_op {
     struct ps_list_node node;         /* In the list that waits for it. */
+    struct ps_agent *agent;
     struct ps_list_node mine;         /* In session->ops. */
     struct ps_agent_session *session; /* NULL: its worker has died. */
     uint64_t id;
@@ -317,6 +320,8 @@ struct ps_agent {
     struct ps_agent_departed *departed;
     uint32_t departed_count;
     uint32_t held_back; /* Sessions whose job_open waits. */
+    struct ps_list spare_ops;
+    uint32_t spare_op_count;
     bool flush;         /* Gathered partitions wait for the tick. */
     ps_time starved_at; /* PS_TIME_NEVER: nobody is. */
     ps_time retry_at;   /* Partitions held back; PS_TIME_NEVER. */

@@ -15,8 +15,17 @@
 struct ps_agent_op *ps_agent_op_new(struct ps_agent_step *st,
                                     struct ps_agent_session *s, uint64_t id)
 {
-    struct ps_agent_op *op = ps_calloc(1, sizeof(*op));
+    struct ps_agent *a = st->a;
+    struct ps_list_node *n = ps_list_pop(&a->spare_ops);
+    struct ps_agent_op *op;
 
+    if (n != NULL) {
+        a->spare_op_count--;
+        op = PS_CONTAINER(n, struct ps_agent_op, node);
+    } else {
+        op = ps_alloc(sizeof(*op));
+    }
+    *op = (struct ps_agent_op){.agent = a};
     op->session = s;
     op->id = id;
     op->local = s->local;
@@ -28,13 +37,21 @@ struct ps_agent_op *ps_agent_op_new(struct ps_agent_step *st,
 
 void ps_agent_op_free(struct ps_agent_op *op)
 {
+    struct ps_agent *a = op->agent;
+
     if (op->session != NULL) {
         ps_list_remove(&op->mine);
         op->session->op_count--;
     }
     ps_buf_unref(op->array.buf);
     ps_msg_free(op->message);
-    ps_free(op);
+    if (a->spare_op_count == SPARE_OPS_MAX) {
+        ps_free(op);
+        return;
+    }
+    op->node = (struct ps_list_node){0};
+    ps_list_push_front(&a->spare_ops, &op->node);
+    a->spare_op_count++;
 }
 
 void ps_agent_op_done(struct ps_agent_step *st, struct ps_agent_op *op,

@@ -55,13 +55,17 @@ void ps_parcel_unref(struct ps_parcel *p)
 struct ps_compute *ps_compute_new(uint64_t token, uint32_t src_max,
                                   uint32_t held_max)
 {
-    struct ps_compute *c = ps_calloc(1, sizeof(*c));
-
-    c->token = token;
-    c->src = ps_calloc(src_max + 1u, sizeof(*c->src));
-    c->level = ps_calloc(src_max + 1u, sizeof(*c->level));
+    size_t src_bytes = src_max * sizeof(void *);
     /* Every source may bring a buffer to hold as well. */
-    c->held = ps_calloc(src_max + held_max + 1u, sizeof(struct ps_buf *));
+    size_t held_bytes = ((size_t)src_max + held_max) * sizeof(void *);
+    struct ps_compute *c = ps_alloc(sizeof(*c) + src_bytes + held_bytes +
+                                    src_max);
+
+    memset(c, 0, sizeof(*c));
+    c->token = token;
+    c->src = (const void **)(c + 1);
+    c->held = (struct ps_buf **)(c->src + src_max);
+    c->level = (uint8_t *)(c->held + src_max + held_max);
     c->job.src = c->src;
     c->job.level = c->level;
     return c;
@@ -89,9 +93,6 @@ void ps_compute_free(struct ps_compute *c)
     for (uint32_t i = 0; i < c->held_count; i++) {
         ps_buf_unref(c->held[i]);
     }
-    ps_free(c->held);
-    ps_free(c->level);
-    ps_free(c->src);
     ps_free(c);
 }
 

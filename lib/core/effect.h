@@ -37,7 +37,7 @@ void ps_parcel_unref(struct ps_parcel *p); /* NULL is fine. */
 struct ps_compute {
     uint64_t token; /* Comes back in PS_EV_COMPUTED. */
     struct ps_job job;
-    const void **src;
+    const void **src; /* These three lie behind the struct. */
     uint8_t *level;
     struct ps_buf **held;
     uint32_t held_count;
