@@ -334,7 +334,7 @@ static void take_region(struct link_conn *c, const struct ps_msg *msg)
         ps_conn_close(c->conn, PS_E_PROTO, "l_region without a descriptor");
         return;
     }
-    int rc = ps_local_map(fd, msg->l_region.size, &buf, &why);
+    int rc = ps_local_map_shared(fd, msg->l_region.size, &buf, &why);
 
     if (rc != 0) {
         ps_conn_close(c->conn, rc, why);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The calls on operations. */
 #include "client/coll.h"
+#include "client/rows.h"
 #include "client/state.h"
 
 #include <stdio.h>
@@ -54,6 +55,8 @@ static bool gives(const struct psc_op *op)
     case OP_INIT:
     case OP_BROADCAST:
         return op->root == op->client->rank;
+    case OP_PUSH_ROWS:
+    case OP_PULL_ROWS:
     case OP_PULL:
     case OP_BARRIER:
     case OP_OPTIMIZER:
@@ -143,8 +146,33 @@ static int earlier_failure(struct psc_client *c, struct key *k)
     return rc;
 }
 
+/* Rows of a call; NULL where it is about the whole key. */
+struct rows {
+    const int64_t *row;
+    size_t count;
+};
+
+static int give_rows(struct psc_op *op, const struct rows *r, const void *src)
+{
+    const struct key *k = op->key;
+
+    if (k->width == 0) {
+        return client_complain(op->client, PSC_E_UNSUPPORTED,
+                               "'%s' is not a key of rows: psc_key_rows() "
+                               "declares one",
+                               k->name);
+    }
+    if (r->count > 0 && src == NULL && op->out == NULL) {
+        return client_complain(op->client, PSC_E_INVAL,
+                               "'%s' is given no memory for %zu rows", k->name,
+                               r->count);
+    }
+    return rows_block(op, r->row, r->count,
+                      op->kind == OP_PUSH_ROWS ? src : NULL);
+}
+
 static int start_locked(struct psc_client *c, enum op_kind kind, uint32_t key,
-                        const void *src, void *out,
+                        const struct rows *rows, const void *src, void *out,
                         const struct psc_op_options *o, struct psc_op **ret_op)
 {
     struct psc_op_options full;
@@ -172,7 +200,15 @@ static int start_locked(struct psc_client *c, enum op_kind kind, uint32_t key,
     op->key = k;
     op->out = out;
     take_options(op, &full, ret_op != NULL);
-    if (gives(op)) {
+    if (rows != NULL) {
+        rc = give_rows(op, rows, src);
+    } else if (k->width != 0 && kind != OP_INIT) {
+        rc = client_complain(c, PSC_E_UNSUPPORTED,
+                             "'%s' is a key of rows: they are pushed and "
+                             "pulled by psc_push_rows_start() and "
+                             "psc_pull_rows_start()",
+                             k->name);
+    } else if (gives(op)) {
         bool many = full.src_count > 0;
 
         rc = give(op, many ? full.srcs : &src, many ? full.src_count : 1);
@@ -201,10 +237,39 @@ static int start(struct psc_client *c, enum op_kind kind, uint32_t key,
     int rc = client_enter(c);
 
     if (rc == 0) {
-        rc = start_locked(c, kind, key, src, out, o, ret_op);
+        rc = start_locked(c, kind, key, NULL, src, out, o, ret_op);
         client_leave(c);
     }
     return rc;
+}
+
+static int start_rows(struct psc_client *c, enum op_kind kind, uint32_t key,
+                      const struct rows *rows, const void *src, void *out,
+                      const struct psc_op_options *o, struct psc_op **ret_op)
+{
+    int rc = client_enter(c);
+
+    if (rc == 0) {
+        rc = start_locked(c, kind, key, rows, src, out, o, ret_op);
+        client_leave(c);
+    }
+    return rc;
+}
+
+int psc_push_rows_start(struct psc_client *c, uint32_t key, const int64_t *row,
+                        size_t count, const void *src,
+                        const struct psc_op_options *o, struct psc_op **ret_op)
+{
+    return start_rows(c, OP_PUSH_ROWS, key, &(struct rows){row, count}, src,
+                      NULL, o, ret_op);
+}
+
+int psc_pull_rows_start(struct psc_client *c, uint32_t key, const int64_t *row,
+                        size_t count, void *out, const struct psc_op_options *o,
+                        struct psc_op **ret_op)
+{
+    return start_rows(c, OP_PULL_ROWS, key, &(struct rows){row, count}, NULL,
+                      out, o, ret_op);
 }
 
 int psc_init_start(struct psc_client *c, uint32_t key, const void *src,

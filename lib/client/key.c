@@ -152,6 +152,7 @@ struct wish {
     uint32_t dtype;
     uint32_t ndim;
     const uint64_t *shape;
+    uint32_t width; /* Elements of a row; 0: not a key of rows. */
     uint64_t count;
     uint64_t bytes;
 };
@@ -179,6 +180,14 @@ static int check_wish(struct psc_client *c, struct wish *w)
         return client_complain(c, PSC_E_INVAL, "key '%s' has no elements",
                                w->name);
     }
+    if (w->width != 0 &&
+        (w->count % w->width != 0 || w->count / w->width > UINT32_MAX)) {
+        return client_complain(c, PSC_E_INVAL,
+                               "key '%s' of %llu elements cannot have rows of "
+                               "%u; there may be %u rows",
+                               w->name, (unsigned long long)w->count, w->width,
+                               UINT32_MAX);
+    }
     if (!ps_mul_u64(w->count, size, &w->bytes) || w->bytes > BYTES_MAX) {
         return client_complain(c, PSC_E_TOOBIG,
                                "key '%s' is larger than 16 TiB", w->name);
@@ -189,6 +198,13 @@ static int check_wish(struct psc_client *c, struct wish *w)
 static int check_same(struct psc_client *c, const struct key *k,
                       const struct wish *w)
 {
+    if (k->width != w->width) {
+        return client_complain(
+            c, PSC_E_MISMATCH,
+            "key '%s' was declared with rows of %u elements before, and not "
+            "of %u (0: not a key of rows)",
+            w->name, k->width, w->width);
+    }
     if (k->dtype == w->dtype && k->count == w->count) {
         return 0;
     }
@@ -216,6 +232,7 @@ static struct key *new_key(const struct wish *w)
     k->dtype = w->dtype;
     k->count = w->count;
     k->bytes = (size_t)w->bytes;
+    k->width = w->width;
     ps_list_init(&k->queue);
     return k;
 }
@@ -252,7 +269,8 @@ static int ask(struct psc_client *c, const struct wish *w, struct key **ret_key)
                                                    .count = k->count,
                                                    .shape = w->shape,
                                                    .shape_count = w->ndim,
-                                                   .classic = k->classic}});
+                                                   .classic = k->classic,
+                                                   .width = k->width}});
     }
     if (rc != 0) {
         goto free_op;
@@ -382,7 +400,8 @@ static int make_wish(struct psc_client *c, const struct psc_key_spec *spec,
                               .classic = spec->name != NULL ? -1 : spec->number,
                               .dtype = spec->dtype,
                               .ndim = spec->ndim,
-                              .shape = spec->shape};
+                              .shape = spec->shape,
+                              .width = spec->width};
     /* Strings and integers are different keys: "3" is not 3. */
     if (spec->name == NULL) {
         snprintf(full, PS_KEY_NAME_MAX + 1, "i:%lld", (long long)spec->number);
@@ -466,6 +485,33 @@ int psc_key_int(struct psc_client *c, int64_t number, uint32_t dtype,
         .number = number, .dtype = dtype, .ndim = ndim, .shape = shape};
 
     return psc_keys(c, &spec, 1, ret_key);
+}
+
+static int key_rows(struct psc_client *c, struct psc_key_spec *spec,
+                    uint64_t rows, uint32_t *ret_key)
+{
+    const uint64_t shape[] = {rows, spec->width};
+
+    spec->ndim = 2;
+    spec->shape = shape;
+    return psc_keys(c, spec, 1, ret_key);
+}
+
+int psc_key_rows(struct psc_client *c, const char *name, uint32_t dtype,
+                 uint64_t rows, uint32_t width, uint32_t *ret_key)
+{
+    struct psc_key_spec spec = {.name = name, .dtype = dtype, .width = width};
+
+    return key_rows(c, &spec, rows, ret_key);
+}
+
+int psc_key_rows_int(struct psc_client *c, int64_t number, uint32_t dtype,
+                     uint64_t rows, uint32_t width, uint32_t *ret_key)
+{
+    struct psc_key_spec spec = {
+        .number = number, .dtype = dtype, .width = width};
+
+    return key_rows(c, &spec, rows, ret_key);
 }
 
 int psc_key_info(struct psc_client *c, uint32_t key, uint64_t *ret_count,
@@ -569,9 +615,11 @@ void key_take_info(struct psc_client *c, struct psc_op *op,
     }
     k->wire = m->key;
     k->round = m->round;
-    k->data[0] = place_in(a, m->offset0, k->bytes);
-    k->data[1] = place_in(a, m->offset1, k->bytes);
-    if (k->data[0] == NULL || k->data[1] == NULL) {
+    if (k->width == 0) {
+        k->data[0] = place_in(a, m->offset0, k->bytes);
+        k->data[1] = place_in(a, m->offset1, k->bytes);
+    }
+    if (k->width == 0 && (k->data[0] == NULL || k->data[1] == NULL)) {
         client_fail(c, PSC_E_PROTO,
                     "the agent keeps '%s' where it has no memory", k->name);
         return;

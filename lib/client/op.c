@@ -7,6 +7,7 @@
  * copied: the agent's two result buffers are enough because of this. Nothing
  * here calls back into the program. */
 #include "client/coll.h"
+#include "client/rows.h"
 #include "client/state.h"
 
 #include <assert.h>
@@ -26,6 +27,8 @@ static const struct {
     [OP_PULL] = {"pull", PS_OP_PULL},
     [OP_PUSHPULL] = {"pushpull", PS_OP_PUSHPULL},
     [OP_BROADCAST] = {"broadcast", PS_OP_BROADCAST},
+    [OP_PUSH_ROWS] = {"push of rows", PS_OP_PUSH_ROWS},
+    [OP_PULL_ROWS] = {"pull of rows", PS_OP_PULL_ROWS},
     [OP_BARRIER] = {"barrier", 0},
     [OP_OPTIMIZER] = {"optimizer", 0},
     [OP_KEY] = {"declaration", 0},
@@ -145,7 +148,8 @@ static void release_block(struct psc_op *op)
     if (!op->staged) {
         return;
     }
-    if (op->key->spare == NULL) {
+    if (op->kind != OP_PUSH_ROWS && op->kind != OP_PULL_ROWS &&
+        op->key->spare == NULL) {
         op->key->spare = b;
     } else {
         ps_shm_put(&op->client->shm, b);
@@ -185,6 +189,7 @@ void op_free(struct psc_op *op)
     coll_free(op);
     release_block(op);
     drop_number(op);
+    free(op->place);
     free(op->text);
     free(op);
 }
@@ -276,9 +281,11 @@ static void fill_round(struct psc_op *op)
     case OP_PUSH:
     case OP_PUSHPULL:
     case OP_BROADCAST:
+    case OP_PUSH_ROWS:
         op->round = op->key->round + 1;
         break;
     case OP_PULL:
+    case OP_PULL_ROWS:
         op->round = op->key->round;
         break;
     case OP_INIT:
@@ -321,6 +328,7 @@ static int send_op(struct psc_op *op)
         .priority = op->priority,
         .reduce = op->reduce,
         .root = op->root,
+        .rows = op->rows,
     };
     if (!give_ring(op->client, &m.l_op)) {
         rc = client_put(op->client, &m);
@@ -332,7 +340,11 @@ static int send_op(struct psc_op *op)
     if (op_is_round(op->kind)) {
         op->key->round = op->round;
     }
-    op->client->bytes_given += b != NULL ? op->key->bytes : 0;
+    if (op->kind == OP_PUSH_ROWS) {
+        op->client->bytes_given += op->rows * rows_bytes(op->key);
+    } else if (b != NULL && op->kind != OP_PULL_ROWS) {
+        op->client->bytes_given += op->key->bytes;
+    }
     return 0;
 }
 
@@ -345,7 +357,7 @@ static void pump(struct psc_client *c, struct key *k)
         struct psc_op *op = PS_CONTAINER(n, struct psc_op, of_key);
         int rc;
 
-        if (op->kind != OP_PULL && k->open > 0) {
+        if (op->kind != OP_PULL && op->kind != OP_PULL_ROWS && k->open > 0) {
             return;
         }
         if (c->sent >= SENT_MAX) {
@@ -470,6 +482,29 @@ static void copy_out(struct psc_op *op)
     c->bytes_copied += bytes;
 }
 
+/* What lies behind the numbers, to every place that asked for it. */
+static void copy_rows_out(struct psc_op *op)
+{
+    struct psc_client *c = op->client;
+    size_t bytes = rows_bytes(op->key);
+    const uint8_t *from;
+
+    if (op->place_count == 0) {
+        return;
+    }
+    from = (const uint8_t *)ps_shm_data(op->block) + op->block_offset +
+           rows_numbers_bytes(op->rows);
+    op->state = OP_COPYING;
+    pthread_mutex_unlock(&c->lock);
+    for (size_t i = 0; i < op->place_count; i++) {
+        memcpy((uint8_t *)op->out + i * bytes, from + op->place[i] * bytes,
+               bytes);
+    }
+    pthread_mutex_lock(&c->lock);
+    c->bytes_copied += op->place_count * bytes;
+    c->bytes_got += op->place_count * bytes;
+}
+
 void op_take_done(struct psc_op *op, const struct ps_msg_l_done *m)
 {
     struct psc_client *c = op->client;
@@ -497,6 +532,8 @@ void op_take_done(struct psc_op *op, const struct ps_msg_l_done *m)
                 ? coll_wants(op)
                 : op_has_result(op->kind) && op->out != NULL && !op->freed) {
             copy_out(op);
+        } else if (op->kind == OP_PULL_ROWS && !op->freed) {
+            copy_rows_out(op);
         }
         op_end(op, 0, NULL);
     }

@@ -201,12 +201,22 @@ struct psc_key_spec {
     uint32_t dtype;
     uint32_t ndim;
     const uint64_t *shape;
+    uint32_t width; /* Of a key of rows, as below; else 0. */
 };
 
 /* Many keys with one wait, in the order given; every worker may have its own.
  * The first that fails ends it; others may be known then all the same. */
 int psc_keys(struct psc_client *c, const struct psc_key_spec *specs,
              size_t count, uint32_t *ret_keys);
+
+/* A key of rows: an array of `rows` x `width` elements of which pushes and
+ * pulls name the rows they are about, and no worker needs memory for all of
+ * it. The job must have servers; a row is never cut. Its first value comes by
+ * psc_init_start() as of any key, and must come before the first push. */
+int psc_key_rows(struct psc_client *c, const char *name, uint32_t dtype,
+                 uint64_t rows, uint32_t width, uint32_t *ret_key);
+int psc_key_rows_int(struct psc_client *c, int64_t number, uint32_t dtype,
+                     uint64_t rows, uint32_t width, uint32_t *ret_key);
 
 /* Elements and bytes of its array. */
 int psc_key_info(struct psc_client *c, uint32_t key, uint64_t *ret_count,
@@ -262,6 +272,21 @@ int psc_pushpull_start(struct psc_client *c, uint32_t key, const void *src,
 /* One round to which root alone gives. src may be NULL elsewhere. */
 int psc_broadcast_start(struct psc_client *c, uint32_t key, const void *src,
                         void *out, const struct psc_op_options *o,
+                        struct psc_op **ret_op);
+/* Keys of rows. Gives `count` rows, whose numbers stand in `row`, to the next
+ * round; src has them one after the other. Any order; rows that come twice are
+ * added. All workers must take part, those without rows with count 0. Copied
+ * before the call returns; ends when the round is merged. What an optimizer
+ * does to rows that nobody gave is its lazy_update, psclient(3); without one
+ * these are zero afterwards. */
+int psc_push_rows_start(struct psc_client *c, uint32_t key, const int64_t *row,
+                        size_t count, const void *src,
+                        const struct psc_op_options *o, struct psc_op **ret_op);
+/* The rows whose numbers stand in `row`, in any order, some more than once,
+ * into out, count x width elements, after all rounds this worker has pushed
+ * to. `row` may be reused when the call returns. */
+int psc_pull_rows_start(struct psc_client *c, uint32_t key, const int64_t *row,
+                        size_t count, void *out, const struct psc_op_options *o,
                         struct psc_op **ret_op);
 /* Ends when every worker of the job has started its barrier. */
 int psc_barrier_start(struct psc_client *c, const struct psc_op_options *o,

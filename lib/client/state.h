@@ -46,6 +46,8 @@ enum op_kind {
     OP_PULL,
     OP_PUSHPULL,
     OP_BROADCAST,
+    OP_PUSH_ROWS,
+    OP_PULL_ROWS,
     OP_BARRIER,
     OP_OPTIMIZER,
     OP_KEY,
@@ -82,6 +84,10 @@ struct psc_op {
     struct ps_shm_block *block; /* What is given; NULL: nothing. */
     size_t block_offset;
     bool staged; /* The block is ours and goes back to the key. */
+    /* Of a key of rows: the block has these rows, each once and in order. */
+    uint32_t rows;
+    uint32_t *place; /* Pull: for each row asked for, which one it is. */
+    size_t place_count;
     void *out;
     size_t out_from;      /* Parts: of the result, these */
     size_t out_bytes;     /* bytes. */
@@ -105,6 +111,7 @@ struct key {
     uint32_t dtype;
     uint64_t count;
     size_t bytes;
+    uint32_t width; /* Elements of a row; 0: not a key of rows. */
     bool ready;
     /* Not ready: the agent refused it. Ready: an operation that nobody waited
      * for failed, and the next call on the key says so. */
@@ -292,7 +299,8 @@ void op_end(struct psc_op *op, int rc, const char *text);
 void op_free(struct psc_op *op);
 static inline bool op_is_round(enum op_kind kind)
 {
-    return kind == OP_PUSH || kind == OP_PUSHPULL || kind == OP_BROADCAST;
+    return kind == OP_PUSH || kind == OP_PUSHPULL || kind == OP_BROADCAST ||
+           kind == OP_PUSH_ROWS;
 }
 static inline bool op_has_result(enum op_kind kind)
 {

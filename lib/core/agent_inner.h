@@ -10,7 +10,8 @@
  *     agent_job.c      jobs: from job_state to the end
  *     agent_key.c      keys: placement, results, takeover
  *     agent_round.c    rounds over the ranks of this node
- *     agent_pull.c     pull and init */
+ *     agent_pull.c     pull and init
+ *     agent_rows.c     keys of rows */
 #pragma once
 
 #include "base/heap.h"
@@ -72,7 +73,7 @@ struct ps_agent_peer {
 
 /* Small partitions that are to travel together. */
 struct ps_agent_gather {
-    enum ps_msg_code code; /* PUSH or INIT. */
+    enum ps_msg_code code; /* PUSH, INIT or PUSH_ROWS. */
     struct ps_agent_job *job;
     uint8_t reduce;
     bool assign;
@@ -81,6 +82,7 @@ struct ps_agent_gather {
     uint32_t count;
     uint64_t bytes;
     struct ps_rec_part *parts;
+    struct ps_rec_rows *rows; /* Instead of parts: PUSH_ROWS. */
     struct ps_slice *slices;
     uint32_t slice_count;
 };
@@ -95,8 +97,8 @@ struct ps_agent_server {
     uint64_t queued;  /* With the driver, not yet with the kernel. */
     uint32_t summing; /* Partitions for it being summed. */
     uint64_t summing_bytes;
-    uint32_t turn;    /* Which job's queue is asked first. */
-    bool dirty;       /* Its queues may have something to send. */
+    uint32_t turn; /* Which job's queue is asked first. */
+    bool dirty;    /* Its queues may have something to send. */
     struct ps_list flows;
     struct ps_agent_gather gather;
 };
@@ -151,8 +153,9 @@ struct ps_agent_op {
     uint8_t reduce;
     uint32_t root;
     bool barrier;
-    struct ps_slice array;  /* buf NULL: it gives none. */
-    struct ps_msg *message; /* Optimizer: what the scheduler is told. */
+    struct ps_slice array;      /* buf NULL: it gives none. */
+    struct ps_agent_rows *rows; /* Of a key of rows; NULL: none. */
+    struct ps_msg *message;     /* Optimizer: what the scheduler is told. */
     ps_time since;
 };
 
@@ -162,6 +165,7 @@ struct ps_agent_key {
     char name[PS_KEY_NAME_MAX + 1];
     uint8_t dtype;
     uint64_t count;
+    uint32_t width; /* Elements of a row; 0: not a key of rows. */
     uint64_t *shape;
     uint32_t shape_count;
     int64_t classic;
@@ -171,7 +175,7 @@ struct ps_agent_key {
     uint32_t epoch;
     struct ps_agent_part *parts;
     uint32_t part_count;
-    struct ps_buf *result; /* Both versions. */
+    struct ps_buf *result; /* Both versions. NULL: a key of rows. */
     uint64_t result_at[2]; /* Of even versions, of odd ones. */
     struct ps_list askers; /* struct ps_agent_asker */
     uint64_t *pushed;      /* By local rank: rounds offered. */
@@ -190,6 +194,7 @@ struct ps_agent_key {
     struct ps_list parked; /* Pushes of the next round. */
     struct ps_list pulls;
     struct ps_list inits;
+    struct ps_list row_pulls;
     struct ps_slice init_array; /* Of the root, while it is being sent. */
     uint32_t inits_open;        /* Partitions whose init is not committed. */
 };
@@ -265,6 +270,7 @@ struct ps_agent_run {
     struct ps_agent_part *part; /* NULL: its key is gone. */
     struct ps_agent_flow *flow; /* Sum for a server; NULL: local. */
     struct ps_slice dst;
+    uint32_t rows;   /* Of a key of rows: how many there are in dst. */
     int64_t version; /* Local: what it makes. */
     uint64_t bytes;
 };
@@ -471,6 +477,40 @@ uint32_t ps_agent_round_sources(const struct ps_agent_part *p,
 void ps_agent_round_local(struct ps_agent_step *st, struct ps_agent_part *p);
 void ps_agent_round_computed(struct ps_agent_step *st,
                              struct ps_agent_run *run);
+
+/* Says no to an operation, in words. */
+void ps_agent_round_refuse(struct ps_agent_step *st, struct ps_agent_session *s,
+                           const struct ps_msg_l_op *m, int error,
+                           const char *fmt, ...)
+    __attribute__((format(printf, 5, 6)));
+
+/* agent_rows.c */
+uint32_t ps_agent_rows_of_key(const struct ps_agent_key *k);
+/* Copies the numbers at the beginning of the block; NULL when they are not
+ * ascending, or not all in the key. */
+struct ps_agent_rows *ps_agent_rows_new(const struct ps_agent_key *k,
+                                        const struct ps_slice *block,
+                                        uint32_t count);
+void ps_agent_rows_free(struct ps_agent_rows *r); /* NULL is fine. */
+/* What the ranks here give to a partition, into run->dst with run->rows; the
+ * computation is NULL when they give nothing. PS_E_NOMEM: nothing has
+ * happened. */
+int ps_agent_rows_sum(struct ps_agent *a, struct ps_agent_part *p,
+                      struct ps_agent_run *run,
+                      struct ps_compute **ret_compute);
+void ps_agent_rows_pull(struct ps_agent_step *st, struct ps_agent_op *op);
+/* Asks for what is not asked for. */
+void ps_agent_rows_check(struct ps_agent_step *st, struct ps_agent_key *k);
+/* Questions to a node (0: all), or about a partition (UINT32_MAX: all), are
+ * not known there and must be asked again. */
+void ps_agent_rows_again(struct ps_agent_key *k, uint32_t node, uint32_t part);
+void ps_agent_rows_took(struct ps_agent_step *st, const struct ps_msg_rows *m,
+                        const struct ps_slice *payload);
+/* Bytes that must come with it; 0: it makes no sense, or has none. */
+uint64_t ps_agent_rows_payload(const struct ps_msg_rows *m);
+/* Is there a version of at least `least`? */
+void ps_agent_rows_ask_version(struct ps_agent_step *st,
+                               struct ps_agent_part *p, int64_t least);
 
 /* agent_pull.c */
 void ps_agent_pull_take(struct ps_agent_step *st, struct ps_agent_op *op);

@@ -73,10 +73,12 @@ static void answer(struct ps_agent_step *st, struct ps_agent_session *s,
 
     if (error == 0) {
         m.l_key_info.key = k->number;
+        m.l_key_info.round = k->pushed[s->local];
+    }
+    if (error == 0 && k->result != NULL) {
         m.l_key_info.arena = k->result->tag;
         m.l_key_info.offset0 = k->result->offset + k->result_at[0];
         m.l_key_info.offset1 = k->result->offset + k->result_at[1];
-        m.l_key_info.round = k->pushed[s->local];
         if (ps_map_get(s->arenas, k->result->tag) == NULL) {
             ps_map_put(s->arenas, k->result->tag, s);
             ps_effects_tell(
@@ -109,7 +111,8 @@ void ps_agent_key_offer(struct ps_agent_step *st, struct ps_agent_key *k)
                                           .count = k->count,
                                           .shape = k->shape,
                                           .shape_count = k->shape_count,
-                                          .classic = k->classic}});
+                                          .classic = k->classic,
+                                          .width = k->width}});
 }
 
 static struct ps_agent_key *key_new(struct ps_agent_step *st,
@@ -122,6 +125,7 @@ static struct ps_agent_key *key_new(struct ps_agent_step *st,
     ps_str_copy(k->name, sizeof(k->name), name);
     k->dtype = m->dtype;
     k->count = m->count;
+    k->width = m->width;
     k->classic = m->classic;
     k->shape_count = m->shape_count;
     k->shape = ps_calloc(m->shape_count + 1, sizeof(*k->shape));
@@ -133,6 +137,7 @@ static struct ps_agent_key *key_new(struct ps_agent_step *st,
     ps_list_init(&k->parked);
     ps_list_init(&k->pulls);
     ps_list_init(&k->inits);
+    ps_list_init(&k->row_pulls);
     k->pushed = ps_calloc(j->local_count, sizeof(*k->pushed));
     k->offer = ps_calloc(j->local_count, sizeof(struct ps_agent_op *));
     ps_list_push_back(&j->opening, &k->node);
@@ -166,6 +171,14 @@ void ps_agent_key_ask(struct ps_agent_step *st, struct ps_agent_session *s,
                     k->name, (unsigned long long)k->count,
                     ps_dtype_name(k->dtype), (unsigned long long)m->count,
                     ps_dtype_name(m->dtype));
+        answer(st, s, m->request, NULL, PS_E_MISMATCH, text);
+        return;
+    }
+    if (k != NULL && k->width != m->width) {
+        ps_str_addf(&t,
+                    "key '%s' was declared with rows of %u elements and now "
+                    "with %u (0: not a key of rows): all workers must agree",
+                    k->name, k->width, m->width);
         answer(st, s, m->request, NULL, PS_E_MISMATCH, text);
         return;
     }
@@ -224,7 +237,7 @@ static bool covers(const struct ps_agent_key *k,
     for (uint32_t i = 0; i < m->parts; i++) {
         uint32_t count = read_u32(ps_slice_data(payload) + 8 * i + 4);
 
-        if (count == 0) {
+        if (count == 0 || (k->width != 0 && count % k->width != 0)) {
             return false;
         }
         total += count;
@@ -234,6 +247,9 @@ static bool covers(const struct ps_agent_key *k,
 
 static int make_results(struct ps_agent_key *k)
 {
+    if (k->width != 0) {
+        return 0; /* Rows come when they are asked for. */
+    }
     /* One buffer for both, so that they lie in one arena. */
     uint64_t half = ps_round_up(
         ps_agent_key_bytes(k),
@@ -351,6 +367,12 @@ static void moved(struct ps_agent_step *st, struct ps_agent_part *p,
     struct ps_agent_key *k = p->key;
     bool open = p->state != PS_AGENT_PART_IDLE;
 
+    if (k->width != 0 && p->committed != NONE) {
+        ps_agent_round_fail(st, k, PS_E_JOBFAILED,
+                            "a server was lost with rows of this key, of which "
+                            "there is no other copy");
+        open = false;
+    }
     ps_agent_send_unqueue(st, p);
     p->node = node;
     p->asked = NONE;
@@ -535,6 +557,7 @@ void ps_agent_key_free(struct ps_agent_step *st, struct ps_agent *a,
     free_ops(&k->parked);
     free_ops(&k->pulls);
     free_ops(&k->inits);
+    free_ops(&k->row_pulls);
     ps_buf_unref(k->init_array.buf);
     take_name(k->job, k);
     if (k->open) {

@@ -15,8 +15,11 @@ static int64_t held_by_all(const struct ps_agent_key *k)
     int64_t least = INT64_MAX;
 
     for (uint32_t i = 0; i < k->part_count; i++) {
-        if (k->parts[i].held < least) {
-            least = k->parts[i].held;
+        /* Of a key of rows nothing is held here: that it is there is all. */
+        int64_t has = k->width != 0 ? k->parts[i].committed : k->parts[i].held;
+
+        if (has < least) {
+            least = has;
         }
     }
     return least;
@@ -69,6 +72,18 @@ static void ask(struct ps_agent_step *st, struct ps_agent_key *k, int64_t least)
     struct ps_map_cursor c = {0};
     struct ps_agent_flow *f;
     struct asking *q = NULL;
+
+    for (uint32_t i = 0; k->width != 0 && i < k->part_count; i++) {
+        struct ps_agent_part *p = &k->parts[i];
+
+        if (p->committed < least && !on_its_way(p, least)) {
+            p->asked = least;
+            ps_agent_rows_ask_version(st, p, least);
+        }
+    }
+    if (k->width != 0) {
+        return;
+    }
 
     for (uint32_t i = 0; i < k->part_count && q == NULL; i++) {
         if (k->parts[i].node != 0 && k->parts[i].held < least &&
@@ -135,6 +150,8 @@ void ps_agent_pull_check(struct ps_agent_step *st, struct ps_agent_key *k)
 {
     int64_t least = NONE;
 
+    ps_agent_rows_check(st, k);
+
     end_satisfied(st, k, &k->pulls);
     if (k->inits_open == 0) {
         end_satisfied(st, k, &k->inits);
@@ -176,6 +193,7 @@ void ps_agent_pull_again(struct ps_agent_step *st, struct ps_agent_key *k,
             k->parts[i].asked = NONE;
         }
     }
+    ps_agent_rows_again(k, node, UINT32_MAX);
     ps_agent_pull_check(st, k);
 }
 

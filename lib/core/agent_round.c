@@ -9,6 +9,7 @@
 #include "base/alloc.h"
 #include "base/num.h"
 #include "base/str.h"
+#include "core/rows.h"
 
 #include <assert.h>
 #include <string.h>
@@ -16,17 +17,19 @@
 static bool is_push(enum ps_op kind)
 {
     return kind == PS_OP_PUSH || kind == PS_OP_PUSHPULL ||
-           kind == PS_OP_BROADCAST;
+           kind == PS_OP_BROADCAST || kind == PS_OP_PUSH_ROWS;
+}
+
+static bool is_of_rows(uint8_t kind)
+{
+    return kind == PS_OP_PUSH_ROWS || kind == PS_OP_PULL_ROWS;
 }
 
 /* -------------------------------------------------------- taking operations */
 
-static void refuse(struct ps_agent_step *st, struct ps_agent_session *s,
-                   const struct ps_msg_l_op *m, int error, const char *fmt, ...)
-    __attribute__((format(printf, 5, 6)));
-
-static void refuse(struct ps_agent_step *st, struct ps_agent_session *s,
-                   const struct ps_msg_l_op *m, int error, const char *fmt, ...)
+void ps_agent_round_refuse(struct ps_agent_step *st, struct ps_agent_session *s,
+                           const struct ps_msg_l_op *m, int error,
+                           const char *fmt, ...)
 {
     char text[PS_TEXT_MAX];
     struct ps_str t;
@@ -49,7 +52,14 @@ static bool take_array(struct ps_agent_step *st, struct ps_agent_session *s,
                        const struct ps_msg_l_op *m, struct ps_slice *ret_slice)
 {
     uint64_t bytes = ps_agent_key_bytes(k);
+    size_t align = ps_dtype_size(k->dtype);
     struct ps_buf *region;
+
+    if (is_of_rows(m->op)) {
+        bytes = ps_rows_numbers_bytes(m->rows) +
+                ps_rows_data_bytes(m->rows, k->width, k->dtype);
+        align = 8;
+    }
 
     *ret_slice = (struct ps_slice){0};
     if (m->region == 0) {
@@ -57,20 +67,22 @@ static bool take_array(struct ps_agent_step *st, struct ps_agent_session *s,
     }
     region = ps_map_get(s->regions, m->region);
     if (region == NULL) {
-        refuse(st, s, m, PS_E_INVAL, "region %u was never registered",
-               m->region);
+        ps_agent_round_refuse(st, s, m, PS_E_INVAL,
+                              "region %u was never registered", m->region);
         return false;
     }
     if (m->offset > region->size || bytes > region->size - m->offset) {
-        refuse(st, s, m, PS_E_INVAL,
-               "'%s': %llu bytes at %llu do not lie in region %u of %zu bytes",
-               k->name, (unsigned long long)bytes,
-               (unsigned long long)m->offset, m->region, region->size);
+        ps_agent_round_refuse(
+            st, s, m, PS_E_INVAL,
+            "'%s': %llu bytes at %llu do not lie in region %u of %zu bytes",
+            k->name, (unsigned long long)bytes, (unsigned long long)m->offset,
+            m->region, region->size);
         return false;
     }
-    if (((uintptr_t)region->data + m->offset) % ps_dtype_size(k->dtype) != 0) {
-        refuse(st, s, m, PS_E_INVAL, "'%s': the array is not aligned to %zu",
-               k->name, ps_dtype_size(k->dtype));
+    if (((uintptr_t)region->data + m->offset) % align != 0) {
+        ps_agent_round_refuse(st, s, m, PS_E_INVAL,
+                              "'%s': the array is not aligned to %zu", k->name,
+                              align);
         return false;
     }
     *ret_slice = (struct ps_slice){
@@ -85,33 +97,41 @@ static bool check_op(struct ps_agent_step *st, struct ps_agent_session *s,
 {
     bool gives;
 
+    if (is_of_rows(m->op) && m->rows > 0 && array->buf == NULL) {
+        ps_agent_round_refuse(st, s, m, PS_E_INVAL,
+                              "'%s': the operation gives no rows", k->name);
+        return false;
+    }
     if (m->root >= k->job->num_workers) {
-        refuse(st, s, m, PS_E_INVAL, "root %u: the job has ranks 0 to %u",
-               m->root, k->job->num_workers - 1);
+        ps_agent_round_refuse(st, s, m, PS_E_INVAL,
+                              "root %u: the job has ranks 0 to %u", m->root,
+                              k->job->num_workers - 1);
         return false;
     }
     gives = m->op == PS_OP_PUSH || m->op == PS_OP_PUSHPULL ||
             ((m->op == PS_OP_BROADCAST || m->op == PS_OP_INIT) &&
              k->job->local[s->local].rank == m->root);
     if (gives && array->buf == NULL) {
-        refuse(st, s, m, PS_E_INVAL, "'%s': the operation gives no array",
-               k->name);
+        ps_agent_round_refuse(st, s, m, PS_E_INVAL,
+                              "'%s': the operation gives no array", k->name);
         return false;
     }
     if (is_push((enum ps_op)m->op) && m->round != k->pushed[s->local] + 1) {
-        refuse(st, s, m, PS_E_INVAL,
-               "'%s': rank %u offers round %llu, but its next is %llu", k->name,
-               k->job->local[s->local].rank, (unsigned long long)m->round,
-               (unsigned long long)k->pushed[s->local] + 1);
+        ps_agent_round_refuse(
+            st, s, m, PS_E_INVAL,
+            "'%s': rank %u offers round %llu, but its next is %llu", k->name,
+            k->job->local[s->local].rank, (unsigned long long)m->round,
+            (unsigned long long)k->pushed[s->local] + 1);
         return false;
     }
-    if (m->op == PS_OP_PULL && m->round > k->pushed[s->local]) {
-        refuse(st, s, m, PS_E_INVAL,
-               "'%s': rank %u asks for version %llu, but has pushed %llu "
-               "rounds only",
-               k->name, k->job->local[s->local].rank,
-               (unsigned long long)m->round,
-               (unsigned long long)k->pushed[s->local]);
+    if ((m->op == PS_OP_PULL || m->op == PS_OP_PULL_ROWS) &&
+        m->round > k->pushed[s->local]) {
+        ps_agent_round_refuse(
+            st, s, m, PS_E_INVAL,
+            "'%s': rank %u asks for version %llu, but has pushed %llu "
+            "rounds only",
+            k->name, k->job->local[s->local].rank, (unsigned long long)m->round,
+            (unsigned long long)k->pushed[s->local]);
         return false;
     }
     return true;
@@ -199,7 +219,8 @@ static bool offer(struct ps_agent_step *st, struct ps_agent_op *op)
     k->offer[op->local] = op;
     k->offered++;
     k->pushed[op->local] = op->round;
-    k->want = k->want || op->kind != PS_OP_PUSH;
+    k->want = k->want ||
+              (op->kind != PS_OP_PUSH && op->kind != PS_OP_PUSH_ROWS);
     if (op->priority > k->priority) {
         k->priority = op->priority;
     }
@@ -213,16 +234,35 @@ void ps_agent_round_take(struct ps_agent_step *st, struct ps_agent_session *s,
                          const struct ps_msg_l_op *m)
 {
     struct ps_agent_key *k = ps_map_get(s->job->keys, m->key);
+    struct ps_agent_rows *rows = NULL;
     struct ps_slice array;
     struct ps_agent_op *op;
 
     if (k == NULL) {
-        refuse(st, s, m, PS_E_NOKEY, "no key has the number %u: declare it",
-               m->key);
+        ps_agent_round_refuse(st, s, m, PS_E_NOKEY,
+                              "no key has the number %u: declare it", m->key);
+        return;
+    }
+    if (m->op != PS_OP_INIT && is_of_rows(m->op) != (k->width != 0)) {
+        ps_agent_round_refuse(
+            st, s, m, PS_E_UNSUPPORTED,
+            k->width != 0 ? "'%s' is a key of rows: rows are pushed and pulled"
+                          : "'%s' is not a key of rows",
+            k->name);
         return;
     }
     if (!take_array(st, s, k, m, &array) || !check_op(st, s, k, m, &array)) {
         return;
+    }
+    if (is_of_rows(m->op)) {
+        rows = ps_agent_rows_new(k, &array, m->rows);
+        if (rows == NULL) {
+            ps_agent_round_refuse(st, s, m, PS_E_INVAL,
+                                  "'%s': numbers of rows must ascend and be "
+                                  "below %u",
+                                  k->name, ps_agent_rows_of_key(k));
+            return;
+        }
     }
     op = ps_agent_op_new(st, s, m->op_id);
     op->kind = (enum ps_op)m->op;
@@ -235,7 +275,10 @@ void ps_agent_round_take(struct ps_agent_step *st, struct ps_agent_session *s,
     if (array.buf != NULL) {
         ps_buf_ref(array.buf);
     }
-    if (op->kind == PS_OP_PULL) {
+    op->rows = rows;
+    if (op->kind == PS_OP_PULL_ROWS) {
+        ps_agent_rows_pull(st, op);
+    } else if (op->kind == PS_OP_PULL) {
         ps_agent_pull_take(st, op);
     } else if (op->kind == PS_OP_INIT) {
         ps_agent_init_take(st, op);
@@ -352,6 +395,10 @@ void ps_agent_round_fail(struct ps_agent_step *st, struct ps_agent_key *k,
     ps_buf_unref(k->init_array.buf);
     k->init_array = (struct ps_slice){0};
     while ((n = ps_list_pop(&k->pulls)) != NULL) {
+        ps_agent_op_done(st, PS_CONTAINER(n, struct ps_agent_op, node), 0,
+                         error, text);
+    }
+    while ((n = ps_list_pop(&k->row_pulls)) != NULL) {
         ps_agent_op_done(st, PS_CONTAINER(n, struct ps_agent_op, node), 0,
                          error, text);
     }

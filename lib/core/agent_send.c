@@ -121,7 +121,16 @@ static void send_parts(struct ps_agent_step *st, struct ps_agent_server *s,
     struct ps_msg m = {.code = g->code};
     struct ps_parcel *parcel;
 
-    if (g->code == PS_MSG_INIT) {
+    if (g->code == PS_MSG_PUSH_ROWS) {
+        m.push_rows.gen = g->job->gen;
+        m.push_rows.epoch = a->epoch;
+        m.push_rows.slot = g->job->slot;
+        m.push_rows.incarnation = a->incarnation;
+        m.push_rows.ranks = g->ranks;
+        m.push_rows.reduce = g->reduce;
+        m.push_rows.parts = g->rows;
+        m.push_rows.parts_count = g->count;
+    } else if (g->code == PS_MSG_INIT) {
         m.init.gen = g->job->gen;
         m.init.epoch = a->epoch;
         m.init.slot = g->job->slot;
@@ -177,16 +186,26 @@ void ps_agent_send_forget(struct ps_agent_job *j, struct ps_agent_server *s)
     g->bytes = 0;
 }
 
-/* `slice` NULL: an empty part. The partition is on its way. */
+/* `slice` NULL: an empty part. `rows` counts those of a block of rows. The
+ * partition is on its way. */
 static void dispatch(struct ps_agent_step *st, struct ps_agent_flow *f,
-                     struct ps_agent_part *p, const struct ps_slice *slice)
+                     struct ps_agent_part *p, const struct ps_slice *slice,
+                     uint32_t rows)
 {
     struct ps_agent_server *s = f->server;
     struct ps_agent_key *k = p->key;
     struct ps_rec_part rec = record_of(p, slice == NULL);
+    struct ps_rec_rows rec_rows = {.key = rec.key,
+                                   .index = rec.index,
+                                   .round = rec.round,
+                                   .dtype = rec.dtype,
+                                   .width = k->width,
+                                   .count = rows};
     uint64_t bytes = slice == NULL ? 0 : slice->len;
     struct ps_agent_gather one = {
-        .code = p->init ? PS_MSG_INIT : PS_MSG_PUSH,
+        .code = p->init         ? PS_MSG_INIT
+                : k->width != 0 ? PS_MSG_PUSH_ROWS
+                                : PS_MSG_PUSH,
         .job = f->job,
         .reduce = k->reduce,
         .assign = k->kind == PS_OP_BROADCAST,
@@ -195,6 +214,7 @@ static void dispatch(struct ps_agent_step *st, struct ps_agent_flow *f,
         .count = 1,
         .bytes = bytes,
         .parts = &rec,
+        .rows = &rec_rows,
         .slices = (struct ps_slice *)slice,
         .slice_count = slice == NULL ? 0 : 1,
     };
@@ -217,19 +237,23 @@ static void dispatch(struct ps_agent_step *st, struct ps_agent_flow *f,
     }
     if (g->parts == NULL) {
         g->parts = ps_calloc(PS_PARTS_MAX, sizeof(*g->parts));
+        g->rows = ps_calloc(PS_PARTS_MAX, sizeof(*g->rows));
         g->slices = ps_calloc(PS_PARTS_MAX, sizeof(*g->slices));
     }
     if (g->count == 0) {
         struct ps_rec_part *parts = g->parts;
+        struct ps_rec_rows *gathered = g->rows;
         struct ps_slice *slices = g->slices;
 
         *g = one;
         g->parts = parts;
+        g->rows = gathered;
         g->slices = slices;
         g->count = 0;
         g->slice_count = 0;
         g->bytes = 0;
     }
+    g->rows[g->count] = rec_rows;
     g->parts[g->count++] = rec;
     if (slice != NULL) {
         g->slices[g->slice_count] = *slice;
@@ -282,6 +306,37 @@ static int start_sum(struct ps_agent_step *st, struct ps_agent_flow *f,
     return 0;
 }
 
+/* PS_E_NOMEM: nothing has happened. */
+static int start_rows(struct ps_agent_step *st, struct ps_agent_flow *f,
+                      struct ps_agent_part *p)
+{
+    struct ps_agent *a = st->a;
+    struct ps_agent_run *run = ps_calloc(1, sizeof(*run));
+    struct ps_compute *c;
+    int rc;
+
+    run->token = ++a->next_token;
+    run->part = p;
+    run->flow = f;
+    rc = ps_agent_rows_sum(a, p, run, &c);
+    if (rc != 0 || c == NULL) {
+        ps_free(run);
+        if (rc == 0) {
+            dispatch(st, f, p, NULL, 0);
+        }
+        return rc;
+    }
+    run->bytes = run->dst.len;
+    ps_map_put(a->runs, run->token, run);
+    p->state = PS_AGENT_PART_SUMMING;
+    f->summing += run->bytes;
+    f->server->summing++;
+    f->server->summing_bytes += run->bytes;
+    a->stats.summed += run->bytes;
+    ps_effects_compute(st->fx, c);
+    return 0;
+}
+
 void ps_agent_send_summed(struct ps_agent_step *st, struct ps_agent_run *run)
 {
     struct ps_agent_flow *f = run->flow;
@@ -294,7 +349,7 @@ void ps_agent_send_summed(struct ps_agent_step *st, struct ps_agent_run *run)
         f->server->summing_bytes -= run->bytes;
         f->server->dirty = true;
         if (p->state == PS_AGENT_PART_SUMMING && p->node == f->server->node) {
-            dispatch(st, f, p, &run->dst);
+            dispatch(st, f, p, &run->dst, run->rows);
         }
     }
     ps_buf_unref(run->dst.buf);
@@ -319,15 +374,18 @@ static bool start(struct ps_agent_step *st, struct ps_agent_flow *f,
                                        p->first * ps_dtype_size(k->dtype),
                              .len = ps_agent_part_bytes(p)};
 
-        dispatch(st, f, p, &s);
+        dispatch(st, f, p, &s, 0);
         return true;
+    }
+    if (k->width != 0) {
+        return start_rows(st, f, p) == 0;
     }
     if (k->job->local_count > 64) {
         slices = ps_calloc(k->job->local_count, sizeof(*slices));
     }
     count = ps_agent_round_sources(p, slices);
     if (count <= 1) {
-        dispatch(st, f, p, count == 0 ? NULL : &slices[0]);
+        dispatch(st, f, p, count == 0 ? NULL : &slices[0], 0);
     } else {
         ok = start_sum(st, f, p, slices, count) == 0;
     }

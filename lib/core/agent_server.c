@@ -123,6 +123,7 @@ void ps_agent_server_free(struct ps_agent_server *s)
     assert(ps_list_empty(&s->flows) && s->gather.count == 0);
     ps_link_free(s->peer.link);
     ps_free(s->gather.parts);
+    ps_free(s->gather.rows);
     ps_free(s->gather.slices);
     ps_free(s);
 }
@@ -227,7 +228,7 @@ static void took_value(struct ps_agent_step *st, struct ps_agent_server *s,
         size_t bytes = rec->count * ps_dtype_size(rec->dtype);
         struct ps_agent_key *k;
 
-        if (p == NULL || p->count != rec->count) {
+        if (p == NULL || p->count != rec->count || p->key->width != 0) {
             offset += bytes;
             continue;
         }
@@ -288,6 +289,7 @@ static void took_refuse(struct ps_agent_step *st,
         }
         if (passing) {
             p->asked = NONE;
+            ps_agent_rows_again(p->key, s->node, p->index);
             if (m->error == PS_E_FUTURE && p->moved) {
                 /* What it should have gone on from was lost with a link. */
                 ps_agent_key_resume(st, p);
@@ -336,6 +338,9 @@ void ps_agent_server_msg(struct ps_agent_step *st, struct ps_agent_server *s,
         ps_agent_send_credit(st, s, m->value.gen, m->value.credit);
         took_value(st, s, &m->value, payload);
         break;
+    case PS_MSG_ROWS:
+        ps_agent_rows_took(st, &m->rows, payload);
+        break;
     case PS_MSG_COMMIT:
         ps_agent_send_credit(st, s, m->commit.gen, m->commit.credit);
         took_commit(st, &m->commit);
@@ -375,17 +380,37 @@ static bool acceptable(const struct ps_agent_part *p, int64_t v)
     return true;
 }
 
+static int take_memory(struct ps_agent *a, uint64_t len,
+                       struct ps_slice *ret_slice)
+{
+    struct ps_buf *buf;
+
+    if (ps_pool_get(a->opt.sums, len, &buf) != 0) {
+        /* The pool may be full of sums whose acknowledgement is behind this
+         * very frame: it is read all the same. One a connection at a time. */
+        buf = ps_buf_new(len);
+    }
+    *ret_slice = (struct ps_slice){.buf = buf, .len = len};
+    return 0;
+}
+
 int ps_agent_server_payload(struct ps_agent *a, struct ps_agent_server *s,
                             const struct ps_msg *m, uint64_t len,
                             struct ps_slice *ret_slice)
 {
     uint64_t total = 0;
-    struct ps_buf *buf;
-    int rc;
 
-    if (m->code != PS_MSG_VALUE || s->peer.state != PS_AGENT_PEER_KNOWN ||
+    if ((m->code != PS_MSG_VALUE && m->code != PS_MSG_ROWS) ||
+        s->peer.state != PS_AGENT_PEER_KNOWN ||
         !ps_link_is_new(s->peer.link, m->seq)) {
         return PS_E_INVAL;
+    }
+    if (m->code == PS_MSG_ROWS) {
+        if (len == 0 || len > PS_PAYLOAD_MAX ||
+            ps_agent_rows_payload(&m->rows) != len) {
+            return PS_E_PROTO;
+        }
+        return take_memory(a, len, ret_slice);
     }
     for (uint32_t i = 0; i < m->value.parts_count; i++) {
         const struct ps_rec_part *rec = &m->value.parts[i];
@@ -399,8 +424,8 @@ int ps_agent_server_payload(struct ps_agent *a, struct ps_agent_server *s,
         const struct ps_rec_part *rec = &m->value.parts[0];
         struct ps_agent_part *p = ps_agent_part_find(a, m->value.gen, rec);
 
-        if (p == NULL || p->count != rec->count || rec->round > INT64_MAX ||
-            !acceptable(p, (int64_t)rec->round)) {
+        if (p == NULL || p->key->width != 0 || p->count != rec->count ||
+            rec->round > INT64_MAX || !acceptable(p, (int64_t)rec->round)) {
             return PS_E_STALE;
         }
         *ret_slice = (struct ps_slice){
@@ -413,12 +438,5 @@ int ps_agent_server_payload(struct ps_agent *a, struct ps_agent_server *s,
     if (len > PS_FUSE_FRAME_MAX + PS_FUSE_PART_MAX) {
         return PS_E_TOOBIG;
     }
-    rc = ps_pool_get(a->opt.sums, len, &buf);
-    if (rc != 0) {
-        /* The pool may be full of sums whose acknowledgement is behind this
-         * very frame: it is read all the same. One a connection at a time. */
-        buf = ps_buf_new(len);
-    }
-    *ret_slice = (struct ps_slice){.buf = buf, .len = len};
-    return 0;
+    return take_memory(a, len, ret_slice);
 }

@@ -44,6 +44,7 @@ void ps_agent_op_free(struct ps_agent_op *op)
         op->session->op_count--;
     }
     ps_buf_unref(op->array.buf);
+    ps_agent_rows_free(op->rows);
     ps_msg_free(op->message);
     if (a->spare_op_count == SPARE_OPS_MAX) {
         ps_free(op);

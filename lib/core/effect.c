@@ -93,6 +93,9 @@ void ps_compute_free(struct ps_compute *c)
     for (uint32_t i = 0; i < c->held_count; i++) {
         ps_buf_unref(c->held[i]);
     }
+    if (c->plan != NULL) {
+        c->plan_free(c->plan);
+    }
     ps_free(c);
 }
 

@@ -41,6 +41,8 @@ struct ps_compute {
     uint8_t *level;
     struct ps_buf **held;
     uint32_t held_count;
+    void *plan; /* What else the job points to; freed with it. NULL: nothing. */
+    void (*plan_free)(void *plan);
 };
 
 /* src, level and held are allocated for `src_max` and `held_max`; job.src and

@@ -50,6 +50,7 @@ struct ps_job_key {
     uint8_t dtype;
     bool moved; /* Its placement is not the first one. */
     uint64_t count;
+    uint32_t width; /* Elements of a row; 0: not a key of rows. */
     struct ps_place_part *parts;
     uint32_t part_count;
     char name[];

@@ -46,6 +46,7 @@ static const struct row rows[PS_OPTIM_PARAMS] = {
     [PS_OPTIM_SCHEDULE_DECAY] = {"schedule_decay", NULL, NOT_NEGATIVE},
     [PS_OPTIM_WD_LH] = {"wd_lh", NULL, NOT_NEGATIVE},
     [PS_OPTIM_LAMDA] = {"lamda", "lambda", NOT_NEGATIVE},
+    [PS_OPTIM_LAZY] = {"lazy_update", NULL, SWITCH},
     [PS_OPTIM_SCHEDULER] = {"lr_scheduler", NULL, SCHEDULE},
     [PS_OPTIM_STEP] = {"lr_scheduler_step", NULL, ROUNDS},
     [PS_OPTIM_STEP_1] = {"lr_scheduler_step_1", NULL, ROUNDS},
@@ -190,11 +191,16 @@ static const struct ps_optim_kind kinds[] = {
 
 /* Defaults of what all have in common, and of schedules. */
 static const struct preset common[] = {
-    {PS_OPTIM_RESCALE, 1},
-    {PS_OPTIM_FACTOR, 1},
-    {PS_OPTIM_STOP_LR, 1e-8},
-    {PS_OPTIM_POWER, 2},
+    {PS_OPTIM_RESCALE, 1}, {PS_OPTIM_FACTOR, 1}, {PS_OPTIM_STOP_LR, 1e-8},
+    {PS_OPTIM_POWER, 2},   {PS_OPTIM_LAZY, 1},
 };
+
+/* Has a step for rows alone, as in the classic store. */
+static bool knows_rows(const struct ps_optim_kind *kind)
+{
+    return kind->step == SGD || kind->step == PS_STEP_ADAM ||
+           kind->step == PS_STEP_ADAGRAD || kind->step == PS_STEP_FTRL;
+}
 
 static const char *text(const char *s)
 {
@@ -203,6 +209,9 @@ static const char *text(const char *s)
 
 static bool has(const struct ps_optim_kind *kind, unsigned param)
 {
+    if (param == PS_OPTIM_LAZY) {
+        return knows_rows(kind);
+    }
     if (param == PS_OPTIM_RESCALE) {
         return true;
     }
@@ -442,6 +451,11 @@ unsigned ps_optim_states(const struct ps_optim *o)
         return o->value[PS_OPTIM_MOMENTUM] != 0 ? 1 : 0;
     }
     return ps_step_states(form(o));
+}
+
+bool ps_optim_is_lazy(const struct ps_optim *o)
+{
+    return knows_rows(o->kind) && o->value[PS_OPTIM_LAZY] != 0;
 }
 
 bool ps_optim_state_is_weight(const struct ps_optim *o, unsigned i)

@@ -33,6 +33,7 @@ enum ps_optim_param {
     PS_OPTIM_SCHEDULE_DECAY,
     PS_OPTIM_WD_LH,
     PS_OPTIM_LAMDA,
+    PS_OPTIM_LAZY,
     PS_OPTIM_SCHEDULER, /* From here on: of the learning rate's schedule. */
     PS_OPTIM_STEP,
     PS_OPTIM_STEP_1,
@@ -74,6 +75,9 @@ PS_MUST_USE int ps_optim_parse(const char *name,
 
 /* How many buffers as large as the weights it keeps between steps. */
 unsigned ps_optim_states(const struct ps_optim *o);
+/* Does it leave rows alone that nobody gave anything to? Else a step takes
+ * them as if zeros had been given. */
+bool ps_optim_is_lazy(const struct ps_optim *o);
 /* Does state `i` begin as a copy of the weights? Else it begins as zeros. */
 bool ps_optim_state_is_weight(const struct ps_optim *o, unsigned i);
 

@@ -15,11 +15,23 @@ struct parts {
     uint32_t capacity;
 };
 
+/* Elements that are never cut apart: whole rows, a multiple of PIECE_UNIT. */
+static uint64_t unit_of(const struct ps_place_key *key)
+{
+    uint64_t unit = key->width == 0 ? 1 : key->width;
+
+    for (uint32_t n = 1; n < PIECE_UNIT && unit % PIECE_UNIT != 0; n *= 2) {
+        unit *= 2;
+    }
+    return unit;
+}
+
 static uint64_t piece_count(const struct ps_place_key *key)
 {
     uint64_t n = key->partition_bytes / key->element;
+    uint64_t unit = unit_of(key);
 
-    return n < PIECE_UNIT ? PIECE_UNIT : n - n % PIECE_UNIT;
+    return n < unit ? unit : n - n % unit;
 }
 
 static uint64_t div_up(uint64_t a, uint64_t b)
@@ -104,6 +116,7 @@ static void place_classic(const struct ps_place_key *key, uint64_t piece,
                           struct ps_place_server *servers,
                           uint32_t server_count, struct parts *out)
 {
+    uint64_t width = key->width == 0 ? 1 : key->width;
     uint64_t from = 0;
 
     if (key->count < key->big_array_bound) {
@@ -115,9 +128,12 @@ static void place_classic(const struct ps_place_key *key, uint64_t piece,
         return;
     }
     for (uint32_t i = 0; i < server_count; i++) {
-        uint64_t to = classic_bound(key->count, server_count, i + 1);
+        uint64_t to = width *
+                      classic_bound(key->count / width, server_count, i + 1);
 
-        cut_on(key, piece, &servers[i], to - from, out);
+        if (to > from) {
+            cut_on(key, piece, &servers[i], to - from, out);
+        }
         from = to;
     }
 }
@@ -132,6 +148,10 @@ int ps_place_key(const struct ps_place_key *key,
     struct parts out = {0};
 
     assert(key->count > 0 && key->element > 0);
+    assert(key->width == 0 || key->count % key->width == 0);
+    if (piece > UINT32_MAX) {
+        return PS_E_TOOBIG;
+    }
     if (most > PS_KEY_PARTS_MAX) {
         return PS_E_TOOBIG;
     }

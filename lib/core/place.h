@@ -27,6 +27,7 @@ struct ps_place_key {
     uint32_t partition_bytes;
     uint64_t big_array_bound; /* mxnet */
     uint64_t number;          /* mxnet: the integer key. */
+    uint32_t width; /* Elements of a row, which is never cut; 0, 1: none. */
 };
 
 /* Parts in the order of the elements; the caller frees *ret_parts with

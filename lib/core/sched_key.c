@@ -118,6 +118,7 @@ static int place(struct ps_sched_step *st, struct ps_sched_job *j,
         .partition_bytes = j->partition_bytes,
         .big_array_bound = j->big_array_bound,
         .number = classic_number(j, m),
+        .width = m->width,
     };
     struct ps_place_part *parts;
     uint32_t count;
@@ -126,6 +127,7 @@ static int place(struct ps_sched_step *st, struct ps_sched_job *j,
     if (rc == 0) {
         keep_bytes(st->s, j, servers);
         *ret_key = ps_job_add_key(j, m->name, m->dtype, m->count, parts, count);
+        (*ret_key)->width = m->width;
         j->string_keys += strncmp(m->name, "s:", 2) == 0;
     }
     ps_free(servers);
@@ -177,6 +179,21 @@ static int check_new(const struct ps_sched_job *j,
         ps_str_add(why, " has no elements");
         return PS_E_INVAL;
     }
+    if (m->width != 0 &&
+        (m->count % m->width != 0 || m->count / m->width > UINT32_MAX)) {
+        add_name(why, m->name);
+        ps_str_addf(why,
+                    " of %" PRIu64 " elements cannot have rows of %u; there "
+                    "may be %u rows",
+                    m->count, m->width, UINT32_MAX);
+        return PS_E_INVAL;
+    }
+    if (m->width != 0 && j->server_count == 0) {
+        add_name(why, m->name);
+        ps_str_add(why, " is one of rows, which needs a server; the job has "
+                        "none");
+        return PS_E_UNSUPPORTED;
+    }
     if (j->key_count >= PS_KEYS_MAX) {
         ps_str_addf(why, "job %s has %u keys, which is the limit", j->name,
                     PS_KEYS_MAX);
@@ -188,10 +205,17 @@ static int check_new(const struct ps_sched_job *j,
 static int check_same(const struct ps_job_key *k,
                       const struct ps_msg_key_open *m, struct ps_str *why)
 {
-    if (k->dtype == m->dtype && k->count == m->count) {
+    if (k->dtype == m->dtype && k->count == m->count && k->width == m->width) {
         return 0;
     }
     add_name(why, m->name);
+    if (k->width != m->width) {
+        ps_str_addf(why,
+                    " was opened with rows of %u elements, this opening says "
+                    "%u (0: not a key of rows)",
+                    k->width, m->width);
+        return PS_E_MISMATCH;
+    }
     ps_str_addf(why,
                 " was opened as %s with %" PRIu64
                 " elements, this opening says %s with %" PRIu64,

@@ -9,6 +9,7 @@
  *     shard_merge.c   a complete round: computing, the new version
  *     shard_pull.c    pull, init, resume
  *     shard_answer.c  value, commit, refuse
+ *     shard_rows.c    keys of rows: contributions, their merge, pulls
  *     shard_credit.c  how far agents may run ahead */
 #pragma once
 
@@ -262,6 +263,28 @@ bool ps_shard_init_is_known(const struct ps_shard_job *job,
  * NULL, are slots that get the value anyway. */
 void ps_shard_pull_answer(struct ps_shard_step *st, struct ps_shard_job *job,
                           struct ps_part *part, const struct ps_bits *told);
+
+/* ---------------------------------------------------------- shard_rows.c */
+
+/* May the payload of push_rows or pull_rows come in? */
+int ps_shard_rows_judge(struct ps_shard *s, struct ps_shard_peer *p,
+                        const struct ps_msg *msg, uint64_t len);
+void ps_shard_push_rows(struct ps_shard_step *st, struct ps_shard_conn *c,
+                        const struct ps_msg *msg,
+                        const struct ps_slice *payload);
+void ps_shard_pull_rows(struct ps_shard_step *st, struct ps_shard_conn *c,
+                        const struct ps_msg *msg,
+                        const struct ps_slice *payload);
+/* Those who wait for rows of the version that is there now. */
+void ps_shard_rows_answer(struct ps_shard_step *st, struct ps_shard_job *job,
+                          struct ps_part *part);
+/* The computation of a round of rows. `c` has its token; run->dst is where the
+ * new value will be. PS_E_NOMEM: nothing has happened. */
+int ps_shard_rows_plan(struct ps_shard_step *st, struct ps_shard_run *run,
+                       struct ps_compute **ret_compute);
+/* Does anybody give a row in this round, or does its end need none? */
+bool ps_shard_rows_idle(const struct ps_shard_job *job,
+                        const struct ps_part *part);
 
 /* -------------------------------------------------------- shard_answer.c */
 

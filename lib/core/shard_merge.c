@@ -136,6 +136,52 @@ static int prepare(struct ps_shard *s, struct ps_shard_run *run, bool steps)
 }
 
 /* PS_E_NOMEM: nothing has happened. */
+static void add_step(struct ps_shard_run *run, struct ps_compute *c)
+{
+    struct ps_shard_job *job = run->job;
+    struct ps_part *part = run->part;
+
+    /* Step t makes version t, so that all servers agree on it. */
+    ps_optim_step(&job->optim, part->version + 1, &c->job);
+    c->job.weight = ps_slice_data(&part->value);
+    ps_compute_hold(c, part->value.buf);
+    for (unsigned i = 0; i < ps_optim_states(&job->optim); i++) {
+        c->job.states[i] = part->state[i]->data;
+        ps_compute_hold(c, part->state[i]);
+    }
+    c->job.state = c->job.states[0];
+}
+
+/* PS_E_NOMEM: nothing has happened. */
+static int launch_rows(struct ps_shard_step *st, struct ps_shard_run *run)
+{
+    struct ps_shard *s = st->s;
+    struct ps_shard_job *job = run->job;
+    struct ps_part *part = run->part;
+    struct ps_compute *c;
+    int rc = 0;
+
+    if (job->optimizes) {
+        rc = prepare_states(s, job, part, part->value.len);
+    }
+    if (rc == 0) {
+        rc = ps_shard_rows_plan(st, run, &c);
+    }
+    if (rc != 0) {
+        return rc;
+    }
+    if (job->optimizes) {
+        add_step(run, c);
+        /* Rows are changed where the new value lies. */
+        c->job.weight = c->job.dst;
+    }
+    run->token = ++s->next_token;
+    c->token = run->token;
+    ps_map_put(s->runs, run->token, run);
+    ps_effects_compute(st->fx, c);
+    return 0;
+}
+
 static int launch(struct ps_shard_step *st, struct ps_shard_run *run)
 {
     struct ps_shard *s = st->s;
@@ -143,8 +189,12 @@ static int launch(struct ps_shard_step *st, struct ps_shard_run *run)
     struct ps_part *part = run->part;
     struct ps_open *open = part->open;
     bool steps = job->optimizes && !open->assign && ps_part_has_value(part);
-    int rc = prepare(s, run, steps);
+    int rc;
 
+    if (open->rows) {
+        return launch_rows(st, run);
+    }
+    rc = prepare(s, run, steps);
     if (rc != 0) {
         return rc;
     }
@@ -162,15 +212,7 @@ static int launch(struct ps_shard_step *st, struct ps_shard_run *run)
     c->job.dst = ps_slice_data(&run->dst);
     ps_compute_hold(c, run->dst.buf);
     if (steps) {
-        /* Step t makes version t, so that all servers agree on it. */
-        ps_optim_step(&job->optim, part->version + 1, &c->job);
-        c->job.weight = ps_slice_data(&part->value);
-        ps_compute_hold(c, part->value.buf);
-        for (unsigned i = 0; i < ps_optim_states(&job->optim); i++) {
-            c->job.states[i] = part->state[i]->data;
-            ps_compute_hold(c, part->state[i]);
-        }
-        c->job.state = c->job.states[0];
+        add_step(run, c);
     }
     ps_effects_compute(st->fx, c);
     return 0;
@@ -183,11 +225,11 @@ void ps_shard_merge_start(struct ps_shard_step *st, struct ps_shard_job *job,
     const struct ps_slice *first = ps_round_first(&open->round);
     bool steps = job->optimizes && !open->assign;
 
-    if (first == NULL) {
+    if (open->rows ? ps_shard_rows_idle(job, part) : first == NULL) {
         made(st, job, part, NULL);
         return;
     }
-    if (open->round.given == 1 && !steps &&
+    if (!open->rows && open->round.given == 1 && !steps &&
         (open->reduce != PS_REDUCE_MEAN || open->round.weight <= 1)) {
         struct ps_slice value = *first;
 

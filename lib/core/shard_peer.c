@@ -349,6 +349,12 @@ static void deliver(struct ps_shard_step *st, struct ps_shard_conn *c,
     case PS_MSG_PULL:
         ps_shard_pull(st, c, msg);
         break;
+    case PS_MSG_PUSH_ROWS:
+        ps_shard_push_rows(st, c, msg, payload);
+        break;
+    case PS_MSG_PULL_ROWS:
+        ps_shard_pull_rows(st, c, msg, payload);
+        break;
     case PS_MSG_INIT:
         ps_shard_init(st, c, msg, payload);
         break;
@@ -409,6 +415,9 @@ static int judge(struct ps_shard *s, struct ps_shard_peer *p,
         slot = msg->push.slot;
         gen = msg->push.gen;
         break;
+    case PS_MSG_PUSH_ROWS:
+    case PS_MSG_PULL_ROWS:
+        return ps_shard_rows_judge(s, p, msg, len);
     case PS_MSG_INIT:
         parts = msg->init.parts;
         count = msg->init.parts_count;

@@ -25,6 +25,7 @@ void ps_shard_pull_answer(struct ps_shard_step *st, struct ps_shard_job *job,
         }
         ps_store_unpark(&job->store, p);
     }
+    ps_shard_rows_answer(st, job, part);
 }
 
 static int pull_part(struct ps_shard_step *st, struct ps_shard_slot *slot,

@@ -99,11 +99,12 @@ static int check(const struct ps_shard_job *job, const struct ps_part *part,
                    ? 0
                    : PS_E_FUTURE;
     }
-    if (!ps_part_fits(part, rec->dtype, rec->count)) {
+    if (!ps_part_fits(part, rec->dtype, rec->count) || part->width != 0) {
         return PS_E_MISMATCH;
     }
     if (part->open != NULL &&
-        (part->open->reduce != m->reduce || part->open->assign != m->assign)) {
+        (part->open->rows || part->open->reduce != m->reduce ||
+         part->open->assign != m->assign)) {
         return PS_E_MISMATCH;
     }
     return 0;

@@ -26,6 +26,9 @@ static void part_free(struct ps_store *st, struct ps_part *part)
     while ((n = ps_list_first(&part->parked)) != NULL) {
         ps_store_unpark(st, PS_CONTAINER(n, struct ps_parked, node));
     }
+    while ((n = ps_list_first(&part->asked)) != NULL) {
+        ps_store_unask(st, PS_CONTAINER(n, struct ps_rows_wait, node));
+    }
     ps_store_close(st, part);
     st->stored -= part->value.len;
     ps_buf_unref(part->value.buf);
@@ -64,6 +67,7 @@ struct ps_part *ps_store_obtain(struct ps_store *st, uint32_t key,
         part->key = key;
         part->index = index;
         ps_list_init(&part->parked);
+        ps_list_init(&part->asked);
         ps_map_put(st->parts, id_of(key, index), part);
     }
     return part;
@@ -72,7 +76,7 @@ struct ps_part *ps_store_obtain(struct ps_store *st, uint32_t key,
 void ps_store_tidy(struct ps_store *st, struct ps_part *part)
 {
     if (part->version == 0 && !ps_part_has_value(part) && part->open == NULL &&
-        ps_list_empty(&part->parked)) {
+        ps_list_empty(&part->parked) && ps_list_empty(&part->asked)) {
         ps_map_take(st->parts, id_of(part->key, part->index));
         part_free(st, part);
     }
@@ -143,6 +147,7 @@ void ps_store_close(struct ps_store *st, struct ps_part *part)
     st->open_count--;
     ps_round_fini(&open->round);
     ps_bits_fini(&open->want);
+    ps_free(open->rows_given);
     ps_free(open);
 }
 
@@ -173,6 +178,25 @@ void ps_store_unpark(struct ps_store *st, struct ps_parked *p)
     ps_free(p);
 }
 
+void ps_store_ask(struct ps_store *st, struct ps_part *part,
+                  const struct ps_rows_wait *w)
+{
+    struct ps_rows_wait *own = ps_calloc(1, sizeof(*own));
+
+    *own = *w;
+    own->node = (struct ps_list_node){0};
+    ps_list_push_back(&part->asked, &own->node);
+    st->parked_count++;
+}
+
+void ps_store_unask(struct ps_store *st, struct ps_rows_wait *w)
+{
+    ps_list_remove(&w->node);
+    st->parked_count--;
+    ps_buf_unref(w->row.buf);
+    ps_free(w);
+}
+
 void ps_store_unpark_slot(struct ps_store *st, uint32_t slot)
 {
     struct ps_map_cursor c = {0};
@@ -187,6 +211,15 @@ void ps_store_unpark_slot(struct ps_store *st, uint32_t slot)
             n = ps_list_next(&part->parked, n);
             if (p->slot == slot) {
                 ps_store_unpark(st, p);
+            }
+        }
+        n = ps_list_first(&part->asked);
+        while (n != NULL) {
+            struct ps_rows_wait *w = PS_CONTAINER(n, struct ps_rows_wait, node);
+
+            n = ps_list_next(&part->asked, n);
+            if (w->slot == slot) {
+                ps_store_unask(st, w);
             }
         }
         ps_store_tidy(st, part); /* Taking what was just returned is fine. */

@@ -25,6 +25,9 @@ struct ps_open {
     struct ps_bits want; /* Who is to get the value, not only a commit. */
     uint8_t reduce;      /* enum ps_reduce, stated by the first. */
     bool assign;
+    bool rows;            /* What was given are blocks of rows. */
+    uint64_t weight;      /* Of rows: ranks of all who have offered, */
+    uint32_t *rows_given; /* and how many rows each slot gave. */
 };
 
 struct ps_part {
@@ -33,12 +36,25 @@ struct ps_part {
     bool typed;     /* dtype is known. */
     uint8_t dtype;  /* enum ps_dtype */
     uint32_t count; /* Elements; 0: not known yet. */
+    uint32_t width; /* Elements of a row; 0: nobody has spoken of rows. */
     uint64_t version;
     struct ps_slice value; /* buf NULL: has none. Never written again. */
     struct ps_buf *state[PS_STATES_MAX]; /* Of the optimizer; NULL: none. */
     struct ps_open *open;                /* NULL: nobody has contributed. */
     void *run; /* The owner's: a computation under way, or NULL. */
     struct ps_list parked;
+    struct ps_list asked; /* Pulls of rows that wait; struct ps_rows_wait. */
+};
+
+/* A pull of rows that cannot be answered yet. */
+struct ps_rows_wait {
+    struct ps_list_node node;
+    uint32_t slot;
+    uint64_t least;
+    uint64_t request;
+    uint32_t count;
+    uint32_t width;
+    struct ps_slice row; /* Their numbers; own reference. */
 };
 
 struct ps_store {
@@ -79,6 +95,11 @@ void ps_store_set_state(struct ps_store *st, struct ps_part *part, unsigned i,
 struct ps_open *ps_store_open(struct ps_store *st, struct ps_part *part,
                               uint32_t slots);
 void ps_store_close(struct ps_store *st, struct ps_part *part);
+
+/* Takes over the reference in `w->row`, of which it keeps a copy. */
+void ps_store_ask(struct ps_store *st, struct ps_part *part,
+                  const struct ps_rows_wait *w);
+void ps_store_unask(struct ps_store *st, struct ps_rows_wait *w);
 
 /* A slot waits at most once for a partition, for the newest version that it
  * has asked for. */

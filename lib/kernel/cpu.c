@@ -386,6 +386,9 @@ int ps_kernel_run_range(const struct ps_job *job, uint64_t from, uint64_t to)
     unsigned depth;
     bool stream;
 
+    if (job->rows != NULL) {
+        return ps_kernel_run_rows(job, from, to);
+    }
     if (!makes_sense(job) || from % 16 != 0 || from > to || to > job->count) {
         return PS_E_INVAL;
     }

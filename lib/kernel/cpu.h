@@ -6,6 +6,10 @@
 
 #include "kernel/kernel.h"
 
+/* rows.c: elements [from, to) of a job by rows. */
+PS_MUST_USE int ps_kernel_run_rows(const struct ps_job *job, uint64_t from,
+                                   uint64_t to);
+
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>

@@ -111,6 +111,37 @@ struct ps_step {
     double k[3];
 };
 
+/* Rows that a source gives, or that a job is about. */
+struct ps_row_source {
+    const uint32_t *row; /* Their numbers, ascending. */
+    uint32_t count;
+    uint32_t place;   /* In the tree, ascending over the sources. */
+    const void *data; /* The rows one after the other. */
+};
+
+/* A job by rows: of each row, the sources that have it are added in the order
+ * of a tree over all places, in which a half that gives nothing drops out and
+ * the other half stands for the whole. */
+struct ps_row_job {
+    uint32_t width; /* Elements of a row. */
+    uint32_t count;
+    const uint32_t *row; /* All rows that any source has, ascending. */
+    /* 0: only these rows. Else the array has so many rows, and those of no
+     * source are handled too, as if somebody had given zeros. */
+    uint32_t all;
+    bool compact; /* dst has the rows of `row` alone, one after the other. */
+    uint32_t places;
+    uint32_t source_count; /* At most PS_ROW_SOURCES_MAX. */
+    const struct ps_row_source *source;
+    const void *zeros; /* A row of them, when `all` is not 0. */
+};
+#define PS_ROW_SOURCES_MAX 4096u
+
+/* The levels of leaves at `place`, ascending, in a tree over `places` where
+ * the others give nothing. */
+void ps_row_levels(const uint32_t *place, uint32_t count, uint32_t places,
+                   uint8_t *level);
+
 struct ps_job {
     enum ps_job_op op;
     enum ps_dtype dtype;
@@ -125,6 +156,9 @@ struct ps_job {
     struct ps_sgd sgd;
     void *states[PS_STATES_MAX]; /* Step: updated in place, no overlap. */
     struct ps_step step;
+    /* Instead of src and level. `count` is then the elements of all rows that
+     * are handled; dst may be weight. NULL: none. */
+    const struct ps_row_job *rows;
 };
 
 /* How many states an optimizer keeps. */

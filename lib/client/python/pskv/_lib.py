@@ -112,6 +112,8 @@ class Stats(Structure):
     ]
 
 
+_ROWS = [c_void_p, c_uint32, c_void_p, c_size_t, c_void_p, POINTER(OpOptions),
+         POINTER(c_void_p)]
 _OP = [c_void_p, c_uint32, c_void_p, POINTER(OpOptions), POINTER(c_void_p)]
 _OP_OUT = [c_void_p, c_uint32, c_void_p, c_void_p, POINTER(OpOptions),
            POINTER(c_void_p)]
@@ -138,6 +140,12 @@ _FUNCTIONS = {
                         POINTER(c_uint64), POINTER(c_uint32)]),
     "psc_key_int": (c_int, [c_void_p, c_int64, c_uint32, c_uint32,
                             POINTER(c_uint64), POINTER(c_uint32)]),
+    "psc_key_rows": (c_int, [c_void_p, c_char_p, c_uint32, c_uint64, c_uint32,
+                             POINTER(c_uint32)]),
+    "psc_key_rows_int": (c_int, [c_void_p, c_int64, c_uint32, c_uint64,
+                                 c_uint32, POINTER(c_uint32)]),
+    "psc_push_rows_start": (c_int, _ROWS),
+    "psc_pull_rows_start": (c_int, _ROWS),
     "psc_init_start": (c_int, _OP),
     "psc_push_start": (c_int, _OP),
     "psc_pull_start": (c_int, _OP),

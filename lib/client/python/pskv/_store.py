@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 import weakref
-from ctypes import byref, c_char_p, c_uint32, c_uint64, c_void_p
+from ctypes import byref, c_char_p, c_int64, c_uint32, c_uint64, c_void_p
 from typing import (Any, Dict, Generator, List, Optional, Sequence, Set,
                     Tuple, Union)
 
@@ -130,13 +130,14 @@ class Handle:
 class _Known:
     """What the store knows of a key."""
 
-    __slots__ = ("number", "dtype", "count", "valued")
+    __slots__ = ("number", "dtype", "count", "valued", "width")
 
     def __init__(self, number: int, dtype: int, count: int) -> None:
         self.number = number
         self.dtype = dtype
         self.count = count
         self.valued = False  # Has been given a value by init or broadcast.
+        self.width = 0  # Elements of a row, of a key of rows.
 
 
 class _Wish:
@@ -151,6 +152,15 @@ class _Wish:
 
     def arrays(self) -> List[Array]:
         return self.given + self.wanted
+
+
+def _row_numbers(rows: Any) -> Any:
+    """Numbers of rows as a ctypes array, from a list or an array of NumPy."""
+    if hasattr(rows, "astype") and hasattr(rows, "reshape"):
+        data = rows.reshape(-1).astype("int64")
+        return (c_int64 * data.size).from_buffer_copy(data.tobytes())
+    numbers = [int(n) for n in rows]
+    return (c_int64 * len(numbers))(*numbers)
 
 
 def _is_list(value: Any) -> bool:
@@ -427,6 +437,112 @@ class KVStore(Collectives):
         handle.wait()
         for k in self._key_list(key):
             self._keys[k].valued = True
+
+    # ---------------------------------------------------------------- rows
+
+    def init_rows(self, key: Key, value: Any) -> None:
+        """init() of a key of rows: `value` has two dimensions, and pushes and
+        pulls name the rows that they are about. All workers call it with
+        arrays of one shape; the value is rank 0's."""
+        self._key_list(key)
+        array = Array(value, False)
+        if len(array.shape) != 2:
+            raise ValueError("a key of rows has two dimensions, not %d" %
+                             len(array.shape))
+        known = self._keys.get(key)
+        if known is None:
+            number = c_uint32()
+            if isinstance(key, str):
+                rc = self._lib.psc_key_rows(
+                    self._open(), key.encode(), array.dtype, array.shape[0],
+                    array.shape[1], byref(number))
+            else:
+                rc = self._lib.psc_key_rows_int(
+                    self._open(), key, array.dtype, array.shape[0],
+                    array.shape[1], byref(number))
+            self._check(rc)
+            known = _Known(number.value, array.dtype, array.count)
+            known.width = array.shape[1]
+            self._keys[key] = known
+        if known.width != array.shape[1]:
+            raise ValueError("key %r is not one of rows of %d elements" %
+                             (key, array.shape[1]))
+        handle = Handle(self)
+        wish = _Wish(key)
+        wish.given = [array]
+        self._start(handle, "init", wish, 0)
+        handle.wait()
+        known.valued = True
+
+    def _rows(self, what: str, key: Key, rows: Any, array: Array,
+              priority: int) -> Handle:
+        """A push or pull of rows with a handle."""
+        self._key_list(key)
+        known = self._keys.get(key)
+        if known is None or known.width == 0:
+            raise ValueError("key %r is not one of rows; init_rows() makes "
+                             "one" % (key,))
+        if array.dtype != known.dtype or \
+                array.count != len(rows) * known.width:
+            raise ValueError(
+                "%d rows of key %r are %s of %d elements, but the array is %s "
+                "of %d" % (len(rows), key, dtype_name(known.dtype),
+                           len(rows) * known.width, dtype_name(array.dtype),
+                           array.count))
+        self._collect()
+        handle = Handle(self)
+        o, _ = self._op_options([], priority, "sum", 0, True)
+        op = c_void_p()
+        self._check(getattr(self._lib, "psc_%s_rows_start" % what)(
+            self._open(), known.number, rows, len(rows),
+            array.address if len(rows) > 0 else None, byref(o), byref(op)))
+        assert op.value is not None
+        handle._ops.append(op.value)
+        handle._held.append(array)
+        return handle
+
+    def push_rows_async(self, key: Key, rows: Any, value: Any,
+                        priority: int = 0) -> Handle:
+        """push_rows() with a handle that ends when the round is merged."""
+        rows = _row_numbers(rows)
+        return self._rows("push", key, rows, Array(value, False), priority)
+
+    def push_rows(self, key: Key, rows: Any, value: Any,
+                  priority: int = 0) -> None:
+        """Gives rows to the next round of a key of rows: `value[i]` to row
+        `rows[i]`; those that come twice are added. Every worker takes part in
+        a round, one without rows with empty arrays. Returns when the round is
+        merged."""
+        self.push_rows_async(key, rows, value, priority).wait()
+
+    def pull_rows_async(self, key: Key, rows: Any, out: Any,
+                        priority: int = 0) -> Handle:
+        """pull_rows() with a handle."""
+        rows = _row_numbers(rows)
+        return self._rows("pull", key, rows, Array(out, True), priority)
+
+    def pull_rows(self, key: Key, rows: Any, out: Any,
+                  priority: int = 0) -> None:
+        """Fills `out[i]` with row `rows[i]`, in any order and with repeats,
+        after all rounds that this worker has pushed to."""
+        self.pull_rows_async(key, rows, out, priority).wait()
+
+    def row_sparse_pull(self, key: Key, row_ids: Any,
+                        priority: int = 0) -> Tuple[Any, Any]:
+        """The rows `row_ids`, each once and in order: their numbers as int64
+        and the rows. Needs NumPy."""
+        import numpy  # pylint: disable=import-outside-toplevel
+        known = self._keys.get(key)
+        if known is None or known.width == 0:
+            raise ValueError("key %r is not one of rows; init_rows() makes "
+                             "one" % (key,))
+        numbers = numpy.unique(numpy.asarray(row_ids).astype(numpy.int64))
+        out = numpy.empty((len(numbers), known.width),
+                          dtype=dtype_name(known.dtype))
+        self.pull_rows(key, numbers, out, priority)
+        return numbers, out
+
+    # -------------------------------------------------------------- values
 
     def push(self, key: Any, value: Any, priority: int = 0,
              reduce: str = "sum") -> None:

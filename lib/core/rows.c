@@ -1,0 +1,182 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "core/rows.h"
+
+#include "base/alloc.h"
+#include "base/num.h"
+
+#include <assert.h>
+#include <string.h>
+
+uint64_t ps_rows_numbers_bytes(uint32_t count)
+{
+    return ps_round_up(count * (uint64_t)sizeof(uint32_t), 8);
+}
+
+uint64_t ps_rows_data_bytes(uint32_t count, uint32_t width, uint8_t dtype)
+{
+    /* 2^32 rows of 2^28 bytes at most: no overflow. */
+    return ps_round_up((uint64_t)count * width * ps_dtype_size(dtype), 8);
+}
+
+bool ps_rows_fit(const uint32_t *row, uint32_t count, uint32_t limit)
+{
+    for (uint32_t i = 0; i < count; i++) {
+        if (row[i] >= limit || (i > 0 && row[i] <= row[i - 1])) {
+            return false;
+        }
+    }
+    return true;
+}
+
+uint32_t ps_rows_from(const uint32_t *row, uint32_t count, uint32_t row_wanted)
+{
+    uint32_t low = 0;
+    uint32_t high = count;
+
+    while (low < high) {
+        uint32_t mid = low + (high - low) / 2;
+
+        if (row[mid] < row_wanted) {
+            low = mid + 1;
+        } else {
+            high = mid;
+        }
+    }
+    return low;
+}
+
+void ps_rows_sum_init(struct ps_rows_sum *s, uint8_t dtype, uint32_t width,
+                      uint32_t places)
+{
+    memset(s, 0, sizeof(*s));
+    s->dtype = dtype;
+    s->width = width;
+    s->places = places;
+    s->source = ps_calloc(places, sizeof(*s->source));
+}
+
+void ps_rows_sum_add(struct ps_rows_sum *s, uint32_t place, const uint32_t *row,
+                     uint32_t count, const void *data)
+{
+    assert(s->count < s->places);
+    if (count > 0) {
+        s->source[s->count++] = (struct ps_row_source){
+            .row = row, .count = count, .place = place, .data = data};
+    }
+}
+
+void ps_rows_sum_fini(struct ps_rows_sum *s)
+{
+    ps_free(s->source);
+    memset(s, 0, sizeof(*s));
+}
+
+/* Merges two ascending lists; `out` NULL only counts. */
+static uint32_t merge(const uint32_t *a, uint32_t a_count, const uint32_t *b,
+                      uint32_t b_count, uint32_t *out)
+{
+    uint32_t n = 0;
+
+    for (uint32_t i = 0, j = 0; i < a_count || j < b_count; n++) {
+        uint32_t row = j == b_count || (i < a_count && a[i] <= b[j]) ? a[i]
+                                                                     : b[j];
+
+        i += i < a_count && a[i] == row;
+        j += j < b_count && b[j] == row;
+        if (out != NULL) {
+            out[n] = row;
+        }
+    }
+    return n;
+}
+
+uint32_t ps_rows_sum_union(const struct ps_rows_sum *s, uint32_t *out)
+{
+    uint64_t most = 0;
+    uint32_t *old;
+    uint32_t *new;
+    uint32_t count;
+
+    if (s->count == 0) {
+        return 0;
+    }
+    for (uint32_t i = 0; i < s->count; i++) {
+        most += s->source[i].count;
+    }
+    old = ps_alloc(most * sizeof(*old));
+    new = ps_alloc(most * sizeof(*new));
+    count = s->source[0].count;
+    memcpy(old, s->source[0].row, count * sizeof(*old));
+    for (uint32_t i = 1; i < s->count; i++) {
+        uint32_t *swap = old;
+
+        count = merge(old, count, s->source[i].row, s->source[i].count, new);
+        old = new;
+        new = swap;
+    }
+    if (out != NULL) {
+        memcpy(out, old, count * sizeof(*out));
+    }
+    ps_free(old);
+    ps_free(new);
+    return count;
+}
+
+/* All that a computation by rows needs besides the sources' memory. */
+struct plan {
+    struct ps_row_job job;
+    struct ps_row_source *source;
+    uint32_t *row;
+    void *zeros;
+};
+
+static void plan_free(void *plan)
+{
+    struct plan *p = plan;
+
+    ps_free(p->source);
+    ps_free(p->row);
+    ps_free(p->zeros);
+    ps_free(p);
+}
+
+uint32_t ps_rows_sum_plan(const struct ps_rows_sum *s, uint32_t all,
+                          struct ps_compute *c)
+{
+    struct plan *p = ps_calloc(1, sizeof(*p));
+    uint64_t most = 0;
+
+    for (uint32_t i = 0; i < s->count; i++) {
+        most += s->source[i].count;
+    }
+    p->source = ps_calloc(s->count + 1u, sizeof(*p->source));
+    if (s->count > 0) {
+        memcpy(p->source, s->source, s->count * sizeof(*p->source));
+    }
+    p->row = ps_calloc(most + 1, sizeof(*p->row));
+    p->job.width = s->width;
+    p->job.count = ps_rows_sum_union(s, p->row);
+    p->job.row = p->row;
+    p->job.all = all;
+    p->job.places = s->places;
+    p->job.source = p->source;
+    p->job.source_count = s->count;
+    if (all != 0) {
+        p->zeros = ps_calloc(s->width, ps_dtype_size(s->dtype));
+        p->job.zeros = p->zeros;
+    }
+    c->plan = p;
+    c->plan_free = plan_free;
+    c->job.rows = &p->job;
+    c->job.dtype = (enum ps_dtype)s->dtype;
+    c->job.count = (uint64_t)(all != 0 ? all : p->job.count) * s->width;
+    c->job.src_count = s->count;
+    return p->job.count;
+}
+
+void ps_rows_plan_compact(struct ps_compute *c)
+{
+    struct plan *p = c->plan;
+
+    p->job.compact = true;
+}

@@ -1,0 +1,155 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Jobs by rows: each row is a small dense job of its own. */
+#include "kernel/cpu.h"
+
+#include <assert.h>
+#include <stddef.h>
+
+/* The perfect tree of level `level` over places from `from` on. */
+static void tree_levels(const uint32_t *place, uint32_t count, uint64_t from,
+                        uint8_t level, uint8_t *out)
+{
+    uint64_t half = level == 0 ? 0 : (uint64_t)1 << (level - 1);
+    uint8_t below = level;
+    uint32_t left = 0;
+
+    if (count == 1) {
+        out[0] = level; /* Whatever drops out, it stands for the whole. */
+        return;
+    }
+    while (left < count && place[left] < from + half) {
+        left++;
+    }
+    if (left > 0 && left < count) {
+        below--;
+    }
+    /* Of a half that stands for the whole, the next split is a level lower in
+     * the places and not in the sum. */
+    if (left == 0 || left == count) {
+        uint64_t at = left == 0 ? from + half : from;
+        uint8_t inner = (uint8_t)(level - 1);
+
+        tree_levels(place, count, at, inner, out);
+        for (uint32_t i = 0; i < count; i++) {
+            out[i]++;
+        }
+        return;
+    }
+    tree_levels(place, left, from, below, out);
+    tree_levels(place + left, count - left, from + half, below, out + left);
+}
+
+void ps_row_levels(const uint32_t *place, uint32_t count, uint32_t places,
+                   uint8_t *level)
+{
+    uint64_t from = 0;
+    uint32_t done = 0;
+
+    for (uint8_t l = 32; l-- > 0 && done < count;) {
+        uint64_t size = (uint64_t)1 << l;
+        uint32_t here = 0;
+
+        if ((places & size) == 0) {
+            continue;
+        }
+        while (done + here < count && place[done + here] < from + size) {
+            here++;
+        }
+        if (here > 0) {
+            tree_levels(place + done, here, from, l, level + done);
+        }
+        done += here;
+        from += size;
+    }
+    assert(done == count);
+}
+
+/* Where `row` stands among ascending numbers; `count` when it is not there. */
+static uint32_t find(const uint32_t *rows, uint32_t count, uint32_t row)
+{
+    uint32_t low = 0;
+    uint32_t high = count;
+
+    while (low < high) {
+        uint32_t mid = low + (high - low) / 2;
+
+        if (rows[mid] < row) {
+            low = mid + 1;
+        } else {
+            high = mid;
+        }
+    }
+    return low < count && rows[low] == row ? low : count;
+}
+
+static void *at(const void *buffer, uint64_t offset)
+{
+    return buffer == NULL ? NULL : (char *)(uintptr_t)buffer + offset;
+}
+
+/* One row: `to` is where it lies in dst, in rows. */
+static int run_row(const struct ps_job *job, uint32_t row, uint64_t to)
+{
+    const struct ps_row_job *r = job->rows;
+    size_t bytes = r->width * ps_dtype_size(job->dtype);
+    const void *src[PS_ROW_SOURCES_MAX];
+    uint32_t place[PS_ROW_SOURCES_MAX];
+    uint8_t level[PS_ROW_SOURCES_MAX];
+    struct ps_job one = *job;
+    uint32_t count = 0;
+
+    for (uint32_t i = 0; i < r->source_count; i++) {
+        const struct ps_row_source *s = &r->source[i];
+        uint32_t k = find(s->row, s->count, row);
+
+        if (k < s->count) {
+            src[count] = at(s->data, k * bytes);
+            place[count++] = s->place;
+        }
+    }
+    if (count > 0) {
+        ps_row_levels(place, count, r->places, level);
+    } else {
+        src[count] = r->zeros;
+        level[count++] = 0;
+    }
+    one.rows = NULL;
+    one.count = r->width;
+    one.src = src;
+    one.src_count = count;
+    one.level = level;
+    one.dst = at(job->dst, to * bytes);
+    one.weight = at(job->weight, row * bytes);
+    one.state = at(job->state, row * bytes);
+    for (unsigned i = 0; i < PS_STATES_MAX; i++) {
+        one.states[i] = at(job->states[i], row * bytes);
+    }
+    return ps_kernel_run_range(&one, 0, one.count);
+}
+
+int ps_kernel_run_rows(const struct ps_job *job, uint64_t from, uint64_t to)
+{
+    const struct ps_row_job *r = job->rows;
+    uint64_t rows;
+    int rc = 0;
+
+    if (r->width == 0 || r->source_count > PS_ROW_SOURCES_MAX ||
+        (r->all != 0 && (r->zeros == NULL || r->compact)) || from > to ||
+        to > job->count) {
+        return PS_E_INVAL;
+    }
+    rows = r->all != 0 ? r->all : r->count;
+    if (job->count != rows * r->width) {
+        return PS_E_INVAL;
+    }
+    /* A row is its first element's: ranges need not begin with rows. */
+    uint64_t first = from / r->width + (from % r->width != 0);
+    uint64_t last = to / r->width + (to % r->width != 0);
+
+    for (uint64_t i = first; i < last && rc == 0; i++) {
+        uint32_t row = r->all != 0 ? (uint32_t)i : r->row[i];
+
+        rc = run_row(job, row, r->compact ? i : row);
+    }
+    return rc;
+}
