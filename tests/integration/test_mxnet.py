@@ -116,6 +116,81 @@ def test_values(tmp):
     assert "well 0" in done.stdout and "well 1" in done.stdout
 
 
+SPARSE = """
+import sys
+import mxnet as mx
+import numpy as np
+from mxnet import autograd, gluon
+which, save = sys.argv[1:]
+mx.random.seed(2)
+kv = mx.kv.create(which)
+net = gluon.contrib.nn.SparseEmbedding(300, 8)
+out = gluon.nn.Dense(3, in_units=8)
+for n in (net, out):
+    n.initialize(mx.init.Normal(0.5))
+params = gluon.ParameterDict()
+params.update(net.collect_params())
+params.update(out.collect_params())
+# The store is made by the first look-up, before a step says the batch.
+trainer = gluon.Trainer(params, 'sgd', {'learning_rate': .5, 'momentum': .9,
+                                        'rescale_grad': 1 / 32}, kvstore=kv)
+loss_of = gluon.loss.SoftmaxCrossEntropyLoss()
+draw = np.random.RandomState(4)
+for step in range(8):
+    words, labels = draw.randint(0, 200, 32), draw.randint(0, 3, 32)
+    mine = slice(kv.rank * 32 // kv.num_workers,
+                 (kv.rank + 1) * 32 // kv.num_workers)
+    x, y = mx.nd.array(words[mine]), mx.nd.array(labels[mine])
+    with autograd.record():
+        loss = loss_of(out(net(x)), y)
+    loss.backward()
+    trainer.step(1)
+everything = net.weight.row_sparse_data(mx.nd.arange(300))
+mx.nd.save(save + '.%d' % kv.rank, {
+    'embedding': everything.tostype('default'), 'dense': out.weight.data()})
+"""
+
+
+def test_sparse_gluon_trains_as_in_one_process(tmp):
+    """An embedding with row_sparse weights, lazy momentum and all."""
+    script = tmp / "sparse.py"
+    script.write_text(SPARSE)
+    done = launch(2, 2, "-m", "pskv.mxnet", script, "dist_sync", tmp / "dist")
+    assert done.returncode == 0, done.stderr + done.stdout
+    alone = run(PYTHON, script, "local", tmp / "local")
+    assert alone.returncode == 0, alone.stderr
+    assert difference(tmp / "dist.0", tmp / "local.0") < 1e-5
+    assert (tmp / "dist.0").read_bytes() == (tmp / "dist.1").read_bytes()
+
+
+def test_rows(tmp):
+    """Repeated numbers, any order, none; two devices."""
+    done = python(tmp, 2, 1, """
+        kv = mx.kv.create('dist_sync')
+        dense = mx.nd.array(np.arange(20).reshape(10, 2))
+        kv.init('r', dense.tostype('row_sparse'))
+        out = mx.nd.sparse.zeros('row_sparse', (10, 2))
+        kv.row_sparse_pull('r', out=out, row_ids=mx.nd.array([7, 1, 7]))
+        assert out.indices.asnumpy().tolist() == [1, 7]
+        assert out.data.asnumpy().tolist() == [[2, 3], [14, 15]]
+        kv.row_sparse_pull('r', out=[out], row_ids=[mx.nd.array([])])
+        assert out.indices.shape == (0,)
+        def rows(at):
+            return mx.nd.sparse.row_sparse_array(
+                (np.ones((len(at), 2), 'f'), at), shape=(10, 2))
+        kv.push('r', [rows([1, 4]), rows([4, 9])] if kv.rank else rows([4]))
+        kv.row_sparse_pull('r', out=out, row_ids=mx.nd.arange(10))
+        assert out.asnumpy()[:, 0].tolist() == [0, 1, 0, 0, 3, 0, 0, 0, 0, 1]
+        try:
+            kv.pull('r', out=dense, ignore_sparse=False)
+        except TypeError as e:
+            assert 'row_sparse_pull' in str(e)
+        else:
+            raise SystemExit('a pull of rows was not refused')
+        """)
+    assert done.returncode == 0, done.stderr + done.stdout
+
+
 def test_what_is_wrong_is_said(tmp):
     """Each error goes to its caller, who can go on."""
     done = python(tmp, 1, 1, """

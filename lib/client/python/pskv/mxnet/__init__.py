@@ -46,6 +46,7 @@ class _Worker:
         self.store = _store.create(name)
         self.engine = Engine(self.store)
         self.arrays: Dict[Any, "_Arrays"] = {}
+        self.of_rows: Dict[Any, Any] = {}  # Shapes of row-sparse keys.
         atexit.register(self._end)
 
     def _end(self) -> None:
@@ -133,8 +134,19 @@ def _dense(key: Any, arrays: List[Any]) -> None:
             raise TypeError("key %r: NDArrays are wanted, not %s" %
                             (key, type(a).__name__))
         if a.stype != "default":
-            raise TypeError("key %r: arrays of type %s are not supported" %
+            raise TypeError("key %r is dense, and the array of type %s" %
                             (key, a.stype))
+
+
+def _rows_of(key: Any, arrays: List[Any]) -> Any:
+    """Numbers and rows of row-sparse arrays, one behind the other."""
+    for a in arrays:
+        if a.stype != "row_sparse":
+            raise TypeError("key %r has rows, and the array is of type %s" %
+                            (key, a.stype))
+    return (np.concatenate([a.indices.asnumpy() for a in arrays]),
+            np.concatenate([a.data.asnumpy().reshape(len(a.indices), -1)
+                            for a in arrays]))
 
 
 class PSKV(_Native):
@@ -206,6 +218,11 @@ class PSKV(_Native):
         and wait for each other."""
         self._engine.check()
         for k, values in _per_key(key, value):
+            if values[0].stype == "row_sparse":
+                self._worker.of_rows[k] = values[0].shape
+                self._store.init_rows(k, values[0].asnumpy().reshape(
+                    values[0].shape[0], -1))
+                continue
             _dense(k, values)
             self._arrays(k, values[0]).like(k, values[0])
             self._store.init(k, values[0].asnumpy())
@@ -228,8 +245,17 @@ class PSKV(_Native):
                 o[:] = result
 
     def push(self, key: Any, value: Any, priority: int = 0) -> None:
-        """Gives to the next round; arrays of several devices are summed."""
+        """Gives to the next round; arrays of several devices are summed.
+        Row-sparse arrays are waited for: of a row-sparse key their rows are
+        given, of a dense key they are made dense."""
         for k, values in _per_key(key, value):
+            if k in self._worker.of_rows:
+                self._engine.check()
+                rows, data = _rows_of(k, values)
+                self._store.push_rows(k, rows, data, priority)
+                continue
+            values = [v.tostype("default") if v.stype == "row_sparse" else v
+                      for v in values]
             self._start("push", k, values, [], priority)
 
     def pull(self, key: Any, out: Any = None, priority: int = 0,
@@ -238,8 +264,11 @@ class PSKV(_Native):
         if out is None:
             raise ValueError("pull needs arrays to write to")
         for k, outs in _per_key(key, out):
-            if ignore_sparse and outs[0].stype != "default":
-                continue  # As MXNet's own store does.
+            if k in self._worker.of_rows or outs[0].stype != "default":
+                if ignore_sparse:
+                    continue  # As MXNet's own store does.
+                raise TypeError("key %r has rows, which row_sparse_pull() "
+                                "pulls" % (k,))
             self._start("pull", k, [], outs, priority)
 
     def pushpull(self, key: Any, value: Any, out: Any = None,
@@ -252,7 +281,33 @@ class PSKV(_Native):
 
     def row_sparse_pull(self, key: Any, out: Any = None, priority: int = 0,
                         row_ids: Any = None) -> None:
-        raise NotImplementedError("row-sparse keys are not supported")
+        """Rows of row-sparse keys into row-sparse arrays, which have exactly
+        these rows then. Returns when they are there."""
+        if out is None or row_ids is None:
+            raise ValueError("row_sparse_pull needs arrays and numbers of rows")
+        self._engine.check()
+        ids = _list(row_ids)
+        for k, outs in _per_key(key, out):
+            shape = self._worker.of_rows.get(k)
+            if shape is None:
+                raise ValueError("key %r is not row-sparse: it was not "
+                                 "initialised by a row_sparse array" % (k,))
+            if len(ids) not in (1, len(outs)):
+                raise ValueError("%d arrays want as many row_ids, or one" %
+                                 len(outs))
+            for i, o in enumerate(outs):
+                wanted = ids[i if len(ids) > 1 else 0]
+                numbers, rows = self._store.row_sparse_pull(
+                    k, wanted.asnumpy(), priority)
+                rows = rows.reshape((len(numbers),) + tuple(shape[1:]))
+                with mx.autograd.pause():  # `o` may be in a graph.
+                    if len(numbers) == 0:
+                        mx.nd.sparse.zeros("row_sparse", shape,
+                                           dtype=rows.dtype).copyto(o)
+                    else:
+                        mx.nd.sparse.row_sparse_array(
+                            (rows, numbers), shape=shape,
+                            dtype=rows.dtype).copyto(o)
 
     # ------------------------------------------------------------- control
 
