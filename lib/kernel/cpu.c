@@ -23,6 +23,8 @@
 
 #define SCRATCH_BYTES (64u * 1024)
 #define BLOCK_BYTES   (16u * 1024)
+/* Shorter when sources are decoded first, because eight of them lie beside. */
+#define CODED_BYTES   (4u * 1024)
 
 /* Jobs from this size on write a result that is no operand around the caches:
  * that saves reading its old bytes first, a third of the time for two sources
@@ -42,7 +44,7 @@ static const struct ps_cpu_ops *const variants[] = {
 
 static const struct ps_cpu_ops *_Atomic chosen;
 
-static const struct ps_cpu_ops *choose(void)
+const struct ps_cpu_ops *ps_cpu_ops(void)
 {
     const struct ps_cpu_ops *ops = atomic_load_explicit(&chosen,
                                                         memory_order_relaxed);
@@ -59,7 +61,7 @@ static const struct ps_cpu_ops *choose(void)
 
 const char *ps_kernel_variant(void)
 {
-    return choose()->name;
+    return ps_cpu_ops()->name;
 }
 
 int ps_kernel_force(const char *variant)
@@ -86,7 +88,8 @@ struct walk {
     const struct ps_cpu_ops *ops;
     size_t size; /* Of an element. */
     char *scratch;
-    size_t block; /* Bytes of one block of scratch. */
+    char *decoded; /* PS_CPU_GROUP_MAX blocks; NULL: sources are no codes. */
+    size_t block;  /* Bytes of one block of scratch. */
     struct digit digits[DEPTH_MAX];
     unsigned depth;
 };
@@ -134,6 +137,20 @@ static void *scratch_at(const struct walk *w, unsigned depth)
     return w->scratch + (size_t)depth * w->block;
 }
 
+/* `count` elements of source `i`: where they lie, or decoded into `room`. */
+static const void *load(const struct walk *w, uint32_t i, uint64_t from,
+                        size_t count, void *room)
+{
+    const struct ps_job *job = w->job;
+
+    if (w->decoded == NULL) {
+        return (const char *)job->src[i] + from * w->size;
+    }
+    ps_press_decode(&job->src_press, job->src_stream, job->src[i], job->count,
+                    from, count, room);
+    return room;
+}
+
 /* Replace the two topmost digits by their sum, kept in `out`. */
 static void merge(struct walk *w, void *out, size_t count, bool stream)
 {
@@ -163,7 +180,10 @@ static const void *sum_block(struct walk *w, uint64_t from, size_t count,
         const void *src[PS_CPU_GROUP_MAX];
 
         for (uint32_t j = 0; j < group; j++) {
-            src[j] = (const char *)job->src[i + j] + from * w->size;
+            void *room = group == 1 ? scratch_at(w, w->depth)
+                                    : w->decoded + j * w->block;
+
+            src[j] = load(w, i + j, from, count, room);
         }
         i += group;
         if (group == 1) {
@@ -254,10 +274,18 @@ static bool has_states(const struct ps_job *job)
     return true;
 }
 
+static bool is_coded(const struct ps_job *job)
+{
+    return job->src_press.kind != PS_PRESS_NONE;
+}
+
 static bool makes_sense(const struct ps_job *job)
 {
     if (ps_dtype_size(job->dtype) == 0 || job->src_count == 0 ||
-        job->src == NULL || job->count > SIZE_MAX / 8) {
+        job->src == NULL || job->count > SIZE_MAX / 8 ||
+        (is_coded(job) && (job->dtype != PS_DTYPE_FLOAT32 ||
+                           (unsigned)job->src_press.kind >= PS_PRESS_KINDS ||
+                           job->count > PS_PRESS_COUNT_MAX))) {
         return false;
     }
     if (job->count > 0) {
@@ -273,6 +301,12 @@ static bool makes_sense(const struct ps_job *job)
     switch (job->op) {
     case PS_JOB_SUM:
         return true;
+    case PS_JOB_ENCODE:
+        return job->dtype == PS_DTYPE_FLOAT32 &&
+               (unsigned)job->press.kind < PS_PRESS_KINDS &&
+               job->count <= PS_PRESS_COUNT_MAX &&
+               (job->count == 0 || job->residual != NULL) &&
+               (job->press.momentum > 0) == (job->moment != NULL);
     case PS_JOB_SGD:
         return ps_dtype_is_float(job->dtype) &&
                (job->count == 0 ||
@@ -291,6 +325,7 @@ static bool makes_sense(const struct ps_job *job)
 static bool should_stream(const struct ps_job *job, size_t size)
 {
     return job->count * size >= STREAM_BYTES && job->dst != job->src[0] &&
+           job->op != PS_JOB_ENCODE &&
            (job->op == PS_JOB_SUM || job->dst != job->weight);
 }
 
@@ -362,6 +397,11 @@ static void run_block(struct walk *w, uint64_t from, size_t count, bool stream)
     case PS_JOB_STEP:
         other_step_block(w, sum, from, count);
         break;
+    case PS_JOB_ENCODE:
+        ps_press_feed(&job->press, job->residual + from,
+                      job->moment == NULL ? NULL : job->moment + from, sum,
+                      count);
+        break;
     }
 }
 
@@ -372,17 +412,36 @@ static void copy(const struct walk *w, uint64_t from, uint64_t to, bool stream)
     const void *src = at(job->src[0], from * w->size);
     void *dst = at(job->dst, from * w->size);
 
-    if (stream) {
+    if (w->decoded != NULL) {
+        (void)load(w, 0, from, to - from, dst);
+    } else if (stream) {
         w->ops->sum[job->dtype](dst, &src, 1, to - from, true);
     } else if (dst != src) {
         memcpy(dst, src, (to - from) * w->size);
     }
 }
 
+/* The residual holds what is to be encoded. */
+static void encode(const struct ps_job *job)
+{
+    ps_press_encode(&job->press, job->stream, job->residual, job->count,
+                    job->dst);
+    if (job->value != NULL) {
+        ps_press_decode(&job->press, job->stream, job->dst, job->count, 0,
+                        job->count, job->value);
+    }
+}
+
+bool ps_kernel_divides(const struct ps_job *job)
+{
+    return job->op != PS_JOB_ENCODE;
+}
+
 int ps_kernel_run_range(const struct ps_job *job, uint64_t from, uint64_t to)
 {
     _Alignas(64) char scratch[SCRATCH_BYTES];
-    struct walk w = {.job = job, .ops = choose(), .scratch = scratch};
+    _Alignas(64) char decoded[PS_CPU_GROUP_MAX * CODED_BYTES];
+    struct walk w = {.job = job, .ops = ps_cpu_ops(), .scratch = scratch};
     unsigned depth;
     bool stream;
 
@@ -396,11 +455,15 @@ int ps_kernel_run_range(const struct ps_job *job, uint64_t from, uint64_t to)
     if (depth > DEPTH_MAX) {
         return PS_E_INVAL;
     }
+    if (!ps_kernel_divides(job) && (from != 0 || to != job->count)) {
+        return PS_E_INVAL;
+    }
     if (from == to) {
         return 0;
     }
     w.size = ps_dtype_size(job->dtype);
-    w.block = BLOCK_BYTES;
+    w.block = is_coded(job) ? CODED_BYTES : BLOCK_BYTES;
+    w.decoded = is_coded(job) ? decoded : NULL;
     while (w.block * depth > SCRATCH_BYTES) {
         w.block /= 2;
     }
@@ -418,6 +481,9 @@ int ps_kernel_run_range(const struct ps_job *job, uint64_t from, uint64_t to)
     }
     if (stream) {
         w.ops->fence();
+    }
+    if (job->op == PS_JOB_ENCODE) {
+        encode(job);
     }
     return 0;
 }

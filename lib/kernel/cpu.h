@@ -22,6 +22,8 @@ PS_MUST_USE int ps_kernel_run_rows(const struct ps_job *job, uint64_t from,
 /* Every loop takes `stream`: write dst around the caches, which the caller
  * makes visible to others with `fence`. */
 
+struct ps_press_ops;
+
 struct ps_cpu_sgd {
     void *dst; /* May be weight. */
     const void *weight;
@@ -53,11 +55,15 @@ struct ps_cpu_ops {
     const char *name;
     bool (*usable)(void); /* Does this processor have the instructions? */
     void (*fence)(void);
+    const struct ps_press_ops *press;
     ps_cpu_sum_fn sum[PS_CPU_DTYPES];
     ps_cpu_divide_fn divide[PS_CPU_DTYPES];
     ps_cpu_sgd_fn sgd[PS_CPU_DTYPES];   /* NULL for integers. */
     ps_cpu_step_fn step[PS_CPU_DTYPES]; /* NULL for integers. */
 };
+
+/* The one in use. */
+const struct ps_cpu_ops *ps_cpu_ops(void);
 
 extern const struct ps_cpu_ops ps_cpu_portable;
 extern const struct ps_cpu_ops ps_cpu_avx2;

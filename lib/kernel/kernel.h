@@ -20,6 +20,7 @@
 
 #include "base/dtype.h"
 #include "base/err.h"
+#include "kernel/press.h"
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -30,6 +31,8 @@ enum ps_job_op {
     PS_JOB_SUM,  /* dst = sum / divide_by */
     PS_JOB_SGD,  /* dst = weight after one step with the gradient sum */
     PS_JOB_STEP, /* The same with another optimizer. */
+    /* dst = code of the sum; see press.h. As a whole, never in ranges. */
+    PS_JOB_ENCODE,
 };
 
 /* SGD as in the classic key-value store. With s rescale, c clip, g the sum
@@ -159,6 +162,17 @@ struct ps_job {
     /* Instead of src and level. `count` is then the elements of all rows that
      * are handled; dst may be weight. NULL: none. */
     const struct ps_row_job *rows;
+    /* Sources are codes of float32 vectors that have been checked; NONE: they
+     * are vectors. */
+    struct ps_press src_press;
+    uint64_t src_stream;
+    /* Encode: how, what is left over (updated in place), and what others will
+     * make of it. */
+    struct ps_press press;
+    uint64_t stream;
+    float *residual;
+    float *moment; /* Updated in place; NULL: no momentum. */
+    float *value;  /* NULL: not wanted. */
 };
 
 /* How many states an optimizer keeps. */
@@ -172,6 +186,9 @@ PS_MUST_USE int ps_kernel_run(const struct ps_job *job);
  * several threads may share one. `from` must be a multiple of 16. */
 PS_MUST_USE int ps_kernel_run_range(const struct ps_job *job, uint64_t from,
                                     uint64_t to);
+
+/* May it be run in ranges? */
+bool ps_kernel_divides(const struct ps_job *job);
 
 /* "avx512", "avx2" or "portable": chosen at first use by what the processor
  * has. All give the same bits. */

@@ -219,7 +219,7 @@ void ps_worker_submit(struct ps_worker *w, struct ps_worker_task *t)
         ps_list_push_back(&w->small, &t->node);
         return;
     }
-    t->step = PIECE_BYTES / size;
+    t->step = ps_kernel_divides(job) ? PIECE_BYTES / size : job->count;
     bool several = job->count > t->step;
 
     uv_mutex_lock(&w->lock);
