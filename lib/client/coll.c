@@ -4,6 +4,8 @@
  *
  *     MEET    a round of a small key: all learn whether they ask for the same,
  *             and how many rows each brings
+ *     FOLLOW  some have joined, see psc_join_start(): those who have not say
+ *             what they do, and the others do the same with nothing to give
  *     DIFFER  they do not: a round in which each says what it asks for, so
  *             that everybody's error names everybody
  *     SPLITS  alltoall: who sends how much to whom
@@ -39,9 +41,30 @@
 #define WORD       8u
 #define COPY_LARGE ((size_t)1024 * 1024)
 
-enum coll_kind { ALLREDUCE, BCAST, ALLGATHER, REDUCESCATTER, ALLTOALL };
+enum coll_kind {
+    ALLREDUCE,
+    BCAST,
+    ALLGATHER,
+    REDUCESCATTER,
+    ALLTOALL,
+    JOIN,
+};
 
-enum coll_stage { MEET, DIFFER, SPLITS, DATA };
+enum coll_stage { MEET, FOLLOW, DIFFER, SPLITS, DATA };
+
+/* What a rank says in FOLLOW; zeros from those who have joined. */
+enum {
+    F_HERE,
+    F_HASH,
+    F_KIND,
+    F_DTYPE,
+    F_REDUCE,
+    F_ROOT,
+    F_COUNT,
+    F_ROWS,
+    F_ROW_BYTES,
+    FOLLOW_WORDS
+};
 
 struct coll {
     struct psc_op *op;
@@ -58,8 +81,11 @@ struct coll {
     double postscale;
     struct ps_shm_block *block; /* What is given; NULL: nothing. */
     size_t offset;
-    bool staged;  /* The block is ours. */
-    bool rounded; /* Sizes of keys are. */
+    bool staged;   /* The block is ours. */
+    bool rounded;  /* Sizes of keys are. */
+    bool joined;   /* It is a join, whatever kind it follows now. */
+    uint32_t gone; /* Ranks that have joined. */
+    int64_t meets; /* Of a join. */
     uint8_t *out;
     size_t out_size;
     struct psc_piece *pieces; /* Of a grouped allreduce; else NULL. */
@@ -79,14 +105,16 @@ struct coll {
 static const char *const kind_names[] = {
     [ALLREDUCE] = "allreduce", [BCAST] = "broadcast",
     [ALLGATHER] = "allgather", [REDUCESCATTER] = "reduce-scatter",
-    [ALLTOALL] = "alltoall",
+    [ALLTOALL] = "alltoall",   [JOIN] = "join",
 };
 
 void coll_name(const struct psc_op *op, char *text, size_t size)
 {
     const struct coll *k = op->coll;
 
-    if (k->name[0] == '\0') {
+    if (k->joined) {
+        snprintf(text, size, "join");
+    } else if (k->name[0] == '\0') {
         snprintf(text, size, "%s", kind_names[k->kind]);
     } else {
         snprintf(text, size, "%s of '%s'", kind_names[k->kind], k->name);
@@ -385,6 +413,9 @@ int coll_view(const struct psc_op *op, const void **ret_data, size_t *ret_bytes)
     const struct coll *k = op->coll;
     const struct psc_op *last;
 
+    if (k->kind == JOIN) {
+        return PSC_E_NOENT;
+    }
     if (k->result != NULL || k->result_size == 0) {
         *ret_data = k->result;
         *ret_bytes = k->result_size;
@@ -526,6 +557,9 @@ static int make_room(struct coll *k, uint64_t rows)
     if (!ps_mul_u64(rows, k->row_bytes, &bytes) || bytes > SIZE_MAX / 2) {
         return PSC_E_TOOBIG;
     }
+    if (k->joined) {
+        return 0; /* Nobody here wants it. */
+    }
     k->result_size = (size_t)bytes;
     if (k->out != NULL && k->out_size < bytes) {
         coll_name(k->op, name, sizeof(name));
@@ -647,6 +681,8 @@ static int start_kind(struct coll *k)
         return start_reducescatter(k);
     case ALLTOALL:
         return start_alltoall(k);
+    case JOIN:
+        break;
     }
     return PSC_E_INVAL;
 }
@@ -772,21 +808,168 @@ static void end_splits(struct coll *k)
     start_data(k);
 }
 
+static void start_follow(struct coll *k)
+{
+    struct psc_client *c = k->op->client;
+    struct psc_op *part;
+    int64_t *words;
+    int rc = small_round(k, "c:follow", (uint64_t)c->size * FOLLOW_WORDS,
+                         &words, &part);
+
+    k->stage = FOLLOW;
+    if (rc != 0) {
+        client_fail(c, rc, "%s cannot go on: %s", kind_names[k->kind],
+                    ps_strerror(rc));
+        fail(k, rc, NULL);
+        return;
+    }
+    if (!k->joined) {
+        words += (size_t)c->rank * FOLLOW_WORDS;
+        words[F_HERE] = 1;
+        words[F_HASH] = (int64_t)k->hash;
+        words[F_KIND] = (int64_t)k->kind;
+        words[F_DTYPE] = k->dtype;
+        words[F_REDUCE] = k->op->reduce;
+        words[F_ROOT] = k->op->root;
+        words[F_COUNT] = (int64_t)k->count;
+        words[F_ROWS] = (int64_t)k->rows;
+        words[F_ROW_BYTES] = (int64_t)k->row_bytes;
+    }
+    part_start(part);
+}
+
+/* Become what the others do. */
+static int follow(struct coll *k, const int64_t *words)
+{
+    struct psc_client *c = k->op->client;
+    int rc;
+
+    k->kind = (enum coll_kind)words[F_KIND];
+    k->dtype = (uint32_t)words[F_DTYPE];
+    k->op->reduce = (uint8_t)words[F_REDUCE];
+    k->op->root = (uint32_t)words[F_ROOT];
+    k->row_bytes = (size_t)words[F_ROW_BYTES];
+    k->count = (uint64_t)words[F_COUNT];
+    k->rows = (uint64_t)words[F_ROWS];
+    k->bytes = (size_t)k->count * ps_dtype_size(k->dtype);
+    if (k->kind == ALLTOALL) {
+        free(k->splits);
+        k->splits = calloc(c->size, WORD);
+        return k->splits != NULL ? 0 : PSC_E_NOMEM;
+    }
+    if (k->kind != ALLREDUCE && k->kind != REDUCESCATTER) {
+        return 0;
+    }
+    rc = get_block(c, k->bytes, &k->block);
+    if (rc == 0) {
+        k->block->uses++;
+        k->staged = true;
+        k->offset = 0;
+        memset(ps_shm_data(k->block), 0, k->bytes);
+    }
+    return rc;
+}
+
+static void start_work(struct coll *k)
+{
+    if (k->kind == ALLTOALL) {
+        start_splits(k);
+    } else {
+        start_data(k);
+    }
+}
+
+static void end_follow(struct coll *k)
+{
+    struct psc_client *c = k->op->client;
+    const int64_t *words = part_words(k->parts[k->part_count - 1]);
+    const int64_t *first = NULL;
+    char text[PSC_TEXT_MAX];
+    int rc;
+
+    for (uint32_t r = 0; r < c->size; r++) {
+        const int64_t *at = words + (size_t)r * FOLLOW_WORDS;
+
+        if (at[F_HERE] == 0) {
+            continue;
+        }
+        first = first == NULL ? at : first;
+        if (at[F_HASH] != first[F_HASH]) {
+            start_differ(k);
+            return;
+        }
+    }
+    if (first == NULL || first[F_KIND] < 0 || first[F_KIND] >= JOIN ||
+        ps_dtype_size((unsigned)first[F_DTYPE]) == 0 ||
+        first[F_ROOT] >= c->size) {
+        client_fail(c, PSC_E_PROTO, "a collective that makes no sense");
+        fail(k, PSC_E_PROTO, NULL);
+        return;
+    }
+    if (first[F_KIND] == BCAST && (int64_t)k->row_of[first[F_ROOT]] < 0) {
+        if (!k->joined) {
+            snprintf(text, sizeof(text),
+                     "broadcast from rank %u, which has joined",
+                     (unsigned)first[F_ROOT]);
+            fail(k, PSC_E_INVAL, text);
+        }
+        k->stage = DATA; /* There is none. */
+        return;
+    }
+    rc = k->joined ? follow(k, first) : 0;
+    for (uint32_t r = 0; r < c->size; r++) {
+        if ((int64_t)k->row_of[r] < 0) {
+            k->row_of[r] = 0;
+        }
+    }
+    if (rc != 0) {
+        client_fail(c, rc, "join cannot go on: %s", ps_strerror(rc));
+        fail(k, rc, NULL);
+        return;
+    }
+    if (!k->joined && k->op->reduce == PSC_MEAN &&
+        ps_dtype_is_float(k->dtype)) {
+        /* The mean is of those who take part. */
+        k->postscale *= (double)c->size / (double)(c->size - k->gone);
+    }
+    start_work(k);
+}
+
+/* Everybody has joined: who was last? Those who are new have met once. */
+static void end_join(struct coll *k)
+{
+    struct psc_client *c = k->op->client;
+    uint32_t last = 0;
+
+    for (uint32_t r = 1; r < c->size; r++) {
+        if ((int64_t)k->row_of[r] >= (int64_t)k->row_of[last]) {
+            last = r;
+        }
+    }
+    k->op->version = last;
+    k->joined = false; /* It does not go on. */
+    k->stage = DATA;
+}
+
 static void end_meet(struct coll *k)
 {
     uint32_t size = k->op->client->size;
     const int64_t *words = part_words(k->parts[0]);
 
-    if ((uint64_t)words[0] != k->hash * size) {
-        start_differ(k);
-        return;
-    }
-    memcpy(k->row_of, words + 2, size * WORD);
     k->rounded = words[1] > 0;
-    if (k->kind == ALLTOALL) {
-        start_splits(k);
+    memcpy(k->row_of, words + 2, size * WORD);
+    k->gone = 0;
+    for (uint32_t r = 0; r < size; r++) {
+        k->gone += words[2 + r] < 0;
+    }
+    if (k->gone == size) {
+        end_join(k);
+    } else if (k->gone > 0) {
+        start_follow(k);
+    } else if ((uint64_t)words[0] != k->hash * size) {
+        start_differ(k);
     } else {
-        start_data(k);
+        start_work(k);
     }
 }
 
@@ -802,7 +985,7 @@ static int start_meet(struct coll *k)
     }
     words[0] = (int64_t)k->hash;
     words[1] = c->key_count >= EXACT_MAX;
-    words[2 + c->rank] = (int64_t)k->rows;
+    words[2 + c->rank] = k->joined ? -++k->meets : (int64_t)k->rows;
     k->stage = MEET;
     k->op->state = OP_COLLECTING;
     part_start(part);
@@ -819,26 +1002,56 @@ static void finish(struct coll *k)
     op_end(op, k->rc, k->text);
 }
 
+/* A join takes part in the next collective. */
+static void meet_again(struct coll *k)
+{
+    int rc;
+
+    release_given(k);
+    while (k->part_count > 0) {
+        op_free(k->parts[--k->part_count]);
+    }
+    k->kind = JOIN;
+    rc = start_meet(k);
+    if (rc != 0) {
+        client_fail(k->op->client, rc, "join cannot go on: %s",
+                    ps_strerror(rc));
+        fail(k, rc, NULL);
+    }
+}
+
+static void next_stage(struct coll *k)
+{
+    switch (k->stage) {
+    case MEET:
+        end_meet(k);
+        break;
+    case FOLLOW:
+        end_follow(k);
+        break;
+    case DIFFER:
+        if (!k->joined) {
+            end_differ(k);
+        }
+        k->stage = DATA;
+        break;
+    case SPLITS:
+        end_splits(k);
+        break;
+    case DATA:
+        break;
+    }
+}
+
 /* All parts that were started have ended. */
 static void step(struct coll *k)
 {
     k->open++; /* Parts that end while others are started do not come here. */
-    if (k->rc == 0) {
-        switch (k->stage) {
-        case MEET:
-            end_meet(k);
-            break;
-        case DIFFER:
-            end_differ(k);
-            break;
-        case SPLITS:
-            end_splits(k);
-            break;
-        case DATA:
-            k->open--;
-            finish(k);
-            return;
-        }
+    while (k->rc == 0 && k->open == 1 && k->stage != DATA) {
+        next_stage(k);
+    }
+    while (k->rc == 0 && k->open == 1 && k->joined && k->stage == DATA) {
+        meet_again(k);
     }
     if (--k->open == 0) {
         finish(k);
@@ -920,7 +1133,8 @@ static int check_shape(struct psc_client *c, const struct asked *a,
                                "%s: %u dimensions, but at most %u",
                                kind_names[a->kind], s->ndim, DIMS_MAX);
     }
-    if (s->ndim == 0 && a->kind != ALLREDUCE && a->kind != BCAST) {
+    if (s->ndim == 0 && a->kind != ALLREDUCE && a->kind != BCAST &&
+        a->kind != JOIN) {
         return client_complain(c, PSC_E_INVAL,
                                "%s wants an array with a first dimension",
                                kind_names[a->kind]);
@@ -991,7 +1205,7 @@ static void say(struct psc_client *c, struct coll *k, const struct asked *a)
 /* Does this rank give an array? */
 static bool gives(const struct psc_client *c, const struct asked *a)
 {
-    return a->kind != BCAST || a->o.root == c->rank;
+    return a->kind != JOIN && (a->kind != BCAST || a->o.root == c->rank);
 }
 
 /* Copies into memory that the agent can read; the mutex is let go. */
@@ -1059,6 +1273,7 @@ static int fill(struct psc_client *c, struct coll *k, const struct asked *a)
         return rc;
     }
     k->kind = a->kind;
+    k->joined = a->kind == JOIN;
     k->dtype = s->dtype;
     k->bytes = (size_t)k->count * ps_dtype_size(s->dtype);
     k->rows = s->ndim > 0 ? s->dims[0] : 1;
@@ -1275,6 +1490,15 @@ int psc_alltoall_start(struct psc_client *c, const char *name,
                       .src = src,
                       .out = out,
                       .out_size = out_size};
+
+    return start(c, &a, o, ret_op);
+}
+
+int psc_join_start(struct psc_client *c, const struct psc_coll_options *o,
+                   struct psc_op **ret_op)
+{
+    const struct psc_shape shape = {.dtype = PSC_FLOAT32, .ndim = 0};
+    struct asked a = {.kind = JOIN, .shape = &shape};
 
     return start(c, &a, o, ret_op);
 }

@@ -322,7 +322,7 @@ int psc_op_why(struct psc_op *op, char *text, size_t size);
  * round of its key is pushed. PSC_E_AGAIN: not ended; PSC_E_NOENT: it has no
  * result. */
 int psc_op_view(struct psc_op *op, const void **ret_data, size_t *ret_bytes);
-/* Round whose value the result is. */
+/* Round whose value the result is; of a join, the rank that was last. */
 int psc_op_version(struct psc_op *op, uint64_t *ret_version);
 /* NULL is fine. Also of an open operation: it goes on, but writes no out. */
 void psc_op_free(struct psc_op *op);
@@ -421,6 +421,14 @@ int psc_alltoall_start(struct psc_client *c, const char *name,
                        struct psc_op **ret_op);
 /* Rows from each rank of an allgather or alltoall; `count` is psc_size(). */
 int psc_op_rows(struct psc_op *op, uint64_t *rows, uint32_t count);
+
+/* This rank has no more data: it takes part in whatever collectives the others
+ * start, giving zeros to sums and no rows, until all ranks have joined; the
+ * operation ends then, and psc_op_version() tells the rank that joined last.
+ * A mean of real numbers is of the ranks that have not joined. A broadcast
+ * from one that has is PSC_E_INVAL for the others. */
+int psc_join_start(struct psc_client *c, const struct psc_coll_options *o,
+                   struct psc_op **ret_op);
 
 /* A client for some ranks of the job, or all with NULL: position in `ranks` is
  * rank in the group. A group is a job of its own, "job/name", with the same

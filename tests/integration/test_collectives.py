@@ -146,6 +146,53 @@ def test_bits_do_not_depend_on_who_is_first(world):
     assert len(set(outs)) == 1
 
 
+@pytest.mark.parametrize("servers, agents", [(0, 1), (2, 2)])
+def test_join(world, servers, agents):
+    """Ranks that have run out of data give zeros to what the others do."""
+    everybody(world, (servers, agents, 3), """
+        kv = pskv.create()
+        r, n = kv.rank, kv.num_workers
+        for lives in range(2):
+            # Rank 1 has no turns, rank 0 four, rank 2 eight.
+            for turn in range({0: 4, 1: 0, 2: 8}[r]):
+                left = [i for i in range(n) if turn < (4, 0, 8)[i]]
+                a = np.full(70001, r + 1, 'float32')
+                kv.allreduce(a)
+                assert (a == sum(i + 1 for i in left)).all(), a
+                a = np.full(3, r + 1, 'float32')
+                kv.allreduce(a, reduce='mean')
+                assert np.allclose(a, sum(i + 1 for i in left) / len(left))
+                assert kv.allgather(np.array([r, r])).tolist() == \
+                    [i for i in left for _ in (0, 1)]
+                got, rows = kv.alltoall(np.full(n, r))
+                assert rows == [int(i in left) for i in range(n)]
+                assert got.tolist() == left
+                got = kv.reducescatter(np.full((n, 2), r))
+                assert (got == sum(left)).all()
+                a = np.array([r])
+                kv.bcast(a, 2)
+                assert a == 2
+                try:
+                    kv.bcast(a, 1)
+                    raise SystemExit('no error')
+                except pskv.Error as e:
+                    assert 'rank 1, which has joined' in str(e), e
+                if len(left) == 2:
+                    try:
+                        kv.allreduce(np.zeros(3 + r))
+                        raise SystemExit('no error')
+                    except pskv.Error as e:
+                        assert 'rank 0: allreduce float64 [3]' in str(e), e
+                        assert 'rank 1: join' in str(e), e
+            assert kv.join() == 2
+        a = np.array([1.0])
+        kv.allreduce(a)
+        assert a == n
+        assert kv.join() == 2  # All at once: the highest.
+        kv.close()
+    """)
+
+
 @pytest.mark.parametrize("servers, agents", [(0, 1), (2, 3)])
 def test_who_differs_is_named_on_every_rank(world, servers, agents):
     everybody(world, (servers, agents, 3), """

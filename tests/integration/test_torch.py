@@ -313,6 +313,18 @@ for passes, compression, factor in ((1, hvd.Compression.none, 1),
     for w in hvd.allgather_object(weights):
         assert all(torch.equal(a, b) for a, b in zip(w, weights))
 
+# As many batches as the rank has: join() gives nothing to the others.
+model = net()
+hvd.broadcast_parameters(model.named_parameters(), 0)
+opt = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1),
+                               named_parameters=model.named_parameters())
+for step in range(2 * r):
+    opt.zero_grad()
+    model(full(step, 4, 5)).pow(2).mean().backward()
+    opt.step()
+assert hvd.join() == 2
+hvd.broadcast_parameters(model.state_dict(), hvd.size() - 1)
+
 try:
     hvd.allreduce(full(0, 3 + (r == 1)), name='grad')
     raise SystemExit('no error')

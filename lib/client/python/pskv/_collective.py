@@ -100,6 +100,20 @@ class Starter:
             src, out, out_size, byref(o), byref(op))
         return rc, op.value or 0
 
+    def join(self, o: _lib.CollOptions) -> Tuple[int, int]:
+        """No more data."""
+        op = c_void_p()
+        rc = self._lib.psc_join_start(self._client, byref(o), byref(op))
+        return rc, op.value or 0
+
+    def last(self, op: int) -> int:
+        """The rank that joined last."""
+        version = c_uint64()
+        rc = self._lib.psc_op_version(op, byref(version))
+        if rc != 0:
+            raise error(rc, "the join has not ended well")
+        return int(version.value)
+
     def rows(self, op: int, size: int) -> List[int]:
         """Rows that came from each rank."""
         table = (c_uint64 * size)()
@@ -291,6 +305,19 @@ class Collectives:
         rows = starter.rows(op, self.num_workers)
         handle.wait()
         return result, rows
+
+    def join(self, timeout: Optional[float] = None) -> int:
+        """This rank has no more data: takes part in what the others do, with
+        zeros and no rows, until all have joined. Returns the rank that was
+        last."""
+        starter = self._starter()
+        handle = self._begin(starter.join(self._coll_options()), [])
+        failure = handle._await(timeout)
+        if failure is not None:
+            handle.wait()
+        last = starter.last(handle._ops[0])
+        handle.wait()
+        return last
 
     def allgather_object(self, value: Any) -> List[Any]:
         """The objects of all ranks, by pickle: between workers that trust one

@@ -167,6 +167,7 @@ _FUNCTIONS = {
     "psc_alltoall_start": (c_int, [c_void_p, c_char_p, POINTER(Shape),
                                    POINTER(c_uint64), c_void_p, c_void_p,
                                    c_size_t, *_COLL]),
+    "psc_join_start": (c_int, [c_void_p, *_COLL]),
     "psc_op_rows": (c_int, [c_void_p, POINTER(c_uint64), c_uint32]),
     "psc_op_view": (c_int, [c_void_p, POINTER(c_void_p), POINTER(c_size_t)]),
     "psc_group_open": (c_int, [c_void_p, c_char_p, POINTER(c_uint32),

@@ -16,8 +16,8 @@ from ._hvd import (Average, Compression, Max, Min, ProcessSet, Product, Sum,
                    global_process_set, grouped_allgather, grouped_allreduce,
                    grouped_allreduce_, grouped_allreduce_async,
                    grouped_allreduce_async_, grouped_reducescatter, init,
-                   is_homogeneous, is_initialized, local_rank, local_size,
-                   poll, rank, reducescatter, reducescatter_async,
+                   is_homogeneous, is_initialized, join, local_rank,
+                   local_size, poll, rank, reducescatter, reducescatter_async,
                    remove_process_set, shutdown, size, synchronize)
 from ._optimizer import DistributedOptimizer
 
@@ -34,6 +34,6 @@ __all__ = [
     "global_process_set", "grouped_allgather", "grouped_allreduce",
     "grouped_allreduce_", "grouped_allreduce_async",
     "grouped_allreduce_async_", "grouped_reducescatter", "init",
-    "is_homogeneous", "is_initialized", "local_rank", "local_size", "poll",
+    "is_homogeneous", "is_initialized", "join", "local_rank", "local_size", "poll",
     "rank", "reducescatter", "reducescatter_async", "remove_process_set",
     "shutdown", "size", "synchronize"]

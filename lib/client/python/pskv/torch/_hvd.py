@@ -735,6 +735,18 @@ def barrier(process_set: ProcessSet = global_process_set) -> None:
     process_set._get().barrier().wait()
 
 
+def join(_device: int = -1) -> int:
+    """This rank has no more data: takes part in what the others do, with zeros
+    and no rows, until all have joined. Returns the rank that was last. Means
+    are of those who have not joined."""
+    e = _engine()
+    started = e.starter.join(options())
+    last: List[int] = []
+    e.run(started, None,
+          lambda: last.append(e.starter.last(started[1]))).wait()
+    return last[0]
+
+
 # --------------------------------------------------- parameters, objects
 
 
