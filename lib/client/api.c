@@ -81,7 +81,7 @@ static int gather(struct psc_op *op, const void *const *srcs, uint32_t count)
 
     client_leave(c);
     if (count == 1) {
-        memcpy(job.dst, srcs[0], op->key->bytes);
+        ps_kernel_copy(job.dst, srcs[0], op->key->bytes);
     } else {
         rc = ps_kernel_run(&job);
     }

@@ -39,7 +39,6 @@
 #define HASH_BITS  48u
 #define EXACT_MAX  256u
 #define WORD       8u
-#define COPY_LARGE ((size_t)1024 * 1024)
 
 enum coll_kind {
     ALLREDUCE,
@@ -340,28 +339,11 @@ static void scaled(uint32_t dtype, void *dst, const void *src, uint64_t count,
     }
 }
 
-/* What is large does not come back from the caches anyway: the kernel writes
- * around them. */
-static void copy(void *dst, const void *src, size_t bytes)
-{
-    const struct ps_job job = {.op = PS_JOB_SUM,
-                               .dtype = PS_DTYPE_INT32,
-                               .count = bytes / 4,
-                               .src_count = 1,
-                               .src = &src,
-                               .dst = dst};
-
-    if (bytes < COPY_LARGE || bytes % 4 != 0 || (uintptr_t)dst % 4 != 0 ||
-        (uintptr_t)src % 4 != 0 || ps_kernel_run(&job) != 0) {
-        memcpy(dst, src, bytes);
-    }
-}
-
 static void move(const struct coll *k, void *dst, const void *src, size_t bytes,
                  double by)
 {
     if (by == 1) {
-        copy(dst, src, bytes);
+        ps_kernel_copy(dst, src, bytes);
     } else {
         scaled(k->dtype, dst, src, bytes / ps_dtype_size(k->dtype), by);
     }

@@ -16,6 +16,8 @@
 #include <string.h>
 #include <sys/eventfd.h>
 
+#include "kernel/kernel.h"
+
 #define PLACES_MAX (1u << PLACE_BITS)
 
 static const struct {
@@ -476,7 +478,7 @@ static void copy_out(struct psc_op *op)
         bytes = op->out_bytes;
         coll_copy(op, from);
     } else {
-        memcpy(op->out, from, bytes);
+        ps_kernel_copy(op->out, from, bytes);
     }
     pthread_mutex_lock(&c->lock);
     c->bytes_copied += bytes;

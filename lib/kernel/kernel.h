@@ -23,6 +23,7 @@
 #include "kernel/press.h"
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 #define PS_KERNEL_ABI 1u
@@ -189,6 +190,9 @@ PS_MUST_USE int ps_kernel_run_range(const struct ps_job *job, uint64_t from,
 
 /* May it be run in ranges? */
 bool ps_kernel_divides(const struct ps_job *job);
+
+/* memcpy() that is fast where the arrays are larger than the cache. */
+void ps_kernel_copy(void *dst, const void *src, size_t bytes);
 
 /* "avx512", "avx2" or "portable": chosen at first use by what the processor
  * has. All give the same bits. */

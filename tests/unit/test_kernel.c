@@ -9,6 +9,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <setjmp.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include <cmocka.h>
@@ -283,6 +284,33 @@ static void nothing_to_do_is_fine(void **state)
     assert_int_equal(ps_kernel_run_range(&job, 0, 0), 0);
 }
 
+static void copies_are_equal_at_every_alignment(void **state)
+{
+    enum { MOST = 600 * 1024, AROUND = 130 };
+    uint8_t *from = malloc(MOST + 2 * AROUND);
+    uint8_t *to = malloc(MOST + 2 * AROUND);
+
+    (void)state;
+    assert_non_null(from);
+    assert_non_null(to);
+    for (size_t i = 0; i < MOST + 2 * AROUND; i++) {
+        from[i] = (uint8_t)(i * 31 + i / 251);
+    }
+    for (size_t i = 0; i < AROUND; i += 7) {
+        size_t bytes = i % 2 == 0 ? MOST - i : 1000 + i;
+        uint8_t *at = to + i;
+
+        memset(to, 0xee, MOST + 2 * AROUND);
+        ps_kernel_copy(at, from + AROUND - i, bytes);
+        assert_memory_equal(at, from + AROUND - i, bytes);
+        assert_int_equal(at[bytes], 0xee);
+        assert_true(i == 0 || at[-1] == 0xee);
+    }
+    ps_kernel_copy(to, from, 0);
+    free(from);
+    free(to);
+}
+
 static void variants_go_by_name(void **state)
 {
     const char *chosen = ps_kernel_variant();
@@ -308,6 +336,7 @@ int main(void)
         cmocka_unit_test(sgd_takes_mean_rescale_clip_and_decay),
         cmocka_unit_test(nonsense_is_refused_untouched),
         cmocka_unit_test(nothing_to_do_is_fine),
+        cmocka_unit_test(copies_are_equal_at_every_alignment),
         cmocka_unit_test(variants_go_by_name),
     };
 

@@ -1,0 +1,59 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Large copies past the cache. An ordinary store reads the line it is about to
+ * overwrite from memory first, and pushes out of the cache what somebody may
+ * still need; a streaming store does neither, which makes a copy that is
+ * larger than the cache half as fast again. */
+#include "kernel/kernel.h"
+
+#include <string.h>
+
+#ifdef __SSE2__
+#include <emmintrin.h>
+#endif
+
+/* Less than that is likely to be read again while it is in the cache. */
+#define STREAM_MIN (512u * 1024u)
+#define LINE       64u
+
+#ifdef __SSE2__
+/* Whole lines to aligned `dst`. */
+static void stream(uint8_t *dst, const uint8_t *src, size_t bytes)
+{
+    for (size_t i = 0; i < bytes; i += LINE) {
+        const __m128i *from = (const __m128i *)(const void *)(src + i);
+        __m128i *to = (__m128i *)(void *)(dst + i);
+        __m128i a = _mm_loadu_si128(from);
+        __m128i b = _mm_loadu_si128(from + 1);
+        __m128i c = _mm_loadu_si128(from + 2);
+        __m128i d = _mm_loadu_si128(from + 3);
+
+        _mm_stream_si128(to, a);
+        _mm_stream_si128(to + 1, b);
+        _mm_stream_si128(to + 2, c);
+        _mm_stream_si128(to + 3, d);
+    }
+    _mm_sfence(); /* Who hears that it is done must see it. */
+}
+
+void ps_kernel_copy(void *dst, const void *src, size_t bytes)
+{
+    uint8_t *to = dst;
+    const uint8_t *from = src;
+    size_t head = (LINE - (uintptr_t)to % LINE) % LINE;
+    size_t lines;
+
+    if (bytes < STREAM_MIN) {
+        memcpy(dst, src, bytes);
+        return;
+    }
+    lines = (bytes - head) / LINE * LINE;
+    memcpy(to, from, head);
+    stream(to + head, from + head, lines);
+    memcpy(to + head + lines, from + head + lines, bytes - head - lines);
+}
+#else
+void ps_kernel_copy(void *dst, const void *src, size_t bytes)
+{
+    memcpy(dst, src, bytes);
+}
+#endif
