@@ -12,15 +12,9 @@
 static struct ps_agent_server *server_by_conn(const struct ps_agent *a,
                                               ps_conn_id conn)
 {
-    struct ps_map_cursor c = {0};
-    struct ps_agent_server *s;
+    struct ps_agent_server *s = ps_map_get(a->server_conns, conn);
 
-    while ((s = ps_map_next(a->servers, &c)) != NULL) {
-        if (s->peer.conn == conn) {
-            return s;
-        }
-    }
-    return NULL;
+    return s != NULL && s->peer.conn == conn ? s : NULL;
 }
 
 static const char *server_name(const struct ps_agent_server *s)
@@ -57,6 +51,7 @@ static void on_open(struct ps_agent_step *st, const struct ps_event *ev)
         ps_effects_hangup(st->fx, ev->conn);
         return;
     }
+    ps_map_put(st->a->server_conns, ev->conn, s);
     ps_agent_peer_hello(st, &s->peer, ev->conn);
 }
 
@@ -93,6 +88,7 @@ static void on_closed(struct ps_agent_step *st, const struct ps_event *ev)
         return;
     }
     s = server_by_conn(st->a, ev->conn);
+    (void)ps_map_take(st->a->server_conns, ev->conn);
     if (s != NULL) {
         s->peer.conn = 0;
         ps_agent_peer_lost(st, &s->peer, server_name(s), "connection lost");
@@ -317,6 +313,7 @@ struct ps_agent *ps_agent_new(const struct ps_agent_options *opt, ps_time now)
     ps_rng_init(&a->rng, opt->seed);
     a->servers = ps_map_new();
     a->by_conn = ps_map_new();
+    a->server_conns = ps_map_new();
     a->jobs = ps_map_new();
     a->runs = ps_map_new();
     a->questions = ps_map_new();
@@ -373,6 +370,7 @@ void ps_agent_free(struct ps_agent *a)
     ps_map_free(a->questions);
     ps_map_free(a->servers);
     ps_map_free(a->by_conn);
+    ps_map_free(a->server_conns);
     ps_map_free(a->jobs);
     ps_link_free(a->up.link);
     ps_agent_job_bury(a);

@@ -140,7 +140,7 @@ struct ps_agent_part {
 
 /* An operation of a worker that is not done. */
 struct ps_agent_op {
-    struct ps_list_node node;         /* In the list that waits for it. */
+    struct ps_list_node node; /* In the list that waits for it. */
     struct ps_agent *agent;
     struct ps_list_node mine;         /* In session->ops. */
     struct ps_agent_session *session; /* NULL: its worker has died. */
@@ -314,9 +314,10 @@ struct ps_agent {
     bool ending;
     struct ps_map *servers; /* By node. */
     struct ps_list sessions;
-    struct ps_map *by_conn; /* Sessions. */
-    struct ps_map *jobs;    /* By generation. */
-    struct ps_map *runs;    /* By token. */
+    struct ps_map *by_conn;      /* Sessions. */
+    struct ps_map *server_conns; /* Servers, until the connection closes. */
+    struct ps_map *jobs;         /* By generation. */
+    struct ps_map *runs;         /* By token. */
     struct ps_map *questions;
     uint64_t next_worker;
     uint64_t next_token;

@@ -17,10 +17,14 @@
 /* Bytes of one source in a piece: stays in the second cache with the sum. */
 #define PIECE_BYTES        (128u * 1024u)
 #define THREADS_MAX        256u
+/* A job of one piece, so many times larger than a small one, is run on the loop
+ * when there is no other: to wake a thread would take longer. */
+#define ALONE_TIMES        8u
 
 struct ps_worker {
     uint64_t inline_max;
     struct ps_list small; /* Loop thread only. */
+    uint32_t threaded;    /* As well: jobs with the threads. */
     uv_async_t async;
     uv_mutex_t lock;
     uv_cond_t wake;
@@ -113,6 +117,10 @@ static void some_done(uv_async_t *handle)
     uv_mutex_lock(&w->lock);
     take_all(&w->done, &ready);
     uv_mutex_unlock(&w->lock);
+    PS_LIST_EACH(n, &ready)
+    {
+        w->threaded--;
+    }
     end_all(&ready);
 }
 
@@ -215,13 +223,21 @@ void ps_worker_submit(struct ps_worker *w, struct ps_worker_task *t)
     t->next = 0;
     t->pieces = 0;
     t->rc = 0;
-    if (size == 0 || job_bytes(job) <= w->inline_max) {
+    if (size == 0) {
         ps_list_push_back(&w->small, &t->node);
         return;
     }
     t->step = ps_kernel_divides(job) ? PIECE_BYTES / size : job->count;
     bool several = job->count > t->step;
+    uint64_t bytes = job_bytes(job);
 
+    if (bytes <= w->inline_max ||
+        (bytes / ALONE_TIMES <= w->inline_max && !several && w->threaded == 0 &&
+         ps_list_empty(&w->small))) {
+        ps_list_push_back(&w->small, &t->node);
+        return;
+    }
+    w->threaded++;
     uv_mutex_lock(&w->lock);
     ps_list_push_back(&w->todo, &t->node);
     if (several) {

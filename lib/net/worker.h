@@ -31,7 +31,8 @@ struct ps_worker_options {
     struct ps_loop *loop;
     unsigned threads;    /* 0: one for each processor. */
     uint64_t inline_max; /* Bytes read and written of a job that runs on the
-                          * loop; 0: 128 KiB. */
+                          * loop; 0: 128 KiB. One without others may have
+                          * eight times as many. */
 };
 
 PS_MUST_USE int ps_worker_new(const struct ps_worker_options *opt,

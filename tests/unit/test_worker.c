@@ -178,6 +178,33 @@ static void small_jobs_run_in_order_and_not_inside(void **state)
     end(&w);
 }
 
+/* Too large to be one of many on the loop, too small to wake a thread for. */
+static void one_alone_is_not_worth_a_thread(void **state)
+{
+    struct job jobs[3];
+    struct world w;
+
+    (void)state;
+    begin(&w, 2);
+    for (unsigned i = 0; i < 3; i++) {
+        job_init(&jobs[i], w.a, w.b, 20000, &w.order);
+    }
+    ps_worker_submit(w.worker, &jobs[0].task);
+    ps_worker_submit(w.worker, &jobs[1].task); /* Not alone. */
+    assert_true(ps_worker_run_small(w.worker));
+    assert_int_equal(jobs[0].place, 1);
+    assert_false(ps_worker_run_small(w.worker));
+    run_until_done(&w, 2);
+    ps_worker_submit(w.worker, &jobs[2].task);
+    assert_true(ps_worker_run_small(w.worker));
+    assert_int_equal(jobs[2].place, 3);
+    for (unsigned i = 0; i < 3; i++) {
+        check(&w, &jobs[i]);
+        free(jobs[i].dst);
+    }
+    end(&w);
+}
+
 static void a_small_job_may_submit_another(void **state)
 {
     struct world w;
@@ -249,6 +276,7 @@ int main(void)
         cmocka_unit_test(threads_share_one_job),
         cmocka_unit_test(many_jobs_all_end),
         cmocka_unit_test(small_jobs_run_in_order_and_not_inside),
+        cmocka_unit_test(one_alone_is_not_worth_a_thread),
         cmocka_unit_test(a_small_job_may_submit_another),
         cmocka_unit_test(refused_jobs_say_so),
         cmocka_unit_test(free_ends_what_is_left),
