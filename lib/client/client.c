@@ -408,36 +408,41 @@ static int wait_for_reader(struct psc_client *c, ps_time deadline)
     return rc == ETIMEDOUT ? PS_E_TIMEOUT : 0;
 }
 
-/* Looks whether the ring brings something before it is worth sleeping. True: it
- * has. */
-static bool spin(struct psc_client *c)
+/* Looks whether something comes before it is worth sleeping. True: it has; in
+ * the ring unless *ret_socket. */
+static bool spin(struct psc_client *c, ps_time deadline, bool *ret_socket)
 {
     ps_time budget = ps_spin_budget(&c->spin);
     ps_time now = client_now();
-    ps_time end = now + budget;
+    ps_time end = ps_time_min(ps_time_add(now, budget), deadline);
     bool crowded = false;
-    bool paid = false;
+    bool ring = false;
+    bool socket = false;
 
-    if (budget == 0) {
+    if (now >= end) {
         return false;
     }
     pthread_mutex_unlock(&c->lock);
-    while (!paid && !crowded && now < end) {
-        ps_time before;
+    while (!ring && !socket && !crowded && now < end) {
+        ps_time before = now;
 
-        for (int i = 0; i < SPIN_LOOKS && !paid; i++) {
-            paid = ps_ring_has_done(&c->ring);
+        for (int i = 0; i < SPIN_LOOKS && !ring; i++) {
+            ring = ps_ring_has_done(&c->ring);
         }
-        before = client_now();
-        if (!paid) {
+        if (!ring) {
+            before = client_now();
             (void)sched_yield();
+            now = client_now();
+            crowded = ps_spin_is_crowded(&c->spin, before, now);
+            /* Errors and answers come there, and so does another thread's
+             * kick. */
+            socket = ps_sock_wait(c->sock, 0) == 0;
         }
-        now = client_now();
-        crowded = ps_spin_is_crowded(&c->spin, before, now);
     }
     pthread_mutex_lock(&c->lock);
-    ps_spin_ended(&c->spin, paid, crowded);
-    return paid;
+    ps_spin_ended(&c->spin, ring || socket, crowded);
+    *ret_socket = socket;
+    return ring || socket;
 }
 
 /* Sleeps until the agent has something for us, or room: `count` ends if they
@@ -466,6 +471,7 @@ static int sleep_on(struct psc_client *c, uint32_t count, ps_time deadline)
 static int wait_as_reader(struct psc_client *c, uint32_t (*missing)(void *arg),
                           void *arg, ps_time deadline)
 {
+    bool socket = false;
     int rc = 0;
 
     c->reader = true;
@@ -475,8 +481,12 @@ static int wait_as_reader(struct psc_client *c, uint32_t (*missing)(void *arg),
             take_ends(c);
             goto leave;
         }
-        if (c->ring_memory != NULL && deadline > 0 && spin(c)) {
-            take_ends(c);
+        if (c->ring_memory != NULL && spin(c, deadline, &socket)) {
+            if (socket) {
+                turn(c);
+            } else {
+                take_ends(c);
+            }
             goto leave;
         }
         rc = sleep_on(c, c->waiting > 0 ? 1 : missing(arg), deadline);
