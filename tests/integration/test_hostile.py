@@ -5,6 +5,7 @@ notice. On psched's and psserver's TCP ports and on the agent's Unix socket."""
 import fcntl
 import mmap
 import os
+import random
 import re
 import select
 import socket
@@ -576,6 +577,93 @@ def test_operations(place, what):
         assert done.get("error", 0) < 0, done
     except (AssertionError, ConnectionError) as e:
         assert "hung up" in str(e) or isinstance(e, ConnectionError), e
+    local.close()
+    place.check()
+
+
+def ring_bytes(place):
+    """Of the memory that the bystander's workers share with their agent: no
+    arena is as small."""
+    maps = Path(f"/proc/{place.job[0].pid}/maps").read_text()
+    spans = re.findall(r"^(\w+)-(\w+) rw-s .*/memfd:pskv", maps, re.M)
+    return min(int(end, 16) - int(begin, 16) for begin, end in spans)
+
+
+def with_ring(place):
+    """A worker and its ring, both of which belong to nobody else."""
+    local = Local(place)
+    size = ring_bytes(place)
+    fd = memfd(size)
+    local.send(message("l_ring", size=size), [fd])
+    return local, fd, mmap.mmap(fd, size)
+
+
+@pytest.mark.parametrize("what", ["wrong size", "unsealed", "no descriptor",
+                                  "a second one"])
+def test_rings_that_are_none(place, what):
+    size = ring_bytes(place)
+    if what == "a second one":
+        local, fd, ring = with_ring(place)
+        ring.close()
+    else:
+        local = Local(place)
+        fd = memfd(size * 2 if what == "wrong size" else size,
+                   0 if what == "unsealed" else SEAL | SHRINK | GROW)
+    watch = Watch(local.daemon)
+    local.send(message("l_ring",
+                       size=size * 2 if what == "wrong size" else size),
+               [] if what == "no descriptor" else [fd])
+    assert wire.is_cut(local.sock, 10 * SLOW)
+    watch.expect_one_line()
+    os.close(fd)
+    local.close()
+    place.check()
+
+
+@pytest.mark.parametrize("byte", [0x7f, 0xff, 0x80])
+def test_counters_out_of_range(place, byte):
+    local, fd, ring = with_ring(place)
+    watch = Watch(local.daemon)
+    ring[:192] = bytes([byte]) * 192
+    local.send(message("l_wake"))
+    assert wire.is_cut(local.sock, 10 * SLOW)
+    watch.expect_one_line()
+    ring.close()
+    os.close(fd)
+    local.close()
+    place.check()
+
+
+def test_operations_of_zeros_fail_alone(place):
+    local, fd, ring = with_ring(place)
+    local.sock.settimeout(10 * SLOW)
+    for n in range(1, 4):
+        ring[:4] = n.to_bytes(4, "little")
+        local.send(message("l_wake"))
+        done, _ = local.read("l_done")
+        assert done.get("error", 0) < 0, done
+    ring.close()
+    os.close(fd)
+    local.close()
+    place.check()
+
+
+def test_a_ring_that_changes_all_the_time(place):
+    """What is read twice could differ: it is read once."""
+    local, fd, ring = with_ring(place)
+    noise = random.Random(1)
+    try:
+        for turn in range(2000):
+            for _ in range(20):
+                at = noise.randrange(0, 2048)
+                ring[at] = noise.randrange(0, 256)
+            ring[:4] = noise.randrange(0, 2048).to_bytes(4, "little")
+            if turn % 10 == 0:
+                local.send(message("l_wake"))
+    except OSError:
+        pass  # It was cut, as it may be at any time.
+    ring.close()
+    os.close(fd)
     local.close()
     place.check()
 
