@@ -58,16 +58,25 @@ void *realloc(void *p, size_t size)
 }
 #endif
 
+#define KEYS_MAX 16u
+
+struct served {
+    size_t at;
+    size_t half;
+    uint64_t version;
+};
+
 /* An agent of one worker: what it gives is the sum. */
 static void *serve(void *arg)
 {
     struct peer *p = arg;
-    uint64_t half = 0;
-    uint64_t version = 0;
+    struct served keys[KEYS_MAX] = {0};
+    uint32_t key_count = 0;
 
     peer_accept(p);
     for (;;) {
         struct ps_msg m = peer_next(p);
+        struct served *k;
 
         switch ((int)m.code) {
         case 0:
@@ -83,16 +92,22 @@ static void *serve(void *arg)
                       -1);
             break;
         case PS_MSG_L_KEY:
-            half = m.l_key.count * sizeof(float);
-            peer_answer_key(p, &m.l_key, 0, 0);
+            PEER_CHECK(key_count < KEYS_MAX);
+            keys[key_count].at = p->arena_used;
+            peer_answer_key(p, &m.l_key, key_count, 0);
+            keys[key_count].half = (p->arena_used - keys[key_count].at) / 2;
+            key_count++;
             break;
         case PS_MSG_L_OP:
-            if (m.l_op.op == PS_OP_PUSH || m.l_op.op == PS_OP_PUSHPULL) {
-                version = m.l_op.round;
-                memcpy(p->arena + (version & 1) * half, peer_given(p, &m.l_op),
-                       half);
+            PEER_CHECK(m.l_op.key < key_count);
+            k = &keys[m.l_op.key];
+            if (m.l_op.op == PS_OP_PUSH || m.l_op.op == PS_OP_PUSHPULL ||
+                m.l_op.op == PS_OP_BROADCAST) {
+                k->version = m.l_op.round;
+                memcpy(p->arena + k->at + (k->version & 1) * k->half,
+                       peer_given(p, &m.l_op), k->half);
             }
-            peer_done(p, m.l_op.op_id, version);
+            peer_done(p, m.l_op.op_id, k->version);
             break;
         case PS_MSG_L_BARRIER:
             peer_done(p, m.l_barrier.op_id, 0);
@@ -144,7 +159,54 @@ static int rounds(struct psc_client *c)
     return rc;
 }
 
-static int life(unsigned long n)
+static int collectives(struct psc_client *c)
+{
+    float x[COUNT] = {[COUNT - 1] = 5};
+    float y[COUNT] = {0};
+    uint64_t dims[] = {4, COUNT / 4};
+    const struct psc_shape shape = {
+        .dtype = PSC_FLOAT32, .ndim = 2, .dims = dims};
+    const struct psc_piece pieces[] = {{x, y, 24}, {x + 24, y + 24, 1000}};
+    struct psc_op *ops[7] = {NULL};
+    int rc = psc_allreduce_start(c, "a", &shape, x, y, NULL, &ops[0]);
+
+    rc = rc != 0 ? rc
+                 : psc_allreduce_many_start(c, NULL, PSC_FLOAT32, pieces, 2,
+                                            NULL, &ops[1]);
+    rc = rc != 0 ? rc : psc_bcast_start(c, NULL, &shape, x, y, NULL, &ops[2]);
+    rc = rc != 0
+             ? rc
+             : psc_allgather_start(c, NULL, &shape, x, NULL, 0, NULL, &ops[3]);
+    rc = rc != 0 ? rc
+                 : psc_reducescatter_start(c, NULL, &shape, x, y, sizeof(y),
+                                           NULL, &ops[4]);
+    rc = rc != 0 ? rc
+                 : psc_alltoall_start(c, NULL, &shape, NULL, x, NULL, 0, NULL,
+                                      &ops[5]);
+    rc = rc != 0 ? rc : psc_join_start(c, NULL, &ops[6]);
+    if (psc_ops_wait(ops, 7, PSC_WAIT_FOREVER) != 0 && rc == 0) {
+        rc = psc_ops_wait(ops, 7, 0);
+    }
+    for (size_t i = 0; rc == 0 && i < 7; i++) {
+        const void *data;
+        size_t bytes;
+
+        if (i == 3 || i == 5) {
+            assert_int_equal(psc_op_view(ops[i], &data, &bytes), 0);
+            assert_int_equal(bytes, sizeof(x));
+            assert_memory_equal(data, x, sizeof(x));
+        }
+    }
+    for (size_t i = 0; i < 7; i++) {
+        psc_op_free(ops[i]);
+    }
+    if (rc == 0) {
+        assert_memory_equal(x, y, sizeof(x));
+    }
+    return rc;
+}
+
+static int life(unsigned long n, int (*work)(struct psc_client *c))
 {
     struct psc_client *c = NULL;
     struct psc_options o;
@@ -159,7 +221,7 @@ static int life(unsigned long n)
     fail_at = n;
     rc = psc_open(&o, &c, NULL, 0);
     if (rc == 0) {
-        rc = rounds(c);
+        rc = work(c);
         psc_close(c);
     }
     n = fail_at;
@@ -189,17 +251,29 @@ static void every_allocation_may_fail(void **state)
     unsigned long n = 1;
 
     (void)state;
-    while (life(n) == 0) {
+    while (life(n, rounds) == 0) {
         n++;
     }
     /* More than a handful were there to fail. */
     assert_true(n > 15);
 }
 
+static void every_allocation_of_collectives_may_fail(void **state)
+{
+    unsigned long n = 1;
+
+    (void)state;
+    while (life(n, collectives) == 0) {
+        n++;
+    }
+    assert_true(n > 50);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_allocation_may_fail),
+        cmocka_unit_test(every_allocation_of_collectives_may_fail),
     };
 
     if (!CAN_FAIL) {
