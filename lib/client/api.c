@@ -60,6 +60,7 @@ static bool gives(const struct psc_op *op)
     case OP_PULL:
     case OP_BARRIER:
     case OP_OPTIMIZER:
+    case OP_COMPRESSION:
     case OP_KEY:
     case OP_COLL:
         break;
@@ -328,7 +329,11 @@ static int start_plain(struct psc_client *c, enum op_kind kind,
     take_options(op, &full, ret_op != NULL);
     if (m != NULL) {
         rc = op_number(op);
-        m->l_optimizer.op_id = op->id;
+        if (kind == OP_COMPRESSION) {
+            m->l_compression.op_id = op->id;
+        } else {
+            m->l_optimizer.op_id = op->id;
+        }
     }
     if (rc == 0) {
         rc = op_submit(op, m);
@@ -364,15 +369,14 @@ int psc_barrier_start(struct psc_client *c, const struct psc_op_options *o,
 
 #define PARAMS_MAX 32u
 
-int psc_optimizer_start(struct psc_client *c, const char *name,
-                        const struct psc_param *params, uint32_t param_count,
-                        const struct psc_op_options *o, struct psc_op **ret_op)
+/* A declaration of the whole job: a name and numbers. */
+static int start_declared(struct psc_client *c, enum op_kind kind,
+                          const char *name, const struct psc_param *params,
+                          uint32_t param_count, const struct psc_op_options *o,
+                          struct psc_op **ret_op)
 {
     struct ps_rec_param copies[PARAMS_MAX];
-    struct ps_msg m = {.code = PS_MSG_L_OPTIMIZER,
-                       .l_optimizer = {.name = name,
-                                       .params = copies,
-                                       .params_count = param_count}};
+    struct ps_msg m = {0};
     int rc = client_enter(c);
 
     if (rc != 0) {
@@ -387,11 +391,37 @@ int psc_optimizer_start(struct psc_client *c, const char *name,
         copies[i] = (struct ps_rec_param){.name = params[i].name,
                                           .value = params[i].value};
     }
-    rc = start_plain(c, OP_OPTIMIZER, &m, o, ret_op);
+    if (kind == OP_COMPRESSION) {
+        m.code = PS_MSG_L_COMPRESSION;
+        m.l_compression = (struct ps_msg_l_compression){
+            .name = name, .params = copies, .params_count = param_count};
+    } else {
+        m.code = PS_MSG_L_OPTIMIZER;
+        m.l_optimizer = (struct ps_msg_l_optimizer){
+            .name = name, .params = copies, .params_count = param_count};
+    }
+    rc = start_plain(c, kind, &m, o, ret_op);
 
 leave:
     client_leave(c);
     return rc;
+}
+
+int psc_optimizer_start(struct psc_client *c, const char *name,
+                        const struct psc_param *params, uint32_t param_count,
+                        const struct psc_op_options *o, struct psc_op **ret_op)
+{
+    return start_declared(c, OP_OPTIMIZER, name, params, param_count, o,
+                          ret_op);
+}
+
+int psc_compression_start(struct psc_client *c, const char *name,
+                          const struct psc_param *params, uint32_t param_count,
+                          const struct psc_op_options *o,
+                          struct psc_op **ret_op)
+{
+    return start_declared(c, OP_COMPRESSION, name, params, param_count, o,
+                          ret_op);
 }
 
 /* ------------------------------------------------------------------ waiting */
@@ -876,6 +906,15 @@ int psc_optimizer_set(struct psc_client *c, const char *name,
 {
     struct psc_op *op = NULL;
     int rc = psc_optimizer_start(c, name, params, param_count, NULL, &op);
+
+    return finish(op, rc);
+}
+
+int psc_compression_set(struct psc_client *c, const char *name,
+                        const struct psc_param *params, uint32_t param_count)
+{
+    struct psc_op *op = NULL;
+    int rc = psc_compression_start(c, name, params, param_count, NULL, &op);
 
     return finish(op, rc);
 }

@@ -303,6 +303,14 @@ struct psc_param {
 int psc_optimizer_start(struct psc_client *c, const char *name,
                         const struct psc_param *params, uint32_t param_count,
                         const struct psc_op_options *o, struct psc_op **ret_op);
+/* How gradients of float32 keys travel from agents to servers, after the sum
+ * over the workers of a node; without one as they are. Once for a job, before
+ * its first key; every worker may say the same. "2bit" knows threshold;
+ * psclient(3) has the others. */
+int psc_compression_start(struct psc_client *c, const char *name,
+                          const struct psc_param *params, uint32_t param_count,
+                          const struct psc_op_options *o,
+                          struct psc_op **ret_op);
 
 /* Waits until the operation has ended and returns how. PSC_E_TIMEOUT: it is
  * still open; the detail says for whom it waits. */
@@ -339,6 +347,8 @@ int psc_broadcast(struct psc_client *c, uint32_t key, const void *src,
 int psc_barrier(struct psc_client *c);
 int psc_optimizer_set(struct psc_client *c, const char *name,
                       const struct psc_param *params, uint32_t param_count);
+int psc_compression_set(struct psc_client *c, const char *name,
+                        const struct psc_param *params, uint32_t param_count);
 
 /* ------------------------------------------------------------ collectives */
 

@@ -50,6 +50,7 @@ enum op_kind {
     OP_PULL_ROWS,
     OP_BARRIER,
     OP_OPTIMIZER,
+    OP_COMPRESSION,
     OP_KEY,
     OP_COLL, /* Has parts, see coll.c; no key, and is never sent. */
 };

@@ -5,6 +5,7 @@
  *     agent_up.c       the scheduler: dialling, heartbeat, what it tells
  *     agent_server.c   servers: dialling, links, what they answer
  *     agent_send.c     what goes to a server next: priority, credit, sums
+ *     agent_code.c     gradients that travel as codes
  *     agent_session.c  training processes: hello, memory, barriers
  *     agent_why.c      what an operation waits for
  *     agent_job.c      jobs: from job_state to the end
@@ -19,6 +20,7 @@
 #include "base/map.h"
 #include "base/pool.h"
 #include "core/agent.h"
+#include "core/compress.h"
 #include "core/link.h"
 
 /* A connection on which nobody has welcomed us for so long is cut. */
@@ -136,6 +138,13 @@ struct ps_agent_part {
     int64_t held;      /* Version whose value lies in the results; NONE. */
     uint64_t reached;  /* Last round that it has ended. */
     int64_t asked;     /* Least version of the pull that is open; NONE. */
+    /* Only where gradients travel as codes; see agent_code.c. */
+    struct ps_buf *residual;
+    struct ps_buf *moment;
+    struct ps_slice code; /* buf NULL: none. */
+    uint64_t code_round;  /* What it is of. */
+    bool encoding;        /* A computation has residual and moment. */
+    bool code_void;       /* What that makes is not wanted. */
 };
 
 /* An operation of a worker that is not done. */
@@ -164,6 +173,7 @@ struct ps_agent_key {
     struct ps_agent_job *job;
     char name[PS_KEY_NAME_MAX + 1];
     uint8_t dtype;
+    struct ps_compress compress;
     uint64_t count;
     uint32_t width; /* Elements of a row; 0: not a key of rows. */
     uint64_t *shape;
@@ -271,7 +281,8 @@ struct ps_agent_run {
     struct ps_agent_flow *flow; /* Sum for a server; NULL: local. */
     struct ps_slice dst;
     uint32_t rows;   /* Of a key of rows: how many there are in dst. */
-    int64_t version; /* Local: what it makes. */
+    int64_t version; /* Local: what it makes; code: its round. */
+    bool encodes;
     uint64_t bytes;
 };
 
@@ -389,6 +400,22 @@ void ps_agent_send_credit(struct ps_agent_step *st, struct ps_agent_server *s,
                           uint64_t gen, uint64_t credit);
 /* The link is a new one: all that is not committed goes again. */
 void ps_agent_send_again(struct ps_agent_step *st, struct ps_agent_server *s);
+
+/* agent_code.c */
+/* Does what goes to the server travel as a code? */
+bool ps_agent_code_applies(const struct ps_agent_part *p);
+/* Sum and encode. PS_E_NOMEM: nothing has happened. */
+int ps_agent_code_start(struct ps_agent_step *st, struct ps_agent_flow *f,
+                        struct ps_agent_part *p, const struct ps_slice *slices,
+                        uint32_t count);
+/* Is there the code of the open round? */
+bool ps_agent_code_has(const struct ps_agent_part *p);
+void ps_agent_code_made(struct ps_agent_part *p, struct ps_agent_run *run);
+/* The round is over. */
+void ps_agent_code_drop(struct ps_agent_part *p);
+/* The round has failed, and may be offered anew. */
+void ps_agent_code_fail(struct ps_agent_part *p);
+void ps_agent_code_free(struct ps_agent_part *p);
 
 /* agent_session.c */
 void ps_agent_session_open(struct ps_agent_step *st, const struct ps_event *ev);

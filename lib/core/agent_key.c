@@ -286,14 +286,22 @@ static void opened(struct ps_agent_step *st, struct ps_agent_key *k,
                    const struct ps_msg_key_opened *m,
                    const struct ps_slice *payload)
 {
-    int rc = covers(k, m, payload) ? make_results(k) : PS_E_PROTO;
+    char why[PS_TEXT_MAX] = "";
+    int rc = ps_compress_parse(m->compression, m->params, m->params_count,
+                               &k->compress, why, sizeof(why));
+
+    if (rc == 0) {
+        rc = covers(k, m, payload) ? make_results(k) : PS_E_PROTO;
+    }
 
     if (rc != 0) {
         char text[PS_TEXT_MAX];
         struct ps_str t;
 
         ps_str_init(&t, text, sizeof(text));
-        if (rc == PS_E_PROTO) {
+        if (why[0] != '\0') {
+            ps_str_addf(&t, "key '%s': %s", k->name, why);
+        } else if (rc == PS_E_PROTO) {
             ps_str_addf(&t,
                         "key '%s': the scheduler's table of places does "
                         "not cover it",
@@ -545,6 +553,7 @@ void ps_agent_key_free(struct ps_agent_step *st, struct ps_agent *a,
 
             ps_heap_remove(&f->queue, &p->item);
         }
+        ps_agent_code_free(p);
     }
     while ((n = ps_list_pop(&k->askers)) != NULL) {
         ps_free(PS_CONTAINER(n, struct ps_agent_asker, node));

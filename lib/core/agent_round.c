@@ -353,6 +353,7 @@ void ps_agent_round_reached(struct ps_agent_step *st, struct ps_agent_part *p)
             return;
         }
         p->reached = k->round;
+        ps_agent_code_drop(p);
         assert(k->parts_open > 0);
         if (--k->parts_open == 0) {
             finish(st, k);
@@ -375,6 +376,7 @@ void ps_agent_round_fail(struct ps_agent_step *st, struct ps_agent_key *k,
         }
         p->init = false;
         p->asked = NONE;
+        ps_agent_code_fail(p);
     }
     for (uint32_t i = 0; k->active && i < k->job->local_count; i++) {
         struct ps_agent_op *op = k->offer[i];

@@ -105,13 +105,17 @@ void ps_agent_send_again(struct ps_agent_step *st, struct ps_agent_server *s)
 
 /* ------------------------------------------------------------------- frames */
 
-static struct ps_rec_part record_of(const struct ps_agent_part *p, bool empty)
+static struct ps_rec_part record_of(const struct ps_agent_part *p, bool empty,
+                                    bool code)
 {
-    return (struct ps_rec_part){.key = p->key->number,
-                                .index = p->index,
-                                .round = p->init ? 0 : p->key->round,
-                                .dtype = p->key->dtype,
-                                .count = empty ? 0 : p->count};
+    return (struct ps_rec_part){
+        .key = p->key->number,
+        .index = p->index,
+        .round = p->init ? 0 : p->key->round,
+        .dtype = p->key->dtype,
+        .count = empty ? 0 : p->count,
+        .codec = code ? (uint8_t)p->key->compress.press.kind : PS_PRESS_NONE,
+        .bytes = code ? (uint32_t)p->code.len : 0};
 }
 
 static void send_parts(struct ps_agent_step *st, struct ps_agent_server *s,
@@ -194,7 +198,7 @@ static void dispatch(struct ps_agent_step *st, struct ps_agent_flow *f,
 {
     struct ps_agent_server *s = f->server;
     struct ps_agent_key *k = p->key;
-    struct ps_rec_part rec = record_of(p, slice == NULL);
+    struct ps_rec_part rec = record_of(p, slice == NULL, slice == &p->code);
     struct ps_rec_rows rec_rows = {.key = rec.key,
                                    .index = rec.index,
                                    .round = rec.round,
@@ -348,7 +352,14 @@ void ps_agent_send_summed(struct ps_agent_step *st, struct ps_agent_run *run)
         f->server->summing--;
         f->server->summing_bytes -= run->bytes;
         f->server->dirty = true;
-        if (p->state == PS_AGENT_PART_SUMMING && p->node == f->server->node) {
+        if (run->encodes) {
+            ps_agent_code_made(p, run);
+            if (p->state == PS_AGENT_PART_SUMMING) {
+                p->state = PS_AGENT_PART_IDLE;
+                ps_agent_send_queue(st, p); /* Its place may have moved. */
+            }
+        } else if (p->state == PS_AGENT_PART_SUMMING &&
+                   p->node == f->server->node) {
             dispatch(st, f, p, &run->dst, run->rows);
         }
     }
@@ -380,11 +391,21 @@ static bool start(struct ps_agent_step *st, struct ps_agent_flow *f,
     if (k->width != 0) {
         return start_rows(st, f, p) == 0;
     }
+    if (ps_agent_code_applies(p) && p->encoding) {
+        p->state = PS_AGENT_PART_SUMMING; /* For the server it had before. */
+        return true;
+    }
+    if (ps_agent_code_applies(p) && ps_agent_code_has(p)) {
+        dispatch(st, f, p, &p->code, 0);
+        return true;
+    }
     if (k->job->local_count > 64) {
         slices = ps_calloc(k->job->local_count, sizeof(*slices));
     }
     count = ps_agent_round_sources(p, slices);
-    if (count <= 1) {
+    if (count > 0 && ps_agent_code_applies(p)) {
+        ok = ps_agent_code_start(st, f, p, slices, count) == 0;
+    } else if (count <= 1) {
         dispatch(st, f, p, count == 0 ? NULL : &slices[0], 0);
     } else {
         ok = start_sum(st, f, p, slices, count) == 0;

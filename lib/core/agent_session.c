@@ -380,7 +380,7 @@ void ps_agent_session_region(struct ps_agent_step *st,
     ps_map_put(s->regions, region, ps_buf_ref(buf));
 }
 
-/* ------------------------------------------------------- barrier, optimizer */
+/* ------------------------------------------ barrier, optimizer, compression */
 
 static void took_barrier(struct ps_agent_step *st, struct ps_agent_session *s,
                          const struct ps_msg_l_barrier *m)
@@ -434,6 +434,31 @@ static void took_optimizer(struct ps_agent_step *st, struct ps_agent_session *s,
     ps_agent_up_tell(st, &set);
 }
 
+static void took_compression(struct ps_agent_step *st,
+                             struct ps_agent_session *s,
+                             const struct ps_msg_l_compression *m)
+{
+    struct ps_agent_job *j = s->job;
+    struct ps_agent_op *op = ps_agent_op_new(st, s, m->op_id);
+    struct ps_msg set = {.code = PS_MSG_COMPRESSION_SET};
+
+    if (j->num_servers == 0) {
+        ps_agent_op_done(st, op, 0, PS_E_UNSUPPORTED,
+                         "gradients are compressed on their way to servers: "
+                         "start the job with at least one");
+        return;
+    }
+    op->round = ++st->a->next_request;
+    set.compression_set.gen = j->gen;
+    set.compression_set.request = op->round;
+    set.compression_set.name = m->name;
+    set.compression_set.params = m->params;
+    set.compression_set.params_count = m->params_count;
+    op->message = ps_msg_dup(&set);
+    ps_list_push_back(&j->optimizers, &op->node);
+    ps_agent_up_tell(st, &set);
+}
+
 /* ----------------------------------------------------------------- messages */
 
 static void active_msg(struct ps_agent_step *st, struct ps_agent_session *s,
@@ -441,7 +466,7 @@ static void active_msg(struct ps_agent_step *st, struct ps_agent_session *s,
 {
     if (s->op_count >= PS_OPS_MAX &&
         (m->code == PS_MSG_L_OP || m->code == PS_MSG_L_BARRIER ||
-         m->code == PS_MSG_L_OPTIMIZER)) {
+         m->code == PS_MSG_L_OPTIMIZER || m->code == PS_MSG_L_COMPRESSION)) {
         ps_agent_session_end(st, s, PS_E_FULL,
                              "too many operations that are not done");
         return;
@@ -455,6 +480,9 @@ static void active_msg(struct ps_agent_step *st, struct ps_agent_session *s,
         break;
     case PS_MSG_L_BARRIER:
         took_barrier(st, s, &m->l_barrier);
+        break;
+    case PS_MSG_L_COMPRESSION:
+        took_compression(st, s, &m->l_compression);
         break;
     case PS_MSG_L_OPTIMIZER:
         took_optimizer(st, s, &m->l_optimizer);

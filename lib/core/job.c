@@ -67,6 +67,8 @@ void ps_job_free(struct ps_sched_job *j)
     ps_map_free(j->keys_by_hash);
     ps_barrier_fini(&j->barrier);
     ps_free(j->optimizer);
+    ps_free(j->compression);
+    ps_free(j->compression_params);
     ps_free(j->params);
     ps_free(j->waiters);
     ps_free(j->agents);
@@ -345,56 +347,51 @@ struct ps_job_key *ps_job_add_key(struct ps_sched_job *j, const char *name,
     return k;
 }
 
-/* -------------------------------------------------------------- optimizer */
+/* ------------------------------------------------- optimizer, compression */
 
-void ps_job_set_optimizer(struct ps_sched_job *j, const char *name,
-                          const struct ps_rec_param *params, uint32_t count)
+/* A copy of the parameters and their names, in one block. */
+static struct ps_rec_param *copy_params(const struct ps_rec_param *params,
+                                        uint32_t count)
 {
     size_t size = count * sizeof(*params) + 1;
+    struct ps_rec_param *copy;
     char *at;
 
-    assert(j->optimizer == NULL);
     for (uint32_t i = 0; i < count; i++) {
         size += strlen(text(params[i].name)) + 1;
     }
-    j->optimizer = ps_strdup(name);
-    j->params = ps_alloc(size);
-    j->param_count = count;
-    at = (char *)&j->params[count];
+    copy = ps_alloc(size);
+    at = (char *)&copy[count];
     for (uint32_t i = 0; i < count; i++) {
         size_t len = strlen(text(params[i].name)) + 1;
 
         memcpy(at, text(params[i].name), len);
-        j->params[i] = (struct ps_rec_param){.name = at,
-                                             .value = params[i].value};
+        copy[i] = (struct ps_rec_param){.name = at, .value = params[i].value};
         at += len;
     }
+    return copy;
 }
 
-static bool has_param(const struct ps_sched_job *j,
+static bool has_param(const struct ps_rec_param *params, uint32_t count,
                       const struct ps_rec_param *p)
 {
-    for (uint32_t i = 0; i < j->param_count; i++) {
-        if (strcmp(j->params[i].name, text(p->name)) == 0) {
-            /* ps_optim_check has refused what is not equal to itself. */
-            return j->params[i].value == p->value;
+    for (uint32_t i = 0; i < count; i++) {
+        if (strcmp(params[i].name, text(p->name)) == 0) {
+            /* What is not equal to itself has been refused. */
+            return params[i].value == p->value;
         }
     }
     return false;
 }
 
-bool ps_job_same_optimizer(const struct ps_sched_job *j, const char *name,
-                           const struct ps_rec_param *params, uint32_t count)
+/* `had`, which names nothing twice, and `count` others. */
+static bool same_params(const struct ps_rec_param *had,
+                        const struct ps_rec_param *params, uint32_t count)
 {
-    if (strcmp(j->optimizer, name) != 0 || count != j->param_count) {
-        return false;
-    }
-    /* What is declared names nothing twice, so finding all suffices... */
     for (uint32_t i = 0; i < count; i++) {
-        if (!has_param(j, &params[i])) {
+        if (!has_param(had, count, &params[i])) {
             return false;
         }
-        /* ...unless this one does. */
         for (uint32_t k = 0; k < i; k++) {
             if (strcmp(text(params[k].name), text(params[i].name)) == 0) {
                 return false;
@@ -402,4 +399,37 @@ bool ps_job_same_optimizer(const struct ps_sched_job *j, const char *name,
         }
     }
     return true;
+}
+
+void ps_job_set_optimizer(struct ps_sched_job *j, const char *name,
+                          const struct ps_rec_param *params, uint32_t count)
+{
+    assert(j->optimizer == NULL);
+    j->optimizer = ps_strdup(name);
+    j->params = copy_params(params, count);
+    j->param_count = count;
+}
+
+bool ps_job_same_optimizer(const struct ps_sched_job *j, const char *name,
+                           const struct ps_rec_param *params, uint32_t count)
+{
+    return strcmp(j->optimizer, name) == 0 && count == j->param_count &&
+           same_params(j->params, params, count);
+}
+
+void ps_job_set_compression(struct ps_sched_job *j, const char *name,
+                            const struct ps_rec_param *params, uint32_t count)
+{
+    assert(j->compression == NULL);
+    j->compression = ps_strdup(name);
+    j->compression_params = copy_params(params, count);
+    j->compression_param_count = count;
+}
+
+bool ps_job_same_compression(const struct ps_sched_job *j, const char *name,
+                             const struct ps_rec_param *params, uint32_t count)
+{
+    return strcmp(j->compression, name) == 0 &&
+           count == j->compression_param_count &&
+           same_params(j->compression_params, params, count);
 }

@@ -99,7 +99,11 @@ struct ps_sched_job {
     char *optimizer;             /* NULL: none. */
     struct ps_rec_param *params; /* One block with their names. */
     uint32_t param_count;
-    uint32_t optimizer_version; /* State in which servers were told. */
+    char *compression; /* NULL: none; it is there before the first key. */
+    struct ps_rec_param *compression_params; /* One block with their names. */
+    uint32_t compression_param_count;
+    /* State in which servers were told of what was declared last. */
+    uint32_t optimizer_version;
     struct ps_job_waiter *waiters;
     uint32_t waiter_count;
     char reason[PS_TEXT_MAX + 1];
@@ -152,6 +156,10 @@ struct ps_job_key *ps_job_add_key(struct ps_sched_job *j, const char *name,
 
 void ps_job_set_optimizer(struct ps_sched_job *j, const char *name,
                           const struct ps_rec_param *params, uint32_t count);
+void ps_job_set_compression(struct ps_sched_job *j, const char *name,
+                            const struct ps_rec_param *params, uint32_t count);
 /* The same name and the same parameters in any order? */
 bool ps_job_same_optimizer(const struct ps_sched_job *j, const char *name,
                            const struct ps_rec_param *params, uint32_t count);
+bool ps_job_same_compression(const struct ps_sched_job *j, const char *name,
+                             const struct ps_rec_param *params, uint32_t count);

@@ -218,6 +218,9 @@ static void from_member(struct ps_sched_step *st, struct ps_sched_conn *c,
     case PS_MSG_OPTIMIZER_SET:
         ps_sched_optimizer_set(st, m, &msg->optimizer_set);
         break;
+    case PS_MSG_COMPRESSION_SET:
+        ps_sched_compression_set(st, m, &msg->compression_set);
+        break;
     case PS_MSG_STALL_QUERY:
         ps_sched_stall_query(st, m, &msg->stall_query);
         break;

@@ -196,6 +196,8 @@ void ps_sched_keys_tell_moved(struct ps_sched_step *st, struct ps_sched_job *j,
 /* ----- sched_optim.c */
 void ps_sched_optimizer_set(struct ps_sched_step *st, struct ps_member *agent,
                             const struct ps_msg_optimizer_set *m);
+void ps_sched_compression_set(struct ps_sched_step *st, struct ps_member *agent,
+                              const struct ps_msg_compression_set *m);
 /* Answer those whose servers are ready, or all when the job has failed. */
 void ps_sched_optimizer_check(struct ps_sched_step *st, struct ps_sched_job *j);
 

@@ -30,16 +30,20 @@ static struct ps_parcel *make_opened(const struct ps_sched *s,
         put_u32(buf->data + (size_t)i * 8, k->parts[i].node);
         put_u32(buf->data + (size_t)i * 8 + 4, k->parts[i].count);
     }
-    p = ps_parcel_new(&(struct ps_msg){.code = PS_MSG_KEY_OPENED,
-                                       .key_opened =
-                                           {
-                                               .gen = j->gen,
-                                               .request = request,
-                                               .key = k->number,
-                                               .epoch = s->epoch,
-                                               .parts = k->part_count,
-                                           }},
-                      &slice, 1);
+    p = ps_parcel_new(
+        &(struct ps_msg){.code = PS_MSG_KEY_OPENED,
+                         .key_opened =
+                             {
+                                 .gen = j->gen,
+                                 .request = request,
+                                 .key = k->number,
+                                 .epoch = s->epoch,
+                                 .parts = k->part_count,
+                                 .compression = j->compression,
+                                 .params = j->compression_params,
+                                 .params_count = j->compression_param_count,
+                             }},
+        &slice, 1);
     ps_buf_unref(buf);
     return p;
 }

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The job's optimizer is declared once; every worker that says the same waits
- * until all servers of the job have taken it in. */
+/* The job's optimizer and its compression are declared once; every worker that
+ * says the same waits until all servers of the job have taken it in. */
 #include "core/sched_inner.h"
 
 #include "base/alloc.h"
+#include "core/compress.h"
 #include "core/optim.h"
 
 #include <stdlib.h>
@@ -38,8 +39,8 @@ static void add_number(struct ps_str *s, double v)
 }
 
 /* sgd(lr=0.1, momentum=0.9) */
-static void add_optimizer(struct ps_str *s, const char *name,
-                          const struct ps_rec_param *params, uint32_t count)
+static void add_declared(struct ps_str *s, const char *name,
+                         const struct ps_rec_param *params, uint32_t count)
 {
     ps_str_add_escaped(s, name, strlen(name), 32);
     ps_str_add(s, "(");
@@ -84,9 +85,9 @@ static int check(struct ps_sched_step *st, const struct ps_member *agent,
     }
     if (!ps_job_same_optimizer(j, name, m->params, m->params_count)) {
         ps_str_addf(why, "job %s has optimizer ", j->name);
-        add_optimizer(why, j->optimizer, j->params, j->param_count);
+        add_declared(why, j->optimizer, j->params, j->param_count);
         ps_str_add(why, ", this worker declares ");
-        add_optimizer(why, name, m->params, m->params_count);
+        add_declared(why, name, m->params, m->params_count);
         ps_str_add(why, "; all workers of a job must declare the same");
         return PS_E_MISMATCH;
     }
@@ -111,6 +112,17 @@ static bool add_waiter(struct ps_sched_job *j, uint32_t agent, uint64_t request)
     return true;
 }
 
+static void wait_for_servers(struct ps_sched_step *st, struct ps_sched_job *j,
+                             struct ps_member *agent, uint64_t request)
+{
+    if (!add_waiter(j, agent->node, request)) {
+        done(st, agent, j->gen, request, PS_E_FULL,
+             "too many requests for the job's optimizer wait for its servers");
+        return;
+    }
+    ps_sched_optimizer_check(st, j);
+}
+
 void ps_sched_optimizer_set(struct ps_sched_step *st, struct ps_member *agent,
                             const struct ps_msg_optimizer_set *m)
 {
@@ -128,18 +140,92 @@ void ps_sched_optimizer_set(struct ps_sched_step *st, struct ps_member *agent,
     if (j->optimizer == NULL) {
         ps_job_set_optimizer(j, ps_sched_text(m->name), m->params,
                              m->params_count);
-        add_optimizer(&why, j->optimizer, j->params, j->param_count);
+        add_declared(&why, j->optimizer, j->params, j->param_count);
         ps_effects_note(st->fx, PS_LOG_INFO, "job %s gen %llu optimizer %s",
                         j->name, (unsigned long long)j->gen, text);
         ps_sched_job_changed(st, j);
         j->optimizer_version = j->version;
     }
-    if (!add_waiter(j, agent->node, m->request)) {
-        done(st, agent, m->gen, m->request, PS_E_FULL,
-             "too many requests for the job's optimizer wait for its servers");
+    wait_for_servers(st, j, agent, m->request);
+}
+
+static int check_compression(struct ps_sched_step *st,
+                             const struct ps_member *agent,
+                             const struct ps_sched_job *j,
+                             const struct ps_msg_compression_set *m,
+                             struct ps_str *why)
+{
+    const char *name = ps_sched_text(m->name);
+    struct ps_compress c;
+    char text[256] = "";
+    int rc = ps_sched_job_serves(st->s, j, m->gen, agent, why);
+
+    if (rc != 0) {
+        return rc;
+    }
+    if (j->compression != NULL) {
+        if (ps_job_same_compression(j, name, m->params, m->params_count)) {
+            return 0;
+        }
+        ps_str_addf(why, "job %s has compression ", j->name);
+        add_declared(why, j->compression, j->compression_params,
+                     j->compression_param_count);
+        ps_str_add(why, ", this worker declares ");
+        add_declared(why, name, m->params, m->params_count);
+        ps_str_add(why, "; all workers of a job must declare the same");
+        return PS_E_MISMATCH;
+    }
+    if (j->num_servers == 0) {
+        ps_str_addf(why,
+                    "job %s has no servers: nothing travels that could be "
+                    "compressed; ask for at least one",
+                    j->name);
+        return PS_E_UNSUPPORTED;
+    }
+    if (j->key_count > 0) {
+        ps_str_addf(why,
+                    "job %s has %u keys already; declare compression before "
+                    "the first of them",
+                    j->name, j->key_count);
+        return PS_E_INVAL;
+    }
+    if (*name == '\0') {
+        ps_str_add(why, "a compression has a name");
+        return PS_E_INVAL;
+    }
+    rc = ps_compress_parse(name, m->params, m->params_count, &c, text,
+                           sizeof(text));
+    if (rc != 0) {
+        ps_str_add(why, text);
+    }
+    return rc;
+}
+
+void ps_sched_compression_set(struct ps_sched_step *st, struct ps_member *agent,
+                              const struct ps_msg_compression_set *m)
+{
+    struct ps_sched_job *j = ps_sched_job(st->s, m->gen);
+    char text[PS_TEXT_MAX + 1];
+    struct ps_str why;
+
+    ps_str_init(&why, text, sizeof(text));
+    int rc = check_compression(st, agent, j, m, &why);
+
+    if (rc != 0) {
+        done(st, agent, m->gen, m->request, rc, text);
         return;
     }
-    ps_sched_optimizer_check(st, j);
+    if (j->compression == NULL) {
+        ps_job_set_compression(j, ps_sched_text(m->name), m->params,
+                               m->params_count);
+        add_declared(&why, j->compression, j->compression_params,
+                     j->compression_param_count);
+        ps_effects_note(st->fx, PS_LOG_INFO, "job %s gen %llu compression %s",
+                        j->name, (unsigned long long)j->gen, text);
+        ps_sched_job_changed(st, j);
+        j->optimizer_version = j->version;
+    }
+    wait_for_servers(st, j, agent, m->request);
 }
 
 void ps_sched_optimizer_check(struct ps_sched_step *st, struct ps_sched_job *j)

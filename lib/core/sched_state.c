@@ -106,27 +106,32 @@ static struct ps_parcel *make_state(const struct ps_sched_job *j,
             };
         }
     }
-    p = ps_parcel_new(&(struct ps_msg){.code = PS_MSG_JOB_STATE,
-                                       .job_state =
-                                           {
-                                               .gen = j->gen,
-                                               .version = j->version,
-                                               .name = j->name,
-                                               .phase = j->phase,
-                                               .mode = j->mode,
-                                               .on_loss = j->on_loss,
-                                               .num_workers = j->num_workers,
-                                               .num_servers = j->num_servers,
-                                               .slots = slots,
-                                               .slots_count = j->slot_count,
-                                               .ranks = ranks,
-                                               .ranks_count = rank_count,
-                                               .reason = j->reason,
-                                               .optimizer = j->optimizer,
-                                               .params = j->params,
-                                               .params_count = j->param_count,
-                                           }},
-                      NULL, 0);
+    p = ps_parcel_new(
+        &(struct ps_msg){
+            .code = PS_MSG_JOB_STATE,
+            .job_state =
+                {
+                    .gen = j->gen,
+                    .version = j->version,
+                    .name = j->name,
+                    .phase = j->phase,
+                    .mode = j->mode,
+                    .on_loss = j->on_loss,
+                    .num_workers = j->num_workers,
+                    .num_servers = j->num_servers,
+                    .slots = slots,
+                    .slots_count = j->slot_count,
+                    .ranks = ranks,
+                    .ranks_count = rank_count,
+                    .reason = j->reason,
+                    .optimizer = j->optimizer,
+                    .params = j->params,
+                    .params_count = j->param_count,
+                    .compression = j->compression,
+                    .compression_params = j->compression_params,
+                    .compression_params_count = j->compression_param_count,
+                }},
+        NULL, 0);
     ps_free(slots);
     ps_free(ranks);
     return p;

@@ -185,6 +185,8 @@ static const char *text_of(int rc)
     case PS_E_UNSUPPORTED:
         return "an optimizer needs floating-point elements and keeps its "
                "state on one server";
+    case PS_E_INVAL:
+        return "the message says what no agent says, or holds a broken code";
     case PS_E_PERM:
         return "the slot belongs to another agent";
     default:

@@ -16,6 +16,7 @@
 #include "base/heap.h"
 #include "base/list.h"
 #include "base/map.h"
+#include "core/compress.h"
 #include "core/flow.h"
 #include "core/link.h"
 #include "core/optim.h"
@@ -102,6 +103,7 @@ struct ps_shard_job {
     char name[PS_NAME_MAX + 1];
     bool optimizes;
     struct ps_optim optim; /* When it does. */
+    struct ps_compress compress;
     struct ps_shard_slot *slots;
     uint32_t slot_count;
     struct ps_store store;

@@ -148,6 +148,8 @@ void ps_shard_job_state(struct ps_shard_step *st,
     struct ps_shard_job *job = ps_shard_job_find(s, m->gen);
     const char *optimizer = m->optimizer != NULL ? m->optimizer : "";
     struct ps_optim optim = {0};
+    struct ps_compress compress = {0};
+    char text[256];
 
     switch ((enum ps_job_phase)m->phase) {
     case PS_JOB_PHASE_FORMING:
@@ -172,6 +174,11 @@ void ps_shard_job_state(struct ps_shard_step *st,
         ps_optim_parse(optimizer, m->params, m->params_count, &optim) != 0) {
         why = "its optimizer is not known here";
     }
+    if (why == NULL && ps_compress_parse(m->compression, m->compression_params,
+                                         m->compression_params_count, &compress,
+                                         text, sizeof(text)) != 0) {
+        why = "its compression is not known here";
+    }
     if (why != NULL) {
         ps_effects_note(st->fx, PS_LOG_ERROR, "job %llu not taken: %s",
                         (unsigned long long)m->gen, why);
@@ -185,6 +192,7 @@ void ps_shard_job_state(struct ps_shard_step *st,
     job->version = m->version;
     job->optimizes = *optimizer != '\0';
     job->optim = optim;
+    job->compress = compress;
     for (uint32_t i = 0; i < job->slot_count; i++) {
         take_slot(&job->slots[i], &m->slots[i]);
     }

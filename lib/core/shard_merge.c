@@ -117,21 +117,22 @@ static int prepare(struct ps_shard *s, struct ps_shard_run *run, bool steps)
     struct ps_part *part = run->part;
     const struct ps_slice *first = ps_round_first(&part->open->round);
     struct ps_buf *buf;
-    int rc = steps ? prepare_states(s, run->job, part, first->len) : 0;
+    const size_t len = part->count * ps_dtype_size(part->dtype);
+    int rc = steps ? prepare_states(s, run->job, part, len) : 0;
 
     if (rc != 0) {
         return rc;
     }
-    if (is_alone(first)) {
+    if (!part->open->coded && is_alone(first)) {
         run->dst = *first;
         ps_buf_ref(first->buf);
         return 0;
     }
-    rc = ps_pool_get(s->opt.pool, first->len, &buf);
+    rc = ps_pool_get(s->opt.pool, len, &buf);
     if (rc != 0) {
         return rc;
     }
-    run->dst = (struct ps_slice){.buf = buf, .len = first->len};
+    run->dst = (struct ps_slice){.buf = buf, .len = len};
     return 0;
 }
 
@@ -209,6 +210,14 @@ static int launch(struct ps_shard_step *st, struct ps_shard_run *run)
     c->job.count = part->count;
     c->job.divide_by = open->reduce == PS_REDUCE_MEAN ? open->round.weight : 1;
     ps_round_sources(&open->round, c);
+    if (open->coded) {
+        c->job.src_press = job->compress.press;
+        c->job.src_stream = ps_press_stream(
+            &c->job.src_press,
+            &(struct ps_press_at){.key = part->key,
+                                  .index = part->index,
+                                  .round = part->version + 1});
+    }
     c->job.dst = ps_slice_data(&run->dst);
     ps_compute_hold(c, run->dst.buf);
     if (steps) {
@@ -229,7 +238,7 @@ void ps_shard_merge_start(struct ps_shard_step *st, struct ps_shard_job *job,
         made(st, job, part, NULL);
         return;
     }
-    if (!open->rows && open->round.given == 1 && !steps &&
+    if (!open->rows && !open->coded && open->round.given == 1 && !steps &&
         (open->reduce != PS_REDUCE_MEAN || open->round.weight <= 1)) {
         struct ps_slice value = *first;
 

@@ -134,6 +134,9 @@ static int adopt(struct ps_shard_step *st, struct ps_shard_job *job,
     struct ps_part *part = ps_store_find(&job->store, rec->key, rec->index);
     struct ps_slice value;
 
+    if (rec->codec != PS_PRESS_NONE) {
+        return PS_E_INVAL; /* Values travel as they are. */
+    }
     if (part == NULL && ps_map_count(job->store.parts) >= PS_STORE_PARTS_MAX) {
         return PS_E_FUTURE;
     }
@@ -198,7 +201,7 @@ void ps_shard_init(struct ps_shard_step *st, struct ps_shard_conn *c,
         if (rc != 0) {
             ps_shard_refusal_add(&refusal, rec, rc);
         }
-        offset += rec->count * (uint64_t)ps_dtype_size(rec->dtype);
+        offset += ps_part_payload(rec);
     }
     ps_shard_refusal_send(st, c->peer, m->gen, slot, &refusal);
 }

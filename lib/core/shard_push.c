@@ -15,12 +15,14 @@ bool ps_shard_parts_bytes(const struct ps_rec_part *part, uint32_t count,
     uint64_t total = 0; /* 256 parts of 2^35 bytes do not overflow. */
 
     for (uint32_t i = 0; i < count; i++) {
-        size_t size = ps_dtype_size(part[i].dtype);
-
-        if (size == 0) {
+        /* A code stands for elements, and is never much longer than these. */
+        if (ps_dtype_size(part[i].dtype) == 0 ||
+            (part[i].codec != PS_PRESS_NONE &&
+             (part[i].dtype != PS_DTYPE_FLOAT32 || part[i].count == 0 ||
+              part[i].bytes > 4 * (uint64_t)part[i].count + 8))) {
             return false;
         }
-        total += part[i].count * (uint64_t)size;
+        total += ps_part_payload(&part[i]);
     }
     *ret_bytes = total;
     return true;
@@ -34,7 +36,7 @@ int ps_shard_parts_take(struct ps_shard *s, const struct ps_slice *payload,
     struct ps_slice in = {
         .buf = payload->buf,
         .offset = payload->offset + offset,
-        .len = part->count * size,
+        .len = ps_part_payload(part),
     };
     struct ps_buf *copy;
 
@@ -88,6 +90,14 @@ static int check(const struct ps_shard_job *job, const struct ps_part *part,
     if (rec->round > version + 1) {
         return PS_E_FUTURE;
     }
+    if (rec->codec != PS_PRESS_NONE) {
+        if (job->compress.press.kind == PS_PRESS_NONE) {
+            return PS_E_FUTURE; /* Others have heard of it before us. */
+        }
+        if (rec->codec != job->compress.press.kind || m->assign) {
+            return PS_E_MISMATCH;
+        }
+    }
     if (steps && !ps_dtype_is_float(rec->dtype)) {
         return PS_E_UNSUPPORTED;
     }
@@ -106,6 +116,33 @@ static int check(const struct ps_shard_job *job, const struct ps_part *part,
         (part->open->rows || part->open->reduce != m->reduce ||
          part->open->assign != m->assign)) {
         return PS_E_MISMATCH;
+    }
+    if (part->open != NULL && part->open->round.given > 0 && rec->count > 0 &&
+        part->open->coded != (rec->codec != PS_PRESS_NONE)) {
+        return PS_E_MISMATCH;
+    }
+    return 0;
+}
+
+/* A code is one that the job has declared, and whole. */
+static int check_code(struct ps_shard_step *st, const struct ps_shard_job *job,
+                      const struct ps_rec_part *rec,
+                      const struct ps_slice *bytes)
+{
+    char why[200];
+
+    if (rec->codec == PS_PRESS_NONE) {
+        return 0;
+    }
+    int rc = ps_press_check(&job->compress.press, ps_slice_data(bytes),
+                            bytes->len, rec->count, why, sizeof(why));
+
+    if (rc != 0) {
+        ps_effects_note(st->fx, PS_LOG_WARNING,
+                        "job %s: a code of partition %u of key %u is broken: "
+                        "%s",
+                        job->name, rec->index, rec->key, why);
+        return PS_E_INVAL;
     }
     return 0;
 }
@@ -164,12 +201,20 @@ static int take(struct ps_shard_step *st, struct ps_shard_slot *slot,
         if (ps_shard_parts_take(st->s, payload, offset, rec, &bytes) != 0) {
             return PS_E_FUTURE;
         }
+        rc = check_code(st, job, rec, &bytes);
+        if (rc != 0) {
+            ps_buf_unref(bytes.buf);
+            return rc;
+        }
     }
     part = ps_store_obtain(&job->store, rec->key, rec->index);
     ps_part_declare(part, rec->dtype, rec->count);
 
     struct ps_open *open = open_round(job, part, m);
 
+    if (rec->count > 0) {
+        open->coded = rec->codec != PS_PRESS_NONE;
+    }
     ps_round_offer(&open->round, slot->index, bytes.buf != NULL ? &bytes : NULL,
                    m->ranks);
     ps_buf_unref(bytes.buf);
@@ -203,7 +248,7 @@ static void take_all(struct ps_shard_step *st, struct ps_shard_peer *p,
         if (rc != 0) {
             ps_shard_refusal_add(&refusal, rec, rc);
         }
-        offset += rec->count * (uint64_t)ps_dtype_size(rec->dtype);
+        offset += ps_part_payload(rec);
     }
     ps_shard_refusal_send(st, p, m->gen, slot, &refusal);
 }

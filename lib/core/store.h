@@ -24,6 +24,7 @@ struct ps_open {
     struct ps_round round;
     struct ps_bits want; /* Who is to get the value, not only a commit. */
     uint8_t reduce;      /* enum ps_reduce, stated by the first. */
+    bool coded;          /* What was given are codes. */
     bool assign;
     bool rows;            /* What was given are blocks of rows. */
     uint64_t weight;      /* Of rows: ranks of all who have offered, */

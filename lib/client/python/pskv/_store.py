@@ -11,8 +11,8 @@ import threading
 import time
 import weakref
 from ctypes import byref, c_char_p, c_int64, c_uint32, c_uint64, c_void_p
-from typing import (Any, Dict, Generator, List, Optional, Sequence, Set,
-                    Tuple, Union)
+from typing import (Any, Dict, Generator, List, Mapping, Optional, Sequence,
+                    Set, Tuple, Union)
 
 from . import _lib
 from ._array import Array, dtype_name, dtype_of, dtype_size, new_array
@@ -647,17 +647,34 @@ class KVStore(Collectives):
         if not isinstance(name, str):
             raise TypeError("an optimizer is a name and numbers, not %r" %
                             (name,))
-        handle = Handle(self)
         if "lr" in params:
             params["learning_rate"] = params.pop("lr")
+        self._declare(self._lib.psc_optimizer_start, name, params)
+
+    def set_gradient_compression(
+            self, compression_params: Mapping[str, Any]) -> None:
+        """How gradients of float32 keys travel to servers, e.g.
+        {'type': '2bit', 'threshold': .5}; docs/compression.md has the types
+        and their numbers. Before the first key; every worker may say the
+        same. There is no way back."""
+        params = dict(compression_params)
+        name = params.pop("type", None)
+        if not isinstance(name, str):
+            raise ValueError("gradient compression needs a 'type', such as "
+                             "{'type': '2bit', 'threshold': 0.5}")
+        self._declare(self._lib.psc_compression_start, name, params)
+
+    def _declare(self, start: Any, name: str,
+                 params: Mapping[str, Any]) -> None:
+        """A name and numbers for the whole job; waits until servers know."""
+        handle = Handle(self)
         numbers = {k: float(v) for k, v in params.items() if v is not None}
         table = (_lib.Param * len(numbers))(*[
             _lib.Param(c_char_p(k.encode()).value, v)
             for k, v in numbers.items()])
         op = c_void_p()
-        self._check(self._lib.psc_optimizer_start(
-            self._open(), name.encode(), table, len(numbers), None,
-            byref(op)))
+        self._check(start(self._open(), name.encode(), table, len(numbers),
+                          None, byref(op)))
         assert op.value is not None
         handle._ops.append(op.value)
         handle.wait()

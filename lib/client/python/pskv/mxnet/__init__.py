@@ -329,7 +329,9 @@ class PSKV(_Native):
         self._optimizer = optimizer
 
     def set_gradient_compression(self, compression_params: Any) -> None:
-        raise NotImplementedError("gradient compression is not supported")
+        """Servers get {'type': '2bit', 'threshold': 0.5}, or another type of
+        docs/compression.md, as a name and numbers. Before the first key."""
+        self._store.set_gradient_compression(compression_params)
 
     def _set_updater(self, updater: Any) -> None:
         raise TypeError("servers run no code of workers; set_optimizer() "

@@ -1,0 +1,250 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every compression for 50 rounds on random input, four workers on two nodes:
+values and bytes are those of an independent NumPy model, on 1 server and on 3,
+also while connections are cut. Misuse is an error of its caller alone."""
+import pathlib
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import trio as harness
+from press_model import Node
+from proxy import Proxy
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+PACKAGE = str(ROOT / "lib" / "client" / "python")
+LIBRARY = str(harness.BUILD / "lib/client/libpsclient.so.0")
+
+ROUNDS = 50
+COUNT = 5003
+PIECE = 1024  # Elements of a partition of 4096 bytes.
+MEAN = 3      # Every third round is a mean.
+
+CASES = [
+    {"type": "2bit", "threshold": 0.5},
+    {"type": "2bit", "threshold": 1.5, "momentum": 0.9},
+    {"type": "1bit"},
+    {"type": "fp16"},
+    {"type": "fp16", "ef": 1},
+    {"type": "bf16"},
+    {"type": "onebit"},
+    {"type": "onebit", "scaling": 0, "momentum": 0.5},
+    {"type": "topk", "k": 0.05},
+    {"type": "topk", "k": 20, "ef": 0},
+    {"type": "randomk", "k": 0.1, "seed": 7},
+    {"type": "dithering", "levels": 1, "seed": 1},
+    {"type": "dithering", "levels": 100, "l2": 1, "ef": 0},
+    {"type": "dithering", "natural": 1, "levels": 6, "seed": 3},
+]
+
+WORKER = """
+import ast, os, sys
+import numpy as np, pskv
+cases, out = ast.literal_eval(sys.argv[1]), sys.argv[2]
+for number, case in enumerate(cases):
+    os.environ['PSKV_JOB'] = 'job%%d' %% number
+    kv = pskv.create('dist_sync')
+    kv.set_gradient_compression(case)
+    w = np.zeros(%d, 'f')
+    kv.init('w', w)
+    seen = []
+    for step in range(%d):
+        draw = np.random.default_rng([number, step, kv.rank])
+        g = draw.standard_normal(w.size).astype('f')
+        reduce = 'mean' if step %% %d == 0 else 'sum'
+        kv.pushpull('w', g, out=w, reduce=reduce, priority=-step)
+        seen.append(w.copy())
+    np.stack(seen).tofile('%%s%%d.%%d' %% (out, number, kv.rank))
+    kv.close()
+""" % (COUNT, ROUNDS, MEAN)
+
+
+def pieces():
+    return [(i, min(i + PIECE, COUNT)) for i in range(0, COUNT, PIECE)]
+
+
+def expected(number, case):
+    """Values after each round, and bytes pushed by both nodes in all."""
+    nodes = [[Node(case, b - a, 0, i, slot)
+              for i, (a, b) in enumerate(pieces())] for slot in (0, 1)]
+    seen = []
+    for step in range(ROUNDS):
+        g = [np.random.default_rng([number, step, rank])
+             .standard_normal(COUNT).astype("f") for rank in range(4)]
+        w = np.empty(COUNT, "f")
+        for i, (a, b) in enumerate(pieces()):
+            parts = [nodes[s][i].push(g[2 * s][a:b] + g[2 * s + 1][a:b])
+                     for s in (0, 1)]
+            w[a:b] = parts[0] + parts[1]
+            if step % MEAN == 0:
+                w[a:b] /= np.float32(4)
+        seen.append(w)
+    size = sum(n.bytes() for node in nodes for n in node)
+    return np.stack(seen), size * ROUNDS
+
+
+def spawn(t, rank, source, *args, **env):
+    env = harness.clean_env(**{
+        "PYTHONPATH": PACKAGE, "PYTHONDONTWRITEBYTECODE": 1,
+        "PSKV_LIBRARY": LIBRARY, "PSKV_SOCKET": t.socket(rank // 2),
+        "PSKV_PARTITION_BYTES": 4 * PIECE, "DMLC_NUM_WORKER": 4,
+        "DMLC_WORKER_ID": rank, "DMLC_NUM_SERVER": len(t.server_names),
+        "OMP_NUM_THREADS": 1, "OPENBLAS_NUM_THREADS": 1, **env})
+    return subprocess.Popen([sys.executable, "-c", source, *args], env=env,
+                            stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                            text=True)
+
+
+def run(t, cases, out):
+    workers = [spawn(t, rank, WORKER, repr(cases), out) for rank in range(4)]
+    try:
+        for w in workers:
+            _, err = w.communicate(timeout=harness.PATIENCE * 5)
+            assert w.returncode == 0, err
+    finally:
+        for w in workers:
+            if w.poll() is None:
+                w.kill()
+                w.wait()
+    results = []
+    for number, case in enumerate(cases):
+        seen = [np.fromfile(f"{out}{number}.{rank}", "f")
+                .reshape(ROUNDS, COUNT) for rank in range(4)]
+        assert len({s.tobytes() for s in seen}) == 1, case
+        results.append(seen[0])
+    return results
+
+
+def pushed(t):
+    return sum(n["bytes_out"] for n in t.ask("nodes")["nodes"]
+               if n["name"] in t.agent_names)
+
+
+@pytest.mark.parametrize("servers", [1, 3])
+def test_values_and_bytes_are_those_of_the_model(trio, tmp, servers):
+    t = trio(servers=servers, agents=2)
+    results = run(t, CASES, str(tmp / f"seen{servers}-"))
+    total = 0
+    for number, (case, seen) in enumerate(zip(CASES, results)):
+        want, size = expected(number, case)
+        total += size + 4 * COUNT  # And the init, from one of them.
+        for step in range(ROUNDS):
+            bad = np.flatnonzero(seen[step] != want[step])
+            assert not len(bad), (
+                f"{case}, round {step + 1}: element {bad[0]} is "
+                f"{seen[step][bad[0]]!r}, not {want[step][bad[0]]!r}, "
+                f"{len(bad)} of them")
+    harness.wait_for(lambda: pushed(t) >= total, "counts of agents")
+    assert pushed(t) == total
+
+
+def test_cut_connections_change_no_bit(trio, tmp):
+    """A residual moves once for a round, whatever has to be sent again."""
+    cases = [CASES[0], CASES[8]]
+    t = trio(servers=2, agents=2,
+             server_options=["advertise.address=127.0.0.2"],
+             agent_options=["scheduler.retry.first=10ms",
+                            "scheduler.retry.max=100ms"])
+    proxies = []
+    try:
+        for i, server in enumerate(t.servers()):
+            proxies.append(Proxy(("127.0.0.2", server.port),
+                                 ("127.0.0.1", server.port), seed=i))
+            proxies[-1].cut_every(30_000, 20)
+        results = run(t, cases, str(tmp / "cut-"))
+        assert sum(p.cuts for p in proxies) >= 20
+    finally:
+        for p in proxies:
+            p.close()
+    for number, (case, seen) in enumerate(zip(cases, results)):
+        want, _ = expected(number, case)
+        assert seen.tobytes() == want.tobytes(), case
+
+
+MISUSE = """
+import sys
+import numpy as np, pskv
+kv = pskv.create('dist_sync')
+def refused(word, declaration):
+    try:
+        kv.set_gradient_compression(declaration)
+    except (pskv.Error, ValueError) as e:
+        assert word in str(e), str(e)
+    else:
+        sys.exit('%r is taken' % (declaration,))
+refused("type", {})
+refused("no compression is called '3bit'; there is 2bit", {'type': '3bit'})
+refused('must be above 0', {'type': '2bit', 'threshold': 0})
+refused('must be a number', {'type': '2bit', 'threshold': float('nan')})
+refused("no number 'k'; it has threshold", {'type': '2bit', 'k': 3})
+refused('from 1 to 127', {'type': 'dithering', 'levels': 128})
+refused('at most 31', {'type': 'dithering', 'levels': 32, 'natural': 1})
+refused('share below 1 or a whole', {'type': 'topk', 'k': 1.5})
+kv.barrier()
+if kv.rank == 0:
+    kv.set_gradient_compression({'type': '2bit', 'threshold': .25})
+kv.barrier()
+if kv.rank == 1:
+    refused('job twice has compression 2bit(threshold=0.25), this worker '
+            'declares 2bit(threshold=0.5)', {'type': '2bit', 'threshold': .5})
+kv.set_gradient_compression({'type': '2bit', 'threshold': .25})
+out = np.zeros(8, 'f')
+kv.init('w', out)
+kv.set_gradient_compression({'threshold': .25, 'type': '2bit'})
+kv.pushpull('w', np.full(8, .3, 'f'), out=out)
+assert (out == 1).all() or (out == .5).all(), out
+d = np.zeros(8, 'f8')
+kv.init('d', d)
+kv.pushpull('d', np.full(8, .3), out=d)
+assert abs(d - 1.2).max() < 1e-12, d
+b = np.zeros(8, 'f')
+kv.broadcast('b', np.full(8, .3, 'f'), out=b)
+assert (b == np.float32(.3)).all(), b
+kv.close()
+"""
+
+LATE = """
+import sys
+import numpy as np, pskv
+kv = pskv.create('dist_sync')
+kv.init('w', np.zeros(8, 'f'))
+try:
+    kv.set_gradient_compression({'type': '2bit'})
+except pskv.Error as e:
+    assert 'before the first' in str(e), str(e)
+else:
+    sys.exit('taken after the first key')
+out = np.zeros(8, 'f')
+kv.pushpull('w', np.full(8, .3, 'f'), out=out)
+assert abs(out - 1.2).max() < 1e-6, out
+kv.close()
+"""
+
+SERVERLESS = """
+import sys
+import pskv
+kv = pskv.create('dist_sync')
+try:
+    kv.set_gradient_compression({'type': '2bit'})
+except pskv.Error as e:
+    assert 'servers' in str(e), str(e)
+else:
+    sys.exit('taken without servers')
+kv.close()
+"""
+
+
+@pytest.mark.parametrize("name,source,more", [
+    ("twice", MISUSE, {}), ("late", LATE, {}),
+    ("none", SERVERLESS, {"DMLC_NUM_SERVER": 0})],
+    ids=["twice", "late", "none"])
+def test_misuse_is_an_error_of_its_caller(trio, name, source, more):
+    t = trio(servers=1, agents=2)
+    if name == "none":  # All on one node.
+        more = {**more, "PSKV_SOCKET": t.socket(0)}
+    workers = [spawn(t, rank, source, PSKV_JOB=name, **more)
+               for rank in range(4)]
+    for w in workers:
+        _, err = w.communicate(timeout=harness.PATIENCE)
+        assert w.returncode == 0, err
