@@ -97,6 +97,15 @@ bool ps_ring_put_op(struct ps_ring_worker *r, const struct ps_msg_l_op *op,
     return true;
 }
 
+uint32_t ps_ring_room(const struct ps_ring_worker *r)
+{
+    uint32_t from = atomic_load_explicit(&r->shared->ops_from,
+                                         memory_order_acquire);
+    uint32_t taken = r->ops_to - from;
+
+    return taken < PS_RING_OPS ? PS_RING_OPS - taken : 0;
+}
+
 /* True when the flag was up; takes it down. */
 static bool take_flag(_Atomic uint32_t *flag)
 {

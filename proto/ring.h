@@ -21,8 +21,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define PS_RING_OPS   2048u /* Powers of two. */
-#define PS_RING_DONES 4096u
+#define PS_RING_OPS   8192u /* Powers of two. */
+#define PS_RING_DONES 8192u
 
 struct ps_ring_shared;
 
@@ -45,6 +45,8 @@ void ps_ring_worker_init(struct ps_ring_worker *r, void *memory);
 /* False: full. `after` counts the frames sent before it. */
 PS_MUST_USE bool ps_ring_put_op(struct ps_ring_worker *r,
                                 const struct ps_msg_l_op *op, uint64_t after);
+/* Operations that would fit now. */
+uint32_t ps_ring_room(const struct ps_ring_worker *r);
 /* After a batch: true when the agent must be sent an l_wake. */
 PS_MUST_USE bool ps_ring_wake_agent(struct ps_ring_worker *r);
 /* The next end: 1; none: 0; PS_E_PROTO. Fills in what a ring carries. */

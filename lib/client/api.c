@@ -599,7 +599,8 @@ static uint32_t all_missing(void *arg)
     uint32_t missing = 0;
     uint32_t mark = 0;
 
-    for (size_t i = w->next; i < w->count; i++) {
+    /* Nobody is woken for more than half a ring in any case. */
+    for (size_t i = w->next; i < w->count && missing < PS_RING_DONES / 2; i++) {
         struct psc_op *op = w->ops[i];
 
         if (op == NULL || op->state == OP_DONE) {

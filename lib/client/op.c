@@ -18,7 +18,10 @@
 
 #include "kernel/kernel.h"
 
-#define PLACES_MAX (1u << PLACE_BITS)
+#define PLACES_MAX  (1u << PLACE_BITS)
+/* Operations that the ring has no room for are sent so many bytes at a time, or
+ * with the next call that waits. */
+#define FLUSH_BYTES (size_t)(16u * 1024)
 
 static const struct {
     const char *name;
@@ -305,11 +308,12 @@ static void fill_round(struct psc_op *op)
 static bool give_ring(struct psc_client *c, const struct ps_msg_l_op *m)
 {
     if (c->ring_memory == NULL ||
-        !ps_ring_put_op(&c->ring, m, ps_sock_frames(c->sock))) {
+        (c->ring_full && ps_ring_room(&c->ring) < PS_RING_OPS / 2)) {
         return false;
     }
-    c->ring_given = true;
-    return true;
+    c->ring_full = !ps_ring_put_op(&c->ring, m, ps_sock_frames(c->sock));
+    c->ring_given = c->ring_given || !c->ring_full;
+    return !c->ring_full;
 }
 
 static int send_op(struct psc_op *op)
@@ -461,6 +465,9 @@ int op_submit(struct psc_op *op, const struct ps_msg *msg)
         op->state = OP_QUEUED;
         ps_list_push_back(&op->key->queue, &op->of_key);
         pump(c, op->key);
+        if (c->ring_full && ps_sock_pending(c->sock) < FLUSH_BYTES) {
+            return 0; /* The agent has enough to do: with the next ones. */
+        }
     }
     client_flush(c);
     return 0;

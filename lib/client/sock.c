@@ -231,6 +231,11 @@ bool ps_sock_flushed(const struct ps_sock *s)
     return s->tx_from == s->tx_to;
 }
 
+size_t ps_sock_pending(const struct ps_sock *s)
+{
+    return s->tx_to - s->tx_from;
+}
+
 static int want_out(struct ps_sock *s, bool want)
 {
     struct epoll_event ev = {.events = want ? EPOLLIN | EPOLLOUT : EPOLLIN};

@@ -27,6 +27,7 @@ PS_MUST_USE int ps_sock_put(struct ps_sock *s, const struct ps_msg *msg,
 /* Sends what the kernel takes now. */
 PS_MUST_USE int ps_sock_flush(struct ps_sock *s);
 bool ps_sock_flushed(const struct ps_sock *s);
+size_t ps_sock_pending(const struct ps_sock *s); /* Bytes to be sent. */
 /* Reads once. PS_E_AGAIN: nothing there; PS_E_CLOSED: the agent hung up. */
 PS_MUST_USE int ps_sock_read(struct ps_sock *s);
 /* The next message that is here in full. PS_E_AGAIN: none; else the stream is

@@ -155,6 +155,7 @@ struct psc_client {
     void *ring_memory; /* NULL: everything goes over the socket. */
     struct ps_ring_worker ring;
     struct ps_spin spin;
+    bool ring_full; /* Operations go over the socket until it is half empty. */
     bool ring_given;     /* The agent may have to be woken for it. */
     uint32_t sleeps_for; /* Ends that the reader lets gather; 0: is awake. */
     uint32_t last_count;

@@ -113,7 +113,9 @@ static void a_full_ring_takes_no_more(void **state)
         put(p, n);
     }
     assert_false(ps_ring_put_op(&p->worker, &op, 0));
+    assert_int_equal(ps_ring_room(&p->worker), 0);
     expect_op(p, 0);
+    assert_int_equal(ps_ring_room(&p->worker), 1);
     put(p, PS_RING_OPS);
     assert_false(ps_ring_put_op(&p->worker, &op, 0));
 
