@@ -280,6 +280,9 @@ for passes, compression, factor in ((1, hvd.Compression.none, 1),
         named_parameters=model.named_parameters(), compression=compression,
         backward_passes_per_step=passes, gradient_predivide_factor=factor)
     places = [p.grad.data_ptr() for p in model.parameters()]
+    size = sum(p.numel() for p in model.parameters()) * 4
+    stats = hvd._hvd._engine().kv.stats
+    before = stats()['bytes_copied']
     schedulers = [torch.optim.lr_scheduler.StepLR(o, 2) for o in (opt, alone)]
     for step in range(4):
         alone.zero_grad()
@@ -304,6 +307,9 @@ for passes, compression, factor in ((1, hvd.Compression.none, 1),
         alone.step()
         for s in schedulers:
             s.step()
+    # Nothing is copied to be sent, unless it is scaled: only results are.
+    if compression is hvd.Compression.none and factor == 1:
+        assert stats()['bytes_copied'] - before == 4 * size
     # Gradients stay where the agent reads them.
     assert places == [p.grad.data_ptr() for p in model.parameters()]
     for p, q in zip(model.parameters(), one.parameters()):
