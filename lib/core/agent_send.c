@@ -190,6 +190,12 @@ void ps_agent_send_forget(struct ps_agent_job *j, struct ps_agent_server *s)
     g->bytes = 0;
 }
 
+/* What a collective sums is no gradient, whatever optimizer the job has. */
+static bool is_collective(const struct ps_agent_key *k)
+{
+    return strncmp(k->name, "c:", 2) == 0;
+}
+
 /* `slice` NULL: an empty part. `rows` counts those of a block of rows. The
  * partition is on its way. */
 static void dispatch(struct ps_agent_step *st, struct ps_agent_flow *f,
@@ -212,7 +218,7 @@ static void dispatch(struct ps_agent_step *st, struct ps_agent_flow *f,
                                 : PS_MSG_PUSH,
         .job = f->job,
         .reduce = k->reduce,
-        .assign = k->kind == PS_OP_BROADCAST,
+        .assign = k->kind == PS_OP_BROADCAST || is_collective(k),
         .want = k->want,
         .ranks = k->kind == PS_OP_BROADCAST ? 1 : f->job->local_count,
         .count = 1,

@@ -418,3 +418,22 @@ def test_a_dead_worker_is_an_error_where_the_job_says_so(world):
     for rank in range(2):
         code, out, err = job.wait(rank)
         assert (code, out) == (0, "told\n"), err
+
+
+def test_an_optimizer_does_not_touch_them(world):
+    """What a collective sums is no gradient, integers included."""
+    everybody(world, (2, 2, 4), """
+        kv = pskv.create()
+        kv.set_optimizer('sgd', learning_rate=0.5, momentum=0.9)
+        w = np.ones(70000, 'f')
+        kv.init('w', w)
+        for i in range(3):
+            a = np.full(70000, kv.rank + 1, 'f')
+            kv.allreduce(a, name='a')
+            assert (a == 10).all()
+            b = np.arange(5) + kv.rank
+            kv.allreduce(b, name='b')
+            assert (b == 4 * np.arange(5) + 6).all()
+        kv.pushpull('w', np.ones(70000, 'f'), out=w)
+        assert (w == -1).all()
+        """)

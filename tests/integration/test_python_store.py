@@ -64,7 +64,8 @@ class Job:
 
     def wait(self, rank):
         """How a worker ended: code, output, errors."""
-        out, err = self.processes[rank].communicate(timeout=harness.PATIENCE)
+        out, err = self.processes[rank].communicate(
+            timeout=6 * harness.PATIENCE)
         return self.processes[rank].returncode, out, err
 
     def wait_all(self):
