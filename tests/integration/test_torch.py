@@ -33,6 +33,12 @@ class TorchJob(Job):
 
     port = 0
 
+    def wait(self, rank):
+        """Training takes longer than an operation, on a busy machine."""
+        out, err = self.processes[rank].communicate(
+            timeout=6 * harness.PATIENCE)
+        return self.processes[rank].returncode, out, err
+
     def launch(self, command):
         for rank in range(self.workers):
             self.start(rank, [PYTHON, *map(str, command)], RANK=rank,
@@ -376,8 +382,8 @@ def test_a_horovod_script_with_another_import(world, tmp):
     script.write_text(text.replace("import horovod.torch as hvd",
                                    "import pskv.torch as hvd"))
     assert script.read_text() != text
-    out = torch_job(world, 2, 2, 4).launch([script])
-    assert len(set(out)) == 1 and float(out[0].split()[1]) > 0.7, out
+    out = torch_job(world, 2, 2, 4).launch([script, "--images", 6000])
+    assert len(set(out)) == 1 and float(out[0].split()[1]) > 0.65, out
 
 
 def test_a_hook_under_gloo(world):
@@ -425,7 +431,8 @@ def test_a_ddp_script_as_it_is(world):
         job = TorchJob(world.trio or world.start(2, 2).trio, backend, 4)
         job.port = harness.free_port()
         world.jobs.append(job)
-        out = job.launch([*more, EXAMPLES / "ddp.py", "--backend", backend])
+        out = job.launch([*more, EXAMPLES / "ddp.py", "--backend", backend,
+                          "--images", 6000])
         assert len(set(out)) == 1, out
         outs[backend] = float(out[0].split()[1])
-    assert outs["gloo"] > 0.7 and abs(outs["gloo"] - outs["pskv"]) < 0.02, outs
+    assert outs["gloo"] > 0.65 and abs(outs["gloo"] - outs["pskv"]) < 0.02, outs
