@@ -210,6 +210,29 @@ static void welcomed(struct ps_agent_step *st, struct ps_agent_server *s,
 
 /* ------------------------------------------------------ what a server tells */
 
+/* The value of a partition that travelled as a code, to `at`. False: it is not
+ * what the key has declared, or broken. */
+static bool decode(const struct ps_agent_part *p, const struct ps_rec_part *rec,
+                   const uint8_t *from, uint8_t *at)
+{
+    const struct ps_press *press = &p->key->compress.press;
+    char why[200];
+
+    if (rec->codec != press->kind || !p->key->compress.both ||
+        rec->dtype != p->key->dtype ||
+        ps_press_check(press, from, rec->bytes, rec->count, why, sizeof(why)) !=
+            0) {
+        return false;
+    }
+    ps_press_decode(
+        press,
+        ps_press_stream(press, &(struct ps_press_at){.key = rec->key,
+                                                     .index = rec->index,
+                                                     .round = rec->round}),
+        from, rec->count, 0, rec->count, (float *)(void *)at);
+    return true;
+}
+
 static void took_value(struct ps_agent_step *st, struct ps_agent_server *s,
                        const struct ps_msg_value *m,
                        const struct ps_slice *payload)
@@ -225,7 +248,7 @@ static void took_value(struct ps_agent_step *st, struct ps_agent_server *s,
     for (uint32_t i = 0; i < m->parts_count; i++) {
         const struct ps_rec_part *rec = &m->parts[i];
         struct ps_agent_part *p = ps_agent_part_find(st->a, m->gen, rec);
-        size_t bytes = rec->count * ps_dtype_size(rec->dtype);
+        size_t bytes = ps_part_payload(rec);
         struct ps_agent_key *k;
 
         if (p == NULL || p->count != rec->count || p->key->width != 0) {
@@ -238,7 +261,13 @@ static void took_value(struct ps_agent_step *st, struct ps_agent_server *s,
                           p->first * ps_dtype_size(k->dtype);
             const uint8_t *from = ps_slice_data(payload) + offset;
 
-            if (from != at) {
+            if (rec->codec != PS_PRESS_NONE) {
+                if (!decode(p, rec, from, at)) {
+                    ps_agent_peer_lost(st, &s->peer, s->name,
+                                       "sent a value that is a broken code");
+                    return;
+                }
+            } else if (from != at) {
                 memcpy(at, from, bytes);
             }
             p->held = (int64_t)rec->round;
@@ -253,7 +282,6 @@ static void took_value(struct ps_agent_step *st, struct ps_agent_server *s,
         offset += bytes;
         ps_agent_round_reached(st, p);
     }
-    (void)s;
 }
 
 static void took_commit(struct ps_agent_step *st, const struct ps_msg_commit *m)
@@ -415,12 +443,17 @@ int ps_agent_server_payload(struct ps_agent *a, struct ps_agent_server *s,
     for (uint32_t i = 0; i < m->value.parts_count; i++) {
         const struct ps_rec_part *rec = &m->value.parts[i];
 
-        total += rec->count * (uint64_t)ps_dtype_size(rec->dtype);
+        if (rec->codec != PS_PRESS_NONE &&
+            (rec->dtype != PS_DTYPE_FLOAT32 ||
+             rec->bytes > 4 * (uint64_t)rec->count + 8)) {
+            return PS_E_PROTO;
+        }
+        total += ps_part_payload(rec);
     }
     if (total != len || len == 0) {
         return PS_E_PROTO;
     }
-    if (m->value.parts_count == 1) {
+    if (m->value.parts_count == 1 && m->value.parts[0].codec == PS_PRESS_NONE) {
         const struct ps_rec_part *rec = &m->value.parts[0];
         struct ps_agent_part *p = ps_agent_part_find(a, m->value.gen, rec);
 
@@ -435,7 +468,8 @@ int ps_agent_server_payload(struct ps_agent *a, struct ps_agent_server *s,
             .len = len};
         return 0;
     }
-    if (len > PS_FUSE_FRAME_MAX + PS_FUSE_PART_MAX) {
+    if (len > PS_PAYLOAD_MAX || (m->value.parts_count > 1 &&
+                                 len > PS_FUSE_FRAME_MAX + PS_FUSE_PART_MAX)) {
         return PS_E_TOOBIG;
     }
     return take_memory(a, len, ret_slice);

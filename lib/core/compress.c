@@ -20,6 +20,7 @@ enum number {
     EF,
     MOMENTUM,
     MIN_BYTES,
+    BOTH,
     NUMBERS,
 };
 
@@ -47,10 +48,11 @@ static const struct {
     [EF] = {"ef", SWITCH},
     [MOMENTUM] = {"momentum", BELOW_ONE},
     [MIN_BYTES] = {"min_bytes", WHOLE},
+    [BOTH] = {"both", SWITCH},
 };
 
 #define BIT(n) (1u << (n))
-#define ALL    (BIT(MOMENTUM) | BIT(MIN_BYTES))
+#define ALL    (BIT(MOMENTUM) | BIT(MIN_BYTES) | BIT(BOTH))
 
 static const struct kind {
     const char *name;
@@ -230,6 +232,7 @@ int ps_compress_parse(const char *name, const struct ps_rec_param *params,
                   .levels = (uint32_t)value[LEVELS],
                   .seed = (uint64_t)value[SEED]},
         .min_bytes = (uint64_t)value[MIN_BYTES],
+        .both = value[BOTH] != 0,
     };
     return 0;
 }

@@ -17,6 +17,7 @@
 struct ps_compress {
     struct ps_press press; /* kind NONE: gradients travel as they are. */
     uint64_t min_bytes;    /* Smaller partitions travel as they are. */
+    bool both;             /* Values come back as codes, too. */
 };
 
 /* 0, PS_E_UNSUPPORTED for a compression that does not exist, PS_E_INVAL for a

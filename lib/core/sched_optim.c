@@ -55,6 +55,19 @@ static void add_declared(struct ps_str *s, const char *name,
     ps_str_add(s, ")");
 }
 
+/* Do values of the job come back as codes? */
+static bool compresses_values(const struct ps_sched_job *j)
+{
+    struct ps_compress c = {0};
+    char why[256];
+
+    return j->compression != NULL &&
+           ps_compress_parse(j->compression, j->compression_params,
+                             j->compression_param_count, &c, why,
+                             sizeof(why)) == 0 &&
+           c.both;
+}
+
 static int check(struct ps_sched_step *st, const struct ps_member *agent,
                  const struct ps_sched_job *j,
                  const struct ps_msg_optimizer_set *m, struct ps_str *why)
@@ -71,6 +84,13 @@ static int check(struct ps_sched_step *st, const struct ps_member *agent,
             ps_str_addf(why,
                         "job %s has no servers, and an optimizer runs on "
                         "servers; ask for at least one",
+                        j->name);
+            return PS_E_UNSUPPORTED;
+        }
+        if (compresses_values(j)) {
+            ps_str_addf(why,
+                        "job %s compresses values on their way back (both), "
+                        "and with an optimizer these are weights",
                         j->name);
             return PS_E_UNSUPPORTED;
         }
@@ -197,8 +217,16 @@ static int check_compression(struct ps_sched_step *st,
                            sizeof(text));
     if (rc != 0) {
         ps_str_add(why, text);
+        return rc;
     }
-    return rc;
+    if (c.both && j->optimizer != NULL) {
+        ps_str_addf(why,
+                    "job %s has an optimizer, so values are weights, and both "
+                    "would compress them",
+                    j->name);
+        return PS_E_UNSUPPORTED;
+    }
+    return 0;
 }
 
 void ps_sched_compression_set(struct ps_sched_step *st, struct ps_member *agent,

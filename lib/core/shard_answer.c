@@ -134,16 +134,22 @@ void ps_shard_answer(struct ps_shard_step *st, struct ps_shard_slot *slot,
         return;
     }
     struct ps_rec_part rec = record(part, part->version);
+    const struct ps_slice *what = &part->value;
 
-    if (part->value.len > PS_FUSE_PART_MAX) {
-        send_values(st, slot, &rec, &part->value, 1);
+    if (part->code.buf != NULL) {
+        what = &part->code;
+        rec.codec = part->codec;
+        rec.bytes = (uint32_t)what->len;
+    }
+    if (what->len > PS_FUSE_PART_MAX) {
+        send_values(st, slot, &rec, what, 1);
         return;
     }
     if (slot->values.count == PS_PARTS_MAX ||
-        slot->values.bytes + part->value.len > PS_FUSE_FRAME_MAX) {
+        slot->values.bytes + what->len > PS_FUSE_FRAME_MAX) {
         flush_values(st, slot);
     }
-    gather(st, slot, &slot->values, &rec, &part->value);
+    gather(st, slot, &slot->values, &rec, what);
 }
 
 void ps_shard_answer_flush(struct ps_shard_step *st)

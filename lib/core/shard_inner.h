@@ -116,8 +116,9 @@ struct ps_shard_run {
     struct ps_list_node node; /* In `starved`. */
     struct ps_shard_job *job;
     struct ps_part *part;
-    uint64_t token;      /* 0: waits for memory. */
-    struct ps_slice dst; /* Own reference. */
+    uint64_t token;       /* 0: waits for memory. */
+    struct ps_slice dst;  /* Own reference. */
+    struct ps_slice code; /* Of dst, to travel in its place; buf NULL: none. */
 };
 
 struct ps_shard {

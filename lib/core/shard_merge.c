@@ -20,6 +20,7 @@ static void run_free(struct ps_shard *s, struct ps_shard_run *run)
         ps_list_remove(&run->node);
     }
     ps_buf_unref(run->dst.buf);
+    ps_buf_unref(run->code.buf);
     run->part->run = NULL;
     ps_free(run);
     job->running--;
@@ -37,6 +38,12 @@ void ps_shard_merge_drop(struct ps_shard *s, struct ps_shard_job *job,
     bool complete = ps_round_complete(&open->round);
 
     if (part->run != NULL) {
+        const struct ps_shard_run *run = part->run;
+
+        if (run->code.buf != NULL) {
+            /* What it still computes must not meet the next one's. */
+            ps_store_set_state(&job->store, part, 0, NULL);
+        }
         run_free(s, part->run);
     }
     for (uint32_t i = 0; i < job->slot_count; i++) {
@@ -55,13 +62,16 @@ void ps_shard_merge_drop(struct ps_shard *s, struct ps_shard_job *job,
 /* The round is merged. `value` NULL: nobody gave anything, and what was there
  * stays; else the value takes over one reference. */
 static void made(struct ps_shard_step *st, struct ps_shard_job *job,
-                 struct ps_part *part, const struct ps_slice *value)
+                 struct ps_part *part, const struct ps_slice *value,
+                 const struct ps_slice *code)
 {
     struct ps_open *open = part->open;
     struct ps_bits told;
 
     if (value != NULL) {
         ps_store_set(&job->store, part, part->version + 1, value);
+        ps_store_set_code(&job->store, part, (uint8_t)job->compress.press.kind,
+                          code);
     } else {
         part->version++;
     }
@@ -112,6 +122,59 @@ static int prepare_states(struct ps_shard *s, struct ps_shard_job *job,
 }
 
 /* Memory for the optimizer's states and for the result. PS_E_NOMEM. */
+/* Does the result travel as a code? Its residual is state 0 then: there is no
+ * optimizer. */
+static bool encodes(const struct ps_shard_run *run)
+{
+    return run->job->compress.both && !run->job->optimizes &&
+           run->part->open->coded;
+}
+
+/* Memory for the code of the result and for what that leaves over. */
+static int prepare_code(struct ps_shard *s, struct ps_shard_run *run)
+{
+    struct ps_part *part = run->part;
+    const uint64_t len = ps_press_bytes(&run->job->compress.press, part->count);
+    const size_t size = part->count * sizeof(float);
+    struct ps_buf *buf;
+    int rc;
+
+    if (part->state[0] == NULL) {
+        rc = ps_pool_get(s->opt.pool, size, &buf);
+        if (rc != 0) {
+            return rc;
+        }
+        memset(buf->data, 0, size);
+        ps_store_set_state(&run->job->store, part, 0, buf);
+    }
+    rc = ps_pool_get(s->opt.pool, len, &buf);
+    if (rc == 0) {
+        run->code = (struct ps_slice){.buf = buf, .len = len};
+    }
+    return rc;
+}
+
+/* The job that sums becomes one that encodes the sum; its result is what the
+ * code stands for, so that all see one value. */
+static void add_code(struct ps_shard_run *run, struct ps_compute *c)
+{
+    struct ps_part *part = run->part;
+
+    c->job.op = PS_JOB_ENCODE;
+    c->job.press = run->job->compress.press;
+    c->job.press.momentum = 0; /* That is of gradients. */
+    c->job.stream = ps_press_stream(
+        &c->job.press, &(struct ps_press_at){.key = part->key,
+                                             .index = part->index,
+                                             .round = part->version + 1,
+                                             .slot = UINT32_MAX});
+    c->job.value = c->job.dst;
+    c->job.dst = ps_slice_data(&run->code);
+    c->job.residual = (float *)(void *)part->state[0]->data;
+    ps_compute_hold(c, run->code.buf);
+    ps_compute_hold(c, part->state[0]);
+}
+
 static int prepare(struct ps_shard *s, struct ps_shard_run *run, bool steps)
 {
     struct ps_part *part = run->part;
@@ -133,6 +196,14 @@ static int prepare(struct ps_shard *s, struct ps_shard_run *run, bool steps)
         return rc;
     }
     run->dst = (struct ps_slice){.buf = buf, .len = len};
+    if (encodes(run)) {
+        rc = prepare_code(s, run);
+        if (rc != 0) {
+            ps_buf_unref(run->dst.buf);
+            run->dst = (struct ps_slice){0};
+            return rc;
+        }
+    }
     return 0;
 }
 
@@ -223,6 +294,9 @@ static int launch(struct ps_shard_step *st, struct ps_shard_run *run)
     if (steps) {
         add_step(run, c);
     }
+    if (run->code.buf != NULL) {
+        add_code(run, c);
+    }
     ps_effects_compute(st->fx, c);
     return 0;
 }
@@ -235,7 +309,7 @@ void ps_shard_merge_start(struct ps_shard_step *st, struct ps_shard_job *job,
     bool steps = job->optimizes && !open->assign;
 
     if (open->rows ? ps_shard_rows_idle(job, part) : first == NULL) {
-        made(st, job, part, NULL);
+        made(st, job, part, NULL, NULL);
         return;
     }
     if (!open->rows && !open->coded && open->round.given == 1 && !steps &&
@@ -243,7 +317,7 @@ void ps_shard_merge_start(struct ps_shard_step *st, struct ps_shard_job *job,
         struct ps_slice value = *first;
 
         ps_buf_ref(value.buf); /* The sum of one is that one. */
-        made(st, job, part, &value);
+        made(st, job, part, &value, &(struct ps_slice){0});
         return;
     }
     struct ps_shard_run *run = ps_calloc(1, sizeof(*run));
@@ -322,7 +396,10 @@ void ps_shard_merge_computed(struct ps_shard_step *st, uint64_t token, int rc)
     }
     struct ps_slice value = run->dst;
 
+    struct ps_slice code = run->code;
+
     run->dst = (struct ps_slice){0};
+    run->code = (struct ps_slice){0};
     run_free(st->s, run);
-    made(st, job, part, &value);
+    made(st, job, part, &value, &code);
 }

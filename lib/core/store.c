@@ -32,6 +32,7 @@ static void part_free(struct ps_store *st, struct ps_part *part)
     ps_store_close(st, part);
     st->stored -= part->value.len;
     ps_buf_unref(part->value.buf);
+    ps_store_set_code(st, part, 0, &(struct ps_slice){0});
     for (unsigned i = 0; i < PS_STATES_MAX; i++) {
         ps_store_set_state(st, part, i, NULL);
     }
@@ -98,10 +99,21 @@ void ps_part_declare(struct ps_part *part, uint8_t dtype, uint32_t count)
     }
 }
 
+void ps_store_set_code(struct ps_store *st, struct ps_part *part, uint8_t codec,
+                       const struct ps_slice *code)
+{
+    st->stored -= part->code.len;
+    ps_buf_unref(part->code.buf);
+    part->code = *code;
+    part->codec = codec;
+    st->stored += part->code.len;
+}
+
 void ps_store_set(struct ps_store *st, struct ps_part *part, uint64_t version,
                   const struct ps_slice *value)
 {
     assert(version >= part->version);
+    ps_store_set_code(st, part, 0, &(struct ps_slice){0});
     st->stored -= part->value.len;
     ps_buf_unref(part->value.buf);
     part->value = *value;

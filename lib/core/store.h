@@ -40,6 +40,8 @@ struct ps_part {
     uint32_t width; /* Elements of a row; 0: nobody has spoken of rows. */
     uint64_t version;
     struct ps_slice value; /* buf NULL: has none. Never written again. */
+    struct ps_slice code;  /* What travels in its place; buf NULL: nothing. */
+    uint8_t codec;         /* Of that. */
     struct ps_buf *state[PS_STATES_MAX]; /* Of the optimizer; NULL: none. */
     struct ps_open *open;                /* NULL: nobody has contributed. */
     void *run; /* The owner's: a computation under way, or NULL. */
@@ -89,7 +91,11 @@ void ps_part_declare(struct ps_part *part, uint8_t dtype, uint32_t count);
 /* Replaces version and value; takes over one reference of the buffer. */
 void ps_store_set(struct ps_store *st, struct ps_part *part, uint64_t version,
                   const struct ps_slice *value);
-/* Gives the partition state `i` of its optimizer; takes over the reference. */
+/* The value as a code; until the next value. Takes over the reference. */
+void ps_store_set_code(struct ps_store *st, struct ps_part *part, uint8_t codec,
+                       const struct ps_slice *code);
+/* Gives the partition state `i` of its optimizer, or where it has none of what
+ * its code has left over, as state 0; takes over the reference. */
 void ps_store_set_state(struct ps_store *st, struct ps_part *part, unsigned i,
                         struct ps_buf *state);
 

@@ -24,7 +24,8 @@ static unsigned width_of(const struct ps_press *c)
 
 uint64_t ps_press_kept(const struct ps_press *c, uint64_t count)
 {
-    const double most = (double)(count / 2);
+    const uint64_t half = count / 2;
+    const double most = (double)half;
     double k = c->k < 1 ? c->k * (double)count : c->k;
 
     k = k < most ? k : most;

@@ -36,6 +36,12 @@ CASES = [
     {"type": "dithering", "levels": 1, "seed": 1},
     {"type": "dithering", "levels": 100, "l2": 1, "ef": 0},
     {"type": "dithering", "natural": 1, "levels": 6, "seed": 3},
+    {"type": "2bit", "threshold": 0.4, "both": 1},
+    {"type": "fp16", "both": 1},
+    {"type": "onebit", "momentum": 0.5, "both": 1},
+    {"type": "topk", "k": 0.1, "both": 1},
+    {"type": "randomk", "k": 0.2, "both": 1},
+    {"type": "dithering", "both": 1, "min_bytes": 3700},
 ]
 
 WORKER = """
@@ -65,9 +71,11 @@ def pieces():
 
 
 def expected(number, case):
-    """Values after each round, and bytes pushed by both nodes in all."""
+    """Values after each round, and bytes pushed by both nodes in all, and
+    those of values to both."""
     nodes = [[Node(case, b - a, 0, i, slot)
               for i, (a, b) in enumerate(pieces())] for slot in (0, 1)]
+    back = [n.back() for n in nodes[0]]
     seen = []
     for step in range(ROUNDS):
         g = [np.random.default_rng([number, step, rank])
@@ -79,9 +87,12 @@ def expected(number, case):
             w[a:b] = parts[0] + parts[1]
             if step % MEAN == 0:
                 w[a:b] /= np.float32(4)
+            if back[i].both:
+                w[a:b] = back[i].push(w[a:b])
         seen.append(w)
     size = sum(n.bytes() for node in nodes for n in node)
-    return np.stack(seen), size * ROUNDS
+    values = size if back[0].both else 2 * 4 * COUNT
+    return np.stack(seen), size * ROUNDS, values * ROUNDS
 
 
 def spawn(t, rank, source, *args, **env):
@@ -116,32 +127,36 @@ def run(t, cases, out):
     return results
 
 
-def pushed(t):
+def counted(t, names):
+    """Payload bytes that members have sent."""
     return sum(n["bytes_out"] for n in t.ask("nodes")["nodes"]
-               if n["name"] in t.agent_names)
+               if n["name"] in names)
 
 
 @pytest.mark.parametrize("servers", [1, 3])
 def test_values_and_bytes_are_those_of_the_model(trio, tmp, servers):
     t = trio(servers=servers, agents=2)
     results = run(t, CASES, str(tmp / f"seen{servers}-"))
-    total = 0
+    pushed = returned = 0
     for number, (case, seen) in enumerate(zip(CASES, results)):
-        want, size = expected(number, case)
-        total += size + 4 * COUNT  # And the init, from one of them.
+        want, size, values = expected(number, case)
+        pushed += size + 4 * COUNT  # And the init, from one of them.
+        returned += values + 2 * 4 * COUNT
         for step in range(ROUNDS):
             bad = np.flatnonzero(seen[step] != want[step])
             assert not len(bad), (
                 f"{case}, round {step + 1}: element {bad[0]} is "
                 f"{seen[step][bad[0]]!r}, not {want[step][bad[0]]!r}, "
                 f"{len(bad)} of them")
-    harness.wait_for(lambda: pushed(t) >= total, "counts of agents")
-    assert pushed(t) == total
+    for names, total in ((t.agent_names, pushed),
+                         (t.server_names, returned)):
+        harness.wait_for(lambda: counted(t, names) >= total, "counts")
+        assert counted(t, names) == total
 
 
 def test_cut_connections_change_no_bit(trio, tmp):
     """A residual moves once for a round, whatever has to be sent again."""
-    cases = [CASES[0], CASES[8]]
+    cases = [CASES[0], CASES[8], CASES[14], CASES[19]]
     t = trio(servers=2, agents=2,
              server_options=["advertise.address=127.0.0.2"],
              agent_options=["scheduler.retry.first=10ms",
@@ -151,14 +166,14 @@ def test_cut_connections_change_no_bit(trio, tmp):
         for i, server in enumerate(t.servers()):
             proxies.append(Proxy(("127.0.0.2", server.port),
                                  ("127.0.0.1", server.port), seed=i))
-            proxies[-1].cut_every(30_000, 20)
+            proxies[-1].cut_every(30_000, 30)
         results = run(t, cases, str(tmp / "cut-"))
-        assert sum(p.cuts for p in proxies) >= 20
+        assert sum(p.cuts for p in proxies) >= 30
     finally:
         for p in proxies:
             p.close()
     for number, (case, seen) in enumerate(zip(cases, results)):
-        want, _ = expected(number, case)
+        want, _, _ = expected(number, case)
         assert seen.tobytes() == want.tobytes(), case
 
 
@@ -221,6 +236,30 @@ assert abs(out - 1.2).max() < 1e-6, out
 kv.close()
 """
 
+BOTH = """
+import sys
+import numpy as np, pskv
+kv = pskv.create('dist_sync')
+optimizer = lambda: kv.set_optimizer('sgd', learning_rate=.5)
+compression = lambda: kv.set_gradient_compression(
+    {'type': 'fp16', 'both': int(sys.argv[1])})
+acts = [optimizer, compression] if int(sys.argv[2]) else [
+    compression, optimizer]
+acts[0]()
+kv.barrier()
+try:
+    acts[1]()
+except pskv.Error as e:
+    assert int(sys.argv[1]) and 'weights' in str(e), str(e)
+else:
+    assert not int(sys.argv[1]), 'both with an optimizer is taken'
+    w = np.zeros(8, 'f')
+    kv.init('w', w)
+    kv.pushpull('w', np.full(8, .25, 'f'), out=w)
+    assert (w == -.5).all(), w
+kv.close()
+"""
+
 SERVERLESS = """
 import sys
 import pskv
@@ -233,6 +272,18 @@ else:
     sys.exit('taken without servers')
 kv.close()
 """
+
+
+@pytest.mark.parametrize("both", ["0", "1"])
+@pytest.mark.parametrize("optimizer_first", ["0", "1"])
+def test_values_that_are_weights_come_back_as_they_are(trio, both,
+                                                       optimizer_first):
+    t = trio(servers=1, agents=2)
+    workers = [spawn(t, rank, BOTH, both, optimizer_first)
+               for rank in range(4)]
+    for w in workers:
+        _, err = w.communicate(timeout=harness.PATIENCE)
+        assert w.returncode == 0, err
 
 
 @pytest.mark.parametrize("name,source,more", [

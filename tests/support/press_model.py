@@ -62,8 +62,14 @@ class Node:
     def feedback(self):
         return self.get("ef", self.type not in ("fp16", "bf16"))
 
+    @property
+    def plain(self):
+        return 4 * self.n < self.get("min_bytes", 0)
+
     def bytes(self):
         n = self.n
+        if self.plain:
+            return 4 * n
         if self.type == "2bit":
             return -(-n // 16) * 4
         if self.type == "1bit":
@@ -80,9 +86,20 @@ class Node:
         width = 2 if levels <= 1 else 4 if levels <= 7 else 8
         return 4 + -(-n * width // 32) * 4
 
+    @property
+    def both(self):
+        return bool(self.get("both", 0))
+
+    def back(self):
+        """The same on the server, for the value: no momentum."""
+        d = {**self.d, "momentum": 0}
+        return Node(d, self.n, self.key, self.index, 0xffffffff)
+
     def push(self, g):
         """What the servers make of the next round's sum `g`."""
         self.round += 1
+        if self.plain:
+            return g
         mu = F(self.get("momentum", 0))
         p = g
         if mu > 0:
