@@ -16,6 +16,7 @@
 #include "net/listen.h"
 #include "net/local.h"
 #include "net/loop.h"
+#include "net/near.h"
 #include "net/worker.h"
 
 #include <assert.h>
@@ -48,7 +49,9 @@ struct daemon {
     struct ps_driver *driver;
     struct ps_listener *listener;
     struct ps_listener *local;
+    struct ps_listener *near;
     int listen_fd;
+    int near_fd; /* For agents of this host; -1: none. */
     uint16_t listen_port;
     int local_fd;
     const char *local_path; /* Ours: removed at the end. */
@@ -398,6 +401,28 @@ static int make_addresses(struct daemon *d)
     return PS_EXIT_OK;
 }
 
+static bool same_host(const struct daemon *d)
+{
+    return d->spec->same_host != NULL && d->spec->same_host(d->values);
+}
+
+/* Without it agents come by TCP, so failing is no reason to end. */
+static void listen_near(struct daemon *d)
+{
+    const struct ps_listen_options *l = listening(d);
+    int rc;
+
+    if (l == NULL || !same_host(d)) {
+        return;
+    }
+    rc = ps_near_listen(d->facts.address, l->backlog, &d->near_fd);
+    if (rc != 0) {
+        ps_log(PS_LOG_NOTICE,
+               "agents on this host come by TCP address %s reason \"%s\"",
+               d->facts.address, ps_strerror(rc));
+    }
+}
+
 static int make_facts(struct daemon *d)
 {
     const struct ps_common_options *c = common(d);
@@ -418,7 +443,12 @@ static int make_facts(struct daemon *d)
     f->link = (struct ps_link_options){.resend_timeout = c->resend_timeout,
                                        .resend_max = c->resend_max};
     ps_logsink_set_node(f->name);
-    return make_addresses(d);
+    int code = make_addresses(d);
+
+    if (code == PS_EXIT_OK) {
+        listen_near(d);
+    }
+    return code;
 }
 
 static void accepted(void *ctx, int fd)
@@ -426,6 +456,13 @@ static void accepted(void *ctx, int fd)
     struct daemon *d = ctx;
 
     ps_driver_accept(d->driver, fd);
+}
+
+static void accepted_near(void *ctx, int fd)
+{
+    struct daemon *d = ctx;
+
+    ps_driver_accept_near(d->driver, fd);
 }
 
 static void accepted_local(void *ctx, int fd)
@@ -631,6 +668,7 @@ static void make_driver(struct daemon *d)
                    .header = c->header,
                    .stall = c->stall,
                    .output_max = c->output},
+        .same_host = same_host(d),
         .receive_buffer = (uint32_t)c->receive_buffer,
         .send_buffer = (uint32_t)c->send_buffer,
         .spin = c->spin,
@@ -656,6 +694,10 @@ static int listen_all(struct daemon *d)
     if (d->listen_fd >= 0) {
         rc = ps_listener_open(d->loop, d->listen_fd, accepted, d, &d->listener);
         d->listen_fd = rc == 0 ? -1 : d->listen_fd;
+    }
+    if (rc == 0 && d->near_fd >= 0) {
+        rc = ps_listener_open(d->loop, d->near_fd, accepted_near, d, &d->near);
+        d->near_fd = rc == 0 ? -1 : d->near_fd;
     }
     if (rc == 0 && d->local_fd >= 0) {
         rc = ps_listener_open(d->loop, d->local_fd, accepted_local, d,
@@ -759,6 +801,10 @@ static void finish(struct daemon *d)
 {
     ps_listener_close(d->listener);
     ps_listener_close(d->local);
+    ps_listener_close(d->near);
+    if (d->near_fd >= 0) {
+        close(d->near_fd);
+    }
     if (d->listen_fd >= 0) {
         close(d->listen_fd);
     }
@@ -827,7 +873,8 @@ static int with_options(struct daemon *d)
 
 int ps_daemon_main(const struct ps_daemon_spec *spec, int argc, char **argv)
 {
-    struct daemon d = {.spec = spec, .listen_fd = -1, .local_fd = -1};
+    struct daemon d = {
+        .spec = spec, .listen_fd = -1, .near_fd = -1, .local_fd = -1};
     struct ps_args_options opt = {
         .program = spec->options->program,
         .dials = spec->scheduler != PS_DAEMON_NONE,

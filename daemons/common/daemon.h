@@ -57,6 +57,8 @@ struct ps_daemon_spec {
     /* The Unix socket, its mode and the most connections; NULL: none. */
     const char *(*socket)(const void *values, unsigned *ret_mode,
                           uint32_t *ret_max);
+    /* Servers and agents of one host meet there, too; NULL: no. */
+    bool (*same_host)(const void *values);
     /* Compute threads, 0: one for each processor. NULL: computes nothing. */
     unsigned (*threads)(const void *values);
     /* Settings that do not go together: a line "where: what; what to do" for

@@ -16,6 +16,7 @@
 #include "net/dial.h"
 #include "net/local.h"
 #include "net/loop.h"
+#include "net/near.h"
 #include "net/worker.h"
 #include "proto/ring.h"
 
@@ -53,6 +54,8 @@ struct dial {
     uint64_t target;
     uint32_t peer_roles;
     int rc;
+    int fd; /* Near: connected already; else -1. */
+    char address[PS_ADDRESS_MAX + 1];
 };
 
 struct task {
@@ -75,7 +78,7 @@ struct ps_driver {
     struct ps_list ringed;
     struct ps_list told;
     struct ps_list dials;
-    struct ps_list failed_dials;
+    struct ps_list ended_dials; /* At once, to be told of later. */
     struct ps_effects fx;
     struct ps_loop_timer tick;  /* Wakes the loop; settle() does the rest. */
     struct ps_loop_timer grace; /* When closing. */
@@ -528,6 +531,7 @@ static void add_stats(struct ps_driver_stats *sum, const struct ps_conn *conn)
     sum->bytes_in += s.bytes_in;
     sum->bytes_out += s.bytes_out;
     sum->copied += s.copied;
+    sum->near += s.near;
     sum->reads += s.reads;
     sum->writes += s.writes;
 }
@@ -616,20 +620,28 @@ static void make_room(struct ps_driver *d)
     }
 }
 
+struct opening {
+    int fd;
+    uint32_t peer_roles;
+    const char *peer;
+    bool near;
+};
+
 /* `ev` is the OPEN event without what is known here. */
-static void open_conn(struct ps_driver *d, int fd, uint32_t peer_roles,
-                      const char *peer, struct ps_event *ev)
+static void open_conn(struct ps_driver *d, const struct opening *o,
+                      struct ps_event *ev)
 {
     struct link_conn *c = ps_calloc(1, sizeof(*c));
     enum ps_conn_kind kind = ev->open.kind;
     struct ps_conn_options opt = {
         .loop = d->opt.loop,
-        .fd = fd,
-        .peer = peer,
+        .fd = o->fd,
+        .peer = o->peer,
         .self = d->opt.self,
-        .peer_roles = peer_roles,
+        .peer_roles = o->peer_roles,
         .dialled = kind == PS_CONN_DIALLED,
         .local = kind == PS_CONN_LOCAL,
+        .near = o->near,
         .receive_buffer = d->opt.receive_buffer,
         .send_buffer = d->opt.send_buffer,
         .limits = d->opt.limits,
@@ -640,7 +652,7 @@ static void open_conn(struct ps_driver *d, int fd, uint32_t peer_roles,
 
     if (rc != 0) {
         ps_free(c);
-        refuse(d, fd, peer, ps_strerror(rc));
+        refuse(d, o->fd, o->peer, ps_strerror(rc));
         if (kind == PS_CONN_DIALLED) {
             struct ps_event failed = {.type = PS_EV_DIAL_FAILED};
 
@@ -660,7 +672,7 @@ static void open_conn(struct ps_driver *d, int fd, uint32_t peer_roles,
         ps_list_push_back(&d->strangers, &c->stranger);
         d->stranger_count++;
     }
-    ps_log(PS_LOG_DEBUG, "connection open peer=%s", peer);
+    ps_log(PS_LOG_DEBUG, "connection open peer=%s", o->peer);
     ev->type = PS_EV_OPEN;
     ev->conn = c->id;
     ev->open.peer = ps_conn_peer(c->conn);
@@ -689,7 +701,37 @@ void ps_driver_accept(struct ps_driver *d, int fd)
                d->opt.connections_max) {
         refuse(d, fd, peer, "too many connections");
     } else {
-        open_conn(d, fd, callers(d->opt.self), peer, &ev);
+        open_conn(d,
+                  &(struct opening){.fd = fd,
+                                    .peer_roles = callers(d->opt.self),
+                                    .peer = peer},
+                  &ev);
+    }
+}
+
+void ps_driver_accept_near(struct ps_driver *d, int fd)
+{
+    struct ps_event ev = {.open = {.kind = PS_CONN_ACCEPTED}};
+    struct ps_local_peer who;
+    char peer[PS_CONN_PEER_MAX];
+
+    if (d->closing || ps_local_peer(fd, &who) != 0) {
+        close(fd);
+        return;
+    }
+    snprintf(peer, sizeof(peer), "host:uid=%u,pid=%u", who.uid, who.pid);
+    if (!ps_near_trusts(fd)) {
+        refuse(d, fd, peer, "an agent of another user");
+    } else if (ps_map_count(d->conns) - d->local_count >=
+               d->opt.connections_max) {
+        refuse(d, fd, peer, "too many connections");
+    } else {
+        open_conn(d,
+                  &(struct opening){.fd = fd,
+                                    .peer_roles = callers(d->opt.self),
+                                    .peer = peer,
+                                    .near = true},
+                  &ev);
     }
 }
 
@@ -711,7 +753,10 @@ void ps_driver_accept_local(struct ps_driver *d, int fd)
     }
     ev.open.uid = who.uid;
     ev.open.pid = who.pid;
-    open_conn(d, fd, 1u << PS_ROLE_WORKER, peer, &ev);
+    open_conn(d,
+              &(struct opening){
+                  .fd = fd, .peer_roles = 1u << PS_ROLE_WORKER, .peer = peer},
+              &ev);
 }
 
 /* --------------------------------------------------------------- dials */
@@ -749,7 +794,30 @@ static void dialled(void *ctx, int fd, int rc, const char *detail)
     struct ps_event ev = {.open = {.kind = PS_CONN_DIALLED}};
 
     ev.open.target = target;
-    open_conn(d, fd, roles, detail, &ev);
+    if (d->opt.same_host && (roles & 1u << PS_ROLE_SERVER) != 0) {
+        ps_log(PS_LOG_INFO, "server reached by TCP address %s", detail);
+    }
+    open_conn(d,
+              &(struct opening){.fd = fd, .peer_roles = roles, .peer = detail},
+              &ev);
+}
+
+/* A server on this host; false: it has to be dialled. */
+static bool dial_near(struct dial *dial, const char *address)
+{
+    int rc = ps_near_dial(address, &dial->fd);
+
+    if (rc == PS_E_PERM) {
+        ps_log(PS_LOG_WARNING,
+               "server not reached through this host address %s reason "
+               "\"it runs as another user\"",
+               address);
+    }
+    if (rc != 0) {
+        return false;
+    }
+    ps_str_copy(dial->address, sizeof(dial->address), address);
+    return true;
 }
 
 static void start_dial(struct ps_driver *d, uint64_t target,
@@ -761,18 +829,22 @@ static void start_dial(struct ps_driver *d, uint64_t target,
 
     dial->driver = d;
     dial->target = target;
+    dial->fd = -1;
     dial->peer_roles = 1u << (sched ? PS_ROLE_SCHED : PS_ROLE_SERVER);
+    if (!sched && d->opt.same_host && dial_near(dial, address)) {
+        ps_list_push_back(&d->ended_dials, &dial->node);
+        return;
+    }
     dial->rc = ps_dial_start(d->opt.loop, address, d->opt.dial_timeout, dialled,
                              dial, &dial->dial);
-    ps_list_push_back(dial->rc == 0 ? &d->dials : &d->failed_dials,
-                      &dial->node);
+    ps_list_push_back(dial->rc == 0 ? &d->dials : &d->ended_dials, &dial->node);
 }
 
 /* ---------------------------------------------------------------- loop */
 
-static bool tell_failed_dials(struct ps_driver *d)
+static bool tell_ended_dials(struct ps_driver *d)
 {
-    struct ps_list_node *n = ps_list_pop(&d->failed_dials);
+    struct ps_list_node *n = ps_list_pop(&d->ended_dials);
 
     if (n == NULL) {
         return false;
@@ -781,6 +853,25 @@ static bool tell_failed_dials(struct ps_driver *d)
     uint64_t target = dial->target;
     int rc = dial->rc;
 
+    if (dial->fd >= 0) {
+        struct ps_event ev = {.open = {.kind = PS_CONN_DIALLED}};
+        char peer[PS_CONN_PEER_MAX];
+
+        ps_log(PS_LOG_INFO,
+               "server reached on this host address %s payloads %s",
+               dial->address,
+               ps_near_process(dial->fd) != 0 ? "copied" : "written");
+        snprintf(peer, sizeof(peer), "host:%s", dial->address);
+        ev.open.target = target;
+        open_conn(d,
+                  &(struct opening){.fd = dial->fd,
+                                    .peer_roles = dial->peer_roles,
+                                    .peer = peer,
+                                    .near = true},
+                  &ev);
+        ps_free(dial);
+        return true;
+    }
     ps_free(dial);
     dial_failed(d, target, rc);
     return true;
@@ -847,7 +938,7 @@ static bool ask_paused(struct ps_driver *d)
 
 static bool settle_once(struct ps_driver *d)
 {
-    bool any = tell_failed_dials(d);
+    bool any = tell_ended_dials(d);
 
     any |= take_rings(d);
     if (d->opt.worker != NULL) {
@@ -962,7 +1053,7 @@ struct ps_driver *ps_driver_new(const struct ps_driver_options *opt)
     ps_list_init(&d->told);
     ps_spin_init(&d->spin, opt->spin);
     ps_list_init(&d->dials);
-    ps_list_init(&d->failed_dials);
+    ps_list_init(&d->ended_dials);
     ps_effects_init(&d->fx);
     d->tick.due = tick_due;
     d->grace.due = grace_over;
@@ -990,8 +1081,13 @@ void ps_driver_close(struct ps_driver *d, void (*closed)(void *ctx))
     {
         ps_dial_cancel(PS_CONTAINER(node, struct dial, node)->dial);
     }
-    while ((n = ps_list_pop(&d->failed_dials)) != NULL) {
-        ps_free(PS_CONTAINER(n, struct dial, node));
+    while ((n = ps_list_pop(&d->ended_dials)) != NULL) {
+        struct dial *dial = PS_CONTAINER(n, struct dial, node);
+
+        if (dial->fd >= 0) {
+            close(dial->fd);
+        }
+        ps_free(dial);
     }
     /* When nothing is open it comes at once, but not inside. */
     bool open = ps_map_count(d->conns) > 0 || !ps_list_empty(&d->dials);

@@ -25,6 +25,7 @@ struct ps_driver_options {
     const char *scheduler; /* Whom a dial of this address reaches; others are
                             * servers. NULL: nobody is dialled. */
     struct ps_conn_limits limits;
+    bool same_host;          /* Dial servers on this host through net/near.h. */
     uint32_t receive_buffer; /* 0: the system decides. */
     uint32_t send_buffer;
     ps_time spin;             /* Before the loop waits, see base/spin.h. */
@@ -49,6 +50,8 @@ void ps_driver_free(struct ps_driver *d);
 
 /* Connected descriptors from the listeners; taken over. */
 void ps_driver_accept(struct ps_driver *d, int fd);
+/* From the listener of net/near.h. */
+void ps_driver_accept_near(struct ps_driver *d, int fd);
 void ps_driver_accept_local(struct ps_driver *d, int fd);
 
 /* PS_EV_SHUTDOWN. */
@@ -65,6 +68,7 @@ struct ps_driver_stats {
     uint64_t bytes_in; /* Of all connections there were. */
     uint64_t bytes_out;
     uint64_t copied;
+    uint64_t near;
     uint64_t reads;
     uint64_t writes;
     uint64_t refused; /* Connections beyond a limit. */

@@ -112,6 +112,13 @@ static bool advertise(const void *values, char *out, size_t cap)
     return true;
 }
 
+static bool same_host(const void *values)
+{
+    const struct psserver_options *o = values;
+
+    return o->same_host == 0;
+}
+
 static unsigned threads(const void *values)
 {
     const struct psserver_options *o = values;
@@ -129,6 +136,7 @@ const struct ps_daemon_spec psserver_spec = {
     .listen = offsetof(struct psserver_options, listen),
     .scheduler = offsetof(struct psserver_options, scheduler),
     .advertise = advertise,
+    .same_host = same_host,
     .threads = threads,
     .open = open_app,
     .close = close_app,

@@ -45,6 +45,14 @@ static const struct ps_option rows[] = {
      .max = DAY,
      .offset = AT(link_linger),
      .help = "How long the state of a link is kept without a connection."},
+    {.path = "network.same_host",
+     .text = "auto",
+     .type = PS_OPTION_ENUM,
+     .words = "auto|off",
+     .offset = AT(same_host),
+     .help = "Agents of the same user on this host come over a Unix "
+             "socket, and payloads are copied from memory to memory; off: by "
+             "TCP, like all others."},
     {.path = "compute.threads",
      .text = "auto",
      .type = PS_OPTION_INT,

@@ -10,7 +10,8 @@ struct psserver_options {
     const char *advertise; /* "auto": decide. */
     const char *interface; /* "": none. */
     ps_time link_linger;
-    int threads; /* 0: one for each processor. */
+    int same_host; /* 0: auto, 1: off. */
+    int threads;   /* 0: one for each processor. */
     uint64_t memory;
     uint64_t window;
 };

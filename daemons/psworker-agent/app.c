@@ -120,6 +120,13 @@ static const char *socket_path(const void *values, unsigned *ret_mode,
     return o->socket;
 }
 
+static bool same_host(const void *values)
+{
+    const struct psagent_options *o = values;
+
+    return o->same_host == 0;
+}
+
 static unsigned threads(const void *values)
 {
     const struct psagent_options *o = values;
@@ -137,6 +144,7 @@ const struct ps_daemon_spec psagent_spec = {
     .listen = PS_DAEMON_NONE,
     .scheduler = offsetof(struct psagent_options, scheduler),
     .socket = socket_path,
+    .same_host = same_host,
     .threads = threads,
     .open = open_app,
     .close = close_app,

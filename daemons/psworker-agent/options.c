@@ -48,6 +48,14 @@ static const struct ps_option rows[] = {
      .offset = AT(memory),
      .help = "Memory for the results of one job, and as much again for all "
              "sums under way."},
+    {.path = "network.same_host",
+     .text = "auto",
+     .type = PS_OPTION_ENUM,
+     .words = "auto|off",
+     .offset = AT(same_host),
+     .help = "Servers of the same user on this host are reached over a Unix "
+             "socket, and payloads are copied from memory to memory; off: by "
+             "TCP, like all others."},
     {.path = "network.hand_over",
      .text = "2MiB",
      .type = PS_OPTION_SIZE,

@@ -29,7 +29,7 @@ static void set_socket(const struct ps_conn_options *opt)
 
     /* Sizes are wishes: the kernel caps them, and refusing one breaks
      * nothing. */
-    if (!opt->local) {
+    if (!opt->local && !opt->near) {
         (void)setsockopt(opt->fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
     }
     if (opt->receive_buffer != 0) {
@@ -161,6 +161,8 @@ int ps_conn_open(const struct ps_conn_options *opt, struct ps_conn **ret_conn)
     c->protocol = PS_PROTOCOL;
     c->dialled = opt->dialled;
     c->local = opt->local;
+    c->near = opt->near;
+    c->process = opt->near ? ps_near_process(opt->fd) : 0;
     c->fd = opt->fd;
     c->poll.data = c;
     c->timer.due = deadline_due;
@@ -171,6 +173,7 @@ int ps_conn_open(const struct ps_conn_options *opt, struct ps_conn **ret_conn)
     c->greet_at = ps_loop_now(c->loop) + c->limits.greet;
     ps_str_copy(c->peer, sizeof(c->peer), opt->peer);
     ps_list_init(&c->out);
+    ps_list_init(&c->held);
     c->staging_cap = STAGING_FIRST;
     c->staging = ps_alloc(c->staging_cap);
     conn_arm(c);
@@ -256,6 +259,11 @@ bool ps_conn_is_greeted(const struct ps_conn *c)
 bool ps_conn_is_paused(const struct ps_conn *c)
 {
     return c->paused;
+}
+
+bool ps_conn_points(const struct ps_conn *c)
+{
+    return c->near_reads;
 }
 
 enum ps_role ps_conn_peer_role(const struct ps_conn *c)

@@ -6,7 +6,9 @@
  * the payload is to lie; it is read straight there. Only payload bytes that
  * came along with a header are copied, and little is read ahead when frames
  * are large. Going out: frames wait in order and are written many at a time,
- * header and payload from where they lie.
+ * header and payload from where they lie. Where the peer is near (net/near.h)
+ * a large payload is pointed at instead, and counts as queued until the peer
+ * says that it has it.
  *
  * What closes a connection: the peer does (PS_E_CLOSED); a malformed or
  * forbidden frame (PS_E_PROTO, PS_E_PERM, PS_E_TOOBIG, PS_E_VERSION); no
@@ -63,9 +65,11 @@ struct ps_conn_options {
     int fd; /* Connected; the connection owns it when open succeeds. */
     const char *peer; /* For humans. */
     enum ps_role self;
-    uint32_t peer_roles;     /* Bits 1 << role: what the peer may be. */
-    bool dialled;            /* We greet first and are answered. */
-    bool local;              /* A Unix socket: takes and sends descriptors. */
+    uint32_t peer_roles; /* Bits 1 << role: what the peer may be. */
+    bool dialled;        /* We greet first and are answered. */
+    bool local;          /* A Unix socket: takes and sends descriptors. */
+    bool near; /* A Unix socket to a peer of net/near.h: payloads are pointed
+                * at where the receiver can read our memory. */
     uint32_t receive_buffer; /* SO_RCVBUF; 0: the system decides. */
     uint32_t send_buffer;
     struct ps_conn_limits limits;
@@ -79,7 +83,7 @@ PS_MUST_USE int ps_conn_open(const struct ps_conn_options *opt,
 void ps_conn_free(struct ps_conn *c);
 
 /* A frame to write. `slices` must stay until `done`, which runs once the
- * kernel has all of it or the connection has closed. */
+ * kernel or a near peer has all of it, or the connection has closed. */
 struct ps_conn_frame {
     const struct ps_msg *msg; /* Encoded here; not kept. */
     const struct ps_slice *slices;
@@ -118,6 +122,8 @@ int ps_conn_take_fd(struct ps_conn *c);
 bool ps_conn_is_open(const struct ps_conn *c); /* Not closing either. */
 bool ps_conn_is_greeted(const struct ps_conn *c);
 bool ps_conn_is_paused(const struct ps_conn *c);
+/* Large payloads are pointed at: the peer said that it can read them. */
+bool ps_conn_points(const struct ps_conn *c);
 enum ps_role ps_conn_peer_role(const struct ps_conn *c); /* Once greeted. */
 uint64_t ps_conn_queued(const struct ps_conn *c);
 /* Frames that have arrived, the one that is being delivered included. */
@@ -134,5 +140,6 @@ struct ps_conn_stats {
     uint64_t reads; /* System calls. */
     uint64_t writes;
     uint64_t copied; /* Payload bytes that passed through staging. */
+    uint64_t near;   /* Payload bytes copied from the peer's memory. */
 };
 void ps_conn_stats(const struct ps_conn *c, struct ps_conn_stats *ret_stats);

@@ -6,6 +6,7 @@
 #include "base/list.h"
 #include "net/conn.h"
 #include "net/loop.h"
+#include "net/near.h"
 #include "proto/frame.h"
 
 #include <stddef.h>
@@ -20,6 +21,23 @@
 /* So many small frames in a row until much is read ahead again: they come
  * between large ones, and what is read ahead of these has to be copied. */
 #define SMALL_RUN     16u
+/* Near: below this, writing costs less than pointing. */
+#define NEAR_MIN      (8u * 1024u)
+/* One piece that is pointed at: address and length, big-endian. */
+#define NEAR_PIECE    16u
+/* Where the number of pieces stands in a prefix: above any payload length. */
+#define NEAR_SHIFT    56u
+#define NEAR_LEN      ((UINT64_C(1) << NEAR_SHIFT) - 1)
+/* A prefix with this code is no frame: so many payloads, pointed at by the
+ * reader of this, have been copied; the first says whether we can at all. */
+#define NEAR_TAKEN    0u
+#define NEAR_CAN      0u
+#define NEAR_CANNOT   1u
+/* No more is pointed at before some is taken, so that the peer's other
+ * connections have their turn. */
+#define NEAR_HELD_MAX (4u * 1024u * 1024u)
+/* Say so at the latest after so many bytes. */
+#define NEAR_TELL     (512u * 1024u)
 
 enum conn_state {
     CONN_OPEN,
@@ -49,6 +67,7 @@ struct ps_conn {
     uint16_t protocol;
     bool dialled;
     bool local;
+    bool near;
     bool greeted;
     bool in_frame; /* The frame callback runs: descriptors may be taken. */
     enum conn_state state;
@@ -76,11 +95,20 @@ struct ps_conn {
     uint64_t position; /* Stream bytes read. */
     struct arrived_fd fds[PS_CONN_FDS_MAX];
     uint32_t fd_count;
+    uint32_t process; /* Whose memory we can read; 0: nobody's. */
+    unsigned piece_count;
+    struct ps_near_piece pieces[PS_NEAR_PIECES_MAX];
+    uint64_t taken; /* Payloads copied that the peer has not been told of, */
+    uint64_t taken_bytes;
 
     /* Going out. */
     struct ps_list out;
     uint64_t out_written; /* Bytes of the first frame that are gone. */
     uint64_t queued;
+    bool near_told;      /* The peer said whether it can read our memory, */
+    bool near_reads;     /* and it can. */
+    struct ps_list held; /* Written, pointing at payloads not taken yet. */
+    uint64_t held_bytes;
     bool blocked;    /* The kernel takes no more: wait for writability. */
     bool write_shut; /* All is out, and the peer was told. */
     int write_error; /* errno: nothing more can be written. */
@@ -111,3 +139,8 @@ void conn_readable(struct ps_conn *c);
 
 /* conn_write.c */
 void conn_write_fini(struct ps_conn *c);
+/* Near: the peer has taken so many of the payloads we pointed at. False: it
+ * cannot have. */
+bool conn_write_taken(struct ps_conn *c, uint64_t count);
+/* Near: queues a prefix with NEAR_TAKEN. */
+void conn_write_tell(struct ps_conn *c, uint64_t count);

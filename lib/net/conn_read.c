@@ -133,13 +133,15 @@ static void deliver(struct ps_conn *c, const struct ps_msg *msg)
     c->phase = PHASE_HEAD;
     c->dst = NULL;
     c->payload_at = PS_TIME_NEVER;
-    if (c->prefix.payload_len >= FRAME_LARGE) {
+    if (c->prefix.payload_len >= FRAME_LARGE && c->piece_count == 0) {
         c->small_run = 0;
     } else if (c->small_run < SMALL_RUN) {
         c->small_run++;
     }
     c->stats.frames_in++;
-    if (!c->greeted) {
+    bool first = !c->greeted;
+
+    if (first) {
         greeted(c);
     }
     c->in_frame = true;
@@ -147,6 +149,10 @@ static void deliver(struct ps_conn *c, const struct ps_msg *msg)
     c->in_frame = false;
     if (c->state == CONN_OPEN) {
         (void)fds_settled(c);
+    }
+    if (first && c->near && c->dialled && c->state == CONN_OPEN) {
+        conn_write_tell(c, c->process != 0 ? NEAR_CAN : NEAR_CANNOT);
+        (void)ps_conn_flush(c);
     }
 }
 
@@ -159,9 +165,51 @@ static void payload_done(struct ps_conn *c)
     ps_msg_free(msg);
 }
 
+/* Tell the peer what was taken, so that it can let go of it. */
+static void tell(struct ps_conn *c)
+{
+    if (c->taken == 0 || c->state != CONN_OPEN) {
+        return;
+    }
+    conn_write_tell(c, c->taken);
+    c->taken = 0;
+    c->taken_bytes = 0;
+    if (ps_conn_flush(c) && c->state == CONN_OPEN) {
+        c->ops->sent(c->ctx, c, c->queued);
+    }
+}
+
+/* The peer points at the payload. */
+static void fetch(struct ps_conn *c)
+{
+    uint64_t len = c->payload_left;
+
+    if (c->dst != NULL) {
+        int rc = ps_near_read(c->fd, c->process, c->pieces, c->piece_count,
+                              c->dst);
+
+        if (rc != 0) {
+            ps_conn_close(c, rc,
+                          rc == PS_E_CLOSED
+                              ? "closed by peer within a frame"
+                              : "payload is not in the peer's memory");
+            return;
+        }
+        c->stats.near += len;
+    }
+    c->payload_left = 0;
+    c->taken++;
+    c->taken_bytes += len;
+}
+
 /* Take what of the payload lies in staging already. */
 static void take_staged(struct ps_conn *c)
 {
+    if (c->piece_count > 0) {
+        fetch(c);
+        return;
+    }
+
     uint32_t n = (uint32_t)ps_min_u64(c->staging_to - c->staging_from,
                                       c->payload_left);
 
@@ -199,11 +247,46 @@ static void begin_payload(struct ps_conn *c, const struct ps_msg *msg)
         return;
     }
     take_staged(c);
+    if (c->state != CONN_OPEN) {
+        return;
+    }
     if (c->payload_left == 0) {
         deliver(c, msg);
     } else {
         c->msg = ps_msg_dup(msg);
     }
+}
+
+static uint64_t get_be64(const uint8_t *in)
+{
+    uint64_t v = 0;
+
+    for (unsigned i = 0; i < 8; i++) {
+        v = v << 8 | in[i];
+    }
+    return v;
+}
+
+/* The pieces behind the header; false: they are not the payload. */
+static bool parse_pieces(struct ps_conn *c, const uint8_t *at)
+{
+    uint64_t left = c->prefix.payload_len;
+
+    for (unsigned i = 0; i < c->piece_count; i++, at += NEAR_PIECE) {
+        c->pieces[i] = (struct ps_near_piece){.address = get_be64(at),
+                                              .len = get_be64(at + 8)};
+        if (c->pieces[i].len == 0 || c->pieces[i].len > left) {
+            left = 1;
+            break;
+        }
+        left -= c->pieces[i].len;
+    }
+    if (c->piece_count > 0 && left != 0) {
+        ps_conn_close(c, PS_E_PROTO,
+                      "payload is pointed at with another length");
+        return false;
+    }
+    return true;
 }
 
 static void header_done(struct ps_conn *c, const uint8_t *header)
@@ -221,7 +304,8 @@ static void header_done(struct ps_conn *c, const uint8_t *header)
         violation(c, rc, what);
         return;
     }
-    if (!settle_role(c, &msg)) {
+    if (!settle_role(c, &msg) ||
+        !parse_pieces(c, header + c->prefix.header_len)) {
         return;
     }
     if (c->prefix.payload_len > 0) {
@@ -231,10 +315,64 @@ static void header_done(struct ps_conn *c, const uint8_t *header)
     }
 }
 
+/* What follows the prefix before the payload. */
+static uint32_t head_len(const struct ps_conn *c)
+{
+    return c->prefix.header_len + c->piece_count * NEAR_PIECE;
+}
+
+/* Takes the number of pieces out of the prefix. */
+static int parse_near(struct ps_conn *c)
+{
+    uint64_t count = c->prefix.payload_len >> NEAR_SHIFT;
+
+    c->piece_count = 0;
+    if (!c->near || count == 0) {
+        return 0;
+    }
+    if (count > PS_NEAR_PIECES_MAX || c->process == 0 || !c->greeted) {
+        return PS_E_PROTO;
+    }
+    c->prefix.payload_len &= NEAR_LEN;
+    c->piece_count = (unsigned)count;
+    return c->prefix.payload_len > 0 ? 0 : PS_E_PROTO;
+}
+
+/* The peer says what it can do, then what it has taken. */
+static void take_near(struct ps_conn *c)
+{
+    uint64_t count = c->prefix.payload_len;
+
+    c->staging_from += PS_FRAME_PREFIX;
+    if (!c->greeted || c->prefix.header_len != 0) {
+        ps_conn_close(c, PS_E_PROTO, "a receipt that makes no sense");
+    } else if (!c->near_told) {
+        c->near_told = true;
+        c->near_reads = count == NEAR_CAN;
+        if (!c->dialled) {
+            conn_write_tell(c, c->process != 0 ? NEAR_CAN : NEAR_CANNOT);
+            (void)ps_conn_flush(c);
+        }
+    } else if (!conn_write_taken(c, count)) {
+        ps_conn_close(c, PS_E_PROTO, "receipt for what was not sent");
+    } else {
+        (void)ps_conn_flush(c);
+        if (c->state == CONN_OPEN) {
+            c->ops->sent(c->ctx, c, c->queued);
+        }
+    }
+}
+
 static bool parse_prefix(struct ps_conn *c)
 {
     int rc = ps_frame_parse(c->staging + c->staging_from, &c->prefix);
 
+    if (rc == 0 && c->near && c->prefix.code == NEAR_TAKEN) {
+        return true;
+    }
+    if (rc == 0) {
+        rc = parse_near(c);
+    }
     if (rc == 0) {
         rc = admit(c);
     }
@@ -259,7 +397,11 @@ static bool parse_head(struct ps_conn *c)
     if (!parse_prefix(c)) {
         return false;
     }
-    uint32_t need = PS_FRAME_PREFIX + c->prefix.header_len;
+    if (c->near && c->prefix.code == NEAR_TAKEN) {
+        take_near(c);
+        return true;
+    }
+    uint32_t need = PS_FRAME_PREFIX + head_len(c);
 
     if (have >= need) {
         const uint8_t *header = c->staging + c->staging_from + PS_FRAME_PREFIX;
@@ -269,7 +411,7 @@ static bool parse_head(struct ps_conn *c)
         return true;
     }
     if (need > c->staging_cap) {
-        c->header = ps_alloc(c->prefix.header_len);
+        c->header = ps_alloc(head_len(c));
         c->header_got = have - PS_FRAME_PREFIX;
         memcpy(c->header, c->staging + c->staging_from + PS_FRAME_PREFIX,
                c->header_got);
@@ -285,12 +427,16 @@ static void parse(struct ps_conn *c)
     bool more = true;
 
     while (more && c->state == CONN_OPEN && !c->paused) {
+        if (c->taken_bytes >= NEAR_TELL) {
+            tell(c);
+            continue;
+        }
         switch (c->phase) {
         case PHASE_HEAD:
             more = parse_head(c);
             break;
         case PHASE_HEADER:
-            more = c->header_got == c->prefix.header_len;
+            more = c->header_got == head_len(c);
             if (more) {
                 uint8_t *header = c->header;
 
@@ -332,8 +478,9 @@ static uint32_t read_ahead(const struct ps_conn *c)
     if (c->phase == PHASE_HEAD && have >= PS_FRAME_PREFIX) {
         /* The prefix has been looked at: the rest of its header, and only
          * what is small behind it. */
-        uint32_t missing = PS_FRAME_PREFIX + c->prefix.header_len - have;
-        bool large = c->prefix.payload_len >= FRAME_LARGE;
+        uint32_t missing = PS_FRAME_PREFIX + head_len(c) - have;
+        bool large = c->prefix.payload_len >= FRAME_LARGE &&
+                     c->piece_count == 0;
 
         return (uint32_t)ps_min_u64(large ? missing : room, room);
     }
@@ -356,7 +503,7 @@ static int places(struct ps_conn *c, struct iovec iov[2])
     }
     if (c->phase == PHASE_HEADER) {
         iov[n++] = (struct iovec){c->header + c->header_got,
-                                  c->prefix.header_len - c->header_got};
+                                  head_len(c) - c->header_got};
     } else if (c->phase == PHASE_PAYLOAD && c->dst != NULL) {
         ahead = c->payload_left <= READ_BUDGET;
         iov[n++] = (struct iovec){c->dst,
@@ -492,6 +639,7 @@ void conn_readable(struct ps_conn *c)
         c->position += (uint64_t)n;
         c->stats.bytes_in += (uint64_t)n;
         parse(c);
+        tell(c);
         /* Less than asked for: the socket is empty, mostly. A Unix socket
          * also stops where descriptors lie. */
         if ((size_t)n < asked || (size_t)n >= budget) {
@@ -515,6 +663,7 @@ void ps_conn_resume(struct ps_conn *c)
     c->paused = false;
     take_staged(c);
     parse(c);
+    tell(c);
     conn_update_poll(c);
 }
 

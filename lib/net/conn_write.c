@@ -29,14 +29,15 @@ struct out_frame {
     const struct ps_slice *slices;
     uint32_t slice_count;
     uint32_t header_len;
-    uint64_t len; /* Header and payload. */
-    int pass_fd;  /* -1: none, or gone already. */
+    uint64_t len;      /* What is written: header, and payload or pieces. */
+    uint64_t held_len; /* Payload that is pointed at. */
+    int pass_fd;       /* -1: none, or gone already. */
     void (*done)(void *ctx);
     void *ctx;
     uint8_t header[];
 };
 
-static void frame_done(struct ps_conn *c, struct out_frame *f)
+static void frame_done(struct out_frame *f)
 {
     ps_list_remove(&f->node);
     if (f->pass_fd >= 0) {
@@ -46,17 +47,20 @@ static void frame_done(struct ps_conn *c, struct out_frame *f)
         f->done(f->ctx);
     }
     ps_free(f);
-    c->out_written = 0;
 }
 
 void conn_write_fini(struct ps_conn *c)
 {
     struct ps_list_node *n;
 
+    while ((n = ps_list_first(&c->held)) != NULL) {
+        frame_done(PS_CONTAINER(n, struct out_frame, node));
+    }
     while ((n = ps_list_first(&c->out)) != NULL) {
-        frame_done(c, PS_CONTAINER(n, struct out_frame, node));
+        frame_done(PS_CONTAINER(n, struct out_frame, node));
     }
     c->queued = 0;
+    c->out_written = 0;
 }
 
 static uint64_t output_max(const struct ps_conn *c)
@@ -67,9 +71,79 @@ static uint64_t output_max(const struct ps_conn *c)
                       : ps_min_u64(c->limits.output_max, UNGREETED_MAX);
 }
 
+static void put_be64(uint8_t *out, uint64_t v)
+{
+    for (unsigned i = 8; i-- > 0; v >>= 8) {
+        out[i] = (uint8_t)v;
+    }
+}
+
+/* Write where the payload lies in place of its bytes. */
+static void point(struct out_frame *f, uint64_t payload_len)
+{
+    uint8_t *at = f->header + f->header_len;
+
+    /* The top byte of the payload's length, which no length reaches. */
+    f->header[PS_FRAME_PREFIX - 8] = (uint8_t)f->slice_count;
+    for (uint32_t i = 0; i < f->slice_count; i++) {
+        put_be64(at, (uintptr_t)ps_slice_data(&f->slices[i]));
+        put_be64(at + 8, f->slices[i].len);
+        at += NEAR_PIECE;
+    }
+    f->header_len += f->slice_count * NEAR_PIECE;
+    f->len = f->header_len;
+    f->held_len = payload_len;
+}
+
+static bool can_point(const struct ps_conn *c, const struct out_frame *f,
+                      uint64_t payload_len)
+{
+    if (!c->near_reads || payload_len < NEAR_MIN ||
+        f->slice_count > PS_NEAR_PIECES_MAX) {
+        return false;
+    }
+    for (uint32_t i = 0; i < f->slice_count; i++) {
+        if (f->slices[i].len == 0) {
+            return false;
+        }
+    }
+    return true;
+}
+
+void conn_write_tell(struct ps_conn *c, uint64_t count)
+{
+    struct out_frame *f = ps_calloc(1, sizeof(*f) + PS_FRAME_PREFIX);
+
+    f->header_len = PS_FRAME_PREFIX;
+    f->len = PS_FRAME_PREFIX;
+    f->pass_fd = -1;
+    ps_frame_build(f->header,
+                   &(struct ps_frame_prefix){.version = PS_FRAME_VERSION,
+                                             .code = NEAR_TAKEN,
+                                             .payload_len = count});
+    ps_list_push_back(&c->out, &f->node);
+    c->queued += f->len;
+}
+
+bool conn_write_taken(struct ps_conn *c, uint64_t count)
+{
+    while (count > 0 && !ps_list_empty(&c->held)) {
+        struct out_frame *f = PS_CONTAINER(ps_list_first(&c->held),
+                                           struct out_frame, node);
+
+        c->queued -= f->held_len;
+        c->held_bytes -= f->held_len;
+        frame_done(f);
+        count--;
+    }
+    c->stall_at = PS_TIME_NEVER; /* The next flush sets it again. */
+    return count == 0;
+}
+
 int ps_conn_send(struct ps_conn *c, const struct ps_conn_frame *frame)
 {
     size_t cap;
+    size_t pieces = c->near_reads ? PS_NEAR_PIECES_MAX * NEAR_PIECE : 0;
     size_t header_len;
     uint64_t payload_len = 0;
     struct out_frame *f;
@@ -82,7 +156,7 @@ int ps_conn_send(struct ps_conn *c, const struct ps_conn_frame *frame)
         payload_len += frame->slices[i].len;
     }
     cap = ps_codec_bound(frame->msg);
-    f = ps_alloc(sizeof(*f) + cap);
+    f = ps_alloc(sizeof(*f) + cap + pieces);
     rc = ps_codec_encode(frame->msg, c->protocol, payload_len, f->header, cap,
                          &header_len);
     if (rc != 0) {
@@ -97,12 +171,16 @@ int ps_conn_send(struct ps_conn *c, const struct ps_conn_frame *frame)
         .done = frame->done,
         .ctx = frame->ctx,
     };
-    if (c->queued + f->len > output_max(c)) {
+    if (can_point(c, f, payload_len)) {
+        point(f, payload_len);
+    }
+    uint64_t queued = c->queued + f->len + f->held_len;
+
+    if (queued > output_max(c)) {
         char text[96];
 
         snprintf(text, sizeof(text),
-                 "peer does not read: %" PRIu64 " bytes wait",
-                 c->queued + f->len);
+                 "peer does not read: %" PRIu64 " bytes wait", queued);
         ps_conn_close(c, PS_E_FULL, text);
         rc = PS_E_FULL;
         goto free_frame;
@@ -115,7 +193,7 @@ int ps_conn_send(struct ps_conn *c, const struct ps_conn_frame *frame)
         }
     }
     ps_list_push_back(&c->out, &f->node);
-    c->queued += f->len;
+    c->queued = queued;
     c->stats.frames_out++;
     return 0;
 
@@ -136,6 +214,9 @@ static int add_frame(const struct out_frame *f, uint64_t skip,
     } else {
         skip -= f->header_len;
     }
+    if (f->held_len > 0) {
+        return n;
+    }
     for (uint32_t i = 0; i < f->slice_count && n < IOV_COUNT; i++) {
         const struct ps_slice *s = &f->slices[i];
 
@@ -153,6 +234,7 @@ static int gather(const struct ps_conn *c, struct iovec *iov)
 {
     uint64_t skip = c->out_written;
     uint64_t bytes = 0;
+    uint64_t held = c->held_bytes;
     int n = 0;
 
     PS_LIST_EACH(node, &c->out)
@@ -164,6 +246,10 @@ static int gather(const struct ps_conn *c, struct iovec *iov)
             (n > 0 && f->pass_fd >= 0)) {
             break;
         }
+        if (f->held_len > 0 && skip == 0 && held >= NEAR_HELD_MAX) {
+            break;
+        }
+        held += f->held_len;
         n = add_frame(f, skip, iov, n);
         skip = 0;
         bytes += f->len;
@@ -191,7 +277,14 @@ static void advance(struct ps_conn *c, uint64_t n)
             return;
         }
         n -= left;
-        frame_done(c, f);
+        c->out_written = 0;
+        if (f->held_len > 0) {
+            ps_list_remove(&f->node);
+            ps_list_push_back(&c->held, &f->node);
+            c->held_bytes += f->held_len;
+        } else {
+            frame_done(f);
+        }
     }
 }
 
@@ -249,6 +342,10 @@ static uint64_t write_out(struct ps_conn *c)
     while (!c->blocked && !ps_list_empty(&c->out)) {
         struct iovec iov[IOV_COUNT];
         int count = gather(c, iov);
+
+        if (count == 0) {
+            break; /* Until the peer has taken what we point at. */
+        }
         size_t asked = iov_bytes(iov, count);
         ssize_t n = transmit(c, iov, count);
 
@@ -277,7 +374,9 @@ bool ps_conn_flush(struct ps_conn *c)
     uint64_t done = write_out(c);
     ps_time now = ps_loop_now(c->loop);
 
-    if (!c->blocked || c->write_error != 0) {
+    bool waits = c->blocked || !ps_list_empty(&c->held);
+
+    if (!waits || c->write_error != 0) {
         c->stall_at = PS_TIME_NEVER;
     } else if (done > 0 || c->stall_at == PS_TIME_NEVER) {
         c->stall_at = now + c->limits.stall;

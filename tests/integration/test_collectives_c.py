@@ -47,7 +47,8 @@ def test_random_collectives(trio, servers, agents, workers):
 
 def test_random_collectives_while_links_are_cut(trio):
     t = trio(servers=2, agents=2,
-             server_options=["advertise.address=127.0.0.2"],
+             server_options=["advertise.address=127.0.0.2",
+                             "network.same_host=off"],
              agent_options=["scheduler.retry.first=10ms",
                             "scheduler.retry.max=100ms"])
     proxies = []

@@ -43,7 +43,8 @@ def write_zeros(t):
 
 
 def run(trio, sgd):
-    t = start(trio, server_options=["advertise.address=127.0.0.2"])
+    t = start(trio, server_options=["advertise.address=127.0.0.2",
+                             "network.same_host=off"])
     write_zeros(t)
     proxies = []
     try:

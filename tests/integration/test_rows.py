@@ -179,7 +179,8 @@ def test_cuts_change_nothing(trio):
     params = {"learning_rate": .1, "momentum": .9}
     calm = run(trio(servers=2, agents=2), "sgd", params, 60)
     t = trio(servers=2, agents=2,
-             server_options=["advertise.address=127.0.0.2"],
+             server_options=["advertise.address=127.0.0.2",
+                             "network.same_host=off"],
              agent_options=["scheduler.retry.first=10ms",
                             "scheduler.retry.max=100ms"])
     proxies = [Proxy(("127.0.0.2", s.port), ("127.0.0.1", s.port), seed=i)

@@ -1,0 +1,43 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Peers on the same host: how they find each other, and how one reads what the
+ * other points at.
+ *
+ * A server also listens on a Unix socket in the abstract name space, under its
+ * advertised address. That name space belongs to a network name space, as
+ * addresses do: who finds somebody there is where the address means the same,
+ * and who does not goes by TCP. Only processes of one user (or of root) talk
+ * to each other there.
+ *
+ * On such a connection a payload is not written but pointed at, and the
+ * receiver copies it from the sender's memory straight to where it is to lie:
+ * once instead of into the kernel and out again. Whatever address the peer
+ * says, it is the peer's memory that is read and the kernel that checks it. */
+#pragma once
+
+#include "base/err.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#define PS_NEAR_PIECES_MAX 4u
+
+struct ps_near_piece {
+    uint64_t address;
+    uint64_t len;
+};
+
+/* PS_E_EXIST: somebody listens there already. */
+PS_MUST_USE int ps_near_listen(const char *address, int backlog, int *ret_fd);
+/* PS_E_UNREACH: nobody listens there; PS_E_PERM: somebody of another user. */
+PS_MUST_USE int ps_near_dial(const char *address, int *ret_fd);
+/* May we talk to who is at the other end? */
+bool ps_near_trusts(int fd);
+
+/* The process at the other end, 0: we cannot read its memory. */
+uint32_t ps_near_process(int fd);
+/* Copies the pieces, one behind the other, to `dst`. PS_E_CLOSED: the peer
+ * closed its end meanwhile, so it need not have kept them; PS_E_PROTO: they
+ * are no memory of the peer's. Undefined bytes in `dst` then. */
+PS_MUST_USE int ps_near_read(int fd, uint32_t process,
+                             const struct ps_near_piece *pieces, unsigned count,
+                             void *dst);

@@ -1,0 +1,193 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Agents and servers of one host meet on a Unix socket and copy payloads from
+memory to memory: the results are those of TCP, bit for bit, also when these
+connections are cut all the time and when an agent is killed; and where they
+do not meet, they go by TCP."""
+import ctypes
+import os
+import socket
+import struct
+
+import pytest
+import trio as support
+import wire
+from trio import Job, wait_for
+
+CUTS = 40
+KEYS = (("fc1.weight", "float32", 400_000), ("fc1.bias", "float32", 128),
+        ("fc2.weight", "float64", 70_000), ("count", "int64", 70_000))
+HERE = " server reached on this host address "
+BY_TCP = " server reached by TCP address "
+LIBC = ctypes.CDLL(None, use_errno=True)
+PIDFD_GETFD = 438  # The same on every architecture.
+
+
+def open_job(t, name="default"):
+    job = Job(t, 4, name, PSKV_PARTITION_BYTES=262144, PSKV_OP_TIMEOUT="120s")
+    return job, [job.key(*k) for k in KEYS]
+
+
+def work(job, keys, piece):
+    names = " ".join(str(k) for k in keys)
+    return job.tell(lambda rank: f"rounds mixed 5 {piece * 100 + rank} 20000 "
+                                 f"{names}")
+
+
+def results(t, pieces=3):
+    job, keys = open_job(t)
+    with job:
+        return [work(job, keys, i) for i in range(pieces)]
+
+
+def sockets_to_servers(pid):
+    """Copies of an agent's sockets whose peer is a server of this host."""
+    pidfd = os.pidfd_open(pid)
+    found = []
+    for number in os.listdir(f"/proc/{pid}/fd"):
+        fd = LIBC.syscall(PIDFD_GETFD, pidfd, int(number), 0)
+        if fd < 0:
+            if ctypes.get_errno() in (1, 38):
+                pytest.skip("no right to take another process's sockets")
+            continue
+        try:
+            s = socket.socket(fileno=fd)
+        except OSError:
+            os.close(fd)
+            continue
+        try:
+            peer = s.getpeername()
+        except OSError:
+            peer = b""
+        if isinstance(peer, bytes) and peer.startswith(b"\0pskv-server/"):
+            found.append(s)
+        else:
+            s.close()
+    os.close(pidfd)
+    return found
+
+
+def cut(agent):
+    count = 0
+    for s in sockets_to_servers(agent.process.pid):
+        try:
+            s.shutdown(socket.SHUT_RDWR)
+            count += 1
+        except OSError:
+            pass  # It was closed just now.
+        s.close()
+    return count
+
+
+@pytest.mark.parametrize("off", ["agents", "servers"])
+def test_same_bits_as_tcp(trio, off):
+    t = trio(servers=2, agents=2)
+    near = results(t)
+    for a in t.agents():
+        assert a.text().count(HERE) == 2, a.text()
+        assert BY_TCP not in a.text()
+    t = trio(servers=2, agents=2, **{
+        f"{off[:-1]}_options": ["network.same_host=off"]})
+    assert results(t) == near
+    for a in t.agents():
+        assert HERE not in a.text()
+        assert (BY_TCP in a.text()) == (off == "servers")
+
+
+def test_cuts(trio):
+    t = trio(servers=2, agents=2,
+             agent_options=["scheduler.retry.first=10ms",
+                            "scheduler.retry.max=100ms"])
+    job, keys = open_job(t)
+    cuts = 0
+    seen = []
+    with job:
+        deadline = support.Deadline(120 * support.SLOW)
+        while cuts < CUTS:
+            deadline.left(f"{CUTS} cuts")
+            names = " ".join(str(k) for k in keys)
+            job.say(lambda rank: f"rounds mixed 5 {len(seen) * 100 + rank} "
+                                 f"20000 {names}")
+            for a in t.agents():
+                cuts += cut(a)
+            seen.append(job.hear())
+        for d in t.daemons.values():
+            assert d.alive(), d.text()
+    t.await_empty()
+    clean = trio(servers=2, agents=2)
+    job, keys = open_job(clean)
+    with job:
+        assert seen == [work(job, keys, i) for i in range(len(seen))]
+
+
+def test_killed_agent_comes_back(trio):
+    t = trio(servers=2, agents=1)
+    before = results(t)
+    t.agents()[0].stop(support.Deadline(), kill=True)
+    t.launch("node0").await_ready(support.Deadline())
+    assert results(t) == before
+    assert t.agents()[0].text().count(HERE) >= 2
+
+
+def stranger(server):
+    s = socket.socket(socket.AF_UNIX)
+    s.connect(f"\0pskv-server/127.0.0.1:{server.port}")
+    s.settimeout(20 * support.SLOW)
+    return s
+
+
+def push_at(address, piece, length):
+    """A push that points at its payload."""
+    code = wire.MESSAGES["push"]["code"]
+    header = wire.header("push", seq=1, gen=1)
+    return (wire.frame(code, header, payload_len=1 << 56 | length) +
+            struct.pack(">QQ", address, piece))
+
+
+BOMBS = {
+    "no memory": push_at(0, 65536, 65536),
+    "the kernel's": push_at(1 << 63, 65536, 65536),
+    "the last": push_at((1 << 64) - 4096, 65536, 65536),
+    "longer": push_at(0, 65540, 65536),
+    "without an end": push_at(0, (1 << 64) - 1, 65536),
+    "nothing": push_at(0, 0, 0),
+    "many pieces": wire.frame(wire.MESSAGES["push"]["code"], b"\x80",
+                              payload_len=200 << 56 | 64),
+    "receipt for nothing": wire.frame(0, b"") + wire.frame(0, b"",
+                                                           payload_len=9),
+    "receipt with a header": wire.frame(0, b"\x80"),
+    "receipt for everything": wire.frame(0, b"") + wire.frame(
+        0, b"", payload_len=(1 << 64) - 1),
+}
+
+
+@pytest.fixture(scope="module")
+def victim(tmp_path_factory):
+    t = support.Trio(tmp_path_factory.mktemp("victim") / "trio", servers=1,
+                     agents=1)
+    t.start()
+    yield t
+    t.stop()
+
+
+@pytest.mark.parametrize("greet", [False, True], ids=["first", "greeted"])
+@pytest.mark.parametrize("bomb", sorted(BOMBS))
+def test_hostile(victim, bomb, greet):
+    """Each is cut with one line, and others do not notice."""
+    server = victim.servers()[0]
+    since = len(server.text())
+    s = stranger(server)
+    if greet:
+        s.sendall(wire.hello("agent", node=4000, incarnation=1, session=99))
+        code, _, _ = wire.read_frame(s)
+        assert code == wire.MESSAGES["welcome"]["code"]
+    s.sendall(BOMBS[bomb])
+    assert wire.is_cut(s, 10 * support.SLOW)
+    s.close()
+    wait_for(lambda: " warning " in server.text()[since:], "a line in the log")
+    lines = [x for x in server.text()[since:].split("\n") if " warning " in x]
+    assert len(lines) == 1 and "connection closed" in lines[0], lines
+    assert server.alive()
+
+
+def test_victim_still_serves(victim):
+    assert len(results(victim, 1)) == 1
