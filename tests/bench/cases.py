@@ -1,0 +1,367 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The rows of the table: what each measures, and what it is to reach."""
+
+import os
+import tempfile
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Callable, Optional
+
+import net
+import peers
+from peers import Failed, Skipped, Systems
+from table import Book
+
+BIG = 400_000_000
+DISTURBED = 0.05  # Share of the machine from which a figure is not to quote.
+
+
+@dataclass
+class Size:
+    """How much is measured: all of it, or as much as a first look needs."""
+
+    big: int = BIG
+    rounds: int = 5
+    many: int = 50
+    growth: bool = True
+    idle_s: float = 10.0
+
+
+QUICK = Size(big=40_000_000, rounds=3, many=10, growth=False, idle_s=3.0)
+
+
+@dataclass
+class Bench:
+    systems: Systems
+    size: Size
+    book: Book
+    done: dict[str, Any]  # Launches that several rows look at.
+
+    def attempt(self, row: int, name: str,
+                work: Callable[[], dict[str, Any]]) -> Optional[
+                    dict[str, Any]]:
+        """A launch; one that failed or cannot be is named in the table."""
+        if name in self.done:
+            kept: Optional[dict[str, Any]] = self.done[name]
+            return kept
+        peers.say(f"row {row}: {name}")
+        found = None
+        try:
+            found = work()
+        except Skipped as e:
+            self.book.note(row, f"{name}: skipped: {e}")
+        except Failed as e:
+            self.book.note(row, f"{name}: failed: {e}", failed=True)
+        if found is not None and found.get("others", 0) > DISTURBED:
+            self.book.note(row, f"{name}: other processes took "
+                           f"{found['others']:.0%} of the machine")
+        self.done[name] = found
+        return found
+
+    # Launches of one large array each.
+
+    def local(self, row: int, workers: int, servers: int, how: str,
+              rounds: int = 0) -> Optional[dict[str, Any]]:
+        rounds = rounds or self.size.rounds
+        return self.attempt(
+            row, f"pskv {how}, {workers}+{servers}, {rounds} rounds",
+            lambda: self.systems.ours(workers, servers, "bench_keys", how,
+                                      f"1x{self.size.big}:{rounds}"))
+
+    def mpi(self, row: int, workers: int, rounds: int = 0) -> Optional[
+            dict[str, Any]]:
+        rounds = rounds or self.size.rounds
+        return self.attempt(
+            row, f"Open MPI, {workers}, {rounds} rounds",
+            lambda: self.systems.mpi(workers, f"{self.size.big}:{rounds}"))
+
+    def limits(self, row: int, workers: int) -> Optional[dict[str, Any]]:
+        return self.attempt(
+            row, f"limits of {workers} arrays",
+            lambda: self.systems.limits(self.size.big, workers, 5))
+
+
+def median(found: Optional[dict[str, Any]], what: str = "") -> Optional[
+        dict[str, Any]]:
+    if found is None:
+        return None
+    for line in found["lines"]:
+        if "median_ms" in line and what in ("", line["what"]):
+            return {"value": line["median_ms"], "least": line["min_ms"],
+                    "most": line["max_ms"]}
+    return None
+
+
+def large_local(b: Bench, row: int, servers: int, hows: list[str],
+                goal: float) -> None:
+    for workers in (2, 8):
+        name = f"{workers} x {b.size.big / 1e6:g} MB"
+        limits = b.limits(row, workers)
+        peer = b.mpi(row, workers)
+        b.book.figure(row, f"{name}: Open MPI", "ms", median(peer))
+        if row == 1:
+            b.book.figure(row, f"{name}: gloo", "ms", median(b.attempt(
+                row, f"gloo, {workers}", lambda n=workers: b.systems.gloo(
+                    n, f"{b.size.big}:{b.size.rounds}"))))
+        floor = None
+        if limits is not None:
+            floor = limits["sum"]["median_ms"]
+            if servers > 0:
+                # Once up and once down, while sums go on.
+                floor = max(floor, limits["loopback"]["median_ms"])
+            if "private" in hows:
+                # Each worker's copy of the result.
+                floor += workers * limits["memcpy"]["median_ms"]
+        for how in hows:
+            ours = b.local(row, workers, servers, how)
+            b.book.figure(row, f"{name}: pskv, {how}", "ms", median(ours),
+                          limit=floor, peak=None if ours is None else
+                          ours["peaks"].total())
+            b.book.ratio(row, f"{name}: {how} to Open MPI", median(ours),
+                         median(peer), goal if workers == 8 or row < 4
+                         else None)
+
+
+def row_1(b: Bench) -> None:
+    large_local(b, 1, 0, ["view", "array"], 0.22)
+
+
+def row_2(b: Bench) -> None:
+    large_local(b, 2, 0, ["private"], 0.45)
+
+
+def row_3(b: Bench) -> None:
+    large_local(b, 3, 1, ["view", "array"], 0.40)
+    b.book.note(3, "server reached as pslaunch sets it up: TCP loopback "
+                "(goal 0.40); a transport in shared memory (goal 0.35) is "
+                "not in this build")
+
+
+def hosts(b: Bench, row: int, names: list[str], of_limit: float,
+          goals: dict[str, float]) -> None:
+    """Across hosts: net.py measures, the book takes its figures."""
+    for name in names:
+        case = net.CASES[name]
+        if not b.size.growth:
+            case = replace(case, iterations=3, size=case.size // 4)
+        peers.say(f"row {row}: hosts {name}")
+        result = b.done.get("hosts " + name)
+        if result is None:
+            result = net.run_case(case, b.systems.build)
+            b.done["hosts " + name] = result
+        for system, line in result["systems"].items():
+            b.book.figure(
+                row, f"{result['title']}: {system}", "ms",
+                {"value": line["median_ms"], "least": line["min_ms"],
+                 "most": line["max_ms"]}, limit=result["limit_ms"])
+            if system == "pskv":
+                b.book.goal(row, f"{result['title']}: of the limit",
+                            line["of_limit"], of_limit, at_least=True)
+            elif system in goals and "ratio" in line:
+                b.book.goal(row, f"{result['title']}: to {system}",
+                            line["ratio"], goals[system])
+        for kind in ("skipped", "failed"):
+            for system, why in result[kind].items():
+                b.book.note(row, f"{name}, {system}: {kind}: {why}",
+                            failed=kind == "failed")
+
+
+def row_4(b: Bench) -> None:
+    hosts(b, 4, ["8x8", "2x2"], 0.95, {"gloo": 0.55, "mpi-ring": 0.50})
+
+
+def row_5(b: Bench) -> None:
+    hosts(b, 5, ["8x4"], 0.93, {"mpi-ring": 1.0})
+    hosts(b, 5, ["8x2", "8x1", "2x1"], 0.93, {})
+
+
+def row_6(b: Bench) -> None:
+    hosts(b, 6, ["8-beside", "2-beside"], 0.95, {"mpi-ring": 0.90})
+
+
+def row_7(b: Bench) -> None:
+    hosts(b, 7, ["8x8-gigabit", "2x2-gigabit"], 0.80, {})
+
+
+def row_8(b: Bench) -> None:
+    hosts(b, 8, ["8x8"], 0.0, {})
+    hosts(b, 8, ["8x8-loss"], 0.0, {"gloo": 0.60})
+    with_loss = b.done["hosts 8x8-loss"]["systems"].get("pskv")
+    without = b.done["hosts 8x8"]["systems"].get("pskv")
+    if with_loss and without:
+        b.book.goal(8, "pskv: 1 % loss to no loss",
+                    with_loss["median_ms"] / without["median_ms"], 1.3)
+
+
+def many_keys(b: Bench, row: int, text: str, goal: float) -> None:
+    for workers in (2, 8):
+        name = f"{workers} x {text}"
+        spec = f"{text}:{b.size.many}"
+        ours = b.attempt(row, f"pskv, {name}", lambda n=workers, s=spec:
+                         b.systems.ours(n, 1, "bench_keys", "view", "array",
+                                        s))
+        mpi = b.attempt(row, f"Open MPI, {name}",
+                        lambda n=workers, s=spec: b.systems.mpi(n, s))
+        for how in ("by array", "fused"):
+            b.book.figure(row, f"{name}: Open MPI {how}", "ms",
+                          median(mpi, how))
+        for how in ("view", "array"):
+            b.book.figure(row, f"{name}: pskv, {how}", "ms", median(ours, how))
+            b.book.ratio(row, f"{name}: {how} to Open MPI by array",
+                         median(ours, how), median(mpi, "by array"), goal)
+
+
+def row_9(b: Bench) -> None:
+    many_keys(b, 9, "resnet50", 0.5)
+    found = ddp(b, 9, 8)
+    ours = b.done.get("pskv, 8 x resnet50")
+    if found is not None:
+        gloo = spread(found["gloo"])
+        b.book.figure(9, "8 x resnet50: gloo under DDP", "ms", gloo)
+        b.book.ratio(9, "8 x resnet50: view to gloo under DDP",
+                     median(ours, "view"), gloo, 0.15)
+
+
+def row_10(b: Bench) -> None:
+    many_keys(b, 10, "1000x1024", 0.2)
+
+
+def row_11(b: Bench) -> None:
+    for name, spin, goal in (("sleeping", "0", 150.0),
+                             ("spinning", "500", 40.0)):
+        found = b.attempt(11, f"pskv, one key of 4 KiB, {name}",
+                          lambda s=spin: b.systems.ours(
+                              1, 1, "bench_keys", "view", "1x4096:2000",
+                              env={"PSKV_SPIN": s}))
+        at = median(found)
+        if at is not None:
+            at = {key: ms * 1e3 for key, ms in at.items()}
+            b.book.figure(11, f"4 KiB, one worker, one server, {name}", "us",
+                          at)
+            b.book.goal(11, f"{name}: us", at["value"], goal)
+
+
+def row_12(b: Bench) -> None:
+    found = b.local(12, 8, 1, "view")
+    if found is not None:
+        peak = found["peaks"].of("psserver")
+        b.book.figure(12, "psserver, most memory it had", "MB",
+                      {"value": peak / 1e6}, limit=b.size.big / 1e6)
+        b.book.goal(12, "to the bytes stored", peak / b.size.big, 1.25)
+
+
+def row_13(b: Bench) -> None:
+    """Twice with another number of rounds: start and end drop out."""
+    few, more = b.size.rounds, 3 * b.size.rounds
+    per_round = {}
+    for system, run in (
+            ("pskv", lambda n: b.local(13, 8, 1, "view", n)),
+            ("Open MPI", lambda n: b.mpi(13, 8, n))):
+        short, long = run(few), run(more)
+        if short is None or long is None:
+            return
+        per_round[system] = (long["cpu_s"] - short["cpu_s"]) / (more - few)
+        b.book.figure(13, f"{system}, CPU seconds a round", "s",
+                      {"value": per_round[system]})
+    if per_round["Open MPI"] > 0:
+        b.book.goal(13, "to Open MPI",
+                    per_round["pskv"] / per_round["Open MPI"], 0.35)
+
+
+def row_14(b: Bench) -> None:
+    seconds = b.size.idle_s
+    found = b.attempt(14, "idle job",
+                      lambda: b.systems.idle(4, seconds))
+    if found is not None:
+        for name, spent in sorted(found.items()):
+            b.book.figure(14, f"{name}, of one core", "%",
+                          {"value": 100 * spent / seconds})
+        b.book.goal(14, "all processes, % of one core",
+                    100 * sum(found.values()) / seconds, 0.1)
+
+
+GROWTH = {
+    "workers, 64 MiB, 1 server": (
+        "workers", [(n, n, 1, "1x67108864:5") for n in (1, 2, 4, 8)]),
+    "servers, 4 workers, 64 MiB": (
+        "servers", [(n, 4, n, "1x67108864:5") for n in (1, 2, 4, 8)]),
+    "keys of 1 KiB, 2 workers, 1 server": (
+        "keys", [(n, 2, 1, f"{n}x1024:5")
+                 for n in (10, 100, 1000, 10000, 100000)]),
+    "bytes of a key, 1 worker, agent alone": (
+        "bytes", [(n, 1, 0, f"1x{n}:{5 if n < 2**30 else 3}")
+                  for n in (2**10, 2**14, 2**18, 2**22, 2**26, 2**30,
+                            2**32)]),
+}
+
+
+def row_15(b: Bench) -> None:
+    if not b.size.growth:
+        b.book.note(15, "growth: left out of a quick run")
+        return
+    for title, (axis, points) in GROWTH.items():
+        for at, workers, servers, spec in points:
+            # A worker's array, the result, and the server's copy.
+            size = spec_bytes(spec)
+            if 3 * size * max(1, workers) > memory_bytes():
+                b.book.note(15, f"{title}: {at}: skipped: not enough memory")
+                continue
+            found = b.attempt(
+                15, f"growth in {title}: {at}",
+                lambda w=workers, s=servers, t=spec: b.systems.ours(
+                    w, s, "bench_keys", "view", t))
+            b.book.growth(title, axis, at, median(found, "view"), size)
+
+
+def spec_bytes(spec: str) -> int:
+    keys, size = spec.split(":")[0].split("x")
+    return int(keys) * int(size)
+
+
+def memory_bytes() -> int:
+    return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+def spread(line: dict[str, Any]) -> dict[str, Any]:
+    return {"value": line["median_ms"], "least": line["min_ms"],
+            "most": line["max_ms"]}
+
+
+def ddp(b: Bench, row: int, workers: int) -> Optional[dict[str, Any]]:
+    with tempfile.TemporaryDirectory(prefix="pskv-bench-") as folder:
+        return b.attempt(
+            row, f"DDP, {workers} processes", lambda: b.systems.ddp(
+                workers, 0, "gloo,pskv,pskv+hook", Path(folder)))
+
+
+def row_16(b: Bench) -> None:
+    for workers in (2, 8):
+        found = ddp(b, 16, workers)
+        if found is None:
+            continue
+        for system, line in found.items():
+            name = f"{workers} processes: {system}"
+            b.book.figure(16, name, "ms", spread(line))
+            if system != "gloo":
+                b.book.ratio(16, f"{name} to gloo", spread(line),
+                             spread(found["gloo"]), 0.5)
+
+
+ROWS: dict[int, tuple[str, str, Callable[[Bench], None]]] = {
+    1: ("agent", "agent alone, shared arrays", row_1),
+    2: ("private", "agent alone, private memory", row_2),
+    3: ("server", "agent and one server, push and pull", row_3),
+    4: ("hosts", "8 + 8 hosts, 200 Mbit/s", row_4),
+    5: ("fewer-servers", "8 + 4, 8 + 2, 8 + 1 hosts", row_5),
+    6: ("beside", "servers beside the agents", row_6),
+    7: ("gigabit", "8 + 8 hosts at 1 Gbit/s", row_7),
+    8: ("loss", "1 % of packets lost", row_8),
+    9: ("resnet50", "shapes of ResNet-50", row_9),
+    10: ("small", "1,000 keys of 1 KiB", row_10),
+    11: ("latency", "one key of 4 KiB", row_11),
+    12: ("memory", "memory of a server", row_12),
+    13: ("cpu", "CPU seconds a round", row_13),
+    14: ("idle", "idle cluster with a job", row_14),
+    15: ("growth", "growth", row_15),
+    16: ("ddp", "DDP on shapes of ResNet-50", row_16),
+}

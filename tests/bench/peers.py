@@ -1,0 +1,241 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How the systems that are measured are started, and what a start costs:
+time of a round, CPU seconds and the most memory of its processes."""
+
+import json
+import os
+import resource
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any, Optional
+
+HERE = Path(__file__).resolve().parent
+LIMIT_S = 240  # Of one launch.
+PYTHON = "/usr/bin/python3"  # Debian's, which has its PyTorch.
+# Ranks that wait give their core away: there may be more of them than cores.
+MPIRUN = ["mpirun", "--oversubscribe", "--allow-run-as-root", "--mca",
+          "mpi_yield_when_idle", "1"]
+
+
+class Failed(Exception):
+    """A measurement that came to no figure."""
+
+
+class Skipped(Exception):
+    """A measurement that this machine cannot make, and why."""
+
+
+def processes_below(root: int) -> dict[int, str]:
+    """All that descend from a process, by number, with their names."""
+    parents: dict[int, int] = {}
+    names: dict[int, str] = {}
+    for entry in os.listdir("/proc"):
+        if not entry.isdigit():
+            continue
+        try:
+            stat = Path(f"/proc/{entry}/stat").read_text()
+        except OSError:
+            continue
+        names[int(entry)] = stat[stat.index("(") + 1:stat.rindex(")")]
+        parents[int(entry)] = int(stat[stat.rindex(")") + 2:].split()[1])
+    found = {}
+    for pid in parents:
+        at = pid
+        while at in parents and at != root:
+            at = parents[at]
+        if at == root:
+            found[pid] = names[pid]
+    return found
+
+
+def peak_bytes(pid: int) -> int:
+    try:
+        for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) * 1024
+    except OSError:
+        pass
+    return 0
+
+
+def cpu_ticks(pid: int) -> int:
+    stat = Path(f"/proc/{pid}/stat").read_text()
+    fields = stat[stat.rindex(")") + 2:].split()
+    return int(fields[11]) + int(fields[12])
+
+
+class Peaks(threading.Thread):
+    """Looks at the processes of a launch until it is told to stop. What a
+    process has had at most never falls, so the last look counts."""
+
+    def __init__(self, root: int) -> None:
+        super().__init__(daemon=True)
+        self.root = root
+        self.most: dict[int, tuple[str, int]] = {}
+        self.over = threading.Event()
+
+    def run(self) -> None:
+        while not self.over.wait(0.25):
+            for pid, name in processes_below(self.root).items():
+                if name != "sh":
+                    had = self.most.get(pid, (name, 0))[1]
+                    self.most[pid] = (name, max(had, peak_bytes(pid)))
+
+    def of(self, name: str) -> int:
+        return max((peak for called, peak in self.most.values()
+                    if called == name), default=0)
+
+    def total(self) -> int:
+        """Pages that processes share are counted in each."""
+        return sum(peak for _, peak in self.most.values())
+
+
+def machine_seconds() -> tuple[float, float]:
+    """Of all processors together: busy and total, since boot."""
+    fields = Path("/proc/stat").read_text().splitlines()[0].split()[1:9]
+    ticks = [int(x) for x in fields]
+    hz = os.sysconf("SC_CLK_TCK")
+    return (sum(ticks) - ticks[3] - ticks[4]) / hz, sum(ticks) / hz
+
+
+def children_seconds() -> float:
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime
+
+
+def stop(process: "subprocess.Popen[str]") -> str:
+    """A launcher that is asked to go takes its processes with it."""
+    process.send_signal(signal.SIGTERM)
+    try:
+        return process.communicate(timeout=20)[0]
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        return process.communicate()[0]
+
+
+def launch(command: list[str], env: Optional[dict[str, str]] = None,
+           limit_s: float = LIMIT_S) -> dict[str, Any]:
+    """The lines of JSON that a command prints, and what it took."""
+    before = children_seconds()
+    busy, total = machine_seconds()
+    process = subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT, text=True, errors="replace",
+        env={**os.environ, **(env or {})}, start_new_session=True)
+    peaks = Peaks(process.pid)
+    peaks.start()
+    try:
+        output, _ = process.communicate(timeout=limit_s)
+    except subprocess.TimeoutExpired as late:
+        stop(process)
+        raise Failed(f"no end within {limit_s:.0f} s") from late
+    finally:
+        peaks.over.set()
+        peaks.join()
+    lines = [json.loads(line[line.index('{"what"'):])
+             for line in output.splitlines() if '{"what"' in line]
+    if process.returncode != 0 or not lines:
+        raise Failed(f"exit code {process.returncode}: {output[-600:]}")
+    if any(line.get("wrong") for line in lines):
+        raise Failed("wrong sums")
+    own = children_seconds() - before
+    busy_end, total_end = machine_seconds()
+    others = (busy_end - busy - own) / max(0.01, total_end - total)
+    return {"lines": lines, "cpu_s": own, "peaks": peaks,
+            "others": max(0.0, others)}
+
+
+class Systems:
+    def __init__(self, build: Path) -> None:
+        self.build = build
+
+    def tool(self, *parts: str) -> str:
+        path = self.build.joinpath(*parts)
+        if not os.access(path, os.X_OK):
+            raise Skipped(f"{parts[-1]} is not built")
+        return str(path)
+
+    def limits(self, size: int, sources: int, rounds: int) -> dict[str, Any]:
+        found = launch([self.tool("tests", "bench", "bench_limits"), str(size),
+                        str(sources), str(os.cpu_count() or 1), str(rounds)])
+        return {line["what"]: line for line in found["lines"]}
+
+    def ours(self, workers: int, servers: int, program: str, *words: str,
+             env: Optional[dict[str, str]] = None) -> dict[str, Any]:
+        return launch(
+            [self.tool("daemons", "pslaunch", "pslaunch"), "--private", "-n",
+             str(workers), "-s", str(servers), "--",
+             self.tool("tests", "bench", program), *words], env)
+
+    def mpi(self, workers: int, *words: str) -> dict[str, Any]:
+        if shutil.which("mpirun") is None:
+            raise Skipped("Open MPI is not installed")
+        return launch(MPIRUN + ["-n", str(workers), self.tool(
+            "tests", "bench", "mpi_allreduce"), *words])
+
+    def gloo(self, workers: int, *words: str) -> dict[str, Any]:
+        check_torch()
+        with socket.socket() as s:
+            s.bind(("127.0.0.1", 0))
+            port = s.getsockname()[1]
+        # One shell as the parent, so that it is one launch as the others are.
+        script = "; ".join(
+            [f'{PYTHON} {HERE}/gloo_allreduce.py {rank} {workers} '
+             f'tcp://127.0.0.1:{port} {" ".join(words)} & p{rank}=$!'
+             for rank in range(workers)] +
+            [f"wait $p{rank} || exit" for rank in range(workers)])
+        return launch(["sh", "-c", script], {"GLOO_SOCKET_IFNAME": "lo"})
+
+    def ddp(self, workers: int, servers: int, systems: str,
+            folder: Path) -> dict[str, Any]:
+        check_torch()
+        out = folder / "ddp.json"
+        done = subprocess.run(
+            [PYTHON, str(HERE / "ddp.py"), "--build", str(self.build),
+             "--workers", str(workers), "--servers", str(servers), "--steps",
+             "7", "--repeat", "1", "--systems", systems, "--json", str(out)],
+            capture_output=True, text=True, timeout=LIMIT_S * 2, check=False)
+        if done.returncode != 0:
+            raise Failed((done.stdout + done.stderr)[-600:])
+        found: dict[str, Any] = json.loads(out.read_text())["ddp"]
+        return found
+
+    def idle(self, workers: int, seconds: float) -> dict[str, float]:
+        """CPU seconds of each kind of process of a job that does nothing."""
+        process = subprocess.Popen(
+            [self.tool("daemons", "pslaunch", "pslaunch"), "--private", "-n",
+             str(workers), "-s", "1", "--", self.tool(
+                 "tests", "bench", "bench_idle")], stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE, text=True, start_new_session=True)
+        try:
+            assert process.stdout is not None
+            if "idle" not in process.stdout.readline():
+                raise Failed("the job did not start")
+            time.sleep(1)
+            names = processes_below(process.pid)
+            before = {pid: cpu_ticks(pid) for pid in names}
+            time.sleep(seconds)
+            spent: dict[str, float] = {}
+            for pid, name in names.items():
+                ticks = cpu_ticks(pid) - before[pid]
+                spent[name] = spent.get(name, 0) + \
+                    ticks / os.sysconf("SC_CLK_TCK")
+            return spent
+        finally:
+            stop(process)
+
+
+def check_torch() -> None:
+    if subprocess.run([PYTHON, "-c", "import torch"], check=False,
+                      capture_output=True).returncode != 0:
+        raise Skipped("PyTorch (python3-torch) is not installed")
+
+
+def say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
