@@ -107,7 +107,8 @@ const struct ps_option ps_common_rows[PS_COMMON_ROWS] = {
      .min = 4096,
      .max = 1024 * MIB_BYTES,
      .offset = AT(receive_buffer),
-     .help = "Receive buffer of each socket; auto leaves it to the system."},
+     .help = "Receive buffer of each socket; auto leaves it to the system, but "
+             "divides what the link carries among many senders."},
     {.path = "network.send_buffer",
      .text = "auto",
      .type = PS_OPTION_SIZE,

@@ -63,13 +63,16 @@ static const struct ps_option rows[] = {
      .offset = AT(rejoin_grace),
      .help = "A job without a live worker ends after this."},
     {.path = "placement.partition_bytes",
-     .text = "1MiB",
+     .text = "auto",
      .type = PS_OPTION_SIZE,
+     .special = "auto",
+     .special_value = 0,
      .min = PS_PARTITION_BYTES_MIN,
      .max = PS_PARTITION_BYTES_MAX,
      .offset = AT(partition_bytes),
      .help = "Large keys are cut in pieces of this size, unless the job says "
-             "otherwise."},
+             "otherwise; auto is 32KiB to 1MiB, by the size of each key and "
+             "the number of servers."},
 };
 
 static const struct ps_option_table tables[] = {

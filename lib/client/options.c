@@ -26,7 +26,7 @@ void psc_options_init(struct psc_options *o, size_t size)
         .mode = PSC_MODE_SYNC,
         .on_loss = PSC_ON_LOSS_WAIT,
         .placement = PSC_PLACEMENT_BALANCED,
-        .partition_bytes = PS_PARTITION_BYTES_DEFAULT,
+        .partition_bytes = 0,
         .big_array_bound = 1000000,
         .connect_timeout_ms = 10000,
         .start_timeout_ms = 120000,

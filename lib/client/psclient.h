@@ -127,7 +127,8 @@ struct psc_options {
     uint32_t mode;              /* enum psc_mode */
     uint32_t on_loss;           /* enum psc_on_loss */
     uint32_t placement;         /* enum psc_placement */
-    uint32_t partition_bytes;   /* Large keys are cut in pieces of this size. */
+    uint32_t partition_bytes;   /* Large keys are cut in pieces of this size;
+                                 * 0: as psched is told to. */
     uint64_t big_array_bound;   /* Elements; PSC_PLACEMENT_MXNET. */
     int32_t connect_timeout_ms; /* For the agent's socket to appear. */
     int32_t start_timeout_ms;   /* For the job to be complete. */

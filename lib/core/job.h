@@ -74,7 +74,7 @@ struct ps_sched_job {
     uint32_t num_workers;
     uint32_t num_servers;
     uint64_t big_array_bound;
-    uint32_t partition_bytes;
+    uint32_t partition_bytes; /* 0: each key has its own. */
     ps_time start_timeout;
     ps_time created;
     ps_time deadline;  /* Start; or end of a job without a live worker. */
@@ -109,7 +109,7 @@ struct ps_sched_job {
     char reason[PS_TEXT_MAX + 1];
 };
 
-/* `want` is checked; its partition_bytes and start_timeout_ns are not 0. */
+/* `want` is checked; its start_timeout_ns is not 0. */
 struct ps_sched_job *
 ps_job_new(uint64_t gen, const struct ps_msg_job_open *want, ps_time now);
 void ps_job_free(struct ps_sched_job *j);

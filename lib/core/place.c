@@ -8,6 +8,10 @@
 
 #define PIECE_UNIT     64u /* Elements; a partition starts at a multiple of it. */
 #define CLASSIC_FACTOR 9973u
+/* Without a size given: a wave is one piece on each server. */
+#define WAVES          64u
+#define WAVE_MIN       (256u * 1024u)
+#define WAVE_PIECE_MIN (32u * 1024u)
 
 struct parts {
     struct ps_place_part *items;
@@ -26,17 +30,38 @@ static uint64_t unit_of(const struct ps_place_key *key)
     return unit;
 }
 
-static uint64_t piece_count(const struct ps_place_key *key)
-{
-    uint64_t n = key->partition_bytes / key->element;
-    uint64_t unit = unit_of(key);
-
-    return n < unit ? unit : n - n % unit;
-}
-
 static uint64_t div_up(uint64_t a, uint64_t b)
 {
     return a / b + (a % b != 0);
+}
+
+/* As many pieces for each server, of a size at which the first answers leave
+ * when a small share of the key has come: before, one piece of every server
+ * has to arrive from everybody. Not smaller than pays. */
+static uint64_t even_count(const struct ps_place_key *key, uint32_t servers)
+{
+    uint64_t all = key->count * key->element;
+    uint64_t wave = ps_max_u64(all / WAVES, WAVE_MIN);
+    uint64_t piece = ps_min_u64(ps_max_u64(wave / servers, WAVE_PIECE_MIN),
+                                PS_PARTITION_BYTES_DEFAULT);
+    uint64_t n = div_up(key->count, servers * div_up(all, servers * piece));
+
+    return div_up(n, PIECE_UNIT) * PIECE_UNIT;
+}
+
+static uint64_t piece_count(const struct ps_place_key *key, uint32_t servers)
+{
+    uint64_t most = PS_PARTITION_BYTES_DEFAULT / key->element;
+    uint64_t n = key->partition_bytes != 0 ? key->partition_bytes / key->element
+                                           : most;
+    uint64_t unit = unit_of(key);
+
+    /* Rows go in large pieces, because few of them are sent in a round. */
+    if (key->partition_bytes == 0 && servers > 0 && key->width <= 1 &&
+        key->count <= most * PS_KEY_PARTS_MAX) {
+        return even_count(key, servers);
+    }
+    return n < unit ? unit : n - n % unit;
 }
 
 /* Fewest bytes of the job, then of all jobs, then first by name. */
@@ -142,7 +167,7 @@ int ps_place_key(const struct ps_place_key *key,
                  struct ps_place_server *servers, uint32_t server_count,
                  struct ps_place_part **ret_parts, uint32_t *ret_count)
 {
-    uint64_t piece = piece_count(key);
+    uint64_t piece = piece_count(key, server_count);
     /* In the classic way each server may end with a part that is not full. */
     uint64_t most = div_up(key->count, piece);
     struct parts out = {0};

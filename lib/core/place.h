@@ -22,9 +22,9 @@ struct ps_place_part {
 
 struct ps_place_key {
     enum ps_placement policy;
-    uint64_t count;   /* Elements, > 0. */
-    uint32_t element; /* Bytes of one. */
-    uint32_t partition_bytes;
+    uint64_t count;           /* Elements, > 0. */
+    uint32_t element;         /* Bytes of one. */
+    uint32_t partition_bytes; /* 0: as fits the size and the servers. */
     uint64_t big_array_bound; /* mxnet */
     uint64_t number;          /* mxnet: the integer key. */
     uint32_t width; /* Elements of a row, which is never cut; 0, 1: none. */

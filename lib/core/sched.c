@@ -27,9 +27,6 @@ struct ps_sched *ps_sched_new(const struct ps_sched_options *opt, ps_time now)
     o->start_timeout = or_default(o->start_timeout, PS_SECONDS(120));
     o->rejoin_grace = or_default(o->rejoin_grace, PS_SECONDS(60));
     o->link_linger = or_default(o->link_linger, PS_SECONDS(10));
-    if (o->partition_bytes == 0) {
-        o->partition_bytes = PS_PARTITION_BYTES_DEFAULT;
-    }
     ps_rng_init(&s->rng, o->seed);
     s->started = now;
     s->deadline = PS_TIME_NEVER;

@@ -256,7 +256,10 @@ void ps_sched_key_open(struct ps_sched_step *st, struct ps_member *agent,
                             " with %" PRIu64 " elements would have more than "
                             "%u partitions; raise partition_bytes, which is "
                             "%u",
-                            m->count, PS_KEY_PARTS_MAX, j->partition_bytes);
+                            m->count, PS_KEY_PARTS_MAX,
+                            j->partition_bytes != 0
+                                ? j->partition_bytes
+                                : PS_PARTITION_BYTES_DEFAULT);
             }
         }
     }

@@ -44,6 +44,8 @@ struct ps_shard *ps_shard_new(const struct ps_shard_options *opt, ps_time now)
     ps_list_init(&s->starved);
     ps_list_init(&s->gathering);
     s->gathered_at = PS_TIME_NEVER;
+    s->now = now;
+    s->pace_at = PS_TIME_NEVER;
     ps_list_init(&s->dirty);
     return s;
 }
@@ -83,6 +85,9 @@ static void tick(struct ps_shard_step *st)
     if (st->now >= s->gathered_at) {
         ps_shard_answer_flush(st);
     }
+    if (st->now >= s->pace_at) {
+        s->pace_at = PS_TIME_NEVER; /* After an event they are asked again. */
+    }
 }
 
 static void shut_down(struct ps_shard_step *st)
@@ -109,6 +114,7 @@ static int step(void *self, const struct ps_event *ev, struct ps_effects *fx)
     struct ps_shard_step st = {.s = s, .now = ev->now, .fx = fx};
     bool up = s->up.conn != 0 && ev->conn == s->up.conn;
 
+    s->now = ev->now;
     switch (ev->type) {
     case PS_EV_TICK:
         tick(&st);
@@ -160,7 +166,7 @@ static ps_time deadline(const void *self)
     if (!ps_list_empty(&s->starved)) {
         at = ps_time_min(at, s->starved_at);
     }
-    return ps_time_min(at, s->gathered_at);
+    return ps_time_min(ps_time_min(at, s->gathered_at), s->pace_at);
 }
 
 static int payload(void *self, ps_conn_id conn, const struct ps_msg *msg,

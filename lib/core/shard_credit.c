@@ -10,6 +10,8 @@
 /* More generations than there can be jobs: an agent may still push for some
  * that have ended. */
 #define FLOWS_MAX (4u * PS_JOBS_MAX)
+/* Between two pushes of an agent that has more to send. */
+#define NEXT_WAIT PS_MILLIS(2)
 
 /* Drop the oldest flow whose job nobody knows. */
 static void make_room(const struct ps_shard *s, struct ps_shard_peer *p)
@@ -87,6 +89,57 @@ void ps_shard_credit_tell(struct ps_shard_step *st, struct ps_shard_peer *p,
         ps_flow_due(f, slot->held)) {
         tell(st, p, slot);
     }
+}
+
+void ps_shard_credit_begin(struct ps_shard_slot *slot)
+{
+    slot->began_at = slot->job->shard->now;
+}
+
+void ps_shard_credit_end(struct ps_shard_slot *slot, uint64_t len)
+{
+    struct ps_shard_job *job = slot->job;
+
+    if (len > 0) {
+        slot->began_at = 0;
+        slot->ended_at = job->shard->now;
+        (void)ps_rate_add(&job->rate, job->shard->now, len);
+    }
+}
+
+/* Until when others wait for this slot. Nobody does for one that sends
+ * nothing, or has lost a packet and takes long to recover. */
+static ps_time awaited(const struct ps_shard_slot *slot)
+{
+    const struct ps_shard_job *job = slot->job;
+
+    if (slot->began_at != 0) {
+        return ps_time_add(slot->began_at,
+                           ps_pace_patience(&job->rate, job->slot_count));
+    }
+    return slot->ended_at != 0 ? ps_time_add(slot->ended_at, NEXT_WAIT) : 0;
+}
+
+bool ps_shard_credit_ahead(const struct ps_shard_slot *slot)
+{
+    const struct ps_shard_job *job = slot->job;
+    struct ps_shard *s = job->shard;
+    const struct ps_shard_slot *slowest = NULL;
+
+    for (uint32_t i = 0; i < job->slot_count; i++) {
+        const struct ps_shard_slot *other = &job->slots[i];
+
+        if (other != slot && s->now < awaited(other) &&
+            (slowest == NULL || other->held < slowest->held)) {
+            slowest = other;
+        }
+    }
+    if (slowest == NULL ||
+        slot->held < slowest->held + ps_pace_lead(&job->rate)) {
+        return false;
+    }
+    s->pace_at = ps_time_min(s->pace_at, awaited(slowest));
+    return true;
 }
 
 void ps_shard_credit_dirty(struct ps_shard_job *job)

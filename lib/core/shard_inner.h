@@ -20,6 +20,7 @@
 #include "core/flow.h"
 #include "core/link.h"
 #include "core/optim.h"
+#include "core/pace.h"
 #include "core/shard.h"
 #include "core/store.h"
 
@@ -90,6 +91,8 @@ struct ps_shard_slot {
     uint32_t number; /* Node of the agent. */
     uint64_t incarnation;
     uint64_t held;    /* Push bytes that wait to be merged. */
+    ps_time began_at; /* A push with a payload did, and is coming; or 0. */
+    ps_time ended_at; /* The last such push did; 0: none yet. */
     uint32_t present; /* In how many of job->lacking. */
     struct ps_shard_gather values;
     struct ps_shard_gather commits;
@@ -107,8 +110,9 @@ struct ps_shard_job {
     struct ps_shard_slot *slots;
     uint32_t slot_count;
     struct ps_store store;
-    uint32_t lacking; /* Rounds that wait for somebody. */
-    uint32_t running; /* Rounds that are complete and not yet merged. */
+    uint32_t lacking;    /* Rounds that wait for somebody. */
+    uint32_t running;    /* Rounds that are complete and not yet merged. */
+    struct ps_rate rate; /* Of contributions, from all slots. */
 };
 
 /* A complete round on its way to a version. */
@@ -140,6 +144,8 @@ struct ps_shard {
 
     struct ps_map *runs; /* By token. */
     uint64_t next_token;
+    ps_time now;     /* Of the last event. */
+    ps_time pace_at; /* Somebody held back may go on then, or never. */
     struct ps_list starved;
     ps_time starved_at;
 
@@ -325,6 +331,12 @@ uint64_t ps_shard_credit_now(struct ps_shard *s, struct ps_shard_peer *p,
 /* After a push: tell the credit alone when no answer carries it. */
 void ps_shard_credit_tell(struct ps_shard_step *st, struct ps_shard_peer *p,
                           const struct ps_shard_slot *slot);
+/* A push of `len` payload bytes begins to come, and has come. */
+void ps_shard_credit_begin(struct ps_shard_slot *slot);
+void ps_shard_credit_end(struct ps_shard_slot *slot, uint64_t len);
+/* Is the slot so far ahead of others that these should have the link? Never
+ * of all slots at once. */
+bool ps_shard_credit_ahead(const struct ps_shard_slot *slot);
 /* Something changed in who waits for whom. */
 void ps_shard_credit_dirty(struct ps_shard_job *job);
 /* At the end of a step: nobody may wait for everybody. */

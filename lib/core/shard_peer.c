@@ -400,7 +400,8 @@ void ps_shard_peer_msg(struct ps_shard_step *st, ps_conn_id conn,
 
 /* May the payload of this message come in? */
 static int judge(struct ps_shard *s, struct ps_shard_peer *p,
-                 const struct ps_msg *msg, uint64_t len)
+                 const struct ps_msg *msg, uint64_t len,
+                 struct ps_shard_slot **ret_pusher)
 {
     const struct ps_rec_part *parts = NULL;
     uint32_t count = 0;
@@ -453,7 +454,11 @@ static int judge(struct ps_shard *s, struct ps_shard_peer *p,
         if (!ps_flow_admits(ps_shard_credit_flow(s, p, gen), len)) {
             return PS_E_FULL;
         }
-        return ps_shard_push_is_known(job, &msg->push) ? PS_E_EXIST : 0;
+        if (ps_shard_push_is_known(job, &msg->push)) {
+            return PS_E_EXIST;
+        }
+        *ret_pusher = sl;
+        return 0;
     }
     if (msg->code == PS_MSG_INIT && ps_shard_init_is_known(job, &msg->init)) {
         return PS_E_EXIST;
@@ -466,18 +471,25 @@ int ps_shard_peer_payload(struct ps_shard *s, ps_conn_id conn,
                           struct ps_slice *ret_slice)
 {
     struct ps_shard_conn *c = ps_map_get(s->conns, conn);
+    struct ps_shard_slot *pusher = NULL;
     struct ps_buf *buf;
 
     if (c == NULL || c->peer == NULL) {
         return PS_E_CLOSED;
     }
-    c->thrown = len <= PS_PAYLOAD_MAX ? judge(s, c->peer, msg, len)
+    c->thrown = len <= PS_PAYLOAD_MAX ? judge(s, c->peer, msg, len, &pusher)
                                       : PS_E_PROTO;
     if (c->thrown != 0) {
         return c->thrown;
     }
+    if (pusher != NULL && ps_shard_credit_ahead(pusher)) {
+        return PS_E_AGAIN;
+    }
     if (ps_pool_get(s->opt.pool, len, &buf) != 0) {
         return PS_E_AGAIN;
+    }
+    if (pusher != NULL) {
+        ps_shard_credit_begin(pusher);
     }
     *ret_slice = (struct ps_slice){.buf = buf, .offset = 0, .len = len};
     return 0;

@@ -291,6 +291,7 @@ void ps_shard_push(struct ps_shard_step *st, struct ps_shard_conn *c,
         return;
     }
     ps_shard_credit_dirty(job);
+    ps_shard_credit_end(slot, total);
     take_all(st, p, slot, m, payload);
     ps_shard_credit_tell(st, p, slot);
 }

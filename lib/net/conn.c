@@ -163,6 +163,7 @@ int ps_conn_open(const struct ps_conn_options *opt, struct ps_conn **ret_conn)
     c->local = opt->local;
     c->near = opt->near;
     c->process = opt->near ? ps_near_process(opt->fd) : 0;
+    c->adapts = !opt->local && !opt->near && opt->receive_buffer == 0;
     c->fd = opt->fd;
     c->poll.data = c;
     c->timer.due = deadline_due;

@@ -5,6 +5,7 @@
 
 #include "base/list.h"
 #include "net/conn.h"
+#include "net/inflow.h"
 #include "net/loop.h"
 #include "net/near.h"
 #include "proto/frame.h"
@@ -93,6 +94,8 @@ struct ps_conn {
     uint8_t *dst;
     uint64_t payload_left;
     uint64_t position; /* Stream bytes read. */
+    bool adapts;       /* The receive buffer is ours to choose. */
+    struct ps_inflow_share share;
     struct arrived_fd fds[PS_CONN_FDS_MAX];
     uint32_t fd_count;
     uint32_t process; /* Whose memory we can read; 0: nobody's. */

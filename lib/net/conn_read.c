@@ -638,6 +638,10 @@ void conn_readable(struct ps_conn *c)
         took(c, iov, (size_t)n);
         c->position += (uint64_t)n;
         c->stats.bytes_in += (uint64_t)n;
+        if (c->adapts) {
+            ps_inflow_add(ps_loop_inflow(c->loop), &c->share, c->fd,
+                          ps_loop_now(c->loop), (uint64_t)n);
+        }
         parse(c);
         tell(c);
         /* Less than asked for: the socket is empty, mostly. A Unix socket

@@ -7,6 +7,7 @@
 
 #include "base/alloc.h"
 #include "base/list.h"
+#include "net/inflow.h"
 #include "net/uverr.h"
 #include "proto/ps_codec.h"
 
@@ -34,6 +35,7 @@ struct ps_loop {
     void *hook_ctx;
     struct ps_decoder *decoder;
     void *scratch;
+    struct ps_inflow inflow;
     struct caught signals[SIGNALS_MAX];
 };
 
@@ -256,6 +258,11 @@ int ps_loop_signal(struct ps_loop *l, int signum, ps_loop_signal_cb caught,
     s->handle.data = s;
     uv_unref((uv_handle_t *)&s->handle);
     return ps_err_from_uv(uv_signal_start(&s->handle, signal_caught, signum));
+}
+
+struct ps_inflow *ps_loop_inflow(struct ps_loop *l)
+{
+    return &l->inflow;
 }
 
 struct uv_loop_s *ps_loop_uv(struct ps_loop *l)

@@ -157,7 +157,9 @@ class Pskv:
                         f"{self.top.address(self.top.count)}:9091"]
         mine = [o.split(":", 1)[1] for o in self.options
                 if o.split(":", 1)[0] in (program, "all")]
-        for option in [f"node.name={name}", *options, *mine]:
+        # Hosts are one machine here, which the daemons must not notice.
+        far = [] if program == "psched" else ["network.same_host=off"]
+        for option in [f"node.name={name}", *far, *options, *mine]:
             command += ["-o", option]
         with open(self.folder / f"{name}.log", "wb") as log:
             self.daemons.append(subprocess.Popen(
@@ -208,7 +210,10 @@ class Pskv:
                     "PSKV_JOB": "bench", "PSKV_RANK": str(i),
                     "PSKV_NUM_WORKERS": str(case.workers),
                     "PSKV_NUM_SERVERS": str(case.servers),
-                    "PSKV_OP_TIMEOUT": "120s"})
+                    "PSKV_OP_TIMEOUT": "120s",
+                    # Limits of a worker, if the caller has some.
+                    **{k: v for k, v in os.environ.items()
+                       if k == "PSKV_PARTITION_BYTES"}})
             line = run_all(
                 [self.top.inside(i + 1) +
                  [bench, "array", f"{case.size}:{case.iterations}"]

@@ -121,7 +121,7 @@ static void hello_says_all_options(void **state)
     assert_int_equal(m.l_hello.num_servers, 1);
     assert_int_equal(m.l_hello.rank, 2);
     assert_int_equal(m.l_hello.big_array_bound, 1000000);
-    assert_int_equal(m.l_hello.partition_bytes, 1024 * 1024);
+    assert_int_equal(m.l_hello.partition_bytes, 0);
     assert_int_equal(m.l_hello.start_timeout_ns, 120 * 1000000000ull);
     peer_send(&p,
               &(struct ps_msg){.code = PS_MSG_L_WELCOME,

@@ -171,6 +171,48 @@ static void equals_go_to_the_least_loaded_then_by_name(void **state)
     ps_free(t.parts);
 }
 
+/* Without a size each server gets as many pieces as every other. */
+static void pieces_by_themselves_are_even(void **state)
+{
+    const struct {
+        uint64_t count;
+        uint32_t servers;
+        uint32_t pieces; /* Of each server. */
+    } cases[] = {
+        {5000000, 8, 65},     /* A wave is a 64th, or a little less. */
+        {5000000, 1, 65},     /* So it is with one. */
+        {65536, 1, 1},        /* A wave of 256 KiB. */
+        {1000000, 8, 16},     /* No pieces below 32 KiB. */
+        {100u << 20, 2, 200}, /* None above 1 MiB. */
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        uint32_t pieces[8] = {0};
+        uint64_t sum = 0;
+        struct table t;
+
+        table_init(&t, cases[i].servers);
+        assert_int_equal(place(&t,
+                               (struct ps_place_key){
+                                   .policy = PS_PLACEMENT_BALANCED,
+                                   .count = cases[i].count,
+                                   .element = 4,
+                               }),
+                         0);
+        for (uint32_t k = 0; k < t.part_count; k++) {
+            pieces[t.parts[k].node - 100]++;
+            sum += t.parts[k].count;
+            assert_true(t.parts[k].count * 4 <= MIB);
+        }
+        assert_int_equal(sum, cases[i].count);
+        for (uint32_t k = 0; k < cases[i].servers; k++) {
+            assert_in_range(pieces[k], cases[i].pieces - 1, cases[i].pieces);
+        }
+        ps_free(t.parts);
+    }
+}
+
 static void without_servers_the_agent_has_all(void **state)
 {
     struct table t;
@@ -369,6 +411,7 @@ int main(void)
         cmocka_unit_test(classic_large_keys_are_cut_as_the_formula_says),
         cmocka_unit_test(balanced_servers_differ_by_less_than_five_percent),
         cmocka_unit_test(equals_go_to_the_least_loaded_then_by_name),
+        cmocka_unit_test(pieces_by_themselves_are_even),
         cmocka_unit_test(without_servers_the_agent_has_all),
         cmocka_unit_test(too_many_parts_are_refused),
         cmocka_unit_test(only_what_must_move_moves),

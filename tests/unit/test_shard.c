@@ -703,6 +703,65 @@ static void nobody_runs_ahead_of_the_slowest(void **state)
     world_free(w);
 }
 
+/* Asks for room for the next part of an agent, and gives it back. */
+static int ask(struct world *w, const struct agent *a, uint32_t slot)
+{
+    struct ps_rec_part part = {.key = 100, .round = 1, .count = PART / 4};
+    struct ps_msg msg = {
+        .code = PS_MSG_PUSH,
+        .seq = 1000,
+        .push = {.gen = GEN,
+                 .slot = slot,
+                 .incarnation = 1,
+                 .ranks = 1,
+                 .parts = &part,
+                 .parts_count = 1},
+    };
+    struct ps_slice s = {0};
+    int rc = w->m.ops->payload(w->m.self, a->conn, &msg, PART, &s);
+
+    ps_buf_unref(s.buf);
+    return rc;
+}
+
+/* Who is ahead lets the others have the link, while they use it. */
+static void progress_is_equal_while_all_send(void **state)
+{
+    struct world *w = world_new(&(struct world_options){.slots = 3});
+    float *data = part_data();
+
+    (void)state;
+    /* Alone, it need not wait. */
+    push_part(&w->agents[0], 0, 1, data);
+    push_part(&w->agents[0], 1, 1, data);
+    assert_int_equal(ask(w, &w->agents[0], 0), 0);
+    push_part(&w->agents[1], 0, 1, data);
+    assert_int_equal(ask(w, &w->agents[0], 0), PS_E_AGAIN);
+    assert_int_equal(ask(w, &w->agents[1], 1), 0);
+    /* The third has begun: both wait for it, and it for nobody. */
+    assert_int_equal(ask(w, &w->agents[2], 2), 0);
+    assert_int_equal(ask(w, &w->agents[1], 1), PS_E_AGAIN);
+    assert_int_equal(ask(w, &w->agents[2], 2), 0);
+    push_part(&w->agents[2], 0, 1, data); /* Round 0 is complete. */
+    assert_int_equal(ask(w, &w->agents[1], 1), 0);
+    assert_int_equal(ask(w, &w->agents[0], 0), PS_E_AGAIN);
+    /* Silence of the others ends it: the machine wants to be asked. */
+    for (int i = 0; i < 2; i++) {
+        ps_time at = w->m.ops->deadline(w->m.self);
+
+        if (ask(w, &w->agents[0], 0) == 0) {
+            break;
+        }
+        assert_true(at < w->now + PS_SECONDS(1));
+        w->now = at > w->now ? at : w->now;
+        world_event(w, &(struct ps_event){.now = w->now, .type = PS_EV_TICK});
+    }
+    world_settle(w);
+    assert_int_equal(ask(w, &w->agents[0], 0), 0);
+    ps_free(data);
+    world_free(w);
+}
+
 struct sender {
     uint32_t order[PARTS];
     uint32_t next;
@@ -1304,6 +1363,7 @@ int main(void)
         cmocka_unit_test(a_takeover_ends_alike_in_every_order),
         cmocka_unit_test(a_resumed_version_overtakes_what_is_computed),
         cmocka_unit_test(no_takeover_of_an_optimizer),
+        cmocka_unit_test(progress_is_equal_while_all_send),
         cmocka_unit_test(nobody_runs_ahead_of_the_slowest),
         cmocka_unit_test(credit_never_stops_everybody),
         cmocka_unit_test(a_new_session_counts_from_nothing),

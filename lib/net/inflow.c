@@ -1,0 +1,86 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "net/inflow.h"
+
+#include "base/num.h"
+
+#include <linux/tcp.h>
+#include <netinet/in.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <sys/socket.h>
+
+/* The queue that all together may keep before the host. */
+#define QUEUE_TIME    PS_MILLIS(8)
+#define SHARE_MIN     (32u * 1024u)
+#define SEGMENTS_MIN  16u
+/* Shares above this are the system's matter, unless one was set before. */
+#define SHARE_MAX     (192u * 1024u)
+/* Stretches until one sender less is thought to be there. */
+#define SENDERS_DECAY 16u
+/* Less in a stretch says nothing about the link. */
+#define RATE_MIN      (6ull * 1024 * 1024)
+
+static bool ask(int fd, struct tcp_info *info)
+{
+    socklen_t len = sizeof(*info);
+
+    return getsockopt(fd, IPPROTO_TCP, TCP_INFO, info, &len) == 0 &&
+           len >= offsetof(struct tcp_info, tcpi_min_rtt) +
+                      sizeof(info->tcpi_min_rtt) &&
+           info->tcpi_min_rtt != UINT32_MAX;
+}
+
+static void set_share(const struct ps_inflow *f, struct ps_inflow_share *share,
+                      int fd)
+{
+    struct tcp_info info = {0};
+
+    if (!ask(fd, &info)) {
+        return;
+    }
+    ps_time rtt = ps_min_u64(info.tcpi_min_rtt, 1000 * 1000);
+    uint64_t time = QUEUE_TIME / PS_MICROS(1) + 2 * rtt;
+    uint64_t all = f->rate.per_second / 1000 * time / 1000;
+    /* A window of few segments stops and goes. */
+    uint64_t least = ps_max_u64(SHARE_MIN,
+                                SEGMENTS_MIN * (uint64_t)info.tcpi_advmss);
+    uint64_t wish = ps_max_u64(all / f->senders, least);
+
+    if (share->buffer == 0 ? wish > SHARE_MAX
+                           : wish > share->buffer - share->buffer / 4 &&
+                                 wish < share->buffer + share->buffer / 4) {
+        return;
+    }
+    int buffer = (int)ps_min_u64(wish, 64u * 1024u * 1024u);
+
+    /* A wish: the kernel caps it. */
+    if (setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &buffer, sizeof(buffer)) == 0) {
+        share->buffer = (uint32_t)buffer;
+    }
+}
+
+void ps_inflow_add(struct ps_inflow *f, struct ps_inflow_share *share, int fd,
+                   ps_time now, uint64_t bytes)
+{
+    if (f->stretch == 0) {
+        f->stretch = 1;
+    }
+    if (share->stretch != f->stretch) {
+        share->stretch = f->stretch;
+        f->active++;
+        if ((f->senders > 1 || share->buffer != 0) &&
+            f->rate.per_second >= RATE_MIN) {
+            set_share(f, share, fd);
+        }
+    }
+    if (ps_rate_add(&f->rate, now, bytes)) {
+        f->stretch++;
+        /* Many take turns: not all have bytes in each stretch. */
+        if (f->active >= f->senders) {
+            f->senders = f->active;
+        } else if (f->stretch % SENDERS_DECAY == 0) {
+            f->senders--;
+        }
+        f->active = 0;
+    }
+}
