@@ -51,6 +51,8 @@ def main() -> int:
             ROWS[row][2](bench)
         except peers.Skipped as e:
             book.note(row, f"skipped: {e}")
+        except (OSError, peers.Failed) as e:
+            book.note(row, f"failed: {e}", failed=True)
         book.write(path)  # What there is, also when a later row is stopped.
     print(book.text(titles), end="")
     folder = options.plots or build / "bench"

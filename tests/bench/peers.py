@@ -196,13 +196,21 @@ class Systems:
             folder: Path) -> dict[str, Any]:
         check_torch()
         out = folder / "ddp.json"
-        done = subprocess.run(
+        process = subprocess.Popen(
             [PYTHON, str(HERE / "ddp.py"), "--build", str(self.build),
              "--workers", str(workers), "--servers", str(servers), "--steps",
              "7", "--repeat", "1", "--systems", systems, "--json", str(out)],
-            capture_output=True, text=True, timeout=LIMIT_S * 2, check=False)
-        if done.returncode != 0:
-            raise Failed((done.stdout + done.stderr)[-600:])
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+            start_new_session=True)
+        try:
+            output, _ = process.communicate(timeout=LIMIT_S)
+        except subprocess.TimeoutExpired as late:
+            # The launcher below it is in the same session.
+            os.killpg(process.pid, signal.SIGTERM)
+            process.communicate()
+            raise Failed(f"no end within {LIMIT_S} s") from late
+        if process.returncode != 0:
+            raise Failed(output[-600:])
         found: dict[str, Any] = json.loads(out.read_text())["ddp"]
         return found
 
