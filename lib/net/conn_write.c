@@ -29,13 +29,23 @@ struct out_frame {
     const struct ps_slice *slices;
     uint32_t slice_count;
     uint32_t header_len;
-    uint64_t len;      /* What is written: header, and payload or pieces. */
-    uint64_t held_len; /* Payload that is pointed at. */
-    int pass_fd;       /* -1: none, or gone already. */
+    uint64_t len; /* What is written: header, and payload or pieces. */
+    int pass_fd;  /* -1: none, or gone already. */
+    bool points;  /* At its payload. Thousands may wait: no room is lost. */
     void (*done)(void *ctx);
     void *ctx;
     uint8_t header[];
 };
+
+static uint64_t held_len(const struct out_frame *f)
+{
+    uint64_t sum = 0;
+
+    for (uint32_t i = 0; f->points && i < f->slice_count; i++) {
+        sum += f->slices[i].len;
+    }
+    return sum;
+}
 
 static void frame_done(struct out_frame *f)
 {
@@ -79,7 +89,7 @@ static void put_be64(uint8_t *out, uint64_t v)
 }
 
 /* Write where the payload lies in place of its bytes. */
-static void point(struct out_frame *f, uint64_t payload_len)
+static void point(struct out_frame *f)
 {
     uint8_t *at = f->header + f->header_len;
 
@@ -92,7 +102,7 @@ static void point(struct out_frame *f, uint64_t payload_len)
     }
     f->header_len += f->slice_count * NEAR_PIECE;
     f->len = f->header_len;
-    f->held_len = payload_len;
+    f->points = true;
 }
 
 static bool can_point(const struct ps_conn *c, const struct out_frame *f,
@@ -131,8 +141,8 @@ bool conn_write_taken(struct ps_conn *c, uint64_t count)
         struct out_frame *f = PS_CONTAINER(ps_list_first(&c->held),
                                            struct out_frame, node);
 
-        c->queued -= f->held_len;
-        c->held_bytes -= f->held_len;
+        c->queued -= held_len(f);
+        c->held_bytes -= held_len(f);
         frame_done(f);
         count--;
     }
@@ -172,9 +182,9 @@ int ps_conn_send(struct ps_conn *c, const struct ps_conn_frame *frame)
         .ctx = frame->ctx,
     };
     if (can_point(c, f, payload_len)) {
-        point(f, payload_len);
+        point(f);
     }
-    uint64_t queued = c->queued + f->len + f->held_len;
+    uint64_t queued = c->queued + f->len + held_len(f);
 
     if (queued > output_max(c)) {
         char text[96];
@@ -214,7 +224,7 @@ static int add_frame(const struct out_frame *f, uint64_t skip,
     } else {
         skip -= f->header_len;
     }
-    if (f->held_len > 0) {
+    if (f->points) {
         return n;
     }
     for (uint32_t i = 0; i < f->slice_count && n < IOV_COUNT; i++) {
@@ -246,10 +256,10 @@ static int gather(const struct ps_conn *c, struct iovec *iov)
             (n > 0 && f->pass_fd >= 0)) {
             break;
         }
-        if (f->held_len > 0 && skip == 0 && held >= NEAR_HELD_MAX) {
+        if (f->points && skip == 0 && held >= NEAR_HELD_MAX) {
             break;
         }
-        held += f->held_len;
+        held += held_len(f);
         n = add_frame(f, skip, iov, n);
         skip = 0;
         bytes += f->len;
@@ -278,10 +288,10 @@ static void advance(struct ps_conn *c, uint64_t n)
         }
         n -= left;
         c->out_written = 0;
-        if (f->held_len > 0) {
+        if (f->points) {
             ps_list_remove(&f->node);
             ps_list_push_back(&c->held, &f->node);
-            c->held_bytes += f->held_len;
+            c->held_bytes += held_len(f);
         } else {
             frame_done(f);
         }
