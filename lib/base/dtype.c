@@ -4,6 +4,13 @@
 size_t ps_dtype_size(unsigned dtype)
 {
     switch (dtype) {
+    case PS_DTYPE_UINT8:
+    case PS_DTYPE_INT8:
+    case PS_DTYPE_BOOL:
+        return 1;
+    case PS_DTYPE_FLOAT16:
+    case PS_DTYPE_BFLOAT16:
+        return 2;
     case PS_DTYPE_FLOAT32:
     case PS_DTYPE_INT32:
         return 4;
@@ -26,6 +33,16 @@ const char *ps_dtype_name(unsigned dtype)
         return "int32";
     case PS_DTYPE_INT64:
         return "int64";
+    case PS_DTYPE_FLOAT16:
+        return "float16";
+    case PS_DTYPE_BFLOAT16:
+        return "bfloat16";
+    case PS_DTYPE_UINT8:
+        return "uint8";
+    case PS_DTYPE_INT8:
+        return "int8";
+    case PS_DTYPE_BOOL:
+        return "bool";
     default:
         return "unknown";
     }

@@ -194,6 +194,10 @@ static int start_locked(struct psc_client *c, enum op_kind kind, uint32_t key,
     if (rc != 0) {
         return rc;
     }
+    if (full.reduce == PSC_MEAN && k->dtype == PSC_BOOL) {
+        return client_complain(c, PSC_E_INVAL,
+                               "'%s' is of bool, which has no mean", k->name);
+    }
     op = op_new(c, kind);
     if (op == NULL) {
         return client_complain(c, PSC_E_NOMEM, "%s", ps_strerror(PS_E_NOMEM));

@@ -28,17 +28,18 @@
 #include "base/dtype.h"
 #include "base/num.h"
 #include "base/str.h"
+#include "kernel/half.h"
 #include "kernel/kernel.h"
 
-#define DIMS_MAX   16u
-#define NAME_MAX_  200u /* Of a collective. */
+#define DIMS_MAX  16u
+#define NAME_MAX_ 200u /* Of a collective. */
 /* What one rank says in DIFFER: words of 8 characters. */
-#define SAY_WORDS  24u
-#define SAY_BYTES  (SAY_WORDS * 8u)
+#define SAY_WORDS 24u
+#define SAY_BYTES (SAY_WORDS * 8u)
 /* Sums of so many bits over all ranks stay within 64. */
-#define HASH_BITS  48u
-#define EXACT_MAX  256u
-#define WORD       8u
+#define HASH_BITS 48u
+#define EXACT_MAX 256u
+#define WORD      8u
 
 enum coll_kind {
     ALLREDUCE,
@@ -328,6 +329,20 @@ static void scaled(uint32_t dtype, void *dst, const void *src, uint64_t count,
 
         for (uint64_t i = 0; i < count; i++) {
             d[i] = s[i] * (float)by;
+        }
+    } else if (dtype == PS_DTYPE_FLOAT16) {
+        const uint16_t *s = src;
+        uint16_t *d = dst;
+
+        for (uint64_t i = 0; i < count; i++) {
+            d[i] = ps_fp16_of_float(ps_float_of_fp16(s[i]) * (float)by);
+        }
+    } else if (dtype == PS_DTYPE_BFLOAT16) {
+        const uint16_t *s = src;
+        uint16_t *d = dst;
+
+        for (uint64_t i = 0; i < count; i++) {
+            d[i] = ps_bf16_of_float(ps_float_of_bf16(s[i]) * (float)by);
         }
     } else {
         const double *s = src;
@@ -909,8 +924,7 @@ static void end_follow(struct coll *k)
         fail(k, rc, NULL);
         return;
     }
-    if (!k->joined && k->op->reduce == PSC_MEAN &&
-        ps_dtype_is_float(k->dtype)) {
+    if (!k->joined && k->op->reduce == PSC_MEAN && ps_dtype_is_real(k->dtype)) {
         /* The mean is of those who take part. */
         k->postscale *= (double)c->size / (double)(c->size - k->gone);
     }
@@ -1086,13 +1100,16 @@ static int check_options(struct psc_client *c, struct asked *a,
         return client_complain(c, PSC_E_INVAL, "no such reduction as %u",
                                a->o.reduce);
     }
+    if (a->o.reduce == PSC_MEAN && a->shape->dtype == PSC_BOOL) {
+        return client_complain(c, PSC_E_INVAL, "bool has no mean");
+    }
     if (a->o.root >= c->size) {
         return client_complain(c, PSC_E_INVAL, "rank %u is none of %u workers",
                                a->o.root, c->size);
     }
     if ((a->o.prescale != 1 || a->o.postscale != 1) &&
         (a->kind == BCAST || a->kind == ALLGATHER || a->kind == ALLTOALL ||
-         !ps_dtype_is_float(a->shape->dtype))) {
+         !ps_dtype_is_real(a->shape->dtype))) {
         return client_complain(c, PSC_E_INVAL,
                                "only sums of real numbers can be scaled");
     }

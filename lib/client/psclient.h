@@ -89,8 +89,13 @@ enum psc_error {
 enum psc_dtype {
     PSC_FLOAT32 = 0,
     PSC_FLOAT64 = 1,
-    PSC_INT32 = 4,
+    PSC_FLOAT16 = 2, /* Every sum of two is rounded to the type. */
+    PSC_UINT8 = 3,
+    PSC_INT32 = 4, /* Integers wrap; their mean is cut off toward zero. */
+    PSC_INT8 = 5,
     PSC_INT64 = 6,
+    PSC_BOOL = 7, /* Bytes of 0 or 1; the sum is "or", a mean is refused. */
+    PSC_BFLOAT16 = 12, /* As PSC_FLOAT16. */
 };
 
 enum psc_mode { PSC_MODE_SYNC = 0 };

@@ -242,6 +242,8 @@ static void dispatch(struct ps_agent_step *st, struct ps_agent_flow *f,
         (g->code != one.code || g->job != one.job || g->reduce != one.reduce ||
          g->assign != one.assign || g->want != one.want ||
          g->ranks != one.ranks || g->count == PS_PARTS_MAX ||
+         /* Who adds it up wants it aligned. */
+         g->bytes % ps_dtype_size(rec.dtype) != 0 ||
          g->bytes + bytes > PS_FUSE_FRAME_MAX)) {
         ps_agent_send_flush(st, s);
     }

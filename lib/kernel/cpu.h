@@ -14,7 +14,7 @@ PS_MUST_USE int ps_kernel_run_rows(const struct ps_job *job, uint64_t from,
 #include <stddef.h>
 #include <stdint.h>
 
-#define PS_CPU_DTYPES    7 /* Tables are indexed by enum ps_dtype. */
+#define PS_CPU_DTYPES    13 /* Tables are indexed by enum ps_dtype. */
 
 /* Most leaves that one call of `sum` adds: a whole subtree of three levels. */
 #define PS_CPU_GROUP_MAX 8u
@@ -58,8 +58,8 @@ struct ps_cpu_ops {
     const struct ps_press_ops *press;
     ps_cpu_sum_fn sum[PS_CPU_DTYPES];
     ps_cpu_divide_fn divide[PS_CPU_DTYPES];
-    ps_cpu_sgd_fn sgd[PS_CPU_DTYPES];   /* NULL for integers. */
-    ps_cpu_step_fn step[PS_CPU_DTYPES]; /* NULL for integers. */
+    ps_cpu_sgd_fn sgd[PS_CPU_DTYPES];   /* NULL: none for the type. */
+    ps_cpu_step_fn step[PS_CPU_DTYPES]; /* NULL: none for the type. */
 };
 
 /* The one in use. */

@@ -68,7 +68,7 @@ def test_python_has_the_same_numbers():
     assert c["PSC_E_AGAIN"] == _errors.AGAIN
     assert c["PSC_E_CLOSED"] == _errors.CLOSED
     assert c["PSC_E_INVAL"] == _errors.INVAL
-    for name in ("float32", "float64", "int32", "int64"):
+    for name in _array._NAMES:
         assert c[f"PSC_{name.upper()}"] == _array.dtype_of(name)
     assert _lib.ON_LOSS == {"wait": c["PSC_ON_LOSS_WAIT"],
                             "fail": c["PSC_ON_LOSS_FAIL"]}

@@ -171,6 +171,91 @@ def test_the_words_of_a_store(world):
     assert job.wait_all() == ["good\n"] * 4
 
 
+TYPES = """
+def fp32(bits):
+    return (bits.astype('uint32') << 16).view('float32')
+
+def bf16(x):
+    b = x.astype('float32').view('uint32')
+    return ((b + 0x7fff + (b >> 16 & 1)) >> 16).astype('uint16')
+
+def two(t, a, b):  # A sum of two, in NumPy.
+    if t == 'bfloat16':
+        return bf16(fp32(a) + fp32(b))
+    return a | b if t == 'bool' else a + b
+
+def mean(t, s):
+    if t == 'bfloat16':
+        return bf16(fp32(s) / np.float32(4))
+    if t == 'float16':
+        return (s.astype('float32') / np.float32(4)).astype('float16')
+    return np.trunc(s.astype('float64') / 4).astype(t)
+
+def given(t, rank, count):
+    x = np.random.default_rng(rank).standard_normal(count) * 9
+    if t == 'bfloat16':
+        return bf16(x)
+    if t == 'bool':
+        return x > 9
+    return x.astype(t) if t == 'float16' else \
+        np.random.default_rng(rank).integers(0, 256, count, 'uint8').view(t)
+"""
+
+
+@pytest.mark.parametrize("servers", (1, 3))
+def test_small_types_add_up_as_numpy_does(world, servers):
+    job = world.start(servers, 2).job(4)
+    job.python(TYPES + textwrap.dedent("""
+    kv = pskv.create('dist_sync')
+    r = kv.rank
+    # Small keys of odd sizes travel together; the large are split.
+    keys = []
+    for count in (1, 3, 70, 1300003):
+        for t in ('int8', 'float16', 'uint8', 'bfloat16', 'bool'):
+            keys.append((t, count))
+    keys.append(('float32', 5))
+    names = ['%s.%d' % k for k in keys]
+    def model(t, count):
+        if t == 'float32':
+            return np.full(count, 6, t)
+        g = [given(t, i, count) for i in range(4)]
+        return two(t, two(t, g[0], g[1]), two(t, g[2], g[3]))
+    def mine(t, count):
+        return np.full(count, r, t) if t == 'float32' else given(t, r, count)
+    a = [mine(*k) for k in keys]
+    out = [np.zeros_like(x) for x in a]
+    kv.init(names, out)
+    want = [model(*k) for k in keys]
+    for i in range(2):
+        kv.push(names, a)
+        kv.pull(names, out=out)
+        for k, x, y in zip(keys, out, want):
+            assert x.tobytes() == y.tobytes(), k
+    for k, name, x, o, y in zip(keys, names, a, out, want):
+        if k[0] in ('bool', 'float32'):
+            continue
+        kv.pushpull(name, x, out=o, reduce='mean')
+        assert o.tobytes() == mean(k[0], y).tobytes(), k
+    try:
+        kv.pushpull('bool.3', a[9], out=out[9], reduce='mean')
+        raise SystemExit('a mean of bool')
+    except (pskv.Error, ValueError) as e:
+        assert 'bool, which has no mean' in str(e), e
+    # Shared memory, and collectives with a scale.
+    s = kv.empty(300, 'bfloat16')
+    s[:] = bf16(np.full(300, r + 1.0))
+    kv.allreduce(s, prescale=0.5)
+    assert (fp32(s) == 5).all(), s
+    h = np.full(7, r, 'float16')
+    kv.allreduce(h, reduce='mean')
+    assert h.dtype == np.float16 and (h == 1.5).all(), h
+    kv._barrier()
+    kv.close()
+    print('good')
+    """))
+    assert job.wait_all() == ["good\n"] * 4
+
+
 def test_strings_and_several_jobs_at_once(world):
     world.start(1, 2)
     for name, factor in (("one", 1), ("two", 10)):

@@ -2,6 +2,7 @@
 /* kernel.h by hand: small jobs whose results can be checked on paper, and
  * jobs that make no sense. What holds for every variant and any size is in
  * tests/conformance/kernel_suite.c. */
+#include "kernel/half.h"
 #include "kernel/kernel.h"
 
 #include <math.h>
@@ -151,6 +152,171 @@ static void integers_wrap_and_truncate(void **state)
     assert_true(out64[1] == -1);
 }
 
+static void small_integers_wrap_and_truncate(void **state)
+{
+    const uint8_t a[4] = {127, 249, 7, 128};
+    const uint8_t b[4] = {1, 0, 0, 255};
+    const void *src[] = {a, b};
+    uint8_t out[4];
+    struct ps_job job = {
+        .op = PS_JOB_SUM,
+        .dtype = PS_DTYPE_INT8,
+        .count = 4,
+        .src_count = 2,
+        .src = src,
+        .dst = out,
+    };
+
+    (void)state;
+    assert_int_equal(ps_kernel_run(&job), 0);
+    assert_memory_equal(out, ((uint8_t[]){128, 249, 7, 127}), 4);
+    job.divide_by = 2; /* -128, -7, 7, 127 */
+    assert_int_equal(ps_kernel_run(&job), 0);
+    assert_memory_equal(out, ((uint8_t[]){192, 253, 3, 63}), 4);
+    job.divide_by = 128;
+    assert_int_equal(ps_kernel_run(&job), 0);
+    assert_memory_equal(out, ((uint8_t[]){255, 0, 0, 0}), 4);
+    job.dtype = PS_DTYPE_UINT8;
+    job.divide_by = 2;
+    assert_int_equal(ps_kernel_run(&job), 0);
+    assert_memory_equal(out, ((uint8_t[]){64, 124, 3, 63}), 4);
+    job.dtype = PS_DTYPE_BOOL;
+    job.divide_by = 1;
+    src[0] = (const uint8_t[]){0, 0, 1, 1};
+    src[1] = (const uint8_t[]){0, 1, 0, 1};
+    assert_int_equal(ps_kernel_run(&job), 0);
+    assert_memory_equal(out, ((uint8_t[]){0, 1, 1, 1}), 4);
+}
+
+/* In half precision 2048 + 1 is a tie that goes down to 2048, and in bfloat16
+ * 256 + 1 one to 256: a sum kept wider would not lose the ones. */
+static void half_sums_round_at_every_step(void **state)
+{
+    static const struct {
+        enum ps_dtype dtype;
+        uint16_t big, one, two, big_and_two, third_of_two, tenth;
+    } cases[] = {
+        {PS_DTYPE_FLOAT16, 0x6800, 0x3c00, 0x4000, 0x6801, 0x3955, 0x2e66},
+        {PS_DTYPE_BFLOAT16, 0x4380, 0x3f80, 0x4000, 0x4381, 0x3f2b, 0x3dcd},
+    };
+    uint16_t leaf[9][100];
+    const void *src[9];
+    uint16_t out[100];
+
+    (void)state;
+    for (size_t t = 0; t < 2; t++) {
+        struct ps_job job = {
+            .op = PS_JOB_SUM,
+            .dtype = cases[t].dtype,
+            .count = 100,
+            .src_count = 3,
+            .src = src,
+            .dst = out,
+        };
+
+        for (size_t j = 0; j < 9; j++) {
+            src[j] = leaf[j];
+            for (size_t i = 0; i < 100; i++) {
+                leaf[j][i] = j == 0 ? cases[t].big : cases[t].one;
+            }
+        }
+        assert_int_equal(ps_kernel_run(&job), 0); /* (big + 1) + 1 */
+        for (size_t i = 0; i < 100; i++) {
+            assert_int_equal(out[i], cases[t].big);
+        }
+        job.src_count = 4; /* (big + 1) + (1 + 1) */
+        assert_int_equal(ps_kernel_run(&job), 0);
+        for (size_t i = 0; i < 100; i++) {
+            assert_int_equal(out[i], cases[t].big_and_two);
+        }
+        src[0] = leaf[1];
+        job.src_count = 2;
+        job.divide_by = 3;
+        assert_int_equal(ps_kernel_run(&job), 0);
+        assert_int_equal(out[99], cases[t].third_of_two);
+        job.divide_by = 20;
+        assert_int_equal(ps_kernel_run(&job), 0);
+        assert_int_equal(out[0], cases[t].tenth);
+    }
+}
+
+/* Every number of sources and every set of instructions, against sums of two
+ * made one after the other. */
+static void half_trees_are_equal_in_every_variant(void **state)
+{
+    enum { COUNT = 1003, MOST = 19 };
+    static const char *const sets[] = {"portable", "avx2", "avx512"};
+    static uint16_t leaf[MOST][COUNT];
+    static uint16_t want[COUNT], out[COUNT];
+    const char *chosen = ps_kernel_variant();
+    uint64_t seed = 88172645463325252u;
+
+    (void)state;
+    for (size_t t = 0; t < 2; t++) {
+        bool brain = t == 1;
+
+        for (size_t j = 0; j < MOST; j++) {
+            for (size_t i = 0; i < COUNT; i++) {
+                seed ^= seed << 13;
+                seed ^= seed >> 7;
+                seed ^= seed << 17;
+                /* Any sign and digits; small exponents, and no NaN. */
+                leaf[j][i] = (uint16_t)(seed & (brain ? 0xbfffu : 0xb7ffu));
+            }
+        }
+        for (uint32_t n = 1; n <= MOST; n++) {
+            const void *src[MOST];
+
+            for (size_t j = 0; j < n; j++) {
+                src[j] = leaf[j];
+            }
+            for (size_t i = 0; i < COUNT; i++) {
+                float stack[8];
+                uint32_t level[8];
+                size_t depth = 0;
+
+                for (uint32_t j = 0; j <= n; j++) {
+                    if (j < n) {
+                        stack[depth] = brain ? ps_float_of_bf16(leaf[j][i])
+                                             : ps_float_of_fp16(leaf[j][i]);
+                        level[depth++] = 0;
+                    }
+                    while (depth > 1 &&
+                           (j == n || level[depth - 1] == level[depth - 2])) {
+                        float sum = stack[depth - 2] + stack[depth - 1];
+
+                        depth--;
+                        stack[depth - 1] =
+                            brain ? ps_float_of_bf16(ps_bf16_of_float(sum))
+                                  : ps_float_of_fp16(ps_fp16_of_float(sum));
+                        level[depth - 1]++;
+                    }
+                }
+                want[i] = brain ? ps_bf16_of_float(stack[0])
+                                : ps_fp16_of_float(stack[0]);
+            }
+            for (size_t v = 0; v < 3; v++) {
+                struct ps_job job = {
+                    .op = PS_JOB_SUM,
+                    .dtype = brain ? PS_DTYPE_BFLOAT16 : PS_DTYPE_FLOAT16,
+                    .count = COUNT,
+                    .src_count = n,
+                    .src = src,
+                    .dst = out,
+                };
+
+                if (ps_kernel_force(sets[v]) != 0) {
+                    continue; /* Not of this processor. */
+                }
+                memset(out, 0xee, sizeof(out));
+                assert_int_equal(ps_kernel_run(&job), 0);
+                assert_memory_equal(out, want, sizeof(out));
+            }
+        }
+    }
+    assert_int_equal(ps_kernel_force(chosen), 0);
+}
+
 static void momentum_gathers_speed(void **state)
 {
     const float want[] = {-0.1f, -0.29f, -0.561f, -0.9049f};
@@ -235,7 +401,7 @@ static void nonsense_is_refused_untouched(void **state)
     job.src_count = 0;
     assert_int_equal(ps_kernel_run(&job), PS_E_INVAL);
     job = good;
-    job.dtype = (enum ps_dtype)3;
+    job.dtype = (enum ps_dtype)8;
     assert_int_equal(ps_kernel_run(&job), PS_E_INVAL);
     job = good;
     job.op = (enum ps_job_op)9;
@@ -328,6 +494,9 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(leaves_meet_as_in_a_counter),
+        cmocka_unit_test(small_integers_wrap_and_truncate),
+        cmocka_unit_test(half_sums_round_at_every_step),
+        cmocka_unit_test(half_trees_are_equal_in_every_variant),
         cmocka_unit_test(a_subtree_takes_the_place_of_its_leaves),
         cmocka_unit_test(numbers_that_are_none_propagate),
         cmocka_unit_test(mean_divides_truly),

@@ -9,11 +9,16 @@ from ctypes import POINTER, Structure, byref, c_char_p, c_int, c_ssize_t, \
 from typing import Any, Optional, Tuple
 
 # Numbers of psclient.h, by kind and size of the element.
-_DTYPES = {("f", 4): 0, ("f", 8): 1, ("i", 4): 4, ("i", 8): 6}
-_SIZES = {0: 4, 1: 8, 4: 4, 6: 8}
-_FORMATS = {0: "f", 1: "d", 4: "i", 6: "q"}
-_NAMES = {"float32": 0, "float64": 1, "int32": 4, "int64": 6}
-_KINDS = {"f": "f", "d": "f", "i": "i", "l": "i", "q": "i", "n": "i"}
+# NumPy has no bfloat16: its bits come and go as uint16.
+_DTYPES = {("f", 4): 0, ("f", 8): 1, ("f", 2): 2, ("u", 1): 3, ("i", 4): 4,
+           ("i", 1): 5, ("i", 8): 6, ("?", 1): 7, ("u", 2): 12}
+_SIZES = {0: 4, 1: 8, 2: 2, 3: 1, 4: 4, 5: 1, 6: 8, 7: 1, 12: 2}
+_FORMATS = {0: "f", 1: "d", 2: "e", 3: "B", 4: "i", 5: "b", 6: "q", 7: "?",
+            12: "H"}
+_NAMES = {"float32": 0, "float64": 1, "float16": 2, "uint8": 3, "int32": 4,
+          "int8": 5, "int64": 6, "bool": 7, "bfloat16": 12}
+_KINDS = {"e": "f", "f": "f", "d": "f", "b": "i", "i": "i", "l": "i",
+          "q": "i", "n": "i", "B": "u", "H": "u", "?": "?"}
 
 
 def dtype_of(name: Any) -> int:
@@ -38,8 +43,14 @@ def dtype_format(dtype: int) -> str:
 
 
 def dtype_name(dtype: int) -> str:
-    """Its name in NumPy."""
+    """Its name."""
     return next(name for name, n in _NAMES.items() if n == dtype)
+
+
+def numpy_name(dtype: int) -> str:
+    """The name of NumPy's type that holds it."""
+    name = dtype_name(dtype)
+    return "uint16" if name == "bfloat16" else name
 
 
 class _PyBuffer(Structure):
@@ -94,7 +105,12 @@ class Array:
     def __init__(self, obj: Any, writable: bool) -> None:
         self._view: Optional[_PyBuffer] = None
         if hasattr(obj, "detach") and hasattr(obj, "numpy"):
-            obj = obj.detach().numpy()  # A tensor of torch, same memory.
+            obj = obj.detach()  # A tensor of torch, same memory.
+            if str(obj.dtype) == "torch.bfloat16":
+                import torch  # pylint: disable=import-outside-toplevel
+                obj = obj.view(torch.int16).numpy().view("uint16")
+            else:
+                obj = obj.numpy()
         view = _PyBuffer()
         try:
             _get(obj, byref(view), _CONTIGUOUS | (_WRITABLE if writable
@@ -134,7 +150,7 @@ def new_array(shape: Tuple[int, ...], dtype: int, memory: Any) -> Any:
     except ImportError:
         view: Any = memoryview(memory)
         return view.cast("B").cast(dtype_format(dtype), list(shape))
-    return numpy.frombuffer(memory, dtype=dtype_name(dtype)).reshape(shape)
+    return numpy.frombuffer(memory, dtype=numpy_name(dtype)).reshape(shape)
 
 
 assert struct.calcsize("q") == 8 and struct.calcsize("i") == 4

@@ -369,8 +369,8 @@ def _array(dims: Tuple[int, ...], dtype: int, memory: Any, size: int) -> Any:
         import numpy  # pylint: disable=import-outside-toplevel
     except ImportError:
         return memoryview(b"")
-    from ._array import dtype_name  # pylint: disable=import-outside-toplevel
-    return numpy.empty(dims, dtype=dtype_name(dtype))
+    from ._array import numpy_name  # pylint: disable=import-outside-toplevel
+    return numpy.empty(dims, dtype=numpy_name(dtype))
 
 
 __all__ = ["Collectives", "Starter", "dtype_of", "options", "shape_of"]

@@ -15,7 +15,8 @@ from typing import (Any, Dict, Generator, List, Mapping, Optional, Sequence,
                     Set, Tuple, Union)
 
 from . import _lib
-from ._array import Array, dtype_name, dtype_of, dtype_size, new_array
+from ._array import Array, dtype_name, dtype_of, dtype_size, new_array, \
+    numpy_name
 from ._collective import Collectives
 from ._errors import AGAIN, CLOSED, INVAL, TIMEOUT, Error, error
 from ._role import take_role
@@ -538,7 +539,7 @@ class KVStore(Collectives):
                              "one" % (key,))
         numbers = numpy.unique(numpy.asarray(row_ids).astype(numpy.int64))
         out = numpy.empty((len(numbers), known.width),
-                          dtype=dtype_name(known.dtype))
+                          dtype=numpy_name(known.dtype))
         self.pull_rows(key, numbers, out, priority)
         return numbers, out
 

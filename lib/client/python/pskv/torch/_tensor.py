@@ -9,19 +9,20 @@ import torch
 
 from .. import _array
 
-# Element types that the library can add up, by torch's.
-_KNOWN: Dict[torch.dtype, int] = {
-    getattr(torch, name): number for name, number in _array._NAMES.items()
-    if isinstance(getattr(torch, name, None), torch.dtype)}
-
-# int32: the type of what is moved as words, whatever they mean.
-WORD = 4
-
-# In which type sums of the others are made.
+# In which type sums of these are made, so that nothing is lost on the way.
 _WIDER: Dict[torch.dtype, torch.dtype] = {
     torch.float16: torch.float32, torch.bfloat16: torch.float32,
     torch.uint8: torch.int32, torch.int8: torch.int32,
     torch.int16: torch.int32, torch.bool: torch.int32}
+
+# Element types that are added up as they are, by torch's.
+_KNOWN: Dict[torch.dtype, int] = {
+    getattr(torch, name): number for name, number in _array._NAMES.items()
+    if isinstance(getattr(torch, name, None), torch.dtype) and
+    getattr(torch, name) not in _WIDER}
+
+# int32: the type of what is moved as words, whatever they mean.
+WORD = 4
 
 
 def number_of(dtype: torch.dtype) -> Optional[int]:
