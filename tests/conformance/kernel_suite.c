@@ -78,6 +78,8 @@ static void model_run(const struct ps_job *job, void *dst, void *state)
     case PS_DTYPE_INT64:
         model_run_i64(job, dst, state);
         break;
+    default:
+        break; /* The small types have tests of their own. */
     }
 }
 
@@ -139,6 +141,8 @@ static void fill(struct trial *t, void *buffer)
             break;
         case PS_DTYPE_INT64:
             ((uint64_t *)buffer)[i] = ps_rng_next(&t->rng);
+            break;
+        default:
             break;
         }
     }

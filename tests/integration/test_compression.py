@@ -160,7 +160,8 @@ def test_cut_connections_change_no_bit(trio, tmp):
     t = trio(servers=2, agents=2,
              server_options=["advertise.address=127.0.0.2"],
              agent_options=["scheduler.retry.first=10ms",
-                            "scheduler.retry.max=100ms"])
+                            "scheduler.retry.max=100ms",
+                            "network.same_host=off"])
     proxies = []
     try:
         for i, server in enumerate(t.servers()):

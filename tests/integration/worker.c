@@ -140,6 +140,8 @@ static void store(const struct key *k, void *to, uint64_t i, double v)
     case PSC_INT64:
         ((int64_t *)to)[i] = (int64_t)v;
         break;
+    default:
+        break;
     }
 }
 
@@ -154,6 +156,8 @@ static double load(const struct key *k, const void *from, uint64_t i)
         return ((const int32_t *)from)[i];
     case PSC_INT64:
         return (double)((const int64_t *)from)[i];
+    default:
+        break;
     }
     return 0;
 }

@@ -38,6 +38,8 @@ static void put(void *dst, enum ps_dtype dtype, uint64_t j, double f, int64_t n)
     case PS_DTYPE_INT64:
         ((int64_t *)dst)[j] = n * 1000003;
         break;
+    default:
+        break; /* Worlds have these four. */
     }
 }
 
@@ -70,6 +72,8 @@ static void add(void *dst, const void *src, enum ps_dtype dtype, uint64_t count)
             break;
         case PS_DTYPE_INT64:
             ((uint64_t *)dst)[j] += ((const uint64_t *)src)[j];
+            break;
+        default:
             break;
         }
     }
@@ -175,6 +179,8 @@ void world_data_expect(const struct world *w, void *dst, uint32_t i,
             break;
         case PS_DTYPE_INT64:
             ((int64_t *)dst)[j] /= (int64_t)n;
+            break;
+        default:
             break;
         }
     }

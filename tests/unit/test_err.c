@@ -79,7 +79,10 @@ static void types_have_sizes_and_names(void **state)
     assert_int_equal(ps_dtype_size(PS_DTYPE_FLOAT64), sizeof(double));
     assert_int_equal(ps_dtype_size(PS_DTYPE_INT32), sizeof(int32_t));
     assert_int_equal(ps_dtype_size(PS_DTYPE_INT64), sizeof(int64_t));
-    assert_int_equal(ps_dtype_size(2), 0);
+    assert_int_equal(ps_dtype_size(PS_DTYPE_FLOAT16), 2);
+    assert_int_equal(ps_dtype_size(PS_DTYPE_BFLOAT16), 2);
+    assert_int_equal(ps_dtype_size(PS_DTYPE_BOOL), 1);
+    assert_int_equal(ps_dtype_size(8), 0);
     assert_int_equal(ps_dtype_size(UINT32_MAX), 0);
     assert_string_equal(ps_dtype_name(PS_DTYPE_INT64), "int64");
     assert_string_equal(ps_dtype_name(99), "unknown");
