@@ -108,7 +108,7 @@ class Watch:
         assert len(lines[0]) < 600 and lines[0].isprintable()
         peak, hwm = self.peak()
         if not SANITIZED:
-            assert hwm - self.hwm[1] < 8 * MIB, "resident memory jumped"
+            assert hwm - self.hwm[1] < 12 * MIB, "resident memory jumped"
             assert peak - self.hwm[0] < 64 * MIB, "memory was reserved"
         return lines[0]
 
