@@ -713,6 +713,7 @@ static int new_client(struct psc_client **ret_client)
     ps_list_init(&c->barrier_queue);
     ps_list_init(&c->whys);
     ps_list_init(&c->graves);
+    ps_list_init(&c->turns);
     ps_shm_init(&c->shm, &(struct ps_shm_hooks){.made = region_made,
                                                 .gone = region_gone,
                                                 .ctx = c});

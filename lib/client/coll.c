@@ -4,6 +4,7 @@
  *
  *     MEET    a round of a small key: all learn whether they ask for the same,
  *             and how many rows each brings
+ *     TURN    those that met before have their rounds under way
  *     FOLLOW  some have joined, see psc_join_start(): those who have not say
  *             what they do, and the others do the same with nothing to give
  *     DIFFER  they do not: a round in which each says what it asks for, so
@@ -17,7 +18,9 @@
  * The keys of DATA are named by what they hold, not by the collective: the
  * same shapes use the same keys again. When some rank has seen EXACT_MAX keys,
  * which all learn in MEET, sizes are rounded up, so there is a bounded number
- * of keys; they are gone with the job. */
+ * of keys; they are gone with the job. The rounds of a key belong to the same
+ * collectives on all ranks because of TURN: without it, one that has met could
+ * overtake an alltoall that waits for SPLITS, on some ranks and not on others. */
 #include "client/coll.h"
 
 #include <assert.h>
@@ -50,7 +53,7 @@ enum coll_kind {
     JOIN,
 };
 
-enum coll_stage { MEET, FOLLOW, DIFFER, SPLITS, DATA };
+enum coll_stage { MEET, TURN, FOLLOW, DIFFER, SPLITS, DATA };
 
 /* What a rank says in FOLLOW; zeros from those who have joined. */
 enum {
@@ -68,8 +71,10 @@ enum {
 
 struct coll {
     struct psc_op *op;
+    struct ps_list_node of_turn; /* From MEET on, until others may go on. */
     enum coll_kind kind;
     enum coll_stage stage;
+    bool agree; /* All ask for the same. */
     char *name;
     char say[SAY_BYTES];
     uint64_t hash;
@@ -183,6 +188,13 @@ static void release_given(struct coll *k)
     k->block = NULL;
 }
 
+static void leave_turn(struct coll *k)
+{
+    if (ps_list_linked(&k->of_turn)) {
+        ps_list_remove(&k->of_turn);
+    }
+}
+
 void coll_free(struct psc_op *op)
 {
     struct coll *k = op->coll;
@@ -193,6 +205,7 @@ void coll_free(struct psc_op *op)
     for (uint32_t i = 0; i < k->part_count; i++) {
         op_free(k->parts[i]);
     }
+    leave_turn(k);
     release_given(k);
     free(k->parts);
     free(k->name);
@@ -397,6 +410,10 @@ struct psc_op *coll_open_part(struct psc_op *op)
 {
     const struct coll *k = op->coll;
 
+    if (k != NULL && k->stage == TURN) {
+        k = PS_CONTAINER(ps_list_first(&op->client->turns), struct coll,
+                         of_turn);
+    }
     for (uint32_t i = 0; k != NULL && i < k->part_count; i++) {
         if (k->parts[i]->state != OP_DONE) {
             return k->parts[i];
@@ -953,16 +970,22 @@ static void end_meet(struct coll *k)
     const int64_t *words = part_words(k->parts[0]);
 
     k->rounded = words[1] > 0;
+    k->agree = (uint64_t)words[0] == k->hash * size;
     memcpy(k->row_of, words + 2, size * WORD);
     k->gone = 0;
     for (uint32_t r = 0; r < size; r++) {
         k->gone += words[2 + r] < 0;
     }
-    if (k->gone == size) {
+    k->stage = TURN;
+}
+
+static void end_turn(struct coll *k)
+{
+    if (k->gone == k->op->client->size) {
         end_join(k);
     } else if (k->gone > 0) {
         start_follow(k);
-    } else if ((uint64_t)words[0] != k->hash * size) {
+    } else if (!k->agree) {
         start_differ(k);
     } else {
         start_work(k);
@@ -984,6 +1007,7 @@ static int start_meet(struct coll *k)
     words[2 + c->rank] = k->joined ? -++k->meets : (int64_t)k->rows;
     k->stage = MEET;
     k->op->state = OP_COLLECTING;
+    ps_list_push_back(&c->turns, &k->of_turn);
     part_start(part);
     return k->rc;
 }
@@ -994,6 +1018,7 @@ static void finish(struct coll *k)
 {
     struct psc_op *op = k->op;
 
+    leave_turn(k);
     release_given(k);
     op_end(op, k->rc, k->text);
 }
@@ -1022,6 +1047,9 @@ static void next_stage(struct coll *k)
     case MEET:
         end_meet(k);
         break;
+    case TURN:
+        end_turn(k);
+        break;
     case FOLLOW:
         end_follow(k);
         break;
@@ -1039,24 +1067,55 @@ static void next_stage(struct coll *k)
     }
 }
 
+static bool has_turn(const struct coll *k)
+{
+    return ps_list_first(&k->op->client->turns) == &k->of_turn;
+}
+
 /* All parts that were started have ended. */
 static void step(struct coll *k)
 {
     k->open++; /* Parts that end while others are started do not come here. */
-    while (k->rc == 0 && k->open == 1 && k->stage != DATA) {
+    while (k->rc == 0 && k->open == 1 && k->stage != DATA &&
+           (k->stage != TURN || has_turn(k))) {
         next_stage(k);
+    }
+    if (k->stage == DIFFER || k->stage == DATA) {
+        leave_turn(k);
     }
     while (k->rc == 0 && k->open == 1 && k->joined && k->stage == DATA) {
         meet_again(k);
     }
-    if (--k->open == 0) {
+    if (--k->open == 0 && (k->rc != 0 || k->stage != TURN)) {
         finish(k);
     }
+}
+
+/* Those that have met and waited for the one that has now gone on. A step may
+ * end others: they come to step() below, not here once more. */
+static void step_turns(struct psc_client *c)
+{
+    struct ps_list_node *n;
+
+    if (c->turning) {
+        return;
+    }
+    c->turning = true;
+    while ((n = ps_list_first(&c->turns)) != NULL) {
+        struct coll *k = PS_CONTAINER(n, struct coll, of_turn);
+
+        if (k->stage != TURN) {
+            break;
+        }
+        step(k);
+    }
+    c->turning = false;
 }
 
 void coll_part_ended(struct psc_op *part)
 {
     struct coll *k = part->part_of;
+    struct psc_client *c = k->op->client;
 
     if (part->rc != 0) {
         fail(k, part->rc, part->text);
@@ -1064,6 +1123,7 @@ void coll_part_ended(struct psc_op *part)
     assert(k->open > 0);
     if (--k->open == 0 && k->op->state == OP_COLLECTING) {
         step(k);
+        step_turns(c);
     }
 }
 

@@ -155,8 +155,8 @@ struct psc_client {
     void *ring_memory; /* NULL: everything goes over the socket. */
     struct ps_ring_worker ring;
     struct ps_spin spin;
-    bool ring_full; /* Operations go over the socket until it is half empty. */
-    bool ring_given;     /* The agent may have to be woken for it. */
+    bool ring_full;  /* Operations go over the socket until it is half empty. */
+    bool ring_given; /* The agent may have to be woken for it. */
     uint32_t sleeps_for; /* Ends that the reader lets gather; 0: is awake. */
     uint32_t last_count;
 
@@ -207,6 +207,8 @@ struct psc_client {
     struct psc_options options; /* For groups; the strings are ours. */
     uint64_t members;           /* Of a group: a hash of its ranks. */
     struct ps_list graves;      /* Collectives that are to be freed. */
+    struct ps_list turns;       /* Those whose data is not under way yet. */
+    bool turning;               /* They are being gone through. */
     struct ps_shm_block *spares[PSC_SPARES]; /* Of collectives. */
     size_t next_spare;
 

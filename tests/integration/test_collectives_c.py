@@ -19,6 +19,7 @@ def begin(trio, workers, seed, steps):
             [PROGRAM, str(seed), str(steps)], env=harness.clean_env(
                 PSKV_JOB="job", PSKV_SOCKET=trio.socket(agent),
                 PSKV_NUM_WORKERS=workers, PSKV_RANK=rank,
+                PSKV_ON_LOSS="fail",
                 PSKV_NUM_SERVERS=len(trio.server_names)),
             stderr=subprocess.PIPE, text=True,
             preexec_fn=harness.die_with_parent))

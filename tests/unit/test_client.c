@@ -656,6 +656,115 @@ static void a_worker_that_came_back_goes_on_with_its_round(void **state)
     peer_done(&f->peer, o.op_id, 813);
 }
 
+/* ------------------------------------------------------------- collectives */
+
+/* One round of a small key: this rank's words, once the key is declared, and
+ * where the sum goes. */
+struct small {
+    struct ps_msg_l_op op;
+    const int64_t *given;
+    int64_t *sum;
+};
+
+#define SMALL_KEYS 8u
+
+/* Halves of the results of keys as declared, by number from 50 on. */
+static int64_t *halves[SMALL_KEYS][2];
+static uint32_t small_keys;
+
+static void answer_small_key(struct fixture *f, const char *name)
+{
+    struct ps_msg m = peer_take(&f->peer, PS_MSG_L_KEY);
+    size_t at = f->peer.arena_used;
+    size_t half;
+
+    assert_string_equal(m.l_key.name, name);
+    assert_true(small_keys < SMALL_KEYS);
+    peer_answer_key(&f->peer, &m.l_key, 50 + small_keys, 0);
+    half = (f->peer.arena_used - at) / 2;
+    halves[small_keys][0] = (int64_t *)(void *)(f->peer.arena + at);
+    halves[small_keys][1] = (int64_t *)(void *)(f->peer.arena + at + half);
+    small_keys++;
+}
+
+static struct small take_small(struct fixture *f, uint32_t key)
+{
+    struct small s = {.op = peer_take_op(&f->peer, PS_OP_PUSHPULL)};
+
+    assert_int_equal(s.op.key, 50 + key);
+    s.given = peer_given(&f->peer, &s.op);
+    s.sum = halves[key][s.op.round & 1];
+    return s;
+}
+
+/* All ranks ask for what this one asks for. */
+static void meet(struct fixture *f, const struct small *s, int64_t rows)
+{
+    s->sum[0] = 4 * s->given[0];
+    s->sum[1] = 0;
+    for (int r = 0; r < 4; r++) {
+        s->sum[2 + r] = rows;
+    }
+    peer_done(&f->peer, s->op.op_id, s->op.round);
+}
+
+/* The alltoall has a round more before its data. A broadcast that meets in the
+ * meantime must wait: where that round comes earlier, on another rank, the data
+ * of the alltoall goes first. */
+static void a_collective_does_not_overtake_another(void **state)
+{
+    struct fixture *f = *state;
+    const uint64_t rows = 4;
+    const struct psc_shape shape = {
+        .dtype = PSC_INT64, .ndim = 1, .dims = &rows};
+    int64_t x[4] = {0};
+    int64_t out[4];
+    struct psc_op *all;
+    struct psc_op *one;
+    struct small s;
+
+    small_keys = 0;
+    assert_int_equal(psc_alltoall_start(f->c, NULL, &shape, NULL, x, out,
+                                        sizeof(out), NULL, &all),
+                     0);
+    assert_int_equal(psc_bcast_start(f->c, NULL, &shape, NULL, out, NULL, &one),
+                     0);
+    answer_small_key(f, "c:meet");
+    assert_int_equal(psc_op_test(one), PSC_E_AGAIN);
+    s = take_small(f, 0);
+    meet(f, &s, 4);
+    assert_int_equal(psc_op_test(one), PSC_E_AGAIN);
+    answer_small_key(f, "c:splits");
+    s = take_small(f, 0); /* Of the broadcast. */
+    meet(f, &s, 4);
+    assert_int_equal(psc_op_test(one), PSC_E_AGAIN);
+    s = take_small(f, 1);
+    assert_true(peer_silent(&f->peer));
+    for (int i = 0; i < 16; i++) {
+        s.sum[i] = 1;
+    }
+    peer_done(&f->peer, s.op.op_id, s.op.round);
+    assert_int_equal(psc_op_test(all), PSC_E_AGAIN);
+    answer_small_key(f, "c:from0.int64.4");
+    answer_small_key(f, "c:from1.int64.4");
+    answer_small_key(f, "c:from2.int64.4");
+    answer_small_key(f, "c:from3.int64.4");
+    answer_small_key(f, "c:copy.int64.4");
+    assert_int_equal(psc_op_test(one), PSC_E_AGAIN);
+    for (uint32_t k = 2; k < 7; k++) {
+        struct ps_msg_l_op m = peer_take_op(&f->peer, PS_OP_BROADCAST);
+
+        assert_int_equal(m.key, 50 + k);
+        halves[k][1][0] = 100 + k;
+        halves[k][1][2] = 200 + k;
+        peer_done(&f->peer, m.op_id, 1);
+    }
+    assert_int_equal(psc_op_wait(all, PSC_WAIT_FOREVER), 0);
+    assert_int_equal(psc_op_wait(one, PSC_WAIT_FOREVER), 0);
+    psc_op_free(all);
+    psc_op_free(one);
+}
+
 /* ------------------------------------------------------------------- errors */
 
 static void a_failed_round_is_given_again(void **state)
@@ -1458,6 +1567,7 @@ int main(int argc, char **argv)
         story(a_push_waits_for_what_is_before_it),
         story(keys_do_not_wait_for_each_other),
         story(a_worker_that_came_back_goes_on_with_its_round),
+        story(a_collective_does_not_overtake_another),
         story(a_failed_round_is_given_again),
         story(what_nobody_waited_for_is_told_by_the_next_call),
         story(a_time_limit_names_who_is_missing),
