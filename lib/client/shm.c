@@ -350,7 +350,7 @@ free_arena:
 
 int ps_shm_get(struct ps_shm *s, size_t size, struct ps_shm_block **ret_block)
 {
-    struct ps_shm_arena *a;
+    struct ps_shm_arena *a = NULL;
     int rc;
 
     if (size > SIZE_LIMIT) {
