@@ -176,7 +176,7 @@ static int start_locked(struct psc_client *c, enum op_kind kind, uint32_t key,
                         const struct rows *rows, const void *src, void *out,
                         const struct psc_op_options *o, struct psc_op **ret_op)
 {
-    struct psc_op_options full;
+    struct psc_op_options full = {0};
     struct key *k = key_of(c, key);
     struct psc_op *op;
     int rc;

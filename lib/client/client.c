@@ -424,13 +424,12 @@ static bool spin(struct psc_client *c, ps_time deadline, bool *ret_socket)
     }
     pthread_mutex_unlock(&c->lock);
     while (!ring && !socket && !crowded && now < end) {
-        ps_time before = now;
-
         for (int i = 0; i < SPIN_LOOKS && !ring; i++) {
             ring = ps_ring_has_done(&c->ring);
         }
         if (!ring) {
-            before = client_now();
+            ps_time before = client_now();
+
             (void)sched_yield();
             now = client_now();
             crowded = ps_spin_is_crowded(&c->spin, before, now);

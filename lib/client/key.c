@@ -491,10 +491,13 @@ static int key_rows(struct psc_client *c, struct psc_key_spec *spec,
                     uint64_t rows, uint32_t *ret_key)
 {
     const uint64_t shape[] = {rows, spec->width};
+    int rc;
 
     spec->ndim = 2;
     spec->shape = shape;
-    return psc_keys(c, spec, 1, ret_key);
+    rc = psc_keys(c, spec, 1, ret_key);
+    spec->shape = NULL;
+    return rc;
 }
 
 int psc_key_rows(struct psc_client *c, const char *name, uint32_t dtype,

@@ -33,10 +33,11 @@ static int read_rows(struct psc_op *op, const int64_t *rows, size_t count,
 
     for (size_t i = 0; i < count; i++) {
         if (rows[i] < 0 || (uint64_t)rows[i] >= all) {
-            return client_complain(op->client, PSC_E_INVAL,
-                                   "'%s' has the rows 0 to %llu, and not %lld",
-                                   k->name, (unsigned long long)all - 1,
-                                   (long long)rows[i]);
+            client_complain(op->client, PSC_E_INVAL,
+                            "'%s' has the rows 0 to %llu, and not %lld",
+                            k->name, (unsigned long long)all - 1,
+                            (long long)rows[i]);
+            return PSC_E_INVAL;
         }
         named[i] = (struct named){.row = (uint32_t)rows[i], .at = (uint32_t)i};
         sorted = sorted && (i == 0 || rows[i] >= rows[i - 1]);
