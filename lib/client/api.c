@@ -104,7 +104,10 @@ static int give(struct psc_op *op, const void *const *srcs, uint32_t count)
                                    k->name);
         }
     }
-    b = count == 1 ? ps_shm_find(&c->shm, srcs[0], k->bytes) : NULL;
+    /* The value of a pushpull without rounds comes into the same block. */
+    b = count == 1 && !(k->async && op->kind == OP_PUSHPULL)
+            ? ps_shm_find(&c->shm, srcs[0], k->bytes)
+            : NULL;
     if (b != NULL && (uintptr_t)srcs[0] % ps_dtype_size(k->dtype) == 0) {
         b->uses++;
         op->block = b;
@@ -217,6 +220,11 @@ static int start_locked(struct psc_client *c, enum op_kind kind, uint32_t key,
         bool many = full.src_count > 0;
 
         rc = give(op, many ? full.srcs : &src, many ? full.src_count : 1);
+    } else if (k->async && kind == OP_PULL) {
+        rc = op_stage(op);
+        if (rc != 0) {
+            client_complain(c, rc, "'%s': no memory for its value", k->name);
+        }
     }
     if (rc == 0) {
         rc = op_submit(op, NULL);
@@ -770,6 +778,10 @@ int psc_op_view(struct psc_op *op, const void **ret_data, size_t *ret_bytes)
                 *ret_bytes = bytes;
             }
         }
+    } else if (rc == 0 && op->key->async) {
+        rc = client_complain(c, PSC_E_UNSUPPORTED,
+                             "values of an async job are written where the "
+                             "pull asks for them; they have no view");
     } else if (rc == 0) {
         *ret_data = op->key->data[op->version & 1];
         if (ret_bytes != NULL) {

@@ -276,6 +276,8 @@ static int ask(struct psc_client *c, const struct wish *w, struct key **ret_key)
         goto free_op;
     }
     op_sent(op);
+    /* What the library itself keeps has rounds in any mode. */
+    k->async = c->options.mode == PSC_MODE_ASYNC && k->full[0] != 'c';
     k->number = c->key_count;
     c->keys[c->key_count++] = k;
     insert_name(c, k);
@@ -618,11 +620,12 @@ void key_take_info(struct psc_client *c, struct psc_op *op,
     }
     k->wire = m->key;
     k->round = m->round;
-    if (k->width == 0) {
+    if (k->width == 0 && !k->async) {
         k->data[0] = place_in(a, m->offset0, k->bytes);
         k->data[1] = place_in(a, m->offset1, k->bytes);
     }
-    if (k->width == 0 && (k->data[0] == NULL || k->data[1] == NULL)) {
+    if (k->width == 0 && !k->async &&
+        (k->data[0] == NULL || k->data[1] == NULL)) {
         client_fail(c, PSC_E_PROTO,
                     "the agent keeps '%s' where it has no memory", k->name);
         return;

@@ -350,7 +350,7 @@ static int send_op(struct psc_op *op)
     }
     if (op->kind == OP_PUSH_ROWS) {
         op->client->bytes_given += op->rows * rows_bytes(op->key);
-    } else if (b != NULL && op->kind != OP_PULL_ROWS) {
+    } else if (b != NULL && op->kind != OP_PULL_ROWS && op->kind != OP_PULL) {
         op->client->bytes_given += op->key->bytes;
     }
     return 0;
@@ -478,7 +478,8 @@ int op_submit(struct psc_op *op, const struct ps_msg *msg)
 static void copy_out(struct psc_op *op)
 {
     struct psc_client *c = op->client;
-    const void *from = op->key->data[op->version & 1];
+    const void *from = op->key->async ? ps_shm_data(op->block)
+                                      : op->key->data[op->version & 1];
     size_t bytes = op->key->bytes;
 
     op->state = OP_COPYING;

@@ -261,7 +261,18 @@ static void read_slice(struct reader *r, struct psc_options *o)
 static void read_all(struct reader *r, struct psc_options *o)
 {
     static const struct word modes[] = {{"sync", PSC_MODE_SYNC},
-                                        {"dist_sync", PSC_MODE_SYNC}};
+                                        {"dist", PSC_MODE_SYNC},
+                                        {"dist_sync", PSC_MODE_SYNC},
+                                        {"dist_sync_device", PSC_MODE_SYNC},
+                                        {"dist_device_sync", PSC_MODE_SYNC},
+                                        {"dist_sync_mpi", PSC_MODE_SYNC},
+                                        {"async", PSC_MODE_ASYNC},
+                                        {"dist_async", PSC_MODE_ASYNC},
+                                        {"dist_async_device", PSC_MODE_ASYNC},
+                                        {"dist_device_async", PSC_MODE_ASYNC}};
+    static const struct word rules[] = {{"none", PSC_RULE_NONE},
+                                        {"accumulate", PSC_RULE_ACCUMULATE},
+                                        {"assign", PSC_RULE_ASSIGN}};
     static const struct word losses[] = {{"wait", PSC_ON_LOSS_WAIT},
                                          {"fail", PSC_ON_LOSS_FAIL}};
     static const struct word placements[] = {
@@ -281,7 +292,9 @@ static void read_all(struct reader *r, struct psc_options *o)
     read_slice(r, o);
     read_u32(r, "DMLC_NUM_SERVER", 0, PS_SERVERS_MAX, &o->num_servers);
     read_u32(r, "PSKV_NUM_SERVERS", 0, PS_SERVERS_MAX, &o->num_servers);
-    read_word(r, "PSKV_MODE", modes, 2, "sync", &o->mode);
+    read_word(r, "PSKV_MODE", modes, sizeof(modes) / sizeof(modes[0]),
+              "dist_sync, dist_async or another name of these", &o->mode);
+    read_word(r, "PSKV_RULE", rules, 3, "none, accumulate or assign", &o->rule);
     read_word(r, "PSKV_ON_LOSS", losses, 2, "wait or fail", &o->on_loss);
     read_word(r, "PSKV_PLACEMENT", placements, 2, "balanced or mxnet",
               &o->placement);

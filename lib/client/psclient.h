@@ -98,7 +98,17 @@ enum psc_dtype {
     PSC_BFLOAT16 = 12, /* As PSC_FLOAT16. */
 };
 
-enum psc_mode { PSC_MODE_SYNC = 0 };
+enum psc_mode {
+    PSC_MODE_SYNC = 0,  /* Rounds, each with the push of every worker. */
+    PSC_MODE_ASYNC = 1, /* Every push is applied when it arrives. */
+};
+
+/* What a push does in an async job where no optimizer applies it. */
+enum psc_rule {
+    PSC_RULE_NONE = 0, /* An optimizer is to be set before the first init. */
+    PSC_RULE_ACCUMULATE = 2, /* It is added to the value. */
+    PSC_RULE_ASSIGN = 3,     /* It becomes the value. */
+};
 
 /* What the job does when one of its workers dies. */
 enum psc_on_loss {
@@ -143,6 +153,7 @@ struct psc_options {
     /* How long a call that waits looks before it sleeps; 0: up to 50 us where
      * that has paid and nobody else needs the processor; < 0: not at all. */
     int32_t spin_us;
+    uint32_t rule; /* enum psc_rule; PSC_MODE_ASYNC alone. */
 };
 
 /* A time limit does not ask the agent for whom the operation waits, which can

@@ -104,6 +104,7 @@ struct psc_op {
 };
 
 struct key {
+    bool async;       /* No rounds: results come into the operation's block. */
     uint32_t number;  /* Ours, what callers hold. */
     uint32_t wire;    /* The agent's. */
     char *full;       /* Its name on the wire: with the kind in front. */

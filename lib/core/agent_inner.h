@@ -11,6 +11,7 @@
  *     agent_job.c      jobs: from job_state to the end
  *     agent_key.c      keys: placement, results, takeover
  *     agent_round.c    rounds over the ranks of this node
+ *     agent_async.c    keys without rounds
  *     agent_pull.c     pull and init
  *     agent_rows.c     keys of rows */
 #pragma once
@@ -78,6 +79,7 @@ struct ps_agent_gather {
     enum ps_msg_code code; /* PUSH, INIT or PUSH_ROWS. */
     struct ps_agent_job *job;
     uint8_t reduce;
+    uint8_t rule;
     bool assign;
     bool want;
     uint32_t ranks;
@@ -145,6 +147,10 @@ struct ps_agent_part {
     uint64_t code_round;  /* What it is of. */
     bool encoding;        /* A computation has residual and moment. */
     bool code_void;       /* What that makes is not wanted. */
+    /* Of a key without rounds: pulls up to these tickets have the value, and
+     * will have it when the open question is answered. */
+    uint64_t served;
+    uint64_t asked_ticket;
 };
 
 /* An operation of a worker that is not done. */
@@ -161,6 +167,7 @@ struct ps_agent_op {
     int32_t priority;
     uint8_t reduce;
     uint32_t root;
+    uint64_t ticket; /* Of a pull of a key without rounds; 0: none yet. */
     bool barrier;
     struct ps_slice array;      /* buf NULL: it gives none. */
     struct ps_agent_rows *rows; /* Of a key of rows; NULL: none. */
@@ -207,6 +214,11 @@ struct ps_agent_key {
     struct ps_list row_pulls;
     struct ps_slice init_array; /* Of the root, while it is being sent. */
     uint32_t inits_open;        /* Partitions whose init is not committed. */
+    /* Of an async job: `round` counts the pushes of this node. */
+    bool async;
+    uint8_t rule; /* enum ps_rule of the pushes under way. */
+    uint64_t ticket;
+    uint64_t *applied; /* By local rank: its last push that is applied. */
 };
 
 struct ps_agent_asker {
@@ -232,6 +244,8 @@ struct ps_agent_job {
     uint32_t num_workers;
     uint32_t num_servers;
     bool optimizes;
+    uint8_t mode;
+    uint8_t rule;
     uint32_t slot;
     bool seated; /* slot and local are known. */
     struct ps_agent_rank *local;
@@ -499,6 +513,8 @@ void ps_agent_round_take(struct ps_agent_step *st, struct ps_agent_session *s,
 void ps_agent_round_reached(struct ps_agent_step *st, struct ps_agent_part *p);
 void ps_agent_round_fail(struct ps_agent_step *st, struct ps_agent_key *k,
                          int error, const char *text);
+/* The offers are all there: the partitions go. */
+void ps_agent_round_complete(struct ps_agent_step *st, struct ps_agent_key *k);
 /* What this node gives to a partition: arrays in rank order. */
 uint32_t ps_agent_round_sources(const struct ps_agent_part *p,
                                 struct ps_slice *slices);
@@ -511,6 +527,25 @@ void ps_agent_round_refuse(struct ps_agent_step *st, struct ps_agent_session *s,
                            const struct ps_msg_l_op *m, int error,
                            const char *fmt, ...)
     __attribute__((format(printf, 5, 6)));
+
+/* agent_async.c */
+/* Does the operation make sense on a key without rounds? False: refused. */
+bool ps_agent_async_allows(struct ps_agent_step *st, struct ps_agent_session *s,
+                           const struct ps_agent_key *k,
+                           const struct ps_msg_l_op *m,
+                           const struct ps_slice *array);
+/* Push, pull and pushpull. */
+void ps_agent_async_take(struct ps_agent_step *st, struct ps_agent_op *op);
+void ps_agent_async_next(struct ps_agent_step *st, struct ps_agent_key *k);
+/* Every partition has applied what was on its way. */
+void ps_agent_async_finish(struct ps_agent_step *st, struct ps_agent_key *k);
+void ps_agent_async_fail(struct ps_agent_step *st, struct ps_agent_key *k,
+                         int error, const char *text);
+/* Ends the pulls and inits that have their value; asks for the others. */
+void ps_agent_async_check(struct ps_agent_step *st, struct ps_agent_key *k);
+/* The answer to the partition's question. */
+void ps_agent_async_value(struct ps_agent_step *st, struct ps_agent_part *p,
+                          const uint8_t *from);
 
 /* agent_rows.c */
 uint32_t ps_agent_rows_of_key(const struct ps_agent_key *k);
@@ -544,6 +579,8 @@ void ps_agent_rows_ask_version(struct ps_agent_step *st,
 void ps_agent_pull_take(struct ps_agent_step *st, struct ps_agent_op *op);
 void ps_agent_pull_check(struct ps_agent_step *st, struct ps_agent_key *k);
 void ps_agent_init_take(struct ps_agent_step *st, struct ps_agent_op *op);
+/* Sends what the root gave, if it waits. */
+void ps_agent_init_again(struct ps_agent_step *st, struct ps_agent_key *k);
 void ps_agent_init_reached(struct ps_agent_step *st, struct ps_agent_part *p);
 /* Ask again whatever was asked of this server. */
 void ps_agent_pull_again(struct ps_agent_step *st, struct ps_agent_key *k,

@@ -286,6 +286,8 @@ void ps_agent_job_state(struct ps_agent_step *st,
     j->phase = m->phase;
     j->num_workers = m->num_workers;
     j->num_servers = m->num_servers;
+    j->mode = m->mode;
+    j->rule = m->rule;
     j->optimizes = m->optimizer[0] != '\0';
     ps_str_copy(j->name, sizeof(j->name), m->name);
     ps_str_copy(j->reason, sizeof(j->reason), m->reason);

@@ -139,6 +139,9 @@ static struct ps_agent_key *key_new(struct ps_agent_step *st,
     ps_list_init(&k->inits);
     ps_list_init(&k->row_pulls);
     k->pushed = ps_calloc(j->local_count, sizeof(*k->pushed));
+    k->applied = ps_calloc(j->local_count, sizeof(*k->applied));
+    /* What the library keeps for its collectives has rounds in any mode. */
+    k->async = j->mode == PS_MODE_ASYNC && name[0] != 'c';
     k->offer = ps_calloc(j->local_count, sizeof(struct ps_agent_op *));
     ps_list_push_back(&j->opening, &k->node);
     put_name(j, k);
@@ -180,6 +183,12 @@ void ps_agent_key_ask(struct ps_agent_step *st, struct ps_agent_session *s,
                     "with %u (0: not a key of rows): all workers must agree",
                     k->name, k->width, m->width);
         answer(st, s, m->request, NULL, PS_E_MISMATCH, text);
+        return;
+    }
+    if (j->mode == PS_MODE_ASYNC && m->width != 0) {
+        answer(st, s, m->request, NULL, PS_E_UNSUPPORTED,
+               "keys of rows have rounds, and an async job has none: open "
+               "the job as dist_sync");
         return;
     }
     if (k != NULL && k->open) {
@@ -247,8 +256,8 @@ static bool covers(const struct ps_agent_key *k,
 
 static int make_results(struct ps_agent_key *k)
 {
-    if (k->width != 0) {
-        return 0; /* Rows come when they are asked for. */
+    if (k->width != 0 || k->async) {
+        return 0; /* They go where the worker wants them. */
     }
     /* One buffer for both, so that they lie in one arena. */
     uint64_t half = ps_round_up(
@@ -355,8 +364,8 @@ void ps_agent_key_resume(struct ps_agent_step *st, struct ps_agent_part *p)
                                   .parts_count = 1}};
     struct ps_slice value = {0};
 
-    if (p->committed == NONE && p->held == NONE) {
-        return; /* Nothing was ever heard of it. */
+    if ((p->committed == NONE && p->held == NONE) || k->async) {
+        return; /* Nothing was ever heard of it, or nothing is kept here. */
     }
     if (p->held != NONE) {
         value.buf = k->result;
@@ -375,10 +384,12 @@ static void moved(struct ps_agent_step *st, struct ps_agent_part *p,
     struct ps_agent_key *k = p->key;
     bool open = p->state != PS_AGENT_PART_IDLE;
 
-    if (k->width != 0 && p->committed != NONE) {
+    if ((k->width != 0 || k->async) && p->committed != NONE) {
         ps_agent_round_fail(st, k, PS_E_JOBFAILED,
-                            "a server was lost with rows of this key, of which "
-                            "there is no other copy");
+                            k->async ? "a server was lost with values of this "
+                                       "key, of which there is no other copy"
+                                     : "a server was lost with rows of this "
+                                       "key, of which there is no other copy");
         open = false;
     }
     ps_agent_send_unqueue(st, p);
@@ -578,6 +589,7 @@ void ps_agent_key_free(struct ps_agent_step *st, struct ps_agent *a,
     ps_buf_unref(k->result);
     ps_free(k->parts);
     ps_free(k->pushed);
+    ps_free(k->applied);
     ps_free(k->offer);
     ps_free(k->shape);
     ps_free(k);

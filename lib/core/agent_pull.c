@@ -150,6 +150,10 @@ void ps_agent_pull_check(struct ps_agent_step *st, struct ps_agent_key *k)
 {
     int64_t least = NONE;
 
+    if (k->async) {
+        ps_agent_async_check(st, k);
+        return;
+    }
     ps_agent_rows_check(st, k);
 
     end_satisfied(st, k, &k->pulls);
@@ -207,6 +211,7 @@ static bool is_root(const struct ps_agent_op *op)
 static void send_init(struct ps_agent_step *st, struct ps_agent_key *k,
                       const struct ps_agent_op *op)
 {
+    ps_buf_unref(k->init_array.buf);
     k->init_array = op->array;
     ps_buf_ref(op->array.buf);
     k->inits_open = 0;
@@ -247,6 +252,19 @@ void ps_agent_init_take(struct ps_agent_step *st, struct ps_agent_op *op)
         ps_agent_pull_check(st, k);
     } else {
         end_satisfied(st, k, &k->inits);
+    }
+}
+
+void ps_agent_init_again(struct ps_agent_step *st, struct ps_agent_key *k)
+{
+    PS_LIST_EACH(n, &k->inits)
+    {
+        struct ps_agent_op *op = PS_CONTAINER(n, struct ps_agent_op, node);
+
+        if (is_root(op) && k->inits_open == 0) {
+            send_init(st, k, op);
+            return;
+        }
     }
 }
 

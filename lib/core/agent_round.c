@@ -165,8 +165,8 @@ static bool agrees(const struct ps_agent_key *k, const struct ps_agent_op *op)
     return broadcast ? op->root == k->root : op->reduce == k->reduce;
 }
 
-/* Every rank here has offered: the partitions go. */
-static void complete(struct ps_agent_step *st, struct ps_agent_key *k)
+/* Every rank here that must has offered: the partitions go. */
+void ps_agent_round_complete(struct ps_agent_step *st, struct ps_agent_key *k)
 {
     k->complete = true;
     k->parts_open = k->part_count;
@@ -175,7 +175,7 @@ static void complete(struct ps_agent_step *st, struct ps_agent_key *k)
         const struct ps_agent_op *op = PS_CONTAINER(n, struct ps_agent_op,
                                                     node);
 
-        k->want = k->want || op->round >= k->round;
+        k->want = k->want || (!k->async && op->round >= k->round);
     }
     for (uint32_t i = 0; i < k->part_count; i++) {
         struct ps_agent_part *p = &k->parts[i];
@@ -225,7 +225,7 @@ static bool offer(struct ps_agent_step *st, struct ps_agent_op *op)
         k->priority = op->priority;
     }
     if (k->offered == k->job->local_count) {
-        complete(st, k);
+        ps_agent_round_complete(st, k);
     }
     return true;
 }
@@ -251,7 +251,8 @@ void ps_agent_round_take(struct ps_agent_step *st, struct ps_agent_session *s,
             k->name);
         return;
     }
-    if (!take_array(st, s, k, m, &array) || !check_op(st, s, k, m, &array)) {
+    if (!take_array(st, s, k, m, &array) || !check_op(st, s, k, m, &array) ||
+        (k->async && !ps_agent_async_allows(st, s, k, m, &array))) {
         return;
     }
     if (is_of_rows(m->op)) {
@@ -276,7 +277,9 @@ void ps_agent_round_take(struct ps_agent_step *st, struct ps_agent_session *s,
         ps_buf_ref(array.buf);
     }
     op->rows = rows;
-    if (op->kind == PS_OP_PULL_ROWS) {
+    if (k->async && op->kind != PS_OP_INIT) {
+        ps_agent_async_take(st, op);
+    } else if (op->kind == PS_OP_PULL_ROWS) {
         ps_agent_rows_pull(st, op);
     } else if (op->kind == PS_OP_PULL) {
         ps_agent_pull_take(st, op);
@@ -316,6 +319,12 @@ static void unpark(struct ps_agent_step *st, struct ps_agent_key *k)
 static void finish(struct ps_agent_step *st, struct ps_agent_key *k)
 {
     uint64_t round = k->round;
+
+    if (k->async) {
+        st->a->stats.rounds++;
+        ps_agent_async_finish(st, k);
+        return;
+    }
 
     k->active = false;
     k->complete = false;
@@ -383,7 +392,7 @@ void ps_agent_round_fail(struct ps_agent_step *st, struct ps_agent_key *k,
 
         k->offer[i] = NULL;
         if (op != NULL) {
-            k->pushed[i] = k->round - 1; /* It may be offered again. */
+            k->pushed[i] = op->round - 1; /* It may be offered again. */
             ps_agent_op_done(st, op, 0, error, text);
         }
     }
@@ -405,8 +414,12 @@ void ps_agent_round_fail(struct ps_agent_step *st, struct ps_agent_key *k,
                          error, text);
     }
     while ((n = ps_list_pop(&k->parked)) != NULL) {
-        ps_agent_op_done(st, PS_CONTAINER(n, struct ps_agent_op, node), 0,
-                         error, text);
+        struct ps_agent_op *op = PS_CONTAINER(n, struct ps_agent_op, node);
+
+        if (k->async) {
+            k->pushed[op->local] = op->round - 1;
+        }
+        ps_agent_op_done(st, op, 0, error, text);
     }
 }
 

@@ -147,6 +147,7 @@ static void send_parts(struct ps_agent_step *st, struct ps_agent_server *s,
         m.push.incarnation = a->incarnation;
         m.push.ranks = g->ranks;
         m.push.reduce = g->reduce;
+        m.push.rule = g->rule;
         m.push.assign = g->assign;
         m.push.want = g->want;
         m.push.parts = g->parts;
@@ -218,6 +219,7 @@ static void dispatch(struct ps_agent_step *st, struct ps_agent_flow *f,
                                 : PS_MSG_PUSH,
         .job = f->job,
         .reduce = k->reduce,
+        .rule = k->async ? k->rule : PS_RULE_NONE,
         .assign = k->kind == PS_OP_BROADCAST || is_collective(k),
         .want = k->want,
         .ranks = k->kind == PS_OP_BROADCAST ? 1 : f->job->local_count,
@@ -238,13 +240,13 @@ static void dispatch(struct ps_agent_step *st, struct ps_agent_flow *f,
         send_parts(st, s, &one);
         return;
     }
-    if (g->count > 0 &&
-        (g->code != one.code || g->job != one.job || g->reduce != one.reduce ||
-         g->assign != one.assign || g->want != one.want ||
-         g->ranks != one.ranks || g->count == PS_PARTS_MAX ||
-         /* Who adds it up wants it aligned. */
-         g->bytes % ps_dtype_size(rec.dtype) != 0 ||
-         g->bytes + bytes > PS_FUSE_FRAME_MAX)) {
+    if (g->count > 0 && (g->code != one.code || g->job != one.job ||
+                         g->reduce != one.reduce || g->rule != one.rule ||
+                         g->assign != one.assign || g->want != one.want ||
+                         g->ranks != one.ranks || g->count == PS_PARTS_MAX ||
+                         /* Who adds it up wants it aligned. */
+                         g->bytes % ps_dtype_size(rec.dtype) != 0 ||
+                         g->bytes + bytes > PS_FUSE_FRAME_MAX)) {
         ps_agent_send_flush(st, s);
     }
     if (g->parts == NULL) {
@@ -366,6 +368,10 @@ void ps_agent_send_summed(struct ps_agent_step *st, struct ps_agent_run *run)
                 p->state = PS_AGENT_PART_IDLE;
                 ps_agent_send_queue(st, p); /* Its place may have moved. */
             }
+        } else if (p->state == PS_AGENT_PART_SUMMING && p->key->async &&
+                   !p->key->complete) {
+            p->state = PS_AGENT_PART_IDLE; /* Of pushes that have failed. */
+            ps_agent_async_next(st, p->key);
         } else if (p->state == PS_AGENT_PART_SUMMING &&
                    p->node == f->server->node) {
             dispatch(st, f, p, &run->dst, run->rows);

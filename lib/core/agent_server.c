@@ -256,6 +256,13 @@ static void took_value(struct ps_agent_step *st, struct ps_agent_server *s,
             continue;
         }
         k = p->key;
+        if (k->async) {
+            if (rec->codec == PS_PRESS_NONE) { /* Codes are of rounds. */
+                ps_agent_async_value(st, p, ps_slice_data(payload) + offset);
+            }
+            offset += bytes;
+            continue;
+        }
         if ((int64_t)rec->round > p->held) {
             uint8_t *at = k->result->data + k->result_at[rec->round & 1] +
                           p->first * ps_dtype_size(k->dtype);
@@ -334,7 +341,11 @@ static void took_refuse(struct ps_agent_step *st,
                     (unsigned long long)m->parts[i].round, p->key->name,
                     ps_strerror(m->error), m->text[0] == '\0' ? "" : ": ",
                     m->text);
-        ps_agent_round_fail(st, p->key, m->error, text);
+        if (p->key->async) {
+            ps_agent_async_fail(st, p->key, m->error, text);
+        } else {
+            ps_agent_round_fail(st, p->key, m->error, text);
+        }
     }
 }
 
@@ -457,8 +468,12 @@ int ps_agent_server_payload(struct ps_agent *a, struct ps_agent_server *s,
         const struct ps_rec_part *rec = &m->value.parts[0];
         struct ps_agent_part *p = ps_agent_part_find(a, m->value.gen, rec);
 
-        if (p == NULL || p->key->width != 0 || p->count != rec->count ||
-            rec->round > INT64_MAX || !acceptable(p, (int64_t)rec->round)) {
+        if (p != NULL && p->key->async && p->count == rec->count) {
+            return take_memory(a, len, ret_slice);
+        }
+        if (p == NULL || p->key->width != 0 || p->key->async ||
+            p->count != rec->count || rec->round > INT64_MAX ||
+            !acceptable(p, (int64_t)rec->round)) {
             return PS_E_STALE;
         }
         *ret_slice = (struct ps_slice){

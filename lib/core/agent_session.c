@@ -277,6 +277,7 @@ void ps_agent_session_offer(struct ps_agent_step *st,
                                       .num_servers = h->num_servers,
                                       .rank = h->rank,
                                       .mode = h->mode,
+                                      .rule = h->rule,
                                       .on_loss = h->on_loss,
                                       .placement = h->placement,
                                       .big_array_bound = h->big_array_bound,
@@ -308,6 +309,20 @@ static void took_hello(struct ps_agent_step *st, struct ps_agent_session *s,
         m->l_hello.job[0] == '\0') {
         ps_str_addf(&t, "a job needs a name and 1 to %u workers", PS_RANKS_MAX);
         ps_agent_session_end(st, s, PS_E_INVAL, text);
+        return;
+    }
+    if ((m->l_hello.mode != PS_MODE_ASYNC && m->l_hello.rule != PS_RULE_NONE) ||
+        m->l_hello.rule == PS_RULE_STEP) {
+        ps_agent_session_end(st, s, PS_E_INVAL,
+                             "a rule is stated for an async job alone, and is "
+                             "accumulate or assign; an optimizer is a rule of "
+                             "its own");
+        return;
+    }
+    if (m->l_hello.mode == PS_MODE_ASYNC && m->l_hello.num_servers == 0) {
+        ps_agent_session_end(st, s, PS_E_UNSUPPORTED,
+                             "pushes of an async job are applied by servers: "
+                             "start it with at least one");
         return;
     }
     s->hello = ps_msg_dup(m);
@@ -423,6 +438,18 @@ static void took_optimizer(struct ps_agent_step *st, struct ps_agent_session *s,
                          "at least one");
         return;
     }
+    if (j->rule != PS_RULE_NONE) {
+        char text[PS_TEXT_MAX];
+        struct ps_str t;
+
+        ps_str_init(&t, text, sizeof(text));
+        ps_str_addf(&t,
+                    "the job states the rule '%s' for its pushes: open it "
+                    "without a rule when an optimizer is to apply them",
+                    ps_rule_name(j->rule));
+        ps_agent_op_done(st, op, 0, PS_E_INVAL, text);
+        return;
+    }
     op->round = ++st->a->next_request;
     set.optimizer_set.gen = j->gen;
     set.optimizer_set.request = op->round;
@@ -442,6 +469,12 @@ static void took_compression(struct ps_agent_step *st,
     struct ps_agent_op *op = ps_agent_op_new(st, s, m->op_id);
     struct ps_msg set = {.code = PS_MSG_COMPRESSION_SET};
 
+    if (j->mode == PS_MODE_ASYNC) {
+        ps_agent_op_done(st, op, 0, PS_E_UNSUPPORTED,
+                         "gradients travel as codes in rounds alone, and an "
+                         "async job has none");
+        return;
+    }
     if (j->num_servers == 0) {
         ps_agent_op_done(st, op, 0, PS_E_UNSUPPORTED,
                          "gradients are compressed on their way to servers: "

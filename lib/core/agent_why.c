@@ -115,6 +115,7 @@ void ps_agent_why_ask(struct ps_agent_step *st, struct ps_agent_session *s,
                        "is missing");
     }
     if ((op->key == NULL && !op->barrier) ||
+        (op->key != NULL && op->key->async) || /* It waits for nobody. */
         st->a->up.state != PS_AGENT_PEER_KNOWN) {
         because(st, s->conn, op_id, q->text);
         ps_free(q);

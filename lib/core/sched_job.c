@@ -92,6 +92,7 @@ static int check_same(const struct ps_sched_job *j,
         const char *says;
     } words[] = {
         {"mode", ps_mode_name(j->mode), ps_mode_name(m->mode)},
+        {"rule", ps_rule_name(j->rule), ps_rule_name(m->rule)},
         {"on_loss", ps_loss_policy_name(j->on_loss),
          ps_loss_policy_name(m->on_loss)},
         {"placement", ps_placement_name(j->placement),

@@ -181,8 +181,8 @@ static const char *text_of(int rc)
 {
     switch (rc) {
     case PS_E_NOKEY:
-        return "the key was never initialised, and its job has an optimizer "
-               "that needs a value to begin with";
+        return "the key was never initialised: an optimizer, and a push that "
+               "is applied when it arrives, need a value to begin with";
     case PS_E_MISMATCH:
         return "element type, length, reduction or assignment differ from "
                "what others gave for this round";

@@ -7,6 +7,7 @@
  *     shard_job.c     jobs and their slots: from job_state to the end
  *     shard_push.c    contributions
  *     shard_merge.c   a complete round: computing, the new version
+ *     shard_apply.c   pushes without rounds
  *     shard_pull.c    pull, init, resume
  *     shard_answer.c  value, commit, refuse
  *     shard_rows.c    keys of rows: contributions, their merge, pulls
@@ -244,6 +245,23 @@ void ps_shard_push(struct ps_shard_step *st, struct ps_shard_conn *c,
 /* Would every byte of this push be thrown away, for being known already? */
 bool ps_shard_push_is_known(const struct ps_shard_job *job,
                             const struct ps_msg_push *m);
+
+/* --------------------------------------------------------- shard_apply.c */
+
+/* One part of a push that is applied when it arrives, as take() of a round. */
+int ps_shard_apply_take(struct ps_shard_step *st, struct ps_shard_slot *slot,
+                        const struct ps_msg_push *m,
+                        const struct ps_rec_part *rec,
+                        const struct ps_slice *payload, uint64_t offset);
+/* Has this push come before? */
+bool ps_shard_apply_is_known(const struct ps_shard_job *job,
+                             const struct ps_msg_push *m,
+                             const struct ps_rec_part *rec);
+/* What was being applied is in the value: answers, and goes on. */
+void ps_shard_apply_made(struct ps_shard_step *st, struct ps_shard_job *job,
+                         struct ps_part *part);
+/* Forgets the pushes that are not applied yet. */
+void ps_shard_apply_drop(struct ps_shard_job *job, struct ps_part *part);
 
 /* --------------------------------------------------------- shard_merge.c */
 

@@ -35,7 +35,9 @@ void ps_shard_merge_drop(struct ps_shard *s, struct ps_shard_job *job,
     if (open == NULL) {
         return;
     }
-    bool complete = ps_round_complete(&open->round);
+    /* What has no round is not waited for by anybody. */
+    bool complete = open->rule != PS_RULE_NONE ||
+                    ps_round_complete(&open->round);
 
     if (part->run != NULL) {
         const struct ps_shard_run *run = part->run;
@@ -56,6 +58,7 @@ void ps_shard_merge_drop(struct ps_shard *s, struct ps_shard_job *job,
         job->lacking--;
     }
     ps_store_close(&job->store, part);
+    ps_shard_apply_drop(job, part);
     ps_shard_credit_dirty(job);
 }
 
@@ -76,6 +79,10 @@ static void made(struct ps_shard_step *st, struct ps_shard_job *job,
         part->version++;
     }
     st->s->rounds++;
+    if (open->rule != PS_RULE_NONE) {
+        ps_shard_apply_made(st, job, part);
+        return;
+    }
     for (uint32_t i = 0; i < job->slot_count; i++) {
         job->slots[i].held -= open->round.part[i].len;
         ps_shard_answer(st, &job->slots[i], part, ps_bits_get(&open->want, i),
@@ -260,6 +267,7 @@ static int launch(struct ps_shard_step *st, struct ps_shard_run *run)
     struct ps_shard_job *job = run->job;
     struct ps_part *part = run->part;
     struct ps_open *open = part->open;
+    bool adds = open->rule == PS_RULE_ACCUMULATE;
     bool steps = job->optimizes && !open->assign && ps_part_has_value(part);
     int rc;
 
@@ -273,8 +281,8 @@ static int launch(struct ps_shard_step *st, struct ps_shard_run *run)
     run->token = ++s->next_token;
     ps_map_put(s->runs, run->token, run);
 
-    struct ps_compute *c = ps_compute_new(run->token, open->round.given,
-                                          2 + PS_STATES_MAX);
+    struct ps_compute *c = ps_compute_new(
+        run->token, open->round.given + (adds ? 1 : 0), 3 + PS_STATES_MAX);
 
     c->job.op = PS_JOB_SUM;
     c->job.dtype = (enum ps_dtype)part->dtype;
@@ -288,6 +296,9 @@ static int launch(struct ps_shard_step *st, struct ps_shard_run *run)
             &(struct ps_press_at){.key = part->key,
                                   .index = part->index,
                                   .round = part->version + 1});
+    }
+    if (adds) {
+        ps_compute_add_src(c, &part->value, 0);
     }
     c->job.dst = ps_slice_data(&run->dst);
     ps_compute_hold(c, run->dst.buf);
@@ -313,6 +324,7 @@ void ps_shard_merge_start(struct ps_shard_step *st, struct ps_shard_job *job,
         return;
     }
     if (!open->rows && !open->coded && open->round.given == 1 && !steps &&
+        open->rule != PS_RULE_ACCUMULATE &&
         (open->reduce != PS_REDUCE_MEAN || open->round.weight <= 1)) {
         struct ps_slice value = *first;
 

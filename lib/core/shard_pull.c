@@ -240,7 +240,7 @@ static int resume_part(struct ps_shard_step *st, struct ps_shard_slot *slot,
     if (rec->count == 0) {
         return PS_E_INVAL;
     }
-    if (job->optimizes) {
+    if (job->optimizes || (part != NULL && part->applied != NULL)) {
         return PS_E_UNSUPPORTED; /* Its state was on the server that is gone. */
     }
     uint64_t before = part != NULL ? part->version : 0;

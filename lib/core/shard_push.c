@@ -70,6 +70,12 @@ bool ps_shard_push_is_known(const struct ps_shard_job *job,
     for (uint32_t i = 0; i < m->parts_count; i++) {
         const struct ps_rec_part *rec = &m->parts[i];
 
+        if (m->rule != PS_RULE_NONE) {
+            if (!ps_shard_apply_is_known(job, m, rec)) {
+                return false;
+            }
+            continue;
+        }
         if (rec->count > 0 &&
             !is_known(ps_store_find(&job->store, rec->key, rec->index),
                       rec->round, m->slot)) {
@@ -109,7 +115,8 @@ static int check(const struct ps_shard_job *job, const struct ps_part *part,
                    ? 0
                    : PS_E_FUTURE;
     }
-    if (!ps_part_fits(part, rec->dtype, rec->count) || part->width != 0) {
+    if (!ps_part_fits(part, rec->dtype, rec->count) || part->width != 0 ||
+        part->applied != NULL) {
         return PS_E_MISMATCH;
     }
     if (part->open != NULL &&
@@ -174,6 +181,9 @@ static int take(struct ps_shard_step *st, struct ps_shard_slot *slot,
 
     if (rec->round == 0) {
         return PS_E_INVAL;
+    }
+    if (m->rule != PS_RULE_NONE) {
+        return ps_shard_apply_take(st, slot, m, rec, payload, offset);
     }
     if (part != NULL && rec->round <= part->version) {
         ps_shard_answer(st, slot, part, m->want, part->version);

@@ -29,6 +29,11 @@ static void part_free(struct ps_store *st, struct ps_part *part)
     while ((n = ps_list_first(&part->asked)) != NULL) {
         ps_store_unask(st, PS_CONTAINER(n, struct ps_rows_wait, node));
     }
+    while ((n = ps_list_pop(&part->waiting)) != NULL ||
+           (n = ps_list_pop(&part->applying)) != NULL) {
+        ps_store_apply_free(PS_CONTAINER(n, struct ps_apply, node));
+    }
+    ps_free(part->applied);
     ps_store_close(st, part);
     st->stored -= part->value.len;
     ps_buf_unref(part->value.buf);
@@ -69,6 +74,8 @@ struct ps_part *ps_store_obtain(struct ps_store *st, uint32_t key,
         part->index = index;
         ps_list_init(&part->parked);
         ps_list_init(&part->asked);
+        ps_list_init(&part->waiting);
+        ps_list_init(&part->applying);
         ps_map_put(st->parts, id_of(key, index), part);
     }
     return part;
@@ -77,7 +84,8 @@ struct ps_part *ps_store_obtain(struct ps_store *st, uint32_t key,
 void ps_store_tidy(struct ps_store *st, struct ps_part *part)
 {
     if (part->version == 0 && !ps_part_has_value(part) && part->open == NULL &&
-        ps_list_empty(&part->parked) && ps_list_empty(&part->asked)) {
+        part->applied == NULL && ps_list_empty(&part->parked) &&
+        ps_list_empty(&part->asked)) {
         ps_map_take(st->parts, id_of(part->key, part->index));
         part_free(st, part);
     }
@@ -161,6 +169,12 @@ void ps_store_close(struct ps_store *st, struct ps_part *part)
     ps_bits_fini(&open->want);
     ps_free(open->rows_given);
     ps_free(open);
+}
+
+void ps_store_apply_free(struct ps_apply *a)
+{
+    ps_buf_unref(a->given.buf);
+    ps_free(a);
 }
 
 void ps_store_park(struct ps_store *st, struct ps_part *part, uint32_t slot,

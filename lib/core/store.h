@@ -26,9 +26,29 @@ struct ps_open {
     uint8_t reduce;      /* enum ps_reduce, stated by the first. */
     bool coded;          /* What was given are codes. */
     bool assign;
+    uint8_t rule;         /* enum ps_rule; not NONE: no round, see applying. */
     bool rows;            /* What was given are blocks of rows. */
     uint64_t weight;      /* Of rows: ranks of all who have offered, */
     uint32_t *rows_given; /* and how many rows each slot gave. */
+};
+
+/* A push that is applied when its turn comes, instead of taking part in a
+ * round. */
+struct ps_apply {
+    struct ps_list_node node;
+    uint32_t slot;
+    uint8_t rule; /* enum ps_rule */
+    uint64_t incarnation;
+    uint64_t seq;
+    struct ps_slice given; /* Own reference. */
+};
+
+/* What is known of the pushes of one slot to one partition: it has at most
+ * one on its way, so two numbers tell which ones were here. */
+struct ps_applied {
+    uint64_t incarnation; /* Whose numbers these are. */
+    uint64_t taken;       /* The last that came, */
+    uint64_t done;        /* and the last that is in the value. */
 };
 
 struct ps_part {
@@ -47,6 +67,10 @@ struct ps_part {
     void *run; /* The owner's: a computation under way, or NULL. */
     struct ps_list parked;
     struct ps_list asked; /* Pulls of rows that wait; struct ps_rows_wait. */
+    struct ps_applied
+        *applied;            /* By slot; NULL: nobody pushed without rounds. */
+    struct ps_list waiting;  /* struct ps_apply, in order of arrival, */
+    struct ps_list applying; /* and those that are being applied. */
 };
 
 /* A pull of rows that cannot be answered yet. */
@@ -107,6 +131,9 @@ void ps_store_close(struct ps_store *st, struct ps_part *part);
 void ps_store_ask(struct ps_store *st, struct ps_part *part,
                   const struct ps_rows_wait *w);
 void ps_store_unask(struct ps_store *st, struct ps_rows_wait *w);
+
+/* Frees a push that is in neither list any more. */
+void ps_store_apply_free(struct ps_apply *a);
 
 /* A slot waits at most once for a partition, for the newest version that it
  * has asked for. */

@@ -136,7 +136,7 @@ static void nonsense_is_named(void **state)
         "PSKV_NUM_WORKERS=0",
         "PSKV_NUM_WORKERS=99999999999999999999",
         "PSKV_NUM_SERVERS=2x",
-        "PSKV_MODE=async",
+        "PSKV_MODE=later",
         "PSKV_ON_LOSS=shrug",
         "PSKV_PLACEMENT=hash",
         "PSKV_OP_TIMEOUT=10 parsecs",

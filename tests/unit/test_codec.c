@@ -286,7 +286,7 @@ static void enums_print_their_names(void **state)
     assert_non_null(strstr(line, " reduce mean "));
     assert_non_null(strstr(line, "[6: key 1 "));
     assert_non_null(strstr(line, " dtype float32 "));
-    assert_string_equal(line + strlen(line) - 6, ", ...]");
+    assert_non_null(strstr(line, ", ...] rule none"));
 }
 
 static void greatest_messages_print_in_bounds(void **state)

@@ -14,9 +14,10 @@ WAIT_FOREVER = -2
 OPEN_QUIET = 1
 TEXT_MAX = 1024
 
-MODES = {"sync": 0}
 ON_LOSS = {"wait": 0, "fail": 1}
 PLACEMENTS = {"balanced": 0, "mxnet": 1}
+MODES = {"sync": 0, "async": 1}
+RULES = {"none": 0, "accumulate": 2, "assign": 3}
 REDUCE = {"sum": 0, "mean": 1}
 
 Callback = CFUNCTYPE(None, c_void_p, c_int, c_void_p)
@@ -43,6 +44,7 @@ class Options(Structure):
         ("close_timeout_ms", c_int32),
         ("flags", c_uint32),
         ("spin_us", c_int32),
+        ("rule", c_uint32),
     ]
 
 

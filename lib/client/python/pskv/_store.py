@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import atexit
 import ctypes
+import logging
 import os
 import sys
 import threading
@@ -27,8 +28,18 @@ Shape = Union[int, Sequence[int]]
 # A wait looks after signals this often, so that Ctrl-C works.
 _SLICE_MS = 100
 
-_NAMES = {"dist", "dist_sync", "dist_device_sync", "dist_sync_device",
-          "dist_sync_mpi", "sync", "pskv"}
+# Names of stores, and the mode of the job that each stands for. "local" and
+# "device" are a job of this process alone.
+_NAMES = {
+    "dist": "sync", "dist_sync": "sync", "dist_device_sync": "sync",
+    "dist_sync_device": "sync", "dist_sync_mpi": "sync", "sync": "sync",
+    "pskv": "sync", "dist_async": "async", "dist_async_device": "async",
+    "dist_device_async": "async", "async": "async", "local": "sync",
+    "device": "sync",
+}
+_ALONE = {"local", "device"}
+_log = logging.getLogger("pskv")
+_told: Set[str] = set()
 
 
 def _milliseconds(seconds: Optional[float]) -> int:
@@ -821,11 +832,18 @@ def _choose(table: Dict[str, int], name: str, what: str) -> int:
     return table[name]
 
 
-def create(name: str = "dist_sync", *, socket: Optional[str] = None,
+def _tell_device(kind: str) -> None:
+    """One line in a process: there is no kernel for accelerators."""
+    if "device" in kind and "device" not in _told:
+        _told.add("device")
+        _log.warning("store %s: gradients are summed by the CPU", kind)
+
+
+def create(name: Optional[str] = None, *, socket: Optional[str] = None,
            job: Optional[str] = None, rank: Optional[int] = None,
            num_workers: Optional[int] = None,
            num_servers: Optional[int] = None, on_loss: Optional[str] = None,
-           placement: Optional[str] = None,
+           placement: Optional[str] = None, rule: Optional[str] = None,
            big_array_bound: Optional[int] = None,
            partition_bytes: Optional[int] = None,
            connect_timeout: Optional[float] = None,
@@ -836,7 +854,14 @@ def create(name: str = "dist_sync", *, socket: Optional[str] = None,
     What is not given comes from the environment, which pslaunch sets. Where
     that says DMLC_ROLE=scheduler or server, the process becomes psched or
     psserver and the call does not return.
+    `name` says how pushes are joined: "dist_sync" in rounds of all workers,
+    "dist_async" each when it arrives, "local" in this process alone; the
+    other names of MXNet mean one of these. None: PSKV_MODE, or "dist_sync".
+    `rule` is what a push does in an async job without an optimizer:
+    "accumulate" adds it to the value, "assign" makes it the value.
     `timeout` is the limit in seconds of every call that waits; None: none."""
+    if name is None:
+        name = os.environ.get("PSKV_MODE") or "dist_sync"
     if not isinstance(name, str):
         raise TypeError("the store's name must be a str")
     take_role()
@@ -851,6 +876,11 @@ def create(name: str = "dist_sync", *, socket: Optional[str] = None,
     rc = lib.psc_options_env(byref(o), err, len(err))
     if rc != 0:
         raise error(rc, err.value.decode(errors="replace"))
+    if _NAMES[kind] == "sync" and rule is None:
+        o.rule = 0  # What the environment says is for async jobs.
+    o.mode = _lib.MODES[_NAMES[kind]]
+    if rule is not None:
+        o.rule = _choose(_lib.RULES, rule, "rule")
     if socket is not None:
         o.socket = _encode(socket)
     if job is not None:
@@ -865,6 +895,10 @@ def create(name: str = "dist_sync", *, socket: Optional[str] = None,
             if number < 0:
                 raise error(INVAL, "%s must not be negative" % field)
             setattr(o, field, number)
+    if kind in _ALONE:
+        o.job = b"local-%d-%s" % (os.getpid(), os.urandom(4).hex().encode())
+        o.rank, o.num_workers, o.num_servers = 0, 1, 0
+    _tell_device(kind)
     if on_loss is not None:
         o.on_loss = _choose(_lib.ON_LOSS, on_loss, "policy")
     if placement is not None:

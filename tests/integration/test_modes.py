@@ -1,0 +1,346 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Modes of a job: pushes that are applied when they arrive, each exactly once;
+the names of stores; and that what makes no sense in a mode is told to whoever
+asks for it, and to nobody else."""
+import pathlib
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import trio as harness
+from proxy import Proxy
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+PACKAGE = str(ROOT / "lib" / "client" / "python")
+LIBRARY = str(harness.BUILD / "lib/client/libpsclient.so.0")
+
+HEAD = """
+import os, sys
+import numpy as np, pskv
+rank = int(os.environ['DMLC_WORKER_ID'])
+
+def push(*given, **more):
+    kv.push_async(*given, **more).wait()
+
+def refused(error, word, call, *args, **more):
+    try:
+        call(*args, **more)
+    except error as e:
+        assert word in str(e), str(e)
+    else:
+        raise AssertionError('%s was not refused' % word)
+"""
+
+
+def spawn(t, rank, ranks, text, **more):
+    agent = rank * len(t.agent_names) // ranks
+    return subprocess.Popen(
+        [sys.executable, "-c", HEAD + text], stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE, text=True, env=harness.clean_env(
+            PYTHONPATH=PACKAGE, PSKV_LIBRARY=LIBRARY,
+            PYTHONDONTWRITEBYTECODE=1, PSKV_JOB="modes",
+            PSKV_SOCKET=t.socket(agent), DMLC_NUM_WORKER=ranks,
+            DMLC_NUM_SERVER=len(t.server_names), DMLC_WORKER_ID=rank,
+            PSKV_OP_TIMEOUT="120s", PSKV_ON_LOSS="fail", **more))
+
+
+def end(workers):
+    """What they print, by rank."""
+    said = [w.communicate(timeout=8 * harness.PATIENCE) for w in workers]
+    assert [w.returncode for w in workers] == [0] * len(workers), \
+        "".join(err for _, err in said)
+    return [out for out, _ in said]
+
+
+def run(t, ranks, text, **more):
+    """The text in every rank."""
+    return end([spawn(t, rank, ranks, text, **more) for rank in range(ranks)])
+
+
+COUNTING = """
+kv = pskv.create('dist_async', rule='accumulate')
+kv.init('n', np.zeros(3, 'int64'))
+kv.init('wide', np.zeros(40_000, 'int64'))
+one = np.array([1, rank, 1 << rank], 'int64')
+wide = np.ones(40_000, 'int64')
+for i in range(10_000):
+    kv.push('n', one)
+    if i % 500 == 0:
+        kv.push('wide', wide)
+        got = np.empty(3, 'int64')
+        kv.pull('n', got)
+        assert got[2] >> rank >= 1 and got[0] >= i + 1, (i, got)
+n, w = np.empty(3, 'int64'), np.empty(40_000, 'int64')
+kv.pull('n', n)  # A pull is behind what this rank has pushed.
+kv.pull('wide', w)
+kv.barrier()
+kv.pull('n', n)
+kv.pull('wide', w)
+print(n.tolist(), w.min(), w.max())
+kv.close()
+"""
+
+
+def test_counting_with_cuts(trio):
+    """8 workers push 10,000 times while connections are cut in the middle of
+    frames: the total is exact, and every rank has seen its own pushes."""
+    t = trio(servers=2, agents=2,
+             agent_options=["scheduler.retry.first=10ms",
+                            "scheduler.retry.max=100ms"],
+             server_options=["advertise.address=127.0.0.2",
+                             "network.same_host=off"])
+    proxies = []
+    try:
+        for i, server in enumerate(t.servers()):
+            proxies.append(Proxy(("127.0.0.2", server.port),
+                                 ("127.0.0.1", server.port), seed=i))
+            proxies[-1].cut_every(100_000, 40)
+        said = run(t, 8, COUNTING, PSKV_PARTITION_BYTES=65536)
+        assert sum(p.cuts for p in proxies) >= 20
+        for d in t.daemons.values():
+            assert d.alive(), d.text()
+    finally:
+        for p in proxies:
+            p.close()
+    total = [80_000, 10_000 * sum(range(8)), 10_000 * 255]
+    assert said == [f"{total} 160 160\n"] * 8
+    t.await_empty()
+
+
+def test_optimizer_steps(trio):
+    """Every push is a step of its own, also of workers on one node: with
+    momentum, steps one by one differ from a step with their sum."""
+    t = trio(servers=2, agents=2)
+    said = run(t, 4, """
+kv = pskv.create('dist_async')
+kv.set_optimizer('sgd', learning_rate=0.5, momentum=0.5)
+kv.init('w', np.zeros(5, 'float32'))
+kv.barrier()
+for _ in range(25):
+    kv.push('w', np.ones(5, 'float32'))
+w = np.empty(5, 'float32')
+kv.pull('w', w)  # A pull is behind what this rank has pushed.
+kv.barrier()
+kv.pull('w', w)
+print(w.tolist())
+kv.close()
+""")
+    w = m = np.float32(0)
+    for _ in range(100):
+        m = np.float32(0.5) * m - np.float32(0.5)
+        w = w + m
+    for out in said:
+        np.testing.assert_allclose(eval(out), [w] * 5, rtol=1e-6)
+
+
+def test_assign(trio):
+    """The value is always one push in full within a partition: of keys that
+    travel together with others, and of one in several partitions."""
+    t = trio(servers=2, agents=2)
+    run(t, 4, """
+PART = 1 << 17  # Elements of a partition.
+kv = pskv.create('dist_async', rule='assign')
+SIZES = {'w': 1000, 'v': 8000, 'big': 300_000}
+got = {k: np.empty(n) for k, n in SIZES.items()}
+for k, n in SIZES.items():
+    kv.init(k, np.zeros(n))
+
+def check(k):
+    a = got[k]
+    for i in range(0, len(a), PART):
+        part = a[i:i + PART]
+        assert part.min() == part.max(), (k, i, part)
+
+for i in range(100):
+    for k in SIZES if i % 10 == 0 else ('w', 'v'):
+        given = np.full(SIZES[k], rank + 4.0 * i)
+        kv.push(k, given)
+        kv.pull(k, got[k])
+        check(k)
+        kv.pushpull(k, given, out=got[k])
+        check(k)
+kv.barrier()
+for k in SIZES:
+    kv.pull(k, got[k])
+    check(k)
+assert got['w'][0] >= 4.0 * 99, got['w']
+kv.close()
+""", PSKV_PARTITION_BYTES=1 << 20)
+
+
+def test_collectives_in_async(trio):
+    """They have rounds in every mode."""
+    t = trio(servers=1, agents=2)
+    run(t, 4, """
+kv = pskv.create('dist_async', rule='accumulate')
+a = np.full(10, 1.0 + rank)
+kv.allreduce(a)
+assert a.tolist() == [10.0] * 10, a
+kv.close()
+""")
+
+
+NAMES = [("dist", "sync"), ("dist_sync", "sync"), ("dist_sync_device", "sync"),
+         ("dist_device_sync", "sync"), ("dist_sync_mpi", "sync"),
+         ("dist_async", "async"), ("dist_async_device", "async"),
+         ("dist_device_async", "async")]
+
+
+@pytest.mark.parametrize("name,mode", NAMES)
+def test_names(trio, name, mode):
+    """A sync job answers with the sum of the round, an async one with the
+    value that all pushes were added to; by argument and by environment."""
+    t = trio(servers=1, agents=1)
+    text = """
+kv = pskv.create(%s)
+assert kv.type == '""" + name + """'
+kv.init('k', np.full(2, 100, 'int32'))
+kv.push('k', np.full(2, 1, 'int32'))
+out = np.empty(2, 'int32')
+kv.pull('k', out)
+kv.barrier()
+kv.pull('k', out)
+print(out.tolist())
+print(sys.modules['pskv._store']._told)
+kv.close()
+"""
+    expected = {"sync": "[2, 2]", "async": "[102, 102]"}[mode]
+    for said in (run(t, 2, text % repr(name), PSKV_RULE="accumulate"),
+                 run(t, 2, text % "", PSKV_MODE=name,
+                     **({"PSKV_RULE": "accumulate"} if mode == "async"
+                        else {}))):
+        for out in said:
+            assert out.splitlines()[0] == expected
+            assert ("device" in out) == ("device" in name)
+
+
+@pytest.mark.parametrize("name", ["local", "device"])
+def test_alone(trio, name):
+    """A store of this process alone, whatever the environment says of the
+    job: the arrays of one call are summed, and replace the value."""
+    t = trio(servers=1, agents=1)
+    run(t, 2, f"""
+kv = pskv.create({name!r})
+assert (kv.rank, kv.num_workers) == (0, 1)
+kv.init(3, np.zeros(4, 'float32'))
+kv.push(3, [np.ones(4, 'float32'), np.full(4, rank, 'float32')])
+out = np.empty(4, 'float32')
+kv.pull(3, out)
+assert out.tolist() == [1.0 + rank] * 4
+kv.close()
+""")
+
+
+MISUSE = {
+    "no rule": ("kv = pskv.create('dist_async')", """
+refused(pskv.Error, 'needs an optimizer', kv.init, 'k', np.zeros(3, 'f'))
+kv.barrier()
+kv.set_optimizer('sgd', learning_rate=1.0)
+kv.init('k', np.zeros(3, 'f'))
+"""),
+    "push before init": ("kv = pskv.create('dist_async', rule='accumulate')", """
+if rank == 0:
+    refused(pskv.Error, 'never initialised', push, 'k', np.ones(3, 'f'))
+kv.barrier()
+kv.init('k', np.zeros(3, 'f'))
+"""),
+    "broadcast": ("kv = pskv.create('dist_async', rule='assign')", """
+kv.broadcast('k', np.ones(3, 'f'))
+if rank == 0:
+    refused(pskv.Error, 'broadcast is a round', kv.broadcast, 'k',
+            np.ones(3, 'f'))
+"""),
+    "mean": ("kv = pskv.create('dist_async', rule='assign')", """
+kv.init('k', np.zeros(3, 'f'))
+if rank == 0:
+    refused(pskv.Error, 'needs a round', push, 'k', np.ones(3, 'f'),
+            reduce='mean')
+"""),
+    "rows": ("kv = pskv.create('dist_async', rule='assign')", """
+kv.init('k', np.zeros(3, 'f'))
+if rank == 0:
+    refused(pskv.Error, 'rounds', kv.init_rows, 'r', np.zeros((3, 3), 'f'))
+"""),
+    "optimizer beside a rule": (
+        "kv = pskv.create('dist_async', rule='assign')", """
+kv.init('k', np.zeros(3, 'f'))
+if rank == 0:
+    refused(pskv.Error, "rule 'assign'", kv.set_optimizer, 'sgd')
+"""),
+    "integers with an optimizer": ("kv = pskv.create('dist_async')", """
+kv.set_optimizer('sgd', learning_rate=1.0)
+kv.init('k', np.zeros(3, 'f'))
+kv.init('i', np.zeros(3, 'int32'))
+if rank == 0:
+    refused(pskv.Error, 'floating-point', push, 'i', np.ones(3, 'int32'))
+"""),
+}
+COMMON = {
+    "other size": """
+refused(ValueError, 'of 4', push, 'k', np.ones(4, 'f'))
+""",
+    "other type": """
+refused(ValueError, 'float64', push, 'k', np.ones(3, 'float64'))
+""",
+    "mixed keys": """
+refused(Exception, 'key', kv.init, 7, np.ones(3, 'f'))
+""",
+    "second optimizer": """
+refused(pskv.Error, 'adam', kv.set_optimizer, 'adam')
+kv.set_optimizer('sgd', learning_rate=1.0)
+""",
+}
+AFTER = """
+kv.barrier()
+kv.push('k', np.ones(3, 'f'))
+out = np.empty(3, 'f')
+kv.pull('k', out)
+assert out[0] != 0, out
+kv.close()
+"""
+
+
+@pytest.mark.parametrize("what", MISUSE)
+def test_misuse_of_async(trio, what):
+    """Refused with a reason, and everybody goes on."""
+    t = trio(servers=1, agents=2)
+    opening, text = MISUSE[what]
+    run(t, 4, opening + text + AFTER)
+
+
+@pytest.mark.parametrize("name", ["dist_sync", "dist_async"])
+@pytest.mark.parametrize("what", COMMON)
+def test_misuse(trio, name, what):
+    """One rank does it: it hears, and nobody else."""
+    t = trio(servers=1, agents=2)
+    text = COMMON[what].strip().replace("\n", "\n    ")
+    run(t, 4, f"""
+kv = pskv.create({name!r})
+kv.set_optimizer('sgd', learning_rate=1.0)
+kv.init('k', np.zeros(3, 'f'))
+if rank == 2:
+    {text}
+{AFTER}""")
+
+
+def test_misuse_at_open(trio):
+    """Before there is a job."""
+    t = trio(servers=1, agents=1)
+    run(t, 1, """
+refused(pskv.Error, 'async job alone', pskv.create, 'dist_sync',
+        rule='accumulate')
+refused(ValueError, 'rule', pskv.create, 'dist_async', rule='step')
+refused(ValueError, 'dist_async', pskv.create, 'dist_later')
+refused(pskv.Error, 'at least one server', pskv.create, 'dist_async',
+        rule='assign', num_servers=0)
+""")
+    # The second to come says something else, and the first goes on with
+    # another.
+    first = spawn(t, 0, 2, "pskv.create('dist_async', rule='assign').close()")
+    t.sched.await_log("joined, 1 of 2")
+    second = spawn(t, 1, 2, """
+refused(pskv.Error, 'rule', pskv.create, 'dist_async', rule='accumulate')
+pskv.create('dist_async', rule='assign').close()
+""")
+    end([first, second])
