@@ -601,6 +601,7 @@ struct push_options {
     const void *data;
     uint32_t ranks; /* 0: 1 */
     enum ps_reduce reduce;
+    enum ps_rule rule; /* Not NONE: no round. */
     bool assign;
     bool commit_only;
 };
@@ -621,6 +622,7 @@ static inline void agent_push(struct agent *a, const struct push_options *o)
                  .incarnation = a->incarnation,
                  .ranks = o->ranks == 0 ? 1 : o->ranks,
                  .reduce = (uint8_t)o->reduce,
+                 .rule = (uint8_t)o->rule,
                  .assign = o->assign,
                  .want = !o->commit_only,
                  .parts = &part,
