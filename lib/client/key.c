@@ -153,6 +153,7 @@ struct wish {
     uint32_t ndim;
     const uint64_t *shape;
     uint32_t width; /* Elements of a row; 0: not a key of rows. */
+    uint8_t find;   /* enum ps_find */
     uint64_t count;
     uint64_t bytes;
 };
@@ -270,7 +271,8 @@ static int ask(struct psc_client *c, const struct wish *w, struct key **ret_key)
                                                    .shape = w->shape,
                                                    .shape_count = w->ndim,
                                                    .classic = k->classic,
-                                                   .width = k->width}});
+                                                   .width = k->width,
+                                                   .find = w->find}});
     }
     if (rc != 0) {
         goto free_op;
@@ -392,6 +394,13 @@ static int finish(struct psc_client *c, struct key **keys, size_t count)
     return 0;
 }
 
+static uint8_t find_of(uint32_t flags)
+{
+    return (flags & PSC_KEY_KNOWN) != 0     ? PS_FIND_KNOWN
+           : (flags & PSC_KEY_OF_SUMS) != 0 ? PS_FIND_SUM
+                                            : PS_FIND_MAKE;
+}
+
 /* A key as the program names it, and its name on the wire, of which `full`
  * holds PS_KEY_NAME_MAX bytes and the end. */
 static int make_wish(struct psc_client *c, const struct psc_key_spec *spec,
@@ -403,7 +412,12 @@ static int make_wish(struct psc_client *c, const struct psc_key_spec *spec,
                               .dtype = spec->dtype,
                               .ndim = spec->ndim,
                               .shape = spec->shape,
-                              .width = spec->width};
+                              .width = spec->width,
+                              .find = find_of(spec->flags)};
+    if ((spec->flags & ~(PSC_KEY_KNOWN | PSC_KEY_OF_SUMS)) != 0) {
+        return client_complain(c, PSC_E_INVAL, "no such flags of a key as %u",
+                               spec->flags);
+    }
     /* Strings and integers are different keys: "3" is not 3. */
     if (spec->name == NULL) {
         snprintf(full, PS_KEY_NAME_MAX + 1, "i:%lld", (long long)spec->number);
@@ -445,6 +459,20 @@ static int declare(struct psc_client *c, const struct psc_key_spec *specs,
     return finish(c, keys, count);
 }
 
+/* How often a declaration may find another thread's question, whether there is
+ * such a key, in its way. */
+#define QUESTIONS_MAX 8
+
+static bool makes_all(const struct psc_key_spec *specs, size_t count)
+{
+    for (size_t i = 0; i < count; i++) {
+        if (specs[i].flags != 0) {
+            return false;
+        }
+    }
+    return true;
+}
+
 int psc_keys(struct psc_client *c, const struct psc_key_spec *specs,
              size_t count, uint32_t *ret_keys)
 {
@@ -458,15 +486,24 @@ int psc_keys(struct psc_client *c, const struct psc_key_spec *specs,
     if (count > 1) {
         keys = calloc(count, sizeof(struct key *));
     }
-    rc = keys != NULL
-             ? declare(c, specs, count, keys)
-             : client_complain(c, PSC_E_NOMEM, "%s", ps_strerror(PSC_E_NOMEM));
+    if (keys == NULL) {
+        rc = client_complain(c, PSC_E_NOMEM, "%s", ps_strerror(PSC_E_NOMEM));
+        goto leave;
+    }
+    rc = declare(c, specs, count, keys);
+    for (int i = 0;
+         rc == PSC_E_NOKEY && makes_all(specs, count) && i < QUESTIONS_MAX;
+         i++) {
+        rc = declare(c, specs, count, keys); /* It waited for a question. */
+    }
     for (size_t i = 0; i < count && rc == 0; i++) {
         ret_keys[i] = keys[i]->number;
     }
     if (keys != &one) {
         free(keys);
     }
+
+leave:
     client_leave(c);
     return rc;
 }

@@ -219,7 +219,13 @@ struct psc_key_spec {
     uint32_t ndim;
     const uint64_t *shape;
     uint32_t width; /* Of a key of rows, as below; else 0. */
+    uint32_t flags; /* PSC_KEY_* */
 };
+
+/* Declares nothing: a key that no worker has declared is PSC_E_NOKEY. */
+#define PSC_KEY_KNOWN   1u
+/* The same where the job has an optimizer, which needs a first value. */
+#define PSC_KEY_OF_SUMS 2u
 
 /* Many keys with one wait, in the order given; every worker may have its own.
  * The first that fails ends it; others may be known then all the same. */

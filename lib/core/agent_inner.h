@@ -187,7 +187,8 @@ struct ps_agent_key {
     uint32_t shape_count;
     int64_t classic;
     uint64_t request;
-    bool open; /* Answered. */
+    uint8_t find; /* enum ps_find, the least of those who ask. */
+    bool open;    /* Answered. */
     uint32_t number;
     uint32_t epoch;
     struct ps_agent_part *parts;

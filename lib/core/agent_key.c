@@ -112,7 +112,8 @@ void ps_agent_key_offer(struct ps_agent_step *st, struct ps_agent_key *k)
                                           .shape = k->shape,
                                           .shape_count = k->shape_count,
                                           .classic = k->classic,
-                                          .width = k->width}});
+                                          .width = k->width,
+                                          .find = k->find}});
 }
 
 static struct ps_agent_key *key_new(struct ps_agent_step *st,
@@ -126,6 +127,7 @@ static struct ps_agent_key *key_new(struct ps_agent_step *st,
     k->dtype = m->dtype;
     k->count = m->count;
     k->width = m->width;
+    k->find = m->find;
     k->classic = m->classic;
     k->shape_count = m->shape_count;
     k->shape = ps_calloc(m->shape_count + 1, sizeof(*k->shape));
@@ -202,6 +204,11 @@ void ps_agent_key_ask(struct ps_agent_step *st, struct ps_agent_session *s,
             return;
         }
         k = key_new(st, j, m->name, m);
+        ps_agent_key_offer(st, k);
+    } else if (m->find < k->find) {
+        /* If this one makes it, that is an answer for all. */
+        k->find = m->find;
+        k->request = ++st->a->next_request;
         ps_agent_key_offer(st, k);
     }
     asker = ps_calloc(1, sizeof(*asker));

@@ -144,6 +144,9 @@ static void add_name(struct ps_str *why, const char *name)
 {
     const char *text = ps_sched_text(name);
 
+    if (text[0] != '\0' && text[1] == ':') {
+        text += 2; /* As the program named it. */
+    }
     ps_str_add(why, "key '");
     ps_str_add_escaped(why, text, strlen(text), 64);
     ps_str_add(why, "'");
@@ -246,6 +249,12 @@ void ps_sched_key_open(struct ps_sched_step *st, struct ps_member *agent,
     k = ps_job_key(j, ps_sched_text(m->name));
     if (k != NULL) {
         rc = check_same(k, m, &why);
+    } else if (m->find == PS_FIND_KNOWN ||
+               (m->find == PS_FIND_SUM && j->optimizer != NULL)) {
+        rc = PS_E_NOKEY;
+        add_name(&why, m->name);
+        ps_str_add(&why, " is not known: no worker has declared it or given "
+                         "it a first value");
     } else {
         rc = check_new(j, m, &why);
         if (rc == 0) {

@@ -666,6 +666,67 @@ static void workers_that_disagree_hear_of_it(void **state)
     end(&b);
 }
 
+static void ask_key(struct bench *b, uint32_t worker, enum ps_find find)
+{
+    say(b, WORKER_CONN + worker,
+        &(struct ps_msg){.code = PS_MSG_L_KEY,
+                         .l_key = {.request = 3,
+                                   .name = "s:q",
+                                   .dtype = PS_DTYPE_FLOAT32,
+                                   .count = 10,
+                                   .classic = -1,
+                                   .find = (uint8_t)find}},
+        NULL);
+}
+
+static void no_such_key(struct bench *b, uint64_t request)
+{
+    say(b, SCHED_CONN,
+        &(struct ps_msg){.code = PS_MSG_KEY_OPENED,
+                         .key_opened = {.gen = GEN,
+                                        .request = request,
+                                        .error = PS_E_NOKEY,
+                                        .text = "no"}},
+        NULL);
+}
+
+/* Whoever makes a key answers those who ask whether there is one. */
+static void a_declaration_overtakes_a_question(void **state)
+{
+    static const enum ps_find found[] = {PS_FIND_KNOWN, PS_FIND_SUM,
+                                         PS_FIND_MAKE};
+    struct bench b;
+    uint64_t request = 0;
+
+    (void)state;
+    begin(&b, 2, 1);
+    ask_key(&b, 0, PS_FIND_KNOWN);
+    ask_key(&b, 1, PS_FIND_SUM);
+    ask_key(&b, 0, PS_FIND_KNOWN);
+    ask_key(&b, 0, PS_FIND_MAKE);
+    ask_key(&b, 1, PS_FIND_SUM);
+    assert_int_equal(count(&b, SCHED_CONN, PS_MSG_KEY_OPEN), 3);
+    for (unsigned i = 0; i < 3; i++) {
+        const struct ps_msg_key_open *m =
+            &find(&b, SCHED_CONN, PS_MSG_KEY_OPEN, i)->parcel->msg->key_open;
+
+        assert_int_equal(m->find, found[i]);
+        assert_true(m->request > request);
+        request = m->request;
+        if (i < 2) {
+            no_such_key(&b, request); /* Too late. */
+        }
+    }
+    assert_null(find(&b, WORKER_CONN, PS_MSG_L_KEY_INFO, 0));
+    no_such_key(&b, request);
+    assert_int_equal(count(&b, WORKER_CONN, PS_MSG_L_KEY_INFO), 3);
+    assert_int_equal(count(&b, WORKER_CONN + 1, PS_MSG_L_KEY_INFO), 2);
+    assert_int_equal(find(&b, WORKER_CONN, PS_MSG_L_KEY_INFO, 0)
+                         ->parcel->msg->l_key_info.error,
+                     PS_E_NOKEY);
+    end(&b);
+}
+
 static void senseless_operations_fail_alone(void **state)
 {
     static const struct {
@@ -788,6 +849,7 @@ int main(void)
         cmocka_unit_test(a_forgotten_link_is_offered_everything_again),
         cmocka_unit_test(a_placement_that_overtakes_the_answer_counts),
         cmocka_unit_test(workers_that_disagree_hear_of_it),
+        cmocka_unit_test(a_declaration_overtakes_a_question),
         cmocka_unit_test(senseless_operations_fail_alone),
         cmocka_unit_test(without_servers_the_sum_goes_where_workers_read_it),
         cmocka_unit_test(a_job_that_is_over_leaves_nothing),

@@ -385,6 +385,10 @@ static void impossible_keys_are_refused_here(void **state)
                      PSC_E_INVAL);
     assert_int_equal(psc_key(f->c, "x", PSC_FLOAT32, 1, (uint64_t[]){0}, &key),
                      PSC_E_INVAL);
+    assert_int_equal(psc_keys(f->c,
+                              &(struct psc_key_spec){.name = "x", .flags = 4},
+                              1, &key),
+                     PSC_E_INVAL);
     assert_int_equal(psc_push(f->c, 77, huge), PSC_E_NOKEY);
     assert_true(peer_silent(&f->peer));
 }

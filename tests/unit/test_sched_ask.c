@@ -72,6 +72,60 @@ static void keys_are_registered_once(void **state)
     finish(&j);
 }
 
+static void set_optimizer(struct job *j, int agent, uint64_t request,
+                          const char *name, double lr, double momentum,
+                          bool swap)
+{
+    struct ps_rec_param p[2] = {{.name = "lr", .value = lr},
+                                {.name = "momentum", .value = momentum}};
+
+    if (swap) {
+        struct ps_rec_param t = p[0];
+
+        p[0] = p[1];
+        p[1] = t;
+    }
+    say(j->w, j->a[agent],
+        (struct ps_msg){.code = PS_MSG_OPTIMIZER_SET,
+                        .optimizer_set = {.gen = j->gen,
+                                          .request = request,
+                                          .name = name,
+                                          .params = p,
+                                          .params_count = 2}});
+}
+
+/* How a key is asked for, and the error. */
+static int find_key(struct job *j, const char *name, enum ps_find find)
+{
+    say(j->w, j->a[0],
+        (struct ps_msg){.code = PS_MSG_KEY_OPEN,
+                        .key_open = {.gen = j->gen,
+                                     .request = 7,
+                                     .name = name,
+                                     .dtype = PS_DTYPE_FLOAT32,
+                                     .count = 10,
+                                     .classic = -1,
+                                     .find = (uint8_t)find}});
+    return placed(j->a[0]).m->error;
+}
+
+static void questions_make_no_keys(void **state)
+{
+    struct job j = running(PS_LOSS_POLICY_WAIT);
+
+    (void)state;
+    assert_int_equal(find_key(&j, "s:a", PS_FIND_KNOWN), PS_E_NOKEY);
+    expect_in(placed(j.a[0]).m->text, "key 'a' is not known");
+    assert_int_equal(find_key(&j, "s:a", PS_FIND_KNOWN), PS_E_NOKEY);
+    assert_int_equal(find_key(&j, "s:a", PS_FIND_SUM), 0);
+    assert_int_equal(find_key(&j, "s:a", PS_FIND_KNOWN), 0);
+    set_optimizer(&j, 0, 2, "sgd", 0.1, 0.9, false);
+    assert_int_equal(find_key(&j, "s:b", PS_FIND_SUM), PS_E_NOKEY);
+    assert_int_equal(find_key(&j, "s:b", PS_FIND_MAKE), 0);
+    assert_int_equal(find_key(&j, "s:b", PS_FIND_SUM), 0);
+    finish(&j);
+}
+
 static void classic_placement_numbers_string_keys_in_order(void **state)
 {
     struct world *w = world_new();
@@ -191,28 +245,6 @@ static void the_last_server_takes_the_job_with_it(void **state)
 }
 
 /* -------------------------------------------------------------- optimizer */
-
-static void set_optimizer(struct job *j, int agent, uint64_t request,
-                          const char *name, double lr, double momentum,
-                          bool swap)
-{
-    struct ps_rec_param p[2] = {{.name = "lr", .value = lr},
-                                {.name = "momentum", .value = momentum}};
-
-    if (swap) {
-        struct ps_rec_param t = p[0];
-
-        p[0] = p[1];
-        p[1] = t;
-    }
-    say(j->w, j->a[agent],
-        (struct ps_msg){.code = PS_MSG_OPTIMIZER_SET,
-                        .optimizer_set = {.gen = j->gen,
-                                          .request = request,
-                                          .name = name,
-                                          .params = p,
-                                          .params_count = 2}});
-}
 
 static void an_optimizer_is_declared_once(void **state)
 {
@@ -519,6 +551,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(keys_are_registered_once),
+        cmocka_unit_test(questions_make_no_keys),
         cmocka_unit_test(classic_placement_numbers_string_keys_in_order),
         cmocka_unit_test(a_lost_server_moves_its_parts_and_no_others),
         cmocka_unit_test(a_lost_server_with_weights_fails_the_job),

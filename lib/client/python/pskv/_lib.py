@@ -120,6 +120,22 @@ _OP = [c_void_p, c_uint32, c_void_p, POINTER(OpOptions), POINTER(c_void_p)]
 _OP_OUT = [c_void_p, c_uint32, c_void_p, c_void_p, POINTER(OpOptions),
            POINTER(c_void_p)]
 
+
+class KeySpec(Structure):
+    """struct psc_key_spec"""
+    _fields_ = [
+        ("name", c_char_p),
+        ("number", c_int64),
+        ("dtype", c_uint32),
+        ("ndim", c_uint32),
+        ("shape", POINTER(c_uint64)),
+        ("width", c_uint32),
+        ("flags", c_uint32),
+    ]
+
+
+KEY_KNOWN = 1
+KEY_OF_SUMS = 2
 _COLL = [POINTER(CollOptions), POINTER(c_void_p)]
 _GATHER = [c_void_p, c_char_p, POINTER(Shape), c_void_p, c_void_p, c_size_t,
            *_COLL]
@@ -138,10 +154,8 @@ _FUNCTIONS = {
     "psc_num_servers": (c_int, [c_void_p]),
     "psc_alloc": (c_int, [c_void_p, c_size_t, POINTER(c_void_p)]),
     "psc_free": (c_int, [c_void_p, c_void_p]),
-    "psc_key": (c_int, [c_void_p, c_char_p, c_uint32, c_uint32,
-                        POINTER(c_uint64), POINTER(c_uint32)]),
-    "psc_key_int": (c_int, [c_void_p, c_int64, c_uint32, c_uint32,
-                            POINTER(c_uint64), POINTER(c_uint32)]),
+    "psc_keys": (c_int, [c_void_p, POINTER(KeySpec), c_size_t,
+                         POINTER(c_uint32)]),
     "psc_key_rows": (c_int, [c_void_p, c_char_p, c_uint32, c_uint64, c_uint32,
                              POINTER(c_uint32)]),
     "psc_key_rows_int": (c_int, [c_void_p, c_int64, c_uint32, c_uint64,

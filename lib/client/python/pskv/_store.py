@@ -42,6 +42,11 @@ _log = logging.getLogger("pskv")
 _told: Set[str] = set()
 
 
+# What a key that nobody knows is to an operation: flags of psc_keys().
+_NEW = {"pull": _lib.KEY_KNOWN, "push": _lib.KEY_OF_SUMS,
+        "pushpull": _lib.KEY_OF_SUMS}
+
+
 def _milliseconds(seconds: Optional[float]) -> int:
     if seconds is None:
         return 0
@@ -352,20 +357,22 @@ class KVStore(Collectives):
                 raise TypeError("Mixed key types are not allowed: %r" % (k,))
         return keys
 
-    def _known(self, wish: _Wish, like: Array) -> _Known:
+    def _known(self, wish: _Wish, like: Array, flags: int = 0) -> _Known:
+        """The key, which may be new to this worker, and to the job if the
+        flags let it."""
         known = self._keys.get(wish.key)
         if known is None:
             number = c_uint32()
-            shape = (c_uint64 * len(like.shape))(*like.shape)
+            spec = _lib.KeySpec(
+                dtype=like.dtype, ndim=len(like.shape),
+                shape=(c_uint64 * len(like.shape))(*like.shape),
+                flags=flags)
             if isinstance(wish.key, str):
-                rc = self._lib.psc_key(self._open(), wish.key.encode(),
-                                       like.dtype, len(like.shape), shape,
-                                       byref(number))
+                spec.name = wish.key.encode()
             else:
-                rc = self._lib.psc_key_int(self._open(), wish.key, like.dtype,
-                                           len(like.shape), shape,
-                                           byref(number))
-            self._check(rc)
+                spec.number = wish.key
+            self._check(self._lib.psc_keys(self._open(), byref(spec), 1,
+                                           byref(number)))
             known = _Known(number.value, like.dtype, like.count)
             self._keys[wish.key] = known
         for array in wish.arrays():
@@ -417,7 +424,7 @@ class KVStore(Collectives):
         """One operation; with a handle it is waited for."""
         self._collect()
         arrays = wish.arrays()
-        known = self._known(wish, arrays[0])
+        known = self._known(wish, arrays[0], _NEW.get(what, 0))
         o, srcs = self._op_options(wish.given, priority, reduce, root,
                                    handle is not None)
         src = wish.given[0].address if wish.given else None
@@ -560,7 +567,8 @@ class KVStore(Collectives):
              reduce: str = "sum") -> None:
         """Gives to the next round and returns at once. Several arrays for one
         key are summed. What goes wrong is told by the next call on the key.
-        An array of empty() must not change until a pull() has returned."""
+        An array of empty() must not change until a pull() has returned.
+        The first push of a key makes it, unless the job has an optimizer."""
         for wish in self._wishes(key, value, None):
             self._start(None, "push", wish, priority, reduce)
             for array in wish.arrays():
@@ -576,7 +584,7 @@ class KVStore(Collectives):
 
     def pull(self, key: Any, out: Any = None, priority: int = 0) -> None:
         """Fills `out` with the value after all rounds this worker has pushed
-        to."""
+        to. A key that no worker has named before is an error."""
         self.pull_async(key, out, priority).wait()
 
     def pull_async(self, key: Any, out: Any, priority: int = 0) -> Handle:

@@ -1,0 +1,152 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a program can do wrong with a store, one test each: it is told, in
+words, and nobody else is; all go on with the job afterwards.
+
+Elsewhere: wrong numbers of an optimizer (test_optimizers), of compression and
+compression after the first key, beside weights or without servers
+(test_compression), what a mode refuses (test_modes), rows (test_rows),
+collectives (test_collectives), numbers that are no keys (unit test client)."""
+import textwrap
+
+from test_python_store import world  # noqa: F401  pylint: disable=unused-import
+
+BEGIN = """
+kv = pskv.create('dist_sync', on_loss='fail')
+f = lambda value, n=10: np.full(n, value, 'float32')
+def wrong(words, call, kind=pskv.Error):
+    try:
+        call()
+    except kind as e:
+        for word in words:
+            assert word in str(e), str(e)
+    else:
+        raise AssertionError('nothing was said of ' + repr(words))
+"""
+
+# A round of everybody: rank r gives r + 1.
+GO_ON = """
+kv.barrier()
+out = f(0)
+kv.pushpull(end, f(kv.rank + 1), out=out)
+assert (out == want).all(), out
+kv.close()
+"""
+
+
+def job(world, before, misuse, after=GO_ON, end="w", want=6.0):
+    """Everybody runs `before`, rank 1 alone `misuse`, everybody `after`."""
+    world.start(2, 2)
+    j = world.job(3)
+    indented = textwrap.indent(textwrap.dedent(misuse), "    ")
+    j.python(f"{BEGIN}{textwrap.dedent(before)}\nend = {end!r}\n"
+             f"want = {want!r}\nkv.barrier()\nif kv.rank == 1:\n{indented}\n"
+             f"{after}")
+    ends = [j.wait(rank) for rank in (1, 0, 2)]
+    assert not any(code for code, _, _ in ends), ends
+
+
+WEIGHTS = "kv.init('w', f(0))\n"
+
+
+def test_pull_of_an_unknown_key(world):
+    job(world, WEIGHTS, """
+        wrong(["key 'typo'", 'not known'], lambda: kv.pull('typo', f(0)))
+        wrong(["key 'typo'"], lambda: kv.pull_async('typo', f(0)))
+        kv.pull('w', f(0))
+        """, """
+kv.barrier()
+kv.init('typo', f(3))  # It is as new as before.
+kv.pull('typo', f(0))
+""" + GO_ON)
+
+
+def test_pull_of_an_unknown_number(world):
+    job(world, "kv.init(3, f(0))\n",
+        "wrong([\"key '7'\", 'not known'], lambda: kv.pull(7, f(0)))", end=3)
+
+
+def test_push_to_an_unknown_key_of_weights(world):
+    """Without an optimizer a first push makes the key. With one it would be a
+    step from nowhere."""
+    job(world, WEIGHTS + "kv.set_optimizer('test')\n", """
+        wrong(["'typo'", 'first value'], lambda: kv.push('typo', f(1)))
+        wrong(["'typo'", 'first value'], lambda: kv.pushpull('typo', f(1)))
+        """)
+
+
+def test_another_size(world):
+    """By who knows the key, and by who hears of it now."""
+    job(world, """
+        kv.init('w', f(0))
+        if kv.rank == 0:
+            kv.push('first', f(1))
+        """, """
+        words = ['10', '11']
+        wrong(words, lambda: kv.push('w', f(1, 11)), ValueError)
+        wrong(words, lambda: kv.pull('w', f(1, 11)), ValueError)
+        wrong(words, lambda: kv.push('first', f(1, 11)))
+        wrong(words, lambda: kv.init('first', f(1, 11)))
+        wrong(words, lambda: kv.pull('first', f(1, 11)))
+        """, """
+if kv.rank != 0:
+    kv.push('first', f(1))
+first = f(0)
+kv.pull('first', first)
+assert (first == 3).all()
+""" + GO_ON)
+
+
+def test_another_type(world):
+    job(world, """
+        kv.init('w', f(0))
+        if kv.rank == 0:
+            kv.push('first', f(1))
+        """, """
+        wide = np.zeros(10)
+        words = ['float32', 'float64']
+        wrong(words, lambda: kv.push('w', wide), ValueError)
+        wrong(words, lambda: kv.pull('w', wide), ValueError)
+        wrong(words, lambda: kv.push('first', wide))
+        wrong(words, lambda: kv.init('first', wide))
+        wrong(words, lambda: kv.pull('first', wide))
+        """, """
+if kv.rank != 0:
+    kv.push('first', f(1))
+first = f(0)
+kv.pull('first', first)
+assert (first == 3).all()
+""" + GO_ON)
+
+
+def test_mixed_types_of_keys(world):
+    job(world, WEIGHTS, """
+        words = ['Mixed key types']
+        wrong(words, lambda: kv.push(3, f(1)), TypeError)
+        wrong(words, lambda: kv.init(['w', 3], [f(1), f(1)]), TypeError)
+        wrong(['an int or a str'], lambda: kv.push(1.5, f(1)), TypeError)
+        """)
+
+
+def test_a_second_different_optimizer(world):
+    """The same again is no second one."""
+    job(world, WEIGHTS + "kv.set_optimizer('sgd', learning_rate=.5)\n", """
+        wrong(['sgd', 'adam'], lambda: kv.set_optimizer('adam'))
+        wrong(['0.5', '0.25'],
+              lambda: kv.set_optimizer('sgd', learning_rate=.25))
+        kv.set_optimizer('sgd', learning_rate=.5)
+        """, want=-3.0)
+
+
+def test_a_second_different_compression(world):
+    job(world, "kv.set_gradient_compression({'type': 'fp16'})\n" + WEIGHTS, """
+        wrong(['fp16', '2bit'],
+              lambda: kv.set_gradient_compression({'type': '2bit'}))
+        kv.set_gradient_compression({'type': 'fp16'})
+        """)
+
+
+def test_a_mode_that_is_none(world):
+    job(world, WEIGHTS, """
+        wrong(["no store 'dist_later'"], lambda: pskv.create('dist_later'),
+              ValueError)
+        """)
