@@ -13,6 +13,9 @@ static const char usage[] =
     "  status            one screen: members, jobs, what is wrong\n"
     "  jobs [list]       jobs, also those that ended lately\n"
     "  jobs cancel NAME  end a job; its workers get an error that says so\n"
+    "  set JOB NAME=VALUE  give learning_rate, wd, rescale_grad or\n"
+    "                    clip_gradient of the job's optimizer another value\n"
+    "                    from --round on\n"
     "  nodes             servers and agents\n"
     "  keys [JOB]        keys and which server holds how much of them\n"
     "  stall [JOB]       what is waited for, since when, and which ranks are\n"
@@ -27,13 +30,15 @@ static const char usage[] =
     "      --after TIME          a shorter wait is work, not a stall, unless\n"
     "                            a missing rank is lost (default 10s)\n"
     "      --reason TEXT         of jobs cancel, for the workers' error\n"
+    "      --round N             of set: the first round of each key that\n"
+    "                            has the value\n"
     "      --no-headers          rows alone\n"
     "  -h, --help   -V, --version\n"
     "\n"
     "Exit codes: 0 done, and healthy; 3 degraded (status) or stalled (stall);\n"
     "2 wrong usage; 4 no such job; 69 no scheduler there; 77 not allowed.\n";
 
-enum { OPT_TIMEOUT = 256, OPT_NO_HEADERS, OPT_AFTER, OPT_REASON };
+enum { OPT_TIMEOUT = 256, OPT_NO_HEADERS, OPT_AFTER, OPT_REASON, OPT_ROUND };
 
 static const struct option options[] = {
     {"endpoint", required_argument, NULL, 'e'},
@@ -41,6 +46,7 @@ static const struct option options[] = {
     {"timeout", required_argument, NULL, OPT_TIMEOUT},
     {"after", required_argument, NULL, OPT_AFTER},
     {"reason", required_argument, NULL, OPT_REASON},
+    {"round", required_argument, NULL, OPT_ROUND},
     {"no-headers", no_argument, NULL, OPT_NO_HEADERS},
     {"help", no_argument, NULL, 'h'},
     {"version", no_argument, NULL, 'V'},
@@ -51,6 +57,7 @@ struct request {
     enum verb verb;
     const char *job; /* NULL: all. */
     const char *reason;
+    struct setting setting;
     const char *endpoint;
     char endpoint_buffer[300];
     ps_time timeout;
@@ -80,6 +87,44 @@ static bool parse_time(const char *text, const char *what, ps_time *ret)
     return false;
 }
 
+static bool parse_round(const char *text, uint64_t *ret)
+{
+    char *end;
+    long long n = strtoll(text, &end, 10);
+
+    if (end == text || *end != '\0' || n < 1) {
+        fprintf(stderr, "psctl: --round '%s': give a number from 1 on\n", text);
+        return false;
+    }
+    *ret = (uint64_t)n;
+    return true;
+}
+
+static bool parse_setting(const char *text, struct setting *s)
+{
+    const char *equals = strchr(text, '=');
+    char *end = NULL;
+
+    if (equals != NULL && equals != text &&
+        (size_t)(equals - text) < sizeof(s->name)) {
+        memcpy(s->name, text, (size_t)(equals - text));
+        s->value = strtod(equals + 1, &end);
+    }
+    if (end == NULL || end == equals + 1 || *end != '\0') {
+        fprintf(stderr,
+                "psctl: set '%s': give a name and a number, such as "
+                "lr=0.05\n",
+                text);
+        return false;
+    }
+    if (s->round == 0) {
+        fputs("psctl: set: give --round, the first round that has the value\n",
+              stderr);
+        return false;
+    }
+    return true;
+}
+
 static bool take_option(struct request *q, int c)
 {
     switch (c) {
@@ -100,6 +145,8 @@ static bool take_option(struct request *q, int c)
     case OPT_REASON:
         q->reason = optarg;
         return true;
+    case OPT_ROUND:
+        return parse_round(optarg, &q->setting.round);
     case OPT_NO_HEADERS:
         q->headings = false;
         return true;
@@ -128,7 +175,7 @@ static bool take_words(struct request *q, int argc, char **argv)
     } verbs[] = {
         {"status", VERB_STATUS, false}, {"jobs", VERB_JOBS, false},
         {"nodes", VERB_NODES, false},   {"keys", VERB_KEYS, true},
-        {"stall", VERB_STALL, true},
+        {"stall", VERB_STALL, true},    {"set", VERB_SET, true},
     };
     size_t i = 0;
 
@@ -144,7 +191,7 @@ static bool take_words(struct request *q, int argc, char **argv)
     if (i == sizeof(verbs) / sizeof(verbs[0])) {
         fprintf(stderr,
                 "psctl: no verb '%s'; there are status, jobs, nodes, "
-                "keys, stall\n",
+                "keys, stall, set\n",
                 argv[0]);
         return false;
     }
@@ -153,11 +200,14 @@ static bool take_words(struct request *q, int argc, char **argv)
         q->verb = VERB_CANCEL;
         return take_name(q, argv[2]);
     }
-    if (argc == 1 ||
+    if (q->verb == VERB_SET && argc == 3) {
+        return parse_setting(argv[2], &q->setting) && take_name(q, argv[1]);
+    }
+    if ((q->verb != VERB_SET && argc == 1) ||
         (q->verb == VERB_JOBS && argc == 2 && strcmp(argv[1], "list") == 0)) {
         return true;
     }
-    if (verbs[i].job && argc == 2) {
+    if (verbs[i].job && q->verb != VERB_SET && argc == 2) {
         return take_name(q, argv[1]);
     }
     fprintf(stderr, "psctl: %s: too many or too few words; see --help\n",
@@ -211,6 +261,8 @@ static int ask(struct wire *w, const struct request *q, struct report *r)
         return wire_ask(w, PS_QUERY_STALL, q->job, r);
     case VERB_CANCEL:
         return wire_cancel(w, q->job, q->reason, r);
+    case VERB_SET:
+        return wire_set(w, q->job, &q->setting, r);
     }
     return EXIT_USAGE;
 }

@@ -27,6 +27,7 @@ enum verb {
     VERB_STATUS,
     VERB_JOBS,
     VERB_CANCEL,
+    VERB_SET,
     VERB_NODES,
     VERB_KEYS,
     VERB_STALL,
@@ -63,6 +64,15 @@ int wire_ask(struct wire *w, enum ps_query what, const char *job,
              struct report *r);
 int wire_cancel(struct wire *w, const char *job, const char *reason,
                 struct report *r);
+
+/* A change of the job's optimizer from a round on. */
+struct setting {
+    char name[33];
+    double value;
+    uint64_t round;
+};
+int wire_set(struct wire *w, const char *job, const struct setting *s,
+             struct report *r);
 
 /* --------------------------------------------------------------- health.c */
 

@@ -352,6 +352,7 @@ void show_table(enum verb verb, const struct report *r, const struct health *h,
         show_stalls(&r->of[PS_QUERY_STALL], headings);
         break;
     case VERB_CANCEL:
+    case VERB_SET:
         break;
     }
 }

@@ -453,3 +453,20 @@ int wire_cancel(struct wire *w, const char *job, const char *reason,
     exit_code = send_message(w, &cancel);
     return exit_code != 0 ? exit_code : gather(w, PS_MSG_QUERY_END, NULL, r);
 }
+
+int wire_set(struct wire *w, const char *job, const struct setting *s,
+             struct report *r)
+{
+    const struct ps_msg set = {
+        .code = PS_MSG_JOB_SET,
+        .job_set = {.job = job,
+                    .name = s->name,
+                    .value = s->value,
+                    .round = s->round},
+    };
+    int exit_code;
+
+    renew(w);
+    exit_code = send_message(w, &set);
+    return exit_code != 0 ? exit_code : gather(w, PS_MSG_QUERY_END, NULL, r);
+}

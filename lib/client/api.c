@@ -60,6 +60,7 @@ static bool gives(const struct psc_op *op)
     case OP_PULL:
     case OP_BARRIER:
     case OP_OPTIMIZER:
+    case OP_CHANGE:
     case OP_COMPRESSION:
     case OP_KEY:
     case OP_COLL:
@@ -317,11 +318,9 @@ int psc_broadcast_start(struct psc_client *c, uint32_t key, const void *src,
     return start(c, OP_BROADCAST, key, src, out, o, ret_op);
 }
 
-/* Operations of the job rather than of a key. `m` of an optimizer lacks the
- * number. */
-static int start_plain(struct psc_client *c, enum op_kind kind,
-                       struct ps_msg *m, const struct psc_op_options *o,
-                       struct psc_op **ret_op)
+int op_start_plain(struct psc_client *c, enum op_kind kind, struct ps_msg *m,
+                   uint64_t *op_id, const struct psc_op_options *o,
+                   struct psc_op **ret_op)
 {
     struct psc_op_options full;
     struct psc_op *op;
@@ -341,11 +340,7 @@ static int start_plain(struct psc_client *c, enum op_kind kind,
     take_options(op, &full, ret_op != NULL);
     if (m != NULL) {
         rc = op_number(op);
-        if (kind == OP_COMPRESSION) {
-            m->l_compression.op_id = op->id;
-        } else {
-            m->l_optimizer.op_id = op->id;
-        }
+        *op_id = op->id;
     }
     if (rc == 0) {
         rc = op_submit(op, m);
@@ -364,7 +359,7 @@ static int start_plain(struct psc_client *c, enum op_kind kind,
 static int start_barrier(struct psc_client *c, const struct psc_op_options *o,
                          struct psc_op **ret_op)
 {
-    return start_plain(c, OP_BARRIER, NULL, o, ret_op);
+    return op_start_plain(c, OP_BARRIER, NULL, NULL, o, ret_op);
 }
 
 int psc_barrier_start(struct psc_client *c, const struct psc_op_options *o,
@@ -377,63 +372,6 @@ int psc_barrier_start(struct psc_client *c, const struct psc_op_options *o,
         client_leave(c);
     }
     return rc;
-}
-
-#define PARAMS_MAX 32u
-
-/* A declaration of the whole job: a name and numbers. */
-static int start_declared(struct psc_client *c, enum op_kind kind,
-                          const char *name, const struct psc_param *params,
-                          uint32_t param_count, const struct psc_op_options *o,
-                          struct psc_op **ret_op)
-{
-    struct ps_rec_param copies[PARAMS_MAX];
-    struct ps_msg m = {0};
-    int rc = client_enter(c);
-
-    if (rc != 0) {
-        return rc;
-    }
-    if (param_count > PARAMS_MAX) {
-        rc = client_complain(c, PSC_E_INVAL, "%u parameters, but at most %u",
-                             param_count, PARAMS_MAX);
-        goto leave;
-    }
-    for (uint32_t i = 0; i < param_count; i++) {
-        copies[i] = (struct ps_rec_param){.name = params[i].name,
-                                          .value = params[i].value};
-    }
-    if (kind == OP_COMPRESSION) {
-        m.code = PS_MSG_L_COMPRESSION;
-        m.l_compression = (struct ps_msg_l_compression){
-            .name = name, .params = copies, .params_count = param_count};
-    } else {
-        m.code = PS_MSG_L_OPTIMIZER;
-        m.l_optimizer = (struct ps_msg_l_optimizer){
-            .name = name, .params = copies, .params_count = param_count};
-    }
-    rc = start_plain(c, kind, &m, o, ret_op);
-
-leave:
-    client_leave(c);
-    return rc;
-}
-
-int psc_optimizer_start(struct psc_client *c, const char *name,
-                        const struct psc_param *params, uint32_t param_count,
-                        const struct psc_op_options *o, struct psc_op **ret_op)
-{
-    return start_declared(c, OP_OPTIMIZER, name, params, param_count, o,
-                          ret_op);
-}
-
-int psc_compression_start(struct psc_client *c, const char *name,
-                          const struct psc_param *params, uint32_t param_count,
-                          const struct psc_op_options *o,
-                          struct psc_op **ret_op)
-{
-    return start_declared(c, OP_COMPRESSION, name, params, param_count, o,
-                          ret_op);
 }
 
 /* ------------------------------------------------------------------ waiting */
@@ -836,7 +774,7 @@ void psc_op_free(struct psc_op *op)
 /* ----------------------------------------------------------- one-call forms */
 
 /* Whatever the wait says, nobody will come back for the operation. */
-static int finish(struct psc_op *op, int rc)
+int op_finish(struct psc_op *op, int rc)
 {
     if (rc == 0) {
         rc = psc_op_wait(op, PSC_WAIT_DEFAULT);
@@ -850,7 +788,7 @@ int psc_init(struct psc_client *c, uint32_t key, const void *src)
     struct psc_op *op = NULL;
     int rc = psc_init_start(c, key, src, NULL, &op);
 
-    return finish(op, rc);
+    return op_finish(op, rc);
 }
 
 int psc_push(struct psc_client *c, uint32_t key, const void *src)
@@ -858,7 +796,7 @@ int psc_push(struct psc_client *c, uint32_t key, const void *src)
     struct psc_op *op = NULL;
     int rc = psc_push_start(c, key, src, NULL, &op);
 
-    return finish(op, rc);
+    return op_finish(op, rc);
 }
 
 int psc_pull(struct psc_client *c, uint32_t key, void *out)
@@ -866,7 +804,7 @@ int psc_pull(struct psc_client *c, uint32_t key, void *out)
     struct psc_op *op = NULL;
     int rc = psc_pull_start(c, key, out, NULL, &op);
 
-    return finish(op, rc);
+    return op_finish(op, rc);
 }
 
 int psc_pushpull(struct psc_client *c, uint32_t key, const void *src, void *out)
@@ -874,7 +812,7 @@ int psc_pushpull(struct psc_client *c, uint32_t key, const void *src, void *out)
     struct psc_op *op = NULL;
     int rc = psc_pushpull_start(c, key, src, out, NULL, &op);
 
-    return finish(op, rc);
+    return op_finish(op, rc);
 }
 
 int psc_broadcast(struct psc_client *c, uint32_t key, const void *src,
@@ -884,7 +822,7 @@ int psc_broadcast(struct psc_client *c, uint32_t key, const void *src,
     struct psc_op *op = NULL;
     int rc = psc_broadcast_start(c, key, src, out, &o, &op);
 
-    return finish(op, rc);
+    return op_finish(op, rc);
 }
 
 /* Barriers are counted, so one that was given up after a time limit must be
@@ -916,22 +854,4 @@ int psc_barrier(struct psc_client *c)
     }
     client_leave(c);
     return rc;
-}
-
-int psc_optimizer_set(struct psc_client *c, const char *name,
-                      const struct psc_param *params, uint32_t param_count)
-{
-    struct psc_op *op = NULL;
-    int rc = psc_optimizer_start(c, name, params, param_count, NULL, &op);
-
-    return finish(op, rc);
-}
-
-int psc_compression_set(struct psc_client *c, const char *name,
-                        const struct psc_param *params, uint32_t param_count)
-{
-    struct psc_op *op = NULL;
-    int rc = psc_compression_start(c, name, params, param_count, NULL, &op);
-
-    return finish(op, rc);
 }

@@ -326,6 +326,38 @@ struct psc_param {
 int psc_optimizer_start(struct psc_client *c, const char *name,
                         const struct psc_param *params, uint32_t param_count,
                         const struct psc_op_options *o, struct psc_op **ret_op);
+/* The same with what is different for single keys. The rate of a key is
+ * learning_rate times lr_mult, its decay wd times wd_mult. At most 2,048 keys. */
+struct psc_key_tuning {
+    const char *name; /* NULL: the key `number`. */
+    int64_t number;
+    double lr_mult;
+    double wd_mult;
+    uint32_t flags; /* 0 */
+    uint32_t reserved;
+};
+struct psc_optimizer {
+    uint32_t size; /* sizeof(struct psc_optimizer) */
+    uint32_t param_count;
+    const char *name;
+    const struct psc_param *params;
+    const struct psc_key_tuning *keys; /* In any order. */
+    uint32_t key_count;
+    uint32_t reserved;
+};
+int psc_optimizer_declare_start(struct psc_client *c,
+                                const struct psc_optimizer *declaration,
+                                const struct psc_op_options *o,
+                                struct psc_op **ret_op);
+/* Another value for "learning_rate" (or "lr"), "wd", "rescale_grad"
+ * ("rescale") or "clip_gradient" ("clip") of the job's optimizer, for the steps
+ * that make round `round` of each key and later ones. 0: the first round that
+ * this worker has begun of no key. Ends when all servers know. Every worker may
+ * say the same; another value for the same round is PSC_E_MISMATCH. Where the
+ * rate has a schedule, learning_rate is what that begins with. */
+int psc_set_start(struct psc_client *c, const char *name, double value,
+                  uint64_t round, const struct psc_op_options *o,
+                  struct psc_op **ret_op);
 /* How gradients of float32 keys travel from agents to servers, after the sum
  * over the workers of a node; without one as they are. Once for a job, before
  * its first key; every worker may say the same. "2bit" knows threshold;
@@ -370,6 +402,10 @@ int psc_broadcast(struct psc_client *c, uint32_t key, const void *src,
 int psc_barrier(struct psc_client *c);
 int psc_optimizer_set(struct psc_client *c, const char *name,
                       const struct psc_param *params, uint32_t param_count);
+int psc_optimizer_declare(struct psc_client *c,
+                          const struct psc_optimizer *declaration);
+int psc_set(struct psc_client *c, const char *name, double value,
+            uint64_t round);
 int psc_compression_set(struct psc_client *c, const char *name,
                         const struct psc_param *params, uint32_t param_count);
 

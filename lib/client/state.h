@@ -50,6 +50,7 @@ enum op_kind {
     OP_PULL_ROWS,
     OP_BARRIER,
     OP_OPTIMIZER,
+    OP_CHANGE,
     OP_COMPRESSION,
     OP_KEY,
     OP_COLL, /* Has parts, see coll.c; no key, and is never sent. */
@@ -279,6 +280,15 @@ void key_free_all(struct psc_client *c);
 
 /* "pushpull of 'fc1.weight'", with the round where there is one. */
 void op_name(const struct psc_op *op, char *text, size_t size);
+/* An operation of the job rather than of a key. `op_id` is where in the message
+ * its number belongs; without a message it is a barrier. Locked. */
+PS_MUST_USE int op_start_plain(struct psc_client *c, enum op_kind kind,
+                               struct ps_msg *m, uint64_t *op_id,
+                               const struct psc_op_options *o,
+                               struct psc_op **ret_op);
+/* Waits for an operation that was started with `rc`, and frees it. Not
+ * locked. */
+int op_finish(struct psc_op *op, int rc);
 /* NULL when memory is gone. All of these: locked. */
 struct psc_op *op_new(struct psc_client *c, enum op_kind kind);
 /* The open operation of that number, or NULL. */

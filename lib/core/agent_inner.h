@@ -85,7 +85,9 @@ struct ps_agent_gather {
     uint32_t ranks;
     uint32_t count;
     uint64_t bytes;
+    bool labelled; /* The labels are sent, too. */
     struct ps_rec_part *parts;
+    uint64_t *labels;
     struct ps_rec_rows *rows; /* Instead of parts: PUSH_ROWS. */
     struct ps_slice *slices;
     uint32_t slice_count;
@@ -179,6 +181,7 @@ struct ps_agent_key {
     struct ps_list_node node; /* In job->opening until the scheduler answers. */
     struct ps_agent_job *job;
     char name[PS_KEY_NAME_MAX + 1];
+    uint64_t label; /* Of the name. */
     uint8_t dtype;
     struct ps_compress compress;
     uint64_t count;

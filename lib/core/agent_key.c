@@ -6,6 +6,7 @@
 #include "core/agent_inner.h"
 
 #include "base/alloc.h"
+#include "base/label.h"
 #include "base/num.h"
 #include "base/str.h"
 
@@ -124,6 +125,7 @@ static struct ps_agent_key *key_new(struct ps_agent_step *st,
 
     k->job = j;
     ps_str_copy(k->name, sizeof(k->name), name);
+    k->label = ps_label(k->name);
     k->dtype = m->dtype;
     k->count = m->count;
     k->width = m->width;

@@ -140,6 +140,8 @@ static void send_parts(struct ps_agent_step *st, struct ps_agent_server *s,
         m.init.slot = g->job->slot;
         m.init.parts = g->parts;
         m.init.parts_count = g->count;
+        m.init.labels = g->labels;
+        m.init.labels_count = g->labelled ? g->count : 0;
     } else {
         m.push.gen = g->job->gen;
         m.push.epoch = a->epoch;
@@ -152,6 +154,8 @@ static void send_parts(struct ps_agent_step *st, struct ps_agent_server *s,
         m.push.want = g->want;
         m.push.parts = g->parts;
         m.push.parts_count = g->count;
+        m.push.labels = g->labels;
+        m.push.labels_count = g->labelled ? g->count : 0;
     }
     parcel = ps_parcel_new(&m, g->slices, g->slice_count);
     s->queued += parcel->payload_len;
@@ -227,6 +231,9 @@ static void dispatch(struct ps_agent_step *st, struct ps_agent_flow *f,
         .bytes = bytes,
         .parts = &rec,
         .rows = &rec_rows,
+        .labelled = !is_collective(k) &&
+                    (rec.round <= 1 || k->kind == PS_OP_BROADCAST),
+        .labels = &k->label,
         .slices = (struct ps_slice *)slice,
         .slice_count = slice == NULL ? 0 : 1,
     };
@@ -240,34 +247,39 @@ static void dispatch(struct ps_agent_step *st, struct ps_agent_flow *f,
         send_parts(st, s, &one);
         return;
     }
-    if (g->count > 0 && (g->code != one.code || g->job != one.job ||
-                         g->reduce != one.reduce || g->rule != one.rule ||
-                         g->assign != one.assign || g->want != one.want ||
-                         g->ranks != one.ranks || g->count == PS_PARTS_MAX ||
-                         /* Who adds it up wants it aligned. */
-                         g->bytes % ps_dtype_size(rec.dtype) != 0 ||
-                         g->bytes + bytes > PS_FUSE_FRAME_MAX)) {
+    if (g->count > 0 &&
+        (g->code != one.code || g->job != one.job || g->reduce != one.reduce ||
+         g->rule != one.rule || g->assign != one.assign ||
+         g->want != one.want || g->ranks != one.ranks ||
+         g->labelled != one.labelled || g->count == PS_PARTS_MAX ||
+         /* Who adds it up wants it aligned. */
+         g->bytes % ps_dtype_size(rec.dtype) != 0 ||
+         g->bytes + bytes > PS_FUSE_FRAME_MAX)) {
         ps_agent_send_flush(st, s);
     }
     if (g->parts == NULL) {
         g->parts = ps_calloc(PS_PARTS_MAX, sizeof(*g->parts));
         g->rows = ps_calloc(PS_PARTS_MAX, sizeof(*g->rows));
+        g->labels = ps_calloc(PS_PARTS_MAX, sizeof(*g->labels));
         g->slices = ps_calloc(PS_PARTS_MAX, sizeof(*g->slices));
     }
     if (g->count == 0) {
         struct ps_rec_part *parts = g->parts;
         struct ps_rec_rows *gathered = g->rows;
+        uint64_t *labels = g->labels;
         struct ps_slice *slices = g->slices;
 
         *g = one;
         g->parts = parts;
         g->rows = gathered;
+        g->labels = labels;
         g->slices = slices;
         g->count = 0;
         g->slice_count = 0;
         g->bytes = 0;
     }
     g->rows[g->count] = rec_rows;
+    g->labels[g->count] = k->label;
     g->parts[g->count++] = rec;
     if (slice != NULL) {
         g->slices[g->slice_count] = *slice;

@@ -124,6 +124,7 @@ void ps_agent_server_free(struct ps_agent_server *s)
     ps_link_free(s->peer.link);
     ps_free(s->gather.parts);
     ps_free(s->gather.rows);
+    ps_free(s->gather.labels);
     ps_free(s->gather.slices);
     ps_free(s);
 }

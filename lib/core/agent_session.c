@@ -456,6 +456,31 @@ static void took_optimizer(struct ps_agent_step *st, struct ps_agent_session *s,
     set.optimizer_set.name = m->name;
     set.optimizer_set.params = m->params;
     set.optimizer_set.params_count = m->params_count;
+    set.optimizer_set.tunings = m->tunings;
+    set.optimizer_set.tunings_count = m->tunings_count;
+    op->message = ps_msg_dup(&set);
+    ps_list_push_back(&j->optimizers, &op->node);
+    ps_agent_up_tell(st, &set);
+}
+
+static void took_change(struct ps_agent_step *st, struct ps_agent_session *s,
+                        const struct ps_msg_l_change *m)
+{
+    struct ps_agent_job *j = s->job;
+    struct ps_agent_op *op = ps_agent_op_new(st, s, m->op_id);
+    struct ps_msg set = {.code = PS_MSG_OPTIMIZER_CHANGE};
+
+    if (j->num_servers == 0) {
+        ps_agent_op_done(st, op, 0, PS_E_UNSUPPORTED,
+                         "an optimizer runs on servers, and the job has none");
+        return;
+    }
+    op->round = ++st->a->next_request;
+    set.optimizer_change.gen = j->gen;
+    set.optimizer_change.request = op->round;
+    set.optimizer_change.name = m->name;
+    set.optimizer_change.value = m->value;
+    set.optimizer_change.round = m->round;
     op->message = ps_msg_dup(&set);
     ps_list_push_back(&j->optimizers, &op->node);
     ps_agent_up_tell(st, &set);
@@ -499,7 +524,8 @@ static void active_msg(struct ps_agent_step *st, struct ps_agent_session *s,
 {
     if (s->op_count >= PS_OPS_MAX &&
         (m->code == PS_MSG_L_OP || m->code == PS_MSG_L_BARRIER ||
-         m->code == PS_MSG_L_OPTIMIZER || m->code == PS_MSG_L_COMPRESSION)) {
+         m->code == PS_MSG_L_OPTIMIZER || m->code == PS_MSG_L_CHANGE ||
+         m->code == PS_MSG_L_COMPRESSION)) {
         ps_agent_session_end(st, s, PS_E_FULL,
                              "too many operations that are not done");
         return;
@@ -513,6 +539,9 @@ static void active_msg(struct ps_agent_step *st, struct ps_agent_session *s,
         break;
     case PS_MSG_L_BARRIER:
         took_barrier(st, s, &m->l_barrier);
+        break;
+    case PS_MSG_L_CHANGE:
+        took_change(st, s, &m->l_change);
         break;
     case PS_MSG_L_COMPRESSION:
         took_compression(st, s, &m->l_compression);

@@ -71,6 +71,7 @@ void ps_job_free(struct ps_sched_job *j)
     ps_free(j->compression);
     ps_free(j->compression_params);
     ps_free(j->params);
+    ps_tunings_fini(&j->tunings);
     ps_free(j->waiters);
     ps_free(j->agents);
     ps_free(j->servers);
@@ -402,20 +403,22 @@ static bool same_params(const struct ps_rec_param *had,
     return true;
 }
 
-void ps_job_set_optimizer(struct ps_sched_job *j, const char *name,
-                          const struct ps_rec_param *params, uint32_t count)
+void ps_job_set_optimizer(struct ps_sched_job *j,
+                          const struct ps_msg_optimizer_set *m)
 {
     assert(j->optimizer == NULL);
-    j->optimizer = ps_strdup(name);
-    j->params = copy_params(params, count);
-    j->param_count = count;
+    j->optimizer = ps_strdup(text(m->name));
+    j->params = copy_params(m->params, m->params_count);
+    j->param_count = m->params_count;
+    ps_tunings_set(&j->tunings, m->tunings, m->tunings_count);
 }
 
-bool ps_job_same_optimizer(const struct ps_sched_job *j, const char *name,
-                           const struct ps_rec_param *params, uint32_t count)
+bool ps_job_same_optimizer(const struct ps_sched_job *j,
+                           const struct ps_msg_optimizer_set *m)
 {
-    return strcmp(j->optimizer, name) == 0 && count == j->param_count &&
-           same_params(j->params, params, count);
+    return strcmp(j->optimizer, text(m->name)) == 0 &&
+           m->params_count == j->param_count &&
+           same_params(j->params, m->params, m->params_count);
 }
 
 void ps_job_set_compression(struct ps_sched_job *j, const char *name,

@@ -8,6 +8,7 @@
 #include "core/barrier.h"
 #include "core/effect.h"
 #include "core/place.h"
+#include "core/tuning.h"
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -40,7 +41,8 @@ struct ps_job_slot {
 struct ps_job_server {
     char name[PS_NAME_MAX + 1];
     uint32_t node;
-    uint32_t ready; /* Version of the state it has taken in. */
+    uint32_t ready; /* Version of the state it has taken in, */
+    uint64_t round; /* and the highest one of a partition when it had. */
     uint64_t bytes; /* Of this job's keys there. */
 };
 
@@ -60,6 +62,8 @@ struct ps_job_key {
 struct ps_job_waiter {
     uint32_t agent;
     uint64_t request;
+    ps_conn_id ctl; /* Not 0: an operator asks instead, */
+    uint64_t round; /* for a change from this round on. */
 };
 
 struct ps_sched_job {
@@ -100,6 +104,8 @@ struct ps_sched_job {
     char *optimizer;             /* NULL: none. */
     struct ps_rec_param *params; /* One block with their names. */
     uint32_t param_count;
+    struct ps_tunings tunings;
+    struct ps_changes changes;
     char *compression; /* NULL: none; it is there before the first key. */
     struct ps_rec_param *compression_params; /* One block with their names. */
     uint32_t compression_param_count;
@@ -155,12 +161,12 @@ struct ps_job_key *ps_job_add_key(struct ps_sched_job *j, const char *name,
                                   struct ps_place_part *parts,
                                   uint32_t part_count);
 
-void ps_job_set_optimizer(struct ps_sched_job *j, const char *name,
-                          const struct ps_rec_param *params, uint32_t count);
+void ps_job_set_optimizer(struct ps_sched_job *j,
+                          const struct ps_msg_optimizer_set *m);
 void ps_job_set_compression(struct ps_sched_job *j, const char *name,
                             const struct ps_rec_param *params, uint32_t count);
 /* The same name and the same parameters in any order? */
-bool ps_job_same_optimizer(const struct ps_sched_job *j, const char *name,
-                           const struct ps_rec_param *params, uint32_t count);
+bool ps_job_same_optimizer(const struct ps_sched_job *j,
+                           const struct ps_msg_optimizer_set *m);
 bool ps_job_same_compression(const struct ps_sched_job *j, const char *name,
                              const struct ps_rec_param *params, uint32_t count);

@@ -30,8 +30,8 @@ static const struct row rows[PS_OPTIM_PARAMS] = {
     [PS_OPTIM_LR] = {"learning_rate", "lr", NOT_NEGATIVE},
     [PS_OPTIM_MOMENTUM] = {"momentum", NULL, BELOW_ONE},
     [PS_OPTIM_WD] = {"wd", NULL, NOT_NEGATIVE},
-    [PS_OPTIM_RESCALE] = {"rescale_grad", NULL, ANY},
-    [PS_OPTIM_CLIP] = {"clip_gradient", NULL, ANY},
+    [PS_OPTIM_RESCALE] = {"rescale_grad", "rescale", ANY},
+    [PS_OPTIM_CLIP] = {"clip_gradient", "clip", ANY},
     [PS_OPTIM_BETA1] = {"beta1", NULL, BELOW_ONE},
     [PS_OPTIM_BETA2] = {"beta2", NULL, BELOW_ONE},
     [PS_OPTIM_EPSILON] = {"epsilon", "eps", NOT_NEGATIVE},
@@ -47,6 +47,7 @@ static const struct row rows[PS_OPTIM_PARAMS] = {
     [PS_OPTIM_WD_LH] = {"wd_lh", NULL, NOT_NEGATIVE},
     [PS_OPTIM_LAMDA] = {"lamda", "lambda", NOT_NEGATIVE},
     [PS_OPTIM_LAZY] = {"lazy_update", NULL, SWITCH},
+    [PS_OPTIM_BEGIN] = {"begin_num_update", NULL, ROUNDS},
     [PS_OPTIM_SCHEDULER] = {"lr_scheduler", NULL, SCHEDULE},
     [PS_OPTIM_STEP] = {"lr_scheduler_step", NULL, ROUNDS},
     [PS_OPTIM_STEP_1] = {"lr_scheduler_step_1", NULL, ROUNDS},
@@ -212,7 +213,7 @@ static bool has(const struct ps_optim_kind *kind, unsigned param)
     if (param == PS_OPTIM_LAZY) {
         return knows_rows(kind);
     }
-    if (param == PS_OPTIM_RESCALE) {
+    if (param == PS_OPTIM_RESCALE || param == PS_OPTIM_BEGIN) {
         return true;
     }
     if (param == PS_OPTIM_WD || param == PS_OPTIM_CLIP) {
@@ -240,6 +241,16 @@ static unsigned find(const struct ps_optim_kind *kind, const char *name)
         }
     }
     return PS_OPTIM_PARAMS;
+}
+
+static const struct ps_optim_kind *find_kind(const char *name)
+{
+    for (size_t i = 0; i < KINDS; i++) {
+        if (strcmp(name, kinds[i].name) == 0) {
+            return &kinds[i];
+        }
+    }
+    return NULL;
 }
 
 /* NULL when the value may be, else what it would have to be. */
@@ -378,10 +389,7 @@ static int parse(const char *name, const struct ps_rec_param *params,
     uint64_t seen = 0;
 
     name = text(name);
-    *o = (struct ps_optim){0};
-    for (size_t i = 0; i < KINDS && o->kind == NULL; i++) {
-        o->kind = strcmp(name, kinds[i].name) == 0 ? &kinds[i] : NULL;
-    }
+    *o = (struct ps_optim){.kind = find_kind(name)};
     if (o->kind == NULL) {
         ps_str_add(why, "no optimizer is called '");
         ps_str_add_escaped(why, name, strlen(name), 32);
@@ -430,6 +438,47 @@ int ps_optim_parse(const char *name, const struct ps_rec_param *params,
         *ret = o;
     }
     return rc;
+}
+
+int ps_optim_check_change(const char *optimizer,
+                          const struct ps_rec_change *change,
+                          const char **ret_name, char *why, size_t why_cap)
+{
+    static const unsigned live[] = {PS_OPTIM_LR, PS_OPTIM_WD, PS_OPTIM_RESCALE,
+                                    PS_OPTIM_CLIP};
+    const struct ps_optim_kind *kind = find_kind(text(optimizer));
+    const char *name = text(change->name);
+    const char *before = "";
+    struct ps_str s;
+
+    assert(kind != NULL);
+    ps_str_init(&s, why, why_cap);
+    const unsigned param = find(kind, name);
+
+    for (size_t i = 0; i < sizeof(live) / sizeof(live[0]); i++) {
+        if (live[i] != param) {
+            continue;
+        }
+        const char *must = objection(rows[param].range, change->value);
+
+        if (must != NULL) {
+            ps_str_addf(&s, "%s of %s %s, not %g", rows[param].name, kind->name,
+                        must, change->value);
+            return PS_E_INVAL;
+        }
+        *ret_name = rows[param].name;
+        return 0;
+    }
+    ps_str_addf(&s, "%s cannot change '", kind->name);
+    ps_str_add_escaped(&s, name, strlen(name), 32);
+    ps_str_add(&s, "' while the job runs; it can change");
+    for (size_t i = 0; i < sizeof(live) / sizeof(live[0]); i++) {
+        if (has(kind, live[i])) {
+            ps_str_addf(&s, "%s %s", before, rows[live[i]].name);
+            before = ",";
+        }
+    }
+    return PS_E_INVAL;
 }
 
 /* Which of the forms of an optimizer it is. SGD has none. */
@@ -568,18 +617,36 @@ static void fill(const struct ps_optim *o, uint64_t t, struct ps_step *step)
 /* Both divide by the rate; a rate this small moves nothing. */
 #define RATE_LEAST 1e-30
 
-void ps_optim_step(const struct ps_optim *o, uint64_t t, struct ps_job *job)
+/* The declaration with what has been changed up to this round. */
+static struct ps_optim changed(const struct ps_optim *o, uint64_t round)
+{
+    struct ps_optim now = *o;
+
+    for (uint32_t i = 0; i < o->changes.count; i++) {
+        const struct ps_rec_change *c = &o->changes.list[i];
+
+        if (c->round <= round) {
+            now.value[find(o->kind, c->name)] = c->value;
+        }
+    }
+    now.lr.base = now.value[PS_OPTIM_LR];
+    return now;
+}
+
+static void make_step(const struct ps_optim *o, const struct ps_optim_at *at,
+                      struct ps_job *job)
 {
     const double *v = o->value;
-    const double lr = o->kind->has_rate ? ps_lr_at(&o->lr, t) : 0;
+    const uint64_t t = at->t + rounds(o, PS_OPTIM_BEGIN);
+    const double lr = o->kind->has_rate ? ps_lr_at(&o->lr, t) * at->lr_mult : 0;
+    const double wd = v[PS_OPTIM_WD] * at->wd_mult;
 
-    assert(t >= 1);
     if (o->kind->step == SGD) {
         job->op = PS_JOB_SGD;
         job->sgd = (struct ps_sgd){
             .lr = lr,
             .momentum = v[PS_OPTIM_MOMENTUM],
-            .wd = v[PS_OPTIM_WD],
+            .wd = wd,
             .rescale = v[PS_OPTIM_RESCALE],
             .clip = v[PS_OPTIM_CLIP],
         };
@@ -589,7 +656,7 @@ void ps_optim_step(const struct ps_optim *o, uint64_t t, struct ps_job *job)
     job->step = (struct ps_step){
         .kind = form(o),
         .lr = lr,
-        .wd = v[PS_OPTIM_WD],
+        .wd = wd,
         .rescale = v[PS_OPTIM_RESCALE],
         .clip = v[PS_OPTIM_CLIP],
         .beta1 = v[PS_OPTIM_BETA1],
@@ -601,4 +668,17 @@ void ps_optim_step(const struct ps_optim *o, uint64_t t, struct ps_job *job)
         job->step.kind = PS_STEP_KEEP;
     }
     fill(o, t, &job->step);
+}
+
+void ps_optim_step(const struct ps_optim *o, const struct ps_optim_at *at,
+                   struct ps_job *job)
+{
+    assert(at->t >= 1);
+    if (o->changes.count == 0) {
+        make_step(o, at, job);
+    } else {
+        const struct ps_optim now = changed(o, at->round);
+
+        make_step(&now, at, job);
+    }
 }

@@ -6,6 +6,7 @@
 
 #include "base/err.h"
 #include "core/lr.h"
+#include "core/tuning.h"
 #include "kernel/kernel.h"
 #include "proto/ps_msg.h"
 
@@ -34,6 +35,7 @@ enum ps_optim_param {
     PS_OPTIM_WD_LH,
     PS_OPTIM_LAMDA,
     PS_OPTIM_LAZY,
+    PS_OPTIM_BEGIN,
     PS_OPTIM_SCHEDULER, /* From here on: of the learning rate's schedule. */
     PS_OPTIM_STEP,
     PS_OPTIM_STEP_1,
@@ -56,6 +58,7 @@ struct ps_optim {
     const struct ps_optim_kind *kind;
     double value[PS_OPTIM_PARAMS]; /* Those that the optimizer has. */
     struct ps_lr lr;
+    struct ps_changes changes;
 };
 
 /* What optimizers there are, with their hyper-parameters, defaults and
@@ -73,6 +76,14 @@ PS_MUST_USE int ps_optim_parse(const char *name,
                                const struct ps_rec_param *params,
                                uint32_t count, struct ps_optim *ret);
 
+/* May this hyper-parameter be given another value while the job runs? 0, or
+ * PS_E_INVAL and `why` says in words what is wrong. *ret_name is its name, of
+ * static duration. */
+PS_MUST_USE int ps_optim_check_change(const char *optimizer,
+                                      const struct ps_rec_change *change,
+                                      const char **ret_name, char *why,
+                                      size_t why_cap);
+
 /* How many buffers as large as the weights it keeps between steps. */
 unsigned ps_optim_states(const struct ps_optim *o);
 /* Does it leave rows alone that nobody gave anything to? Else a step takes
@@ -81,6 +92,15 @@ bool ps_optim_is_lazy(const struct ps_optim *o);
 /* Does state `i` begin as a copy of the weights? Else it begins as zeros. */
 bool ps_optim_state_is_weight(const struct ps_optim *o, unsigned i);
 
-/* Makes the job step t, which counts from 1: its op and all numbers. The
- * buffers are the caller's to set. */
-void ps_optim_step(const struct ps_optim *o, uint64_t t, struct ps_job *job);
+/* Which step of which key. */
+struct ps_optim_at {
+    uint64_t round; /* Whose changes hold. */
+    uint64_t t;     /* Steps made before, and this one: from 1. */
+    double lr_mult;
+    double wd_mult;
+};
+
+/* Makes the job this step: its op and all numbers. The buffers are the
+ * caller's to set. */
+void ps_optim_step(const struct ps_optim *o, const struct ps_optim_at *at,
+                   struct ps_job *job);

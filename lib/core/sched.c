@@ -215,6 +215,9 @@ static void from_member(struct ps_sched_step *st, struct ps_sched_conn *c,
     case PS_MSG_OPTIMIZER_SET:
         ps_sched_optimizer_set(st, m, &msg->optimizer_set);
         break;
+    case PS_MSG_OPTIMIZER_CHANGE:
+        ps_sched_optimizer_change(st, m, &msg->optimizer_change);
+        break;
     case PS_MSG_COMPRESSION_SET:
         ps_sched_compression_set(st, m, &msg->compression_set);
         break;
@@ -236,6 +239,8 @@ static void from_ctl(struct ps_sched_step *st, struct ps_sched_conn *c,
         ps_sched_query(st, c, &msg->query);
     } else if (msg->code == PS_MSG_JOB_CANCEL) {
         ps_sched_job_cancel(st, c, &msg->job_cancel);
+    } else if (msg->code == PS_MSG_JOB_SET) {
+        ps_sched_query_set(st, c, &msg->job_set);
     } else {
         cut(st, c, msg);
     }

@@ -199,6 +199,12 @@ void ps_sched_optimizer_set(struct ps_sched_step *st, struct ps_member *agent,
 void ps_sched_compression_set(struct ps_sched_step *st, struct ps_member *agent,
                               const struct ps_msg_compression_set *m);
 /* Answer those whose servers are ready, or all when the job has failed. */
+void ps_sched_optimizer_change(struct ps_sched_step *st,
+                               struct ps_member *agent,
+                               const struct ps_msg_optimizer_change *m);
+/* An operator's; answered when servers have it. */
+void ps_sched_job_set(struct ps_sched_step *st, struct ps_sched_conn *c,
+                      struct ps_sched_job *j, const struct ps_msg_job_set *m);
 void ps_sched_optimizer_check(struct ps_sched_step *st, struct ps_sched_job *j);
 
 /* ----- sched_stall.c */
@@ -217,6 +223,8 @@ ps_time ps_sched_stalls_deadline(const struct ps_sched *s);
 /* ----- sched_query.c */
 void ps_sched_query(struct ps_sched_step *st, struct ps_sched_conn *c,
                     const struct ps_msg_query *m);
+void ps_sched_query_set(struct ps_sched_step *st, struct ps_sched_conn *c,
+                        const struct ps_msg_job_set *m);
 void ps_sched_job_cancel(struct ps_sched_step *st, struct ps_sched_conn *c,
                          const struct ps_msg_job_cancel *m);
 /* Rows of keys go on when the connection has room. */

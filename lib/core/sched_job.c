@@ -498,6 +498,7 @@ void ps_sched_job_ready(struct ps_sched_step *st, struct ps_member *server,
     /* A version that was never made would answer what is asked later. */
     if (m->version > on->ready && m->version <= j->version) {
         on->ready = m->version;
+        on->round = m->round;
         ps_sched_job_try_run(st, j);
         ps_sched_optimizer_check(st, j);
     }

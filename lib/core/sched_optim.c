@@ -7,6 +7,7 @@
 #include "core/compress.h"
 #include "core/optim.h"
 
+#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -98,12 +99,16 @@ static int check(struct ps_sched_step *st, const struct ps_member *agent,
         rc = ps_optim_check(name, m->params, m->params_count, text,
                             sizeof(text));
 
+        if (rc == 0) {
+            rc = ps_tunings_check(m->tunings, m->tunings_count, text,
+                                  sizeof(text));
+        }
         if (rc != 0) {
             ps_str_add(why, text);
         }
         return rc;
     }
-    if (!ps_job_same_optimizer(j, name, m->params, m->params_count)) {
+    if (!ps_job_same_optimizer(j, m)) {
         ps_str_addf(why, "job %s has optimizer ", j->name);
         add_declared(why, j->optimizer, j->params, j->param_count);
         ps_str_add(why, ", this worker declares ");
@@ -111,14 +116,23 @@ static int check(struct ps_sched_step *st, const struct ps_member *agent,
         ps_str_add(why, "; all workers of a job must declare the same");
         return PS_E_MISMATCH;
     }
+    if (!ps_tunings_same(&j->tunings, m->tunings, m->tunings_count)) {
+        ps_str_addf(why,
+                    "job %s has other lr_mult or wd_mult of its keys than this "
+                    "worker declares; all workers of a job must declare the "
+                    "same",
+                    j->name);
+        return PS_E_MISMATCH;
+    }
     return 0;
 }
 
 /* A set: a request that is sent again waits once. False: too many. */
-static bool add_waiter(struct ps_sched_job *j, uint32_t agent, uint64_t request)
+static bool add_waiter(struct ps_sched_job *j, const struct ps_job_waiter *w)
 {
     for (uint32_t i = 0; i < j->waiter_count; i++) {
-        if (j->waiters[i].agent == agent && j->waiters[i].request == request) {
+        if (j->waiters[i].agent == w->agent &&
+            j->waiters[i].request == w->request && w->ctl == 0) {
             return true;
         }
     }
@@ -127,15 +141,15 @@ static bool add_waiter(struct ps_sched_job *j, uint32_t agent, uint64_t request)
     }
     j->waiters = ps_realloc(j->waiters,
                             (j->waiter_count + 1u) * sizeof(*j->waiters));
-    j->waiters[j->waiter_count++] = (struct ps_job_waiter){.agent = agent,
-                                                           .request = request};
+    j->waiters[j->waiter_count++] = *w;
     return true;
 }
 
 static void wait_for_servers(struct ps_sched_step *st, struct ps_sched_job *j,
                              struct ps_member *agent, uint64_t request)
 {
-    if (!add_waiter(j, agent->node, request)) {
+    if (!add_waiter(j, &(struct ps_job_waiter){.agent = agent->node,
+                                               .request = request})) {
         done(st, agent, j->gen, request, PS_E_FULL,
              "too many requests for the job's optimizer wait for its servers");
         return;
@@ -158,8 +172,7 @@ void ps_sched_optimizer_set(struct ps_sched_step *st, struct ps_member *agent,
         return;
     }
     if (j->optimizer == NULL) {
-        ps_job_set_optimizer(j, ps_sched_text(m->name), m->params,
-                             m->params_count);
+        ps_job_set_optimizer(j, m);
         add_declared(&why, j->optimizer, j->params, j->param_count);
         ps_effects_note(st->fx, PS_LOG_INFO, "job %s gen %llu optimizer %s",
                         j->name, (unsigned long long)j->gen, text);
@@ -168,6 +181,133 @@ void ps_sched_optimizer_set(struct ps_sched_step *st, struct ps_member *agent,
     }
     wait_for_servers(st, j, agent, m->request);
 }
+
+/* ---------------------------------------------------------------- changes */
+
+/* 0: the change is made, or was made before. */
+static int change(struct ps_sched_step *st, struct ps_sched_job *j,
+                  struct ps_rec_change c, struct ps_str *why)
+{
+    char text[256] = "";
+
+    if (j->optimizer == NULL) {
+        ps_str_addf(why, "job %s has no optimizer that could be changed",
+                    j->name);
+        return PS_E_INVAL;
+    }
+    int rc = ps_optim_check_change(j->optimizer, &c, &c.name, text,
+                                   sizeof(text));
+
+    if (rc != 0) {
+        ps_str_add(why, text);
+        return rc;
+    }
+    const struct ps_rec_change *had = ps_changes_find(&j->changes, c.name,
+                                                      c.round);
+
+    if (had != NULL) {
+        if (had->value == c.value) {
+            return 0;
+        }
+        ps_str_addf(why, "%s of job %s is ", c.name, j->name);
+        add_number(why, had->value);
+        ps_str_addf(why, " from round %" PRIu64 " on, and now ", c.round);
+        add_number(why, c.value);
+        ps_str_add(why, " is wanted; all workers must want the same");
+        return PS_E_MISMATCH;
+    }
+    ps_changes_add(&j->changes, &c);
+    ps_str_addf(why, "job %s gen %" PRIu64 " %s ", j->name, j->gen, c.name);
+    add_number(why, c.value);
+    ps_effects_note(st->fx, PS_LOG_INFO, "%s from round %" PRIu64, why->data,
+                    c.round);
+    ps_sched_job_changed(st, j);
+    j->optimizer_version = j->version;
+    return 0;
+}
+
+void ps_sched_optimizer_change(struct ps_sched_step *st,
+                               struct ps_member *agent,
+                               const struct ps_msg_optimizer_change *m)
+{
+    struct ps_sched_job *j = ps_sched_job(st->s, m->gen);
+    char text[PS_TEXT_MAX + 1];
+    struct ps_str why;
+
+    ps_str_init(&why, text, sizeof(text));
+    int rc = ps_sched_job_serves(st->s, j, m->gen, agent, &why);
+
+    if (rc == 0) {
+        rc = change(st, j,
+                    (struct ps_rec_change){
+                        .name = m->name, .value = m->value, .round = m->round},
+                    &why);
+    }
+    if (rc != 0) {
+        done(st, agent, m->gen, m->request, rc, text);
+        return;
+    }
+    wait_for_servers(st, j, agent, m->request);
+}
+
+void ps_sched_job_set(struct ps_sched_step *st, struct ps_sched_conn *c,
+                      struct ps_sched_job *j, const struct ps_msg_job_set *m)
+{
+    char text[PS_TEXT_MAX + 1];
+    struct ps_str why;
+
+    ps_str_init(&why, text, sizeof(text));
+    int rc = change(st, j,
+                    (struct ps_rec_change){
+                        .name = m->name, .value = m->value, .round = m->round},
+                    &why);
+
+    if (rc != 0) {
+        ps_sched_query_end(st, c, rc, text);
+        return;
+    }
+    if (!add_waiter(j,
+                    &(struct ps_job_waiter){.ctl = c->id, .round = m->round})) {
+        ps_sched_query_end(st, c, PS_E_FULL,
+                           "too many requests for the job's optimizer wait "
+                           "for its servers");
+        return;
+    }
+    ps_sched_optimizer_check(st, j);
+}
+
+/* Has a key passed the round already? */
+static void tell_operator(struct ps_sched_step *st,
+                          const struct ps_sched_job *j,
+                          const struct ps_job_waiter *w, int rc,
+                          const char *reason)
+{
+    struct ps_sched_conn *c = ps_map_get(st->s->conns, w->ctl);
+    char text[PS_TEXT_MAX + 1];
+    struct ps_str late;
+    uint64_t newest = 0;
+
+    if (c == NULL) {
+        return;
+    }
+    for (uint32_t i = 0; i < j->server_count; i++) {
+        if (j->servers[i].round > newest) {
+            newest = j->servers[i].round;
+        }
+    }
+    if (rc == 0 && newest >= w->round) {
+        ps_str_init(&late, text, sizeof(text));
+        ps_str_addf(&late,
+                    "a key was at round %" PRIu64 " already: keys beyond round "
+                    "%" PRIu64 " have the value from their next round on",
+                    newest, w->round);
+        rc = PS_E_STALE;
+        reason = text;
+    }
+    ps_sched_query_end(st, c, rc, reason);
+}
+
+/* ------------------------------------------------------------ compression */
 
 static int check_compression(struct ps_sched_step *st,
                              const struct ps_member *agent,
@@ -268,8 +408,14 @@ void ps_sched_optimizer_check(struct ps_sched_step *st, struct ps_sched_job *j)
         return;
     }
     for (uint32_t i = 0; i < j->waiter_count; i++) {
-        done(st, ps_members_get(&st->s->members, j->waiters[i].agent), j->gen,
-             j->waiters[i].request, rc, text);
+        const struct ps_job_waiter *w = &j->waiters[i];
+
+        if (w->ctl != 0) {
+            tell_operator(st, j, w, rc, text);
+        } else {
+            done(st, ps_members_get(&st->s->members, w->agent), j->gen,
+                 w->request, rc, text);
+        }
     }
     j->waiter_count = 0;
 }

@@ -305,3 +305,16 @@ void ps_sched_job_cancel(struct ps_sched_step *st, struct ps_sched_conn *c,
     ps_sched_job_fail(st, j, text);
     ps_sched_query_end(st, c, 0, NULL);
 }
+
+void ps_sched_query_set(struct ps_sched_step *st, struct ps_sched_conn *c,
+                        const struct ps_msg_job_set *m)
+{
+    const char *name = ps_sched_text(m->job);
+    struct ps_sched_job *j = ps_sched_job_named(st->s, name);
+
+    if (j == NULL) {
+        no_such_job(st, c, name);
+        return;
+    }
+    ps_sched_job_set(st, c, j, m);
+}

@@ -107,6 +107,8 @@ struct ps_shard_job {
     char name[PS_NAME_MAX + 1];
     bool optimizes;
     struct ps_optim optim; /* When it does. */
+    struct ps_tunings tunings;
+    uint64_t newest; /* Highest version of a partition, made or being made. */
     struct ps_compress compress;
     struct ps_shard_slot *slots;
     uint32_t slot_count;

@@ -55,6 +55,7 @@ void ps_shard_job_free(struct ps_shard *s, struct ps_shard_job *job)
         ps_list_remove(&job->node);
     }
     ps_store_fini(&job->store);
+    ps_tunings_fini(&job->tunings);
     ps_map_take(s->jobs, job->gen);
     ps_free(job->slots);
     ps_free(job);
@@ -141,6 +142,23 @@ static const char *objection(const struct ps_shard *s,
     return NULL;
 }
 
+static bool take_changes(struct ps_optim *o, const struct ps_msg_job_state *m)
+{
+    char why[1];
+
+    for (uint32_t i = 0; i < m->changes_count; i++) {
+        struct ps_rec_change c = m->changes[i];
+
+        if (i >= PS_CHANGES_MAX ||
+            ps_optim_check_change(m->optimizer, &c, &c.name, why,
+                                  sizeof(why)) != 0) {
+            return false;
+        }
+        ps_changes_add(&o->changes, &c);
+    }
+    return true;
+}
+
 void ps_shard_job_state(struct ps_shard_step *st,
                         const struct ps_msg_job_state *m)
 {
@@ -174,6 +192,13 @@ void ps_shard_job_state(struct ps_shard_step *st,
         ps_optim_parse(optimizer, m->params, m->params_count, &optim) != 0) {
         why = "its optimizer is not known here";
     }
+    if (why == NULL && *optimizer != '\0' && !take_changes(&optim, m)) {
+        why = "the changes of its optimizer make no sense";
+    }
+    if (why == NULL && ps_tunings_check(m->tunings, m->tunings_count, text,
+                                        sizeof(text)) != 0) {
+        why = "the multipliers of its keys make no sense";
+    }
     if (why == NULL && ps_compress_parse(m->compression, m->compression_params,
                                          m->compression_params_count, &compress,
                                          text, sizeof(text)) != 0) {
@@ -192,6 +217,7 @@ void ps_shard_job_state(struct ps_shard_step *st,
     job->version = m->version;
     job->optimizes = *optimizer != '\0';
     job->optim = optim;
+    ps_tunings_set(&job->tunings, m->tunings, m->tunings_count);
     job->compress = compress;
     for (uint32_t i = 0; i < job->slot_count; i++) {
         take_slot(&job->slots[i], &m->slots[i]);

@@ -220,8 +220,19 @@ static void add_step(struct ps_shard_run *run, struct ps_compute *c)
     struct ps_shard_job *job = run->job;
     struct ps_part *part = run->part;
 
-    /* Step t makes version t, so that all servers agree on it. */
-    ps_optim_step(&job->optim, part->version + 1, &c->job);
+    const struct ps_rec_tuning *t = ps_tunings_find(&job->tunings, part->label);
+    /* All servers agree on these: every partition has the same rounds. */
+    const struct ps_optim_at at = {
+        .round = part->version + 1,
+        .t = (uint64_t)((int64_t)part->version + 1 + part->shift),
+        .lr_mult = t != NULL ? t->lr_mult : 1,
+        .wd_mult = t != NULL ? t->wd_mult : 1,
+    };
+
+    if (at.round > job->newest) {
+        job->newest = at.round;
+    }
+    ps_optim_step(&job->optim, &at, &c->job);
     c->job.weight = ps_slice_data(&part->value);
     ps_compute_hold(c, part->value.buf);
     for (unsigned i = 0; i < ps_optim_states(&job->optim); i++) {

@@ -156,7 +156,8 @@ static int adopt(struct ps_shard_step *st, struct ps_shard_job *job,
 
 static int init_part(struct ps_shard_step *st, struct ps_shard_slot *slot,
                      const struct ps_rec_part *rec,
-                     const struct ps_slice *payload, uint64_t offset)
+                     const struct ps_slice *payload, uint64_t offset,
+                     uint64_t label)
 {
     struct ps_shard_job *job = slot->job;
     struct ps_part *part = ps_store_find(&job->store, rec->key, rec->index);
@@ -173,6 +174,7 @@ static int init_part(struct ps_shard_step *st, struct ps_shard_slot *slot,
         }
         ps_shard_pull_answer(st, job, part, NULL);
     }
+    part->label = label;
     ps_shard_answer(st, slot, part, false, 0);
     return 0;
 }
@@ -196,7 +198,8 @@ void ps_shard_init(struct ps_shard_step *st, struct ps_shard_conn *c,
     refusal.count = 0;
     for (uint32_t i = 0; i < m->parts_count; i++) {
         const struct ps_rec_part *rec = &m->parts[i];
-        int rc = init_part(st, slot, rec, payload, offset);
+        uint64_t label = i < m->labels_count ? m->labels[i] : 0;
+        int rc = init_part(st, slot, rec, payload, offset, label);
 
         if (rc != 0) {
             ps_shard_refusal_add(&refusal, rec, rc);

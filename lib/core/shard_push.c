@@ -263,6 +263,19 @@ static void take_all(struct ps_shard_step *st, struct ps_shard_peer *p,
     ps_shard_refusal_send(st, p, m->gen, slot, &refusal);
 }
 
+/* Before the parts are taken, because the last one starts the merge. */
+static void take_labels(struct ps_shard_job *job, const struct ps_msg_push *m)
+{
+    for (uint32_t i = 0; i < m->parts_count && i < m->labels_count; i++) {
+        const struct ps_rec_part *rec = &m->parts[i];
+        struct ps_part *part = ps_store_find(&job->store, rec->key, rec->index);
+
+        if (part != NULL) {
+            part->label = m->labels[i];
+        }
+    }
+}
+
 void ps_shard_push(struct ps_shard_step *st, struct ps_shard_conn *c,
                    const struct ps_msg *msg, const struct ps_slice *payload)
 {
@@ -302,6 +315,8 @@ void ps_shard_push(struct ps_shard_step *st, struct ps_shard_conn *c,
     }
     ps_shard_credit_dirty(job);
     ps_shard_credit_end(slot, total);
+    take_labels(job, m);
     take_all(st, p, slot, m, payload);
+    take_labels(job, m); /* Of those that were not there. */
     ps_shard_credit_tell(st, p, slot);
 }

@@ -110,9 +110,10 @@ void ps_shard_up_ready(struct ps_shard_step *st, const struct ps_shard_job *job)
         return; /* Told when it knows us: welcomed(). */
     }
     ps_link_tell(st->s->up.link,
-                 &(struct ps_msg){
-                     .code = PS_MSG_JOB_READY,
-                     .job_ready = {.gen = job->gen, .version = job->version}},
+                 &(struct ps_msg){.code = PS_MSG_JOB_READY,
+                                  .job_ready = {.gen = job->gen,
+                                                .version = job->version,
+                                                .round = job->newest}},
                  st->now, st->fx);
 }
 

@@ -59,6 +59,10 @@ struct ps_part {
     uint32_t count; /* Elements; 0: not known yet. */
     uint32_t width; /* Elements of a row; 0: nobody has spoken of rows. */
     uint64_t version;
+    uint64_t label; /* Of the key's name, base/label.h; 0: not known. */
+    /* What the optimizer counts beyond the versions: steps that were loaded,
+     * less rounds that were none. */
+    int64_t shift;
     struct ps_slice value; /* buf NULL: has none. Never written again. */
     struct ps_slice code;  /* What travels in its place; buf NULL: nothing. */
     uint8_t codec;         /* Of that. */

@@ -262,6 +262,44 @@ def test_failure_reaches_the_script(trio, tmp):
     assert "told PeerLost" in out or "told JobFailed" in out, out + err
 
 
+def test_multipliers_of_keys(tmp):
+    """By the number of Gluon's parameters and by Module's names; with names,
+    what is no weight does not decay. As MXNet's own updater."""
+    done = python(tmp, 1, 1, """
+        import numpy as np
+        rng = np.random.RandomState(3)
+        names = {0: 'fc_weight', 1: 'fc_bias', 2: 'out_weight'}
+
+        def make(**more):
+            opt = mx.optimizer.Adam(learning_rate=.05, wd=.1,
+                                    begin_num_update=4, **more)
+            opt.set_lr_mult({'fc_bias': 2.0, 2: .5})
+            return opt
+
+        opt, again = make(param_idx2name=names), make(param_idx2name=names)
+        assert opt._get_wd(1) == 0 and opt._get_lrs([1, 2]) == [.1, .025]
+        kv = mx.kv.create('dist_sync')
+        updater = mx.optimizer.get_updater(again)
+        ws = [mx.nd.array(rng.randn(40, 30)) for i in names]
+        for i in names:
+            kv.init(i, ws[i])
+        kv.set_optimizer(opt)
+        for step in range(5):
+            for i in names:
+                g = mx.nd.array(rng.randn(40, 30))
+                kv.push(i, g)
+                updater(i, g, ws[i])
+        for i in names:
+            got = mx.nd.zeros((40, 30))
+            kv.pull(i, out=got)
+            np.testing.assert_allclose(got.asnumpy(), ws[i].asnumpy(),
+                                       rtol=2e-5, atol=1e-5)
+        print('well')
+        """)
+    assert done.returncode == 0, done.stderr
+    assert "well" in done.stdout
+
+
 COMMON = "rescale_grad=.5, wd=.01, clip_gradient=.8"
 S = "mx.lr_scheduler."
 OPTIMIZERS = [

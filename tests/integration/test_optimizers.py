@@ -266,29 +266,40 @@ def expected(name, given, seed):
         yield r.w
 
 
-def run(t, number, name, params, out):
-    """What both workers see after every step."""
-    workers = []
-    for rank in (0, 1):
-        env = harness.clean_env(
-            PYTHONPATH=PACKAGE, PYTHONDONTWRITEBYTECODE=1,
-            PSKV_LIBRARY=LIBRARY, PSKV_JOB=f"job{number}",
-            PSKV_SOCKET=t.socket(rank), PSKV_PARTITION_BYTES=4096,
-            DMLC_NUM_WORKER=2, DMLC_WORKER_ID=rank,
-            DMLC_NUM_SERVER=len(t.server_names), OMP_NUM_THREADS=1,
-            OPENBLAS_NUM_THREADS=1)
-        workers.append(subprocess.Popen(
-            [sys.executable, "-c", WORKER, name, repr(params), str(number),
-             out], env=env, stderr=subprocess.PIPE, text=True))
+def spawn(t, job, rank, text, *arguments, workers=2):
+    env = harness.clean_env(
+        PYTHONPATH=PACKAGE, PYTHONDONTWRITEBYTECODE=1,
+        PSKV_LIBRARY=LIBRARY, PSKV_JOB=job,
+        PSKV_SOCKET=t.socket(rank), PSKV_PARTITION_BYTES=4096,
+        DMLC_NUM_WORKER=workers, DMLC_WORKER_ID=rank,
+        DMLC_NUM_SERVER=len(t.server_names), OMP_NUM_THREADS=1,
+        OPENBLAS_NUM_THREADS=1)
+    return subprocess.Popen(
+        [sys.executable, "-c", text, *map(str, arguments)], env=env,
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE, text=True)
+
+
+def finish(workers):
+    """What they wrote; they end well."""
     try:
+        said = []
         for w in workers:
-            _, err = w.communicate(timeout=harness.PATIENCE)
-            assert w.returncode == 0, f"{name}: {err}"
+            out, err = w.communicate(timeout=harness.PATIENCE)
+            assert w.returncode == 0, err
+            said.append(out)
+        return said
     finally:
         for w in workers:
             if w.poll() is None:
                 w.kill()
                 w.wait()
+
+
+def run(t, number, name, params, out):
+    """What both workers see after every step."""
+    finish([spawn(t, f"job{number}", rank, WORKER, name, repr(params), number,
+                  out) for rank in (0, 1)])
     seen = [np.fromfile(out + str(rank), "f").reshape(STEPS, COUNT)
             for rank in (0, 1)]
     assert seen[0].tobytes() == seen[1].tobytes(), name
@@ -332,16 +343,156 @@ def test_a_wrong_hyper_parameter_is_its_callers_alone(trio):
             "        print(e)\n"
             "kv.set_optimizer('adam')\n"
             "kv.close()\n")
-    env = harness.clean_env(
-        PYTHONPATH=PACKAGE, PYTHONDONTWRITEBYTECODE=1, PSKV_LIBRARY=LIBRARY,
-        PSKV_JOB="job", PSKV_SOCKET=t.socket(0), DMLC_NUM_WORKER=1,
-        DMLC_WORKER_ID=0, DMLC_NUM_SERVER=1)
-    done = subprocess.run([sys.executable, "-c", text], env=env, text=True,
-                          capture_output=True, timeout=harness.PATIENCE,
-                          check=False)
-    assert done.returncode == 0, done.stderr
-    lines = done.stdout.splitlines()
+    said, = finish([spawn(t, "job", 0, text, workers=1)])
+    lines = said.splitlines()
     assert len(lines) == 3, lines
     assert "adam has no hyper-parameter 'momentum'" in lines[0]
     assert "lr_scheduler_step" in lines[1]
     assert "there is sgd, nag, adam" in lines[2]
+
+
+TUNED = """
+import numpy as np, pskv, sys
+kv = pskv.create('dist_sync')
+kv.set_optimizer('adam', learning_rate=.01, wd=.1, begin_num_update=3,
+                 lr_mult={'a.bias': 2, 'frozen': 0},
+                 wd_mult={'a.bias': 0, 'b': .5})
+keys = ['a.weight', 'a.bias', 'b', 'frozen']
+ws = [np.random.default_rng(7).standard_normal(5003).astype('f')
+      for k in keys]
+kv.init(keys[0], ws[0])
+kv.init(keys[1:3], ws[1:3])
+kv.broadcast(keys[3], ws[3])
+for step in range(12):
+    if step == 4:
+        kv.set_learning_rate(.02)
+    if step == 6 and kv.rank == 1:
+        kv.set_optimizer_param('rescale', .25, round=9)
+        kv.set_wd(.2, round=9)
+        kv.set_clip_gradient(.3, round=11)
+    kv.barrier()
+    g = np.random.default_rng([step, kv.rank]).standard_normal(5003)
+    kv.pushpull(keys, [g.astype('f')] * 4, out=ws)
+    np.stack(ws).tofile(sys.argv[1] + '%d-%d' % (kv.rank, step))
+kv.close()
+"""
+
+
+def tuned():
+    """The keys after each step: multipliers, a first step that is none, and
+    numbers that change."""
+    keys = [np.random.default_rng(7).standard_normal(5003).astype("f")
+            for _ in range(4)]
+    factors = [(1, 1), (2, 0), (1, .5), (0, 1)]
+    m = [np.zeros_like(k) for k in keys]
+    v = [np.zeros_like(k) for k in keys]
+    for step in range(12):
+        r = step + 1
+        t = r + 3
+        raw = sum(np.random.default_rng([step, rank]).standard_normal(5003)
+                  .astype("f") for rank in (0, 1))
+        for i, (lr, wd) in enumerate(factors):
+            g = np.float32(.25 if r >= 9 else 1) * raw + \
+                np.float32((.2 if r >= 9 else .1) * wd) * keys[i]
+            if r >= 11:
+                g = clip(g, .3)
+            m[i] = .9 * m[i] + (1 - .9) * g
+            v[i] = .999 * v[i] + (1 - .999) * np.square(g)
+            rate = (.02 if r >= 5 else .01) * lr * \
+                math.sqrt(1 - .999 ** t) / (1 - .9 ** t)
+            keys[i] = keys[i] - rate * (m[i] / (np.sqrt(v[i]) + 1e-8))
+        yield np.stack(keys)
+
+
+def test_keys_differ_and_numbers_change_at_a_round(trio, tmp):
+    trios = [trio(servers=1, agents=2), trio(servers=3, agents=2)]
+    for i, t in enumerate(trios):
+        finish([spawn(t, "tuned", rank, TUNED, tmp / f"{i}-")
+                for rank in (0, 1)])
+    for step, want in enumerate(tuned()):
+        seen = [np.fromfile(tmp / f"{i}-{rank}-{step}", "f")
+                for i in (0, 1) for rank in (0, 1)]
+        assert all(s.tobytes() == seen[0].tobytes() for s in seen), step
+        got = seen[0].reshape(want.shape)
+        size = np.maximum(np.abs(want), np.sqrt(np.mean(np.square(want))))
+        assert np.max(np.abs(got - want) / size) < TOLERANCE, step
+    first = np.random.default_rng(7).standard_normal(5003).astype("f")
+    assert got[3].tobytes() == first.tobytes()  # Its rate is 0.
+
+
+def test_changes_that_make_no_sense_are_refused(trio):
+    t = trio(servers=1, agents=2)
+    text = """
+import numpy as np, pskv
+kv = pskv.create('dist_sync')
+def fails(what, *arguments, **more):
+    try:
+        what(*arguments, **more)
+    except pskv.Error as e:
+        print(e)
+    else:
+        print('done')
+fails(kv.set_learning_rate, 1)
+fails(kv.set_optimizer, 'sgd', lr_mult={'w': -1})
+kv.barrier()
+kv.set_optimizer('sgd', lr=1, lr_mult={'w': 2})
+fails(kv.set_optimizer, 'sgd', lr=1, lr_mult={'w': 3})
+fails(kv.set_optimizer_param, 'momentum', .5)
+fails(kv.set_wd, -1)
+fails(kv.set_wd, .5, round=9)
+kv.barrier()
+fails(kv.set_wd, .5 + kv.rank, round=9)
+w = np.ones(3, 'f')
+kv.init('w', w)
+kv.pushpull('w', w, out=w)
+fails(kv.set_wd, .5, round=1)
+kv.close()
+"""
+    said = finish([spawn(t, "job", rank, text) for rank in (0, 1)])
+    for rank, out in enumerate(said):
+        lines = out.splitlines()
+        assert "has no optimizer" in lines[0]
+        assert "not be negative" in lines[1] or "not negative" in lines[1]
+        assert "other lr_mult" in lines[2]
+        assert "cannot change 'momentum'" in lines[3] and \
+            "learning_rate, wd, rescale_grad, clip_gradient" in lines[3]
+        assert "must not be negative" in lines[4]
+        assert lines[5] == "done"
+        if rank == 0:
+            assert lines[6] == "done"
+        else:
+            assert "wd of job job is 0.5 from round 9 on" in lines[6]
+        assert "has begun round 1 already" in lines[7]
+
+
+def test_an_operator_changes_the_rate(trio):
+    t = trio(servers=2, agents=1)
+    text = """
+import numpy as np, pskv
+kv = pskv.create('dist_sync')
+kv.set_optimizer('sgd', lr=1)
+w = np.zeros(3000, 'f')
+kv.init('w', w)
+for step in range(3):
+    kv.pushpull('w', np.ones(3000, 'f'), out=w)
+print('three', flush=True)
+input()
+for step in range(3):
+    kv.pushpull('w', np.ones(3000, 'f'), out=w)
+    print(*set(w), flush=True)
+kv.close()
+"""
+    worker = spawn(t, "live", 0, text, workers=1)
+    try:
+        assert worker.stdout.readline() == "three\n"
+        code, out, err = t.psctl("--round", "5", "set", "live", "lr=0.5")
+        assert (code, out, err) == (0, "", "")
+        code, _, err = t.psctl("--round", "2", "set", "live", "wd=0")
+        assert code == 1 and "a key was at round 3 already" in err
+        code, _, err = t.psctl("--round", "9", "set", "live", "beta1=0")
+        assert code == 1 and "cannot change 'beta1'" in err
+    finally:
+        worker.stdin.write("\n")
+        worker.stdin.flush()
+    said, = finish([worker])
+    assert [float(line) for line in said.split()] == [-4, -4.5, -5]

@@ -23,7 +23,7 @@ def run(*words, env=None):
 def test_help_names_every_verb():
     code, out, err = run("--help")
     assert code == 0 and err == ""
-    for word in ("status", "jobs", "nodes", "keys", "stall", "cancel",
+    for word in ("status", "jobs", "nodes", "keys", "stall", "cancel", "set",
                  "--timeout", "--no-headers", "PSKV_SCHED"):
         assert word in out
     code, out, _ = run("--version")
@@ -34,6 +34,9 @@ def test_help_names_every_verb():
     (), ("no-such-verb",), ("-w", "xml", "status"), ("--timeout", "5",
                                                      "status"),
     ("--no-such-option", "status"), ("jobs", "cancel"), ("status", "more"),
+    ("set", "job", "lr=1"), ("--round", "0", "set", "job", "lr=1"),
+    ("--round", "5", "set", "job", "lr"), ("--round", "5", "set", "job"),
+    ("--round", "5", "set", "job", "lr=x"), ("set",),
     ("keys", "a", "b"), ("-e", "nowhere", "status"), ("keys", "x" * 65)])
 def test_wrong_usage_is_2(words):
     code, out, err = run(*words)
@@ -190,7 +193,8 @@ def test_empty_cluster(trio):
 def test_no_such_job_is_4(trio):
     t = trio(servers=1, agents=1)
     for words in (("keys", "nope"), ("stall", "nope"),
-                  ("jobs", "cancel", "nope")):
+                  ("jobs", "cancel", "nope"),
+                  ("--round", "9", "set", "nope", "lr=1")):
         code, out, err = t.psctl(*words)
         assert code == 4 and out == "" and "nope" in err
 

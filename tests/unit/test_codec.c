@@ -258,7 +258,7 @@ static void messages_print_as_one_line(void **state)
     const char *expected = "l_optimizer seq 3 ack 0 op_id 7 "
                            "name \"s\\x22g\\x0ad\" params "
                            "[2: name \"lr\" value 0.5, "
-                           "name \"momentum\" value 0.25]";
+                           "name \"momentum\" value 0.25] tunings [0]";
     char line[256];
     char tight[8];
 

@@ -31,7 +31,10 @@ static struct ps_job step(const char *name, const struct ps_rec_param *params,
     struct ps_job job = {0};
 
     assert_int_equal(ps_optim_parse(name, params, count, &o), 0);
-    ps_optim_step(&o, t, &job);
+    ps_optim_step(
+        &o,
+        &(struct ps_optim_at){.round = t, .t = t, .lr_mult = 1, .wd_mult = 1},
+        &job);
     return job;
 }
 
@@ -131,7 +134,8 @@ static void each_has_the_parameters_it_has(void **state)
     check_refused("adam", &momentum, 1, PS_E_INVAL,
                   "adam has no hyper-parameter 'momentum'; it has "
                   "learning_rate, wd, rescale_grad, clip_gradient, beta1, "
-                  "beta2, epsilon, lazy_update, lr_scheduler");
+                  "beta2, epsilon, lazy_update, begin_num_update, "
+                  "lr_scheduler");
     check_refused("rmsprop", &half, 1, PS_E_INVAL, "must be 0 or 1");
     check_refused("adadelta", &lr, 1, PS_E_INVAL, "no hyper-parameter 'lr'");
     check_refused("test", &wd, 1, PS_E_INVAL, "it has rescale_grad");
@@ -230,9 +234,76 @@ static void numbers_of_a_step_depend_on_the_round(void **state)
     assert_true(isfinite(step("nadam", &steep, 1, UINT64_MAX - 1).step.k[1]));
 }
 
+static void keys_have_multipliers_and_a_first_step(void **state)
+{
+    const struct ps_rec_param params[] = {
+        {"lr", 0.5}, {"wd", 0.1}, {"begin_num_update", 2}};
+    struct ps_optim o;
+    struct ps_job job = {0};
+
+    (void)state;
+    assert_int_equal(ps_optim_parse("sgd", params, 3, &o), 0);
+    ps_optim_step(
+        &o,
+        &(struct ps_optim_at){.round = 1, .t = 1, .lr_mult = 2, .wd_mult = 0.5},
+        &job);
+    assert_true(job.sgd.lr == 1.0);
+    assert_true(job.sgd.wd == 0.05);
+
+    const struct ps_rec_param adam[] = {{"begin_num_update", 2}};
+    assert_int_equal(ps_optim_parse("adam", adam, 1, &o), 0);
+    ps_optim_step(
+        &o,
+        &(struct ps_optim_at){.round = 1, .t = 1, .lr_mult = 1, .wd_mult = 1},
+        &job);
+    assert_true(job.step.lr == step("adam", NULL, 0, 3).step.lr);
+}
+
+static void changes_hold_from_their_round_on(void **state)
+{
+    const double want[] = {0.5, 0.5, 0.25, 0.25, 2};
+    struct ps_rec_change c = {.name = "lr", .value = 0.25, .round = 3};
+    struct ps_optim o;
+    char why[256];
+
+    (void)state;
+    assert_int_equal(
+        ps_optim_parse("sgd", &(struct ps_rec_param){"lr", 0.5}, 1, &o), 0);
+    assert_int_equal(
+        ps_optim_check_change("sgd", &c, &c.name, why, sizeof(why)), 0);
+    assert_string_equal(c.name, "learning_rate");
+    ps_changes_add(&o.changes, &c);
+    c = (struct ps_rec_change){.name = "learning_rate", .value = 2, .round = 5};
+    ps_changes_add(&o.changes, &c);
+    for (uint64_t round = 1; round <= 5; round++) {
+        struct ps_job job = {0};
+
+        ps_optim_step(&o,
+                      &(struct ps_optim_at){
+                          .round = round, .t = 1, .lr_mult = 1, .wd_mult = 1},
+                      &job);
+        assert_true(job.sgd.lr == want[round - 1]);
+    }
+    c = (struct ps_rec_change){.name = "momentum"};
+    assert_int_equal(
+        ps_optim_check_change("sgd", &c, &c.name, why, sizeof(why)),
+        PS_E_INVAL);
+    assert_non_null(strstr(why, "cannot change 'momentum'"));
+    c = (struct ps_rec_change){.name = "lr", .value = NAN};
+    assert_int_equal(
+        ps_optim_check_change("sgd", &c, &c.name, why, sizeof(why)),
+        PS_E_INVAL);
+    c = (struct ps_rec_change){.name = "lr", .value = 1};
+    assert_int_equal(
+        ps_optim_check_change("test", &c, &c.name, why, sizeof(why)),
+        PS_E_INVAL);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(keys_have_multipliers_and_a_first_step),
+        cmocka_unit_test(changes_hold_from_their_round_on),
         cmocka_unit_test(defaults_are_plain_sgd),
         cmocka_unit_test(every_parameter_reaches_its_place),
         cmocka_unit_test(nonsense_is_refused_in_words),

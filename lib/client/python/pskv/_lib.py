@@ -70,6 +70,23 @@ class Param(Structure):
     _fields_ = [("name", c_char_p), ("value", c_double)]
 
 
+class KeyTuning(Structure):
+    """struct psc_key_tuning"""
+
+    _fields_ = [("name", c_char_p), ("number", c_int64),
+                ("lr_mult", c_double), ("wd_mult", c_double),
+                ("flags", c_uint32), ("reserved", c_uint32)]
+
+
+class Optimizer(Structure):
+    """struct psc_optimizer"""
+
+    _fields_ = [("size", c_uint32), ("param_count", c_uint32),
+                ("name", c_char_p), ("params", POINTER(Param)),
+                ("keys", POINTER(KeyTuning)), ("key_count", c_uint32),
+                ("reserved", c_uint32)]
+
+
 class Shape(Structure):
     """struct psc_shape"""
 
@@ -172,9 +189,11 @@ _FUNCTIONS = {
     "psc_compression_start": (c_int, [c_void_p, c_char_p, POINTER(Param),
                                       c_uint32, POINTER(OpOptions),
                                       POINTER(c_void_p)]),
-    "psc_optimizer_start": (c_int, [c_void_p, c_char_p, POINTER(Param),
-                                    c_uint32, POINTER(OpOptions),
-                                    POINTER(c_void_p)]),
+    "psc_optimizer_declare_start": (c_int, [c_void_p, POINTER(Optimizer),
+                                            POINTER(OpOptions),
+                                            POINTER(c_void_p)]),
+    "psc_set_start": (c_int, [c_void_p, c_char_p, c_double, c_uint64,
+                              POINTER(OpOptions), POINTER(c_void_p)]),
     "psc_allreduce_start": (c_int, [c_void_p, c_char_p, POINTER(Shape),
                                     c_void_p, c_void_p, *_COLL]),
     "psc_allreduce_many_start": (c_int, [c_void_p, c_char_p, c_uint32,

@@ -11,8 +11,8 @@ import sys
 import threading
 import time
 import weakref
-from ctypes import byref, c_char_p, c_int64, c_uint32, c_uint64, c_void_p
-from typing import (Any, Dict, Generator, List, Mapping, Optional, Sequence,
+from ctypes import byref, c_int64, c_uint32, c_uint64, c_void_p
+from typing import (Any, Callable, Dict, Generator, List, Mapping, Optional, Sequence,
                     Set, Tuple, Union)
 
 from . import _lib
@@ -178,6 +178,37 @@ def _row_numbers(rows: Any) -> Any:
         return (c_int64 * data.size).from_buffer_copy(data.tobytes())
     numbers = [int(n) for n in rows]
     return (c_int64 * len(numbers))(*numbers)
+
+
+def _numbers(params: Mapping[str, Any]) -> Tuple[Any, int]:
+    """An array of struct psc_param."""
+    numbers = {k: float(v) for k, v in params.items() if v is not None}
+    return (_lib.Param * len(numbers))(*[
+        _lib.Param(k.encode(), v) for k, v in numbers.items()]), len(numbers)
+
+
+def _tunings(lr_mult: Mapping[Key, float], wd_mult: Mapping[Key, float],
+             names: Mapping[Key, str]) -> Any:
+    """An array of struct psc_key_tuning: of keys with another factor than 1.
+    What is said of a key itself is stronger than what is said of its name."""
+    keys = {name: key for key, name in names.items()}
+    table: Dict[Key, List[float]] = {}
+    for place, factors in enumerate((lr_mult, wd_mult)):
+        for key in sorted(factors, key=lambda k: k not in keys):
+            factor = float(factors[key])
+            row = table.setdefault(keys.get(key, key), [1.0, 1.0])
+            row[place] = factor
+    rows = []
+    for key, (lr, wd) in table.items():
+        if lr == 1 and wd == 1:
+            continue
+        row = _lib.KeyTuning(lr_mult=lr, wd_mult=wd)
+        if isinstance(key, str):
+            row.name = key.encode()
+        else:
+            row.number = int(key)
+        rows.append(row)
+    return (_lib.KeyTuning * len(rows))(*rows)
 
 
 def _is_list(value: Any) -> bool:
@@ -659,17 +690,63 @@ class KVStore(Collectives):
         handle._ops.append(op.value)
         return handle
 
-    def set_optimizer(self, name: str, **params: float) -> None:
+    def set_optimizer(self, name: str, *,
+                      lr_mult: Optional[Mapping[Key, float]] = None,
+                      wd_mult: Optional[Mapping[Key, float]] = None,
+                      names: Optional[Mapping[Key, str]] = None,
+                      **params: float) -> None:
         """How servers turn the sum of a round into the new value, e.g.
         set_optimizer('sgd', learning_rate=.1, momentum=.9, wd=0,
         rescale_grad=1/batch, clip_gradient=1). Before the first push; every
-        worker may say the same."""
+        worker may say the same.
+
+        lr_mult and wd_mult have the factors of keys whose rate or decay is
+        another one: {'fc1.bias': 2}. Where keys are numbers, `names` may have
+        their names, {0: 'fc1.bias'}, by which factors are found, too."""
         if not isinstance(name, str):
             raise TypeError("an optimizer is a name and numbers, not %r" %
                             (name,))
         if "lr" in params:
             params["learning_rate"] = params.pop("lr")
-        self._declare(self._lib.psc_optimizer_start, name, params)
+        numbers, count = _numbers(params)
+        tunings = _tunings(lr_mult or {}, wd_mult or {}, names or {})
+        declaration = _lib.Optimizer(
+            size=ctypes.sizeof(_lib.Optimizer), name=name.encode(),
+            params=numbers, param_count=count, keys=tunings,
+            key_count=len(tunings))
+        self._started(lambda op: self._lib.psc_optimizer_declare_start(
+            self._open(), byref(declaration), None, op))
+
+    def set_optimizer_param(self, name: str, value: float,
+                            round: int = 0) -> None:
+        # pylint: disable=redefined-builtin
+        """Another learning_rate, wd, rescale_grad or clip_gradient for round
+        `round` of each key and later ones; 0: the next round that this worker
+        begins. Every worker may say the same; waits until servers know."""
+        if round < 0:
+            raise ValueError("rounds count from 1")
+        self._started(lambda op: self._lib.psc_set_start(
+            self._open(), name.encode(), value, round, None, op))
+
+    def set_learning_rate(self, lr: float, round: int = 0) -> None:
+        # pylint: disable=redefined-builtin
+        """set_optimizer_param('learning_rate', ...)"""
+        self.set_optimizer_param("learning_rate", lr, round)
+
+    def set_wd(self, wd: float, round: int = 0) -> None:
+        # pylint: disable=redefined-builtin
+        """set_optimizer_param('wd', ...)"""
+        self.set_optimizer_param("wd", wd, round)
+
+    def set_rescale_grad(self, rescale_grad: float, round: int = 0) -> None:
+        # pylint: disable=redefined-builtin
+        """set_optimizer_param('rescale_grad', ...)"""
+        self.set_optimizer_param("rescale_grad", rescale_grad, round)
+
+    def set_clip_gradient(self, clip_gradient: float, round: int = 0) -> None:
+        # pylint: disable=redefined-builtin
+        """set_optimizer_param('clip_gradient', ...); 0: no limit."""
+        self.set_optimizer_param("clip_gradient", clip_gradient, round)
 
     def set_gradient_compression(
             self, compression_params: Mapping[str, Any]) -> None:
@@ -682,19 +759,15 @@ class KVStore(Collectives):
         if not isinstance(name, str):
             raise ValueError("gradient compression needs a 'type', such as "
                              "{'type': '2bit', 'threshold': 0.5}")
-        self._declare(self._lib.psc_compression_start, name, params)
+        numbers, count = _numbers(params)
+        self._started(lambda op: self._lib.psc_compression_start(
+            self._open(), name.encode(), numbers, count, None, op))
 
-    def _declare(self, start: Any, name: str,
-                 params: Mapping[str, Any]) -> None:
-        """A name and numbers for the whole job; waits until servers know."""
+    def _started(self, start: Callable[[Any], int]) -> None:
+        """Something for the whole job; waits until servers know."""
         handle = Handle(self)
-        numbers = {k: float(v) for k, v in params.items() if v is not None}
-        table = (_lib.Param * len(numbers))(*[
-            _lib.Param(c_char_p(k.encode()).value, v)
-            for k, v in numbers.items()])
         op = c_void_p()
-        self._check(start(self._open(), name.encode(), table, len(numbers),
-                          None, byref(op)))
+        self._check(start(byref(op)))
         assert op.value is not None
         handle._ops.append(op.value)
         handle.wait()

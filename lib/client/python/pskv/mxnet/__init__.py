@@ -313,19 +313,12 @@ class PSKV(_Native):
 
     def set_optimizer(self, optimizer: Any) -> None:
         """Servers get the optimizer as a name and numbers; they know those of
-        MXNet that _optimizer.py lists. Every worker may say the same."""
+        MXNet that _optimizer.py lists, with lr_mult and wd_mult of keys. Every worker
+        may say the same."""
         self._engine.check()
         name, numbers = declaration(optimizer)
         lr, wd = multipliers(optimizer)
-        if optimizer.wd == 0:
-            wd = {}
-        if lr or wd:
-            raise ValueError(
-                "lr_mult and wd_mult are not supported on servers, but %s "
-                "has them: update_on_kvstore=False runs the optimizer in the "
-                "workers" % ", ".join(str(k) for k in sorted(
-                    set(lr) | set(wd), key=str)))
-        self._store.set_optimizer(name, **numbers)
+        self._store.set_optimizer(name, lr_mult=lr, wd_mult=wd, **numbers)
         self._optimizer = optimizer
 
     def set_gradient_compression(self, compression_params: Any) -> None:

@@ -50,6 +50,8 @@ def declaration(optimizer: Any) -> Tuple[str, Dict[str, float]]:
         numbers["wd"] = float(optimizer.wd)
         if optimizer.clip_gradient is not None:
             numbers["clip_gradient"] = float(optimizer.clip_gradient)
+    if optimizer.begin_num_update != 0:
+        numbers["begin_num_update"] = float(optimizer.begin_num_update)
     for attribute, parameter in attributes.items():
         value = getattr(optimizer, attribute)
         if value is not None:

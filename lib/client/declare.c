@@ -1,0 +1,269 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What is said of the whole job: its optimizer, with what that does otherwise
+ * for single keys and what changes while the job runs, and its compression. */
+#include "base/label.h"
+#include "client/state.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define PARAMS_MAX  32u
+#define TUNINGS_MAX 2048u
+
+static int copy_params(struct psc_client *c, const struct psc_param *params,
+                       uint32_t count, struct ps_rec_param *copies)
+{
+    if (count > PARAMS_MAX) {
+        return client_complain(c, PSC_E_INVAL, "%u parameters, but at most %u",
+                               count, PARAMS_MAX);
+    }
+    for (uint32_t i = 0; i < count; i++) {
+        copies[i] = (struct ps_rec_param){.name = params[i].name,
+                                          .value = params[i].value};
+    }
+    return 0;
+}
+
+/* -------------------------------------------------------------- optimizer */
+
+static int by_label(const void *a, const void *b)
+{
+    const struct ps_rec_tuning *x = a;
+    const struct ps_rec_tuning *y = b;
+
+    return (x->label > y->label) - (x->label < y->label);
+}
+
+/* The key's label, as the agent makes it of the name on the wire. */
+static int label_of(struct psc_client *c, const struct psc_key_tuning *k,
+                    uint64_t *ret_label)
+{
+    char full[PS_KEY_NAME_MAX + 1];
+
+    if (k->name == NULL) {
+        snprintf(full, sizeof(full), "i:%" PRId64, k->number);
+    } else if (k->name[0] == '\0' || strlen(k->name) > PS_KEY_NAME_MAX - 2) {
+        return client_complain(c, PSC_E_INVAL,
+                               "the name of a key must have 1 to %u bytes",
+                               PS_KEY_NAME_MAX - 2);
+    } else {
+        snprintf(full, sizeof(full), "s:%s", k->name);
+    }
+    *ret_label = ps_label(full);
+    return 0;
+}
+
+/* Ascending labels, of which the caller frees the memory. */
+static int make_tunings(struct psc_client *c, const struct psc_optimizer *d,
+                        struct ps_rec_tuning **ret)
+{
+    struct ps_rec_tuning *list;
+
+    if (d->key_count > TUNINGS_MAX) {
+        return client_complain(c, PSC_E_INVAL,
+                               "multipliers are given for %u keys, and there "
+                               "may be at most %u that differ from 1",
+                               d->key_count, TUNINGS_MAX);
+    }
+    list = calloc(d->key_count + 1, sizeof(*list));
+    if (list == NULL) {
+        return client_complain(c, PSC_E_NOMEM, "%s", ps_strerror(PS_E_NOMEM));
+    }
+    for (uint32_t i = 0; i < d->key_count; i++) {
+        const struct psc_key_tuning *k = &d->keys[i];
+        int rc = label_of(c, k, &list[i].label);
+
+        if (rc != 0) {
+            free(list);
+            return rc;
+        }
+        list[i].lr_mult = k->lr_mult;
+        list[i].wd_mult = k->wd_mult;
+    }
+    if (d->key_count > 1) {
+        qsort(list, d->key_count, sizeof(*list), by_label);
+    }
+    *ret = list;
+    return 0;
+}
+
+static int start_optimizer(struct psc_client *c, const struct psc_optimizer *d,
+                           const struct psc_op_options *o,
+                           struct psc_op **ret_op)
+{
+    struct ps_rec_param copies[PARAMS_MAX];
+    struct ps_rec_tuning *tunings = NULL;
+    struct ps_msg m = {.code = PS_MSG_L_OPTIMIZER};
+    int rc = copy_params(c, d->params, d->param_count, copies);
+
+    if (rc == 0) {
+        rc = make_tunings(c, d, &tunings);
+    }
+    if (rc != 0) {
+        return rc;
+    }
+    m.l_optimizer = (struct ps_msg_l_optimizer){.name = d->name,
+                                                .params = copies,
+                                                .params_count = d->param_count,
+                                                .tunings = tunings,
+                                                .tunings_count = d->key_count};
+    rc = op_start_plain(c, OP_OPTIMIZER, &m, &m.l_optimizer.op_id, o, ret_op);
+    free(tunings);
+    return rc;
+}
+
+int psc_optimizer_declare_start(struct psc_client *c,
+                                const struct psc_optimizer *declaration,
+                                const struct psc_op_options *o,
+                                struct psc_op **ret_op)
+{
+    struct psc_optimizer d = {0};
+    int rc = client_enter(c);
+
+    if (rc != 0) {
+        return rc;
+    }
+    if (declaration->size < offsetof(struct psc_optimizer, keys) ||
+        declaration->size > 4096) {
+        rc = client_complain(c, PSC_E_INVAL,
+                             "size of the declaration must be sizeof(struct "
+                             "psc_optimizer)");
+    } else {
+        memcpy(&d, declaration,
+               declaration->size < sizeof(d) ? declaration->size : sizeof(d));
+        rc = start_optimizer(c, &d, o, ret_op);
+    }
+    client_leave(c);
+    return rc;
+}
+
+int psc_optimizer_start(struct psc_client *c, const char *name,
+                        const struct psc_param *params, uint32_t param_count,
+                        const struct psc_op_options *o, struct psc_op **ret_op)
+{
+    const struct psc_optimizer d = {.size = sizeof(d),
+                                    .name = name,
+                                    .params = params,
+                                    .param_count = param_count};
+
+    return psc_optimizer_declare_start(c, &d, o, ret_op);
+}
+
+int psc_optimizer_declare(struct psc_client *c,
+                          const struct psc_optimizer *declaration)
+{
+    struct psc_op *op = NULL;
+    int rc = psc_optimizer_declare_start(c, declaration, NULL, &op);
+
+    return op_finish(op, rc);
+}
+
+int psc_optimizer_set(struct psc_client *c, const char *name,
+                      const struct psc_param *params, uint32_t param_count)
+{
+    struct psc_op *op = NULL;
+    int rc = psc_optimizer_start(c, name, params, param_count, NULL, &op);
+
+    return op_finish(op, rc);
+}
+
+/* ----------------------------------------------------------------- changes */
+
+/* The last round that this worker has begun, of any key; the others cannot end
+ * a later one without it. */
+static uint64_t newest_round(const struct psc_client *c)
+{
+    uint64_t newest = 0;
+
+    for (uint32_t i = 0; i < c->key_count; i++) {
+        const struct key *k = c->keys[i];
+        uint64_t round = k->round;
+
+        if (strncmp(k->full, "c:", 2) == 0) {
+            continue; /* Of a collective, for which no optimizer works. */
+        }
+        PS_LIST_EACH(n, &k->queue)
+        {
+            round += op_is_round(PS_CONTAINER(n, struct psc_op, of_key)->kind);
+        }
+        newest = round > newest ? round : newest;
+    }
+    return newest;
+}
+
+static int start_change(struct psc_client *c, const char *name, double value,
+                        uint64_t round, const struct psc_op_options *o,
+                        struct psc_op **ret_op)
+{
+    const uint64_t newest = newest_round(c);
+    struct ps_msg m = {.code = PS_MSG_L_CHANGE};
+
+    if (round != 0 && round <= newest) {
+        return client_complain(c, PSC_E_INVAL,
+                               "%s cannot change at round %" PRIu64
+                               ": this worker has begun round %" PRIu64
+                               " already; give a later one, or 0 for the next",
+                               name, round, newest);
+    }
+    m.l_change = (struct ps_msg_l_change){
+        .name = name, .value = value, .round = round != 0 ? round : newest + 1};
+    return op_start_plain(c, OP_CHANGE, &m, &m.l_change.op_id, o, ret_op);
+}
+
+int psc_set_start(struct psc_client *c, const char *name, double value,
+                  uint64_t round, const struct psc_op_options *o,
+                  struct psc_op **ret_op)
+{
+    int rc = client_enter(c);
+
+    if (rc == 0) {
+        rc = start_change(c, name, value, round, o, ret_op);
+        client_leave(c);
+    }
+    return rc;
+}
+
+int psc_set(struct psc_client *c, const char *name, double value,
+            uint64_t round)
+{
+    struct psc_op *op = NULL;
+    int rc = psc_set_start(c, name, value, round, NULL, &op);
+
+    return op_finish(op, rc);
+}
+
+/* ------------------------------------------------------------- compression */
+
+int psc_compression_start(struct psc_client *c, const char *name,
+                          const struct psc_param *params, uint32_t param_count,
+                          const struct psc_op_options *o,
+                          struct psc_op **ret_op)
+{
+    struct ps_rec_param copies[PARAMS_MAX];
+    struct ps_msg m = {.code = PS_MSG_L_COMPRESSION};
+    int rc = client_enter(c);
+
+    if (rc != 0) {
+        return rc;
+    }
+    rc = copy_params(c, params, param_count, copies);
+    if (rc == 0) {
+        m.l_compression = (struct ps_msg_l_compression){
+            .name = name, .params = copies, .params_count = param_count};
+        rc = op_start_plain(c, OP_COMPRESSION, &m, &m.l_compression.op_id, o,
+                            ret_op);
+    }
+    client_leave(c);
+    return rc;
+}
+
+int psc_compression_set(struct psc_client *c, const char *name,
+                        const struct psc_param *params, uint32_t param_count)
+{
+    struct psc_op *op = NULL;
+    int rc = psc_compression_start(c, name, params, param_count, NULL, &op);
+
+    return op_finish(op, rc);
+}

@@ -1,0 +1,93 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Multipliers of keys are found by label; changes stay in order, and few. */
+#include "core/tuning.h"
+
+#include "base/label.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+static void labels_tell_what_is_no_weight(void **state)
+{
+    (void)state;
+    assert_true(ps_label("s:fc1.weight") % 2 == 0);
+    assert_true(ps_label("s:fc1.bias") % 2 == 1);
+    assert_true(ps_label("s:bn_gamma") % 2 == 1);
+    assert_true(ps_label("s:bn_beta") % 2 == 1);
+    assert_true(ps_label("s:beta2") % 2 == 0);
+    assert_true(ps_label("i:3") != ps_label("s:3"));
+    assert_true(ps_label("") != 0);
+}
+
+static void a_table_is_checked_and_searched(void **state)
+{
+    struct ps_rec_tuning list[] = {{.label = 2, .lr_mult = 1, .wd_mult = 0},
+                                   {.label = 7, .lr_mult = 3, .wd_mult = 1},
+                                   {.label = 9, .lr_mult = 1, .wd_mult = 5}};
+    struct ps_tunings t = {0};
+    char why[200];
+
+    (void)state;
+    assert_int_equal(ps_tunings_check(list, 3, why, sizeof(why)), 0);
+    ps_tunings_set(&t, list, 3);
+    assert_null(ps_tunings_find(&t, 1));
+    assert_null(ps_tunings_find(&t, 8));
+    assert_null(ps_tunings_find(&t, 10));
+    for (unsigned i = 0; i < 3; i++) {
+        assert_true(ps_tunings_find(&t, list[i].label)->lr_mult ==
+                    list[i].lr_mult);
+    }
+    assert_true(ps_tunings_same(&t, list, 3));
+    assert_false(ps_tunings_same(&t, list, 2));
+    list[1].wd_mult = 2;
+    assert_false(ps_tunings_same(&t, list, 3));
+    list[1].lr_mult = NAN;
+    assert_int_equal(ps_tunings_check(list, 3, why, sizeof(why)), PS_E_INVAL);
+    list[1].lr_mult = -1;
+    assert_int_equal(ps_tunings_check(list, 3, why, sizeof(why)), PS_E_INVAL);
+    list[1] = list[0];
+    assert_int_equal(ps_tunings_check(list, 3, why, sizeof(why)), PS_E_INVAL);
+    assert_non_null(strstr(why, "twice"));
+    assert_int_equal(
+        ps_tunings_check(list, PS_TUNINGS_MAX + 1, why, sizeof(why)),
+        PS_E_INVAL);
+    ps_tunings_fini(&t);
+}
+
+static void the_oldest_replaced_change_goes(void **state)
+{
+    struct ps_changes c = {0};
+
+    (void)state;
+    ps_changes_add(&c, &(struct ps_rec_change){"wd", 1, 1});
+    for (unsigned i = 0; i < 3 * PS_CHANGES_MAX; i++) {
+        ps_changes_add(&c, &(struct ps_rec_change){"lr", i, 2 * i + 4});
+    }
+    /* Late, and in its place. */
+    ps_changes_add(&c, &(struct ps_rec_change){"clip", 7, 2});
+    assert_int_equal(c.count, PS_CHANGES_MAX);
+    assert_string_equal(c.list[0].name, "wd");
+    assert_string_equal(c.list[1].name, "clip");
+    for (uint32_t i = 1; i < c.count; i++) {
+        assert_true(c.list[i].round >= c.list[i - 1].round);
+    }
+    assert_true(c.list[2].round == 4); /* With a newer value. */
+    assert_true(c.list[c.count - 1].value == 3 * PS_CHANGES_MAX - 1);
+    assert_non_null(ps_changes_find(&c, "clip", 2));
+    assert_null(ps_changes_find(&c, "clip", 3));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(labels_tell_what_is_no_weight),
+        cmocka_unit_test(a_table_is_checked_and_searched),
+        cmocka_unit_test(the_oldest_replaced_change_goes),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
