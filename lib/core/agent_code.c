@@ -17,6 +17,7 @@ bool ps_agent_code_applies(const struct ps_agent_part *p)
     const struct ps_agent_key *k = p->key;
 
     return !p->init && k->width == 0 && k->kind != PS_OP_BROADCAST &&
+           !k->collective &&
            ps_compress_applies(&k->compress, k->dtype, p->count);
 }
 
@@ -71,7 +72,7 @@ static struct ps_compute *make_job(struct ps_agent *a,
     c->job.dst = code->data;
     c->job.press = *press;
     c->job.stream = ps_press_stream(
-        press, &(struct ps_press_at){.key = p->key->number,
+        press, &(struct ps_press_at){.key = ps_compress_salt(p->key->label),
                                      .index = p->index,
                                      .round = p->key->round,
                                      .slot = p->key->job->slot});

@@ -183,6 +183,7 @@ struct ps_agent_key {
     char name[PS_KEY_NAME_MAX + 1];
     uint64_t label; /* Of the name. */
     uint8_t dtype;
+    bool collective; /* Its sums are no gradients, whatever the job does. */
     struct ps_compress compress;
     uint64_t count;
     uint32_t width; /* Elements of a row; 0: not a key of rows. */

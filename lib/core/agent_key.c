@@ -126,6 +126,7 @@ static struct ps_agent_key *key_new(struct ps_agent_step *st,
     k->job = j;
     ps_str_copy(k->name, sizeof(k->name), name);
     k->label = ps_label(k->name);
+    k->collective = strncmp(name, "c:", 2) == 0;
     k->dtype = m->dtype;
     k->count = m->count;
     k->width = m->width;

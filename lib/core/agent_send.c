@@ -115,7 +115,8 @@ static struct ps_rec_part record_of(const struct ps_agent_part *p, bool empty,
         .dtype = p->key->dtype,
         .count = empty ? 0 : p->count,
         .codec = code ? (uint8_t)p->key->compress.press.kind : PS_PRESS_NONE,
-        .bytes = code ? (uint32_t)p->code.len : 0};
+        .bytes = code ? (uint32_t)p->code.len : 0,
+        .salt = code ? ps_compress_salt(p->key->label) : 0};
 }
 
 static void send_parts(struct ps_agent_step *st, struct ps_agent_server *s,
@@ -195,12 +196,6 @@ void ps_agent_send_forget(struct ps_agent_job *j, struct ps_agent_server *s)
     g->bytes = 0;
 }
 
-/* What a collective sums is no gradient, whatever optimizer the job has. */
-static bool is_collective(const struct ps_agent_key *k)
-{
-    return strncmp(k->name, "c:", 2) == 0;
-}
-
 /* `slice` NULL: an empty part. `rows` counts those of a block of rows. The
  * partition is on its way. */
 static void dispatch(struct ps_agent_step *st, struct ps_agent_flow *f,
@@ -224,14 +219,14 @@ static void dispatch(struct ps_agent_step *st, struct ps_agent_flow *f,
         .job = f->job,
         .reduce = k->reduce,
         .rule = k->async ? k->rule : PS_RULE_NONE,
-        .assign = k->kind == PS_OP_BROADCAST || is_collective(k),
+        .assign = k->kind == PS_OP_BROADCAST || k->collective,
         .want = k->want,
         .ranks = k->kind == PS_OP_BROADCAST ? 1 : f->job->local_count,
         .count = 1,
         .bytes = bytes,
         .parts = &rec,
         .rows = &rec_rows,
-        .labelled = !is_collective(k) &&
+        .labelled = !k->collective &&
                     (rec.round <= 1 || k->kind == PS_OP_BROADCAST),
         .labels = &k->label,
         .slices = (struct ps_slice *)slice,

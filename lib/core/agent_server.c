@@ -227,9 +227,10 @@ static bool decode(const struct ps_agent_part *p, const struct ps_rec_part *rec,
     }
     ps_press_decode(
         press,
-        ps_press_stream(press, &(struct ps_press_at){.key = rec->key,
-                                                     .index = rec->index,
-                                                     .round = rec->round}),
+        ps_press_stream(
+            press, &(struct ps_press_at){.key = ps_compress_salt(p->key->label),
+                                         .index = rec->index,
+                                         .round = rec->round}),
         from, rec->count, 0, rec->count, (float *)(void *)at);
     return true;
 }

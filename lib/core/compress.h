@@ -34,6 +34,13 @@ PS_MUST_USE int ps_compress_parse(const char *name,
 bool ps_compress_applies(const struct ps_compress *c, uint8_t dtype,
                          uint64_t count);
 
+/* What stands for a key in the random numbers of its codes: of its label
+ * (base/label.h). Its number does not: that is given in order of arrival. */
+static inline uint32_t ps_compress_salt(uint64_t label)
+{
+    return (uint32_t)(label >> 32);
+}
+
 /* Payload bytes of a part of a message: of a code, or of its elements. */
 static inline uint64_t ps_part_payload(const struct ps_rec_part *rec)
 {

@@ -171,7 +171,7 @@ static void add_code(struct ps_shard_run *run, struct ps_compute *c)
     c->job.press = run->job->compress.press;
     c->job.press.momentum = 0; /* That is of gradients. */
     c->job.stream = ps_press_stream(
-        &c->job.press, &(struct ps_press_at){.key = part->key,
+        &c->job.press, &(struct ps_press_at){.key = part->open->salt,
                                              .index = part->index,
                                              .round = part->version + 1,
                                              .slot = UINT32_MAX});
@@ -304,7 +304,7 @@ static int launch(struct ps_shard_step *st, struct ps_shard_run *run)
         c->job.src_press = job->compress.press;
         c->job.src_stream = ps_press_stream(
             &c->job.src_press,
-            &(struct ps_press_at){.key = part->key,
+            &(struct ps_press_at){.key = open->salt,
                                   .index = part->index,
                                   .round = part->version + 1});
     }

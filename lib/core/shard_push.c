@@ -125,7 +125,8 @@ static int check(const struct ps_shard_job *job, const struct ps_part *part,
         return PS_E_MISMATCH;
     }
     if (part->open != NULL && part->open->round.given > 0 && rec->count > 0 &&
-        part->open->coded != (rec->codec != PS_PRESS_NONE)) {
+        (part->open->coded != (rec->codec != PS_PRESS_NONE) ||
+         part->open->salt != rec->salt)) {
         return PS_E_MISMATCH;
     }
     return 0;
@@ -224,6 +225,7 @@ static int take(struct ps_shard_step *st, struct ps_shard_slot *slot,
 
     if (rec->count > 0) {
         open->coded = rec->codec != PS_PRESS_NONE;
+        open->salt = rec->salt;
     }
     ps_round_offer(&open->round, slot->index, bytes.buf != NULL ? &bytes : NULL,
                    m->ranks);

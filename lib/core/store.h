@@ -24,7 +24,8 @@ struct ps_open {
     struct ps_round round;
     struct ps_bits want; /* Who is to get the value, not only a commit. */
     uint8_t reduce;      /* enum ps_reduce, stated by the first. */
-    bool coded;          /* What was given are codes. */
+    bool coded;          /* What was given are codes, */
+    uint32_t salt;       /* whose random numbers depend on this. */
     bool assign;
     uint8_t rule;         /* enum ps_rule; not NONE: no round, see applying. */
     bool rows;            /* What was given are blocks of rows. */

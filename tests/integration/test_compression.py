@@ -9,7 +9,7 @@ import sys
 import numpy as np
 import pytest
 import trio as harness
-from press_model import Node
+from press_model import Node, salt
 from proxy import Proxy
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -73,7 +73,7 @@ def pieces():
 def expected(number, case):
     """Values after each round, and bytes pushed by both nodes in all, and
     those of values to both."""
-    nodes = [[Node(case, b - a, 0, i, slot)
+    nodes = [[Node(case, b - a, salt("s:w"), i, slot)
               for i, (a, b) in enumerate(pieces())] for slot in (0, 1)]
     back = [n.back() for n in nodes[0]]
     seen = []

@@ -30,6 +30,14 @@ def stream(seed, key, index, rnd, slot):
     return x if slot is None else mix64(x ^ slot)
 
 
+def salt(name):
+    """What stands for a key in random numbers."""
+    h = 0xcbf29ce484222325
+    for byte in name.encode():
+        h = (h ^ byte) * 0x100000001b3 & (1 << 64) - 1
+    return h >> 32
+
+
 def lane_sum(x):
     """Doubles in 16 lanes, then the lanes in order."""
     padded = np.zeros(-(-len(x) // 16) * 16, "f8")
