@@ -15,11 +15,118 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-static const char *const key_name[] = {"s:weight", "i:7", "s:bias",
-                                       "i:2147483647"};
+static const char *const key_name[] = {"s:weight",     "i:7",    "s:bias",
+                                       "i:2147483647", "c:sum4", "c:from0f"};
 static const uint64_t key_count[] = {1, 6, 64, 1000, 4096, 5000, 20000};
 static const enum ps_dtype key_dtype[] = {PS_DTYPE_FLOAT32, PS_DTYPE_FLOAT64,
                                           PS_DTYPE_INT32, PS_DTYPE_INT64};
+
+/* Ways for gradients to travel; `both` is added by chance. */
+static const struct {
+    const char *name;
+    struct ps_rec_param param[3];
+    uint32_t params;
+} press[] = {
+    {"2bit", {{.name = "threshold", .value = 1000}}, 1},
+    {"1bit", {{.name = "threshold", .value = 0.25}}, 1},
+    {"fp16", {{.name = "ef", .value = 1}}, 1},
+    {"bf16",
+     {{.name = "ef", .value = 1}, {.name = "momentum", .value = 0.5}},
+     2},
+    {"onebit", {{.name = "scaling", .value = 1}}, 1},
+    {"topk", {{.name = "k", .value = 0.1}}, 1},
+    {"topk",
+     {{.name = "k", .value = 3}, {.name = "momentum", .value = 0.9}},
+     2},
+    {"randomk", {{.name = "k", .value = 0.2}, {.name = "seed", .value = 5}}, 2},
+    {"dithering", {{.name = "levels", .value = 7}}, 1},
+    {"dithering",
+     {{.name = "natural", .value = 1},
+      {.name = "l2", .value = 1},
+      {.name = "levels", .value = 20}},
+     3},
+};
+#define PRESSES (sizeof(press) / sizeof(press[0]))
+
+static void add_param(struct world_options *o, const char *name, double value)
+{
+    o->compress.param[o->compress.params++] = (struct ps_rec_param){
+        .name = name, .value = value};
+}
+
+static void add_compression(struct world_options *o, struct ps_rng *r)
+{
+    size_t which = ps_rng_below(r, PRESSES);
+
+    o->compress.name = press[which].name;
+    o->compress.params = press[which].params;
+    memcpy(o->compress.param, press[which].param, sizeof(press[which].param));
+    if (!o->optimizer && ps_rng_chance(r, 400)) {
+        add_param(o, "both", 1);
+    } else if (ps_rng_chance(r, 300)) {
+        add_param(o, "min_bytes", 1000);
+    }
+    for (uint32_t i = 0; i < o->key_count; i++) {
+        if (ps_rng_chance(r, 600)) {
+            o->key[i].dtype = PS_DTYPE_FLOAT32;
+        }
+    }
+}
+
+static bool compresses_both(const struct world_options *o)
+{
+    uint32_t n = o->compress.params;
+
+    return n > 0 && strcmp(o->compress.param[n - 1].name, "both") == 0;
+}
+
+static bool has_rows(const struct world_options *o)
+{
+    for (uint32_t i = 0; i < o->key_count; i++) {
+        if (o->key[i].width != 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static void add_rows(struct world_options *o, struct ps_rng *r)
+{
+    static const uint32_t widths[] = {1, 3, 8, 64};
+    static const uint32_t rows[] = {1, 2, 7, 60, 300};
+
+    for (uint32_t i = 0; i < o->key_count; i++) {
+        if (!ps_rng_chance(r, 600)) {
+            continue;
+        }
+        o->key[i].width = widths[ps_rng_below(r, 4)];
+        o->key[i].count = (uint64_t)rows[ps_rng_below(r, 5)] * o->key[i].width;
+        o->init = true;
+    }
+}
+
+/* What else there is beside dense keys that travel as they are. Asks for its
+ * random numbers last, so that the rest of a seed's cluster stays. */
+static void add_features(struct world_options *o, struct ps_rng *r)
+{
+    bool presses = ps_rng_chance(r, 400);
+    uint32_t collective = ps_rng_chance(r, 300)
+                              ? 1 + (uint32_t)ps_rng_below(r, 2)
+                              : 0;
+
+    if (ps_rng_chance(r, 300)) {
+        add_rows(o, r);
+    }
+    if (presses) {
+        add_compression(o, r);
+    }
+    for (uint32_t n = 0; n < collective; n++) {
+        o->key[o->key_count++] = (struct world_key){
+            .name = key_name[4 + n],
+            .count = key_count[ps_rng_below(r, 7)],
+            .dtype = key_dtype[ps_rng_below(r, 4)]};
+    }
+}
 
 /* The cluster of a seed. */
 static struct world_options shape_of(uint64_t seed)
@@ -48,6 +155,7 @@ static struct world_options shape_of(uint64_t seed)
                                      : key_dtype[ps_rng_below(&r, 4)];
     }
     o.collect = !o.optimizer && ps_rng_chance(&r, 500);
+    add_features(&o, &r);
     return o;
 }
 
@@ -63,16 +171,35 @@ static void add_faults(struct world_options *o)
     o->faults.partition = (uint32_t)ps_rng_below(&r, 8);
     o->faults.crash = ps_rng_chance(&r, 500) ? 4 : 0;
     o->faults.lose_server = !o->optimizer && !o->init && o->servers > 1 &&
-                            ps_rng_chance(&r, 300);
-    if (o->collect) {
-        /* What one rank alone has asked for may be lost with its agent. */
+                            ps_rng_chance(&r, o->compress.name ? 700 : 300);
+    for (uint32_t i = 0; i < o->key_count; i++) {
+        if (i % 3 == 2 && (o->collect || o->key[i].name[0] == 'c')) {
+            /* What one rank alone has asked for may be lost with its agent. */
+            o->faults.lose_server = false;
+        }
+    }
+    if (has_rows(o) || compresses_both(o)) {
+        /* Rows, and what codes of values have left over, are the server's
+         * alone. */
         o->faults.lose_server = false;
     }
     o->faults.until = PS_SECONDS(4);
 }
 
-static bool run(const struct world_options *o, uint64_t *ret_result,
-                uint64_t *ret_steps, uint64_t *ret_faults, uint64_t *ret_trace)
+/* What came of a run. */
+struct outcome {
+    uint64_t result;
+    bool seen[WORLD_KEYS_MAX][64];
+    uint64_t value[WORLD_KEYS_MAX][64];
+};
+
+struct totals {
+    uint64_t steps;
+    uint64_t faults;
+};
+
+static bool run(const struct world_options *o, struct outcome *ret,
+                struct totals *t)
 {
     struct world *w = world_new(o);
     bool ok = world_run_workers(w, PS_SECONDS(120));
@@ -93,41 +220,57 @@ static bool run(const struct world_options *o, uint64_t *ret_result,
     if (world_error(w)[0] != '\0') {
         printf("%s\n", world_error(w));
     }
-    *ret_result = world_result(w);
-    *ret_steps += world_steps(w);
-    *ret_faults += world_fault_count(w);
-    *ret_trace = world_trace_hash(w);
+    ret->result = world_result(w);
+    for (uint32_t i = 0; i < o->key_count; i++) {
+        for (uint32_t v = 0; v <= o->rounds; v++) {
+            ret->seen[i][v] = world_value(w, i, v, &ret->value[i][v]);
+        }
+    }
+    t->steps += world_steps(w);
+    t->faults += world_fault_count(w);
     world_free(w);
     return ok;
 }
 
-struct totals {
-    uint64_t steps;
-    uint64_t faults;
-};
+/* Every version that was seen in both runs has the same bits. */
+static bool same(const struct world_options *o, const struct outcome *a,
+                 const struct outcome *b)
+{
+    for (uint32_t i = 0; i < o->key_count; i++) {
+        for (uint32_t v = 0; v <= o->rounds; v++) {
+            if (a->seen[i][v] && b->seen[i][v] &&
+                a->value[i][v] != b->value[i][v]) {
+                printf("seed %llu: version %u of %s differs from that of the "
+                       "run without faults\n",
+                       (unsigned long long)o->seed, v, o->key[i].name);
+                return false;
+            }
+        }
+    }
+    if (a->result != b->result) {
+        printf("seed %llu: the weights differ from those of the run without "
+               "faults\n",
+               (unsigned long long)o->seed);
+    }
+    return a->result == b->result;
+}
 
 static bool run_seed(uint64_t seed, bool trace, struct totals *t)
 {
     struct world_options o = shape_of(seed);
-    uint64_t clean = 0;
-    uint64_t faulty = 0;
-    uint64_t hash = 0;
-    bool ok = run(&o, &clean, &t->steps, &t->faults, &hash);
+    struct outcome clean = {0};
+    struct outcome faulty = {0};
+    bool ok = run(&o, &clean, t);
 
     if (ok) {
         add_faults(&o);
         o.trace = trace;
-        ok = run(&o, &faulty, &t->steps, &t->faults, &hash);
+        ok = run(&o, &faulty, t);
     } else {
         printf("seed %llu fails even without faults\n",
                (unsigned long long)seed);
     }
-    if (ok && clean != faulty) {
-        printf("seed %llu: the weights differ from those of the run without "
-               "faults\n",
-               (unsigned long long)seed);
-        ok = false;
-    }
+    ok = ok && same(&o, &clean, &faulty);
     if (!ok) {
         printf("again: sim_random --seed %llu --count 1 --trace\n",
                (unsigned long long)seed);
@@ -142,11 +285,11 @@ static void print_shape(uint64_t seed)
 
     add_faults(&o);
     printf("seed %llu: %u servers, %u agents, %u workers, %u rounds, %u keys, "
-           "optimizer %d, init %d, mean %d, collect %d, cut %u/s, partition "
-           "%u/s, crash "
-           "%u/s, lose server %d\n",
+           "optimizer %d, init %d, mean %d, collect %d, rows %d, compression "
+           "%s, cut %u/s, partition %u/s, crash %u/s, lose server %d\n",
            (unsigned long long)seed, o.servers, o.agents, o.workers, o.rounds,
-           o.key_count, o.optimizer, o.init, o.mean, o.collect, o.faults.cut,
+           o.key_count, o.optimizer, o.init, o.mean, o.collect, has_rows(&o),
+           o.compress.name == NULL ? "none" : o.compress.name, o.faults.cut,
            o.faults.partition, o.faults.crash, o.faults.lose_server);
 }
 

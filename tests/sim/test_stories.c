@@ -280,9 +280,9 @@ static void a_small_window_never_stops_everybody(void **state)
 
     (void)state;
     o.key_count = 4;
-    o.key[1] = (struct world_key){"s:b", 20000, PS_DTYPE_FLOAT32};
-    o.key[2] = (struct world_key){"s:c", 30000, PS_DTYPE_FLOAT32};
-    o.key[3] = (struct world_key){"s:d", 40000, PS_DTYPE_FLOAT32};
+    o.key[1] = (struct world_key){"s:b", 20000, PS_DTYPE_FLOAT32, 0};
+    o.key[2] = (struct world_key){"s:c", 30000, PS_DTYPE_FLOAT32, 0};
+    o.key[3] = (struct world_key){"s:d", 40000, PS_DTYPE_FLOAT32, 0};
     o.window = 8192;
     w = world_new(&o);
     all_well(w, 4);

@@ -1072,6 +1072,16 @@ uint64_t world_result(const struct world *w)
     return w->result;
 }
 
+bool world_value(const struct world *w, uint32_t key, uint64_t version,
+                 uint64_t *ret_hash)
+{
+    if (!w->seen_set[key][version]) {
+        return false;
+    }
+    *ret_hash = w->seen_hash[key][version];
+    return true;
+}
+
 uint64_t world_trace_hash(const struct world *w)
 {
     return w->trace_hash;

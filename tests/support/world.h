@@ -21,6 +21,7 @@ struct world_key {
     const char *name;
     uint64_t count;
     enum ps_dtype dtype;
+    uint32_t width; /* A key of rows of so many elements; 0: of none. */
 };
 
 struct world_faults {
@@ -49,9 +50,16 @@ struct world_options {
     bool mean;
     /* Every third key is broadcast from a root that changes from round to
      * round; of every third, one rank alone wants the sum: what collectives
-     * are made of. Not with an optimizer. */
+     * are made of. Not with an optimizer. Keys called "c:" are of that kind in
+     * any job: nothing begins them, and no optimizer steps them. */
     bool collect;
-    bool init; /* Rank 0 gives version 0. */
+    bool init; /* Rank 0 gives version 0; keys of rows need it. */
+    /* How gradients travel; name NULL: as they are. */
+    struct {
+        const char *name;
+        struct ps_rec_param param[4];
+        uint32_t params;
+    } compress;
     enum ps_placement placement;
     uint64_t big_array_bound;
     uint32_t partition_bytes;
@@ -82,6 +90,9 @@ const char *world_error(const struct world *w); /* "" while all is well. */
 const char *world_story(const struct world *w);
 /* Hash of the last version of all keys as rank 0 saw it. */
 uint64_t world_result(const struct world *w);
+/* Hash of one version of a key, when somebody has seen all of it. */
+bool world_value(const struct world *w, uint32_t key, uint64_t version,
+                 uint64_t *ret_hash);
 /* Hash of everything that happened, for "same seed, same run". */
 uint64_t world_trace_hash(const struct world *w);
 uint64_t world_steps(const struct world *w);

@@ -142,7 +142,7 @@ void check_value(struct world *w, struct wworker *k, uint32_t key,
     if (!w->seen_set[key][version]) {
         w->seen_set[key][version] = true;
         w->seen_hash[key][version] = h;
-        if (!w->opt.optimizer && version > 0) {
+        if (world_data_is_exact(w, key) && version > 0) {
             void *want = ps_alloc(len);
 
             world_data_expect(w, want, key, version);
@@ -159,6 +159,37 @@ void check_value(struct world *w, struct wworker *k, uint32_t key,
         world_fail(w, "rank %u sees other bits of version %llu of %s", k->index,
                    (unsigned long long)version, w->opt.key[key].name);
     }
+}
+
+void check_rows(struct world *w, struct wworker *k, uint32_t key,
+                uint64_t version, const uint32_t *row, uint32_t count,
+                const void *data)
+{
+    const struct world_key *wk = &w->opt.key[key];
+    size_t bytes = wk->width * ps_dtype_size(wk->dtype);
+    size_t all = wk->count * ps_dtype_size(wk->dtype);
+    uint8_t *want;
+
+    if (count == wk->count / wk->width) {
+        check_value(w, k, key, version, data, all);
+        return;
+    }
+    if (!world_data_is_exact(w, key) || version == 0) {
+        return;
+    }
+    want = ps_alloc(all);
+    world_data_expect(w, want, key, version);
+    for (uint32_t i = 0; i < count; i++) {
+        if (memcmp(want + row[i] * bytes, (const uint8_t *)data + i * bytes,
+                   bytes) != 0) {
+            world_fail(w,
+                       "rank %u: row %u of round %llu of %s is not the sum of "
+                       "what was pushed",
+                       k->index, row[i], (unsigned long long)version, wk->name);
+            break;
+        }
+    }
+    ps_free(want);
 }
 
 /* The job is over: nobody remembers anything of it. */

@@ -57,6 +57,78 @@ void world_data_fill(const struct world *w, void *dst, uint32_t i,
     }
 }
 
+static uint32_t some_rows(const struct world *w, uint32_t i, uint64_t base,
+                          uint32_t *row)
+{
+    static const uint32_t of_eight[] = {0, 1, 4, 8};
+    uint32_t all = (uint32_t)(w->opt.key[i].count / w->opt.key[i].width);
+    uint32_t share = of_eight[mix(base) % 4];
+    uint32_t count = 0;
+
+    for (uint32_t r = 0; r < all; r++) {
+        if (mix(base + 1 + r) % 8 < share) {
+            row[count++] = r;
+        }
+    }
+    return count;
+}
+
+static uint64_t rows_base(const struct world *w, uint32_t i, uint32_t rank,
+                          uint64_t round)
+{
+    return mix(w->opt.data_seed * 15485863 + i * 6700417 + rank * 15487469 +
+               round * 32452843);
+}
+
+uint32_t world_data_pushed(const struct world *w, uint32_t i, uint32_t rank,
+                           uint64_t round, uint32_t *row)
+{
+    return some_rows(w, i, rows_base(w, i, rank, round), row);
+}
+
+uint32_t world_data_pulled(const struct world *w, uint32_t i, uint32_t rank,
+                           uint64_t round, uint32_t *row)
+{
+    return some_rows(w, i, mix(rows_base(w, i, rank, round)), row);
+}
+
+bool world_data_is_collective(const struct world *w, uint32_t i)
+{
+    return strncmp(w->opt.key[i].name, "c:", 2) == 0;
+}
+
+bool world_data_is_exact(const struct world *w, uint32_t i)
+{
+    const struct world_key *k = &w->opt.key[i];
+
+    if (world_data_is_collective(w, i)) {
+        return true;
+    }
+    return !w->opt.optimizer &&
+           (w->opt.compress.name == NULL || k->dtype != PS_DTYPE_FLOAT32 ||
+            k->width != 0 || world_data_kind(w, i) == WORLD_BROADCAST);
+}
+
+/* What a rank gives is zeros but for its rows. */
+static void keep_rows(const struct world *w, void *dst, uint32_t i,
+                      uint32_t rank, uint64_t round)
+{
+    const struct world_key *k = &w->opt.key[i];
+    size_t bytes = k->width * ps_dtype_size(k->dtype);
+    uint32_t all = (uint32_t)(k->count / k->width);
+    uint32_t *row = ps_calloc(all, sizeof(*row));
+    uint32_t count = world_data_pushed(w, i, rank, round, row);
+
+    for (uint32_t r = 0, n = 0; r < all; r++) {
+        if (n < count && row[n] == r) {
+            n++;
+        } else {
+            memset((uint8_t *)dst + r * bytes, 0, bytes);
+        }
+    }
+    ps_free(row);
+}
+
 static void add(void *dst, const void *src, enum ps_dtype dtype, uint64_t count)
 {
     for (uint64_t j = 0; j < count; j++) {
@@ -118,6 +190,9 @@ static void reduce(const struct tree *t, uint32_t from, uint32_t to, void *dst)
 
     if (n == 1 && !t->over_agents) {
         world_data_fill(t->w, dst, t->key, from, t->round);
+        if (t->w->opt.key[t->key].width != 0) {
+            keep_rows(t->w, dst, t->key, from, t->round);
+        }
         return;
     }
     if (n == 1) {
@@ -139,7 +214,12 @@ static void reduce(const struct tree *t, uint32_t from, uint32_t to, void *dst)
 
 enum world_kind world_data_kind(const struct world *w, uint32_t i)
 {
-    return w->opt.collect ? (enum world_kind)(i % 3) : WORLD_PUSHPULL;
+    if (w->opt.key[i].width != 0) {
+        return WORLD_ROWS;
+    }
+    return w->opt.collect || world_data_is_collective(w, i)
+               ? (enum world_kind)(i % 3)
+               : WORLD_PUSHPULL;
 }
 
 uint32_t world_data_root(const struct world *w, uint64_t round)

@@ -5,7 +5,12 @@
 
 #include "support/world_internal.h"
 
-enum world_kind { WORLD_PUSHPULL, WORLD_BROADCAST, WORLD_ONE_WANTS };
+enum world_kind {
+    WORLD_PUSHPULL,
+    WORLD_BROADCAST,
+    WORLD_ONE_WANTS,
+    WORLD_ROWS,
+};
 
 /* How the rounds of key i go, and who is their root. */
 enum world_kind world_data_kind(const struct world *w, uint32_t i);
@@ -13,6 +18,17 @@ uint32_t world_data_root(const struct world *w, uint64_t round);
 /* The array of one rank for one round of key i. */
 void world_data_fill(const struct world *w, void *dst, uint32_t i,
                      uint32_t rank, uint64_t round);
+/* The rows that a rank gives in a round, or pulls after it, ascending: none,
+ * few, many or all. */
+uint32_t world_data_pushed(const struct world *w, uint32_t i, uint32_t rank,
+                           uint64_t round, uint32_t *row);
+uint32_t world_data_pulled(const struct world *w, uint32_t i, uint32_t rank,
+                           uint64_t round, uint32_t *row);
+/* Is a version of key i what world_data_expect() says? Not where an optimizer
+ * steps or codes lose something. */
+bool world_data_is_exact(const struct world *w, uint32_t i);
+/* Nothing begins it, and no optimizer steps it. */
+bool world_data_is_collective(const struct world *w, uint32_t i);
 /* The reduction over all ranks, by way of their agents. */
 void world_data_expect(const struct world *w, void *dst, uint32_t i,
                        uint64_t round);

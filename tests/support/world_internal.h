@@ -71,6 +71,7 @@ struct wevent {
 enum wstage {
     WS_START,
     WS_HELLO,
+    WS_COMPRESSION,
     WS_KEYS,
     WS_REJOIN,
     WS_OPTIMIZER,
@@ -105,7 +106,9 @@ struct wworker {
         uint32_t arena;
         uint64_t offset[2];
         uint64_t round;
-        struct ps_buf *memory; /* Its region: 2 x the array. */
+        struct ps_buf *memory; /* Its region: places of its blocks. */
+        bool pulling;          /* Rows: its push is done, a pull is not. */
+        uint32_t pulled;       /* Rows that it asks for. */
     } key[WORLD_KEYS_MAX];
     uint64_t op_key[64]; /* op id % 64 -> key index + 1. */
     uint64_t op_round[64];
@@ -167,4 +170,8 @@ void check_frame(struct world *w, struct wnode *from,
                  const struct ps_parcel *parcel);
 void check_value(struct world *w, struct wworker *k, uint32_t key,
                  uint64_t version, const void *data, size_t len);
+/* Rows that came for these numbers. */
+void check_rows(struct world *w, struct wworker *k, uint32_t key,
+                uint64_t version, const uint32_t *row, uint32_t count,
+                const void *data);
 void check_end(struct world *w);

@@ -20,6 +20,25 @@ static size_t key_bytes(const struct world *w, uint32_t i)
     return w->opt.key[i].count * ps_dtype_size(w->opt.key[i].dtype);
 }
 
+/* Numbers of as many rows, filled up. */
+static size_t numbers_bytes(uint32_t rows)
+{
+    return ps_round_up(rows * sizeof(uint32_t), 8);
+}
+
+/* One place in the memory of a key: rounds take turns in two of them, and what
+ * is pulled of a key of rows comes to a third. */
+static size_t place_bytes(const struct world *w, uint32_t i)
+{
+    size_t numbers = 0;
+
+    if (w->opt.key[i].width != 0) {
+        numbers = numbers_bytes(
+            (uint32_t)(w->opt.key[i].count / w->opt.key[i].width));
+    }
+    return ps_round_up(numbers + key_bytes(w, i) + 8, 64);
+}
+
 static void free_memory(void *p)
 {
     free(p);
@@ -59,11 +78,81 @@ static uint64_t new_op(struct world *w, struct wworker *k, uint32_t key_index,
     return op;
 }
 
+static bool is_rows(const struct world *w, uint32_t i)
+{
+    return w->opt.key[i].width != 0;
+}
+
+static void push_rows(struct world *w, struct wworker *k, uint32_t i,
+                      uint64_t round)
+{
+    struct ps_msg m = {.code = PS_MSG_L_OP};
+    const struct world_key *wk = &w->opt.key[i];
+    size_t bytes = wk->width * ps_dtype_size(wk->dtype);
+    uint64_t at = (round & 1u) * place_bytes(w, i);
+    uint8_t *block = k->key[i].memory->data + at;
+    uint32_t *row = (uint32_t *)(void *)block;
+    uint32_t count = world_data_pushed(w, i, k->index, round, row);
+    uint8_t *array = ps_alloc(key_bytes(w, i));
+
+    world_data_fill(w, array, i, k->index, round);
+    for (uint32_t r = 0; r < count; r++) {
+        memcpy(block + numbers_bytes(count) + r * bytes, array + row[r] * bytes,
+               bytes);
+    }
+    ps_free(array);
+    m.l_op.op_id = new_op(w, k, i, round);
+    m.l_op.op = PS_OP_PUSH_ROWS;
+    m.l_op.key = k->key[i].key;
+    m.l_op.round = round;
+    m.l_op.priority = -(int32_t)i;
+    m.l_op.reduce = w->opt.mean ? PS_REDUCE_MEAN : PS_REDUCE_SUM;
+    m.l_op.rows = count;
+    m.l_op.region = count == 0 ? 0 : i + 1;
+    m.l_op.offset = at;
+    world_local_send(w, k, &m);
+}
+
+static void pull_rows(struct world *w, struct wworker *k, uint32_t i,
+                      uint64_t round, bool all)
+{
+    struct ps_msg m = {.code = PS_MSG_L_OP};
+    uint64_t at = 2 * place_bytes(w, i);
+    uint32_t *row = (uint32_t *)(void *)(k->key[i].memory->data + at);
+    uint32_t count = (uint32_t)(w->opt.key[i].count / w->opt.key[i].width);
+
+    if (all) {
+        for (uint32_t r = 0; r < count; r++) {
+            row[r] = r;
+        }
+    } else {
+        count = world_data_pulled(w, i, k->index, round, row);
+    }
+    k->key[i].pulling = true;
+    k->key[i].pulled = count;
+    m.l_op.op_id = new_op(w, k, i, round);
+    m.l_op.op = PS_OP_PULL_ROWS;
+    m.l_op.key = k->key[i].key;
+    m.l_op.round = round;
+    m.l_op.rows = count;
+    m.l_op.region = count == 0 ? 0 : i + 1;
+    m.l_op.offset = at;
+    world_local_send(w, k, &m);
+}
+
 static void send_op(struct world *w, struct wworker *k, uint32_t i,
                     enum ps_op kind, uint64_t round)
 {
     struct ps_msg m = {.code = PS_MSG_L_OP};
 
+    if (is_rows(w, i) && kind == PS_OP_PUSH_ROWS) {
+        push_rows(w, k, i, round);
+        return;
+    }
+    if (is_rows(w, i) && kind == PS_OP_PULL) {
+        pull_rows(w, k, i, round, true);
+        return;
+    }
     m.l_op.op_id = new_op(w, k, i, round);
     m.l_op.op = (uint8_t)kind;
     m.l_op.key = k->key[i].key;
@@ -74,8 +163,7 @@ static void send_op(struct world *w, struct wworker *k, uint32_t i,
     if (kind == PS_OP_PUSHPULL || kind == PS_OP_PUSH ||
         (kind == PS_OP_BROADCAST && k->index == m.l_op.root) ||
         (kind == PS_OP_INIT && k->index == 0)) {
-        size_t half = key_bytes(w, i);
-        uint64_t at = (round & 1u) * ps_round_up(half, 64);
+        uint64_t at = (round & 1u) * place_bytes(w, i);
 
         m.l_op.region = i + 1;
         m.l_op.offset = at;
@@ -92,6 +180,9 @@ void worker_begin(struct world *w, struct wworker *k)
     k->stage = WS_HELLO;
     k->waiting = 0;
     k->next_op = 0;
+    for (uint32_t i = 0; i < WORLD_KEYS_MAX; i++) {
+        k->key[i].pulling = false;
+    }
     world_local_connect(w, k);
     m.l_hello.protocol = 1;
     m.l_hello.job = "job";
@@ -154,21 +245,43 @@ void worker_event(struct world *w, struct wworker *k)
     }
 }
 
+static void begin_compression(struct world *w, struct wworker *k)
+{
+    struct ps_msg m = {.code = PS_MSG_L_COMPRESSION};
+
+    k->stage = WS_COMPRESSION;
+    if (w->opt.compress.name == NULL) {
+        return;
+    }
+    m.l_compression.op_id = new_op(w, k, 0, 0);
+    k->op_key[m.l_compression.op_id % 64] = 0;
+    m.l_compression.name = w->opt.compress.name;
+    m.l_compression.params = w->opt.compress.param;
+    m.l_compression.params_count = w->opt.compress.params;
+    world_local_send(w, k, &m);
+}
+
 static void open_keys(struct world *w, struct wworker *k)
 {
     k->stage = WS_KEYS;
     for (uint32_t i = 0; i < w->opt.key_count; i++) {
         struct ps_msg m = {.code = PS_MSG_L_KEY};
-        uint64_t shape = w->opt.key[i].count;
+        uint32_t width = w->opt.key[i].width;
+        uint64_t shape[2] = {w->opt.key[i].count, 0};
 
-        k->key[i].memory = new_memory(2 * ps_round_up(key_bytes(w, i), 64));
+        if (width != 0) {
+            shape[0] /= width;
+            shape[1] = width;
+        }
+        k->key[i].memory = new_memory((width != 0 ? 3 : 2) * place_bytes(w, i));
         world_local_region(w, k, i + 1, k->key[i].memory);
         m.l_key.request = i + 1;
         m.l_key.name = w->opt.key[i].name;
         m.l_key.dtype = (uint8_t)w->opt.key[i].dtype;
         m.l_key.count = w->opt.key[i].count;
-        m.l_key.shape = &shape;
-        m.l_key.shape_count = 1;
+        m.l_key.width = width;
+        m.l_key.shape = shape;
+        m.l_key.shape_count = width != 0 ? 2 : 1;
         m.l_key.classic = strncmp(w->opt.key[i].name, "i:", 2) == 0
                               ? atoll(w->opt.key[i].name + 2)
                               : -1;
@@ -182,6 +295,13 @@ static void check_result(struct world *w, struct wworker *k, uint32_t i,
 {
     uint8_t *arena = ps_map_get(w->arenas, k->key[i].arena);
 
+    if (is_rows(w, i)) {
+        const uint8_t *block = k->key[i].memory->data + 2 * place_bytes(w, i);
+
+        check_rows(w, k, i, version, (const uint32_t *)(const void *)block,
+                   k->key[i].pulled, block + numbers_bytes(k->key[i].pulled));
+        return;
+    }
     if (arena == NULL) {
         world_fail(w, "rank %u was told of arena %u, which is not there",
                    k->index, k->key[i].arena);
@@ -241,7 +361,7 @@ static void begin_init(struct world *w, struct wworker *k)
         return;
     }
     for (uint32_t i = 0; i < w->opt.key_count; i++) {
-        if (k->key[i].round == 0) {
+        if (k->key[i].round == 0 && !world_data_is_collective(w, i)) {
             send_op(w, k, i, PS_OP_INIT, 0);
         }
     }
@@ -259,6 +379,8 @@ static enum ps_op kind_of(const struct world *w, const struct wworker *k,
     case WORLD_ONE_WANTS:
         return k->index == world_data_root(w, k->round) ? PS_OP_PUSHPULL
                                                         : PS_OP_PUSH;
+    case WORLD_ROWS:
+        return PS_OP_PUSH_ROWS;
     }
     return PS_OP_PUSHPULL;
 }
@@ -315,6 +437,14 @@ static void leave(struct world *w, struct wworker *k)
         for (uint32_t i = 0; i < w->opt.key_count; i++) {
             const uint8_t *arena = ps_map_get(w->arenas, k->key[i].arena);
 
+            if (is_rows(w, i)) {
+                w->result = world_hash(w->result,
+                                       k->key[i].memory->data +
+                                           2 * place_bytes(w, i) +
+                                           numbers_bytes(k->key[i].pulled),
+                                       key_bytes(w, i));
+                continue;
+            }
             w->result = world_hash(w->result,
                                    arena + k->key[i].offset[w->opt.rounds & 1],
                                    key_bytes(w, i));
@@ -333,6 +463,9 @@ static void advance(struct world *w, struct wworker *k)
     while (k->alive && k->waiting == 0 && k->stage != WS_DONE) {
         switch (k->stage) {
         case WS_HELLO:
+            begin_compression(w, k);
+            break;
+        case WS_COMPRESSION:
             open_keys(w, k);
             break;
         case WS_KEYS:
@@ -423,6 +556,11 @@ static void on_done(struct world *w, struct wworker *k,
                    (unsigned long long)m->version);
         return;
     }
+    if (is_rows(w, (uint32_t)i - 1) && !k->key[i - 1].pulling) {
+        pull_rows(w, k, (uint32_t)i - 1, round, false);
+        return;
+    }
+    k->key[i - 1].pulling = false;
     if (k->stage == WS_ROUND && kind_of(w, k, (uint32_t)i - 1) == PS_OP_PUSH) {
         return; /* It asked for no value. */
     }
