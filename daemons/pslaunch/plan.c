@@ -26,6 +26,7 @@ static const char usage[] =
     "      --env NAME[=VALUE]   set or pass a variable (also --env-worker;\n"
     "                           NAME:VALUE is understood)\n"
     "      --on-loss wait|fail  when a worker dies (default fail)\n"
+    "      --mode NAME          dist_sync, dist_async, dist_ssp\n"
     "      --placement balanced|mxnet\n"
     "      --socket PATH        use the agent behind this socket\n"
     "      --private            never use an agent that runs here already\n"
@@ -49,6 +50,7 @@ enum {
     OPT_ENV,
     OPT_ON_LOSS,
     OPT_PLACEMENT,
+    OPT_MODE,
     OPT_SOCKET,
     OPT_PRIVATE,
     OPT_OUTPUT,
@@ -70,6 +72,7 @@ static const struct option options[] = {
     {"env-worker", required_argument, NULL, OPT_ENV},
     {"on-loss", required_argument, NULL, OPT_ON_LOSS},
     {"placement", required_argument, NULL, OPT_PLACEMENT},
+    {"mode", required_argument, NULL, OPT_MODE},
     {"socket", required_argument, NULL, OPT_SOCKET},
     {"private", no_argument, NULL, OPT_PRIVATE},
     {"output", required_argument, NULL, OPT_OUTPUT},
@@ -165,6 +168,35 @@ static bool add_env(struct plan *p, const char *text)
     return true;
 }
 
+static bool is_mode(const char *name)
+{
+    static const char *const modes[] = {
+        "dist_sync",
+        "dist_async",
+        "dist_ssp",
+        "dist",
+        "sync",
+        "async",
+        "ssp",
+        "dist_sync_device",
+        "dist_device_sync",
+        "dist_async_device",
+        "dist_device_async",
+        "dist_sync_mpi",
+    };
+
+    for (size_t i = 0; i < sizeof(modes) / sizeof(modes[0]); i++) {
+        if (strcmp(name, modes[i]) == 0) {
+            return true;
+        }
+    }
+    fprintf(stderr,
+            "pslaunch: --mode: %s is none of dist_sync, dist_async, dist_ssp "
+            "and their other names\n",
+            name);
+    return false;
+}
+
 static bool take_option(struct plan *p, int c, bool *ret_private)
 {
     switch (c) {
@@ -191,6 +223,9 @@ static bool take_option(struct plan *p, int c, bool *ret_private)
     case OPT_PLACEMENT:
         p->placement = optarg;
         return one_of(optarg, "--placement", "balanced", "mxnet");
+    case OPT_MODE:
+        p->mode = optarg;
+        return is_mode(optarg);
     case OPT_SOCKET:
         p->socket = optarg;
         return true;
@@ -411,6 +446,9 @@ char **plan_worker_env(const struct plan *p, uint32_t rank, const char *socket,
     env_set(&e, "PSKV_ON_LOSS", p->on_loss);
     if (p->placement != NULL) {
         env_set(&e, "PSKV_PLACEMENT", p->placement);
+    }
+    if (p->mode != NULL) {
+        env_set(&e, "PSKV_MODE", p->mode);
     }
     env_default(&e, "PYTHONUNBUFFERED", "1");
     if (p->workers > 1) {

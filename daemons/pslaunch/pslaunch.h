@@ -26,6 +26,7 @@ struct plan {
     const char *name;
     const char *on_loss;
     const char *placement;
+    const char *mode;
     const char *socket; /* Agent that runs already; NULL: a trio of our own. */
     const char *output_dir;
     const char *log_level; /* Of our own daemons. */

@@ -718,8 +718,8 @@ int psc_op_view(struct psc_op *op, const void **ret_data, size_t *ret_bytes)
         }
     } else if (rc == 0 && op->key->async) {
         rc = client_complain(c, PSC_E_UNSUPPORTED,
-                             "values of an async job are written where the "
-                             "pull asks for them; they have no view");
+                             "values of an async or ssp job are written where "
+                             "the pull asks for them; they have no view");
     } else if (rc == 0) {
         *ret_data = op->key->data[op->version & 1];
         if (ret_bytes != NULL) {

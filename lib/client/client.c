@@ -587,22 +587,26 @@ static int check_options(const struct psc_options *o, char *err, size_t size)
                       "rank %d is none of a job of %u workers", o->rank,
                       o->num_workers);
     }
-    if (o->mode > PSC_MODE_ASYNC || o->on_loss > PSC_ON_LOSS_FAIL ||
+    if (o->mode > PSC_MODE_SSP || o->on_loss > PSC_ON_LOSS_FAIL ||
         o->placement > PSC_PLACEMENT_MXNET) {
         return refuse(err, size, PSC_E_INVAL,
                       "no such mode, on_loss or placement");
     }
     if (o->rule != PSC_RULE_NONE &&
-        (o->mode != PSC_MODE_ASYNC ||
+        (o->mode == PSC_MODE_SYNC ||
          (o->rule != PSC_RULE_ACCUMULATE && o->rule != PSC_RULE_ASSIGN))) {
         return refuse(err, size, PSC_E_INVAL,
                       "a rule is accumulate or assign, and is stated for an "
-                      "async job alone");
+                      "async or ssp job alone");
     }
-    if (o->mode == PSC_MODE_ASYNC && o->num_servers == 0) {
+    if (o->staleness != 0 && o->mode != PSC_MODE_SSP) {
         return refuse(err, size, PSC_E_INVAL,
-                      "an async job needs at least one server: servers apply "
-                      "its pushes");
+                      "staleness is stated for an ssp job alone");
+    }
+    if (o->mode != PSC_MODE_SYNC && o->num_servers == 0) {
+        return refuse(err, size, PSC_E_INVAL,
+                      "an async or ssp job needs at least one server: servers "
+                      "apply its pushes");
     }
     if ((o->flags & ~PSC_OPEN_QUIET) != 0) {
         return refuse(err, size, PSC_E_INVAL, "no such flags as %#x", o->flags);
@@ -660,6 +664,7 @@ static int hello(struct psc_client *c, const struct psc_options *o, char *err,
             .rank = o->rank,
             .mode = (uint8_t)o->mode,
             .rule = (uint8_t)o->rule,
+            .staleness = o->staleness,
             .on_loss = (uint8_t)o->on_loss,
             .placement = (uint8_t)o->placement,
             .big_array_bound = o->big_array_bound,

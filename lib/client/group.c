@@ -102,6 +102,7 @@ int psc_group_open(struct psc_client *c, const char *name,
     o.job = job;
     o.mode = PSC_MODE_SYNC;
     o.rule = PSC_RULE_NONE;
+    o.staleness = 0;
     o.rank = rank;
     o.num_workers = ranks != NULL ? count : c->size;
     o.num_servers = c->num_servers;

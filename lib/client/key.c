@@ -279,7 +279,7 @@ static int ask(struct psc_client *c, const struct wish *w, struct key **ret_key)
     }
     op_sent(op);
     /* What the library itself keeps has rounds in any mode. */
-    k->async = c->options.mode == PSC_MODE_ASYNC && k->full[0] != 'c';
+    k->async = c->options.mode != PSC_MODE_SYNC && k->full[0] != 'c';
     k->number = c->key_count;
     c->keys[c->key_count++] = k;
     insert_name(c, k);

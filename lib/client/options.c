@@ -269,7 +269,9 @@ static void read_all(struct reader *r, struct psc_options *o)
                                         {"async", PSC_MODE_ASYNC},
                                         {"dist_async", PSC_MODE_ASYNC},
                                         {"dist_async_device", PSC_MODE_ASYNC},
-                                        {"dist_device_async", PSC_MODE_ASYNC}};
+                                        {"dist_device_async", PSC_MODE_ASYNC},
+                                        {"ssp", PSC_MODE_SSP},
+                                        {"dist_ssp", PSC_MODE_SSP}};
     static const struct word rules[] = {{"none", PSC_RULE_NONE},
                                         {"accumulate", PSC_RULE_ACCUMULATE},
                                         {"assign", PSC_RULE_ASSIGN}};
@@ -293,8 +295,10 @@ static void read_all(struct reader *r, struct psc_options *o)
     read_u32(r, "DMLC_NUM_SERVER", 0, PS_SERVERS_MAX, &o->num_servers);
     read_u32(r, "PSKV_NUM_SERVERS", 0, PS_SERVERS_MAX, &o->num_servers);
     read_word(r, "PSKV_MODE", modes, sizeof(modes) / sizeof(modes[0]),
-              "dist_sync, dist_async or another name of these", &o->mode);
+              "dist_sync, dist_async, dist_ssp or another name of these",
+              &o->mode);
     read_word(r, "PSKV_RULE", rules, 3, "none, accumulate or assign", &o->rule);
+    read_u32(r, "PSKV_STALENESS", 0, UINT32_MAX, &o->staleness);
     read_word(r, "PSKV_ON_LOSS", losses, 2, "wait or fail", &o->on_loss);
     read_word(r, "PSKV_PLACEMENT", placements, 2, "balanced or mxnet",
               &o->placement);

@@ -101,9 +101,11 @@ enum psc_dtype {
 enum psc_mode {
     PSC_MODE_SYNC = 0,  /* Rounds, each with the push of every worker. */
     PSC_MODE_ASYNC = 1, /* Every push is applied when it arrives. */
+    PSC_MODE_SSP = 2,   /* So it is, and a pull waits for workers that are more
+                         * than `staleness` pushes of the key behind. */
 };
 
-/* What a push does in an async job where no optimizer applies it. */
+/* What a push does in an async or ssp job where no optimizer applies it. */
 enum psc_rule {
     PSC_RULE_NONE = 0, /* An optimizer is to be set before the first init. */
     PSC_RULE_ACCUMULATE = 2, /* It is added to the value. */
@@ -153,7 +155,8 @@ struct psc_options {
     /* How long a call that waits looks before it sleeps; 0: up to 50 us where
      * that has paid and nobody else needs the processor; < 0: not at all. */
     int32_t spin_us;
-    uint32_t rule; /* enum psc_rule; PSC_MODE_ASYNC alone. */
+    uint32_t rule;      /* enum psc_rule; PSC_MODE_ASYNC and _SSP alone. */
+    uint32_t staleness; /* PSC_MODE_SSP alone. */
 };
 
 /* A time limit does not ask the agent for whom the operation waits, which can

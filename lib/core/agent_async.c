@@ -9,7 +9,12 @@
  *
  * A pull draws a ticket when it may ask, and a question covers all tickets
  * drawn before it was put. One question for a partition is open at a time, so
- * values never go back. */
+ * values never go back.
+ *
+ * In an ssp job a pull may ask when every rank of the job has pushed as often
+ * as the puller, less the staleness. A push says how often every rank here has
+ * pushed with it; the servers find the least of all slots, and say it to all
+ * when it grows. */
 #include "core/agent_inner.h"
 
 #include "base/str.h"
@@ -18,8 +23,9 @@
 #include <string.h>
 
 static const char needs_rule[] =
-    "an async job needs an optimizer, or a rule stated by all workers when "
-    "they open it (accumulate or assign), before a key gets its first value";
+    "an async or ssp job needs an optimizer, or a rule stated by all workers "
+    "when they open it (accumulate or assign), before a key gets its first "
+    "value";
 
 static uint8_t rule_of(const struct ps_agent_job *j)
 {
@@ -34,8 +40,8 @@ bool ps_agent_async_allows(struct ps_agent_step *st, struct ps_agent_session *s,
     if (m->op == PS_OP_BROADCAST) {
         ps_agent_round_refuse(st, s, m, PS_E_UNSUPPORTED,
                               "'%s': a broadcast is a round of all workers, "
-                              "and an async job has none; init gives a key "
-                              "its first value",
+                              "and an async or ssp job has none; init gives "
+                              "a key its first value",
                               k->name);
         return false;
     }
@@ -48,15 +54,15 @@ bool ps_agent_async_allows(struct ps_agent_step *st, struct ps_agent_session *s,
         m->reduce != PS_REDUCE_SUM) {
         ps_agent_round_refuse(st, s, m, PS_E_INVAL,
                               "'%s': reduction %s needs a round; pushes of an "
-                              "async job are applied one by one",
+                              "async or ssp job are applied one by one",
                               k->name, ps_reduce_name(m->reduce));
         return false;
     }
     if ((m->op == PS_OP_PULL || m->op == PS_OP_PUSHPULL) &&
         array->buf == NULL) {
         ps_agent_round_refuse(st, s, m, PS_E_INVAL,
-                              "'%s': the pull of an async job names no memory "
-                              "for the value",
+                              "'%s': the pull of an async or ssp job names no "
+                              "memory for the value",
                               k->name);
         return false;
     }
@@ -85,6 +91,20 @@ static void offer(struct ps_agent_key *k, struct ps_agent_op *op)
     }
 }
 
+/* How often every rank here has pushed when what is offered is applied. */
+static uint64_t clock_of(const struct ps_agent_key *k)
+{
+    uint64_t least = UINT64_MAX;
+
+    for (uint32_t i = 0; i < k->job->local_count; i++) {
+        uint64_t count = k->offer[i] != NULL ? k->offer[i]->round
+                                             : k->applied[i];
+
+        least = count < least ? count : least;
+    }
+    return least;
+}
+
 /* Begins with what waits, when nothing is on its way. */
 void ps_agent_async_next(struct ps_agent_step *st, struct ps_agent_key *k)
 {
@@ -110,6 +130,7 @@ void ps_agent_async_next(struct ps_agent_step *st, struct ps_agent_key *k)
             offer(k, op);
         }
     }
+    k->clock = k->job->mode == PS_MODE_SSP ? clock_of(k) : 0;
     ps_agent_round_complete(st, k);
 }
 
@@ -191,10 +212,26 @@ void ps_agent_async_fail(struct ps_agent_step *st, struct ps_agent_key *k,
 
 /* ----------------------------------------------------------------- pulling */
 
-/* Has everything the puller pushed before it been applied? */
+/* How often every rank of the job has pushed to all of the key. */
+static uint64_t clock_of_all(const struct ps_agent_key *k)
+{
+    uint64_t least = UINT64_MAX;
+
+    for (uint32_t i = 0; i < k->part_count; i++) {
+        least = k->parts[i].clock < least ? k->parts[i].clock : least;
+    }
+    return least;
+}
+
+/* Has everything the puller pushed before it been applied, and is nobody too
+ * far behind? */
 static bool may_ask(const struct ps_agent_key *k, const struct ps_agent_op *op)
 {
-    return k->applied[op->local] >= op->round;
+    const struct ps_agent_job *j = k->job;
+
+    return k->applied[op->local] >= op->round &&
+           (j->mode != PS_MODE_SSP || op->round <= j->staleness ||
+            clock_of_all(k) >= op->round - j->staleness);
 }
 
 static void draw(struct ps_agent_key *k, struct ps_agent_op *op)
@@ -259,10 +296,11 @@ void ps_agent_async_check(struct ps_agent_step *st, struct ps_agent_key *k)
                                   .count = p->count};
         struct ps_agent_flow *f;
 
-        if (p->served >= last || p->asked != NONE) {
+        if ((p->served >= last && !p->clock_asked) || p->asked != NONE) {
             continue;
         }
         p->asked = 0;
+        p->clock_asked = false;
         p->asked_ticket = k->ticket;
         f = ps_agent_flow_get(st, k->job, p->node);
         ps_link_tell(f->server->peer.link,
@@ -273,6 +311,22 @@ void ps_agent_async_check(struct ps_agent_step *st, struct ps_agent_key *k)
                                                .parts = &rec,
                                                .parts_count = 1}},
                      st->now, st->fx);
+    }
+}
+
+void ps_agent_async_clock(struct ps_agent_part *p, uint64_t clock)
+{
+    p->clock = clock > p->clock ? clock : p->clock;
+}
+
+/* The link is a new one, and what was told on the other may be lost. */
+void ps_agent_async_again(struct ps_agent_key *k, uint32_t node)
+{
+    for (uint32_t i = 0; i < k->part_count; i++) {
+        if (k->job->mode == PS_MODE_SSP &&
+            (node == 0 || k->parts[i].node == node)) {
+            k->parts[i].clock_asked = true;
+        }
     }
 }
 

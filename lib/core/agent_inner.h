@@ -153,6 +153,8 @@ struct ps_agent_part {
      * will have it when the open question is answered. */
     uint64_t served;
     uint64_t asked_ticket;
+    uint64_t clock;   /* ssp: pushes that every rank of the job has made, */
+    bool clock_asked; /* and to be asked, because it may have been lost. */
 };
 
 /* An operation of a worker that is not done. */
@@ -219,9 +221,11 @@ struct ps_agent_key {
     struct ps_list row_pulls;
     struct ps_slice init_array; /* Of the root, while it is being sent. */
     uint32_t inits_open;        /* Partitions whose init is not committed. */
-    /* Of an async job: `round` counts the pushes of this node. */
+    /* Of an async or ssp job: `round` counts the pushes of this node. */
     bool async;
     uint8_t rule; /* enum ps_rule of the pushes under way. */
+    uint64_t
+        clock; /* ssp: least count of a rank here when these are applied. */
     uint64_t ticket;
     uint64_t *applied; /* By local rank: its last push that is applied. */
 };
@@ -251,6 +255,7 @@ struct ps_agent_job {
     bool optimizes;
     uint8_t mode;
     uint8_t rule;
+    uint32_t staleness; /* ssp */
     uint32_t slot;
     bool seated; /* slot and local are known. */
     struct ps_agent_rank *local;
@@ -548,6 +553,9 @@ void ps_agent_async_fail(struct ps_agent_step *st, struct ps_agent_key *k,
                          int error, const char *text);
 /* Ends the pulls and inits that have their value; asks for the others. */
 void ps_agent_async_check(struct ps_agent_step *st, struct ps_agent_key *k);
+/* What every rank of the job has pushed. */
+void ps_agent_async_clock(struct ps_agent_part *p, uint64_t clock);
+void ps_agent_async_again(struct ps_agent_key *k, uint32_t node);
 /* The answer to the partition's question. */
 void ps_agent_async_value(struct ps_agent_step *st, struct ps_agent_part *p,
                           const uint8_t *from);

@@ -288,6 +288,7 @@ void ps_agent_job_state(struct ps_agent_step *st,
     j->num_servers = m->num_servers;
     j->mode = m->mode;
     j->rule = m->rule;
+    j->staleness = m->staleness;
     j->optimizes = m->optimizer[0] != '\0';
     ps_str_copy(j->name, sizeof(j->name), m->name);
     ps_str_copy(j->reason, sizeof(j->reason), m->reason);

@@ -146,7 +146,7 @@ static struct ps_agent_key *key_new(struct ps_agent_step *st,
     k->pushed = ps_calloc(j->local_count, sizeof(*k->pushed));
     k->applied = ps_calloc(j->local_count, sizeof(*k->applied));
     /* What the library keeps for its collectives has rounds in any mode. */
-    k->async = j->mode == PS_MODE_ASYNC && name[0] != 'c';
+    k->async = j->mode != PS_MODE_SYNC && name[0] != 'c';
     k->offer = ps_calloc(j->local_count, sizeof(struct ps_agent_op *));
     ps_list_push_back(&j->opening, &k->node);
     put_name(j, k);
@@ -190,10 +190,10 @@ void ps_agent_key_ask(struct ps_agent_step *st, struct ps_agent_session *s,
         answer(st, s, m->request, NULL, PS_E_MISMATCH, text);
         return;
     }
-    if (j->mode == PS_MODE_ASYNC && m->width != 0) {
+    if (j->mode != PS_MODE_SYNC && m->width != 0) {
         answer(st, s, m->request, NULL, PS_E_UNSUPPORTED,
-               "keys of rows have rounds, and an async job has none: open "
-               "the job as dist_sync");
+               "keys of rows have rounds, and an async or ssp job has none: "
+               "open the job as dist_sync");
         return;
     }
     if (k != NULL && k->open) {

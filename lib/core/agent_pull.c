@@ -198,6 +198,9 @@ void ps_agent_pull_again(struct ps_agent_step *st, struct ps_agent_key *k,
         }
     }
     ps_agent_rows_again(k, node, UINT32_MAX);
+    if (k->async) {
+        ps_agent_async_again(k, node);
+    }
     ps_agent_pull_check(st, k);
 }
 

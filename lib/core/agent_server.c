@@ -259,6 +259,7 @@ static void took_value(struct ps_agent_step *st, struct ps_agent_server *s,
         }
         k = p->key;
         if (k->async) {
+            ps_agent_async_clock(p, rec->clock);
             if (rec->codec == PS_PRESS_NONE) { /* Codes are of rounds. */
                 ps_agent_async_value(st, p, ps_slice_data(payload) + offset);
             }
@@ -303,6 +304,7 @@ static void took_commit(struct ps_agent_step *st, const struct ps_msg_commit *m)
             p->committed = (int64_t)m->parts[i].round;
         }
         if (p != NULL) {
+            ps_agent_async_clock(p, m->parts[i].clock);
             ps_agent_round_reached(st, p);
         }
     }

@@ -278,6 +278,7 @@ void ps_agent_session_offer(struct ps_agent_step *st,
                                       .rank = h->rank,
                                       .mode = h->mode,
                                       .rule = h->rule,
+                                      .staleness = h->staleness,
                                       .on_loss = h->on_loss,
                                       .placement = h->placement,
                                       .big_array_bound = h->big_array_bound,
@@ -311,18 +312,23 @@ static void took_hello(struct ps_agent_step *st, struct ps_agent_session *s,
         ps_agent_session_end(st, s, PS_E_INVAL, text);
         return;
     }
-    if ((m->l_hello.mode != PS_MODE_ASYNC && m->l_hello.rule != PS_RULE_NONE) ||
+    if ((m->l_hello.mode == PS_MODE_SYNC && m->l_hello.rule != PS_RULE_NONE) ||
         m->l_hello.rule == PS_RULE_STEP) {
         ps_agent_session_end(st, s, PS_E_INVAL,
-                             "a rule is stated for an async job alone, and is "
-                             "accumulate or assign; an optimizer is a rule of "
-                             "its own");
+                             "a rule is stated for an async or ssp job alone, "
+                             "and is accumulate or assign; an optimizer is a "
+                             "rule of its own");
         return;
     }
-    if (m->l_hello.mode == PS_MODE_ASYNC && m->l_hello.num_servers == 0) {
+    if (m->l_hello.mode != PS_MODE_SSP && m->l_hello.staleness != 0) {
+        ps_agent_session_end(st, s, PS_E_INVAL,
+                             "staleness is stated for an ssp job alone");
+        return;
+    }
+    if (m->l_hello.mode != PS_MODE_SYNC && m->l_hello.num_servers == 0) {
         ps_agent_session_end(st, s, PS_E_UNSUPPORTED,
-                             "pushes of an async job are applied by servers: "
-                             "start it with at least one");
+                             "pushes of an async or ssp job are applied by "
+                             "servers: start it with at least one");
         return;
     }
     s->hello = ps_msg_dup(m);
@@ -494,10 +500,10 @@ static void took_compression(struct ps_agent_step *st,
     struct ps_agent_op *op = ps_agent_op_new(st, s, m->op_id);
     struct ps_msg set = {.code = PS_MSG_COMPRESSION_SET};
 
-    if (j->mode == PS_MODE_ASYNC) {
+    if (j->mode != PS_MODE_SYNC) {
         ps_agent_op_done(st, op, 0, PS_E_UNSUPPORTED,
                          "gradients travel as codes in rounds alone, and an "
-                         "async job has none");
+                         "async or ssp job has none");
         return;
     }
     if (j->num_servers == 0) {

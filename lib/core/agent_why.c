@@ -88,6 +88,21 @@ static void query(struct ps_agent_step *st, const struct ps_agent_question *q)
                                                       .barrier = q->barrier}});
 }
 
+/* The round that others must have offered. Without rounds nobody is waited
+ * for, or in an ssp job those who are too far behind. */
+static uint64_t round_of(const struct ps_agent_op *op)
+{
+    const struct ps_agent_key *k = op->key;
+
+    if (k == NULL || !k->async) {
+        return op->round;
+    }
+    return k->job->mode == PS_MODE_SSP && op->round > k->job->staleness &&
+                   (op->kind == PS_OP_PULL || op->kind == PS_OP_PUSHPULL)
+               ? op->round - k->job->staleness
+               : 0;
+}
+
 void ps_agent_why_ask(struct ps_agent_step *st, struct ps_agent_session *s,
                       uint64_t op_id)
 {
@@ -105,7 +120,7 @@ void ps_agent_why_ask(struct ps_agent_step *st, struct ps_agent_session *s,
     q->session = s->conn;
     q->op_id = op_id;
     q->key = op->key == NULL ? 0 : op->key->number;
-    q->round = op->round;
+    q->round = round_of(op);
     q->barrier = op->barrier;
     ps_str_init(&t, q->text, sizeof(q->text));
     describe(&t, op, st->now);
@@ -115,7 +130,7 @@ void ps_agent_why_ask(struct ps_agent_step *st, struct ps_agent_session *s,
                        "is missing");
     }
     if ((op->key == NULL && !op->barrier) ||
-        (op->key != NULL && op->key->async) || /* It waits for nobody. */
+        (op->key != NULL && op->key->async && q->round == 0) ||
         st->a->up.state != PS_AGENT_PEER_KNOWN) {
         because(st, s->conn, op_id, q->text);
         ps_free(q);

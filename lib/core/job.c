@@ -42,6 +42,7 @@ struct ps_sched_job *ps_job_new(uint64_t gen,
     j->phase = PS_JOB_PHASE_FORMING;
     j->mode = want->mode;
     j->rule = want->rule;
+    j->staleness = want->staleness;
     j->on_loss = want->on_loss;
     j->placement = want->placement;
     ps_str_copy(j->name, sizeof(j->name), want->name);

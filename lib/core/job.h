@@ -71,7 +71,8 @@ struct ps_sched_job {
     uint32_t version; /* Of job_state. */
     uint8_t phase;    /* enum ps_job_phase */
     uint8_t mode;
-    uint8_t rule; /* enum ps_rule; of an async job. */
+    uint8_t rule;       /* enum ps_rule; of a job without rounds. */
+    uint32_t staleness; /* ssp */
     uint8_t on_loss;
     uint8_t placement;
     char name[PS_NAME_MAX + 1];

@@ -84,6 +84,7 @@ static int check_same(const struct ps_sched_job *j,
         {"num_workers", j->num_workers, m->num_workers},
         {"num_servers", j->num_servers, m->num_servers},
         {"big_array_bound", j->big_array_bound, m->big_array_bound},
+        {"staleness", j->staleness, m->staleness},
         {"partition_bytes", j->partition_bytes, partition},
     };
     const struct {

@@ -8,6 +8,7 @@
 #include "core/shard_inner.h"
 
 #include "base/alloc.h"
+#include "base/num.h"
 
 /* What is known of the slot's pushes. An agent that was started again counts
  * from the beginning. */
@@ -22,7 +23,9 @@ static struct ps_applied *applied_of(struct ps_part *part,
     }
     a = &part->applied[slot->index];
     if (a->incarnation != slot->incarnation) {
-        *a = (struct ps_applied){.incarnation = slot->incarnation};
+        /* What its ranks have pushed stays so. */
+        *a = (struct ps_applied){.incarnation = slot->incarnation,
+                                 .clock = a->clock};
     }
     return a;
 }
@@ -129,6 +132,7 @@ int ps_shard_apply_take(struct ps_shard_step *st, struct ps_shard_slot *slot,
     a->rule = m->rule;
     a->incarnation = slot->incarnation;
     a->seq = rec->round;
+    a->clock = rec->clock;
     a->given = given;
     known->taken = rec->round;
     slot->held += given.len;
@@ -137,10 +141,38 @@ int ps_shard_apply_take(struct ps_shard_step *st, struct ps_shard_slot *slot,
     return 0;
 }
 
+/* True: the slowest has gone on. */
+static bool set_clock(const struct ps_shard_job *job, struct ps_part *part)
+{
+    uint64_t least = UINT64_MAX;
+
+    for (uint32_t i = 0; i < job->slot_count && least > part->clock; i++) {
+        least = ps_min_u64(least, part->applied[i].clock);
+    }
+    if (least <= part->clock) {
+        return false;
+    }
+    part->clock = least;
+    return true;
+}
+
 void ps_shard_apply_made(struct ps_shard_step *st, struct ps_shard_job *job,
                          struct ps_part *part)
 {
+    bool slowest = false;
+    struct ps_bits told;
     struct ps_list_node *n;
+
+    PS_LIST_EACH(m, &part->applying)
+    {
+        const struct ps_apply *a = PS_CONTAINER(m, const struct ps_apply, node);
+        struct ps_applied *known = &part->applied[a->slot];
+
+        slowest = slowest || known->clock == part->clock;
+        known->clock = ps_max_u64(known->clock, a->clock);
+    }
+    slowest = slowest && set_clock(job, part);
+    ps_bits_init(&told, job->slot_count);
 
     for (uint32_t i = 0; i < job->slot_count; i++) {
         job->slots[i].held -= part->open->round.part[i].len;
@@ -156,9 +188,21 @@ void ps_shard_apply_made(struct ps_shard_step *st, struct ps_shard_job *job,
         }
         if (a->incarnation == slot->incarnation) {
             ps_shard_answer(st, slot, part, false, a->seq);
+            ps_bits_set(&told, a->slot);
         }
         ps_store_apply_free(a);
     }
+    for (uint32_t i = 0; slowest && i < job->slot_count; i++) {
+        const struct ps_applied *known = &part->applied[i];
+        struct ps_shard_slot *slot = &job->slots[i];
+
+        if (!ps_bits_get(&told, i)) { /* A pull may wait there for this. */
+            ps_shard_answer(
+                st, slot, part, false,
+                known->incarnation == slot->incarnation ? known->done : 0);
+        }
+    }
+    ps_bits_fini(&told);
     ps_shard_credit_dirty(job);
     go_on(st, job, part);
 }

@@ -41,6 +41,7 @@ struct ps_apply {
     uint8_t rule; /* enum ps_rule */
     uint64_t incarnation;
     uint64_t seq;
+    uint64_t clock; /* ssp: pushes that every rank of the slot has made. */
     struct ps_slice given; /* Own reference. */
 };
 
@@ -50,6 +51,7 @@ struct ps_applied {
     uint64_t incarnation; /* Whose numbers these are. */
     uint64_t taken;       /* The last that came, */
     uint64_t done;        /* and the last that is in the value. */
+    uint64_t clock;       /* ssp: as above, of what is in the value. */
 };
 
 struct ps_part {
@@ -76,6 +78,7 @@ struct ps_part {
         *applied;            /* By slot; NULL: nobody pushed without rounds. */
     struct ps_list waiting;  /* struct ps_apply, in order of arrival, */
     struct ps_list applying; /* and those that are being applied. */
+    uint64_t clock;          /* ssp: the least of applied[]. */
 };
 
 /* A pull of rows that cannot be answered yet. */

@@ -169,6 +169,53 @@ kv.close()
 """, PSKV_PARTITION_BYTES=1 << 20)
 
 
+SSP = """
+import mmap, time
+RANKS, STALENESS, ROUNDS = 4, 2, 60
+with open('CLOCKS', 'r+b') as f:
+    shared = np.frombuffer(mmap.mmap(f.fileno(), 0), 'int64')
+begun, done = shared[:RANKS], shared[RANKS:]
+kv = pskv.create('dist_ssp', rule='accumulate', staleness=STALENESS)
+kv.init('n', np.zeros(RANKS, 'int64'))
+kv.init('wide', np.zeros((RANKS, 20_000), 'int64'))
+mine = np.eye(RANKS, dtype='int64')[rank]
+wide = np.repeat(mine[:, None], 20_000, axis=1)
+lead = 0
+for c in range(1, ROUNDS + 1):
+    if rank == 3:
+        # Asleep until nobody else can do more.
+        while (done[:3] < min(c - 1 + STALENESS, ROUNDS)).any():
+            time.sleep(0.001)
+    begun[rank] = c
+    for k, given in (('n', mine), ('wide', wide)):
+        got = np.empty_like(given)
+        if rank == 2:
+            kv.pushpull(k, given, out=got)
+        else:
+            kv.push(k, given)
+            kv.pull(k, got)
+        assert (got >= c - STALENESS).all(), (k, c, got)
+    lead = max(lead, c - begun.min())
+    done[rank] = c
+    assert lead <= STALENESS, (c, begun)
+print(lead)
+kv.barrier()
+kv.pull('n', got := np.empty(RANKS, 'int64'))
+assert got.tolist() == [ROUNDS] * RANKS, got
+kv.close()
+"""
+
+
+def test_ssp(trio, tmp):
+    """Nobody runs more than the staleness ahead of a worker that sleeps, and
+    everybody so far."""
+    t = trio(servers=2, agents=2)
+    clocks = tmp / "clocks"
+    clocks.write_bytes(bytes(8 * 8))
+    said = run(t, 4, SSP.replace("CLOCKS", str(clocks)))
+    assert said == ["2\n"] * 3 + ["0\n"]
+
+
 def test_collectives_in_async(trio):
     """They have rounds in every mode."""
     t = trio(servers=1, agents=2)
@@ -184,7 +231,8 @@ kv.close()
 NAMES = [("dist", "sync"), ("dist_sync", "sync"), ("dist_sync_device", "sync"),
          ("dist_device_sync", "sync"), ("dist_sync_mpi", "sync"),
          ("dist_async", "async"), ("dist_async_device", "async"),
-         ("dist_device_async", "async")]
+         ("dist_device_async", "async"), ("ssp", "async"),
+         ("dist_ssp", "async")]
 
 
 @pytest.mark.parametrize("name,mode", NAMES)
@@ -328,19 +376,25 @@ def test_misuse_at_open(trio):
     """Before there is a job."""
     t = trio(servers=1, agents=1)
     run(t, 1, """
-refused(pskv.Error, 'async job alone', pskv.create, 'dist_sync',
+refused(pskv.Error, 'ssp job alone', pskv.create, 'dist_sync',
         rule='accumulate')
 refused(ValueError, 'rule', pskv.create, 'dist_async', rule='step')
 refused(ValueError, 'dist_async', pskv.create, 'dist_later')
+refused(pskv.Error, 'ssp job alone', pskv.create, 'dist_async',
+        rule='assign', staleness=1)
 refused(pskv.Error, 'at least one server', pskv.create, 'dist_async',
         rule='assign', num_servers=0)
 """)
     # The second to come says something else, and the first goes on with
     # another.
-    first = spawn(t, 0, 2, "pskv.create('dist_async', rule='assign').close()")
+    first = spawn(t, 0, 2, "pskv.create('dist_ssp', rule='assign', "
+                  "staleness=7).close()")
     t.sched.await_log("joined, 1 of 2")
     second = spawn(t, 1, 2, """
-refused(pskv.Error, 'rule', pskv.create, 'dist_async', rule='accumulate')
-pskv.create('dist_async', rule='assign').close()
+refused(pskv.Error, 'rule', pskv.create, 'dist_ssp', rule='accumulate',
+        staleness=7)
+refused(pskv.Error, 'staleness 7', pskv.create, 'dist_ssp', rule='assign',
+        staleness=8)
+pskv.create('dist_ssp', rule='assign', staleness=7).close()
 """)
     end([first, second])

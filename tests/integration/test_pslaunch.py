@@ -159,6 +159,7 @@ while True:
     ("-n", "2", "--launcher", "carrier-pigeon", "true"),
     ("-n", "2", "--nodes", "3", "true"), ("-n", "2", "--bogus", "true"),
     ("-n", "2", "--grace", "10", "true"),
+    ("-n", "2", "--mode", "dist_later", "true"),
     ("-n", "2", "--env", "=x", "true"),
     ("-n", "2", "--private", "-s", "0", "--nodes", "2", "true")])
 def test_wrong_usage_is_2(words):
@@ -213,8 +214,8 @@ def test_plain_output():
 
 
 def test_environment_of_workers():
-    code, out, _ = launch("-n", "4", "-s", "3", "--name", "jobname", *ALONE,
-                          "env", env={"PSKV_KEEP": "kept"})
+    code, out, _ = launch("-n", "4", "-s", "3", "--name", "jobname",
+                          "--mode", "dist_ssp", *ALONE, "env", env={"PSKV_KEEP": "kept"})
     assert code == 0
     for rank in range(4):
         env = dict(line[4:].split("=", 1) for line in out.split("\n")
@@ -225,6 +226,7 @@ def test_environment_of_workers():
                 "DMLC_TASK_ID": rank, "DMLC_NUM_WORKER": 4,
                 "DMLC_NUM_SERVER": 3, "DMLC_JOB_CLUSTER": "local",
                 "PSKV_SOCKET": ALONE[1], "PSKV_JOB": "jobname",
+                "PSKV_MODE": "dist_ssp",
                 "PSKV_ON_LOSS": "fail", "PYTHONUNBUFFERED": 1,
                 "PSKV_KEEP": "kept"}
         assert {k: env.get(k) for k in want} == \

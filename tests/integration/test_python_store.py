@@ -388,10 +388,12 @@ def test_await(world):
 # ------------------------------------------------------------------- errors
 
 
-def test_a_time_limit_names_the_missing_rank(world):
+@pytest.mark.parametrize("how", ["'dist_sync'",
+                                 "'ssp', rule='assign', staleness=0"])
+def test_a_time_limit_names_the_missing_rank(world, how):
     job = world.start(1, 2).job(4)
     job.python("""
-        kv = pskv.create('dist_sync')
+        kv = pskv.create(HOW)
         x = np.zeros(1000, 'float32')
         kv.init('x', x)
         if kv.rank == 3:
@@ -406,7 +408,7 @@ def test_a_time_limit_names_the_missing_rank(world):
                 print(e, flush=True)
                 sys.stdin.readline()
         kv.close()
-    """)
+    """.replace("HOW", how))
     assert job.line(3) == "here"
     for rank in range(3):
         text = job.line(rank)

@@ -29,6 +29,7 @@ struct world;
 struct seen {
     uint64_t value_version;
     uint64_t commit_version;
+    uint64_t clock;
     uint32_t values; /* How often told. */
     uint32_t commits;
     uint32_t refusals;
@@ -177,6 +178,7 @@ static inline void agent_value(struct agent *a, const struct ps_msg_value *m,
                          rec->count * ps_dtype_size(rec->dtype));
         s->values++;
         s->value_version = rec->round;
+        s->clock = rec->clock;
         s->len = p->slice[i].len < sizeof(s->bytes) ? p->slice[i].len
                                                     : sizeof(s->bytes);
         memcpy(s->bytes, ps_slice_data(&p->slice[i]), s->len);
@@ -205,6 +207,7 @@ static inline void agent_deliver(struct agent *a, const struct ps_msg *msg,
 
             s->commits++;
             s->commit_version = msg->commit.parts[i].round;
+            s->clock = msg->commit.parts[i].clock;
         }
         break;
     case PS_MSG_REFUSE:
@@ -602,6 +605,7 @@ struct push_options {
     uint32_t ranks; /* 0: 1 */
     enum ps_reduce reduce;
     enum ps_rule rule; /* Not NONE: no round. */
+    uint64_t clock;
     bool assign;
     bool commit_only;
 };
@@ -613,6 +617,7 @@ static inline void agent_push(struct agent *a, const struct push_options *o)
         .round = o->round,
         .dtype = (uint8_t)o->dtype,
         .count = o->count,
+        .clock = o->clock,
     };
     size_t len = o->count * ps_dtype_size(o->dtype);
     struct ps_msg msg = {

@@ -368,8 +368,11 @@ static void push(struct bench *b, uint32_t worker, uint32_t key, uint64_t round,
 static void answer(struct bench *b, uint32_t key, uint32_t index,
                    uint64_t round, uint32_t each, float v, uint64_t credit)
 {
-    struct ps_rec_part part = {key,  index, round, PS_DTYPE_FLOAT32,
-                               each, 0,     0,     0};
+    struct ps_rec_part part = {.key = key,
+                               .index = index,
+                               .round = round,
+                               .dtype = PS_DTYPE_FLOAT32,
+                               .count = each};
     struct ps_msg m = {.code = PS_MSG_VALUE,
                        .value = {.gen = GEN,
                                  .epoch = 1,

@@ -168,6 +168,56 @@ static void an_answer_keeps_the_value_it_was_made_of(void **state)
     }
 }
 
+static void tick(struct agent *a, uint64_t seq, uint64_t clock)
+{
+    const float data[COUNT] = {0};
+    struct push_options o = push_of(PS_RULE_ACCUMULATE, seq, data);
+
+    o.clock = clock;
+    agent_push(a, &o);
+}
+
+static void everybody_hears_when_the_slowest_goes_on(void **state)
+{
+    struct world *w = world_new(&(struct world_options){.slots = 3});
+    struct agent *a = &w->agents[0];
+    struct agent *b = &w->agents[1];
+    struct agent *c = &w->agents[2];
+
+    (void)state;
+    init(a, 0);
+    for (uint64_t i = 1; i <= 5; i++) {
+        tick(a, i, i);
+        tick(b, i, i > 2 ? i - 2 : 0); /* A rank there is behind. */
+    }
+    assert_int_equal(a->seen[1].clock, 0);
+    tick(c, 1, 1);
+    tick(c, 2, 2);
+    assert_int_equal(a->seen[1].clock, 2);
+    assert_int_equal(b->seen[1].clock, 2);
+    assert_int_equal(a->seen[1].commit_version, 5);
+    tick(c, 3, 3);
+    tick(c, 4, 4);
+    assert_int_equal(a->seen[1].clock, 3);
+    assert_int_equal(c->seen[1].commit_version, 4);
+
+    /* Started again, an agent counts anew, and its ranks do not. */
+    agent_lose(c);
+    agent_restart(c);
+    sched_job(
+        w, &(struct job_options){.version = 2, .phase = PS_JOB_PHASE_RUNNING});
+    agent_dial(c);
+    tick(b, 6, 5);
+    assert_int_equal(a->seen[1].clock, 4);
+    tick(c, 1, 5);
+    assert_int_equal(a->seen[1].clock, 5);
+    assert_int_equal(c->seen[1].commit_version, 1);
+    a->seen[1].clock = 0;
+    assert_true(pulled(a) == 0);
+    assert_int_equal(a->seen[1].clock, 5); /* Values say it, too. */
+    world_free(w);
+}
+
 static void rounds_and_pushes_without_do_not_mix(void **state)
 {
     struct world *w = world_new(&(struct world_options){.slots = 2});
@@ -194,6 +244,7 @@ int main(void)
         cmocka_unit_test(an_agent_started_again_counts_from_the_beginning),
         cmocka_unit_test(what_waits_is_added_together_and_assigned_in_order),
         cmocka_unit_test(an_answer_keeps_the_value_it_was_made_of),
+        cmocka_unit_test(everybody_hears_when_the_slowest_goes_on),
         cmocka_unit_test(rounds_and_pushes_without_do_not_mix),
     };
 

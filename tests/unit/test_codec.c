@@ -554,21 +554,21 @@ static int pull_part(struct ps_decoder *d, unsigned count, int dtype)
 
 static void records_may_grow_but_not_shrink(void **state)
 {
-    assert_int_equal(pull_part(*state, 7, 0), PS_E_PROTO);
-    assert_int_equal(pull_part(*state, 8, 0), 0);
+    assert_int_equal(pull_part(*state, 8, 0), PS_E_PROTO);
     assert_int_equal(pull_part(*state, 9, 0), 0);
+    assert_int_equal(pull_part(*state, 10, 0), 0);
     assert_int_equal(pull_part(*state, 200, 0), 0);
     assert_int_equal(pull_part(*state, 0, 0), PS_E_PROTO);
 }
 
 static void enums_are_closed_sets(void **state)
 {
-    assert_int_equal(pull_part(*state, 8, 1), 0);
-    assert_int_equal(pull_part(*state, 8, 8), PS_E_PROTO);
-    assert_int_equal(pull_part(*state, 8, 6), 0);
-    assert_int_equal(pull_part(*state, 8, 9), PS_E_PROTO);
-    assert_int_equal(pull_part(*state, 8, 256), PS_E_PROTO);
-    assert_int_equal(pull_part(*state, 8, -1), PS_E_PROTO);
+    assert_int_equal(pull_part(*state, 9, 1), 0);
+    assert_int_equal(pull_part(*state, 9, 8), PS_E_PROTO);
+    assert_int_equal(pull_part(*state, 9, 6), 0);
+    assert_int_equal(pull_part(*state, 9, 9), PS_E_PROTO);
+    assert_int_equal(pull_part(*state, 9, 256), PS_E_PROTO);
+    assert_int_equal(pull_part(*state, 9, -1), PS_E_PROTO);
 }
 
 static void lists_have_a_longest(void **state)
@@ -580,8 +580,8 @@ static void lists_have_a_longest(void **state)
         start_pull(&h);
         msgpack_pack_array(&h.pk, count);
         for (unsigned i = 0; i < count; i++) {
-            msgpack_pack_array(&h.pk, 8);
-            for (unsigned j = 0; j < 8; j++) {
+            msgpack_pack_array(&h.pk, 9);
+            for (unsigned j = 0; j < 9; j++) {
                 msgpack_pack_int(&h.pk, 0);
             }
         }

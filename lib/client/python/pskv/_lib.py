@@ -16,7 +16,7 @@ TEXT_MAX = 1024
 
 ON_LOSS = {"wait": 0, "fail": 1}
 PLACEMENTS = {"balanced": 0, "mxnet": 1}
-MODES = {"sync": 0, "async": 1}
+MODES = {"sync": 0, "async": 1, "ssp": 2}
 RULES = {"none": 0, "accumulate": 2, "assign": 3}
 REDUCE = {"sum": 0, "mean": 1}
 
@@ -45,6 +45,7 @@ class Options(Structure):
         ("flags", c_uint32),
         ("spin_us", c_int32),
         ("rule", c_uint32),
+        ("staleness", c_uint32),
     ]
 
 

@@ -34,8 +34,8 @@ _NAMES = {
     "dist": "sync", "dist_sync": "sync", "dist_device_sync": "sync",
     "dist_sync_device": "sync", "dist_sync_mpi": "sync", "sync": "sync",
     "pskv": "sync", "dist_async": "async", "dist_async_device": "async",
-    "dist_device_async": "async", "async": "async", "local": "sync",
-    "device": "sync",
+    "dist_device_async": "async", "async": "async", "ssp": "ssp",
+    "dist_ssp": "ssp", "local": "sync", "device": "sync",
 }
 _ALONE = {"local", "device"}
 _log = logging.getLogger("pskv")
@@ -927,6 +927,7 @@ def create(name: Optional[str] = None, *, socket: Optional[str] = None,
            placement: Optional[str] = None, rule: Optional[str] = None,
            big_array_bound: Optional[int] = None,
            partition_bytes: Optional[int] = None,
+           staleness: Optional[int] = None,
            connect_timeout: Optional[float] = None,
            start_timeout: Optional[float] = None,
            timeout: Optional[float] = None) -> KVStore:
@@ -936,9 +937,11 @@ def create(name: Optional[str] = None, *, socket: Optional[str] = None,
     that says DMLC_ROLE=scheduler or server, the process becomes psched or
     psserver and the call does not return.
     `name` says how pushes are joined: "dist_sync" in rounds of all workers,
-    "dist_async" each when it arrives, "local" in this process alone; the
-    other names of MXNet mean one of these. None: PSKV_MODE, or "dist_sync".
-    `rule` is what a push does in an async job without an optimizer:
+    "dist_async" each when it arrives, "dist_ssp" so too, and a pull waits for
+    workers that are more than `staleness` pushes behind, "local" in this
+    process alone; the other names of MXNet mean one of these. None: PSKV_MODE,
+    or "dist_sync".
+    `rule` is what a push does in an async or ssp job without an optimizer:
     "accumulate" adds it to the value, "assign" makes it the value.
     `timeout` is the limit in seconds of every call that waits; None: none."""
     if name is None:
@@ -958,7 +961,9 @@ def create(name: Optional[str] = None, *, socket: Optional[str] = None,
     if rc != 0:
         raise error(rc, err.value.decode(errors="replace"))
     if _NAMES[kind] == "sync" and rule is None:
-        o.rule = 0  # What the environment says is for async jobs.
+        o.rule = 0  # What the environment says is for jobs without rounds.
+    if _NAMES[kind] != "ssp":
+        o.staleness = 0
     o.mode = _lib.MODES[_NAMES[kind]]
     if rule is not None:
         o.rule = _choose(_lib.RULES, rule, "rule")
@@ -971,7 +976,8 @@ def create(name: Optional[str] = None, *, socket: Optional[str] = None,
     for field, number in (("num_workers", num_workers),
                           ("num_servers", num_servers),
                           ("big_array_bound", big_array_bound),
-                          ("partition_bytes", partition_bytes)):
+                          ("partition_bytes", partition_bytes),
+                          ("staleness", staleness)):
         if number is not None:
             if number < 0:
                 raise error(INVAL, "%s must not be negative" % field)
