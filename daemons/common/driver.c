@@ -91,7 +91,8 @@ struct ps_driver {
     bool closing;
     int failure;
     void (*closed)(void *ctx);
-    ps_time refusal_told; /* When a refused connection was last logged. */
+    uint64_t arenas_freed; /* When peers were last told. */
+    ps_time refusal_told;  /* When a refused connection was last logged. */
     struct ps_driver_stats gone; /* Sums of connections that are no more. */
 };
 
@@ -642,6 +643,7 @@ static void open_conn(struct ps_driver *d, const struct opening *o,
         .dialled = kind == PS_CONN_DIALLED,
         .local = kind == PS_CONN_LOCAL,
         .near = o->near,
+        .arenas = d->opt.arenas,
         .receive_buffer = d->opt.receive_buffer,
         .send_buffer = d->opt.send_buffer,
         .limits = d->opt.limits,
@@ -650,6 +652,9 @@ static void open_conn(struct ps_driver *d, const struct opening *o,
     };
     int rc = ps_conn_open(&opt, &c->conn);
 
+    if (rc == 0 && o->near && d->opt.arenas != NULL) {
+        ps_arenas_want(d->opt.arenas);
+    }
     if (rc != 0) {
         ps_free(c);
         refuse(d, o->fd, o->peer, ps_strerror(rc));
@@ -857,10 +862,8 @@ static bool tell_ended_dials(struct ps_driver *d)
         struct ps_event ev = {.open = {.kind = PS_CONN_DIALLED}};
         char peer[PS_CONN_PEER_MAX];
 
-        ps_log(PS_LOG_INFO,
-               "server reached on this host address %s payloads %s",
-               dial->address,
-               ps_near_process(dial->fd) != 0 ? "copied" : "written");
+        ps_log(PS_LOG_INFO, "server reached on this host address %s",
+               dial->address);
         snprintf(peer, sizeof(peer), "host:%s", dial->address);
         ev.open.target = target;
         open_conn(d,
@@ -911,6 +914,24 @@ static bool flush_dirty(struct ps_driver *d)
     return any;
 }
 
+/* Peers that map arenas keep their memory until they hear. */
+static void tell_freed(struct ps_driver *d)
+{
+    struct ps_map_cursor at = {0};
+    struct link_conn *c;
+
+    if (d->opt.arenas == NULL ||
+        d->arenas_freed == ps_arenas_freed(d->opt.arenas)) {
+        return;
+    }
+    d->arenas_freed = ps_arenas_freed(d->opt.arenas);
+    while ((c = ps_map_next(d->conns, &at)) != NULL) {
+        if (ps_conn_tell_freed(c->conn)) {
+            mark_dirty(c);
+        }
+    }
+}
+
 /* Memory may have come free with any step. */
 static bool ask_paused(struct ps_driver *d)
 {
@@ -947,6 +968,7 @@ static bool settle_once(struct ps_driver *d)
     any |= tick_if_due(d);
     any |= ask_paused(d);
     wake_told(d);
+    tell_freed(d);
     any |= flush_dirty(d);
     return any;
 }

@@ -19,7 +19,8 @@ struct ps_worker;
 struct ps_driver_options {
     struct ps_loop *loop;     /* Not owned, as all below. */
     struct ps_worker *worker; /* NULL where the machine computes nothing. */
-    struct ps_arenas *arenas; /* Agent: whose descriptors go to workers. */
+    struct ps_arenas *arenas; /* Whose descriptors go to workers and to peers
+                               * on this host. NULL: none. */
     struct ps_machine machine;
     enum ps_role self;
     const char *scheduler; /* Whom a dial of this address reaches; others are

@@ -7,12 +7,14 @@
 #include "base/str.h"
 #include "core/shard.h"
 #include "net/addr.h"
+#include "net/arena.h"
 #include "psserver/options.h"
 
 #include <inttypes.h>
 #include <string.h>
 
 struct app {
+    struct ps_arenas *arenas; /* For agents on this host. */
     struct ps_pool *pool;
     struct ps_shard *shard;
 };
@@ -36,7 +38,10 @@ static int open_app(const void *values, const struct ps_daemon_facts *facts,
     ps_str_copy(opt.cluster, sizeof(opt.cluster), facts->cluster);
     ps_str_copy(opt.address, sizeof(opt.address), facts->address);
     ps_str_copy(opt.sched, sizeof(opt.sched), facts->scheduler);
-    app->pool = ps_pool_new(&(struct ps_pool_options){.budget = o->memory});
+    app->arenas = ps_arenas_new();
+    app->pool = ps_pool_new(&(struct ps_pool_options){
+        .budget = o->memory,
+        .source = ps_arenas_source_if_wanted(app->arenas)});
     opt.pool = app->pool;
     app->shard = ps_shard_new(&opt, facts->now);
     *ret_app = app;
@@ -49,6 +54,7 @@ static void close_app(void *self)
 
     ps_shard_free(app->shard);
     ps_pool_free(app->pool);
+    ps_arenas_free(app->arenas);
     ps_free(app);
 }
 
@@ -57,6 +63,13 @@ static struct ps_machine machine(void *self)
     struct app *app = self;
 
     return ps_shard_machine(app->shard);
+}
+
+static struct ps_arenas *arenas(void *self)
+{
+    struct app *app = self;
+
+    return app->arenas;
 }
 
 static bool ready(const void *self)
@@ -141,6 +154,7 @@ const struct ps_daemon_spec psserver_spec = {
     .open = open_app,
     .close = close_app,
     .machine = machine,
+    .arenas = arenas,
     .ready = ready,
     .residue = residue,
     .dump = dump,

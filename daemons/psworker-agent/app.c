@@ -48,7 +48,9 @@ static int open_app(const void *values, const struct ps_daemon_facts *facts,
     ps_str_copy(opt.sched, sizeof(opt.sched), facts->scheduler);
     ps_str_copy(opt.host, sizeof(opt.host), facts->host);
     app->arenas = ps_arenas_new();
-    app->sums = ps_pool_new(&(struct ps_pool_options){.budget = o->memory});
+    app->sums = ps_pool_new(&(struct ps_pool_options){
+        .budget = o->memory,
+        .source = ps_arenas_source_if_wanted(app->arenas)});
     app->memory = o->memory;
     opt.sums = app->sums;
     opt.results_new = new_results;

@@ -53,16 +53,14 @@ struct ps_pool {
     struct ps_list classes[CLASSES];
 };
 
-/* The source when the owner names none. Ranges that can hold huge pages begin
- * at one. Address space around the range is given back at once. */
-static int map_anonymous(void *ctx, size_t size, void **ret_data,
-                         uint32_t *ret_tag, uint64_t *ret_offset)
+/* Ranges that can hold huge pages begin at one. Address space around the range
+ * is given back at once. */
+int ps_pool_map(size_t size, void **ret_data)
 {
     size_t unit = size >= HUGE_SIZE ? HUGE_SIZE : 0;
     char *p = mmap(NULL, size + unit, PROT_READ | PROT_WRITE,
                    MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 
-    (void)ctx;
     if (p == MAP_FAILED) {
         return PS_E_NOMEM;
     }
@@ -77,16 +75,29 @@ static int map_anonymous(void *ctx, size_t size, void **ret_data,
         madvise(p, size, MADV_HUGEPAGE); /* Slower without, not wrong. */
     }
     *ret_data = p;
+    return 0;
+}
+
+void ps_pool_unmap(void *data, size_t size)
+{
+    munmap(data, size);
+}
+
+/* The source when the owner names none. */
+static int map_anonymous(void *ctx, size_t size, void **ret_data,
+                         uint32_t *ret_tag, uint64_t *ret_offset)
+{
+    (void)ctx;
     *ret_tag = 0;
     *ret_offset = 0;
-    return 0;
+    return ps_pool_map(size, ret_data);
 }
 
 static void unmap_anonymous(void *ctx, void *data, size_t size, uint32_t tag)
 {
     (void)ctx;
     (void)tag;
-    munmap(data, size);
+    ps_pool_unmap(data, size);
 }
 
 /* Classes are 4, 5, 6 and 7 quarters of 4 KiB, then of 8 KiB, and so on. */

@@ -21,6 +21,10 @@ struct ps_pool_source {
     void *ctx;
 };
 
+/* Anonymous memory, for a source that has some of it; the tag is 0. */
+PS_MUST_USE int ps_pool_map(size_t size, void **ret_data);
+void ps_pool_unmap(void *data, size_t size);
+
 struct ps_pool_options {
     uint64_t budget; /* Bytes handed out at most; 0: no limit. */
     struct ps_pool_source source;

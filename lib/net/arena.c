@@ -42,6 +42,8 @@ struct arena {
 struct ps_arenas {
     struct ps_list list;
     uint32_t last;
+    bool wanted;
+    uint64_t freed;
 };
 
 /* The arenas of one pool. */
@@ -119,6 +121,7 @@ static struct arena *arena_new(struct ps_arenas *all, size_t at_least)
     ps_list_init(&a->free);
     add_range(NULL, a, 0, size);
     ps_list_push_back(&all->list, &a->node);
+    madvise(data, size, MADV_HUGEPAGE); /* Slower without, not wrong. */
     return a;
 }
 
@@ -262,7 +265,30 @@ static void put(void *ctx, void *data, size_t size, uint32_t tag)
     struct ps_list_node *first = ps_list_first(&a->free);
 
     if (PS_CONTAINER(first, struct range, node)->size == a->size) {
+        group->all->freed++;
         arena_free(a);
+    }
+}
+
+static int get_if_wanted(void *ctx, size_t size, void **ret_data,
+                         uint32_t *ret_tag, uint64_t *ret_offset)
+{
+    const struct group *group = ctx;
+
+    if (group->all->wanted) {
+        return get(ctx, size, ret_data, ret_tag, ret_offset);
+    }
+    *ret_tag = 0;
+    *ret_offset = 0;
+    return ps_pool_map(size, ret_data);
+}
+
+static void put_either(void *ctx, void *data, size_t size, uint32_t tag)
+{
+    if (tag == 0) {
+        ps_pool_unmap(data, size);
+    } else {
+        put(ctx, data, size, tag);
     }
 }
 
@@ -278,6 +304,25 @@ struct ps_pool_source ps_arenas_source(struct ps_arenas *a)
     group->all = a;
     return (struct ps_pool_source){
         .get = get, .put = put, .close = end, .ctx = group};
+}
+
+struct ps_pool_source ps_arenas_source_if_wanted(struct ps_arenas *a)
+{
+    struct ps_pool_source s = ps_arenas_source(a);
+
+    s.get = get_if_wanted;
+    s.put = put_either;
+    return s;
+}
+
+void ps_arenas_want(struct ps_arenas *a)
+{
+    a->wanted = true;
+}
+
+uint64_t ps_arenas_freed(const struct ps_arenas *a)
+{
+    return a->freed;
 }
 
 int ps_arenas_fd(const struct ps_arenas *all, uint32_t arena, int *ret_fd,

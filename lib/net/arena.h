@@ -2,7 +2,7 @@
 /* Memory that is shared with other processes: a few large memfds, sealed in
  * size, from which a pool is fed. Whoever gets a descriptor can map it for
  * reading only. The tag of a buffer is the arena's number, never used again,
- * and its offset counts from the arena's start. */
+ * and its offset counts from the arena's start. Numbers begin at 1. */
 #pragma once
 
 #include "base/err.h"
@@ -21,6 +21,13 @@ void ps_arenas_free(struct ps_arenas *a);
 /* Each source has arenas of its own: what one pool gets never lies in an
  * arena of another. */
 struct ps_pool_source ps_arenas_source(struct ps_arenas *a);
+/* Anonymous memory (tag 0), which has larger pages, until somebody is there to
+ * share it with: arenas after ps_arenas_want(). */
+struct ps_pool_source ps_arenas_source_if_wanted(struct ps_arenas *a);
+void ps_arenas_want(struct ps_arenas *a);
 /* The descriptor of an arena, still ours, and its size. PS_E_NOENT. */
 PS_MUST_USE int ps_arenas_fd(const struct ps_arenas *a, uint32_t arena,
                              int *ret_fd, uint64_t *ret_size);
+/* How many arenas have been freed: who has told others of some looks again
+ * when this changes. */
+uint64_t ps_arenas_freed(const struct ps_arenas *a);

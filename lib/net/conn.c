@@ -163,6 +163,7 @@ int ps_conn_open(const struct ps_conn_options *opt, struct ps_conn **ret_conn)
     c->local = opt->local;
     c->near = opt->near;
     c->process = opt->near ? ps_near_process(opt->fd) : 0;
+    c->arenas = opt->near ? opt->arenas : NULL;
     c->adapts = !opt->local && !opt->near && opt->receive_buffer == 0;
     c->fd = opt->fd;
     c->poll.data = c;
@@ -264,7 +265,7 @@ bool ps_conn_is_paused(const struct ps_conn *c)
 
 bool ps_conn_points(const struct ps_conn *c)
 {
-    return c->near_reads;
+    return c->near_reads || c->near_maps;
 }
 
 enum ps_role ps_conn_peer_role(const struct ps_conn *c)

@@ -28,6 +28,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+struct ps_arenas;
 struct ps_loop;
 struct ps_conn;
 
@@ -70,7 +71,8 @@ struct ps_conn_options {
     bool local;          /* A Unix socket: takes and sends descriptors. */
     bool near; /* A Unix socket to a peer of net/near.h: payloads are pointed
                 * at where the receiver can read our memory. */
-    uint32_t receive_buffer; /* SO_RCVBUF; 0: the system decides. */
+    struct ps_arenas *arenas; /* Near: which it may map; NULL: none. */
+    uint32_t receive_buffer;  /* SO_RCVBUF; 0: the system decides. */
     uint32_t send_buffer;
     struct ps_conn_limits limits;
     const struct ps_conn_ops *ops;
@@ -114,6 +116,10 @@ void ps_conn_close(struct ps_conn *c, int rc, const char *reason);
 
 /* The version agreed on in the greeting. */
 void ps_conn_set_protocol(struct ps_conn *c, uint16_t protocol);
+
+/* Near: tell the peer of arenas that are no more, with the next flush. True:
+ * there is something to flush. */
+bool ps_conn_tell_freed(struct ps_conn *c);
 
 /* In `frame`: the oldest descriptor that came with it, now the caller's; -1:
  * there is none. One that nobody takes closes the connection. */

@@ -32,8 +32,13 @@
 /* A prefix with this code is no frame: so many payloads, pointed at by the
  * reader of this, have been copied; the first says whether we can at all. */
 #define NEAR_TAKEN    0u
-#define NEAR_CAN      0u
 #define NEAR_CANNOT   1u
+#define NEAR_MAPS     2u
+/* What else such a prefix says, in the top byte of its payload length: the
+ * number below it is an arena, whose descriptor comes along, or which is no
+ * more. */
+#define NEAR_ARENA    1u
+#define NEAR_NO_ARENA 2u
 /* No more is pointed at before some is taken, so that the peer's other
  * connections have their turn. */
 #define NEAR_HELD_MAX (4u * 1024u * 1024u)
@@ -98,7 +103,8 @@ struct ps_conn {
     struct ps_inflow_share share;
     struct arrived_fd fds[PS_CONN_FDS_MAX];
     uint32_t fd_count;
-    uint32_t process; /* Whose memory we can read; 0: nobody's. */
+    uint32_t process;      /* Whose memory we can read; 0: nobody's. */
+    struct ps_map *mapped; /* Arenas of the peer's. NULL: none ever. */
     unsigned piece_count;
     struct ps_near_piece pieces[PS_NEAR_PIECES_MAX];
     uint64_t taken; /* Payloads copied that the peer has not been told of, */
@@ -108,9 +114,13 @@ struct ps_conn {
     struct ps_list out;
     uint64_t out_written; /* Bytes of the first frame that are gone. */
     uint64_t queued;
-    bool near_told;      /* The peer said whether it can read our memory, */
-    bool near_reads;     /* and it can. */
-    struct ps_list held; /* Written, pointing at payloads not taken yet. */
+    bool near_told;  /* The peer said whether it can read our memory, */
+    bool near_reads; /* and it can; */
+    bool near_maps;  /* and whether it maps arenas. */
+    struct ps_arenas *arenas;
+    struct ps_map *shown;  /* Numbers of arenas that the peer was told of. */
+    uint64_t arenas_freed; /* When it was last told which are no more. */
+    struct ps_list held;   /* Written, pointing at payloads not taken yet. */
     uint64_t held_bytes;
     bool blocked;    /* The kernel takes no more: wait for writability. */
     bool write_shut; /* All is out, and the peer was told. */
@@ -147,3 +157,5 @@ void conn_write_fini(struct ps_conn *c);
 bool conn_write_taken(struct ps_conn *c, uint64_t count);
 /* Near: queues a prefix with NEAR_TAKEN. */
 void conn_write_tell(struct ps_conn *c, uint64_t count);
+/* Near: says what of the peer we can read. */
+void conn_write_able(struct ps_conn *c);

@@ -4,6 +4,8 @@
 #include "net/conn_internal.h"
 
 #include "base/alloc.h"
+#include "base/buf.h"
+#include "base/map.h"
 #include "base/num.h"
 #include "proto/ps_codec.h"
 
@@ -34,9 +36,31 @@ static void close_fds(struct ps_conn *c)
     c->fd_count = 0;
 }
 
+static int first_fd(struct ps_conn *c)
+{
+    int fd = c->fds[0].fd;
+
+    c->fd_count--;
+    memmove(c->fds, c->fds + 1, c->fd_count * sizeof(c->fds[0]));
+    return fd;
+}
+
+static void unmap_arenas(struct ps_conn *c)
+{
+    struct ps_map_cursor at = {0};
+    struct ps_buf *b;
+
+    while (c->mapped != NULL && (b = ps_map_next(c->mapped, &at)) != NULL) {
+        ps_buf_unref(b);
+    }
+    ps_map_free(c->mapped);
+    c->mapped = NULL;
+}
+
 void conn_read_fini(struct ps_conn *c)
 {
     close_fds(c);
+    unmap_arenas(c);
     ps_msg_free(c->msg);
     ps_free(c->header);
     ps_free(c->staging);
@@ -151,7 +175,7 @@ static void deliver(struct ps_conn *c, const struct ps_msg *msg)
         (void)fds_settled(c);
     }
     if (first && c->near && c->dialled && c->state == CONN_OPEN) {
-        conn_write_tell(c, c->process != 0 ? NEAR_CAN : NEAR_CANNOT);
+        conn_write_able(c);
         (void)ps_conn_flush(c);
     }
 }
@@ -185,8 +209,9 @@ static void fetch(struct ps_conn *c)
     uint64_t len = c->payload_left;
 
     if (c->dst != NULL) {
-        int rc = ps_near_read(c->fd, c->process, c->pieces, c->piece_count,
-                              c->dst);
+        const struct ps_near_peer peer = {
+            .fd = c->fd, .process = c->process, .arenas = c->mapped};
+        int rc = ps_near_read(&peer, c->pieces, c->piece_count, c->dst);
 
         if (rc != 0) {
             ps_conn_close(c, rc,
@@ -330,7 +355,7 @@ static int parse_near(struct ps_conn *c)
     if (!c->near || count == 0) {
         return 0;
     }
-    if (count > PS_NEAR_PIECES_MAX || c->process == 0 || !c->greeted) {
+    if (count > PS_NEAR_PIECES_MAX || !c->greeted) {
         return PS_E_PROTO;
     }
     c->prefix.payload_len &= NEAR_LEN;
@@ -338,19 +363,55 @@ static int parse_near(struct ps_conn *c)
     return c->prefix.payload_len > 0 ? 0 : PS_E_PROTO;
 }
 
-/* The peer says what it can do, then what it has taken. */
-static void take_near(struct ps_conn *c)
+/* The peer shows an arena: its descriptor came with the prefix. */
+static void take_arena(struct ps_conn *c, uint64_t number)
 {
-    uint64_t count = c->prefix.payload_len;
+    const char *why = "arena without a descriptor";
+    struct ps_buf *buf;
+    int fd;
 
-    c->staging_from += PS_FRAME_PREFIX;
-    if (!c->greeted || c->prefix.header_len != 0) {
-        ps_conn_close(c, PS_E_PROTO, "a receipt that makes no sense");
-    } else if (!c->near_told) {
+    if (c->mapped == NULL) {
+        c->mapped = ps_map_new();
+    }
+    if (c->fd_count == 0 || ps_map_get(c->mapped, number) != NULL ||
+        ps_map_count(c->mapped) == PS_NEAR_ARENAS_MAX) {
+        ps_conn_close(c, PS_E_PROTO,
+                      c->fd_count == 0 ? why
+                                       : "arena shown twice, or too many");
+        return;
+    }
+    fd = first_fd(c);
+
+    int rc = ps_near_map(fd, &buf, &why);
+
+    if (rc != 0) {
+        ps_conn_close(c, rc, why);
+        return;
+    }
+    ps_map_put(c->mapped, number, buf);
+}
+
+static void drop_arena(struct ps_conn *c, uint64_t number)
+{
+    struct ps_buf *b = c->mapped == NULL ? NULL
+                                         : ps_map_take(c->mapped, number);
+
+    if (b == NULL) {
+        ps_conn_close(c, PS_E_PROTO, "an end of an arena that was not shown");
+        return;
+    }
+    ps_buf_unref(b);
+}
+
+/* The peer says what it can do, then what it has taken. */
+static void take_count(struct ps_conn *c, uint64_t count)
+{
+    if (!c->near_told) {
         c->near_told = true;
-        c->near_reads = count == NEAR_CAN;
+        c->near_reads = (count & NEAR_CANNOT) == 0;
+        c->near_maps = (count & NEAR_MAPS) != 0;
         if (!c->dialled) {
-            conn_write_tell(c, c->process != 0 ? NEAR_CAN : NEAR_CANNOT);
+            conn_write_able(c);
             (void)ps_conn_flush(c);
         }
     } else if (!conn_write_taken(c, count)) {
@@ -360,6 +421,28 @@ static void take_near(struct ps_conn *c)
         if (c->state == CONN_OPEN) {
             c->ops->sent(c->ctx, c, c->queued);
         }
+    }
+}
+
+static void take_near(struct ps_conn *c)
+{
+    uint64_t kind = c->prefix.payload_len >> NEAR_SHIFT;
+    uint64_t number = c->prefix.payload_len & NEAR_LEN;
+
+    c->staging_from += PS_FRAME_PREFIX;
+    if (!c->greeted || c->prefix.header_len != 0) {
+        ps_conn_close(c, PS_E_PROTO, "a receipt that makes no sense");
+    } else if (kind == NEAR_TAKEN) {
+        take_count(c, number);
+    } else if (kind == NEAR_ARENA) {
+        take_arena(c, number);
+    } else if (kind == NEAR_NO_ARENA) {
+        drop_arena(c, number);
+    } else {
+        ps_conn_close(c, PS_E_PROTO, "a receipt that makes no sense");
+    }
+    if (c->state == CONN_OPEN) {
+        (void)fds_settled(c);
     }
 }
 
@@ -576,7 +659,7 @@ static ssize_t receive(struct ps_conn *c, struct iovec *iov, int count)
     struct msghdr m = {.msg_iov = iov, .msg_iovlen = (size_t)count};
     ssize_t n;
 
-    if (c->local) {
+    if (c->local || c->near) {
         m.msg_control = control.bytes;
         m.msg_controllen = sizeof(control.bytes);
     }
@@ -584,7 +667,7 @@ static ssize_t receive(struct ps_conn *c, struct iovec *iov, int count)
         n = recvmsg(c->fd, &m, MSG_CMSG_CLOEXEC);
     } while (n < 0 && errno == EINTR);
     c->stats.reads++;
-    if (n > 0 && c->local && !keep_fds(c, &m, (size_t)n)) {
+    if (n > 0 && (c->local || c->near) && !keep_fds(c, &m, (size_t)n)) {
         errno = ECANCELED;
         return -1;
     }
@@ -673,12 +756,5 @@ void ps_conn_resume(struct ps_conn *c)
 
 int ps_conn_take_fd(struct ps_conn *c)
 {
-    if (!c->in_frame || c->fd_count == 0) {
-        return -1;
-    }
-    int fd = c->fds[0].fd;
-
-    c->fd_count--;
-    memmove(c->fds, c->fds + 1, c->fd_count * sizeof(c->fds[0]));
-    return fd;
+    return c->in_frame && c->fd_count > 0 ? first_fd(c) : -1;
 }

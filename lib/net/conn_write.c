@@ -6,7 +6,9 @@
 #include "net/conn_internal.h"
 
 #include "base/alloc.h"
+#include "base/map.h"
 #include "base/num.h"
+#include "net/arena.h"
 #include "proto/ps_codec.h"
 
 #include <errno.h>
@@ -71,6 +73,8 @@ void conn_write_fini(struct ps_conn *c)
     }
     c->queued = 0;
     c->out_written = 0;
+    ps_map_free(c->shown);
+    c->shown = NULL;
 }
 
 static uint64_t output_max(const struct ps_conn *c)
@@ -88,15 +92,23 @@ static void put_be64(uint8_t *out, uint64_t v)
     }
 }
 
+static uint64_t place_in_arena(const struct ps_slice *s)
+{
+    return ps_near_in_arena(s->buf->tag, s->buf->offset + s->offset);
+}
+
 /* Write where the payload lies in place of its bytes. */
-static void point(struct out_frame *f)
+static void point(const struct ps_conn *c, struct out_frame *f)
 {
     uint8_t *at = f->header + f->header_len;
 
     /* The top byte of the payload's length, which no length reaches. */
     f->header[PS_FRAME_PREFIX - 8] = (uint8_t)f->slice_count;
     for (uint32_t i = 0; i < f->slice_count; i++) {
-        put_be64(at, (uintptr_t)ps_slice_data(&f->slices[i]));
+        uint64_t place = c->near_maps ? place_in_arena(&f->slices[i]) : 0;
+
+        put_be64(at,
+                 place != 0 ? place : (uintptr_t)ps_slice_data(&f->slices[i]));
         put_be64(at + 8, f->slices[i].len);
         at += NEAR_PIECE;
     }
@@ -105,34 +117,110 @@ static void point(struct out_frame *f)
     f->points = true;
 }
 
-static bool can_point(const struct ps_conn *c, const struct out_frame *f,
-                      uint64_t payload_len)
-{
-    if (!c->near_reads || payload_len < NEAR_MIN ||
-        f->slice_count > PS_NEAR_PIECES_MAX) {
-        return false;
-    }
-    for (uint32_t i = 0; i < f->slice_count; i++) {
-        if (f->slices[i].len == 0) {
-            return false;
-        }
-    }
-    return true;
-}
-
-void conn_write_tell(struct ps_conn *c, uint64_t count)
+/* A prefix that is no frame; takes over the descriptor. */
+static void put_word(struct ps_conn *c, uint64_t word, int fd)
 {
     struct out_frame *f = ps_calloc(1, sizeof(*f) + PS_FRAME_PREFIX);
 
     f->header_len = PS_FRAME_PREFIX;
     f->len = PS_FRAME_PREFIX;
-    f->pass_fd = -1;
+    f->pass_fd = fd;
     ps_frame_build(f->header,
                    &(struct ps_frame_prefix){.version = PS_FRAME_VERSION,
                                              .code = NEAR_TAKEN,
-                                             .payload_len = count});
+                                             .payload_len = word});
     ps_list_push_back(&c->out, &f->node);
     c->queued += f->len;
+}
+
+void conn_write_tell(struct ps_conn *c, uint64_t count)
+{
+    put_word(c, count, -1);
+}
+
+void conn_write_able(struct ps_conn *c)
+{
+    put_word(c, NEAR_MAPS | (c->process != 0 ? 0 : NEAR_CANNOT), -1);
+}
+
+bool ps_conn_tell_freed(struct ps_conn *c)
+{
+    struct ps_map_cursor at = {0};
+    bool any = false;
+    void *number;
+
+    if (c->shown == NULL || c->state != CONN_OPEN ||
+        c->arenas_freed == ps_arenas_freed(c->arenas)) {
+        return false;
+    }
+    c->arenas_freed = ps_arenas_freed(c->arenas);
+    while ((number = ps_map_next(c->shown, &at)) != NULL) {
+        uint64_t size;
+        int fd;
+
+        if (ps_arenas_fd(c->arenas, (uint32_t)(uintptr_t)number, &fd, &size) !=
+            0) {
+            (void)ps_map_take(c->shown, (uintptr_t)number);
+            put_word(c,
+                     (uint64_t)NEAR_NO_ARENA << NEAR_SHIFT | (uintptr_t)number,
+                     -1);
+            any = true;
+        }
+    }
+    return any;
+}
+
+/* False: the peer cannot be shown the arena. */
+static bool show(struct ps_conn *c, uint32_t arena)
+{
+    uint64_t size;
+    int fd;
+
+    if (c->shown != NULL && ps_map_get(c->shown, arena) != NULL) {
+        return true;
+    }
+    if (c->shown == NULL) {
+        c->shown = ps_map_new();
+        c->arenas_freed = ps_arenas_freed(c->arenas);
+    }
+    if (ps_map_count(c->shown) == PS_NEAR_ARENAS_MAX) {
+        (void)ps_conn_tell_freed(c);
+    }
+    if (ps_map_count(c->shown) == PS_NEAR_ARENAS_MAX ||
+        ps_arenas_fd(c->arenas, arena, &fd, &size) != 0) {
+        return false;
+    }
+    fd = fcntl(fd, F_DUPFD_CLOEXEC, 0);
+    if (fd < 0) {
+        return false; /* No descriptor left: it is read in another way. */
+    }
+    put_word(c, (uint64_t)NEAR_ARENA << NEAR_SHIFT | arena, fd);
+    ps_map_put(c->shown, arena, (void *)(uintptr_t)arena);
+    return true;
+}
+
+static bool can_point(struct ps_conn *c, const struct out_frame *f,
+                      uint64_t payload_len)
+{
+    if (!ps_conn_points(c) || payload_len < NEAR_MIN ||
+        f->slice_count > PS_NEAR_PIECES_MAX) {
+        return false;
+    }
+    for (uint32_t i = 0; i < f->slice_count; i++) {
+        const struct ps_slice *s = &f->slices[i];
+
+        if (s->len == 0) {
+            return false;
+        }
+        if (c->near_maps && c->arenas != NULL && place_in_arena(s) != 0) {
+            if (!show(c, s->buf->tag)) {
+                return false;
+            }
+        } else if (!c->near_reads) {
+            return false;
+        }
+    }
+    return true;
 }
 
 bool conn_write_taken(struct ps_conn *c, uint64_t count)
@@ -153,7 +241,7 @@ bool conn_write_taken(struct ps_conn *c, uint64_t count)
 int ps_conn_send(struct ps_conn *c, const struct ps_conn_frame *frame)
 {
     size_t cap;
-    size_t pieces = c->near_reads ? PS_NEAR_PIECES_MAX * NEAR_PIECE : 0;
+    size_t pieces = ps_conn_points(c) ? PS_NEAR_PIECES_MAX * NEAR_PIECE : 0;
     size_t header_len;
     uint64_t payload_len = 0;
     struct out_frame *f;
@@ -182,7 +270,7 @@ int ps_conn_send(struct ps_conn *c, const struct ps_conn_frame *frame)
         .ctx = frame->ctx,
     };
     if (can_point(c, f, payload_len)) {
-        point(f);
+        point(c, f);
     }
     uint64_t queued = c->queued + f->len + held_len(f);
 

@@ -1,6 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "net/near.h"
 
+#include "base/buf.h"
+#include "base/map.h"
+#include "kernel/kernel.h"
 #include "net/local.h"
 
 #include <errno.h>
@@ -9,6 +12,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/types.h>
 #include <sys/uio.h>
 #include <sys/un.h>
@@ -124,27 +128,82 @@ static bool peer_is_there(int fd)
     return poll(&p, 1, 0) >= 0 && (p.revents & (POLLHUP | POLLERR)) == 0;
 }
 
-int ps_near_read(int fd, uint32_t process, const struct ps_near_piece *pieces,
-                 unsigned count, void *dst)
+/* Addresses of processes end below the topmost bit. */
+#define IN_ARENA     (UINT64_C(1) << 63)
+#define OFFSET_BITS  40u
+#define OFFSET_LIMIT (UINT64_C(1) << OFFSET_BITS)
+#define ARENA_LIMIT  (UINT64_C(1) << (63 - OFFSET_BITS))
+
+uint64_t ps_near_in_arena(uint32_t arena, uint64_t offset)
+{
+    if (arena == 0 || arena >= ARENA_LIMIT || offset >= OFFSET_LIMIT) {
+        return 0;
+    }
+    return IN_ARENA | (uint64_t)arena << OFFSET_BITS | offset;
+}
+
+int ps_near_map(int arena_fd, struct ps_buf **ret_buf, const char **ret_why)
+{
+    struct stat st;
+
+    if (fstat(arena_fd, &st) != 0 || st.st_size <= 0) {
+        close(arena_fd);
+        *ret_why = "an arena without a size";
+        return PS_E_INVAL;
+    }
+    return ps_local_map(arena_fd, (uint64_t)st.st_size, ret_buf, ret_why);
+}
+
+static bool read_arena(const struct ps_near_peer *peer,
+                       const struct ps_near_piece *piece, void *dst)
+{
+    uint64_t number = (piece->address & ~IN_ARENA) >> OFFSET_BITS;
+    uint64_t offset = piece->address & (OFFSET_LIMIT - 1);
+    const struct ps_buf *b = peer->arenas == NULL
+                                 ? NULL
+                                 : ps_map_get(peer->arenas, number);
+
+    if (b == NULL || offset > b->size || piece->len > b->size - offset) {
+        return false;
+    }
+    ps_kernel_copy(dst, b->data + offset, piece->len);
+    return true;
+}
+
+static bool read_process(const struct ps_near_peer *peer,
+                         const struct ps_near_piece *piece, uint8_t *dst)
+{
+    uint64_t got = 0;
+
+    while (peer->process != 0 && got < piece->len) {
+        struct iovec here = {dst + got, piece->len - got};
+        struct iovec there = {(void *)(uintptr_t)(piece->address + got),
+                              piece->len - got};
+        ssize_t n = process_vm_readv((pid_t)peer->process, &here, 1, &there, 1,
+                                     0);
+
+        if (n <= 0) {
+            return false;
+        }
+        got += (uint64_t)n;
+    }
+    return got == piece->len;
+}
+
+int ps_near_read(const struct ps_near_peer *peer,
+                 const struct ps_near_piece *pieces, unsigned count, void *dst)
 {
     uint8_t *to = dst;
+    bool ok = true;
 
-    for (unsigned i = 0; i < count; i++) {
-        uint64_t got = 0;
-
-        while (got < pieces[i].len) {
-            struct iovec here = {to, pieces[i].len - got};
-            struct iovec there = {(void *)(uintptr_t)(pieces[i].address + got),
-                                  pieces[i].len - got};
-            ssize_t n = process_vm_readv((pid_t)process, &here, 1, &there, 1,
-                                         0);
-
-            if (n <= 0) {
-                return peer_is_there(fd) ? PS_E_PROTO : PS_E_CLOSED;
-            }
-            got += (uint64_t)n;
-            to += n;
-        }
+    for (unsigned i = 0; ok && i < count; i++) {
+        ok = (pieces[i].address & IN_ARENA) != 0
+                 ? read_arena(peer, &pieces[i], to)
+                 : read_process(peer, &pieces[i], to);
+        to += pieces[i].len;
     }
-    return peer_is_there(fd) ? 0 : PS_E_CLOSED;
+    if (!peer_is_there(peer->fd)) {
+        return PS_E_CLOSED;
+    }
+    return ok ? 0 : PS_E_PROTO;
 }

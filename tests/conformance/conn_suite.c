@@ -1,10 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What a connection promises, over each kind of socket: `conn_suite tcp` and
- * `conn_suite unix`, and `conn_suite near` where payloads are pointed at. The other end is a plain descriptor in the hands of the
- * test, or a second connection. */
+ * `conn_suite unix`, and `conn_suite near` where payloads are pointed at. The
+ * other end is a plain descriptor in the hands of the test, or a second
+ * connection. */
 #include "base/alloc.h"
+#include "base/pool.h"
+#include "net/arena.h"
 #include "net/conn.h"
 #include "net/listen.h"
+#include "net/near.h"
 #include "net/loop.h"
 #include "proto/frame.h"
 #include "proto/ps_codec.h"
@@ -19,6 +23,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -26,7 +31,7 @@
 
 #define MIB        (1024u * 1024u)
 /* At the end of the list. */
-#define NEAR_TESTS 3u
+#define NEAR_TESTS 6u
 
 static bool over_tcp;
 static bool near;
@@ -79,6 +84,7 @@ struct world {
     struct end a;
     struct end b;
     int fd; /* The stranger's end; -1: b is a connection too. */
+    struct ps_arenas *arenas;
 };
 
 static int on_header(void *ctx, struct ps_conn *c, const struct ps_msg *msg,
@@ -157,6 +163,7 @@ static void open_end(struct world *w, struct end *e, int fd, bool server,
         .peer_roles = 1u << (server ? PS_ROLE_AGENT : PS_ROLE_SERVER),
         .dialled = !server,
         .near = near,
+        .arenas = w->arenas,
         .limits = limits,
         .ops = &ops,
         .ctx = e,
@@ -172,6 +179,7 @@ static void begin(struct world *w, struct ps_conn_limits limits)
 
     memset(w, 0, sizeof(*w));
     assert_int_equal(ps_loop_new(&w->loop), 0);
+    w->arenas = ps_arenas_new();
     make_pair(fd);
     open_end(w, &w->a, fd[0], true, limits);
     w->fd = fd[1];
@@ -185,6 +193,7 @@ static void begin_both(struct world *w, struct ps_conn_limits limits)
 
     memset(w, 0, sizeof(*w));
     assert_int_equal(ps_loop_new(&w->loop), 0);
+    w->arenas = ps_arenas_new();
     make_pair(fd);
     open_end(w, &w->a, fd[0], true, limits);
     open_end(w, &w->b, fd[1], false, limits);
@@ -206,6 +215,7 @@ static void end(struct world *w)
         close(w->fd);
     }
     ps_loop_free(w->loop);
+    ps_arenas_free(w->arenas);
     assert_int_equal(ps_alloc_live(), 0);
 }
 
@@ -276,17 +286,23 @@ static void greet(struct world *w)
     w->a.frames = 0;
 }
 
-static int send_msg(struct end *e, const struct ps_msg *msg,
-                    const struct ps_slice *slice)
+static int send_slices(struct end *e, const struct ps_msg *msg,
+                       const struct ps_slice *slices, uint32_t count)
 {
     struct ps_conn_frame f = {.msg = msg,
-                              .slices = slice,
-                              .slice_count = slice != NULL,
+                              .slices = slices,
+                              .slice_count = count,
                               .pass_fd = -1,
                               .done = on_done,
                               .ctx = e};
 
     return ps_conn_send(e->conn, &f);
+}
+
+static int send_msg(struct end *e, const struct ps_msg *msg,
+                    const struct ps_slice *slice)
+{
+    return send_slices(e, msg, slice, slice != NULL);
 }
 
 /* Every way to cut three frames in two arrives the same. */
@@ -1137,6 +1153,197 @@ static void held_until_taken(void **state)
     end(&w);
 }
 
+/* What lies in an arena is read through a mapping, also by who could not look
+ * into the process; and the memory of an arena that is no more comes free. */
+static void arenas_are_shown(void **state)
+{
+    struct ps_msg push = push_msg();
+    struct ps_conn_stats s;
+    struct world w;
+
+    (void)state;
+    begin_both(&w, (struct ps_conn_limits){0});
+    both_greet(&w);
+    w.a.payload_cap = MIB;
+    w.a.payload = malloc(MIB);
+    for (unsigned i = 1; i <= 3; i++) {
+        struct ps_pool *pool = ps_pool_new(&(struct ps_pool_options){
+            .source = ps_arenas_source_if_wanted(w.arenas)});
+        struct ps_buf *before;
+        struct ps_buf *buf;
+
+        /* Nobody is there the first time, and it lies elsewhere. */
+        assert_int_equal(ps_pool_get(pool, 2 * MIB, &before), 0);
+        assert_int_equal(before->tag == 0, i == 1);
+        ps_arenas_want(w.arenas);
+        assert_int_equal(ps_pool_get(pool, MIB, &buf), 0);
+        assert_int_not_equal(buf->tag, 0);
+        for (size_t at = 0; at < buf->size; at++) {
+            buf->data[at] = (uint8_t)(at % 249 + i);
+        }
+        for (unsigned j = 0; j < 2; j++) {
+            struct ps_slice slices[2] = {
+                {.buf = buf, .offset = 4096, .len = buf->size - 4096},
+                {.buf = before, .offset = 64, .len = 4096}};
+
+            memset(before->data + 64, (int)i, 4096);
+            assert_int_equal(send_slices(&w.b, &push, slices, 2), 0);
+            ps_conn_flush(w.b.conn);
+            RUN_UNTIL(&w, w.a.frames == 2 * i + j - 1);
+            assert_memory_equal(w.a.payload, buf->data + 4096,
+                                buf->size - 4096);
+            assert_memory_equal(w.a.payload + buf->size - 4096,
+                                before->data + 64, 4096);
+            RUN_UNTIL(&w, w.b.done == 2 * i + j - 1);
+        }
+        assert_false(ps_conn_tell_freed(w.b.conn));
+        ps_buf_unref(buf);
+        ps_buf_unref(before);
+        ps_pool_free(pool);
+        assert_true(ps_conn_tell_freed(w.b.conn));
+        assert_false(ps_conn_tell_freed(w.b.conn));
+        ps_conn_flush(w.b.conn);
+    }
+    ps_conn_stats(w.a.conn, &s);
+    assert_int_equal(s.near, 6 * MIB);
+    end(&w);
+}
+
+/* A prefix with code 0, and perhaps a descriptor beside it. */
+static void tell_word(struct world *w, uint64_t kind, uint64_t number, int fd)
+{
+    uint8_t bytes[PS_FRAME_PREFIX];
+    struct iovec iov = {bytes, sizeof(bytes)};
+    union {
+        struct cmsghdr align;
+        char bytes[CMSG_SPACE(sizeof(int))];
+    } control = {.bytes = {0}};
+    struct msghdr m = {.msg_iov = &iov, .msg_iovlen = 1};
+
+    ps_frame_build(
+        bytes, &(struct ps_frame_prefix){.version = PS_FRAME_VERSION,
+                                         .payload_len = kind << 56 | number});
+    if (fd >= 0) {
+        m.msg_control = control.bytes;
+        m.msg_controllen = sizeof(control.bytes);
+        struct cmsghdr *h = CMSG_FIRSTHDR(&m);
+
+        h->cmsg_level = SOL_SOCKET;
+        h->cmsg_type = SCM_RIGHTS;
+        h->cmsg_len = CMSG_LEN(sizeof(int));
+        memcpy(CMSG_DATA(h), &fd, sizeof(int));
+    }
+    assert_int_equal(sendmsg(w->fd, &m, 0), sizeof(bytes));
+}
+
+/* `size` bytes that only the descriptor leads to. */
+static int sealed(size_t size, int seals)
+{
+    int fd = memfd_create("test", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    uint8_t *data;
+
+    assert_int_equal(ftruncate(fd, (off_t)size), 0);
+    data = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    assert_ptr_not_equal(data, MAP_FAILED);
+    for (size_t i = 0; i < size; i++) {
+        data[i] = (uint8_t)(i * 13 + 1);
+    }
+    munmap(data, size);
+    assert_int_equal(fcntl(fd, F_ADD_SEALS, seals), 0);
+    return fd;
+}
+
+#define SEALS (F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL)
+
+static void begin_shown(struct world *w, int seals)
+{
+    int fd = sealed(65536, seals);
+
+    begin(w, (struct ps_conn_limits){0});
+    w->a.payload_cap = 65536;
+    w->a.payload = calloc(1, w->a.payload_cap);
+    greet(w);
+    tell_word(w, 1, 7, fd);
+    close(fd);
+}
+
+static void point_into(uint32_t arena, uint64_t offset, int rc)
+{
+    const uint64_t len = 32768;
+    uint8_t bytes[512];
+    struct world w;
+
+    begin_shown(&w, SEALS);
+    tell(&w, bytes,
+         put_pointer(bytes, sizeof(bytes), len,
+                     (uint64_t[2]){ps_near_in_arena(arena, offset), len}));
+    RUN_UNTIL(&w, w.a.frames == 1 || w.a.closed);
+    assert_int_equal(w.a.closed, rc != 0);
+    if (rc != 0) {
+        assert_int_equal(w.a.rc, rc);
+        assert_int_equal(w.a.frames, 0);
+    }
+    for (size_t i = 0; rc == 0 && i < len; i++) {
+        assert_int_equal(w.a.payload[i], (uint8_t)((i + offset) * 13 + 1));
+    }
+    end(&w);
+}
+
+static void pointed_into_an_arena(void **state)
+{
+    (void)state;
+    point_into(7, 0, 0);
+    point_into(7, 32768, 0);
+    point_into(7, 32769, PS_E_PROTO);
+    point_into(7, 65537, PS_E_PROTO);
+    point_into(7, (UINT64_C(1) << 40) - 1, PS_E_PROTO);
+    point_into(8, 0, PS_E_PROTO);
+    assert_int_equal(ps_near_in_arena(0, 0), 0);
+    assert_int_equal(ps_near_in_arena(1, UINT64_C(1) << 40), 0);
+    assert_int_equal(ps_near_in_arena(1u << 23, 0), 0);
+}
+
+static void expect_reason(struct world *w, const char *reason)
+{
+    RUN_UNTIL(w, w->a.closed);
+    assert_string_equal(w->a.reason, reason);
+    end(w);
+}
+
+static void arenas_are_held_to(void **state)
+{
+    struct world w;
+    int fd;
+
+    (void)state;
+    begin_shown(&w, SEALS & ~F_SEAL_SHRINK);
+    expect_reason(&w, "memfd is not sealed against shrinking, growing and "
+                      "sealing");
+    begin_shown(&w, SEALS);
+    tell_word(&w, 1, 8, -1);
+    expect_reason(&w, "arena without a descriptor");
+    begin_shown(&w, SEALS);
+    fd = sealed(4096, SEALS);
+    tell_word(&w, 1, 7, fd);
+    expect_reason(&w, "arena shown twice, or too many");
+    begin_shown(&w, SEALS);
+    tell_word(&w, 2, 7, -1);
+    tell_word(&w, 2, 7, -1);
+    expect_reason(&w, "an end of an arena that was not shown");
+    begin_shown(&w, SEALS);
+    tell_word(&w, 0, 0, fd);
+    expect_reason(&w, "descriptor beside a message that takes none");
+    begin_shown(&w, SEALS);
+    tell_word(&w, 3, 7, -1);
+    expect_reason(&w, "a receipt that makes no sense");
+    begin_shown(&w, SEALS);
+    close(fd);
+    fd = open("/dev/null", O_RDWR | O_CLOEXEC);
+    tell_word(&w, 1, 9, fd);
+    expect_reason(&w, "an arena without a size");
+    close(fd);
+}
+
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
@@ -1174,6 +1381,9 @@ int main(int argc, char **argv)
         cmocka_unit_test(pointed_at_anywhere_is_cut_or_read),
         cmocka_unit_test(receipts_are_held_to),
         cmocka_unit_test(held_until_taken),
+        cmocka_unit_test(arenas_are_shown),
+        cmocka_unit_test(pointed_into_an_arena),
+        cmocka_unit_test(arenas_are_held_to),
     };
 
     if (argc != 2) {
