@@ -190,7 +190,8 @@ static const char *text_of(int rc)
     case PS_E_FULL:
         return "more was sent than the credit allows";
     case PS_E_UNSUPPORTED:
-        return "an optimizer needs floating-point elements and keeps its "
+        return "an optimizer needs elements that are real numbers and keeps "
+               "its "
                "state on one server";
     case PS_E_INVAL:
         return "the message says what no agent says, or holds a broken code";

@@ -273,6 +273,10 @@ void ps_shard_merge_start(struct ps_shard_step *st, struct ps_shard_job *job,
 void ps_shard_merge_computed(struct ps_shard_step *st, uint64_t token, int rc);
 /* Rounds that found no memory try again. */
 void ps_shard_merge_retry(struct ps_shard_step *st);
+/* Makes the optimizer's states, those that are not there yet. PS_E_NOMEM:
+ * perhaps some of them. */
+int ps_shard_merge_states(struct ps_shard *s, struct ps_shard_job *job,
+                          struct ps_part *part);
 /* Forgets the contributions to the next version and what is computed from
  * them. */
 void ps_shard_merge_drop(struct ps_shard *s, struct ps_shard_job *job,

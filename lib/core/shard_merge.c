@@ -72,6 +72,10 @@ static void made(struct ps_shard_step *st, struct ps_shard_job *job,
     struct ps_bits told;
 
     if (value != NULL) {
+        if (open->assign) {
+            /* Of the value that was. */
+            ps_store_set_state(&job->store, part, PS_PART_MASTER, NULL);
+        }
         ps_store_set(&job->store, part, part->version + 1, value);
         ps_store_set_code(&job->store, part, (uint8_t)job->compress.press.kind,
                           code);
@@ -103,23 +107,56 @@ static bool is_alone(const struct ps_slice *s)
     return s->offset == 0 && s->len == s->buf->size;
 }
 
-/* Memory for the optimizer's states, those that are not there yet: its first
- * step. PS_E_NOMEM: perhaps some of them. */
-static int prepare_states(struct ps_shard *s, struct ps_shard_job *job,
-                          struct ps_part *part, size_t len)
+static bool is_half(const struct ps_part *part)
 {
+    return ps_dtype_is_real(part->dtype) && !ps_dtype_is_float(part->dtype);
+}
+
+/* The weights in float32, from which the first step goes on. PS_E_NOMEM. */
+static int prepare_master(struct ps_shard *s, struct ps_shard_job *job,
+                          struct ps_part *part)
+{
+    struct ps_buf *buf;
+
+    if (!is_half(part) || part->state[PS_PART_MASTER] != NULL) {
+        return 0;
+    }
+    int rc = ps_pool_get(s->opt.pool, part->count * sizeof(float), &buf);
+
+    if (rc == 0) {
+        ps_kernel_widen((enum ps_dtype)part->dtype, (float *)(void *)buf->data,
+                        ps_slice_data(&part->value), part->count);
+        ps_store_set_state(&job->store, part, PS_PART_MASTER, buf);
+    }
+    return rc;
+}
+
+int ps_shard_merge_states(struct ps_shard *s, struct ps_shard_job *job,
+                          struct ps_part *part)
+{
+    const size_t len = part->count * (is_half(part)
+                                          ? sizeof(float)
+                                          : ps_dtype_size(part->dtype));
+    int rc = prepare_master(s, job, part);
+
+    if (rc != 0) {
+        return rc;
+    }
     for (unsigned i = 0; i < ps_optim_states(&job->optim); i++) {
         struct ps_buf *buf;
 
         if (part->state[i] != NULL) {
             continue;
         }
-        int rc = ps_pool_get(s->opt.pool, len, &buf);
+        rc = ps_pool_get(s->opt.pool, len, &buf);
         if (rc != 0) {
             return rc;
         }
         if (ps_optim_state_is_weight(&job->optim, i)) {
-            memcpy(buf->data, ps_slice_data(&part->value), len);
+            memcpy(buf->data,
+                   is_half(part) ? part->state[PS_PART_MASTER]->data
+                                 : ps_slice_data(&part->value),
+                   len);
         } else {
             memset(buf->data, 0, len);
         }
@@ -128,7 +165,6 @@ static int prepare_states(struct ps_shard *s, struct ps_shard_job *job,
     return 0;
 }
 
-/* Memory for the optimizer's states and for the result. PS_E_NOMEM. */
 /* Does the result travel as a code? Its residual is state 0 then: there is no
  * optimizer. */
 static bool encodes(const struct ps_shard_run *run)
@@ -188,7 +224,7 @@ static int prepare(struct ps_shard *s, struct ps_shard_run *run, bool steps)
     const struct ps_slice *first = ps_round_first(&part->open->round);
     struct ps_buf *buf;
     const size_t len = part->count * ps_dtype_size(part->dtype);
-    int rc = steps ? prepare_states(s, run->job, part, len) : 0;
+    int rc = steps ? ps_shard_merge_states(s, run->job, part) : 0;
 
     if (rc != 0) {
         return rc;
@@ -240,6 +276,12 @@ static void add_step(struct ps_shard_run *run, struct ps_compute *c)
         ps_compute_hold(c, part->state[i]);
     }
     c->job.state = c->job.states[0];
+    if (is_half(part)) {
+        c->job.half = (enum ps_dtype)part->dtype;
+        c->job.dtype = PS_DTYPE_FLOAT32;
+        c->job.master = part->state[PS_PART_MASTER]->data;
+        ps_compute_hold(c, part->state[PS_PART_MASTER]);
+    }
 }
 
 /* PS_E_NOMEM: nothing has happened. */
@@ -252,7 +294,7 @@ static int launch_rows(struct ps_shard_step *st, struct ps_shard_run *run)
     int rc = 0;
 
     if (job->optimizes) {
-        rc = prepare_states(s, job, part, part->value.len);
+        rc = ps_shard_merge_states(s, job, part);
     }
     if (rc == 0) {
         rc = ps_shard_rows_plan(st, run, &c);
@@ -293,7 +335,7 @@ static int launch(struct ps_shard_step *st, struct ps_shard_run *run)
     ps_map_put(s->runs, run->token, run);
 
     struct ps_compute *c = ps_compute_new(
-        run->token, open->round.given + (adds ? 1 : 0), 3 + PS_STATES_MAX);
+        run->token, open->round.given + (adds ? 1 : 0), 3 + PS_PART_STATES);
 
     c->job.op = PS_JOB_SUM;
     c->job.dtype = (enum ps_dtype)part->dtype;

@@ -104,7 +104,7 @@ static int check(const struct ps_shard_job *job, const struct ps_part *part,
             return PS_E_MISMATCH;
         }
     }
-    if (steps && !ps_dtype_is_float(rec->dtype)) {
+    if (steps && !ps_dtype_is_real(rec->dtype)) {
         return PS_E_UNSUPPORTED;
     }
     if (steps && (part == NULL || !ps_part_has_value(part))) {

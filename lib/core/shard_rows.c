@@ -182,7 +182,7 @@ static int take(struct ps_shard_step *st, struct ps_shard_slot *slot,
     if (rc == 0 && rec->round > part->version + 1) {
         rc = PS_E_FUTURE;
     }
-    if (rc == 0 && job->optimizes && !ps_dtype_is_float(part->dtype)) {
+    if (rc == 0 && job->optimizes && !ps_dtype_is_real(part->dtype)) {
         rc = PS_E_UNSUPPORTED;
     }
     if (rc == 0 && part->open != NULL &&
@@ -338,7 +338,7 @@ int ps_shard_rows_plan(struct ps_shard_step *st, struct ps_shard_run *run,
     if (rc != 0) {
         return rc;
     }
-    c = ps_compute_new(run->token, round->given, 2 + PS_STATES_MAX);
+    c = ps_compute_new(run->token, round->given, 2 + PS_PART_STATES);
     ps_rows_sum_init(&sum, part->dtype, part->width, round->size);
     for (uint32_t i = 0; i < round->size; i++) {
         const struct ps_slice *block = &round->part[i];

@@ -38,7 +38,7 @@ static void part_free(struct ps_store *st, struct ps_part *part)
     st->stored -= part->value.len;
     ps_buf_unref(part->value.buf);
     ps_store_set_code(st, part, 0, &(struct ps_slice){0});
-    for (unsigned i = 0; i < PS_STATES_MAX; i++) {
+    for (unsigned i = 0; i < PS_PART_STATES; i++) {
         ps_store_set_state(st, part, i, NULL);
     }
     ps_free(part);
@@ -132,7 +132,7 @@ void ps_store_set(struct ps_store *st, struct ps_part *part, uint64_t version,
 void ps_store_set_state(struct ps_store *st, struct ps_part *part, unsigned i,
                         struct ps_buf *state)
 {
-    assert(i < PS_STATES_MAX);
+    assert(i < PS_PART_STATES);
     if (part->state[i] != NULL) {
         st->stored -= part->state[i]->size;
         ps_buf_unref(part->state[i]);

@@ -54,6 +54,11 @@ struct ps_applied {
     uint64_t clock;       /* ssp: as above, of what is in the value. */
 };
 
+/* Behind the states of an optimizer: the weights in float32, where the value
+ * is of a type of 16 bits. */
+#define PS_PART_MASTER PS_STATES_MAX
+#define PS_PART_STATES (PS_STATES_MAX + 1u)
+
 struct ps_part {
     uint32_t key;
     uint32_t index;
@@ -69,8 +74,8 @@ struct ps_part {
     struct ps_slice value; /* buf NULL: has none. Never written again. */
     struct ps_slice code;  /* What travels in its place; buf NULL: nothing. */
     uint8_t codec;         /* Of that. */
-    struct ps_buf *state[PS_STATES_MAX]; /* Of the optimizer; NULL: none. */
-    struct ps_open *open;                /* NULL: nobody has contributed. */
+    struct ps_buf *state[PS_PART_STATES]; /* Of the optimizer; NULL: none. */
+    struct ps_open *open;                 /* NULL: nobody has contributed. */
     void *run; /* The owner's: a computation under way, or NULL. */
     struct ps_list parked;
     struct ps_list asked; /* Pulls of rows that wait; struct ps_rows_wait. */

@@ -146,6 +146,11 @@ static const void *load(const struct walk *w, uint32_t i, uint64_t from,
     if (w->decoded == NULL) {
         return (const char *)job->src[i] + from * w->size;
     }
+    if (job->half != PS_DTYPE_FLOAT32) {
+        w->ops->widen[job->half](
+            room, (const char *)job->src[i] + from * sizeof(uint16_t), count);
+        return room;
+    }
     ps_press_decode(&job->src_press, job->src_stream, job->src[i], job->count,
                     from, count, room);
     return room;
@@ -279,8 +284,31 @@ static bool is_coded(const struct ps_job *job)
     return job->src_press.kind != PS_PRESS_NONE;
 }
 
+/* Are the weights kept in another type? */
+static bool is_half(const struct ps_job *job)
+{
+    return job->half != PS_DTYPE_FLOAT32;
+}
+
+static bool half_makes_sense(const struct ps_job *job)
+{
+    return (job->half == PS_DTYPE_FLOAT16 || job->half == PS_DTYPE_BFLOAT16) &&
+           job->dtype == PS_DTYPE_FLOAT32 &&
+           (job->op == PS_JOB_SGD || job->op == PS_JOB_STEP) &&
+           !is_coded(job) && (job->count == 0 || job->master != NULL);
+}
+
+/* Old weights, in the type that is computed in. */
+static const void *weights(const struct ps_job *job)
+{
+    return is_half(job) ? job->master : job->weight;
+}
+
 static bool makes_sense(const struct ps_job *job)
 {
+    if (is_half(job) && !half_makes_sense(job)) {
+        return false;
+    }
     if (ps_dtype_size(job->dtype) == 0 || job->src_count == 0 ||
         job->src == NULL || job->count > SIZE_MAX / 8 ||
         (is_coded(job) && (job->dtype != PS_DTYPE_FLOAT32 ||
@@ -310,12 +338,12 @@ static bool makes_sense(const struct ps_job *job)
     case PS_JOB_SGD:
         return ps_dtype_is_float(job->dtype) &&
                (job->count == 0 ||
-                (job->weight != NULL &&
+                (weights(job) != NULL &&
                  (job->sgd.momentum == 0 || job->state != NULL)));
     case PS_JOB_STEP:
         return ps_dtype_is_float(job->dtype) &&
                (unsigned)job->step.kind < PS_STEP_KINDS &&
-               (job->count == 0 || (job->weight != NULL && has_states(job)));
+               (job->count == 0 || (weights(job) != NULL && has_states(job)));
     }
     return false;
 }
@@ -324,8 +352,8 @@ static bool makes_sense(const struct ps_job *job)
  * that threads that share a job agree. */
 static bool should_stream(const struct ps_job *job, size_t size)
 {
-    return job->count * size >= STREAM_BYTES && job->dst != job->src[0] &&
-           job->op != PS_JOB_ENCODE &&
+    return !is_half(job) && job->count * size >= STREAM_BYTES &&
+           job->dst != job->src[0] && job->op != PS_JOB_ENCODE &&
            (job->op == PS_JOB_SUM || job->dst != job->weight);
 }
 
@@ -334,14 +362,20 @@ static void *at(const void *buffer, uint64_t offset)
     return buffer == NULL ? NULL : (char *)(uintptr_t)buffer + offset;
 }
 
+/* Where the new weights go, in the type that is computed in. */
+static void *new_weights(const struct walk *w, uint64_t from)
+{
+    return at(is_half(w->job) ? w->job->master : w->job->dst, from * w->size);
+}
+
 static void step_block(const struct walk *w, const void *grad, uint64_t from,
                        size_t count, bool stream)
 {
     const struct ps_job *job = w->job;
     bool moving = job->sgd.momentum != 0;
     struct ps_cpu_sgd step = {
-        .dst = at(job->dst, from * w->size),
-        .weight = at(job->weight, from * w->size),
+        .dst = new_weights(w, from),
+        .weight = at(weights(job), from * w->size),
         .grad = grad,
         .state = moving ? at(job->state, from * w->size) : NULL,
         .sgd = &job->sgd,
@@ -356,8 +390,8 @@ static void other_step_block(const struct walk *w, const void *grad,
 {
     const struct ps_job *job = w->job;
     struct ps_cpu_step s = {
-        .dst = at(job->dst, from * w->size),
-        .weight = at(job->weight, from * w->size),
+        .dst = new_weights(w, from),
+        .weight = at(weights(job), from * w->size),
         .grad = grad,
         .step = &job->step,
     };
@@ -402,6 +436,10 @@ static void run_block(struct walk *w, uint64_t from, size_t count, bool stream)
                       job->moment == NULL ? NULL : job->moment + from, sum,
                       count);
         break;
+    }
+    if (is_half(job)) {
+        w->ops->narrow[job->half](at(job->dst, from * sizeof(uint16_t)),
+                                  new_weights(w, from), count);
     }
 }
 
@@ -462,8 +500,10 @@ int ps_kernel_run_range(const struct ps_job *job, uint64_t from, uint64_t to)
         return 0;
     }
     w.size = ps_dtype_size(job->dtype);
-    w.block = is_coded(job) ? CODED_BYTES : BLOCK_BYTES;
-    w.decoded = is_coded(job) ? decoded : NULL;
+    const bool decodes = is_coded(job) || is_half(job);
+
+    w.block = decodes ? CODED_BYTES : BLOCK_BYTES;
+    w.decoded = decodes ? decoded : NULL;
     while (w.block * depth > SCRATCH_BYTES) {
         w.block /= 2;
     }
@@ -486,6 +526,12 @@ int ps_kernel_run_range(const struct ps_job *job, uint64_t from, uint64_t to)
         encode(job);
     }
     return 0;
+}
+
+void ps_kernel_widen(enum ps_dtype half, float *dst, const void *src,
+                     size_t count)
+{
+    ps_cpu_ops()->widen[half](dst, src, count);
 }
 
 int ps_kernel_run(const struct ps_job *job)

@@ -51,6 +51,9 @@ typedef void (*ps_cpu_divide_fn)(void *dst, const void *src, size_t count,
 typedef void (*ps_cpu_sgd_fn)(const struct ps_cpu_sgd *step, size_t count);
 typedef void (*ps_cpu_step_fn)(const struct ps_cpu_step *s, size_t count);
 
+typedef void (*ps_cpu_widen_fn)(float *dst, const void *src, size_t count);
+typedef void (*ps_cpu_narrow_fn)(void *dst, const float *src, size_t count);
+
 struct ps_cpu_ops {
     const char *name;
     bool (*usable)(void); /* Does this processor have the instructions? */
@@ -58,8 +61,10 @@ struct ps_cpu_ops {
     const struct ps_press_ops *press;
     ps_cpu_sum_fn sum[PS_CPU_DTYPES];
     ps_cpu_divide_fn divide[PS_CPU_DTYPES];
-    ps_cpu_sgd_fn sgd[PS_CPU_DTYPES];   /* NULL: none for the type. */
-    ps_cpu_step_fn step[PS_CPU_DTYPES]; /* NULL: none for the type. */
+    ps_cpu_sgd_fn sgd[PS_CPU_DTYPES];       /* NULL: none for the type. */
+    ps_cpu_step_fn step[PS_CPU_DTYPES];     /* NULL: none for the type. */
+    ps_cpu_widen_fn widen[PS_CPU_DTYPES];   /* Of types of 16 bits alone. */
+    ps_cpu_narrow_fn narrow[PS_CPU_DTYPES]; /* The same. */
 };
 
 /* The one in use. */

@@ -160,6 +160,11 @@ struct ps_job {
     struct ps_sgd sgd;
     void *states[PS_STATES_MAX]; /* Step: updated in place, no overlap. */
     struct ps_step step;
+    /* SGD and steps in float32 of weights that are kept in a type of 16 bits:
+     * that type is the one of src and dst, `master` has the weights themselves,
+     * updated in place, and dst gets them rounded. Else PS_DTYPE_FLOAT32. */
+    enum ps_dtype half;
+    void *master;
     /* Instead of src and level. `count` is then the elements of all rows that
      * are handled; dst may be weight. NULL: none. */
     const struct ps_row_job *rows;
@@ -190,6 +195,10 @@ PS_MUST_USE int ps_kernel_run_range(const struct ps_job *job, uint64_t from,
 
 /* May it be run in ranges? */
 bool ps_kernel_divides(const struct ps_job *job);
+
+/* Elements of a type of 16 bits as floats. */
+void ps_kernel_widen(enum ps_dtype half, float *dst, const void *src,
+                     size_t count);
 
 /* memcpy() that is fast where the arrays are larger than the cache. */
 void ps_kernel_copy(void *dst, const void *src, size_t bytes);

@@ -91,7 +91,10 @@ static void *at(const void *buffer, uint64_t offset)
 static int run_row(const struct ps_job *job, uint32_t row, uint64_t to)
 {
     const struct ps_row_job *r = job->rows;
-    size_t bytes = r->width * ps_dtype_size(job->dtype);
+    const size_t wide = r->width * ps_dtype_size(job->dtype);
+    const size_t bytes = r->width * ps_dtype_size(job->half != PS_DTYPE_FLOAT32
+                                                      ? job->half
+                                                      : job->dtype);
     const void *src[PS_ROW_SOURCES_MAX];
     uint32_t place[PS_ROW_SOURCES_MAX];
     uint8_t level[PS_ROW_SOURCES_MAX];
@@ -120,9 +123,10 @@ static int run_row(const struct ps_job *job, uint32_t row, uint64_t to)
     one.level = level;
     one.dst = at(job->dst, to * bytes);
     one.weight = at(job->weight, row * bytes);
-    one.state = at(job->state, row * bytes);
+    one.master = at(job->master, row * wide);
+    one.state = at(job->state, row * wide);
     for (unsigned i = 0; i < PS_STATES_MAX; i++) {
-        one.states[i] = at(job->states[i], row * bytes);
+        one.states[i] = at(job->states[i], row * wide);
     }
     return ps_kernel_run_range(&one, 0, one.count);
 }

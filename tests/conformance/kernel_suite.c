@@ -4,6 +4,7 @@
  * and aliasing that kernel.h allows. A random test prints its seed when it
  * fails; PS_TEST_SEED=<seed> runs it again. */
 #include "kernel/kernel.h"
+#include "kernel/half.h"
 
 #include "base/rng.h"
 
@@ -624,6 +625,79 @@ static void a_step_needs_its_states_and_floats(void **state)
     assert_true(out[0] == 7);
 }
 
+/* A step of weights of 16 bits is that of their masters, rounded. */
+static void half_steps_are_float_steps(void **state)
+{
+    static const enum ps_dtype halves[] = {PS_DTYPE_FLOAT16, PS_DTYPE_BFLOAT16};
+    enum { COUNT = 5000 };
+    static uint16_t given[3][COUNT], out[COUNT];
+    static float wide[3][COUNT], master[COUNT], want[COUNT];
+    static float s[2][COUNT], t[2][COUNT];
+    struct ps_rng r;
+
+    (void)state;
+    for (unsigned h = 0; h < 2; h++) {
+        const void *src[] = {given[0], given[1], given[2]};
+        const void *wide_src[] = {wide[0], wide[1], wide[2]};
+
+        ps_rng_init(&r, seed_of(h));
+        for (unsigned i = 0; i < COUNT; i++) {
+            for (unsigned k = 0; k < 3; k++) {
+                const float x = (float)between(&r, -2, 2);
+
+                given[k][i] = h == 0 ? ps_fp16_of_float(x)
+                                     : ps_bf16_of_float(x);
+                wide[k][i] = h == 0 ? ps_float_of_fp16(given[k][i])
+                                    : ps_float_of_bf16(given[k][i]);
+            }
+            master[i] = want[i] = (float)between(&r, -2, 2);
+            s[0][i] = t[0][i] = (float)between(&r, -1, 1);
+            s[1][i] = t[1][i] = (float)between(&r, 0, 1);
+        }
+        struct ps_job job = {.op = PS_JOB_STEP,
+                             .dtype = PS_DTYPE_FLOAT32,
+                             .half = halves[h],
+                             .count = COUNT,
+                             .src = src,
+                             .src_count = 3,
+                             .divide_by = 3,
+                             .dst = out,
+                             .master = master,
+                             .states = {s[0], s[1]},
+                             .step = {.kind = PS_STEP_ADAM,
+                                      .lr = 0.1,
+                                      .rescale = 1,
+                                      .beta1 = 0.9,
+                                      .beta2 = 0.99,
+                                      .epsilon = 1e-8}};
+        struct ps_job same = job;
+
+        same.half = PS_DTYPE_FLOAT32;
+        same.src = wide_src;
+        same.dst = want;
+        same.weight = want;
+        same.states[0] = t[0];
+        same.states[1] = t[1];
+        assert_int_equal(ps_kernel_run_range(&job, 0, 1600), 0);
+        assert_int_equal(ps_kernel_run_range(&job, 1600, COUNT), 0);
+        assert_int_equal(ps_kernel_run(&same), 0);
+        assert_memory_equal(master, want, sizeof(master));
+        assert_memory_equal(s, t, sizeof(s));
+        for (unsigned i = 0; i < COUNT; i++) {
+            assert_int_equal(out[i], h == 0 ? ps_fp16_of_float(want[i])
+                                            : ps_bf16_of_float(want[i]));
+        }
+        job.master = NULL;
+        assert_int_equal(ps_kernel_run(&job), PS_E_INVAL);
+        job.master = master;
+        job.dtype = PS_DTYPE_FLOAT64;
+        assert_int_equal(ps_kernel_run(&job), PS_E_INVAL);
+        job.dtype = PS_DTYPE_FLOAT32;
+        job.op = PS_JOB_SUM;
+        assert_int_equal(ps_kernel_run(&job), PS_E_INVAL);
+    }
+}
+
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
@@ -635,6 +709,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(long_results_have_the_same_bits),
         cmocka_unit_test(every_optimizer_is_the_models),
         cmocka_unit_test(a_step_needs_its_states_and_floats),
+        cmocka_unit_test(half_steps_are_float_steps),
     };
     int rc = PS_E_INVAL;
 

@@ -11,6 +11,7 @@ import subprocess
 import sys
 
 import numpy as np
+import pytest
 import trio as harness
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -496,3 +497,101 @@ kv.close()
         worker.stdin.flush()
     said, = finish([worker])
     assert [float(line) for line in said.split()] == [-4, -4.5, -5]
+
+
+HALF = """
+import numpy as np, pskv, sys
+kind, out = sys.argv[1:]
+def bits(x):
+    x = x.astype('f')
+    if kind == 'float16':
+        return x.astype('float16')
+    u = x.view('u4')
+    return ((u + 0x7fff + ((u >> 16) & 1)) >> 16).astype('u2')
+kv = pskv.create('dist_sync')
+kv.set_optimizer('adam', learning_rate=.01, wd=.01)
+w = bits(np.random.default_rng(1).standard_normal(5003))
+rows = bits(np.random.default_rng(2).standard_normal((50, 8)))
+late = w.copy()
+kv.init('w', w)
+kv.init('late', late * 0)
+kv.init_rows('rows', rows)
+kv.pushpull('late', late * 0, out=late)
+kv.broadcast('late', w, late)  # Replaces the master, too.
+seen = []
+for step in range(12):
+    draw = np.random.default_rng([step, kv.rank])
+    g = bits(draw.standard_normal(w.size))
+    kv.pushpull('w', g, out=w)
+    kv.pushpull('late', g, out=late)
+    some = np.arange(step, 50, 3 + kv.rank)
+    kv.push_rows('rows', some, bits(draw.standard_normal((some.size, 8))))
+    seen += [w.tobytes(), late.tobytes(),
+             kv.row_sparse_pull('rows', np.arange(50))[1].tobytes()]
+open(out + str(kv.rank), 'wb').write(b''.join(seen))
+kv.close()
+"""
+
+
+def from_half(kind, data):
+    if kind == "float16":
+        return np.frombuffer(data, "float16").astype("f")
+    return (np.frombuffer(data, "u2").astype("u4") << 16).view("f")
+
+
+def to_half(kind, x):
+    """The value after it was rounded to the type."""
+    if kind == "float16":
+        return x.astype("float16").astype("f")
+    u = x.astype("f").view("u4")
+    return (((u + 0x7fff + ((u >> 16) & 1)) >> 16) << 16).astype("u4").view("f")
+
+
+def halves(kind):
+    """Weights of which float32 masters are kept, whole and by rows."""
+    first = to_half(kind, np.random.default_rng(1).standard_normal(5003))
+    keys = {}
+    # Of one key, the value was replaced after a first step, in round 2.
+    for name, w, skipped in (("w", first, 0), ("late", first, 2), (
+            "rows", to_half(kind, np.random.default_rng(2).standard_normal(
+                (50, 8))), 0)):
+        keys[name] = [w, np.zeros_like(w), np.zeros_like(w), skipped]
+    for step in range(12):
+        draws = [np.random.default_rng([step, rank]) for rank in (0, 1)]
+        dense = sum(to_half(kind, d.standard_normal(5003)) for d in draws)
+        sparse = np.zeros((50, 8), "f")
+        given = np.zeros(50, bool)
+        for rank, d in enumerate(draws):
+            some = np.arange(step, 50, 3 + rank)
+            sparse[some] += to_half(kind, d.standard_normal((some.size, 8)))
+            given[some] = True
+        for name, (w, m, v, skipped) in keys.items():
+            t = step + 1 + skipped
+            g = (sparse if name == "rows" else dense) + np.float32(.01) * w
+            at = given if name == "rows" else slice(None)
+            m[at] = (.9 * m + (1 - .9) * g)[at]
+            v[at] = (.999 * v + (1 - .999) * np.square(g))[at]
+            rate = .01 * math.sqrt(1 - .999 ** t) / (1 - .9 ** t)
+            w = w.copy()
+            w[at] = (w - rate * (m / (np.sqrt(v) + 1e-8)))[at]
+            keys[name][0] = w
+            yield w.reshape(-1)
+
+
+@pytest.mark.parametrize("kind", ["float16", "bfloat16"])
+def test_half_weights_have_float32_masters(trio, tmp, kind):
+    trios = [trio(servers=1, agents=2), trio(servers=3, agents=2)]
+    for i, t in enumerate(trios):
+        finish([spawn(t, "half", rank, HALF, kind, tmp / f"{i}-")
+                for rank in (0, 1)])
+    seen = [(tmp / f"{i}-{rank}").read_bytes()
+            for i in (0, 1) for rank in (0, 1)]
+    assert all(s == seen[0] for s in seen)
+    got = from_half(kind, seen[0])
+    digits = 2.0 ** -10 if kind == "float16" else 2.0 ** -7
+    for want in halves(kind):
+        mine, got = got[:want.size], got[want.size:]
+        # Rounded alike, but for what float32 leaves between two numbers.
+        assert np.all(np.abs(mine - want) <= digits * np.abs(want) + 1e-7)
+        assert np.mean(mine == to_half(kind, want)) > .99
+    assert got.size == 0
