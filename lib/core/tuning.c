@@ -130,7 +130,7 @@ static void fold(struct ps_changes *c)
             }
         }
     }
-    assert(!"a change is replaced by a later one");
+    assert(0 && "a change is replaced by a later one");
 }
 
 void ps_changes_add(struct ps_changes *c, const struct ps_rec_change *change)
