@@ -17,6 +17,7 @@ enum range {
     UP_TO_ONE,    /* More than zero, and not more than one. */
     SWITCH,       /* 0 or 1. */
     ROUNDS,       /* A whole number from zero on. */
+    COUNT,        /* A whole number from one on. */
     SCHEDULE,     /* One of enum ps_lr_kind. */
 };
 
@@ -48,6 +49,7 @@ static const struct row rows[PS_OPTIM_PARAMS] = {
     [PS_OPTIM_LAMDA] = {"lamda", "lambda", NOT_NEGATIVE},
     [PS_OPTIM_LAZY] = {"lazy_update", NULL, SWITCH},
     [PS_OPTIM_BEGIN] = {"begin_num_update", NULL, ROUNDS},
+    [PS_OPTIM_ACCUMULATE] = {"accumulate", "accumulate_steps", COUNT},
     [PS_OPTIM_SCHEDULER] = {"lr_scheduler", NULL, SCHEDULE},
     [PS_OPTIM_STEP] = {"lr_scheduler_step", NULL, ROUNDS},
     [PS_OPTIM_STEP_1] = {"lr_scheduler_step_1", NULL, ROUNDS},
@@ -193,7 +195,7 @@ static const struct ps_optim_kind kinds[] = {
 /* Defaults of what all have in common, and of schedules. */
 static const struct preset common[] = {
     {PS_OPTIM_RESCALE, 1}, {PS_OPTIM_FACTOR, 1}, {PS_OPTIM_STOP_LR, 1e-8},
-    {PS_OPTIM_POWER, 2},   {PS_OPTIM_LAZY, 1},
+    {PS_OPTIM_POWER, 2},   {PS_OPTIM_LAZY, 1},   {PS_OPTIM_ACCUMULATE, 1},
 };
 
 /* Has a step for rows alone, as in the classic store. */
@@ -213,7 +215,8 @@ static bool has(const struct ps_optim_kind *kind, unsigned param)
     if (param == PS_OPTIM_LAZY) {
         return knows_rows(kind);
     }
-    if (param == PS_OPTIM_RESCALE || param == PS_OPTIM_BEGIN) {
+    if (param == PS_OPTIM_RESCALE || param == PS_OPTIM_BEGIN ||
+        param == PS_OPTIM_ACCUMULATE) {
         return true;
     }
     if (param == PS_OPTIM_WD || param == PS_OPTIM_CLIP) {
@@ -274,6 +277,10 @@ static const char *objection(enum range range, double v)
         return v >= 0 && v <= 1e15 && floor(v) == v
                    ? NULL
                    : "must be a whole number of rounds";
+    case COUNT:
+        return v >= 1 && v <= 1e6 && floor(v) == v
+                   ? NULL
+                   : "must be a whole number from 1 to 1000000";
     case SCHEDULE:
         return v >= 0 && v <= PS_LR_COSINE && floor(v) == v
                    ? NULL
@@ -492,6 +499,11 @@ static enum ps_step_kind form(const struct ps_optim *o)
         return PS_STEP_SIGNSGD;
     }
     return (enum ps_step_kind)o->kind->step;
+}
+
+uint64_t ps_optim_accumulates(const struct ps_optim *o)
+{
+    return rounds(o, PS_OPTIM_ACCUMULATE);
 }
 
 unsigned ps_optim_states(const struct ps_optim *o)

@@ -36,6 +36,7 @@ enum ps_optim_param {
     PS_OPTIM_LAMDA,
     PS_OPTIM_LAZY,
     PS_OPTIM_BEGIN,
+    PS_OPTIM_ACCUMULATE,
     PS_OPTIM_SCHEDULER, /* From here on: of the learning rate's schedule. */
     PS_OPTIM_STEP,
     PS_OPTIM_STEP_1,
@@ -84,6 +85,8 @@ PS_MUST_USE int ps_optim_check_change(const char *optimizer,
                                       const char **ret_name, char *why,
                                       size_t why_cap);
 
+/* A step takes the gradients of so many rounds together. */
+uint64_t ps_optim_accumulates(const struct ps_optim *o);
 /* How many buffers as large as the weights it keeps between steps. */
 unsigned ps_optim_states(const struct ps_optim *o);
 /* Does it leave rows alone that nobody gave anything to? Else a step takes

@@ -56,6 +56,20 @@ static void add_declared(struct ps_str *s, const char *name,
     ps_str_add(s, ")");
 }
 
+/* Does a step of it take several rounds together? */
+static bool accumulates(const char *name, const struct ps_rec_param *params,
+                        uint32_t count)
+{
+    struct ps_optim o;
+
+    return ps_optim_parse(name, params, count, &o) == 0 &&
+           ps_optim_accumulates(&o) > 1;
+}
+
+static const char accumulates_codes[] =
+    "gradients of several rounds are accumulated as they are, and compressed "
+    "ones are not; declare one of the two";
+
 /* Do values of the job come back as codes? */
 static bool compresses_values(const struct ps_sched_job *j)
 {
@@ -102,6 +116,11 @@ static int check(struct ps_sched_step *st, const struct ps_member *agent,
         if (rc == 0) {
             rc = ps_tunings_check(m->tunings, m->tunings_count, text,
                                   sizeof(text));
+        }
+        if (rc == 0 && j->compression != NULL &&
+            accumulates(name, m->params, m->params_count)) {
+            ps_str_add(why, accumulates_codes);
+            return PS_E_UNSUPPORTED;
         }
         if (rc != 0) {
             ps_str_add(why, text);
@@ -358,6 +377,11 @@ static int check_compression(struct ps_sched_step *st,
     if (rc != 0) {
         ps_str_add(why, text);
         return rc;
+    }
+    if (j->optimizer != NULL &&
+        accumulates(j->optimizer, j->params, j->param_count)) {
+        ps_str_add(why, accumulates_codes);
+        return PS_E_UNSUPPORTED;
     }
     if (c.both && j->optimizer != NULL) {
         ps_str_addf(why,

@@ -190,9 +190,9 @@ static const char *text_of(int rc)
     case PS_E_FULL:
         return "more was sent than the credit allows";
     case PS_E_UNSUPPORTED:
-        return "an optimizer needs elements that are real numbers and keeps "
-               "its "
-               "state on one server";
+        return "an optimizer needs elements that are real numbers, keeps its "
+               "state on one server, and accumulates gradients of whole "
+               "arrays alone";
     case PS_E_INVAL:
         return "the message says what no agent says, or holds a broken code";
     case PS_E_PERM:

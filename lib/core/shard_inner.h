@@ -126,6 +126,7 @@ struct ps_shard_run {
     uint64_t token;       /* 0: waits for memory. */
     struct ps_slice dst;  /* Own reference. */
     struct ps_slice code; /* Of dst, to travel in its place; buf NULL: none. */
+    bool gathers;         /* dst waits for the optimizer, with later rounds. */
 };
 
 struct ps_shard {

@@ -7,6 +7,7 @@
 #include "core/shard_inner.h"
 
 #include "base/alloc.h"
+#include "base/num.h"
 
 #include <string.h>
 
@@ -98,6 +99,18 @@ static void made(struct ps_shard_step *st, struct ps_shard_job *job,
     ps_shard_pull_answer(st, job, part, &told);
     ps_bits_fini(&told);
     ps_shard_credit_dirty(job);
+}
+
+/* The sum of the round waits for others, and the value stays; takes over one
+ * reference. */
+static void gathered(struct ps_shard_step *st, struct ps_shard_job *job,
+                     struct ps_part *part, const struct ps_slice *sum)
+{
+    ps_store_gather(&job->store, part, sum, part->open->round.weight,
+                    part->open->reduce);
+    part->shift--; /* It was no step. */
+    job->newest = ps_max_u64(job->newest, part->version + 1);
+    made(st, job, part, NULL, NULL);
 }
 
 /* A buffer that holds this contribution and no other: the result may be
@@ -314,6 +327,14 @@ static int launch_rows(struct ps_shard_step *st, struct ps_shard_run *run)
     return 0;
 }
 
+/* Is this a round that the optimizer's step waits for more after? */
+static bool gathers(const struct ps_shard_job *job, const struct ps_part *part,
+                    bool steps)
+{
+    return steps &&
+           part->gathered_rounds + 1 < ps_optim_accumulates(&job->optim);
+}
+
 static int launch(struct ps_shard_step *st, struct ps_shard_run *run)
 {
     struct ps_shard *s = st->s;
@@ -322,11 +343,14 @@ static int launch(struct ps_shard_step *st, struct ps_shard_run *run)
     struct ps_open *open = part->open;
     bool adds = open->rule == PS_RULE_ACCUMULATE;
     bool steps = job->optimizes && !open->assign && ps_part_has_value(part);
+    bool takes = steps && part->gathered.buf != NULL;
     int rc;
 
     if (open->rows) {
         return launch_rows(st, run);
     }
+    run->gathers = gathers(job, part, steps);
+    steps = steps && !run->gathers;
     rc = prepare(s, run, steps);
     if (rc != 0) {
         return rc;
@@ -335,12 +359,16 @@ static int launch(struct ps_shard_step *st, struct ps_shard_run *run)
     ps_map_put(s->runs, run->token, run);
 
     struct ps_compute *c = ps_compute_new(
-        run->token, open->round.given + (adds ? 1 : 0), 3 + PS_PART_STATES);
+        run->token, open->round.given + (adds || takes ? 1 : 0),
+        3 + PS_PART_STATES);
 
     c->job.op = PS_JOB_SUM;
     c->job.dtype = (enum ps_dtype)part->dtype;
     c->job.count = part->count;
-    c->job.divide_by = open->reduce == PS_REDUCE_MEAN ? open->round.weight : 1;
+    c->job.divide_by = open->reduce != PS_REDUCE_MEAN || run->gathers
+                           ? 1
+                           : open->round.weight +
+                                 (takes ? part->gathered_weight : 0);
     ps_round_sources(&open->round, c);
     if (open->coded) {
         c->job.src_press = job->compress.press;
@@ -352,6 +380,8 @@ static int launch(struct ps_shard_step *st, struct ps_shard_run *run)
     }
     if (adds) {
         ps_compute_add_src(c, &part->value, 0);
+    } else if (takes) {
+        ps_compute_add_src(c, &part->gathered, 0);
     }
     c->job.dst = ps_slice_data(&run->dst);
     ps_compute_hold(c, run->dst.buf);
@@ -383,6 +413,12 @@ void ps_shard_merge_start(struct ps_shard_step *st, struct ps_shard_job *job,
 
         ps_buf_ref(value.buf); /* The sum of one is that one. */
         made(st, job, part, &value, &(struct ps_slice){0});
+        return;
+    }
+    if (!open->rows && !open->coded && open->round.given == 1 &&
+        part->gathered.buf == NULL && gathers(job, part, steps)) {
+        ps_buf_ref(first->buf);
+        gathered(st, job, part, first);
         return;
     }
     struct ps_shard_run *run = ps_calloc(1, sizeof(*run));
@@ -460,11 +496,18 @@ void ps_shard_merge_computed(struct ps_shard_step *st, uint64_t token, int rc)
         return;
     }
     struct ps_slice value = run->dst;
-
     struct ps_slice code = run->code;
+    const bool waits = run->gathers;
 
     run->dst = (struct ps_slice){0};
     run->code = (struct ps_slice){0};
     run_free(st->s, run);
+    if (waits) {
+        gathered(st, job, part, &value);
+        return;
+    }
+    if (job->optimizes && !part->open->assign) {
+        ps_store_gather(&job->store, part, &(struct ps_slice){0}, 0, 0);
+    }
     made(st, job, part, &value, &code);
 }

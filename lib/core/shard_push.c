@@ -107,6 +107,10 @@ static int check(const struct ps_shard_job *job, const struct ps_part *part,
     if (steps && !ps_dtype_is_real(rec->dtype)) {
         return PS_E_UNSUPPORTED;
     }
+    if (steps && part != NULL && part->gathered.buf != NULL &&
+        part->gathered_reduce != m->reduce) {
+        return PS_E_MISMATCH;
+    }
     if (steps && (part == NULL || !ps_part_has_value(part))) {
         return PS_E_NOKEY;
     }

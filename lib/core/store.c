@@ -38,6 +38,7 @@ static void part_free(struct ps_store *st, struct ps_part *part)
     st->stored -= part->value.len;
     ps_buf_unref(part->value.buf);
     ps_store_set_code(st, part, 0, &(struct ps_slice){0});
+    ps_store_gather(st, part, &(struct ps_slice){0}, 0, 0);
     for (unsigned i = 0; i < PS_PART_STATES; i++) {
         ps_store_set_state(st, part, i, NULL);
     }
@@ -127,6 +128,21 @@ void ps_store_set(struct ps_store *st, struct ps_part *part, uint64_t version,
     part->value = *value;
     st->stored += part->value.len;
     part->version = version;
+}
+
+void ps_store_gather(struct ps_store *st, struct ps_part *part,
+                     const struct ps_slice *sum, uint64_t weight,
+                     uint8_t reduce)
+{
+    const bool more = sum->buf != NULL;
+
+    st->stored -= part->gathered.len;
+    ps_buf_unref(part->gathered.buf);
+    part->gathered = *sum;
+    st->stored += part->gathered.len;
+    part->gathered_rounds = more ? part->gathered_rounds + 1 : 0;
+    part->gathered_weight = more ? part->gathered_weight + weight : 0;
+    part->gathered_reduce = reduce;
 }
 
 void ps_store_set_state(struct ps_store *st, struct ps_part *part, unsigned i,

@@ -75,8 +75,13 @@ struct ps_part {
     struct ps_slice code;  /* What travels in its place; buf NULL: nothing. */
     uint8_t codec;         /* Of that. */
     struct ps_buf *state[PS_PART_STATES]; /* Of the optimizer; NULL: none. */
-    struct ps_open *open;                 /* NULL: nobody has contributed. */
-    void *run; /* The owner's: a computation under way, or NULL. */
+    /* Gradients of rounds that wait for the optimizer's step, added up. */
+    struct ps_slice gathered; /* buf NULL: none. */
+    uint64_t gathered_rounds;
+    uint64_t gathered_weight; /* Ranks that gave them. */
+    uint8_t gathered_reduce;
+    struct ps_open *open; /* NULL: nobody has contributed. */
+    void *run;            /* The owner's: a computation under way, or NULL. */
     struct ps_list parked;
     struct ps_list asked; /* Pulls of rows that wait; struct ps_rows_wait. */
     struct ps_applied
@@ -133,6 +138,10 @@ void ps_store_set_code(struct ps_store *st, struct ps_part *part, uint8_t codec,
                        const struct ps_slice *code);
 /* Gives the partition state `i` of its optimizer, or where it has none of what
  * its code has left over, as state 0; takes over the reference. */
+/* One round more waits; takes over one reference. buf NULL: none does. */
+void ps_store_gather(struct ps_store *st, struct ps_part *part,
+                     const struct ps_slice *sum, uint64_t weight,
+                     uint8_t reduce);
 void ps_store_set_state(struct ps_store *st, struct ps_part *part, unsigned i,
                         struct ps_buf *state);
 

@@ -216,6 +216,89 @@ def test_ssp(trio, tmp):
     assert said == ["2\n"] * 3 + ["0\n"]
 
 
+ACCUMULATE = """
+K, ROUNDS, COUNT = 3, 12, 5000
+kv = pskv.create('dist_sync')
+kv.set_optimizer('adam', learning_rate=0.1, accumulate=K)
+w = np.random.default_rng(1).standard_normal(COUNT).astype('f')
+kv.init('w', w)
+want, m, v = w.astype('d'), np.zeros(COUNT), np.zeros(COUNT)
+g, t = np.zeros(COUNT), 0
+for r in range(1, ROUNDS + 1):
+    given = [np.random.default_rng([r, i]).standard_normal(COUNT).astype('f')
+             for i in range(4)]
+    before = w.copy()
+    kv.pushpull('w', given[rank], out=w, reduce='REDUCE')
+    g += np.sum(given, axis=0, dtype='d')
+    if r % K != 0:
+        assert (w == before).all(), r
+        continue
+    g /= 4 * K if 'REDUCE' == 'mean' else 1
+    t += 1
+    m, v, g = 0.9 * m + 0.1 * g, 0.999 * v + 0.001 * g * g, np.zeros(COUNT)
+    want -= 0.1 * np.sqrt(1 - 0.999 ** t) / (1 - 0.9 ** t) * m / (
+        np.sqrt(v) + 1e-8)
+    np.testing.assert_allclose(w, want, rtol=0, atol=2e-4)
+print(w.tobytes().hex())
+kv.close()
+"""
+
+
+@pytest.mark.parametrize("reduce", ["sum", "mean"])
+def test_a_step_of_several_rounds(trio, reduce):
+    """As NumPy does it, and the same bits on one server and on three."""
+    bits = set()
+    for servers in (1, 3):
+        t = trio(servers=servers, agents=2)
+        bits |= set(run(t, 4, ACCUMULATE.replace("REDUCE", reduce)))
+    assert len(bits) == 1
+
+
+def test_a_step_of_several_pushes(trio):
+    """Without rounds pushes are counted, whoever they are of."""
+    t = trio(servers=2, agents=2)
+    run(t, 4, """
+kv = pskv.create('dist_async')
+kv.set_optimizer('sgd', learning_rate=1.0, accumulate=10)
+kv.init('w', np.zeros(5, 'f'))
+w = np.empty(5, 'f')
+for i in range(25):
+    kv.pushpull('w', np.ones(5, 'f'), out=w)
+    assert w[0] == w[4] and w[0] % 10 == 0, w
+kv.barrier()
+kv.pull('w', w)
+assert w.tolist() == [-100.0] * 5, w
+kv.close()
+""")
+
+
+def test_misuse_of_accumulation(trio):
+    t = trio(servers=1, agents=1)
+    run(t, 1, """
+kv = pskv.create('dist_sync')
+refused(pskv.Error, 'whole number from 1', kv.set_optimizer, 'sgd',
+        accumulate=0)
+refused(pskv.Error, 'whole number from 1', kv.set_optimizer, 'sgd',
+        accumulate=1.5)
+kv.set_optimizer('sgd', accumulate=2)
+refused(pskv.Error, 'several rounds', kv.set_gradient_compression,
+        {'type': '2bit'})
+kv.init_rows('r', np.zeros((3, 3), 'f'))
+refused(pskv.Error, 'whole arrays', kv.push_rows, 'r', [1],
+        np.zeros((1, 3), 'f'))
+kv.init('k', np.zeros(3, 'f'))
+push('k', np.ones(3, 'f'))
+refused(pskv.Error, 'differ', push, 'k', np.ones(3, 'f'), reduce='mean')
+push('k', np.ones(3, 'f'))
+kv.close()
+kv = pskv.create('dist_sync')
+kv.set_gradient_compression({'type': '2bit'})
+refused(pskv.Error, 'several rounds', kv.set_optimizer, 'sgd', accumulate=2)
+kv.set_optimizer('sgd')
+kv.close()
+""")
+
+
 def test_collectives_in_async(trio):
     """They have rounds in every mode."""
     t = trio(servers=1, agents=2)
@@ -321,7 +404,7 @@ kv.set_optimizer('sgd', learning_rate=1.0)
 kv.init('k', np.zeros(3, 'f'))
 kv.init('i', np.zeros(3, 'int32'))
 if rank == 0:
-    refused(pskv.Error, 'floating-point', push, 'i', np.ones(3, 'int32'))
+    refused(pskv.Error, 'real numbers', push, 'i', np.ones(3, 'int32'))
 """),
 }
 COMMON = {

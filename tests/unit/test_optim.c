@@ -134,7 +134,7 @@ static void each_has_the_parameters_it_has(void **state)
     check_refused("adam", &momentum, 1, PS_E_INVAL,
                   "adam has no hyper-parameter 'momentum'; it has "
                   "learning_rate, wd, rescale_grad, clip_gradient, beta1, "
-                  "beta2, epsilon, lazy_update, begin_num_update, "
+                  "beta2, epsilon, lazy_update, begin_num_update, accumulate, "
                   "lr_scheduler");
     check_refused("rmsprop", &half, 1, PS_E_INVAL, "must be 0 or 1");
     check_refused("adadelta", &lr, 1, PS_E_INVAL, "no hyper-parameter 'lr'");

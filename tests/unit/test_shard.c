@@ -224,6 +224,54 @@ static void sgd_with_momentum_steps_as_written(void **state)
     world_free(w);
 }
 
+static void push_ranks(struct agent *a, uint64_t round, float value,
+                       uint32_t ranks, enum ps_reduce reduce)
+{
+    agent_push(a, &(struct push_options){.key = 1,
+                                         .round = round,
+                                         .count = 1,
+                                         .data = &value,
+                                         .ranks = ranks,
+                                         .reduce = reduce});
+}
+
+static void a_step_may_take_several_rounds(void **state)
+{
+    static const struct ps_rec_param params[] = {{"lr", 1}, {"accumulate", 3}};
+    static const float first = 100;
+    struct world *w = world_new(&(struct world_options){
+        .slots = 2, .params = params, .params_count = 2});
+    struct agent *a = &w->agents[0];
+    struct agent *b = &w->agents[1];
+    struct ps_shard_stats stats;
+    float want = first;
+
+    (void)state;
+    agent_init(a, 1, 1, &first);
+    for (uint64_t r = 1; r <= 6; r++) {
+        push_ranks(a, r, (float)r, 1, PS_REDUCE_SUM);
+        push_ranks(b, r, 10, 1, PS_REDUCE_SUM);
+        want -= r == 3 ? 1 + 2 + 3 + 30 : r == 6 ? 4 + 5 + 6 + 30 : 0;
+        assert_int_equal(a->seen[1].value_version, r);
+        assert_true(agent_f32(a, 1) == want);
+        assert_true(agent_f32(b, 1) == want);
+        ps_shard_stats(w->shard, &stats);
+        assert_int_equal(stats.stored, r % 3 == 0 ? 4 : 8);
+    }
+    /* A mean is one of all that was given in these rounds. */
+    push_ranks(a, 7, 8, 3, PS_REDUCE_MEAN);
+    push_ranks(b, 7, 8, 1, PS_REDUCE_MEAN);
+    push_ranks(a, 8, 8, 1, PS_REDUCE_SUM); /* Not in the middle. */
+    assert_int_equal(a->seen[1].error, PS_E_MISMATCH);
+    push_ranks(a, 8, 8, 1, PS_REDUCE_MEAN);
+    push_ranks(b, 8, 0, 1, PS_REDUCE_MEAN);
+    assert_true(agent_f32(a, 1) == want);
+    push_ranks(a, 9, 0, 1, PS_REDUCE_MEAN);
+    push_ranks(b, 9, 0, 1, PS_REDUCE_MEAN);
+    assert_true(agent_f32(a, 1) == want - 24.0F / 8);
+    world_free(w);
+}
+
 static void an_optimizer_needs_a_value_and_floats(void **state)
 {
     static const struct ps_rec_param params[] = {{"lr", 0.1}};
@@ -1350,6 +1398,7 @@ int main(void)
         cmocka_unit_test(while_it_computes_a_push_again_is_dropped),
         cmocka_unit_test(order_of_arrival_changes_no_bit),
         cmocka_unit_test(sgd_with_momentum_steps_as_written),
+        cmocka_unit_test(a_step_may_take_several_rounds),
         cmocka_unit_test(an_optimizer_needs_a_value_and_floats),
         cmocka_unit_test(a_mean_divides_by_the_ranks_that_gave),
         cmocka_unit_test(a_broadcast_is_a_round_with_one_giver),
