@@ -143,11 +143,13 @@ struct ps_agent_part {
     uint64_t reached;  /* Last round that it has ended. */
     int64_t asked;     /* Least version of the pull that is open; NONE. */
     /* Only where gradients travel as codes; see agent_code.c. */
-    struct ps_buf *residual;
-    struct ps_buf *moment;
+    struct ps_buf *residual[2]; /* Now, and before the code; NULL: zeros. */
+    struct ps_buf *moment[2];
+    bool code_undo;       /* [1] may become [0] again. */
     struct ps_slice code; /* buf NULL: none. */
     uint64_t code_round;  /* What it is of. */
-    bool encoding;        /* A computation has residual and moment. */
+    bool code_sent;       /* A server may have counted it. */
+    bool encoding;        /* A computation makes it. */
     bool code_void;       /* What that makes is not wanted. */
     /* Of a key without rounds: pulls up to these tickets have the value, and
      * will have it when the open question is answered. */
@@ -204,9 +206,10 @@ struct ps_agent_key {
     struct ps_list askers; /* struct ps_agent_asker */
     uint64_t *pushed;      /* By local rank: rounds offered. */
     /* The open round. */
-    uint64_t round; /* The last begun; pushed[] are this or one less. */
-    bool active;    /* Somebody has offered it. */
-    bool complete;  /* Everybody has: it is on its way. */
+    uint64_t round;   /* The last begun; pushed[] are this or one less. */
+    uint64_t attempt; /* Counts beginnings: one that failed is begun anew. */
+    bool active;      /* Somebody has offered it. */
+    bool complete;    /* Everybody has: it is on its way. */
     bool want;
     uint32_t offered;
     struct ps_agent_op **offer; /* By local rank; NULL: not yet. */
@@ -304,8 +307,9 @@ struct ps_agent_run {
     struct ps_agent_part *part; /* NULL: its key is gone. */
     struct ps_agent_flow *flow; /* Sum for a server; NULL: local. */
     struct ps_slice dst;
-    uint32_t rows;   /* Of a key of rows: how many there are in dst. */
-    int64_t version; /* Local: what it makes; code: its round. */
+    uint32_t rows;    /* Of a key of rows: how many there are in dst. */
+    int64_t version;  /* Local: what it makes; code: its round. */
+    uint64_t attempt; /* Of the round whose arrays it has read. */
     bool encodes;
     uint64_t bytes;
 };
@@ -439,6 +443,8 @@ void ps_agent_code_made(struct ps_agent_part *p, struct ps_agent_run *run);
 void ps_agent_code_drop(struct ps_agent_part *p);
 /* The round has failed, and may be offered anew. */
 void ps_agent_code_fail(struct ps_agent_part *p);
+/* Its server did not count what it got of that round. */
+void ps_agent_code_refused(struct ps_agent_part *p, uint64_t round);
 void ps_agent_code_free(struct ps_agent_part *p);
 
 /* agent_session.c */

@@ -148,6 +148,7 @@ static void begin(struct ps_agent_key *k, const struct ps_agent_op *op)
     k->complete = false;
     k->want = false;
     k->round = op->round;
+    k->attempt++;
     k->offered = 0;
     k->kind = op->kind;
     k->reduce = op->reduce;
@@ -181,8 +182,8 @@ void ps_agent_round_complete(struct ps_agent_step *st, struct ps_agent_key *k)
         struct ps_agent_part *p = &k->parts[i];
 
         if (p->state != PS_AGENT_PART_IDLE) {
-            /* An init of it is still under way; it is put in again when that
-             * is done. */
+            /* An init of it, or a sum for a round that is over, is still
+             * under way; it is put in again when that is done. */
             continue;
         }
         p->init = false;

@@ -236,6 +236,7 @@ static void dispatch(struct ps_agent_step *st, struct ps_agent_flow *f,
     struct ps_agent_gather *g = &s->gather;
 
     p->state = PS_AGENT_PART_SENT;
+    p->code_sent = p->code_sent || slice == &p->code;
     if (!p->init) {
         f->sent += bytes;
     }
@@ -307,6 +308,7 @@ static int start_sum(struct ps_agent_step *st, struct ps_agent_flow *f,
     run->token = ++a->next_token;
     run->part = p;
     run->flow = f;
+    run->attempt = p->key->attempt;
     run->bytes = bytes;
     run->dst = (struct ps_slice){.buf = buf, .len = bytes};
     c = ps_compute_new(run->token, count, 1);
@@ -340,6 +342,7 @@ static int start_rows(struct ps_agent_step *st, struct ps_agent_flow *f,
     run->token = ++a->next_token;
     run->part = p;
     run->flow = f;
+    run->attempt = p->key->attempt;
     rc = ps_agent_rows_sum(a, p, run, &c);
     if (rc != 0 || c == NULL) {
         ps_free(run);
@@ -359,6 +362,24 @@ static int start_rows(struct ps_agent_step *st, struct ps_agent_flow *f,
     return 0;
 }
 
+/* Does the open round lack this partition? */
+static bool is_lacking(const struct ps_agent_part *p)
+{
+    const struct ps_agent_key *k = p->key;
+
+    return k->active && k->complete && (k->async || p->reached < k->round);
+}
+
+/* What was summed again may come when its round is over: the value has come
+ * with an answer to what was sent before. The next one goes then. */
+static void pass_over(struct ps_agent_step *st, struct ps_agent_part *p)
+{
+    p->state = PS_AGENT_PART_IDLE;
+    if (is_lacking(p)) {
+        ps_agent_send_queue(st, p);
+    }
+}
+
 void ps_agent_send_summed(struct ps_agent_step *st, struct ps_agent_run *run)
 {
     struct ps_agent_flow *f = run->flow;
@@ -373,13 +394,15 @@ void ps_agent_send_summed(struct ps_agent_step *st, struct ps_agent_run *run)
         if (run->encodes) {
             ps_agent_code_made(p, run);
             if (p->state == PS_AGENT_PART_SUMMING) {
-                p->state = PS_AGENT_PART_IDLE;
-                ps_agent_send_queue(st, p); /* Its place may have moved. */
+                pass_over(st, p); /* Its place may have moved. */
             }
         } else if (p->state == PS_AGENT_PART_SUMMING && p->key->async &&
                    !p->key->complete) {
             p->state = PS_AGENT_PART_IDLE; /* Of pushes that have failed. */
             ps_agent_async_next(st, p->key);
+        } else if (p->state == PS_AGENT_PART_SUMMING &&
+                   (!is_lacking(p) || run->attempt != p->key->attempt)) {
+            pass_over(st, p);
         } else if (p->state == PS_AGENT_PART_SUMMING &&
                    p->node == f->server->node) {
             dispatch(st, f, p, &run->dst, run->rows);

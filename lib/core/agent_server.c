@@ -345,6 +345,7 @@ static void took_refuse(struct ps_agent_step *st,
                     (unsigned long long)m->parts[i].round, p->key->name,
                     ps_strerror(m->error), m->text[0] == '\0' ? "" : ": ",
                     m->text);
+        ps_agent_code_refused(p, m->parts[i].round);
         if (p->key->async) {
             ps_agent_async_fail(st, p->key, m->error, text);
         } else {

@@ -402,6 +402,14 @@ static void other_step_block(const struct walk *w, const void *grad,
     w->ops->step[job->dtype](&s, count);
 }
 
+/* State that is not updated in place begins as it was. */
+static void carry(float *to, const float *old, uint64_t from, size_t count)
+{
+    if (old != NULL) {
+        memcpy(to + from, old + from, count * sizeof(*to));
+    }
+}
+
 static void run_block(struct walk *w, uint64_t from, size_t count, bool stream)
 {
     const struct ps_job *job = w->job;
@@ -432,6 +440,8 @@ static void run_block(struct walk *w, uint64_t from, size_t count, bool stream)
         other_step_block(w, sum, from, count);
         break;
     case PS_JOB_ENCODE:
+        carry(job->residual, job->residual_from, from, count);
+        carry(job->moment, job->moment_from, from, count);
         ps_press_feed(&job->press, job->residual + from,
                       job->moment == NULL ? NULL : job->moment + from, sum,
                       count);

@@ -172,12 +172,14 @@ struct ps_job {
      * are vectors. */
     struct ps_press src_press;
     uint64_t src_stream;
-    /* Encode: how, what is left over (updated in place), and what others will
-     * make of it. */
+    /* Encode: how, what is left over, and what others will make of it. */
     struct ps_press press;
     uint64_t stream;
     float *residual;
-    float *moment; /* Updated in place; NULL: no momentum. */
+    float *moment; /* NULL: no momentum. */
+    /* What those were before; NULL: they are updated in place. No overlap. */
+    const float *residual_from;
+    const float *moment_from;
     float *value;  /* NULL: not wanted. */
 };
 

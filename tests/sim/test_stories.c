@@ -245,6 +245,42 @@ static void a_lost_server_moves_its_partitions(void **state)
     world_free(w);
 }
 
+/* Codes of a round that was under way go to the new owner as they are, and
+ * what they had left over is in those of later rounds. */
+static void a_moved_partition_keeps_what_codes_left_over(void **state)
+{
+    struct world_options o = four_workers();
+    uint64_t value[2][2][7] = {0};
+
+    (void)state;
+    o.key[1].dtype = PS_DTYPE_FLOAT32;
+    o.compress.name = "topk";
+    o.compress.param[0] = (struct ps_rec_param){.name = "k", .value = 0.1};
+    o.compress.param[1] = (struct ps_rec_param){.name = "momentum",
+                                                .value = 0.5};
+    o.compress.params = 2;
+    o.story = true;
+    for (int lost = 0; lost < 2; lost++) {
+        struct world *w = world_new(&o);
+
+        world_hold_worker(w, 3, 3);
+        world_run(w, PS_SECONDS(1));
+        if (lost) {
+            world_kill_server(w, 1);
+        }
+        world_run(w, PS_SECONDS(4));
+        world_release_worker(w, 3);
+        all_well(w, 4);
+        for (uint32_t i = 0; i < 2; i++) {
+            for (uint32_t v = 1; v <= o.rounds; v++) {
+                assert_true(world_value(w, i, v, &value[lost][i][v]));
+            }
+        }
+        world_free(w);
+    }
+    assert_memory_equal(value[0], value[1], sizeof(value[0]));
+}
+
 static void a_lost_server_with_weights_ends_the_job_in_words(void **state)
 {
     struct world_options o = four_workers();
@@ -302,6 +338,7 @@ int main(void)
         cmocka_unit_test(a_lost_worker_is_named_and_comes_back),
         cmocka_unit_test(with_policy_fail_everybody_hears_who),
         cmocka_unit_test(a_lost_server_moves_its_partitions),
+        cmocka_unit_test(a_moved_partition_keeps_what_codes_left_over),
         cmocka_unit_test(a_lost_server_with_weights_ends_the_job_in_words),
         cmocka_unit_test(a_small_window_never_stops_everybody),
     };

@@ -45,6 +45,7 @@ struct bench {
     uint64_t sched_seq;
     uint64_t server_seq;
     struct ps_buf *region[8];
+    bool compresses; /* Keys that are opened travel in 2 bits of 2. */
 };
 
 static void collect(struct bench *b)
@@ -299,6 +300,7 @@ static void end(struct bench *b)
 static void open_key(struct bench *b, uint32_t key, uint32_t parts,
                      uint32_t each, uint32_t node)
 {
+    const struct ps_rec_param threshold = {.name = "threshold", .value = 2};
     char name[32];
     struct ps_buf *table = ps_buf_new(8 * (size_t)parts);
     struct ps_slice payload = {.buf = table, .len = table->size};
@@ -332,7 +334,10 @@ static void open_key(struct bench *b, uint32_t key, uint32_t parts,
                            .text = "",
                            .key = key,
                            .epoch = 1,
-                           .parts = parts}},
+                           .parts = parts,
+                           .compression = b->compresses ? "2bit" : "",
+                           .params = &threshold,
+                           .params_count = b->compresses ? 1 : 0}},
         &payload);
     ps_buf_unref(table);
 }
@@ -600,6 +605,178 @@ static void a_forgotten_link_is_offered_everything_again(void **state)
     end(&b);
 }
 
+/* The link is lost, and the server remembers nothing of it. */
+static void lose_link(struct bench *b)
+{
+    struct ps_event closed = {.type = PS_EV_CLOSED, .conn = SERVER_CONN};
+
+    closed.closed.rc = PS_E_CLOSED;
+    step(b, closed);
+    forget_sent(b);
+    b->now += PS_SECONDS(2);
+    tick(b);
+    b->server_seq = 0;
+    link_server(b, false, 0);
+}
+
+/* A value comes while its partition is summed again, and the next round begins
+ * before or after that sum is there: it is of arrays at another place. */
+static void overtake(bool before)
+{
+    const size_t bytes = 2 * 8192 * 4;
+    struct bench b;
+
+    begin(&b, 2, 1);
+    open_key(&b, 0, 2, 8192, SERVER_NODE);
+    tick(&b);
+    link_server(&b, false, 0);
+    for (uint32_t w = 0; w < 2; w++) {
+        give_region(&b, w, 2 * bytes);
+        memset(b.region[w]->data + bytes, 0, bytes);
+        push(&b, w, 0, 1, 0);
+    }
+    compute_all(&b);
+    lose_link(&b);
+    assert_int_equal(b.compute_count, 2);
+    answer(&b, 0, 0, 1, 8192, 5, 1u << 30);
+    answer(&b, 0, 1, 1, 8192, 5, 1u << 30);
+    assert_non_null(find(&b, WORKER_CONN, PS_MSG_L_DONE, 0));
+    if (!before) {
+        compute_all(&b);
+    }
+    for (uint32_t w = 0; w < 2; w++) {
+        say(&b, WORKER_CONN + w,
+            &(struct ps_msg){.code = PS_MSG_L_OP,
+                             .l_op = {.op_id = 2,
+                                      .op = PS_OP_PUSHPULL,
+                                      .region = 1,
+                                      .offset = bytes,
+                                      .round = 2}},
+            NULL);
+    }
+    compute_all(&b);
+    assert_int_equal(count(&b, SERVER_CONN, PS_MSG_PUSH), 2);
+    for (uint32_t i = 0; i < 2; i++) {
+        const struct sent *s = find(&b, SERVER_CONN, PS_MSG_PUSH, i);
+        float sum;
+
+        assert_int_equal(s->parcel->msg->push.parts[0].round, 2);
+        memcpy(&sum, ps_slice_data(&s->parcel->slice[0]), sizeof(sum));
+        assert_true(sum == 0);
+    }
+    end(&b);
+}
+
+static void a_value_overtakes_what_is_summed_again(void **state)
+{
+    (void)state;
+    overtake(true);
+    overtake(false);
+}
+
+static void refuse(struct bench *b, uint32_t key, uint32_t index,
+                   uint64_t round)
+{
+    struct ps_rec_part part = {.key = key, .index = index, .round = round};
+
+    say(b, SERVER_CONN,
+        &(struct ps_msg){.code = PS_MSG_REFUSE,
+                         .refuse = {.gen = GEN,
+                                    .epoch = 1,
+                                    .credit = 1u << 30,
+                                    .error = PS_E_MISMATCH,
+                                    .text = "",
+                                    .parts = &part,
+                                    .parts_count = 1}},
+        NULL);
+}
+
+/* One code was pushed for the partition, of 8192 elements with these bits. */
+static const uint8_t *expect_code(const struct bench *b, uint32_t index,
+                                  uint8_t byte)
+{
+    const uint8_t *code = NULL;
+    const struct sent *s;
+
+    for (uint32_t n = 0; (s = find(b, SERVER_CONN, PS_MSG_PUSH, n)) != NULL;
+         n++) {
+        for (uint32_t i = 0; i < s->parcel->msg->push.parts_count; i++) {
+            if (s->parcel->msg->push.parts[i].index == index) {
+                assert_null(code);
+                code = ps_slice_data(&s->parcel->slice[i]);
+                assert_int_equal(s->parcel->slice[i].len, 8192 / 4);
+            }
+        }
+    }
+    assert_non_null(code);
+    for (uint32_t i = 0; i < 8192 / 4; i++) {
+        assert_int_equal(code[i], byte);
+    }
+    return code;
+}
+
+/* Gradients of 1 where 2 make a step: two rounds are one step, and a round
+ * that fails between them is none. */
+static void a_round_that_fails_leaves_the_residual(void **state)
+{
+    struct bench b;
+
+    (void)state;
+    begin(&b, 1, 1);
+    b.compresses = true;
+    open_key(&b, 0, 2, 8192, SERVER_NODE);
+    tick(&b);
+    link_server(&b, false, 0);
+    give_region(&b, 0, 2 * 8192 * 4);
+    push(&b, 0, 0, 1, 0);
+    compute_all(&b);
+    tick(&b);
+    (void)expect_code(&b, 0, 0x00);
+    refuse(&b, 0, 0, 1);
+    assert_int_equal(
+        find(&b, WORKER_CONN, PS_MSG_L_DONE, 0)->parcel->msg->l_done.error,
+        PS_E_MISMATCH);
+    forget_sent(&b);
+    push(&b, 0, 0, 1, 0);
+    assert_int_equal(b.compute_count, 1); /* Part 1 may have been counted. */
+    compute_all(&b);
+    tick(&b);
+    for (uint32_t i = 0; i < 2; i++) {
+        answer(&b, 0, i, 1, 8192, 0, 1u << 30);
+    }
+    forget_sent(&b);
+    push(&b, 0, 0, 2, 0);
+    compute_all(&b);
+    tick(&b);
+    (void)expect_code(&b, 0, 0xff);
+    (void)expect_code(&b, 1, 0xff);
+    end(&b);
+}
+
+/* A code that may be counted is what the node gives to that round. */
+static void a_code_that_was_sent_is_sent_again(void **state)
+{
+    struct bench b;
+    const uint8_t *first;
+
+    (void)state;
+    begin(&b, 1, 1);
+    b.compresses = true;
+    open_key(&b, 0, 1, 8192, SERVER_NODE);
+    tick(&b);
+    link_server(&b, false, 0);
+    give_region(&b, 0, 8192 * 4);
+    push(&b, 0, 0, 1, 0);
+    compute_all(&b);
+    tick(&b);
+    first = expect_code(&b, 0, 0x00);
+    lose_link(&b);
+    tick(&b);
+    assert_int_equal(b.compute_count, 0);
+    assert_ptr_equal(expect_code(&b, 0, 0x00), first);
+    end(&b);
+}
+
 static void a_placement_that_overtakes_the_answer_counts(void **state)
 {
     struct ps_rec_server server = {.node = SERVER_NODE + 2,
@@ -851,6 +1028,9 @@ int main(void)
         cmocka_unit_test(small_keys_travel_together),
         cmocka_unit_test(a_link_that_was_full_goes_on),
         cmocka_unit_test(a_forgotten_link_is_offered_everything_again),
+        cmocka_unit_test(a_value_overtakes_what_is_summed_again),
+        cmocka_unit_test(a_round_that_fails_leaves_the_residual),
+        cmocka_unit_test(a_code_that_was_sent_is_sent_again),
         cmocka_unit_test(a_placement_that_overtakes_the_answer_counts),
         cmocka_unit_test(workers_that_disagree_hear_of_it),
         cmocka_unit_test(a_declaration_overtakes_a_question),

@@ -582,6 +582,11 @@ static void jobs_encode_sums(void **state)
     static float other_moment[COUNT];
     static float value[COUNT];
     static float other_value[COUNT];
+    static float before[COUNT];
+    static float kept[COUNT];
+    static float apart[COUNT];
+    static float moment_before[COUNT];
+    static float moment_apart[COUNT];
     static uint8_t code[4 * COUNT];
     static uint8_t other[4 * COUNT];
     const void *src[2] = {a, b};
@@ -612,6 +617,8 @@ static void jobs_encode_sums(void **state)
             fill(a, COUNT);
             fill(b, COUNT);
             assert_int_equal(ps_kernel_run_range(&job, 16, COUNT), PS_E_INVAL);
+            memcpy(before, residual, sizeof(before));
+            memcpy(moment_before, moment, sizeof(moment_before));
             assert_int_equal(ps_kernel_run(&job), 0);
             for (unsigned i = 0; i < COUNT; i++) {
                 sum[i] = a[i] + b[i];
@@ -624,6 +631,19 @@ static void jobs_encode_sums(void **state)
             assert_memory_equal(residual, other_residual, sizeof(residual));
             assert_memory_equal(moment, other_moment, sizeof(moment));
             assert_memory_equal(value, other_value, sizeof(value));
+            /* Not in place: what was is kept, and the next is the same. */
+            memcpy(kept, before, sizeof(kept));
+            job.residual = apart;
+            job.residual_from = before;
+            job.moment = moves ? moment_apart : NULL;
+            job.moment_from = moves ? moment_before : NULL;
+            assert_int_equal(ps_kernel_run(&job), 0);
+            assert_memory_equal(apart, residual, sizeof(residual));
+            assert_memory_equal(before, kept, sizeof(kept));
+            assert_memory_equal(code, other, ps_press_bytes(p, COUNT));
+            if (moves) {
+                assert_memory_equal(moment_apart, moment, sizeof(moment));
+            }
             job.residual = NULL;
             assert_int_equal(ps_kernel_run(&job), PS_E_INVAL);
         }
