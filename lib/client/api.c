@@ -32,7 +32,7 @@ static int check_op_options(struct psc_client *c,
         }
         memcpy(&full, o, o->size);
     }
-    if (full.reduce > PSC_MEAN) {
+    if (full.reduce > PSC_PRODUCT) {
         return client_complain(c, PSC_E_INVAL, "no such reduction as %u",
                                full.reduce);
     }
@@ -69,12 +69,27 @@ static bool gives(const struct psc_op *op)
     return false;
 }
 
+static enum ps_fold fold_of(uint8_t reduce)
+{
+    switch (reduce) {
+    case PSC_MIN:
+        return PS_FOLD_MIN;
+    case PSC_MAX:
+        return PS_FOLD_MAX;
+    case PSC_PRODUCT:
+        return PS_FOLD_PRODUCT;
+    default:
+        return PS_FOLD_SUM;
+    }
+}
+
 /* Sums, or copies, into the staging block; without the mutex. */
 static int gather(struct psc_op *op, const void *const *srcs, uint32_t count)
 {
     struct psc_client *c = op->client;
     const struct ps_job job = {.op = PS_JOB_SUM,
                                .dtype = (enum ps_dtype)op->key->dtype,
+                               .fold = fold_of(op->reduce),
                                .count = op->key->count,
                                .src_count = count,
                                .src = srcs,
@@ -201,6 +216,12 @@ static int start_locked(struct psc_client *c, enum op_kind kind, uint32_t key,
     if (full.reduce == PSC_MEAN && k->dtype == PSC_BOOL) {
         return client_complain(c, PSC_E_INVAL,
                                "'%s' is of bool, which has no mean", k->name);
+    }
+    if (full.reduce > PSC_MEAN && rows != NULL) {
+        return client_complain(c, PSC_E_UNSUPPORTED,
+                               "'%s': rows are summed or averaged; %s is for "
+                               "whole arrays",
+                               k->name, ps_reduce_name((uint8_t)full.reduce));
     }
     op = op_new(c, kind);
     if (op == NULL) {

@@ -852,6 +852,47 @@ static void start_follow(struct coll *k)
     part_start(part);
 }
 
+/* The bits that change nothing, whatever they are reduced with. */
+static uint64_t neutral(uint32_t dtype, uint8_t reduce)
+{
+    static const struct {
+        uint64_t one, greatest, least;
+    } of[] = {
+        [PS_DTYPE_FLOAT32] = {0x3f800000u, 0x7f800000u, 0xff800000u},
+        [PS_DTYPE_FLOAT64] = {0x3ff0000000000000u, 0x7ff0000000000000u,
+                              0xfff0000000000000u},
+        [PS_DTYPE_FLOAT16] = {0x3c00, 0x7c00, 0xfc00},
+        [PS_DTYPE_BFLOAT16] = {0x3f80, 0x7f80, 0xff80},
+        [PS_DTYPE_INT8] = {1, 0x7f, 0x80},
+        [PS_DTYPE_INT32] = {1, INT32_MAX, 0x80000000u},
+        [PS_DTYPE_INT64] = {1, INT64_MAX, 0x8000000000000000u},
+        [PS_DTYPE_UINT8] = {1, 0xff, 0},
+        [PS_DTYPE_BOOL] = {1, 1, 0},
+    };
+
+    switch (reduce) {
+    case PSC_MIN:
+        return of[dtype].greatest;
+    case PSC_MAX:
+        return of[dtype].least;
+    case PSC_PRODUCT:
+        return of[dtype].one;
+    default:
+        return 0;
+    }
+}
+
+static void fill_neutral(struct coll *k)
+{
+    const uint64_t bits = neutral(k->dtype, k->op->reduce);
+    const size_t size = ps_dtype_size(k->dtype);
+    uint8_t *at = ps_shm_data(k->block);
+
+    for (uint64_t i = 0; i < k->count; i++) {
+        memcpy(at + i * size, &bits, size); /* Little-endian, as all is. */
+    }
+}
+
 /* Become what the others do. */
 static int follow(struct coll *k, const int64_t *words)
 {
@@ -879,7 +920,7 @@ static int follow(struct coll *k, const int64_t *words)
         k->block->uses++;
         k->staged = true;
         k->offset = 0;
-        memset(ps_shm_data(k->block), 0, k->bytes);
+        fill_neutral(k);
     }
     return rc;
 }
@@ -914,8 +955,8 @@ static void end_follow(struct coll *k)
         }
     }
     if (first == NULL || first[F_KIND] < 0 || first[F_KIND] >= JOIN ||
-        ps_dtype_size((unsigned)first[F_DTYPE]) == 0 ||
-        first[F_ROOT] >= c->size) {
+        ps_dtype_size((unsigned)first[F_DTYPE]) == 0 || first[F_REDUCE] < 0 ||
+        first[F_REDUCE] > PSC_PRODUCT || first[F_ROOT] >= c->size) {
         client_fail(c, PSC_E_PROTO, "a collective that makes no sense");
         fail(k, PSC_E_PROTO, NULL);
         return;
@@ -1156,7 +1197,7 @@ static int check_options(struct psc_client *c, struct asked *a,
     }
     a->o.prescale = a->o.prescale == 0 ? 1 : a->o.prescale;
     a->o.postscale = a->o.postscale == 0 ? 1 : a->o.postscale;
-    if (a->o.reduce > PSC_MEAN) {
+    if (a->o.reduce > PSC_PRODUCT) {
         return client_complain(c, PSC_E_INVAL, "no such reduction as %u",
                                a->o.reduce);
     }
@@ -1171,7 +1212,7 @@ static int check_options(struct psc_client *c, struct asked *a,
         (a->kind == BCAST || a->kind == ALLGATHER || a->kind == ALLTOALL ||
          !ps_dtype_is_real(a->shape->dtype))) {
         return client_complain(c, PSC_E_INVAL,
-                               "only sums of real numbers can be scaled");
+                               "only reductions of real numbers can be scaled");
     }
     return 0;
 }

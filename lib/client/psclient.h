@@ -126,6 +126,9 @@ enum psc_placement {
 enum psc_reduce {
     PSC_SUM = 0,
     PSC_MEAN = 1, /* Sum divided by the number of workers. */
+    PSC_MIN = 2,  /* NaN where there is one. */
+    PSC_MAX = 3,
+    PSC_PRODUCT = 4,
 };
 
 /* Instead of a number of milliseconds. */
@@ -262,8 +265,9 @@ struct psc_op_options {
     int32_t priority;   /* Higher first; equal ones in order. */
     uint32_t reduce;    /* enum psc_reduce; the same on all workers. */
     uint32_t root;      /* init, broadcast: the rank that gives the value. */
-    uint32_t src_count; /* More than one array for the key: they are summed */
-    uint32_t reserved;  /* in a fixed order; the argument src is ignored. */
+    uint32_t src_count; /* More than one array for the key: they are summed, */
+    uint32_t reserved;  /* or what reduce says, in a fixed order, and the
+                         * argument src is ignored. */
     const void *const *srcs;
     psc_callback callback;
     void *user;
@@ -448,7 +452,7 @@ struct psc_coll_options {
     void *user;
 };
 
-/* The sum (or mean) over all ranks, everywhere. */
+/* The sum, or what reduce says, over all ranks, everywhere. */
 int psc_allreduce_start(struct psc_client *c, const char *name,
                         const struct psc_shape *shape, const void *src,
                         void *out, const struct psc_coll_options *o,
@@ -476,7 +480,7 @@ int psc_allgather_start(struct psc_client *c, const char *name,
                         void *out, size_t out_size,
                         const struct psc_coll_options *o,
                         struct psc_op **ret_op);
-/* The sum (or mean) over all ranks, of which each gets its share of rows: with
+/* The sum, or what reduce says, over all ranks, of which each gets its share of rows: with
  * n rows and W ranks, n / W, the first n % W ranks one more. */
 int psc_reducescatter_start(struct psc_client *c, const char *name,
                             const struct psc_shape *shape, const void *src,

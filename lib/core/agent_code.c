@@ -20,6 +20,7 @@ bool ps_agent_code_applies(const struct ps_agent_part *p)
 
     return !p->init && k->width == 0 && k->kind != PS_OP_BROADCAST &&
            !k->collective &&
+           k->reduce <= PS_REDUCE_MEAN && /* What is left over is of sums. */
            ps_compress_applies(&k->compress, k->dtype, p->count);
 }
 

@@ -9,6 +9,7 @@
 #include "base/alloc.h"
 #include "base/num.h"
 #include "base/str.h"
+#include "core/round.h"
 #include "core/rows.h"
 
 #include <assert.h>
@@ -114,6 +115,13 @@ static bool check_op(struct ps_agent_step *st, struct ps_agent_session *s,
     if (gives && array->buf == NULL) {
         ps_agent_round_refuse(st, s, m, PS_E_INVAL,
                               "'%s': the operation gives no array", k->name);
+        return false;
+    }
+    if (is_of_rows(m->op) && m->reduce > PS_REDUCE_MEAN) {
+        ps_agent_round_refuse(st, s, m, PS_E_UNSUPPORTED,
+                              "'%s': rows are summed or averaged; %s is for "
+                              "whole arrays",
+                              k->name, ps_reduce_name(m->reduce));
         return false;
     }
     if (is_push((enum ps_op)m->op) && m->round != k->pushed[s->local] + 1) {
@@ -473,6 +481,9 @@ void ps_agent_round_local(struct ps_agent_step *st, struct ps_agent_part *p)
     c = ps_compute_new(run->token, count, 1);
     c->job.op = PS_JOB_SUM;
     c->job.dtype = (enum ps_dtype)k->dtype;
+    c->job.fold = p->init || k->kind == PS_OP_BROADCAST
+                      ? PS_FOLD_SUM
+                      : ps_round_fold(k->reduce);
     c->job.count = p->count;
     c->job.divide_by = !p->init && k->kind != PS_OP_BROADCAST &&
                                k->reduce == PS_REDUCE_MEAN

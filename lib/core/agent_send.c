@@ -9,6 +9,7 @@
 
 #include "base/alloc.h"
 #include "base/num.h"
+#include "core/round.h"
 
 #include <assert.h>
 #include <string.h>
@@ -314,6 +315,7 @@ static int start_sum(struct ps_agent_step *st, struct ps_agent_flow *f,
     c = ps_compute_new(run->token, count, 1);
     c->job.op = PS_JOB_SUM;
     c->job.dtype = (enum ps_dtype)p->key->dtype;
+    c->job.fold = ps_round_fold(p->key->reduce);
     c->job.count = p->count;
     for (uint32_t i = 0; i < count; i++) {
         ps_compute_add_src(c, &slices[i], 0);

@@ -102,6 +102,22 @@ static void add_tree(const struct ps_round *r, uint32_t from, uint32_t count,
     }
 }
 
+enum ps_fold ps_round_fold(uint8_t reduce)
+{
+    switch ((enum ps_reduce)reduce) {
+    case PS_REDUCE_SUM:
+    case PS_REDUCE_MEAN:
+        break;
+    case PS_REDUCE_MIN:
+        return PS_FOLD_MIN;
+    case PS_REDUCE_MAX:
+        return PS_FOLD_MAX;
+    case PS_REDUCE_PRODUCT:
+        return PS_FOLD_PRODUCT;
+    }
+    return PS_FOLD_SUM;
+}
+
 void ps_round_sources(const struct ps_round *r, struct ps_compute *c)
 {
     uint32_t from = 0;

@@ -364,6 +364,7 @@ static int launch(struct ps_shard_step *st, struct ps_shard_run *run)
 
     c->job.op = PS_JOB_SUM;
     c->job.dtype = (enum ps_dtype)part->dtype;
+    c->job.fold = ps_round_fold(open->reduce);
     c->job.count = part->count;
     c->job.divide_by = open->reduce != PS_REDUCE_MEAN || run->gathers
                            ? 1

@@ -100,11 +100,13 @@ static int check(const struct ps_shard_job *job, const struct ps_part *part,
         if (job->compress.press.kind == PS_PRESS_NONE) {
             return PS_E_FUTURE; /* Others have heard of it before us. */
         }
-        if (rec->codec != job->compress.press.kind || m->assign) {
+        if (rec->codec != job->compress.press.kind || m->assign ||
+            m->reduce > PS_REDUCE_MEAN) {
             return PS_E_MISMATCH;
         }
     }
-    if (steps && !ps_dtype_is_real(rec->dtype)) {
+    if (steps &&
+        (!ps_dtype_is_real(rec->dtype) || m->reduce > PS_REDUCE_MEAN)) {
         return PS_E_UNSUPPORTED;
     }
     if (steps && part != NULL && part->gathered.buf != NULL &&

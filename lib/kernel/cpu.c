@@ -9,8 +9,9 @@
  * of kernel.h would build in the same shape. What remains are few blocks on a
  * stack, one for each digit of the counter.
  *
- * When two operands of one addition are NaN, which of them gives its payload
- * is left to the processor; all else is the same in every variant. */
+ * When two operands of one addition or product are NaN, which of them gives
+ * its payload is left to the processor; all else is the same in every
+ * variant. */
 #include "kernel/cpu.h"
 
 #include <assert.h>
@@ -86,6 +87,7 @@ struct digit {
 struct walk {
     const struct ps_job *job;
     const struct ps_cpu_ops *ops;
+    ps_cpu_fold_fn fold;
     size_t size; /* Of an element. */
     char *scratch;
     char *decoded; /* PS_CPU_GROUP_MAX blocks; NULL: sources are no codes. */
@@ -162,7 +164,7 @@ static void merge(struct walk *w, void *out, size_t count, bool stream)
     struct digit *left = &w->digits[w->depth - 2];
     const void *pair[2] = {left[0].block, left[1].block};
 
-    w->ops->sum[w->job->dtype](out, pair, 2, count, stream);
+    w->fold(out, pair, 2, count, stream);
     left->block = out;
     left->level++;
     w->depth--;
@@ -197,7 +199,7 @@ static const void *sum_block(struct walk *w, uint64_t from, size_t count,
             bool whole = last && w->depth == 0;
             void *sum = whole ? out : scratch_at(w, w->depth);
 
-            w->ops->sum[job->dtype](sum, src, group, count, whole && stream);
+            w->fold(sum, src, group, count, whole && stream);
             push(w, sum, level + (group >= 8) + (group >= 4) + 1);
         }
         while (!last && w->depth > 1 &&
@@ -311,6 +313,8 @@ static bool makes_sense(const struct ps_job *job)
     }
     if (ps_dtype_size(job->dtype) == 0 || job->src_count == 0 ||
         job->src == NULL || job->count > SIZE_MAX / 8 ||
+        (unsigned)job->fold >= PS_FOLDS ||
+        (job->fold != PS_FOLD_SUM && job->divide_by > 1) ||
         (is_coded(job) && (job->dtype != PS_DTYPE_FLOAT32 ||
                            (unsigned)job->src_press.kind >= PS_PRESS_KINDS ||
                            job->count > PS_PRESS_COUNT_MAX))) {
@@ -463,7 +467,7 @@ static void copy(const struct walk *w, uint64_t from, uint64_t to, bool stream)
     if (w->decoded != NULL) {
         (void)load(w, 0, from, to - from, dst);
     } else if (stream) {
-        w->ops->sum[job->dtype](dst, &src, 1, to - from, true);
+        w->ops->fold[PS_FOLD_SUM][job->dtype](dst, &src, 1, to - from, true);
     } else if (dst != src) {
         memcpy(dst, src, (to - from) * w->size);
     }
@@ -509,6 +513,7 @@ int ps_kernel_run_range(const struct ps_job *job, uint64_t from, uint64_t to)
     if (from == to) {
         return 0;
     }
+    w.fold = w.ops->fold[job->fold][job->dtype];
     w.size = ps_dtype_size(job->dtype);
     const bool decodes = is_coded(job) || is_half(job);
 

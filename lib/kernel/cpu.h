@@ -41,10 +41,10 @@ struct ps_cpu_step {
     const struct ps_step *step;
 };
 
-/* dst = src[0] .. src[src_count-1] added as a tree, 1..PS_CPU_GROUP_MAX of
+/* dst = src[0] .. src[src_count-1] combined as a tree, 1..PS_CPU_GROUP_MAX of
  * them; dst may be any one of them. */
-typedef void (*ps_cpu_sum_fn)(void *dst, const void *const *src,
-                              unsigned src_count, size_t count, bool stream);
+typedef void (*ps_cpu_fold_fn)(void *dst, const void *const *src,
+                               unsigned src_count, size_t count, bool stream);
 /* dst = src / by; dst may be src. */
 typedef void (*ps_cpu_divide_fn)(void *dst, const void *src, size_t count,
                                  uint64_t by, bool stream);
@@ -59,7 +59,7 @@ struct ps_cpu_ops {
     bool (*usable)(void); /* Does this processor have the instructions? */
     void (*fence)(void);
     const struct ps_press_ops *press;
-    ps_cpu_sum_fn sum[PS_CPU_DTYPES];
+    ps_cpu_fold_fn fold[PS_FOLDS][PS_CPU_DTYPES];
     ps_cpu_divide_fn divide[PS_CPU_DTYPES];
     ps_cpu_sgd_fn sgd[PS_CPU_DTYPES];       /* NULL: none for the type. */
     ps_cpu_step_fn step[PS_CPU_DTYPES];     /* NULL: none for the type. */

@@ -36,6 +36,13 @@ enum ps_job_op {
     PS_JOB_ENCODE,
 };
 
+/* How two sources become one; "sum" stands for all of these elsewhere. Least
+ * and greatest are one of the two, bit by bit: the left one where they are
+ * equal (as zeros of both signs are), and a NaN before all else. Products
+ * round, or wrap, as sums do. bool: or, and, or, and. */
+enum ps_fold { PS_FOLD_SUM, PS_FOLD_MIN, PS_FOLD_MAX, PS_FOLD_PRODUCT };
+#define PS_FOLDS 4u
+
 /* SGD as in the classic key-value store. With s rescale, c clip, g the sum
  * (after divide_by): g' = clamp(s * g, -c, c) when c > 0, else s * g.
  * momentum = 0: w' = (1 - lr*wd) * w - lr*g'
@@ -149,11 +156,12 @@ void ps_row_levels(const uint32_t *place, uint32_t count, uint32_t places,
 struct ps_job {
     enum ps_job_op op;
     enum ps_dtype dtype;
+    enum ps_fold fold;  /* Of rows: a sum. */
     uint64_t count;     /* Elements of every buffer. */
     uint32_t src_count; /* >= 1; 1 with PS_JOB_SUM is a copy. */
     const void *const *src;
     const uint8_t *level; /* src_count of them; NULL: all leaves. */
-    uint64_t divide_by;   /* 0 or 1: no division. Integers truncate. */
+    uint64_t divide_by;   /* 0 or 1: no division. Integers truncate. Sums. */
     void *dst;            /* May be src[0] or weight; else no overlap. */
     const void *weight;   /* SGD, step: old weights. */
     void *state;          /* SGD with momentum: m, updated in place. */

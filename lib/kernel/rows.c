@@ -137,7 +137,8 @@ int ps_kernel_run_rows(const struct ps_job *job, uint64_t from, uint64_t to)
     uint64_t rows;
     int rc = 0;
 
-    if (r->width == 0 || r->source_count > PS_ROW_SOURCES_MAX ||
+    if (r->width == 0 || job->fold != PS_FOLD_SUM ||
+        r->source_count > PS_ROW_SOURCES_MAX ||
         (r->all != 0 && (r->zeros == NULL || r->compact)) || from > to ||
         to > job->count) {
         return PS_E_INVAL;

@@ -7,6 +7,7 @@
 #include "kernel/half.h"
 
 #include "base/rng.h"
+#include "kernel/half.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -341,6 +342,187 @@ static void random_jobs(enum ps_job_op op, bool pieces)
         }
     }
 }
+
+/* ------------------------------------------- least, greatest and product */
+
+static const enum ps_dtype all_dtypes[] = {
+    PS_DTYPE_FLOAT32, PS_DTYPE_FLOAT64, PS_DTYPE_FLOAT16,
+    PS_DTYPE_UINT8,   PS_DTYPE_INT32,   PS_DTYPE_INT8,
+    PS_DTYPE_INT64,   PS_DTYPE_BOOL,    PS_DTYPE_BFLOAT16,
+};
+
+static float float_of(uint64_t bits)
+{
+    return ps_float_of_bits((uint32_t)bits);
+}
+
+static double double_of(uint64_t bits)
+{
+    double x;
+
+    memcpy(&x, &bits, sizeof(x));
+    return x;
+}
+
+/* What the bits stand for; long double holds every number of every type. */
+static long double number_of(enum ps_dtype dtype, uint64_t bits)
+{
+    switch (dtype) {
+    case PS_DTYPE_FLOAT32:
+        return float_of(bits);
+    case PS_DTYPE_FLOAT64:
+        return double_of(bits);
+    case PS_DTYPE_FLOAT16:
+        return ps_float_of_fp16((uint16_t)bits);
+    case PS_DTYPE_BFLOAT16:
+        return ps_float_of_bf16((uint16_t)bits);
+    case PS_DTYPE_INT8:
+        return (int8_t)bits;
+    case PS_DTYPE_INT32:
+        return (int32_t)bits;
+    case PS_DTYPE_INT64:
+        return (int64_t)bits;
+    case PS_DTYPE_UINT8:
+    case PS_DTYPE_BOOL:
+        break;
+    }
+    return bits;
+}
+
+static uint64_t product_of(enum ps_dtype dtype, uint64_t a, uint64_t b)
+{
+    double x = double_of(a) * double_of(b);
+    uint64_t bits;
+
+    switch (dtype) {
+    case PS_DTYPE_FLOAT32:
+        return ps_float_bits(float_of(a) * float_of(b));
+    case PS_DTYPE_FLOAT64:
+        memcpy(&bits, &x, sizeof(bits));
+        return bits;
+    case PS_DTYPE_FLOAT16:
+        return ps_fp16_of_float(ps_float_of_fp16((uint16_t)a) *
+                                ps_float_of_fp16((uint16_t)b));
+    case PS_DTYPE_BFLOAT16:
+        return ps_bf16_of_float(ps_float_of_bf16((uint16_t)a) *
+                                ps_float_of_bf16((uint16_t)b));
+    case PS_DTYPE_BOOL:
+        return a & b;
+    case PS_DTYPE_INT8:
+    case PS_DTYPE_UINT8:
+    case PS_DTYPE_INT32:
+    case PS_DTYPE_INT64:
+        break;
+    }
+    return a * b; /* Whatever does not fit is cut off by the caller. */
+}
+
+static uint64_t fold_two(const struct ps_job *job, uint64_t a, uint64_t b)
+{
+    long double x = number_of(job->dtype, a);
+    long double y = number_of(job->dtype, b);
+
+    if (job->fold == PS_FOLD_PRODUCT) {
+        return product_of(job->dtype, a, b);
+    }
+    if (isnan(x) || isnan(y)) {
+        return isnan(x) ? a : b;
+    }
+    if (job->fold == PS_FOLD_MIN) {
+        return y < x ? b : a;
+    }
+    return y > x ? b : a;
+}
+
+static uint64_t model_fold(const struct ps_job *job, size_t size, uint64_t at)
+{
+    uint64_t value[SOURCES_MAX];
+    unsigned level[SOURCES_MAX];
+    unsigned depth = 0;
+
+    for (uint32_t i = 0; i <= job->src_count; i++) {
+        if (i < job->src_count) {
+            value[depth] = 0;
+            memcpy(&value[depth], (const char *)job->src[i] + at * size, size);
+            level[depth++] = job->level == NULL ? 0 : job->level[i];
+        }
+        while (depth > 1 &&
+               (i == job->src_count || level[depth - 2] == level[depth - 1])) {
+            uint64_t two = fold_two(job, value[depth - 2], value[depth - 1]);
+
+            depth--;
+            value[depth - 1] = 0;
+            memcpy(&value[depth - 1], &two, size);
+            level[depth - 1]++;
+        }
+    }
+    return value[0];
+}
+
+/* Numbers of all sizes, equal ones, both zeros, infinities and, where the
+ * result says which, NaNs of several payloads. */
+static void fill_bits(struct trial *t, void *buffer)
+{
+    bool nans = t->job.fold != PS_FOLD_PRODUCT;
+
+    for (uint64_t i = 0; i < t->job.count; i++) {
+        uint64_t bits = ps_rng_next(&t->rng);
+
+        if (ps_rng_chance(&t->rng, 300)) {
+            bits = ps_rng_chance(&t->rng, 500) ? 0 : bits & 1;
+        }
+        if (t->job.dtype == PS_DTYPE_BOOL) {
+            bits &= 1;
+        } else if (ps_dtype_is_real(t->job.dtype)) {
+            if (ps_rng_chance(&t->rng, 200)) { /* A zero of either sign. */
+                bits = (bits & 1) << (8 * t->size - 1);
+            }
+            if (!nans && isnan(number_of(t->job.dtype, bits))) {
+                bits = 1;
+            }
+        }
+        memcpy((char *)buffer + i * t->size, &bits, t->size);
+    }
+}
+
+static void fold_once(uint64_t seed, enum ps_dtype dtype, enum ps_fold fold)
+{
+    struct trial t;
+
+    trial_init(&t, seed, dtype, PS_JOB_SUM);
+    t.job.fold = fold;
+    t.job.divide_by = 0;
+    for (uint32_t i = 0; i < t.job.src_count; i++) {
+        fill_bits(&t, (void *)(uintptr_t)t.src[i]);
+    }
+    for (uint64_t i = 0; i < t.job.count; i++) {
+        uint64_t bits = model_fold(&t.job, t.size, i);
+
+        memcpy((char *)t.want + i * t.size, &bits, t.size);
+    }
+    if (seed % 2 == 0) {
+        run_in_pieces(&t);
+    } else {
+        assert_int_equal(ps_kernel_run(&t.job), 0);
+    }
+    check_trial(&t);
+    trial_fini(&t);
+}
+
+static void other_folds_are_the_models(void **state)
+{
+    (void)state;
+    for (uint64_t round = 1; round <= 16; round++) {
+        for (size_t d = 0; d < sizeof(all_dtypes) / sizeof(all_dtypes[0]);
+             d++) {
+            fold_once(seed_of(round), all_dtypes[d], PS_FOLD_MIN);
+            fold_once(seed_of(round), all_dtypes[d], PS_FOLD_MAX);
+            fold_once(seed_of(round), all_dtypes[d], PS_FOLD_PRODUCT);
+        }
+    }
+}
+
+/* -------------------------------------------------------------------- sums */
 
 static void sums_are_the_models(void **state)
 {
@@ -707,6 +889,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(steps_do_not_depend_on_ranges),
         cmocka_unit_test(subtrees_add_up_to_their_leaves),
         cmocka_unit_test(long_results_have_the_same_bits),
+        cmocka_unit_test(other_folds_are_the_models),
         cmocka_unit_test(every_optimizer_is_the_models),
         cmocka_unit_test(a_step_needs_its_states_and_floats),
         cmocka_unit_test(half_steps_are_float_steps),

@@ -74,7 +74,8 @@ def test_python_has_the_same_numbers():
                             "fail": c["PSC_ON_LOSS_FAIL"]}
     assert _lib.PLACEMENTS == {"balanced": c["PSC_PLACEMENT_BALANCED"],
                                "mxnet": c["PSC_PLACEMENT_MXNET"]}
-    assert _lib.REDUCE == {"sum": c["PSC_SUM"], "mean": c["PSC_MEAN"]}
+    assert _lib.REDUCE == {name: c["PSC_" + name.upper()] for name in
+                           ("sum", "mean", "min", "max", "product")}
 
 
 def test_python_calls_only_what_there_is():

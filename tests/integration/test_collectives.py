@@ -239,6 +239,85 @@ def test_who_differs_is_named_on_every_rank(world, servers, agents):
     """)
 
 
+@pytest.mark.parametrize("shape", SHAPES)
+def test_least_greatest_product(world, shape):
+    """Of every type, by keys and by collectives, NaN and all: the bits that
+    NumPy gives. Where nodes are several their own results meet again."""
+    everybody(world, shape, """
+        kv = pskv.create()
+        r, n = kv.rank, kv.num_workers
+        folds = {'min': np.minimum, 'max': np.maximum, 'product': np.multiply}
+
+        def given(rank, dtype, size, reduce):
+            draw = np.random.default_rng(1000 * rank + size)
+            if dtype == 'bool':
+                return draw.random(size) < .7
+            if dtype[0] in 'iu':
+                info = np.iinfo(dtype)
+                return draw.integers(info.min, info.max, size, dtype,
+                                     endpoint=True)
+            # Products of powers of two are exact in any order.
+            a = 2.0 ** draw.integers(-1, 2, size) * draw.choice([-1, 1], size)
+            if reduce != 'product':
+                a = draw.normal(size=size) * 100
+                a[draw.random(size) < .05] = np.nan
+                a[draw.random(size) < .05] = np.inf
+            return a.astype(dtype)
+
+        def want(dtype, size, reduce):
+            total = given(0, dtype, size, reduce)
+            for i in range(1, n):
+                with np.errstate(all='ignore'):
+                    total = folds[reduce](total, given(i, dtype, size, reduce))
+            return total
+
+        for dtype in ('float32', 'float64', 'float16', 'int8', 'uint8',
+                      'int32', 'int64', 'bool'):
+            for reduce in folds:
+                for size in (1, 1001):
+                    a = given(r, dtype, size, reduce)
+                    expected = want(dtype, size, reduce)
+                    out = np.empty_like(a)
+                    kv.pushpull('%s %d' % (dtype, size), a, out, reduce=reduce)
+                    assert np.array_equal(out, expected, dtype[0] == 'f'), \
+                        (dtype, reduce, out, expected)
+                    kv.allreduce(a, out, reduce=reduce)
+                    assert np.array_equal(out, expected, dtype[0] == 'f')
+                got = kv.reducescatter(given(r, dtype, 1001, reduce),
+                                       reduce=reduce)
+                cut = np.array_split(want(dtype, 1001, reduce), n)[r]
+                assert np.array_equal(got, cut, dtype[0] == 'f')
+
+        # Several arrays of one worker are reduced in the same way.
+        big = np.full(5, 3.0 + r, 'float32')
+        kv.pushpull('several', [big, big + 10, big - 20], out=big,
+                    reduce='min')
+        assert (big == -17).all()
+        # Scales come before and behind.
+        a = np.full(7, r + 1.0, 'float32')
+        kv.allreduce(a, reduce='max', prescale=2, postscale=.5)
+        assert (a == n).all()
+        # Another round of the same key may do something else.
+        for reduce, total in (('sum', n), ('product', 1), ('mean', 1)):
+            one = np.ones(1001, 'float32')
+            kv.pushpull('float32 1001', one, reduce=reduce)
+            assert (one == total).all()
+        # Those who have joined change nothing.
+        if r == n - 1:
+            kv.join()
+        else:
+            for reduce, value in (('min', 4.0), ('max', -4.0),
+                                  ('product', 3.0)):
+                for dtype in ('float32', 'int8', 'float16'):
+                    a = np.full(9, value, dtype)
+                    kv.allreduce(a, reduce=reduce)
+                    total = value ** (n - 1) if reduce == 'product' else value
+                    assert (a == total).all(), (reduce, dtype, a)
+            kv.join()
+        kv.close()
+    """)
+
+
 def test_misuse_is_the_callers_alone(world):
     everybody(world, (1, 1, 2), """
         kv = pskv.create()

@@ -145,6 +145,16 @@ def test_a_second_different_compression(world):
         """)
 
 
+def test_a_gradient_that_is_no_sum(world):
+    """All ask for it, all hear of it, and can go on."""
+    job(world, """
+        kv.init('w', f(0))
+        kv.set_optimizer('test')
+        wrong(['refused round 1'],
+              lambda: kv.pushpull('w', f(1), reduce='max'))
+        """, "pass")
+
+
 def test_a_mode_that_is_none(world):
     job(world, WEIGHTS, """
         wrong(["no store 'dist_later'"], lambda: pskv.create('dist_later'),

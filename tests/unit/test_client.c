@@ -30,7 +30,10 @@ _Static_assert((int)PSC_FLOAT32 == (int)PS_DTYPE_FLOAT32 &&
                "dtypes");
 _Static_assert((int)PSC_PLACEMENT_MXNET == (int)PS_PLACEMENT_MXNET &&
                    (int)PSC_ON_LOSS_FAIL == (int)PS_LOSS_POLICY_FAIL &&
-                   (int)PSC_MEAN == (int)PS_REDUCE_MEAN,
+                   (int)PSC_MEAN == (int)PS_REDUCE_MEAN &&
+                   (int)PSC_MIN == (int)PS_REDUCE_MIN &&
+                   (int)PSC_MAX == (int)PS_REDUCE_MAX &&
+                   (int)PSC_PRODUCT == (int)PS_REDUCE_PRODUCT,
                "enums of the wire");
 
 #define N 1000

@@ -317,6 +317,50 @@ static void half_trees_are_equal_in_every_variant(void **state)
     assert_int_equal(ps_kernel_force(chosen), 0);
 }
 
+/* Least and greatest are one of their operands. */
+static void least_and_greatest_by_hand(void **state)
+{
+    const float a[6] = {1, 0.0f, -0.0f, NAN, 5, -INFINITY};
+    const float b[6] = {2, -0.0f, 0.0f, 3, NAN, NAN};
+    const void *src[] = {a, b};
+    float out[6];
+    struct ps_job job = {
+        .op = PS_JOB_SUM,
+        .dtype = PS_DTYPE_FLOAT32,
+        .fold = PS_FOLD_MIN,
+        .count = 6,
+        .src_count = 2,
+        .src = src,
+        .dst = out,
+    };
+
+    (void)state;
+    assert_int_equal(ps_kernel_run(&job), 0);
+    assert_true(out[0] == 1 && !signbit(out[1]) && signbit(out[2]));
+    assert_true(isnan(out[3]) && isnan(out[4]) && isnan(out[5]));
+    job.fold = PS_FOLD_MAX;
+    assert_int_equal(ps_kernel_run(&job), 0);
+    assert_true(out[0] == 2 && !signbit(out[1]) && signbit(out[2]));
+    assert_true(isnan(out[3]) && isnan(out[4]) && isnan(out[5]));
+    job.fold = PS_FOLD_PRODUCT;
+    job.count = 2;
+    assert_int_equal(ps_kernel_run(&job), 0);
+    assert_true(out[0] == 2 && signbit(out[1]));
+
+    job.dtype = PS_DTYPE_INT8;
+    job.count = 3;
+    src[0] = (const int8_t[]){-1, 100, 16};
+    src[1] = (const int8_t[]){1, -100, 16};
+    assert_int_equal(ps_kernel_run(&job), 0);
+    assert_memory_equal(out, ((int8_t[]){-1, -16, 0}), 3);
+    job.fold = PS_FOLD_MIN;
+    assert_int_equal(ps_kernel_run(&job), 0);
+    assert_memory_equal(out, ((int8_t[]){-1, -100, 16}), 3);
+    job.dtype = PS_DTYPE_UINT8; /* 255, 156 */
+    assert_int_equal(ps_kernel_run(&job), 0);
+    assert_memory_equal(out, ((int8_t[]){1, 100, 16}), 3);
+}
+
 static void momentum_gathers_speed(void **state)
 {
     const float want[] = {-0.1f, -0.29f, -0.561f, -0.9049f};
@@ -405,6 +449,12 @@ static void nonsense_is_refused_untouched(void **state)
     assert_int_equal(ps_kernel_run(&job), PS_E_INVAL);
     job = good;
     job.op = (enum ps_job_op)9;
+    assert_int_equal(ps_kernel_run(&job), PS_E_INVAL);
+    job = good;
+    job.fold = (enum ps_fold)PS_FOLDS;
+    assert_int_equal(ps_kernel_run(&job), PS_E_INVAL);
+    job.fold = PS_FOLD_MAX;
+    job.divide_by = 2; /* Only sums have a mean. */
     assert_int_equal(ps_kernel_run(&job), PS_E_INVAL);
     job = good;
     job.dst = NULL;
@@ -501,6 +551,7 @@ int main(void)
         cmocka_unit_test(numbers_that_are_none_propagate),
         cmocka_unit_test(mean_divides_truly),
         cmocka_unit_test(integers_wrap_and_truncate),
+        cmocka_unit_test(least_and_greatest_by_hand),
         cmocka_unit_test(momentum_gathers_speed),
         cmocka_unit_test(sgd_takes_mean_rescale_clip_and_decay),
         cmocka_unit_test(nonsense_is_refused_untouched),

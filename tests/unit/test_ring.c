@@ -245,7 +245,7 @@ static void garbage_is_refused_or_taken_for_what_it_says(void **state)
             refused_op = refused_op || rc < 0;
             if (rc == 1) {
                 assert_true(op.op <= PS_OP_BROADCAST);
-                assert_true(op.reduce <= PS_REDUCE_MEAN);
+                assert_true(op.reduce <= PS_REDUCE_PRODUCT);
             } else {
                 break;
             }

@@ -18,7 +18,7 @@ ON_LOSS = {"wait": 0, "fail": 1}
 PLACEMENTS = {"balanced": 0, "mxnet": 1}
 MODES = {"sync": 0, "async": 1, "ssp": 2}
 RULES = {"none": 0, "accumulate": 2, "assign": 3}
-REDUCE = {"sum": 0, "mean": 1}
+REDUCE = {"sum": 0, "mean": 1, "min": 2, "max": 3, "product": 4}
 
 Callback = CFUNCTYPE(None, c_void_p, c_int, c_void_p)
 

@@ -437,8 +437,8 @@ class KVStore(Collectives):
         o = _lib.OpOptions(size=ctypes.sizeof(_lib.OpOptions),
                            priority=priority, root=root)
         if reduce not in _lib.REDUCE:
-            raise ValueError("no reduction %r; there are sum and mean" %
-                             (reduce,))
+            raise ValueError("no reduction %r; there are %s" %
+                             (reduce, ", ".join(_lib.REDUCE)))
         o.reduce = _lib.REDUCE[reduce]
         srcs = None
         if len(given) > 1:

@@ -28,12 +28,11 @@ from .._errors import AGAIN, TIMEOUT, Error, error
 from .._store import KVStore, create
 from . import _tensor
 
-# What the library adds up by itself, and how the others are made of what all
+# What the library reduces by itself, and how the others are made of what all
 # ranks give.
 _OWN = (("SUM", "sum"), ("AVG", "mean"), ("MIN", "min"), ("MAX", "max"),
-        ("PRODUCT", "prod"))
+        ("PRODUCT", "product"))
 _LOCAL = {
-    "MIN": torch.minimum, "MAX": torch.maximum, "PRODUCT": torch.mul,
     "BAND": torch.bitwise_and, "BOR": torch.bitwise_or,
     "BXOR": torch.bitwise_xor}
 
@@ -42,7 +41,7 @@ def _reduction(op: Any) -> Tuple[str, Optional[str]]:
     """torch's name and the library's, None where it has none."""
     for name, ours in _OWN:
         if hasattr(dist.ReduceOp, name) and op == getattr(dist.ReduceOp, name):
-            return name, ours if ours in _lib.REDUCE else None
+            return name, ours
     for name in _LOCAL:
         if op == getattr(dist.ReduceOp, name):
             return name, None
@@ -279,7 +278,7 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
 
     def _fold(self, src: Tensor, name: str, out: Optional[Tensor],
               value: Any) -> Any:
-        """What the library cannot add up: everybody gets everything."""
+        """What the library does not reduce: everybody gets everything."""
         e = self.engine
         fold = _LOCAL[name]
         every = torch.empty((e.size, *src.shape), dtype=src.dtype)

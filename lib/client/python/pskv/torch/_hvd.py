@@ -13,26 +13,25 @@ from torch import Tensor
 from .._collective import options
 from .._store import create
 from . import _tensor
-from ._backend import _LOCAL, Engine
+from ._backend import Engine
 
 
 class ReduceOp:
     """A reduction by its name."""
 
-    def __init__(self, name: str, ours: str, torchs: str) -> None:
+    def __init__(self, name: str, ours: str) -> None:
         self.name = name
         self.ours = ours
-        self.torchs = torchs
 
     def __repr__(self) -> str:
         return self.name
 
 
-Average = ReduceOp("Average", "mean", "AVG")
-Sum = ReduceOp("Sum", "sum", "SUM")
-Min = ReduceOp("Min", "min", "MIN")
-Max = ReduceOp("Max", "max", "MAX")
-Product = ReduceOp("Product", "prod", "PRODUCT")
+Average = ReduceOp("Average", "mean")
+Sum = ReduceOp("Sum", "sum")
+Min = ReduceOp("Min", "min")
+Max = ReduceOp("Max", "max")
+Product = ReduceOp("Product", "product")
 
 
 class _State:
@@ -303,9 +302,7 @@ def _start_sum(e: Engine, given: Tensor, out: Tensor, name: Optional[str],
                value: Any) -> "torch.futures.Future[Any]":
     src = _tensor.summable(given)
     if (pre != 1 or post != 1) and not src.dtype.is_floating_point:
-        raise ValueError("only sums of real numbers can be scaled")
-    if op.ours not in _reductions():
-        return _fold(e, src, out, name, op, pre, post, value)
+        raise ValueError("only reductions of real numbers can be scaled")
     number = _tensor.number_of(src.dtype)
     assert number is not None
     to = out if out.is_contiguous() and out.dtype == src.dtype \
@@ -318,31 +315,6 @@ def _start_sum(e: Engine, given: Tensor, out: Tensor, name: Optional[str],
     return e.run(e.starter.allreduce(
         name, number, src.shape, src.data_ptr(), to.data_ptr(),
         options(op.ours, 0, pre, post)), (src, to), finish)
-
-
-def _reductions() -> Any:
-    from .. import _lib  # pylint: disable=import-outside-toplevel
-    return _lib.REDUCE
-
-
-def _fold(e: Engine, src: Tensor, out: Tensor, name: Optional[str],
-          op: ReduceOp, pre: float, post: float,
-          value: Any) -> "torch.futures.Future[Any]":
-    every = torch.empty((e.size, *src.shape), dtype=src.dtype)
-    number = _tensor.number_of(src.dtype)
-    assert number is not None
-
-    def finish() -> Any:
-        total = every[0] * pre if pre != 1 else every[0]
-        for other in every[1:]:
-            total = _LOCAL[op.torchs](total, other * pre if pre != 1
-                                      else other)
-        out.copy_(total * post if post != 1 else total)
-        return value
-    return e.run(e.starter.gather(
-        "allgather", "%s %s" % (op, name or ""), number, [1, src.numel()],
-        src.data_ptr(), every.data_ptr(),
-        every.numel() * every.element_size(), options()), src, finish)
 
 
 def _into(tensor: Tensor, out: Tensor, name: Optional[str], op: ReduceOp,
@@ -420,8 +392,7 @@ def grouped_allreduce_async_(tensors: Sequence[Tensor],
     chosen = _op(op, average)
     outs = list(tensors if _outs is None else _outs)
     srcs = [_tensor.summable(t) for t in tensors]
-    if any(s.dtype != srcs[0].dtype for s in srcs) or \
-            chosen.ours not in _reductions():
+    if any(s.dtype != srcs[0].dtype for s in srcs):
         futures = [_start_sum(e, t, o.detach(), name, chosen, prescale_factor,
                               postscale_factor, o)
                    for t, o in zip(tensors, outs)]
@@ -696,8 +667,6 @@ def reducescatter_async(tensor: Tensor, name: Optional[str] = None,
                         ) -> Handle:
     """reducescatter() with a handle."""
     e = process_set._get()
-    if op not in (Average, Sum):
-        raise ValueError("reducescatter has Average and Sum")
     src = _tensor.summable(tensor)
     number = _tensor.number_of(src.dtype)
     assert number is not None
