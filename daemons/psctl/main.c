@@ -2,6 +2,8 @@
 /* psctl: what an operator asks the scheduler. */
 #include "psctl/psctl.h"
 
+#include "client/psclient.h"
+
 #include <getopt.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -20,6 +22,9 @@ static const char usage[] =
     "  keys [JOB]        keys and which server holds how much of them\n"
     "  stall [JOB]       what is waited for, since when, and which ranks are\n"
     "                    missing\n"
+    "  bench             push and pull in a job of its own from this node, "
+    "and\n"
+    "                    how long a round takes\n"
     "\n"
     "  -e, --endpoint HOST:PORT  the scheduler; else $PSKV_SCHED, else\n"
     "                            $DMLC_PS_ROOT_URI and $DMLC_PS_ROOT_PORT,\n"
@@ -32,13 +37,31 @@ static const char usage[] =
     "      --reason TEXT         of jobs cancel, for the workers' error\n"
     "      --round N             of set: the first round of each key that\n"
     "                            has the value\n"
+    "      --size BYTES          of bench: of all keys together, e.g. 64M\n"
+    "                            (default)\n"
+    "      --keys N              of bench: default 100\n"
+    "      --rounds N            of bench: default 50\n"
+    "      --workers N           of bench: processes, default 2\n"
+    "      --socket PATH         of bench: this node's agent; else\n"
+    "                            $PSKV_SOCKET, else /run/pskv/agent.sock\n"
     "      --no-headers          rows alone\n"
     "  -h, --help   -V, --version\n"
     "\n"
     "Exit codes: 0 done, and healthy; 3 degraded (status) or stalled (stall);\n"
     "2 wrong usage; 4 no such job; 69 no scheduler there; 77 not allowed.\n";
 
-enum { OPT_TIMEOUT = 256, OPT_NO_HEADERS, OPT_AFTER, OPT_REASON, OPT_ROUND };
+enum {
+    OPT_TIMEOUT = 256,
+    OPT_NO_HEADERS,
+    OPT_AFTER,
+    OPT_REASON,
+    OPT_ROUND,
+    OPT_SIZE,
+    OPT_KEYS,
+    OPT_ROUNDS,
+    OPT_WORKERS,
+    OPT_SOCKET,
+};
 
 static const struct option options[] = {
     {"endpoint", required_argument, NULL, 'e'},
@@ -47,6 +70,11 @@ static const struct option options[] = {
     {"after", required_argument, NULL, OPT_AFTER},
     {"reason", required_argument, NULL, OPT_REASON},
     {"round", required_argument, NULL, OPT_ROUND},
+    {"size", required_argument, NULL, OPT_SIZE},
+    {"keys", required_argument, NULL, OPT_KEYS},
+    {"rounds", required_argument, NULL, OPT_ROUNDS},
+    {"workers", required_argument, NULL, OPT_WORKERS},
+    {"socket", required_argument, NULL, OPT_SOCKET},
     {"no-headers", no_argument, NULL, OPT_NO_HEADERS},
     {"help", no_argument, NULL, 'h'},
     {"version", no_argument, NULL, 'V'},
@@ -58,6 +86,7 @@ struct request {
     const char *job; /* NULL: all. */
     const char *reason;
     struct setting setting;
+    struct bench_options bench;
     const char *endpoint;
     char endpoint_buffer[300];
     ps_time timeout;
@@ -94,6 +123,44 @@ static bool parse_round(const char *text, uint64_t *ret)
 
     if (end == text || *end != '\0' || n < 1) {
         fprintf(stderr, "psctl: --round '%s': give a number from 1 on\n", text);
+        return false;
+    }
+    *ret = (uint64_t)n;
+    return true;
+}
+
+static bool parse_count(const char *text, const char *what, uint32_t most,
+                        uint32_t *ret)
+{
+    char *end;
+    long long n = strtoll(text, &end, 10);
+
+    if (end == text || *end != '\0' || n < 1 || n > most) {
+        fprintf(stderr, "psctl: %s '%s': give a number from 1 to %u\n", what,
+                text, most);
+        return false;
+    }
+    *ret = (uint32_t)n;
+    return true;
+}
+
+static bool parse_size(const char *text, uint64_t *ret)
+{
+    static const char units[] = "KMG";
+    char *end;
+    double n = strtod(text, &end);
+    const char *unit = end != text && *end != '\0' ? strchr(units, *end) : NULL;
+
+    if (unit != NULL) {
+        n *= (double)(UINT64_C(1) << (10 * (unit - units + 1)));
+        end++;
+    }
+    if (end == text || *end != '\0' || !(n >= 4) ||
+        n > (double)BENCH_BYTES_MAX) {
+        fprintf(stderr,
+                "psctl: --size '%s': give bytes, such as 65536, 64K or 64M, "
+                "of at most 64G\n",
+                text);
         return false;
     }
     *ret = (uint64_t)n;
@@ -147,6 +214,19 @@ static bool take_option(struct request *q, int c)
         return true;
     case OPT_ROUND:
         return parse_round(optarg, &q->setting.round);
+    case OPT_SIZE:
+        return parse_size(optarg, &q->bench.size);
+    case OPT_KEYS:
+        return parse_count(optarg, "--keys", BENCH_KEYS_MAX, &q->bench.keys);
+    case OPT_ROUNDS:
+        return parse_count(optarg, "--rounds", BENCH_ROUNDS_MAX,
+                           &q->bench.rounds);
+    case OPT_WORKERS:
+        return parse_count(optarg, "--workers", BENCH_WORKERS_MAX,
+                           &q->bench.workers);
+    case OPT_SOCKET:
+        q->bench.socket = optarg;
+        return true;
     case OPT_NO_HEADERS:
         q->headings = false;
         return true;
@@ -176,6 +256,7 @@ static bool take_words(struct request *q, int argc, char **argv)
         {"status", VERB_STATUS, false}, {"jobs", VERB_JOBS, false},
         {"nodes", VERB_NODES, false},   {"keys", VERB_KEYS, true},
         {"stall", VERB_STALL, true},    {"set", VERB_SET, true},
+        {"bench", VERB_BENCH, false},
     };
     size_t i = 0;
 
@@ -191,7 +272,7 @@ static bool take_words(struct request *q, int argc, char **argv)
     if (i == sizeof(verbs) / sizeof(verbs[0])) {
         fprintf(stderr,
                 "psctl: no verb '%s'; there are status, jobs, nodes, "
-                "keys, stall, set\n",
+                "keys, stall, set, bench\n",
                 argv[0]);
         return false;
     }
@@ -254,6 +335,7 @@ static int ask(struct wire *w, const struct request *q, struct report *r)
     case VERB_JOBS:
         return wire_ask(w, PS_QUERY_JOBS, NULL, r);
     case VERB_NODES:
+    case VERB_BENCH:
         return wire_ask(w, PS_QUERY_NODES, NULL, r);
     case VERB_KEYS:
         return wire_ask(w, PS_QUERY_KEYS, q->job, r);
@@ -284,6 +366,38 @@ static int judge(const struct request *q, const struct report *r,
     return EXIT_HEALTHY;
 }
 
+/* Over all servers that can take part. */
+static int bench(const struct request *q, const struct report *r)
+{
+    const struct rows *nodes = &r->of[PS_QUERY_NODES];
+    const char *socket = getenv("PSKV_SOCKET");
+    struct bench_options o = q->bench;
+
+    if (o.size / o.keys < sizeof(float)) {
+        fprintf(stderr,
+                "psctl: bench: %u keys of one element have more bytes than "
+                "--size\n",
+                o.keys);
+        return EXIT_USAGE;
+    }
+    for (size_t i = 0; i < nodes->count; i++) {
+        const struct ps_msg_node_row *n = &nodes->row[i]->node_row;
+
+        o.servers += n->role == PS_ROLE_SERVER &&
+                     n->state == PS_NODE_STATE_ACTIVE;
+    }
+    if (o.servers == 0) {
+        fputs("psctl: bench: the cluster has no active server\n", stderr);
+        return EXIT_DEGRADED;
+    }
+    if (o.socket == NULL) {
+        o.socket = socket != NULL && socket[0] != '\0' ? socket
+                                                       : PSC_DEFAULT_SOCKET;
+    }
+    o.timeout = q->timeout;
+    return bench_run(&o, q->json);
+}
+
 static int run(const struct request *q)
 {
     struct report report = {0};
@@ -296,7 +410,9 @@ static int run(const struct request *q)
     }
     rc = ask(w, q, &report);
     wire_close(w);
-    if (rc == 0) {
+    if (rc == 0 && q->verb == VERB_BENCH) {
+        rc = bench(q, &report);
+    } else if (rc == 0) {
         if (q->verb == VERB_STATUS) {
             health_check(&report, q->after, &health);
         }
@@ -317,10 +433,12 @@ static int run(const struct request *q)
 
 int main(int argc, char **argv)
 {
-    struct request q = {.timeout = PS_SECONDS(5),
-                        .after = PS_SECONDS(10),
-                        .reason = "",
-                        .headings = true};
+    struct request q = {
+        .timeout = PS_SECONDS(5),
+        .after = PS_SECONDS(10),
+        .reason = "",
+        .bench = {.size = 64u << 20, .keys = 100, .rounds = 50, .workers = 2},
+        .headings = true};
     int c;
 
     opterr = 0;

@@ -31,6 +31,7 @@ enum verb {
     VERB_NODES,
     VERB_KEYS,
     VERB_STALL,
+    VERB_BENCH,
 };
 
 struct rows {
@@ -117,6 +118,26 @@ void format_bytes(uint64_t bytes, char *out, size_t cap);
 void format_age(uint64_t ns, char *out, size_t cap);
 /* "10,412" */
 void format_count(uint64_t n, char *out, size_t cap);
+
+/* ---------------------------------------------------------------- bench.c */
+
+#define BENCH_WORKERS_MAX 64u
+#define BENCH_KEYS_MAX    100000u
+#define BENCH_ROUNDS_MAX  1000000u
+#define BENCH_BYTES_MAX   (UINT64_C(64) << 30)
+
+struct bench_options {
+    uint64_t size; /* Bytes of all keys together. */
+    uint32_t keys;
+    uint32_t rounds;
+    uint32_t workers;
+    uint32_t servers;
+    const char *socket; /* Of this node's agent. */
+    ps_time timeout;    /* For it to be there. */
+};
+
+/* An exit code. */
+int bench_run(const struct bench_options *o, bool json);
 
 /* ---------------------------------------------------- show.c and json.c */
 

@@ -353,6 +353,7 @@ void show_table(enum verb verb, const struct report *r, const struct health *h,
         break;
     case VERB_CANCEL:
     case VERB_SET:
+    case VERB_BENCH:
         break;
     }
 }

@@ -24,7 +24,7 @@ def test_help_names_every_verb():
     code, out, err = run("--help")
     assert code == 0 and err == ""
     for word in ("status", "jobs", "nodes", "keys", "stall", "cancel", "set",
-                 "--timeout", "--no-headers", "PSKV_SCHED"):
+                 "bench", "--timeout", "--no-headers", "PSKV_SCHED"):
         assert word in out
     code, out, _ = run("--version")
     assert code == 0 and out.startswith("psctl ") and "protocol 1" in out
@@ -34,6 +34,8 @@ def test_help_names_every_verb():
     (), ("no-such-verb",), ("-w", "xml", "status"), ("--timeout", "5",
                                                      "status"),
     ("--no-such-option", "status"), ("jobs", "cancel"), ("status", "more"),
+    ("bench", "more"), ("--size", "64X", "bench"), ("--keys", "0", "bench"),
+    ("--workers", "65", "bench"), ("--rounds", "x", "bench"),
     ("set", "job", "lr=1"), ("--round", "0", "set", "job", "lr=1"),
     ("--round", "5", "set", "job", "lr"), ("--round", "5", "set", "job"),
     ("--round", "5", "set", "job", "lr=x"), ("set",),
@@ -274,3 +276,64 @@ def test_cancel(trio):
         for w in job:
             w.kill()
             w.end()
+
+
+# ----------------------------------------------------------------------- bench
+
+def test_bench_measures_and_leaves_nothing(trio):
+    t = trio(servers=2, agents=1)
+    words = ("--size", "1M", "--keys", "30", "--rounds", "7", "--workers", "3",
+             "--socket", t.socket(0), "bench")
+    code, out, err = t.psctl("-w", "json", *words)
+    assert code == 0, err
+    bench = json.loads(out)["bench"]
+    assert (bench["workers"], bench["servers"]) == (3, 2)
+    assert (bench["keys"], bench["rounds"]) == (30, 7)
+    assert bench["bytes"] == (1 << 20) // 30 // 4 * 4 * 30
+    seconds = bench["round_s"]
+    assert 0 < seconds["least"] <= seconds["median"] <= seconds["p90"] \
+        <= seconds["p99"] <= seconds["most"]
+    assert bench["bytes_per_s"] == pytest.approx(
+        bench["bytes"] / seconds["median"])
+    code, out, err = t.psctl(*words)
+    assert code == 0, err
+    assert "3 workers on this node, 2 servers; 30 keys" in out
+    assert "ms a round" in out and "GB/s" in out
+
+    jobs = t.ask("jobs")["jobs"]
+    assert [j["phase"] for j in jobs] == ["ended"] * 2
+    assert bench["job"] in [j["name"] for j in jobs]
+    support.wait_for(lambda: all(n["stored"] == 0
+                                 for n in t.ask("nodes")["nodes"]
+                                 if n["role"] == "server"),
+                     "the servers to forget the jobs")
+
+
+def test_bench_without_an_agent_says_so(trio):
+    t = trio(servers=1, agents=1)
+    code, out, err = t.psctl("--socket", "/nonexistent/agent.sock", "bench",
+                             timeout="300ms")
+    assert code == 69 and out == ""
+    assert "/nonexistent/agent.sock" in err
+
+
+def test_a_bench_that_is_stopped_ends_its_job(trio):
+    t = trio(servers=1, agents=1)
+    p = subprocess.Popen(
+        [support.program("psctl"), "-e", t.endpoint, "--rounds", "1000000",
+         "--size", "64K", "--keys", "3", "--socket", t.socket(0), "bench"],
+        env=support.clean_env(), stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE, text=True)
+    try:
+        support.wait_for(lambda: [j for j in t.ask("jobs")["jobs"]
+                                  if j["phase"] == "running" and
+                                  j["keys"] == 3], "the job to run")
+        p.terminate()
+        out, err = p.communicate(timeout=support.PATIENCE)
+    finally:
+        p.kill()
+        p.wait()
+    assert p.returncode == 128 + 15 and out == ""
+    assert "stopped" in err
+    support.wait_for(lambda: [j["phase"] for j in t.ask("jobs")["jobs"]] ==
+                     ["failed"], "the job to fail")

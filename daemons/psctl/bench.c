@@ -1,0 +1,497 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* psctl bench: a job of its own on the cluster that is there. Its workers are
+ * processes of psctl on this node; they push and pull all keys at once, round
+ * after round, behind a barrier, and leave. What they measure comes back
+ * through memory that they share with psctl. When one fails or psctl is told
+ * to stop, the others are ended, and the job with them: its policy is to fail
+ * when a worker is lost. */
+#include "psctl/psctl.h"
+
+#include "client/psclient.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <jansson.h>
+#include <math.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#define WARM_UP    3u
+#define OP_TIMEOUT 60000 /* ms; a round that takes longer has stopped. */
+
+/* What a worker leaves for psctl. */
+struct result {
+    int rc; /* PSC_E_*; 1: not at its end. */
+    char text[PSC_TEXT_MAX];
+    uint64_t wrong; /* Elements that are not the sum. */
+};
+
+struct shared {
+    struct result result[BENCH_WORKERS_MAX];
+    double seconds[]; /* Of each round, by worker. */
+};
+
+struct worker {
+    const struct bench_options *o;
+    const char *job;
+    uint32_t rank;
+    struct result *result;
+    double *seconds;
+    struct psc_client *client;
+    size_t each; /* Elements of a key. */
+    float *in;   /* All keys, one after the other. */
+    float *out;
+    uint32_t *key;
+    struct psc_op **op;
+};
+
+static double now(void)
+{
+    struct timespec t;
+
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
+}
+
+/* ------------------------------------------------------------------ a worker */
+
+static int complain(struct worker *w, int rc, const char *what)
+{
+    char detail[PSC_TEXT_MAX / 2] = "";
+
+    if (w->client != NULL) {
+        (void)psc_last_detail(w->client, detail, sizeof(detail));
+    }
+    w->result->rc = rc;
+    snprintf(w->result->text, sizeof(w->result->text), "%s: %s%s%s", what,
+             psc_strerror(rc), detail[0] == '\0' ? "" : ": ", detail);
+    return rc;
+}
+
+static int join(struct worker *w)
+{
+    struct psc_options o;
+
+    psc_options_init(&o, sizeof(o));
+    o.rank = (int32_t)w->rank;
+    o.socket = w->o->socket;
+    o.job = w->job;
+    o.num_workers = w->o->workers;
+    o.num_servers = w->o->servers;
+    o.on_loss = PSC_ON_LOSS_FAIL;
+    o.connect_timeout_ms = (int32_t)(w->o->timeout / PS_MILLIS(1));
+    o.start_timeout_ms = OP_TIMEOUT;
+    o.op_timeout_ms = OP_TIMEOUT;
+    int rc = psc_open(&o, &w->client, w->result->text, sizeof(w->result->text));
+
+    if (rc != 0) {
+        w->result->rc = rc;
+    }
+    return rc;
+}
+
+static int declare(struct worker *w)
+{
+    const uint64_t shape = w->each;
+    struct psc_key_spec *spec = calloc(w->o->keys, sizeof(*spec));
+    char(*name)[24] = calloc(w->o->keys, sizeof(*name));
+    int rc = PSC_E_NOMEM;
+
+    if (spec != NULL && name != NULL) {
+        for (uint32_t i = 0; i < w->o->keys; i++) {
+            snprintf(name[i], sizeof(name[i]), "bench.%" PRIu32, i);
+            spec[i] = (struct psc_key_spec){.name = name[i],
+                                            .dtype = PSC_FLOAT32,
+                                            .ndim = 1,
+                                            .shape = &shape};
+        }
+        rc = psc_keys(w->client, spec, w->o->keys, w->key);
+    }
+    free(spec);
+    free(name);
+    return rc == 0 ? 0 : complain(w, rc, "keys");
+}
+
+static int prepare(struct worker *w)
+{
+    const size_t bytes = w->each * sizeof(float) * w->o->keys;
+    void *in = NULL;
+    void *out = NULL;
+    int rc;
+
+    w->key = calloc(w->o->keys, sizeof(*w->key));
+    w->op = calloc(w->o->keys, sizeof(struct psc_op *));
+    if (w->key == NULL || w->op == NULL) {
+        return complain(w, PSC_E_NOMEM, "memory");
+    }
+    rc = psc_alloc(w->client, bytes, &in);
+    if (rc == 0) {
+        rc = psc_alloc(w->client, bytes, &out);
+    }
+    if (rc != 0) {
+        return complain(w, rc, "memory");
+    }
+    w->in = in;
+    w->out = out;
+    for (size_t i = 0; i < w->each * w->o->keys; i++) {
+        w->in[i] = (float)(w->rank + 1 + i % 7);
+        w->out[i] = 0;
+    }
+    return declare(w);
+}
+
+/* All keys, and the time until the last one is back. */
+static int run_round(struct worker *w, double *ret_seconds)
+{
+    double begin;
+    int rc = psc_barrier(w->client);
+
+    if (rc != 0) {
+        return complain(w, rc, "barrier");
+    }
+    begin = now();
+    for (uint32_t i = 0; i < w->o->keys; i++) {
+        const struct psc_op_options o = {.size = sizeof(o),
+                                         .priority = -(int32_t)i};
+
+        rc = psc_pushpull_start(w->client, w->key[i], w->in + i * w->each,
+                                w->out + i * w->each, &o, &w->op[i]);
+        if (rc != 0) {
+            return complain(w, rc, "push and pull");
+        }
+    }
+    rc = psc_ops_wait(w->op, w->o->keys, PSC_WAIT_DEFAULT);
+    *ret_seconds = now() - begin;
+    if (rc != 0) {
+        return complain(w, rc, "push and pull");
+    }
+    for (uint32_t i = 0; i < w->o->keys; i++) {
+        psc_op_free(w->op[i]);
+        w->op[i] = NULL;
+    }
+    return 0;
+}
+
+static void check(struct worker *w)
+{
+    const uint32_t n = w->o->workers;
+
+    for (size_t i = 0; i < w->each * w->o->keys; i++) {
+        float want = (float)n * (float)(n + 1) / 2 + (float)n * (float)(i % 7);
+
+        w->result->wrong += w->out[i] != want;
+    }
+}
+
+static int work(struct worker *w)
+{
+    int rc = join(w);
+
+    if (rc == 0) {
+        rc = prepare(w);
+    }
+    for (uint32_t r = 0; rc == 0 && r < WARM_UP + w->o->rounds; r++) {
+        double seconds = 0;
+
+        rc = run_round(w, &seconds);
+        if (rc == 0 && r >= WARM_UP) {
+            w->seconds[r - WARM_UP] = seconds;
+        }
+    }
+    if (rc == 0) {
+        check(w);
+        rc = psc_barrier(w->client);
+        if (rc != 0) {
+            rc = complain(w, rc, "barrier");
+        }
+    }
+    psc_close(w->client);
+    free(w->key);
+    free(w->op);
+    w->result->rc = rc;
+    return rc;
+}
+
+/* ----------------------------------------------------------------- the team */
+
+struct team {
+    const struct bench_options *o;
+    struct shared *shared;
+    size_t shared_size;
+    pid_t pid[BENCH_WORKERS_MAX];
+    char job[64];
+};
+
+static double *seconds_of(const struct team *t, uint32_t worker)
+{
+    return t->shared->seconds + (size_t)worker * t->o->rounds;
+}
+
+static void end_all(const struct team *t)
+{
+    for (uint32_t i = 0; i < t->o->workers; i++) {
+        if (t->pid[i] > 0) {
+            kill(t->pid[i], SIGKILL);
+        }
+    }
+}
+
+/* Whom a signal ends; kill() may be called there. */
+static const struct team *volatile team_at_work;
+static volatile sig_atomic_t stopped;
+
+static void on_stop(int number)
+{
+    stopped = number;
+    if (team_at_work != NULL) {
+        end_all(team_at_work);
+    }
+}
+
+static bool start(struct team *t)
+{
+    const pid_t parent = getpid();
+
+    for (uint32_t i = 0; i < t->o->workers; i++) {
+        struct worker w = {
+            .o = t->o,
+            .job = t->job,
+            .rank = i,
+            .result = &t->shared->result[i],
+            .seconds = seconds_of(t, i),
+            .each = t->o->size / t->o->keys / sizeof(float),
+        };
+
+        t->shared->result[i].rc = 1;
+        t->pid[i] = fork();
+        if (t->pid[i] < 0) {
+            t->pid[i] = 0;
+            perror("psctl: fork");
+            return false;
+        }
+        if (t->pid[i] == 0) {
+            /* A psctl that is killed leaves nobody behind. */
+            prctl(PR_SET_PDEATHSIG, SIGKILL);
+            signal(SIGINT, SIG_IGN);
+            signal(SIGTERM, SIG_DFL);
+            _exit(getppid() == parent && work(&w) == 0 ? 0 : 1);
+        }
+    }
+    return stopped == 0;
+}
+
+/* The first worker that failed of itself, not because another one did. */
+static const struct result *first_failure(const struct team *t)
+{
+    const struct result *any = NULL;
+
+    for (uint32_t i = 0; i < t->o->workers; i++) {
+        const struct result *r = &t->shared->result[i];
+
+        if (r->rc < 0 && r->rc != PSC_E_PEERLOST && r->rc != PSC_E_JOBFAILED) {
+            return r;
+        }
+        if (r->rc < 0 && any == NULL) {
+            any = r;
+        }
+    }
+    return any;
+}
+
+/* Waits for all; ends the others after one that fails. */
+static bool wait_all(struct team *t)
+{
+    bool ok = true;
+
+    for (;;) {
+        int status;
+        pid_t pid = waitpid(-1, &status, 0);
+
+        if (pid < 0 && errno == EINTR) {
+            continue; /* They are being ended. */
+        }
+        if (pid < 0) {
+            break; /* Nobody is left. */
+        }
+        for (uint32_t i = 0; i < t->o->workers; i++) {
+            if (t->pid[i] == pid) {
+                t->pid[i] = 0;
+            }
+        }
+        if (!WIFEXITED(status) || WEXITSTATUS(status) != 0) {
+            end_all(t);
+            ok = false;
+        }
+    }
+    return ok && stopped == 0;
+}
+
+/* ------------------------------------------------------------- what it says */
+
+struct figures {
+    double median;
+    double p90;
+    double p99;
+    double least;
+    double most;
+    uint64_t wrong;
+};
+
+static int by_size(const void *a, const void *b)
+{
+    const double *x = a;
+    const double *y = b;
+
+    return (*x > *y) - (*x < *y);
+}
+
+static struct figures figures_of(const struct team *t)
+{
+    const uint32_t n = t->o->rounds;
+    struct figures f = {0};
+    double *all = calloc(n, sizeof(*all));
+
+    if (all == NULL) {
+        abort();
+    }
+    for (uint32_t i = 0; i < t->o->workers; i++) {
+        for (uint32_t r = 0; r < n; r++) {
+            /* A round takes as long as its slowest worker. */
+            all[r] = fmax(all[r], seconds_of(t, i)[r]);
+        }
+        f.wrong += t->shared->result[i].wrong;
+    }
+    qsort(all, n, sizeof(*all), by_size);
+    f.median = all[n / 2];
+    f.p90 = all[(uint64_t)n * 90 / 100];
+    f.p99 = all[(uint64_t)n * 99 / 100];
+    f.least = all[0];
+    f.most = all[n - 1];
+    free(all);
+    return f;
+}
+
+static uint64_t bytes_of(const struct bench_options *o)
+{
+    return o->size / o->keys / sizeof(float) * sizeof(float) * o->keys;
+}
+
+static void print_table(const struct team *t, const struct figures *f)
+{
+    const struct bench_options *o = t->o;
+    const char *const headings[] = {"what", ">median", ">p90",
+                                    ">p99", ">least",  ">most"};
+    const double time[] = {f->median, f->p90, f->p99, f->least, f->most};
+    char bytes[32];
+    struct table table;
+
+    format_bytes(bytes_of(o), bytes, sizeof(bytes));
+    printf("%" PRIu32 " workers on this node, %" PRIu32 " servers; %" PRIu32
+           " keys of float32, %s in all; %" PRIu32 " rounds of push and pull\n",
+           o->workers, o->servers, o->keys, bytes, o->rounds);
+    table_init(&table, headings, 6);
+    table_text(&table, "ms a round");
+    for (size_t i = 0; i < 5; i++) {
+        table_cell(&table, "%.3f", time[i] * 1e3);
+    }
+    table_text(&table, "GB/s each way of a worker");
+    for (size_t i = 0; i < 5; i++) {
+        table_cell(&table, "%.3f", (double)bytes_of(o) / time[i] / 1e9);
+    }
+    table_text(&table, "keys a second");
+    for (size_t i = 0; i < 5; i++) {
+        table_cell(&table, "%.0f", o->keys / time[i]);
+    }
+    table_print(&table, true);
+    table_fini(&table);
+}
+
+static void print_json(const struct team *t, const struct figures *f)
+{
+    const struct bench_options *o = t->o;
+    json_t *root = json_pack(
+        "{s:i, s:{s:s, s:I, s:I, s:I, s:I, s:I, s:{s:f, s:f, s:f, s:f, s:f},"
+        " s:f, s:f}}",
+        "schema", 1, "bench", "job", t->job, "workers", (json_int_t)o->workers,
+        "servers", (json_int_t)o->servers, "keys", (json_int_t)o->keys, "bytes",
+        (json_int_t)bytes_of(o), "rounds", (json_int_t)o->rounds, "round_s",
+        "median", f->median, "p90", f->p90, "p99", f->p99, "least", f->least,
+        "most", f->most, "bytes_per_s", (double)bytes_of(o) / f->median,
+        "keys_per_s", o->keys / f->median);
+
+    if (root == NULL || json_dumpf(root, stdout, JSON_INDENT(2)) != 0) {
+        abort();
+    }
+    putchar('\n');
+    json_decref(root);
+}
+
+static int tell(const struct team *t, bool json)
+{
+    const struct figures f = figures_of(t);
+
+    if (f.wrong > 0) {
+        fprintf(stderr,
+                "psctl: bench: %" PRIu64 " elements are not the sum of what "
+                "was pushed\n",
+                f.wrong);
+        return EXIT_FAILED;
+    }
+    if (json) {
+        print_json(t, &f);
+    } else {
+        print_table(t, &f);
+    }
+    return 0;
+}
+
+int bench_run(const struct bench_options *o, bool json)
+{
+    const struct sigaction stop = {.sa_handler = on_stop};
+    struct team t = {.o = o};
+    int rc = EXIT_FAILED;
+    bool ok;
+
+    t.shared_size = sizeof(struct shared) +
+                    (size_t)o->workers * o->rounds * sizeof(double);
+    t.shared = mmap(NULL, t.shared_size, PROT_READ | PROT_WRITE,
+                    MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (t.shared == MAP_FAILED) {
+        perror("psctl: bench: memory");
+        return EXIT_FAILED;
+    }
+    snprintf(t.job, sizeof(t.job), "psctl-bench-%08" PRIx64 "-%d",
+             (uint64_t)(now() * 1e6) & 0xffffffffu, (int)getpid());
+    team_at_work = &t;
+    sigaction(SIGINT, &stop, NULL);
+    sigaction(SIGTERM, &stop, NULL);
+    ok = start(&t);
+    if (!ok) {
+        end_all(&t);
+    }
+    ok = wait_all(&t) && ok;
+    team_at_work = NULL;
+    if (ok) {
+        rc = tell(&t, json);
+    } else if (stopped != 0) {
+        fputs("psctl: bench: stopped\n", stderr);
+        rc = 128 + stopped;
+    } else {
+        const struct result *r = first_failure(&t);
+
+        fprintf(stderr, "psctl: bench: %s\n",
+                r != NULL ? r->text : "a worker died");
+        rc = r != NULL && r->rc == PSC_E_UNREACH ? EXIT_UNAVAILABLE
+                                                 : EXIT_FAILED;
+    }
+    munmap(t.shared, t.shared_size);
+    return rc;
+}
