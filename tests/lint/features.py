@@ -1,0 +1,48 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Fails when docs/features.md names a test that does not exist, or has a row
+with neither a test nor the words "not yet"."""
+import re
+import sys
+from pathlib import Path
+
+root = Path(sys.argv[1])
+text = (root / "docs/features.md").read_text()
+found = []
+rows = 0
+
+
+def exists(file, name):
+    path = root / "tests" / file
+    if not path.is_file():
+        return False
+    source = path.read_text()
+    if path.suffix == ".py":
+        return re.search(rf"^def {name}\(", source, re.M) is not None
+    return re.search(rf"\b{name}\(", source) is not None
+
+
+for number, line in enumerate(text.split("\n"), 1):
+    cells = [c.strip() for c in line.strip().strip("|").split("|")]
+    if not line.startswith("|") or cells[0] == "what" or \
+            set(cells[0]) == {"-"}:
+        continue
+    rows += 1
+    where = f"docs/features.md:{number}"
+    if len(cells) != 2:
+        found.append(f"{where}: not two cells")
+        continue
+    tests = re.findall(r"`([\w/]+\.\w+)::(\w+)`", cells[1])
+    if not tests and "not yet" not in cells[1] and "no test" not in cells[1]:
+        found.append(f"{where}: no test and no \"not yet\"")
+    for file, name in tests:
+        if not exists(file, name):
+            found.append(f"{where}: no test {name} in tests/{file}")
+    rest = re.sub(r"`[\w/]+\.\w+::\w+`", "", cells[1])
+    if "::" in rest:
+        found.append(f"{where}: cannot read '{rest}'")
+
+if rows < 50:
+    found.append(f"only {rows} rows read")
+print("\n".join(found) or f"{rows} rows")
+sys.exit(1 if found else 0)
