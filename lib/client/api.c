@@ -61,6 +61,7 @@ static bool gives(const struct psc_op *op)
     case OP_BARRIER:
     case OP_OPTIMIZER:
     case OP_CHANGE:
+    case OP_STATE:
     case OP_COMPRESSION:
     case OP_KEY:
     case OP_COLL:

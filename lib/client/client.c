@@ -769,6 +769,7 @@ static void free_client(struct psc_client *c, bool child)
     }
     key_free_all(c);
     free((char *)(uintptr_t)c->options.socket);
+    free(c->optimizer);
     free((char *)(uintptr_t)c->options.job);
     ps_shm_fini(&c->shm);
     if (c->ring_memory != NULL) {

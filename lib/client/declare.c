@@ -110,6 +110,10 @@ static int start_optimizer(struct psc_client *c, const struct psc_optimizer *d,
                                                 .tunings = tunings,
                                                 .tunings_count = d->key_count};
     rc = op_start_plain(c, OP_OPTIMIZER, &m, &m.l_optimizer.op_id, o, ret_op);
+    if (rc == 0) {
+        free(c->optimizer);
+        c->optimizer = strdup(d->name);
+    }
     free(tunings);
     return rc;
 }

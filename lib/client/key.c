@@ -43,6 +43,11 @@ static struct key *find_name(const struct psc_client *c, const char *name)
     return k;
 }
 
+struct key *key_named(const struct psc_client *c, const char *full)
+{
+    return c->bucket_count == 0 ? NULL : find_name(c, full);
+}
+
 static void insert_name(struct psc_client *c, struct key *k)
 {
     struct key **bucket = &c->buckets[hash_of(k->full) & (c->bucket_count - 1)];

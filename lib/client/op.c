@@ -36,6 +36,7 @@ static const struct {
     [OP_PULL_ROWS] = {"pull of rows", PS_OP_PULL_ROWS},
     [OP_BARRIER] = {"barrier", 0},
     [OP_OPTIMIZER] = {"optimizer", 0},
+    [OP_STATE] = {"copy of the optimizer's state", 0},
     [OP_CHANGE] = {"change of the optimizer", 0},
     [OP_COMPRESSION] = {"compression", 0},
     [OP_KEY] = {"declaration", 0},
@@ -299,6 +300,7 @@ static void fill_round(struct psc_op *op)
     case OP_BARRIER:
     case OP_OPTIMIZER:
     case OP_CHANGE:
+    case OP_STATE:
     case OP_COMPRESSION:
     case OP_KEY:
     case OP_COLL:

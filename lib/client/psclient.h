@@ -413,6 +413,16 @@ int psc_optimizer_declare(struct psc_client *c,
                           const struct psc_optimizer *declaration);
 int psc_set(struct psc_client *c, const char *name, double value,
             uint64_t round);
+/* Writes what servers keep for the optimizer of every key that this worker has
+ * named into a file, and reads it from there: momenta, counts of steps, and of
+ * keys of 16-bit types the weights in float32, which become the value. Of the
+ * job one worker suffices, while nobody pushes: call it between rounds, and
+ * psc_barrier() after loading. To load, declare the same optimizer and
+ * initialise the keys first; any number of workers and servers will do. A file
+ * that is cut off or changed is refused before anything is taken from it.
+ * Waits. */
+int psc_state_save(struct psc_client *c, const char *path);
+int psc_state_load(struct psc_client *c, const char *path);
 int psc_compression_set(struct psc_client *c, const char *name,
                         const struct psc_param *params, uint32_t param_count);
 

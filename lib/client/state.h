@@ -51,6 +51,7 @@ enum op_kind {
     OP_BARRIER,
     OP_OPTIMIZER,
     OP_CHANGE,
+    OP_STATE,
     OP_COMPRESSION,
     OP_KEY,
     OP_COLL, /* Has parts, see coll.c; no key, and is never sent. */
@@ -197,6 +198,7 @@ struct psc_client {
     size_t arena_count;
     size_t arena_cap;
 
+    char *optimizer;   /* Last one that this worker declared; NULL: none. */
     uint64_t barriers; /* Sent, or passed in an earlier life. */
     bool barrier_open; /* One is with the agent; the others wait here: */
     struct ps_list barrier_queue;
@@ -275,6 +277,8 @@ void key_take_arena(struct psc_client *c, const struct ps_msg_l_arena *m,
 void key_take_info(struct psc_client *c, struct psc_op *op,
                    const struct ps_msg_l_key_info *m);
 void key_free_all(struct psc_client *c);
+/* By the name on the wire; NULL: it is not known. Locked. */
+struct key *key_named(const struct psc_client *c, const char *full);
 
 /* -------------------------------------------------------------------- op.c */
 

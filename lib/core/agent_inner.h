@@ -13,7 +13,8 @@
  *     agent_round.c    rounds over the ranks of this node
  *     agent_async.c    keys without rounds
  *     agent_pull.c     pull and init
- *     agent_rows.c     keys of rows */
+ *     agent_rows.c     keys of rows
+ *     agent_state.c    optimizer state, saved and loaded */
 #pragma once
 
 #include "base/heap.h"
@@ -159,6 +160,8 @@ struct ps_agent_part {
     bool clock_asked; /* and to be asked, because it may have been lost. */
 };
 
+struct ps_agent_stating;
+
 /* An operation of a worker that is not done. */
 struct ps_agent_op {
     struct ps_list_node node; /* In the list that waits for it. */
@@ -175,9 +178,10 @@ struct ps_agent_op {
     uint32_t root;
     uint64_t ticket; /* Of a pull of a key without rounds; 0: none yet. */
     bool barrier;
-    struct ps_slice array;      /* buf NULL: it gives none. */
-    struct ps_agent_rows *rows; /* Of a key of rows; NULL: none. */
-    struct ps_msg *message;     /* Optimizer: what the scheduler is told. */
+    struct ps_slice array;            /* buf NULL: it gives none. */
+    struct ps_agent_rows *rows;       /* Of a key of rows; NULL: none. */
+    struct ps_agent_stating *stating; /* Optimizer state; NULL: none. */
+    struct ps_msg *message; /* Optimizer: what the scheduler is told. */
     ps_time since;
 };
 
@@ -222,6 +226,7 @@ struct ps_agent_key {
     struct ps_list pulls;
     struct ps_list inits;
     struct ps_list row_pulls;
+    struct ps_list stating;
     struct ps_slice init_array; /* Of the root, while it is being sent. */
     uint32_t inits_open;        /* Partitions whose init is not committed. */
     /* Of an async or ssp job: `round` counts the pushes of this node. */
@@ -604,3 +609,12 @@ void ps_agent_init_reached(struct ps_agent_step *st, struct ps_agent_part *p);
 /* Ask again whatever was asked of this server. */
 void ps_agent_pull_again(struct ps_agent_step *st, struct ps_agent_key *k,
                          uint32_t node);
+
+/* agent_state.c */
+void ps_agent_state_take(struct ps_agent_step *st, struct ps_agent_session *s,
+                         const struct ps_msg_l_state *m);
+void ps_agent_state_took(struct ps_agent_step *st, const struct ps_msg_state *m,
+                         const struct ps_slice *payload);
+/* The server has forgotten what it was asked; sends that again. */
+void ps_agent_state_again(struct ps_agent_step *st, struct ps_agent_key *k,
+                          uint32_t node);

@@ -143,6 +143,7 @@ static struct ps_agent_key *key_new(struct ps_agent_step *st,
     ps_list_init(&k->pulls);
     ps_list_init(&k->inits);
     ps_list_init(&k->row_pulls);
+    ps_list_init(&k->stating);
     k->pushed = ps_calloc(j->local_count, sizeof(*k->pushed));
     k->applied = ps_calloc(j->local_count, sizeof(*k->applied));
     /* What the library keeps for its collectives has rounds in any mode. */
@@ -588,6 +589,7 @@ void ps_agent_key_free(struct ps_agent_step *st, struct ps_agent *a,
     free_ops(&k->pulls);
     free_ops(&k->inits);
     free_ops(&k->row_pulls);
+    free_ops(&k->stating);
     ps_buf_unref(k->init_array.buf);
     take_name(k->job, k);
     if (k->open) {

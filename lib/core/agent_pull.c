@@ -198,6 +198,7 @@ void ps_agent_pull_again(struct ps_agent_step *st, struct ps_agent_key *k,
         }
     }
     ps_agent_rows_again(k, node, UINT32_MAX);
+    ps_agent_state_again(st, k, node);
     if (k->async) {
         ps_agent_async_again(k, node);
     }

@@ -385,6 +385,9 @@ void ps_agent_server_msg(struct ps_agent_step *st, struct ps_agent_server *s,
     case PS_MSG_ROWS:
         ps_agent_rows_took(st, &m->rows, payload);
         break;
+    case PS_MSG_STATE:
+        ps_agent_state_took(st, &m->state, payload);
+        break;
     case PS_MSG_COMMIT:
         ps_agent_send_credit(st, s, m->commit.gen, m->commit.credit);
         took_commit(st, &m->commit);
@@ -444,7 +447,8 @@ int ps_agent_server_payload(struct ps_agent *a, struct ps_agent_server *s,
 {
     uint64_t total = 0;
 
-    if ((m->code != PS_MSG_VALUE && m->code != PS_MSG_ROWS) ||
+    if ((m->code != PS_MSG_VALUE && m->code != PS_MSG_ROWS &&
+         m->code != PS_MSG_STATE) ||
         s->peer.state != PS_AGENT_PEER_KNOWN ||
         !ps_link_is_new(s->peer.link, m->seq)) {
         return PS_E_INVAL;
@@ -452,6 +456,14 @@ int ps_agent_server_payload(struct ps_agent *a, struct ps_agent_server *s,
     if (m->code == PS_MSG_ROWS) {
         if (len == 0 || len > PS_PAYLOAD_MAX ||
             ps_agent_rows_payload(&m->rows) != len) {
+            return PS_E_PROTO;
+        }
+        return take_memory(a, len, ret_slice);
+    }
+    if (m->code == PS_MSG_STATE) {
+        if (len == 0 || len > PS_PAYLOAD_MAX || m->state.parts_count != 1 ||
+            m->state.parts->codec != PS_PRESS_NONE ||
+            ps_part_payload(m->state.parts) != len) {
             return PS_E_PROTO;
         }
         return take_memory(a, len, ret_slice);

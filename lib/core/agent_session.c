@@ -45,6 +45,7 @@ void ps_agent_op_free(struct ps_agent_op *op)
     }
     ps_buf_unref(op->array.buf);
     ps_agent_rows_free(op->rows);
+    ps_free(op->stating);
     ps_msg_free(op->message);
     if (a->spare_op_count == SPARE_OPS_MAX) {
         ps_free(op);
@@ -531,7 +532,7 @@ static void active_msg(struct ps_agent_step *st, struct ps_agent_session *s,
     if (s->op_count >= PS_OPS_MAX &&
         (m->code == PS_MSG_L_OP || m->code == PS_MSG_L_BARRIER ||
          m->code == PS_MSG_L_OPTIMIZER || m->code == PS_MSG_L_CHANGE ||
-         m->code == PS_MSG_L_COMPRESSION)) {
+         m->code == PS_MSG_L_STATE || m->code == PS_MSG_L_COMPRESSION)) {
         ps_agent_session_end(st, s, PS_E_FULL,
                              "too many operations that are not done");
         return;
@@ -545,6 +546,9 @@ static void active_msg(struct ps_agent_step *st, struct ps_agent_session *s,
         break;
     case PS_MSG_L_BARRIER:
         took_barrier(st, s, &m->l_barrier);
+        break;
+    case PS_MSG_L_STATE:
+        ps_agent_state_take(st, s, &m->l_state);
         break;
     case PS_MSG_L_CHANGE:
         took_change(st, s, &m->l_change);

@@ -11,6 +11,7 @@
  *     shard_pull.c    pull, init, resume
  *     shard_answer.c  value, commit, refuse
  *     shard_rows.c    keys of rows: contributions, their merge, pulls
+ *     shard_state.c   optimizer state, saved and loaded
  *     shard_credit.c  how far agents may run ahead */
 #pragma once
 
@@ -344,6 +345,14 @@ void ps_shard_refusal_send(struct ps_shard_step *st, struct ps_shard_peer *p,
 void ps_shard_refuse(struct ps_shard_step *st, struct ps_shard_peer *p,
                      uint64_t gen, const struct ps_shard_slot *slot,
                      const struct ps_shard_parts *parts, int rc);
+
+/* --------------------------------------------------------- shard_state.c */
+
+void ps_shard_state_get(struct ps_shard_step *st, struct ps_shard_conn *c,
+                        const struct ps_msg_state_get *m);
+void ps_shard_state_put(struct ps_shard_step *st, struct ps_shard_conn *c,
+                        const struct ps_msg_state_put *m,
+                        const struct ps_slice *payload);
 
 /* -------------------------------------------------------- shard_credit.c */
 

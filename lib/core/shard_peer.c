@@ -358,6 +358,12 @@ static void deliver(struct ps_shard_step *st, struct ps_shard_conn *c,
     case PS_MSG_INIT:
         ps_shard_init(st, c, msg, payload);
         break;
+    case PS_MSG_STATE_GET:
+        ps_shard_state_get(st, c, &msg->state_get);
+        break;
+    case PS_MSG_STATE_PUT:
+        ps_shard_state_put(st, c, &msg->state_put, payload);
+        break;
     case PS_MSG_RESUME:
         ps_shard_resume(st, c, msg, payload);
         break;
@@ -424,6 +430,12 @@ static int judge(struct ps_shard *s, struct ps_shard_peer *p,
         count = msg->init.parts_count;
         slot = msg->init.slot;
         gen = msg->init.gen;
+        break;
+    case PS_MSG_STATE_PUT:
+        parts = msg->state_put.parts;
+        count = msg->state_put.parts_count;
+        slot = msg->state_put.slot;
+        gen = msg->state_put.gen;
         break;
     case PS_MSG_RESUME:
         parts = msg->resume.parts;

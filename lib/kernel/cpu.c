@@ -549,6 +549,12 @@ void ps_kernel_widen(enum ps_dtype half, float *dst, const void *src,
     ps_cpu_ops()->widen[half](dst, src, count);
 }
 
+void ps_kernel_narrow(enum ps_dtype half, void *dst, const float *src,
+                      size_t count)
+{
+    ps_cpu_ops()->narrow[half](dst, src, count);
+}
+
 int ps_kernel_run(const struct ps_job *job)
 {
     return ps_kernel_run_range(job, 0, job->count);

@@ -209,6 +209,9 @@ bool ps_kernel_divides(const struct ps_job *job);
 /* Elements of a type of 16 bits as floats. */
 void ps_kernel_widen(enum ps_dtype half, float *dst, const void *src,
                      size_t count);
+/* The other way, rounded. */
+void ps_kernel_narrow(enum ps_dtype half, void *dst, const float *src,
+                      size_t count);
 
 /* memcpy() that is fast where the arrays are larger than the cache. */
 void ps_kernel_copy(void *dst, const void *src, size_t bytes);

@@ -300,6 +300,48 @@ def test_multipliers_of_keys(tmp):
     assert "well" in done.stdout
 
 
+def test_trainer_saves_and_loads_states(tmp):
+    """A trainer of another job goes on as the first one did."""
+    script = tmp / "script.py"
+    script.write_text(textwrap.dedent("""
+        import os
+        import sys
+        import mxnet as mx, numpy as np
+        import pskv.mxnet
+        from mxnet import autograd, gluon
+        first, path = int(sys.argv[1]), sys.argv[2]
+        kv = mx.kv.create('dist_sync')
+        net = gluon.nn.Dense(6, in_units=20)
+        net.initialize(mx.init.One())
+        if first:
+            net.load_parameters(path + '.net')
+        trainer = gluon.Trainer(net.collect_params(), 'adam',
+                                {'learning_rate': .05, 'wd': .01,
+                                 'rescale_grad': 1 / 16}, kvstore=kv)
+        if first:
+            trainer.load_states(path)
+        for step in range(first, 8):
+            if step == 4 and not first:
+                if kv.rank == 0:
+                    trainer.save_states(path)
+                    net.save_parameters(path + '.net')
+                kv._barrier()
+            rng = np.random.RandomState(step + 100 * kv.rank)
+            with autograd.record():
+                loss = (net(mx.nd.array(rng.randn(16, 20))) ** 2).sum()
+            loss.backward()
+            trainer.step(1)
+        w = net.weight.data().asnumpy().tobytes()
+        open('%s.%d.%d' % (path, first, kv.rank), 'wb').write(w)
+        """))
+    for first in (0, 4):
+        done = launch(2, 2, script, first, tmp / "t")
+        assert done.returncode == 0, done.stderr
+    one = (tmp / "t.0.0").read_bytes()
+    for end in ("0.1", "4.0", "4.1"):
+        assert (tmp / f"t.{end}").read_bytes() == one
+
+
 COMMON = "rescale_grad=.5, wd=.01, clip_gradient=.8"
 S = "mx.lr_scheduler."
 OPTIMIZERS = [

@@ -595,3 +595,109 @@ def test_half_weights_have_float32_masters(trio, tmp, kind):
         assert np.all(np.abs(mine - want) <= digits * np.abs(want) + 1e-7)
         assert np.mean(mine == to_half(kind, want)) > .99
     assert got.size == 0
+
+
+SAVED = """
+import numpy as np, pskv, sys
+name, first, path, out = sys.argv[1:]
+first = int(first)
+kv = pskv.create('dist_sync')
+kv.set_optimizer(name, learning_rate=.01)
+shapes = {'single': ('f4', 5003), 'double': ('f8', 700), 'half': ('f2', 3001)}
+if first == 0:
+    ws = {k: np.random.default_rng(n).standard_normal(n).astype(t)
+          for k, (t, n) in shapes.items()}
+    rows = np.random.default_rng(0).standard_normal((40, 5)).astype('f')
+else:
+    saved = np.load(path + '.npz')
+    ws = {k: saved[k] for k in shapes}
+    rows = saved['rows']
+for k, w in ws.items():
+    kv.init(k, w)
+kv.init_rows('rows', rows)
+if first > 0:
+    kv.load_optimizer_states(path)
+for step in range(first, 6):
+    if step == 3 and first == 0:
+        if kv.rank == 1:
+            kv.save_optimizer_states(path)
+            np.savez(path + '.npz', rows=rows, **ws)
+        kv.barrier()
+    draw = np.random.default_rng([step, kv.rank])
+    for k, w in ws.items():
+        kv.pushpull(k, draw.standard_normal(w.size).astype(w.dtype), out=w)
+    some = np.arange(step, 40, 2 + kv.rank)
+    kv.push_rows('rows', some, draw.standard_normal((some.size, 5))
+                 .astype('f'))
+    rows = kv.row_sparse_pull('rows', np.arange(40))[1].reshape(40, 5)
+open(out + str(kv.rank), 'wb').write(
+    b''.join([w.tobytes() for w in ws.values()] + [rows.tobytes()]))
+kv.close()
+"""
+
+
+@pytest.mark.parametrize("name", ["adam", "dcasgd", "ftml"])
+def test_a_saved_state_goes_on_with_the_same_bits(trio, tmp, name):
+    """Saved by one worker with 3 servers, loaded by both with 1 server."""
+    path = tmp / "states"
+    for first, t in ((0, trio(servers=3, agents=2)),
+                     (3, trio(servers=1, agents=2))):
+        finish([spawn(t, "saved", rank, SAVED, name, first, path,
+                      tmp / f"{first}-") for rank in (0, 1)])
+    seen = [(tmp / f"{first}-{rank}").read_bytes()
+            for first in (0, 3) for rank in (0, 1)]
+    assert all(s == seen[0] for s in seen)
+
+
+def test_a_state_that_does_not_fit_is_refused(trio, tmp):
+    t = trio(servers=2, agents=1)
+    text = """
+import sys
+import numpy as np, pskv
+path = sys.argv[1]
+def fails(kv, path):
+    try:
+        kv.load_optimizer_states(path)
+        print('loaded')
+    except pskv.Error as e:
+        print(e)
+kv = pskv.create('dist_sync')
+fails(kv, path)
+kv.set_optimizer('adam')
+w = np.ones(3000, 'f')
+kv.init(['a', 'b'], [w, w])
+kv.pushpull(['a', 'b'], [w, w], out=[w, w.copy()])
+kv.save_optimizer_states(path)
+good = open(path, 'rb').read()
+for bad in (good[:-9], good[:500] + b'x' + good[501:], b'', good[:30]):
+    open(path + '.bad', 'wb').write(bad)
+    fails(kv, path + '.bad')
+fails(kv, path + '.none')
+fails(kv, path)
+try:
+    kv.save_optimizer_states(path + '/none/such')
+except pskv.Error as e:
+    print(e)
+kv.close()
+for name, keys in (('sgd', {'a': 3000, 'b': 3000}), ('adam', {'a': 3000}),
+                   ('adam', {'a': 3000, 'b': 2999})):
+    kv = pskv.create('dist_sync', job='next' + name + str(len(keys)))
+    kv.set_optimizer(name)
+    for k, n in keys.items():
+        kv.init(k, np.ones(n, 'f'))
+    fails(kv, path)
+    kv.close()
+"""
+    said, = finish([spawn(t, "states", 0, text, tmp / "s", workers=1)])
+    lines = said.splitlines()
+    assert "declared no optimizer" in lines[0]
+    assert all("damaged" in line or "no file of" in line
+               for line in lines[1:5]), lines
+    assert "No such file" in lines[5]
+    assert lines[6] == "loaded"
+    assert "Not a directory" in lines[7]
+    assert "it is of adam, and the job's optimizer is sgd" in lines[8]
+    assert "key 's:b', which this worker has not initialised" in lines[9]
+    assert "state of 's:b' is for 3000" in lines[10]
+    assert not [p for p in tmp.iterdir() if p.name.startswith("s.") and
+                not p.name.endswith("bad")]

@@ -193,6 +193,8 @@ _FUNCTIONS = {
     "psc_optimizer_declare_start": (c_int, [c_void_p, POINTER(Optimizer),
                                             POINTER(OpOptions),
                                             POINTER(c_void_p)]),
+    "psc_state_save": (c_int, [c_void_p, c_char_p]),
+    "psc_state_load": (c_int, [c_void_p, c_char_p]),
     "psc_set_start": (c_int, [c_void_p, c_char_p, c_double, c_uint64,
                               POINTER(OpOptions), POINTER(c_void_p)]),
     "psc_allreduce_start": (c_int, [c_void_p, c_char_p, POINTER(Shape),

@@ -748,6 +748,38 @@ class KVStore(Collectives):
         """set_optimizer_param('clip_gradient', ...); 0: no limit."""
         self.set_optimizer_param("clip_gradient", clip_gradient, round)
 
+    def save_optimizer_states(self, fname: Any) -> None:
+        """Writes what servers keep for the optimizer of every key that this
+        worker knows into a file: momenta, counts of steps, and of 16-bit keys
+        the weights in float32. While nobody pushes; one worker suffices."""
+        self._states(self._lib.psc_state_save, fname)
+
+    def load_optimizer_states(self, fname: Any) -> None:
+        """Reads what save_optimizer_states() wrote, also in a job with another
+        number of workers or servers. After set_optimizer() of the same
+        optimizer and after init() of the keys; between rounds. One worker
+        suffices, all of them may; training goes on when all that load have."""
+        self._states(self._lib.psc_state_load, fname)
+
+    def _states(self, function: Any, fname: Any) -> None:
+        """On a thread of its own, so that Ctrl-C ends the wait."""
+        client = self._open()
+        result: List[Tuple[int, bytes]] = []
+
+        def run() -> None:
+            rc = function(client, os.fsencode(fname))
+            text = ctypes.create_string_buffer(_lib.TEXT_MAX)
+            self._lib.psc_last_detail(client, text, len(text))
+            result.append((rc, text.value))
+
+        thread = threading.Thread(target=run, daemon=True)
+        thread.start()
+        while thread.is_alive():
+            thread.join(_SLICE_MS / 1000)
+        rc, detail = result[0]
+        if rc != 0:
+            raise error(rc, detail.decode(errors="replace") or self._text(rc))
+
     def set_gradient_compression(
             self, compression_params: Mapping[str, Any]) -> None:
         """How gradients of float32 keys travel to servers, e.g.

@@ -16,6 +16,7 @@ are sparse. All stores of a process are one worker of one job."""
 from __future__ import annotations
 
 import atexit
+import types
 from typing import Any, Dict, List, Optional
 
 from .._role import take_role
@@ -320,6 +321,8 @@ class PSKV(_Native):
         lr, wd = multipliers(optimizer)
         self._store.set_optimizer(name, lr_mult=lr, wd_mult=wd, **numbers)
         self._optimizer = optimizer
+        # Where Gluon's Trainer looks for it after loading states.
+        self._updater = types.SimpleNamespace(optimizer=optimizer)
 
     def set_gradient_compression(self, compression_params: Any) -> None:
         """Servers get {'type': '2bit', 'threshold': 0.5}, or another type of
@@ -332,12 +335,21 @@ class PSKV(_Native):
 
     def save_optimizer_states(self, fname: str,
                               dump_optimizer: bool = False) -> None:
-        """As in MXNet: not for a distributed store."""
-        raise AssertionError("Cannot save states for distributed training")
+        """The states that servers keep, as pskv's own file. The optimizer is
+        the script's; there is no code in the file. One worker suffices."""
+        self._settle()
+        self._store.save_optimizer_states(fname)
 
     def load_optimizer_states(self, fname: str) -> None:
-        """As in MXNet: not for a distributed store."""
-        raise AssertionError("Cannot load states for distributed training")
+        """What save_optimizer_states() wrote, after set_optimizer() and init
+        of the keys."""
+        self._settle()
+        self._store.load_optimizer_states(fname)
+
+    def _settle(self) -> None:
+        """Until everything that was given to the engine is done."""
+        mx.nd.waitall()
+        self._engine.check()
 
     def _barrier(self) -> None:
         self._engine.check()
