@@ -86,6 +86,10 @@ static struct ps_part *enter(struct ps_shard_step *st, struct ps_shard_peer *p,
         } else if (part->run != NULL) {
             rc = PS_E_AGAIN;
             text = "a step is being made: save and load while nobody pushes";
+        } else if (part->gathered.buf != NULL) {
+            rc = PS_E_AGAIN;
+            text = "a step of several rounds has begun: save and load after "
+                   "the last of them";
         } else if (ps_shard_merge_states(st->s, job, part) != 0) {
             rc = PS_E_NOMEM;
             text = "the server has no memory for the optimizer's state";

@@ -3,7 +3,10 @@
  * counted once (10^9 bytes), by partitions of 1 MiB as agents and servers have
  * them.
  *
- *     bench_press [SECONDS-PER-CELL [VARIANT ...]] */
+ *     bench_press [SECONDS-PER-CELL [VARIANT ...]]
+ *     bench_press --json [SECONDS-PER-CELL]
+ *
+ * With --json, a line for each cell, with the best variant of the processor. */
 #include "kernel/kernel.h"
 #include "kernel/press.h"
 
@@ -115,8 +118,34 @@ static void *buffer(void)
     return p;
 }
 
+static void print_json(const char *what, const char *how, double gbps)
+{
+    printf("{\"what\": \"%s%s\", \"median\": %.3f}\n", what, how, gbps);
+    fflush(stdout);
+}
+
+static void run_json(double limit)
+{
+    for (size_t r = 0; r < ROWS; r++) {
+        const struct ps_press *c = &rows[r].press;
+
+        if (c->kind == PS_PRESS_NONE) {
+            print_json(rows[r].what, "", 2 * rate(c, false, limit));
+        } else {
+            print_json(rows[r].what, ", encoded", rate(c, false, limit));
+            print_json(rows[r].what, ", decoded", rate(c, true, limit));
+        }
+    }
+}
+
 int main(int argc, char **argv)
 {
+    const bool json = argc > 1 && strcmp(argv[1], "--json") == 0;
+
+    if (json) {
+        argc--;
+        argv++;
+    }
     static const char *const all[] = {"portable", "avx2", "avx512"};
     double limit = argc > 1 ? atof(argv[1]) : 0.2;
     const char *const *names = argc > 2 ? (const char **)argv + 2 : all;
@@ -132,6 +161,10 @@ int main(int argc, char **argv)
             x = x * 1664525u + 1013904223u;
             vector[i][j] = (float)(int32_t)x * 0x1p-31f;
         }
+    }
+    if (json) {
+        run_json(limit);
+        return 0;
     }
     for (size_t v = 0; v < names_count; v++) {
         if (ps_kernel_force(names[v]) != 0) {

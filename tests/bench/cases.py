@@ -347,6 +347,31 @@ def row_16(b: Bench) -> None:
                              spread(found["gloo"]), 0.5)
 
 
+def speed(line: dict[str, Any]) -> dict[str, Any]:
+    return {**{k: line[k] for k in ("least", "most") if k in line},
+            "value": line["median"]}
+
+
+def kernel(b: Bench, row: int, program: str, *words: str) -> None:
+    """GB/s of one core, and what a byte costs beside one that is copied."""
+    found = b.attempt(row, program,
+                      lambda: b.systems.kernel(program, *words))
+    if found is None:
+        return
+    copy = found.pop("memcpy")
+    b.book.figure(row, "memcpy", "GB/s", speed(copy))
+    for what, line in found.items():
+        b.book.figure(row, what, "GB/s", speed(line), copy["median"])
+
+
+def row_17(b: Bench) -> None:
+    kernel(b, 17, "bench_optimizers", str(0.02 * b.size.rounds))
+
+
+def row_18(b: Bench) -> None:
+    kernel(b, 18, "bench_press", "--json", str(0.02 * b.size.rounds))
+
+
 ROWS: dict[int, tuple[str, str, Callable[[Bench], None]]] = {
     1: ("agent", "agent alone, shared arrays", row_1),
     2: ("private", "agent alone, private memory", row_2),
@@ -364,4 +389,6 @@ ROWS: dict[int, tuple[str, str, Callable[[Bench], None]]] = {
     14: ("idle", "idle cluster with a job", row_14),
     15: ("growth", "growth", row_15),
     16: ("ddp", "DDP on shapes of ResNet-50", row_16),
+    17: ("optimizers", "steps of optimizers on one core", row_17),
+    18: ("codecs", "codecs on one core", row_18),
 }

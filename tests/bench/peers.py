@@ -161,6 +161,11 @@ class Systems:
             raise Skipped(f"{parts[-1]} is not built")
         return str(path)
 
+    def kernel(self, program: str, *words: str) -> dict[str, Any]:
+        """GB/s on one core, by what is done."""
+        found = launch([self.tool("tests", "bench", program), *words])
+        return {line["what"]: line for line in found["lines"]}
+
     def limits(self, size: int, sources: int, rounds: int) -> dict[str, Any]:
         found = launch([self.tool("tests", "bench", "bench_limits"), str(size),
                         str(sources), str(os.cpu_count() or 1), str(rounds)])

@@ -89,7 +89,7 @@ class Book:
             if "least" in f:
                 line += f"  ({number(f['least'])} .. {number(f['most'])})"
             if f["limit"]:
-                share = (f["value"] / f["limit"] if f["unit"] == "MB"
+                share = (f["value"] / f["limit"] if f["unit"] in ("MB", "GB/s")
                          else f["limit"] / f["value"])
                 line += f"  {share:.2f} of {number(f['limit'])}"
             if f["peak_bytes"]:
