@@ -17,6 +17,8 @@
 /* Contributors of one job; job_open is refused beyond. */
 #define PS_SLOTS_MAX               1024u
 #define PS_RANKS_MAX               4096u
+/* What a slot's ranks count in a mean: samples of 32 bits each. */
+#define PS_WEIGHT_MAX              ((uint64_t)PS_RANKS_MAX << 32)
 /* Local workers of one agent; further connections are refused. */
 #define PS_LOCAL_MAX               256u
 #define PS_SERVERS_MAX             256u

@@ -36,6 +36,11 @@ static int check_op_options(struct psc_client *c,
         return client_complain(c, PSC_E_INVAL, "no such reduction as %u",
                                full.reduce);
     }
+    if (full.samples != 0 && full.reduce != PSC_MEAN) {
+        return client_complain(c, PSC_E_INVAL,
+                               "samples are of a mean, and the reduction is %s",
+                               ps_reduce_name((uint8_t)full.reduce));
+    }
     if (full.root >= c->size) {
         return client_complain(c, PSC_E_INVAL,
                                "rank %u is none of a job of %u workers",
@@ -149,6 +154,7 @@ static void take_options(struct psc_op *op, const struct psc_op_options *o,
     op->priority = o->priority;
     op->reduce = (uint8_t)o->reduce;
     op->root = o->root;
+    op->samples = o->samples;
     op->callback = o->callback;
     op->user = o->user;
     op->freed = !waited_for && o->callback == NULL;

@@ -339,8 +339,9 @@ static int send_op(struct psc_op *op)
         .round = op->round,
         .priority = op->priority,
         .reduce = op->reduce,
-        .root = op->root,
+        .root = (uint16_t)op->root, /* Below PS_RANKS_MAX. */
         .rows = op->rows,
+        .samples = op->samples,
     };
     if (!give_ring(op->client, &m.l_op)) {
         rc = client_put(op->client, &m);

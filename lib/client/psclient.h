@@ -125,7 +125,7 @@ enum psc_placement {
 
 enum psc_reduce {
     PSC_SUM = 0,
-    PSC_MEAN = 1, /* Sum divided by the number of workers. */
+    PSC_MEAN = 1, /* Sum divided by the workers, or by their samples. */
     PSC_MIN = 2,  /* NaN where there is one. */
     PSC_MAX = 3,
     PSC_PRODUCT = 4,
@@ -265,9 +265,11 @@ struct psc_op_options {
     int32_t priority;   /* Higher first; equal ones in order. */
     uint32_t reduce;    /* enum psc_reduce; the same on all workers. */
     uint32_t root;      /* init, broadcast: the rank that gives the value. */
-    uint32_t src_count; /* More than one array for the key: they are summed, */
-    uint32_t reserved;  /* or what reduce says, in a fixed order, and the
-                         * argument src is ignored. */
+    uint32_t src_count; /* Of srcs: more than one array for the key. They are
+                         * summed, or what reduce says, in a fixed order, and
+                         * src is ignored. */
+    uint32_t samples;   /* PSC_MEAN: what is pushed is a sum over so many
+                         * samples, and the mean divides by all; 0: by 1. */
     const void *const *srcs;
     psc_callback callback;
     void *user;

@@ -83,6 +83,7 @@ struct psc_op {
     ps_time started;
     int32_t priority;
     uint8_t reduce;
+    uint32_t samples;
     uint32_t root;
     struct ps_shm_block *block; /* What is given; NULL: nothing. */
     size_t block_offset;

@@ -83,7 +83,7 @@ struct ps_agent_gather {
     uint8_t rule;
     bool assign;
     bool want;
-    uint32_t ranks;
+    uint64_t ranks;
     uint32_t count;
     uint64_t bytes;
     bool labelled; /* The labels are sent, too. */
@@ -176,7 +176,8 @@ struct ps_agent_op {
     int32_t priority;
     uint8_t reduce;
     uint32_t root;
-    uint64_t ticket; /* Of a pull of a key without rounds; 0: none yet. */
+    uint32_t samples; /* Its weight in a mean. */
+    uint64_t ticket;  /* Of a pull of a key without rounds; 0: none yet. */
     bool barrier;
     struct ps_slice array;            /* buf NULL: it gives none. */
     struct ps_agent_rows *rows;       /* Of a key of rows; NULL: none. */
@@ -221,6 +222,7 @@ struct ps_agent_key {
     uint8_t reduce;
     uint32_t root;
     int32_t priority;
+    uint64_t weight;       /* In a mean, of all who offered. */
     uint32_t parts_open;   /* Partitions that have not reached the round. */
     struct ps_list parked; /* Pushes of the next round. */
     struct ps_list pulls;

@@ -174,11 +174,27 @@ static bool agrees(const struct ps_agent_key *k, const struct ps_agent_op *op)
     return broadcast ? op->root == k->root : op->reduce == k->reduce;
 }
 
+/* Ranks that offered, or in a mean the samples they state. */
+static uint64_t weight_of(const struct ps_agent_key *k)
+{
+    uint64_t weight = 0;
+
+    for (uint32_t i = 0; i < k->job->local_count; i++) {
+        const struct ps_agent_op *op = k->offer[i];
+
+        weight += op == NULL                    ? 0
+                  : k->reduce == PS_REDUCE_MEAN ? op->samples
+                                                : 1;
+    }
+    return weight;
+}
+
 /* Every rank here that must has offered: the partitions go. */
 void ps_agent_round_complete(struct ps_agent_step *st, struct ps_agent_key *k)
 {
     k->complete = true;
     k->parts_open = k->part_count;
+    k->weight = weight_of(k);
     PS_LIST_EACH(n, &k->pulls)
     {
         const struct ps_agent_op *op = PS_CONTAINER(n, struct ps_agent_op,
@@ -281,6 +297,7 @@ void ps_agent_round_take(struct ps_agent_step *st, struct ps_agent_session *s,
     op->priority = m->priority;
     op->reduce = m->reduce;
     op->root = m->root;
+    op->samples = m->samples == 0 ? 1 : m->samples;
     op->array = array;
     if (array.buf != NULL) {
         ps_buf_ref(array.buf);
@@ -487,7 +504,7 @@ void ps_agent_round_local(struct ps_agent_step *st, struct ps_agent_part *p)
     c->job.count = p->count;
     c->job.divide_by = !p->init && k->kind != PS_OP_BROADCAST &&
                                k->reduce == PS_REDUCE_MEAN
-                           ? k->job->local_count
+                           ? k->weight
                            : 1;
     for (uint32_t i = 0; i < count; i++) {
         ps_compute_add_src(c, &slices[i], 0);

@@ -259,7 +259,7 @@ void ps_shard_push_rows(struct ps_shard_step *st, struct ps_shard_conn *c,
     if (rc == 0 && m->incarnation != p->incarnation) {
         rc = PS_E_STALE;
     }
-    if (rc == 0 && (m->ranks == 0 || m->ranks > PS_RANKS_MAX)) {
+    if (rc == 0 && (m->ranks == 0 || m->ranks > PS_WEIGHT_MAX)) {
         rc = PS_E_INVAL;
     }
     if (rc == 0 && c->thrown == PS_E_FULL) {

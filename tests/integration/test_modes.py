@@ -299,6 +299,53 @@ kv.close()
 """)
 
 
+SAMPLES = """
+SERVED = SERVERS
+kv = pskv.create('dist_sync', num_servers=SERVED)
+counts = [1, 5, 10]
+def given(r, i):
+    return np.random.default_rng([r, i]).standard_normal(3000).astype('f')
+out = np.zeros(3000, 'f')
+kv.init('k', out)
+for r in range(1, 6):
+    want = sum(given(r, i).astype('d') for i in range(3)) / sum(counts)
+    kv.pushpull('k', given(r, rank), out=out, reduce='mean',
+                samples=counts[rank])
+    np.testing.assert_allclose(out, want, atol=1e-6)
+kv.pushpull('k', np.ones(3000, 'f'), out=out, reduce='mean',
+            samples=4 if rank == 1 else None)
+assert (out == 0.5).all(), out  # 3 by 1 + 4 + 1
+# More than 32 bits in all, and whole numbers.
+kv.init('i', np.zeros(2, 'int64'))
+big = np.empty(2, 'int64')
+kv.pushpull('i', np.full(2, 7 * (2 ** 32 - 1), 'int64'), out=big,
+            reduce='mean', samples=2 ** 32 - 1)
+assert big.tolist() == [7, 7], big
+if rank == 0:
+    refused(ValueError, 'samples', kv.push, 'k', out, reduce='mean', samples=0)
+    refused(pskv.Error, 'samples are of a mean', push, 'k', out, samples=2)
+kv.barrier()
+kv.close()
+if SERVED:
+    # A mean of several rounds is one of all their samples.
+    kv = pskv.create('dist_sync', job='step')
+    kv.set_optimizer('sgd', learning_rate=1.0, accumulate=2)
+    kv.init('w', np.zeros(4, 'f'))
+    w = np.empty(4, 'f')
+    for samples in (1, 3):
+        kv.pushpull('w', np.full(4, 8, 'f'), out=w, reduce='mean',
+                    samples=samples)
+    assert w.tolist() == [-4.0] * 4, w  # 6 * 8 by 3 * 4
+    kv.close()
+"""
+
+
+@pytest.mark.parametrize("servers", [0, 2])
+def test_means_of_samples(trio, servers):
+    t = trio(servers=2, agents=1 if servers == 0 else 2)
+    run(t, 3, SAMPLES.replace("SERVERS", str(servers)))
+
+
 def test_collectives_in_async(trio):
     """They have rounds in every mode."""
     t = trio(servers=1, agents=2)

@@ -159,7 +159,8 @@ static void send_op(struct world *w, struct wworker *k, uint32_t i,
     m.l_op.round = round;
     m.l_op.priority = -(int32_t)i;
     m.l_op.reduce = w->opt.mean ? PS_REDUCE_MEAN : PS_REDUCE_SUM;
-    m.l_op.root = kind == PS_OP_BROADCAST ? world_data_root(w, round) : 0;
+    m.l_op.root = kind == PS_OP_BROADCAST ? (uint16_t)world_data_root(w, round)
+                                          : 0;
     if (kind == PS_OP_PUSHPULL || kind == PS_OP_PUSH ||
         (kind == PS_OP_BROADCAST && k->index == m.l_op.root) ||
         (kind == PS_OP_INIT && k->index == 0)) {

@@ -915,7 +915,7 @@ static void senseless_operations_fail_alone(void **state)
         uint32_t region;
         uint64_t offset;
         uint64_t round;
-        uint32_t root;
+        uint16_t root;
         int error;
     } bad[] = {
         {9, 1, 0, 1, 0, PS_E_NOKEY},

@@ -58,7 +58,7 @@ class OpOptions(Structure):
         ("reduce", c_uint32),
         ("root", c_uint32),
         ("src_count", c_uint32),
-        ("reserved", c_uint32),
+        ("samples", c_uint32),
         ("srcs", POINTER(c_void_p)),
         ("callback", Callback),
         ("user", c_void_p),

@@ -433,13 +433,18 @@ class KVStore(Collectives):
     # ---------------------------------------------------------- operations
 
     def _op_options(self, given: List[Array], priority: int, reduce: str,
-                    root: int, callback: bool) -> Tuple[_lib.OpOptions, Any]:
+                    root: int, callback: bool, samples: Optional[int] = None
+                    ) -> Tuple[_lib.OpOptions, Any]:
         o = _lib.OpOptions(size=ctypes.sizeof(_lib.OpOptions),
                            priority=priority, root=root)
         if reduce not in _lib.REDUCE:
             raise ValueError("no reduction %r; there are %s" %
                              (reduce, ", ".join(_lib.REDUCE)))
         o.reduce = _lib.REDUCE[reduce]
+        if samples is not None:
+            if not 0 < samples < 1 << 32:
+                raise ValueError("samples must be a number from 1 on")
+            o.samples = samples
         srcs = None
         if len(given) > 1:
             srcs = (c_void_p * len(given))(*[a.address for a in given])
@@ -451,13 +456,14 @@ class KVStore(Collectives):
         return o, srcs
 
     def _start(self, handle: Optional[Handle], what: str, wish: _Wish,
-               priority: int, reduce: str = "sum", root: int = 0) -> None:
+               priority: int, reduce: str = "sum", root: int = 0,
+               samples: Optional[int] = None) -> None:
         """One operation; with a handle it is waited for."""
         self._collect()
         arrays = wish.arrays()
         known = self._known(wish, arrays[0], _NEW.get(what, 0))
         o, srcs = self._op_options(wish.given, priority, reduce, root,
-                                   handle is not None)
+                                   handle is not None, samples)
         src = wish.given[0].address if wish.given else None
         out = wish.wanted[0].address if wish.wanted else None
         op = c_void_p()
@@ -595,22 +601,25 @@ class KVStore(Collectives):
     # -------------------------------------------------------------- values
 
     def push(self, key: Any, value: Any, priority: int = 0,
-             reduce: str = "sum") -> None:
+             reduce: str = "sum", samples: Optional[int] = None) -> None:
         """Gives to the next round and returns at once. Several arrays for one
-        key are summed. What goes wrong is told by the next call on the key.
+        key are summed. With reduce "mean" the sum of all workers is divided by
+        their number, or by all their `samples`, when `value` is a sum over so
+        many. What goes wrong is told by the next call on the key.
         An array of empty() must not change until a pull() has returned.
         The first push of a key makes it, unless the job has an optimizer."""
         for wish in self._wishes(key, value, None):
-            self._start(None, "push", wish, priority, reduce)
+            self._start(None, "push", wish, priority, reduce, 0, samples)
             for array in wish.arrays():
                 array.release()
 
     def push_async(self, key: Any, value: Any, priority: int = 0,
-                   reduce: str = "sum") -> Handle:
+                   reduce: str = "sum",
+                   samples: Optional[int] = None) -> Handle:
         """push() with a handle that ends when the rounds are merged."""
         handle = Handle(self)
         for wish in self._wishes(key, value, None):
-            self._start(handle, "push", wish, priority, reduce)
+            self._start(handle, "push", wish, priority, reduce, 0, samples)
         return handle
 
     def pull(self, key: Any, out: Any = None, priority: int = 0) -> None:
@@ -628,18 +637,21 @@ class KVStore(Collectives):
         return handle
 
     def pushpull(self, key: Any, value: Any, out: Any = None,
-                 priority: int = 0, reduce: str = "sum") -> None:
+                 priority: int = 0, reduce: str = "sum",
+                 samples: Optional[int] = None) -> None:
         """push() and pull() in one go. Without `out` the result is written to
         `value`."""
-        self.pushpull_async(key, value, out, priority, reduce).wait()
+        self.pushpull_async(key, value, out, priority, reduce, samples).wait()
 
     def pushpull_async(self, key: Any, value: Any, out: Any = None,
-                       priority: int = 0, reduce: str = "sum") -> Handle:
+                       priority: int = 0, reduce: str = "sum",
+                       samples: Optional[int] = None) -> Handle:
         """pushpull() with a handle."""
         handle = Handle(self)
         wanted = value if out is None else out
         for wish in self._wishes(key, value, wanted):
-            self._start(handle, "pushpull", wish, priority, reduce)
+            self._start(handle, "pushpull", wish, priority, reduce, 0,
+                        samples)
         return handle
 
     def broadcast(self, key: Any, value: Any, out: Any = None,
