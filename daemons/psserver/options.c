@@ -53,6 +53,13 @@ static const struct ps_option rows[] = {
      .help = "Agents of the same user on this host come over a Unix "
              "socket, and payloads are copied from memory to memory; off: by "
              "TCP, like all others."},
+    {.path = "network.travel_together",
+     .text = "auto",
+     .type = PS_OPTION_ENUM,
+     .words = "auto|off",
+     .offset = AT(travel_together),
+     .help = "Values of small partitions that are ready go in one frame; off: "
+             "each in a frame of its own, to see what that costs."},
     {.path = "compute.threads",
      .text = "auto",
      .type = PS_OPTION_INT,

@@ -10,8 +10,9 @@ struct psserver_options {
     const char *advertise; /* "auto": decide. */
     const char *interface; /* "": none. */
     ps_time link_linger;
-    int same_host; /* 0: auto, 1: off. */
-    int threads;   /* 0: one for each processor. */
+    int same_host;       /* 0: auto, 1: off. */
+    int travel_together; /* 0: auto, 1: off. */
+    int threads;         /* 0: one for each processor. */
     uint64_t memory;
     uint64_t window;
 };

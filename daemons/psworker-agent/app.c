@@ -39,6 +39,7 @@ static int open_app(const void *values, const struct ps_daemon_facts *facts,
         .dial_first = o->scheduler.retry_first,
         .dial_max = o->scheduler.retry_max,
         .hand_over_max = o->hand_over,
+        .alone = o->travel_together != 0,
         .ring = ps_ring_layout(),
         .link = facts->link,
     };

@@ -56,6 +56,13 @@ static const struct ps_option rows[] = {
      .help = "Servers of the same user on this host are reached over a Unix "
              "socket, and payloads are copied from memory to memory; off: by "
              "TCP, like all others."},
+    {.path = "network.travel_together",
+     .text = "auto",
+     .type = PS_OPTION_ENUM,
+     .words = "auto|off",
+     .offset = AT(travel_together),
+     .help = "Pushes of small partitions that are ready go in one frame; off: "
+             "each in a frame of its own, to see what that costs."},
     {.path = "network.hand_over",
      .text = "2MiB",
      .type = PS_OPTION_SIZE,

@@ -9,8 +9,9 @@ struct psagent_options {
     const char *socket;
     unsigned mode;
     uint64_t max_clients;
-    int same_host; /* 0: auto, 1: off. */
-    int threads;   /* 0: one for each processor. */
+    int same_host;       /* 0: auto, 1: off. */
+    int travel_together; /* 0: auto, 1: off. */
+    int threads;         /* 0: one for each processor. */
     uint64_t memory;
     uint64_t hand_over;
 };

@@ -20,6 +20,7 @@ struct ps_agent_options {
     uint64_t hand_over_max; /* Bytes handed to a connection and not yet with
                              * the kernel, so that urgent partitions can
                              * overtake; 0: 2 MiB. */
+    bool alone;             /* Small partitions do not travel together. */
     uint32_t ring; /* What l_welcome says of the driver's rings; 0: none. */
     struct ps_link_options link;
     struct ps_pool *sums; /* Scratch for local sums; not owned. */

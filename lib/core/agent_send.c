@@ -241,7 +241,7 @@ static void dispatch(struct ps_agent_step *st, struct ps_agent_flow *f,
     if (!p->init) {
         f->sent += bytes;
     }
-    if (bytes > PS_FUSE_PART_MAX) {
+    if (bytes > PS_FUSE_PART_MAX || st->a->opt.alone) {
         send_parts(st, s, &one);
         return;
     }

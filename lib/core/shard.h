@@ -16,6 +16,7 @@ struct ps_shard_options {
     uint64_t seed;
     uint64_t window;    /* Push bytes that an agent may have unmerged, for each
                           * job; 0: 32 MiB. */
+    bool alone;         /* Small partitions do not travel together. */
     ps_time dial_first; /* Back-off of dialling the scheduler. */
     ps_time dial_max;
     struct ps_link_options link;

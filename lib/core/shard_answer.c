@@ -128,6 +128,10 @@ void ps_shard_answer(struct ps_shard_step *st, struct ps_shard_slot *slot,
     if (!want || !ps_part_has_value(part)) {
         struct ps_rec_part rec = record(part, version);
 
+        if (st->s->opt.alone) {
+            send_commits(st, slot, &rec, 1);
+            return;
+        }
         if (slot->commits.count == PS_PARTS_MAX) {
             flush_commits(st, slot);
         }
@@ -142,7 +146,7 @@ void ps_shard_answer(struct ps_shard_step *st, struct ps_shard_slot *slot,
         rec.codec = part->codec;
         rec.bytes = (uint32_t)what->len;
     }
-    if (what->len > PS_FUSE_PART_MAX) {
+    if (what->len > PS_FUSE_PART_MAX || st->s->opt.alone) {
         send_values(st, slot, &rec, what, 1);
         return;
     }

@@ -372,6 +372,30 @@ def row_18(b: Bench) -> None:
     kernel(b, 18, "bench_press", "--json", str(0.02 * b.size.rounds))
 
 
+def row_19(b: Bench) -> None:
+    keys = 10_000 if b.size.growth else 1_000
+    for workers in (2, 8):
+        name = f"{workers} x {keys}x1024"
+        rates = {}
+        for how in ("together", "apart"):
+            with tempfile.TemporaryDirectory(prefix="pskv-bench-") as folder:
+                env = (b.systems.apart(Path(folder)) if how == "apart"
+                       else None)
+                found = median(b.attempt(
+                    19, f"pskv, {name}, {how}",
+                    lambda n=workers, e=env: b.systems.ours(
+                        n, 1, "bench_keys", "view",
+                        f"{keys}x1024:{b.size.many}", env=e)), "view")
+            if found is not None:
+                rates[how] = {"value": 1e3 / found["value"],
+                              "least": 1e3 / found["most"],
+                              "most": 1e3 / found["least"]}
+                b.book.figure(19, f"{name}: {how}", "rounds/s", rates[how])
+        if len(rates) == 2:
+            b.book.ratio(19, f"{name}: together to apart", rates["together"],
+                         rates["apart"], None)
+
+
 ROWS: dict[int, tuple[str, str, Callable[[Bench], None]]] = {
     1: ("agent", "agent alone, shared arrays", row_1),
     2: ("private", "agent alone, private memory", row_2),
@@ -391,4 +415,5 @@ ROWS: dict[int, tuple[str, str, Callable[[Bench], None]]] = {
     16: ("ddp", "DDP on shapes of ResNet-50", row_16),
     17: ("optimizers", "steps of optimizers on one core", row_17),
     18: ("codecs", "codecs on one core", row_18),
+    19: ("together", "10,000 keys of 1 KiB, together and apart", row_19),
 }

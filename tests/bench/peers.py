@@ -178,6 +178,17 @@ class Systems:
              str(workers), "-s", str(servers), "--",
              self.tool("tests", "bench", program), *words], env)
 
+    def apart(self, folder: Path) -> dict[str, str]:
+        """Daemons that give every partition a frame of its own, for `env`."""
+        for name in ("psched", "psserver", "psworker-agent"):
+            program = self.tool("daemons", name, name)
+            option = ("" if name == "psched" else
+                      " -o network.travel_together=off")
+            script = folder / name
+            script.write_text(f'#!/bin/sh\nexec {program} "$@"{option}\n')
+            script.chmod(0o755)
+        return {"PSKV_BINDIR": str(folder)}
+
     def mpi(self, workers: int, *words: str) -> dict[str, Any]:
         if shutil.which("mpirun") is None:
             raise Skipped("Open MPI is not installed")

@@ -309,6 +309,14 @@ def test_bench_measures_and_leaves_nothing(trio):
                      "the servers to forget the jobs")
 
 
+def test_small_keys_that_travel_alone_are_the_same_sums(trio):
+    alone = ["network.travel_together=off"]
+    t = trio(servers=1, agents=1, server_options=alone, agent_options=alone)
+    code, _, err = t.psctl("--size", "200K", "--keys", "100", "--rounds", "3",
+                           "--socket", t.socket(0), "bench")
+    assert code == 0, err
+
+
 def test_bench_without_an_agent_says_so(trio):
     t = trio(servers=1, agents=1)
     code, out, err = t.psctl("--socket", "/nonexistent/agent.sock", "bench",

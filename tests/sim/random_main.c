@@ -126,6 +126,7 @@ static void add_features(struct world_options *o, struct ps_rng *r)
             .count = key_count[ps_rng_below(r, 7)],
             .dtype = key_dtype[ps_rng_below(r, 4)]};
     }
+    o->alone = ps_rng_chance(r, 150);
 }
 
 /* The cluster of a seed. */

@@ -867,6 +867,7 @@ static void start_server(struct world *w, uint32_t index)
         .instance = 1 + ps_rng_next(&w->rng) / 2,
         .seed = ps_rng_next(&w->rng),
         .window = w->opt.window,
+        .alone = w->opt.alone,
         .dial_first = PS_MILLIS(10),
         .dial_max = PS_MILLIS(200),
         .link = link_options,
@@ -890,6 +891,7 @@ static void start_agent(struct world *w, uint32_t index)
         .instance = 1 + ps_rng_next(&w->rng) / 2,
         .seed = ps_rng_next(&w->rng),
         .dial_first = PS_MILLIS(10),
+        .alone = w->opt.alone,
         .dial_max = PS_MILLIS(200),
         .link = link_options,
     };

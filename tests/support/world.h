@@ -66,6 +66,7 @@ struct world_options {
     uint64_t window; /* Credit of the servers; 0: their default. */
     enum ps_loss_policy on_loss;
     struct world_faults faults;
+    bool alone; /* Small partitions do not travel together. */
     bool story; /* Keep the notes for world_story. */
     bool trace; /* Print everything to stderr. */
 };
