@@ -270,6 +270,8 @@ struct ps_agent_job {
     bool seated; /* slot and local are known. */
     struct ps_agent_rank *local;
     uint32_t local_count;
+    uint32_t *slot_of; /* By rank, once seated. */
+    uint32_t slot_of_count;
     uint32_t sessions; /* That belong to it. */
     struct ps_pool *results;
     struct ps_map *keys;  /* By number. */

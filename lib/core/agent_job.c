@@ -78,6 +78,7 @@ void ps_agent_job_free(struct ps_agent_step *st, struct ps_agent *a,
     ps_map_take(a->jobs, j->gen);
     ps_agent_departed_forget(a, j->gen);
     ps_free(j->local);
+    ps_free(j->slot_of);
     ps_free(j);
 }
 
@@ -182,6 +183,13 @@ static void take_seats(struct ps_agent_step *st, struct ps_agent_job *j,
         memset(&j->local[at], 0, sizeof(j->local[at]));
         j->local[at].rank = m->ranks[i].rank;
         j->local_count++;
+    }
+    j->slot_of_count = m->ranks_count;
+    j->slot_of = ps_calloc(m->ranks_count, sizeof(*j->slot_of));
+    for (uint32_t i = 0; i < m->ranks_count; i++) {
+        if (m->ranks[i].rank < m->ranks_count) {
+            j->slot_of[m->ranks[i].rank] = m->ranks[i].slot;
+        }
     }
     j->seated = true;
 }

@@ -10,6 +10,9 @@
 #include <assert.h>
 #include <string.h>
 
+/* Ranks that an error names; of more it says how many. */
+#define RANKS_NAMED 8u
+
 void ps_agent_peer_init(struct ps_agent *a, struct ps_agent_peer *p,
                         uint64_t target, ps_time now)
 {
@@ -310,6 +313,49 @@ static void took_commit(struct ps_agent_step *st, const struct ps_msg_commit *m)
     }
 }
 
+/* "rank 0, 2 and 5 more": those on the slots. */
+static void add_ranks(struct ps_str *t, const struct ps_agent_job *j,
+                      const uint32_t *slots, uint32_t count)
+{
+    uint32_t named = 0;
+
+    for (uint32_t rank = 0; rank < j->slot_of_count; rank++) {
+        bool there = false;
+
+        for (uint32_t i = 0; i < count && !there; i++) {
+            there = slots[i] == j->slot_of[rank];
+        }
+        if (there && ++named <= RANKS_NAMED) {
+            ps_str_addf(t, "%s%u", named == 1 ? "rank " : ", ", rank);
+        }
+    }
+    if (named > RANKS_NAMED) {
+        ps_str_addf(t, " and %u more", named - RANKS_NAMED);
+    }
+}
+
+/* Do others ask for something else in this round, and was it told? */
+static bool has_sides(const struct ps_agent_key *k,
+                      const struct ps_msg_refuse *m)
+{
+    bool broadcast = k->kind == PS_OP_BROADCAST;
+
+    return m->slots_count > 0 && k->active && !k->collective &&
+           (broadcast != m->assign || (!broadcast && k->reduce != m->reduce));
+}
+
+static void add_sides(struct ps_str *t, const struct ps_agent_key *k,
+                      const struct ps_msg_refuse *m)
+{
+    ps_str_add(t, "the ranks ask for different things: ");
+    add_ranks(t, k->job, &k->job->slot, 1);
+    ps_str_addf(t, ": %s; ",
+                k->kind == PS_OP_BROADCAST ? "broadcast"
+                                           : ps_reduce_name(k->reduce));
+    add_ranks(t, k->job, m->slots, m->slots_count);
+    ps_str_addf(t, ": %s", m->assign ? "broadcast" : ps_reduce_name(m->reduce));
+}
+
 static void took_refuse(struct ps_agent_step *st,
                         const struct ps_agent_server *s,
                         const struct ps_msg_refuse *m)
@@ -341,10 +387,14 @@ static void took_refuse(struct ps_agent_step *st,
             continue;
         }
         ps_str_init(&t, text, sizeof(text));
-        ps_str_addf(&t, "server %s refused round %llu of '%s': %s%s%s", s->name,
-                    (unsigned long long)m->parts[i].round, p->key->name,
-                    ps_strerror(m->error), m->text[0] == '\0' ? "" : ": ",
-                    m->text);
+        ps_str_addf(&t, "server %s refused round %llu of '%s': ", s->name,
+                    (unsigned long long)m->parts[i].round, p->key->name);
+        if (has_sides(p->key, m)) {
+            add_sides(&t, p->key, m);
+        } else {
+            ps_str_addf(&t, "%s%s%s", ps_strerror(m->error),
+                        m->text[0] == '\0' ? "" : ": ", m->text);
+        }
         ps_agent_code_refused(p, m->parts[i].round);
         if (p->key->async) {
             ps_agent_async_fail(st, p->key, m->error, text);

@@ -182,6 +182,9 @@ void ps_shard_answer_drop(struct ps_shard_slot *slot)
 
 /* --------------------------------------------------------------- refusing */
 
+/* Slots that an error names. */
+#define NAMED_MAX 64u
+
 static const char *text_of(int rc)
 {
     switch (rc) {
@@ -194,9 +197,9 @@ static const char *text_of(int rc)
     case PS_E_FULL:
         return "more was sent than the credit allows";
     case PS_E_UNSUPPORTED:
-        return "an optimizer needs elements that are real numbers, keeps its "
-               "state on one server, and accumulates gradients of whole "
-               "arrays alone";
+        return "an optimizer needs elements that are real numbers and sums or "
+               "means of them, keeps its state on one server, and accumulates "
+               "gradients of whole arrays alone";
     case PS_E_INVAL:
         return "the message says what no agent says, or holds a broken code";
     case PS_E_PERM:
@@ -204,6 +207,12 @@ static const char *text_of(int rc)
     default:
         return "";
     }
+}
+
+void ps_shard_refusal_init(struct ps_shard_refusal *r)
+{
+    r->count = 0;
+    r->against = NULL;
 }
 
 void ps_shard_refusal_add(struct ps_shard_refusal *r,
@@ -217,8 +226,10 @@ void ps_shard_refusal_add(struct ps_shard_refusal *r,
 static void send_refusal(struct ps_shard_step *st, struct ps_shard_peer *p,
                          uint64_t gen, const struct ps_shard_slot *slot,
                          const struct ps_rec_part *parts, uint32_t count,
-                         int rc)
+                         int rc, const struct ps_part *against)
 {
+    uint32_t slots[NAMED_MAX];
+    uint32_t named = 0;
     struct ps_msg m = {
         .code = PS_MSG_REFUSE,
         .refuse = {.gen = gen,
@@ -230,6 +241,19 @@ static void send_refusal(struct ps_shard_step *st, struct ps_shard_peer *p,
                    .parts_count = count},
     };
 
+    if (rc == PS_E_MISMATCH && against != NULL && against->open != NULL) {
+        const struct ps_open *open = against->open;
+
+        for (uint32_t i = 0; i < open->round.size && named < NAMED_MAX; i++) {
+            if (ps_round_has(&open->round, i)) {
+                slots[named++] = i;
+            }
+        }
+        m.refuse.slots = slots;
+        m.refuse.slots_count = named;
+        m.refuse.reduce = open->reduce;
+        m.refuse.assign = open->assign;
+    }
     st->s->refused += count;
     ps_shard_peer_send(st, p, ps_parcel_new(&m, NULL, 0));
 }
@@ -244,7 +268,8 @@ void ps_shard_refusal_send(struct ps_shard_step *st, struct ps_shard_peer *p,
         while (to < r->count && r->rc[to] == r->rc[from]) {
             to++;
         }
-        send_refusal(st, p, gen, slot, &r->parts[from], to - from, r->rc[from]);
+        send_refusal(st, p, gen, slot, &r->parts[from], to - from, r->rc[from],
+                     r->against);
     }
 }
 
@@ -252,5 +277,5 @@ void ps_shard_refuse(struct ps_shard_step *st, struct ps_shard_peer *p,
                      uint64_t gen, const struct ps_shard_slot *slot,
                      const struct ps_shard_parts *parts, int rc)
 {
-    send_refusal(st, p, gen, slot, parts->part, parts->count, rc);
+    send_refusal(st, p, gen, slot, parts->part, parts->count, rc, NULL);
 }

@@ -335,7 +335,10 @@ struct ps_shard_refusal {
     struct ps_rec_part parts[PS_PARTS_MAX];
     int rc[PS_PARTS_MAX];
     uint32_t count;
+    /* Whose open round does not fit; the first of them. */
+    const struct ps_part *against;
 };
+void ps_shard_refusal_init(struct ps_shard_refusal *r);
 void ps_shard_refusal_add(struct ps_shard_refusal *r,
                           const struct ps_rec_part *part, int rc);
 void ps_shard_refusal_send(struct ps_shard_step *st, struct ps_shard_peer *p,

@@ -471,7 +471,7 @@ static void failed(struct ps_shard_step *st, struct ps_shard_job *job,
     ps_effects_note(st->fx, PS_LOG_ERROR, "round %llu of key %u failed: %s",
                     (unsigned long long)rec.round, part->key, ps_strerror(rc));
     ps_shard_merge_drop(st->s, job, part);
-    refusal.count = 0;
+    ps_shard_refusal_init(&refusal);
     ps_shard_refusal_add(&refusal, &rec, rc);
     for (uint32_t i = 0; i < job->slot_count; i++) {
         struct ps_shard_peer *p = ps_shard_job_peer(&job->slots[i]);

@@ -81,7 +81,7 @@ void ps_shard_pull(struct ps_shard_step *st, struct ps_shard_conn *c,
     if (slot == NULL) {
         return;
     }
-    refusal.count = 0;
+    ps_shard_refusal_init(&refusal);
     for (uint32_t i = 0; i < m->parts_count; i++) {
         int rc = pull_part(st, slot, &m->parts[i]);
 
@@ -195,7 +195,7 @@ void ps_shard_init(struct ps_shard_step *st, struct ps_shard_conn *c,
     if (slot == NULL) {
         return;
     }
-    refusal.count = 0;
+    ps_shard_refusal_init(&refusal);
     for (uint32_t i = 0; i < m->parts_count; i++) {
         const struct ps_rec_part *rec = &m->parts[i];
         uint64_t label = i < m->labels_count ? m->labels[i] : 0;

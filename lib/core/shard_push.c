@@ -258,11 +258,15 @@ static void take_all(struct ps_shard_step *st, struct ps_shard_peer *p,
     struct ps_shard_refusal refusal;
     uint64_t offset = 0;
 
-    refusal.count = 0;
+    ps_shard_refusal_init(&refusal);
     for (uint32_t i = 0; i < m->parts_count; i++) {
         const struct ps_rec_part *rec = &m->parts[i];
         int rc = take(st, slot, m, rec, payload, offset);
 
+        if (rc == PS_E_MISMATCH && refusal.against == NULL) {
+            refusal.against = ps_store_find(&slot->job->store, rec->key,
+                                            rec->index);
+        }
         if (rc != 0) {
             ps_shard_refusal_add(&refusal, rec, rc);
         }

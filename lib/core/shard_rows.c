@@ -111,7 +111,7 @@ static void refuse_all(struct ps_shard_step *st, struct ps_shard_peer *p,
 {
     struct ps_shard_refusal refusal;
 
-    refusal.count = 0;
+    ps_shard_refusal_init(&refusal);
     for (uint32_t i = 0; i < count; i++) {
         struct ps_rec_part rec = record_of(&parts[i]);
 
@@ -270,7 +270,7 @@ void ps_shard_push_rows(struct ps_shard_step *st, struct ps_shard_conn *c,
         return;
     }
     ps_shard_credit_dirty(job);
-    refusal.count = 0;
+    ps_shard_refusal_init(&refusal);
     for (uint32_t i = 0; i < m->parts_count; i++) {
         const struct ps_rec_rows *rec = &m->parts[i];
 

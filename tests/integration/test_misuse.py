@@ -155,6 +155,24 @@ def test_a_gradient_that_is_no_sum(world):
         """, "pass")
 
 
+def test_ranks_that_ask_for_different_things(world):
+    """Whichever node comes second hears who asks for what; when it asks for
+    the same as the others, all have their result."""
+    job(world, """
+        kv.init('w', f(0))
+        one, other = ('max', 'sum') if kv.rank == 2 else ('sum', 'max')
+        got = f(kv.rank + 1)
+        try:
+            kv.pushpull('w', got, reduce=one)
+        except pskv.Error as e:
+            sides = ['rank 2: max', 'rank 0, 1: sum']
+            assert '; '.join(sides if kv.rank == 2 else sides[::-1]) \
+                in str(e), e
+            kv.pushpull('w', got, reduce=other)
+        assert set(got) in ({3}, {6}), got
+        """, "pass")
+
+
 def test_a_mode_that_is_none(world):
     job(world, WEIGHTS, """
         wrong(["no store 'dist_later'"], lambda: pskv.create('dist_later'),
