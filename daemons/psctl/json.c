@@ -88,6 +88,7 @@ static json_t *job_of(const struct ps_msg *msg)
     put_count(o, "barriers", j->barriers);
     put_seconds(o, "age_s", j->age_ns);
     put_text(o, "optimizer", j->optimizer);
+    put_text(o, "compression", j->compression);
     put_text(o, "reason", j->reason);
     return o;
 }

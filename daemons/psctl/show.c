@@ -85,8 +85,9 @@ static void show_nodes(const struct rows *rows, bool headings)
 static void show_jobs(const struct rows *rows, bool headings)
 {
     static const char *const names[] = {
-        "JOB",   "PHASE",     "MODE", ">WORKERS", ">NODES",    ">KEYS",
-        ">HELD", ">BARRIERS", ">AGE", ">UID",     "OPTIMIZER", "REASON",
+        "JOB",       "PHASE",       "MODE",      ">WORKERS", ">NODES",
+        ">KEYS",     ">HELD",       ">BARRIERS", ">AGE",     ">UID",
+        "OPTIMIZER", "COMPRESSION", "REASON",
     };
     struct table t;
 
@@ -105,6 +106,7 @@ static void show_jobs(const struct rows *rows, bool headings)
         cell_age(&t, j->age_ns);
         table_cell(&t, "%u", j->uid);
         table_text(&t, j->optimizer);
+        table_text(&t, j->compression);
         table_text(&t, j->reason);
     }
     finish(&t, headings);

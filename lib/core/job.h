@@ -66,6 +66,8 @@ struct ps_job_waiter {
     uint64_t round; /* for a change from this round on. */
 };
 
+#define PS_COMPRESSION_TEXT 256u
+
 struct ps_sched_job {
     uint64_t gen;
     uint32_t version; /* Of job_state. */
@@ -110,6 +112,7 @@ struct ps_sched_job {
     char *compression; /* NULL: none; it is there before the first key. */
     struct ps_rec_param *compression_params; /* One block with their names. */
     uint32_t compression_param_count;
+    char compression_text[PS_COMPRESSION_TEXT]; /* For people. */
     /* State in which servers were told of what was declared last. */
     uint32_t optimizer_version;
     struct ps_job_waiter *waiters;

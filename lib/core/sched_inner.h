@@ -62,6 +62,7 @@ struct ps_sched_past {
     ps_time ended;
     char name[PS_NAME_MAX + 1];
     char optimizer[33];
+    char compression[PS_COMPRESSION_TEXT];
     char reason[PS_TEXT_MAX + 1];
 };
 

@@ -108,6 +108,8 @@ static void remember(struct ps_sched *s, const struct ps_sched_job *j,
     ps_str_copy(p->optimizer, sizeof(p->optimizer),
                 ps_sched_text(j->optimizer));
     ps_str_copy(p->reason, sizeof(p->reason), j->reason);
+    ps_str_copy(p->compression, sizeof(p->compression), j->compression_text);
+    p->row.compression = p->compression;
     p->row.name = p->name;
     p->row.optimizer = p->optimizer;
     p->row.reason = p->reason;

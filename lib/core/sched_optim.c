@@ -412,6 +412,7 @@ void ps_sched_compression_set(struct ps_sched_step *st, struct ps_member *agent,
                                m->params_count);
         add_declared(&why, j->compression, j->compression_params,
                      j->compression_param_count);
+        ps_str_copy(j->compression_text, sizeof(j->compression_text), text);
         ps_effects_note(st->fx, PS_LOG_INFO, "job %s gen %llu compression %s",
                         j->name, (unsigned long long)j->gen, text);
         ps_sched_job_changed(st, j);

@@ -84,6 +84,7 @@ void ps_sched_job_row(const struct ps_sched_job *j, ps_time now,
         .barriers = j->barrier.open,
         .age_ns = now - j->created,
         .optimizer = j->optimizer,
+        .compression = j->compression_text,
         .reason = j->reason,
     };
 }

@@ -275,6 +275,20 @@ kv.close()
 """
 
 
+ASYNC = """
+import sys
+import pskv
+kv = pskv.create('dist_async')
+try:
+    kv.set_gradient_compression({'type': '2bit'})
+except pskv.Error as e:
+    assert 'in rounds alone' in str(e), str(e)
+else:
+    sys.exit('taken in an asynchronous job')
+kv.close()
+"""
+
+
 @pytest.mark.parametrize("both", ["0", "1"])
 @pytest.mark.parametrize("optimizer_first", ["0", "1"])
 def test_values_that_are_weights_come_back_as_they_are(trio, both,
@@ -288,9 +302,9 @@ def test_values_that_are_weights_come_back_as_they_are(trio, both,
 
 
 @pytest.mark.parametrize("name,source,more", [
-    ("twice", MISUSE, {}), ("late", LATE, {}),
+    ("twice", MISUSE, {}), ("late", LATE, {}), ("async", ASYNC, {}),
     ("none", SERVERLESS, {"DMLC_NUM_SERVER": 0})],
-    ids=["twice", "late", "none"])
+    ids=["twice", "late", "async", "none"])
 def test_misuse_is_an_error_of_its_caller(trio, name, source, more):
     t = trio(servers=1, agents=2)
     if name == "none":  # All on one node.
@@ -300,3 +314,5 @@ def test_misuse_is_an_error_of_its_caller(trio, name, source, more):
     for w in workers:
         _, err = w.communicate(timeout=harness.PATIENCE)
         assert w.returncode == 0, err
+    shown = {j["name"]: j["compression"] for j in t.ask("jobs")["jobs"]}
+    assert shown[name] == ("2bit(threshold=0.25)" if name == "twice" else "")
