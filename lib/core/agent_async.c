@@ -152,7 +152,7 @@ static void end_offers(struct ps_agent_step *st, struct ps_agent_key *k,
         } else if (k->pushed[i] == op->round) {
             k->pushed[i]--; /* It may be offered again. */
         }
-        if (error == 0 && op->kind == PS_OP_PUSHPULL) {
+        if (error == 0 && op->kind == PS_OP_PUSHPULL && op->session != NULL) {
             ps_list_push_back(&k->pulls, &op->node);
         } else {
             ps_agent_op_done(st, op, op->round, error, text);
@@ -354,6 +354,14 @@ void ps_agent_async_value(struct ps_agent_step *st, struct ps_agent_part *p,
     p->served = p->asked_ticket;
     p->asked = NONE;
     ps_agent_async_check(st, k);
+}
+
+/* Its worker is told to go on behind it, so it is applied all the same. */
+bool ps_agent_async_keeps(const struct ps_agent_op *op)
+{
+    return op->key->async &&
+           (op->kind == PS_OP_PUSH || op->kind == PS_OP_PUSHPULL) &&
+           op->round > op->key->applied[op->local];
 }
 
 void ps_agent_async_take(struct ps_agent_step *st, struct ps_agent_op *op)

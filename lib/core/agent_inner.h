@@ -559,6 +559,8 @@ bool ps_agent_async_allows(struct ps_agent_step *st, struct ps_agent_session *s,
                            const struct ps_agent_key *k,
                            const struct ps_msg_l_op *m,
                            const struct ps_slice *array);
+/* A push that waits for its turn, whose worker dies: does it stay? */
+bool ps_agent_async_keeps(const struct ps_agent_op *op);
 /* Push, pull and pushpull. */
 void ps_agent_async_take(struct ps_agent_step *st, struct ps_agent_op *op);
 void ps_agent_async_next(struct ps_agent_step *st, struct ps_agent_key *k);

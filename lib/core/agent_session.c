@@ -82,7 +82,8 @@ static void drop_ops(struct ps_agent_session *s)
         struct ps_agent_op *op = PS_CONTAINER(n, struct ps_agent_op, mine);
         struct ps_agent_key *k = op->key;
 
-        if (k != NULL && k->offer[op->local] == op) {
+        if (k != NULL &&
+            (k->offer[op->local] == op || ps_agent_async_keeps(op))) {
             ps_list_remove(&op->mine);
             s->op_count--;
             op->session = NULL;

@@ -115,6 +115,27 @@ static uint32_t planted_nth(const struct ps_round *r, uint32_t n)
     "compresses collectives": [
         ("lib/core/agent_code.c", "           !k->collective &&\n", ""),
     ],
+    "applies a push that comes twice twice": [
+        ("lib/core/shard_apply.c",
+         "    if (rec->round <= known->done) {\n        ps_shard_answer",
+         "    if (rec->round < known->done) {\n        ps_shard_answer"),
+        ("lib/core/shard_apply.c",
+         "    if (rec->round <= known->taken) {",
+         "    if (rec->round < known->taken) {"),
+        ("lib/core/shard_apply.c",
+         "           rec->round <= part->applied[m->slot].taken;",
+         "           rec->round < part->applied[m->slot].taken;"),
+    ],
+    "lets a pull go when the puller's agent has caught up": [
+        ("lib/core/agent_async.c",
+         "            clock_of_all(k) >= op->round - j->staleness);",
+         "            k->clock >= op->round - j->staleness);"),
+    ],
+    "forgets what a dead worker has pushed": [
+        ("lib/core/agent_async.c",
+         "           op->round > op->key->applied[op->local];",
+         "           op->round > op->key->applied[op->local] + 1;"),
+    ],
     "broadcasts the array of the first rank": [
         ("lib/core/agent_round.c",
          "k->job->local[i].rank != k->root)) {",

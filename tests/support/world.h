@@ -48,6 +48,11 @@ struct world_options {
     struct world_key key[WORLD_KEYS_MAX];
     bool optimizer; /* SGD with momentum on the servers, else sums. */
     bool mean;
+    /* Not sync: pushes are added when they come. Each has a one in the
+     * elements that are the rank's, so that a value says how many of whose
+     * pushes are in it. One barrier is before the last pull. */
+    enum ps_mode mode;
+    uint32_t staleness; /* ssp */
     /* Every third key is broadcast from a root that changes from round to
      * round; of every third, one rank alone wants the sum: what collectives
      * are made of. Not with an optimizer. Keys called "c:" are of that kind in

@@ -161,6 +161,38 @@ void check_value(struct world *w, struct wworker *k, uint32_t key,
     }
 }
 
+/* Each push is in it once or not at all: the puller's own are, those of others
+ * at least as far as the mode says, and after the last barrier all are. */
+void check_counts(struct world *w, const struct wworker *k, uint32_t key,
+                  uint64_t pushes, const void *data)
+{
+    for (uint64_t j = 0; j < w->opt.key[key].count; j++) {
+        int64_t has = world_data_counted(w, data, key, j) - WORLD_COUNT_FIRST;
+        uint32_t rank = world_data_whose(w, j);
+        uint64_t least = 0;
+        uint64_t most = w->worker[rank].key[key].round;
+
+        if (rank == k->index || k->stage == WS_FINAL) {
+            least = pushes;
+        } else if (w->opt.mode == PS_MODE_SSP && pushes > w->opt.staleness) {
+            least = pushes - w->opt.staleness;
+        }
+        if (rank == k->index) {
+            most = pushes;
+        }
+        if (has < (int64_t)least || has > (int64_t)most) {
+            world_fail(
+                w,
+                "rank %u, after %llu pushes of %s: element %llu has %lld "
+                "of rank %u, and must have %llu to %llu",
+                k->index, (unsigned long long)pushes, w->opt.key[key].name,
+                (unsigned long long)j, (long long)has, rank,
+                (unsigned long long)least, (unsigned long long)most);
+            return;
+        }
+    }
+}
+
 void check_rows(struct world *w, struct wworker *k, uint32_t key,
                 uint64_t version, const uint32_t *row, uint32_t count,
                 const void *data)

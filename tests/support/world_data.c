@@ -57,6 +57,53 @@ void world_data_fill(const struct world *w, void *dst, uint32_t i,
     }
 }
 
+uint32_t world_data_whose(const struct world *w, uint64_t j)
+{
+    return (uint32_t)(j % w->opt.workers);
+}
+
+void world_data_count(const struct world *w, void *dst, uint32_t i,
+                      uint32_t rank, bool init)
+{
+    for (uint64_t j = 0; j < w->opt.key[i].count; j++) {
+        int n = init ? WORLD_COUNT_FIRST : world_data_whose(w, j) == rank;
+
+        switch (w->opt.key[i].dtype) {
+        case PS_DTYPE_FLOAT32:
+            ((float *)dst)[j] = (float)n;
+            break;
+        case PS_DTYPE_FLOAT64:
+            ((double *)dst)[j] = n;
+            break;
+        case PS_DTYPE_INT32:
+            ((int32_t *)dst)[j] = n;
+            break;
+        case PS_DTYPE_INT64:
+            ((int64_t *)dst)[j] = n;
+            break;
+        default:
+            break; /* Worlds have these four. */
+        }
+    }
+}
+
+int64_t world_data_counted(const struct world *w, const void *src, uint32_t i,
+                           uint64_t j)
+{
+    switch (w->opt.key[i].dtype) {
+    case PS_DTYPE_FLOAT32:
+        return (int64_t)((const float *)src)[j];
+    case PS_DTYPE_FLOAT64:
+        return (int64_t)((const double *)src)[j];
+    case PS_DTYPE_INT32:
+        return ((const int32_t *)src)[j];
+    case PS_DTYPE_INT64:
+        return ((const int64_t *)src)[j];
+    default:
+        return -1;
+    }
+}
+
 static uint32_t some_rows(const struct world *w, uint32_t i, uint64_t base,
                           uint32_t *row)
 {

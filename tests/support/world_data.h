@@ -18,6 +18,14 @@ uint32_t world_data_root(const struct world *w, uint64_t round);
 /* The array of one rank for one round of key i. */
 void world_data_fill(const struct world *w, void *dst, uint32_t i,
                      uint32_t rank, uint64_t round);
+/* Without rounds: the rank whose pushes element j counts, the array of a push
+ * (or of init), and what an element is. */
+uint32_t world_data_whose(const struct world *w, uint64_t j);
+void world_data_count(const struct world *w, void *dst, uint32_t i,
+                      uint32_t rank, bool init);
+int64_t world_data_counted(const struct world *w, const void *src, uint32_t i,
+                           uint64_t j);
+#define WORLD_COUNT_FIRST 7 /* What init gives. */
 /* The rows that a rank gives in a round, or pulls after it, ascending: none,
  * few, many or all. */
 uint32_t world_data_pushed(const struct world *w, uint32_t i, uint32_t rank,

@@ -107,6 +107,7 @@ struct wworker {
         uint64_t offset[2];
         uint64_t round;
         struct ps_buf *memory; /* Its region: places of its blocks. */
+        uint64_t at;           /* Without rounds: where the value comes. */
         bool pulling;          /* Rows: its push is done, a pull is not. */
         uint32_t pulled;       /* Rows that it asks for. */
     } key[WORLD_KEYS_MAX];
@@ -170,6 +171,9 @@ void check_frame(struct world *w, struct wnode *from,
                  const struct ps_parcel *parcel);
 void check_value(struct world *w, struct wworker *k, uint32_t key,
                  uint64_t version, const void *data, size_t len);
+/* Without rounds: a value that the rank asked for after so many pushes. */
+void check_counts(struct world *w, const struct wworker *k, uint32_t key,
+                  uint64_t pushes, const void *data);
 /* Rows that came for these numbers. */
 void check_rows(struct world *w, struct wworker *k, uint32_t key,
                 uint64_t version, const uint32_t *row, uint32_t count,

@@ -83,6 +83,11 @@ static bool is_rows(const struct world *w, uint32_t i)
     return w->opt.key[i].width != 0;
 }
 
+static bool applies(const struct world *w)
+{
+    return w->opt.mode != PS_MODE_SYNC;
+}
+
 static void push_rows(struct world *w, struct wworker *k, uint32_t i,
                       uint64_t round)
 {
@@ -165,10 +170,20 @@ static void send_op(struct world *w, struct wworker *k, uint32_t i,
         (kind == PS_OP_BROADCAST && k->index == m.l_op.root) ||
         (kind == PS_OP_INIT && k->index == 0)) {
         uint64_t at = (round & 1u) * place_bytes(w, i);
+        uint8_t *array = k->key[i].memory->data + at;
 
         m.l_op.region = i + 1;
         m.l_op.offset = at;
-        world_data_fill(w, k->key[i].memory->data + at, i, k->index, round);
+        if (applies(w)) {
+            world_data_count(w, array, i, k->index, kind == PS_OP_INIT);
+        } else {
+            world_data_fill(w, array, i, k->index, round);
+        }
+        k->key[i].at = at;
+    } else if (kind == PS_OP_PULL && applies(w)) {
+        k->key[i].at = 2 * place_bytes(w, i);
+        m.l_op.region = i + 1;
+        m.l_op.offset = k->key[i].at;
     }
     world_local_send(w, k, &m);
 }
@@ -190,7 +205,9 @@ void worker_begin(struct world *w, struct wworker *k)
     m.l_hello.num_workers = w->opt.workers;
     m.l_hello.num_servers = w->opt.servers;
     m.l_hello.rank = (int32_t)k->index;
-    m.l_hello.mode = PS_MODE_SYNC;
+    m.l_hello.mode = (uint8_t)w->opt.mode;
+    m.l_hello.rule = applies(w) ? PS_RULE_ACCUMULATE : PS_RULE_NONE;
+    m.l_hello.staleness = w->opt.staleness;
     m.l_hello.on_loss = (uint8_t)w->opt.on_loss;
     m.l_hello.placement = (uint8_t)w->opt.placement;
     m.l_hello.big_array_bound = w->opt.big_array_bound;
@@ -274,7 +291,8 @@ static void open_keys(struct world *w, struct wworker *k)
             shape[0] /= width;
             shape[1] = width;
         }
-        k->key[i].memory = new_memory((width != 0 ? 3 : 2) * place_bytes(w, i));
+        k->key[i].memory = new_memory((width != 0 || applies(w) ? 3 : 2) *
+                                      place_bytes(w, i));
         world_local_region(w, k, i + 1, k->key[i].memory);
         m.l_key.request = i + 1;
         m.l_key.name = w->opt.key[i].name;
@@ -301,6 +319,10 @@ static void check_result(struct world *w, struct wworker *k, uint32_t i,
 
         check_rows(w, k, i, version, (const uint32_t *)(const void *)block,
                    k->key[i].pulled, block + numbers_bytes(k->key[i].pulled));
+        return;
+    }
+    if (applies(w)) {
+        check_counts(w, k, i, version, k->key[i].memory->data + k->key[i].at);
         return;
     }
     if (arena == NULL) {
@@ -438,6 +460,12 @@ static void leave(struct world *w, struct wworker *k)
         for (uint32_t i = 0; i < w->opt.key_count; i++) {
             const uint8_t *arena = ps_map_get(w->arenas, k->key[i].arena);
 
+            if (applies(w)) {
+                w->result = world_hash(w->result,
+                                       k->key[i].memory->data + k->key[i].at,
+                                       key_bytes(w, i));
+                continue;
+            }
             if (is_rows(w, i)) {
                 w->result = world_hash(w->result,
                                        k->key[i].memory->data +
