@@ -5,11 +5,13 @@ time of a round, CPU seconds and the most memory of its processes."""
 import json
 import os
 import resource
+import shlex
 import shutil
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from pathlib import Path
@@ -172,12 +174,19 @@ class Systems:
         return {line["what"]: line for line in found["lines"]}
 
     def ours(self, workers: int, servers: int, program: str, *words: str,
-             env: Optional[dict[str, str]] = None) -> dict[str, Any]:
+             env: Optional[dict[str, str]] = None,
+             by_tcp: bool = False) -> dict[str, Any]:
+        if by_tcp:
+            with tempfile.TemporaryDirectory(prefix="pskv-bench-") as folder:
+                self.without_same_host(Path(folder))
+                return self.ours(workers, servers, program, *words,
+                                 env={**(env or {}), "PSKV_BINDIR": folder})
         return launch(
             [self.tool("daemons", "pslaunch", "pslaunch"), "--private", "-n",
              str(workers), "-s", str(servers), "--",
              self.tool("tests", "bench", program), *words], env)
 
+<<<<<<< Updated upstream
     def apart(self, folder: Path) -> dict[str, str]:
         """Daemons that give every partition a frame of its own, for `env`."""
         for name in ("psched", "psserver", "psworker-agent"):
@@ -188,6 +197,18 @@ class Systems:
             script.write_text(f'#!/bin/sh\nexec {program} "$@"{option}\n')
             script.chmod(0o755)
         return {"PSKV_BINDIR": str(folder)}
+=======
+    def without_same_host(self, folder: Path) -> None:
+        """The daemons as pslaunch finds them in PSKV_BINDIR, by TCP."""
+        for name in ("psched", "psserver", "psworker-agent"):
+            off = "" if name == "psched" else " -o network.same_host=off"
+            script = folder / name
+            script.write_text(
+                "#!/bin/sh\nexec "
+                f"{shlex.quote(self.tool('daemons', name, name))} "
+                f'"$@"{off}\n')
+            script.chmod(0o755)
+>>>>>>> Stashed changes
 
     def mpi(self, workers: int, *words: str) -> dict[str, Any]:
         if shutil.which("mpirun") is None:
