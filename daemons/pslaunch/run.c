@@ -32,6 +32,7 @@ struct run {
     uint32_t workers_alive;
     int signals; /* signalfd */
     uint32_t interrupts;
+    uint32_t interrupt; /* The first of them: its signal. */
     const struct child *first_failed;
     char dir[256]; /* Of the private trio; empty: none. */
     uint16_t sched_port;
@@ -103,6 +104,7 @@ static void take_signals(struct run *r)
 
     while (read(r->signals, &info, sizeof(info)) == (ssize_t)sizeof(info)) {
         if (info.ssi_signo != SIGCHLD) {
+            r->interrupt = r->interrupts == 0 ? info.ssi_signo : r->interrupt;
             r->interrupts++;
         }
     }
@@ -546,7 +548,7 @@ static int finish(struct run *r, bool started)
     } else if (r->first_failed != NULL) {
         code = exit_code(r->first_failed->status);
     } else if (r->interrupts > 0) {
-        code = 128 + SIGINT;
+        code = 128 + (int)r->interrupt;
     }
     tell_first_failure(r);
     drain_streams(r);

@@ -329,6 +329,15 @@ def test_interrupt_once_is_a_request(tmp):
         await_nothing(r.mark)
 
 
+def test_the_exit_code_tells_the_signal(tmp):
+    with Running("-n", "1", *ALONE, *polite(0), env={"MEET": str(tmp)}) as r:
+        r.await_text(b"ready", 1)
+        r.process.send_signal(signal.SIGTERM)
+        assert r.wait() == 143
+        r.await_text(b"asked", 1)
+        await_nothing(r.mark)
+
+
 def test_interrupt_twice_is_an_order(tmp):
     with Running("-n", "2", *ALONE, "--grace", "1000s", *polite(0, True),
                  env={"MEET": str(tmp)}) as r:
