@@ -187,6 +187,12 @@ static const struct ps_optim_kind kinds[] = {
      false,
      3,
      {{PS_OPTIM_LR, .01}, {PS_OPTIM_MOMENTUM, 0}, {PS_OPTIM_LAMDA, .04}}},
+    {"groupadagrad",
+     PS_STEP_GROUP_ADAGRAD,
+     true,
+     false,
+     2,
+     {{PS_OPTIM_LR, .01}, {PS_OPTIM_EPSILON, 1e-5}}},
     {"test", PS_STEP_TEST, false, true, 0, {{PS_OPTIM_LR, 0}}},
 };
 
@@ -202,7 +208,8 @@ static const struct preset common[] = {
 static bool knows_rows(const struct ps_optim_kind *kind)
 {
     return kind->step == SGD || kind->step == PS_STEP_ADAM ||
-           kind->step == PS_STEP_ADAGRAD || kind->step == PS_STEP_FTRL;
+           kind->step == PS_STEP_ADAGRAD || kind->step == PS_STEP_FTRL ||
+           kind->step == PS_STEP_GROUP_ADAGRAD;
 }
 
 static const char *text(const char *s)
@@ -219,7 +226,10 @@ static bool has(const struct ps_optim_kind *kind, unsigned param)
         param == PS_OPTIM_ACCUMULATE) {
         return true;
     }
-    if (param == PS_OPTIM_WD || param == PS_OPTIM_CLIP) {
+    if (param == PS_OPTIM_WD) {
+        return !kind->is_bare && kind->step != PS_STEP_GROUP_ADAGRAD;
+    }
+    if (param == PS_OPTIM_CLIP) {
         return !kind->is_bare;
     }
     if (param >= PS_OPTIM_SCHEDULER) {
@@ -514,6 +524,11 @@ unsigned ps_optim_states(const struct ps_optim *o)
     return ps_step_states(form(o));
 }
 
+bool ps_optim_needs_rows(const struct ps_optim *o)
+{
+    return o->kind->step == PS_STEP_GROUP_ADAGRAD;
+}
+
 bool ps_optim_is_lazy(const struct ps_optim *o)
 {
     return knows_rows(o->kind) && o->value[PS_OPTIM_LAZY] != 0;
@@ -576,6 +591,7 @@ static void fill(const struct ps_optim *o, uint64_t t, struct ps_step *step)
     case PS_STEP_KEEP:
     case PS_STEP_ADAGRAD:
     case PS_STEP_TEST:
+    case PS_STEP_GROUP_ADAGRAD:
         break;
     case PS_STEP_NAG:
         step->beta1 = v[PS_OPTIM_MOMENTUM];

@@ -89,6 +89,8 @@ PS_MUST_USE int ps_optim_check_change(const char *optimizer,
 uint64_t ps_optim_accumulates(const struct ps_optim *o);
 /* How many buffers as large as the weights it keeps between steps. */
 unsigned ps_optim_states(const struct ps_optim *o);
+/* Is it for keys of rows alone? */
+bool ps_optim_needs_rows(const struct ps_optim *o);
 /* Does it leave rows alone that nobody gave anything to? Else a step takes
  * them as if zeros had been given. */
 bool ps_optim_is_lazy(const struct ps_optim *o);

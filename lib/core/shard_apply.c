@@ -56,7 +56,8 @@ static int check(const struct ps_shard_job *job, const struct ps_part *part,
         (part->applied == NULL && (part->open != NULL || part->version > 0))) {
         return PS_E_MISMATCH;
     }
-    if (m->rule == PS_RULE_STEP && !ps_dtype_is_real(rec->dtype)) {
+    if (m->rule == PS_RULE_STEP &&
+        (!ps_dtype_is_real(rec->dtype) || ps_optim_needs_rows(&job->optim))) {
         return PS_E_UNSUPPORTED;
     }
     return 0;

@@ -105,8 +105,8 @@ static int check(const struct ps_shard_job *job, const struct ps_part *part,
             return PS_E_MISMATCH;
         }
     }
-    if (steps &&
-        (!ps_dtype_is_real(rec->dtype) || m->reduce > PS_REDUCE_MEAN)) {
+    if (steps && (!ps_dtype_is_real(rec->dtype) || m->reduce > PS_REDUCE_MEAN ||
+                  ps_optim_needs_rows(&job->optim))) {
         return PS_E_UNSUPPORTED;
     }
     if (steps && part != NULL && part->gathered.buf != NULL &&

@@ -255,6 +255,7 @@ unsigned ps_step_states(enum ps_step_kind kind)
     case PS_STEP_RMSPROP:
     case PS_STEP_SIGNUM:
     case PS_STEP_TEST:
+    case PS_STEP_GROUP_ADAGRAD:
         return 1;
     case PS_STEP_ADAM:
     case PS_STEP_ADAMW:
@@ -541,6 +542,60 @@ int ps_kernel_run_range(const struct ps_job *job, uint64_t from, uint64_t to)
         encode(job);
     }
     return 0;
+}
+
+/* The gradient's element i, as a step takes it; every product rounds in the
+ * element's type. */
+static double taken(const struct ps_job *job, const void *sum, size_t i)
+{
+    const bool single = job->dtype == PS_DTYPE_FLOAT32;
+    const double c = single ? (double)(float)job->step.clip : job->step.clip;
+    const double g = single ? (double)(((const float *)sum)[i] *
+                                       (float)job->step.rescale)
+                            : ((const double *)sum)[i] * job->step.rescale;
+
+    if (job->step.clip <= 0) {
+        return g;
+    }
+    return g > c ? c : g < -c ? -c : g;
+}
+
+double ps_kernel_mean_square(const struct ps_job *job)
+{
+    _Alignas(64) char scratch[SCRATCH_BYTES];
+    _Alignas(64) char decoded[PS_CPU_GROUP_MAX * CODED_BYTES];
+    struct walk w = {.job = job,
+                     .ops = ps_cpu_ops(),
+                     .size = ps_dtype_size(job->dtype),
+                     .scratch = scratch,
+                     .decoded = is_half(job) ? decoded : NULL,
+                     .block = CODED_BYTES};
+    const unsigned depth = tree_depth(job);
+    double total = 0;
+
+    assert(depth <= DEPTH_MAX && !is_coded(job));
+    while (w.block * depth > SCRATCH_BYTES) {
+        w.block /= 2;
+    }
+    for (uint64_t from = 0; from < job->count;) {
+        const uint64_t left = job->count - from;
+        const size_t most = w.block / w.size;
+        const size_t count = left < most ? (size_t)left : most;
+        const void *sum = sum_block(&w, from, count, scratch, false);
+
+        if (job->divide_by > 1) {
+            w.ops->divide[job->dtype](scratch, sum, count, job->divide_by,
+                                      false);
+            sum = scratch;
+        }
+        for (size_t i = 0; i < count; i++) {
+            const double g = taken(job, sum, i);
+
+            total += g * g;
+        }
+        from += count;
+    }
+    return total / (double)job->count;
 }
 
 void ps_kernel_widen(enum ps_dtype half, float *dst, const void *src,

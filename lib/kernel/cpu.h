@@ -22,6 +22,9 @@ PS_MUST_USE int ps_kernel_run_rows(const struct ps_job *job, uint64_t from,
 /* Every loop takes `stream`: write dst around the caches, which the caller
  * makes visible to others with `fence`. */
 
+/* The mean of g'*g' over the job's elements, added up in double. */
+double ps_kernel_mean_square(const struct ps_job *job);
+
 struct ps_press_ops;
 
 struct ps_cpu_sgd {

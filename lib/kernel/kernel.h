@@ -106,8 +106,11 @@ enum ps_step_kind {
     PS_STEP_DCASGD,
     /* w' = x' = w + s*g */
     PS_STEP_TEST,
+    /* x' = x + k[0];  w' = w - lr*g'/sqrt(x' + epsilon)
+     * A job by rows sets k[0] itself, to the mean of g'*g' over the row. */
+    PS_STEP_GROUP_ADAGRAD,
 };
-#define PS_STEP_KINDS 16u
+#define PS_STEP_KINDS 17u
 #define PS_STATES_MAX 3u
 
 struct ps_step {
@@ -188,7 +191,7 @@ struct ps_job {
     /* What those were before; NULL: they are updated in place. No overlap. */
     const float *residual_from;
     const float *moment_from;
-    float *value;  /* NULL: not wanted. */
+    float *value; /* NULL: not wanted. */
 };
 
 /* How many states an optimizer keeps. */

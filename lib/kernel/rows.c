@@ -128,6 +128,12 @@ static int run_row(const struct ps_job *job, uint32_t row, uint64_t to)
     for (unsigned i = 0; i < PS_STATES_MAX; i++) {
         one.states[i] = at(job->states[i], row * wide);
     }
+    if (one.op == PS_JOB_STEP && one.step.kind == PS_STEP_GROUP_ADAGRAD) {
+        if (!ps_dtype_is_float(one.dtype) || one.src_count == 0) {
+            return PS_E_INVAL;
+        }
+        one.step.k[0] = ps_kernel_mean_square(&one);
+    }
     return ps_kernel_run_range(&one, 0, one.count);
 }
 

@@ -122,6 +122,10 @@ class Model:
         elif self.name == "adagrad":
             self.a[r] = self.a[r] + g * g
             self.w[r] = w - lr * (g / np.sqrt(self.a[r] + 1e-7) + wd * w)
+        elif self.name == "groupadagrad":
+            g = np.clip(g, -p["clip_gradient"], p["clip_gradient"])
+            self.a[r] += np.mean(g * g, axis=1, keepdims=True)
+            self.w[r] = w - lr * g / np.sqrt(self.a[r] + 1e-5)
         elif self.name == "ftrl":
             n = self.b[r] + g * g
             self.a[r] += g - (np.sqrt(n) - np.sqrt(self.b[r])) * w / lr
@@ -149,6 +153,8 @@ CASES = [
     ("adam", {"learning_rate": .01, "wd": .01}),
     ("adam", {"learning_rate": .01, "lazy_update": 0}),
     ("adagrad", {"learning_rate": .1}),
+    ("groupadagrad", {"learning_rate": .1, "clip_gradient": 1.5,
+                      "rescale_grad": .5}),
     ("ftrl", {"learning_rate": .1, "wd": .01}),
     # Has no step for rows: those nobody gave count as given zeros.
     ("nag", {"learning_rate": .1, "momentum": .9, "wd": .01}),

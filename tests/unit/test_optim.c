@@ -189,6 +189,7 @@ static void forms_and_states(void **state)
         {"signum", {"momentum", 0}, PS_STEP_SIGNSGD, 0},
         {"signsgd", {"wd", 0}, PS_STEP_SIGNSGD, 0},
         {"dcasgd", {"lamda", 1}, PS_STEP_DCASGD, 2},
+        {"groupadagrad", {"epsilon", 1}, PS_STEP_GROUP_ADAGRAD, 1},
         {"test", {"rescale_grad", 2}, PS_STEP_TEST, 1},
     };
 
