@@ -178,37 +178,29 @@ class Systems:
              by_tcp: bool = False) -> dict[str, Any]:
         if by_tcp:
             with tempfile.TemporaryDirectory(prefix="pskv-bench-") as folder:
-                self.without_same_host(Path(folder))
-                return self.ours(workers, servers, program, *words,
-                                 env={**(env or {}), "PSKV_BINDIR": folder})
+                return self.ours(
+                    workers, servers, program, *words,
+                    env={**(env or {}), **self.told(
+                        Path(folder), "network.same_host=off")})
         return launch(
             [self.tool("daemons", "pslaunch", "pslaunch"), "--private", "-n",
              str(workers), "-s", str(servers), "--",
              self.tool("tests", "bench", program), *words], env)
 
-<<<<<<< Updated upstream
     def apart(self, folder: Path) -> dict[str, str]:
         """Daemons that give every partition a frame of its own, for `env`."""
+        return self.told(folder, "network.travel_together=off")
+
+    def told(self, folder: Path, option: str) -> dict[str, str]:
+        """Servers and agents with an option, as pslaunch finds them by
+        `env`."""
         for name in ("psched", "psserver", "psworker-agent"):
-            program = self.tool("daemons", name, name)
-            option = ("" if name == "psched" else
-                      " -o network.travel_together=off")
+            program = shlex.quote(self.tool("daemons", name, name))
+            more = "" if name == "psched" else f" -o {option}"
             script = folder / name
-            script.write_text(f'#!/bin/sh\nexec {program} "$@"{option}\n')
+            script.write_text(f'#!/bin/sh\nexec {program} "$@"{more}\n')
             script.chmod(0o755)
         return {"PSKV_BINDIR": str(folder)}
-=======
-    def without_same_host(self, folder: Path) -> None:
-        """The daemons as pslaunch finds them in PSKV_BINDIR, by TCP."""
-        for name in ("psched", "psserver", "psworker-agent"):
-            off = "" if name == "psched" else " -o network.same_host=off"
-            script = folder / name
-            script.write_text(
-                "#!/bin/sh\nexec "
-                f"{shlex.quote(self.tool('daemons', name, name))} "
-                f'"$@"{off}\n')
-            script.chmod(0o755)
->>>>>>> Stashed changes
 
     def mpi(self, workers: int, *words: str) -> dict[str, Any]:
         if shutil.which("mpirun") is None:
