@@ -3,6 +3,8 @@
  * what they are within a schema; new ones may be added. */
 #include "psctl/psctl.h"
 
+#include "base/alloc.h"
+
 #include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -109,6 +111,44 @@ static json_t *key_of(const struct ps_msg *msg)
     return o;
 }
 
+static json_t *move_of(const struct ps_msg *msg)
+{
+    const struct ps_msg_move_row *m = &msg->move_row;
+    json_t *o = json_object();
+
+    put_text(o, "job", m->job);
+    put_count(o, "key", m->key);
+    put_text(o, "name", m->name);
+    put_text(o, "from", m->from);
+    put_text(o, "to", m->to);
+    put_count(o, "parts", m->parts);
+    put_count(o, "bytes", m->bytes);
+    return o;
+}
+
+static void put_loads(json_t *o, const struct report *r, bool moves)
+{
+    json_t *list = json_array();
+    struct load *loads = loads_of(r);
+
+    for (size_t i = 0; i < r->of[PS_QUERY_SHARES].count; i++) {
+        const struct load *l = &loads[i];
+        json_t *one = json_object();
+
+        put_text(one, "job", l->job);
+        put_text(one, "server", l->server);
+        put_count(one, "bytes", l->bytes);
+        put(one, "of_even", json_real(load_share(l, l->bytes)));
+        if (moves) {
+            put_count(one, "bytes_then", l->after);
+            put(one, "of_even_then", json_real(load_share(l, l->after)));
+        }
+        json_array_append_new(list, one);
+    }
+    ps_free(loads);
+    put(o, "servers", list);
+}
+
 static json_t *stall_of(const struct ps_msg *msg)
 {
     const struct ps_msg_stall_row *row = &msg->stall_row;
@@ -173,6 +213,11 @@ void show_json(enum verb verb, const struct report *r, const struct health *h)
     }
     if (verb == VERB_KEYS) {
         put_rows(o, "keys", &r->of[PS_QUERY_KEYS], key_of);
+        put_loads(o, r, false);
+    }
+    if (verb == VERB_REBALANCE) {
+        put_rows(o, "moves", &r->of[PS_QUERY_MOVES], move_of);
+        put_loads(o, r, true);
     }
     if (verb == VERB_STATUS || verb == VERB_STALL) {
         put_rows(o, "stalls", &r->of[PS_QUERY_STALL], stall_of);

@@ -19,7 +19,11 @@ static const char usage[] =
     "                    clip_gradient of the job's optimizer another value\n"
     "                    from --round on\n"
     "  nodes             servers and agents\n"
-    "  keys [JOB]        keys and which server holds how much of them\n"
+    "  keys [JOB]        keys and which server holds how much of them, and\n"
+    "                    how even the servers of each job are\n"
+    "  --dry-run rebalance JOB\n"
+    "                    which partitions would have to lie on other servers\n"
+    "                    for these to be within 5 % of even; nothing moves\n"
     "  stall [JOB]       what is waited for, since when, and which ranks are\n"
     "                    missing\n"
     "  bench             push and pull in a job of its own from this node, "
@@ -44,6 +48,7 @@ static const char usage[] =
     "      --workers N           of bench: processes, default 2\n"
     "      --socket PATH         of bench: this node's agent; else\n"
     "                            $PSKV_SOCKET, else /run/pskv/agent.sock\n"
+    "      --dry-run             of rebalance: say what, and do nothing\n"
     "      --no-headers          rows alone\n"
     "  -h, --help   -V, --version\n"
     "\n"
@@ -61,6 +66,7 @@ enum {
     OPT_ROUNDS,
     OPT_WORKERS,
     OPT_SOCKET,
+    OPT_DRY_RUN,
 };
 
 static const struct option options[] = {
@@ -75,6 +81,7 @@ static const struct option options[] = {
     {"rounds", required_argument, NULL, OPT_ROUNDS},
     {"workers", required_argument, NULL, OPT_WORKERS},
     {"socket", required_argument, NULL, OPT_SOCKET},
+    {"dry-run", no_argument, NULL, OPT_DRY_RUN},
     {"no-headers", no_argument, NULL, OPT_NO_HEADERS},
     {"help", no_argument, NULL, 'h'},
     {"version", no_argument, NULL, 'V'},
@@ -93,6 +100,7 @@ struct request {
     ps_time after;
     bool json;
     bool headings;
+    bool dry_run;
 };
 
 static bool parse_time(const char *text, const char *what, ps_time *ret)
@@ -227,6 +235,9 @@ static bool take_option(struct request *q, int c)
     case OPT_SOCKET:
         q->bench.socket = optarg;
         return true;
+    case OPT_DRY_RUN:
+        q->dry_run = true;
+        return true;
     case OPT_NO_HEADERS:
         q->headings = false;
         return true;
@@ -256,7 +267,7 @@ static bool take_words(struct request *q, int argc, char **argv)
         {"status", VERB_STATUS, false}, {"jobs", VERB_JOBS, false},
         {"nodes", VERB_NODES, false},   {"keys", VERB_KEYS, true},
         {"stall", VERB_STALL, true},    {"set", VERB_SET, true},
-        {"bench", VERB_BENCH, false},
+        {"bench", VERB_BENCH, false},   {"rebalance", VERB_REBALANCE, true},
     };
     size_t i = 0;
 
@@ -272,7 +283,7 @@ static bool take_words(struct request *q, int argc, char **argv)
     if (i == sizeof(verbs) / sizeof(verbs[0])) {
         fprintf(stderr,
                 "psctl: no verb '%s'; there are status, jobs, nodes, "
-                "keys, stall, set, bench\n",
+                "keys, rebalance, stall, set, bench\n",
                 argv[0]);
         return false;
     }
@@ -283,6 +294,12 @@ static bool take_words(struct request *q, int argc, char **argv)
     }
     if (q->verb == VERB_SET && argc == 3) {
         return parse_setting(argv[2], &q->setting) && take_name(q, argv[1]);
+    }
+    if (q->verb == VERB_REBALANCE && (argc != 2 || !q->dry_run)) {
+        fputs("psctl: rebalance: give --dry-run and one job: it says what "
+              "would have to move, and moves nothing\n",
+              stderr);
+        return false;
     }
     if ((q->verb != VERB_SET && argc == 1) ||
         (q->verb == VERB_JOBS && argc == 2 && strcmp(argv[1], "list") == 0)) {
@@ -338,7 +355,11 @@ static int ask(struct wire *w, const struct request *q, struct report *r)
     case VERB_BENCH:
         return wire_ask(w, PS_QUERY_NODES, NULL, r);
     case VERB_KEYS:
-        return wire_ask(w, PS_QUERY_KEYS, q->job, r);
+        rc = wire_ask(w, PS_QUERY_KEYS, q->job, r);
+        return rc != 0 ? rc : wire_ask(w, PS_QUERY_SHARES, q->job, r);
+    case VERB_REBALANCE:
+        rc = wire_ask(w, PS_QUERY_MOVES, q->job, r);
+        return rc != 0 ? rc : wire_ask(w, PS_QUERY_SHARES, q->job, r);
     case VERB_STALL:
         return wire_ask(w, PS_QUERY_STALL, q->job, r);
     case VERB_CANCEL:

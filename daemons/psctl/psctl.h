@@ -32,6 +32,7 @@ enum verb {
     VERB_KEYS,
     VERB_STALL,
     VERB_BENCH,
+    VERB_REBALANCE,
 };
 
 struct rows {
@@ -40,7 +41,7 @@ struct rows {
     size_t capacity;
 };
 
-#define QUERIES 4 /* enum ps_query counts up to here. */
+#define QUERIES 6 /* enum ps_query counts up to here. */
 
 /* Everything that was asked for one verb. */
 struct report {
@@ -138,6 +139,22 @@ struct bench_options {
 
 /* An exit code. */
 int bench_run(const struct bench_options *o, bool json);
+
+/* ---------------------------------------------------------------- even.c */
+
+/* A server of a job: what it has, and what it would have after the moves. */
+struct load {
+    const char *job; /* Both of the row. */
+    const char *server;
+    uint64_t bytes;
+    uint64_t after;
+    double even; /* What each server of the job had if all had the same. */
+};
+
+/* One for each row of PS_QUERY_SHARES, in their order; the caller frees. */
+struct load *loads_of(const struct report *r);
+/* To what would be even: 1 is even. */
+double load_share(const struct load *l, uint64_t bytes);
 
 /* ---------------------------------------------------- show.c and json.c */
 

@@ -2,6 +2,8 @@
 /* Rows for people: one screen for status, a table for everything else. */
 #include "psctl/psctl.h"
 
+#include "base/alloc.h"
+
 #include <ctype.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -114,46 +116,42 @@ static void show_jobs(const struct rows *rows, bool headings)
 
 /* ------------------------------------------------------------------------ keys */
 
-#define BALANCE_SERVERS 256u
-
-/* Bytes of the fullest server to the mean: 1.00 is even. */
-static void show_balance(const struct rows *rows)
+static void cell_share(struct table *t, const struct load *l, uint64_t bytes)
 {
-    const char *server[BALANCE_SERVERS];
-    uint64_t bytes[BALANCE_SERVERS];
-    uint64_t all = 0;
-    uint64_t most = 0;
-    size_t count = 0;
-    char text[32];
-
-    for (size_t i = 0; i < rows->count; i++) {
-        const struct ps_msg_key_row *k = &rows->row[i]->key_row;
-        size_t at = 0;
-
-        while (at < count && strcmp(server[at], k->server) != 0) {
-            at++;
-        }
-        if (at == count) {
-            if (count == BALANCE_SERVERS) {
-                return;
-            }
-            server[count] = k->server;
-            bytes[count++] = 0;
-        }
-        bytes[at] += k->bytes;
-        all += k->bytes;
-        most = bytes[at] > most ? bytes[at] : most;
-    }
-    if (all == 0) {
-        return;
-    }
-    format_bytes(all, text, sizeof(text));
-    printf("%s on %zu server%s, fullest to mean %.2f\n", text, count,
-           count == 1 ? "" : "s", (double)most * (double)count / (double)all);
+    table_cell(t, "%.1f %%", 100 * load_share(l, bytes));
 }
 
-static void show_keys(const struct rows *rows, bool headings)
+/* What each server of each job has, to what would be even. */
+static void show_loads(const struct report *r, bool headings, bool moves)
 {
+    static const char *const names[] = {
+        "JOB", "SERVER", ">BYTES", ">OF EVEN", ">BYTES THEN", ">OF EVEN THEN"};
+    size_t count = r->of[PS_QUERY_SHARES].count;
+    struct load *list = loads_of(r);
+    struct table t;
+
+    table_init(&t, names, moves ? COUNT(names) : COUNT(names) - 2);
+    for (size_t i = 0; i < count; i++) {
+        table_text(&t, list[i].job);
+        table_text(&t, list[i].server);
+        cell_bytes(&t, list[i].bytes);
+        cell_share(&t, &list[i], list[i].bytes);
+        if (moves) {
+            cell_bytes(&t, list[i].after);
+            cell_share(&t, &list[i], list[i].after);
+        }
+    }
+    if (count > 0) {
+        putchar('\n');
+        table_print(&t, headings);
+    }
+    table_fini(&t);
+    ps_free(list);
+}
+
+static void show_keys(const struct report *r, bool headings)
+{
+    const struct rows *rows = &r->of[PS_QUERY_KEYS];
     static const char *const names[] = {
         "JOB", ">KEY", "NAME", "DTYPE", ">COUNT", "SERVER", ">PARTS", ">BYTES",
     };
@@ -174,8 +172,51 @@ static void show_keys(const struct rows *rows, bool headings)
     }
     finish(&t, headings);
     if (headings) {
-        show_balance(rows);
+        show_loads(r, headings, false);
     }
+}
+
+/* ------------------------------------------------------------------- rebalance */
+
+static void show_moves(const struct report *r, bool headings)
+{
+    static const char *const names[] = {"JOB", ">KEY",   "NAME",  "FROM",
+                                        "TO",  ">PARTS", ">BYTES"};
+    const struct rows *rows = &r->of[PS_QUERY_MOVES];
+    uint64_t parts = 0;
+    uint64_t bytes = 0;
+    char text[32];
+    struct table t;
+
+    table_init(&t, names, COUNT(names));
+    for (size_t i = 0; i < rows->count; i++) {
+        const struct ps_msg_move_row *m = &rows->row[i]->move_row;
+
+        table_text(&t, m->job);
+        table_cell(&t, "%u", m->key);
+        table_text(&t, m->name);
+        table_text(&t, m->from);
+        table_text(&t, m->to);
+        cell_count(&t, m->parts);
+        cell_bytes(&t, m->bytes);
+        parts += m->parts;
+        bytes += m->bytes;
+    }
+    if (rows->count > 0 || !headings) {
+        table_print(&t, headings);
+    }
+    table_fini(&t);
+    if (!headings) {
+        return;
+    }
+    if (rows->count == 0) {
+        puts("no move would make the servers more even, or they are");
+    } else {
+        format_bytes(bytes, text, sizeof(text));
+        printf("%" PRIu64 " partition%s, %s; nothing was moved\n", parts,
+               parts == 1 ? "" : "s", text);
+    }
+    show_loads(r, headings, true);
 }
 
 /* ----------------------------------------------------------------------- stall */
@@ -348,10 +389,13 @@ void show_table(enum verb verb, const struct report *r, const struct health *h,
         show_jobs(&r->of[PS_QUERY_JOBS], headings);
         break;
     case VERB_KEYS:
-        show_keys(&r->of[PS_QUERY_KEYS], headings);
+        show_keys(r, headings);
         break;
     case VERB_STALL:
         show_stalls(&r->of[PS_QUERY_STALL], headings);
+        break;
+    case VERB_REBALANCE:
+        show_moves(r, headings);
         break;
     case VERB_CANCEL:
     case VERB_SET:

@@ -375,6 +375,10 @@ static enum ps_msg_code row_code(enum ps_query what)
         return PS_MSG_KEY_ROW;
     case PS_QUERY_STALL:
         return PS_MSG_STALL_ROW;
+    case PS_QUERY_SHARES:
+        return PS_MSG_SHARE_ROW;
+    case PS_QUERY_MOVES:
+        return PS_MSG_MOVE_ROW;
     }
     return PS_MSG_QUERY_END;
 }

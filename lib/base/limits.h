@@ -27,6 +27,9 @@
 #define PS_KEYS_MAX                1000000u
 /* Partitions of one key: 4 GiB in pieces of 64 KiB. */
 #define PS_KEY_PARTS_MAX           65536u
+/* Partitions of a job that the scheduler plans moves for, at the cost of a part
+ * of a second; it refuses to plan for more. */
+#define PS_EVEN_PIECES_MAX         1000000u
 #define PS_PARTITION_BYTES_DEFAULT (1024u * 1024u)
 #define PS_PARTITION_BYTES_MIN     4096u
 #define PS_PARTITION_BYTES_MAX     (16u * 1024u * 1024u)

@@ -56,6 +56,7 @@ void ps_sched_free(struct ps_sched *s)
         ps_free(stall);
     }
     while ((conn = ps_map_next(s->conns, &c)) != NULL) {
+        ps_sched_even_drop(conn);
         ps_free(conn);
     }
     c = (struct ps_map_cursor){0};
@@ -96,6 +97,7 @@ void ps_sched_hang_up(struct ps_sched_step *st, struct ps_sched_conn *c)
     c->kind = PS_SCHED_CONN_DONE;
     c->member = NULL;
     c->keys = false;
+    ps_sched_even_drop(c);
     ps_effects_hangup(st->fx, c->id);
 }
 
@@ -125,6 +127,7 @@ static void closed(struct ps_sched_step *st, ps_conn_id id)
     } else if (c->kind == PS_SCHED_CONN_CTL) {
         ps_sched_stall_drop_ctl(st->s, id);
     }
+    ps_sched_even_drop(c);
     ps_free(c);
 }
 

@@ -29,11 +29,12 @@ struct ps_sched_conn {
     ps_time opened;
     char peer[64];
     /* CTL: the query under way. */
-    uint32_t stalls;    /* Still to be answered. */
-    bool keys;          /* Rows of keys still to be sent: */
-    uint64_t keys_gen;  /* of this job, */
-    uint32_t keys_next; /* from this one on, */
-    bool keys_all;      /* and of all jobs behind it. */
+    uint32_t stalls;              /* Still to be answered. */
+    bool keys;                    /* Rows of keys still to be sent: */
+    uint64_t keys_gen;            /* of this job, */
+    uint32_t keys_next;           /* from this one on, */
+    bool keys_all;                /* and of all jobs behind it. */
+    struct ps_sched_moves *moves; /* Own; NULL: no rows of moves to send. */
 };
 
 /* Answers gathered from agents: what is missing? */
@@ -230,6 +231,15 @@ void ps_sched_job_cancel(struct ps_sched_step *st, struct ps_sched_conn *c,
                          const struct ps_msg_job_cancel *m);
 /* Rows of keys go on when the connection has room. */
 void ps_sched_query_pump(struct ps_sched_step *st, struct ps_sched_conn *c);
+
+/* ----- sched_even.c */
+/* Answers with the moves that would make the job's servers even. */
+void ps_sched_even(struct ps_sched_step *st, struct ps_sched_conn *c,
+                   const struct ps_sched_job *j);
+/* Sends up to so many rows of them, and the end behind the last. */
+void ps_sched_even_pump(struct ps_sched_step *st, struct ps_sched_conn *c,
+                        uint32_t rows);
+void ps_sched_even_drop(struct ps_sched_conn *c);
 void ps_sched_query_end(struct ps_sched_step *st, struct ps_sched_conn *c,
                         int rc, const char *text);
 void ps_sched_job_row(const struct ps_sched_job *j, ps_time now,

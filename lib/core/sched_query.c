@@ -192,6 +192,7 @@ void ps_sched_query_pump(struct ps_sched_step *st, struct ps_sched_conn *c)
 {
     uint32_t rows = 0;
 
+    ps_sched_even_pump(st, c, KEY_ROWS);
     while (c->keys && rows < KEY_ROWS) {
         const struct ps_sched_job *j = keys_job(st->s, c);
 
@@ -200,6 +201,28 @@ void ps_sched_query_pump(struct ps_sched_step *st, struct ps_sched_conn *c)
             ps_sched_query_end(st, c, 0, NULL);
         } else {
             rows += rows_of_key(st, c, j, j->keys[c->keys_next++]);
+        }
+    }
+}
+
+/* ----------------------------------------------------------------- shares */
+
+static void share_rows(struct ps_sched_step *st, struct ps_sched_conn *c,
+                       const struct ps_sched_job *only)
+{
+    struct ps_map_cursor cursor = {0};
+    const struct ps_sched_job *j;
+
+    while ((j = ps_map_next(st->s->jobs, &cursor)) != NULL) {
+        for (uint32_t i = 0; (only == NULL || j == only) && i < j->server_count;
+             i++) {
+            ps_effects_tell(st->fx, c->id,
+                            &(struct ps_msg){
+                                .code = PS_MSG_SHARE_ROW,
+                                .share_row = {.job = j->name,
+                                              .server = j->servers[i].name,
+                                              .bytes = j->servers[i].bytes},
+                            });
         }
     }
 }
@@ -253,7 +276,7 @@ void ps_sched_query(struct ps_sched_step *st, struct ps_sched_conn *c,
     const char *name = ps_sched_text(m->job);
     struct ps_sched_job *j = NULL;
 
-    if (c->keys || c->stalls > 0) {
+    if (c->keys || c->stalls > 0 || c->moves != NULL) {
         ps_sched_query_end(st, c, PS_E_AGAIN,
                            "another query of this connection is not done");
         return;
@@ -279,6 +302,18 @@ void ps_sched_query(struct ps_sched_step *st, struct ps_sched_conn *c,
         return;
     case PS_QUERY_STALL:
         start_stall(st, c, j);
+        return;
+    case PS_QUERY_SHARES:
+        share_rows(st, c, j);
+        ps_sched_query_end(st, c, 0, NULL);
+        return;
+    case PS_QUERY_MOVES:
+        if (j == NULL) {
+            ps_sched_query_end(st, c, PS_E_INVAL, "name one job");
+            return;
+        }
+        ps_sched_even(st, c, j);
+        ps_sched_query_pump(st, c);
         return;
     }
     ps_sched_query_end(st, c, PS_E_UNSUPPORTED, "no such query");

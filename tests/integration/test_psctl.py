@@ -24,7 +24,8 @@ def test_help_names_every_verb():
     code, out, err = run("--help")
     assert code == 0 and err == ""
     for word in ("status", "jobs", "nodes", "keys", "stall", "cancel", "set",
-                 "bench", "--timeout", "--no-headers", "PSKV_SCHED"):
+                 "bench", "rebalance", "--dry-run", "--timeout",
+                 "--no-headers", "PSKV_SCHED"):
         assert word in out
     code, out, _ = run("--version")
     assert code == 0 and out.startswith("psctl ") and "protocol 1" in out
@@ -39,7 +40,8 @@ def test_help_names_every_verb():
     ("set", "job", "lr=1"), ("--round", "0", "set", "job", "lr=1"),
     ("--round", "5", "set", "job", "lr"), ("--round", "5", "set", "job"),
     ("--round", "5", "set", "job", "lr=x"), ("set",),
-    ("keys", "a", "b"), ("-e", "nowhere", "status"), ("keys", "x" * 65)])
+    ("keys", "a", "b"), ("rebalance",), ("rebalance", "a"),
+    ("--dry-run", "rebalance"), ("--dry-run", "rebalance", "a", "b"), ("-e", "nowhere", "status"), ("keys", "x" * 65)])
 def test_wrong_usage_is_2(words):
     code, out, err = run(*words)
     assert code == 2
@@ -194,7 +196,8 @@ def test_empty_cluster(trio):
 
 def test_no_such_job_is_4(trio):
     t = trio(servers=1, agents=1)
-    for words in (("keys", "nope"), ("stall", "nope"),
+    for words in (("keys", "nope"), ("--dry-run", "rebalance", "nope"),
+                  ("stall", "nope"),
                   ("jobs", "cancel", "nope"),
                   ("--round", "9", "set", "nope", "lr=1")):
         code, out, err = t.psctl(*words)
@@ -229,7 +232,41 @@ def test_a_job_is_seen(trio):
         code, out, _ = t.psctl("status")
         assert code == 0 and "seen" in out and "4/4 workers" in out
         code, out, _ = t.psctl("keys")
-        assert code == 0 and "s:fc1.weight" in out and "fullest" in out
+        assert code == 0 and "s:fc1.weight" in out and "OF EVEN" in out
+    t.await_empty()
+
+
+def test_uneven_servers_are_seen_and_what_would_have_to_move(trio):
+    """By the classic formula keys 0, 3, 6... lie on the first of 3 servers."""
+    t = trio(servers=3, agents=1)
+    with Job(t, 1, "lean", PSKV_PLACEMENT="mxnet") as job:
+        for i in range(30):
+            job.key(f"#{3 * i}", "int64", 1000)
+        servers = t.ask("keys", "lean")["servers"]
+        assert [(s["server"], s["bytes"], s["of_even"]) for s in servers] == [
+            ("ps0", 240_000, 3), ("ps1", 0, 0), ("ps2", 0, 0)]
+        code, out, _ = t.psctl("keys", "lean")
+        assert code == 0 and "300.0 %" in out and "ps2" in out
+        plan = t.ask("--dry-run", "rebalance", "lean")
+        moves = plan["moves"]
+        assert {m["from"] for m in moves} == {"ps0"}
+        assert {m["to"] for m in moves} == {"ps1", "ps2"}
+        assert len({(m["key"], m["to"]) for m in moves}) == len(moves)
+        assert sum(m["bytes"] for m in moves) <= 160_000
+        for s in plan["servers"]:
+            assert 0.95 <= s["of_even_then"] <= 1.05
+            to = sum(m["bytes"] for m in moves if m["to"] == s["server"])
+            gone = sum(m["bytes"] for m in moves if m["from"] == s["server"])
+            assert s["bytes_then"] == s["bytes"] + to - gone
+        code, out, _ = t.psctl("--dry-run", "rebalance", "lean")
+        assert code == 0 and "nothing was moved" in out and "i:3" in out
+        assert t.ask("keys", "lean")["servers"] == servers
+    with Job(t, 1, "even") as job:
+        for i in range(30):
+            job.key(f"k{i}", "int64", 1000)
+        assert t.ask("--dry-run", "rebalance", "even")["moves"] == []
+        code, out, _ = t.psctl("--dry-run", "rebalance", "even")
+        assert code == 0 and "no move" in out
     t.await_empty()
 
 

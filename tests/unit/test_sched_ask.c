@@ -481,6 +481,123 @@ static void rows_of_keys_come_as_the_connection_takes_them(void **state)
     finish(&j);
 }
 
+/* A job on 3 servers of which the first has 1500 keys and the others none. */
+struct lean {
+    struct world *w;
+    struct peer *s[3];
+    struct peer *a;
+    struct peer *ctl;
+    uint64_t gen;
+};
+
+static struct lean lean_new(void)
+{
+    struct lean l = {.w = world_new()};
+    struct ps_msg msg = open_job(1, 1, 3, -1);
+
+    l.s[0] = join(l.w, PS_ROLE_SERVER, "s0");
+    l.s[1] = join(l.w, PS_ROLE_SERVER, "s1");
+    l.s[2] = join(l.w, PS_ROLE_SERVER, "s2");
+    l.a = join(l.w, PS_ROLE_AGENT, "a");
+    l.ctl = join(l.w, PS_ROLE_CTL, "");
+    msg.job_open.placement = PS_PLACEMENT_MXNET;
+    say(l.w, l.a, msg);
+    for (int i = 0; i < 3; i++) {
+        ready(l.w, l.s[i]);
+    }
+    l.gen = opened(l.a)->gen;
+    for (uint64_t i = 0; i < 1500; i++) {
+        char name[16];
+
+        sprintf(name, "i:%d", 3 * (int)i);
+        open_key(l.w, l.a, l.gen, i, name, 10);
+    }
+    return l;
+}
+
+static void lean_finish(struct lean *l)
+{
+    gone(l->w, l->a, 0, 1, true);
+    end_world(l->w);
+}
+
+static void take_more(const struct lean *l)
+{
+    step(l->w, (struct ps_event){.type = PS_EV_SENT,
+                                 .conn = l->ctl->conn,
+                                 .sent = {.queued = 0}});
+}
+
+static void operators_see_what_would_have_to_move(void **state)
+{
+    struct lean l = lean_new();
+    const struct ps_msg_move_row *row;
+    uint32_t turns = 0;
+
+    (void)state;
+    ask(l.w, l.ctl, PS_QUERY_SHARES, "");
+    assert_int_equal(count_of(l.ctl, PS_MSG_SHARE_ROW), 3);
+    assert_string_equal(last(l.ctl, PS_MSG_SHARE_ROW)->share_row.server, "s2");
+    assert_int_equal(last(l.ctl, PS_MSG_SHARE_ROW)->share_row.bytes, 0);
+    ask(l.w, l.ctl, PS_QUERY_MOVES, "");
+    assert_int_equal(last(l.ctl, PS_MSG_QUERY_END)->query_end.error,
+                     PS_E_INVAL);
+    ask(l.w, l.ctl, PS_QUERY_MOVES, "unknown");
+    assert_int_equal(last(l.ctl, PS_MSG_QUERY_END)->query_end.error,
+                     PS_E_NOJOB);
+    ask(l.w, l.ctl, PS_QUERY_MOVES, "train");
+    while (find(l.ctl, PS_MSG_QUERY_END) == NULL) {
+        assert_true(++turns < 100);
+        assert_int_equal(count_of(l.ctl, PS_MSG_MOVE_ROW), 256 * turns);
+        take_more(&l);
+    }
+    assert_int_equal(last(l.ctl, PS_MSG_QUERY_END)->query_end.error, 0);
+    /* 525 that stay are within 5 % of 500. */
+    assert_int_equal(count_of(l.ctl, PS_MSG_MOVE_ROW), 975);
+    row = &last(l.ctl, PS_MSG_MOVE_ROW)->move_row;
+    assert_string_equal(row->job, "train");
+    assert_string_equal(row->from, "s0");
+    assert_int_equal(row->parts, 1);
+    assert_int_equal(row->bytes, 40);
+    lean_finish(&l);
+}
+
+static void moves_that_are_out_of_date_break_off(void **state)
+{
+    struct lean l = lean_new();
+    const struct ps_msg_query_end *end;
+
+    (void)state;
+    ask(l.w, l.ctl, PS_QUERY_MOVES, "train");
+    say(l.w, l.ctl,
+        (struct ps_msg){.code = PS_MSG_QUERY, .query = {.job = "train"}});
+    end = &last(l.ctl, PS_MSG_QUERY_END)->query_end;
+    assert_int_equal(end->error, PS_E_AGAIN); /* One at a time. */
+    join(l.w, PS_ROLE_SERVER, "s3");          /* A new epoch. */
+    forget(l.ctl);
+    take_more(&l);
+    end = &last(l.ctl, PS_MSG_QUERY_END)->query_end;
+    assert_int_equal(end->error, PS_E_AGAIN);
+    expect_in(end->text, "servers");
+    ask(l.w, l.ctl, PS_QUERY_MOVES, "train");
+    gone(l.w, l.a, 0, 1, true);
+    forget(l.ctl);
+    take_more(&l);
+    end = &last(l.ctl, PS_MSG_QUERY_END)->query_end;
+    assert_int_equal(end->error, PS_E_AGAIN);
+    expect_in(end->text, "ended");
+    end_world(l.w);
+
+    l = lean_new();
+    ask(l.w, l.ctl, PS_QUERY_MOVES, "train");
+    lose_conn(l.w, l.ctl); /* In the middle of it. */
+    lean_finish(&l);
+
+    l = lean_new();
+    ask(l.w, l.ctl, PS_QUERY_MOVES, "train");
+    lean_finish(&l); /* And with the scheduler. */
+}
+
 static void operators_see_what_a_job_waits_for(void **state)
 {
     struct job j = running(PS_LOSS_POLICY_WAIT);
@@ -561,6 +678,8 @@ int main(void)
         cmocka_unit_test(missing_ranks_are_named_with_state_and_host),
         cmocka_unit_test(operators_see_nodes_and_jobs),
         cmocka_unit_test(rows_of_keys_come_as_the_connection_takes_them),
+        cmocka_unit_test(operators_see_what_would_have_to_move),
+        cmocka_unit_test(moves_that_are_out_of_date_break_off),
         cmocka_unit_test(operators_see_what_a_job_waits_for),
         cmocka_unit_test(a_cancelled_job_leaves_nothing),
     };
