@@ -669,6 +669,9 @@ static void make_driver(struct daemon *d)
                    .stall = c->stall,
                    .output_max = c->output},
         .same_host = same_host(d),
+        .link_connections = d->spec->link_connections != NULL
+                                ? d->spec->link_connections(d->values)
+                                : 1,
         .receive_buffer = (uint32_t)c->receive_buffer,
         .send_buffer = (uint32_t)c->send_buffer,
         .spin = c->spin,

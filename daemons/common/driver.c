@@ -11,6 +11,7 @@
 #include "base/map.h"
 #include "base/spin.h"
 #include "base/str.h"
+#include "common/bundle.h"
 #include "net/addr.h"
 #include "net/arena.h"
 #include "net/dial.h"
@@ -31,6 +32,9 @@
 #define ROUNDS_MAX  16
 /* For the last words of connections when the daemon ends. */
 #define CLOSE_GRACE PS_SECONDS(2)
+/* Between tries of a link to get another connection. */
+#define JOIN_FIRST  PS_MILLIS(100)
+#define JOIN_MAX    PS_SECONDS(5)
 
 struct link_conn {
     struct ps_driver *driver;
@@ -45,6 +49,23 @@ struct link_conn {
     struct ps_ring_agent ring;
     struct ps_list_node ringed;
     struct ps_list_node told; /* Something was put into its ring. */
+    int thrown;               /* Why the payload under way is thrown away. */
+    bool near;
+    /* A further connection of the link that `first` is the first of; NULL
+     * when that one is over. */
+    bool joins;
+    struct link_conn *first;
+    struct ps_strand strand;
+    /* The first one of a link between an agent and a server: who it is, and
+     * on the side that dialled, how to get more. */
+    struct ps_bundle bundle;
+    struct ps_msg_hello who; /* Numbers only. */
+    bool welcomed;
+    struct ps_parcel *hello;
+    char *address;
+    uint32_t joining; /* Dials under way. */
+    struct ps_loop_timer join;
+    ps_time join_wait;
 };
 
 struct dial {
@@ -52,6 +73,7 @@ struct dial {
     struct ps_driver *driver;
     struct ps_dial *dial; /* NULL: it could not even start. */
     uint64_t target;
+    ps_conn_id joins; /* The first connection of its link; 0: it is one. */
     uint32_t peer_roles;
     int rc;
     int fd; /* Near: connected already; else -1. */
@@ -99,6 +121,7 @@ struct ps_driver {
 static void feed(struct ps_driver *d, struct ps_event *ev);
 static void start_dial(struct ps_driver *d, uint64_t target,
                        const char *address);
+static void join_later(struct link_conn *c, bool failed);
 
 /* ------------------------------------------------------------- effects */
 
@@ -111,6 +134,22 @@ static void mark_dirty(struct link_conn *c)
 {
     if (!ps_list_linked(&c->dirty)) {
         ps_list_push_back(&c->driver->dirty, &c->dirty);
+    }
+}
+
+/* Greetings say whose link it is and what we can do. */
+static void before_sent(struct link_conn *c, struct ps_msg *msg,
+                        struct ps_parcel *p)
+{
+    const struct ps_driver *d = c->driver;
+
+    if (msg->code == PS_MSG_HELLO && c->address != NULL) {
+        ps_parcel_unref(c->hello);
+        c->hello = ps_parcel_ref(p);
+    }
+    if (msg->code == PS_MSG_WELCOME && d->opt.self == PS_ROLE_SERVER) {
+        msg->welcome.features |= PS_FEATURE_JOIN;
+        c->welcomed = true;
     }
 }
 
@@ -133,6 +172,13 @@ static void send_parcel(struct ps_driver *d, const struct ps_fx *fx)
         assert(rc == 0);
         (void)rc;
         msg.l_arena.size = size;
+    }
+    before_sent(c, &msg, p);
+    if (c->welcomed) {
+        struct ps_strand *s = ps_bundle_choose(&c->bundle, c->conn, msg.seq,
+                                               msg.ack, p);
+
+        c = s != NULL ? PS_CONTAINER(s, struct link_conn, strand) : c;
     }
     struct ps_conn_frame frame = {
         .msg = &msg,
@@ -215,8 +261,13 @@ static void hang_up(struct ps_driver *d, ps_conn_id id)
 {
     struct link_conn *c = ps_map_get(d->conns, id);
 
-    if (c != NULL) {
-        ps_conn_finish(c->conn);
+    if (c == NULL) {
+        return;
+    }
+    ps_conn_finish(c->conn);
+    PS_LIST_EACH(n, &c->bundle.strands)
+    {
+        ps_conn_finish(PS_CONTAINER(n, struct ps_strand, node)->conn);
     }
 }
 
@@ -299,6 +350,24 @@ static void resumed(struct link_conn *c)
     }
 }
 
+/* Frames of one link can be under way at once here. The machine's own memory,
+ * which it offers for the only copy of something, might then be written to by
+ * an old copy that comes slowly while the next one is in it already. */
+static void own_payload(struct link_conn *c)
+{
+    size_t len = c->payload.len;
+
+    if (c->payload.buf->refs > 1) {
+        ps_buf_unref(c->payload.buf);
+        c->payload = (struct ps_slice){.buf = ps_buf_new(len), .len = len};
+    }
+}
+
+static bool may_join(const struct link_conn *c)
+{
+    return c->address != NULL && c->driver->opt.link_connections > 1;
+}
+
 static int on_header(void *ctx, struct ps_conn *conn, const struct ps_msg *msg,
                      uint64_t len, void **ret_dst)
 {
@@ -312,9 +381,17 @@ static int on_header(void *ctx, struct ps_conn *conn, const struct ps_msg *msg,
         return PS_E_CANCELED;
     }
     assert(c->payload.buf == NULL);
-    rc = m->ops->payload(m->self, c->id, msg, len, &c->payload);
+    if (c->joins && (c->first == NULL || msg->seq == 0)) {
+        return PS_E_CANCELED;
+    }
+    rc = m->ops->payload(m->self, c->joins ? c->first->id : c->id, msg, len,
+                         &c->payload);
+    c->thrown = rc;
     if (rc == 0) {
         assert(c->payload.len == len);
+        if (c->joins || may_join(c)) {
+            own_payload(c);
+        }
         *ret_dst = ps_slice_data(&c->payload);
     }
     if (rc == PS_E_AGAIN && !ps_list_linked(&c->paused)) {
@@ -478,13 +555,113 @@ static void wake_told(struct ps_driver *d)
     }
 }
 
+static void deliver(struct link_conn *c, ps_conn_id id,
+                    const struct ps_msg *msg, uint64_t len)
+{
+    struct ps_event ev = {.type = PS_EV_MSG, .conn = id};
+
+    ev.msg.msg = msg;
+    ev.msg.payload = len > 0 ? &c->payload : NULL;
+    ev.msg.thrown = len > 0 ? c->thrown : 0;
+    c->thrown = 0;
+    feed(c->driver, &ev);
+    forget_payload(c);
+}
+
+/* The link that a hello wants to join; NULL: there is none, or it is full. */
+static struct link_conn *find_first(struct ps_driver *d,
+                                    const struct link_conn *joins,
+                                    const struct ps_msg_hello *m)
+{
+    struct ps_map_cursor at = {0};
+    struct link_conn *c;
+
+    while ((c = ps_map_next(d->conns, &at)) != NULL) {
+        uint32_t count = 1;
+
+        if (c->joins || !c->welcomed || !ps_conn_is_open(c->conn) ||
+            c->near != joins->near || c->who.session != m->session ||
+            c->who.instance != m->instance || c->who.node != m->node) {
+            continue;
+        }
+        PS_LIST_EACH(n, &c->bundle.strands)
+        {
+            count++;
+        }
+        return count < PS_LINK_CONNECTIONS_MAX ? c : NULL;
+    }
+    return NULL;
+}
+
+/* A server's side: one that dialled belongs to a link that is there. */
+static void join(struct link_conn *c, const struct ps_msg_hello *m)
+{
+    const struct ps_msg welcome = {
+        .code = PS_MSG_WELCOME,
+        .welcome = {.protocol = m->protocol < PS_PROTOCOL
+                                    ? m->protocol
+                                    : (uint16_t)PS_PROTOCOL,
+                    .name = "",
+                    .resumed = true,
+                    .features = PS_FEATURE_JOIN}};
+    const struct ps_conn_frame frame = {.msg = &welcome, .pass_fd = -1};
+    struct ps_driver *d = c->driver;
+    struct ps_event ev = {.type = PS_EV_CLOSED, .conn = c->id};
+
+    if (d->opt.self != PS_ROLE_SERVER || m->protocol < PS_PROTOCOL_LEAST ||
+        m->session == 0 || (c->first = find_first(d, c, m)) == NULL) {
+        ps_conn_close(c->conn, PS_E_STALE,
+                      "wants to join a link that is not there");
+        return;
+    }
+    c->joins = true;
+    ps_bundle_add(&c->first->bundle, &c->strand, c->conn);
+    /* To the machine it is as if it had gone. */
+    ev.closed.rc = PS_E_CLOSED;
+    feed(d, &ev);
+    if (ps_conn_send(c->conn, &frame) == 0) {
+        ps_conn_set_protocol(c->conn, welcome.welcome.protocol);
+        ps_bundle_ready(&c->first->bundle, &c->strand);
+        mark_dirty(c);
+        ps_log(PS_LOG_DEBUG, "connection joins peer=%s link=%s",
+               ps_conn_peer(c->conn), ps_conn_peer(c->first->conn));
+    }
+}
+
+static void on_strand(struct link_conn *c, const struct ps_msg *msg,
+                      uint64_t len)
+{
+    if (!c->joins) {
+        join(c, &msg->hello);
+    } else if (c->first == NULL) {
+        forget_payload(c); /* The link is over. */
+    } else if (msg->code == PS_MSG_WELCOME) {
+        ps_conn_set_protocol(c->conn, msg->welcome.protocol < PS_PROTOCOL
+                                          ? msg->welcome.protocol
+                                          : (uint16_t)PS_PROTOCOL);
+        c->first->join_wait = JOIN_FIRST;
+        ps_bundle_ready(&c->first->bundle, &c->strand);
+    } else if (msg->seq == 0) {
+        ps_conn_close(c->conn, PS_E_PROTO,
+                      "what is not sequenced came on a joined connection");
+        forget_payload(c);
+    } else {
+        ps_bundle_acked(&c->first->bundle, msg->ack);
+        deliver(c, c->first->id, msg, len);
+    }
+}
+
 static void on_frame(void *ctx, struct ps_conn *conn, const struct ps_msg *msg,
                      uint64_t len)
 {
     struct link_conn *c = ctx;
-    struct ps_event ev = {.type = PS_EV_MSG, .conn = c->id};
 
     greeted(c);
+    if (c->joins || (msg->code == PS_MSG_HELLO &&
+                     (msg->hello.features & PS_FEATURE_JOIN) != 0)) {
+        on_strand(c, msg, len);
+        return;
+    }
     if (c->ring_memory != NULL) {
         /* What its worker did before it sent this. */
         (void)take_ops(c, ps_conn_frames(conn) - 1);
@@ -508,10 +685,18 @@ static void on_frame(void *ctx, struct ps_conn *conn, const struct ps_msg *msg,
                                        ? msg->welcome.protocol
                                        : (uint16_t)PS_PROTOCOL);
     }
-    ev.msg.msg = msg;
-    ev.msg.payload = len > 0 ? &c->payload : NULL;
-    feed(c->driver, &ev);
-    forget_payload(c);
+    if (msg->code == PS_MSG_HELLO) {
+        c->who = (struct ps_msg_hello){.instance = msg->hello.instance,
+                                       .node = msg->hello.node,
+                                       .session = msg->hello.session};
+    }
+    ps_bundle_acked(&c->bundle, msg->ack);
+    deliver(c, c->id, msg, len);
+    if (msg->code == PS_MSG_WELCOME && may_join(c) &&
+        (msg->welcome.features & PS_FEATURE_JOIN) != 0) {
+        c->welcomed = true;
+        join_later(c, false);
+    }
 }
 
 static void on_sent(void *ctx, struct ps_conn *conn, uint64_t queued)
@@ -520,7 +705,16 @@ static void on_sent(void *ctx, struct ps_conn *conn, uint64_t queued)
     struct ps_event ev = {.type = PS_EV_SENT, .conn = c->id};
 
     (void)conn;
-    ev.sent.queued = queued;
+    if (c->joins) {
+        c = c->first;
+        if (c == NULL || !ps_conn_is_open(c->conn)) {
+            return;
+        }
+        ev.conn = c->id;
+    }
+    ev.sent.queued = ps_list_empty(&c->bundle.strands)
+                         ? queued
+                         : ps_bundle_queued(&c->bundle, c->conn);
     feed(c->driver, &ev);
 }
 
@@ -550,6 +744,53 @@ static void maybe_closed(struct ps_driver *d)
     }
 }
 
+/* A joined connection is cut: the first one sends what it had. */
+static void leave(struct link_conn *c)
+{
+    struct ps_driver *d = c->driver;
+    struct link_conn *first = c->first;
+    struct ps_carried lost;
+
+    if (first != NULL && !d->closing && ps_conn_is_open(first->conn)) {
+        while (ps_strand_next(&c->strand, &lost)) {
+            struct ps_msg msg = *lost.parcel->msg;
+            struct ps_conn_frame frame = {
+                .msg = &msg,
+                .slices = lost.parcel->slice,
+                .slice_count = lost.parcel->slice_count,
+                .pass_fd = -1,
+                .done = parcel_done,
+                .ctx = lost.parcel};
+
+            msg.seq = lost.seq;
+            msg.ack = first->bundle.ack;
+            if (ps_conn_send(first->conn, &frame) != 0) {
+                ps_parcel_unref(lost.parcel);
+            }
+        }
+        mark_dirty(first);
+        join_later(first, true);
+    }
+    ps_strand_fini(&c->strand);
+}
+
+/* With the first connection the others end; the link lives on by itself. */
+static void end_bundle(struct link_conn *c)
+{
+    struct ps_list_node *n;
+
+    while ((n = ps_list_first(&c->bundle.strands)) != NULL) {
+        struct link_conn *s = PS_CONTAINER(n, struct link_conn, strand.node);
+
+        s->first = NULL;
+        ps_strand_fini(&s->strand);
+        ps_conn_close(s->conn, PS_E_CLOSED, "its link has lost the first one");
+    }
+    ps_loop_timer_set(c->driver->opt.loop, &c->join, PS_TIME_NEVER);
+    ps_parcel_unref(c->hello);
+    ps_free(c->address);
+}
+
 static void on_closed(void *ctx, struct ps_conn *conn, int rc)
 {
     struct link_conn *c = ctx;
@@ -573,10 +814,19 @@ static void on_closed(void *ctx, struct ps_conn *conn, int rc)
         ps_list_remove(&c->dirty);
     }
     forget_payload(c);
+    if (c->joins) {
+        leave(c);
+    } else {
+        end_bundle(c);
+    }
+    bool joins = c->joins;
+
     ps_conn_free(conn);
     ps_free(c);
     ev.closed.rc = rc;
-    feed(d, &ev);
+    if (!joins) {
+        feed(d, &ev);
+    }
     maybe_closed(d);
 }
 
@@ -626,7 +876,20 @@ struct opening {
     uint32_t peer_roles;
     const char *peer;
     bool near;
+    const char *address;     /* Of a server; NULL where no more can be had. */
+    struct link_conn *first; /* Of the link that it joins. */
 };
+
+static void say_join(struct link_conn *c)
+{
+    struct ps_msg msg = *c->first->hello->msg;
+    const struct ps_conn_frame frame = {.msg = &msg, .pass_fd = -1};
+
+    msg.hello.features |= PS_FEATURE_JOIN;
+    if (ps_conn_send(c->conn, &frame) == 0) {
+        mark_dirty(c);
+    }
+}
 
 /* `ev` is the OPEN event without what is known here. */
 static void open_conn(struct ps_driver *d, const struct opening *o,
@@ -658,7 +921,9 @@ static void open_conn(struct ps_driver *d, const struct opening *o,
     if (rc != 0) {
         ps_free(c);
         refuse(d, o->fd, o->peer, ps_strerror(rc));
-        if (kind == PS_CONN_DIALLED) {
+        if (o->first != NULL) {
+            join_later(o->first, true);
+        } else if (kind == PS_CONN_DIALLED) {
             struct ps_event failed = {.type = PS_EV_DIAL_FAILED};
 
             failed.dial_failed.target = ev->open.target;
@@ -669,6 +934,12 @@ static void open_conn(struct ps_driver *d, const struct opening *o,
     }
     c->driver = d;
     c->kind = kind;
+    c->near = o->near;
+    c->join_wait = JOIN_FIRST;
+    ps_bundle_init(&c->bundle);
+    if (o->address != NULL) {
+        c->address = ps_strdup(o->address);
+    }
     c->id = ++d->last_id;
     ps_map_put(d->conns, c->id, c);
     d->local_count += kind == PS_CONN_LOCAL;
@@ -678,6 +949,13 @@ static void open_conn(struct ps_driver *d, const struct opening *o,
         d->stranger_count++;
     }
     ps_log(PS_LOG_DEBUG, "connection open peer=%s", o->peer);
+    if (o->first != NULL) {
+        c->joins = true;
+        c->first = o->first;
+        ps_bundle_add(&c->first->bundle, &c->strand, c->conn);
+        say_join(c);
+        return;
+    }
     ev->type = PS_EV_OPEN;
     ev->conn = c->id;
     ev->open.peer = ps_conn_peer(c->conn);
@@ -775,13 +1053,44 @@ static void dial_failed(struct ps_driver *d, uint64_t target, int rc)
     feed(d, &ev);
 }
 
+/* A further connection for a link. */
+static void join_dialled(struct ps_driver *d, ps_conn_id id, int fd, int rc,
+                         const char *detail)
+{
+    struct ps_event ev = {.open = {.kind = PS_CONN_DIALLED}};
+    struct link_conn *first = ps_map_get(d->conns, id);
+
+    if (first != NULL) {
+        first->joining--;
+    }
+    if (first == NULL || !ps_conn_is_open(first->conn)) {
+        if (rc == 0) {
+            close(fd);
+        }
+        return;
+    }
+    if (rc != 0) {
+        join_later(first, true);
+        return;
+    }
+    open_conn(d,
+              &(struct opening){.fd = fd,
+                                .peer_roles = 1u << PS_ROLE_SERVER,
+                                .peer = detail,
+                                .first = first},
+              &ev);
+}
+
 static void dialled(void *ctx, int fd, int rc, const char *detail)
 {
     struct dial *dial = ctx;
     struct ps_driver *d = dial->driver;
     uint64_t target = dial->target;
     uint32_t roles = dial->peer_roles;
+    ps_conn_id joins = dial->joins;
+    char address[PS_ADDRESS_MAX + 1];
 
+    ps_str_copy(address, sizeof(address), dial->address);
     ps_list_remove(&dial->node);
     ps_free(dial);
     if (d->closing) {
@@ -789,6 +1098,10 @@ static void dialled(void *ctx, int fd, int rc, const char *detail)
             close(fd);
         }
         maybe_closed(d);
+        return;
+    }
+    if (joins != 0) {
+        join_dialled(d, joins, fd, rc, detail);
         return;
     }
     if (rc != 0) {
@@ -803,8 +1116,57 @@ static void dialled(void *ctx, int fd, int rc, const char *detail)
         ps_log(PS_LOG_INFO, "server reached by TCP address %s", detail);
     }
     open_conn(d,
-              &(struct opening){.fd = fd, .peer_roles = roles, .peer = detail},
+              &(struct opening){
+                  .fd = fd,
+                  .peer_roles = roles,
+                  .peer = detail,
+                  .address = roles == 1u << PS_ROLE_SERVER ? address : NULL},
               &ev);
+}
+
+static void join_due(struct ps_loop_timer *t)
+{
+    struct link_conn *c = PS_CONTAINER(t, struct link_conn, join);
+    struct ps_driver *d = c->driver;
+    uint32_t count = 1 + c->joining;
+
+    PS_LIST_EACH(n, &c->bundle.strands)
+    {
+        count++;
+    }
+    if (d->closing || !ps_conn_is_open(c->conn)) {
+        return;
+    }
+    for (; count < d->opt.link_connections; count++) {
+        struct dial *dial = ps_calloc(1, sizeof(*dial));
+
+        dial->driver = d;
+        dial->joins = c->id;
+        dial->fd = -1;
+        if (ps_dial_start(d->opt.loop, c->address, d->opt.dial_timeout, dialled,
+                          dial, &dial->dial) != 0) {
+            ps_free(dial);
+            join_later(c, true);
+            return;
+        }
+        c->joining++;
+        ps_list_push_back(&d->dials, &dial->node);
+    }
+}
+
+static void join_later(struct link_conn *c, bool failed)
+{
+    ps_time at = ps_loop_now(c->driver->opt.loop);
+
+    if (!may_join(c)) {
+        return;
+    }
+    if (failed) {
+        at = ps_time_add(at, c->join_wait);
+        c->join_wait = ps_time_min(c->join_wait * 2, JOIN_MAX);
+    }
+    c->join.due = join_due;
+    ps_loop_timer_set(c->driver->opt.loop, &c->join, at);
 }
 
 /* A server on this host; false: it has to be dialled. */
@@ -840,6 +1202,7 @@ static void start_dial(struct ps_driver *d, uint64_t target,
         ps_list_push_back(&d->ended_dials, &dial->node);
         return;
     }
+    ps_str_copy(dial->address, sizeof(dial->address), address);
     dial->rc = ps_dial_start(d->opt.loop, address, d->opt.dial_timeout, dialled,
                              dial, &dial->dial);
     ps_list_push_back(dial->rc == 0 ? &d->dials : &d->ended_dials, &dial->node);

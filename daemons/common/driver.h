@@ -26,6 +26,7 @@ struct ps_driver_options {
     const char *scheduler; /* Whom a dial of this address reaches; others are
                             * servers. NULL: nobody is dialled. */
     struct ps_conn_limits limits;
+    uint32_t link_connections; /* To a server by TCP; 0: 1. */
     bool same_host;          /* Dial servers on this host through net/near.h. */
     uint32_t receive_buffer; /* 0: the system decides. */
     uint32_t send_buffer;

@@ -130,6 +130,13 @@ static bool same_host(const void *values)
     return o->same_host == 0;
 }
 
+static uint32_t link_connections(const void *values)
+{
+    const struct psagent_options *o = values;
+
+    return (uint32_t)o->connections;
+}
+
 static unsigned threads(const void *values)
 {
     const struct psagent_options *o = values;
@@ -148,6 +155,7 @@ const struct ps_daemon_spec psagent_spec = {
     .scheduler = offsetof(struct psagent_options, scheduler),
     .socket = socket_path,
     .same_host = same_host,
+    .link_connections = link_connections,
     .threads = threads,
     .open = open_app,
     .close = close_app,

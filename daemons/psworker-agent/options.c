@@ -63,6 +63,14 @@ static const struct ps_option rows[] = {
      .offset = AT(travel_together),
      .help = "Pushes of small partitions that are ready go in one frame; off: "
              "each in a frame of its own, to see what that costs."},
+    {.path = "network.connections_per_server",
+     .text = "1",
+     .type = PS_OPTION_U64,
+     .min = 1,
+     .max = PS_LINK_CONNECTIONS_MAX,
+     .offset = AT(connections),
+     .help = "TCP connections to each server: more where the network gives a "
+             "single one less than the link carries."},
     {.path = "network.hand_over",
      .text = "2MiB",
      .type = PS_OPTION_SIZE,

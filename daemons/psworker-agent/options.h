@@ -14,6 +14,7 @@ struct psagent_options {
     int threads;         /* 0: one for each processor. */
     uint64_t memory;
     uint64_t hand_over;
+    uint64_t connections; /* To each server. */
 };
 
 extern const struct ps_option_set psagent_set;

@@ -47,6 +47,7 @@ struct ps_event {
             const struct ps_slice *payload; /* Borrowed; NULL without one. Its
                                              * buf is NULL when the machine's
                                              * payload() did not want it. */
+            int thrown; /* What payload() said then; else 0. */
         } msg;
         struct {
             uint64_t queued; /* Bytes not yet with the kernel. */
@@ -76,7 +77,7 @@ struct ps_machine_ops {
      * length. PS_E_AGAIN: no memory now, stop reading this connection and ask
      * again after the next event. Other errors: read them and throw them
      * away; PS_EV_MSG follows with an empty slice. Changes nothing but memory
-     * accounting. */
+     * accounting. Frames of one connection may be under way at once. */
     int (*payload)(void *self, ps_conn_id conn, const struct ps_msg *msg,
                    uint64_t len, struct ps_slice *ret_slice);
 };

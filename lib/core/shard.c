@@ -133,7 +133,8 @@ static int step(void *self, const struct ps_event *ev, struct ps_effects *fx)
         if (up) {
             ps_shard_up_msg(&st, ev->msg.msg);
         } else {
-            ps_shard_peer_msg(&st, ev->conn, ev->msg.msg, ev->msg.payload);
+            ps_shard_peer_msg(&st, ev->conn, ev->msg.msg, ev->msg.payload,
+                              ev->msg.thrown);
         }
         break;
     case PS_EV_CLOSED:

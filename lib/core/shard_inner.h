@@ -59,7 +59,7 @@ struct ps_shard_conn {
     ps_conn_id id;
     ps_time since;
     struct ps_shard_peer *peer; /* NULL: a stranger. */
-    int thrown; /* Why the payload of the frame now arriving is thrown away. */
+    int thrown; /* Why the payload of this frame was thrown away. */
 };
 
 /* An agent and the link to it. */
@@ -192,7 +192,7 @@ void ps_shard_peer_open(struct ps_shard_step *st, ps_conn_id conn,
                         const char *who);
 void ps_shard_peer_msg(struct ps_shard_step *st, ps_conn_id conn,
                        const struct ps_msg *msg,
-                       const struct ps_slice *payload);
+                       const struct ps_slice *payload, int thrown);
 void ps_shard_peer_closed(struct ps_shard_step *st, ps_conn_id conn);
 void ps_shard_peer_tick(struct ps_shard_step *st);
 ps_time ps_shard_peer_deadline(const struct ps_shard *s);

@@ -374,7 +374,8 @@ static void deliver(struct ps_shard_step *st, struct ps_shard_conn *c,
 }
 
 void ps_shard_peer_msg(struct ps_shard_step *st, ps_conn_id conn,
-                       const struct ps_msg *msg, const struct ps_slice *payload)
+                       const struct ps_msg *msg, const struct ps_slice *payload,
+                       int thrown)
 {
     struct ps_shard_conn *c = ps_map_get(st->s->conns, conn);
 
@@ -389,6 +390,7 @@ void ps_shard_peer_msg(struct ps_shard_step *st, ps_conn_id conn,
         }
         return;
     }
+    c->thrown = thrown;
     bool fresh = ps_link_receive(c->peer->link, msg, st->now, st->fx);
 
     set_timer(st->s, c->peer);
@@ -489,10 +491,10 @@ int ps_shard_peer_payload(struct ps_shard *s, ps_conn_id conn,
     if (c == NULL || c->peer == NULL) {
         return PS_E_CLOSED;
     }
-    c->thrown = len <= PS_PAYLOAD_MAX ? judge(s, c->peer, msg, len, &pusher)
-                                      : PS_E_PROTO;
-    if (c->thrown != 0) {
-        return c->thrown;
+    int rc = len <= PS_PAYLOAD_MAX ? judge(s, c->peer, msg, len, &pusher)
+                                   : PS_E_PROTO;
+    if (rc != 0) {
+        return rc;
     }
     if (pusher != NULL && ps_shard_credit_ahead(pusher)) {
         return PS_E_AGAIN;

@@ -352,6 +352,7 @@ static void message(struct life *l)
             payload = (struct ps_slice){0};
         }
         ev.msg.payload = &payload;
+        ev.msg.thrown = rc;
     }
     step(l, &ev);
     ps_buf_unref(payload.buf);

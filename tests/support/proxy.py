@@ -33,6 +33,7 @@ class Pair:
     def __init__(self, left):
         self.sides = (left, None)
         self.budget = None  # Bytes until the cut.
+        self.bytes = 0
 
 
 class Proxy:
@@ -172,6 +173,7 @@ class Proxy:
                 return
             pair.budget -= len(data)
         self.bytes += len(data)
+        pair.bytes += len(data)
         side.other.out += data
         self.write(side.other)
         self.watch(side)

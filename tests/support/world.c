@@ -477,6 +477,7 @@ static void on_deliver(struct world *w, struct wevent *e)
             payload = (struct ps_slice){0};
         }
         ev.msg.payload = &payload;
+        ev.msg.thrown = rc;
     }
     world_step(w, n, &ev);
     ps_buf_unref(payload.buf);

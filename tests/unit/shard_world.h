@@ -122,6 +122,7 @@ static inline void world_frame(struct world *w, ps_conn_id conn,
         }
         ev.now = w->now;
         assert_int_not_equal(rc, PS_E_AGAIN);
+        ev.msg.thrown = rc;
         if (rc != 0) {
             got = (struct ps_slice){0};
         } else {

@@ -5,6 +5,7 @@
 #include "common/driver.h"
 
 #include "base/alloc.h"
+#include "base/limits.h"
 #include "net/arena.h"
 #include "net/listen.h"
 #include "net/local.h"
@@ -14,6 +15,7 @@
 #include "proto/ps_codec.h"
 #include "proto/ring.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -37,6 +39,7 @@ struct echo {
     ps_conn_id to;
     ps_time deadline;
     unsigned again; /* So many times there is no memory. */
+    unsigned sent;
     bool dial_bad;
     const char *dial;
     bool keep_region;
@@ -105,7 +108,7 @@ static void on_computed(struct echo *e, const struct ps_event *ev,
     tell(e, "computed %d\n", ev->computed.rc);
     m.value.parts = &part;
     m.value.parts_count = 1;
-    ps_effects_send(fx, e->to, 5, 6, ps_parcel_new(&m, &e->sum, 1));
+    ps_effects_send(fx, e->to, 5 + e->sent++, 6, ps_parcel_new(&m, &e->sum, 1));
     ps_buf_unref(e->sum.buf);
     e->sum.buf = NULL;
 }
@@ -321,7 +324,7 @@ static void say(int fd, const void *bytes, size_t len)
     assert_int_equal(write(fd, bytes, len), len);
 }
 
-static void greet(int fd)
+static void greet_as(int fd, uint64_t session, uint64_t features)
 {
     struct ps_msg hello = {.code = PS_MSG_HELLO,
                            .hello = {.protocol = 1,
@@ -329,17 +332,26 @@ static void greet(int fd)
                                      .role = PS_ROLE_AGENT,
                                      .name = "a",
                                      .cluster = "c",
-                                     .instance = 1}};
+                                     .instance = 1,
+                                     .session = session,
+                                     .features = features}};
     uint8_t bytes[1024];
 
     say(fd, bytes, put(bytes, 0, &hello, 0));
 }
 
+static void greet(int fd)
+{
+    greet_as(fd, 0, 0);
+}
+
 static const struct ps_rec_part one = {.dtype = PS_DTYPE_INT32, .count = 4};
 
-static void push(int fd, uint64_t gen, size_t len)
+static void push_as(int fd, uint64_t gen, size_t len, uint64_t seq)
 {
-    struct ps_msg m = {.code = PS_MSG_PUSH};
+    /* Values have numbers from 5 on, one for each push. */
+    struct ps_msg m = {
+        .code = PS_MSG_PUSH, .seq = seq, .ack = seq > 0 ? seq + 3 : 0};
     uint8_t *bytes = malloc(1024 + len);
     size_t n;
 
@@ -354,6 +366,11 @@ static void push(int fd, uint64_t gen, size_t len)
     }
     say(fd, bytes, n + len);
     free(bytes);
+}
+
+static void push(int fd, uint64_t gen, size_t len)
+{
+    push_as(fd, gen, len, 0);
 }
 
 /* Reads whole frames until `code`; returns its payload, to be freed. */
@@ -904,6 +921,126 @@ static void close_with_jobs_and_output(void **state)
     close(fd);
 }
 
+/* ------------------------------------------- several connections of a link */
+
+#define LARGE (64u * 1024u)
+
+/* One more for the link of `session`. */
+static int joiner(struct world *w, uint64_t session)
+{
+    int fd = caller(w);
+    uint64_t n;
+
+    greet_as(fd, session, 1);
+    free(await(w, fd, PS_MSG_WELCOME, &n, &n));
+    return fd;
+}
+
+/* Pushes on `from`, and takes the sum from `to`. */
+static void sum_through(struct world *w, int from, int to, uint64_t number)
+{
+    uint64_t seq;
+    uint64_t ack;
+
+    assert_int_equal(fcntl(from, F_SETFL, 0), 0);
+    push_as(from, 1, LARGE, number);
+    int32_t *v = (int32_t *)(void *)await(w, to, PS_MSG_VALUE, &seq, &ack);
+
+    assert_int_equal(seq, 4 + number);
+    for (int32_t i = 0; i < (int32_t)LARGE / 4; i++) {
+        assert_int_equal(v[i], 2 * i);
+    }
+    free(v);
+}
+
+static void await_end(struct world *w, int fd)
+{
+    char byte;
+
+    assert_int_equal(fcntl(fd, F_SETFL, O_NONBLOCK), 0);
+    while (read(fd, &byte, 1) < 0 && errno == EAGAIN) {
+        ps_loop_step(w->loop);
+    }
+    close(fd);
+}
+
+static void a_link_has_several_connections(void **state)
+{
+    struct world w;
+    uint64_t seq;
+    uint64_t ack;
+
+    (void)state;
+    begin(&w, PS_ROLE_SERVER);
+    int fd = caller(&w);
+
+    greet_as(fd, 9, 0);
+    free(await(&w, fd, PS_MSG_WELCOME, &seq, &ack));
+    int more = joiner(&w, 9);
+
+    assert_true(told(&w, "closed 2 "));
+    /* What comes on either is the first one's, what goes is shared. */
+    sum_through(&w, more, fd, 1);
+    sum_through(&w, fd, more, 2);
+    sum_through(&w, more, fd, 3);
+    assert_false(told(&w, "push 2 "));
+
+    /* What it had when it was cut goes over the first one. */
+    assert_int_equal(fcntl(more, F_SETFL, 0), 0);
+    push_as(more, 1, LARGE, 4);
+    RUN_UNTIL(&w, w.m.sent == 4);
+    assert_int_equal(shutdown(more, SHUT_RD), 0);
+    close(more);
+    free(await(&w, fd, PS_MSG_VALUE, &seq, &ack));
+    assert_int_equal(seq, 8);
+    close(fd);
+    RUN_UNTIL(&w, told(&w, "closed 1 "));
+    end(&w);
+}
+
+static void who_joins_must_know_the_link(void **state)
+{
+    struct world w;
+    uint64_t n;
+
+    (void)state;
+    begin(&w, PS_ROLE_SERVER);
+    int fd = caller(&w);
+
+    greet_as(fd, 9, 0);
+    free(await(&w, fd, PS_MSG_WELCOME, &n, &n));
+    int stranger = caller(&w);
+
+    greet_as(stranger, 10, 1);
+    await_end(&w, stranger);
+    assert_true(told(&w, "closed 2 "));
+
+    /* Nothing but what is numbered: the rest depends on order. */
+    int more = joiner(&w, 9);
+
+    assert_int_equal(fcntl(more, F_SETFL, 0), 0);
+    push_as(more, 1, LARGE, 0);
+    await_end(&w, more);
+    assert_false(told(&w, "push "));
+
+    /* So many, and no more. */
+    int others[PS_LINK_CONNECTIONS_MAX - 1];
+
+    for (unsigned i = 0; i < PS_LINK_CONNECTIONS_MAX - 1; i++) {
+        others[i] = joiner(&w, 9);
+    }
+    stranger = caller(&w);
+    greet_as(stranger, 9, 1);
+    await_end(&w, stranger);
+
+    /* They end with the first one. */
+    close(fd);
+    for (unsigned i = 0; i < PS_LINK_CONNECTIONS_MAX - 1; i++) {
+        await_end(&w, others[i]);
+    }
+    end(&w);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -924,6 +1061,8 @@ int main(void)
         cmocka_unit_test(local_connections_are_counted),
         cmocka_unit_test(a_machine_that_cannot_go_on),
         cmocka_unit_test(close_with_jobs_and_output),
+        cmocka_unit_test(a_link_has_several_connections),
+        cmocka_unit_test(who_joins_must_know_the_link),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
