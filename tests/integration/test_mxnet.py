@@ -217,7 +217,8 @@ def test_what_is_wrong_is_said(tmp):
 
         refused(TypeError, 'run no code of workers', kv.set_optimizer, Mine())
         refused(TypeError, 'run no code of workers', kv._set_updater, print)
-        refused(AssertionError, 'states', kv.save_optimizer_states, 'x')
+        refused(pskv.Error, 'declared no optimizer', kv.save_optimizer_states,
+                'x')
         refused(NotImplementedError, 'command 0', kv._send_command_to_servers,
                 0, '')
         kv._send_command_to_servers(3, '')
