@@ -191,8 +191,8 @@ void ps_shard_up_ready(struct ps_shard_step *st,
 void ps_shard_peer_open(struct ps_shard_step *st, ps_conn_id conn,
                         const char *who);
 void ps_shard_peer_msg(struct ps_shard_step *st, ps_conn_id conn,
-                       const struct ps_msg *msg,
-                       const struct ps_slice *payload, int thrown);
+                       const struct ps_msg *msg, const struct ps_slice *payload,
+                       int thrown);
 void ps_shard_peer_closed(struct ps_shard_step *st, ps_conn_id conn);
 void ps_shard_peer_tick(struct ps_shard_step *st);
 ps_time ps_shard_peer_deadline(const struct ps_shard *s);
