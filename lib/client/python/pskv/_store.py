@@ -191,13 +191,13 @@ def _tunings(lr_mult: Mapping[Key, float], wd_mult: Mapping[Key, float],
              names: Mapping[Key, str]) -> Any:
     """An array of struct psc_key_tuning: of keys with another factor than 1.
     What is said of a key itself is stronger than what is said of its name."""
-    keys = {name: key for key, name in names.items()}
+    keys: Dict[Key, Key] = {name: key for key, name in names.items()}
     table: Dict[Key, List[float]] = {}
     for place, factors in enumerate((lr_mult, wd_mult)):
         for key in sorted(factors, key=lambda k: k not in keys):
             factor = float(factors[key])
-            row = table.setdefault(keys.get(key, key), [1.0, 1.0])
-            row[place] = factor
+            pair = table.setdefault(keys.get(key, key), [1.0, 1.0])
+            pair[place] = factor
     rows = []
     for key, (lr, wd) in table.items():
         if lr == 1 and wd == 1:
