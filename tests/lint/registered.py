@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """Fails when a file of the tree is not built, run or licensed: a test that no
-meson.build names, a C file that none lists, a file without an SPDX line."""
+meson.build names, a C file that none lists, an example that no test runs, a
+file without an SPDX line."""
 import re
 import subprocess
 import sys
@@ -19,6 +20,8 @@ except (OSError, subprocess.CalledProcessError):
 builds = {n: (root / n).read_text() for n in names
           if n.endswith("meson.build")}
 everything = "\n".join(builds.values())
+tests = "\n".join((root / n).read_text() for n in names
+                  if re.match(r"tests/integration/.*\.py$", n))
 found = []
 
 for name in names:
@@ -34,6 +37,9 @@ for name in names:
         elif (path.name not in everything
               and not re.search(rf"'{re.escape(stem)}'", everything)):
             found.append(f"{name}: no meson.build lists it")
+    if name.startswith("docs/examples/") and path.suffix in (".c", ".py") \
+            and not re.search(rf"\b{path.stem}\b", tests):
+        found.append(f"{name}: no integration test runs it")
     if path.suffix in (".c", ".h", ".inc", ".py", ".sh", ".toml", ".def",
                        ".build", ".map", ".yaml", ".service", ".socket") \
             or name in ("dev", ".ci/run"):
