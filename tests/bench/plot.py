@@ -34,6 +34,8 @@ def growth(plt: Any, points: list[dict[str, Any]], path: Path) -> None:
     titles = list(dict.fromkeys(p["title"] for p in points))
     if not titles:
         return
+    from matplotlib.ticker import FuncFormatter, NullFormatter
+    plain = FuncFormatter(lambda value, _: f"{value:g}")
     figure, all_axes = plt.subplots(1, len(titles), squeeze=False,
                                     figsize=(4 * len(titles), 3))
     for axes, title in zip(all_axes[0], titles):
@@ -45,6 +47,11 @@ def growth(plt: Any, points: list[dict[str, Any]], path: Path) -> None:
                   marker="o")
         axes.set_xscale("log", base=10 if by_key else 2)
         axes.set_yscale("log")
+        axes.yaxis.set_major_formatter(plain)
+        axes.yaxis.set_minor_formatter(
+            NullFormatter() if by_key or mine[0]["axis"] == "bytes" else plain)
+        if mine[0]["axis"] in ("workers", "servers"):
+            axes.xaxis.set_major_formatter(plain)
         axes.set_xlabel(mine[0]["axis"])
         axes.set_ylabel("us a key" if by_key else "ns a byte")
         axes.set_title(title, fontsize=8)
@@ -62,6 +69,7 @@ def draw(measured: dict[str, Any], titles: dict[int, str],
         return False
     matplotlib.use("svg")
     matplotlib.rcParams["svg.hashsalt"] = "pskv"
+    matplotlib.rcParams["svg.fonttype"] = "none"
     from matplotlib import pyplot as plt
     folder.mkdir(parents=True, exist_ok=True)
     for row, title in titles.items():

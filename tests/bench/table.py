@@ -40,6 +40,25 @@ class Book:
         self.goals: list[dict[str, Any]] = []
         self.notes: list[dict[str, Any]] = []
         self.points: list[dict[str, Any]] = []
+        self.when = time.strftime("%Y-%m-%dT%H:%M:%S%z")
+        self.machine = machine()
+
+    @classmethod
+    def of(cls, measured: dict[str, Any]) -> "Book":
+        """As write() wrote it."""
+        book = cls()
+        book.figures = measured["figures"]
+        book.goals = measured["goals"]
+        book.notes = measured["notes"]
+        book.points = measured["growth"]
+        book.when = measured["when"]
+        book.machine = measured["machine"]
+        return book
+
+    def drawn(self, row: int) -> bool:
+        """Is there anything to make a picture of?"""
+        return (any(f["row"] == row and f["value"] > 0 for f in self.figures)
+                or (row == 15 and bool(self.points)))
 
     def figure(self, row: int, name: str, unit: str,
                at: Optional[dict[str, Any]], limit: Optional[float] = None,
@@ -116,7 +135,7 @@ class Book:
         return lines
 
     def text(self, titles: dict[int, str]) -> str:
-        out = [machine(), "Median (least .. most); share of what memory or "
+        out = [self.machine, "Median (least .. most); share of what memory or "
                "links allow; most memory of all processes."]
         for row, title in titles.items():
             lines = self.lines_of(row)
@@ -126,7 +145,7 @@ class Book:
 
     def write(self, path: Path) -> None:
         path.write_text(json.dumps({
-            "schema": 2, "when": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
-            "machine": machine(), "figures": self.figures,
+            "schema": 2, "when": self.when,
+            "machine": self.machine, "figures": self.figures,
             "goals": self.goals, "growth": self.points, "notes": self.notes,
         }, indent=1) + "\n")

@@ -1,0 +1,59 @@
+#!/usr/bin/python3
+# SPDX-License-Identifier: Apache-2.0
+"""Write what bench.py measured into the documentation: figures.md and its
+pictures: record.py JSON-FILE DOCS-FOLDER"""
+
+import json
+import sys
+from pathlib import Path
+
+import plot
+from cases import ROWS
+from table import Book
+
+
+def page(book: Book, titles: dict[int, str], pictures: str) -> str:
+    """Markdown of all rows that have something to say."""
+    reached = [g for g in book.goals if g["reached"]]
+    missed = [g for g in book.goals if g["reached"] is False]
+    out = ["<!-- SPDX-License-Identifier: Apache-2.0 -->", "# Figures", "",
+           f"Measured in one run of `./dev bench` on {book.when[:10]}: "
+           f"{book.machine}. Written by `tests/bench/record.py`; what each "
+           "row is and how it is measured stands in "
+           "[performance.md](performance.md).", "",
+           "Median (least .. most); share of what memory or links allow; "
+           "most memory of all processes.", "",
+           f"Of {len(reached) + len(missed)} goals {len(reached)} are "
+           "reached. Not reached:", ""]
+    out += [f"- row {g['row']}, {g['name']}: {g['value']:.3g}, to be "
+            f"{'>=' if g['at_least'] else '<='} {g['goal']:g}"
+            for g in missed] or ["- none"]
+    for row, title in titles.items():
+        lines = book.lines_of(row)
+        if not lines:
+            continue
+        out += ["", f"## {row}. {title}", "", "```",
+                *[line[2:] for line in lines], "```"]
+        if book.drawn(row):
+            out += ["", f"![row {row}]({pictures}/row-{row:02}.svg)"]
+    return "\n".join(out) + "\n"
+
+
+def main() -> int:
+    if len(sys.argv) != 3:
+        print(__doc__, file=sys.stderr)
+        return 2
+    source, docs = Path(sys.argv[1]), Path(sys.argv[2])
+    measured = json.loads(source.read_text())
+    book = Book.of(measured)
+    titles = {row: title for row, (_, title, _) in ROWS.items()}
+    if not plot.draw(measured, titles, docs / "pictures" / "bench"):
+        print("matplotlib (python3-matplotlib) is not installed",
+              file=sys.stderr)
+        return 1
+    (docs / "figures.md").write_text(page(book, titles, "pictures/bench"))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
