@@ -15,7 +15,7 @@ import trio as harness
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 HEADER = ROOT / "lib" / "client" / "psclient.h"
-LIBRARY = harness.BUILD / "lib" / "client" / "libpsclient.so.0"
+LIBRARY = harness.LIBRARY
 PACKAGE = ROOT / "lib" / "client" / "python"
 
 sys.path.insert(0, str(PACKAGE))

@@ -14,7 +14,7 @@ from proxy import Proxy
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 PACKAGE = str(ROOT / "lib" / "client" / "python")
-LIBRARY = str(harness.BUILD / "lib/client/libpsclient.so.0")
+LIBRARY = str(harness.LIBRARY)
 
 ROUNDS = 50
 COUNT = 5003

@@ -14,7 +14,7 @@ import trio as harness
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "lib" / "client" / "python"
-LIBRARY = harness.BUILD / "lib" / "client" / "libpsclient.so.0"
+LIBRARY = str(harness.LIBRARY)
 TABLE = (ROOT / "docs" / "environment.md").read_text()
 
 

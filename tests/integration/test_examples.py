@@ -24,7 +24,7 @@ def train(nodes):
         capture_output=True, text=True, timeout=120 * support.SLOW,
         env=support.clean_env(
             PYTHONPATH=support.SOURCE / "lib/client/python",
-            PSKV_LIBRARY=support.BUILD / "lib/client/libpsclient.so.0"),
+            PSKV_LIBRARY=support.LIBRARY),
         check=False)
     assert done.returncode == 0, done.stderr
     losses = [float(x) for x in re.findall(r"step \d+ loss ([\d.]+)",

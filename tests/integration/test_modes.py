@@ -13,7 +13,7 @@ from proxy import Proxy
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 PACKAGE = str(ROOT / "lib" / "client" / "python")
-LIBRARY = str(harness.BUILD / "lib/client/libpsclient.so.0")
+LIBRARY = str(harness.LIBRARY)
 
 HEAD = """
 import os, sys

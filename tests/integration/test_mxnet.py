@@ -12,7 +12,7 @@ import trio as harness
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 EXAMPLES = ROOT / "docs" / "examples" / "mxnet"
 PACKAGE = ROOT / "lib" / "client" / "python"
-LIBRARY = harness.BUILD / "lib" / "client" / "libpsclient.so.0"
+LIBRARY = harness.LIBRARY
 PYTHON = pathlib.Path(os.environ.get("PSKV_MXNET_PYTHON",
                                      harness.BUILD / "mxnet/bin/python"))
 

@@ -16,7 +16,7 @@ import trio as harness
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 PACKAGE = str(ROOT / "lib" / "client" / "python")
-LIBRARY = str(harness.BUILD / "lib/client/libpsclient.so.0")
+LIBRARY = str(harness.LIBRARY)
 
 STEPS = 20
 COUNT = 5003

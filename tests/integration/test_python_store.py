@@ -14,7 +14,7 @@ import trio as harness
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "lib" / "client" / "python"
-LIBRARY = harness.BUILD / "lib" / "client" / "libpsclient.so.0"
+LIBRARY = harness.LIBRARY
 EXAMPLE = harness.BUILD / "docs" / "examples" / "fashion_mnist"
 DATA = pathlib.Path("/usr/share/datasets/fashion-mnist")
 

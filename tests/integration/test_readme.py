@@ -54,7 +54,7 @@ def test_python(tmp):
     value = launch(
         sys.executable, str(source),
         PYTHONPATH=support.SOURCE / "lib/client/python",
-        PSKV_LIBRARY=support.BUILD / "lib/client/libpsclient.so.0")
+        PSKV_LIBRARY=support.LIBRARY)
     assert value == WANT
 
 
