@@ -544,7 +544,9 @@ static void stop(void *ctx, int signum)
     d->stopping = true;
     ps_log(PS_LOG_NOTICE, "stopping signal %d", signum);
     ps_notify("STOPPING=1");
-    if (!d->spec->shutdown_last) {
+    if (d->spec->shutdown_last) {
+        ps_driver_drain(d->driver);
+    } else {
         ps_driver_shutdown(d->driver);
     }
     ps_loop_timer_set(d->loop, &d->grace,

@@ -77,7 +77,8 @@ struct ps_daemon_spec {
     uint64_t (*residue)(const void *app);   /* 0: nothing is in progress. */
     void (*dump)(const void *app);          /* Its state to the log. */
     /* PS_EV_SHUTDOWN makes the machine hang up on everybody, so it comes when
-     * nothing is in progress any more; false: it comes with the signal. */
+     * nothing is in progress any more, and PS_EV_DRAIN with the signal; false:
+     * it comes with the signal. */
     bool shutdown_last;
 };
 

@@ -1493,6 +1493,13 @@ void ps_driver_free(struct ps_driver *d)
     ps_free(d);
 }
 
+void ps_driver_drain(struct ps_driver *d)
+{
+    struct ps_event ev = {.type = PS_EV_DRAIN};
+
+    feed(d, &ev);
+}
+
 void ps_driver_shutdown(struct ps_driver *d)
 {
     struct ps_event ev = {.type = PS_EV_SHUTDOWN};

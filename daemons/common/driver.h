@@ -56,6 +56,8 @@ void ps_driver_accept(struct ps_driver *d, int fd);
 void ps_driver_accept_near(struct ps_driver *d, int fd);
 void ps_driver_accept_local(struct ps_driver *d, int fd);
 
+/* PS_EV_DRAIN. */
+void ps_driver_drain(struct ps_driver *d);
 /* PS_EV_SHUTDOWN. */
 void ps_driver_shutdown(struct ps_driver *d);
 /* Nothing is queued, dialled or computed. */

@@ -68,6 +68,7 @@ static json_t *node_of(const struct ps_msg *msg)
     put_count(o, "stored", n->stored);
     put_count(o, "resent", n->resent);
     put_count(o, "waiting", n->waiting);
+    put(o, "draining", json_boolean(n->draining));
     return o;
 }
 

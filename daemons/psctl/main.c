@@ -405,7 +405,7 @@ static int bench(const struct request *q, const struct report *r)
         const struct ps_msg_node_row *n = &nodes->row[i]->node_row;
 
         o.servers += n->role == PS_ROLE_SERVER &&
-                     n->state == PS_NODE_STATE_ACTIVE;
+                     n->state == PS_NODE_STATE_ACTIVE && !n->draining;
     }
     if (o.servers == 0) {
         fputs("psctl: bench: the cluster has no active server\n", stderr);

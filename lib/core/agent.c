@@ -250,6 +250,7 @@ static int step(void *self, const struct ps_event *ev, struct ps_effects *fx)
     case PS_EV_REGION:
         on_region(&st, ev);
         break;
+    case PS_EV_DRAIN:
     case PS_EV_SHUTDOWN:
         a->ending = true;
         break;

@@ -17,6 +17,8 @@ enum ps_event_type {
     PS_EV_CLOSED,      /* A connection is gone; the last event about it. */
     PS_EV_COMPUTED,    /* A job is done. */
     PS_EV_REGION,      /* Agent: a worker's memory was checked and mapped. */
+    PS_EV_DRAIN,       /* The daemon is to end when it is done: take nothing
+                        * new. */
     PS_EV_SHUTDOWN,    /* The operator wants the daemon to end in good order. */
 };
 

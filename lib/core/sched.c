@@ -150,6 +150,12 @@ static void cut(struct ps_sched_step *st, struct ps_sched_conn *c,
 static void pong(struct ps_sched_step *st, struct ps_member *m,
                  const struct ps_msg_ping *ping)
 {
+    bool returned = m->stats.draining && !ping->draining;
+
+    if (ping->draining && !m->stats.draining) {
+        ps_effects_note(st->fx, PS_LOG_INFO, "%s %s is shutting down",
+                        ps_role_name(m->role), m->name);
+    }
     m->stats = *ping;
     ps_effects_tell(st->fx, ps_link_conn(m->link),
                     &(struct ps_msg){
@@ -157,6 +163,9 @@ static void pong(struct ps_sched_step *st, struct ps_member *m,
                         .ack = ps_link_received(m->link),
                         .pong = {.stamp = ping->stamp},
                     });
+    if (returned) {
+        ps_sched_jobs_try_start(st);
+    }
 }
 
 /* Messages to a member that it has not acknowledged. All placements may have
@@ -386,6 +395,9 @@ static int step(void *self, const struct ps_event *ev, struct ps_effects *fx)
         break;
     case PS_EV_CLOSED:
         closed(&st, ev->conn);
+        break;
+    case PS_EV_DRAIN:
+        s->draining = true;
         break;
     case PS_EV_SHUTDOWN:
         shut_down(&st);

@@ -72,6 +72,7 @@ struct ps_sched {
     struct ps_rng rng;
     ps_time started;
     ps_time deadline; /* As told after the last step. */
+    bool draining;    /* Takes no new job. */
     bool ending;
     struct ps_members members;
     struct ps_map *conns; /* By id. */
@@ -162,6 +163,10 @@ void ps_sched_job_tell_ended(struct ps_sched_step *st, struct ps_member *m,
 /* ----- sched_life.c */
 void ps_sched_job_try_start(struct ps_sched_step *st, struct ps_sched_job *j);
 void ps_sched_jobs_try_start(struct ps_sched_step *st);
+/* Servers that a new job may have; *ret_draining: how many more there would be
+ * if they were not about to end, *ret_name: one of these. */
+uint32_t ps_sched_servers(const struct ps_sched *s, uint32_t *ret_draining,
+                          const char **ret_name);
 void ps_sched_job_try_run(struct ps_sched_step *st, struct ps_sched_job *j);
 /* The job may be freed. */
 void ps_sched_job_fail(struct ps_sched_step *st, struct ps_sched_job *j,

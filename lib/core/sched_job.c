@@ -293,6 +293,40 @@ static void open_known(struct ps_sched_step *st, struct ps_member *agent,
     again(st, j, agent, w, m);
 }
 
+/* May there be a new job? Not where this scheduler is about to end, nor where
+ * the job would have had its servers if these were not. */
+static int check_new(const struct ps_sched *s, const struct ps_msg_job_open *m,
+                     struct ps_str *why)
+{
+    const char *name;
+    uint32_t draining;
+    uint32_t usable = ps_sched_servers(s, &draining, &name);
+
+    if (s->draining) {
+        ps_str_addf(why,
+                    "the scheduler is shutting down and takes no new job; "
+                    "start job %s again when it is back",
+                    m->name);
+        return PS_E_REFUSED;
+    }
+    if (usable < m->num_servers && usable + draining >= m->num_servers) {
+        ps_str_addf(why,
+                    "job %s asks for %u servers and there are %u: server %s is "
+                    "shutting down; start it again when that is back, or ask "
+                    "for fewer",
+                    m->name, m->num_servers, usable, name);
+        return PS_E_REFUSED;
+    }
+    if (ps_map_count(s->jobs) >= PS_JOBS_MAX) {
+        ps_str_addf(why,
+                    "the cluster runs %u jobs, which is the limit; end one or "
+                    "wait",
+                    PS_JOBS_MAX);
+        return PS_E_FULL;
+    }
+    return 0;
+}
+
 /* The job of that name, or a new one; NULL with the reason. */
 static struct ps_sched_job *job_for(struct ps_sched_step *st,
                                     const struct ps_msg_job_open *m,
@@ -315,12 +349,8 @@ static struct ps_sched_job *job_for(struct ps_sched_step *st,
         *ret_rc = check_same(j, m, partition, why);
         return *ret_rc == 0 ? j : NULL;
     }
-    if (ps_map_count(s->jobs) >= PS_JOBS_MAX) {
-        ps_str_addf(why,
-                    "the cluster runs %u jobs, which is the limit; end one or "
-                    "wait",
-                    PS_JOBS_MAX);
-        *ret_rc = PS_E_FULL;
+    *ret_rc = check_new(s, m, why);
+    if (*ret_rc != 0) {
         return NULL;
     }
     struct ps_msg_job_open want = *m;

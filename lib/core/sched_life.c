@@ -20,7 +20,26 @@
 static bool usable(const struct ps_sched_job *j, const struct ps_member *m)
 {
     return m->role == PS_ROLE_SERVER && m->state == PS_NODE_STATE_ACTIVE &&
-           ps_job_server_of(j, m->node) == NULL;
+           !m->stats.draining && ps_job_server_of(j, m->node) == NULL;
+}
+
+uint32_t ps_sched_servers(const struct ps_sched *s, uint32_t *ret_draining,
+                          const char **ret_name)
+{
+    uint32_t active = ps_members_count(&s->members, PS_ROLE_SERVER,
+                                       PS_NODE_STATE_ACTIVE);
+
+    *ret_draining = 0;
+    for (uint32_t i = 0; i < s->members.count; i++) {
+        const struct ps_member *m = s->members.sorted[i];
+
+        if (m->role == PS_ROLE_SERVER && m->state == PS_NODE_STATE_ACTIVE &&
+            m->stats.draining) {
+            *ret_name = m->name;
+            ++*ret_draining;
+        }
+    }
+    return active - *ret_draining;
 }
 
 /* Which server of the cluster would the job get next? Fewest bytes, then by
@@ -59,10 +78,11 @@ static void add_server(struct ps_sched_job *j, const struct ps_member *m)
 void ps_sched_job_try_start(struct ps_sched_step *st, struct ps_sched_job *j)
 {
     const struct ps_sched *s = st->s;
+    const char *name;
+    uint32_t draining;
 
     if (j->phase != PS_JOB_PHASE_FORMING || j->worker_count < j->num_workers ||
-        ps_members_count(&s->members, PS_ROLE_SERVER, PS_NODE_STATE_ACTIVE) <
-            j->num_servers) {
+        ps_sched_servers(s, &draining, &name) < j->num_servers) {
         return;
     }
     ps_job_assign(j);
@@ -341,10 +361,16 @@ static void say_incomplete(const struct ps_sched *s,
         ps_str_add_ranges(why, ranks, count);
         ps_free(ranks);
     }
-    uint32_t active = ps_members_count(&s->members, PS_ROLE_SERVER,
-                                       PS_NODE_STATE_ACTIVE);
+    const char *name;
+    uint32_t draining;
+    uint32_t active = ps_sched_servers(s, &draining, &name);
 
-    if (active < j->num_servers) {
+    if (active < j->num_servers && draining > 0) {
+        ps_str_addf(why,
+                    "; have %u/%u servers, and %s is shutting down: see psctl "
+                    "nodes, start more or ask for fewer",
+                    active, j->num_servers, name);
+    } else if (active < j->num_servers) {
         ps_str_addf(why,
                     "; have %u/%u servers: see psctl status, start more or "
                     "ask for fewer",

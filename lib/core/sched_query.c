@@ -38,7 +38,8 @@ static void node_rows(struct ps_sched_step *st, struct ps_sched_conn *c)
                         .code = PS_MSG_NODE_ROW,
                         .node_row = {.role = PS_ROLE_SCHED,
                                      .name = s->opt.name,
-                                     .state = PS_NODE_STATE_ACTIVE},
+                                     .state = PS_NODE_STATE_ACTIVE,
+                                     .draining = s->draining},
                     });
     for (uint32_t i = 0; i < s->members.count; i++) {
         const struct ps_member *m = s->members.sorted[i];
@@ -59,7 +60,8 @@ static void node_rows(struct ps_sched_step *st, struct ps_sched_conn *c)
                                          .bytes_out = p->bytes_out,
                                          .stored = p->stored,
                                          .resent = p->resent,
-                                         .waiting = p->waiting},
+                                         .waiting = p->waiting,
+                                         .draining = p->draining},
                         });
     }
 }

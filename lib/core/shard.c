@@ -147,6 +147,10 @@ static int step(void *self, const struct ps_event *ev, struct ps_effects *fx)
     case PS_EV_COMPUTED:
         ps_shard_merge_computed(&st, ev->computed.token, ev->computed.rc);
         break;
+    case PS_EV_DRAIN:
+        s->draining = true;
+        ps_shard_up_drain(&st);
+        break;
     case PS_EV_SHUTDOWN:
         shut_down(&st);
         break;

@@ -135,7 +135,8 @@ struct ps_shard {
     struct ps_rng rng;
     struct ps_shard_up up;
     uint32_t epoch;
-    bool ending; /* The operator wants it so. */
+    bool draining; /* About to end: for no new job. */
+    bool ending;   /* The operator wants it so. */
 
     struct ps_map *conns; /* Accepted, by id. */
     struct ps_list strangers;
@@ -179,6 +180,8 @@ void ps_shard_up_fini(struct ps_shard *s);
 void ps_shard_up_open(struct ps_shard_step *st, ps_conn_id conn);
 void ps_shard_up_dial_failed(struct ps_shard_step *st, int rc);
 void ps_shard_up_msg(struct ps_shard_step *st, const struct ps_msg *msg);
+/* The scheduler hears at once that this server is about to end. */
+void ps_shard_up_drain(struct ps_shard_step *st);
 void ps_shard_up_closed(struct ps_shard_step *st, int rc);
 void ps_shard_up_tick(struct ps_shard_step *st);
 ps_time ps_shard_up_deadline(const struct ps_shard *s);

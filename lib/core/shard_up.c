@@ -216,8 +216,16 @@ static void ping(struct ps_shard_step *st)
                                               .bytes_out = stats.bytes_out,
                                               .stored = stats.stored,
                                               .resent = stats.resent,
-                                              .waiting = stats.waiting}});
+                                              .waiting = stats.waiting,
+                                              .draining = st->s->draining}});
     up->ping_at = ps_time_add(st->now, up->heartbeat);
+}
+
+void ps_shard_up_drain(struct ps_shard_step *st)
+{
+    if (st->s->up.state == PS_SHARD_UP_KNOWN) {
+        ping(st);
+    }
 }
 
 static ps_time silent_at(const struct ps_shard_up *up)

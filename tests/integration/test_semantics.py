@@ -588,3 +588,58 @@ def test_workers_that_come_and_go(trio):
         k = job.key("w", "int32", 5)
         job.tell(lambda rank: f"rounds count 5 {rank} 0 {k}")
     t.await_empty()
+
+
+# ------------------------------------------------------------------- draining
+
+def drained(trio, **options):
+    """A trio whose daemons wait long for the jobs that there are."""
+    return trio(servers=2, options=["shutdown.grace=100s"],
+                server_options=["shutdown.grace=100s"], **options)
+
+
+def refused(trio, servers):
+    with Job(trio, 1, "other", servers=servers, open_now=False) as other:
+        with pytest.raises(WorkerError) as e:
+            other[0].ask("open")
+        other[0].kill()
+    return str(e.value)
+
+
+def test_a_scheduler_that_ends_refuses_new_jobs(trio):
+    t = drained(trio)
+    job = Job(t, 2, "old")
+    k = job.key("w", "float32", 1000)
+    before = job.tell(lambda rank: f"rounds count 3 {rank} 0 {k}")
+    t.sched.process.send_signal(support.signal.SIGTERM)
+    t.sched.await_log("stopping signal")
+    assert "the scheduler is shutting down" in refused(t, 1)
+    assert t.ask("nodes")["nodes"][0]["draining"] is True
+    # The job that there is ends in its own time, and then the scheduler does.
+    job.key("v", "float32", 1000)
+    assert job.tell(lambda rank: f"rounds count 3 {rank} 0 {k}") == before
+    job.close()
+    assert t.sched.process.wait(support.PATIENCE) == 0
+
+
+def test_a_server_that_ends_is_for_no_new_job(trio):
+    t = drained(trio)
+    job = Job(t, 2, "old")
+    k = job.key("w", "float32", 100_000)
+    before = job.tell(lambda rank: f"rounds count 3 {rank} 0 {k}")
+    server = t.daemons["ps1"]
+    server.process.send_signal(support.signal.SIGTERM)
+    t.sched.await_log("server ps1 is shutting down")
+    assert "ps1 is shutting down" in refused(t, 2)
+    code, text, _ = t.psctl("nodes")
+    assert code == 0 and re.search(r"ps1 +DRAINING", text), text
+    with Job(t, 1, "small", servers=1) as other:
+        other.key("w", "float32", 1000)
+        assert {r["server"] for r in t.ask("keys", "small")["keys"]} == {"ps0"}
+    assert job.tell(lambda rank: f"rounds count 3 {rank} 0 {k}") == before
+    job.close()
+    assert server.process.wait(support.PATIENCE) == 0
+    # Another one takes its place, and jobs of two servers can be again.
+    t.launch("ps1").await_ready(support.Deadline())
+    with Job(t, 1, "other", servers=2) as other:
+        other.key("w", "float32", 1000)

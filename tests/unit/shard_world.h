@@ -81,6 +81,7 @@ struct world {
     uint32_t ready_version;
     uint64_t up_session;
     bool up_resumed;
+    bool draining; /* So says the last ping. */
 
     uint32_t hangups;
     char note[1024]; /* Last warning or error. */
@@ -280,6 +281,7 @@ static inline void sched_receive(struct world *w, const struct ps_msg *msg)
                      w->now, &w->sched_out);
     } else if (msg->code == PS_MSG_PING) {
         w->pings++;
+        w->draining = msg->ping.draining;
         world_frame(w, w->sched_conn,
                     &(struct ps_msg){.code = PS_MSG_PONG,
                                      .ack = ps_link_received(w->sched)},

@@ -191,6 +191,9 @@ static int step(void *self, const struct ps_event *ev, struct ps_effects *fx)
         tell(e, "region %u of %zu\n", ev->region.region, ev->region.buf->size);
         e->region = e->keep_region ? ps_buf_ref(ev->region.buf) : NULL;
         break;
+    case PS_EV_DRAIN:
+        tell(e, "drain\n");
+        return e->fail;
     case PS_EV_SHUTDOWN:
         tell(e, "shutdown\n");
         return e->fail;
@@ -895,6 +898,8 @@ static void a_machine_that_cannot_go_on(void **state)
     begin(&w, PS_ROLE_SERVER);
     int fd = caller(&w);
 
+    ps_driver_drain(w.driver);
+    assert_non_null(strstr(w.m.story, "drain\n"));
     w.m.fail = PS_E_BUG;
     ps_driver_shutdown(w.driver);
     nudge(&w);

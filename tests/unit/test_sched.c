@@ -624,6 +624,95 @@ static void shutdown_hangs_up(void **state)
     world_free(j.w);
 }
 
+static struct ps_msg job_named(const char *name, uint64_t worker,
+                               uint32_t servers)
+{
+    struct ps_msg msg = open_job(worker, 1, servers, -1);
+
+    msg.job_open.name = name;
+    return msg;
+}
+
+/* Who drains ends what there is and takes nothing new. */
+static void a_draining_scheduler_takes_no_new_job(void **state)
+{
+    struct job j = running(PS_LOSS_POLICY_WAIT);
+
+    (void)state;
+    step(j.w, (struct ps_event){.type = PS_EV_DRAIN});
+    say(j.w, j.a[0], job_named("other", 50, 1));
+    assert_int_equal(opened(j.a[0])->error, PS_E_REFUSED);
+    assert_non_null(strstr(opened(j.a[0])->text, "is shutting down"));
+    assert_int_equal(ps_sched_job_count(j.w->sched), 1);
+    /* The job that there is goes on, and its lost ranks may return. */
+    gone(j.w, j.a[0], j.gen, 1, false);
+    say(j.w, j.a[0], open_job(9, 4, 2, -1));
+    assert_int_equal(opened(j.a[0])->error, 0);
+    pass(j.w, PS_SECONDS(1));
+    assert_int_equal(state_of(j.a[0])->phase, PS_JOB_PHASE_RUNNING);
+    world_free(j.w);
+}
+
+static void drain(struct world *w, struct peer *server, bool draining)
+{
+    say_raw(
+        w, server,
+        (struct ps_msg){.code = PS_MSG_PING, .ping = {.draining = draining}});
+}
+
+static void a_draining_server_is_for_no_new_job(void **state)
+{
+    struct job j = running(PS_LOSS_POLICY_WAIT);
+    struct peer *a = j.a[0];
+    uint64_t three;
+
+    (void)state;
+    drain(j.w, j.s[1], true);
+    assert_non_null(strstr(j.w->story, "server s1 is shutting down"));
+    /* It would have had its servers but for that: it hears so at once. */
+    say(j.w, a, job_named("two", 50, 2));
+    assert_int_equal(opened(a)->error, PS_E_REFUSED);
+    assert_non_null(strstr(opened(a)->text, "server s1 is shutting down"));
+    /* One server is there; it is not the one that ends. */
+    say(j.w, a, job_named("one", 51, 1));
+    assert_int_equal(opened(a)->error, 0);
+    assert_int_equal(state_of(j.s[0])->phase, PS_JOB_PHASE_STARTING);
+    assert_int_equal(state_of(j.s[0])->gen, opened(a)->gen);
+    assert_int_equal(state_of(j.s[1])->gen, j.gen);
+    /* Three were never there: that job waits, and starts when there are. */
+    say(j.w, a, job_named("three", 52, 3));
+    assert_int_equal(opened(a)->error, 0);
+    three = opened(a)->gen;
+    join(j.w, PS_ROLE_SERVER, "s2");
+    assert_int_not_equal(state_of(j.s[0])->gen, three);
+    drain(j.w, j.s[1], false);
+    assert_int_equal(state_of(j.s[0])->gen, three);
+    assert_int_equal(state_of(j.s[1])->gen, three);
+    world_free(j.w);
+}
+
+static void an_incomplete_job_names_who_drains(void **state)
+{
+    struct world *w = world_new();
+    struct peer *a = join(w, PS_ROLE_AGENT, "a");
+    struct peer *s = join(w, PS_ROLE_SERVER, "s0");
+    struct ps_msg msg = open_job(1, 1, 2, -1);
+
+    (void)state;
+    msg.job_open.start_timeout_ns = PS_MILLIS(300);
+    say(w, a, msg);
+    assert_int_equal(opened(a)->error, 0);
+    s->mute = true;
+    drain(w, s, true);
+    pass(w, PS_MILLIS(400));
+    assert_string_equal(
+        last(a, PS_MSG_JOB_STATE)->job_state.reason,
+        "job train was not complete after 0.3 s: have 1/1 workers; have 0/2 "
+        "servers, and s0 is shutting down: see psctl nodes, start more or ask "
+        "for fewer");
+    world_free(w);
+}
+
 /* ----------------------------------------------------------------- limits */
 
 static void limits_are_answers(void **state)
@@ -868,6 +957,9 @@ int main(void)
         cmocka_unit_test(who_never_acknowledges_is_cut_off),
         cmocka_unit_test(who_slept_takes_nobody_for_dead),
         cmocka_unit_test(shutdown_hangs_up),
+        cmocka_unit_test(a_draining_scheduler_takes_no_new_job),
+        cmocka_unit_test(a_draining_server_is_for_no_new_job),
+        cmocka_unit_test(an_incomplete_job_names_who_drains),
         cmocka_unit_test(limits_are_answers),
         cmocka_unit_test(nothing_that_peers_say_does_harm),
     };

@@ -1370,6 +1370,26 @@ static void a_scheduler_that_forgot_hears_of_our_jobs(void **state)
     world_free(w);
 }
 
+static void a_server_that_drains_says_so(void **state)
+{
+    struct world *w = world_new(&(struct world_options){.slots = 2});
+    uint32_t pings;
+
+    (void)state;
+    world_run(w, PS_SECONDS(1));
+    assert_true(w->pings > 0 && !w->draining);
+    pings = w->pings;
+    world_event(w, &(struct ps_event){.now = w->now, .type = PS_EV_DRAIN});
+    world_settle(w);
+    assert_int_equal(w->pings, pings + 1); /* At once. */
+    assert_true(w->draining);
+    assert_int_equal(w->hangups, 0);
+    w->draining = false;
+    world_run(w, PS_SECONDS(2));
+    assert_true(w->pings > pings + 1 && w->draining);
+    world_free(w);
+}
+
 static void a_shutdown_hangs_up_on_everybody(void **state)
 {
     struct world *w = world_new(&(struct world_options){.slots = 2});
@@ -1432,6 +1452,7 @@ int main(void)
         cmocka_unit_test(the_scheduler_is_dialled_until_it_answers),
         cmocka_unit_test(heartbeats_and_a_scheduler_that_falls_silent),
         cmocka_unit_test(a_scheduler_that_forgot_hears_of_our_jobs),
+        cmocka_unit_test(a_server_that_drains_says_so),
         cmocka_unit_test(a_shutdown_hangs_up_on_everybody),
     };
 
