@@ -7,6 +7,7 @@
 #include "base/time.h"
 #include "proto/ps_msg.h"
 
+#include <netdb.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -52,6 +53,14 @@ struct report {
 void report_fini(struct report *r);
 /* Phases that are not over. */
 bool job_is_open(const struct ps_msg_job_row *j);
+
+/* --------------------------------------------------------------- lookup.c */
+
+/* Addresses for a stream to the numeric port, to be freed with freeaddrinfo.
+ * False with a reason, which lives as long as the program; `deadline` is on
+ * CLOCK_MONOTONIC. */
+bool lookup_name(const char *host, const char *port, ps_time deadline,
+                 struct addrinfo **ret_list, const char **ret_why);
 
 /* ----------------------------------------------------------------- wire.c */
 

@@ -20,7 +20,6 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <netdb.h>
 #include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -174,23 +173,19 @@ static int connect_one(struct wire *w, const struct addrinfo *a)
 
 static int dial(struct wire *w)
 {
-    const struct addrinfo hints = {.ai_family = AF_UNSPEC,
-                                   .ai_socktype = SOCK_STREAM,
-                                   .ai_flags = AI_NUMERICSERV};
     struct addrinfo *list = NULL;
     struct ps_addr addr;
     char port[8];
+    const char *why;
     int error;
-    int rc;
 
     if (ps_addr_parse(w->endpoint, &addr) != 0 || addr.port == 0) {
         fprintf(stderr, "psctl: '%s': write HOST:PORT\n", w->endpoint);
         return EXIT_USAGE;
     }
     snprintf(port, sizeof(port), "%u", (unsigned)addr.port);
-    rc = getaddrinfo(addr.host, port, &hints, &list);
-    if (rc != 0) {
-        return unreachable(w, gai_strerror(rc));
+    if (!lookup_name(addr.host, port, w->deadline, &list, &why)) {
+        return unreachable(w, why);
     }
     error = EHOSTUNREACH;
     for (const struct addrinfo *a = list; a != NULL && w->fd < 0;

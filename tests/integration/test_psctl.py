@@ -3,6 +3,7 @@
 import json
 import socket
 import subprocess
+import sys
 import threading
 
 import pytest
@@ -53,6 +54,48 @@ def test_nobody_there_is_69_with_the_address():
     code, out, err = run("-e", f"127.0.0.1:{port}", "status")
     assert code == 69 and out == ""
     assert f"127.0.0.1:{port}" in err and "refused" in err
+
+
+# Resolution of names as on a host whose resolver is gone: packets go to a
+# socket that nobody reads.
+DEAF = """
+import socket, subprocess, sys
+folder, *command = sys.argv[1:]
+subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
+s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+s.bind(("127.0.0.1", 53))
+for name, text in (
+        ("resolv.conf", "nameserver 127.0.0.1\\noptions timeout:30\\n"),
+        ("nsswitch.conf", "hosts: dns\\n")):
+    with open(folder + "/" + name, "w") as f:
+        f.write(text)
+    subprocess.run(["mount", "--bind", folder + "/" + name, "/etc/" + name],
+                   check=True)
+print("ready", flush=True)
+sys.exit(subprocess.run(command).returncode)
+"""
+
+
+def test_a_silent_resolver_is_69_within_the_time(tmp):
+    apart = ["unshare", "--map-root-user", "--mount", "--net"]
+    if subprocess.run([*apart, "ip", "link", "set", "lo", "up"], check=False,
+                      capture_output=True).returncode != 0:
+        pytest.skip("needs namespaces")
+    done = subprocess.run(
+        [*apart, sys.executable, "-c", DEAF, str(tmp),
+         support.program("psctl"), "-e", "sched.example.org:9091",
+         "--timeout", "300ms", "status"],
+        capture_output=True, text=True, timeout=60, env=support.clean_env(),
+        check=False)  # The resolver alone would take two minutes.
+    assert done.stdout == "ready\n", done.stderr
+    assert done.returncode == 69
+    assert "sched.example.org:9091" in done.stderr
+    assert "name resolution" in done.stderr
+
+
+def test_a_name_that_is_none_is_69():
+    code, _, err = run("-e", "no-such-host.invalid:9091", "status")
+    assert code == 69 and "no-such-host.invalid:9091" in err
 
 
 def test_a_silent_peer_is_69_within_the_time():

@@ -1,0 +1,129 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Addresses of a name, within a time: the system's resolver has times of its
+ * own and cannot be told to stop, so a thread asks it, and is left behind when
+ * it takes too long. The program ends soon after that. */
+#include "psctl/psctl.h"
+
+#include "base/alloc.h"
+#include "base/str.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <string.h>
+#include <time.h>
+
+struct lookup {
+    pthread_mutex_t mutex;
+    pthread_cond_t changed;
+    bool done;
+    bool left; /* Nobody waits: the thread frees this. */
+    int rc;
+    int error; /* Behind EAI_SYSTEM. */
+    struct addrinfo *list;
+    struct addrinfo hints;
+    char host[256];
+    char port[8];
+};
+
+static void lookup_free(struct lookup *l)
+{
+    if (l->list != NULL) {
+        freeaddrinfo(l->list);
+    }
+    pthread_cond_destroy(&l->changed);
+    pthread_mutex_destroy(&l->mutex);
+    ps_free(l);
+}
+
+static void *ask(void *arg)
+{
+    struct lookup *l = arg;
+    struct addrinfo *list = NULL;
+    int rc = getaddrinfo(l->host, l->port, &l->hints, &list);
+    int error = errno;
+    bool left;
+
+    pthread_mutex_lock(&l->mutex);
+    l->rc = rc;
+    l->error = error;
+    l->list = rc == 0 ? list : NULL;
+    l->done = true;
+    left = l->left;
+    pthread_cond_signal(&l->changed);
+    pthread_mutex_unlock(&l->mutex);
+    if (left) {
+        lookup_free(l);
+    }
+    return NULL;
+}
+
+static struct lookup *lookup_new(const char *host, const char *port)
+{
+    struct lookup *l = ps_calloc(1, sizeof(*l));
+    pthread_condattr_t attr;
+
+    ps_str_copy(l->host, sizeof(l->host), host);
+    ps_str_copy(l->port, sizeof(l->port), port);
+    l->hints = (struct addrinfo){.ai_family = AF_UNSPEC,
+                                 .ai_socktype = SOCK_STREAM,
+                                 .ai_flags = AI_NUMERICSERV};
+    pthread_mutex_init(&l->mutex, NULL);
+    pthread_condattr_init(&attr);
+    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+    pthread_cond_init(&l->changed, &attr);
+    pthread_condattr_destroy(&attr);
+    return l;
+}
+
+/* Until the answer is there or the time has come; false: the thread is on its
+ * own from now on, and what it has is its own. */
+static bool wait_for(struct lookup *l, ps_time deadline)
+{
+    const struct timespec at = {
+        .tv_sec = (time_t)(deadline / PS_SECONDS(1)),
+        .tv_nsec = (long)(deadline % PS_SECONDS(1)),
+    };
+    bool done;
+    int error = 0;
+
+    pthread_mutex_lock(&l->mutex);
+    while (!l->done && error == 0) {
+        error = pthread_cond_timedwait(&l->changed, &l->mutex, &at);
+    }
+    done = l->done;
+    l->left = !done;
+    pthread_mutex_unlock(&l->mutex);
+    return done;
+}
+
+bool lookup_name(const char *host, const char *port, ps_time deadline,
+                 struct addrinfo **ret_list, const char **ret_why)
+{
+    struct lookup *l = lookup_new(host, port);
+    pthread_t thread;
+    bool found;
+    int error = pthread_create(&thread, NULL, ask, l);
+
+    if (error != 0) {
+        lookup_free(l);
+        *ret_why = strerror(error);
+        return false;
+    }
+    if (!wait_for(l, deadline)) {
+        pthread_detach(thread);
+        *ret_why = "no answer from the system's name resolution in the time of "
+                   "--timeout";
+        return false;
+    }
+    pthread_join(thread, NULL);
+    found = l->rc == 0;
+    if (found) {
+        *ret_list = l->list;
+        l->list = NULL;
+    } else {
+        *ret_why = l->rc == EAI_SYSTEM ? strerror(l->error)
+                                       : gai_strerror(l->rc);
+    }
+    lookup_free(l);
+    return found;
+}
