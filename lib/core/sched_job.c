@@ -198,6 +198,25 @@ static void revive(struct ps_sched_step *st, struct ps_sched_job *j,
     ps_sched_job_touched(st, j);
 }
 
+/* Which round each key of the job is in, and what codes have left over, an
+ * agent knows alone. One that was started anew would begin at the first round,
+ * with results of rounds that were over long ago. */
+static bool agent_forgot(const struct ps_sched_job *j,
+                         const struct ps_job_worker *w,
+                         const struct ps_member *agent)
+{
+    if (agent->incarnation == w->agent_incarnation) {
+        return false;
+    }
+    for (uint32_t i = 0; i < j->key_count; i++) {
+        /* Collectives have rounds in every mode. */
+        if (j->mode == PS_MODE_SYNC || j->keys[i]->name[0] == 'c') {
+            return true;
+        }
+    }
+    return false;
+}
+
 /* After the start only a rank that was lost can be taken, by a process on the
  * node that had it: the slot is the node's. */
 static int rejoin(struct ps_sched_step *st, struct ps_sched_job *j,
@@ -238,6 +257,15 @@ static int rejoin(struct ps_sched_step *st, struct ps_sched_job *j,
                         j->name, j->num_workers, agent->name);
             return PS_E_FULL;
         }
+    }
+    if (agent_forgot(j, w, agent)) {
+        ps_str_addf(why,
+                    "rank %d cannot come back to job %s: agent %s was started "
+                    "anew, and the rounds of the job went with the old one; "
+                    "start the job again",
+                    w->asked, j->name, agent->name);
+        ps_sched_job_fail(st, j, why->data); /* Nobody could, ever. */
+        return PS_E_JOBFAILED;
     }
     ps_str_copy(w->host, sizeof(w->host),
                 ps_sched_name_ok(m->host) ? m->host : agent->name);

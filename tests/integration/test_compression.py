@@ -178,6 +178,104 @@ def test_cut_connections_change_no_bit(trio, tmp):
         assert seen.tobytes() == want.tobytes(), case
 
 
+DECLARED = {"type": "2bit", "threshold": 1.5, "momentum": 0.9}
+
+
+class Story:
+    """Four workers on two nodes that train round by round, and the model."""
+
+    def __init__(self, t, tmp):
+        self.tmp = tmp
+        self.trio = t
+        self.job = harness.Job(t, 4, "story", PSKV_ON_LOSS="wait",
+                               PSKV_PARTITION_BYTES=4 * PIECE,
+                               PSKV_OP_TIMEOUT="120s")
+        self.nodes = [[Node(DECLARED, b - a, salt("s:w"), i, slot)
+                       for i, (a, b) in enumerate(pieces())]
+                      for slot in (0, 1)]
+        self.round = 0
+        for w in self.job:
+            self.declare(w)
+
+    @staticmethod
+    def declare(worker):
+        worker.ask("compress 2bit threshold=1.5 momentum=0.9")
+        worker.key("w", "float32", COUNT)
+
+    def back(self, rank):
+        """A new process in the place of a dead one."""
+        self.job[rank].kill()
+        self.job[rank].end()
+        self.job.workers[rank] = self.job.make(rank, rank // 2)
+        assert self.job[rank].ask("open")[0] == str(rank)
+        self.declare(self.job[rank])
+
+    def rounds(self, count):
+        for _ in range(count):
+            given = [np.random.default_rng([self.round, rank])
+                     .standard_normal(COUNT).astype("f") for rank in range(4)]
+            files = [self.tmp / f"g{rank}" for rank in range(4)]
+            for array, name in zip(given, files):
+                array.tofile(name)
+            self.round += 1
+            versions = self.job.tell(
+                lambda rank, f=files: f"pushpull 0 src={f[rank]} "
+                                      f"out={self.tmp}/w{rank}")
+            assert {v[0] for v in versions} == {str(self.round)}
+            want = self.model(given)
+            for rank in range(4):
+                seen = np.fromfile(self.tmp / f"w{rank}", "f")
+                bad = np.flatnonzero(seen != want)
+                assert not len(bad), (self.round, rank, len(bad))
+
+    def model(self, given):
+        want = np.empty(COUNT, "f")
+        for i, (a, b) in enumerate(pieces()):
+            want[a:b] = np.add(*(
+                self.nodes[s][i].push(given[2 * s][a:b] +
+                                      given[2 * s + 1][a:b])
+                for s in (0, 1)))
+        return want
+
+    def await_live(self, count):
+        harness.wait_for(
+            lambda: [j["live"] for j in self.trio.ask("jobs")["jobs"]] ==
+            [count], "the loss to be noticed")
+
+
+def test_what_residuals_outlive(trio, tmp):
+    """Residual and momentum are the node's: they outlive its workers and any
+    server. With the agent they are gone, and the job says so and ends."""
+    t = trio(servers=2, agents=2)
+    story = Story(t, tmp)
+
+    def replace(name):
+        """Killed; the new one under its name says that the old one is gone."""
+        t.daemons[name].stop(harness.Deadline(), kill=True)
+        t.launch(name).await_ready(harness.Deadline())
+
+    with story.job:
+        story.rounds(3)
+        for rank in (2, 3):  # Nobody of the node is left but its agent.
+            story.job[rank].kill()
+        story.await_live(2)
+        for rank in (2, 3):
+            story.back(rank)
+        story.rounds(3)
+        replace("ps1")
+        story.rounds(3)
+        replace("node1")
+        story.await_live(2)
+        with pytest.raises(harness.WorkerError,
+                           match="node1 was started anew"):
+            story.back(2)
+        for rank in (0, 1):
+            with pytest.raises(harness.WorkerError, match="start the job"):
+                story.job[rank].ask("barrier")
+        for w in story.job:
+            w.kill()
+
+
 MISUSE = """
 import sys
 import numpy as np, pskv

@@ -14,6 +14,7 @@
  *     wait ID [timeout=MS]              ok VERSION HASH
  *     why ID                            ok TEXT
  *     sgd NAME=VALUE...                 ok
+ *     compress TYPE NAME=VALUE...       ok
  *     rounds KIND COUNT SEED BUSY K...  ok HASH
  *     leave                             ok
  *     close                             ok, and the end
@@ -441,7 +442,8 @@ static void do_op(const char *id, const char *verb, char **words, int count)
     finish(s, timeout_of(words, count));
 }
 
-static void do_sgd(char **words, int count)
+/* sgd NAME=VALUE..., compress TYPE NAME=VALUE... */
+static void do_declare(const char *name, char **words, int count)
 {
     struct psc_param params[16];
     uint32_t n = 0;
@@ -451,13 +453,15 @@ static void do_sgd(char **words, int count)
         char *eq = strchr(words[i], '=');
 
         if (eq == NULL) {
-            die("sgd NAME=VALUE...");
+            die("NAME=VALUE");
         }
         *eq = '\0';
         params[n++] = (struct psc_param){.name = words[i],
                                          .value = atof(eq + 1)};
     }
-    rc = psc_optimizer_set(client, "sgd", params, n);
+    rc = strcmp(name, "sgd") == 0
+             ? psc_optimizer_set(client, name, params, n)
+             : psc_compression_set(client, name, params, n);
     if (rc != 0) {
         answer_error(rc);
         return;
@@ -590,7 +594,9 @@ static void run(char **words, int count)
             answer("ok %s", text);
         }
     } else if (strcmp(words[0], "sgd") == 0) {
-        do_sgd(words + 1, count - 1);
+        do_declare("sgd", words + 1, count - 1);
+    } else if (strcmp(words[0], "compress") == 0 && count >= 2) {
+        do_declare(words[1], words + 2, count - 2);
     } else if (strcmp(words[0], "rounds") == 0 && count >= 6) {
         do_rounds(words + 1, count - 1);
     } else if (strcmp(words[0], "leave") == 0) {

@@ -624,6 +624,38 @@ static void shutdown_hangs_up(void **state)
     world_free(j.w);
 }
 
+/* Its rounds went with the old agent. */
+static void no_rank_comes_back_to_another_agent(void **state)
+{
+    for (int keys = 0; keys < 2; keys++) {
+        struct job j = running(PS_LOSS_POLICY_WAIT);
+
+        (void)state;
+        if (keys == 1) {
+            say(j.w, j.a[0],
+                (struct ps_msg){.code = PS_MSG_KEY_OPEN,
+                                .key_open = {.gen = j.gen,
+                                             .request = 1,
+                                             .name = "s:w",
+                                             .dtype = PS_DTYPE_FLOAT32,
+                                             .count = 10}});
+        }
+        lose_conn(j.w, j.a[1]);
+        j.a[1]->instance += 100;
+        j.a[1]->session += 100;
+        hello(j.w, j.a[1]);
+        say(j.w, j.a[1], open_job(7, 4, 2, 2));
+        if (keys == 0) { /* There was no round yet. */
+            assert_int_equal(opened(j.a[1])->error, 0);
+        } else {
+            assert_int_equal(opened(j.a[1])->error, PS_E_JOBFAILED);
+            assert_non_null(strstr(opened(j.a[1])->text, "started anew"));
+            assert_int_equal(state_of(j.a[0])->phase, PS_JOB_PHASE_FAILED);
+        }
+        world_free(j.w);
+    }
+}
+
 static struct ps_msg job_named(const char *name, uint64_t worker,
                                uint32_t servers)
 {
@@ -957,6 +989,7 @@ int main(void)
         cmocka_unit_test(who_never_acknowledges_is_cut_off),
         cmocka_unit_test(who_slept_takes_nobody_for_dead),
         cmocka_unit_test(shutdown_hangs_up),
+        cmocka_unit_test(no_rank_comes_back_to_another_agent),
         cmocka_unit_test(a_draining_scheduler_takes_no_new_job),
         cmocka_unit_test(a_draining_server_is_for_no_new_job),
         cmocka_unit_test(an_incomplete_job_names_who_drains),
