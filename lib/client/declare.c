@@ -81,6 +81,8 @@ static int make_tunings(struct psc_client *c, const struct psc_optimizer *d,
         }
         list[i].lr_mult = k->lr_mult;
         list[i].wd_mult = k->wd_mult;
+        list[i].plain = (list[i].label & 1) != 0 ||
+                        (k->flags & PSC_TUNING_PLAIN) != 0;
     }
     if (d->key_count > 1) {
         qsort(list, d->key_count, sizeof(*list), by_label);

@@ -337,12 +337,15 @@ int psc_optimizer_start(struct psc_client *c, const char *name,
                         const struct psc_op_options *o, struct psc_op **ret_op);
 /* The same with what is different for single keys. The rate of a key is
  * learning_rate times lr_mult, its decay wd times wd_mult. At most 2,048 keys. */
+#define PSC_TUNING_PLAIN                                                       \
+    1u /* LARS does not scale its step, as of a key
+                             * whose name ends with gamma, beta or bias. */
 struct psc_key_tuning {
     const char *name; /* NULL: the key `number`. */
     int64_t number;
     double lr_mult;
     double wd_mult;
-    uint32_t flags; /* 0 */
+    uint32_t flags; /* PSC_TUNING_* */
     uint32_t reserved;
 };
 struct psc_optimizer {

@@ -46,8 +46,11 @@ struct ps_job_server {
     uint64_t bytes; /* Of this job's keys there. */
 };
 
+struct ps_norm; /* Norms of a key: sched_norm.c */
+
 struct ps_job_key {
     struct ps_job_key *same_hash;
+    struct ps_norm *norm; /* NULL: nobody has asked for any. */
     uint32_t number;
     uint8_t dtype;
     bool moved; /* Its placement is not the first one. */

@@ -43,13 +43,17 @@ static const struct row rows[PS_OPTIM_PARAMS] = {
     [PS_OPTIM_RHO] = {"rho", NULL, BELOW_ONE},
     [PS_OPTIM_LAMDA1] = {"lamda1", "lambda1", NOT_NEGATIVE},
     [PS_OPTIM_BETA] = {"beta", NULL, NOT_NEGATIVE},
-    [PS_OPTIM_CORRECT_BIAS] = {"correct_bias", NULL, SWITCH},
+    [PS_OPTIM_CORRECT_BIAS] = {"correct_bias", "bias_correction", SWITCH},
     [PS_OPTIM_SCHEDULE_DECAY] = {"schedule_decay", NULL, NOT_NEGATIVE},
     [PS_OPTIM_WD_LH] = {"wd_lh", NULL, NOT_NEGATIVE},
     [PS_OPTIM_LAMDA] = {"lamda", "lambda", NOT_NEGATIVE},
     [PS_OPTIM_LAZY] = {"lazy_update", NULL, SWITCH},
     [PS_OPTIM_BEGIN] = {"begin_num_update", NULL, ROUNDS},
     [PS_OPTIM_ACCUMULATE] = {"accumulate", "accumulate_steps", COUNT},
+    [PS_OPTIM_LOWER_BOUND] = {"lower_bound", NULL, NOT_NEGATIVE},
+    [PS_OPTIM_UPPER_BOUND] = {"upper_bound", NULL, NOT_NEGATIVE},
+    [PS_OPTIM_ETA] = {"eta", NULL, NOT_NEGATIVE},
+    [PS_OPTIM_CORRECT_MOMENTUM] = {"momentum_correction", NULL, SWITCH},
     [PS_OPTIM_SCHEDULER] = {"lr_scheduler", NULL, SCHEDULE},
     [PS_OPTIM_STEP] = {"lr_scheduler_step", NULL, ROUNDS},
     [PS_OPTIM_STEP_1] = {"lr_scheduler_step_1", NULL, ROUNDS},
@@ -74,7 +78,8 @@ static const struct row rows[PS_OPTIM_PARAMS] = {
 _Static_assert(PS_OPTIM_PARAMS <= 64, "they are a set in 64 bits");
 
 enum {
-    SGD = -1, /* Has a job op of its own. */
+    SGD = -1,  /* Has a job op of its own. */
+    LARS = -2, /* Is that of SGD with another rate. */
 };
 
 struct preset {
@@ -193,6 +198,28 @@ static const struct ps_optim_kind kinds[] = {
      false,
      2,
      {{PS_OPTIM_LR, .01}, {PS_OPTIM_EPSILON, 1e-5}}},
+    {"lamb",
+     PS_STEP_LAMB,
+     true,
+     false,
+     7,
+     {{PS_OPTIM_LR, .001},
+      {PS_OPTIM_BETA1, .9},
+      {PS_OPTIM_BETA2, .999},
+      {PS_OPTIM_EPSILON, 1e-6},
+      {PS_OPTIM_CORRECT_BIAS, 1},
+      {PS_OPTIM_LOWER_BOUND, 0},
+      {PS_OPTIM_UPPER_BOUND, 0}}},
+    {"lars",
+     LARS,
+     true,
+     false,
+     5,
+     {{PS_OPTIM_LR, .01},
+      {PS_OPTIM_MOMENTUM, 0},
+      {PS_OPTIM_ETA, .001},
+      {PS_OPTIM_EPSILON, 0},
+      {PS_OPTIM_CORRECT_MOMENTUM, 1}}},
     {"test", PS_STEP_TEST, false, true, 0, {{PS_OPTIM_LR, 0}}},
 };
 
@@ -498,10 +525,16 @@ int ps_optim_check_change(const char *optimizer,
     return PS_E_INVAL;
 }
 
+/* Is its step one of SGD? */
+static bool is_sgd(const struct ps_optim *o)
+{
+    return o->kind->step == SGD || o->kind->step == LARS;
+}
+
 /* Which of the forms of an optimizer it is. SGD has none. */
 static enum ps_step_kind form(const struct ps_optim *o)
 {
-    assert(o->kind->step != SGD);
+    assert(!is_sgd(o));
     if (o->kind->step == PS_STEP_RMSPROP && o->value[PS_OPTIM_CENTERED] != 0) {
         return PS_STEP_RMSPROP_CENTERED;
     }
@@ -518,7 +551,7 @@ uint64_t ps_optim_accumulates(const struct ps_optim *o)
 
 unsigned ps_optim_states(const struct ps_optim *o)
 {
-    if (o->kind->step == SGD) {
+    if (is_sgd(o)) {
         return o->value[PS_OPTIM_MOMENTUM] != 0 ? 1 : 0;
     }
     return ps_step_states(form(o));
@@ -527,6 +560,11 @@ unsigned ps_optim_states(const struct ps_optim *o)
 bool ps_optim_needs_rows(const struct ps_optim *o)
 {
     return o->kind->step == PS_STEP_GROUP_ADAGRAD;
+}
+
+bool ps_optim_needs_norms(const struct ps_optim *o)
+{
+    return ps_optim_first(o, &(struct ps_optim_at){0}) != PS_STAGE_LAST;
 }
 
 bool ps_optim_is_lazy(const struct ps_optim *o)
@@ -592,6 +630,12 @@ static void fill(const struct ps_optim *o, uint64_t t, struct ps_step *step)
     case PS_STEP_ADAGRAD:
     case PS_STEP_TEST:
     case PS_STEP_GROUP_ADAGRAD:
+    case PS_STEP_GRADIENT:
+    case PS_STEP_ALONG:
+        break;
+    case PS_STEP_LAMB:
+        step->k[0] = v[PS_OPTIM_CORRECT_BIAS] != 0 ? bias(step->beta1, t) : 1;
+        step->k[1] = v[PS_OPTIM_CORRECT_BIAS] != 0 ? bias(step->beta2, t) : 1;
         break;
     case PS_STEP_NAG:
         step->beta1 = v[PS_OPTIM_MOMENTUM];
@@ -661,19 +705,56 @@ static struct ps_optim changed(const struct ps_optim *o, uint64_t round)
     return now;
 }
 
+static uint64_t step_of(const struct ps_optim *o, const struct ps_optim_at *at)
+{
+    return at->t + rounds(o, PS_OPTIM_BEGIN);
+}
+
+/* LARS: the momentum has grown with the rate of the step before. */
+static double momentum(const struct ps_optim *o, const struct ps_optim_at *at)
+{
+    const double given = o->value[PS_OPTIM_MOMENTUM];
+
+    if (o->kind->step != LARS || o->value[PS_OPTIM_CORRECT_MOMENTUM] == 0 ||
+        at->t <= 1) {
+        return given;
+    }
+    const struct ps_optim old = changed(o, at->round - 1);
+    const double before = ps_lr_at(&old.lr, step_of(o, at) - 1);
+
+    return before != 0 ? given * (ps_lr_at(&o->lr, step_of(o, at)) / before)
+                       : given;
+}
+
+/* The kind of this part of a step that is none of SGD. */
+static enum ps_step_kind part(const struct ps_optim *o, enum ps_stage stage)
+{
+    switch (stage) {
+    case PS_STAGE_GRADIENT:
+        return PS_STEP_GRADIENT;
+    case PS_STAGE_DIRECTION:
+        break;
+    case PS_STAGE_LAST:
+        return form(o) == PS_STEP_LAMB ? PS_STEP_ALONG : form(o);
+    }
+    return form(o);
+}
+
 static void make_step(const struct ps_optim *o, const struct ps_optim_at *at,
                       struct ps_job *job)
 {
     const double *v = o->value;
-    const uint64_t t = at->t + rounds(o, PS_OPTIM_BEGIN);
-    const double lr = o->kind->has_rate ? ps_lr_at(&o->lr, t) * at->lr_mult : 0;
+    const uint64_t t = step_of(o, at);
+    const double lr = o->kind->has_rate
+                          ? ps_lr_at(&o->lr, t) * at->lr_mult * at->ratio
+                          : 0;
     const double wd = v[PS_OPTIM_WD] * at->wd_mult;
 
-    if (o->kind->step == SGD) {
+    if (is_sgd(o) && at->stage == PS_STAGE_LAST) {
         job->op = PS_JOB_SGD;
         job->sgd = (struct ps_sgd){
             .lr = lr,
-            .momentum = v[PS_OPTIM_MOMENTUM],
+            .momentum = momentum(o, at),
             .wd = wd,
             .rescale = v[PS_OPTIM_RESCALE],
             .clip = v[PS_OPTIM_CLIP],
@@ -681,8 +762,9 @@ static void make_step(const struct ps_optim *o, const struct ps_optim_at *at,
         return;
     }
     job->op = PS_JOB_STEP;
+    job->aside = at->stage != PS_STAGE_LAST;
     job->step = (struct ps_step){
-        .kind = form(o),
+        .kind = part(o, at->stage),
         .lr = lr,
         .wd = wd,
         .rescale = v[PS_OPTIM_RESCALE],
@@ -708,5 +790,66 @@ void ps_optim_step(const struct ps_optim *o, const struct ps_optim_at *at,
         const struct ps_optim now = changed(o, at->round);
 
         make_step(&now, at, job);
+    }
+}
+
+/* ---------------------------------------------------------------- norms */
+
+enum ps_stage ps_optim_first(const struct ps_optim *o,
+                             const struct ps_optim_at *at)
+{
+    if (o->kind->step == LARS && !at->plain) {
+        return PS_STAGE_GRADIENT;
+    }
+    return o->kind->step == PS_STEP_LAMB ? PS_STAGE_DIRECTION : PS_STAGE_LAST;
+}
+
+enum ps_stage ps_optim_next(const struct ps_optim *o,
+                            const struct ps_optim_at *at)
+{
+    return at->stage == PS_STAGE_GRADIENT && o->kind->step == PS_STEP_LAMB
+               ? PS_STAGE_DIRECTION
+               : PS_STAGE_LAST;
+}
+
+/* eta |w| / (|s g| + wd |w| + epsilon) */
+static double lars_ratio(const struct ps_optim *o,
+                         const struct ps_optim_norms *norms, double wd_mult)
+{
+    const double *v = o->value;
+    const double w = sqrt(norms->weight_square);
+    const double g = fabs(v[PS_OPTIM_RESCALE]) * sqrt(norms->square);
+
+    if (w == 0 || g == 0) {
+        return 1;
+    }
+    return v[PS_OPTIM_ETA] * w /
+           (g + v[PS_OPTIM_WD] * wd_mult * w + v[PS_OPTIM_EPSILON]);
+}
+
+/* |w|, limited, by |u| */
+static double lamb_ratio(const struct ps_optim *o,
+                         const struct ps_optim_norms *norms)
+{
+    const double low = o->value[PS_OPTIM_LOWER_BOUND];
+    const double high = o->value[PS_OPTIM_UPPER_BOUND];
+    const double u = sqrt(norms->square);
+    double w = sqrt(norms->weight_square);
+
+    w = low > 0 && w < low ? low : w;
+    w = high > 0 && w > high ? high : w;
+    return w == 0 || u == 0 ? 1 : w / u;
+}
+
+void ps_optim_take(const struct ps_optim *o, const struct ps_optim_norms *norms,
+                   struct ps_optim_at *at)
+{
+    const struct ps_optim now = changed(o, at->round);
+
+    if (at->stage == PS_STAGE_DIRECTION) {
+        /* Without a norm there is no direction. */
+        at->ratio = norms->wild > 0 ? (double)NAN : lamb_ratio(&now, norms);
+    } else if (o->kind->step == LARS && !at->plain && norms->wild == 0) {
+        at->ratio = lars_ratio(&now, norms, at->wd_mult);
     }
 }

@@ -37,6 +37,10 @@ enum ps_optim_param {
     PS_OPTIM_LAZY,
     PS_OPTIM_BEGIN,
     PS_OPTIM_ACCUMULATE,
+    PS_OPTIM_LOWER_BOUND,
+    PS_OPTIM_UPPER_BOUND,
+    PS_OPTIM_ETA,
+    PS_OPTIM_CORRECT_MOMENTUM,
     PS_OPTIM_SCHEDULER, /* From here on: of the learning rate's schedule. */
     PS_OPTIM_STEP,
     PS_OPTIM_STEP_1,
@@ -91,6 +95,8 @@ uint64_t ps_optim_accumulates(const struct ps_optim *o);
 unsigned ps_optim_states(const struct ps_optim *o);
 /* Is it for keys of rows alone? */
 bool ps_optim_needs_rows(const struct ps_optim *o);
+/* Does it look at norms of whole arrays? Then it needs rounds, and no rows. */
+bool ps_optim_needs_norms(const struct ps_optim *o);
 /* Does it leave rows alone that nobody gave anything to? Else a step takes
  * them as if zeros had been given. */
 bool ps_optim_is_lazy(const struct ps_optim *o);
@@ -103,9 +109,29 @@ struct ps_optim_at {
     uint64_t t;     /* Steps made before, and this one: from 1. */
     double lr_mult;
     double wd_mult;
+    bool plain; /* A bias or the like, see base/label.h. */
+    enum ps_stage stage;
+    double ratio; /* Of the rate, by norms; 1 until they are known. */
 };
 
-/* Makes the job this step: its op and all numbers. The buffers are the
- * caller's to set. */
+/* Sums of squares of whole arrays. */
+struct ps_optim_norms {
+    uint64_t wild; /* Elements that have no finite square. */
+    double square; /* Of what the stage has made, */
+    double weight_square;
+};
+
+/* The first part of the step, or the one behind `at->stage`: what needs no
+ * norms has only a last one. */
+enum ps_stage ps_optim_first(const struct ps_optim *o,
+                             const struct ps_optim_at *at);
+enum ps_stage ps_optim_next(const struct ps_optim *o,
+                            const struct ps_optim_at *at);
+/* The norms that `at->stage` has waited for. */
+void ps_optim_take(const struct ps_optim *o, const struct ps_optim_norms *norms,
+                   struct ps_optim_at *at);
+
+/* Makes the job this part of the step: its op, all numbers and `aside`. The
+ * buffers are the caller's to set. */
 void ps_optim_step(const struct ps_optim *o, const struct ps_optim_at *at,
                    struct ps_job *job);

@@ -21,11 +21,17 @@ void ps_round_init(struct ps_round *r, uint32_t size)
     r->part = ps_calloc(size, sizeof(*r->part));
 }
 
-void ps_round_fini(struct ps_round *r)
+void ps_round_release(struct ps_round *r)
 {
     for (uint32_t i = 0; r->part != NULL && i < r->size; i++) {
         ps_buf_unref(r->part[i].buf);
+        r->part[i] = (struct ps_slice){0};
     }
+}
+
+void ps_round_fini(struct ps_round *r)
+{
+    ps_round_release(r);
     ps_free(r->part);
     ps_bits_fini(&r->in);
     memset(r, 0, sizeof(*r));

@@ -41,6 +41,9 @@ bool ps_round_complete(const struct ps_round *r);
 /* Of the first place that gave something; NULL: nobody did. */
 const struct ps_slice *ps_round_first(const struct ps_round *r);
 
+/* Lets go of what was given; who has offered stays. */
+void ps_round_release(struct ps_round *r);
+
 /* How the kernel makes one of two contributions; a mean is a sum, divided. */
 enum ps_fold ps_round_fold(uint8_t reduce);
 

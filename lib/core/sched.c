@@ -61,6 +61,7 @@ void ps_sched_free(struct ps_sched *s)
     }
     c = (struct ps_map_cursor){0};
     while ((j = ps_map_next(s->jobs, &c)) != NULL) {
+        ps_sched_norms_free(j);
         ps_job_free(j);
     }
     ps_map_free(s->conns);
@@ -214,6 +215,9 @@ static void from_member(struct ps_sched_step *st, struct ps_sched_conn *c,
         break;
     case PS_MSG_JOB_READY:
         ps_sched_job_ready(st, m, &msg->job_ready);
+        break;
+    case PS_MSG_SQUARES:
+        ps_sched_squares(st, m, &msg->squares);
         break;
     case PS_MSG_WORKER_GONE:
         ps_sched_worker_gone(st, m, msg->seq, &msg->worker_gone);

@@ -2,8 +2,8 @@
 /* What the files of the scheduler machine share: sched.c (events, time),
  * sched_member.c (hello, leases, the map), sched_job.c (workers come and go),
  * sched_life.c (phases of a job, losses), sched_state.c (what daemons are told
- * of it), sched_key.c, sched_optim.c,
- * sched_stall.c, sched_query.c. */
+ * of it), sched_key.c, sched_optim.c, sched_norm.c (sums over the partitions
+ * of a key), sched_stall.c, sched_query.c. */
 #pragma once
 
 #include "base/bits.h"
@@ -213,6 +213,12 @@ void ps_sched_optimizer_change(struct ps_sched_step *st,
 void ps_sched_job_set(struct ps_sched_step *st, struct ps_sched_conn *c,
                       struct ps_sched_job *j, const struct ps_msg_job_set *m);
 void ps_sched_optimizer_check(struct ps_sched_step *st, struct ps_sched_job *j);
+
+/* ----- sched_norm.c */
+void ps_sched_squares(struct ps_sched_step *st, struct ps_member *server,
+                      const struct ps_msg_squares *m);
+/* At the end of a job. */
+void ps_sched_norms_free(struct ps_sched_job *j);
 
 /* ----- sched_stall.c */
 void ps_sched_stall_query(struct ps_sched_step *st, struct ps_member *agent,

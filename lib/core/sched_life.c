@@ -163,6 +163,7 @@ static void end(struct ps_sched_step *st, struct ps_sched_job *j)
         take_load(s, &j->servers[i]);
     }
     ps_map_take(s->jobs, j->gen);
+    ps_sched_norms_free(j);
     ps_job_free(j);
 }
 

@@ -66,6 +66,15 @@ static bool accumulates(const char *name, const struct ps_rec_param *params,
            ps_optim_accumulates(&o) > 1;
 }
 
+static bool needs_norms(const char *name, const struct ps_rec_param *params,
+                        uint32_t count)
+{
+    struct ps_optim o;
+
+    return ps_optim_parse(name, params, count, &o) == 0 &&
+           ps_optim_needs_norms(&o);
+}
+
 static const char accumulates_codes[] =
     "gradients of several rounds are accumulated as they are, and compressed "
     "ones are not; declare one of the two";
@@ -116,6 +125,14 @@ static int check(struct ps_sched_step *st, const struct ps_member *agent,
         if (rc == 0) {
             rc = ps_tunings_check(m->tunings, m->tunings_count, text,
                                   sizeof(text));
+        }
+        if (rc == 0 && j->mode != PS_MODE_SYNC &&
+            needs_norms(name, m->params, m->params_count)) {
+            ps_str_addf(why,
+                        "%s looks at norms of whole arrays, whose partitions "
+                        "are of one round; job %s is %s and has none",
+                        name, j->name, ps_mode_name(j->mode));
+            return PS_E_UNSUPPORTED;
         }
         if (rc == 0 && j->compression != NULL &&
             accumulates(name, m->params, m->params_count)) {

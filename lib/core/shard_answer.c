@@ -199,8 +199,8 @@ static const char *text_of(int rc)
     case PS_E_UNSUPPORTED:
         return "an optimizer needs elements that are real numbers and sums or "
                "means of them, keeps its state on one server, and accumulates "
-               "gradients of whole arrays alone; groupadagrad is for keys of "
-               "rows";
+               "gradients and looks at norms of whole arrays alone; "
+               "groupadagrad is for keys of rows";
     case PS_E_INVAL:
         return "the message says what no agent says, or holds a broken code";
     case PS_E_PERM:

@@ -7,6 +7,8 @@
  *     shard_job.c     jobs and their slots: from job_state to the end
  *     shard_push.c    contributions
  *     shard_merge.c   a complete round: computing, the new version
+ *     shard_step.c    the optimizer's part of that
+ *     shard_norm.c    steps that need norms of whole arrays
  *     shard_apply.c   pushes without rounds
  *     shard_pull.c    pull, init, resume
  *     shard_answer.c  value, commit, refuse
@@ -114,9 +116,10 @@ struct ps_shard_job {
     struct ps_shard_slot *slots;
     uint32_t slot_count;
     struct ps_store store;
-    uint32_t lacking;    /* Rounds that wait for somebody. */
-    uint32_t running;    /* Rounds that are complete and not yet merged. */
-    struct ps_rate rate; /* Of contributions, from all slots. */
+    struct ps_map *asking; /* Runs that wait for norms, by key. */
+    uint32_t lacking;      /* Rounds that wait for somebody. */
+    uint32_t running;      /* Rounds that are complete and not yet merged. */
+    struct ps_rate rate;   /* Of contributions, from all slots. */
 };
 
 /* A complete round on its way to a version. */
@@ -124,10 +127,18 @@ struct ps_shard_run {
     struct ps_list_node node; /* In `starved`. */
     struct ps_shard_job *job;
     struct ps_part *part;
-    uint64_t token;       /* 0: waits for memory. */
+    uint64_t token;       /* 0: waits for memory, or for norms. */
     struct ps_slice dst;  /* Own reference. */
     struct ps_slice code; /* Of dst, to travel in its place; buf NULL: none. */
     bool gathers;         /* dst waits for the optimizer, with later rounds. */
+    /* Of a step that needs norms: */
+    bool staged;
+    bool asks;   /* Waits for them. */
+    bool summed; /* The contributions are in `work`. */
+    struct ps_optim_at at;
+    struct ps_slice work;   /* The gradient, or what the weights move along. */
+    struct ps_buf *squares; /* Of `work` and of the weights. */
+    struct ps_shard_run *next; /* Asks for another partition of the key. */
 };
 
 struct ps_shard {
@@ -185,6 +196,9 @@ void ps_shard_up_drain(struct ps_shard_step *st);
 void ps_shard_up_closed(struct ps_shard_step *st, int rc);
 void ps_shard_up_tick(struct ps_shard_step *st);
 ps_time ps_shard_up_deadline(const struct ps_shard *s);
+/* In sequence: now, or when the link goes on. One that begins afresh drops it;
+ * what matters is offered again then. */
+void ps_shard_up_tell(struct ps_shard_step *st, const struct ps_msg *msg);
 /* job_ready, in sequence; nothing while the scheduler does not know us. */
 void ps_shard_up_ready(struct ps_shard_step *st,
                        const struct ps_shard_job *job);
@@ -278,14 +292,54 @@ void ps_shard_merge_start(struct ps_shard_step *st, struct ps_shard_job *job,
 void ps_shard_merge_computed(struct ps_shard_step *st, uint64_t token, int rc);
 /* Rounds that found no memory try again. */
 void ps_shard_merge_retry(struct ps_shard_step *st);
-/* Makes the optimizer's states, those that are not there yet. PS_E_NOMEM:
- * perhaps some of them. */
-int ps_shard_merge_states(struct ps_shard *s, struct ps_shard_job *job,
-                          struct ps_part *part);
 /* Forgets the contributions to the next version and what is computed from
  * them. */
 void ps_shard_merge_drop(struct ps_shard *s, struct ps_shard_job *job,
                          struct ps_part *part);
+
+/* The computation that adds up the round's contributions, and what has been
+ * gathered where the optimizer takes it (`steps`); what is done with the sum
+ * is the caller's to say. */
+struct ps_compute *ps_shard_merge_sum(struct ps_shard_run *run, bool steps);
+/* Hands the computation over; the run has its token. */
+void ps_shard_merge_submit(struct ps_shard_step *st, struct ps_shard_run *run,
+                           struct ps_compute *c);
+/* The run, in which something is to be computed again, goes on. */
+void ps_shard_merge_go_on(struct ps_shard_step *st, struct ps_shard_run *run);
+/* The round makes no step, and the value stays; frees the run. */
+void ps_shard_merge_skip(struct ps_shard_step *st, struct ps_shard_run *run);
+
+/* ---------------------------------------------------------- shard_step.c */
+
+/* Are the partition's weights kept in another type than the one in which
+ * steps are computed, float32? */
+bool ps_shard_step_is_half(const struct ps_part *part);
+/* Makes the optimizer's states, those that are not there yet. PS_E_NOMEM:
+ * perhaps some of them. */
+int ps_shard_step_states(struct ps_shard *s, struct ps_shard_job *job,
+                         struct ps_part *part);
+/* Which step is the next version to be made by? */
+struct ps_optim_at ps_shard_step_at(struct ps_shard_job *job,
+                                    const struct ps_part *part);
+/* Makes the computation one of this step, of a partition with its states. */
+void ps_shard_step_add(struct ps_shard_run *run, const struct ps_optim_at *at,
+                       struct ps_compute *c);
+
+/* ---------------------------------------------------------- shard_norm.c */
+
+/* Does the step that is next need norms? */
+bool ps_shard_norm_needed(struct ps_shard_job *job, const struct ps_part *part);
+/* Computes the part of the step that is next. PS_E_NOMEM: nothing has
+ * happened. */
+int ps_shard_norm_launch(struct ps_shard_step *st, struct ps_shard_run *run);
+/* A part of the step is computed. True: it was the last. */
+bool ps_shard_norm_computed(struct ps_shard_step *st, struct ps_shard_run *run);
+/* The run waits no more. */
+void ps_shard_norm_forget(struct ps_shard_run *run);
+void ps_shard_norms(struct ps_shard_step *st, const struct ps_msg_norms *m);
+/* To a scheduler that may know nothing of what this server has said. */
+void ps_shard_norm_offer(struct ps_shard_step *st,
+                         const struct ps_shard_job *job);
 
 /* ---------------------------------------------------------- shard_pull.c */
 

@@ -55,6 +55,7 @@ void ps_shard_job_free(struct ps_shard *s, struct ps_shard_job *job)
         ps_list_remove(&job->node);
     }
     ps_store_fini(&job->store);
+    ps_map_free(job->asking);
     ps_tunings_fini(&job->tunings);
     ps_map_take(s->jobs, job->gen);
     ps_free(job->slots);
@@ -108,6 +109,7 @@ static struct ps_shard_job *job_new(struct ps_shard *s,
         job->slots[i].index = i;
     }
     ps_store_init(&job->store);
+    job->asking = ps_map_new();
     ps_map_put(s->jobs, job->gen, job);
     return job;
 }

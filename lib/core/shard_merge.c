@@ -17,11 +17,15 @@ static void run_free(struct ps_shard *s, struct ps_shard_run *run)
 
     if (run->token != 0) {
         ps_map_take(s->runs, run->token);
-    } else {
+    } else if (run->asks) {
+        ps_shard_norm_forget(run);
+    } else if (ps_list_linked(&run->node)) {
         ps_list_remove(&run->node);
     }
     ps_buf_unref(run->dst.buf);
     ps_buf_unref(run->code.buf);
+    ps_buf_unref(run->work.buf);
+    ps_buf_unref(run->squares);
     run->part->run = NULL;
     ps_free(run);
     job->running--;
@@ -120,64 +124,6 @@ static bool is_alone(const struct ps_slice *s)
     return s->offset == 0 && s->len == s->buf->size;
 }
 
-static bool is_half(const struct ps_part *part)
-{
-    return ps_dtype_is_real(part->dtype) && !ps_dtype_is_float(part->dtype);
-}
-
-/* The weights in float32, from which the first step goes on. PS_E_NOMEM. */
-static int prepare_master(struct ps_shard *s, struct ps_shard_job *job,
-                          struct ps_part *part)
-{
-    struct ps_buf *buf;
-
-    if (!is_half(part) || part->state[PS_PART_MASTER] != NULL) {
-        return 0;
-    }
-    int rc = ps_pool_get(s->opt.pool, part->count * sizeof(float), &buf);
-
-    if (rc == 0) {
-        ps_kernel_widen((enum ps_dtype)part->dtype, (float *)(void *)buf->data,
-                        ps_slice_data(&part->value), part->count);
-        ps_store_set_state(&job->store, part, PS_PART_MASTER, buf);
-    }
-    return rc;
-}
-
-int ps_shard_merge_states(struct ps_shard *s, struct ps_shard_job *job,
-                          struct ps_part *part)
-{
-    const size_t len = part->count * (is_half(part)
-                                          ? sizeof(float)
-                                          : ps_dtype_size(part->dtype));
-    int rc = prepare_master(s, job, part);
-
-    if (rc != 0) {
-        return rc;
-    }
-    for (unsigned i = 0; i < ps_optim_states(&job->optim); i++) {
-        struct ps_buf *buf;
-
-        if (part->state[i] != NULL) {
-            continue;
-        }
-        rc = ps_pool_get(s->opt.pool, len, &buf);
-        if (rc != 0) {
-            return rc;
-        }
-        if (ps_optim_state_is_weight(&job->optim, i)) {
-            memcpy(buf->data,
-                   is_half(part) ? part->state[PS_PART_MASTER]->data
-                                 : ps_slice_data(&part->value),
-                   len);
-        } else {
-            memset(buf->data, 0, len);
-        }
-        ps_store_set_state(&job->store, part, i, buf);
-    }
-    return 0;
-}
-
 /* Does the result travel as a code? Its residual is state 0 then: there is no
  * optimizer. */
 static bool encodes(const struct ps_shard_run *run)
@@ -237,7 +183,7 @@ static int prepare(struct ps_shard *s, struct ps_shard_run *run, bool steps)
     const struct ps_slice *first = ps_round_first(&part->open->round);
     struct ps_buf *buf;
     const size_t len = part->count * ps_dtype_size(part->dtype);
-    int rc = steps ? ps_shard_merge_states(s, run->job, part) : 0;
+    int rc = steps ? ps_shard_step_states(s, run->job, part) : 0;
 
     if (rc != 0) {
         return rc;
@@ -263,38 +209,13 @@ static int prepare(struct ps_shard *s, struct ps_shard_run *run, bool steps)
     return 0;
 }
 
-/* PS_E_NOMEM: nothing has happened. */
-static void add_step(struct ps_shard_run *run, struct ps_compute *c)
+void ps_shard_merge_submit(struct ps_shard_step *st, struct ps_shard_run *run,
+                           struct ps_compute *c)
 {
-    struct ps_shard_job *job = run->job;
-    struct ps_part *part = run->part;
-
-    const struct ps_rec_tuning *t = ps_tunings_find(&job->tunings, part->label);
-    /* All servers agree on these: every partition has the same rounds. */
-    const struct ps_optim_at at = {
-        .round = part->version + 1,
-        .t = (uint64_t)((int64_t)part->version + 1 + part->shift),
-        .lr_mult = t != NULL ? t->lr_mult : 1,
-        .wd_mult = t != NULL ? t->wd_mult : 1,
-    };
-
-    if (at.round > job->newest) {
-        job->newest = at.round;
-    }
-    ps_optim_step(&job->optim, &at, &c->job);
-    c->job.weight = ps_slice_data(&part->value);
-    ps_compute_hold(c, part->value.buf);
-    for (unsigned i = 0; i < ps_optim_states(&job->optim); i++) {
-        c->job.states[i] = part->state[i]->data;
-        ps_compute_hold(c, part->state[i]);
-    }
-    c->job.state = c->job.states[0];
-    if (is_half(part)) {
-        c->job.half = (enum ps_dtype)part->dtype;
-        c->job.dtype = PS_DTYPE_FLOAT32;
-        c->job.master = part->state[PS_PART_MASTER]->data;
-        ps_compute_hold(c, part->state[PS_PART_MASTER]);
-    }
+    run->token = ++st->s->next_token;
+    c->token = run->token;
+    ps_map_put(st->s->runs, run->token, run);
+    ps_effects_compute(st->fx, c);
 }
 
 /* PS_E_NOMEM: nothing has happened. */
@@ -307,7 +228,7 @@ static int launch_rows(struct ps_shard_step *st, struct ps_shard_run *run)
     int rc = 0;
 
     if (job->optimizes) {
-        rc = ps_shard_merge_states(s, job, part);
+        rc = ps_shard_step_states(s, job, part);
     }
     if (rc == 0) {
         rc = ps_shard_rows_plan(st, run, &c);
@@ -316,14 +237,13 @@ static int launch_rows(struct ps_shard_step *st, struct ps_shard_run *run)
         return rc;
     }
     if (job->optimizes) {
-        add_step(run, c);
+        const struct ps_optim_at at = ps_shard_step_at(job, part);
+
+        ps_shard_step_add(run, &at, c);
         /* Rows are changed where the new value lies. */
         c->job.weight = c->job.dst;
     }
-    run->token = ++s->next_token;
-    c->token = run->token;
-    ps_map_put(s->runs, run->token, run);
-    ps_effects_compute(st->fx, c);
+    ps_shard_merge_submit(st, run, c);
     return 0;
 }
 
@@ -335,32 +255,15 @@ static bool gathers(const struct ps_shard_job *job, const struct ps_part *part,
            part->gathered_rounds + 1 < ps_optim_accumulates(&job->optim);
 }
 
-static int launch(struct ps_shard_step *st, struct ps_shard_run *run)
+struct ps_compute *ps_shard_merge_sum(struct ps_shard_run *run, bool steps)
 {
-    struct ps_shard *s = st->s;
     struct ps_shard_job *job = run->job;
     struct ps_part *part = run->part;
     struct ps_open *open = part->open;
-    bool adds = open->rule == PS_RULE_ACCUMULATE;
-    bool steps = job->optimizes && !open->assign && ps_part_has_value(part);
-    bool takes = steps && part->gathered.buf != NULL;
-    int rc;
-
-    if (open->rows) {
-        return launch_rows(st, run);
-    }
-    run->gathers = gathers(job, part, steps);
-    steps = steps && !run->gathers;
-    rc = prepare(s, run, steps);
-    if (rc != 0) {
-        return rc;
-    }
-    run->token = ++s->next_token;
-    ps_map_put(s->runs, run->token, run);
-
+    const bool adds = open->rule == PS_RULE_ACCUMULATE;
+    const bool takes = (steps || run->gathers) && part->gathered.buf != NULL;
     struct ps_compute *c = ps_compute_new(
-        run->token, open->round.given + (adds || takes ? 1 : 0),
-        3 + PS_PART_STATES);
+        0, open->round.given + (adds || takes ? 1 : 0), 5 + PS_PART_STATES);
 
     c->job.op = PS_JOB_SUM;
     c->job.dtype = (enum ps_dtype)part->dtype;
@@ -384,16 +287,59 @@ static int launch(struct ps_shard_step *st, struct ps_shard_run *run)
     } else if (takes) {
         ps_compute_add_src(c, &part->gathered, 0);
     }
+    return c;
+}
+
+static int launch(struct ps_shard_step *st, struct ps_shard_run *run)
+{
+    struct ps_shard *s = st->s;
+    struct ps_shard_job *job = run->job;
+    struct ps_part *part = run->part;
+    struct ps_open *open = part->open;
+    bool steps = job->optimizes && !open->assign && ps_part_has_value(part);
+    int rc;
+
+    if (run->staged) {
+        return ps_shard_norm_launch(st, run);
+    }
+    if (open->rows) {
+        return launch_rows(st, run);
+    }
+    run->gathers = gathers(job, part, steps);
+    steps = steps && !run->gathers;
+    if (steps && ps_shard_norm_needed(job, part)) {
+        return ps_shard_norm_launch(st, run);
+    }
+    rc = prepare(s, run, steps);
+    if (rc != 0) {
+        return rc;
+    }
+    struct ps_compute *c = ps_shard_merge_sum(run, steps);
+
     c->job.dst = ps_slice_data(&run->dst);
     ps_compute_hold(c, run->dst.buf);
     if (steps) {
-        add_step(run, c);
+        const struct ps_optim_at at = ps_shard_step_at(job, part);
+
+        ps_shard_step_add(run, &at, c);
     }
     if (run->code.buf != NULL) {
         add_code(run, c);
     }
-    ps_effects_compute(st->fx, c);
+    ps_shard_merge_submit(st, run, c);
     return 0;
+}
+
+void ps_shard_merge_go_on(struct ps_shard_step *st, struct ps_shard_run *run)
+{
+    if (launch(st, run) != 0) {
+        if (ps_list_empty(&st->s->starved)) {
+            st->s->starved_at = ps_time_add(st->now, STARVED_WAIT);
+            ps_effects_note(st->fx, PS_LOG_WARNING,
+                            "no memory for the result of a round, waiting");
+        }
+        ps_list_push_back(&st->s->starved, &run->node);
+    }
 }
 
 void ps_shard_merge_start(struct ps_shard_step *st, struct ps_shard_job *job,
@@ -428,14 +374,19 @@ void ps_shard_merge_start(struct ps_shard_step *st, struct ps_shard_job *job,
     run->part = part;
     part->run = run;
     job->running++;
-    if (launch(st, run) != 0) {
-        if (ps_list_empty(&st->s->starved)) {
-            st->s->starved_at = ps_time_add(st->now, STARVED_WAIT);
-            ps_effects_note(st->fx, PS_LOG_WARNING,
-                            "no memory for the result of a round, waiting");
-        }
-        ps_list_push_back(&st->s->starved, &run->node);
-    }
+    ps_shard_merge_go_on(st, run);
+}
+
+void ps_shard_merge_skip(struct ps_shard_step *st, struct ps_shard_run *run)
+{
+    struct ps_shard_job *job = run->job;
+    struct ps_part *part = run->part;
+
+    run_free(st->s, run);
+    ps_store_gather(&job->store, part, &(struct ps_slice){0}, 0, 0);
+    part->shift--; /* It was no step. */
+    job->newest = ps_max_u64(job->newest, part->version + 1);
+    made(st, job, part, NULL, NULL);
 }
 
 void ps_shard_merge_retry(struct ps_shard_step *st)
@@ -494,6 +445,9 @@ void ps_shard_merge_computed(struct ps_shard_step *st, uint64_t token, int rc)
 
     if (rc != 0) {
         failed(st, job, part, rc);
+        return;
+    }
+    if (run->staged && !ps_shard_norm_computed(st, run)) {
         return;
     }
     struct ps_slice value = run->dst;

@@ -182,10 +182,10 @@ static int take(struct ps_shard_step *st, struct ps_shard_slot *slot,
     if (rc == 0 && rec->round > part->version + 1) {
         rc = PS_E_FUTURE;
     }
-    if (rc == 0 &&
-        (m->reduce > PS_REDUCE_MEAN ||
-         (job->optimizes && (!ps_dtype_is_real(part->dtype) ||
-                             ps_optim_accumulates(&job->optim) > 1)))) {
+    if (rc == 0 && (m->reduce > PS_REDUCE_MEAN ||
+                    (job->optimizes && (!ps_dtype_is_real(part->dtype) ||
+                                        ps_optim_accumulates(&job->optim) > 1 ||
+                                        ps_optim_needs_norms(&job->optim))))) {
         rc = PS_E_UNSUPPORTED;
     }
     if (rc == 0 && part->open != NULL &&

@@ -90,7 +90,7 @@ static struct ps_part *enter(struct ps_shard_step *st, struct ps_shard_peer *p,
             rc = PS_E_AGAIN;
             text = "a step of several rounds has begun: save and load after "
                    "the last of them";
-        } else if (ps_shard_merge_states(st->s, job, part) != 0) {
+        } else if (ps_shard_step_states(st->s, job, part) != 0) {
             rc = PS_E_NOMEM;
             text = "the server has no memory for the optimizer's state";
         }

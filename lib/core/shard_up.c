@@ -104,6 +104,11 @@ void ps_shard_up_closed(struct ps_shard_step *st, int rc)
     redial(st);
 }
 
+void ps_shard_up_tell(struct ps_shard_step *st, const struct ps_msg *msg)
+{
+    ps_link_tell(st->s->up.link, msg, st->now, st->fx);
+}
+
 void ps_shard_up_ready(struct ps_shard_step *st, const struct ps_shard_job *job)
 {
     if (st->s->up.state != PS_SHARD_UP_KNOWN) {
@@ -126,6 +131,7 @@ static void offer_jobs(struct ps_shard_step *st)
 
     while ((job = ps_map_next(st->s->jobs, &c)) != NULL) {
         ps_shard_up_ready(st, job);
+        ps_shard_norm_offer(st, job);
     }
 }
 
@@ -193,6 +199,9 @@ void ps_shard_up_msg(struct ps_shard_step *st, const struct ps_msg *msg)
         break;
     case PS_MSG_JOB_STATE:
         ps_shard_job_state(st, &msg->job_state);
+        break;
+    case PS_MSG_NORMS:
+        ps_shard_norms(st, &msg->norms);
         break;
     default:
         cut(st, "it sent what is not for a server");

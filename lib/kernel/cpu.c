@@ -84,6 +84,12 @@ struct digit {
     unsigned level;
 };
 
+/* Squares that a range of a job has seen. */
+struct measured {
+    struct ps_squares sum;
+    struct ps_squares_bins bins;
+};
+
 struct walk {
     const struct ps_job *job;
     const struct ps_cpu_ops *ops;
@@ -92,6 +98,7 @@ struct walk {
     char *scratch;
     char *decoded; /* PS_CPU_GROUP_MAX blocks; NULL: sources are no codes. */
     size_t block;  /* Bytes of one block of scratch. */
+    struct measured *measured; /* Of d and of weights; NULL: not wanted. */
     struct digit digits[DEPTH_MAX];
     unsigned depth;
 };
@@ -139,6 +146,17 @@ static void *scratch_at(const struct walk *w, unsigned depth)
     return w->scratch + (size_t)depth * w->block;
 }
 
+/* Are there sources of another type than the one computed in? */
+static bool widens(const struct ps_job *job)
+{
+    return job->half != PS_DTYPE_FLOAT32 && !job->wide;
+}
+
+static bool measures(const struct ps_job *job)
+{
+    return job->squares != NULL || job->weight_squares != NULL;
+}
+
 /* `count` elements of source `i`: where they lie, or decoded into `room`. */
 static const void *load(const struct walk *w, uint32_t i, uint64_t from,
                         size_t count, void *room)
@@ -148,7 +166,7 @@ static const void *load(const struct walk *w, uint32_t i, uint64_t from,
     if (w->decoded == NULL) {
         return (const char *)job->src[i] + from * w->size;
     }
-    if (job->half != PS_DTYPE_FLOAT32) {
+    if (widens(job)) {
         w->ops->widen[job->half](
             room, (const char *)job->src[i] + from * sizeof(uint16_t), count);
         return room;
@@ -249,6 +267,8 @@ unsigned ps_step_states(enum ps_step_kind kind)
     switch (kind) {
     case PS_STEP_KEEP:
     case PS_STEP_SIGNSGD:
+    case PS_STEP_GRADIENT:
+    case PS_STEP_ALONG:
         return 0;
     case PS_STEP_NAG:
     case PS_STEP_ADAGRAD:
@@ -264,6 +284,7 @@ unsigned ps_step_states(enum ps_step_kind kind)
     case PS_STEP_ADAMAX:
     case PS_STEP_NADAM:
     case PS_STEP_DCASGD:
+    case PS_STEP_LAMB:
         return 2;
     case PS_STEP_RMSPROP_CENTERED:
     case PS_STEP_FTML:
@@ -312,6 +333,10 @@ static bool makes_sense(const struct ps_job *job)
     if (is_half(job) && !half_makes_sense(job)) {
         return false;
     }
+    if ((job->aside || measures(job)) &&
+        (job->op != PS_JOB_STEP || !job->aside || job->rows != NULL)) {
+        return false;
+    }
     if (ps_dtype_size(job->dtype) == 0 || job->src_count == 0 ||
         job->src == NULL || job->count > SIZE_MAX / 8 ||
         (unsigned)job->fold >= PS_FOLDS ||
@@ -357,7 +382,7 @@ static bool makes_sense(const struct ps_job *job)
  * that threads that share a job agree. */
 static bool should_stream(const struct ps_job *job, size_t size)
 {
-    return !is_half(job) && job->count * size >= STREAM_BYTES &&
+    return !is_half(job) && !job->aside && job->count * size >= STREAM_BYTES &&
            job->dst != job->src[0] && job->op != PS_JOB_ENCODE &&
            (job->op == PS_JOB_SUM || job->dst != job->weight);
 }
@@ -370,7 +395,45 @@ static void *at(const void *buffer, uint64_t offset)
 /* Where the new weights go, in the type that is computed in. */
 static void *new_weights(const struct walk *w, uint64_t from)
 {
-    return at(is_half(w->job) ? w->job->master : w->job->dst, from * w->size);
+    const bool kept = is_half(w->job) && !w->job->aside;
+
+    return at(kept ? w->job->master : w->job->dst, from * w->size);
+}
+
+static void measure(const struct ps_job *job, struct measured *m, const void *x,
+                    size_t count)
+{
+    if (job->dtype == PS_DTYPE_FLOAT32) {
+        ps_squares_add_floats(&m->sum, &m->bins, x, count);
+    } else {
+        ps_squares_add_doubles(&m->sum, x, count);
+    }
+}
+
+/* What a block has put aside, and the weights it did so for. */
+static void measure_block(const struct walk *w, uint64_t from, size_t count)
+{
+    const struct ps_job *job = w->job;
+
+    if (job->squares != NULL) {
+        measure(job, &w->measured[0], at(job->dst, from * w->size), count);
+    }
+    if (job->weight_squares != NULL) {
+        measure(job, &w->measured[1], at(weights(job), from * w->size), count);
+    }
+}
+
+/* Ranges of one job add to one sum. */
+static void add_measured(const struct ps_job *job, struct measured *m)
+{
+    struct ps_squares *const to[] = {job->squares, job->weight_squares};
+
+    for (int i = 0; i < 2; i++) {
+        if (to[i] != NULL) {
+            ps_squares_empty(&m[i].sum, &m[i].bins);
+            ps_squares_merge(to[i], &m[i].sum);
+        }
+    }
 }
 
 static void step_block(const struct walk *w, const void *grad, uint64_t from,
@@ -452,7 +515,10 @@ static void run_block(struct walk *w, uint64_t from, size_t count, bool stream)
                       count);
         break;
     }
-    if (is_half(job)) {
+    if (w->measured != NULL) {
+        measure_block(w, from, count);
+    }
+    if (is_half(job) && !job->aside) {
         w->ops->narrow[job->half](at(job->dst, from * sizeof(uint16_t)),
                                   new_weights(w, from), count);
     }
@@ -490,17 +556,18 @@ bool ps_kernel_divides(const struct ps_job *job)
     return job->op != PS_JOB_ENCODE;
 }
 
-int ps_kernel_run_range(const struct ps_job *job, uint64_t from, uint64_t to)
+static int run_range(const struct ps_job *job, uint64_t from, uint64_t to,
+                     struct measured *measured)
 {
     _Alignas(64) char scratch[SCRATCH_BYTES];
     _Alignas(64) char decoded[PS_CPU_GROUP_MAX * CODED_BYTES];
-    struct walk w = {.job = job, .ops = ps_cpu_ops(), .scratch = scratch};
+    struct walk w = {.job = job,
+                     .ops = ps_cpu_ops(),
+                     .scratch = scratch,
+                     .measured = measured};
     unsigned depth;
     bool stream;
 
-    if (job->rows != NULL) {
-        return ps_kernel_run_rows(job, from, to);
-    }
     if (!makes_sense(job) || from % 16 != 0 || from > to || to > job->count) {
         return PS_E_INVAL;
     }
@@ -516,7 +583,7 @@ int ps_kernel_run_range(const struct ps_job *job, uint64_t from, uint64_t to)
     }
     w.fold = w.ops->fold[job->fold][job->dtype];
     w.size = ps_dtype_size(job->dtype);
-    const bool decodes = is_coded(job) || is_half(job);
+    const bool decodes = is_coded(job) || widens(job);
 
     w.block = decodes ? CODED_BYTES : BLOCK_BYTES;
     w.decoded = decodes ? decoded : NULL;
@@ -542,6 +609,23 @@ int ps_kernel_run_range(const struct ps_job *job, uint64_t from, uint64_t to)
         encode(job);
     }
     return 0;
+}
+
+int ps_kernel_run_range(const struct ps_job *job, uint64_t from, uint64_t to)
+{
+    if (job->rows != NULL) {
+        return ps_kernel_run_rows(job, from, to);
+    }
+    if (!measures(job)) {
+        return run_range(job, from, to, NULL);
+    }
+    struct measured measured[2] = {0};
+    int rc = run_range(job, from, to, measured);
+
+    if (rc == 0) {
+        add_measured(job, measured);
+    }
+    return rc;
 }
 
 /* The gradient's element i, as a step takes it; every product rounds in the

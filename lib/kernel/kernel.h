@@ -20,6 +20,7 @@
 
 #include "base/dtype.h"
 #include "base/err.h"
+#include "base/squares.h"
 #include "kernel/press.h"
 
 #include <stdbool.h>
@@ -109,8 +110,16 @@ enum ps_step_kind {
     /* x' = x + k[0];  w' = w - lr*g'/sqrt(x' + epsilon)
      * A job by rows sets k[0] itself, to the mean of g'*g' over the row. */
     PS_STEP_GROUP_ADAGRAD,
+    /* The parts of steps that need norms of whole arrays, see `aside`:
+     * d = g */
+    PS_STEP_GRADIENT,
+    /* x, y as of Adam with g'
+     * d = (x'/k[0])/(sqrt(y'/k[1]) + epsilon) + wd*w */
+    PS_STEP_LAMB,
+    /* w' = w - lr*g */
+    PS_STEP_ALONG,
 };
-#define PS_STEP_KINDS 17u
+#define PS_STEP_KINDS 20u
 #define PS_STATES_MAX 3u
 
 struct ps_step {
@@ -176,6 +185,13 @@ struct ps_job {
      * updated in place, and dst gets them rounded. Else PS_DTYPE_FLOAT32. */
     enum ps_dtype half;
     void *master;
+    /* Step: what comes out are no weights, but d, to be put aside: dst is of
+     * the type that is computed in, and the weights stay as they are. */
+    bool aside;
+    bool wide; /* With `half`: so are the sources. */
+    /* The squares of d and of the weights are added to these; NULL: not. */
+    struct ps_squares *squares;
+    struct ps_squares *weight_squares;
     /* Instead of src and level. `count` is then the elements of all rows that
      * are handled; dst may be weight. NULL: none. */
     const struct ps_row_job *rows;

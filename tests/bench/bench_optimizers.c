@@ -23,6 +23,7 @@ struct row {
     enum ps_job_op op;
     enum ps_step_kind kind;
     bool moving; /* SGD with momentum. */
+    bool aside;  /* The first part of a step, with its norms. */
     enum ps_dtype half;
 };
 
@@ -47,6 +48,15 @@ static const struct row rows[] = {
     {.what = "signsgd", .op = PS_JOB_STEP, .kind = PS_STEP_SIGNSGD},
     {.what = "dcasgd", .op = PS_JOB_STEP, .kind = PS_STEP_DCASGD},
     {.what = "test", .op = PS_JOB_STEP, .kind = PS_STEP_TEST},
+    {.what = "gradient and norms",
+     .op = PS_JOB_STEP,
+     .kind = PS_STEP_GRADIENT,
+     .aside = true},
+    {.what = "lamb, direction and norms",
+     .op = PS_JOB_STEP,
+     .kind = PS_STEP_LAMB,
+     .aside = true},
+    {.what = "lamb, along it", .op = PS_JOB_STEP, .kind = PS_STEP_ALONG},
     {.what = "sgd, momentum, float16",
      .op = PS_JOB_SGD,
      .moving = true,
@@ -104,6 +114,7 @@ static double bytes_of(const struct row *row)
 static void step(const struct row *row, unsigned i)
 {
     const void *src = gradient[i];
+    struct ps_squares squares[2] = {0};
     struct ps_job job = {
         .op = row->op,
         .dtype = PS_DTYPE_FLOAT32,
@@ -113,6 +124,9 @@ static void step(const struct row *row, unsigned i)
         .src_count = 1,
         .dst = gradient[i],
         .weight = weight[i],
+        .aside = row->aside,
+        .squares = row->aside ? &squares[0] : NULL,
+        .weight_squares = row->aside ? &squares[1] : NULL,
         .master = row->half != PS_DTYPE_FLOAT32 ? weight[i] : NULL,
         .state = state[0][i],
         .states = {state[0][i], state[1][i], state[2][i]},

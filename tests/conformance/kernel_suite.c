@@ -807,6 +807,77 @@ static void a_step_needs_its_states_and_floats(void **state)
     assert_true(out[0] == 7);
 }
 
+/* The squares of what a job has put aside and of the weights, whole and in
+ * ranges, are those of the numbers themselves. */
+static void what_is_put_aside_is_measured(void **state)
+{
+    enum { COUNT = 9000, CUT = 4096 };
+    static uint16_t given[2][COUNT], out[COUNT];
+    static float grad[COUNT], along[COUNT], w[COUNT], kept[COUNT];
+    const void *src[] = {given[0], given[1]};
+    struct ps_rng r;
+
+    (void)state;
+    ps_rng_init(&r, seed_of(1));
+    for (unsigned i = 0; i < COUNT; i++) {
+        for (unsigned k = 0; k < 2; k++) {
+            given[k][i] = ps_fp16_of_float((float)between(&r, -2, 2));
+        }
+        w[i] = kept[i] = (float)between(&r, -2, 2);
+        along[i] = ps_float_of_fp16(given[0][i]) +
+                   ps_float_of_fp16(given[1][i]);
+    }
+    struct ps_squares want[2] = {0};
+    struct ps_squares_bins bins[2] = {0};
+    struct ps_squares got[2] = {0};
+    struct ps_job job = {.op = PS_JOB_STEP,
+                         .dtype = PS_DTYPE_FLOAT32,
+                         .half = PS_DTYPE_FLOAT16,
+                         .aside = true,
+                         .count = COUNT,
+                         .src = src,
+                         .src_count = 2,
+                         .dst = grad,
+                         .master = w,
+                         .squares = &got[0],
+                         .weight_squares = &got[1],
+                         .step = {.kind = PS_STEP_GRADIENT}};
+
+    ps_squares_add_floats(&want[0], &bins[0], along, COUNT);
+    ps_squares_add_floats(&want[1], &bins[1], kept, COUNT);
+    for (unsigned i = 0; i < 2; i++) {
+        ps_squares_empty(&want[i], &bins[i]);
+        ps_squares_settle(&want[i]);
+    }
+    for (unsigned pieces = 1; pieces <= 2; pieces++) {
+        memset(got, 0, sizeof(got));
+        if (pieces == 2) {
+            assert_int_equal(ps_kernel_run_range(&job, CUT, COUNT), 0);
+        }
+        assert_int_equal(
+            ps_kernel_run_range(&job, 0, pieces == 2 ? CUT : COUNT), 0);
+        ps_squares_settle(&got[0]);
+        ps_squares_settle(&got[1]);
+        assert_memory_equal(got, want, sizeof(want));
+        assert_memory_equal(grad, along, sizeof(grad));
+        assert_memory_equal(w, kept, sizeof(w));
+    }
+    /* And the weights along it, of a source that is wide. */
+    src[0] = grad;
+    job.src_count = 1;
+    job.wide = true;
+    job.aside = false;
+    job.dst = out;
+    job.step = (struct ps_step){.kind = PS_STEP_ALONG, .lr = 0.5};
+    assert_int_equal(ps_kernel_run(&job), PS_E_INVAL); /* These are none. */
+    job.squares = job.weight_squares = NULL;
+    assert_int_equal(ps_kernel_run(&job), 0);
+    for (unsigned i = 0; i < COUNT; i++) {
+        assert_true(w[i] == kept[i] - 0.5F * along[i]);
+        assert_int_equal(out[i], ps_fp16_of_float(w[i]));
+    }
+}
+
 /* A step of weights of 16 bits is that of their masters, rounded. */
 static void half_steps_are_float_steps(void **state)
 {
@@ -892,6 +963,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(other_folds_are_the_models),
         cmocka_unit_test(every_optimizer_is_the_models),
         cmocka_unit_test(a_step_needs_its_states_and_floats),
+        cmocka_unit_test(what_is_put_aside_is_measured),
         cmocka_unit_test(half_steps_are_float_steps),
     };
     int rc = PS_E_INVAL;

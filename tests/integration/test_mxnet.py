@@ -361,6 +361,16 @@ OPTIMIZERS = [
     "[2, 5], .5, base_lr=.2))",
     f"DCASGD(learning_rate=.1, {COMMON}, lr_scheduler="
     f"{S}PolyScheduler(9, base_lr=.2))",
+    f"LAMB({COMMON}, learning_rate=.01)",
+    f"LAMB({COMMON}, bias_correction=False, lower_bound=50, lr_scheduler={S}"
+    "FactorScheduler(3, .5, base_lr=.02))",
+    f"LAMB({COMMON}, upper_bound=10)",
+    f"LARS({COMMON}, learning_rate=2, eta=.02, eps=.001)",
+    f"LARS({COMMON}, momentum=.9, eta=.02, lr_scheduler={S}FactorScheduler("
+    "3, .5, base_lr=2))",
+    f"LARS({COMMON}, momentum=.9, momentum_correction=False, lr_scheduler={S}"
+    "FactorScheduler(3, .5, base_lr=2))",
+    f"LARS({COMMON}, learning_rate=.1, param_idx2name={{0: 'a_bias'}})",
 ]
 
 

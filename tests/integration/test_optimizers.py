@@ -78,6 +78,10 @@ def rates(params, base):
             yield rate
 
 
+def norm(x):
+    return math.sqrt(np.sum(np.square(x.astype("f8"))))
+
+
 class Reference:
     """One step after the other; a method for each optimizer."""
 
@@ -208,6 +212,29 @@ class Reference:
         self.old = self.w
         self.w = self.w + self.a
 
+    def lamb(self, g, lr, t):
+        g, _ = self.grad(g)
+        self.moments(g, 0.9, 0.999)
+        m, v = self.a, self.b
+        if self.p.get("correct_bias", 1):
+            m, v = m / (1 - 0.9 ** t), v / (1 - 0.999 ** t)
+        u = m / (np.sqrt(v) + 1e-6) + self.wd * self.w
+        size = max(norm(self.w), self.p.get("lower_bound", 0))
+        size = min(size, self.p.get("upper_bound", math.inf))
+        self.w = self.w - lr * (size / norm(u)) * u
+
+    def lars(self, g, lr, t):
+        size = norm(self.w)
+        ratio = self.p["eta"] * size / (
+            COMMON["rescale_grad"] * norm(g) + COMMON["wd"] * size + 1e-3)
+        mu = self.p.get("momentum", 0)
+        if self.p.get("momentum_correction", 1) and t > 1:
+            mu *= lr / self.rate
+        self.rate = lr
+        g, _ = self.grad(g)
+        self.a = mu * self.a - lr * ratio * (self.wd * self.w + g)
+        self.w = self.w + self.a
+
     def test(self, g, lr, t):
         self.w = self.w + COMMON["rescale_grad"] * g
 
@@ -250,9 +277,18 @@ CASES = [
     ("signsgd", {"learning_rate": 0.01, **FACTOR}),
     ("dcasgd", {"learning_rate": 0.1, "momentum": 0.5, "lamda": 0.4,
                 **POLY}),
+    ("lamb", {}),
+    ("lamb", {"learning_rate": 0.01, "correct_bias": 0, "lower_bound": 80,
+              **FACTOR}),
+    ("lamb", {"learning_rate": 0.01, "upper_bound": 20, **COSINE}),
+    ("lars", {"learning_rate": 2, "eta": 0.02, "eps": 1e-3}),
+    ("lars", {"learning_rate": 2, "eta": 0.02, "eps": 1e-3, "momentum": 0.9,
+              **FACTOR}),
+    ("lars", {"learning_rate": 2, "eta": 0.02, "eps": 1e-3, "momentum": 0.9,
+              "momentum_correction": 0, **MULTI}),
     ("test", {}),
 ]
-DEFAULT_RATE = {"adam": 0.001}
+DEFAULT_RATE = {"adam": 0.001, "lamb": 0.001}
 
 
 def expected(name, given, seed):
@@ -597,6 +633,112 @@ def test_half_weights_have_float32_masters(trio, tmp, kind):
     assert got.size == 0
 
 
+NORMS = """
+import ast, sys
+import numpy as np, pskv
+name, params, numbers, out = sys.argv[1:]
+names = ['b.weight', 'b.bias', 'half', 'double', 'c.beta', 'c', 'one']
+kv = pskv.create('dist_sync')
+kv.set_optimizer(name, accumulate=2, **ast.literal_eval(params),
+                 wd_mult={'b.weight': .5},
+                 names=dict(enumerate(names)) if int(numbers) else None)
+ws = {i if int(numbers) else k: np.random.default_rng(i).standard_normal(
+          3 if k == 'one' else 5003).astype({'half': 'f2', 'double': 'f8'}
+                                            .get(k, 'f4'))
+      for i, k in enumerate(names)}
+for k, w in ws.items():
+    kv.init(k, w)
+seen = []
+for step in range(8):
+    draw = np.random.default_rng([step, kv.rank])
+    gs = [draw.standard_normal(w.size).astype(w.dtype) for w in ws.values()]
+    kv.pushpull(list(ws), gs, out=list(ws.values()))
+    seen += [w.tobytes() for w in ws.values()]
+open(out + str(kv.rank), 'wb').write(b''.join(seen))
+kv.close()
+"""
+
+
+def by_norms(name):
+    """Keys of all kinds after each round, of which every second is a step."""
+    kinds = ["f", "f", "f2", "f8", "f", "f", "f"]
+    keys = [np.random.default_rng(i).standard_normal(3 if i == 6 else 5003)
+            .astype(k).astype("f8") for i, k in enumerate(kinds)]
+    m = [np.zeros_like(w) for w in keys]
+    v = [np.zeros_like(w) for w in keys]
+    held = [0] * len(keys)
+    for step in range(8):
+        draws = [np.random.default_rng([step, rank]) for rank in (0, 1)]
+        for i, w in enumerate(keys):
+            g = held[i] + sum(d.standard_normal(w.size).astype(kinds[i])
+                              .astype("f8") for d in draws)
+            held[i] = g if step % 2 == 0 else 0
+            if step % 2 == 0:
+                continue
+            t = (step + 1) // 2
+            wd = .01 * (.5 if i == 0 else 1)
+            if name == "lamb":
+                m[i] = .9 * m[i] + .1 * g
+                v[i] = .999 * v[i] + .001 * np.square(g)
+                u = m[i] / (1 - .9 ** t) / (
+                    np.sqrt(v[i] / (1 - .999 ** t)) + 1e-6) + wd * w
+                keys[i] = w - .01 * norm(w) / norm(u) * u
+            else:
+                ratio = 1 if i in (1, 4) else .001 * norm(w) / (
+                    norm(g) + wd * norm(w))
+                m[i] = .9 * m[i] - .1 * ratio * (wd * w + g)
+                keys[i] = w + m[i]
+        yield [w.astype(k) for w, k in zip(keys, kinds)]
+
+
+@pytest.mark.parametrize("name,params", [
+    ("lamb", {"lr": .01, "wd": .01}),
+    ("lars", {"lr": .1, "wd": .01, "momentum": .9})])
+def test_steps_by_norms_are_of_whole_arrays(trio, tmp, name, params):
+    """Names that LARS does not scale, those of keys that are numbers, too;
+    types, and steps of two rounds."""
+    trios = [trio(servers=1, agents=2), trio(servers=3, agents=2)]
+    for i, t in enumerate(trios):
+        finish([spawn(t, "norms", rank, NORMS, name, params, i,
+                      tmp / f"{i}-") for rank in (0, 1)])
+    seen = [(tmp / f"{i}-{rank}").read_bytes()
+            for i in (0, 1) for rank in (0, 1)]
+    assert all(s == seen[0] for s in seen)
+    rest = seen[0]
+    for step, keys in enumerate(by_norms(name)):
+        for i, want in enumerate(keys):
+            mine = np.frombuffer(rest[:want.nbytes], want.dtype).astype("f8")
+            rest = rest[want.nbytes:]
+            size = max(np.max(np.abs(want)), 1)
+            bound = 2e-3 if want.dtype == np.float16 else 3e-6
+            assert np.max(np.abs(mine - want)) / size < bound, (step, i)
+    assert not rest
+
+
+def test_steps_by_norms_need_rounds_and_whole_arrays(trio):
+    t = trio(servers=1, agents=1)
+    text = """
+import numpy as np, pskv
+def fails(what, *arguments):
+    try:
+        what(*arguments)
+        print('done')
+    except pskv.Error as e:
+        print(e)
+kv = pskv.create('dist_async')
+fails(kv.set_optimizer, 'lamb')
+kv.close()
+kv = pskv.create('dist_sync', job='rows')
+kv.set_optimizer('lars')
+kv.init_rows('rows', np.ones((4, 3), 'f'))
+fails(kv.push_rows, 'rows', [1], np.ones((1, 3), 'f'))
+fails(kv.row_sparse_pull, 'rows', [1])
+"""
+    said, = finish([spawn(t, "async", 0, text, workers=1)])
+    assert "lamb looks at norms of whole arrays" in said.splitlines()[0]
+    assert "whole arrays" in " ".join(said.splitlines()[1:])
+
+
 SAVED = """
 import numpy as np, pskv, sys
 name, first, path, out = sys.argv[1:]
@@ -614,7 +756,8 @@ else:
     rows = saved['rows']
 for k, w in ws.items():
     kv.init(k, w)
-kv.init_rows('rows', rows)
+if name != 'lamb':
+    kv.init_rows('rows', rows)
 if first > 0:
     kv.load_optimizer_states(path)
 for step in range(first, 6):
@@ -627,6 +770,8 @@ for step in range(first, 6):
     for k, w in ws.items():
         kv.pushpull(k, draw.standard_normal(w.size).astype(w.dtype), out=w)
     some = np.arange(step, 40, 2 + kv.rank)
+    if name == 'lamb':
+        continue  # It takes no rows.
     kv.push_rows('rows', some, draw.standard_normal((some.size, 5))
                  .astype('f'))
     rows = kv.row_sparse_pull('rows', np.arange(40))[1].reshape(40, 5)
@@ -636,7 +781,7 @@ kv.close()
 """
 
 
-@pytest.mark.parametrize("name", ["adam", "dcasgd", "ftml"])
+@pytest.mark.parametrize("name", ["adam", "dcasgd", "ftml", "lamb"])
 def test_a_saved_state_goes_on_with_the_same_bits(trio, tmp, name):
     """Saved by one worker with 3 servers, loaded by both with 1 server."""
     path = tmp / "states"

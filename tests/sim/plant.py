@@ -136,6 +136,18 @@ static uint32_t planted_nth(const struct ps_round *r, uint32_t n)
          "           op->round > op->key->applied[op->local];",
          "           op->round > op->key->applied[op->local] + 1;"),
     ],
+    "adds up norms in order of arrival": [
+        ("lib/core/sched_norm.c",
+         "    if (ps_bits_full(&sum->in)) {",
+         """    float root = __builtin_sqrt(ps_squares_value(&sum->squares));
+    struct ps_squares_bins bins = {0};
+    memset(&sum->squares, 0, sizeof(sum->squares));
+    ps_squares_add_floats(&sum->squares, &bins, &root, 1);
+    ps_squares_empty(&sum->squares, &bins);
+    if (ps_bits_full(&sum->in)) {"""),
+        ("lib/core/sched_norm.c", '#include "base/alloc.h"',
+         '#include "base/alloc.h"\n#include <string.h>'),
+    ],
     "broadcasts the array of the first rank": [
         ("lib/core/agent_round.c",
          "k->job->local[i].rank != k->root)) {",

@@ -181,6 +181,8 @@ static struct world_options shape_of(uint64_t seed)
     o.collect = !o.optimizer && ps_rng_chance(&r, 500);
     add_features(&o, &r);
     add_mode(&o, &r);
+    o.norms = o.optimizer && !has_rows(&o) && o.mode == PS_MODE_SYNC &&
+              ps_rng_chance(&r, 500);
     return o;
 }
 
@@ -322,12 +324,13 @@ static void print_shape(uint64_t seed)
 
     add_faults(&o);
     printf("seed %llu: %u servers, %u agents, %u workers, %u rounds, %u keys, "
-           "mode %s, optimizer %d, init %d, mean %d, collect %d, rows %d, "
+           "mode %s, optimizer %d, norms %d, init %d, mean %d, collect %d, "
+           "rows %d, "
            "compression "
            "%s, cut %u/s, partition %u/s, crash %u/s, lose server %d\n",
            (unsigned long long)seed, o.servers, o.agents, o.workers, o.rounds,
-           o.key_count, ps_mode_name(o.mode), o.optimizer, o.init, o.mean,
-           o.collect, has_rows(&o),
+           o.key_count, ps_mode_name(o.mode), o.optimizer, o.norms, o.init,
+           o.mean, o.collect, has_rows(&o),
            o.compress.name == NULL ? "none" : o.compress.name, o.faults.cut,
            o.faults.partition, o.faults.crash, o.faults.lose_server);
 }

@@ -47,6 +47,7 @@ struct world_options {
     uint32_t key_count;
     struct world_key key[WORLD_KEYS_MAX];
     bool optimizer; /* SGD with momentum on the servers, else sums. */
+    bool norms;     /* With `optimizer`: LAMB instead. */
     bool mean;
     /* Not sync: pushes are added when they come. Each has a one in the
      * elements that are the rank's, so that a value says how many of whose

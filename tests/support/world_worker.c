@@ -363,6 +363,10 @@ static void begin_optimizer(struct world *w, struct wworker *k)
         {.name = "wd", .value = 0.001},
         {.name = "rescale_grad", .value = 1.0 / 64},
     };
+    const struct ps_rec_param lamb[] = {
+        {.name = "learning_rate", .value = 0.0625},
+        {.name = "wd", .value = 0.001},
+    };
     struct ps_msg m = {.code = PS_MSG_L_OPTIMIZER};
 
     k->stage = WS_OPTIMIZER;
@@ -371,9 +375,9 @@ static void begin_optimizer(struct world *w, struct wworker *k)
     }
     m.l_optimizer.op_id = new_op(w, k, 0, 0);
     k->op_key[m.l_optimizer.op_id % 64] = 0;
-    m.l_optimizer.name = "sgd";
-    m.l_optimizer.params = params;
-    m.l_optimizer.params_count = 4;
+    m.l_optimizer.name = w->opt.norms ? "lamb" : "sgd";
+    m.l_optimizer.params = w->opt.norms ? lamb : params;
+    m.l_optimizer.params_count = w->opt.norms ? 2 : 4;
     world_local_send(w, k, &m);
 }
 

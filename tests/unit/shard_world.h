@@ -77,6 +77,10 @@ struct world {
     uint32_t dials;
     uint32_t pings;
     uint32_t readies;
+    uint32_t squares;           /* Messages of that kind, and the last one. */
+    struct ps_msg_squares said; /* Without its digits: */
+    double square;
+    double weight_square;
     uint64_t ready_gen;
     uint32_t ready_version;
     uint64_t up_session;
@@ -253,6 +257,21 @@ static inline void agent_receive(struct agent *a, const struct ps_msg *msg,
     }
 }
 
+static inline void sched_squares(struct world *w,
+                                 const struct ps_msg_squares *m)
+{
+    struct ps_squares s[2] = {0};
+
+    ps_squares_add_packed(&s[0], 0, m->first, m->digits, m->digits_count);
+    ps_squares_add_packed(&s[1], 0, m->weight_first, m->weight_digits,
+                          m->weight_digits_count);
+    w->squares++;
+    w->said = *m;
+    w->said.digits = w->said.weight_digits = NULL;
+    w->square = ps_squares_value(&s[0]);
+    w->weight_square = ps_squares_value(&s[1]);
+}
+
 static inline void sched_receive(struct world *w, const struct ps_msg *msg)
 {
     if (msg->code == PS_MSG_HELLO) {
@@ -287,6 +306,10 @@ static inline void sched_receive(struct world *w, const struct ps_msg *msg)
                                      .ack = ps_link_received(w->sched)},
                     NULL, 0);
     } else if (ps_link_receive(w->sched, msg, w->now, &w->sched_out)) {
+        if (msg->code == PS_MSG_SQUARES) {
+            sched_squares(w, &msg->squares);
+            return;
+        }
         assert_int_equal(msg->code, PS_MSG_JOB_READY);
         w->readies++;
         w->ready_gen = msg->job_ready.gen;
@@ -483,8 +506,9 @@ static inline void world_run(struct world *w, ps_time span)
 struct job_options {
     uint32_t version;
     enum ps_job_phase phase;
-    const struct ps_rec_param *params; /* Not NULL: sgd. */
+    const struct ps_rec_param *params; /* Not NULL: an optimizer, */
     uint32_t params_count;
+    const char *optimizer; /* sgd, where this is NULL. */
 };
 
 static inline void sched_job(struct world *w, const struct job_options *opt)
@@ -498,21 +522,30 @@ static inline void sched_job(struct world *w, const struct job_options *opt)
             .ranks = 1,
         };
     }
-    ps_link_tell(
-        w->sched,
-        &(struct ps_msg){
-            .code = PS_MSG_JOB_STATE,
-            .job_state = {.gen = GEN,
-                          .version = opt->version,
-                          .name = "job",
-                          .phase = (uint8_t)opt->phase,
-                          .slots = slots,
-                          .slots_count = w->slots,
-                          .optimizer = opt->params != NULL ? "sgd" : "",
-                          .params = opt->params,
-                          .params_count = opt->params_count},
-        },
-        w->now, &w->sched_out);
+    ps_link_tell(w->sched,
+                 &(struct ps_msg){
+                     .code = PS_MSG_JOB_STATE,
+                     .job_state = {.gen = GEN,
+                                   .version = opt->version,
+                                   .name = "job",
+                                   .phase = (uint8_t)opt->phase,
+                                   .slots = slots,
+                                   .slots_count = w->slots,
+                                   .optimizer = opt->params == NULL ? ""
+                                                : opt->optimizer == NULL
+                                                    ? "sgd"
+                                                    : opt->optimizer,
+                                   .params = opt->params,
+                                   .params_count = opt->params_count},
+                 },
+                 w->now, &w->sched_out);
+    world_settle(w);
+}
+
+static inline void sched_norms(struct world *w, const struct ps_msg_norms *m)
+{
+    ps_link_tell(w->sched, &(struct ps_msg){.code = PS_MSG_NORMS, .norms = *m},
+                 w->now, &w->sched_out);
     world_settle(w);
 }
 
@@ -745,8 +778,9 @@ static inline void world_soil(struct ps_pool *pool)
 struct world_options {
     uint32_t slots;
     uint64_t window;
-    const struct ps_rec_param *params; /* Not NULL: sgd. */
+    const struct ps_rec_param *params; /* Not NULL: an optimizer, */
     uint32_t params_count;
+    const char *optimizer; /* sgd, where this is NULL. */
     bool no_job;
 };
 
@@ -795,7 +829,8 @@ static inline struct world *world_new(const struct world_options *opt)
         sched_job(w, &(struct job_options){.version = 1,
                                            .phase = PS_JOB_PHASE_STARTING,
                                            .params = opt->params,
-                                           .params_count = opt->params_count});
+                                           .params_count = opt->params_count,
+                                           .optimizer = opt->optimizer});
         assert_int_equal(w->ready_gen, GEN);
         assert_int_equal(w->ready_version, 1);
     }

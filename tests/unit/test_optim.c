@@ -33,7 +33,8 @@ static struct ps_job step(const char *name, const struct ps_rec_param *params,
     assert_int_equal(ps_optim_parse(name, params, count, &o), 0);
     ps_optim_step(
         &o,
-        &(struct ps_optim_at){.round = t, .t = t, .lr_mult = 1, .wd_mult = 1},
+        &(struct ps_optim_at){
+            .round = t, .t = t, .lr_mult = 1, .wd_mult = 1, .ratio = 1},
         &job);
     return job;
 }
@@ -246,7 +247,8 @@ static void keys_have_multipliers_and_a_first_step(void **state)
     assert_int_equal(ps_optim_parse("sgd", params, 3, &o), 0);
     ps_optim_step(
         &o,
-        &(struct ps_optim_at){.round = 1, .t = 1, .lr_mult = 2, .wd_mult = 0.5},
+        &(struct ps_optim_at){
+            .round = 1, .t = 1, .lr_mult = 2, .wd_mult = 0.5, .ratio = 1},
         &job);
     assert_true(job.sgd.lr == 1.0);
     assert_true(job.sgd.wd == 0.05);
@@ -255,7 +257,8 @@ static void keys_have_multipliers_and_a_first_step(void **state)
     assert_int_equal(ps_optim_parse("adam", adam, 1, &o), 0);
     ps_optim_step(
         &o,
-        &(struct ps_optim_at){.round = 1, .t = 1, .lr_mult = 1, .wd_mult = 1},
+        &(struct ps_optim_at){
+            .round = 1, .t = 1, .lr_mult = 1, .wd_mult = 1, .ratio = 1},
         &job);
     assert_true(job.step.lr == step("adam", NULL, 0, 3).step.lr);
 }
@@ -279,10 +282,11 @@ static void changes_hold_from_their_round_on(void **state)
     for (uint64_t round = 1; round <= 5; round++) {
         struct ps_job job = {0};
 
-        ps_optim_step(&o,
-                      &(struct ps_optim_at){
-                          .round = round, .t = 1, .lr_mult = 1, .wd_mult = 1},
-                      &job);
+        ps_optim_step(
+            &o,
+            &(struct ps_optim_at){
+                .round = round, .t = 1, .lr_mult = 1, .wd_mult = 1, .ratio = 1},
+            &job);
         assert_true(job.sgd.lr == want[round - 1]);
     }
     c = (struct ps_rec_change){.name = "momentum"};

@@ -284,6 +284,105 @@ static void an_optimizer_is_declared_once(void **state)
     finish(&j);
 }
 
+/* What a server says of a partition: the squares add up to `square` and
+ * `weight`. */
+static void say_squares(struct job *j, uint32_t server, uint32_t index,
+                        uint64_t round, uint32_t square, uint32_t weight)
+{
+    say(j->w, j->s[server],
+        (struct ps_msg){.code = PS_MSG_SQUARES,
+                        .squares = {.gen = j->gen,
+                                    .key = 0,
+                                    .index = index,
+                                    .round = round,
+                                    .stage = PS_STAGE_GRADIENT,
+                                    .first = 34, /* Of ones. */
+                                    .digits = &square,
+                                    .digits_count = 1,
+                                    .weight_first = 34,
+                                    .weight_digits = &weight,
+                                    .weight_digits_count = 1}});
+}
+
+static void norms_are_of_all_partitions(void **state)
+{
+    struct job j = running(PS_LOSS_POLICY_WAIT);
+    const struct ps_msg_norms *n;
+
+    (void)state;
+    open_key(j.w, j.a[0], j.gen, 1, "s:w", 2000000);
+    const struct placed p = placed(j.a[0]);
+    uint32_t of[2] = {0}; /* A partition of each server. */
+
+    assert_true(p.parts >= 2);
+    for (uint32_t i = 0; i < p.parts; i++) {
+        of[p.node[i] == j.s[0]->node ? 0 : 1] = i;
+    }
+    for (uint64_t round = 3; round <= 4; round++) {
+        uint32_t total = 0;
+
+        forget(j.s[0]);
+        forget(j.s[1]);
+        say_squares(&j, 1, of[0], round, 7, 7); /* Not its own. */
+        say_squares(&j, 0, p.parts, round, 7, 7);
+        for (uint32_t i = 0; i < p.parts; i++) {
+            const uint32_t server = p.node[i] == j.s[0]->node ? 0 : 1;
+
+            assert_null(find(j.s[0], PS_MSG_NORMS));
+            say_squares(&j, server, i, round, i + 1, 10);
+            total += i + 1;
+            if (i + 1 < p.parts) { /* Again: it counts once. */
+                say_squares(&j, server, i, round, i + 1, 10);
+            }
+        }
+        for (uint32_t server = 0; server < 2; server++) {
+            assert_int_equal(count_of(j.s[server], PS_MSG_NORMS), 1);
+            n = &last(j.s[server], PS_MSG_NORMS)->norms;
+            assert_int_equal(n->gen, j.gen);
+            assert_int_equal(n->round, round);
+            assert_int_equal(n->stage, PS_STAGE_GRADIENT);
+            assert_true(n->square == total);
+            assert_true(n->weight_square == 10 * p.parts);
+        }
+        /* Who asks again hears it again, and nobody else. */
+        say_squares(&j, 1, of[1], round, 1, 1);
+        assert_int_equal(count_of(j.s[0], PS_MSG_NORMS), 1);
+        assert_int_equal(count_of(j.s[1], PS_MSG_NORMS), 2);
+        n = &last(j.s[1], PS_MSG_NORMS)->norms;
+        assert_true(n->square == total);
+        /* What was before that has been answered. */
+        say_squares(&j, 1, of[1], round - 1, 1, 1);
+        assert_int_equal(count_of(j.s[1], PS_MSG_NORMS), 2);
+    }
+    say_squares(&j, 0, of[0], 5, 1, 1); /* Open, when the job ends. */
+    finish(&j);
+}
+
+static void norms_need_rounds(void **state)
+{
+    struct world *w = world_new();
+    struct peer *server = join(w, PS_ROLE_SERVER, "s0");
+    struct peer *agent = join(w, PS_ROLE_AGENT, "a0");
+    struct ps_msg open = open_job(1, 1, 1, -1);
+
+    (void)state;
+    open.job_open.mode = PS_MODE_ASYNC;
+    say(w, agent, open);
+    ready(w, server);
+    say(w, agent,
+        (struct ps_msg){.code = PS_MSG_OPTIMIZER_SET,
+                        .optimizer_set = {.gen = opened(agent)->gen,
+                                          .request = 1,
+                                          .name = "lamb"}});
+    const struct ps_msg_optimizer_done *d =
+        &last(agent, PS_MSG_OPTIMIZER_DONE)->optimizer_done;
+
+    assert_int_equal(d->error, PS_E_UNSUPPORTED);
+    expect_in(d->text, "job train is async and has none");
+    gone(w, agent, opened(agent)->gen, 1, true);
+    end_world(w);
+}
+
 /* --------------------------------------------------------------- barriers */
 
 static void barriers_open_when_all_ranks_are_there(void **state)
@@ -674,6 +773,8 @@ int main(void)
         cmocka_unit_test(a_lost_server_with_weights_fails_the_job),
         cmocka_unit_test(the_last_server_takes_the_job_with_it),
         cmocka_unit_test(an_optimizer_is_declared_once),
+        cmocka_unit_test(norms_are_of_all_partitions),
+        cmocka_unit_test(norms_need_rounds),
         cmocka_unit_test(barriers_open_when_all_ranks_are_there),
         cmocka_unit_test(missing_ranks_are_named_with_state_and_host),
         cmocka_unit_test(operators_see_nodes_and_jobs),

@@ -272,6 +272,108 @@ static void a_step_may_take_several_rounds(void **state)
     world_free(w);
 }
 
+static const struct ps_rec_param lars[] = {{"lr", 1}, {"eta", 0.5}};
+
+/* Two slots that have given 1 each to key 1, which is 2. */
+static struct world *world_that_asks(void)
+{
+    static const float first = 2;
+    struct world *w = world_new(&(struct world_options){
+        .slots = 2, .params = lars, .params_count = 2, .optimizer = "lars"});
+
+    agent_init(&w->agents[0], 1, 1, &first);
+    push_ranks(&w->agents[0], 1, 1, 1, PS_REDUCE_SUM);
+    push_ranks(&w->agents[1], 1, 1, 1, PS_REDUCE_SUM);
+    return w;
+}
+
+static void a_step_waits_for_norms(void **state)
+{
+    struct world *w = world_that_asks();
+    struct agent *a = &w->agents[0];
+    struct ps_msg_norms norms = {.gen = GEN,
+                                 .key = 1,
+                                 .round = 1,
+                                 .stage = PS_STAGE_GRADIENT,
+                                 .square = 16,
+                                 .weight_square = 64};
+    struct ps_msg_norms other = norms;
+
+    (void)state;
+    assert_int_equal(w->squares, 1);
+    assert_int_equal(w->said.gen, GEN);
+    assert_int_equal(w->said.key, 1);
+    assert_int_equal(w->said.index, 0);
+    assert_int_equal(w->said.round, 1);
+    assert_int_equal(w->said.stage, PS_STAGE_GRADIENT);
+    assert_true(w->square == 4 && w->weight_square == 4);
+    assert_int_equal(a->seen[1].values, 0);
+    /* Nobody is held up by what has been added up already. */
+    assert_int_equal(ps_shard_unmerged(w->shard, GEN, 0), 0);
+    assert_int_equal(ps_shard_unmerged(w->shard, GEN, 1), 0);
+    push_ranks(a, 1, 1, 1, PS_REDUCE_SUM); /* Again: it counts once. */
+    other.key = 2;
+    sched_norms(w, &other);
+    other = norms;
+    other.round = 2;
+    sched_norms(w, &other);
+    other = norms;
+    other.stage = PS_STAGE_DIRECTION;
+    sched_norms(w, &other);
+    other = norms;
+    other.gen++;
+    sched_norms(w, &other);
+    assert_int_equal(a->seen[1].values, 0);
+    sched_norms(w, &norms);
+    /* eta 8 / 4 is 1. */
+    assert_int_equal(a->seen[1].value_version, 1);
+    assert_true(agent_f32(a, 1) == 0);
+    sched_norms(w, &norms);
+    assert_int_equal(a->seen[1].values, 1);
+    assert_int_equal(w->squares, 1);
+    world_free(w);
+}
+
+static void squares_are_said_again_to_who_has_forgotten(void **state)
+{
+    struct world *w = world_that_asks();
+
+    (void)state;
+    world_closed(w, w->sched_conn);
+    world_run(w, PS_SECONDS(1));
+    assert_true(w->up_resumed);
+    assert_int_equal(w->squares, 1);
+    world_closed(w, w->sched_conn);
+    w->up_session = 0;
+    ps_link_free(w->sched);
+    w->sched = NULL;
+    world_run(w, PS_SECONDS(1));
+    assert_int_equal(w->squares, 2);
+    assert_true(w->square == 4);
+    sched_norms(w, &(struct ps_msg_norms){.gen = GEN,
+                                          .key = 1,
+                                          .round = 1,
+                                          .stage = PS_STAGE_GRADIENT,
+                                          .square = 4,
+                                          .weight_square = 4});
+    assert_true(agent_f32(&w->agents[1], 1) == 1);
+    world_free(w);
+}
+
+static void a_job_ends_while_it_waits_for_norms(void **state)
+{
+    struct world *w = world_that_asks();
+
+    (void)state;
+    sched_end(w);
+    assert_int_equal(ps_shard_residue(w->shard), 0);
+    sched_norms(
+        w, &(struct ps_msg_norms){
+               .gen = GEN, .key = 1, .round = 1, .stage = PS_STAGE_GRADIENT});
+    assert_int_equal(w->agents[0].seen[1].values, 0);
+    world_free(w);
+}
+
 static void an_optimizer_needs_a_value_and_floats(void **state)
 {
     static const struct ps_rec_param params[] = {{"lr", 0.1}};
@@ -1419,6 +1521,9 @@ int main(void)
         cmocka_unit_test(order_of_arrival_changes_no_bit),
         cmocka_unit_test(sgd_with_momentum_steps_as_written),
         cmocka_unit_test(a_step_may_take_several_rounds),
+        cmocka_unit_test(a_step_waits_for_norms),
+        cmocka_unit_test(squares_are_said_again_to_who_has_forgotten),
+        cmocka_unit_test(a_job_ends_while_it_waits_for_norms),
         cmocka_unit_test(an_optimizer_needs_a_value_and_floats),
         cmocka_unit_test(a_mean_divides_by_the_ranks_that_gave),
         cmocka_unit_test(a_broadcast_is_a_round_with_one_giver),

@@ -154,6 +154,7 @@ class KeySpec(Structure):
 
 KEY_KNOWN = 1
 KEY_OF_SUMS = 2
+TUNING_PLAIN = 1
 _COLL = [POINTER(CollOptions), POINTER(c_void_p)]
 _GATHER = [c_void_p, c_char_p, POINTER(Shape), c_void_p, c_void_p, c_size_t,
            *_COLL]

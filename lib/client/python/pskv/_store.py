@@ -188,9 +188,14 @@ def _numbers(params: Mapping[str, Any]) -> Tuple[Any, int]:
 
 
 def _tunings(lr_mult: Mapping[Key, float], wd_mult: Mapping[Key, float],
-             names: Mapping[Key, str]) -> Any:
+             names: Mapping[Key, str], scales: bool) -> Any:
     """An array of struct psc_key_tuning: of keys with another factor than 1.
-    What is said of a key itself is stronger than what is said of its name."""
+    What is said of a key itself is stronger than what is said of its name.
+    `scales`: the optimizer scales steps by norms, but for biases and the like,
+    which keys that are numbers are by their names."""
+    plain = {key for key, name in names.items() if scales and
+             not isinstance(key, str) and
+             name.endswith(("gamma", "beta", "bias"))}
     keys: Dict[Key, Key] = {name: key for key, name in names.items()}
     table: Dict[Key, List[float]] = {}
     for place, factors in enumerate((lr_mult, wd_mult)):
@@ -198,11 +203,14 @@ def _tunings(lr_mult: Mapping[Key, float], wd_mult: Mapping[Key, float],
             factor = float(factors[key])
             pair = table.setdefault(keys.get(key, key), [1.0, 1.0])
             pair[place] = factor
+    for key in plain:
+        table.setdefault(key, [1.0, 1.0])
     rows = []
     for key, (lr, wd) in table.items():
-        if lr == 1 and wd == 1:
+        if lr == 1 and wd == 1 and key not in plain:
             continue
-        row = _lib.KeyTuning(lr_mult=lr, wd_mult=wd)
+        row = _lib.KeyTuning(lr_mult=lr, wd_mult=wd,
+                             flags=_lib.TUNING_PLAIN if key in plain else 0)
         if isinstance(key, str):
             row.name = key.encode()
         else:
@@ -714,14 +722,16 @@ class KVStore(Collectives):
 
         lr_mult and wd_mult have the factors of keys whose rate or decay is
         another one: {'fc1.bias': 2}. Where keys are numbers, `names` may have
-        their names, {0: 'fc1.bias'}, by which factors are found, too."""
+        their names, {0: 'fc1.bias'}, by which factors are found, too, and
+        lars knows those whose steps it does not scale."""
         if not isinstance(name, str):
             raise TypeError("an optimizer is a name and numbers, not %r" %
                             (name,))
         if "lr" in params:
             params["learning_rate"] = params.pop("lr")
         numbers, count = _numbers(params)
-        tunings = _tunings(lr_mult or {}, wd_mult or {}, names or {})
+        tunings = _tunings(lr_mult or {}, wd_mult or {}, names or {},
+                           name == "lars")
         declaration = _lib.Optimizer(
             size=ctypes.sizeof(_lib.Optimizer), name=name.encode(),
             params=numbers, param_count=count, keys=tunings,

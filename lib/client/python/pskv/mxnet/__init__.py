@@ -319,7 +319,8 @@ class PSKV(_Native):
         self._engine.check()
         name, numbers = declaration(optimizer)
         lr, wd = multipliers(optimizer)
-        self._store.set_optimizer(name, lr_mult=lr, wd_mult=wd, **numbers)
+        self._store.set_optimizer(name, lr_mult=lr, wd_mult=wd,
+                                  names=optimizer.idx2name, **numbers)
         self._optimizer = optimizer
         # Where Gluon's Trainer looks for it after loading states.
         self._updater = types.SimpleNamespace(optimizer=optimizer)

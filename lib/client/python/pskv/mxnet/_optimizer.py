@@ -26,6 +26,12 @@ _RULES: Dict[str, Tuple[str, Dict[str, str]]] = {
                       "epsilon": "epsilon"}),
     "Signum": ("signum", {"momentum": "momentum", "wd_lh": "wd_lh"}),
     "DCASGD": ("dcasgd", {"momentum": "momentum", "lamda": "lamda"}),
+    "LAMB": ("lamb", {"beta1": "beta1", "beta2": "beta2",
+                      "epsilon": "epsilon", "lower_bound": "lower_bound",
+                      "upper_bound": "upper_bound",
+                      "bias_correction": "correct_bias"}),
+    "LARS": ("lars", {"momentum": "momentum", "eta": "eta", "eps": "epsilon",
+                      "momentum_correction": "momentum_correction"}),
     "Test": ("test", {}),
 }
 _WITHOUT_RATE = {"adadelta", "test"}
