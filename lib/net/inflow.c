@@ -15,6 +15,9 @@
 #define SEGMENTS_MIN  16u
 /* Shares above this are the system's matter, unless one was set before. */
 #define SHARE_MAX     (192u * 1024u)
+/* Words alone make no sender: beats and acknowledgements come now and then,
+ * and the shares of the others would change each time. */
+#define BULK_MIN      1024u
 /* Stretches until one sender less is thought to be there. */
 #define SENDERS_DECAY 16u
 /* Less in a stretch says nothing about the link. */
@@ -65,7 +68,7 @@ void ps_inflow_add(struct ps_inflow *f, struct ps_inflow_share *share, int fd,
     if (f->stretch == 0) {
         f->stretch = 1;
     }
-    if (share->stretch != f->stretch) {
+    if (share->stretch != f->stretch && bytes >= BULK_MIN) {
         share->stretch = f->stretch;
         f->active++;
         if ((f->senders > 1 || share->buffer != 0) &&
