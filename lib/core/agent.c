@@ -162,6 +162,9 @@ static void retry(struct ps_agent_step *st)
 
         while ((k = ps_map_next(j->keys, &kc)) != NULL) {
             for (uint32_t i = 0; i < k->part_count; i++) {
+                if (k->parts[i].restate) {
+                    ps_agent_key_resume(st, &k->parts[i]);
+                }
                 if (k->parts[i].state == PS_AGENT_PART_HELD_BACK) {
                     ps_agent_send_queue(st, &k->parts[i]);
                 }

@@ -13,6 +13,7 @@
  *     agent_round.c    rounds over the ranks of this node
  *     agent_async.c    keys without rounds
  *     agent_pull.c     pull and init
+ *     agent_quarrel.c  ranks that disagree about a round
  *     agent_rows.c     keys of rows
  *     agent_state.c    optimizer state, saved and loaded */
 #pragma once
@@ -83,6 +84,7 @@ struct ps_agent_gather {
     uint8_t rule;
     bool assign;
     bool want;
+    uint32_t attempt;
     uint64_t ranks;
     uint32_t count;
     uint64_t bytes;
@@ -137,7 +139,8 @@ struct ps_agent_part {
     uint64_t first; /* Element of the key. */
     uint32_t count;
     enum ps_agent_part_state state;
-    bool moved;        /* Its server got it from another one. */
+    bool moved;        /* Its server got it from another one, */
+    bool restate;      /* and is to hear again what is known of it here. */
     bool init;         /* What is queued or sent is an init. */
     int64_t committed; /* Newest version known to be made; NONE. */
     int64_t held;      /* Version whose value lies in the results; NONE. */
@@ -186,6 +189,13 @@ struct ps_agent_op {
     ps_time since;
 };
 
+/* Ranks have disagreed about the last begun round of a key. */
+struct ps_agent_quarrel {
+    uint32_t attempt; /* Those below are over. */
+    uint32_t *told;   /* By local rank: up to which attempt it knows. */
+    char text[PS_TEXT_MAX + 1];
+};
+
 struct ps_agent_key {
     struct ps_list_node node; /* In job->opening until the scheduler answers. */
     struct ps_agent_job *job;
@@ -217,7 +227,8 @@ struct ps_agent_key {
     bool complete;    /* Everybody has: it is on its way. */
     bool want;
     uint32_t offered;
-    struct ps_agent_op **offer; /* By local rank; NULL: not yet. */
+    struct ps_agent_op **offer;       /* By local rank; NULL: not yet. */
+    struct ps_agent_quarrel *quarrel; /* NULL: nobody has disagreed. */
     enum ps_op kind;
     uint8_t reduce;
     uint32_t root;
@@ -605,12 +616,34 @@ uint64_t ps_agent_rows_payload(const struct ps_msg_rows *m);
 void ps_agent_rows_ask_version(struct ps_agent_step *st,
                                struct ps_agent_part *p, int64_t least);
 
+/* agent_quarrel.c */
+/* Which attempt at its round the key is at. */
+uint32_t ps_agent_quarrel_attempt(const struct ps_agent_key *k);
+/* A new round begins: nobody has disagreed. */
+void ps_agent_quarrel_end(struct ps_agent_key *k);
+/* Has the rank, that offers once more or late, heard of it? Else it is told,
+ * and its operation is over. */
+bool ps_agent_quarrel_tells(struct ps_agent_step *st, struct ps_agent_op *op);
+/* Ranks of this node disagree: `op` with those who came before. */
+void ps_agent_quarrel_begin(struct ps_agent_step *st, struct ps_agent_op *op,
+                            const char *text);
+/* A server refuses a part of a round for what others ask for. */
+void ps_agent_quarrel_refused(struct ps_agent_step *st, struct ps_agent_key *k,
+                              uint64_t round, uint32_t attempt,
+                              const char *text);
+/* The server may have lost what it was told. */
+void ps_agent_quarrel_again(struct ps_agent_step *st, struct ps_agent_key *k,
+                            uint32_t node);
+
 /* agent_pull.c */
 void ps_agent_pull_take(struct ps_agent_step *st, struct ps_agent_op *op);
 void ps_agent_pull_check(struct ps_agent_step *st, struct ps_agent_key *k);
 void ps_agent_init_take(struct ps_agent_step *st, struct ps_agent_op *op);
 /* Sends what the root gave, if it waits. */
 void ps_agent_init_again(struct ps_agent_step *st, struct ps_agent_key *k);
+/* The init of this partition is committed where nobody answers any more: true
+ * when the root is here and it is to be sent again. */
+bool ps_agent_init_reopen(struct ps_agent_part *p);
 void ps_agent_init_reached(struct ps_agent_step *st, struct ps_agent_part *p);
 /* Ask again whatever was asked of this server. */
 void ps_agent_pull_again(struct ps_agent_step *st, struct ps_agent_key *k,

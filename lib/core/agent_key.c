@@ -372,11 +372,15 @@ void ps_agent_key_resume(struct ps_agent_step *st, struct ps_agent_part *p)
                                   .slot = k->job->slot,
                                   .held = p->held != NONE,
                                   .parts = &rec,
-                                  .parts_count = 1}};
+                                  .parts_count = 1,
+                                  .committed = p->committed != NONE
+                                                   ? (uint64_t)p->committed
+                                                   : 0}};
     struct ps_slice value = {0};
 
-    if ((p->committed == NONE && p->held == NONE) || k->async) {
-        return; /* Nothing was ever heard of it, or nothing is kept here. */
+    p->restate = false;
+    if (k->async || k->width != 0) {
+        return; /* Nothing is kept here. */
     }
     if (p->held != NONE) {
         value.buf = k->result;
@@ -387,6 +391,26 @@ void ps_agent_key_resume(struct ps_agent_step *st, struct ps_agent_part *p)
     ps_link_send(f->server->peer.link,
                  ps_parcel_new(&m, &value, value.buf == NULL ? 0 : 1), st->now,
                  st->fx);
+}
+
+/* The round is merged where nobody answers any more, and its value did not
+ * come here; but the arrays are still those of the round: it is offered again.
+ * What was left over of codes is gone on with already. */
+static bool reopen(struct ps_agent_part *p)
+{
+    struct ps_agent_key *k = p->key;
+
+    if (!k->active || !k->complete || p->init ||
+        p->committed < (int64_t)k->round || p->held >= (int64_t)k->round ||
+        k->compress.press.kind != PS_PRESS_NONE) {
+        return false;
+    }
+    p->committed = k->round > 1 ? (int64_t)k->round - 1 : p->held;
+    if (p->reached == k->round) {
+        p->reached--;
+        k->parts_open++;
+    }
+    return true;
 }
 
 static void moved(struct ps_agent_step *st, struct ps_agent_part *p,
@@ -407,6 +431,9 @@ static void moved(struct ps_agent_step *st, struct ps_agent_part *p,
     p->node = node;
     p->asked = NONE;
     p->moved = true;
+    if (k->width == 0 && !k->async) {
+        open = reopen(p) || ps_agent_init_reopen(p) || open;
+    }
     ps_agent_key_resume(st, p);
     if (open && (p->init || (k->active && k->complete))) {
         ps_agent_send_queue(st, p);
@@ -600,6 +627,7 @@ void ps_agent_key_free(struct ps_agent_step *st, struct ps_agent *a,
     k->job->key_count--;
     ps_buf_unref(k->result);
     ps_free(k->parts);
+    ps_agent_quarrel_end(k);
     ps_free(k->pushed);
     ps_free(k->applied);
     ps_free(k->offer);

@@ -272,6 +272,34 @@ void ps_agent_init_again(struct ps_agent_step *st, struct ps_agent_key *k)
     }
 }
 
+bool ps_agent_init_reopen(struct ps_agent_part *p)
+{
+    struct ps_agent_key *k = p->key;
+
+    if (p->committed != 0 || p->held != NONE || k->active || p->init) {
+        return false;
+    }
+    PS_LIST_EACH(n, &k->inits)
+    {
+        const struct ps_agent_op *op = PS_CONTAINER(n, struct ps_agent_op,
+                                                    node);
+
+        if (!is_root(op)) {
+            continue;
+        }
+        if (k->inits_open == 0) {
+            ps_buf_unref(k->init_array.buf);
+            k->init_array = op->array;
+            ps_buf_ref(op->array.buf);
+        }
+        k->inits_open++;
+        p->init = true;
+        p->committed = NONE;
+        return true;
+    }
+    return false;
+}
+
 void ps_agent_init_reached(struct ps_agent_step *st, struct ps_agent_part *p)
 {
     struct ps_agent_key *k = p->key;

@@ -152,6 +152,9 @@ static bool offer(struct ps_agent_step *st, struct ps_agent_op *op);
 static void begin(struct ps_agent_key *k, const struct ps_agent_op *op)
 {
     assert(!k->active);
+    if (op->round != k->round) {
+        ps_agent_quarrel_end(k);
+    }
     k->active = true;
     k->complete = false;
     k->want = false;
@@ -219,11 +222,24 @@ void ps_agent_round_complete(struct ps_agent_step *st, struct ps_agent_key *k)
     }
 }
 
+static void add_side(struct ps_str *t, enum ps_op kind, uint8_t reduce,
+                     uint32_t root)
+{
+    if (kind == PS_OP_BROADCAST) {
+        ps_str_addf(t, "broadcast from rank %u", root);
+    } else {
+        ps_str_add(t, ps_reduce_name(reduce));
+    }
+}
+
 /* False: it was refused. */
 static bool offer(struct ps_agent_step *st, struct ps_agent_op *op)
 {
     struct ps_agent_key *k = op->key;
 
+    if (ps_agent_quarrel_tells(st, op)) {
+        return false;
+    }
     if (!k->active) {
         begin(k, op);
     } else if (!agrees(k, op)) {
@@ -232,13 +248,14 @@ static bool offer(struct ps_agent_step *st, struct ps_agent_op *op)
 
         ps_str_init(&t, text, sizeof(text));
         ps_str_addf(&t,
-                    "'%s' round %llu: rank %u asks for %s (%s, root %u), "
-                    "others for %s (%s, root %u)",
+                    "'%s' round %llu: the ranks ask for different things: "
+                    "rank %u: ",
                     k->name, (unsigned long long)op->round,
-                    k->job->local[op->local].rank, ps_op_name(op->kind),
-                    ps_reduce_name(op->reduce), op->root, ps_op_name(k->kind),
-                    ps_reduce_name(k->reduce), k->root);
-        ps_agent_op_done(st, op, 0, PS_E_MISMATCH, text);
+                    k->job->local[op->local].rank);
+        add_side(&t, op->kind, op->reduce, op->root);
+        ps_str_add(&t, "; others: ");
+        add_side(&t, k->kind, k->reduce, k->root);
+        ps_agent_quarrel_begin(st, op, text);
         return false;
     }
     k->offer[op->local] = op;

@@ -99,6 +99,7 @@ void ps_agent_send_again(struct ps_agent_step *st, struct ps_agent_server *s)
                     ps_agent_send_queue(st, p);
                 }
             }
+            ps_agent_quarrel_again(st, k, s->node);
             ps_agent_pull_again(st, k, s->node);
         }
     }
@@ -135,6 +136,7 @@ static void send_parts(struct ps_agent_step *st, struct ps_agent_server *s,
         m.push_rows.incarnation = a->incarnation;
         m.push_rows.ranks = g->ranks;
         m.push_rows.reduce = g->reduce;
+        m.push_rows.attempt = g->attempt;
         m.push_rows.parts = g->rows;
         m.push_rows.parts_count = g->count;
     } else if (g->code == PS_MSG_INIT) {
@@ -155,6 +157,7 @@ static void send_parts(struct ps_agent_step *st, struct ps_agent_server *s,
         m.push.rule = g->rule;
         m.push.assign = g->assign;
         m.push.want = g->want;
+        m.push.attempt = g->attempt;
         m.push.parts = g->parts;
         m.push.parts_count = g->count;
         m.push.labels = g->labels;
@@ -223,6 +226,7 @@ static void dispatch(struct ps_agent_step *st, struct ps_agent_flow *f,
         .rule = k->async ? k->rule : PS_RULE_NONE,
         .assign = k->kind == PS_OP_BROADCAST || k->collective,
         .want = k->want,
+        .attempt = p->init || k->async ? 0 : ps_agent_quarrel_attempt(k),
         .ranks = k->kind == PS_OP_BROADCAST ? 1 : k->weight,
         .count = 1,
         .bytes = bytes,
@@ -249,7 +253,8 @@ static void dispatch(struct ps_agent_step *st, struct ps_agent_flow *f,
         (g->code != one.code || g->job != one.job || g->reduce != one.reduce ||
          g->rule != one.rule || g->assign != one.assign ||
          g->want != one.want || g->ranks != one.ranks ||
-         g->labelled != one.labelled || g->count == PS_PARTS_MAX ||
+         g->attempt != one.attempt || g->labelled != one.labelled ||
+         g->count == PS_PARTS_MAX ||
          /* Who adds it up wants it aligned. */
          g->bytes % ps_dtype_size(rec.dtype) != 0 ||
          g->bytes + bytes > PS_FUSE_FRAME_MAX)) {

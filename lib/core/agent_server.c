@@ -238,6 +238,14 @@ static bool decode(const struct ps_agent_part *p, const struct ps_rec_part *rec,
     return true;
 }
 
+/* Does it speak of a partition that is another's now? That one has been told
+ * what is known here, so nothing may become known behind its back. */
+static bool is_past(const struct ps_agent_server *s,
+                    const struct ps_agent_part *p)
+{
+    return p->moved && p->node != s->node;
+}
+
 static void took_value(struct ps_agent_step *st, struct ps_agent_server *s,
                        const struct ps_msg_value *m,
                        const struct ps_slice *payload)
@@ -256,7 +264,8 @@ static void took_value(struct ps_agent_step *st, struct ps_agent_server *s,
         size_t bytes = ps_part_payload(rec);
         struct ps_agent_key *k;
 
-        if (p == NULL || p->count != rec->count || p->key->width != 0) {
+        if (p == NULL || p->count != rec->count || p->key->width != 0 ||
+            is_past(s, p)) {
             offset += bytes;
             continue;
         }
@@ -297,19 +306,22 @@ static void took_value(struct ps_agent_step *st, struct ps_agent_server *s,
     }
 }
 
-static void took_commit(struct ps_agent_step *st, const struct ps_msg_commit *m)
+static void took_commit(struct ps_agent_step *st,
+                        const struct ps_agent_server *s,
+                        const struct ps_msg_commit *m)
 {
     for (uint32_t i = 0; i < m->parts_count; i++) {
         struct ps_agent_part *p = ps_agent_part_find(st->a, m->gen,
                                                      &m->parts[i]);
 
-        if (p != NULL && (int64_t)m->parts[i].round > p->committed) {
+        if (p == NULL || is_past(s, p)) {
+            continue;
+        }
+        if ((int64_t)m->parts[i].round > p->committed) {
             p->committed = (int64_t)m->parts[i].round;
         }
-        if (p != NULL) {
-            ps_agent_async_clock(p, m->parts[i].clock);
-            ps_agent_round_reached(st, p);
-        }
+        ps_agent_async_clock(p, m->parts[i].clock);
+        ps_agent_round_reached(st, p);
     }
 }
 
@@ -375,10 +387,9 @@ static void took_refuse(struct ps_agent_step *st,
         if (passing) {
             p->asked = NONE;
             ps_agent_rows_again(p->key, s->node, p->index);
-            if (m->error == PS_E_FUTURE && p->moved) {
-                /* What it should have gone on from was lost with a link. */
-                ps_agent_key_resume(st, p);
-            }
+            /* What it should have gone on from was lost with a link, or came
+             * before the server knew the job. */
+            p->restate = p->moved;
             if (p->state == PS_AGENT_PART_SENT) {
                 p->state = PS_AGENT_PART_HELD_BACK;
             }
@@ -395,8 +406,13 @@ static void took_refuse(struct ps_agent_step *st,
             ps_str_addf(&t, "%s%s%s", ps_strerror(m->error),
                         m->text[0] == '\0' ? "" : ": ", m->text);
         }
-        ps_agent_code_refused(p, m->parts[i].round);
-        if (p->key->async) {
+        if (m->attempt == 0) {
+            ps_agent_code_refused(p, m->parts[i].round);
+        }
+        if (m->attempt != 0 && !p->key->async) {
+            ps_agent_quarrel_refused(st, p->key, m->parts[i].round, m->attempt,
+                                     text);
+        } else if (p->key->async) {
             ps_agent_async_fail(st, p->key, m->error, text);
         } else {
             ps_agent_round_fail(st, p->key, m->error, text);
@@ -440,7 +456,7 @@ void ps_agent_server_msg(struct ps_agent_step *st, struct ps_agent_server *s,
         break;
     case PS_MSG_COMMIT:
         ps_agent_send_credit(st, s, m->commit.gen, m->commit.credit);
-        took_commit(st, &m->commit);
+        took_commit(st, s, &m->commit);
         break;
     case PS_MSG_REFUSE:
         ps_agent_send_credit(st, s, m->refuse.gen, m->refuse.credit);

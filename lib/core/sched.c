@@ -219,6 +219,9 @@ static void from_member(struct ps_sched_step *st, struct ps_sched_conn *c,
     case PS_MSG_SQUARES:
         ps_sched_squares(st, m, &msg->squares);
         break;
+    case PS_MSG_VALUE_LOST:
+        ps_sched_value_lost(st, m, &msg->value_lost);
+        break;
     case PS_MSG_WORKER_GONE:
         ps_sched_worker_gone(st, m, msg->seq, &msg->worker_gone);
         break;

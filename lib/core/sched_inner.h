@@ -126,6 +126,8 @@ void ps_sched_worker_gone(struct ps_sched_step *st, struct ps_member *agent,
                           uint64_t seq, const struct ps_msg_worker_gone *m);
 void ps_sched_job_ready(struct ps_sched_step *st, struct ps_member *server,
                         const struct ps_msg_job_ready *m);
+void ps_sched_value_lost(struct ps_sched_step *st, struct ps_member *server,
+                         const struct ps_msg_value_lost *m);
 void ps_sched_barrier_enter(struct ps_sched_step *st, struct ps_member *agent,
                             const struct ps_msg_barrier_enter *m);
 /* More barriers are open: all agents of the job hear of it. */

@@ -563,6 +563,24 @@ void ps_sched_job_ready(struct ps_sched_step *st, struct ps_member *server,
     }
 }
 
+void ps_sched_value_lost(struct ps_sched_step *st, struct ps_member *server,
+                         const struct ps_msg_value_lost *m)
+{
+    struct ps_sched_job *j = ps_sched_job(st->s, m->gen);
+    char text[PS_TEXT_MAX + 1];
+    struct ps_str why;
+
+    if (j == NULL || ps_job_server_of(j, server->node) == NULL ||
+        m->key >= j->key_count) {
+        return;
+    }
+    ps_str_init(&why, text, sizeof(text));
+    ps_str_add(&why, "a server was lost with version ");
+    ps_str_addf(&why, "%llu of '%s', of which there is no other copy",
+                (unsigned long long)m->version, j->keys[m->key]->name);
+    ps_sched_job_fail(st, j, text);
+}
+
 /* --------------------------------------------------------------- barriers */
 
 static void tell_open(struct ps_sched_step *st, struct ps_sched_job *j,

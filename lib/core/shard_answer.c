@@ -182,9 +182,6 @@ void ps_shard_answer_drop(struct ps_shard_slot *slot)
 
 /* --------------------------------------------------------------- refusing */
 
-/* Slots that an error names. */
-#define NAMED_MAX 64u
-
 static const char *text_of(int rc)
 {
     switch (rc) {
@@ -213,24 +210,26 @@ static const char *text_of(int rc)
 void ps_shard_refusal_init(struct ps_shard_refusal *r)
 {
     r->count = 0;
-    r->against = NULL;
+    r->side.count = 0;
+    r->side.reduce = PS_REDUCE_SUM;
+    r->side.assign = false;
 }
 
 void ps_shard_refusal_add(struct ps_shard_refusal *r,
-                          const struct ps_rec_part *part, int rc)
+                          const struct ps_rec_part *part, int rc,
+                          uint32_t attempt)
 {
     r->parts[r->count] = *part;
     r->rc[r->count] = rc;
+    r->attempt[r->count] = attempt;
     r->count++;
 }
 
 static void send_refusal(struct ps_shard_step *st, struct ps_shard_peer *p,
                          uint64_t gen, const struct ps_shard_slot *slot,
                          const struct ps_rec_part *parts, uint32_t count,
-                         int rc, const struct ps_part *against)
+                         int rc)
 {
-    uint32_t slots[NAMED_MAX];
-    uint32_t named = 0;
     struct ps_msg m = {
         .code = PS_MSG_REFUSE,
         .refuse = {.gen = gen,
@@ -242,19 +241,32 @@ static void send_refusal(struct ps_shard_step *st, struct ps_shard_peer *p,
                    .parts_count = count},
     };
 
-    if (rc == PS_E_MISMATCH && against != NULL && against->open != NULL) {
-        const struct ps_open *open = against->open;
+    st->s->refused += count;
+    ps_shard_peer_send(st, p, ps_parcel_new(&m, NULL, 0));
+}
 
-        for (uint32_t i = 0; i < open->round.size && named < NAMED_MAX; i++) {
-            if (ps_round_has(&open->round, i)) {
-                slots[named++] = i;
-            }
-        }
-        m.refuse.slots = slots;
-        m.refuse.slots_count = named;
-        m.refuse.reduce = open->reduce;
-        m.refuse.assign = open->assign;
-    }
+/* Of an attempt that is over. */
+static void send_over(struct ps_shard_step *st, struct ps_shard_peer *p,
+                      uint64_t gen, const struct ps_shard_slot *slot,
+                      const struct ps_rec_part *parts, uint32_t count,
+                      uint32_t attempt, const struct ps_shard_side *side)
+{
+    struct ps_msg m = {
+        .code = PS_MSG_REFUSE,
+        .refuse = {.gen = gen,
+                   .epoch = st->s->epoch,
+                   .credit = ps_shard_credit_now(st->s, p, gen, slot),
+                   .error = PS_E_MISMATCH,
+                   .text = text_of(PS_E_MISMATCH),
+                   .parts = parts,
+                   .parts_count = count,
+                   .slots = side->slot,
+                   .slots_count = side->count,
+                   .reduce = side->reduce,
+                   .assign = side->assign,
+                   .attempt = attempt},
+    };
+
     st->s->refused += count;
     ps_shard_peer_send(st, p, ps_parcel_new(&m, NULL, 0));
 }
@@ -266,11 +278,17 @@ void ps_shard_refusal_send(struct ps_shard_step *st, struct ps_shard_peer *p,
 {
     for (uint32_t from = 0, to; from < r->count; from = to) {
         to = from + 1;
-        while (to < r->count && r->rc[to] == r->rc[from]) {
+        while (to < r->count && r->rc[to] == r->rc[from] &&
+               r->attempt[to] == r->attempt[from]) {
             to++;
         }
-        send_refusal(st, p, gen, slot, &r->parts[from], to - from, r->rc[from],
-                     r->against);
+        if (r->attempt[from] != 0) {
+            send_over(st, p, gen, slot, &r->parts[from], to - from,
+                      r->attempt[from], &r->side);
+        } else {
+            send_refusal(st, p, gen, slot, &r->parts[from], to - from,
+                         r->rc[from]);
+        }
     }
 }
 
@@ -278,5 +296,5 @@ void ps_shard_refuse(struct ps_shard_step *st, struct ps_shard_peer *p,
                      uint64_t gen, const struct ps_shard_slot *slot,
                      const struct ps_shard_parts *parts, int rc)
 {
-    send_refusal(st, p, gen, slot, parts->part, parts->count, rc, NULL);
+    send_refusal(st, p, gen, slot, parts->part, parts->count, rc);
 }

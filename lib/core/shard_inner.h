@@ -12,6 +12,7 @@
  *     shard_apply.c   pushes without rounds
  *     shard_pull.c    pull, init, resume
  *     shard_answer.c  value, commit, refuse
+ *     shard_attempt.c slots that disagree about a round
  *     shard_rows.c    keys of rows: contributions, their merge, pulls
  *     shard_state.c   optimizer state, saved and loaded
  *     shard_credit.c  how far agents may run ahead */
@@ -102,6 +103,17 @@ struct ps_shard_slot {
     struct ps_shard_gather commits;
 };
 
+/* Slots that an error names. */
+#define PS_SIDE_MAX 64u
+
+/* Some that agree in what they ask for. */
+struct ps_shard_side {
+    uint32_t slot[PS_SIDE_MAX];
+    uint32_t count;
+    uint8_t reduce;
+    bool assign;
+};
+
 struct ps_shard_job {
     struct ps_shard *shard;
     struct ps_list_node node; /* In `dirty`. */
@@ -120,6 +132,12 @@ struct ps_shard_job {
     uint32_t lacking;      /* Rounds that wait for somebody. */
     uint32_t running;      /* Rounds that are complete and not yet merged. */
     struct ps_rate rate;   /* Of contributions, from all slots. */
+    /* What cannot be made again; version 0: nothing. */
+    struct {
+        uint32_t key;
+        uint32_t index;
+        uint64_t version;
+    } lost;
 };
 
 /* A complete round on its way to a version. */
@@ -202,6 +220,8 @@ void ps_shard_up_tell(struct ps_shard_step *st, const struct ps_msg *msg);
 /* job_ready, in sequence; nothing while the scheduler does not know us. */
 void ps_shard_up_ready(struct ps_shard_step *st,
                        const struct ps_shard_job *job);
+/* Tells the scheduler what the job has lost, if it has. */
+void ps_shard_up_lost(struct ps_shard_step *st, const struct ps_shard_job *job);
 
 /* ---------------------------------------------------------- shard_peer.c */
 
@@ -341,12 +361,38 @@ void ps_shard_norms(struct ps_shard_step *st, const struct ps_msg_norms *m);
 void ps_shard_norm_offer(struct ps_shard_step *st,
                          const struct ps_shard_job *job);
 
+/* ------------------------------------------------------- shard_attempt.c */
+
+/* Attempts below this one at the next version are over; all slots that have
+ * contributed hear so. `other` NULL: they are not told who differs. */
+void ps_shard_attempt_void(struct ps_shard_step *st, struct ps_shard_job *job,
+                           struct ps_part *part, uint32_t attempt,
+                           const struct ps_shard_side *other);
+/* Is this attempt at the round the one that is under way? A later one ends
+ * it. `part` may be NULL. 0, or why the contribution is not taken. */
+int ps_shard_attempt_check(struct ps_shard_step *st, struct ps_shard_job *job,
+                           struct ps_part *part, uint64_t round,
+                           uint32_t attempt);
+/* 0 unless this attempt is over; else the one below which they are. */
+uint32_t ps_shard_attempt_over(const struct ps_shard_job *job, uint32_t key,
+                               uint32_t index, uint32_t attempt);
+/* Is this contribution merged, waiting, or of an attempt that is over? */
+bool ps_shard_attempt_knows(const struct ps_part *part, uint64_t round,
+                            uint32_t slot, uint32_t attempt);
+/* `mine` differs from what is there: the attempt is over. */
+void ps_shard_attempt_disagree(struct ps_shard_step *st,
+                               struct ps_shard_job *job, struct ps_part *part,
+                               uint64_t round, const struct ps_shard_side *mine,
+                               struct ps_shard_side *ret_others);
+
 /* ---------------------------------------------------------- shard_pull.c */
 
 void ps_shard_pull(struct ps_shard_step *st, struct ps_shard_conn *c,
                    const struct ps_msg *msg);
 void ps_shard_init(struct ps_shard_step *st, struct ps_shard_conn *c,
                    const struct ps_msg *msg, const struct ps_slice *payload);
+void ps_shard_give_up(struct ps_shard_step *st, struct ps_shard_conn *c,
+                      const struct ps_msg_give_up *m);
 void ps_shard_resume(struct ps_shard_step *st, struct ps_shard_conn *c,
                      const struct ps_msg *msg, const struct ps_slice *payload);
 bool ps_shard_init_is_known(const struct ps_shard_job *job,
@@ -391,13 +437,14 @@ void ps_shard_answer_drop(struct ps_shard_slot *slot);
 struct ps_shard_refusal {
     struct ps_rec_part parts[PS_PARTS_MAX];
     int rc[PS_PARTS_MAX];
+    uint32_t attempt[PS_PARTS_MAX]; /* Of a mismatch: those below are over. */
     uint32_t count;
-    /* Whose open round does not fit; the first of them. */
-    const struct ps_part *against;
+    struct ps_shard_side side; /* Who gave something else. */
 };
 void ps_shard_refusal_init(struct ps_shard_refusal *r);
 void ps_shard_refusal_add(struct ps_shard_refusal *r,
-                          const struct ps_rec_part *part, int rc);
+                          const struct ps_rec_part *part, int rc,
+                          uint32_t attempt);
 void ps_shard_refusal_send(struct ps_shard_step *st, struct ps_shard_peer *p,
                            uint64_t gen, const struct ps_shard_slot *slot,
                            const struct ps_shard_refusal *r);

@@ -86,6 +86,7 @@ static void made(struct ps_shard_step *st, struct ps_shard_job *job,
                           code);
     } else {
         part->version++;
+        part->attempt = 0;
     }
     st->s->rounds++;
     if (open->rule != PS_RULE_NONE) {
@@ -423,7 +424,7 @@ static void failed(struct ps_shard_step *st, struct ps_shard_job *job,
                     (unsigned long long)rec.round, part->key, ps_strerror(rc));
     ps_shard_merge_drop(st->s, job, part);
     ps_shard_refusal_init(&refusal);
-    ps_shard_refusal_add(&refusal, &rec, rc);
+    ps_shard_refusal_add(&refusal, &rec, rc, 0);
     for (uint32_t i = 0; i < job->slot_count; i++) {
         struct ps_shard_peer *p = ps_shard_job_peer(&job->slots[i]);
 

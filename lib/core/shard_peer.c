@@ -364,6 +364,9 @@ static void deliver(struct ps_shard_step *st, struct ps_shard_conn *c,
     case PS_MSG_STATE_PUT:
         ps_shard_state_put(st, c, &msg->state_put, payload);
         break;
+    case PS_MSG_GIVE_UP:
+        ps_shard_give_up(st, c, &msg->give_up);
+        break;
     case PS_MSG_RESUME:
         ps_shard_resume(st, c, msg, payload);
         break;

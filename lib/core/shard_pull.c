@@ -86,7 +86,7 @@ void ps_shard_pull(struct ps_shard_step *st, struct ps_shard_conn *c,
         int rc = pull_part(st, slot, &m->parts[i]);
 
         if (rc != 0) {
-            ps_shard_refusal_add(&refusal, &m->parts[i], rc);
+            ps_shard_refusal_add(&refusal, &m->parts[i], rc, 0);
         }
     }
     ps_shard_refusal_send(st, c->peer, m->gen, slot, &refusal);
@@ -202,7 +202,7 @@ void ps_shard_init(struct ps_shard_step *st, struct ps_shard_conn *c,
         int rc = init_part(st, slot, rec, payload, offset, label);
 
         if (rc != 0) {
-            ps_shard_refusal_add(&refusal, rec, rc);
+            ps_shard_refusal_add(&refusal, rec, rc, 0);
         }
         offset += ps_part_payload(rec);
     }
@@ -264,6 +264,64 @@ static int resume_part(struct ps_shard_step *st, struct ps_shard_slot *slot,
     return 0;
 }
 
+void ps_shard_give_up(struct ps_shard_step *st, struct ps_shard_conn *c,
+                      const struct ps_msg_give_up *m)
+{
+    const struct ps_shard_parts parts = {m->parts, m->parts_count, NULL};
+    struct ps_shard_slot *slot;
+
+    if (m->parts_count > PS_PARTS_MAX) {
+        ps_shard_peer_cut(st, c, "it gives up too many parts");
+        return;
+    }
+    slot = enter(st, c->peer, m->gen, m->slot, &parts);
+    for (uint32_t i = 0; slot != NULL && i < m->parts_count; i++) {
+        const struct ps_rec_part *rec = &m->parts[i];
+        struct ps_store *store = &slot->job->store;
+        struct ps_part *part = ps_store_find(store, rec->key, rec->index);
+
+        if (part == NULL && rec->round == 1 &&
+            ps_map_count(store->parts) < PS_STORE_PARTS_MAX) {
+            part = ps_store_obtain(store, rec->key, rec->index);
+        }
+        if (ps_shard_attempt_check(st, slot->job, part, rec->round,
+                                   m->attempt) == 0) {
+            ps_shard_credit_tell(st, c->peer, slot);
+        }
+    }
+}
+
+/* What one slot knows of the partition. Where all have spoken and one knows of
+ * a version that nobody has, it lay on the server that is gone alone: nobody
+ * can make it again, and those who wait for it would wait for ever. */
+static void note_stated(struct ps_shard_step *st, struct ps_shard_slot *slot,
+                        const struct ps_rec_part *rec, uint64_t committed)
+{
+    struct ps_shard_job *job = slot->job;
+    struct ps_store *store = &job->store;
+    struct ps_part *part = ps_store_find(store, rec->key, rec->index);
+
+    if (job->optimizes || job->lost.version != 0 ||
+        (part == NULL && ps_map_count(store->parts) >= PS_STORE_PARTS_MAX)) {
+        return;
+    }
+    part = ps_store_obtain(store, rec->key, rec->index);
+    if (part->applied != NULL ||
+        !ps_part_state(part, slot->index, job->slot_count, committed) ||
+        part->version >= part->stated->newest || part->run != NULL) {
+        return;
+    }
+    job->lost.key = part->key;
+    job->lost.index = part->index;
+    job->lost.version = part->stated->newest;
+    ps_effects_note(st->fx, PS_LOG_ERROR,
+                    "job %s: version %llu of key %u was lost with the server "
+                    "that partition %u of it was on",
+                    job->name, (unsigned long long)job->lost.version, part->key,
+                    part->index);
+    ps_shard_up_lost(st, job);
+}
+
 void ps_shard_resume(struct ps_shard_step *st, struct ps_shard_conn *c,
                      const struct ps_msg *msg, const struct ps_slice *payload)
 {
@@ -275,14 +333,16 @@ void ps_shard_resume(struct ps_shard_step *st, struct ps_shard_conn *c,
     }
     struct ps_shard_slot *slot = enter(st, c->peer, m->gen, m->slot, &parts);
 
-    if (slot == NULL || !m->held) {
+    if (slot == NULL) {
         return;
     }
-    int rc = resume_part(st, slot, &m->parts[0], payload);
+    int rc = m->held ? resume_part(st, slot, &m->parts[0], payload) : 0;
 
     if (rc != 0) {
         const struct ps_shard_parts first = {m->parts, 1, NULL};
 
         ps_shard_refuse(st, c->peer, m->gen, slot, &first, rc);
+        return;
     }
+    note_stated(st, slot, &m->parts[0], m->committed);
 }

@@ -57,11 +57,10 @@ int ps_shard_parts_take(struct ps_shard *s, const struct ps_slice *payload,
 }
 
 /* Is this contribution known already, merged or waiting? */
-static bool is_known(const struct ps_part *part, uint64_t round, uint32_t slot)
+static bool is_known(const struct ps_part *part, uint64_t round, uint32_t slot,
+                     uint32_t attempt)
 {
-    return part != NULL && (round <= part->version ||
-                            (round == part->version + 1 && part->open != NULL &&
-                             ps_round_has(&part->open->round, slot)));
+    return part != NULL && ps_shard_attempt_knows(part, round, slot, attempt);
 }
 
 bool ps_shard_push_is_known(const struct ps_shard_job *job,
@@ -78,7 +77,7 @@ bool ps_shard_push_is_known(const struct ps_shard_job *job,
         }
         if (rec->count > 0 &&
             !is_known(ps_store_find(&job->store, rec->key, rec->index),
-                      rec->round, m->slot)) {
+                      rec->round, m->slot, m->attempt)) {
             return false;
         }
     }
@@ -177,10 +176,12 @@ static struct ps_open *open_round(struct ps_shard_job *job,
 }
 
 /* One part of a push. `offset` is where its bytes lie in the payload. 0 when
- * it was taken or was known, else why it is refused. */
+ * it was taken or was known, else why it is refused; `others` is filled when it
+ * differs from theirs. */
 static int take(struct ps_shard_step *st, struct ps_shard_slot *slot,
                 const struct ps_msg_push *m, const struct ps_rec_part *rec,
-                const struct ps_slice *payload, uint64_t offset)
+                const struct ps_slice *payload, uint64_t offset,
+                struct ps_shard_side *others)
 {
     struct ps_shard_job *job = slot->job;
     struct ps_part *part = ps_store_find(&job->store, rec->key, rec->index);
@@ -196,13 +197,26 @@ static int take(struct ps_shard_step *st, struct ps_shard_slot *slot,
         ps_shard_answer(st, slot, part, m->want, part->version);
         return 0;
     }
-    if (is_known(part, rec->round, slot->index)) {
+    int rc = ps_shard_attempt_check(st, job, part, rec->round, m->attempt);
+    if (rc != 0) {
+        return rc;
+    }
+    if (is_known(part, rec->round, slot->index, m->attempt)) {
         if (m->want) {
             ps_bits_set(&part->open->want, slot->index);
         }
         return 0; /* Answered when the round is merged. */
     }
-    int rc = check(job, part, m, rec);
+    rc = check(job, part, m, rec);
+    if (rc == PS_E_MISMATCH && part->width == 0 && part->applied == NULL &&
+        ps_part_fits(part, rec->dtype, rec->count)) {
+        ps_shard_attempt_disagree(st, job, part, rec->round,
+                                  &(struct ps_shard_side){.slot = {slot->index},
+                                                          .count = 1,
+                                                          .reduce = m->reduce,
+                                                          .assign = m->assign},
+                                  others);
+    }
     if (rc != 0) {
         return rc;
     }
@@ -226,6 +240,7 @@ static int take(struct ps_shard_step *st, struct ps_shard_slot *slot,
     }
     part = ps_store_obtain(&job->store, rec->key, rec->index);
     ps_part_declare(part, rec->dtype, rec->count);
+    part->attempt = m->attempt; /* It is at least what was there. */
 
     struct ps_open *open = open_round(job, part, m);
 
@@ -261,14 +276,15 @@ static void take_all(struct ps_shard_step *st, struct ps_shard_peer *p,
     ps_shard_refusal_init(&refusal);
     for (uint32_t i = 0; i < m->parts_count; i++) {
         const struct ps_rec_part *rec = &m->parts[i];
-        int rc = take(st, slot, m, rec, payload, offset);
+        int rc = take(st, slot, m, rec, payload, offset, &refusal.side);
 
-        if (rc == PS_E_MISMATCH && refusal.against == NULL) {
-            refusal.against = ps_store_find(&slot->job->store, rec->key,
-                                            rec->index);
-        }
         if (rc != 0) {
-            ps_shard_refusal_add(&refusal, rec, rc);
+            ps_shard_refusal_add(
+                &refusal, rec, rc,
+                rc == PS_E_MISMATCH
+                    ? ps_shard_attempt_over(slot->job, rec->key, rec->index,
+                                            m->attempt)
+                    : 0);
         }
         offset += ps_part_payload(rec);
     }

@@ -39,11 +39,10 @@ static bool blocks_bytes(const struct ps_rec_rows *part, uint32_t count,
     return true;
 }
 
-static bool is_known(const struct ps_part *part, uint64_t round, uint32_t slot)
+static bool is_known(const struct ps_part *part, uint64_t round, uint32_t slot,
+                     uint32_t attempt)
 {
-    return part != NULL && (round <= part->version ||
-                            (round == part->version + 1 && part->open != NULL &&
-                             ps_round_has(&part->open->round, slot)));
+    return part != NULL && ps_shard_attempt_knows(part, round, slot, attempt);
 }
 
 static bool push_is_known(const struct ps_shard_job *job,
@@ -54,7 +53,7 @@ static bool push_is_known(const struct ps_shard_job *job,
 
         if (rec->count > 0 &&
             !is_known(ps_store_find(&job->store, rec->key, rec->index),
-                      rec->round, m->slot)) {
+                      rec->round, m->slot, m->attempt)) {
             return false;
         }
     }
@@ -115,7 +114,7 @@ static void refuse_all(struct ps_shard_step *st, struct ps_shard_peer *p,
     for (uint32_t i = 0; i < count; i++) {
         struct ps_rec_part rec = record_of(&parts[i]);
 
-        ps_shard_refusal_add(&refusal, &rec, rc);
+        ps_shard_refusal_add(&refusal, &rec, rc, 0);
     }
     ps_shard_refusal_send(st, p, gen, slot, &refusal);
 }
@@ -161,7 +160,8 @@ static int keep(struct ps_shard *s, const struct ps_rec_rows *rec,
 /* One part of a push. 0 when it was taken or was known. */
 static int take(struct ps_shard_step *st, struct ps_shard_slot *slot,
                 const struct ps_msg_push_rows *m, const struct ps_rec_rows *rec,
-                const struct ps_slice *payload, uint64_t offset)
+                const struct ps_slice *payload, uint64_t offset,
+                struct ps_shard_side *others)
 {
     struct ps_shard_job *job = slot->job;
     struct ps_part *part = ps_store_find(&job->store, rec->key, rec->index);
@@ -174,10 +174,14 @@ static int take(struct ps_shard_step *st, struct ps_shard_slot *slot,
         ps_shard_answer(st, slot, part, false, part->version);
         return 0;
     }
-    if (is_known(part, rec->round, slot->index)) {
+    int rc = ps_shard_attempt_check(st, job, part, rec->round, m->attempt);
+    if (rc != 0) {
+        return rc;
+    }
+    if (is_known(part, rec->round, slot->index, m->attempt)) {
         return 0; /* Answered when the round is merged. */
     }
-    int rc = fits(part, rec);
+    rc = fits(part, rec);
 
     if (rc == 0 && rec->round > part->version + 1) {
         rc = PS_E_FUTURE;
@@ -190,7 +194,12 @@ static int take(struct ps_shard_step *st, struct ps_shard_slot *slot,
     }
     if (rc == 0 && part->open != NULL &&
         (!part->open->rows || part->open->reduce != m->reduce)) {
-        rc = PS_E_MISMATCH;
+        ps_shard_attempt_disagree(st, job, part, rec->round,
+                                  &(struct ps_shard_side){.slot = {slot->index},
+                                                          .count = 1,
+                                                          .reduce = m->reduce},
+                                  others);
+        return PS_E_MISMATCH;
     }
     if (rc == 0 && part->open == NULL &&
         (uint64_t)(job->store.open_count + 1) * job->slot_count >
@@ -207,6 +216,7 @@ static int take(struct ps_shard_step *st, struct ps_shard_slot *slot,
         return rc;
     }
     part->width = rec->width;
+    part->attempt = m->attempt; /* It is at least what was there. */
     if (part->open == NULL) {
         part->open = ps_store_open(&job->store, part, job->slot_count);
         part->open->reduce = m->reduce;
@@ -274,11 +284,15 @@ void ps_shard_push_rows(struct ps_shard_step *st, struct ps_shard_conn *c,
     for (uint32_t i = 0; i < m->parts_count; i++) {
         const struct ps_rec_rows *rec = &m->parts[i];
 
-        rc = take(st, slot, m, rec, payload, offset);
+        rc = take(st, slot, m, rec, payload, offset, &refusal.side);
         if (rc != 0) {
             struct ps_rec_part part = record_of(rec);
 
-            ps_shard_refusal_add(&refusal, &part, rc);
+            ps_shard_refusal_add(
+                &refusal, &part, rc,
+                rc == PS_E_MISMATCH ? ps_shard_attempt_over(
+                                          job, rec->key, rec->index, m->attempt)
+                                    : 0);
         }
         offset += ps_rows_numbers_bytes(rec->count) +
                   ps_rows_data_bytes(rec->count, rec->width, rec->dtype);

@@ -122,6 +122,20 @@ void ps_shard_up_ready(struct ps_shard_step *st, const struct ps_shard_job *job)
                  st->now, st->fx);
 }
 
+void ps_shard_up_lost(struct ps_shard_step *st, const struct ps_shard_job *job)
+{
+    if (st->s->up.state != PS_SHARD_UP_KNOWN || job->lost.version == 0) {
+        return;
+    }
+    ps_link_tell(st->s->up.link,
+                 &(struct ps_msg){.code = PS_MSG_VALUE_LOST,
+                                  .value_lost = {.gen = job->gen,
+                                                 .key = job->lost.key,
+                                                 .index = job->lost.index,
+                                                 .version = job->lost.version}},
+                 st->now, st->fx);
+}
+
 /* On a fresh link the scheduler hears which jobs we hold, so that it can tell
  * us of those that ended while we were away. */
 static void offer_jobs(struct ps_shard_step *st)
@@ -132,6 +146,7 @@ static void offer_jobs(struct ps_shard_step *st)
     while ((job = ps_map_next(st->s->jobs, &c)) != NULL) {
         ps_shard_up_ready(st, job);
         ps_shard_norm_offer(st, job);
+        ps_shard_up_lost(st, job);
     }
 }
 

@@ -18,6 +18,27 @@ void ps_store_init(struct ps_store *st)
     st->parts = ps_map_new();
 }
 
+static void stated_free(struct ps_part *part)
+{
+    if (part->stated != NULL) {
+        ps_bits_fini(&part->stated->slots);
+        ps_free(part->stated);
+        part->stated = NULL;
+    }
+}
+
+bool ps_part_state(struct ps_part *part, uint32_t slot, uint32_t slots,
+                   uint64_t version)
+{
+    if (part->stated == NULL) {
+        part->stated = ps_calloc(1, sizeof(*part->stated));
+        ps_bits_init(&part->stated->slots, slots);
+    }
+    part->stated->newest = ps_max_u64(part->stated->newest, version);
+    ps_bits_set(&part->stated->slots, slot);
+    return ps_bits_full(&part->stated->slots);
+}
+
 static void part_free(struct ps_store *st, struct ps_part *part)
 {
     struct ps_list_node *n;
@@ -34,6 +55,7 @@ static void part_free(struct ps_store *st, struct ps_part *part)
         ps_store_apply_free(PS_CONTAINER(n, struct ps_apply, node));
     }
     ps_free(part->applied);
+    stated_free(part);
     ps_store_close(st, part);
     st->stored -= part->value.len;
     ps_buf_unref(part->value.buf);
@@ -85,8 +107,8 @@ struct ps_part *ps_store_obtain(struct ps_store *st, uint32_t key,
 void ps_store_tidy(struct ps_store *st, struct ps_part *part)
 {
     if (part->version == 0 && !ps_part_has_value(part) && part->open == NULL &&
-        part->applied == NULL && ps_list_empty(&part->parked) &&
-        ps_list_empty(&part->asked)) {
+        part->applied == NULL && part->stated == NULL && part->attempt == 0 &&
+        ps_list_empty(&part->parked) && ps_list_empty(&part->asked)) {
         ps_map_take(st->parts, id_of(part->key, part->index));
         part_free(st, part);
     }
@@ -122,6 +144,9 @@ void ps_store_set(struct ps_store *st, struct ps_part *part, uint64_t version,
                   const struct ps_slice *value)
 {
     assert(version >= part->version);
+    if (version != part->version) {
+        part->attempt = 0;
+    }
     ps_store_set_code(st, part, 0, &(struct ps_slice){0});
     st->stored -= part->value.len;
     ps_buf_unref(part->value.buf);

@@ -54,6 +54,11 @@ struct ps_applied {
     uint64_t clock;       /* ssp: as above, of what is in the value. */
 };
 
+struct ps_stated {
+    struct ps_bits slots; /* Who has spoken, */
+    uint64_t newest;      /* and the newest version that one knows of. */
+};
+
 /* Behind the states of an optimizer: the weights in float32, where the value
  * is of a type of 16 bits. */
 #define PS_PART_MASTER PS_STATES_MAX
@@ -67,7 +72,8 @@ struct ps_part {
     uint32_t count; /* Elements; 0: not known yet. */
     uint32_t width; /* Elements of a row; 0: nobody has spoken of rows. */
     uint64_t version;
-    uint64_t label; /* Of the key's name, base/label.h; 0: not known. */
+    uint32_t attempt; /* At the next one: those below are over. */
+    uint64_t label;   /* Of the key's name, base/label.h; 0: not known. */
     /* What the optimizer counts beyond the versions: steps that were loaded,
      * less rounds that were none. */
     int64_t shift;
@@ -82,6 +88,9 @@ struct ps_part {
     uint8_t gathered_reduce;
     struct ps_open *open; /* NULL: nobody has contributed. */
     void *run;            /* The owner's: a computation under way, or NULL. */
+    /* What slots know of a partition that has moved here; NULL: nobody has
+     * said anything yet. */
+    struct ps_stated *stated;
     struct ps_list parked;
     struct ps_list asked; /* Pulls of rows that wait; struct ps_rows_wait. */
     struct ps_applied
@@ -129,6 +138,11 @@ static inline bool ps_part_has_value(const struct ps_part *part)
 bool ps_part_fits(const struct ps_part *part, uint8_t dtype, uint32_t count);
 /* From now on it is known; it fits. */
 void ps_part_declare(struct ps_part *part, uint8_t dtype, uint32_t count);
+
+/* The slot, one of so many, knows that this version was made. True when all
+ * have spoken. */
+bool ps_part_state(struct ps_part *part, uint32_t slot, uint32_t slots,
+                   uint64_t version);
 
 /* Replaces version and value; takes over one reference of the buffer. */
 void ps_store_set(struct ps_store *st, struct ps_part *part, uint64_t version,

@@ -33,14 +33,15 @@ kv.close()
 """
 
 
-def job(world, before, misuse, after=GO_ON, end="w", want=6.0):
+def job(world, before, misuse, after=GO_ON, end="w", want=6.0,
+        **more):
     """Everybody runs `before`, rank 1 alone `misuse`, everybody `after`."""
     world.start(2, 2)
     j = world.job(3)
     indented = textwrap.indent(textwrap.dedent(misuse), "    ")
     j.python(f"{BEGIN}{textwrap.dedent(before)}\nend = {end!r}\n"
              f"want = {want!r}\nkv.barrier()\nif kv.rank == 1:\n{indented}\n"
-             f"{after}")
+             f"{after}", **more)
     ends = [j.wait(rank) for rank in (1, 0, 2)]
     assert not any(code for code, _, _ in ends), ends
 
@@ -156,21 +157,27 @@ def test_a_gradient_that_is_no_sum(world):
 
 
 def test_ranks_that_ask_for_different_things(world):
-    """Whichever node comes second hears who asks for what; when it asks for
-    the same as the others, all have their result."""
+    """All hear of it, whoever was first on whatever server, and agree then;
+    of two nodes that differ both are told who asks for what."""
     job(world, """
-        kv.init('w', f(0))
-        one, other = ('max', 'sum') if kv.rank == 2 else ('sum', 'max')
+        kv.init('w', f(0, 30000))
+        kv.init('s', f(0))
         got = f(kv.rank + 1)
-        try:
-            kv.pushpull('w', got, reduce=one)
-        except pskv.Error as e:
-            sides = ['rank 2: max', 'rank 0, 1: sum']
-            assert '; '.join(sides if kv.rank == 2 else sides[::-1]) \
-                in str(e), e
-            kv.pushpull('w', got, reduce=other)
-        assert set(got) in ({3}, {6}), got
-        """, "pass")
+        sides = ['rank 2: max', 'rank 0, 1: sum']
+        wrong(['; '.join(sides if kv.rank == 2 else sides[::-1])],
+              lambda: kv.pushpull('s', got,
+                                  reduce='max' if kv.rank == 2 else 'sum'))
+        kv.pushpull('s', got, reduce='max')
+        assert (got == 3).all(), got
+        for i in range(30):
+            got = f(kv.rank + 1, 30000)
+            odd = i % 3  # Whose neighbour on the node may be the other side.
+            for again in range(1 + i % 2):
+                wrong([":w'"], lambda: kv.pushpull(
+                    'w', got, reduce='max' if kv.rank == odd else 'sum'))
+            kv.pushpull('w', got)
+            assert (got == 6).all(), got
+        """, "pass", end="s", PSKV_PARTITION_BYTES=4096)
 
 
 def test_a_mode_that_is_none(world):

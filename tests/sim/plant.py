@@ -24,9 +24,9 @@ PLANTS = {
         place = ps_bits_next_clear(&r->in, 0);
         ps_bits_set(&r->in, place);
     }"""),
-        ("lib/core/shard_push.c",
-         "            ps_round_has(&part->open->round, slot)));",
-         "            ps_round_complete(&part->open->round)));"),
+        ("lib/core/shard_attempt.c",
+         "            ps_round_has(&part->open->round, slot));",
+         "            ps_round_complete(&part->open->round));"),
     ],
     "acknowledges before it has merged": [
         ("lib/core/shard_push.c",
@@ -78,12 +78,12 @@ static uint32_t planted_nth(const struct ps_round *r, uint32_t n)
     "does not count a push without rows": [
         ("lib/core/shard_rows.c",
          """    part->width = rec->width;
-    if (part->open == NULL) {""",
+    part->attempt""",
          """    part->width = rec->width;
     if (rec->count == 0) {
         return 0;
     }
-    if (part->open == NULL) {"""),
+    part->attempt"""),
     ],
     "encodes again what it sends again": [
         ("lib/core/agent_send.c",

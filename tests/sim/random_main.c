@@ -186,6 +186,18 @@ static struct world_options shape_of(uint64_t seed)
     return o;
 }
 
+/* What one rank alone asks for may be lost with a server, when the others have
+ * heard already that it is made. */
+static bool asks_alone(const struct world_options *o)
+{
+    for (uint32_t i = 2; i < o->key_count; i += 3) {
+        if (o->collect || o->key[i].name[0] == 'c') {
+            return true;
+        }
+    }
+    return false;
+}
+
 static void add_faults(struct world_options *o)
 {
     struct ps_rng r;
@@ -199,12 +211,6 @@ static void add_faults(struct world_options *o)
     o->faults.crash = ps_rng_chance(&r, 500) ? 4 : 0;
     o->faults.lose_server = !o->optimizer && !o->init && o->servers > 1 &&
                             ps_rng_chance(&r, o->compress.name ? 700 : 300);
-    for (uint32_t i = 0; i < o->key_count; i++) {
-        if (i % 3 == 2 && (o->collect || o->key[i].name[0] == 'c')) {
-            /* What one rank alone has asked for may be lost with its agent. */
-            o->faults.lose_server = false;
-        }
-    }
     if (has_rows(o) || compresses_both(o)) {
         /* Rows, and what codes of values have left over, are the server's
          * alone. */
@@ -222,7 +228,7 @@ static void add_faults(struct world_options *o)
 /* May workers end with an error? */
 static bool may_fail(const struct world_options *o)
 {
-    return o->mode != PS_MODE_SYNC && o->faults.lose_server;
+    return o->faults.lose_server && (o->mode != PS_MODE_SYNC || asks_alone(o));
 }
 
 /* What came of a run. */

@@ -33,7 +33,8 @@ struct seen {
     uint32_t values; /* How often told. */
     uint32_t commits;
     uint32_t refusals;
-    int error; /* Of the last refusal. */
+    int error; /* Of the last refusal, */
+    uint32_t attempt;
     uint8_t bytes[256];
     size_t len;
 };
@@ -48,10 +49,11 @@ struct agent {
     struct ps_link *link;
     struct ps_rng rng;
     struct ps_effects out;
-    bool resumed;  /* By the last welcome. */
-    bool mute;     /* The server's frames do not arrive. */
-    int rejected;  /* Error of the last reject. */
-    uint64_t sent; /* Push bytes of this session. */
+    bool resumed;     /* By the last welcome. */
+    bool mute;        /* The server's frames do not arrive. */
+    int rejected;     /* Error of the last reject. */
+    uint64_t sent;    /* Push bytes of this session. */
+    uint32_t attempt; /* At the rounds that it pushes. */
     uint64_t credit;
     uint32_t value_frames;
     uint32_t credit_frames;
@@ -81,6 +83,7 @@ struct world {
     struct ps_msg_squares said; /* Without its digits: */
     double square;
     double weight_square;
+    uint32_t lost;
     uint64_t ready_gen;
     uint32_t ready_version;
     uint64_t up_session;
@@ -223,6 +226,7 @@ static inline void agent_deliver(struct agent *a, const struct ps_msg *msg,
 
             s->refusals++;
             s->error = msg->refuse.error;
+            s->attempt = msg->refuse.attempt;
         }
         break;
     case PS_MSG_CREDIT:
@@ -308,6 +312,10 @@ static inline void sched_receive(struct world *w, const struct ps_msg *msg)
     } else if (ps_link_receive(w->sched, msg, w->now, &w->sched_out)) {
         if (msg->code == PS_MSG_SQUARES) {
             sched_squares(w, &msg->squares);
+            return;
+        }
+        if (msg->code == PS_MSG_VALUE_LOST) {
+            w->lost++;
             return;
         }
         assert_int_equal(msg->code, PS_MSG_JOB_READY);
@@ -666,6 +674,7 @@ static inline void agent_push(struct agent *a, const struct push_options *o)
                  .rule = (uint8_t)o->rule,
                  .assign = o->assign,
                  .want = !o->commit_only,
+                 .attempt = a->attempt,
                  .parts = &part,
                  .parts_count = 1},
     };
@@ -738,6 +747,22 @@ static inline void agent_resume(struct agent *a, uint32_t key, uint64_t version,
                                            .parts = &part,
                                            .parts_count = 1}},
                &value, held ? sizeof(value) : 0);
+    world_settle(a->w);
+}
+
+/* It knows that the version was made, and does not have it. */
+static inline void agent_state(struct agent *a, uint32_t key, uint64_t version)
+{
+    struct ps_rec_part part = {.key = key};
+
+    agent_send(a,
+               &(struct ps_msg){.code = PS_MSG_RESUME,
+                                .resume = {.gen = GEN,
+                                           .slot = a->index,
+                                           .parts = &part,
+                                           .parts_count = 1,
+                                           .committed = version}},
+               NULL, 0);
     world_settle(a->w);
 }
 

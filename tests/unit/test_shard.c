@@ -263,8 +263,10 @@ static void a_step_may_take_several_rounds(void **state)
     push_ranks(b, 7, 8, 1, PS_REDUCE_MEAN);
     push_ranks(a, 8, 8, 1, PS_REDUCE_SUM); /* Not in the middle. */
     assert_int_equal(a->seen[1].error, PS_E_MISMATCH);
+    a->attempt = b->attempt = 1;
     push_ranks(a, 8, 8, 1, PS_REDUCE_MEAN);
     push_ranks(b, 8, 0, 1, PS_REDUCE_MEAN);
+    a->attempt = b->attempt = 0;
     assert_true(agent_f32(a, 1) == want);
     push_ranks(a, 9, 0, 1, PS_REDUCE_MEAN);
     push_ranks(b, 9, 0, 1, PS_REDUCE_MEAN);
@@ -785,9 +787,109 @@ static void a_resumed_version_overtakes_what_is_computed(void **state)
     assert_true(ps_shard_peek(w->shard, GEN, 1, 0, &version, &value));
     assert_int_equal(version, 1);
     assert_true(*(const float *)(void *)ps_slice_data(value) == 3);
-    /* Nothing was ever received: says nothing, makes nothing. */
-    agent_resume(&w->agents[0], 2, 0, 0, false);
-    assert_false(ps_shard_peek(w->shard, GEN, 2, 0, &version, &value));
+    world_free(w);
+}
+
+/* A round of three in two partitions: whatever is seen first, all hear of it,
+ * once for each attempt, and the next one is merged. */
+static void all_hear_of_a_disagreement_and_try_again(void **state)
+{
+    static const uint8_t order[][3] = {{0, 1, 2}, {0, 2, 1}, {1, 0, 2},
+                                       {1, 2, 0}, {2, 0, 1}, {2, 1, 0}};
+
+    (void)state;
+    for (uint32_t o = 0; o < 6; o++) {
+        struct world *w = world_new(&(struct world_options){.slots = 3});
+
+        for (uint32_t i = 0; i < 3; i++) {
+            /* It has heard from another server before it comes here. */
+            const bool ahead = o % 2 == 1 && i == 2;
+            struct agent *a = &w->agents[order[o][i]];
+
+            a->attempt = ahead;
+            agent_push(
+                a, &(struct push_options){.key = 1,
+                                          .round = 1,
+                                          .count = 1,
+                                          .data = &(float){1},
+                                          .reduce = order[o][i] == 1 && !ahead
+                                                        ? PS_REDUCE_MAX
+                                                        : PS_REDUCE_SUM});
+        }
+        for (uint32_t i = 0; i < 3; i++) {
+            struct agent *a = &w->agents[i];
+            const bool ahead = a->attempt == 1;
+
+            assert_int_equal(a->seen[1].refusals, ahead ? 0 : 1);
+            if (ahead) {
+                continue;
+            }
+            assert_int_equal(a->seen[1].error, PS_E_MISMATCH);
+            assert_int_equal(a->seen[1].attempt, 1);
+            a->attempt = 1;
+            agent_push_f32(a, 1, 1, 1);
+        }
+        for (uint32_t i = 0; i < 3; i++) {
+            assert_int_equal(w->agents[i].seen[1].value_version, 1);
+            assert_true(agent_f32(&w->agents[i], 1) == 3);
+            assert_int_equal(ps_shard_unmerged(w->shard, GEN, i), 0);
+            w->agents[i].attempt = 0; /* Of the next round it is the first. */
+            agent_push_f32(&w->agents[i], 1, 2, 2);
+        }
+        assert_true(agent_f32(&w->agents[0], 1) == 6);
+        assert_int_equal(ps_shard_residue(w->shard), 1);
+        world_free(w);
+    }
+}
+
+static void who_gives_up_ends_the_attempt_for_all(void **state)
+{
+    struct world *w = world_new(&(struct world_options){.slots = 2});
+    struct agent *a = &w->agents[0];
+    struct agent *b = &w->agents[1];
+
+    (void)state;
+    for (int first = 0; first < 2; first++) {
+        const uint32_t key = first ? 1 : 2;
+        const struct ps_rec_part part = {.key = key, .round = 1};
+        const struct ps_msg m = {
+            .code = PS_MSG_GIVE_UP,
+            .give_up = {
+                .gen = GEN, .attempt = 1, .parts = &part, .parts_count = 1}};
+
+        a->attempt = b->attempt = 0;
+        if (first) {
+            agent_push_f32(b, key, 1, 1);
+        }
+        agent_send(a, &m, NULL, 0);
+        world_settle(w);
+        if (!first) {
+            agent_push_f32(b, key, 1, 1);
+        }
+        assert_int_equal(b->seen[key].error, PS_E_MISMATCH);
+        assert_int_equal(b->seen[key].attempt, 1);
+        a->attempt = b->attempt = 1;
+        agent_push_f32(a, key, 1, 1);
+        agent_push_f32(b, key, 1, 1);
+        assert_true(agent_f32(b, key) == 2);
+    }
+    world_free(w);
+}
+
+/* A version that was made and that nobody has: only when all have spoken. */
+static void what_nobody_has_any_more_is_lost(void **state)
+{
+    struct world *w = world_new(&(struct world_options){.slots = 2});
+
+    (void)state;
+    agent_state(&w->agents[0], 1, 4);
+    agent_resume(&w->agents[1], 1, 4, 3, true); /* It has it. */
+    assert_int_equal(w->lost, 0);
+    agent_state(&w->agents[0], 2, 4);
+    agent_state(&w->agents[0], 2, 4);
+    assert_int_equal(w->lost, 0);
+    agent_resume(&w->agents[1], 2, 3, 3, true);
+    assert_int_equal(w->lost, 1);
     world_free(w);
 }
 
@@ -1229,9 +1331,13 @@ static void nonsense_is_refused_for_its_sender_alone(void **state)
     b->index = 1;
 
     assert_int_equal(w->hangups, 0);
+    /* Of two that ask for different things both were told. */
+    assert_int_equal(a->seen[0].refusals, 3);
+    a->attempt = b->attempt = 1;
+    agent_push_f32(a, 0, 1, 1);
     agent_push_f32(b, 0, 1, 4);
     assert_true(agent_f32(a, 0) == 5);
-    assert_int_equal(a->seen[0].refusals, 2);
+    assert_int_equal(a->seen[0].refusals, 3);
     world_free(w);
 }
 
@@ -1536,6 +1642,9 @@ int main(void)
         cmocka_unit_test(an_agent_started_again_waits_for_nothing),
         cmocka_unit_test(a_takeover_ends_alike_in_every_order),
         cmocka_unit_test(a_resumed_version_overtakes_what_is_computed),
+        cmocka_unit_test(all_hear_of_a_disagreement_and_try_again),
+        cmocka_unit_test(who_gives_up_ends_the_attempt_for_all),
+        cmocka_unit_test(what_nobody_has_any_more_is_lost),
         cmocka_unit_test(no_takeover_of_an_optimizer),
         cmocka_unit_test(progress_is_equal_while_all_send),
         cmocka_unit_test(nobody_runs_ahead_of_the_slowest),
