@@ -7,6 +7,7 @@
 #include "common/daemon.h"
 
 #include "base/alloc.h"
+#include "base/limits.h"
 #include "base/log.h"
 #include "common/args.h"
 #include "common/driver.h"
@@ -16,6 +17,7 @@
 #include "net/listen.h"
 #include "net/local.h"
 #include "net/loop.h"
+#include "net/mover.h"
 #include "net/near.h"
 #include "net/worker.h"
 
@@ -46,6 +48,7 @@ struct daemon {
     struct ps_daemon_facts facts;
     struct ps_loop *loop;
     struct ps_worker *worker;
+    struct ps_movers *movers; /* NULL: one loop. */
     struct ps_driver *driver;
     struct ps_listener *listener;
     struct ps_listener *local;
@@ -559,6 +562,11 @@ static void hang_up(void *ctx, int signum)
     reload(ctx);
 }
 
+static unsigned loops(const struct daemon *d)
+{
+    return 1 + (d->movers != NULL ? ps_movers_count(d->movers) : 0);
+}
+
 static void dump(void *ctx, int signum)
 {
     const struct daemon *d = ctx;
@@ -569,11 +577,11 @@ static void dump(void *ctx, int signum)
     ps_log(PS_LOG_NOTICE,
            "state %s name %s connections %u strangers %u paused %u "
            "computing %u queued %" PRIu64 " in %" PRIu64 " out %" PRIu64
-           " copied %" PRIu64 " reads %" PRIu64 " writes %" PRIu64
-           " refused %" PRIu64 " allocations %zu",
+           " copied %" PRIu64 " moved %" PRIu64 " loops %u reads %" PRIu64
+           " writes %" PRIu64 " refused %" PRIu64 " allocations %zu",
            d->spec->options->program, d->facts.name, s.connections, s.strangers,
            s.paused, s.computing, s.queued, s.bytes_in, s.bytes_out, s.copied,
-           s.reads, s.writes, s.refused, ps_alloc_live());
+           s.moved, loops(d), s.reads, s.writes, s.refused, ps_alloc_live());
     d->spec->dump(d->app);
     ps_driver_dump(d->driver);
 }
@@ -656,12 +664,43 @@ static int make_worker(struct daemon *d)
     return ps_worker_new(&opt, &d->worker);
 }
 
+static void one_more_loop(void *ctx, unsigned count)
+{
+    struct daemon *d = ctx;
+
+    ps_log(PS_LOG_NOTICE, "one more loop loops %u", count + 1);
+    ps_driver_loops_grown(d->driver);
+}
+
+/* The first is the daemon's own. */
+static int make_movers(struct daemon *d)
+{
+    unsigned wanted = d->spec->loops == NULL ? 1 : d->spec->loops(d->values);
+    unsigned most = wanted;
+    struct ps_movers_options opt = {
+        .loop = d->loop, .grown = one_more_loop, .ctx = d};
+
+    if (wanted == 0) {
+        /* The other half of the processors sums, or is others'. */
+        wanted = 1;
+        most = uv_available_parallelism() / 2;
+        most = most < PS_LOOPS_MAX ? most : PS_LOOPS_MAX;
+    }
+    if (most <= 1) {
+        return 0;
+    }
+    opt.count = wanted - 1;
+    opt.count_max = most - 1;
+    return ps_movers_new(&opt, &d->movers);
+}
+
 static void make_driver(struct daemon *d)
 {
     const struct ps_common_options *c = common(d);
     struct ps_driver_options opt = {
         .loop = d->loop,
         .worker = d->worker,
+        .movers = d->movers,
         .arenas = d->spec->arenas == NULL ? NULL : d->spec->arenas(d->app),
         .machine = d->spec->machine(d->app),
         .self = d->spec->self,
@@ -733,6 +772,10 @@ static int begin(struct daemon *d)
     rc = make_worker(d);
     if (rc != 0) {
         return complain(d, "cannot start", "compute threads", rc);
+    }
+    rc = make_movers(d);
+    if (rc != 0) {
+        return complain(d, "cannot start", "further loops", rc);
     }
     rc = d->spec->open(d->values, &d->facts, &d->app);
     if (rc != 0) {
@@ -821,6 +864,7 @@ static void finish(struct daemon *d)
     }
     ps_worker_free(d->worker); /* Its jobs end through the driver. */
     ps_driver_free(d->driver);
+    ps_movers_free(d->movers);
     if (d->app != NULL) {
         d->spec->close(d->app);
     }

@@ -59,7 +59,9 @@ struct ps_daemon_spec {
                           uint32_t *ret_max);
     /* Servers and agents of one host meet there, too; NULL: no. */
     bool (*same_host)(const void *values);
-    uint32_t (*link_connections)(const void *values); /* NULL: 1. */
+    uint32_t (*link_connections)(const void *values); /* NULL: 1; 0: as many
+                                                       * as loops need. */
+    unsigned (*loops)(const void *values); /* NULL: 1; 0: by measured need. */
     /* Compute threads, 0: one for each processor. NULL: computes nothing. */
     unsigned (*threads)(const void *values);
     /* Settings that do not go together: a line "where: what; what to do" for

@@ -9,6 +9,7 @@
 #include "base/alloc.h"
 #include "base/list.h"
 #include "base/map.h"
+#include "base/num.h"
 #include "base/spin.h"
 #include "base/str.h"
 #include "common/bundle.h"
@@ -17,6 +18,7 @@
 #include "net/dial.h"
 #include "net/local.h"
 #include "net/loop.h"
+#include "net/mover.h"
 #include "net/near.h"
 #include "net/worker.h"
 #include "proto/ring.h"
@@ -61,6 +63,8 @@ struct link_conn {
     struct ps_bundle bundle;
     struct ps_msg_hello who; /* Numbers only. */
     bool welcomed;
+    bool several; /* There are more, or will be. */
+    bool lent;    /* `payload` is the machine's own memory. */
     struct ps_parcel *hello;
     char *address;
     uint32_t joining; /* Dials under way. */
@@ -332,6 +336,7 @@ static void forget_payload(struct link_conn *c)
 {
     ps_buf_unref(c->payload.buf);
     c->payload = (struct ps_slice){0};
+    c->lent = false;
 }
 
 static void greeted(struct link_conn *c)
@@ -365,7 +370,30 @@ static void own_payload(struct link_conn *c)
 
 static bool may_join(const struct link_conn *c)
 {
-    return c->address != NULL && c->driver->opt.link_connections > 1;
+    const struct ps_driver_options *opt = &c->driver->opt;
+
+    return c->address != NULL &&
+           (opt->link_connections > 1 ||
+            (opt->link_connections == 0 && opt->movers != NULL));
+}
+
+/* How many connections a link should have. */
+static uint32_t connections_wanted(const struct ps_driver *d)
+{
+    struct ps_map_cursor at = {0};
+    const struct link_conn *c;
+    uint32_t links = 0;
+
+    if (d->opt.link_connections != 0) {
+        return d->opt.link_connections;
+    }
+    while ((c = ps_map_next(d->conns, &at)) != NULL) {
+        links += c->address != NULL;
+    }
+    uint64_t loops = d->opt.movers != NULL ? ps_movers_count(d->opt.movers) : 0;
+
+    return links == 0 ? 1
+                      : (uint32_t)ps_max_u64(1, (loops + links - 1) / links);
 }
 
 static int on_header(void *ctx, struct ps_conn *conn, const struct ps_msg *msg,
@@ -389,8 +417,10 @@ static int on_header(void *ctx, struct ps_conn *conn, const struct ps_msg *msg,
     c->thrown = rc;
     if (rc == 0) {
         assert(c->payload.len == len);
-        if (c->joins || may_join(c)) {
+        if (c->joins || c->several) {
             own_payload(c);
+        } else {
+            c->lent = c->payload.buf->refs > 1;
         }
         *ret_dst = ps_slice_data(&c->payload);
     }
@@ -727,6 +757,7 @@ static void add_stats(struct ps_driver_stats *sum, const struct ps_conn *conn)
     sum->bytes_out += s.bytes_out;
     sum->copied += s.copied;
     sum->near += s.near;
+    sum->moved += s.moved;
     sum->reads += s.reads;
     sum->writes += s.writes;
 }
@@ -907,6 +938,7 @@ static void open_conn(struct ps_driver *d, const struct opening *o,
         .local = kind == PS_CONN_LOCAL,
         .near = o->near,
         .arenas = d->opt.arenas,
+        .movers = d->opt.movers,
         .receive_buffer = d->opt.receive_buffer,
         .send_buffer = d->opt.send_buffer,
         .limits = d->opt.limits,
@@ -939,6 +971,7 @@ static void open_conn(struct ps_driver *d, const struct opening *o,
     ps_bundle_init(&c->bundle);
     if (o->address != NULL) {
         c->address = ps_strdup(o->address);
+        c->several = d->opt.link_connections > 1;
     }
     c->id = ++d->last_id;
     ps_map_put(d->conns, c->id, c);
@@ -1128,6 +1161,7 @@ static void join_due(struct ps_loop_timer *t)
 {
     struct link_conn *c = PS_CONTAINER(t, struct link_conn, join);
     struct ps_driver *d = c->driver;
+    uint32_t wanted = connections_wanted(d);
     uint32_t count = 1 + c->joining;
 
     PS_LIST_EACH(n, &c->bundle.strands)
@@ -1137,7 +1171,12 @@ static void join_due(struct ps_loop_timer *t)
     if (d->closing || !ps_conn_is_open(c->conn)) {
         return;
     }
-    for (; count < d->opt.link_connections; count++) {
+    c->several = c->several || count < wanted;
+    if (count < wanted && c->lent) {
+        join_later(c, true); /* The last one that comes alone. */
+        return;
+    }
+    for (; count < wanted; count++) {
         struct dial *dial = ps_calloc(1, sizeof(*dial));
 
         dial->driver = d;
@@ -1498,6 +1537,19 @@ void ps_driver_drain(struct ps_driver *d)
     struct ps_event ev = {.type = PS_EV_DRAIN};
 
     feed(d, &ev);
+}
+
+void ps_driver_loops_grown(struct ps_driver *d)
+{
+    struct ps_map_cursor at = {0};
+    struct link_conn *c;
+
+    while (d->opt.link_connections == 0 &&
+           (c = ps_map_next(d->conns, &at)) != NULL) {
+        if (c->welcomed && !c->joins) {
+            join_later(c, false);
+        }
+    }
 }
 
 void ps_driver_shutdown(struct ps_driver *d)

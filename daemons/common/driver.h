@@ -14,11 +14,13 @@
 struct ps_arenas;
 struct ps_driver;
 struct ps_loop;
+struct ps_movers;
 struct ps_worker;
 
 struct ps_driver_options {
     struct ps_loop *loop;     /* Not owned, as all below. */
     struct ps_worker *worker; /* NULL where the machine computes nothing. */
+    struct ps_movers *movers; /* Further loops; NULL: none. */
     struct ps_arenas *arenas; /* Whose descriptors go to workers and to peers
                                * on this host. NULL: none. */
     struct ps_machine machine;
@@ -26,7 +28,8 @@ struct ps_driver_options {
     const char *scheduler; /* Whom a dial of this address reaches; others are
                             * servers. NULL: nobody is dialled. */
     struct ps_conn_limits limits;
-    uint32_t link_connections; /* To a server by TCP; 0: 1. */
+    uint32_t link_connections; /* To a server by TCP; 0: so many that each
+                                * further loop has one to move. */
     bool same_host;          /* Dial servers on this host through net/near.h. */
     uint32_t receive_buffer; /* 0: the system decides. */
     uint32_t send_buffer;
@@ -56,6 +59,9 @@ void ps_driver_accept(struct ps_driver *d, int fd);
 void ps_driver_accept_near(struct ps_driver *d, int fd);
 void ps_driver_accept_local(struct ps_driver *d, int fd);
 
+/* There is one more further loop. */
+void ps_driver_loops_grown(struct ps_driver *d);
+
 /* PS_EV_DRAIN. */
 void ps_driver_drain(struct ps_driver *d);
 /* PS_EV_SHUTDOWN. */
@@ -73,6 +79,7 @@ struct ps_driver_stats {
     uint64_t bytes_out;
     uint64_t copied;
     uint64_t near;
+    uint64_t moved;
     uint64_t reads;
     uint64_t writes;
     uint64_t refused; /* Connections beyond a limit. */

@@ -133,6 +133,13 @@ static bool same_host(const void *values)
     return o->same_host == 0;
 }
 
+static unsigned loops(const void *values)
+{
+    const struct psserver_options *o = values;
+
+    return (unsigned)o->loops;
+}
+
 static unsigned threads(const void *values)
 {
     const struct psserver_options *o = values;
@@ -151,6 +158,7 @@ const struct ps_daemon_spec psserver_spec = {
     .scheduler = offsetof(struct psserver_options, scheduler),
     .advertise = advertise,
     .same_host = same_host,
+    .loops = loops,
     .threads = threads,
     .open = open_app,
     .close = close_app,

@@ -45,6 +45,18 @@ static const struct ps_option rows[] = {
      .max = DAY,
      .offset = AT(link_linger),
      .help = "How long the state of a link is kept without a connection."},
+    {.path = "network.loops",
+     .text = "1",
+     .type = PS_OPTION_INT,
+     .special = "auto",
+     .special_value = 0,
+     .min = 1,
+     .max = PS_LOOPS_MAX,
+     .offset = AT(loops),
+     .help = "Event loops, each a thread: the first decides, further ones move "
+             "what is large between memory and TCP connections, where one "
+             "cannot fill the network card; auto adds one when those there are "
+             "have been busy for three seconds, up to half of the processors."},
     {.path = "network.same_host",
      .text = "auto",
      .type = PS_OPTION_ENUM,

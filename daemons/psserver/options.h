@@ -13,6 +13,7 @@ struct psserver_options {
     int same_host;       /* 0: auto, 1: off. */
     int travel_together; /* 0: auto, 1: off. */
     int threads;         /* 0: one for each processor. */
+    int loops;           /* 0: by measured need. */
     uint64_t memory;
     uint64_t window;
 };

@@ -137,6 +137,13 @@ static uint32_t link_connections(const void *values)
     return (uint32_t)o->connections;
 }
 
+static unsigned loops(const void *values)
+{
+    const struct psagent_options *o = values;
+
+    return (unsigned)o->loops;
+}
+
 static unsigned threads(const void *values)
 {
     const struct psagent_options *o = values;
@@ -156,6 +163,7 @@ const struct ps_daemon_spec psagent_spec = {
     .socket = socket_path,
     .same_host = same_host,
     .link_connections = link_connections,
+    .loops = loops,
     .threads = threads,
     .open = open_app,
     .close = close_app,

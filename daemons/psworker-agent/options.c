@@ -48,6 +48,18 @@ static const struct ps_option rows[] = {
      .offset = AT(memory),
      .help = "Memory for the results of one job, and as much again for all "
              "sums under way."},
+    {.path = "network.loops",
+     .text = "1",
+     .type = PS_OPTION_INT,
+     .special = "auto",
+     .special_value = 0,
+     .min = 1,
+     .max = PS_LOOPS_MAX,
+     .offset = AT(loops),
+     .help = "Event loops, each a thread: the first decides, further ones move "
+             "what is large between memory and TCP connections, where one "
+             "cannot fill the network card; auto adds one when those there are "
+             "have been busy for three seconds, up to half of the processors."},
     {.path = "network.same_host",
      .text = "auto",
      .type = PS_OPTION_ENUM,
@@ -64,13 +76,16 @@ static const struct ps_option rows[] = {
      .help = "Pushes of small partitions that are ready go in one frame; off: "
              "each in a frame of its own, to see what that costs."},
     {.path = "network.connections_per_server",
-     .text = "1",
+     .text = "auto",
      .type = PS_OPTION_U64,
+     .special = "auto",
+     .special_value = 0,
      .min = 1,
      .max = PS_LINK_CONNECTIONS_MAX,
      .offset = AT(connections),
      .help = "TCP connections to each server: more where the network gives a "
-             "single one less than the link carries."},
+             "single one less than the link carries; auto is one, or so many "
+             "that each further loop has one to move."},
     {.path = "network.hand_over",
      .text = "2MiB",
      .type = PS_OPTION_SIZE,

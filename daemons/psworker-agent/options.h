@@ -12,9 +12,10 @@ struct psagent_options {
     int same_host;       /* 0: auto, 1: off. */
     int travel_together; /* 0: auto, 1: off. */
     int threads;         /* 0: one for each processor. */
+    int loops;           /* 0: by measured need. */
     uint64_t memory;
     uint64_t hand_over;
-    uint64_t connections; /* To each server. */
+    uint64_t connections; /* To each server; 0: as loops need. */
 };
 
 extern const struct ps_option_set psagent_set;

@@ -38,6 +38,8 @@
 #define PS_LINK_IN_FLIGHT_MAX      1024u
 /* TCP connections of one link; one more is turned away. */
 #define PS_LINK_CONNECTIONS_MAX    16u
+/* Loops of one daemon: the one that decides, and those that move bytes. */
+#define PS_LOOPS_MAX               16u
 /* Registered memory regions of one worker; one more is refused. */
 #define PS_REGIONS_MAX             65536u
 /* Operations of one worker that are not done; one more ends its session with

@@ -42,11 +42,23 @@ static void set_socket(const struct ps_conn_options *opt)
     }
 }
 
+/* What a further loop has moved since puts deadlines off. */
+static void heed_moves(struct ps_conn *c)
+{
+    if (conn_receives(c) && c->payload_at != PS_TIME_NEVER) {
+        c->payload_at = ps_move_at(&c->moves->in) + c->limits.stall;
+    }
+    if (conn_sends(c) && c->stall_at != PS_TIME_NEVER) {
+        c->stall_at = ps_move_at(&c->moves->out) + c->limits.stall;
+    }
+}
+
 static void deadline_due(struct ps_loop_timer *t)
 {
     struct ps_conn *c = PS_CONTAINER(t, struct ps_conn, timer);
     ps_time now = ps_loop_now(c->loop);
 
+    heed_moves(c);
     if (now >= c->close_at && c->write_error != 0) {
         conn_fail(c, c->write_error);
     } else if (now >= c->close_at) {
@@ -85,6 +97,9 @@ static void poll_ready(uv_poll_t *handle, int status, int events)
         /* The socket has an error. What arrived before it is still there to
          * be read, and the read after that tells the error. */
         c->polled = 0;
+        if (conn_receives(c)) {
+            return; /* The move comes to that, too. */
+        }
         if (!c->paused) {
             conn_readable(c);
         }
@@ -115,7 +130,7 @@ void conn_update_poll(struct ps_conn *c)
     if (!conn_alive(c)) {
         return;
     }
-    if (!c->paused || c->state == CONN_FINISHING) {
+    if ((!c->paused || c->state == CONN_FINISHING) && !conn_receives(c)) {
         events |= UV_READABLE;
     }
     if (c->blocked && c->write_error == 0) {
@@ -134,6 +149,16 @@ void conn_update_poll(struct ps_conn *c)
     if (rc != 0) {
         conn_fail(c, -rc);
     }
+}
+
+static struct conn_moves *new_moves(struct ps_conn *c, struct ps_movers *all)
+{
+    struct conn_moves *m = ps_calloc(1, sizeof(*m));
+
+    m->conn = c;
+    m->all = all;
+    m->socket.fd = c->fd;
+    return m;
 }
 
 int ps_conn_open(const struct ps_conn_options *opt, struct ps_conn **ret_conn)
@@ -166,6 +191,9 @@ int ps_conn_open(const struct ps_conn_options *opt, struct ps_conn **ret_conn)
     c->arenas = opt->near ? opt->arenas : NULL;
     c->adapts = !opt->local && !opt->near && opt->receive_buffer == 0;
     c->fd = opt->fd;
+    if (opt->movers != NULL && !opt->local && !opt->near) {
+        c->moves = new_moves(c, opt->movers);
+    }
     c->poll.data = c;
     c->timer.due = deadline_due;
     c->header_at = PS_TIME_NEVER;
@@ -190,17 +218,34 @@ void ps_conn_free(struct ps_conn *c)
         return;
     }
     assert(c->state == CONN_CLOSED);
+    ps_free(c->moves);
     ps_free(c);
+}
+
+void conn_part_ended(struct ps_conn *c)
+{
+    if (conn_receives(c) || conn_sends(c)) {
+        return;
+    }
+    if (c->fd >= 0) {
+        close(c->fd);
+        c->fd = -1;
+    }
+    if (!c->poll_closed) {
+        return;
+    }
+    c->state = CONN_CLOSED;
+    conn_read_fini(c);
+    conn_write_fini(c);
+    c->ops->closed(c->ctx, c, c->rc); /* Last: c may be gone after this. */
 }
 
 static void handle_closed(uv_handle_t *handle)
 {
     struct ps_conn *c = handle->data;
 
-    c->state = CONN_CLOSED;
-    conn_read_fini(c);
-    conn_write_fini(c);
-    c->ops->closed(c->ctx, c, c->rc); /* Last: c may be gone after this. */
+    c->poll_closed = true;
+    conn_part_ended(c);
 }
 
 void ps_conn_close(struct ps_conn *c, int rc, const char *reason)
@@ -213,9 +258,14 @@ void ps_conn_close(struct ps_conn *c, int rc, const char *reason)
     ps_str_copy(c->reason, sizeof(c->reason), reason);
     ps_loop_timer_set(c->loop, &c->timer, PS_TIME_NEVER);
     uv_close((uv_handle_t *)&c->poll, handle_closed);
-    /* After uv_close() nobody looks at the descriptor any more. */
-    close(c->fd);
-    c->fd = -1;
+    if (conn_receives(c)) {
+        ps_move_cancel(&c->moves->in);
+    }
+    if (conn_sends(c)) {
+        ps_move_cancel(&c->moves->out);
+    }
+    /* After uv_close() nobody but a move looks at the descriptor any more. */
+    conn_part_ended(c);
 }
 
 void conn_fail(struct ps_conn *c, int errnum)

@@ -8,7 +8,9 @@
  * are large. Going out: frames wait in order and are written many at a time,
  * header and payload from where they lie. Where the peer is near (net/near.h)
  * a large payload is pointed at instead, and counts as queued until the peer
- * says that it has it.
+ * says that it has it. Where there are further loops (net/mover.h) they read
+ * and write what is large of TCP connections; checks, frames and callbacks
+ * stay on this one.
  *
  * What closes a connection: the peer does (PS_E_CLOSED); a malformed or
  * forbidden frame (PS_E_PROTO, PS_E_PERM, PS_E_TOOBIG, PS_E_VERSION); no
@@ -30,6 +32,7 @@
 
 struct ps_arenas;
 struct ps_loop;
+struct ps_movers;
 struct ps_conn;
 
 #define PS_CONN_PEER_MAX 320u
@@ -72,6 +75,7 @@ struct ps_conn_options {
     bool near; /* A Unix socket to a peer of net/near.h: payloads are pointed
                 * at where the receiver can read our memory. */
     struct ps_arenas *arenas; /* Near: which it may map; NULL: none. */
+    struct ps_movers *movers; /* For TCP; NULL: none. */
     uint32_t receive_buffer;  /* SO_RCVBUF; 0: the system decides. */
     uint32_t send_buffer;
     struct ps_conn_limits limits;
@@ -147,5 +151,6 @@ struct ps_conn_stats {
     uint64_t writes;
     uint64_t copied; /* Payload bytes that passed through staging. */
     uint64_t near;   /* Payload bytes copied from the peer's memory. */
+    uint64_t moved;  /* Bytes in and out by further loops. */
 };
 void ps_conn_stats(const struct ps_conn *c, struct ps_conn_stats *ret_stats);

@@ -7,6 +7,7 @@
 #include "net/conn.h"
 #include "net/inflow.h"
 #include "net/loop.h"
+#include "net/mover.h"
 #include "net/near.h"
 #include "proto/frame.h"
 
@@ -63,6 +64,26 @@ struct arrived_fd {
     uint64_t end; /* Stream position behind the read that brought it. */
 };
 
+/* Pieces of memory that go out in one call. */
+#define CONN_IOV 128
+/* Bytes in one move: others have their turn, and what is gone is let go. */
+#define MOVE_MAX (1024u * 1024u)
+
+/* What further loops have to do for a connection. While a move is under way
+ * nobody else reads, or writes; `in` fills `dst` and what is behind it in
+ * staging, `out` takes the first frames of the queue. */
+struct conn_moves {
+    struct ps_conn *conn;
+    struct ps_movers *all;
+    struct ps_move_socket socket;
+    bool receives;
+    bool sends;
+    struct ps_move in;
+    struct ps_move out;
+    struct iovec in_iov[2];
+    struct iovec out_iov[CONN_IOV];
+};
+
 struct ps_conn {
     struct ps_loop *loop;
     const struct ps_conn_ops *ops;
@@ -80,6 +101,8 @@ struct ps_conn {
     int fd;
     uv_poll_t poll;
     int polled; /* Events asked for. */
+    bool poll_closed;
+    struct conn_moves *moves; /* NULL: all is done here. */
     int rc;
     char peer[PS_CONN_PEER_MAX];
     char reason[160];
@@ -141,9 +164,22 @@ void conn_update_poll(struct ps_conn *c);
 void conn_arm(struct ps_conn *c);
 /* Closes with the words of an error of a system call. */
 void conn_fail(struct ps_conn *c, int errnum);
+/* Closing: when nothing of it is left, it is closed. */
+void conn_part_ended(struct ps_conn *c);
 static inline bool conn_alive(const struct ps_conn *c)
 {
     return c->state == CONN_OPEN || c->state == CONN_FINISHING;
+}
+
+/* A further loop reads, or writes. */
+static inline bool conn_receives(const struct ps_conn *c)
+{
+    return c->moves != NULL && c->moves->receives;
+}
+
+static inline bool conn_sends(const struct ps_conn *c)
+{
+    return c->moves != NULL && c->moves->sends;
 }
 
 /* conn_read.c */

@@ -504,6 +504,146 @@ static bool parse_head(struct ps_conn *c)
     return false;
 }
 
+/* Bytes to ask for behind what the first place takes. */
+static uint32_t read_ahead(const struct ps_conn *c)
+{
+    uint32_t room = c->staging_cap - c->staging_to;
+    uint32_t have = c->staging_to - c->staging_from;
+
+    if (c->phase == PHASE_HEAD && have >= PS_FRAME_PREFIX) {
+        /* The prefix has been looked at: the rest of its header, and only
+         * what is small behind it. */
+        uint32_t missing = PS_FRAME_PREFIX + head_len(c) - have;
+        bool large = c->prefix.payload_len >= FRAME_LARGE &&
+                     c->piece_count == 0;
+
+        return (uint32_t)ps_min_u64(large ? missing : room, room);
+    }
+    bool large = c->phase == PHASE_HEAD ? c->small_run < SMALL_RUN
+                                        : c->prefix.payload_len >= FRAME_LARGE;
+
+    return (uint32_t)ps_min_u64(large ? STAGING_AHEAD : room, room);
+}
+
+/* At most `most` of a payload at a time. */
+static int places(struct ps_conn *c, uint64_t most, struct iovec iov[2])
+{
+    int n = 0;
+    bool ahead = true;
+
+    if (c->staging_from > 0) {
+        memmove(c->staging, c->staging + c->staging_from,
+                c->staging_to - c->staging_from);
+        c->staging_to -= c->staging_from;
+        c->staging_from = 0;
+    }
+    if (c->phase == PHASE_HEADER) {
+        iov[n++] = (struct iovec){c->header + c->header_got,
+                                  head_len(c) - c->header_got};
+    } else if (c->phase == PHASE_PAYLOAD && c->dst != NULL) {
+        ahead = c->payload_left <= most;
+        iov[n++] = (struct iovec){c->dst, ps_min_u64(c->payload_left, most)};
+    } else if (c->phase == PHASE_PAYLOAD) {
+        ahead = c->payload_left <= PS_LOOP_SCRATCH;
+        iov[n++] = (struct iovec){ps_loop_scratch(c->loop),
+                                  ps_min_u64(c->payload_left, PS_LOOP_SCRATCH)};
+    }
+    if (ahead) {
+        iov[n++] = (struct iovec){c->staging + c->staging_to, read_ahead(c)};
+    }
+    return n;
+}
+
+/* Account for `n` bytes that were read into the places. */
+static void took(struct ps_conn *c, const struct iovec *iov, size_t n)
+{
+    size_t first = 0;
+
+    if (c->phase != PHASE_HEAD) {
+        first = ps_min_u64(n, iov[0].iov_len);
+    }
+    if (c->phase == PHASE_HEADER) {
+        c->header_got += (uint32_t)first;
+    } else if (c->phase == PHASE_PAYLOAD) {
+        c->payload_left -= first;
+        c->dst = c->dst != NULL ? c->dst + first : NULL;
+    }
+    c->staging_to += (uint32_t)(n - first);
+}
+
+/* So many bytes have come. */
+static void count_in(struct ps_conn *c, uint64_t n)
+{
+    c->position += n;
+    c->stats.bytes_in += n;
+    if (c->adapts && n > 0) {
+        ps_inflow_add(ps_loop_inflow(c->loop), &c->share, c->fd,
+                      ps_loop_now(c->loop), n);
+    }
+}
+
+static void ended(struct ps_conn *c)
+{
+    bool inside = c->phase != PHASE_HEAD || c->staging_to > c->staging_from;
+
+    ps_conn_close(c, PS_E_CLOSED,
+                  inside ? "closed by peer within a frame" : "closed by peer");
+}
+
+static void parse(struct ps_conn *c);
+
+/* A further loop has read into the places, or could not. */
+static void received(struct ps_move *m)
+{
+    struct conn_moves *moves = PS_CONTAINER(m, struct conn_moves, in);
+    struct ps_conn *c = moves->conn;
+
+    moves->receives = false;
+    c->stats.reads += m->calls;
+    c->stats.moved += m->moved;
+    count_in(c, m->moved);
+    if (!conn_alive(c)) {
+        conn_part_ended(c);
+        return; /* c may be gone. */
+    }
+    if (c->state == CONN_FINISHING) {
+        if (m->ended || m->error != 0) {
+            ps_conn_close(c, PS_E_CLOSED, "closed by us");
+        }
+    } else {
+        const struct iovec first = {c->dst, c->payload_left};
+
+        took(c, &first, m->moved);
+        if (m->ended) {
+            ended(c);
+        } else if (m->error != 0) {
+            conn_fail(c, m->error);
+        } else {
+            parse(c);
+        }
+    }
+    conn_update_poll(c);
+}
+
+/* The rest of the payload is worth it: let a further loop read it. */
+static void begin_move(struct ps_conn *c)
+{
+    struct conn_moves *m = c->moves;
+
+    if (m->receives || c->dst == NULL ||
+        !ps_movers_want(m->all, c->payload_left)) {
+        return;
+    }
+    m->receives = true;
+    m->in.iov = m->in_iov;
+    m->in.count = (unsigned)places(c, UINT64_MAX, m->in_iov);
+    m->in.out = false;
+    m->in.need = c->payload_left;
+    m->in.done = received;
+    ps_move_begin(m->all, &m->socket, &m->in);
+    conn_update_poll(c);
+}
+
 /* Everything that can be said of the bytes at hand. */
 static void parse(struct ps_conn *c)
 {
@@ -549,74 +689,10 @@ static void parse(struct ps_conn *c)
     } else if (c->phase == PHASE_PAYLOAD && !c->paused) {
         c->payload_at = ps_loop_now(c->loop) + c->limits.stall;
         conn_arm(c);
+        if (c->moves != NULL) {
+            begin_move(c);
+        }
     }
-}
-
-/* Bytes to ask for behind what the first place takes. */
-static uint32_t read_ahead(const struct ps_conn *c)
-{
-    uint32_t room = c->staging_cap - c->staging_to;
-    uint32_t have = c->staging_to - c->staging_from;
-
-    if (c->phase == PHASE_HEAD && have >= PS_FRAME_PREFIX) {
-        /* The prefix has been looked at: the rest of its header, and only
-         * what is small behind it. */
-        uint32_t missing = PS_FRAME_PREFIX + head_len(c) - have;
-        bool large = c->prefix.payload_len >= FRAME_LARGE &&
-                     c->piece_count == 0;
-
-        return (uint32_t)ps_min_u64(large ? missing : room, room);
-    }
-    bool large = c->phase == PHASE_HEAD ? c->small_run < SMALL_RUN
-                                        : c->prefix.payload_len >= FRAME_LARGE;
-
-    return (uint32_t)ps_min_u64(large ? STAGING_AHEAD : room, room);
-}
-
-static int places(struct ps_conn *c, struct iovec iov[2])
-{
-    int n = 0;
-    bool ahead = true;
-
-    if (c->staging_from > 0) {
-        memmove(c->staging, c->staging + c->staging_from,
-                c->staging_to - c->staging_from);
-        c->staging_to -= c->staging_from;
-        c->staging_from = 0;
-    }
-    if (c->phase == PHASE_HEADER) {
-        iov[n++] = (struct iovec){c->header + c->header_got,
-                                  head_len(c) - c->header_got};
-    } else if (c->phase == PHASE_PAYLOAD && c->dst != NULL) {
-        ahead = c->payload_left <= READ_BUDGET;
-        iov[n++] = (struct iovec){c->dst,
-                                  ps_min_u64(c->payload_left, READ_BUDGET)};
-    } else if (c->phase == PHASE_PAYLOAD) {
-        ahead = c->payload_left <= PS_LOOP_SCRATCH;
-        iov[n++] = (struct iovec){ps_loop_scratch(c->loop),
-                                  ps_min_u64(c->payload_left, PS_LOOP_SCRATCH)};
-    }
-    if (ahead) {
-        iov[n++] = (struct iovec){c->staging + c->staging_to, read_ahead(c)};
-    }
-    return n;
-}
-
-/* Account for `n` bytes that were read into the places. */
-static void took(struct ps_conn *c, const struct iovec *iov, size_t n)
-{
-    size_t first = 0;
-
-    if (c->phase != PHASE_HEAD) {
-        first = ps_min_u64(n, iov[0].iov_len);
-    }
-    if (c->phase == PHASE_HEADER) {
-        c->header_got += (uint32_t)first;
-    } else if (c->phase == PHASE_PAYLOAD) {
-        c->payload_left -= first;
-        c->dst = c->dst != NULL ? c->dst + first : NULL;
-    }
-    c->staging_to += (uint32_t)(n - first);
 }
 
 /* False: the connection is closing. */
@@ -657,6 +733,7 @@ static ssize_t receive(struct ps_conn *c, struct iovec *iov, int count)
         char bytes[CMSG_SPACE(PS_CONN_FDS_MAX * sizeof(int))];
     } control;
     struct msghdr m = {.msg_iov = iov, .msg_iovlen = (size_t)count};
+    ps_time begun = c->moves != NULL ? ps_loop_now(c->loop) : 0;
     ssize_t n;
 
     if (c->local || c->near) {
@@ -667,6 +744,9 @@ static ssize_t receive(struct ps_conn *c, struct iovec *iov, int count)
         n = recvmsg(c->fd, &m, MSG_CMSG_CLOEXEC);
     } while (n < 0 && errno == EINTR);
     c->stats.reads++;
+    if (c->moves != NULL && n > 0) {
+        ps_movers_spent(c->moves->all, ps_loop_now(c->loop) - begun);
+    }
     if (n > 0 && (c->local || c->near) && !keep_fds(c, &m, (size_t)n)) {
         errno = ECANCELED;
         return -1;
@@ -690,21 +770,13 @@ static void drain(struct ps_conn *c)
     }
 }
 
-static void ended(struct ps_conn *c)
-{
-    bool inside = c->phase != PHASE_HEAD || c->staging_to > c->staging_from;
-
-    ps_conn_close(c, PS_E_CLOSED,
-                  inside ? "closed by peer within a frame" : "closed by peer");
-}
-
 void conn_readable(struct ps_conn *c)
 {
     size_t budget = READ_BUDGET;
 
-    while (c->state == CONN_OPEN && !c->paused) {
+    while (c->state == CONN_OPEN && !c->paused && !conn_receives(c)) {
         struct iovec iov[2];
-        int count = places(c, iov);
+        int count = places(c, READ_BUDGET, iov);
         size_t asked = iov[0].iov_len + (count == 2 ? iov[1].iov_len : 0);
         ssize_t n = receive(c, iov, count);
 
@@ -719,12 +791,7 @@ void conn_readable(struct ps_conn *c)
             return;
         }
         took(c, iov, (size_t)n);
-        c->position += (uint64_t)n;
-        c->stats.bytes_in += (uint64_t)n;
-        if (c->adapts) {
-            ps_inflow_add(ps_loop_inflow(c->loop), &c->share, c->fd,
-                          ps_loop_now(c->loop), (uint64_t)n);
-        }
+        count_in(c, (uint64_t)n);
         parse(c);
         tell(c);
         /* Less than asked for: the socket is empty, mostly. A Unix socket

@@ -20,7 +20,6 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
-#define IOV_COUNT         128
 /* Before others have their turn. */
 #define WRITE_BUDGET      (4u * 1024u * 1024u)
 #define UNGREETED_MAX     (256u * 1024u)
@@ -315,7 +314,7 @@ static int add_frame(const struct out_frame *f, uint64_t skip,
     if (f->points) {
         return n;
     }
-    for (uint32_t i = 0; i < f->slice_count && n < IOV_COUNT; i++) {
+    for (uint32_t i = 0; i < f->slice_count && n < CONN_IOV; i++) {
         const struct ps_slice *s = &f->slices[i];
 
         if (skip >= s->len) {
@@ -328,7 +327,8 @@ static int add_frame(const struct out_frame *f, uint64_t skip,
     return n;
 }
 
-static int gather(const struct ps_conn *c, struct iovec *iov)
+/* Up to `most` bytes, and what the last frame has more. */
+static int gather(const struct ps_conn *c, uint64_t most, struct iovec *iov)
 {
     uint64_t skip = c->out_written;
     uint64_t bytes = 0;
@@ -340,8 +340,7 @@ static int gather(const struct ps_conn *c, struct iovec *iov)
         const struct out_frame *f = PS_CONTAINER(node, const struct out_frame,
                                                  node);
 
-        if (n == IOV_COUNT || bytes >= WRITE_BUDGET ||
-            (n > 0 && f->pass_fd >= 0)) {
+        if (n == CONN_IOV || bytes >= most || (n > 0 && f->pass_fd >= 0)) {
             break;
         }
         if (f->points && skip == 0 && held >= NEAR_HELD_MAX) {
@@ -395,6 +394,7 @@ static ssize_t transmit(struct ps_conn *c, struct iovec *iov, int count)
         char bytes[CMSG_SPACE(sizeof(int))];
     } control = {.bytes = {0}};
     struct msghdr m = {.msg_iov = iov, .msg_iovlen = (size_t)count};
+    ps_time begun = c->moves != NULL ? ps_loop_now(c->loop) : 0;
     ssize_t n;
 
     if (f->pass_fd >= 0) {
@@ -411,6 +411,9 @@ static ssize_t transmit(struct ps_conn *c, struct iovec *iov, int count)
         n = sendmsg(c->fd, &m, MSG_NOSIGNAL);
     } while (n < 0 && errno == EINTR);
     c->stats.writes++;
+    if (c->moves != NULL && n > 0) {
+        ps_movers_spent(c->moves->all, ps_loop_now(c->loop) - begun);
+    }
     return n;
 }
 
@@ -433,18 +436,66 @@ static void write_failed(struct ps_conn *c, int errnum)
     c->close_at = ps_loop_now(c->loop) + WRITE_ERROR_GRACE;
 }
 
+/* A further loop has written, or could not. */
+static void sent(struct ps_move *m)
+{
+    struct conn_moves *moves = PS_CONTAINER(m, struct conn_moves, out);
+    struct ps_conn *c = moves->conn;
+
+    moves->sends = false;
+    c->stats.writes += m->calls;
+    c->stats.moved += m->moved;
+    c->stats.bytes_out += m->moved;
+    if (!conn_alive(c)) {
+        conn_part_ended(c);
+        return; /* c may be gone. */
+    }
+    advance(c, m->moved);
+    c->stall_at = PS_TIME_NEVER;
+    if (m->error != 0) {
+        write_failed(c, m->error);
+        conn_arm(c);
+        return;
+    }
+    (void)ps_conn_flush(c);
+    if (c->state == CONN_OPEN) {
+        c->ops->sent(c->ctx, c, c->queued);
+    }
+}
+
+/* It is worth it: let a further loop write. */
+static void begin_move(struct ps_conn *c, const struct iovec *iov, int count,
+                       size_t bytes)
+{
+    struct conn_moves *m = c->moves;
+
+    memcpy(m->out_iov, iov, (size_t)count * sizeof(*iov));
+    m->sends = true;
+    m->out.iov = m->out_iov;
+    m->out.count = (unsigned)count;
+    m->out.out = true;
+    m->out.need = bytes;
+    m->out.done = sent;
+    ps_move_begin(m->all, &m->socket, &m->out);
+}
+
 static uint64_t write_out(struct ps_conn *c)
 {
     uint64_t done = 0;
 
-    while (!c->blocked && !ps_list_empty(&c->out)) {
-        struct iovec iov[IOV_COUNT];
-        int count = gather(c, iov);
+    while (!c->blocked && !ps_list_empty(&c->out) && !conn_sends(c)) {
+        struct iovec iov[CONN_IOV];
+        int count = gather(c, c->moves != NULL ? MOVE_MAX : WRITE_BUDGET, iov);
 
         if (count == 0) {
             break; /* Until the peer has taken what we point at. */
         }
         size_t asked = iov_bytes(iov, count);
+
+        if (c->moves != NULL && ps_movers_want(c->moves->all, asked)) {
+            begin_move(c, iov, count, asked);
+            break;
+        }
         ssize_t n = transmit(c, iov, count);
 
         if (n < 0) {
@@ -472,7 +523,7 @@ bool ps_conn_flush(struct ps_conn *c)
     uint64_t done = write_out(c);
     ps_time now = ps_loop_now(c->loop);
 
-    bool waits = c->blocked || !ps_list_empty(&c->held);
+    bool waits = c->blocked || conn_sends(c) || !ps_list_empty(&c->held);
 
     if (!waits || c->write_error != 0) {
         c->stall_at = PS_TIME_NEVER;

@@ -1,15 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What a connection promises, over each kind of socket: `conn_suite tcp` and
- * `conn_suite unix`, and `conn_suite near` where payloads are pointed at. The
- * other end is a plain descriptor in the hands of the test, or a second
+ * `conn_suite unix`, `conn_suite near` where payloads are pointed at, and
+ * `conn_suite loops` where threads move what is large over TCP. The other end is a plain descriptor in the hands of the test, or a second
  * connection. */
 #include "base/alloc.h"
 #include "base/pool.h"
 #include "net/arena.h"
 #include "net/conn.h"
 #include "net/listen.h"
-#include "net/near.h"
 #include "net/loop.h"
+#include "net/mover.h"
+#include "net/near.h"
 #include "proto/frame.h"
 #include "proto/ps_codec.h"
 
@@ -29,12 +30,12 @@
 
 #include <cmocka.h>
 
-#define MIB        (1024u * 1024u)
-/* At the end of the list. */
-#define NEAR_TESTS 6u
-
+#define MIB (1024u * 1024u)
 static bool over_tcp;
 static bool near;
+static bool loops;
+/* What makers of worlds ask for; .count_max 0: two threads. */
+static struct ps_movers_options wanted;
 
 static void tcp_pair(int fd[2])
 {
@@ -85,7 +86,23 @@ struct world {
     struct end b;
     int fd; /* The stranger's end; -1: b is a connection too. */
     struct ps_arenas *arenas;
+    struct ps_movers *movers;
 };
+
+static void make_movers(struct world *w)
+{
+    struct ps_movers_options opt = wanted;
+
+    if (!loops) {
+        return;
+    }
+    if (opt.count_max == 0) {
+        opt.count = opt.count_max = 2;
+    }
+    opt.loop = w->loop;
+    opt.least = 512;
+    assert_int_equal(ps_movers_new(&opt, &w->movers), 0);
+}
 
 static int on_header(void *ctx, struct ps_conn *c, const struct ps_msg *msg,
                      uint64_t len, void **ret_dst)
@@ -164,6 +181,7 @@ static void open_end(struct world *w, struct end *e, int fd, bool server,
         .dialled = !server,
         .near = near,
         .arenas = w->arenas,
+        .movers = w->movers,
         .limits = limits,
         .ops = &ops,
         .ctx = e,
@@ -180,6 +198,7 @@ static void begin(struct world *w, struct ps_conn_limits limits)
     memset(w, 0, sizeof(*w));
     assert_int_equal(ps_loop_new(&w->loop), 0);
     w->arenas = ps_arenas_new();
+    make_movers(w);
     make_pair(fd);
     open_end(w, &w->a, fd[0], true, limits);
     w->fd = fd[1];
@@ -194,6 +213,7 @@ static void begin_both(struct world *w, struct ps_conn_limits limits)
     memset(w, 0, sizeof(*w));
     assert_int_equal(ps_loop_new(&w->loop), 0);
     w->arenas = ps_arenas_new();
+    make_movers(w);
     make_pair(fd);
     open_end(w, &w->a, fd[0], true, limits);
     open_end(w, &w->b, fd[1], false, limits);
@@ -214,6 +234,7 @@ static void end(struct world *w)
     if (w->fd >= 0) {
         close(w->fd);
     }
+    ps_movers_free(w->movers);
     ps_loop_free(w->loop);
     ps_arenas_free(w->arenas);
     assert_int_equal(ps_alloc_live(), 0);
@@ -410,6 +431,7 @@ static void large_payloads_are_not_copied(void **state)
     assert_memory_equal(w.a.payload, buf->data, buf->size);
     ps_conn_stats(w.a.conn, &s);
     assert_true(s.copied * 1000 < count * buf->size);
+    assert_true(!loops || s.moved > count * buf->size / 2);
     if (near) {
         assert_int_equal(s.near, count * buf->size);
         assert_true(s.bytes_in < count * 1024);
@@ -434,10 +456,9 @@ static void small_frames_travel_together(void **state)
         ack.ack = i;
         assert_int_equal(send_msg(&w.b, &ack, NULL), 0);
     }
-    assert_true(ps_conn_flush(w.b.conn));
-    RUN_UNTIL(&w, w.a.frames == 1000);
+    assert_int_equal(ps_conn_flush(w.b.conn), !loops);
+    RUN_UNTIL(&w, w.a.frames == 1000 && w.b.done == 1000);
     assert_int_equal(w.a.acks, 500500);
-    assert_int_equal(w.b.done, 1000);
     ps_conn_stats(w.b.conn, &s);
     assert_true(s.writes - before <= 1 + 1000 / 128 + 1);
     ps_conn_stats(w.a.conn, &s);
@@ -1344,6 +1365,193 @@ static void arenas_are_held_to(void **state)
     close(fd);
 }
 
+/* ---------------------------------------------------------- only loops */
+
+static struct ps_msg value_msg(void)
+{
+    struct ps_msg m = {.code = PS_MSG_VALUE};
+
+    m.value.parts = &one_part;
+    m.value.parts_count = 1;
+    return m;
+}
+
+static void keep_payload(struct end *e, size_t len)
+{
+    e->payload_cap = len;
+    e->payload = calloc(1, len);
+}
+
+/* Both ways at once, with small frames in between. */
+static void threads_move_both_ways(void **state)
+{
+    const unsigned count = 20;
+    const struct ps_msg ack = {.code = PS_MSG_ACK, .ack = 1};
+    struct ps_msg push = push_msg();
+    struct ps_msg value = value_msg();
+    struct ps_buf *up = ps_buf_new(MIB);
+    struct ps_buf *down = ps_buf_new(3 * MIB);
+    struct ps_conn_stats s;
+    struct world w;
+
+    (void)state;
+    for (size_t i = 0; i < down->size; i++) {
+        down->data[i] = (uint8_t)(i % 253);
+        up->data[i % MIB] = (uint8_t)(i % 241);
+    }
+    begin_both(&w, (struct ps_conn_limits){0});
+    both_greet(&w);
+    keep_payload(&w.a, MIB);
+    keep_payload(&w.b, 3 * MIB);
+    for (unsigned i = 0; i < count; i++) {
+        assert_int_equal(
+            send_msg(&w.b, &push, &(struct ps_slice){.buf = up, .len = MIB}),
+            0);
+        assert_int_equal(send_msg(&w.b, &ack, NULL), 0);
+        assert_int_equal(
+            send_msg(&w.a, &value,
+                     &(struct ps_slice){.buf = down, .len = 3 * MIB}),
+            0);
+        ps_conn_flush(w.a.conn);
+        ps_conn_flush(w.b.conn);
+    }
+    RUN_UNTIL(&w, w.a.frames == 2 * count && w.b.frames == count);
+    RUN_UNTIL(&w, w.a.done == count && w.b.done == 2 * count);
+    assert_int_equal(w.a.acks, count);
+    assert_memory_equal(w.a.payload, up->data, MIB);
+    assert_memory_equal(w.b.payload, down->data, 3 * MIB);
+    assert_int_equal(ps_conn_queued(w.a.conn) + ps_conn_queued(w.b.conn), 0);
+    ps_conn_stats(w.b.conn, &s);
+    assert_in_range(s.moved, s.bytes_in, s.bytes_in + s.bytes_out);
+    ps_buf_unref(up);
+    ps_buf_unref(down);
+    end(&w);
+}
+
+/* A push of which the rest does not come. */
+static void tell_half(struct world *w)
+{
+    struct ps_msg push = push_msg();
+    uint8_t *bytes = malloc(MIB);
+
+    keep_payload(&w->a, MIB / 2);
+    assert_true(put(bytes, 0, MIB, &push, MIB / 2) > MIB / 2);
+    tell(w, bytes, MIB / 4);
+    free(bytes);
+    RUN_UNTIL(w, w->a.asked == 1);
+}
+
+static void a_move_that_stops_is_cut(void **state)
+{
+    struct world w;
+
+    (void)state;
+    begin(&w, (struct ps_conn_limits){.stall = PS_MILLIS(20)});
+    greet(&w);
+    tell_half(&w);
+    expect_cut(&w, PS_E_TIMEOUT);
+    assert_string_equal(w.a.reason, "payload stopped coming");
+    end(&w);
+}
+
+static void the_peer_ends_within_a_move(void **state)
+{
+    struct world w;
+
+    (void)state;
+    begin(&w, (struct ps_conn_limits){0});
+    greet(&w);
+    tell_half(&w);
+    assert_int_equal(shutdown(w.fd, SHUT_WR), 0);
+    RUN_UNTIL(&w, w.a.closed);
+    assert_int_equal(w.a.rc, PS_E_CLOSED);
+    assert_string_equal(w.a.reason, "closed by peer within a frame");
+    assert_int_equal(w.a.frames, 0);
+    end(&w);
+}
+
+/* What is queued goes out first, though a payload is under way and never
+ * comes; then the peer has a moment to close. */
+static void finish_within_moves(void **state)
+{
+    const size_t len = 8 * MIB;
+    struct ps_msg value = value_msg();
+    struct ps_buf *buf = ps_buf_new(len);
+    uint8_t *sink = malloc(MIB);
+    struct world w;
+    size_t got = 0;
+
+    (void)state;
+    begin(&w, (struct ps_conn_limits){.linger = PS_MILLIS(20)});
+    greet(&w);
+    tell_half(&w);
+    assert_int_equal(
+        send_msg(&w.a, &value, &(struct ps_slice){.buf = buf, .len = len}), 0);
+    ps_conn_flush(w.a.conn);
+    ps_conn_finish(w.a.conn);
+    while (got < len) {
+        ssize_t n = read(w.fd, sink, MIB);
+
+        got += n > 0 ? (size_t)n : 0;
+        if (n <= 0) {
+            assert_true(n < 0 && errno == EAGAIN);
+            (void)ps_loop_step(w.loop);
+        }
+    }
+    RUN_UNTIL(&w, w.a.closed);
+    assert_int_equal(w.a.done, 1);
+    assert_int_equal(w.a.frames, 0);
+    assert_string_equal(w.a.reason, "closed by us");
+    free(sink);
+    ps_buf_unref(buf);
+    end(&w);
+}
+
+static void grown(void *ctx, unsigned count)
+{
+    unsigned *seen = ctx;
+
+    assert_int_equal(count, *seen + 1);
+    *seen = count;
+}
+
+/* From none to as many as may be; connections that are open use them. */
+static void more_threads_where_needed(void **state)
+{
+    struct ps_msg push = push_msg();
+    struct ps_buf *buf = ps_buf_new(MIB);
+    struct ps_slice slice = {.buf = buf, .len = MIB};
+    struct ps_conn_stats s = {0};
+    unsigned seen = 0;
+    unsigned sent = 0;
+    struct world w;
+
+    (void)state;
+    memset(buf->data, 7, MIB);
+    wanted = (struct ps_movers_options){
+        .count_max = 3,
+        .grow = {.period = 1, .periods = 1},
+        .grown = grown,
+        .ctx = &seen,
+    };
+    begin_both(&w, (struct ps_conn_limits){0});
+    memset(&wanted, 0, sizeof(wanted));
+    both_greet(&w);
+    keep_payload(&w.a, MIB);
+    while (seen < 3 || s.moved < 8 * MIB) {
+        assert_true(++sent < 100);
+        assert_int_equal(send_msg(&w.b, &push, &slice), 0);
+        ps_conn_flush(w.b.conn);
+        RUN_UNTIL(&w, w.a.frames == sent && w.b.done == sent);
+        assert_memory_equal(w.a.payload, buf->data, MIB);
+        memset(w.a.payload, 0, MIB);
+        ps_conn_stats(w.a.conn, &s);
+    }
+    assert_int_equal(ps_movers_count(w.movers), 3);
+    ps_buf_unref(buf);
+    end(&w);
+}
+
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
@@ -1377,7 +1585,8 @@ int main(int argc, char **argv)
         cmocka_unit_test(close_inside_a_callback),
         cmocka_unit_test(close_gives_everything_back),
         cmocka_unit_test(pointing_needs_near),
-        /* Only near: */
+    };
+    const struct CMUnitTest near_tests[] = {
         cmocka_unit_test(pointed_at_anywhere_is_cut_or_read),
         cmocka_unit_test(receipts_are_held_to),
         cmocka_unit_test(held_until_taken),
@@ -1385,14 +1594,31 @@ int main(int argc, char **argv)
         cmocka_unit_test(pointed_into_an_arena),
         cmocka_unit_test(arenas_are_held_to),
     };
+    const struct CMUnitTest loops_tests[] = {
+        cmocka_unit_test(threads_move_both_ways),
+        cmocka_unit_test(a_move_that_stops_is_cut),
+        cmocka_unit_test(the_peer_ends_within_a_move),
+        cmocka_unit_test(finish_within_moves),
+        cmocka_unit_test(more_threads_where_needed),
+    };
+    struct CMUnitTest chosen[64];
+    size_t count = sizeof(tests) / sizeof(tests[0]);
 
     if (argc != 2) {
-        fprintf(stderr, "usage: conn_suite tcp|unix|near\n");
+        fprintf(stderr, "usage: conn_suite tcp|unix|near|loops\n");
         return 2;
     }
-    over_tcp = strcmp(argv[1], "tcp") == 0;
+    loops = strcmp(argv[1], "loops") == 0;
+    over_tcp = loops || strcmp(argv[1], "tcp") == 0;
     near = strcmp(argv[1], "near") == 0;
-    size_t count = sizeof(tests) / sizeof(tests[0]) - (near ? 0 : NEAR_TESTS);
-
-    return _cmocka_run_group_tests("conn", tests, count, NULL, NULL);
+    memcpy(chosen, tests, sizeof(tests));
+    if (near) {
+        memcpy(chosen + count, near_tests, sizeof(near_tests));
+        count += sizeof(near_tests) / sizeof(near_tests[0]);
+    }
+    if (loops) {
+        memcpy(chosen + count, loops_tests, sizeof(loops_tests));
+        count += sizeof(loops_tests) / sizeof(loops_tests[0]);
+    }
+    return _cmocka_run_group_tests("conn", chosen, count, NULL, NULL);
 }

@@ -2,6 +2,7 @@
 """Connections between agents and servers are cut again and again in the
 middle of a job: the result is that of an undisturbed run, bit for bit, and no
 process ends."""
+import pytest
 import trio as support
 from proxy import Proxy
 from trio import Job
@@ -19,14 +20,15 @@ def work(job, keys, chunk):
                                  f"{names}")
 
 
-def start(trio, **options):
+def start(trio, loops=1, **options):
     return trio(servers=2, agents=2,
                 agent_options=["scheduler.retry.first=10ms",
-                               "scheduler.retry.max=100ms"], **options)
+                               "scheduler.retry.max=100ms",
+                               f"network.loops={loops}"], **options)
 
 
-def open_job(t, sgd):
-    job = Job(t, 4, PSKV_PARTITION_BYTES=65536, PSKV_OP_TIMEOUT="120s")
+def open_job(t, sgd, partition):
+    job = Job(t, 4, PSKV_PARTITION_BYTES=partition, PSKV_OP_TIMEOUT="120s")
     keys = [job.key(*k) for k in KEYS if not sgd or k[1].startswith("float")]
     if sgd:
         for k in keys:
@@ -42,16 +44,17 @@ def write_zeros(t):
         (t.folder / f"zeros{i}").write_bytes(bytes(size[dtype] * count))
 
 
-def run(trio, sgd):
-    t = start(trio, server_options=["advertise.address=127.0.0.2",
-                             "network.same_host=off"])
+def run(trio, sgd, loops=1, partition=65536):
+    t = start(trio, loops, server_options=["advertise.address=127.0.0.2",
+                                           f"network.loops={loops}",
+                                           "network.same_host=off"])
     write_zeros(t)
     proxies = []
     try:
         for i, server in enumerate(t.servers()):
             proxies.append(Proxy(("127.0.0.2", server.port),
                                  ("127.0.0.1", server.port), seed=i))
-        job, keys = open_job(t, sgd)
+        job, keys = open_job(t, sgd, partition)
         with job:
             results = [work(job, keys, 0)]
             assert sum(p.bytes for p in proxies) > 1_000_000, \
@@ -72,7 +75,7 @@ def run(trio, sgd):
             p.close()
     clean = start(trio)
     write_zeros(clean)
-    job, keys = open_job(clean, sgd)
+    job, keys = open_job(clean, sgd, partition)
     with job:
         expected = [work(job, keys, i) for i in range(len(results))]
     assert results == expected
@@ -81,14 +84,17 @@ def run(trio, sgd):
         assert len({tuple(chunk[0]) for chunk in results}) == len(results)
 
 
-def test_sums(trio):
-    run(trio, sgd=False)
+# Further loops move what is large.
+@pytest.mark.parametrize("loops,partition", [(1, 65536), (3, 262144)])
+def test_sums(trio, loops, partition):
+    run(trio, False, loops, partition)
 
 
-def test_optimizer(trio):
+@pytest.mark.parametrize("loops,partition", [(1, 65536), (3, 262144)])
+def test_optimizer(trio, loops, partition):
     """Each step builds on the last: one contribution counted twice, or lost,
     would stay visible for ever."""
-    run(trio, sgd=True)
+    run(trio, True, loops, partition)
 
 
 def test_scheduler(trio):

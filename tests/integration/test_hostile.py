@@ -35,7 +35,8 @@ def place(tmp_path_factory):
     t = support.Trio(folder / "trio", servers=1, agents=1,
                      options=["limits.greeting=2s", "limits.header=2s",
                               "limits.output=1MiB"],
-                     server_options=["limits.greeting=2s", "limits.header=2s"],
+                     server_options=["limits.greeting=2s", "limits.header=2s",
+                                     "network.loops=3"],
                      agent_options=["limits.greeting=2s", "limits.header=2s"])
     try:
         yield from bystander(t)

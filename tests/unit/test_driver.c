@@ -6,10 +6,12 @@
 
 #include "base/alloc.h"
 #include "base/limits.h"
+#include "common/bundle.h"
 #include "net/arena.h"
 #include "net/listen.h"
 #include "net/local.h"
 #include "net/loop.h"
+#include "net/mover.h"
 #include "net/worker.h"
 #include "proto/frame.h"
 #include "proto/ps_codec.h"
@@ -42,6 +44,7 @@ struct echo {
     unsigned sent;
     bool dial_bad;
     const char *dial;
+    bool greets; /* Whom it has dialled. */
     bool keep_region;
     struct ps_buf *region;
     int fail;
@@ -52,6 +55,7 @@ struct world {
     struct ps_worker *worker;
     struct ps_driver *driver;
     struct ps_arenas *arenas;
+    struct ps_movers *movers;
     struct echo m;
     struct ps_loop_timer nudge;
     bool failed;
@@ -152,6 +156,15 @@ static void on_msg(struct echo *e, const struct ps_event *ev,
     }
 }
 
+static const struct ps_msg our_hello = {.code = PS_MSG_HELLO,
+                                        .hello = {.protocol = 1,
+                                                  .protocol_least = 1,
+                                                  .role = PS_ROLE_AGENT,
+                                                  .name = "a",
+                                                  .cluster = "c",
+                                                  .instance = 1,
+                                                  .session = 4}};
+
 static int step(void *self, const struct ps_event *ev, struct ps_effects *fx)
 {
     static const char *const kinds[] = {"dialled", "accepted", "local"};
@@ -169,6 +182,9 @@ static int step(void *self, const struct ps_event *ev, struct ps_effects *fx)
     case PS_EV_OPEN:
         tell(e, "open %llu %s\n", (unsigned long long)ev->conn,
              kinds[ev->open.kind]);
+        if (e->greets && ev->open.kind == PS_CONN_DIALLED) {
+            ps_effects_tell(fx, ev->conn, &our_hello);
+        }
         break;
     case PS_EV_DIAL_FAILED:
         tell(e, "dial %llu failed %s\n",
@@ -215,7 +231,7 @@ static int payload(void *self, ps_conn_id conn, const struct ps_msg *msg,
     struct ps_buf *buf;
 
     (void)conn;
-    if (msg->push.gen == 0) {
+    if (msg->code == PS_MSG_PUSH && msg->push.gen == 0) {
         return PS_E_NOJOB;
     }
     if (e->again > 0) {
@@ -246,7 +262,15 @@ static void closed(void *ctx)
     w->closed = true;
 }
 
-static void begin(struct world *w, enum ps_role self)
+static void one_more_loop(void *ctx, unsigned count)
+{
+    struct world *w = ctx;
+
+    tell(&w->m, "%u further loops\n", count);
+    ps_driver_loops_grown(w->driver);
+}
+
+static void begin_with(struct world *w, enum ps_role self, unsigned loops_max)
 {
     struct ps_worker_options worker = {.threads = 2};
     struct ps_driver_options opt = {.strangers_max = 4,
@@ -263,12 +287,29 @@ static void begin(struct world *w, enum ps_role self)
     w->m.pool = ps_pool_new(&(struct ps_pool_options){0});
     w->arenas = ps_arenas_new();
     opt.loop = w->loop;
+    if (loops_max > 0) {
+        const struct ps_movers_options movers = {
+            .loop = w->loop,
+            .count = 1,
+            .count_max = loops_max,
+            .grow = {.period = 1, .periods = 1},
+            .grown = one_more_loop,
+            .ctx = w};
+
+        assert_int_equal(ps_movers_new(&movers, &w->movers), 0);
+    }
+    opt.movers = w->movers;
     opt.worker = w->worker;
     opt.arenas = w->arenas;
     opt.machine = (struct ps_machine){&echo_ops, &w->m};
     opt.failed = failed;
     opt.scheduler = "127.0.0.1:1";
     w->driver = ps_driver_new(&opt);
+}
+
+static void begin(struct world *w, enum ps_role self)
+{
+    begin_with(w, self, 0);
 }
 
 #define RUN_UNTIL(w, condition)                                                \
@@ -287,6 +328,7 @@ static void end(struct world *w)
     RUN_UNTIL(w, w->closed);
     ps_worker_free(w->worker);
     ps_driver_free(w->driver);
+    ps_movers_free(w->movers);
     ps_buf_unref(w->m.sum.buf);
     ps_buf_unref(w->m.region);
     ps_pool_free(w->m.pool);
@@ -1003,6 +1045,67 @@ static void a_link_has_several_connections(void **state)
     end(&w);
 }
 
+static int accepted(struct world *w, int listener)
+{
+    int fd;
+
+    while ((fd = accept(listener, NULL, NULL)) < 0) {
+        assert_int_equal(errno, EAGAIN);
+        (void)ps_loop_step(w->loop);
+    }
+    return fd;
+}
+
+/* One connection for each further loop, when there is one more. */
+static void links_have_connections_for_all_loops(void **state)
+{
+    const size_t payload_len = 160 * 1024;
+    const int room = 1024 * 1024;
+    static uint8_t bytes[1024 + 160 * 1024];
+    const struct ps_msg welcome = {
+        .code = PS_MSG_WELCOME,
+        .welcome = {.protocol = 1, .name = "s", .features = PS_FEATURE_JOIN}};
+    struct ps_msg value = {.code = PS_MSG_VALUE};
+    char address[32];
+    struct world w;
+    uint16_t port;
+    int listener;
+    uint64_t n;
+
+    (void)state;
+    begin_with(&w, PS_ROLE_AGENT, 2);
+    assert_int_equal(ps_listen_tcp("127.0.0.1", 0, 8, &listener, &port), 0);
+    snprintf(address, sizeof(address), "127.0.0.1:%u", (unsigned)port);
+    w.m.greets = true;
+    want_dial(&w, address);
+    int fd = accepted(&w, listener);
+
+    free(await(&w, fd, PS_MSG_HELLO, &n, &n));
+    say(fd, bytes, put(bytes, 0, &welcome, 0));
+    value.value.parts = &one;
+    value.value.parts_count = 1;
+    /* For a whole frame, so that writing does not wait for us. */
+    assert_int_equal(setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &room, sizeof(room)),
+                     0);
+    for (unsigned i = 0; i < 4 && !told(&w, "2 further loops\n"); i++) {
+        struct ps_driver_stats s;
+
+        say(fd, bytes, put(bytes, 0, &value, payload_len) + payload_len);
+        RUN_UNTIL(&w, (ps_driver_stats(w.driver, &s),
+                       s.moved >= (i + 1) * (payload_len - 1024)));
+    }
+    assert_true(told(&w, "2 further loops\n"));
+    int more = accepted(&w, listener);
+
+    free(await(&w, more, PS_MSG_HELLO, &n, &n));
+    assert_false(told(&w, "open 2 "));
+    close(more);
+    close(fd);
+    close(listener);
+    RUN_UNTIL(&w, told(&w, "closed 1 "));
+    end(&w);
+}
+
 static void who_joins_must_know_the_link(void **state)
 {
     struct world w;
@@ -1067,6 +1170,7 @@ int main(void)
         cmocka_unit_test(a_machine_that_cannot_go_on),
         cmocka_unit_test(close_with_jobs_and_output),
         cmocka_unit_test(a_link_has_several_connections),
+        cmocka_unit_test(links_have_connections_for_all_loops),
         cmocka_unit_test(who_joins_must_know_the_link),
     };
 
