@@ -11,8 +11,9 @@
  *             that everybody's error names everybody
  *     SPLITS  alltoall: who sends how much to whom
  *     DATA    allreduce is one pushpull; an array that one rank gives to all is
- *             a broadcast in words of 8 bytes; allgather and alltoall are one
- *             of these for each rank; reduce-scatter is one round for each
+ *             a broadcast in words of 8 bytes; allgather is one of these for
+ *             each rank, alltoall for each pair of ranks, of which only the
+ *             receiver wants the value; reduce-scatter is one round for each
  *             chunk, whose value only its owner wants
  *
  * The keys of DATA are named by what they hold, not by the collective: the
@@ -34,15 +35,18 @@
 #include "kernel/half.h"
 #include "kernel/kernel.h"
 
-#define DIMS_MAX  16u
-#define NAME_MAX_ 200u /* Of a collective. */
+#define DIMS_MAX   16u
+#define NAME_MAX_  200u /* Of a collective. */
 /* What one rank says in DIFFER: words of 8 characters. */
-#define SAY_WORDS 24u
-#define SAY_BYTES (SAY_WORDS * 8u)
+#define SAY_WORDS  24u
+#define SAY_BYTES  (SAY_WORDS * 8u)
 /* Sums of so many bits over all ranks stay within 64. */
-#define HASH_BITS 48u
-#define EXACT_MAX 256u
-#define WORD      8u
+#define HASH_BITS  48u
+#define EXACT_MAX  256u
+#define WORD       8u
+/* Of alltoall: ranks that send so much to each of the others on average send
+ * to each by itself. */
+#define PAIR_BYTES 2048u
 
 enum coll_kind {
     ALLREDUCE,
@@ -530,14 +534,22 @@ static int reduce_part(struct coll *k, const char *prefix, uint64_t from,
     return 0;
 }
 
-/* `bytes` that rank `root` gives; of them, from `from` on, `wanted` go to
- * `out_from` of the result. */
+/* Bytes that rank `root` gives, from `given` of its array on; of them, from
+ * `from` on, `wanted` go to `out_from` of the result. */
+struct stretch {
+    size_t given; /* Whole words. */
+    size_t bytes;
+    size_t from;
+    size_t wanted;
+    size_t out_from;
+};
+
 static int give_part(struct coll *k, const char *prefix, uint32_t root,
-                     size_t bytes, size_t from, size_t wanted, size_t out_from)
+                     const struct stretch *s)
 {
     struct psc_client *c = k->op->client;
     char full[PS_KEY_NAME_MAX + 1];
-    uint64_t words = (bytes + WORD - 1) / WORD;
+    uint64_t words = (s->bytes + WORD - 1) / WORD;
     struct psc_op *part;
     int rc;
 
@@ -548,14 +560,15 @@ static int give_part(struct coll *k, const char *prefix, uint32_t root,
     }
     part->root = root;
     if (root == c->rank) {
-        part_give(part, 0);
+        part_give(part, s->given);
     }
     part->out = k->out != NULL
-                    ? k->out + out_from
-                    : (k->result != NULL ? (uint8_t *)k->result + out_from
+                    ? k->out + s->out_from
+                    : (k->result != NULL ? (uint8_t *)k->result + s->out_from
                                          : NULL);
-    part->out_from = from;
-    part->out_bytes = wanted;
+    part->out_from = s->from;
+    part->out_bytes = s->wanted;
+    part->aside = s->wanted == 0 || k->joined;
     return 0;
 }
 
@@ -599,9 +612,10 @@ static int start_allreduce(struct coll *k)
 static int start_bcast(struct coll *k)
 {
     k->result_size = k->bytes;
-    return k->bytes == 0
-               ? 0
-               : give_part(k, "c:copy", k->op->root, k->bytes, 0, k->bytes, 0);
+    return k->bytes == 0 ? 0
+                         : give_part(k, "c:copy", k->op->root,
+                                     &(struct stretch){.bytes = k->bytes,
+                                                       .wanted = k->bytes});
 }
 
 static int start_allgather(struct coll *k)
@@ -621,7 +635,10 @@ static int start_allgather(struct coll *k)
 
         snprintf(prefix, sizeof(prefix), "c:from%u", r);
         if (bytes > 0) {
-            rc = give_part(k, prefix, r, bytes, 0, bytes, at);
+            rc = give_part(k, prefix, r,
+                           &(struct stretch){.bytes = bytes,
+                                             .wanted = bytes,
+                                             .out_from = at});
         }
         at += bytes;
     }
@@ -649,6 +666,79 @@ static int start_reducescatter(struct coll *k)
     return rc;
 }
 
+/* What this rank sends to itself. */
+static void keep_own(const struct coll *k, const struct stretch *s)
+{
+    uint8_t *out = k->out != NULL ? k->out : k->result;
+
+    if (k->rc == 0 && !k->op->freed && k->block != NULL && out != NULL) {
+        ps_kernel_copy(out + s->out_from,
+                       (const uint8_t *)ps_shm_data(k->block) + k->offset +
+                           s->given,
+                       s->bytes);
+    }
+}
+
+/* Rows of rank `from`, a round for each rank that gets some: only nodes where
+ * such a rank is receive them. */
+static int give_pairs(struct coll *k, uint32_t from, size_t out_from)
+{
+    const uint32_t size = k->op->client->size;
+    const uint32_t rank = k->op->client->rank;
+    const uint64_t *sends = k->splits + (size_t)from * size;
+    size_t at = 0;
+    int rc = 0;
+
+    for (uint32_t to = 0; rc == 0 && to < size; to++) {
+        struct stretch s = {.given = at,
+                            .bytes = (size_t)sends[to] * k->row_bytes,
+                            .out_from = out_from};
+        char prefix[48];
+
+        at += s.bytes;
+        if (s.bytes == 0) {
+            continue;
+        }
+        if (to == from) {
+            if (from == rank) {
+                keep_own(k, &s);
+            }
+            continue;
+        }
+        s.wanted = to == rank ? s.bytes : 0;
+        s.from = s.given % WORD; /* Words are what is given. */
+        s.given -= s.from;
+        s.bytes += s.from;
+        snprintf(prefix, sizeof(prefix), "c:from%u-%u", from, to);
+        rc = give_part(k, prefix, from, &s);
+    }
+    return rc;
+}
+
+/* Few rows go as one to all who get some of them. */
+static int give_rows(struct coll *k, uint32_t from, size_t out_from)
+{
+    const uint32_t size = k->op->client->size;
+    const uint32_t rank = k->op->client->rank;
+    const uint64_t *sends = k->splits + (size_t)from * size;
+    struct stretch s = {.out_from = out_from};
+    char prefix[32];
+
+    for (uint32_t to = 0; to < size; to++) {
+        s.bytes += (size_t)sends[to] * k->row_bytes;
+        s.from += to < rank ? (size_t)sends[to] * k->row_bytes : 0;
+    }
+    if (s.bytes == 0) {
+        return 0;
+    }
+    if (s.bytes / size >= PAIR_BYTES) {
+        return give_pairs(k, from, out_from);
+    }
+    s.wanted = (size_t)sends[rank] * k->row_bytes;
+    snprintf(prefix, sizeof(prefix), "c:from%u", from);
+    return give_part(k, prefix, from, &s);
+}
+
 static int start_alltoall(struct coll *k)
 {
     struct psc_client *c = k->op->client;
@@ -662,21 +752,7 @@ static int start_alltoall(struct coll *k)
     }
     rc = make_room(k, rows);
     for (uint32_t r = 0; rc == 0 && r < c->size; r++) {
-        const uint64_t *sends = k->splits + (size_t)r * c->size;
-        uint64_t total = 0;
-        uint64_t before = 0;
-        char prefix[32];
-
-        for (uint32_t i = 0; i < c->size; i++) {
-            total += sends[i];
-            before += i < c->rank ? sends[i] : 0;
-        }
-        snprintf(prefix, sizeof(prefix), "c:from%u", r);
-        if (total * k->row_bytes > 0) {
-            rc = give_part(k, prefix, r, (size_t)total * k->row_bytes,
-                           (size_t)before * k->row_bytes,
-                           (size_t)k->row_of[r] * k->row_bytes, at);
-        }
+        rc = give_rows(k, r, at);
         at += (size_t)k->row_of[r] * k->row_bytes;
     }
     return rc;

@@ -332,7 +332,7 @@ static int send_op(struct psc_op *op)
     fill_round(op);
     m.l_op = (struct ps_msg_l_op){
         .op_id = op->id,
-        .op = (uint8_t)kinds[op->kind].wire,
+        .op = (uint8_t)(op->aside ? PS_OP_ATTEND : kinds[op->kind].wire),
         .key = op->key->wire,
         .region = b != NULL ? ps_shm_region(b) : 0,
         .offset = b != NULL ? b->offset + op->block_offset : 0,

@@ -85,6 +85,7 @@ struct psc_op {
     uint8_t reduce;
     uint32_t samples;
     uint32_t root;
+    bool aside; /* A broadcast whose value goes to others alone. */
     struct ps_shm_block *block; /* What is given; NULL: nothing. */
     size_t block_offset;
     bool staged; /* The block is ours and goes back to the key. */

@@ -37,7 +37,7 @@ bool ps_agent_async_allows(struct ps_agent_step *st, struct ps_agent_session *s,
                            const struct ps_msg_l_op *m,
                            const struct ps_slice *array)
 {
-    if (m->op == PS_OP_BROADCAST) {
+    if (m->op == PS_OP_BROADCAST || m->op == PS_OP_ATTEND) {
         ps_agent_round_refuse(st, s, m, PS_E_UNSUPPORTED,
                               "'%s': a broadcast is a round of all workers, "
                               "and an async or ssp job has none; init gives "

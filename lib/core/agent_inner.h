@@ -172,7 +172,8 @@ struct ps_agent_op {
     struct ps_list_node mine;         /* In session->ops. */
     struct ps_agent_session *session; /* NULL: its worker has died. */
     uint64_t id;
-    enum ps_op kind;
+    enum ps_op kind;          /* ATTEND is BROADCAST, */
+    bool aside;               /* whose value is not asked for. */
     struct ps_agent_key *key; /* NULL: barrier or optimizer. */
     uint64_t round;           /* Or least version, or number of the barrier. */
     uint32_t local;

@@ -18,7 +18,8 @@
 static bool is_push(enum ps_op kind)
 {
     return kind == PS_OP_PUSH || kind == PS_OP_PUSHPULL ||
-           kind == PS_OP_BROADCAST || kind == PS_OP_PUSH_ROWS;
+           kind == PS_OP_BROADCAST || kind == PS_OP_ATTEND ||
+           kind == PS_OP_PUSH_ROWS;
 }
 
 static bool is_of_rows(uint8_t kind)
@@ -110,7 +111,8 @@ static bool check_op(struct ps_agent_step *st, struct ps_agent_session *s,
         return false;
     }
     gives = m->op == PS_OP_PUSH || m->op == PS_OP_PUSHPULL ||
-            ((m->op == PS_OP_BROADCAST || m->op == PS_OP_INIT) &&
+            ((m->op == PS_OP_BROADCAST || m->op == PS_OP_ATTEND ||
+              m->op == PS_OP_INIT) &&
              k->job->local[s->local].rank == m->root);
     if (gives && array->buf == NULL) {
         ps_agent_round_refuse(st, s, m, PS_E_INVAL,
@@ -261,8 +263,8 @@ static bool offer(struct ps_agent_step *st, struct ps_agent_op *op)
     k->offer[op->local] = op;
     k->offered++;
     k->pushed[op->local] = op->round;
-    k->want = k->want ||
-              (op->kind != PS_OP_PUSH && op->kind != PS_OP_PUSH_ROWS);
+    k->want = k->want || (!op->aside && op->kind != PS_OP_PUSH &&
+                          op->kind != PS_OP_PUSH_ROWS);
     if (op->priority > k->priority) {
         k->priority = op->priority;
     }
@@ -308,7 +310,8 @@ void ps_agent_round_take(struct ps_agent_step *st, struct ps_agent_session *s,
         }
     }
     op = ps_agent_op_new(st, s, m->op_id);
-    op->kind = (enum ps_op)m->op;
+    op->aside = m->op == PS_OP_ATTEND;
+    op->kind = op->aside ? PS_OP_BROADCAST : (enum ps_op)m->op;
     op->key = k;
     op->round = m->round;
     op->priority = m->priority;

@@ -4,6 +4,8 @@ groups, and that nothing is left behind."""
 
 import pytest
 
+import trio as harness
+
 from test_python_store import world  # noqa: F401  pylint: disable=unused-import
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -120,6 +122,51 @@ def test_values(world, shape):
         kv.barrier()
         kv.close()
     """)
+
+
+def test_alltoall_brings_a_node_its_own_rows_alone(world):
+    """Bytes are counted by the agents; rows of odd sizes, in parts that begin
+    in the middle of words, are the right ones."""
+    everybody(world, (2, 4, 4), """
+        kv = pskv.create()
+        r, n = kv.rank, kv.num_workers
+        for width, dtype in ((1, 'uint8'), (3, 'float16'), (701, 'int32'),
+                             (5001, 'uint8')):
+            for even in (False, True):
+                splits = [3 if even else (2 * r + j) % 5 for j in range(n)]
+                a = np.concatenate([
+                    np.full((k, width), 16 * r + j) for j, k in
+                    enumerate(splits)]).astype(dtype)
+                for out in (None, a):
+                    got, rows = kv.alltoall(a, splits)
+                    want = [3 if even else (2 * i + r) % 5 for i in range(n)]
+                    assert rows == want, rows
+                    assert got.dtype == a.dtype and got.shape[1] == width
+                    assert (got == np.repeat(
+                        16 * np.arange(n) + r, want)[:, None]).all()
+        """)
+    before = {d["name"]: d["bytes_in"] for d in world.trio.ask("nodes")["nodes"]
+              if d["role"] == "agent"}
+    job = world.job(4, "measured")
+    job.python("""
+        kv = pskv.create()
+        n = kv.num_workers
+        a = np.zeros((4 * 1024, 256), 'int32')  # 4 MiB, 1 MiB to each.
+        for i in range(3):
+            got, rows = kv.alltoall(a)
+            assert rows == [1024] * n and len(got) == 4096
+        kv.allreduce(np.zeros(2 << 20, 'float32'))  # After it, 8 MiB to each.
+        """)
+    job.wait_all()
+
+    def came():
+        return [d["bytes_in"] - before[d["name"]]
+                for d in world.trio.ask("nodes")["nodes"]
+                if d["role"] == "agent"]
+
+    least = 17 << 20  # Three from each of the others, three times, and 8 MiB.
+    harness.wait_for(lambda: min(came()) >= least, "what agents count")
+    assert max(came()) < least + (1 << 20), came()
 
 
 def test_bits_do_not_depend_on_who_is_first(world):
