@@ -297,7 +297,7 @@ void ps_agent_job_state(struct ps_agent_step *st,
     j->mode = m->mode;
     j->rule = m->rule;
     j->staleness = m->staleness;
-    j->optimizes = m->optimizer[0] != '\0';
+    j->optimizes |= m->optimizer[0] != '\0';
     ps_str_copy(j->name, sizeof(j->name), m->name);
     ps_str_copy(j->reason, sizeof(j->reason), m->reason);
     take_seats(st, j, m);
@@ -384,6 +384,9 @@ void ps_agent_job_optimizer(struct ps_agent_step *st,
         struct ps_agent_op *op = PS_CONTAINER(n, struct ps_agent_op, node);
 
         if (op->round == m->request) {
+            /* The job's state that says so may have been overtaken. */
+            j->optimizes |= m->error == 0 &&
+                            op->message->code == PS_MSG_OPTIMIZER_SET;
             ps_list_remove(n);
             ps_agent_op_done(st, op, 0, m->error, m->text);
             return;

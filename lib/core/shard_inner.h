@@ -256,6 +256,10 @@ struct ps_shard_job *ps_shard_job_find(const struct ps_shard *s, uint64_t gen);
  * when one of the two starts is not the one we know. */
 int ps_shard_job_slot(struct ps_shard_job *job, const struct ps_shard_peer *p,
                       uint32_t slot, struct ps_shard_slot **ret_slot);
+/* The agent speaks on a fresh link, on which it asks again: what it waited for
+ * on the old one would be a second answer to that, and be taken for one to a
+ * later question. */
+void ps_shard_job_forget(struct ps_shard *s, const struct ps_shard_peer *p);
 /* The agent of a slot; NULL: it is not known here. */
 struct ps_shard_peer *ps_shard_job_peer(const struct ps_shard_slot *slot);
 /* Frees the job with all that belongs to it. */

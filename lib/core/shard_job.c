@@ -127,6 +127,24 @@ static void take_slot(struct ps_shard_slot *slot, const struct ps_rec_slot *r)
     ps_store_unpark_slot(&slot->job->store, slot->index);
 }
 
+void ps_shard_job_forget(struct ps_shard *s, const struct ps_shard_peer *p)
+{
+    struct ps_map_cursor c = {0};
+    struct ps_shard_job *job;
+
+    while ((job = ps_map_next(s->jobs, &c)) != NULL) {
+        for (uint32_t i = 0; i < job->slot_count; i++) {
+            struct ps_shard_slot *slot = &job->slots[i];
+
+            if (slot->number == p->number &&
+                slot->incarnation == p->incarnation) {
+                ps_shard_answer_drop(slot);
+                ps_store_unpark_slot(&job->store, i);
+            }
+        }
+    }
+}
+
 /* NULL when the state makes sense, else why not. */
 static const char *objection(const struct ps_shard *s,
                              const struct ps_shard_job *job,

@@ -305,6 +305,7 @@ static void hello(struct ps_shard_step *st, struct ps_shard_conn *c,
     if (!resumed) {
         p->session = m->session;
         ps_shard_credit_drop(p);
+        ps_shard_job_forget(s, p);
     }
     ps_effects_note(st->fx, PS_LOG_INFO, "agent node %u incarnation %llu %s",
                     p->number, (unsigned long long)p->incarnation,

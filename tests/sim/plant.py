@@ -148,6 +148,27 @@ static uint32_t planted_nth(const struct ps_round *r, uint32_t n)
         ("lib/core/sched_norm.c", '#include "base/alloc.h"',
          '#include "base/alloc.h"\n#include <string.h>'),
     ],
+    "answers on a new link what was asked on the old one": [
+        ("lib/core/shard_peer.c", "        ps_shard_job_forget(s, p);\n", ""),
+    ],
+    "knows of an optimizer from the last word alone": [
+        ("lib/core/agent_job.c",
+         """            j->optimizes |= m->error == 0 &&
+                            op->message->code == PS_MSG_OPTIMIZER_SET;
+""", ""),
+    ],
+    "steps before all rounds are gathered": [
+        ("lib/core/shard_merge.c",
+         "    run->gathers = gathers(job, part, steps);",
+         """    run->gathers = gathers(job, part, steps) &&
+                   s->next_token % 7 != 2;"""),
+    ],
+    "takes the greatest for the least": [
+        ("lib/core/shard_merge.c",
+         "    c->job.fold = ps_round_fold(open->reduce);",
+         """    c->job.fold = ps_round_fold(
+        open->reduce == PS_REDUCE_MIN ? PS_REDUCE_MAX : open->reduce);"""),
+    ],
     "broadcasts the array of the first rank": [
         ("lib/core/agent_round.c",
          "k->job->local[i].rank != k->root)) {",

@@ -152,6 +152,44 @@ static void add_mode(struct world_options *o, struct ps_rng *r)
     }
 }
 
+/* What servers do with pushes beside adding them up and stepping. Last of all,
+ * for the same reason. */
+static void add_more(struct world_options *o, struct ps_rng *r)
+{
+    static const enum ps_reduce folds[] = {PS_REDUCE_MIN, PS_REDUCE_MAX,
+                                           PS_REDUCE_PRODUCT};
+
+    if (o->mode != PS_MODE_SYNC) {
+        o->optimizer = ps_rng_chance(r, 500);
+        for (uint32_t i = 0; o->optimizer && i < o->key_count; i++) {
+            o->key[i].dtype = key_dtype[ps_rng_below(r, 2)];
+        }
+        return;
+    }
+    if (!o->optimizer) {
+        if (ps_rng_chance(r, 250)) {
+            o->fold = folds[ps_rng_below(r, 3)];
+            o->mean = false;
+        }
+        return;
+    }
+    if (ps_rng_chance(r, 400) && o->compress.name == NULL && !has_rows(o) &&
+        !o->norms) {
+        o->accumulate = 2 + (uint32_t)ps_rng_below(r, 3);
+    }
+    o->tuned = ps_rng_chance(r, 400);
+    if (ps_rng_chance(r, 400)) {
+        o->change_round = 1 + ps_rng_below(r, o->rounds);
+    }
+    for (uint32_t i = 0; i < o->key_count; i++) {
+        if (o->key[i].width == 0 && o->key[i].name[0] != 'c' &&
+            ps_rng_chance(r, 300)) {
+            o->key[i].dtype = ps_rng_chance(r, 500) ? PS_DTYPE_FLOAT16
+                                                    : PS_DTYPE_BFLOAT16;
+        }
+    }
+}
+
 /* The cluster of a seed. */
 static struct world_options shape_of(uint64_t seed)
 {
@@ -183,6 +221,7 @@ static struct world_options shape_of(uint64_t seed)
     add_mode(&o, &r);
     o.norms = o.optimizer && !has_rows(&o) && o.mode == PS_MODE_SYNC &&
               ps_rng_chance(&r, 500);
+    add_more(&o, &r);
     return o;
 }
 
@@ -324,19 +363,33 @@ static bool run_seed(uint64_t seed, bool trace, struct totals *t)
     return ok;
 }
 
+static uint32_t halves(const struct world_options *o)
+{
+    uint32_t count = 0;
+
+    for (uint32_t i = 0; i < o->key_count; i++) {
+        count += ps_dtype_size(o->key[i].dtype) == 2;
+    }
+    return count;
+}
+
 static void print_shape(uint64_t seed)
 {
     struct world_options o = shape_of(seed);
 
     add_faults(&o);
     printf("seed %llu: %u servers, %u agents, %u workers, %u rounds, %u keys, "
-           "mode %s, optimizer %d, norms %d, init %d, mean %d, collect %d, "
-           "rows %d, "
-           "compression "
+           "mode %s, optimizer %d, norms %d, accumulate %u, tuned %d, change "
+           "at %u, init "
+           "%d, reduce %s, collect %d, rows %d, halves %u, compression "
            "%s, cut %u/s, partition %u/s, crash %u/s, lose server %d\n",
            (unsigned long long)seed, o.servers, o.agents, o.workers, o.rounds,
-           o.key_count, ps_mode_name(o.mode), o.optimizer, o.norms, o.init,
-           o.mean, o.collect, has_rows(&o),
+           o.key_count, ps_mode_name(o.mode), o.optimizer, o.norms,
+           o.accumulate, o.tuned, (unsigned)o.change_round, o.init,
+           ps_reduce_name(o.fold != PS_REDUCE_SUM ? o.fold
+                          : o.mean                ? PS_REDUCE_MEAN
+                                                  : PS_REDUCE_SUM),
+           o.collect, has_rows(&o), halves(&o),
            o.compress.name == NULL ? "none" : o.compress.name, o.faults.cut,
            o.faults.partition, o.faults.crash, o.faults.lose_server);
 }

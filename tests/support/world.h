@@ -46,12 +46,19 @@ struct world_options {
     uint32_t barrier_every; /* Rounds; 0: none. */
     uint32_t key_count;
     struct world_key key[WORLD_KEYS_MAX];
-    bool optimizer; /* SGD with momentum on the servers, else sums. */
-    bool norms;     /* With `optimizer`: LAMB instead. */
+    bool optimizer;      /* SGD with momentum on the servers, else sums. */
+    bool norms;          /* With `optimizer`: LAMB instead. */
+    uint32_t accumulate; /* Rounds of a step; 0: one. */
+    /* The optimizer does other things for every other key, and from round
+     * change_round on (0: never) with another rate. */
+    bool tuned;
+    uint64_t change_round;
     bool mean;
-    /* Not sync: pushes are added when they come. Each has a one in the
-     * elements that are the rank's, so that a value says how many of whose
-     * pushes are in it. One barrier is before the last pull. */
+    enum ps_reduce fold; /* Of pushes of dense keys: not PS_REDUCE_SUM. */
+    /* Not sync: pushes are added when they come, or taken off by an optimizer
+     * whose rate is 1. Each has a one in the elements that are the rank's, so
+     * that a value says how many of whose pushes are in it. One barrier is
+     * before the last pull. */
     enum ps_mode mode;
     uint32_t staleness; /* ssp */
     /* Every third key is broadcast from a root that changes from round to

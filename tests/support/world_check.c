@@ -167,7 +167,9 @@ void check_counts(struct world *w, const struct wworker *k, uint32_t key,
                   uint64_t pushes, const void *data)
 {
     for (uint64_t j = 0; j < w->opt.key[key].count; j++) {
-        int64_t has = world_data_counted(w, data, key, j) - WORLD_COUNT_FIRST;
+        int64_t value = world_data_counted(w, data, key, j);
+        int64_t has = w->opt.optimizer ? WORLD_COUNT_FIRST - value
+                                       : value - WORLD_COUNT_FIRST;
         uint32_t rank = world_data_whose(w, j);
         uint64_t least = 0;
         uint64_t most = w->worker[rank].key[key].round;

@@ -23,9 +23,25 @@ static double order_sensitive(uint64_t h)
     return v[h % 8] * (double)(1 + h / 8 % 3);
 }
 
+/* Of products: neither do these become infinite or nothing. */
+static double factor(uint64_t h)
+{
+    static const double v[] = {1.1, -0.7, 1.3, 0.9, -2.1, 0.3, 1.7, 0.6};
+
+    return v[h % 8];
+}
+
+/* Some of what a half can be; of bfloat16 other numbers, but as good. */
+static const uint16_t halves[] = {0x3c00, 0xbc01, 0x3555, 0x4233,
+                                  0xb266, 0x2e66, 0x48ab, 0xc0cd};
+
 static void put(void *dst, enum ps_dtype dtype, uint64_t j, double f, int64_t n)
 {
     switch (dtype) {
+    case PS_DTYPE_FLOAT16:
+    case PS_DTYPE_BFLOAT16:
+        ((uint16_t *)dst)[j] = halves[(uint64_t)(n + 300) % 8];
+        break;
     case PS_DTYPE_FLOAT32:
         ((float *)dst)[j] = (float)f;
         break;
@@ -39,8 +55,16 @@ static void put(void *dst, enum ps_dtype dtype, uint64_t j, double f, int64_t n)
         ((int64_t *)dst)[j] = n * 1000003;
         break;
     default:
-        break; /* Worlds have these four. */
+        break; /* Worlds have these six. */
     }
+}
+
+enum ps_reduce world_data_reduce(const struct world *w, uint32_t i)
+{
+    if (w->opt.fold != PS_REDUCE_SUM && w->opt.key[i].width == 0) {
+        return w->opt.fold;
+    }
+    return w->opt.mean ? PS_REDUCE_MEAN : PS_REDUCE_SUM;
 }
 
 void world_data_fill(const struct world *w, void *dst, uint32_t i,
@@ -52,7 +76,8 @@ void world_data_fill(const struct world *w, void *dst, uint32_t i,
     for (uint64_t j = 0; j < w->opt.key[i].count; j++) {
         uint64_t h = mix(base + j);
 
-        put(dst, w->opt.key[i].dtype, j, order_sensitive(h),
+        put(dst, w->opt.key[i].dtype, j,
+            w->opt.fold == PS_REDUCE_PRODUCT ? factor(h) : order_sensitive(h),
             (int64_t)(h % 1000) - 300);
     }
 }
@@ -176,6 +201,42 @@ static void keep_rows(const struct world *w, void *dst, uint32_t i,
     ps_free(row);
 }
 
+/* One more contribution to a reduction that is no sum. */
+#define FOLD(type, product)                                                    \
+    do {                                                                       \
+        type *to = (type *)dst + j;                                            \
+        type x = ((const type *)src)[j];                                       \
+                                                                               \
+        if (how == PS_REDUCE_PRODUCT) {                                        \
+            *to = (type)((product)*to * (product)x);                           \
+        } else if (how == PS_REDUCE_MIN ? x < *to : x > *to) {                 \
+            *to = x;                                                           \
+        }                                                                      \
+    } while (0)
+
+static void fold(void *dst, const void *src, enum ps_dtype dtype,
+                 uint64_t count, enum ps_reduce how)
+{
+    for (uint64_t j = 0; j < count; j++) {
+        switch (dtype) {
+        case PS_DTYPE_FLOAT32:
+            FOLD(float, float);
+            break;
+        case PS_DTYPE_FLOAT64:
+            FOLD(double, double);
+            break;
+        case PS_DTYPE_INT32:
+            FOLD(int32_t, uint32_t);
+            break;
+        case PS_DTYPE_INT64:
+            FOLD(int64_t, uint64_t);
+            break;
+        default:
+            break;
+        }
+    }
+}
+
 static void add(void *dst, const void *src, enum ps_dtype dtype, uint64_t count)
 {
     for (uint64_t j = 0; j < count; j++) {
@@ -255,7 +316,13 @@ static void reduce(const struct tree *t, uint32_t from, uint32_t to, void *dst)
     right = ps_alloc(t->bytes);
     reduce(t, from, from + left_part(n), dst);
     reduce(t, from + left_part(n), to, right);
-    add(dst, right, t->w->opt.key[t->key].dtype, t->w->opt.key[t->key].count);
+    if (world_data_reduce(t->w, t->key) >= PS_REDUCE_MIN) {
+        fold(dst, right, t->w->opt.key[t->key].dtype,
+             t->w->opt.key[t->key].count, t->w->opt.fold);
+    } else {
+        add(dst, right, t->w->opt.key[t->key].dtype,
+            t->w->opt.key[t->key].count);
+    }
     ps_free(right);
 }
 
@@ -290,7 +357,7 @@ void world_data_expect(const struct world *w, void *dst, uint32_t i,
         return;
     }
     reduce(&t, 0, w->opt.agents, dst);
-    if (!w->opt.mean) {
+    if (world_data_reduce(w, i) != PS_REDUCE_MEAN) {
         return;
     }
     for (uint64_t j = 0; j < k->count; j++) {

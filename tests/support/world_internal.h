@@ -75,6 +75,7 @@ enum wstage {
     WS_KEYS,
     WS_REJOIN,
     WS_OPTIMIZER,
+    WS_CHANGE,
     WS_INIT,
     WS_ROUND,
     WS_BARRIER,

@@ -6,6 +6,7 @@
 #include "support/world_internal.h"
 
 #include "base/alloc.h"
+#include "base/label.h"
 #include "base/str.h"
 #include "support/world_data.h"
 
@@ -163,7 +164,7 @@ static void send_op(struct world *w, struct wworker *k, uint32_t i,
     m.l_op.key = k->key[i].key;
     m.l_op.round = round;
     m.l_op.priority = -(int32_t)i;
-    m.l_op.reduce = w->opt.mean ? PS_REDUCE_MEAN : PS_REDUCE_SUM;
+    m.l_op.reduce = (uint8_t)world_data_reduce(w, i);
     m.l_op.root = kind == PS_OP_BROADCAST ? (uint16_t)world_data_root(w, round)
                                           : 0;
     if (kind == PS_OP_PUSHPULL || kind == PS_OP_PUSH ||
@@ -206,7 +207,8 @@ void worker_begin(struct world *w, struct wworker *k)
     m.l_hello.num_servers = w->opt.servers;
     m.l_hello.rank = (int32_t)k->index;
     m.l_hello.mode = (uint8_t)w->opt.mode;
-    m.l_hello.rule = applies(w) ? PS_RULE_ACCUMULATE : PS_RULE_NONE;
+    m.l_hello.rule = applies(w) && !w->opt.optimizer ? PS_RULE_ACCUMULATE
+                                                     : PS_RULE_NONE;
     m.l_hello.staleness = w->opt.staleness;
     m.l_hello.on_loss = (uint8_t)w->opt.on_loss;
     m.l_hello.placement = (uint8_t)w->opt.placement;
@@ -355,6 +357,26 @@ static void begin_rejoin(struct world *w, struct wworker *k)
     }
 }
 
+/* Every other key is different; by ascending labels. */
+static uint32_t tune(const struct world *w, struct ps_rec_tuning *tunings)
+{
+    uint32_t count = 0;
+
+    for (uint32_t i = 0; i < w->opt.key_count; i += 2) {
+        struct ps_rec_tuning t = {.label = ps_label(w->opt.key[i].name),
+                                  .lr_mult = 3,
+                                  .wd_mult = 100};
+        uint32_t at = count++;
+
+        while (at > 0 && tunings[at - 1].label > t.label) {
+            tunings[at] = tunings[at - 1];
+            at--;
+        }
+        tunings[at] = t;
+    }
+    return count;
+}
+
 static void begin_optimizer(struct world *w, struct wworker *k)
 {
     const struct ps_rec_param params[] = {
@@ -362,11 +384,14 @@ static void begin_optimizer(struct world *w, struct wworker *k)
         {.name = "momentum", .value = 0.9},
         {.name = "wd", .value = 0.001},
         {.name = "rescale_grad", .value = 1.0 / 64},
+        {.name = "accumulate", .value = w->opt.accumulate},
     };
     const struct ps_rec_param lamb[] = {
         {.name = "learning_rate", .value = 0.0625},
         {.name = "wd", .value = 0.001},
     };
+    const struct ps_rec_param plain[] = {{.name = "learning_rate", .value = 1}};
+    struct ps_rec_tuning tunings[WORLD_KEYS_MAX];
     struct ps_msg m = {.code = PS_MSG_L_OPTIMIZER};
 
     k->stage = WS_OPTIMIZER;
@@ -376,8 +401,32 @@ static void begin_optimizer(struct world *w, struct wworker *k)
     m.l_optimizer.op_id = new_op(w, k, 0, 0);
     k->op_key[m.l_optimizer.op_id % 64] = 0;
     m.l_optimizer.name = w->opt.norms ? "lamb" : "sgd";
-    m.l_optimizer.params = w->opt.norms ? lamb : params;
-    m.l_optimizer.params_count = w->opt.norms ? 2 : 4;
+    m.l_optimizer.params = w->opt.norms ? lamb : applies(w) ? plain : params;
+    m.l_optimizer.params_count = w->opt.norms            ? 2
+                                 : applies(w)            ? 1
+                                 : w->opt.accumulate > 0 ? 5
+                                                         : 4;
+    if (w->opt.tuned) {
+        m.l_optimizer.tunings = tunings;
+        m.l_optimizer.tunings_count = tune(w, tunings);
+    }
+    world_local_send(w, k, &m);
+}
+
+/* All say it before their first push, so it is there in time. */
+static void begin_change(struct world *w, struct wworker *k)
+{
+    struct ps_msg m = {.code = PS_MSG_L_CHANGE};
+
+    k->stage = WS_CHANGE;
+    if (w->opt.change_round == 0) {
+        return;
+    }
+    m.l_change.op_id = new_op(w, k, 0, 0);
+    k->op_key[m.l_change.op_id % 64] = 0;
+    m.l_change.name = "learning_rate";
+    m.l_change.value = 0.5;
+    m.l_change.round = w->opt.change_round;
     world_local_send(w, k, &m);
 }
 
@@ -508,6 +557,9 @@ static void advance(struct world *w, struct wworker *k)
             begin_optimizer(w, k);
             break;
         case WS_OPTIMIZER:
+            begin_change(w, k);
+            break;
+        case WS_CHANGE:
             begin_init(w, k);
             break;
         case WS_INIT:
