@@ -6,6 +6,7 @@
 
 #include "base/alloc.h"
 
+#include <inttypes.h>
 #include <string.h>
 
 /* Rows of keys handed to a connection at a time. */
@@ -321,6 +322,15 @@ void ps_sched_query(struct ps_sched_step *st, struct ps_sched_conn *c,
     ps_sched_query_end(st, c, PS_E_UNSUPPORTED, "no such query");
 }
 
+/* Whoever reaches the port may do this, whosever the job is: leave a trace. */
+static void witness(struct ps_sched_step *st, const struct ps_sched_conn *c,
+                    const struct ps_sched_job *j, const char *what)
+{
+    ps_effects_note(st->fx, PS_LOG_WARNING,
+                    "job %s gen %" PRIu64 " of uid %u %s by an operator at %s",
+                    j->name, j->gen, j->uid, what, c->peer);
+}
+
 void ps_sched_job_cancel(struct ps_sched_step *st, struct ps_sched_conn *c,
                          const struct ps_msg_job_cancel *m)
 {
@@ -340,6 +350,7 @@ void ps_sched_job_cancel(struct ps_sched_step *st, struct ps_sched_conn *c,
         ps_str_add(&why, ": ");
         ps_str_add_escaped(&why, said, strlen(said), 256);
     }
+    witness(st, c, j, "cancelled");
     ps_sched_job_fail(st, j, text);
     ps_sched_query_end(st, c, 0, NULL);
 }
@@ -354,5 +365,6 @@ void ps_sched_query_set(struct ps_sched_step *st, struct ps_sched_conn *c,
         no_such_job(st, c, name);
         return;
     }
+    witness(st, c, j, "changed");
     ps_sched_job_set(st, c, j, m);
 }

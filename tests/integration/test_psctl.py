@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """psctl against a real scheduler, and against strangers that answer badly."""
 import json
+import os
+import re
 import socket
 import subprocess
 import sys
@@ -351,6 +353,9 @@ def test_cancel(trio):
             job[0].hear()
         assert "maintenance" in str(e.value)
         t.await_empty()
+        assert re.search(r"warning psched: job victim gen \d+ of uid "
+                         rf"{os.getuid()} cancelled by an operator at "
+                         r"127\.0\.0\.1", t.sched.text())
         assert t.psctl("jobs", "cancel", "victim")[0] == 4
     finally:
         for w in job:
