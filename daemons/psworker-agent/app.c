@@ -13,6 +13,9 @@
 
 #include <inttypes.h>
 
+/* About 10 us. */
+#define SUM_HERE_MAX (128u * 1024u)
+
 struct app {
     struct ps_pool *sums;
     struct ps_arenas *arenas;
@@ -40,6 +43,7 @@ static int open_app(const void *values, const struct ps_daemon_facts *facts,
         .dial_max = o->scheduler.retry_max,
         .hand_over_max = o->hand_over,
         .alone = o->travel_together != 0,
+        .sum_here_max = SUM_HERE_MAX,
         .ring = ps_ring_layout(),
         .link = facts->link,
     };

@@ -3,6 +3,7 @@
  * only, so they are plain integers. */
 #pragma once
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -32,6 +33,13 @@ struct ps_slice {
     size_t offset;
     size_t len;
 };
+
+/* Does `b` begin where `a` ends? */
+static inline bool ps_slice_follows(const struct ps_slice *a,
+                                    const struct ps_slice *b)
+{
+    return a->buf == b->buf && a->offset + a->len == b->offset;
+}
 
 static inline uint8_t *ps_slice_data(const struct ps_slice *s)
 {

@@ -185,6 +185,7 @@ static void on_tick(struct ps_agent_step *st)
         while ((s = ps_map_next(a->servers, &c)) != NULL) {
             ps_agent_send_flush(st, s);
         }
+        ps_agent_send_leave_room(a);
     }
     ps_agent_up_tick(st);
     c = (struct ps_map_cursor){0};
@@ -360,6 +361,7 @@ void ps_agent_free(struct ps_agent *a)
         ps_agent_job_free(NULL, a, j);
     }
     free_runs(a);
+    ps_agent_send_leave_room(a);
     c = (struct ps_map_cursor){0};
     while ((s = ps_map_next(a->servers, &c)) != NULL) {
         ps_agent_server_free(s);

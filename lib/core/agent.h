@@ -21,6 +21,9 @@ struct ps_agent_options {
                              * the kernel, so that urgent partitions can
                              * overtake; 0: 2 MiB. */
     bool alone;             /* Small partitions do not travel together. */
+    /* Small sums that read and write at most so many bytes are made at once
+     * and not by a job: that would take longer than the sum. 0: none. */
+    uint64_t sum_here_max;
     uint32_t ring; /* What l_welcome says of the driver's rings; 0: none. */
     struct ps_link_options link;
     struct ps_pool *sums; /* Scratch for local sums; not owned. */

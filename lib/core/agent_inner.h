@@ -389,7 +389,10 @@ struct ps_agent {
     uint32_t held_back; /* Sessions whose job_open waits. */
     struct ps_list spare_ops;
     uint32_t spare_op_count;
-    bool flush;         /* Gathered partitions wait for the tick. */
+    bool flush; /* Gathered partitions wait for the tick. */
+    /* Where small sums lie one behind the other until then; NULL: nowhere. */
+    struct ps_buf *room;
+    uint64_t room_used;
     ps_time starved_at; /* PS_TIME_NEVER: nobody is. */
     ps_time retry_at;   /* Partitions held back; PS_TIME_NEVER. */
     struct ps_agent_stats stats;
@@ -444,6 +447,8 @@ void ps_agent_send_pump(struct ps_agent_step *st, struct ps_agent_server *s);
 void ps_agent_send_pump_all(struct ps_agent_step *st);
 void ps_agent_send_summed(struct ps_agent_step *st, struct ps_agent_run *run);
 void ps_agent_send_flush(struct ps_agent_step *st, struct ps_agent_server *s);
+/* The next small sums begin anew. */
+void ps_agent_send_leave_room(struct ps_agent *a);
 void ps_agent_send_forget(struct ps_agent_job *j, struct ps_agent_server *s);
 void ps_agent_send_credit(struct ps_agent_step *st, struct ps_agent_server *s,
                           uint64_t gen, uint64_t credit);

@@ -14,6 +14,11 @@
 #include <assert.h>
 #include <string.h>
 
+/* Memory for small sums of one turn: room for one, and four times as much each
+ * time that it is full. */
+#define ROOM_FIRST       PS_FUSE_PART_MAX
+#define HERE_SOURCES_MAX 64u
+
 /* ------------------------------------------------------------------- queues */
 
 struct ps_agent_flow *ps_agent_flow_get(struct ps_agent_step *st,
@@ -284,7 +289,10 @@ static void dispatch(struct ps_agent_step *st, struct ps_agent_flow *f,
     g->rows[g->count] = rec_rows;
     g->labels[g->count] = k->label;
     g->parts[g->count++] = rec;
-    if (slice != NULL) {
+    if (slice != NULL && g->slice_count > 0 &&
+        ps_slice_follows(&g->slices[g->slice_count - 1], slice)) {
+        g->slices[g->slice_count - 1].len += slice->len;
+    } else if (slice != NULL) {
         g->slices[g->slice_count] = *slice;
         ps_buf_ref(slice->buf);
         g->slice_count++;
@@ -294,6 +302,79 @@ static void dispatch(struct ps_agent_step *st, struct ps_agent_flow *f,
 }
 
 /* --------------------------------------------------------------------- sums */
+
+void ps_agent_send_leave_room(struct ps_agent *a)
+{
+    ps_buf_unref(a->room);
+    a->room = NULL;
+}
+
+/* Memory for a small sum, behind the last one: what travels together lies
+ * together. */
+static int take_room(struct ps_agent *a, uint64_t bytes, size_t align,
+                     struct ps_slice *ret_slice)
+{
+    uint64_t at = ps_round_up(a->room_used, align);
+
+    if (a->room == NULL || at > a->room->size || bytes > a->room->size - at) {
+        uint64_t size = a->room == NULL
+                            ? ROOM_FIRST
+                            : ps_min_u64(4 * a->room->size, PS_FUSE_FRAME_MAX);
+        struct ps_buf *buf;
+        int rc = ps_pool_get(a->opt.sums, size, &buf);
+
+        if (rc != 0) {
+            return rc;
+        }
+        ps_buf_unref(a->room);
+        a->room = buf;
+        at = 0;
+    }
+    a->room_used = at + bytes;
+    a->flush = true; /* Which lets go of it. */
+    *ret_slice = (struct ps_slice){
+        .buf = ps_buf_ref(a->room), .offset = at, .len = bytes};
+    return 0;
+}
+
+static bool may_sum_here(const struct ps_agent *a, uint64_t bytes,
+                         uint32_t count)
+{
+    return bytes <= PS_FUSE_PART_MAX && count <= HERE_SOURCES_MAX &&
+           bytes * (count + 1) <= a->opt.sum_here_max;
+}
+
+/* PS_E_NOMEM: nothing has happened. */
+static int sum_here(struct ps_agent_step *st, struct ps_agent_flow *f,
+                    struct ps_agent_part *p, const struct ps_slice *slices,
+                    uint32_t count)
+{
+    struct ps_agent *a = st->a;
+    const void *src[HERE_SOURCES_MAX];
+    struct ps_job job = {.op = PS_JOB_SUM,
+                         .dtype = (enum ps_dtype)p->key->dtype,
+                         .fold = ps_round_fold(p->key->reduce),
+                         .count = p->count,
+                         .src_count = count,
+                         .src = src};
+    struct ps_slice dst;
+    int rc = take_room(a, ps_agent_part_bytes(p), ps_dtype_size(p->key->dtype),
+                       &dst);
+
+    if (rc != 0) {
+        return rc;
+    }
+    for (uint32_t i = 0; i < count; i++) {
+        src[i] = ps_slice_data(&slices[i]);
+    }
+    job.dst = ps_slice_data(&dst);
+    rc = ps_kernel_run(&job);
+    assert(rc == 0);
+    a->stats.summed += dst.len * count;
+    dispatch(st, f, p, &dst, 0);
+    ps_buf_unref(dst.buf);
+    return 0;
+}
 
 /* PS_E_NOMEM: nothing has happened. */
 static int start_sum(struct ps_agent_step *st, struct ps_agent_flow *f,
@@ -459,6 +540,8 @@ static bool start(struct ps_agent_step *st, struct ps_agent_flow *f,
         ok = ps_agent_code_start(st, f, p, slices, count) == 0;
     } else if (count <= 1) {
         dispatch(st, f, p, count == 0 ? NULL : &slices[0], 0);
+    } else if (may_sum_here(st->a, ps_agent_part_bytes(p), count)) {
+        ok = sum_here(st, f, p, slices, count) == 0;
     } else {
         ok = start_sum(st, f, p, slices, count) == 0;
     }

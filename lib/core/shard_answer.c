@@ -23,8 +23,7 @@ static struct ps_rec_part record(const struct ps_part *part, uint64_t version)
 }
 
 static void send_values(struct ps_shard_step *st, struct ps_shard_slot *slot,
-                        const struct ps_rec_part *parts,
-                        const struct ps_slice *slices, uint32_t count)
+                        const struct ps_shard_gather *g)
 {
     struct ps_shard_peer *p = ps_shard_job_peer(slot);
     uint64_t gen = slot->job->gen;
@@ -37,11 +36,11 @@ static void send_values(struct ps_shard_step *st, struct ps_shard_slot *slot,
         .value = {.gen = gen,
                   .epoch = st->s->epoch,
                   .credit = ps_shard_credit_now(st->s, p, gen, slot),
-                  .parts = parts,
-                  .parts_count = count},
+                  .parts = g->parts,
+                  .parts_count = g->count},
     };
 
-    ps_shard_peer_send(st, p, ps_parcel_new(&m, slices, count));
+    ps_shard_peer_send(st, p, ps_parcel_new(&m, g->slices, g->slice_count));
 }
 
 static void send_commits(struct ps_shard_step *st, struct ps_shard_slot *slot,
@@ -69,7 +68,7 @@ static void send_commits(struct ps_shard_step *st, struct ps_shard_slot *slot,
 
 static void empty(struct ps_shard_gather *g)
 {
-    for (uint32_t i = 0; g->slices != NULL && i < g->count; i++) {
+    for (uint32_t i = 0; i < g->slice_count; i++) {
         ps_buf_unref(g->slices[i].buf);
     }
     ps_free(g->parts);
@@ -82,7 +81,7 @@ static void flush_values(struct ps_shard_step *st, struct ps_shard_slot *slot)
     struct ps_shard_gather *g = &slot->values;
 
     if (g->count > 0) {
-        send_values(st, slot, g->parts, g->slices, g->count);
+        send_values(st, slot, g);
         empty(g);
     }
 }
@@ -108,8 +107,13 @@ static void gather(struct ps_shard_step *st, struct ps_shard_slot *slot,
         if (g->slices == NULL) {
             g->slices = ps_calloc(PS_PARTS_MAX, sizeof(*g->slices));
         }
-        g->slices[g->count] = *slice;
-        ps_buf_ref(slice->buf);
+        if (g->slice_count > 0 &&
+            ps_slice_follows(&g->slices[g->slice_count - 1], slice)) {
+            g->slices[g->slice_count - 1].len += slice->len;
+        } else {
+            g->slices[g->slice_count++] = *slice;
+            ps_buf_ref(slice->buf);
+        }
         g->bytes += slice->len;
     }
     g->parts[g->count++] = *rec;
@@ -147,7 +151,12 @@ void ps_shard_answer(struct ps_shard_step *st, struct ps_shard_slot *slot,
         rec.bytes = (uint32_t)what->len;
     }
     if (what->len > PS_FUSE_PART_MAX || st->s->opt.alone) {
-        send_values(st, slot, &rec, what, 1);
+        struct ps_shard_gather one = {.parts = &rec,
+                                      .slices = (struct ps_slice *)what,
+                                      .count = 1,
+                                      .slice_count = 1};
+
+        send_values(st, slot, &one);
         return;
     }
     if (slot->values.count == PS_PARTS_MAX ||

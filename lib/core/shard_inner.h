@@ -85,6 +85,7 @@ struct ps_shard_gather {
     struct ps_rec_part *parts; /* NULL when there are none. */
     struct ps_slice *slices;   /* Only of values. */
     uint32_t count;
+    uint32_t slice_count; /* What lies together is one. */
     uint64_t bytes;
 };
 

@@ -13,6 +13,8 @@
 
 /* Less than that is likely to be read again while it is in the cache. */
 #define STREAM_MIN (512u * 1024u)
+/* Below that a part is not worth it. */
+#define PART_MIN   (32u * 1024u)
 #define LINE       64u
 
 #ifdef __SSE2__
@@ -35,25 +37,38 @@ static void stream(uint8_t *dst, const uint8_t *src, size_t bytes)
     _mm_sfence(); /* Who hears that it is done must see it. */
 }
 
-void ps_kernel_copy(void *dst, const void *src, size_t bytes)
+static void copy_past(void *dst, const void *src, size_t bytes)
 {
     uint8_t *to = dst;
     const uint8_t *from = src;
     size_t head = (LINE - (uintptr_t)to % LINE) % LINE;
-    size_t lines;
+    size_t lines = (bytes - head) / LINE * LINE;
 
-    if (bytes < STREAM_MIN) {
-        memcpy(dst, src, bytes);
-        return;
-    }
-    lines = (bytes - head) / LINE * LINE;
     memcpy(to, from, head);
     stream(to + head, from + head, lines);
     memcpy(to + head + lines, from + head + lines, bytes - head - lines);
 }
 #else
-void ps_kernel_copy(void *dst, const void *src, size_t bytes)
+static void copy_past(void *dst, const void *src, size_t bytes)
 {
     memcpy(dst, src, bytes);
 }
 #endif
+
+void ps_kernel_copy(void *dst, const void *src, size_t bytes)
+{
+    if (bytes < STREAM_MIN) {
+        memcpy(dst, src, bytes);
+    } else {
+        copy_past(dst, src, bytes);
+    }
+}
+
+void ps_kernel_copy_part(void *dst, const void *src, size_t bytes)
+{
+    if (bytes < PART_MIN) {
+        memcpy(dst, src, bytes);
+    } else {
+        copy_past(dst, src, bytes);
+    }
+}

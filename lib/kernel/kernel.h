@@ -234,6 +234,8 @@ void ps_kernel_narrow(enum ps_dtype half, void *dst, const float *src,
 
 /* memcpy() that is fast where the arrays are larger than the cache. */
 void ps_kernel_copy(void *dst, const void *src, size_t bytes);
+/* The same for a part of such an array, however long it is by itself. */
+void ps_kernel_copy_part(void *dst, const void *src, size_t bytes);
 
 /* "avx512", "avx2" or "portable": chosen at first use by what the processor
  * has. All give the same bits. */

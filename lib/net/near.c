@@ -166,7 +166,7 @@ static bool read_arena(const struct ps_near_peer *peer,
     if (b == NULL || offset > b->size || piece->len > b->size - offset) {
         return false;
     }
-    ps_kernel_copy(dst, b->data + offset, piece->len);
+    ps_kernel_copy_part(dst, b->data + offset, piece->len);
     return true;
 }
 

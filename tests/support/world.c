@@ -898,6 +898,7 @@ static void start_agent(struct world *w, uint32_t index)
     };
 
     n->pool = pool_new(w);
+    o.sum_here_max = (o.seed >> 32) % 2 * 1024;
     o.sums = n->pool;
     o.results_new = results_new;
     o.results_ctx = w;

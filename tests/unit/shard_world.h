@@ -177,21 +177,28 @@ static inline struct seen *agent_seen(struct agent *a,
 static inline void agent_value(struct agent *a, const struct ps_msg_value *m,
                                const struct ps_parcel *p)
 {
-    assert_int_equal(p->slice_count, m->parts_count);
+    uint32_t slice = 0;
+    size_t at = 0; /* Parts that lie together come as one slice. */
+
     a->value_frames++;
     for (uint32_t i = 0; i < m->parts_count; i++) {
         const struct ps_rec_part *rec = &m->parts[i];
         struct seen *s = agent_seen(a, rec);
+        size_t len = rec->count * ps_dtype_size(rec->dtype);
 
-        assert_int_equal(p->slice[i].len,
-                         rec->count * ps_dtype_size(rec->dtype));
+        assert_true(slice < p->slice_count && len <= p->slice[slice].len - at);
         s->values++;
         s->value_version = rec->round;
         s->clock = rec->clock;
-        s->len = p->slice[i].len < sizeof(s->bytes) ? p->slice[i].len
-                                                    : sizeof(s->bytes);
-        memcpy(s->bytes, ps_slice_data(&p->slice[i]), s->len);
+        s->len = len < sizeof(s->bytes) ? len : sizeof(s->bytes);
+        memcpy(s->bytes, ps_slice_data(&p->slice[slice]) + at, s->len);
+        at += len;
+        if (at == p->slice[slice].len) {
+            slice++;
+            at = 0;
+        }
     }
+    assert_int_equal(slice, p->slice_count);
 }
 
 static inline void agent_credit(struct agent *a, uint64_t credit)

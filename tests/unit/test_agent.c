@@ -254,10 +254,13 @@ static struct ps_pool *results_new(void *ctx)
     return ps_pool_new(&(struct ps_pool_options){.budget = 0});
 }
 
+static uint64_t sum_here_max; /* Of the next agent. */
+
 static void begin(struct bench *b, uint32_t workers, uint32_t servers)
 {
     struct ps_agent_options o = {.instance = 1,
                                  .seed = 1,
+                                 .sum_here_max = sum_here_max,
                                  .dial_first = PS_MILLIS(10),
                                  .dial_max = PS_SECONDS(1)};
 
@@ -529,6 +532,88 @@ static void small_keys_travel_together(void **state)
     tick(&b);
     assert_true(count(&b, SERVER_CONN, PS_MSG_PUSH) <= 5);
     assert_true(count(&b, SERVER_CONN, PS_MSG_PUSH) >= 4);
+    end(&b);
+}
+
+static void check_sums(const struct sent *s, uint32_t *seen)
+{
+    const struct ps_msg_push *m = &s->parcel->msg->push;
+    uint32_t slice = 0;
+    size_t at = 0;
+
+    /* What was summed one after the other lies together. */
+    assert_true(s->parcel->slice_count <= 4);
+    for (uint32_t i = 0; i < m->parts_count; i++, (*seen)++) {
+        const float *sum =
+            (const float *)(const void *)(ps_slice_data(
+                                              &s->parcel->slice[slice]) +
+                                          at);
+
+        assert_int_equal(m->parts[i].key, *seen);
+        for (uint32_t j = 0; j < m->parts[i].count; j++) {
+            assert_true(sum[j] == 3.0F * (float)j);
+        }
+        at += m->parts[i].count * sizeof(float);
+        assert_true(at <= s->parcel->slice[slice].len);
+        if (at == s->parcel->slice[slice].len) {
+            slice++;
+            at = 0;
+        }
+    }
+    assert_int_equal(slice, s->parcel->slice_count);
+}
+
+/* At once and into one place, where a job for each would take longer. */
+static void small_keys_are_summed_together(void **state)
+{
+    struct bench b;
+    uint32_t seen = 0;
+
+    (void)state;
+    sum_here_max = 3 * 1024;
+    begin(&b, 2, 1);
+    sum_here_max = 0;
+    for (uint32_t k = 0; k < 600; k++) {
+        open_key(&b, k, 1, 256, SERVER_NODE);
+    }
+    open_key(&b, 600, 1, 257, SERVER_NODE);
+    open_key(&b, 601, 1, 256, SERVER_NODE);
+    tick(&b);
+    link_server(&b, false, 0);
+    for (uint32_t i = 0; i < 2; i++) {
+        give_region(&b, i, 2048);
+        for (uint32_t j = 0; j < 512; j++) {
+            ((float *)(void *)b.region[i]->data)[j] = (float)((i + 1) * j);
+        }
+    }
+    forget_sent(&b);
+    for (uint32_t k = 0; k < 600; k++) {
+        push(&b, 0, k, 1, 0);
+        push(&b, 1, k, 1, 0);
+    }
+    tick(&b);
+    assert_int_equal(b.compute_count, 0);
+    assert_int_equal(count(&b, SERVER_CONN, PS_MSG_PUSH), 3);
+    for (uint32_t i = 0; i < 3; i++) {
+        check_sums(find(&b, SERVER_CONN, PS_MSG_PUSH, i), &seen);
+    }
+    assert_int_equal(seen, 600);
+    /* One that is larger is a job's; one without memory comes later. */
+    push(&b, 0, 600, 1, 0);
+    push(&b, 1, 600, 1, 0);
+    assert_int_equal(b.compute_count, 1);
+    forget_sent(&b);
+    ps_pool_fail_at(b.sums, 1);
+    push(&b, 0, 601, 1, 0);
+    push(&b, 1, 601, 1, 0);
+    tick(&b);
+    assert_int_equal(count(&b, SERVER_CONN, PS_MSG_PUSH), 0);
+    b.now += PS_MILLIS(5);
+    tick(&b);
+    tick(&b);
+    assert_int_equal(count(&b, SERVER_CONN, PS_MSG_PUSH), 1);
+    seen = 601;
+    check_sums(find(&b, SERVER_CONN, PS_MSG_PUSH, 0), &seen);
     end(&b);
 }
 
@@ -1029,6 +1114,7 @@ int main(void)
         cmocka_unit_test(urgent_partitions_overtake),
         cmocka_unit_test(nothing_is_sent_beyond_the_credit),
         cmocka_unit_test(small_keys_travel_together),
+        cmocka_unit_test(small_keys_are_summed_together),
         cmocka_unit_test(a_link_that_was_full_goes_on),
         cmocka_unit_test(a_forgotten_link_is_offered_everything_again),
         cmocka_unit_test(a_value_overtakes_what_is_summed_again),

@@ -521,8 +521,15 @@ static void copies_are_equal_at_every_alignment(void **state)
         assert_memory_equal(at, from + AROUND - i, bytes);
         assert_int_equal(at[bytes], 0xee);
         assert_true(i == 0 || at[-1] == 0xee);
+        bytes = i % 2 == 0 ? 40000 - i : 1000 + i;
+        memset(to, 0xee, MOST + 2 * AROUND);
+        ps_kernel_copy_part(at, from + AROUND - i, bytes);
+        assert_memory_equal(at, from + AROUND - i, bytes);
+        assert_int_equal(at[bytes], 0xee);
+        assert_true(i == 0 || at[-1] == 0xee);
     }
     ps_kernel_copy(to, from, 0);
+    ps_kernel_copy_part(to, from, 0);
     free(from);
     free(to);
 }
