@@ -7,6 +7,7 @@
  * woken twice. */
 #include "proto/ring.h"
 
+#include "base/prefetch.h"
 #include "proto/shape.h"
 
 #include <stdatomic.h>
@@ -195,21 +196,13 @@ static bool is_sound(const struct ps_msg *m)
     return true;
 }
 
-int ps_ring_take_op(struct ps_ring_agent *r, uint64_t frames,
-                    struct ps_msg_l_op *ret_op)
+/* The operation in a slot; 0: it comes after a frame that is not there. */
+static int read_slot(const struct slot *slot, uint64_t frames,
+                     struct ps_msg_l_op *ret_op)
 {
-    struct ps_ring_shared *s = r->shared;
-    const struct slot *slot = &s->ops[r->ops_from % PS_RING_OPS];
     struct ps_msg m = {.code = PS_MSG_L_OP};
     uint64_t words[OP_WORDS];
-    uint32_t to = atomic_load_explicit(&s->ops_to, memory_order_acquire);
 
-    if (to == r->ops_from) {
-        return 0;
-    }
-    if (to - r->ops_from > PS_RING_OPS) {
-        return PS_E_PROTO;
-    }
     if (atomic_load_explicit(&slot->words[OP_WORDS], memory_order_relaxed) >
         frames) {
         return 0;
@@ -222,9 +215,45 @@ int ps_ring_take_op(struct ps_ring_agent *r, uint64_t frames,
         return PS_E_PROTO;
     }
     *ret_op = m.l_op;
-    r->ops_from++;
-    atomic_store_explicit(&s->ops_from, r->ops_from, memory_order_release);
     return 1;
+}
+
+int ps_ring_take_ops(struct ps_ring_agent *r, uint64_t frames,
+                     struct ps_msg_l_op *ret_ops, uint32_t max)
+{
+    struct ps_ring_shared *s = r->shared;
+    uint32_t to = atomic_load_explicit(&s->ops_to, memory_order_acquire);
+    uint32_t there = to - r->ops_from;
+    uint32_t count = 0;
+    int rc = 1;
+
+    if (there > PS_RING_OPS) {
+        return PS_E_PROTO;
+    }
+    /* They lie in the other processor's cache. */
+    for (uint32_t i = 0; i < there && i < max; i++) {
+        ps_prefetch(&s->ops[(r->ops_from + i) % PS_RING_OPS],
+                    sizeof(struct slot));
+    }
+    while (count < there && count < max && rc > 0) {
+        rc = read_slot(&s->ops[r->ops_from % PS_RING_OPS], frames,
+                       &ret_ops[count]);
+        if (rc > 0) {
+            count++;
+            r->ops_from++;
+        }
+    }
+    if (count > 0) {
+        atomic_store_explicit(&s->ops_from, r->ops_from, memory_order_release);
+        return (int)count;
+    }
+    return there == 0 ? 0 : rc;
+}
+
+int ps_ring_take_op(struct ps_ring_agent *r, uint64_t frames,
+                    struct ps_msg_l_op *ret_op)
+{
+    return ps_ring_take_ops(r, frames, ret_op, 1);
 }
 
 bool ps_ring_put_done(struct ps_ring_agent *r, uint64_t op_id, uint64_t version)

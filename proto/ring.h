@@ -71,6 +71,10 @@ void ps_ring_agent_init(struct ps_ring_agent *r, void *memory);
  * codec would: 1; none yet: 0; PS_E_PROTO. */
 PS_MUST_USE int ps_ring_take_op(struct ps_ring_agent *r, uint64_t frames,
                                 struct ps_msg_l_op *ret_op);
+/* At most `max` of them: how many. PS_E_PROTO only when the first one is
+ * wrong. */
+PS_MUST_USE int ps_ring_take_ops(struct ps_ring_agent *r, uint64_t frames,
+                                 struct ps_msg_l_op *ret_ops, uint32_t max);
 /* False: full. */
 PS_MUST_USE bool ps_ring_put_done(struct ps_ring_agent *r, uint64_t op_id,
                                   uint64_t version);

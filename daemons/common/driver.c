@@ -32,6 +32,8 @@
 
 /* Turns of settle() before sockets are looked at again. */
 #define ROUNDS_MAX  16
+/* Operations that a machine is told of at once. */
+#define TAKE_OPS    32
 /* For the last words of connections when the daemon ends. */
 #define CLOSE_GRACE PS_SECONDS(2)
 /* Between tries of a link to get another connection. */
@@ -501,8 +503,8 @@ static void forget_ring(struct link_conn *c)
  * `frames`. True when there were any. */
 static bool take_ops(struct link_conn *c, uint64_t frames)
 {
-    struct ps_event ev = {.type = PS_EV_MSG, .conn = c->id};
-    struct ps_msg msg = {.code = PS_MSG_L_OP};
+    struct ps_msg_l_op ops[TAKE_OPS];
+    struct ps_event ev = {.type = PS_EV_OPS, .conn = c->id, .ops = {.op = ops}};
     /* Asking the clock for each would cost as much as taking it. */
     ps_time now = ps_loop_now(c->driver->opt.loop);
     uint32_t count = 0;
@@ -510,10 +512,9 @@ static bool take_ops(struct link_conn *c, uint64_t frames)
 
     /* Who fills its ring all the time has others served in between. */
     while (count < PS_RING_OPS &&
-           (rc = ps_ring_take_op(&c->ring, frames, &msg.l_op)) > 0) {
-        count++;
-        ev.msg.msg = &msg;
-        ev.msg.payload = NULL;
+           (rc = ps_ring_take_ops(&c->ring, frames, ops, TAKE_OPS)) > 0) {
+        count += (uint32_t)rc;
+        ev.ops.count = (uint32_t)rc;
         feed_at(c->driver, &ev, now);
     }
     if (rc < 0) {

@@ -147,6 +147,17 @@ static void on_region(struct ps_agent_step *st, const struct ps_event *ev)
     }
 }
 
+static void on_ops(struct ps_agent_step *st, const struct ps_event *ev)
+{
+    struct ps_agent_session *s = ps_map_get(st->a->by_conn, ev->conn);
+
+    for (uint32_t i = 0; s != NULL && i < ev->ops.count; i += OPS_AHEAD) {
+        uint64_t count = ps_min_u64(ev->ops.count - i, OPS_AHEAD);
+
+        ps_agent_session_ops(st, s, ev->ops.op + i, (uint32_t)count);
+    }
+}
+
 /* --------------------------------------------------------------------- time */
 
 /* What was refused for a passing reason is offered again. */
@@ -254,6 +265,9 @@ static int step(void *self, const struct ps_event *ev, struct ps_effects *fx)
     case PS_EV_REGION:
         on_region(&st, ev);
         break;
+    case PS_EV_OPS:
+        on_ops(&st, ev);
+        break;
     case PS_EV_DRAIN:
     case PS_EV_SHUTDOWN:
         a->ending = true;
@@ -323,7 +337,6 @@ struct ps_agent *ps_agent_new(const struct ps_agent_options *opt, ps_time now)
     a->runs = ps_map_new();
     a->questions = ps_map_new();
     ps_list_init(&a->sessions);
-    ps_list_init(&a->spare_ops);
     a->starved_at = PS_TIME_NEVER;
     a->retry_at = PS_TIME_NEVER;
     ps_agent_up_init(a, now);
@@ -370,9 +383,10 @@ void ps_agent_free(struct ps_agent *a)
     while ((q = ps_map_next(a->questions, &c)) != NULL) {
         ps_free(q);
     }
-    while ((n = ps_list_pop(&a->spare_ops)) != NULL) {
-        ps_free(PS_CONTAINER(n, struct ps_agent_op, node));
+    while (a->spare_op_count > 0) {
+        ps_free(a->spare_ops[--a->spare_op_count]);
     }
+    ps_free(a->spare_ops);
     ps_map_free(a->questions);
     ps_map_free(a->servers);
     ps_map_free(a->by_conn);

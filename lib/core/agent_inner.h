@@ -15,6 +15,7 @@
  *     agent_pull.c     pull and init
  *     agent_quarrel.c  ranks that disagree about a round
  *     agent_rows.c     keys of rows
+ *     agent_soon.c     memory that is fetched before it is needed
  *     agent_state.c    optimizer state, saved and loaded */
 #pragma once
 
@@ -43,6 +44,8 @@
 #define NONE              (-1) /* No version yet. */
 /* Ended operations kept for the next ones. */
 #define SPARE_OPS_MAX     16384u
+/* Operations, or parts of a frame, that are looked at together: agent_soon.c. */
+#define OPS_AHEAD         16u
 
 struct ps_agent_job;
 struct ps_agent_key;
@@ -131,6 +134,8 @@ enum ps_agent_part_state {
     PS_AGENT_PART_HELD_BACK, /* Refused for now; queued again at a time. */
 };
 
+/* Of this and what follows: first what each round touches, so that it lies in
+ * few cache lines. */
 struct ps_agent_part {
     struct ps_heap_item item; /* In the queue of its flow. */
     struct ps_agent_key *key;
@@ -142,25 +147,25 @@ struct ps_agent_part {
     bool moved;        /* Its server got it from another one, */
     bool restate;      /* and is to hear again what is known of it here. */
     bool init;         /* What is queued or sent is an init. */
+    bool code_undo;    /* [1] may become [0] again. */
+    bool code_sent;    /* A server may have counted it. */
+    bool encoding;     /* A computation makes it. */
+    bool code_void;    /* What that makes is not wanted. */
+    bool clock_asked;  /* `clock` is to be asked, it may have been lost. */
     int64_t committed; /* Newest version known to be made; NONE. */
     int64_t held;      /* Version whose value lies in the results; NONE. */
     uint64_t reached;  /* Last round that it has ended. */
     int64_t asked;     /* Least version of the pull that is open; NONE. */
     /* Only where gradients travel as codes; see agent_code.c. */
+    struct ps_slice code;       /* buf NULL: none. */
     struct ps_buf *residual[2]; /* Now, and before the code; NULL: zeros. */
     struct ps_buf *moment[2];
-    bool code_undo;       /* [1] may become [0] again. */
-    struct ps_slice code; /* buf NULL: none. */
-    uint64_t code_round;  /* What it is of. */
-    bool code_sent;       /* A server may have counted it. */
-    bool encoding;        /* A computation makes it. */
-    bool code_void;       /* What that makes is not wanted. */
+    uint64_t code_round; /* What it is of. */
     /* Of a key without rounds: pulls up to these tickets have the value, and
      * will have it when the open question is answered. */
     uint64_t served;
     uint64_t asked_ticket;
-    uint64_t clock;   /* ssp: pushes that every rank of the job has made, */
-    bool clock_asked; /* and to be asked, because it may have been lost. */
+    uint64_t clock; /* ssp: pushes that every rank of the job has made. */
 };
 
 struct ps_agent_stating;
@@ -168,26 +173,26 @@ struct ps_agent_stating;
 /* An operation of a worker that is not done. */
 struct ps_agent_op {
     struct ps_list_node node; /* In the list that waits for it. */
+    struct ps_list_node mine; /* In session->ops. */
     struct ps_agent *agent;
-    struct ps_list_node mine;         /* In session->ops. */
     struct ps_agent_session *session; /* NULL: its worker has died. */
+    struct ps_agent_key *key;         /* NULL: barrier or optimizer. */
     uint64_t id;
-    enum ps_op kind;          /* ATTEND is BROADCAST, */
-    bool aside;               /* whose value is not asked for. */
-    struct ps_agent_key *key; /* NULL: barrier or optimizer. */
-    uint64_t round;           /* Or least version, or number of the barrier. */
+    uint64_t round;        /* Or least version, or number of the barrier. */
+    struct ps_slice array; /* buf NULL: it gives none. */
+    enum ps_op kind;       /* ATTEND is BROADCAST, */
+    bool aside;            /* whose value is not asked for. */
     uint32_t local;
     int32_t priority;
-    uint8_t reduce;
     uint32_t root;
     uint32_t samples; /* Its weight in a mean. */
-    uint64_t ticket;  /* Of a pull of a key without rounds; 0: none yet. */
+    uint8_t reduce;
     bool barrier;
-    struct ps_slice array;            /* buf NULL: it gives none. */
     struct ps_agent_rows *rows;       /* Of a key of rows; NULL: none. */
     struct ps_agent_stating *stating; /* Optimizer state; NULL: none. */
     struct ps_msg *message; /* Optimizer: what the scheduler is told. */
     ps_time since;
+    uint64_t ticket; /* Of a pull of a key without rounds; 0: none yet. */
 };
 
 /* Ranks have disagreed about the last begun round of a key. */
@@ -198,58 +203,59 @@ struct ps_agent_quarrel {
 };
 
 struct ps_agent_key {
-    struct ps_list_node node; /* In job->opening until the scheduler answers. */
     struct ps_agent_job *job;
-    char name[PS_KEY_NAME_MAX + 1];
-    uint64_t label; /* Of the name. */
-    uint8_t dtype;
-    bool collective; /* Its sums are no gradients, whatever the job does. */
-    struct ps_compress compress;
-    uint64_t count;
-    uint32_t width; /* Elements of a row; 0: not a key of rows. */
-    uint64_t *shape;
-    uint32_t shape_count;
-    int64_t classic;
-    uint64_t request;
-    uint8_t find; /* enum ps_find, the least of those who ask. */
-    bool open;    /* Answered. */
-    uint32_t number;
-    uint32_t epoch;
     struct ps_agent_part *parts;
     uint32_t part_count;
-    struct ps_buf *result; /* Both versions. NULL: a key of rows. */
-    uint64_t result_at[2]; /* Of even versions, of odd ones. */
-    struct ps_list askers; /* struct ps_agent_asker */
-    uint64_t *pushed;      /* By local rank: rounds offered. */
+    uint32_t number;
+    uint64_t count;
+    uint32_t width; /* Elements of a row; 0: not a key of rows. */
+    uint8_t dtype;
+    bool collective; /* Its sums are no gradients, whatever the job does. */
+    bool async;      /* Of an async or ssp job: see below. */
+    uint8_t rule;    /* enum ps_rule of the pushes under way. */
     /* The open round. */
     uint64_t round;   /* The last begun; pushed[] are this or one less. */
     uint64_t attempt; /* Counts beginnings: one that failed is begun anew. */
     bool active;      /* Somebody has offered it. */
     bool complete;    /* Everybody has: it is on its way. */
     bool want;
+    uint8_t reduce;
+    enum ps_op kind;
     uint32_t offered;
+    uint32_t root;
     struct ps_agent_op **offer;       /* By local rank; NULL: not yet. */
     struct ps_agent_quarrel *quarrel; /* NULL: nobody has disagreed. */
-    enum ps_op kind;
-    uint8_t reduce;
-    uint32_t root;
+    uint64_t *pushed;                 /* By local rank: rounds offered. */
     int32_t priority;
-    uint64_t weight;       /* In a mean, of all who offered. */
     uint32_t parts_open;   /* Partitions that have not reached the round. */
+    uint64_t weight;       /* In a mean, of all who offered. */
     struct ps_list parked; /* Pushes of the next round. */
     struct ps_list pulls;
-    struct ps_list inits;
     struct ps_list row_pulls;
+    struct ps_buf *result; /* Both versions. NULL: a key of rows. */
+    uint64_t result_at[2]; /* Of even versions, of odd ones. */
+    uint64_t label;        /* Of the name. */
+    struct ps_compress compress;
+    struct ps_list inits;
     struct ps_list stating;
     struct ps_slice init_array; /* Of the root, while it is being sent. */
     uint32_t inits_open;        /* Partitions whose init is not committed. */
-    /* Of an async or ssp job: `round` counts the pushes of this node. */
-    bool async;
-    uint8_t rule; /* enum ps_rule of the pushes under way. */
+    /* Without rounds: `round` counts the pushes of this node. */
     uint64_t
         clock; /* ssp: least count of a rank here when these are applied. */
     uint64_t ticket;
     uint64_t *applied; /* By local rank: its last push that is applied. */
+    /* What was declared. */
+    struct ps_list_node node; /* In job->opening until the scheduler answers. */
+    char name[PS_KEY_NAME_MAX + 1];
+    uint64_t *shape;
+    uint32_t shape_count;
+    int64_t classic;
+    uint64_t request;
+    uint8_t find; /* enum ps_find, the least of those who ask. */
+    bool open;    /* Answered. */
+    uint32_t epoch;
+    struct ps_list askers; /* struct ps_agent_asker */
 };
 
 struct ps_agent_asker {
@@ -386,9 +392,10 @@ struct ps_agent {
     uint32_t dying_count;
     struct ps_agent_departed *departed;
     uint32_t departed_count;
-    uint32_t held_back; /* Sessions whose job_open waits. */
-    struct ps_list spare_ops;
+    uint32_t held_back;             /* Sessions whose job_open waits. */
+    struct ps_agent_op **spare_ops; /* A stack. */
     uint32_t spare_op_count;
+    uint32_t spare_op_capacity;
     bool flush; /* Gathered partitions wait for the tick. */
     /* Where small sums lie one behind the other until then; NULL: nowhere. */
     struct ps_buf *room;
@@ -477,6 +484,9 @@ void ps_agent_code_free(struct ps_agent_part *p);
 void ps_agent_session_open(struct ps_agent_step *st, const struct ps_event *ev);
 void ps_agent_session_closed(struct ps_agent_step *st,
                              struct ps_agent_session *s);
+/* As a message each; at most OPS_AHEAD. */
+void ps_agent_session_ops(struct ps_agent_step *st, struct ps_agent_session *s,
+                          const struct ps_msg_l_op *op, uint32_t count);
 void ps_agent_session_msg(struct ps_agent_step *st, struct ps_agent_session *s,
                           const struct ps_msg *m);
 void ps_agent_session_region(struct ps_agent_step *st,
@@ -546,6 +556,14 @@ void ps_agent_key_forget_early(struct ps_agent_job *j);
 void ps_agent_key_resume(struct ps_agent_step *st, struct ps_agent_part *p);
 void ps_agent_key_free(struct ps_agent_step *st, struct ps_agent *a,
                        struct ps_agent_key *k);
+/* The memory that operations, or a frame from a server, are about to touch is
+ * fetched: thousands of keys do not stay in the cache between two rounds. At
+ * most OPS_AHEAD of each. */
+void ps_agent_soon_ops(const struct ps_agent *a,
+                       const struct ps_agent_session *s,
+                       const struct ps_msg_l_op *op, uint32_t count);
+void ps_agent_soon_ends(const struct ps_agent *a, uint64_t gen,
+                        const struct ps_rec_part *part, uint32_t count);
 struct ps_agent_part *ps_agent_part_find(const struct ps_agent *a, uint64_t gen,
                                          const struct ps_rec_part *rec);
 

@@ -246,6 +246,16 @@ static bool is_past(const struct ps_agent_server *s,
     return p->moved && p->node != s->node;
 }
 
+/* Before the parts from the i-th on are looked at. */
+static void soon(const struct ps_agent *a, uint64_t gen,
+                 const struct ps_rec_part *parts, uint32_t i, uint32_t count)
+{
+    if (i % OPS_AHEAD == 0) {
+        ps_agent_soon_ends(a, gen, parts + i,
+                           (uint32_t)ps_min_u64(count - i, OPS_AHEAD));
+    }
+}
+
 static void took_value(struct ps_agent_step *st, struct ps_agent_server *s,
                        const struct ps_msg_value *m,
                        const struct ps_slice *payload)
@@ -260,6 +270,8 @@ static void took_value(struct ps_agent_step *st, struct ps_agent_server *s,
     }
     for (uint32_t i = 0; i < m->parts_count; i++) {
         const struct ps_rec_part *rec = &m->parts[i];
+
+        soon(st->a, m->gen, m->parts, i, m->parts_count);
         struct ps_agent_part *p = ps_agent_part_find(st->a, m->gen, rec);
         size_t bytes = ps_part_payload(rec);
         struct ps_agent_key *k;
@@ -311,6 +323,7 @@ static void took_commit(struct ps_agent_step *st,
                         const struct ps_msg_commit *m)
 {
     for (uint32_t i = 0; i < m->parts_count; i++) {
+        soon(st->a, m->gen, m->parts, i, m->parts_count);
         struct ps_agent_part *p = ps_agent_part_find(st->a, m->gen,
                                                      &m->parts[i]);
 

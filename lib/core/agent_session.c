@@ -16,15 +16,10 @@ struct ps_agent_op *ps_agent_op_new(struct ps_agent_step *st,
                                     struct ps_agent_session *s, uint64_t id)
 {
     struct ps_agent *a = st->a;
-    struct ps_list_node *n = ps_list_pop(&a->spare_ops);
-    struct ps_agent_op *op;
+    struct ps_agent_op *op = a->spare_op_count > 0
+                                 ? a->spare_ops[--a->spare_op_count]
+                                 : ps_alloc(sizeof(*op));
 
-    if (n != NULL) {
-        a->spare_op_count--;
-        op = PS_CONTAINER(n, struct ps_agent_op, node);
-    } else {
-        op = ps_alloc(sizeof(*op));
-    }
     *op = (struct ps_agent_op){.agent = a};
     op->session = s;
     op->id = id;
@@ -51,9 +46,14 @@ void ps_agent_op_free(struct ps_agent_op *op)
         ps_free(op);
         return;
     }
-    op->node = (struct ps_list_node){0};
-    ps_list_push_front(&a->spare_ops, &op->node);
-    a->spare_op_count++;
+    if (a->spare_op_count == a->spare_op_capacity) {
+        a->spare_op_capacity = a->spare_op_capacity == 0
+                                   ? 64
+                                   : 2 * a->spare_op_capacity;
+        a->spare_ops = ps_realloc(
+            a->spare_ops, a->spare_op_capacity * sizeof(struct ps_agent_op *));
+    }
+    a->spare_ops[a->spare_op_count++] = op;
 }
 
 void ps_agent_op_done(struct ps_agent_step *st, struct ps_agent_op *op,
@@ -600,4 +600,18 @@ void ps_agent_session_msg(struct ps_agent_step *st, struct ps_agent_session *s,
         return;
     }
     active_msg(st, s, m);
+}
+
+void ps_agent_session_ops(struct ps_agent_step *st, struct ps_agent_session *s,
+                          const struct ps_msg_l_op *op, uint32_t count)
+{
+    struct ps_msg m = {.code = PS_MSG_L_OP};
+
+    if (s->state == PS_AGENT_SESSION_ACTIVE && !s->ended) {
+        ps_agent_soon_ops(st->a, s, op, count);
+    }
+    for (uint32_t i = 0; i < count; i++) {
+        m.l_op = op[i];
+        ps_agent_session_msg(st, s, &m);
+    }
 }

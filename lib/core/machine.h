@@ -17,6 +17,7 @@ enum ps_event_type {
     PS_EV_CLOSED,      /* A connection is gone; the last event about it. */
     PS_EV_COMPUTED,    /* A job is done. */
     PS_EV_REGION,      /* Agent: a worker's memory was checked and mapped. */
+    PS_EV_OPS,         /* Agent: operations that came without frames. */
     PS_EV_DRAIN,       /* The daemon is to end when it is done: take nothing
                         * new. */
     PS_EV_SHUTDOWN,    /* The operator wants the daemon to end in good order. */
@@ -31,7 +32,7 @@ enum ps_conn_kind {
 struct ps_event {
     ps_time now; /* Time enters here and nowhere else; it never falls. */
     enum ps_event_type type;
-    ps_conn_id conn; /* OPEN, MSG, SENT, CLOSED, REGION. */
+    ps_conn_id conn; /* OPEN, MSG, SENT, CLOSED, REGION, OPS. */
     union {
         struct {
             enum ps_conn_kind kind;
@@ -65,6 +66,10 @@ struct ps_event {
             uint32_t region;
             struct ps_buf *buf; /* Borrowed: reference it to keep it. */
         } region;
+        struct {
+            const struct ps_msg_l_op *op; /* Borrowed; as so many messages, */
+            uint32_t count;               /* one after the other. */
+        } ops;
     };
 };
 

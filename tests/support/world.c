@@ -1040,6 +1040,11 @@ void world_local_send(struct world *w, struct wworker *k,
     struct ps_event ev = {.type = PS_EV_MSG, .conn = k->conn * 2};
 
     ev.msg.msg = copy;
+    if (msg->code == PS_MSG_L_OP && msg->l_op.op_id % 2 != 0) {
+        ev.type = PS_EV_OPS; /* As out of a ring. */
+        ev.ops.op = &copy->l_op;
+        ev.ops.count = 1;
+    }
     world_step(w, k->agent, &ev);
     ps_msg_free(copy);
 }

@@ -535,6 +535,63 @@ static void small_keys_travel_together(void **state)
     end(&b);
 }
 
+static void operations(struct bench *b, ps_conn_id conn, uint32_t count)
+{
+    struct ps_event ev = {.type = PS_EV_OPS, .conn = conn};
+    struct ps_msg_l_op ops[100] = {0};
+
+    for (uint32_t k = 0; k < count; k++) {
+        ops[k].op_id = 1000 + k;
+        ops[k].op = PS_OP_PUSHPULL;
+        ops[k].key = k;
+        ops[k].region = 1;
+        ops[k].round = 1;
+    }
+    ev.ops.op = ops;
+    ev.ops.count = count;
+    step(b, ev);
+}
+
+/* As if each were a message: one that is wrong harms no other. */
+static void operations_come_together(void **state)
+{
+    struct bench b;
+    const struct sent *s;
+    uint32_t parts = 0;
+
+    (void)state;
+    begin(&b, 2, 1);
+    for (uint32_t k = 0; k < 50; k++) {
+        open_key(&b, k < 20 ? k : k + 1, 1, 256, SERVER_NODE);
+    }
+    tick(&b);
+    link_server(&b, false, 0);
+    give_region(&b, 0, 1024);
+    give_region(&b, 1, 1024);
+    forget_sent(&b);
+    for (uint32_t i = 0; i < 2; i++) {
+        operations(&b, WORKER_CONN + i, 51); /* There is no key 20. */
+        assert_int_equal(count(&b, WORKER_CONN + i, PS_MSG_L_DONE), 1);
+        s = find(&b, WORKER_CONN + i, PS_MSG_L_DONE, 0);
+        assert_int_equal(s->parcel->msg->l_done.op_id, 1020);
+        assert_int_equal(s->parcel->msg->l_done.error, PS_E_NOKEY);
+    }
+    compute_all(&b);
+    tick(&b);
+    for (uint32_t i = 0; i < count(&b, SERVER_CONN, PS_MSG_PUSH); i++) {
+        s = find(&b, SERVER_CONN, PS_MSG_PUSH, i);
+        parts += s->parcel->msg->push.parts_count;
+    }
+    assert_int_equal(parts, 50);
+    /* Who has not been welcomed is turned away, once. */
+    open_conn(&b, WORKER_CONN + 7, PS_CONN_LOCAL, 0);
+    operations(&b, WORKER_CONN + 7, 40);
+    assert_int_equal(count(&b, WORKER_CONN + 7, PS_MSG_REJECT), 1);
+    assert_int_equal(count(&b, WORKER_CONN + 7, PS_MSG_L_DONE), 0);
+    operations(&b, WORKER_CONN + 8, 40); /* And nobody, not at all. */
+    end(&b);
+}
+
 static void check_sums(const struct sent *s, uint32_t *seen)
 {
     const struct ps_msg_push *m = &s->parcel->msg->push;
@@ -1115,6 +1172,7 @@ int main(void)
         cmocka_unit_test(nothing_is_sent_beyond_the_credit),
         cmocka_unit_test(small_keys_travel_together),
         cmocka_unit_test(small_keys_are_summed_together),
+        cmocka_unit_test(operations_come_together),
         cmocka_unit_test(a_link_that_was_full_goes_on),
         cmocka_unit_test(a_forgotten_link_is_offered_everything_again),
         cmocka_unit_test(a_value_overtakes_what_is_summed_again),

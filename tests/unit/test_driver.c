@@ -194,6 +194,16 @@ static int step(void *self, const struct ps_event *ev, struct ps_effects *fx)
     case PS_EV_MSG:
         on_msg(e, ev, fx);
         break;
+    case PS_EV_OPS:
+        assert_in_range(ev->ops.count, 1, PS_RING_OPS);
+        for (uint32_t i = 0; i < ev->ops.count; i++) {
+            struct ps_msg m = {.code = PS_MSG_L_OP, .l_op = ev->ops.op[i]};
+            struct ps_event one = {.type = PS_EV_MSG, .conn = ev->conn};
+
+            one.msg.msg = &m;
+            on_msg(e, &one, fx);
+        }
+        break;
     case PS_EV_SENT:
         break;
     case PS_EV_CLOSED:

@@ -103,6 +103,34 @@ static void operations_come_as_they_were_put(void **state)
     }
 }
 
+static void operations_are_taken_together(void **state)
+{
+    struct pair *p = *state;
+    struct ps_msg_l_op ops[8];
+    struct ps_msg_l_op op = op_of(0);
+
+    assert_int_equal(ps_ring_take_ops(&p->agent, 0, ops, 8), 0);
+    for (uint64_t n = 0; n < 11; n++) {
+        put(p, n);
+    }
+    op.op_id = 99;
+    assert_true(ps_ring_put_op(&p->worker, &op, 1)); /* Behind a frame. */
+    op.op = 200;
+    assert_true(ps_ring_put_op(&p->worker, &op, 1));
+    assert_int_equal(ps_ring_take_ops(&p->agent, 0, ops, 8), 8);
+    for (uint64_t n = 0; n < 8; n++) {
+        assert_int_equal(ops[n].op_id, op_of(n).op_id);
+    }
+    assert_int_equal(ps_ring_take_ops(&p->agent, 0, ops, 8), 3);
+    assert_int_equal(ops[2].op_id, op_of(10).op_id);
+    assert_int_equal(ps_ring_take_ops(&p->agent, 0, ops, 8), 0);
+    assert_int_equal(ps_ring_room(&p->worker), PS_RING_OPS - 2);
+    /* What comes before one that makes no sense still counts. */
+    assert_int_equal(ps_ring_take_ops(&p->agent, 1, ops, 8), 1);
+    assert_int_equal(ops[0].op_id, 99);
+    assert_int_equal(ps_ring_take_ops(&p->agent, 1, ops, 8), PS_E_PROTO);
+}
+
 static void a_full_ring_takes_no_more(void **state)
 {
     struct pair *p = *state;
@@ -388,6 +416,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         story(operations_come_as_they_were_put),
+        story(operations_are_taken_together),
         story(a_full_ring_takes_no_more),
         story(counters_run_over),
         story(an_operation_waits_for_the_frames_before_it),
