@@ -120,26 +120,36 @@ bool ps_ring_wake_agent(struct ps_ring_worker *r)
     return take_flag(&r->shared->agent_asleep);
 }
 
-int ps_ring_take_done(struct ps_ring_worker *r, struct ps_msg_l_done *ret_done)
+int ps_ring_take_dones(struct ps_ring_worker *r,
+                       struct ps_msg_l_done *ret_dones, uint32_t max)
 {
     struct ps_ring_shared *s = r->shared;
-    const struct done *d = &s->dones[r->dones_from % PS_RING_DONES];
     uint32_t to = atomic_load_explicit(&s->dones_to, memory_order_acquire);
+    uint32_t there = to - r->dones_from;
+    uint32_t count = there < max ? there : max;
 
-    if (to == r->dones_from) {
-        return 0;
-    }
-    if (to - r->dones_from > PS_RING_DONES) {
+    if (there > PS_RING_DONES) {
         return PS_E_PROTO;
     }
-    *ret_done = (struct ps_msg_l_done){
-        .op_id = atomic_load_explicit(&d->op_id, memory_order_relaxed),
-        .version = atomic_load_explicit(&d->version, memory_order_relaxed),
-        .text = "",
-    };
-    r->dones_from++;
-    atomic_store_explicit(&s->dones_from, r->dones_from, memory_order_release);
-    return 1;
+    for (uint32_t i = 0; i < count; i++) {
+        const struct done *d = &s->dones[r->dones_from++ % PS_RING_DONES];
+
+        ret_dones[i] = (struct ps_msg_l_done){
+            .op_id = atomic_load_explicit(&d->op_id, memory_order_relaxed),
+            .version = atomic_load_explicit(&d->version, memory_order_relaxed),
+            .text = "",
+        };
+    }
+    if (count > 0) {
+        atomic_store_explicit(&s->dones_from, r->dones_from,
+                              memory_order_release);
+    }
+    return (int)count;
+}
+
+int ps_ring_take_done(struct ps_ring_worker *r, struct ps_msg_l_done *ret_done)
+{
+    return ps_ring_take_dones(r, ret_done, 1);
 }
 
 bool ps_ring_has_done(const struct ps_ring_worker *r)

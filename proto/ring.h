@@ -52,6 +52,10 @@ PS_MUST_USE bool ps_ring_wake_agent(struct ps_ring_worker *r);
 /* The next end: 1; none: 0; PS_E_PROTO. Fills in what a ring carries. */
 PS_MUST_USE int ps_ring_take_done(struct ps_ring_worker *r,
                                   struct ps_msg_l_done *ret_done);
+/* At most `max` of them: how many. */
+PS_MUST_USE int ps_ring_take_dones(struct ps_ring_worker *r,
+                                   struct ps_msg_l_done *ret_dones,
+                                   uint32_t max);
 bool ps_ring_has_done(const struct ps_ring_worker *r);
 /* Asks for an l_wake once `count` >= 1 ends lie there. False: they do
  * already. */

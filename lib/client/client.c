@@ -23,6 +23,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/prefetch.h"
 #include "base/str.h"
 
 /* How often a socket that is not there is tried. */
@@ -32,6 +33,8 @@
 #define START_SLACK_MS   10000
 /* For the agent to see the end of the stream. */
 #define END_MS           1000
+/* Ends taken from the ring at once. */
+#define ENDS_AHEAD       16
 /* Looks at the ring between two at the clock. */
 #define SPIN_LOOKS       50
 
@@ -330,21 +333,42 @@ static void take_messages(struct psc_client *c)
     }
 }
 
+/* The memory that these ends will touch is fetched: thousands of operations do
+ * not stay in the cache while they are under way. */
+static void expect_ends(struct psc_client *c, const struct ps_msg_l_done *m,
+                        int count)
+{
+    for (int i = 0; i < count; i++) {
+        ps_prefetch(op_find(c, m[i].op_id), sizeof(struct psc_op));
+    }
+    for (int i = 0; i < count; i++) {
+        const struct psc_op *op = op_find(c, m[i].op_id);
+
+        if (op != NULL) {
+            ps_prefetch(op->key, sizeof(*op->key));
+            ps_prefetch(op->block, sizeof(*op->block));
+        }
+    }
+}
+
 /* What the agent put into the ring. */
 static void take_ends(struct psc_client *c)
 {
     while (c->ring_memory != NULL && c->rc == 0) {
-        struct ps_msg_l_done m;
-        int rc = ps_ring_take_done(&c->ring, &m);
+        struct ps_msg_l_done m[ENDS_AHEAD];
+        int count = ps_ring_take_dones(&c->ring, m, ENDS_AHEAD);
 
-        if (rc == 0) {
+        if (count == 0) {
             return;
         }
-        if (rc < 0) {
-            client_fail(c, rc, "the agent's ring makes no sense");
+        if (count < 0) {
+            client_fail(c, count, "the agent's ring makes no sense");
             return;
         }
-        take_done(c, &m);
+        expect_ends(c, m, count);
+        for (int i = 0; i < count && c->rc == 0; i++) {
+            take_done(c, &m[i]);
+        }
     }
 }
 
@@ -725,6 +749,7 @@ static int new_client(struct psc_client **ret_client)
     c->poll_fd = -1;
     c->event_fd = -1;
     ps_list_init(&c->ops);
+    ps_list_init(&c->spare_ops);
     ps_list_init(&c->calls);
     ps_list_init(&c->stalled);
     ps_list_init(&c->barrier_queue);
@@ -766,6 +791,9 @@ static void free_client(struct psc_client *c, bool child)
 
     while ((n = ps_list_first(&c->ops)) != NULL) {
         op_free(PS_CONTAINER(n, struct psc_op, of_client));
+    }
+    while ((n = ps_list_pop(&c->spare_ops)) != NULL) {
+        free(PS_CONTAINER(n, struct psc_op, of_client));
     }
     key_free_all(c);
     free((char *)(uintptr_t)c->options.socket);

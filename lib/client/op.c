@@ -131,8 +131,16 @@ struct psc_op *op_find(struct psc_client *c, uint64_t id)
 
 struct psc_op *op_new(struct psc_client *c, enum op_kind kind)
 {
-    struct psc_op *op = calloc(1, sizeof(*op));
+    struct ps_list_node *n = ps_list_pop(&c->spare_ops);
+    struct psc_op *op;
 
+    if (n != NULL) {
+        c->spare_op_count--;
+        op = PS_CONTAINER(n, struct psc_op, of_client);
+        memset(op, 0, sizeof(*op));
+    } else {
+        op = calloc(1, sizeof(*op));
+    }
     if (op == NULL) {
         return NULL;
     }
@@ -199,7 +207,12 @@ void op_free(struct psc_op *op)
     drop_number(op);
     free(op->place);
     free(op->text);
-    free(op);
+    if (op->client->spare_op_count == SPARE_OPS) {
+        free(op);
+        return;
+    }
+    op->client->spare_op_count++;
+    ps_list_push_front(&op->client->spare_ops, &op->of_client);
 }
 
 void op_sent(struct psc_op *op)

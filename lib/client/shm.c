@@ -22,6 +22,8 @@
 #define ARENA_FIRST (size_t)(16u * 1024 * 1024)
 #define ARENA_MAX   (size_t)(256u * 1024 * 1024)
 #define SIZE_LIMIT  ((size_t)1 << 46)
+/* From the piece looked for last to the next one. */
+#define STEPS_MAX   8u
 /* Freed pieces from here on give their pages back. */
 #define REMOVE_MIN  (size_t)(1024u * 1024)
 
@@ -168,11 +170,17 @@ static size_t place_of(struct ps_shm_arena *a, size_t offset)
 {
     size_t low = 0;
     size_t high = a->count;
+    size_t at = a->looked;
 
-    /* A program goes through its arrays in the order in which it made them. */
-    for (size_t at = a->looked; at < a->count && at < a->looked + 2; at++) {
-        if (a->blocks[at]->offset <= offset &&
-            (at + 1 == a->count || offset < a->blocks[at + 1]->offset)) {
+    /* A program goes through its arrays in the order in which it made them,
+     * perhaps one of several kinds. */
+    if (at < a->count && a->blocks[at]->offset <= offset) {
+        size_t end = ps_min_u64(a->count, at + STEPS_MAX);
+
+        while (at + 1 < end && a->blocks[at + 1]->offset <= offset) {
+            at++;
+        }
+        if (at + 1 < end || end == a->count) {
             a->looked = at;
             return at;
         }

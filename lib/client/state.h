@@ -35,6 +35,8 @@
 #define SPIN_MAX_US 1000000
 /* Operations that the agent knows of; more wait here. */
 #define SENT_MAX    (PS_OPS_MAX / 2u)
+/* Operations kept for the next ones. */
+#define SPARE_OPS   4096u
 /* An operation's number is a count above its place in the table. */
 #define PLACE_BITS  20u
 /* Pieces of shared memory kept between two collectives. */
@@ -187,6 +189,8 @@ struct psc_client {
     uint64_t next_id;
     uint32_t sent; /* Operations the agent has not ended. */
     struct ps_list ops;
+    struct ps_list spare_ops; /* Freed, for the next ones; by of_client. */
+    uint32_t spare_op_count;
     struct ps_list calls;
     struct ps_list stalled;
     struct ps_list whys;

@@ -131,6 +131,24 @@ static void operations_are_taken_together(void **state)
     assert_int_equal(ps_ring_take_ops(&p->agent, 1, ops, 8), PS_E_PROTO);
 }
 
+static void ends_are_taken_together(void **state)
+{
+    struct pair *p = *state;
+    struct ps_msg_l_done dones[8];
+
+    assert_int_equal(ps_ring_take_dones(&p->worker, dones, 8), 0);
+    for (uint64_t n = 0; n < 11; n++) {
+        assert_true(ps_ring_put_done(&p->agent, n, n + 1));
+    }
+    assert_int_equal(ps_ring_take_dones(&p->worker, dones, 8), 8);
+    assert_int_equal(dones[7].op_id, 7);
+    assert_int_equal(dones[7].version, 8);
+    assert_int_equal(ps_ring_take_dones(&p->worker, dones, 8), 3);
+    assert_int_equal(dones[2].op_id, 10);
+    assert_int_equal(dones[2].error, 0);
+    assert_false(ps_ring_has_done(&p->worker));
+}
+
 static void a_full_ring_takes_no_more(void **state)
 {
     struct pair *p = *state;
@@ -417,6 +435,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         story(operations_come_as_they_were_put),
         story(operations_are_taken_together),
+        story(ends_are_taken_together),
         story(a_full_ring_takes_no_more),
         story(counters_run_over),
         story(an_operation_waits_for_the_frames_before_it),
