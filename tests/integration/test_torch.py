@@ -350,6 +350,76 @@ hvd.shutdown()
 """
 
 
+@pytest.mark.parametrize("servers, agents", [(0, 1), (1, 2)])
+def test_send_and_receive(world, servers, agents):
+    """A pipeline, a ring in which all send first, tags that cross, what does
+    not fit, and nothing is left."""
+    torch_job(world, servers, agents, 3).launch(["-c", SENDS])
+    world.trio.await_empty()
+
+
+SENDS = """
+import torch, torch.distributed as dist
+import pskv.torch
+
+dist.init_process_group('pskv')
+r, n = dist.get_rank(), dist.get_world_size()
+for i in range(10):  # What each stage adds comes out at the end.
+    t = torch.full((3, 1001), i)
+    if r > 0:
+        t.zero_()
+        assert dist.recv(t, r - 1) in (None, r - 1)
+        assert (t == i + r - 1).all(), t
+    if r < n - 1:
+        dist.send(t + (r > 0), r + 1)
+for dtype in (torch.float32, torch.bfloat16, torch.bool, torch.uint8):
+    mine = torch.full((5, 7), r).to(dtype)
+    got = torch.empty(7, 5, dtype=dtype).t()  # Not one after the other.
+    works = [dist.isend(mine, (r + 1) % n), dist.irecv(got, (r - 1) % n)]
+    for w in works:
+        w.wait()
+    assert torch.equal(got, torch.full((5, 7), (r - 1) % n).to(dtype)), got
+a, b = torch.full((4,), 10.), torch.full((400000,), 20.)
+if r == 0:
+    works = [dist.isend(a, 2, tag=1), dist.isend(b, 2, tag=2)]
+    for w in works:
+        w.wait()
+elif r == 2:
+    for count, tag, want in ((400000, 2, 20), (4, 1, 10)):
+        t = torch.zeros(count)
+        dist.recv(t, 0, tag=tag)
+        assert (t == want).all()
+ops = [dist.P2POp(dist.isend, torch.full((2,), float(r)), (r + 1) % n),
+       dist.P2POp(dist.irecv, torch.zeros(2), (r - 1) % n)]
+for w in dist.batch_isend_irecv(ops):
+    w.wait()
+assert (ops[1].tensor == (r - 1) % n).all()
+if r != 2:
+    try:
+        dist.send(torch.ones(3), 1) if r == 0 else dist.recv(torch.ones(5), 0)
+        raise SystemExit('no error')
+    except RuntimeError as e:
+        assert 'different things' in str(e), e
+    t = torch.full((3,), float(2 * r))
+    dist.send(t, 1) if r == 0 else dist.recv(t, 0)
+    assert (t == 0).all()
+if r == 1:
+    try:
+        dist.recv(torch.ones(5))
+        raise SystemExit('no error')
+    except NotImplementedError as e:
+        assert 'name it' in str(e), e
+group = dist.new_group([0, n - 1])
+if r != 1:
+    t = torch.full((2,), float(r))
+    dist.send(t, n - 1, group=group) if r == 0 else \\
+        dist.recv(t, 0, group=group)
+    assert (t == 0).all()
+dist.barrier()
+dist.destroy_process_group()
+"""
+
+
 def test_a_lost_rank_is_an_error(world):
     job = torch_job(world, 1, 2, 3)
     for rank in range(3):

@@ -16,7 +16,7 @@ import uuid
 import weakref
 from ctypes import byref, c_void_p
 from datetime import timedelta
-from typing import Any, Callable, Deque, List, Optional, Sequence, Tuple
+from typing import Any, Callable, Deque, Dict, List, Optional, Sequence, Tuple
 
 import torch
 import torch.distributed as dist
@@ -27,6 +27,7 @@ from .._collective import Starter, options
 from .._errors import AGAIN, TIMEOUT, Error, error
 from .._store import KVStore, create
 from . import _tensor
+from ._pipe import Pipe
 
 # What the library reduces by itself, and how the others are made of what all
 # ranks give.
@@ -75,6 +76,7 @@ class Engine:
         self._queue: "queue.SimpleQueue[Optional[_Item]]" = queue.SimpleQueue()
         self._closed = False
         self._lock = threading.Lock()
+        self._pipes: Dict[Tuple[int, int, int], Pipe] = {}
         self._thread = threading.Thread(target=_work, daemon=True,
                                         name="pskv",
                                         args=(kv._lib, self._queue, timeout))
@@ -103,13 +105,31 @@ class Engine:
         rc = self._lib.psc_barrier_start(self.kv._open(), None, byref(op))
         return self.run((rc, op.value or 0), None)
 
+    def pipe(self, sender: int, receiver: int, tag: int) -> Pipe:
+        """What goes from one rank to another, this one being one of them."""
+        def open_engine() -> "Engine":
+            return Engine(self.kv.group(
+                [sender, receiver],
+                name="send-%d-%d-%d" % (sender, receiver, tag)), self.timeout)
+        with self._lock:
+            if self._closed:
+                raise RuntimeError("the process group is closed")
+            found = self._pipes.get((sender, receiver, tag))
+            if found is None:
+                found = Pipe(open_engine, _bcast)
+                self._pipes[sender, receiver, tag] = found
+            return found
+
     def close(self) -> None:
         """Leaves the job; what is open fails."""
         with self._lock:
             if self._closed:
                 return
             self._closed = True
+            pipes = list(self._pipes.values())
         _engines.discard(self)
+        for pipe in pipes:
+            pipe.close()
         if self.kv._alive() and not self.kv._left:
             self._lib.psc_leave(self.kv._c)
         self._queue.put(None)
@@ -175,6 +195,24 @@ def _work(lib: Any, items: "queue.SimpleQueue[Optional[_Item]]",
         else:
             item.future.set_exception(failure)
         del item, value, failure
+
+
+def _bcast(e: Engine, tensor: Tensor, value: Any,
+           root: int = 0) -> "torch.futures.Future[Any]":
+    """A future of `value`, when `tensor` is the root's."""
+    tensor = tensor.detach()
+    raw = _tensor.Raw(tensor, max(1, tensor.numel() * tensor.element_size()))
+    direct = raw.tensor.data_ptr() == tensor.data_ptr()
+
+    def finish() -> Any:
+        if not direct and root != e.rank:
+            raw.take(raw.bytes(), 0, tensor)
+        return value
+    if tensor.numel() == 0:
+        raw.words = 0
+    return e.run(e.starter.bcast(
+        None, _tensor.WORD, [raw.words], raw.address, raw.address,
+        options(root=root)), raw, finish)
 
 
 # Works that torch's C++ may still ask: it holds them, but not what Python
@@ -353,22 +391,8 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
     def broadcast(self, tensors: Any, opts: Any) -> Any:
         """In place."""
         tensors = [tensors] if isinstance(tensors, Tensor) else tensors
-        tensor = tensors[0].detach()
         root = opts if isinstance(opts, int) else opts.rootRank
-        raw = _tensor.Raw(tensor, max(
-            1, tensor.numel() * tensor.element_size()))
-        direct = raw.tensor.data_ptr() == tensor.data_ptr()
-        e = self.engine
-
-        def finish() -> Any:
-            if not direct:
-                raw.take(raw.bytes(), 0, tensor)
-            return tensors
-        if tensor.numel() == 0:
-            raw.words = 0
-        return self._done(e.run(e.starter.bcast(
-            None, _tensor.WORD, [raw.words], raw.address, raw.address,
-            options(root=root)), raw, finish))
+        return self._done(_bcast(self.engine, tensors[0], tensors, root))
 
     def _gather(self, tensor: Tensor, outs: Optional[Sequence[Tensor]],
                 value: Any) -> Any:
@@ -536,14 +560,21 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
         """A barrier whose time limit names who is missing."""
         self.engine.barrier().wait()
 
-    def send(self, *_: Any) -> Any:
-        """Not a collective."""
-        raise NotImplementedError(
-            "the backend pskv has collectives, and no send or recv; "
-            "all_to_all moves data between two ranks")
+    def send(self, tensors: Any, dst: int, tag: int = 0) -> Any:
+        """Ends when the other rank has come to receive it."""
+        e = self.engine
+        return self._done(e.pipe(e.rank, dst, tag).move(tensors[0], tensors))
 
-    recv = send
-    recv_anysource = send
+    def recv(self, tensors: Any, src: int, tag: int = 0) -> Any:
+        """The next one that this rank sends with this tag."""
+        e = self.engine
+        return self._done(e.pipe(src, e.rank, tag).move(tensors[0], tensors))
+
+    def recv_anysource(self, *_: Any) -> Any:
+        """Who sends is not known beforehand: there is no such thing."""
+        raise NotImplementedError(
+            "the backend pskv receives from a rank that recv names, not from "
+            "any: name it")
 
     def _set_sequence_number_for_group(self) -> None:
         pass
@@ -552,6 +583,11 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
         return 0
 
     # torch 2 asks for these.
+
+    def _get_backend(self, device: Any) -> Any:
+        if torch.device(device).type == "cpu":
+            return self
+        return super()._get_backend(device)
 
     def abort(self) -> None:
         """Ends what is open."""

@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+"""send and recv: a pipe for each sender, receiver and tag, which is a group of
+the two. What goes through one arrives in order; each is a broadcast from the
+sender, so both take part, and an array of another size is an error of both."""
+from __future__ import annotations
+
+import queue
+import threading
+from typing import Any, Callable, List, Optional, Tuple
+
+import torch
+from torch import Tensor
+
+_Move = Tuple[Tensor, Any, "torch.futures.Future[Any]"]
+
+
+class Pipe:
+    """Opened by a thread of its own: the other side may come much later, and
+    both may send before they receive."""
+
+    def __init__(self, open_engine: Callable[[], Any],
+                 start: Callable[[Any, Tensor, Any], Any]) -> None:
+        self._open = open_engine
+        self._start = start
+        self._moves: "queue.SimpleQueue[Optional[_Move]]" = queue.SimpleQueue()
+        self._engine: Any = None
+        self._closed = False
+        self._lock = threading.Lock()
+        threading.Thread(target=self._run, daemon=True,
+                         name="pskv pipe").start()
+
+    def move(self, tensor: Tensor, value: List[Tensor]) \
+            -> "torch.futures.Future[Any]":
+        """A future of the next tensor that goes through."""
+        future: "torch.futures.Future[Any]" = torch.futures.Future()
+        with self._lock:
+            if self._closed:
+                raise RuntimeError("the process group is closed")
+            self._moves.put((tensor, value, future))
+        return future
+
+    def _begin(self) -> Optional[BaseException]:
+        try:
+            engine = self._open()
+        except Exception as e:  # pylint: disable=broad-except
+            return e
+        with self._lock:
+            self._engine = engine
+            closed = self._closed
+        if closed:
+            engine.close()
+        return None
+
+    def _run(self) -> None:
+        failure = self._begin()
+        while True:
+            item = self._moves.get()
+            if item is None:
+                return
+            tensor, value, future = item
+            if failure is None:
+                try:
+                    _chain(self._start(self._engine, tensor, value), future)
+                except Exception as e:  # pylint: disable=broad-except
+                    future.set_exception(e)
+            else:
+                future.set_exception(failure)
+            del item, tensor, value, future
+
+    def close(self) -> None:
+        """What is open fails."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+            engine = self._engine
+        self._moves.put(None)
+        if engine is not None:
+            engine.close()
+
+
+def _chain(inner: Any, outer: Any) -> None:
+    def ended(f: Any) -> None:
+        try:
+            outer.set_result(f.value())
+        except Exception as e:  # pylint: disable=broad-except
+            outer.set_exception(e)
+    inner.add_done_callback(ended)
