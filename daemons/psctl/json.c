@@ -89,6 +89,7 @@ static json_t *job_of(const struct ps_msg *msg)
     put_count(o, "keys", j->keys);
     put_count(o, "bytes", j->bytes);
     put_count(o, "barriers", j->barriers);
+    put_count(o, "skipped", j->skipped);
     put_seconds(o, "age_s", j->age_ns);
     put_text(o, "optimizer", j->optimizer);
     put_text(o, "compression", j->compression);

@@ -89,9 +89,9 @@ static void show_nodes(const struct rows *rows, bool headings)
 static void show_jobs(const struct rows *rows, bool headings)
 {
     static const char *const names[] = {
-        "JOB",       "PHASE",       "MODE",      ">WORKERS", ">NODES",
-        ">KEYS",     ">HELD",       ">BARRIERS", ">AGE",     ">UID",
-        "OPTIMIZER", "COMPRESSION", "REASON",
+        "JOB",   "PHASE",     "MODE",        ">WORKERS", ">NODES",
+        ">KEYS", ">HELD",     ">BARRIERS",   ">SKIPPED", ">AGE",
+        ">UID",  "OPTIMIZER", "COMPRESSION", "REASON",
     };
     struct table t;
 
@@ -107,6 +107,7 @@ static void show_jobs(const struct rows *rows, bool headings)
         cell_count(&t, j->keys);
         cell_bytes(&t, j->bytes);
         cell_count(&t, j->barriers);
+        cell_count(&t, j->skipped);
         cell_age(&t, j->age_ns);
         table_cell(&t, "%u", j->uid);
         table_text(&t, j->optimizer);

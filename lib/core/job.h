@@ -46,7 +46,8 @@ struct ps_job_server {
     uint64_t bytes; /* Of this job's keys there. */
 };
 
-struct ps_norm; /* Norms of a key: sched_norm.c */
+struct ps_norm;  /* Norms of a key: sched_norm.c */
+struct ps_norms; /* Of all keys of a round. */
 
 struct ps_job_key {
     struct ps_job_key *same_hash;
@@ -112,7 +113,10 @@ struct ps_sched_job {
     uint32_t param_count;
     struct ps_tunings tunings;
     struct ps_changes changes;
-    char *compression; /* NULL: none; it is there before the first key. */
+    bool skips; /* Its optimizer does, steps whose gradient is not finite: */
+    uint64_t skipped;     /* so many, of its keys. */
+    struct ps_norms *all; /* Of all keys together; NULL: it needs none. */
+    char *compression;    /* NULL: none; it is there before the first key. */
     struct ps_rec_param *compression_params; /* One block with their names. */
     uint32_t compression_param_count;
     char compression_text[PS_COMPRESSION_TEXT]; /* For people. */

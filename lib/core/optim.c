@@ -54,6 +54,8 @@ static const struct row rows[PS_OPTIM_PARAMS] = {
     [PS_OPTIM_UPPER_BOUND] = {"upper_bound", NULL, NOT_NEGATIVE},
     [PS_OPTIM_ETA] = {"eta", NULL, NOT_NEGATIVE},
     [PS_OPTIM_CORRECT_MOMENTUM] = {"momentum_correction", NULL, SWITCH},
+    [PS_OPTIM_SKIP] = {"skip_nonfinite", NULL, SWITCH},
+    [PS_OPTIM_CLIP_GLOBAL] = {"clip_global_norm", NULL, NOT_NEGATIVE},
     [PS_OPTIM_SCHEDULER] = {"lr_scheduler", NULL, SCHEDULE},
     [PS_OPTIM_STEP] = {"lr_scheduler_step", NULL, ROUNDS},
     [PS_OPTIM_STEP_1] = {"lr_scheduler_step_1", NULL, ROUNDS},
@@ -255,6 +257,9 @@ static bool has(const struct ps_optim_kind *kind, unsigned param)
     }
     if (param == PS_OPTIM_WD) {
         return !kind->is_bare && kind->step != PS_STEP_GROUP_ADAGRAD;
+    }
+    if (param == PS_OPTIM_SKIP || param == PS_OPTIM_CLIP_GLOBAL) {
+        return kind->step != PS_STEP_GROUP_ADAGRAD; /* Of whole arrays. */
     }
     if (param == PS_OPTIM_CLIP) {
         return !kind->is_bare;
@@ -567,6 +572,16 @@ bool ps_optim_needs_norms(const struct ps_optim *o)
     return ps_optim_first(o, &(struct ps_optim_at){0}) != PS_STAGE_LAST;
 }
 
+bool ps_optim_clips_all(const struct ps_optim *o)
+{
+    return o->value[PS_OPTIM_CLIP_GLOBAL] > 0;
+}
+
+bool ps_optim_skips(const struct ps_optim *o)
+{
+    return o->value[PS_OPTIM_SKIP] != 0;
+}
+
 bool ps_optim_is_lazy(const struct ps_optim *o)
 {
     return knows_rows(o->kind) && o->value[PS_OPTIM_LAZY] != 0;
@@ -756,7 +771,7 @@ static void make_step(const struct ps_optim *o, const struct ps_optim_at *at,
             .lr = lr,
             .momentum = momentum(o, at),
             .wd = wd,
-            .rescale = v[PS_OPTIM_RESCALE],
+            .rescale = v[PS_OPTIM_RESCALE] * at->scale,
             .clip = v[PS_OPTIM_CLIP],
         };
         return;
@@ -767,7 +782,7 @@ static void make_step(const struct ps_optim *o, const struct ps_optim_at *at,
         .kind = part(o, at->stage),
         .lr = lr,
         .wd = wd,
-        .rescale = v[PS_OPTIM_RESCALE],
+        .rescale = v[PS_OPTIM_RESCALE] * at->scale,
         .clip = v[PS_OPTIM_CLIP],
         .beta1 = v[PS_OPTIM_BETA1],
         .beta2 = v[PS_OPTIM_BETA2],
@@ -798,7 +813,8 @@ void ps_optim_step(const struct ps_optim *o, const struct ps_optim_at *at,
 enum ps_stage ps_optim_first(const struct ps_optim *o,
                              const struct ps_optim_at *at)
 {
-    if (o->kind->step == LARS && !at->plain) {
+    if (ps_optim_skips(o) || ps_optim_clips_all(o) ||
+        (o->kind->step == LARS && !at->plain)) {
         return PS_STAGE_GRADIENT;
     }
     return o->kind->step == PS_STEP_LAMB ? PS_STAGE_DIRECTION : PS_STAGE_LAST;
@@ -812,19 +828,37 @@ enum ps_stage ps_optim_next(const struct ps_optim *o,
                : PS_STAGE_LAST;
 }
 
+bool ps_optim_weighs(const struct ps_optim *o, const struct ps_optim_at *at)
+{
+    return at->stage == PS_STAGE_DIRECTION ||
+           (o->kind->step == LARS && !at->plain);
+}
+
+/* What makes the norm of all s g the one that is allowed, where it is more. */
+static double clip_all(const struct ps_optim *o, double all_square)
+{
+    const double most = o->value[PS_OPTIM_CLIP_GLOBAL];
+    const double scale =
+        most / (fabs(o->value[PS_OPTIM_RESCALE]) * sqrt(all_square) + 1e-8);
+
+    return most > 0 && scale < 1 ? scale : 1;
+}
+
 /* eta |w| / (|s g| + wd |w| + epsilon) */
 static double lars_ratio(const struct ps_optim *o,
-                         const struct ps_optim_norms *norms, double wd_mult)
+                         const struct ps_optim_norms *norms,
+                         const struct ps_optim_at *at)
 {
     const double *v = o->value;
     const double w = sqrt(norms->weight_square);
-    const double g = fabs(v[PS_OPTIM_RESCALE]) * sqrt(norms->square);
+    const double g = fabs(v[PS_OPTIM_RESCALE] * at->scale) *
+                     sqrt(norms->square);
 
     if (w == 0 || g == 0) {
         return 1;
     }
     return v[PS_OPTIM_ETA] * w /
-           (g + v[PS_OPTIM_WD] * wd_mult * w + v[PS_OPTIM_EPSILON]);
+           (g + v[PS_OPTIM_WD] * at->wd_mult * w + v[PS_OPTIM_EPSILON]);
 }
 
 /* |w|, limited, by |u| */
@@ -841,7 +875,7 @@ static double lamb_ratio(const struct ps_optim *o,
     return w == 0 || u == 0 ? 1 : w / u;
 }
 
-void ps_optim_take(const struct ps_optim *o, const struct ps_optim_norms *norms,
+bool ps_optim_take(const struct ps_optim *o, const struct ps_optim_norms *norms,
                    struct ps_optim_at *at)
 {
     const struct ps_optim now = changed(o, at->round);
@@ -849,7 +883,13 @@ void ps_optim_take(const struct ps_optim *o, const struct ps_optim_norms *norms,
     if (at->stage == PS_STAGE_DIRECTION) {
         /* Without a norm there is no direction. */
         at->ratio = norms->wild > 0 ? (double)NAN : lamb_ratio(&now, norms);
-    } else if (o->kind->step == LARS && !at->plain && norms->wild == 0) {
-        at->ratio = lars_ratio(&now, norms, at->wd_mult);
+    } else if (norms->wild > 0) {
+        return !ps_optim_skips(o);
+    } else {
+        at->scale = clip_all(&now, norms->all_square);
+        if (ps_optim_weighs(o, at)) {
+            at->ratio = lars_ratio(&now, norms, at);
+        }
     }
+    return true;
 }

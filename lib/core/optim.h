@@ -41,6 +41,8 @@ enum ps_optim_param {
     PS_OPTIM_UPPER_BOUND,
     PS_OPTIM_ETA,
     PS_OPTIM_CORRECT_MOMENTUM,
+    PS_OPTIM_SKIP,
+    PS_OPTIM_CLIP_GLOBAL,
     PS_OPTIM_SCHEDULER, /* From here on: of the learning rate's schedule. */
     PS_OPTIM_STEP,
     PS_OPTIM_STEP_1,
@@ -97,6 +99,10 @@ unsigned ps_optim_states(const struct ps_optim *o);
 bool ps_optim_needs_rows(const struct ps_optim *o);
 /* Does it look at norms of whole arrays? Then it needs rounds, and no rows. */
 bool ps_optim_needs_norms(const struct ps_optim *o);
+/* Does it look at the norm of all gradients of a round together? */
+bool ps_optim_clips_all(const struct ps_optim *o);
+/* Does it leave a key as it is when its gradient is not finite? */
+bool ps_optim_skips(const struct ps_optim *o);
 /* Does it leave rows alone that nobody gave anything to? Else a step takes
  * them as if zeros had been given. */
 bool ps_optim_is_lazy(const struct ps_optim *o);
@@ -112,6 +118,7 @@ struct ps_optim_at {
     bool plain; /* A bias or the like, see base/label.h. */
     enum ps_stage stage;
     double ratio; /* Of the rate, by norms; 1 until they are known. */
+    double scale; /* Of the gradient, likewise. */
 };
 
 /* Sums of squares of whole arrays. */
@@ -119,6 +126,7 @@ struct ps_optim_norms {
     uint64_t wild; /* Elements that have no finite square. */
     double square; /* Of what the stage has made, */
     double weight_square;
+    double all_square; /* and of the gradients of all keys. */
 };
 
 /* The first part of the step, or the one behind `at->stage`: what needs no
@@ -127,8 +135,10 @@ enum ps_stage ps_optim_first(const struct ps_optim *o,
                              const struct ps_optim_at *at);
 enum ps_stage ps_optim_next(const struct ps_optim *o,
                             const struct ps_optim_at *at);
-/* The norms that `at->stage` has waited for. */
-void ps_optim_take(const struct ps_optim *o, const struct ps_optim_norms *norms,
+/* Does the stage need a norm of the weights? */
+bool ps_optim_weighs(const struct ps_optim *o, const struct ps_optim_at *at);
+/* The norms that `at->stage` has waited for. False: there is no step. */
+bool ps_optim_take(const struct ps_optim *o, const struct ps_optim_norms *norms,
                    struct ps_optim_at *at);
 
 /* Makes the job this part of the step: its op, all numbers and `aside`. The

@@ -219,6 +219,8 @@ void ps_sched_optimizer_check(struct ps_sched_step *st, struct ps_sched_job *j);
 /* ----- sched_norm.c */
 void ps_sched_squares(struct ps_sched_step *st, struct ps_member *server,
                       const struct ps_msg_squares *m);
+/* The job's optimizer has been declared; there may be keys already. */
+void ps_sched_norms_begin(struct ps_sched_job *j);
 /* At the end of a job. */
 void ps_sched_norms_free(struct ps_sched_job *j);
 

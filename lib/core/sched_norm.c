@@ -8,6 +8,10 @@
 
 #include "base/alloc.h"
 #include "base/squares.h"
+#include "core/optim.h"
+
+#include <inttypes.h>
+#include <string.h>
 
 /* Partitions of a key that come to one point of one step. */
 struct sum {
@@ -20,7 +24,17 @@ struct sum {
 struct ps_norm {
     /* The answer, or what it will be: gen, key, round and stage at first. */
     struct ps_msg_norms norms;
-    struct sum *sum; /* Under way; NULL: the answer is there. */
+    struct sum *sum; /* Under way; NULL: the answer is there, */
+    bool waits;      /* but for the norm of all keys. */
+};
+
+/* Gradients of all keys, for one step of each. */
+struct ps_norms {
+    uint32_t seen; /* Keys of the job that have been looked at: */
+    uint32_t keys; /* so many of them take part. */
+    uint32_t in;   /* Keys whose sum is complete. */
+    uint64_t wild;
+    struct ps_squares squares;
 };
 
 static void sum_free(struct ps_norm *n)
@@ -32,8 +46,20 @@ static void sum_free(struct ps_norm *n)
     }
 }
 
+void ps_sched_norms_begin(struct ps_sched_job *j)
+{
+    struct ps_optim o;
+
+    if (ps_optim_parse(j->optimizer, j->params, j->param_count, &o) == 0) {
+        j->skips = ps_optim_skips(&o);
+        j->all = ps_optim_clips_all(&o) ? ps_calloc(1, sizeof(*j->all)) : NULL;
+    }
+}
+
 void ps_sched_norms_free(struct ps_sched_job *j)
 {
+    ps_free(j->all);
+    j->all = NULL;
     for (uint32_t i = 0; i < j->key_count; i++) {
         struct ps_norm *n = j->keys[i]->norm;
 
@@ -94,12 +120,89 @@ static void begin(struct ps_job_key *k, const struct ps_msg_squares *m)
     ps_bits_init(&k->norm->sum->in, k->part_count);
 }
 
-static void complete(struct ps_norm *n)
+/* Does a step of all keys wait for this one? */
+static bool counts(const struct ps_job_key *k)
 {
+    return ps_dtype_is_real(k->dtype) && k->width == 0 &&
+           strncmp(k->name, "c:", 2) != 0;
+}
+
+static void skip(struct ps_sched_step *st, struct ps_sched_job *j,
+                 const struct ps_job_key *k)
+{
+    j->skipped++;
+    if ((j->skipped & (j->skipped - 1)) == 0) { /* Ever more rarely. */
+        ps_effects_note(st->fx, PS_LOG_WARNING,
+                        "job %s gen %" PRIu64 " key %u round %" PRIu64
+                        " skipped: the gradient has %" PRIu64
+                        " elements that are not finite; %" PRIu64
+                        " steps skipped so far",
+                        j->name, j->gen, k->number, k->norm->norms.round,
+                        k->norm->norms.wild, j->skipped);
+    }
+}
+
+/* The answer for the key is there. */
+static void answer(struct ps_sched_step *st, struct ps_sched_job *j,
+                   const struct ps_job_key *k)
+{
+    if (j->skips && k->norm->norms.stage == PS_STAGE_GRADIENT &&
+        k->norm->norms.wild > 0) {
+        skip(st, j, k);
+    }
+    tell_all(st, j, k);
+}
+
+static void answer_all(struct ps_sched_step *st, struct ps_sched_job *j)
+{
+    const double square = ps_squares_value(&j->all->squares);
+
+    for (uint32_t i = 0; i < j->key_count; i++) {
+        struct ps_norm *n = j->keys[i]->norm;
+
+        if (n != NULL && n->waits) {
+            n->waits = false;
+            n->norms.wild = j->all->wild;
+            n->norms.all_square = square;
+            answer(st, j, j->keys[i]);
+        }
+    }
+    *j->all = (struct ps_norms){.seen = j->all->seen, .keys = j->all->keys};
+}
+
+/* Has every key given its gradient? Keys stay, and new ones come behind. */
+static bool has_all(const struct ps_sched_job *j)
+{
+    struct ps_norms *all = j->all;
+
+    for (; all->seen < j->key_count; all->seen++) {
+        all->keys += counts(j->keys[all->seen]);
+    }
+    return all->in >= all->keys;
+}
+
+/* All partitions of the key are in. */
+static void complete(struct ps_sched_step *st, struct ps_sched_job *j,
+                     struct ps_job_key *k)
+{
+    struct ps_norm *n = k->norm;
+
     n->norms.wild = n->sum->wild;
     n->norms.square = ps_squares_value(&n->sum->squares);
     n->norms.weight_square = ps_squares_value(&n->sum->weight_squares);
+    if (j->all == NULL || n->norms.stage != PS_STAGE_GRADIENT) {
+        sum_free(n);
+        answer(st, j, k);
+        return;
+    }
+    n->waits = true;
+    j->all->in++;
+    j->all->wild += n->sum->wild;
+    ps_squares_merge(&j->all->squares, &n->sum->squares);
     sum_free(n);
+    if (has_all(j)) {
+        answer_all(st, j);
+    }
 }
 
 /* Is it of a partition that the server has? */
@@ -132,11 +235,14 @@ void ps_sched_squares(struct ps_sched_step *st, struct ps_member *server,
     }
     const int order = k->norm != NULL ? compare(m, k->norm) : 1;
 
-    if (order < 0 || (order > 0 && k->norm != NULL && k->norm->sum != NULL)) {
+    if (order < 0 || (order > 0 && k->norm != NULL &&
+                      (k->norm->sum != NULL || k->norm->waits))) {
         return; /* Overtaken by its own answer. */
     }
     if (order == 0 && k->norm->sum == NULL) {
-        tell(st, server, k->norm);
+        if (!k->norm->waits) {
+            tell(st, server, k->norm);
+        }
         return;
     }
     if (order > 0) {
@@ -153,7 +259,6 @@ void ps_sched_squares(struct ps_sched_step *st, struct ps_member *server,
     ps_squares_add_packed(&sum->weight_squares, 0, m->weight_first,
                           m->weight_digits, m->weight_digits_count);
     if (ps_bits_full(&sum->in)) {
-        complete(k->norm);
-        tell_all(st, j, k);
+        complete(st, j, k);
     }
 }

@@ -209,6 +209,7 @@ void ps_sched_optimizer_set(struct ps_sched_step *st, struct ps_member *agent,
     }
     if (j->optimizer == NULL) {
         ps_job_set_optimizer(j, m);
+        ps_sched_norms_begin(j);
         add_declared(&why, j->optimizer, j->params, j->param_count);
         ps_effects_note(st->fx, PS_LOG_INFO, "job %s gen %llu optimizer %s",
                         j->name, (unsigned long long)j->gen, text);

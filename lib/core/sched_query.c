@@ -88,6 +88,7 @@ void ps_sched_job_row(const struct ps_sched_job *j, ps_time now,
         .age_ns = now - j->created,
         .optimizer = j->optimizer,
         .compression = j->compression_text,
+        .skipped = j->skipped,
         .reason = j->reason,
     };
 }

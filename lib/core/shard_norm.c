@@ -101,7 +101,9 @@ int ps_shard_norm_launch(struct ps_shard_step *st, struct ps_shard_run *run)
     ps_compute_hold(c, last ? run->dst.buf : run->work.buf);
     if (!last) {
         c->job.squares = &squares_of(run)[0];
-        c->job.weight_squares = &squares_of(run)[1];
+        if (ps_optim_weighs(&run->job->optim, &run->at)) {
+            c->job.weight_squares = &squares_of(run)[1];
+        }
         ps_compute_hold(c, run->squares);
     }
     ps_shard_step_add(run, &run->at, c);
@@ -131,7 +133,7 @@ static void ask(struct ps_shard_step *st, const struct ps_shard_run *run)
                                      .index = part->index,
                                      .round = run->at.round,
                                      .stage = (uint8_t)run->at.stage,
-                                     .wild = s[0].wild + s[1].wild,
+                                     .wild = s[0].wild,
                                      .first = (uint8_t)first[0],
                                      .digits = digits[0],
                                      .digits_count = count[0],
@@ -224,11 +226,15 @@ static void go_on(struct ps_shard_step *st, struct ps_shard_run *run,
 {
     const struct ps_optim *o = &run->job->optim;
 
-    ps_optim_take(o,
-                  &(struct ps_optim_norms){.wild = m->wild,
-                                           .square = m->square,
-                                           .weight_square = m->weight_square},
-                  &run->at);
+    const struct ps_optim_norms norms = {.wild = m->wild,
+                                         .square = m->square,
+                                         .weight_square = m->weight_square,
+                                         .all_square = m->all_square};
+
+    if (!ps_optim_take(o, &norms, &run->at)) {
+        ps_shard_merge_skip(st, run);
+        return;
+    }
     run->at.stage = ps_optim_next(o, &run->at);
     ps_shard_merge_go_on(st, run);
 }

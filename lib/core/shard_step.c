@@ -77,6 +77,7 @@ struct ps_optim_at ps_shard_step_at(struct ps_shard_job *job,
         .wd_mult = t != NULL ? t->wd_mult : 1,
         .plain = t != NULL ? t->plain : (part->label & 1) != 0,
         .ratio = 1,
+        .scale = 1,
     };
 
     job->newest = ps_max_u64(job->newest, at.round);

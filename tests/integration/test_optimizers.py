@@ -5,6 +5,7 @@ rescaling and a schedule, against NumPy, and the same bits for 1 server and 3.
 The reference is float32 NumPy, written from the formulas of
 docs/optimizers.md; where it orders their terms in another way than the
 servers' loops, both round, but not alike."""
+import json
 import math
 import pathlib
 import subprocess
@@ -712,6 +713,181 @@ def test_steps_by_norms_are_of_whole_arrays(trio, tmp, name, params):
             size = max(np.max(np.abs(want)), 1)
             bound = 2e-3 if want.dtype == np.float16 else 3e-6
             assert np.max(np.abs(mine - want)) / size < bound, (step, i)
+    assert not rest
+
+
+GUARDED = """
+import sys
+import numpy as np, pskv
+name, out = sys.argv[1:]
+kv = pskv.create('dist_sync')
+kv.set_optimizer(name, skip_nonfinite=1, learning_rate=.01, wd=.01)
+kinds = {'a': 'f4', 'b': 'f4', 'half': 'f2'}
+ws = {k: np.random.default_rng(i).standard_normal(5003).astype(t)
+      for i, (k, t) in enumerate(kinds.items())}
+for k, w in ws.items():
+    kv.init(k, w)
+seen = []
+for step in range(9):
+    draw = np.random.default_rng([step, kv.rank])
+    gs = [draw.standard_normal(w.size).astype(w.dtype) for w in ws.values()]
+    if step in (0, 3, 4) and kv.rank == 1:
+        gs[0][4000] = np.nan if step == 3 else np.inf
+    if step == 5:
+        gs[2][7] = 4e4  # Two of them are more than float16 has.
+    kv.pushpull(list(ws), gs, out=list(ws.values()))
+    seen += [w.tobytes() for w in ws.values()]
+if kv.rank == 0:
+    print('done', flush=True)
+    input()
+open(out + str(kv.rank), 'wb').write(b''.join(seen))
+kv.close()
+"""
+
+
+def guarded(name):
+    """The keys after each round; of the first, three rounds were none."""
+    keys = [np.random.default_rng(i).standard_normal(5003).astype(t)
+            .astype("f") for i, t in enumerate(("f4", "f4", "f2"))]
+    state = [(0, 0, 0)] * 3
+    for step in range(9):
+        draws = [np.random.default_rng([step, rank]) for rank in (0, 1)]
+        for i, w in enumerate(keys):
+            g = sum(d.standard_normal(5003).astype("f2" if i == 2 else "f")
+                    .astype("f") for d in draws)
+            if i == 2 and step == 5:
+                g[7] = 8e4
+            m, v, t = state[i]
+            if i == 0 and step in (0, 3, 4):
+                continue
+            t += 1
+            if name == "adam":
+                g = g + np.float32(.01) * w
+            m, v = .9 * m + (1 - .9) * g, .999 * v + (1 - .999) * np.square(g)
+            state[i] = m, v, t
+            if name == "adam":
+                rate = .01 * math.sqrt(1 - .999 ** t) / (1 - .9 ** t)
+                keys[i] = w - rate * (m / (np.sqrt(v) + 1e-8))
+            else:
+                u = m / (1 - .9 ** t) / (np.sqrt(v / (1 - .999 ** t)) + 1e-6) \
+                    + np.float32(.01) * w
+                keys[i] = w - .01 * (norm(w) / norm(u)) * u
+        yield keys
+
+
+@pytest.mark.parametrize("name", ["adam", "lamb"])
+def test_gradients_that_are_not_finite_are_skipped_and_counted(
+        trio, tmp, name):
+    trios = [trio(servers=1, agents=2), trio(servers=3, agents=2)]
+    for i, t in enumerate(trios):
+        workers = [spawn(t, "guarded", rank, GUARDED, name, tmp / f"{i}-")
+                   for rank in (0, 1)]
+        try:
+            assert workers[0].stdout.readline() == "done\n"
+            code, out, err = t.psctl("-w", "json", "jobs")
+            assert code == 0, err
+            assert json.loads(out)["jobs"][0]["skipped"] == 3
+        finally:
+            workers[0].stdin.write("\n")
+            workers[0].stdin.flush()
+        finish(workers)
+    seen = [(tmp / f"{i}-{rank}").read_bytes()
+            for i in (0, 1) for rank in (0, 1)]
+    assert all(s == seen[0] for s in seen)
+    rest = seen[0]
+    for step, keys in enumerate(guarded(name)):
+        for i, want in enumerate(keys):
+            kind = np.dtype("f2" if i == 2 else "f4")
+            mine = np.frombuffer(rest[:5003 * kind.itemsize], kind)
+            rest = rest[5003 * kind.itemsize:]
+            error = np.max(np.abs(mine.astype("f") - want))
+            assert error < (3e-3 if i == 2 else 3e-6), (step, i, error)
+    assert not rest
+
+
+CLIPPED = """
+import sys
+import numpy as np, pskv
+name, out = sys.argv[1:]
+kv = pskv.create('dist_sync')
+kv.set_optimizer(name, clip_global_norm=30, skip_nonfinite=1, rescale_grad=.5,
+                 learning_rate=1 if name == 'lars' else .1, momentum=.9,
+                 **({'eta': .01} if name == 'lars' else {}))
+kinds = {'a': 'f4', 'b.bias': 'f4', 'half': 'f2', 'double': 'f8'}
+ws = {k: np.random.default_rng(i).standard_normal(5003 - i).astype(t)
+      for i, (k, t) in enumerate(kinds.items())}
+for k, w in ws.items():
+    kv.init(k, w)
+count = np.arange(7)
+kv.broadcast('count', count, count)  # Integers have no gradients...
+seen = []
+for step in range(8):
+    if step == 3:  # ...and a key that comes later takes part from now on.
+        kv.barrier()
+        ws['late'] = np.ones(50, 'f')
+        kv.init('late', ws['late'])
+    draw = np.random.default_rng([step, kv.rank])
+    size = .01 if step == 5 else 1  # Small enough to be left as it is.
+    gs = [(size * draw.standard_normal(w.size)).astype(w.dtype)
+          for w in ws.values()]
+    if step == 6 and kv.rank == 1:
+        gs[1][1] = np.nan
+    order = list(ws) if kv.rank else list(ws)[::-1]
+    by_key = dict(zip(ws, gs))
+    kv.pushpull(order, [by_key[k] for k in order], out=[ws[k] for k in order])
+    seen += [w.tobytes() for w in ws.values()]
+open(out + str(kv.rank), 'wb').write(b''.join(seen))
+kv.close()
+"""
+
+
+def clipped(name):
+    """Gradients of all keys together are limited; one that is not finite is
+    the end of the round."""
+    kinds = ["f", "f", "f2", "f8", "f"]
+    keys = [np.random.default_rng(i).standard_normal(5003 - i).astype(k)
+            .astype("f8") for i, k in enumerate(kinds[:4])]
+    m = [0] * 5
+    before = None
+    for step in range(8):
+        if step == 3:
+            keys.append(np.ones(50))
+        draws = [np.random.default_rng([step, rank]) for rank in (0, 1)]
+        size = .01 if step == 5 else 1
+        gs = [.5 * sum((size * d.standard_normal(w.size)).astype(k)
+                       .astype("f8") for d in draws)
+              for w, k in zip(keys, kinds)]
+        total = math.sqrt(sum(norm(g) ** 2 for g in gs))
+        assert (total < 30) == (step == 5)
+        for i, g in enumerate(gs):
+            if step == 6:
+                break
+            g = g * min(1, 30 / (total + 1e-8))
+            w = keys[i]
+            rate = .1
+            if name == "lars":
+                rate = 1 if i == 1 else .01 * norm(w) / norm(g)
+            m[i] = .9 * m[i] - rate * g
+            keys[i] = w + m[i]
+        yield [w.astype(k) for w, k in zip(keys, kinds)]
+
+
+@pytest.mark.parametrize("name", ["sgd", "lars"])
+def test_gradients_are_clipped_by_the_norm_of_all(trio, tmp, name):
+    trios = [trio(servers=1, agents=2), trio(servers=3, agents=2)]
+    for i, t in enumerate(trios):
+        finish([spawn(t, "clipped", rank, CLIPPED, name, tmp / f"{i}-")
+                for rank in (0, 1)])
+    seen = [(tmp / f"{i}-{rank}").read_bytes()
+            for i in (0, 1) for rank in (0, 1)]
+    assert all(s == seen[0] for s in seen)
+    rest = seen[0]
+    for step, keys in enumerate(clipped(name)):
+        for i, want in enumerate(keys):
+            mine = np.frombuffer(rest[:want.nbytes], want.dtype).astype("f8")
+            rest = rest[want.nbytes:]
+            error = np.max(np.abs(mine - want))
+            assert error < (3e-3 if i == 2 else 3e-6), (step, i, error)
     assert not rest
 
 

@@ -389,6 +389,7 @@ static void begin_optimizer(struct world *w, struct wworker *k)
     const struct ps_rec_param lamb[] = {
         {.name = "learning_rate", .value = 0.0625},
         {.name = "wd", .value = 0.001},
+        {.name = "skip_nonfinite", .value = 1},
     };
     const struct ps_rec_param plain[] = {{.name = "learning_rate", .value = 1}};
     struct ps_rec_tuning tunings[WORLD_KEYS_MAX];
@@ -402,7 +403,7 @@ static void begin_optimizer(struct world *w, struct wworker *k)
     k->op_key[m.l_optimizer.op_id % 64] = 0;
     m.l_optimizer.name = w->opt.norms ? "lamb" : "sgd";
     m.l_optimizer.params = w->opt.norms ? lamb : applies(w) ? plain : params;
-    m.l_optimizer.params_count = w->opt.norms            ? 2
+    m.l_optimizer.params_count = w->opt.norms            ? 3
                                  : applies(w)            ? 1
                                  : w->opt.accumulate > 0 ? 5
                                                          : 4;

@@ -31,11 +31,14 @@ static struct ps_job step(const char *name, const struct ps_rec_param *params,
     struct ps_job job = {0};
 
     assert_int_equal(ps_optim_parse(name, params, count, &o), 0);
-    ps_optim_step(
-        &o,
-        &(struct ps_optim_at){
-            .round = t, .t = t, .lr_mult = 1, .wd_mult = 1, .ratio = 1},
-        &job);
+    ps_optim_step(&o,
+                  &(struct ps_optim_at){.round = t,
+                                        .t = t,
+                                        .lr_mult = 1,
+                                        .wd_mult = 1,
+                                        .ratio = 1,
+                                        .scale = 1},
+                  &job);
     return job;
 }
 
@@ -124,6 +127,81 @@ static bool near(double a, double b)
     return fabs(a - b) <= 1e-12 * (1 + fabs(b));
 }
 
+/* What waits for which norms, and what it makes of them. */
+static void norms_make_ratios(void **state)
+{
+    static const struct ps_rec_param guard[] = {{"skip_nonfinite", 1}};
+    static const struct ps_rec_param clip[] = {{"clip_global_norm", 3},
+                                               {"rescale_grad", -0.5}};
+    static const struct ps_rec_param lars[] = {
+        {"eta", 0.5}, {"wd", 0.25}, {"eps", 1}, {"clip_global_norm", 3}};
+    static const struct ps_rec_param lamb[] = {{"lower_bound", 2},
+                                               {"upper_bound", 5}};
+    const struct ps_optim_norms norms = {
+        .square = 16, .weight_square = 64, .all_square = 36};
+    const struct ps_optim_norms wild = {.wild = 1};
+    struct ps_optim_at at = {.t = 1, .wd_mult = 2, .ratio = 1, .scale = 1};
+    const struct ps_optim_at first = at;
+    struct ps_optim o;
+
+    (void)state;
+    assert_int_equal(ps_optim_parse("adam", NULL, 0, &o), 0);
+    assert_false(ps_optim_needs_norms(&o));
+    assert_int_equal(ps_optim_first(&o, &at), PS_STAGE_LAST);
+
+    assert_int_equal(ps_optim_parse("adam", guard, 1, &o), 0);
+    assert_true(ps_optim_needs_norms(&o));
+    at.stage = ps_optim_first(&o, &at);
+    assert_int_equal(at.stage, PS_STAGE_GRADIENT);
+    assert_int_equal(ps_optim_next(&o, &at), PS_STAGE_LAST);
+    assert_false(ps_optim_weighs(&o, &at));
+    assert_false(ps_optim_take(&o, &wild, &at));
+    assert_true(ps_optim_take(&o, &norms, &at));
+    assert_true(at.ratio == 1 && at.scale == 1);
+
+    assert_int_equal(ps_optim_parse("adam", clip, 2, &o), 0);
+    assert_true(ps_optim_clips_all(&o));
+    assert_true(ps_optim_take(&o, &wild, &at)); /* Not its business. */
+    assert_true(at.scale == 1);
+    assert_true(ps_optim_take(&o, &norms, &at));
+    assert_true(fabs(at.scale - 1) < 1e-8);
+    assert_true(
+        ps_optim_take(&o, &(struct ps_optim_norms){.all_square = 144}, &at));
+    assert_true(fabs(at.scale - 0.5) < 1e-8);
+
+    assert_int_equal(ps_optim_parse("lars", lars, 4, &o), 0);
+    at = first;
+    at.plain = true;
+    assert_int_equal(ps_optim_first(&o, &at), PS_STAGE_GRADIENT); /* To clip. */
+    assert_false(ps_optim_weighs(&o, &at));
+    at.plain = false;
+    at.stage = PS_STAGE_GRADIENT;
+    assert_true(ps_optim_weighs(&o, &at));
+    assert_true(ps_optim_take(&o, &norms, &at));
+    assert_true(fabs(at.scale - 0.5) < 1e-8);
+    /* 0.5 * 8 / (0.5 * 4 + 0.25 * 2 * 8 + 1) */
+    assert_true(fabs(at.ratio - 4.0 / 7) < 1e-8);
+    at = first;
+    at.stage = PS_STAGE_GRADIENT;
+    assert_true(ps_optim_take(&o, &(struct ps_optim_norms){.square = 1}, &at));
+    assert_true(at.ratio == 1);
+
+    assert_int_equal(ps_optim_parse("lamb", lamb, 2, &o), 0);
+    at = first;
+    at.stage = ps_optim_first(&o, &at);
+    assert_int_equal(at.stage, PS_STAGE_DIRECTION);
+    assert_int_equal(ps_optim_next(&o, &at), PS_STAGE_LAST);
+    assert_true(ps_optim_take(&o, &norms, &at));
+    assert_true(at.ratio == 5.0 / 4);
+    assert_true(ps_optim_take(
+        &o, &(struct ps_optim_norms){.square = 16, .weight_square = 1}, &at));
+    assert_true(at.ratio == 2.0 / 4);
+    assert_true(ps_optim_take(&o, &wild, &at));
+    assert_true(isnan(at.ratio));
+    at.stage = PS_STAGE_GRADIENT; /* With a guard it has both. */
+    assert_int_equal(ps_optim_next(&o, &at), PS_STAGE_DIRECTION);
+}
+
 static void each_has_the_parameters_it_has(void **state)
 {
     const struct ps_rec_param momentum = {"momentum", 0.5};
@@ -136,7 +214,7 @@ static void each_has_the_parameters_it_has(void **state)
                   "adam has no hyper-parameter 'momentum'; it has "
                   "learning_rate, wd, rescale_grad, clip_gradient, beta1, "
                   "beta2, epsilon, lazy_update, begin_num_update, accumulate, "
-                  "lr_scheduler");
+                  "skip_nonfinite, clip_global_norm, lr_scheduler");
     check_refused("rmsprop", &half, 1, PS_E_INVAL, "must be 0 or 1");
     check_refused("adadelta", &lr, 1, PS_E_INVAL, "no hyper-parameter 'lr'");
     check_refused("test", &wd, 1, PS_E_INVAL, "it has rescale_grad");
@@ -245,21 +323,27 @@ static void keys_have_multipliers_and_a_first_step(void **state)
 
     (void)state;
     assert_int_equal(ps_optim_parse("sgd", params, 3, &o), 0);
-    ps_optim_step(
-        &o,
-        &(struct ps_optim_at){
-            .round = 1, .t = 1, .lr_mult = 2, .wd_mult = 0.5, .ratio = 1},
-        &job);
+    ps_optim_step(&o,
+                  &(struct ps_optim_at){.round = 1,
+                                        .t = 1,
+                                        .lr_mult = 2,
+                                        .wd_mult = 0.5,
+                                        .ratio = 1,
+                                        .scale = 1},
+                  &job);
     assert_true(job.sgd.lr == 1.0);
     assert_true(job.sgd.wd == 0.05);
 
     const struct ps_rec_param adam[] = {{"begin_num_update", 2}};
     assert_int_equal(ps_optim_parse("adam", adam, 1, &o), 0);
-    ps_optim_step(
-        &o,
-        &(struct ps_optim_at){
-            .round = 1, .t = 1, .lr_mult = 1, .wd_mult = 1, .ratio = 1},
-        &job);
+    ps_optim_step(&o,
+                  &(struct ps_optim_at){.round = 1,
+                                        .t = 1,
+                                        .lr_mult = 1,
+                                        .wd_mult = 1,
+                                        .ratio = 1,
+                                        .scale = 1},
+                  &job);
     assert_true(job.step.lr == step("adam", NULL, 0, 3).step.lr);
 }
 
@@ -282,11 +366,14 @@ static void changes_hold_from_their_round_on(void **state)
     for (uint64_t round = 1; round <= 5; round++) {
         struct ps_job job = {0};
 
-        ps_optim_step(
-            &o,
-            &(struct ps_optim_at){
-                .round = round, .t = 1, .lr_mult = 1, .wd_mult = 1, .ratio = 1},
-            &job);
+        ps_optim_step(&o,
+                      &(struct ps_optim_at){.round = round,
+                                            .t = 1,
+                                            .lr_mult = 1,
+                                            .wd_mult = 1,
+                                            .ratio = 1,
+                                            .scale = 1},
+                      &job);
         assert_true(job.sgd.lr == want[round - 1]);
     }
     c = (struct ps_rec_change){.name = "momentum"};
@@ -314,6 +401,7 @@ int main(void)
         cmocka_unit_test(nonsense_is_refused_in_words),
         cmocka_unit_test(a_parameter_stands_once_under_either_name),
         cmocka_unit_test(unknown_optimizers_are_named),
+        cmocka_unit_test(norms_make_ratios),
         cmocka_unit_test(each_has_the_parameters_it_has),
         cmocka_unit_test(schedules_that_make_no_sense_are_refused),
         cmocka_unit_test(forms_and_states),

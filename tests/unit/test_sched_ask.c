@@ -358,6 +358,72 @@ static void norms_are_of_all_partitions(void **state)
     finish(&j);
 }
 
+static const struct ps_msg_norms *norms_of(const struct peer *p)
+{
+    return &last(p, PS_MSG_NORMS)->norms;
+}
+
+static void the_norm_of_all_waits_for_every_key(void **state)
+{
+    static const struct ps_rec_param params[] = {{"clip_global_norm", 1},
+                                                 {"skip_nonfinite", 1}};
+    struct job j = running(PS_LOSS_POLICY_WAIT);
+    const uint32_t ones[] = {9, 16};
+    const char *const names[] = {"s:a", "s:b", "s:late"};
+    uint32_t on[3];
+
+    (void)state;
+    say(j.w, j.a[0],
+        (struct ps_msg){.code = PS_MSG_OPTIMIZER_SET,
+                        .optimizer_set = {.gen = j.gen,
+                                          .request = 1,
+                                          .name = "sgd",
+                                          .params = params,
+                                          .params_count = 2}});
+    ready(j.w, j.s[0]);
+    ready(j.w, j.s[1]);
+    for (uint32_t key = 0; key < 3; key++) {
+        open_key(j.w, j.a[0], j.gen, key + 1, names[key], 10);
+        on[key] = placed(j.a[0]).node[0] == j.s[0]->node ? 0 : 1;
+    }
+    for (uint64_t round = 1; round <= 2; round++) {
+        forget(j.s[0]);
+        forget(j.s[1]);
+        for (uint32_t key = 0; key < 3; key++) {
+            struct ps_msg msg = {
+                .code = PS_MSG_SQUARES,
+                .squares = {.gen = j.gen,
+                            .key = key,
+                            .round = round + 5 * key, /* Each has its own. */
+                            .stage = PS_STAGE_GRADIENT,
+                            .wild = round == 2 && key == 1,
+                            .first = 34,
+                            .digits = &ones[key % 2],
+                            .digits_count = 1}};
+
+            assert_null(find(j.s[0], PS_MSG_NORMS));
+            assert_null(find(j.s[1], PS_MSG_NORMS));
+            say(j.w, j.s[on[key]], msg);
+            if (key < 2) {
+                say(j.w, j.s[on[key]], msg); /* It counts once. */
+            }
+        }
+        assert_int_equal(
+            count_of(j.s[0], PS_MSG_NORMS) + count_of(j.s[1], PS_MSG_NORMS), 3);
+        assert_true(norms_of(j.s[on[2]])->all_square == 9 + 16 + 9);
+        assert_true(norms_of(j.s[on[2]])->square == 9);
+        assert_int_equal(norms_of(j.s[on[2]])->round, round + 10);
+        assert_int_equal(norms_of(j.s[on[0]])->wild, round == 2);
+    }
+    struct peer *ctl = join(j.w, PS_ROLE_CTL, "ctl");
+
+    say_raw(j.w, ctl,
+            (struct ps_msg){.code = PS_MSG_QUERY,
+                            .query = {.what = PS_QUERY_JOBS}});
+    assert_int_equal(last(ctl, PS_MSG_JOB_ROW)->job_row.skipped, 3);
+    finish(&j);
+}
+
 static void norms_need_rounds(void **state)
 {
     struct world *w = world_new();
@@ -774,6 +840,7 @@ int main(void)
         cmocka_unit_test(the_last_server_takes_the_job_with_it),
         cmocka_unit_test(an_optimizer_is_declared_once),
         cmocka_unit_test(norms_are_of_all_partitions),
+        cmocka_unit_test(the_norm_of_all_waits_for_every_key),
         cmocka_unit_test(norms_need_rounds),
         cmocka_unit_test(barriers_open_when_all_ranks_are_there),
         cmocka_unit_test(missing_ranks_are_named_with_state_and_host),
