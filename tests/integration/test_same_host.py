@@ -7,6 +7,7 @@ import ctypes
 import os
 import socket
 import struct
+import subprocess
 
 import pytest
 import trio as support
@@ -18,6 +19,7 @@ KEYS = (("fc1.weight", "float32", 400_000), ("fc1.bias", "float32", 128),
         ("fc2.weight", "float64", 70_000), ("count", "int64", 70_000))
 HERE = " server reached on this host address "
 BY_TCP = " server reached by TCP address "
+USER = 54321  # Nobody has it.
 LIBC = ctypes.CDLL(None, use_errno=True)
 PIDFD_GETFD = 438  # The same on every architecture.
 
@@ -91,6 +93,51 @@ def test_same_bits_as_tcp(trio, off):
     for a in t.agents():
         assert HERE not in a.text()
         assert (BY_TCP in a.text()) == (off == "servers")
+
+
+def run_as(user):
+    return ["setpriv", f"--reuid={user}", f"--regid={user}", "--clear-groups"]
+
+
+# What PrivateUsers= does in psserver.service: nobody else has a name there.
+OWN_USERS = ["unshare", "--map-current-user"]
+
+
+def needs(*commands):
+    if os.geteuid() != 0:
+        pytest.skip("only root can run as others")
+    for command in commands:
+        done = subprocess.run([*command, support.program("psserver"),
+                               "--version"], capture_output=True, check=False)
+        if done.returncode != 0:
+            pytest.skip(f"{command[0]} cannot start daemons: {done.stderr!r}")
+
+
+def test_server_with_users_of_its_own(trio):
+    """Neither may read the other's memory by address; they map arenas."""
+    agent = run_as(USER)
+    server = [*agent, *OWN_USERS]
+    needs(agent, server)
+    t = trio(servers=2, agents=2, owner=USER, agent_command=agent,
+             server_command=server)
+    near = results(t)
+    for a in t.agents():
+        assert a.text().count(HERE) == 2, a.text()
+        assert BY_TCP not in a.text()
+    assert results(trio(servers=2, agents=2)) == near
+
+
+def test_server_of_another_user(trio):
+    """It might be anybody: TCP, and one line that says why."""
+    agent = run_as(USER)
+    server = run_as(USER + 1)
+    needs(agent, server)
+    t = trio(servers=1, agents=1, owner=USER, agent_command=agent,
+             server_command=server)
+    assert len(results(t, 1)) == 1
+    text = t.agents()[0].text()
+    assert text.count("it runs as another user") == 1, text
+    assert text.count(BY_TCP) == 1 and HERE not in text
 
 
 def test_cuts(trio):

@@ -162,9 +162,17 @@ class Trio:
 
     def __init__(self, folder, servers=2, agents=1, options=(),
                  server_options=(), agent_options=(), order=None, level="info",
-                 sched_ready=None):
+                 sched_ready=None, server_command=(), agent_command=(),
+                 owner=None):
         self.folder = folder
         folder.mkdir()
+        if owner is not None:
+            os.chown(folder, owner, owner)
+            folder.chmod(0o777)
+            folder.parent.chmod(0o755)
+        # Words before a daemon's own: who it is to run as.
+        self.server_command = list(server_command)
+        self.agent_command = list(agent_command)
         self.server_names = [f"ps{i}" for i in range(servers)]
         self.agent_names = [f"node{i}" for i in range(agents)]
         self.options = CALM + BRIEF + list(options)
@@ -202,11 +210,11 @@ class Trio:
             argv = [program("psched")] + argv
             options = [f"listen.port={self.port}"] + self.options
         elif name in self.server_names:
-            argv = [program("psserver")] + argv
+            argv = self.server_command + [program("psserver")] + argv
             options = ["listen.port=0", f"node.name={name}",
                        "scheduler.retry.max=1s"] + self.server_options
         else:
-            argv = [program("psworker-agent")] + argv
+            argv = self.agent_command + [program("psworker-agent")] + argv
             options = [f"node.name={name}", "scheduler.retry.max=1s",
                        f"client.socket={self.folder}/{name}.sock",
                        ] + self.agent_options
