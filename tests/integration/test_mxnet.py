@@ -221,9 +221,73 @@ def test_what_is_wrong_is_said(tmp):
                 'x')
         refused(NotImplementedError, 'command 0', kv._send_command_to_servers,
                 0, '')
+        import pickle
+        refused(NotImplementedError, 'unpickle nothing',
+                kv._send_command_to_servers, 0,
+                pickle.dumps(mx.optimizer.SGD(), 0).decode('latin1'))
+        refused(ValueError, 'momentum', kv._send_command_to_servers, 0,
+                '{"momentum": 0.5}')
+        refused(ValueError, 'no number', kv._send_command_to_servers, 0,
+                '{"wd": "much"}')
+        refused(pskv.Error, 'optimizer', kv._send_command_to_servers, 0,
+                '{"wd": 0.5}')
+        for head, word in ((2, 'outlive'), (4, 'set_gradient_compression'),
+                           (5, 'profiler'), (9, 'none of this number')):
+            refused(NotImplementedError, word, kv._send_command_to_servers,
+                    head, '')
+        refused(ValueError, 'weight decay', kv.set_optimizer,
+                mx.optimizer.contrib.GroupAdaGrad(wd=0.1))
         kv._send_command_to_servers(3, '')
         kv.pushpull('a', one * 4, out=one)
         assert (one.asnumpy() == 4).all()
+        """)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_commands_change_the_optimizer(tmp):
+    done = python(tmp, 2, 1, """
+        kv = mx.kv.create('dist_sync')
+        w = mx.nd.ones((3, 4))
+        kv.init('w', w)
+        kv.set_optimizer(mx.optimizer.SGD(learning_rate=0.5))
+        kv._send_command_to_servers(
+            0, '{"learning_rate": 0.25, "rescale_grad": 2, "round": 3}')
+        for want in (0, -1, -2, -3):  # Each step: 2, of both workers.
+            kv.push('w', mx.nd.ones((3, 4)))
+            kv.pull('w', out=w)
+            assert (w.asnumpy() == want).all(), (w, want)
+        """)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_group_adagrad_of_rows(tmp):
+    """Against MXNet's own, in one process."""
+    done = python(tmp, 2, 2, """
+        kv = mx.kv.create('dist_sync')
+        optimizer = mx.optimizer.contrib.GroupAdaGrad(
+            learning_rate=0.1, eps=1e-4, clip_gradient=1.5, rescale_grad=0.5)
+        rng = np.random.RandomState(7)
+        first = mx.nd.array(rng.normal(size=(50, 6)))
+        kv.init('w', first.tostype('row_sparse'))
+        kv.set_optimizer(optimizer)
+        alone = mx.optimizer.get_updater(optimizer)
+        want = first.tostype('row_sparse')
+        for step in range(4):
+            rows = [np.sort(rng.choice(50, 9, replace=False))
+                    for _ in range(2)]
+            given = [rng.normal(size=(9, 6)).astype('f') * 3 for _ in rows]
+            both = np.zeros((50, 6), 'f')
+            for r, g in zip(rows, given):
+                both[r] += g
+            kv.push('w', mx.nd.sparse.row_sparse_array(
+                (given[kv.rank], rows[kv.rank]), shape=(50, 6)))
+            alone('w', mx.nd.sparse.retain(
+                mx.nd.array(both).tostype('row_sparse'),
+                mx.nd.array(np.union1d(*rows))), want)
+        got = mx.nd.sparse.zeros('row_sparse', (50, 6))
+        kv.row_sparse_pull('w', out=got, row_ids=mx.nd.arange(50))
+        np.testing.assert_allclose(got.asnumpy(), want.asnumpy(), rtol=1e-5,
+                                   atol=1e-5)
         """)
     assert done.returncode == 0, done.stdout + done.stderr
 

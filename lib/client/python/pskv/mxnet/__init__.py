@@ -16,6 +16,7 @@ are sparse. All stores of a process are one worker of one job."""
 from __future__ import annotations
 
 import atexit
+import json
 import types
 from typing import Any, Dict, List, Optional
 
@@ -356,12 +357,21 @@ class PSKV(_Native):
         self._engine.check()
         self._store.barrier()
 
-    def _send_command_to_servers(self, head: int, body: str) -> None:
-        if head == 3:
-            return  # Synchronous mode: what this store is.
-        raise NotImplementedError(
-            "servers take no command %d: optimizers are declared by "
-            "set_optimizer()" % head)
+    def _send_command_to_servers(self, head: int, body: Any) -> None:
+        """MXNet's commands by their numbers. Of 0, the controller, servers
+        take changes of the optimizer as JSON, {"learning_rate": 0.05}, with
+        "round" from that round on; never an object that is to be unpickled.
+        1 and 3 ask for what this store does anyway."""
+        self._engine.check()
+        if head in (1, 3):
+            return  # Masters in float32; synchronous mode.
+        if head != 0:
+            raise NotImplementedError("servers take no command %d: %s" % (
+                head, _REFUSED.get(head, "MXNet has none of this number")))
+        numbers = _changes(body)
+        since = numbers.pop("round", 0)
+        for name, value in numbers.items():
+            self._store.set_optimizer_param(name, float(value), int(since))
 
     @property
     def type(self) -> str:
@@ -377,6 +387,40 @@ class PSKV(_Native):
     def num_workers(self) -> int:
         """Workers of the job."""
         return self._store.num_workers
+
+
+# Why servers do not take the other commands.
+_REFUSED = {
+    2: "they outlive jobs, and the job ends with its workers",
+    4: "set_gradient_compression() declares it, before the first key",
+    5: "they have no profiler; psctl status and their logs say what they do",
+}
+_CHANGES = ("learning_rate", "wd", "rescale_grad", "clip_gradient")
+
+
+def _changes(body: Any) -> Dict[str, Any]:
+    """What a command says of the optimizer."""
+    try:
+        numbers = json.loads(body)
+    except (TypeError, ValueError):
+        numbers = None
+    if not isinstance(numbers, dict):
+        raise NotImplementedError(
+            "servers take no command 0 but JSON such as {\"learning_rate\": "
+            "0.05}: they unpickle nothing; set_optimizer() declares an "
+            "optimizer")
+    if not set(numbers) <= {*_CHANGES, "round"} or \
+            not set(numbers) & set(_CHANGES):
+        raise ValueError("command 0 changes %s, with \"round\" from that round "
+                         "on; this one has %s" % (
+                             ", ".join(_CHANGES),
+                             ", ".join(sorted(map(str, numbers))) or "nothing"))
+    for name, value in numbers.items():
+        if isinstance(value, bool) or not isinstance(
+                value, int if name == "round" else (int, float)):
+            raise ValueError("command 0: %s is %r, and no number" %
+                             (name, value))
+    return numbers
 
 
 def _register() -> None:

@@ -32,8 +32,11 @@ _RULES: Dict[str, Tuple[str, Dict[str, str]]] = {
                       "bias_correction": "correct_bias"}),
     "LARS": ("lars", {"momentum": "momentum", "eta": "eta", "eps": "epsilon",
                       "momentum_correction": "momentum_correction"}),
+    # Of mxnet.optimizer.contrib, for keys of rows.
+    "GroupAdaGrad": ("groupadagrad", {"float_stable_eps": "epsilon"}),
     "Test": ("test", {}),
 }
+_WITHOUT_DECAY = {"groupadagrad", "test"}
 _WITHOUT_RATE = {"adadelta", "test"}
 
 
@@ -43,7 +46,9 @@ def declaration(optimizer: Any) -> Tuple[str, Dict[str, float]]:
     workers; ValueError: it uses what servers do not do."""
     kind = type(optimizer)
     name = kind.__name__
-    if name not in _RULES or kind is not getattr(mx.optimizer, name, None):
+    if name not in _RULES or kind not in (
+            getattr(mx.optimizer, name, None),
+            getattr(mx.optimizer.contrib, name, None)):
         raise TypeError(
             "servers do not know the optimizer %s.%s, and run no code of "
             "workers; they know %s. Any optimizer can run in the workers: "
@@ -52,10 +57,12 @@ def declaration(optimizer: Any) -> Tuple[str, Dict[str, float]]:
     rule, attributes = _RULES[name]
     numbers: Dict[str, float] = {
         "rescale_grad": float(optimizer.rescale_grad)}
-    if rule != "test":
+    if rule not in _WITHOUT_DECAY:
         numbers["wd"] = float(optimizer.wd)
-        if optimizer.clip_gradient is not None:
-            numbers["clip_gradient"] = float(optimizer.clip_gradient)
+    elif rule != "test" and optimizer.wd != 0:
+        raise ValueError("%s knows no weight decay" % name)
+    if rule != "test" and optimizer.clip_gradient is not None:
+        numbers["clip_gradient"] = float(optimizer.clip_gradient)
     if optimizer.begin_num_update != 0:
         numbers["begin_num_update"] = float(optimizer.begin_num_update)
     for attribute, parameter in attributes.items():
