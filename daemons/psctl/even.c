@@ -37,11 +37,26 @@ static void share_out(struct load *list, size_t count)
     }
 }
 
-struct load *loads_of(const struct report *r)
+static size_t add_moves(struct load *list, size_t count,
+                        const struct rows *moves)
+{
+    for (size_t i = 0; i < moves->count; i++) {
+        const struct ps_msg_move_row *row = &moves->row[i]->move_row;
+
+        if (find(list, count, row->job, row->to) == NULL) {
+            list[count++] = (struct load){.job = row->job, .server = row->to};
+        }
+    }
+    return count;
+}
+
+struct load *loads_of(const struct report *r, size_t *ret_count)
 {
     const struct rows *shares = &r->of[PS_QUERY_SHARES];
     const struct rows *moves = &r->of[PS_QUERY_MOVES];
-    struct load *list = ps_calloc(shares->count + 1, sizeof(*list));
+    struct load *list = ps_calloc(shares->count + moves->count + 1,
+                                  sizeof(*list));
+    size_t count = shares->count;
 
     for (size_t i = 0; i < shares->count; i++) {
         const struct ps_msg_share_row *row = &shares->row[i]->share_row;
@@ -51,11 +66,12 @@ struct load *loads_of(const struct report *r)
                                 .bytes = row->bytes,
                                 .after = row->bytes};
     }
-    share_out(list, shares->count);
+    count = add_moves(list, count, moves); /* All of one job. */
+    share_out(list, count);
     for (size_t i = 0; i < moves->count; i++) {
         const struct ps_msg_move_row *row = &moves->row[i]->move_row;
-        struct load *from = find(list, shares->count, row->job, row->from);
-        struct load *to = find(list, shares->count, row->job, row->to);
+        struct load *from = find(list, count, row->job, row->from);
+        struct load *to = find(list, count, row->job, row->to);
 
         /* A strange scheduler may say anything. */
         if (from != NULL && to != NULL && from->after >= row->bytes) {
@@ -63,6 +79,7 @@ struct load *loads_of(const struct report *r)
             to->after += row->bytes;
         }
     }
+    *ret_count = count;
     return list;
 }
 

@@ -131,9 +131,10 @@ static json_t *move_of(const struct ps_msg *msg)
 static void put_loads(json_t *o, const struct report *r, bool moves)
 {
     json_t *list = json_array();
-    struct load *loads = loads_of(r);
+    size_t count;
+    struct load *loads = loads_of(r, &count);
 
-    for (size_t i = 0; i < r->of[PS_QUERY_SHARES].count; i++) {
+    for (size_t i = 0; i < count; i++) {
         const struct load *l = &loads[i];
         json_t *one = json_object();
 
@@ -219,7 +220,7 @@ void show_json(enum verb verb, const struct report *r, const struct health *h)
     }
     if (verb == VERB_REBALANCE) {
         put_rows(o, "moves", &r->of[PS_QUERY_MOVES], move_of);
-        put_loads(o, r, true);
+        put_loads(o, r, !r->moved);
     }
     if (verb == VERB_STATUS || verb == VERB_STALL) {
         put_rows(o, "stalls", &r->of[PS_QUERY_STALL], stall_of);

@@ -21,9 +21,10 @@ static const char usage[] =
     "  nodes             servers and agents\n"
     "  keys [JOB]        keys and which server holds how much of them, and\n"
     "                    how even the servers of each job are\n"
-    "  --dry-run rebalance JOB\n"
-    "                    which partitions would have to lie on other servers\n"
-    "                    for these to be within 5 % of even; nothing moves\n"
+    "  rebalance JOB     move partitions of a running job between its servers\n"
+    "                    until these are within 5 % of even\n"
+    "  --off SERVER rebalance JOB\n"
+    "                    move all that the job has on SERVER to its others\n"
     "  stall [JOB]       what is waited for, since when, and which ranks are\n"
     "                    missing\n"
     "  bench             push and pull in a job of its own from this node, "
@@ -48,6 +49,7 @@ static const char usage[] =
     "      --workers N           of bench: processes, default 2\n"
     "      --socket PATH         of bench: this node's agent; else\n"
     "                            $PSKV_SOCKET, else /run/pskv/agent.sock\n"
+    "      --off SERVER          of rebalance: empty this one\n"
     "      --dry-run             of rebalance: say what, and do nothing\n"
     "      --no-headers          rows alone\n"
     "  -h, --help   -V, --version\n"
@@ -67,6 +69,7 @@ enum {
     OPT_WORKERS,
     OPT_SOCKET,
     OPT_DRY_RUN,
+    OPT_OFF,
 };
 
 static const struct option options[] = {
@@ -82,6 +85,7 @@ static const struct option options[] = {
     {"workers", required_argument, NULL, OPT_WORKERS},
     {"socket", required_argument, NULL, OPT_SOCKET},
     {"dry-run", no_argument, NULL, OPT_DRY_RUN},
+    {"off", required_argument, NULL, OPT_OFF},
     {"no-headers", no_argument, NULL, OPT_NO_HEADERS},
     {"help", no_argument, NULL, 'h'},
     {"version", no_argument, NULL, 'V'},
@@ -101,6 +105,7 @@ struct request {
     bool json;
     bool headings;
     bool dry_run;
+    const char *off; /* NULL: make servers even. */
 };
 
 static bool parse_time(const char *text, const char *what, ps_time *ret)
@@ -238,6 +243,14 @@ static bool take_option(struct request *q, int c)
     case OPT_DRY_RUN:
         q->dry_run = true;
         return true;
+    case OPT_OFF:
+        if (optarg[0] == '\0' || strlen(optarg) > 64) {
+            fputs("psctl: --off: the name of a server has 1 to 64 bytes\n",
+                  stderr);
+            return false;
+        }
+        q->off = optarg;
+        return true;
     case OPT_NO_HEADERS:
         q->headings = false;
         return true;
@@ -295,10 +308,8 @@ static bool take_words(struct request *q, int argc, char **argv)
     if (q->verb == VERB_SET && argc == 3) {
         return parse_setting(argv[2], &q->setting) && take_name(q, argv[1]);
     }
-    if (q->verb == VERB_REBALANCE && (argc != 2 || !q->dry_run)) {
-        fputs("psctl: rebalance: give --dry-run and one job: it says what "
-              "would have to move, and moves nothing\n",
-              stderr);
+    if (q->verb == VERB_REBALANCE && argc != 2) {
+        fputs("psctl: rebalance: give one job\n", stderr);
         return false;
     }
     if ((q->verb != VERB_SET && argc == 1) ||
@@ -358,7 +369,8 @@ static int ask(struct wire *w, const struct request *q, struct report *r)
         rc = wire_ask(w, PS_QUERY_KEYS, q->job, r);
         return rc != 0 ? rc : wire_ask(w, PS_QUERY_SHARES, q->job, r);
     case VERB_REBALANCE:
-        rc = wire_ask(w, PS_QUERY_MOVES, q->job, r);
+        rc = wire_rebalance(w, q->job, q->off, q->dry_run, r);
+        r->moved = !q->dry_run;
         return rc != 0 ? rc : wire_ask(w, PS_QUERY_SHARES, q->job, r);
     case VERB_STALL:
         return wire_ask(w, PS_QUERY_STALL, q->job, r);

@@ -42,11 +42,12 @@ struct rows {
     size_t capacity;
 };
 
-#define QUERIES 6 /* enum ps_query counts up to here. */
+#define QUERIES 7 /* enum ps_query counts up to here. */
 
 /* Everything that was asked for one verb. */
 struct report {
     struct rows of[QUERIES]; /* By enum ps_query. */
+    bool moved;              /* Those moves were made. */
     struct ps_msg *end;      /* The last query_end; own. */
 };
 
@@ -73,6 +74,11 @@ void wire_close(struct wire *w);
 /* Asks, and gathers the rows until the end of the answer; an exit code. */
 int wire_ask(struct wire *w, enum ps_query what, const char *job,
              struct report *r);
+/* The moves that make the job's servers even, or empty the one called `off`
+ * (NULL: none), in the place of PS_QUERY_MOVES; `dry`: these would be made,
+ * else they are, however long psched is silent meanwhile. */
+int wire_rebalance(struct wire *w, const char *job, const char *off, bool dry,
+                   struct report *r);
 int wire_cancel(struct wire *w, const char *job, const char *reason,
                 struct report *r);
 
@@ -160,8 +166,9 @@ struct load {
     double even; /* What each server of the job had if all had the same. */
 };
 
-/* One for each row of PS_QUERY_SHARES, in their order; the caller frees. */
-struct load *loads_of(const struct report *r);
+/* One for each row of PS_QUERY_SHARES, in their order, and behind them servers
+ * that would get something; the caller frees. */
+struct load *loads_of(const struct report *r, size_t *ret_count);
 /* To what would be even: 1 is even. */
 double load_share(const struct load *l, uint64_t bytes);
 

@@ -129,8 +129,8 @@ static void show_loads(const struct report *r, bool headings, bool moves)
 {
     static const char *const names[] = {
         "JOB", "SERVER", ">BYTES", ">OF EVEN", ">BYTES THEN", ">OF EVEN THEN"};
-    size_t count = r->of[PS_QUERY_SHARES].count;
-    struct load *list = loads_of(r);
+    size_t count;
+    struct load *list = loads_of(r, &count);
     struct table t;
 
     table_init(&t, names, moves ? COUNT(names) : COUNT(names) - 2);
@@ -216,10 +216,13 @@ static void show_moves(const struct report *r, bool headings)
         puts("no move would make the servers more even, or they are");
     } else {
         format_bytes(bytes, text, sizeof(text));
-        printf("%" PRIu64 " partition%s, %s; nothing was moved\n", parts,
-               parts == 1 ? "" : "s", text);
+        printf("%" PRIu64 " partition%s, %s; %s moved\n", parts,
+               parts == 1 ? "" : "s", text,
+               !r->moved    ? "nothing was"
+               : parts == 1 ? "it was"
+                            : "all were");
     }
-    show_loads(r, headings, true);
+    show_loads(r, headings, !r->moved);
 }
 
 /* ----------------------------------------------------------------------- stall */

@@ -31,7 +31,11 @@
 
 /* Rows of one answer: as many keys as a job may have, on a few servers each.
  * More end the program rather than the machine. */
-#define ROWS_MAX (8u * PS_KEYS_MAX)
+#define ROWS_MAX       (8u * PS_KEYS_MAX)
+
+/* While partitions move there is nothing to say, and a job of many gigabytes
+ * takes its time. */
+#define MOVING_SILENCE PS_SECONDS(3600)
 
 struct wire {
     int fd;
@@ -373,6 +377,7 @@ static enum ps_msg_code row_code(enum ps_query what)
     case PS_QUERY_SHARES:
         return PS_MSG_SHARE_ROW;
     case PS_QUERY_MOVES:
+    case PS_QUERY_REBALANCE:
         return PS_MSG_MOVE_ROW;
     }
     return PS_MSG_QUERY_END;
@@ -437,6 +442,31 @@ int wire_ask(struct wire *w, enum ps_query what, const char *job,
     exit_code = send_message(w, &query);
     return exit_code != 0 ? exit_code
                           : gather(w, row_code(what), &r->of[what], r);
+}
+
+int wire_rebalance(struct wire *w, const char *job, const char *off, bool dry,
+                   struct report *r)
+{
+    const struct ps_msg query = {
+        .code = PS_MSG_QUERY,
+        .query = {.what = dry ? PS_QUERY_MOVES : PS_QUERY_REBALANCE,
+                  .job = job,
+                  .off = off != NULL ? off : ""},
+    };
+    const ps_time silence = w->silence;
+    int exit_code;
+
+    renew(w);
+    exit_code = send_message(w, &query);
+    if (exit_code != 0) {
+        return exit_code;
+    }
+    if (!dry) {
+        w->silence = MOVING_SILENCE;
+    }
+    exit_code = gather(w, PS_MSG_MOVE_ROW, &r->of[PS_QUERY_MOVES], r);
+    w->silence = silence;
+    return exit_code;
 }
 
 int wire_cancel(struct wire *w, const char *job, const char *reason,

@@ -30,6 +30,10 @@
 /* Partitions of a job that the scheduler plans moves for, at the cost of a part
  * of a second; it refuses to plan for more. */
 #define PS_EVEN_PIECES_MAX         1000000u
+/* Moves of partitions under way, of one job, and bytes of one that pass through
+ * the scheduler at a time: it never holds more than one such piece of each. */
+#define PS_MOVES_MAX               4u
+#define PS_MOVE_PIECE_MAX          (1024u * 1024u)
 #define PS_PARTITION_BYTES_DEFAULT (1024u * 1024u)
 #define PS_PARTITION_BYTES_MIN     4096u
 #define PS_PARTITION_BYTES_MAX     (16u * 1024u * 1024u)

@@ -181,6 +181,8 @@ static void retry(struct ps_agent_step *st)
                 }
             }
             ps_agent_pull_check(st, k);
+            ps_agent_state_check(st, k);
+            ps_agent_quarrel_again(st, k, 0);
         }
     }
 }

@@ -566,6 +566,10 @@ void ps_agent_soon_ends(const struct ps_agent *a, uint64_t gen,
                         const struct ps_rec_part *part, uint32_t count);
 struct ps_agent_part *ps_agent_part_find(const struct ps_agent *a, uint64_t gen,
                                          const struct ps_rec_part *rec);
+/* The same, whatever its elements are. */
+struct ps_agent_part *ps_agent_part_named(const struct ps_agent *a,
+                                          uint64_t gen,
+                                          const struct ps_rec_part *rec);
 
 /* agent_round.c */
 void ps_agent_round_take(struct ps_agent_step *st, struct ps_agent_session *s,
@@ -681,3 +685,8 @@ void ps_agent_state_took(struct ps_agent_step *st, const struct ps_msg_state *m,
 /* The server has forgotten what it was asked; sends that again. */
 void ps_agent_state_again(struct ps_agent_step *st, struct ps_agent_key *k,
                           uint32_t node);
+/* The partition is at another server, and what was asked of it is to be asked
+ * there. */
+void ps_agent_state_moved(struct ps_agent_step *st, struct ps_agent_part *p);
+/* Asks what may be asked. */
+void ps_agent_state_check(struct ps_agent_step *st, struct ps_agent_key *k);

@@ -368,7 +368,7 @@ void ps_agent_key_resume(struct ps_agent_step *st, struct ps_agent_part *p)
                               .count = p->held != NONE ? p->count : 0};
     struct ps_msg m = {.code = PS_MSG_RESUME,
                        .resume = {.gen = k->job->gen,
-                                  .epoch = st->a->epoch,
+                                  .epoch = k->epoch,
                                   .slot = k->job->slot,
                                   .held = p->held != NONE,
                                   .parts = &rec,
@@ -435,6 +435,7 @@ static void moved(struct ps_agent_step *st, struct ps_agent_part *p,
         open = reopen(p) || ps_agent_init_reopen(p) || open;
     }
     ps_agent_key_resume(st, p);
+    ps_agent_state_moved(st, p);
     if (open && (p->init || (k->active && k->complete))) {
         ps_agent_send_queue(st, p);
     }
@@ -464,6 +465,7 @@ static void placed_anew(struct ps_agent_step *st, struct ps_agent_key *k,
             moved(st, &k->parts[i], node);
         }
     }
+    ps_agent_quarrel_again(st, k, 0);
     ps_agent_pull_check(st, k);
 }
 
@@ -635,14 +637,21 @@ void ps_agent_key_free(struct ps_agent_step *st, struct ps_agent *a,
     ps_free(k);
 }
 
-struct ps_agent_part *ps_agent_part_find(const struct ps_agent *a, uint64_t gen,
-                                         const struct ps_rec_part *rec)
+struct ps_agent_part *ps_agent_part_named(const struct ps_agent *a,
+                                          uint64_t gen,
+                                          const struct ps_rec_part *rec)
 {
     struct ps_agent_job *j = ps_agent_job_find(a, gen);
     struct ps_agent_key *k = j == NULL ? NULL : ps_map_get(j->keys, rec->key);
 
-    if (k == NULL || rec->index >= k->part_count || rec->dtype != k->dtype) {
-        return NULL;
-    }
-    return &k->parts[rec->index];
+    return k != NULL && rec->index < k->part_count ? &k->parts[rec->index]
+                                                   : NULL;
+}
+
+struct ps_agent_part *ps_agent_part_find(const struct ps_agent *a, uint64_t gen,
+                                         const struct ps_rec_part *rec)
+{
+    struct ps_agent_part *p = ps_agent_part_named(a, gen, rec);
+
+    return p != NULL && rec->dtype == p->key->dtype ? p : NULL;
 }

@@ -390,8 +390,8 @@ static void took_refuse(struct ps_agent_step *st,
     char text[PS_TEXT_MAX];
 
     for (uint32_t i = 0; i < m->parts_count; i++) {
-        struct ps_agent_part *p = ps_agent_part_find(st->a, m->gen,
-                                                     &m->parts[i]);
+        struct ps_agent_part *p = ps_agent_part_named(st->a, m->gen,
+                                                      &m->parts[i]);
         struct ps_str t;
 
         if (p == NULL || p->node != s->node) {

@@ -163,6 +163,29 @@ void ps_agent_state_again(struct ps_agent_step *st, struct ps_agent_key *k,
     }
 }
 
+void ps_agent_state_moved(struct ps_agent_step *st, struct ps_agent_part *p)
+{
+    PS_LIST_EACH(n, &p->key->stating)
+    {
+        struct ps_agent_op *op = PS_CONTAINER(n, struct ps_agent_op, node);
+        struct question *q = &op->stating->question[p->index];
+
+        if (!q->done && q->request != 0) {
+            q->request = 0;
+            op->stating->asked--;
+        }
+    }
+    ps_agent_state_check(st, p->key);
+}
+
+void ps_agent_state_check(struct ps_agent_step *st, struct ps_agent_key *k)
+{
+    PS_LIST_EACH(n, &k->stating)
+    {
+        ask_more(st, PS_CONTAINER(n, struct ps_agent_op, node));
+    }
+}
+
 static struct ps_agent_op *find(const struct ps_agent_key *k, uint32_t index,
                                 uint64_t request)
 {
@@ -222,6 +245,13 @@ void ps_agent_state_took(struct ps_agent_step *st, const struct ps_msg_state *m,
     const char *text = m->text;
     int rc = m->error;
 
+    if (rc == PS_E_STALE) {
+        q->request = 0; /* Its place changes: again in a while. */
+        s->asked--;
+        st->a->retry_at = ps_time_min(st->a->retry_at,
+                                      ps_time_add(st->now, RETRY_WAIT));
+        return;
+    }
     if (rc == 0) {
         rc = take_part(op, &k->parts[m->parts->index], m, payload);
         text = rc == 0 ? "" : "the server's state of the key is another one";

@@ -76,6 +76,7 @@ void ps_job_free(struct ps_sched_job *j)
     ps_free(j->waiters);
     ps_free(j->agents);
     ps_free(j->servers);
+    ps_free(j->left);
     ps_free(j->slots);
     ps_free(j->workers);
     ps_free(j);

@@ -62,6 +62,12 @@ struct ps_job_key {
     char name[];
 };
 
+/* A server that the job has lost. */
+struct ps_job_left {
+    uint32_t node;
+    uint64_t incarnation;
+};
+
 /* A request for an optimizer that servers have not taken in. */
 struct ps_job_waiter {
     uint32_t agent;
@@ -99,7 +105,10 @@ struct ps_sched_job {
     uint32_t slot_count;
     struct ps_job_server *servers;
     uint32_t server_count;
-    uint32_t *agents; /* All that ever had a worker here. */
+    struct ps_job_left *left;
+    uint32_t left_count;
+    struct ps_sched_rebalance *rebalance; /* Of sched_move.c; NULL: none. */
+    uint32_t *agents;                     /* All that ever had a worker here. */
     uint32_t agent_count;
     struct ps_barrier barrier; /* From the start on. */
     struct ps_map *keys_by_hash;

@@ -27,6 +27,9 @@ struct ps_sched *ps_sched_new(const struct ps_sched_options *opt, ps_time now)
     o->start_timeout = or_default(o->start_timeout, PS_SECONDS(120));
     o->rejoin_grace = or_default(o->rejoin_grace, PS_SECONDS(60));
     o->link_linger = or_default(o->link_linger, PS_SECONDS(10));
+    if (o->move_piece == 0 || o->move_piece > PS_MOVE_PIECE_MAX) {
+        o->move_piece = PS_MOVE_PIECE_MAX;
+    }
     ps_rng_init(&s->rng, o->seed);
     s->started = now;
     s->deadline = PS_TIME_NEVER;
@@ -62,6 +65,7 @@ void ps_sched_free(struct ps_sched *s)
     c = (struct ps_map_cursor){0};
     while ((j = ps_map_next(s->jobs, &c)) != NULL) {
         ps_sched_norms_free(j);
+        ps_sched_moves_free(j);
         ps_job_free(j);
     }
     ps_map_free(s->conns);
@@ -184,7 +188,8 @@ static uint64_t backlog_max(const struct ps_sched *s)
 }
 
 static void from_member(struct ps_sched_step *st, struct ps_sched_conn *c,
-                        const struct ps_msg *msg)
+                        const struct ps_msg *msg,
+                        const struct ps_slice *payload)
 {
     struct ps_member *m = c->member;
 
@@ -246,6 +251,12 @@ static void from_member(struct ps_sched_step *st, struct ps_sched_conn *c,
     case PS_MSG_STALL_REPORT:
         ps_sched_stall_report(st, m, &msg->stall_report);
         break;
+    case PS_MSG_PART_PIECE:
+        ps_sched_part_piece(st, m, &msg->part_piece, payload);
+        break;
+    case PS_MSG_PART_DONE:
+        ps_sched_part_done(st, m, &msg->part_done);
+        break;
     default:
         break;
     }
@@ -281,7 +292,7 @@ static void message(struct ps_sched_step *st, const struct ps_event *ev)
         }
         break;
     case PS_SCHED_CONN_MEMBER:
-        from_member(st, c, ev->msg.msg);
+        from_member(st, c, ev->msg.msg, ev->msg.payload);
         break;
     case PS_SCHED_CONN_CTL:
         from_ctl(st, c, ev->msg.msg);
@@ -429,12 +440,19 @@ static ps_time deadline(const void *self)
 static int payload(void *self, ps_conn_id conn, const struct ps_msg *msg,
                    uint64_t len, struct ps_slice *ret_slice)
 {
-    (void)self;
-    (void)conn;
-    (void)msg;
-    (void)len;
-    (void)ret_slice;
-    return PS_E_PROTO; /* Nothing with a payload is for a scheduler. */
+    const struct ps_sched *s = self;
+    const struct ps_sched_conn *c = ps_map_get(s->conns, conn);
+
+    /* Pieces of partitions alone are for a scheduler. */
+    if (msg->code != PS_MSG_PART_PIECE || c == NULL || c->member == NULL ||
+        c->member->role != PS_ROLE_SERVER || len > s->opt.move_piece) {
+        return PS_E_PROTO;
+    }
+    if (!ps_link_is_new(c->member->link, msg->seq)) {
+        return PS_E_EXIST;
+    }
+    *ret_slice = (struct ps_slice){.buf = ps_buf_new(len), .len = len};
+    return 0;
 }
 
 struct ps_machine ps_sched_machine(struct ps_sched *s)

@@ -23,6 +23,8 @@ struct ps_sched_options {
     uint32_t
         partition_bytes; /* Of a job that does not name its own; 0: each key
                                * has its own. */
+    uint32_t move_piece; /* Bytes of a partition on its way through here;
+                                * 0: PS_MOVE_PIECE_MAX, which is the most. */
     struct ps_link_options link;
     ps_time link_linger; /* Link state is kept this long without a
                                 * connection. */

@@ -3,7 +3,8 @@
  * sched_member.c (hello, leases, the map), sched_job.c (workers come and go),
  * sched_life.c (phases of a job, losses), sched_state.c (what daemons are told
  * of it), sched_key.c, sched_optim.c, sched_norm.c (sums over the partitions
- * of a key), sched_stall.c, sched_query.c. */
+ * of a key), sched_even.c and sched_move.c (moves of partitions, planned and
+ * made), sched_stall.c, sched_query.c. */
 #pragma once
 
 #include "base/bits.h"
@@ -82,6 +83,7 @@ struct ps_sched {
     struct ps_list stalls;
     uint32_t stall_count;
     uint64_t asks;
+    uint64_t moves; /* Last number given. */
     struct ps_sched_past past[PS_SCHED_HISTORY];
     uint64_t past_count; /* All that ever ended. */
 };
@@ -110,6 +112,8 @@ void ps_sched_hello(struct ps_sched_step *st, struct ps_sched_conn *c,
 void ps_sched_member_lost(struct ps_sched_step *st, struct ps_member *m);
 void ps_sched_member_heard(struct ps_sched_step *st, struct ps_member *m);
 void ps_sched_members_tick(struct ps_sched_step *st);
+/* Placements that are told from now on are newer. */
+void ps_sched_new_epoch(struct ps_sched_step *st);
 ps_time ps_sched_members_deadline(const struct ps_sched *s);
 /* In sequence on the member's link; dropped when it has none: what matters is
  * offered again when it comes. NULL is fine. */
@@ -170,6 +174,13 @@ void ps_sched_jobs_try_start(struct ps_sched_step *st);
 uint32_t ps_sched_servers(const struct ps_sched *s, uint32_t *ret_draining,
                           const char **ret_name);
 void ps_sched_job_try_run(struct ps_sched_step *st, struct ps_sched_job *j);
+/* Servers that the job could have beside its own, up to as many as it asked
+ * for. Returns how many. */
+uint32_t ps_sched_job_spares(const struct ps_sched *s,
+                             const struct ps_sched_job *j,
+                             const struct ps_member *list[PS_SERVERS_MAX]);
+/* One of these becomes a server of the job, which is to be told. */
+void ps_sched_job_add_server(struct ps_sched_job *j, const struct ps_member *m);
 /* The job may be freed. */
 void ps_sched_job_fail(struct ps_sched_step *st, struct ps_sched_job *j,
                        const char *reason);
@@ -198,6 +209,9 @@ void ps_sched_key_open(struct ps_sched_step *st, struct ps_member *agent,
  * had. */
 void ps_sched_keys_move(struct ps_sched_step *st, struct ps_sched_job *j,
                         uint32_t gone);
+/* Node `to` has the partition from now on, in a new epoch. */
+void ps_sched_key_move(struct ps_sched_step *st, struct ps_sched_job *j,
+                       struct ps_job_key *k, uint32_t index, uint32_t to);
 /* To an agent on a fresh link: placements that are not the first ones. */
 void ps_sched_keys_tell_moved(struct ps_sched_step *st, struct ps_sched_job *j,
                               struct ps_member *m);
@@ -248,13 +262,48 @@ void ps_sched_job_cancel(struct ps_sched_step *st, struct ps_sched_conn *c,
 void ps_sched_query_pump(struct ps_sched_step *st, struct ps_sched_conn *c);
 
 /* ----- sched_even.c */
-/* Answers with the moves that would make the job's servers even. */
+/* Answers with the moves that make the job's servers even, or that empty the
+ * one called `off`; `makes`: they are made. */
 void ps_sched_even(struct ps_sched_step *st, struct ps_sched_conn *c,
-                   const struct ps_sched_job *j);
+                   struct ps_sched_job *j, const char *off, bool makes);
+/* The moves of the job are made, or given up: connection `ctl` hears of it. */
+void ps_sched_even_made(struct ps_sched_step *st, ps_conn_id ctl, uint64_t gen,
+                        int rc, const char *text);
 /* Sends up to so many rows of them, and the end behind the last. */
 void ps_sched_even_pump(struct ps_sched_step *st, struct ps_sched_conn *c,
                         uint32_t rows);
 void ps_sched_even_drop(struct ps_sched_conn *c);
+
+/* ----- sched_move.c */
+/* Moves begin when the event is over: ps_sched_moves_start. */
+void ps_sched_moves_new(struct ps_sched_job *j, ps_conn_id ctl);
+struct ps_sched_part_move {
+    uint32_t key;
+    uint32_t index;
+    uint32_t from; /* Nodes. */
+    uint32_t to;
+};
+void ps_sched_moves_add(struct ps_sched *s, struct ps_sched_job *j,
+                        const struct ps_sched_part_move *m);
+/* As many as may be under way, to servers that know the job. */
+void ps_sched_moves_start(struct ps_sched_step *st, struct ps_sched_job *j);
+/* Nothing comes of those that are not made; servers forget them with the
+ * job. */
+void ps_sched_moves_stop(struct ps_sched_step *st, struct ps_sched_job *j,
+                         const char *why);
+void ps_sched_moves_free(struct ps_sched_job *j);
+void ps_sched_moves_server_gone(struct ps_sched_step *st,
+                                const struct ps_member *server);
+/* A server on a fresh link: what it was asked is asked again. */
+void ps_sched_moves_again(struct ps_sched_step *st,
+                          const struct ps_member *server);
+void ps_sched_part_piece(struct ps_sched_step *st,
+                         const struct ps_member *server,
+                         const struct ps_msg_part_piece *m,
+                         const struct ps_slice *payload);
+void ps_sched_part_done(struct ps_sched_step *st,
+                        const struct ps_member *server,
+                        const struct ps_msg_part_done *m);
 void ps_sched_query_end(struct ps_sched_step *st, struct ps_sched_conn *c,
                         int rc, const char *text);
 void ps_sched_job_row(const struct ps_sched_job *j, ps_time now,

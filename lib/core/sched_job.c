@@ -560,6 +560,10 @@ void ps_sched_job_ready(struct ps_sched_step *st, struct ps_member *server,
         on->round = m->round;
         ps_sched_job_try_run(st, j);
         ps_sched_optimizer_check(st, j);
+        j = ps_sched_job(st->s, m->gen); /* It may have ended. */
+        if (j != NULL) {
+            ps_sched_moves_start(st, j);
+        }
     }
 }
 

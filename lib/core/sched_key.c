@@ -318,6 +318,28 @@ void ps_sched_keys_move(struct ps_sched_step *st, struct ps_sched_job *j,
                     j->name, j->gen, parts, gone);
 }
 
+void ps_sched_key_move(struct ps_sched_step *st, struct ps_sched_job *j,
+                       struct ps_job_key *k, uint32_t index, uint32_t to)
+{
+    struct ps_place_part *part = &k->parts[index];
+    const uint64_t bytes = part->count * (uint64_t)ps_dtype_size(k->dtype);
+    struct ps_place_server *servers = make_servers(st->s, j);
+
+    for (uint32_t i = 0; i < j->server_count; i++) {
+        if (servers[i].node == part->node) {
+            servers[i].bytes -= bytes;
+        } else if (servers[i].node == to) {
+            servers[i].bytes += bytes;
+        }
+    }
+    keep_bytes(st->s, j, servers);
+    ps_free(servers);
+    part->node = to;
+    k->moved = true;
+    ps_sched_new_epoch(st);
+    tell_all(st, j, k);
+}
+
 void ps_sched_keys_tell_moved(struct ps_sched_step *st, struct ps_sched_job *j,
                               struct ps_member *m)
 {

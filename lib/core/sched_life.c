@@ -17,10 +17,23 @@
 
 /* ------------------------------------------------------------------ start */
 
+/* This process was told that the job has ended for it. */
+static bool has_left(const struct ps_sched_job *j, const struct ps_member *m)
+{
+    for (uint32_t i = 0; i < j->left_count; i++) {
+        if (j->left[i].node == m->node &&
+            j->left[i].incarnation == m->incarnation) {
+            return true;
+        }
+    }
+    return false;
+}
+
 static bool usable(const struct ps_sched_job *j, const struct ps_member *m)
 {
     return m->role == PS_ROLE_SERVER && m->state == PS_NODE_STATE_ACTIVE &&
-           !m->stats.draining && ps_job_server_of(j, m->node) == NULL;
+           !m->stats.draining && ps_job_server_of(j, m->node) == NULL &&
+           !has_left(j, m);
 }
 
 uint32_t ps_sched_servers(const struct ps_sched *s, uint32_t *ret_draining,
@@ -42,6 +55,13 @@ uint32_t ps_sched_servers(const struct ps_sched *s, uint32_t *ret_draining,
     return active - *ret_draining;
 }
 
+static void leave(struct ps_sched_job *j, const struct ps_member *m)
+{
+    j->left = ps_realloc(j->left, (j->left_count + 1u) * sizeof(*j->left));
+    j->left[j->left_count++] = (struct ps_job_left){
+        .node = m->node, .incarnation = m->incarnation};
+}
+
 /* Which server of the cluster would the job get next? Fewest bytes, then by
  * name. NULL: none is left. */
 static struct ps_member *next_server(const struct ps_sched *s,
@@ -59,8 +79,37 @@ static struct ps_member *next_server(const struct ps_sched *s,
     return best;
 }
 
+uint32_t ps_sched_job_spares(const struct ps_sched *s,
+                             const struct ps_sched_job *j,
+                             const struct ps_member *list[PS_SERVERS_MAX])
+{
+    uint32_t room = j->num_servers > j->server_count
+                        ? j->num_servers - j->server_count
+                        : 0;
+    uint32_t count = 0;
+
+    for (uint32_t i = 0; i < s->members.count; i++) {
+        const struct ps_member *m = s->members.sorted[i];
+        uint32_t at = count;
+
+        if (!usable(j, m)) {
+            continue;
+        }
+        while (at > 0 && list[at - 1]->load > m->load) {
+            at--;
+        }
+        if (at < room) {
+            count += count < room;
+            memmove(&list[at + 1], &list[at],
+                    (count - 1 - at) * sizeof(list[0]));
+            list[at] = m;
+        }
+    }
+    return count;
+}
+
 /* Keeps the order by name. */
-static void add_server(struct ps_sched_job *j, const struct ps_member *m)
+void ps_sched_job_add_server(struct ps_sched_job *j, const struct ps_member *m)
 {
     uint32_t i = j->server_count;
 
@@ -87,7 +136,7 @@ void ps_sched_job_try_start(struct ps_sched_step *st, struct ps_sched_job *j)
     }
     ps_job_assign(j);
     while (j->server_count < j->num_servers) {
-        add_server(j, next_server(s, j));
+        ps_sched_job_add_server(j, next_server(s, j));
     }
     ps_job_move(j, PS_JOB_PHASE_STARTING, st->fx);
     ps_sched_job_changed(st, j);
@@ -154,6 +203,7 @@ static void end(struct ps_sched_step *st, struct ps_sched_job *j)
 {
     struct ps_sched *s = st->s;
 
+    ps_sched_moves_stop(st, j, "the job has ended");
     ps_job_move(j, PS_JOB_PHASE_ENDED, st->fx);
     ps_sched_job_changed(st, j);
     ps_sched_optimizer_check(st, j);
@@ -175,6 +225,7 @@ void ps_sched_job_fail(struct ps_sched_step *st, struct ps_sched_job *j,
     }
     ps_str_copy(j->reason, sizeof(j->reason), reason);
     ps_job_move(j, PS_JOB_PHASE_FAILED, st->fx);
+    ps_sched_moves_stop(st, j, reason);
     /* Agents let its workers go when they hear of it. */
     j->deadline = ps_time_add(st->now, st->s->opt.rejoin_grace);
     ps_sched_job_changed(st, j);
@@ -290,7 +341,8 @@ void ps_sched_agent_gone(struct ps_sched_step *st, struct ps_member *agent,
 /* The server leaves the job. What it had goes to the others, or to one that
  * takes its place; the job fails when that cannot be. */
 static void lose_server(struct ps_sched_step *st, struct ps_sched_job *j,
-                        struct ps_job_server *on, const char *why)
+                        struct ps_job_server *on,
+                        const struct ps_member *server, const char *why)
 {
     uint32_t node = on->node;
     bool held = on->bytes > 0;
@@ -298,6 +350,7 @@ static void lose_server(struct ps_sched_step *st, struct ps_sched_job *j,
     struct ps_str reason;
     struct ps_member *other;
 
+    leave(j, server);
     ps_str_init(&reason, text, sizeof(text));
     ps_str_addf(&reason, "server %s was lost: %s", on->name, why);
     take_load(st->s, on);
@@ -315,7 +368,7 @@ static void lose_server(struct ps_sched_step *st, struct ps_sched_job *j,
     other = j->key_count == 0 || j->server_count == 0 ? next_server(st->s, j)
                                                       : NULL;
     if (other != NULL) {
-        add_server(j, other);
+        ps_sched_job_add_server(j, other);
         ps_sched_job_changed(st, j);
     }
     if (j->server_count == 0) {
@@ -336,12 +389,17 @@ void ps_sched_server_gone(struct ps_sched_step *st, struct ps_member *server,
     struct ps_map_cursor cursor = {0};
     struct ps_sched_job *j;
 
+    ps_sched_moves_server_gone(st, server);
     while ((j = ps_map_next(st->s->jobs, &cursor)) != NULL) {
         struct ps_job_server *on = ps_job_server_of(j, server->node);
 
         if (on != NULL) {
-            lose_server(st, j, on, why);
+            lose_server(st, j, on, server, why);
         }
+    }
+    cursor = (struct ps_map_cursor){0};
+    while ((j = ps_map_next(st->s->jobs, &cursor)) != NULL) {
+        ps_sched_moves_start(st, j);
     }
 }
 

@@ -63,7 +63,7 @@ static struct ps_parcel *make_map(const struct ps_sched *s)
     return p;
 }
 
-static void new_epoch(struct ps_sched_step *st)
+void ps_sched_new_epoch(struct ps_sched_step *st)
 {
     struct ps_members *t = &st->s->members;
     struct ps_parcel *p;
@@ -104,7 +104,7 @@ static void gone(struct ps_sched_step *st, struct ps_member *m, const char *why)
     m->confirm_at = PS_TIME_NEVER;
     ps_member_move(m, PS_NODE_STATE_GONE, why, st->fx);
     if (m->role == PS_ROLE_SERVER) {
-        new_epoch(st);
+        ps_sched_new_epoch(st);
         ps_sched_server_gone(st, m, why);
     } else {
         ps_sched_agent_gone(st, m, why);
@@ -403,7 +403,7 @@ static void member_hello(struct ps_sched_step *st, struct ps_sched_conn *c,
         ps_member_move(member, PS_NODE_STATE_ACTIVE, NULL, st->fx);
     }
     if (new_server) {
-        new_epoch(st);
+        ps_sched_new_epoch(st);
     } else if (!resumed) {
         ps_sched_send(st, member, make_map(st->s));
     }
@@ -412,6 +412,7 @@ static void member_hello(struct ps_sched_step *st, struct ps_sched_conn *c,
             ps_sched_job_unconfirm(st, member);
         }
         ps_sched_jobs_tell(st, member);
+        ps_sched_moves_again(st, member);
     }
     if (member->role == PS_ROLE_SERVER) {
         ps_sched_jobs_try_start(st);

@@ -274,6 +274,15 @@ static void start_stall(struct ps_sched_step *st, struct ps_sched_conn *c,
     }
 }
 
+/* Whoever reaches the port may do this, whosever the job is: leave a trace. */
+static void witness(struct ps_sched_step *st, const struct ps_sched_conn *c,
+                    const struct ps_sched_job *j, const char *what)
+{
+    ps_effects_note(st->fx, PS_LOG_WARNING,
+                    "job %s gen %" PRIu64 " of uid %u %s by an operator at %s",
+                    j->name, j->gen, j->uid, what, c->peer);
+}
+
 void ps_sched_query(struct ps_sched_step *st, struct ps_sched_conn *c,
                     const struct ps_msg_query *m)
 {
@@ -312,24 +321,20 @@ void ps_sched_query(struct ps_sched_step *st, struct ps_sched_conn *c,
         ps_sched_query_end(st, c, 0, NULL);
         return;
     case PS_QUERY_MOVES:
+    case PS_QUERY_REBALANCE:
         if (j == NULL) {
             ps_sched_query_end(st, c, PS_E_INVAL, "name one job");
             return;
         }
-        ps_sched_even(st, c, j);
+        if (m->what == PS_QUERY_REBALANCE) {
+            witness(st, c, j, "rebalanced");
+        }
+        ps_sched_even(st, c, j, ps_sched_text(m->off),
+                      m->what == PS_QUERY_REBALANCE);
         ps_sched_query_pump(st, c);
         return;
     }
     ps_sched_query_end(st, c, PS_E_UNSUPPORTED, "no such query");
-}
-
-/* Whoever reaches the port may do this, whosever the job is: leave a trace. */
-static void witness(struct ps_sched_step *st, const struct ps_sched_conn *c,
-                    const struct ps_sched_job *j, const char *what)
-{
-    ps_effects_note(st->fx, PS_LOG_WARNING,
-                    "job %s gen %" PRIu64 " of uid %u %s by an operator at %s",
-                    j->name, j->gen, j->uid, what, c->peer);
 }
 
 void ps_sched_job_cancel(struct ps_sched_step *st, struct ps_sched_conn *c,

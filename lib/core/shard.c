@@ -131,7 +131,7 @@ static int step(void *self, const struct ps_event *ev, struct ps_effects *fx)
         break;
     case PS_EV_MSG:
         if (up) {
-            ps_shard_up_msg(&st, ev->msg.msg);
+            ps_shard_up_msg(&st, ev->msg.msg, ev->msg.payload);
         } else {
             ps_shard_peer_msg(&st, ev->conn, ev->msg.msg, ev->msg.payload,
                               ev->msg.thrown);
@@ -178,7 +178,11 @@ static ps_time deadline(const void *self)
 static int payload(void *self, ps_conn_id conn, const struct ps_msg *msg,
                    uint64_t len, struct ps_slice *ret_slice)
 {
-    return ps_shard_peer_payload(self, conn, msg, len, ret_slice);
+    struct ps_shard *s = self;
+
+    return s->up.conn != 0 && conn == s->up.conn
+               ? ps_shard_up_payload(s, msg, len, ret_slice)
+               : ps_shard_peer_payload(s, conn, msg, len, ret_slice);
 }
 
 struct ps_machine ps_shard_machine(struct ps_shard *s)

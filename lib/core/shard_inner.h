@@ -15,6 +15,7 @@
  *     shard_attempt.c slots that disagree about a round
  *     shard_rows.c    keys of rows: contributions, their merge, pulls
  *     shard_state.c   optimizer state, saved and loaded
+ *     shard_move.c    partitions that go to another server, or come
  *     shard_credit.c  how far agents may run ahead */
 #pragma once
 
@@ -129,6 +130,7 @@ struct ps_shard_job {
     struct ps_shard_slot *slots;
     uint32_t slot_count;
     struct ps_store store;
+    struct ps_map *moves;  /* Of partitions, by id; NULL: there was none. */
     struct ps_map *asking; /* Runs that wait for norms, by key. */
     uint32_t lacking;      /* Rounds that wait for somebody. */
     uint32_t running;      /* Rounds that are complete and not yet merged. */
@@ -209,7 +211,10 @@ void ps_shard_up_init(struct ps_shard *s, ps_time now);
 void ps_shard_up_fini(struct ps_shard *s);
 void ps_shard_up_open(struct ps_shard_step *st, ps_conn_id conn);
 void ps_shard_up_dial_failed(struct ps_shard_step *st, int rc);
-void ps_shard_up_msg(struct ps_shard_step *st, const struct ps_msg *msg);
+void ps_shard_up_msg(struct ps_shard_step *st, const struct ps_msg *msg,
+                     const struct ps_slice *payload);
+int ps_shard_up_payload(struct ps_shard *s, const struct ps_msg *msg,
+                        uint64_t len, struct ps_slice *ret_slice);
 /* The scheduler hears at once that this server is about to end. */
 void ps_shard_up_drain(struct ps_shard_step *st);
 void ps_shard_up_closed(struct ps_shard_step *st, int rc);
@@ -428,6 +433,33 @@ int ps_shard_rows_plan(struct ps_shard_step *st, struct ps_shard_run *run,
 /* Does anybody give a row in this round, or does its end need none? */
 bool ps_shard_rows_idle(const struct ps_shard_job *job,
                         const struct ps_part *part);
+
+/* ---------------------------------------------------------- shard_move.c */
+
+void ps_shard_move_read(struct ps_shard_step *st,
+                        const struct ps_msg_part_read *m);
+void ps_shard_move_write(struct ps_shard_step *st,
+                         const struct ps_msg_part_piece *m,
+                         const struct ps_slice *payload);
+void ps_shard_move_end(struct ps_shard_step *st,
+                       const struct ps_msg_part_end *m);
+/* Complete rounds of the partition wait: it is being moved away. */
+bool ps_shard_move_freezes(const struct ps_shard_job *job,
+                           const struct ps_part *part);
+/* No computation of the partition is under way any more. */
+void ps_shard_move_merged(struct ps_shard_step *st, struct ps_shard_job *job,
+                          const struct ps_part *part);
+/* It is being moved, or was moved away. */
+bool ps_shard_move_involves(const struct ps_shard_job *job,
+                            const struct ps_rec_part *rec);
+/* It is not here, whatever agents believe: it comes, or was moved away. */
+bool ps_shard_move_bars(const struct ps_shard_job *job,
+                        const struct ps_rec_part *rec);
+/* An agent knows from a placement of this epoch that the partition is here.
+ * PS_E_STALE: what it gives is not to be taken now. */
+int ps_shard_move_resumes(struct ps_shard_job *job,
+                          const struct ps_rec_part *rec, uint32_t epoch);
+void ps_shard_moves_free(struct ps_shard_job *job);
 
 /* -------------------------------------------------------- shard_answer.c */
 

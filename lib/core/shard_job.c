@@ -54,6 +54,7 @@ void ps_shard_job_free(struct ps_shard *s, struct ps_shard_job *job)
     if (ps_list_linked(&job->node)) {
         ps_list_remove(&job->node);
     }
+    ps_shard_moves_free(job);
     ps_store_fini(&job->store);
     ps_map_free(job->asking);
     ps_tunings_fini(&job->tunings);

@@ -350,6 +350,9 @@ void ps_shard_merge_start(struct ps_shard_step *st, struct ps_shard_job *job,
     const struct ps_slice *first = ps_round_first(&open->round);
     bool steps = job->optimizes && !open->assign;
 
+    if (ps_shard_move_freezes(job, part)) {
+        return; /* Here, when the move is given up, or at the new owner. */
+    }
     if (open->rows ? ps_shard_rows_idle(job, part) : first == NULL) {
         made(st, job, part, NULL, NULL);
         return;
@@ -388,6 +391,7 @@ void ps_shard_merge_skip(struct ps_shard_step *st, struct ps_shard_run *run)
     part->shift--; /* It was no step. */
     job->newest = ps_max_u64(job->newest, part->version + 1);
     made(st, job, part, NULL, NULL);
+    ps_shard_move_merged(st, job, part);
 }
 
 void ps_shard_merge_retry(struct ps_shard_step *st)
@@ -446,6 +450,7 @@ void ps_shard_merge_computed(struct ps_shard_step *st, uint64_t token, int rc)
 
     if (rc != 0) {
         failed(st, job, part, rc);
+        ps_shard_move_merged(st, job, part);
         return;
     }
     if (run->staged && !ps_shard_norm_computed(st, run)) {
@@ -460,10 +465,12 @@ void ps_shard_merge_computed(struct ps_shard_step *st, uint64_t token, int rc)
     run_free(st->s, run);
     if (waits) {
         gathered(st, job, part, &value);
+        ps_shard_move_merged(st, job, part);
         return;
     }
     if (job->optimizes && !part->open->assign) {
         ps_store_gather(&job->store, part, &(struct ps_slice){0}, 0, 0);
     }
     made(st, job, part, &value, &code);
+    ps_shard_move_merged(st, job, part);
 }

@@ -34,6 +34,9 @@ static int pull_part(struct ps_shard_step *st, struct ps_shard_slot *slot,
     struct ps_store *store = &slot->job->store;
     struct ps_part *part = ps_store_find(store, rec->key, rec->index);
 
+    if (ps_shard_move_bars(slot->job, rec)) {
+        return PS_E_FUTURE;
+    }
     if (part != NULL && ps_part_has_value(part) &&
         part->version >= rec->round) {
         ps_shard_answer(st, slot, part, true, part->version);
@@ -167,6 +170,10 @@ static int init_part(struct ps_shard_step *st, struct ps_shard_slot *slot,
     }
     if (part == NULL || !ps_part_has_value(part)) {
         uint64_t version = part != NULL ? part->version : 0;
+
+        if (ps_shard_move_involves(job, rec)) {
+            return PS_E_FUTURE;
+        }
         int rc = adopt(st, job, rec, version, payload, offset, &part);
 
         if (rc != 0) {
@@ -235,7 +242,7 @@ static void answer_forgotten(struct ps_shard_step *st, struct ps_shard_job *job,
 /* The newest version of all slots wins. */
 static int resume_part(struct ps_shard_step *st, struct ps_shard_slot *slot,
                        const struct ps_rec_part *rec,
-                       const struct ps_slice *payload)
+                       const struct ps_slice *payload, uint32_t epoch)
 {
     struct ps_shard_job *job = slot->job;
     struct ps_part *part = ps_store_find(&job->store, rec->key, rec->index);
@@ -243,17 +250,24 @@ static int resume_part(struct ps_shard_step *st, struct ps_shard_slot *slot,
     if (rec->count == 0) {
         return PS_E_INVAL;
     }
-    if (job->optimizes || (part != NULL && part->applied != NULL)) {
-        return PS_E_UNSUPPORTED; /* Its state was on the server that is gone. */
-    }
     uint64_t before = part != NULL ? part->version : 0;
 
+    /* A partition that was moved here is as new as anything that agents have,
+     * and more than a value. */
     if (part != NULL &&
         (part->version > rec->round ||
          (part->version == rec->round && ps_part_has_value(part)))) {
         return 0;
     }
-    int rc = adopt(st, job, rec, rec->round, payload, 0, &part);
+    int rc = ps_shard_move_resumes(job, rec, epoch);
+
+    if (rc != 0) {
+        return rc;
+    }
+    if (job->optimizes || (part != NULL && part->applied != NULL)) {
+        return PS_E_UNSUPPORTED; /* Its state was on the server that is gone. */
+    }
+    rc = adopt(st, job, rec, rec->round, payload, 0, &part);
     if (rc != 0) {
         return rc;
     }
@@ -280,6 +294,12 @@ void ps_shard_give_up(struct ps_shard_step *st, struct ps_shard_conn *c,
         struct ps_store *store = &slot->job->store;
         struct ps_part *part = ps_store_find(store, rec->key, rec->index);
 
+        if (ps_shard_move_involves(slot->job, rec)) {
+            const struct ps_shard_parts one = {rec, 1, NULL};
+
+            ps_shard_refuse(st, c->peer, m->gen, slot, &one, PS_E_FUTURE);
+            continue;
+        }
         if (part == NULL && rec->round == 1 &&
             ps_map_count(store->parts) < PS_STORE_PARTS_MAX) {
             part = ps_store_obtain(store, rec->key, rec->index);
@@ -336,7 +356,8 @@ void ps_shard_resume(struct ps_shard_step *st, struct ps_shard_conn *c,
     if (slot == NULL) {
         return;
     }
-    int rc = m->held ? resume_part(st, slot, &m->parts[0], payload) : 0;
+    int rc = m->held ? resume_part(st, slot, &m->parts[0], payload, m->epoch)
+                     : ps_shard_move_resumes(slot->job, &m->parts[0], m->epoch);
 
     if (rc != 0) {
         const struct ps_shard_parts first = {m->parts, 1, NULL};

@@ -193,6 +193,9 @@ static int take(struct ps_shard_step *st, struct ps_shard_slot *slot,
     if (m->rule != PS_RULE_NONE) {
         return ps_shard_apply_take(st, slot, m, rec, payload, offset);
     }
+    if (ps_shard_move_bars(job, rec)) {
+        return PS_E_FUTURE;
+    }
     if (part != NULL && rec->round <= part->version) {
         ps_shard_answer(st, slot, part, m->want, part->version);
         return 0;

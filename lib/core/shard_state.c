@@ -76,7 +76,9 @@ static struct ps_part *enter(struct ps_shard_step *st, struct ps_shard_peer *p,
 
     if (rc == 0) {
         part = ps_store_find(&job->store, rec->key, rec->index);
-        if (!job->optimizes) {
+        if (ps_shard_move_involves(job, rec)) {
+            rc = PS_E_STALE; /* To be asked again, perhaps of another. */
+        } else if (!job->optimizes) {
             rc = PS_E_INVAL;
             text = "the job has no optimizer";
         } else if (part == NULL || !ps_part_has_value(part) ||

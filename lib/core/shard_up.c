@@ -186,7 +186,21 @@ static void rejected(struct ps_shard_step *st, const struct ps_msg_reject *m)
     cut(st, text);
 }
 
-void ps_shard_up_msg(struct ps_shard_step *st, const struct ps_msg *msg)
+int ps_shard_up_payload(struct ps_shard *s, const struct ps_msg *msg,
+                        uint64_t len, struct ps_slice *ret_slice)
+{
+    if (msg->code != PS_MSG_PART_PIECE || len > PS_MOVE_PIECE_MAX) {
+        return PS_E_PROTO;
+    }
+    if (!ps_link_is_new(s->up.link, msg->seq)) {
+        return PS_E_EXIST;
+    }
+    *ret_slice = (struct ps_slice){.buf = ps_buf_new(len), .len = len};
+    return 0;
+}
+
+void ps_shard_up_msg(struct ps_shard_step *st, const struct ps_msg *msg,
+                     const struct ps_slice *payload)
 {
     struct ps_shard_up *up = &st->s->up;
 
@@ -217,6 +231,15 @@ void ps_shard_up_msg(struct ps_shard_step *st, const struct ps_msg *msg)
         break;
     case PS_MSG_NORMS:
         ps_shard_norms(st, &msg->norms);
+        break;
+    case PS_MSG_PART_READ:
+        ps_shard_move_read(st, &msg->part_read);
+        break;
+    case PS_MSG_PART_PIECE:
+        ps_shard_move_write(st, &msg->part_piece, payload);
+        break;
+    case PS_MSG_PART_END:
+        ps_shard_move_end(st, &msg->part_end);
         break;
     default:
         cut(st, "it sent what is not for a server");

@@ -104,13 +104,18 @@ struct ps_part *ps_store_obtain(struct ps_store *st, uint32_t key,
     return part;
 }
 
+void ps_store_forget(struct ps_store *st, struct ps_part *part)
+{
+    ps_map_take(st->parts, id_of(part->key, part->index));
+    part_free(st, part);
+}
+
 void ps_store_tidy(struct ps_store *st, struct ps_part *part)
 {
     if (part->version == 0 && !ps_part_has_value(part) && part->open == NULL &&
         part->applied == NULL && part->stated == NULL && part->attempt == 0 &&
         ps_list_empty(&part->parked) && ps_list_empty(&part->asked)) {
-        ps_map_take(st->parts, id_of(part->key, part->index));
-        part_free(st, part);
+        ps_store_forget(st, part);
     }
 }
 

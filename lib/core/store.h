@@ -127,6 +127,8 @@ struct ps_part *ps_store_find(const struct ps_store *st, uint32_t key,
 /* Finds it, or makes one that knows nothing. */
 struct ps_part *ps_store_obtain(struct ps_store *st, uint32_t key,
                                 uint32_t index);
+/* Frees the partition with all that is in it; it has no computation. */
+void ps_store_forget(struct ps_store *st, struct ps_part *part);
 /* Frees the partition if there is nothing in it. */
 void ps_store_tidy(struct ps_store *st, struct ps_part *part);
 

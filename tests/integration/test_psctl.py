@@ -27,7 +27,7 @@ def test_help_names_every_verb():
     code, out, err = run("--help")
     assert code == 0 and err == ""
     for word in ("status", "jobs", "nodes", "keys", "stall", "cancel", "set",
-                 "bench", "rebalance", "--dry-run", "--timeout",
+                 "bench", "rebalance", "--dry-run", "--off", "--timeout",
                  "--no-headers", "PSKV_SCHED"):
         assert word in out
     code, out, _ = run("--version")
@@ -43,7 +43,7 @@ def test_help_names_every_verb():
     ("set", "job", "lr=1"), ("--round", "0", "set", "job", "lr=1"),
     ("--round", "5", "set", "job", "lr"), ("--round", "5", "set", "job"),
     ("--round", "5", "set", "job", "lr=x"), ("set",),
-    ("keys", "a", "b"), ("rebalance",), ("rebalance", "a"),
+    ("keys", "a", "b"), ("rebalance",), ("--off", "", "rebalance", "a"),
     ("--dry-run", "rebalance"), ("--dry-run", "rebalance", "a", "b"), ("-e", "nowhere", "status"), ("keys", "x" * 65)])
 def test_wrong_usage_is_2(words):
     code, out, err = run(*words)

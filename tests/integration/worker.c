@@ -14,6 +14,7 @@
  *     wait ID [timeout=MS]              ok VERSION HASH
  *     why ID                            ok TEXT
  *     sgd NAME=VALUE...                 ok
+ *     optimizer NAME NAME=VALUE...      ok
  *     compress TYPE NAME=VALUE...       ok
  *     rounds KIND COUNT SEED BUSY K...  ok HASH
  *     leave                             ok
@@ -442,8 +443,9 @@ static void do_op(const char *id, const char *verb, char **words, int count)
     finish(s, timeout_of(words, count));
 }
 
-/* sgd NAME=VALUE..., compress TYPE NAME=VALUE... */
-static void do_declare(const char *name, char **words, int count)
+/* optimizer NAME NAME=VALUE..., compress TYPE NAME=VALUE... */
+static void do_declare(const char *what, const char *name, char **words,
+                       int count)
 {
     struct psc_param params[16];
     uint32_t n = 0;
@@ -459,7 +461,7 @@ static void do_declare(const char *name, char **words, int count)
         params[n++] = (struct psc_param){.name = words[i],
                                          .value = atof(eq + 1)};
     }
-    rc = strcmp(name, "sgd") == 0
+    rc = strcmp(what, "optimizer") == 0
              ? psc_optimizer_set(client, name, params, n)
              : psc_compression_set(client, name, params, n);
     if (rc != 0) {
@@ -594,9 +596,11 @@ static void run(char **words, int count)
             answer("ok %s", text);
         }
     } else if (strcmp(words[0], "sgd") == 0) {
-        do_declare("sgd", words + 1, count - 1);
-    } else if (strcmp(words[0], "compress") == 0 && count >= 2) {
-        do_declare(words[1], words + 2, count - 2);
+        do_declare("optimizer", "sgd", words + 1, count - 1);
+    } else if ((strcmp(words[0], "optimizer") == 0 ||
+                strcmp(words[0], "compress") == 0) &&
+               count >= 2) {
+        do_declare(words[0], words[1], words + 2, count - 2);
     } else if (strcmp(words[0], "rounds") == 0 && count >= 6) {
         do_rounds(words + 1, count - 1);
     } else if (strcmp(words[0], "leave") == 0) {

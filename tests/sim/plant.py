@@ -169,6 +169,40 @@ static uint32_t planted_nth(const struct ps_round *r, uint32_t n)
          """    c->job.fold = ps_round_fold(
         open->reduce == PS_REDUCE_MIN ? PS_REDUCE_MAX : open->reduce);"""),
     ],
+    "leaves states behind when a partition moves": [
+        ("lib/core/shard_move.c",
+         """        if (part->state[i] != NULL) {
+            list[STATES + i]""",
+         """        if (part->state[i] != NULL && i > 3) {
+            list[STATES + i]"""),
+    ],
+    "takes a value of an agent for what was moved": [
+        ("lib/core/shard_pull.c",
+         """         (part->version == rec->round && ps_part_has_value(part)))) {
+        return 0;
+    }
+    int rc = ps_shard_move_resumes""",
+         """         (part->version == rec->round && part->label == 77))) {
+        return 0;
+    }
+    int rc = ps_shard_move_resumes"""),
+    ],
+    "goes on with a partition while it is moved": [
+        ("lib/core/shard_merge.c",
+         "    if (ps_shard_move_freezes(job, part)) {",
+         "    if (part->label == 77 && ps_shard_move_freezes(job, part)) {"),
+    ],
+    "begins anew with a partition that has gone": [
+        ("lib/core/shard_move.c",
+         "    return mv != NULL && mv->kind != OUT;",
+         "    return mv != NULL && mv->kind == IN;"),
+    ],
+    "says nothing of what it forgets with a partition": [
+        ("lib/core/shard_move.c",
+         "        if (ps_round_has(&part->open->round, i)) {\n"
+         "            ps_bits_set(&who, i);",
+         "        if (ps_round_has(&part->open->round, i)) {"),
+    ],
     "broadcasts the array of the first rank": [
         ("lib/core/agent_round.c",
          "k->job->local[i].rank != k->root)) {",

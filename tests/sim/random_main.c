@@ -222,6 +222,9 @@ static struct world_options shape_of(uint64_t seed)
     o.norms = o.optimizer && !has_rows(&o) && o.mode == PS_MODE_SYNC &&
               ps_rng_chance(&r, 500);
     add_more(&o, &r);
+    if (o.servers > 2 && ps_rng_chance(&r, 300)) {
+        o.asks = o.servers - 1; /* One to take the place of another. */
+    }
     return o;
 }
 
@@ -260,6 +263,11 @@ static void add_faults(struct world_options *o)
         o->faults.lose_server = true;
         o->faults.crash = 0;
         o->on_loss = PS_LOSS_POLICY_FAIL;
+    }
+    if (o->servers > 1 && o->mode == PS_MODE_SYNC) {
+        o->faults.move = ps_rng_chance(&r, 600)
+                             ? 2 + (uint32_t)ps_rng_below(&r, 60)
+                             : 0;
     }
     o->faults.until = PS_SECONDS(4);
 }
@@ -382,7 +390,8 @@ static void print_shape(uint64_t seed)
            "mode %s, optimizer %d, norms %d, accumulate %u, tuned %d, change "
            "at %u, init "
            "%d, reduce %s, collect %d, rows %d, halves %u, compression "
-           "%s, cut %u/s, partition %u/s, crash %u/s, lose server %d\n",
+           "%s, cut %u/s, partition %u/s, crash %u/s, move %u/s, lose server "
+           "%d\n",
            (unsigned long long)seed, o.servers, o.agents, o.workers, o.rounds,
            o.key_count, ps_mode_name(o.mode), o.optimizer, o.norms,
            o.accumulate, o.tuned, (unsigned)o.change_round, o.init,
@@ -391,7 +400,8 @@ static void print_shape(uint64_t seed)
                                                   : PS_REDUCE_SUM),
            o.collect, has_rows(&o), halves(&o),
            o.compress.name == NULL ? "none" : o.compress.name, o.faults.cut,
-           o.faults.partition, o.faults.crash, o.faults.lose_server);
+           o.faults.partition, o.faults.crash, o.faults.move,
+           o.faults.lose_server);
 }
 
 /* Every `stride`-th seed from `first`: the share of one process. */

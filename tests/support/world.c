@@ -412,9 +412,9 @@ static void on_kernel(struct world *w, struct wevent *e)
 static void deliver_to_worker(struct world *w, struct wconn *c,
                               const struct ps_msg *msg)
 {
-    struct wworker *k = &w->worker[c->worker];
+    struct wworker *k = &w->worker[c->worker % WORLD_WORKERS_MAX];
 
-    if (k->alive && k->conn == c->id) {
+    if (c->worker < WORLD_WORKERS_MAX && k->alive && k->conn == c->id) {
         worker_message(w, k, msg);
     }
 }
@@ -494,9 +494,9 @@ static void on_close(struct world *w, struct wevent *e)
     c->cut = true;
     c->open[e->end] = false;
     if (c->node[e->end] == NULL) {
-        struct wworker *k = &w->worker[c->worker];
+        struct wworker *k = &w->worker[c->worker % WORLD_WORKERS_MAX];
 
-        if (k->alive && k->conn == c->id) {
+        if (c->worker < WORLD_WORKERS_MAX && k->alive && k->conn == c->id) {
             worker_closed(w, k);
         }
     } else if (c->node[e->end]->alive) {
@@ -562,7 +562,52 @@ static void fault_split(struct world *w, ps_time length)
     e->number = b;
 }
 
-enum { FAULT_CUT, FAULT_PARTITION, FAULT_CRASH, FAULT_SERVER, FAULT_KINDS };
+enum {
+    FAULT_CUT,
+    FAULT_PARTITION,
+    FAULT_CRASH,
+    FAULT_SERVER,
+    FAULT_MOVE,
+    FAULT_KINDS
+};
+
+/* What an operator's tool says. */
+static void tell_sched(struct world *w, uint64_t conn, const struct ps_msg *msg)
+{
+    struct ps_msg *copy = ps_msg_dup(msg);
+    struct ps_event ev = {.type = PS_EV_MSG, .conn = conn};
+
+    ev.msg.msg = copy;
+    world_step(w, &w->node[0], &ev);
+    ps_msg_free(copy);
+}
+
+void world_rebalance(struct world *w, const char *off)
+{
+    struct wconn *c = conn_new(w, &w->node[0], NULL);
+    struct ps_event ev = {.type = PS_EV_OPEN, .conn = c->id * 2};
+
+    c->open[0] = true;
+    c->open[1] = true;
+    c->worker = WORLD_WORKERS_MAX; /* Nobody reads the answer. */
+    ev.open.kind = PS_CONN_ACCEPTED;
+    ev.open.peer = "psctl";
+    world_step(w, &w->node[0], &ev);
+    tell_sched(w, c->id * 2,
+               &(struct ps_msg){.code = PS_MSG_HELLO,
+                                .hello = {.protocol = 1,
+                                          .protocol_least = 1,
+                                          .role = PS_ROLE_CTL,
+                                          .name = "psctl",
+                                          .cluster = "default",
+                                          .address = ""}});
+    tell_sched(w, c->id * 2,
+               &(struct ps_msg){.code = PS_MSG_QUERY,
+                                .query = {.what = PS_QUERY_REBALANCE,
+                                          .job = "job",
+                                          .off = off != NULL ? off : ""}});
+    world_close_conn(w, c, world_delay(w, PS_MILLIS(1), PS_MILLIS(50)));
+}
 
 static void lose_server(struct world *w)
 {
@@ -633,6 +678,19 @@ static void on_fault(struct world *w, const struct wevent *e)
         break;
     case FAULT_SERVER:
         lose_server(w);
+        break;
+    case FAULT_MOVE:
+        w->faults++;
+        if (ps_rng_chance(&w->rng, 700)) {
+            char name[32];
+
+            snprintf(name, sizeof(name), "server%u",
+                     (unsigned)ps_rng_below(&w->rng, w->opt.servers));
+            world_rebalance(w, name);
+        } else {
+            world_rebalance(w, NULL);
+        }
+        schedule_fault(w, FAULT_MOVE, f->move);
         break;
     }
 }
@@ -851,6 +909,7 @@ static void start_sched(struct world *w)
         .start_timeout = PS_SECONDS(120),
         .rejoin_grace = PS_SECONDS(5),
         .partition_bytes = PS_PARTITION_BYTES_DEFAULT,
+        .move_piece = 3000, /* Most partitions take several. */
         .link = link_options,
         .link_linger = PS_MILLIS(100),
     };
@@ -959,6 +1018,7 @@ struct world *world_new(const struct world_options *opt)
     schedule_fault(w, FAULT_CUT, opt->faults.cut);
     schedule_fault(w, FAULT_PARTITION, opt->faults.partition);
     schedule_fault(w, FAULT_CRASH, opt->faults.crash);
+    schedule_fault(w, FAULT_MOVE, opt->faults.move);
     if (opt->faults.lose_server) {
         struct wevent *e = world_event(
             w, WE_FAULT,

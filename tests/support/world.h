@@ -33,6 +33,8 @@ struct world_faults {
     uint32_t amnesia;   /* Link state of an agent's link lost, per second. */
     uint32_t crash;     /* Training processes killed, per second. */
     bool lose_server;   /* One server dies for good in the middle. */
+    uint32_t move;      /* Orders to move partitions, per second: off a random
+                         * server, or to make them even. */
     ps_time until;      /* After this nothing more goes wrong. */
 };
 
@@ -40,6 +42,7 @@ struct world_options {
     uint64_t seed;      /* Of the network and of the order of things. */
     uint64_t data_seed; /* Of the gradients. */
     uint32_t servers;
+    uint32_t asks; /* So many of these the job wants; 0: all. */
     uint32_t agents;
     uint32_t workers; /* Spread over the agents in blocks of ranks. */
     uint32_t rounds;
@@ -118,6 +121,8 @@ void world_cut(struct world *w, const char *node_a, const char *node_b,
 void world_kill_worker(struct world *w, uint32_t rank);
 void world_restart_worker(struct world *w, uint32_t rank);
 void world_kill_server(struct world *w, uint32_t index);
+/* As psctl: `off` NULL: make the servers even. */
+void world_rebalance(struct world *w, const char *off);
 /* The worker stops before its push of this round, and goes on when released. */
 void world_hold_worker(struct world *w, uint32_t rank, uint64_t round);
 void world_release_worker(struct world *w, uint32_t rank);

@@ -204,7 +204,7 @@ void worker_begin(struct world *w, struct wworker *k)
     m.l_hello.protocol = 1;
     m.l_hello.job = "job";
     m.l_hello.num_workers = w->opt.workers;
-    m.l_hello.num_servers = w->opt.servers;
+    m.l_hello.num_servers = w->opt.asks == 0 ? w->opt.servers : w->opt.asks;
     m.l_hello.rank = (int32_t)k->index;
     m.l_hello.mode = (uint8_t)w->opt.mode;
     m.l_hello.rule = applies(w) && !w->opt.optimizer ? PS_RULE_ACCUMULATE

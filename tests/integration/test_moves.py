@@ -1,0 +1,162 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Partitions move between servers while a job trains: its weights are those
+of a run in which nothing moves, bit for bit."""
+import threading
+
+import trio as support
+from proxy import Proxy
+from trio import Job
+
+# By the classic formula all of these lie on the first of 3 servers.
+KEYS = (("#0", "float32", 60_000), ("#3", "float64", 10_000),
+        ("#6", "float32", 128), ("#9", "float64", 3),
+        ("#12", "float32", 1), ("#15", "float32", 30_000))
+SIZE = {"float32": 4, "float64": 8}
+# What psctl is told, one after the other.
+ORDERS = (["rebalance"], ["--off", "ps1", "rebalance"], ["rebalance"],
+          ["--off", "ps0", "rebalance"], ["--off", "ps2", "rebalance"],
+          ["rebalance"])
+OPTIONS = ["scheduler.retry.first=10ms", "scheduler.retry.max=100ms"]
+
+
+def open_job(t, optimizer, **env):
+    job = Job(t, 4, PSKV_PLACEMENT="mxnet", PSKV_PARTITION_BYTES=16384,
+              PSKV_OP_TIMEOUT="120s", **env)
+    keys = [job.key(*k) for k in KEYS]
+    if optimizer is None:
+        return job, keys
+    for k, (_, dtype, count) in zip(keys, KEYS):
+        path = t.folder / f"zeros{k}"
+        path.write_bytes(bytes(SIZE[dtype] * count))
+        job.tell(f"init {k} src={path}")
+    job.tell(f"optimizer {optimizer}")
+    return job, keys
+
+
+def piece(job, keys, number, during=None):
+    """Some rounds of the job, and what is done meanwhile."""
+    names = " ".join(str(k) for k in keys)
+    job.say(lambda rank: f"rounds mixed 8 {number * 100 + rank} 20000 {names}")
+    if during is not None:
+        during()
+    return job.hear()
+
+
+def is_even(t):
+    return all(0.95 <= s["of_even"] <= 1.05
+               for s in t.ask("keys", "job")["servers"])
+
+
+def holds(t):
+    return {s["server"]: s["bytes"] for s in t.ask("keys", "job")["servers"]}
+
+
+def replace(t, name):
+    """The server dies, and its loss is known for another takes its name."""
+    t.daemons[name].stop(support.Deadline(), kill=True)
+    t.launch(name).await_ready(support.Deadline())
+
+
+def expected(trio, optimizer, pieces):
+    t = trio(servers=3, agents=2)
+    job, keys = open_job(t, optimizer)
+    with job:
+        results = [piece(job, keys, i) for i in range(pieces)]
+    t.await_empty()
+    return results
+
+
+def test_optimizer(trio):
+    """Every state of Adam must come along, and the count of steps."""
+    t = trio(servers=3, agents=2, server_options=OPTIONS,
+             agent_options=OPTIONS)
+    adam = "adam learning_rate=0.001 wd=0.01"
+    job, keys = open_job(t, adam)
+    with job:
+        first = holds(t)
+        assert first["ps1"] == first["ps2"] == 0 < first["ps0"]
+        results = [piece(job, keys, 0)]
+        for order in ORDERS:
+            def move(order=order):
+                answer = t.ask(*order, "job")
+                assert sum(m["parts"] for m in answer["moves"]) > 0
+            results.append(piece(job, keys, len(results), move))
+            if "--off" in order:
+                assert holds(t)[order[1]] == 0
+            else:
+                assert is_even(t), holds(t)
+        assert sum(holds(t).values()) == first["ps0"]
+        results.append(piece(job, keys, len(results)))
+        code, out, _ = t.psctl("rebalance", "job")
+        assert code == 0 and "no move" in out
+        code, out, _ = t.psctl("--off", "ps2", "rebalance", "job")
+        assert code == 0 and "all were moved" in out
+        # Nothing is lost with a server that was emptied.
+        replace(t, "ps2")
+        results.append(piece(job, keys, len(results)))
+    assert results == expected(trio, adam, len(results))
+    assert len({str(r) for r in results}) == len(results)
+
+
+def test_cut_connections(trio):
+    """The moves, and everything else, over connections that are cut."""
+    proxies = []
+
+    def between(port):
+        proxies.append(Proxy(("127.0.0.2", port), ("127.0.0.1", port)))
+        return f"127.0.0.2:{port}"
+
+    t = trio(servers=3, agents=2, sched_ready=between, agent_options=OPTIONS,
+             server_options=OPTIONS + ["advertise.address=127.0.0.2",
+                                       "network.same_host=off"])
+    sgd = "sgd learning_rate=0.0000001 momentum=0.9"
+    try:
+        for i, server in enumerate(t.servers()):
+            proxies.append(Proxy(("127.0.0.2", server.port),
+                                 ("127.0.0.1", server.port), seed=i))
+        job, keys = open_job(t, sgd)
+        with job:
+            results = [piece(job, keys, 0)]
+            for i, p in enumerate(proxies):
+                p.cut_every(60_000 if i == 0 else 300_000, 20)
+            for order in ORDERS:
+                def move(order=order):
+                    t.ask(*order, "job")
+                results.append(piece(job, keys, len(results), move))
+            assert is_even(t), holds(t)
+            assert sum(p.cuts for p in proxies) > 0
+        t.await_empty()
+    finally:
+        for p in proxies:
+            p.close()
+    assert results == expected(trio, sgd, len(results))
+
+
+def test_a_server_in_the_place_of_a_lost_one(trio):
+    """It gets its share when the operator says so."""
+    t = trio(servers=3, agents=2)
+    job, keys = open_job(t, None)
+    with job:
+        results = [piece(job, keys, 0)]
+        code, _, err = t.psctl("--off", "nobody", "rebalance", "job")
+        assert code == 1 and "no server 'nobody'" in err
+        assert t.ask("rebalance", "job")["moves"]
+        replace(t, "ps1")
+        results.append(piece(job, keys, len(results)))
+        assert set(holds(t)) == {"ps0", "ps2"}
+        mover = threading.Thread(target=lambda: t.ask("rebalance", "job"))
+        results.append(piece(job, keys, len(results), mover.start))
+        mover.join()
+        assert set(holds(t)) == {"ps0", "ps1", "ps2"} and is_even(t)
+        results.append(piece(job, keys, len(results)))
+    t.await_empty()
+    assert results == expected(trio, None, len(results))
+
+
+def test_jobs_that_stay_where_they_are(trio):
+    t = trio(servers=2, agents=1)
+    with Job(t, 1, "loose", PSKV_MODE="async") as job:
+        job.key("k", "float32", 100)
+        code, _, err = t.psctl("rebalance", "loose")
+        assert code == 1 and "async" in err
+    t.await_empty()
