@@ -10,8 +10,6 @@
 /* More generations than there can be jobs: an agent may still push for some
  * that have ended. */
 #define FLOWS_MAX (4u * PS_JOBS_MAX)
-/* Between two pushes of an agent that has more to send. */
-#define NEXT_WAIT PS_MILLIS(2)
 
 /* Drop the oldest flow whose job nobody knows. */
 static void make_room(const struct ps_shard *s, struct ps_shard_peer *p)
@@ -112,12 +110,13 @@ void ps_shard_credit_end(struct ps_shard_slot *slot, uint64_t len)
 static ps_time awaited(const struct ps_shard_slot *slot)
 {
     const struct ps_shard_job *job = slot->job;
+    /* Between two pushes of an agent that has more to send, others of its
+     * servers have their turn. */
+    ps_time since = slot->began_at != 0 ? slot->began_at : slot->ended_at;
 
-    if (slot->began_at != 0) {
-        return ps_time_add(slot->began_at,
-                           ps_pace_patience(&job->rate, job->slot_count));
-    }
-    return slot->ended_at != 0 ? ps_time_add(slot->ended_at, NEXT_WAIT) : 0;
+    return since != 0 ? ps_time_add(since, ps_pace_patience(&job->rate,
+                                                            job->slot_count))
+                      : 0;
 }
 
 bool ps_shard_credit_ahead(const struct ps_shard_slot *slot)

@@ -117,9 +117,7 @@ static void poll_ready(uv_poll_t *handle, int status, int events)
     }
     if ((events & UV_WRITABLE) != 0 && conn_alive(c)) {
         c->blocked = false;
-        if (ps_conn_flush(c) && c->state == CONN_OPEN) {
-            c->ops->sent(c->ctx, c, c->queued);
-        }
+        conn_write_turn(&c->turn);
     }
 }
 
@@ -190,6 +188,8 @@ int ps_conn_open(const struct ps_conn_options *opt, struct ps_conn **ret_conn)
     c->process = opt->near ? ps_near_process(opt->fd) : 0;
     c->arenas = opt->near ? opt->arenas : NULL;
     c->adapts = !opt->local && !opt->near && opt->receive_buffer == 0;
+    c->in_turns = !opt->local && !opt->near;
+    c->turn.go = conn_write_turn;
     c->fd = opt->fd;
     if (opt->movers != NULL && !opt->local && !opt->near) {
         c->moves = new_moves(c, opt->movers);
@@ -254,6 +254,7 @@ void ps_conn_close(struct ps_conn *c, int rc, const char *reason)
         return;
     }
     c->state = CONN_CLOSING;
+    ps_outflow_leave(ps_loop_outflow(c->loop), &c->turn);
     c->rc = rc;
     ps_str_copy(c->reason, sizeof(c->reason), reason);
     ps_loop_timer_set(c->loop, &c->timer, PS_TIME_NEVER);

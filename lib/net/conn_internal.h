@@ -9,6 +9,7 @@
 #include "net/loop.h"
 #include "net/mover.h"
 #include "net/near.h"
+#include "net/outflow.h"
 #include "proto/frame.h"
 
 #include <stddef.h>
@@ -145,7 +146,10 @@ struct ps_conn {
     uint64_t arenas_freed; /* When it was last told which are no more. */
     struct ps_list held;   /* Written, pointing at payloads not taken yet. */
     uint64_t held_bytes;
-    bool blocked;    /* The kernel takes no more: wait for writability. */
+    bool blocked;  /* The kernel takes no more: wait for writability. */
+    bool in_turns; /* With others of the loop, */
+    struct ps_turn turn;
+    uint64_t unsent; /* and so much may be unsent; 0: any. */
     bool write_shut; /* All is out, and the peer was told. */
     int write_error; /* errno: nothing more can be written. */
 
@@ -187,6 +191,8 @@ void conn_read_fini(struct ps_conn *c);
 void conn_readable(struct ps_conn *c);
 
 /* conn_write.c */
+/* Writes what may be written now. */
+void conn_write_turn(struct ps_turn *turn);
 void conn_write_fini(struct ps_conn *c);
 /* Near: the peer has taken so many of the payloads we pointed at. False: it
  * cannot have. */

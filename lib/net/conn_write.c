@@ -14,6 +14,8 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -436,6 +438,53 @@ static void write_failed(struct ps_conn *c, int errnum)
     c->close_at = ps_loop_now(c->loop) + WRITE_ERROR_GRACE;
 }
 
+/* Leaves `most` bytes of what was gathered; returns how many there are. */
+static uint64_t cut(struct iovec *iov, int *count, uint64_t most)
+{
+    uint64_t sum = 0;
+
+    for (int i = 0; i < *count; i++) {
+        if (iov[i].iov_len >= most - sum) {
+            iov[i].iov_len = most - sum;
+            *count = i + 1;
+            return most;
+        }
+        sum += iov[i].iov_len;
+    }
+    return sum;
+}
+
+/* Bytes that may be written now. 0: others are first. */
+static uint64_t ask_turn(struct ps_conn *c)
+{
+    return ps_outflow_ask(ps_loop_outflow(c->loop), &c->turn,
+                          ps_loop_now(c->loop));
+}
+
+/* False: now others write. */
+static bool goes_on(struct ps_conn *c, uint64_t done, uint64_t most)
+{
+    struct ps_outflow *f = ps_loop_outflow(c->loop);
+    uint64_t unsent = ps_outflow_unsent(f);
+    bool turn = !ps_outflow_wrote(f, &c->turn, ps_loop_now(c->loop), done,
+                                  most);
+
+    if (c->unsent != unsent && f->count > 1 &&
+        (unsent == 0 || unsent < c->unsent - c->unsent / 4 ||
+         unsent > c->unsent + c->unsent / 4)) {
+        int bytes = (int)unsent;
+
+        /* A wish. */
+        (void)setsockopt(c->fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, &bytes,
+                         sizeof(bytes));
+        c->unsent = unsent;
+    }
+    if (ps_list_empty(&c->out)) {
+        ps_outflow_leave(f, &c->turn);
+    }
+    return turn;
+}
+
 /* A further loop has written, or could not. */
 static void sent(struct ps_move *m)
 {
@@ -451,6 +500,9 @@ static void sent(struct ps_move *m)
         return; /* c may be gone. */
     }
     advance(c, m->moved);
+    if (c->in_turns) {
+        (void)goes_on(c, m->moved, UINT64_MAX);
+    }
     c->stall_at = PS_TIME_NEVER;
     if (m->error != 0) {
         write_failed(c, m->error);
@@ -485,12 +537,17 @@ static uint64_t write_out(struct ps_conn *c)
 
     while (!c->blocked && !ps_list_empty(&c->out) && !conn_sends(c)) {
         struct iovec iov[CONN_IOV];
-        int count = gather(c, c->moves != NULL ? MOVE_MAX : WRITE_BUDGET, iov);
+        uint64_t turn = c->in_turns ? ask_turn(c) : UINT64_MAX;
+        uint64_t most = ps_min_u64(turn,
+                                   c->moves != NULL ? MOVE_MAX : WRITE_BUDGET);
+        int count = most > 0 ? gather(c, most, iov) : 0;
 
         if (count == 0) {
-            break; /* Until the peer has taken what we point at. */
+            break; /* Until the peer has taken what we point at, or for our
+                    * turn. */
         }
-        size_t asked = iov_bytes(iov, count);
+        size_t asked = c->in_turns ? cut(iov, &count, most)
+                                   : iov_bytes(iov, count);
 
         if (c->moves != NULL && ps_movers_want(c->moves->all, asked)) {
             begin_move(c, iov, count, asked);
@@ -507,6 +564,9 @@ static uint64_t write_out(struct ps_conn *c)
         }
         advance(c, (uint64_t)n);
         done += (uint64_t)n;
+        if (c->in_turns && !goes_on(c, (uint64_t)n, most)) {
+            break;
+        }
         /* Full, or others wait: the loop says when to go on. */
         c->blocked = (size_t)n < asked ||
                      (done >= WRITE_BUDGET && !ps_list_empty(&c->out));
@@ -541,4 +601,13 @@ bool ps_conn_flush(struct ps_conn *c)
     conn_arm(c);
     conn_update_poll(c);
     return done > 0;
+}
+
+void conn_write_turn(struct ps_turn *turn)
+{
+    struct ps_conn *c = PS_CONTAINER(turn, struct ps_conn, turn);
+
+    if (ps_conn_flush(c) && c->state == CONN_OPEN) {
+        c->ops->sent(c->ctx, c, c->queued);
+    }
 }

@@ -8,6 +8,7 @@
 #include "base/alloc.h"
 #include "base/list.h"
 #include "net/inflow.h"
+#include "net/outflow.h"
 #include "net/uverr.h"
 #include "proto/ps_codec.h"
 
@@ -36,6 +37,8 @@ struct ps_loop {
     struct ps_decoder *decoder;
     void *scratch;
     struct ps_inflow inflow;
+    struct ps_outflow outflow;
+    struct ps_loop_timer turns; /* Of those. */
     struct caught signals[SIGNALS_MAX];
 };
 
@@ -97,6 +100,13 @@ static void arm(struct ps_loop *l)
     uv_timer_start(&l->timer, wake, ms, 0);
 }
 
+static void turns_due(struct ps_loop_timer *t)
+{
+    struct ps_loop *l = PS_CONTAINER(t, struct ps_loop, turns);
+
+    ps_outflow_run(&l->outflow, ps_loop_now(l));
+}
+
 static void before_wait(uv_prepare_t *handle)
 {
     struct ps_loop *l = handle->data;
@@ -110,6 +120,8 @@ static void before_wait(uv_prepare_t *handle)
     } else if (!again) {
         uv_idle_stop(&l->idle);
     }
+    ps_loop_timer_set(l, &l->turns,
+                      ps_outflow_deadline(&l->outflow, ps_loop_now(l)));
     arm(l);
 }
 
@@ -131,6 +143,8 @@ int ps_loop_new(struct ps_loop **ret_loop)
     l->scratch = ps_alloc(PS_LOOP_SCRATCH);
     ps_heap_init(&l->timers);
     l->armed = PS_TIME_NEVER;
+    ps_outflow_init(&l->outflow);
+    l->turns.due = turns_due;
     /* These three cannot fail. They do not keep the loop running. */
     uv_prepare_init(&l->uv, &l->prepare);
     uv_timer_init(&l->uv, &l->timer);
@@ -263,6 +277,11 @@ int ps_loop_signal(struct ps_loop *l, int signum, ps_loop_signal_cb caught,
 struct ps_inflow *ps_loop_inflow(struct ps_loop *l)
 {
     return &l->inflow;
+}
+
+struct ps_outflow *ps_loop_outflow(struct ps_loop *l)
+{
+    return &l->outflow;
 }
 
 struct uv_loop_s *ps_loop_uv(struct ps_loop *l)
