@@ -2,8 +2,9 @@
 /* Norms of whole arrays, for optimizers that need them: servers say what the
  * squares of their partitions add up to, and hear the sum when all have. A
  * server says so again when it may not have been heard, and a partition counts
- * once. No partition begins a step before all have made the last one, so the
- * sum under way and the last answer are all there is to keep for a key. */
+ * once. No partition comes to the next point of a step before all have been at
+ * this one, so the sum under way and the answer before it, which one of them
+ * may not have heard yet, are all there is to keep for a key. */
 #include "core/sched_inner.h"
 
 #include "base/alloc.h"
@@ -24,8 +25,9 @@ struct sum {
 struct ps_norm {
     /* The answer, or what it will be: gen, key, round and stage at first. */
     struct ps_msg_norms norms;
-    struct sum *sum; /* Under way; NULL: the answer is there, */
-    bool waits;      /* but for the norm of all keys. */
+    struct sum *sum;            /* Under way; NULL: the answer is there, */
+    bool waits;                 /* but for the norm of all keys. */
+    struct ps_msg_norms before; /* The last answer; round 0: none. */
 };
 
 /* Gradients of all keys, for one step of each. */
@@ -72,10 +74,10 @@ void ps_sched_norms_free(struct ps_sched_job *j)
 }
 
 static void tell(struct ps_sched_step *st, struct ps_member *server,
-                 const struct ps_norm *n)
+                 const struct ps_msg_norms *norms)
 {
     ps_sched_tell(st, server,
-                  &(struct ps_msg){.code = PS_MSG_NORMS, .norms = n->norms});
+                  &(struct ps_msg){.code = PS_MSG_NORMS, .norms = *norms});
 }
 
 static bool has_part(const struct ps_job_key *k, uint32_t node)
@@ -95,7 +97,7 @@ static void tell_all(struct ps_sched_step *st, const struct ps_sched_job *j,
         const uint32_t node = j->servers[i].node;
 
         if (has_part(k, node)) {
-            tell(st, ps_members_get(&st->s->members, node), k->norm);
+            tell(st, ps_members_get(&st->s->members, node), &k->norm->norms);
         }
     }
 }
@@ -114,6 +116,7 @@ static void begin(struct ps_job_key *k, const struct ps_msg_squares *m)
     if (k->norm == NULL) {
         k->norm = ps_calloc(1, sizeof(*k->norm));
     }
+    k->norm->before = k->norm->norms;
     k->norm->norms = (struct ps_msg_norms){
         .gen = m->gen, .key = m->key, .round = m->round, .stage = m->stage};
     k->norm->sum = ps_calloc(1, sizeof(*k->norm->sum));
@@ -235,13 +238,19 @@ void ps_sched_squares(struct ps_sched_step *st, struct ps_member *server,
     }
     const int order = k->norm != NULL ? compare(m, k->norm) : 1;
 
+    if (order < 0 && m->round == k->norm->before.round &&
+        m->stage == k->norm->before.stage) {
+        /* Others have heard, and gone on: its answer went with a link. */
+        tell(st, server, &k->norm->before);
+        return;
+    }
     if (order < 0 || (order > 0 && k->norm != NULL &&
                       (k->norm->sum != NULL || k->norm->waits))) {
         return; /* Overtaken by its own answer. */
     }
     if (order == 0 && k->norm->sum == NULL) {
         if (!k->norm->waits) {
-            tell(st, server, k->norm);
+            tell(st, server, &k->norm->norms);
         }
         return;
     }
