@@ -54,6 +54,7 @@ class Case:
     size: int
     beside: bool = False
     loss: float = 0.0
+    packets: bool = False  # One by one, as where some are lost.
     iterations: int = 7
 
     def limit_s(self) -> float:
@@ -65,6 +66,8 @@ class Case:
     def title(self) -> str:
         where = "beside" if self.beside else str(self.servers)
         loss = f", {self.loss:.0%} lost" if self.loss > 0 else ""
+        if self.packets:
+            loss = ", packet by packet"
         return (f"{self.workers}+{where}, {self.rate_mbit} Mbit/s, "
                 f"{self.size / 1e6:g} MB{loss}")
 
@@ -77,14 +80,20 @@ def make_cases() -> dict[str, Case]:
         Case("8x1", 8, 1, 200, 10_000_000, iterations=5),
         Case("8-beside", 8, 8, 200, 20_000_000, beside=True),
         Case("8x8-gigabit", 8, 8, 1000, 40_000_000),
+        Case("8x8-packets", 8, 8, 200, 20_000_000, packets=True),
         Case("8x8-loss", 8, 8, 200, 20_000_000, loss=0.01),
+    ]
+    # Of these the cores of a small machine have time for every packet.
+    four = [
+        Case("4x4-packets", 4, 4, 100, 10_000_000, packets=True),
+        Case("4x4-loss", 4, 4, 100, 10_000_000, loss=0.01),
     ]
     two = [
         replace(case, name="2" + case.name[1:].replace("x8", "x2"), workers=2,
                 servers=2)
         for case in eight if case.servers == case.workers
     ] + [Case("2x1", 2, 1, 200, 20_000_000)]
-    return {case.name: case for case in eight + two}
+    return {case.name: case for case in eight + four + two}
 
 
 CASES = make_cases()
@@ -308,7 +317,7 @@ def run_case(case: Case, build: Path, systems: Iterable[str] = SYSTEMS,
         "failed": {}}
     try:
         with netns.Topology(shaped + 1, shaped, case.rate_mbit,
-                            case.loss) as top:
+                            case.loss, case.packets) as top:
             result["congestion_control"] = top.congestion_control
             for system in systems:
                 why = missing(system, build)

@@ -4,7 +4,8 @@
 Each host has one interface that is shaped in both directions by a token
 bucket, so links are full duplex as those of a switch are. The bridge lives in
 a namespace of its own: nothing of the machine's network is touched. Loss is
-random, of single packets that a host receives.
+random, of single packets that a host receives; with `packets` they are single
+as well where none is lost.
 """
 
 import contextlib
@@ -36,8 +37,9 @@ def command(*words: str) -> None:
                       f"{(done.stderr or done.stdout).strip()}")
 
 
-def check_tools(loss: bool) -> None:
-    tools = ["ip", "tc", "unshare"] + (["iptables", "ethtool"] if loss else [])
+def check_tools(packets: bool) -> None:
+    tools = ["ip", "tc", "unshare"]
+    tools += ["iptables", "ethtool"] if packets else []
     for tool in tools:
         if shutil.which(tool) is None:
             raise Missing(f"{tool} is not installed")
@@ -51,11 +53,12 @@ class Topology:
     """
 
     def __init__(self, count: int, shaped: int, rate_mbit: int,
-                 loss: float = 0.0) -> None:
+                 loss: float = 0.0, packets: bool = False) -> None:
         self.count = count
         self.shaped = shaped
         self.rate_mbit = rate_mbit
         self.loss = loss
+        self.packets = packets or loss > 0
         self.prefix = f"pskv{os.getpid()}h"
         self.allowed: Optional[str] = None
         self.congestion_control = ""
@@ -72,7 +75,7 @@ class Topology:
         return ["ip", "netns", "exec", self.name(host)]
 
     def __enter__(self) -> "Topology":
-        check_tools(self.loss > 0)
+        check_tools(self.packets)
         try:
             self.build()
         except BaseException:
@@ -113,7 +116,7 @@ class Topology:
         if host > self.shaped:
             return
         for where, device in ((name, "eth0"), (switch, port)):
-            if self.loss > 0:
+            if self.packets:
                 # Else a whole super-packet of 64 KiB is lost at once.
                 command("ip", "netns", "exec", where, "ethtool", "-K", device,
                         "tso", "off", "gso", "off", "gro", "off")
