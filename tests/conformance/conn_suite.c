@@ -1391,6 +1391,9 @@ static void threads_move_both_ways(void **state)
     struct ps_msg value = value_msg();
     struct ps_buf *up = ps_buf_new(MIB);
     struct ps_buf *down = ps_buf_new(3 * MIB);
+    /* They are looked at until the frames are out. */
+    const struct ps_slice of_push = {.buf = up, .len = MIB};
+    const struct ps_slice of_value = {.buf = down, .len = 3 * MIB};
     struct ps_conn_stats s;
     struct world w;
 
@@ -1404,14 +1407,9 @@ static void threads_move_both_ways(void **state)
     keep_payload(&w.a, MIB);
     keep_payload(&w.b, 3 * MIB);
     for (unsigned i = 0; i < count; i++) {
-        assert_int_equal(
-            send_msg(&w.b, &push, &(struct ps_slice){.buf = up, .len = MIB}),
-            0);
+        assert_int_equal(send_msg(&w.b, &push, &of_push), 0);
         assert_int_equal(send_msg(&w.b, &ack, NULL), 0);
-        assert_int_equal(
-            send_msg(&w.a, &value,
-                     &(struct ps_slice){.buf = down, .len = 3 * MIB}),
-            0);
+        assert_int_equal(send_msg(&w.a, &value, &of_value), 0);
         ps_conn_flush(w.a.conn);
         ps_conn_flush(w.b.conn);
     }
