@@ -81,8 +81,8 @@ void ps_inflow_add(struct ps_inflow *f, struct ps_inflow_share *share, int fd,
         /* Many take turns: not all have bytes in each stretch. */
         if (f->active >= f->senders) {
             f->senders = f->active;
-        } else if (f->stretch % SENDERS_DECAY == 0) {
-            f->senders--;
+        } else if (f->stretch % SENDERS_DECAY == 0 && f->senders > 1) {
+            f->senders--; /* Words alone leave the last one. */
         }
         f->active = 0;
     }

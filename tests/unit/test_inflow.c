@@ -126,12 +126,31 @@ static void a_sender_that_stopped_is_forgotten(void **state)
     end(&w);
 }
 
+/* A job that pauses: nothing but beats for long, and then all at once. */
+static void a_pause_leaves_a_sender(void **state)
+{
+    struct world w;
+
+    (void)state;
+    begin(&w);
+    come(&w, 300, 0);
+    for (unsigned i = 0; i < 20000; i++) {
+        w.now += PS_MILLIS(1);
+        ps_inflow_add(&w.f, &w.share[SENDERS], w.fd[SENDERS], w.now, 200);
+    }
+    assert_int_equal(w.f.senders, 1);
+    come(&w, 300, 0);
+    assert_int_equal(w.f.senders, SENDERS);
+    end(&w);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(senders_share_what_the_link_carries),
         cmocka_unit_test(words_make_no_sender),
         cmocka_unit_test(a_sender_that_stopped_is_forgotten),
+        cmocka_unit_test(a_pause_leaves_a_sender),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
