@@ -28,8 +28,8 @@ struct ps_mover {
     struct ps_movers *all;
     uv_thread_t thread;
     int epoll;
-    int wake;            /* An eventfd in it. */
-    struct ps_list todo; /* Under the lock, as the next two. */
+    int wake;              /* An eventfd in it. */
+    struct ps_list orders; /* Under the lock, as the next two. */
     struct ps_list canceled;
     bool told;            /* There is something new. */
     struct ps_list ready; /* The thread's own, as the next. */
@@ -214,7 +214,7 @@ static bool take_orders(struct ps_mover *mv)
     uv_mutex_lock(&all->lock);
     mv->told = false;
     stop = all->stop;
-    while ((n = ps_list_pop(&mv->todo)) != NULL) {
+    while ((n = ps_list_pop(&mv->orders)) != NULL) {
         ps_list_push_back(&mv->ready, n);
     }
     while ((n = ps_list_pop(&mv->canceled)) != NULL) {
@@ -323,7 +323,7 @@ static int start_mover(struct ps_movers *all)
     int rc;
 
     *mv = (struct ps_mover){.all = all};
-    ps_list_init(&mv->todo);
+    ps_list_init(&mv->orders);
     ps_list_init(&mv->canceled);
     ps_list_init(&mv->ready);
     ps_list_init(&mv->over);
@@ -521,7 +521,7 @@ void ps_move_begin(struct ps_movers *all, struct ps_move_socket *s,
         uv_ref((uv_handle_t *)&all->async);
     }
     uv_mutex_lock(&all->lock);
-    ps_list_push_back(&mv->todo, &m->node);
+    ps_list_push_back(&mv->orders, &m->node);
     tell(mv);
     uv_mutex_unlock(&all->lock);
 }
