@@ -351,7 +351,10 @@ static bool makes_sense(const struct ps_msg_part_piece *m)
     if (m->lens_count != BUFFERS || size > PS_PAYLOAD_MAX ||
         (m->lens[VALUE] != 0 && m->lens[VALUE] != size) ||
         (m->lens[GATHERED] != 0 && m->lens[GATHERED] != size) ||
-        m->lens[CODE] > 4 * (uint64_t)m->count + 8) {
+        (m->lens[CODE] != 0 &&
+         (m->codec == PS_PRESS_NONE || m->codec >= PS_PRESS_KINDS ||
+          m->dtype != PS_DTYPE_FLOAT32 || m->count == 0 ||
+          m->lens[CODE] > 4 * (uint64_t)m->count + 8))) {
         return false;
     }
     for (unsigned i = STATES; i < BUFFERS; i++) {
