@@ -152,6 +152,8 @@ def test_values_and_bytes_are_those_of_the_model(trio, tmp, servers):
                          (t.server_names, returned)):
         harness.wait_for(lambda: counted(t, names) >= total, "counts")
         assert counted(t, names) == total
+    print(f"{len(CASES)} codecs, {ROUNDS} rounds, {servers} servers: no bit "
+          f"differs; {pushed} bytes pushed, {returned} returned, as computed")
 
 
 def test_cut_connections_change_no_bit(trio, tmp):

@@ -38,6 +38,7 @@ def test_embedding_learns_and_two_runs_end_alike():
     """The loss falls in every stretch; workers on one node or on two, the
     tables end with the same bits."""
     text, losses, checksum = train(1)
+    print(text)
     assert losses == sorted(losses, reverse=True)
     assert losses[-1] < 0.9 * losses[0]
     again, others, another = train(2)

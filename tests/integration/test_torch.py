@@ -453,6 +453,7 @@ def test_a_horovod_script_with_another_import(world, tmp):
                                    "import pskv.torch as hvd"))
     assert script.read_text() != text
     out = torch_job(world, 2, 2, 4).launch([script, "--images", 6000])
+    print("4 ranks:", out[0].strip())
     assert len(set(out)) == 1 and float(out[0].split()[1]) > 0.65, out
 
 
@@ -505,4 +506,5 @@ def test_a_ddp_script_as_it_is(world):
                           "--images", 6000])
         assert len(set(out)) == 1, out
         outs[backend] = float(out[0].split()[1])
+        print(backend, "4 ranks:", out[0].strip())
     assert outs["gloo"] > 0.65 and abs(outs["gloo"] - outs["pskv"]) < 0.02, outs

@@ -394,12 +394,20 @@ static void known_nets_are_spread_evenly(void **state)
 
             assert_int_equal(place(&t, key), 0);
         }
+        const double even = (double)n.all * 4 / t.count;
+        double least = even;
+        double most = even;
+
         for (uint32_t i = 0; i < t.count; i++) {
-            double even = (double)n.all * 4 / t.count;
             double is = (double)t.server[i].bytes;
 
+            least = is < least ? is : least;
+            most = is > most ? is : most;
             assert_true(is > even * 0.95 && is < even * 1.05);
         }
+        print_message("%u arrays on %u servers: %+.2f to %+.2f %% of even\n",
+                      n.arrays, t.count, 100 * (least / even - 1),
+                      100 * (most / even - 1));
         ps_free(t.parts);
     }
 }
