@@ -626,7 +626,10 @@ def test_counters_out_of_range(place, byte):
     local, fd, ring = with_ring(place)
     watch = Watch(local.daemon)
     ring[:192] = bytes([byte]) * 192
-    local.send(message("l_wake"))
+    try:
+        local.send(message("l_wake"))
+    except ConnectionError:
+        pass  # It was looking, and has cut already.
     assert wire.is_cut(local.sock, 10 * SLOW)
     watch.expect_one_line()
     ring.close()
