@@ -10,7 +10,7 @@
  *     op.c       life of an operation, order on a key
  *     options.c  options, environment
  *     api.c      the calls on operations
- *     coll.c     collectives
+ *     coll*.c    collectives, see coll_inner.h
  *     group.c    clients of some of the ranks
  */
 #pragma once

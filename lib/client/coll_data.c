@@ -1,0 +1,393 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The work of each kind of collective: which keys, what of the array goes to
+ * which of them, and where it belongs in the result. */
+#include "client/coll_inner.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/dtype.h"
+#include "base/num.h"
+#include "kernel/kernel.h"
+
+/* Of alltoall: ranks that send so much to each of the others on average send
+ * to each by itself. */
+#define PAIR_BYTES 2048u
+
+static void data_key(struct coll *k, const char *prefix, uint32_t dtype,
+                     uint64_t *count, char *full, size_t size)
+{
+    uint64_t step = 512;
+
+    while (k->rounded && step * 16 < *count) {
+        step *= 2;
+    }
+    if (k->rounded) {
+        *count = ps_round_up(*count, step);
+    }
+    snprintf(full, size, "%s.%s.%llu", prefix, ps_dtype_name(dtype),
+             (unsigned long long)*count);
+}
+
+/* An array of the caller that ends where its memory ends. */
+static int widen(struct coll *k)
+{
+    struct psc_client *c = k->op->client;
+    struct ps_shm_block *wide;
+    int rc;
+
+    if (k->block == NULL || !k->rounded ||
+        k->offset + k->bytes + coll_slack(k->bytes) <= k->block->size) {
+        return 0;
+    }
+    rc = coll_get_block(c, k->bytes, &wide);
+    if (rc != 0) {
+        return rc;
+    }
+    memcpy(ps_shm_data(wide),
+           (const uint8_t *)ps_shm_data(k->block) + k->offset, k->bytes);
+    coll_release(k);
+    wide->uses++;
+    k->block = wide;
+    k->offset = 0;
+    k->staged = true;
+    return 0;
+}
+
+static int reduce_part(struct coll *k, const char *prefix, uint64_t from,
+                       uint64_t count, bool want, size_t out_from)
+{
+    size_t size = ps_dtype_size(k->dtype);
+    char full[PS_KEY_NAME_MAX + 1];
+    uint64_t padded = count;
+    struct psc_op *part;
+    int rc;
+
+    data_key(k, prefix, k->dtype, &padded, full, sizeof(full));
+    rc = coll_part_new(k, want ? OP_PUSHPULL : OP_PUSH, full, k->dtype, padded,
+                       &part);
+    if (rc != 0) {
+        return rc;
+    }
+    part->reduce = k->op->reduce;
+    coll_part_give(part, from * size);
+    if (want) {
+        part->out = k->out != NULL ? k->out + out_from : k->result;
+        part->out_bytes = count * size;
+    }
+    return 0;
+}
+
+/* Bytes that rank `root` gives, from `given` of its array on; of them, from
+ * `from` on, `wanted` go to `out_from` of the result. */
+struct stretch {
+    size_t given; /* Whole words. */
+    size_t bytes;
+    size_t from;
+    size_t wanted;
+    size_t out_from;
+};
+
+static int give_part(struct coll *k, const char *prefix, uint32_t root,
+                     const struct stretch *s)
+{
+    struct psc_client *c = k->op->client;
+    char full[PS_KEY_NAME_MAX + 1];
+    uint64_t words = (s->bytes + WORD - 1) / WORD;
+    struct psc_op *part;
+    int rc;
+
+    data_key(k, prefix, PS_DTYPE_INT64, &words, full, sizeof(full));
+    rc = coll_part_new(k, OP_BROADCAST, full, PS_DTYPE_INT64, words, &part);
+    if (rc != 0) {
+        return rc;
+    }
+    part->root = root;
+    if (root == c->rank) {
+        coll_part_give(part, s->given);
+    }
+    part->out = k->out != NULL
+                    ? k->out + s->out_from
+                    : (k->result != NULL ? (uint8_t *)k->result + s->out_from
+                                         : NULL);
+    part->out_from = s->from;
+    part->out_bytes = s->wanted;
+    part->aside = s->wanted == 0 || k->joined;
+    return 0;
+}
+
+/* Room for what comes. A rank whose array is too small takes part all the
+ * same, so that the others get theirs. */
+static int make_room(struct coll *k, uint64_t rows)
+{
+    struct psc_client *c = k->op->client;
+    char text[PSC_TEXT_MAX];
+    char name[COLL_NAME_MAX + 64];
+    uint64_t bytes;
+
+    if (!ps_mul_u64(rows, k->row_bytes, &bytes) || bytes > SIZE_MAX / 2) {
+        return PSC_E_TOOBIG;
+    }
+    if (k->joined) {
+        return 0; /* Nobody here wants it. */
+    }
+    k->result_size = (size_t)bytes;
+    if (k->out != NULL && k->out_size < bytes) {
+        coll_name(k->op, name, sizeof(name));
+        snprintf(text, sizeof(text),
+                 "%s brings %llu bytes to rank %u, but its array has %zu", name,
+                 (unsigned long long)bytes, c->rank, k->out_size);
+        coll_fail(k, PSC_E_TOOBIG, text);
+        return 0;
+    }
+    if (k->out == NULL && bytes > 0) {
+        k->result = malloc((size_t)bytes);
+        return k->result == NULL ? PSC_E_NOMEM : 0;
+    }
+    return 0;
+}
+
+/* -------------------------------------------------------------------- kinds */
+
+static int start_allreduce(struct coll *k)
+{
+    k->result_size = k->bytes;
+    return k->count == 0 ? 0 : reduce_part(k, "c:sum", 0, k->count, true, 0);
+}
+
+static int start_bcast(struct coll *k)
+{
+    k->result_size = k->bytes;
+    return k->bytes == 0 ? 0
+                         : give_part(k, "c:copy", k->op->root,
+                                     &(struct stretch){.bytes = k->bytes,
+                                                       .wanted = k->bytes});
+}
+
+static int start_allgather(struct coll *k)
+{
+    struct psc_client *c = k->op->client;
+    uint64_t rows = 0;
+    size_t at = 0;
+    int rc;
+
+    for (uint32_t r = 0; r < c->size; r++) {
+        rows += k->row_of[r];
+    }
+    rc = make_room(k, rows);
+    for (uint32_t r = 0; rc == 0 && r < c->size; r++) {
+        size_t bytes = (size_t)k->row_of[r] * k->row_bytes;
+        char prefix[32];
+
+        snprintf(prefix, sizeof(prefix), "c:from%u", r);
+        if (bytes > 0) {
+            rc = give_part(k, prefix, r,
+                           &(struct stretch){.bytes = bytes,
+                                             .wanted = bytes,
+                                             .out_from = at});
+        }
+        at += bytes;
+    }
+    return rc;
+}
+
+/* Chunk r belongs to rank r; the first ones have a row more. */
+static int start_reducescatter(struct coll *k)
+{
+    struct psc_client *c = k->op->client;
+    uint64_t elements = k->row_bytes / ps_dtype_size(k->dtype);
+    uint64_t from = 0;
+    int rc = make_room(k, k->rows / c->size + (c->rank < k->rows % c->size));
+
+    for (uint32_t r = 0; rc == 0 && r < c->size; r++) {
+        uint64_t rows = k->rows / c->size + (r < k->rows % c->size);
+        char prefix[32];
+
+        snprintf(prefix, sizeof(prefix), "c:chunk%u", r);
+        if (rows * elements > 0) {
+            rc = reduce_part(k, prefix, from, rows * elements, r == c->rank, 0);
+        }
+        from += rows * elements;
+    }
+    return rc;
+}
+
+/* What this rank sends to itself. */
+static void keep_own(const struct coll *k, const struct stretch *s)
+{
+    uint8_t *out = k->out != NULL ? k->out : k->result;
+
+    if (k->rc == 0 && !k->op->freed && k->block != NULL && out != NULL) {
+        ps_kernel_copy(out + s->out_from,
+                       (const uint8_t *)ps_shm_data(k->block) + k->offset +
+                           s->given,
+                       s->bytes);
+    }
+}
+
+/* Rows of rank `from`, a round for each rank that gets some: only nodes where
+ * such a rank is receive them. */
+static int give_pairs(struct coll *k, uint32_t from, size_t out_from)
+{
+    const uint32_t size = k->op->client->size;
+    const uint32_t rank = k->op->client->rank;
+    const uint64_t *sends = k->splits + (size_t)from * size;
+    size_t at = 0;
+    int rc = 0;
+
+    for (uint32_t to = 0; rc == 0 && to < size; to++) {
+        struct stretch s = {.given = at,
+                            .bytes = (size_t)sends[to] * k->row_bytes,
+                            .out_from = out_from};
+        char prefix[48];
+
+        at += s.bytes;
+        if (s.bytes == 0) {
+            continue;
+        }
+        if (to == from) {
+            if (from == rank) {
+                keep_own(k, &s);
+            }
+            continue;
+        }
+        s.wanted = to == rank ? s.bytes : 0;
+        s.from = s.given % WORD; /* Words are what is given. */
+        s.given -= s.from;
+        s.bytes += s.from;
+        snprintf(prefix, sizeof(prefix), "c:from%u-%u", from, to);
+        rc = give_part(k, prefix, from, &s);
+    }
+    return rc;
+}
+
+/* Few rows go as one to all who get some of them. */
+static int give_rows(struct coll *k, uint32_t from, size_t out_from)
+{
+    const uint32_t size = k->op->client->size;
+    const uint32_t rank = k->op->client->rank;
+    const uint64_t *sends = k->splits + (size_t)from * size;
+    struct stretch s = {.out_from = out_from};
+    char prefix[32];
+
+    for (uint32_t to = 0; to < size; to++) {
+        s.bytes += (size_t)sends[to] * k->row_bytes;
+        s.from += to < rank ? (size_t)sends[to] * k->row_bytes : 0;
+    }
+    if (s.bytes == 0) {
+        return 0;
+    }
+    if (s.bytes / size >= PAIR_BYTES) {
+        return give_pairs(k, from, out_from);
+    }
+    s.wanted = (size_t)sends[rank] * k->row_bytes;
+    snprintf(prefix, sizeof(prefix), "c:from%u", from);
+    return give_part(k, prefix, from, &s);
+}
+
+static int start_alltoall(struct coll *k)
+{
+    struct psc_client *c = k->op->client;
+    uint64_t rows = 0;
+    size_t at = 0;
+    int rc;
+
+    for (uint32_t r = 0; r < c->size; r++) {
+        k->row_of[r] = k->splits[(size_t)r * c->size + c->rank];
+        rows += k->row_of[r];
+    }
+    rc = make_room(k, rows);
+    for (uint32_t r = 0; rc == 0 && r < c->size; r++) {
+        rc = give_rows(k, r, at);
+        at += (size_t)k->row_of[r] * k->row_bytes;
+    }
+    return rc;
+}
+
+static int start_kind(struct coll *k)
+{
+    switch (k->kind) {
+    case ALLREDUCE:
+        return start_allreduce(k);
+    case BCAST:
+        return start_bcast(k);
+    case ALLGATHER:
+        return start_allgather(k);
+    case REDUCESCATTER:
+        return start_reducescatter(k);
+    case ALLTOALL:
+        return start_alltoall(k);
+    case JOIN:
+        break;
+    }
+    return PSC_E_INVAL;
+}
+
+static void start_data(struct coll *k)
+{
+    uint32_t first = k->part_count;
+    int rc = widen(k);
+
+    k->stage = DATA;
+    if (rc == 0) {
+        rc = start_kind(k);
+    }
+    if (rc != 0) {
+        /* Out of memory in the middle: the others wait for what this rank
+         * cannot give, so it must not seem to be well. */
+        client_fail(k->op->client, rc, "%s cannot go on: %s",
+                    coll_kind_name(k->kind), ps_strerror(rc));
+        coll_fail(k, rc, NULL);
+    }
+    for (uint32_t i = first; i < k->part_count; i++) {
+        coll_part_start(
+            k->parts[i]); /* All fail where the client has failed. */
+    }
+}
+
+/* ------------------------------------------------------------------- SPLITS */
+
+static void start_splits(struct coll *k)
+{
+    struct psc_client *c = k->op->client;
+    struct psc_op *part;
+    int64_t *words;
+    int rc = coll_small_round(k, "c:splits", (uint64_t)c->size * c->size,
+                              &words, &part);
+
+    k->stage = SPLITS;
+    if (rc != 0) {
+        client_fail(c, rc, "alltoall cannot go on: %s", ps_strerror(rc));
+        coll_fail(k, rc, NULL);
+        return;
+    }
+    memcpy(words + (size_t)c->rank * c->size, k->splits, c->size * WORD);
+    coll_part_start(part);
+}
+
+void coll_end_splits(struct coll *k)
+{
+    uint32_t size = k->op->client->size;
+    uint64_t *all = realloc(k->splits, (size_t)size * size * WORD);
+
+    if (all == NULL) {
+        client_fail(k->op->client, PSC_E_NOMEM, "alltoall cannot go on: %s",
+                    ps_strerror(PS_E_NOMEM));
+        coll_fail(k, PSC_E_NOMEM, NULL);
+        return;
+    }
+    memcpy(all, coll_part_words(k->parts[k->part_count - 1]),
+           (size_t)size * size * WORD);
+    k->splits = all;
+    start_data(k);
+}
+
+void coll_start_work(struct coll *k)
+{
+    if (k->kind == ALLTOALL) {
+        start_splits(k);
+    } else {
+        start_data(k);
+    }
+}

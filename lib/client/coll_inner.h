@@ -1,0 +1,134 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Inside of collectives; for coll*.c alone.
+ *
+ *     coll.c        the stages of a collective, in order, and its end
+ *     coll_start.c  the calls: what is asked for, checked and copied
+ *     coll_say.c    what is asked for in words, and the ranks that differ
+ *     coll_part.c   parts: operations on keys, their memory and results
+ *     coll_data.c   the work of each kind
+ *     coll_join.c   ranks that have joined follow the others */
+#pragma once
+
+#include "client/coll.h"
+#include "client/state.h"
+
+#define COLL_NAME_MAX 200u /* Of a collective. */
+/* What one rank says in DIFFER: words of 8 characters. */
+#define SAY_WORDS     24u
+#define SAY_BYTES     (SAY_WORDS * 8u)
+#define WORD          8u
+
+enum coll_kind {
+    ALLREDUCE,
+    BCAST,
+    ALLGATHER,
+    REDUCESCATTER,
+    ALLTOALL,
+    JOIN,
+};
+
+enum coll_stage { MEET, TURN, FOLLOW, DIFFER, SPLITS, DATA };
+
+struct coll {
+    struct psc_op *op;
+    struct ps_list_node of_turn; /* From MEET on, until others may go on. */
+    enum coll_kind kind;
+    enum coll_stage stage;
+    bool agree; /* All ask for the same. */
+    char *name;
+    char say[SAY_BYTES];
+    uint64_t hash;
+    uint32_t dtype;
+    size_t row_bytes; /* Allgather, alltoall, reduce-scatter. */
+    uint64_t rows;    /* This rank's first dimension. */
+    uint64_t count;   /* Elements given. */
+    size_t bytes;     /* Given. */
+    double postscale;
+    struct ps_shm_block *block; /* What is given; NULL: nothing. */
+    size_t offset;
+    bool staged;   /* The block is ours. */
+    bool rounded;  /* Sizes of keys are. */
+    bool joined;   /* It is a join, whatever kind it follows now. */
+    uint32_t gone; /* Ranks that have joined. */
+    int64_t meets; /* Of a join. */
+    uint8_t *out;
+    size_t out_size;
+    struct psc_piece *pieces; /* Of a grouped allreduce; else NULL. */
+    uint32_t piece_count;
+    uint64_t *row_of;   /* By rank: rows that came from it. */
+    uint64_t *splits;   /* Alltoall: own, then everybody's, W x W. */
+    void *result;       /* Where no out was given and there are many parts. */
+    size_t result_size; /* Of out or result, as far as it is filled. */
+    struct psc_op **parts;
+    uint32_t part_count;
+    uint32_t part_cap;
+    uint32_t open;
+    int rc;
+    char *text;
+};
+
+/* What a program asks for. */
+struct coll_asked {
+    enum coll_kind kind;
+    const char *name;
+    const struct psc_shape *shape;
+    const struct psc_piece *pieces;
+    uint32_t piece_count;
+    const uint64_t *splits;
+    const void *src;
+    void *out;
+    size_t out_size;
+    struct psc_coll_options o;
+};
+
+/* ------------------------------------------------------------------ coll.c */
+
+const char *coll_kind_name(enum coll_kind kind);
+/* It ends with this when what it has begun has ended; the first one stays. */
+void coll_fail(struct coll *k, int rc, const char *text);
+PS_MUST_USE int coll_start_meet(struct coll *k);
+
+/* -------------------------------------------------------------- coll_say.c */
+
+void coll_say(struct psc_client *c, struct coll *k, const struct coll_asked *a);
+void coll_start_differ(struct coll *k);
+void coll_end_differ(struct coll *k);
+
+/* ------------------------------------------------------------- coll_part.c */
+
+/* Memory for `bytes` and what lies behind them: keys of rounded sizes read
+ * that. */
+PS_MUST_USE int coll_get_block(struct psc_client *c, size_t bytes,
+                               struct ps_shm_block **ret_block);
+size_t coll_slack(size_t bytes);
+/* Lets go of what is given. */
+void coll_release(struct coll *k);
+void coll_move(const struct coll *k, void *dst, const void *src, size_t bytes,
+               double by);
+/* A part on the key of that name; `dtype` in elements of `count`. */
+PS_MUST_USE int coll_part_new(struct coll *k, enum op_kind kind,
+                              const char *full, uint32_t dtype, uint64_t count,
+                              struct psc_op **ret_part);
+void coll_part_give(struct psc_op *part, size_t offset);
+void coll_part_start(struct psc_op *part);
+/* What the latest round of the part brought. */
+const int64_t *coll_part_words(const struct psc_op *part);
+/* A round of `count` words to which this rank adds its own. */
+PS_MUST_USE int coll_small_round(struct coll *k, const char *full,
+                                 uint64_t count, int64_t **ret_words,
+                                 struct psc_op **ret_part);
+
+/* ------------------------------------------------------------- coll_data.c */
+
+/* All agree: SPLITS or DATA. */
+void coll_start_work(struct coll *k);
+void coll_end_splits(struct coll *k);
+
+/* ------------------------------------------------------------- coll_join.c */
+
+void coll_start_follow(struct coll *k);
+void coll_end_follow(struct coll *k);
+/* Everybody has joined. */
+void coll_end_join(struct coll *k);
+/* A join takes part in the next collective. */
+void coll_meet_again(struct coll *k);

@@ -1,0 +1,216 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Ranks that have joined, see psc_join_start(), take part in whatever
+ * collectives the others start, with nothing to give. */
+#include "client/coll_inner.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/dtype.h"
+
+/* What a rank says in FOLLOW; zeros from those who have joined. */
+enum {
+    F_HERE,
+    F_HASH,
+    F_KIND,
+    F_DTYPE,
+    F_REDUCE,
+    F_ROOT,
+    F_COUNT,
+    F_ROWS,
+    F_ROW_BYTES,
+    FOLLOW_WORDS
+};
+
+void coll_start_follow(struct coll *k)
+{
+    struct psc_client *c = k->op->client;
+    struct psc_op *part;
+    int64_t *words;
+    int rc = coll_small_round(k, "c:follow", (uint64_t)c->size * FOLLOW_WORDS,
+                              &words, &part);
+
+    k->stage = FOLLOW;
+    if (rc != 0) {
+        client_fail(c, rc, "%s cannot go on: %s", coll_kind_name(k->kind),
+                    ps_strerror(rc));
+        coll_fail(k, rc, NULL);
+        return;
+    }
+    if (!k->joined) {
+        words += (size_t)c->rank * FOLLOW_WORDS;
+        words[F_HERE] = 1;
+        words[F_HASH] = (int64_t)k->hash;
+        words[F_KIND] = (int64_t)k->kind;
+        words[F_DTYPE] = k->dtype;
+        words[F_REDUCE] = k->op->reduce;
+        words[F_ROOT] = k->op->root;
+        words[F_COUNT] = (int64_t)k->count;
+        words[F_ROWS] = (int64_t)k->rows;
+        words[F_ROW_BYTES] = (int64_t)k->row_bytes;
+    }
+    coll_part_start(part);
+}
+
+/* The bits that change nothing, whatever they are reduced with. */
+static uint64_t neutral(uint32_t dtype, uint8_t reduce)
+{
+    static const struct {
+        uint64_t one, greatest, least;
+    } of[] = {
+        [PS_DTYPE_FLOAT32] = {0x3f800000u, 0x7f800000u, 0xff800000u},
+        [PS_DTYPE_FLOAT64] = {0x3ff0000000000000u, 0x7ff0000000000000u,
+                              0xfff0000000000000u},
+        [PS_DTYPE_FLOAT16] = {0x3c00, 0x7c00, 0xfc00},
+        [PS_DTYPE_BFLOAT16] = {0x3f80, 0x7f80, 0xff80},
+        [PS_DTYPE_INT8] = {1, 0x7f, 0x80},
+        [PS_DTYPE_INT32] = {1, INT32_MAX, 0x80000000u},
+        [PS_DTYPE_INT64] = {1, INT64_MAX, 0x8000000000000000u},
+        [PS_DTYPE_UINT8] = {1, 0xff, 0},
+        [PS_DTYPE_BOOL] = {1, 1, 0},
+    };
+
+    switch (reduce) {
+    case PSC_MIN:
+        return of[dtype].greatest;
+    case PSC_MAX:
+        return of[dtype].least;
+    case PSC_PRODUCT:
+        return of[dtype].one;
+    default:
+        return 0;
+    }
+}
+
+static void fill_neutral(struct coll *k)
+{
+    const uint64_t bits = neutral(k->dtype, k->op->reduce);
+    const size_t size = ps_dtype_size(k->dtype);
+    uint8_t *at = ps_shm_data(k->block);
+
+    for (uint64_t i = 0; i < k->count; i++) {
+        memcpy(at + i * size, &bits, size); /* Little-endian, as all is. */
+    }
+}
+
+/* Become what the others do. */
+static int follow(struct coll *k, const int64_t *words)
+{
+    struct psc_client *c = k->op->client;
+    int rc;
+
+    k->kind = (enum coll_kind)words[F_KIND];
+    k->dtype = (uint32_t)words[F_DTYPE];
+    k->op->reduce = (uint8_t)words[F_REDUCE];
+    k->op->root = (uint32_t)words[F_ROOT];
+    k->row_bytes = (size_t)words[F_ROW_BYTES];
+    k->count = (uint64_t)words[F_COUNT];
+    k->rows = (uint64_t)words[F_ROWS];
+    k->bytes = (size_t)k->count * ps_dtype_size(k->dtype);
+    if (k->kind == ALLTOALL) {
+        free(k->splits);
+        k->splits = calloc(c->size, WORD);
+        return k->splits != NULL ? 0 : PSC_E_NOMEM;
+    }
+    if (k->kind != ALLREDUCE && k->kind != REDUCESCATTER) {
+        return 0;
+    }
+    rc = coll_get_block(c, k->bytes, &k->block);
+    if (rc == 0) {
+        k->block->uses++;
+        k->staged = true;
+        k->offset = 0;
+        fill_neutral(k);
+    }
+    return rc;
+}
+
+void coll_end_follow(struct coll *k)
+{
+    struct psc_client *c = k->op->client;
+    const int64_t *words = coll_part_words(k->parts[k->part_count - 1]);
+    const int64_t *first = NULL;
+    char text[PSC_TEXT_MAX];
+    int rc;
+
+    for (uint32_t r = 0; r < c->size; r++) {
+        const int64_t *at = words + (size_t)r * FOLLOW_WORDS;
+
+        if (at[F_HERE] == 0) {
+            continue;
+        }
+        first = first == NULL ? at : first;
+        if (at[F_HASH] != first[F_HASH]) {
+            coll_start_differ(k);
+            return;
+        }
+    }
+    if (first == NULL || first[F_KIND] < 0 || first[F_KIND] >= JOIN ||
+        ps_dtype_size((unsigned)first[F_DTYPE]) == 0 || first[F_REDUCE] < 0 ||
+        first[F_REDUCE] > PSC_PRODUCT || first[F_ROOT] >= c->size) {
+        client_fail(c, PSC_E_PROTO, "a collective that makes no sense");
+        coll_fail(k, PSC_E_PROTO, NULL);
+        return;
+    }
+    if (first[F_KIND] == BCAST && (int64_t)k->row_of[first[F_ROOT]] < 0) {
+        if (!k->joined) {
+            snprintf(text, sizeof(text),
+                     "broadcast from rank %u, which has joined",
+                     (unsigned)first[F_ROOT]);
+            coll_fail(k, PSC_E_INVAL, text);
+        }
+        k->stage = DATA; /* There is none. */
+        return;
+    }
+    rc = k->joined ? follow(k, first) : 0;
+    for (uint32_t r = 0; r < c->size; r++) {
+        if ((int64_t)k->row_of[r] < 0) {
+            k->row_of[r] = 0;
+        }
+    }
+    if (rc != 0) {
+        client_fail(c, rc, "join cannot go on: %s", ps_strerror(rc));
+        coll_fail(k, rc, NULL);
+        return;
+    }
+    if (!k->joined && k->op->reduce == PSC_MEAN && ps_dtype_is_real(k->dtype)) {
+        /* The mean is of those who take part. */
+        k->postscale *= (double)c->size / (double)(c->size - k->gone);
+    }
+    coll_start_work(k);
+}
+
+/* Everybody has joined: who was last? Those who are new have met once. */
+void coll_end_join(struct coll *k)
+{
+    struct psc_client *c = k->op->client;
+    uint32_t last = 0;
+
+    for (uint32_t r = 1; r < c->size; r++) {
+        if ((int64_t)k->row_of[r] >= (int64_t)k->row_of[last]) {
+            last = r;
+        }
+    }
+    k->op->version = last;
+    k->joined = false; /* It does not go on. */
+    k->stage = DATA;
+}
+
+/* A join takes part in the next collective. */
+void coll_meet_again(struct coll *k)
+{
+    int rc;
+
+    coll_release(k);
+    while (k->part_count > 0) {
+        op_free(k->parts[--k->part_count]);
+    }
+    k->kind = JOIN;
+    rc = coll_start_meet(k);
+    if (rc != 0) {
+        client_fail(k->op->client, rc, "join cannot go on: %s",
+                    ps_strerror(rc));
+        coll_fail(k, rc, NULL);
+    }
+}

@@ -1,0 +1,277 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Parts of a collective: operations on keys of its own, the memory of what is
+ * given, and where results go. */
+#include "client/coll_inner.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/dtype.h"
+#include "kernel/half.h"
+#include "kernel/kernel.h"
+
+/* ------------------------------------------------------------------- memory */
+
+static struct ps_shm_block *spare_take(struct psc_client *c, size_t size)
+{
+    size_t best = PSC_SPARES;
+
+    for (size_t i = 0; i < PSC_SPARES; i++) {
+        const struct ps_shm_block *b = c->spares[i];
+
+        if (b != NULL && b->size >= size && b->size / 2 <= size + 4096 &&
+            (best == PSC_SPARES || b->size < c->spares[best]->size)) {
+            best = i;
+        }
+    }
+    if (best == PSC_SPARES) {
+        return NULL;
+    }
+    struct ps_shm_block *b = c->spares[best];
+
+    c->spares[best] = NULL;
+    return b;
+}
+
+/* Memory that was just used is warm: a piece given back and taken again would
+ * be filled with zeros by the kernel. */
+static void spare_put(struct psc_client *c, struct ps_shm_block *b)
+{
+    struct ps_shm_block **at = &c->spares[c->next_spare];
+
+    for (size_t i = 0; i < PSC_SPARES; i++) {
+        if (c->spares[i] == NULL) {
+            c->spares[i] = b;
+            return;
+        }
+    }
+    c->next_spare = (c->next_spare + 1) % PSC_SPARES;
+    ps_shm_put(&c->shm, *at);
+    *at = b;
+}
+
+void coll_release(struct coll *k)
+{
+    if (k->block == NULL) {
+        return;
+    }
+    k->block->uses--;
+    if (k->staged) {
+        spare_put(k->op->client, k->block);
+    }
+    k->block = NULL;
+}
+
+/* Beyond what is given, keys of rounded sizes read what lies behind it. */
+size_t coll_slack(size_t bytes)
+{
+    return bytes / 8 + 512 * WORD + PS_SHM_ALIGN;
+}
+
+int coll_get_block(struct psc_client *c, size_t bytes,
+                   struct ps_shm_block **ret_block)
+{
+    *ret_block = spare_take(c, bytes + coll_slack(bytes));
+    return *ret_block != NULL
+               ? 0
+               : ps_shm_get(&c->shm, bytes + coll_slack(bytes), ret_block);
+}
+
+/* -------------------------------------------------------------------- parts */
+
+/* A part on the key of that name; `dtype` in elements of `count`. */
+int coll_part_new(struct coll *k, enum op_kind kind, const char *full,
+                  uint32_t dtype, uint64_t count, struct psc_op **ret_part)
+{
+    struct psc_client *c = k->op->client;
+    struct key *key;
+    struct psc_op *part;
+    int rc;
+
+    if (k->part_count == k->part_cap) {
+        uint32_t cap = k->part_cap == 0 ? 4 : k->part_cap * 2;
+        struct psc_op **grown = realloc(k->parts,
+                                        cap * sizeof(struct psc_op *));
+
+        if (grown == NULL) {
+            return PSC_E_NOMEM;
+        }
+        k->parts = grown;
+        k->part_cap = cap;
+    }
+    rc = key_want(c, full, dtype, count, &key);
+    if (rc != 0) {
+        return rc;
+    }
+    part = op_new(c, kind);
+    if (part == NULL) {
+        return PSC_E_NOMEM;
+    }
+    part->key = key;
+    part->part_of = k;
+    part->priority = k->op->priority;
+    k->parts[k->part_count++] = part;
+    *ret_part = part;
+    return 0;
+}
+
+void coll_part_give(struct psc_op *part, size_t offset)
+{
+    struct coll *k = part->part_of;
+
+    part->block = k->block;
+    part->block->uses++;
+    part->block_offset = k->offset + offset;
+}
+
+void coll_part_start(struct psc_op *part)
+{
+    struct coll *k = part->part_of;
+    int rc;
+
+    k->open++;
+    rc = op_submit(part, NULL);
+    if (rc != 0) {
+        op_end(part, rc, NULL);
+    }
+}
+
+/* What the latest round of the part brought. */
+const int64_t *coll_part_words(const struct psc_op *part)
+{
+    return (const int64_t *)(const void *)part->key->data[part->version & 1];
+}
+
+/* A round of `count` words to which this rank adds its own. */
+int coll_small_round(struct coll *k, const char *full, uint64_t count,
+                     int64_t **ret_words, struct psc_op **ret_part)
+{
+    struct psc_op *part;
+    int rc = coll_part_new(k, OP_PUSHPULL, full, PS_DTYPE_INT64, count, &part);
+
+    if (rc != 0) {
+        return rc;
+    }
+    part->reduce = PSC_SUM;
+    part->priority = INT32_MAX;
+    rc = op_stage(part);
+    if (rc != 0) {
+        return rc;
+    }
+    *ret_words = ps_shm_data(part->block);
+    memset(*ret_words, 0, count * WORD);
+    *ret_part = part;
+    return 0;
+}
+
+/* ------------------------------------------------------------------- copies */
+
+bool coll_wants(const struct psc_op *part)
+{
+    const struct coll *k = part->part_of;
+
+    return k->stage == DATA && k->rc == 0 && !k->op->freed &&
+           part->out_bytes > 0 &&
+           (k->out != NULL || k->result != NULL || k->pieces != NULL);
+}
+
+static void scaled(uint32_t dtype, void *dst, const void *src, uint64_t count,
+                   double by)
+{
+    if (dtype == PS_DTYPE_FLOAT32) {
+        const float *s = src;
+        float *d = dst;
+
+        for (uint64_t i = 0; i < count; i++) {
+            d[i] = s[i] * (float)by;
+        }
+    } else if (dtype == PS_DTYPE_FLOAT16) {
+        const uint16_t *s = src;
+        uint16_t *d = dst;
+
+        for (uint64_t i = 0; i < count; i++) {
+            d[i] = ps_fp16_of_float(ps_float_of_fp16(s[i]) * (float)by);
+        }
+    } else if (dtype == PS_DTYPE_BFLOAT16) {
+        const uint16_t *s = src;
+        uint16_t *d = dst;
+
+        for (uint64_t i = 0; i < count; i++) {
+            d[i] = ps_bf16_of_float(ps_float_of_bf16(s[i]) * (float)by);
+        }
+    } else {
+        const double *s = src;
+        double *d = dst;
+
+        for (uint64_t i = 0; i < count; i++) {
+            d[i] = s[i] * by;
+        }
+    }
+}
+
+void coll_move(const struct coll *k, void *dst, const void *src, size_t bytes,
+               double by)
+{
+    if (by == 1) {
+        ps_kernel_copy(dst, src, bytes);
+    } else {
+        scaled(k->dtype, dst, src, bytes / ps_dtype_size(k->dtype), by);
+    }
+}
+
+void coll_copy(struct psc_op *part, const void *from)
+{
+    const struct coll *k = part->part_of;
+    const uint8_t *at = from;
+
+    if (k->pieces == NULL) {
+        coll_move(k, part->out, at + part->out_from, part->out_bytes,
+                  k->postscale);
+        return;
+    }
+    for (uint32_t i = 0; i < k->piece_count; i++) {
+        size_t bytes = k->pieces[i].count * ps_dtype_size(k->dtype);
+
+        coll_move(k, k->pieces[i].out, at, bytes, k->postscale);
+        at += bytes;
+    }
+}
+
+bool coll_copying(const struct psc_op *op)
+{
+    const struct coll *k = op->coll;
+
+    for (uint32_t i = 0; k != NULL && i < k->part_count; i++) {
+        if (k->parts[i]->state == OP_COPYING) {
+            return true;
+        }
+    }
+    return false;
+}
+
+int coll_view(const struct psc_op *op, const void **ret_data, size_t *ret_bytes)
+{
+    const struct coll *k = op->coll;
+    const struct psc_op *last;
+
+    if (k->kind == JOIN) {
+        return PSC_E_NOENT;
+    }
+    if (k->result != NULL || k->result_size == 0) {
+        *ret_data = k->result;
+        *ret_bytes = k->result_size;
+        return 0;
+    }
+    if (k->pieces != NULL || k->postscale != 1) {
+        return PSC_E_NOENT;
+    }
+    if (k->kind != ALLREDUCE && k->kind != BCAST) {
+        *ret_data = k->out;
+        *ret_bytes = k->result_size;
+        return 0;
+    }
+    last = k->parts[k->part_count - 1];
+    *ret_data = last->key->data[last->version & 1];
+    *ret_bytes = k->result_size;
+    return 0;
+}

@@ -1,0 +1,409 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The calls: a collective is checked, said in words, and what it gives copied
+ * where the agent can read it. */
+#include "client/coll_inner.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/dtype.h"
+#include "base/num.h"
+#include "kernel/kernel.h"
+
+#define DIMS_MAX 16u
+
+static int check_options(struct psc_client *c, struct coll_asked *a,
+                         const struct psc_coll_options *o)
+{
+    a->o = (struct psc_coll_options){.size = sizeof(a->o)};
+    if (o != NULL) {
+        if (o->size < offsetof(struct psc_coll_options, callback) ||
+            o->size > sizeof(a->o)) {
+            return client_complain(c, PSC_E_INVAL,
+                                   "size is not of the collective's options");
+        }
+        memcpy(&a->o, o, o->size);
+    }
+    a->o.prescale = a->o.prescale == 0 ? 1 : a->o.prescale;
+    a->o.postscale = a->o.postscale == 0 ? 1 : a->o.postscale;
+    if (a->o.reduce > PSC_PRODUCT) {
+        return client_complain(c, PSC_E_INVAL, "no such reduction as %u",
+                               a->o.reduce);
+    }
+    if (a->o.reduce == PSC_MEAN && a->shape->dtype == PSC_BOOL) {
+        return client_complain(c, PSC_E_INVAL, "bool has no mean");
+    }
+    if (a->o.root >= c->size) {
+        return client_complain(c, PSC_E_INVAL, "rank %u is none of %u workers",
+                               a->o.root, c->size);
+    }
+    if ((a->o.prescale != 1 || a->o.postscale != 1) &&
+        (a->kind == BCAST || a->kind == ALLGATHER || a->kind == ALLTOALL ||
+         !ps_dtype_is_real(a->shape->dtype))) {
+        return client_complain(c, PSC_E_INVAL,
+                               "only reductions of real numbers can be scaled");
+    }
+    return 0;
+}
+
+static int check_shape(struct psc_client *c, const struct coll_asked *a,
+                       uint64_t *ret_count)
+{
+    const struct psc_shape *s = a->shape;
+    size_t size = ps_dtype_size(s->dtype);
+    uint64_t bytes;
+
+    if (size == 0) {
+        return client_complain(c, PSC_E_INVAL, "%s: no element type %u",
+                               coll_kind_name(a->kind), s->dtype);
+    }
+    if (s->ndim > DIMS_MAX) {
+        return client_complain(c, PSC_E_INVAL,
+                               "%s: %u dimensions, but at most %u",
+                               coll_kind_name(a->kind), s->ndim, DIMS_MAX);
+    }
+    if (s->ndim == 0 && a->kind != ALLREDUCE && a->kind != BCAST &&
+        a->kind != JOIN) {
+        return client_complain(c, PSC_E_INVAL,
+                               "%s wants an array with a first dimension",
+                               coll_kind_name(a->kind));
+    }
+    *ret_count = 1;
+    for (uint32_t i = 0; i < s->ndim; i++) {
+        if (!ps_mul_u64(*ret_count, s->dims[i], ret_count)) {
+            *ret_count = UINT64_MAX;
+        }
+    }
+    if (!ps_mul_u64(*ret_count, size, &bytes) || bytes > (uint64_t)1 << 40) {
+        return client_complain(c, PSC_E_TOOBIG, "%s of more than 1 TiB",
+                               coll_kind_name(a->kind));
+    }
+    return 0;
+}
+
+/* Does this rank give an array? */
+static bool gives(const struct psc_client *c, const struct coll_asked *a)
+{
+    return a->kind != JOIN && (a->kind != BCAST || a->o.root == c->rank);
+}
+
+/* Copies into memory that the agent can read; the mutex is let go. */
+static int stage(struct psc_client *c, struct coll *k,
+                 const struct coll_asked *a)
+{
+    struct ps_shm_block *b;
+    uint8_t *at;
+    int rc = coll_get_block(c, k->bytes, &b);
+
+    if (rc != 0) {
+        return client_complain(c, rc, "no shared memory of %zu bytes: %s",
+                               k->bytes, ps_strerror(rc));
+    }
+    b->uses++;
+    k->block = b;
+    k->staged = true;
+    at = ps_shm_data(b);
+    client_leave(c);
+    if (a->piece_count == 0) {
+        coll_move(k, at, a->src, k->bytes, a->o.prescale);
+    }
+    for (uint32_t i = 0; i < a->piece_count; i++) {
+        size_t bytes = a->pieces[i].count * ps_dtype_size(k->dtype);
+
+        coll_move(k, at, a->pieces[i].src, bytes, a->o.prescale);
+        at += bytes;
+    }
+    pthread_mutex_lock(&c->lock);
+    c->bytes_copied += k->bytes;
+    return 0;
+}
+
+static int take(struct psc_client *c, struct coll *k,
+                const struct coll_asked *a)
+{
+    struct ps_shm_block *b;
+
+    if (!gives(c, a) || k->bytes == 0) {
+        return 0;
+    }
+    if (a->piece_count == 0 && a->src == NULL) {
+        return client_complain(c, PSC_E_INVAL, "%s is given no array",
+                               coll_kind_name(k->kind));
+    }
+    if (a->piece_count == 0 && a->o.prescale == 1 &&
+        (uintptr_t)a->src % WORD == 0) {
+        b = ps_shm_find(&c->shm, a->src, k->bytes);
+        if (b != NULL) {
+            b->uses++;
+            k->block = b;
+            k->offset = (size_t)((const uint8_t *)a->src -
+                                 (const uint8_t *)ps_shm_data(b));
+            return 0;
+        }
+    }
+    return stage(c, k, a);
+}
+
+static int fill(struct psc_client *c, struct coll *k,
+                const struct coll_asked *a)
+{
+    const struct psc_shape *s = a->shape;
+    uint64_t sent = 0;
+    int rc = check_shape(c, a, &k->count);
+
+    if (rc != 0) {
+        return rc;
+    }
+    k->kind = a->kind;
+    k->joined = a->kind == JOIN;
+    k->dtype = s->dtype;
+    k->bytes = (size_t)k->count * ps_dtype_size(s->dtype);
+    k->rows = s->ndim > 0 ? s->dims[0] : 1;
+    k->row_bytes = ps_dtype_size(s->dtype);
+    for (uint32_t i = 1; i < s->ndim; i++) {
+        k->row_bytes *= (size_t)s->dims[i];
+    }
+    k->out = a->out;
+    k->out_size = a->out_size;
+    k->postscale = a->o.postscale;
+    k->name = strdup(a->name);
+    k->row_of = calloc(c->size, WORD);
+    if (k->name == NULL || k->row_of == NULL) {
+        return client_complain(c, PSC_E_NOMEM, "%s", ps_strerror(PS_E_NOMEM));
+    }
+    if (a->piece_count > 0) {
+        k->pieces = calloc(a->piece_count, sizeof(*k->pieces));
+        if (k->pieces == NULL) {
+            return client_complain(c, PSC_E_NOMEM, "%s",
+                                   ps_strerror(PS_E_NOMEM));
+        }
+        memcpy(k->pieces, a->pieces, a->piece_count * sizeof(*k->pieces));
+        k->piece_count = a->piece_count;
+    }
+    if (a->kind == ALLTOALL) {
+        k->splits = calloc(c->size, WORD);
+        if (k->splits == NULL) {
+            return client_complain(c, PSC_E_NOMEM, "%s",
+                                   ps_strerror(PS_E_NOMEM));
+        }
+        if (a->splits == NULL && k->rows % c->size != 0) {
+            return client_complain(
+                c, PSC_E_INVAL,
+                "alltoall of %llu rows among %u ranks needs splits",
+                (unsigned long long)k->rows, c->size);
+        }
+        for (uint32_t r = 0; r < c->size; r++) {
+            k->splits[r] = a->splits != NULL ? a->splits[r] : k->rows / c->size;
+            sent += k->splits[r];
+        }
+        if (sent != k->rows) {
+            return client_complain(
+                c, PSC_E_INVAL,
+                "alltoall: the splits send %llu rows, but there are %llu",
+                (unsigned long long)sent, (unsigned long long)k->rows);
+        }
+    }
+    return 0;
+}
+
+static int start_locked(struct psc_client *c, struct coll_asked *a,
+                        struct psc_op **ret_op)
+{
+    struct psc_op *op;
+    struct coll *k;
+    int rc;
+
+    if (c->rc != 0) {
+        return client_complain(c, c->rc, "%s", c->text);
+    }
+    if (strlen(a->name) > COLL_NAME_MAX) {
+        return client_complain(c, PSC_E_INVAL,
+                               "the name of a collective has at most %u bytes",
+                               COLL_NAME_MAX);
+    }
+    op = op_new(c, OP_COLL);
+    k = calloc(1, sizeof(*k));
+    if (op == NULL || k == NULL) {
+        rc = client_complain(c, PSC_E_NOMEM, "%s", ps_strerror(PS_E_NOMEM));
+        goto free_op;
+    }
+    op->coll = k;
+    k->op = op;
+    rc = fill(c, k, a);
+    if (rc != 0) {
+        goto free_op;
+    }
+    op->priority = a->o.priority;
+    op->reduce = (uint8_t)a->o.reduce;
+    op->root = a->o.root;
+    coll_say(c, k, a);
+    rc = take(c, k, a);
+    if (rc != 0) {
+        goto free_op;
+    }
+    op->callback = a->o.callback;
+    op->user = a->o.user;
+    rc = coll_start_meet(k);
+    if (rc != 0) {
+        client_complain(c, rc, "%s", c->rc != 0 ? c->text : ps_strerror(rc));
+        goto free_op;
+    }
+    *ret_op = op;
+    return 0;
+
+free_op:
+    if (op != NULL) {
+        op_free(op); /* With what it has so far. */
+    } else {
+        free(k);
+    }
+    return rc;
+}
+
+static int start(struct psc_client *c, struct coll_asked *a,
+                 const struct psc_coll_options *o, struct psc_op **ret_op)
+{
+    int rc = client_enter(c);
+
+    if (rc != 0) {
+        return rc;
+    }
+    a->name = a->name != NULL ? a->name : "";
+    rc = check_options(c, a, o);
+    if (rc == 0) {
+        rc = start_locked(c, a, ret_op);
+    }
+    client_leave(c);
+    return rc;
+}
+
+int psc_allreduce_start(struct psc_client *c, const char *name,
+                        const struct psc_shape *shape, const void *src,
+                        void *out, const struct psc_coll_options *o,
+                        struct psc_op **ret_op)
+{
+    struct coll_asked a = {.kind = ALLREDUCE,
+                           .name = name,
+                           .shape = shape,
+                           .src = src,
+                           .out = out,
+                           .out_size = SIZE_MAX};
+
+    return start(c, &a, o, ret_op);
+}
+
+int psc_allreduce_many_start(struct psc_client *c, const char *name,
+                             uint32_t dtype, const struct psc_piece *pieces,
+                             uint32_t count, const struct psc_coll_options *o,
+                             struct psc_op **ret_op)
+{
+    uint64_t total = 0;
+    const struct psc_shape shape = {.dtype = dtype, .ndim = 1, .dims = &total};
+    struct coll_asked a = {.kind = ALLREDUCE,
+                           .name = name,
+                           .shape = &shape,
+                           .pieces = pieces,
+                           .piece_count = count};
+
+    for (uint32_t i = 0; i < count; i++) {
+        if (pieces[i].count > UINT64_MAX - total) {
+            return PSC_E_TOOBIG;
+        }
+        total += pieces[i].count;
+    }
+    return count == 0 ? PSC_E_INVAL : start(c, &a, o, ret_op);
+}
+
+int psc_bcast_start(struct psc_client *c, const char *name,
+                    const struct psc_shape *shape, const void *src, void *out,
+                    const struct psc_coll_options *o, struct psc_op **ret_op)
+{
+    struct coll_asked a = {.kind = BCAST,
+                           .name = name,
+                           .shape = shape,
+                           .src = src,
+                           .out = out,
+                           .out_size = SIZE_MAX};
+
+    return start(c, &a, o, ret_op);
+}
+
+int psc_allgather_start(struct psc_client *c, const char *name,
+                        const struct psc_shape *shape, const void *src,
+                        void *out, size_t out_size,
+                        const struct psc_coll_options *o,
+                        struct psc_op **ret_op)
+{
+    struct coll_asked a = {.kind = ALLGATHER,
+                           .name = name,
+                           .shape = shape,
+                           .src = src,
+                           .out = out,
+                           .out_size = out_size};
+
+    return start(c, &a, o, ret_op);
+}
+
+int psc_reducescatter_start(struct psc_client *c, const char *name,
+                            const struct psc_shape *shape, const void *src,
+                            void *out, size_t out_size,
+                            const struct psc_coll_options *o,
+                            struct psc_op **ret_op)
+{
+    struct coll_asked a = {.kind = REDUCESCATTER,
+                           .name = name,
+                           .shape = shape,
+                           .src = src,
+                           .out = out,
+                           .out_size = out_size};
+
+    return start(c, &a, o, ret_op);
+}
+
+int psc_alltoall_start(struct psc_client *c, const char *name,
+                       const struct psc_shape *shape, const uint64_t *splits,
+                       const void *src, void *out, size_t out_size,
+                       const struct psc_coll_options *o, struct psc_op **ret_op)
+{
+    struct coll_asked a = {.kind = ALLTOALL,
+                           .name = name,
+                           .shape = shape,
+                           .splits = splits,
+                           .src = src,
+                           .out = out,
+                           .out_size = out_size};
+
+    return start(c, &a, o, ret_op);
+}
+
+int psc_join_start(struct psc_client *c, const struct psc_coll_options *o,
+                   struct psc_op **ret_op)
+{
+    const struct psc_shape shape = {.dtype = PSC_FLOAT32, .ndim = 0};
+    struct coll_asked a = {.kind = JOIN, .shape = &shape};
+
+    return start(c, &a, o, ret_op);
+}
+
+int psc_op_rows(struct psc_op *op, uint64_t *rows, uint32_t count)
+{
+    struct psc_client *c = op->client;
+    int rc = client_enter(c);
+
+    if (rc != 0) {
+        return rc;
+    }
+    if (op->state != OP_DONE) {
+        rc = client_complain(c, PSC_E_AGAIN, "the operation is open");
+    } else if (op->coll == NULL || op->rc != 0 || count != c->size ||
+               (op->coll->kind != ALLGATHER && op->coll->kind != ALLTOALL)) {
+        rc = client_complain(c, PSC_E_NOENT,
+                             "rows come from %u ranks by an allgather or an "
+                             "alltoall that ended well",
+                             c->size);
+    } else {
+        memcpy(rows, op->coll->row_of, c->size * WORD);
+    }
+    client_leave(c);
+    return rc;
+}
