@@ -1,0 +1,185 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Connections that the machine wants, and further ones of links: through this
+ * host where the server is on it, else by TCP. */
+#include "common/driver_inner.h"
+
+#include "base/alloc.h"
+#include "base/str.h"
+#include "net/dial.h"
+#include "net/near.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+struct dial {
+    struct ps_list_node node;
+    struct ps_driver *driver;
+    struct ps_dial *dial; /* NULL: it could not even start. */
+    uint64_t target;
+    ps_conn_id joins; /* The first connection of its link; 0: it is one. */
+    uint32_t peer_roles;
+    int rc;
+    int fd; /* Near: connected already; else -1. */
+    char address[PS_ADDRESS_MAX + 1];
+};
+
+static void dial_failed(struct ps_driver *d, uint64_t target, int rc)
+{
+    struct ps_event ev = {.type = PS_EV_DIAL_FAILED};
+
+    ev.dial_failed.target = target;
+    ev.dial_failed.rc = rc;
+    driver_feed(d, &ev);
+}
+
+static void dialled(void *ctx, int fd, int rc, const char *detail)
+{
+    struct dial *dial = ctx;
+    struct ps_driver *d = dial->driver;
+    uint64_t target = dial->target;
+    uint32_t roles = dial->peer_roles;
+    ps_conn_id joins = dial->joins;
+    char address[PS_ADDRESS_MAX + 1];
+
+    ps_str_copy(address, sizeof(address), dial->address);
+    ps_list_remove(&dial->node);
+    ps_free(dial);
+    if (d->closing) {
+        if (fd >= 0) {
+            close(fd);
+        }
+        driver_maybe_closed(d);
+        return;
+    }
+    if (joins != 0) {
+        driver_join_dialled(d, joins, fd, rc, detail);
+        return;
+    }
+    if (rc != 0) {
+        ps_log(PS_LOG_DEBUG, "dial failed reason=\"%s\"", detail);
+        dial_failed(d, target, rc);
+        return;
+    }
+    struct ps_event ev = {.open = {.kind = PS_CONN_DIALLED}};
+
+    ev.open.target = target;
+    if (d->opt.same_host && (roles & 1u << PS_ROLE_SERVER) != 0) {
+        ps_log(PS_LOG_INFO, "server reached by TCP address %s", detail);
+    }
+    driver_open(d,
+                &(struct opening){
+                    .fd = fd,
+                    .peer_roles = roles,
+                    .peer = detail,
+                    .address = roles == 1u << PS_ROLE_SERVER ? address : NULL},
+                &ev);
+}
+
+/* A server on this host; false: it has to be dialled. */
+static bool dial_near(struct dial *dial, const char *address)
+{
+    int rc = ps_near_dial(address, &dial->fd);
+
+    if (rc == PS_E_PERM) {
+        ps_log(PS_LOG_WARNING,
+               "server not reached through this host address %s reason "
+               "\"it runs as another user\"",
+               address);
+    }
+    if (rc != 0) {
+        return false;
+    }
+    ps_str_copy(dial->address, sizeof(dial->address), address);
+    return true;
+}
+
+void driver_dial(struct ps_driver *d, uint64_t target, const char *address)
+{
+    struct dial *dial = ps_calloc(1, sizeof(*dial));
+    bool sched = d->opt.scheduler != NULL &&
+                 strcmp(address, d->opt.scheduler) == 0;
+
+    dial->driver = d;
+    dial->target = target;
+    dial->fd = -1;
+    dial->peer_roles = 1u << (sched ? PS_ROLE_SCHED : PS_ROLE_SERVER);
+    if (!sched && d->opt.same_host && dial_near(dial, address)) {
+        ps_list_push_back(&d->ended_dials, &dial->node);
+        return;
+    }
+    ps_str_copy(dial->address, sizeof(dial->address), address);
+    dial->rc = ps_dial_start(d->opt.loop, address, d->opt.dial_timeout, dialled,
+                             dial, &dial->dial);
+    ps_list_push_back(dial->rc == 0 ? &d->dials : &d->ended_dials, &dial->node);
+}
+
+bool driver_tell_dials(struct ps_driver *d)
+{
+    struct ps_list_node *n = ps_list_pop(&d->ended_dials);
+
+    if (n == NULL) {
+        return false;
+    }
+    struct dial *dial = PS_CONTAINER(n, struct dial, node);
+    uint64_t target = dial->target;
+    int rc = dial->rc;
+
+    if (dial->fd >= 0) {
+        struct ps_event ev = {.open = {.kind = PS_CONN_DIALLED}};
+        char peer[PS_CONN_PEER_MAX];
+
+        ps_log(PS_LOG_INFO, "server reached on this host address %s",
+               dial->address);
+        snprintf(peer, sizeof(peer), "host:%s", dial->address);
+        ev.open.target = target;
+        driver_open(d,
+                    &(struct opening){.fd = dial->fd,
+                                      .peer_roles = dial->peer_roles,
+                                      .peer = peer,
+                                      .near = true},
+                    &ev);
+        ps_free(dial);
+        return true;
+    }
+    ps_free(dial);
+    dial_failed(d, target, rc);
+    return true;
+}
+
+int driver_dial_more(struct link_conn *first)
+{
+    struct ps_driver *d = first->driver;
+    struct dial *dial = ps_calloc(1, sizeof(*dial));
+
+    dial->driver = d;
+    dial->joins = first->id;
+    dial->fd = -1;
+    int rc = ps_dial_start(d->opt.loop, first->address, d->opt.dial_timeout,
+                           dialled, dial, &dial->dial);
+
+    if (rc != 0) {
+        ps_free(dial);
+        return rc;
+    }
+    ps_list_push_back(&d->dials, &dial->node);
+    return 0;
+}
+
+void driver_cancel_dials(struct ps_driver *d)
+{
+    struct ps_list_node *n;
+
+    PS_LIST_EACH(node, &d->dials)
+    {
+        ps_dial_cancel(PS_CONTAINER(node, struct dial, node)->dial);
+    }
+    while ((n = ps_list_pop(&d->ended_dials)) != NULL) {
+        struct dial *dial = PS_CONTAINER(n, struct dial, node);
+
+        if (dial->fd >= 0) {
+            close(dial->fd);
+        }
+        ps_free(dial);
+    }
+}

@@ -1,0 +1,192 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Effects become frames, jobs and hang-ups. */
+#include "common/driver_inner.h"
+
+#include "base/alloc.h"
+#include "base/map.h"
+#include "net/arena.h"
+#include "net/worker.h"
+
+#include <assert.h>
+
+struct task {
+    struct ps_worker_task task;
+    struct ps_driver *driver;
+    struct ps_compute *compute;
+};
+
+void driver_parcel_done(void *ctx)
+{
+    ps_parcel_unref(ctx);
+}
+
+void driver_mark_dirty(struct link_conn *c)
+{
+    if (!ps_list_linked(&c->dirty)) {
+        ps_list_push_back(&c->driver->dirty, &c->dirty);
+    }
+}
+
+/* Greetings say whose link it is and what we can do. */
+static void before_sent(struct link_conn *c, struct ps_msg *msg,
+                        struct ps_parcel *p)
+{
+    const struct ps_driver *d = c->driver;
+
+    if (msg->code == PS_MSG_HELLO && c->address != NULL) {
+        ps_parcel_unref(c->hello);
+        c->hello = ps_parcel_ref(p);
+    }
+    if (msg->code == PS_MSG_WELCOME && d->opt.self == PS_ROLE_SERVER) {
+        msg->welcome.features |= PS_FEATURE_JOIN;
+        c->welcomed = true;
+    }
+}
+
+static void send_parcel(struct ps_driver *d, const struct ps_fx *fx)
+{
+    struct link_conn *c = ps_map_get(d->conns, fx->send.conn);
+    struct ps_parcel *p = fx->send.parcel;
+    struct ps_msg msg = *p->msg;
+    int fd = -1;
+    uint64_t size;
+
+    if (c == NULL || !ps_conn_is_open(c->conn)) {
+        return; /* The link sends it again on the next connection. */
+    }
+    msg.seq = fx->send.seq;
+    msg.ack = fx->send.ack;
+    if (msg.code == PS_MSG_L_ARENA) {
+        int rc = ps_arenas_fd(d->opt.arenas, msg.l_arena.arena, &fd, &size);
+
+        assert(rc == 0);
+        (void)rc;
+        msg.l_arena.size = size;
+    }
+    before_sent(c, &msg, p);
+    if (c->welcomed) {
+        struct ps_strand *s = ps_bundle_choose(&c->bundle, c->conn, msg.seq,
+                                               msg.ack, p);
+
+        c = s != NULL ? PS_CONTAINER(s, struct link_conn, strand) : c;
+    }
+    struct ps_conn_frame frame = {
+        .msg = &msg,
+        .slices = p->slice,
+        .slice_count = p->slice_count,
+        .pass_fd = fd,
+        .done = driver_parcel_done,
+        .ctx = ps_parcel_ref(p),
+    };
+    int rc = ps_conn_send(c->conn, &frame);
+
+    if (rc != 0) {
+        ps_parcel_unref(p);
+        if (rc != PS_E_CLOSED && rc != PS_E_FULL) {
+            ps_log(PS_LOG_ERROR, "message not sent code %s reason %s",
+                   ps_msg_name(msg.code), ps_strerror(rc));
+        }
+        return;
+    }
+    if (msg.code == PS_MSG_WELCOME) {
+        ps_conn_set_protocol(c->conn, msg.welcome.protocol);
+    }
+    driver_mark_dirty(c);
+}
+
+static void send_done(struct ps_driver *d, const struct ps_fx *fx)
+{
+    struct link_conn *c = ps_map_get(d->conns, fx->done.conn);
+    struct ps_msg msg = {.code = PS_MSG_L_DONE};
+    const struct ps_conn_frame frame = {.msg = &msg, .pass_fd = -1};
+
+    if (c == NULL || !ps_conn_is_open(c->conn)) {
+        return;
+    }
+    if (c->ring_memory != NULL &&
+        ps_ring_put_done(&c->ring, fx->done.op_id, fx->done.version)) {
+        if (!ps_list_linked(&c->told)) {
+            ps_list_push_back(&d->told, &c->told);
+        }
+        return;
+    }
+    msg.l_done.op_id = fx->done.op_id;
+    msg.l_done.version = fx->done.version;
+    msg.l_done.text = "";
+    /* A connection that takes no frame is closing, and says so. */
+    if (ps_conn_send(c->conn, &frame) == 0) {
+        driver_mark_dirty(c);
+    }
+}
+
+static void computed(struct ps_worker_task *task, int rc)
+{
+    struct task *t = PS_CONTAINER(task, struct task, task);
+    struct ps_driver *d = t->driver;
+    struct ps_compute *compute = t->compute;
+    struct ps_event ev = {.type = PS_EV_COMPUTED};
+
+    ps_free(t);
+    d->computing--;
+    ev.computed.token = compute->token;
+    ev.computed.rc = rc;
+    driver_feed(d, &ev);
+    ps_compute_free(compute);
+}
+
+static void start_compute(struct ps_driver *d, struct ps_compute *c)
+{
+    struct task *t = ps_calloc(1, sizeof(*t));
+
+    assert(d->opt.worker != NULL);
+    t->driver = d;
+    t->compute = c;
+    t->task.job = &c->job;
+    t->task.done = computed;
+    d->computing++;
+    ps_worker_submit(d->opt.worker, &t->task);
+}
+
+static void hang_up(struct ps_driver *d, ps_conn_id id)
+{
+    struct link_conn *c = ps_map_get(d->conns, id);
+
+    if (c == NULL) {
+        return;
+    }
+    ps_conn_finish(c->conn);
+    PS_LIST_EACH(n, &c->bundle.strands)
+    {
+        ps_conn_finish(PS_CONTAINER(n, struct ps_strand, node)->conn);
+    }
+}
+
+void driver_carry_out(struct ps_driver *d)
+{
+    for (uint32_t i = 0; i < d->fx.count; i++) {
+        struct ps_fx *fx = &d->fx.items[i];
+
+        switch (fx->type) {
+        case PS_FX_SEND:
+            send_parcel(d, fx);
+            break;
+        case PS_FX_DIAL:
+            driver_dial(d, fx->dial.target, fx->dial.address);
+            break;
+        case PS_FX_HANGUP:
+            hang_up(d, fx->hangup.conn);
+            break;
+        case PS_FX_COMPUTE:
+            start_compute(d, fx->compute);
+            fx->compute = NULL; /* Ours now. */
+            break;
+        case PS_FX_DONE:
+            send_done(d, fx);
+            break;
+        case PS_FX_NOTE:
+            ps_log(fx->note.level, "%s", fx->note.text);
+            break;
+        }
+    }
+    ps_effects_clear(&d->fx);
+}

@@ -1,0 +1,176 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Inside of the driver; for driver*.c alone.
+ *
+ *     driver.c        its life, feeding the machine, what is done before the
+ *                     loop waits
+ *     driver_effect.c what a step wants done: sends, jobs, hang-ups
+ *     driver_conn.c   a connection: opening, what comes, the end
+ *     driver_accept.c connections from the listeners
+ *     driver_dial.c   connections that the machine wants
+ *     driver_link.c   further connections of a link
+ *     driver_ring.c   memory of workers: regions, rings of operations
+ *     driver_stats.c  numbers */
+#pragma once
+
+#include "base/list.h"
+#include "base/spin.h"
+#include "common/bundle.h"
+#include "common/driver.h"
+#include "net/loop.h"
+#include "proto/ring.h"
+
+/* Between tries of a link to get another connection. */
+#define JOIN_FIRST PS_MILLIS(100)
+
+struct link_conn {
+    struct ps_driver *driver;
+    ps_conn_id id;
+    struct ps_conn *conn;
+    enum ps_conn_kind kind;
+    struct ps_list_node stranger; /* Until it has greeted. */
+    struct ps_list_node dirty;    /* Something was queued for it. */
+    struct ps_list_node paused;
+    struct ps_slice payload;    /* Under way; own reference. */
+    struct ps_buf *ring_memory; /* NULL: no ring. */
+    struct ps_ring_agent ring;
+    struct ps_list_node ringed;
+    struct ps_list_node told; /* Something was put into its ring. */
+    int thrown;               /* Why the payload under way is thrown away. */
+    bool near;
+    /* A further connection of the link that `first` is the first of; NULL
+     * when that one is over. */
+    bool joins;
+    struct link_conn *first;
+    struct ps_strand strand;
+    /* The first one of a link between an agent and a server: who it is, and
+     * on the side that dialled, how to get more. */
+    struct ps_bundle bundle;
+    struct ps_msg_hello who; /* Numbers only. */
+    bool welcomed;
+    bool several; /* There are more, or will be. */
+    bool lent;    /* `payload` is the machine's own memory. */
+    struct ps_parcel *hello;
+    char *address;
+    uint32_t joining; /* Dials under way. */
+    struct ps_loop_timer join;
+    ps_time join_wait;
+};
+
+struct ps_driver {
+    struct ps_driver_options opt;
+    struct ps_map *conns;
+    ps_conn_id last_id;
+    uint32_t local_count;
+    uint32_t stranger_count;
+    uint32_t paused_count;
+    uint32_t computing;
+    struct ps_list strangers; /* The oldest first. */
+    struct ps_list dirty;
+    struct ps_list paused;
+    struct ps_list ringed;
+    struct ps_list told;
+    struct ps_list dials;
+    struct ps_list ended_dials; /* At once, to be told of later. */
+    struct ps_effects fx;
+    struct ps_loop_timer tick;  /* Wakes the loop; settle() does the rest. */
+    struct ps_loop_timer grace; /* When closing. */
+    bool stepping;
+    bool stepped; /* Since paused connections were asked last. */
+    bool asleep;  /* The rings say so. */
+    bool fed;     /* Something has happened since settle() looked. */
+    struct ps_spin spin;
+    ps_time spin_until; /* 0: is not looking. */
+    bool closing;
+    int failure;
+    void (*closed)(void *ctx);
+    uint64_t arenas_freed; /* When peers were last told. */
+    ps_time refusal_told;  /* When a refused connection was last logged. */
+    struct ps_driver_stats gone; /* Sums of connections that are no more. */
+};
+
+struct opening {
+    int fd;
+    uint32_t peer_roles;
+    const char *peer;
+    bool near;
+    const char *address;     /* Of a server; NULL where no more can be had. */
+    struct link_conn *first; /* Of the link that it joins. */
+};
+
+/* driver.c */
+
+/* Tells the machine, at the loop's time, and carries out what it wants. */
+void driver_feed(struct ps_driver *d, struct ps_event *ev);
+void driver_feed_at(struct ps_driver *d, struct ps_event *ev, ps_time now);
+/* Says so when the driver is closing and the last thing has ended. */
+void driver_maybe_closed(struct ps_driver *d);
+
+/* driver_effect.c */
+
+void driver_carry_out(struct ps_driver *d);
+/* Something was queued: it is written before the loop waits. */
+void driver_mark_dirty(struct link_conn *c);
+/* `done` of frames whose context is a reference to a parcel. */
+void driver_parcel_done(void *ctx);
+
+/* driver_conn.c */
+
+/* `ev` is the OPEN event without what is known here. */
+void driver_open(struct ps_driver *d, const struct opening *o,
+                 struct ps_event *ev);
+/* Closes `fd` and counts it; the log is told now and then. */
+void driver_refuse(struct ps_driver *d, int fd, const char *peer,
+                   const char *why);
+/* A frame goes to the machine, as one of connection `id`. */
+void driver_deliver(struct link_conn *c, ps_conn_id id,
+                    const struct ps_msg *msg, uint64_t len);
+void driver_forget_payload(struct link_conn *c);
+/* `queued` bytes of `conn`, whose context `ctx` is, still wait. */
+void driver_sent(void *ctx, struct ps_conn *conn, uint64_t queued);
+
+/* driver_dial.c */
+
+void driver_dial(struct ps_driver *d, uint64_t target, const char *address);
+/* A further connection for the link whose first one `first` is. */
+int driver_dial_more(struct link_conn *first);
+/* Tells the machine of one that ended at once; false: there is none. */
+bool driver_tell_dials(struct ps_driver *d);
+void driver_cancel_dials(struct ps_driver *d);
+
+/* driver_link.c */
+
+/* This one's link may have further connections. */
+bool driver_may_join(const struct link_conn *c);
+/* Looks at once, or after a pause, whether there should be more of them. */
+void driver_join_later(struct link_conn *c, bool failed);
+/* What driver_dial_more() led to; `id` is the first one's. */
+void driver_join_dialled(struct ps_driver *d, ps_conn_id id, int fd, int rc,
+                         const char *detail);
+/* It is open: tells the peer which link it joins. */
+void driver_say_join(struct link_conn *c);
+/* A frame on a further connection, or the one that makes it so. */
+void driver_strand_frame(struct link_conn *c, const struct ps_msg *msg,
+                         uint64_t len);
+/* A further connection is cut: the first one sends what it had. */
+void driver_strand_closed(struct link_conn *c);
+/* The first one is closed. */
+void driver_end_strands(struct link_conn *c);
+
+/* driver_ring.c */
+
+void driver_take_region(struct link_conn *c, const struct ps_msg *msg);
+void driver_take_ring(struct link_conn *c, const struct ps_msg *msg);
+/* Operations that came before the next frame of a worker that has sent
+ * `frames`. True when there were any. */
+bool driver_take_ops(struct link_conn *c, uint64_t frames);
+bool driver_take_rings(struct ps_driver *d);
+void driver_forget_ring(struct link_conn *c);
+void driver_rings_awake(struct ps_driver *d);
+/* False: there is an operation in one of them. */
+bool driver_rings_sleep(struct ps_driver *d);
+/* Wakes workers that sleep and have been told of ends of operations. */
+void driver_wake_told(struct ps_driver *d);
+
+/* driver_stats.c */
+
+void driver_add_stats(struct ps_driver_stats *sum, const struct ps_conn *conn);

@@ -1,0 +1,157 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What workers share with their agent: regions, which the machine gets as
+ * memory, and the rings that operations come through. */
+#include "common/driver_inner.h"
+
+#include "net/local.h"
+
+#include <unistd.h>
+
+/* Operations that a machine is told of at once. */
+#define TAKE_OPS 32
+
+/* A worker's memory. The machine never sees descriptors. */
+void driver_take_region(struct link_conn *c, const struct ps_msg *msg)
+{
+    struct ps_event ev = {.type = PS_EV_REGION, .conn = c->id};
+    int fd = ps_conn_take_fd(c->conn);
+    struct ps_buf *buf;
+    const char *why;
+
+    if (fd < 0) {
+        ps_conn_close(c->conn, PS_E_PROTO, "l_region without a descriptor");
+        return;
+    }
+    int rc = ps_local_map_shared(fd, msg->l_region.size, &buf, &why);
+
+    if (rc != 0) {
+        ps_conn_close(c->conn, rc, why);
+        return;
+    }
+    ev.region.region = msg->l_region.region;
+    ev.region.buf = buf;
+    driver_feed(c->driver, &ev);
+    ps_buf_unref(buf);
+}
+
+void driver_take_ring(struct link_conn *c, const struct ps_msg *msg)
+{
+    int fd = ps_conn_take_fd(c->conn);
+    const char *why;
+
+    if (fd < 0) {
+        ps_conn_close(c->conn, PS_E_PROTO, "l_ring without a descriptor");
+        return;
+    }
+    if (c->ring_memory != NULL || msg->l_ring.size != ps_ring_bytes()) {
+        close(fd);
+        ps_conn_close(c->conn, PS_E_PROTO,
+                      c->ring_memory != NULL ? "a second l_ring"
+                                             : "l_ring of another size");
+        return;
+    }
+    int rc = ps_local_map_shared(fd, msg->l_ring.size, &c->ring_memory, &why);
+
+    if (rc != 0) {
+        ps_conn_close(c->conn, rc, why);
+        return;
+    }
+    ps_ring_agent_init(&c->ring, c->ring_memory->data);
+    ps_list_push_back(&c->driver->ringed, &c->ringed);
+}
+
+void driver_forget_ring(struct link_conn *c)
+{
+    if (ps_list_linked(&c->told)) {
+        ps_list_remove(&c->told);
+    }
+    if (ps_list_linked(&c->ringed)) {
+        ps_list_remove(&c->ringed);
+    }
+    ps_buf_unref(c->ring_memory);
+    c->ring_memory = NULL;
+}
+
+bool driver_take_ops(struct link_conn *c, uint64_t frames)
+{
+    struct ps_msg_l_op ops[TAKE_OPS];
+    struct ps_event ev = {.type = PS_EV_OPS, .conn = c->id, .ops = {.op = ops}};
+    /* Asking the clock for each would cost as much as taking it. */
+    ps_time now = ps_loop_now(c->driver->opt.loop);
+    uint32_t count = 0;
+    int rc = 1;
+
+    /* Who fills its ring all the time has others served in between. */
+    while (count < PS_RING_OPS &&
+           (rc = ps_ring_take_ops(&c->ring, frames, ops, TAKE_OPS)) > 0) {
+        count += (uint32_t)rc;
+        ev.ops.count = (uint32_t)rc;
+        driver_feed_at(c->driver, &ev, now);
+    }
+    if (rc < 0) {
+        ps_conn_close(c->conn, rc, "an operation in the ring makes no sense");
+        driver_forget_ring(c);
+    }
+    return count > 0;
+}
+
+bool driver_take_rings(struct ps_driver *d)
+{
+    struct ps_list_node *n = ps_list_first(&d->ringed);
+    bool any = false;
+
+    while (n != NULL) {
+        struct link_conn *c = PS_CONTAINER(n, struct link_conn, ringed);
+
+        n = ps_list_next(&d->ringed, n);
+        if (ps_conn_is_open(c->conn)) {
+            any |= driver_take_ops(c, ps_conn_frames(c->conn));
+        }
+    }
+    return any;
+}
+
+void driver_rings_awake(struct ps_driver *d)
+{
+    if (!d->asleep) {
+        return;
+    }
+    d->asleep = false;
+    PS_LIST_EACH(n, &d->ringed)
+    {
+        ps_ring_agent_awake(&PS_CONTAINER(n, struct link_conn, ringed)->ring);
+    }
+}
+
+bool driver_rings_sleep(struct ps_driver *d)
+{
+    d->asleep = true;
+    PS_LIST_EACH(n, &d->ringed)
+    {
+        struct link_conn *c = PS_CONTAINER(n, struct link_conn, ringed);
+
+        if (ps_conn_is_open(c->conn) &&
+            !ps_ring_agent_sleep(&c->ring, ps_conn_frames(c->conn))) {
+            driver_rings_awake(d);
+            return false;
+        }
+    }
+    return true;
+}
+
+void driver_wake_told(struct ps_driver *d)
+{
+    static const struct ps_msg wake = {.code = PS_MSG_L_WAKE};
+    const struct ps_conn_frame frame = {.msg = &wake, .pass_fd = -1};
+    struct ps_list_node *n;
+
+    while ((n = ps_list_pop(&d->told)) != NULL) {
+        struct link_conn *c = PS_CONTAINER(n, struct link_conn, told);
+
+        /* A connection that takes no frame is closing, which wakes, too. */
+        if (ps_ring_wake_worker(&c->ring) &&
+            ps_conn_send(c->conn, &frame) == 0) {
+            driver_mark_dirty(c);
+        }
+    }
+}
