@@ -91,13 +91,14 @@ static void arm(struct ps_loop *l)
         uv_timer_stop(&l->timer);
         return;
     }
-    ps_time now = ps_loop_now(l);
-    /* libuv counts in milliseconds. Too late by a part of one is harmless; too
-     * early would make the loop turn for nothing. */
-    uint64_t ms = at <= now ? 0 : (at - now + 999999u) / 1000000u;
-
+    /* libuv counts in whole milliseconds of the same clock. Too late by a part
+     * of one is harmless; too early would make the loop turn for nothing. */
     uv_update_time(&l->uv);
-    uv_timer_start(&l->timer, wake, ms, 0);
+    uint64_t due = at / 1000000u + (at % 1000000u != 0);
+    uint64_t now = uv_now(&l->uv);
+
+    uv_timer_start(&l->timer, wake,
+                   at <= ps_loop_now(l) || due <= now ? 0 : due - now, 0);
 }
 
 static void turns_due(struct ps_loop_timer *t)
