@@ -16,7 +16,7 @@ static int open_app(const void *values, const struct ps_daemon_facts *facts,
         .instance = facts->instance,
         .generation_base = facts->wall_ns,
         .seed = facts->seed,
-        .heartbeat = o->heartbeat,
+        .heartbeat = psched_heartbeat(o),
         .suspect_after = psched_suspect_after(o),
         .dead_after = psched_dead_after(o),
         .start_timeout = o->start_timeout,
@@ -76,7 +76,7 @@ static bool check(const void *values, const struct ps_options *o,
 {
     const struct psched_options *p = values;
 
-    if (p->heartbeat < psched_suspect_after(p) &&
+    if (psched_heartbeat(p) < psched_suspect_after(p) &&
         psched_suspect_after(p) < psched_dead_after(p)) {
         return true;
     }

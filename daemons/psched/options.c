@@ -2,22 +2,27 @@
 #include "psched/options.h"
 
 #include "base/limits.h"
+#include "base/num.h"
 
 #define MSEC       INT64_C(1000000)
+#define BEAT       PS_MILLIS(500)
 #define DAY        (INT64_C(86400) * 1000000000)
 #define AT(member) offsetof(struct psched_options, member)
 
 static const struct ps_option rows[] = {
     {.path = "heartbeat.interval",
-     .text = "100ms",
+     .text = "auto",
      .type = PS_OPTION_DURATION,
+     .special = "auto",
+     .special_value = 0,
      .min = MSEC,
      .max = DAY,
      .offset = AT(heartbeat),
      .aliases = {{.name = "PS_HEARTBEAT_INTERVAL",
                   .unit = "s",
-                  .values = "0=100ms"}},
-     .help = "How often servers and agents report."},
+                  .values = "0=auto"}},
+     .help = "How often servers and agents report; auto is 500ms, or less "
+             "where half of suspect_after or a quarter of dead_after is."},
     {.path = "heartbeat.suspect_after",
      .text = "auto",
      .type = PS_OPTION_DURATION,
@@ -26,8 +31,8 @@ static const struct ps_option rows[] = {
      .min = MSEC,
      .max = DAY,
      .offset = AT(suspect_after),
-     .help = "One that is silent for so long is marked SUSPECT; auto is five "
-             "intervals, or less before dead_after."},
+     .help = "One that is silent for so long is marked SUSPECT; auto is two "
+             "intervals, at least 1s, or less before dead_after."},
     {.path = "heartbeat.dead_after",
      .text = "auto",
      .type = PS_OPTION_DURATION,
@@ -38,9 +43,9 @@ static const struct ps_option rows[] = {
      .offset = AT(dead_after),
      .aliases = {{.name = "PS_HEARTBEAT_TIMEOUT",
                   .unit = "s",
-                  .values = "0=2s"}},
-     .help = "One that is silent for so long is GONE; auto is four times "
-             "suspect_after."},
+                  .values = "0=auto"}},
+     .help = "One that is silent for so long is GONE; auto is twice "
+             "suspect_after, at least 2s."},
     {.path = "network.link_linger",
      .text = "60s",
      .type = PS_OPTION_DURATION,
@@ -95,19 +100,40 @@ const struct ps_option_set psched_set = {
     .default_count = PS_OPTION_COUNT(defaults),
 };
 
+/* Each beat wakes two processes: no more of them than it takes to notice in
+ * time. */
+ps_time psched_heartbeat(const struct psched_options *o)
+{
+    ps_time beat = BEAT;
+
+    if (o->heartbeat != 0) {
+        return o->heartbeat;
+    }
+    if (o->suspect_after != 0) {
+        beat = ps_time_min(beat, o->suspect_after / 2);
+    }
+    if (o->dead_after != 0) {
+        beat = ps_time_min(beat, o->dead_after / 4);
+    }
+    return beat;
+}
+
 ps_time psched_suspect_after(const struct psched_options *o)
 {
-    ps_time after = 5 * o->heartbeat;
+    ps_time beat = psched_heartbeat(o);
+    ps_time after = ps_max_u64(2 * beat, 2 * BEAT);
 
     if (o->suspect_after != 0) {
         return o->suspect_after;
     }
     return o->dead_after != 0 && o->dead_after <= after
-               ? (o->heartbeat + o->dead_after) / 2
+               ? (beat + o->dead_after) / 2
                : after;
 }
 
 ps_time psched_dead_after(const struct psched_options *o)
 {
-    return o->dead_after != 0 ? o->dead_after : 4 * psched_suspect_after(o);
+    return o->dead_after != 0
+               ? o->dead_after
+               : ps_max_u64(2 * psched_suspect_after(o), 4 * BEAT);
 }

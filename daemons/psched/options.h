@@ -6,7 +6,7 @@
 struct psched_options {
     struct ps_common_options common;
     struct ps_listen_options listen;
-    ps_time heartbeat;
+    ps_time heartbeat;     /* 0: psched_heartbeat() decides. */
     ps_time suspect_after; /* 0: psched_suspect_after() decides. */
     ps_time dead_after;    /* 0: psched_dead_after() decides. */
     ps_time link_linger;
@@ -17,5 +17,6 @@ struct psched_options {
 
 extern const struct ps_option_set psched_set;
 
+ps_time psched_heartbeat(const struct psched_options *o);
 ps_time psched_suspect_after(const struct psched_options *o);
 ps_time psched_dead_after(const struct psched_options *o);

@@ -4,19 +4,17 @@
 #include "core/agent_inner.h"
 
 #include "base/str.h"
+#include "core/beat.h"
 
 #include <string.h>
 
-#define HEARTBEAT_DEFAULT PS_SECONDS(1)
-/* Heartbeats without a word until the connection counts as broken. */
-#define SILENT_BEATS      8u
-#define WHO               "scheduler"
+#define WHO "scheduler"
 
 void ps_agent_up_init(struct ps_agent *a, ps_time now)
 {
     ps_agent_peer_init(a, &a->up, 0, now);
     a->up.wanted = true;
-    a->heartbeat = HEARTBEAT_DEFAULT;
+    a->heartbeat = PS_BEAT_DEFAULT;
     ps_str_copy(a->up.address, sizeof(a->up.address), a->opt.sched);
 }
 
@@ -54,7 +52,7 @@ static void welcomed(struct ps_agent_step *st, const struct ps_msg_welcome *m)
     p->backoff = a->opt.dial_first;
     a->node = m->node;
     a->incarnation = m->incarnation;
-    a->heartbeat = m->heartbeat_ns != 0 ? m->heartbeat_ns : HEARTBEAT_DEFAULT;
+    a->heartbeat = m->heartbeat_ns != 0 ? m->heartbeat_ns : PS_BEAT_DEFAULT;
     a->ping_at = st->now;
     ps_effects_note(
         st->fx, PS_LOG_INFO, "registered node %u incarnation %llu%s", m->node,
@@ -146,13 +144,18 @@ static void ping(struct ps_agent_step *st)
                                               .waiting = s.waiting}});
 }
 
+static ps_time silent_at(const struct ps_agent *a)
+{
+    return ps_time_add(a->up.heard_at, ps_beat_silence(a->heartbeat));
+}
+
 void ps_agent_up_tick(struct ps_agent_step *st)
 {
     struct ps_agent *a = st->a;
     struct ps_agent_peer *p = &a->up;
 
     if (p->state == PS_AGENT_PEER_KNOWN) {
-        if (ps_time_add(p->heard_at, SILENT_BEATS * a->heartbeat) <= st->now) {
+        if (silent_at(a) <= st->now) {
             ps_agent_peer_lost(st, p, WHO, "is silent");
         } else if (a->ping_at <= st->now) {
             ping(st);
@@ -168,8 +171,7 @@ ps_time ps_agent_up_deadline(const struct ps_agent *a)
 
     if (a->up.state == PS_AGENT_PEER_KNOWN) {
         at = ps_time_min(at, a->ping_at);
-        at = ps_time_min(
-            at, ps_time_add(a->up.heard_at, SILENT_BEATS * a->heartbeat));
+        at = ps_time_min(at, silent_at(a));
     }
     return at;
 }

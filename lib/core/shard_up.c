@@ -7,13 +7,9 @@
 
 #include "base/num.h"
 #include "base/str.h"
+#include "core/beat.h"
 
 #include <string.h>
-
-#define HEARTBEAT_DEFAULT PS_SECONDS(1)
-/* Heartbeats without a word from the scheduler until the connection counts as
- * broken, though nobody said so. */
-#define SILENT_BEATS      8u
 
 static void redial(struct ps_shard_step *st)
 {
@@ -45,7 +41,7 @@ void ps_shard_up_init(struct ps_shard *s, ps_time now)
     up->session = ps_rng_next(&s->rng) ^ s->opt.instance;
     up->session += up->session == 0;
     up->backoff = s->opt.dial_first;
-    up->heartbeat = HEARTBEAT_DEFAULT;
+    up->heartbeat = PS_BEAT_DEFAULT;
     up->retry_at = now;
 }
 
@@ -162,7 +158,7 @@ static void welcomed(struct ps_shard_step *st, const struct ps_msg_welcome *m)
     up->node = m->node;
     up->incarnation = m->incarnation;
     up->backoff = st->s->opt.dial_first;
-    up->heartbeat = m->heartbeat_ns != 0 ? m->heartbeat_ns : HEARTBEAT_DEFAULT;
+    up->heartbeat = m->heartbeat_ns != 0 ? m->heartbeat_ns : PS_BEAT_DEFAULT;
     up->ping_at = st->now;
     ps_effects_note(
         st->fx, PS_LOG_INFO, "registered node %u incarnation %llu%s", m->node,
@@ -277,7 +273,7 @@ void ps_shard_up_drain(struct ps_shard_step *st)
 
 static ps_time silent_at(const struct ps_shard_up *up)
 {
-    return ps_time_add(up->heard_at, up->heartbeat * SILENT_BEATS);
+    return ps_time_add(up->heard_at, ps_beat_silence(up->heartbeat));
 }
 
 void ps_shard_up_tick(struct ps_shard_step *st)

@@ -169,6 +169,15 @@ def test_heartbeat_times_must_follow_each_other():
     assert "suspect_after" in err
 
 
+@pytest.mark.parametrize("given", [
+    ["interval=100ms"], ["interval=10s"], ["suspect_after=200ms"],
+    ["dead_after=300ms"], ["interval=10ms", "dead_after=50ms"],
+    ["suspect_after=500ms", "dead_after=600ms"]])
+def test_heartbeat_times_that_are_not_given_fit(given):
+    options = [word for o in given for word in ("-o", f"heartbeat.{o}")]
+    assert programs.run("psched", *options, "--check-config") == (0, "", "")
+
+
 # ------------------------------------------------------------------ sockets
 
 
