@@ -45,6 +45,13 @@ bool ps_agent_async_allows(struct ps_agent_step *st, struct ps_agent_session *s,
                               k->name);
         return false;
     }
+    if (m->op == PS_OP_PASS) {
+        ps_agent_round_refuse(st, s, m, PS_E_UNSUPPORTED,
+                              "'%s': only a round can be passed, and an async "
+                              "or ssp job has none",
+                              k->name);
+        return false;
+    }
     if (m->op != PS_OP_PULL && rule_of(k->job) == PS_RULE_NONE) {
         ps_agent_round_refuse(st, s, m, PS_E_INVAL, "'%s': %s", k->name,
                               needs_rule);

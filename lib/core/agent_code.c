@@ -19,7 +19,7 @@ bool ps_agent_code_applies(const struct ps_agent_part *p)
     const struct ps_agent_key *k = p->key;
 
     return !p->init && k->width == 0 && k->kind != PS_OP_BROADCAST &&
-           !k->collective &&
+           k->kind != PS_OP_PASS && !k->collective &&
            k->reduce <= PS_REDUCE_MEAN && /* What is left over is of sums. */
            ps_compress_applies(&k->compress, k->dtype, p->count);
 }

@@ -154,6 +154,7 @@ struct ps_agent_part {
     bool clock_asked;  /* `clock` is to be asked, it may have been lost. */
     int64_t committed; /* Newest version known to be made; NONE. */
     int64_t held;      /* Version whose value lies in the results; NONE. */
+    int64_t passed;    /* Newest known version that all have passed in; NONE. */
     uint64_t reached;  /* Last round that it has ended. */
     int64_t asked;     /* Least version of the pull that is open; NONE. */
     /* Only where gradients travel as codes; see agent_code.c. */
@@ -220,7 +221,7 @@ struct ps_agent_key {
     bool complete;    /* Everybody has: it is on its way. */
     bool want;
     uint8_t reduce;
-    enum ps_op kind;
+    enum ps_op kind; /* PASS: as yet, or in the end, all who offered do. */
     uint32_t offered;
     uint32_t root;
     struct ps_agent_op **offer;       /* By local rank; NULL: not yet. */
@@ -511,6 +512,9 @@ struct ps_agent_op *ps_agent_op_new(struct ps_agent_step *st,
 /* Answers the worker, if it lives, and frees. */
 void ps_agent_op_done(struct ps_agent_step *st, struct ps_agent_op *op,
                       uint64_t version, int error, const char *text);
+/* Of a pass, in whose round all have passed. */
+void ps_agent_op_nobody(struct ps_agent_step *st, struct ps_agent_op *op,
+                        uint64_t version);
 void ps_agent_op_free(struct ps_agent_op *op);
 
 /* agent_why.c */
@@ -579,6 +583,8 @@ void ps_agent_round_fail(struct ps_agent_step *st, struct ps_agent_key *k,
                          int error, const char *text);
 /* The offers are all there: the partitions go. */
 void ps_agent_round_complete(struct ps_agent_step *st, struct ps_agent_key *k);
+/* The server says that all have passed in the round of this version. */
+void ps_agent_round_passed(struct ps_agent_part *p, uint64_t version);
 /* What this node gives to a partition: arrays in rank order. */
 uint32_t ps_agent_round_sources(const struct ps_agent_part *p,
                                 struct ps_slice *slices);

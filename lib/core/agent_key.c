@@ -297,6 +297,7 @@ static void set_parts(struct ps_agent_key *k, const struct ps_msg_key_opened *m,
         p->first = first;
         p->committed = NONE;
         p->held = NONE;
+        p->passed = NONE;
         p->asked = NONE;
         first += p->count;
     }
@@ -358,14 +359,15 @@ void ps_agent_key_resume(struct ps_agent_step *st, struct ps_agent_part *p)
 {
     struct ps_agent_key *k = p->key;
     struct ps_agent_flow *f = ps_agent_flow_get(st, k->job, p->node);
-    struct ps_rec_part rec = {.key = k->number,
-                              .index = p->index,
-                              .round = p->held != NONE ? (uint64_t)p->held
-                                       : p->committed != NONE
-                                           ? (uint64_t)p->committed
-                                           : 0,
-                              .dtype = k->dtype,
-                              .count = p->held != NONE ? p->count : 0};
+    struct ps_rec_part rec = {
+        .key = k->number,
+        .index = p->index,
+        .round = p->held != NONE        ? (uint64_t)p->held
+                 : p->committed != NONE ? (uint64_t)p->committed
+                                        : 0,
+        .dtype = k->dtype,
+        .count = p->held != NONE ? p->count : 0,
+        .salt = p->held != NONE && p->held == p->passed ? PS_PART_PASSED : 0};
     struct ps_msg m = {.code = PS_MSG_RESUME,
                        .resume = {.gen = k->job->gen,
                                   .epoch = k->epoch,

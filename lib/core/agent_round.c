@@ -19,7 +19,7 @@ static bool is_push(enum ps_op kind)
 {
     return kind == PS_OP_PUSH || kind == PS_OP_PUSHPULL ||
            kind == PS_OP_BROADCAST || kind == PS_OP_ATTEND ||
-           kind == PS_OP_PUSH_ROWS;
+           kind == PS_OP_PUSH_ROWS || kind == PS_OP_PASS;
 }
 
 static bool is_of_rows(uint8_t kind)
@@ -104,6 +104,19 @@ static bool check_op(struct ps_agent_step *st, struct ps_agent_session *s,
                               "'%s': the operation gives no rows", k->name);
         return false;
     }
+    if (m->op == PS_OP_PASS && (m->region != 0 || m->rows != 0)) {
+        ps_agent_round_refuse(st, s, m, PS_E_INVAL,
+                              "'%s': a pass gives nothing, and names no array",
+                              k->name);
+        return false;
+    }
+    if (m->op == PS_OP_PASS && k->collective) {
+        ps_agent_round_refuse(st, s, m, PS_E_UNSUPPORTED,
+                              "'%s' is a collective's key: a collective knows "
+                              "by itself who has joined",
+                              k->name);
+        return false;
+    }
     if (m->root >= k->job->num_workers) {
         ps_agent_round_refuse(st, s, m, PS_E_INVAL,
                               "root %u: the job has ranks 0 to %u", m->root,
@@ -151,6 +164,15 @@ static bool check_op(struct ps_agent_step *st, struct ps_agent_session *s,
 
 static bool offer(struct ps_agent_step *st, struct ps_agent_op *op);
 
+/* The first offer that is no pass says what the round is. */
+static void settle(struct ps_agent_key *k, const struct ps_agent_op *op)
+{
+    k->kind = op->kind;
+    k->reduce = op->reduce;
+    k->root = op->root;
+    k->priority = op->priority;
+}
+
 static void begin(struct ps_agent_key *k, const struct ps_agent_op *op)
 {
     assert(!k->active);
@@ -163,23 +185,23 @@ static void begin(struct ps_agent_key *k, const struct ps_agent_op *op)
     k->round = op->round;
     k->attempt++;
     k->offered = 0;
-    k->kind = op->kind;
-    k->reduce = op->reduce;
-    k->root = op->root;
-    k->priority = op->priority;
+    settle(k, op);
 }
 
 static bool agrees(const struct ps_agent_key *k, const struct ps_agent_op *op)
 {
     bool broadcast = op->kind == PS_OP_BROADCAST;
 
+    if (op->kind == PS_OP_PASS || k->kind == PS_OP_PASS) {
+        return true;
+    }
     if (broadcast != (k->kind == PS_OP_BROADCAST)) {
         return false;
     }
     return broadcast ? op->root == k->root : op->reduce == k->reduce;
 }
 
-/* Ranks that offered, or in a mean the samples they state. */
+/* Ranks that offered and do not pass, or in a mean the samples they state. */
 static uint64_t weight_of(const struct ps_agent_key *k)
 {
     uint64_t weight = 0;
@@ -187,16 +209,46 @@ static uint64_t weight_of(const struct ps_agent_key *k)
     for (uint32_t i = 0; i < k->job->local_count; i++) {
         const struct ps_agent_op *op = k->offer[i];
 
-        weight += op == NULL                    ? 0
-                  : k->reduce == PS_REDUCE_MEAN ? op->samples
-                                                : 1;
+        if (op != NULL && op->kind != PS_OP_PASS) {
+            weight += k->reduce == PS_REDUCE_MEAN ? op->samples : 1;
+        }
     }
     return weight;
+}
+
+/* Without servers: has the root of this broadcast passed? Then it is over.
+ * Where there are servers, they see that nobody gives a value. */
+static bool lacks_root(struct ps_agent_step *st, struct ps_agent_key *k)
+{
+    char text[PS_TEXT_MAX];
+    struct ps_str t;
+
+    if (k->kind != PS_OP_BROADCAST || k->part_count == 0 ||
+        k->parts[0].node != 0) {
+        return false;
+    }
+    for (uint32_t i = 0; i < k->job->local_count; i++) {
+        if (k->job->local[i].rank == k->root && k->offer[i] != NULL &&
+            k->offer[i]->kind == PS_OP_PASS) {
+            ps_str_init(&t, text, sizeof(text));
+            ps_str_addf(&t,
+                        "broadcast of '%s' round %llu: rank %u has joined and "
+                        "cannot be the root",
+                        k->name, (unsigned long long)k->round, k->root);
+            ps_agent_quarrel_refused(st, k, k->round,
+                                     ps_agent_quarrel_attempt(k) + 1, text);
+            return true;
+        }
+    }
+    return false;
 }
 
 /* Every rank here that must has offered: the partitions go. */
 void ps_agent_round_complete(struct ps_agent_step *st, struct ps_agent_key *k)
 {
+    if (lacks_root(st, k)) {
+        return;
+    }
     k->complete = true;
     k->parts_open = k->part_count;
     k->weight = weight_of(k);
@@ -260,12 +312,16 @@ static bool offer(struct ps_agent_step *st, struct ps_agent_op *op)
         ps_agent_quarrel_begin(st, op, text);
         return false;
     }
+    if (k->kind == PS_OP_PASS) {
+        settle(k, op);
+    }
     k->offer[op->local] = op;
     k->offered++;
     k->pushed[op->local] = op->round;
-    k->want = k->want || (!op->aside && op->kind != PS_OP_PUSH &&
-                          op->kind != PS_OP_PUSH_ROWS);
-    if (op->priority > k->priority) {
+    k->want = k->want ||
+              (!op->aside && op->kind != PS_OP_PUSH &&
+               op->kind != PS_OP_PUSH_ROWS && op->kind != PS_OP_PASS);
+    if (op->kind != PS_OP_PASS && op->priority > k->priority) {
         k->priority = op->priority;
     }
     if (k->offered == k->job->local_count) {
@@ -287,7 +343,8 @@ void ps_agent_round_take(struct ps_agent_step *st, struct ps_agent_session *s,
                               "no key has the number %u: declare it", m->key);
         return;
     }
-    if (m->op != PS_OP_INIT && is_of_rows(m->op) != (k->width != 0)) {
+    if (m->op != PS_OP_INIT && m->op != PS_OP_PASS &&
+        is_of_rows(m->op) != (k->width != 0)) {
         ps_agent_round_refuse(
             st, s, m, PS_E_UNSUPPORTED,
             k->width != 0 ? "'%s' is a key of rows: rows are pushed and pulled"
@@ -361,10 +418,45 @@ static void unpark(struct ps_agent_step *st, struct ps_agent_key *k)
     }
 }
 
+/* A server may say so of a round to which something was given here: it is not
+ * believed. */
+static bool all_passed(const struct ps_agent_key *k)
+{
+    for (uint32_t i = 0; k->kind == PS_OP_PASS && i < k->part_count; i++) {
+        if (k->parts[i].passed != (int64_t)k->round) {
+            return false;
+        }
+    }
+    return k->kind == PS_OP_PASS;
+}
+
+void ps_agent_round_passed(struct ps_agent_part *p, uint64_t version)
+{
+    struct ps_agent_key *k = p->key;
+
+    if ((int64_t)version <= p->passed) {
+        return;
+    }
+    p->passed = (int64_t)version;
+    if (p->node != 0 && k->width == 0 && k->active && k->complete &&
+        k->kind == PS_OP_PASS && version == k->round &&
+        p->held == (int64_t)version - 1) {
+        /* That is what a pull would bring, and what another server goes on
+         * from when this one is lost. */
+        const uint64_t at = p->first * ps_dtype_size(k->dtype);
+
+        memcpy(k->result->data + k->result_at[version & 1] + at,
+               k->result->data + k->result_at[(version - 1) & 1] + at,
+               ps_agent_part_bytes(p));
+        p->held = (int64_t)version;
+    }
+}
+
 /* All partitions have the version: everybody hears, and the next may begin. */
 static void finish(struct ps_agent_step *st, struct ps_agent_key *k)
 {
-    uint64_t round = k->round;
+    const uint64_t round = k->round;
+    const bool nobody = all_passed(k);
 
     if (k->async) {
         st->a->stats.rounds++;
@@ -379,7 +471,9 @@ static void finish(struct ps_agent_step *st, struct ps_agent_key *k)
         struct ps_agent_op *op = k->offer[i];
 
         k->offer[i] = NULL;
-        if (op != NULL) {
+        if (op != NULL && nobody) {
+            ps_agent_op_nobody(st, op, round);
+        } else if (op != NULL) {
             ps_agent_op_done(st, op, round, 0, "");
         }
     }
@@ -493,6 +587,17 @@ uint32_t ps_agent_round_sources(const struct ps_agent_part *p,
     return count;
 }
 
+/* Without servers: the value of the version before is that of this one. */
+static struct ps_slice stays(const struct ps_agent_part *p)
+{
+    const struct ps_agent_key *k = p->key;
+
+    return (struct ps_slice){.buf = k->result,
+                             .offset = k->result_at[p->held & 1] +
+                                       p->first * ps_dtype_size(k->dtype),
+                             .len = ps_agent_part_bytes(p)};
+}
+
 /* Without servers: the sum goes straight to where the workers read it. */
 void ps_agent_round_local(struct ps_agent_step *st, struct ps_agent_part *p)
 {
@@ -503,29 +608,35 @@ void ps_agent_round_local(struct ps_agent_step *st, struct ps_agent_part *p)
     struct ps_slice one = {.buf = k->init_array.buf,
                            .offset = k->init_array.offset + p->first * size,
                            .len = p->count * size};
+    const bool sums = !p->init && k->kind != PS_OP_BROADCAST &&
+                      k->kind != PS_OP_PASS;
     struct ps_slice *slices = &one;
     uint32_t count = 1;
-    struct ps_agent_run *run = ps_calloc(1, sizeof(*run));
+    struct ps_agent_run *run;
     struct ps_compute *c;
 
-    if (!p->init) {
+    if (!p->init && k->kind == PS_OP_PASS) {
+        ps_agent_round_passed(p, version);
+        if (p->held != (int64_t)version - 1) { /* There was never a value. */
+            p->committed = (int64_t)version;
+            ps_agent_round_reached(st, p);
+            return;
+        }
+        one = stays(p);
+    } else if (!p->init) {
         slices = ps_calloc(k->job->local_count, sizeof(*slices));
         count = ps_agent_round_sources(p, slices);
     }
+    run = ps_calloc(1, sizeof(*run));
     run->token = ++a->next_token;
     run->part = p;
     run->version = (int64_t)version;
     c = ps_compute_new(run->token, count, 1);
     c->job.op = PS_JOB_SUM;
     c->job.dtype = (enum ps_dtype)k->dtype;
-    c->job.fold = p->init || k->kind == PS_OP_BROADCAST
-                      ? PS_FOLD_SUM
-                      : ps_round_fold(k->reduce);
+    c->job.fold = sums ? ps_round_fold(k->reduce) : PS_FOLD_SUM;
     c->job.count = p->count;
-    c->job.divide_by = !p->init && k->kind != PS_OP_BROADCAST &&
-                               k->reduce == PS_REDUCE_MEAN
-                           ? k->weight
-                           : 1;
+    c->job.divide_by = sums && k->reduce == PS_REDUCE_MEAN ? k->weight : 1;
     for (uint32_t i = 0; i < count; i++) {
         ps_compute_add_src(c, &slices[i], 0);
     }

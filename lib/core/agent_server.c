@@ -313,6 +313,9 @@ static void took_value(struct ps_agent_step *st, struct ps_agent_server *s,
         if ((int64_t)rec->round > p->committed) {
             p->committed = (int64_t)rec->round;
         }
+        if (rec->salt == PS_PART_PASSED) {
+            ps_agent_round_passed(p, rec->round);
+        }
         offset += bytes;
         ps_agent_round_reached(st, p);
     }
@@ -332,6 +335,9 @@ static void took_commit(struct ps_agent_step *st,
         }
         if ((int64_t)m->parts[i].round > p->committed) {
             p->committed = (int64_t)m->parts[i].round;
+        }
+        if (m->parts[i].salt == PS_PART_PASSED && !p->key->async) {
+            ps_agent_round_passed(p, m->parts[i].round);
         }
         ps_agent_async_clock(p, m->parts[i].clock);
         ps_agent_round_reached(st, p);
@@ -366,12 +372,21 @@ static bool has_sides(const struct ps_agent_key *k,
     bool broadcast = k->kind == PS_OP_BROADCAST;
 
     return m->slots_count > 0 && k->active && !k->collective &&
-           (broadcast != m->assign || (!broadcast && k->reduce != m->reduce));
+           (k->kind == PS_OP_PASS || broadcast != m->assign ||
+            (!broadcast && k->reduce != m->reduce));
 }
 
 static void add_sides(struct ps_str *t, const struct ps_agent_key *k,
                       const struct ps_msg_refuse *m)
 {
+    if (k->kind == PS_OP_PASS) {
+        ps_str_add(t, "ranks that have not joined ask for different things, "
+                      "among them ");
+        add_ranks(t, k->job, m->slots, m->slots_count);
+        ps_str_addf(t, ": %s",
+                    m->assign ? "broadcast" : ps_reduce_name(m->reduce));
+        return;
+    }
     ps_str_add(t, "the ranks ask for different things: ");
     add_ranks(t, k->job, &k->job->slot, 1);
     ps_str_addf(t, ": %s; ",
@@ -379,6 +394,17 @@ static void add_sides(struct ps_str *t, const struct ps_agent_key *k,
                                            : ps_reduce_name(k->reduce));
     add_ranks(t, k->job, m->slots, m->slots_count);
     ps_str_addf(t, ": %s", m->assign ? "broadcast" : ps_reduce_name(m->reduce));
+}
+
+/* Of a broadcast whose root passes. */
+static void add_root(struct ps_str *t, const struct ps_agent_key *k)
+{
+    if (k->kind == PS_OP_BROADCAST) {
+        ps_str_addf(t, "rank %u has joined and cannot be the root", k->root);
+    } else {
+        ps_str_add(t, "others broadcast from a rank that has joined and cannot "
+                      "be the root");
+    }
 }
 
 static void took_refuse(struct ps_agent_step *st,
@@ -415,6 +441,8 @@ static void took_refuse(struct ps_agent_step *st,
                     (unsigned long long)m->parts[i].round, p->key->name);
         if (has_sides(p->key, m)) {
             add_sides(&t, p->key, m);
+        } else if (m->attempt != 0 && m->assign && m->slots_count == 0) {
+            add_root(&t, p->key);
         } else {
             ps_str_addf(&t, "%s%s%s", ps_strerror(m->error),
                         m->text[0] == '\0' ? "" : ": ", m->text);

@@ -72,6 +72,20 @@ void ps_agent_op_done(struct ps_agent_step *st, struct ps_agent_op *op,
     ps_agent_op_free(op);
 }
 
+void ps_agent_op_nobody(struct ps_agent_step *st, struct ps_agent_op *op,
+                        uint64_t version)
+{
+    if (op->session != NULL && !op->session->ended) {
+        ps_effects_tell(st->fx, op->session->conn,
+                        &(struct ps_msg){.code = PS_MSG_L_DONE,
+                                         .l_done = {.op_id = op->id,
+                                                    .version = version,
+                                                    .text = "",
+                                                    .nobody = true}});
+    }
+    ps_agent_op_free(op);
+}
+
 /* The worker is gone. What it contributed stays in its round, without an
  * owner; everything else it waited for is dropped. */
 static void drop_ops(struct ps_agent_session *s)

@@ -41,6 +41,10 @@ static inline uint32_t ps_compress_salt(uint64_t label)
     return (uint32_t)(label >> 32);
 }
 
+/* What the salt of an answer says of its version: every rank has passed in that
+ * round, and the value is the one before. */
+#define PS_PART_PASSED 1u
+
 /* Payload bytes of a part of a message: of a code, or of its elements. */
 static inline uint64_t ps_part_payload(const struct ps_rec_part *rec)
 {

@@ -18,6 +18,7 @@ static struct ps_rec_part record(const struct ps_part *part, uint64_t version)
         .round = version,
         .dtype = part->dtype,
         .count = part->count,
+        .salt = part->passed && version == part->version ? PS_PART_PASSED : 0,
         .clock = part->clock,
     };
 }

@@ -86,6 +86,13 @@ int ps_shard_attempt_check(struct ps_shard_step *st, struct ps_shard_job *job,
     return 0;
 }
 
+void ps_shard_attempt_rootless(struct ps_shard_step *st,
+                               struct ps_shard_job *job, struct ps_part *part)
+{
+    ps_shard_attempt_void(st, job, part, part->attempt + 1,
+                          &(struct ps_shard_side){.assign = true});
+}
+
 void ps_shard_attempt_disagree(struct ps_shard_step *st,
                                struct ps_shard_job *job, struct ps_part *part,
                                uint64_t round, const struct ps_shard_side *mine,
@@ -100,7 +107,8 @@ void ps_shard_attempt_disagree(struct ps_shard_step *st,
     if (open != NULL && ret_others->count == 0) {
         for (uint32_t i = 0;
              i < open->round.size && ret_others->count < PS_SIDE_MAX; i++) {
-            if (ps_round_has(&open->round, i)) {
+            if (ps_round_has(&open->round, i) &&
+                (open->passes == NULL || open->passes[i] == 0)) {
                 ret_others->slot[ret_others->count++] = i;
             }
         }

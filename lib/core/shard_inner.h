@@ -297,6 +297,10 @@ void ps_shard_push(struct ps_shard_step *st, struct ps_shard_conn *c,
 bool ps_shard_push_is_known(const struct ps_shard_job *job,
                             const struct ps_msg_push *m);
 
+/* All ranks of the slot pass in this round. */
+void ps_shard_push_passes(const struct ps_shard_job *job, struct ps_open *open,
+                          uint32_t slot);
+
 /* --------------------------------------------------------- shard_apply.c */
 
 /* One part of a push that is applied when it arrives, as take() of a round. */
@@ -389,6 +393,9 @@ uint32_t ps_shard_attempt_over(const struct ps_shard_job *job, uint32_t key,
 /* Is this contribution merged, waiting, or of an attempt that is over? */
 bool ps_shard_attempt_knows(const struct ps_part *part, uint64_t round,
                             uint32_t slot, uint32_t attempt);
+/* The round is complete, and the root of this broadcast has passed. */
+void ps_shard_attempt_rootless(struct ps_shard_step *st,
+                               struct ps_shard_job *job, struct ps_part *part);
 /* `mine` differs from what is there: the attempt is over. */
 void ps_shard_attempt_disagree(struct ps_shard_step *st,
                                struct ps_shard_job *job, struct ps_part *part,

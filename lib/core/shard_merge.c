@@ -87,6 +87,9 @@ static void made(struct ps_shard_step *st, struct ps_shard_job *job,
     } else {
         part->version++;
         part->attempt = 0;
+        part->passed = ps_open_passes(open);
+        /* That was made for the version before. */
+        ps_store_set_code(&job->store, part, 0, &(struct ps_slice){0});
     }
     st->s->rounds++;
     if (open->rule != PS_RULE_NONE) {
@@ -104,6 +107,15 @@ static void made(struct ps_shard_step *st, struct ps_shard_job *job,
     ps_shard_pull_answer(st, job, part, &told);
     ps_bits_fini(&told);
     ps_shard_credit_dirty(job);
+}
+
+/* Nobody gave anything to the round, because all have passed. */
+static void passed(struct ps_shard_step *st, struct ps_shard_job *job,
+                   struct ps_part *part)
+{
+    part->shift--; /* It was no step. */
+    job->newest = ps_max_u64(job->newest, part->version + 1);
+    made(st, job, part, NULL, NULL);
 }
 
 /* The sum of the round waits for others, and the value stays; takes over one
@@ -352,6 +364,14 @@ void ps_shard_merge_start(struct ps_shard_step *st, struct ps_shard_job *job,
 
     if (ps_shard_move_freezes(job, part)) {
         return; /* Here, when the move is given up, or at the new owner. */
+    }
+    if (ps_open_passes(open)) {
+        passed(st, job, part);
+        return;
+    }
+    if (first == NULL && open->assign && open->passes != NULL) {
+        ps_shard_attempt_rootless(st, job, part);
+        return;
     }
     if (open->rows ? ps_shard_rows_idle(job, part) : first == NULL) {
         made(st, job, part, NULL, NULL);

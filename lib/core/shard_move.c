@@ -300,6 +300,7 @@ static void give_piece(struct ps_shard_step *st, struct ps_shard_job *job,
         msg.part_piece.count = part->count;
         msg.part_piece.label = part->label;
         msg.part_piece.attempt = part->attempt;
+        msg.part_piece.passed = part->passed;
         msg.part_piece.shift = part->shift;
         msg.part_piece.codec = part->codec;
         msg.part_piece.gathered_rounds = part->gathered_rounds;
@@ -543,6 +544,7 @@ static void install(struct ps_shard_step *st, struct ps_shard_job *job,
         part->gathered_rounds = m->gathered_rounds;
     }
     part->attempt = m->attempt;
+    part->passed = m->passed;
     for (unsigned i = 0; i < PS_PART_STATES; i++) {
         slice = take_buffer(mv, STATES + i);
         ps_store_set_state(&job->store, part, i, slice.buf);

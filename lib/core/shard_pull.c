@@ -271,6 +271,7 @@ static int resume_part(struct ps_shard_step *st, struct ps_shard_slot *slot,
     if (rc != 0) {
         return rc;
     }
+    part->passed = rec->salt == PS_PART_PASSED;
     if (part->open != NULL && part->version > before) {
         answer_forgotten(st, job, part);
     }

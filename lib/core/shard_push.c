@@ -4,6 +4,8 @@
  * it is merged, so an agent may send again whatever it has not heard of. */
 #include "core/shard_inner.h"
 
+#include "base/alloc.h"
+
 #include <string.h>
 
 /* A slice of a frame is kept as it is when it is at least this share of it. */
@@ -84,6 +86,26 @@ bool ps_shard_push_is_known(const struct ps_shard_job *job,
     return true;
 }
 
+/* A slot whose ranks all pass asks for nothing that could differ from what
+ * others ask for. 0 or a PS_E_*. */
+static int check_pass(const struct ps_shard_job *job,
+                      const struct ps_part *part, const struct ps_rec_part *rec)
+{
+    if (rec->round > (part != NULL ? part->version : 0) + 1) {
+        return PS_E_FUTURE;
+    }
+    if (part == NULL) {
+        return ps_map_count(job->store.parts) < PS_STORE_PARTS_MAX
+                   ? 0
+                   : PS_E_FUTURE;
+    }
+    return ps_part_fits(part, rec->dtype, 0) && part->width == 0 &&
+                   part->applied == NULL &&
+                   (part->open == NULL || !part->open->rows)
+               ? 0
+               : PS_E_MISMATCH;
+}
+
 /* Does the contribution agree with the partition and with the round under
  * way? 0 or a PS_E_*. */
 static int check(const struct ps_shard_job *job, const struct ps_part *part,
@@ -125,8 +147,9 @@ static int check(const struct ps_shard_job *job, const struct ps_part *part,
         return PS_E_MISMATCH;
     }
     if (part->open != NULL &&
-        (part->open->rows || part->open->reduce != m->reduce ||
-         part->open->assign != m->assign)) {
+        (part->open->rows ||
+         (part->open->settled && (part->open->reduce != m->reduce ||
+                                  part->open->assign != m->assign)))) {
         return PS_E_MISMATCH;
     }
     if (part->open != NULL && part->open->round.given > 0 && rec->count > 0 &&
@@ -160,6 +183,15 @@ static int check_code(struct ps_shard_step *st, const struct ps_shard_job *job,
     return 0;
 }
 
+void ps_shard_push_passes(const struct ps_shard_job *job, struct ps_open *open,
+                          uint32_t slot)
+{
+    if (open->passes == NULL) {
+        open->passes = ps_calloc(job->slot_count, 1);
+    }
+    open->passes[slot] = 1;
+}
+
 static struct ps_open *open_round(struct ps_shard_job *job,
                                   struct ps_part *part,
                                   const struct ps_msg_push *m)
@@ -168,9 +200,14 @@ static struct ps_open *open_round(struct ps_shard_job *job,
 
     if (open == NULL) {
         open = ps_store_open(&job->store, part, job->slot_count);
+        job->lacking++;
+    }
+    if (m->ranks == 0) {
+        ps_shard_push_passes(job, open, m->slot);
+    } else if (!open->settled) {
+        open->settled = true;
         open->reduce = m->reduce;
         open->assign = m->assign;
-        job->lacking++;
     }
     return open;
 }
@@ -210,9 +247,9 @@ static int take(struct ps_shard_step *st, struct ps_shard_slot *slot,
         }
         return 0; /* Answered when the round is merged. */
     }
-    rc = check(job, part, m, rec);
-    if (rc == PS_E_MISMATCH && part->width == 0 && part->applied == NULL &&
-        ps_part_fits(part, rec->dtype, rec->count)) {
+    rc = m->ranks == 0 ? check_pass(job, part, rec) : check(job, part, m, rec);
+    if (rc == PS_E_MISMATCH && m->ranks != 0 && part->width == 0 &&
+        part->applied == NULL && ps_part_fits(part, rec->dtype, rec->count)) {
         ps_shard_attempt_disagree(st, job, part, rec->round,
                                   &(struct ps_shard_side){.slot = {slot->index},
                                                           .count = 1,

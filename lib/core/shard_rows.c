@@ -186,14 +186,19 @@ static int take(struct ps_shard_step *st, struct ps_shard_slot *slot,
     if (rc == 0 && rec->round > part->version + 1) {
         rc = PS_E_FUTURE;
     }
-    if (rc == 0 && (m->reduce > PS_REDUCE_MEAN ||
-                    (job->optimizes && (!ps_dtype_is_real(part->dtype) ||
-                                        ps_optim_accumulates(&job->optim) > 1 ||
-                                        ps_optim_needs_norms(&job->optim))))) {
+    if (rc == 0 && m->ranks != 0 &&
+        (m->reduce > PS_REDUCE_MEAN ||
+         (job->optimizes && (!ps_dtype_is_real(part->dtype) ||
+                             ps_optim_accumulates(&job->optim) > 1 ||
+                             ps_optim_needs_norms(&job->optim))))) {
         rc = PS_E_UNSUPPORTED;
     }
-    if (rc == 0 && part->open != NULL &&
-        (!part->open->rows || part->open->reduce != m->reduce)) {
+    if (rc == 0 && part->open != NULL && m->ranks == 0 && !part->open->rows) {
+        return PS_E_MISMATCH;
+    }
+    if (rc == 0 && part->open != NULL && m->ranks != 0 &&
+        (!part->open->rows ||
+         (part->open->settled && part->open->reduce != m->reduce))) {
         ps_shard_attempt_disagree(st, job, part, rec->round,
                                   &(struct ps_shard_side){.slot = {slot->index},
                                                           .count = 1,
@@ -219,13 +224,18 @@ static int take(struct ps_shard_step *st, struct ps_shard_slot *slot,
     part->attempt = m->attempt; /* It is at least what was there. */
     if (part->open == NULL) {
         part->open = ps_store_open(&job->store, part, job->slot_count);
-        part->open->reduce = m->reduce;
         part->open->rows = true;
         part->open->rows_given = ps_calloc(job->slot_count, sizeof(uint32_t));
         job->lacking++;
     }
     struct ps_open *open = part->open;
 
+    if (m->ranks == 0) {
+        ps_shard_push_passes(job, open, slot->index);
+    } else {
+        open->settled = true;
+        open->reduce = m->reduce;
+    }
     ps_round_offer(&open->round, slot->index, block.buf != NULL ? &block : NULL,
                    m->ranks);
     open->weight += m->ranks;
@@ -269,7 +279,7 @@ void ps_shard_push_rows(struct ps_shard_step *st, struct ps_shard_conn *c,
     if (rc == 0 && m->incarnation != p->incarnation) {
         rc = PS_E_STALE;
     }
-    if (rc == 0 && (m->ranks == 0 || m->ranks > PS_WEIGHT_MAX)) {
+    if (rc == 0 && ((m->ranks == 0 && total > 0) || m->ranks > PS_WEIGHT_MAX)) {
         rc = PS_E_INVAL;
     }
     if (rc == 0 && c->thrown == PS_E_FULL) {

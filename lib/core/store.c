@@ -151,6 +151,7 @@ void ps_store_set(struct ps_store *st, struct ps_part *part, uint64_t version,
     assert(version >= part->version);
     if (version != part->version) {
         part->attempt = 0;
+        part->passed = false;
     }
     ps_store_set_code(st, part, 0, &(struct ps_slice){0});
     st->stored -= part->value.len;
@@ -214,6 +215,7 @@ void ps_store_close(struct ps_store *st, struct ps_part *part)
     ps_round_fini(&open->round);
     ps_bits_fini(&open->want);
     ps_free(open->rows_given);
+    ps_free(open->passes);
     ps_free(open);
 }
 

@@ -22,11 +22,13 @@ struct ps_parked {
 /* Contributions to the version after the present one. */
 struct ps_open {
     struct ps_round round;
-    struct ps_bits want; /* Who is to get the value, not only a commit. */
-    uint8_t reduce;      /* enum ps_reduce, stated by the first. */
-    bool coded;          /* What was given are codes, */
-    uint32_t salt;       /* whose random numbers depend on this. */
-    bool assign;
+    struct ps_bits want;  /* Who is to get the value, not only a commit. */
+    bool settled;         /* Somebody has offered who does not pass, */
+    uint8_t reduce;       /* and the first has stated this enum ps_reduce */
+    bool coded;           /* What was given are codes, */
+    uint32_t salt;        /* whose random numbers depend on this. */
+    bool assign;          /* and this. */
+    uint8_t *passes;      /* By slot: 1: it passes. NULL: nobody does. */
     uint8_t rule;         /* enum ps_rule; not NONE: no round, see applying. */
     bool rows;            /* What was given are blocks of rows. */
     uint64_t weight;      /* Of rows: ranks of all who have offered, */
@@ -72,6 +74,7 @@ struct ps_part {
     uint32_t count; /* Elements; 0: not known yet. */
     uint32_t width; /* Elements of a row; 0: nobody has spoken of rows. */
     uint64_t version;
+    bool passed;      /* All have passed in its round. */
     uint32_t attempt; /* At the next one: those below are over. */
     uint64_t label;   /* Of the key's name, base/label.h; 0: not known. */
     /* What the optimizer counts beyond the versions: steps that were loaded,
@@ -164,6 +167,11 @@ void ps_store_set_state(struct ps_store *st, struct ps_part *part, unsigned i,
 struct ps_open *ps_store_open(struct ps_store *st, struct ps_part *part,
                               uint32_t slots);
 void ps_store_close(struct ps_store *st, struct ps_part *part);
+/* Have all who are in this round passed? */
+static inline bool ps_open_passes(const struct ps_open *open)
+{
+    return open->passes != NULL && !open->settled;
+}
 
 /* Takes over the reference in `w->row`, of which it keeps a copy. */
 void ps_store_ask(struct ps_store *st, struct ps_part *part,

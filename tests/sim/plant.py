@@ -113,7 +113,7 @@ static uint32_t planted_nth(const struct ps_round *r, uint32_t n)
         rc = ps_pool_get"""),
     ],
     "compresses collectives": [
-        ("lib/core/agent_code.c", "           !k->collective &&\n", ""),
+        ("lib/core/agent_code.c", " && !k->collective &&", " &&"),
     ],
     "applies a push that comes twice twice": [
         ("lib/core/shard_apply.c",

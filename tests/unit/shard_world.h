@@ -7,6 +7,7 @@
 #include "base/alloc.h"
 #include "base/pool.h"
 #include "base/rng.h"
+#include "core/compress.h"
 #include "core/link.h"
 #include "core/shard.h"
 
@@ -30,11 +31,15 @@ struct seen {
     uint64_t value_version;
     uint64_t commit_version;
     uint64_t clock;
+    bool passed;     /* All have, in the version last told. */
     uint32_t values; /* How often told. */
     uint32_t commits;
     uint32_t refusals;
     int error; /* Of the last refusal, */
     uint32_t attempt;
+    uint32_t others[8]; /* and the slots that it names. */
+    uint32_t others_count;
+    bool assign;
     uint8_t bytes[256];
     size_t len;
 };
@@ -190,6 +195,7 @@ static inline void agent_value(struct agent *a, const struct ps_msg_value *m,
         s->values++;
         s->value_version = rec->round;
         s->clock = rec->clock;
+        s->passed = rec->salt == PS_PART_PASSED;
         s->len = len < sizeof(s->bytes) ? len : sizeof(s->bytes);
         memcpy(s->bytes, ps_slice_data(&p->slice[slice]) + at, s->len);
         at += len;
@@ -224,6 +230,7 @@ static inline void agent_deliver(struct agent *a, const struct ps_msg *msg,
             s->commits++;
             s->commit_version = msg->commit.parts[i].round;
             s->clock = msg->commit.parts[i].clock;
+            s->passed = msg->commit.parts[i].salt == PS_PART_PASSED;
         }
         break;
     case PS_MSG_REFUSE:
@@ -234,6 +241,11 @@ static inline void agent_deliver(struct agent *a, const struct ps_msg *msg,
             s->refusals++;
             s->error = msg->refuse.error;
             s->attempt = msg->refuse.attempt;
+            s->assign = msg->refuse.assign;
+            s->others_count = msg->refuse.slots_count;
+            for (uint32_t n = 0; n < s->others_count && n < 8; n++) {
+                s->others[n] = msg->refuse.slots[n];
+            }
         }
         break;
     case PS_MSG_CREDIT:
@@ -659,6 +671,7 @@ struct push_options {
     uint64_t clock;
     bool assign;
     bool commit_only;
+    bool passes; /* All ranks of the slot. */
 };
 
 static inline void agent_push(struct agent *a, const struct push_options *o)
@@ -676,7 +689,9 @@ static inline void agent_push(struct agent *a, const struct push_options *o)
         .push = {.gen = GEN,
                  .slot = a->index,
                  .incarnation = a->incarnation,
-                 .ranks = o->ranks == 0 ? 1 : o->ranks,
+                 .ranks = o->passes       ? 0
+                          : o->ranks == 0 ? 1
+                                          : o->ranks,
                  .reduce = (uint8_t)o->reduce,
                  .rule = (uint8_t)o->rule,
                  .assign = o->assign,
@@ -696,6 +711,14 @@ static inline void agent_push_f32(struct agent *a, uint32_t key, uint64_t round,
 {
     agent_push(a, &(struct push_options){
                       .key = key, .round = round, .count = 1, .data = &v});
+}
+
+static inline void agent_pass(struct agent *a, uint32_t key, uint64_t round)
+{
+    agent_push(a, &(struct push_options){.key = key,
+                                         .round = round,
+                                         .passes = true,
+                                         .commit_only = true});
 }
 
 static inline void agent_push_i64(struct agent *a, uint32_t key, uint64_t round,

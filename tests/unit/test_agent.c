@@ -372,6 +372,48 @@ static void push(struct bench *b, uint32_t worker, uint32_t key, uint64_t round,
         NULL);
 }
 
+static void pass(struct bench *b, uint32_t worker, uint32_t key, uint64_t round)
+{
+    say(b, WORKER_CONN + worker,
+        &(struct ps_msg){.code = PS_MSG_L_OP,
+                         .l_op = {.op_id = 1000 * key + round,
+                                  .op = PS_OP_PASS,
+                                  .key = key,
+                                  .round = round}},
+        NULL);
+}
+
+/* The server answers one part with a commit. */
+static void commit(struct bench *b, uint32_t key, uint32_t index,
+                   uint64_t round, uint32_t each, uint32_t salt)
+{
+    struct ps_rec_part part = {.key = key,
+                               .index = index,
+                               .round = round,
+                               .dtype = PS_DTYPE_FLOAT32,
+                               .count = each,
+                               .salt = salt};
+
+    say(b, SERVER_CONN,
+        &(struct ps_msg){.code = PS_MSG_COMMIT,
+                         .commit = {.gen = GEN,
+                                    .epoch = 1,
+                                    .parts = &part,
+                                    .parts_count = 1}},
+        NULL);
+}
+
+/* The last l_done of a worker. */
+static const struct ps_msg_l_done *last_done(const struct bench *b,
+                                             uint32_t worker)
+{
+    const ps_conn_id conn = WORKER_CONN + worker;
+    const uint32_t n = count(b, conn, PS_MSG_L_DONE);
+
+    assert_true(n > 0);
+    return &find(b, conn, PS_MSG_L_DONE, n - 1)->parcel->msg->l_done;
+}
+
 /* The server answers one part with a value of all `v`. */
 static void answer(struct bench *b, uint32_t key, uint32_t index,
                    uint64_t round, uint32_t each, float v, uint64_t credit)
@@ -1101,6 +1143,262 @@ static void senseless_operations_fail_alone(void **state)
     end(&b);
 }
 
+static void who_passes_gives_nothing(void **state)
+{
+    struct bench b;
+    const struct sent *s;
+    const float *sum;
+
+    (void)state;
+    begin(&b, 3, 1);
+    open_key(&b, 0, 1, 8192, SERVER_NODE);
+    tick(&b);
+    link_server(&b, false, 0);
+    give_region(&b, 0, 8192 * 4);
+    give_region(&b, 2, 8192 * 4);
+    /* A pass may be the first, and says nothing of what the round is. */
+    pass(&b, 1, 0, 1);
+    for (uint32_t i = 0; i < 3; i += 2) {
+        say(&b, WORKER_CONN + i,
+            &(struct ps_msg){.code = PS_MSG_L_OP,
+                             .l_op = {.op_id = 1,
+                                      .op = PS_OP_PUSHPULL,
+                                      .key = 0,
+                                      .region = 1,
+                                      .round = 1,
+                                      .samples = 5 + i,
+                                      .reduce = PS_REDUCE_MEAN}},
+            NULL);
+    }
+    compute_all(&b);
+    s = find(&b, SERVER_CONN, PS_MSG_PUSH, 0);
+    assert_non_null(s);
+    assert_int_equal(s->parcel->msg->push.ranks, 5 + 7);
+    assert_int_equal(s->parcel->msg->push.reduce, PS_REDUCE_MEAN);
+    sum = (const float *)(const void *)ps_slice_data(&s->parcel->slice[0]);
+    assert_true(sum[0] == 1 + 3);
+    /* A mark that says that nobody gave anything is not believed. */
+    commit(&b, 0, 0, 1, 8192, 1);
+    answer(&b, 0, 0, 1, 8192, 4, 0);
+    for (uint32_t i = 0; i < 3; i++) {
+        assert_int_equal(last_done(&b, i)->error, 0);
+        assert_int_equal(last_done(&b, i)->version, 1);
+        assert_false(last_done(&b, i)->nobody);
+    }
+    end(&b);
+}
+
+static void a_node_that_passes_hears_who_does(void **state)
+{
+    struct bench b;
+    const struct sent *s;
+
+    (void)state;
+    begin(&b, 2, 1);
+    open_key(&b, 0, 2, 8192, SERVER_NODE);
+    tick(&b);
+    link_server(&b, false, 0);
+    for (uint64_t r = 1; r <= 3; r++) {
+        forget_sent(&b);
+        pass(&b, 1, 0, r);
+        assert_null(find(&b, SERVER_CONN, PS_MSG_PUSH, 0));
+        pass(&b, 0, 0, r);
+        tick(&b);
+        s = find(&b, SERVER_CONN, PS_MSG_PUSH, 0);
+        assert_non_null(s);
+        assert_int_equal(s->parcel->msg->push.ranks, 0);
+        assert_int_equal(s->parcel->msg->push.parts_count, 2);
+        assert_int_equal(s->parcel->msg->push.parts[1].count, 0);
+        assert_int_equal(s->parcel->slice_count, 0);
+        assert_false(s->parcel->msg->push.want);
+        commit(&b, 0, 1, r, 8192, r > 1);
+        assert_int_equal(count(&b, WORKER_CONN, PS_MSG_L_DONE), 0);
+        /* In the second round others have failed half way: there a server has
+         * counted something. */
+        commit(&b, 0, 0, r, 8192, r == 3);
+        for (uint32_t i = 0; i < 2; i++) {
+            assert_int_equal(last_done(&b, i)->error, 0);
+            assert_int_equal(last_done(&b, i)->version, r);
+            assert_int_equal(last_done(&b, i)->nobody, r == 3);
+        }
+    }
+    end(&b);
+}
+
+/* Where the value lies here it is that of the next version, too, for whoever
+ * pulls it and for another server. */
+static void a_value_that_stays_is_held(void **state)
+{
+    struct bench b;
+    const struct sent *s;
+    uint32_t record[2] = {SERVER_NODE + 1, 8192};
+    struct ps_rec_server server = {.node = SERVER_NODE + 1,
+                                   .name = "ps1",
+                                   .incarnation = 1,
+                                   .address = "ps1:1",
+                                   .state = PS_NODE_STATE_ACTIVE};
+    struct ps_buf *table = ps_buf_new(8);
+    struct ps_slice payload = {.buf = table, .len = table->size};
+
+    (void)state;
+    memcpy(table->data, record, 8);
+    begin(&b, 1, 1);
+    open_key(&b, 0, 1, 8192, SERVER_NODE);
+    tick(&b);
+    link_server(&b, false, 0);
+    give_region(&b, 0, 8192 * 4);
+    push(&b, 0, 0, 1, 0);
+    answer(&b, 0, 0, 1, 8192, 9, 0);
+    pass(&b, 0, 0, 2);
+    commit(&b, 0, 0, 2, 8192, 1);
+    assert_true(last_done(&b, 0)->nobody);
+    forget_sent(&b);
+    say(&b, WORKER_CONN,
+        &(struct ps_msg){
+            .code = PS_MSG_L_OP,
+            .l_op = {.op_id = 5, .op = PS_OP_PULL, .key = 0, .round = 2}},
+        NULL);
+    assert_int_equal(last_done(&b, 0)->version, 2);
+    assert_null(find(&b, SERVER_CONN, PS_MSG_PULL, 0));
+    /* Another server is told of it. */
+    say(&b, SCHED_CONN,
+        &(struct ps_msg){
+            .code = PS_MSG_MAP,
+            .map = {.epoch = 2, .servers = &server, .servers_count = 1}},
+        NULL);
+    say(&b, SCHED_CONN,
+        &(struct ps_msg){.code = PS_MSG_KEY_OPENED,
+                         .key_opened = {.gen = GEN,
+                                        .text = "",
+                                        .key = 0,
+                                        .epoch = 2,
+                                        .parts = 1,
+                                        .compression = ""}},
+        &payload);
+    ps_buf_unref(table);
+    tick(&b);
+    assert_int_equal(b.dialled, SERVER_NODE + 1);
+    open_conn(&b, SERVER_CONN + 1, PS_CONN_DIALLED, SERVER_NODE + 1);
+    welcome(&b, SERVER_CONN + 1, false, 0);
+    s = find(&b, SERVER_CONN + 1, PS_MSG_RESUME, 0);
+    assert_non_null(s);
+    assert_true(s->parcel->msg->resume.held);
+    assert_int_equal(s->parcel->msg->resume.parts[0].round, 2);
+    assert_int_equal(s->parcel->msg->resume.parts[0].salt, 1);
+    assert_true(
+        *(const float *)(const void *)ps_slice_data(&s->parcel->slice[0]) == 9);
+    end(&b);
+}
+
+static void what_a_pass_may_not_say(void **state)
+{
+    static const struct ps_msg_l_op bad[] = {
+        {.key = 9, .round = 1},
+        {.key = 0, .round = 2},
+        {.key = 0, .round = 1, .region = 1},
+        {.key = 0, .round = 1, .rows = 3},
+    };
+    struct bench b;
+
+    (void)state;
+    begin(&b, 1, 1);
+    open_key(&b, 0, 1, 8192, SERVER_NODE);
+    give_region(&b, 0, 8192 * 4);
+    for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
+        struct ps_msg m = {.code = PS_MSG_L_OP, .l_op = bad[i]};
+
+        m.l_op.op = PS_OP_PASS;
+        m.l_op.op_id = i + 1;
+        say(&b, WORKER_CONN, &m, NULL);
+        assert_int_equal(last_done(&b, 0)->op_id, i + 1);
+        assert_int_equal(last_done(&b, 0)->error,
+                         i == 0 ? PS_E_NOKEY : PS_E_INVAL);
+        assert_true(strlen(last_done(&b, 0)->text) > 10);
+    }
+    end(&b);
+}
+
+static void without_servers_a_value_stays(void **state)
+{
+    struct bench b;
+    struct ps_buf *region;
+
+    (void)state;
+    begin(&b, 2, 0);
+    open_key(&b, 0, 2, 8192, 0);
+    give_region(&b, 0, 2 * 8192 * 4);
+    region = b.region[0];
+    /* There is nothing yet. */
+    for (uint32_t i = 0; i < 2; i++) {
+        pass(&b, i, 0, 1);
+    }
+    assert_int_equal(b.compute_count, 0);
+    assert_true(last_done(&b, 0)->nobody && last_done(&b, 1)->nobody);
+    push(&b, 0, 0, 2, 0);
+    pass(&b, 1, 0, 2);
+    compute_all(&b);
+    assert_int_equal(last_done(&b, 1)->version, 2);
+    assert_false(last_done(&b, 1)->nobody);
+    for (uint32_t i = 0; i < 2; i++) {
+        pass(&b, i, 0, 3);
+    }
+    assert_int_equal(b.compute_count, 2);
+    /* It is copied from where version 2 lies to where 3 is to lie. */
+    assert_int_equal(b.computes[0]->job.src_count, 1);
+    assert_memory_equal(b.computes[0]->job.src[0], region->data, 8192 * 4);
+    compute_all(&b);
+    assert_int_equal(last_done(&b, 0)->version, 3);
+    assert_true(last_done(&b, 0)->nobody && last_done(&b, 1)->nobody);
+    end(&b);
+}
+
+static void a_root_that_has_joined_is_named(void **state)
+{
+    (void)state;
+    for (uint32_t servers = 0; servers < 2; servers++) {
+        struct bench b;
+
+        begin(&b, 2, servers);
+        open_key(&b, 0, 1, 8192, servers == 0 ? 0 : SERVER_NODE);
+        tick(&b);
+        if (servers == 1) {
+            link_server(&b, false, 0);
+        }
+        say(&b, WORKER_CONN,
+            &(struct ps_msg){.code = PS_MSG_L_OP,
+                             .l_op = {.op_id = 1,
+                                      .op = PS_OP_BROADCAST,
+                                      .key = 0,
+                                      .round = 1,
+                                      .root = 1}},
+            NULL);
+        pass(&b, 1, 0, 1);
+        tick(&b);
+        if (servers == 1) {
+            struct ps_rec_part part = {.key = 0, .round = 1};
+
+            assert_non_null(find(&b, SERVER_CONN, PS_MSG_PUSH, 0));
+            say(&b, SERVER_CONN,
+                &(struct ps_msg){.code = PS_MSG_REFUSE,
+                                 .refuse = {.gen = GEN,
+                                            .epoch = 1,
+                                            .error = PS_E_MISMATCH,
+                                            .text = "",
+                                            .parts = &part,
+                                            .parts_count = 1,
+                                            .assign = true,
+                                            .attempt = 1}},
+                NULL);
+        }
+        for (uint32_t i = 0; i < 2; i++) {
+            assert_int_equal(last_done(&b, i)->error, PS_E_MISMATCH);
+            assert_non_null(
+                strstr(last_done(&b, i)->text, "rank 1 has joined"));
+        }
+        end(&b);
+    }
+}
+
 static void without_servers_the_sum_goes_where_workers_read_it(void **state)
 {
     struct bench b;
@@ -1182,6 +1480,12 @@ int main(void)
         cmocka_unit_test(workers_that_disagree_hear_of_it),
         cmocka_unit_test(a_declaration_overtakes_a_question),
         cmocka_unit_test(senseless_operations_fail_alone),
+        cmocka_unit_test(who_passes_gives_nothing),
+        cmocka_unit_test(a_node_that_passes_hears_who_does),
+        cmocka_unit_test(a_value_that_stays_is_held),
+        cmocka_unit_test(what_a_pass_may_not_say),
+        cmocka_unit_test(without_servers_a_value_stays),
+        cmocka_unit_test(a_root_that_has_joined_is_named),
         cmocka_unit_test(without_servers_the_sum_goes_where_workers_read_it),
         cmocka_unit_test(a_job_that_is_over_leaves_nothing),
     };

@@ -471,6 +471,246 @@ static void a_round_of_nothing_keeps_the_value(void **state)
     world_free(w);
 }
 
+/* All slots: value 0 is a pass. Every order of arrival ends alike. */
+static void who_passes_is_not_in_the_result(void **state)
+{
+    static const uint8_t order[][3] = {{0, 1, 2}, {0, 2, 1}, {1, 0, 2},
+                                       {1, 2, 0}, {2, 0, 1}, {2, 1, 0}};
+    static const struct {
+        enum ps_reduce reduce;
+        int64_t give[3];
+        int64_t want;
+    } cases[] = {
+        {PS_REDUCE_SUM, {5, 0, 7}, 12},    {PS_REDUCE_MEAN, {0, 40, 1}, 41 / 5},
+        {PS_REDUCE_MEAN, {0, 0, 9}, 9},    {PS_REDUCE_MIN, {0, 3, 4}, 3},
+        {PS_REDUCE_MAX, {-3, -4, 0}, -3},  {PS_REDUCE_PRODUCT, {0, 6, 7}, 42},
+        {PS_REDUCE_PRODUCT, {0, 0, 7}, 7},
+    };
+
+    (void)state;
+    for (uint32_t o = 0; o < 6; o++) {
+        struct world *w = world_new(&(struct world_options){.slots = 3});
+
+        for (uint32_t n = 0; n < sizeof(cases) / sizeof(cases[0]); n++) {
+            for (uint32_t i = 0; i < 3; i++) {
+                const uint32_t who = order[o][i];
+                const int64_t give = cases[n].give[who];
+
+                /* Slot 1 has four ranks. */
+                agent_push(
+                    &w->agents[who],
+                    &(struct push_options){.key = 1,
+                                           .round = n + 1,
+                                           .dtype = PS_DTYPE_INT64,
+                                           .count = give != 0,
+                                           .data = &give,
+                                           .ranks = who == 1 ? 4 : 1,
+                                           /* It may say anything. */
+                                           .reduce = give != 0 ? cases[n].reduce
+                                                               : PS_REDUCE_MAX,
+                                           .passes = give == 0});
+            }
+            for (uint32_t i = 0; i < 3; i++) {
+                assert_int_equal(w->agents[i].seen[1].value_version, n + 1);
+                assert_int_equal(agent_i64(&w->agents[i], 1), cases[n].want);
+                assert_false(w->agents[i].seen[1].passed);
+            }
+        }
+        assert_int_equal(ps_shard_residue(w->shard), 1);
+        world_free(w);
+    }
+}
+
+static void a_round_that_all_pass_keeps_the_value(void **state)
+{
+    struct world *w = world_new(&(struct world_options){.slots = 2});
+    struct agent *a = &w->agents[0];
+    struct agent *b = &w->agents[1];
+
+    (void)state;
+    agent_push_f32(a, 2, 1, 3);
+    agent_push_f32(b, 2, 1, 4);
+    assert_false(a->seen[2].passed);
+    agent_pass(a, 2, 2);
+    assert_int_equal(a->seen[2].commits, 0);
+    agent_pass(b, 2, 2);
+    for (uint32_t i = 0; i < 2; i++) {
+        assert_int_equal(w->agents[i].seen[2].commit_version, 2);
+        assert_true(w->agents[i].seen[2].passed);
+    }
+    /* The answer was lost, and the pass comes again. */
+    b->seen[2].passed = false;
+    agent_lose(b);
+    agent_forget(b);
+    agent_dial(b);
+    agent_pass(b, 2, 2);
+    assert_int_equal(b->seen[2].commit_version, 2);
+    assert_true(b->seen[2].passed);
+    agent_pull(b, 2, 2);
+    assert_int_equal(b->seen[2].value_version, 2);
+    assert_true(b->seen[2].passed);
+    assert_true(agent_f32(b, 2) == 7);
+    /* The next one is a round like others. */
+    agent_push_f32(b, 2, 3, 1);
+    agent_pass(a, 2, 3);
+    assert_int_equal(a->seen[2].commit_version, 3);
+    assert_false(a->seen[2].passed);
+    assert_true(agent_f32(b, 2) == 1);
+    assert_int_equal(ps_shard_unmerged(w->shard, GEN, 0), 0);
+    world_free(w);
+}
+
+/* A key that nobody has given a value has rounds, too. */
+static void a_first_round_may_be_passed(void **state)
+{
+    struct world *w = world_new(&(struct world_options){.slots = 2});
+
+    (void)state;
+    for (uint32_t i = 0; i < 2; i++) {
+        agent_pass(&w->agents[i], 3, 1);
+    }
+    assert_int_equal(w->agents[0].seen[3].commit_version, 1);
+    assert_true(w->agents[0].seen[3].passed);
+    for (uint32_t i = 0; i < 2; i++) {
+        agent_push_f32(&w->agents[i], 3, 2, 2);
+    }
+    assert_true(agent_f32(&w->agents[1], 3) == 4);
+    world_free(w);
+}
+
+/* Adam counts its steps, and its first ones are larger for it. */
+static void a_round_that_all_pass_is_no_step(void **state)
+{
+    static const struct ps_rec_param params[] = {{"lr", 1}};
+    static const float first = 100;
+    float weight[2][3];
+
+    (void)state;
+    for (uint32_t passes = 0; passes < 2; passes++) {
+        struct world *w = world_new(
+            &(struct world_options){.slots = 2,
+                                    .params = params,
+                                    .params_count = 1,
+                                    .optimizer = "adam"});
+        uint64_t round = 0;
+
+        agent_init(&w->agents[0], 1, 1, &first);
+        for (uint32_t step = 0; step < 3; step++) {
+            for (uint32_t n = 0; n < passes * 5; n++) {
+                round++;
+                agent_pass(&w->agents[1], 1, round);
+                agent_pass(&w->agents[0], 1, round);
+                assert_true(w->agents[0].seen[1].passed);
+            }
+            round++;
+            push_ranks(&w->agents[0], round, 1 + (float)step, 1, PS_REDUCE_SUM);
+            agent_pass(&w->agents[1], 1, round);
+            assert_int_equal(w->agents[0].seen[1].value_version, round);
+            weight[passes][step] = agent_f32(&w->agents[0], 1);
+        }
+        world_free(w);
+    }
+    assert_true(weight[0][2] != first);
+    assert_memory_equal(weight[0], weight[1], sizeof(weight[0]));
+}
+
+static void a_round_that_all_pass_is_none_of_several(void **state)
+{
+    static const struct ps_rec_param params[] = {{"lr", 1}, {"accumulate", 2}};
+    static const float first = 100;
+    struct world *w = world_new(&(struct world_options){
+        .slots = 2, .params = params, .params_count = 2});
+    struct agent *a = &w->agents[0];
+    struct agent *b = &w->agents[1];
+
+    (void)state;
+    agent_init(a, 1, 1, &first);
+    push_ranks(a, 1, 8, 1, PS_REDUCE_MEAN);
+    push_ranks(b, 1, 4, 1, PS_REDUCE_MEAN);
+    agent_pass(a, 1, 2);
+    agent_pass(b, 1, 2);
+    assert_true(a->seen[1].passed);
+    push_ranks(a, 3, 3, 1, PS_REDUCE_MEAN);
+    assert_true(agent_f32(a, 1) == first);
+    agent_pass(b, 1, 3);
+    assert_int_equal(a->seen[1].value_version, 3);
+    assert_true(agent_f32(a, 1) == first - 15.0F / 3);
+    world_free(w);
+}
+
+static void a_root_that_passes_ends_the_broadcast(void **state)
+{
+    struct world *w = world_new(&(struct world_options){.slots = 3});
+
+    (void)state;
+    for (uint32_t i = 0; i < 3; i++) {
+        agent_push(&w->agents[i], &(struct push_options){.key = 1,
+                                                         .round = 1,
+                                                         .assign = i != 1,
+                                                         .passes = i == 1});
+    }
+    for (uint32_t i = 0; i < 3; i++) {
+        const struct seen *s = &w->agents[i].seen[1];
+
+        assert_int_equal(s->refusals, 1);
+        assert_int_equal(s->error, PS_E_MISMATCH);
+        assert_int_equal(s->attempt, 1);
+        assert_true(s->assign);
+        assert_int_equal(s->others_count, 0);
+        w->agents[i].attempt = 1;
+    }
+    /* Others may broadcast without it. */
+    for (uint32_t i = 0; i < 3; i++) {
+        agent_push(&w->agents[i], &(struct push_options){.key = 1,
+                                                         .round = 1,
+                                                         .count = i == 2,
+                                                         .data = &(float){5},
+                                                         .assign = i != 1,
+                                                         .passes = i == 1});
+        assert_int_equal(ps_shard_unmerged(w->shard, GEN, i), 0);
+    }
+    assert_true(agent_f32(&w->agents[1], 1) == 5);
+    world_free(w);
+}
+
+static void who_passes_takes_no_side(void **state)
+{
+    struct world *w = world_new(&(struct world_options){.slots = 4});
+
+    (void)state;
+    agent_pass(&w->agents[3], 1, 1);
+    push_ranks(&w->agents[0], 1, 1, 1, PS_REDUCE_SUM);
+    push_ranks(&w->agents[2], 1, 1, 1, PS_REDUCE_MEAN);
+    for (uint32_t i = 0; i < 4; i++) {
+        const struct seen *s = &w->agents[i].seen[1];
+
+        assert_int_equal(s->refusals, i == 1 ? 0 : 1);
+        if (i != 1) {
+            assert_int_equal(s->others_count, 1);
+            assert_int_equal(s->others[0], i == 2 ? 0 : 2);
+        }
+    }
+    world_free(w);
+}
+
+static void a_pass_with_a_payload_is_refused(void **state)
+{
+    struct world *w = world_new(&(struct world_options){.slots = 1});
+
+    (void)state;
+    agent_push(&w->agents[0], &(struct push_options){.key = 1,
+                                                     .round = 1,
+                                                     .count = 1,
+                                                     .data = &(float){5},
+                                                     .passes = true});
+    assert_int_equal(w->agents[0].seen[1].error, PS_E_INVAL);
+    agent_pass(&w->agents[0], 1, 3);
+    assert_int_equal(w->agents[0].seen[1].error, PS_E_FUTURE);
+    agent_pass(&w->agents[0], 1, 1);
+    assert_int_equal(w->agents[0].seen[1].commit_version, 1);
+    world_free(w);
+}
+
 static void every_element_type_adds_up(void **state)
 {
     struct world *w = world_new(&(struct world_options){.slots = 2});
@@ -1634,6 +1874,14 @@ int main(void)
         cmocka_unit_test(a_mean_divides_by_the_ranks_that_gave),
         cmocka_unit_test(a_broadcast_is_a_round_with_one_giver),
         cmocka_unit_test(a_round_of_nothing_keeps_the_value),
+        cmocka_unit_test(who_passes_is_not_in_the_result),
+        cmocka_unit_test(a_round_that_all_pass_keeps_the_value),
+        cmocka_unit_test(a_first_round_may_be_passed),
+        cmocka_unit_test(a_round_that_all_pass_is_no_step),
+        cmocka_unit_test(a_round_that_all_pass_is_none_of_several),
+        cmocka_unit_test(a_root_that_passes_ends_the_broadcast),
+        cmocka_unit_test(who_passes_takes_no_side),
+        cmocka_unit_test(a_pass_with_a_payload_is_refused),
         cmocka_unit_test(every_element_type_adds_up),
         cmocka_unit_test(small_partitions_travel_together),
         cmocka_unit_test(answers_fill_frames_and_no_more),
