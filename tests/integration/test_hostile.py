@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 import trio as support
 import wire
-from trio import Job, SLOW, wait_for
+from trio import Job, PATIENCE, SLOW, wait_for
 from wire import MESSAGES, frame, header, message
 
 MIB = 1 << 20
@@ -24,6 +24,9 @@ RSS_GROWTH = 24 * MIB
 SANITIZED = SLOW > 1  # Address sanitizer keeps what was freed.
 
 TELLS_ITS_MIND = re.compile(r"^\S+ (warning|error) ", re.M)
+# What psched says when an agent has told it of the loss of one of our workers,
+# which may be any time later; and of a machine that is busy.
+OF_OTHERS = re.compile(r" job hostile|this process was late")
 
 
 @pytest.fixture(scope="module")
@@ -100,10 +103,10 @@ class Watch:
     def lines(self):
         return [line for line in
                 self.daemon.text()[self.since:].split("\n")
-                if TELLS_ITS_MIND.match(line)]
+                if TELLS_ITS_MIND.match(line) and not OF_OTHERS.search(line)]
 
     def expect_one_line(self, sock=None):
-        wait_for(self.lines, "a line in the log", 10 * SLOW)
+        wait_for(self.lines, "a line in the log", PATIENCE)
         lines = self.lines()
         assert len(lines) == 1, lines
         assert len(lines[0]) < 600 and lines[0].isprintable()
@@ -112,6 +115,16 @@ class Watch:
             assert hwm - self.hwm[1] < 12 * MIB, "resident memory jumped"
             assert peak - self.hwm[0] < 64 * MIB, "memory was reserved"
         return lines[0]
+
+
+def await_no_strangers(daemon, connect, greeting):
+    """Who has connected and never greeted is gone, and the log says so. They
+    are accepted one after the other: when who came last is greeted, the
+    daemon knows all of them."""
+    with connect() as last:
+        last.sendall(greeting)
+        wire.read_frame(last)
+    wait_for(lambda: daemon.state()["strangers"] == 0, "no strangers")
 
 
 # ---------------------------------------------------------------- the bombs
@@ -208,7 +221,7 @@ def throw(place, name, bomb, greet=False):
             sock.sendall(bomb)
         except OSError:
             pass  # It hung up in the middle: even better.
-        assert wire.is_cut(sock, 10 * SLOW), "the peer is still connected"
+        assert wire.is_cut(sock, PATIENCE), "the peer is still connected"
         line = watch.expect_one_line()
     finally:
         sock.close()
@@ -253,7 +266,7 @@ def test_wrong_directions(place, name):
         wire.read_frame(sock)
         watch = Watch(daemon)
         sock.sendall(frame(m["code"], b"\x80"))
-        assert wire.is_cut(sock, 10 * SLOW), m["name"]
+        assert wire.is_cut(sock, PATIENCE), m["name"]
         watch.expect_one_line()
         sock.close()
     place.check()
@@ -280,7 +293,6 @@ def test_closed_in_the_middle(place, name):
     """At every byte of a greeting, with an end or a reset. Nobody is at
     fault enough for more than a line; nothing stays."""
     daemon, connect, greeting, _ = endpoint(place, name)
-    before = daemon.state()
     for i in range(0, len(greeting), 3):
         sock = connect()
         sock.sendall(greeting[:i])
@@ -288,8 +300,7 @@ def test_closed_in_the_middle(place, name):
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER,
                             struct.pack("ii", 1, 0))
         sock.close()
-    wait_for(lambda: daemon.state()["connections"] <= before["connections"],
-             "the end of the connections")
+    await_no_strangers(daemon, connect, greeting)
     place.check()
 
 
@@ -301,7 +312,7 @@ def test_silence(place, name):
         watch = Watch(daemon)
         sock = connect()
         sock.sendall(start)
-        assert wire.is_cut(sock, 10 * SLOW)
+        assert wire.is_cut(sock, PATIENCE)
         watch.expect_one_line()
         sock.close()
     place.check()
@@ -320,6 +331,7 @@ def test_a_crowd_of_strangers(place, name):
     place.check()
     for s in crowd:
         s.close()
+    await_no_strangers(daemon, connect, greeting)
 
 
 def test_who_never_reads_is_cut(place):
@@ -418,7 +430,7 @@ def offer(place, make, announced=SIZE, text=None):
     watch = Watch(local.daemon)
     before = len(os.listdir(f"/proc/{local.daemon.pid}/fd"))
     local.send(message("l_region", region=1, size=announced), fds)
-    assert wire.is_cut(local.sock, 10 * SLOW)
+    assert wire.is_cut(local.sock, PATIENCE)
     line = watch.expect_one_line()
     closing(*fds)
     local.close()
@@ -492,7 +504,7 @@ def test_region_without_a_descriptor(place):
     local = Local(place)
     watch = Watch(local.daemon)
     local.send(message("l_region", region=1, size=SIZE))
-    assert wire.is_cut(local.sock, 10 * SLOW)
+    assert wire.is_cut(local.sock, PATIENCE)
     watch.expect_one_line()
     place.check()
 
@@ -505,10 +517,20 @@ def test_descriptor_where_none_belongs(place):
         watch = Watch(local.daemon)
         fd = memfd()
         local.send(message(name, **fields), [fd])
-        assert wire.is_cut(local.sock, 10 * SLOW)
+        assert wire.is_cut(local.sock, PATIENCE)
         watch.expect_one_line()
         os.close(fd)
     place.check()
+
+
+def open_files(daemon):
+    """What its descriptors are; some may be closed meanwhile."""
+    folder = Path(f"/proc/{daemon.pid}/fd")
+    for fd in os.listdir(folder):
+        try:
+            yield os.readlink(folder / fd)
+        except FileNotFoundError:
+            pass
 
 
 def test_descriptor_of_half_a_message(place):
@@ -520,11 +542,8 @@ def test_descriptor_of_half_a_message(place):
         local.close()
         os.close(fd)
     daemon = place.trio.agents()[0]
-    wait_for(lambda: "memfd:hostile" not in " ".join(
-        os.readlink(f"/proc/{daemon.pid}/fd/{f}")
-        for f in os.listdir(f"/proc/{daemon.pid}/fd")
-        if os.path.lexists(f"/proc/{daemon.pid}/fd/{f}")),
-        "the descriptors to be closed")
+    wait_for(lambda: "memfd:hostile" not in " ".join(open_files(daemon)),
+             "the descriptors to be closed")
     place.check()
 
 
@@ -572,7 +591,7 @@ def test_operations(place, what):
     fields = dict(op_id=1, op=3, key=key, round=1)
     fields.update(OPS[what])
     local.send(message("l_op", **fields))
-    local.sock.settimeout(10 * SLOW)
+    local.sock.settimeout(PATIENCE)
     try:
         done, _ = local.read("l_done")
         assert done.get("error", 0) < 0, done
@@ -614,7 +633,7 @@ def test_rings_that_are_none(place, what):
     local.send(message("l_ring",
                        size=size * 2 if what == "wrong size" else size),
                [] if what == "no descriptor" else [fd])
-    assert wire.is_cut(local.sock, 10 * SLOW)
+    assert wire.is_cut(local.sock, PATIENCE)
     watch.expect_one_line()
     os.close(fd)
     local.close()
@@ -630,7 +649,7 @@ def test_counters_out_of_range(place, byte):
         local.send(message("l_wake"))
     except ConnectionError:
         pass  # It was looking, and has cut already.
-    assert wire.is_cut(local.sock, 10 * SLOW)
+    assert wire.is_cut(local.sock, PATIENCE)
     watch.expect_one_line()
     ring.close()
     os.close(fd)
@@ -640,7 +659,7 @@ def test_counters_out_of_range(place, byte):
 
 def test_operations_of_zeros_fail_alone(place):
     local, fd, ring = with_ring(place)
-    local.sock.settimeout(10 * SLOW)
+    local.sock.settimeout(PATIENCE)
     for n in range(1, 4):
         ring[:4] = n.to_bytes(4, "little")
         local.send(message("l_wake"))
