@@ -820,14 +820,15 @@ static void idle_stays_open(void **state)
     struct world w;
 
     (void)state;
-    begin(&w, (struct ps_conn_limits){.greet = PS_MILLIS(10),
+    /* A busy machine must have time for the greeting. */
+    begin(&w, (struct ps_conn_limits){.greet = PS_MILLIS(500),
                                       .header = PS_MILLIS(10),
                                       .stall = PS_MILLIS(10)});
     greet(&w);
     /* Longer than all the limits. */
     struct wake wake = {.timer.due = wake_up};
 
-    ps_loop_timer_set(w.loop, &wake.timer, ps_loop_now(w.loop) + PS_MILLIS(30));
+    ps_loop_timer_set(w.loop, &wake.timer, ps_loop_now(w.loop) + PS_MILLIS(510));
     RUN_UNTIL(&w, wake.came || w.a.closed);
     tell(&w, bytes, put(bytes, 0, sizeof(bytes), &ack, 0));
     RUN_UNTIL(&w, w.a.frames == 1 || w.a.closed);

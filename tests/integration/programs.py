@@ -9,7 +9,7 @@ import subprocess
 
 BUILD = pathlib.Path(os.environ.get("PSKV_BUILD_DIR", "build"))
 # Generous: a test waits for an event, and this only ends one that hangs.
-PATIENCE = 30
+PATIENCE = 30 * float(os.environ.get("PSKV_TEST_SLOW", "1"))
 
 
 def path_of(name):

@@ -12,6 +12,7 @@ import subprocess
 import pytest
 
 import programs
+import trio as support
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 ALL = ["psched", "psserver", "psworker-agent"]
@@ -238,8 +239,8 @@ def test_psched_serves_and_ends(daemons):
 
 def test_trio_in_any_order(daemons, tmp_path):
     """Server and agent wait for a scheduler that comes last."""
-    with socket.create_server(("127.0.0.1", 0)) as s:
-        port = s.getsockname()[1]
+    reserved = support.reserve_port()
+    port = reserved.getsockname()[1]
     retry = ["-o", "scheduler.retry.max=300ms"]
     server = daemons.psserver(port, *retry, ready=False)
     agent = daemons.agent(port, *retry, ready=False)
@@ -253,6 +254,7 @@ def test_trio_in_any_order(daemons, tmp_path):
     for daemon in (agent, server, sched):
         assert daemon.stop() == 0, daemon.log()
     assert not agent.socket.exists()
+    reserved.close()
 
 
 def test_second_agent_on_one_socket(daemons, tmp_path):

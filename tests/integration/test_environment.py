@@ -121,9 +121,10 @@ class Started:
 
 @pytest.fixture
 def started(tmp):
-    s = Started(tmp, harness.free_port())
-    yield s
-    s.stop()
+    with harness.reserve_port() as reserved:
+        s = Started(tmp, reserved.getsockname()[1])
+        yield s
+        s.stop()
 
 
 @pytest.mark.parametrize("by_role", [False, True])

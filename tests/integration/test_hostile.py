@@ -101,8 +101,8 @@ class Watch:
                 int(fields["VmHWM"].split()[0]) * 1024)
 
     def lines(self):
-        return [line for line in
-                self.daemon.text()[self.since:].split("\n")
+        return [line for line in  # The last one may be half a line.
+                self.daemon.text()[self.since:].split("\n")[:-1]
                 if TELLS_ITS_MIND.match(line) and not OF_OTHERS.search(line)]
 
     def expect_one_line(self, sock=None):

@@ -33,6 +33,10 @@ class TorchJob(Job):
 
     port = 0
 
+    def reserve_port(self):
+        self.reserved = harness.reserve_port()
+        self.port = self.reserved.getsockname()[1]
+
     def wait(self, rank):
         """Training takes longer than an operation, on a busy machine."""
         out, err = self.processes[rank].communicate(
@@ -51,7 +55,7 @@ class TorchJob(Job):
 def torch_job(world, servers, agents, workers):
     world.start(servers, agents)
     job = TorchJob(world.trio, "torch", workers)
-    job.port = harness.free_port()
+    job.reserve_port()
     world.jobs.append(job)
     return job
 
@@ -500,7 +504,7 @@ def test_a_ddp_script_as_it_is(world):
     outs = {}
     for backend, more in (("gloo", []), ("pskv", ["-m", "pskv.torch"])):
         job = TorchJob(world.trio or world.start(2, 2).trio, backend, 4)
-        job.port = harness.free_port()
+        job.reserve_port()
         world.jobs.append(job)
         out = job.launch([*more, EXAMPLES / "ddp.py", "--backend", backend,
                           "--images", 6000])

@@ -60,10 +60,14 @@ class Deadline:
         return left
 
 
-def free_port(address="127.0.0.1"):
-    with socket.socket() as s:
-        s.bind((address, 0))
-        return s.getsockname()[1]
+def reserve_port(address="127.0.0.1"):
+    """A socket that keeps a port for those who are told of it: they set
+    SO_REUSEADDR and may listen there, but nobody is given the port by chance,
+    be it for a connection that is made to the port itself."""
+    s = socket.socket()
+    s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    s.bind((address, 0))
+    return s
 
 
 def wait_for(question, what, seconds=PATIENCE, step=0.02):
@@ -127,7 +131,8 @@ class Daemon:
         """Fields of the state that SIGUSR1 writes to the log."""
         since = len(self.text())
         self.process.send_signal(signal.SIGUSR1)
-        self.await_log(" residue ", since=since)
+        wait_for(lambda: "\n" in self.text()[since:].partition(" residue ")[2],
+                 f"the state of {self.name}")
         fields = {}
         for line in self.text()[since:].split("\n"):
             words = line.split(" state ", 1)[-1].split()
@@ -180,7 +185,9 @@ class Trio:
         self.agent_options = BRIEF + list(agent_options)
         self.order = order
         self.level = level
-        self.port = 0
+        # It is there before psched is, and when psched starts again.
+        self.reserved = reserve_port()
+        self.port = self.reserved.getsockname()[1]
         self.daemons = {}
         # Called when psched serves; gives the address that members dial.
         self.sched_ready = sched_ready
@@ -231,13 +238,11 @@ class Trio:
         deadline = Deadline()
         order = self.order or (["sched"] + self.server_names +
                                self.agent_names)
-        if order[0] != "sched":
-            self.port = free_port()
         for name in order:
             daemon = self.launch(name)
             if name == "sched":
                 daemon.await_ready(deadline)
-                self.port = daemon.port
+                assert daemon.port == self.port
                 if self.sched_ready is not None:
                     self.dialled = self.sched_ready(self.port)
         for name in order:
@@ -253,6 +258,7 @@ class Trio:
                f"{d.text()[-3000:]}" for d in alive if d.await_end(deadline)]
         for d in self.daemons.values():
             d.stop(deadline)
+        self.reserved.close()
         assert not bad, "\n".join(bad)
 
     def psctl(self, *words, endpoint=None, timeout="20s"):
