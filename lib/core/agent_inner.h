@@ -11,6 +11,7 @@
  *     agent_job.c      jobs: from job_state to the end
  *     agent_key.c      keys: placement, results, takeover
  *     agent_round.c    rounds over the ranks of this node
+ *     agent_resume.c   processes that had another agent before
  *     agent_async.c    keys without rounds
  *     agent_pull.c     pull and init
  *     agent_quarrel.c  ranks that disagree about a round
@@ -196,6 +197,13 @@ struct ps_agent_op {
     uint64_t ticket; /* Of a pull of a key without rounds; 0: none yet. */
 };
 
+/* What ranks that had another agent before have said of a key. */
+struct ps_agent_past {
+    uint64_t least; /* Rounds that one of them has heard the end of, */
+    uint64_t most;  /* and that another one has. */
+    bool *said;     /* By local rank. */
+};
+
 /* Ranks have disagreed about the last begun round of a key. */
 struct ps_agent_quarrel {
     uint32_t attempt; /* Those below are over. */
@@ -227,6 +235,7 @@ struct ps_agent_key {
     struct ps_agent_op **offer;       /* By local rank; NULL: not yet. */
     struct ps_agent_quarrel *quarrel; /* NULL: nobody has disagreed. */
     uint64_t *pushed;                 /* By local rank: rounds offered. */
+    struct ps_agent_past *past;       /* With another agent; NULL: none. */
     int32_t priority;
     uint32_t parts_open;   /* Partitions that have not reached the round. */
     uint64_t weight;       /* In a mean, of all who offered. */
@@ -321,8 +330,9 @@ struct ps_agent_session {
     struct ps_agent_job *job;
     uint32_t local; /* Index of its rank in job->local. */
     bool bye;
-    bool held_back; /* Its job_open waits, see ps_agent_session_turns. */
-    bool ended;     /* Hung up on; what still comes is ignored. */
+    bool held_back;     /* Its job_open waits, see ps_agent_session_turns. */
+    bool ended;         /* Hung up on; what still comes is ignored. */
+    uint32_t keys_left; /* Resumed: keys whose rounds it has not said. */
     struct ps_map *regions; /* number -> struct ps_buf */
     struct ps_map *arenas;  /* Told of: tag -> anything. */
     struct ps_list ops;
@@ -354,6 +364,7 @@ struct ps_agent_departed {
     uint64_t gen;
     uint64_t worker;
     bool clean;
+    bool untold; /* In the middle of a resume. */
 };
 
 /* A question to the scheduler that waits for its answer. */
@@ -597,6 +608,21 @@ void ps_agent_round_refuse(struct ps_agent_step *st, struct ps_agent_session *s,
                            const struct ps_msg_l_op *m, int error,
                            const char *fmt, ...)
     __attribute__((format(printf, 5, 6)));
+
+/* agent_resume.c */
+/* A rank is seated that had another agent. */
+void ps_agent_resume_seat(struct ps_agent_session *s);
+/* It names a key again. False: it has been hung up on. */
+bool ps_agent_resume_key(struct ps_agent_step *st, struct ps_agent_session *s,
+                         struct ps_agent_key *k, uint64_t pushed);
+/* The key is open: what is known of its past. */
+void ps_agent_resume_opened(struct ps_agent_key *k);
+/* An operation of a round whose end another rank here has heard already; true:
+ * it has been dealt with. */
+bool ps_agent_resume_takes(struct ps_agent_step *st, struct ps_agent_op *op);
+/* All ranks here have offered a round: what of it is made already. */
+void ps_agent_resume_made(struct ps_agent_step *st, struct ps_agent_key *k);
+void ps_agent_resume_forget(struct ps_agent_key *k);
 
 /* agent_async.c */
 /* Does the operation make sense on a key without rounds? False: refused. */

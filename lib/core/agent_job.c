@@ -227,6 +227,7 @@ static void seat_workers(struct ps_agent_step *st, struct ps_agent_job *j,
         s->local = at;
         j->sessions++;
         j->local[at].session = s;
+        ps_agent_resume_seat(s);
         ps_agent_session_welcome(st, s);
     }
 }

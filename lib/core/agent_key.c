@@ -197,6 +197,9 @@ void ps_agent_key_ask(struct ps_agent_step *st, struct ps_agent_session *s,
                "open the job as dist_sync");
         return;
     }
+    if (k != NULL && m->resumed && !ps_agent_resume_key(st, s, k, m->pushed)) {
+        return;
+    }
     if (k != NULL && k->open) {
         answer(st, s, m->request, k, 0, "");
         return;
@@ -208,6 +211,10 @@ void ps_agent_key_ask(struct ps_agent_step *st, struct ps_agent_session *s,
             return;
         }
         k = key_new(st, j, m->name, m);
+        if (m->resumed && !ps_agent_resume_key(st, s, k, m->pushed)) {
+            ps_agent_key_free(st, st->a, k);
+            return;
+        }
         ps_agent_key_offer(st, k);
     } else if (m->find < k->find) {
         /* If this one makes it, that is an answer for all. */
@@ -345,6 +352,7 @@ static void opened(struct ps_agent_step *st, struct ps_agent_key *k,
     k->number = m->key;
     k->epoch = m->epoch;
     ps_map_put(k->job->keys, k->number, k);
+    ps_agent_resume_opened(k);
     for (uint32_t i = 0; i < k->part_count; i++) {
         if (k->parts[i].node != 0) {
             ps_agent_flow_get(st, k->job, k->parts[i].node);
@@ -632,6 +640,7 @@ void ps_agent_key_free(struct ps_agent_step *st, struct ps_agent *a,
     ps_buf_unref(k->result);
     ps_free(k->parts);
     ps_agent_quarrel_end(k);
+    ps_agent_resume_forget(k);
     ps_free(k->pushed);
     ps_free(k->applied);
     ps_free(k->offer);

@@ -327,5 +327,6 @@ void ps_agent_init_reached(struct ps_agent_step *st, struct ps_agent_part *p)
                 }
             }
         }
+        ps_agent_resume_made(st, k);
     }
 }

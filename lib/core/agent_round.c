@@ -267,6 +267,9 @@ void ps_agent_round_complete(struct ps_agent_step *st, struct ps_agent_key *k)
              * under way; it is put in again when that is done. */
             continue;
         }
+        if (k->past != NULL && p->committed >= (int64_t)k->round) {
+            continue;
+        }
         p->init = false;
         if (p->node == 0) {
             ps_agent_round_local(st, p);
@@ -274,6 +277,7 @@ void ps_agent_round_complete(struct ps_agent_step *st, struct ps_agent_key *k)
             ps_agent_send_queue(st, p);
         }
     }
+    ps_agent_resume_made(st, k);
 }
 
 static void add_side(struct ps_str *t, enum ps_op kind, uint8_t reduce,
@@ -388,6 +392,8 @@ void ps_agent_round_take(struct ps_agent_step *st, struct ps_agent_session *s,
         ps_agent_pull_take(st, op);
     } else if (op->kind == PS_OP_INIT) {
         ps_agent_init_take(st, op);
+    } else if (ps_agent_resume_takes(st, op)) {
+        return;
     } else if (k->active && op->round > k->round) {
         /* A rank that came back offers while its last round is still open. */
         ps_list_push_back(&k->parked, &op->node);

@@ -428,7 +428,7 @@ static void took_refuse(struct ps_agent_step *st,
             ps_agent_rows_again(p->key, s->node, p->index);
             /* What it should have gone on from was lost with a link, or came
              * before the server knew the job. */
-            p->restate = p->moved;
+            p->restate = p->moved || p->key->past != NULL;
             if (p->state == PS_AGENT_PART_SENT) {
                 p->state = PS_AGENT_PART_HELD_BACK;
             }

@@ -165,14 +165,17 @@ static void tell_departed(struct ps_agent_step *st,
                                           .worker_gone = {.gen = d->gen,
                                                           .worker = d->worker,
                                                           .clean = d->clean,
+                                                          .untold = d->untold,
                                                           .text = ""}});
 }
 
 static void departed(struct ps_agent_step *st, const struct ps_agent_session *s)
 {
     struct ps_agent *a = st->a;
-    struct ps_agent_departed d = {
-        .gen = s->gen, .worker = s->worker, .clean = s->bye};
+    struct ps_agent_departed d = {.gen = s->gen,
+                                  .worker = s->worker,
+                                  .clean = s->bye,
+                                  .untold = !s->bye && s->keys_left > 0};
 
     if (a->departed == NULL) {
         a->departed = ps_calloc(DEPARTED_MAX, sizeof(*a->departed));
@@ -301,7 +304,8 @@ void ps_agent_session_offer(struct ps_agent_step *st,
                                       .partition_bytes = h->partition_bytes,
                                       .start_timeout_ns = h->start_timeout_ns,
                                       .host = st->a->opt.host,
-                                      .gen = s->gen}});
+                                      .gen = s->gen,
+                                      .resume = h->gen != 0}});
 }
 
 static void took_hello(struct ps_agent_step *st, struct ps_agent_session *s,
@@ -349,6 +353,8 @@ static void took_hello(struct ps_agent_step *st, struct ps_agent_session *s,
     }
     s->hello = ps_msg_dup(m);
     s->state = PS_AGENT_SESSION_OPENING;
+    s->gen = m->l_hello.gen;
+    s->keys_left = s->gen == 0 ? 0 : m->l_hello.keys;
     if (st->a->departed_count > 0 && ps_link_in_flight(st->a->up.link) > 0) {
         s->held_back = true;
         st->a->held_back++;

@@ -26,6 +26,7 @@ struct ps_job_worker {
     int32_t asked;   /* Rank it wants; -1: any. */
     uint8_t state;   /* enum ps_rank_state */
     bool confirmed;  /* Named by the agent since its link was fresh. */
+    bool untold;     /* Died before its agent knew which rounds it is in. */
     uint32_t slot;
     uint32_t local_rank;
     uint64_t incarnation;

@@ -198,14 +198,14 @@ static void revive(struct ps_sched_step *st, struct ps_sched_job *j,
     ps_sched_job_touched(st, j);
 }
 
-/* Which round each key of the job is in, and what codes have left over, an
- * agent knows alone. One that was started anew would begin at the first round,
- * with results of rounds that were over long ago. */
+/* Which round each key of the job is in, an agent and its processes know. One
+ * that was started anew would begin a new process at the first round, with
+ * results of rounds that were over long ago. */
 static bool agent_forgot(const struct ps_sched_job *j,
                          const struct ps_job_worker *w,
                          const struct ps_member *agent)
 {
-    if (agent->incarnation == w->agent_incarnation) {
+    if (agent->incarnation == w->agent_incarnation && !w->untold) {
         return false;
     }
     for (uint32_t i = 0; i < j->key_count; i++) {
@@ -275,6 +275,63 @@ static int rejoin(struct ps_sched_step *st, struct ps_sched_job *j,
     return 0;
 }
 
+/* May a process that lives go on at a new agent? 0, or why not. */
+static int check_resume(const struct ps_sched_job *j,
+                        const struct ps_member *agent,
+                        const struct ps_msg_job_open *m, struct ps_str *why)
+{
+    const struct ps_job_worker *w;
+
+    if (j->uid != m->uid) {
+        ps_str_addf(why, "job %s belongs to uid %u, not to uid %u", j->name,
+                    j->uid, m->uid);
+        return PS_E_PERM;
+    }
+    if (!ps_job_open_for_work(j)) {
+        ps_str_add(why, j->reason);
+        return j->on_loss == PS_LOSS_POLICY_FAIL ? PS_E_PEERLOST
+                                                 : PS_E_JOBFAILED;
+    }
+    if (!ps_job_started(j) || m->rank < 0 ||
+        (uint32_t)m->rank >= j->num_workers) {
+        ps_str_addf(why, "job %s has not begun, or has no rank %d", j->name,
+                    m->rank);
+        return PS_E_INVAL;
+    }
+    if (j->mode != PS_MODE_SYNC || j->num_servers == 0) {
+        ps_str_addf(why,
+                    "rank %d of job %s cannot go on: its agent was lost, and "
+                    "with it %s",
+                    m->rank, j->name,
+                    j->num_servers == 0
+                        ? "the values of the job, which has no servers"
+                        : "which pushes were applied; only a sync job has "
+                          "rounds to go on from");
+        return PS_E_UNSUPPORTED;
+    }
+    w = &j->workers[m->rank];
+    if (w->agent != agent->node) {
+        ps_str_addf(why, "rank %d of job %s is on %s, not on %s", m->rank,
+                    j->name, w->host, agent->name);
+        return PS_E_REFUSED;
+    }
+    if (w->state != PS_RANK_STATE_LOST) {
+        ps_str_addf(why, "rank %d of job %s %s", m->rank, j->name,
+                    w->state == PS_RANK_STATE_LEFT
+                        ? "has left it in good order"
+                        : "is taken by another process");
+        return PS_E_EXIST;
+    }
+    if (w->agent_incarnation == agent->incarnation) {
+        ps_str_addf(why,
+                    "agent %s was not started anew since rank %d of job %s "
+                    "was lost: start that rank again",
+                    agent->name, m->rank, j->name);
+        return PS_E_STALE;
+    }
+    return 0;
+}
+
 /* The worker is in the book: it is offered again on a fresh link. */
 static void again(struct ps_sched_step *st, struct ps_sched_job *j,
                   struct ps_member *agent, struct ps_job_worker *w,
@@ -296,6 +353,25 @@ static void again(struct ps_sched_step *st, struct ps_sched_job *j,
     opened(st, agent, m->worker, j->gen);
 }
 
+/* A process whose agent was lost comes with another one. */
+static void open_resumed(struct ps_sched_step *st, struct ps_member *agent,
+                         struct ps_sched_job *j,
+                         const struct ps_msg_job_open *m, struct ps_str *why)
+{
+    int rc = check_resume(j, agent, m, why);
+    struct ps_job_worker *w;
+
+    if (rc != 0) {
+        refused(st, agent, m, rc, why->data);
+        return;
+    }
+    w = &j->workers[m->rank];
+    w->worker = m->worker;
+    w->agent_incarnation = agent->incarnation;
+    revive(st, j, w);
+    opened(st, agent, m->worker, j->gen);
+}
+
 /* A generation that is known to the agent. */
 static void open_known(struct ps_sched_step *st, struct ps_member *agent,
                        const struct ps_msg_job_open *m, struct ps_str *why)
@@ -310,6 +386,10 @@ static void open_known(struct ps_sched_step *st, struct ps_member *agent,
         return;
     }
     w = ps_job_find(j, agent->node, agent->incarnation, m->worker);
+    if (w == NULL && m->resume) {
+        open_resumed(st, agent, j, m, why);
+        return;
+    }
     if (w == NULL) {
         ps_str_addf(why,
                     "job %s does not know this worker any more; start it "
@@ -472,6 +552,7 @@ static void gone_from(struct ps_sched_step *st, struct ps_sched_job *j,
         leave(st, j, w);
         return;
     }
+    w->untold = m->untold;
     ps_str_init(&why, text, sizeof(text));
     if (ps_sched_text(m->text)[0] != '\0') {
         ps_str_add_escaped(&why, m->text, strlen(m->text), 200);

@@ -332,6 +332,7 @@ void ps_sched_agent_gone(struct ps_sched_step *st, struct ps_member *agent,
     ps_str_init(&full, text, sizeof(text));
     ps_str_addf(&full, "agent %s is gone: %s", agent->name, why);
     while ((j = ps_map_next(st->s->jobs, &cursor)) != NULL) {
+        ps_sched_optimizer_forget(j, agent->node);
         ps_sched_job_lose(
             st, j, &(struct ps_sched_loss){.agent = agent->node, .all = true},
             text);

@@ -462,3 +462,15 @@ void ps_sched_optimizer_check(struct ps_sched_step *st, struct ps_sched_job *j)
     }
     j->waiter_count = 0;
 }
+
+void ps_sched_optimizer_forget(struct ps_sched_job *j, uint32_t agent)
+{
+    uint32_t kept = 0;
+
+    for (uint32_t i = 0; i < j->waiter_count; i++) {
+        if (j->waiters[i].ctl != 0 || j->waiters[i].agent != agent) {
+            j->waiters[kept++] = j->waiters[i];
+        }
+    }
+    j->waiter_count = kept;
+}

@@ -15,6 +15,34 @@ BATCHES = 10  # so often, or until one finds the bug.
 
 # name -> [(file, what stands there, what is planted)]
 PLANTS = {
+    "offers a round that is over to the servers again": [
+        ("lib/core/agent_resume.c",
+         "op->round > op->key->past->most",
+         "op->round > 0"),
+    ],
+    "a new agent does not hear what the old one has made": [
+        ("lib/core/agent_resume.c",
+         "p->reached < round && p->committed >= (int64_t)round",
+         "p->reached < round && p->committed > (int64_t)round"),
+    ],
+    "forgets with the agent what it had pushed": [
+        ("lib/core/shard_job.c",
+         "    ps_shard_answer_drop(slot);\n"
+         "    ps_store_unpark_slot(&slot->job->store, slot->index);\n}\n\n"
+         "void ps_shard_job_forget",
+         """    ps_shard_answer_drop(slot);
+    ps_store_unpark_slot(&slot->job->store, slot->index);
+    struct ps_map_cursor planted = {0};
+    struct ps_part *part;
+    while ((part = ps_map_next(slot->job->store.parts, &planted)) != NULL) {
+        if (part->open != NULL) {
+            ps_shard_merge_drop(slot->job->shard, slot->job, part);
+        }
+    }
+}
+
+void ps_shard_job_forget"""),
+    ],
     "counts requests instead of contributors": [
         ("lib/core/round.c",
          """    if (!ps_bits_set(&r->in, place)) {

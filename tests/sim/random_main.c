@@ -269,6 +269,14 @@ static void add_faults(struct world_options *o)
                              ? 2 + (uint32_t)ps_rng_below(&r, 60)
                              : 0;
     }
+    if (o->mode == PS_MODE_SYNC && o->compress.name == NULL &&
+        ps_rng_chance(&r, 350)) {
+        o->faults.agent = 2 + (uint32_t)ps_rng_below(&r, 20);
+        /* Whose process dies with its agent takes its job along; so does a
+         * server whose values were with an agent alone. */
+        o->faults.crash = 0;
+        o->faults.lose_server = false;
+    }
     o->faults.until = PS_SECONDS(4);
 }
 
@@ -390,7 +398,8 @@ static void print_shape(uint64_t seed)
            "mode %s, optimizer %d, norms %d, accumulate %u, tuned %d, change "
            "at %u, init "
            "%d, reduce %s, collect %d, rows %d, halves %u, compression "
-           "%s, cut %u/s, partition %u/s, crash %u/s, move %u/s, lose server "
+           "%s, cut %u/s, partition %u/s, crash %u/s, agent %u/s, move %u/s, "
+           "lose server "
            "%d\n",
            (unsigned long long)seed, o.servers, o.agents, o.workers, o.rounds,
            o.key_count, ps_mode_name(o.mode), o.optimizer, o.norms,
@@ -400,7 +409,7 @@ static void print_shape(uint64_t seed)
                                                   : PS_REDUCE_SUM),
            o.collect, has_rows(&o), halves(&o),
            o.compress.name == NULL ? "none" : o.compress.name, o.faults.cut,
-           o.faults.partition, o.faults.crash, o.faults.move,
+           o.faults.partition, o.faults.crash, o.faults.agent, o.faults.move,
            o.faults.lose_server);
 }
 

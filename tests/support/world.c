@@ -297,6 +297,7 @@ static void fx_dial(struct world *w, struct wnode *n, struct ps_fx *f)
         w, WE_CONNECT, w->now + world_delay(w, PS_MICROS(100), PS_MILLIS(1)));
 
     e->node = n;
+    e->incarnation = n->life;
     e->number = f->dial.target;
     ps_str_copy(e->address, sizeof(e->address), f->dial.address);
 }
@@ -327,6 +328,7 @@ static void carry_out(struct world *w, struct wnode *n)
                             w->now +
                                 world_delay(w, PS_MICROS(5), PS_MICROS(300)));
             e->node = n;
+            e->incarnation = n->life;
             e->compute = f->compute;
             f->compute = NULL;
             break;
@@ -409,6 +411,28 @@ static void on_kernel(struct world *w, struct wevent *e)
     world_step(w, c->node[e->end], &ev);
 }
 
+/* Where a training process has not come to its job, or dies with the agent,
+ * the job would rightly fail. */
+static void lose_agent(struct world *w, uint32_t victim)
+{
+    const struct wnode *n = &w->node[1 + w->opt.servers + victim];
+    struct wevent *e;
+
+    for (uint32_t i = 0; i < w->opt.workers; i++) {
+        if (w->worker[i].agent == n && !worker_may_lose_agent(&w->worker[i])) {
+            return;
+        }
+    }
+    if (!n->alive) {
+        return;
+    }
+    w->faults++;
+    world_kill_agent(w, victim);
+    e = world_event(w, WE_AGENT,
+                    w->now + world_delay(w, PS_MILLIS(1), PS_MILLIS(100)));
+    e->number = victim;
+}
+
 static void deliver_to_worker(struct world *w, struct wconn *c,
                               const struct ps_msg *msg)
 {
@@ -416,6 +440,11 @@ static void deliver_to_worker(struct world *w, struct wconn *c,
 
     if (c->worker < WORLD_WORKERS_MAX && k->alive && k->conn == c->id) {
         worker_message(w, k, msg);
+    }
+    if (msg->code == PS_MSG_L_DONE && w->opt.faults.agent != 0 &&
+        chance(w, 10)) {
+        /* One rank has heard the end of a round, and others perhaps not. */
+        lose_agent(w, k->agent->index);
     }
 }
 
@@ -568,6 +597,7 @@ enum {
     FAULT_CRASH,
     FAULT_SERVER,
     FAULT_MOVE,
+    FAULT_AGENT,
     FAULT_KINDS
 };
 
@@ -692,6 +722,10 @@ static void on_fault(struct world *w, const struct wevent *e)
         }
         schedule_fault(w, FAULT_MOVE, f->move);
         break;
+    case FAULT_AGENT:
+        lose_agent(w, (uint32_t)ps_rng_below(&w->rng, w->opt.agents));
+        schedule_fault(w, FAULT_AGENT, f->agent);
+        break;
     }
 }
 
@@ -715,7 +749,7 @@ static void dispatch(struct world *w, struct wevent *e)
         }
         break;
     case WE_CONNECT:
-        if (e->node->alive) {
+        if (e->node->alive && e->incarnation == e->node->life) {
             on_connect(w, e);
         }
         break;
@@ -729,7 +763,7 @@ static void dispatch(struct world *w, struct wevent *e)
         on_close(w, e);
         break;
     case WE_COMPUTE:
-        if (e->node->alive) {
+        if (e->node->alive && e->incarnation == e->node->life) {
             on_compute(w, e);
         }
         break;
@@ -740,6 +774,9 @@ static void dispatch(struct world *w, struct wevent *e)
         break;
     case WE_FAULT:
         on_fault(w, e);
+        break;
+    case WE_AGENT:
+        world_restart_agent(w, (uint32_t)e->number);
         break;
     case WE_HEAL:
         w->split[e->conn][e->number] = false;
@@ -944,9 +981,8 @@ static void start_server(struct world *w, uint32_t index)
     n->machine = ps_shard_machine(n->shard);
 }
 
-static void start_agent(struct world *w, uint32_t index)
+static void begin_agent(struct world *w, struct wnode *n)
 {
-    struct wnode *n = node_new(w, PS_ROLE_AGENT, index);
     struct ps_agent_options o = {
         .instance = 1 + ps_rng_next(&w->rng) / 2,
         .seed = ps_rng_next(&w->rng),
@@ -964,7 +1000,7 @@ static void start_agent(struct world *w, uint32_t index)
     ps_str_copy(o.name, sizeof(o.name), n->name);
     ps_str_copy(o.cluster, sizeof(o.cluster), "default");
     ps_str_copy(o.sched, sizeof(o.sched), "psched:1");
-    snprintf(o.host, sizeof(o.host), "host%u", index);
+    snprintf(o.host, sizeof(o.host), "host%u", n->index);
     n->agent = ps_agent_new(&o, w->now);
     n->machine = ps_agent_machine(n->agent);
 }
@@ -1000,7 +1036,7 @@ struct world *world_new(const struct world_options *opt)
         start_server(w, i);
     }
     for (uint32_t i = 0; i < opt->agents; i++) {
-        start_agent(w, i);
+        begin_agent(w, node_new(w, PS_ROLE_AGENT, i));
     }
     first_ticks(w);
     for (uint32_t i = 0; i < opt->workers; i++) {
@@ -1019,6 +1055,7 @@ struct world *world_new(const struct world_options *opt)
     schedule_fault(w, FAULT_PARTITION, opt->faults.partition);
     schedule_fault(w, FAULT_CRASH, opt->faults.crash);
     schedule_fault(w, FAULT_MOVE, opt->faults.move);
+    schedule_fault(w, FAULT_AGENT, opt->faults.agent);
     if (opt->faults.lose_server) {
         struct wevent *e = world_event(
             w, WE_FAULT,
@@ -1037,6 +1074,7 @@ static void node_stop(struct wnode *n)
     ps_sched_free(n->sched);
     ps_shard_free(n->shard);
     ps_agent_free(n->agent);
+    n->agent = NULL;
     ps_effects_fini(&n->fx);
 }
 
@@ -1060,6 +1098,7 @@ void world_free(struct world *w)
     }
     for (uint32_t i = 0; i < w->opt.workers; i++) {
         worker_release_memory(&w->worker[i]);
+        worker_forget_said(&w->worker[i]);
     }
     while ((c = ps_map_next(w->conns, &cur)) != NULL) {
         ps_free(c);
@@ -1098,7 +1137,12 @@ void world_local_send(struct world *w, struct wworker *k,
 {
     struct ps_msg *copy = ps_msg_dup(msg);
     struct ps_event ev = {.type = PS_EV_MSG, .conn = k->conn * 2};
+    const struct wconn *c = world_conn(w, k->conn);
 
+    if (c == NULL || c->cut) {
+        ps_msg_free(copy);
+        return; /* Its agent is dead, and it has not heard. */
+    }
     ev.msg.msg = copy;
     if (msg->code == PS_MSG_L_OP && msg->l_op.op_id % 2 != 0) {
         ev.type = PS_EV_OPS; /* As out of a ring. */
@@ -1113,7 +1157,11 @@ void world_local_region(struct world *w, struct wworker *k, uint32_t region,
                         struct ps_buf *buf)
 {
     struct ps_event ev = {.type = PS_EV_REGION, .conn = k->conn * 2};
+    const struct wconn *c = world_conn(w, k->conn);
 
+    if (c == NULL || c->cut) {
+        return;
+    }
     ev.region.region = region;
     ev.region.buf = buf;
     world_step(w, k->agent, &ev);
@@ -1215,6 +1263,52 @@ void world_kill_server(struct world *w, uint32_t index)
         }
     }
     node_stop(n);
+}
+
+void world_kill_agent(struct world *w, uint32_t index)
+{
+    struct wnode *n = &w->node[1 + w->opt.servers + index];
+    struct ps_map_cursor cur = {0};
+    struct wconn *c;
+
+    assert(n->role == PS_ROLE_AGENT && n->alive);
+    while ((c = ps_map_next(w->conns, &cur)) != NULL) {
+        for (uint32_t end = 0; end < 2; end++) {
+            if (c->node[end] == n) {
+                world_close_conn(w, c, 0);
+                c->open[end] = false; /* Nobody is to hear of it there. */
+            }
+        }
+    }
+    /* What is being computed goes with the process. */
+    for (size_t i = 0; i < w->events.count; i++) {
+        struct wevent *e = PS_CONTAINER(w->events.items[i], struct wevent,
+                                        item);
+
+        if (e->type == WE_COMPUTE && e->node == n) {
+            ps_compute_free(e->compute);
+            e->compute = NULL;
+        }
+    }
+    node_stop(n);
+    ps_pool_free(n->pool);
+    n->pool = NULL;
+    n->life++;
+}
+
+void world_restart_agent(struct world *w, uint32_t index)
+{
+    struct wnode *n = &w->node[1 + w->opt.servers + index];
+    struct wevent *e;
+
+    assert(!n->alive);
+    n->alive = true;
+    n->tick_at = PS_TIME_NEVER;
+    ps_effects_init(&n->fx);
+    begin_agent(w, n);
+    e = world_event(w, WE_TICK, w->now + 1);
+    e->node = n;
+    n->tick_at = e->item.key;
 }
 
 void world_hold_worker(struct world *w, uint32_t rank, uint64_t round)

@@ -32,6 +32,8 @@ struct world_faults {
     uint32_t partition; /* Two nodes cannot connect for a while, per second. */
     uint32_t amnesia;   /* Link state of an agent's link lost, per second. */
     uint32_t crash;     /* Training processes killed, per second. */
+    uint32_t agent;     /* Agents killed and started anew, per second, while
+                         * their training processes live. */
     bool lose_server;   /* One server dies for good in the middle. */
     uint32_t move;      /* Orders to move partitions, per second: off a random
                          * server, or to make them even. */
@@ -121,6 +123,9 @@ void world_cut(struct world *w, const char *node_a, const char *node_b,
 void world_kill_worker(struct world *w, uint32_t rank);
 void world_restart_worker(struct world *w, uint32_t rank);
 void world_kill_server(struct world *w, uint32_t index);
+/* Its workers live, and come to the one that is started by and by. */
+void world_kill_agent(struct world *w, uint32_t index);
+void world_restart_agent(struct world *w, uint32_t index);
 /* As psctl: `off` NULL: make the servers even. */
 void world_rebalance(struct world *w, const char *off);
 /* The worker stops before its push of this round, and goes on when released. */

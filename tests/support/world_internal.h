@@ -15,6 +15,7 @@ struct wnode {
     enum ps_role role;
     uint32_t index;
     bool alive;
+    uint32_t life; /* Grows with each restart. */
     struct ps_machine machine;
     struct ps_sched *sched;
     struct ps_shard *shard;
@@ -47,6 +48,7 @@ enum wevent_type {
     WE_WORKER,
     WE_FAULT,
     WE_HEAL,
+    WE_AGENT,
 };
 
 struct wframe {
@@ -94,7 +96,11 @@ struct wworker {
     uint64_t round; /* Under way. */
     uint64_t rounds_done;
     uint64_t barriers;
-    uint32_t waiting; /* Replies missing in this stage. */
+    uint32_t waiting;        /* Replies missing in this stage. */
+    uint64_t gen;            /* Of its job, once it was welcomed. */
+    bool bereft;             /* Its agent was lost; it dials the next one. */
+    uint32_t asked;          /* Bereft: keys named again, not answered. */
+    struct ps_msg *said[64]; /* op id % 64 -> what has not ended. */
     uint64_t next_op;
     uint64_t oldest_op;
     uint64_t hold_round;
@@ -107,6 +113,9 @@ struct wworker {
         uint32_t arena;
         uint64_t offset[2];
         uint64_t round;
+        uint64_t heard;        /* Rounds that it knows the end of. */
+        bool known;            /* The agent has answered for it. */
+        uint8_t *last;         /* The final value, as it came. */
         struct ps_buf *memory; /* Its region: places of its blocks. */
         uint64_t at;           /* Without rounds: where the value comes. */
         bool pulling;          /* Rows: its push is done, a pull is not. */
@@ -165,6 +174,9 @@ void worker_closed(struct world *w, struct wworker *k);
 void worker_event(struct world *w, struct wworker *k);
 void worker_kill(struct world *w, struct wworker *k);
 void worker_release_memory(struct wworker *k);
+void worker_forget_said(struct wworker *k);
+/* May the agent of this rank die now, with nothing lost? */
+bool worker_may_lose_agent(const struct wworker *k);
 
 /* world_check.c */
 void check_step(struct world *w, struct wnode *n, const struct ps_event *ev);

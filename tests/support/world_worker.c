@@ -2,7 +2,8 @@
 /* A scripted training process: attaches, opens its keys, declares the
  * optimizer, initialises, pushes and pulls its rounds, meets at barriers, and
  * leaves. Killed at any point and started again, it goes on where the agent
- * says it was. */
+ * says it was. When it lives and its agent dies, it tells the next one where
+ * it is. */
 #include "support/world_internal.h"
 
 #include "base/alloc.h"
@@ -61,7 +62,26 @@ void worker_release_memory(struct wworker *k)
     for (uint32_t i = 0; i < WORLD_KEYS_MAX; i++) {
         ps_buf_unref(k->key[i].memory);
         k->key[i].memory = NULL;
+        ps_free(k->key[i].last);
+        k->key[i].last = NULL;
     }
+}
+
+void worker_forget_said(struct wworker *k)
+{
+    for (uint32_t i = 0; i < 64; i++) {
+        ps_msg_free(k->said[i]);
+        k->said[i] = NULL;
+    }
+}
+
+/* Kept until it has ended, to be said to another agent. */
+static void say(struct world *w, struct wworker *k, uint64_t op_id,
+                const struct ps_msg *m)
+{
+    assert(k->said[op_id % 64] == NULL);
+    k->said[op_id % 64] = ps_msg_dup(m);
+    world_local_send(w, k, m);
 }
 
 static uint64_t new_op(struct world *w, struct wworker *k, uint32_t key_index,
@@ -116,7 +136,7 @@ static void push_rows(struct world *w, struct wworker *k, uint32_t i,
     m.l_op.rows = count;
     m.l_op.region = count == 0 ? 0 : i + 1;
     m.l_op.offset = at;
-    world_local_send(w, k, &m);
+    say(w, k, m.l_op.op_id, &m);
 }
 
 static void pull_rows(struct world *w, struct wworker *k, uint32_t i,
@@ -143,7 +163,7 @@ static void pull_rows(struct world *w, struct wworker *k, uint32_t i,
     m.l_op.rows = count;
     m.l_op.region = count == 0 ? 0 : i + 1;
     m.l_op.offset = at;
-    world_local_send(w, k, &m);
+    say(w, k, m.l_op.op_id, &m);
 }
 
 static void send_op(struct world *w, struct wworker *k, uint32_t i,
@@ -186,21 +206,13 @@ static void send_op(struct world *w, struct wworker *k, uint32_t i,
         m.l_op.region = i + 1;
         m.l_op.offset = k->key[i].at;
     }
-    world_local_send(w, k, &m);
+    say(w, k, m.l_op.op_id, &m);
 }
 
-void worker_begin(struct world *w, struct wworker *k)
+static void say_hello(struct world *w, struct wworker *k)
 {
     struct ps_msg m = {.code = PS_MSG_L_HELLO};
 
-    k->alive = true;
-    k->stage = WS_HELLO;
-    k->waiting = 0;
-    k->next_op = 0;
-    for (uint32_t i = 0; i < WORLD_KEYS_MAX; i++) {
-        k->key[i].pulling = false;
-    }
-    world_local_connect(w, k);
     m.l_hello.protocol = 1;
     m.l_hello.job = "job";
     m.l_hello.num_workers = w->opt.workers;
@@ -215,7 +227,31 @@ void worker_begin(struct world *w, struct wworker *k)
     m.l_hello.big_array_bound = w->opt.big_array_bound;
     m.l_hello.partition_bytes = w->opt.partition_bytes;
     m.l_hello.start_timeout_ns = 0;
+    m.l_hello.gen = k->gen;
+    for (uint32_t i = 0; k->gen != 0 && i < w->opt.key_count; i++) {
+        m.l_hello.keys += k->key[i].known;
+    }
+    if (k->gen != 0) {
+        m.l_hello.barriers = k->barriers - (k->stage == WS_BARRIER);
+    }
     world_local_send(w, k, &m);
+}
+
+void worker_begin(struct world *w, struct wworker *k)
+{
+    k->alive = true;
+    k->stage = WS_HELLO;
+    k->waiting = 0;
+    k->next_op = 0;
+    k->gen = 0;
+    k->bereft = false;
+    for (uint32_t i = 0; i < WORLD_KEYS_MAX; i++) {
+        k->key[i].pulling = false;
+        k->key[i].known = false;
+    }
+    worker_forget_said(k);
+    world_local_connect(w, k);
+    say_hello(w, k);
 }
 
 void worker_kill(struct world *w, struct wworker *k)
@@ -237,6 +273,7 @@ static void finish(struct world *w, struct wworker *k)
 {
     struct wconn *c = world_conn(w, k->conn);
 
+    worker_forget_said(k);
     k->stage = WS_DONE;
     k->alive = false;
     k->conn = 0;
@@ -245,8 +282,29 @@ static void finish(struct world *w, struct wworker *k)
     }
 }
 
+bool worker_may_lose_agent(const struct wworker *k)
+{
+    return k->stage == WS_DONE ||
+           (k->alive && k->stage > WS_HELLO && k->stage < WS_BYE);
+}
+
+static void dial_later(struct world *w, struct wworker *k)
+{
+    struct wevent *e = world_event(
+        w, WE_WORKER, w->now + world_delay(w, PS_MILLIS(1), PS_MILLIS(60)));
+
+    e->number = k->index;
+    e->incarnation = k->life;
+}
+
 void worker_closed(struct world *w, struct wworker *k)
 {
+    if (k->error == 0 && k->gen != 0 && w->opt.faults.agent != 0) {
+        k->conn = 0;
+        k->bereft = true;
+        dial_later(w, k);
+        return;
+    }
     if (k->error == 0) {
         k->error = PS_E_CLOSED;
         ps_str_copy(k->text, sizeof(k->text), "the agent hung up");
@@ -257,7 +315,14 @@ void worker_closed(struct world *w, struct wworker *k)
 /* A start, a restart after a kill, or the end of a hold. */
 void worker_event(struct world *w, struct wworker *k)
 {
-    if (k->held) {
+    if (k->bereft && k->conn == 0) {
+        if (!k->agent->alive) {
+            dial_later(w, k);
+            return;
+        }
+        world_local_connect(w, k);
+        say_hello(w, k);
+    } else if (k->held) {
         k->held = false;
         advance(w, k);
     } else if (!k->alive && k->stage == WS_START) {
@@ -278,6 +343,32 @@ static void begin_compression(struct world *w, struct wworker *k)
     m.l_compression.name = w->opt.compress.name;
     m.l_compression.params = w->opt.compress.param;
     m.l_compression.params_count = w->opt.compress.params;
+    say(w, k, m.l_compression.op_id, &m);
+}
+
+static void open_key(struct world *w, struct wworker *k, uint32_t i)
+{
+    struct ps_msg m = {.code = PS_MSG_L_KEY};
+    uint32_t width = w->opt.key[i].width;
+    uint64_t shape[2] = {w->opt.key[i].count, 0};
+
+    if (width != 0) {
+        shape[0] /= width;
+        shape[1] = width;
+    }
+    world_local_region(w, k, i + 1, k->key[i].memory);
+    m.l_key.request = i + 1;
+    m.l_key.name = w->opt.key[i].name;
+    m.l_key.dtype = (uint8_t)w->opt.key[i].dtype;
+    m.l_key.count = w->opt.key[i].count;
+    m.l_key.width = width;
+    m.l_key.shape = shape;
+    m.l_key.shape_count = width != 0 ? 2 : 1;
+    m.l_key.classic = strncmp(w->opt.key[i].name, "i:", 2) == 0
+                          ? atoll(w->opt.key[i].name + 2)
+                          : -1;
+    m.l_key.resumed = k->bereft && k->key[i].known;
+    m.l_key.pushed = m.l_key.resumed ? k->key[i].heard : 0;
     world_local_send(w, k, &m);
 }
 
@@ -285,29 +376,45 @@ static void open_keys(struct world *w, struct wworker *k)
 {
     k->stage = WS_KEYS;
     for (uint32_t i = 0; i < w->opt.key_count; i++) {
-        struct ps_msg m = {.code = PS_MSG_L_KEY};
-        uint32_t width = w->opt.key[i].width;
-        uint64_t shape[2] = {w->opt.key[i].count, 0};
+        bool more = w->opt.key[i].width != 0 || applies(w);
 
-        if (width != 0) {
-            shape[0] /= width;
-            shape[1] = width;
-        }
-        k->key[i].memory = new_memory((width != 0 || applies(w) ? 3 : 2) *
-                                      place_bytes(w, i));
-        world_local_region(w, k, i + 1, k->key[i].memory);
-        m.l_key.request = i + 1;
-        m.l_key.name = w->opt.key[i].name;
-        m.l_key.dtype = (uint8_t)w->opt.key[i].dtype;
-        m.l_key.count = w->opt.key[i].count;
-        m.l_key.width = width;
-        m.l_key.shape = shape;
-        m.l_key.shape_count = width != 0 ? 2 : 1;
-        m.l_key.classic = strncmp(w->opt.key[i].name, "i:", 2) == 0
-                              ? atoll(w->opt.key[i].name + 2)
-                              : -1;
+        k->key[i].memory = new_memory((more ? 3 : 2) * place_bytes(w, i));
         k->waiting++;
-        world_local_send(w, k, &m);
+        open_key(w, k, i);
+    }
+}
+
+/* All that the lost agent has not ended, in the order in which it was said. */
+static void say_again(struct world *w, struct wworker *k)
+{
+    k->bereft = false;
+    for (uint32_t i = 0; k->stage == WS_KEYS && i < w->opt.key_count; i++) {
+        if (!k->key[i].known) {
+            open_key(w, k, i);
+        }
+    }
+    for (uint64_t op = k->next_op < 64 ? 1 : k->next_op - 63; op <= k->next_op;
+         op++) {
+        if (k->said[op % 64] != NULL) {
+            world_local_send(w, k, k->said[op % 64]);
+        }
+    }
+}
+
+static void resume(struct world *w, struct wworker *k)
+{
+    k->asked = 0;
+    for (uint32_t i = 0; i < w->opt.key_count; i++) {
+        k->asked += k->key[i].known;
+    }
+    if (k->asked == 0) {
+        say_again(w, k);
+        return;
+    }
+    for (uint32_t i = 0; i < w->opt.key_count; i++) {
+        if (k->key[i].known) {
+            open_key(w, k, i);
+        }
     }
 }
 
@@ -411,7 +518,7 @@ static void begin_optimizer(struct world *w, struct wworker *k)
         m.l_optimizer.tunings = tunings;
         m.l_optimizer.tunings_count = tune(w, tunings);
     }
-    world_local_send(w, k, &m);
+    say(w, k, m.l_optimizer.op_id, &m);
 }
 
 /* All say it before their first push, so it is there in time. */
@@ -428,7 +535,7 @@ static void begin_change(struct world *w, struct wworker *k)
     m.l_change.name = "learning_rate";
     m.l_change.value = 0.5;
     m.l_change.round = w->opt.change_round;
-    world_local_send(w, k, &m);
+    say(w, k, m.l_change.op_id, &m);
 }
 
 static void begin_init(struct world *w, struct wworker *k)
@@ -494,7 +601,7 @@ static void begin_barrier(struct world *w, struct wworker *k)
     m.l_barrier.op_id = new_op(w, k, 0, 0);
     k->op_key[m.l_barrier.op_id % 64] = 0;
     m.l_barrier.number = ++k->barriers;
-    world_local_send(w, k, &m);
+    say(w, k, m.l_barrier.op_id, &m);
 }
 
 static void begin_final(struct world *w, struct wworker *k)
@@ -512,8 +619,6 @@ static void leave(struct world *w, struct wworker *k)
     if (k->index == 0) {
         w->result = 0xcbf29ce484222325u;
         for (uint32_t i = 0; i < w->opt.key_count; i++) {
-            const uint8_t *arena = ps_map_get(w->arenas, k->key[i].arena);
-
             if (applies(w)) {
                 w->result = world_hash(w->result,
                                        k->key[i].memory->data + k->key[i].at,
@@ -528,9 +633,7 @@ static void leave(struct world *w, struct wworker *k)
                                        key_bytes(w, i));
                 continue;
             }
-            w->result = world_hash(w->result,
-                                   arena + k->key[i].offset[w->opt.rounds & 1],
-                                   key_bytes(w, i));
+            w->result = world_hash(w->result, k->key[i].last, key_bytes(w, i));
         }
     }
     k->stage = WS_BYE;
@@ -591,6 +694,20 @@ static void advance(struct world *w, struct wworker *k)
     }
 }
 
+/* The agent's memory may be another one by the time that all have come. */
+static void keep_last(struct world *w, struct wworker *k, uint32_t i)
+{
+    const uint8_t *arena = ps_map_get(w->arenas, k->key[i].arena);
+
+    if (applies(w) || is_rows(w, i)) {
+        return;
+    }
+    ps_free(k->key[i].last);
+    k->key[i].last = ps_alloc(key_bytes(w, i));
+    memcpy(k->key[i].last, arena + k->key[i].offset[w->opt.rounds & 1],
+           key_bytes(w, i));
+}
+
 static void on_key_info(struct world *w, struct wworker *k,
                         const struct ps_msg_l_key_info *m)
 {
@@ -609,6 +726,14 @@ static void on_key_info(struct world *w, struct wworker *k,
     k->key[i].arena = m->arena;
     k->key[i].offset[0] = m->offset0;
     k->key[i].offset[1] = m->offset1;
+    if (k->bereft) {
+        if (--k->asked == 0) {
+            say_again(w, k);
+        }
+        return;
+    }
+    k->key[i].known = true;
+    k->key[i].heard = m->round;
     k->key[i].round = m->round;
     k->waiting--;
 }
@@ -633,6 +758,11 @@ static void on_done(struct world *w, struct wworker *k,
         return;
     }
     k->waiting--;
+    if (i > 0 && k->stage == WS_ROUND && !k->key[i - 1].pulling) {
+        k->key[i - 1].heard = round;
+    }
+    ps_msg_free(k->said[m->op_id % 64]);
+    k->said[m->op_id % 64] = NULL;
     if (i == 0 || k->stage == WS_INIT) {
         return;
     }
@@ -651,6 +781,9 @@ static void on_done(struct world *w, struct wworker *k,
         return; /* It asked for no value. */
     }
     check_result(w, k, (uint32_t)i - 1, m->version);
+    if (k->stage == WS_FINAL && k->index == 0) {
+        keep_last(w, k, (uint32_t)i - 1);
+    }
 }
 
 void worker_message(struct world *w, struct wworker *k,
@@ -662,6 +795,11 @@ void worker_message(struct world *w, struct wworker *k,
             msg->l_welcome.num_workers != w->opt.workers) {
             world_fail(w, "rank %u was welcomed as %u of %u", k->index,
                        msg->l_welcome.rank, msg->l_welcome.num_workers);
+            return;
+        }
+        k->gen = msg->l_welcome.gen;
+        if (k->bereft) {
+            resume(w, k);
             return;
         }
         k->barriers = msg->l_welcome.barriers;

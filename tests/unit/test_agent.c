@@ -45,7 +45,9 @@ struct bench {
     uint64_t sched_seq;
     uint64_t server_seq;
     struct ps_buf *region[8];
-    bool compresses; /* Keys that are opened travel in 2 bits of 2. */
+    bool compresses;    /* Keys that are opened travel in 2 bits of 2. */
+    bool resumes;       /* Workers had another agent, */
+    uint64_t pushed[8]; /* and heard the end of so many rounds of each key. */
 };
 
 static void collect(struct bench *b)
@@ -234,7 +236,10 @@ static void begin_job(struct bench *b, uint32_t servers)
                                          .job = "job",
                                          .num_workers = b->workers,
                                          .num_servers = servers,
-                                         .rank = (int32_t)i}},
+                                         .rank = (int32_t)i,
+                                         .gen = b->resumes ? GEN : 0,
+                                         .keys = b->resumes,
+                                         .barriers = b->resumes ? 3 : 0}},
             NULL);
         say(b, SCHED_CONN,
             &(struct ps_msg){
@@ -256,7 +261,7 @@ static struct ps_pool *results_new(void *ctx)
 
 static uint64_t sum_here_max; /* Of the next agent. */
 
-static void begin(struct bench *b, uint32_t workers, uint32_t servers)
+static void begin_again(struct bench *b, uint32_t workers, uint32_t servers)
 {
     struct ps_agent_options o = {.instance = 1,
                                  .seed = 1,
@@ -264,7 +269,6 @@ static void begin(struct bench *b, uint32_t workers, uint32_t servers)
                                  .dial_first = PS_MILLIS(10),
                                  .dial_max = PS_SECONDS(1)};
 
-    memset(b, 0, sizeof(*b));
     b->now = PS_SECONDS(1);
     b->workers = workers;
     b->sums = ps_pool_new(&(struct ps_pool_options){.budget = 0});
@@ -282,6 +286,12 @@ static void begin(struct bench *b, uint32_t workers, uint32_t servers)
     welcome(b, SCHED_CONN, false, 0);
     tell_map(b);
     begin_job(b, servers);
+}
+
+static void begin(struct bench *b, uint32_t workers, uint32_t servers)
+{
+    memset(b, 0, sizeof(*b));
+    begin_again(b, workers, servers);
 }
 
 static void end(struct bench *b)
@@ -322,7 +332,9 @@ static void open_key(struct bench *b, uint32_t key, uint32_t parts,
                                        .name = name,
                                        .dtype = PS_DTYPE_FLOAT32,
                                        .count = (uint64_t)parts * each,
-                                       .classic = -1}},
+                                       .classic = -1,
+                                       .resumed = b->resumes,
+                                       .pushed = b->pushed[w]}},
             NULL);
     }
     asked = find(b, SCHED_CONN, PS_MSG_KEY_OPEN,
@@ -1461,6 +1473,179 @@ static void a_job_that_is_over_leaves_nothing(void **state)
     end(&b);
 }
 
+/* Two workers that had another agent; rank 1 has heard the end of round 5,
+ * and rank 0 not. */
+static void begin_resumed(struct bench *b)
+{
+    memset(b, 0, sizeof(*b));
+    b->resumes = true;
+    b->pushed[0] = 4;
+    b->pushed[1] = 5;
+    begin_again(b, 2, 1);
+    open_key(b, 0, 1, 16, SERVER_NODE);
+    give_region(b, 0, 64);
+    give_region(b, 1, 64);
+    tick(b);
+    link_server(b, false, 0);
+}
+
+static void ranks_go_on_at_a_new_agent(void **state)
+{
+    const struct sent *s;
+    struct bench b;
+
+    (void)state;
+    begin_resumed(&b);
+    assert_true(
+        find(&b, SCHED_CONN, PS_MSG_JOB_OPEN, 0)->parcel->msg->job_open.resume);
+    assert_int_equal(find(&b, WORKER_CONN, PS_MSG_L_WELCOME, 0)
+                         ->parcel->msg->l_welcome.barriers,
+                     3);
+    s = find(&b, WORKER_CONN + 1, PS_MSG_L_KEY_INFO, 0);
+    assert_int_equal(s->parcel->msg->l_key_info.round, 5);
+    /* Round 5 is over: rank 0 gets its value, and gives nothing. */
+    push(&b, 0, 0, 5, 0);
+    push(&b, 1, 0, 6, 0);
+    tick(&b);
+    assert_null(find(&b, SERVER_CONN, PS_MSG_PUSH, 0));
+    s = find(&b, SERVER_CONN, PS_MSG_PULL, 0);
+    assert_int_equal(s->parcel->msg->pull.parts[0].round, 5);
+    answer(&b, 0, 0, 5, 16, 2.5f, 1 << 20);
+    s = find(&b, WORKER_CONN, PS_MSG_L_DONE, 0);
+    assert_int_equal(s->parcel->msg->l_done.version, 5);
+    assert_null(find(&b, WORKER_CONN + 1, PS_MSG_L_DONE, 0));
+    /* The next one is as any. */
+    push(&b, 0, 0, 6, 0);
+    compute_all(&b);
+    tick(&b);
+    s = find(&b, SERVER_CONN, PS_MSG_PUSH, 0);
+    assert_int_equal(s->parcel->msg->push.parts[0].round, 6);
+    answer(&b, 0, 0, 6, 16, 3, 1 << 20);
+    assert_int_equal(count(&b, WORKER_CONN, PS_MSG_L_DONE), 2);
+    assert_int_equal(count(&b, WORKER_CONN + 1, PS_MSG_L_DONE), 1);
+    end(&b);
+}
+
+/* The one that knows of the end comes last. */
+static void an_end_that_is_heard_of_late_counts(void **state)
+{
+    struct bench b;
+
+    (void)state;
+    memset(&b, 0, sizeof(b));
+    b.resumes = true;
+    b.pushed[0] = 4;
+    b.pushed[1] = 4;
+    begin_again(&b, 3, 1);
+    b.workers = 2; /* Rank 2 says nothing yet. */
+    open_key(&b, 0, 1, 16, SERVER_NODE);
+    give_region(&b, 0, 64);
+    give_region(&b, 1, 64);
+    tick(&b);
+    link_server(&b, false, 0);
+    push(&b, 0, 0, 5, 0);
+    push(&b, 1, 0, 5, 0);
+    tick(&b);
+    assert_null(find(&b, SERVER_CONN, PS_MSG_PULL, 0));
+    say(&b, WORKER_CONN + 2,
+        &(struct ps_msg){.code = PS_MSG_L_KEY,
+                         .l_key = {.request = 1,
+                                   .name = "s:0",
+                                   .dtype = PS_DTYPE_FLOAT32,
+                                   .count = 16,
+                                   .classic = -1,
+                                   .resumed = true,
+                                   .pushed = 5}},
+        NULL);
+    tick(&b);
+    assert_null(find(&b, SERVER_CONN, PS_MSG_PUSH, 0));
+    assert_non_null(find(&b, SERVER_CONN, PS_MSG_PULL, 0));
+    answer(&b, 0, 0, 5, 16, 2.5f, 1 << 20);
+    assert_int_equal(count(&b, WORKER_CONN, PS_MSG_L_DONE), 1);
+    assert_int_equal(count(&b, WORKER_CONN + 1, PS_MSG_L_DONE), 1);
+    end(&b);
+}
+
+/* What the old agent had sent is merged, and the new one hears of it, before
+ * the ranks here have offered that round again. */
+static void a_round_may_be_made_before_it_is_offered(void **state)
+{
+    struct bench b;
+
+    (void)state;
+    begin_resumed(&b);
+    push(&b, 1, 0, 6, 0);
+    answer(&b, 0, 0, 6, 16, 3, 1 << 20);
+    assert_null(find(&b, WORKER_CONN + 1, PS_MSG_L_DONE, 0));
+    push(&b, 0, 0, 5, 0); /* What is there is newer. */
+    push(&b, 0, 0, 6, 0);
+    tick(&b);
+    assert_null(find(&b, SERVER_CONN, PS_MSG_PUSH, 0));
+    assert_int_equal(count(&b, WORKER_CONN, PS_MSG_L_DONE), 2);
+    assert_int_equal(count(&b, WORKER_CONN + 1, PS_MSG_L_DONE), 1);
+    end(&b);
+}
+
+static void say_key(struct bench *b, uint32_t worker, uint64_t pushed)
+{
+    say(b, WORKER_CONN + worker,
+        &(struct ps_msg){.code = PS_MSG_L_KEY,
+                         .l_key = {.request = 9,
+                                   .name = "s:0",
+                                   .dtype = PS_DTYPE_FLOAT32,
+                                   .count = 16,
+                                   .classic = -1,
+                                   .resumed = true,
+                                   .pushed = pushed}},
+        NULL);
+}
+
+/* What no worker says. */
+static void rounds_that_cannot_be_end_the_session(void **state)
+{
+    for (int i = 0; i < 3; i++) {
+        const struct sent *s;
+        struct bench b;
+
+        (void)state;
+        memset(&b, 0, sizeof(b));
+        b.resumes = true;
+        b.pushed[0] = 7;
+        begin_again(&b, 2, 1);
+        b.workers = 1;
+        open_key(&b, 0, 1, 16, SERVER_NODE);
+        if (i == 0) {
+            say_key(&b, 0, 7); /* Twice. */
+        } else {
+            say_key(&b, 1, i == 1 ? 5 : 9); /* Nobody is so far apart. */
+        }
+        s = find(&b, WORKER_CONN + (i > 0), PS_MSG_L_ERROR, 0);
+        assert_non_null(s);
+        assert_int_equal(s->parcel->msg->l_error.error, PS_E_INVAL);
+        end(&b);
+    }
+}
+
+static void who_dies_before_it_has_said_its_rounds_is_untold(void **state)
+{
+    for (int said = 0; said < 2; said++) {
+        struct bench b;
+
+        (void)state;
+        memset(&b, 0, sizeof(b));
+        b.resumes = true;
+        begin_again(&b, 1, 1);
+        if (said == 1) {
+            open_key(&b, 0, 1, 16, SERVER_NODE);
+        }
+        step(&b, (struct ps_event){.type = PS_EV_CLOSED, .conn = WORKER_CONN});
+        assert_int_equal(find(&b, SCHED_CONN, PS_MSG_WORKER_GONE, 0)
+                             ->parcel->msg->worker_gone.untold,
+                         said == 0);
+        end(&b);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -1487,6 +1672,11 @@ int main(void)
         cmocka_unit_test(without_servers_a_value_stays),
         cmocka_unit_test(a_root_that_has_joined_is_named),
         cmocka_unit_test(without_servers_the_sum_goes_where_workers_read_it),
+        cmocka_unit_test(ranks_go_on_at_a_new_agent),
+        cmocka_unit_test(an_end_that_is_heard_of_late_counts),
+        cmocka_unit_test(a_round_may_be_made_before_it_is_offered),
+        cmocka_unit_test(rounds_that_cannot_be_end_the_session),
+        cmocka_unit_test(who_dies_before_it_has_said_its_rounds_is_untold),
         cmocka_unit_test(a_job_that_is_over_leaves_nothing),
     };
 

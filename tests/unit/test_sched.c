@@ -656,6 +656,135 @@ static void no_rank_comes_back_to_another_agent(void **state)
     }
 }
 
+static struct ps_msg resume_job(const struct job *j, uint64_t worker,
+                                int32_t rank)
+{
+    struct ps_msg msg = open_job(worker, 4, 2, rank);
+
+    msg.job_open.gen = j->gen;
+    msg.job_open.resume = true;
+    return msg;
+}
+
+static void restart(const struct job *j, uint32_t agent)
+{
+    lose_conn(j->w, j->a[agent]);
+    j->a[agent]->instance += 100;
+    j->a[agent]->session += 100;
+    hello(j->w, j->a[agent]);
+}
+
+static void make_key(const struct job *j)
+{
+    say(j->w, j->a[0],
+        (struct ps_msg){.code = PS_MSG_KEY_OPEN,
+                        .key_open = {.gen = j->gen,
+                                     .request = 1,
+                                     .name = "s:w",
+                                     .dtype = PS_DTYPE_FLOAT32,
+                                     .count = 10}});
+}
+
+/* Its rounds are with the processes. */
+static void a_living_process_goes_on_at_a_new_agent(void **state)
+{
+    struct job j = running(PS_LOSS_POLICY_WAIT);
+    const struct ps_msg_job_state *js;
+    uint64_t before;
+
+    (void)state;
+    make_key(&j);
+    before = state_of(j.a[1])->slots[1].incarnation;
+    restart(&j, 1);
+    say(j.w, j.a[1], resume_job(&j, 7, 2));
+    assert_int_equal(opened(j.a[1])->error, 0);
+    say(j.w, j.a[1], resume_job(&j, 8, 3));
+    assert_int_equal(opened(j.a[1])->error, 0);
+    say(j.w, j.a[1], resume_job(&j, 8, 3)); /* On a fresh link. */
+    assert_int_equal(opened(j.a[1])->error, 0);
+    pass(j.w, PS_SECONDS(1));
+    js = state_of(j.a[1]);
+    assert_int_equal(js->phase, PS_JOB_PHASE_RUNNING);
+    assert_int_equal(js->ranks[2].state, PS_RANK_STATE_LIVE);
+    assert_int_equal(js->ranks[2].worker, 7);
+    assert_int_equal(js->ranks[3].worker, 8);
+    assert_int_not_equal(js->slots[1].incarnation, before);
+    world_free(j.w);
+}
+
+static void a_resume_that_cannot_be_is_refused(void **state)
+{
+    const struct {
+        int32_t rank;
+        uint64_t gen;
+        uint32_t uid;
+        int error;
+    } bad[] = {
+        {2, 99, 0, PS_E_NOJOB},  {4, 0, 0, PS_E_INVAL},
+        {-1, 0, 0, PS_E_INVAL},  {0, 0, 0, PS_E_REFUSED},
+        {2, 0, 4711, PS_E_PERM},
+    };
+    struct job j = running(PS_LOSS_POLICY_WAIT);
+
+    (void)state;
+    make_key(&j);
+    restart(&j, 1);
+    for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
+        struct ps_msg msg = resume_job(&j, 10 + i, bad[i].rank);
+
+        msg.job_open.gen += bad[i].gen;
+        msg.job_open.uid += bad[i].uid;
+        say(j.w, j.a[1], msg);
+        assert_int_equal(opened(j.a[1])->error, bad[i].error);
+        assert_int_not_equal(opened(j.a[1])->text[0], 0);
+    }
+    say(j.w, j.a[1], resume_job(&j, 7, 2));
+    assert_int_equal(opened(j.a[1])->error, 0);
+    say(j.w, j.a[1], resume_job(&j, 9, 2));
+    assert_int_equal(opened(j.a[1])->error, PS_E_EXIST);
+    /* The agent lives: it knows this rank, and a process cannot say more. */
+    gone(j.w, j.a[1], j.gen, 7, false);
+    say(j.w, j.a[1], resume_job(&j, 20, 2));
+    assert_int_equal(opened(j.a[1])->error, PS_E_STALE);
+    /* A new process may take it, for the same reason. */
+    say(j.w, j.a[1], open_job(21, 4, 2, 2));
+    assert_int_equal(opened(j.a[1])->error, 0);
+    world_free(j.w);
+}
+
+/* Nobody knows its rounds: not the agent, not a new process. */
+static void who_dies_in_the_middle_of_a_resume_ends_the_job(void **state)
+{
+    struct job j = running(PS_LOSS_POLICY_WAIT);
+
+    (void)state;
+    make_key(&j);
+    restart(&j, 1);
+    say(j.w, j.a[1], resume_job(&j, 7, 2));
+    say(j.w, j.a[1],
+        (struct ps_msg){
+            .code = PS_MSG_WORKER_GONE,
+            .worker_gone = {
+                .gen = j.gen, .worker = 7, .text = "", .untold = true}});
+    say(j.w, j.a[1], open_job(8, 4, 2, 2));
+    assert_int_equal(opened(j.a[1])->error, PS_E_JOBFAILED);
+    expect_in(opened(j.a[1])->text, "started anew");
+    assert_int_equal(state_of(j.a[0])->phase, PS_JOB_PHASE_FAILED);
+    world_free(j.w);
+}
+
+static void policy_fail_ends_a_job_with_its_agent(void **state)
+{
+    struct job j = running(PS_LOSS_POLICY_FAIL);
+
+    (void)state;
+    restart(&j, 1);
+    say(j.w, j.a[1], resume_job(&j, 7, 2));
+    assert_int_equal(opened(j.a[1])->error, PS_E_PEERLOST);
+    expect_in(opened(j.a[1])->text, "another process has taken its name");
+    world_free(j.w);
+}
+
 static struct ps_msg job_named(const char *name, uint64_t worker,
                                uint32_t servers)
 {
@@ -990,6 +1119,10 @@ int main(void)
         cmocka_unit_test(who_slept_takes_nobody_for_dead),
         cmocka_unit_test(shutdown_hangs_up),
         cmocka_unit_test(no_rank_comes_back_to_another_agent),
+        cmocka_unit_test(a_living_process_goes_on_at_a_new_agent),
+        cmocka_unit_test(a_resume_that_cannot_be_is_refused),
+        cmocka_unit_test(who_dies_in_the_middle_of_a_resume_ends_the_job),
+        cmocka_unit_test(policy_fail_ends_a_job_with_its_agent),
         cmocka_unit_test(a_draining_scheduler_takes_no_new_job),
         cmocka_unit_test(a_draining_server_is_for_no_new_job),
         cmocka_unit_test(an_incomplete_job_names_who_drains),
