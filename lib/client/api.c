@@ -70,6 +70,7 @@ static bool gives(const struct psc_op *op)
     case OP_COMPRESSION:
     case OP_KEY:
     case OP_COLL:
+    case OP_PASS:
         break;
     }
     return false;
@@ -219,6 +220,12 @@ static int start_locked(struct psc_client *c, enum op_kind kind, uint32_t key,
     }
     if (rc != 0) {
         return rc;
+    }
+    if (c->join != NULL && op_is_round(kind) && !k->async) {
+        return client_complain(c, PSC_E_INVAL,
+                               "'%s': this rank has joined and gives to no "
+                               "round until all have",
+                               k->name);
     }
     if (full.reduce == PSC_MEAN && k->dtype == PSC_BOOL) {
         return client_complain(c, PSC_E_INVAL,

@@ -80,8 +80,12 @@ void coll_free(struct psc_op *op)
     for (uint32_t i = 0; i < k->part_count; i++) {
         op_free(k->parts[i]);
     }
+    for (uint32_t i = 0; i < k->pass_count; i++) {
+        op_free(k->passes[i]);
+    }
     leave_turn(k);
     coll_release(k);
+    free(k->passes);
     free(k->parts);
     free(k->name);
     free(k->pieces);
@@ -115,6 +119,11 @@ struct psc_op *coll_open_part(struct psc_op *op)
             return k->parts[i];
         }
     }
+    for (uint32_t i = 0; k != NULL && i < k->pass_count; i++) {
+        if (k->passes[i]->state != OP_DONE) {
+            return k->passes[i];
+        }
+    }
     return op;
 }
 
@@ -133,7 +142,7 @@ int coll_start_meet(struct coll *k)
     }
     words[0] = (int64_t)k->hash;
     words[1] = c->key_count >= EXACT_MAX;
-    words[2 + c->rank] = k->joined ? -++k->meets : (int64_t)k->rows;
+    words[2 + c->rank] = k->joined ? coll_join_word(k) : (int64_t)k->rows;
     k->stage = MEET;
     k->op->state = OP_COLLECTING;
     ps_list_push_back(&c->turns, &k->of_turn);
@@ -158,8 +167,11 @@ static void end_meet(struct coll *k)
 
 static void end_turn(struct coll *k)
 {
-    if (k->gone == k->op->client->size) {
+    if (k->gone == k->op->client->size && k->agree) {
         coll_end_join(k);
+    } else if (k->gone == k->op->client->size) {
+        k->joined = false; /* They have joined with different keys. */
+        coll_start_differ(k);
     } else if (k->gone > 0) {
         coll_start_follow(k);
     } else if (!k->agree) {
@@ -176,6 +188,7 @@ static void finish(struct coll *k)
     struct psc_op *op = k->op;
 
     leave_turn(k);
+    coll_pass_leave(k);
     coll_release(k);
     op_end(op, k->rc, k->text);
 }
@@ -225,7 +238,8 @@ static void step(struct coll *k)
     while (k->rc == 0 && k->open == 1 && k->joined && k->stage == DATA) {
         coll_meet_again(k);
     }
-    if (--k->open == 0 && (k->rc != 0 || k->stage != TURN)) {
+    if (--k->open == 0 &&
+        (k->rc != 0 || (k->stage != TURN && k->passing == 0))) {
         finish(k);
     }
 }
@@ -251,17 +265,24 @@ static void step_turns(struct psc_client *c)
     c->turning = false;
 }
 
+void coll_go_on(struct coll *k)
+{
+    struct psc_client *c = k->op->client;
+
+    if (k->open == 0 && k->op->state == OP_COLLECTING) {
+        step(k);
+        step_turns(c);
+    }
+}
+
 void coll_part_ended(struct psc_op *part)
 {
     struct coll *k = part->part_of;
-    struct psc_client *c = k->op->client;
 
     if (part->rc != 0) {
         coll_fail(k, part->rc, part->text);
     }
     assert(k->open > 0);
-    if (--k->open == 0 && k->op->state == OP_COLLECTING) {
-        step(k);
-        step_turns(c);
-    }
+    k->open--;
+    coll_go_on(k);
 }

@@ -7,6 +7,8 @@
 
 /* A part has ended; the reader goes on with the next step. */
 void coll_part_ended(struct psc_op *part);
+/* The same of the pass of a key. */
+void coll_pass_ended(struct psc_op *pass);
 /* Does anybody want what this part brings? Locked. */
 bool coll_wants(const struct psc_op *part);
 /* Writes what the part has brought to where it belongs. Not locked. */

@@ -6,7 +6,8 @@
  *     coll_say.c    what is asked for in words, and the ranks that differ
  *     coll_part.c   parts: operations on keys, their memory and results
  *     coll_data.c   the work of each kind
- *     coll_join.c   ranks that have joined follow the others */
+ *     coll_join.c   ranks that have joined follow the others
+ *     coll_pass.c   and pass in the rounds of keys */
 #pragma once
 
 #include "client/coll.h"
@@ -50,7 +51,14 @@ struct coll {
     bool rounded;  /* Sizes of keys are. */
     bool joined;   /* It is a join, whatever kind it follows now. */
     uint32_t gone; /* Ranks that have joined. */
-    int64_t meets; /* Of a join. */
+    /* Of a join. */
+    uint64_t meets; /* Meetings since it began, which count less than */
+    uint64_t begun; /* rounds of keys that this rank had begun then. */
+    /* For each key the operation that passes in its rounds, and how many of
+     * them are not over. */
+    struct psc_op **passes;
+    uint32_t pass_count;
+    uint32_t passing;
     uint8_t *out;
     size_t out_size;
     struct psc_piece *pieces; /* Of a grouped allreduce; else NULL. */
@@ -87,6 +95,8 @@ const char *coll_kind_name(enum coll_kind kind);
 /* It ends with this when what it has begun has ended; the first one stays. */
 void coll_fail(struct coll *k, int rc, const char *text);
 PS_MUST_USE int coll_start_meet(struct coll *k);
+/* What it waited for has ended; unless there is more, the next step. */
+void coll_go_on(struct coll *k);
 
 /* -------------------------------------------------------------- coll_say.c */
 
@@ -128,7 +138,18 @@ void coll_end_splits(struct coll *k);
 
 void coll_start_follow(struct coll *k);
 void coll_end_follow(struct coll *k);
+/* This rank's word in a meeting: less than 0, and the more the later it has
+ * joined. */
+int64_t coll_join_word(struct coll *k);
 /* Everybody has joined. */
 void coll_end_join(struct coll *k);
 /* A join takes part in the next collective. */
 void coll_meet_again(struct coll *k);
+
+/* ------------------------------------------------------------- coll_pass.c */
+
+/* A pass for each key, none of them offered; tells what is wrong. */
+PS_MUST_USE int coll_pass_prepare(struct coll *k);
+void coll_pass_start(struct coll *k);
+/* The join ends, whatever its passes do. */
+void coll_pass_leave(struct coll *k);

@@ -8,6 +8,13 @@
 #include <string.h>
 
 #include "base/dtype.h"
+#include "base/num.h"
+
+/* When a rank has joined. Beyond these, those that are equally far count as
+ * joined at once. */
+#define MEETS_BITS 23u
+#define MEETS_MAX  (((uint64_t)1 << MEETS_BITS) - 1)
+#define BEGUN_MAX  (((uint64_t)1 << 40) - 1)
 
 /* What a rank says in FOLLOW; zeros from those who have joined. */
 enum {
@@ -181,7 +188,15 @@ void coll_end_follow(struct coll *k)
     coll_start_work(k);
 }
 
-/* Everybody has joined: who was last? Those who are new have met once. */
+int64_t coll_join_word(struct coll *k)
+{
+    const uint64_t begun = ps_min_u64(k->begun, BEGUN_MAX);
+    const uint64_t meets = ps_min_u64(++k->meets, MEETS_MAX);
+
+    return -(int64_t)((BEGUN_MAX - begun) << MEETS_BITS | meets);
+}
+
+/* Everybody has joined: who was last? */
 void coll_end_join(struct coll *k)
 {
     struct psc_client *c = k->op->client;

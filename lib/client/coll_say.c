@@ -22,11 +22,42 @@ static uint64_t fnv(uint64_t h, const void *data, size_t size)
     return h;
 }
 
-/* What this rank asks for, in words: they are compared, and told. */
-void coll_say(struct psc_client *c, struct coll *k, const struct coll_asked *a)
+static void add_shape(struct ps_str *s, const struct coll_asked *a)
 {
     const struct psc_shape *shape = a->shape;
     bool first_free = a->kind == ALLGATHER || a->kind == ALLTOALL;
+
+    ps_str_addf(s, " %s [", ps_dtype_name(shape->dtype));
+    for (uint32_t i = 0; i < shape->ndim; i++) {
+        ps_str_add(s, i > 0 ? ", " : "");
+        if (i == 0 && first_free) {
+            ps_str_add(s, "*");
+        } else {
+            ps_str_addf(s, "%llu", (unsigned long long)shape->dims[i]);
+        }
+    }
+    ps_str_add(s, "]");
+}
+
+/* The keys that a join passes for, declared in any order. */
+static uint64_t add_keys(struct ps_str *s, const struct coll *k)
+{
+    uint64_t sum = 0;
+
+    for (uint32_t i = 0; i < k->pass_count; i++) {
+        const char *name = k->passes[i]->key->full;
+
+        sum += fnv(14695981039346656037ull, name, strlen(name));
+    }
+    if (k->pass_count > 0) {
+        ps_str_addf(s, " with %u keys declared", k->pass_count);
+    }
+    return sum;
+}
+
+/* What this rank asks for, in words: they are compared, and told. */
+void coll_say(struct psc_client *c, struct coll *k, const struct coll_asked *a)
+{
     bool sums = a->kind == ALLREDUCE || a->kind == REDUCESCATTER;
     uint64_t more = c->members;
     struct ps_str s;
@@ -36,16 +67,11 @@ void coll_say(struct psc_client *c, struct coll *k, const struct coll_asked *a)
     if (a->name[0] != '\0') {
         ps_str_addf(&s, " '%.80s'", a->name);
     }
-    ps_str_addf(&s, " %s [", ps_dtype_name(shape->dtype));
-    for (uint32_t i = 0; i < shape->ndim; i++) {
-        ps_str_add(&s, i > 0 ? ", " : "");
-        if (i == 0 && first_free) {
-            ps_str_add(&s, "*");
-        } else {
-            ps_str_addf(&s, "%llu", (unsigned long long)shape->dims[i]);
-        }
+    if (a->kind == JOIN) {
+        more += add_keys(&s, k);
+    } else {
+        add_shape(&s, a);
     }
-    ps_str_add(&s, "]");
     if (sums) {
         ps_str_addf(&s, " %s", ps_reduce_name((uint8_t)a->o.reduce));
     }

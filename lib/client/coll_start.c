@@ -206,6 +206,25 @@ static int fill(struct psc_client *c, struct coll *k,
     return 0;
 }
 
+/* A join that was given up, after a time limit, goes on: who joins once more
+ * means the same one. */
+static int join_again(struct psc_client *c, const struct coll_asked *a,
+                      struct psc_op **ret_op)
+{
+    struct psc_op *op = c->join;
+
+    if (!op->freed) {
+        return client_complain(c, PSC_E_INVAL,
+                               "this rank has joined, and waits for the "
+                               "others");
+    }
+    op->freed = false;
+    op->callback = a->o.callback;
+    op->user = a->o.user;
+    *ret_op = op;
+    return 0;
+}
+
 static int start_locked(struct psc_client *c, struct coll_asked *a,
                         struct psc_op **ret_op)
 {
@@ -220,6 +239,9 @@ static int start_locked(struct psc_client *c, struct coll_asked *a,
         return client_complain(c, PSC_E_INVAL,
                                "the name of a collective has at most %u bytes",
                                COLL_NAME_MAX);
+    }
+    if (a->kind == JOIN && c->join != NULL) {
+        return join_again(c, a, ret_op);
     }
     op = op_new(c, OP_COLL);
     k = calloc(1, sizeof(*k));
@@ -236,6 +258,10 @@ static int start_locked(struct psc_client *c, struct coll_asked *a,
     op->priority = a->o.priority;
     op->reduce = (uint8_t)a->o.reduce;
     op->root = a->o.root;
+    rc = a->kind == JOIN ? coll_pass_prepare(k) : 0;
+    if (rc != 0) {
+        goto free_op;
+    }
     coll_say(c, k, a);
     rc = take(c, k, a);
     if (rc != 0) {
@@ -247,6 +273,9 @@ static int start_locked(struct psc_client *c, struct coll_asked *a,
     if (rc != 0) {
         client_complain(c, rc, "%s", c->rc != 0 ? c->text : ps_strerror(rc));
         goto free_op;
+    }
+    if (a->kind == JOIN) {
+        coll_pass_start(k);
     }
     *ret_op = op;
     return 0;

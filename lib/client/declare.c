@@ -184,15 +184,10 @@ static uint64_t newest_round(const struct psc_client *c)
     uint64_t newest = 0;
 
     for (uint32_t i = 0; i < c->key_count; i++) {
-        const struct key *k = c->keys[i];
-        uint64_t round = k->round;
+        uint64_t round = key_begun(c->keys[i]);
 
-        if (strncmp(k->full, "c:", 2) == 0) {
+        if (key_is_own(c->keys[i])) {
             continue; /* Of a collective, for which no optimizer works. */
-        }
-        PS_LIST_EACH(n, &k->queue)
-        {
-            round += op_is_round(PS_CONTAINER(n, struct psc_op, of_key)->kind);
         }
         newest = round > newest ? round : newest;
     }

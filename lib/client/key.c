@@ -29,6 +29,22 @@ static uint32_t hash_of(const char *name)
     return h;
 }
 
+bool key_is_own(const struct key *k)
+{
+    return strncmp(k->full, "c:", 2) == 0;
+}
+
+uint64_t key_begun(const struct key *k)
+{
+    uint64_t round = k->round;
+
+    PS_LIST_EACH(n, &k->queue)
+    {
+        round += op_is_round(PS_CONTAINER(n, struct psc_op, of_key)->kind);
+    }
+    return round;
+}
+
 static struct key *find_name(const struct psc_client *c, const char *name)
 {
     struct key *k;
@@ -284,7 +300,7 @@ static int ask(struct psc_client *c, const struct wish *w, struct key **ret_key)
     }
     op_sent(op);
     /* What the library itself keeps has rounds in any mode. */
-    k->async = c->options.mode != PSC_MODE_SYNC && k->full[0] != 'c';
+    k->async = c->options.mode != PSC_MODE_SYNC && !key_is_own(k);
     k->number = c->key_count;
     c->keys[c->key_count++] = k;
     insert_name(c, k);

@@ -41,6 +41,7 @@ static const struct {
     [OP_COMPRESSION] = {"compression", 0},
     [OP_KEY] = {"declaration", 0},
     [OP_COLL] = {"collective", 0},
+    [OP_PASS] = {"pass", PS_OP_PASS},
 };
 
 void op_name(const struct psc_op *op, char *text, size_t size)
@@ -242,7 +243,7 @@ static void count_ended(struct psc_op *op)
     struct psc_client *c = op->client;
 
     c->ops_ended++;
-    if (op_is_round(op->kind)) {
+    if (op_is_round(op->kind) && op->kind != OP_PASS) {
         c->rounds++;
     }
     if (op_has_result(op->kind)) {
@@ -262,6 +263,7 @@ void op_end(struct psc_op *op, int rc, const char *text)
         if (op->kind == OP_BARRIER) {
             c->barrier_open = false;
         }
+        c->loose -= op->kind == OP_PASS && op->part_of == NULL;
     }
     if (ps_list_linked(&op->of_key)) {
         ps_list_remove(&op->of_key);
@@ -275,7 +277,9 @@ void op_end(struct psc_op *op, int rc, const char *text)
     } else if (text != NULL && text[0] != '\0' && !op->freed) {
         op->text = strdup(text); /* Without it the code must do. */
     }
-    if (op->part_of != NULL) {
+    if (op->kind == OP_PASS && op->part_of != NULL) {
+        coll_pass_ended(op);
+    } else if (op->part_of != NULL) {
         coll_part_ended(op);
     } else if (op->freed && op->kind == OP_COLL) {
         /* Its parts may be in somebody's hands yet. */
@@ -303,6 +307,7 @@ static void fill_round(struct psc_op *op)
     case OP_PUSHPULL:
     case OP_BROADCAST:
     case OP_PUSH_ROWS:
+    case OP_PASS:
         op->round = op->key->round + 1;
         break;
     case OP_PULL:
@@ -541,6 +546,7 @@ void op_take_done(struct psc_op *op, const struct ps_msg_l_done *m)
     struct key *k = op->key;
 
     op->version = m->version;
+    op->nobody = m->nobody;
     if (m->error != 0) {
         /* A round that failed was not contributed to: it comes again. So does
          * a barrier. */

@@ -437,8 +437,7 @@ int psc_compression_set(struct psc_client *c, const char *name,
  * same order; the n-th that each one starts is one operation. Ranks that ask
  * for different things (another operation, name, element type, shape,
  * reduction, root or scale) all get PSC_E_MISMATCH, and the detail names who
- * asks for what. In a job whose servers optimise, sums are taken for
- * gradients: open a group for collectives there.
+ * asks for what. An optimizer on the servers steps for keys alone.
  *
  * Data is in row-major order. `src` lies in memory of psc_alloc(), aligned to
  * 8 bytes, and stays untouched until the operation ends, or it is copied
@@ -517,7 +516,17 @@ int psc_op_rows(struct psc_op *op, uint64_t *rows, uint32_t count);
  * start, giving zeros to sums and no rows, until all ranks have joined; the
  * operation ends then, and psc_op_version() tells the rank that joined last.
  * A mean of real numbers is of the ranks that have not joined. A broadcast
- * from one that has is PSC_E_INVAL for the others. */
+ * from one that has is PSC_E_INVAL for the others.
+ * Rounds of keys, where there are rounds, are of the others, too: this rank
+ * passes in those of every key that it has declared, behind what it has pushed
+ * before, and cannot push until the operation has ended (PSC_E_INVAL); it may
+ * pull. When it has ended, all ranks are at the same round of every key, and
+ * the value is that of the last round in which somebody gave. All ranks must
+ * have declared the same keys, else all get PSC_E_MISMATCH at the end; there
+ * may be 16,384 of them, PSC_E_FULL. A broadcast of a key from a rank that has
+ * joined is PSC_E_MISMATCH for the others.
+ * psc_op_free() leaves an open join going on; the next call of this gives the
+ * same one again. */
 int psc_join_start(struct psc_client *c, const struct psc_coll_options *o,
                    struct psc_op **ret_op);
 

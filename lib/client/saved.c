@@ -150,8 +150,7 @@ static int complain(struct psc_client *c, int rc, const char *path,
 
 static bool has_state(const struct key *k)
 {
-    return k->ready && strncmp(k->full, "c:", 2) != 0 &&
-           ps_dtype_is_real(k->dtype);
+    return k->ready && !key_is_own(k) && ps_dtype_is_real(k->dtype);
 }
 
 static size_t bytes_of(const struct key *k)

@@ -57,6 +57,7 @@ enum op_kind {
     OP_COMPRESSION,
     OP_KEY,
     OP_COLL, /* Has parts, see coll.c; no key, and is never sent. */
+    OP_PASS, /* Of a join, see coll_pass.c. */
 };
 
 enum op_state {
@@ -87,7 +88,8 @@ struct psc_op {
     uint8_t reduce;
     uint32_t samples;
     uint32_t root;
-    bool aside; /* A broadcast whose value goes to others alone. */
+    bool nobody; /* A pass, as all have done in its round. */
+    bool aside;  /* A broadcast whose value goes to others alone. */
     struct ps_shm_block *block; /* What is given; NULL: nothing. */
     size_t block_offset;
     bool staged; /* The block is ours and goes back to the key. */
@@ -219,6 +221,8 @@ struct psc_client {
     struct ps_list graves;      /* Collectives that are to be freed. */
     struct ps_list turns;       /* Those whose data is not under way yet. */
     bool turning;               /* They are being gone through. */
+    struct psc_op *join;        /* Open: rounds of keys are refused. */
+    uint32_t loose;             /* Passes sent for a join that has failed. */
     struct ps_shm_block *spares[PSC_SPARES]; /* Of collectives. */
     size_t next_spare;
 
@@ -277,6 +281,10 @@ struct key *key_of(struct psc_client *c, uint32_t number);
  * may be queued on it at once. Locked. */
 PS_MUST_USE int key_want(struct psc_client *c, const char *full, uint32_t dtype,
                          uint64_t count, struct key **ret_key);
+/* The library's, for collectives. */
+bool key_is_own(const struct key *k);
+/* The last round that this worker has begun. */
+uint64_t key_begun(const struct key *k);
 /* Locked; the answers of the agent. */
 void key_take_arena(struct psc_client *c, const struct ps_msg_l_arena *m,
                     int fd);
@@ -325,7 +333,7 @@ void op_free(struct psc_op *op);
 static inline bool op_is_round(enum op_kind kind)
 {
     return kind == OP_PUSH || kind == OP_PUSHPULL || kind == OP_BROADCAST ||
-           kind == OP_PUSH_ROWS;
+           kind == OP_PUSH_ROWS || kind == OP_PASS;
 }
 static inline bool op_has_result(enum op_kind kind)
 {

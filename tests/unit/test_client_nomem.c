@@ -107,6 +107,17 @@ static void *serve(void *arg)
                 memcpy(p->arena + k->at + (k->version & 1) * k->half,
                        peer_given(p, &m.l_op), k->half);
             }
+            if (m.l_op.op == PS_OP_PASS) {
+                k->version = m.l_op.round;
+                peer_send(
+                    p,
+                    &(struct ps_msg){.code = PS_MSG_L_DONE,
+                                     .l_done = {.op_id = m.l_op.op_id,
+                                                .version = k->version,
+                                                .nobody = m.l_op.round > 1}},
+                    -1);
+                break;
+            }
             peer_done(p, m.l_op.op_id, k->version);
             break;
         case PS_MSG_L_BARRIER:
@@ -168,8 +179,11 @@ static int collectives(struct psc_client *c)
         .dtype = PSC_FLOAT32, .ndim = 2, .dims = dims};
     const struct psc_piece pieces[] = {{x, y, 24}, {x + 24, y + 24, 1000}};
     struct psc_op *ops[7] = {NULL};
-    int rc = psc_allreduce_start(c, "a", &shape, x, y, NULL, &ops[0]);
+    uint32_t key;
+    int rc = psc_key(c, "w", PSC_FLOAT32, 1, (uint64_t[]){COUNT}, &key);
 
+    rc = rc != 0 ? rc
+                 : psc_allreduce_start(c, "a", &shape, x, y, NULL, &ops[0]);
     rc = rc != 0 ? rc
                  : psc_allreduce_many_start(c, NULL, PSC_FLOAT32, pieces, 2,
                                             NULL, &ops[1]);

@@ -308,16 +308,20 @@ class Collectives:
 
     def join(self, timeout: Optional[float] = None) -> int:
         """This rank has no more data: takes part in what the others do, with
-        zeros and no rows, until all have joined. Returns the rank that was
-        last."""
+        zeros and no rows, until all have joined; rounds of the keys that it
+        has declared are of the others. Returns the rank that was last. After
+        a time limit the next call waits for the same join."""
         starter = self._starter()
         handle = self._begin(starter.join(self._coll_options()), [])
-        failure = handle._await(timeout)
-        if failure is not None:
+        try:
+            failure = handle._await(timeout)
+            if failure is not None:
+                handle.wait()
+            last = starter.last(handle._ops[0])
             handle.wait()
-        last = starter.last(handle._ops[0])
-        handle.wait()
-        return last
+            return last
+        finally:
+            handle.drop()
 
     def allgather_object(self, value: Any) -> List[Any]:
         """The objects of all ranks, by pickle: between workers that trust one

@@ -707,7 +707,7 @@ def barrier(process_set: ProcessSet = global_process_set) -> None:
 def join(_device: int = -1) -> int:
     """This rank has no more data: takes part in what the others do, with zeros
     and no rows, until all have joined. Returns the rank that was last. Means
-    are of those who have not joined."""
+    are of those who have not joined, and so are rounds of keys."""
     e = _engine()
     started = e.starter.join(options())
     last: List[int] = []

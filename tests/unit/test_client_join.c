@@ -1,0 +1,521 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* join and the rounds of keys: the client against an agent played by the
+ * test, over the socket and by the ring. */
+#include "client/psclient.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "test_client_peer.h"
+
+#define N     10
+#define RANKS 4
+
+/* Key 40 and 41 on the wire are the program's, 50 is "c:meet". */
+#define W     40u
+#define B     41u
+#define MEET  50u
+
+struct fixture {
+    struct peer peer;
+    struct psc_client *c;
+    uint32_t w;
+    uint32_t b;
+    int64_t *meet[2]; /* Where the sums of the ranks' words go. */
+};
+
+static bool by_ring;
+
+static int set_up(void **state)
+{
+    struct fixture *f = calloc(1, sizeof(*f));
+    void *data[2];
+
+    peer_start(&f->peer);
+    f->peer.takes_ring = by_ring;
+    f->c = peer_open(&f->peer, 0);
+    f->w = peer_key(&f->peer, f->c, "w", PSC_FLOAT32, N, W, data);
+    f->b = peer_key(&f->peer, f->c, "b", PSC_FLOAT32, N, B, data);
+    *state = f;
+    return 0;
+}
+
+static int tear_down(void **state)
+{
+    struct fixture *f = *state;
+
+    if (f->peer.fd >= 0) {
+        peer_close(&f->peer, f->c);
+    } else {
+        psc_close(f->c);
+    }
+    peer_stop(&f->peer);
+    free(f);
+    return 0;
+}
+
+#define assert_detail(f, part)                                                 \
+    do {                                                                       \
+        char text_[PSC_TEXT_MAX];                                              \
+                                                                               \
+        assert_int_equal(psc_last_detail((f)->c, text_, sizeof(text_)), 0);    \
+        if (strstr(text_, part) == NULL) {                                     \
+            fail_msg("'%s' does not say '%s'", text_, part);                   \
+        }                                                                      \
+    } while (0)
+
+/* All ranks have joined; with the same keys, or one of them with others. */
+static void all_have_joined(struct fixture *f, const struct ps_msg_l_op *m,
+                            bool same)
+{
+    const int64_t *given = peer_given(&f->peer, m);
+    int64_t *sum = f->meet[m->round & 1];
+
+    sum[0] = RANKS * given[0] + (same ? 0 : 1);
+    sum[1] = 0;
+    for (int r = 0; r < RANKS; r++) {
+        sum[2 + r] = r == 2 ? -1 : -2;
+    }
+    peer_done(&f->peer, m->op_id, m->round);
+}
+
+static struct ps_msg_l_op take_pass(struct fixture *f, uint32_t key,
+                                    uint64_t round)
+{
+    struct ps_msg_l_op m = peer_take_op(&f->peer, PS_OP_PASS);
+
+    assert_int_equal(m.key, key);
+    assert_int_equal(m.round, round);
+    assert_int_equal(m.region, 0);
+    assert_int_equal(m.rows, 0);
+    return m;
+}
+
+static void pass_done(struct fixture *f, const struct ps_msg_l_op *m)
+{
+    peer_done(&f->peer, m->op_id, m->round);
+    assert_int_equal(psc_dispatch(f->c), 0);
+}
+
+static void everybody_passed(struct fixture *f, const struct ps_msg_l_op *m)
+{
+    peer_send(
+        &f->peer,
+        &(struct ps_msg){
+            .code = PS_MSG_L_DONE,
+            .l_done = {.op_id = m->op_id, .version = m->round, .nobody = true}},
+        -1);
+    assert_int_equal(psc_dispatch(f->c), 0);
+}
+
+/* A join, the round of a few words by which the ranks learn who has joined, and
+ * the passes of both keys. */
+struct joined {
+    struct psc_op *op;
+    struct ps_msg_l_op meet;
+    struct ps_msg_l_op w;
+    struct ps_msg_l_op b;
+};
+
+static void answer_meet(struct fixture *f, const struct ps_msg_l_key *k)
+{
+    size_t at = f->peer.arena_used;
+    size_t half;
+
+    peer_answer_key(&f->peer, k, MEET, 0);
+    half = (f->peer.arena_used - at) / 2;
+    f->meet[0] = (int64_t *)(void *)(f->peer.arena + at);
+    f->meet[1] = (int64_t *)(void *)(f->peer.arena + at + half);
+    assert_int_equal(psc_dispatch(f->c), 0);
+}
+
+static struct joined join(struct fixture *f, uint64_t round)
+{
+    const bool first = f->meet[0] == NULL;
+    struct joined j = {0};
+    struct ps_msg ask = {0};
+
+    assert_int_equal(psc_join_start(f->c, NULL, &j.op), 0);
+    if (first) {
+        ask = peer_take(&f->peer, PS_MSG_L_KEY);
+        assert_string_equal(ask.l_key.name, "c:meet");
+    } else {
+        j.meet = peer_take_op(&f->peer, PS_OP_PUSHPULL);
+    }
+    j.w = take_pass(f, W, round);
+    j.b = take_pass(f, B, round);
+    if (first) {
+        answer_meet(f, &ask.l_key);
+        j.meet = peer_take_op(&f->peer, PS_OP_PUSHPULL);
+    }
+    assert_int_equal(j.meet.key, MEET);
+    return j;
+}
+
+static void expect_push(struct fixture *f, uint32_t key, uint32_t wire,
+                        uint64_t round)
+{
+    float x[N] = {0};
+    struct psc_op *op;
+    struct ps_msg_l_op m;
+
+    assert_int_equal(psc_push_start(f->c, key, x, NULL, &op), 0);
+    m = peer_take_op(&f->peer, PS_OP_PUSH);
+    assert_int_equal(m.key, wire);
+    assert_int_equal(m.round, round);
+    peer_done(&f->peer, m.op_id, round);
+    assert_int_equal(psc_op_wait(op, PSC_WAIT_FOREVER), 0);
+    psc_op_free(op);
+}
+
+/* ------------------------------------------------------------------ stories */
+
+static void a_joined_rank_passes_until_everybody_does(void **state)
+{
+    struct fixture *f = *state;
+    uint64_t last = 99;
+
+    for (uint64_t n = 0; n < 10; n += 5) { /* Rounds of an epoch. */
+        struct joined j;
+
+        expect_push(f, f->w, W, n + 1);
+        expect_push(f, f->b, B, n + 1);
+        j = join(f, n + 2);
+        assert_int_equal(psc_op_test(j.op), PSC_E_AGAIN);
+        pass_done(f, &j.w);
+        j.w = take_pass(f, W, n + 3);
+        pass_done(f, &j.b);
+        j.b = take_pass(f, B, n + 3);
+        assert_true(peer_silent(&f->peer));
+
+        /* One key is over, then the meeting, then the other key. */
+        everybody_passed(f, &j.w);
+        all_have_joined(f, &j.meet, true);
+        assert_int_equal(psc_op_test(j.op), PSC_E_AGAIN);
+        pass_done(f, &j.b);
+        j.b = take_pass(f, B, n + 4);
+        assert_int_equal(psc_op_test(j.op), PSC_E_AGAIN);
+        everybody_passed(f, &j.b);
+        assert_int_equal(psc_op_wait(j.op, PSC_WAIT_FOREVER), 0);
+        assert_int_equal(psc_op_version(j.op, &last), 0);
+        assert_int_equal(last, 2);
+        psc_op_free(j.op);
+
+        expect_push(f, f->w, W, n + 4);
+        expect_push(f, f->w, W, n + 5);
+        expect_push(f, f->b, B, n + 5);
+    }
+}
+
+static void the_meeting_may_end_last(void **state)
+{
+    struct fixture *f = *state;
+    struct joined j = join(f, 1);
+
+    everybody_passed(f, &j.w);
+    everybody_passed(f, &j.b);
+    assert_int_equal(psc_op_test(j.op), PSC_E_AGAIN);
+    assert_true(peer_silent(&f->peer));
+    all_have_joined(f, &j.meet, true);
+    assert_int_equal(psc_op_wait(j.op, PSC_WAIT_FOREVER), 0);
+    psc_op_free(j.op);
+    expect_push(f, f->w, W, 2);
+}
+
+static void passes_go_behind_what_was_given(void **state)
+{
+    struct fixture *f = *state;
+    float x[N] = {0};
+    struct psc_op *join_op;
+    struct ps_msg ask;
+    struct ps_msg_l_op push;
+    struct ps_msg_l_op meet;
+    struct ps_msg_l_op w;
+    struct ps_msg_l_op b;
+
+    assert_int_equal(psc_push_start(f->c, f->w, x, NULL, NULL), 0);
+    assert_int_equal(psc_push_start(f->c, f->w, x, NULL, NULL), 0);
+    push = peer_take_op(&f->peer, PS_OP_PUSH);
+    assert_int_equal(psc_join_start(f->c, NULL, &join_op), 0);
+    ask = peer_take(&f->peer, PS_MSG_L_KEY);
+    b = take_pass(f, B, 1);
+    answer_meet(f, &ask.l_key);
+    meet = peer_take_op(&f->peer, PS_OP_PUSHPULL);
+    pass_done(f, &push);
+    push = peer_take_op(&f->peer, PS_OP_PUSH);
+    assert_true(peer_silent(&f->peer));
+    pass_done(f, &push);
+    w = take_pass(f, W, 3);
+    everybody_passed(f, &w);
+    everybody_passed(f, &b);
+    all_have_joined(f, &meet, true);
+    assert_int_equal(psc_op_wait(join_op, PSC_WAIT_FOREVER), 0);
+    psc_op_free(join_op);
+}
+
+static void who_has_joined_gives_nothing(void **state)
+{
+    struct fixture *f = *state;
+    float x[N] = {0};
+    struct psc_op *op = NULL;
+    struct joined j = join(f, 1);
+    struct ps_msg_l_op m;
+
+    assert_int_equal(psc_push_start(f->c, f->w, x, NULL, &op), PSC_E_INVAL);
+    assert_detail(f, "'w': this rank has joined and gives to no round until "
+                     "all have");
+    assert_int_equal(psc_pushpull_start(f->c, f->w, x, x, NULL, &op),
+                     PSC_E_INVAL);
+    assert_int_equal(psc_broadcast_start(f->c, f->b, x, x, NULL, &op),
+                     PSC_E_INVAL);
+    assert_null(op);
+    assert_true(peer_silent(&f->peer));
+
+    /* Reading is not giving. */
+    assert_int_equal(psc_pull_start(f->c, f->w, x, NULL, &op), 0);
+    m = peer_take_op(&f->peer, PS_OP_PULL);
+    peer_done(&f->peer, m.op_id, 1);
+    assert_int_equal(psc_op_wait(op, PSC_WAIT_FOREVER), 0);
+    psc_op_free(op);
+
+    everybody_passed(f, &j.w);
+    everybody_passed(f, &j.b);
+    all_have_joined(f, &j.meet, true);
+    assert_int_equal(psc_op_wait(j.op, PSC_WAIT_FOREVER), 0);
+    psc_op_free(j.op);
+}
+
+static void what_others_disagree_about_is_theirs(void **state)
+{
+    struct fixture *f = *state;
+    struct joined j = join(f, 1);
+
+    peer_refuse(&f->peer, j.w.op_id, PS_E_MISMATCH, "sum here, mean there");
+    assert_int_equal(psc_dispatch(f->c), 0);
+    j.w = take_pass(f, W, 1);
+    assert_int_equal(psc_op_test(j.op), PSC_E_AGAIN);
+    everybody_passed(f, &j.w);
+    everybody_passed(f, &j.b);
+    all_have_joined(f, &j.meet, true);
+    assert_int_equal(psc_op_wait(j.op, PSC_WAIT_FOREVER), 0);
+    psc_op_free(j.op);
+}
+
+/* Whoever pushes to it hears the same. */
+static void a_key_without_a_value_has_no_rounds(void **state)
+{
+    struct fixture *f = *state;
+    struct joined j = join(f, 1);
+
+    peer_refuse(&f->peer, j.b.op_id, PS_E_NOKEY, "'b' was never initialised");
+    assert_int_equal(psc_dispatch(f->c), 0);
+    everybody_passed(f, &j.w);
+    assert_int_equal(psc_op_test(j.op), PSC_E_AGAIN);
+    assert_true(peer_silent(&f->peer));
+    all_have_joined(f, &j.meet, true);
+    assert_int_equal(psc_op_wait(j.op, PSC_WAIT_FOREVER), 0);
+    psc_op_free(j.op);
+    expect_push(f, f->b, B, 1);
+    expect_push(f, f->w, W, 2);
+}
+
+/* The others wait for it: this rank must not seem to be well. */
+static void a_pass_that_fails_ends_the_client(void **state)
+{
+    struct fixture *f = *state;
+    float x[N] = {0};
+    struct joined j = join(f, 1);
+
+    pass_done(f, &j.b);
+    take_pass(f, B, 2);
+    peer_refuse(&f->peer, j.w.op_id, PS_E_TOOBIG, "'w' is too big");
+    assert_int_equal(psc_op_wait(j.op, PSC_WAIT_FOREVER), PSC_E_TOOBIG);
+    assert_detail(f, "'w' is too big");
+    psc_op_free(j.op);
+    assert_int_equal(psc_push(f->c, f->w, x), PSC_E_TOOBIG);
+    assert_detail(f, "join cannot go on: 'w' is too big");
+    peer_hang_up(&f->peer);
+}
+
+static void a_failed_job_ends_the_join(void **state)
+{
+    struct fixture *f = *state;
+    struct joined j = join(f, 1);
+
+    peer_send(&f->peer,
+              &(struct ps_msg){.code = PS_MSG_L_ERROR,
+                               .l_error = {.error = PS_E_MISMATCH,
+                                           .text = "rank 3 (n07) died"}},
+              -1);
+    peer_hang_up(&f->peer);
+    assert_int_equal(psc_op_wait(j.op, PSC_WAIT_FOREVER), PSC_E_MISMATCH);
+    assert_detail(f, "rank 3 (n07) died");
+    psc_op_free(j.op);
+}
+
+static void an_agent_that_hangs_up_ends_the_passes(void **state)
+{
+    struct fixture *f = *state;
+    struct joined j = join(f, 1);
+
+    /* Nothing is left but the passes. */
+    all_have_joined(f, &j.meet, true);
+    assert_int_equal(psc_op_test(j.op), PSC_E_AGAIN);
+    peer_hang_up(&f->peer);
+    assert_int_equal(psc_op_wait(j.op, PSC_WAIT_FOREVER), PSC_E_CLOSED);
+    psc_op_free(j.op);
+}
+
+static void ranks_with_other_keys_are_told(void **state)
+{
+    struct fixture *f = *state;
+    struct joined j = join(f, 1);
+    struct ps_msg ask;
+    struct ps_msg_l_op m;
+    char *say;
+    size_t at;
+
+    everybody_passed(f, &j.w);
+    all_have_joined(f, &j.meet, false);
+    assert_int_equal(psc_op_test(j.op), PSC_E_AGAIN);
+    ask = peer_take(&f->peer, PS_MSG_L_KEY);
+    assert_string_equal(ask.l_key.name, "c:differ");
+    at = f->peer.arena_used;
+    peer_answer_key(&f->peer, &ask.l_key, 51, 0);
+    assert_int_equal(psc_op_test(j.op), PSC_E_AGAIN);
+    m = peer_take_op(&f->peer, PS_OP_PUSHPULL);
+    assert_int_equal(m.key, 51);
+    /* What this rank says, and one that has declared more. */
+    say = (char *)f->peer.arena + at + (f->peer.arena_used - at) / 2;
+    for (int r = 0; r < RANKS; r++) {
+        const char *mine = peer_given(&f->peer, &m);
+
+        for (int i = 0; i < RANKS && mine[0] == '\0'; i++) {
+            mine += 192;
+        }
+        snprintf(say + r * 192, 192, "%s",
+                 r == 2 ? "join with 3 keys declared" : mine);
+    }
+    peer_done(&f->peer, m.op_id, 1);
+    assert_int_equal(psc_op_wait(j.op, PSC_WAIT_FOREVER), PSC_E_MISMATCH);
+    assert_detail(f, "rank 0, 1, 3: join with 2 keys declared (");
+    assert_detail(f, "; rank 2: join with 3 keys declared");
+    psc_op_free(j.op);
+    /* What was with the agent ends on its own. */
+    pass_done(f, &j.b);
+    assert_true(peer_silent(&f->peer));
+}
+
+static void a_freed_join_goes_on(void **state)
+{
+    struct fixture *f = *state;
+    float x[N] = {0};
+    struct psc_op *op;
+    struct joined j = join(f, 1);
+
+    psc_op_free(j.op);
+    pass_done(f, &j.w);
+    j.w = take_pass(f, W, 2);
+    assert_int_equal(psc_push_start(f->c, f->w, x, NULL, &op), PSC_E_INVAL);
+    all_have_joined(f, &j.meet, true);
+    assert_int_equal(psc_dispatch(f->c), 0);
+    everybody_passed(f, &j.b);
+    everybody_passed(f, &j.w);
+    expect_push(f, f->w, W, 3);
+    expect_push(f, f->b, B, 2);
+}
+
+/* Of a time limit: the next call waits for the same join. */
+static void a_join_is_joined_once(void **state)
+{
+    struct fixture *f = *state;
+    struct psc_op *op = NULL;
+    struct joined j = join(f, 1);
+
+    assert_int_equal(psc_join_start(f->c, NULL, &op), PSC_E_INVAL);
+    assert_detail(f, "this rank has joined, and waits for the others");
+    psc_op_free(j.op);
+    assert_int_equal(psc_join_start(f->c, NULL, &op), 0);
+    assert_true(peer_silent(&f->peer));
+    everybody_passed(f, &j.w);
+    everybody_passed(f, &j.b);
+    assert_int_equal(psc_op_test(op), PSC_E_AGAIN);
+    all_have_joined(f, &j.meet, true);
+    assert_int_equal(psc_op_wait(op, PSC_WAIT_FOREVER), 0);
+    psc_op_free(op);
+}
+
+struct waiter {
+    pthread_t thread;
+    struct psc_op *op;
+    int rc;
+    char text[PSC_TEXT_MAX];
+};
+
+static void *why_main(void *arg)
+{
+    struct waiter *w = arg;
+
+    w->rc = psc_op_why(w->op, w->text, sizeof(w->text));
+    return NULL;
+}
+
+/* With the meeting over, a pass is what the join waits for. */
+static void a_join_says_for_which_key_it_waits(void **state)
+{
+    struct fixture *f = *state;
+    struct joined j = join(f, 1);
+    struct waiter w = {.op = j.op};
+    struct ps_msg m;
+
+    all_have_joined(f, &j.meet, true);
+    everybody_passed(f, &j.w);
+    assert_int_equal(pthread_create(&w.thread, NULL, why_main, &w), 0);
+    m = peer_take(&f->peer, PS_MSG_L_WHY);
+    assert_int_equal(m.l_why.op_id, j.b.op_id);
+    peer_send(&f->peer,
+              &(struct ps_msg){.code = PS_MSG_L_BECAUSE,
+                               .l_because = {.op_id = j.b.op_id,
+                                             .text = "round 1 of 'b' waits "
+                                                     "for rank 3"}},
+              -1);
+    assert_int_equal(pthread_join(w.thread, NULL), 0);
+    assert_int_equal(w.rc, 0);
+    assert_non_null(strstr(w.text, "join is open for "));
+    assert_non_null(strstr(w.text, "round 1 of 'b' waits for rank 3"));
+    everybody_passed(f, &j.b);
+    assert_int_equal(psc_op_wait(j.op, PSC_WAIT_FOREVER), 0);
+    psc_op_free(j.op);
+}
+
+#define story(f) cmocka_unit_test_setup_teardown(f, set_up, tear_down)
+
+/* All of it by messages on the socket or, with "ring", through shared memory.
+ */
+int main(int argc, char **argv)
+{
+    const struct CMUnitTest tests[] = {
+        story(a_joined_rank_passes_until_everybody_does),
+        story(the_meeting_may_end_last),
+        story(passes_go_behind_what_was_given),
+        story(who_has_joined_gives_nothing),
+        story(what_others_disagree_about_is_theirs),
+        story(a_key_without_a_value_has_no_rounds),
+        story(a_pass_that_fails_ends_the_client),
+        story(a_failed_job_ends_the_join),
+        story(an_agent_that_hangs_up_ends_the_passes),
+        story(ranks_with_other_keys_are_told),
+        story(a_freed_join_goes_on),
+        story(a_join_is_joined_once),
+        story(a_join_says_for_which_key_it_waits),
+    };
+
+    by_ring = argc > 1 && strcmp(argv[1], "ring") == 0;
+    return cmocka_run_group_tests_name(by_ring ? "ring" : "socket", tests, NULL,
+                                       NULL);
+}
