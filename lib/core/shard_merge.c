@@ -369,7 +369,7 @@ void ps_shard_merge_start(struct ps_shard_step *st, struct ps_shard_job *job,
         passed(st, job, part);
         return;
     }
-    if (first == NULL && open->assign && open->passes != NULL) {
+    if (first == NULL && open->assign) {
         ps_shard_attempt_rootless(st, job, part);
         return;
     }

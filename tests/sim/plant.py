@@ -231,6 +231,30 @@ static uint32_t planted_nth(const struct ps_round *r, uint32_t n)
          "            ps_bits_set(&who, i);",
          "        if (ps_round_has(&part->open->round, i)) {"),
     ],
+    "counts who passes in a mean": [
+        ("lib/core/agent_round.c",
+         "        if (op != NULL && op->kind != PS_OP_PASS) {",
+         "        if (op != NULL) {"),
+    ],
+    "makes something of a round that all pass": [
+        ("lib/core/shard_merge.c",
+         "    if (ps_open_passes(open)) {",
+         "    if (ps_open_passes(open) && !open->rows) {"),
+    ],
+    "says once that all have passed": [
+        ("lib/core/shard_push.c",
+         "        ps_shard_answer(st, slot, part, m->want, part->version);",
+         "        part->passed = false;\n"
+         "        ps_shard_answer(st, slot, part, m->want, part->version);"),
+    ],
+    "lets who passes say what others do": [
+        ("lib/core/shard_push.c",
+         "    } else if (!open->settled) {\n"
+         "        open->settled = true;",
+         "    }\n"
+         "    if (!open->settled) {\n"
+         "        open->settled = true;"),
+    ],
     "broadcasts the array of the first rank": [
         ("lib/core/agent_round.c",
          "k->job->local[i].rank != k->root)) {",

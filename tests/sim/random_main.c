@@ -190,6 +190,20 @@ static void add_more(struct world_options *o, struct ps_rng *r)
     }
 }
 
+/* Ranks that run out of data, and more rounds for that. Behind everything, as
+ * before. */
+static void add_epochs(struct world_options *o, struct ps_rng *r)
+{
+    if (o->mode != PS_MODE_SYNC || !ps_rng_chance(r, 400)) {
+        return;
+    }
+    o->epochs = 1 + (uint32_t)ps_rng_below(r, 3);
+    o->rounds += o->epochs;
+    if (o->rounds < 2 * o->epochs) {
+        o->rounds = 2 * o->epochs;
+    }
+}
+
 /* The cluster of a seed. */
 static struct world_options shape_of(uint64_t seed)
 {
@@ -225,6 +239,7 @@ static struct world_options shape_of(uint64_t seed)
     if (o.servers > 2 && ps_rng_chance(&r, 300)) {
         o.asks = o.servers - 1; /* One to take the place of another. */
     }
+    add_epochs(&o, &r);
     return o;
 }
 
@@ -232,6 +247,9 @@ static struct world_options shape_of(uint64_t seed)
  * heard already that it is made. */
 static bool asks_alone(const struct world_options *o)
 {
+    if (o->epochs != 0) {
+        return true; /* Who passes asks for nothing. */
+    }
     for (uint32_t i = 2; i < o->key_count; i += 3) {
         if (o->collect || o->key[i].name[0] == 'c') {
             return true;
@@ -396,14 +414,14 @@ static void print_shape(uint64_t seed)
     add_faults(&o);
     printf("seed %llu: %u servers, %u agents, %u workers, %u rounds, %u keys, "
            "mode %s, optimizer %d, norms %d, accumulate %u, tuned %d, change "
-           "at %u, init "
+           "at %u, epochs %u, init "
            "%d, reduce %s, collect %d, rows %d, halves %u, compression "
            "%s, cut %u/s, partition %u/s, crash %u/s, agent %u/s, move %u/s, "
            "lose server "
            "%d\n",
            (unsigned long long)seed, o.servers, o.agents, o.workers, o.rounds,
            o.key_count, ps_mode_name(o.mode), o.optimizer, o.norms,
-           o.accumulate, o.tuned, (unsigned)o.change_round, o.init,
+           o.accumulate, o.tuned, (unsigned)o.change_round, o.epochs, o.init,
            ps_reduce_name(o.fold != PS_REDUCE_SUM ? o.fold
                           : o.mean                ? PS_REDUCE_MEAN
                                                   : PS_REDUCE_SUM),

@@ -325,6 +325,115 @@ static void a_small_window_never_stops_everybody(void **state)
     world_free(w);
 }
 
+/* Ranks that run out of data pass, up to a round that all pass; then there is
+ * another epoch. Who gives what is the same wherever it is added up. */
+static void who_has_no_data_passes_until_all_do(void **state)
+{
+    (void)state;
+    for (uint32_t n = 0; n < 3; n++) {
+        uint64_t first = 0;
+
+        for (uint32_t servers = n == 2 ? 0 : 1; servers <= 3; servers++) {
+            struct world_options o = four_workers();
+            struct world *w;
+
+            o.servers = servers;
+            o.agents = n == 2 && servers == 0 ? 1 : 2;
+            o.rounds = 9;
+            o.epochs = 3;
+            o.mean = n != 0;
+            o.optimizer = n == 1;
+            o.init = n == 1;
+            o.key[1].dtype = n == 1 ? PS_DTYPE_FLOAT64 : PS_DTYPE_INT64;
+            w = world_new(&o);
+            all_well(w, 4);
+            if (servers == 1) {
+                first = world_result(w);
+            }
+            assert_true(servers == 0 || world_result(w) == first);
+            world_free(w);
+        }
+    }
+}
+
+static void a_server_is_lost_while_ranks_have_joined(void **state)
+{
+    (void)state;
+    /* Before, in and behind the round that all pass, which is the fifth. */
+    for (uint64_t round = 3; round <= 6; round++) {
+        struct world_options o = four_workers();
+        struct world *w;
+
+        o.rounds = 10;
+        o.epochs = 2;
+        o.story = true;
+        w = world_new(&o);
+        world_hold_worker(w, 3, round);
+        world_run(w, PS_SECONDS(1));
+        world_kill_server(w, 1);
+        world_run(w, PS_SECONDS(4));
+        world_release_worker(w, 3);
+        all_well(w, 4);
+        expect_in(world_story(w), "GONE");
+        world_free(w);
+    }
+}
+
+static void a_partition_moves_while_ranks_have_joined(void **state)
+{
+    (void)state;
+    for (uint64_t round = 3; round <= 6; round++) {
+        struct world_options o = four_workers();
+        struct world *w;
+
+        o.rounds = 10;
+        o.epochs = 2;
+        o.optimizer = true;
+        o.init = true;
+        o.accumulate = 2;
+        o.key[1].dtype = PS_DTYPE_FLOAT64;
+        w = world_new(&o);
+        world_hold_worker(w, 3, round);
+        world_run(w, PS_SECONDS(1));
+        world_rebalance(w, "server1");
+        world_run(w, PS_SECONDS(2));
+        world_release_worker(w, 3);
+        all_well(w, 4);
+        world_free(w);
+    }
+}
+
+/* All who are in the round hear of it, and those who broadcast hear who. */
+static void a_root_that_has_joined_is_an_error(void **state)
+{
+    (void)state;
+    for (uint32_t agents = 0; agents <= 4; agents++) {
+        struct world_options o = four_workers();
+        struct world *w;
+        char text[512];
+        uint32_t named = 0;
+
+        o.servers = agents == 0 ? 0 : 2;
+        o.agents = agents == 0 ? 1 : agents;
+        o.rounds = 8;
+        o.epochs = 1;
+        o.collect = true;
+        o.lone_root = true;
+        w = world_new(&o);
+        if (!world_run_workers(w, PS_SECONDS(60))) {
+            fail_msg("%s", world_error(w));
+        }
+        for (uint32_t i = 0; i < 4; i++) {
+            assert_int_equal(world_worker_error(w, i, text, sizeof(text)),
+                             PS_E_MISMATCH);
+            expect_in(text, "has joined and cannot be the root");
+            named += strstr(text, " from a rank ") == NULL;
+        }
+        assert_true(named > 0);
+        world_free(w);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -341,6 +450,10 @@ int main(void)
         cmocka_unit_test(a_moved_partition_keeps_what_codes_left_over),
         cmocka_unit_test(a_lost_server_with_weights_ends_the_job_in_words),
         cmocka_unit_test(a_small_window_never_stops_everybody),
+        cmocka_unit_test(who_has_no_data_passes_until_all_do),
+        cmocka_unit_test(a_server_is_lost_while_ranks_have_joined),
+        cmocka_unit_test(a_partition_moves_while_ranks_have_joined),
+        cmocka_unit_test(a_root_that_has_joined_is_an_error),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

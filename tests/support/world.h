@@ -71,7 +71,12 @@ struct world_options {
      * are made of. Not with an optimizer. Keys called "c:" are of that kind in
      * any job: nothing begins them, and no optimizer steps them. */
     bool collect;
-    bool init; /* Rank 0 gives version 0; keys of rows need it. */
+    /* The rounds are so many epochs, in each of which every rank has data for
+     * some rounds and passes the others, up to one that all pass. Not with
+     * modes that have no rounds. 0: nobody passes. */
+    uint32_t epochs;
+    bool lone_root; /* Roots of broadcasts are chosen as if nobody passed. */
+    bool init;      /* Rank 0 gives version 0; keys of rows need it. */
     /* How gradients travel; name NULL: as they are. */
     struct {
         const char *name;

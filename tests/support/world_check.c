@@ -127,6 +127,17 @@ void check_frame(struct world *w, struct wnode *from,
     }
 }
 
+/* A round that all pass leaves the value as it is. */
+static void check_stays(struct world *w, uint32_t key, uint64_t version)
+{
+    if (world_data_nobody(w, key, version) && w->seen_set[key][version] &&
+        w->seen_set[key][version - 1] &&
+        w->seen_hash[key][version] != w->seen_hash[key][version - 1]) {
+        world_fail(w, "round %llu of %s, which all passed, changed the value",
+                   (unsigned long long)version, w->opt.key[key].name);
+    }
+}
+
 /* All workers see the same bits of a version, and when the server only adds,
  * the bits that the definition gives. */
 void check_value(struct world *w, struct wworker *k, uint32_t key,
@@ -134,7 +145,7 @@ void check_value(struct world *w, struct wworker *k, uint32_t key,
 {
     uint64_t h = world_hash(0xcbf29ce484222325u, data, len);
 
-    if (version >= 256) {
+    if (version >= 255) {
         world_fail(w, "rank %u: version %llu of %s", k->index,
                    (unsigned long long)version, w->opt.key[key].name);
         return;
@@ -142,6 +153,8 @@ void check_value(struct world *w, struct wworker *k, uint32_t key,
     if (!w->seen_set[key][version]) {
         w->seen_set[key][version] = true;
         w->seen_hash[key][version] = h;
+        check_stays(w, key, version);
+        check_stays(w, key, version + 1);
         if (world_data_is_exact(w, key) && version > 0) {
             void *want = ps_alloc(len);
 

@@ -265,6 +265,7 @@ struct tree {
     uint64_t round;
     size_t bytes;
     bool over_agents;
+    uint32_t rank[WORLD_WORKERS_MAX]; /* Else: over these, of one agent. */
 };
 
 static uint32_t left_part(uint32_t n)
@@ -291,17 +292,26 @@ static void agent_range(const struct world *w, uint32_t agent,
     }
 }
 
-static void reduce(const struct tree *t, uint32_t from, uint32_t to, void *dst)
+/* False: they give nothing. */
+static bool reduce(const struct tree *t, uint32_t from, uint32_t to, void *dst)
 {
     uint32_t n = to - from;
     void *right;
 
+    if (n == 0) {
+        return false;
+    }
     if (n == 1 && !t->over_agents) {
-        world_data_fill(t->w, dst, t->key, from, t->round);
-        if (t->w->opt.key[t->key].width != 0) {
-            keep_rows(t->w, dst, t->key, from, t->round);
+        uint32_t rank = t->rank[from];
+
+        if (world_data_passes(t->w, t->key, rank, t->round)) {
+            return false;
         }
-        return;
+        world_data_fill(t->w, dst, t->key, rank, t->round);
+        if (t->w->opt.key[t->key].width != 0) {
+            keep_rows(t->w, dst, t->key, rank, t->round);
+        }
+        return true;
     }
     if (n == 1) {
         struct tree local = *t;
@@ -310,12 +320,24 @@ static void reduce(const struct tree *t, uint32_t from, uint32_t to, void *dst)
 
         local.over_agents = false;
         agent_range(t->w, from, &a, &b);
-        reduce(&local, a, b, dst);
-        return;
+        n = 0;
+        for (uint32_t rank = a; rank < b; rank++) {
+            /* Rows have places for all, arrays for those who give one. */
+            if (t->w->opt.key[t->key].width != 0 ||
+                !world_data_passes(t->w, t->key, rank, t->round)) {
+                local.rank[n++] = rank;
+            }
+        }
+        return reduce(&local, 0, n, dst);
+    }
+    if (!reduce(t, from, from + left_part(n), dst)) {
+        return reduce(t, from + left_part(n), to, dst);
     }
     right = ps_alloc(t->bytes);
-    reduce(t, from, from + left_part(n), dst);
-    reduce(t, from + left_part(n), to, right);
+    if (!reduce(t, from + left_part(n), to, right)) {
+        ps_free(right);
+        return true;
+    }
     if (world_data_reduce(t->w, t->key) >= PS_REDUCE_MIN) {
         fold(dst, right, t->w->opt.key[t->key].dtype,
              t->w->opt.key[t->key].count, t->w->opt.fold);
@@ -324,6 +346,7 @@ static void reduce(const struct tree *t, uint32_t from, uint32_t to, void *dst)
             t->w->opt.key[t->key].count);
     }
     ps_free(right);
+    return true;
 }
 
 enum world_kind world_data_kind(const struct world *w, uint32_t i)
@@ -336,9 +359,67 @@ enum world_kind world_data_kind(const struct world *w, uint32_t i)
                : WORLD_PUSHPULL;
 }
 
+/* The epoch of a round: its first and its last one. */
+static uint64_t epoch_of(const struct world *w, uint64_t round,
+                         uint64_t *ret_from, uint64_t *ret_to)
+{
+    uint64_t e = 0;
+
+    while ((e + 1) * w->opt.rounds / w->opt.epochs < round) {
+        e++;
+    }
+    *ret_from = e * w->opt.rounds / w->opt.epochs + 1;
+    *ret_to = (e + 1) * w->opt.rounds / w->opt.epochs;
+    return e;
+}
+
+/* Somebody has data up to the last round but one. */
+static bool has_joined(const struct world *w, uint32_t rank, uint64_t round)
+{
+    uint64_t from;
+    uint64_t to;
+
+    if (w->opt.epochs == 0 || round == 0) {
+        return false;
+    }
+    uint64_t base = mix(w->opt.data_seed * 49979687 +
+                        epoch_of(w, round, &from, &to));
+    uint64_t data = rank == base % w->opt.workers
+                        ? to - from
+                        : mix(base + rank) % (to - from + 1);
+
+    return round - from >= data;
+}
+
+bool world_data_passes(const struct world *w, uint32_t i, uint32_t rank,
+                       uint64_t round)
+{
+    return !world_data_is_collective(w, i) && has_joined(w, rank, round);
+}
+
+bool world_data_nobody(const struct world *w, uint32_t i, uint64_t round)
+{
+    uint64_t from;
+    uint64_t to = 0;
+
+    if (w->opt.epochs != 0 && round != 0) {
+        (void)epoch_of(w, round, &from, &to);
+    }
+    return !world_data_is_collective(w, i) && to != 0 && round == to;
+}
+
 uint32_t world_data_root(const struct world *w, uint64_t round)
 {
-    return (uint32_t)(round % w->opt.workers);
+    uint32_t first = (uint32_t)(round % w->opt.workers);
+
+    for (uint32_t n = 0; n < w->opt.workers && !w->opt.lone_root; n++) {
+        uint32_t rank = (first + n) % w->opt.workers;
+
+        if (!has_joined(w, rank, round)) {
+            return rank;
+        }
+    }
+    return first;
 }
 
 void world_data_expect(const struct world *w, void *dst, uint32_t i,
@@ -350,13 +431,20 @@ void world_data_expect(const struct world *w, void *dst, uint32_t i,
                      .round = round,
                      .bytes = k->count * ps_dtype_size(k->dtype),
                      .over_agents = true};
-    uint32_t n = w->opt.workers;
+    uint32_t n = 0;
 
+    if (world_data_nobody(w, i, round)) {
+        world_data_expect(w, dst, i, round - 1);
+        return;
+    }
+    for (uint32_t rank = 0; rank < w->opt.workers; rank++) {
+        n += !world_data_passes(w, i, rank, round);
+    }
     if (world_data_kind(w, i) == WORLD_BROADCAST) {
         world_data_fill(w, dst, i, world_data_root(w, round), round);
         return;
     }
-    reduce(&t, 0, w->opt.agents, dst);
+    (void)reduce(&t, 0, w->opt.agents, dst);
     if (world_data_reduce(w, i) != PS_REDUCE_MEAN) {
         return;
     }

@@ -15,6 +15,10 @@ enum world_kind {
 /* How the rounds of key i go, and who is their root. */
 enum world_kind world_data_kind(const struct world *w, uint32_t i);
 uint32_t world_data_root(const struct world *w, uint64_t round);
+/* Does the rank pass this round of key i, or do all? */
+bool world_data_passes(const struct world *w, uint32_t i, uint32_t rank,
+                       uint64_t round);
+bool world_data_nobody(const struct world *w, uint32_t i, uint64_t round);
 /* What is made of the pushes of a round of key i. */
 enum ps_reduce world_data_reduce(const struct world *w, uint32_t i);
 /* The array of one rank for one round of key i. */

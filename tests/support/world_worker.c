@@ -555,6 +555,9 @@ static void begin_init(struct world *w, struct wworker *k)
 static enum ps_op kind_of(const struct world *w, const struct wworker *k,
                           uint32_t i)
 {
+    if (world_data_passes(w, i, k->index, k->round)) {
+        return PS_OP_PASS;
+    }
     switch (world_data_kind(w, i)) {
     case WORLD_PUSHPULL:
         break;
@@ -738,6 +741,22 @@ static void on_key_info(struct world *w, struct wworker *k,
     k->waiting--;
 }
 
+/* The end of a pass. Some look at the value of a round that all passed. */
+static void passed(struct world *w, struct wworker *k, uint32_t i,
+                   uint64_t round, bool nobody)
+{
+    if (nobody != world_data_nobody(w, i, round)) {
+        world_fail(w, "rank %u passed round %llu of %s and heard that %s did",
+                   k->index, (unsigned long long)round, w->opt.key[i].name,
+                   nobody ? "all" : "not all");
+        return;
+    }
+    if (nobody && k->index % 2 == 0) {
+        k->key[i].pulling = true;
+        send_op(w, k, i, PS_OP_PULL, round);
+    }
+}
+
 static void on_done(struct world *w, struct wworker *k,
                     const struct ps_msg_l_done *m)
 {
@@ -770,6 +789,11 @@ static void on_done(struct world *w, struct wworker *k,
         world_fail(w, "rank %u asked for version %llu of %s and got %llu",
                    k->index, (unsigned long long)round, w->opt.key[i - 1].name,
                    (unsigned long long)m->version);
+        return;
+    }
+    if (k->stage == WS_ROUND && !k->key[i - 1].pulling &&
+        kind_of(w, k, (uint32_t)i - 1) == PS_OP_PASS) {
+        passed(w, k, (uint32_t)i - 1, round, m->nobody);
         return;
     }
     if (is_rows(w, (uint32_t)i - 1) && !k->key[i - 1].pulling) {

@@ -643,21 +643,29 @@ static void a_root_that_passes_ends_the_broadcast(void **state)
     struct world *w = world_new(&(struct world_options){.slots = 3});
 
     (void)state;
-    for (uint32_t i = 0; i < 3; i++) {
-        agent_push(&w->agents[i], &(struct push_options){.key = 1,
-                                                         .round = 1,
-                                                         .assign = i != 1,
-                                                         .passes = i == 1});
+    /* The second time another rank of its node is there for the value. */
+    for (uint32_t attempt = 0; attempt < 2; attempt++) {
+        for (uint32_t i = 0; i < 3; i++) {
+            const bool passes = i == 1 && attempt == 0;
+
+            w->agents[i].attempt = attempt;
+            agent_push(&w->agents[i], &(struct push_options){.key = 1,
+                                                             .round = 1,
+                                                             .assign = !passes,
+                                                             .passes = passes});
+        }
+        for (uint32_t i = 0; i < 3; i++) {
+            const struct seen *s = &w->agents[i].seen[1];
+
+            assert_int_equal(s->refusals, attempt + 1);
+            assert_int_equal(s->error, PS_E_MISMATCH);
+            assert_int_equal(s->attempt, attempt + 1);
+            assert_true(s->assign);
+            assert_int_equal(s->others_count, 0);
+        }
     }
     for (uint32_t i = 0; i < 3; i++) {
-        const struct seen *s = &w->agents[i].seen[1];
-
-        assert_int_equal(s->refusals, 1);
-        assert_int_equal(s->error, PS_E_MISMATCH);
-        assert_int_equal(s->attempt, 1);
-        assert_true(s->assign);
-        assert_int_equal(s->others_count, 0);
-        w->agents[i].attempt = 1;
+        w->agents[i].attempt = 2;
     }
     /* Others may broadcast without it. */
     for (uint32_t i = 0; i < 3; i++) {
