@@ -146,6 +146,23 @@ static void offer_jobs(struct ps_shard_step *st)
     }
 }
 
+/* Links keep no order: of a partition that has come here, the scheduler may
+ * have heard what was asked before it heard that it is here, and have thought
+ * nothing of it. */
+static void took_map(struct ps_shard_step *st, uint32_t epoch)
+{
+    struct ps_map_cursor c = {0};
+    const struct ps_shard_job *job;
+
+    if (epoch <= st->s->epoch) {
+        return;
+    }
+    st->s->epoch = epoch;
+    while ((job = ps_map_next(st->s->jobs, &c)) != NULL) {
+        ps_shard_norm_offer(st, job);
+    }
+}
+
 static void welcomed(struct ps_shard_step *st, const struct ps_msg_welcome *m)
 {
     struct ps_shard_up *up = &st->s->up;
@@ -219,8 +236,7 @@ void ps_shard_up_msg(struct ps_shard_step *st, const struct ps_msg *msg,
     case PS_MSG_PONG:
         break;
     case PS_MSG_MAP:
-        st->s->epoch = st->s->epoch > msg->map.epoch ? st->s->epoch
-                                                     : msg->map.epoch;
+        took_map(st, msg->map.epoch);
         break;
     case PS_MSG_JOB_STATE:
         ps_shard_job_state(st, &msg->job_state);
