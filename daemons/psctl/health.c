@@ -43,7 +43,10 @@ void describe_missing(const struct ps_msg_stall_row *s, struct ps_str *out)
 {
     enum { SHOWN = 8 };
 
-    if (s->missing_count == 0) {
+    if (s->also[0] != '\0') {
+        ps_str_add_escaped(out, s->also, strlen(s->also), 512);
+        ps_str_add(out, s->missing_count > 0 ? "; " : "");
+    } else if (s->missing_count == 0) {
         ps_str_add(out, "nobody: servers or the network");
     }
     for (uint32_t i = 0; i < s->missing_count; i++) {

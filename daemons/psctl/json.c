@@ -171,6 +171,7 @@ static json_t *stall_of(const struct ps_msg *msg)
         json_array_append_new(missing, one);
     }
     put(o, "missing", missing);
+    put_text(o, "also", row->also);
     return o;
 }
 

@@ -185,7 +185,10 @@ void ps_agent_why_answer(struct ps_agent_step *st,
             &t, "%s%s)", w->state == PS_RANK_STATE_LIVE ? "" : ", ",
             w->state == PS_RANK_STATE_LIVE ? "" : ps_rank_state_name(w->state));
     }
-    if (m->missing_count == 0) {
+    if (m->also != NULL && m->also[0] != '\0') {
+        ps_str_add(&t, m->missing_count == 0 ? "; missing: " : "; and ");
+        ps_str_add_escaped(&t, m->also, strlen(m->also), 512);
+    } else if (m->missing_count == 0) {
         ps_str_add(&t, "; every rank has done its part");
     }
     because(st, q->session, q->op_id, text);

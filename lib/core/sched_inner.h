@@ -240,6 +240,9 @@ void ps_sched_squares(struct ps_sched_step *st, struct ps_member *server,
 void ps_sched_norms_begin(struct ps_sched_job *j);
 /* At the end of a job. */
 void ps_sched_norms_free(struct ps_sched_job *j);
+/* Does a step of this key wait for gradients of others? Adds their names. */
+void ps_sched_norms_missing(const struct ps_sched_job *j, uint32_t key,
+                            struct ps_str *out);
 
 /* ----- sched_stall.c */
 void ps_sched_stall_query(struct ps_sched_step *st, struct ps_member *agent,

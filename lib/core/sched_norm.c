@@ -9,6 +9,7 @@
 
 #include "base/alloc.h"
 #include "base/squares.h"
+#include "base/str.h"
 #include "core/optim.h"
 
 #include <inttypes.h>
@@ -206,6 +207,37 @@ static void complete(struct ps_sched_step *st, struct ps_sched_job *j,
     if (has_all(j)) {
         answer_all(st, j);
     }
+}
+
+/* Names in a list of keys, and what one may take of it. */
+#define SHOWN_MAX 4u
+#define SHOWN_LEN 80u
+
+void ps_sched_norms_missing(const struct ps_sched_job *j, uint32_t key,
+                            struct ps_str *out)
+{
+    const struct ps_norm *n = key < j->key_count ? j->keys[key]->norm : NULL;
+    uint32_t count = 0;
+
+    if (n == NULL || !n->waits) {
+        return;
+    }
+    for (uint32_t i = 0; i < j->key_count; i++) {
+        const struct ps_job_key *k = j->keys[i];
+
+        if (!counts(k) || (k->norm != NULL && k->norm->waits)) {
+            continue;
+        }
+        if (count < SHOWN_MAX) {
+            ps_str_add(out, count == 0 ? "gradients of " : ", ");
+            ps_str_add_escaped(out, k->name, strlen(k->name), SHOWN_LEN);
+        }
+        count++;
+    }
+    if (count > SHOWN_MAX) {
+        ps_str_addf(out, " and %u more", count - SHOWN_MAX);
+    }
+    ps_str_add(out, ", for the norm of all keys");
 }
 
 /* Is it of a partition that the server has? */

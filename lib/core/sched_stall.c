@@ -21,6 +21,7 @@ struct missing {
     struct ps_rec_waiting list[MISSING_MAX];
     uint32_t count; /* In the list. */
     uint32_t total;
+    char also[512]; /* What else, in words. */
 };
 
 static void add_missing(struct missing *out, const struct ps_sched_job *j,
@@ -51,6 +52,10 @@ static void missing_at_barrier(struct missing *out,
 static void missing_in(struct missing *out, const struct ps_sched_job *j,
                        const struct ps_stall *stall)
 {
+    struct ps_str also;
+
+    ps_str_init(&also, out->also, sizeof(out->also));
+    ps_sched_norms_missing(j, stall->key, &also);
     for (uint32_t i = 0; i < j->worker_count; i++) {
         if (ps_bits_get(&stall->missing, i) ||
             ps_bits_get(&stall->waiting, j->workers[i].slot)) {
@@ -71,7 +76,8 @@ static void answer(struct ps_sched_step *st, struct ps_member *agent,
                                        .request = request,
                                        .missing = m->list,
                                        .missing_count = m->count,
-                                       .total = m->total},
+                                       .total = m->total,
+                                       .also = m->also},
                   });
 }
 
@@ -87,7 +93,8 @@ static void row(struct ps_sched_step *st, ps_conn_id ctl,
                                       .waited_ns = waited,
                                       .waits = waits,
                                       .missing = m->list,
-                                      .missing_count = m->count},
+                                      .missing_count = m->count,
+                                      .also = m->also},
                     });
 }
 

@@ -342,6 +342,40 @@ def test_a_straggler_is_named(trio, tmp):
     t.await_empty()
 
 
+def test_keys_that_a_norm_waits_for_are_named(trio, tmp):
+    """No rank is late with the key that is waited for: others are missing."""
+    t = trio(servers=2, agents=2)
+    zeros = tmp / "zeros"
+    zeros.write_bytes(bytes(64))
+    with Job(t, 4, "norm") as job:
+        keys = {name: job.key(name, "float32", 16) for name in "abcdefg"}
+        for k in keys.values():
+            job.tell(f"init {k} src={zeros}")
+        job.tell("sgd learning_rate=1 clip_global_norm=1")
+        job.tell(f"start c pushpull {keys.pop('c')} src={zeros}")
+
+        def row():
+            stalls = t.ask("--after", "1ms", "stall", "norm")["stalls"]
+            return stalls[0] if stalls and stalls[0]["also"] else None
+
+        found = support.wait_for(row, "a row with keys")
+        assert found["missing"] == [] and "s:c" in found["what"]
+        want = ("gradients of s:a, s:b, s:d, s:e and 2 more, for the norm of "
+                "all keys")
+        assert found["also"] == want
+        code, out, _ = t.psctl("--after", "1ms", "stall", "norm")
+        assert code == 3 and want in out
+        with pytest.raises(support.WorkerError) as e:
+            job[3].ask("wait c timeout=300")
+        assert f"missing: {want}" in str(e.value)
+        for name, k in keys.items():
+            job.tell(f"start {name} push {k} src={zeros}")
+        for name in (*keys, "c"):
+            job.tell(f"wait {name}")
+        assert t.ask("stall", "norm")["stalls"] == []
+    t.await_empty()
+
+
 def test_cancel(trio):
     t = trio(servers=1, agents=1)
     job = Job(t, 2, "victim")

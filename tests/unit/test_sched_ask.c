@@ -576,8 +576,6 @@ static void missing_ranks_are_named_with_state_and_host(void **state)
     finish(&j);
 }
 
-/* -------------------------------------------------------------- operators */
-
 static void ask(struct world *w, struct peer *ctl, enum ps_query what,
                 const char *job)
 {
@@ -586,6 +584,81 @@ static void ask(struct world *w, struct peer *ctl, enum ps_query what,
         (struct ps_msg){.code = PS_MSG_QUERY,
                         .query = {.what = (uint8_t)what, .job = job}});
 }
+
+/* Nobody is missing where the norm of all keys is waited for, but keys are. */
+static void keys_that_the_norm_of_all_needs_are_named(void **state)
+{
+    static const struct ps_rec_param clip = {"clip_global_norm", 1};
+    static const char *const names[] = {"s:w", "s:b", "s:c",       "c:sum",
+                                        "s:d", "s:e", "s:f\x1b[m", "s:g"};
+    struct job j = running(PS_LOSS_POLICY_WAIT);
+    struct peer *ctl = join(j.w, PS_ROLE_CTL, "");
+    const uint32_t keys = sizeof(names) / sizeof(names[0]);
+    const uint32_t one = 1;
+    uint32_t on[8];
+
+    (void)state;
+    say(j.w, j.a[0],
+        (struct ps_msg){.code = PS_MSG_OPTIMIZER_SET,
+                        .optimizer_set = {.gen = j.gen,
+                                          .request = 1,
+                                          .name = "sgd",
+                                          .params = &clip,
+                                          .params_count = 1}});
+    ready(j.w, j.s[0]);
+    ready(j.w, j.s[1]);
+    for (uint32_t key = 0; key < keys; key++) {
+        open_key(j.w, j.a[0], j.gen, key + 1, names[key], 10);
+        on[key] = placed(j.a[0]).node[0] == j.s[0]->node ? 0 : 1;
+    }
+    query_stall(&j, 1, false, 17);
+    report(&j, 0, NULL, 0);
+    report(&j, 1, NULL, 0);
+    assert_string_equal(last(j.a[0], PS_MSG_STALL_ANSWER)->stall_answer.also,
+                        "");
+    for (uint32_t key = 0; key < keys; key++) {
+        if (key == 3) {
+            continue; /* Of a collective: it has no gradient. */
+        }
+        say(j.w, j.s[on[key]],
+            (struct ps_msg){.code = PS_MSG_SQUARES,
+                            .squares = {.gen = j.gen,
+                                        .key = key,
+                                        .round = 17,
+                                        .stage = PS_STAGE_GRADIENT,
+                                        .first = 34,
+                                        .digits = &one,
+                                        .digits_count = 1}});
+        query_stall(&j, key + 2, false, 17);
+        report(&j, 0, NULL, 0);
+        report(&j, 1, NULL, 0);
+        const struct ps_msg_stall_answer *m =
+            &last(j.a[0], PS_MSG_STALL_ANSWER)->stall_answer;
+
+        assert_int_equal(m->request, key + 2);
+        assert_int_equal(m->total, 0);
+        if (key == 0) {
+            assert_string_equal(m->also,
+                                "gradients of s:b, s:c, s:d, s:e and 2 more, "
+                                "for the norm of all keys");
+            ask(j.w, ctl, PS_QUERY_STALL, "train");
+            report(&j, 0, NULL, 0);
+            report(&j, 1, NULL, 0); /* s:w has waited longest. */
+            report(&j, 0, NULL, 0);
+            report(&j, 1, NULL, 0);
+            assert_string_equal(last(ctl, PS_MSG_STALL_ROW)->stall_row.also,
+                                m->also);
+        } else if (key == 5) {
+            assert_string_equal(m->also, "gradients of s:f\\x1b[m, s:g, for "
+                                         "the norm of all keys");
+        } else if (key == 7) {
+            assert_string_equal(m->also, ""); /* The answer is on its way. */
+        }
+    }
+    finish(&j);
+}
+
+/* -------------------------------------------------------------- operators */
 
 static void operators_see_nodes_and_jobs(void **state)
 {
@@ -846,6 +919,7 @@ int main(void)
         cmocka_unit_test(norms_are_of_all_partitions),
         cmocka_unit_test(the_norm_of_all_waits_for_every_key),
         cmocka_unit_test(norms_need_rounds),
+        cmocka_unit_test(keys_that_the_norm_of_all_needs_are_named),
         cmocka_unit_test(barriers_open_when_all_ranks_are_there),
         cmocka_unit_test(missing_ranks_are_named_with_state_and_host),
         cmocka_unit_test(operators_see_nodes_and_jobs),
