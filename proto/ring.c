@@ -14,6 +14,8 @@
 #include <string.h>
 
 #define LINE       64u
+/* Of everything in the memory but an operation. */
+#define VERSION    1u
 #define OP_WORDS   (sizeof(struct ps_msg_l_op) / sizeof(uint64_t))
 /* The operation and what it comes after, in whole cache lines. */
 #define SLOT_BYTES ((sizeof(struct ps_msg_l_op) + 8u + LINE - 1u) / LINE * LINE)
@@ -30,6 +32,14 @@ struct done {
     _Atomic uint64_t version;
 };
 
+struct piece {
+    _Atomic uint64_t op_id;
+    _Atomic uint64_t bytes;
+};
+
+/* How a worker sleeps. */
+enum { AWAKE, ASLEEP, ASLEEP_FOR_PIECES };
+
 struct ps_ring_shared {
     /* Each written by one side, except that both clear the flags. */
     _Alignas(LINE) _Atomic uint32_t ops_to;
@@ -39,8 +49,11 @@ struct ps_ring_shared {
     _Alignas(LINE) _Atomic uint32_t dones_from;
     _Atomic uint32_t worker_asleep;
     _Atomic uint32_t wake_at; /* Value of dones_to that is waited for. */
+    _Atomic uint32_t pieces_from;
+    _Alignas(LINE) _Atomic uint32_t pieces_to;
     _Alignas(LINE) struct slot ops[PS_RING_OPS];
     _Alignas(LINE) struct done dones[PS_RING_DONES];
+    _Alignas(LINE) struct piece pieces[PS_RING_PIECES];
 };
 
 _Static_assert(sizeof(_Atomic uint64_t) == 8 && ATOMIC_LLONG_LOCK_FREE == 2,
@@ -54,7 +67,7 @@ size_t ps_ring_bytes(void)
 uint32_t ps_ring_layout(void)
 {
     const struct ps_shape_msg *shape = ps_shape_of(PS_MSG_L_OP);
-    uint32_t hash = 2166136261u;
+    uint32_t hash = 2166136261u ^ VERSION;
 
     for (size_t i = 0; i < shape->field_count; i++) {
         const struct ps_shape_field *f = &shape->fields[i];
@@ -158,7 +171,34 @@ bool ps_ring_has_done(const struct ps_ring_worker *r)
            r->dones_from;
 }
 
-bool ps_ring_worker_sleep(struct ps_ring_worker *r, uint32_t count)
+int ps_ring_take_piece(struct ps_ring_worker *r,
+                       struct ps_ring_piece *ret_piece)
+{
+    struct ps_ring_shared *s = r->shared;
+    uint32_t to = atomic_load_explicit(&s->pieces_to, memory_order_acquire);
+    const struct piece *p = &s->pieces[r->pieces_from % PS_RING_PIECES];
+
+    if (to == r->pieces_from) {
+        return 0;
+    }
+    if (to - r->pieces_from > PS_RING_PIECES) {
+        return PS_E_PROTO;
+    }
+    ret_piece->op_id = atomic_load_explicit(&p->op_id, memory_order_relaxed);
+    ret_piece->bytes = atomic_load_explicit(&p->bytes, memory_order_relaxed);
+    r->pieces_from++;
+    atomic_store_explicit(&s->pieces_from, r->pieces_from,
+                          memory_order_release);
+    return 1;
+}
+
+bool ps_ring_has_piece(const struct ps_ring_worker *r)
+{
+    return atomic_load_explicit(&r->shared->pieces_to, memory_order_acquire) !=
+           r->pieces_from;
+}
+
+bool ps_ring_worker_sleep(struct ps_ring_worker *r, uint32_t count, bool pieces)
 {
     struct ps_ring_shared *s = r->shared;
     /* A full ring must wake whoever waits for more than it can hold. */
@@ -167,10 +207,13 @@ bool ps_ring_worker_sleep(struct ps_ring_worker *r, uint32_t count)
     uint32_t to;
 
     atomic_store_explicit(&s->wake_at, at, memory_order_relaxed);
-    atomic_store_explicit(&s->worker_asleep, 1, memory_order_release);
+    atomic_store_explicit(&s->worker_asleep,
+                          pieces ? ASLEEP_FOR_PIECES : ASLEEP,
+                          memory_order_release);
     atomic_thread_fence(memory_order_seq_cst);
     to = atomic_load_explicit(&s->dones_to, memory_order_acquire);
-    if (to - r->dones_from >= at - r->dones_from) {
+    if (to - r->dones_from >= at - r->dones_from ||
+        (pieces && ps_ring_has_piece(r))) {
         ps_ring_worker_awake(r);
         return false;
     }
@@ -179,7 +222,8 @@ bool ps_ring_worker_sleep(struct ps_ring_worker *r, uint32_t count)
 
 void ps_ring_worker_awake(struct ps_ring_worker *r)
 {
-    atomic_store_explicit(&r->shared->worker_asleep, 0, memory_order_relaxed);
+    atomic_store_explicit(&r->shared->worker_asleep, AWAKE,
+                          memory_order_relaxed);
 }
 
 /* -------------------------------------------------------- the agent's side */
@@ -283,17 +327,39 @@ bool ps_ring_put_done(struct ps_ring_agent *r, uint64_t op_id, uint64_t version)
     return true;
 }
 
+bool ps_ring_put_piece(struct ps_ring_agent *r,
+                       const struct ps_ring_piece *piece)
+{
+    struct ps_ring_shared *s = r->shared;
+    struct piece *p = &s->pieces[r->pieces_to % PS_RING_PIECES];
+    uint32_t from = atomic_load_explicit(&s->pieces_from, memory_order_acquire);
+
+    if (r->pieces_to - from >= PS_RING_PIECES) {
+        return false;
+    }
+    atomic_store_explicit(&p->op_id, piece->op_id, memory_order_relaxed);
+    atomic_store_explicit(&p->bytes, piece->bytes, memory_order_relaxed);
+    r->pieces_to++;
+    atomic_store_explicit(&s->pieces_to, r->pieces_to, memory_order_release);
+    return true;
+}
+
 bool ps_ring_wake_worker(struct ps_ring_agent *r)
 {
     struct ps_ring_shared *s = r->shared;
+    uint32_t asleep;
     uint32_t at;
 
     atomic_thread_fence(memory_order_seq_cst);
-    if (atomic_load_explicit(&s->worker_asleep, memory_order_acquire) == 0) {
+    asleep = atomic_load_explicit(&s->worker_asleep, memory_order_acquire);
+    if (asleep == AWAKE) {
         return false;
     }
     at = atomic_load_explicit(&s->wake_at, memory_order_relaxed);
-    if (at - r->dones_to - 1u < PS_RING_DONES) {
+    if (at - r->dones_to - 1u < PS_RING_DONES &&
+        (asleep != ASLEEP_FOR_PIECES ||
+         atomic_load_explicit(&s->pieces_from, memory_order_relaxed) ==
+             r->pieces_to)) {
         return false; /* It waits for more. */
     }
     return take_flag(&s->worker_asleep);

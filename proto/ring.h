@@ -9,6 +9,10 @@
  * word before anything in it is looked at, and what this side has written it
  * remembers by itself.
  *
+ * Beside them lie words about operations that have not ended: how far the
+ * result of one is there already. Such a word is a favour: it is dropped where
+ * there is no room for it, and wakes only who asks to be woken for it.
+ *
  * Order: an entry says how many frames its worker had sent before it; the
  * agent takes it after these and before the next one. What finds a ring full
  * goes over the socket. */
@@ -21,8 +25,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define PS_RING_OPS   8192u /* Powers of two. */
-#define PS_RING_DONES 8192u
+#define PS_RING_OPS    8192u /* Powers of two. */
+#define PS_RING_DONES  8192u
+#define PS_RING_PIECES 256u
 
 struct ps_ring_shared;
 
@@ -38,6 +43,13 @@ struct ps_ring_worker {
     struct ps_ring_shared *shared;
     uint32_t ops_to;     /* Written up to here. */
     uint32_t dones_from; /* Read up to here. */
+    uint32_t pieces_from;
+};
+
+/* The first so many bytes of an operation's result are there. */
+struct ps_ring_piece {
+    uint64_t op_id;
+    uint64_t bytes;
 };
 
 /* `memory` is all zero. */
@@ -57,9 +69,14 @@ PS_MUST_USE int ps_ring_take_dones(struct ps_ring_worker *r,
                                    struct ps_msg_l_done *ret_dones,
                                    uint32_t max);
 bool ps_ring_has_done(const struct ps_ring_worker *r);
-/* Asks for an l_wake once `count` >= 1 ends lie there. False: they do
- * already. */
-PS_MUST_USE bool ps_ring_worker_sleep(struct ps_ring_worker *r, uint32_t count);
+/* The next word about a result: 1; none: 0; PS_E_PROTO. */
+PS_MUST_USE int ps_ring_take_piece(struct ps_ring_worker *r,
+                                   struct ps_ring_piece *ret_piece);
+bool ps_ring_has_piece(const struct ps_ring_worker *r);
+/* Asks for an l_wake once `count` >= 1 ends lie there, or with `pieces` a word
+ * about a result. False: they do already. */
+PS_MUST_USE bool ps_ring_worker_sleep(struct ps_ring_worker *r, uint32_t count,
+                                      bool pieces);
 void ps_ring_worker_awake(struct ps_ring_worker *r);
 
 /* -------------------------------------------------------- the agent's side */
@@ -68,6 +85,7 @@ struct ps_ring_agent {
     struct ps_ring_shared *shared;
     uint32_t ops_from;
     uint32_t dones_to;
+    uint32_t pieces_to;
 };
 
 void ps_ring_agent_init(struct ps_ring_agent *r, void *memory);
@@ -82,6 +100,9 @@ PS_MUST_USE int ps_ring_take_ops(struct ps_ring_agent *r, uint64_t frames,
 /* False: full. */
 PS_MUST_USE bool ps_ring_put_done(struct ps_ring_agent *r, uint64_t op_id,
                                   uint64_t version);
+/* False: full, and it was dropped. */
+bool ps_ring_put_piece(struct ps_ring_agent *r,
+                       const struct ps_ring_piece *piece);
 /* After a batch: true when the worker must be sent an l_wake. */
 PS_MUST_USE bool ps_ring_wake_worker(struct ps_ring_agent *r);
 /* Asks for an l_wake. False: there is something to take. */

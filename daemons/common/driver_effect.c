@@ -119,6 +119,19 @@ static void send_done(struct ps_driver *d, const struct ps_fx *fx)
     }
 }
 
+/* Who has no ring, or a full one, copies when all of it is there. */
+static void send_piece(struct ps_driver *d, const struct ps_fx *fx)
+{
+    const struct ps_ring_piece piece = {.op_id = fx->piece.op_id,
+                                        .bytes = fx->piece.bytes};
+    struct link_conn *c = ps_map_get(d->conns, fx->piece.conn);
+
+    if (c != NULL && c->ring_memory != NULL && ps_conn_is_open(c->conn) &&
+        ps_ring_put_piece(&c->ring, &piece) && !ps_list_linked(&c->told)) {
+        ps_list_push_back(&d->told, &c->told);
+    }
+}
+
 static void computed(struct ps_worker_task *task, int rc)
 {
     struct task *t = PS_CONTAINER(task, struct task, task);
@@ -182,6 +195,9 @@ void driver_carry_out(struct ps_driver *d)
             break;
         case PS_FX_DONE:
             send_done(d, fx);
+            break;
+        case PS_FX_PIECE:
+            send_piece(d, fx);
             break;
         case PS_FX_NOTE:
             ps_log(fx->note.level, "%s", fx->note.text);

@@ -351,9 +351,29 @@ static void expect_ends(struct psc_client *c, const struct ps_msg_l_done *m,
     }
 }
 
+/* Of results that are on their way. */
+static void take_pieces(struct psc_client *c)
+{
+    struct ps_ring_piece piece;
+    int rc = 0;
+
+    while (c->ring_memory != NULL && c->rc == 0 &&
+           (rc = ps_ring_take_piece(&c->ring, &piece)) > 0) {
+        struct psc_op *op = op_find(c, piece.op_id);
+
+        if (op != NULL) { /* Else it ended before we looked. */
+            op_take_piece(op, piece.bytes);
+        }
+    }
+    if (rc < 0) {
+        client_fail(c, rc, "the agent's ring makes no sense");
+    }
+}
+
 /* What the agent put into the ring. */
 static void take_ends(struct psc_client *c)
 {
+    take_pieces(c);
     while (c->ring_memory != NULL && c->rc == 0) {
         struct ps_msg_l_done m[ENDS_AHEAD];
         int count = ps_ring_take_dones(&c->ring, m, ENDS_AHEAD);
@@ -397,7 +417,7 @@ static void turn(struct psc_client *c)
 static void arm_poll(struct psc_client *c)
 {
     if (c->poll_fd >= 0 && c->ring_memory != NULL &&
-        !ps_ring_worker_sleep(&c->ring, 1) &&
+        !ps_ring_worker_sleep(&c->ring, 1, c->in_pieces > 0) &&
         eventfd_write(c->event_fd, 1) != 0) {
         /* Full counters are readable, too. */
     }
@@ -432,6 +452,11 @@ static int wait_for_reader(struct psc_client *c, ps_time deadline)
     return rc == ETIMEDOUT ? PS_E_TIMEOUT : 0;
 }
 
+static bool has_word(const struct psc_client *c)
+{
+    return ps_ring_has_done(&c->ring) || ps_ring_has_piece(&c->ring);
+}
+
 /* Looks whether something comes before it is worth sleeping. True: it has; in
  * the ring unless *ret_socket. */
 static bool spin(struct psc_client *c, ps_time deadline, bool *ret_socket)
@@ -449,7 +474,7 @@ static bool spin(struct psc_client *c, ps_time deadline, bool *ret_socket)
     pthread_mutex_unlock(&c->lock);
     while (!ring && !socket && !crowded && now < end) {
         for (int i = 0; i < SPIN_LOOKS && !ring; i++) {
-            ring = ps_ring_has_done(&c->ring);
+            ring = has_word(c);
         }
         if (!ring) {
             ps_time before = client_now();
@@ -475,7 +500,7 @@ static int sleep_on(struct psc_client *c, uint32_t count, ps_time deadline)
     bool ring = c->ring_memory != NULL;
     int rc;
 
-    if (ring && !ps_ring_worker_sleep(&c->ring, count)) {
+    if (ring && !ps_ring_worker_sleep(&c->ring, count, c->in_pieces > 0)) {
         return 0;
     }
     c->sleeps_for = count;
@@ -500,7 +525,7 @@ static int wait_as_reader(struct psc_client *c, uint32_t (*missing)(void *arg),
     c->reader = true;
     client_flush(c);
     if (c->rc == 0) {
-        if (c->ring_memory != NULL && ps_ring_has_done(&c->ring)) {
+        if (c->ring_memory != NULL && has_word(c)) {
             take_ends(c);
             goto leave;
         }

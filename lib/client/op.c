@@ -19,6 +19,8 @@
 #include "kernel/kernel.h"
 
 #define PLACES_MAX  (1u << PLACE_BITS)
+/* Smaller results are copied when they are complete. */
+#define PIECES_MIN  (size_t)(4u * 1024 * 1024)
 /* Operations that the ring has no room for are sent so many bytes at a time, or
  * with the next call that waits. */
 #define FLUSH_BYTES (size_t)(16u * 1024)
@@ -220,6 +222,7 @@ void op_sent(struct psc_op *op)
 {
     op->state = OP_SENT;
     op->client->sent++;
+    op->client->in_pieces += op->in_pieces;
     if (op->key != NULL) {
         op->key->open++;
     }
@@ -257,6 +260,7 @@ void op_end(struct psc_op *op, int rc, const char *text)
 
     if (op->state == OP_SENT || op->state == OP_COPYING) {
         c->sent--;
+        c->in_pieces -= op->in_pieces;
         if (op->key != NULL) {
             op->key->open--;
         }
@@ -338,6 +342,28 @@ static bool give_ring(struct psc_client *c, const struct ps_msg_l_op *m)
     return !c->ring_full;
 }
 
+/* May out be written before the operation ends? Not while the agent may still
+ * read what it is given from there. */
+static bool comes_in_pieces(const struct psc_op *op)
+{
+    const struct key *k = op->key;
+    const uint8_t *out = op->out;
+
+    if (out == NULL || op->freed || op->part_of != NULL || k->async ||
+        k->bytes < PIECES_MIN || op->client->ring_memory == NULL ||
+        (op->kind != OP_PUSHPULL && op->kind != OP_BROADCAST)) {
+        return false;
+    }
+    if (op->block != NULL && !op->staged) {
+        const uint8_t *src = (const uint8_t *)ps_shm_data(op->block) +
+                             op->block_offset;
+
+        return (uintptr_t)out >= (uintptr_t)src + k->bytes ||
+               (uintptr_t)src >= (uintptr_t)out + k->bytes;
+    }
+    return true;
+}
+
 static int send_op(struct psc_op *op)
 {
     struct ps_shm_block *b = op->block;
@@ -348,6 +374,7 @@ static int send_op(struct psc_op *op)
         return rc;
     }
     fill_round(op);
+    op->in_pieces = comes_in_pieces(op);
     m.l_op = (struct ps_msg_l_op){
         .op_id = op->id,
         .op = (uint8_t)(op->aside ? PS_OP_ATTEND : kinds[op->kind].wire),
@@ -511,10 +538,35 @@ static void copy_out(struct psc_op *op)
         bytes = op->out_bytes;
         coll_copy(op, from);
     } else {
-        ps_kernel_copy(op->out, from, bytes);
+        bytes -= op->copied;
+        ps_kernel_copy((uint8_t *)op->out + op->copied,
+                       (const uint8_t *)from + op->copied, bytes);
     }
     pthread_mutex_lock(&c->lock);
     c->bytes_copied += bytes;
+}
+
+void op_take_piece(struct psc_op *op, uint64_t bytes)
+{
+    struct psc_client *c = op->client;
+    const struct key *k = op->key;
+    size_t from = op->copied;
+
+    if (op->state != OP_SENT || !op->in_pieces || op->freed || bytes <= from ||
+        bytes > k->bytes) {
+        return;
+    }
+    op->state = OP_COPYING;
+    pthread_mutex_unlock(&c->lock);
+    ps_kernel_copy_part((uint8_t *)op->out + from,
+                        k->data[op->round & 1] + from, bytes - from);
+    pthread_mutex_lock(&c->lock);
+    c->bytes_copied += bytes - from;
+    op->copied = bytes;
+    op->state = OP_SENT;
+    if (c->rc != 0) {
+        op_end(op, c->rc, c->text); /* It was passed over. */
+    }
 }
 
 /* What lies behind the numbers, to every place that asked for it. */

@@ -281,7 +281,8 @@ struct psc_op_options {
  *
  * src lies in memory of psc_alloc() and stays untouched until the operation
  * ends, or it is copied before the call returns. out is written before the
- * operation ends, and no more after psc_op_free(). With out NULL the result is
+ * operation ends, that of one that fails perhaps in part, and no more after
+ * psc_op_free(). With out NULL the result is
  * left where the agent put it, for psc_op_view().
  *
  * With ret_op NULL nobody waits for the operation; psc_op_free() of an open

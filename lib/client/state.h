@@ -98,6 +98,8 @@ struct psc_op {
     uint32_t *place; /* Pull: for each row asked for, which one it is. */
     size_t place_count;
     void *out;
+    bool in_pieces;       /* Out is written as the result comes, */
+    size_t copied;        /* so far to here. */
     size_t out_from;      /* Parts: of the result, these */
     size_t out_bytes;     /* bytes. */
     struct coll *coll;    /* Of a collective. */
@@ -189,7 +191,8 @@ struct psc_client {
     uint32_t *free_places; /* A stack of place_cap entries. */
     uint32_t free_count;
     uint64_t next_id;
-    uint32_t sent; /* Operations the agent has not ended. */
+    uint32_t sent;      /* Operations the agent has not ended. */
+    uint32_t in_pieces; /* Those that are copied as they come. */
     struct ps_list ops;
     struct ps_list spare_ops; /* Freed, for the next ones; by of_client. */
     uint32_t spare_op_count;
@@ -326,6 +329,8 @@ PS_MUST_USE int op_stage(struct psc_op *op);
 void op_pump(struct key *k, struct psc_client *c);
 /* The agent has ended it. The reader alone; lets go of the mutex to copy. */
 void op_take_done(struct psc_op *op, const struct ps_msg_l_done *m);
+/* So many bytes of its result are there. As above, but it goes on. */
+void op_take_piece(struct psc_op *op, uint64_t bytes);
 /* Ends it here; frees it if nobody waits for it. `text` may be NULL. */
 void op_end(struct psc_op *op, int rc, const char *text);
 /* Forgets it wherever it is. Not while COPYING. */

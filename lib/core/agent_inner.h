@@ -43,6 +43,9 @@
 /* Departures remembered; the oldest is dropped when there are more. */
 #define DEPARTED_MAX      4096u
 #define NONE              (-1) /* No version yet. */
+/* Who waits for a result hears how far it is when so much more of it is there:
+ * a small share of a cache, and of so much that a wake-up does not count. */
+#define PIECE_BYTES       (2u * 1024u * 1024u)
 /* Ended operations kept for the next ones. */
 #define SPARE_OPS_MAX     16384u
 /* Operations, or parts of a frame, that are looked at together: agent_soon.c. */
@@ -238,6 +241,8 @@ struct ps_agent_key {
     struct ps_agent_past *past;       /* With another agent; NULL: none. */
     int32_t priority;
     uint32_t parts_open;   /* Partitions that have not reached the round. */
+    uint32_t front;        /* All before this one have. */
+    uint64_t told;         /* Bytes of the result that workers know of. */
     uint64_t weight;       /* In a mean, of all who offered. */
     struct ps_list parked; /* Pushes of the next round. */
     struct ps_list pulls;

@@ -251,6 +251,8 @@ void ps_agent_round_complete(struct ps_agent_step *st, struct ps_agent_key *k)
     }
     k->complete = true;
     k->parts_open = k->part_count;
+    k->front = 0;
+    k->told = 0;
     k->weight = weight_of(k);
     PS_LIST_EACH(n, &k->pulls)
     {
@@ -487,6 +489,35 @@ static void finish(struct ps_agent_step *st, struct ps_agent_key *k)
     unpark(st, k);
 }
 
+/* The workers copy what is there while it is in the cache, and while the rest
+ * is on its way. Only what is of this very round: they know where that lies. */
+static void tell_front(struct ps_agent_step *st, struct ps_agent_key *k)
+{
+    uint64_t bytes;
+
+    while (k->front < k->part_count && k->parts[k->front].reached >= k->round &&
+           k->parts[k->front].held == (int64_t)k->round) {
+        k->front++;
+    }
+    if (k->front == k->part_count) {
+        return; /* They hear of the end. */
+    }
+    bytes = k->parts[k->front].first * ps_dtype_size(k->dtype);
+    if (bytes < k->told + PIECE_BYTES) {
+        return;
+    }
+    k->told = bytes;
+    for (uint32_t i = 0; i < k->job->local_count; i++) {
+        const struct ps_agent_op *op = k->offer[i];
+
+        if (op != NULL && op->session != NULL && !op->session->ended &&
+            (op->kind == PS_OP_PUSHPULL || op->kind == PS_OP_BROADCAST) &&
+            !op->aside) {
+            ps_effects_piece(st->fx, op->session->conn, op->id, bytes);
+        }
+    }
+}
+
 /* A partition has come further: what does that end? */
 void ps_agent_round_reached(struct ps_agent_step *st, struct ps_agent_part *p)
 {
@@ -513,6 +544,9 @@ void ps_agent_round_reached(struct ps_agent_step *st, struct ps_agent_part *p)
         if (--k->parts_open == 0) {
             finish(st, k);
             return;
+        }
+        if (k->want && !k->async) {
+            tell_front(st, k);
         }
     }
     ps_agent_pull_check(st, k);

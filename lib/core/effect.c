@@ -119,6 +119,7 @@ static void release(struct ps_fx *f)
     case PS_FX_DIAL:
     case PS_FX_HANGUP:
     case PS_FX_DONE:
+    case PS_FX_PIECE:
         break;
     }
 }
@@ -176,6 +177,16 @@ void ps_effects_done(struct ps_effects *fx, ps_conn_id conn, uint64_t op_id,
     f->done.conn = conn;
     f->done.op_id = op_id;
     f->done.version = version;
+}
+
+void ps_effects_piece(struct ps_effects *fx, ps_conn_id conn, uint64_t op_id,
+                      uint64_t bytes)
+{
+    struct ps_fx *f = append(fx, PS_FX_PIECE);
+
+    f->piece.conn = conn;
+    f->piece.op_id = op_id;
+    f->piece.bytes = bytes;
 }
 
 void ps_effects_done_as_sends(struct ps_effects *fx)

@@ -62,6 +62,7 @@ enum ps_fx_type {
     PS_FX_HANGUP,  /* Write what is queued, then close; PS_EV_CLOSED follows. */
     PS_FX_COMPUTE, /* Run a job off the loop; PS_EV_COMPUTED follows. */
     PS_FX_DONE,    /* An l_done without error to a worker. */
+    PS_FX_PIECE,   /* How far a result is, to a worker; may be left out. */
     PS_FX_NOTE,    /* A line for the log, and the story in simulation. */
 };
 
@@ -87,6 +88,11 @@ struct ps_fx {
             uint64_t op_id;
             uint64_t version;
         } done;
+        struct {
+            ps_conn_id conn;
+            uint64_t op_id;
+            uint64_t bytes; /* From the beginning of the result. */
+        } piece;
         struct {
             enum ps_log_level level;
             char *text;
@@ -114,6 +120,8 @@ void ps_effects_tell(struct ps_effects *fx, ps_conn_id conn,
 /* The l_done of an operation that has succeeded: there are very many. */
 void ps_effects_done(struct ps_effects *fx, ps_conn_id conn, uint64_t op_id,
                      uint64_t version);
+void ps_effects_piece(struct ps_effects *fx, ps_conn_id conn, uint64_t op_id,
+                      uint64_t bytes);
 /* Makes PS_FX_SEND of each PS_FX_DONE, for drivers that know no other way. */
 void ps_effects_done_as_sends(struct ps_effects *fx);
 void ps_effects_dial(struct ps_effects *fx, uint64_t target,

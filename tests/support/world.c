@@ -334,6 +334,8 @@ static void carry_out(struct world *w, struct wnode *n)
             break;
         case PS_FX_DONE:
             break; /* There are none any more. */
+        case PS_FX_PIECE:
+            break; /* Workers here copy nothing. */
         case PS_FX_NOTE:
             tell_story(w, n, f->note.text);
             break;

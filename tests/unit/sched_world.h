@@ -128,6 +128,7 @@ static inline void step(struct world *w, struct ps_event ev)
             break;
         case PS_FX_DIAL:
         case PS_FX_COMPUTE:
+        case PS_FX_PIECE:
         case PS_FX_DONE:
             fail_msg("a scheduler neither dials nor computes");
         }

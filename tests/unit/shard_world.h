@@ -441,6 +441,7 @@ static inline void world_do(struct world *w, struct ps_fx *f)
         world_closed(w, f->hangup.conn);
         break;
     case PS_FX_DONE:
+    case PS_FX_PIECE:
         assert_true(false); /* Servers know no workers. */
         break;
     case PS_FX_COMPUTE:

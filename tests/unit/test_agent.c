@@ -40,7 +40,9 @@ struct bench {
     uint32_t sent_count;
     struct ps_compute *computes[64];
     uint32_t compute_count;
-    uint64_t dialled; /* Last target. */
+    uint64_t dialled;       /* Last target. */
+    uint64_t pieces[8][64]; /* By worker: bytes that it heard of. */
+    uint32_t piece_count[8];
     uint32_t workers;
     uint64_t sched_seq;
     uint64_t server_seq;
@@ -64,6 +66,11 @@ static void collect(struct bench *b)
             assert_true(b->compute_count < 64);
             b->computes[b->compute_count++] = f->compute;
             f->compute = NULL;
+        } else if (f->type == PS_FX_PIECE) {
+            uint64_t worker = f->piece.conn - WORKER_CONN;
+
+            assert_true(worker < b->workers && b->piece_count[worker] < 64);
+            b->pieces[worker][b->piece_count[worker]++] = f->piece.bytes;
         } else if (f->type == PS_FX_DIAL) {
             b->dialled = f->dial.target;
         }
@@ -1434,6 +1441,82 @@ static void without_servers_the_sum_goes_where_workers_read_it(void **state)
     end(&b);
 }
 
+#define MIB_FLOATS (1024u * 1024u / 4u)
+
+static void workers_hear_how_far_a_result_is(void **state)
+{
+    struct bench b;
+    struct ps_compute *last;
+
+    (void)state;
+    begin(&b, 2, 0);
+    open_key(&b, 0, 8, MIB_FLOATS, 0);
+    give_region(&b, 0, 8u << 20);
+    give_region(&b, 1, 8u << 20);
+    push(&b, 0, 0, 1, 0);
+    push(&b, 1, 0, 1, 0);
+    assert_int_equal(b.compute_count, 8);
+    /* The first one is late: nobody hears of what is behind it. */
+    last = b.computes[0];
+    memmove(b.computes, b.computes + 1, 4 * sizeof(struct ps_compute *));
+    b.computes[4] = last;
+    compute_all(&b);
+    for (uint32_t w = 0; w < 2; w++) {
+        assert_int_equal(b.piece_count[w], 2);
+        assert_int_equal(b.pieces[w][0], 5u << 20);
+        assert_int_equal(b.pieces[w][1], 7u << 20);
+        /* The rest is told by the end. */
+        assert_int_equal(count(&b, WORKER_CONN + w, PS_MSG_L_DONE), 1);
+    }
+    end(&b);
+}
+
+static void who_asks_for_no_value_hears_of_no_pieces(void **state)
+{
+    struct bench b;
+
+    (void)state;
+    begin(&b, 2, 0);
+    open_key(&b, 0, 8, MIB_FLOATS, 0);
+    give_region(&b, 0, 8u << 20);
+    give_region(&b, 1, 8u << 20);
+    push(&b, 0, 0, 1, 0);
+    say(&b, WORKER_CONN + 1,
+        &(struct ps_msg){
+            .code = PS_MSG_L_OP,
+            .l_op = {.op_id = 1, .op = PS_OP_PUSH, .region = 1, .round = 1}},
+        NULL);
+    compute_all(&b);
+    assert_int_equal(b.piece_count[0], 3);
+    assert_int_equal(b.piece_count[1], 0);
+    assert_int_equal(count(&b, WORKER_CONN + 1, PS_MSG_L_DONE), 1);
+    end(&b);
+}
+
+/* Servers answer in any order. */
+static void pieces_of_a_server_come_in_order(void **state)
+{
+    struct bench b;
+
+    (void)state;
+    begin(&b, 1, 1);
+    open_key(&b, 0, 6, MIB_FLOATS, SERVER_NODE);
+    tick(&b);
+    link_server(&b, false, 0);
+    give_region(&b, 0, 6u << 20);
+    push(&b, 0, 0, 1, 0);
+    answer(&b, 0, 1, 1, MIB_FLOATS, 1, 1u << 30);
+    answer(&b, 0, 3, 1, MIB_FLOATS, 1, 1u << 30);
+    assert_int_equal(b.piece_count[0], 0);
+    answer(&b, 0, 0, 1, MIB_FLOATS, 1, 1u << 30);
+    assert_int_equal(b.piece_count[0], 1);
+    assert_int_equal(b.pieces[0][0], 2u << 20);
+    answer(&b, 0, 2, 1, MIB_FLOATS, 1, 1u << 30);
+    assert_int_equal(b.piece_count[0], 2);
+    assert_int_equal(b.pieces[0][1], 4u << 20);
+    end(&b);
+}
+
 static void a_job_that_is_over_leaves_nothing(void **state)
 {
     struct bench b;
@@ -1677,6 +1760,9 @@ int main(void)
         cmocka_unit_test(a_round_may_be_made_before_it_is_offered),
         cmocka_unit_test(rounds_that_cannot_be_end_the_session),
         cmocka_unit_test(who_dies_before_it_has_said_its_rounds_is_untold),
+        cmocka_unit_test(workers_hear_how_far_a_result_is),
+        cmocka_unit_test(who_asks_for_no_value_hears_of_no_pieces),
+        cmocka_unit_test(pieces_of_a_server_come_in_order),
         cmocka_unit_test(a_job_that_is_over_leaves_nothing),
     };
 

@@ -509,6 +509,131 @@ static void several_arrays_are_summed_as_the_tree_says(void **state)
     psc_op_free(op);
 }
 
+#define LARGE (size_t)(6u * 1024 * 1024 / 4)
+#define MIB   ((size_t)1 << 20)
+
+struct large {
+    uint32_t key;
+    float *result[2];
+    float *given;
+    float *out;
+    struct psc_op *op;
+    struct ps_msg_l_op m;
+};
+
+/* A pushpull of a large array, from and into memory of the program. */
+static void begin_large(struct fixture *f, struct large *l)
+{
+    void *data[2];
+
+    l->key = peer_key(&f->peer, f->c, "large", PSC_FLOAT32, LARGE, 41, data);
+    l->result[0] = data[0];
+    l->result[1] = data[1];
+    l->given = calloc(LARGE, sizeof(float));
+    l->out = calloc(LARGE, sizeof(float));
+    assert_non_null(l->given);
+    assert_non_null(l->out);
+    assert_int_equal(
+        psc_pushpull_start(f->c, l->key, l->given, l->out, NULL, &l->op), 0);
+    l->m = peer_take_op(&f->peer, PS_OP_PUSHPULL);
+    for (size_t i = 0; i < LARGE; i++) {
+        l->result[1][i] = (float)(i + 1);
+    }
+}
+
+static void end_large(struct large *l)
+{
+    psc_op_free(l->op);
+    free(l->given);
+    free(l->out);
+}
+
+static void a_result_is_copied_as_it_comes(void **state)
+{
+    struct fixture *f = *state;
+    struct psc_stats stats = {.size = sizeof(stats)};
+    struct large l;
+
+    if (!by_ring) {
+        return; /* Frames tell of ends alone. */
+    }
+    begin_large(f, &l);
+    peer_piece(&f->peer, l.m.op_id, 2 * MIB);
+    assert_int_equal(psc_op_test(l.op), PSC_E_AGAIN);
+    assert_memory_equal(l.out, l.result[1], 2 * MIB);
+    assert_float_equal(l.out[2 * MIB / 4], 0, 0);
+    /* What makes no sense changes nothing: less, too much, of nobody. */
+    peer_piece(&f->peer, l.m.op_id, 1 * MIB);
+    peer_piece(&f->peer, l.m.op_id, UINT64_MAX);
+    peer_piece(&f->peer, l.m.op_id + 12345, 3 * MIB);
+    assert_int_equal(psc_op_test(l.op), PSC_E_AGAIN);
+    assert_float_equal(l.out[2 * MIB / 4], 0, 0);
+    peer_piece(&f->peer, l.m.op_id, 4 * MIB);
+    peer_done(&f->peer, l.m.op_id, 1);
+    assert_int_equal(psc_op_wait(l.op, PSC_WAIT_FOREVER), 0);
+    assert_memory_equal(l.out, l.result[1], LARGE * sizeof(float));
+    assert_int_equal(psc_get_stats(f->c, &stats), 0);
+    assert_int_equal(stats.bytes_copied, 2 * LARGE * sizeof(float));
+    /* One that comes too late is about nobody. */
+    peer_piece(&f->peer, l.m.op_id, 5 * MIB);
+    assert_int_equal(psc_dispatch(f->c), 0);
+    end_large(&l);
+}
+
+static void an_operation_may_fail_in_the_middle_of_its_result(void **state)
+{
+    struct fixture *f = *state;
+    struct large l;
+
+    if (!by_ring) {
+        return;
+    }
+    begin_large(f, &l);
+    peer_piece(&f->peer, l.m.op_id, 2 * MIB);
+    peer_refuse(&f->peer, l.m.op_id, PS_E_JOBFAILED, "no more");
+    assert_int_equal(psc_op_wait(l.op, PSC_WAIT_FOREVER), PSC_E_JOBFAILED);
+    assert_float_equal(l.out[4 * MIB / 4], 0, 0);
+    psc_op_free(l.op);
+    assert_int_equal(
+        psc_pushpull_start(f->c, l.key, l.given, l.out, NULL, &l.op), 0);
+    l.m = peer_take_op(&f->peer, PS_OP_PUSHPULL);
+    assert_int_equal(l.m.round, 1);
+    peer_done(&f->peer, l.m.op_id, 1);
+    assert_int_equal(psc_op_wait(l.op, PSC_WAIT_FOREVER), 0);
+    assert_memory_equal(l.out, l.result[1], LARGE * sizeof(float));
+    end_large(&l);
+}
+
+/* The agent may read it once more until the round is over. */
+static void what_is_read_in_place_is_overwritten_at_the_end_alone(void **state)
+{
+    struct fixture *f = *state;
+    struct large l;
+    struct psc_op *op;
+    float *w;
+
+    if (!by_ring) {
+        return;
+    }
+    begin_large(f, &l);
+    peer_done(&f->peer, l.m.op_id, 1);
+    assert_int_equal(psc_op_wait(l.op, PSC_WAIT_FOREVER), 0);
+    assert_int_equal(psc_alloc(f->c, LARGE * sizeof(float), (void **)&w), 0);
+    memset(w, 0, LARGE * sizeof(float));
+    assert_int_equal(psc_pushpull_start(f->c, l.key, w, w, NULL, &op), 0);
+    l.m = peer_take_op(&f->peer, PS_OP_PUSHPULL);
+    memcpy(l.result[0], l.result[1], LARGE * sizeof(float));
+    peer_piece(&f->peer, l.m.op_id, 4 * MIB);
+    assert_int_equal(psc_op_test(op), PSC_E_AGAIN);
+    assert_float_equal(w[0], 0, 0);
+    peer_done(&f->peer, l.m.op_id, 2);
+    assert_int_equal(psc_op_wait(op, PSC_WAIT_FOREVER), 0);
+    assert_memory_equal(w, l.result[0], LARGE * sizeof(float));
+    psc_op_free(op);
+    assert_int_equal(psc_free(f->c, w), 0);
+    end_large(&l);
+}
+
 static void results_alternate_between_two_buffers(void **state)
 {
     struct fixture *f = *state;
@@ -1569,6 +1694,9 @@ int main(int argc, char **argv)
         story(shared_memory_is_given_where_it_lies),
         story(other_memory_is_copied_once_each_way),
         story(several_arrays_are_summed_as_the_tree_says),
+        story(a_result_is_copied_as_it_comes),
+        story(an_operation_may_fail_in_the_middle_of_its_result),
+        story(what_is_read_in_place_is_overwritten_at_the_end_alone),
         story(results_alternate_between_two_buffers),
         story(only_the_root_gives),
         story(a_push_waits_for_what_is_before_it),

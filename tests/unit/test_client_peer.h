@@ -376,6 +376,16 @@ static inline void peer_done(struct peer *p, uint64_t op_id, uint64_t version)
               -1);
 }
 
+/* So many bytes of its result are there; only by the ring. */
+static inline void peer_piece(struct peer *p, uint64_t op_id, uint64_t bytes)
+{
+    PEER_CHECK(ps_ring_put_piece(
+        &p->ring, &(struct ps_ring_piece){.op_id = op_id, .bytes = bytes}));
+    if (ps_ring_wake_worker(&p->ring)) {
+        peer_send(p, &(struct ps_msg){.code = PS_MSG_L_WAKE}, -1);
+    }
+}
+
 static inline void peer_refuse(struct peer *p, uint64_t op_id, int error,
                                const char *text)
 {
@@ -499,7 +509,7 @@ static inline void peer_answer_key(struct peer *p, const struct ps_msg_l_key *k,
 
     half = (half + 63) & ~(size_t)63;
     if (p->arena == NULL) {
-        peer_give_arena(p, (size_t)1 << 20);
+        peer_give_arena(p, (size_t)1 << 24);
     }
     PEER_CHECK(p->arena_used + 2 * half <= p->arena_size);
     peer_send(p,

@@ -821,7 +821,7 @@ static void operations_come_by_the_ring(void **state)
     }
 
     /* Woken, and waking. */
-    assert_true(ps_ring_worker_sleep(&r.ring, 2));
+    assert_true(ps_ring_worker_sleep(&r.ring, 2, false));
     ring_op(&r, 4, 1, 4);
     say_wake(&r);
     RUN_UNTIL(&w, told(&w, "op 4\n"));

@@ -178,17 +178,66 @@ static void a_full_ring_takes_no_more(void **state)
     assert_int_equal(ps_ring_take_done(&p->worker, &done), 0);
 }
 
+static void expect_piece(struct pair *p, uint64_t op_id, uint64_t bytes)
+{
+    struct ps_ring_piece piece = {0};
+
+    assert_int_equal(ps_ring_take_piece(&p->worker, &piece), 1);
+    assert_int_equal(piece.op_id, op_id);
+    assert_int_equal(piece.bytes, bytes);
+}
+
+static void words_about_results_are_dropped_when_there_is_no_room(void **state)
+{
+    struct pair *p = *state;
+    struct ps_ring_piece piece = {1, 0};
+
+    assert_int_equal(ps_ring_take_piece(&p->worker, &piece), 0);
+    for (uint64_t n = 0; n < PS_RING_PIECES; n++) {
+        assert_true(
+            ps_ring_put_piece(&p->agent, &(struct ps_ring_piece){1, n + 1}));
+    }
+    piece = (struct ps_ring_piece){1, 12345};
+    assert_false(ps_ring_put_piece(&p->agent, &piece));
+    expect_piece(p, 1, 1);
+    assert_true(ps_ring_put_piece(&p->agent, &piece));
+    for (uint64_t n = 1; n < PS_RING_PIECES; n++) {
+        expect_piece(p, 1, n + 1);
+    }
+    expect_piece(p, 1, 12345);
+    assert_false(ps_ring_has_piece(&p->worker));
+}
+
+static void a_word_about_a_result_wakes_who_asks_for_it(void **state)
+{
+    struct pair *p = *state;
+    const struct ps_ring_piece piece = {1, 1};
+
+    assert_true(ps_ring_worker_sleep(&p->worker, 1, false));
+    assert_true(ps_ring_put_piece(&p->agent, &piece));
+    assert_false(ps_ring_wake_worker(&p->agent));
+    /* Who asks now finds it. */
+    assert_false(ps_ring_worker_sleep(&p->worker, 1, true));
+    expect_piece(p, 1, 1);
+    assert_true(ps_ring_worker_sleep(&p->worker, 1, true));
+    assert_false(ps_ring_wake_worker(&p->agent));
+    assert_true(ps_ring_put_piece(&p->agent, &piece));
+    assert_true(ps_ring_wake_worker(&p->agent));
+    assert_false(ps_ring_wake_worker(&p->agent));
+}
+
 static void counters_run_over(void **state)
 {
     struct pair *p = *state;
-    uint32_t *counters[] = {&p->worker.ops_to, &p->worker.dones_from,
-                            &p->agent.ops_from, &p->agent.dones_to};
+    uint32_t *counters[] = {&p->worker.ops_to,      &p->worker.dones_from,
+                            &p->agent.ops_from,     &p->agent.dones_to,
+                            &p->worker.pieces_from, &p->agent.pieces_to};
     struct ps_msg_l_done done;
     uint32_t zero = 0;
 
     /* As after four billion operations: all counters but those of others,
      * which are as far once something is written. */
-    for (size_t i = 0; i < 4; i++) {
+    for (size_t i = 0; i < sizeof(counters) / sizeof(counters[0]); i++) {
         *counters[i] = zero - 2;
     }
     for (size_t at = 0; at < 4096 / sizeof(zero) && at < 64; at++) {
@@ -202,13 +251,16 @@ static void counters_run_over(void **state)
     for (uint64_t n = 0; n < 5; n++) {
         put(p, n);
         assert_true(ps_ring_put_done(&p->agent, n, 1));
+        assert_true(
+            ps_ring_put_piece(&p->agent, &(struct ps_ring_piece){n, n + 1}));
     }
     for (uint64_t n = 0; n < 5; n++) {
         expect_op(p, n);
+        expect_piece(p, n, n + 1);
         assert_int_equal(ps_ring_take_done(&p->worker, &done), 1);
         assert_int_equal(done.op_id, n);
     }
-    assert_true(ps_ring_worker_sleep(&p->worker, 2));
+    assert_true(ps_ring_worker_sleep(&p->worker, 2, false));
     assert_true(ps_ring_put_done(&p->agent, 9, 1));
     assert_false(ps_ring_wake_worker(&p->agent));
     assert_true(ps_ring_put_done(&p->agent, 9, 1));
@@ -245,9 +297,9 @@ static void who_sleeps_is_woken_once(void **state)
     assert_true(ps_ring_put_done(&p->agent, 1, 1));
     assert_false(ps_ring_wake_worker(&p->agent));
     assert_true(ps_ring_has_done(&p->worker));
-    assert_false(ps_ring_worker_sleep(&p->worker, 1));
+    assert_false(ps_ring_worker_sleep(&p->worker, 1, false));
     /* For the third from here. */
-    assert_true(ps_ring_worker_sleep(&p->worker, 3));
+    assert_true(ps_ring_worker_sleep(&p->worker, 3, false));
     assert_true(ps_ring_put_done(&p->agent, 2, 1));
     assert_false(ps_ring_wake_worker(&p->agent));
     assert_true(ps_ring_put_done(&p->agent, 3, 1));
@@ -260,7 +312,7 @@ static void more_than_the_ring_holds_is_not_waited_for(void **state)
     struct pair *p = *state;
     bool woken = false;
 
-    assert_true(ps_ring_worker_sleep(&p->worker, 10 * PS_RING_DONES));
+    assert_true(ps_ring_worker_sleep(&p->worker, 10 * PS_RING_DONES, false));
     for (uint64_t n = 0; n < PS_RING_DONES; n++) {
         assert_true(ps_ring_put_done(&p->agent, n, 1));
         woken = woken || ps_ring_wake_worker(&p->agent);
@@ -276,6 +328,7 @@ static void garbage_is_refused_or_taken_for_what_it_says(void **state)
     struct ps_msg_l_op op;
     bool refused_op = false;
     bool refused_done = false;
+    bool refused_piece = false;
 
     srand(1);
     for (int turn = 0; turn < 2000; turn++) {
@@ -305,15 +358,27 @@ static void garbage_is_refused_or_taken_for_what_it_says(void **state)
                 break;
             }
         }
+        for (int i = 0; i < 100; i++) {
+            struct ps_ring_piece piece;
+            int rc = ps_ring_take_piece(&p->worker, &piece);
+
+            assert_true(rc == 0 || rc == 1 || rc == PS_E_PROTO);
+            refused_piece = refused_piece || rc < 0;
+            if (rc != 1) {
+                break;
+            }
+        }
         (void)!ps_ring_put_done(&p->agent, 1, 1);
+        (void)ps_ring_put_piece(&p->agent, &(struct ps_ring_piece){1, 1});
         op = op_of(1);
         (void)!ps_ring_put_op(&p->worker, &op, 0);
         (void)!ps_ring_wake_worker(&p->agent);
         (void)!ps_ring_wake_agent(&p->worker);
         (void)!ps_ring_agent_sleep(&p->agent, 1);
-        (void)!ps_ring_worker_sleep(&p->worker, 5);
+        (void)!ps_ring_worker_sleep(&p->worker, 5, turn % 2 == 0);
     }
     assert_true(refused_op);
+    assert_true(refused_piece);
     assert_true(refused_done);
 }
 
@@ -404,7 +469,7 @@ static void threads_lose_no_wake(void **state)
         }
         while (ended < given) {
             if (ps_ring_take_done(r, &done) == 0) {
-                if (ps_ring_worker_sleep(r, (uint32_t)(given - ended))) {
+                if (ps_ring_worker_sleep(r, (uint32_t)(given - ended), false)) {
                     sleep_at(t.to_worker[0]);
                     ps_ring_worker_awake(r);
                 }
@@ -437,6 +502,8 @@ int main(void)
         story(operations_are_taken_together),
         story(ends_are_taken_together),
         story(a_full_ring_takes_no_more),
+        story(words_about_results_are_dropped_when_there_is_no_room),
+        story(a_word_about_a_result_wakes_who_asks_for_it),
         story(counters_run_over),
         story(an_operation_waits_for_the_frames_before_it),
         story(who_sleeps_is_woken_once),
