@@ -99,6 +99,18 @@ int client_complain(struct psc_client *c, int rc, const char *fmt, ...)
     return rc;
 }
 
+bool client_is_busy(const struct psc_client *c)
+{
+    return c->queued > 0 || c->join != NULL || !ps_list_empty(&c->turns);
+}
+
+void client_hurry(struct psc_client *c)
+{
+    if (c->sleeps_for > 1) {
+        ps_sock_kick(c->sock); /* It is to wake for the first. */
+    }
+}
+
 void client_changed(struct psc_client *c)
 {
     if (c->waiting > 0) {
@@ -442,9 +454,7 @@ static int wait_for_reader(struct psc_client *c, ps_time deadline)
     int rc;
 
     c->waiting++;
-    if (c->sleeps_for > 1) {
-        ps_sock_kick(c->sock); /* Now it is to wake for the first. */
-    }
+    client_hurry(c);
     rc = deadline == PS_TIME_NEVER
              ? pthread_cond_wait(&c->changed, &c->lock)
              : pthread_cond_timedwait(&c->changed, &c->lock, &t);
@@ -537,7 +547,8 @@ static int wait_as_reader(struct psc_client *c, uint32_t (*missing)(void *arg),
             }
             goto leave;
         }
-        rc = sleep_on(c, c->waiting > 0 ? 1 : missing(arg), deadline);
+        rc = sleep_on(c, c->waiting > 0 || client_is_busy(c) ? 1 : missing(arg),
+                      deadline);
     }
     if (rc == 0) {
         turn(c);

@@ -277,6 +277,7 @@ static int start_locked(struct psc_client *c, struct coll_asked *a,
     if (a->kind == JOIN) {
         coll_pass_start(k);
     }
+    client_hurry(c);
     *ret_op = op;
     return 0;
 

@@ -195,9 +195,21 @@ int op_stage(struct psc_op *op)
     return 0;
 }
 
+static void leave_queue(struct psc_op *op)
+{
+    op->client->queued -= op->state == OP_QUEUED;
+}
+
+static void enter_queue(struct psc_op *op)
+{
+    op->state = OP_QUEUED;
+    op->client->queued++;
+}
+
 void op_free(struct psc_op *op)
 {
     assert(op->state != OP_COPYING);
+    leave_queue(op);
     if (ps_list_linked(&op->of_call)) {
         ps_list_remove(&op->of_call);
     }
@@ -220,6 +232,7 @@ void op_free(struct psc_op *op)
 
 void op_sent(struct psc_op *op)
 {
+    leave_queue(op);
     op->state = OP_SENT;
     op->client->sent++;
     op->client->in_pieces += op->in_pieces;
@@ -272,6 +285,7 @@ void op_end(struct psc_op *op, int rc, const char *text)
     if (ps_list_linked(&op->of_key)) {
         ps_list_remove(&op->of_key);
     }
+    leave_queue(op);
     release_block(op);
     drop_number(op);
     op->state = OP_DONE;
@@ -493,6 +507,13 @@ static void pump_barriers(struct psc_client *c)
     }
 }
 
+static void hurry(struct psc_client *c)
+{
+    if (c->queued > 0) {
+        client_hurry(c);
+    }
+}
+
 int op_submit(struct psc_op *op, const struct ps_msg *msg)
 {
     struct psc_client *c = op->client;
@@ -501,9 +522,10 @@ int op_submit(struct psc_op *op, const struct ps_msg *msg)
         return c->rc;
     }
     if (op->kind == OP_BARRIER) {
-        op->state = OP_QUEUED;
+        enter_queue(op);
         ps_list_push_back(&c->barrier_queue, &op->of_key);
         pump_barriers(c);
+        hurry(c);
     } else if (op->key == NULL) {
         int rc = client_put(c, msg);
 
@@ -512,9 +534,10 @@ int op_submit(struct psc_op *op, const struct ps_msg *msg)
         }
         op_sent(op);
     } else {
-        op->state = OP_QUEUED;
+        enter_queue(op);
         ps_list_push_back(&op->key->queue, &op->of_key);
         pump(c, op->key);
+        hurry(c);
         if (c->ring_full && ps_sock_pending(c->sock) < FLUSH_BYTES) {
             return 0; /* The agent has enough to do: with the next ones. */
         }

@@ -193,6 +193,7 @@ struct psc_client {
     uint64_t next_id;
     uint32_t sent;      /* Operations the agent has not ended. */
     uint32_t in_pieces; /* Those that are copied as they come. */
+    uint32_t queued;    /* Those that wait for the end of others. */
     struct ps_list ops;
     struct ps_list spare_ops; /* Freed, for the next ones; by of_client. */
     uint32_t spare_op_count;
@@ -272,6 +273,10 @@ PS_MUST_USE int client_wait_many(struct psc_client *c, bool (*ready)(void *arg),
                                  ps_time deadline);
 /* Reads and sends without waiting. Locked; may let go meanwhile. */
 void client_poll(struct psc_client *c);
+/* Something is to be done here when the next operation ends: nobody may sleep
+ * until more of them have. Locked. */
+bool client_is_busy(const struct psc_client *c);
+void client_hurry(struct psc_client *c);
 /* Wakes threads that wait for a change they did not make. Locked. */
 void client_changed(struct psc_client *c);
 ps_time client_deadline(int timeout_ms);

@@ -15,6 +15,7 @@
 #include <cmocka.h>
 
 #include "base/err.h"
+#include "client/state.h"
 #include "kernel/kernel.h"
 #include "test_client_peer.h"
 
@@ -1657,6 +1658,39 @@ static void waiting_for_many_keeps_nobody(void **state)
     }
 }
 
+static void *wait_for_three(void *arg)
+{
+    return psc_ops_wait(arg, 3, PSC_WAIT_FOREVER) == 0 ? arg : NULL;
+}
+
+/* Operations that go one after the other end so: each end has to be heard for
+ * the next one to begin. */
+static void waiting_for_many_keeps_none_of_them(void **state)
+{
+    struct fixture *f = *state;
+    float x[N] = {0};
+    struct psc_op *ops[3];
+    pthread_t three;
+    void *rc;
+
+    for (int i = 0; i < 3; i++) {
+        assert_int_equal(psc_push_start(f->c, f->key, x, NULL, &ops[i]), 0);
+    }
+    ps_spin_init(&f->c->spin, 0); /* It sleeps at once. */
+    assert_int_equal(pthread_create(&three, NULL, wait_for_three, ops), 0);
+    for (uint64_t i = 1; i <= 3; i++) {
+        struct ps_msg_l_op m = peer_take_op(&f->peer, PS_OP_PUSH);
+
+        assert_int_equal(m.round, i);
+        peer_done(&f->peer, m.op_id, m.round);
+    }
+    assert_int_equal(pthread_join(three, &rc), 0);
+    assert_ptr_equal(rc, ops);
+    for (int i = 0; i < 3; i++) {
+        psc_op_free(ops[i]);
+    }
+}
+
 static void a_ring_that_lies_ends_the_client(void **state)
 {
     struct fixture *f = *state;
@@ -1730,6 +1764,7 @@ int main(int argc, char **argv)
         story(memory_and_views_outlive_leaving),
         story(threads_share_a_client),
         story(waiting_for_many_keeps_nobody),
+        story(waiting_for_many_keeps_none_of_them),
         story(a_ring_that_lies_ends_the_client),
     };
 
