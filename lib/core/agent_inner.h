@@ -159,6 +159,7 @@ struct ps_agent_part {
     int64_t committed; /* Newest version known to be made; NONE. */
     int64_t held;      /* Version whose value lies in the results; NONE. */
     int64_t passed;    /* Newest known version that all have passed in; NONE. */
+    int64_t told;      /* Rows: version that a server has spoken of; NONE. */
     uint64_t reached;  /* Last round that it has ended. */
     int64_t asked;     /* Least version of the pull that is open; NONE. */
     /* Only where gradients travel as codes; see agent_code.c. */

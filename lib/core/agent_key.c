@@ -305,6 +305,7 @@ static void set_parts(struct ps_agent_key *k, const struct ps_msg_key_opened *m,
         p->committed = NONE;
         p->held = NONE;
         p->passed = NONE;
+        p->told = NONE;
         p->asked = NONE;
         first += p->count;
     }

@@ -119,6 +119,40 @@ static void ask(struct ps_agent_step *st, struct ps_agent_key *k, int64_t least)
     ps_free(q);
 }
 
+/* A pass of a round that was over when its agent came: whether all have passed
+ * in it is known of all partitions. */
+static bool is_judged(const struct ps_agent_key *k,
+                      const struct ps_agent_op *op, bool *ret_nobody)
+{
+    *ret_nobody = true;
+    for (uint32_t i = 0; i < k->part_count; i++) {
+        const struct ps_agent_part *p = &k->parts[i];
+        const int64_t heard = k->width != 0 ? p->told : p->held;
+
+        if (p->passed != (int64_t)op->round) {
+            *ret_nobody = false;
+            if (heard < (int64_t)op->round) {
+                return false;
+            }
+        }
+    }
+    return true;
+}
+
+/* What such a pass needs of a key of rows. */
+static void ask_judgement(struct ps_agent_step *st, struct ps_agent_key *k,
+                          const struct ps_agent_op *op)
+{
+    for (uint32_t i = 0; i < k->part_count; i++) {
+        struct ps_agent_part *p = &k->parts[i];
+
+        if (p->told < (int64_t)op->round && p->asked != (int64_t)op->round) {
+            p->asked = (int64_t)op->round;
+            ps_agent_rows_ask_version(st, p, (int64_t)op->round);
+        }
+    }
+}
+
 static void end_satisfied(struct ps_agent_step *st, struct ps_agent_key *k,
                           struct ps_list *list)
 {
@@ -128,8 +162,20 @@ static void end_satisfied(struct ps_agent_step *st, struct ps_agent_key *k,
     while (n != NULL) {
         struct ps_list_node *next = ps_list_next(list, n);
         struct ps_agent_op *op = PS_CONTAINER(n, struct ps_agent_op, node);
+        bool nobody = false;
 
-        if (held >= (int64_t)op->round) {
+        if (op->kind == PS_OP_PASS) {
+            if (is_judged(k, op, &nobody)) {
+                ps_list_remove(n);
+                if (nobody) {
+                    ps_agent_op_nobody(st, op, op->round);
+                } else {
+                    ps_agent_op_done(st, op, op->round, 0, "");
+                }
+            } else if (k->width != 0) {
+                ask_judgement(st, k, op);
+            }
+        } else if (held >= (int64_t)op->round) {
             ps_list_remove(n);
             ps_agent_op_done(st, op, (uint64_t)held, 0, "");
         }

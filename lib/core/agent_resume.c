@@ -42,14 +42,14 @@ void ps_agent_resume_opened(struct ps_agent_key *k)
     }
 }
 
-/* The round is over: what the rank still wants of it is its value. */
+/* The round is over: what the rank still wants of it is its value, or to hear
+ * whether all have passed. */
 static void look_back(struct ps_agent_step *st, struct ps_agent_op *op)
 {
     struct ps_agent_key *k = op->key;
 
     k->pushed[op->local] = op->round;
-    if (op->aside || op->kind == PS_OP_PUSH || op->kind == PS_OP_PUSH_ROWS ||
-        op->kind == PS_OP_PASS) {
+    if (op->aside || op->kind == PS_OP_PUSH || op->kind == PS_OP_PUSH_ROWS) {
         ps_agent_op_done(st, op, op->round, 0, "");
         return;
     }

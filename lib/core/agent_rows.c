@@ -306,6 +306,12 @@ void ps_agent_rows_took(struct ps_agent_step *st, const struct ps_msg_rows *m,
         if ((int64_t)rec->round > p->committed) {
             p->committed = (int64_t)rec->round;
         }
+        if ((int64_t)rec->round > p->told) {
+            p->told = (int64_t)rec->round;
+        }
+        if (m->passed) {
+            ps_agent_round_passed(p, rec->round);
+        }
         ps_agent_round_reached(st, p);
         return;
     }

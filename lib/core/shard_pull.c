@@ -46,6 +46,10 @@ static int pull_part(struct ps_shard_step *st, struct ps_shard_slot *slot,
         (part == NULL && ps_map_count(store->parts) >= PS_STORE_PARTS_MAX)) {
         return PS_E_FUTURE;
     }
+    if (part != NULL && part->passed && part->version >= rec->round) {
+        /* There is no value yet, and somebody may ask for this alone. */
+        ps_shard_answer(st, slot, part, false, part->version);
+    }
     part = ps_store_obtain(store, rec->key, rec->index);
     ps_store_park(store, part, slot->index, rec->round);
     return 0;

@@ -418,7 +418,8 @@ static int answer(struct ps_shard_step *st, const struct ps_shard_slot *slot,
                                 .epoch = st->s->epoch,
                                 .request = w->request,
                                 .parts = &rec,
-                                .parts_count = 1}};
+                                .parts_count = 1,
+                                .passed = part->passed}};
 
     if (p == NULL) {
         return 0; /* It will ask again when it comes. */
