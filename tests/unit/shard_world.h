@@ -89,6 +89,12 @@ struct world {
     double square;
     double weight_square;
     uint32_t lost;
+    struct ps_msg *piece; /* The last one of a partition that moves, */
+    uint8_t piece_data[64];
+    size_t piece_len;
+    uint32_t pieces;
+    struct ps_msg_part_done done; /* Without its text. */
+    uint32_t dones;
     uint64_t ready_gen;
     uint32_t ready_version;
     uint64_t up_session;
@@ -295,7 +301,21 @@ static inline void sched_squares(struct world *w,
     w->weight_square = ps_squares_value(&s[1]);
 }
 
-static inline void sched_receive(struct world *w, const struct ps_msg *msg)
+static inline void sched_piece(struct world *w, const struct ps_msg *msg,
+                               const struct ps_parcel *parcel)
+{
+    ps_msg_free(w->piece);
+    w->piece = ps_msg_dup(msg);
+    w->piece_len = parcel->slice_count > 0 ? parcel->slice[0].len : 0;
+    assert_in_range(w->piece_len, 0, sizeof(w->piece_data));
+    if (w->piece_len > 0) {
+        memcpy(w->piece_data, ps_slice_data(&parcel->slice[0]), w->piece_len);
+    }
+    w->pieces++;
+}
+
+static inline void sched_receive(struct world *w, const struct ps_msg *msg,
+                                 const struct ps_parcel *parcel)
 {
     if (msg->code == PS_MSG_HELLO) {
         bool resumed = w->sched != NULL && w->up_session == msg->hello.session;
@@ -337,6 +357,16 @@ static inline void sched_receive(struct world *w, const struct ps_msg *msg)
             w->lost++;
             return;
         }
+        if (msg->code == PS_MSG_PART_PIECE) {
+            sched_piece(w, msg, parcel);
+            return;
+        }
+        if (msg->code == PS_MSG_PART_DONE) {
+            w->dones++;
+            w->done = msg->part_done;
+            w->done.text = NULL;
+            return;
+        }
         assert_int_equal(msg->code, PS_MSG_JOB_READY);
         w->readies++;
         w->ready_gen = msg->job_ready.gen;
@@ -354,7 +384,13 @@ static inline void sched_flush(struct world *w)
 
             msg.seq = f->send.seq;
             msg.ack = f->send.ack;
-            world_frame(w, w->sched_conn, &msg, NULL, 0);
+            if (f->send.parcel->slice_count > 0) {
+                const struct ps_slice *s = &f->send.parcel->slice[0];
+
+                world_frame(w, w->sched_conn, &msg, s, s->len);
+            } else {
+                world_frame(w, w->sched_conn, &msg, NULL, 0);
+            }
         }
     }
     ps_effects_clear(&w->sched_out);
@@ -389,7 +425,7 @@ static inline void world_send(struct world *w, const struct ps_fx *f)
     msg.seq = f->send.seq;
     msg.ack = f->send.ack;
     if (f->send.conn == w->sched_conn && w->sched_conn != 0) {
-        sched_receive(w, &msg);
+        sched_receive(w, &msg, f->send.parcel);
         return;
     }
     for (uint32_t i = 0; i < AGENTS_MAX; i++) {
@@ -907,6 +943,7 @@ static inline void world_free(struct world *w)
     ps_effects_fini(&w->sched_out);
     ps_shard_free(w->shard);
     ps_link_free(w->sched);
+    ps_msg_free(w->piece);
     for (uint32_t i = 0; i < AGENTS_MAX; i++) {
         ps_effects_fini(&w->agents[i].out);
         ps_link_free(w->agents[i].link);
