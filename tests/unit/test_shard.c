@@ -701,6 +701,45 @@ static void who_passes_takes_no_side(void **state)
     world_free(w);
 }
 
+/* One agent has heard that all have passed, the other one has not; their server
+ * is gone. */
+static void a_takeover_keeps_that_all_have_passed(void **state)
+{
+    (void)state;
+    for (uint32_t late = 0; late < 2; late++) {
+        struct world *w = world_new(&(struct world_options){.slots = 2});
+        struct agent *a = &w->agents[0];
+        struct agent *b = &w->agents[1];
+        struct ps_rec_part part = {
+            .key = 1, .round = 6, .count = 1, .salt = PS_PART_PASSED};
+        const struct ps_msg resume = {.code = PS_MSG_RESUME,
+                                      .resume = {.gen = GEN,
+                                                 .slot = a->index,
+                                                 .held = true,
+                                                 .parts = &part,
+                                                 .parts_count = 1}};
+
+        agent_resume(b, 1, 5, 50, true);
+        if (late == 0) {
+            agent_pass(b, 1, 6);
+            assert_int_equal(b->seen[1].commits, 0);
+        }
+        agent_send(a, &resume, &(float){50}, sizeof(float));
+        world_settle(w);
+        if (late == 1) {
+            agent_pass(b, 1, 6);
+        }
+        assert_int_equal(b->seen[1].commit_version, 6);
+        assert_true(b->seen[1].passed);
+        agent_push_f32(a, 1, 7, 3);
+        agent_pass(b, 1, 7);
+        assert_int_equal(b->seen[1].commit_version, 7);
+        assert_false(b->seen[1].passed);
+        assert_true(agent_f32(a, 1) == 3);
+        world_free(w);
+    }
+}
+
 static void a_pass_with_a_payload_is_refused(void **state)
 {
     struct world *w = world_new(&(struct world_options){.slots = 1});
@@ -1889,6 +1928,7 @@ int main(void)
         cmocka_unit_test(a_round_that_all_pass_is_none_of_several),
         cmocka_unit_test(a_root_that_passes_ends_the_broadcast),
         cmocka_unit_test(who_passes_takes_no_side),
+        cmocka_unit_test(a_takeover_keeps_that_all_have_passed),
         cmocka_unit_test(a_pass_with_a_payload_is_refused),
         cmocka_unit_test(every_element_type_adds_up),
         cmocka_unit_test(small_partitions_travel_together),
