@@ -73,6 +73,18 @@ static inline struct ps_list_node *ps_list_next(const struct ps_list *l,
     return n->next == &l->head ? NULL : n->next;
 }
 
+/* The same from the other end. */
+static inline struct ps_list_node *ps_list_last(const struct ps_list *l)
+{
+    return ps_list_empty(l) ? NULL : l->head.prev;
+}
+
+static inline struct ps_list_node *ps_list_prev(const struct ps_list *l,
+                                                const struct ps_list_node *n)
+{
+    return n->prev == &l->head ? NULL : n->prev;
+}
+
 /* Drain from the head where the body may change the list. */
 static inline struct ps_list_node *ps_list_pop(struct ps_list *l)
 {

@@ -462,6 +462,9 @@ static void ask_why(struct psc_op *collective, struct why *w)
 
     *w = (struct why){.id = op->state == OP_SENT ? op->id
                                                  : number_in_the_way(op)};
+    if (resume_why(c, op->key, w->text, sizeof(w->text))) {
+        return;
+    }
     if (w->id == 0) {
         ps_str_copy(w->text, sizeof(w->text),
                     "its result is being copied, or it is about to be sent");
@@ -756,7 +759,7 @@ int psc_op_view(struct psc_op *op, const void **ret_data, size_t *ret_bytes)
                              "values of an async or ssp job are written where "
                              "the pull asks for them; they have no view");
     } else if (rc == 0) {
-        *ret_data = op->key->data[op->version & 1];
+        *ret_data = op->data;
         if (ret_bytes != NULL) {
             *ret_bytes = op->key->bytes;
         }

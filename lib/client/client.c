@@ -2,9 +2,10 @@
 /* A client's life: connect, say hello, wait for the job, take what the agent
  * says, end.
  *
- * The agent hangs up or says l_error: every open operation ends with that, and
- * every later call returns it. A frame that is no frame counts as hanging up.
- * The agent is not there yet: asked again until connect_timeout_ms. */
+ * The agent says l_error or a frame that is no frame: every open operation ends
+ * with that, and every later call returns it. So it does when the agent hangs
+ * up, unless there may be another one, see resume.c. The agent is not there
+ * yet: asked again until connect_timeout_ms. */
 #include "client/coll.h"
 #include "client/state.h"
 
@@ -173,7 +174,10 @@ void client_flush(struct psc_client *c)
 
 int client_put(struct psc_client *c, const struct ps_msg *msg)
 {
-    return c->rc != 0 ? c->rc : ps_sock_put(c->sock, msg, -1);
+    if (c->rc != 0 || c->link != LINK_UP) {
+        return c->rc;
+    }
+    return ps_sock_put(c->sock, msg, -1);
 }
 
 int client_send(struct psc_client *c, const struct ps_msg *msg)
@@ -195,6 +199,10 @@ static int region_made(void *ctx, uint32_t region, int fd, uint64_t size)
     const struct ps_msg m = {.code = PS_MSG_L_REGION,
                              .l_region = {.region = region, .size = size}};
 
+    if (c->rc == 0 && c->link != LINK_UP) {
+        close(fd); /* The next agent is offered all of them. */
+        return 0;
+    }
     /* The operation that names it flushes it. */
     return c->rc != 0 ? c->rc : ps_sock_put(c->sock, &m, fd);
 }
@@ -239,11 +247,28 @@ static void take_done(struct psc_client *c, const struct ps_msg_l_done *m)
     op_take_done(op, m);
 }
 
+/* What waited for the answer. */
+static void say_words(struct psc_client *c)
+{
+    int rc = op_pump_words(c);
+
+    if (rc != 0) {
+        client_fail(c, rc, "cannot write to the agent: %s", ps_strerror(rc));
+    }
+}
+
 static void take_key_info(struct psc_client *c,
                           const struct ps_msg_l_key_info *m)
 {
     struct psc_op *op = op_find(c, m->request);
 
+    if ((m->request & KEY_AGAIN) != 0) {
+        key_take_again(c, m);
+        if (c->rc == 0) {
+            say_words(c);
+        }
+        return;
+    }
     if (op == NULL || op->state != OP_SENT || op->kind != OP_KEY) {
         client_fail(c, PSC_E_PROTO,
                     "the agent answered for a key that was not asked for");
@@ -253,7 +278,7 @@ static void take_key_info(struct psc_client *c,
 }
 
 /* Without the memory for it everything goes over the socket. */
-static void open_ring(struct psc_client *c, uint32_t layout)
+void client_open_ring(struct psc_client *c, uint32_t layout)
 {
     struct ps_msg m = {.code = PS_MSG_L_RING};
     void *memory;
@@ -277,6 +302,11 @@ static void open_ring(struct psc_client *c, uint32_t layout)
 
 static void take_welcome(struct psc_client *c, const struct ps_msg_l_welcome *m)
 {
+    if (c->welcome) {
+        resume_welcome(c, m);
+        return;
+    }
+    c->gen = m->gen;
     c->rank = m->rank;
     c->size = m->num_workers;
     c->local_rank = m->local_rank;
@@ -284,7 +314,7 @@ static void take_welcome(struct psc_client *c, const struct ps_msg_l_welcome *m)
     c->num_servers = m->num_servers;
     c->barriers = m->barriers;
     c->welcome = true;
-    open_ring(c, m->ring);
+    client_open_ring(c, m->ring);
     client_changed(c);
 }
 
@@ -304,6 +334,9 @@ static void take_message(struct psc_client *c, const struct ps_msg *m, int fd)
         break;
     case PS_MSG_L_ARENA:
         key_take_arena(c, &m->l_arena, fd);
+        break;
+    case PS_MSG_L_KEEP:
+        resume_keep(c, &m->l_keep, fd);
         break;
     case PS_MSG_L_KEY_INFO:
         take_key_info(c, &m->l_key_info);
@@ -409,14 +442,21 @@ static void turn(struct psc_client *c)
 {
     int rc;
 
-    if (c->rc != 0) {
+    if (c->rc == 0 && c->link == LINK_LOST) {
+        resume_dial(c);
+    }
+    if (c->rc != 0 || c->link == LINK_LOST) {
         return;
     }
     rc = ps_sock_read(c->sock);
     /* Before the messages: the last of them may end everything. */
     take_ends(c);
     take_messages(c);
-    if (rc == PS_E_CLOSED) {
+    if (rc == PS_E_CLOSED && c->rc == 0 && resume_can(c)) {
+        if (c->link != LINK_LOST) { /* Not given up in between. */
+            resume_lose(c);
+        }
+    } else if (rc == PS_E_CLOSED) {
         client_fail(c, PSC_E_CLOSED, "the agent closed the connection");
     } else if (rc != 0 && rc != PS_E_AGAIN) {
         client_fail(c, rc, "cannot read from the agent: %s", ps_strerror(rc));
@@ -672,7 +712,8 @@ static int check_options(const struct psc_options *o, char *err, size_t size)
         return refuse(err, size, PSC_E_INVAL, "no such flags as %#x", o->flags);
     }
     if (o->start_timeout_ms < 0 || o->connect_timeout_ms < 0 ||
-        o->op_timeout_ms < 0 || o->close_timeout_ms < 0) {
+        o->op_timeout_ms < 0 || o->close_timeout_ms < 0 ||
+        o->agent_retry_ms < 0) {
         return refuse(err, size, PSC_E_INVAL,
                       "a time limit must not be negative");
     }
@@ -711,10 +752,11 @@ static bool has_welcome(void *arg)
     return ((struct psc_client *)arg)->welcome;
 }
 
-static int hello(struct psc_client *c, const struct psc_options *o, char *err,
-                 size_t err_size)
+void client_hello(const struct psc_client *c, struct ps_msg *ret_msg)
 {
-    const struct ps_msg m = {
+    const struct psc_options *o = &c->options;
+
+    *ret_msg = (struct ps_msg){
         .code = PS_MSG_L_HELLO,
         .l_hello = {
             .protocol = PS_PROTOCOL,
@@ -731,7 +773,16 @@ static int hello(struct psc_client *c, const struct psc_options *o, char *err,
             .partition_bytes = o->partition_bytes,
             .start_timeout_ns = PS_MILLIS(o->start_timeout_ms),
         }};
-    int rc = client_send(c, &m);
+}
+
+static int hello(struct psc_client *c, const struct psc_options *o, char *err,
+                 size_t err_size)
+{
+    struct ps_msg m;
+    int rc;
+
+    client_hello(c, &m);
+    rc = client_send(c, &m);
 
     if (rc == 0) {
         rc = client_wait(c, has_welcome, c,
@@ -792,6 +843,7 @@ static int new_client(struct psc_client **ret_client)
     ps_list_init(&c->whys);
     ps_list_init(&c->graves);
     ps_list_init(&c->turns);
+    ps_list_init(&c->words);
     ps_shm_init(&c->shm, &(struct ps_shm_hooks){.made = region_made,
                                                 .gone = region_gone,
                                                 .ctx = c});
@@ -840,6 +892,7 @@ static void free_client(struct psc_client *c, bool child)
         munmap(c->ring_memory, ps_ring_bytes());
     }
     unmark_ours(c->ours);
+    resume_fini(c);
     ps_sock_free(c->sock);
     if (c->poll_fd >= 0) {
         close(c->poll_fd);
@@ -922,42 +975,54 @@ static bool all_ended(void *arg)
 {
     const struct psc_client *c = arg;
 
-    return c->sent == c->loose; /* Those give nothing. */
+    /* An agent that is back is told that this worker leaves, at least. Loose
+     * ones give nothing. */
+    return c->sent == c->loose && c->away == 0 && c->link == LINK_UP;
 }
 
-static void say_bye(struct psc_client *c)
+/* PS_E_CLOSED: the agent was gone before it could hear it. */
+static int say_bye(struct psc_client *c)
 {
     const struct ps_msg m = {.code = PS_MSG_L_BYE};
     ps_time deadline = client_deadline(END_MS);
 
     if (client_send(c, &m) != 0) {
-        return;
+        return 0;
     }
     while (!ps_sock_flushed(c->sock) && ms_until(deadline) > 0) {
         int rc = ps_sock_wait(c->sock, ms_until(deadline));
 
         /* What it says now need not be heard, only be out of the way. */
-        if (rc != 0 || ps_sock_flush(c->sock) != 0) {
-            return;
+        rc = rc != 0 ? rc : ps_sock_flush(c->sock);
+        if (rc == 0) {
+            rc = ps_sock_read(c->sock);
         }
-        rc = ps_sock_read(c->sock);
         if (rc != 0 && rc != PS_E_AGAIN) {
-            return;
+            return rc;
         }
         take_messages(c);
     }
-    ps_sock_end(c->sock, END_MS);
+    return ps_sock_end(c->sock, END_MS);
 }
 
 static void leave_locked(struct psc_client *c)
 {
-    if (client_wait(c, all_ended, c, client_deadline(c->close_timeout_ms)) ==
-        PS_E_TIMEOUT) {
-        /* What is still open ends here; what was given is with the agent. */
-    }
-    if (c->rc == 0) {
-        say_bye(c);
-    }
+    ps_time deadline = client_deadline(c->close_timeout_ms);
+    bool lost;
+
+    do {
+        lost = false;
+        if (client_wait(c, all_ended, c, deadline) == PS_E_TIMEOUT) {
+            /* What is still open ends here; what was given is with the
+             * agent. */
+        }
+        if (c->rc == 0 && c->link == LINK_UP) {
+            lost = say_bye(c) == PS_E_CLOSED && c->rc == 0 && resume_can(c);
+        }
+        if (lost) {
+            resume_lose(c);
+        }
+    } while (lost && ms_until(deadline) > 0);
     client_fail(c, PSC_E_CLOSED, "this worker has left the job");
 }
 
@@ -1062,6 +1127,7 @@ int psc_get_stats(struct psc_client *c, struct psc_stats *ret_stats)
     s.bytes_copied = c->bytes_copied;
     s.sends = ps_sock_sends(c->sock);
     s.receives = ps_sock_receives(c->sock);
+    s.resumes = c->resumes;
     memcpy(ret_stats, &s, s.size);
 
 leave:

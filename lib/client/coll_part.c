@@ -139,7 +139,7 @@ void coll_part_start(struct psc_op *part)
 /* What the latest round of the part brought. */
 const int64_t *coll_part_words(const struct psc_op *part)
 {
-    return (const int64_t *)(const void *)part->key->data[part->version & 1];
+    return part->data;
 }
 
 /* A round of `count` words to which this rank adds its own. */
@@ -271,7 +271,7 @@ int coll_view(const struct psc_op *op, const void **ret_data, size_t *ret_bytes)
         return 0;
     }
     last = k->parts[k->part_count - 1];
-    *ret_data = last->key->data[last->version & 1];
+    *ret_data = last->data;
     *ret_bytes = k->result_size;
     return 0;
 }

@@ -123,12 +123,12 @@ void coll_pass_leave(struct coll *k)
 
         if (pass->state == OP_DONE) {
             k->passes[kept++] = pass;
-        } else if (pass->state == OP_QUEUED && c->rc == 0) {
+        } else if (pass->state == OP_QUEUED && !pass->again && c->rc == 0) {
             op_free(pass);
         } else {
             pass->part_of = NULL; /* Nobody waits for it. */
             pass->freed = true;
-            c->loose += pass->state == OP_SENT;
+            c->loose += pass->state == OP_SENT || pass->again;
         }
     }
     k->pass_count = kept;

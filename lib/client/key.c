@@ -147,6 +147,7 @@ static void free_key(struct key *k)
         return;
     }
     free(k->full);
+    free(k->shape);
     free(k->text);
     free(k);
 }
@@ -159,7 +160,8 @@ void key_free_all(struct psc_client *c)
     free(c->keys);
     free(c->buckets);
     for (size_t i = 0; i < c->arena_count; i++) {
-        ps_shm_unmap_foreign(c->arenas[i].data, c->arenas[i].size);
+        ps_shm_unmap_foreign(c->arenas[i]->data, c->arenas[i]->size);
+        free(c->arenas[i]);
     }
     free(c->arenas);
 }
@@ -245,10 +247,16 @@ static struct key *new_key(const struct wish *w)
         return NULL;
     }
     k->full = strdup(w->full);
-    if (k->full == NULL) {
-        free(k);
+    k->shape = calloc(w->ndim + 1u, sizeof(*k->shape));
+    if (k->full == NULL || k->shape == NULL) {
+        free_key(k);
         return NULL;
     }
+    if (w->ndim > 0) {
+        memcpy(k->shape, w->shape, w->ndim * sizeof(*k->shape));
+    }
+    k->ndim = w->ndim;
+    k->find = w->find;
     k->name = k->full + (w->name - w->full);
     k->classic = w->classic;
     k->dtype = w->dtype;
@@ -257,6 +265,27 @@ static struct key *new_key(const struct wish *w)
     k->width = w->width;
     ps_list_init(&k->queue);
     return k;
+}
+
+/* The question for a key. One that is away is no question: the agent is told
+ * what this rank knows. */
+static int put_key(struct psc_client *c, const struct key *k)
+{
+    struct ps_msg m = {.code = PS_MSG_L_KEY};
+
+    m.l_key = (struct ps_msg_l_key){.request = k->away ? KEY_AGAIN | k->number
+                                                       : k->asking->id,
+                                    .name = k->full,
+                                    .dtype = (uint8_t)k->dtype,
+                                    .count = k->count,
+                                    .shape = k->shape,
+                                    .shape_count = k->ndim,
+                                    .classic = k->classic,
+                                    .width = k->width,
+                                    .find = k->away ? PS_FIND_MAKE : k->find,
+                                    .resumed = k->away,
+                                    .pushed = k->away ? k->round : 0};
+    return client_put(c, &m);
 }
 
 /* Nobody waits for the operation but whoever waits for the key; the caller
@@ -283,17 +312,8 @@ static int ask(struct psc_client *c, const struct wish *w, struct key **ret_key)
     op->freed = true;
     rc = op_number(op);
     if (rc == 0) {
-        rc = client_put(c,
-                        &(struct ps_msg){.code = PS_MSG_L_KEY,
-                                         .l_key = {.request = op->id,
-                                                   .name = k->full,
-                                                   .dtype = (uint8_t)k->dtype,
-                                                   .count = k->count,
-                                                   .shape = w->shape,
-                                                   .shape_count = w->ndim,
-                                                   .classic = k->classic,
-                                                   .width = k->width,
-                                                   .find = w->find}});
+        k->asking = op;
+        rc = put_key(c, k);
     }
     if (rc != 0) {
         goto free_op;
@@ -389,12 +409,16 @@ static bool all_answered(void *arg)
 static int finish(struct psc_client *c, struct key **keys, size_t count)
 {
     struct declared d = {.keys = keys, .count = count};
+    char why[PSC_TEXT_MAX / 2];
     int rc;
 
     client_flush(c);
     rc = client_wait(
         c, all_answered, &d,
         client_deadline(c->op_timeout_ms > 0 ? c->op_timeout_ms : -1));
+    if (rc == PS_E_TIMEOUT && resume_why(c, NULL, why, sizeof(why))) {
+        return client_complain(c, rc, "key '%s': %s", keys[d.next]->name, why);
+    }
     if (rc == PS_E_TIMEOUT) {
         return client_complain(c, rc,
                                "key '%s': the agent has not answered for %d "
@@ -603,8 +627,8 @@ static const struct arena *find_arena(const struct psc_client *c,
                                       uint32_t number)
 {
     for (size_t i = 0; i < c->arena_count; i++) {
-        if (c->arenas[i].number == number) {
-            return &c->arenas[i];
+        if (c->arenas[i]->number == number && !c->arenas[i]->old) {
+            return c->arenas[i];
         }
     }
     return NULL;
@@ -613,7 +637,7 @@ static const struct arena *find_arena(const struct psc_client *c,
 static int keep_arena(struct psc_client *c, const struct ps_msg_l_arena *m,
                       int fd)
 {
-    struct arena a = {.number = m->arena, .size = m->size};
+    struct arena *a;
     int rc;
 
     if (find_arena(c, m->arena) != NULL) {
@@ -621,7 +645,7 @@ static int keep_arena(struct psc_client *c, const struct ps_msg_l_arena *m,
     }
     if (c->arena_count == c->arena_cap) {
         size_t cap = c->arena_cap == 0 ? 8 : c->arena_cap * 2;
-        struct arena *grown = realloc(c->arenas, cap * sizeof(*grown));
+        struct arena **grown = realloc(c->arenas, cap * sizeof(struct arena *));
 
         if (grown == NULL) {
             return PS_E_NOMEM;
@@ -629,8 +653,15 @@ static int keep_arena(struct psc_client *c, const struct ps_msg_l_arena *m,
         c->arenas = grown;
         c->arena_cap = cap;
     }
-    rc = ps_shm_map_foreign(fd, m->size, &a.data);
+    a = calloc(1, sizeof(*a));
+    if (a == NULL) {
+        return PS_E_NOMEM;
+    }
+    a->number = m->arena;
+    a->size = m->size;
+    rc = ps_shm_map_foreign(fd, m->size, &a->data);
     if (rc != 0) {
+        free(a);
         return rc;
     }
     c->arenas[c->arena_count++] = a;
@@ -659,14 +690,34 @@ static const uint8_t *place_in(const struct arena *a, uint64_t offset,
     return (const uint8_t *)a->data + offset;
 }
 
+/* False: the client has failed. */
+static bool take_places(struct psc_client *c, struct key *k,
+                        const struct ps_msg_l_key_info *m)
+{
+    const struct arena *a = find_arena(c, m->arena);
+
+    k->wire = m->key;
+    if (k->width != 0 || k->async) {
+        return true;
+    }
+    k->data[0] = place_in(a, m->offset0, k->bytes);
+    k->data[1] = place_in(a, m->offset1, k->bytes);
+    if (k->data[0] == NULL || k->data[1] == NULL) {
+        client_fail(c, PSC_E_PROTO,
+                    "the agent keeps '%s' where it has no memory", k->name);
+        return false;
+    }
+    return true;
+}
+
 void key_take_info(struct psc_client *c, struct psc_op *op,
                    const struct ps_msg_l_key_info *m)
 {
     struct key *k = op->key;
-    const struct arena *a = find_arena(c, m->arena);
     struct ps_list_node *n;
 
     if (m->error != 0) {
+        k->asking = NULL;
         remove_name(c, k);
         k->rc = client_failure(m->error);
         k->text = strdup(m->text[0] != '\0' ? m->text : ps_strerror(k->rc));
@@ -676,19 +727,125 @@ void key_take_info(struct psc_client *c, struct psc_op *op,
         }
         return;
     }
-    k->wire = m->key;
-    k->round = m->round;
-    if (k->width == 0 && !k->async) {
-        k->data[0] = place_in(a, m->offset0, k->bytes);
-        k->data[1] = place_in(a, m->offset1, k->bytes);
-    }
-    if (k->width == 0 && !k->async &&
-        (k->data[0] == NULL || k->data[1] == NULL)) {
-        client_fail(c, PSC_E_PROTO,
-                    "the agent keeps '%s' where it has no memory", k->name);
+    if (!take_places(c, k, m)) {
         return;
     }
+    k->asking = NULL;
+    k->round = m->round;
     k->ready = true;
     op_end(op, 0, NULL);
+    op_pump(k, c);
+}
+
+/* ------------------------------------------------------- from agent to agent */
+
+static void unmap_arena(struct psc_client *c, size_t at)
+{
+    struct arena *a = c->arenas[at];
+
+    ps_shm_unmap_foreign(a->data, a->size);
+    free(a);
+    c->arenas[at] = c->arenas[--c->arena_count];
+}
+
+void key_drop_arena(struct psc_client *c, struct arena *a)
+{
+    a->uses--;
+    for (size_t i = 0; a->uses == 0 && i < c->arena_count; i++) {
+        if (c->arenas[i] == a) {
+            unmap_arena(c, i);
+            return;
+        }
+    }
+}
+
+/* Whose agent lives. */
+static struct arena *arena_around(const struct psc_client *c, const void *data)
+{
+    for (size_t i = 0; i < c->arena_count; i++) {
+        struct arena *a = c->arenas[i];
+        const uint8_t *from = a->data;
+
+        if (!a->old && (const uint8_t *)data >= from &&
+            (const uint8_t *)data < from + a->size) {
+            return a;
+        }
+    }
+    return NULL;
+}
+
+/* What views show stays mapped. */
+static void lose_arenas(struct psc_client *c)
+{
+    PS_LIST_EACH(n, &c->ops)
+    {
+        struct psc_op *op = PS_CONTAINER(n, struct psc_op, of_client);
+
+        if (op->data != NULL && op->arena == NULL) {
+            op->arena = arena_around(c, op->data);
+            op->arena->uses++;
+        }
+    }
+    for (size_t i = c->arena_count; i-- > 0;) {
+        c->arenas[i]->old = true;
+        if (c->arenas[i]->uses == 0) {
+            unmap_arena(c, i);
+        }
+    }
+}
+
+void key_lose_all(struct psc_client *c)
+{
+    for (uint32_t i = 0; i < c->key_count; i++) {
+        struct key *k = c->keys[i];
+
+        if (k->ready && !k->away) {
+            k->away = true;
+            c->away++;
+        }
+    }
+    lose_arenas(c);
+}
+
+int key_offer_all(struct psc_client *c)
+{
+    int rc = 0;
+
+    for (uint32_t i = 0; rc == 0 && i < c->key_count; i++) {
+        if (c->keys[i]->away) {
+            rc = put_key(c, c->keys[i]);
+        }
+    }
+    for (uint32_t i = 0; rc == 0 && i < c->key_count; i++) {
+        if (c->keys[i]->asking != NULL) {
+            rc = put_key(c, c->keys[i]);
+        }
+    }
+    return rc;
+}
+
+void key_take_again(struct psc_client *c, const struct ps_msg_l_key_info *m)
+{
+    const uint64_t number = m->request & ~KEY_AGAIN;
+    struct key *k = number < c->key_count ? c->keys[number] : NULL;
+
+    if (k == NULL || !k->away) {
+        client_fail(c, PSC_E_PROTO,
+                    "the agent answered for a key that was not named again");
+        return;
+    }
+    if (m->error != 0) {
+        client_fail(c, client_failure(m->error),
+                    "the agent was lost, and the next one does not know the "
+                    "key '%s': %s",
+                    k->name,
+                    m->text[0] != '\0' ? m->text : ps_strerror(m->error));
+        return;
+    }
+    if (!take_places(c, k, m)) {
+        return;
+    }
+    k->away = false;
+    c->away--;
     op_pump(k, c);
 }

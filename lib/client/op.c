@@ -17,6 +17,7 @@
 #include <sys/eventfd.h>
 
 #include "kernel/kernel.h"
+#include "proto/ps_codec.h"
 
 #define PLACES_MAX  (1u << PLACE_BITS)
 /* Smaller results are copied when they are complete. */
@@ -220,6 +221,10 @@ void op_free(struct psc_op *op)
     coll_free(op);
     release_block(op);
     drop_number(op);
+    if (op->arena != NULL) {
+        key_drop_arena(op->client, op->arena);
+    }
+    free(op->words);
     free(op->place);
     free(op->text);
     if (op->client->spare_op_count == SPARE_OPS) {
@@ -234,6 +239,7 @@ void op_sent(struct psc_op *op)
 {
     leave_queue(op);
     op->state = OP_SENT;
+    op->again = false;
     op->client->sent++;
     op->client->in_pieces += op->in_pieces;
     if (op->key != NULL) {
@@ -378,6 +384,16 @@ static bool comes_in_pieces(const struct psc_op *op)
     return true;
 }
 
+static size_t given_bytes(const struct psc_op *op)
+{
+    if (op->kind == OP_PUSH_ROWS) {
+        return op->rows * rows_bytes(op->key);
+    }
+    return op->block != NULL && op->kind != OP_PULL_ROWS && op->kind != OP_PULL
+               ? op->key->bytes
+               : 0;
+}
+
 static int send_op(struct psc_op *op)
 {
     struct ps_shm_block *b = op->block;
@@ -412,11 +428,7 @@ static int send_op(struct psc_op *op)
     if (op_is_round(op->kind)) {
         op->key->round = op->round;
     }
-    if (op->kind == OP_PUSH_ROWS) {
-        op->client->bytes_given += op->rows * rows_bytes(op->key);
-    } else if (b != NULL && op->kind != OP_PULL_ROWS && op->kind != OP_PULL) {
-        op->client->bytes_given += op->key->bytes;
-    }
+    op->client->bytes_given += given_bytes(op);
     return 0;
 }
 
@@ -425,7 +437,8 @@ static void pump(struct psc_client *c, struct key *k)
 {
     struct ps_list_node *n;
 
-    while (c->rc == 0 && k->ready && (n = ps_list_first(&k->queue)) != NULL) {
+    while (c->rc == 0 && k->ready && !k->away &&
+           (n = ps_list_first(&k->queue)) != NULL) {
         struct psc_op *op = PS_CONTAINER(n, struct psc_op, of_key);
         int rc;
 
@@ -489,9 +502,9 @@ static int send_barrier(struct psc_op *op)
 }
 
 /* One after the other. */
-static void pump_barriers(struct psc_client *c)
+void op_pump_barriers(struct psc_client *c)
 {
-    while (c->rc == 0 && !c->barrier_open) {
+    while (c->rc == 0 && c->link == LINK_UP && !c->barrier_open) {
         struct ps_list_node *n = ps_list_pop(&c->barrier_queue);
         struct psc_op *op;
         int rc;
@@ -514,6 +527,146 @@ static void hurry(struct psc_client *c)
     }
 }
 
+/* What is said of the whole job, as long as the agent has not ended it: the
+ * next one may have to hear it. */
+struct words {
+    uint32_t len;                /* Of the frame; 0: it is this: */
+    struct ps_msg_l_state state; /* with our number of the key. */
+    uint8_t frame[];
+};
+
+static int keep_words(struct psc_op *op, const struct ps_msg *msg)
+{
+    size_t bound = msg->code == PS_MSG_L_STATE ? 0 : ps_codec_bound(msg);
+    struct words *w = calloc(1, sizeof(*w) + bound);
+    size_t len = 0;
+    int rc = 0;
+
+    if (w == NULL) {
+        return PSC_E_NOMEM;
+    }
+    if (bound == 0) {
+        w->state = msg->l_state;
+    } else {
+        rc = ps_codec_encode(msg, PS_PROTOCOL, 0, w->frame, bound, &len);
+        w->len = (uint32_t)len;
+    }
+    if (rc != 0) {
+        free(w);
+        return rc;
+    }
+    op->words = w;
+    return 0;
+}
+
+static const struct key *key_of_words(const struct psc_op *op)
+{
+    return op->words->len == 0 ? op->client->keys[op->words->state.key] : NULL;
+}
+
+static int put_words(struct psc_op *op)
+{
+    const struct key *k = key_of_words(op);
+    struct ps_msg m = {.code = PS_MSG_L_STATE};
+
+    if (k == NULL) {
+        return ps_sock_put_frame(op->client->sock, op->words->frame,
+                                 op->words->len);
+    }
+    m.l_state = op->words->state;
+    m.l_state.key = k->wire;
+    return client_put(op->client, &m);
+}
+
+static bool may_say(const struct psc_op *op)
+{
+    const struct key *k = key_of_words(op);
+
+    return op->client->link == LINK_UP && (k == NULL || !k->away);
+}
+
+int op_pump_words(struct psc_client *c)
+{
+    struct ps_list_node *n = ps_list_first(&c->words);
+    int rc = 0;
+
+    while (rc == 0 && n != NULL) {
+        struct psc_op *op = PS_CONTAINER(n, struct psc_op, of_key);
+
+        n = ps_list_next(&c->words, n);
+        if (may_say(op)) {
+            rc = put_words(op);
+            if (rc == 0) {
+                ps_list_remove(&op->of_key);
+                op_sent(op);
+            }
+        }
+    }
+    return rc;
+}
+
+static int submit_words(struct psc_op *op, const struct ps_msg *msg)
+{
+    struct psc_client *c = op->client;
+    int rc = keep_words(op, msg);
+
+    if (rc != 0) {
+        return rc;
+    }
+    if (!may_say(op)) {
+        enter_queue(op);
+        ps_list_push_back(&c->words, &op->of_key);
+        return 0;
+    }
+    rc = put_words(op);
+    if (rc == 0) {
+        op_sent(op);
+    }
+    return rc;
+}
+
+/* The agent is lost that had it. */
+static void take_back(struct psc_op *op)
+{
+    struct psc_client *c = op->client;
+    struct ps_list *queue = &c->words;
+
+    if (op->key != NULL) {
+        queue = &op->key->queue;
+        op->key->open--;
+        c->bytes_given -= given_bytes(op);
+        if (op_is_round(op->kind)) {
+            op->key->round = op->round - 1;
+        }
+    } else if (op->kind == OP_BARRIER) {
+        queue = &c->barrier_queue;
+        c->barriers--;
+        c->barrier_open = false;
+    }
+    if (queue != &c->words) {
+        drop_number(op);
+    }
+    c->sent--;
+    c->in_pieces -= op->in_pieces;
+    op->copied = 0;
+    enter_queue(op);
+    op->again = true;
+    ps_list_push_front(queue, &op->of_key);
+}
+
+void op_take_back(struct psc_client *c)
+{
+    /* Operations begin in the order in which those of one key are sent. */
+    for (struct ps_list_node *n = ps_list_last(&c->ops); n != NULL;
+         n = ps_list_prev(&c->ops, n)) {
+        struct psc_op *op = PS_CONTAINER(n, struct psc_op, of_client);
+
+        if (op->state == OP_SENT && op->kind != OP_KEY) {
+            take_back(op);
+        }
+    }
+}
+
 int op_submit(struct psc_op *op, const struct ps_msg *msg)
 {
     struct psc_client *c = op->client;
@@ -524,15 +677,14 @@ int op_submit(struct psc_op *op, const struct ps_msg *msg)
     if (op->kind == OP_BARRIER) {
         enter_queue(op);
         ps_list_push_back(&c->barrier_queue, &op->of_key);
-        pump_barriers(c);
+        op_pump_barriers(c);
         hurry(c);
     } else if (op->key == NULL) {
-        int rc = client_put(c, msg);
+        int rc = submit_words(op, msg);
 
         if (rc != 0) {
             return rc;
         }
-        op_sent(op);
     } else {
         enter_queue(op);
         ps_list_push_back(&op->key->queue, &op->of_key);
@@ -551,8 +703,7 @@ int op_submit(struct psc_op *op, const struct ps_msg *msg)
 static void copy_out(struct psc_op *op)
 {
     struct psc_client *c = op->client;
-    const void *from = op->key->async ? ps_shm_data(op->block)
-                                      : op->key->data[op->version & 1];
+    const void *from = op->key->async ? ps_shm_data(op->block) : op->data;
     size_t bytes = op->key->bytes;
 
     op->state = OP_COPYING;
@@ -639,6 +790,9 @@ void op_take_done(struct psc_op *op, const struct ps_msg_l_done *m)
                     (unsigned long long)op->round);
         return;
     } else {
+        if (op_has_result(op->kind) && !k->async) {
+            op->data = k->data[op->version & 1];
+        }
         if (op->part_of != NULL
                 ? coll_wants(op)
                 : op_has_result(op->kind) && op->out != NULL && !op->freed) {
@@ -651,6 +805,6 @@ void op_take_done(struct psc_op *op, const struct ps_msg_l_done *m)
     if (k != NULL) {
         pump(c, k);
     }
-    pump_barriers(c);
+    op_pump_barriers(c);
     pump_stalled(c);
 }

@@ -312,6 +312,7 @@ static void read_all(struct reader *r, struct psc_options *o)
     read_time(r, "PSKV_START_TIMEOUT", &o->start_timeout_ms);
     read_time(r, "PSKV_OP_TIMEOUT", &o->op_timeout_ms);
     read_time(r, "PSKV_CLOSE_TIMEOUT", &o->close_timeout_ms);
+    read_time(r, "PSKV_AGENT_RETRY", &o->agent_retry_ms);
     read_spin(r, "PSKV_SPIN", &o->spin_us);
 }
 

@@ -160,6 +160,11 @@ struct psc_options {
     int32_t spin_us;
     uint32_t rule;      /* enum psc_rule; PSC_MODE_ASYNC and _SSP alone. */
     uint32_t staleness; /* PSC_MODE_SSP alone. */
+    /* A sync job with servers that waits for lost workers: when the connection
+     * to the agent ends, another agent on the socket is waited for that long,
+     * and takes this worker up where it was; 0: the client fails at once. */
+    int32_t agent_retry_ms;
+    uint32_t reserved;
 };
 
 /* A time limit does not ask the agent for whom the operation waits, which can
@@ -561,8 +566,8 @@ int psc_last_detail(struct psc_client *c, char *text, size_t size);
 const char *psc_version(void);
 
 struct psc_stats {
-    uint32_t size; /* sizeof(struct psc_stats), set by the caller. */
-    uint32_t reserved;
+    uint32_t size;         /* sizeof(struct psc_stats), set by the caller. */
+    uint32_t resumes;      /* Times that another agent took this worker up. */
     uint64_t ops;          /* Ended. */
     uint64_t rounds;       /* Pushes, pushpulls and broadcasts ended. */
     uint64_t bytes_given;  /* Tensor bytes offered to the agent. */

@@ -116,7 +116,7 @@ static int transfer(struct psc_client *c, const struct key *k, uint8_t which,
         return rc;
     }
     m.l_state = (struct ps_msg_l_state){
-        .key = k->wire,
+        .key = k->number,
         .which = which,
         .put = put,
         .steps = steps,

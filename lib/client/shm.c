@@ -30,6 +30,7 @@
 struct ps_shm_arena {
     uint8_t *data;
     size_t size;
+    int fd; /* Kept for an agent that is started later. */
     uint32_t region;
     uint32_t used;                /* Pieces in use. */
     struct ps_shm_block **blocks; /* By offset, without gaps. */
@@ -253,6 +254,9 @@ static void free_arena(struct ps_shm_arena *a)
     if (a->data != NULL) {
         munmap(a->data, a->size);
     }
+    if (a->fd >= 0) {
+        close(a->fd);
+    }
     free(a);
 }
 
@@ -296,9 +300,10 @@ static void insert_arena(struct ps_shm *s, struct ps_shm_arena *a)
     s->count++;
 }
 
-static int map_arena(struct ps_shm_arena *a, int fd)
+static int map_arena(struct ps_shm_arena *a)
 {
-    void *data = mmap(NULL, a->size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    void *data = mmap(NULL, a->size, PROT_READ | PROT_WRITE, MAP_SHARED, a->fd,
+                      0);
 
     if (data == MAP_FAILED) {
         return ps_err_from_errno(errno);
@@ -308,11 +313,35 @@ static int map_arena(struct ps_shm_arena *a, int fd)
     return 0;
 }
 
+static int offer(struct ps_shm *s, const struct ps_shm_arena *a)
+{
+    int fd = fcntl(a->fd, F_DUPFD_CLOEXEC, 0);
+    int rc;
+
+    if (fd < 0) {
+        return ps_err_from_errno(errno);
+    }
+    rc = s->hooks.made(s->hooks.ctx, a->region, fd, a->size);
+    if (rc != 0) {
+        close(fd);
+    }
+    return rc;
+}
+
+int ps_shm_offer(struct ps_shm *s)
+{
+    int rc = 0;
+
+    for (size_t i = 0; rc == 0 && i < s->count; i++) {
+        rc = offer(s, s->arenas[i]);
+    }
+    return rc;
+}
+
 static int new_arena(struct ps_shm *s, size_t least,
                      struct ps_shm_arena **ret_arena)
 {
     struct ps_shm_arena *a;
-    int fd = -1;
     int rc = reserve_arena(s);
 
     if (rc != 0) {
@@ -322,6 +351,7 @@ static int new_arena(struct ps_shm *s, size_t least,
     if (a == NULL) {
         return PS_E_NOMEM;
     }
+    a->fd = -1;
     a->size = least > s->next_size ? ps_round_up(least, 2u * 1024 * 1024)
                                    : s->next_size;
     a->region = s->next_region;
@@ -329,17 +359,17 @@ static int new_arena(struct ps_shm *s, size_t least,
     if (rc != 0) {
         goto free_arena;
     }
-    rc = make_memfd(a->size, &fd);
+    rc = make_memfd(a->size, &a->fd);
     if (rc != 0) {
         goto free_arena;
     }
-    rc = map_arena(a, fd);
+    rc = map_arena(a);
     if (rc != 0) {
-        goto close_fd;
+        goto free_arena;
     }
-    rc = s->hooks.made(s->hooks.ctx, a->region, fd, a->size);
+    rc = offer(s, a);
     if (rc != 0) {
-        goto close_fd;
+        goto free_arena;
     }
     s->next_region++;
     if (s->next_size < ARENA_MAX) {
@@ -349,8 +379,6 @@ static int new_arena(struct ps_shm *s, size_t least,
     *ret_arena = a;
     return 0;
 
-close_fd:
-    close(fd);
 free_arena:
     free_arena(a);
     return rc;

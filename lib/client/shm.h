@@ -43,6 +43,8 @@ struct ps_shm {
 void ps_shm_init(struct ps_shm *s, const struct ps_shm_hooks *hooks);
 /* Unmaps everything without a word to the hooks. */
 void ps_shm_fini(struct ps_shm *s);
+/* Says `made` of every arena once more, for who has not heard of them. */
+PS_MUST_USE int ps_shm_offer(struct ps_shm *s);
 
 /* PS_E_NOMEM, PS_E_TOOBIG, or what the hook said. */
 PS_MUST_USE int ps_shm_get(struct ps_shm *s, size_t size,

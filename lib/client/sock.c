@@ -2,7 +2,9 @@
 /* Out: frames are encoded into one growing buffer; a descriptor is attached to
  * the first byte of its frame, and one sendmsg() never carries bytes of two
  * descriptors. In: the kernel hands out descriptors in the order of the bytes
- * they came with, so the n-th descriptor belongs to the n-th l_arena. */
+ * they came with, so the n-th descriptor belongs to the n-th message that has
+ * one. The epoll descriptor outlives a connection: who polls it need not know
+ * that there is another one. */
 #include "client/sock.h"
 
 #include <assert.h>
@@ -13,6 +15,7 @@
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
+#include <sys/timerfd.h>
 #include <sys/un.h>
 #include <unistd.h>
 
@@ -37,7 +40,9 @@ struct ps_sock {
     int fd;
     int epoll;
     int kick;      /* An eventfd in `epoll`; -1: not needed yet. */
+    int alarm;     /* A timerfd in `epoll`; so. */
     bool want_out; /* EPOLLOUT is asked for. */
+    bool reset;    /* The peer went with something unread. */
     struct ps_decoder *decoder;
 
     uint8_t *tx;
@@ -61,7 +66,7 @@ struct ps_sock {
 
 /* -------------------------------------------------------------------- life */
 
-static int connect_to(const char *path, int *ret_fd, int *ret_errno)
+static int connect_to(const char *path, int flags, int *ret_fd, int *ret_errno)
 {
     struct sockaddr_un a = {.sun_family = AF_UNIX};
     size_t len = strlen(path);
@@ -74,11 +79,10 @@ static int connect_to(const char *path, int *ret_fd, int *ret_errno)
     if (path[0] == '@') {
         a.sun_path[0] = '\0'; /* Abstract. */
     }
-    fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | flags, 0);
     if (fd < 0) {
         return ps_err_from_errno(errno);
     }
-    /* Blocking: a full backlog is waited for, which is short. */
     if (connect(fd, (const struct sockaddr *)&a,
                 (socklen_t)(offsetof(struct sockaddr_un, sun_path) + len)) !=
         0) {
@@ -86,7 +90,7 @@ static int connect_to(const char *path, int *ret_fd, int *ret_errno)
 
         close(fd);
         *ret_errno = rc;
-        return rc == ENOENT || rc == ECONNREFUSED || rc == EINTR
+        return rc == ENOENT || rc == ECONNREFUSED || rc == EINTR || rc == EAGAIN
                    ? PS_E_UNREACH
                    : ps_err_from_errno(rc);
     }
@@ -94,9 +98,17 @@ static int connect_to(const char *path, int *ret_fd, int *ret_errno)
     return 0;
 }
 
-int ps_sock_open(const char *path, struct ps_sock **ret_sock, int *ret_errno)
+static int watch(const struct ps_sock *s, int fd)
 {
     struct epoll_event ev = {.events = EPOLLIN};
+
+    return epoll_ctl(s->epoll, EPOLL_CTL_ADD, fd, &ev) == 0
+               ? 0
+               : ps_err_from_errno(errno);
+}
+
+int ps_sock_open(const char *path, struct ps_sock **ret_sock, int *ret_errno)
+{
     struct ps_sock *s = malloc(sizeof(*s));
     int rc;
 
@@ -107,7 +119,9 @@ int ps_sock_open(const char *path, struct ps_sock **ret_sock, int *ret_errno)
     s->fd = -1;
     s->epoll = -1;
     s->kick = -1;
-    rc = connect_to(path, &s->fd, ret_errno);
+    s->alarm = -1;
+    /* Blocking: a full backlog is waited for, which is short. */
+    rc = connect_to(path, 0, &s->fd, ret_errno);
     if (rc != 0) {
         goto fail;
     }
@@ -117,8 +131,8 @@ int ps_sock_open(const char *path, struct ps_sock **ret_sock, int *ret_errno)
         goto fail;
     }
     s->epoll = epoll_create1(EPOLL_CLOEXEC);
-    if (s->epoll < 0 || epoll_ctl(s->epoll, EPOLL_CTL_ADD, s->fd, &ev) != 0) {
-        rc = ps_err_from_errno(errno);
+    rc = s->epoll < 0 ? ps_err_from_errno(errno) : watch(s, s->fd);
+    if (rc != 0) {
         goto fail;
     }
     *ret_sock = s;
@@ -129,22 +143,101 @@ fail:
     return rc;
 }
 
-void ps_sock_free(struct ps_sock *s)
+static void close_passed(struct ps_sock *s)
 {
-    if (s == NULL) {
-        return;
-    }
     for (size_t i = 0; i < s->passed_count; i++) {
         close(s->passed[i].fd);
     }
     for (size_t i = 0; i < s->rx_fd_count; i++) {
         close(s->rx_fds[i]);
     }
+    s->passed_count = 0;
+    s->rx_fd_count = 0;
+}
+
+void ps_sock_hang_up(struct ps_sock *s)
+{
+    struct epoll_event ignored;
+
+    close_passed(s);
+    s->tx_from = 0;
+    s->tx_to = 0;
+    s->tx_at = 0;
+    s->rx_from = 0;
+    s->rx_to = 0;
+    s->frames = 0;
+    s->want_out = false;
+    s->reset = false;
+    if (s->fd >= 0) {
+        /* A forked child may have it open, and then it would not leave. */
+        (void)epoll_ctl(s->epoll, EPOLL_CTL_DEL, s->fd, &ignored);
+        close(s->fd);
+        s->fd = -1;
+    }
+}
+
+int ps_sock_dial(struct ps_sock *s, const char *path, int *ret_errno)
+{
+    int fd = -1;
+    int rc;
+
+    assert(s->fd < 0);
+    rc = connect_to(path, SOCK_NONBLOCK, &fd, ret_errno);
+    if (rc != 0) {
+        return rc;
+    }
+    rc = watch(s, fd);
+    if (rc != 0) {
+        close(fd);
+        return rc;
+    }
+    s->fd = fd;
+    return 0;
+}
+
+int ps_sock_alarm(struct ps_sock *s, int after_ms)
+{
+    struct itimerspec t = {0};
+    int rc;
+
+    if (s->alarm < 0) {
+        if (after_ms < 0) {
+            return 0;
+        }
+        s->alarm = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK);
+        rc = s->alarm < 0 ? ps_err_from_errno(errno) : watch(s, s->alarm);
+        if (rc != 0) {
+            if (s->alarm >= 0) {
+                close(s->alarm);
+                s->alarm = -1;
+            }
+            return rc;
+        }
+    }
+    if (after_ms >= 0) {
+        t.it_value.tv_sec = after_ms / 1000;
+        /* All zero would be never. */
+        t.it_value.tv_nsec = after_ms % 1000 * 1000000L + 1;
+    }
+    return timerfd_settime(s->alarm, 0, &t, NULL) == 0
+               ? 0
+               : ps_err_from_errno(errno);
+}
+
+void ps_sock_free(struct ps_sock *s)
+{
+    if (s == NULL) {
+        return;
+    }
+    close_passed(s);
     if (s->epoll >= 0) {
         close(s->epoll);
     }
     if (s->kick >= 0) {
         close(s->kick);
+    }
+    if (s->alarm >= 0) {
+        close(s->alarm);
     }
     if (s->fd >= 0) {
         close(s->fd);
@@ -224,6 +317,18 @@ int ps_sock_put(struct ps_sock *s, const struct ps_msg *msg, int fd)
     s->tx_to += len;
     s->frames++;
     return 0;
+}
+
+int ps_sock_put_frame(struct ps_sock *s, const void *frame, size_t len)
+{
+    int rc = reserve_tx(s, len);
+
+    if (rc == 0) {
+        memcpy(s->tx + s->tx_to, frame, len);
+        s->tx_to += len;
+        s->frames++;
+    }
+    return rc;
 }
 
 bool ps_sock_flushed(const struct ps_sock *s)
@@ -374,6 +479,7 @@ int ps_sock_read(struct ps_sock *s)
         return PS_E_CLOSED;
     }
     if (n < 0) {
+        s->reset = errno == ECONNRESET;
         return errno == EAGAIN       ? PS_E_AGAIN
                : errno == ECONNRESET ? PS_E_CLOSED
                                      : ps_err_from_errno(errno);
@@ -425,7 +531,9 @@ int ps_sock_next(struct ps_sock *s, struct ps_msg *ret_msg, int *ret_fd)
     }
     s->rx_from += need;
     *ret_fd = -1;
-    return p.code == PS_MSG_L_ARENA ? take_fd(s, ret_fd) : 0;
+    return p.code == PS_MSG_L_ARENA || p.code == PS_MSG_L_KEEP
+               ? take_fd(s, ret_fd)
+               : 0;
 }
 
 /* -------------------------------------------------------------------- wait */
@@ -479,12 +587,12 @@ int ps_sock_fd(const struct ps_sock *s)
     return s->epoll;
 }
 
-void ps_sock_end(struct ps_sock *s, int timeout_ms)
+int ps_sock_end(struct ps_sock *s, int timeout_ms)
 {
     struct pollfd p = {.fd = s->fd, .events = POLLIN};
 
     if (shutdown(s->fd, SHUT_WR) != 0) {
-        return;
+        return PS_E_CLOSED;
     }
     /* What still comes is nobody's concern, but to close with bytes unread
      * would look like a crash to the agent. */
@@ -495,9 +603,10 @@ void ps_sock_end(struct ps_sock *s, int timeout_ms)
             close(s->rx_fds[--s->rx_fd_count]);
         }
         if (ps_sock_read(s) != 0) {
-            return;
+            break;
         }
     }
+    return s->reset ? PS_E_CLOSED : 0;
 }
 
 uint64_t ps_sock_frames(const struct ps_sock *s)

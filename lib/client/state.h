@@ -10,6 +10,7 @@
  *     op.c       life of an operation, order on a key
  *     options.c  options, environment
  *     api.c      the calls on operations
+ *     resume.c   from an agent that was lost to the next one
  *     coll*.c    collectives, see coll_inner.h
  *     group.c    clients of some of the ranks
  */
@@ -69,8 +70,17 @@ enum op_state {
     OP_DONE,
 };
 
+/* See resume.c. */
+enum link_state {
+    LINK_UP,
+    LINK_LOST,     /* The socket is dialled again. */
+    LINK_GREETING, /* It is connected; l_welcome is to come. */
+};
+
 struct key;
 struct coll;
+struct arena;
+struct words;
 
 struct psc_op {
     struct psc_client *client;
@@ -78,6 +88,7 @@ struct psc_op {
     enum op_kind kind;
     enum op_state state;
     bool freed; /* Nobody waits: it goes when it ends, and writes no out. */
+    bool again; /* QUEUED: an agent had it, and was lost. */
     int rc;     /* DONE. */
     uint32_t counted; /* The count that has met it, see api.c. */
     uint64_t id;      /* 0: has no place in the table. */
@@ -97,6 +108,9 @@ struct psc_op {
     uint32_t rows;
     uint32_t *place; /* Pull: for each row asked for, which one it is. */
     size_t place_count;
+    struct words *words; /* What is said of the whole job. */
+    const void *data;    /* Its result in the agent's memory. */
+    struct arena *arena; /* That is of an agent which was lost; else NULL. */
     void *out;
     bool in_pieces;       /* Out is written as the result comes, */
     size_t copied;        /* so far to here. */
@@ -108,8 +122,8 @@ struct psc_op {
     void *user;
     char *text; /* Why it failed; NULL: what the code says. */
     struct ps_list_node of_client;
-    struct ps_list_node of_key;  /* QUEUED; of barriers, in the client's; of
-                                  * collectives, in its graves. */
+    struct ps_list_node of_key;  /* QUEUED; of barriers and words, in the
+                                  * client's; of collectives, in its graves. */
     struct ps_list_node of_call; /* DONE, the callback is to come. */
 };
 
@@ -124,7 +138,12 @@ struct key {
     uint64_t count;
     size_t bytes;
     uint32_t width; /* Elements of a row; 0: not a key of rows. */
+    uint32_t ndim;  /* Of its shape, for an agent that asks later. */
+    uint64_t *shape;
+    uint8_t find;          /* enum ps_find */
+    struct psc_op *asking; /* Not ready: the question. */
     bool ready;
+    bool away; /* Its agent was lost, and the next one has not answered. */
     /* Not ready: the agent refused it. Ready: an operation that nobody waited
      * for failed, and the next call on the key says so. */
     int rc;
@@ -143,6 +162,15 @@ struct arena {
     uint32_t number;
     const void *data;
     uint64_t size;
+    bool old;      /* Of an agent that was lost: */
+    uint32_t uses; /* operations whose result lies there. */
+};
+
+/* Memory of the agent that this process holds for the next one. */
+struct keep {
+    uint32_t number;
+    uint64_t size;
+    int fd;
 };
 
 /* A question of l_why under way, on the asker's stack. */
@@ -176,6 +204,7 @@ struct psc_client {
     char detail[PSC_TEXT_MAX];
 
     bool welcome;
+    uint64_t gen;
     uint32_t rank;
     uint32_t size;
     uint32_t local_rank;
@@ -184,6 +213,17 @@ struct psc_client {
     int32_t op_timeout_ms;
     int32_t close_timeout_ms;
     bool quiet; /* PSC_OPEN_QUIET */
+
+    enum link_state link;
+    uint32_t away;      /* Keys that are. */
+    uint32_t resumes;   /* Times that another agent has taken us up. */
+    int32_t retry_ms;   /* LOST: between two attempts. */
+    ps_time retry_at;   /* LOST: the next one. */
+    ps_time lost_at;    /* When this began. */
+    char lost_text[64]; /* Why the last attempt came to nothing. */
+    struct keep *keeps;
+    uint32_t keep_count;
+    struct ps_list words; /* QUEUED operations that have some. */
 
     struct psc_op **places;
     uint32_t place_count;
@@ -206,7 +246,7 @@ struct psc_client {
     uint32_t key_cap;
     struct key **buckets;
     uint32_t bucket_count; /* A power of two. */
-    struct arena *arenas;
+    struct arena **arenas;
     size_t arena_count;
     size_t arena_cap;
 
@@ -254,7 +294,8 @@ int client_complain(struct psc_client *c, int rc, const char *fmt, ...)
 /* Ends every operation with `rc`. Locked. */
 void client_fail(struct psc_client *c, int rc, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
-/* Queues a message. Locked. */
+/* Queues a message. While there is no agent it is dropped: what is open is said
+ * to the next one in any case. Locked. */
 PS_MUST_USE int client_put(struct psc_client *c, const struct ps_msg *msg);
 /* Tries to send what is queued; may end every operation. Locked. */
 void client_flush(struct psc_client *c);
@@ -280,6 +321,10 @@ void client_hurry(struct psc_client *c);
 /* Wakes threads that wait for a change they did not make. Locked. */
 void client_changed(struct psc_client *c);
 ps_time client_deadline(int timeout_ms);
+/* The first message of a connection, but for what a resume says. */
+void client_hello(const struct psc_client *c, struct ps_msg *ret_msg);
+/* Offers the agent a ring of this layout. */
+void client_open_ring(struct psc_client *c, uint32_t layout);
 
 /* ------------------------------------------------------------------- key.c */
 
@@ -299,6 +344,16 @@ void key_take_arena(struct psc_client *c, const struct ps_msg_l_arena *m,
 void key_take_info(struct psc_client *c, struct psc_op *op,
                    const struct ps_msg_l_key_info *m);
 void key_free_all(struct psc_client *c);
+/* The agent is lost: keys are away, and of its memory stays what shows results.
+ * No operation is SENT but questions for keys. */
+void key_lose_all(struct psc_client *c);
+/* Names them to the next one; the answer. */
+PS_MUST_USE int key_offer_all(struct psc_client *c);
+void key_take_again(struct psc_client *c, const struct ps_msg_l_key_info *m);
+/* In the l_key and l_key_info of a key that was away: with its number. */
+#define KEY_AGAIN ((uint64_t)1 << 63)
+/* One use less of memory of an agent that was lost. */
+void key_drop_arena(struct psc_client *c, struct arena *a);
 /* By the name on the wire; NULL: it is not known. Locked. */
 struct key *key_named(const struct psc_client *c, const char *full);
 
@@ -332,6 +387,13 @@ PS_MUST_USE int op_submit(struct psc_op *op, const struct ps_msg *msg);
 PS_MUST_USE int op_stage(struct psc_op *op);
 /* The key is there: what is queued goes. */
 void op_pump(struct key *k, struct psc_client *c);
+/* Everything that is SENT, but questions for keys, is QUEUED again, in order:
+ * the agent that had it is lost. */
+void op_take_back(struct psc_client *c);
+/* Sends words and barriers that are QUEUED. The words of a key that is away
+ * stay. */
+PS_MUST_USE int op_pump_words(struct psc_client *c);
+void op_pump_barriers(struct psc_client *c);
 /* The agent has ended it. The reader alone; lets go of the mutex to copy. */
 void op_take_done(struct psc_op *op, const struct ps_msg_l_done *m);
 /* So many bytes of its result are there. As above, but it goes on. */
@@ -349,3 +411,21 @@ static inline bool op_has_result(enum op_kind kind)
 {
     return kind == OP_PULL || kind == OP_PUSHPULL || kind == OP_BROADCAST;
 }
+
+/* ---------------------------------------------------------------- resume.c */
+
+/* Is there a next agent for this client when it loses the one it has? */
+bool resume_can(const struct psc_client *c);
+/* The reader alone: the stream has ended, and what had come is taken. */
+void resume_lose(struct psc_client *c);
+/* The reader alone, while the link is LOST. */
+void resume_dial(struct psc_client *c);
+/* The welcome of the next agent. */
+void resume_welcome(struct psc_client *c, const struct ps_msg_l_welcome *m);
+/* Says why nothing goes on while there is no agent that knows the key (NULL:
+ * the job). False: there is one. */
+bool resume_why(const struct psc_client *c, const struct key *k, char *text,
+                size_t size);
+/* Takes the descriptor. */
+void resume_keep(struct psc_client *c, const struct ps_msg_l_keep *m, int fd);
+void resume_fini(struct psc_client *c);

@@ -14,7 +14,7 @@
 
 #include <cmocka.h>
 
-#include "test_client_peer.h"
+#include "test_client_agent.h"
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 #define CAN_FAIL 0
@@ -260,6 +260,45 @@ static int life(unsigned long n, int (*work)(struct psc_client *c))
     return 0;
 }
 
+/* The agent dies at this message. True: an allocation was to fail, and did. */
+static bool second_life(unsigned long n, unsigned at, bool by_ring)
+{
+    const struct agent_death death = {at, AGENT_KNOWS};
+    struct psc_client *c = NULL;
+    struct psc_options o;
+    struct agent a;
+    int rc;
+
+    agent_start(&a, by_ring, &death, 1);
+    psc_options_init(&o, sizeof(o));
+    o.socket = a.peer.path;
+    o.agent_retry_ms = PEER_LIMIT_MS;
+    fail_at = n;
+    rc = psc_open(&o, &c, NULL, 0);
+    if (rc == 0) {
+        rc = rounds(c);
+        psc_close(c);
+    }
+    n = fail_at;
+    fail_at = 0;
+    agent_stop(&a);
+    assert_true(rc == 0 || (n == 0 && rc == PSC_E_NOMEM));
+    return n == 0;
+}
+
+static void every_allocation_may_fail_on_the_way_to_the_next_agent(void **state)
+{
+    (void)state;
+    for (unsigned at = 3; at < 9; at++) {
+        unsigned long n = 1;
+
+        while (second_life(n, at, at % 2 == 0)) {
+            n++;
+        }
+        assert_true(n > 20);
+    }
+}
+
 static void every_allocation_may_fail(void **state)
 {
     unsigned long n = 1;
@@ -288,6 +327,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_allocation_may_fail),
         cmocka_unit_test(every_allocation_of_collectives_may_fail),
+        cmocka_unit_test(
+            every_allocation_may_fail_on_the_way_to_the_next_agent),
     };
 
     if (!CAN_FAIL) {

@@ -40,7 +40,9 @@ struct peer {
     int arena_fd;
     size_t arena_size;
     size_t arena_used;
-    bool takes_ring; /* Says so in its welcome. */
+    bool takes_ring;                       /* Says so in its welcome. */
+    int retry_ms;                          /* The client's agent_retry_ms. */
+    void (*adjust)(struct psc_options *o); /* More of its options; or NULL. */
     void *ring_memory;
     struct ps_ring_agent ring;
     uint64_t frames;
@@ -83,26 +85,40 @@ static inline void peer_hang_up(struct peer *p)
     }
 }
 
-static inline void peer_stop(struct peer *p)
+/* Nothing of what the client has shared is left. */
+static inline void peer_forget(struct peer *p)
 {
     peer_hang_up(p);
-    close(p->listener);
-    unlink(p->path);
     for (size_t i = 0; i < PEER_REGIONS; i++) {
         if (p->regions[i] != NULL) {
             munmap((void *)(uintptr_t)p->regions[i], p->region_sizes[i]);
         }
     }
+    memset(p->regions, 0, sizeof(p->regions));
     if (p->fd_in >= 0) {
         close(p->fd_in);
+        p->fd_in = -1;
     }
     if (p->arena != NULL) {
         munmap(p->arena, p->arena_size);
         close(p->arena_fd);
+        p->arena = NULL;
+        p->arena_fd = -1;
+        p->arena_used = 0;
     }
     if (p->ring_memory != NULL) {
         munmap(p->ring_memory, ps_ring_bytes());
+        p->ring_memory = NULL;
     }
+    p->frames = 0;
+    p->later.code = 0;
+}
+
+static inline void peer_stop(struct peer *p)
+{
+    peer_forget(p);
+    close(p->listener);
+    unlink(p->path);
     ps_decoder_free(p->decoder);
 }
 
@@ -218,7 +234,7 @@ static inline struct ps_msg peer_next_frame(struct peer *p)
     } else if (m.code == PS_MSG_L_RING) {
         peer_take_ring(p, &m.l_ring);
     }
-    PEER_CHECK(p->fd_in < 0);
+    PEER_CHECK(p->fd_in < 0 || m.code == PS_MSG_L_KEEP);
     return m;
 }
 
@@ -444,7 +460,23 @@ static inline void peer_open_begin(struct peer *p, struct peer_call *call,
     call->options.rank = 2;
     call->options.op_timeout_ms = op_timeout_ms;
     call->options.flags = flags;
+    call->options.agent_retry_ms = p->retry_ms;
+    if (p->adjust != NULL) {
+        p->adjust(&call->options);
+    }
     PEER_CHECK(pthread_create(&call->thread, NULL, peer_open_main, call) == 0);
+}
+
+/* The client has lost its agent, which this is, and finds the next one, which
+ * this becomes; its l_hello. */
+static inline struct ps_msg_l_hello peer_come_back(struct peer *p)
+{
+    struct ps_msg m;
+
+    peer_forget(p);
+    peer_accept(p);
+    m = peer_take(p, PS_MSG_L_HELLO);
+    return m.l_hello;
 }
 
 static inline void peer_welcome(struct peer *p)

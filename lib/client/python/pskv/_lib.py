@@ -46,6 +46,8 @@ class Options(Structure):
         ("spin_us", c_int32),
         ("rule", c_uint32),
         ("staleness", c_uint32),
+        ("agent_retry_ms", c_int32),
+        ("reserved", c_uint32),
     ]
 
 
@@ -121,7 +123,7 @@ class Stats(Structure):
 
     _fields_ = [
         ("size", c_uint32),
-        ("reserved", c_uint32),
+        ("resumes", c_uint32),
         ("ops", c_uint64),
         ("rounds", c_uint64),
         ("bytes_given", c_uint64),

@@ -896,11 +896,12 @@ class KVStore(Collectives):
             self.close()
 
     def stats(self) -> Dict[str, int]:
-        """Counters of this client: operations, rounds, bytes, system calls."""
+        """Counters of this client: agents that took it up, operations, rounds,
+        bytes, system calls."""
         s = _lib.Stats(size=ctypes.sizeof(_lib.Stats))
         self._check(self._lib.psc_get_stats(self._open(), byref(s)))
         return {field[0]: getattr(s, field[0])
-                for field in _lib.Stats._fields_[2:]}
+                for field in _lib.Stats._fields_[1:]}
 
     # ----------------------------------------------------------------- who
 

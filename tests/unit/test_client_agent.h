@@ -1,0 +1,225 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* An agent of a job of one worker on a thread of its own, with a server behind
+ * it that outlives it: what is given is the sum. It dies where a test says, and
+ * comes back without knowing anything. */
+#pragma once
+
+#include "test_client_peer.h"
+
+#define AGENT_KEYS 24u
+#define AGENT_NAME 64u
+
+enum agent_how {
+    AGENT_HEARS, /* It has read the message, and done nothing. */
+    AGENT_KNOWS, /* The server knows, the worker does not. */
+    AGENT_TELLS, /* Its answer is on the way. */
+    AGENT_DEATHS
+};
+
+/* Dies at the n-th message of all, counted from 1. */
+struct agent_death {
+    unsigned at;
+    enum agent_how how;
+};
+
+struct agent_key {
+    char name[AGENT_NAME];
+    uint8_t *value; /* The server's. */
+    size_t bytes;
+    uint64_t version;
+    bool known; /* To this life. */
+    size_t at;
+    size_t half;
+};
+
+struct agent {
+    struct peer peer;
+    struct agent_key keys[AGENT_KEYS];
+    uint32_t key_count;
+    uint64_t barriers;
+    const struct agent_death *deaths;
+    unsigned death_count;
+    unsigned seen;
+    unsigned died;
+    unsigned byes;
+    pthread_t thread;
+};
+
+static inline struct agent_key *agent_key(struct agent *a, const char *name)
+{
+    struct agent_key *k;
+
+    for (uint32_t i = 0; i < a->key_count; i++) {
+        if (strcmp(a->keys[i].name, name) == 0) {
+            return &a->keys[i];
+        }
+    }
+    PEER_CHECK(a->key_count < AGENT_KEYS && strlen(name) < AGENT_NAME);
+    k = &a->keys[a->key_count++];
+    snprintf(k->name, sizeof(k->name), "%s", name);
+    return k;
+}
+
+static inline void agent_take_key(struct agent *a, const struct ps_msg_l_key *m)
+{
+    struct agent_key *k = agent_key(a, m->name);
+
+    if (m->resumed) {
+        PEER_CHECK(k->value != NULL);
+        PEER_CHECK(m->pushed == k->version || m->pushed + 1 == k->version);
+    }
+    k->known = true;
+    k->at = a->peer.arena_used;
+    peer_answer_key(&a->peer, m, (uint32_t)(k - a->keys),
+                    m->resumed ? m->pushed : k->version);
+    k->half = (a->peer.arena_used - k->at) / 2;
+    if (k->value == NULL) {
+        k->bytes = k->half;
+        k->value = calloc(1, k->bytes);
+        PEER_CHECK(k->value != NULL);
+    }
+}
+
+/* What the server does: a round that it has merged it merges no more. */
+static inline void agent_merge(struct agent *a, const struct ps_msg_l_op *m)
+{
+    struct agent_key *k = &a->keys[m->key];
+
+    PEER_CHECK(m->key < a->key_count && k->known);
+    if (m->op == PS_OP_PUSH || m->op == PS_OP_PUSHPULL ||
+        m->op == PS_OP_BROADCAST) {
+        PEER_CHECK(m->round == k->version || m->round == k->version + 1);
+        if (m->round > k->version) {
+            memcpy(k->value, peer_given(&a->peer, m), k->bytes);
+            k->version = m->round;
+        }
+    }
+}
+
+static inline void agent_answer_op(struct agent *a, const struct ps_msg_l_op *m)
+{
+    const struct agent_key *k = &a->keys[m->key];
+
+    PEER_CHECK(k->version >= m->round);
+    memcpy(a->peer.arena + k->at + (k->version & 1) * k->half, k->value,
+           k->bytes);
+    peer_done(&a->peer, m->op_id, k->version);
+}
+
+/* The half of a message that the others hear of. */
+static inline void agent_do(struct agent *a, const struct ps_msg *m)
+{
+    if (m->code == PS_MSG_L_OP) {
+        agent_merge(a, &m->l_op);
+    } else if (m->code == PS_MSG_L_BARRIER) {
+        PEER_CHECK(m->l_barrier.number == a->barriers ||
+                   m->l_barrier.number == a->barriers + 1);
+        a->barriers = m->l_barrier.number;
+    }
+}
+
+static inline void agent_answer(struct agent *a, const struct ps_msg *m)
+{
+    switch ((int)m->code) {
+    case PS_MSG_L_HELLO:
+        PEER_CHECK((m->l_hello.gen != 0) == (a->died > 0));
+        PEER_CHECK(m->l_hello.barriers == a->barriers ||
+                   m->l_hello.barriers + 1 == a->barriers);
+        peer_send(&a->peer,
+                  &(struct ps_msg){.code = PS_MSG_L_WELCOME,
+                                   .l_welcome = {.gen = 9,
+                                                 .num_workers = 1,
+                                                 .local_size = 1,
+                                                 .num_servers = 1,
+                                                 .ring = a->peer.takes_ring
+                                                             ? ps_ring_layout()
+                                                             : 0}},
+                  -1);
+        break;
+    case PS_MSG_L_KEY:
+        agent_take_key(a, &m->l_key);
+        break;
+    case PS_MSG_L_OP:
+        agent_answer_op(a, &m->l_op);
+        break;
+    case PS_MSG_L_BARRIER:
+        peer_done(&a->peer, m->l_barrier.op_id, m->l_barrier.number);
+        break;
+    case PS_MSG_L_OPTIMIZER:
+        peer_done(&a->peer, m->l_optimizer.op_id, 0);
+        break;
+    default:
+        break; /* A region that goes. */
+    }
+}
+
+/* One life; false: it was the last. */
+static inline bool agent_live(struct agent *a)
+{
+    const struct agent_death *d = &a->deaths[a->died];
+    bool dies = false;
+
+    while (!dies) {
+        struct ps_msg m = peer_next(&a->peer);
+
+        a->byes += m.code == PS_MSG_L_BYE;
+        if (m.code == 0 || m.code == PS_MSG_L_BYE) {
+            return false;
+        }
+        a->seen++;
+        dies = a->died < a->death_count && a->seen >= d->at;
+        if (!dies || d->how != AGENT_HEARS) {
+            agent_do(a, &m);
+        }
+        if (!dies || d->how == AGENT_TELLS) {
+            agent_answer(a, &m);
+        }
+    }
+    return true;
+}
+
+static inline void *agent_main(void *arg)
+{
+    struct agent *a = arg;
+
+    peer_accept(&a->peer);
+    while (agent_live(a)) {
+        a->died++;
+        for (uint32_t i = 0; i < a->key_count; i++) {
+            a->keys[i].known = false;
+        }
+        peer_forget(&a->peer);
+        peer_accept(&a->peer);
+    }
+    peer_hang_up(&a->peer);
+    return NULL;
+}
+
+static inline void agent_start(struct agent *a, bool takes_ring,
+                               const struct agent_death *deaths, unsigned count)
+{
+    memset(a, 0, sizeof(*a));
+    a->deaths = deaths;
+    a->death_count = count;
+    peer_start(&a->peer);
+    a->peer.takes_ring = takes_ring;
+    PEER_CHECK(pthread_create(&a->thread, NULL, agent_main, a) == 0);
+}
+
+/* The client has been closed; how often the agent died. */
+static inline unsigned agent_stop(struct agent *a)
+{
+    struct sockaddr_un to = {.sun_family = AF_UNIX};
+    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+
+    /* It may wait for a client that has failed. */
+    memcpy(to.sun_path, a->peer.path, strlen(a->peer.path) + 1);
+    PEER_CHECK(connect(fd, (struct sockaddr *)&to, sizeof(to)) == 0);
+    close(fd);
+    PEER_CHECK(pthread_join(a->thread, NULL) == 0);
+    peer_stop(&a->peer);
+    for (uint32_t i = 0; i < a->key_count; i++) {
+        free(a->keys[i].value);
+    }
+    return a->died;
+}
