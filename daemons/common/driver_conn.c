@@ -118,6 +118,10 @@ static void on_frame(void *ctx, struct ps_conn *conn, const struct ps_msg *msg,
         driver_take_region(c, msg);
         return;
     }
+    if (msg->code == PS_MSG_L_KEEP) {
+        driver_take_keep(c, msg);
+        return;
+    }
     if (msg->code == PS_MSG_L_RING) {
         driver_take_ring(c, msg);
         return;

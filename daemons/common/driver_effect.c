@@ -63,6 +63,12 @@ static void send_parcel(struct ps_driver *d, const struct ps_fx *fx)
         (void)rc;
         msg.l_arena.size = size;
     }
+    if (msg.code == PS_MSG_L_KEEP) {
+        int rc = ps_arenas_kept_fd(d->opt.arenas, msg.l_keep.keep, &fd);
+
+        assert(rc == 0);
+        (void)rc;
+    }
     before_sent(c, &msg, p);
     if (c->welcomed) {
         struct ps_strand *s = ps_bundle_choose(&c->bundle, c->conn, msg.seq,

@@ -159,6 +159,7 @@ void driver_end_strands(struct link_conn *c);
 /* driver_ring.c */
 
 void driver_take_region(struct link_conn *c, const struct ps_msg *msg);
+void driver_take_keep(struct link_conn *c, const struct ps_msg *msg);
 void driver_take_ring(struct link_conn *c, const struct ps_msg *msg);
 /* Operations that came before the next frame of a worker that has sent
  * `frames`. True when there were any. */

@@ -3,6 +3,7 @@
  * memory, and the rings that operations come through. */
 #include "common/driver_inner.h"
 
+#include "net/arena.h"
 #include "net/local.h"
 
 #include <unistd.h>
@@ -29,6 +30,31 @@ void driver_take_region(struct link_conn *c, const struct ps_msg *msg)
         return;
     }
     ev.region.region = msg->l_region.region;
+    ev.region.buf = buf;
+    driver_feed(c->driver, &ev);
+    ps_buf_unref(buf);
+}
+
+/* What an agent before this one has left with a worker. */
+void driver_take_keep(struct link_conn *c, const struct ps_msg *msg)
+{
+    struct ps_event ev = {.type = PS_EV_KEEP, .conn = c->id};
+    int fd = ps_conn_take_fd(c->conn);
+    struct ps_buf *buf;
+    const char *why;
+
+    if (fd < 0) {
+        ps_conn_close(c->conn, PS_E_PROTO, "l_keep without a descriptor");
+        return;
+    }
+    int rc = ps_arenas_adopt(c->driver->opt.arenas, fd, msg->l_keep.size, &buf,
+                             &why);
+
+    if (rc != 0) {
+        ps_conn_close(c->conn, rc, why);
+        return;
+    }
+    ev.region.region = msg->l_keep.keep;
     ev.region.buf = buf;
     driver_feed(c->driver, &ev);
     ps_buf_unref(buf);

@@ -31,6 +31,13 @@ static struct ps_pool *new_results(void *ctx)
         .budget = app->memory, .source = ps_arenas_source(app->arenas)});
 }
 
+static int new_keep(void *ctx, size_t size, struct ps_buf **ret_buf)
+{
+    const struct app *app = ctx;
+
+    return ps_arenas_keep(app->arenas, size, ret_buf);
+}
+
 static int open_app(const void *values, const struct ps_daemon_facts *facts,
                     void **ret_app)
 {
@@ -60,6 +67,8 @@ static int open_app(const void *values, const struct ps_daemon_facts *facts,
     opt.sums = app->sums;
     opt.results_new = new_results;
     opt.results_ctx = app;
+    opt.keep_new = new_keep;
+    opt.keep_max = o->memory;
     app->agent = ps_agent_new(&opt, facts->now);
     *ret_app = app;
     return 0;

@@ -147,6 +147,15 @@ static void on_region(struct ps_agent_step *st, const struct ps_event *ev)
     }
 }
 
+static void on_keep(struct ps_agent_step *st, const struct ps_event *ev)
+{
+    struct ps_agent_session *s = ps_map_get(st->a->by_conn, ev->conn);
+
+    if (s != NULL) {
+        ps_agent_keep_take(st, s, ev->region.region, ev->region.buf);
+    }
+}
+
 static void on_ops(struct ps_agent_step *st, const struct ps_event *ev)
 {
     struct ps_agent_session *s = ps_map_get(st->a->by_conn, ev->conn);
@@ -266,6 +275,9 @@ static int step(void *self, const struct ps_event *ev, struct ps_effects *fx)
         break;
     case PS_EV_REGION:
         on_region(&st, ev);
+        break;
+    case PS_EV_KEEP:
+        on_keep(&st, ev);
         break;
     case PS_EV_OPS:
         on_ops(&st, ev);

@@ -32,6 +32,11 @@ struct ps_agent_options {
      * of a job never map what another job may see. */
     struct ps_pool *(*results_new)(void *ctx);
     void *results_ctx;
+    /* Zeroed memory that workers can keep open, to which the tag belongs; the
+     * same context. NULL: what codes leave over dies with this process. */
+    int (*keep_new)(void *ctx, size_t size, struct ps_buf **ret_buf);
+    uint64_t keep_size; /* Of a piece of it, at least; 0: 64 MiB. */
+    uint64_t keep_max;  /* Of all of it; 0: no limit. */
 };
 
 struct ps_agent;

@@ -6,7 +6,8 @@
  * server, is these bytes. Residuals belong to partitions and go where these
  * go. They are kept twice while a round is open: when it fails, a code that no
  * server has counted is taken back; one that may be counted stays what this
- * node gives to that round, should it be offered anew. */
+ * node gives to that round, should it be offered anew. Where they lie, they
+ * outlive this process (agent_keep.c). */
 #include "core/agent_inner.h"
 
 #include "base/alloc.h"
@@ -51,15 +52,36 @@ static int vector(struct ps_agent *a, const struct ps_agent_part *p,
     return rc;
 }
 
-static int obtain(struct ps_agent *a, const struct ps_agent_part *p,
-                  struct memory *m)
+static void clear(const struct ps_buf *buf, const struct ps_buf *old)
+{
+    if (buf != NULL && old == NULL) {
+        memset(buf->data, 0, buf->size);
+    }
+}
+
+/* `again`: another agent has made the code, and what it left over is there. */
+static int obtain(struct ps_agent_step *st, struct ps_agent_part *p,
+                  struct memory *m, bool *ret_again)
 {
     const struct ps_press *press = &p->key->compress.press;
-    int rc = vector(a, p, p->residual[0], &m->residual);
+    struct ps_agent *a = st->a;
+    bool kept = ps_agent_keep_obtain(st, p);
+    bool again = kept && ps_agent_keep_again(p);
+    int rc = 0;
 
-    if (rc == 0 && press->momentum > 0) {
+    if (kept && !again) {
+        m->residual = ps_agent_keep_residual(p);
+        m->moment = ps_agent_keep_moment(p);
+        clear(m->residual, p->residual[0]);
+        clear(m->moment, p->moment[0]);
+    }
+    if (m->residual == NULL) {
+        rc = vector(a, p, p->residual[0], &m->residual);
+    }
+    if (rc == 0 && press->momentum > 0 && m->moment == NULL) {
         rc = vector(a, p, p->moment[0], &m->moment);
     }
+    *ret_again = again;
     if (rc == 0) {
         rc = ps_pool_get(a->opt.sums, ps_press_bytes(press, p->count),
                          &m->code);
@@ -138,17 +160,26 @@ int ps_agent_code_start(struct ps_agent_step *st, struct ps_agent_flow *f,
     struct ps_agent *a = st->a;
     struct memory m = {0};
     struct ps_agent_run *run;
-    int rc = obtain(a, p, &m);
+    bool again;
+    int rc = obtain(st, p, &m, &again);
 
     assert(!p->encoding);
     if (rc != 0) {
         return rc;
     }
     ps_agent_code_drop(p); /* Of an earlier round. */
+    if (again) {
+        ps_agent_keep_before(p);
+    }
 
     struct ps_compute *c = make_job(a, p, slices, count, &m);
 
-    turn(p, &m);
+    if (again) {
+        ps_agent_keep_after(p);
+        p->code_undo = true;
+    } else {
+        turn(p, &m);
+    }
     run = ps_calloc(1, sizeof(*run));
     run->token = c->token;
     run->part = p;
@@ -186,6 +217,7 @@ void ps_agent_code_made(struct ps_agent_part *p, struct ps_agent_run *run)
     p->code = run->dst;
     ps_buf_ref(run->dst.buf);
     p->code_round = (uint64_t)run->version;
+    ps_agent_keep_mark(p, p->code_round);
 }
 
 static void forget(struct ps_buf **buf)
@@ -217,6 +249,9 @@ static void undo(struct ps_agent_part *p)
         p->moment[0] = p->moment[1];
         p->moment[1] = NULL;
     }
+    if (p->code_undo) {
+        ps_agent_keep_mark(p, p->key->round - 1);
+    }
     ps_agent_code_drop(p);
     p->code_void = p->encoding;
 }
@@ -240,4 +275,5 @@ void ps_agent_code_free(struct ps_agent_part *p)
     ps_agent_code_drop(p);
     forget(&p->residual[0]);
     forget(&p->moment[0]);
+    ps_agent_keep_free(p);
 }

@@ -8,6 +8,7 @@
  *     agent_code.c     gradients that travel as codes
  *     agent_session.c  training processes: hello, memory, barriers
  *     agent_why.c      what an operation waits for
+ *     agent_keep.c     what codes leave over, for the next agent
  *     agent_job.c      jobs: from job_state to the end
  *     agent_key.c      keys: placement, results, takeover
  *     agent_round.c    rounds over the ranks of this node
@@ -166,7 +167,8 @@ struct ps_agent_part {
     struct ps_slice code;       /* buf NULL: none. */
     struct ps_buf *residual[2]; /* Now, and before the code; NULL: zeros. */
     struct ps_buf *moment[2];
-    uint64_t code_round; /* What it is of. */
+    struct ps_agent_kept *kept; /* Where these lie; NULL: in the pool. */
+    uint64_t code_round;        /* What it is of. */
     /* Of a key without rounds: pulls up to these tickets have the value, and
      * will have it when the open question is answered. */
     uint64_t served;
@@ -175,6 +177,25 @@ struct ps_agent_part {
 };
 
 struct ps_agent_stating;
+struct ps_agent_kept;
+
+/* Memory that workers keep open for the next agent. */
+struct ps_agent_piece {
+    uint32_t number; /* What workers call it. */
+    struct ps_buf *buf;
+};
+
+/* A record of a partition in what an agent before this one has left. */
+struct ps_agent_found {
+    struct ps_agent_found *next; /* Of the same label. */
+    struct ps_buf *piece;        /* The job's reference. */
+    uint64_t at;
+    uint64_t press;
+    uint64_t tag;
+    uint32_t index;
+    uint32_t count;
+    uint32_t vectors;
+};
 
 /* An operation of a worker that is not done. */
 struct ps_agent_op {
@@ -240,6 +261,7 @@ struct ps_agent_key {
     struct ps_agent_quarrel *quarrel; /* NULL: nobody has disagreed. */
     uint64_t *pushed;                 /* By local rank: rounds offered. */
     struct ps_agent_past *past;       /* With another agent; NULL: none. */
+    bool bereft; /* It has been said that something of it was lost. */
     int32_t priority;
     uint32_t parts_open;   /* Partitions that have not reached the round. */
     uint32_t front;        /* All before this one have. */
@@ -317,6 +339,12 @@ struct ps_agent_job {
     struct ps_list barriers; /* Operations that wait at one. */
     uint64_t barriers_open;
     struct ps_list optimizers;
+    struct ps_agent_piece *pieces;
+    uint32_t piece_count;
+    uint32_t keeping;     /* The piece, + 1, with room; 0: none yet. */
+    uint64_t keep_used;   /* Of that. */
+    uint64_t keep_bytes;  /* Of all. */
+    struct ps_map *found; /* struct ps_agent_found by label. */
 };
 
 enum ps_agent_session_state {
@@ -341,6 +369,7 @@ struct ps_agent_session {
     uint32_t keys_left; /* Resumed: keys whose rounds it has not said. */
     struct ps_map *regions; /* number -> struct ps_buf */
     struct ps_map *arenas;  /* Told of: tag -> anything. */
+    struct ps_map *pieces;  /* It has: number -> anything. */
     struct ps_list ops;
     uint32_t op_count;
 };
@@ -414,7 +443,8 @@ struct ps_agent {
     struct ps_agent_op **spare_ops; /* A stack. */
     uint32_t spare_op_count;
     uint32_t spare_op_capacity;
-    bool flush; /* Gathered partitions wait for the tick. */
+    uint64_t keep_bytes; /* Of all jobs. */
+    bool flush;          /* Gathered partitions wait for the tick. */
     /* Where small sums lie one behind the other until then; NULL: nowhere. */
     struct ps_buf *room;
     uint64_t room_used;
@@ -497,6 +527,28 @@ void ps_agent_code_fail(struct ps_agent_part *p);
 /* Its server did not count what it got of that round. */
 void ps_agent_code_refused(struct ps_agent_part *p, uint64_t round);
 void ps_agent_code_free(struct ps_agent_part *p);
+
+/* agent_keep.c */
+/* Does what the code leaves over lie in memory that outlives this process? It
+ * is made, or what another agent has left there is found. */
+bool ps_agent_keep_obtain(struct ps_agent_step *st, struct ps_agent_part *p);
+/* Has another agent encoded the open round? */
+bool ps_agent_keep_again(const struct ps_agent_part *p);
+/* Then: go back to what was there before it; and forth. */
+void ps_agent_keep_before(struct ps_agent_part *p);
+void ps_agent_keep_after(struct ps_agent_part *p);
+/* Where an encoding writes, one reference; NULL: nowhere. */
+struct ps_buf *ps_agent_keep_residual(const struct ps_agent_part *p);
+struct ps_buf *ps_agent_keep_moment(const struct ps_agent_part *p);
+/* What the partition has now is of this round. */
+void ps_agent_keep_mark(struct ps_agent_part *p, uint64_t round);
+void ps_agent_keep_free(struct ps_agent_part *p);
+void ps_agent_keep_job_free(struct ps_agent *a, struct ps_agent_job *j);
+/* The session hears of what it does not have. */
+void ps_agent_keep_tell(struct ps_agent_step *st, struct ps_agent_session *s);
+/* A process gives back what another agent has left. */
+void ps_agent_keep_take(struct ps_agent_step *st, struct ps_agent_session *s,
+                        uint32_t number, struct ps_buf *buf);
 
 /* agent_session.c */
 void ps_agent_session_open(struct ps_agent_step *st, const struct ps_event *ev);

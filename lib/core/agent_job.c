@@ -23,6 +23,7 @@ static struct ps_agent_job *job_new(struct ps_agent *a, uint64_t gen)
     j->names = ps_map_new();
     j->early = ps_map_new();
     j->flows = ps_map_new();
+    j->found = ps_map_new();
     ps_list_init(&j->opening);
     ps_list_init(&j->barriers);
     ps_list_init(&j->optimizers);
@@ -69,6 +70,7 @@ void ps_agent_job_free(struct ps_agent_step *st, struct ps_agent *a,
     ps_agent_key_forget_early(j);
     ps_map_free(j->early);
     ps_map_free(j->flows);
+    ps_agent_keep_job_free(a, j);
     ps_map_free(j->keys);
     ps_map_free(j->names);
     a->dying = ps_realloc(a->dying,

@@ -76,6 +76,9 @@ static void answer(struct ps_agent_step *st, struct ps_agent_session *s,
         m.l_key_info.key = k->number;
         m.l_key_info.round = k->pushed[s->local];
     }
+    if (error == 0) {
+        ps_agent_keep_tell(st, s);
+    }
     if (error == 0 && k->result != NULL) {
         m.l_key_info.arena = k->result->tag;
         m.l_key_info.offset0 = k->result->offset + k->result_at[0];

@@ -135,6 +135,7 @@ void ps_agent_session_open(struct ps_agent_step *st, const struct ps_event *ev)
     s->worker = ++a->next_worker;
     s->regions = ps_map_new();
     s->arenas = ps_map_new();
+    s->pieces = ps_map_new();
     ps_list_init(&s->ops);
     ps_list_push_back(&a->sessions, &s->node);
     ps_map_put(a->by_conn, s->conn, s);
@@ -152,6 +153,7 @@ void ps_agent_session_free(struct ps_agent *a, struct ps_agent_session *s)
     }
     ps_map_free(s->regions);
     ps_map_free(s->arenas);
+    ps_map_free(s->pieces);
     ps_list_remove(&s->node);
     ps_map_take(a->by_conn, s->conn);
     ps_msg_free(s->hello);
@@ -601,7 +603,8 @@ void ps_agent_session_msg(struct ps_agent_step *st, struct ps_agent_session *s,
         took_hello(st, s, m);
         return;
     case PS_MSG_L_REGION:
-        return; /* PS_EV_REGION brings the memory. */
+    case PS_MSG_L_KEEP:
+        return; /* PS_EV_REGION, PS_EV_KEEP bring the memory. */
     case PS_MSG_L_REGION_GONE:
         b = ps_map_take(s->regions, m->l_region_gone.region);
         ps_buf_unref(b);

@@ -17,6 +17,7 @@ enum ps_event_type {
     PS_EV_CLOSED,      /* A connection is gone; the last event about it. */
     PS_EV_COMPUTED,    /* A job is done. */
     PS_EV_REGION,      /* Agent: a worker's memory was checked and mapped. */
+    PS_EV_KEEP,        /* Agent: as REGION, memory of an agent before it. */
     PS_EV_OPS,         /* Agent: operations that came without frames. */
     PS_EV_DRAIN,       /* The daemon is to end when it is done: take nothing
                         * new. */
@@ -32,7 +33,7 @@ enum ps_conn_kind {
 struct ps_event {
     ps_time now; /* Time enters here and nowhere else; it never falls. */
     enum ps_event_type type;
-    ps_conn_id conn; /* OPEN, MSG, SENT, CLOSED, REGION, OPS. */
+    ps_conn_id conn; /* OPEN, MSG, SENT, CLOSED, REGION, KEEP, OPS. */
     union {
         struct {
             enum ps_conn_kind kind;

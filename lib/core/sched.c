@@ -423,6 +423,7 @@ static int step(void *self, const struct ps_event *ev, struct ps_effects *fx)
     case PS_EV_DIAL_FAILED: /* The scheduler dials nobody... */
     case PS_EV_COMPUTED:    /* ...and computes nothing. */
     case PS_EV_REGION:
+    case PS_EV_KEEP:
     case PS_EV_OPS:
         break;
     }

@@ -156,6 +156,7 @@ static int step(void *self, const struct ps_event *ev, struct ps_effects *fx)
         break;
     case PS_EV_SENT:
     case PS_EV_REGION:
+    case PS_EV_KEEP:
     case PS_EV_OPS:
         break;
     }

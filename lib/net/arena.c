@@ -7,11 +7,13 @@
 #include "base/alloc.h"
 #include "base/list.h"
 #include "base/num.h"
+#include "net/local.h"
 
 #include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <sys/mman.h>
+#include <sys/random.h>
 #include <unistd.h>
 
 #ifndef MFD_NOEXEC_SEAL
@@ -39,8 +41,17 @@ struct arena {
     struct ps_list free;
 };
 
+/* Memory that others keep open for us. */
+struct kept {
+    struct ps_list_node node;
+    struct ps_buf *memory; /* The mapping. */
+    uint32_t number;
+    int fd;
+};
+
 struct ps_arenas {
     struct ps_list list;
+    struct ps_list kept;
     uint32_t last;
     bool wanted;
     uint64_t freed;
@@ -143,6 +154,7 @@ struct ps_arenas *ps_arenas_new(void)
     struct ps_arenas *all = ps_calloc(1, sizeof(*all));
 
     ps_list_init(&all->list);
+    ps_list_init(&all->kept);
     return all;
 }
 
@@ -153,6 +165,7 @@ void ps_arenas_free(struct ps_arenas *all)
     if (all == NULL) {
         return;
     }
+    assert(ps_list_empty(&all->kept)); /* Its holders are gone. */
     while ((n = ps_list_first(&all->list)) != NULL) {
         arena_free(PS_CONTAINER(n, struct arena, node));
     }
@@ -335,5 +348,91 @@ int ps_arenas_fd(const struct ps_arenas *all, uint32_t arena, int *ret_fd,
     }
     *ret_fd = a->fd;
     *ret_size = a->size;
+    return 0;
+}
+
+/* --------------------------------------------------- what outlives us */
+
+static struct kept *kept_of(const struct ps_arenas *all, uint32_t number)
+{
+    PS_LIST_EACH(n, &all->kept)
+    {
+        struct kept *k = PS_CONTAINER(n, struct kept, node);
+
+        if (k->number == number) {
+            return k;
+        }
+    }
+    return NULL;
+}
+
+static void kept_free(void *ctx)
+{
+    struct kept *k = ctx;
+
+    ps_list_remove(&k->node);
+    ps_buf_unref(k->memory);
+    close(k->fd);
+    ps_free(k);
+}
+
+int ps_arenas_adopt(struct ps_arenas *a, int fd, uint64_t size,
+                    struct ps_buf **ret_buf, const char **ret_why)
+{
+    int mine = fcntl(fd, F_DUPFD_CLOEXEC, 0);
+    struct ps_buf *memory;
+    struct kept *k;
+    int rc = ps_local_map_shared(fd, size, &memory, ret_why);
+
+    if (rc == 0 && mine < 0) {
+        ps_buf_unref(memory);
+        *ret_why = "no more descriptors";
+        return PS_E_NOMEM;
+    }
+    if (rc != 0) {
+        if (mine >= 0) {
+            close(mine);
+        }
+        return rc;
+    }
+    k = ps_calloc(1, sizeof(*k));
+    k->memory = memory;
+    k->fd = mine;
+    do {
+        if (getrandom(&k->number, sizeof(k->number), GRND_NONBLOCK) !=
+            (ssize_t)sizeof(k->number)) {
+            k->number = ++a->last; /* The pool of chance is not filled yet. */
+        }
+    } while (k->number == 0 || kept_of(a, k->number) != NULL);
+    ps_list_push_back(&a->kept, &k->node);
+    *ret_buf = ps_buf_wrap(memory->data, size, kept_free, k);
+    (*ret_buf)->tag = k->number;
+    return 0;
+}
+
+int ps_arenas_keep(struct ps_arenas *a, size_t size, struct ps_buf **ret_buf)
+{
+    const int seals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
+    const char *why;
+    int fd = memory_fd();
+
+    if (fd < 0) {
+        return PS_E_NOMEM;
+    }
+    if (ftruncate(fd, (off_t)size) != 0 || fcntl(fd, F_ADD_SEALS, seals) != 0) {
+        close(fd);
+        return PS_E_NOMEM;
+    }
+    return ps_arenas_adopt(a, fd, size, ret_buf, &why);
+}
+
+int ps_arenas_kept_fd(const struct ps_arenas *a, uint32_t number, int *ret_fd)
+{
+    const struct kept *k = kept_of(a, number);
+
+    if (k == NULL) {
+        return PS_E_NOENT;
+    }
+    *ret_fd = k->fd;
     return 0;
 }

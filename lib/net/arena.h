@@ -28,6 +28,19 @@ void ps_arenas_want(struct ps_arenas *a);
 /* The descriptor of an arena, still ours, and its size. PS_E_NOENT. */
 PS_MUST_USE int ps_arenas_fd(const struct ps_arenas *a, uint32_t arena,
                              int *ret_fd, uint64_t *ret_size);
+/* Memory of `size` bytes, zeros, sealed in size, that whoever gets a descriptor
+ * can write as well: what it keeps open outlives this process. The tag of the
+ * buffer is its number, drawn at random, so that it is not that of what another
+ * process has made. PS_E_NOMEM. */
+PS_MUST_USE int ps_arenas_keep(struct ps_arenas *a, size_t size,
+                               struct ps_buf **ret_buf);
+/* Such memory, from a stranger; the tag is a number of ours. Takes over the
+ * descriptor. Else as ps_local_map. */
+PS_MUST_USE int ps_arenas_adopt(struct ps_arenas *a, int fd, uint64_t size,
+                                struct ps_buf **ret_buf, const char **ret_why);
+/* The descriptor of that, still ours. PS_E_NOENT. */
+PS_MUST_USE int ps_arenas_kept_fd(const struct ps_arenas *a, uint32_t number,
+                                  int *ret_fd);
 /* How many arenas have been freed: who has told others of some looks again
  * when this changes. */
 uint64_t ps_arenas_freed(const struct ps_arenas *a);

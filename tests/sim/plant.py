@@ -25,6 +25,16 @@ PLANTS = {
          "p->reached < round && p->committed >= (int64_t)round",
          "p->reached < round && p->committed > (int64_t)round"),
     ],
+    "a new agent does not find what codes have left over": [
+        ("lib/core/agent_keep.c",
+         "f->press != hash_press(press)) {",
+         "f->press != 0) {"),
+    ],
+    "encodes once more from what the lost agent had made": [
+        ("lib/core/agent_keep.c",
+         "p->kept->round == p->key->round;",
+         "p->kept->round == UINT64_MAX;"),
+    ],
     "forgets with the agent what it had pushed": [
         ("lib/core/shard_job.c",
          "    ps_shard_answer_drop(slot);\n"

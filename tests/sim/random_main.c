@@ -287,8 +287,7 @@ static void add_faults(struct world_options *o)
                              ? 2 + (uint32_t)ps_rng_below(&r, 60)
                              : 0;
     }
-    if (o->mode == PS_MODE_SYNC && o->compress.name == NULL &&
-        ps_rng_chance(&r, 350)) {
+    if (o->mode == PS_MODE_SYNC && ps_rng_chance(&r, 350)) {
         o->faults.agent = 2 + (uint32_t)ps_rng_below(&r, 20);
         /* Whose process dies with its agent takes its job along; so does a
          * server whose values were with an agent alone. */

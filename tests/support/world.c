@@ -905,6 +905,55 @@ static struct ps_pool *pool_new(struct world *w)
         .source = {.get = arena_get, .put = arena_put, .ctx = w}});
 }
 
+/* An agent's view of memory that others hold as well. */
+struct keep {
+    struct world *w;
+    struct ps_buf *memory;
+    uint32_t tag;
+};
+
+static void keep_release(void *ctx)
+{
+    struct keep *v = ctx;
+
+    ps_map_take(v->w->keeps, v->tag);
+    ps_buf_unref(v->memory);
+    ps_free(v);
+}
+
+static struct ps_buf *keep_view(struct world *w, struct ps_buf *memory)
+{
+    struct keep *v = ps_calloc(1, sizeof(*v));
+    struct ps_buf *view;
+
+    *v = (struct keep){
+        .w = w, .memory = ps_buf_ref(memory), .tag = ++w->next_keep};
+    ps_map_put(w->keeps, v->tag, memory);
+    view = ps_buf_wrap(memory->data, memory->size, keep_release, v);
+    view->tag = v->tag;
+    return view;
+}
+
+static void free_memory(void *p)
+{
+    free(p);
+}
+
+static int keep_new(void *ctx, size_t size, struct ps_buf **ret_buf)
+{
+    struct ps_buf *memory;
+    void *p = NULL;
+
+    if (posix_memalign(&p, 64, size) != 0) {
+        return PS_E_NOMEM;
+    }
+    memset(p, 0, size);
+    memory = ps_buf_wrap(p, size, free_memory, p);
+    *ret_buf = keep_view(ctx, memory);
+    ps_buf_unref(memory);
+    return 0;
+}
+
 static struct ps_pool *results_new(void *ctx)
 {
     return pool_new(ctx);
@@ -999,6 +1048,8 @@ static void begin_agent(struct world *w, struct wnode *n)
     o.sums = n->pool;
     o.results_new = results_new;
     o.results_ctx = w;
+    o.keep_new = keep_new;
+    o.keep_size = 32u << 10; /* So that there are several. */
     ps_str_copy(o.name, sizeof(o.name), n->name);
     ps_str_copy(o.cluster, sizeof(o.cluster), "default");
     ps_str_copy(o.sched, sizeof(o.sched), "psched:1");
@@ -1031,6 +1082,7 @@ struct world *world_new(const struct world_options *opt)
     ps_heap_init(&w->events);
     w->conns = ps_map_new();
     w->arenas = ps_map_new();
+    w->keeps = ps_map_new();
     w->owners = ps_map_new();
     w->decoder = ps_decoder_new();
     start_sched(w);
@@ -1100,13 +1152,14 @@ void world_free(struct world *w)
     }
     for (uint32_t i = 0; i < w->opt.workers; i++) {
         worker_release_memory(&w->worker[i]);
-        worker_forget_said(&w->worker[i]);
+        worker_forget(&w->worker[i]);
     }
     while ((c = ps_map_next(w->conns, &cur)) != NULL) {
         ps_free(c);
     }
     ps_map_free(w->conns);
     ps_map_free(w->arenas);
+    ps_map_free(w->keeps);
     ps_map_free(w->owners);
     ps_heap_fini(&w->events);
     ps_decoder_free(w->decoder);
@@ -1153,6 +1206,32 @@ void world_local_send(struct world *w, struct wworker *k,
     }
     world_step(w, k->agent, &ev);
     ps_msg_free(copy);
+}
+
+struct ps_buf *world_kept(struct world *w, uint32_t number)
+{
+    struct ps_buf *memory = ps_map_get(w->keeps, number);
+
+    if (memory == NULL) {
+        world_fail(w, "no agent keeps anything under the number %u", number);
+        return NULL;
+    }
+    return ps_buf_ref(memory);
+}
+
+void world_local_keep(struct world *w, struct wworker *k, uint32_t number,
+                      struct ps_buf *memory)
+{
+    struct ps_event ev = {.type = PS_EV_KEEP, .conn = k->conn * 2};
+    const struct wconn *c = world_conn(w, k->conn);
+
+    if (c == NULL || c->cut) {
+        return;
+    }
+    ev.region.region = number;
+    ev.region.buf = keep_view(w, memory);
+    world_step(w, k->agent, &ev);
+    ps_buf_unref(ev.region.buf);
 }
 
 void world_local_region(struct world *w, struct wworker *k, uint32_t region,

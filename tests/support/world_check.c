@@ -242,6 +242,10 @@ void check_rows(struct world *w, struct wworker *k, uint32_t key,
 /* The job is over: nobody remembers anything of it. */
 void check_end(struct world *w)
 {
+    if (ps_map_count(w->keeps) != 0) {
+        world_fail(w, "agents keep %zu pieces of memory of a job that is over",
+                   ps_map_count(w->keeps));
+    }
     for (uint32_t i = 0; i < w->node_count; i++) {
         struct wnode *n = &w->node[i];
         uint64_t left = 0;

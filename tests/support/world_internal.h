@@ -96,10 +96,15 @@ struct wworker {
     uint64_t round; /* Under way. */
     uint64_t rounds_done;
     uint64_t barriers;
-    uint32_t waiting;        /* Replies missing in this stage. */
-    uint64_t gen;            /* Of its job, once it was welcomed. */
-    bool bereft;             /* Its agent was lost; it dials the next one. */
-    uint32_t asked;          /* Bereft: keys named again, not answered. */
+    uint32_t waiting; /* Replies missing in this stage. */
+    uint64_t gen;     /* Of its job, once it was welcomed. */
+    bool bereft;      /* Its agent was lost; it dials the next one. */
+    uint32_t asked;   /* Bereft: keys named again, not answered. */
+    struct {
+        uint32_t number;
+        struct ps_buf *memory;
+    } kept[64]; /* Of its agents; it only holds it. */
+    uint32_t kept_count;
     struct ps_msg *said[64]; /* op id % 64 -> what has not ended. */
     uint64_t next_op;
     uint64_t oldest_op;
@@ -138,6 +143,8 @@ struct world {
     uint64_t next_conn;
     struct ps_map *arenas; /* tag -> memory */
     uint32_t next_arena;
+    struct ps_map *keeps; /* tag -> struct ps_buf, while an agent has it */
+    uint32_t next_keep;
     bool split[WORLD_NODES_MAX][WORLD_NODES_MAX];
     uint64_t steps;
     uint64_t faults;
@@ -160,6 +167,10 @@ struct wconn *world_conn(struct world *w, uint64_t id);
 void world_close_conn(struct world *w, struct wconn *c, ps_time delay);
 void world_local_send(struct world *w, struct wworker *k,
                       const struct ps_msg *msg);
+/* The agent of the worker has memory under this number: one reference. */
+struct ps_buf *world_kept(struct world *w, uint32_t number);
+void world_local_keep(struct world *w, struct wworker *k, uint32_t number,
+                      struct ps_buf *memory);
 void world_local_region(struct world *w, struct wworker *k, uint32_t region,
                         struct ps_buf *buf);
 uint64_t world_local_connect(struct world *w, struct wworker *k);
@@ -174,7 +185,7 @@ void worker_closed(struct world *w, struct wworker *k);
 void worker_event(struct world *w, struct wworker *k);
 void worker_kill(struct world *w, struct wworker *k);
 void worker_release_memory(struct wworker *k);
-void worker_forget_said(struct wworker *k);
+void worker_forget(struct wworker *k);
 /* May the agent of this rank die now, with nothing lost? */
 bool worker_may_lose_agent(const struct wworker *k);
 

@@ -67,11 +67,14 @@ void worker_release_memory(struct wworker *k)
     }
 }
 
-void worker_forget_said(struct wworker *k)
+void worker_forget(struct wworker *k)
 {
     for (uint32_t i = 0; i < 64; i++) {
         ps_msg_free(k->said[i]);
         k->said[i] = NULL;
+    }
+    while (k->kept_count > 0) {
+        ps_buf_unref(k->kept[--k->kept_count].memory);
     }
 }
 
@@ -249,7 +252,7 @@ void worker_begin(struct world *w, struct wworker *k)
         k->key[i].pulling = false;
         k->key[i].known = false;
     }
-    worker_forget_said(k);
+    worker_forget(k);
     world_local_connect(w, k);
     say_hello(w, k);
 }
@@ -273,7 +276,7 @@ static void finish(struct world *w, struct wworker *k)
 {
     struct wconn *c = world_conn(w, k->conn);
 
-    worker_forget_said(k);
+    worker_forget(k);
     k->stage = WS_DONE;
     k->alive = false;
     k->conn = 0;
@@ -346,6 +349,18 @@ static void begin_compression(struct world *w, struct wworker *k)
     say(w, k, m.l_compression.op_id, &m);
 }
 
+static void take_keep(struct world *w, struct wworker *k,
+                      const struct ps_msg_l_keep *m)
+{
+    if (k->kept_count == 64) {
+        world_fail(w, "rank %u is given more and more to keep", k->index);
+        return;
+    }
+    k->kept[k->kept_count].number = m->keep;
+    k->kept[k->kept_count].memory = world_kept(w, m->keep);
+    k->kept_count += k->kept[k->kept_count].memory != NULL;
+}
+
 static void open_key(struct world *w, struct wworker *k, uint32_t i)
 {
     struct ps_msg m = {.code = PS_MSG_L_KEY};
@@ -403,6 +418,9 @@ static void say_again(struct world *w, struct wworker *k)
 
 static void resume(struct world *w, struct wworker *k)
 {
+    for (uint32_t i = 0; i < k->kept_count; i++) {
+        world_local_keep(w, k, k->kept[i].number, k->kept[i].memory);
+    }
     k->asked = 0;
     for (uint32_t i = 0; i < w->opt.key_count; i++) {
         k->asked += k->key[i].known;
@@ -838,6 +856,9 @@ void worker_message(struct world *w, struct wworker *k,
         ps_str_copy(k->why, sizeof(k->why), msg->l_because.text);
         return;
     case PS_MSG_L_ARENA:
+        return;
+    case PS_MSG_L_KEEP:
+        take_keep(w, k, &msg->l_keep);
         return;
     case PS_MSG_REJECT:
         k->error = msg->reject.error;

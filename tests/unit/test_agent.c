@@ -268,6 +268,20 @@ static struct ps_pool *results_new(void *ctx)
 
 static uint64_t sum_here_max; /* Of the next agent. */
 
+/* Memory that outlives agents; each gets it under another number. */
+static _Alignas(64) uint8_t keep_memory[1 << 20];
+
+static int keep_new(void *ctx, size_t size, struct ps_buf **ret_buf)
+{
+    (void)ctx;
+    if (size > sizeof(keep_memory)) {
+        return PS_E_NOMEM;
+    }
+    *ret_buf = ps_buf_wrap(keep_memory, size, NULL, NULL);
+    (*ret_buf)->tag = 5;
+    return 0;
+}
+
 static void begin_again(struct bench *b, uint32_t workers, uint32_t servers)
 {
     struct ps_agent_options o = {.instance = 1,
@@ -281,6 +295,8 @@ static void begin_again(struct bench *b, uint32_t workers, uint32_t servers)
     b->sums = ps_pool_new(&(struct ps_pool_options){.budget = 0});
     o.sums = b->sums;
     o.results_new = results_new;
+    o.keep_new = keep_new;
+    o.keep_size = 64u << 10;
     ps_str_copy(o.name, sizeof(o.name), "node");
     ps_str_copy(o.cluster, sizeof(o.cluster), "default");
     ps_str_copy(o.sched, sizeof(o.sched), "psched:1");
@@ -1729,6 +1745,125 @@ static void who_dies_before_it_has_said_its_rounds_is_untold(void **state)
     }
 }
 
+/* ----------------------------------------------- what outlives an agent */
+
+/* One worker, whose keys travel in 2 bits, at a new agent: the worker has heard
+ * the end of so many rounds. */
+static void begin_bereft(struct bench *b, uint64_t pushed, size_t given)
+{
+    struct ps_event ev = {.type = PS_EV_KEEP, .conn = WORKER_CONN};
+
+    memset(b, 0, sizeof(*b));
+    b->resumes = true;
+    b->pushed[0] = pushed;
+    begin_again(b, 1, 1);
+    b->compresses = true;
+    ev.region.region = 5;
+    ev.region.buf = ps_buf_wrap(keep_memory, given, NULL, NULL);
+    ev.region.buf->tag = 6;
+    step(b, ev);
+    ps_buf_unref(ev.region.buf);
+}
+
+static void run_code(struct bench *b, uint64_t round, uint8_t byte)
+{
+    forget_sent(b);
+    push(b, 0, 0, round, 0);
+    compute_all(b);
+    tick(b);
+    (void)expect_code(b, 0, byte);
+}
+
+/* An agent that has encoded round 1, and has ended it or not. */
+static size_t leave_behind(bool ended)
+{
+    struct bench b;
+    size_t size;
+
+    memset(keep_memory, 0, sizeof(keep_memory));
+    begin(&b, 1, 1);
+    b.compresses = true;
+    open_key(&b, 0, 1, 8192, SERVER_NODE);
+    tick(&b);
+    link_server(&b, false, 0);
+    give_region(&b, 0, 8192 * 4);
+    push(&b, 0, 0, 1, 0);
+    compute_all(&b);
+    tick(&b);
+    (void)expect_code(&b, 0, 0x00);
+    size = find(&b, WORKER_CONN, PS_MSG_L_KEEP, 0)->parcel->msg->l_keep.size;
+    if (ended) {
+        answer(&b, 0, 0, 1, 8192, 0, 1u << 30);
+    }
+    end(&b);
+    return size;
+}
+
+static void what_codes_leave_over_outlives_the_agent(void **state)
+{
+    for (int ended = 0; ended < 2; ended++) {
+        size_t size = leave_behind(ended != 0);
+        struct bench b;
+
+        (void)state;
+        begin_bereft(&b, (uint64_t)ended, size);
+        open_key(&b, 0, 1, 8192, SERVER_NODE);
+        tick(&b);
+        link_server(&b, false, 0);
+        give_region(&b, 0, 8192 * 4);
+        if (ended == 0) {
+            run_code(&b, 1, 0x00); /* The same bytes. */
+            answer(&b, 0, 0, 1, 8192, 0, 1u << 30);
+        }
+        run_code(&b, 2, 0xff);
+        assert_null(find(&b, WORKER_CONN, PS_MSG_L_KEEP, 0));
+        end(&b);
+    }
+}
+
+/* A worker could write there what it likes. */
+static void memory_that_no_agent_made_is_refused(void **state)
+{
+    size_t size = leave_behind(true);
+    uint8_t whole[256];
+
+    (void)state;
+    memcpy(whole, keep_memory, sizeof(whole));
+    /* Every byte of the header and of the first record. */
+    for (size_t i = 0; i < 128; i++) {
+        const struct sent *s;
+        struct bench b;
+
+        memcpy(keep_memory, whole, sizeof(whole));
+        keep_memory[i] ^= 0xa5;
+        begin_bereft(&b, 1, size);
+        s = find(&b, WORKER_CONN, PS_MSG_L_ERROR, 0);
+        if (i < 24 || (i >= 64 && i < 72)) {
+            assert_non_null(s);
+            assert_int_equal(s->parcel->msg->l_error.error, PS_E_INVAL);
+        }
+        if (s == NULL) { /* What it means is another one's, or nobody's. */
+            open_key(&b, 0, 1, 8192, SERVER_NODE);
+            tick(&b);
+            link_server(&b, false, 0);
+            give_region(&b, 0, 8192 * 4);
+            push(&b, 0, 0, 2, 0);
+            compute_all(&b);
+            tick(&b);
+            assert_non_null(find(&b, SERVER_CONN, PS_MSG_PUSH, 0));
+        }
+        end(&b);
+    }
+    memcpy(keep_memory, whole, sizeof(whole));
+    for (size_t given = 1; given < size; given += given) {
+        struct bench b;
+
+        begin_bereft(&b, 1, given);
+        assert_non_null(find(&b, WORKER_CONN, PS_MSG_L_ERROR, 0));
+        end(&b);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -1763,6 +1898,8 @@ int main(void)
         cmocka_unit_test(workers_hear_how_far_a_result_is),
         cmocka_unit_test(who_asks_for_no_value_hears_of_no_pieces),
         cmocka_unit_test(pieces_of_a_server_come_in_order),
+        cmocka_unit_test(what_codes_leave_over_outlives_the_agent),
+        cmocka_unit_test(memory_that_no_agent_made_is_refused),
         cmocka_unit_test(a_job_that_is_over_leaves_nothing),
     };
 

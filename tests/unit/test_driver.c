@@ -217,6 +217,14 @@ static int step(void *self, const struct ps_event *ev, struct ps_effects *fx)
         tell(e, "region %u of %zu\n", ev->region.region, ev->region.buf->size);
         e->region = e->keep_region ? ps_buf_ref(ev->region.buf) : NULL;
         break;
+    case PS_EV_KEEP:
+        tell(e, "keep %u of %zu\n", ev->region.region, ev->region.buf->size);
+        e->region = ps_buf_ref(ev->region.buf);
+        ps_effects_tell(fx, ev->conn,
+                        &(struct ps_msg){.code = PS_MSG_L_KEEP,
+                                         .l_keep = {.keep = e->region->tag,
+                                                    .size = e->region->size}});
+        break;
     case PS_EV_DRAIN:
         tell(e, "drain\n");
         return e->fail;
@@ -732,6 +740,73 @@ static void region_reaches_the_machine(void **state)
     end(&w);
 }
 
+static int take_fd(int from)
+{
+    char control[CMSG_SPACE(sizeof(int))];
+    uint8_t bytes[1024];
+    struct iovec iov = {bytes, sizeof(bytes)};
+    struct msghdr m = {.msg_iov = &iov,
+                       .msg_iovlen = 1,
+                       .msg_control = control,
+                       .msg_controllen = sizeof(control)};
+    int fd;
+
+    assert_true(recvmsg(from, &m, MSG_CMSG_CLOEXEC) > 0);
+    assert_non_null(CMSG_FIRSTHDR(&m));
+    memcpy(&fd, CMSG_DATA(CMSG_FIRSTHDR(&m)), sizeof(fd));
+    return fd;
+}
+
+/* What one agent has left with a worker, another one gives to others. */
+static void what_is_kept_goes_both_ways(void **state)
+{
+    struct ps_msg hello = {.code = PS_MSG_L_HELLO,
+                           .l_hello = {.protocol = 1, .job = "j"}};
+    struct ps_msg keep = {.code = PS_MSG_L_KEEP,
+                          .l_keep = {.keep = 9, .size = 8192}};
+    struct ps_arenas *before = ps_arenas_new();
+    struct ps_buf *buf;
+    uint8_t bytes[1024];
+    struct world w;
+    int mine;
+
+    (void)state;
+    assert_int_equal(ps_arenas_keep(before, 8192, &buf), 0);
+    assert_int_equal(ps_arenas_kept_fd(before, buf->tag, &mine), 0);
+    buf->data[100] = 'x';
+    begin(&w, PS_ROLE_AGENT);
+    int fd = local_caller(&w);
+
+    say(fd, bytes, put(bytes, 0, &hello, 0));
+    send_region(fd, bytes, put(bytes, 0, &keep, 0), mine);
+    RUN_UNTIL(&w, told(&w, "keep 9 of 8192\n"));
+    ps_buf_unref(buf);
+    ps_arenas_free(before); /* Its process is dead. */
+    assert_int_equal(w.m.region->data[100], 'x');
+    w.m.region->data[101] = 'y';
+    (void)ps_loop_step(w.loop);
+
+    int other = take_fd(fd);
+    char seen[2];
+
+    assert_int_equal(pread(other, seen, 2, 100), 2);
+    assert_memory_equal(seen, "xy", 2);
+    assert_int_equal(pwrite(other, "z", 1, 100), 1);
+    assert_int_equal(w.m.region->data[100], 'z');
+    assert_int_equal(ftruncate(other, 0), -1);
+    close(other);
+
+    /* Memory that may go away is no memory to keep. */
+    int loose = memfd_create("test", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+
+    assert_int_equal(ftruncate(loose, 8192), 0);
+    send_region(fd, bytes, put(bytes, 0, &keep, 0), loose);
+    RUN_UNTIL(&w, told(&w, "closed 1 PS_E_INVAL\n"));
+    close(loose);
+    close(fd);
+    end(&w);
+}
+
 static int make_memory(size_t size, void **ret_data)
 {
     int mem = memfd_create("test", MFD_CLOEXEC | MFD_ALLOW_SEALING);
@@ -1171,6 +1246,7 @@ int main(void)
         cmocka_unit_test(dials),
         cmocka_unit_test(close_ends_dials),
         cmocka_unit_test(region_reaches_the_machine),
+        cmocka_unit_test(what_is_kept_goes_both_ways),
         cmocka_unit_test(operations_come_by_the_ring),
         cmocka_unit_test(what_a_worker_did_before_it_died_counts),
         cmocka_unit_test(more_operations_than_the_ring_holds),
