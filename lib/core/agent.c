@@ -152,7 +152,7 @@ static void on_keep(struct ps_agent_step *st, const struct ps_event *ev)
     struct ps_agent_session *s = ps_map_get(st->a->by_conn, ev->conn);
 
     if (s != NULL) {
-        ps_agent_keep_take(st, s, ev->region.region, ev->region.buf);
+        ps_agent_keep_take(st, s, ev->region.buf);
     }
 }
 

@@ -181,8 +181,8 @@ struct ps_agent_kept;
 
 /* Memory that workers keep open for the next agent. */
 struct ps_agent_piece {
-    uint32_t number; /* What workers call it. */
-    struct ps_buf *buf;
+    uint64_t id;
+    struct ps_buf *buf; /* The tag is what workers are told. */
 };
 
 /* A record of a partition in what an agent before this one has left. */
@@ -369,7 +369,7 @@ struct ps_agent_session {
     uint32_t keys_left; /* Resumed: keys whose rounds it has not said. */
     struct ps_map *regions; /* number -> struct ps_buf */
     struct ps_map *arenas;  /* Told of: tag -> anything. */
-    struct ps_map *pieces;  /* It has: number -> anything. */
+    struct ps_map *pieces;  /* It has: id -> anything. */
     struct ps_list ops;
     uint32_t op_count;
 };
@@ -548,7 +548,7 @@ void ps_agent_keep_job_free(struct ps_agent *a, struct ps_agent_job *j);
 void ps_agent_keep_tell(struct ps_agent_step *st, struct ps_agent_session *s);
 /* A process gives back what another agent has left. */
 void ps_agent_keep_take(struct ps_agent_step *st, struct ps_agent_session *s,
-                        uint32_t number, struct ps_buf *buf);
+                        struct ps_buf *buf);
 
 /* agent_session.c */
 void ps_agent_session_open(struct ps_agent_step *st, const struct ps_event *ev);

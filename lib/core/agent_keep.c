@@ -25,14 +25,15 @@
 #define MAGIC        0x70736b7665657031u
 #define RECORD_MAGIC 0x70736b7672656331u
 #define LINE         64u
-#define CHUNK_SIZE   (64u * 1024u * 1024u)
-#define PIECES_MAX   32u /* Of one job; each is as large as all before. */
+#define PIECE_SIZE   (64u * 1024u * 1024u)
+#define PIECES_MAX   32u /* Of one job. Each is as large as all before. */
 
 struct header {
     uint64_t magic;
     uint64_t size;
     uint64_t used; /* Up to here there are whole records. */
-    uint64_t zero[5];
+    uint64_t id;   /* Workers may have it under several numbers. */
+    uint64_t zero[4];
 };
 
 struct record {
@@ -105,8 +106,8 @@ static uint32_t vectors_of(const struct ps_press *press)
 static void tell(struct ps_agent_step *st, struct ps_agent_session *s,
                  const struct ps_agent_piece *piece)
 {
-    if (ps_map_get(s->pieces, piece->number) == NULL) {
-        ps_map_put(s->pieces, piece->number, s);
+    if (s->hello->l_hello.keeps && ps_map_get(s->pieces, piece->id) == NULL) {
+        ps_map_put(s->pieces, piece->id, s);
         ps_effects_tell(st->fx, s->conn,
                         &(struct ps_msg){.code = PS_MSG_L_KEEP,
                                          .l_keep = {.keep = piece->buf->tag,
@@ -121,13 +122,11 @@ void ps_agent_keep_tell(struct ps_agent_step *st, struct ps_agent_session *s)
     }
 }
 
-static void add_piece(struct ps_agent_job *j, uint32_t number,
-                      struct ps_buf *buf)
+static void add_piece(struct ps_agent_job *j, uint64_t id, struct ps_buf *buf)
 {
     j->pieces = ps_realloc(j->pieces,
                            (j->piece_count + 1) * sizeof(*j->pieces));
-    j->pieces[j->piece_count++] = (struct ps_agent_piece){.number = number,
-                                                          .buf = buf};
+    j->pieces[j->piece_count++] = (struct ps_agent_piece){.id = id, .buf = buf};
 }
 
 /* One more, with room for `bytes`. */
@@ -135,13 +134,14 @@ static int new_piece(struct ps_agent_step *st, struct ps_agent_job *j,
                      uint64_t bytes)
 {
     const struct ps_agent_options *o = &st->a->opt;
-    uint64_t size = o->keep_size != 0 ? o->keep_size : CHUNK_SIZE;
+    uint64_t size = 0;
     struct ps_buf *buf;
     int rc;
 
     for (uint32_t i = 0; i < j->piece_count; i++) {
-        size = ps_max_u64(size, j->pieces[i].buf->size);
+        size += j->pieces[i].buf->size;
     }
+    size = ps_max_u64(size, o->keep_size != 0 ? o->keep_size : PIECE_SIZE);
     size = ps_round_up(ps_max_u64(size, bytes + sizeof(struct header)), 4096);
     rc = j->piece_count < PIECES_MAX ? o->keep_new(o->results_ctx, size, &buf)
                                      : PS_E_FULL;
@@ -150,10 +150,12 @@ static int new_piece(struct ps_agent_step *st, struct ps_agent_job *j,
     }
     struct header *h = (struct header *)(void *)buf->data;
 
-    *h = (struct header){
-        .magic = MAGIC, .size = size, .used = sizeof(struct header)};
+    *h = (struct header){.magic = MAGIC,
+                         .size = size,
+                         .used = sizeof(struct header),
+                         .id = ps_rng_next(&st->a->rng) ^ o->instance};
     j->keep_used = sizeof(struct header);
-    add_piece(j, buf->tag, buf);
+    add_piece(j, h->id, buf);
     j->keeping = j->piece_count;
     for (uint32_t i = 0; i < j->local_count; i++) {
         struct ps_agent_session *s = j->local[i].session;
@@ -244,7 +246,7 @@ static bool take_record(struct ps_agent_job *j, struct ps_buf *piece,
 }
 
 void ps_agent_keep_take(struct ps_agent_step *st, struct ps_agent_session *s,
-                        uint32_t number, struct ps_buf *buf)
+                        struct ps_buf *buf)
 {
     struct ps_agent_job *j = s->job;
     uint64_t at = sizeof(struct header);
@@ -253,20 +255,11 @@ void ps_agent_keep_take(struct ps_agent_step *st, struct ps_agent_session *s,
     if (s->ended) {
         return;
     }
-    if (s->state != PS_AGENT_SESSION_ACTIVE || s->hello->l_hello.gen == 0 ||
-        j->piece_count >= PIECES_MAX) {
+    if (s->state != PS_AGENT_SESSION_ACTIVE || s->hello->l_hello.gen == 0) {
         ps_agent_session_end(st, s, PS_E_INVAL,
                              "memory of an agent comes from a process that has "
-                             "lost one, and not too much of it");
+                             "lost one");
         return;
-    }
-    if (ps_map_get(s->pieces, number) == NULL) {
-        ps_map_put(s->pieces, number, s);
-    }
-    for (uint32_t i = 0; i < j->piece_count; i++) {
-        if (j->pieces[i].number == number) {
-            return; /* Another process has brought it. */
-        }
     }
     memcpy(&h, buf->data, buf->size < sizeof(h) ? 0 : sizeof(h));
     if (buf->size < sizeof(h) || h.magic != MAGIC || h.size != buf->size ||
@@ -275,7 +268,20 @@ void ps_agent_keep_take(struct ps_agent_step *st, struct ps_agent_session *s,
                              "memory that no agent has made");
         return;
     }
-    add_piece(j, number, ps_buf_ref(buf));
+    if (ps_map_get(s->pieces, h.id) == NULL) {
+        ps_map_put(s->pieces, h.id, s);
+    }
+    for (uint32_t i = 0; i < j->piece_count; i++) {
+        if (j->pieces[i].id == h.id) {
+            return; /* Another process has brought it. */
+        }
+    }
+    if (j->piece_count == PIECES_MAX) {
+        ps_agent_session_end(st, s, PS_E_FULL,
+                             "more memory of agents than one has made");
+        return;
+    }
+    add_piece(j, h.id, ps_buf_ref(buf));
     j->keep_bytes += h.used;
     st->a->keep_bytes += h.used;
     while (at < h.used) {

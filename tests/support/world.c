@@ -279,6 +279,10 @@ static void fx_send(struct world *w, struct wnode *n, struct ps_fx *f)
                p->slice[i].len);
         frame->len += p->slice[i].len;
     }
+    if (m.code == PS_MSG_L_KEEP && c->node[1] == NULL) {
+        /* The descriptor lies in the socket, whatever becomes of the agent. */
+        worker_keeps(w, &w->worker[c->worker % WORLD_WORKERS_MAX], &m.l_keep);
+    }
     c->queued[end] += frame->len;
     /* The kernel takes frames of a connection in order. */
     c->kernel_last[end] = ps_max_u64(

@@ -186,6 +186,8 @@ void worker_event(struct world *w, struct wworker *k);
 void worker_kill(struct world *w, struct wworker *k);
 void worker_release_memory(struct wworker *k);
 void worker_forget(struct wworker *k);
+void worker_keeps(struct world *w, struct wworker *k,
+                  const struct ps_msg_l_keep *m);
 /* May the agent of this rank die now, with nothing lost? */
 bool worker_may_lose_agent(const struct wworker *k);
 

@@ -231,6 +231,7 @@ static void say_hello(struct world *w, struct wworker *k)
     m.l_hello.partition_bytes = w->opt.partition_bytes;
     m.l_hello.start_timeout_ns = 0;
     m.l_hello.gen = k->gen;
+    m.l_hello.keeps = true;
     for (uint32_t i = 0; k->gen != 0 && i < w->opt.key_count; i++) {
         m.l_hello.keys += k->key[i].known;
     }
@@ -349,8 +350,8 @@ static void begin_compression(struct world *w, struct wworker *k)
     say(w, k, m.l_compression.op_id, &m);
 }
 
-static void take_keep(struct world *w, struct wworker *k,
-                      const struct ps_msg_l_keep *m)
+void worker_keeps(struct world *w, struct wworker *k,
+                  const struct ps_msg_l_keep *m)
 {
     if (k->kept_count == 64) {
         world_fail(w, "rank %u is given more and more to keep", k->index);
@@ -858,8 +859,7 @@ void worker_message(struct world *w, struct wworker *k,
     case PS_MSG_L_ARENA:
         return;
     case PS_MSG_L_KEEP:
-        take_keep(w, k, &msg->l_keep);
-        return;
+        return; /* It has it since that was sent. */
     case PS_MSG_REJECT:
         k->error = msg->reject.error;
         ps_str_copy(k->text, sizeof(k->text), msg->reject.text);

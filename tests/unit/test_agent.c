@@ -246,6 +246,7 @@ static void begin_job(struct bench *b, uint32_t servers)
                                          .rank = (int32_t)i,
                                          .gen = b->resumes ? GEN : 0,
                                          .keys = b->resumes,
+                                         .keeps = true,
                                          .barriers = b->resumes ? 3 : 0}},
             NULL);
         say(b, SCHED_CONN,
