@@ -19,6 +19,88 @@ static struct ps_pool *results_new(void *ctx)
     return ps_pool_new(&(struct ps_pool_options){.budget = 8u << 20});
 }
 
+/* The first byte: a life may begin in the middle of a job of one worker, which
+ * has a key and a region, without a server or with one. */
+#define WITHOUT_SERVERS 0xff
+#define WITH_A_SERVER   0xfe
+
+enum { SCHED, WORKER, SERVER };
+#define GEN         1u
+#define AGENT_NODE  1u
+#define SERVER_NODE 2u
+#define COUNT       256u
+
+static void play(struct fuzz_setup *setup, uint32_t servers,
+                 const uint8_t *data, size_t size)
+{
+    static const struct ps_msg welcome = {
+        .code = PS_MSG_WELCOME,
+        .welcome = {.protocol = PS_PROTOCOL,
+                    .name = "peer",
+                    .instance = 1,
+                    .node = AGENT_NODE,
+                    .incarnation = 1,
+                    .heartbeat_ns = PS_SECONDS(1)}};
+    static const struct ps_msg opened = {
+        .code = PS_MSG_JOB_OPENED,
+        .job_opened = {.worker = 1, .text = "", .gen = GEN}};
+    static const struct ps_msg l_key = {.code = PS_MSG_L_KEY,
+                                        .l_key = {.request = 1,
+                                                  .name = "s:w",
+                                                  .dtype = PS_DTYPE_FLOAT32,
+                                                  .count = COUNT,
+                                                  .classic = -1}};
+    static const struct ps_msg key = {
+        .code = PS_MSG_KEY_OPENED,
+        .key_opened = {
+            .gen = GEN, .text = "", .epoch = 1, .parts = 1, .compression = ""}};
+    const struct ps_rec_server server = {.node = SERVER_NODE,
+                                         .name = "ps0",
+                                         .incarnation = 1,
+                                         .address = "ps0:1",
+                                         .state = PS_NODE_STATE_ACTIVE};
+    const struct ps_msg map = {
+        .code = PS_MSG_MAP,
+        .map = {.epoch = 1, .servers = &server, .servers_count = 1}};
+    const struct ps_msg hello = {.code = PS_MSG_L_HELLO,
+                                 .l_hello = {.protocol = PS_PROTOCOL,
+                                             .job = "job",
+                                             .num_workers = 1,
+                                             .num_servers = servers}};
+    const struct ps_rec_slot slot = {AGENT_NODE, 1, 1};
+    const struct ps_rec_rank rank = {
+        .worker = 1, .state = PS_RANK_STATE_LIVE, .incarnation = 1};
+    const struct ps_msg job = {.code = PS_MSG_JOB_STATE,
+                               .job_state = {.gen = GEN,
+                                             .version = 1,
+                                             .name = "job",
+                                             .phase = PS_JOB_PHASE_RUNNING,
+                                             .num_workers = 1,
+                                             .num_servers = servers,
+                                             .slots = &slot,
+                                             .slots_count = 1,
+                                             .ranks = &rank,
+                                             .ranks_count = 1,
+                                             .reason = "",
+                                             .optimizer = ""}};
+    const uint32_t table[2] = {servers > 0 ? SERVER_NODE : 0, COUNT};
+    const struct fuzz_line line[] = {
+        {SCHED, PS_CONN_DIALLED, &welcome, NULL, 0},
+        {SCHED, PS_CONN_DIALLED, &map, NULL, 0},
+        {WORKER, PS_CONN_LOCAL, &hello, NULL, 0},
+        {SCHED, PS_CONN_DIALLED, &opened, NULL, 0},
+        {SCHED, PS_CONN_DIALLED, &job, NULL, 0},
+        {WORKER, PS_CONN_LOCAL, &l_key, NULL, 0},
+        {SCHED, PS_CONN_DIALLED, &key, table, sizeof(table)},
+        {WORKER, PS_CONN_LOCAL, NULL, NULL, 0},
+        {SERVER, PS_CONN_DIALLED, &welcome, NULL, 0},
+    };
+
+    setup->line = line;
+    setup->line_count = sizeof(line) / sizeof(line[0]) - (servers == 0);
+    fuzz_machine(setup, data, size);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     struct ps_pool *sums = ps_pool_new(
@@ -39,6 +121,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     ps_str_copy(o.sched, sizeof(o.sched), "psched:1");
     ps_str_copy(o.host, sizeof(o.host), "host");
     setup.machine = ps_agent_machine(ps_agent_new(&o, PS_SECONDS(1)));
-    fuzz_machine(&setup, data, size);
+    if (size > 0 && data[0] >= WITH_A_SERVER) {
+        play(&setup, data[0] == WITH_A_SERVER, data + 1, size - 1);
+    } else {
+        fuzz_machine(&setup, data, size);
+    }
     return 0;
 }

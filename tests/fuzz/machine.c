@@ -16,6 +16,8 @@
 #define COMPUTES_MAX 4096
 #define ARENA_SIZE   65536
 #define SENDS_MAX    100000
+/* At once; a driver does so, too. */
+#define OPS_MAX      32
 
 struct conn {
     ps_conn_id id; /* 0: free. */
@@ -36,7 +38,8 @@ struct life {
     struct ps_compute *computes[COMPUTES_MAX];
     uint32_t compute_count;
     uint64_t sends;
-    char *arena; /* Of the message that is being made. */
+    uint64_t asked; /* Request number of the last key_open. */
+    char *arena;    /* Of the message that is being made. */
     size_t arena_used;
 };
 
@@ -255,6 +258,9 @@ static void carry_out(struct life *l)
             l->dials[l->dial_count++] = f->dial.target;
         } else if (f->type == PS_FX_SEND) {
             l->sends++;
+            if (f->send.parcel->msg->code == PS_MSG_KEY_OPEN) {
+                l->asked = f->send.parcel->msg->key_open.request;
+            }
         } else if (f->type == PS_FX_COMPUTE) {
             assert(l->compute_count < COMPUTES_MAX); /* They are bounded. */
             l->computes[l->compute_count++] = f->compute;
@@ -358,22 +364,105 @@ static void message(struct life *l)
     ps_buf_unref(payload.buf);
 }
 
-static void region(struct life *l)
+static void give_region(struct life *l, const struct conn *c, uint32_t number)
+{
+    struct ps_event ev = {.type = PS_EV_REGION, .conn = c->id};
+    struct ps_buf *b = ps_buf_new(4096);
+
+    memset(b->data, 1, 4096);
+    ev.region.region = number;
+    ev.region.buf = b;
+    step(l, &ev);
+    ps_buf_unref(b);
+}
+
+/* As from a ring. Each but the first differs from the one before it in its
+ * number and in one field, so that they are of one kind for a while. */
+static void operations(struct life *l, const struct conn *c, uint32_t count)
+{
+    const struct ps_shape_msg *shape = ps_shape_of(PS_MSG_L_OP);
+    struct ps_msg_l_op ops[OPS_MAX];
+    struct ps_event ev = {.type = PS_EV_OPS, .conn = c->id};
+    struct ps_msg m = {.code = PS_MSG_L_OP};
+
+    assert(shape->field_count > 0);
+    for (size_t i = 0; i < shape->field_count; i++) {
+        fill(l, &shape->fields[i], &m, 0);
+    }
+    for (uint32_t i = 0; i < count; i++) {
+        ops[i] = m.l_op;
+        m.l_op.op_id++;
+        fill(l, &shape->fields[next(l) % shape->field_count], &m, 0);
+    }
+    ev.ops.op = ops;
+    ev.ops.count = count;
+    step(l, &ev);
+}
+
+/* What a worker gives through memory. */
+static void shared(struct life *l)
 {
     struct conn *c = any_conn(l);
-    struct ps_event ev = {.type = PS_EV_REGION};
-    struct ps_buf *b;
 
     if (c == NULL || c->kind != PS_CONN_LOCAL) {
         return;
     }
-    b = ps_buf_new(4096);
-    memset(b->data, 1, 4096);
+    uint8_t what = next(l);
+
+    if (what >= 128) {
+        operations(l, c, what % OPS_MAX + 1);
+        return;
+    }
+    give_region(l, c, what % 4);
+}
+
+static void open_line(struct life *l, struct conn *c, enum ps_conn_kind kind)
+{
+    struct ps_event ev = {.type = PS_EV_OPEN};
+
+    if (kind == PS_CONN_DIALLED) {
+        step(l, &(struct ps_event){.type = PS_EV_TICK});
+        assert(l->dial_count > 0);
+        ev.open.target = l->dials[--l->dial_count];
+    }
+    c->kind = kind;
+    c->id = ++l->next_conn;
     ev.conn = c->id;
-    ev.region.region = next(l) % 4;
-    ev.region.buf = b;
+    ev.open.kind = kind;
+    ev.open.peer = "fuzz";
     step(l, &ev);
-    ps_buf_unref(b);
+}
+
+static void play(struct life *l)
+{
+    for (uint32_t i = 0; i < l->setup->line_count; i++) {
+        const struct fuzz_line *line = &l->setup->line[i];
+        struct conn *c = &l->conns[line->conn];
+        struct ps_event ev = {.type = PS_EV_MSG};
+        struct ps_slice payload = {.len = line->payload_len};
+
+        if (c->id == 0) {
+            open_line(l, c, line->kind);
+        }
+        if (line->msg == NULL) {
+            give_region(l, c, 1);
+            continue;
+        }
+        struct ps_msg m = *line->msg;
+
+        if (m.code == PS_MSG_KEY_OPENED) {
+            m.key_opened.request = l->asked;
+        }
+        ev.conn = c->id;
+        ev.msg.msg = &m;
+        if (payload.len > 0) {
+            payload.buf = ps_buf_new(payload.len);
+            memcpy(payload.buf->data, line->payload, payload.len);
+            ev.msg.payload = &payload;
+        }
+        step(l, &ev);
+        ps_buf_unref(payload.buf);
+    }
 }
 
 static void computed(struct life *l)
@@ -431,6 +520,7 @@ void fuzz_machine(const struct fuzz_setup *setup, const uint8_t *data,
     l.arena = malloc(ARENA_SIZE);
     assert(l.arena != NULL);
     ps_effects_init(&l.fx);
+    play(&l);
     while (l.at < l.size) {
         switch (next(&l) % 16) {
         case 0:
@@ -456,7 +546,7 @@ void fuzz_machine(const struct fuzz_setup *setup, const uint8_t *data,
             sent(&l);
             break;
         case 7:
-            region(&l);
+            shared(&l);
             break;
         default:
             message(&l);

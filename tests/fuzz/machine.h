@@ -8,12 +8,25 @@
 
 #include "core/machine.h"
 
+/* What a life may begin with, so that chance need not find the way to where
+ * there is work: a message on this connection, which is opened before the
+ * first one; without a message, a region. */
+struct fuzz_line {
+    uint8_t conn;
+    enum ps_conn_kind kind;
+    const struct ps_msg *msg;
+    const void *payload;
+    size_t payload_len;
+};
+
 struct fuzz_setup {
     struct ps_machine machine;
     enum ps_role role;           /* Of the machine. */
     enum ps_conn_kind accepts;   /* What strangers come as. */
     struct ps_pool *pools[2];    /* Must be empty at the end. */
     void (*destroy)(void *self); /* Frees the machine. */
+    const struct fuzz_line *line;
+    uint32_t line_count;
 };
 
 void fuzz_machine(const struct fuzz_setup *setup, const uint8_t *data,
