@@ -828,7 +828,8 @@ static void idle_stays_open(void **state)
     /* Longer than all the limits. */
     struct wake wake = {.timer.due = wake_up};
 
-    ps_loop_timer_set(w.loop, &wake.timer, ps_loop_now(w.loop) + PS_MILLIS(510));
+    ps_loop_timer_set(w.loop, &wake.timer,
+                      ps_loop_now(w.loop) + PS_MILLIS(510));
     RUN_UNTIL(&w, wake.came || w.a.closed);
     tell(&w, bytes, put(bytes, 0, sizeof(bytes), &ack, 0));
     RUN_UNTIL(&w, w.a.frames == 1 || w.a.closed);
