@@ -205,8 +205,9 @@ static const void *sum_block(struct walk *w, uint64_t from, size_t count,
         const void *src[PS_CPU_GROUP_MAX];
 
         for (uint32_t j = 0; j < group; j++) {
-            void *room = group == 1 ? scratch_at(w, w->depth)
-                                    : w->decoded + j * w->block;
+            void *room = group == 1           ? scratch_at(w, w->depth)
+                         : w->decoded == NULL ? NULL
+                                              : w->decoded + j * w->block;
 
             src[j] = load(w, i + j, from, count, room);
         }
