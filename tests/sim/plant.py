@@ -13,6 +13,11 @@ from pathlib import Path
 BATCH = 100  # Seeds at a time,
 BATCHES = 10  # so often, or until one finds the bug.
 
+# A second code of a round goes on from what the first one has left over.
+FROM_THE_LAST = ("lib/core/agent_keep.c",
+                 "p->kept->round == p->key->round;",
+                 "p->kept->round == UINT64_MAX;")
+
 # name -> [(file, what stands there, what is planted)]
 PLANTS = {
     "offers a round that is over to the servers again": [
@@ -30,11 +35,7 @@ PLANTS = {
          "f->press != hash_press(press)) {",
          "f->press != 0) {"),
     ],
-    "encodes once more from what the lost agent had made": [
-        ("lib/core/agent_keep.c",
-         "p->kept->round == p->key->round;",
-         "p->kept->round == UINT64_MAX;"),
-    ],
+    "encodes once more from what the lost agent had made": [FROM_THE_LAST],
     "forgets with the agent what it had pushed": [
         ("lib/core/shard_job.c",
          "    ps_shard_answer_drop(slot);\n"
@@ -130,11 +131,13 @@ static uint32_t planted_nth(const struct ps_round *r, uint32_t n)
          """                     p->state == PS_AGENT_PART_HELD_BACK)) {
                     ps_agent_code_drop(p);
                     ps_agent_send_queue(st, p);"""),
+        FROM_THE_LAST,
     ],
     "encodes again what goes to another server": [
         ("lib/core/agent_key.c",
          "    p->moved = true;",
          "    p->moved = true;\n    ps_agent_code_drop(p);"),
+        FROM_THE_LAST,
     ],
     "draws random numbers by the number of a key": [
         ("lib/core/agent_key.c",
