@@ -674,7 +674,7 @@ void ps_agent_resume_seat(struct ps_agent_session *s);
 bool ps_agent_resume_key(struct ps_agent_step *st, struct ps_agent_session *s,
                          struct ps_agent_key *k, uint64_t pushed);
 /* The key is open: what is known of its past. */
-void ps_agent_resume_opened(struct ps_agent_key *k);
+void ps_agent_resume_opened(struct ps_agent_step *st, struct ps_agent_key *k);
 /* An operation of a round whose end another rank here has heard already; true:
  * it has been dealt with. */
 bool ps_agent_resume_takes(struct ps_agent_step *st, struct ps_agent_op *op);

@@ -356,12 +356,12 @@ static void opened(struct ps_agent_step *st, struct ps_agent_key *k,
     k->number = m->key;
     k->epoch = m->epoch;
     ps_map_put(k->job->keys, k->number, k);
-    ps_agent_resume_opened(k);
     for (uint32_t i = 0; i < k->part_count; i++) {
         if (k->parts[i].node != 0) {
             ps_agent_flow_get(st, k->job, k->parts[i].node);
         }
     }
+    ps_agent_resume_opened(st, k);
     answer_askers(st, k, 0, "");
 }
 

@@ -29,7 +29,7 @@ void ps_agent_resume_seat(struct ps_agent_session *s)
 }
 
 /* What all partitions have reached. */
-void ps_agent_resume_opened(struct ps_agent_key *k)
+static void set_made(struct ps_agent_key *k)
 {
     for (uint32_t i = 0;
          k->past != NULL && k->past->most > 0 && i < k->part_count; i++) {
@@ -39,6 +39,30 @@ void ps_agent_resume_opened(struct ps_agent_key *k)
             p->committed = (int64_t)k->past->most;
         }
         p->reached = ps_max_u64(p->reached, k->past->most);
+    }
+}
+
+/* Servers hear what is known here, as after a loss of one: this agent may be
+ * the one of which they wait to hear. */
+static void state_all(struct ps_agent_step *st, struct ps_agent_key *k)
+{
+    for (uint32_t i = 0; i < k->job->local_count; i++) {
+        if (!k->past->said[i]) {
+            return;
+        }
+    }
+    for (uint32_t i = 0; k->open && i < k->part_count; i++) {
+        if (k->parts[i].node != 0) {
+            ps_agent_key_resume(st, &k->parts[i]);
+        }
+    }
+}
+
+void ps_agent_resume_opened(struct ps_agent_step *st, struct ps_agent_key *k)
+{
+    if (k->past != NULL) {
+        set_made(k);
+        state_all(st, k);
     }
 }
 
@@ -125,11 +149,12 @@ bool ps_agent_resume_key(struct ps_agent_step *st, struct ps_agent_session *s,
     past->least = ps_min_u64(past->least, pushed);
     past->most = ps_max_u64(past->most, pushed);
     k->pushed[s->local] = pushed;
-    ps_agent_resume_opened(k);
+    set_made(k);
     if (k->active && k->round <= past->most) {
         close_round(st, k);
     }
     k->round = ps_max_u64(k->round, past->most);
+    state_all(st, k);
     return true;
 }
 

@@ -94,7 +94,8 @@ void ps_agent_send_again(struct ps_agent_step *st, struct ps_agent_server *s)
             for (uint32_t i = 0; i < k->part_count; i++) {
                 struct ps_agent_part *p = &k->parts[i];
 
-                if (p->node == s->node && p->moved) {
+                if (p->node == s->node &&
+                    (p->moved || (k->past != NULL && p->held == NONE))) {
                     /* What it goes on from may have been lost as well. */
                     ps_agent_key_resume(st, p);
                 }

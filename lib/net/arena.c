@@ -395,6 +395,7 @@ int ps_arenas_adopt(struct ps_arenas *a, int fd, uint64_t size,
         }
         return rc;
     }
+    madvise(memory->data, size, MADV_HUGEPAGE); /* As above. */
     k = ps_calloc(1, sizeof(*k));
     k->memory = memory;
     k->fd = mine;

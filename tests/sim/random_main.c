@@ -289,10 +289,8 @@ static void add_faults(struct world_options *o)
     }
     if (o->mode == PS_MODE_SYNC && ps_rng_chance(&r, 350)) {
         o->faults.agent = 2 + (uint32_t)ps_rng_below(&r, 20);
-        /* Whose process dies with its agent takes its job along; so does a
-         * server whose values were with an agent alone. */
+        /* Whose process dies with its agent takes its job along. */
         o->faults.crash = 0;
-        o->faults.lose_server = false;
     }
     o->faults.until = PS_SECONDS(4);
 }
@@ -300,7 +298,9 @@ static void add_faults(struct world_options *o)
 /* May workers end with an error? */
 static bool may_fail(const struct world_options *o)
 {
-    return o->faults.lose_server && (o->mode != PS_MODE_SYNC || asks_alone(o));
+    /* So may what a server and an agent alone have had, when both are lost. */
+    return o->faults.lose_server &&
+           (o->mode != PS_MODE_SYNC || o->faults.agent != 0 || asks_alone(o));
 }
 
 /* What came of a run. */
