@@ -32,6 +32,7 @@ void psc_options_init(struct psc_options *o, size_t size)
         .start_timeout_ms = 120000,
         .op_timeout_ms = 0,
         .close_timeout_ms = 10000,
+        .agent_retry_ms = 60000,
     };
 
     /* A caller built with a later header has more behind: zero is the default

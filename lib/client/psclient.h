@@ -63,7 +63,7 @@ enum psc_error {
     PSC_E_VERSION = -5, /* The agent speaks another protocol. */
     PSC_E_TIMEOUT = -6, /* The detail names who is missing. */
     PSC_E_CANCELED = -7,
-    PSC_E_CLOSED = -8, /* The agent hung up. */
+    PSC_E_CLOSED = -8, /* The agent hung up, and there is no other. */
     PSC_E_REFUSED = -9,
     PSC_E_PERM = -10,
     PSC_E_EXIST = -11,
@@ -172,7 +172,8 @@ struct psc_options {
 #define PSC_OPEN_QUIET 1u
 
 /* Defaults: job "default", one worker, one server, sync, wait, balanced, 10 s
- * to connect, 120 s to start, no limit for operations, 10 s to close.
+ * to connect, 120 s to start, no limit for operations, 10 s to close, 60 s for
+ * another agent.
  * `size` is sizeof(*o) as the caller's compiler sees it. */
 void psc_options_init(struct psc_options *o, size_t size);
 
@@ -400,7 +401,7 @@ int psc_ops_wait_any(struct psc_op *const *ops, size_t count, int timeout_ms,
  * one ended. Asks the agent, for at most five seconds. */
 int psc_op_why(struct psc_op *op, char *text, size_t size);
 /* The result in the agent's memory, read-only: valid until the second-next
- * round of its key is pushed. PSC_E_AGAIN: not ended; PSC_E_NOENT: it has no
+ * round of its key is pushed or the operation is freed. PSC_E_AGAIN: not ended; PSC_E_NOENT: it has no
  * result. */
 int psc_op_view(struct psc_op *op, const void **ret_data, size_t *ret_bytes);
 /* Round whose value the result is; of a join, the rank that was last. */

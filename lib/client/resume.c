@@ -23,6 +23,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 
 #include "base/str.h"
 
@@ -31,21 +32,34 @@
 /* Descriptors that an agent may have kept here. */
 #define KEEPS_MAX      64u
 
+bool resume_wanted(const struct psc_options *o)
+{
+    return o->num_servers > 0 && o->mode == PSC_MODE_SYNC &&
+           o->on_loss == PSC_ON_LOSS_WAIT && o->agent_retry_ms > 0;
+}
+
 bool resume_can(const struct psc_client *c)
 {
-    const struct psc_options *o = &c->options;
-
-    return c->welcome && c->gen != 0 && c->num_servers > 0 &&
-           o->mode == PSC_MODE_SYNC && o->on_loss == PSC_ON_LOSS_WAIT &&
-           o->agent_retry_ms > 0;
+    return c->welcome && c->gen != 0 && resume_wanted(&c->options);
 }
 
 /* ------------------------------------------------------------- kept memory */
 
-static struct keep *keep_of(const struct psc_client *c, uint32_t number)
+static bool is_same_file(int fd, int other)
+{
+    struct stat a;
+    struct stat b;
+
+    return fstat(fd, &a) == 0 && fstat(other, &b) == 0 &&
+           a.st_dev == b.st_dev && a.st_ino == b.st_ino;
+}
+
+/* An agent that was given it has another number for it than the one before. */
+static struct keep *keep_of(const struct psc_client *c, const struct keep *keep)
 {
     for (uint32_t i = 0; i < c->keep_count; i++) {
-        if (c->keeps[i].number == number) {
+        if (c->keeps[i].number == keep->number ||
+            is_same_file(c->keeps[i].fd, keep->fd)) {
             return &c->keeps[i];
         }
     }
@@ -54,7 +68,7 @@ static struct keep *keep_of(const struct psc_client *c, uint32_t number)
 
 static int add_keep(struct psc_client *c, const struct keep *keep)
 {
-    struct keep *known = keep_of(c, keep->number);
+    struct keep *known = keep_of(c, keep);
     struct keep *grown;
 
     if (known != NULL) {

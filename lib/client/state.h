@@ -414,6 +414,8 @@ static inline bool op_has_result(enum op_kind kind)
 
 /* ---------------------------------------------------------------- resume.c */
 
+/* Do these options ask for another agent when one is lost? */
+bool resume_wanted(const struct psc_options *o);
 /* Is there a next agent for this client when it loses the one it has? */
 bool resume_can(const struct psc_client *c);
 /* The reader alone: the stream has ended, and what had come is taken. */

@@ -49,6 +49,7 @@ static void nothing_set_leaves_the_defaults(void **state)
     assert_string_equal(o.socket, PSC_DEFAULT_SOCKET);
     assert_int_equal(o.op_timeout_ms, 0);
     assert_int_equal(o.spin_us, 0);
+    assert_int_equal(o.agent_retry_ms, 60000);
 }
 
 static void spinning_is_a_number_or_auto(void **state)
@@ -69,8 +70,10 @@ static void own_names(void **state)
              "PSKV_ON_LOSS=fail", "PSKV_PLACEMENT=mxnet",
              "PSKV_PARTITION_BYTES=65536", "PSKV_BIG_ARRAY_BOUND=77",
              "MXNET_KVSTORE_BIGARRAY_BOUND=88", "PSKV_OP_TIMEOUT=250ms",
-             "PSKV_START_TIMEOUT=2m", "PSKV_CLOSE_TIMEOUT=3", "PSKV_SPIN=40"),
+             "PSKV_START_TIMEOUT=2m", "PSKV_CLOSE_TIMEOUT=3", "PSKV_SPIN=40",
+             "PSKV_AGENT_RETRY=1.5s"),
         0);
+    assert_int_equal(o.agent_retry_ms, 1500);
     assert_string_equal(o.socket, "/x/y.sock");
     assert_string_equal(o.job, "fashion");
     assert_int_equal(o.rank, 3);

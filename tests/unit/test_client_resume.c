@@ -753,7 +753,7 @@ static void some_jobs_end_with_their_agent(void **state)
 
 /* -------------------------------------------------------------- kept memory */
 
-static void leave_memory(struct fixture *f, uint32_t number, char fill)
+static int leave_memory(struct fixture *f, uint32_t number, char fill)
 {
     int fd = peer_memfd(4096, F_SEAL_SHRINK);
 
@@ -762,7 +762,7 @@ static void leave_memory(struct fixture *f, uint32_t number, char fill)
               &(struct ps_msg){.code = PS_MSG_L_KEEP,
                                .l_keep = {.keep = number, .size = 4096}},
               fd);
-    close(fd);
+    return fd;
 }
 
 static void take_memory(struct fixture *f, uint32_t number, char fill)
@@ -786,19 +786,29 @@ static void memory_of_the_agent_is_handed_on(void **state)
     float x[N] = {0};
     struct ps_msg_l_op o;
     pthread_t t;
+    int kept;
 
-    leave_memory(f, 1, 'a');
-    leave_memory(f, 2, 'b');
-    leave_memory(f, 1, 'c'); /* Instead of the first. */
+    close(leave_memory(f, 1, 'a'));
+    close(leave_memory(f, 2, 'b'));
+    kept = leave_memory(f, 1, 'c'); /* Instead of the first. */
     assert_int_equal(psc_push_start(f->c, f->key, x, NULL, &op), 0);
     peer_take_op(&f->peer, PS_OP_PUSH);
     t = waiter(op);
     for (int i = 0; i < 2; i++) {
         peer_come_back(&f->peer);
         peer_welcome(&f->peer);
-        take_memory(f, 1, 'c');
+        if (i == 0) {
+            take_memory(f, 1, 'c');
+        } else { /* Once, under its new name. */
+            take_memory(f, 7, 'c');
+        }
         take_memory(f, 2, 'b');
+        peer_send(&f->peer,
+                  &(struct ps_msg){.code = PS_MSG_L_KEEP,
+                                   .l_keep = {.keep = 7, .size = 4096}},
+                  kept);
     }
+    close(kept);
     answer_w(f, 0);
     o = peer_take_op(&f->peer, PS_OP_PUSH);
     peer_done(&f->peer, o.op_id, 1);
@@ -811,7 +821,7 @@ static void too_much_memory_is_refused(void **state)
     struct fixture *f = *state;
 
     for (uint32_t i = 0; i < 65; i++) {
-        leave_memory(f, i, 'x');
+        close(leave_memory(f, i, 'x'));
     }
     expect_end(f, PSC_E_PROTO, "too much memory");
     peer_hang_up(&f->peer);
