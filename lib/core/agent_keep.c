@@ -178,16 +178,17 @@ static struct ps_buf *vector(struct ps_buf *piece, uint8_t *at, uint32_t count)
     return ps_buf_wrap(at, count * sizeof(float), release, ps_buf_ref(piece));
 }
 
+/* `count` is what the record was found to have: it may say something else by
+ * now. */
 static struct ps_agent_kept *kept_new(struct ps_buf *piece, uint64_t at,
+                                      uint32_t count,
                                       const struct ps_press *press)
 {
     struct ps_agent_kept *q = ps_calloc(1, sizeof(*q));
-    struct record *r = (struct record *)(void *)(piece->data + at);
-    const uint32_t count = r->count;
-    uint8_t *data = piece->data + at + sizeof(*r);
+    uint8_t *data = piece->data + at + sizeof(struct record);
 
     q->piece = ps_buf_ref(piece);
-    q->record = r;
+    q->record = (struct record *)(void *)(piece->data + at);
     for (unsigned i = 0; i < 2 && press->feedback; i++) {
         q->residual[i] = vector(piece, data, count);
         data += vector_bytes(count);
@@ -308,7 +309,7 @@ static struct ps_agent_kept *adopt(struct ps_agent_part *p)
         f->press != hash_press(press)) {
         return NULL;
     }
-    q = kept_new(f->piece, f->at, press);
+    q = kept_new(f->piece, f->at, f->count, press);
     last = f->tag & 1;
     q->round = f->tag >> 1;
     if (q->round > 0 && press->feedback) {
@@ -354,7 +355,8 @@ static struct ps_agent_kept *make(struct ps_agent_step *st,
                          .count = p->count,
                          .vectors = vectors_of(press)};
 
-    struct ps_agent_kept *q = kept_new(piece->buf, j->keep_used, press);
+    struct ps_agent_kept *q = kept_new(piece->buf, j->keep_used, p->count,
+                                       press);
 
     j->keep_used += bytes;
     j->keep_bytes += bytes;

@@ -1865,6 +1865,23 @@ static void memory_that_no_agent_made_is_refused(void **state)
     }
 }
 
+/* What was checked is what counts, whatever is written there later. */
+static void memory_that_is_checked_is_not_read_again(void **state)
+{
+    size_t size = leave_behind(true);
+    struct bench b;
+
+    (void)state;
+    begin_bereft(&b, 1, size);
+    memset(keep_memory, 0xff, 128); /* The header and the first record's. */
+    open_key(&b, 0, 1, 8192, SERVER_NODE);
+    tick(&b);
+    link_server(&b, false, 0);
+    give_region(&b, 0, 8192 * 4);
+    run_code(&b, 2, 0xff);
+    end(&b);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -1901,6 +1918,7 @@ int main(void)
         cmocka_unit_test(pieces_of_a_server_come_in_order),
         cmocka_unit_test(what_codes_leave_over_outlives_the_agent),
         cmocka_unit_test(memory_that_no_agent_made_is_refused),
+        cmocka_unit_test(memory_that_is_checked_is_not_read_again),
         cmocka_unit_test(a_job_that_is_over_leaves_nothing),
     };
 
