@@ -11,53 +11,44 @@
 /* Operations that a machine is told of at once. */
 #define TAKE_OPS 32
 
-/* A worker's memory. The machine never sees descriptors. */
-void driver_take_region(struct link_conn *c, const struct ps_msg *msg)
+/* Memory of a worker, or what an agent before this one has left with it. The
+ * machine never sees descriptors. */
+static void take_memory(struct link_conn *c, enum ps_event_type type,
+                        uint32_t number, uint64_t size)
 {
-    struct ps_event ev = {.type = PS_EV_REGION, .conn = c->id};
+    struct ps_event ev = {.type = type, .conn = c->id};
     int fd = ps_conn_take_fd(c->conn);
     struct ps_buf *buf;
     const char *why;
+    int rc;
 
     if (fd < 0) {
-        ps_conn_close(c->conn, PS_E_PROTO, "l_region without a descriptor");
+        ps_conn_close(c->conn, PS_E_PROTO,
+                      type == PS_EV_KEEP ? "l_keep without a descriptor"
+                                         : "l_region without a descriptor");
         return;
     }
-    int rc = ps_local_map_shared(fd, msg->l_region.size, &buf, &why);
-
+    rc = type == PS_EV_KEEP
+             ? ps_arenas_adopt(c->driver->opt.arenas, fd, size, &buf, &why)
+             : ps_local_map_shared(fd, size, &buf, &why);
     if (rc != 0) {
         ps_conn_close(c->conn, rc, why);
         return;
     }
-    ev.region.region = msg->l_region.region;
+    ev.region.region = number;
     ev.region.buf = buf;
     driver_feed(c->driver, &ev);
     ps_buf_unref(buf);
 }
 
-/* What an agent before this one has left with a worker. */
+void driver_take_region(struct link_conn *c, const struct ps_msg *msg)
+{
+    take_memory(c, PS_EV_REGION, msg->l_region.region, msg->l_region.size);
+}
+
 void driver_take_keep(struct link_conn *c, const struct ps_msg *msg)
 {
-    struct ps_event ev = {.type = PS_EV_KEEP, .conn = c->id};
-    int fd = ps_conn_take_fd(c->conn);
-    struct ps_buf *buf;
-    const char *why;
-
-    if (fd < 0) {
-        ps_conn_close(c->conn, PS_E_PROTO, "l_keep without a descriptor");
-        return;
-    }
-    int rc = ps_arenas_adopt(c->driver->opt.arenas, fd, msg->l_keep.size, &buf,
-                             &why);
-
-    if (rc != 0) {
-        ps_conn_close(c->conn, rc, why);
-        return;
-    }
-    ev.region.region = msg->l_keep.keep;
-    ev.region.buf = buf;
-    driver_feed(c->driver, &ev);
-    ps_buf_unref(buf);
+    take_memory(c, PS_EV_KEEP, msg->l_keep.keep, msg->l_keep.size);
 }
 
 void driver_take_ring(struct link_conn *c, const struct ps_msg *msg)

@@ -281,8 +281,11 @@ void resume_welcome(struct psc_client *c, const struct ps_msg_l_welcome *m)
     if (c->link != LINK_GREETING || m->gen != c->gen || m->rank != c->rank ||
         m->num_workers != c->size) {
         client_fail(c, PSC_E_PROTO,
-                    "the agent takes rank %u of %u for rank %u of %u", c->rank,
-                    c->size, m->rank, m->num_workers);
+                    "the agent on '%s' takes rank %u of %u for rank %u of %u "
+                    "(job generation %llu for %llu): start the job again",
+                    c->options.socket, c->rank, c->size, m->rank,
+                    m->num_workers, (unsigned long long)c->gen,
+                    (unsigned long long)m->gen);
         return;
     }
     c->link = LINK_UP;

@@ -234,6 +234,9 @@ void ps_sched_norms_missing(const struct ps_sched_job *j, uint32_t key,
         }
         count++;
     }
+    if (count == 0) {
+        return; /* All are there, and the answer is on its way. */
+    }
     if (count > SHOWN_MAX) {
         ps_str_addf(out, " and %u more", count - SHOWN_MAX);
     }
