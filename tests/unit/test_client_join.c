@@ -36,7 +36,7 @@ static int set_up(void **state)
     struct fixture *f = calloc(1, sizeof(*f));
     void *data[2];
 
-    assert_non_null(f);
+    PEER_CHECK(f != NULL);
     peer_start(&f->peer);
     f->peer.takes_ring = by_ring;
     f->c = peer_open(&f->peer, 0);
