@@ -46,10 +46,16 @@ def member(f):
     return out
 
 
+# The others are, or hold, a pointer or eight bytes.
+SMALL = {"bool": 1, "u8": 1, "u16": 2, "u32": 4, "i32": 4}
+
+
 def struct(kind, name, fields, doc):
     # C has no empty structs: a message without fields has a code alone.
     if not fields:
         return [*comment(f"{name}: {doc}"), ""]
+    if kind == "msg":  # Nothing lies empty between members.
+        fields = sorted(fields, key=lambda f: -SMALL.get(f.type, 8))
     body = [row for f in fields for row in member(f)]
     return [*comment(doc), f"struct ps_{kind}_{name} {{", *body, "};", ""]
 
