@@ -114,6 +114,17 @@ static int gather(struct psc_op *op, const void *const *srcs, uint32_t count)
     return rc;
 }
 
+/* May the agent have it before all of it is copied? A job that goes on without
+ * a worker that dies amid this must not. */
+static bool may_grow(const struct psc_op *op)
+{
+    const struct psc_client *c = op->client;
+
+    return c->options.on_loss == PSC_ON_LOSS_FAIL && c->ring_memory != NULL &&
+           op->kind != OP_INIT && !op->key->async &&
+           op->key->bytes >= GROWS_MIN;
+}
+
 static int give(struct psc_op *op, const void *const *srcs, uint32_t count)
 {
     struct psc_client *c = op->client;
@@ -139,7 +150,8 @@ static int give(struct psc_op *op, const void *const *srcs, uint32_t count)
         return 0;
     }
     rc = op_stage(op);
-    if (rc == 0) {
+    op->growing = rc == 0 && count == 1 && may_grow(op);
+    if (rc == 0 && !op->growing) {
         rc = gather(op, srcs, count);
     }
     if (rc != 0) {
@@ -270,11 +282,15 @@ static int start_locked(struct psc_client *c, enum op_kind kind, uint32_t key,
         }
     }
     if (rc != 0) {
+        op->growing = false;
         op_free(op);
         return rc;
     }
     if (ret_op != NULL) {
         *ret_op = op;
+    }
+    if (op->growing) {
+        op_grow(op, full.src_count > 0 ? full.srcs[0] : src);
     }
     return 0;
 }

@@ -22,6 +22,8 @@
 #define PLACES_MAX  (1u << PLACE_BITS)
 /* Smaller results are copied when they are complete. */
 #define PIECES_MIN  (size_t)(4u * 1024 * 1024)
+/* What is given is told of when so much more is there. */
+#define GROWS_BY    (size_t)(2u * 1024 * 1024)
 /* Operations that the ring has no room for are sent so many bytes at a time, or
  * with the next call that waits. */
 #define FLUSH_BYTES (size_t)(16u * 1024)
@@ -277,6 +279,14 @@ void op_end(struct psc_op *op, int rc, const char *text)
 {
     struct psc_client *c = op->client;
 
+    if (op->growing) {
+        if (!op->overtaken) {
+            op->overtaken = true;
+            op->rc = rc;
+            op->text = text != NULL ? strdup(text) : NULL;
+        }
+        return;
+    }
     if (op->state == OP_SENT || op->state == OP_COPYING) {
         c->sent--;
         c->in_pieces -= op->in_pieces;
@@ -417,6 +427,7 @@ static int send_op(struct psc_op *op)
         .root = (uint16_t)op->root, /* Below PS_RANKS_MAX. */
         .rows = op->rows,
         .samples = op->samples,
+        .growing = op->growing,
     };
     if (!give_ring(op->client, &m.l_op)) {
         rc = client_put(op->client, &m);
@@ -430,6 +441,69 @@ static int send_op(struct psc_op *op)
     }
     op->client->bytes_given += given_bytes(op);
     return 0;
+}
+
+/* So much of what it gives is there. Who waits for its turn tells it then. */
+static void tell_more(struct psc_op *op)
+{
+    struct psc_client *c = op->client;
+    const struct ps_msg m = {.code = PS_MSG_L_OP,
+                             .l_op = {.op_id = op->id,
+                                      .op = PS_OP_MORE,
+                                      .key = op->key->wire,
+                                      .offset = op->grown}};
+    int rc;
+
+    if (op->overtaken || (op->state != OP_SENT && op->state != OP_COPYING)) {
+        return;
+    }
+    rc = give_ring(c, &m.l_op) ? 0 : client_put(c, &m);
+    if (rc != 0) {
+        client_fail(c, rc, "cannot tell the agent more of '%s': %s",
+                    op->key->name, ps_strerror(rc));
+    }
+    client_flush(c);
+}
+
+/* It has ended, and its block was still being written. */
+static void end_overtaken(struct psc_op *op)
+{
+    struct psc_client *c = op->client;
+    struct key *k = op->key;
+    char *text = op->text;
+
+    op->growing = false;
+    op->text = NULL;
+    op_end(op, op->rc, text);
+    free(text);
+    op_pump(k, c);
+    client_flush(c);
+}
+
+void op_grow(struct psc_op *op, const void *src)
+{
+    struct psc_client *c = op->client;
+    const size_t bytes = op->key->bytes;
+    uint8_t *dst = ps_shm_data(op->block);
+
+    while (op->growing && !op->overtaken) {
+        size_t piece = bytes - op->grown < GROWS_BY ? bytes - op->grown
+                                                    : GROWS_BY;
+
+        pthread_mutex_unlock(&c->lock);
+        ps_kernel_copy_part(dst + op->grown, (const uint8_t *)src + op->grown,
+                            piece);
+        pthread_mutex_lock(&c->lock);
+        c->bytes_copied += piece;
+        op->grown += piece;
+        if (op->grown == bytes && !op->overtaken) {
+            op->growing = false;
+            tell_more(op); /* After which it may be gone. */
+            return;
+        }
+        tell_more(op);
+    }
+    end_overtaken(op);
 }
 
 /* Sends what may go; the caller flushes. */
@@ -783,6 +857,12 @@ void op_take_done(struct psc_op *op, const struct ps_msg_l_done *m)
             c->barriers--;
         }
         op_end(op, client_failure(m->error), m->text);
+    } else if (op->growing) {
+        client_fail(c, PSC_E_PROTO,
+                    "the agent has ended a round of '%s' without what this "
+                    "rank still copies",
+                    k->name);
+        return;
     } else if (k != NULL && op->version < op->round) {
         client_fail(c, PSC_E_PROTO,
                     "the agent gave version %llu of '%s' for round %llu",

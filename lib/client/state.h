@@ -36,6 +36,8 @@
 #define SPIN_MAX_US 1000000
 /* Operations that the agent knows of; more wait here. */
 #define SENT_MAX    (PS_OPS_MAX / 2u)
+/* Smaller arrays are copied before they are offered. */
+#define GROWS_MIN   (size_t)(4u * 1024 * 1024)
 /* Operations kept for the next ones. */
 #define SPARE_OPS   4096u
 /* An operation's number is a count above its place in the table. */
@@ -104,6 +106,10 @@ struct psc_op {
     struct ps_shm_block *block; /* What is given; NULL: nothing. */
     size_t block_offset;
     bool staged; /* The block is ours and goes back to the key. */
+    /* Its starter still copies into the block, without the mutex: */
+    bool growing;
+    bool overtaken; /* it has ended meanwhile, with rc and text, */
+    size_t grown;   /* so many bytes are there. */
     /* Of a key of rows: the block has these rows, each once and in order. */
     uint32_t rows;
     uint32_t *place; /* Pull: for each row asked for, which one it is. */
@@ -385,6 +391,10 @@ void op_sent(struct psc_op *op);
 PS_MUST_USE int op_submit(struct psc_op *op, const struct ps_msg *msg);
 /* A piece for an array of its key. */
 PS_MUST_USE int op_stage(struct psc_op *op);
+/* Copies what a growing operation gives, which may be with the agent already:
+ * that hears piece by piece. Afterwards it may have ended, and be gone if
+ * nobody waits for it. */
+void op_grow(struct psc_op *op, const void *src);
 /* The key is there: what is queued goes. */
 void op_pump(struct key *k, struct psc_client *c);
 /* Everything that is SENT, but questions for keys, is QUEUED again, in order:

@@ -207,6 +207,7 @@ struct ps_agent_op {
     uint64_t id;
     uint64_t round;        /* Or least version, or number of the barrier. */
     struct ps_slice array; /* buf NULL: it gives none. */
+    uint64_t there;        /* Bytes of it that the worker has copied so far. */
     enum ps_op kind;       /* ATTEND is BROADCAST, */
     bool aside;            /* whose value is not asked for. */
     uint32_t local;
@@ -256,6 +257,8 @@ struct ps_agent_key {
     uint8_t reduce;
     enum ps_op kind; /* PASS: as yet, or in the end, all who offered do. */
     uint32_t offered;
+    uint32_t growing;  /* Offers whose array is not all there. */
+    uint32_t launched; /* Complete: partitions before this one have gone. */
     uint32_t root;
     struct ps_agent_op **offer;       /* By local rank; NULL: not yet. */
     struct ps_agent_quarrel *quarrel; /* NULL: nobody has disagreed. */
@@ -660,6 +663,11 @@ uint32_t ps_agent_round_sources(const struct ps_agent_part *p,
 void ps_agent_round_local(struct ps_agent_step *st, struct ps_agent_part *p);
 void ps_agent_round_computed(struct ps_agent_step *st,
                              struct ps_agent_run *run);
+/* Have all ranks here copied what they give to it? */
+bool ps_agent_round_there(const struct ps_agent_part *p);
+/* Has the rank not offered the round, or does it still copy what it gives? */
+bool ps_agent_round_lacks(const struct ps_agent_key *k, uint32_t local,
+                          uint64_t round);
 
 /* Says no to an operation, in words. */
 void ps_agent_round_refuse(struct ps_agent_step *st, struct ps_agent_session *s,

@@ -443,7 +443,8 @@ void ps_agent_job_stall(struct ps_agent_step *st,
         ranks = ps_calloc(j->local_count + 1, sizeof(*ranks));
         for (uint32_t i = 0; i < j->local_count; i++) {
             /* A key that nobody here has opened has no rounds here. */
-            bool behind = k == NULL ? !m->any : k->pushed[i] < round;
+            bool behind = k == NULL ? !m->any
+                                    : ps_agent_round_lacks(k, i, round);
 
             if (behind) {
                 ranks[r.stall_report.ranks_count++] = j->local[i].rank;

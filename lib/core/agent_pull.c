@@ -365,7 +365,7 @@ void ps_agent_init_reached(struct ps_agent_step *st, struct ps_agent_part *p)
             struct ps_agent_part *q = &k->parts[i];
 
             if (q->state == PS_AGENT_PART_IDLE &&
-                q->committed < (int64_t)k->round) {
+                q->committed < (int64_t)k->round && ps_agent_round_there(q)) {
                 if (q->node == 0) {
                     ps_agent_round_local(st, q);
                 } else {

@@ -3,7 +3,12 @@
  * rank that offers it until all partitions have its version; it is complete,
  * and goes on its way, when every rank of the slot has offered. The arrays are
  * the workers' and stay where they are: they can be summed again until the
- * round is over. */
+ * round is over.
+ *
+ * A worker that still copies what it gives may offer it before: each partition
+ * goes as soon as all ranks here have copied that far. A worker that dies
+ * meanwhile would leave half of a gradient in the sums, which never counts; so
+ * only jobs that fail then do this. */
 #include "core/agent_inner.h"
 
 #include "base/alloc.h"
@@ -92,6 +97,16 @@ static bool take_array(struct ps_agent_step *st, struct ps_agent_session *s,
     return true;
 }
 
+static bool may_grow(const struct ps_agent_session *s,
+                     const struct ps_agent_key *k, const struct ps_msg_l_op *m,
+                     const struct ps_slice *array)
+{
+    return array->len > 0 && !k->async &&
+           s->hello->l_hello.on_loss == PS_LOSS_POLICY_FAIL &&
+           (m->op == PS_OP_PUSH || m->op == PS_OP_PUSHPULL ||
+            m->op == PS_OP_BROADCAST);
+}
+
 /* Does an operation of this kind make sense now? */
 static bool check_op(struct ps_agent_step *st, struct ps_agent_session *s,
                      const struct ps_agent_key *k, const struct ps_msg_l_op *m,
@@ -114,6 +129,14 @@ static bool check_op(struct ps_agent_step *st, struct ps_agent_session *s,
         ps_agent_round_refuse(st, s, m, PS_E_UNSUPPORTED,
                               "'%s' is a collective's key: a collective knows "
                               "by itself who has joined",
+                              k->name);
+        return false;
+    }
+    if (m->growing && !may_grow(s, k, m, array)) {
+        ps_agent_round_refuse(st, s, m, PS_E_UNSUPPORTED,
+                              "'%s': an array grows in a push, pushpull or "
+                              "broadcast of a sync job that fails when it "
+                              "loses a worker; else it is all there",
                               k->name);
         return false;
     }
@@ -185,6 +208,7 @@ static void begin(struct ps_agent_key *k, const struct ps_agent_op *op)
     k->round = op->round;
     k->attempt++;
     k->offered = 0;
+    k->growing = 0;
     settle(k, op);
 }
 
@@ -243,26 +267,41 @@ static bool lacks_root(struct ps_agent_step *st, struct ps_agent_key *k)
     return false;
 }
 
-/* Every rank here that must has offered: the partitions go. */
-void ps_agent_round_complete(struct ps_agent_step *st, struct ps_agent_key *k)
+static bool is_growing(const struct ps_agent_op *op)
 {
-    if (lacks_root(st, k)) {
-        return;
-    }
-    k->complete = true;
-    k->parts_open = k->part_count;
-    k->front = 0;
-    k->told = 0;
-    k->weight = weight_of(k);
-    PS_LIST_EACH(n, &k->pulls)
-    {
-        const struct ps_agent_op *op = PS_CONTAINER(n, struct ps_agent_op,
-                                                    node);
+    return op->there < op->array.len;
+}
 
-        k->want = k->want || (!k->async && op->round >= k->round);
+bool ps_agent_round_there(const struct ps_agent_part *p)
+{
+    const struct ps_agent_key *k = p->key;
+    uint64_t end = (p->first + p->count) * ps_dtype_size(k->dtype);
+
+    for (uint32_t i = 0; k->growing > 0 && i < k->job->local_count; i++) {
+        const struct ps_agent_op *op = k->offer[i];
+
+        if (op != NULL && is_growing(op) && op->there < end) {
+            return false;
+        }
     }
-    for (uint32_t i = 0; i < k->part_count; i++) {
-        struct ps_agent_part *p = &k->parts[i];
+    return true;
+}
+
+bool ps_agent_round_lacks(const struct ps_agent_key *k, uint32_t local,
+                          uint64_t round)
+{
+    const struct ps_agent_op *op = k->offer[local];
+
+    return k->pushed[local] < round ||
+           (!k->async && op != NULL && op->round <= round && is_growing(op));
+}
+
+/* The partitions go that can and have not. */
+static void launch(struct ps_agent_step *st, struct ps_agent_key *k)
+{
+    while (k->launched < k->part_count &&
+           ps_agent_round_there(&k->parts[k->launched])) {
+        struct ps_agent_part *p = &k->parts[k->launched++];
 
         if (p->state != PS_AGENT_PART_IDLE) {
             /* An init of it, or a sum for a round that is over, is still
@@ -279,6 +318,28 @@ void ps_agent_round_complete(struct ps_agent_step *st, struct ps_agent_key *k)
             ps_agent_send_queue(st, p);
         }
     }
+}
+
+/* Every rank here that must has offered: the partitions go. */
+void ps_agent_round_complete(struct ps_agent_step *st, struct ps_agent_key *k)
+{
+    if (lacks_root(st, k)) {
+        return;
+    }
+    k->complete = true;
+    k->parts_open = k->part_count;
+    k->front = 0;
+    k->launched = 0;
+    k->told = 0;
+    k->weight = weight_of(k);
+    PS_LIST_EACH(n, &k->pulls)
+    {
+        const struct ps_agent_op *op = PS_CONTAINER(n, struct ps_agent_op,
+                                                    node);
+
+        k->want = k->want || (!k->async && op->round >= k->round);
+    }
+    launch(st, k);
     ps_agent_resume_made(st, k);
 }
 
@@ -323,6 +384,7 @@ static bool offer(struct ps_agent_step *st, struct ps_agent_op *op)
     }
     k->offer[op->local] = op;
     k->offered++;
+    k->growing += is_growing(op);
     k->pushed[op->local] = op->round;
     k->want = k->want ||
               (!op->aside && op->kind != PS_OP_PUSH &&
@@ -336,6 +398,59 @@ static bool offer(struct ps_agent_step *st, struct ps_agent_op *op)
     return true;
 }
 
+/* The operation may have ended, or wait for its turn. */
+static struct ps_agent_op *find_growing(const struct ps_agent_session *s,
+                                        const struct ps_agent_key *k,
+                                        uint64_t id)
+{
+    struct ps_agent_op *op = k->offer[s->local];
+
+    if (op != NULL && op->session == s && op->id == id) {
+        return op;
+    }
+    PS_LIST_EACH(n, &k->parked)
+    {
+        op = PS_CONTAINER(n, struct ps_agent_op, node);
+        if (op->session == s && op->id == id) {
+            return op;
+        }
+    }
+    return NULL;
+}
+
+static void take_more(struct ps_agent_step *st, struct ps_agent_session *s,
+                      struct ps_agent_key *k, const struct ps_msg_l_op *m)
+{
+    struct ps_agent_op *op = k == NULL ? NULL : find_growing(s, k, m->op_id);
+
+    if (op == NULL) {
+        return;
+    }
+    if (m->offset <= op->there || m->offset > op->array.len) {
+        char text[PS_TEXT_MAX];
+        struct ps_str t;
+
+        ps_str_init(&t, text, sizeof(text));
+        ps_str_addf(&t,
+                    "'%s': rank %u says that %llu of %llu bytes are there, "
+                    "after %llu",
+                    k->name, k->job->local[s->local].rank,
+                    (unsigned long long)m->offset,
+                    (unsigned long long)op->array.len,
+                    (unsigned long long)op->there);
+        ps_agent_session_end(st, s, PS_E_INVAL, text);
+        return;
+    }
+    op->there = m->offset;
+    if (k->offer[s->local] != op) {
+        return;
+    }
+    k->growing -= !is_growing(op);
+    if (k->active && k->complete) {
+        launch(st, k);
+    }
+}
+
 void ps_agent_round_take(struct ps_agent_step *st, struct ps_agent_session *s,
                          const struct ps_msg_l_op *m)
 {
@@ -344,6 +459,10 @@ void ps_agent_round_take(struct ps_agent_step *st, struct ps_agent_session *s,
     struct ps_slice array;
     struct ps_agent_op *op;
 
+    if (m->op == PS_OP_MORE) {
+        take_more(st, s, k, m);
+        return;
+    }
     if (k == NULL) {
         ps_agent_round_refuse(st, s, m, PS_E_NOKEY,
                               "no key has the number %u: declare it", m->key);
@@ -382,6 +501,7 @@ void ps_agent_round_take(struct ps_agent_step *st, struct ps_agent_session *s,
     op->root = m->root;
     op->samples = m->samples == 0 ? 1 : m->samples;
     op->array = array;
+    op->there = m->growing ? 0 : array.len;
     if (array.buf != NULL) {
         ps_buf_ref(array.buf);
     }

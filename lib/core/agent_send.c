@@ -451,12 +451,13 @@ static int start_rows(struct ps_agent_step *st, struct ps_agent_flow *f,
     return 0;
 }
 
-/* Does the open round lack this partition? */
+/* Does the open round lack this partition, and can it go? */
 static bool is_lacking(const struct ps_agent_part *p)
 {
     const struct ps_agent_key *k = p->key;
 
-    return k->active && k->complete && (k->async || p->reached < k->round);
+    return k->active && k->complete &&
+           (k->async || (p->reached < k->round && ps_agent_round_there(p)));
 }
 
 /* What was summed again may come when its round is over: the value has come

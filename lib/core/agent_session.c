@@ -553,9 +553,10 @@ static void active_msg(struct ps_agent_step *st, struct ps_agent_session *s,
                        const struct ps_msg *m)
 {
     if (s->op_count >= PS_OPS_MAX &&
-        (m->code == PS_MSG_L_OP || m->code == PS_MSG_L_BARRIER ||
-         m->code == PS_MSG_L_OPTIMIZER || m->code == PS_MSG_L_CHANGE ||
-         m->code == PS_MSG_L_STATE || m->code == PS_MSG_L_COMPRESSION)) {
+        ((m->code == PS_MSG_L_OP && m->l_op.op != PS_OP_MORE) ||
+         m->code == PS_MSG_L_BARRIER || m->code == PS_MSG_L_OPTIMIZER ||
+         m->code == PS_MSG_L_CHANGE || m->code == PS_MSG_L_STATE ||
+         m->code == PS_MSG_L_COMPRESSION)) {
         ps_agent_session_end(st, s, PS_E_FULL,
                              "too many operations that are not done");
         return;
@@ -590,6 +591,21 @@ static void active_msg(struct ps_agent_step *st, struct ps_agent_session *s,
     }
 }
 
+/* Who leaves amid an array that it gives leaves its job without that. */
+static bool gives_half(const struct ps_agent_session *s)
+{
+    PS_LIST_EACH(n, &s->ops)
+    {
+        const struct ps_agent_op *op = PS_CONTAINER(n, struct ps_agent_op,
+                                                    mine);
+
+        if (op->there < op->array.len) {
+            return true;
+        }
+    }
+    return false;
+}
+
 void ps_agent_session_msg(struct ps_agent_step *st, struct ps_agent_session *s,
                           const struct ps_msg *m)
 {
@@ -610,7 +626,7 @@ void ps_agent_session_msg(struct ps_agent_step *st, struct ps_agent_session *s,
         ps_buf_unref(b);
         return;
     case PS_MSG_L_BYE:
-        s->bye = true;
+        s->bye = !gives_half(s);
         s->ended = true;
         ps_effects_hangup(st->fx, s->conn);
         return;

@@ -268,6 +268,11 @@ static uint32_t planted_nth(const struct ps_round *r, uint32_t n)
          "    if (!open->settled) {\n"
          "        open->settled = true;"),
     ],
+    "sends what is not copied": [
+        ("lib/core/agent_round.c",
+         "is_growing(op) && op->there < end",
+         "is_growing(op) && op->there + 64 < end"),
+    ],
     "broadcasts the array of the first rank": [
         ("lib/core/agent_round.c",
          "k->job->local[i].rank != k->root)) {",

@@ -204,6 +204,15 @@ static void add_epochs(struct world_options *o, struct ps_rng *r)
     }
 }
 
+/* Arrays that are offered while they are copied. Behind everything. */
+static void add_growth(struct world_options *o, struct ps_rng *r)
+{
+    if (o->mode == PS_MODE_SYNC && ps_rng_chance(r, 250)) {
+        o->grows = true;
+        o->on_loss = PS_LOSS_POLICY_FAIL;
+    }
+}
+
 /* The cluster of a seed. */
 static struct world_options shape_of(uint64_t seed)
 {
@@ -240,6 +249,7 @@ static struct world_options shape_of(uint64_t seed)
         o.asks = o.servers - 1; /* One to take the place of another. */
     }
     add_epochs(&o, &r);
+    add_growth(&o, &r);
     return o;
 }
 
@@ -291,6 +301,10 @@ static void add_faults(struct world_options *o)
         o->faults.agent = 2 + (uint32_t)ps_rng_below(&r, 20);
         /* Whose process dies with its agent takes its job along. */
         o->faults.crash = 0;
+    }
+    if (o->grows) {
+        o->faults.crash = 0; /* Its job would fail, */
+        o->faults.agent = 0; /* of these as well. */
     }
     o->faults.until = PS_SECONDS(4);
 }
@@ -413,14 +427,15 @@ static void print_shape(uint64_t seed)
     add_faults(&o);
     printf("seed %llu: %u servers, %u agents, %u workers, %u rounds, %u keys, "
            "mode %s, optimizer %d, norms %d, accumulate %u, tuned %d, change "
-           "at %u, epochs %u, init "
+           "at %u, epochs %u, grows %d, init "
            "%d, reduce %s, collect %d, rows %d, halves %u, compression "
            "%s, cut %u/s, partition %u/s, crash %u/s, agent %u/s, move %u/s, "
            "lose server "
            "%d\n",
            (unsigned long long)seed, o.servers, o.agents, o.workers, o.rounds,
            o.key_count, ps_mode_name(o.mode), o.optimizer, o.norms,
-           o.accumulate, o.tuned, (unsigned)o.change_round, o.epochs, o.init,
+           o.accumulate, o.tuned, (unsigned)o.change_round, o.epochs, o.grows,
+           o.init,
            ps_reduce_name(o.fold != PS_REDUCE_SUM ? o.fold
                           : o.mean                ? PS_REDUCE_MEAN
                                                   : PS_REDUCE_SUM),

@@ -778,6 +778,11 @@ static void dispatch(struct world *w, struct wevent *e)
             worker_event(w, &w->worker[e->number]);
         }
         break;
+    case WE_COPY:
+        if (e->incarnation == w->worker[e->number].life) {
+            worker_copies(w, &w->worker[e->number], e->end);
+        }
+        break;
     case WE_FAULT:
         on_fault(w, e);
         break;

@@ -88,6 +88,9 @@ struct world_options {
     uint32_t partition_bytes;
     uint64_t window; /* Credit of the servers; 0: their default. */
     enum ps_loss_policy on_loss;
+    /* Some arrays are offered before they are there, and come by and by; for
+     * jobs that fail when they lose a worker. */
+    bool grows;
     struct world_faults faults;
     bool alone; /* Small partitions do not travel together. */
     bool story; /* Keep the notes for world_story. */

@@ -46,6 +46,7 @@ enum wevent_type {
     WE_CLOSE,
     WE_COMPUTE,
     WE_WORKER,
+    WE_COPY,
     WE_FAULT,
     WE_HEAL,
     WE_AGENT,
@@ -125,6 +126,8 @@ struct wworker {
         uint64_t at;           /* Without rounds: where the value comes. */
         bool pulling;          /* Rows: its push is done, a pull is not. */
         uint32_t pulled;       /* Rows that it asks for. */
+        uint64_t growing; /* Operation whose array is not there; 0: none, */
+        uint64_t grown;   /* but so many bytes. */
     } key[WORLD_KEYS_MAX];
     uint64_t op_key[64]; /* op id % 64 -> key index + 1. */
     uint64_t op_round[64];
@@ -183,6 +186,8 @@ void worker_message(struct world *w, struct wworker *k,
                     const struct ps_msg *msg);
 void worker_closed(struct world *w, struct wworker *k);
 void worker_event(struct world *w, struct wworker *k);
+/* More of what it gives to this key is there. */
+void worker_copies(struct world *w, struct wworker *k, uint32_t key);
 void worker_kill(struct world *w, struct wworker *k);
 void worker_release_memory(struct wworker *k);
 void worker_forget(struct wworker *k);

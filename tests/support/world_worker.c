@@ -169,6 +169,58 @@ static void pull_rows(struct world *w, struct wworker *k, uint32_t i,
     say(w, k, m.l_op.op_id, &m);
 }
 
+static void copy_later(struct world *w, const struct wworker *k, uint32_t i)
+{
+    struct wevent *e = world_event(
+        w, WE_COPY, w->now + world_delay(w, PS_MICROS(10), PS_MILLIS(2)));
+
+    e->number = k->index;
+    e->incarnation = k->life;
+    e->end = i;
+}
+
+void worker_copies(struct world *w, struct wworker *k, uint32_t i)
+{
+    size_t bytes = key_bytes(w, i);
+    uint64_t left = bytes - k->key[i].grown;
+    uint64_t piece = 1 + ps_rng_below(&w->rng, ps_rng_chance(&w->rng, 300)
+                                                   ? left
+                                                   : left / 3 + 1);
+    struct ps_msg m = {.code = PS_MSG_L_OP};
+    uint8_t *array;
+
+    if (!k->alive || k->key[i].growing == 0) {
+        return;
+    }
+    array = ps_alloc(bytes);
+    world_data_fill(w, array, i, k->index, k->key[i].round);
+    memcpy(k->key[i].memory->data + k->key[i].at + k->key[i].grown,
+           array + k->key[i].grown, piece);
+    ps_free(array);
+    k->key[i].grown += piece;
+    m.l_op.op_id = k->key[i].growing;
+    m.l_op.op = PS_OP_MORE;
+    m.l_op.key = k->key[i].key;
+    m.l_op.offset = k->key[i].grown;
+    if (k->key[i].grown == bytes) {
+        k->key[i].growing = 0;
+    } else {
+        copy_later(w, k, i);
+    }
+    world_local_send(w, k, &m);
+}
+
+/* Nothing of it is there yet. */
+static void begin_copy(struct world *w, struct wworker *k, uint32_t i,
+                       struct ps_msg_l_op *m)
+{
+    m->growing = true;
+    memset(k->key[i].memory->data + m->offset, 0x5a, key_bytes(w, i));
+    k->key[i].growing = m->op_id;
+    k->key[i].grown = 0;
+    copy_later(w, k, i);
+}
+
 static void send_op(struct world *w, struct wworker *k, uint32_t i,
                     enum ps_op kind, uint64_t round)
 {
@@ -200,6 +252,9 @@ static void send_op(struct world *w, struct wworker *k, uint32_t i,
         m.l_op.offset = at;
         if (applies(w)) {
             world_data_count(w, array, i, k->index, kind == PS_OP_INIT);
+        } else if (w->opt.grows && kind != PS_OP_INIT &&
+                   ps_rng_chance(&w->rng, 600)) {
+            begin_copy(w, k, i, &m.l_op);
         } else {
             world_data_fill(w, array, i, k->index, round);
         }
@@ -788,6 +843,13 @@ static void on_done(struct world *w, struct wworker *k,
             ps_str_copy(k->text, sizeof(k->text), m->text);
         }
         finish(w, k);
+        return;
+    }
+    if (i > 0 && k->key[i - 1].growing == m->op_id) {
+        world_fail(w,
+                   "rank %u: round %llu of %s is done, and its array is "
+                   "not all there",
+                   k->index, (unsigned long long)round, w->opt.key[i - 1].name);
         return;
     }
     if (k->waiting == 0) {

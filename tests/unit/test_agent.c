@@ -48,6 +48,7 @@ struct bench {
     uint64_t server_seq;
     struct ps_buf *region[8];
     bool compresses;    /* Keys that are opened travel in 2 bits of 2. */
+    bool fails;         /* The job, when it loses a worker. */
     bool resumes;       /* Workers had another agent, */
     uint64_t pushed[8]; /* and heard the end of so many rounds of each key. */
 };
@@ -244,6 +245,7 @@ static void begin_job(struct bench *b, uint32_t servers)
                                          .num_workers = b->workers,
                                          .num_servers = servers,
                                          .rank = (int32_t)i,
+                                         .on_loss = b->fails,
                                          .gen = b->resumes ? GEN : 0,
                                          .keys = b->resumes,
                                          .keeps = true,
@@ -477,6 +479,40 @@ static void answer(struct bench *b, uint32_t key, uint32_t index,
     ps_buf_unref(at.buf);
 }
 
+/* A round whose array the worker is still copying. */
+static void push_growing(struct bench *b, uint32_t worker, uint32_t key,
+                         uint64_t round)
+{
+    say(b, WORKER_CONN + worker,
+        &(struct ps_msg){.code = PS_MSG_L_OP,
+                         .l_op = {.op_id = 1000 * key + round,
+                                  .op = PS_OP_PUSHPULL,
+                                  .key = key,
+                                  .region = 1,
+                                  .round = round,
+                                  .growing = true}},
+        NULL);
+}
+
+static void more(struct bench *b, uint32_t worker, uint32_t key, uint64_t round,
+                 uint64_t bytes)
+{
+    say(b, WORKER_CONN + worker,
+        &(struct ps_msg){.code = PS_MSG_L_OP,
+                         .l_op = {.op_id = 1000 * key + round,
+                                  .op = PS_OP_MORE,
+                                  .key = key,
+                                  .offset = bytes}},
+        NULL);
+}
+
+static void die(struct bench *b, uint32_t worker)
+{
+    struct ps_event ev = {.type = PS_EV_CLOSED, .conn = WORKER_CONN + worker};
+
+    step(b, ev);
+}
+
 /* -------------------------------------------------------------------- tests */
 
 static void one_worker_is_sent_from_where_it_wrote(void **state)
@@ -536,6 +572,233 @@ static void several_workers_are_summed_once_in_rank_order(void **state)
     assert_int_equal(s->parcel->msg->push.ranks, 3);
     assert_true(((const float *)(const void *)ps_slice_data(
                     &s->parcel->slice[0]))[9] == 6.0f);
+    end(&b);
+}
+
+static void begin_growing(struct bench *b, uint32_t workers, uint32_t servers)
+{
+    memset(b, 0, sizeof(*b));
+    b->fails = true;
+    begin_again(b, workers, servers);
+    open_key(b, 0, 3, 8192, servers == 0 ? 0 : SERVER_NODE);
+    tick(b);
+    if (servers > 0) {
+        link_server(b, false, 0);
+    }
+    for (uint32_t w = 0; w < workers; w++) {
+        give_region(b, w, (size_t)3 * 8192 * 4);
+    }
+}
+
+static void what_is_copied_goes(void **state)
+{
+    const uint64_t each = 8192 * 4;
+    struct bench b;
+
+    (void)state;
+    begin_growing(&b, 1, 1);
+    push_growing(&b, 0, 0, 1);
+    more(&b, 0, 0, 1, each - 1);
+    assert_int_equal(count(&b, SERVER_CONN, PS_MSG_PUSH), 0);
+    more(&b, 0, 0, 1, 2 * each + 100);
+    assert_int_equal(count(&b, SERVER_CONN, PS_MSG_PUSH), 2);
+    for (uint32_t i = 0; i < 2; i++) {
+        const struct sent *s = find(&b, SERVER_CONN, PS_MSG_PUSH, i);
+
+        assert_int_equal(s->parcel->msg->push.parts[0].index, i);
+        assert_int_equal(s->parcel->msg->push.parts[0].round, 1);
+    }
+    answer(&b, 0, 0, 1, 8192, 5, 1u << 30);
+    answer(&b, 0, 1, 1, 8192, 5, 1u << 30);
+    assert_int_equal(count(&b, WORKER_CONN, PS_MSG_L_DONE), 0);
+    more(&b, 0, 0, 1, 3 * each);
+    assert_int_equal(count(&b, SERVER_CONN, PS_MSG_PUSH), 3);
+    answer(&b, 0, 2, 1, 8192, 5, 1u << 30);
+    assert_int_equal(last_done(&b, 0)->error, 0);
+    assert_int_equal(last_done(&b, 0)->version, 1);
+    /* What comes too late is of an operation that has ended. */
+    more(&b, 0, 0, 1, 3 * each);
+    assert_int_equal(count(&b, WORKER_CONN, PS_MSG_L_DONE), 1);
+    push(&b, 0, 0, 2, 0);
+    assert_int_equal(count(&b, SERVER_CONN, PS_MSG_PUSH), 6);
+    end(&b);
+}
+
+/* A partition goes with the last rank that has copied so far; one that has
+ * given all of its array holds nobody back. */
+static void the_slowest_copy_says_what_goes(void **state)
+{
+    const uint64_t each = 8192 * 4;
+    struct bench b;
+
+    (void)state;
+    begin_growing(&b, 3, 0);
+    push_growing(&b, 0, 0, 1);
+    more(&b, 0, 0, 1, 3 * each);
+    push_growing(&b, 1, 0, 1);
+    more(&b, 1, 0, 1, 2 * each);
+    assert_int_equal(b.compute_count, 0); /* Rank 2 has not offered. */
+    push(&b, 2, 0, 1, 0);
+    assert_int_equal(b.compute_count, 2);
+    compute_all(&b);
+    assert_int_equal(count(&b, WORKER_CONN, PS_MSG_L_DONE), 0);
+    more(&b, 1, 0, 1, 3 * each);
+    assert_int_equal(b.compute_count, 1);
+    compute_all(&b);
+    for (uint32_t w = 0; w < 3; w++) {
+        assert_int_equal(last_done(&b, w)->version, 1);
+    }
+    end(&b);
+}
+
+/* An init under way holds partitions up; when it is over, those go that are
+ * there, and no others. */
+static void an_init_lets_go_what_is_copied(void **state)
+{
+    const uint64_t each = 8192 * 4;
+    struct bench b;
+
+    (void)state;
+    begin_growing(&b, 1, 1);
+    say(&b, WORKER_CONN,
+        &(struct ps_msg){.code = PS_MSG_L_OP,
+                         .l_op = {.op_id = 9, .op = PS_OP_INIT, .region = 1}},
+        NULL);
+    assert_int_equal(count(&b, SERVER_CONN, PS_MSG_INIT), 3);
+    push_growing(&b, 0, 0, 1);
+    more(&b, 0, 0, 1, each);
+    assert_int_equal(count(&b, SERVER_CONN, PS_MSG_PUSH), 0);
+    for (uint32_t i = 0; i < 3; i++) {
+        commit(&b, 0, i, 0, 8192, 0);
+    }
+    assert_int_equal(count(&b, SERVER_CONN, PS_MSG_PUSH), 1);
+    more(&b, 0, 0, 1, 3 * each);
+    assert_int_equal(count(&b, SERVER_CONN, PS_MSG_PUSH), 3);
+    end(&b);
+}
+
+/* Half of a gradient never counts: jobs that go on without who gives it get
+ * all of it at once. */
+static void only_jobs_that_fail_take_half_an_array(void **state)
+{
+    static const struct ps_msg_l_op senseless[] = {
+        {.op = PS_OP_INIT, .region = 1},
+        {.op = PS_OP_PULL, .region = 1},
+        {.op = PS_OP_PUSHPULL, .round = 1}, /* Of no array. */
+        {.op = PS_OP_PASS, .round = 1},
+    };
+    struct bench b;
+
+    (void)state;
+    begin_growing(&b, 1, 1);
+    for (uint32_t i = 0; i < 4; i++) {
+        struct ps_msg m = {.code = PS_MSG_L_OP, .l_op = senseless[i]};
+
+        m.l_op.op_id = i + 1;
+        m.l_op.growing = true;
+        say(&b, WORKER_CONN, &m, NULL);
+        assert_int_equal(last_done(&b, 0)->op_id, i + 1);
+        assert_true(last_done(&b, 0)->error == PS_E_UNSUPPORTED ||
+                    last_done(&b, 0)->error == PS_E_INVAL);
+    }
+    end(&b);
+    begin(&b, 1, 1); /* It waits for workers that it loses. */
+    open_key(&b, 0, 3, 8192, SERVER_NODE);
+    tick(&b);
+    link_server(&b, false, 0);
+    give_region(&b, 0, (size_t)3 * 8192 * 4);
+    push_growing(&b, 0, 0, 1);
+    assert_int_equal(last_done(&b, 0)->error, PS_E_UNSUPPORTED);
+    assert_non_null(strstr(last_done(&b, 0)->text, "fails when it loses"));
+    push(&b, 0, 0, 1, 0);
+    assert_int_equal(count(&b, SERVER_CONN, PS_MSG_PUSH), 3);
+    end(&b);
+}
+
+static void copies_that_cannot_be_end_the_session(void **state)
+{
+    const uint64_t all = (uint64_t)3 * 8192 * 4;
+    const uint64_t bad[] = {0, 100, all + 1, UINT64_MAX};
+    struct bench b;
+
+    (void)state;
+    for (uint32_t i = 0; i < 4; i++) {
+        const struct sent *s;
+
+        begin_growing(&b, 2, 0);
+        more(&b, 0, 0, 1, 5);     /* Of nothing, */
+        more(&b, 0, 12345, 1, 5); /* and of no key. */
+        push_growing(&b, 0, 0, 1);
+        more(&b, 0, 0, 1, 100);
+        more(&b, 1, 0, 1, 500); /* Of what another one gives. */
+        assert_null(find(&b, WORKER_CONN, PS_MSG_L_ERROR, 0));
+        more(&b, 0, 0, 1, bad[i]);
+        s = find(&b, WORKER_CONN, PS_MSG_L_ERROR, 0);
+        assert_non_null(s);
+        assert_non_null(strstr(s->parcel->msg->l_error.text, "rank 0 says"));
+        assert_null(find(&b, WORKER_CONN + 1, PS_MSG_L_ERROR, 0));
+        end(&b);
+    }
+}
+
+/* Who leaves, or stands still, amid an array is named. */
+static void who_copies_is_waited_for(void **state)
+{
+    const struct sent *s;
+    struct bench b;
+
+    (void)state;
+    begin_growing(&b, 2, 0);
+    push(&b, 1, 0, 1, 0);
+    push_growing(&b, 0, 0, 1);
+    say(&b, SCHED_CONN,
+        &(struct ps_msg){
+            .code = PS_MSG_STALL_ASK,
+            .stall_ask = {.gen = GEN, .request = 3, .key = 0, .round = 1}},
+        NULL);
+    s = find(&b, SCHED_CONN, PS_MSG_STALL_REPORT, 0);
+    assert_non_null(s);
+    assert_int_equal(s->parcel->msg->stall_report.ranks_count, 1);
+    assert_int_equal(s->parcel->msg->stall_report.ranks[0], 0);
+    say(&b, WORKER_CONN, &(struct ps_msg){.code = PS_MSG_L_BYE}, NULL);
+    die(&b, 0);
+    s = find(&b, SCHED_CONN, PS_MSG_WORKER_GONE, 0);
+    assert_non_null(s);
+    assert_false(s->parcel->msg->worker_gone.clean);
+    assert_int_equal(count(&b, WORKER_CONN + 1, PS_MSG_L_DONE), 0);
+    end(&b);
+}
+
+/* A round that fails amid a copy is offered anew, from its beginning. */
+static void a_round_that_fails_amid_a_copy_comes_again(void **state)
+{
+    const uint64_t each = 8192 * 4;
+    struct bench b;
+
+    (void)state;
+    begin_growing(&b, 2, 0);
+    push_growing(&b, 0, 0, 1);
+    more(&b, 0, 0, 1, 2 * each);
+    say(&b, WORKER_CONN + 1,
+        &(struct ps_msg){.code = PS_MSG_L_OP,
+                         .l_op = {.op_id = 1,
+                                  .op = PS_OP_PUSHPULL,
+                                  .region = 1,
+                                  .round = 1,
+                                  .reduce = PS_REDUCE_MAX}},
+        NULL);
+    assert_int_equal(last_done(&b, 0)->error, PS_E_MISMATCH);
+    assert_int_equal(last_done(&b, 1)->error, PS_E_MISMATCH);
+    more(&b, 0, 0, 1, 3 * each);
+    assert_int_equal(b.compute_count, 0);
+    push_growing(&b, 0, 0, 1);
+    push(&b, 1, 0, 1, 0);
+    assert_int_equal(b.compute_count, 0);
+    more(&b, 0, 0, 1, each);
+    assert_int_equal(b.compute_count, 1);
+    more(&b, 0, 0, 1, 3 * each);
+    compute_all(&b);
+    assert_int_equal(last_done(&b, 1)->version, 1);
     end(&b);
 }
 
@@ -892,6 +1155,40 @@ static void a_value_overtakes_what_is_summed_again(void **state)
     (void)state;
     overtake(true);
     overtake(false);
+}
+
+/* And where these are not all copied by then, the rest goes when it is. */
+static void what_is_summed_again_waits_for_the_copy(void **state)
+{
+    const uint64_t each = 8192 * 4;
+    struct bench b;
+
+    (void)state;
+    begin_growing(&b, 2, 1);
+    push(&b, 0, 0, 1, 0);
+    push(&b, 1, 0, 1, 0);
+    compute_all(&b);
+    lose_link(&b);
+    assert_int_equal(b.compute_count, 3);
+    for (uint32_t i = 0; i < 3; i++) {
+        answer(&b, 0, i, 1, 8192, 5, 1u << 30);
+    }
+    assert_int_equal(last_done(&b, 0)->version, 1);
+    push_growing(&b, 0, 0, 2);
+    more(&b, 0, 0, 2, each);
+    push(&b, 1, 0, 2, 0);
+    compute_all(&b);
+    assert_int_equal(count(&b, SERVER_CONN, PS_MSG_PUSH), 1);
+    more(&b, 0, 0, 2, 3 * each);
+    compute_all(&b);
+    assert_int_equal(count(&b, SERVER_CONN, PS_MSG_PUSH), 3);
+    for (uint32_t i = 0; i < 3; i++) {
+        assert_int_equal(find(&b, SERVER_CONN, PS_MSG_PUSH, i)
+                             ->parcel->msg->push.parts[0]
+                             .round,
+                         2);
+    }
+    end(&b);
 }
 
 static void refuse(struct bench *b, uint32_t key, uint32_t index,
@@ -1887,6 +2184,13 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(one_worker_is_sent_from_where_it_wrote),
         cmocka_unit_test(several_workers_are_summed_once_in_rank_order),
+        cmocka_unit_test(what_is_copied_goes),
+        cmocka_unit_test(the_slowest_copy_says_what_goes),
+        cmocka_unit_test(an_init_lets_go_what_is_copied),
+        cmocka_unit_test(only_jobs_that_fail_take_half_an_array),
+        cmocka_unit_test(copies_that_cannot_be_end_the_session),
+        cmocka_unit_test(who_copies_is_waited_for),
+        cmocka_unit_test(a_round_that_fails_amid_a_copy_comes_again),
         cmocka_unit_test(urgent_partitions_overtake),
         cmocka_unit_test(nothing_is_sent_beyond_the_credit),
         cmocka_unit_test(small_keys_travel_together),
@@ -1895,6 +2199,7 @@ int main(void)
         cmocka_unit_test(a_link_that_was_full_goes_on),
         cmocka_unit_test(a_forgotten_link_is_offered_everything_again),
         cmocka_unit_test(a_value_overtakes_what_is_summed_again),
+        cmocka_unit_test(what_is_summed_again_waits_for_the_copy),
         cmocka_unit_test(a_round_that_fails_leaves_the_residual),
         cmocka_unit_test(a_code_that_was_sent_is_sent_again),
         cmocka_unit_test(a_placement_that_overtakes_the_answer_counts),
