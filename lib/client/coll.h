@@ -11,7 +11,10 @@ void coll_part_ended(struct psc_op *part);
 void coll_pass_ended(struct psc_op *pass);
 /* Does anybody want what this part brings? Locked. */
 bool coll_wants(const struct psc_op *part);
-/* Writes what the part has brought to where it belongs. Not locked. */
+/* May its result be copied as it comes? */
+bool coll_in_pieces(const struct psc_op *part);
+/* Writes what the part has brought to where it belongs, beyond what
+ * is there already. Not locked. */
 void coll_copy(struct psc_op *part, const void *from);
 /* A part that is being copied, which psc_op_free() has to wait for. */
 bool coll_copying(const struct psc_op *op);

@@ -175,6 +175,14 @@ bool coll_wants(const struct psc_op *part)
            (k->out != NULL || k->result != NULL || k->pieces != NULL);
 }
 
+bool coll_in_pieces(const struct psc_op *part)
+{
+    const struct coll *k = part->part_of;
+
+    return coll_wants(part) && k->out != NULL && k->pieces == NULL &&
+           k->postscale == 1 && part->out_from == 0;
+}
+
 static void scaled(uint32_t dtype, void *dst, const void *src, uint64_t count,
                    double by)
 {
@@ -225,8 +233,9 @@ void coll_copy(struct psc_op *part, const void *from)
     const uint8_t *at = from;
 
     if (k->pieces == NULL) {
-        coll_move(k, part->out, at + part->out_from, part->out_bytes,
-                  k->postscale);
+        coll_move(k, (uint8_t *)part->out + part->copied,
+                  at + part->out_from + part->copied,
+                  part->out_bytes - part->copied, k->postscale);
         return;
     }
     for (uint32_t i = 0; i < k->piece_count; i++) {

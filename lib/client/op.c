@@ -379,8 +379,9 @@ static bool comes_in_pieces(const struct psc_op *op)
     const struct key *k = op->key;
     const uint8_t *out = op->out;
 
-    if (out == NULL || op->freed || op->part_of != NULL || k->async ||
-        k->bytes < PIECES_MIN || op->client->ring_memory == NULL ||
+    if (out == NULL || op->freed || k->async || k->bytes < PIECES_MIN ||
+        (op->part_of != NULL && !coll_in_pieces(op)) ||
+        op->client->ring_memory == NULL ||
         (op->kind != OP_PUSHPULL && op->kind != OP_BROADCAST)) {
         return false;
     }
@@ -783,7 +784,7 @@ static void copy_out(struct psc_op *op)
     op->state = OP_COPYING;
     pthread_mutex_unlock(&c->lock);
     if (op->part_of != NULL) {
-        bytes = op->out_bytes;
+        bytes = op->out_bytes - op->copied;
         coll_copy(op, from);
     } else {
         bytes -= op->copied;
@@ -800,8 +801,14 @@ void op_take_piece(struct psc_op *op, uint64_t bytes)
     const struct key *k = op->key;
     size_t from = op->copied;
 
-    if (op->state != OP_SENT || !op->in_pieces || op->freed || bytes <= from ||
-        bytes > k->bytes) {
+    if (op->state != OP_SENT || !op->in_pieces || op->freed ||
+        bytes > k->bytes || (op->part_of != NULL && !coll_wants(op))) {
+        return;
+    }
+    if (op->part_of != NULL && bytes > op->out_bytes) {
+        bytes = op->out_bytes; /* Keys of collectives may be longer. */
+    }
+    if (bytes <= from) {
         return;
     }
     op->state = OP_COPYING;
@@ -812,6 +819,7 @@ void op_take_piece(struct psc_op *op, uint64_t bytes)
     c->bytes_copied += bytes - from;
     op->copied = bytes;
     op->state = OP_SENT;
+    client_changed(c); /* psc_op_free() waits for the copy. */
     if (c->rc != 0) {
         op_end(op, c->rc, c->text); /* It was passed over. */
     }

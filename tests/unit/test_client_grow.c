@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What is given is told of while it is copied. A page in the middle of the
- * array stops the copying thread until the test lets it go on. */
+ * array stops the copying thread until the test lets it go on. And results of
+ * collectives are copied while the rest of them is to come. */
 #include "client/psclient.h"
 
 #include <pthread.h>
@@ -14,7 +15,7 @@
 #include <cmocka.h>
 
 #include "base/err.h"
-#include "test_client_peer.h"
+#include "test_client_agent.h"
 
 #define MIB   (1024u * 1024u)
 #define BYTES (7u * MIB) /* 2, 4, 6, and the rest. */
@@ -408,6 +409,119 @@ static void patient_jobs_give_it_all_at_once(void **state)
     assert_int_equal(psc_op_wait(f->op, PSC_WAIT_FOREVER), 0);
 }
 
+/* ------------------------------------------------------------ collectives */
+
+static int half_is_there[2]; /* The agent says so, */
+static int all_may_come[2];  /* and waits for this. */
+
+static void tell_half(struct agent *a, const struct ps_msg_l_op *m,
+                      size_t bytes)
+{
+    char byte;
+
+    if (bytes < BYTES) {
+        return; /* The meeting before it. */
+    }
+    peer_piece(&a->peer, m->op_id, 2 * MIB);
+    PEER_CHECK(write(half_is_there[1], "", 1) == 1);
+    PEER_CHECK(read(all_may_come[0], &byte, 1) == 1);
+}
+
+/* How many bytes there were: 0 or 1. */
+static int read_now(int fd)
+{
+    struct pollfd w = {.fd = fd, .events = POLLIN};
+    char byte;
+
+    return poll(&w, 1, 1) == 1 && read(fd, &byte, 1) == 1;
+}
+
+struct gather {
+    float *given;
+    float *out;
+    const struct psc_shape *shape;
+};
+
+static int start_sum(struct psc_client *c, const struct gather *g,
+                     struct psc_op **ret_op)
+{
+    return psc_allreduce_start(c, NULL, g->shape, g->given, g->out, NULL,
+                               ret_op);
+}
+
+static int start_copy(struct psc_client *c, const struct gather *g,
+                      struct psc_op **ret_op)
+{
+    return psc_bcast_start(c, NULL, g->shape, g->given, g->out, NULL, ret_op);
+}
+
+static int start_mean(struct psc_client *c, const struct gather *g,
+                      struct psc_op **ret_op)
+{
+    const struct psc_coll_options o = {.size = sizeof(o), .postscale = 0.5};
+
+    return psc_allreduce_start(c, NULL, g->shape, g->given, g->out, &o, ret_op);
+}
+
+/* How much of its result is there when the agent has told of 2 MiB. */
+static void gather(int (*start)(struct psc_client *c, const struct gather *g,
+                                struct psc_op **ret_op),
+                   bool in_pieces, float factor)
+{
+    const uint64_t dims[] = {COUNT};
+    const struct psc_shape shape = {
+        .dtype = PSC_FLOAT32, .ndim = 1, .dims = dims};
+    struct gather g = {malloc(BYTES), calloc(1, BYTES), &shape};
+    struct psc_options o;
+    struct psc_client *c;
+    struct psc_op *op;
+    struct agent a;
+
+    assert_true(g.given != NULL && g.out != NULL);
+    for (size_t i = 0; i < COUNT; i++) {
+        g.given[i] = (float)(i % 1000 + 1);
+    }
+    assert_int_equal(pipe(half_is_there), 0);
+    assert_int_equal(pipe(all_may_come), 0);
+    agent_on_result = tell_half;
+    agent_start(&a, true, NULL, 0);
+    psc_options_init(&o, sizeof(o));
+    o.socket = a.peer.path;
+    assert_int_equal(psc_open(&o, &c, NULL, 0), 0);
+    assert_int_equal(start(c, &g, &op), 0);
+    while (read_now(half_is_there[0]) == 0) {
+        assert_int_equal(psc_op_test(op), PSC_E_AGAIN);
+    }
+    assert_int_equal(psc_op_test(op), PSC_E_AGAIN);
+    assert_true((g.out[2 * MIB / 4 - 1] != 0) == in_pieces);
+    assert_float_equal(g.out[2 * MIB / 4], 0, 0);
+    assert_int_equal(write(all_may_come[1], "", 1), 1);
+    assert_int_equal(psc_op_wait(op, PSC_WAIT_FOREVER), 0);
+    for (size_t i = 0; i < COUNT; i++) {
+        if (g.out[i] != g.given[i] * factor) {
+            fail_msg("element %zu is %f", i, (double)g.out[i]);
+        }
+    }
+    psc_op_free(op);
+    psc_close(c);
+    agent_stop(&a);
+    agent_on_result = NULL;
+    for (int i = 0; i < 2; i++) {
+        close(half_is_there[i]);
+        close(all_may_come[i]);
+    }
+    free(g.given);
+    free(g.out);
+}
+
+static void results_of_collectives_come_in_pieces(void **state)
+{
+    (void)state;
+    gather(start_sum, true, 1);
+    gather(start_copy, true, 1);
+    gather(start_mean, false, 0.5f); /* It is computed at the end. */
+}
+
 #define GROW(test) cmocka_unit_test_setup_teardown(test, set_up, tear_down)
 
 int main(void)
@@ -421,6 +535,7 @@ int main(void)
         GROW(the_agent_may_hang_up_meanwhile),
         GROW(a_turn_may_come_meanwhile),
         GROW(a_turn_may_come_later),
+        cmocka_unit_test(results_of_collectives_come_in_pieces),
         cmocka_unit_test_setup_teardown(patient_jobs_give_it_all_at_once,
                                         set_up_patient, tear_down),
     };
