@@ -9,6 +9,10 @@
 
 #include <assert.h>
 
+/* An acknowledgement behind so many bytes comes late. On a slow link that is
+ * seconds, and the peer sends again what has long arrived. */
+#define LATE_MIN (64u * 1024u)
+
 struct task {
     struct ps_worker_task task;
     struct ps_driver *driver;
@@ -43,6 +47,23 @@ static void before_sent(struct link_conn *c, struct ps_msg *msg,
     }
 }
 
+/* What rides on a frame that has to wait goes ahead as well. */
+static void acknowledge(struct link_conn *c, const struct ps_msg *msg)
+{
+    const struct ps_msg ack = {.code = PS_MSG_ACK, .ack = msg->ack};
+    const struct ps_conn_frame frame = {
+        .msg = &ack, .pass_fd = -1, .ahead = true};
+
+    bool late = msg->code != PS_MSG_ACK && !ps_conn_points(c->conn) &&
+                ps_conn_queued(c->conn) >= LATE_MIN;
+
+    /* A connection that takes no frame is closing, and says so. */
+    if (msg->ack != c->acknowledged &&
+        (!late || ps_conn_send(c->conn, &frame) == 0)) {
+        c->acknowledged = msg->ack;
+    }
+}
+
 static void send_parcel(struct ps_driver *d, const struct ps_fx *fx)
 {
     struct link_conn *c = ps_map_get(d->conns, fx->send.conn);
@@ -70,6 +91,7 @@ static void send_parcel(struct ps_driver *d, const struct ps_fx *fx)
         (void)rc;
     }
     before_sent(c, &msg, p);
+    acknowledge(c, &msg);
     if (c->welcomed) {
         struct ps_strand *s = ps_bundle_choose(&c->bundle, c->conn, msg.seq,
                                                msg.ack, p);
@@ -81,6 +103,7 @@ static void send_parcel(struct ps_driver *d, const struct ps_fx *fx)
         .slices = p->slice,
         .slice_count = p->slice_count,
         .pass_fd = fd,
+        .ahead = msg.code == PS_MSG_ACK,
         .done = driver_parcel_done,
         .ctx = ps_parcel_ref(p),
     };

@@ -46,6 +46,7 @@ struct link_conn {
      * on the side that dialled, how to get more. */
     struct ps_bundle bundle;
     struct ps_msg_hello who; /* Numbers only. */
+    uint64_t acknowledged;   /* What was said last, and not late. */
     bool welcomed;
     bool several; /* There are more, or will be. */
     bool lent;    /* `payload` is the machine's own memory. */

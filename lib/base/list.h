@@ -53,6 +53,16 @@ static inline void ps_list_push_front(struct ps_list *l, struct ps_list_node *n)
     l->head.next = n;
 }
 
+static inline void ps_list_insert(struct ps_list_node *before,
+                                  struct ps_list_node *n)
+{
+    assert(before->next != NULL && n->next == NULL && n->prev == NULL);
+    n->prev = before->prev;
+    n->next = before;
+    before->prev->next = n;
+    before->prev = n;
+}
+
 static inline void ps_list_remove(struct ps_list_node *n)
 {
     assert(n->next != NULL && n->prev != NULL);

@@ -95,13 +95,15 @@ struct ps_conn_frame {
     const struct ps_slice *slices;
     uint32_t slice_count;
     int pass_fd; /* Travels beside it; -1: none. Duplicated. */
+    bool ahead;  /* Of all that has not begun, but for a greeting, and in place
+                  * of another such frame. Without payload and descriptor. */
     void (*done)(void *ctx);
     void *ctx;
 };
 
-/* Puts a frame at the end of the queue; ps_conn_flush() writes. On failure
- * `done` is not called: PS_E_CLOSED; PS_E_FULL, and the connection closes;
- * errors of the encoder, and the connection stays. */
+/* Puts a frame at the end of the queue, or ahead; ps_conn_flush() writes. On
+ * failure `done` is not called: PS_E_CLOSED; PS_E_FULL, and the connection
+ * closes; errors of the encoder, and the connection stays. */
 PS_MUST_USE int ps_conn_send(struct ps_conn *c,
                              const struct ps_conn_frame *frame);
 /* Hands to the kernel what it takes; what is left goes by itself. Call it when

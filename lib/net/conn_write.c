@@ -35,6 +35,8 @@ struct out_frame {
     uint64_t len; /* What is written: header, and payload or pieces. */
     int pass_fd;  /* -1: none, or gone already. */
     bool points;  /* At its payload. Thousands may wait: no room is lost. */
+    bool greets;  /* Nothing goes ahead of it. */
+    bool ahead;
     void (*done)(void *ctx);
     void *ctx;
     uint8_t header[];
@@ -239,6 +241,32 @@ bool conn_write_taken(struct ps_conn *c, uint64_t count)
     return count == 0;
 }
 
+/* Before the first frame of which nothing is under way; another one that
+ * waits there goes. */
+static void push_ahead(struct ps_conn *c, struct out_frame *f)
+{
+    uint64_t begun = c->out_written + (conn_sends(c) ? c->moves->out.need : 0);
+    struct ps_list_node *n = ps_list_first(&c->out);
+
+    while (n != NULL) {
+        struct out_frame *other = PS_CONTAINER(n, struct out_frame, node);
+
+        if (begun == 0 && other->ahead) {
+            n = ps_list_next(&c->out, n);
+            c->queued -= other->len;
+            frame_done(other);
+            continue;
+        }
+        if (begun == 0 && !other->greets) {
+            ps_list_insert(n, &f->node);
+            return;
+        }
+        begun -= ps_min_u64(begun, other->len);
+        n = ps_list_next(&c->out, n);
+    }
+    ps_list_push_back(&c->out, &f->node);
+}
+
 int ps_conn_send(struct ps_conn *c, const struct ps_conn_frame *frame)
 {
     size_t cap;
@@ -267,6 +295,9 @@ int ps_conn_send(struct ps_conn *c, const struct ps_conn_frame *frame)
         .header_len = (uint32_t)header_len,
         .len = header_len + payload_len,
         .pass_fd = -1,
+        .greets = frame->msg->code == PS_MSG_HELLO ||
+                  frame->msg->code == PS_MSG_WELCOME,
+        .ahead = frame->ahead,
         .done = frame->done,
         .ctx = frame->ctx,
     };
@@ -291,8 +322,12 @@ int ps_conn_send(struct ps_conn *c, const struct ps_conn_frame *frame)
             goto free_frame;
         }
     }
-    ps_list_push_back(&c->out, &f->node);
     c->queued = queued;
+    if (f->ahead) {
+        push_ahead(c, f);
+    } else {
+        ps_list_push_back(&c->out, &f->node);
+    }
     c->stats.frames_out++;
     return 0;
 

@@ -70,7 +70,8 @@ struct end {
     int header_rc;
     unsigned asked;
     unsigned frames;
-    uint64_t acks; /* Sum of the acknowledgements of all frames. */
+    uint64_t acks;       /* Sum of the acknowledgements of all frames. */
+    unsigned before_ack; /* Frames that came before the last ACK. */
     unsigned last_code;
     uint64_t last_len;
     unsigned done;
@@ -128,6 +129,7 @@ static void on_frame(void *ctx, struct ps_conn *c, const struct ps_msg *msg,
 {
     struct end *e = ctx;
 
+    e->before_ack = msg->code == PS_MSG_ACK ? e->frames : e->before_ack;
     e->frames++;
     e->acks += msg->ack;
     e->last_code = msg->code;
@@ -467,6 +469,60 @@ static void small_frames_travel_together(void **state)
 }
 
 /* A header longer than staging: a value of 256 parts. */
+static void send_ahead(struct end *e, uint64_t ack)
+{
+    const struct ps_msg msg = {.code = PS_MSG_ACK, .ack = ack};
+    const struct ps_conn_frame f = {
+        .msg = &msg, .pass_fd = -1, .ahead = true, .done = on_done, .ctx = e};
+
+    assert_int_equal(ps_conn_send(e->conn, &f), 0);
+}
+
+/* A greeting is first all the same. Of frames that want to be ahead the last
+ * one counts, and what is under way is not cut in two. */
+static void some_frames_go_ahead(void **state)
+{
+    struct ps_msg push = push_msg();
+    struct ps_buf *buf = ps_buf_new(8 * MIB);
+    const struct ps_slice slice = {.buf = buf, .len = 8 * MIB};
+    struct world w;
+
+    (void)state;
+    for (size_t i = 0; i < buf->size; i++) {
+        buf->data[i] = (uint8_t)(i % 251);
+    }
+    begin_both(&w, (struct ps_conn_limits){0});
+    assert_int_equal(send_msg(&w.b, &hello, NULL), 0);
+    ps_conn_flush(w.b.conn);
+    RUN_UNTIL(&w, w.a.frames == 1);
+    assert_int_equal(send_msg(&w.a, &welcome, NULL), 0);
+    send_ahead(&w.a, 1);
+    ps_conn_flush(w.a.conn);
+    RUN_UNTIL(&w, w.b.frames == 2);
+    assert_int_equal(w.b.before_ack, 1);
+    RUN_UNTIL(&w, ps_conn_points(w.b.conn) == near);
+
+    w.a.payload_cap = 8 * MIB;
+    w.a.payload = calloc(1, 8 * MIB);
+    w.a.frames = w.b.done = 0;
+    assert_int_equal(send_msg(&w.b, &push, &slice), 0);
+    assert_int_equal(send_msg(&w.b, &push, &slice), 0);
+    send_ahead(&w.b, 1);
+    send_ahead(&w.b, 2);
+    assert_int_equal(w.b.done, 1); /* The first one is not needed any more. */
+    ps_conn_flush(w.b.conn);
+    send_ahead(&w.b, 4);
+    send_ahead(&w.b, 8);
+    ps_conn_flush(w.b.conn);
+    RUN_UNTIL(&w, w.a.frames == 4 && w.b.done == 6);
+    assert_int_equal(w.a.acks, 2 + 8);
+    assert_int_equal(w.a.before_ack, 2);
+    assert_int_equal(ps_conn_queued(w.b.conn), 0);
+    assert_memory_equal(w.a.payload, buf->data, buf->size);
+    ps_buf_unref(buf);
+    end(&w);
+}
+
 static void long_headers_arrive(void **state)
 {
     static struct ps_rec_part parts[PS_PARTS_MAX];
@@ -1559,6 +1615,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(one_byte_at_a_time),
         cmocka_unit_test(large_payloads_are_not_copied),
         cmocka_unit_test(small_frames_travel_together),
+        cmocka_unit_test(some_frames_go_ahead),
         cmocka_unit_test(long_headers_arrive),
         cmocka_unit_test(unwanted_payload_is_skipped),
         cmocka_unit_test(no_memory_pauses),

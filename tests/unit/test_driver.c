@@ -112,7 +112,9 @@ static void on_computed(struct echo *e, const struct ps_event *ev,
     tell(e, "computed %d\n", ev->computed.rc);
     m.value.parts = &part;
     m.value.parts_count = 1;
-    ps_effects_send(fx, e->to, 5 + e->sent++, 6, ps_parcel_new(&m, &e->sum, 1));
+    ps_effects_send(fx, e->to, 5 + e->sent, 6 + e->sent,
+                    ps_parcel_new(&m, &e->sum, 1));
+    e->sent++;
     ps_buf_unref(e->sum.buf);
     e->sum.buf = NULL;
 }
@@ -533,6 +535,38 @@ static void large_push(void **state)
     assert_int_equal(s.connections, 0);
     assert_true(s.bytes_in > 64 * 1024);
     assert_true(s.bytes_out > 64 * 1024);
+    end(&w);
+}
+
+/* A peer that is slow to take our values hears early what we have. */
+static void acknowledgements_do_not_wait(void **state)
+{
+    const unsigned count = 32;
+    struct world w;
+    uint64_t seq;
+    uint64_t ack;
+    int fd;
+
+    (void)state;
+    begin(&w, PS_ROLE_SERVER);
+    fd = caller(&w);
+    greet(fd);
+    free(await(&w, fd, PS_MSG_WELCOME, &seq, &ack));
+    assert_int_equal(fcntl(fd, F_SETFL, 0), 0);
+    for (unsigned i = 1; i <= count; i++) {
+        push(fd, 1, 64 * 1024);
+        RUN_UNTIL(&w, w.m.sent == i);
+    }
+    /* The one before any value that is not with the system yet. */
+    free(await(&w, fd, PS_MSG_ACK, &seq, &ack));
+    assert_int_equal(seq, 0);
+    assert_int_equal(ack, 6 + count - 1);
+    free(await(&w, fd, PS_MSG_VALUE, &seq, &ack));
+    assert_in_range(seq, 6, 5 + count - 2);
+    while (seq < 5 + count - 1) {
+        free(await(&w, fd, PS_MSG_VALUE, &seq, &ack));
+    }
+    close(fd);
     end(&w);
 }
 
@@ -1239,6 +1273,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(small_push),
         cmocka_unit_test(large_push),
+        cmocka_unit_test(acknowledgements_do_not_wait),
         cmocka_unit_test(unwanted_payload),
         cmocka_unit_test(memory_comes_later),
         cmocka_unit_test(hangup_is_followed_by_closed),

@@ -39,11 +39,12 @@ static void expect(const struct ps_list *l, const int *numbers, size_t count)
                            : thing_of(ps_list_first(l))->number == numbers[0]);
 }
 
-/* Against an array of numbers: push at either end, remove from anywhere. */
+/* Against an array of numbers: push at either end or before one, remove from
+ * anywhere. */
 static void list_does_as_an_array_does(void **state)
 {
     struct thing things[ITEMS];
-    int numbers[ITEMS];
+    int numbers[ITEMS] = {0};
     size_t count = 0;
     struct ps_list l;
     struct ps_rng rng;
@@ -68,6 +69,14 @@ static void list_does_as_an_array_does(void **state)
             count--;
             ps_list_remove(&t->node);
             assert_false(ps_list_linked(&t->node));
+        } else if (count > 0 && ps_rng_chance(&rng, 300)) {
+            size_t at = ps_rng_below(&rng, count);
+
+            ps_list_insert(&things[numbers[at]].node, &t->node);
+            memmove(&numbers[at + 1], &numbers[at],
+                    (count - at) * sizeof(numbers[0]));
+            numbers[at] = i;
+            count++;
         } else if (ps_rng_chance(&rng, 500)) {
             numbers[count++] = i;
             ps_list_push_back(&l, &t->node);
