@@ -19,9 +19,30 @@ struct task {
     struct ps_compute *compute;
 };
 
-void driver_parcel_done(void *ctx)
+static void written(void *ctx)
 {
-    ps_parcel_unref(ctx);
+    struct ps_parcel *p = ctx;
+
+    assert(p->writing > 0);
+    p->writing--;
+    ps_parcel_unref(p);
+}
+
+int driver_write(struct link_conn *c, struct ps_conn_frame *frame,
+                 struct ps_parcel *p)
+{
+    frame->slices = p->slice;
+    frame->slice_count = p->slice_count;
+    frame->done = written;
+    frame->ctx = p;
+    int rc = ps_conn_send(c->conn, frame);
+
+    if (rc == 0) {
+        p->writing++;
+    } else {
+        ps_parcel_unref(p);
+    }
+    return rc;
 }
 
 void driver_mark_dirty(struct link_conn *c)
@@ -99,18 +120,10 @@ static void send_parcel(struct ps_driver *d, const struct ps_fx *fx)
         c = s != NULL ? PS_CONTAINER(s, struct link_conn, strand) : c;
     }
     struct ps_conn_frame frame = {
-        .msg = &msg,
-        .slices = p->slice,
-        .slice_count = p->slice_count,
-        .pass_fd = fd,
-        .ahead = msg.code == PS_MSG_ACK,
-        .done = driver_parcel_done,
-        .ctx = ps_parcel_ref(p),
-    };
-    int rc = ps_conn_send(c->conn, &frame);
+        .msg = &msg, .pass_fd = fd, .ahead = msg.code == PS_MSG_ACK};
+    int rc = driver_write(c, &frame, ps_parcel_ref(p));
 
     if (rc != 0) {
-        ps_parcel_unref(p);
         if (rc != PS_E_CLOSED && rc != PS_E_FULL) {
             ps_log(PS_LOG_ERROR, "message not sent code %s reason %s",
                    ps_msg_name(msg.code), ps_strerror(rc));

@@ -111,8 +111,10 @@ void driver_maybe_closed(struct ps_driver *d);
 void driver_carry_out(struct ps_driver *d);
 /* Something was queued: it is written before the loop waits. */
 void driver_mark_dirty(struct link_conn *c);
-/* `done` of frames whose context is a reference to a parcel. */
-void driver_parcel_done(void *ctx);
+/* Queues `p`, whose reference it takes over, with what is set of `frame`: its
+ * message, descriptor and place. */
+PS_MUST_USE int driver_write(struct link_conn *c, struct ps_conn_frame *frame,
+                             struct ps_parcel *p);
 
 /* driver_conn.c */
 

@@ -144,18 +144,12 @@ void driver_strand_closed(struct link_conn *c)
     if (first != NULL && !d->closing && ps_conn_is_open(first->conn)) {
         while (ps_strand_next(&c->strand, &lost)) {
             struct ps_msg msg = *lost.parcel->msg;
-            struct ps_conn_frame frame = {
-                .msg = &msg,
-                .slices = lost.parcel->slice,
-                .slice_count = lost.parcel->slice_count,
-                .pass_fd = -1,
-                .done = driver_parcel_done,
-                .ctx = lost.parcel};
+            struct ps_conn_frame frame = {.msg = &msg, .pass_fd = -1};
 
             msg.seq = lost.seq;
             msg.ack = first->bundle.ack;
-            if (ps_conn_send(first->conn, &frame) != 0) {
-                ps_parcel_unref(lost.parcel);
+            if (driver_write(first, &frame, lost.parcel) != 0) {
+                break;
             }
         }
         driver_mark_dirty(first);

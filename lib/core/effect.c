@@ -17,6 +17,7 @@ struct ps_parcel *ps_parcel_new(const struct ps_msg *msg,
                                    slice_count * sizeof(struct ps_slice));
 
     p->refs = 1;
+    p->writing = 0;
     p->slice_count = slice_count;
     p->payload_len = 0;
     p->msg = ps_msg_dup(msg);

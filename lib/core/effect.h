@@ -20,6 +20,8 @@ typedef uint64_t ps_conn_id;
  * carries newer ones. */
 struct ps_parcel {
     uint32_t refs;
+    uint32_t writing; /* Times that a connection has it and still writes it;
+                       * the driver counts. */
     uint32_t slice_count;
     uint64_t payload_len;
     struct ps_msg *msg;      /* Own copy. */

@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A retransmission is due after a time without any progress, not after a time
  * since its own frame was sent: while acknowledgements come in, a queue that
- * is merely long must not be sent twice. `deadline` is a lower bound, put
+ * is merely long must not be sent twice. Nor must what a connection still
+ * writes: on a slow link one frame may take longer than that time, and a
+ * second copy of each would make it slower still. `deadline` is a lower bound, put
  * right by the scan of what is under way when it has come; so a frame costs
  * constant time however many there are. */
 #include "core/window.h"
@@ -171,8 +173,11 @@ struct ps_window_entry *ps_window_due(struct ps_window *w, ps_time now,
         struct ps_window_entry *e = at(w, *seq);
 
         if (due(w, e) <= now) {
-            mark_sent(w, e, now);
-            return e;
+            if (e->parcel->writing == 0) {
+                mark_sent(w, e, now);
+                return e;
+            }
+            e->sent = now; /* Not even that. */
         }
         w->deadline = ps_time_min(w->deadline, due(w, e));
     }

@@ -38,6 +38,7 @@ struct echo {
     struct ps_pool *pool;
     struct ps_slice pushed; /* Of the push that is being summed. */
     struct ps_slice sum;
+    struct ps_parcel *value; /* The last one. */
     ps_conn_id to;
     ps_time deadline;
     unsigned again; /* So many times there is no memory. */
@@ -112,8 +113,10 @@ static void on_computed(struct echo *e, const struct ps_event *ev,
     tell(e, "computed %d\n", ev->computed.rc);
     m.value.parts = &part;
     m.value.parts_count = 1;
+    ps_parcel_unref(e->value);
+    e->value = ps_parcel_new(&m, &e->sum, 1);
     ps_effects_send(fx, e->to, 5 + e->sent, 6 + e->sent,
-                    ps_parcel_new(&m, &e->sum, 1));
+                    ps_parcel_ref(e->value));
     e->sent++;
     ps_buf_unref(e->sum.buf);
     e->sum.buf = NULL;
@@ -350,6 +353,7 @@ static void end(struct world *w)
     ps_driver_free(w->driver);
     ps_movers_free(w->movers);
     ps_buf_unref(w->m.sum.buf);
+    ps_parcel_unref(w->m.value);
     ps_buf_unref(w->m.region);
     ps_pool_free(w->m.pool);
     ps_arenas_free(w->arenas);
@@ -538,7 +542,8 @@ static void large_push(void **state)
     end(&w);
 }
 
-/* A peer that is slow to take our values hears early what we have. */
+/* A peer that is slow to take our values hears early what we have, and the
+ * machine knows what has not gone to it yet. */
 static void acknowledgements_do_not_wait(void **state)
 {
     const unsigned count = 32;
@@ -557,6 +562,7 @@ static void acknowledgements_do_not_wait(void **state)
         push(fd, 1, 64 * 1024);
         RUN_UNTIL(&w, w.m.sent == i);
     }
+    assert_int_equal(w.m.value->writing, 1);
     /* The one before any value that is not with the system yet. */
     free(await(&w, fd, PS_MSG_ACK, &seq, &ack));
     assert_int_equal(seq, 0);
@@ -566,6 +572,7 @@ static void acknowledgements_do_not_wait(void **state)
     while (seq < 5 + count - 1) {
         free(await(&w, fd, PS_MSG_VALUE, &seq, &ack));
     }
+    assert_int_equal(w.m.value->writing, 0);
     close(fd);
     end(&w);
 }

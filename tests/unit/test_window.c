@@ -141,6 +141,30 @@ static void progress_puts_retries_off(void **state)
     ps_window_fini(&w);
 }
 
+/* It waits from when it was last seen with a connection. */
+static void what_has_not_left_is_not_sent_again(void **state)
+{
+    struct ps_window_entry *e;
+    struct ps_window w;
+    uint64_t seq;
+
+    (void)state;
+    start(&w);
+    push(&w, 2);
+    assert_non_null(ps_window_next(&w, 0, &seq));
+    e = ps_window_next(&w, 0, &seq);
+    assert_non_null(e);
+    e->parcel->writing = 1;
+    assert_int_equal(due(&w, PS_MILLIS(1251)), 1); /* The one before it. */
+    assert_int_equal(due(&w, PS_SECONDS(9)), 1);
+    assert_true(ps_window_ack(&w, 1, PS_SECONDS(9)));
+    assert_int_equal(due(&w, PS_SECONDS(12)), 0);
+    e->parcel->writing = 0;
+    assert_int_equal(due(&w, PS_MILLIS(12999)), 0);
+    assert_int_equal(due(&w, PS_MILLIS(13251)), 1);
+    ps_window_fini(&w);
+}
+
 static void a_rewind_sends_everything_anew(void **state)
 {
     struct ps_window w;
@@ -189,6 +213,7 @@ int main(void)
         cmocka_unit_test(acknowledgements_that_make_no_sense_are_ignored),
         cmocka_unit_test(retries_back_off_to_the_maximum),
         cmocka_unit_test(progress_puts_retries_off),
+        cmocka_unit_test(what_has_not_left_is_not_sent_again),
         cmocka_unit_test(a_rewind_sends_everything_anew),
         cmocka_unit_test(nothing_is_left_behind),
     };
