@@ -20,9 +20,12 @@ static struct ps_pool *results_new(void *ctx)
 }
 
 /* The first byte: a life may begin in the middle of a job of one worker, which
- * has a key and a region, without a server or with one. */
+ * has a key and a region, without a server or with one; or of one that fails
+ * when it loses a worker, so that arrays may grow, with a key of two parts. */
 #define WITHOUT_SERVERS 0xff
 #define WITH_A_SERVER   0xfe
+#define GROWS_WITHOUT   0xfd
+#define GROWS_WITH      0xfc
 
 enum { SCHED, WORKER, SERVER };
 #define GEN         1u
@@ -30,9 +33,12 @@ enum { SCHED, WORKER, SERVER };
 #define SERVER_NODE 2u
 #define COUNT       256u
 
-static void play(struct fuzz_setup *setup, uint32_t servers,
-                 const uint8_t *data, size_t size)
+static void play(struct fuzz_setup *setup, uint8_t how, const uint8_t *data,
+                 size_t size)
 {
+    const uint32_t servers = how == WITH_A_SERVER || how == GROWS_WITH;
+    const uint32_t node = servers > 0 ? SERVER_NODE : 0;
+    const uint32_t parts = how <= GROWS_WITHOUT ? 2 : 1;
     static const struct ps_msg welcome = {
         .code = PS_MSG_WELCOME,
         .welcome = {.protocol = PS_PROTOCOL,
@@ -50,10 +56,12 @@ static void play(struct fuzz_setup *setup, uint32_t servers,
                                                   .dtype = PS_DTYPE_FLOAT32,
                                                   .count = COUNT,
                                                   .classic = -1}};
-    static const struct ps_msg key = {
-        .code = PS_MSG_KEY_OPENED,
-        .key_opened = {
-            .gen = GEN, .text = "", .epoch = 1, .parts = 1, .compression = ""}};
+    const struct ps_msg key = {.code = PS_MSG_KEY_OPENED,
+                               .key_opened = {.gen = GEN,
+                                              .text = "",
+                                              .epoch = 1,
+                                              .parts = parts,
+                                              .compression = ""}};
     const struct ps_rec_server server = {.node = SERVER_NODE,
                                          .name = "ps0",
                                          .incarnation = 1,
@@ -66,7 +74,8 @@ static void play(struct fuzz_setup *setup, uint32_t servers,
                                  .l_hello = {.protocol = PS_PROTOCOL,
                                              .job = "job",
                                              .num_workers = 1,
-                                             .num_servers = servers}};
+                                             .num_servers = servers,
+                                             .on_loss = parts > 1}};
     const struct ps_rec_slot slot = {AGENT_NODE, 1, 1};
     const struct ps_rec_rank rank = {
         .worker = 1, .state = PS_RANK_STATE_LIVE, .incarnation = 1};
@@ -83,7 +92,7 @@ static void play(struct fuzz_setup *setup, uint32_t servers,
                                              .ranks_count = 1,
                                              .reason = "",
                                              .optimizer = ""}};
-    const uint32_t table[2] = {servers > 0 ? SERVER_NODE : 0, COUNT};
+    const uint32_t table[4] = {node, COUNT / parts, node, COUNT / parts};
     const struct fuzz_line line[] = {
         {SCHED, PS_CONN_DIALLED, &welcome, NULL, 0},
         {SCHED, PS_CONN_DIALLED, &map, NULL, 0},
@@ -91,7 +100,7 @@ static void play(struct fuzz_setup *setup, uint32_t servers,
         {SCHED, PS_CONN_DIALLED, &opened, NULL, 0},
         {SCHED, PS_CONN_DIALLED, &job, NULL, 0},
         {WORKER, PS_CONN_LOCAL, &l_key, NULL, 0},
-        {SCHED, PS_CONN_DIALLED, &key, table, sizeof(table)},
+        {SCHED, PS_CONN_DIALLED, &key, table, parts * 8},
         {WORKER, PS_CONN_LOCAL, NULL, NULL, 0},
         {SERVER, PS_CONN_DIALLED, &welcome, NULL, 0},
     };
@@ -121,8 +130,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     ps_str_copy(o.sched, sizeof(o.sched), "psched:1");
     ps_str_copy(o.host, sizeof(o.host), "host");
     setup.machine = ps_agent_machine(ps_agent_new(&o, PS_SECONDS(1)));
-    if (size > 0 && data[0] >= WITH_A_SERVER) {
-        play(&setup, data[0] == WITH_A_SERVER, data + 1, size - 1);
+    if (size > 0 && data[0] >= GROWS_WITH) {
+        play(&setup, data[0], data + 1, size - 1);
     } else {
         fuzz_machine(&setup, data, size);
     }
