@@ -3,8 +3,8 @@
  * since its own frame was sent: while acknowledgements come in, a queue that
  * is merely long must not be sent twice. Nor must what a connection still
  * writes: on a slow link one frame may take longer than that time, and a
- * second copy of each would make it slower still. `deadline` is a lower bound, put
- * right by the scan of what is under way when it has come; so a frame costs
+ * second copy of each would make it slower still. `deadline` is a lower bound,
+ * put right by the scan of what is under way when it has come; so a frame costs
  * constant time however many there are. */
 #include "core/window.h"
 
