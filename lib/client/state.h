@@ -89,9 +89,11 @@ struct psc_op {
     struct key *key; /* NULL: barrier, optimizer. */
     enum op_kind kind;
     enum op_state state;
-    bool freed; /* Nobody waits: it goes when it ends, and writes no out. */
-    bool again; /* QUEUED: an agent had it, and was lost. */
-    int rc;     /* DONE. */
+    bool freed;  /* Nobody waits: it goes when it ends, and writes no out. */
+    bool again;  /* QUEUED: an agent had it, and was lost. */
+    bool nobody; /* A pass, as all have done in its round. */
+    bool aside;  /* A broadcast whose value goes to others alone. */
+    int rc;      /* DONE. */
     uint32_t counted; /* The count that has met it, see api.c. */
     uint64_t id;      /* 0: has no place in the table. */
     uint64_t round;   /* Of the push; number of the barrier; least version. */
@@ -101,17 +103,14 @@ struct psc_op {
     uint8_t reduce;
     uint32_t samples;
     uint32_t root;
-    bool nobody; /* A pass, as all have done in its round. */
-    bool aside;  /* A broadcast whose value goes to others alone. */
     struct ps_shm_block *block; /* What is given; NULL: nothing. */
     size_t block_offset;
     bool staged; /* The block is ours and goes back to the key. */
     /* Its starter still copies into the block, without the mutex: */
     bool growing;
-    bool overtaken; /* it has ended meanwhile, with rc and text, */
-    size_t grown;   /* so many bytes are there. */
-    /* Of a key of rows: the block has these rows, each once and in order. */
-    uint32_t rows;
+    bool overtaken;  /* it has ended meanwhile, with rc and text. */
+    uint32_t rows;   /* Of a key of rows: each once and in order. */
+    size_t grown;    /* Growing: so many bytes are there. */
     uint32_t *place; /* Pull: for each row asked for, which one it is. */
     size_t place_count;
     struct words *words; /* What is said of the whole job. */

@@ -208,12 +208,12 @@ struct ps_agent_op {
     uint64_t round;        /* Or least version, or number of the barrier. */
     struct ps_slice array; /* buf NULL: it gives none. */
     uint64_t there;        /* Bytes of it that the worker has copied so far. */
-    enum ps_op kind;       /* ATTEND is BROADCAST, */
-    bool aside;            /* whose value is not asked for. */
     uint32_t local;
     int32_t priority;
     uint32_t root;
     uint32_t samples; /* Its weight in a mean. */
+    enum ps_op kind;  /* ATTEND is BROADCAST, */
+    bool aside;       /* whose value is not asked for. */
     uint8_t reduce;
     bool barrier;
     struct ps_agent_rows *rows;       /* Of a key of rows; NULL: none. */
