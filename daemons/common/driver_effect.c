@@ -74,7 +74,6 @@ static void acknowledge(struct link_conn *c, const struct ps_msg *msg)
     const struct ps_msg ack = {.code = PS_MSG_ACK, .ack = msg->ack};
     const struct ps_conn_frame frame = {
         .msg = &ack, .pass_fd = -1, .ahead = true};
-
     bool late = msg->code != PS_MSG_ACK && !ps_conn_points(c->conn) &&
                 ps_conn_queued(c->conn) >= LATE_MIN;
 

@@ -115,14 +115,18 @@ static int gather(struct psc_op *op, const void *const *srcs, uint32_t count)
 }
 
 /* May the agent have it before all of it is copied? A job that goes on without
- * a worker that dies amid this must not. */
-static bool may_grow(const struct psc_op *op)
+ * a worker that dies amid this must not. And the first pieces of a result may
+ * come meanwhile, which must not fall on what is yet to be copied. */
+static bool may_grow(const struct psc_op *op, const void *src)
 {
     const struct psc_client *c = op->client;
+    const uintptr_t from = (uintptr_t)src;
+    const uintptr_t out = (uintptr_t)op->out;
 
     return c->options.on_loss == PSC_ON_LOSS_FAIL && c->ring_memory != NULL &&
            op->kind != OP_INIT && !op->key->async &&
-           op->key->bytes >= GROWS_MIN;
+           op->key->bytes >= PIECES_MIN &&
+           (out <= from || out >= from + op->key->bytes);
 }
 
 static int give(struct psc_op *op, const void *const *srcs, uint32_t count)
@@ -150,7 +154,7 @@ static int give(struct psc_op *op, const void *const *srcs, uint32_t count)
         return 0;
     }
     rc = op_stage(op);
-    op->growing = rc == 0 && count == 1 && may_grow(op);
+    op->growing = rc == 0 && count == 1 && may_grow(op, srcs[0]);
     if (rc == 0 && !op->growing) {
         rc = gather(op, srcs, count);
     }
@@ -217,6 +221,7 @@ static int start_locked(struct psc_client *c, enum op_kind kind, uint32_t key,
 {
     struct psc_op_options full = {0};
     struct key *k = key_of(c, key);
+    const void *const *srcs = &src;
     struct psc_op *op;
     int rc;
 
@@ -265,9 +270,8 @@ static int start_locked(struct psc_client *c, enum op_kind kind, uint32_t key,
                              "psc_pull_rows_start()",
                              k->name);
     } else if (gives(op)) {
-        bool many = full.src_count > 0;
-
-        rc = give(op, many ? full.srcs : &src, many ? full.src_count : 1);
+        srcs = full.src_count > 0 ? full.srcs : srcs;
+        rc = give(op, srcs, full.src_count > 0 ? full.src_count : 1);
     } else if (k->async && kind == OP_PULL) {
         rc = op_stage(op);
         if (rc != 0) {
@@ -290,7 +294,7 @@ static int start_locked(struct psc_client *c, enum op_kind kind, uint32_t key,
         *ret_op = op;
     }
     if (op->growing) {
-        op_grow(op, full.src_count > 0 ? full.srcs[0] : src);
+        op_grow(op, srcs[0]);
     }
     return 0;
 }

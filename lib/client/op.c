@@ -20,8 +20,6 @@
 #include "proto/ps_codec.h"
 
 #define PLACES_MAX  (1u << PLACE_BITS)
-/* Smaller results are copied when they are complete. */
-#define PIECES_MIN  (size_t)(4u * 1024 * 1024)
 /* What is given is told of when so much more is there. */
 #define GROWS_BY    (size_t)(2u * 1024 * 1024)
 /* Operations that the ring has no room for are sent so many bytes at a time, or

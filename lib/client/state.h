@@ -36,8 +36,8 @@
 #define SPIN_MAX_US 1000000
 /* Operations that the agent knows of; more wait here. */
 #define SENT_MAX    (PS_OPS_MAX / 2u)
-/* Smaller arrays are copied before they are offered. */
-#define GROWS_MIN   (size_t)(4u * 1024 * 1024)
+/* Smaller arrays and results are copied when they are complete. */
+#define PIECES_MIN  (size_t)(4u * 1024 * 1024)
 /* Operations kept for the next ones. */
 #define SPARE_OPS   4096u
 /* An operation's number is a count above its place in the table. */

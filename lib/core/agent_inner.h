@@ -566,7 +566,8 @@ void ps_agent_session_region(struct ps_agent_step *st,
                              struct ps_agent_session *s, uint32_t region,
                              struct ps_buf *buf);
 void ps_agent_session_end(struct ps_agent_step *st, struct ps_agent_session *s,
-                          int error, const char *text);
+                          int error, const char *fmt, ...)
+    __attribute__((format(printf, 4, 5)));
 void ps_agent_session_offer(struct ps_agent_step *st,
                             struct ps_agent_session *s);
 /* A worker that takes the place of one that died must not be heard of before
@@ -660,7 +661,8 @@ void ps_agent_round_passed(struct ps_agent_part *p, uint64_t version);
 /* What this node gives to a partition: arrays in rank order. */
 uint32_t ps_agent_round_sources(const struct ps_agent_part *p,
                                 struct ps_slice *slices);
-void ps_agent_round_local(struct ps_agent_step *st, struct ps_agent_part *p);
+/* Its sum or init is under way: to its server, or here. */
+void ps_agent_round_go(struct ps_agent_step *st, struct ps_agent_part *p);
 void ps_agent_round_computed(struct ps_agent_step *st,
                              struct ps_agent_run *run);
 /* Have all ranks here copied what they give to it? */

@@ -134,7 +134,7 @@ void ps_agent_job_opened(struct ps_agent_step *st,
         return;
     }
     if (m->error != 0) {
-        ps_agent_session_end(st, s, m->error, m->text);
+        ps_agent_session_end(st, s, m->error, "%s", m->text);
         return;
     }
     if (s->gen == 0) {
@@ -247,7 +247,7 @@ static void fail_sessions(struct ps_agent_step *st, struct ps_agent_job *j,
 
         if (!s->ended &&
             (s->job == j || (s->job == NULL && s->gen == j->gen))) {
-            ps_agent_session_end(st, s, error, text);
+            ps_agent_session_end(st, s, error, "%s", text);
         }
         n = next;
     }

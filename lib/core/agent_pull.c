@@ -277,11 +277,7 @@ static void send_init(struct ps_agent_step *st, struct ps_agent_key *k,
         if (!p->init) {
             continue;
         }
-        if (p->node == 0) {
-            ps_agent_round_local(st, p);
-        } else {
-            ps_agent_send_queue(st, p);
-        }
+        ps_agent_round_go(st, p);
     }
     if (k->inits_open == 0) {
         ps_buf_unref(k->init_array.buf);
@@ -366,11 +362,7 @@ void ps_agent_init_reached(struct ps_agent_step *st, struct ps_agent_part *p)
 
             if (q->state == PS_AGENT_PART_IDLE &&
                 q->committed < (int64_t)k->round && ps_agent_round_there(q)) {
-                if (q->node == 0) {
-                    ps_agent_round_local(st, q);
-                } else {
-                    ps_agent_send_queue(st, q);
-                }
+                ps_agent_round_go(st, q);
             }
         }
         ps_agent_resume_made(st, k);

@@ -126,16 +126,11 @@ bool ps_agent_resume_key(struct ps_agent_step *st, struct ps_agent_session *s,
     struct ps_agent_past *past = k->past;
 
     if (!makes_sense(k, s, pushed)) {
-        char text[PS_TEXT_MAX];
-        struct ps_str t;
-
-        ps_str_init(&t, text, sizeof(text));
-        ps_str_addf(&t,
-                    "'%s': rank %u says that it has been in %llu rounds, which "
-                    "cannot be by what the other ranks on this node say",
-                    k->name, k->job->local[s->local].rank,
-                    (unsigned long long)pushed);
-        ps_agent_session_end(st, s, PS_E_INVAL, text);
+        ps_agent_session_end(
+            st, s, PS_E_INVAL,
+            "'%s': rank %u says that it has been in %llu rounds, which cannot "
+            "be by what the other ranks on this node say",
+            k->name, k->job->local[s->local].rank, (unsigned long long)pushed);
         return false;
     }
     if (past == NULL) {

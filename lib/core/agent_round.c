@@ -293,7 +293,7 @@ bool ps_agent_round_lacks(const struct ps_agent_key *k, uint32_t local,
     const struct ps_agent_op *op = k->offer[local];
 
     return k->pushed[local] < round ||
-           (!k->async && op != NULL && op->round <= round && is_growing(op));
+           (op != NULL && op->round <= round && is_growing(op));
 }
 
 /* The partitions go that can and have not. */
@@ -312,11 +312,7 @@ static void launch(struct ps_agent_step *st, struct ps_agent_key *k)
             continue;
         }
         p->init = false;
-        if (p->node == 0) {
-            ps_agent_round_local(st, p);
-        } else {
-            ps_agent_send_queue(st, p);
-        }
+        ps_agent_round_go(st, p);
     }
 }
 
@@ -427,18 +423,13 @@ static void take_more(struct ps_agent_step *st, struct ps_agent_session *s,
         return;
     }
     if (m->offset <= op->there || m->offset > op->array.len) {
-        char text[PS_TEXT_MAX];
-        struct ps_str t;
-
-        ps_str_init(&t, text, sizeof(text));
-        ps_str_addf(&t,
-                    "'%s': rank %u says that %llu of %llu bytes are there, "
-                    "after %llu",
-                    k->name, k->job->local[s->local].rank,
-                    (unsigned long long)m->offset,
-                    (unsigned long long)op->array.len,
-                    (unsigned long long)op->there);
-        ps_agent_session_end(st, s, PS_E_INVAL, text);
+        ps_agent_session_end(
+            st, s, PS_E_INVAL,
+            "'%s': rank %u says that %llu of %llu bytes are there, after %llu: "
+            "they become more, up to the end of the array",
+            k->name, k->job->local[s->local].rank,
+            (unsigned long long)m->offset, (unsigned long long)op->array.len,
+            (unsigned long long)op->there);
         return;
     }
     op->there = m->offset;
@@ -759,7 +750,7 @@ static struct ps_slice stays(const struct ps_agent_part *p)
 }
 
 /* Without servers: the sum goes straight to where the workers read it. */
-void ps_agent_round_local(struct ps_agent_step *st, struct ps_agent_part *p)
+static void round_local(struct ps_agent_step *st, struct ps_agent_part *p)
 {
     struct ps_agent *a = st->a;
     struct ps_agent_key *k = p->key;
@@ -808,6 +799,15 @@ void ps_agent_round_local(struct ps_agent_step *st, struct ps_agent_part *p)
     ps_effects_compute(st->fx, c);
     if (slices != &one) {
         ps_free(slices);
+    }
+}
+
+void ps_agent_round_go(struct ps_agent_step *st, struct ps_agent_part *p)
+{
+    if (p->node == 0) {
+        round_local(st, p);
+    } else {
+        ps_agent_send_queue(st, p);
     }
 }
 

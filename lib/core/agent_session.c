@@ -264,14 +264,21 @@ void ps_agent_session_closed(struct ps_agent_step *st,
 
 /* Tell the worker why, and hang up. The session goes when the socket does. */
 void ps_agent_session_end(struct ps_agent_step *st, struct ps_agent_session *s,
-                          int error, const char *text)
+                          int error, const char *fmt, ...)
 {
+    char text[PS_TEXT_MAX + 1];
     struct ps_msg m = {.code = PS_MSG_L_ERROR,
                        .l_error = {.error = error, .text = text}};
+    struct ps_str t;
+    va_list ap;
 
     if (s->ended) {
         return;
     }
+    ps_str_init(&t, text, sizeof(text));
+    va_start(ap, fmt);
+    ps_str_addv(&t, fmt, ap);
+    va_end(ap);
     if (s->state != PS_AGENT_SESSION_ACTIVE) {
         m = (struct ps_msg){.code = PS_MSG_REJECT,
                             .reject = {.error = error, .text = text}};
@@ -313,25 +320,23 @@ void ps_agent_session_offer(struct ps_agent_step *st,
 static void took_hello(struct ps_agent_step *st, struct ps_agent_session *s,
                        const struct ps_msg *m)
 {
-    char text[PS_TEXT_MAX];
-    struct ps_str t;
-
     if (s->state != PS_AGENT_SESSION_NEW) {
         ps_agent_session_end(st, s, PS_E_PROTO, "a second l_hello");
         return;
     }
-    ps_str_init(&t, text, sizeof(text));
     if (m->l_hello.protocol < PS_PROTOCOL_LEAST ||
         m->l_hello.protocol > PS_PROTOCOL) {
-        ps_str_addf(&t, "the library speaks protocol %u, this agent %u to %u",
-                    m->l_hello.protocol, PS_PROTOCOL_LEAST, PS_PROTOCOL);
-        ps_agent_session_end(st, s, PS_E_VERSION, text);
+        ps_agent_session_end(
+            st, s, PS_E_VERSION,
+            "the library speaks protocol %u, this agent %u to %u",
+            m->l_hello.protocol, PS_PROTOCOL_LEAST, PS_PROTOCOL);
         return;
     }
     if (m->l_hello.num_workers == 0 || m->l_hello.num_workers > PS_RANKS_MAX ||
         m->l_hello.job[0] == '\0') {
-        ps_str_addf(&t, "a job needs a name and 1 to %u workers", PS_RANKS_MAX);
-        ps_agent_session_end(st, s, PS_E_INVAL, text);
+        ps_agent_session_end(st, s, PS_E_INVAL,
+                             "a job needs a name and 1 to %u workers",
+                             PS_RANKS_MAX);
         return;
     }
     if ((m->l_hello.mode == PS_MODE_SYNC && m->l_hello.rule != PS_RULE_NONE) ||

@@ -177,7 +177,7 @@ struct ps_window_entry *ps_window_due(struct ps_window *w, ps_time now,
                 mark_sent(w, e, now);
                 return e;
             }
-            e->sent = now; /* Not even that. */
+            e->sent = now; /* It has not left yet: its time begins then. */
         }
         w->deadline = ps_time_min(w->deadline, due(w, e));
     }

@@ -396,29 +396,37 @@ static void give_region(struct bench *b, uint32_t worker, size_t size)
     step(b, ev);
 }
 
+static void operate(struct bench *b, uint32_t worker, struct ps_msg_l_op op)
+{
+    say(b, WORKER_CONN + worker,
+        &(struct ps_msg){.code = PS_MSG_L_OP, .l_op = op}, NULL);
+}
+
+static struct ps_msg_l_op pushpull(uint32_t key, uint64_t round)
+{
+    return (struct ps_msg_l_op){.op_id = 1000 * key + round,
+                                .op = PS_OP_PUSHPULL,
+                                .key = key,
+                                .region = 1,
+                                .round = round};
+}
+
 static void push(struct bench *b, uint32_t worker, uint32_t key, uint64_t round,
                  int32_t priority)
 {
-    say(b, WORKER_CONN + worker,
-        &(struct ps_msg){.code = PS_MSG_L_OP,
-                         .l_op = {.op_id = 1000 * key + round,
-                                  .op = PS_OP_PUSHPULL,
-                                  .key = key,
-                                  .region = 1,
-                                  .round = round,
-                                  .priority = priority}},
-        NULL);
+    struct ps_msg_l_op op = pushpull(key, round);
+
+    op.priority = priority;
+    operate(b, worker, op);
 }
 
 static void pass(struct bench *b, uint32_t worker, uint32_t key, uint64_t round)
 {
-    say(b, WORKER_CONN + worker,
-        &(struct ps_msg){.code = PS_MSG_L_OP,
-                         .l_op = {.op_id = 1000 * key + round,
-                                  .op = PS_OP_PASS,
-                                  .key = key,
-                                  .round = round}},
-        NULL);
+    operate(b, worker,
+            (struct ps_msg_l_op){.op_id = 1000 * key + round,
+                                 .op = PS_OP_PASS,
+                                 .key = key,
+                                 .round = round});
 }
 
 /* The server answers one part with a commit. */
@@ -479,31 +487,27 @@ static void answer(struct bench *b, uint32_t key, uint32_t index,
     ps_buf_unref(at.buf);
 }
 
-/* A round whose array the worker is still copying. */
-static void push_growing(struct bench *b, uint32_t worker, uint32_t key,
-                         uint64_t round)
-{
-    say(b, WORKER_CONN + worker,
-        &(struct ps_msg){.code = PS_MSG_L_OP,
-                         .l_op = {.op_id = 1000 * key + round,
-                                  .op = PS_OP_PUSHPULL,
-                                  .key = key,
-                                  .region = 1,
-                                  .round = round,
-                                  .growing = true}},
-        NULL);
-}
-
 static void more(struct bench *b, uint32_t worker, uint32_t key, uint64_t round,
                  uint64_t bytes)
 {
-    say(b, WORKER_CONN + worker,
-        &(struct ps_msg){.code = PS_MSG_L_OP,
-                         .l_op = {.op_id = 1000 * key + round,
-                                  .op = PS_OP_MORE,
-                                  .key = key,
-                                  .offset = bytes}},
-        NULL);
+    operate(b, worker,
+            (struct ps_msg_l_op){.op_id = 1000 * key + round,
+                                 .op = PS_OP_MORE,
+                                 .key = key,
+                                 .offset = bytes});
+}
+
+/* A round of whose array the worker has copied so much. */
+static void push_growing(struct bench *b, uint32_t worker, uint32_t key,
+                         uint64_t round, uint64_t there)
+{
+    struct ps_msg_l_op op = pushpull(key, round);
+
+    op.growing = true;
+    operate(b, worker, op);
+    if (there > 0) {
+        more(b, worker, key, round, there);
+    }
 }
 
 static void die(struct bench *b, uint32_t worker)
@@ -597,8 +601,7 @@ static void what_is_copied_goes(void **state)
 
     (void)state;
     begin_growing(&b, 1, 1);
-    push_growing(&b, 0, 0, 1);
-    more(&b, 0, 0, 1, each - 1);
+    push_growing(&b, 0, 0, 1, each - 1);
     assert_int_equal(count(&b, SERVER_CONN, PS_MSG_PUSH), 0);
     more(&b, 0, 0, 1, 2 * each + 100);
     assert_int_equal(count(&b, SERVER_CONN, PS_MSG_PUSH), 2);
@@ -633,10 +636,8 @@ static void the_slowest_copy_says_what_goes(void **state)
 
     (void)state;
     begin_growing(&b, 3, 0);
-    push_growing(&b, 0, 0, 1);
-    more(&b, 0, 0, 1, 3 * each);
-    push_growing(&b, 1, 0, 1);
-    more(&b, 1, 0, 1, 2 * each);
+    push_growing(&b, 0, 0, 1, 3 * each);
+    push_growing(&b, 1, 0, 1, 2 * each);
     assert_int_equal(b.compute_count, 0); /* Rank 2 has not offered. */
     push(&b, 2, 0, 1, 0);
     assert_int_equal(b.compute_count, 2);
@@ -665,8 +666,7 @@ static void an_init_lets_go_what_is_copied(void **state)
                          .l_op = {.op_id = 9, .op = PS_OP_INIT, .region = 1}},
         NULL);
     assert_int_equal(count(&b, SERVER_CONN, PS_MSG_INIT), 3);
-    push_growing(&b, 0, 0, 1);
-    more(&b, 0, 0, 1, each);
+    push_growing(&b, 0, 0, 1, each);
     assert_int_equal(count(&b, SERVER_CONN, PS_MSG_PUSH), 0);
     for (uint32_t i = 0; i < 3; i++) {
         commit(&b, 0, i, 0, 8192, 0);
@@ -707,7 +707,7 @@ static void only_jobs_that_fail_take_half_an_array(void **state)
     tick(&b);
     link_server(&b, false, 0);
     give_region(&b, 0, (size_t)3 * 8192 * 4);
-    push_growing(&b, 0, 0, 1);
+    push_growing(&b, 0, 0, 1, 0);
     assert_int_equal(last_done(&b, 0)->error, PS_E_UNSUPPORTED);
     assert_non_null(strstr(last_done(&b, 0)->text, "fails when it loses"));
     push(&b, 0, 0, 1, 0);
@@ -728,8 +728,7 @@ static void copies_that_cannot_be_end_the_session(void **state)
         begin_growing(&b, 2, 0);
         more(&b, 0, 0, 1, 5);     /* Of nothing, */
         more(&b, 0, 12345, 1, 5); /* and of no key. */
-        push_growing(&b, 0, 0, 1);
-        more(&b, 0, 0, 1, 100);
+        push_growing(&b, 0, 0, 1, 100);
         more(&b, 1, 0, 1, 500); /* Of what another one gives. */
         assert_null(find(&b, WORKER_CONN, PS_MSG_L_ERROR, 0));
         more(&b, 0, 0, 1, bad[i]);
@@ -750,7 +749,7 @@ static void who_copies_is_waited_for(void **state)
     (void)state;
     begin_growing(&b, 2, 0);
     push(&b, 1, 0, 1, 0);
-    push_growing(&b, 0, 0, 1);
+    push_growing(&b, 0, 0, 1, 0);
     say(&b, SCHED_CONN,
         &(struct ps_msg){
             .code = PS_MSG_STALL_ASK,
@@ -777,8 +776,7 @@ static void a_round_that_fails_amid_a_copy_comes_again(void **state)
 
     (void)state;
     begin_growing(&b, 2, 0);
-    push_growing(&b, 0, 0, 1);
-    more(&b, 0, 0, 1, 2 * each);
+    push_growing(&b, 0, 0, 1, 2 * each);
     say(&b, WORKER_CONN + 1,
         &(struct ps_msg){.code = PS_MSG_L_OP,
                          .l_op = {.op_id = 1,
@@ -791,7 +789,7 @@ static void a_round_that_fails_amid_a_copy_comes_again(void **state)
     assert_int_equal(last_done(&b, 1)->error, PS_E_MISMATCH);
     more(&b, 0, 0, 1, 3 * each);
     assert_int_equal(b.compute_count, 0);
-    push_growing(&b, 0, 0, 1);
+    push_growing(&b, 0, 0, 1, 0);
     push(&b, 1, 0, 1, 0);
     assert_int_equal(b.compute_count, 0);
     more(&b, 0, 0, 1, each);
@@ -1174,8 +1172,7 @@ static void what_is_summed_again_waits_for_the_copy(void **state)
         answer(&b, 0, i, 1, 8192, 5, 1u << 30);
     }
     assert_int_equal(last_done(&b, 0)->version, 1);
-    push_growing(&b, 0, 0, 2);
-    more(&b, 0, 0, 2, each);
+    push_growing(&b, 0, 0, 2, each);
     push(&b, 1, 0, 2, 0);
     compute_all(&b);
     assert_int_equal(count(&b, SERVER_CONN, PS_MSG_PUSH), 1);

@@ -91,7 +91,7 @@ static int begin(void **state, void (*adjust)(struct psc_options *o))
     f->key = peer_key(&f->peer, f->c, "w", PSC_FLOAT32, COUNT, 40, data);
     f->result[0] = data[0];
     f->result[1] = data[1];
-    f->given = mmap(NULL, BYTES, PROT_READ | PROT_WRITE,
+    f->given = mmap(NULL, BYTES + PAGE, PROT_READ | PROT_WRITE,
                     MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     f->out = malloc(BYTES);
     assert_true(f->given != MAP_FAILED && f->out != NULL);
@@ -132,7 +132,7 @@ static int tear_down(void **state)
         psc_close(f->c);
     }
     peer_stop(&f->peer);
-    munmap(f->given, BYTES);
+    munmap(f->given, BYTES + PAGE);
     free(f->out);
     free(f);
     return 0;
@@ -334,24 +334,39 @@ static void the_agent_may_hang_up_meanwhile(void **state)
     assert_int_equal(psc_op_test(f->op), PSC_E_CLOSED);
 }
 
+/* A round that the next one has to wait for. */
+static struct ps_msg_l_op hold_key(struct fixture *f, struct psc_op **ret_op)
+{
+    struct ps_msg_l_op m;
+
+    assert_int_equal(
+        psc_pushpull_start(f->c, f->key, f->given, NULL, NULL, ret_op), 0);
+    m = peer_take_op(&f->peer, PS_OP_PUSHPULL);
+    for (int i = 0; i < 4; i++) {
+        peer_take_op(&f->peer, PS_OP_MORE);
+    }
+    return m;
+}
+
+static void let_key_go(struct fixture *f, const struct ps_msg_l_op *m,
+                       struct psc_op *op)
+{
+    assert_true(peer_silent(&f->peer));
+    peer_done(&f->peer, m->op_id, m->round);
+    assert_int_equal(psc_op_wait(op, PSC_WAIT_FOREVER), 0);
+    psc_op_free(op);
+}
+
 /* What waits for its turn is told of from then on. */
 static void a_turn_may_come_meanwhile(void **state)
 {
     struct fixture *f = *state;
-    struct ps_msg_l_op first;
     struct ps_msg_l_op m;
     struct psc_op *op;
+    struct ps_msg_l_op first = hold_key(f, &op);
 
-    assert_int_equal(
-        psc_pushpull_start(f->c, f->key, f->given, NULL, NULL, &op), 0);
-    first = peer_take_op(&f->peer, PS_OP_PUSHPULL);
-    for (int i = 0; i < 4; i++) {
-        peer_take_op(&f->peer, PS_OP_MORE);
-    }
     start_and_stop(f, start_main);
-    assert_true(peer_silent(&f->peer));
-    peer_done(&f->peer, first.op_id, 1);
-    assert_int_equal(psc_op_wait(op, PSC_WAIT_FOREVER), 0);
+    let_key_go(f, &first, op);
     m = peer_take_op(&f->peer, PS_OP_PUSHPULL);
     assert_true(m.growing);
     assert_int_equal(m.round, 2);
@@ -362,33 +377,46 @@ static void a_turn_may_come_meanwhile(void **state)
     peer_done(&f->peer, m.op_id, 2);
     assert_int_equal(psc_op_wait(f->op, PSC_WAIT_FOREVER), 0);
     assert_memory_equal(f->out, f->result[0], BYTES);
-    psc_op_free(op);
 }
 
 /* And what is all there by then says nothing of it. */
 static void a_turn_may_come_later(void **state)
 {
     struct fixture *f = *state;
-    struct ps_msg_l_op first;
     struct ps_msg_l_op m;
     struct psc_op *op;
+    struct ps_msg_l_op first = hold_key(f, &op);
 
-    assert_int_equal(
-        psc_pushpull_start(f->c, f->key, f->given, NULL, NULL, &op), 0);
-    first = peer_take_op(&f->peer, PS_OP_PUSHPULL);
-    for (int i = 0; i < 4; i++) {
-        peer_take_op(&f->peer, PS_OP_MORE);
-    }
     start_main(f);
-    assert_true(peer_silent(&f->peer));
-    peer_done(&f->peer, first.op_id, 1);
-    assert_int_equal(psc_op_wait(op, PSC_WAIT_FOREVER), 0);
+    let_key_go(f, &first, op);
     m = peer_take_op(&f->peer, PS_OP_PUSHPULL);
     assert_false(m.growing);
     assert_true(peer_silent(&f->peer));
     peer_done(&f->peer, m.op_id, 2);
     assert_int_equal(psc_op_wait(f->op, PSC_WAIT_FOREVER), 0);
-    psc_op_free(op);
+}
+
+/* A result that would fall on what is yet to be copied. */
+static void results_do_not_fall_on_what_is_given(void **state)
+{
+    struct fixture *f = *state;
+    float *own = f->out;
+    float *copy = malloc(BYTES);
+    struct ps_msg_l_op m;
+
+    assert_non_null(copy);
+    memcpy(copy, f->given, BYTES);
+    f->out = f->given + 1;
+    start_main(f);
+    assert_int_equal(f->rc, 0);
+    m = peer_take_op(&f->peer, PS_OP_PUSHPULL);
+    assert_false(m.growing);
+    assert_memory_equal(peer_given(&f->peer, &m), copy, BYTES);
+    peer_done(&f->peer, m.op_id, 1);
+    assert_int_equal(psc_op_wait(f->op, PSC_WAIT_FOREVER), 0);
+    assert_memory_equal(f->out, f->result[1], BYTES);
+    f->out = own;
+    free(copy);
 }
 
 /* Where a job goes on without a worker that dies, half of what it gives must
@@ -535,6 +563,7 @@ int main(void)
         GROW(the_agent_may_hang_up_meanwhile),
         GROW(a_turn_may_come_meanwhile),
         GROW(a_turn_may_come_later),
+        GROW(results_do_not_fall_on_what_is_given),
         cmocka_unit_test(results_of_collectives_come_in_pieces),
         cmocka_unit_test_setup_teardown(patient_jobs_give_it_all_at_once,
                                         set_up_patient, tear_down),
