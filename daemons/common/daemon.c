@@ -12,6 +12,7 @@
 #include "common/args.h"
 #include "common/driver.h"
 #include "common/logsink.h"
+#include "common/memlimit.h"
 #include "common/notify.h"
 #include "net/addr.h"
 #include "net/listen.h"
@@ -143,14 +144,6 @@ static bool check_listen(const struct daemon *d, const struct ps_options *o,
     return false;
 }
 
-static uint64_t memory_size(void)
-{
-    long pages = sysconf(_SC_PHYS_PAGES);
-    long size = sysconf(_SC_PAGESIZE);
-
-    return pages > 0 && size > 0 ? (uint64_t)pages * (uint64_t)size : 0;
-}
-
 /* Into `values`; the report says what is wrong, or warns. */
 static int load(const struct daemon *d, const struct ps_options *previous,
                 void *values, struct ps_options **ret_options,
@@ -162,7 +155,7 @@ static int load(const struct daemon *d, const struct ps_options *previous,
         .overrides = (const char *const *)d->args.overrides,
         .override_count = d->args.override_count,
         .env = environ,
-        .memory = memory_size(),
+        .memory = ps_memory_limit(""),
         .previous = previous,
     };
 

@@ -89,7 +89,7 @@ struct ps_option {
     size_t offset; /* Of the member. */
     enum ps_option_type type;
     bool reloadable; /* SIGHUP may change it. */
-    bool percent;    /* SIZE: may be a share of the machine's memory. */
+    bool percent;    /* SIZE: may be a share of the memory there is. */
     /* STRING: $NAME, ${NAME} and ${NAME:-otherwise} are replaced from the
      * environment, for the directories that systemd passes. */
     bool expand;

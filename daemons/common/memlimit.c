@@ -1,0 +1,248 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The group of the process stands in /proc/self/cgroup, the folder of its
+ * hierarchy in /proc/self/mountinfo. A limit holds for all groups below it, so
+ * every folder from the group's up to the mount point is read, and the least
+ * limit counts. Whatever is missing or has another form is passed over: the
+ * host's memory is the answer that is left. */
+#include "common/memlimit.h"
+
+#include "base/num.h"
+#include "base/str.h"
+
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define PATH_CAP 1024
+
+/* Where one hierarchy is. */
+struct hierarchy {
+    const char *root;          /* As ps_memory_limit() has it. */
+    const char *const *files;  /* That say a limit; the last one is NULL. */
+    char group[PATH_CAP];      /* Of the process. */
+    char mount_root[PATH_CAP]; /* The group that the mount point shows. */
+    char mount_point[PATH_CAP];
+    bool has_group;
+    bool mounted;
+};
+
+/* Beyond memory.high the kernel lets a process that cannot free memory stand
+ * still: that is an end, too. */
+static const char *const files_v2[] = {"memory.max", "memory.high", NULL};
+static const char *const files_v1[] = {"memory.limit_in_bytes", NULL};
+
+static FILE *open_below(const char *root, const char *path)
+{
+    char full[2 * PATH_CAP];
+    struct ps_str s;
+
+    ps_str_init(&s, full, sizeof(full));
+    ps_str_addf(&s, "%s%s", root, path);
+    return s.cut ? NULL : fopen(full, "re");
+}
+
+/* UINT64_MAX: no number, and no limit. */
+static uint64_t read_number(const char *root, const char *path)
+{
+    FILE *f = open_below(root, path);
+    uint64_t n = UINT64_MAX;
+    char line[64];
+
+    if (f == NULL) {
+        return n;
+    }
+    if (fgets(line, sizeof(line), f) != NULL && line[0] >= '0' &&
+        line[0] <= '9') {
+        n = strtoull(line, NULL, 10);
+    }
+    fclose(f);
+    return n;
+}
+
+static uint64_t host_memory(const char *root)
+{
+    FILE *f = open_below(root, "/proc/meminfo");
+    uint64_t n = UINT64_MAX;
+    char line[128];
+
+    if (f == NULL) {
+        return n;
+    }
+    while (n == UINT64_MAX && fgets(line, sizeof(line), f) != NULL) {
+        if (strncmp(line, "MemTotal:", 9) == 0 &&
+            !ps_mul_u64(strtoull(line + 9, NULL, 10), 1024, &n)) {
+            n = UINT64_MAX;
+        }
+    }
+    fclose(f);
+    return n;
+}
+
+/* Is `word` in a list with commas? */
+static bool has_word(const char *list, const char *word)
+{
+    size_t len = strlen(word);
+
+    for (const char *at = list; at != NULL; at = strchr(at, ',')) {
+        at += *at == ',';
+        if (strncmp(at, word, len) == 0 &&
+            (at[len] == '\0' || at[len] == ',')) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* "4:memory:/group", or "0::/group" of version 2. */
+static void read_groups(const char *root, struct hierarchy *v1,
+                        struct hierarchy *v2)
+{
+    FILE *f = open_below(root, "/proc/self/cgroup");
+    char line[2 * PATH_CAP];
+
+    if (f == NULL) {
+        return;
+    }
+    while (fgets(line, sizeof(line), f) != NULL) {
+        char *names = strchr(line, ':');
+        char *group = names != NULL ? strchr(names + 1, ':') : NULL;
+        struct hierarchy *h = NULL;
+
+        line[strcspn(line, "\n")] = '\0';
+        if (group == NULL) {
+            continue;
+        }
+        *group++ = '\0';
+        names++;
+        if (names[0] == '\0') {
+            h = v2;
+        } else if (has_word(names, "memory")) {
+            h = v1;
+        }
+        if (h != NULL) {
+            h->has_group = ps_str_copy(h->group, sizeof(h->group), group);
+        }
+    }
+    fclose(f);
+}
+
+/* "31 23 0:28 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw": the fourth field is
+ * the group that is shown, the fifth where; behind the dash the type, the
+ * source and, of version 1, the controllers. */
+static void read_mount(char *line, struct hierarchy *v1, struct hierarchy *v2)
+{
+    char *rest = strstr(line, " - ");
+    char *save = NULL;
+    char *field[5];
+    char type[32];
+    char options[256] = "";
+    struct hierarchy *h = NULL;
+
+    if (rest == NULL || sscanf(rest, " - %31s %*s %255s", type, options) < 1) {
+        return;
+    }
+    *rest = '\0';
+    for (int i = 0; i < 5; i++) {
+        field[i] = strtok_r(i == 0 ? line : NULL, " ", &save);
+        if (field[i] == NULL) {
+            return;
+        }
+    }
+    if (strcmp(type, "cgroup2") == 0) {
+        h = v2;
+    } else if (strcmp(type, "cgroup") == 0 && has_word(options, "memory")) {
+        h = v1;
+    }
+    if (h != NULL && !h->mounted) {
+        h->mounted =
+            ps_str_copy(h->mount_root, sizeof(h->mount_root), field[3]) &&
+            ps_str_copy(h->mount_point, sizeof(h->mount_point), field[4]);
+    }
+}
+
+static void read_mounts(const char *root, struct hierarchy *v1,
+                        struct hierarchy *v2)
+{
+    FILE *f = open_below(root, "/proc/self/mountinfo");
+    char *line = NULL;
+    size_t cap = 0;
+
+    if (f == NULL) {
+        return;
+    }
+    while (getline(&line, &cap, f) > 0) {
+        line[strcspn(line, "\n")] = '\0';
+        read_mount(line, v1, v2);
+    }
+    free(line);
+    fclose(f);
+}
+
+/* The group below the mount point; "" where it lies elsewhere, as the parent
+ * of a namespace does: what is mounted is then all there is to see. */
+static const char *group_below(const struct hierarchy *h)
+{
+    size_t len = strlen(h->mount_root);
+    const char *group = h->group;
+
+    if (strcmp(h->mount_root, "/") != 0) {
+        if (strncmp(group, h->mount_root, len) != 0 ||
+            (group[len] != '\0' && group[len] != '/')) {
+            return "";
+        }
+        group += len;
+    }
+    return strncmp(group, "/..", 3) == 0 ? "" : group;
+}
+
+static uint64_t folder_limit(const struct hierarchy *h, const char *folder)
+{
+    uint64_t least = UINT64_MAX;
+
+    for (const char *const *name = h->files; *name != NULL; name++) {
+        char path[2 * PATH_CAP];
+        struct ps_str s;
+
+        ps_str_init(&s, path, sizeof(path));
+        ps_str_addf(&s, "%s/%s", folder, *name);
+        least = ps_min_u64(least, read_number(h->root, path));
+    }
+    return least;
+}
+
+static uint64_t hierarchy_limit(const struct hierarchy *h)
+{
+    uint64_t least = UINT64_MAX;
+    size_t mount_len = strlen(h->mount_point);
+    char folder[2 * PATH_CAP];
+    struct ps_str s;
+
+    if (!h->has_group || !h->mounted) {
+        return least;
+    }
+    ps_str_init(&s, folder, sizeof(folder));
+    ps_str_addf(&s, "%s%s", h->mount_point, group_below(h));
+    for (;;) {
+        char *slash = strrchr(folder, '/');
+
+        least = ps_min_u64(least, folder_limit(h, folder));
+        if (slash == NULL || slash < folder + mount_len) {
+            return least;
+        }
+        *slash = '\0';
+    }
+}
+
+uint64_t ps_memory_limit(const char *root)
+{
+    struct hierarchy v1 = {.root = root, .files = files_v1};
+    struct hierarchy v2 = {.root = root, .files = files_v2};
+    uint64_t least = host_memory(root);
+
+    read_groups(root, &v1, &v2);
+    read_mounts(root, &v1, &v2);
+    least = ps_min_u64(least, hierarchy_limit(&v1));
+    least = ps_min_u64(least, hierarchy_limit(&v2));
+    return least == UINT64_MAX ? 0 : least;
+}
