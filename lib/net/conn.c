@@ -290,6 +290,9 @@ void ps_conn_finish(struct ps_conn *c)
     c->greet_at = PS_TIME_NEVER;
     c->header_at = PS_TIME_NEVER;
     c->payload_at = PS_TIME_NEVER;
+    if (conn_receives(c)) {
+        ps_move_stop(&c->moves->in); /* The payload goes nowhere now. */
+    }
     (void)ps_conn_flush(c);
     conn_update_poll(c);
 }

@@ -114,7 +114,8 @@ bool ps_conn_flush(struct ps_conn *c);
  * arrived already. Not from a callback. */
 void ps_conn_resume(struct ps_conn *c);
 
-/* Writes what is queued, then closes; input is thrown away meanwhile. */
+/* Writes what is queued, then closes; input is thrown away meanwhile, and
+ * nothing more is written to where a payload was to lie. */
 void ps_conn_finish(struct ps_conn *c);
 /* Closes now. The words are for the log; both are ignored when it is closing
  * already. */

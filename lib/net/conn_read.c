@@ -607,7 +607,7 @@ static void received(struct ps_move *m)
         return; /* c may be gone. */
     }
     if (c->state == CONN_FINISHING) {
-        if (m->ended || m->error != 0) {
+        if (m->ended || (m->error != 0 && m->error != ECANCELED)) {
             ps_conn_close(c, PS_E_CLOSED, "closed by us");
         }
     } else {

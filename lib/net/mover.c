@@ -42,7 +42,8 @@ struct ps_movers {
     struct ps_movers_options opt;
     uv_async_t async;
     uv_mutex_t lock;
-    bool stop; /* Under the lock, as the next. */
+    uv_cond_t back; /* Moves have come back. */
+    bool stop;      /* Under the lock, as the next. */
     struct ps_list done;
     uint32_t under_way; /* Moves; the loop's own, as all below. */
     ps_time spent;      /* By the loop itself. */
@@ -244,6 +245,7 @@ static void hand_back(struct ps_mover *mv)
         }
         ps_list_push_back(&all->done, n);
     }
+    uv_cond_broadcast(&all->back);
     uv_mutex_unlock(&all->lock);
     if (first) {
         uv_async_send(&all->async);
@@ -422,6 +424,7 @@ int ps_movers_new(const struct ps_movers_options *opt,
                           .period = PS_SECONDS(1), .percent = 60, .periods = 3};
     ps_list_init(&all->done);
     uv_mutex_init(&all->lock);
+    uv_cond_init(&all->back);
     for (unsigned i = 0; i < opt->count && rc == 0; i++) {
         rc = start_mover(all);
     }
@@ -455,6 +458,7 @@ void ps_movers_free(struct ps_movers *all)
         close(all->movers[i].wake);
         close(all->movers[i].epoll);
     }
+    uv_cond_destroy(&all->back);
     uv_mutex_destroy(&all->lock);
     uv_close((uv_handle_t *)&all->async, handle_closed);
 }
@@ -526,15 +530,34 @@ void ps_move_begin(struct ps_movers *all, struct ps_move_socket *s,
     uv_mutex_unlock(&all->lock);
 }
 
-void ps_move_cancel(struct ps_move *m)
+/* Under the lock. */
+static void cancel(struct ps_move *m)
 {
-    struct ps_movers *all = m->all;
     struct ps_mover *mv = m->socket->mover;
 
-    uv_mutex_lock(&all->lock);
     if (!m->complete && !ps_list_linked(&m->canceled)) {
         ps_list_push_back(&mv->canceled, &m->canceled);
         tell(mv);
+    }
+}
+
+void ps_move_cancel(struct ps_move *m)
+{
+    struct ps_movers *all = m->all;
+
+    uv_mutex_lock(&all->lock);
+    cancel(m);
+    uv_mutex_unlock(&all->lock);
+}
+
+void ps_move_stop(struct ps_move *m)
+{
+    struct ps_movers *all = m->all;
+
+    uv_mutex_lock(&all->lock);
+    cancel(m);
+    while (!m->complete) {
+        uv_cond_wait(&all->back, &all->lock);
     }
     uv_mutex_unlock(&all->lock);
 }

@@ -83,6 +83,10 @@ void ps_move_begin(struct ps_movers *all, struct ps_move_socket *s,
                    struct ps_move *m);
 /* `done` comes soon, but not inside. */
 void ps_move_cancel(struct ps_move *m);
+/* The same, and the memory is not touched any more when it returns: it waits
+ * for the thread, which comes to it after one system call for each of its
+ * moves. */
+void ps_move_stop(struct ps_move *m);
 /* When its last byte was moved, or when it began. */
 static inline ps_time ps_move_at(const struct ps_move *m)
 {

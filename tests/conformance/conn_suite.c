@@ -1563,6 +1563,48 @@ static void finish_within_moves(void **state)
     end(&w);
 }
 
+/* Who hangs up may use the memory of a payload for something else: the rest of
+ * what the peer sends goes nowhere, whichever thread would have read it. */
+static void nothing_is_written_after_finish(void **state)
+{
+    const size_t len = MIB / 2;
+    struct ps_msg push = push_msg();
+    uint8_t *bytes = malloc(MIB);
+    uint8_t *before = malloc(len);
+    size_t total;
+    size_t told;
+    struct world w;
+
+    (void)state;
+    begin(&w, (struct ps_conn_limits){.linger = PS_SECONDS(5)});
+    greet(&w);
+    keep_payload(&w.a, len);
+    total = put(bytes, 0, MIB, &push, len);
+    told = MIB / 8;
+    tell(&w, bytes, told);
+    RUN_UNTIL(&w, w.a.asked == 1);
+    ps_conn_finish(w.a.conn);
+    memset(w.a.payload, 0x55, len);
+    memset(before, 0x55, len);
+    while (told < total) {
+        ssize_t n = write(w.fd, bytes + told, total - told);
+
+        told += n > 0 ? (size_t)n : 0;
+        if (n <= 0) {
+            assert_true(n < 0 && errno == EAGAIN);
+            (void)ps_loop_step(w.loop);
+        }
+    }
+    assert_int_equal(shutdown(w.fd, SHUT_WR), 0);
+    RUN_UNTIL(&w, w.a.closed);
+    assert_string_equal(w.a.reason, "closed by us");
+    assert_int_equal(w.a.frames, 0);
+    assert_memory_equal(w.a.payload, before, len);
+    free(before);
+    free(bytes);
+    end(&w);
+}
+
 static void grown(void *ctx, unsigned count)
 {
     unsigned *seen = ctx;
@@ -1656,6 +1698,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(a_move_that_stops_is_cut),
         cmocka_unit_test(the_peer_ends_within_a_move),
         cmocka_unit_test(finish_within_moves),
+        cmocka_unit_test(nothing_is_written_after_finish),
         cmocka_unit_test(more_threads_where_needed),
     };
     struct CMUnitTest chosen[64];
