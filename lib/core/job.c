@@ -59,11 +59,20 @@ struct ps_sched_job *ps_job_new(uint64_t gen,
     return j;
 }
 
+static void key_free(struct ps_job_key *k)
+{
+    if (k != NULL) {
+        ps_bits_fini(&k->openers);
+        ps_free(k->again);
+        ps_free(k->parts);
+        ps_free(k);
+    }
+}
+
 void ps_job_free(struct ps_sched_job *j)
 {
     for (uint32_t i = 0; i < j->key_count; i++) {
-        ps_free(j->keys[i]->parts);
-        ps_free(j->keys[i]);
+        key_free(j->keys[i]);
     }
     ps_free(j->keys);
     ps_map_free(j->keys_by_hash);
@@ -347,8 +356,69 @@ struct ps_job_key *ps_job_add_key(struct ps_sched_job *j, const char *name,
         j->keys = ps_realloc(j->keys, j->key_capacity * sizeof(j->keys[0]));
     }
     j->keys[j->key_count++] = k;
+    j->keys_open++;
     j->bytes += count * ps_dtype_size(dtype);
     return k;
+}
+
+void ps_job_key_open(const struct ps_sched_job *j, struct ps_job_key *k,
+                     uint32_t slot, uint64_t request)
+{
+    if (k->openers.size == 0) {
+        ps_bits_init(&k->openers, j->slot_count);
+    }
+    if (ps_bits_set(&k->openers, slot)) {
+        return;
+    }
+    for (uint32_t i = 0; i < k->again_count; i++) {
+        if (k->again[i].slot == slot) {
+            k->again[i].request = request;
+            return;
+        }
+    }
+    k->again = ps_realloc(k->again, (k->again_count + 1u) * sizeof(*k->again));
+    k->again[k->again_count++] = (struct ps_job_opening){slot, request};
+}
+
+bool ps_job_key_close(struct ps_job_key *k, uint32_t slot, uint64_t request)
+{
+    if (slot >= k->openers.size || !ps_bits_get(&k->openers, slot)) {
+        return false;
+    }
+    for (uint32_t i = 0; i < k->again_count; i++) {
+        if (k->again[i].slot != slot) {
+            continue;
+        }
+        if (request < k->again[i].request) {
+            return false; /* Links keep no order: it was opened since. */
+        }
+        k->again[i] = k->again[--k->again_count];
+        break;
+    }
+    ps_bits_clear(&k->openers, slot);
+    return k->openers.count == 0;
+}
+
+void ps_job_remove_key(struct ps_sched_job *j, struct ps_job_key *k)
+{
+    uint64_t h = hash(j, k->name);
+    struct ps_job_key *first = ps_map_get(j->keys_by_hash, h);
+
+    if (first == k) {
+        ps_map_take(j->keys_by_hash, h);
+        if (k->same_hash != NULL) {
+            ps_map_put(j->keys_by_hash, h, k->same_hash);
+        }
+    } else {
+        while (first->same_hash != k) {
+            first = first->same_hash;
+        }
+        first->same_hash = k->same_hash;
+    }
+    j->keys[k->number] = NULL;
+    j->keys_open--;
+    j->bytes -= k->count * ps_dtype_size(k->dtype);
+    key_free(k);
 }
 
 /* ------------------------------------------------- optimizer, compression */

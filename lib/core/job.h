@@ -4,6 +4,7 @@
  * numbers here. */
 #pragma once
 
+#include "base/bits.h"
 #include "base/str.h"
 #include "core/barrier.h"
 #include "core/effect.h"
@@ -47,6 +48,12 @@ struct ps_job_server {
     uint64_t bytes; /* Of this job's keys there. */
 };
 
+/* The last of several openings of a key by the agent of one slot. */
+struct ps_job_opening {
+    uint32_t slot;
+    uint64_t request;
+};
+
 struct ps_norm;  /* Norms of a key: sched_norm.c */
 struct ps_norms; /* Of all keys of a round. */
 
@@ -60,6 +67,9 @@ struct ps_job_key {
     uint32_t width; /* Elements of a row; 0: not a key of rows. */
     struct ps_place_part *parts;
     uint32_t part_count;
+    struct ps_bits openers;       /* Slots whose agents have it open. */
+    struct ps_job_opening *again; /* Those that opened it more than once. */
+    uint32_t again_count;
     char name[];
 };
 
@@ -113,8 +123,9 @@ struct ps_sched_job {
     uint32_t agent_count;
     struct ps_barrier barrier; /* From the start on. */
     struct ps_map *keys_by_hash;
-    struct ps_job_key **keys; /* By number. */
-    uint32_t key_count;
+    struct ps_job_key **keys; /* By number; NULL: that key was closed. */
+    uint32_t key_count;       /* Numbers that were given. */
+    uint32_t keys_open;       /* Keys that there are. */
     uint32_t key_capacity;
     uint64_t string_keys; /* Of them; the classic way numbers these. */
     uint64_t bytes;
@@ -181,6 +192,14 @@ struct ps_job_key *ps_job_add_key(struct ps_sched_job *j, const char *name,
                                   uint8_t dtype, uint64_t count,
                                   struct ps_place_part *parts,
                                   uint32_t part_count);
+/* The agent of the slot has it open, by this request. */
+void ps_job_key_open(const struct ps_sched_job *j, struct ps_job_key *k,
+                     uint32_t slot, uint64_t request);
+/* The agent of the slot did not take what this request opened. True: nobody
+ * has the key open any more. */
+bool ps_job_key_close(struct ps_job_key *k, uint32_t slot, uint64_t request);
+/* Forgets and frees it; its number is not given again. */
+void ps_job_remove_key(struct ps_sched_job *j, struct ps_job_key *k);
 
 void ps_job_set_optimizer(struct ps_sched_job *j,
                           const struct ps_msg_optimizer_set *m);

@@ -182,7 +182,7 @@ static uint64_t backlog_max(const struct ps_sched *s)
     uint64_t count = PS_BACKLOG_MAX;
 
     while ((j = ps_map_next(s->jobs, &cursor)) != NULL) {
-        count += j->key_count;
+        count += j->keys_open;
     }
     return count;
 }
@@ -232,6 +232,9 @@ static void from_member(struct ps_sched_step *st, struct ps_sched_conn *c,
         break;
     case PS_MSG_KEY_OPEN:
         ps_sched_key_open(st, m, &msg->key_open);
+        break;
+    case PS_MSG_KEY_CLOSE:
+        ps_sched_key_close(st, m, &msg->key_close);
         break;
     case PS_MSG_BARRIER_ENTER:
         ps_sched_barrier_enter(st, m, &msg->barrier_enter);
@@ -490,7 +493,7 @@ uint64_t ps_sched_residue(const struct ps_sched *s)
     uint64_t n = ps_map_count(s->jobs) + s->stall_count;
 
     while ((j = ps_map_next(s->jobs, &cursor)) != NULL) {
-        n += j->key_count + j->waiter_count +
+        n += j->keys_open + j->waiter_count +
              (ps_job_started(j) && ps_barrier_waits(&j->barrier));
     }
     for (uint32_t i = 0; i < s->members.count; i++) {

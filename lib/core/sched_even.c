@@ -56,7 +56,7 @@ void ps_sched_even_drop(struct ps_sched_conn *c)
 /* Rows of a key lie with what optimizers keep of them: they stay. */
 static bool is_movable(const struct ps_job_key *k)
 {
-    return k->width == 0;
+    return k != NULL && k->width == 0;
 }
 
 static uint64_t count_parts(const struct ps_sched_job *j)
@@ -323,6 +323,9 @@ static void tell(struct ps_sched_step *st, const struct ps_sched_conn *c,
 {
     const struct ps_job_key *k = j->keys[m->key];
 
+    if (k == NULL) {
+        return; /* Closed since the plan was made. */
+    }
     ps_effects_tell(st->fx, c->id,
                     &(struct ps_msg){
                         .code = PS_MSG_MOVE_ROW,

@@ -205,6 +205,9 @@ ps_time ps_sched_jobs_deadline(const struct ps_sched *s);
 /* ----- sched_key.c */
 void ps_sched_key_open(struct ps_sched_step *st, struct ps_member *agent,
                        const struct ps_msg_key_open *m);
+/* An agent has not taken the key: the last one that lets go of it undoes it. */
+void ps_sched_key_close(struct ps_sched_step *st, const struct ps_member *agent,
+                        const struct ps_msg_key_close *m);
 /* Node `gone` is no server of the job any more; others are: give them what it
  * had. */
 void ps_sched_keys_move(struct ps_sched_step *st, struct ps_sched_job *j,
@@ -240,6 +243,10 @@ void ps_sched_squares(struct ps_sched_step *st, struct ps_member *server,
 void ps_sched_norms_begin(struct ps_sched_job *j);
 /* At the end of a job. */
 void ps_sched_norms_free(struct ps_sched_job *j);
+/* The key, for which nobody gave a norm, is about to be removed. */
+void ps_sched_norms_forget(struct ps_sched_job *j, const struct ps_job_key *k);
+/* A key less to wait for. */
+void ps_sched_norms_check(struct ps_sched_step *st, struct ps_sched_job *j);
 /* Does a step of this key wait for gradients of others? Adds their names. */
 void ps_sched_norms_missing(const struct ps_sched_job *j, uint32_t key,
                             struct ps_str *out);

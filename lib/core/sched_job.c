@@ -210,7 +210,8 @@ static bool agent_forgot(const struct ps_sched_job *j,
     }
     for (uint32_t i = 0; i < j->key_count; i++) {
         /* Collectives have rounds in every mode. */
-        if (j->mode == PS_MODE_SYNC || j->keys[i]->name[0] == 'c') {
+        if (j->keys[i] != NULL &&
+            (j->mode == PS_MODE_SYNC || j->keys[i]->name[0] == 'c')) {
             return true;
         }
     }
@@ -656,7 +657,7 @@ void ps_sched_value_lost(struct ps_sched_step *st, struct ps_member *server,
     struct ps_str why;
 
     if (j == NULL || ps_job_server_of(j, server->node) == NULL ||
-        m->key >= j->key_count) {
+        m->key >= j->key_count || j->keys[m->key] == NULL) {
         return;
     }
     ps_str_init(&why, text, sizeof(text));

@@ -276,7 +276,47 @@ void ps_sched_key_open(struct ps_sched_step *st, struct ps_member *agent,
         refused(st, agent, m, rc, text);
         return;
     }
+    ps_job_key_open(j, k, ps_job_slot_of(j, agent->node), m->request);
     ps_sched_send(st, agent, make_opened(st->s, j, k, m->request));
+}
+
+/* Servers no longer carry what was placed there. */
+static void unplace(struct ps_sched *s, struct ps_sched_job *j,
+                    const struct ps_job_key *k)
+{
+    struct ps_place_server *servers = make_servers(s, j);
+
+    for (uint32_t i = 0; i < k->part_count; i++) {
+        uint32_t at = 0;
+
+        while (at < j->server_count && servers[at].node != k->parts[i].node) {
+            at++;
+        }
+        if (at < j->server_count) {
+            servers[at].bytes -= k->parts[i].count *
+                                 (uint64_t)ps_dtype_size(k->dtype);
+        }
+    }
+    keep_bytes(s, j, servers);
+    ps_free(servers);
+}
+
+void ps_sched_key_close(struct ps_sched_step *st, const struct ps_member *agent,
+                        const struct ps_msg_key_close *m)
+{
+    struct ps_sched_job *j = ps_sched_job(st->s, m->gen);
+    struct ps_job_key *k = j != NULL && m->key < j->key_count ? j->keys[m->key]
+                                                              : NULL;
+
+    if (k == NULL ||
+        !ps_job_key_close(k, ps_job_slot_of(j, agent->node), m->request) ||
+        j->rebalance != NULL || k->norm != NULL) {
+        return; /* Moves name keys, and norms come from servers that have it. */
+    }
+    unplace(st->s, j, k);
+    ps_sched_norms_forget(j, k);
+    ps_job_remove_key(j, k);
+    ps_sched_norms_check(st, j);
 }
 
 /* ------------------------------------------------------------------- move */
@@ -301,9 +341,11 @@ void ps_sched_keys_move(struct ps_sched_step *st, struct ps_sched_job *j,
 
     for (uint32_t i = 0; i < j->key_count; i++) {
         struct ps_job_key *k = j->keys[i];
-        uint32_t moved = ps_place_move(k->parts, k->part_count,
-                                       (uint32_t)ps_dtype_size(k->dtype), gone,
-                                       servers, j->server_count);
+        uint32_t moved = k == NULL
+                             ? 0
+                             : ps_place_move(k->parts, k->part_count,
+                                             (uint32_t)ps_dtype_size(k->dtype),
+                                             gone, servers, j->server_count);
 
         if (moved > 0) {
             k->moved = true;
@@ -344,7 +386,7 @@ void ps_sched_keys_tell_moved(struct ps_sched_step *st, struct ps_sched_job *j,
                               struct ps_member *m)
 {
     for (uint32_t i = 0; i < j->key_count; i++) {
-        if (j->keys[i]->moved) {
+        if (j->keys[i] != NULL && j->keys[i]->moved) {
             ps_sched_send(st, m, make_opened(st->s, j, j->keys[i], 0));
         }
     }

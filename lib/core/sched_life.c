@@ -366,7 +366,7 @@ static void lose_server(struct ps_sched_step *st, struct ps_sched_job *j,
         ps_sched_job_fail(st, j, text);
         return;
     }
-    other = j->key_count == 0 || j->server_count == 0 ? next_server(st->s, j)
+    other = j->keys_open == 0 || j->server_count == 0 ? next_server(st->s, j)
                                                       : NULL;
     if (other != NULL) {
         ps_sched_job_add_server(j, other);

@@ -257,6 +257,7 @@ static bool start_one(struct ps_sched_step *st, struct ps_sched_job *j,
     const struct ps_job_server *to = ps_job_server_of(j, mv->to.node);
 
     if (to == NULL || ps_job_server_of(j, mv->from.node) == NULL ||
+        j->keys[mv->key] == NULL ||
         j->keys[mv->key]->parts[mv->index].node != mv->from.node) {
         failed(j->rebalance, "a server was lost");
         ps_list_remove(&mv->node);

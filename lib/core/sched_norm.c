@@ -64,7 +64,7 @@ void ps_sched_norms_free(struct ps_sched_job *j)
     ps_free(j->all);
     j->all = NULL;
     for (uint32_t i = 0; i < j->key_count; i++) {
-        struct ps_norm *n = j->keys[i]->norm;
+        struct ps_norm *n = j->keys[i] != NULL ? j->keys[i]->norm : NULL;
 
         if (n != NULL) {
             sum_free(n);
@@ -127,7 +127,7 @@ static void begin(struct ps_job_key *k, const struct ps_msg_squares *m)
 /* Does a step of all keys wait for this one? */
 static bool counts(const struct ps_job_key *k)
 {
-    return ps_dtype_is_real(k->dtype) && k->width == 0 &&
+    return k != NULL && ps_dtype_is_real(k->dtype) && k->width == 0 &&
            strncmp(k->name, "c:", 2) != 0;
 }
 
@@ -162,7 +162,7 @@ static void answer_all(struct ps_sched_step *st, struct ps_sched_job *j)
     const double square = ps_squares_value(&j->all->squares);
 
     for (uint32_t i = 0; i < j->key_count; i++) {
-        struct ps_norm *n = j->keys[i]->norm;
+        struct ps_norm *n = j->keys[i] != NULL ? j->keys[i]->norm : NULL;
 
         if (n != NULL && n->waits) {
             n->waits = false;
@@ -183,6 +183,20 @@ static bool has_all(const struct ps_sched_job *j)
         all->keys += counts(j->keys[all->seen]);
     }
     return all->in >= all->keys;
+}
+
+void ps_sched_norms_forget(struct ps_sched_job *j, const struct ps_job_key *k)
+{
+    if (j->all != NULL && k->number < j->all->seen) {
+        j->all->keys -= counts(k);
+    }
+}
+
+void ps_sched_norms_check(struct ps_sched_step *st, struct ps_sched_job *j)
+{
+    if (j->all != NULL && j->all->in > 0 && has_all(j)) {
+        answer_all(st, j);
+    }
 }
 
 /* All partitions of the key are in. */
@@ -216,7 +230,9 @@ static void complete(struct ps_sched_step *st, struct ps_sched_job *j,
 void ps_sched_norms_missing(const struct ps_sched_job *j, uint32_t key,
                             struct ps_str *out)
 {
-    const struct ps_norm *n = key < j->key_count ? j->keys[key]->norm : NULL;
+    const struct ps_norm *n = key < j->key_count && j->keys[key] != NULL
+                                  ? j->keys[key]->norm
+                                  : NULL;
     uint32_t count = 0;
 
     if (n == NULL || !n->waits) {

@@ -379,11 +379,11 @@ static int check_compression(struct ps_sched_step *st,
                     j->name);
         return PS_E_UNSUPPORTED;
     }
-    if (j->key_count > 0) {
+    if (j->keys_open > 0) {
         ps_str_addf(why,
                     "job %s has %u keys already; declare compression before "
                     "the first of them",
-                    j->name, j->key_count);
+                    j->name, j->keys_open);
         return PS_E_INVAL;
     }
     if (*name == '\0') {

@@ -82,7 +82,7 @@ void ps_sched_job_row(const struct ps_sched_job *j, ps_time now,
         .num_workers = j->num_workers,
         .live = j->live,
         .slots = j->slot_count,
-        .keys = j->key_count,
+        .keys = j->keys_open,
         .bytes = j->bytes,
         .barriers = j->barrier.open,
         .age_ns = now - j->created,
@@ -204,7 +204,9 @@ void ps_sched_query_pump(struct ps_sched_step *st, struct ps_sched_conn *c)
             c->keys = false;
             ps_sched_query_end(st, c, 0, NULL);
         } else {
-            rows += rows_of_key(st, c, j, j->keys[c->keys_next++]);
+            const struct ps_job_key *k = j->keys[c->keys_next++];
+
+            rows += k != NULL ? rows_of_key(st, c, j, k) : 1;
         }
     }
 }
