@@ -285,6 +285,34 @@ static void raise_nofile(const struct daemon *d)
     }
 }
 
+static int open_local(struct daemon *d)
+{
+    const char *option = d->spec->socket_option;
+    unsigned mode;
+    uint32_t max;
+    const char *path = d->spec->socket(d->values, &mode, &max);
+    int rc;
+
+    if (path[0] == '\0') {
+        return PS_EXIT_OK;
+    }
+    rc = ps_local_listen(path, mode, (int)max, &d->local_fd);
+    if (rc == 0) {
+        d->local_path = path;
+        return PS_EXIT_OK;
+    }
+    if (option != NULL &&
+        ps_options_from(d->options, option) == PS_OPTION_FROM_DEFAULT) {
+        ps_log(PS_LOG_WARNING,
+               "no Unix socket at %s (%s): psctl cannot change jobs; %s says "
+               "where it is to be",
+               path, ps_strerror(rc), option);
+        return PS_EXIT_OK;
+    }
+    (void)complain(d, "cannot listen on", path, rc);
+    return PS_EXIT_CANTCREAT;
+}
+
 static int open_sockets(struct daemon *d)
 {
     const struct ps_listen_options *l = listening(d);
@@ -301,18 +329,7 @@ static int open_sockets(struct daemon *d)
             return complain(d, "cannot listen on", where, rc);
         }
     }
-    if (d->spec->socket != NULL) {
-        unsigned mode;
-        uint32_t max;
-        const char *path = d->spec->socket(d->values, &mode, &max);
-
-        rc = ps_local_listen(path, mode, (int)max, &d->local_fd);
-        if (rc != 0) {
-            return complain(d, "cannot listen on", path, rc);
-        }
-        d->local_path = path;
-    }
-    return PS_EXIT_OK;
+    return d->spec->socket != NULL ? open_local(d) : PS_EXIT_OK;
 }
 
 static uint64_t draw(void)
@@ -431,6 +448,8 @@ static int make_facts(struct daemon *d)
     f->host[sizeof(f->host) - 1] = '\0';
     make_name(d);
     ps_str_copy(f->cluster, sizeof(f->cluster), c->cluster);
+    f->socket = d->local_path != NULL ? d->local_path : "";
+    f->uid = (uint32_t)geteuid();
     clock_gettime(CLOCK_REALTIME, &wall);
     f->wall_ns = (uint64_t)wall.tv_sec * 1000000000u + (uint64_t)wall.tv_nsec;
     f->instance = draw();

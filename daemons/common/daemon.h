@@ -32,6 +32,8 @@ struct ps_daemon_facts {
     char cluster[PS_NAME_MAX + 1];
     char address[PS_ADDRESS_MAX + 1];   /* Where peers dial us; "". */
     char scheduler[PS_ADDRESS_MAX + 1]; /* "host:port"; "". */
+    const char *socket;                 /* The Unix socket; "". */
+    uint32_t uid;                       /* This process's user. */
     uint64_t instance;
     uint64_t seed;
     uint64_t wall_ns; /* Nanoseconds since 1970. */
@@ -54,9 +56,13 @@ struct ps_daemon_spec {
     /* The host where peers are told to dial, "": decide. False, with a line in
      * the log: there is none. NULL: peers do not dial. */
     bool (*advertise)(const void *values, char *out, size_t cap);
-    /* The Unix socket, its mode and the most connections; NULL: none. */
+    /* The Unix socket, its mode and the most connections; NULL, or one that
+     * returns "": none. */
     const char *(*socket)(const void *values, unsigned *ret_mode,
                           uint32_t *ret_max);
+    /* The option that names the socket where the daemon can do without: one
+     * that nobody asked for may fail, with a warning. NULL: it cannot. */
+    const char *socket_option;
     /* Servers and agents of one host meet there, too; NULL: no. */
     bool (*same_host)(const void *values);
     uint32_t (*link_connections)(const void *values); /* NULL: 1; 0: as many

@@ -18,6 +18,13 @@ static uint32_t callers(enum ps_role self)
                : 1u << PS_ROLE_AGENT;
 }
 
+/* The scheduler's Unix socket is for tools, an agent's for training
+ * processes. */
+static uint32_t local_callers(enum ps_role self)
+{
+    return 1u << (self == PS_ROLE_SCHED ? PS_ROLE_CTL : PS_ROLE_WORKER);
+}
+
 void ps_driver_accept(struct ps_driver *d, int fd)
 {
     struct ps_event ev = {.open = {.kind = PS_CONN_ACCEPTED}};
@@ -86,7 +93,8 @@ void ps_driver_accept_local(struct ps_driver *d, int fd)
     ev.open.uid = who.uid;
     ev.open.pid = who.pid;
     driver_open(d,
-                &(struct opening){
-                    .fd = fd, .peer_roles = 1u << PS_ROLE_WORKER, .peer = peer},
+                &(struct opening){.fd = fd,
+                                  .peer_roles = local_callers(d->opt.self),
+                                  .peer = peer},
                 &ev);
 }

@@ -24,10 +24,12 @@ static int open_app(const void *values, const struct ps_daemon_facts *facts,
         .partition_bytes = (uint32_t)o->partition_bytes,
         .link = facts->link,
         .link_linger = o->link_linger,
+        .uid = facts->uid,
     };
 
     ps_str_copy(opt.name, sizeof(opt.name), facts->name);
     ps_str_copy(opt.cluster, sizeof(opt.cluster), facts->cluster);
+    ps_str_copy(opt.control, sizeof(opt.control), facts->socket);
     *ret_app = ps_sched_new(&opt, facts->now);
     return 0;
 }
@@ -70,6 +72,16 @@ static void dump(const void *app)
     }
 }
 
+static const char *socket_path(const void *values, unsigned *ret_mode,
+                               uint32_t *ret_max)
+{
+    const struct psched_options *o = values;
+
+    *ret_mode = o->mode;
+    *ret_max = PS_CONTROL_MAX;
+    return o->socket;
+}
+
 /* Three times that must follow each other. */
 static bool check(const void *values, const struct ps_options *o,
                   struct ps_str *report)
@@ -95,6 +107,8 @@ const struct ps_daemon_spec psched_spec = {
     .common = offsetof(struct psched_options, common),
     .listen = offsetof(struct psched_options, listen),
     .scheduler = PS_DAEMON_NONE,
+    .socket = socket_path,
+    .socket_option = "control.socket",
     .check = check,
     .open = open_app,
     .close = close_app,

@@ -10,6 +10,21 @@
 #define AT(member) offsetof(struct psched_options, member)
 
 static const struct ps_option rows[] = {
+    {.path = "control.socket",
+     .text = "${RUNTIME_DIRECTORY:-/run/pskv}/psched.sock",
+     .type = PS_OPTION_STRING,
+     .max = PS_SOCKET_PATH_MAX,
+     .expand = true,
+     .offset = AT(socket),
+     .help = "Unix socket for psctl, over which a job's owner, root and the "
+             "user of this daemon may change jobs; over TCP psctl may only "
+             "read. Empty is none."},
+    {.path = "control.mode",
+     .text = "0666",
+     .type = PS_OPTION_MODE,
+     .offset = AT(mode),
+     .help = "Permissions of the socket; who may change which job does not "
+             "depend on them."},
     {.path = "heartbeat.interval",
      .text = "auto",
      .type = PS_OPTION_DURATION,

@@ -13,6 +13,8 @@ struct psched_options {
     ps_time start_timeout;
     ps_time rejoin_grace;
     uint64_t partition_bytes;
+    const char *socket; /* "": none. */
+    unsigned mode;
 };
 
 extern const struct ps_option_set psched_set;

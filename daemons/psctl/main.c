@@ -9,6 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define DEFAULT_SOCKET "/run/pskv/psched.sock"
+
 static const char usage[] =
     "usage: psctl [OPTION]... VERB\n"
     "\n"
@@ -31,9 +33,11 @@ static const char usage[] =
     "and\n"
     "                    how long a round takes\n"
     "\n"
-    "  -e, --endpoint HOST:PORT  the scheduler; else $PSKV_SCHED, else\n"
+    "  -e, --endpoint HOST:PORT|unix:PATH\n"
+    "                            the scheduler; else $PSKV_SCHED, else\n"
     "                            $DMLC_PS_ROOT_URI and $DMLC_PS_ROOT_PORT,\n"
-    "                            else 127.0.0.1:9091\n"
+    "                            else its Unix socket in /run/pskv, else\n"
+    "                            127.0.0.1:9091\n"
     "  -w, --write FORMAT        table (for people) or json (for programs)\n"
     "      --timeout TIME        how long the scheduler may be silent, e.g.\n"
     "                            500ms or 5s (default)\n"
@@ -337,7 +341,8 @@ static void choose_endpoint(struct request *q)
         q->endpoint = own;
         return;
     }
-    q->endpoint = "127.0.0.1:9091";
+    q->endpoint = wire_is_there(DEFAULT_SOCKET) ? "unix:" DEFAULT_SOCKET
+                                                : "127.0.0.1:9091";
     if (host != NULL && host[0] != '\0') {
         bool v6 = strchr(host, ':') != NULL && host[0] != '[';
 
@@ -440,6 +445,10 @@ static int run(const struct request *q)
 
     if (w == NULL) {
         return rc;
+    }
+    if (q->verb == VERB_CANCEL || q->verb == VERB_SET ||
+        (q->verb == VERB_REBALANCE && !q->dry_run)) {
+        w = wire_to_change(w);
     }
     rc = ask(w, q, &report);
     wire_close(w);

@@ -8,6 +8,10 @@
  *     query      -->
  *                <--   rows, query_end
  *
+ * What changes a job is asked over psched's Unix socket, since there psched
+ * knows the user. A welcome over TCP names the socket; where it is on this
+ * host and has the same psched behind it, it takes the connection's place.
+ *
  * No daemon is to be trusted more than it has to be: what comes in passes the
  * same checks as in a daemon. */
 #include "psctl/psctl.h"
@@ -26,6 +30,7 @@
 #include <string.h>
 #include <sys/random.h>
 #include <sys/socket.h>
+#include <sys/un.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -42,6 +47,9 @@ struct wire {
     const char *endpoint; /* For messages. */
     ps_time silence;
     ps_time deadline;
+    uint64_t instance;                    /* Of psched. */
+    bool local;                           /* By Unix socket. */
+    char control[PS_SOCKET_PATH_MAX + 1]; /* Its Unix socket; "". */
     struct ps_decoder *decoder;
     uint8_t header[PS_HEADER_MAX];
 };
@@ -64,8 +72,8 @@ static void renew(struct wire *w)
 static int unreachable(const struct wire *w, const char *why)
 {
     fprintf(stderr,
-            "psctl: cannot reach psched at %s: %s; -e HOST:PORT or PSKV_SCHED "
-            "say where it is\n",
+            "psctl: cannot reach psched at %s: %s; -e HOST:PORT, -e unix:PATH "
+            "or PSKV_SCHED say where it is\n",
             w->endpoint, why);
     return EXIT_UNAVAILABLE;
 }
@@ -149,17 +157,17 @@ static int await(const struct wire *w, short events)
     }
 }
 
-static int connect_one(struct wire *w, const struct addrinfo *a)
+static int connect_one(struct wire *w, int family, const struct sockaddr *sa,
+                       socklen_t sa_len)
 {
     int error = 0;
     socklen_t len = sizeof(error);
 
-    w->fd = socket(a->ai_family, a->ai_socktype | SOCK_NONBLOCK | SOCK_CLOEXEC,
-                   a->ai_protocol);
+    w->fd = socket(family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
     if (w->fd < 0) {
         return errno;
     }
-    if (connect(w->fd, a->ai_addr, a->ai_addrlen) != 0) {
+    if (connect(w->fd, sa, sa_len) != 0) {
         error = errno;
         if (error == EINPROGRESS) {
             error = await(w, POLLOUT);
@@ -175,6 +183,29 @@ static int connect_one(struct wire *w, const struct addrinfo *a)
     return error;
 }
 
+/* An errno value. */
+static int connect_path(struct wire *w, const char *path)
+{
+    struct sockaddr_un sa = {.sun_family = AF_UNIX};
+
+    ps_str_copy(sa.sun_path, sizeof(sa.sun_path), path);
+    w->local = true;
+    return connect_one(w, AF_UNIX, (const struct sockaddr *)&sa, sizeof(sa));
+}
+
+static int dial_path(struct wire *w, const char *path)
+{
+    int error;
+
+    if (path[0] == '\0' || strlen(path) > PS_SOCKET_PATH_MAX) {
+        fprintf(stderr, "psctl: '%s': write unix:PATH, of 1 to %u bytes\n",
+                w->endpoint, PS_SOCKET_PATH_MAX);
+        return EXIT_USAGE;
+    }
+    error = connect_path(w, path);
+    return error != 0 ? unreachable(w, strerror(error)) : 0;
+}
+
 static int dial(struct wire *w)
 {
     struct addrinfo *list = NULL;
@@ -183,8 +214,12 @@ static int dial(struct wire *w)
     const char *why;
     int error;
 
+    if (strncmp(w->endpoint, "unix:", 5) == 0) {
+        return dial_path(w, w->endpoint + 5);
+    }
     if (ps_addr_parse(w->endpoint, &addr) != 0 || addr.port == 0) {
-        fprintf(stderr, "psctl: '%s': write HOST:PORT\n", w->endpoint);
+        fprintf(stderr, "psctl: '%s': write HOST:PORT or unix:PATH\n",
+                w->endpoint);
         return EXIT_USAGE;
     }
     snprintf(port, sizeof(port), "%u", (unsigned)addr.port);
@@ -194,7 +229,7 @@ static int dial(struct wire *w)
     error = EHOSTUNREACH;
     for (const struct addrinfo *a = list; a != NULL && w->fd < 0;
          a = a->ai_next) {
-        error = connect_one(w, a);
+        error = connect_one(w, a->ai_family, a->ai_addr, a->ai_addrlen);
     }
     freeaddrinfo(list);
     return w->fd < 0 ? unreachable(w, strerror(error)) : 0;
@@ -322,10 +357,34 @@ static int greet(struct wire *w)
     if (answer.code != PS_MSG_WELCOME) {
         return gibberish(w, "it does not greet");
     }
+    w->instance = answer.welcome.instance;
+    ps_str_copy(w->control, sizeof(w->control), answer.welcome.control);
     return 0;
 }
 
-struct wire *wire_open(const char *endpoint, ps_time silence, int *ret_exit)
+/* Is the peer of this TCP connection on this host? */
+static bool peer_is_here(const struct wire *w)
+{
+    struct sockaddr_storage own = {0};
+    struct sockaddr_storage peer = {0};
+    socklen_t own_len = sizeof(own);
+    socklen_t peer_len = sizeof(peer);
+    char mine[64];
+    char theirs[64];
+
+    if (getsockname(w->fd, (struct sockaddr *)&own, &own_len) != 0 ||
+        getpeername(w->fd, (struct sockaddr *)&peer, &peer_len) != 0 ||
+        getnameinfo((struct sockaddr *)&own, own_len, mine, sizeof(mine), NULL,
+                    0, NI_NUMERICHOST) != 0 ||
+        getnameinfo((struct sockaddr *)&peer, peer_len, theirs, sizeof(theirs),
+                    NULL, 0, NI_NUMERICHOST) != 0) {
+        return false;
+    }
+    return strcmp(mine, theirs) == 0 ||
+           ps_addr_kind(theirs) == PS_ADDR_LOOPBACK;
+}
+
+static struct wire *wire_new(const char *endpoint, ps_time silence)
 {
     struct wire *w = ps_calloc(1, sizeof(*w));
 
@@ -337,6 +396,31 @@ struct wire *wire_open(const char *endpoint, ps_time silence, int *ret_exit)
         abort();
     }
     renew(w);
+    return w;
+}
+
+/* Whatever is wrong with the socket, psched answers over TCP, with words. */
+struct wire *wire_to_change(struct wire *w)
+{
+    struct wire *local;
+
+    if (w->local || w->control[0] == '\0' || !peer_is_here(w)) {
+        return w;
+    }
+    local = wire_new(w->endpoint, w->silence);
+    if (connect_path(local, w->control) == 0 && greet(local) == 0 &&
+        local->instance == w->instance) {
+        wire_close(w);
+        return local;
+    }
+    wire_close(local);
+    return w;
+}
+
+struct wire *wire_open(const char *endpoint, ps_time silence, int *ret_exit)
+{
+    struct wire *w = wire_new(endpoint, silence);
+
     *ret_exit = dial(w);
     if (*ret_exit == 0) {
         *ret_exit = greet(w);
@@ -346,6 +430,18 @@ struct wire *wire_open(const char *endpoint, ps_time silence, int *ret_exit)
         return NULL;
     }
     return w;
+}
+
+bool wire_is_there(const char *path)
+{
+    struct wire w = {.fd = -1, .silence = PS_SECONDS(1)};
+
+    renew(&w);
+    if (connect_path(&w, path) != 0) {
+        return false;
+    }
+    close(w.fd);
+    return true;
 }
 
 void wire_close(struct wire *w)

@@ -313,13 +313,15 @@ static bool read_port(const char *path, uint16_t *ret_port)
 static bool start_sched(struct run *r)
 {
     char port_file[300];
+    char control[340];
     int ready;
     bool ok;
 
     snprintf(port_file, sizeof(port_file), "%s/psched.port", r->dir);
+    snprintf(control, sizeof(control), "control.socket=%s/psched.sock", r->dir);
     {
-        const char *extra[] = {"-o", "listen.port=0", "--port-file", port_file,
-                               NULL};
+        const char *extra[] = {"-o",          "listen.port=0", "-o", control,
+                               "--port-file", port_file,       NULL};
 
         if (!start_daemon(r, "psched", 0, extra, &ready)) {
             return false;
@@ -502,6 +504,8 @@ static void remove_dir(const struct run *r)
         snprintf(path, sizeof(path), "%s/agent%u.sock", r->dir, i);
         unlink(path);
     }
+    snprintf(path, sizeof(path), "%s/psched.sock", r->dir);
+    unlink(path);
     rmdir(r->dir);
 }
 

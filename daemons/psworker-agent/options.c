@@ -3,17 +3,15 @@
 
 #include "base/limits.h"
 
-#define MIB_BYTES       (INT64_C(1024) * 1024)
-/* Bytes of a Unix socket's path that the system takes. */
-#define SOCKET_PATH_MAX 107
-#define AT(member)      offsetof(struct psagent_options, member)
+#define MIB_BYTES  (INT64_C(1024) * 1024)
+#define AT(member) offsetof(struct psagent_options, member)
 
 static const struct ps_option rows[] = {
     {.path = "client.socket",
      .text = "${RUNTIME_DIRECTORY:-/run/pskv}/agent.sock",
      .type = PS_OPTION_STRING,
      .min = 1,
-     .max = SOCKET_PATH_MAX,
+     .max = PS_SOCKET_PATH_MAX,
      .expand = true,
      .offset = AT(socket),
      .help = "Unix socket for training processes."},

@@ -53,6 +53,11 @@
 #define PS_NAME_MAX                64u
 #define PS_KEY_NAME_MAX            256u
 #define PS_ADDRESS_MAX             255u
+/* Bytes of a Unix socket's path that the system takes. */
+#define PS_SOCKET_PATH_MAX         107u
+/* Connections to the scheduler's Unix socket; one more is refused. A tool has
+ * one, for the time of a question. */
+#define PS_CONTROL_MAX             256u
 #define PS_TEXT_MAX                512u
 /* Push bytes that an agent may send of a job before the server has said
  * anything; every server's window is at least this. */

@@ -112,10 +112,12 @@ static void opened(struct ps_sched_step *st, const struct ps_event *ev)
 
     c->id = ev->conn;
     c->opened = st->now;
+    c->local = ev->open.kind == PS_CONN_LOCAL;
+    c->uid = ev->open.uid;
     ps_str_copy(c->peer, sizeof(c->peer),
                 ev->open.peer != NULL ? ev->open.peer : "?");
     ps_map_put(st->s->conns, c->id, c);
-    if (st->s->ending || ev->open.kind != PS_CONN_ACCEPTED) {
+    if (st->s->ending || ev->open.kind == PS_CONN_DIALLED) {
         ps_sched_hang_up(st, c);
     }
 }

@@ -10,6 +10,9 @@
 struct ps_sched_options {
     char name[PS_NAME_MAX + 1];
     char cluster[PS_NAME_MAX + 1];
+    /* Told to tools that come by TCP; "": there is none. */
+    char control[PS_SOCKET_PATH_MAX + 1];
+    uint32_t uid;             /* The daemon's own: it may change every job. */
     uint64_t instance;        /* Drawn by the driver at start; never 0. */
     uint64_t generation_base; /* Job generations start above this: wall-clock
                                 * nanoseconds in the daemon, 0 in simulation,

@@ -29,6 +29,8 @@ struct ps_sched_conn {
     struct ps_member *member; /* MEMBER */
     ps_time opened;
     char peer[64];
+    bool local;   /* By the Unix socket: a tool, whose user is known: */
+    uint32_t uid; /* this one. */
     /* CTL: the query under way. */
     uint32_t stalls;              /* Still to be answered. */
     bool keys;                    /* Rows of keys still to be sent: */

@@ -204,8 +204,8 @@ static void reject(struct ps_sched_step *st, struct ps_sched_conn *c, int rc,
 }
 
 /* 0, or the code with the text. */
-static int check_hello(const struct ps_sched *s, const struct ps_msg_hello *m,
-                       struct ps_str *why)
+static int check_hello(const struct ps_sched *s, bool local,
+                       const struct ps_msg_hello *m, struct ps_str *why)
 {
     if (m->protocol < PS_PROTOCOL_LEAST || m->protocol_least > PS_PROTOCOL) {
         ps_str_addf(why,
@@ -220,6 +220,11 @@ static int check_hello(const struct ps_sched *s, const struct ps_msg_hello *m,
         ps_str_addf(why, "role %s does not dial a scheduler",
                     ps_role_name(m->role));
         return PS_E_INVAL;
+    }
+    if (local && m->role != PS_ROLE_CTL) {
+        ps_str_add(why, "this socket is for psctl alone; members of the "
+                        "cluster come by TCP");
+        return PS_E_PERM;
     }
     /* An operator's tool need not know the cluster's name. */
     if (m->role == PS_ROLE_CTL && ps_sched_text(m->cluster)[0] == '\0') {
@@ -367,7 +372,9 @@ static void welcome(struct ps_sched_step *st, const struct ps_sched_conn *c,
         .heartbeat_ns = s->opt.heartbeat,
     };
 
-    if (member != NULL) {
+    if (member == NULL) {
+        w.control = s->opt.control;
+    } else {
         w.node = member->node;
         w.incarnation = member->incarnation;
         w.received = resumed ? ps_link_received(member->link) : 0;
@@ -428,7 +435,7 @@ void ps_sched_hello(struct ps_sched_step *st, struct ps_sched_conn *c,
     int rc;
 
     ps_str_init(&why, text, sizeof(text));
-    rc = check_hello(st->s, m, &why);
+    rc = check_hello(st->s, c->local, m, &why);
     if (rc != 0) {
         reject(st, c, rc, text);
         return;

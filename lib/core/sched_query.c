@@ -276,7 +276,38 @@ static void start_stall(struct ps_sched_step *st, struct ps_sched_conn *c,
     }
 }
 
-/* Whoever reaches the port may do this, whosever the job is: leave a trace. */
+/* A job belongs to the user whose workers opened it. Over TCP nobody knows
+ * who asks, so a tool may only read there, in every configuration. False: the
+ * query has been answered with the reason. */
+static bool check_owner(struct ps_sched_step *st, struct ps_sched_conn *c,
+                        const struct ps_sched_job *j)
+{
+    const struct ps_sched_options *opt = &st->s->opt;
+    char text[PS_TEXT_MAX + 1];
+    struct ps_str why;
+
+    if (c->local && (c->uid == j->uid || c->uid == 0 || c->uid == opt->uid)) {
+        return true;
+    }
+    ps_str_init(&why, text, sizeof(text));
+    ps_str_addf(&why, "not allowed: job '%s' belongs to user %u; ", j->name,
+                j->uid);
+    if (opt->control[0] != '\0') {
+        ps_str_add(&why, "use psctl on the scheduler's host as that user or "
+                         "root");
+    } else {
+        ps_str_add(&why, "jobs can be changed over a Unix socket alone, and "
+                         "this scheduler has none: set control.socket");
+    }
+    ps_effects_note(st->fx, PS_LOG_WARNING,
+                    "job %s gen %" PRIu64 " of uid %u not changed for %s: "
+                    "not allowed",
+                    j->name, j->gen, j->uid, c->peer);
+    ps_sched_query_end(st, c, PS_E_PERM, text);
+    return false;
+}
+
+/* A change of a job leaves a trace. */
 static void witness(struct ps_sched_step *st, const struct ps_sched_conn *c,
                     const struct ps_sched_job *j, const char *what)
 {
@@ -329,6 +360,9 @@ void ps_sched_query(struct ps_sched_step *st, struct ps_sched_conn *c,
             return;
         }
         if (m->what == PS_QUERY_REBALANCE) {
+            if (!check_owner(st, c, j)) {
+                return;
+            }
             witness(st, c, j, "rebalanced");
         }
         ps_sched_even(st, c, j, ps_sched_text(m->off),
@@ -352,6 +386,9 @@ void ps_sched_job_cancel(struct ps_sched_step *st, struct ps_sched_conn *c,
         no_such_job(st, c, name);
         return;
     }
+    if (!check_owner(st, c, j)) {
+        return;
+    }
     ps_str_init(&why, text, sizeof(text));
     ps_str_add(&why, "cancelled by an operator");
     if (said[0] != '\0') {
@@ -371,6 +408,9 @@ void ps_sched_query_set(struct ps_sched_step *st, struct ps_sched_conn *c,
 
     if (j == NULL) {
         no_such_job(st, c, name);
+        return;
+    }
+    if (!check_owner(st, c, j)) {
         return;
     }
     witness(st, c, j, "changed");

@@ -74,7 +74,9 @@ static bool greets(const struct ps_conn *c, unsigned code)
     if (c->dialled) {
         return code == PS_MSG_WELCOME || code == PS_MSG_REJECT;
     }
-    return code == (c->local ? PS_MSG_L_HELLO : PS_MSG_HELLO);
+    /* Training processes have a greeting of their own. */
+    return code == (c->peer_roles == 1u << PS_ROLE_WORKER ? PS_MSG_L_HELLO
+                                                          : PS_MSG_HELLO);
 }
 
 /* May this frame come at this point from anybody the peer can be? */

@@ -22,8 +22,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
                                  .rejoin_grace = PS_SECONDS(5),
                                  .partition_bytes = 65536,
                                  .link_linger = PS_MILLIS(100)};
-    struct fuzz_setup setup = {
-        .role = PS_ROLE_SCHED, .accepts = PS_CONN_ACCEPTED, .destroy = destroy};
+    struct fuzz_setup setup = {.role = PS_ROLE_SCHED,
+                               .accepts = PS_CONN_ACCEPTED,
+                               .tools = true,
+                               .destroy = destroy};
 
     ps_str_copy(o.name, sizeof(o.name), "psched");
     ps_str_copy(o.cluster, sizeof(o.cluster), "default");

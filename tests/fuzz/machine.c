@@ -291,6 +291,7 @@ static void open_conn(struct life *l)
 {
     struct conn *c = &l->conns[next(l) % CONNS_MAX];
     struct ps_event ev = {.type = PS_EV_OPEN};
+    uint8_t who;
 
     if (c->id != 0) {
         return;
@@ -311,7 +312,11 @@ static void open_conn(struct life *l)
     c->id = ++l->next_conn;
     ev.conn = c->id;
     ev.open.kind = c->kind;
-    ev.open.uid = next(l) % 2;
+    who = next(l);
+    ev.open.uid = who % 2;
+    if (l->setup->tools && who >= 160) {
+        ev.open.kind = PS_CONN_LOCAL;
+    }
     ev.open.peer = "fuzz";
     step(l, &ev);
 }

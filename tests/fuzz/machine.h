@@ -23,6 +23,7 @@ struct fuzz_setup {
     struct ps_machine machine;
     enum ps_role role;           /* Of the machine. */
     enum ps_conn_kind accepts;   /* What strangers come as. */
+    bool tools;                  /* Some of them come by a socket for tools. */
     struct ps_pool *pools[2];    /* Must be empty at the end. */
     void (*destroy)(void *self); /* Frees the machine. */
     const struct fuzz_line *line;

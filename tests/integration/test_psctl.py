@@ -390,7 +390,7 @@ def test_cancel(trio):
         t.await_empty()
         assert re.search(r"warning psched: job victim gen \d+ of uid "
                          rf"{os.getuid()} cancelled by an operator at "
-                         r"127\.0\.0\.1", t.sched.text())
+                         rf"local:uid={os.getuid()}", t.sched.text())
         assert t.psctl("jobs", "cancel", "victim")[0] == 4
     finally:
         for w in job:

@@ -201,6 +201,11 @@ class Trio:
     def endpoint(self):
         return f"127.0.0.1:{self.port}"
 
+    @property
+    def control(self):
+        """Unix socket of psched."""
+        return str(self.folder / "psched.sock")
+
     def servers(self):
         return [self.daemons[n] for n in self.server_names]
 
@@ -215,7 +220,8 @@ class Trio:
                 "text"]
         if name == "sched":
             argv = [program("psched")] + argv
-            options = [f"listen.port={self.port}"] + self.options
+            options = [f"listen.port={self.port}",
+                       f"control.socket={self.control}"] + self.options
         elif name in self.server_names:
             argv = self.server_command + [program("psserver")] + argv
             options = ["listen.port=0", f"node.name={name}",
@@ -303,7 +309,7 @@ class WorkerError(Exception):
 class Worker:
     """A training process that does what it is told, one line at a time."""
 
-    def __init__(self, socket_path, job, rank, size, **env):
+    def __init__(self, socket_path, job, rank, size, user=None, **env):
         self.rank = rank
         variables = {"PSKV_SOCKET": socket_path, "PSKV_JOB": job,
                      "PSKV_NUM_WORKERS": size, "PSKV_OP_TIMEOUT": "60s",
@@ -314,7 +320,8 @@ class Worker:
         self.process = subprocess.Popen(
             [str(BUILD / "tests/integration/integration_worker")],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-            env=clean_env(**variables), preexec_fn=die_with_parent)
+            env=clean_env(**variables), preexec_fn=die_with_parent,
+            user=user, group=user, extra_groups=None if user is None else [])
         self.buffer = b""
         self.keys = {}
 
@@ -377,12 +384,13 @@ class Job:
     test failed."""
 
     def __init__(self, trio, size, name="job", servers=None, open_now=True,
-                 **env):
+                 user=None, **env):
         self.workers = []
         agents = len(trio.agent_names)
         env.setdefault("PSKV_NUM_SERVERS",
                        len(trio.server_names) if servers is None else servers)
         self.env = env
+        self.user = user
         self.trio = trio
         self.name = name
         self.size = size
@@ -393,7 +401,7 @@ class Job:
 
     def make(self, rank, agent):
         return Worker(self.trio.socket(agent), self.name, rank, self.size,
-                      **self.env)
+                      user=self.user, **self.env)
 
     def __getitem__(self, rank):
         return self.workers[rank]

@@ -626,7 +626,7 @@ void world_rebalance(struct world *w, const char *off)
     c->open[0] = true;
     c->open[1] = true;
     c->worker = WORLD_WORKERS_MAX; /* Nobody reads the answer. */
-    ev.open.kind = PS_CONN_ACCEPTED;
+    ev.open.kind = PS_CONN_LOCAL;  /* As root. */
     ev.open.peer = "psctl";
     world_step(w, &w->node[0], &ev);
     tell_sched(w, c->id * 2,

@@ -36,6 +36,8 @@ struct peer {
     uint64_t received;
     uint32_t node;
     bool mute; /* Does not ping. */
+    bool by_tcp;
+    uint32_t uid;
     struct heard *inbox;
     uint32_t count;
 };
@@ -186,13 +188,18 @@ static inline void pass(struct world *w, ps_time how_long)
     }
 }
 
+/* Tools come by the Unix socket, unless the test has them come by TCP. */
 static inline void dial(struct world *w, struct peer *p)
 {
+    bool local = p->role == PS_ROLE_CTL && !p->by_tcp;
+
     p->conn = ++w->conns;
-    step(w,
-         (struct ps_event){.type = PS_EV_OPEN,
-                           .conn = p->conn,
-                           .open = {.kind = PS_CONN_ACCEPTED, .peer = "test"}});
+    step(w, (struct ps_event){
+                .type = PS_EV_OPEN,
+                .conn = p->conn,
+                .open = {.kind = local ? PS_CONN_LOCAL : PS_CONN_ACCEPTED,
+                         .uid = p->uid,
+                         .peer = "test"}});
 }
 
 static inline struct ps_msg make_hello(const struct peer *p)
@@ -263,6 +270,7 @@ static inline struct world *world_new(void)
         .rejoin_grace = PS_SECONDS(30),
         .partition_bytes = 1 << 20,
         .link_linger = PS_SECONDS(1),
+        .uid = 55,
     };
 
     w->now = PS_SECONDS(10);

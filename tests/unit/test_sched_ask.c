@@ -906,6 +906,70 @@ static void a_cancelled_job_leaves_nothing(void **state)
     end_world(j.w);
 }
 
+/* Says `msg` as a tool of user `uid`, whose answer has this code. */
+static void change_as(struct world *w, uint32_t uid, bool by_tcp, int rc,
+                      struct ps_msg msg)
+{
+    struct peer *ctl = peer_new(w, PS_ROLE_CTL, "");
+    const struct ps_msg_query_end *end;
+
+    ctl->uid = uid;
+    ctl->by_tcp = by_tcp;
+    hello(w, ctl);
+    say(w, ctl, msg);
+    end = &last(ctl, PS_MSG_QUERY_END)->query_end;
+    assert_int_equal(end->error, rc);
+    if (rc == PS_E_PERM) {
+        expect_in(end->text, "not allowed: job 'train' belongs to user 7; ");
+    }
+    lose_conn(w, ctl);
+    forget(ctl);
+    w->peers--;
+}
+
+static void jobs_are_changed_by_their_owners(void **state)
+{
+    struct job j = running(PS_LOSS_POLICY_WAIT);
+    struct ps_msg changes[] = {
+        {.code = PS_MSG_JOB_CANCEL, .job_cancel = {.job = "train"}},
+        {.code = PS_MSG_JOB_SET,
+         .job_set = {.job = "train", .name = "lr", .value = 1, .round = 1}},
+        {.code = PS_MSG_QUERY,
+         .query = {.what = PS_QUERY_REBALANCE, .job = "train"}},
+    };
+    struct ps_msg *cancel = &changes[0];
+
+    (void)state;
+    for (int i = 0; i < 3; i++) {
+        change_as(j.w, 8, false, PS_E_PERM, changes[i]);
+        change_as(j.w, 7, true, PS_E_PERM, changes[i]);
+        change_as(j.w, 0, true, PS_E_PERM, changes[i]);
+    }
+    change_as(
+        j.w, 8, true, 0,
+        (struct ps_msg){.code = PS_MSG_QUERY,
+                        .query = {.what = PS_QUERY_MOVES, .job = "train"}});
+    assert_int_equal(state_of(j.a[1])->phase, PS_JOB_PHASE_RUNNING);
+    change_as(j.w, 7, false, 0, changes[2]);
+    change_as(j.w, 55, false, 0, changes[2]); /* The scheduler's own. */
+    change_as(j.w, 0, false, 0, *cancel);
+    assert_int_equal(state_of(j.a[1])->phase, PS_JOB_PHASE_FAILED);
+    finish(&j);
+}
+
+static void members_are_rejected_at_the_socket_of_tools(void **state)
+{
+    struct world *w = world_new();
+    struct peer *p = peer_new(w, PS_ROLE_CTL, "ps0");
+
+    (void)state;
+    dial(w, p);
+    p->role = PS_ROLE_SERVER;
+    say_raw(w, p, make_hello(p));
+    assert_int_equal(last(p, PS_MSG_REJECT)->reject.error, PS_E_PERM);
+    end_world(w);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -928,6 +992,8 @@ int main(void)
         cmocka_unit_test(moves_of_a_job_that_ends_break_off),
         cmocka_unit_test(operators_see_what_a_job_waits_for),
         cmocka_unit_test(a_cancelled_job_leaves_nothing),
+        cmocka_unit_test(jobs_are_changed_by_their_owners),
+        cmocka_unit_test(members_are_rejected_at_the_socket_of_tools),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
