@@ -436,6 +436,65 @@ static int check_new(const struct ps_sched *s, const struct ps_msg_job_open *m,
     return 0;
 }
 
+/* Bytes of a group's job that remain in the name of a group which would be too
+ * long; psc_group_open() puts a hash behind them. */
+#define GROUP_CUT 20u
+
+/* The open job whose group has this name, with the first `len` bytes for the
+ * job: first one of user `uid`, else of anybody, else NULL. */
+static const struct ps_sched_job *find_parent(const struct ps_sched *s,
+                                              const char *name, size_t len,
+                                              uint32_t uid)
+{
+    bool cut = len == GROUP_CUT && strchr(name + len, '#') != NULL;
+    const struct ps_sched_job *other = NULL;
+    struct ps_map_cursor cursor = {0};
+    const struct ps_sched_job *j;
+
+    while ((j = ps_map_next(s->jobs, &cursor)) != NULL) {
+        if (!ps_job_open_for_work(j) || strncmp(j->name, name, len) != 0 ||
+            (j->name[len] != '\0' && !cut)) {
+            continue;
+        }
+        if (j->uid == uid) {
+            return j;
+        }
+        other = j;
+    }
+    return other;
+}
+
+/* "job/group" is a job of those who are in "job": a stranger who could open it
+ * would keep them out, or come in. A group of a group belongs to the latter. */
+static int check_group(const struct ps_sched *s,
+                       const struct ps_msg_job_open *m, struct ps_str *why)
+{
+    const char *slash = strrchr(m->name, '/');
+    const struct ps_sched_job *parent;
+    size_t len;
+
+    if (slash == NULL) {
+        return 0;
+    }
+    len = (size_t)(slash - m->name);
+    parent = find_parent(s, m->name, len, m->uid);
+    if (parent == NULL) {
+        ps_str_addf(why,
+                    "job %s is a group of job %.*s, and there is no such job; "
+                    "choose a name without '/'",
+                    m->name, (int)len, m->name);
+        return PS_E_INVAL;
+    }
+    if (parent->uid != m->uid) {
+        ps_str_addf(why,
+                    "job %s is a group of job %s, which belongs to uid %u, "
+                    "not to uid %u; choose another name",
+                    m->name, parent->name, parent->uid, m->uid);
+        return PS_E_PERM;
+    }
+    return 0;
+}
+
 /* The job of that name, or a new one; NULL with the reason. */
 static struct ps_sched_job *job_for(struct ps_sched_step *st,
                                     const struct ps_msg_job_open *m,
@@ -458,7 +517,10 @@ static struct ps_sched_job *job_for(struct ps_sched_step *st,
         *ret_rc = check_same(j, m, partition, why);
         return *ret_rc == 0 ? j : NULL;
     }
-    *ret_rc = check_new(s, m, why);
+    *ret_rc = check_group(s, m, why);
+    if (*ret_rc == 0) {
+        *ret_rc = check_new(s, m, why);
+    }
     if (*ret_rc != 0) {
         return NULL;
     }

@@ -1093,9 +1093,57 @@ static void nothing_that_peers_say_does_harm(void **state)
     assert_int_equal(ps_alloc_live(), live);
 }
 
+/* The code of the answer to a job's first worker. */
+static int open_named(struct world *w, struct peer *a, const char *name,
+                      uint32_t uid)
+{
+    static uint64_t workers = 100;
+    struct ps_msg msg = open_job(++workers, 2, 0, -1);
+
+    msg.job_open.name = name;
+    msg.job_open.uid = uid;
+    say(w, a, msg);
+    if (opened(a)->error == 0) {
+        gone(w, a, 0, workers, true);
+    }
+    return opened(a)->error;
+}
+
+static void groups_belong_to_the_owner_of_their_job(void **state)
+{
+    static const char *const cut = "a-name-of-thirty-one-characters";
+    struct world *w = world_new();
+    struct peer *a = join(w, PS_ROLE_AGENT, "a0");
+    struct ps_msg msg = open_job(1, 2, 0, -1);
+
+    (void)state;
+    assert_int_equal(open_named(w, a, "train/g", 8), PS_E_INVAL);
+    expect_in(opened(a)->text, "a group of job train");
+    say(w, a, msg);
+    assert_int_equal(open_named(w, a, "train/g", 8), PS_E_PERM);
+    expect_in(opened(a)->text, "belongs to uid 7");
+    assert_int_equal(open_named(w, a, "train/g", 7), 0);
+    assert_int_equal(open_named(w, a, "train/g/h", 7), PS_E_INVAL);
+    assert_int_equal(open_named(w, a, "rain/g", 7), PS_E_INVAL);
+    /* A name that psc_group_open() cut. */
+    msg = open_job(2, 2, 0, -1);
+    msg.job_open.name = cut;
+    say(w, a, msg);
+    assert_int_equal(
+        open_named(w, a, "a-name-of-thirty-one/g#0123456789abcdef", 7), 0);
+    assert_int_equal(
+        open_named(w, a, "a-name-of-thirty-one/g#0123456789abcdef", 8),
+        PS_E_PERM);
+    assert_int_equal(open_named(w, a, "a-name-of-thirty-one/g", 7), PS_E_INVAL);
+    gone(w, a, 0, 1, true);
+    gone(w, a, 0, 2, true);
+    end_world(w);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(groups_belong_to_the_owner_of_their_job),
         cmocka_unit_test(ranks_do_not_depend_on_who_started_first),
         cmocka_unit_test(a_job_without_servers_runs_on_one_node),
         cmocka_unit_test(
