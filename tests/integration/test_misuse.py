@@ -128,6 +128,18 @@ def test_mixed_types_of_keys(world):
         """)
 
 
+def test_names_with_a_nul_character(world):
+    """C ends a name there: 'a\\0b' and 'a\\0c' would be one key."""
+    job(world, WEIGHTS + "kv.init('a', f(0))\n", r"""
+        words = ['NUL', 'a\\x00b']
+        wrong(words, lambda: kv.init('a\0b', f(1)), ValueError)
+        wrong(words, lambda: kv.push('a\0b', f(1)), ValueError)
+        wrong(words, lambda: kv.pull('a\0b', f(1)), ValueError)
+        wrong(words, lambda: kv.allreduce(f(1), name='a\0b'), ValueError)
+        wrong(['NUL'], lambda: kv.set_optimizer('sgd\0'), ValueError)
+        """)
+
+
 def test_a_second_different_optimizer(world):
     """The same again is no second one."""
     job(world, WEIGHTS + "kv.set_optimizer('sgd', learning_rate=.5)\n", """

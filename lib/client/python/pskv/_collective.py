@@ -35,7 +35,7 @@ def shape_of(dtype: int, dims: Dims) -> _lib.Shape:
 
 
 def _name(name: Optional[str]) -> Optional[bytes]:
-    return None if name is None else name.encode()
+    return None if name is None else _lib.encode(name, "name")
 
 
 class Starter:
@@ -360,7 +360,7 @@ class Collectives:
             table = (c_uint32 * len(members))(*members)
         group = c_void_p()
         self._check(self._lib.psc_group_open(
-            self._open(), name.encode(), table,
+            self._open(), _lib.encode(name, "group"), table,
             0 if members is None else len(members), byref(group)))
         assert group.value is not None
         return self._adopt(group.value, name)

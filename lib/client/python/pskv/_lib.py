@@ -23,6 +23,15 @@ REDUCE = {"sum": 0, "mean": 1, "min": 2, "max": 3, "product": 4}
 Callback = CFUNCTYPE(None, c_void_p, c_int, c_void_p)
 
 
+def encode(text: str, kind: str) -> bytes:
+    """The name `text` as the C library takes it. ValueError for a NUL
+    character: C would end the name there, and two names would be one."""
+    if "\0" in text:
+        raise ValueError("%s %r has a NUL character; leave it out" %
+                         (kind, text))
+    return text.encode()
+
+
 class Options(Structure):
     """struct psc_options"""
 

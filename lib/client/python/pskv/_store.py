@@ -184,7 +184,8 @@ def _numbers(params: Mapping[str, Any]) -> Tuple[Any, int]:
     """An array of struct psc_param."""
     numbers = {k: float(v) for k, v in params.items() if v is not None}
     return (_lib.Param * len(numbers))(*[
-        _lib.Param(k.encode(), v) for k, v in numbers.items()]), len(numbers)
+        _lib.Param(_lib.encode(k, "parameter"), v)
+        for k, v in numbers.items()]), len(numbers)
 
 
 def _tunings(lr_mult: Mapping[Key, float], wd_mult: Mapping[Key, float],
@@ -212,7 +213,7 @@ def _tunings(lr_mult: Mapping[Key, float], wd_mult: Mapping[Key, float],
         row = _lib.KeyTuning(lr_mult=lr, wd_mult=wd,
                              flags=_lib.TUNING_PLAIN if key in plain else 0)
         if isinstance(key, str):
-            row.name = key.encode()
+            row.name = _lib.encode(key, "key")
         else:
             row.number = int(key)
         rows.append(row)
@@ -407,7 +408,7 @@ class KVStore(Collectives):
                 shape=(c_uint64 * len(like.shape))(*like.shape),
                 flags=flags)
             if isinstance(wish.key, str):
-                spec.name = wish.key.encode()
+                spec.name = _lib.encode(wish.key, "key")
             else:
                 spec.number = wish.key
             self._check(self._lib.psc_keys(self._open(), byref(spec), 1,
@@ -518,8 +519,8 @@ class KVStore(Collectives):
             number = c_uint32()
             if isinstance(key, str):
                 rc = self._lib.psc_key_rows(
-                    self._open(), key.encode(), array.dtype, array.shape[0],
-                    array.shape[1], byref(number))
+                    self._open(), _lib.encode(key, "key"), array.dtype,
+                    array.shape[0], array.shape[1], byref(number))
             else:
                 rc = self._lib.psc_key_rows_int(
                     self._open(), key, array.dtype, array.shape[0],
@@ -733,7 +734,8 @@ class KVStore(Collectives):
         tunings = _tunings(lr_mult or {}, wd_mult or {}, names or {},
                            name == "lars")
         declaration = _lib.Optimizer(
-            size=ctypes.sizeof(_lib.Optimizer), name=name.encode(),
+            size=ctypes.sizeof(_lib.Optimizer),
+            name=_lib.encode(name, "optimizer"),
             params=numbers, param_count=count, keys=tunings,
             key_count=len(tunings))
         self._started(lambda op: self._lib.psc_optimizer_declare_start(
@@ -748,7 +750,8 @@ class KVStore(Collectives):
         if round < 0:
             raise ValueError("rounds count from 1")
         self._started(lambda op: self._lib.psc_set_start(
-            self._open(), name.encode(), value, round, None, op))
+            self._open(), _lib.encode(name, "parameter"), value, round, None,
+            op))
 
     def set_learning_rate(self, lr: float, round: int = 0) -> None:
         # pylint: disable=redefined-builtin
@@ -815,7 +818,8 @@ class KVStore(Collectives):
                              "{'type': '2bit', 'threshold': 0.5}")
         numbers, count = _numbers(params)
         self._started(lambda op: self._lib.psc_compression_start(
-            self._open(), name.encode(), numbers, count, None, op))
+            self._open(), _lib.encode(name, "codec"), numbers, count, None,
+            op))
 
     def _started(self, start: Callable[[Any], int]) -> None:
         """Something for the whole job; waits until servers know."""
@@ -958,6 +962,8 @@ atexit.register(_leave_at_exit)
 
 
 def _encode(text: Optional[str]) -> Optional[bytes]:
+    if text is not None and "\0" in text:
+        raise ValueError("path %r has a NUL character; leave it out" % text)
     return None if text is None else os.fsencode(text)
 
 
@@ -1025,7 +1031,7 @@ def create(name: Optional[str] = None, *, socket: Optional[str] = None,
     if socket is not None:
         o.socket = _encode(socket)
     if job is not None:
-        o.job = job.encode()
+        o.job = _lib.encode(job, "job")
     if rank is not None:
         o.rank = rank
     for field, number in (("num_workers", num_workers),
