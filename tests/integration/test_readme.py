@@ -18,11 +18,15 @@ def block(language):
     return found[0]
 
 
-def launch(*command, **env):
-    done = subprocess.run(
-        [support.program("pslaunch"), "--private", "-n", "4", "-s", "2",
+def start(servers, *command, **env):
+    return subprocess.run(
+        [support.program("pslaunch"), "--private", "-n", "4", "-s", servers,
          *command], capture_output=True, text=True, timeout=120 * support.SLOW,
         env=support.clean_env(**env), check=False)
+
+
+def launch(*command, **env):
+    done = start("2", *command, **env)
     assert done.returncode == 0, done.stderr
     lines = sorted(done.stdout.strip().split("\n"))
     assert [re.fullmatch(r"\[(\d)\] rank (\d) of 4: .*", line).groups()
@@ -36,7 +40,7 @@ def launch(*command, **env):
 WANT = pytest.approx(0.6 ** 10, abs=1e-5)
 
 
-def test_c(tmp):
+def build_c(tmp):
     source = tmp / "train.c"
     source.write_text(block("c"))
     library = support.BUILD / "lib/client"
@@ -45,17 +49,39 @@ def test_c(tmp):
         [*compiler.split(), "-Wall", "-Werror", "-o", str(tmp / "a.out"),
          str(source), f"-I{support.SOURCE}/lib/client", f"-L{library}",
          "-lpsclient", f"-Wl,-rpath,{library}"], check=True, timeout=120)
-    assert launch(str(tmp / "a.out")) == WANT
+    return str(tmp / "a.out")
+
+
+def test_c(tmp):
+    assert launch(build_c(tmp)) == WANT
+
+
+def refused_without_servers(done):
+    """An optimizer needs a server: the program says so and prints no value."""
+    assert done.returncode == 1 and done.stdout == "", done
+    assert "server" in done.stderr
+
+
+def test_c_reports_errors(tmp):
+    refused_without_servers(start("0", build_c(tmp)))
+
+
+def test_python_reports_errors(tmp):
+    refused_without_servers(start("0", *python(tmp), **PYTHON))
+
+
+PYTHON = {"PYTHONPATH": support.SOURCE / "lib/client/python",
+          "PSKV_LIBRARY": support.LIBRARY}
+
+
+def python(tmp):
+    source = tmp / "train.py"
+    source.write_text(block("python"))
+    return sys.executable, str(source)
 
 
 def test_python(tmp):
-    source = tmp / "train.py"
-    source.write_text(block("python"))
-    value = launch(
-        sys.executable, str(source),
-        PYTHONPATH=support.SOURCE / "lib/client/python",
-        PSKV_LIBRARY=support.LIBRARY)
-    assert value == WANT
+    assert launch(*python(tmp), **PYTHON) == WANT
 
 
 def test_commands_exist():
