@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import glob
 import os
 from ctypes import (CFUNCTYPE, POINTER, Structure, c_char_p, c_double, c_int,
                     c_int32, c_int64, c_size_t, c_uint32, c_uint64, c_void_p)
@@ -245,12 +246,22 @@ def _candidates() -> List[str]:
     named = os.environ.get("PSKV_LIBRARY")
     if named:
         return [named]
-    beside = os.path.join(os.path.dirname(os.path.abspath(__file__)), NAME)
-    return [beside, NAME] if os.path.exists(beside) else [NAME]
+    here = os.path.dirname(os.path.abspath(__file__))
+    found = glob.glob(os.path.join(glob.escape(here), NAME))
+    # Installed in a prefix: PREFIX/lib/python3.11/site-packages/pskv, with the
+    # library in PREFIX/lib or PREFIX/lib/x86_64-linux-gnu.
+    above = os.path.dirname(here)
+    while above != os.path.dirname(above):
+        if os.path.basename(above) in ("lib", "lib64"):
+            found += glob.glob(os.path.join(glob.escape(above), NAME))
+            found += glob.glob(os.path.join(glob.escape(above), "*", NAME))
+        above = os.path.dirname(above)
+    return found + [NAME]
 
 
 def load() -> Any:
-    """The library, found once: PSKV_LIBRARY, beside this file, the system."""
+    """The library, found once: PSKV_LIBRARY, beside this file, in the prefix
+    that this file is installed in, the system."""
     global _loaded  # pylint: disable=global-statement
     if _loaded is None:
         problems = []
