@@ -1,8 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* pslaunch: starts a job and leaves nothing behind. Two processes do it: the
- * supervisor runs the job; this one waits for it. Either may be killed: when
- * this one goes, a pipe closes and the supervisor ends everything; when the
- * supervisor goes, its children go with it and their orphans come to us. */
+/* pslaunch: starts a job and leaves nothing behind. Three processes do it:
+ *
+ *     front        the one that was called: waits, passes signals on
+ *     guard        subreaper above the supervisor, in a session of its own
+ *     supervisor   runs the job (run.c), in a session of its own
+ *
+ * Each lower one ends everything below it when the one above is gone, which it
+ * learns from a pipe that closes. Orphans of a killed supervisor come to the
+ * guard. The front is no subreaper and kills nobody: it may have had children
+ * before it became pslaunch (`sleep 9 & exec pslaunch`), and these stay. */
 #include "pslaunch.h"
 
 #include <errno.h>
@@ -13,9 +19,17 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-static int life; /* Read end: closes when the waiting process is gone. */
+static int life; /* Read end: closes when the process above is gone. */
 
-/* Blocks until the other process is gone, then ends all. */
+static void kill_descendants(void)
+{
+    while (process_signal_all(SIGKILL) > 0) {
+        while (waitpid(-1, NULL, WNOHANG) > 0) {
+        }
+    }
+}
+
+/* Blocks until the process above is gone, then ends all. */
 static void *watch_life(void *unused)
 {
     char byte;
@@ -23,33 +37,59 @@ static void *watch_life(void *unused)
     (void)unused;
     while (read(life, &byte, 1) < 0 && errno == EINTR) {
     }
-    while (process_signal_all(SIGKILL) > 0) {
-        while (waitpid(-1, NULL, WNOHANG) > 0) {
-        }
-    }
+    kill_descendants();
     _exit(EXIT_FAILED);
     return NULL;
 }
 
-static int supervise(const struct plan *p)
+static bool start_watch(void)
 {
     pthread_t thread;
     sigset_t all;
     sigset_t old;
+    bool ok;
 
-    setsid(); /* The terminal's Ctrl-C comes to us through the other one. */
-    process_become_reaper();
     sigfillset(&all);
     pthread_sigmask(SIG_BLOCK, &all, &old);
-    if (pthread_create(&thread, NULL, watch_life, NULL) != 0) {
-        perror("pslaunch: thread");
-        return EXIT_FAILED;
-    }
+    ok = pthread_create(&thread, NULL, watch_life, NULL) == 0;
     pthread_sigmask(SIG_SETMASK, &old, NULL);
-    return run_plan(p);
+    if (!ok) {
+        perror("pslaunch: thread");
+    }
+    return ok;
 }
 
-static int await(pid_t supervisor)
+/* Returns the pid to the caller, 0 to the process below it, whose life is tied
+ * to the caller's, and -1 after a message. */
+static pid_t fork_below(void)
+{
+    int pipes[2];
+    pid_t pid;
+
+    if (pipe(pipes) != 0) {
+        perror("pslaunch: pipe");
+        return -1;
+    }
+    pid = fork();
+    if (pid < 0) {
+        perror("pslaunch: fork");
+        close(pipes[0]);
+        close(pipes[1]);
+        return -1;
+    }
+    if (pid == 0) {
+        close(pipes[1]);
+        life = pipes[0];
+        setsid(); /* The terminal's Ctrl-C comes through the one above. */
+        process_become_reaper();
+        return 0;
+    }
+    close(pipes[0]);
+    return pid;
+}
+
+/* Passes signals on until `below` has ended; returns its exit code. */
+static int await(pid_t below)
 {
     sigset_t set;
     int status = 0;
@@ -60,36 +100,49 @@ static int await(pid_t supervisor)
     sigaddset(&set, SIGTERM);
     sigaddset(&set, SIGHUP);
     for (;;) {
-        int sig;
         pid_t pid;
+        int sig;
 
         while ((pid = waitpid(-1, &status, WNOHANG)) > 0) {
-            if (pid == supervisor) {
-                return status;
+            if (pid == below) {
+                return WIFEXITED(status) ? WEXITSTATUS(status)
+                                         : 128 + WTERMSIG(status);
             }
         }
         sigwait(&set, &sig);
         if (sig != SIGCHLD) {
-            kill(supervisor, sig);
+            kill(below, sig);
         }
     }
+}
+
+static int guard(const struct plan *p)
+{
+    int above = life;
+    pid_t supervisor = fork_below();
+    int code;
+
+    if (supervisor < 0) {
+        return EXIT_FAILED;
+    }
+    if (supervisor == 0) {
+        close(above);
+        return start_watch() ? run_plan(p) : EXIT_FAILED;
+    }
+    code = start_watch() ? await(supervisor) : EXIT_FAILED;
+    kill_descendants();
+    return code;
 }
 
 int main(int argc, char **argv)
 {
     static struct plan plan; /* Lives as long as the process. */
     sigset_t set;
-    int pipes[2];
     pid_t pid;
-    int status;
     int rc = plan_parse(argc, argv, &plan);
 
     if (rc != 0) {
         return rc < 0 ? EXIT_OK : rc;
-    }
-    if (pipe(pipes) != 0) {
-        perror("pslaunch: pipe");
-        return EXIT_FAILED;
     }
     sigemptyset(&set);
     sigaddset(&set, SIGCHLD);
@@ -97,22 +150,9 @@ int main(int argc, char **argv)
     sigaddset(&set, SIGTERM);
     sigaddset(&set, SIGHUP);
     sigprocmask(SIG_BLOCK, &set, NULL);
-    process_become_reaper();
-    pid = fork();
+    pid = fork_below();
     if (pid < 0) {
-        perror("pslaunch: fork");
         return EXIT_FAILED;
     }
-    if (pid == 0) {
-        close(pipes[1]);
-        life = pipes[0];
-        return supervise(&plan);
-    }
-    close(pipes[0]);
-    status = await(pid);
-    while (process_signal_all(SIGKILL) > 0) {
-        while (waitpid(-1, NULL, WNOHANG) > 0) {
-        }
-    }
-    return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+    return pid == 0 ? guard(&plan) : await(pid);
 }

@@ -70,6 +70,16 @@ def children_of(pid):
     return found
 
 
+def own_processes(running):
+    """The three processes of pslaunch: front, guard, supervisor."""
+    own = [running.process.pid]
+    for _ in range(2):
+        below = children_of(own[-1])
+        assert len(below) == 1
+        own += below
+    return own
+
+
 def await_nothing(mark):
     wait_for(lambda: not marked(mark), f"end of {marked(mark)}")
 
@@ -360,36 +370,33 @@ def test_grace_ends(tmp):
 
 
 @pytest.mark.parametrize("how", [ALONE, PRIVATE], ids=["alone", "private"])
-@pytest.mark.parametrize("victim", ["waiting", "supervisor"])
+@pytest.mark.parametrize("victim", range(3),
+                         ids=["front", "guard", "supervisor"])
 def test_killed_pslaunch_leaves_nothing(how, victim):
     """Neither workers, nor what they started in sessions of their own, nor
-    daemons, whichever of the two processes is killed."""
+    daemons, whichever of the three processes is killed."""
     with Running("-n", "4", *how, *SHELL, FAMILY) as r:
         r.await_text(b"ready", 4)
-        supervisors = children_of(r.process.pid)
-        assert len(supervisors) == 1
-        count = 2 + 4 * 4 + (5 if how is PRIVATE else 0)
+        count = 3 + 4 * 4 + (5 if how is PRIVATE else 0)
         wait_for(lambda: len(marked(r.mark)) >= count, "the whole family")
-        os.kill(r.process.pid if victim == "waiting" else supervisors[0],
-                signal.SIGKILL)
-        assert r.wait() == (-9 if victim == "waiting" else 137)
+        os.kill(own_processes(r)[victim], signal.SIGKILL)
+        assert r.wait() == (-9 if victim == 0 else 137)
         await_nothing(r.mark)
 
 
 @pytest.mark.parametrize("how", [ALONE, PRIVATE], ids=["alone", "private"])
-def test_both_killed_at_once(how):
+def test_all_three_killed_at_once(how):
     """Nobody is left to look after grandchildren, but workers and daemons end
     by themselves."""
     with Running("-n", "4", *how, *SHELL, "echo ready; exec sleep 1000") as r:
         r.await_text(b"ready", 4)
-        both = [r.process.pid, *children_of(r.process.pid)]
-        assert len(both) == 2
-        count = 2 + 4 + (5 if how is PRIVATE else 0)
+        own = own_processes(r)
+        count = 3 + 4 + (5 if how is PRIVATE else 0)
         # One that is in exec has no command line for a moment.
         wait_for(lambda: len(marked(r.mark)) == count, "everybody")
-        for pid in both:
+        for pid in own:
             os.kill(pid, signal.SIGSTOP)  # So that they die together.
-        for pid in both:
+        for pid in own:
             os.kill(pid, signal.SIGKILL)
         r.wait()
         await_nothing(r.mark)
@@ -400,6 +407,25 @@ def test_failing_rank_takes_the_family_along():
                  "test $RANK = 1 && exit 3\n" + FAMILY) as r:
         assert r.wait() == 3
         await_nothing(r.mark)
+
+
+def test_children_from_before_stay(tmp):
+    """What a script had started before it became pslaunch is not of the job,
+    nor are the orphans of that."""
+    pids = tmp / "pids"
+    done = subprocess.run(
+        [*SHELL, 'sleep 1000 & echo $! >"$0"\n'
+         '(sleep 1000 & echo $! >>"$0"; exec sleep 0) & wait $!\n'
+         'exec "$@"', str(pids), *argv("-n", "1", *ALONE, "true")],
+        stdin=subprocess.DEVNULL, env=support.clean_env(), check=False,
+        timeout=60 * SLOW)
+    before = [int(pid) for pid in pids.read_text().split()]
+    try:
+        assert done.returncode == 0
+        assert [stat_of(pid)[0] for pid in before] == ["S", "S"]
+    finally:
+        for pid in before:
+            os.kill(pid, signal.SIGKILL)
 
 
 # --------------------------------------------------------------- private trio
