@@ -1,36 +1,106 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Output of many processes, line by line, with the rank in front. A line is
- * written in one piece, so that lines of different ranks never mix. */
+/* Output of many processes, line by line, with the rank in front. A line goes
+ * into its sink in one piece, so that lines of different ranks never mix.
+ *
+ * pslaunch never blocks in a write: a sink is written when poll() finds room,
+ * in pieces that fit then. While a sink is full its workers' pipes are not
+ * read, so workers wait for the reader as they would without pslaunch; signals
+ * and deaths are still seen. Lines of daemons are dropped instead, because a
+ * daemon must not wait for a terminal. */
 #include "pslaunch.h"
 
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
+#include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
-#include <sys/uio.h>
 #include <unistd.h>
 
-static void write_all(int fd, const struct iovec *iov, int count)
+/* A sink with this much does not take in more. */
+#define SINK_FULL (256u * 1024u)
+
+/* -------------------------------------------------------------------- sinks */
+
+bool sink_full(const struct sink *k)
 {
-    struct iovec copy[3];
+    return k->len - k->from >= SINK_FULL;
+}
 
-    memcpy(copy, iov, (size_t)count * sizeof(*iov));
-    for (int i = 0; i < count;) {
-        ssize_t n = writev(fd, copy + i, count - i);
+bool sink_empty(const struct sink *k)
+{
+    return k->len == k->from;
+}
 
-        if (n < 0) {
-            if (errno == EINTR || errno == EAGAIN) {
-                continue;
-            }
-            return; /* Nobody reads us: the job goes on. */
+static void sink_put(struct sink *k, const char *text, size_t len)
+{
+    if (k->broken) {
+        return;
+    }
+    if (k->from > 0 && k->from >= k->len / 2) {
+        memmove(k->bytes, k->bytes + k->from, k->len - k->from);
+        k->len -= k->from;
+        k->from = 0;
+    }
+    if (k->len + len > k->capacity) {
+        k->capacity = 2 * (k->len + len);
+        k->bytes = realloc(k->bytes, k->capacity);
+        if (k->bytes == NULL) {
+            abort();
         }
-        while (i < count && (size_t)n >= copy[i].iov_len) {
-            n -= (ssize_t)copy[i].iov_len;
-            i++;
+    }
+    memcpy(k->bytes + k->len, text, len);
+    k->len += len;
+}
+
+void sink_write(struct sink *k)
+{
+    size_t len = k->len - k->from;
+    ssize_t n;
+
+    /* poll() promises room for so much, and no more. */
+    n = write(k->fd, k->bytes + k->from, len < PIPE_BUF ? len : PIPE_BUF);
+    if (n >= 0) {
+        k->from += (size_t)n;
+    } else if (errno != EINTR && errno != EAGAIN) {
+        k->broken = true; /* Without a reader the job goes on. */
+        k->from = k->len;
+    }
+}
+
+void sink_say(struct sink *k, const char *fmt, ...)
+{
+    static const char name[] = "pslaunch: ";
+    char text[1024];
+    va_list ap;
+    int n;
+
+    va_start(ap, fmt);
+    n = vsnprintf(text, sizeof(text), fmt, ap);
+    va_end(ap);
+    if (n > 0) {
+        sink_put(k, name, sizeof(name) - 1);
+        sink_put(k, text,
+                 (size_t)n < sizeof(text) ? (size_t)n : sizeof(text) - 1);
+        sink_put(k, "\n", 1);
+    }
+}
+
+/* ------------------------------------------------------------------ streams */
+
+/* A file of --output-dir: the disk is waited for. */
+static void file_put(int fd, const char *text, size_t len)
+{
+    while (len > 0) {
+        ssize_t n = write(fd, text, len);
+
+        if (n < 0 && errno != EINTR && errno != EAGAIN) {
+            return;
         }
-        if (i < count) {
-            copy[i].iov_base = (char *)copy[i].iov_base + n;
-            copy[i].iov_len -= (size_t)n;
+        if (n > 0) {
+            text += n;
+            len -= (size_t)n;
         }
     }
 }
@@ -53,31 +123,35 @@ static void keep_tail(struct stream *s, const char *text, size_t len)
     s->tail_len += len;
 }
 
-static void emit(struct stream *s, char *line, size_t len)
+static void emit(struct stream *s, const char *line, size_t len)
 {
-    char newline[] = "\n";
-    struct iovec iov[3] = {
-        {.iov_base = s->tag, .iov_len = strlen(s->tag)},
-        {.iov_base = line, .iov_len = len},
-        {.iov_base = newline, .iov_len = 1},
-    };
-
-    write_all(s->out, iov, 3);
+    if (!s->lossy || !sink_full(s->sink)) {
+        sink_put(s->sink, s->tag, strlen(s->tag));
+        sink_put(s->sink, line, len);
+        sink_put(s->sink, "\n", 1);
+    }
     if (s->file >= 0) {
-        write_all(s->file, iov + 1, 2);
+        file_put(s->file, line, len);
+        file_put(s->file, "\n", 1);
     }
     keep_tail(s, line, len);
     keep_tail(s, "\n", 1);
 }
 
-void stream_init(struct stream *s, int in, int out, int file, const char *tag)
+void stream_init(struct stream *s, int in, struct sink *sink, int file,
+                 const char *tag)
 {
     memset(s, 0, sizeof(*s));
     s->in = in;
-    s->out = out;
+    s->sink = sink;
     s->file = file;
     snprintf(s->tag, sizeof(s->tag), "%s", tag);
     fcntl(in, F_SETFL, fcntl(in, F_GETFL) | O_NONBLOCK);
+}
+
+bool stream_waits(const struct stream *s)
+{
+    return !s->lossy && sink_full(s->sink);
 }
 
 static void split_lines(struct stream *s)
@@ -103,7 +177,7 @@ static void split_lines(struct stream *s)
 
 bool stream_read(struct stream *s)
 {
-    for (;;) {
+    while (!stream_waits(s)) {
         ssize_t n = read(s->in, s->line + s->len, sizeof(s->line) - s->len);
 
         if (n > 0) {
@@ -117,6 +191,7 @@ bool stream_read(struct stream *s)
             return false;
         }
     }
+    return true;
 }
 
 void stream_close(struct stream *s)

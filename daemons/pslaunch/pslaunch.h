@@ -55,20 +55,43 @@ uint32_t plan_local_size(const struct plan *p, uint32_t node);
 
 /* ------------------------------------------------------------ output.c */
 
+/* What is still to be written to our own standard output or error. */
+struct sink {
+    int fd;
+    bool broken; /* The reader is gone: what comes is dropped. */
+    char *bytes; /* From `from` to `len`; freed by its owner. */
+    size_t from;
+    size_t len;
+    size_t capacity;
+};
+
+/* A full sink takes no more lines of workers for now. */
+bool sink_full(const struct sink *k);
+bool sink_empty(const struct sink *k);
+/* After poll() found room: writes what fits. */
+void sink_write(struct sink *k);
+/* "pslaunch: " and the text, as a line. */
+void sink_say(struct sink *k, const char *fmt, ...)
+    __attribute__((format(printf, 2, 3)));
+
 /* Lines of one stream of one process, with the rank in front. */
 struct stream {
-    int in;       /* Our end of the pipe; -1: closed. */
-    int out;      /* STDOUT_FILENO or STDERR_FILENO. */
-    int file;     /* Copy without tags; -1: none. */
-    char tag[32]; /* "[3] "; empty: none. */
+    int in;            /* Our end of the pipe; -1: closed. */
+    bool lossy;        /* A full sink drops its lines. */
+    struct sink *sink; /* Of standard output or error; not owned. */
+    int file;          /* Copy without tags; -1: none. */
+    char tag[32];      /* "[3] "; empty: none. */
     char line[65536];
     size_t len;
     char tail[2048]; /* The last of it, for the closing message. */
     size_t tail_len;
 };
 
-void stream_init(struct stream *s, int in, int out, int file, const char *tag);
-/* Read what there is; false at the end of the stream. */
+void stream_init(struct stream *s, int in, struct sink *sink, int file,
+                 const char *tag);
+/* Its sink is full: there is no use in reading it. */
+bool stream_waits(const struct stream *s);
+/* Read what there is and fits; false at the end of the stream. */
 bool stream_read(struct stream *s);
 void stream_close(struct stream *s);
 

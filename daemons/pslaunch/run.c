@@ -25,6 +25,9 @@
 #include <time.h>
 #include <unistd.h>
 
+/* After an interrupt, for a reader that is slow to take the output. */
+#define LAST_WORDS_MS 1000u
+
 struct run {
     const struct plan *plan;
     struct child *child; /* Daemons, then workers. */
@@ -33,6 +36,8 @@ struct run {
     int signals; /* signalfd */
     uint32_t interrupts;
     uint32_t interrupt; /* The first of them: its signal. */
+    struct sink out;
+    struct sink err;
     const struct child *first_failed;
     char dir[256]; /* Of the private trio; empty: none. */
     uint16_t sched_port;
@@ -74,7 +79,7 @@ static void child_ended(struct run *r, struct child *c, int status)
     if (c->daemon) {
         if (!r->stopping) {
             describe_status(status, text, sizeof(text));
-            fprintf(stderr, "pslaunch: %s %s\n", c->what, text);
+            sink_say(&r->err, "%s %s", c->what, text);
         }
         return;
     }
@@ -111,53 +116,81 @@ static void take_signals(struct run *r)
     reap(r);
 }
 
-/* Serve streams and signals until something happens or the time is up. */
-static void serve(struct run *r, uint64_t until_ms)
-{
-    struct pollfd *fds = calloc(2 * r->child_count + 1, sizeof(*fds));
-    struct stream **of = calloc(2 * r->child_count + 1,
-                                sizeof(struct stream *));
-    uint64_t now = now_ms();
-    nfds_t n = 0;
+/* What poll() is asked about, at most: signals, two sinks, two streams of each
+ * child. */
+struct watch {
+    struct pollfd *fds;
+    struct stream **of; /* NULL: no stream. */
+    nfds_t count;
+};
 
-    if (fds == NULL || of == NULL) {
-        abort();
-    }
-    fds[n++] = (struct pollfd){.fd = r->signals, .events = POLLIN};
+static void watch_put(struct watch *w, int fd, short events, struct stream *s)
+{
+    w->of[w->count] = s;
+    w->fds[w->count++] = (struct pollfd){.fd = fd, .events = events};
+}
+
+static void watch_streams(const struct run *r, struct watch *w)
+{
     for (uint32_t i = 0; i < r->child_count; i++) {
         struct stream *both[2] = {r->child[i].out, r->child[i].err};
 
         for (int k = 0; k < 2; k++) {
-            if (both[k] != NULL && both[k]->in >= 0) {
-                of[n] = both[k];
-                fds[n++] = (struct pollfd){.fd = both[k]->in, .events = POLLIN};
+            if (both[k] != NULL && both[k]->in >= 0 && !stream_waits(both[k])) {
+                watch_put(w, both[k]->in, POLLIN, both[k]);
             }
         }
     }
-    if (poll(fds, n, until_ms <= now ? 0 : (int)(until_ms - now)) > 0) {
-        for (nfds_t i = 1; i < n; i++) {
-            if (fds[i].revents != 0 && !stream_read(of[i])) {
-                stream_close(of[i]);
+}
+
+/* Serve streams, sinks and signals until something happens or the time is up.
+ */
+static void serve(struct run *r, uint64_t until_ms)
+{
+    struct watch w = {
+        .fds = calloc(2 * r->child_count + 3, sizeof(*w.fds)),
+        .of = calloc(2 * r->child_count + 3, sizeof(struct stream *)),
+    };
+    uint64_t now = now_ms();
+
+    if (w.fds == NULL || w.of == NULL) {
+        abort();
+    }
+    watch_put(&w, r->signals, POLLIN, NULL);
+    watch_put(&w, sink_empty(&r->out) ? -1 : r->out.fd, POLLOUT, NULL);
+    watch_put(&w, sink_empty(&r->err) ? -1 : r->err.fd, POLLOUT, NULL);
+    watch_streams(r, &w);
+    if (poll(w.fds, w.count, until_ms <= now ? 0 : (int)(until_ms - now)) > 0) {
+        if (w.fds[1].revents != 0) {
+            sink_write(&r->out);
+        }
+        if (w.fds[2].revents != 0) {
+            sink_write(&r->err);
+        }
+        for (nfds_t i = 3; i < w.count; i++) {
+            if (w.fds[i].revents != 0 && !stream_read(w.of[i])) {
+                stream_close(w.of[i]);
             }
         }
-        if (fds[0].revents != 0) {
+        if (w.fds[0].revents != 0) {
             take_signals(r);
         }
     }
-    free(fds);
-    free(of);
+    free(w.fds);
+    free(w.of);
 }
 
 /* ----------------------------------------------------------------- starting */
 
-static struct stream *open_stream(int in, int out, int file, const char *tag)
+static struct stream *open_stream(int in, struct sink *sink, int file,
+                                  const char *tag)
 {
     struct stream *s = malloc(sizeof(*s));
 
     if (s == NULL) {
         abort();
     }
-    stream_init(s, in, out, file, tag);
+    stream_init(s, in, sink, file, tag);
     return s;
 }
 
@@ -169,7 +202,7 @@ static bool start_child(struct run *r, struct child *c, char *const *argv,
     struct spawn s = {.argv = argv, .env = env, .keep = keep};
 
     if (pipe2(out, O_CLOEXEC) != 0 || pipe2(err, O_CLOEXEC) != 0) {
-        perror("pslaunch: pipe");
+        sink_say(&r->err, "pipe: %s", strerror(errno));
         return false;
     }
     s.out = out[1];
@@ -178,14 +211,14 @@ static bool start_child(struct run *r, struct child *c, char *const *argv,
     close(out[1]);
     close(err[1]);
     if (c->pid < 0) {
-        perror("pslaunch: fork");
+        sink_say(&r->err, "fork: %s", strerror(errno));
         c->pid = 0;
         return false;
     }
-    c->out = open_stream(out[0], c->daemon ? STDERR_FILENO : STDOUT_FILENO,
-                         file, tag);
-    c->err = open_stream(err[0], STDERR_FILENO, file >= 0 ? dup(file) : -1,
-                         tag);
+    c->out = open_stream(out[0], c->daemon ? &r->err : &r->out, file, tag);
+    c->err = open_stream(err[0], &r->err, file >= 0 ? dup(file) : -1, tag);
+    c->out->lossy = c->daemon;
+    c->err->lossy = c->daemon;
     r->child_count++;
     return true;
 }
@@ -236,17 +269,15 @@ static bool await_ready(struct run *r, int fd, const struct child *c)
         }
         if (n == 0 || c->ended || r->interrupts > 0) {
             if (r->interrupts == 0) {
-                fprintf(stderr, "pslaunch: %s ended before it was ready\n",
-                        c->what);
+                sink_say(&r->err, "%s ended before it was ready", c->what);
             }
             return false;
         }
         if (now_ms() >= end) {
-            fprintf(stderr,
-                    "pslaunch: %s was not ready within %.1f s; "
-                    "--start-timeout gives it more, --log-level info tells "
-                    "what it does\n",
-                    c->what, (double)r->plan->start_timeout_ms / 1000);
+            sink_say(&r->err,
+                     "%s was not ready within %.1f s; --start-timeout gives "
+                     "it more, --log-level info tells what it does",
+                     c->what, (double)r->plan->start_timeout_ms / 1000);
             return false;
         }
         {
@@ -273,7 +304,7 @@ static bool start_daemon(struct run *r, const char *program, uint32_t number,
 
     find_program(program, path, sizeof(path));
     if (pipe2(ready, O_CLOEXEC) != 0) {
-        perror("pslaunch: pipe");
+        sink_say(&r->err, "pipe: %s", strerror(errno));
         return false;
     }
     snprintf(ready_text, sizeof(ready_text), "%d", ready[1]);
@@ -376,27 +407,26 @@ static bool start_trio(struct run *r)
     snprintf(r->dir, sizeof(r->dir), "%s/pskv-XXXXXX",
              tmp != NULL && strlen(tmp) < 80 ? tmp : "/tmp");
     if (mkdtemp(r->dir) == NULL) {
-        fprintf(stderr, "pslaunch: cannot make a folder %s: %s\n", r->dir,
-                strerror(errno));
+        sink_say(&r->err, "cannot make a folder %s: %s", r->dir,
+                 strerror(errno));
         r->dir[0] = '\0';
         return false;
     }
     return start_sched(r) && start_members(r);
 }
 
-static int open_log(const struct plan *p, uint32_t rank)
+static int open_log(struct run *r, uint32_t rank)
 {
     char path[600];
     int fd;
 
-    if (p->output_dir == NULL) {
+    if (r->plan->output_dir == NULL) {
         return -1;
     }
-    snprintf(path, sizeof(path), "%s/rank-%u.log", p->output_dir, rank);
+    snprintf(path, sizeof(path), "%s/rank-%u.log", r->plan->output_dir, rank);
     fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC, 0666);
     if (fd < 0) {
-        fprintf(stderr, "pslaunch: cannot write %s: %s\n", path,
-                strerror(errno));
+        sink_say(&r->err, "cannot write %s: %s", path, strerror(errno));
     }
     return fd;
 }
@@ -427,8 +457,8 @@ static bool start_workers(struct run *r)
         if (r->plan->output == OUTPUT_TAGGED) {
             snprintf(tag, sizeof(tag), "[%u] ", rank);
         }
-        ok = start_child(r, c, r->plan->command, env, tag,
-                         open_log(r->plan, rank), -1);
+        ok = start_child(r, c, r->plan->command, env, tag, open_log(r, rank),
+                         -1);
         plan_free_env(env);
         if (!ok) {
             return false;
@@ -474,21 +504,47 @@ static void end_group(struct run *r, bool daemons)
     }
 }
 
-static void drain_streams(struct run *r)
+/* Writes what the sinks hold. After an interrupt a reader that takes nothing
+ * gets no longer than `until_ms`. False: that time is up. */
+static bool flush_sinks(struct run *r, uint64_t until_ms)
+{
+    while (!sink_empty(&r->out) || !sink_empty(&r->err)) {
+        if (r->interrupts > 0 && now_ms() >= until_ms) {
+            return false;
+        }
+        serve(r, r->interrupts > 0 ? until_ms : now_ms() + 1000);
+    }
+    return true;
+}
+
+/* All processes have ended: what is left in their pipes comes out. */
+static void drain_streams(struct run *r, uint64_t until_ms)
 {
     for (uint32_t i = 0; i < r->child_count; i++) {
         struct stream *both[2] = {r->child[i].out, r->child[i].err};
 
         for (int k = 0; k < 2; k++) {
-            if (both[k] != NULL) {
-                if (both[k]->in >= 0) {
-                    stream_read(both[k]);
-                    stream_close(both[k]);
-                }
-                free(both[k]);
+            struct stream *s = both[k];
+
+            while (s != NULL && s->in >= 0 && stream_read(s) &&
+                   stream_waits(s) && flush_sinks(r, until_ms)) {
+            }
+            if (s != NULL) {
+                stream_close(s);
             }
         }
     }
+}
+
+static void free_children(struct run *r)
+{
+    for (uint32_t i = 0; i < r->child_count; i++) {
+        free(r->child[i].out);
+        free(r->child[i].err);
+    }
+    free(r->child);
+    free(r->out.bytes);
+    free(r->err.bytes);
 }
 
 static void remove_dir(const struct run *r)
@@ -509,7 +565,7 @@ static void remove_dir(const struct run *r)
     rmdir(r->dir);
 }
 
-static void tell_first_failure(const struct run *r)
+static void tell_first_failure(struct run *r)
 {
     const struct child *c = r->first_failed;
     char host[64] = "";
@@ -528,17 +584,16 @@ static void tell_first_failure(const struct run *r)
         tail += len - 400;
         len = 400;
     }
-    if (len > 0) {
-        fprintf(stderr, "pslaunch: %s wrote last:\n%.*s", c->what, (int)len,
-                tail);
+    if (len > 0) { /* It ends with a newline; the line brings its own. */
+        sink_say(&r->err, "%s wrote last:\n%.*s", c->what, (int)len - 1, tail);
     }
-    fprintf(stderr, "pslaunch: first to fail: %s on %s %s\n", c->what, host,
-            text);
+    sink_say(&r->err, "first to fail: %s on %s %s", c->what, host, text);
 }
 
 static int finish(struct run *r, bool started)
 {
     int code = EXIT_OK;
+    uint64_t until;
 
     r->stopping = true;
     end_group(r, false);
@@ -554,10 +609,12 @@ static int finish(struct run *r, bool started)
     } else if (r->interrupts > 0) {
         code = 128 + (int)r->interrupt;
     }
+    until = now_ms() + LAST_WORDS_MS;
+    drain_streams(r, until);
     tell_first_failure(r);
-    drain_streams(r);
+    (void)flush_sinks(r, until);
     remove_dir(r);
-    free(r->child);
+    free_children(r);
     return code;
 }
 
@@ -591,7 +648,8 @@ static bool make_output_dir(const struct plan *p)
 
 int run_plan(const struct plan *p)
 {
-    struct run r = {.plan = p};
+    struct run r = {
+        .plan = p, .out = {.fd = STDOUT_FILENO}, .err = {.fd = STDERR_FILENO}};
     sigset_t set;
     bool started;
 
@@ -619,8 +677,8 @@ int run_plan(const struct plan *p)
     }
     started = p->socket != NULL || start_trio(&r);
     if (started && r.sched_port != 0) {
-        fprintf(stderr, "pslaunch: job %s, psched at 127.0.0.1:%u\n", p->name,
-                r.sched_port);
+        sink_say(&r.err, "job %s, psched at 127.0.0.1:%u", p->name,
+                 r.sched_port);
     }
     started = started && start_workers(&r);
     while (started && r.workers_alive > 0 && r.interrupts == 0 &&

@@ -2,11 +2,14 @@
 """pslaunch: what workers find, what a failure looks like, and that nothing is
 left behind whatever dies. Where daemons do not matter, the workers are given a
 socket that nobody listens on."""
+import array
+import fcntl
 import os
 import select
 import signal
 import socket
 import subprocess
+import termios
 import threading
 import uuid
 from pathlib import Path
@@ -504,3 +507,44 @@ def test_reader_that_goes_away_ends_nothing_early():
     os.close(r)
     _, err = p.communicate(timeout=60 * SLOW)
     assert p.returncode == 6, err
+
+
+def test_output_that_is_not_read_holds_up_no_end():
+    """Workers wait for the reader; a request to end does not."""
+    p = subprocess.Popen(argv("-n", "2", *ALONE, *SHELL,
+                              "while :; do seq 1000; seq 1000 >&2; done"),
+                         stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                         stderr=subprocess.PIPE, env=support.clean_env())
+    try:
+        # Both pipes are full when nothing comes through any more.
+        for pipe in (p.stdout, p.stderr):
+            wait_for(lambda pipe=pipe: waiting_in(pipe) >= 65536 - 4096,
+                     "a full pipe")
+        p.send_signal(signal.SIGTERM)
+        assert p.wait(30 * SLOW) == 143
+    finally:
+        p.kill()
+        p.wait()
+        p.stdout.close()
+        p.stderr.close()
+
+
+def waiting_in(pipe):
+    """Bytes that can be read."""
+    count = array.array("i", [0])
+    fcntl.ioctl(pipe.fileno(), termios.FIONREAD, count)
+    return count[0]
+
+
+def test_slow_reader_gets_everything():
+    """More than pipe and buffer hold, read when the job has long ended."""
+    p = subprocess.Popen(argv("-n", "2", *ALONE, *SHELL, "seq 200000"),
+                         stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                         env=support.clean_env())
+    wait_for(lambda: waiting_in(p.stdout) >= 65536 - 4096, "a full pipe")
+    out, _ = p.communicate(timeout=60 * SLOW)
+    assert p.returncode == 0
+    for rank in range(2):
+        own = [line for line in out.decode().split("\n")
+               if line.startswith(f"[{rank}] ")]
+        assert own == [f"[{rank}] {i}" for i in range(1, 200001)]
