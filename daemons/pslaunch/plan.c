@@ -2,6 +2,8 @@
 /* The command line, and what each worker finds in its environment. */
 #include "pslaunch.h"
 
+#include "base/limits.h"
+
 #include <getopt.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -197,7 +199,43 @@ static bool is_mode(const char *name)
     return false;
 }
 
-static bool take_option(struct plan *p, int c, bool *ret_private)
+/* Options of mpirun, horovodrun, torchrun and launch.py that differ here. */
+static const struct {
+    const char *name;
+    const char *instead;
+} foreign[] = {
+    {"np", "-n N"},
+    {"hostfile", "this host alone for now; an agent on each host, and "
+                 "--socket"},
+    {"host-file", "this host alone for now; an agent on each host, and "
+                  "--socket"},
+    {"hosts", "this host alone for now; an agent on each host, and --socket"},
+    {"nproc-per-node", "-n N"},
+    {"nproc_per_node", "-n N"},
+    {"nnodes", "--nodes N plays N nodes on this host"},
+    {"sync-dst-dir", "nothing is copied on one host"},
+    {"env-server", "servers read no variables of the job"},
+};
+
+/* getopt_long() did not know, or found ambiguous, the word before optind. */
+static void complain_of_option(const char *word)
+{
+    const char *name = word + strspn(word, "-");
+    size_t len = strcspn(name, "=");
+
+    for (size_t i = 0; i < sizeof(foreign) / sizeof(foreign[0]); i++) {
+        if (strlen(foreign[i].name) == len &&
+            strncmp(foreign[i].name, name, len) == 0) {
+            fprintf(stderr, "pslaunch: no option %.*s here; instead: %s\n",
+                    (int)(len + (size_t)(name - word)), word,
+                    foreign[i].instead);
+            return;
+        }
+    }
+    fprintf(stderr, "pslaunch: no option %s, or its value is missing\n", word);
+}
+
+static bool take_option(struct plan *p, int c)
 {
     switch (c) {
     case 'n':
@@ -230,7 +268,7 @@ static bool take_option(struct plan *p, int c, bool *ret_private)
         p->socket = optarg;
         return true;
     case OPT_PRIVATE:
-        *ret_private = true;
+        p->private_trio = true;
         return true;
     case OPT_OUTPUT:
         p->output = strcmp(optarg, "plain") == 0 ? OUTPUT_PLAIN : OUTPUT_TAGGED;
@@ -251,13 +289,13 @@ static bool take_option(struct plan *p, int c, bool *ret_private)
     case OPT_DRY_RUN:
         p->dry_run = true;
         return true;
-    default:
+    default: /* complain_of_option() has said which. */
         fputs("pslaunch: --help lists the options\n", stderr);
         return false;
     }
 }
 
-static int check(struct plan *p, bool private)
+static int check(struct plan *p)
 {
     if (p->workers == 0) {
         fputs("pslaunch: -n WORKERS is needed, at least 1\n", stderr);
@@ -283,8 +321,17 @@ static int check(struct plan *p, bool private)
         fputs("pslaunch: no command to run; it goes last, behind --\n", stderr);
         return EXIT_USAGE;
     }
-    if (private) {
+    if (p->private_trio) {
         p->socket = NULL;
+    }
+    if (p->socket == NULL &&
+        (p->workers + p->nodes - 1) / p->nodes > PS_LOCAL_MAX) {
+        fprintf(stderr,
+                "pslaunch: -n %u: an agent takes %u workers at most; give "
+                "--nodes %u or more\n",
+                p->workers, PS_LOCAL_MAX,
+                (p->workers + PS_LOCAL_MAX - 1) / PS_LOCAL_MAX);
+        return EXIT_USAGE;
     }
     if (p->socket != NULL && p->nodes > 1) {
         fputs("pslaunch: --socket is one node: --nodes needs daemons of our "
@@ -298,7 +345,6 @@ static int check(struct plan *p, bool private)
 int plan_parse(int argc, char **argv, struct plan *ret_plan)
 {
     struct plan *p = ret_plan;
-    bool private = false;
     int c;
 
     *p = (struct plan){.servers = UINT32_MAX,
@@ -311,7 +357,21 @@ int plan_parse(int argc, char **argv, struct plan *ret_plan)
                        .start_timeout_ms = 60000};
     snprintf(p->name_buffer, sizeof(p->name_buffer), "job-%d", (int)getpid());
     p->name = p->name_buffer;
-    while ((c = getopt_long(argc, argv, "+n:s:H:hV", options, NULL)) != -1) {
+    opterr = 0; /* Its texts begin with the program's path. */
+    for (;;) {
+        const char *word = optind < argc ? argv[optind] : "";
+
+        if (strcmp(word, "-np") == 0) { /* Not -n with the value "p". */
+            complain_of_option(word);
+            return EXIT_USAGE;
+        }
+        c = getopt_long(argc, argv, "+n:s:hV", options, NULL);
+        if (c == -1) {
+            break;
+        }
+        if (c == '?') {
+            complain_of_option(word);
+        }
         if (c == 'h') {
             fputs(usage, stdout);
             return -1;
@@ -320,16 +380,16 @@ int plan_parse(int argc, char **argv, struct plan *ret_plan)
             puts("pslaunch " PSKV_VERSION);
             return -1;
         }
-        if (!take_option(p, c, &private)) {
+        if (!take_option(p, c)) {
             return EXIT_USAGE;
         }
     }
     p->command = argv + optind;
-    if (p->socket == NULL && !private &&
+    if (p->socket == NULL && !p->private_trio &&
         access("/run/pskv/agent.sock", W_OK) == 0 && p->nodes == 1) {
         p->socket = "/run/pskv/agent.sock";
     }
-    return check(p, private);
+    return check(p);
 }
 
 uint32_t plan_node_of(const struct plan *p, uint32_t rank)

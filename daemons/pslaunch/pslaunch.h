@@ -27,7 +27,8 @@ struct plan {
     const char *on_loss;
     const char *placement;
     const char *mode;
-    const char *socket; /* Agent that runs already; NULL: a trio of our own. */
+    const char *socket; /* Agent that runs already; NULL: a trio of our own, */
+    bool private_trio;  /* which was asked for. */
     const char *output_dir;
     const char *log_level; /* Of our own daemons. */
     enum output_style output;

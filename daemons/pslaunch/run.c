@@ -10,6 +10,8 @@
  * A private trio lives in a folder of its own under $TMPDIR. */
 #include "pslaunch.h"
 
+#include "base/limits.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -379,17 +381,19 @@ static bool start_members(struct run *r)
         uint32_t number = server ? i : i - r->plan->servers;
         char name[64];
         char socket[400];
-        const char *extra[] = {"--sched", sched,
-                               "-o",      name,
-                               "-o",      server ? "listen.port=0" : socket,
-                               NULL};
+        char places[64];
+        const char *of_server[] = {"--sched", sched,           "-o", name,
+                                   "-o",      "listen.port=0", NULL};
+        const char *of_agent[] = {"--sched", sched, "-o",   name, "-o",
+                                  socket,    "-o",  places, NULL};
 
         snprintf(name, sizeof(name), "node.name=%s%u", server ? "ps" : "node",
                  number);
         snprintf(socket, sizeof(socket), "client.socket=%s/agent%u.sock",
                  r->dir, number);
+        snprintf(places, sizeof(places), "client.max_clients=%u", PS_LOCAL_MAX);
         ok = start_daemon(r, server ? "psserver" : "psworker-agent", number,
-                          extra, &ready[i]);
+                          server ? of_server : of_agent, &ready[i]);
         started = i + 1;
     }
     for (uint32_t i = 0; i < started; i++) {
@@ -677,8 +681,12 @@ int run_plan(const struct plan *p)
     }
     started = p->socket != NULL || start_trio(&r);
     if (started && r.sched_port != 0) {
-        sink_say(&r.err, "job %s, psched at 127.0.0.1:%u", p->name,
-                 r.sched_port);
+        sink_say(&r.err, "job %s, psched at 127.0.0.1:%u%s", p->name,
+                 r.sched_port,
+                 p->name == p->name_buffer || p->private_trio
+                     ? ""
+                     : "; no agent runs here, so it has daemons of its own and "
+                       "is on this host alone");
     }
     started = started && start_workers(&r);
     while (started && r.workers_alive > 0 && r.interrupts == 0 &&

@@ -179,6 +179,17 @@ def test_wrong_usage_is_2(words):
     assert code == 2 and out == "" and "pslaunch" in err
 
 
+@pytest.mark.parametrize("words, want", [
+    (("-np", "2", "true"), "no option -np here; instead: -n N"),
+    (("-n", "2", "--hostfile", "h", "true"), "no option --hostfile here"),
+    (("-n", "2", "--bogus", "true"), "no option --bogus"),
+    (("-n", "300", "--private", "true"), "give --nodes 2")])
+def test_wrong_usage_says_what_to_do(words, want):
+    """Options of other launchers are named as they were written."""
+    code, _, err = launch(*words)
+    assert code == 2 and err.startswith("pslaunch: ") and want in err
+
+
 def test_help_and_version():
     code, out, _ = launch("--help")
     assert code == 0
@@ -466,6 +477,25 @@ def test_workers_find_each_other(tmp):
                     len(line.split()) == 6)
     assert opened == ["[0] ok 0 5 0 3", "[1] ok 1 5 1 3", "[2] ok 2 5 2 3",
                       "[3] ok 3 5 0 2", "[4] ok 4 5 1 2"]
+
+
+def test_a_private_trio_has_places_for_its_job():
+    """More workers than an agent takes by default."""
+    worker = str(support.BUILD / "tests/integration/integration_worker")
+    code, out, err = launch("-n", "70", "--private", "-s", "1", *SHELL,
+                            f"printf 'open\\nclose\\n' | {worker}",
+                            seconds=120)
+    assert code == 0, err
+    assert out.count(" 70\n") == 70, out
+
+
+def test_a_named_job_of_one_host_says_so():
+    """Its name does not bring pslaunch of another host to it."""
+    code, _, err = launch("-n", "1", "-s", "1", "--name", "named", "true")
+    assert code == 0 and "on this host alone" in err
+    code, _, err = launch("-n", "1", "-s", "1", "--name", "named", "--private",
+                          "true")
+    assert code == 0 and "on this host alone" not in err
 
 
 def test_a_dead_worker_fails_the_job_for_all(tmp):
