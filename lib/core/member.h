@@ -37,6 +37,10 @@ struct ps_member {
     struct ps_link *link; /* NULL: no conversation to carry on. */
     uint64_t session;
     ps_time heard;
+    /* Not given up before, because the scheduler could not hear; and what
+     * `heard` was then. */
+    ps_time excused_until;
+    ps_time excused;
     ps_time closed;     /* When the connection was lost; else never. */
     ps_time confirm_at; /* Agent on a fresh link: workers that it has not
                          * named again by then are gone; else never. */

@@ -32,6 +32,7 @@ struct ps_sched *ps_sched_new(const struct ps_sched_options *opt, ps_time now)
     }
     ps_rng_init(&s->rng, o->seed);
     s->started = now;
+    s->heard = now;
     s->deadline = PS_TIME_NEVER;
     s->gen = o->generation_base;
     ps_members_init(&s->members);
@@ -200,7 +201,7 @@ static void from_member(struct ps_sched_step *st, struct ps_sched_conn *c,
         cut(st, c, msg);
         return;
     }
-    ps_sched_member_heard(st, m);
+    ps_sched_lease_heard(st, m);
     if (!ps_link_receive(m->link, msg, st->now, st->fx)) {
         return;
     }
@@ -342,19 +343,10 @@ static ps_time conns_deadline(const struct ps_sched *s)
  * the while, and what they said is still to be read. */
 static void excuse_sleep(struct ps_sched_step *st)
 {
-    struct ps_sched *s = st->s;
-    ps_time late = st->now > s->deadline ? st->now - s->deadline : 0;
+    ps_time deadline = st->s->deadline;
 
-    if (late <= s->opt.suspect_after / 2) {
-        return;
-    }
-    ps_effects_note(st->fx, PS_LOG_WARNING,
-                    "this process was late by %llu ms; leases are extended",
-                    (unsigned long long)(late / PS_MILLIS(1)));
-    for (uint32_t i = 0; i < s->members.count; i++) {
-        struct ps_member *m = s->members.sorted[i];
-
-        m->heard = ps_time_min(ps_time_add(m->heard, late), st->now);
+    if (st->now > deadline) {
+        ps_sched_lease_slept(st, st->now - deadline);
     }
 }
 
@@ -366,11 +358,11 @@ static void tick(struct ps_sched_step *st)
     ps_sched_stalls_tick(st);
 }
 
-static ps_time next_deadline(const struct ps_sched *s)
+static ps_time next_deadline(const struct ps_sched *s, ps_time now)
 {
     ps_time due = conns_deadline(s);
 
-    due = ps_time_min(due, ps_sched_members_deadline(s));
+    due = ps_time_min(due, ps_sched_members_deadline(s, now));
     due = ps_time_min(due, ps_sched_jobs_deadline(s));
     return ps_time_min(due, ps_sched_stalls_deadline(s));
 }
@@ -432,7 +424,7 @@ static int step(void *self, const struct ps_event *ev, struct ps_effects *fx)
     case PS_EV_OPS:
         break;
     }
-    s->deadline = next_deadline(s);
+    s->deadline = next_deadline(s, st.now);
     return 0;
 }
 

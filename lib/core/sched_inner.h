@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What the files of the scheduler machine share: sched.c (events, time),
- * sched_member.c (hello, leases, the map), sched_job.c (workers come and go),
- * sched_life.c (phases of a job, losses), sched_state.c (what daemons are told
+ * sched_member.c (hello, the map), sched_lease.c (silence), sched_job.c
+ * (workers come and go), sched_life.c (phases of a job, losses), sched_state.c (what daemons are told
  * of it), sched_key.c, sched_optim.c, sched_norm.c (sums over the partitions
  * of a key), sched_even.c and sched_move.c (moves of partitions, planned and
  * made), sched_stall.c, sched_query.c. */
@@ -75,6 +75,8 @@ struct ps_sched {
     struct ps_rng rng;
     ps_time started;
     ps_time deadline; /* As told after the last step. */
+    ps_time heard;    /* Any member, last. */
+    bool deaf;        /* None is heard; the log has been told. */
     bool draining;    /* Takes no new job. */
     bool ending;
     struct ps_members members;
@@ -112,11 +114,13 @@ bool ps_sched_name_ok(const char *name);
 void ps_sched_hello(struct ps_sched_step *st, struct ps_sched_conn *c,
                     const struct ps_msg_hello *m);
 void ps_sched_member_lost(struct ps_sched_step *st, struct ps_member *m);
-void ps_sched_member_heard(struct ps_sched_step *st, struct ps_member *m);
+/* It takes part no more; its jobs are told. */
+void ps_sched_member_gone(struct ps_sched_step *st, struct ps_member *m,
+                          const char *why);
 void ps_sched_members_tick(struct ps_sched_step *st);
 /* Placements that are told from now on are newer. */
 void ps_sched_new_epoch(struct ps_sched_step *st);
-ps_time ps_sched_members_deadline(const struct ps_sched *s);
+ps_time ps_sched_members_deadline(const struct ps_sched *s, ps_time now);
 /* In sequence on the member's link; dropped when it has none: what matters is
  * offered again when it comes. NULL is fine. */
 void ps_sched_tell(struct ps_sched_step *st, struct ps_member *m,
@@ -124,6 +128,17 @@ void ps_sched_tell(struct ps_sched_step *st, struct ps_member *m,
 /* The same for a parcel; takes over the reference. */
 void ps_sched_send(struct ps_sched_step *st, struct ps_member *m,
                    struct ps_parcel *parcel);
+
+/* ----- sched_lease.c */
+
+/* The lease begins again. */
+void ps_sched_lease_renew(struct ps_sched_step *st, struct ps_member *m);
+/* The member has spoken: the same, and it is ACTIVE. */
+void ps_sched_lease_heard(struct ps_sched_step *st, struct ps_member *m);
+/* This process has run so much later than it was to. */
+void ps_sched_lease_slept(struct ps_sched_step *st, ps_time late);
+void ps_sched_lease_tick(struct ps_sched_step *st);
+ps_time ps_sched_lease_deadline(const struct ps_sched *s, ps_time now);
 
 /* ----- sched_job.c */
 void ps_sched_job_open(struct ps_sched_step *st, struct ps_member *agent,

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Who is a member: hello and its answer, leases, the map of servers.
+/* Who is a member: hello and its answer, the map of servers.
  *
  * A member comes with a hello and is ACTIVE. Its connection breaks, or it is
  * silent for a while: SUSPECT; it speaks again: ACTIVE. Silent for longer, or
@@ -97,7 +97,8 @@ static void hang_up_member(struct ps_sched_step *st, struct ps_member *m)
     }
 }
 
-static void gone(struct ps_sched_step *st, struct ps_member *m, const char *why)
+void ps_sched_member_gone(struct ps_sched_step *st, struct ps_member *m,
+                          const char *why)
 {
     hang_up_member(st, m);
     ps_member_unlink(m);
@@ -120,22 +121,9 @@ void ps_sched_member_lost(struct ps_sched_step *st, struct ps_member *m)
     }
 }
 
-void ps_sched_member_heard(struct ps_sched_step *st, struct ps_member *m)
-{
-    m->heard = st->now;
-    if (m->state == PS_NODE_STATE_SUSPECT) {
-        ps_member_move(m, PS_NODE_STATE_ACTIVE, NULL, st->fx);
-        if (m->role == PS_ROLE_SERVER) {
-            ps_sched_jobs_try_start(st);
-        }
-    }
-}
-
 static void member_tick(struct ps_sched_step *st, struct ps_member *m)
 {
     const struct ps_sched_options *o = &st->s->opt;
-    char why[64];
-    struct ps_str text;
 
     if (m->link != NULL) {
         ps_link_tick(m->link, st->now, st->fx);
@@ -148,18 +136,6 @@ static void member_tick(struct ps_sched_step *st, struct ps_member *m)
         m->confirm_at = PS_TIME_NEVER;
         ps_sched_job_unconfirmed(st, m);
     }
-    if (ps_member_due(m, o->suspect_after, o->dead_after) > st->now) {
-        return;
-    }
-    ps_str_init(&text, why, sizeof(why));
-    ps_str_addf(&text, "not heard for %.1f s",
-                (double)(st->now - m->heard) / 1e9);
-    if (m->state == PS_NODE_STATE_ACTIVE) {
-        ps_member_move(m, PS_NODE_STATE_SUSPECT, why, st->fx);
-    }
-    if (ps_member_due(m, o->suspect_after, o->dead_after) <= st->now) {
-        gone(st, m, why);
-    }
 }
 
 void ps_sched_members_tick(struct ps_sched_step *st)
@@ -167,18 +143,17 @@ void ps_sched_members_tick(struct ps_sched_step *st)
     for (uint32_t i = 0; i < st->s->members.count; i++) {
         member_tick(st, st->s->members.sorted[i]);
     }
+    ps_sched_lease_tick(st);
 }
 
-ps_time ps_sched_members_deadline(const struct ps_sched *s)
+ps_time ps_sched_members_deadline(const struct ps_sched *s, ps_time now)
 {
     const struct ps_sched_options *o = &s->opt;
-    ps_time due = PS_TIME_NEVER;
+    ps_time due = ps_sched_lease_deadline(s, now);
 
     for (uint32_t i = 0; i < s->members.count; i++) {
         const struct ps_member *m = s->members.sorted[i];
 
-        due = ps_time_min(due,
-                          ps_member_due(m, o->suspect_after, o->dead_after));
         due = ps_time_min(due, m->confirm_at);
         due = ps_time_min(due, ps_time_add(m->closed, o->link_linger));
         if (m->link != NULL) {
@@ -352,7 +327,7 @@ static bool attach(struct ps_sched_step *st, struct ps_sched_conn *c,
         member->session = m->session;
     }
     member->closed = PS_TIME_NEVER;
-    member->heard = st->now;
+    ps_sched_lease_renew(st, member);
     c->member = member;
     c->kind = PS_SCHED_CONN_MEMBER;
     return resumed;
@@ -392,7 +367,8 @@ static void member_hello(struct ps_sched_step *st, struct ps_sched_conn *c,
 
     if (member->instance != m->instance) {
         if (member->instance != 0 && member->state != PS_NODE_STATE_GONE) {
-            gone(st, member, "another process has taken its name");
+            ps_sched_member_gone(st, member,
+                                 "another process has taken its name");
         }
         ps_member_renew(member, m->instance);
     }

@@ -1,0 +1,210 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Leases: when the silence of a member counts as its death.
+ *
+ * One that is silent among others that speak is dead after dead_after. Where
+ * no member is heard at all, the scheduler itself is cut off, or sleeps: data
+ * paths may be well, and there is nobody who could be told, so nobody is given
+ * up before somebody is heard, and from then on all have time to come back.
+ * Where most of them are silent at once a part of the network is away, on
+ * their side or on this one: they have longer. */
+#include "core/sched_inner.h"
+
+#include <inttypes.h>
+
+/* Without a word from any member, all are given up after this: the jobs of a
+ * cluster that is gone for good are to end some day. */
+#define SILENCE_MAX PS_SECONDS(300)
+/* To come back, when the scheduler could not hear: dials back off. */
+#define RETURN_WAIT PS_SECONDS(10)
+/* Most members that are silent at once are given up after so many times
+ * dead_after. */
+#define MOST_TIMES  3u
+
+static bool takes_part(const struct ps_member *m)
+{
+    return m->state == PS_NODE_STATE_ACTIVE ||
+           m->state == PS_NODE_STATE_SUSPECT;
+}
+
+static bool is_silent(const struct ps_sched *s, const struct ps_member *m,
+                      ps_time now)
+{
+    return ps_time_add(m->heard, s->opt.suspect_after) <= now;
+}
+
+/* Has nobody been heard for long enough to suspect oneself? */
+static bool is_deaf(const struct ps_sched *s, ps_time now)
+{
+    return ps_time_add(s->heard, s->opt.suspect_after) <= now;
+}
+
+static bool are_most_silent(const struct ps_sched *s, ps_time now)
+{
+    uint32_t present = 0;
+    uint32_t silent = 0;
+
+    for (uint32_t i = 0; i < s->members.count; i++) {
+        const struct ps_member *m = s->members.sorted[i];
+
+        present += takes_part(m);
+        silent += takes_part(m) && is_silent(s, m, now);
+    }
+    return silent >= 2 && 2 * silent > present;
+}
+
+/* What holds for all members at one time. */
+struct lease {
+    ps_time now;
+    ps_time floor; /* Nobody is given up before this. */
+    ps_time after; /* Nor after less silence than this. */
+};
+
+static struct lease lease_now(const struct ps_sched *s, ps_time now)
+{
+    struct lease l = {.now = now, .after = s->opt.dead_after};
+
+    if (is_deaf(s, now)) {
+        l.floor = ps_time_add(s->heard, SILENCE_MAX);
+    } else if (are_most_silent(s, now)) {
+        l.after = ps_time_min(s->opt.dead_after, PS_TIME_NEVER / MOST_TIMES) *
+                  MOST_TIMES;
+    }
+    return l;
+}
+
+/* PS_TIME_NEVER: it has none. */
+static ps_time gone_at(const struct lease *l, const struct ps_member *m)
+{
+    ps_time at = ps_time_add(m->heard, l->after);
+
+    if (m->state != PS_NODE_STATE_SUSPECT) {
+        return PS_TIME_NEVER;
+    }
+    at = at > l->floor ? at : l->floor;
+    return at > m->excused_until ? at : m->excused_until;
+}
+
+/* The scheduler could not hear for a while. Each member that was heard since
+ * the last such time has RETURN_WAIT, whatever its silence: so one that is
+ * dead does not live on by what happens to others. */
+static void excuse_all(struct ps_sched_step *st)
+{
+    struct ps_sched *s = st->s;
+
+    for (uint32_t i = 0; i < s->members.count; i++) {
+        struct ps_member *m = s->members.sorted[i];
+
+        if (m->heard != m->excused) {
+            m->excused = m->heard;
+            m->excused_until = ps_time_add(st->now, RETURN_WAIT);
+        }
+    }
+}
+
+void ps_sched_lease_slept(struct ps_sched_step *st, ps_time late)
+{
+    struct ps_sched *s = st->s;
+
+    if (late <= s->opt.suspect_after / 2) {
+        return;
+    }
+    ps_effects_note(st->fx, PS_LOG_WARNING,
+                    "this process was late by %" PRIu64
+                    " ms; leases are extended",
+                    (uint64_t)(late / PS_MILLIS(1)));
+    for (uint32_t i = 0; i < s->members.count; i++) {
+        struct ps_member *m = s->members.sorted[i];
+
+        m->heard = ps_time_min(ps_time_add(m->heard, late), st->now);
+    }
+    s->heard = ps_time_min(ps_time_add(s->heard, late), st->now);
+    if (late > s->opt.suspect_after) {
+        excuse_all(st); /* They have cut their connections meanwhile. */
+    }
+}
+
+void ps_sched_lease_renew(struct ps_sched_step *st, struct ps_member *m)
+{
+    struct ps_sched *s = st->s;
+
+    if (s->deaf) {
+        s->deaf = false;
+        ps_effects_note(st->fx, PS_LOG_WARNING,
+                        "members are heard again after %.1f s; all leases "
+                        "begin again",
+                        (double)(st->now - s->heard) / 1e9);
+        excuse_all(st);
+    }
+    s->heard = st->now;
+    m->heard = st->now;
+}
+
+void ps_sched_lease_heard(struct ps_sched_step *st, struct ps_member *m)
+{
+    ps_sched_lease_renew(st, m);
+    if (m->state == PS_NODE_STATE_SUSPECT) {
+        ps_member_move(m, PS_NODE_STATE_ACTIVE, NULL, st->fx);
+        if (m->role == PS_ROLE_SERVER) {
+            ps_sched_jobs_try_start(st);
+        }
+    }
+}
+
+static void check_member(struct ps_sched_step *st, const struct lease *l,
+                         struct ps_member *m)
+{
+    char why[64];
+    struct ps_str text;
+
+    ps_str_init(&text, why, sizeof(why));
+    ps_str_addf(&text, "not heard for %.1f s",
+                (double)(st->now - m->heard) / 1e9);
+    if (m->state == PS_NODE_STATE_ACTIVE && is_silent(st->s, m, st->now)) {
+        ps_member_move(m, PS_NODE_STATE_SUSPECT, why, st->fx);
+    }
+    if (gone_at(l, m) <= st->now) {
+        ps_sched_member_gone(st, m, why);
+    }
+}
+
+static bool is_anybody_here(const struct ps_sched *s)
+{
+    for (uint32_t i = 0; i < s->members.count; i++) {
+        if (takes_part(s->members.sorted[i])) {
+            return true;
+        }
+    }
+    return false;
+}
+
+void ps_sched_lease_tick(struct ps_sched_step *st)
+{
+    struct ps_sched *s = st->s;
+    struct lease l = lease_now(s, st->now);
+
+    if (!s->deaf && is_deaf(s, st->now) && is_anybody_here(s)) {
+        s->deaf = true;
+        ps_effects_note(st->fx, PS_LOG_WARNING,
+                        "no member is heard: this scheduler takes itself to "
+                        "be cut off, and gives nobody up for %u s",
+                        (unsigned)(SILENCE_MAX / PS_SECONDS(1)));
+    }
+    for (uint32_t i = 0; i < s->members.count; i++) {
+        check_member(st, &l, s->members.sorted[i]);
+    }
+}
+
+ps_time ps_sched_lease_deadline(const struct ps_sched *s, ps_time now)
+{
+    struct lease l = lease_now(s, now);
+    ps_time due = PS_TIME_NEVER;
+
+    for (uint32_t i = 0; i < s->members.count; i++) {
+        const struct ps_member *m = s->members.sorted[i];
+
+        due = ps_time_min(due, m->state == PS_NODE_STATE_ACTIVE
+                                   ? ps_time_add(m->heard, s->opt.suspect_after)
+                                   : gone_at(&l, m));
+    }
+    return due;
+}

@@ -1,0 +1,230 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Leases of members: when silence counts as death, and when it is the
+ * scheduler that cannot hear. */
+#include "sched_world.h"
+
+static uint32_t in_state(const struct world *w, enum ps_node_state state)
+{
+    return ps_sched_member_count(w->sched, PS_ROLE_AGENT, state) +
+           ps_sched_member_count(w->sched, PS_ROLE_SERVER, state);
+}
+
+static void mute_all(struct world *w, bool mute)
+{
+    for (uint32_t i = 0; i < w->peers; i++) {
+        w->peer[i].mute = mute;
+    }
+}
+
+static void all_are_well(const struct job *j)
+{
+    assert_null(strstr(j->w->story, "GONE"));
+    assert_int_equal(in_state(j->w, PS_NODE_STATE_ACTIVE), 4);
+    assert_int_equal(state_of(j->a[0])->phase, PS_JOB_PHASE_RUNNING);
+    for (uint32_t i = 0; i < 4; i++) {
+        assert_int_equal(state_of(j->a[0])->ranks[i].state, PS_RANK_STATE_LIVE);
+    }
+}
+
+static void nobody_is_given_up_while_all_are_silent(void **state)
+{
+    const ps_time lengths[] = {PS_SECONDS(5), PS_SECONDS(20), PS_SECONDS(60)};
+
+    (void)state;
+    for (uint32_t i = 0; i < 3; i++) {
+        struct job j = running(PS_LOSS_POLICY_FAIL);
+
+        pass(j.w, PS_SECONDS(1));
+        mute_all(j.w, true);
+        pass(j.w, lengths[i]);
+        assert_int_equal(in_state(j.w, PS_NODE_STATE_SUSPECT), 4);
+        expect_in(j.w->story, "no member is heard");
+        mute_all(j.w, false);
+        pass(j.w, PS_SECONDS(20));
+        all_are_well(&j);
+        finish(&j);
+    }
+}
+
+/* The smallest cluster with a network: one server and one agent. */
+static void two_that_are_silent_at_once_are_not_dead(void **state)
+{
+    struct world *w = world_new();
+
+    (void)state;
+    join(w, PS_ROLE_SERVER, "s0");
+    join(w, PS_ROLE_AGENT, "a0");
+    pass(w, PS_SECONDS(1));
+    mute_all(w, true);
+    pass(w, PS_SECONDS(60));
+    assert_int_equal(in_state(w, PS_NODE_STATE_SUSPECT), 2);
+    mute_all(w, false);
+    pass(w, PS_SECONDS(20));
+    assert_int_equal(in_state(w, PS_NODE_STATE_ACTIVE), 2);
+    end_world(w);
+}
+
+static void one_of_two_that_is_silent_is_dead_in_time(void **state)
+{
+    struct world *w = world_new();
+    struct peer *s;
+
+    (void)state;
+    s = join(w, PS_ROLE_SERVER, "s0");
+    join(w, PS_ROLE_AGENT, "a0");
+    pass(w, PS_SECONDS(1));
+    s->mute = true;
+    pass(w, PS_MILLIS(2100));
+    assert_int_equal(in_state(w, PS_NODE_STATE_GONE), 1);
+    assert_int_equal(in_state(w, PS_NODE_STATE_ACTIVE), 1);
+    end_world(w);
+}
+
+/* They come back one after the other, some with a connection of their own
+ * only seconds later. */
+static void leases_begin_again_when_somebody_is_heard(void **state)
+{
+    struct job j = running(PS_LOSS_POLICY_FAIL);
+
+    (void)state;
+    pass(j.w, PS_SECONDS(1));
+    mute_all(j.w, true);
+    pass(j.w, PS_SECONDS(5));
+    j.s[0]->mute = false;
+    pass(j.w, PS_SECONDS(1));
+    expect_in(j.w->story, "members are heard again");
+    for (uint32_t i = 0; i < 2; i++) {
+        pass(j.w, PS_SECONDS(4));
+        lose_conn(j.w, j.a[i]);
+        j.a[i]->mute = false;
+        hello(j.w, j.a[i]);
+    }
+    j.s[1]->mute = false;
+    pass(j.w, PS_SECONDS(1));
+    all_are_well(&j);
+    finish(&j);
+}
+
+/* Who died while nobody was heard is found when the others are back, and does
+ * not live on by further silences of others. */
+static void silence_of_all_excuses_each_member_once(void **state)
+{
+    struct world *w = world_new();
+    struct peer *a;
+
+    (void)state;
+    join(w, PS_ROLE_SERVER, "s0");
+    a = join(w, PS_ROLE_AGENT, "a0");
+    pass(w, PS_SECONDS(1));
+    mute_all(w, true);
+    pass(w, PS_SECONDS(30));
+    for (uint32_t i = 0; i < 6; i++) {
+        a->mute = false;
+        pass(w, PS_SECONDS(1));
+        a->mute = true;
+        pass(w, PS_SECONDS(1));
+    }
+    assert_int_equal(
+        ps_sched_member_count(w->sched, PS_ROLE_SERVER, PS_NODE_STATE_GONE), 1);
+    a->mute = false;
+    pass(w, PS_SECONDS(1));
+    assert_int_equal(
+        ps_sched_member_count(w->sched, PS_ROLE_AGENT, PS_NODE_STATE_ACTIVE),
+        1);
+    end_world(w);
+}
+
+/* A part of the network: they have longer, and then they are given up. */
+static void most_members_have_a_grace(void **state)
+{
+    for (uint32_t back = 0; back < 2; back++) {
+        struct job j = running(PS_LOSS_POLICY_WAIT);
+
+        (void)state;
+        pass(j.w, PS_SECONDS(1));
+        for (uint32_t i = 0; i < 2; i++) {
+            j.s[i]->mute = true;
+        }
+        j.a[1]->mute = true;
+        pass(j.w, PS_SECONDS(5));
+        assert_int_equal(in_state(j.w, PS_NODE_STATE_SUSPECT), 3);
+        if (back == 1) {
+            mute_all(j.w, false);
+            pass(j.w, PS_SECONDS(5));
+            all_are_well(&j);
+            finish(&j);
+            continue;
+        }
+        pass(j.w, PS_MILLIS(1500));
+        assert_int_equal(in_state(j.w, PS_NODE_STATE_GONE), 3);
+        world_free(j.w);
+    }
+}
+
+/* Half of them are not most of them: a host with a server and an agent. */
+static void half_of_the_members_have_no_grace(void **state)
+{
+    struct job j = running(PS_LOSS_POLICY_WAIT);
+
+    (void)state;
+    pass(j.w, PS_SECONDS(1));
+    j.s[1]->mute = true;
+    j.a[1]->mute = true;
+    pass(j.w, PS_MILLIS(2100));
+    assert_int_equal(in_state(j.w, PS_NODE_STATE_GONE), 2);
+    world_free(j.w);
+}
+
+static void silence_of_all_ends_some_day(void **state)
+{
+    struct job j = running(PS_LOSS_POLICY_FAIL);
+
+    (void)state;
+    pass(j.w, PS_SECONDS(1));
+    mute_all(j.w, true);
+    pass(j.w, PS_SECONDS(290));
+    assert_int_equal(in_state(j.w, PS_NODE_STATE_SUSPECT), 4);
+    pass(j.w, PS_SECONDS(20));
+    assert_int_equal(in_state(j.w, PS_NODE_STATE_GONE), 4);
+    world_free(j.w);
+}
+
+/* Its process was stopped; meanwhile the members have cut their connections
+ * and wait before they dial again. */
+static void who_slept_waits_for_members_to_dial(void **state)
+{
+    struct job j = running(PS_LOSS_POLICY_FAIL);
+
+    (void)state;
+    pass(j.w, PS_SECONDS(1));
+    j.w->now += PS_SECONDS(20);
+    for (uint32_t i = 0; i < 2; i++) {
+        lose_conn(j.w, j.s[i]);
+        lose_conn(j.w, j.a[i]);
+    }
+    pass(j.w, PS_SECONDS(6));
+    for (uint32_t i = 0; i < 2; i++) {
+        hello(j.w, j.s[i]);
+        hello(j.w, j.a[i]);
+    }
+    pass(j.w, PS_SECONDS(1));
+    all_are_well(&j);
+    finish(&j);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(nobody_is_given_up_while_all_are_silent),
+        cmocka_unit_test(two_that_are_silent_at_once_are_not_dead),
+        cmocka_unit_test(one_of_two_that_is_silent_is_dead_in_time),
+        cmocka_unit_test(leases_begin_again_when_somebody_is_heard),
+        cmocka_unit_test(silence_of_all_excuses_each_member_once),
+        cmocka_unit_test(most_members_have_a_grace),
+        cmocka_unit_test(half_of_the_members_have_no_grace),
+        cmocka_unit_test(silence_of_all_ends_some_day),
+        cmocka_unit_test(who_slept_waits_for_members_to_dial),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
