@@ -718,8 +718,8 @@ void ps_agent_async_value(struct ps_agent_step *st, struct ps_agent_part *p,
 
 /* agent_rows.c */
 uint32_t ps_agent_rows_of_key(const struct ps_agent_key *k);
-/* Copies the numbers at the beginning of the block; NULL when they are not
- * ascending, or not all in the key. */
+/* Copies the `count` numbers at the beginning of the block, at most the rows
+ * of the key; NULL when they are not ascending, or not all in the key. */
 struct ps_agent_rows *ps_agent_rows_new(const struct ps_agent_key *k,
                                         const struct ps_slice *block,
                                         uint32_t count);

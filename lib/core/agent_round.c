@@ -63,6 +63,13 @@ static bool take_array(struct ps_agent_step *st, struct ps_agent_session *s,
     struct ps_buf *region;
 
     if (is_of_rows(m->op)) {
+        if (m->rows > ps_agent_rows_of_key(k)) {
+            ps_agent_round_refuse(st, s, m, PS_E_INVAL,
+                                  "'%s': the operation names %u rows, and the "
+                                  "key has %u rows",
+                                  k->name, m->rows, ps_agent_rows_of_key(k));
+            return false;
+        }
         bytes = ps_rows_numbers_bytes(m->rows) +
                 ps_rows_data_bytes(m->rows, k->width, k->dtype);
         align = 8;

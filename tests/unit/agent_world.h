@@ -51,6 +51,7 @@ struct bench {
     struct ps_buf *region[8];
     bool compresses;    /* Keys that are opened travel in 2 bits of 2. */
     bool fails;         /* The job, when it loses a worker. */
+    uint32_t width;     /* Of rows, in keys that are opened; 0: none. */
     bool resumes;       /* Workers had another agent, */
     uint64_t pushed[8]; /* and heard the end of so many rounds of each key. */
 };
@@ -363,6 +364,7 @@ static inline void open_key(struct bench *b, uint32_t key, uint32_t parts,
                                        .dtype = PS_DTYPE_FLOAT32,
                                        .count = (uint64_t)parts * each,
                                        .classic = -1,
+                                       .width = b->width,
                                        .resumed = b->resumes,
                                        .pushed = b->pushed[w]}},
             NULL);
