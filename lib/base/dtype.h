@@ -31,3 +31,11 @@ static inline bool ps_dtype_is_real(unsigned dtype)
     return ps_dtype_is_float(dtype) || dtype == PS_DTYPE_FLOAT16 ||
            dtype == PS_DTYPE_BFLOAT16;
 }
+/* Bytes of an element as an optimizer keeps it, which computes 16-bit types in
+ * 32 bits; the element's own bytes for types that have no optimizer. */
+static inline size_t ps_dtype_state_size(unsigned dtype)
+{
+    return ps_dtype_is_real(dtype) && !ps_dtype_is_float(dtype)
+               ? 4
+               : ps_dtype_size(dtype);
+}

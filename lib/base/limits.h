@@ -27,6 +27,13 @@
 #define PS_KEYS_MAX                1000000u
 /* Partitions of one key: 4 GiB in pieces of 64 KiB. */
 #define PS_KEY_PARTS_MAX           65536u
+/* Bytes of one key, 4 TiB: all partitions as large as a frame; a declaration
+ * beyond is refused, so sums of sizes within a key never overflow. */
+#define PS_KEY_BYTES_MAX           (PS_KEY_PARTS_MAX * PS_PAYLOAD_MAX)
+/* Bytes of one row, as an optimizer keeps it: rows are never cut, so one row,
+ * its number and what fills both up make the smallest frame of a key of rows. A
+ * wider declaration is refused. */
+#define PS_ROW_BYTES_MAX           (PS_PAYLOAD_MAX - 16u)
 /* Partitions of a job that the scheduler plans moves for, at the cost of a part
  * of a second; it refuses to plan for more. */
 #define PS_EVEN_PIECES_MAX         1000000u

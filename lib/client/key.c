@@ -14,8 +14,6 @@
 
 #define DIMS_MAX      16u
 #define BUCKETS_FIRST 64u
-/* Of one array: 16 TiB, so that sums of sizes stay far from overflow. */
-#define BYTES_MAX     ((uint64_t)1 << 44)
 
 /* -------------------------------------------------------------------- table */
 
@@ -212,9 +210,18 @@ static int check_wish(struct psc_client *c, struct wish *w)
                                w->name, (unsigned long long)w->count, w->width,
                                UINT32_MAX);
     }
-    if (!ps_mul_u64(w->count, size, &w->bytes) || w->bytes > BYTES_MAX) {
+    if (!ps_mul_u64(w->count, size, &w->bytes) || w->bytes > PS_KEY_BYTES_MAX) {
+        return client_complain(
+            c, PSC_E_TOOBIG, "key '%s' is larger than %llu TiB: split it",
+            w->name, (unsigned long long)(PS_KEY_BYTES_MAX >> 40));
+    }
+    if (w->width * (uint64_t)ps_dtype_state_size(w->dtype) > PS_ROW_BYTES_MAX) {
         return client_complain(c, PSC_E_TOOBIG,
-                               "key '%s' is larger than 16 TiB", w->name);
+                               "key '%s': a row of %u elements of %s is larger "
+                               "than %llu bytes, and rows are not cut: use "
+                               "narrower rows",
+                               w->name, w->width, ps_dtype_name(w->dtype),
+                               (unsigned long long)PS_ROW_BYTES_MAX);
     }
     return 0;
 }

@@ -9,6 +9,7 @@
 #include "base/label.h"
 #include "base/num.h"
 #include "base/str.h"
+#include "core/rows.h"
 
 #include <assert.h>
 #include <string.h>
@@ -158,6 +159,48 @@ static struct ps_agent_key *key_new(struct ps_agent_step *st,
     return k;
 }
 
+/* Can there be a key of this size? 0, or a PS_E_* and why not. */
+static int check_size(const struct ps_msg_l_key *m, struct ps_str *why)
+{
+    uint64_t bytes;
+
+    if (m->name[0] == '\0' || m->count == 0 || ps_dtype_size(m->dtype) == 0) {
+        ps_str_add(why, "a key needs a name, a type of elements that exists, "
+                        "and at least one element");
+        return PS_E_INVAL;
+    }
+    if (!ps_mul_u64(m->count, ps_dtype_size(m->dtype), &bytes) ||
+        bytes > PS_KEY_BYTES_MAX) {
+        ps_str_addf(why,
+                    "key '%s' of %llu elements of %s is larger than %llu "
+                    "bytes: split it",
+                    m->name, (unsigned long long)m->count,
+                    ps_dtype_name(m->dtype),
+                    (unsigned long long)PS_KEY_BYTES_MAX);
+        return PS_E_TOOBIG;
+    }
+    if (m->width == 0) {
+        return 0;
+    }
+    if (ps_rows_per_frame(m->width, m->dtype) == 0) {
+        ps_str_addf(why,
+                    "key '%s': a row of %u elements of %s is larger than "
+                    "%llu bytes, and rows are not cut: use narrower rows",
+                    m->name, m->width, ps_dtype_name(m->dtype),
+                    (unsigned long long)PS_ROW_BYTES_MAX);
+        return PS_E_TOOBIG;
+    }
+    if (m->count % m->width != 0 || m->count / m->width > UINT32_MAX) {
+        ps_str_addf(why,
+                    "key '%s' of %llu elements cannot have rows of %u; there "
+                    "may be %u rows",
+                    m->name, (unsigned long long)m->count, m->width,
+                    UINT32_MAX);
+        return PS_E_INVAL;
+    }
+    return 0;
+}
+
 void ps_agent_key_ask(struct ps_agent_step *st, struct ps_agent_session *s,
                       const struct ps_msg_l_key *m)
 {
@@ -166,13 +209,12 @@ void ps_agent_key_ask(struct ps_agent_step *st, struct ps_agent_session *s,
     struct ps_agent_key *k;
     char text[PS_TEXT_MAX];
     struct ps_str t;
-    uint64_t bytes;
+    int rc;
 
     ps_str_init(&t, text, sizeof(text));
-    if (m->name[0] == '\0' || m->count == 0 ||
-        !ps_mul_u64(m->count, ps_dtype_size(m->dtype), &bytes)) {
-        answer(st, s, m->request, NULL, PS_E_INVAL,
-               "a key needs a name and at least one element");
+    rc = check_size(m, &t);
+    if (rc != 0) {
+        answer(st, s, m->request, NULL, rc, text);
         return;
     }
     k = find_by_name(j, m->name);
@@ -253,6 +295,18 @@ static uint32_t read_u32(const uint8_t *p)
            (uint32_t)p[3] << 24;
 }
 
+/* Does a partition of so many elements travel in one frame, whatever is said
+ * of it? Without servers none does. */
+static bool fits_frames(const struct ps_agent_key *k, uint32_t count)
+{
+    if (k->width != 0) {
+        return count % k->width == 0 &&
+               count / k->width <= ps_rows_per_frame(k->width, k->dtype);
+    }
+    return k->job->num_servers == 0 ||
+           count * (uint64_t)ps_dtype_state_size(k->dtype) <= PS_PAYLOAD_MAX;
+}
+
 /* Does the table cover the key exactly? */
 static bool covers(const struct ps_agent_key *k,
                    const struct ps_msg_key_opened *m,
@@ -267,7 +321,7 @@ static bool covers(const struct ps_agent_key *k,
     for (uint32_t i = 0; i < m->parts; i++) {
         uint32_t count = read_u32(ps_slice_data(payload) + 8 * i + 4);
 
-        if (count == 0 || (k->width != 0 && count % k->width != 0)) {
+        if (count == 0 || !fits_frames(k, count)) {
             return false;
         }
         total += count;

@@ -68,9 +68,9 @@ struct ps_agent_rows *ps_agent_rows_new(const struct ps_agent_key *k,
     struct ps_agent_rows *r = ps_calloc(1, sizeof(*r));
 
     r->count = count;
-    r->row = ps_calloc(count + 1u, sizeof(*r->row));
+    r->row = ps_calloc((size_t)count + 1, sizeof(*r->row));
     if (count > 0) {
-        memcpy(r->row, ps_slice_data(block), count * sizeof(*r->row));
+        memcpy(r->row, ps_slice_data(block), (size_t)count * sizeof(*r->row));
     }
     if (!ps_rows_fit(r->row, count, ps_agent_rows_of_key(k))) {
         ps_agent_rows_free(r);
@@ -338,8 +338,8 @@ void ps_agent_rows_took(struct ps_agent_step *st, const struct ps_msg_rows *m,
 
 uint64_t ps_agent_rows_payload(const struct ps_msg_rows *m)
 {
-    if (m->parts_count != 1 || m->parts[0].width == 0 ||
-        ps_dtype_size(m->parts[0].dtype) == 0) {
+    if (m->parts_count != 1 ||
+        ps_rows_per_frame(m->parts[0].width, m->parts[0].dtype) == 0) {
         return 0;
     }
     return ps_rows_data_bytes(m->parts[0].count, m->parts[0].width,

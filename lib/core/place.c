@@ -19,12 +19,21 @@ struct parts {
     uint32_t capacity;
 };
 
-/* Elements that are never cut apart: whole rows, a multiple of PIECE_UNIT. */
+/* Elements of a part at most. */
+static uint64_t most_of(const struct ps_place_key *key)
+{
+    return key->width == 0 || key->rows_max == 0
+               ? UINT32_MAX
+               : (uint64_t)key->width * key->rows_max;
+}
+
+/* Elements that are never cut apart: whole rows, a multiple of PIECE_UNIT as
+ * far as a part of so many rows is allowed. */
 static uint64_t unit_of(const struct ps_place_key *key)
 {
     uint64_t unit = key->width == 0 ? 1 : key->width;
 
-    for (uint32_t n = 1; n < PIECE_UNIT && unit % PIECE_UNIT != 0; n *= 2) {
+    while (unit % PIECE_UNIT != 0 && 2 * unit <= most_of(key)) {
         unit *= 2;
     }
     return unit;
@@ -61,6 +70,7 @@ static uint64_t piece_count(const struct ps_place_key *key, uint32_t servers)
         key->count <= most * PS_KEY_PARTS_MAX) {
         return even_count(key, servers);
     }
+    n = ps_min_u64(n, most_of(key));
     return n < unit ? unit : n - n % unit;
 }
 

@@ -27,7 +27,8 @@ struct ps_place_key {
     uint32_t partition_bytes; /* 0: as fits the size and the servers. */
     uint64_t big_array_bound; /* mxnet */
     uint64_t number;          /* mxnet: the integer key. */
-    uint32_t width; /* Elements of a row, which is never cut; 0, 1: none. */
+    uint32_t width;    /* Elements of a row, which is never cut; 0, 1: none. */
+    uint32_t rows_max; /* Rows of one part at most; 0: no bound. */
 };
 
 /* Parts in the order of the elements; the caller frees *ret_parts with

@@ -12,9 +12,23 @@ uint64_t ps_rows_numbers_bytes(uint32_t count)
     return ps_round_up(count * (uint64_t)sizeof(uint32_t), 8);
 }
 
+uint32_t ps_rows_per_frame(uint32_t width, uint8_t dtype)
+{
+    uint64_t bytes = width * (uint64_t)ps_dtype_size(dtype);
+    uint64_t state = width * (uint64_t)ps_dtype_state_size(dtype);
+
+    if (bytes == 0 || state > PS_ROW_BYTES_MAX) {
+        return 0;
+    }
+    /* Numbers and rows are each filled up to a multiple of 8. */
+    return (uint32_t)ps_min_u64((PS_PAYLOAD_MAX - 16) /
+                                    (sizeof(uint32_t) + bytes),
+                                PS_PAYLOAD_MAX / state);
+}
+
 uint64_t ps_rows_data_bytes(uint32_t count, uint32_t width, uint8_t dtype)
 {
-    /* 2^32 rows of 2^28 bytes at most: no overflow. */
+    /* 2^32 rows of PS_ROW_BYTES_MAX at most: below 2^58. */
     return ps_round_up((uint64_t)count * width * ps_dtype_size(dtype), 8);
 }
 

@@ -9,7 +9,12 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* Bytes of the numbers of so many rows, and of the rows, within a block. */
+/* The most rows of `width` elements that travel in one frame: as a block, and
+ * as the state that an optimizer keeps of them. 0: a row is larger than a
+ * frame, or has no elements of a type that exists. */
+uint32_t ps_rows_per_frame(uint32_t width, uint8_t dtype);
+/* Bytes of the numbers of so many rows, and of the rows, within a block. Of a
+ * width of which a frame has room for a row, no count overflows. */
 uint64_t ps_rows_numbers_bytes(uint32_t count);
 uint64_t ps_rows_data_bytes(uint32_t count, uint32_t width, uint8_t dtype);
 /* Are they ascending, each once, and below `limit`? */

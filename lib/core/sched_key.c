@@ -4,6 +4,7 @@
 #include "core/sched_inner.h"
 
 #include "base/alloc.h"
+#include "core/rows.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -123,6 +124,7 @@ static int place(struct ps_sched_step *st, struct ps_sched_job *j,
         .big_array_bound = j->big_array_bound,
         .number = classic_number(j, m),
         .width = m->width,
+        .rows_max = ps_rows_per_frame(m->width, m->dtype),
     };
     struct ps_place_part *parts;
     uint32_t count;
@@ -186,6 +188,15 @@ static int check_new(const struct ps_sched_job *j,
         ps_str_add(why, " has no elements");
         return PS_E_INVAL;
     }
+    if (m->count > PS_KEY_BYTES_MAX / ps_dtype_size(m->dtype)) {
+        add_name(why, m->name);
+        ps_str_addf(why,
+                    " of %" PRIu64 " elements of %s is larger than %llu "
+                    "bytes: split it",
+                    m->count, ps_dtype_name(m->dtype),
+                    (unsigned long long)PS_KEY_BYTES_MAX);
+        return PS_E_TOOBIG;
+    }
     if (m->width != 0 &&
         (m->count % m->width != 0 || m->count / m->width > UINT32_MAX)) {
         add_name(why, m->name);
@@ -194,6 +205,15 @@ static int check_new(const struct ps_sched_job *j,
                     "may be %u rows",
                     m->count, m->width, UINT32_MAX);
         return PS_E_INVAL;
+    }
+    if (m->width != 0 && ps_rows_per_frame(m->width, m->dtype) == 0) {
+        add_name(why, m->name);
+        ps_str_addf(why,
+                    " has rows of %u elements of %s: a row is larger than "
+                    "%llu bytes, and rows are not cut: use narrower rows",
+                    m->width, ps_dtype_name(m->dtype),
+                    (unsigned long long)PS_ROW_BYTES_MAX);
+        return PS_E_TOOBIG;
     }
     if (m->width != 0 && j->server_count == 0) {
         add_name(why, m->name);

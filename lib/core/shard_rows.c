@@ -23,7 +23,7 @@ static bool blocks_bytes(const struct ps_rec_rows *part, uint32_t count,
         return false;
     }
     for (uint32_t i = 0; i < count; i++) {
-        if (ps_dtype_size(part[i].dtype) == 0 || part[i].width == 0) {
+        if (ps_rows_per_frame(part[i].width, part[i].dtype) == 0) {
             return false;
         }
         total += ps_rows_numbers_bytes(part[i].count);

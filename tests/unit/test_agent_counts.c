@@ -61,10 +61,38 @@ static void rows_beyond_the_key_are_refused_unread(void **state)
     }
 }
 
+static void no_key_is_larger_than_its_partitions_can_be(void **state)
+{
+    static const uint64_t counts[] = {UINT64_MAX, UINT64_MAX / 4,
+                                      (UINT64_C(1) << 62), UINT64_C(1) << 50};
+    struct bench b;
+
+    (void)state;
+    begin(&b, 1, 1);
+    for (uint32_t i = 0; i < 4; i++) {
+        const struct sent *s;
+
+        say(&b, WORKER_CONN,
+            &(struct ps_msg){.code = PS_MSG_L_KEY,
+                             .l_key = {.request = i,
+                                       .name = "s:k",
+                                       .dtype = PS_DTYPE_FLOAT32,
+                                       .count = counts[i],
+                                       .classic = -1}},
+            NULL);
+        s = find(&b, WORKER_CONN, PS_MSG_L_KEY_INFO, i);
+        assert_non_null(s);
+        assert_true(s->parcel->msg->l_key_info.error != 0);
+        assert_int_equal(count(&b, SCHED_CONN, PS_MSG_KEY_OPEN), 0);
+    }
+    end(&b);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(rows_beyond_the_key_are_refused_unread),
+        cmocka_unit_test(no_key_is_larger_than_its_partitions_can_be),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

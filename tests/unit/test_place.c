@@ -7,7 +7,10 @@
 #include <cmocka.h>
 
 #include "base/alloc.h"
+#include "base/dtype.h"
+#include "base/limits.h"
 #include "core/place.h"
+#include "core/rows.h"
 
 #define MIB (1024u * 1024u)
 
@@ -244,6 +247,50 @@ static void too_many_parts_are_refused(void **state)
     ps_free(t.parts);
 }
 
+/* All rows of a part, with their numbers, and the state of an optimizer for
+ * them fit in a frame, whatever the width, the type and the size asked for. */
+static void rows_of_a_part_fit_in_a_frame(void **state)
+{
+    static const uint8_t dtypes[] = {PS_DTYPE_UINT8, PS_DTYPE_FLOAT16,
+                                     PS_DTYPE_FLOAT32, PS_DTYPE_FLOAT64};
+    static const uint32_t widths[] = {1,      3,       64,      65,     262145,
+                                      524287, 1048577, 4194303, 8388605};
+    static const uint32_t sizes[] = {0, 4096, 1u << 20, 16u << 20};
+    struct table t;
+
+    (void)state;
+    table_init(&t, 3);
+    for (uint32_t i = 0; i < 4 * 9 * 4 * 2; i++) {
+        const uint8_t dtype = dtypes[i % 4];
+        const uint64_t width = widths[i / 4 % 9];
+        const uint64_t element = ps_dtype_size(dtype);
+        const uint64_t rows = 3 + (UINT64_C(200) << 20) / (width * element);
+        const struct ps_place_key key = {
+            .policy = i % 2 == 0 ? PS_PLACEMENT_BALANCED : PS_PLACEMENT_MXNET,
+            .count = width * rows,
+            .element = (uint32_t)element,
+            .partition_bytes = sizes[i / 36 % 4],
+            .big_array_bound = 1000000,
+            .width = (uint32_t)width,
+            .rows_max = ps_rows_per_frame((uint32_t)width, dtype),
+        };
+        int rc = place(&t, key);
+
+        assert_true(rc == 0 || rc == PS_E_TOOBIG);
+        for (uint32_t j = 0; j < t.part_count; j++) {
+            uint32_t n = t.parts[j].count / (uint32_t)width;
+
+            assert_int_equal(t.parts[j].count % width, 0);
+            assert_true(ps_rows_numbers_bytes(n) +
+                            ps_rows_data_bytes(n, (uint32_t)width, dtype) <=
+                        PS_PAYLOAD_MAX);
+            assert_true(t.parts[j].count * ps_dtype_state_size(dtype) <=
+                        PS_PAYLOAD_MAX);
+        }
+    }
+    ps_free(t.parts);
+}
+
 static void only_what_must_move_moves(void **state)
 {
     struct ps_place_part before[64];
@@ -422,6 +469,7 @@ int main(void)
         cmocka_unit_test(pieces_by_themselves_are_even),
         cmocka_unit_test(without_servers_the_agent_has_all),
         cmocka_unit_test(too_many_parts_are_refused),
+        cmocka_unit_test(rows_of_a_part_fit_in_a_frame),
         cmocka_unit_test(only_what_must_move_moves),
         cmocka_unit_test(known_nets_are_spread_evenly),
     };
