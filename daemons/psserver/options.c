@@ -88,7 +88,7 @@ static const struct ps_option rows[] = {
      .min = 16 * MIB_BYTES,
      .offset = AT(memory),
      .help = "Memory for parameters, optimizer state and gradients under "
-             "way."},
+             "way; a key whose job would need more is refused."},
     {.path = "flow.window",
      .text = "32MiB",
      .type = PS_OPTION_SIZE,

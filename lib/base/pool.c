@@ -271,6 +271,17 @@ int ps_pool_get(struct ps_pool *p, size_t size, struct ps_buf **ret_buf)
     return 0;
 }
 
+uint64_t ps_pool_cost(size_t size)
+{
+    return size <= (size_t)1 << CLASS_BITS_MAX ? class_size(class_of(size))
+                                               : UINT64_MAX;
+}
+
+uint64_t ps_pool_budget(const struct ps_pool *p)
+{
+    return p->budget;
+}
+
 uint64_t ps_pool_used(const struct ps_pool *p)
 {
     return p->used;

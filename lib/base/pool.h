@@ -37,6 +37,10 @@ void ps_pool_free(struct ps_pool *p);
  * refs = 1. PS_E_NOMEM when the budget is used up. */
 PS_MUST_USE int ps_pool_get(struct ps_pool *p, size_t size,
                             struct ps_buf **ret_buf);
+/* What a buffer of this size takes of the budget. */
+uint64_t ps_pool_cost(size_t size);
+/* The budget; 0: no limit. */
+uint64_t ps_pool_budget(const struct ps_pool *p);
 /* Bytes handed out now, and the most there ever were. */
 uint64_t ps_pool_used(const struct ps_pool *p);
 uint64_t ps_pool_peak(const struct ps_pool *p);

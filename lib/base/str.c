@@ -93,6 +93,19 @@ void ps_str_add_ranges(struct ps_str *s, const unsigned *sorted, size_t count)
     }
 }
 
+void ps_str_add_size(struct ps_str *s, uint64_t bytes)
+{
+    static const char *const units[] = {"bytes", "KiB", "MiB", "GiB", "TiB"};
+    double value = (double)bytes;
+    unsigned unit = 0;
+
+    while (value >= 1024 && unit < 4) {
+        value /= 1024;
+        unit++;
+    }
+    ps_str_addf(s, unit == 0 ? "%.0f %s" : "%.1f %s", value, units[unit]);
+}
+
 bool ps_str_copy(char *dst, size_t cap, const char *src)
 {
     struct ps_str s;

@@ -5,6 +5,7 @@
 #include <stdbool.h>
 #include <stdarg.h>
 #include <stddef.h>
+#include <stdint.h>
 
 struct ps_str {
     char *data;
@@ -22,6 +23,8 @@ void ps_str_addv(struct ps_str *s, const char *fmt, va_list ap);
  * `max` of them. */
 void ps_str_add_escaped(struct ps_str *s, const char *bytes, size_t len,
                         size_t max);
+/* "12 bytes", "1.5 GiB": for people. */
+void ps_str_add_size(struct ps_str *s, uint64_t bytes);
 /* "1-3,7" from sorted numbers. */
 void ps_str_add_ranges(struct ps_str *s, const unsigned *sorted, size_t count);
 /* Copy into a char array of `cap`; true when it fitted. */

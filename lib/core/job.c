@@ -55,6 +55,7 @@ struct ps_sched_job *ps_job_new(uint64_t gen,
     j->created = now;
     j->deadline = ps_time_add(now, j->start_timeout);
     j->state_due = PS_TIME_NEVER;
+    j->room_due = PS_TIME_NEVER;
     j->keys_by_hash = ps_map_new();
     return j;
 }

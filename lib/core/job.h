@@ -8,6 +8,7 @@
 #include "base/str.h"
 #include "core/barrier.h"
 #include "core/effect.h"
+#include "core/need.h"
 #include "core/place.h"
 #include "core/tuning.h"
 
@@ -46,6 +47,8 @@ struct ps_job_server {
     uint32_t ready; /* Version of the state it has taken in, */
     uint64_t round; /* and the highest one of a partition when it had. */
     uint64_t bytes; /* Of this job's keys there. */
+    struct ps_need need;
+    uint64_t reserved; /* Bytes of `need`, in the server's books. */
 };
 
 /* The last of several openings of a key by the agent of one slot. */
@@ -62,7 +65,8 @@ struct ps_job_key {
     struct ps_norm *norm; /* NULL: nobody has asked for any. */
     uint32_t number;
     uint8_t dtype;
-    bool moved; /* Its placement is not the first one. */
+    bool moved;  /* Its placement is not the first one. */
+    bool untold; /* Nor have agents heard of the present one. */
     uint64_t count;
     uint32_t width; /* Elements of a row; 0: not a key of rows. */
     struct ps_place_part *parts;
@@ -127,6 +131,9 @@ struct ps_sched_job {
     uint32_t key_count;       /* Numbers that were given. */
     uint32_t keys_open;       /* Keys that there are. */
     uint32_t key_capacity;
+    struct ps_need_kind need_kind;
+    ps_time room_due;     /* Servers are told of their needs then; or never. */
+    uint64_t room_number; /* Of what they were told last. */
     uint64_t string_keys; /* Of them; the classic way numbers these. */
     uint64_t bytes;
     char *optimizer;             /* NULL: none. */

@@ -209,23 +209,10 @@ uint64_t ps_account_room(const struct ps_account *a, enum ps_cost cost)
 
 /* --------------------------------------------------------------- words */
 
-static void add_bytes(struct ps_str *out, uint64_t bytes)
-{
-    static const char *const units[] = {"bytes", "KiB", "MiB", "GiB", "TiB"};
-    double value = (double)bytes;
-    unsigned unit = 0;
-
-    while (value >= 1024 && unit < 4) {
-        value /= 1024;
-        unit++;
-    }
-    ps_str_addf(out, unit == 0 ? "%.0f %s" : "%.1f %s", value, units[unit]);
-}
-
 static void add_amount(struct ps_str *out, enum ps_cost cost, uint64_t amount)
 {
     if (costs[cost].bytes) {
-        add_bytes(out, amount);
+        ps_str_add_size(out, amount);
     } else {
         ps_str_addf(out, "%llu", (unsigned long long)amount);
     }

@@ -45,6 +45,8 @@ struct ps_member {
     ps_time confirm_at; /* Agent on a fresh link: workers that it has not
                          * named again by then are gone; else never. */
     uint64_t load;      /* Server: bytes placed there by all jobs. */
+    uint64_t memory;    /* Server: what its store may take; 0: not known. */
+    uint64_t reserved;  /* Of that, by all jobs. */
     struct ps_msg_ping stats;
     struct ps_member_early *early;
     uint32_t early_count;

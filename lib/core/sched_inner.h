@@ -226,15 +226,37 @@ void ps_sched_key_open(struct ps_sched_step *st, struct ps_member *agent,
 void ps_sched_key_close(struct ps_sched_step *st, const struct ps_member *agent,
                         const struct ps_msg_key_close *m);
 /* Node `gone` is no server of the job any more; others are: give them what it
- * had. */
-void ps_sched_keys_move(struct ps_sched_step *st, struct ps_sched_job *j,
-                        uint32_t gone);
+ * had. PS_E_FULL: they have no memory for it, and `why` goes on with that. */
+int ps_sched_keys_move(struct ps_sched_step *st, struct ps_sched_job *j,
+                       uint32_t gone, struct ps_str *why);
 /* Node `to` has the partition from now on, in a new epoch. */
 void ps_sched_key_move(struct ps_sched_step *st, struct ps_sched_job *j,
                        struct ps_job_key *k, uint32_t index, uint32_t to);
 /* To an agent on a fresh link: placements that are not the first ones. */
 void ps_sched_keys_tell_moved(struct ps_sched_step *st, struct ps_sched_job *j,
                               struct ps_member *m);
+
+/* ----- sched_room.c */
+/* Memory on the job's servers for a key with these parts. Refused, nothing has
+ * changed, and `why` goes on with the reason. */
+int ps_sched_room_key(struct ps_sched_step *st, struct ps_sched_job *j,
+                      uint8_t dtype, const struct ps_place_part *parts,
+                      uint32_t count, struct ps_str *why);
+/* The key needs none any more. */
+void ps_sched_room_forget(struct ps_sched_step *st, struct ps_sched_job *j,
+                          const struct ps_job_key *k);
+/* The partition, which lies where its table says, goes to node `to`. */
+void ps_sched_room_move(struct ps_sched_step *st, struct ps_sched_job *j,
+                        const struct ps_job_key *k, uint32_t index,
+                        uint32_t to);
+/* The job's keys are to be of this kind; as ps_sched_room_key. */
+int ps_sched_room_kind(struct ps_sched_step *st, struct ps_sched_job *j,
+                       const struct ps_need_kind *kind, struct ps_str *why);
+/* The keys have been placed afresh, after a loss; as ps_sched_room_key. */
+int ps_sched_room_takeover(struct ps_sched_step *st, struct ps_sched_job *j,
+                           struct ps_str *why);
+/* The job's servers hear what it may count on. */
+void ps_sched_room_tell(struct ps_sched_step *st, struct ps_sched_job *j);
 
 /* ----- sched_optim.c */
 void ps_sched_optimizer_set(struct ps_sched_step *st, struct ps_member *agent,

@@ -113,7 +113,8 @@ static uint64_t classic_number(const struct ps_sched_job *j,
 }
 
 static int place(struct ps_sched_step *st, struct ps_sched_job *j,
-                 const struct ps_msg_key_open *m, struct ps_job_key **ret_key)
+                 const struct ps_msg_key_open *m, struct ps_job_key **ret_key,
+                 struct ps_str *why)
 {
     struct ps_place_server *servers = make_servers(st->s, j);
     const struct ps_place_key want = {
@@ -130,6 +131,19 @@ static int place(struct ps_sched_step *st, struct ps_sched_job *j,
     uint32_t count;
     int rc = ps_place_key(&want, servers, j->server_count, &parts, &count);
 
+    if (rc == PS_E_TOOBIG) {
+        ps_str_addf(why,
+                    " with %" PRIu64 " elements would have more than %u "
+                    "partitions; raise partition_bytes, which is %u",
+                    m->count, PS_KEY_PARTS_MAX,
+                    j->partition_bytes != 0 ? j->partition_bytes
+                                            : PS_PARTITION_BYTES_DEFAULT);
+    } else if (rc == 0) {
+        rc = ps_sched_room_key(st, j, m->dtype, parts, count, why);
+        if (rc != 0) {
+            ps_free(parts);
+        }
+    }
     if (rc == 0) {
         keep_bytes(st->s, j, servers);
         *ret_key = ps_job_add_key(j, m->name, m->dtype, m->count, parts, count);
@@ -278,18 +292,8 @@ void ps_sched_key_open(struct ps_sched_step *st, struct ps_member *agent,
     } else {
         rc = check_new(j, m, &why);
         if (rc == 0) {
-            rc = place(st, j, m, &k);
-            if (rc == PS_E_TOOBIG) {
-                add_name(&why, m->name);
-                ps_str_addf(&why,
-                            " with %" PRIu64 " elements would have more than "
-                            "%u partitions; raise partition_bytes, which is "
-                            "%u",
-                            m->count, PS_KEY_PARTS_MAX,
-                            j->partition_bytes != 0
-                                ? j->partition_bytes
-                                : PS_PARTITION_BYTES_DEFAULT);
-            }
+            add_name(&why, m->name);
+            rc = place(st, j, m, &k, &why);
         }
     }
     if (rc != 0) {
@@ -334,6 +338,7 @@ void ps_sched_key_close(struct ps_sched_step *st, const struct ps_member *agent,
         return; /* Moves name keys, and norms come from servers that have it. */
     }
     unplace(st->s, j, k);
+    ps_sched_room_forget(st, j, k);
     ps_sched_norms_forget(j, k);
     ps_job_remove_key(j, k);
     ps_sched_norms_check(st, j);
@@ -353,8 +358,8 @@ static void tell_all(struct ps_sched_step *st, const struct ps_sched_job *j,
     ps_parcel_unref(p);
 }
 
-void ps_sched_keys_move(struct ps_sched_step *st, struct ps_sched_job *j,
-                        uint32_t gone)
+int ps_sched_keys_move(struct ps_sched_step *st, struct ps_sched_job *j,
+                       uint32_t gone, struct ps_str *why)
 {
     struct ps_place_server *servers = make_servers(st->s, j);
     uint32_t parts = 0;
@@ -369,15 +374,28 @@ void ps_sched_keys_move(struct ps_sched_step *st, struct ps_sched_job *j,
 
         if (moved > 0) {
             k->moved = true;
+            k->untold = true;
             parts += moved;
-            tell_all(st, j, k);
         }
     }
     keep_bytes(st->s, j, servers);
     ps_free(servers);
+
+    int rc = ps_sched_room_takeover(st, j, why);
+
+    if (rc != 0) {
+        return rc;
+    }
+    for (uint32_t i = 0; i < j->key_count; i++) {
+        if (j->keys[i] != NULL && j->keys[i]->untold) {
+            j->keys[i]->untold = false;
+            tell_all(st, j, j->keys[i]);
+        }
+    }
     ps_effects_note(st->fx, PS_LOG_INFO,
                     "job %s gen %" PRIu64 " %u partitions moved from node %u",
                     j->name, j->gen, parts, gone);
+    return 0;
 }
 
 void ps_sched_key_move(struct ps_sched_step *st, struct ps_sched_job *j,
@@ -396,6 +414,7 @@ void ps_sched_key_move(struct ps_sched_step *st, struct ps_sched_job *j,
     }
     keep_bytes(st->s, j, servers);
     ps_free(servers);
+    ps_sched_room_move(st, j, k, index, to);
     part->node = to;
     k->moved = true;
     ps_sched_new_epoch(st);

@@ -196,6 +196,7 @@ static void take_load(struct ps_sched *s, const struct ps_job_server *on)
     if (m != NULL) {
         assert(m->load >= on->bytes);
         m->load -= on->bytes;
+        m->reserved -= on->reserved;
     }
 }
 
@@ -378,7 +379,11 @@ static void lose_server(struct ps_sched_step *st, struct ps_sched_job *j,
         return;
     }
     if (held) {
-        ps_sched_keys_move(st, j, node);
+        ps_str_add(&reason, "; what it held");
+        if (ps_sched_keys_move(st, j, node, &reason) != 0) {
+            ps_sched_job_fail(st, j, text);
+            return;
+        }
     }
     ps_sched_optimizer_check(st, j);
     ps_sched_job_try_run(st, j); /* Last: the job may end. */
@@ -487,6 +492,9 @@ void ps_sched_jobs_tick(struct ps_sched_step *st)
         if (j->state_due <= st->now) {
             ps_sched_job_changed(st, j);
         }
+        if (j->room_due <= st->now) {
+            ps_sched_room_tell(st, j);
+        }
         if (j->deadline <= st->now) {
             job_due(st, j);
         }
@@ -502,6 +510,7 @@ ps_time ps_sched_jobs_deadline(const struct ps_sched *s)
     while ((j = ps_map_next(s->jobs, &cursor)) != NULL) {
         due = ps_time_min(due, j->deadline);
         due = ps_time_min(due, j->state_due);
+        due = ps_time_min(due, j->room_due);
     }
     return due;
 }

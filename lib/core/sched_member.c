@@ -379,6 +379,7 @@ static void member_hello(struct ps_sched_step *st, struct ps_sched_conn *c,
                  (member->state == PS_NODE_STATE_JOINING ||
                   strcmp(member->address, address) != 0);
     ps_str_copy(member->address, sizeof(member->address), address);
+    member->memory = m->memory;
     resumed = attach(st, c, member, m);
     welcome(st, c, member, resumed, m);
     ps_link_open(member->link, c->id, resumed, m->received, st->now, st->fx);

@@ -163,6 +163,30 @@ static int check(struct ps_sched_step *st, const struct ps_member *agent,
     return 0;
 }
 
+/* Memory for the states of the keys that there are, and will be. */
+static int make_room(struct ps_sched_step *st, struct ps_sched_job *j,
+                     const struct ps_msg_optimizer_set *m, struct ps_str *why)
+{
+    const char *name = ps_sched_text(m->name);
+    const struct ps_compress none = {0}; /* Of values: there is none. */
+    struct ps_need_kind kind;
+    struct ps_optim o;
+    int rc = ps_optim_parse(name, m->params, m->params_count, &o);
+
+    if (rc != 0) {
+        return rc;
+    }
+    ps_need_kind_set(&kind, &o, &none);
+    ps_str_add(why, "optimizer ");
+    ps_str_add_escaped(why, name, strlen(name), 32);
+    rc = ps_sched_room_kind(st, j, &kind, why);
+    if (rc == 0) {
+        why->len = 0;
+        why->data[0] = '\0';
+    }
+    return rc;
+}
+
 /* A set: a request that is sent again waits once. False: too many. */
 static bool add_waiter(struct ps_sched_job *j, const struct ps_job_waiter *w)
 {
@@ -208,6 +232,11 @@ void ps_sched_optimizer_set(struct ps_sched_step *st, struct ps_member *agent,
         return;
     }
     if (j->optimizer == NULL) {
+        rc = make_room(st, j, m, &why);
+        if (rc != 0) {
+            done(st, agent, m->gen, m->request, rc, text);
+            return;
+        }
         ps_job_set_optimizer(j, m);
         ps_sched_norms_begin(j);
         add_declared(&why, j->optimizer, j->params, j->param_count);
@@ -411,6 +440,20 @@ static int check_compression(struct ps_sched_step *st,
     return 0;
 }
 
+/* What keys will need, of which there is none yet. */
+static void take_kind(struct ps_sched_job *j,
+                      const struct ps_msg_compression_set *m)
+{
+    struct ps_compress c;
+    char why[256];
+
+    if (j->optimizer == NULL &&
+        ps_compress_parse(ps_sched_text(m->name), m->params, m->params_count,
+                          &c, why, sizeof(why)) == 0) {
+        ps_need_kind_set(&j->need_kind, NULL, &c);
+    }
+}
+
 void ps_sched_compression_set(struct ps_sched_step *st, struct ps_member *agent,
                               const struct ps_msg_compression_set *m)
 {
@@ -426,6 +469,7 @@ void ps_sched_compression_set(struct ps_sched_step *st, struct ps_member *agent,
         return;
     }
     if (j->compression == NULL) {
+        take_kind(j, m);
         ps_job_set_compression(j, ps_sched_text(m->name), m->params,
                                m->params_count);
         add_declared(&why, j->compression, j->compression_params,

@@ -193,6 +193,7 @@ void ps_sched_jobs_tell(struct ps_sched_step *st, struct ps_member *m)
         if (m->role == PS_ROLE_SERVER) {
             if (ps_job_server_of(j, m->node) != NULL) {
                 ps_sched_job_tell(st, j, m);
+                j->room_due = st->now;
             }
             continue;
         }

@@ -21,7 +21,8 @@ struct ps_shard_options {
     ps_time dial_max;
     struct ps_link_options link;
     ps_time link_linger;
-    struct ps_pool *pool; /* Tensor memory; not owned. */
+    struct ps_pool *pool; /* Tensor memory; not owned. Its budget is what the
+                           * scheduler admits keys by. */
 };
 
 struct ps_shard;

@@ -116,6 +116,13 @@ struct ps_shard_side {
     bool assign;
 };
 
+/* Memory that the scheduler has admitted a job's keys with. */
+struct ps_shard_room {
+    uint64_t number; /* Of the message that said so; 0: nothing was said. */
+    uint64_t bytes;
+    uint64_t rounds; /* Of these, for the round that is to be merged next. */
+};
+
 struct ps_shard_job {
     struct ps_shard *shard;
     struct ps_list_node node; /* In `dirty`. */
@@ -130,6 +137,7 @@ struct ps_shard_job {
     struct ps_shard_slot *slots;
     uint32_t slot_count;
     struct ps_store store;
+    struct ps_shard_room room;
     struct ps_map *moves;  /* Of partitions, by id; NULL: there was none. */
     struct ps_map *asking; /* Runs that wait for norms, by key. */
     uint32_t lacking;      /* Rounds that wait for somebody. */
@@ -268,6 +276,8 @@ int ps_shard_job_slot(struct ps_shard_job *job, const struct ps_shard_peer *p,
 void ps_shard_job_forget(struct ps_shard *s, const struct ps_shard_peer *p);
 /* The agent of a slot; NULL: it is not known here. */
 struct ps_shard_peer *ps_shard_job_peer(const struct ps_shard_slot *slot);
+void ps_shard_job_room(struct ps_shard_step *st,
+                       const struct ps_msg_job_room *m);
 /* Frees the job with all that belongs to it. */
 void ps_shard_job_free(struct ps_shard *s, struct ps_shard_job *job);
 

@@ -246,3 +246,14 @@ void ps_shard_job_state(struct ps_shard_step *st,
     ps_shard_credit_dirty(job);
     ps_shard_up_ready(st, job);
 }
+
+void ps_shard_job_room(struct ps_shard_step *st,
+                       const struct ps_msg_job_room *m)
+{
+    struct ps_shard_job *job = ps_shard_job_find(st->s, m->gen);
+
+    if (job != NULL && m->number > job->room.number) {
+        job->room = (struct ps_shard_room){
+            .number = m->number, .bytes = m->bytes, .rounds = m->rounds};
+    }
+}

@@ -78,6 +78,7 @@ void ps_shard_up_open(struct ps_shard_step *st, ps_conn_id conn)
                                 .session = up->session,
                                 .received = ps_link_received(up->link),
                                 .address = s->opt.address,
+                                .memory = ps_pool_budget(s->opt.pool),
                             },
                     });
 }
@@ -240,6 +241,9 @@ void ps_shard_up_msg(struct ps_shard_step *st, const struct ps_msg *msg,
         break;
     case PS_MSG_JOB_STATE:
         ps_shard_job_state(st, &msg->job_state);
+        break;
+    case PS_MSG_JOB_ROOM:
+        ps_shard_job_room(st, &msg->job_room);
         break;
     case PS_MSG_NORMS:
         ps_shard_norms(st, &msg->norms);

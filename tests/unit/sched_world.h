@@ -35,7 +35,8 @@ struct peer {
     uint64_t sent;
     uint64_t received;
     uint32_t node;
-    bool mute; /* Does not ping. */
+    bool mute;       /* Does not ping. */
+    uint64_t memory; /* Of a server; 0: it does not say. */
     bool by_tcp;
     uint32_t uid;
     struct heard *inbox;
@@ -216,6 +217,7 @@ static inline struct ps_msg make_hello(const struct peer *p)
             .session = p->session,
             .received = p->received,
             .address = p->role == PS_ROLE_SERVER ? "10.0.0.1:9" : "",
+            .memory = p->memory,
         }};
 }
 

@@ -97,12 +97,154 @@ static void a_close_that_is_late_closes_nothing(void **state)
     finish(&j);
 }
 
+/* ------------------------------------------------------------------ memory */
+
+#define MIB UINT64_C(1048576)
+
+/* As running(), with servers of this memory. */
+static struct job running_with(uint64_t memory)
+{
+    struct job j = {.w = world_new()};
+
+    for (int i = 0; i < 2; i++) {
+        j.s[i] = peer_new(j.w, PS_ROLE_SERVER, i == 0 ? "s0" : "s1");
+        j.s[i]->memory = memory;
+        hello(j.w, j.s[i]);
+    }
+    j.a[0] = join(j.w, PS_ROLE_AGENT, "a0");
+    j.a[1] = join(j.w, PS_ROLE_AGENT, "a1");
+    for (uint64_t i = 0; i < 4; i++) {
+        say(j.w, j.a[i / 2], open_job(1 + i % 2, 4, 2, -1));
+    }
+    j.gen = opened(j.a[0])->gen;
+    for (int i = 0; i < 4; i++) {
+        ready(j.w, j.s[i % 2]);
+    }
+    return j;
+}
+
+static struct ps_msg set_optimizer(const struct job *j, uint64_t request,
+                                   const char *name)
+{
+    return (struct ps_msg){
+        .code = PS_MSG_OPTIMIZER_SET,
+        .optimizer_set = {.gen = j->gen, .request = request, .name = name}};
+}
+
+/* 1 MiB partitions, round about: two values each and a contribution of each
+ * of two slots to two of them. */
+static void a_key_beyond_the_servers_memory_is_refused(void **state)
+{
+    struct job j = running_with(12 * MIB);
+
+    (void)state;
+    /* Two partitions on each server: 4 MiB, and 4 MiB for rounds. */
+    open_key(j.w, j.a[0], j.gen, 1, "s:w0", MIB);
+    assert_int_equal(answer(j.a[0])->error, 0);
+    open_key(j.w, j.a[0], j.gen, 2, "s:w1", MIB);
+    assert_int_equal(answer(j.a[0])->error, 0);
+    open_key(j.w, j.a[0], j.gen, 3, "s:w2", MIB / 4);
+    assert_int_equal(answer(j.a[0])->error, PS_E_FULL);
+    expect_in(answer(j.a[0])->text,
+              "key 'w2' does not fit on server s0: job train would need 2.0 "
+              "MiB more there, for values, the optimizer's state and open "
+              "rounds, and 0 bytes of 12.0 MiB are free; raise store.memory");
+    /* Nothing of it is left: the name is free, and so is the rest. */
+    close_key(&j, 0, 1, 2);
+    open_key(j.w, j.a[0], j.gen, 4, "s:w2", MIB / 2);
+    assert_int_equal(answer(j.a[0])->error, 0);
+    assert_int_equal(answer(j.a[0])->key, 2);
+    finish(&j);
+}
+
+static void an_optimizer_beyond_the_servers_memory_is_refused(void **state)
+{
+    struct job j = running_with(14 * MIB);
+
+    (void)state;
+    open_key(j.w, j.a[0], j.gen, 1, "s:w0", 2 * MIB);
+    assert_int_equal(answer(j.a[0])->error, 0); /* 8 MiB, and 4. */
+    say(j.w, j.a[0], set_optimizer(&j, 1, "adam"));
+    assert_int_equal(last(j.a[0], PS_MSG_OPTIMIZER_DONE)->optimizer_done.error,
+                     PS_E_FULL);
+    expect_in(last(j.a[0], PS_MSG_OPTIMIZER_DONE)->optimizer_done.text,
+              "optimizer adam does not fit on server s0: job train would need "
+              "8.0 MiB more there");
+    say(j.w, j.a[0], set_optimizer(&j, 2, "sgd"));
+    ready(j.w, j.s[0]);
+    ready(j.w, j.s[1]);
+    assert_int_equal(last(j.a[0], PS_MSG_OPTIMIZER_DONE)->optimizer_done.error,
+                     0);
+    finish(&j);
+}
+
+static void what_a_lost_server_held_must_fit_on_the_others(void **state)
+{
+    for (uint64_t memory = 16; memory <= 24; memory += 8) {
+        struct job j = running_with(memory * MIB);
+
+        (void)state;
+        open_key(j.w, j.a[0], j.gen, 1, "s:w0", 2 * MIB);
+        assert_int_equal(answer(j.a[0])->error, 0);
+        lose_conn(j.w, j.s[1]);
+        pass(j.w, PS_SECONDS(3));
+        if (memory == 24) {
+            assert_int_equal(state_of(j.a[0])->phase, PS_JOB_PHASE_RUNNING);
+        } else {
+            assert_int_equal(state_of(j.a[0])->phase, PS_JOB_PHASE_FAILED);
+            expect_in(state_of(j.a[0])->reason, "server s1 was lost: ");
+            expect_in(state_of(j.a[0])->reason,
+                      "; what it held does not fit on server s0: job train "
+                      "would need 8.0 MiB more there");
+        }
+        finish(&j);
+    }
+}
+
+/* Servers hear what each job may count on, gathered. */
+static void servers_hear_what_jobs_need(void **state)
+{
+    struct job j = running_with(64 * MIB);
+    const struct ps_msg_job_room *r;
+
+    (void)state;
+    for (uint64_t i = 1; i <= 4; i++) {
+        char name[8];
+
+        snprintf(name, sizeof(name), "s:w%u", (unsigned)i);
+        open_key(j.w, j.a[0], j.gen, i, name, MIB);
+    }
+    pass(j.w, PS_MILLIS(50));
+    assert_int_equal(count_of(j.s[0], PS_MSG_JOB_ROOM), 1);
+    r = &last(j.s[0], PS_MSG_JOB_ROOM)->job_room;
+    assert_int_equal(r->gen, j.gen);
+    assert_int_equal(r->bytes, 20 * MIB);
+    assert_int_equal(r->rounds, 4 * MIB);
+    finish(&j);
+}
+
+/* A server that does not say what it has is given keys without limit. */
+static void a_server_of_unknown_memory_takes_all(void **state)
+{
+    struct job j = running_with(0);
+
+    (void)state;
+    open_key(j.w, j.a[0], j.gen, 1, "s:w0", 1024 * MIB);
+    assert_int_equal(answer(j.a[0])->error, 0);
+    finish(&j);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_key_that_no_agent_takes_is_undone),
         cmocka_unit_test(a_key_that_another_agent_has_stays),
         cmocka_unit_test(a_close_that_is_late_closes_nothing),
+        cmocka_unit_test(a_key_beyond_the_servers_memory_is_refused),
+        cmocka_unit_test(an_optimizer_beyond_the_servers_memory_is_refused),
+        cmocka_unit_test(what_a_lost_server_held_must_fit_on_the_others),
+        cmocka_unit_test(servers_hear_what_jobs_need),
+        cmocka_unit_test(a_server_of_unknown_memory_takes_all),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

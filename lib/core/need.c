@@ -1,0 +1,73 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "core/need.h"
+
+#include "base/num.h"
+#include "base/pool.h"
+
+/* Partitions whose rounds may be under way at once, at the least. */
+#define ROUNDS 2u
+
+void ps_need_kind_set(struct ps_need_kind *kind, const struct ps_optim *optim,
+                      const struct ps_compress *compress)
+{
+    *kind = (struct ps_need_kind){.codes = compress->both && optim == NULL};
+    if (optim != NULL) {
+        kind->optimizes = true;
+        kind->states = ps_optim_states(optim);
+        kind->gathers = ps_optim_accumulates(optim) > 1;
+        kind->works = ps_optim_needs_norms(optim);
+    }
+}
+
+static uint64_t value_of(uint8_t dtype, uint64_t count)
+{
+    return ps_pool_cost(count * ps_dtype_size(dtype));
+}
+
+static uint64_t stored_of(const struct ps_need_kind *kind, uint8_t dtype,
+                          uint64_t count)
+{
+    const uint64_t value = value_of(dtype, count);
+    uint64_t all = 2 * value;
+
+    if (kind->optimizes && ps_dtype_is_real(dtype)) {
+        const bool half = !ps_dtype_is_float(dtype);
+        const uint64_t wide = half ? ps_pool_cost(count * sizeof(float))
+                                   : value;
+
+        all += wide *
+               (kind->states + (half ? 1u : 0u) + (kind->works ? 1u : 0u));
+        all += kind->gathers ? value : 0;
+    }
+    if (kind->codes && dtype == PS_DTYPE_FLOAT32) {
+        all += 2 * value; /* What is left over, and the code at most. */
+    }
+    return all;
+}
+
+void ps_need_add(struct ps_need *n, const struct ps_need_kind *kind,
+                 uint8_t dtype, uint64_t count)
+{
+    const uint64_t value = value_of(dtype, count);
+
+    n->stored += stored_of(kind, dtype, count);
+    n->values += value;
+    n->largest = ps_max_u64(n->largest, value);
+}
+
+void ps_need_take(struct ps_need *n, const struct ps_need_kind *kind,
+                  uint8_t dtype, uint64_t count)
+{
+    n->stored -= stored_of(kind, dtype, count);
+    n->values -= value_of(dtype, count);
+}
+
+uint64_t ps_need_rounds(const struct ps_need *n, uint32_t slots)
+{
+    return slots * ps_min_u64(n->values, ROUNDS * n->largest);
+}
+
+uint64_t ps_need_bytes(const struct ps_need *n, uint32_t slots)
+{
+    return n->stored + ps_need_rounds(n, slots);
+}

@@ -1,0 +1,47 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Memory that the partitions of a job need on a server: known from what was
+ * declared alone, before a byte of it has come. The scheduler admits keys by
+ * it, and servers hold as much for the job.
+ *
+ *     stored  each value twice, because a version is made while the one before
+ *             is still on its way to agents; the optimizer's state; what codes
+ *             leave over
+ *     rounds  a contribution of every slot to each of two partitions, the
+ *             largest: with these a round of the job can always be merged */
+#pragma once
+
+#include "core/compress.h"
+#include "core/optim.h"
+
+#include <stdint.h>
+
+/* What a job keeps beside its values. */
+struct ps_need_kind {
+    uint32_t states; /* Of the optimizer. */
+    bool optimizes;
+    bool gathers; /* Gradients of several rounds are added up. */
+    bool works;   /* A step waits for norms, with the gradient put aside. */
+    bool codes;   /* Values travel as codes. */
+};
+
+/* `optim` NULL: none. */
+void ps_need_kind_set(struct ps_need_kind *kind, const struct ps_optim *optim,
+                      const struct ps_compress *compress);
+
+/* Of one job on one server. */
+struct ps_need {
+    uint64_t stored;
+    uint64_t values;  /* The values of `stored`, once. */
+    uint64_t largest; /* The largest partition that there ever was. */
+};
+
+/* A partition of `count` elements comes, and goes. */
+void ps_need_add(struct ps_need *n, const struct ps_need_kind *kind,
+                 uint8_t dtype, uint64_t count);
+void ps_need_take(struct ps_need *n, const struct ps_need_kind *kind,
+                  uint8_t dtype, uint64_t count);
+
+/* For open rounds, in a job of so many slots. */
+uint64_t ps_need_rounds(const struct ps_need *n, uint32_t slots);
+/* All of it. */
+uint64_t ps_need_bytes(const struct ps_need *n, uint32_t slots);
