@@ -20,6 +20,8 @@ struct ps_agent_options {
     uint64_t hand_over_max; /* Bytes handed to a connection and not yet with
                              * the kernel, so that urgent partitions can
                              * overtake; 0: 2 MiB. */
+    uint64_t credit_first;  /* Push bytes of a job that a server takes before
+                             * it has said anything; 0: PS_CREDIT_FIRST. */
     bool alone;             /* Small partitions do not travel together. */
     /* Small sums that read and write at most so many bytes are made at once
      * and not by a job: that would take longer than the sum. 0: none. */

@@ -21,6 +21,11 @@
 
 /* ------------------------------------------------------------------- queues */
 
+static uint64_t first_credit(const struct ps_agent *a)
+{
+    return a->opt.credit_first != 0 ? a->opt.credit_first : PS_CREDIT_FIRST;
+}
+
 struct ps_agent_flow *ps_agent_flow_get(struct ps_agent_step *st,
                                         struct ps_agent_job *j, uint32_t node)
 {
@@ -30,7 +35,7 @@ struct ps_agent_flow *ps_agent_flow_get(struct ps_agent_step *st,
         f = ps_calloc(1, sizeof(*f));
         f->job = j;
         f->server = ps_agent_server_get(st, node);
-        f->credit = PS_CREDIT_FIRST;
+        f->credit = first_credit(st->a);
         ps_heap_init(&f->queue);
         ps_list_push_back(&f->server->flows, &f->node);
         f->server->peer.wanted = !f->server->gone;
@@ -89,7 +94,7 @@ void ps_agent_send_again(struct ps_agent_step *st, struct ps_agent_server *s)
         struct ps_agent_key *k;
 
         f->sent = 0;
-        f->credit = PS_CREDIT_FIRST;
+        f->credit = first_credit(st->a);
         while ((k = ps_map_next(f->job->keys, &c)) != NULL) {
             for (uint32_t i = 0; i < k->part_count; i++) {
                 struct ps_agent_part *p = &k->parts[i];

@@ -9,17 +9,18 @@
 
 #include <string.h>
 
-void ps_flow_init(struct ps_flow *f, uint64_t window)
+void ps_flow_init(struct ps_flow *f, const struct ps_flow_limits *limits)
 {
     memset(f, 0, sizeof(*f));
-    f->window = ps_max_u64(window, PS_CREDIT_FIRST);
+    f->first = limits->first != 0 ? limits->first : PS_CREDIT_FIRST;
+    f->window = ps_max_u64(limits->window, f->first);
     ps_flow_reset(f);
 }
 
 void ps_flow_reset(struct ps_flow *f)
 {
     f->received = 0;
-    f->credit = PS_CREDIT_FIRST;
+    f->credit = f->first;
 }
 
 bool ps_flow_admits(const struct ps_flow *f, uint64_t len)
@@ -61,5 +62,7 @@ bool ps_flow_spent(const struct ps_flow *f)
 
 void ps_flow_raise(struct ps_flow *f)
 {
-    f->credit += f->window / 4;
+    /* The last frame may have gone beyond the credit by more than this. */
+    f->credit = ps_max_u64(f->credit, f->received) +
+                ps_max_u64(f->window / 4, 1);
 }

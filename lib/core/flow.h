@@ -11,14 +11,20 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+struct ps_flow_limits {
+    uint64_t first;  /* Credit before the receiver has said anything; 0:
+                      * PS_CREDIT_FIRST. */
+    uint64_t window; /* Less than `first` counts as that. */
+};
+
 struct ps_flow {
+    uint64_t first;
     uint64_t window;
     uint64_t received; /* Since the session began. */
     uint64_t credit;   /* Last announced; never falls within a session. */
 };
 
-/* `window` below PS_CREDIT_FIRST counts as PS_CREDIT_FIRST. */
-void ps_flow_init(struct ps_flow *f, uint64_t window);
+void ps_flow_init(struct ps_flow *f, const struct ps_flow_limits *limits);
 /* A new session of the link: the sender counts from 0. */
 void ps_flow_reset(struct ps_flow *f);
 
@@ -36,6 +42,7 @@ bool ps_flow_due(const struct ps_flow *f, uint64_t held);
 
 /* The sender has used up what it was given. */
 bool ps_flow_spent(const struct ps_flow *f);
-/* Give a quarter of the window beyond what the rule allows, because everybody
- * waits for this sender; the next ps_flow_announce says so. */
+/* Give a quarter of the window beyond what the rule allows and what has been
+ * received, because everybody waits for this sender; the next ps_flow_announce
+ * says so. A sender that knows of it may send a frame. */
 void ps_flow_raise(struct ps_flow *f);

@@ -14,10 +14,13 @@ struct ps_shard_options {
     char sched[PS_ADDRESS_MAX + 1];   /* Where we dial the scheduler. */
     uint64_t instance;
     uint64_t seed;
-    uint64_t window;    /* Push bytes that an agent may have unmerged, for each
+    uint64_t window; /* Push bytes that an agent may have unmerged, for each
                           * job; 0: 32 MiB. */
-    bool alone;         /* Small partitions do not travel together. */
-    ps_time dial_first; /* Back-off of dialling the scheduler. */
+    uint64_t credit_first; /* Of these, before the server has said anything:
+                             * all agents and servers have the same; 0:
+                             * PS_CREDIT_FIRST. */
+    bool alone;            /* Small partitions do not travel together. */
+    ps_time dial_first;    /* Back-off of dialling the scheduler. */
     ps_time dial_max;
     struct ps_link_options link;
     ps_time link_linger;

@@ -36,7 +36,8 @@ struct ps_flow *ps_shard_credit_flow(struct ps_shard *s,
             make_room(s, p);
         }
         f = ps_calloc(1, sizeof(*f));
-        ps_flow_init(f, s->opt.window);
+        ps_flow_init(f, &(struct ps_flow_limits){.first = s->opt.credit_first,
+                                                 .window = s->opt.window});
         ps_map_put(p->flows, gen, f);
     }
     return f;
@@ -53,13 +54,30 @@ void ps_shard_credit_drop(struct ps_shard_peer *p)
     }
 }
 
+/* The slot of the node, whichever incarnation of it the job knows; NULL: it has
+ * none. */
+static const struct ps_shard_slot *slot_of(const struct ps_shard_job *job,
+                                           uint32_t number)
+{
+    for (uint32_t i = 0; i < job->slot_count; i++) {
+        if (job->slots[i].number == number) {
+            return &job->slots[i];
+        }
+    }
+    return NULL;
+}
+
 uint64_t ps_shard_credit_now(struct ps_shard *s, struct ps_shard_peer *p,
                              uint64_t gen, const struct ps_shard_slot *slot)
 {
     struct ps_flow *f = ps_shard_credit_flow(s, p, gen);
+    const struct ps_shard_job *job = ps_shard_job_find(s, gen);
 
-    if (slot == NULL && ps_shard_job_find(s, gen) != NULL) {
-        return f->credit; /* Not the agent of the slot it named. */
+    if (slot == NULL && job != NULL) {
+        /* It named another slot, or an incarnation that this server has not
+         * heard of. What it pushed was refused and is not held: without credit
+         * for that it could not push when it is heard of. */
+        slot = slot_of(job, p->number);
     }
     return ps_flow_announce(f, slot != NULL ? slot->held : 0);
 }
@@ -189,8 +207,9 @@ void ps_shard_credit_settle(struct ps_shard_step *st)
         struct ps_shard_peer *p = ps_shard_job_peer(slot);
         struct ps_flow *f = ps_shard_credit_flow(st->s, p, job->gen);
 
-        /* What it may have by the rule is enough, if that is more. */
-        if (!ps_flow_due(f, slot->held)) {
+        /* What it may have by the rule is enough, if it may send by that. */
+        (void)ps_flow_announce(f, slot->held);
+        if (ps_flow_spent(f)) {
             ps_flow_raise(f);
         }
         tell(st, p, slot);

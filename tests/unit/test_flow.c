@@ -18,7 +18,7 @@ static void first_credit_then_a_window(void **state)
     struct ps_flow f;
 
     (void)state;
-    ps_flow_init(&f, WINDOW);
+    ps_flow_init(&f, &(struct ps_flow_limits){.window = WINDOW});
     assert_int_equal(f.credit, FIRST);
     assert_false(ps_flow_spent(&f));
     ps_flow_receive(&f, FIRST);
@@ -37,7 +37,7 @@ static void credit_never_falls(void **state)
     struct ps_flow f;
 
     (void)state;
-    ps_flow_init(&f, WINDOW);
+    ps_flow_init(&f, &(struct ps_flow_limits){.window = WINDOW});
     assert_int_equal(ps_flow_announce(&f, 0), WINDOW);
     assert_int_equal(ps_flow_announce(&f, 10 * WINDOW), WINDOW);
     ps_flow_raise(&f);
@@ -52,7 +52,7 @@ static void small_growth_waits_for_an_answer(void **state)
     struct ps_flow f;
 
     (void)state;
-    ps_flow_init(&f, WINDOW);
+    ps_flow_init(&f, &(struct ps_flow_limits){.window = WINDOW});
     ps_flow_announce(&f, 0);
     ps_flow_receive(&f, 100);
     assert_false(ps_flow_due(&f, 0));
@@ -65,7 +65,7 @@ static void what_an_old_session_left_counts(void **state)
     struct ps_flow f;
 
     (void)state;
-    ps_flow_init(&f, WINDOW);
+    ps_flow_init(&f, &(struct ps_flow_limits){.window = WINDOW});
     ps_flow_announce(&f, 0);
     ps_flow_receive(&f, WINDOW);
     ps_flow_reset(&f);
@@ -80,7 +80,7 @@ static void overrun_is_less_than_one_frame(void **state)
     struct ps_flow f;
 
     (void)state;
-    ps_flow_init(&f, 0);
+    ps_flow_init(&f, &(struct ps_flow_limits){0});
     assert_int_equal(f.window, FIRST);
     ps_flow_receive(&f, FIRST - 1);
     assert_true(ps_flow_admits(&f, PS_PAYLOAD_MAX));
