@@ -273,6 +273,30 @@ static uint32_t planted_nth(const struct ps_round *r, uint32_t n)
          "is_growing(op) && op->there < end",
          "is_growing(op) && op->there + 64 < end"),
     ],
+    "does not count what is held": [
+        ("lib/core/flow.c",
+         "return held < reach ? reach - held : 0;",
+         "return reach + 0 * held;"),
+    ],
+    "lets nobody on when all have used up their credit": [
+        ("lib/core/shard_credit.c",
+         "        if (job->lacking == 0 || job->running != 0) {",
+         "        if (job->lacking == 0 || job->running + 1 != 0) {"),
+    ],
+    "lets on by less than was sent beyond the credit": [
+        ("lib/core/flow.c",
+         "ps_max_u64(f->credit, f->received) +", "f->credit +"),
+    ],
+    "takes a window that is just full for room": [
+        ("lib/core/shard_credit.c",
+         "        if (ps_flow_spent(f)) {\n            ps_flow_raise(f);",
+         "        if (f->received > f->credit) {\n            ps_flow_raise(f);"),
+    ],
+    "gives no credit for what it refused": [
+        ("lib/core/shard_credit.c",
+         "        slot = slot_of(job, p->number);",
+         "        return f->credit;"),
+    ],
     "broadcasts the array of the first rank": [
         ("lib/core/agent_round.c",
          "k->job->local[i].rank != k->root)) {",

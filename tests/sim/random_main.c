@@ -3,7 +3,8 @@
  * network that does no harm and once with one that does, and both must end
  * with the same bits. Prints how to run a failing seed again.
  *
- *   sim_random [--seed N] [--count M] [--jobs J] [--trace] [--shape]
+ *   sim_random [--seed N] [--count M] [--jobs J] [--trace | --trace-clean]
+ *              [--shape]
  */
 #include "support/world.h"
 
@@ -213,6 +214,19 @@ static void add_growth(struct world_options *o, struct ps_rng *r)
     }
 }
 
+/* Runs move little: with these the limits are where they get to. Behind
+ * everything. */
+static void add_limits(struct world_options *o, struct ps_rng *r)
+{
+    static const uint64_t credits[] = {1, 4096, 8192, 32768};
+    static const uint64_t windows[] = {1, 2, 8};
+
+    if (ps_rng_chance(r, 400)) {
+        o->credit = credits[ps_rng_below(r, 4)];
+        o->window = o->credit * windows[ps_rng_below(r, 3)];
+    }
+}
+
 /* The cluster of a seed. */
 static struct world_options shape_of(uint64_t seed)
 {
@@ -250,6 +264,7 @@ static struct world_options shape_of(uint64_t seed)
     }
     add_epochs(&o, &r);
     add_growth(&o, &r);
+    add_limits(&o, &r);
     return o;
 }
 
@@ -386,16 +401,20 @@ static bool same(const struct world_options *o, const struct outcome *a,
     return a->result == b->result;
 }
 
-static bool run_seed(uint64_t seed, bool trace, struct totals *t)
+/* Which of the two runs of a seed is printed. */
+enum trace { TRACE_NONE, TRACE_CLEAN, TRACE_FAULTY };
+
+static bool run_seed(uint64_t seed, enum trace trace, struct totals *t)
 {
     struct world_options o = shape_of(seed);
     struct outcome clean = {0};
     struct outcome faulty = {0};
+    o.trace = trace == TRACE_CLEAN;
     bool ok = run(&o, &clean, t);
 
     if (ok) {
         add_faults(&o);
-        o.trace = trace;
+        o.trace = trace == TRACE_FAULTY;
         ok = run(&o, &faulty, t);
     } else {
         printf("seed %llu fails even without faults\n",
@@ -426,16 +445,17 @@ static void print_shape(uint64_t seed)
 
     add_faults(&o);
     printf("seed %llu: %u servers, %u agents, %u workers, %u rounds, %u keys, "
-           "mode %s, optimizer %d, norms %d, accumulate %u, tuned %d, change "
+           "credit %u, window %u, mode %s, optimizer %d, norms %d, accumulate "
+           "%u, tuned %d, change "
            "at %u, epochs %u, grows %d, init "
            "%d, reduce %s, collect %d, rows %d, halves %u, compression "
            "%s, cut %u/s, partition %u/s, crash %u/s, agent %u/s, move %u/s, "
            "lose server "
            "%d\n",
            (unsigned long long)seed, o.servers, o.agents, o.workers, o.rounds,
-           o.key_count, ps_mode_name(o.mode), o.optimizer, o.norms,
-           o.accumulate, o.tuned, (unsigned)o.change_round, o.epochs, o.grows,
-           o.init,
+           o.key_count, (unsigned)o.credit, (unsigned)o.window,
+           ps_mode_name(o.mode), o.optimizer, o.norms, o.accumulate, o.tuned,
+           (unsigned)o.change_round, o.epochs, o.grows, o.init,
            ps_reduce_name(o.fold != PS_REDUCE_SUM ? o.fold
                           : o.mean                ? PS_REDUCE_MEAN
                                                   : PS_REDUCE_SUM),
@@ -446,8 +466,8 @@ static void print_shape(uint64_t seed)
 }
 
 /* Every `stride`-th seed from `first`: the share of one process. */
-static int run_share(uint64_t first, uint64_t end, uint64_t stride, bool trace,
-                     int report)
+static int run_share(uint64_t first, uint64_t end, uint64_t stride,
+                     enum trace trace, int report)
 {
     struct totals t = {0};
     uint64_t sums[3] = {0};
@@ -469,6 +489,7 @@ int main(int argc, char **argv)
         {"count", required_argument, NULL, 'c'},
         {"jobs", required_argument, NULL, 'j'},
         {"trace", no_argument, NULL, 't'},
+        {"trace-clean", no_argument, NULL, 'C'},
         {"shape", no_argument, NULL, 'S'},
         {NULL, 0, NULL, 0},
     };
@@ -476,12 +497,12 @@ int main(int argc, char **argv)
     uint64_t count = 100;
     uint64_t jobs = 1;
     uint64_t total[3] = {0};
-    bool trace = false;
+    enum trace trace = TRACE_NONE;
     bool shape = false;
     int pipes[2];
     int c;
 
-    while ((c = getopt_long(argc, argv, "s:c:j:tS", options, NULL)) != -1) {
+    while ((c = getopt_long(argc, argv, "s:c:j:tCS", options, NULL)) != -1) {
         switch (c) {
         case 's':
             first = strtoull(optarg, NULL, 10);
@@ -493,7 +514,10 @@ int main(int argc, char **argv)
             jobs = strtoull(optarg, NULL, 10);
             break;
         case 't':
-            trace = true;
+            trace = TRACE_FAULTY;
+            break;
+        case 'C':
+            trace = TRACE_CLEAN;
             break;
         case 'S':
             shape = true;

@@ -164,6 +164,17 @@ static void hang_up(struct world *w, struct wconn *c)
     }
 }
 
+static void conn_free(struct wconn *c)
+{
+    for (uint32_t end = 0; end < 2; end++) {
+        for (uint32_t i = 0; i < c->stalled_count[end]; i++) {
+            frame_unref(c->stalled[end][i]);
+        }
+        ps_free(c->stalled[end]);
+    }
+    ps_free(c);
+}
+
 static struct wconn *conn_new(struct world *w, struct wnode *a, struct wnode *b)
 {
     struct wconn *c = ps_calloc(1, sizeof(*c));
@@ -358,6 +369,10 @@ void world_step(struct world *w, struct wnode *n, struct ps_event *ev)
     check_step(w, n, ev);
     carry_out(w, n);
     arm(w, n);
+    if (n->stalled > 0 && !n->unstalls) {
+        n->unstalls = true;
+        world_event(w, WE_UNSTALL, w->now + PS_MICROS(20))->node = n;
+    }
 }
 
 /* ------------------------------------------------------------------- events */
@@ -454,9 +469,10 @@ static void deliver_to_worker(struct world *w, struct wconn *c,
     }
 }
 
-static void on_deliver(struct world *w, struct wevent *e)
+/* False: there is no memory for it now, and it stays. */
+static bool deliver(struct world *w, struct wconn *c, uint32_t end,
+                    struct wframe *f)
 {
-    struct wconn *c = world_conn(w, e->conn);
     struct ps_frame_prefix prefix;
     struct ps_event ev = {.type = PS_EV_MSG};
     struct ps_slice payload = {0};
@@ -464,15 +480,12 @@ static void on_deliver(struct world *w, struct wevent *e)
     const uint8_t *tail;
     struct wnode *n;
 
-    if (c == NULL || c->cut || !c->open[e->end]) {
-        return;
-    }
-    n = c->node[e->end];
-    if (ps_frame_parse(e->frame->bytes, &prefix) != 0 ||
-        ps_codec_decode(w->decoder, prefix.code, e->frame->bytes + 16,
+    n = c->node[end];
+    if (ps_frame_parse(f->bytes, &prefix) != 0 ||
+        ps_codec_decode(w->decoder, prefix.code, f->bytes + 16,
                         prefix.header_len, &msg) != 0) {
         world_fail(w, "a frame of our own cannot be decoded");
-        return;
+        return true;
     }
     if (w->opt.trace) {
         char line[400];
@@ -480,32 +493,30 @@ static void on_deliver(struct world *w, struct wevent *e)
         ps_msg_print(&msg, line, sizeof(line));
         fprintf(stderr, "[%10.6f] %s <- %s: %s\n", (double)w->now / 1e9,
                 n == NULL ? "worker" : n->name,
-                c->node[1 - e->end] == NULL ? "worker"
-                                            : c->node[1 - e->end]->name,
+                c->node[1 - end] == NULL ? "worker" : c->node[1 - end]->name,
                 line);
     }
-    w->trace_hash = world_hash(w->trace_hash, e->frame->bytes, e->frame->len);
+    w->trace_hash = world_hash(w->trace_hash, f->bytes, f->len);
     w->trace_hash = world_hash(w->trace_hash, &w->now, sizeof(w->now));
     if (n == NULL) {
         deliver_to_worker(w, c, &msg);
-        return;
+        return true;
     }
-    tail = e->frame->bytes + 16 + prefix.header_len;
-    ev.conn = c->id * 2 + e->end;
+    tail = f->bytes + 16 + prefix.header_len;
+    ev.conn = c->id * 2 + end;
     ev.msg.msg = &msg;
     if (prefix.payload_len > 0) {
         int rc = n->machine.ops->payload(n->machine.self, ev.conn, &msg,
                                          prefix.payload_len, &payload);
 
         if (rc == PS_E_AGAIN) {
-            schedule_delivery(w, c, e->end, e->frame, w->now + PS_MICROS(500));
-            return;
+            return false;
         }
         if (rc == 0) {
             if (payload.len != prefix.payload_len) {
                 world_fail(w, "%s: room for %zu of %llu payload bytes", n->name,
                            payload.len, (unsigned long long)prefix.payload_len);
-                return;
+                return true;
             }
             memcpy(ps_slice_data(&payload), tail, payload.len);
         } else {
@@ -516,6 +527,86 @@ static void on_deliver(struct world *w, struct wevent *e)
     }
     world_step(w, n, &ev);
     ps_buf_unref(payload.buf);
+    return true;
+}
+
+static void stall(struct wconn *c, uint32_t end, struct wframe *f)
+{
+    uint32_t count = c->stalled_count[end]++;
+
+    c->stalled[end] = ps_realloc(c->stalled[end],
+                                 (count + 1) * sizeof(*c->stalled[end]));
+    c->stalled[end][count] = f;
+    f->refs++;
+    c->node[end]->stalled += count == 0;
+}
+
+static void forget_stalled(struct wconn *c, uint32_t end)
+{
+    if (c->stalled_count[end] == 0) {
+        return;
+    }
+    for (uint32_t i = 0; i < c->stalled_count[end]; i++) {
+        frame_unref(c->stalled[end][i]);
+    }
+    c->stalled_count[end] = 0;
+    c->node[end]->stalled--;
+}
+
+static void on_deliver(struct world *w, struct wevent *e)
+{
+    struct wconn *c = world_conn(w, e->conn);
+
+    if (c == NULL || c->cut || !c->open[e->end]) {
+        return;
+    }
+    if (c->stalled_count[e->end] > 0 || !deliver(w, c, e->end, e->frame)) {
+        stall(c, e->end, e->frame);
+    }
+}
+
+/* After a step of the machine, as the driver does. */
+static void unstall_end(struct world *w, struct wconn *c, uint32_t end)
+{
+    uint64_t id = c->id;
+
+    while (c != NULL && !c->cut && c->open[end] && c->stalled_count[end] > 0) {
+        struct wframe *f = c->stalled[end][0];
+        uint32_t left = c->stalled_count[end] - 1;
+
+        if (!deliver(w, c, end, f)) {
+            return;
+        }
+        memmove(c->stalled[end], c->stalled[end] + 1,
+                left * sizeof(*c->stalled[end]));
+        c->stalled_count[end] = left;
+        c->node[end]->stalled -= left == 0;
+        frame_unref(f);
+        c = world_conn(w, id);
+    }
+}
+
+static void on_unstall(struct world *w, struct wnode *n)
+{
+    struct ps_map_cursor cur = {0};
+    struct wconn *c;
+    uint64_t ids[256];
+    uint32_t count = 0;
+
+    n->unstalls = false;
+    while ((c = ps_map_next(w->conns, &cur)) != NULL) {
+        for (uint32_t end = 0; end < 2; end++) {
+            if (c->node[end] == n && c->stalled_count[end] > 0 && count < 256) {
+                ids[count++] = c->id * 2 + end;
+            }
+        }
+    }
+    for (uint32_t i = 0; i < count; i++) {
+        c = world_conn(w, ids[i] / 2);
+        if (c != NULL) {
+            unstall_end(w, c, ids[i] % 2);
+        }
+    }
 }
 
 static void on_close(struct world *w, struct wevent *e)
@@ -539,8 +630,9 @@ static void on_close(struct world *w, struct wevent *e)
         ev.closed.rc = PS_E_CLOSED;
         world_step(w, c->node[e->end], &ev);
     }
+    forget_stalled(c, e->end);
     if (!c->open[0] && !c->open[1]) {
-        ps_free(ps_map_take(w->conns, c->id));
+        conn_free(ps_map_take(w->conns, c->id));
     }
 }
 
@@ -765,6 +857,11 @@ static void dispatch(struct world *w, struct wevent *e)
     case WE_DELIVER:
         on_deliver(w, e);
         break;
+    case WE_UNSTALL:
+        if (e->node->alive) {
+            on_unstall(w, e->node);
+        }
+        break;
     case WE_CLOSE:
         on_close(w, e);
         break;
@@ -908,9 +1005,10 @@ static void arena_put(void *ctx, void *data, size_t size, uint32_t tag)
     free(data);
 }
 
-static struct ps_pool *pool_new(struct world *w)
+static struct ps_pool *pool_new(struct world *w, uint64_t budget)
 {
     return ps_pool_new(&(struct ps_pool_options){
+        .budget = budget,
         .source = {.get = arena_get, .put = arena_put, .ctx = w}});
 }
 
@@ -965,7 +1063,7 @@ static int keep_new(void *ctx, size_t size, struct ps_buf **ret_buf)
 
 static struct ps_pool *results_new(void *ctx)
 {
-    return pool_new(ctx);
+    return pool_new(ctx, 0);
 }
 
 static struct wnode *node_new(struct world *w, enum ps_role role,
@@ -1024,6 +1122,7 @@ static void start_server(struct world *w, uint32_t index)
         .instance = 1 + ps_rng_next(&w->rng) / 2,
         .seed = ps_rng_next(&w->rng),
         .window = w->opt.window,
+        .credit_first = w->opt.credit,
         .alone = w->opt.alone,
         .dial_first = PS_MILLIS(10),
         .dial_max = PS_MILLIS(200),
@@ -1031,7 +1130,7 @@ static void start_server(struct world *w, uint32_t index)
         .link_linger = PS_MILLIS(100),
     };
 
-    n->pool = pool_new(w);
+    n->pool = pool_new(w, w->opt.store);
     o.pool = n->pool;
     ps_str_copy(o.name, sizeof(o.name), n->name);
     ps_str_copy(o.cluster, sizeof(o.cluster), "default");
@@ -1048,11 +1147,12 @@ static void begin_agent(struct world *w, struct wnode *n)
         .seed = ps_rng_next(&w->rng),
         .dial_first = PS_MILLIS(10),
         .alone = w->opt.alone,
+        .credit_first = w->opt.credit,
         .dial_max = PS_MILLIS(200),
         .link = link_options,
     };
 
-    n->pool = pool_new(w);
+    n->pool = pool_new(w, w->opt.sums);
     o.sum_here_max = (o.seed >> 32) % 2 * 1024;
     o.sums = n->pool;
     o.results_new = results_new;
@@ -1164,7 +1264,7 @@ void world_free(struct world *w)
         worker_forget(&w->worker[i]);
     }
     while ((c = ps_map_next(w->conns, &cur)) != NULL) {
-        ps_free(c);
+        conn_free(c);
     }
     ps_map_free(w->conns);
     ps_map_free(w->arenas);
@@ -1367,6 +1467,7 @@ void world_kill_agent(struct world *w, uint32_t index)
             if (c->node[end] == n) {
                 world_close_conn(w, c, 0);
                 c->open[end] = false; /* Nobody is to hear of it there. */
+                forget_stalled(c, end);
             }
         }
     }

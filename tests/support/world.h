@@ -87,6 +87,9 @@ struct world_options {
     uint64_t big_array_bound;
     uint32_t partition_bytes;
     uint64_t window; /* Credit of the servers; 0: their default. */
+    uint64_t credit; /* Before they have said anything; 0: the default. */
+    uint64_t store;  /* Bytes of each server's pool; 0: no limit. */
+    uint64_t sums;   /* Of each agent's pool for sums; 0: no limit. */
     enum ps_loss_policy on_loss;
     /* Some arrays are offered before they are there, and come by and by; for
      * jobs that fail when they lose a worker. */

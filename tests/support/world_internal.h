@@ -22,7 +22,9 @@ struct wnode {
     struct ps_agent *agent;
     struct ps_pool *pool; /* Server: all; agent: sums. */
     struct ps_effects fx;
-    ps_time tick_at; /* The tick event that counts. */
+    ps_time tick_at;  /* The tick event that counts. */
+    uint32_t stalled; /* Ends of connections that wait for memory. */
+    bool unstalls;    /* They are about to be asked again. */
 };
 
 struct wconn {
@@ -36,6 +38,10 @@ struct wconn {
     uint64_t queued[2];
     ps_time local_last[2]; /* Unix sockets keep order. */
     ps_time kernel_last[2];
+    /* What came to an end that has no memory for the first of these: nothing
+     * behind it is read. */
+    struct wframe **stalled[2];
+    uint32_t stalled_count[2];
 };
 
 enum wevent_type {
@@ -43,6 +49,7 @@ enum wevent_type {
     WE_CONNECT,
     WE_KERNEL,
     WE_DELIVER,
+    WE_UNSTALL,
     WE_CLOSE,
     WE_COMPUTE,
     WE_WORKER,
@@ -122,6 +129,9 @@ struct wworker {
         uint64_t heard;        /* Rounds that it knows the end of. */
         bool known;            /* The agent has answered for it. */
         uint8_t *last;         /* The final value, as it came. */
+        const uint8_t *read;   /* Where the newest value was read, */
+        uint64_t read_arena;   /* in which arena, */
+        uint64_t read_hash;    /* and what it was. */
         struct ps_buf *memory; /* Its region: places of its blocks. */
         uint64_t at;           /* Without rounds: where the value comes. */
         bool pulling;          /* Rows: its push is done, a pull is not. */
