@@ -422,6 +422,7 @@ struct ps_agent {
     struct ps_rng rng;
     ps_time now;
     struct ps_agent_peer up;
+    uint64_t sched; /* Instance of the scheduler that gave what follows. */
     uint32_t node;
     uint64_t incarnation;
     ps_time heartbeat;

@@ -176,6 +176,42 @@ static void take_server(struct ps_agent_step *st, const struct ps_rec_server *m)
     }
 }
 
+/* Does no connection lead to it, not even one that is about to close? */
+static bool has_no_conn(const struct ps_agent *a,
+                        const struct ps_agent_server *s)
+{
+    struct ps_map_cursor c = {0};
+    const struct ps_agent_server *other;
+
+    while ((other = ps_map_next(a->server_conns, &c)) != NULL) {
+        if (other == s) {
+            return false;
+        }
+    }
+    return true;
+}
+
+/* Servers that the scheduler does not name any more, and that no job here
+ * has: a scheduler that was started again names all by other numbers. */
+static void forget_servers(struct ps_agent *a, const struct ps_msg_map *m)
+{
+    struct ps_map_cursor c = {0};
+    struct ps_agent_server *s;
+
+    while ((s = ps_map_next(a->servers, &c)) != NULL) {
+        bool named = false;
+
+        for (uint32_t i = 0; i < m->servers_count && !named; i++) {
+            named = m->servers[i].node == s->node;
+        }
+        if (!named && s->known && ps_list_empty(&s->flows) &&
+            s->peer.state == PS_AGENT_PEER_IDLE && has_no_conn(a, s)) {
+            ps_map_take(a->servers, s->node);
+            ps_agent_server_free(s);
+        }
+    }
+}
+
 void ps_agent_server_map(struct ps_agent_step *st, const struct ps_msg_map *m)
 {
     if (m->epoch < st->a->epoch) {
@@ -185,6 +221,7 @@ void ps_agent_server_map(struct ps_agent_step *st, const struct ps_msg_map *m)
     for (uint32_t i = 0; i < m->servers_count; i++) {
         take_server(st, &m->servers[i]);
     }
+    forget_servers(st->a, m);
 }
 
 static void welcomed(struct ps_agent_step *st, struct ps_agent_server *s,

@@ -35,6 +35,21 @@ void ps_agent_up_tell(struct ps_agent_step *st, const struct ps_msg *m)
     ps_link_tell(st->a->up.link, m, st->now, st->fx);
 }
 
+/* The scheduler that is there now counts epochs from its own start, and its
+ * servers have other numbers: what was told before is of another cluster. */
+static void took_scheduler(struct ps_agent_step *st, uint64_t instance)
+{
+    struct ps_agent *a = st->a;
+
+    if (a->sched != 0 && a->sched != instance) {
+        ps_effects_note(st->fx, PS_LOG_WARNING,
+                        "the scheduler was started again; jobs that it does "
+                        "not know end");
+        a->epoch = 0;
+    }
+    a->sched = instance;
+}
+
 static void welcomed(struct ps_agent_step *st, const struct ps_msg_welcome *m)
 {
     struct ps_agent *a = st->a;
@@ -48,6 +63,7 @@ static void welcomed(struct ps_agent_step *st, const struct ps_msg_welcome *m)
                            "wants a protocol that this agent does not speak");
         return;
     }
+    took_scheduler(st, m->instance);
     p->state = PS_AGENT_PEER_KNOWN;
     p->backoff = a->opt.dial_first;
     a->node = m->node;

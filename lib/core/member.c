@@ -32,6 +32,21 @@ void ps_members_init(struct ps_members *t)
     *t = (struct ps_members){.by_node = ps_map_new()};
 }
 
+void ps_members_number(struct ps_members *t, uint64_t base)
+{
+    /* Multiples of 1,000 are easy to read: the last digits of a node number
+     * count the members. */
+    const uint64_t starts = 1000000;
+    struct ps_rng rng;
+
+    assert(t->count == 0);
+    t->incarnation_base = base;
+    if (base != 0) {
+        ps_rng_init(&rng, base);
+        t->next_node = (uint32_t)(1000 * ps_rng_below(&rng, starts));
+    }
+}
+
 static void member_free(struct ps_member *m)
 {
     ps_member_unlink(m);
@@ -100,6 +115,7 @@ struct ps_member *ps_members_add(struct ps_members *t, enum ps_role role,
 
     assert(!found && fits);
     m->node = ++t->next_node;
+    m->incarnation = t->incarnation_base;
     m->role = (uint8_t)role;
     m->state = PS_NODE_STATE_JOINING;
     m->closed = PS_TIME_NEVER;

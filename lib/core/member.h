@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The daemons a scheduler knows, by role and name. A name has a node number
- * for ever; each process that bears it is an instance of it and has an
- * incarnation. A member owns its link. Whoever changes what a member is to
+ * as long as the scheduler lives; each process that bears it is an instance of
+ * it and has an incarnation. Servers and agents remember both longer than the
+ * scheduler may live, so another scheduler gives others: ps_members_number.
+ * A member owns its link. Whoever changes what a member is to
  * the jobs does it in sched_member.c; here is only the book. */
 #pragma once
 
@@ -57,10 +59,17 @@ struct ps_members {
     struct ps_map *by_node;
     struct ps_member **sorted; /* By role, then name. */
     uint32_t count;
-    uint32_t next_node;
+    uint32_t next_node;        /* Last number given. */
+    uint64_t incarnation_base; /* Those of each member start above it. */
 };
 
 void ps_members_init(struct ps_members *t);
+/* Before the first member: numbers and incarnations follow from `base`, which
+ * is greater than that of any scheduler before this one, or 0 for numbers from
+ * 1. Incarnations are greater than all that an earlier one gave, unless it
+ * started one process as often as nanoseconds went by; node numbers are others
+ * but for one start in about a million, and then the incarnation tells. */
+void ps_members_number(struct ps_members *t, uint64_t base);
 void ps_members_fini(struct ps_members *t);
 struct ps_member *ps_members_get(const struct ps_members *t, uint32_t node);
 struct ps_member *ps_members_find(const struct ps_members *t, enum ps_role role,

@@ -36,6 +36,7 @@ struct ps_sched *ps_sched_new(const struct ps_sched_options *opt, ps_time now)
     s->deadline = PS_TIME_NEVER;
     s->gen = o->generation_base;
     ps_members_init(&s->members);
+    ps_members_number(&s->members, opt->generation_base);
     s->conns = ps_map_new();
     s->jobs = ps_map_new();
     ps_list_init(&s->stalls);

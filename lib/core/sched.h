@@ -14,9 +14,10 @@ struct ps_sched_options {
     char control[PS_SOCKET_PATH_MAX + 1];
     uint32_t uid;             /* The daemon's own: it may change every job. */
     uint64_t instance;        /* Drawn by the driver at start; never 0. */
-    uint64_t generation_base; /* Job generations start above this: wall-clock
-                                * nanoseconds in the daemon, 0 in simulation,
-                                * so that none is used twice. */
+    uint64_t generation_base; /* Job generations and incarnations start above
+                                * this, and node numbers follow from it:
+                                * wall-clock nanoseconds in the daemon, 0 in
+                                * simulation, so that none is used twice. */
     uint64_t seed;
     ps_time heartbeat;     /* Interval told to members. */
     ps_time suspect_after; /* Silence until SUSPECT. */

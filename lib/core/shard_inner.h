@@ -48,7 +48,8 @@ struct ps_shard_up {
     ps_conn_id conn;
     struct ps_link *link;
     uint64_t session;
-    uint32_t node; /* Ours. */
+    uint64_t instance; /* Of the scheduler that welcomed us last; 0: none. */
+    uint32_t node;     /* Ours. */
     uint64_t incarnation;
     ps_time backoff;
     ps_time retry_at;

@@ -164,6 +164,20 @@ static void took_map(struct ps_shard_step *st, uint32_t epoch)
     }
 }
 
+/* Epochs are counted from the start of the scheduler that is there now. */
+static void took_scheduler(struct ps_shard_step *st, uint64_t instance)
+{
+    struct ps_shard_up *up = &st->s->up;
+
+    if (up->instance != 0 && up->instance != instance) {
+        ps_effects_note(st->fx, PS_LOG_WARNING,
+                        "the scheduler was started again; jobs that it does "
+                        "not know end");
+        st->s->epoch = 0;
+    }
+    up->instance = instance;
+}
+
 static void welcomed(struct ps_shard_step *st, const struct ps_msg_welcome *m)
 {
     struct ps_shard_up *up = &st->s->up;
@@ -172,6 +186,7 @@ static void welcomed(struct ps_shard_step *st, const struct ps_msg_welcome *m)
         cut(st, "it wants a protocol that this server does not speak");
         return;
     }
+    took_scheduler(st, m->instance);
     up->state = PS_SHARD_UP_KNOWN;
     up->node = m->node;
     up->incarnation = m->incarnation;

@@ -83,6 +83,8 @@ struct world {
     bool sched_silent; /* Dials fail. */
     uint32_t dials;
     uint32_t pings;
+    uint32_t epoch;    /* So says the last one. */
+    uint64_t restarts; /* Of the scheduler. */
     uint32_t readies;
     uint32_t squares;           /* Messages of that kind, and the last one. */
     struct ps_msg_squares said; /* Without its digits: */
@@ -332,6 +334,7 @@ static inline void sched_receive(struct world *w, const struct ps_msg *msg,
                         .code = PS_MSG_WELCOME,
                         .welcome = {.protocol = PS_PROTOCOL,
                                     .name = "sched",
+                                    .instance = 1 + w->restarts,
                                     .node = 2,
                                     .incarnation = 1,
                                     .resumed = resumed,
@@ -343,6 +346,7 @@ static inline void sched_receive(struct world *w, const struct ps_msg *msg,
                      w->now, &w->sched_out);
     } else if (msg->code == PS_MSG_PING) {
         w->pings++;
+        w->epoch = msg->ping.epoch;
         w->draining = msg->ping.draining;
         world_frame(w, w->sched_conn,
                     &(struct ps_msg){.code = PS_MSG_PONG,

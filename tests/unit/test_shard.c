@@ -1902,6 +1902,31 @@ static void a_shutdown_hangs_up_on_everybody(void **state)
     world_free(w);
 }
 
+static void tell_epoch(struct world *w, uint32_t epoch)
+{
+    ps_link_tell(w->sched,
+                 &(struct ps_msg){.code = PS_MSG_MAP, .map = {.epoch = epoch}},
+                 w->now, &w->sched_out);
+    world_run(w, PS_SECONDS(1));
+    assert_int_equal(w->epoch, epoch);
+}
+
+static void epochs_are_counted_from_the_start_of_the_scheduler(void **state)
+{
+    struct world *w = world_new(&(struct world_options){.slots = 1});
+
+    (void)state;
+    tell_epoch(w, 40);
+    w->restarts++;
+    ps_link_free(w->sched);
+    w->sched = NULL;
+    world_closed(w, w->sched_conn);
+    world_run(w, PS_SECONDS(1));
+    assert_non_null(w->sched);
+    tell_epoch(w, 2);
+    world_free(w);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -1964,6 +1989,7 @@ int main(void)
         cmocka_unit_test(a_scheduler_that_forgot_hears_of_our_jobs),
         cmocka_unit_test(a_server_that_drains_says_so),
         cmocka_unit_test(a_shutdown_hangs_up_on_everybody),
+        cmocka_unit_test(epochs_are_counted_from_the_start_of_the_scheduler),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
