@@ -125,23 +125,6 @@ static struct ps_agent_session *find_worker(const struct ps_agent *a,
     return NULL;
 }
 
-void ps_agent_job_opened(struct ps_agent_step *st,
-                         const struct ps_msg_job_opened *m)
-{
-    struct ps_agent_session *s = find_worker(st->a, m->worker);
-
-    if (s == NULL || s->state != PS_AGENT_SESSION_OPENING) {
-        return;
-    }
-    if (m->error != 0) {
-        ps_agent_session_end(st, s, m->error, "%s", m->text);
-        return;
-    }
-    if (s->gen == 0) {
-        s->gen = m->gen;
-    }
-}
-
 /* Our slot and the ranks on it, in rank order. False: we have none. */
 static bool find_slot(const struct ps_agent *a,
                       const struct ps_msg_job_state *m, uint32_t *ret_slot)
@@ -253,6 +236,45 @@ static void fail_sessions(struct ps_agent_step *st, struct ps_agent_job *j,
     }
 }
 
+/* A scheduler that does not know the job will never say anything of it: it is
+ * over for all of this node, whatever they wait for. */
+static void job_over(struct ps_agent_step *st, struct ps_agent_job *j,
+                     int error, const char *text)
+{
+    j->phase = PS_JOB_PHASE_FAILED;
+    ps_str_copy(j->reason, sizeof(j->reason), text);
+    ps_effects_note(st->fx, PS_LOG_INFO, "job %s is over: %s", j->name,
+                    j->reason);
+    fail_sessions(st, j, error, j->reason);
+    ps_agent_job_settle(st, j);
+}
+
+void ps_agent_job_opened(struct ps_agent_step *st,
+                         const struct ps_msg_job_opened *m)
+{
+    struct ps_agent_session *s = find_worker(st->a, m->worker);
+    struct ps_agent_job *j;
+
+    if (s == NULL) {
+        return;
+    }
+    if (m->error == 0) {
+        if (s->state == PS_AGENT_SESSION_OPENING && s->gen == 0) {
+            s->gen = m->gen;
+        }
+        return;
+    }
+    /* Of a session that takes part long since, too: it was offered again on a
+     * fresh link. An answer to an offer of no generation is the worker's. */
+    j = m->gen != 0 && m->gen == s->gen ? ps_agent_job_find(st->a, m->gen)
+                                        : NULL;
+    if (j != NULL && (m->error == PS_E_NOJOB || m->error == PS_E_JOBFAILED)) {
+        job_over(st, j, m->error, m->text);
+        return;
+    }
+    ps_agent_session_end(st, s, m->error, "%s", m->text);
+}
+
 /* Of a job that has failed: where it does not wait for lost ranks, one that is
  * lost is why. */
 static int failure_of(const struct ps_msg_job_state *m)
@@ -264,6 +286,28 @@ static int failure_of(const struct ps_msg_job_state *m)
         }
     }
     return PS_E_JOBFAILED;
+}
+
+/* Such a state may say nothing of the job but that it is no more, and why. */
+static void take_end(struct ps_agent_step *st, struct ps_agent_job *j,
+                     const struct ps_msg_job_state *m)
+{
+    char text[PS_TEXT_MAX + 1];
+    struct ps_str why;
+
+    if (j->name[0] == '\0') {
+        ps_str_copy(j->name, sizeof(j->name), m->name);
+    }
+    ps_str_init(&why, text, sizeof(text));
+    if (m->reason[0] != '\0') {
+        ps_str_addf(&why, "job '%s' is over: %s", j->name, m->reason);
+    } else {
+        ps_str_addf(&why, "job '%s' has ended", j->name);
+    }
+    j->phase = PS_JOB_PHASE_ENDED;
+    ps_str_copy(j->reason, sizeof(j->reason), text);
+    fail_sessions(st, j, PS_E_NOJOB, text);
+    ps_agent_job_settle(st, j);
 }
 
 void ps_agent_job_state(struct ps_agent_step *st,
@@ -294,6 +338,10 @@ void ps_agent_job_state(struct ps_agent_step *st,
         return;
     }
     j->version = m->version;
+    if (m->phase == PS_JOB_PHASE_ENDED) {
+        take_end(st, j, m);
+        return;
+    }
     j->phase = m->phase;
     j->num_workers = m->num_workers;
     j->num_servers = m->num_servers;
@@ -309,8 +357,6 @@ void ps_agent_job_state(struct ps_agent_step *st,
         ps_effects_note(st->fx, PS_LOG_INFO, "job %s failed: %s", j->name,
                         j->reason);
         fail_sessions(st, j, failure_of(m), j->reason);
-    } else if (j->phase == PS_JOB_PHASE_ENDED) {
-        fail_sessions(st, j, PS_E_NOJOB, "the job has ended");
     }
     ps_agent_job_settle(st, j);
 }

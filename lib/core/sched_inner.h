@@ -163,8 +163,9 @@ void ps_sched_job_unconfirmed(struct ps_sched_step *st,
 struct ps_sched_job *ps_sched_job(const struct ps_sched *s, uint64_t gen);
 struct ps_sched_job *ps_sched_job_named(const struct ps_sched *s,
                                         const char *name);
-/* Why a job of this generation is no more; code and text. */
-int ps_sched_why_ended(const struct ps_sched *s, uint64_t gen,
+/* Why a job of this generation is no more; code and text. `name` is the job's
+ * as a peer says it; NULL: the peer has not said it. */
+int ps_sched_why_ended(const struct ps_sched *s, uint64_t gen, const char *name,
                        struct ps_str *ret);
 /* May the agent ask anything of `j`, which is the job of `gen` or NULL? 0, or
  * the code with the reason. */

@@ -381,7 +381,7 @@ static void open_known(struct ps_sched_step *st, struct ps_member *agent,
     struct ps_job_worker *w;
 
     if (j == NULL) {
-        int rc = ps_sched_why_ended(st->s, m->gen, why);
+        int rc = ps_sched_why_ended(st->s, m->gen, m->name, why);
 
         refused(st, agent, m, rc, why->data);
         return;

@@ -31,7 +31,17 @@ struct ps_sched_job *ps_sched_job_named(const struct ps_sched *s,
     return NULL;
 }
 
-int ps_sched_why_ended(const struct ps_sched *s, uint64_t gen,
+/* "job 'x' (generation 7)"; a name that cannot be one is left out. */
+static void add_job(struct ps_str *out, uint64_t gen, const char *name)
+{
+    if (ps_sched_name_ok(name)) {
+        ps_str_addf(out, "job '%s' (generation %" PRIu64 ")", name, gen);
+    } else {
+        ps_str_addf(out, "job generation %" PRIu64, gen);
+    }
+}
+
+int ps_sched_why_ended(const struct ps_sched *s, uint64_t gen, const char *name,
                        struct ps_str *ret)
 {
     for (uint32_t i = 0; i < PS_SCHED_HISTORY && i < s->past_count; i++) {
@@ -47,11 +57,16 @@ int ps_sched_why_ended(const struct ps_sched *s, uint64_t gen,
         ps_str_addf(ret, "job %s has ended", p->name);
         return PS_E_NOJOB;
     }
-    ps_str_addf(ret,
-                "the scheduler does not know job generation %" PRIu64
-                "; it was restarted, or the job ended long ago: start the job "
-                "again",
-                gen);
+    /* Generations of this scheduler are above its base, those of every one
+     * before it are not. */
+    if (gen <= s->opt.generation_base) {
+        ps_str_add(ret, "the scheduler was restarted and does not know ");
+        add_job(ret, gen, name);
+        ps_str_add(ret, "; start the job again");
+        return PS_E_JOBFAILED;
+    }
+    add_job(ret, gen, name);
+    ps_str_add(ret, " ended long ago; start the job again");
     return PS_E_NOJOB;
 }
 
@@ -60,7 +75,7 @@ int ps_sched_job_serves(const struct ps_sched *s, const struct ps_sched_job *j,
                         struct ps_str *why)
 {
     if (j == NULL) {
-        return ps_sched_why_ended(s, gen, why);
+        return ps_sched_why_ended(s, gen, NULL, why);
     }
     if (!ps_job_open_for_work(j)) {
         ps_str_add(why, j->reason);
@@ -216,6 +231,13 @@ void ps_sched_jobs_tell(struct ps_sched_step *st, struct ps_member *m)
 void ps_sched_job_tell_ended(struct ps_sched_step *st, struct ps_member *m,
                              uint64_t gen, uint32_t version)
 {
+    char text[PS_TEXT_MAX + 1];
+    struct ps_str why;
+
+    ps_str_init(&why, text, sizeof(text));
+    if (ps_sched_job(st->s, gen) == NULL) {
+        (void)ps_sched_why_ended(st->s, gen, NULL, &why);
+    }
     ps_sched_tell(
         st, m,
         &(struct ps_msg){
@@ -225,6 +247,7 @@ void ps_sched_job_tell_ended(struct ps_sched_step *st, struct ps_member *m,
                     .gen = gen,
                     .version = version < UINT32_MAX ? version + 1 : version,
                     .phase = PS_JOB_PHASE_ENDED,
+                    .reason = text,
                 },
         });
 }

@@ -52,6 +52,7 @@ struct bench {
     bool compresses;    /* Keys that are opened travel in 2 bits of 2. */
     bool fails;         /* The job, when it loses a worker. */
     uint32_t width;     /* Of rows, in keys that are opened; 0: none. */
+    uint32_t restarts;  /* Of the scheduler. */
     bool resumes;       /* Workers had another agent, */
     uint64_t pushed[8]; /* and heard the end of so many rounds of each key. */
 };
@@ -174,7 +175,7 @@ static inline void welcome(struct bench *b, ps_conn_id conn, bool resumed,
     struct ps_msg m = {.code = PS_MSG_WELCOME,
                        .welcome = {.protocol = PS_PROTOCOL,
                                    .name = "peer",
-                                   .instance = 1,
+                                   .instance = 1 + b->restarts,
                                    .node = AGENT_NODE,
                                    .incarnation = 1,
                                    .resumed = resumed,
@@ -193,7 +194,7 @@ static inline void link_server(struct bench *b, bool resumed, uint64_t received)
     welcome(b, SERVER_CONN, resumed, received);
 }
 
-static inline void tell_map(struct bench *b)
+static inline void tell_map_of(struct bench *b, uint32_t epoch)
 {
     struct ps_rec_server server = {.node = SERVER_NODE,
                                    .name = "ps0",
@@ -204,8 +205,13 @@ static inline void tell_map(struct bench *b)
     say(b, SCHED_CONN,
         &(struct ps_msg){
             .code = PS_MSG_MAP,
-            .map = {.epoch = 1, .servers = &server, .servers_count = 1}},
+            .map = {.epoch = epoch, .servers = &server, .servers_count = 1}},
         NULL);
+}
+
+static inline void tell_map(struct bench *b)
+{
+    tell_map_of(b, 1);
 }
 
 static inline void tell_job(struct bench *b, uint32_t version, uint32_t servers)

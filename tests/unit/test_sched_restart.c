@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A scheduler that was started again: its numbers are none of those that the
- * one before has given. */
+/* A scheduler that was started again: what it says of jobs of the one before,
+ * and that its numbers are none of those. */
 #include "core/member.h"
 
 #include "sched_world.h"
@@ -72,11 +72,72 @@ static void without_a_base_numbers_begin_at_one(void **state)
     world_free(w);
 }
 
+static struct ps_msg offer_again(uint64_t worker, uint64_t gen)
+{
+    struct ps_msg msg = open_job(worker, 2, 0, (int32_t)worker);
+
+    msg.job_open.gen = gen;
+    return msg;
+}
+
+/* A worker that is offered again hears which job is not known, and why. */
+static void a_job_of_the_scheduler_before_is_refused_in_words(void **state)
+{
+    struct world *w = world_from(1000);
+    struct peer *a = join(w, PS_ROLE_AGENT, "a");
+
+    (void)state;
+    say(w, a, offer_again(1, 1000));
+    assert_int_equal(opened(a)->error, PS_E_JOBFAILED);
+    assert_int_equal(opened(a)->gen, 1000);
+    assert_string_equal(opened(a)->text,
+                        "the scheduler was restarted and does not know job "
+                        "'train' (generation 1000); start the job again");
+    /* Of its own generations none is lost by a restart. */
+    say(w, a, offer_again(1, 1001));
+    assert_int_equal(opened(a)->error, PS_E_NOJOB);
+    assert_string_equal(opened(a)->text,
+                        "job 'train' (generation 1001) ended long ago; start "
+                        "the job again");
+    end_world(w);
+}
+
+/* What else an agent or a server says of such a job is answered with its end
+ * and the cause. */
+static void all_that_names_such_a_job_hears_the_cause(void **state)
+{
+    const char *const cause = "the scheduler was restarted and does not know "
+                              "job generation 7; start the job again";
+    struct world *w = world_from(1000);
+    struct peer *a = join(w, PS_ROLE_AGENT, "a");
+    struct peer *s = join(w, PS_ROLE_SERVER, "s");
+    uint32_t rank = 0;
+
+    (void)state;
+    enter(w, a, 7, 1, &rank, 1);
+    assert_int_equal(state_of(a)->phase, PS_JOB_PHASE_ENDED);
+    assert_string_equal(state_of(a)->reason, cause);
+    forget(a);
+    gone(w, a, 7, 3, false);
+    assert_string_equal(state_of(a)->reason, cause);
+    say(w, s,
+        (struct ps_msg){.code = PS_MSG_JOB_READY,
+                        .job_ready = {.gen = 7, .version = 3}});
+    assert_int_equal(state_of(s)->phase, PS_JOB_PHASE_ENDED);
+    assert_int_equal(state_of(s)->version, 4);
+    assert_string_equal(state_of(s)->reason, cause);
+    open_key(w, a, 7, 1, "s:w", 10);
+    assert_string_equal(last(a, PS_MSG_KEY_OPENED)->key_opened.text, cause);
+    end_world(w);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(numbers_of_another_start_are_others),
         cmocka_unit_test(without_a_base_numbers_begin_at_one),
+        cmocka_unit_test(a_job_of_the_scheduler_before_is_refused_in_words),
+        cmocka_unit_test(all_that_names_such_a_job_hears_the_cause),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,0 +1,158 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A scheduler that is killed and started again: while it is away training goes
+on; when it is back without its memory, every rank of every job hears why its
+job is over, and the cluster takes the next one as it is."""
+import random
+import signal
+
+import pytest
+
+import trio as harness
+from trio import Job, WorkerError
+
+# From the scheduler's return to the words at every rank, where processors are
+# free; the tests leave room for machines that are busy.
+WORDS_WITHIN = 5
+SAYS = r"the scheduler was restarted and does not know job '%s'.*start the " \
+       r"job again"
+
+
+def kill(trio, name="sched"):
+    trio.daemons[name].stop(harness.Deadline(), kill=True)
+
+
+def start(trio, name="sched"):
+    trio.launch(name).await_ready(harness.Deadline())
+
+
+def await_members(trio):
+    """All of them are known to this scheduler."""
+    names = set(trio.server_names + trio.agent_names)
+
+    def here():
+        return {n["name"] for n in trio.ask("nodes")["nodes"]
+                if n["state"] == "active"} >= names
+    harness.wait_for(here, "all members")
+
+
+def expect_words(worker, job, seconds=WORDS_WITHIN):
+    """The answer to what was asked of the worker, and to what is asked now."""
+    for again in (False, True):
+        if again:
+            worker.say("barrier")
+        with pytest.raises(WorkerError, match=SAYS % job):
+            worker.hear(seconds * 3 * harness.SLOW)
+
+
+def drop(job):
+    for w in job:
+        w.kill()
+        w.end()
+
+
+def train(trio, name, size=4, rounds=5):
+    """A whole job, which is to begin at once."""
+    with Job(trio, size, name, PSKV_START_TIMEOUT=f"{int(10 * harness.SLOW)}s",
+             ) as job:
+        k = job.key("w", "float32", 50000)
+        job.tell(f"rounds count {rounds} 1 0 {k}")
+        job.tell("barrier")
+
+
+def begin(trio, name, **env):
+    job = Job(trio, 4, name, **env)
+    k = job.key("w", "float32", 50000)
+    job.tell(f"rounds count 3 1 0 {k}")
+    return job, k
+
+
+def test_every_rank_hears_why_and_the_next_job_begins(trio):
+    t = trio(servers=2, agents=2)
+    job, k = begin(t, "x")
+    other, _ = begin(t, "y", PSKV_ON_LOSS="fail")
+    kill(t)
+    # Rounds need no scheduler.
+    job.tell(f"rounds count 20 1 0 {k}")
+    job[0].say(f"rounds count 1 1 0 {k}")  # Waits for the others.
+    job[1].say("barrier")
+    job[2].say("key fresh float32 100")
+    other[0].say("barrier")
+    start(t)
+    for rank in (0, 1, 2):
+        expect_words(job[rank], "x")
+    expect_words(other[0], "y")
+    # Of a process that was in no call the next one ends.
+    for worker, name in ((job[3], "x"), (other[1], "y"), (other[3], "y")):
+        worker.say("barrier")
+        expect_words(worker, name)
+    train(t, "x")
+    drop(job)
+    drop(other)
+    t.await_empty()
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_members_register_in_any_order(trio, seed):
+    """Numbers of nodes that this scheduler gives mean nobody else to a server
+    that remembers numbers of the one before."""
+    t = trio(servers=2, agents=2)
+    chance = random.Random(seed)
+    names = t.server_names + t.agent_names
+    train(t, "first")
+    for turn in range(3):
+        chance.shuffle(names)
+        for name in names:
+            t.daemons[name].process.send_signal(signal.SIGSTOP)
+        since = {name: len(t.daemons[name].text()) for name in names}
+        kill(t)
+        start(t)
+        for name in names:
+            t.daemons[name].process.send_signal(signal.SIGCONT)
+            t.daemons[name].await_log("registered node", since=since[name])
+        train(t, f"next{turn}")
+
+
+def test_scheduler_and_server_die_together(trio):
+    t = trio(servers=2, agents=2)
+    job, k = begin(t, "x")
+    job.say(f"rounds count 100000 1 0 {k}")
+    kill(t)
+    kill(t, "ps1")
+    start(t)
+    for w in job:
+        expect_words(w, "x")
+    start(t, "ps1")
+    await_members(t)
+    train(t, "next")
+    drop(job)
+    t.await_empty()
+
+
+def test_scheduler_and_agent_die_together(trio):
+    t = trio(servers=2, agents=2)
+    job, k = begin(t, "x", PSKV_AGENT_RETRY="60s")
+    job.say(f"rounds count 100000 1 0 {k}")
+    kill(t)
+    kill(t, "node1")
+    start(t)
+    start(t, "node1")
+    for w in job:
+        expect_words(w, "x")
+    await_members(t)
+    train(t, "next")
+    drop(job)
+    t.await_empty()
+
+
+def test_a_job_that_forms_while_the_scheduler_is_away_begins(trio):
+    t = trio(servers=1, agents=2)
+    train(t, "first")
+    kill(t)
+    job = Job(t, 4, "x", open_now=False)
+    job.say("open")
+    start(t)
+    job.hear()
+    k = job.key("w", "float32", 100)
+    job.tell(f"rounds count 3 1 0 {k}")
+    job.close()
+    t.await_empty()

@@ -1,0 +1,117 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The agent machine and a scheduler that was started again. */
+#include "agent_world.h"
+
+/* The scheduler's process is another one, which knows nothing. */
+static void restart_scheduler(struct bench *b)
+{
+    struct ps_event closed = {.type = PS_EV_CLOSED, .conn = SCHED_CONN};
+
+    step(b, closed);
+    b->now += PS_SECONDS(1);
+    tick(b); /* It is dialled. */
+    forget_sent(b);
+    b->restarts++;
+    b->sched_seq = 0;
+    open_conn(b, SCHED_CONN, PS_CONN_DIALLED, 0);
+    welcome(b, SCHED_CONN, false, 0);
+}
+
+/* One worker waits for the other, which is in no call: both hear why, from the
+ * answer to the first offer that comes. */
+static void a_scheduler_that_forgot_the_job_ends_it_in_words(void **state)
+{
+    const char *const text = "the scheduler was restarted and does not know "
+                             "job 'job'; start the job again";
+    struct ps_event closed = {.type = PS_EV_CLOSED};
+    struct bench b;
+
+    (void)state;
+    begin(&b, 2, 1);
+    open_key(&b, 0, 1, 16, SERVER_NODE);
+    give_region(&b, 0, 64);
+    push(&b, 0, 0, 1, 0);
+    restart_scheduler(&b);
+    assert_int_equal(count(&b, SCHED_CONN, PS_MSG_JOB_OPEN), 2);
+    for (uint32_t w = 0; w < 2; w++) {
+        const struct ps_msg_job_open *m =
+            &find(&b, SCHED_CONN, PS_MSG_JOB_OPEN, w)->parcel->msg->job_open;
+
+        assert_int_equal(m->gen, GEN);
+        assert_string_equal(m->name, "job");
+        say(&b, SCHED_CONN,
+            &(struct ps_msg){.code = PS_MSG_JOB_OPENED,
+                             .job_opened = {.worker = w + 1,
+                                            .error = PS_E_JOBFAILED,
+                                            .text = text,
+                                            .gen = GEN}},
+            NULL);
+    }
+    for (uint32_t w = 0; w < 2; w++) {
+        const struct sent *s = find(&b, WORKER_CONN + w, PS_MSG_L_ERROR, 0);
+
+        assert_non_null(s);
+        assert_string_equal(s->parcel->msg->l_error.text, text);
+        assert_int_equal(s->parcel->msg->l_error.error, PS_E_JOBFAILED);
+        assert_int_equal(count(&b, WORKER_CONN + w, PS_MSG_L_ERROR), 1);
+        closed.conn = WORKER_CONN + w;
+        step(&b, closed);
+    }
+    assert_int_equal(ps_agent_residue(b.agent), 0);
+    end(&b);
+}
+
+/* Links keep no order: the end of the job may come before the refusal. */
+static void the_end_of_a_job_names_its_cause(void **state)
+{
+    struct bench b;
+
+    (void)state;
+    begin(&b, 1, 1);
+    say(&b, WORKER_CONN,
+        &(struct ps_msg){.code = PS_MSG_L_BARRIER,
+                         .l_barrier = {.op_id = 5, .number = 1}},
+        NULL);
+    restart_scheduler(&b);
+    say(&b, SCHED_CONN,
+        &(struct ps_msg){.code = PS_MSG_JOB_STATE,
+                         .job_state = {.gen = GEN,
+                                       .version = UINT32_MAX,
+                                       .name = "",
+                                       .phase = PS_JOB_PHASE_ENDED,
+                                       .reason = "the scheduler was restarted",
+                                       .optimizer = ""}},
+        NULL);
+    assert_string_equal(
+        find(&b, WORKER_CONN, PS_MSG_L_ERROR, 0)->parcel->msg->l_error.text,
+        "job 'job' is over: the scheduler was restarted");
+    end(&b);
+}
+
+static void epochs_are_counted_from_the_start_of_the_scheduler(void **state)
+{
+    struct bench b;
+
+    (void)state;
+    begin(&b, 1, 1);
+    tell_map_of(&b, 40);
+    restart_scheduler(&b);
+    tell_map_of(&b, 2);
+    b.now += PS_SECONDS(1);
+    forget_sent(&b);
+    tick(&b);
+    assert_int_equal(
+        find(&b, SCHED_CONN, PS_MSG_PING, 0)->parcel->msg->ping.epoch, 2);
+    end(&b);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_scheduler_that_forgot_the_job_ends_it_in_words),
+        cmocka_unit_test(the_end_of_a_job_names_its_cause),
+        cmocka_unit_test(epochs_are_counted_from_the_start_of_the_scheduler),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
