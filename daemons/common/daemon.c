@@ -167,6 +167,8 @@ static int load(const struct daemon *d, const struct ps_options *previous,
     return ps_options_load(d->spec->options, &in, values, ret_options, report);
 }
 
+/* Values that are fine each and wrong together are still printed: that is how
+ * to find where they come from. */
 static int load_first(struct daemon *d)
 {
     struct ps_str report;
@@ -176,7 +178,7 @@ static int load_first(struct daemon *d)
     ps_str_init(&report, report_text, sizeof(report_text));
     d->values = ps_calloc(1, d->spec->values_size);
     rc = load(d, NULL, d->values, &d->options, &report);
-    if (rc == 0) {
+    if (rc == 0 && d->args.print == PS_PRINT_NOTHING) {
         good = check_listen(d, d->options, &report);
         if (d->spec->check != NULL) {
             good = d->spec->check(d->values, d->options, &report) && good;
@@ -291,6 +293,7 @@ static int open_local(struct daemon *d)
     unsigned mode;
     uint32_t max;
     const char *path = d->spec->socket(d->values, &mode, &max);
+    int code;
     int rc;
 
     if (path[0] == '\0') {
@@ -303,14 +306,14 @@ static int open_local(struct daemon *d)
     }
     if (option != NULL &&
         ps_options_from(d->options, option) == PS_OPTION_FROM_DEFAULT) {
-        ps_log(PS_LOG_WARNING,
+        ps_log(PS_LOG_NOTICE,
                "no Unix socket at %s (%s): psctl cannot change jobs; %s says "
                "where it is to be",
                path, ps_strerror(rc), option);
         return PS_EXIT_OK;
     }
-    (void)complain(d, "cannot listen on", path, rc);
-    return PS_EXIT_CANTCREAT;
+    code = complain(d, "cannot listen on", path, rc);
+    return code == PS_EXIT_FAILURE ? PS_EXIT_CANTCREAT : code;
 }
 
 static int open_sockets(struct daemon *d)

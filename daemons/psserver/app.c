@@ -126,6 +126,66 @@ static bool advertise(const void *values, char *out, size_t cap)
     return true;
 }
 
+static bool is_loopback(const char *host)
+{
+    return strcmp(host, "localhost") == 0 ||
+           ps_addr_kind(host) == PS_ADDR_LOOPBACK;
+}
+
+/* As advertise(), and without a word: "" where that would fail. */
+static void find_advertised(const struct psserver_options *o, char *out,
+                            size_t cap)
+{
+    out[0] = '\0';
+    if (o->advertise[0] != '\0' && strcmp(o->advertise, "auto") != 0) {
+        ps_str_copy(out, cap, o->advertise);
+    } else if (o->interface[0] == '\0') {
+        ps_str_copy(out, cap, o->listen.address);
+    } else if (ps_addr_of_interface(o->interface, out, cap) != 0) {
+        out[0] = '\0';
+    }
+}
+
+/* Where agents are told to dial must be where this server can be dialled: a
+ * cluster in which it cannot is healthy, and all its jobs wait for ever. */
+static bool check(const void *values, const struct ps_options *o,
+                  struct ps_str *report)
+{
+    const struct psserver_options *p = values;
+    char host[PS_ADDRESS_MAX + 1];
+    bool said = ps_options_from(o, "advertise.address") !=
+                    PS_OPTION_FROM_DEFAULT &&
+                strcmp(p->advertise, "auto") != 0;
+
+    find_advertised(p, host, sizeof(host));
+    if (host[0] == '\0') {
+        return true;
+    }
+    if (is_loopback(host) && !ps_addr_may_be_here(p->scheduler.address)) {
+        ps_options_where(o, "scheduler.address", report);
+        ps_str_addf(report,
+                    ": scheduler.address: %s is another host, and agents "
+                    "would be told to reach this server at %s; set "
+                    "listen.address to an address of this host, and "
+                    "security.insecure to true\n",
+                    p->scheduler.address, host);
+        return false;
+    }
+    if (!is_loopback(host) && is_loopback(p->listen.address) &&
+        ps_options_from(o, "listen.address") == PS_OPTION_FROM_DEFAULT) {
+        const char *path = said ? "advertise.address" : "advertise.interface";
+
+        ps_options_where(o, path, report);
+        ps_str_addf(report,
+                    ": %s: agents are told to reach this server at %s, and it "
+                    "listens on %s alone; set listen.address to %s, and "
+                    "security.insecure to true\n",
+                    path, host, p->listen.address, host);
+        return false;
+    }
+    return true;
+}
+
 static bool same_host(const void *values)
 {
     const struct psserver_options *o = values;
@@ -157,6 +217,7 @@ const struct ps_daemon_spec psserver_spec = {
     .listen = offsetof(struct psserver_options, listen),
     .scheduler = offsetof(struct psserver_options, scheduler),
     .advertise = advertise,
+    .check = check,
     .same_host = same_host,
     .loops = loops,
     .threads = threads,

@@ -194,3 +194,19 @@ int ps_addr_of_interface(const char *name, char *out, size_t cap)
     freeifaddrs(all);
     return found ? 0 : PS_E_NOENT;
 }
+
+bool ps_addr_may_be_here(const char *host)
+{
+    struct ps_addr peer = {.port = 9}; /* Any. */
+    char own[PS_ADDRESS_MAX + 1];
+
+    if (ps_addr_lookup(host, peer.host, sizeof(peer.host)) != 0) {
+        return true;
+    }
+    if (ps_addr_kind(peer.host) != PS_ADDR_OTHER) {
+        return true;
+    }
+    /* A machine reaches each of its addresses from that address. */
+    return ps_addr_local_for(&peer, own, sizeof(own)) == 0 &&
+           strcmp(own, peer.host) == 0;
+}

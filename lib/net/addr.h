@@ -37,6 +37,10 @@ enum ps_addr_kind ps_addr_kind(const char *host);
  * seconds. PS_E_UNREACH: there is none. */
 PS_MUST_USE int ps_addr_lookup(const char *host, char *out, size_t cap);
 
+/* Is this name or address, which others dial, one of this machine? Looks names
+ * up, which can take seconds; true also for a name that has no address now. */
+bool ps_addr_may_be_here(const char *host);
+
 /* The first address of a network interface of this machine, v4 before v6.
  * PS_E_NOENT: it has none, or there is no such interface. */
 PS_MUST_USE int ps_addr_of_interface(const char *name, char *out, size_t cap);

@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Configurations in which each value is fine and all together are not, and
+names that nobody reads: said before a daemon starts."""
+import subprocess
+
+import pytest
+import trio as support
+
+
+def check(program, *options, **env):
+    """(exit code, standard error) of --check-config."""
+    argv = [support.program(program), "-c", "/dev/null", "--check-config"]
+    for option in options:
+        argv += ["-o", option]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False,
+                          timeout=support.PATIENCE,
+                          env=support.clean_env(**env))
+    assert done.stdout == ""
+    return done.returncode, done.stderr
+
+
+# An address of documentation (RFC 5737): no host has it.
+ELSEWHERE = "192.0.2.7"
+
+
+@pytest.mark.parametrize("options, env", [
+    ((f"scheduler.address={ELSEWHERE}",), {}),
+    ((), {"DMLC_PS_ROOT_URI": ELSEWHERE}),
+    ((f"scheduler.address={ELSEWHERE}", "advertise.interface=lo"), {}),
+    ((f"scheduler.address={ELSEWHERE}", "advertise.address=localhost"), {}),
+    ((f"scheduler.address={ELSEWHERE}", "advertise.address=127.0.0.1",
+      "listen.address=0.0.0.0", "security.insecure=true"), {}),
+])
+def test_a_server_is_not_advertised_at_loopback_elsewhere(options, env):
+    code, err = check("psserver", *options, **env)
+    assert code == 78
+    for word in (ELSEWHERE, "another host", "listen.address",
+                 "security.insecure"):
+        assert word in err, err
+    assert err.count("\n") == 1
+    assert err.startswith("environment DMLC" if env else "command line")
+
+
+@pytest.mark.parametrize("options, env, where", [
+    ((f"advertise.address={ELSEWHERE}",), {}, "command line"),
+    ((), {"DMLC_NODE_HOST": ELSEWHERE}, "environment DMLC_NODE_HOST"),
+])
+def test_an_advertised_address_is_listened_on(options, env, where):
+    code, err = check("psserver", *options, **env)
+    assert code == 78
+    assert err.startswith(f"{where}: advertise.address: ")
+    for word in (ELSEWHERE, "listens on 127.0.0.1", "listen.address"):
+        assert word in err, err
+
+
+@pytest.mark.parametrize("options", [
+    (),
+    ("scheduler.address=127.0.0.2",),
+    ("scheduler.address=localhost",),
+    (f"scheduler.address={ELSEWHERE}", "listen.address=0.0.0.0",
+     "security.insecure=true"),
+    # A tunnel: whoever says both means both.
+    (f"advertise.address={ELSEWHERE}", "listen.address=127.0.0.1"),
+    (f"scheduler.address={ELSEWHERE}", f"advertise.address={ELSEWHERE}",
+     "listen.address=127.0.0.1"),
+])
+def test_what_is_reachable_is_taken(options):
+    assert check("psserver", *options) == (0, "")
