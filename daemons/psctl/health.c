@@ -39,6 +39,21 @@ bool stall_is_bad(const struct ps_msg_stall_row *s, ps_time after)
     return s->waited_ns >= after;
 }
 
+/* "rank 3 (n07)", or "rank 3 (n07, lost)" with its state, behind those before
+ * it. */
+static void add_rank(const struct ps_rec_waiting *w, bool state, uint32_t i,
+                     struct ps_str *out)
+{
+    ps_str_addf(out, "%srank %u", i == 0 ? "" : ", ", w->rank);
+    ps_str_add(out, " (");
+    ps_str_add_escaped(out, w->host, strlen(w->host), 64);
+    if (state) {
+        ps_str_addf(out, "%s%s", w->host[0] == '\0' ? "" : ", ",
+                    ps_rank_state_name(w->state));
+    }
+    ps_str_add(out, ")");
+}
+
 void describe_missing(const struct ps_msg_stall_row *s, struct ps_str *out)
 {
     enum { SHOWN = 8 };
@@ -56,14 +71,7 @@ void describe_missing(const struct ps_msg_stall_row *s, struct ps_str *out)
             ps_str_addf(out, " and %u more", s->missing_count - i);
             return;
         }
-        ps_str_addf(out, "%srank %u", i == 0 ? "" : ", ", w->rank);
-        ps_str_add(out, " (");
-        ps_str_add_escaped(out, w->host, strlen(w->host), 64);
-        if (w->state != PS_RANK_STATE_LIVE) {
-            ps_str_addf(out, "%s%s", w->host[0] == '\0' ? "" : ", ",
-                        ps_rank_state_name(w->state));
-        }
-        ps_str_add(out, ")");
+        add_rank(w, w->state != PS_RANK_STATE_LIVE, i, out);
     }
 }
 
@@ -112,6 +120,36 @@ static void check_nodes(const struct report *r, struct health *h)
     }
 }
 
+/* A job can train on without some ranks, or stand still without a wait that
+ * anybody sees. */
+static void check_jobs(const struct report *r, struct health *h)
+{
+    enum { SHOWN = 8 };
+    const struct rows *rows = &r->of[PS_QUERY_JOBS];
+    char scratch[8];
+
+    for (size_t i = 0; i < rows->count; i++) {
+        const struct ps_msg_job_row *j = &rows->row[i]->job_row;
+        uint32_t shown = j->lost_count < SHOWN ? j->lost_count : SHOWN;
+        struct ps_str s;
+
+        if (!job_is_open(j) || j->ranks_lost == 0) {
+            continue;
+        }
+        s = begin(h, scratch, sizeof(scratch));
+        ps_str_add(&s, "job ");
+        ps_str_add_escaped(&s, j->name, strlen(j->name), 64);
+        ps_str_addf(&s, " has lost %u of %u ranks: ", j->ranks_lost,
+                    j->num_workers);
+        for (uint32_t k = 0; k < shown; k++) {
+            add_rank(&j->lost[k], false, k, &s);
+        }
+        if (j->ranks_lost > shown) {
+            ps_str_addf(&s, " and %u more", j->ranks_lost - shown);
+        }
+    }
+}
+
 static void check_stalls(const struct report *r, ps_time after,
                          struct health *h)
 {
@@ -141,5 +179,6 @@ void health_check(const struct report *r, ps_time after, struct health *ret)
 {
     memset(ret, 0, sizeof(*ret));
     check_nodes(r, ret);
+    check_jobs(r, ret);
     check_stalls(r, after, ret);
 }

@@ -76,6 +76,7 @@ static json_t *job_of(const struct ps_msg *msg)
 {
     const struct ps_msg_job_row *j = &msg->job_row;
     json_t *o = json_object();
+    json_t *lost = json_array();
 
     put_count(o, "gen", j->gen);
     put_text(o, "name", j->name);
@@ -85,6 +86,15 @@ static json_t *job_of(const struct ps_msg *msg)
     put_text(o, "on_loss", ps_loss_policy_name(j->on_loss));
     put_count(o, "num_workers", j->num_workers);
     put_count(o, "live", j->live);
+    put_count(o, "ranks_lost", j->ranks_lost);
+    for (uint32_t i = 0; i < j->lost_count; i++) {
+        json_t *one = json_object();
+
+        put_count(one, "rank", j->lost[i].rank);
+        put_text(one, "host", j->lost[i].host);
+        json_array_append_new(lost, one);
+    }
+    put(o, "lost", lost);
     put_count(o, "nodes", j->slots);
     put_count(o, "keys", j->keys);
     put_count(o, "bytes", j->bytes);

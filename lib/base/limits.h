@@ -24,6 +24,8 @@
 #define PS_SERVERS_MAX             256u
 /* Live jobs; groups of ranks are jobs, too. One more is refused. */
 #define PS_JOBS_MAX                1024u
+/* Lost ranks of one job that psctl status is told by number. */
+#define PS_LOST_SHOWN_MAX          64u
 #define PS_KEYS_MAX                1000000u
 /* Partitions of one key: 4 GiB in pieces of 64 KiB. */
 #define PS_KEY_PARTS_MAX           65536u

@@ -93,6 +93,28 @@ void ps_sched_job_row(const struct ps_sched_job *j, ps_time now,
     };
 }
 
+/* Returns how many, and describes the first ones in `list`. */
+static uint32_t lost_ranks(const struct ps_sched_job *j,
+                           struct ps_rec_waiting list[PS_LOST_SHOWN_MAX])
+{
+    uint32_t count = 0;
+
+    for (uint32_t i = 0; ps_job_started(j) && i < j->worker_count; i++) {
+        if (j->workers[i].state != PS_RANK_STATE_LOST) {
+            continue;
+        }
+        if (count < PS_LOST_SHOWN_MAX) {
+            list[count] = (struct ps_rec_waiting){
+                .rank = i,
+                .state = PS_RANK_STATE_LOST,
+                .host = j->workers[i].host,
+            };
+        }
+        count++;
+    }
+    return count;
+}
+
 static void job_rows(struct ps_sched_step *st, struct ps_sched_conn *c)
 {
     const struct ps_sched *s = st->s;
@@ -102,6 +124,7 @@ static void job_rows(struct ps_sched_step *st, struct ps_sched_conn *c)
     struct ps_map_cursor cursor = {0};
     const struct ps_sched_job *j;
     struct ps_msg msg = {.code = PS_MSG_JOB_ROW};
+    struct ps_rec_waiting lost[PS_LOST_SHOWN_MAX];
 
     for (uint64_t i = first; i < s->past_count; i++) {
         const struct ps_sched_past *p = &s->past[i % PS_SCHED_HISTORY];
@@ -111,7 +134,13 @@ static void job_rows(struct ps_sched_step *st, struct ps_sched_conn *c)
         ps_effects_tell(st->fx, c->id, &msg);
     }
     while ((j = ps_map_next(s->jobs, &cursor)) != NULL) {
+        uint32_t count = lost_ranks(j, lost);
+
         ps_sched_job_row(j, st->now, &msg.job_row);
+        msg.job_row.ranks_lost = count;
+        msg.job_row.lost = lost;
+        msg.job_row.lost_count = count < PS_LOST_SHOWN_MAX ? count
+                                                           : PS_LOST_SHOWN_MAX;
         ps_effects_tell(st->fx, c->id, &msg);
     }
 }

@@ -258,6 +258,31 @@ def test_a_lost_server_is_degraded(trio):
     assert code == 3 and "! server ps1 is" in out
 
 
+def test_lost_ranks_are_degraded(trio):
+    """Also where nobody waits for them, since all are lost."""
+    t = trio(servers=1, agents=2)
+    job = Job(t, 4, "thin")
+    assert t.psctl("status")[0] == 0
+    job[2].kill()
+    support.wait_for(lambda: t.ask("jobs")["jobs"][0]["ranks_lost"] == 1,
+                     "the loss of rank 2")
+    code, out, _ = t.psctl("status")
+    assert code == 3
+    assert "! job thin has lost 1 of 4 ranks: rank 2 (" in out, out
+    for rank in (0, 1, 3):
+        job[rank].kill()
+    support.wait_for(lambda: t.ask("jobs")["jobs"][0]["live"] == 0,
+                     "the loss of all")
+    code, out, _ = t.psctl("status")
+    assert code == 3 and "lost 4 of 4 ranks: rank 0 (" in out, out
+    row = t.ask("status")["jobs"][0]
+    assert [r["rank"] for r in row["lost"]] == [0, 1, 2, 3]
+    assert t.psctl("jobs", "cancel", "thin")[0] == 0
+    for w in job:
+        w.end()
+    t.await_empty()
+
+
 def test_a_job_is_seen(trio):
     t = trio(servers=2, agents=2)
     with Job(t, 4, "seen") as job:

@@ -957,6 +957,28 @@ static void jobs_are_changed_by_their_owners(void **state)
     finish(&j);
 }
 
+static void lost_ranks_are_in_the_row_of_their_job(void **state)
+{
+    struct job j = running(PS_LOSS_POLICY_WAIT);
+    struct peer *ctl = join(j.w, PS_ROLE_CTL, "");
+    const struct ps_msg_job_row *row;
+
+    (void)state;
+    ask(j.w, ctl, PS_QUERY_JOBS, "");
+    assert_int_equal(last(ctl, PS_MSG_JOB_ROW)->job_row.ranks_lost, 0);
+    gone(j.w, j.a[0], j.gen, 2, false);
+    gone(j.w, j.a[1], j.gen, 1, true); /* It left: nobody has lost it. */
+    ask(j.w, ctl, PS_QUERY_JOBS, "");
+    row = &last(ctl, PS_MSG_JOB_ROW)->job_row;
+    assert_int_equal(row->live, 2);
+    assert_int_equal(row->ranks_lost, 1);
+    assert_int_equal(row->lost_count, 1);
+    assert_int_equal(row->lost[0].rank, 1);
+    assert_string_equal(row->lost[0].host, "host-a");
+    ask(j.w, ctl, PS_QUERY_JOBS, ""); /* And from what is kept of it. */
+    finish(&j);
+}
+
 static void members_are_rejected_at_the_socket_of_tools(void **state)
 {
     struct world *w = world_new();
@@ -993,6 +1015,7 @@ int main(void)
         cmocka_unit_test(operators_see_what_a_job_waits_for),
         cmocka_unit_test(a_cancelled_job_leaves_nothing),
         cmocka_unit_test(jobs_are_changed_by_their_owners),
+        cmocka_unit_test(lost_ranks_are_in_the_row_of_their_job),
         cmocka_unit_test(members_are_rejected_at_the_socket_of_tools),
     };
 
