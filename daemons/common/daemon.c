@@ -316,20 +316,31 @@ static int open_local(struct daemon *d)
     return code == PS_EXIT_FAILURE ? PS_EXIT_CANTCREAT : code;
 }
 
+static int open_tcp(struct daemon *d, const struct ps_listen_options *l)
+{
+    bool any = l->port == (uint64_t)PS_LISTEN_PORT_AUTO;
+    uint16_t first = any ? d->spec->port : (uint16_t)l->port;
+    uint16_t count = any ? d->spec->port_count : 1;
+    char where[PS_ADDRESS_MAX + 1];
+    int rc = PS_E_EXIST;
+
+    for (uint16_t i = 0; rc == PS_E_EXIST && i < count; i++) {
+        rc = ps_listen_tcp(l->address, (uint16_t)(first + i), l->backlog,
+                           &d->listen_fd, &d->listen_port);
+    }
+    (void)ps_addr_format(l->address, first, where, sizeof(where));
+    return rc == 0 ? PS_EXIT_OK : complain(d, "cannot listen on", where, rc);
+}
+
 static int open_sockets(struct daemon *d)
 {
     const struct ps_listen_options *l = listening(d);
-    int rc;
 
     if (l != NULL) {
-        char where[PS_ADDRESS_MAX + 1];
+        int code = open_tcp(d, l);
 
-        rc = ps_listen_tcp(l->address, (uint16_t)l->port, l->backlog,
-                           &d->listen_fd, &d->listen_port);
-        (void)ps_addr_format(l->address, (uint16_t)l->port, where,
-                             sizeof(where));
-        if (rc != 0) {
-            return complain(d, "cannot listen on", where, rc);
+        if (code != PS_EXIT_OK) {
+            return code;
         }
     }
     return d->spec->socket != NULL ? open_local(d) : PS_EXIT_OK;

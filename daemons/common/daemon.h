@@ -52,6 +52,8 @@ struct ps_daemon_spec {
     size_t common; /* Offsets of the shared structs within `values`, */
     size_t listen; /* or PS_DAEMON_NONE. */
     size_t scheduler;
+    uint16_t port;       /* What listen.port: auto begins with, */
+    uint16_t port_count; /* and how many there are to try. */
 
     /* The host where peers are told to dial, "": decide. False, with a line in
      * the log: there is none. NULL: peers do not dial. */

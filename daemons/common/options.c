@@ -166,12 +166,16 @@ const struct ps_option ps_listen_rows[PS_LISTEN_ROWS] = {
              "off loopback needs security.insecure. 0.0.0.0 is every address "
              "of the host."},
     {.path = "listen.port",
-     .text = "0",
+     .text = "auto",
      .type = PS_OPTION_U64,
+     .special = "auto",
+     .special_value = PS_LISTEN_PORT_AUTO,
      .max = 65535,
      .offset = AT(port),
      .aliases = {{.name = "PORT"}},
-     .help = "Port to accept connections on; 0 takes any that is free."},
+     .help = "Port to accept connections on; 0 takes any that is free. auto is "
+             "9091 for psched; for psserver the first free one from 9092 on, "
+             "of 64, so that servers keep their ports over restarts."},
     {.path = "listen.backlog",
      .text = "1024",
      .type = PS_OPTION_INT,

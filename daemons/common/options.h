@@ -41,6 +41,9 @@ struct ps_common_options {
 };
 extern const struct ps_option ps_common_rows[PS_COMMON_ROWS];
 
+/* listen.port: the program's own, see ps_daemon_spec. */
+#define PS_LISTEN_PORT_AUTO (-1)
+
 struct ps_listen_options {
     const char *address;
     uint64_t port;

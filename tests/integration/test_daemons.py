@@ -4,6 +4,7 @@
 import json
 import os
 import pathlib
+import re
 import signal
 import socket
 import stat
@@ -340,6 +341,33 @@ def test_interrupt_ends_too(daemons):
     sched = daemons.psched()
     sched.signal(signal.SIGINT)
     assert sched.wait() == 0
+
+
+def test_servers_keep_their_names(daemons):
+    """With nothing set but where psched is, and an address of this test's own:
+    ports and names stay over a restart."""
+    sched = daemons.psched()
+    pid = os.getpid()
+    address = f"127.77.{pid // 250 % 250}.{pid % 250 + 1}"
+
+    def start():
+        return daemons.start("psserver", f"--sched=127.0.0.1:{sched.port}",
+                             "-o", f"listen.address={address}")
+
+    def name(server):
+        found = re.search(r"serving name (\S+) address ([\d.]+):(\d+)",
+                          server.log())
+        assert found[1] == f"{os.uname().nodename[:50]}-{found[3]}"
+        assert found[2] == address
+        assert 9092 <= int(found[3]) < 9092 + 64
+        return found[1]
+
+    servers = [start(), start()]
+    names = [name(s) for s in servers]
+    assert len(set(names)) == 2
+    for server in servers:
+        assert server.stop() == 0
+    assert [name(start()), name(start())] == names
 
 
 # --------------------------------------------------------------------- logs
