@@ -382,16 +382,18 @@ static bool start_members(struct run *r)
         char name[64];
         char socket[400];
         char places[64];
+        char own[64];
         const char *of_server[] = {"--sched", sched,           "-o", name,
                                    "-o",      "listen.port=0", NULL};
-        const char *of_agent[] = {"--sched", sched, "-o",   name, "-o",
-                                  socket,    "-o",  places, NULL};
+        const char *of_agent[] = {"--sched", sched,  "-o", name, "-o", socket,
+                                  "-o",      places, "-o", own,  NULL};
 
         snprintf(name, sizeof(name), "node.name=%s%u", server ? "ps" : "node",
                  number);
         snprintf(socket, sizeof(socket), "client.socket=%s/agent%u.sock",
                  r->dir, number);
         snprintf(places, sizeof(places), "client.max_clients=%u", PS_LOCAL_MAX);
+        snprintf(own, sizeof(own), "limits.user.sessions=%u", PS_LOCAL_MAX);
         ok = start_daemon(r, server ? "psserver" : "psworker-agent", number,
                           server ? of_server : of_agent, &ready[i]);
         started = i + 1;

@@ -12,6 +12,7 @@
 #include "psworker-agent/options.h"
 
 #include <inttypes.h>
+#include <stdio.h>
 
 /* About 10 us. */
 #define SUM_HERE_MAX (128u * 1024u)
@@ -38,6 +39,50 @@ static int new_keep(void *ctx, size_t size, struct ps_buf **ret_buf)
     return ps_arenas_keep(app->arenas, size, ret_buf);
 }
 
+/* What the system lets a process map; without an answer, what Linux has by
+ * default. */
+static uint64_t max_map_count(void)
+{
+    FILE *f = fopen("/proc/sys/vm/max_map_count", "re");
+    unsigned long long count = 0;
+
+    if (f != NULL) {
+        if (fscanf(f, "%llu", &count) != 1) {
+            count = 0;
+        }
+        (void)fclose(f);
+    }
+    return count != 0 ? count : 65530;
+}
+
+static void set(struct ps_account_limits *l, enum ps_cost cost, uint64_t max,
+                const char *option)
+{
+    l->of[cost] = (struct ps_account_limit){.max = max, .option = option};
+}
+
+static void set_limits(const struct psagent_options *o,
+                       struct ps_account_limits *limits)
+{
+    const struct psagent_limits *l = &o->limits;
+    struct ps_account_limits *session = &limits[PS_ACCOUNT_SESSION];
+    struct ps_account_limits *user = &limits[PS_ACCOUNT_USER];
+    struct ps_account_limits *daemon = &limits[PS_ACCOUNT_DAEMON];
+    const uint64_t regions = l->daemon_regions != 0 ? l->daemon_regions
+                                                    : max_map_count() / 2;
+
+    set(session, PS_COST_REGIONS, l->session_regions, "limits.session.regions");
+    set(user, PS_COST_REGIONS,
+        l->user_regions != 0 ? l->user_regions : (regions + 1) / 2,
+        "limits.user.regions");
+    set(daemon, PS_COST_REGIONS, regions, "limits.daemon.regions");
+    set(session, PS_COST_MAPPED, l->session_mapped, "limits.session.mapped");
+    set(user, PS_COST_MAPPED, l->user_mapped, "limits.user.mapped");
+    set(daemon, PS_COST_MAPPED, l->daemon_mapped, "limits.daemon.mapped");
+    set(user, PS_COST_SESSIONS, l->user_sessions, "limits.user.sessions");
+    set(daemon, PS_COST_SESSIONS, o->max_clients, "client.max_clients");
+}
+
 static int open_app(const void *values, const struct ps_daemon_facts *facts,
                     void **ret_app)
 {
@@ -55,6 +100,7 @@ static int open_app(const void *values, const struct ps_daemon_facts *facts,
         .link = facts->link,
     };
 
+    set_limits(o, opt.limits);
     ps_str_copy(opt.name, sizeof(opt.name), facts->name);
     ps_str_copy(opt.cluster, sizeof(opt.cluster), facts->cluster);
     ps_str_copy(opt.sched, sizeof(opt.sched), facts->scheduler);
@@ -132,7 +178,7 @@ static const char *socket_path(const void *values, unsigned *ret_mode,
     const struct psagent_options *o = values;
 
     *ret_mode = o->mode;
-    *ret_max = (uint32_t)o->max_clients;
+    *ret_max = (uint32_t)o->max_clients + PS_LOCAL_SPARE;
     return o->socket;
 }
 

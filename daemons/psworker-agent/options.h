@@ -16,6 +16,15 @@ struct psagent_options {
     uint64_t memory;
     uint64_t hand_over;
     uint64_t connections; /* To each server; 0: as loops need. */
+    struct psagent_limits {
+        uint64_t session_regions;
+        uint64_t session_mapped;
+        uint64_t user_sessions;
+        uint64_t user_regions; /* 0: a quarter of what the system allows. */
+        uint64_t user_mapped;
+        uint64_t daemon_regions; /* 0: half of what the system allows. */
+        uint64_t daemon_mapped;
+    } limits;
 };
 
 extern const struct ps_option_set psagent_set;

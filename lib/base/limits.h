@@ -19,8 +19,15 @@
 #define PS_RANKS_MAX               4096u
 /* What a slot's ranks count in a mean: samples of 32 bits each. */
 #define PS_WEIGHT_MAX              ((uint64_t)PS_RANKS_MAX << 32)
-/* Local workers of one agent; further connections are refused. */
-#define PS_LOCAL_MAX               256u
+/* Local workers of one agent, 64 processes with a few groups each several
+ * times; further connections are refused. */
+#define PS_LOCAL_MAX               4096u
+/* Connections beyond those for which there is a place: each is told which limit
+ * turns it away. One more is closed without a word. */
+#define PS_LOCAL_SPARE             32u
+/* Time for a job to be complete, 7 days in nanoseconds: a longer time-out is
+ * refused, because ranks that wait hold places of their nodes. */
+#define PS_START_TIMEOUT_MAX       (7ull * 86400u * 1000000000u)
 #define PS_SERVERS_MAX             256u
 /* Live jobs; groups of ranks are jobs, too. One more is refused. */
 #define PS_JOBS_MAX                1024u
@@ -53,7 +60,7 @@
 #define PS_LINK_CONNECTIONS_MAX    16u
 /* Loops of one daemon: the one that decides, and those that move bytes. */
 #define PS_LOOPS_MAX               16u
-/* Registered memory regions of one worker; one more is refused. */
+/* What limits.session.regions may be set to. */
 #define PS_REGIONS_MAX             65536u
 /* Operations of one worker that are not done; one more ends its session with
  * the reason. */

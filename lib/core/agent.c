@@ -350,6 +350,7 @@ struct ps_agent *ps_agent_new(const struct ps_agent_options *opt, ps_time now)
     a->jobs = ps_map_new();
     a->runs = ps_map_new();
     a->questions = ps_map_new();
+    ps_agent_budget_init(a);
     ps_list_init(&a->sessions);
     a->starved_at = PS_TIME_NEVER;
     a->retry_at = PS_TIME_NEVER;
@@ -409,6 +410,7 @@ void ps_agent_free(struct ps_agent *a)
     ps_link_free(a->up.link);
     ps_agent_job_bury(a);
     assert(a->dying_count == 0); /* The driver has let go of all frames. */
+    ps_agent_budget_fini(a);
     ps_free(a->dying);
     ps_free(a->departed);
     ps_free(a);
@@ -444,6 +446,11 @@ void ps_agent_stats(const struct ps_agent *a, struct ps_agent_stats *ret)
     while ((s = ps_map_next(a->servers, &c)) != NULL) {
         ret->resent += ps_link_resent(s->peer.link);
     }
+}
+
+const struct ps_account *ps_agent_account(const struct ps_agent *a)
+{
+    return &a->account;
 }
 
 bool ps_agent_peek(const struct ps_agent *a, uint64_t gen, uint32_t key,

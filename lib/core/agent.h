@@ -5,6 +5,7 @@
 #pragma once
 
 #include "base/pool.h"
+#include "core/ledger.h"
 #include "core/link.h"
 #include "core/machine.h"
 
@@ -39,6 +40,8 @@ struct ps_agent_options {
     int (*keep_new)(void *ctx, size_t size, struct ps_buf **ret_buf);
     uint64_t keep_size; /* Of a piece of it, at least; 0: 64 MiB. */
     uint64_t keep_max;  /* Of all of it; 0: no limit. */
+    /* By kind: what each session, job and user and this agent may hold. */
+    struct ps_account_limits limits[PS_ACCOUNT_KIND_COUNT];
 };
 
 struct ps_agent;
@@ -60,6 +63,9 @@ struct ps_agent_stats {
     uint32_t waiting; /* Local operations not done. */
 };
 void ps_agent_stats(const struct ps_agent *a, struct ps_agent_stats *ret);
+
+/* The account of the agent itself, and through it all others. */
+const struct ps_account *ps_agent_account(const struct ps_agent *a);
 
 /* For checkers: newest version of a partition that this agent was told is
  * committed. False when unknown. */

@@ -6,6 +6,7 @@
  *     agent_server.c   servers: dialling, links, what they answer
  *     agent_send.c     what goes to a server next: priority, credit, sums
  *     agent_code.c     gradients that travel as codes
+ *     agent_budget.c   what sessions, jobs and users hold
  *     agent_session.c  training processes: hello, memory, barriers
  *     agent_why.c      what an operation waits for
  *     agent_keep.c     what codes leave over, for the next agent
@@ -27,6 +28,7 @@
 #include "base/pool.h"
 #include "core/agent.h"
 #include "core/compress.h"
+#include "core/ledger.h"
 #include "core/link.h"
 
 /* A connection on which nobody has welcomed us for so long is cut. */
@@ -313,6 +315,22 @@ struct ps_agent_rank {
     uint64_t barriers;                /* Entered. */
 };
 
+/* Whoever has sessions or jobs here. */
+struct ps_agent_user {
+    struct ps_agent *agent;
+    uint32_t uid;
+    uint32_t refs; /* By sessions, jobs, and what outlives them. */
+    struct ps_account account;
+};
+
+/* A mapping that somebody still reads counts until it is released. */
+struct ps_agent_hold {
+    struct ps_list_node node;         /* In session->holds. */
+    struct ps_agent_session *session; /* NULL: gone, the user pays. */
+    struct ps_agent_user *user;
+    struct ps_buf *buf;
+};
+
 struct ps_agent_job {
     uint64_t gen;
     uint32_t version; /* 0: no job_state yet. */
@@ -344,10 +362,12 @@ struct ps_agent_job {
     struct ps_list optimizers;
     struct ps_agent_piece *pieces;
     uint32_t piece_count;
-    uint32_t keeping;     /* The piece, + 1, with room; 0: none yet. */
-    uint64_t keep_used;   /* Of that. */
-    uint64_t keep_bytes;  /* Of all. */
-    struct ps_map *found; /* struct ps_agent_found by label. */
+    uint32_t keeping;           /* The piece, + 1, with room; 0: none yet. */
+    uint64_t keep_used;         /* Of that. */
+    uint64_t keep_bytes;        /* Of all. */
+    struct ps_map *found;       /* struct ps_agent_found by label. */
+    struct ps_agent_user *user; /* NULL: nobody of it was seated here. */
+    struct ps_account account;
 };
 
 enum ps_agent_session_state {
@@ -375,6 +395,9 @@ struct ps_agent_session {
     struct ps_map *pieces;  /* It has: id -> anything. */
     struct ps_list ops;
     uint32_t op_count;
+    struct ps_list holds; /* struct ps_agent_hold */
+    struct ps_agent_user *user;
+    struct ps_account account;
 };
 
 /* Something is being computed. */
@@ -436,6 +459,8 @@ struct ps_agent {
     struct ps_map *jobs;         /* By generation. */
     struct ps_map *runs;         /* By token. */
     struct ps_map *questions;
+    struct ps_map *users; /* By uid. */
+    struct ps_account account;
     uint64_t next_worker;
     uint64_t next_token;
     uint64_t next_request;
@@ -460,6 +485,25 @@ struct ps_agent {
 /* agent.c */
 uint64_t ps_agent_key_bytes(const struct ps_agent_key *k);
 uint64_t ps_agent_part_bytes(const struct ps_agent_part *p);
+
+/* agent_budget.c */
+void ps_agent_budget_init(struct ps_agent *a);
+void ps_agent_budget_fini(struct ps_agent *a);
+/* A session takes a place. Refused: nothing is left of it. */
+PS_MUST_USE int ps_agent_budget_open(struct ps_agent *a,
+                                     struct ps_agent_session *s, uint32_t pid,
+                                     struct ps_refusal *ret_refusal);
+void ps_agent_budget_close(struct ps_agent_session *s);
+/* The session counts at its job from now on. */
+void ps_agent_budget_seat(struct ps_agent_session *s, struct ps_agent_job *j);
+/* The job holds nothing any more. */
+void ps_agent_budget_leave(struct ps_agent_job *j);
+/* A mapping that the session has brought; *ret_buf owns a reference of it, and
+ * pays back at its last unref. */
+PS_MUST_USE int ps_agent_budget_hold(struct ps_agent_session *s,
+                                     struct ps_buf *buf,
+                                     struct ps_buf **ret_buf,
+                                     struct ps_refusal *ret_refusal);
 
 /* agent_up.c */
 void ps_agent_up_init(struct ps_agent *a, ps_time now);
@@ -569,6 +613,10 @@ void ps_agent_session_region(struct ps_agent_step *st,
 void ps_agent_session_end(struct ps_agent_step *st, struct ps_agent_session *s,
                           int error, const char *fmt, ...)
     __attribute__((format(printf, 4, 5)));
+/* The same for a limit, in its words. */
+void ps_agent_session_refuse(struct ps_agent_step *st,
+                             struct ps_agent_session *s,
+                             const struct ps_refusal *why);
 void ps_agent_session_offer(struct ps_agent_step *st,
                             struct ps_agent_session *s);
 /* A worker that takes the place of one that died must not be heard of before

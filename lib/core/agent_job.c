@@ -79,6 +79,7 @@ void ps_agent_job_free(struct ps_agent_step *st, struct ps_agent *a,
     ps_agent_job_bury(a);
     ps_map_take(a->jobs, j->gen);
     ps_agent_departed_forget(a, j->gen);
+    ps_agent_budget_leave(j);
     ps_free(j->local);
     ps_free(j->slot_of);
     ps_free(j);
@@ -212,6 +213,7 @@ static void seat_workers(struct ps_agent_step *st, struct ps_agent_job *j,
         s->local = at;
         j->sessions++;
         j->local[at].session = s;
+        ps_agent_budget_seat(s, j);
         ps_agent_resume_seat(s);
         ps_agent_session_welcome(st, s);
     }

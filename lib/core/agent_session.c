@@ -112,27 +112,40 @@ static void drop_ops(struct ps_agent_session *s)
 
 /* ----------------------------------------------------------------- begin, end */
 
+static void turn_away(struct ps_agent_step *st, ps_conn_id conn,
+                      const char *text)
+{
+    ps_effects_tell(
+        st->fx, conn,
+        &(struct ps_msg){.code = PS_MSG_REJECT,
+                         .reject = {.error = PS_E_FULL, .text = text}});
+    ps_effects_hangup(st->fx, conn);
+}
+
 void ps_agent_session_open(struct ps_agent_step *st, const struct ps_event *ev)
 {
     struct ps_agent *a = st->a;
     struct ps_agent_session *s;
+    struct ps_refusal why;
 
-    if (ps_map_count(a->by_conn) >= PS_LOCAL_MAX || a->ending) {
-        ps_effects_tell(
-            st->fx, ev->conn,
-            &(struct ps_msg){
-                .code = PS_MSG_REJECT,
-                .reject = {.error = PS_E_FULL,
-                           .text = a->ending ? "this agent is ending"
-                                             : "this agent has as many workers "
-                                               "as it takes"}});
-        ps_effects_hangup(st->fx, ev->conn);
+    if (a->ending) {
+        turn_away(st, ev->conn, "this agent is ending");
         return;
     }
     s = ps_calloc(1, sizeof(*s));
     s->conn = ev->conn;
     s->uid = ev->open.uid;
     s->worker = ++a->next_worker;
+    if (ps_agent_budget_open(a, s, ev->open.pid, &why) != 0) {
+        char text[PS_TEXT_MAX + 1];
+        struct ps_str t;
+
+        ps_str_init(&t, text, sizeof(text));
+        ps_refusal_text(&why, &t);
+        turn_away(st, ev->conn, text);
+        ps_free(s);
+        return;
+    }
     s->regions = ps_map_new();
     s->arenas = ps_map_new();
     s->pieces = ps_map_new();
@@ -154,6 +167,7 @@ void ps_agent_session_free(struct ps_agent *a, struct ps_agent_session *s)
     ps_map_free(s->regions);
     ps_map_free(s->arenas);
     ps_map_free(s->pieces);
+    ps_agent_budget_close(s);
     ps_list_remove(&s->node);
     ps_map_take(a->by_conn, s->conn);
     ps_msg_free(s->hello);
@@ -288,6 +302,18 @@ void ps_agent_session_end(struct ps_agent_step *st, struct ps_agent_session *s,
     s->ended = true;
 }
 
+void ps_agent_session_refuse(struct ps_agent_step *st,
+                             struct ps_agent_session *s,
+                             const struct ps_refusal *why)
+{
+    char text[PS_TEXT_MAX + 1];
+    struct ps_str t;
+
+    ps_str_init(&t, text, sizeof(text));
+    ps_refusal_text(why, &t);
+    ps_agent_session_end(st, s, PS_E_FULL, "%s", text);
+}
+
 /* -------------------------------------------------------------------- hello */
 
 void ps_agent_session_offer(struct ps_agent_step *st,
@@ -345,6 +371,13 @@ static void took_hello(struct ps_agent_step *st, struct ps_agent_session *s,
                              "a rule is stated for an async or ssp job alone, "
                              "and is accumulate or assign; an optimizer is a "
                              "rule of its own");
+        return;
+    }
+    if (m->l_hello.start_timeout_ns > PS_START_TIMEOUT_MAX) {
+        ps_agent_session_end(st, s, PS_E_INVAL,
+                             "a job may form for at most %llu days: choose a "
+                             "shorter start_timeout",
+                             PS_START_TIMEOUT_MAX / PS_SECONDS(86400));
         return;
     }
     if (m->l_hello.mode != PS_MODE_SSP && m->l_hello.staleness != 0) {
@@ -418,16 +451,26 @@ void ps_agent_session_region(struct ps_agent_step *st,
                              struct ps_agent_session *s, uint32_t region,
                              struct ps_buf *buf)
 {
+    struct ps_refusal why;
+    struct ps_buf *held;
+
     if (s->ended) {
         return;
     }
-    if (region == 0 || ps_map_get(s->regions, region) != NULL ||
-        ps_map_count(s->regions) >= PS_REGIONS_MAX) {
+    if (s->state != PS_AGENT_SESSION_ACTIVE) {
+        ps_agent_session_end(st, s, PS_E_PROTO, "no region before l_welcome");
+        return;
+    }
+    if (region == 0 || ps_map_get(s->regions, region) != NULL) {
         ps_agent_session_end(st, s, PS_E_INVAL,
                              "a region needs a number of its own, not 0");
         return;
     }
-    ps_map_put(s->regions, region, ps_buf_ref(buf));
+    if (ps_agent_budget_hold(s, buf, &held, &why) != 0) {
+        ps_agent_session_refuse(st, s, &why);
+        return;
+    }
+    ps_map_put(s->regions, region, held);
 }
 
 /* ------------------------------------------ barrier, optimizer, compression */

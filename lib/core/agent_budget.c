@@ -1,0 +1,174 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The agent's ledger: sessions, jobs and users hold what they cost this node.
+ *
+ *     session ──▶ job ──▶ user ──▶ daemon
+ *
+ * A session counts at its user from the first byte, and at its job once it is
+ * seated. A job belongs to one user, as the scheduler ensures. What outlives
+ * its session or job (a region that an operation still reads, results that a
+ * frame still carries) counts at the user until it is gone. */
+#include "core/agent_inner.h"
+
+#include "base/alloc.h"
+#include "base/str.h"
+
+#include <assert.h>
+
+/* ------------------------------------------------------------------- users */
+
+static const struct ps_account_limits *limits_of(const struct ps_agent *a,
+                                                 enum ps_account_kind kind)
+{
+    return &a->opt.limits[kind];
+}
+
+void ps_agent_budget_init(struct ps_agent *a)
+{
+    a->users = ps_map_new();
+    ps_account_init(&a->account, PS_ACCOUNT_DAEMON, a->opt.name,
+                    limits_of(a, PS_ACCOUNT_DAEMON));
+}
+
+void ps_agent_budget_fini(struct ps_agent *a)
+{
+    assert(ps_map_count(a->users) == 0);
+    ps_map_free(a->users);
+    ps_account_fini(&a->account);
+}
+
+static struct ps_agent_user *user_get(struct ps_agent *a, uint32_t uid)
+{
+    struct ps_agent_user *u = ps_map_get(a->users, uid);
+    char name[16];
+    struct ps_str s;
+
+    if (u == NULL) {
+        u = ps_calloc(1, sizeof(*u));
+        u->agent = a;
+        u->uid = uid;
+        ps_str_init(&s, name, sizeof(name));
+        ps_str_addf(&s, "%u", uid);
+        ps_account_init(&u->account, PS_ACCOUNT_USER, name,
+                        limits_of(a, PS_ACCOUNT_USER));
+        ps_account_join(&u->account, &a->account);
+        ps_map_put(a->users, uid, u);
+    }
+    u->refs++;
+    return u;
+}
+
+static void user_put(struct ps_agent_user *u)
+{
+    assert(u->refs > 0);
+    if (--u->refs == 0) {
+        ps_map_take(u->agent->users, u->uid);
+        ps_account_fini(&u->account);
+        ps_free(u);
+    }
+}
+
+/* ---------------------------------------------------------- sessions, jobs */
+
+int ps_agent_budget_open(struct ps_agent *a, struct ps_agent_session *s,
+                         uint32_t pid, struct ps_refusal *ret_refusal)
+{
+    char name[48];
+    struct ps_str t;
+    int rc;
+
+    ps_str_init(&t, name, sizeof(name));
+    ps_str_addf(&t, "%llu (pid %u)", (unsigned long long)s->worker, pid);
+    ps_list_init(&s->holds);
+    s->user = user_get(a, s->uid);
+    ps_account_init(&s->account, PS_ACCOUNT_SESSION, name,
+                    limits_of(a, PS_ACCOUNT_SESSION));
+    ps_account_join(&s->account, &s->user->account);
+    rc = ps_account_charge(&s->account, PS_COST_SESSIONS, 1, ret_refusal);
+    if (rc != 0) {
+        ps_account_fini(&s->account);
+        user_put(s->user);
+    }
+    return rc;
+}
+
+void ps_agent_budget_close(struct ps_agent_session *s)
+{
+    struct ps_list_node *n;
+
+    while ((n = ps_list_pop(&s->holds)) != NULL) {
+        struct ps_agent_hold *h = PS_CONTAINER(n, struct ps_agent_hold, node);
+
+        ps_account_refund(&s->account, PS_COST_REGIONS, 1);
+        ps_account_refund(&s->account, PS_COST_MAPPED, h->buf->size);
+        ps_account_add(&s->user->account, PS_COST_REGIONS, 1);
+        ps_account_add(&s->user->account, PS_COST_MAPPED, h->buf->size);
+        h->session = NULL;
+    }
+    ps_account_refund(&s->account, PS_COST_SESSIONS, 1);
+    ps_account_fini(&s->account);
+    user_put(s->user);
+}
+
+void ps_agent_budget_seat(struct ps_agent_session *s, struct ps_agent_job *j)
+{
+    if (j->user == NULL) {
+        j->user = user_get(s->user->agent, s->uid);
+        ps_account_init(&j->account, PS_ACCOUNT_JOB, j->name,
+                        limits_of(s->user->agent, PS_ACCOUNT_JOB));
+        ps_account_join(&j->account, &j->user->account);
+    }
+    ps_account_join(&s->account, &j->account);
+}
+
+void ps_agent_budget_leave(struct ps_agent_job *j)
+{
+    if (j->user != NULL) {
+        ps_account_fini(&j->account);
+        user_put(j->user);
+        j->user = NULL;
+    }
+}
+
+/* ----------------------------------------------------------------- regions */
+
+static void hold_release(void *ctx)
+{
+    struct ps_agent_hold *h = ctx;
+    struct ps_account *account = h->session != NULL ? &h->session->account
+                                                    : &h->user->account;
+
+    ps_account_refund(account, PS_COST_REGIONS, 1);
+    ps_account_refund(account, PS_COST_MAPPED, h->buf->size);
+    if (h->session != NULL) {
+        ps_list_remove(&h->node);
+    }
+    user_put(h->user);
+    ps_buf_unref(h->buf);
+    ps_free(h);
+}
+
+int ps_agent_budget_hold(struct ps_agent_session *s, struct ps_buf *buf,
+                         struct ps_buf **ret_buf,
+                         struct ps_refusal *ret_refusal)
+{
+    struct ps_agent_hold *h;
+    int rc = ps_account_charge(&s->account, PS_COST_REGIONS, 1, ret_refusal);
+
+    if (rc != 0) {
+        return rc;
+    }
+    rc = ps_account_charge(&s->account, PS_COST_MAPPED, buf->size, ret_refusal);
+    if (rc != 0) {
+        ps_account_refund(&s->account, PS_COST_REGIONS, 1);
+        return rc;
+    }
+    h = ps_calloc(1, sizeof(*h));
+    h->session = s;
+    h->user = user_get(s->user->agent, s->uid);
+    h->buf = ps_buf_ref(buf);
+    ps_list_push_back(&s->holds, &h->node);
+    *ret_buf = ps_buf_wrap(buf->data, buf->size, hold_release, h);
+    (*ret_buf)->tag = buf->tag;
+    (*ret_buf)->offset = buf->offset;
+    return 0;
+}

@@ -1,0 +1,225 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Many of what is allowed once: one process, or one user, takes as much of a
+node as it can get. It is told which limit ends that, by name; what it took
+comes back when it has gone; and the job beside it, of another user where the
+test may have one, checks every sum."""
+import os
+import shutil
+import tempfile
+from pathlib import Path
+
+import pytest
+import trio as support
+from raw import Raw, memfd
+from trio import Job, PATIENCE, SLOW, wait_for
+
+MIB = 1 << 20
+TIB = 1 << 40
+SANITIZED = SLOW > 1
+NOBODY = 65534
+ROOT = os.geteuid() == 0
+as_root = pytest.mark.skipif(not ROOT, reason="only root has a second user")
+
+
+class Place:
+    """A trio, and a job that never stops."""
+
+    def __init__(self, folder, **options):
+        folder.chmod(0o755)
+        self.trio = support.Trio(folder / "trio", servers=1, agents=1,
+                                 **options)
+        self.trio.options.append("limits.greeting=20s")
+        self.trio.agent_options += ["client.mode=0666"]
+        self.trio.start()
+        (folder / "trio").chmod(0o755)
+        self.agent = self.trio.agents()[0]
+        self.path = self.trio.socket(0)
+        # Workers of another user than the raw ones.
+        self.job = Job(self.trio, 2, "bystander",
+                       user=NOBODY if ROOT else None, PSKV_OP_TIMEOUT="120s")
+        keys = [self.job.key("w", "float32", 50_000),
+                self.job.key("n", "int64", 10)]
+        self.keys = " ".join(str(k) for k in keys)
+        self.work()
+        self.rest()
+        self.rss = {d.name: d.rss() for d in self.trio.daemons.values()}
+        self.maps = self.count_maps()
+        self.work()
+
+    def work(self):
+        self.job.say(lambda rank: f"rounds count 5 {rank} 1000 {self.keys}")
+
+    def rest(self):
+        results = self.job.hear()
+        assert len({tuple(r) for r in results}) == 1
+
+    def count_maps(self):
+        """Mappings of the agent, and their bytes."""
+        text = Path(f"/proc/{self.agent.pid}/maps").read_text()
+        size = 0
+        for line in text.splitlines():
+            first, last = line.split()[0].split("-")
+            size += int(last, 16) - int(first, 16)
+        return text.count("\n"), size
+
+    def check(self, growth=24 * MIB):
+        """All live, the job has made rounds, and what was taken is back."""
+        self.rest()
+        self.work()
+        for d in self.trio.daemons.values():
+            assert d.alive(), d.text()
+            assert (SANITIZED or d.rss() < self.rss[d.name] + growth), d.name
+        if not SANITIZED:
+            wait_for(lambda: self.count_maps()[0] < self.maps[0] + 64 and
+                     self.count_maps()[1] < self.maps[1] + TIB // 4,
+                     "the agent's mappings to be gone")
+
+    def raw(self, uid=None, **hello):
+        return Raw(self.path, uid, seconds=PATIENCE, **hello)
+
+    def end(self):
+        self.rest()
+        self.job.tell("close")
+        for w in self.job:
+            assert w.end() == 0
+        self.trio.await_empty()
+
+
+def make_place(**options):
+    folder = Path(tempfile.mkdtemp(prefix="pskv-test-"))
+    p = None
+    try:
+        p = Place(folder, **options)
+        yield p
+        p.end()
+    finally:
+        if p is not None:
+            p.trio.stop()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture(scope="module")
+def place():
+    """With the limits that an agent has by default."""
+    yield from make_place()
+
+
+@pytest.fixture(scope="module")
+def tight():
+    """With small ones."""
+    yield from make_place(agent_options=[
+        "client.max_clients=12", "limits.user.sessions=6",
+        "limits.user.regions=100", "limits.user.mapped=1GiB"])
+
+
+# ------------------------------------------------------------------- regions
+
+def test_regions_of_a_session(place):
+    fd = memfd(4096)
+    with place.raw().welcome() as raw:
+        with pytest.raises((OSError, EOFError, AssertionError)):
+            for i in range(1, 4000):
+                raw.region(i, 4096, fd)
+                if i % 100 == 0:
+                    assert not raw.pending()
+            raise EOFError
+        text = raw.end()
+        assert "1024 of 1024 regions (limits.session.regions)" in text
+    os.close(fd)
+    place.check()
+
+
+def test_regions_that_operations_still_read(place):
+    """To let go of one that an operation uses gives no room for another."""
+    fd = memfd(4096)
+    pair = dict(job="readers", num_workers=2)
+    with place.raw(**pair) as raw, place.raw(**pair) as other:
+        raw.welcome()
+        other.welcome()
+        with pytest.raises((OSError, EOFError, AssertionError)):
+            for i in range(1, 1100):
+                key = raw.key(i, 8).get("key", 0)
+                raw.region(i, 4096, fd)
+                # The other rank gives nothing, so the round stays open.
+                raw.say("l_op", op_id=i, op=1, key=key, region=i, round=1)
+                raw.say("l_region_gone", region=i)
+            raise AssertionError("the regions of 1,099 open rounds")
+        assert "(limits.session.regions)" in raw.end()
+    os.close(fd)
+    place.check()
+
+
+def test_no_region_before_the_welcome(place):
+    with place.raw(num_workers=2) as raw:
+        raw.region(1, 4096)
+        assert "before l_welcome" in raw.end()
+    place.check()
+
+
+def test_address_space_of_a_session(place):
+    with place.raw().welcome() as raw:
+        with pytest.raises((OSError, EOFError, AssertionError)):
+            for i in range(1, 200):
+                raw.region(i, TIB // 2)
+                if i % 8 == 0:
+                    assert not raw.pending()
+            raise EOFError
+        text = raw.end()
+        assert ("4.0 TiB of 4.0 TiB of mapped memory and needs 512.0 GiB more "
+                "(limits.session.mapped)") in text
+    place.check()
+
+
+@as_root
+def test_regions_of_a_user(tight):
+    fd = memfd(4096)
+    raws = [tight.raw().welcome() for _ in range(3)]
+    for raw in raws[:2]:
+        for i in range(1, 51):
+            raw.region(i, 4096, fd)
+        raw.say("l_barrier", op_id=1, number=1)
+        assert raw.await_("l_done").get("error", 0) == 0
+    raws[2].region(1, 4096, fd)
+    assert ("user 0 has 100 of 100 regions (limits.user.regions)"
+            in raws[2].end())
+    # The others of this user go on, and what one gives back is free.
+    raws[0].say("l_region_gone", region=7)
+    raws[1].region(51, 4096, fd)
+    raws[1].say("l_barrier", op_id=2, number=2)
+    assert raws[1].await_("l_done").get("error", 0) == 0
+    for raw in raws:
+        raw.close()
+    os.close(fd)
+    tight.check()
+
+
+# -------------------------------------------------------------------- places
+
+@as_root
+def test_places_of_a_user(tight):
+    raws = [tight.raw(num_workers=99) for _ in range(6)]
+    extra = tight.raw(num_workers=99)
+    assert ("user 0 has 6 of 6 sessions (limits.user.sessions)"
+            in extra.end())
+    other = tight.raw(uid=1234).welcome()
+    # All places of the node: 2 are the bystander's, 6 and 1 are taken.
+    more = [tight.raw(uid=2000 + i).welcome() for i in range(3)]
+    late = tight.raw(uid=3000)
+    assert "12 of 12 sessions (client.max_clients)" in late.end()
+    raws.pop().close()
+    wait_for(lambda: try_place(tight), "the place to be free")
+    for raw in raws + more + [extra, other, late]:
+        raw.close()
+    tight.check()
+
+
+def try_place(tight):
+    with tight.raw() as raw:
+        return raw.hear()[0] == "l_welcome"
+
+
+def test_a_start_without_end(place):
+    for timeout in ((1 << 64) - 1, 8 * 86400 * 10**9):
+        with place.raw(num_workers=2, start_timeout_ns=timeout) as raw:
+            assert "at most 7 days" in raw.end()
+    place.check()
