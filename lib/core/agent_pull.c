@@ -274,10 +274,11 @@ static void send_init(struct ps_agent_step *st, struct ps_agent_key *k,
     for (uint32_t i = 0; i < k->part_count; i++) {
         struct ps_agent_part *p = &k->parts[i];
 
-        if (!p->init) {
-            continue;
+        /* What is still summed of a round that failed goes when that is done:
+         * pass_over() in agent_send.c. */
+        if (p->init && p->state == PS_AGENT_PART_IDLE) {
+            ps_agent_round_go(st, p);
         }
-        ps_agent_round_go(st, p);
     }
     if (k->inits_open == 0) {
         ps_buf_unref(k->init_array.buf);
@@ -346,7 +347,9 @@ void ps_agent_init_reached(struct ps_agent_step *st, struct ps_agent_part *p)
 {
     struct ps_agent_key *k = p->key;
 
-    ps_agent_send_unqueue(st, p);
+    if (p->state != PS_AGENT_PART_SUMMING) {
+        ps_agent_send_unqueue(st, p);
+    }
     p->init = false;
     assert(k->inits_open > 0);
     if (--k->inits_open > 0) {

@@ -466,11 +466,12 @@ static bool is_lacking(const struct ps_agent_part *p)
 }
 
 /* What was summed again may come when its round is over: the value has come
- * with an answer to what was sent before. The next one goes then. */
+ * with an answer to what was sent before, or the round has failed. The next
+ * one, or an init, goes then. */
 static void pass_over(struct ps_agent_step *st, struct ps_agent_part *p)
 {
     p->state = PS_AGENT_PART_IDLE;
-    if (is_lacking(p)) {
+    if (p->init || is_lacking(p)) {
         ps_agent_send_queue(st, p);
     }
 }
@@ -493,7 +494,7 @@ void ps_agent_send_summed(struct ps_agent_step *st, struct ps_agent_run *run)
             }
         } else if (p->state == PS_AGENT_PART_SUMMING && p->key->async &&
                    !p->key->complete) {
-            p->state = PS_AGENT_PART_IDLE; /* Of pushes that have failed. */
+            pass_over(st, p); /* Of pushes that have failed. */
             ps_agent_async_next(st, p->key);
         } else if (p->state == PS_AGENT_PART_SUMMING &&
                    (!is_lacking(p) || run->attempt != p->key->attempt)) {

@@ -51,6 +51,7 @@ struct bench {
     struct ps_buf *region[8];
     bool compresses;    /* Keys that are opened travel in 2 bits of 2. */
     bool fails;         /* The job, when it loses a worker. */
+    bool async;         /* The job; pushes are added. */
     uint32_t width;     /* Of rows, in keys that are opened; 0: none. */
     uint32_t restarts;  /* Of the scheduler. */
     bool resumes;       /* Workers had another agent, */
@@ -228,19 +229,22 @@ static inline void tell_job(struct bench *b, uint32_t version, uint32_t servers)
                                         .incarnation = 1};
     }
     say(b, SCHED_CONN,
-        &(struct ps_msg){.code = PS_MSG_JOB_STATE,
-                         .job_state = {.gen = GEN,
-                                       .version = version,
-                                       .name = "job",
-                                       .phase = PS_JOB_PHASE_RUNNING,
-                                       .num_workers = b->workers,
-                                       .num_servers = servers,
-                                       .slots = &slot,
-                                       .slots_count = 1,
-                                       .ranks = ranks,
-                                       .ranks_count = b->workers,
-                                       .reason = "",
-                                       .optimizer = ""}},
+        &(struct ps_msg){
+            .code = PS_MSG_JOB_STATE,
+            .job_state = {.gen = GEN,
+                          .version = version,
+                          .name = "job",
+                          .phase = PS_JOB_PHASE_RUNNING,
+                          .mode = b->async ? PS_MODE_ASYNC : PS_MODE_SYNC,
+                          .rule = b->async ? PS_RULE_ACCUMULATE : PS_RULE_NONE,
+                          .num_workers = b->workers,
+                          .num_servers = servers,
+                          .slots = &slot,
+                          .slots_count = 1,
+                          .ranks = ranks,
+                          .ranks_count = b->workers,
+                          .reason = "",
+                          .optimizer = ""}},
         NULL);
 }
 

@@ -88,11 +88,223 @@ static void no_key_is_larger_than_its_partitions_can_be(void **state)
     end(&b);
 }
 
+/* ------------------------------------------------------------------- orders */
+
+#define PARTS 3u
+#define EACH  8192u
+
+static void compute_one(struct bench *b)
+{
+    struct ps_compute *c = b->computes[0];
+    struct ps_event ev = {.type = PS_EV_COMPUTED};
+
+    assert_true(b->compute_count > 0);
+    memmove(b->computes, b->computes + 1,
+            --b->compute_count * sizeof(b->computes[0]));
+    ev.computed.token = c->token;
+    ev.computed.rc = ps_kernel_run(&c->job);
+    ps_compute_free(c);
+    step(b, ev);
+}
+
+static void refuse(struct bench *b, uint32_t index, uint64_t round)
+{
+    struct ps_rec_part part = {.index = index, .round = round};
+
+    say(b, SERVER_CONN,
+        &(struct ps_msg){.code = PS_MSG_REFUSE,
+                         .refuse = {.gen = GEN,
+                                    .epoch = 1,
+                                    .credit = 1u << 30,
+                                    .error = PS_E_NOKEY,
+                                    .text = "",
+                                    .parts = &part,
+                                    .parts_count = 1}},
+        NULL);
+}
+
+static void init(struct bench *b, uint32_t worker)
+{
+    operate(b, worker,
+            (struct ps_msg_l_op){
+                .op_id = 900 + worker, .op = PS_OP_INIT, .region = 1});
+}
+
+static uint32_t inits_of(const struct bench *b, uint32_t index)
+{
+    uint32_t n = 0;
+
+    for (uint32_t i = 0; i < count(b, SERVER_CONN, PS_MSG_INIT); i++) {
+        const struct sent *s = find(b, SERVER_CONN, PS_MSG_INIT, i);
+
+        n += s->parcel->msg->init.parts[0].index == index;
+    }
+    return n;
+}
+
+/* Two ranks have pushed without an init, the first sum was refused for that,
+ * and the other sums are still out. */
+static void begin_refused(struct bench *b)
+{
+    open_key(b, 0, PARTS, EACH, SERVER_NODE);
+    tick(b);
+    link_server(b, false, 0);
+    for (uint32_t w = 0; w < 2; w++) {
+        give_region(b, w, (size_t)PARTS * EACH * 4);
+    }
+    push(b, 0, 0, 1, 0);
+    push(b, 1, 0, 1, 0);
+    assert_int_equal(b->compute_count, PARTS);
+    compute_one(b);
+    assert_int_equal(count(b, SERVER_CONN, PS_MSG_PUSH), 1);
+    refuse(b, 0, 1);
+    for (uint32_t w = 0; w < 2; w++) {
+        assert_int_equal(last_done(b, w)->error, PS_E_NOKEY);
+    }
+}
+
+/* All partitions get their init, each once, and the round goes on. */
+static void expect_goes_on(struct bench *b)
+{
+    compute_all(b);
+    for (uint32_t i = 0; i < PARTS; i++) {
+        assert_int_equal(inits_of(b, i), 1);
+        answer(b, 0, i, 0, EACH, 7, 1u << 30);
+    }
+    for (uint32_t w = 0; w < 2; w++) {
+        assert_int_equal(last_done(b, w)->op_id, 900 + w);
+        assert_int_equal(last_done(b, w)->error, 0);
+    }
+    forget_sent(b);
+    push(b, 0, 0, 1, 0);
+    push(b, 1, 0, 1, 0);
+    compute_all(b);
+    assert_int_equal(count(b, SERVER_CONN, PS_MSG_PUSH), PARTS);
+    for (uint32_t i = 0; i < PARTS; i++) {
+        answer(b, 0, i, 1, EACH, 8, 1u << 30);
+    }
+    assert_int_equal(last_done(b, 1)->error, 0);
+}
+
+static void an_init_waits_for_sums_of_a_failed_round(void **state)
+{
+    struct bench b;
+
+    (void)state;
+    begin(&b, 2, 1);
+    begin_refused(&b);
+    init(&b, 0);
+    init(&b, 1);
+    assert_int_equal(inits_of(&b, 0), 1); /* The only idle one. */
+    assert_int_equal(count(&b, SERVER_CONN, PS_MSG_INIT), 1);
+    expect_goes_on(&b);
+    end(&b);
+}
+
+/* Another node's init arrives first. */
+static void an_init_may_be_made_while_a_sum_is_out(void **state)
+{
+    struct bench b;
+
+    (void)state;
+    begin(&b, 2, 1);
+    begin_refused(&b);
+    init(&b, 0);
+    init(&b, 1);
+    for (uint32_t i = 0; i < PARTS; i++) {
+        answer(&b, 0, i, 0, EACH, 7, 1u << 30);
+    }
+    assert_int_equal(last_done(&b, 0)->op_id, 900);
+    assert_int_equal(last_done(&b, 0)->error, 0);
+    /* The next round begins while sums of the failed one are out. */
+    push(&b, 0, 0, 1, 0);
+    push(&b, 1, 0, 1, 0);
+    forget_sent(&b);
+    compute_all(&b);
+    assert_int_equal(count(&b, SERVER_CONN, PS_MSG_INIT), 0);
+    for (uint32_t i = 0; i < PARTS; i++) {
+        answer(&b, 0, i, 1, EACH, 8, 1u << 30);
+    }
+    assert_int_equal(last_done(&b, 1)->error, 0);
+    compute_all(&b);
+    end(&b);
+}
+
+/* Pushes of the next round come before the init is made. */
+static void a_push_behind_an_init_waits_for_it(void **state)
+{
+    struct bench b;
+
+    (void)state;
+    begin(&b, 2, 1);
+    begin_refused(&b);
+    init(&b, 0);
+    init(&b, 1);
+    forget_sent(&b);
+    push(&b, 0, 0, 1, 0);
+    push(&b, 1, 0, 1, 0);
+    compute_all(&b);
+    assert_int_equal(count(&b, SERVER_CONN, PS_MSG_INIT), PARTS - 1);
+    assert_int_equal(count(&b, SERVER_CONN, PS_MSG_PUSH), 0);
+    for (uint32_t i = 0; i < PARTS; i++) {
+        answer(&b, 0, i, 0, EACH, 7, 1u << 30);
+    }
+    compute_all(&b);
+    assert_int_equal(count(&b, SERVER_CONN, PS_MSG_PUSH), PARTS);
+    for (uint32_t i = 0; i < PARTS; i++) {
+        answer(&b, 0, i, 1, EACH, 8, 1u << 30);
+    }
+    for (uint32_t w = 0; w < 2; w++) {
+        assert_int_equal(last_done(&b, w)->op_id, 1);
+        assert_int_equal(last_done(&b, w)->error, 0);
+    }
+    end(&b);
+}
+
+/* The same without rounds. */
+static void an_async_init_waits_for_sums_that_failed(void **state)
+{
+    struct bench b;
+
+    (void)state;
+    memset(&b, 0, sizeof(b));
+    b.async = true;
+    begin_again(&b, 2, 1);
+    open_key(&b, 0, PARTS, EACH, SERVER_NODE);
+    tick(&b);
+    link_server(&b, false, 0);
+    for (uint32_t w = 0; w < 2; w++) {
+        give_region(&b, w, (size_t)PARTS * EACH * 4);
+    }
+    /* The second and third push wait for the first, and are one sum then. */
+    push(&b, 0, 0, 1, 0);
+    push(&b, 0, 0, 2, 0);
+    push(&b, 1, 0, 1, 0);
+    assert_int_equal(count(&b, SERVER_CONN, PS_MSG_PUSH), PARTS);
+    refuse(&b, 0, 1);
+    assert_int_equal(last_done(&b, 0)->error, PS_E_NOKEY);
+    assert_int_equal(b.compute_count, PARTS);
+    compute_one(&b);
+    refuse(&b, 0, 2);
+    assert_int_equal(b.compute_count, PARTS - 1);
+    init(&b, 0);
+    init(&b, 1);
+    compute_all(&b);
+    for (uint32_t i = 0; i < PARTS; i++) {
+        assert_int_equal(inits_of(&b, i), 1);
+    }
+    end(&b);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(rows_beyond_the_key_are_refused_unread),
         cmocka_unit_test(no_key_is_larger_than_its_partitions_can_be),
+        cmocka_unit_test(an_init_waits_for_sums_of_a_failed_round),
+        cmocka_unit_test(an_init_may_be_made_while_a_sum_is_out),
+        cmocka_unit_test(a_push_behind_an_init_waits_for_it),
+        cmocka_unit_test(an_async_init_waits_for_sums_that_failed),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
