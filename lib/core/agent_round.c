@@ -356,11 +356,35 @@ static void add_side(struct ps_str *t, enum ps_op kind, uint8_t reduce,
     }
 }
 
+/* Is it the rank's next round of the key? It was when the operation came; one
+ * that was parked may have been overtaken by another of the same rank. False:
+ * it was refused. */
+static bool is_next(struct ps_agent_step *st, struct ps_agent_op *op)
+{
+    const struct ps_agent_key *k = op->key;
+    uint64_t next = k->pushed[op->local] + 1;
+    char text[PS_TEXT_MAX];
+    struct ps_str t;
+
+    if (op->round == next && k->offer[op->local] == NULL) {
+        return true;
+    }
+    ps_str_init(&t, text, sizeof(text));
+    ps_str_addf(&t, "'%s': rank %u offers round %llu, but its next is %llu",
+                k->name, k->job->local[op->local].rank,
+                (unsigned long long)op->round, (unsigned long long)next);
+    ps_agent_op_done(st, op, 0, PS_E_INVAL, text);
+    return false;
+}
+
 /* False: it was refused. */
 static bool offer(struct ps_agent_step *st, struct ps_agent_op *op)
 {
     struct ps_agent_key *k = op->key;
 
+    if (!is_next(st, op)) {
+        return false;
+    }
     if (ps_agent_quarrel_tells(st, op)) {
         return false;
     }

@@ -261,6 +261,45 @@ static void a_push_behind_an_init_waits_for_it(void **state)
     end(&b);
 }
 
+/* One rank that sends its next round twice while the last one is open does not
+ * count for two. */
+static void no_rank_counts_twice(void **state)
+{
+    struct ps_msg_l_op twice = pushpull(0, 2);
+    struct bench b;
+
+    (void)state;
+    begin(&b, 2, 1);
+    open_key(&b, 0, PARTS, EACH, SERVER_NODE);
+    tick(&b);
+    link_server(&b, false, 0);
+    for (uint32_t w = 0; w < 2; w++) {
+        give_region(&b, w, (size_t)PARTS * EACH * 4);
+    }
+    push(&b, 0, 0, 1, 0);
+    push(&b, 1, 0, 1, 0);
+    compute_all(&b);
+    push(&b, 0, 0, 2, 0);
+    twice.op_id = 77;
+    operate(&b, 0, twice);
+    twice.round = 4; /* Neither of the next. */
+    twice.op_id = 78;
+    operate(&b, 0, twice);
+    forget_sent(&b);
+    for (uint32_t i = 0; i < PARTS; i++) {
+        answer(&b, 0, i, 1, EACH, 8, 1u << 30);
+    }
+    assert_int_equal(last_done(&b, 0)->op_id, 77);
+    assert_int_equal(last_done(&b, 0)->error, PS_E_INVAL);
+    assert_non_null(strstr(last_done(&b, 0)->text, "its next is 3"));
+    assert_int_equal(b.compute_count, 0);
+    assert_int_equal(count(&b, SERVER_CONN, PS_MSG_PUSH), 0);
+    push(&b, 1, 0, 2, 0);
+    assert_int_equal(b.compute_count, PARTS);
+    compute_all(&b);
+    end(&b);
+}
+
 /* The same without rounds. */
 static void an_async_init_waits_for_sums_that_failed(void **state)
 {
@@ -304,6 +343,7 @@ int main(void)
         cmocka_unit_test(an_init_waits_for_sums_of_a_failed_round),
         cmocka_unit_test(an_init_may_be_made_while_a_sum_is_out),
         cmocka_unit_test(a_push_behind_an_init_waits_for_it),
+        cmocka_unit_test(no_rank_counts_twice),
         cmocka_unit_test(an_async_init_waits_for_sums_that_failed),
     };
 
