@@ -421,18 +421,50 @@ static bool start_trio(struct run *r)
     return start_sched(r) && start_members(r);
 }
 
+/* A file of this user alone, emptied: a link in a folder that others may write
+ * to would lead into another file. NULL, or why not. */
+static const char *open_own(const char *path, int *ret_fd)
+{
+    const char *why = NULL;
+    struct stat st;
+    int fd = open(path,
+                  O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW |
+                      O_NONBLOCK,
+                  0666);
+
+    if (fd < 0) {
+        return errno == ELOOP ? "it is a symbolic link; remove it"
+                              : strerror(errno);
+    }
+    if (fstat(fd, &st) != 0) {
+        why = strerror(errno);
+    } else if (!S_ISREG(st.st_mode) || st.st_nlink != 1 ||
+               st.st_uid != geteuid()) {
+        why = "it is not a file of this user with one name; remove it";
+    } else if (ftruncate(fd, 0) != 0) {
+        why = strerror(errno);
+    }
+    if (why != NULL) {
+        close(fd);
+        return why;
+    }
+    *ret_fd = fd;
+    return NULL;
+}
+
 static int open_log(struct run *r, uint32_t rank)
 {
+    const char *why;
     char path[600];
-    int fd;
+    int fd = -1;
 
     if (r->plan->output_dir == NULL) {
         return -1;
     }
     snprintf(path, sizeof(path), "%s/rank-%u.log", r->plan->output_dir, rank);
-    fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC, 0666);
-    if (fd < 0) {
-        sink_say(&r->err, "cannot write %s: %s", path, strerror(errno));
+    why = open_own(path, &fd);
+    if (why != NULL) {
+        sink_say(&r->err, "cannot write %s: %s", path, why);
     }
     return fd;
 }
@@ -641,11 +673,23 @@ static void print_plan(const struct plan *p)
     }
 }
 
+/* A folder that is there already may be reached by a link of this user's. */
 static bool make_output_dir(const struct plan *p)
 {
-    if (p->output_dir == NULL || mkdir(p->output_dir, 0777) == 0 ||
-        errno == EEXIST) {
+    struct stat st;
+
+    if (p->output_dir == NULL || mkdir(p->output_dir, 0777) == 0) {
         return true;
+    }
+    if (errno == EEXIST && lstat(p->output_dir, &st) == 0) {
+        if (!S_ISLNK(st.st_mode) || st.st_uid == geteuid() || st.st_uid == 0) {
+            return true;
+        }
+        fprintf(stderr,
+                "pslaunch: --output-dir %s: it is a symbolic link of another "
+                "user\n",
+                p->output_dir);
+        return false;
     }
     fprintf(stderr, "pslaunch: --output-dir %s: %s\n", p->output_dir,
             strerror(errno));

@@ -286,6 +286,24 @@ def test_output_dir(tmp):
         assert sorted(text.split("\n")) == ["", f"one {rank}", f"two {rank}"]
 
 
+def test_output_dir_follows_no_link(tmp):
+    """A link or another name in a folder that others may write to leaves the
+    file behind it as it is."""
+    victim, where = tmp / "victim", tmp / "logs"
+    victim.write_text("kept")
+    where.mkdir()
+    (where / "rank-0.log").symlink_to(victim)
+    (where / "rank-1.log").hardlink_to(victim)
+    (where / "rank-2.log").write_text("of a run before")
+    code, out, err = launch("-n", "3", *ALONE, "--output-dir", str(where),
+                            *SHELL, "echo one $RANK")
+    assert code == 0 and out.count("one") == 3
+    assert victim.read_text() == "kept"
+    assert "rank-0.log: it is a symbolic link" in err
+    assert "rank-1.log: it is not a file of this user with one name" in err
+    assert (where / "rank-2.log").read_text() == "one 2\n"
+
+
 # -------------------------------------------------------------------- failures
 
 def test_code_of_the_first_failing_rank(tmp):
