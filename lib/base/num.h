@@ -29,6 +29,21 @@ static inline bool ps_mul_u64(uint64_t a, uint64_t b, uint64_t *ret)
     return true;
 }
 
+/* The sum of `count` numbers that lie `stride` apart. */
+static inline bool ps_sum_u64(const uint64_t *n, uint32_t count, size_t stride,
+                              uint64_t *ret)
+{
+    uint64_t sum = 0;
+
+    for (uint32_t i = 0; i < count; i++) {
+        if (!ps_add_u64(sum, n[i * stride], &sum)) {
+            return false;
+        }
+    }
+    *ret = sum;
+    return true;
+}
+
 /* Up to the next multiple of `unit`, a power of two; the caller has checked
  * that the result fits. */
 static inline uint64_t ps_round_up(uint64_t n, uint64_t unit)

@@ -168,14 +168,11 @@ static int start_bcast(struct coll *k)
 static int start_allgather(struct coll *k)
 {
     struct psc_client *c = k->op->client;
-    uint64_t rows = 0;
+    uint64_t rows;
     size_t at = 0;
-    int rc;
+    int rc = ps_sum_u64(k->row_of, c->size, 1, &rows) ? make_room(k, rows)
+                                                      : PSC_E_TOOBIG;
 
-    for (uint32_t r = 0; r < c->size; r++) {
-        rows += k->row_of[r];
-    }
-    rc = make_room(k, rows);
     for (uint32_t r = 0; rc == 0 && r < c->size; r++) {
         size_t bytes = (size_t)k->row_of[r] * k->row_bytes;
         char prefix[32];
@@ -286,16 +283,35 @@ static int give_rows(struct coll *k, uint32_t from, size_t out_from)
     return give_part(k, prefix, from, &s);
 }
 
+/* Can each rank's rows, as it says that it sends them, lie in memory? */
+static bool splits_fit(const struct coll *k)
+{
+    const uint32_t size = k->op->client->size;
+
+    for (uint32_t r = 0; r < size; r++) {
+        uint64_t rows;
+        uint64_t bytes;
+
+        if (!ps_sum_u64(k->splits + (size_t)r * size, size, 1, &rows) ||
+            !ps_mul_u64(rows, k->row_bytes, &bytes) || bytes > SIZE_MAX / 2) {
+            return false;
+        }
+    }
+    return true;
+}
+
 static int start_alltoall(struct coll *k)
 {
     struct psc_client *c = k->op->client;
-    uint64_t rows = 0;
+    uint64_t rows;
     size_t at = 0;
     int rc;
 
     for (uint32_t r = 0; r < c->size; r++) {
         k->row_of[r] = k->splits[(size_t)r * c->size + c->rank];
-        rows += k->row_of[r];
+    }
+    if (!splits_fit(k) || !ps_sum_u64(k->row_of, c->size, 1, &rows)) {
+        return PSC_E_TOOBIG;
     }
     rc = make_room(k, rows);
     for (uint32_t r = 0; rc == 0 && r < c->size; r++) {

@@ -194,9 +194,8 @@ static int fill(struct psc_client *c, struct coll *k,
         }
         for (uint32_t r = 0; r < c->size; r++) {
             k->splits[r] = a->splits != NULL ? a->splits[r] : k->rows / c->size;
-            sent += k->splits[r];
         }
-        if (sent != k->rows) {
+        if (!ps_sum_u64(k->splits, c->size, 1, &sent) || sent != k->rows) {
             return client_complain(
                 c, PSC_E_INVAL,
                 "alltoall: the splits send %llu rows, but there are %llu",
