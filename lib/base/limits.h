@@ -89,6 +89,9 @@
 #define PS_STORE_PARTS_MAX         (4u * 1024u * 1024u)
 #define PS_PARKED_MAX              (4u * 1024u * 1024u)
 #define PS_OPEN_PLACES_MAX         (32u * 1024u * 1024u)
+/* Rounds of a key, and steps of an optimizer, so that sums of two of them fit in
+ * 63 bits: what a peer states beyond is refused. */
+#define PS_ROUND_MAX               (UINT64_C(1) << 61)
 /* Generations of jobs whose end a server remembers, so that what was sent
  * earlier and arrives later does not bring them back. */
 #define PS_ENDED_MAX               256u

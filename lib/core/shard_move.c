@@ -349,7 +349,9 @@ static bool makes_sense(const struct ps_msg_part_piece *m)
                               ? size
                               : m->count * sizeof(float);
 
-    if (m->lens_count != BUFFERS || size > PS_PAYLOAD_MAX ||
+    if (m->lens_count != BUFFERS || m->version > PS_ROUND_MAX ||
+        m->shift > (int64_t)PS_ROUND_MAX || m->shift < -(int64_t)PS_ROUND_MAX ||
+        size > PS_PAYLOAD_MAX ||
         (m->lens[VALUE] != 0 && m->lens[VALUE] != size) ||
         (m->lens[GATHERED] != 0 && m->lens[GATHERED] != size) ||
         (m->lens[CODE] != 0 &&

@@ -251,7 +251,7 @@ static int resume_part(struct ps_shard_step *st, struct ps_shard_slot *slot,
     struct ps_shard_job *job = slot->job;
     struct ps_part *part = ps_store_find(&job->store, rec->key, rec->index);
 
-    if (rec->count == 0) {
+    if (rec->count == 0 || rec->round > PS_ROUND_MAX) {
         return PS_E_INVAL;
     }
     uint64_t before = part != NULL ? part->version : 0;

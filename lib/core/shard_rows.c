@@ -523,7 +523,6 @@ static int pull(struct ps_shard_step *st, struct ps_shard_slot *slot,
         ps_store_ask(store, part, &w);
         return 0;
     }
-    part->width = rec->width;
     if (readable(part, rec->round)) {
         rc = answer(st, slot, part, &w);
         ps_buf_unref(buf);

@@ -178,7 +178,7 @@ static int put(struct ps_shard_step *st, struct ps_shard_job *job,
          rec->dtype != state_dtype(part) || payload == NULL)) {
         return PS_E_MISMATCH;
     }
-    if (m->steps > INT64_MAX) {
+    if (m->steps > PS_ROUND_MAX) {
         return PS_E_INVAL;
     }
     part->shift = (int64_t)m->steps - (int64_t)part->version;

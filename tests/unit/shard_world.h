@@ -62,6 +62,9 @@ struct agent {
     uint64_t credit;
     uint32_t value_frames;
     uint32_t credit_frames;
+    uint32_t row_frames;
+    uint32_t states; /* Answers about an optimizer's state, and the last. */
+    int state_error;
     struct seen seen[KEYS_MAX];
 };
 
@@ -259,6 +262,13 @@ static inline void agent_deliver(struct agent *a, const struct ps_msg *msg,
     case PS_MSG_CREDIT:
         a->credit_frames++;
         agent_credit(a, msg->credit.credit);
+        break;
+    case PS_MSG_ROWS:
+        a->row_frames++;
+        break;
+    case PS_MSG_STATE:
+        a->states++;
+        a->state_error = msg->state.error;
         break;
     case PS_MSG_PONG:
         break;

@@ -1,0 +1,122 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Numbers that an agent may state and that nothing real has: rounds and steps
+ * near the end of 64 bits, widths that change. Sums of them would overflow, or
+ * a job's own key would become useless. */
+#include "shard_world.h"
+
+static void put_steps(struct agent *a, uint32_t key, uint64_t steps)
+{
+    struct ps_rec_part part = {.key = key, .dtype = PS_DTYPE_FLOAT32};
+
+    agent_send(a,
+               &(struct ps_msg){.code = PS_MSG_STATE_PUT,
+                                .state_put = {.gen = GEN,
+                                              .slot = a->index,
+                                              .request = 1,
+                                              .which = UINT8_MAX,
+                                              .steps = steps,
+                                              .parts = &part,
+                                              .parts_count = 1}},
+               NULL, 0);
+    world_settle(a->w);
+}
+
+static void steps_stay_far_from_overflow(void **state)
+{
+    static const struct ps_rec_param rate = {.name = "lr", .value = 0.5};
+    static const uint64_t bad[] = {(uint64_t)INT64_MAX - 1, INT64_MAX,
+                                   UINT64_MAX, PS_ROUND_MAX + 1};
+    struct world *w = world_new(&(struct world_options){
+        .slots = 1, .params = &rate, .params_count = 1});
+    struct agent *a = &w->agents[0];
+
+    (void)state;
+    agent_init(a, 1, 1, &(float){1});
+    for (uint32_t i = 0; i < 4; i++) {
+        put_steps(a, 1, bad[i]);
+        assert_int_equal(a->states, i + 1);
+        assert_int_equal(a->state_error, PS_E_INVAL);
+    }
+    put_steps(a, 1, PS_ROUND_MAX);
+    assert_int_equal(a->state_error, 0);
+    agent_push_f32(a, 1, 1, 1); /* A step behind it. */
+    assert_int_equal(a->seen[1].refusals, 0);
+    world_free(w);
+}
+
+static void no_version_is_near_overflow(void **state)
+{
+    static const uint64_t bad[] = {UINT64_MAX, UINT64_MAX - 1, INT64_MAX,
+                                   PS_ROUND_MAX + 1};
+    struct world *w = world_new(&(struct world_options){.slots = 1});
+    struct agent *a = &w->agents[0];
+
+    (void)state;
+    for (uint32_t i = 0; i < 4; i++) {
+        agent_resume(a, 1, bad[i], 5, true);
+        assert_int_equal(a->seen[1].refusals, i + 1);
+        assert_int_equal(a->seen[1].error, PS_E_INVAL);
+    }
+    agent_push_f32(a, 1, 1, 3);
+    assert_true(agent_f32(a, 1) == 3);
+    world_free(w);
+}
+
+static void pull_rows(struct agent *a, uint32_t key, uint32_t width)
+{
+    struct ps_rec_rows part = {
+        .key = key, .dtype = PS_DTYPE_FLOAT32, .width = width, .count = 1};
+
+    agent_send(a,
+               &(struct ps_msg){.code = PS_MSG_PULL_ROWS,
+                                .pull_rows = {.gen = GEN,
+                                              .slot = a->index,
+                                              .request = 1,
+                                              .parts = &part,
+                                              .parts_count = 1}},
+               (uint32_t[]){0, 0}, 8);
+    world_settle(a->w);
+}
+
+static void a_question_for_rows_makes_no_key_of_rows(void **state)
+{
+    struct world *w = world_new(&(struct world_options){.slots = 1});
+    struct agent *a = &w->agents[0];
+
+    (void)state;
+    agent_push_f32(a, 1, 1, 3);
+    pull_rows(a, 1, 1);
+    assert_int_equal(a->row_frames, 1);
+    agent_push_f32(a, 1, 2, 4);
+    assert_int_equal(a->seen[1].refusals, 0);
+    assert_true(agent_f32(a, 1) == 4);
+    world_free(w);
+}
+
+/* Of which not one row fits in a frame, or whose bytes wrap. */
+static void rows_of_no_width_cut_the_connection(void **state)
+{
+    static const uint32_t widths[] = {0, 1u << 24, 1u << 30, UINT32_MAX};
+
+    (void)state;
+    for (uint32_t i = 0; i < 4; i++) {
+        struct world *w = world_new(&(struct world_options){.slots = 1});
+        struct agent *a = &w->agents[0];
+
+        pull_rows(a, 1, widths[i]);
+        assert_int_equal(w->hangups, 1);
+        world_free(w);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(steps_stay_far_from_overflow),
+        cmocka_unit_test(no_version_is_near_overflow),
+        cmocka_unit_test(a_question_for_rows_makes_no_key_of_rows),
+        cmocka_unit_test(rows_of_no_width_cut_the_connection),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
