@@ -14,6 +14,7 @@
 #include "common/logsink.h"
 #include "common/memlimit.h"
 #include "common/notify.h"
+#include "common/trim.h"
 #include "net/addr.h"
 #include "net/listen.h"
 #include "net/local.h"
@@ -26,6 +27,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <malloc.h>
 #include <msgpack.h>
 #include <signal.h>
 #include <stdio.h>
@@ -61,6 +63,8 @@ struct daemon {
     const char *local_path; /* Ours: removed at the end. */
     void *app;
     struct ps_loop_timer watchdog;
+    struct ps_loop_timer trim_due; /* Wakes the loop; settled() does it. */
+    struct ps_trim trim;
     struct ps_loop_timer grace;
     ps_time grace_time;
     bool serving; /* Told that it is. */
@@ -636,10 +640,29 @@ static void serving(struct daemon *d)
     }
 }
 
+static void trim_due(struct ps_loop_timer *t)
+{
+    (void)t;
+}
+
+/* The allocator keeps what a burst has left; others on this host need it. */
+static void trim_memory(struct daemon *d)
+{
+    if (ps_trim_look(&d->trim, ps_alloc_peak(), ps_alloc_bytes(),
+                     ps_loop_now(d->loop))) {
+        (void)malloc_trim(0);
+        ps_log(PS_LOG_DEBUG, "memory of a burst given back");
+    }
+    if (ps_loop_timer_at(&d->trim_due) != ps_trim_deadline(&d->trim)) {
+        ps_loop_timer_set(d->loop, &d->trim_due, ps_trim_deadline(&d->trim));
+    }
+}
+
 static void settled(void *ctx)
 {
     struct daemon *d = ctx;
 
+    trim_memory(d);
     if (!d->serving && (d->spec->ready == NULL || d->spec->ready(d->app))) {
         serving(d);
     }
@@ -733,8 +756,10 @@ static void make_driver(struct daemon *d)
         .scheduler = d->facts.scheduler[0] != '\0' ? d->facts.scheduler : NULL,
         .limits = {.greet = c->greeting,
                    .header = c->header,
-                   .stall = c->stall,
-                   .output_max = c->output},
+                   .stall = c->stall},
+        .output = c->output,
+        .link_output = c->link_output,
+        .output_total = c->output_total,
         .same_host = same_host(d),
         .link_connections = d->spec->link_connections != NULL
                                 ? d->spec->link_connections(d->values)
@@ -863,12 +888,14 @@ static void run(struct daemon *d)
     ps_notify("READY=1\nSTATUS=%s",
               d->spec->ready == NULL ? "serving" : "waiting for the scheduler");
     d->grace.due = grace_over;
+    d->trim_due.due = trim_due;
     d->watchdog.due = feed_watchdog;
     if (ps_notify_watchdog() != PS_TIME_NEVER) {
         feed_watchdog(&d->watchdog);
     }
     ps_loop_run(d->loop);
     ps_loop_timer_set(d->loop, &d->watchdog, PS_TIME_NEVER);
+    ps_loop_timer_set(d->loop, &d->trim_due, PS_TIME_NEVER);
 }
 
 static void finish(struct daemon *d)

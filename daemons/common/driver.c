@@ -245,6 +245,7 @@ struct ps_driver *ps_driver_new(const struct ps_driver_options *opt)
     d->opt.dial_timeout = opt->dial_timeout != 0 ? opt->dial_timeout
                                                  : PS_SECONDS(10);
     d->conns = ps_map_new();
+    driver_output_init(d);
     ps_list_init(&d->strangers);
     ps_list_init(&d->dirty);
     ps_list_init(&d->paused);
@@ -292,6 +293,7 @@ void ps_driver_free(struct ps_driver *d)
     ps_loop_set_hook(d->opt.loop, NULL, NULL);
     ps_effects_fini(&d->fx);
     ps_map_free(d->conns);
+    driver_output_fini(d);
     ps_free(d);
 }
 

@@ -30,6 +30,11 @@ struct ps_driver_options {
     struct ps_conn_limits limits;
     uint32_t link_connections; /* To a server by TCP; 0: so many that each
                                 * further loop has one to move. */
+    /* Bytes of memory that may wait to be sent: for a training process or a
+     * tool, for a daemon, for all together. 0: as base/limits.h says. */
+    uint64_t output;
+    uint64_t link_output;
+    uint64_t output_total;
     bool same_host;          /* Dial servers on this host through net/near.h. */
     uint32_t receive_buffer; /* 0: the system decides. */
     uint32_t send_buffer;
@@ -75,6 +80,7 @@ struct ps_driver_stats {
     uint32_t paused;
     uint32_t computing;
     uint64_t queued;
+    uint64_t output;   /* Memory that it takes. */
     uint64_t bytes_in; /* Of all connections there were. */
     uint64_t bytes_out;
     uint64_t copied;

@@ -25,6 +25,14 @@ static void greeted(struct link_conn *c)
     }
 }
 
+static void first_frame(struct link_conn *c)
+{
+    if (!c->greeted) {
+        c->greeted = true;
+        driver_output_greeted(c);
+    }
+}
+
 static void resumed(struct link_conn *c)
 {
     if (ps_list_linked(&c->paused)) {
@@ -102,6 +110,7 @@ static void on_frame(void *ctx, struct ps_conn *conn, const struct ps_msg *msg,
     struct link_conn *c = ctx;
 
     greeted(c);
+    first_frame(c);
     if (c->joins || (msg->code == PS_MSG_HELLO &&
                      (msg->hello.features & PS_FEATURE_JOIN) != 0)) {
         driver_strand_frame(c, msg, len);
@@ -154,6 +163,7 @@ void driver_sent(void *ctx, struct ps_conn *conn, uint64_t queued)
     struct ps_event ev = {.type = PS_EV_SENT, .conn = c->id};
 
     (void)conn;
+    driver_output_count(c);
     if (c->joins) {
         c = c->first;
         if (c == NULL || !ps_conn_is_open(c->conn)) {
@@ -197,6 +207,7 @@ static void on_closed(void *ctx, struct ps_conn *conn, int rc)
     }
     bool joins = c->joins;
 
+    driver_output_closed(c);
     ps_conn_free(conn);
     ps_free(c);
     ev.closed.rc = rc;
@@ -300,6 +311,7 @@ void driver_open(struct ps_driver *d, const struct opening *o,
     c->id = ++d->last_id;
     ps_map_put(d->conns, c->id, c);
     d->local_count += kind == PS_CONN_LOCAL;
+    driver_output_open(c, ev);
     if (kind != PS_CONN_DIALLED) {
         make_room(d);
         ps_list_push_back(&d->strangers, &c->stranger);

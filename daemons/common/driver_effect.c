@@ -31,13 +31,22 @@ static void written(void *ctx)
 int driver_write(struct link_conn *c, struct ps_conn_frame *frame,
                  struct ps_parcel *p)
 {
-    frame->slices = p->slice;
-    frame->slice_count = p->slice_count;
-    frame->done = written;
-    frame->ctx = p;
+    /* What is numbered is its link's, which keeps it until it is acknowledged.
+     * The rest is nobody's but this connection's, and without a payload it is
+     * not needed any more once it is encoded. */
+    bool numbered = frame->msg->seq != 0;
+    bool keep = numbered || p->slice_count > 0;
+
+    if (keep) {
+        frame->slices = p->slice;
+        frame->slice_count = p->slice_count;
+        frame->done = written;
+        frame->ctx = p;
+        frame->memory = numbered ? 0 : ps_parcel_memory(p);
+    }
     int rc = ps_conn_send(c->conn, frame);
 
-    if (rc == 0) {
+    if (rc == 0 && keep) {
         p->writing++;
     } else {
         ps_parcel_unref(p);
@@ -50,6 +59,7 @@ void driver_mark_dirty(struct link_conn *c)
     if (!ps_list_linked(&c->dirty)) {
         ps_list_push_back(&c->driver->dirty, &c->dirty);
     }
+    driver_output_count(c);
 }
 
 /* Greetings say whose link it is and what we can do. */

@@ -8,6 +8,7 @@
  *     driver_accept.c connections from the listeners
  *     driver_dial.c   connections that the machine wants
  *     driver_link.c   further connections of a link
+ *     driver_output.c what waits for peers, and who holds too much of it
  *     driver_ring.c   memory of workers: regions, rings of operations
  *     driver_stats.c  numbers */
 #pragma once
@@ -16,11 +17,14 @@
 #include "base/spin.h"
 #include "common/bundle.h"
 #include "common/driver.h"
+#include "core/ledger.h"
 #include "net/loop.h"
 #include "proto/ring.h"
 
 /* Between tries of a link to get another connection. */
 #define JOIN_FIRST PS_MILLIS(100)
+
+struct output_user;
 
 struct link_conn {
     struct ps_driver *driver;
@@ -30,6 +34,8 @@ struct link_conn {
     struct ps_list_node stranger; /* Until it has greeted. */
     struct ps_list_node dirty;    /* Something was queued for it. */
     struct ps_list_node paused;
+    struct ps_account account;  /* Of what waits for it. */
+    struct output_user *user;   /* Of a training process or tool. */
     struct ps_slice payload;    /* Under way; own reference. */
     struct ps_buf *ring_memory; /* NULL: no ring. */
     struct ps_ring_agent ring;
@@ -37,6 +43,7 @@ struct link_conn {
     struct ps_list_node told; /* Something was put into its ring. */
     int thrown;               /* Why the payload under way is thrown away. */
     bool near;
+    bool greeted;
     /* A further connection of the link that `first` is the first of; NULL
      * when that one is over. */
     bool joins;
@@ -84,8 +91,14 @@ struct ps_driver {
     bool closing;
     int failure;
     void (*closed)(void *ctx);
-    uint64_t arenas_freed; /* When peers were last told. */
-    ps_time refusal_told;  /* When a refused connection was last logged. */
+    uint64_t arenas_freed;    /* When peers were last told. */
+    ps_time refusal_told;     /* When a refused connection was last logged. */
+    struct ps_account output; /* The sum of what waits for peers. */
+    struct ps_account_limits caller_limits; /* Training processes, tools. */
+    struct ps_account_limits link_limits;   /* Daemons. */
+    struct ps_account_limits user_limits;
+    struct ps_account_limits total_limits;
+    struct ps_map *users;        /* By uid: struct output_user. */
     struct ps_driver_stats gone; /* Sums of connections that are no more. */
 };
 
@@ -158,6 +171,18 @@ void driver_strand_frame(struct link_conn *c, const struct ps_msg *msg,
 void driver_strand_closed(struct link_conn *c);
 /* The first one is closed. */
 void driver_end_strands(struct link_conn *c);
+
+/* driver_output.c */
+
+void driver_output_init(struct ps_driver *d);
+void driver_output_fini(struct ps_driver *d);
+/* `ev` is the OPEN event. */
+void driver_output_open(struct link_conn *c, const struct ps_event *ev);
+void driver_output_greeted(struct link_conn *c);
+void driver_output_closed(struct link_conn *c);
+/* Something was queued or has gone: the account follows. May cut this or
+ * another connection. */
+void driver_output_count(struct link_conn *c);
 
 /* driver_ring.c */
 

@@ -49,6 +49,7 @@ void ps_driver_stats(const struct ps_driver *d, struct ps_driver_stats *ret)
     s.paused = d->paused_count;
     s.computing = d->computing;
     s.queued = queued(d);
+    s.output = d->output.cost[PS_COST_OUTPUT].used;
     *ret = s;
 }
 

@@ -71,12 +71,28 @@ const struct ps_option ps_common_rows[PS_COMMON_ROWS] = {
      .offset = AT(strangers),
      .help = "Connections that have not greeted yet; the oldest makes room."},
     {.path = "limits.output",
-     .text = "1GiB",
+     .text = "16MiB",
      .type = PS_OPTION_SIZE,
      .min = MIB_BYTES,
      .offset = AT(output),
-     .help = "Bytes that may wait for one peer; a connection with more is "
-             "closed."},
+     .help = "Memory for what waits to be sent to one training process or "
+             "tool; a connection that needs more is closed."},
+    {.path = "limits.link_output",
+     .text = "64MiB",
+     .type = PS_OPTION_SIZE,
+     .min = MIB_BYTES,
+     .offset = AT(link_output),
+     .help = "The same for one daemon; tensors that are kept anyway do not "
+             "count."},
+    {.path = "limits.output_total",
+     .text = "128MiB",
+     .type = PS_OPTION_SIZE,
+     .min = 4 * MIB_BYTES,
+     .offset = AT(output_total),
+     .help = "The same for all peers together, and a quarter of it for one "
+             "user's training processes, or all tools by TCP; beyond it the "
+             "connection that "
+             "holds most is closed."},
     {.path = "limits.greeting",
      .text = "5s",
      .type = PS_OPTION_DURATION,

@@ -10,7 +10,7 @@
 #include <stdint.h>
 
 /* Rows in each group. */
-#define PS_COMMON_ROWS    16
+#define PS_COMMON_ROWS    18
 #define PS_LISTEN_ROWS    4
 #define PS_SCHEDULER_ROWS 4
 
@@ -29,6 +29,8 @@ struct ps_common_options {
     uint64_t connections;
     uint64_t strangers;
     uint64_t output;
+    uint64_t link_output;
+    uint64_t output_total;
     ps_time greeting;
     ps_time header;
     ps_time stall;

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <stddef.h>
+#include <stdint.h>
 
 void *ps_alloc(size_t size) __attribute__((malloc, returns_nonnull));
 void *ps_calloc(size_t count, size_t size)
@@ -12,5 +13,12 @@ void *ps_calloc(size_t count, size_t size)
 void *ps_realloc(void *p, size_t size) __attribute__((returns_nonnull));
 char *ps_strdup(const char *s) __attribute__((malloc, returns_nonnull));
 void ps_free(void *p);
+/* Bytes that an allocation takes, what the allocator keeps beside it included.
+ * NULL: 0. */
+size_t ps_alloc_size(const void *p);
+/* Bytes of all allocations of this thread, and the most there were since the
+ * last call. Where threads free what others took it is an estimate. */
+uint64_t ps_alloc_bytes(void);
+uint64_t ps_alloc_peak(void);
 /* Live allocations, for leak checks in tests. */
 size_t ps_alloc_live(void);

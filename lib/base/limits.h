@@ -65,6 +65,14 @@
 /* Operations of one worker that are not done; one more ends its session with
  * the reason. */
 #define PS_OPS_MAX                 65536u
+/* Memory that output may take which waits for one training process or tool,
+ * for one daemon, and for all peers together; the connection that holds most
+ * is closed. A training process that has PS_OPS_MAX operations open is told of
+ * all their ends in 16 MiB. Payload that a daemon keeps anyway and what a link
+ * keeps until it is acknowledged do not count, so a link needs little. */
+#define PS_OUTPUT_DEFAULT          (16u * 1024u * 1024u)
+#define PS_OUTPUT_LINK_DEFAULT     (64u * 1024u * 1024u)
+#define PS_OUTPUT_TOTAL_DEFAULT    (128u * 1024u * 1024u)
 /* Bytes of a name of a node, job or cluster; of a key. */
 #define PS_NAME_MAX                64u
 #define PS_KEY_NAME_MAX            256u

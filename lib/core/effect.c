@@ -53,6 +53,18 @@ void ps_parcel_unref(struct ps_parcel *p)
     ps_free(p);
 }
 
+uint64_t ps_parcel_memory(const struct ps_parcel *p)
+{
+    uint64_t sum = ps_alloc_size(p) + ps_alloc_size(p->msg);
+
+    for (uint32_t i = 0; i < p->slice_count; i++) {
+        const struct ps_buf *b = p->slice[i].buf;
+
+        sum += b != NULL && b->refs == 1 ? b->size : 0;
+    }
+    return sum;
+}
+
 struct ps_compute *ps_compute_new(uint64_t token, uint32_t src_max,
                                   uint32_t held_max)
 {

@@ -34,6 +34,9 @@ struct ps_parcel *ps_parcel_new(const struct ps_msg *msg,
                                 uint32_t slice_count);
 struct ps_parcel *ps_parcel_ref(struct ps_parcel *p);
 void ps_parcel_unref(struct ps_parcel *p); /* NULL is fine. */
+/* Bytes that the last unref gives back: the parcel, its message, and payload
+ * that nobody else references. */
+uint64_t ps_parcel_memory(const struct ps_parcel *p);
 
 /* A compute job with everything it touches kept alive. */
 struct ps_compute {

@@ -338,6 +338,11 @@ uint64_t ps_conn_queued(const struct ps_conn *c)
     return c->queued;
 }
 
+uint64_t ps_conn_memory(const struct ps_conn *c)
+{
+    return c->memory;
+}
+
 const char *ps_conn_peer(const struct ps_conn *c)
 {
     return c->peer;

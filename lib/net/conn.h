@@ -94,8 +94,9 @@ struct ps_conn_frame {
     const struct ps_msg *msg; /* Encoded here; not kept. */
     const struct ps_slice *slices;
     uint32_t slice_count;
-    int pass_fd; /* Travels beside it; -1: none. Duplicated. */
-    bool ahead;  /* Of all that has not begun, but for a greeting, and in place
+    uint64_t memory; /* That `done` gives back, for ps_conn_memory(). */
+    int pass_fd;     /* Travels beside it; -1: none. Duplicated. */
+    bool ahead; /* Of all that has not begun, but for a greeting, and in place
                   * of another such frame. Without payload and descriptor. */
     void (*done)(void *ctx);
     void *ctx;
@@ -139,6 +140,9 @@ bool ps_conn_is_paused(const struct ps_conn *c);
 bool ps_conn_points(const struct ps_conn *c);
 enum ps_role ps_conn_peer_role(const struct ps_conn *c); /* Once greeted. */
 uint64_t ps_conn_queued(const struct ps_conn *c);
+/* Bytes of memory that output takes which waits, or which the peer points at:
+ * blocks of frames, and what each frame said that it keeps. */
+uint64_t ps_conn_memory(const struct ps_conn *c);
 /* Frames that have arrived, the one that is being delivered included. */
 uint64_t ps_conn_frames(const struct ps_conn *c);
 const char *ps_conn_peer(const struct ps_conn *c);

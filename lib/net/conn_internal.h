@@ -138,6 +138,7 @@ struct ps_conn {
     struct ps_list out;
     uint64_t out_written; /* Bytes of the first frame that are gone. */
     uint64_t queued;
+    uint64_t memory; /* That all frames take which wait or are held. */
     bool near_told;  /* The peer said whether it can read our memory, */
     bool near_reads; /* and it can; */
     bool near_maps;  /* and whether it maps arenas. */

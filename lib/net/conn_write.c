@@ -32,10 +32,11 @@ struct out_frame {
     const struct ps_slice *slices;
     uint32_t slice_count;
     uint32_t header_len;
-    uint64_t len; /* What is written: header, and payload or pieces. */
-    int pass_fd;  /* -1: none, or gone already. */
-    bool points;  /* At its payload. Thousands may wait: no room is lost. */
-    bool greets;  /* Nothing goes ahead of it. */
+    uint64_t len;    /* What is written: header, and payload or pieces. */
+    uint64_t memory; /* That goes with it. */
+    int pass_fd;     /* -1: none, or gone already. */
+    bool points;     /* At its payload. Thousands may wait: no room is lost. */
+    bool greets;     /* Nothing goes ahead of it. */
     bool ahead;
     void (*done)(void *ctx);
     void *ctx;
@@ -52,9 +53,10 @@ static uint64_t held_len(const struct out_frame *f)
     return sum;
 }
 
-static void frame_done(struct out_frame *f)
+static void frame_done(struct ps_conn *c, struct out_frame *f)
 {
     ps_list_remove(&f->node);
+    c->memory -= f->memory;
     if (f->pass_fd >= 0) {
         close(f->pass_fd);
     }
@@ -69,10 +71,10 @@ void conn_write_fini(struct ps_conn *c)
     struct ps_list_node *n;
 
     while ((n = ps_list_first(&c->held)) != NULL) {
-        frame_done(PS_CONTAINER(n, struct out_frame, node));
+        frame_done(c, PS_CONTAINER(n, struct out_frame, node));
     }
     while ((n = ps_list_first(&c->out)) != NULL) {
-        frame_done(PS_CONTAINER(n, struct out_frame, node));
+        frame_done(c, PS_CONTAINER(n, struct out_frame, node));
     }
     c->queued = 0;
     c->out_written = 0;
@@ -133,6 +135,8 @@ static void put_word(struct ps_conn *c, uint64_t word, int fd)
                                              .code = NEAR_TAKEN,
                                              .payload_len = word});
     ps_list_push_back(&c->out, &f->node);
+    f->memory = ps_alloc_size(f);
+    c->memory += f->memory;
     c->queued += f->len;
 }
 
@@ -234,7 +238,7 @@ bool conn_write_taken(struct ps_conn *c, uint64_t count)
 
         c->queued -= held_len(f);
         c->held_bytes -= held_len(f);
-        frame_done(f);
+        frame_done(c, f);
         count--;
     }
     c->stall_at = PS_TIME_NEVER; /* The next flush sets it again. */
@@ -254,7 +258,7 @@ static void push_ahead(struct ps_conn *c, struct out_frame *f)
         if (begun == 0 && other->ahead) {
             n = ps_list_next(&c->out, n);
             c->queued -= other->len;
-            frame_done(other);
+            frame_done(c, other);
             continue;
         }
         if (begun == 0 && !other->greets) {
@@ -267,10 +271,37 @@ static void push_ahead(struct ps_conn *c, struct out_frame *f)
     ps_list_push_back(&c->out, &f->node);
 }
 
+/* The frame's block with the encoded header in it. Most headers are far below
+ * their bound: these are encoded beside it, because very many frames may wait
+ * for a peer, and each should take what it needs. */
+static int encode_frame(struct ps_conn *c, const struct ps_msg *msg,
+                        uint64_t payload_len, size_t pieces,
+                        struct out_frame **ret_frame, size_t *ret_len)
+{
+    size_t cap = ps_codec_bound(msg);
+    bool beside = cap <= PS_LOOP_SCRATCH;
+    struct out_frame *f = beside ? NULL : ps_alloc(sizeof(*f) + cap + pieces);
+    uint8_t *header = beside ? ps_loop_scratch(c->loop) : f->header;
+    int rc = ps_codec_encode(msg, c->protocol, payload_len, header, cap,
+                             ret_len);
+
+    if (rc != 0) {
+        ps_free(f);
+        return rc;
+    }
+    if (beside) {
+        f = ps_alloc(sizeof(*f) + *ret_len + pieces);
+        memcpy(f->header, header, *ret_len);
+    }
+    *ret_frame = f;
+    return 0;
+}
+
 int ps_conn_send(struct ps_conn *c, const struct ps_conn_frame *frame)
 {
-    size_t cap;
-    size_t pieces = ps_conn_points(c) ? PS_NEAR_PIECES_MAX * NEAR_PIECE : 0;
+    size_t pieces = ps_conn_points(c) && frame->slice_count > 0
+                        ? PS_NEAR_PIECES_MAX * NEAR_PIECE
+                        : 0;
     size_t header_len;
     uint64_t payload_len = 0;
     struct out_frame *f;
@@ -282,18 +313,16 @@ int ps_conn_send(struct ps_conn *c, const struct ps_conn_frame *frame)
     for (uint32_t i = 0; i < frame->slice_count; i++) {
         payload_len += frame->slices[i].len;
     }
-    cap = ps_codec_bound(frame->msg);
-    f = ps_alloc(sizeof(*f) + cap + pieces);
-    rc = ps_codec_encode(frame->msg, c->protocol, payload_len, f->header, cap,
-                         &header_len);
+    rc = encode_frame(c, frame->msg, payload_len, pieces, &f, &header_len);
     if (rc != 0) {
-        goto free_frame;
+        return rc;
     }
     *f = (struct out_frame){
         .slices = frame->slices,
         .slice_count = frame->slice_count,
         .header_len = (uint32_t)header_len,
         .len = header_len + payload_len,
+        .memory = ps_alloc_size(f) + frame->memory,
         .pass_fd = -1,
         .greets = frame->msg->code == PS_MSG_HELLO ||
                   frame->msg->code == PS_MSG_WELCOME,
@@ -323,6 +352,7 @@ int ps_conn_send(struct ps_conn *c, const struct ps_conn_frame *frame)
         }
     }
     c->queued = queued;
+    c->memory += f->memory;
     if (f->ahead) {
         push_ahead(c, f);
     } else {
@@ -417,7 +447,7 @@ static void advance(struct ps_conn *c, uint64_t n)
             ps_list_push_back(&c->held, &f->node);
             c->held_bytes += held_len(f);
         } else {
-            frame_done(f);
+            frame_done(c, f);
         }
     }
 }

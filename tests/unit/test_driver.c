@@ -47,6 +47,7 @@ struct echo {
     const char *dial;
     bool greets; /* Whom it has dialled. */
     bool keep_region;
+    bool floods; /* As many answers as a barrier's number. */
     struct ps_buf *region;
     int fail;
 };
@@ -122,6 +123,9 @@ static void on_computed(struct echo *e, const struct ps_event *ev,
     e->sum.buf = NULL;
 }
 
+/* So long that a frame with it takes about 500 bytes. */
+static char words[401];
+
 static void on_msg(struct echo *e, const struct ps_event *ev,
                    struct ps_effects *fx)
 {
@@ -153,6 +157,13 @@ static void on_msg(struct echo *e, const struct ps_event *ev,
         ps_effects_tell(fx, ev->conn, &m);
         break;
     case PS_MSG_L_BARRIER:
+        for (uint64_t i = 0; e->floods && i < ev->msg.msg->l_barrier.number;
+             i++) {
+            m = (struct ps_msg){.code = PS_MSG_L_DONE};
+            m.l_done.error = PS_E_NOKEY;
+            m.l_done.text = words;
+            ps_effects_tell(fx, ev->conn, &m);
+        }
         tell(e, "barrier %llu\n",
              (unsigned long long)ev->msg.msg->l_barrier.number);
         break;
@@ -293,6 +304,9 @@ static void one_more_loop(void *ctx, unsigned count)
     ps_driver_loops_grown(w->driver);
 }
 
+/* Of begin_with(); what is zero is as always. */
+static struct ps_driver_options wanted;
+
 static void begin_with(struct world *w, enum ps_role self, unsigned loops_max)
 {
     struct ps_worker_options worker = {.threads = 2};
@@ -300,6 +314,9 @@ static void begin_with(struct world *w, enum ps_role self, unsigned loops_max)
                                     .local_max = 2,
                                     .self = self,
                                     .ctx = w,
+                                    .send_buffer = wanted.send_buffer,
+                                    .output = wanted.output,
+                                    .output_total = wanted.output_total,
                                     .limits = {.linger = PS_MILLIS(10)}};
 
     memset(w, 0, sizeof(*w));
@@ -722,11 +739,15 @@ static void close_ends_dials(void **state)
     assert_false(told(&w, "dial 3"));
 }
 
+/* Of the driver's end. */
+static int accepted_flags;
+
 static int local_caller(struct world *w)
 {
     int fd[2];
 
     assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fd), 0);
+    assert_int_equal(fcntl(fd[0], F_SETFL, accepted_flags), 0);
     ps_driver_accept_local(w->driver, fd[0]);
     return fd[1];
 }
@@ -1058,6 +1079,87 @@ static void local_connections_are_counted(void **state)
     end(&w);
 }
 
+/* Two workers of this user, whose answers stay here. */
+static void begin_flood(struct world *w, uint64_t output, uint64_t total,
+                        int fd[2])
+{
+    struct ps_msg hello = {.code = PS_MSG_L_HELLO,
+                           .l_hello = {.protocol = 1, .job = "j"}};
+    uint8_t bytes[1024];
+
+    memset(words, 'x', sizeof(words) - 1);
+    wanted = (struct ps_driver_options){
+        .send_buffer = 4096, .output = output, .output_total = total};
+    begin(w, PS_ROLE_AGENT);
+    wanted = (struct ps_driver_options){0};
+    w->m.floods = true;
+    accepted_flags = O_NONBLOCK;
+    for (int i = 0; i < 2; i++) {
+        fd[i] = local_caller(w);
+        say(fd[i], bytes, put(bytes, 0, &hello, 0));
+    }
+    accepted_flags = 0;
+}
+
+static void flood(struct world *w, int fd, uint64_t count)
+{
+    struct ps_msg m = {.code = PS_MSG_L_BARRIER,
+                       .l_barrier = {.number = count}};
+    char line[64];
+    uint8_t bytes[64];
+
+    snprintf(line, sizeof(line), "barrier %llu\n", (unsigned long long)count);
+    say(fd, bytes, put(bytes, 0, &m, 0));
+    RUN_UNTIL(w, told(w, line));
+}
+
+/* Memory counts, which is more than the bytes that are written. */
+static void who_does_not_read_is_cut(void **state)
+{
+    struct ps_driver_stats s;
+    struct world w;
+    int fd[2];
+
+    (void)state;
+    begin_flood(&w, 100000, 1 << 20, fd);
+    flood(&w, fd[0], 150);
+    ps_driver_stats(w.driver, &s);
+    assert_int_equal(s.connections, 2);
+    assert_in_range(s.output, 60000, 100000);
+    flood(&w, fd[0], 100);
+    RUN_UNTIL(&w, told(&w, "closed 1 PS_E_FULL\n"));
+    ps_driver_stats(w.driver, &s);
+    assert_int_equal(s.connections, 1);
+    assert_int_equal(s.output, 0);
+    close(fd[0]);
+    close(fd[1]);
+    end(&w);
+}
+
+/* Where a user's share is used up, or the sum, the one that asks for the last
+ * bytes may be innocent. */
+static void who_holds_most_is_cut(void **state)
+{
+    struct ps_driver_stats s;
+    struct world w;
+    int fd[2];
+
+    (void)state;
+    begin_flood(&w, 1 << 20, 400000, fd);
+    flood(&w, fd[0], 150);
+    flood(&w, fd[1], 60);
+    ps_driver_stats(w.driver, &s);
+    assert_int_equal(s.connections, 2);
+    flood(&w, fd[1], 40);
+    RUN_UNTIL(&w, told(&w, "closed 1 PS_E_FULL\n"));
+    ps_driver_stats(w.driver, &s);
+    assert_int_equal(s.connections, 1);
+    assert_in_range(s.output, 1, 60000);
+    close(fd[0]);
+    close(fd[1]);
+    end(&w);
+}
+
 static void a_machine_that_cannot_go_on(void **state)
 {
     struct world w;
@@ -1295,6 +1397,8 @@ int main(void)
         cmocka_unit_test(a_ring_that_lies_is_cut_off),
         cmocka_unit_test(one_ring_of_the_right_size),
         cmocka_unit_test(local_connections_are_counted),
+        cmocka_unit_test(who_does_not_read_is_cut),
+        cmocka_unit_test(who_holds_most_is_cut),
         cmocka_unit_test(a_machine_that_cannot_go_on),
         cmocka_unit_test(close_with_jobs_and_output),
         cmocka_unit_test(a_link_has_several_connections),

@@ -1,0 +1,188 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What waits for peers, in bytes of memory. Each connection has an account,
+ * below it are one user's (training processes of one uid; tools that come by
+ * TCP, of whom it is not known), and all. A
+ * connection that goes beyond its own limit is cut; where the user's or the
+ * sum is used up, the one that holds most of it is, so that nobody pays for a
+ * peer that does not read. */
+#include "common/driver_inner.h"
+
+#include "base/alloc.h"
+#include "base/map.h"
+#include "base/num.h"
+
+#include <assert.h>
+#include <inttypes.h>
+#include <stdio.h>
+
+/* Of the sum, for one user. */
+#define USER_SHARE 4u
+
+/* Whose tools come by TCP, among users: no uid. */
+#define UNKNOWN    (UINT64_C(1) << 32)
+
+struct output_user {
+    struct ps_account account;
+    uint64_t uid;
+    uint32_t connections;
+};
+
+static void set_limit(struct ps_account_limits *limits, uint64_t max,
+                      const char *option)
+{
+    limits->of[PS_COST_OUTPUT] = (struct ps_account_limit){.max = max,
+                                                           .option = option};
+}
+
+void driver_output_init(struct ps_driver *d)
+{
+    const struct ps_driver_options *opt = &d->opt;
+    uint64_t total = opt->output_total != 0 ? opt->output_total
+                                            : PS_OUTPUT_TOTAL_DEFAULT;
+
+    set_limit(&d->caller_limits,
+              opt->output != 0 ? opt->output : PS_OUTPUT_DEFAULT,
+              "limits.output");
+    set_limit(&d->link_limits,
+              opt->link_output != 0 ? opt->link_output : PS_OUTPUT_LINK_DEFAULT,
+              "limits.link_output");
+    set_limit(&d->user_limits, ps_max_u64(total / USER_SHARE, 1),
+              "a quarter of limits.output_total");
+    set_limit(&d->total_limits, total, "limits.output_total");
+    d->users = ps_map_new();
+    ps_account_init(&d->output, PS_ACCOUNT_DAEMON, "output", &d->total_limits);
+}
+
+void driver_output_fini(struct ps_driver *d)
+{
+    assert(ps_map_count(d->users) == 0);
+    ps_map_free(d->users);
+    ps_account_fini(&d->output);
+}
+
+static void join_user(struct link_conn *c, uint64_t uid)
+{
+    struct ps_driver *d = c->driver;
+    struct output_user *u = ps_map_get(d->users, uid);
+    char name[32] = "unknown (tools by TCP)";
+
+    if (u == NULL) {
+        u = ps_calloc(1, sizeof(*u));
+        u->uid = uid;
+        if (uid != UNKNOWN) {
+            snprintf(name, sizeof(name), "%" PRIu64, uid);
+        }
+        ps_account_init(&u->account, PS_ACCOUNT_USER, name, &d->user_limits);
+        ps_account_join(&u->account, &d->output);
+        ps_map_put(d->users, uid, u);
+    }
+    u->connections++;
+    c->user = u;
+    ps_account_join(&c->account, &u->account);
+}
+
+void driver_output_open(struct link_conn *c, const struct ps_event *ev)
+{
+    struct ps_driver *d = c->driver;
+    bool local = c->kind == PS_CONN_LOCAL;
+
+    /* A daemon that we dialled is one; callers have to say so first. */
+    ps_account_init(&c->account, local ? PS_ACCOUNT_SESSION : PS_ACCOUNT_PEER,
+                    ps_conn_peer(c->conn),
+                    c->kind == PS_CONN_DIALLED ? &d->link_limits
+                                               : &d->caller_limits);
+    if (local) {
+        join_user(c, ev->open.uid);
+    }
+    ps_account_join(&c->account, &d->output);
+}
+
+void driver_output_greeted(struct link_conn *c)
+{
+    if (c->kind != PS_CONN_ACCEPTED) {
+        return;
+    }
+    if (ps_conn_peer_role(c->conn) == PS_ROLE_CTL) {
+        join_user(c, UNKNOWN);
+    } else {
+        c->account.limits = &c->driver->link_limits;
+    }
+}
+
+void driver_output_closed(struct link_conn *c)
+{
+    struct output_user *u = c->user;
+
+    ps_account_set(&c->account, PS_COST_OUTPUT, 0);
+    ps_account_fini(&c->account);
+    if (u != NULL && --u->connections == 0) {
+        (void)ps_map_take(c->driver->users, u->uid);
+        ps_account_fini(&u->account);
+        ps_free(u);
+    }
+}
+
+static uint64_t held(const struct link_conn *c)
+{
+    return c->account.cost[PS_COST_OUTPUT].used;
+}
+
+/* The connection that holds most of what an account is full of. */
+static struct link_conn *find_heaviest(struct ps_driver *d,
+                                       const struct output_user *user)
+{
+    struct ps_map_cursor at = {0};
+    struct link_conn *most = NULL;
+    struct link_conn *c;
+
+    while ((c = ps_map_next(d->conns, &at)) != NULL) {
+        if ((user == NULL || c->user == user) &&
+            (most == NULL || held(c) > held(most))) {
+            most = c;
+        }
+    }
+    return most;
+}
+
+static void cut(struct link_conn *c, const struct ps_refusal *why)
+{
+    char text[PS_TEXT_MAX];
+    struct ps_str s;
+
+    ps_str_init(&s, text, sizeof(text));
+    ps_str_add(&s, "peer does not read: ");
+    ps_refusal_text(why, &s);
+    ps_conn_close(c->conn, PS_E_FULL, text);
+    /* What it held goes when the connection is closed, very soon. */
+    ps_account_set(&c->account, PS_COST_OUTPUT, 0);
+}
+
+void driver_output_count(struct link_conn *c)
+{
+    uint64_t now = ps_conn_memory(c->conn);
+    struct ps_refusal why;
+
+    if (!ps_conn_is_open(c->conn)) {
+        return; /* It writes what it has, and ends. */
+    }
+    while (now > held(c) && ps_account_charge(&c->account, PS_COST_OUTPUT,
+                                              now - held(c), &why) != 0) {
+        bool alone = why.kind == PS_ACCOUNT_SESSION ||
+                     why.kind == PS_ACCOUNT_PEER;
+        struct link_conn *most = c;
+
+        if (!alone) {
+            most = find_heaviest(c->driver,
+                                 why.kind == PS_ACCOUNT_USER ? c->user : NULL);
+        }
+        /* This one with what it asks for may hold most. */
+        most = alone || held(most) <= now ? c : most;
+        cut(most, &why);
+        if (most == c) {
+            return;
+        }
+    }
+    if (now < held(c)) {
+        ps_account_set(&c->account, PS_COST_OUTPUT, now);
+    }
+}
