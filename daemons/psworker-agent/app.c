@@ -66,6 +66,7 @@ static void set_limits(const struct psagent_options *o,
 {
     const struct psagent_limits *l = &o->limits;
     struct ps_account_limits *session = &limits[PS_ACCOUNT_SESSION];
+    struct ps_account_limits *job = &limits[PS_ACCOUNT_JOB];
     struct ps_account_limits *user = &limits[PS_ACCOUNT_USER];
     struct ps_account_limits *daemon = &limits[PS_ACCOUNT_DAEMON];
     const uint64_t regions = l->daemon_regions != 0 ? l->daemon_regions
@@ -79,6 +80,14 @@ static void set_limits(const struct psagent_options *o,
     set(session, PS_COST_MAPPED, l->session_mapped, "limits.session.mapped");
     set(user, PS_COST_MAPPED, l->user_mapped, "limits.user.mapped");
     set(daemon, PS_COST_MAPPED, l->daemon_mapped, "limits.daemon.mapped");
+    set(user, PS_COST_MEMORY,
+        l->user_memory != 0 ? l->user_memory : o->memory / 5 * 4,
+        "limits.user.memory");
+    set(daemon, PS_COST_MEMORY, o->memory, "local.memory");
+    set(job, PS_COST_KEYS, l->job_keys, "limits.job.keys");
+    set(user, PS_COST_KEYS, l->user_keys, "limits.user.keys");
+    set(job, PS_COST_PARTITIONS, l->job_partitions, "limits.job.partitions");
+    set(user, PS_COST_PARTITIONS, l->user_partitions, "limits.user.partitions");
     set(user, PS_COST_SESSIONS, l->user_sessions, "limits.user.sessions");
     set(daemon, PS_COST_SESSIONS, o->max_clients, "client.max_clients");
 }

@@ -22,6 +22,11 @@ struct psagent_options {
         uint64_t user_sessions;
         uint64_t user_regions; /* 0: a quarter of what the system allows. */
         uint64_t user_mapped;
+        uint64_t user_memory; /* 0: four fifths of `memory`. */
+        uint64_t job_keys;
+        uint64_t user_keys;
+        uint64_t job_partitions;
+        uint64_t user_partitions;
         uint64_t daemon_regions; /* 0: half of what the system allows. */
         uint64_t daemon_mapped;
     } limits;

@@ -32,12 +32,18 @@ static void *must(void *p)
     return p;
 }
 
+static void *if_any(void *p)
+{
+    if (p != NULL) {
+        add_bytes(p);
+        atomic_fetch_add_explicit(&live, 1, memory_order_relaxed);
+    }
+    return p;
+}
+
 static void *count(void *p)
 {
-    must(p);
-    add_bytes(p);
-    atomic_fetch_add_explicit(&live, 1, memory_order_relaxed);
-    return p;
+    return if_any(must(p));
 }
 
 void *ps_alloc(size_t size)
@@ -65,6 +71,20 @@ void *ps_realloc(void *p, size_t size)
     bytes -= (int64_t)before;
     add_bytes(now);
     return now;
+}
+
+void *ps_try_alloc(size_t size)
+{
+    return if_any(malloc(size == 0 ? 1 : size));
+}
+
+void *ps_try_calloc(size_t n, size_t size)
+{
+    if (n == 0 || size == 0) {
+        n = 1;
+        size = 1;
+    }
+    return if_any(calloc(n, size));
 }
 
 char *ps_strdup(const char *s)

@@ -11,6 +11,9 @@ void *ps_alloc(size_t size) __attribute__((malloc, returns_nonnull));
 void *ps_calloc(size_t count, size_t size)
     __attribute__((malloc, returns_nonnull));
 void *ps_realloc(void *p, size_t size) __attribute__((returns_nonnull));
+/* For sizes that a peer has chosen: NULL when memory is gone. */
+void *ps_try_alloc(size_t size) __attribute__((malloc));
+void *ps_try_calloc(size_t count, size_t size) __attribute__((malloc));
 char *ps_strdup(const char *s) __attribute__((malloc, returns_nonnull));
 void ps_free(void *p);
 /* Bytes that an allocation takes, what the allocator keeps beside it included.

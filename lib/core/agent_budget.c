@@ -129,6 +129,86 @@ void ps_agent_budget_leave(struct ps_agent_job *j)
     }
 }
 
+/* -------------------------------------------------------------------- keys */
+
+/* What there is of each local rank in a key. */
+#define RANK_BYTES (2 * sizeof(uint64_t) + sizeof(struct ps_agent_op *))
+
+static bool has_results(const struct ps_agent_job *j,
+                        const struct ps_msg_l_key *m)
+{
+    return m->width == 0 && (j->mode == PS_MODE_SYNC || m->name[0] == 'c');
+}
+
+int ps_agent_budget_key(struct ps_agent_job *j, const struct ps_msg_l_key *m,
+                        uint64_t *ret_charged, struct ps_refusal *ret_refusal)
+{
+    uint64_t bytes = sizeof(struct ps_agent_key) +
+                     m->shape_count * sizeof(uint64_t) +
+                     j->local_count * RANK_BYTES;
+    int rc = ps_account_charge(&j->account, PS_COST_KEYS, 1, ret_refusal);
+
+    if (rc != 0) {
+        return rc;
+    }
+    if (has_results(j, m)) {
+        bytes += ps_agent_key_result_bytes(m->count * ps_dtype_size(m->dtype));
+    }
+    rc = ps_account_charge(&j->account, PS_COST_MEMORY, bytes, ret_refusal);
+    if (rc != 0) {
+        ps_account_refund(&j->account, PS_COST_KEYS, 1);
+        return rc;
+    }
+    *ret_charged = bytes;
+    return 0;
+}
+
+int ps_agent_budget_parts(struct ps_agent_key *k, uint32_t count,
+                          struct ps_refusal *ret_refusal)
+{
+    struct ps_account *a = &k->job->account;
+    const uint64_t bytes = count * sizeof(struct ps_agent_part);
+    int rc = ps_account_charge(a, PS_COST_PARTITIONS, count, ret_refusal);
+
+    if (rc != 0) {
+        return rc;
+    }
+    rc = ps_account_charge(a, PS_COST_MEMORY, bytes, ret_refusal);
+    if (rc != 0) {
+        ps_account_refund(a, PS_COST_PARTITIONS, count);
+        return rc;
+    }
+    k->charged += bytes;
+    k->parts_charged = count;
+    return 0;
+}
+
+void ps_agent_budget_key_gone(struct ps_agent_key *k)
+{
+    ps_account_refund(&k->job->account, PS_COST_KEYS, 1);
+    ps_account_refund(&k->job->account, PS_COST_PARTITIONS, k->parts_charged);
+    ps_account_refund(&k->job->account, PS_COST_MEMORY, k->charged);
+}
+
+void ps_agent_budget_bury(struct ps_agent_job *j, struct ps_agent_grave *g)
+{
+    *g = (struct ps_agent_grave){.results = j->results};
+    if (j->user != NULL) {
+        g->user = user_get(j->user->agent, j->user->uid);
+        g->charged = ps_pool_used(j->results);
+        ps_account_add(&g->user->account, PS_COST_MEMORY, g->charged);
+    }
+}
+
+void ps_agent_budget_buried(struct ps_agent_grave *g)
+{
+    if (g->user != NULL) {
+        ps_account_refund(&g->user->account, PS_COST_MEMORY, g->charged);
+        user_put(g->user);
+        g->user = NULL;
+    }
+}
+
 /* ----------------------------------------------------------------- regions */
 
 static void hold_release(void *ctx)

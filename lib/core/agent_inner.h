@@ -298,7 +298,9 @@ struct ps_agent_key {
     uint8_t find; /* enum ps_find, the least of those who ask. */
     bool open;    /* Answered. */
     uint32_t epoch;
-    struct ps_list askers; /* struct ps_agent_asker */
+    struct ps_list askers;  /* struct ps_agent_asker */
+    uint64_t charged;       /* Bytes of memory at the job's account, */
+    uint32_t parts_charged; /* and partitions. */
 };
 
 struct ps_agent_asker {
@@ -321,6 +323,13 @@ struct ps_agent_user {
     uint32_t uid;
     uint32_t refs; /* By sessions, jobs, and what outlives them. */
     struct ps_account account;
+};
+
+/* Results of a job that is over, while frames still use them. */
+struct ps_agent_grave {
+    struct ps_pool *results;
+    struct ps_agent_user *user; /* Pays for them; NULL: nobody. */
+    uint64_t charged;
 };
 
 /* A mapping that somebody still reads counts until it is released. */
@@ -464,7 +473,7 @@ struct ps_agent {
     uint64_t next_worker;
     uint64_t next_token;
     uint64_t next_request;
-    struct ps_pool **dying; /* Of jobs that are over: frames still use them. */
+    struct ps_agent_grave *dying;
     uint32_t dying_count;
     struct ps_agent_departed *departed;
     uint32_t departed_count;
@@ -498,6 +507,19 @@ void ps_agent_budget_close(struct ps_agent_session *s);
 void ps_agent_budget_seat(struct ps_agent_session *s, struct ps_agent_job *j);
 /* The job holds nothing any more. */
 void ps_agent_budget_leave(struct ps_agent_job *j);
+/* A key, as it is declared: itself and its results. The job has it refunded
+ * with the key. */
+PS_MUST_USE int ps_agent_budget_key(struct ps_agent_job *j,
+                                    const struct ps_msg_l_key *m,
+                                    uint64_t *ret_charged,
+                                    struct ps_refusal *ret_refusal);
+/* Its table of partitions, once their number is known. */
+PS_MUST_USE int ps_agent_budget_parts(struct ps_agent_key *k, uint32_t count,
+                                      struct ps_refusal *ret_refusal);
+void ps_agent_budget_key_gone(struct ps_agent_key *k);
+/* The results of a job that is over, which frames still carry. */
+void ps_agent_budget_bury(struct ps_agent_job *j, struct ps_agent_grave *g);
+void ps_agent_budget_buried(struct ps_agent_grave *g);
 /* A mapping that the session has brought; *ret_buf owns a reference of it, and
  * pays back at its last unref. */
 PS_MUST_USE int ps_agent_budget_hold(struct ps_agent_session *s,
@@ -671,6 +693,8 @@ void ps_agent_job_stall(struct ps_agent_step *st,
 void ps_agent_job_offer_again(struct ps_agent_step *st);
 
 /* agent_key.c */
+/* Bytes of the two results of such a key; 0: it has none here. */
+uint64_t ps_agent_key_result_bytes(uint64_t bytes);
 void ps_agent_key_ask(struct ps_agent_step *st, struct ps_agent_session *s,
                       const struct ps_msg_l_key *m);
 void ps_agent_key_opened(struct ps_agent_step *st,

@@ -73,9 +73,8 @@ void ps_agent_job_free(struct ps_agent_step *st, struct ps_agent *a,
     ps_agent_keep_job_free(a, j);
     ps_map_free(j->keys);
     ps_map_free(j->names);
-    a->dying = ps_realloc(a->dying,
-                          (a->dying_count + 1) * sizeof(struct ps_pool *));
-    a->dying[a->dying_count++] = j->results;
+    a->dying = ps_realloc(a->dying, (a->dying_count + 1) * sizeof(*a->dying));
+    ps_agent_budget_bury(j, &a->dying[a->dying_count++]);
     ps_agent_job_bury(a);
     ps_map_take(a->jobs, j->gen);
     ps_agent_departed_forget(a, j->gen);
@@ -90,8 +89,9 @@ void ps_agent_job_bury(struct ps_agent *a)
     uint32_t kept = 0;
 
     for (uint32_t i = 0; i < a->dying_count; i++) {
-        if (ps_pool_used(a->dying[i]) == 0) {
-            ps_pool_free(a->dying[i]);
+        if (ps_pool_used(a->dying[i].results) == 0) {
+            ps_pool_free(a->dying[i].results);
+            ps_agent_budget_buried(&a->dying[i]);
         } else {
             a->dying[kept++] = a->dying[i];
         }

@@ -201,6 +201,30 @@ static int check_size(const struct ps_msg_l_key *m, struct ps_str *why)
     return 0;
 }
 
+static void add_name(struct ps_str *t, const char *name)
+{
+    ps_str_add(t, "key '");
+    ps_str_add_escaped(t, name, strlen(name), PS_KEY_NAME_MAX);
+    ps_str_add(t, "'");
+}
+
+/* A declaration that a limit forbids. */
+static void refuse_key(struct ps_agent_step *st, struct ps_str *t,
+                       const struct ps_msg_l_key *m,
+                       const struct ps_refusal *why)
+{
+    const uint64_t bytes = m->count * ps_dtype_size(m->dtype);
+
+    add_name(t, m->name);
+    ps_str_add(t, ": ");
+    if (why->cost == PS_COST_MEMORY) {
+        ps_str_addf(t, "no memory for two results of %llu bytes on this node: ",
+                    (unsigned long long)bytes);
+    }
+    ps_refusal_text(why, t);
+    ps_effects_note(st->fx, PS_LOG_WARNING, "%s", t->data);
+}
+
 void ps_agent_key_ask(struct ps_agent_step *st, struct ps_agent_session *s,
                       const struct ps_msg_l_key *m)
 {
@@ -250,12 +274,17 @@ void ps_agent_key_ask(struct ps_agent_step *st, struct ps_agent_session *s,
         return;
     }
     if (k == NULL) {
-        if (j->key_count >= PS_KEYS_MAX) {
-            answer(st, s, m->request, NULL, PS_E_FULL,
-                   "the job has as many keys as a job may have");
+        struct ps_refusal why;
+        uint64_t charged;
+
+        if (ps_agent_budget_key(j, m, &charged, &why) != 0) {
+            refuse_key(st, &t, m, &why);
+            answer(st, s, m->request, NULL,
+                   why.cost == PS_COST_MEMORY ? PS_E_NOMEM : PS_E_FULL, text);
             return;
         }
         k = key_new(st, j, m->name, m);
+        k->charged = charged;
         if (m->resumed && !ps_agent_resume_key(st, s, k, m->pushed)) {
             ps_agent_key_free(st, st->a, k);
             return;
@@ -329,27 +358,33 @@ static bool covers(const struct ps_agent_key *k,
     return total == k->count;
 }
 
+uint64_t ps_agent_key_result_bytes(uint64_t bytes)
+{
+    return 2 * ps_round_up(bytes, bytes >= RESULT_ALIGN ? RESULT_ALIGN : 64);
+}
+
 static int make_results(struct ps_agent_key *k)
 {
     if (k->width != 0 || k->async) {
         return 0; /* They go where the worker wants them. */
     }
     /* One buffer for both, so that they lie in one arena. */
-    uint64_t half = ps_round_up(
-        ps_agent_key_bytes(k),
-        ps_agent_key_bytes(k) >= RESULT_ALIGN ? RESULT_ALIGN : 64);
+    uint64_t both = ps_agent_key_result_bytes(ps_agent_key_bytes(k));
 
-    k->result_at[1] = half;
-    return ps_pool_get(k->job->results, 2 * half, &k->result);
+    k->result_at[1] = both / 2;
+    return ps_pool_get(k->job->results, both, &k->result);
 }
 
-static void set_parts(struct ps_agent_key *k, const struct ps_msg_key_opened *m,
-                      const struct ps_slice *payload)
+static int set_parts(struct ps_agent_key *k, const struct ps_msg_key_opened *m,
+                     const struct ps_slice *payload)
 {
     const uint8_t *at = ps_slice_data(payload);
     uint64_t first = 0;
 
-    k->parts = ps_calloc(m->parts, sizeof(*k->parts));
+    k->parts = ps_try_calloc(m->parts, sizeof(*k->parts));
+    if (k->parts == NULL) {
+        return PS_E_NOMEM;
+    }
     k->part_count = m->parts;
     for (uint32_t i = 0; i < m->parts; i++) {
         struct ps_agent_part *p = &k->parts[i];
@@ -366,45 +401,69 @@ static void set_parts(struct ps_agent_key *k, const struct ps_msg_key_opened *m,
         p->asked = NONE;
         first += p->count;
     }
+    return 0;
+}
+
+/* What the scheduler has opened needs a table and results here. 0, or why not
+ * in `why`; then nothing is held but what the declaration has charged. */
+static int take_opened(struct ps_agent_key *k,
+                       const struct ps_msg_key_opened *m,
+                       const struct ps_slice *payload, struct ps_str *why)
+{
+    char detail[PS_TEXT_MAX] = "";
+    struct ps_refusal refusal;
+    int rc = ps_compress_parse(m->compression, m->params, m->params_count,
+                               &k->compress, detail, sizeof(detail));
+
+    add_name(why, k->name);
+    ps_str_add(why, ": ");
+    if (rc != 0) {
+        ps_str_add(why, detail[0] != '\0' ? detail : ps_strerror(rc));
+        return rc;
+    }
+    if (!covers(k, m, payload)) {
+        ps_str_add(why, "the scheduler's table of places does not cover it");
+        return PS_E_PROTO;
+    }
+    rc = ps_agent_budget_parts(k, m->parts, &refusal);
+    if (rc != 0) {
+        ps_refusal_text(&refusal, why);
+        return rc;
+    }
+    rc = make_results(k);
+    if (rc == 0) {
+        rc = set_parts(k, m, payload);
+    }
+    if (rc != 0) {
+        ps_str_addf(why,
+                    "no memory for two results of %llu bytes on this node (%s)",
+                    (unsigned long long)ps_agent_key_bytes(k), ps_strerror(rc));
+    }
+    return rc;
 }
 
 static void opened(struct ps_agent_step *st, struct ps_agent_key *k,
                    const struct ps_msg_key_opened *m,
                    const struct ps_slice *payload)
 {
-    char why[PS_TEXT_MAX] = "";
-    int rc = ps_compress_parse(m->compression, m->params, m->params_count,
-                               &k->compress, why, sizeof(why));
+    char text[PS_TEXT_MAX + 1];
+    struct ps_str why;
+    int rc;
 
-    if (rc == 0) {
-        rc = covers(k, m, payload) ? make_results(k) : PS_E_PROTO;
-    }
-
+    ps_str_init(&why, text, sizeof(text));
+    rc = take_opened(k, m, payload, &why);
     if (rc != 0) {
-        char text[PS_TEXT_MAX];
-        struct ps_str t;
-
-        ps_str_init(&t, text, sizeof(text));
-        if (why[0] != '\0') {
-            ps_str_addf(&t, "key '%s': %s", k->name, why);
-        } else if (rc == PS_E_PROTO) {
-            ps_str_addf(&t,
-                        "key '%s': the scheduler's table of places does "
-                        "not cover it",
-                        k->name);
-        } else {
-            ps_str_addf(&t,
-                        "key '%s': no memory for two results of %llu "
-                        "bytes on this node (%s)",
-                        k->name, (unsigned long long)ps_agent_key_bytes(k),
-                        ps_strerror(rc));
-        }
         ps_effects_note(st->fx, PS_LOG_WARNING, "%s", text);
         answer_askers(st, k, rc, text);
+        /* It is no load of servers, and nobody is to be told where it is. */
+        ps_agent_up_tell(
+            st, &(struct ps_msg){.code = PS_MSG_KEY_CLOSE,
+                                 .key_close = {.gen = k->job->gen,
+                                               .key = m->key,
+                                               .request = m->request}});
         ps_agent_key_free(st, st->a, k);
         return;
     }
-    set_parts(k, m, payload);
     ps_list_remove(&k->node);
     k->open = true;
     k->number = m->key;
@@ -695,6 +754,7 @@ void ps_agent_key_free(struct ps_agent_step *st, struct ps_agent *a,
         ps_list_remove(&k->node);
     }
     k->job->key_count--;
+    ps_agent_budget_key_gone(k);
     ps_buf_unref(k->result);
     ps_free(k->parts);
     ps_agent_quarrel_end(k);

@@ -3,8 +3,10 @@
 node as it can get. It is told which limit ends that, by name; what it took
 comes back when it has gone; and the job beside it, of another user where the
 test may have one, checks every sum."""
+import json
 import os
 import shutil
+import subprocess
 import tempfile
 from pathlib import Path
 
@@ -109,7 +111,9 @@ def tight():
     """With small ones."""
     yield from make_place(agent_options=[
         "client.max_clients=12", "limits.user.sessions=6",
-        "limits.user.regions=100", "limits.user.mapped=1GiB"])
+        "limits.user.regions=100", "limits.user.mapped=1GiB",
+        "limits.job.keys=50", "local.memory=64MiB",
+        "limits.user.memory=20MiB"])
 
 
 # ------------------------------------------------------------------- regions
@@ -223,3 +227,68 @@ def test_a_start_without_end(place):
         with place.raw(num_workers=2, start_timeout_ns=timeout) as raw:
             assert "at most 7 days" in raw.end()
     place.check()
+
+
+# ---------------------------------------------------------------------- keys
+
+def loads(place):
+    """Bytes of keys that the scheduler has placed on its servers."""
+    out = subprocess.run(
+        [support.program("psctl"), "-e", place.trio.endpoint, "jobs", "-w",
+         "json"], capture_output=True, check=True, env=support.clean_env())
+    return {j["name"]: j["bytes"] for j in json.loads(out.stdout)["jobs"]}
+
+
+def test_partitions_of_a_job(place):
+    """200 keys of 65,536 partitions cost gigabytes, in 60 bytes each."""
+    with place.raw(num_servers=1, mode=1, partition_bytes=4096) as raw:
+        raw.welcome()
+        taken = 0
+        for i in range(1, 201):
+            info = raw.key(i, 1024 * 65536)
+            if info.get("error", 0) == 0:
+                taken += 1
+        assert taken == 4
+        assert info["error"] == -26
+        assert ("262144 of 262144 partitions and needs 65536 more "
+                "(limits.job.partitions)") in info["text"]
+        # What was refused here is no load of the servers.
+        assert loads(place)[raw.job] == taken * 65536 * 4096
+        place.check(growth=96 * MIB)
+    wait_for(lambda: all(d.rss() < place.rss[d.name] + 64 * MIB
+                         for d in place.trio.daemons.values()),
+             "memory to come back")
+
+
+def test_keys_of_a_job(tight):
+    with tight.raw().welcome() as raw:
+        for i in range(1, 51):
+            assert raw.key(i, 8).get("error", 0) == 0
+        info = raw.key(51, 8)
+        assert "50 of 50 keys (limits.job.keys)" in info["text"]
+        # A key that is there is found, and the session goes on.
+        assert raw.key(7, 8).get("error", 0) == 0
+    tight.check()
+
+
+# -------------------------------------------------------------------- memory
+
+@as_root
+def test_memory_of_a_user_and_of_the_node(tight):
+    """local.memory is 64 MiB, 20 MiB of it a user's; results lie there
+    twice."""
+    raws = [tight.raw(uid=3000 + i).welcome() for i in range(4)]
+    for raw in raws[:3]:
+        assert raw.key(1, 9 * MIB // 4).get("error", 0) == 0
+        info = raw.key(2, 2 * MIB // 4)
+        assert info["error"] == -2 and "limits.user.memory" in info["text"]
+    info = raws[3].key(1, 9 * MIB // 4)
+    assert "two results of 9437184 bytes on this node" in info["text"]
+    assert "of 64.0 MiB of memory" in info["text"]
+    assert "(local.memory)" in info["text"]
+    raws[0].close()
+    wait_for(lambda: raws[3].key(3, 9 * MIB // 4).get("error", 0) == 0,
+             "the memory to be free")
+    for raw in raws:
+        raw.close()
+    tight.check()

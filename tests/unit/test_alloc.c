@@ -67,12 +67,35 @@ static void too_much_ends_the_process(void **state)
     assert_false(WIFEXITED(status) && WEXITSTATUS(status) == 0);
 }
 
+static void sizes_of_peers_are_tried(void **state)
+{
+    size_t before = ps_alloc_live();
+    unsigned char *a = ps_try_calloc(3, 5);
+    void *b = ps_try_alloc(0);
+
+    (void)state;
+    assert_non_null(a);
+    assert_non_null(b);
+    assert_int_equal(a[14], 0);
+    assert_int_equal(ps_alloc_live(), before + 2);
+    ps_free(a);
+    ps_free(b);
+#ifndef __SANITIZE_ADDRESS__ /* Ends the process in its own way. */
+    volatile size_t huge = SIZE_MAX / 2;
+
+    assert_null(ps_try_alloc(huge));
+    assert_null(ps_try_calloc(huge, 4));
+#endif
+    assert_int_equal(ps_alloc_live(), before);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(count_follows_what_is_alive),
         cmocka_unit_test(nothing_is_still_a_pointer),
         cmocka_unit_test(too_much_ends_the_process),
+        cmocka_unit_test(sizes_of_peers_are_tried),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
