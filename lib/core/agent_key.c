@@ -500,15 +500,13 @@ void ps_agent_key_resume(struct ps_agent_step *st, struct ps_agent_part *p)
                                   .held = p->held != NONE,
                                   .parts = &rec,
                                   .parts_count = 1,
-                                  .committed = p->committed != NONE
+                                  /* Without rounds the others go on. */
+                                  .committed = p->committed != NONE && !k->async
                                                    ? (uint64_t)p->committed
                                                    : 0}};
     struct ps_slice value = {0};
 
     p->restate = false;
-    if (k->async || k->width != 0) {
-        return; /* Nothing is kept here. */
-    }
     if (p->held != NONE) {
         value.buf = k->result;
         value.offset = k->result_at[p->held & 1] +
