@@ -283,6 +283,14 @@ static bool asks_alone(const struct world_options *o)
     return false;
 }
 
+/* Is there what a server that is lost takes along? Weights and states of an
+ * optimizer, first values that nobody else has yet, rows, and what codes of
+ * values have left over. */
+static bool is_on_servers_alone(const struct world_options *o)
+{
+    return o->optimizer || o->init || has_rows(o) || compresses_both(o);
+}
+
 static void add_faults(struct world_options *o)
 {
     struct ps_rng r;
@@ -294,12 +302,11 @@ static void add_faults(struct world_options *o)
     o->faults.cut = (uint32_t)ps_rng_below(&r, 20);
     o->faults.partition = (uint32_t)ps_rng_below(&r, 8);
     o->faults.crash = ps_rng_chance(&r, 500) ? 4 : 0;
-    o->faults.lose_server = !o->optimizer && !o->init && o->servers > 1 &&
+    o->faults.lose_server = o->servers > 1 && o->mode == PS_MODE_SYNC &&
                             ps_rng_chance(&r, o->compress.name ? 700 : 300);
-    if (has_rows(o) || compresses_both(o)) {
-        /* Rows, and what codes of values have left over, are the server's
-         * alone. */
-        o->faults.lose_server = false;
+    if (is_on_servers_alone(o) && o->faults.lose_server) {
+        /* To end in words is what it is about, and not the bits. */
+        o->faults.lose_server = ps_rng_chance(&r, 400);
     }
     if (o->mode != PS_MODE_SYNC && o->servers > 1 && ps_rng_chance(&r, 150)) {
         /* Its values were nowhere else: whoever uses them hears of it. */
@@ -317,6 +324,11 @@ static void add_faults(struct world_options *o)
         /* Whose process dies with its agent takes its job along. */
         o->faults.crash = 0;
     }
+    if (o->faults.agent != 0 && o->mode == PS_MODE_SYNC &&
+        is_on_servers_alone(o)) {
+        /* That there was a first value is known to nobody when both go. */
+        o->faults.lose_server = false;
+    }
     if (o->grows) {
         o->faults.crash = 0; /* Its job would fail, */
         o->faults.agent = 0; /* of these as well. */
@@ -329,7 +341,8 @@ static bool may_fail(const struct world_options *o)
 {
     /* So may what a server and an agent alone have had, when both are lost. */
     return o->faults.lose_server &&
-           (o->mode != PS_MODE_SYNC || o->faults.agent != 0 || asks_alone(o));
+           (o->mode != PS_MODE_SYNC || o->faults.agent != 0 || asks_alone(o) ||
+            is_on_servers_alone(o));
 }
 
 /* What came of a run. */

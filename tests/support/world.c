@@ -952,11 +952,36 @@ static void tell_stuck(struct world *w)
     world_fail(w, "no progress%s", text);
 }
 
+/* Its job has ended with an error, and whoever comes back after that starts
+ * another job, for which the others do not come. */
+static void end_latecomers(struct world *w)
+{
+    bool failed = false;
+
+    for (uint32_t i = 0; i < w->opt.workers; i++) {
+        const struct wworker *k = &w->worker[i];
+
+        failed |= k->stage == WS_DONE && k->error != 0;
+        if (k->stage != WS_DONE && k->stage > WS_HELLO) {
+            return;
+        }
+    }
+    for (uint32_t i = 0; failed && i < w->opt.workers; i++) {
+        if (w->worker[i].stage != WS_DONE) {
+            worker_kill(w, &w->worker[i]);
+            w->worker[i].stage = WS_DONE;
+        }
+    }
+}
+
 bool world_run_workers(struct world *w, ps_time limit)
 {
     while (!all_done(w)) {
         if (w->now >= w->opt.faults.until && w->opt.faults.until != 0) {
             heal_all(w);
+        }
+        if (w->steps % 64 == 0) {
+            end_latecomers(w);
         }
         if (!next(w, limit)) {
             tell_stuck(w);

@@ -795,8 +795,9 @@ static void on_key_info(struct world *w, struct wworker *k,
         return;
     }
     if (m->error != 0) {
-        world_fail(w, "rank %u: key %s: %s", k->index, w->opt.key[i].name,
-                   m->text);
+        k->error = m->error;
+        ps_str_copy(k->text, sizeof(k->text), m->text);
+        finish(w, k);
         return;
     }
     k->key[i].key = m->key;
