@@ -20,6 +20,11 @@ for unit in psched psserver psworker-agent; do
         cat "$scratch/out"
         failed=1
     fi
+    if grep -Eq '^(After|Wants|Requires)=.*network-online' \
+        "$folder/$unit.service"; then
+        echo "$unit.service delays a host that has loopback alone"
+        failed=1
+    fi
     # In tenths; a unit without a sandbox has 96.
     if ! "$analyze" security --offline=true --threshold=20 \
         "$scratch/$unit.service" >"$scratch/out" 2>&1; then
