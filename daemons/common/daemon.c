@@ -14,6 +14,7 @@
 #include "common/logsink.h"
 #include "common/memlimit.h"
 #include "common/notify.h"
+#include "common/sets.h"
 #include "common/trim.h"
 #include "net/addr.h"
 #include "net/listen.h"
@@ -159,6 +160,7 @@ static int load(const struct daemon *d, const struct ps_options *previous,
         .overrides = (const char *const *)d->args.overrides,
         .override_count = d->args.override_count,
         .env = environ,
+        .sets = ps_daemon_sets,
         .memory = ps_memory_limit(""),
         .previous = previous,
     };

@@ -2,12 +2,14 @@
 /* psctl: what an operator asks the scheduler. */
 #include "psctl/psctl.h"
 
+#include "base/variables.h"
 #include "client/psclient.h"
 
 #include <getopt.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #define DEFAULT_SOCKET "/run/pskv/psched.sock"
 
@@ -353,6 +355,22 @@ static void choose_endpoint(struct request *q)
     }
 }
 
+/* What was to say where psched is may have no effect. */
+static void warn_of_names(void)
+{
+    const char *near = NULL;
+    const char *entry;
+    size_t cursor = 0;
+
+    while ((entry = ps_variables_unknown(environ, &cursor, &near)) != NULL) {
+        fprintf(stderr,
+                "psctl: %.*s has no effect, there is no such variable%s%s%s\n",
+                (int)strcspn(entry, "="), entry,
+                near != NULL ? "; did you mean " : "", near != NULL ? near : "",
+                near != NULL ? "?" : "");
+    }
+}
+
 static int ask(struct wire *w, const struct request *q, struct report *r)
 {
     static const enum ps_query status[] = {PS_QUERY_NODES, PS_QUERY_JOBS,
@@ -441,6 +459,8 @@ static int run(const struct request *q)
     struct report report = {0};
     struct health health = {0};
     int rc = 0;
+
+    warn_of_names();
     struct wire *w = wire_open(q->endpoint, q->timeout, &rc);
 
     if (w == NULL) {

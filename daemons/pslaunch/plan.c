@@ -4,6 +4,8 @@
 
 #include "base/limits.h"
 
+#include "base/variables.h"
+
 #include <getopt.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -342,6 +344,23 @@ static int check(struct plan *p)
     return 0;
 }
 
+/* Names that no worker reads, of our own environment and of --env. */
+static void warn_of_names(char *const *env)
+{
+    const char *near = NULL;
+    const char *entry;
+    size_t cursor = 0;
+
+    while ((entry = ps_variables_unknown(env, &cursor, &near)) != NULL) {
+        fprintf(stderr,
+                "pslaunch: %.*s has no effect, there is no such "
+                "variable%s%s%s\n",
+                (int)strcspn(entry, "="), entry,
+                near != NULL ? "; did you mean " : "", near != NULL ? near : "",
+                near != NULL ? "?" : "");
+    }
+}
+
 int plan_parse(int argc, char **argv, struct plan *ret_plan)
 {
     struct plan *p = ret_plan;
@@ -389,6 +408,8 @@ int plan_parse(int argc, char **argv, struct plan *ret_plan)
         access("/run/pskv/agent.sock", W_OK) == 0 && p->nodes == 1) {
         p->socket = "/run/pskv/agent.sock";
     }
+    warn_of_names(environ);
+    warn_of_names((char *const *)p->env);
     return check(p);
 }
 
@@ -501,6 +522,7 @@ char **plan_worker_env(const struct plan *p, uint32_t rank, const char *socket,
         env_set(&e, "DMLC_PS_ROOT_URI", "127.0.0.1");
         env_number(&e, "DMLC_PS_ROOT_PORT", sched_port);
     }
+    env_set(&e, "PSKV_LAUNCHER", "pslaunch");
     env_set(&e, "PSKV_SOCKET", socket);
     env_set(&e, "PSKV_JOB", p->name);
     env_set(&e, "PSKV_ON_LOSS", p->on_loss);

@@ -6,13 +6,16 @@
 #include "client/state.h"
 
 #include <errno.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/limits.h"
 #include "base/num.h"
+#include "base/variables.h"
 
 void psc_options_init(struct psc_options *o, size_t size)
 {
@@ -317,6 +320,28 @@ static void read_all(struct reader *r, struct psc_options *o)
     read_spin(r, "PSKV_SPIN", &o->spin_us);
 }
 
+/* A name that nobody reads, such as PSKV_NUM_WORKER, on standard error, once in
+ * the life of the process: the job would have the wrong size without a word.
+ * pslaunch has looked at the names that its workers get. */
+static void warn_of_names(void)
+{
+    static atomic_flag told = ATOMIC_FLAG_INIT;
+    const char *near = NULL;
+    const char *entry;
+    size_t cursor = 0;
+
+    if (atomic_flag_test_and_set(&told) || text_of("PSKV_LAUNCHER") != NULL) {
+        return;
+    }
+    while ((entry = ps_variables_unknown(environ, &cursor, &near)) != NULL) {
+        fprintf(stderr,
+                "pskv: %.*s has no effect, there is no such variable%s%s%s\n",
+                (int)strcspn(entry, "="), entry,
+                near != NULL ? "; did you mean " : "", near != NULL ? near : "",
+                near != NULL ? "?" : "");
+    }
+}
+
 int psc_options_env(struct psc_options *o, char *err, size_t err_size)
 {
     struct reader r = {.err = err, .err_size = err_size};
@@ -324,6 +349,7 @@ int psc_options_env(struct psc_options *o, char *err, size_t err_size)
 
     psc_options_init(&read, sizeof(read));
     memcpy(&read, o, ps_min_u64(o->size, sizeof(read)));
+    warn_of_names();
     read_all(&r, &read);
     if (r.rc == 0) {
         memcpy(o, &read, ps_min_u64(o->size, sizeof(read)));

@@ -3,37 +3,10 @@
  * nothing is near, an option of another section with a similar last word. */
 #include "conf/options.h"
 
+#include "base/nearest.h"
 #include "base/num.h"
 
 #include <string.h>
-
-#define WORD_MAX 128u
-
-static size_t distance(const char *a, const char *b)
-{
-    size_t row[WORD_MAX + 1];
-    size_t a_len = strlen(a);
-    size_t b_len = strlen(b);
-
-    if (a_len > WORD_MAX || b_len > WORD_MAX) {
-        return WORD_MAX;
-    }
-    for (size_t j = 0; j <= b_len; j++) {
-        row[j] = j;
-    }
-    for (size_t i = 1; i <= a_len; i++) {
-        size_t diagonal = row[0];
-
-        row[0] = i;
-        for (size_t j = 1; j <= b_len; j++) {
-            size_t change = diagonal + (a[i - 1] != b[j - 1]);
-
-            diagonal = row[j];
-            row[j] = ps_min_u64(change, ps_min_u64(row[j], row[j - 1]) + 1);
-        }
-    }
-    return row[b_len];
-}
 
 static const char *last_word(const char *path)
 {
@@ -51,8 +24,8 @@ static const char *search(const struct ps_option_set *set, const char *path,
 
     for (size_t i = 0; i < ps_option_set_count(set); i++) {
         const char *name = ps_option_set_row(set, i, NULL)->path;
-        size_t d = last ? distance(last_word(path), last_word(name))
-                        : distance(path, name);
+        size_t d = last ? ps_distance(last_word(path), last_word(name))
+                        : ps_distance(path, name);
 
         if (d < near || (d == near && best == NULL)) {
             near = d;

@@ -5,6 +5,8 @@
 #include "conf/option.h"
 
 #include "base/alloc.h"
+#include "base/nearest.h"
+#include "base/num.h"
 #include "conf/options.h"
 #include "conf/value.h"
 #include "conf/yaml.h"
@@ -491,6 +493,88 @@ static void take_environment(struct loader *l)
     }
 }
 
+static bool reads_variable(const struct ps_option_set *set, const char *name)
+{
+    for (size_t i = 0; i < ps_option_set_count(set); i++) {
+        char own[PATH_MAX_BYTES + 8u];
+        struct ps_str s;
+
+        ps_str_init(&s, own, sizeof(own));
+        ps_option_variable(ps_option_set_row(set, i, NULL), &s);
+        if (strcmp(own, name) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+#define VARIABLE_MAX (PATH_MAX_BYTES + 8u)
+
+/* Near enough to `name` to be what was meant: the variable goes to `ret`, which
+ * is empty where there is none. */
+static void find_near_variable(const struct loader *l, const char *name,
+                               char ret[VARIABLE_MAX])
+{
+    size_t near = ps_max_u64(1, ps_min_u64(3, strlen(name) / 4));
+
+    ret[0] = '\0';
+    for (const struct ps_option_set *const *set = l->in->sets; *set != NULL;
+         set++) {
+        for (size_t i = 0; i < ps_option_set_count(*set); i++) {
+            char own[VARIABLE_MAX];
+            struct ps_str s;
+            size_t d;
+
+            ps_str_init(&s, own, sizeof(own));
+            ps_option_variable(ps_option_set_row(*set, i, NULL), &s);
+            d = ps_distance(own, name);
+            if (d < near || (d == near && ret[0] == '\0')) {
+                near = d;
+                ps_str_copy(ret, VARIABLE_MAX, own);
+            }
+        }
+    }
+}
+
+static void report_unknown_variable(struct loader *l, const char *name)
+{
+    char near[VARIABLE_MAX];
+
+    find_near_variable(l, name, near);
+    ps_str_add(l->report, "environment ");
+    ps_str_add_escaped(l->report, name, strlen(name), PATH_MAX_BYTES);
+    ps_str_add(l->report, " is no option of any daemon and has no effect");
+    if (near[0] != '\0') {
+        ps_str_addf(l->report, "; did you mean %s?", near);
+    }
+    ps_str_add(l->report, "\n");
+}
+
+/* A line for each variable PSD_* that no program reads. It is no error: the
+ * environment is of everybody, and a name may be of a later version. */
+static void check_variables(struct loader *l)
+{
+    for (char *const *e = l->in->env; e != NULL && *e != NULL; e++) {
+        char name[VARIABLE_MAX];
+        size_t len = strcspn(*e, "=");
+        bool known = false;
+
+        if (strncmp(*e, "PSD_", 4) != 0) {
+            continue;
+        }
+        len = len < sizeof(name) ? len : sizeof(name) - 1;
+        memcpy(name, *e, len);
+        name[len] = '\0';
+        for (const struct ps_option_set *const *set = l->in->sets;
+             !known && *set != NULL; set++) {
+            known = reads_variable(*set, name);
+        }
+        if (!known) {
+            report_unknown_variable(l, name);
+        }
+    }
+}
+
 static void take_override(struct loader *l, char *path, const char *value)
 {
     struct ps_option_slot *s = find(l->o, path);
@@ -676,6 +760,9 @@ int ps_options_load(const struct ps_option_set *set,
         goto free_options;
     }
     take_environment(&l);
+    if (in->sets != NULL) {
+        check_variables(&l);
+    }
     take_overrides(&l);
     /* Before the next step: a text may be wrong although it has to wait. */
     for (size_t i = 0; i < l.o->count; i++) {

@@ -146,7 +146,10 @@ struct ps_option_input {
     const char *const *overrides; /* "path=value", the last one wins. */
     size_t override_count;
     char *const *env; /* Like environ; NULL: empty. */
-    uint64_t memory;  /* Bytes that 100 % means; 0: % is refused. */
+    /* Programs whose variables may be in it too, the end is NULL. A variable
+     * PSD_* that none of these reads is in the report. NULL: not looked for. */
+    const struct ps_option_set *const *sets;
+    uint64_t memory; /* Bytes that 100 % means; 0: % is refused. */
     /* A reload: rows that are not reloadable keep what they had here, and a
      * line in the report says so. */
     const struct ps_options *previous;

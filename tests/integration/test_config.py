@@ -66,3 +66,49 @@ def test_an_advertised_address_is_listened_on(options, env, where):
 ])
 def test_what_is_reachable_is_taken(options):
     assert check("psserver", *options) == (0, "")
+
+
+# ------------------------------------------------------------------ variables
+
+@pytest.mark.parametrize("program", ["psched", "psserver", "psworker-agent"])
+def test_a_variable_of_no_daemon_is_told(program):
+    code, err = check(program, PSD_LISTEN_PROT=1)
+    assert code == 0
+    assert err == ("environment PSD_LISTEN_PROT is no option of any daemon "
+                   "and has no effect; did you mean PSD_LISTEN_PORT?\n")
+    # One of another daemon is in the environment of all.
+    assert check(program, PSD_STORE_MEMORY="1GiB", PSD_LOCAL_MEMORY="1GiB",
+                 PSD_PLACEMENT_PARTITION_BYTES="1MiB") == (0, "")
+    code, err = check(program, PSD_XYZZY_XYZZY_XYZZY=1)
+    assert code == 0 and "XYZZY" in err and "mean" not in err
+
+
+def test_a_variable_of_no_worker_is_told(trio):
+    """By the library, once; by pslaunch for all of its workers."""
+    env = {"PSKV_NUM_WORKER": 4, "PSKV_SOCKET": "/nonexistent/agent.sock",
+           "PSKV_CONNECT_TIMEOUT": "10ms"}
+    command = [str(support.BUILD / "tests/integration/integration_worker")]
+
+    def run(argv):
+        return subprocess.run(argv, input="open\nopen\n", text=True,
+                              capture_output=True, check=False,
+                              timeout=support.PATIENCE,
+                              env=support.clean_env(**env))
+
+    said = ("PSKV_NUM_WORKER has no effect, there is no such variable; did "
+            "you mean PSKV_NUM_WORKERS?\n")
+    assert run(command).stderr == "pskv: " + said
+    launch = [support.program("pslaunch"), "-n", "2", "-s", "0"]
+    done = run(launch + ["--", "true"])
+    assert done.returncode == 0 and "pslaunch: " + said in done.stderr
+    assert done.stderr.count("PSKV_NUM_WORKER ") == 1
+    del env["PSKV_NUM_WORKER"]
+    done = run(launch + ["--env", "PSKV_STALENES=1", "--", *command])
+    assert done.stderr.count("PSKV_STALENES has no effect") == 1
+    assert "PSKV_STALENESS?" in done.stderr
+    t = trio(servers=1, agents=0)
+    done = subprocess.run([support.program("psctl"), "-e", t.endpoint,
+                           "nodes"], text=True, capture_output=True,
+                          check=False, timeout=support.PATIENCE,
+                          env=support.clean_env(PSKV_SHED="x"))
+    assert done.returncode == 0 and "mean PSKV_SCHED?" in done.stderr

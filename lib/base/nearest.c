@@ -1,0 +1,48 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "base/nearest.h"
+
+#include "base/num.h"
+
+#include <string.h>
+
+size_t ps_distance(const char *a, const char *b)
+{
+    size_t row[PS_NEAREST_MAX + 1];
+    size_t a_len = strlen(a);
+    size_t b_len = strlen(b);
+
+    if (a_len > PS_NEAREST_MAX || b_len > PS_NEAREST_MAX) {
+        return PS_NEAREST_MAX;
+    }
+    for (size_t j = 0; j <= b_len; j++) {
+        row[j] = j;
+    }
+    for (size_t i = 1; i <= a_len; i++) {
+        size_t diagonal = row[0];
+
+        row[0] = i;
+        for (size_t j = 1; j <= b_len; j++) {
+            size_t change = diagonal + (a[i - 1] != b[j - 1]);
+
+            diagonal = row[j];
+            row[j] = ps_min_u64(change, ps_min_u64(row[j], row[j - 1]) + 1);
+        }
+    }
+    return row[b_len];
+}
+
+const char *ps_nearest(const char *const *words, const char *word)
+{
+    size_t near = ps_max_u64(1, ps_min_u64(3, strlen(word) / 3));
+    const char *best = NULL;
+
+    for (; *words != NULL; words++) {
+        size_t d = ps_distance(*words, word);
+
+        if (d < near || (d == near && best == NULL)) {
+            near = d;
+            best = *words;
+        }
+    }
+    return best;
+}

@@ -1,0 +1,14 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* How far a word is from the one that was meant. */
+#pragma once
+
+#include <stddef.h>
+
+/* Longer words are far from everything. */
+#define PS_NEAREST_MAX 128u
+
+/* Levenshtein distance: insertions, deletions and changes of one byte. */
+size_t ps_distance(const char *a, const char *b);
+/* The word of `words`, whose end is NULL, that is near enough to `word` to be
+ * what was meant; the first of several. NULL: none is. */
+const char *ps_nearest(const char *const *words, const char *word);

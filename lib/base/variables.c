@@ -1,0 +1,73 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "base/variables.h"
+
+#include "base/nearest.h"
+
+#include <string.h>
+
+const char *const ps_variables[] = {
+    "PSKV_AGENT_RETRY",
+    "PSKV_BIG_ARRAY_BOUND",
+    "PSKV_BINDIR", /* Python: where psched and psserver are. */
+    "PSKV_CLOSE_TIMEOUT",
+    "PSKV_CONNECT_TIMEOUT",
+    "PSKV_JOB",
+    "PSKV_LAUNCHER", /* Set by pslaunch, which has looked at these names. */
+    "PSKV_LIBRARY",  /* Python: the library to load. */
+    "PSKV_MODE",
+    "PSKV_NUM_SERVERS",
+    "PSKV_NUM_WORKERS",
+    "PSKV_ON_LOSS",
+    "PSKV_OP_TIMEOUT",
+    "PSKV_PARTITION_BYTES",
+    "PSKV_PLACEMENT",
+    "PSKV_RANK",
+    "PSKV_RULE",
+    "PSKV_SCHED", /* psctl: the scheduler. */
+    "PSKV_SOCKET",
+    "PSKV_SPIN",
+    "PSKV_STALENESS",
+    "PSKV_START_TIMEOUT",
+    NULL,
+};
+
+/* Of the tests of this project. */
+static const char *const prefixes[] = {"PSKV_TEST_", "PSKV_BUILD_",
+                                       "PSKV_TORCH_"};
+
+static int is_known(const char *name)
+{
+    for (size_t i = 0; i < sizeof(prefixes) / sizeof(prefixes[0]); i++) {
+        if (strncmp(name, prefixes[i], strlen(prefixes[i])) == 0) {
+            return 1;
+        }
+    }
+    for (size_t i = 0; ps_variables[i] != NULL; i++) {
+        if (strcmp(name, ps_variables[i]) == 0) {
+            return 1;
+        }
+    }
+    return 0;
+}
+
+const char *ps_variables_unknown(char *const *env, size_t *cursor,
+                                 const char **ret_nearest)
+{
+    while (env != NULL && env[*cursor] != NULL) {
+        const char *entry = env[(*cursor)++];
+        char name[PS_NEAREST_MAX + 1];
+        size_t len = strcspn(entry, "=");
+
+        if (strncmp(entry, "PSKV_", 5) != 0) {
+            continue;
+        }
+        len = len < sizeof(name) ? len : sizeof(name) - 1;
+        memcpy(name, entry, len);
+        name[len] = '\0';
+        if (!is_known(name)) {
+            *ret_nearest = ps_nearest(ps_variables, name);
+            return entry;
+        }
+    }
+    return NULL;
+}
