@@ -185,7 +185,8 @@ static void retry(struct ps_agent_step *st)
                 if (k->parts[i].restate) {
                     ps_agent_key_resume(st, &k->parts[i]);
                 }
-                if (k->parts[i].state == PS_AGENT_PART_HELD_BACK) {
+                if (k->parts[i].state == PS_AGENT_PART_HELD_BACK &&
+                    !ps_agent_send_waits(st, &k->parts[i])) {
                     ps_agent_send_queue(st, &k->parts[i]);
                 }
             }

@@ -35,6 +35,8 @@
 #define WELCOME_WAIT      PS_SECONDS(5)
 /* What was refused for a passing reason is offered again after this. */
 #define RETRY_WAIT        PS_MILLIS(50)
+/* Where a server has no memory: twice the wait each time, up to this. */
+#define FULL_WAIT_MAX     PS_SECONDS(1)
 /* Sums that found no memory try again after this. */
 #define STARVED_WAIT      PS_MILLIS(5)
 /* Sums under way for one server at most, in partitions and in bytes, so that
@@ -131,6 +133,9 @@ struct ps_agent_flow {
     uint64_t sent;    /* Push bytes since the session began. */
     uint64_t summing; /* Bytes that are being summed, to be sent. */
     uint64_t credit;
+    ps_time full_until; /* The server has no memory: nothing goes again before
+                         * this; */
+    ps_time full_wait;  /* that was so long; 0: it took something since. */
 };
 
 enum ps_agent_part_state {
@@ -575,6 +580,13 @@ void ps_agent_send_flush(struct ps_agent_step *st, struct ps_agent_server *s);
 /* The next small sums begin anew. */
 void ps_agent_send_leave_room(struct ps_agent *a);
 void ps_agent_send_forget(struct ps_agent_job *j, struct ps_agent_server *s);
+/* The server has taken something of the job, or has no memory for it. */
+void ps_agent_send_taken(struct ps_agent_step *st, struct ps_agent_server *s,
+                         uint64_t gen);
+void ps_agent_send_full(struct ps_agent_step *st, struct ps_agent_flow *f);
+/* Is the part, which was refused, to wait for memory of its server? */
+bool ps_agent_send_waits(struct ps_agent_step *st,
+                         const struct ps_agent_part *p);
 void ps_agent_send_credit(struct ps_agent_step *st, struct ps_agent_server *s,
                           uint64_t gen, uint64_t credit);
 /* The link is a new one: all that is not committed goes again. */

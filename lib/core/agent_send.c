@@ -85,6 +85,42 @@ void ps_agent_send_credit(struct ps_agent_step *st, struct ps_agent_server *s,
     }
 }
 
+void ps_agent_send_taken(struct ps_agent_step *st, struct ps_agent_server *s,
+                         uint64_t gen)
+{
+    struct ps_agent_job *j = ps_agent_job_find(st->a, gen);
+    struct ps_agent_flow *f = j == NULL ? NULL : ps_map_get(j->flows, s->node);
+    const ps_time soon = ps_time_add(st->now, RETRY_WAIT);
+
+    if (f != NULL && f->full_wait != 0) {
+        f->full_wait = 0;
+        f->full_until = ps_time_min(f->full_until, soon);
+        st->a->retry_at = ps_time_min(st->a->retry_at, soon);
+    }
+}
+
+void ps_agent_send_full(struct ps_agent_step *st, struct ps_agent_flow *f)
+{
+    if (f->full_until <= st->now) {
+        f->full_wait = ps_min_u64(ps_max_u64(2 * f->full_wait, RETRY_WAIT),
+                                  FULL_WAIT_MAX);
+        f->full_until = ps_time_add(st->now, f->full_wait);
+    }
+    st->a->retry_at = ps_time_min(st->a->retry_at, f->full_until);
+}
+
+bool ps_agent_send_waits(struct ps_agent_step *st,
+                         const struct ps_agent_part *p)
+{
+    const struct ps_agent_flow *f = ps_map_get(p->key->job->flows, p->node);
+
+    if (f == NULL || f->full_until <= st->now) {
+        return false;
+    }
+    st->a->retry_at = ps_time_min(st->a->retry_at, f->full_until);
+    return true;
+}
+
 void ps_agent_send_again(struct ps_agent_step *st, struct ps_agent_server *s)
 {
     PS_LIST_EACH(n, &s->flows)

@@ -449,7 +449,7 @@ static void took_refuse(struct ps_agent_step *st,
                         const struct ps_msg_refuse *m)
 {
     bool passing = m->error == PS_E_STALE || m->error == PS_E_NOJOB ||
-                   m->error == PS_E_FUTURE;
+                   m->error == PS_E_FUTURE || m->error == PS_E_AGAIN;
     char text[PS_TEXT_MAX];
 
     for (uint32_t i = 0; i < m->parts_count; i++) {
@@ -468,6 +468,11 @@ static void took_refuse(struct ps_agent_step *st,
             p->restate = p->moved || p->key->past != NULL;
             if (p->state == PS_AGENT_PART_SENT) {
                 p->state = PS_AGENT_PART_HELD_BACK;
+            }
+            if (m->error == PS_E_AGAIN) {
+                ps_agent_send_full(st,
+                                   ps_agent_flow_get(st, p->key->job, p->node));
+                continue;
             }
             st->a->retry_at = ps_time_min(st->a->retry_at,
                                           ps_time_add(st->now, RETRY_WAIT));
@@ -524,6 +529,7 @@ void ps_agent_server_msg(struct ps_agent_step *st, struct ps_agent_server *s,
     switch (m->code) {
     case PS_MSG_VALUE:
         ps_agent_send_credit(st, s, m->value.gen, m->value.credit);
+        ps_agent_send_taken(st, s, m->value.gen);
         took_value(st, s, &m->value, payload);
         break;
     case PS_MSG_ROWS:
@@ -534,6 +540,7 @@ void ps_agent_server_msg(struct ps_agent_step *st, struct ps_agent_server *s,
         break;
     case PS_MSG_COMMIT:
         ps_agent_send_credit(st, s, m->commit.gen, m->commit.credit);
+        ps_agent_send_taken(st, s, m->commit.gen);
         took_commit(st, s, &m->commit);
         break;
     case PS_MSG_REFUSE:

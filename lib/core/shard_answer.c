@@ -7,6 +7,7 @@
 #include "core/shard_inner.h"
 
 #include "base/alloc.h"
+#include "base/str.h"
 
 #include <string.h>
 
@@ -223,6 +224,17 @@ void ps_shard_refusal_init(struct ps_shard_refusal *r)
     r->side.count = 0;
     r->side.reduce = PS_REDUCE_SUM;
     r->side.assign = false;
+    r->short_rc = 0;
+}
+
+void ps_shard_refusal_short(struct ps_shard_step *st,
+                            struct ps_shard_refusal *r,
+                            const struct ps_shard_slot *slot, uint64_t len)
+{
+    struct ps_str why;
+
+    ps_str_init(&why, r->text, sizeof(r->text));
+    r->short_rc = ps_shard_room_refuses(st, slot, len, &why);
 }
 
 void ps_shard_refusal_add(struct ps_shard_refusal *r,
@@ -230,28 +242,34 @@ void ps_shard_refusal_add(struct ps_shard_refusal *r,
                           uint32_t attempt)
 {
     r->parts[r->count] = *part;
-    r->rc[r->count] = rc;
+    r->rc[r->count] = rc == PS_E_FUTURE && r->short_rc != 0 ? r->short_rc : rc;
     r->attempt[r->count] = attempt;
     r->count++;
 }
 
+/* Why, and in other words than the usual ones where there are some. */
+struct reason {
+    int rc;
+    const char *text;
+};
+
 static void send_refusal(struct ps_shard_step *st, struct ps_shard_peer *p,
                          uint64_t gen, const struct ps_shard_slot *slot,
-                         const struct ps_rec_part *parts, uint32_t count,
-                         int rc)
+                         const struct ps_shard_parts *parts,
+                         const struct reason *why)
 {
     struct ps_msg m = {
         .code = PS_MSG_REFUSE,
         .refuse = {.gen = gen,
                    .epoch = st->s->epoch,
                    .credit = ps_shard_credit_now(st->s, p, gen, slot),
-                   .error = rc,
-                   .text = text_of(rc),
-                   .parts = parts,
-                   .parts_count = count},
+                   .error = why->rc,
+                   .text = why->text != NULL ? why->text : text_of(why->rc),
+                   .parts = parts->part,
+                   .parts_count = parts->count},
     };
 
-    st->s->refused += count;
+    st->s->refused += parts->count;
     ps_shard_peer_send(st, p, ps_parcel_new(&m, NULL, 0));
 }
 
@@ -296,8 +314,12 @@ void ps_shard_refusal_send(struct ps_shard_step *st, struct ps_shard_peer *p,
             send_over(st, p, gen, slot, &r->parts[from], to - from,
                       r->attempt[from], &r->side);
         } else {
-            send_refusal(st, p, gen, slot, &r->parts[from], to - from,
-                         r->rc[from]);
+            const struct ps_shard_parts some = {&r->parts[from], to - from,
+                                                NULL};
+            const struct reason why = {
+                r->rc[from], r->rc[from] == r->short_rc ? r->text : NULL};
+
+            send_refusal(st, p, gen, slot, &some, &why);
         }
     }
 }
@@ -306,5 +328,5 @@ void ps_shard_refuse(struct ps_shard_step *st, struct ps_shard_peer *p,
                      uint64_t gen, const struct ps_shard_slot *slot,
                      const struct ps_shard_parts *parts, int rc)
 {
-    send_refusal(st, p, gen, slot, parts->part, parts->count, rc);
+    send_refusal(st, p, gen, slot, parts, &(struct reason){.rc = rc});
 }

@@ -16,12 +16,14 @@
  *     shard_rows.c    keys of rows: contributions, their merge, pulls
  *     shard_state.c   optimizer state, saved and loaded
  *     shard_move.c    partitions that go to another server, or come
- *     shard_credit.c  how far agents may run ahead */
+ *     shard_credit.c  how far agents may run ahead
+ *     shard_room.c    memory, and what becomes of those that find none */
 #pragma once
 
 #include "base/heap.h"
 #include "base/list.h"
 #include "base/map.h"
+#include "base/str.h"
 #include "core/compress.h"
 #include "core/flow.h"
 #include "core/link.h"
@@ -31,9 +33,13 @@
 #include "core/store.h"
 
 /* A connection that says nothing for so long after it opened is cut. */
-#define HELLO_WAIT   PS_SECONDS(10)
+#define HELLO_WAIT    PS_SECONDS(10)
 /* A round that found no memory for its result tries again after this. */
-#define STARVED_WAIT PS_MILLIS(10)
+#define STARVED_WAIT  PS_MILLIS(10)
+/* Of those, tried at a time. */
+#define STARVED_TRIES 256u
+/* What can never have memory fails after this. */
+#define HOPELESS_WAIT PS_SECONDS(2)
 
 enum ps_shard_up_state {
     PS_SHARD_UP_IDLE,    /* Dials at `retry_at`. */
@@ -98,10 +104,11 @@ struct ps_shard_slot {
     uint32_t index;
     uint32_t number; /* Node of the agent. */
     uint64_t incarnation;
-    uint64_t held;    /* Push bytes that wait to be merged. */
-    ps_time began_at; /* A push with a payload did, and is coming; or 0. */
-    ps_time ended_at; /* The last such push did; 0: none yet. */
-    uint32_t present; /* In how many of job->lacking. */
+    uint64_t held;       /* Push bytes that wait to be merged. */
+    ps_time began_at;    /* A push with a payload did, and is coming; or 0. */
+    ps_time ended_at;    /* The last such push did; 0: none yet. */
+    ps_time short_since; /* Nothing of it has found memory; 0: it has. */
+    uint32_t present;    /* In how many of job->lacking. */
     struct ps_shard_gather values;
     struct ps_shard_gather commits;
 };
@@ -124,6 +131,14 @@ struct ps_shard_room {
     uint64_t rounds; /* Of these, for the round that is to be merged next. */
 };
 
+/* The round of a job that is to be merged next when memory is short. */
+struct ps_shard_next {
+    uint32_t key;
+    uint32_t index;
+    uint64_t round; /* 0: none. */
+    ps_time since;
+};
+
 struct ps_shard_job {
     struct ps_shard *shard;
     struct ps_list_node node; /* In `dirty`. */
@@ -139,6 +154,8 @@ struct ps_shard_job {
     uint32_t slot_count;
     struct ps_store store;
     struct ps_shard_room room;
+    struct ps_shard_next next;
+    ps_time short_noted;   /* No line about memory before this. */
     struct ps_map *moves;  /* Of partitions, by id; NULL: there was none. */
     struct ps_map *asking; /* Runs that wait for norms, by key. */
     uint32_t lacking;      /* Rounds that wait for somebody. */
@@ -158,6 +175,7 @@ struct ps_shard_run {
     struct ps_shard_job *job;
     struct ps_part *part;
     uint64_t token;       /* 0: waits for memory, or for norms. */
+    ps_time short_since;  /* It waits for memory; 0: it does not. */
     struct ps_slice dst;  /* Own reference. */
     struct ps_slice code; /* Of dst, to travel in its place; buf NULL: none. */
     bool gathers;         /* dst waits for the optimizer, with later rounds. */
@@ -191,8 +209,9 @@ struct ps_shard {
 
     struct ps_map *runs; /* By token. */
     uint64_t next_token;
-    ps_time now;     /* Of the last event. */
-    ps_time pace_at; /* Somebody held back may go on then, or never. */
+    ps_time now;      /* Of the last event. */
+    ps_time pace_at;  /* Somebody held back may go on then, or never. */
+    ps_time short_at; /* Something found no memory; 0: never. */
     struct ps_list starved;
     ps_time starved_at;
 
@@ -359,6 +378,9 @@ void ps_shard_merge_skip(struct ps_shard_step *st, struct ps_shard_run *run);
 /* Are the partition's weights kept in another type than the one in which
  * steps are computed, float32? */
 bool ps_shard_step_is_half(const struct ps_part *part);
+/* Bytes of the optimizer's states that are not there yet. */
+uint64_t ps_shard_step_missing(const struct ps_shard_job *job,
+                               const struct ps_part *part);
 /* Makes the optimizer's states, those that are not there yet. PS_E_NOMEM:
  * perhaps some of them. */
 int ps_shard_step_states(struct ps_shard *s, struct ps_shard_job *job,
@@ -434,7 +456,8 @@ void ps_shard_pull_answer(struct ps_shard_step *st, struct ps_shard_job *job,
 
 /* May the payload of push_rows or pull_rows come in? */
 int ps_shard_rows_judge(struct ps_shard *s, struct ps_shard_peer *p,
-                        const struct ps_msg *msg, uint64_t len);
+                        const struct ps_msg *msg, uint64_t len,
+                        struct ps_shard_slot **ret_slot);
 void ps_shard_push_rows(struct ps_shard_step *st, struct ps_shard_conn *c,
                         const struct ps_msg *msg,
                         const struct ps_slice *payload);
@@ -495,8 +518,15 @@ struct ps_shard_refusal {
     uint32_t attempt[PS_PARTS_MAX]; /* Of a mismatch: those below are over. */
     uint32_t count;
     struct ps_shard_side side; /* Who gave something else. */
+    int short_rc; /* What has no payload is refused with; 0: as it is, */
+    char text[PS_TEXT_MAX / 2]; /* and in these words. */
 };
 void ps_shard_refusal_init(struct ps_shard_refusal *r);
+/* The payload of the message, `len` bytes, was thrown away for want of memory:
+ * to be called before parts are added that are to be sent again. */
+void ps_shard_refusal_short(struct ps_shard_step *st,
+                            struct ps_shard_refusal *r,
+                            const struct ps_shard_slot *slot, uint64_t len);
 void ps_shard_refusal_add(struct ps_shard_refusal *r,
                           const struct ps_rec_part *part, int rc,
                           uint32_t attempt);
@@ -507,6 +537,28 @@ void ps_shard_refusal_send(struct ps_shard_step *st, struct ps_shard_peer *p,
 void ps_shard_refuse(struct ps_shard_step *st, struct ps_shard_peer *p,
                      uint64_t gen, const struct ps_shard_slot *slot,
                      const struct ps_shard_parts *parts, int rc);
+
+/* ---------------------------------------------------------- shard_room.c */
+
+/* Memory for the payload of a message of the slot. PS_E_AGAIN: ask again;
+ * PS_E_NOMEM: throw it away, and see ps_shard_room_refuses. */
+int ps_shard_room_get(struct ps_shard *s, struct ps_shard_slot *slot,
+                      const struct ps_msg *msg, uint64_t len,
+                      struct ps_buf **ret_buf);
+/* What a payload of `len` bytes that was thrown away is refused with:
+ * PS_E_AGAIN, or PS_E_FULL with the reason. */
+int ps_shard_room_refuses(struct ps_shard_step *st,
+                          const struct ps_shard_slot *slot, uint64_t len,
+                          struct ps_str *why);
+/* Is there no memory for `len` bytes, whatever is merged? */
+bool ps_shard_room_is_hopeless(const struct ps_shard *s, uint64_t len);
+void ps_shard_room_text(const struct ps_shard *s,
+                        const struct ps_shard_job *job, uint64_t len,
+                        struct ps_str *why);
+/* A result found no memory. */
+void ps_shard_room_starved(struct ps_shard *s);
+/* Has something found no memory of late? */
+bool ps_shard_room_is_full(const struct ps_shard *s);
 
 /* --------------------------------------------------------- shard_state.c */
 

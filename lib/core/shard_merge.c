@@ -8,6 +8,7 @@
 
 #include "base/alloc.h"
 #include "base/num.h"
+#include "base/str.h"
 
 #include <string.h>
 
@@ -349,8 +350,12 @@ void ps_shard_merge_go_on(struct ps_shard_step *st, struct ps_shard_run *run)
         if (ps_list_empty(&st->s->starved)) {
             st->s->starved_at = ps_time_add(st->now, STARVED_WAIT);
             ps_effects_note(st->fx, PS_LOG_WARNING,
-                            "no memory for the result of a round, waiting");
+                            "job %s: no memory for the result of a round, "
+                            "waiting",
+                            run->job->name);
         }
+        run->short_since = st->now;
+        ps_shard_room_starved(st->s);
         ps_list_push_back(&st->s->starved, &run->node);
     }
 }
@@ -414,26 +419,11 @@ void ps_shard_merge_skip(struct ps_shard_step *st, struct ps_shard_run *run)
     ps_shard_move_merged(st, job, part);
 }
 
-void ps_shard_merge_retry(struct ps_shard_step *st)
-{
-    struct ps_list *starved = &st->s->starved;
-    struct ps_list_node *n;
-
-    while ((n = ps_list_first(starved)) != NULL) {
-        struct ps_shard_run *run = PS_CONTAINER(n, struct ps_shard_run, node);
-
-        if (launch(st, run) != 0) {
-            st->s->starved_at = ps_time_add(st->now, STARVED_WAIT);
-            return;
-        }
-        ps_list_remove(&run->node);
-    }
-}
-
-/* Nothing a peer sent leads here: the kernel found the job senseless. All that
- * is left is to say so to everybody who waits for it. */
+/* The round cannot be made: for want of memory, said in `text`, or because the
+ * kernel found the job senseless, which nothing that a peer sent leads to. All
+ * that is left is to say so to everybody who waits for it. */
 static void failed(struct ps_shard_step *st, struct ps_shard_job *job,
-                   struct ps_part *part, int rc)
+                   struct ps_part *part, int rc, const char *text)
 {
     struct ps_shard_refusal refusal;
     struct ps_rec_part rec = {
@@ -444,11 +434,17 @@ static void failed(struct ps_shard_step *st, struct ps_shard_job *job,
         .count = part->count,
     };
 
-    ps_effects_note(st->fx, PS_LOG_ERROR, "round %llu of key %u failed: %s",
-                    (unsigned long long)rec.round, part->key, ps_strerror(rc));
+    ps_effects_note(st->fx, PS_LOG_ERROR,
+                    "job %s: round %llu of key %u failed: %s%s%s", job->name,
+                    (unsigned long long)rec.round, part->key, ps_strerror(rc),
+                    text[0] != '\0' ? ": " : "", text);
     ps_shard_merge_drop(st->s, job, part);
     ps_shard_refusal_init(&refusal);
     ps_shard_refusal_add(&refusal, &rec, rc, 0);
+    if (text[0] != '\0') {
+        refusal.short_rc = rc;
+        ps_str_copy(refusal.text, sizeof(refusal.text), text);
+    }
     for (uint32_t i = 0; i < job->slot_count; i++) {
         struct ps_shard_peer *p = ps_shard_job_peer(&job->slots[i]);
 
@@ -456,6 +452,62 @@ static void failed(struct ps_shard_step *st, struct ps_shard_job *job,
             ps_shard_refusal_send(st, p, job->gen, &job->slots[i], &refusal);
         }
     }
+}
+
+/* Bytes of the contributions. */
+static uint64_t given(const struct ps_round *round)
+{
+    uint64_t bytes = 0;
+
+    for (uint32_t i = 0; i < round->size; i++) {
+        bytes += round->part[i].len;
+    }
+    return bytes;
+}
+
+/* True: the run is over. */
+static bool retry(struct ps_shard_step *st, struct ps_shard_run *run)
+{
+    struct ps_shard *s = st->s;
+    struct ps_part *part = run->part;
+    const uint64_t missing = ps_shard_step_missing(run->job, part);
+    const uint64_t len = missing > 0 ? missing
+                                     : part->count *
+                                           (uint64_t)ps_dtype_size(part->dtype);
+    char text[PS_TEXT_MAX / 2];
+    struct ps_str why;
+
+    if (launch(st, run) == 0) {
+        run->short_since = 0;
+        return true;
+    }
+    ps_shard_room_starved(s);
+    ps_list_push_back(&s->starved, &run->node);
+    if (st->now < ps_time_add(run->short_since, HOPELESS_WAIT) ||
+        !ps_shard_room_is_hopeless(s, given(&part->open->round) + len)) {
+        return false;
+    }
+    ps_str_init(&why, text, sizeof(text));
+    ps_shard_room_text(s, run->job, len, &why);
+    failed(st, run->job, part, PS_E_FULL, text);
+    return true;
+}
+
+void ps_shard_merge_retry(struct ps_shard_step *st)
+{
+    struct ps_list *starved = &st->s->starved;
+    struct ps_list_node *last = ps_list_last(starved);
+    uint32_t tries = STARVED_TRIES;
+
+    /* One that goes on waiting holds up no other job's. */
+    for (struct ps_list_node *n = NULL; n != last && tries > 0; tries--) {
+        n = ps_list_pop(starved);
+        if (n == NULL) {
+            break;
+        }
+        (void)retry(st, PS_CONTAINER(n, struct ps_shard_run, node));
+    }
+    st->s->starved_at = ps_time_add(st->now, STARVED_WAIT);
 }
 
 void ps_shard_merge_computed(struct ps_shard_step *st, uint64_t token, int rc)
@@ -469,7 +521,7 @@ void ps_shard_merge_computed(struct ps_shard_step *st, uint64_t token, int rc)
     struct ps_part *part = run->part;
 
     if (rc != 0) {
-        failed(st, job, part, rc);
+        failed(st, job, part, rc, "");
         ps_shard_move_merged(st, job, part);
         return;
     }

@@ -413,7 +413,7 @@ void ps_shard_peer_msg(struct ps_shard_step *st, ps_conn_id conn,
 /* May the payload of this message come in? */
 static int judge(struct ps_shard *s, struct ps_shard_peer *p,
                  const struct ps_msg *msg, uint64_t len,
-                 struct ps_shard_slot **ret_pusher)
+                 struct ps_shard_slot **ret_slot)
 {
     const struct ps_rec_part *parts = NULL;
     uint32_t count = 0;
@@ -430,7 +430,7 @@ static int judge(struct ps_shard *s, struct ps_shard_peer *p,
         break;
     case PS_MSG_PUSH_ROWS:
     case PS_MSG_PULL_ROWS:
-        return ps_shard_rows_judge(s, p, msg, len);
+        return ps_shard_rows_judge(s, p, msg, len, ret_slot);
     case PS_MSG_INIT:
         parts = msg->init.parts;
         count = msg->init.parts_count;
@@ -459,12 +459,11 @@ static int judge(struct ps_shard *s, struct ps_shard_peer *p,
         return PS_E_EXIST;
     }
     struct ps_shard_job *job = ps_shard_job_find(s, gen);
-    struct ps_shard_slot *sl;
 
     if (job == NULL) {
         return PS_E_NOJOB;
     }
-    int rc = ps_shard_job_slot(job, p, slot, &sl);
+    int rc = ps_shard_job_slot(job, p, slot, ret_slot);
     if (rc != 0) {
         return rc;
     }
@@ -475,7 +474,6 @@ static int judge(struct ps_shard *s, struct ps_shard_peer *p,
         if (ps_shard_push_is_known(job, &msg->push)) {
             return PS_E_EXIST;
         }
-        *ret_pusher = sl;
         return 0;
     }
     if (msg->code == PS_MSG_INIT && ps_shard_init_is_known(job, &msg->init)) {
@@ -489,25 +487,26 @@ int ps_shard_peer_payload(struct ps_shard *s, ps_conn_id conn,
                           struct ps_slice *ret_slice)
 {
     struct ps_shard_conn *c = ps_map_get(s->conns, conn);
-    struct ps_shard_slot *pusher = NULL;
+    struct ps_shard_slot *slot = NULL;
     struct ps_buf *buf;
 
     if (c == NULL || c->peer == NULL) {
         return PS_E_CLOSED;
     }
-    int rc = len <= PS_PAYLOAD_MAX ? judge(s, c->peer, msg, len, &pusher)
+    int rc = len <= PS_PAYLOAD_MAX ? judge(s, c->peer, msg, len, &slot)
                                    : PS_E_PROTO;
     if (rc != 0) {
         return rc;
     }
-    if (pusher != NULL && ps_shard_credit_ahead(pusher)) {
+    if (msg->code == PS_MSG_PUSH && ps_shard_credit_ahead(slot)) {
         return PS_E_AGAIN;
     }
-    if (ps_pool_get(s->opt.pool, len, &buf) != 0) {
-        return PS_E_AGAIN;
+    rc = ps_shard_room_get(s, slot, msg, len, &buf);
+    if (rc != 0) {
+        return rc;
     }
-    if (pusher != NULL) {
-        ps_shard_credit_begin(pusher);
+    if (msg->code == PS_MSG_PUSH) {
+        ps_shard_credit_begin(slot);
     }
     *ret_slice = (struct ps_slice){.buf = buf, .offset = 0, .len = len};
     return 0;

@@ -197,6 +197,7 @@ void ps_shard_init(struct ps_shard_step *st, struct ps_shard_conn *c,
     const struct ps_shard_parts parts = {m->parts, m->parts_count, payload};
     struct ps_shard_refusal refusal;
     uint64_t offset = 0;
+    uint64_t total;
 
     if (!is_whole(st, c, &parts)) {
         return;
@@ -207,6 +208,10 @@ void ps_shard_init(struct ps_shard_step *st, struct ps_shard_conn *c,
         return;
     }
     ps_shard_refusal_init(&refusal);
+    if (c->thrown == PS_E_NOMEM &&
+        ps_shard_parts_bytes(m->parts, m->parts_count, &total)) {
+        ps_shard_refusal_short(st, &refusal, slot, total);
+    }
     for (uint32_t i = 0; i < m->parts_count; i++) {
         const struct ps_rec_part *rec = &m->parts[i];
         uint64_t label = i < m->labels_count ? m->labels[i] : 0;
@@ -365,9 +370,15 @@ void ps_shard_resume(struct ps_shard_step *st, struct ps_shard_conn *c,
                      : ps_shard_move_resumes(slot->job, &m->parts[0], m->epoch);
 
     if (rc != 0) {
-        const struct ps_shard_parts first = {m->parts, 1, NULL};
+        struct ps_shard_refusal refusal;
 
-        ps_shard_refuse(st, c->peer, m->gen, slot, &first, rc);
+        ps_shard_refusal_init(&refusal);
+        if (c->thrown == PS_E_NOMEM) {
+            ps_shard_refusal_short(st, &refusal, slot,
+                                   ps_part_payload(&m->parts[0]));
+        }
+        ps_shard_refusal_add(&refusal, &m->parts[0], rc, 0);
+        ps_shard_refusal_send(st, c->peer, m->gen, slot, &refusal);
         return;
     }
     note_stated(st, slot, &m->parts[0], m->committed);

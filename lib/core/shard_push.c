@@ -306,14 +306,19 @@ static int take(struct ps_shard_step *st, struct ps_shard_slot *slot,
     return 0;
 }
 
-static void take_all(struct ps_shard_step *st, struct ps_shard_peer *p,
+static void take_all(struct ps_shard_step *st, const struct ps_shard_conn *c,
                      struct ps_shard_slot *slot, const struct ps_msg_push *m,
                      const struct ps_slice *payload)
 {
     struct ps_shard_refusal refusal;
     uint64_t offset = 0;
+    uint64_t total;
 
     ps_shard_refusal_init(&refusal);
+    if (c->thrown == PS_E_NOMEM &&
+        ps_shard_parts_bytes(m->parts, m->parts_count, &total)) {
+        ps_shard_refusal_short(st, &refusal, slot, total);
+    }
     for (uint32_t i = 0; i < m->parts_count; i++) {
         const struct ps_rec_part *rec = &m->parts[i];
         int rc = take(st, slot, m, rec, payload, offset, &refusal.side);
@@ -328,7 +333,7 @@ static void take_all(struct ps_shard_step *st, struct ps_shard_peer *p,
         }
         offset += ps_part_payload(rec);
     }
-    ps_shard_refusal_send(st, p, m->gen, slot, &refusal);
+    ps_shard_refusal_send(st, c->peer, m->gen, slot, &refusal);
 }
 
 /* Before the parts are taken, because the last one starts the merge. */
@@ -384,7 +389,7 @@ void ps_shard_push(struct ps_shard_step *st, struct ps_shard_conn *c,
     ps_shard_credit_dirty(job);
     ps_shard_credit_end(slot, total);
     take_labels(job, m);
-    take_all(st, p, slot, m, payload);
+    take_all(st, c, slot, m, payload);
     take_labels(job, m); /* Of those that were not there. */
     ps_shard_credit_tell(st, p, slot);
 }

@@ -61,12 +61,12 @@ static bool push_is_known(const struct ps_shard_job *job,
 }
 
 int ps_shard_rows_judge(struct ps_shard *s, struct ps_shard_peer *p,
-                        const struct ps_msg *msg, uint64_t len)
+                        const struct ps_msg *msg, uint64_t len,
+                        struct ps_shard_slot **ret_slot)
 {
     bool push = msg->code == PS_MSG_PUSH_ROWS;
     uint64_t gen = push ? msg->push_rows.gen : msg->pull_rows.gen;
     uint32_t slot = push ? msg->push_rows.slot : msg->pull_rows.slot;
-    struct ps_shard_slot *sl;
     uint64_t total;
 
     if (!blocks_bytes(push ? msg->push_rows.parts : msg->pull_rows.parts,
@@ -84,7 +84,7 @@ int ps_shard_rows_judge(struct ps_shard *s, struct ps_shard_peer *p,
     if (job == NULL) {
         return PS_E_NOJOB;
     }
-    int rc = ps_shard_job_slot(job, p, slot, &sl);
+    int rc = ps_shard_job_slot(job, p, slot, ret_slot);
     if (rc != 0 || !push) {
         return rc;
     }
@@ -291,6 +291,9 @@ void ps_shard_push_rows(struct ps_shard_step *st, struct ps_shard_conn *c,
     }
     ps_shard_credit_dirty(job);
     ps_shard_refusal_init(&refusal);
+    if (c->thrown == PS_E_NOMEM) {
+        ps_shard_refusal_short(st, &refusal, slot, total);
+    }
     for (uint32_t i = 0; i < m->parts_count; i++) {
         const struct ps_rec_rows *rec = &m->parts[i];
 

@@ -205,8 +205,15 @@ void ps_shard_state_put(struct ps_shard_step *st, struct ps_shard_conn *c,
         return;
     }
     if (payload != NULL && payload->buf == NULL) {
-        refuse(st, c->peer, m->gen, m->request, m->parts, c->thrown,
-               "the state could not be taken");
+        const bool hopeless = ps_shard_room_is_hopeless(st->s, total);
+
+        /* STALE is asked again in a while. */
+        refuse(st, c->peer, m->gen, m->request, m->parts,
+               c->thrown != PS_E_NOMEM ? c->thrown
+               : hopeless              ? PS_E_FULL
+                                       : PS_E_STALE,
+               hopeless ? "the server has no memory for it (store.memory)"
+                        : "the state could not be taken");
         return;
     }
     struct ps_part *part = enter(st, c->peer, m->gen, m->slot, m->request,

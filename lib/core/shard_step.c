@@ -31,6 +31,21 @@ static int prepare_master(struct ps_shard *s, struct ps_shard_job *job,
     return rc;
 }
 
+uint64_t ps_shard_step_missing(const struct ps_shard_job *job,
+                               const struct ps_part *part)
+{
+    const bool half = ps_shard_step_is_half(part);
+    const uint64_t len = part->count *
+                         (half ? sizeof(float) : ps_dtype_size(part->dtype));
+    uint64_t missing = half && part->state[PS_PART_MASTER] == NULL ? len : 0;
+
+    for (unsigned i = 0; job->optimizes && i < ps_optim_states(&job->optim);
+         i++) {
+        missing += part->state[i] == NULL ? len : 0;
+    }
+    return missing;
+}
+
 int ps_shard_step_states(struct ps_shard *s, struct ps_shard_job *job,
                          struct ps_part *part)
 {

@@ -284,18 +284,21 @@ static void ping(struct ps_shard_step *st)
     struct ps_shard_stats stats;
 
     ps_shard_stats(st->s, &stats);
-    ps_effects_tell(st->fx, up->conn,
-                    &(struct ps_msg){.code = PS_MSG_PING,
-                                     .ack = ps_link_received(up->link),
-                                     .ping = {.stamp = st->now,
-                                              .epoch = st->s->epoch,
-                                              .rounds = stats.rounds,
-                                              .bytes_in = stats.bytes_in,
-                                              .bytes_out = stats.bytes_out,
-                                              .stored = stats.stored,
-                                              .resent = stats.resent,
-                                              .waiting = stats.waiting,
-                                              .draining = st->s->draining}});
+    ps_effects_tell(
+        st->fx, up->conn,
+        &(struct ps_msg){.code = PS_MSG_PING,
+                         .ack = ps_link_received(up->link),
+                         .ping = {.stamp = st->now,
+                                  .epoch = st->s->epoch,
+                                  .rounds = stats.rounds,
+                                  .bytes_in = stats.bytes_in,
+                                  .bytes_out = stats.bytes_out,
+                                  .stored = stats.stored,
+                                  .resent = stats.resent,
+                                  .waiting = stats.waiting,
+                                  .memory = ps_pool_used(st->s->opt.pool),
+                                  .full = ps_shard_room_is_full(st->s),
+                                  .draining = st->s->draining}});
     up->ping_at = ps_time_add(st->now, up->heartbeat);
 }
 

@@ -7,6 +7,7 @@
 #include "base/alloc.h"
 #include "base/pool.h"
 #include "base/rng.h"
+#include "base/str.h"
 #include "core/compress.h"
 #include "core/link.h"
 #include "core/shard.h"
@@ -65,6 +66,7 @@ struct agent {
     uint32_t row_frames;
     uint32_t states; /* Answers about an optimizer's state, and the last. */
     int state_error;
+    char text[PS_TEXT_MAX]; /* Of the last refusal. */
     struct seen seen[KEYS_MAX];
 };
 
@@ -104,7 +106,8 @@ struct world {
     uint32_t ready_version;
     uint64_t up_session;
     bool up_resumed;
-    bool draining; /* So says the last ping. */
+    bool draining; /* So says the last ping, */
+    bool full;     /* and this. */
 
     uint32_t hangups;
     char note[1024]; /* Last warning or error. */
@@ -246,6 +249,8 @@ static inline void agent_deliver(struct agent *a, const struct ps_msg *msg,
         break;
     case PS_MSG_REFUSE:
         agent_credit(a, msg->refuse.credit);
+        ps_str_copy(a->text, sizeof(a->text),
+                    msg->refuse.text != NULL ? msg->refuse.text : "");
         for (uint32_t i = 0; i < msg->refuse.parts_count; i++) {
             struct seen *s = agent_seen(a, &msg->refuse.parts[i]);
 
@@ -357,6 +362,7 @@ static inline void sched_receive(struct world *w, const struct ps_msg *msg,
     } else if (msg->code == PS_MSG_PING) {
         w->pings++;
         w->epoch = msg->ping.epoch;
+        w->full = msg->ping.full;
         w->draining = msg->ping.draining;
         world_frame(w, w->sched_conn,
                     &(struct ps_msg){.code = PS_MSG_PONG,
@@ -884,6 +890,7 @@ static inline void world_soil(struct ps_pool *pool)
 struct world_options {
     uint32_t slots;
     uint64_t window;
+    uint64_t memory;                   /* 0: without limit. */
     const struct ps_rec_param *params; /* Not NULL: an optimizer, */
     uint32_t params_count;
     const char *optimizer; /* sgd, where this is NULL. */
@@ -908,7 +915,7 @@ static inline struct world *world_new(const struct world_options *opt)
     };
 
     w->now = PS_SECONDS(1);
-    w->pool = ps_pool_new(&(struct ps_pool_options){0});
+    w->pool = ps_pool_new(&(struct ps_pool_options){.budget = opt->memory});
     so.pool = w->pool;
     world_soil(w->pool);
     ps_rng_init(&w->rng, 9);

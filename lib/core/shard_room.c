@@ -1,0 +1,227 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Memory of the server, shared by its jobs. What the scheduler has admitted a
+ * job with is the job's own: contributions of other jobs never take it, though
+ * it may be unused. What nobody was admitted with is for contributions that
+ * run ahead, of any job. Of its own a job keeps a part for one round, the next
+ * one to be merged: contributions of that round alone go there, one of each
+ * slot, so however full the server is, each job merges one round after the
+ * other.
+ *
+ * A frame that finds no memory holds up those behind it for SHORT_WAIT, because
+ * mostly some is about to be given back; then it is thrown away, and its agent
+ * is told to send it again. What can never have memory, because values and
+ * states alone have taken it, fails after HOPELESS_WAIT. */
+#include "core/shard_inner.h"
+
+#include "base/num.h"
+#include "base/str.h"
+
+#define SHORT_WAIT PS_MILLIS(5)
+/* A round that nobody has contributed to is given up as the next one. */
+#define NEXT_WAIT  PS_SECONDS(1)
+/* So long after the last shortage the server counts as full. */
+#define FULL_SHOWN PS_SECONDS(2)
+
+static uint64_t used_by(const struct ps_shard_job *job)
+{
+    uint64_t used = job->store.stored;
+
+    for (uint32_t i = 0; i < job->slot_count; i++) {
+        used += job->slots[i].held;
+    }
+    return used;
+}
+
+/* ---------------------------------------------------------------- next round */
+
+/* Identity of one part of a contribution. */
+struct id {
+    uint32_t key;
+    uint32_t index;
+    uint64_t round;
+};
+
+static uint32_t count_parts(const struct ps_msg *msg)
+{
+    return msg->code == PS_MSG_PUSH ? msg->push.parts_count
+                                    : msg->push_rows.parts_count;
+}
+
+static struct id part_of(const struct ps_msg *msg, uint32_t i)
+{
+    if (msg->code == PS_MSG_PUSH) {
+        const struct ps_rec_part *p = &msg->push.parts[i];
+
+        return (struct id){p->key, p->index, p->round};
+    }
+    const struct ps_rec_rows *r = &msg->push_rows.parts[i];
+
+    return (struct id){r->key, r->index, r->round};
+}
+
+/* Is the job's next round still to be merged, and begun? */
+static bool next_stands(const struct ps_shard_job *job)
+{
+    const struct ps_shard_next *n = &job->next;
+    const struct ps_part *part;
+
+    if (n->round == 0) {
+        return false;
+    }
+    part = ps_store_find(&job->store, n->key, n->index);
+    if (part != NULL && part->version >= n->round) {
+        return false;
+    }
+    return (part != NULL && part->open != NULL) ||
+           job->shard->now < ps_time_add(n->since, NEXT_WAIT);
+}
+
+/* Does the message contribute to the job's next round? Where there is none, its
+ * first part is that. */
+static bool gives_next(struct ps_shard_job *job, const struct ps_msg *msg)
+{
+    const uint32_t count = count_parts(msg);
+
+    if (count == 0 ||
+        (msg->code == PS_MSG_PUSH && msg->push.rule != PS_RULE_NONE)) {
+        return true; /* It waits for nobody else, and goes on by itself. */
+    }
+    if (!next_stands(job)) {
+        const struct id first = part_of(msg, 0);
+
+        job->next = (struct ps_shard_next){.key = first.key,
+                                           .index = first.index,
+                                           .round = first.round,
+                                           .since = job->shard->now};
+        return true;
+    }
+    for (uint32_t i = 0; i < count; i++) {
+        const struct id id = part_of(msg, i);
+
+        if (id.key == job->next.key && id.index == job->next.index &&
+            id.round == job->next.round) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* -------------------------------------------------------------------- shares */
+
+/* What the job would have, or was admitted with. */
+static uint64_t claim_of(const struct ps_shard_job *job, uint64_t more)
+{
+    return ps_max_u64(job->room.bytes, used_by(job) + more);
+}
+
+/* May the contribution have so many bytes? */
+static bool may_have(struct ps_shard *s, struct ps_shard_job *job,
+                     const struct ps_msg *msg, uint64_t len)
+{
+    const uint64_t budget = ps_pool_budget(s->opt.pool);
+    struct ps_map_cursor c = {0};
+    const struct ps_shard_job *other;
+    uint64_t admitted = 0;
+    uint64_t claims = 0;
+
+    while ((other = ps_map_next(s->jobs, &c)) != NULL) {
+        admitted += other->room.bytes;
+    }
+    if (budget == 0 ||
+        admitted + job->room.rounds + ps_pool_used(s->opt.pool) + len <=
+            budget) {
+        return true; /* Mostly. */
+    }
+    c = (struct ps_map_cursor){0};
+    while ((other = ps_map_next(s->jobs, &c)) != NULL) {
+        claims += other == job ? 0 : claim_of(other, 0);
+    }
+    if (claims + claim_of(job, len + job->room.rounds) <= budget) {
+        return true;
+    }
+    return gives_next(job, msg) && claims + claim_of(job, len) <= budget;
+}
+
+bool ps_shard_room_is_hopeless(const struct ps_shard *s, uint64_t len)
+{
+    const uint64_t budget = ps_pool_budget(s->opt.pool);
+    struct ps_map_cursor c = {0};
+    const struct ps_shard_job *job;
+    uint64_t stored = 0;
+
+    while ((job = ps_map_next(s->jobs, &c)) != NULL) {
+        stored += job->store.stored;
+    }
+    return budget == 0 || stored + len > budget;
+}
+
+int ps_shard_room_get(struct ps_shard *s, struct ps_shard_slot *slot,
+                      const struct ps_msg *msg, uint64_t len,
+                      struct ps_buf **ret_buf)
+{
+    const bool gives = msg->code == PS_MSG_PUSH ||
+                       msg->code == PS_MSG_PUSH_ROWS;
+
+    if ((!gives || may_have(s, slot->job, msg, len)) &&
+        ps_pool_get(s->opt.pool, len, ret_buf) == 0) {
+        slot->short_since = 0;
+        return 0;
+    }
+    if (slot->short_since == 0) {
+        slot->short_since = s->now;
+    }
+    s->short_at = s->now;
+    if (s->now < ps_time_add(slot->short_since, SHORT_WAIT)) {
+        s->pace_at = ps_time_min(s->pace_at,
+                                 ps_time_add(slot->short_since, SHORT_WAIT));
+        return PS_E_AGAIN;
+    }
+    return PS_E_NOMEM;
+}
+
+/* ----------------------------------------------------------------- in words */
+
+int ps_shard_room_refuses(struct ps_shard_step *st,
+                          const struct ps_shard_slot *slot, uint64_t len,
+                          struct ps_str *why)
+{
+    struct ps_shard *s = st->s;
+    struct ps_shard_job *job = slot->job;
+
+    if (st->now >= job->short_noted) {
+        job->short_noted = ps_time_add(st->now, PS_SECONDS(10));
+        ps_effects_note(st->fx, PS_LOG_WARNING,
+                        "job %s: no memory for %llu bytes of node %u, which "
+                        "is told to send them again",
+                        job->name, (unsigned long long)len, slot->number);
+    }
+    if (st->now < ps_time_add(slot->short_since, HOPELESS_WAIT) ||
+        !ps_shard_room_is_hopeless(s, len)) {
+        return PS_E_AGAIN;
+    }
+    ps_shard_room_text(s, job, len, why);
+    return PS_E_FULL;
+}
+
+void ps_shard_room_text(const struct ps_shard *s,
+                        const struct ps_shard_job *job, uint64_t len,
+                        struct ps_str *why)
+{
+    ps_str_addf(why, "job %s needs ", job->name);
+    ps_str_add_size(why, len);
+    ps_str_add(why, " more there, and ");
+    ps_str_add_size(why, ps_pool_used(s->opt.pool));
+    ps_str_add(why, " of ");
+    ps_str_add_size(why, ps_pool_budget(s->opt.pool));
+    ps_str_add(why, " are taken (store.memory)");
+}
+
+void ps_shard_room_starved(struct ps_shard *s)
+{
+    s->short_at = s->now;
+}
+
+bool ps_shard_room_is_full(const struct ps_shard *s)
+{
+    return s->short_at != 0 && s->now < ps_time_add(s->short_at, FULL_SHOWN);
+}

@@ -1,0 +1,229 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The server machine where memory is short: jobs that were admitted make their
+ * rounds, whatever others do, and nobody waits behind one that finds none. */
+#include "shard_world.h"
+
+#define KIB   UINT64_C(1024)
+#define COUNT 4096u /* 16 KiB. */
+#define OTHER (GEN + 1)
+
+static float data[32768];
+
+static void tell_room(struct world *w, uint64_t gen, uint64_t bytes,
+                      uint64_t rounds)
+{
+    ps_link_tell(w->sched,
+                 &(struct ps_msg){.code = PS_MSG_JOB_ROOM,
+                                  .job_room = {.gen = gen,
+                                               .number = 1,
+                                               .bytes = bytes,
+                                               .rounds = rounds}},
+                 w->now, &w->sched_out);
+    world_settle(w);
+}
+
+/* A job of the agents 5 and 6. */
+static void start_other(struct world *w)
+{
+    struct ps_rec_slot slots[2];
+
+    for (uint32_t i = 0; i < 2; i++) {
+        slots[i] = (struct ps_rec_slot){
+            .node = NODE(5 + i), .incarnation = 1, .ranks = 1};
+    }
+    ps_link_tell(w->sched,
+                 &(struct ps_msg){.code = PS_MSG_JOB_STATE,
+                                  .job_state = {.gen = OTHER,
+                                                .version = 1,
+                                                .name = "other",
+                                                .phase = PS_JOB_PHASE_RUNNING,
+                                                .slots = slots,
+                                                .slots_count = 2,
+                                                .optimizer = ""}},
+                 w->now, &w->sched_out);
+    world_settle(w);
+}
+
+static void push_other(struct agent *a, uint32_t key, uint64_t round)
+{
+    struct ps_rec_part part = {.key = key, .round = round, .count = COUNT};
+
+    agent_send(a,
+               &(struct ps_msg){.code = PS_MSG_PUSH,
+                                .push = {.gen = OTHER,
+                                         .slot = a->index - 5,
+                                         .incarnation = 1,
+                                         .ranks = 1,
+                                         .parts = &part,
+                                         .parts_count = 1}},
+               data, COUNT * sizeof(float));
+    world_settle(a->w);
+}
+
+/* True: it was taken. */
+static bool push(struct agent *a, uint32_t key, uint64_t round)
+{
+    const uint32_t before = a->seen[key].refusals;
+
+    agent_push(a, &(struct push_options){.key = key,
+                                         .round = round,
+                                         .count = COUNT,
+                                         .data = data,
+                                         .commit_only = true});
+    if (a->seen[key].refusals == before) {
+        return true;
+    }
+    assert_int_equal(a->seen[key].error, PS_E_AGAIN);
+    return false;
+}
+
+/* Eight slots, eight partitions of 16 KiB, and memory for what the job was
+ * admitted with alone: each value twice, and two rounds of all slots. Agents
+ * offer in different orders, and again what was refused. */
+static void rounds_are_made_with_the_memory_of_two(void **state)
+{
+    struct world *w = world_new(
+        &(struct world_options){.slots = 8, .memory = 512 * KIB});
+    bool taken[8][8];
+    uint32_t tries = 0;
+
+    (void)state;
+    tell_room(w, GEN, 512 * KIB, 256 * KIB);
+    for (uint64_t round = 1; round <= 5; round++) {
+        uint32_t left = 64;
+
+        memset(taken, 0, sizeof(taken));
+        while (left > 0) {
+            for (uint32_t i = 0; i < 8; i++) {
+                for (uint32_t k = 0; k < 8; k++) {
+                    const uint32_t key = (k + i) % 8;
+
+                    if (!taken[i][key] && push(&w->agents[i], key, round)) {
+                        taken[i][key] = true;
+                        left--;
+                    }
+                }
+            }
+            assert_true(++tries < 100);
+        }
+        for (uint32_t i = 0; i < 64; i++) {
+            assert_int_equal(w->agents[i / 8].seen[i % 8].commit_version,
+                             round);
+        }
+    }
+    world_free(w);
+}
+
+/* Nobody has completed a round of the job that came first, and its agents have
+ * as much on the server as there is room: another job's frames on the same
+ * links wait for nothing, and have the memory that it was admitted with. */
+static void a_job_without_memory_holds_up_no_other(void **state)
+{
+    struct world *w = world_new(
+        &(struct world_options){.slots = 8, .memory = 640 * KIB});
+    uint32_t refused = 0;
+    ps_time began;
+
+    (void)state;
+    start_other(w);
+    tell_room(w, GEN, 512 * KIB, 256 * KIB);
+    tell_room(w, OTHER, 128 * KIB, 64 * KIB);
+    began = w->now;
+    for (uint32_t i = 0; i < 7; i++) {
+        for (uint32_t key = 0; key < 8; key++) {
+            refused += !push(&w->agents[i], key, 1);
+        }
+    }
+    assert_true(refused > 20);
+    /* Each agent's connection stood still once, for a moment. */
+    assert_true(w->now - began <= 7 * PS_MILLIS(10));
+    assert_non_null(strstr(w->note, "job job: no memory for 16384 bytes"));
+    for (uint64_t round = 1; round <= 10; round++) {
+        began = w->now;
+        for (uint32_t key = 0; key < 2; key++) {
+            push_other(&w->agents[5], key, round);
+            assert_false(push(&w->agents[5], 7, 1));
+            push_other(&w->agents[6], key, round);
+        }
+        assert_int_equal(w->now, began);
+        for (uint32_t key = 0; key < 2; key++) {
+            uint64_t version;
+            const struct ps_slice *value;
+
+            assert_true(
+                ps_shard_peek(w->shard, OTHER, key, 0, &version, &value));
+            assert_int_equal(version, round);
+        }
+    }
+    world_run(w, PS_MILLIS(600));
+    assert_true(w->full);
+    world_run(w, PS_SECONDS(4));
+    assert_false(w->full);
+    world_free(w);
+}
+
+/* Values have taken all the memory there is: what has none then is told so. */
+static void what_can_never_have_memory_fails_in_words(void **state)
+{
+    struct world *w = world_new(
+        &(struct world_options){.slots = 2, .memory = 512 * KIB});
+    struct agent *a = &w->agents[0];
+    uint32_t key = 0;
+
+    (void)state;
+    for (; a->seen[key].refusals == 0; key++) {
+        assert_true(key < 33);
+        agent_init(a, key, COUNT, data);
+        if (a->seen[key].refusals > 0) {
+            break;
+        }
+    }
+    assert_int_equal(key, 32);
+    assert_int_equal(a->seen[key].error, PS_E_AGAIN);
+    world_run(w, PS_SECONDS(3));
+    agent_init(a, key, COUNT, data);
+    assert_int_equal(a->seen[key].error, PS_E_FULL);
+    assert_string_equal(a->text,
+                        "job job needs 16.0 KiB more there, and 512.0 KiB of "
+                        "512.0 KiB are taken (store.memory)");
+    world_free(w);
+}
+
+/* The state of the second key finds no memory, and never will. */
+static void a_step_that_can_never_have_memory_fails_in_words(void **state)
+{
+    const struct ps_rec_param params[] = {{.name = "lr", .value = 0.1},
+                                          {.name = "momentum", .value = 0.9}};
+    struct world *w = world_new(&(struct world_options){
+        .slots = 1, .memory = 512 * KIB, .params = params, .params_count = 2});
+    struct agent *a = &w->agents[0];
+
+    (void)state;
+    agent_init(a, 0, 32768, data);
+    agent_init(a, 1, 32768, data);
+    for (uint32_t key = 0; key < 2; key++) {
+        agent_push(a, &(struct push_options){.key = key,
+                                             .round = 1,
+                                             .count = 32768,
+                                             .data = data,
+                                             .commit_only = true});
+    }
+    assert_int_equal(a->seen[0].commit_version, 1);
+    assert_int_equal(a->seen[1].refusals, 0);
+    world_run(w, PS_SECONDS(4));
+    assert_int_equal(a->seen[1].error, PS_E_FULL);
+    assert_non_null(strstr(a->text, "job job needs 128.0 KiB more there"));
+    world_free(w);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(rounds_are_made_with_the_memory_of_two),
+        cmocka_unit_test(a_job_without_memory_holds_up_no_other),
+        cmocka_unit_test(what_can_never_have_memory_fails_in_words),
+        cmocka_unit_test(a_step_that_can_never_have_memory_fails_in_words),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
