@@ -89,6 +89,10 @@
 /* Agents that a server remembers, connections to it: the oldest one that is
  * not connected is forgotten, else the new one is refused. */
 #define PS_PEERS_MAX               4096u
+/* Greetings that wait at a server until the scheduler has named their agents:
+ * those of all nodes of a job that comes to it. The oldest is refused when
+ * there are more. */
+#define PS_HELD_MAX                1024u
 /* Answers to an agent that it has not acknowledged; a server forgets the link
  * of one that has more, and the agent begins afresh. */
 #define PS_BACKLOG_MAX             (128u * 1024u)

@@ -212,7 +212,9 @@ static void give_slots(struct ps_sched_job *j)
         w->slot = ps_job_slot_of(j, w->agent);
         if (w->slot == j->slot_count) {
             j->slots[j->slot_count++] = (struct ps_job_slot){
-                .agent = w->agent, .incarnation = w->agent_incarnation};
+                .agent = w->agent,
+                .incarnation = w->agent_incarnation,
+                .instance = w->agent_instance};
         }
         w->local_rank = j->slots[w->slot].ranks++;
     }

@@ -24,6 +24,7 @@ struct ps_job_worker {
     char agent_name[PS_NAME_MAX + 1];
     uint32_t agent;
     uint64_t agent_incarnation;
+    uint64_t agent_instance;
     uint64_t worker; /* The agent's number. */
     int32_t asked;   /* Rank it wants; -1: any. */
     uint8_t state;   /* enum ps_rank_state */
@@ -37,6 +38,7 @@ struct ps_job_worker {
 struct ps_job_slot {
     uint32_t agent;
     uint64_t incarnation;
+    uint64_t instance;
     uint32_t ranks;
 };
 

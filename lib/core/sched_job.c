@@ -131,6 +131,7 @@ static void make_worker(struct ps_job_worker *w, const struct ps_member *agent,
     ps_str_copy(w->agent_name, sizeof(w->agent_name), agent->name);
     w->agent = agent->node;
     w->agent_incarnation = agent->incarnation;
+    w->agent_instance = agent->instance;
     w->worker = m->worker;
     w->asked = m->rank;
     w->confirmed = true;
@@ -189,6 +190,7 @@ static void revive(struct ps_sched_step *st, struct ps_sched_job *j,
     w->incarnation++;
     w->confirmed = true;
     slot->incarnation = w->agent_incarnation;
+    slot->instance = w->agent_instance;
     if (j->phase == PS_JOB_PHASE_RUNNING) {
         j->deadline = PS_TIME_NEVER;
     }
@@ -272,6 +274,7 @@ static int rejoin(struct ps_sched_step *st, struct ps_sched_job *j,
                 ps_sched_name_ok(m->host) ? m->host : agent->name);
     w->worker = m->worker;
     w->agent_incarnation = agent->incarnation;
+    w->agent_instance = agent->instance;
     revive(st, j, w);
     return 0;
 }
@@ -369,6 +372,7 @@ static void open_resumed(struct ps_sched_step *st, struct ps_member *agent,
     w = &j->workers[m->rank];
     w->worker = m->worker;
     w->agent_incarnation = agent->incarnation;
+    w->agent_instance = agent->instance;
     revive(st, j, w);
     opened(st, agent, m->worker, j->gen);
 }

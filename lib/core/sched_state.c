@@ -105,6 +105,8 @@ static struct ps_parcel *make_state(const struct ps_sched_job *j,
             .node = j->slots[i].agent,
             .incarnation = j->slots[i].incarnation,
             .ranks = j->slots[i].ranks,
+            /* Whoever knows it can pass for the agent at a server. */
+            .instance = with_ranks ? 0 : j->slots[i].instance,
         };
     }
     if (with_ranks && ps_job_started(j)) {

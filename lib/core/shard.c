@@ -36,6 +36,7 @@ struct ps_shard *ps_shard_new(const struct ps_shard_options *opt, ps_time now)
     ps_shard_up_init(s, now);
     s->conns = ps_map_new();
     ps_list_init(&s->strangers);
+    ps_list_init(&s->held);
     s->peers = ps_map_new();
     ps_heap_init(&s->timers);
     ps_list_init(&s->crowded);

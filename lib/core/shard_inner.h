@@ -34,6 +34,10 @@
 
 /* A connection that says nothing for so long after it opened is cut. */
 #define HELLO_WAIT    PS_SECONDS(10)
+/* The hello of an agent that the scheduler has not named here waits for so
+ * long: both are on their way at the same time when an agent has been started
+ * again, or this server takes a place in its job. */
+#define HELD_WAIT     PS_SECONDS(2)
 /* A round that found no memory for its result tries again after this. */
 #define STARVED_WAIT  PS_MILLIS(10)
 /* Of those, tried at a time. */
@@ -66,10 +70,12 @@ struct ps_shard_up {
 
 /* An accepted connection. */
 struct ps_shard_conn {
-    struct ps_list_node node; /* In `strangers` until it says hello. */
+    struct ps_list_node node; /* In `strangers` until it says hello, in `held`
+                               * until the scheduler names it. */
     ps_conn_id id;
-    ps_time since;
+    ps_time since;              /* In that list. */
     struct ps_shard_peer *peer; /* NULL: a stranger. */
+    struct ps_msg *hello;       /* Own; held. NULL: none is. */
     int thrown; /* Why the payload of this frame was thrown away. */
 };
 
@@ -104,6 +110,7 @@ struct ps_shard_slot {
     uint32_t index;
     uint32_t number; /* Node of the agent. */
     uint64_t incarnation;
+    uint64_t instance;
     uint64_t held;       /* Push bytes that wait to be merged. */
     ps_time began_at;    /* A push with a payload did, and is coming; or 0. */
     ps_time ended_at;    /* The last such push did; 0: none yet. */
@@ -199,6 +206,7 @@ struct ps_shard {
 
     struct ps_map *conns; /* Accepted, by id. */
     struct ps_list strangers;
+    struct ps_list held;  /* Have said hello as somebody not known. */
     struct ps_map *peers; /* By node. */
     struct ps_heap timers;
     struct ps_list crowded; /* Peers with too many answers under way. */
@@ -273,6 +281,8 @@ int ps_shard_peer_payload(struct ps_shard *s, ps_conn_id conn,
 /* Hangs up on an agent that does what no agent does, and says so. */
 void ps_shard_peer_cut(struct ps_shard_step *st, struct ps_shard_conn *c,
                        const char *why);
+/* The scheduler has named agents: one whose hello is held may be among them. */
+void ps_shard_peer_named(struct ps_shard_step *st);
 /* Forgets all agents. */
 void ps_shard_peer_fini(struct ps_shard *s);
 /* Hangs up on all. */
@@ -294,6 +304,8 @@ int ps_shard_job_slot(struct ps_shard_job *job, const struct ps_shard_peer *p,
  * on the old one would be a second answer to that, and be taken for one to a
  * later question. */
 void ps_shard_job_forget(struct ps_shard *s, const struct ps_shard_peer *p);
+/* Has the scheduler named this start of this process as an agent of a job? */
+bool ps_shard_job_names(const struct ps_shard *s, const struct ps_msg_hello *m);
 /* The agent of a slot; NULL: it is not known here. */
 struct ps_shard_peer *ps_shard_job_peer(const struct ps_shard_slot *slot);
 void ps_shard_job_room(struct ps_shard_step *st,

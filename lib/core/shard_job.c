@@ -38,6 +38,25 @@ struct ps_shard_peer *ps_shard_job_peer(const struct ps_shard_slot *slot)
     return p != NULL && p->incarnation == slot->incarnation ? p : NULL;
 }
 
+bool ps_shard_job_names(const struct ps_shard *s, const struct ps_msg_hello *m)
+{
+    struct ps_map_cursor c = {0};
+    const struct ps_shard_job *job;
+
+    while ((job = ps_map_next(s->jobs, &c)) != NULL) {
+        for (uint32_t i = 0; i < job->slot_count; i++) {
+            const struct ps_shard_slot *slot = &job->slots[i];
+
+            if (slot->number == m->node &&
+                slot->incarnation == m->incarnation &&
+                slot->instance == m->instance) {
+                return true;
+            }
+        }
+    }
+    return false;
+}
+
 /* ---------------------------------------------------------------- the end */
 
 void ps_shard_job_free(struct ps_shard *s, struct ps_shard_job *job)
@@ -124,6 +143,7 @@ static void take_slot(struct ps_shard_slot *slot, const struct ps_rec_slot *r)
     }
     slot->number = r->node;
     slot->incarnation = r->incarnation;
+    slot->instance = r->instance;
     ps_shard_answer_drop(slot);
     ps_store_unpark_slot(&slot->job->store, slot->index);
 }
@@ -245,6 +265,7 @@ void ps_shard_job_state(struct ps_shard_step *st,
     }
     ps_shard_credit_dirty(job);
     ps_shard_up_ready(st, job);
+    ps_shard_peer_named(st);
 }
 
 void ps_shard_job_room(struct ps_shard_step *st,

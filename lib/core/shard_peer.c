@@ -2,8 +2,9 @@
 /* Agents, seen from a server. An accepted connection is a stranger until its
  * hello; then it carries the link of an agent. Of an agent there is one start
  * and one connection at a time: a newer start replaces the older, a newer
- * connection the one before. What is known of an agent outlives its
- * connection for `link_linger`.
+ * connection the one before. Which start is the newer one, the scheduler says:
+ * an agent that it has not named yet waits for that. What is known of an agent
+ * outlives its connection for `link_linger`.
  *
  * Errors of one agent end its connection, with a line for the log; it dials
  * again and both go on where they were. */
@@ -12,6 +13,7 @@
 #include "base/alloc.h"
 #include "base/str.h"
 
+#include <assert.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -24,6 +26,7 @@ static void conn_free(struct ps_shard *s, struct ps_shard_conn *c)
         ps_list_remove(&c->node);
     }
     ps_map_take(s->conns, c->id);
+    ps_msg_free(c->hello);
     ps_free(c);
 }
 
@@ -248,7 +251,43 @@ static bool is_welcome(struct ps_shard_step *st, struct ps_shard_conn *c,
     return false;
 }
 
-/* The agent of this hello; NULL: rejected. */
+static void refuse_oldest_held(struct ps_shard_step *st)
+{
+    struct ps_shard_conn *c = PS_CONTAINER(ps_list_first(&st->s->held),
+                                           struct ps_shard_conn, node);
+
+    reject(st, c, PS_E_AGAIN,
+           "the scheduler has not named node %u with incarnation %llu as an "
+           "agent of a job here; try again when it has",
+           c->hello->hello.node,
+           (unsigned long long)c->hello->hello.incarnation);
+}
+
+/* Waits for the scheduler's word. */
+static void hold(struct ps_shard_step *st, struct ps_shard_conn *c,
+                 const struct ps_msg_hello *m)
+{
+    const struct ps_msg msg = {.code = PS_MSG_HELLO, .hello = *m};
+
+    uint32_t count = 0;
+
+    assert(c->hello == NULL);
+    PS_LIST_EACH(n, &st->s->held)
+    {
+        count++;
+    }
+    if (count >= PS_HELD_MAX) {
+        refuse_oldest_held(st);
+    }
+    c->hello = ps_msg_dup(&msg);
+    c->since = st->now;
+    ps_list_remove(&c->node);
+    ps_list_push_back(&st->s->held, &c->node);
+}
+
+/* The agent of this hello; NULL: rejected, or held. Anybody may say anything
+ * here, so an agent is what the scheduler has named: a node, its incarnation
+ * and the number that its process has drawn. */
 static struct ps_shard_peer *meet(struct ps_shard_step *st,
                                   struct ps_shard_conn *c,
                                   const struct ps_msg_hello *m)
@@ -256,43 +295,39 @@ static struct ps_shard_peer *meet(struct ps_shard_step *st,
     struct ps_shard *s = st->s;
     struct ps_shard_peer *p = ps_map_get(s->peers, m->node);
 
-    if (p != NULL && p->incarnation > m->incarnation) {
-        reject(st, c, PS_E_STALE, "node %u was started again since", m->node);
+    if (p != NULL && p->incarnation == m->incarnation &&
+        p->instance == m->instance) {
+        return p;
+    }
+    if (!ps_shard_job_names(s, m)) {
+        if (p != NULL && p->incarnation > m->incarnation) {
+            reject(st, c, PS_E_STALE, "node %u was started again since",
+                   m->node);
+        } else if (p != NULL && p->incarnation == m->incarnation) {
+            reject(st, c, PS_E_EXIST, "node %u is somebody else", m->node);
+        } else {
+            hold(st, c, m);
+        }
         return NULL;
     }
-    if (p != NULL && p->incarnation < m->incarnation) {
+    if (p != NULL) {
         ps_effects_note(st->fx, PS_LOG_INFO, "node %u was started again",
                         m->node);
         forget(st, p);
-        p = NULL;
     }
-    if (p != NULL && p->instance != m->instance) {
-        reject(st, c, PS_E_EXIST, "node %u is somebody else", m->node);
+    if (!make_room(s)) {
+        reject(st, c, PS_E_FULL, "too many agents");
         return NULL;
     }
-    if (p == NULL) {
-        if (!make_room(s)) {
-            reject(st, c, PS_E_FULL, "too many agents");
-            return NULL;
-        }
-        p = peer_new(s, m);
-    }
-    return p;
+    return peer_new(s, m);
 }
 
-static void hello(struct ps_shard_step *st, struct ps_shard_conn *c,
-                  const struct ps_msg_hello *m)
+/* Its agent is known: the connection carries that one's link. */
+static void attach(struct ps_shard_step *st, struct ps_shard_conn *c,
+                   struct ps_shard_peer *p, const struct ps_msg_hello *m)
 {
     struct ps_shard *s = st->s;
 
-    if (!is_welcome(st, c, m)) {
-        return;
-    }
-    struct ps_shard_peer *p = meet(st, c, m);
-
-    if (p == NULL) {
-        return;
-    }
     if (p->conn != NULL) {
         hang_up(st, p->conn);
     }
@@ -326,6 +361,57 @@ static void hello(struct ps_shard_step *st, struct ps_shard_conn *c,
             }});
     ps_link_open(p->link, c->id, resumed, m->received, st->now, st->fx);
     set_timer(s, p);
+}
+
+static void hello(struct ps_shard_step *st, struct ps_shard_conn *c,
+                  const struct ps_msg_hello *m)
+{
+    struct ps_shard_peer *p;
+
+    if (!is_welcome(st, c, m)) {
+        return;
+    }
+    p = meet(st, c, m);
+    if (p != NULL) {
+        attach(st, c, p, m);
+    }
+}
+
+void ps_shard_peer_named(struct ps_shard_step *st)
+{
+    struct ps_list *held = &st->s->held;
+    struct ps_list_node *n = ps_list_first(held);
+
+    while (n != NULL) {
+        struct ps_shard_conn *c = PS_CONTAINER(n, struct ps_shard_conn, node);
+
+        if (!ps_shard_job_names(st->s, &c->hello->hello)) {
+            n = ps_list_next(held, n);
+            continue;
+        }
+        struct ps_msg *msg = c->hello;
+
+        c->hello = NULL;
+        hello(st, c, &msg->hello);
+        ps_msg_free(msg);
+        n = ps_list_first(held); /* Others of that agent may be gone. */
+    }
+}
+
+/* Nobody has named them in time. */
+static void held_tick(struct ps_shard_step *st)
+{
+    struct ps_list_node *n;
+
+    while ((n = ps_list_first(&st->s->held)) != NULL) {
+        const struct ps_shard_conn *c = PS_CONTAINER(n, struct ps_shard_conn,
+                                                     node);
+
+        if (st->now < ps_time_add(c->since, HELD_WAIT)) {
+            break;
+        }
+        refuse_oldest_held(st);
+    }
 }
 
 /* --------------------------------------------------------------- messages */
@@ -387,10 +473,13 @@ void ps_shard_peer_msg(struct ps_shard_step *st, ps_conn_id conn,
         return; /* We hung up; what still comes is nobody's. */
     }
     if (c->peer == NULL) {
-        if (msg->code == PS_MSG_HELLO) {
+        if (msg->code == PS_MSG_HELLO && c->hello == NULL) {
             hello(st, c, &msg->hello);
         } else {
-            ps_shard_peer_cut(st, c, "it did not say hello");
+            ps_shard_peer_cut(st, c,
+                              c->hello == NULL
+                                  ? "it did not say hello"
+                                  : "it did not wait for a welcome");
         }
         return;
     }
@@ -540,6 +629,7 @@ void ps_shard_peer_tick(struct ps_shard_step *st)
         }
         ps_shard_peer_cut(st, c, "it did not say hello in time");
     }
+    held_tick(st);
     /* Each at most once, whatever its next time is. */
     for (; due > 0; due--) {
         struct ps_heap_item *item = ps_heap_peek(&s->timers);
@@ -569,6 +659,13 @@ ps_time ps_shard_peer_deadline(const struct ps_shard *s)
                                                      node);
 
         at = ps_time_min(at, ps_time_add(c->since, HELLO_WAIT));
+    }
+    n = ps_list_first(&s->held);
+    if (n != NULL) {
+        const struct ps_shard_conn *c = PS_CONTAINER(n, struct ps_shard_conn,
+                                                     node);
+
+        at = ps_time_min(at, ps_time_add(c->since, HELD_WAIT));
     }
     return ps_list_empty(&s->crowded) ? at : 0;
 }

@@ -76,7 +76,8 @@ static void play(struct fuzz_setup *setup, uint8_t how, const uint8_t *data,
                                              .num_workers = 1,
                                              .num_servers = servers,
                                              .on_loss = parts > 1}};
-    const struct ps_rec_slot slot = {AGENT_NODE, 1, 1};
+    const struct ps_rec_slot slot = {
+        .node = AGENT_NODE, .incarnation = 1, .ranks = 1};
     const struct ps_rec_rank rank = {
         .worker = 1, .state = PS_RANK_STATE_LIVE, .incarnation = 1};
     const struct ps_msg job = {.code = PS_MSG_JOB_STATE,

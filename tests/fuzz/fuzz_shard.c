@@ -12,6 +12,60 @@ static void destroy(void *self)
     ps_shard_free(self);
 }
 
+/* A life that begins so has a job, and an agent of it that is linked. */
+#define WITH_A_JOB 255u
+
+enum { SCHED, AGENT };
+
+static void play(struct fuzz_setup *setup, const uint8_t *data, size_t size)
+{
+    static const struct ps_msg welcome = {
+        .code = PS_MSG_WELCOME,
+        .welcome = {.protocol = PS_PROTOCOL,
+                    .name = "peer",
+                    .instance = 1,
+                    .node = 9,
+                    .incarnation = 1,
+                    .heartbeat_ns = PS_SECONDS(1)}};
+    static const struct ps_msg hello = {
+        .code = PS_MSG_HELLO,
+        .hello = {.protocol = PS_PROTOCOL,
+                  .protocol_least = PS_PROTOCOL_LEAST,
+                  .role = PS_ROLE_AGENT,
+                  .name = "node",
+                  .cluster = "default",
+                  .instance = 1,
+                  .node = 1,
+                  .incarnation = 1,
+                  .session = 1,
+                  .address = ""}};
+    struct ps_rec_slot slots[3];
+    const struct ps_msg job = {.code = PS_MSG_JOB_STATE,
+                               .job_state = {.gen = 1,
+                                             .version = 1,
+                                             .name = "job",
+                                             .phase = PS_JOB_PHASE_RUNNING,
+                                             .num_workers = 3,
+                                             .num_servers = 1,
+                                             .slots = slots,
+                                             .slots_count = 3,
+                                             .reason = "",
+                                             .optimizer = ""}};
+    const struct fuzz_line line[] = {
+        {SCHED, PS_CONN_DIALLED, &welcome, NULL, 0},
+        {SCHED, PS_CONN_DIALLED, &job, NULL, 0},
+        {AGENT, PS_CONN_ACCEPTED, &hello, NULL, 0},
+    };
+
+    for (uint32_t i = 0; i < 3; i++) {
+        slots[i] = (struct ps_rec_slot){
+            .node = 1 + i, .incarnation = 1, .ranks = 1, .instance = 1};
+    }
+    setup->line = line;
+    setup->line_count = sizeof(line) / sizeof(line[0]);
+    fuzz_machine(setup, data, size);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     struct ps_pool *pool = ps_pool_new(
@@ -32,6 +86,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     ps_str_copy(o.sched, sizeof(o.sched), "psched:1");
     ps_str_copy(o.address, sizeof(o.address), "node:1");
     setup.machine = ps_shard_machine(ps_shard_new(&o, PS_SECONDS(1)));
-    fuzz_machine(&setup, data, size);
+    if (size > 0 && data[0] == WITH_A_JOB) {
+        play(&setup, data + 1, size - 1);
+    } else {
+        fuzz_machine(&setup, data, size);
+    }
     return 0;
 }

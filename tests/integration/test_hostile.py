@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 import trio as support
 import wire
+from named import NamedAgent
 from trio import Job, PATIENCE, SLOW, wait_for
 from wire import MESSAGES, frame, header, message
 
@@ -56,6 +57,7 @@ def bystander(t):
     p.work()
     yield p
     p.rest()
+    p.named.close()
     job.tell("close")
     for w in job:
         assert w.end() == 0
@@ -67,6 +69,8 @@ class Place:
         self.trio = t
         self.job = job
         self.keys = " ".join(str(k) for k in keys)
+        # Servers welcome agents of jobs alone.
+        self.named = NamedAgent(t.port)
         self.before = {d.name: d.rss() for d in t.daemons.values()}
 
     def work(self):
@@ -197,8 +201,7 @@ def endpoint(place, name):
     if name == "psserver":
         server = t.servers()[0]
         return (server, lambda: wire.connect(server.port),
-                wire.hello("agent", node=4000, incarnation=1, session=99),
-                "pull")
+                place.named.hello(), "pull")
     return (t.agents()[0], lambda: wire.connect_unix(t.socket(0)),
             wire.l_hello(), "l_key")
 

@@ -217,7 +217,8 @@ static inline void tell_map(struct bench *b)
 
 static inline void tell_job(struct bench *b, uint32_t version, uint32_t servers)
 {
-    struct ps_rec_slot slot = {AGENT_NODE, 1, b->workers};
+    struct ps_rec_slot slot = {
+        .node = AGENT_NODE, .incarnation = 1, .ranks = b->workers};
     struct ps_rec_rank ranks[8];
 
     for (uint32_t i = 0; i < b->workers; i++) {

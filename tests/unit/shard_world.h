@@ -588,6 +588,7 @@ static inline void world_run(struct world *w, ps_time span)
 /* --------------------------------------------------------------- scheduler */
 
 struct job_options {
+    uint64_t gen; /* 0: GEN. */
     uint32_t version;
     enum ps_job_phase phase;
     const struct ps_rec_param *params; /* Not NULL: an optimizer, */
@@ -603,13 +604,14 @@ static inline void sched_job(struct world *w, const struct job_options *opt)
         slots[i] = (struct ps_rec_slot){
             .node = NODE(i),
             .incarnation = w->agents[i].incarnation,
+            .instance = w->agents[i].instance,
             .ranks = 1,
         };
     }
     ps_link_tell(w->sched,
                  &(struct ps_msg){
                      .code = PS_MSG_JOB_STATE,
-                     .job_state = {.gen = GEN,
+                     .job_state = {.gen = opt->gen != 0 ? opt->gen : GEN,
                                    .version = opt->version,
                                    .name = "job",
                                    .phase = (uint8_t)opt->phase,
@@ -894,7 +896,7 @@ struct world_options {
     const struct ps_rec_param *params; /* Not NULL: an optimizer, */
     uint32_t params_count;
     const char *optimizer; /* sgd, where this is NULL. */
-    bool no_job;
+    bool no_job;           /* But another one, which has the agents. */
 };
 
 /* A server that is registered, a running job, and all its agents there. */
@@ -946,6 +948,10 @@ static inline struct world *world_new(const struct world_options *opt)
                                            .optimizer = opt->optimizer});
         assert_int_equal(w->ready_gen, GEN);
         assert_int_equal(w->ready_version, 1);
+    } else if (w->slots > 0) {
+        sched_job(w, &(struct job_options){.gen = GEN + 1,
+                                           .version = 1,
+                                           .phase = PS_JOB_PHASE_STARTING});
     }
     for (uint32_t i = 0; i < w->slots; i++) {
         agent_dial(&w->agents[i]);

@@ -1660,6 +1660,8 @@ static void parts_and_payload_must_agree(void **state)
         assert_int_equal(a->conn, 0);
         assert_non_null(strstr(w->note, "do not agree"));
         agent_restart(a);
+        sched_job(w, &(struct job_options){.version = 2 + i,
+                                           .phase = PS_JOB_PHASE_RUNNING});
         agent_dial(a);
         assert_true(a->conn != 0);
     }
@@ -1734,24 +1736,38 @@ static void hello_is_said_once_and_other_talk_is_cut(void **state)
     world_free(w);
 }
 
+/* The scheduler names this start of agent 0, in a newer state of the job. */
+static void name_start(struct world *w, const struct agent *named,
+                       uint32_t version)
+{
+    struct agent *a = &w->agents[0];
+    const uint64_t incarnation = a->incarnation;
+    const uint64_t instance = a->instance;
+
+    a->incarnation = named->incarnation;
+    a->instance = named->instance;
+    sched_job(w, &(struct job_options){.version = version,
+                                       .phase = PS_JOB_PHASE_RUNNING});
+    a->incarnation = incarnation;
+    a->instance = instance;
+}
+
 static void a_newer_start_replaces_the_older(void **state)
 {
     struct world *w = world_new(&(struct world_options){.slots = 2});
     struct agent *a = &w->agents[0];
     struct agent *twin = &w->agents[6];
-    ps_conn_id conn = a->conn;
 
     (void)state;
     twin->index = 0;
     twin->incarnation = 2;
+    name_start(w, twin, 2);
     agent_dial(twin);
     assert_true(twin->conn != 0);
     assert_int_equal(a->conn, 0);
-    assert_true(conn != 0);
-    /* The job still names the older start. */
     agent_push_f32(twin, 0, 1, 1);
-    assert_int_equal(twin->seen[0].error, PS_E_STALE);
-    a->mute = false;
+    agent_push_f32(&w->agents[1], 0, 1, 1);
+    assert_int_equal(twin->seen[0].value_version, 1);
     agent_dial(a);
     assert_int_equal(a->rejected, PS_E_STALE);
     assert_int_equal(a->conn, 0);
@@ -1760,6 +1776,76 @@ static void a_newer_start_replaces_the_older(void **state)
     a->incarnation = 2;
     agent_dial(a);
     assert_int_equal(a->rejected, PS_E_EXIST);
+    world_free(w);
+}
+
+/* A greeting may come before the scheduler's word on who greets. */
+static void a_start_that_is_not_named_yet_waits_for_its_welcome(void **state)
+{
+    struct world *w = world_new(&(struct world_options){.slots = 2});
+    struct agent *a = &w->agents[0];
+    struct agent *twin = &w->agents[6];
+
+    (void)state;
+    twin->index = 0;
+    twin->incarnation = 2;
+    twin->resumed = true;
+    agent_dial(twin);
+    world_run(w, PS_SECONDS(1));
+    assert_true(twin->conn != 0 && a->conn != 0);
+    assert_true(twin->resumed); /* No welcome. */
+    name_start(w, twin, 2);
+    assert_false(twin->resumed);
+    assert_int_equal(a->conn, 0);
+    agent_push_f32(twin, 0, 1, 1);
+    agent_push_f32(&w->agents[1], 0, 1, 1);
+    assert_int_equal(twin->seen[0].value_version, 1);
+    world_run(w, PS_SECONDS(5));
+    assert_true(twin->conn != 0);
+    world_free(w);
+}
+
+/* Whoever can open a connection can say anything: a start that the scheduler
+ * has not named takes nobody's place, whatever numbers it gives. */
+static void a_start_that_nobody_has_named_replaces_nobody(void **state)
+{
+    static const struct {
+        uint32_t index;
+        uint64_t incarnation;
+        uint64_t instance;
+    } claims[] = {
+        {0, 2, 77},          /* A newer start. */
+        {0, UINT64_MAX, 77}, /* The newest that there can be. */
+        {0, 2, 1000},        /* With the number of the older one. */
+        {4, 1, 77},          /* A node that has no part in any job. */
+    };
+    struct world *w = world_new(&(struct world_options){.slots = 2});
+    struct agent *liar = &w->agents[6];
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(claims) / sizeof(claims[0]); i++) {
+        liar->index = claims[i].index;
+        liar->incarnation = claims[i].incarnation;
+        liar->instance = claims[i].instance;
+        liar->resumed = true;
+        agent_dial(liar);
+        agent_push_f32(&w->agents[0], 0, i + 1, 1);
+        agent_push_f32(&w->agents[1], 0, i + 1, 1);
+        assert_int_equal(w->agents[0].seen[0].value_version, i + 1);
+        world_run(w, PS_SECONDS(3));
+        assert_int_equal(liar->rejected, PS_E_AGAIN);
+        assert_int_equal(liar->conn, 0);
+        assert_true(liar->resumed);
+        assert_true(w->agents[0].conn != 0);
+    }
+    assert_non_null(strstr(w->note, "has not named node 14"));
+    /* What a stranger says while it waits ends it. */
+    agent_dial(liar);
+    struct ps_msg hello = agent_hello_msg(liar);
+
+    world_frame(w, liar->conn, &hello, NULL, 0);
+    world_settle(w);
+    assert_int_equal(liar->conn, 0);
     world_free(w);
 }
 
@@ -1982,6 +2068,8 @@ int main(void)
         cmocka_unit_test(strangers_are_turned_away_in_words),
         cmocka_unit_test(hello_is_said_once_and_other_talk_is_cut),
         cmocka_unit_test(a_newer_start_replaces_the_older),
+        cmocka_unit_test(a_start_that_is_not_named_yet_waits_for_its_welcome),
+        cmocka_unit_test(a_start_that_nobody_has_named_replaces_nobody),
         cmocka_unit_test(a_newer_connection_replaces_the_one_before),
         cmocka_unit_test(a_link_is_kept_for_a_while_and_then_forgotten),
         cmocka_unit_test(the_scheduler_is_dialled_until_it_answers),

@@ -85,7 +85,8 @@ static void a_window_that_is_just_full_does_not_stop_everybody(void **state)
     }
 }
 
-/* The server hears later than the agent that this was started again. */
+/* The server hears later than the agent that this was started again: another
+ * job names its new start already. */
 static void what_was_refused_is_no_debt(void **state)
 {
     struct world *w = world_new(
@@ -97,6 +98,9 @@ static void what_was_refused_is_no_debt(void **state)
     (void)state;
     agent_lose(a);
     agent_restart(a);
+    sched_job(w, &(struct job_options){.gen = GEN + 1,
+                                       .version = 1,
+                                       .phase = PS_JOB_PHASE_RUNNING});
     agent_dial(a);
     for (uint32_t i = 0; i < 100; i++) {
         assert_true(a->sent < a->credit);
