@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/err.h"
+#include "base/str.h"
 
 /* ------------------------------------------------------------------- put */
 
@@ -189,6 +190,26 @@ const char *ps_field_get_str(struct ps_field_in *in, const msgpack_object *o,
     }
     copy = copy_bytes(in, s->ptr, s->size);
     return copy != NULL ? copy : "";
+}
+
+const char *ps_field_get_prose(struct ps_field_in *in, const msgpack_object *o,
+                               uint32_t max)
+{
+    /* The copy in the zone is the decoder's own. */
+    char *text = (char *)(uintptr_t)ps_field_get_str(in, o, max);
+    size_t left = strlen(text);
+
+    for (char *at = text; left > 0;) {
+        size_t n = ps_str_visible(at, left);
+
+        if (n == 0) {
+            *at = '?';
+            n = 1;
+        }
+        at += n;
+        left -= n;
+    }
+    return text;
 }
 
 struct ps_bytes ps_field_get_bin(struct ps_field_in *in,

@@ -48,6 +48,10 @@ double ps_field_get_f64(struct ps_field_in *in, const msgpack_object *o);
 /* Terminated; a NUL inside is refused. "" after an error. */
 const char *ps_field_get_str(struct ps_field_in *in, const msgpack_object *o,
                              uint32_t max);
+/* The same for words that people read: each byte of what is not visible
+ * (ps_str_visible) becomes '?', for a peer may have named it so. */
+const char *ps_field_get_prose(struct ps_field_in *in, const msgpack_object *o,
+                               uint32_t max);
 struct ps_bytes ps_field_get_bin(struct ps_field_in *in,
                                  const msgpack_object *o, uint32_t max);
 /* Its elements; none after an error. */

@@ -391,6 +391,10 @@ static void get_field(struct ps_field_in *in, const struct ps_shape_field *f,
         get_list(in, f, o, base);
         return;
     }
+    if (f->prose) {
+        *(const char **)at = ps_field_get_prose(in, o, f->max);
+        return;
+    }
     get_scalar(in, f->type, o, f->max, at);
     if (f->values != NULL && in->rc == 0 &&
         !ps_shape_value_known(f->values, *(const uint8_t *)at)) {

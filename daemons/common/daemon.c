@@ -64,7 +64,8 @@ struct daemon {
     const char *local_path; /* Ours: removed at the end. */
     void *app;
     struct ps_loop_timer watchdog;
-    struct ps_loop_timer trim_due; /* Wakes the loop; settled() does it. */
+    struct ps_loop_timer trim_due; /* Wakes the loop; settled() does it, */
+    struct ps_loop_timer log_due;  /* and this. */
     struct ps_trim trim;
     struct ps_loop_timer grace;
     ps_time grace_time;
@@ -642,9 +643,18 @@ static void serving(struct daemon *d)
     }
 }
 
-static void trim_due(struct ps_loop_timer *t)
+static void wake(struct ps_loop_timer *t)
 {
     (void)t;
+}
+
+/* Lines of the log that were not written are counted. */
+static void count_lines(struct daemon *d)
+{
+    ps_logsink_count(false);
+    if (ps_loop_timer_at(&d->log_due) != ps_logsink_deadline()) {
+        ps_loop_timer_set(d->loop, &d->log_due, ps_logsink_deadline());
+    }
 }
 
 /* The allocator keeps what a burst has left; others on this host need it. */
@@ -665,6 +675,7 @@ static void settled(void *ctx)
     struct daemon *d = ctx;
 
     trim_memory(d);
+    count_lines(d);
     if (!d->serving && (d->spec->ready == NULL || d->spec->ready(d->app))) {
         serving(d);
     }
@@ -890,7 +901,8 @@ static void run(struct daemon *d)
     ps_notify("READY=1\nSTATUS=%s",
               d->spec->ready == NULL ? "serving" : "waiting for the scheduler");
     d->grace.due = grace_over;
-    d->trim_due.due = trim_due;
+    d->trim_due.due = wake;
+    d->log_due.due = wake;
     d->watchdog.due = feed_watchdog;
     if (ps_notify_watchdog() != PS_TIME_NEVER) {
         feed_watchdog(&d->watchdog);
@@ -898,6 +910,8 @@ static void run(struct daemon *d)
     ps_loop_run(d->loop);
     ps_loop_timer_set(d->loop, &d->watchdog, PS_TIME_NEVER);
     ps_loop_timer_set(d->loop, &d->trim_due, PS_TIME_NEVER);
+    ps_loop_timer_set(d->loop, &d->log_due, PS_TIME_NEVER);
+    ps_logsink_count(true);
 }
 
 static void finish(struct daemon *d)

@@ -183,9 +183,10 @@ static void on_closed(void *ctx, struct ps_conn *conn, int rc)
     struct ps_driver *d = c->driver;
     struct ps_event ev = {.type = PS_EV_CLOSED, .conn = c->id};
 
-    ps_log(rc == PS_E_CLOSED || d->closing ? PS_LOG_DEBUG : PS_LOG_WARNING,
-           "connection closed peer=%s reason=\"%s\"", ps_conn_peer(conn),
-           ps_conn_reason(conn));
+    ps_log_of(LOG_CLOSED + (uint64_t)-rc * 8 + c->kind * 2 + c->near,
+              rc == PS_E_CLOSED || d->closing ? PS_LOG_DEBUG : PS_LOG_WARNING,
+              "connection closed peer=%s reason=\"%s\"", ps_conn_peer(conn),
+              ps_conn_reason(conn));
     if (c->ring_memory != NULL) {
         /* The worker is gone, but did this before. */
         (void)driver_take_ops(c, ps_conn_frames(conn));
@@ -227,16 +228,10 @@ static const struct ps_conn_ops conn_ops = {
 void driver_refuse(struct ps_driver *d, int fd, const char *peer,
                    const char *why)
 {
-    ps_time now = ps_loop_now(d->opt.loop);
-
     close(fd);
     d->gone.refused++;
-    /* A flood of them must not flood the log. */
-    if (d->refusal_told == 0 || now - d->refusal_told >= PS_SECONDS(1)) {
-        d->refusal_told = now;
-        ps_log(PS_LOG_WARNING, "connection refused peer=%s reason=\"%s\"", peer,
-               why);
-    }
+    ps_log_of(LOG_REFUSED, PS_LOG_WARNING,
+              "connection refused peer=%s reason=\"%s\"", peer, why);
 }
 
 /* Who has not greeted for longest makes room. */

@@ -65,7 +65,8 @@ static void dialled(void *ctx, int fd, int rc, const char *detail)
 
     ev.open.target = target;
     if (d->opt.same_host && (roles & 1u << PS_ROLE_SERVER) != 0) {
-        ps_log(PS_LOG_INFO, "server reached by TCP address %s", detail);
+        ps_log_of(LOG_DIALS, PS_LOG_INFO, "server reached by TCP address %s",
+                  detail);
     }
     driver_open(d,
                 &(struct opening){
@@ -82,10 +83,10 @@ static bool dial_near(struct dial *dial, const char *address)
     int rc = ps_near_dial(address, &dial->fd);
 
     if (rc == PS_E_PERM) {
-        ps_log(PS_LOG_WARNING,
-               "server not reached through this host address %s reason "
-               "\"it runs as another user\"",
-               address);
+        ps_log_of(LOG_DIALS, PS_LOG_WARNING,
+                  "server not reached through this host address %s reason "
+                  "\"it runs as another user\"",
+                  address);
     }
     if (rc != 0) {
         return false;
@@ -129,8 +130,8 @@ bool driver_tell_dials(struct ps_driver *d)
         struct ps_event ev = {.open = {.kind = PS_CONN_DIALLED}};
         char peer[PS_CONN_PEER_MAX];
 
-        ps_log(PS_LOG_INFO, "server reached on this host address %s",
-               dial->address);
+        ps_log_of(LOG_DIALS, PS_LOG_INFO,
+                  "server reached on this host address %s", dial->address);
         snprintf(peer, sizeof(peer), "host:%s", dial->address);
         ev.open.target = target;
         driver_open(d,

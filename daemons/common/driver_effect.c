@@ -134,8 +134,9 @@ static void send_parcel(struct ps_driver *d, const struct ps_fx *fx)
 
     if (rc != 0) {
         if (rc != PS_E_CLOSED && rc != PS_E_FULL) {
-            ps_log(PS_LOG_ERROR, "message not sent code %s reason %s",
-                   ps_msg_name(msg.code), ps_strerror(rc));
+            ps_log_of(LOG_NOT_SENT, PS_LOG_ERROR,
+                      "message not sent code %s reason %s",
+                      ps_msg_name(msg.code), ps_strerror(rc));
         }
         return;
     }
@@ -251,7 +252,7 @@ void driver_carry_out(struct ps_driver *d)
             send_piece(d, fx);
             break;
         case PS_FX_NOTE:
-            ps_log(fx->note.level, "%s", fx->note.text);
+            ps_log_of(fx->note.kind, fx->note.level, "%s", fx->note.text);
             break;
         }
     }

@@ -92,7 +92,6 @@ struct ps_driver {
     int failure;
     void (*closed)(void *ctx);
     uint64_t arenas_freed;    /* When peers were last told. */
-    ps_time refusal_told;     /* When a refused connection was last logged. */
     struct ps_account output; /* The sum of what waits for peers. */
     struct ps_account_limits caller_limits; /* Training processes, tools. */
     struct ps_account_limits link_limits;   /* Daemons. */
@@ -109,6 +108,14 @@ struct opening {
     bool near;
     const char *address;     /* Of a server; NULL where no more can be had. */
     struct link_conn *first; /* Of the link that it joins. */
+};
+
+/* Kinds of lines of the log, see ps_log_of(); those of notes are addresses. */
+enum driver_log {
+    LOG_REFUSED = 1,
+    LOG_DIALS,
+    LOG_NOT_SENT,
+    LOG_CLOSED = 256, /* And the reason's number and the kind of peer. */
 };
 
 /* driver.c */
@@ -134,7 +141,7 @@ PS_MUST_USE int driver_write(struct link_conn *c, struct ps_conn_frame *frame,
 /* `ev` is the OPEN event without what is known here. */
 void driver_open(struct ps_driver *d, const struct opening *o,
                  struct ps_event *ev);
-/* Closes `fd` and counts it; the log is told now and then. */
+/* Closes `fd` and counts it. */
 void driver_refuse(struct ps_driver *d, int fd, const char *peer,
                    const char *why);
 /* A frame goes to the machine, as one of connection `id`. */

@@ -4,6 +4,7 @@
 #include "common/logsink.h"
 
 #include "base/str.h"
+#include "common/loglimit.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,6 +17,8 @@ static struct {
     const char *program;
     const char *node;
 } sink = {.program = "", .node = ""};
+
+static struct ps_loglimit limit;
 
 /* Does standard error go to the journal? It says so by device and inode,
  * because a program may have been given another since. */
@@ -79,12 +82,11 @@ static void add_json(struct ps_str *s, const char *text)
     ps_str_add(s, "\"");
 }
 
-static void write_line(void *ctx, enum ps_log_level level, const char *text)
+static void write_line(enum ps_log_level level, const char *text)
 {
     char line[6 * 2048];
     struct ps_str s;
 
-    (void)ctx;
     /* One byte stays for the end of the line. */
     ps_str_init(&s, line, sizeof(line) - 1);
     switch (sink.format) {
@@ -114,6 +116,45 @@ static void write_line(void *ctx, enum ps_log_level level, const char *text)
     (void)n; /* There is nowhere to tell. */
 }
 
+static ps_time now(void)
+{
+    struct timespec t;
+
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (ps_time)t.tv_sec * PS_SECONDS(1) + (ps_time)t.tv_nsec;
+}
+
+static void hear(void *ctx, enum ps_log_level level, uint64_t kind,
+                 const char *text)
+{
+    (void)ctx;
+    /* Who asks for debug lines wants all of them. */
+    if (kind == 0 || level >= PS_LOG_DEBUG ||
+        ps_loglimit_pass(&limit, kind, level, text, now())) {
+        write_line(level, text);
+    }
+}
+
+void ps_logsink_count(bool all)
+{
+    enum ps_log_level level;
+    char text[PS_LOGLIMIT_TEXT + 64];
+    struct ps_str s;
+
+    for (;;) {
+        ps_str_init(&s, text, sizeof(text));
+        if (!ps_loglimit_next(&limit, now(), all, &level, &s)) {
+            return;
+        }
+        write_line(level, text);
+    }
+}
+
+ps_time ps_logsink_deadline(void)
+{
+    return ps_loglimit_deadline(&limit);
+}
+
 void ps_logsink_open(enum ps_log_format format, enum ps_log_level least,
                      const char *program)
 {
@@ -122,7 +163,7 @@ void ps_logsink_open(enum ps_log_format format, enum ps_log_level least,
     }
     sink.format = format;
     sink.program = program;
-    ps_log_set(write_line, NULL, least);
+    ps_log_set(hear, NULL, least);
 }
 
 void ps_logsink_set_node(const char *node)

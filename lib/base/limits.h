@@ -73,6 +73,11 @@
 #define PS_OUTPUT_DEFAULT          (16u * 1024u * 1024u)
 #define PS_OUTPUT_LINK_DEFAULT     (64u * 1024u * 1024u)
 #define PS_OUTPUT_TOTAL_DEFAULT    (128u * 1024u * 1024u)
+/* Lines of one kind that the log takes as they come, so that the loss of many
+ * ranks or nodes is told one by one; more are counted. Kinds of lines that are
+ * told apart. */
+#define PS_LOG_BURST               100u
+#define PS_LOG_KINDS_MAX           64u
 /* Bytes of a name of a node, job or cluster; of a key. */
 #define PS_NAME_MAX                64u
 #define PS_KEY_NAME_MAX            256u

@@ -39,20 +39,39 @@ enum ps_log_level ps_log_level_get(void)
     return logger.least;
 }
 
-void ps_log(enum ps_log_level level, const char *fmt, ...)
+static void write_line(uint64_t kind, enum ps_log_level level, const char *fmt,
+                       va_list ap)
 {
+    char text[LINE_MAX_BYTES];
     char line[LINE_MAX_BYTES];
     struct ps_str s;
-    va_list ap;
 
     if (logger.sink == NULL || level > logger.least) {
         return;
     }
-    ps_str_init(&s, line, sizeof(line));
-    va_start(ap, fmt);
+    ps_str_init(&s, text, sizeof(text));
     ps_str_addv(&s, fmt, ap);
+    ps_str_init(&s, line, sizeof(line));
+    ps_str_add_visible(&s, text);
+    logger.sink(logger.ctx, level, kind, line);
+}
+
+void ps_log(enum ps_log_level level, const char *fmt, ...)
+{
+    va_list ap;
+
+    va_start(ap, fmt);
+    write_line(0, level, fmt, ap);
     va_end(ap);
-    logger.sink(logger.ctx, level, line);
+}
+
+void ps_log_of(uint64_t kind, enum ps_log_level level, const char *fmt, ...)
+{
+    va_list ap;
+
+    va_start(ap, fmt);
+    write_line(kind, level, fmt, ap);
+    va_end(ap);
 }
 
 int ps_log_level_parse(const char *word)

@@ -2,6 +2,7 @@
 #include "base/str.h"
 
 #include <assert.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -55,11 +56,17 @@ void ps_str_addv(struct ps_str *s, const char *fmt, va_list ap)
     }
 }
 
+static void add_hex(struct ps_str *s, unsigned char c)
+{
+    static const char hex[] = "0123456789abcdef";
+    char code[4] = {'\\', 'x', hex[c >> 4], hex[c & 15]};
+
+    add_bytes(s, code, sizeof(code));
+}
+
 void ps_str_add_escaped(struct ps_str *s, const char *bytes, size_t len,
                         size_t max)
 {
-    static const char hex[] = "0123456789abcdef";
-
     for (size_t i = 0; i < len; i++) {
         unsigned char c = (unsigned char)bytes[i];
 
@@ -70,10 +77,66 @@ void ps_str_add_escaped(struct ps_str *s, const char *bytes, size_t len,
         if (c >= 0x20 && c < 0x7f && c != '"' && c != '\'' && c != '\\') {
             add_bytes(s, &bytes[i], 1);
         } else {
-            char code[4] = {'\\', 'x', hex[c >> 4], hex[c & 15]};
-
-            add_bytes(s, code, sizeof(code));
+            add_hex(s, c);
         }
+    }
+}
+
+/* Bytes of the UTF-8 sequence; 0: it is none. */
+static size_t decode(const unsigned char *b, size_t len, uint32_t *ret_code)
+{
+    static const uint32_t least[] = {0, 0, 0x80, 0x800, 0x10000};
+    size_t n = b[0] < 0x80 ? 1 : b[0] < 0xe0 ? 2 : b[0] < 0xf0 ? 3 : 4;
+    uint32_t code = b[0];
+
+    if (n > len || (b[0] >= 0x80 && b[0] < 0xc0) || b[0] >= 0xf8) {
+        return 0;
+    }
+    if (n > 1) {
+        code &= 0x7fu >> n;
+    }
+    for (size_t i = 1; i < n; i++) {
+        if ((b[i] & 0xc0u) != 0x80) {
+            return 0;
+        }
+        code = code << 6 | (b[i] & 0x3fu);
+    }
+    if (code < least[n] || code > 0x10ffff || code >> 11 == 0x1b) {
+        return 0; /* Longer than it need be, too large, or half of a pair. */
+    }
+    *ret_code = code;
+    return n;
+}
+
+size_t ps_str_visible(const char *bytes, size_t len)
+{
+    uint32_t code;
+    size_t n = len > 0 ? decode((const unsigned char *)bytes, len, &code) : 0;
+
+    if (n == 0 || code < 0x20 || (code >= 0x7f && code < 0xa0) ||
+        (code >= 0x200e && code <= 0x200f) ||
+        (code >= 0x2028 && code <= 0x202e) ||
+        (code >= 0x2066 && code <= 0x2069)) {
+        return 0;
+    }
+    return n;
+}
+
+void ps_str_add_visible(struct ps_str *s, const char *text)
+{
+    size_t left = strlen(text);
+
+    while (left > 0) {
+        size_t n = ps_str_visible(text, left);
+
+        if (n > 0) {
+            add_bytes(s, text, n);
+        } else {
+            n = 1;
+            add_hex(s, (unsigned char)*text);
+        }
+        text += n;
+        left -= n;
     }
 }
 

@@ -246,6 +246,7 @@ void ps_effects_note(struct ps_effects *fx, enum ps_log_level level,
                      const char *fmt, ...)
 {
     char text[1024];
+    char line[1024];
     struct ps_str s;
     struct ps_fx *f;
     va_list ap;
@@ -256,5 +257,8 @@ void ps_effects_note(struct ps_effects *fx, enum ps_log_level level,
     va_end(ap);
     f = append(fx, PS_FX_NOTE);
     f->note.level = level;
-    f->note.text = ps_strdup(text);
+    f->note.kind = (uintptr_t)fmt;
+    ps_str_init(&s, line, sizeof(line));
+    ps_str_add_visible(&s, text);
+    f->note.text = ps_strdup(line);
 }

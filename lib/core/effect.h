@@ -100,6 +100,7 @@ struct ps_fx {
         } piece;
         struct {
             enum ps_log_level level;
+            uint64_t kind; /* Of ps_log_of(): the same for one format. */
             char *text;
         } note;
     };
@@ -134,6 +135,7 @@ void ps_effects_dial(struct ps_effects *fx, uint64_t target,
 void ps_effects_hangup(struct ps_effects *fx, ps_conn_id conn);
 /* Takes over `c`. */
 void ps_effects_compute(struct ps_effects *fx, struct ps_compute *c);
+/* Whatever it names, the note is one line of visible characters. */
 void ps_effects_note(struct ps_effects *fx, enum ps_log_level level,
                      const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));

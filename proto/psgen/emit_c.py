@@ -161,6 +161,10 @@ def quote(text):
     return f'"{out}"'
 
 
+# Members that hold sentences, in which others' names may stand.
+PROSE = ("text", "reason", "also", "what")
+
+
 def default_initializer(f):
     if f.required or f.type in ("bin", "list"):
         return None
@@ -182,6 +186,8 @@ def field_row(f, where):
         parts.append(f".id = {f.id}")
     if f.required:
         parts.append(".required = true")
+    if f.type == "str" and f.name in PROSE:
+        parts.append(".prose = true")
     parts.append(f".since = {f.since}")
     if f.max:
         parts.append(f".max = {f.max}")

@@ -223,6 +223,28 @@ static void null_strings_travel_as_empty_ones(void **state)
     ps_msg_free(copy);
 }
 
+/* A text names what peers have named: it is of one line where it arrives.
+ * Names themselves travel as they are. */
+static void texts_are_visible(void **state)
+{
+    struct ps_msg msg = {
+        .code = PS_MSG_L_DONE,
+        .l_done = {.op_id = 1, .text = "key 'a\n\x1b[2J' of \xc3\xa4\xff"}};
+    struct ps_msg key = {.code = PS_MSG_KEY_ROW,
+                         .key_row = {.job = "j", .name = "a\nb", .server = ""}};
+    struct ps_decoder *d = *state;
+    struct frame f = encode(&msg);
+    struct ps_msg got;
+
+    assert_int_equal(decode(d, &msg, f, &got), 0);
+    assert_string_equal(got.l_done.text, "key 'a??[2J' of \xc3\xa4?");
+    free(f.bytes);
+    f = encode(&key);
+    assert_int_equal(decode(d, &key, f, &got), 0);
+    assert_string_equal(got.key_row.name, "a\nb");
+    free(f.bytes);
+}
+
 static void decoded_message_does_not_need_its_bytes(void **state)
 {
     const struct ps_msg *sample = NULL;
@@ -800,6 +822,7 @@ int main(void)
         TEST(defaults_do_not_travel),
         TEST(copies_are_one_allocation),
         TEST(null_strings_travel_as_empty_ones),
+        TEST(texts_are_visible),
         TEST(decoded_message_does_not_need_its_bytes),
         TEST(messages_print_as_one_line),
         TEST(enums_print_their_names),

@@ -12,16 +12,19 @@
 struct heard {
     int lines;
     enum ps_log_level level;
-    char text[64];
+    uint64_t kind;
+    char text[128];
     size_t len;
 };
 
-static void hear(void *ctx, enum ps_log_level level, const char *text)
+static void hear(void *ctx, enum ps_log_level level, uint64_t kind,
+                 const char *text)
 {
     struct heard *h = ctx;
 
     h->lines++;
     h->level = level;
+    h->kind = kind;
     h->len = strlen(text);
     strncpy(h->text, text, sizeof(h->text) - 1);
 }
@@ -43,6 +46,23 @@ static void sink_hears_what_is_grave_enough(void **state)
     assert_int_equal(ps_log_level_get(), PS_LOG_TRACE);
     ps_log(PS_LOG_TRACE, "frame");
     assert_int_equal(h.lines, 2);
+    ps_log_set(NULL, NULL, PS_LOG_INFO);
+}
+
+/* A peer chose a name that looks like a line of its own. */
+static void names_cannot_forge_lines(void **state)
+{
+    struct heard h = {0};
+
+    (void)state;
+    ps_log_set(hear, &h, PS_LOG_NOTICE);
+    ps_log_of(7, PS_LOG_NOTICE, "key '%s' of job %s",
+              "a\n2026 error\x1b[2J\r\x9b", "j\xc3\xa4\xc2\x9b");
+    assert_int_equal(h.kind, 7);
+    assert_string_equal(h.text, "key 'a\\x0a2026 error\\x1b[2J\\x0d\\x9b' of "
+                                "job j\xc3\xa4\\xc2\\x9b");
+    ps_log(PS_LOG_NOTICE, "said at once");
+    assert_int_equal(h.kind, 0);
     ps_log_set(NULL, NULL, PS_LOG_INFO);
 }
 
@@ -75,6 +95,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(sink_hears_what_is_grave_enough),
+        cmocka_unit_test(names_cannot_forge_lines),
         cmocka_unit_test(long_lines_are_cut),
         cmocka_unit_test(words_and_levels_match),
     };

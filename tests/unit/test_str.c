@@ -74,6 +74,36 @@ static void strangers_bytes_cannot_forge_a_line(void **state)
     assert_string_equal(data, "abcd");
 }
 
+static void what_is_not_visible_is_written_out(void **state)
+{
+    static const struct {
+        const char *in;
+        const char *out;
+    } cases[] = {
+        {"plain 'text' \\ \"", "plain 'text' \\ \""},
+        {"\xc3\xa4 \xe2\x82\xac \xf0\x9f\x98\x80", /* Of 2, 3, 4 bytes. */
+         "\xc3\xa4 \xe2\x82\xac \xf0\x9f\x98\x80"},
+        {"a\nb\tc\x1b[0m\x7f", "a\\x0ab\\x09c\\x1b[0m\\x7f"},
+        {"\xc2\x9b", "\\xc2\\x9b"},                   /* CSI */
+        {"\xe2\x80\xa8", "\\xe2\\x80\\xa8"},          /* Line separator. */
+        {"\xe2\x80\xae", "\\xe2\\x80\\xae"},          /* Right to left. */
+        {"\xff\x80", "\\xff\\x80"},                   /* No UTF-8. */
+        {"\xc0\x8a", "\\xc0\\x8a"},                   /* A long newline. */
+        {"\xed\xa0\x80", "\\xed\\xa0\\x80"},          /* Half a pair. */
+        {"\xf4\x90\x80\x80", "\\xf4\\x90\\x80\\x80"}, /* Too large. */
+        {"cut \xe2\x82", "cut \\xe2\\x82"},
+    };
+    char data[128];
+    struct ps_str s;
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        ps_str_init(&s, data, sizeof(data));
+        ps_str_add_visible(&s, cases[i].in);
+        assert_string_equal(data, cases[i].out);
+    }
+}
+
 static void ranges_are_short(void **state)
 {
     static const unsigned some[] = {1, 2, 3, 7, 9, 10};
@@ -108,6 +138,7 @@ int main(void)
         cmocka_unit_test(full_text_is_cut_and_says_so),
         cmocka_unit_test(every_room_holds_a_prefix),
         cmocka_unit_test(strangers_bytes_cannot_forge_a_line),
+        cmocka_unit_test(what_is_not_visible_is_written_out),
         cmocka_unit_test(ranges_are_short),
         cmocka_unit_test(copy_says_whether_it_fitted),
     };

@@ -1,0 +1,102 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "common/loglimit.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+#define COST      PS_SECONDS(1)
+#define PAUSE_MAX PS_SECONDS(8)
+
+/* When the next line of the kind may be written. */
+static ps_time free_at(const struct ps_log_kind *k)
+{
+    ps_time burst = (PS_LOG_BURST - 1) * COST;
+
+    return k->paid > burst ? k->paid - burst : 0;
+}
+
+static void pay(struct ps_log_kind *k, ps_time now, ps_time cost)
+{
+    k->paid = (k->paid > now ? k->paid : now) + cost;
+}
+
+/* The kind's place, or that of one which is at rest for longest; where none
+ * is, the last place is shared. */
+static struct ps_log_kind *find_kind(struct ps_loglimit *l, uint64_t kind)
+{
+    struct ps_log_kind *rest = &l->kinds[PS_LOG_KINDS_MAX - 1];
+    bool found = false;
+
+    for (uint32_t i = 0; i < l->count; i++) {
+        struct ps_log_kind *k = &l->kinds[i];
+
+        if (k->kind == kind) {
+            return k;
+        }
+        if (k->skipped == 0 && (!found || k->paid < rest->paid)) {
+            rest = k;
+            found = true;
+        }
+    }
+    if (l->count < PS_LOG_KINDS_MAX) {
+        rest = &l->kinds[l->count++];
+        found = true;
+    }
+    if (found) {
+        *rest = (struct ps_log_kind){.kind = kind, .pause = COST};
+    }
+    return rest;
+}
+
+bool ps_loglimit_pass(struct ps_loglimit *l, uint64_t kind,
+                      enum ps_log_level level, const char *text, ps_time now)
+{
+    struct ps_log_kind *k = find_kind(l, kind);
+
+    if (k->skipped == 0 && now >= free_at(k)) {
+        if (now >= k->paid) {
+            k->pause = COST; /* It was quiet for long. */
+        }
+        pay(k, now, COST);
+        return true;
+    }
+    k->level = k->skipped == 0 || level < k->level ? level : k->level;
+    k->skipped++;
+    (void)ps_str_copy(k->text, sizeof(k->text), text);
+    return false;
+}
+
+bool ps_loglimit_next(struct ps_loglimit *l, ps_time now, bool all,
+                      enum ps_log_level *ret_level, struct ps_str *ret_text)
+{
+    for (uint32_t i = 0; i < l->count; i++) {
+        struct ps_log_kind *k = &l->kinds[i];
+
+        if (k->skipped == 0 || (!all && now < free_at(k))) {
+            continue;
+        }
+        *ret_level = k->level;
+        ps_str_add(ret_text, k->text);
+        if (k->skipped > 1) {
+            ps_str_addf(ret_text, " (and %" PRIu64 " more lines of this kind)",
+                        k->skipped - 1);
+        }
+        k->skipped = 0;
+        pay(k, now, k->pause);
+        k->pause = ps_time_min(k->pause * 2, PAUSE_MAX);
+        return true;
+    }
+    return false;
+}
+
+ps_time ps_loglimit_deadline(const struct ps_loglimit *l)
+{
+    ps_time least = PS_TIME_NEVER;
+
+    for (uint32_t i = 0; i < l->count; i++) {
+        if (l->kinds[i].skipped > 0) {
+            least = ps_time_min(least, free_at(&l->kinds[i]));
+        }
+    }
+    return least;
+}
