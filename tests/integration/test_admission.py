@@ -1,0 +1,162 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Jobs that do not fit into the memory of their servers, beside one that checks
+every sum: they are refused in words when they declare, and nothing stays of
+them."""
+import os
+from pathlib import Path
+
+import pytest
+from trio import Job, SLOW, WorkerError, wait_for
+
+MIB = 1 << 20
+FULL = -26
+
+
+class Bystander:
+    """A job of two ranks that checks each sum of what it does."""
+
+    def __init__(self, t):
+        self.job = Job(t, 2, "bystander")
+        self.keys = [self.job.key("w", "float32", 50_000),
+                     self.job.key("n", "int64", 10)]
+
+    def work(self, rounds=30):
+        keys = " ".join(str(k) for k in self.keys)
+        self.job.say(lambda rank: f"rounds count {rounds} {rank} 500 {keys}")
+
+    def rest(self):
+        results = self.job.hear()
+        assert len({tuple(r) for r in results}) == 1
+
+    def close(self):
+        self.job.close()
+
+
+def declare(job, names, count):
+    """Keys that were taken, and the refusal of the first one that was not."""
+    taken = []
+    for name in names:
+        try:
+            taken.append(job.key(name, "float32", count))
+        except WorkerError as e:
+            for w in job.workers[1:]:
+                with pytest.raises(WorkerError):
+                    w.hear()
+            return taken, e
+    return taken, None
+
+
+def test_keys_beyond_the_store_are_refused(trio):
+    t = trio(servers=1, agents=2, server_options=["store.memory=48MiB"])
+    bystander = Bystander(t)
+    bystander.work()
+    with Job(t, 2, "big", PSKV_OP_TIMEOUT="20s") as job:
+        # Twice 4 MiB each, and 4 MiB for open rounds.
+        taken, error = declare(job, [f"w{i}" for i in range(7)], MIB)
+        assert len(taken) == 5
+        assert error.code == FULL
+        assert "key 'w5' does not fit on server ps0: job big would need " \
+            "8.0 MiB more there" in str(error)
+        assert "of 48.0 MiB are free" in str(error)
+        # All that was taken is as good as ever.
+        keys = " ".join(str(number) for number in taken)
+        job.say(lambda rank: f"rounds count 3 {rank} 0 {keys}")
+        assert len({tuple(r) for r in job.hear()}) == 1
+        assert len([k for k in t.ask("keys")["keys"]
+                    if k["job"] == "big"]) == len(taken)
+    bystander.rest()
+    bystander.close()
+    t.await_empty()
+
+
+def test_nothing_stays_of_jobs_that_do_not_fit(trio):
+    t = trio(servers=1, agents=1, server_options=["store.memory=32MiB"])
+    bystander = Bystander(t)
+    bystander.work(100)
+    server, sched = t.servers()[0], t.sched
+    before = None
+    for i in range(20):
+        with Job(t, 1, f"big{i}") as job:
+            with pytest.raises(WorkerError) as e:
+                job[0].key("w", "float32", 8 * MIB)
+            assert e.value.code == FULL
+            assert "does not fit on server ps0" in str(e.value)
+        if before is None:
+            before = server.rss(), sched.rss()
+    bystander.rest()
+    assert server.rss() - before[0] < 8 * MIB * SLOW
+    assert sched.rss() - before[1] < 8 * MIB * SLOW
+    with Job(t, 1, "fits") as job:
+        number = job[0].key("w", "float32", 2 * MIB)
+        job[0].ask(f"rounds count 3 0 0 {number}")
+    bystander.close()
+    t.await_empty()
+
+
+def test_the_state_of_an_optimizer_must_fit(trio, tmp):
+    array = tmp / "array"
+    array.write_bytes(bytes(8 * MIB))
+    t = trio(servers=1, agents=1, server_options=["store.memory=32MiB"])
+    with Job(t, 1, "train") as job:
+        number = job[0].key("w", "float32", 2 * MIB)
+        job[0].ask(f"init {number} src={array}")
+        with pytest.raises(WorkerError) as e:
+            job[0].ask("optimizer adam lr=0.1")
+        assert e.value.code == FULL
+        assert "optimizer adam does not fit on server ps0: job train would " \
+            "need 16.0 MiB more there" in str(e.value)
+        job[0].ask("sgd lr=0.1")
+        job[0].ask(f"pushpull {number} src={array}")
+    t.await_empty()
+
+
+@pytest.fixture
+def memory_group():
+    """Makes a control group with a limit of memory."""
+    made = []
+    base = Path("/sys/fs/cgroup/memory")
+
+    def make(limit):
+        own = base
+        for line in Path("/proc/self/cgroup").read_text().splitlines():
+            _, controllers, path = line.split(":", 2)
+            if "memory" in controllers.split(","):
+                own = base / path.lstrip("/")
+        group = own / f"pskv-test-{os.getpid()}"
+        try:
+            group.mkdir()
+            made.append(group)
+            (group / "memory.limit_in_bytes").write_text(str(limit))
+        except OSError as e:
+            pytest.skip(f"no control group of memory can be made here: {e}")
+        return group
+
+    yield make
+    for group in made:
+        wait_for(lambda g=group: not (g / "cgroup.procs").read_text(),
+                 "the end of all processes of the group")
+        group.rmdir()
+
+
+@pytest.mark.skipif(SLOW > 1, reason="a sanitizer needs more than the group has")
+def test_a_server_in_a_small_group_is_not_killed(tmp, memory_group):
+    import trio as support
+    group = memory_group(160 * MIB)
+    enter = ["sh", "-c", f'echo $$ > {group}/cgroup.procs; exec "$@"', "sh"]
+    t = support.Trio(tmp / "trio", servers=1, agents=1, server_command=enter)
+    try:
+        t.start()
+        with Job(t, 2, "first", PSKV_OP_TIMEOUT="30s") as first:
+            number = first.key("w", "float32", 10 * MIB)
+            first.say(lambda rank: f"rounds count 3 {rank} 0 {number}")
+            with Job(t, 1, "second") as second:
+                with pytest.raises(WorkerError) as e:
+                    second[0].key("w", "float32", 6 * MIB)
+                assert e.value.code == FULL
+                assert "of 128.0 MiB are free" in str(e.value)
+            results = first.hear()
+            assert len({tuple(r) for r in results}) == 1
+            assert t.servers()[0].alive()
+        t.await_empty()
+    finally:
+        t.stop()
