@@ -88,6 +88,25 @@ static struct ps_str begin(struct health *h, char *scratch, size_t cap)
     return s;
 }
 
+/* A server that has no memory for what a job sends. */
+static void check_memory(const struct ps_msg_node_row *n, struct health *h)
+{
+    char scratch[8];
+    struct ps_str s;
+
+    if (!n->full || n->state != PS_NODE_STATE_ACTIVE) {
+        return;
+    }
+    s = begin(h, scratch, sizeof(scratch));
+    ps_str_add(&s, "server ");
+    ps_str_add_escaped(&s, n->name, strlen(n->name), 64);
+    ps_str_add(&s, " is full: ");
+    ps_str_add_size(&s, n->taken);
+    ps_str_add(&s, " of ");
+    ps_str_add_size(&s, n->memory);
+    ps_str_add(&s, " are taken (store.memory)");
+}
+
 static void check_nodes(const struct report *r, struct health *h)
 {
     const struct rows *rows = &r->of[PS_QUERY_NODES];
@@ -102,6 +121,7 @@ static void check_nodes(const struct report *r, struct health *h)
         if (n->role == PS_ROLE_SERVER && n->state == PS_NODE_STATE_ACTIVE) {
             servers++;
         }
+        check_memory(n, h);
         if (n->state != PS_NODE_STATE_SUSPECT &&
             !(n->state == PS_NODE_STATE_GONE && n->heard_ns < GONE_MATTERS)) {
             continue;

@@ -69,6 +69,10 @@ static json_t *node_of(const struct ps_msg *msg)
     put_count(o, "resent", n->resent);
     put_count(o, "waiting", n->waiting);
     put(o, "draining", json_boolean(n->draining));
+    put_count(o, "memory", n->memory);
+    put_count(o, "reserved", n->reserved);
+    put_count(o, "taken", n->taken);
+    put(o, "full", json_boolean(n->full));
     return o;
 }
 

@@ -364,6 +364,16 @@ struct ps_job_key *ps_job_add_key(struct ps_sched_job *j, const char *name,
     return k;
 }
 
+bool ps_job_key_on(const struct ps_job_key *k, uint32_t node)
+{
+    for (uint32_t i = 0; i < k->part_count; i++) {
+        if (k->parts[i].node == node) {
+            return true;
+        }
+    }
+    return false;
+}
+
 void ps_job_key_open(const struct ps_sched_job *j, struct ps_job_key *k,
                      uint32_t slot, uint64_t request)
 {

@@ -81,23 +81,13 @@ static void tell(struct ps_sched_step *st, struct ps_member *server,
                   &(struct ps_msg){.code = PS_MSG_NORMS, .norms = *norms});
 }
 
-static bool has_part(const struct ps_job_key *k, uint32_t node)
-{
-    for (uint32_t i = 0; i < k->part_count; i++) {
-        if (k->parts[i].node == node) {
-            return true;
-        }
-    }
-    return false;
-}
-
 static void tell_all(struct ps_sched_step *st, const struct ps_sched_job *j,
                      const struct ps_job_key *k)
 {
     for (uint32_t i = 0; i < j->server_count; i++) {
         const uint32_t node = j->servers[i].node;
 
-        if (has_part(k, node)) {
+        if (ps_job_key_on(k, node)) {
             tell(st, ps_members_get(&st->s->members, node), &k->norm->norms);
         }
     }

@@ -62,7 +62,11 @@ static void node_rows(struct ps_sched_step *st, struct ps_sched_conn *c)
                                          .stored = p->stored,
                                          .resent = p->resent,
                                          .waiting = p->waiting,
-                                         .draining = p->draining},
+                                         .draining = p->draining,
+                                         .memory = m->memory,
+                                         .reserved = m->reserved,
+                                         .taken = p->memory,
+                                         .full = p->full},
                         });
     }
 }

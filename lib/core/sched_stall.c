@@ -49,13 +49,37 @@ static void missing_at_barrier(struct missing *out,
     }
 }
 
-static void missing_in(struct missing *out, const struct ps_sched_job *j,
+/* Servers that have no memory for partitions of the key. */
+static void add_full(const struct ps_sched *s, const struct ps_sched_job *j,
+                     uint32_t key, struct ps_str *out)
+{
+    const struct ps_job_key *k = key < j->key_count ? j->keys[key] : NULL;
+
+    for (uint32_t i = 0; k != NULL && i < j->server_count; i++) {
+        const struct ps_member *m = ps_members_get(&s->members,
+                                                   j->servers[i].node);
+
+        if (m == NULL || !m->stats.full || !ps_job_key_on(k, m->node)) {
+            continue;
+        }
+        ps_str_addf(out, "%smemory on server %s, where ",
+                    out->len > 0 ? "; " : "", m->name);
+        ps_str_add_size(out, m->stats.memory);
+        ps_str_add(out, " of ");
+        ps_str_add_size(out, m->memory);
+        ps_str_add(out, " are taken");
+    }
+}
+
+static void missing_in(struct missing *out, const struct ps_sched *s,
+                       const struct ps_sched_job *j,
                        const struct ps_stall *stall)
 {
     struct ps_str also;
 
     ps_str_init(&also, out->also, sizeof(out->also));
     ps_sched_norms_missing(j, stall->key, &also);
+    add_full(s, j, stall->key, &also);
     for (uint32_t i = 0; i < j->worker_count; i++) {
         if (ps_bits_get(&stall->missing, i) ||
             ps_bits_get(&stall->waiting, j->workers[i].slot)) {
@@ -272,7 +296,7 @@ static void finish(struct ps_sched_step *st, struct ps_stall *stall)
         share_done(st, ctl);
         return;
     }
-    missing_in(&missing, j, stall);
+    missing_in(&missing, st->s, j, stall);
     if (ctl == 0) {
         answer(st, ps_members_get(&st->s->members, stall->agent), j->gen,
                stall->request, &missing);

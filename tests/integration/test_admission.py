@@ -32,6 +32,11 @@ class Bystander:
         self.job.close()
 
 
+def row(t):
+    """What psctl says of the server."""
+    return next(n for n in t.ask("nodes")["nodes"] if n["role"] == "server")
+
+
 def declare(job, names, count):
     """Keys that were taken, and the refusal of the first one that was not."""
     taken = []
@@ -79,6 +84,8 @@ def test_nothing_stays_of_jobs_that_do_not_fit(trio):
         with Job(t, 1, f"big{i}") as job:
             with pytest.raises(WorkerError) as e:
                 job[0].key("w", "float32", 8 * MIB)
+            assert row(t)["memory"] == 32 * MIB
+            assert row(t)["reserved"] <= MIB  # The bystander's alone.
             assert e.value.code == FULL
             assert "does not fit on server ps0" in str(e.value)
         if before is None:

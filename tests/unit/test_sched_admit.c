@@ -234,6 +234,52 @@ static void a_server_of_unknown_memory_takes_all(void **state)
     finish(&j);
 }
 
+/* What a wait is for, where the server of the key has no memory; and what an
+ * operator sees of it. */
+static void a_full_server_is_named(void **state)
+{
+    struct job j = running_with(64 * MIB);
+    struct peer *ctl;
+    const struct ps_msg_node_row *n = NULL;
+
+    (void)state;
+    open_key(j.w, j.a[0], j.gen, 1, "s:w", MIB);
+    say_raw(j.w, j.s[0],
+            (struct ps_msg){.code = PS_MSG_PING,
+                            .ping = {.memory = 63 * MIB, .full = true}});
+    say(j.w, j.a[0],
+        (struct ps_msg){
+            .code = PS_MSG_STALL_QUERY,
+            .stall_query = {.gen = j.gen, .request = 1, .round = 1}});
+    for (int i = 0; i < 2; i++) {
+        say(j.w, j.a[i],
+            (struct ps_msg){
+                .code = PS_MSG_STALL_REPORT,
+                .stall_report = {.gen = j.gen,
+                                 .request = last(j.a[i], PS_MSG_STALL_ASK)
+                                                ->stall_ask.request}});
+    }
+    assert_string_equal(
+        last(j.a[0], PS_MSG_STALL_ANSWER)->stall_answer.also,
+        "memory on server s0, where 63.0 MiB of 64.0 MiB are taken");
+    ctl = join(j.w, PS_ROLE_CTL, "ctl");
+    say(j.w, ctl,
+        (struct ps_msg){.code = PS_MSG_QUERY,
+                        .query = {.what = PS_QUERY_NODES, .job = ""}});
+    for (uint32_t i = 0; i < ctl->count; i++) {
+        if (ctl->inbox[i].msg->code == PS_MSG_NODE_ROW &&
+            strcmp(ctl->inbox[i].msg->node_row.name, "s0") == 0) {
+            n = &ctl->inbox[i].msg->node_row;
+        }
+    }
+    assert_non_null(n);
+    assert_true(n->full);
+    assert_int_equal(n->memory, 64 * MIB);
+    assert_int_equal(n->taken, 63 * MIB);
+    assert_int_equal(n->reserved, 8 * MIB);
+    finish(&j);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -245,6 +291,7 @@ int main(void)
         cmocka_unit_test(what_a_lost_server_held_must_fit_on_the_others),
         cmocka_unit_test(servers_hear_what_jobs_need),
         cmocka_unit_test(a_server_of_unknown_memory_takes_all),
+        cmocka_unit_test(a_full_server_is_named),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
