@@ -273,6 +273,11 @@ static uint32_t planted_nth(const struct ps_round *r, uint32_t n)
          "is_growing(op) && op->there < end",
          "is_growing(op) && op->there + 64 < end"),
     ],
+    "overwrites a result that may still be read": [
+        ("lib/core/agent_server.c",
+         "    const struct ps_agent_key *k = p->key;\n\n    if (v <= p->held) {",
+         "    const struct ps_agent_key *k = p->key;\n\n    if (v < 0) {"),
+    ],
     "does not count what is held": [
         ("lib/core/flow.c",
          "return held < reach ? reach - held : 0;",

@@ -129,9 +129,11 @@ struct wworker {
         uint64_t heard;        /* Rounds that it knows the end of. */
         bool known;            /* The agent has answered for it. */
         uint8_t *last;         /* The final value, as it came. */
-        const uint8_t *read;   /* Where the newest value was read, */
-        uint64_t read_arena;   /* in which arena, */
-        uint64_t read_hash;    /* and what it was. */
+        uint32_t read_arena;   /* Where a value was read, and is to stay until
+                                * the next push; 0: nowhere. */
+        uint64_t read_offset;
+        uint64_t read_version;
+        uint64_t read_hash;
         struct ps_buf *memory; /* Its region: places of its blocks. */
         uint64_t at;           /* Without rounds: where the value comes. */
         bool pulling;          /* Rows: its push is done, a pull is not. */

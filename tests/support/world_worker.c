@@ -307,6 +307,7 @@ void worker_begin(struct world *w, struct wworker *k)
     for (uint32_t i = 0; i < WORLD_KEYS_MAX; i++) {
         k->key[i].pulling = false;
         k->key[i].known = false;
+        k->key[i].read_arena = 0;
     }
     worker_forget(k);
     world_local_connect(w, k);
@@ -515,6 +516,28 @@ static void check_result(struct world *w, struct wworker *k, uint32_t i,
     }
     check_value(w, k, i, version, arena + k->key[i].offset[version & 1],
                 key_bytes(w, i));
+    k->key[i].read_arena = k->key[i].arena;
+    k->key[i].read_offset = k->key[i].offset[version & 1];
+    k->key[i].read_version = version;
+    k->key[i].read_hash = world_hash(
+        0, arena + k->key[i].offset[version & 1], key_bytes(w, i));
+}
+
+/* What was read is the same until the rank pushes to the key: so long it may
+ * be read again. */
+static void check_unchanged(struct world *w, struct wworker *k, uint32_t i)
+{
+    const uint8_t *arena = ps_map_get(w->arenas, k->key[i].read_arena);
+
+    if (k->key[i].read_arena != 0 && arena != NULL &&
+        world_hash(0, arena + k->key[i].read_offset, key_bytes(w, i)) !=
+            k->key[i].read_hash) {
+        world_fail(w,
+                   "rank %u: version %llu of %s is not any more what it read",
+                   k->index, (unsigned long long)k->key[i].read_version,
+                   w->opt.key[i].name);
+    }
+    k->key[i].read_arena = 0;
 }
 
 static uint64_t first_round(const struct world *w, const struct wworker *k)
@@ -657,6 +680,7 @@ static void begin_round(struct world *w, struct wworker *k)
 
         if (k->alive && k->key[i].round < k->round) {
             k->key[i].round = k->round;
+            check_unchanged(w, k, i);
             send_op(w, k, i, kind_of(w, k, i), k->round);
         }
     }
@@ -685,6 +709,7 @@ static void begin_final(struct world *w, struct wworker *k)
 {
     k->stage = WS_FINAL;
     for (uint32_t i = 0; i < w->opt.key_count; i++) {
+        check_unchanged(w, k, i);
         send_op(w, k, i, PS_OP_PULL, w->opt.rounds);
     }
 }
