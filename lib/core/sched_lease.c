@@ -116,6 +116,7 @@ void ps_sched_lease_slept(struct ps_sched_step *st, ps_time late)
         struct ps_member *m = s->members.sorted[i];
 
         m->heard = ps_time_min(ps_time_add(m->heard, late), st->now);
+        m->confirm_at = ps_time_add(m->confirm_at, late);
     }
     s->heard = ps_time_min(ps_time_add(s->heard, late), st->now);
     if (late > s->opt.suspect_after) {

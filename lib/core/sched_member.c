@@ -132,7 +132,12 @@ static void member_tick(struct ps_sched_step *st, struct ps_member *m)
         ps_time_add(m->closed, o->link_linger) <= st->now) {
         ps_member_unlink(m);
     }
-    if (m->confirm_at <= st->now) {
+    if (m->confirm_at <= st->now &&
+        (m->link == NULL || m->closed != PS_TIME_NEVER) &&
+        m->state != PS_NODE_STATE_GONE) {
+        /* It is away, and cannot name them. */
+        m->confirm_at = ps_time_add(st->now, o->dead_after);
+    } else if (m->confirm_at <= st->now) {
         m->confirm_at = PS_TIME_NEVER;
         ps_sched_job_unconfirmed(st, m);
     }

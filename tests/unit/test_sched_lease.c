@@ -212,6 +212,36 @@ static void who_slept_waits_for_members_to_dial(void **state)
     finish(&j);
 }
 
+/* An agent on a fresh link has some time to name its workers again. Neither
+ * the scheduler's own sleep counts for that, nor that the agent is cut off. */
+static void workers_are_not_lost_while_nobody_can_name_them(void **state)
+{
+    for (uint32_t sleeps = 0; sleeps < 2; sleeps++) {
+        struct job j = running(PS_LOSS_POLICY_FAIL);
+
+        (void)state;
+        pass(j.w, PS_SECONDS(1));
+        lose_conn(j.w, j.a[0]);
+        pass(j.w, PS_MILLIS(1200)); /* The link is forgotten. */
+        hello(j.w, j.a[0]);
+        if (sleeps == 1) {
+            j.w->now += PS_SECONDS(4);
+            lose_conn(j.w, j.a[0]);
+            pass(j.w, PS_SECONDS(1));
+        } else {
+            mute_all(j.w, true);
+            lose_conn(j.w, j.a[0]);
+            pass(j.w, PS_SECONDS(4));
+            mute_all(j.w, false);
+        }
+        hello(j.w, j.a[0]);
+        if (strstr(j.w->story, "does not know it any more") != NULL) {
+            fail_msg("sleeps %u:\n%s", sleeps, j.w->story);
+        }
+        world_free(j.w);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -224,6 +254,7 @@ int main(void)
         cmocka_unit_test(half_of_the_members_have_no_grace),
         cmocka_unit_test(silence_of_all_ends_some_day),
         cmocka_unit_test(who_slept_waits_for_members_to_dial),
+        cmocka_unit_test(workers_are_not_lost_while_nobody_can_name_them),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
