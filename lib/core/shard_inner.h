@@ -168,8 +168,9 @@ struct ps_shard_job {
     uint32_t lacking;      /* Rounds that wait for somebody. */
     uint32_t running;      /* Rounds that are complete and not yet merged. */
     struct ps_rate rate;   /* Of contributions, from all slots. */
-    /* What cannot be made again; version 0: nothing. */
+    /* What cannot be made again, if there is anything. */
     struct {
+        bool known;
         uint32_t key;
         uint32_t index;
         uint64_t version;

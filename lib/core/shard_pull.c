@@ -325,25 +325,30 @@ void ps_shard_give_up(struct ps_shard_step *st, struct ps_shard_conn *c,
  * a version that nobody has, it lay on the server that is gone alone: nobody
  * can make it again, and those who wait for it would wait for ever. */
 static void note_stated(struct ps_shard_step *st, struct ps_shard_slot *slot,
-                        const struct ps_rec_part *rec, uint64_t committed)
+                        const struct ps_msg_resume *m)
 {
     struct ps_shard_job *job = slot->job;
     struct ps_store *store = &job->store;
+    const struct ps_rec_part *rec = &m->parts[0];
     struct ps_part *part = ps_store_find(store, rec->key, rec->index);
+    uint64_t have;
 
-    if (job->optimizes || job->lost.version != 0 ||
+    if (job->optimizes || job->lost.known ||
         (part == NULL && ps_map_count(store->parts) >= PS_STORE_PARTS_MAX)) {
         return;
     }
     part = ps_store_obtain(store, rec->key, rec->index);
+    have = part->version + (part->version > 0 || ps_part_has_value(part));
     if (part->applied != NULL ||
-        !ps_part_state(part, slot->index, job->slot_count, committed) ||
-        part->version >= part->stated->newest || part->run != NULL) {
+        !ps_part_state(part, slot->index, job->slot_count,
+                       m->committed + (m->made || m->committed > 0)) ||
+        have >= part->stated->made || part->run != NULL) {
         return;
     }
+    job->lost.known = true;
     job->lost.key = part->key;
     job->lost.index = part->index;
-    job->lost.version = part->stated->newest;
+    job->lost.version = part->stated->made - 1;
     ps_effects_note(st->fx, PS_LOG_ERROR,
                     "job %s: version %llu of key %u was lost with the server "
                     "that partition %u of it was on",
@@ -381,5 +386,5 @@ void ps_shard_resume(struct ps_shard_step *st, struct ps_shard_conn *c,
         ps_shard_refusal_send(st, c->peer, m->gen, slot, &refusal);
         return;
     }
-    note_stated(st, slot, &m->parts[0], m->committed);
+    note_stated(st, slot, m);
 }

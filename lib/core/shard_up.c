@@ -121,7 +121,7 @@ void ps_shard_up_ready(struct ps_shard_step *st, const struct ps_shard_job *job)
 
 void ps_shard_up_lost(struct ps_shard_step *st, const struct ps_shard_job *job)
 {
-    if (st->s->up.state != PS_SHARD_UP_KNOWN || job->lost.version == 0) {
+    if (st->s->up.state != PS_SHARD_UP_KNOWN || !job->lost.known) {
         return;
     }
     ps_link_tell(st->s->up.link,

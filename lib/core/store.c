@@ -28,13 +28,13 @@ static void stated_free(struct ps_part *part)
 }
 
 bool ps_part_state(struct ps_part *part, uint32_t slot, uint32_t slots,
-                   uint64_t version)
+                   uint64_t made)
 {
     if (part->stated == NULL) {
         part->stated = ps_calloc(1, sizeof(*part->stated));
         ps_bits_init(&part->stated->slots, slots);
     }
-    part->stated->newest = ps_max_u64(part->stated->newest, version);
+    part->stated->made = ps_max_u64(part->stated->made, made);
     ps_bits_set(&part->stated->slots, slot);
     return ps_bits_full(&part->stated->slots);
 }

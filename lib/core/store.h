@@ -58,7 +58,8 @@ struct ps_applied {
 
 struct ps_stated {
     struct ps_bits slots; /* Who has spoken, */
-    uint64_t newest;      /* and the newest version that one knows of. */
+    uint64_t made;        /* and how many versions one knows of: that of the
+                           * newest and 1. */
 };
 
 /* Behind the states of an optimizer: the weights in float32, where the value
@@ -144,10 +145,10 @@ bool ps_part_fits(const struct ps_part *part, uint8_t dtype, uint32_t count);
 /* From now on it is known; it fits. */
 void ps_part_declare(struct ps_part *part, uint8_t dtype, uint32_t count);
 
-/* The slot, one of so many, knows that this version was made. True when all
- * have spoken. */
+/* The slot, one of so many, knows that so many versions were made, the first of
+ * them 0. True when all have spoken. */
 bool ps_part_state(struct ps_part *part, uint32_t slot, uint32_t slots,
-                   uint64_t version);
+                   uint64_t made);
 
 /* Replaces version and value; takes over one reference of the buffer. */
 void ps_store_set(struct ps_store *st, struct ps_part *part, uint64_t version,

@@ -339,6 +339,33 @@ static void rows_that_come_back_without_a_value_end_the_job(void **state)
     world_free(w);
 }
 
+/* Nobody has pushed yet: what is lost is what init gave. */
+static void first_rows_that_are_lost_end_the_job(void **state)
+{
+    struct world_options o = four_workers();
+    struct world *w;
+    char text[512];
+
+    (void)state;
+    o.key[0].width = 50;
+    o.init = true;
+    o.story = true;
+    w = world_new(&o);
+    for (uint32_t i = 0; i < 4; i++) {
+        world_hold_worker(w, i, 1);
+    }
+    world_run(w, PS_SECONDS(1));
+    world_kill_server(w, 1);
+    world_run(w, PS_SECONDS(5));
+    for (uint32_t i = 0; i < 4; i++) {
+        if (world_worker_error(w, i, text, sizeof(text)) == 0) {
+            fail_msg("rank %u heard nothing\n%s", i, world_story(w));
+        }
+        expect_in(text, "lost");
+    }
+    world_free(w);
+}
+
 static void a_small_window_never_stops_everybody(void **state)
 {
     struct world_options o = four_workers();
@@ -480,6 +507,7 @@ int main(void)
         cmocka_unit_test(a_moved_partition_keeps_what_codes_left_over),
         cmocka_unit_test(a_lost_server_with_weights_ends_the_job_in_words),
         cmocka_unit_test(rows_that_come_back_without_a_value_end_the_job),
+        cmocka_unit_test(first_rows_that_are_lost_end_the_job),
         cmocka_unit_test(a_small_window_never_stops_everybody),
         cmocka_unit_test(who_has_no_data_passes_until_all_do),
         cmocka_unit_test(a_server_is_lost_while_ranks_have_joined),
