@@ -333,6 +333,10 @@ static void add_faults(struct world_options *o)
         o->faults.crash = 0; /* Its job would fail, */
         o->faults.agent = 0; /* of these as well. */
     }
+    if (ps_rng_chance(&r, 300)) {
+        o->faults.sleep = 1 + (uint32_t)ps_rng_below(&r, 8);
+    }
+    o->faults.server_back = ps_rng_chance(&r, 500);
     o->faults.until = PS_SECONDS(4);
 }
 
@@ -463,7 +467,7 @@ static void print_shape(uint64_t seed)
            "at %u, epochs %u, grows %d, init "
            "%d, reduce %s, collect %d, rows %d, halves %u, compression "
            "%s, cut %u/s, partition %u/s, crash %u/s, agent %u/s, move %u/s, "
-           "lose server "
+           "sleep %u/s, lose server "
            "%d\n",
            (unsigned long long)seed, o.servers, o.agents, o.workers, o.rounds,
            o.key_count, (unsigned)o.credit, (unsigned)o.window,
@@ -475,7 +479,7 @@ static void print_shape(uint64_t seed)
            o.collect, has_rows(&o), halves(&o),
            o.compress.name == NULL ? "none" : o.compress.name, o.faults.cut,
            o.faults.partition, o.faults.crash, o.faults.agent, o.faults.move,
-           o.faults.lose_server);
+           o.faults.sleep, o.faults.lose_server);
 }
 
 /* Every `stride`-th seed from `first`: the share of one process. */

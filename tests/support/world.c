@@ -83,10 +83,12 @@ static void frame_unref(struct wframe *f)
     }
 }
 
-static void event_free(struct wevent *e)
+void world_event_free(struct wevent *e)
 {
     frame_unref(e->frame);
     ps_compute_free(e->compute);
+    ps_msg_free(e->msg);
+    ps_buf_unref(e->memory);
     ps_free(e);
 }
 
@@ -95,7 +97,7 @@ struct wconn *world_conn(struct world *w, uint64_t id)
     return ps_map_get(w->conns, id);
 }
 
-static struct wnode *node_by_name(struct world *w, const char *name, size_t len)
+struct wnode *world_node_named(struct world *w, const char *name, size_t len)
 {
     for (uint32_t i = 0; i < w->node_count; i++) {
         if (strlen(w->node[i].name) == len &&
@@ -108,19 +110,20 @@ static struct wnode *node_by_name(struct world *w, const char *name, size_t len)
 
 /* ------------------------------------------------------------------ network */
 
-static uint32_t node_index(const struct world *w, const struct wnode *n)
+uint32_t world_node_index(const struct world *w, const struct wnode *n)
 {
     return (uint32_t)(n - w->node);
 }
 
-static bool faulty(const struct world *w)
+bool world_is_faulty(const struct world *w)
 {
     return w->now < w->opt.faults.until;
 }
 
-static bool chance(struct world *w, uint32_t per_mille)
+bool world_chance(struct world *w, uint32_t per_mille)
 {
-    if (per_mille == 0 || !faulty(w) || !ps_rng_chance(&w->rng, per_mille)) {
+    if (per_mille == 0 || !world_is_faulty(w) ||
+        !ps_rng_chance(&w->rng, per_mille)) {
         return false;
     }
     w->faults++;
@@ -164,7 +167,7 @@ static void hang_up(struct world *w, struct wconn *c)
     }
 }
 
-static void conn_free(struct wconn *c)
+void world_conn_free(struct wconn *c)
 {
     for (uint32_t end = 0; end < 2; end++) {
         for (uint32_t i = 0; i < c->stalled_count[end]; i++) {
@@ -175,7 +178,7 @@ static void conn_free(struct wconn *c)
     ps_free(c);
 }
 
-static struct wconn *conn_new(struct world *w, struct wnode *a, struct wnode *b)
+struct wconn *world_conn_new(struct world *w, struct wnode *a, struct wnode *b)
 {
     struct wconn *c = ps_calloc(1, sizeof(*c));
 
@@ -216,15 +219,15 @@ static void transmit(struct world *w, struct wconn *c, uint32_t from,
         schedule_delivery(w, c, to, f, at);
         return;
     }
-    if (chance(w, w->opt.faults.loss)) {
+    if (world_chance(w, w->opt.faults.loss)) {
         return;
     }
-    if (chance(w, w->opt.faults.reorder)) {
+    if (world_chance(w, w->opt.faults.reorder)) {
         at += world_delay(w, PS_MICROS(500), PS_MILLIS(20));
     }
     at = ps_max_u64(at, c->fence[from]);
     schedule_delivery(w, c, to, f, at);
-    if (chance(w, w->opt.faults.duplicate)) {
+    if (world_chance(w, w->opt.faults.duplicate)) {
         schedule_delivery(w, c, to, f, at + world_delay(w, 0, PS_MILLIS(5)));
     }
 }
@@ -377,30 +380,82 @@ void world_step(struct world *w, struct wnode *n, struct ps_event *ev)
 
 /* ------------------------------------------------------------------- events */
 
+/* A worker's connection, message, region, or memory that it keeps. */
+static void local_step(struct world *w, struct wevent *e)
+{
+    struct ps_event ev = {.conn = e->conn * 2};
+    const struct wconn *c = world_conn(w, e->conn);
+    struct ps_buf *view = NULL;
+
+    if (c == NULL || !c->open[0]) {
+        return;
+    }
+    if (e->msg == NULL && e->memory == NULL) {
+        ev.type = PS_EV_OPEN;
+        ev.open.kind = PS_CONN_LOCAL;
+        ev.open.uid = 1000;
+        ev.open.pid = 100 + c->worker;
+        ev.open.peer = "worker";
+    } else if (e->msg == NULL) {
+        view = e->keep ? world_keep_view(w, e->memory) : ps_buf_ref(e->memory);
+        ev.type = e->keep ? PS_EV_KEEP : PS_EV_REGION;
+        ev.region.region = (uint32_t)e->number;
+        ev.region.buf = view;
+    } else if (e->msg->code == PS_MSG_L_OP && e->msg->l_op.op_id % 2 != 0) {
+        ev.type = PS_EV_OPS; /* As out of a ring. */
+        ev.ops.op = &e->msg->l_op;
+        ev.ops.count = 1;
+    } else {
+        ev.type = PS_EV_MSG;
+        ev.msg.msg = e->msg;
+    }
+    world_step(w, e->node, &ev);
+    ps_buf_unref(view);
+}
+
+static bool is_asleep(const struct world *w, const struct wnode *n)
+{
+    return n->wakes_at > w->now;
+}
+
+static void accepted(struct world *w, const struct wconn *c)
+{
+    struct ps_event ev = {.type = PS_EV_OPEN, .conn = c->id * 2 + 1};
+
+    ev.open.kind = PS_CONN_ACCEPTED;
+    ev.open.peer = c->node[0]->name;
+    world_step(w, c->node[1], &ev);
+}
+
 static void on_connect(struct world *w, struct wevent *e)
 {
     const char *colon = strchr(e->address, ':');
     struct wnode *to = colon == NULL
                            ? NULL
-                           : node_by_name(w, e->address,
-                                          (size_t)(colon - e->address));
+                           : world_node_named(w, e->address,
+                                              (size_t)(colon - e->address));
     struct ps_event ev = {.type = PS_EV_DIAL_FAILED};
     struct wconn *c;
 
     if (to == NULL || !to->alive ||
-        w->split[node_index(w, e->node)][node_index(w, to)]) {
+        w->split[world_node_index(w, e->node)][world_node_index(w, to)]) {
         ev.dial_failed.target = e->number;
         ev.dial_failed.rc = PS_E_UNREACH;
         world_step(w, e->node, &ev);
         return;
     }
-    c = conn_new(w, e->node, to);
+    c = world_conn_new(w, e->node, to);
     c->open[0] = true;
     c->open[1] = true;
-    ev = (struct ps_event){.type = PS_EV_OPEN, .conn = c->id * 2 + 1};
-    ev.open.kind = PS_CONN_ACCEPTED;
-    ev.open.peer = e->node->name;
-    world_step(w, to, &ev);
+    if (is_asleep(w, to)) { /* The kernel accepts it. */
+        struct wevent *open = world_event(w, WE_OPEN, to->wakes_at);
+
+        open->node = to;
+        open->incarnation = to->life;
+        open->conn = c->id;
+    } else {
+        accepted(w, c);
+    }
     ev = (struct ps_event){.type = PS_EV_OPEN, .conn = c->id * 2};
     ev.open.kind = PS_CONN_DIALLED;
     ev.open.target = e->number;
@@ -432,28 +487,6 @@ static void on_kernel(struct world *w, struct wevent *e)
     world_step(w, c->node[e->end], &ev);
 }
 
-/* Where a training process has not come to its job, or dies with the agent,
- * the job would rightly fail. */
-static void lose_agent(struct world *w, uint32_t victim)
-{
-    const struct wnode *n = &w->node[1 + w->opt.servers + victim];
-    struct wevent *e;
-
-    for (uint32_t i = 0; i < w->opt.workers; i++) {
-        if (w->worker[i].agent == n && !worker_may_lose_agent(&w->worker[i])) {
-            return;
-        }
-    }
-    if (!n->alive) {
-        return;
-    }
-    w->faults++;
-    world_kill_agent(w, victim);
-    e = world_event(w, WE_AGENT,
-                    w->now + world_delay(w, PS_MILLIS(1), PS_MILLIS(100)));
-    e->number = victim;
-}
-
 static void deliver_to_worker(struct world *w, struct wconn *c,
                               const struct ps_msg *msg)
 {
@@ -463,9 +496,9 @@ static void deliver_to_worker(struct world *w, struct wconn *c,
         worker_message(w, k, msg);
     }
     if (msg->code == PS_MSG_L_DONE && w->opt.faults.agent != 0 &&
-        chance(w, 10)) {
+        world_chance(w, 10)) {
         /* One rank has heard the end of a round, and others perhaps not. */
-        lose_agent(w, k->agent->index);
+        world_lose_agent(w, k->agent->index);
     }
 }
 
@@ -541,7 +574,7 @@ static void stall(struct wconn *c, uint32_t end, struct wframe *f)
     c->node[end]->stalled += count == 0;
 }
 
-static void forget_stalled(struct wconn *c, uint32_t end)
+void world_forget_stalled(struct wconn *c, uint32_t end)
 {
     if (c->stalled_count[end] == 0) {
         return;
@@ -630,9 +663,9 @@ static void on_close(struct world *w, struct wevent *e)
         ev.closed.rc = PS_E_CLOSED;
         world_step(w, c->node[e->end], &ev);
     }
-    forget_stalled(c, e->end);
+    world_forget_stalled(c, e->end);
     if (!c->open[0] && !c->open[1]) {
-        conn_free(ps_map_take(w->conns, c->id));
+        world_conn_free(ps_map_take(w->conns, c->id));
     }
 }
 
@@ -648,202 +681,41 @@ static void on_compute(struct world *w, struct wevent *e)
     world_step(w, e->node, &ev);
 }
 
-/* ------------------------------------------------------------------- faults */
-
-static struct wconn *random_tcp(struct world *w)
-{
-    struct ps_map_cursor cur = {0};
-    struct wconn *c;
-    struct wconn *pick = NULL;
-    uint64_t n = 0;
-
-    while ((c = ps_map_next(w->conns, &cur)) != NULL) {
-        if (c->node[1] != NULL && !c->cut && ps_rng_below(&w->rng, ++n) == 0) {
-            pick = c;
-        }
-    }
-    return pick;
-}
-
-static void fault_split(struct world *w, ps_time length)
-{
-    struct wconn *c = random_tcp(w);
-    uint32_t a;
-    uint32_t b;
-    struct wevent *e;
-
-    if (c == NULL) {
-        return;
-    }
-    a = node_index(w, c->node[0]);
-    b = node_index(w, c->node[1]);
-    if (w->split[a][b]) {
-        return;
-    }
-    w->faults++;
-    w->split[a][b] = true;
-    w->split[b][a] = true;
-    world_close_conn(w, c, 0);
-    e = world_event(w, WE_HEAL, w->now + length);
-    e->conn = a;
-    e->number = b;
-}
-
-enum {
-    FAULT_CUT,
-    FAULT_PARTITION,
-    FAULT_CRASH,
-    FAULT_SERVER,
-    FAULT_MOVE,
-    FAULT_AGENT,
-    FAULT_KINDS
-};
-
-/* What an operator's tool says. */
-static void tell_sched(struct world *w, uint64_t conn, const struct ps_msg *msg)
-{
-    struct ps_msg *copy = ps_msg_dup(msg);
-    struct ps_event ev = {.type = PS_EV_MSG, .conn = conn};
-
-    ev.msg.msg = copy;
-    world_step(w, &w->node[0], &ev);
-    ps_msg_free(copy);
-}
-
-void world_rebalance(struct world *w, const char *off)
-{
-    struct wconn *c = conn_new(w, &w->node[0], NULL);
-    struct ps_event ev = {.type = PS_EV_OPEN, .conn = c->id * 2};
-
-    c->open[0] = true;
-    c->open[1] = true;
-    c->worker = WORLD_WORKERS_MAX; /* Nobody reads the answer. */
-    ev.open.kind = PS_CONN_LOCAL;  /* As root. */
-    ev.open.peer = "psctl";
-    world_step(w, &w->node[0], &ev);
-    tell_sched(w, c->id * 2,
-               &(struct ps_msg){.code = PS_MSG_HELLO,
-                                .hello = {.protocol = 1,
-                                          .protocol_least = 1,
-                                          .role = PS_ROLE_CTL,
-                                          .name = "psctl",
-                                          .cluster = "default",
-                                          .address = ""}});
-    tell_sched(w, c->id * 2,
-               &(struct ps_msg){.code = PS_MSG_QUERY,
-                                .query = {.what = PS_QUERY_REBALANCE,
-                                          .job = "job",
-                                          .off = off != NULL ? off : ""}});
-    world_close_conn(w, c, world_delay(w, PS_MILLIS(1), PS_MILLIS(50)));
-}
-
-static void lose_server(struct world *w)
-{
-    uint32_t victim = (uint32_t)ps_rng_below(&w->rng, w->opt.servers);
-
-    for (uint32_t i = 0; i < w->opt.workers; i++) {
-        if (w->worker[i].stage <= WS_HELLO) {
-            /* A job that has not started would rightly wait for servers. */
-            struct wevent *e = world_event(w, WE_FAULT,
-                                           w->now + PS_MILLIS(100));
-
-            e->number = FAULT_SERVER;
-            return;
-        }
-    }
-    w->faults++;
-    world_kill_server(w, victim);
-}
-
-static void schedule_fault(struct world *w, uint64_t kind, uint32_t per_second)
-{
-    struct wevent *e;
-
-    if (per_second == 0) {
-        return;
-    }
-    e = world_event(w, WE_FAULT,
-                    w->now + 1 +
-                        ps_rng_below(&w->rng, 2 * PS_SECONDS(1) / per_second));
-    e->number = kind;
-}
-
-static void on_fault(struct world *w, const struct wevent *e)
-{
-    const struct world_faults *f = &w->opt.faults;
-    struct wconn *c;
-    struct wworker *k;
-
-    if (!faulty(w)) {
-        return;
-    }
-    switch (e->number) {
-    case FAULT_CUT:
-        c = random_tcp(w);
-        if (c != NULL) {
-            w->faults++;
-            world_close_conn(w, c, 0);
-        }
-        schedule_fault(w, FAULT_CUT, f->cut);
-        break;
-    case FAULT_PARTITION:
-        /* Often longer than link_linger, so that links are forgotten. */
-        fault_split(w, world_delay(w, PS_MILLIS(20), PS_MILLIS(400)));
-        schedule_fault(w, FAULT_PARTITION, f->partition);
-        break;
-    case FAULT_CRASH:
-        k = &w->worker[ps_rng_below(&w->rng, w->opt.workers)];
-        if (k->alive && k->stage > WS_KEYS && k->stage < WS_BYE) {
-            w->faults++;
-            worker_kill(w, k);
-            struct wevent *again = world_event(
-                w, WE_WORKER,
-                w->now + world_delay(w, PS_MILLIS(5), PS_MILLIS(100)));
-            again->number = k->index;
-            again->incarnation = k->life;
-        }
-        schedule_fault(w, FAULT_CRASH, f->crash);
-        break;
-    case FAULT_SERVER:
-        lose_server(w);
-        break;
-    case FAULT_MOVE:
-        w->faults++;
-        if (ps_rng_chance(&w->rng, 700)) {
-            char name[32];
-
-            snprintf(name, sizeof(name), "server%u",
-                     (unsigned)ps_rng_below(&w->rng, w->opt.servers));
-            world_rebalance(w, name);
-        } else {
-            world_rebalance(w, NULL);
-        }
-        schedule_fault(w, FAULT_MOVE, f->move);
-        break;
-    case FAULT_AGENT:
-        lose_agent(w, (uint32_t)ps_rng_below(&w->rng, w->opt.agents));
-        schedule_fault(w, FAULT_AGENT, f->agent);
-        break;
-    }
-}
-
-static void heal_all(struct world *w)
-{
-    memset(w->split, 0, sizeof(w->split));
-}
-
 /* ----------------------------------------------------------------- main loop */
 
 static void dispatch(struct world *w, struct wevent *e)
 {
-    struct ps_event ev;
+    struct ps_event ev = {.type = PS_EV_TICK};
+    const struct wconn *c;
 
     switch (e->type) {
     case WE_TICK:
-        if (e->node->alive && e->node->tick_at == w->now) {
+        if (e->node->alive && e->node->tick_at == w->now &&
+            !is_asleep(w, e->node)) {
             e->node->tick_at = PS_TIME_NEVER;
-            ev = (struct ps_event){.type = PS_EV_TICK};
             world_step(w, e->node, &ev);
+        }
+        break;
+    case WE_WAKE:
+        if (e->node->alive && e->incarnation == e->node->life) {
+            e->node->tick_at = PS_TIME_NEVER;
+            world_step(w, e->node, &ev); /* Timers go first. */
+        }
+        break;
+    case WE_BEGIN:
+        if (!e->node->alive && e->incarnation == e->node->life) {
+            world_node_begin(w, e->node);
+        }
+        break;
+    case WE_OPEN:
+        c = world_conn(w, e->conn);
+        if (e->node->alive && e->incarnation == e->node->life && c != NULL) {
+            accepted(w, c);
+        }
+        break;
+    case WE_LOCAL:
+        if (e->node->alive && e->incarnation == e->node->life) {
+            local_step(w, e);
         }
         break;
     case WE_CONNECT:
@@ -881,10 +753,7 @@ static void dispatch(struct world *w, struct wevent *e)
         }
         break;
     case WE_FAULT:
-        on_fault(w, e);
-        break;
-    case WE_AGENT:
-        world_restart_agent(w, (uint32_t)e->number);
+        world_fault(w, e);
         break;
     case WE_HEAL:
         w->split[e->conn][e->number] = false;
@@ -893,9 +762,39 @@ static void dispatch(struct world *w, struct wevent *e)
     }
 }
 
+/* The daemon that it happens to; NULL: it happens to none. */
+static const struct wnode *victim_of(struct world *w, const struct wevent *e)
+{
+    const struct wconn *c;
+
+    switch (e->type) {
+    case WE_KERNEL:
+    case WE_DELIVER:
+    case WE_CLOSE:
+        c = world_conn(w, e->conn);
+        return c != NULL ? c->node[e->end] : NULL;
+    case WE_CONNECT:
+    case WE_UNSTALL:
+    case WE_COMPUTE:
+    case WE_OPEN:
+    case WE_LOCAL:
+    case WE_TICK:
+        return e->node;
+    case WE_WAKE:
+    case WE_BEGIN:
+    case WE_WORKER:
+    case WE_COPY:
+    case WE_FAULT:
+    case WE_HEAL:
+        break;
+    }
+    return NULL;
+}
+
 static bool next(struct world *w, ps_time until)
 {
     struct ps_heap_item *item = ps_heap_peek(&w->events);
+    const struct wnode *n;
     struct wevent *e;
 
     if (item == NULL || item->key > until || w->error[0] != '\0') {
@@ -905,8 +804,13 @@ static bool next(struct world *w, ps_time until)
     e = PS_CONTAINER(item, struct wevent, item);
     assert(item->key >= w->now);
     w->now = item->key;
+    n = victim_of(w, e);
+    if (n != NULL && n->alive && is_asleep(w, n) && e->type != WE_TICK) {
+        ps_heap_push(&w->events, &e->item, n->wakes_at);
+        return true;
+    }
     dispatch(w, e);
-    event_free(e);
+    world_event_free(e);
     return true;
 }
 
@@ -978,7 +882,7 @@ bool world_run_workers(struct world *w, ps_time limit)
 {
     while (!all_done(w)) {
         if (w->now >= w->opt.faults.until && w->opt.faults.until != 0) {
-            heal_all(w);
+            world_heal(w);
         }
         if (w->steps % 64 == 0) {
             end_latecomers(w);
@@ -994,7 +898,7 @@ bool world_run_workers(struct world *w, ps_time limit)
 bool world_settle(struct world *w, ps_time limit)
 {
     w->opt.faults.until = 0;
-    heal_all(w);
+    world_heal(w);
     if (!world_run(w, ps_time_add(w->now, limit))) {
         return false;
     }
@@ -1002,344 +906,51 @@ bool world_settle(struct world *w, ps_time limit)
     return w->error[0] == '\0';
 }
 
-/* ------------------------------------------------------------------- set-up */
-
-static int arena_get(void *ctx, size_t size, void **ret_data, uint32_t *ret_tag,
-                     uint64_t *ret_offset)
-{
-    struct world *w = ctx;
-    void *p = NULL;
-
-    if (posix_memalign(&p, 64, size) != 0) {
-        return PS_E_NOMEM;
-    }
-    memset(p, 0xee, size); /* Nobody may count on zeros. */
-    *ret_tag = ++w->next_arena;
-    *ret_offset = 0;
-    *ret_data = p;
-    ps_map_put(w->arenas, *ret_tag, p);
-    return 0;
-}
-
-static void arena_put(void *ctx, void *data, size_t size, uint32_t tag)
-{
-    struct world *w = ctx;
-
-    (void)size;
-    ps_map_take(w->arenas, tag);
-    free(data);
-}
-
-static struct ps_pool *pool_new(struct world *w, uint64_t budget)
-{
-    return ps_pool_new(&(struct ps_pool_options){
-        .budget = budget,
-        .source = {.get = arena_get, .put = arena_put, .ctx = w}});
-}
-
-/* An agent's view of memory that others hold as well. */
-struct keep {
-    struct world *w;
-    struct ps_buf *memory;
-    uint32_t tag;
-};
-
-static void keep_release(void *ctx)
-{
-    struct keep *v = ctx;
-
-    ps_map_take(v->w->keeps, v->tag);
-    ps_buf_unref(v->memory);
-    ps_free(v);
-}
-
-static struct ps_buf *keep_view(struct world *w, struct ps_buf *memory)
-{
-    struct keep *v = ps_calloc(1, sizeof(*v));
-    struct ps_buf *view;
-
-    *v = (struct keep){
-        .w = w, .memory = ps_buf_ref(memory), .tag = ++w->next_keep};
-    ps_map_put(w->keeps, v->tag, memory);
-    view = ps_buf_wrap(memory->data, memory->size, keep_release, v);
-    view->tag = v->tag;
-    return view;
-}
-
-static void free_memory(void *p)
-{
-    free(p);
-}
-
-static int keep_new(void *ctx, size_t size, struct ps_buf **ret_buf)
-{
-    struct ps_buf *memory;
-    void *p = NULL;
-
-    if (posix_memalign(&p, 64, size) != 0) {
-        return PS_E_NOMEM;
-    }
-    memset(p, 0, size);
-    memory = ps_buf_wrap(p, size, free_memory, p);
-    *ret_buf = keep_view(ctx, memory);
-    ps_buf_unref(memory);
-    return 0;
-}
-
-static struct ps_pool *results_new(void *ctx)
-{
-    return pool_new(ctx, 0);
-}
-
-static struct wnode *node_new(struct world *w, enum ps_role role,
-                              uint32_t index)
-{
-    struct wnode *n = &w->node[w->node_count++];
-
-    assert(w->node_count <= WORLD_NODES_MAX);
-    n->role = role;
-    n->index = index;
-    n->alive = true;
-    n->tick_at = PS_TIME_NEVER;
-    ps_effects_init(&n->fx);
-    if (role == PS_ROLE_SCHED) {
-        snprintf(n->name, sizeof(n->name), "psched");
-    } else {
-        snprintf(n->name, sizeof(n->name), "%s%u",
-                 role == PS_ROLE_SERVER ? "server" : "agent", index);
-    }
-    return n;
-}
-
-static const struct ps_link_options link_options = {
-    .resend_timeout = PS_MILLIS(30),
-    .resend_max = PS_MILLIS(200),
-    .ack_delay = PS_MILLIS(5),
-};
-
-static void start_sched(struct world *w)
-{
-    struct wnode *n = node_new(w, PS_ROLE_SCHED, 0);
-    struct ps_sched_options o = {
-        .instance = 1 + ps_rng_next(&w->rng) / 2,
-        .seed = ps_rng_next(&w->rng),
-        .heartbeat = PS_MILLIS(100),
-        .suspect_after = PS_MILLIS(500),
-        .dead_after = PS_SECONDS(2),
-        .start_timeout = PS_SECONDS(120),
-        .rejoin_grace = PS_SECONDS(5),
-        .partition_bytes = PS_PARTITION_BYTES_DEFAULT,
-        .move_piece = 3000, /* Most partitions take several. */
-        .link = link_options,
-        .link_linger = PS_MILLIS(100),
-    };
-
-    ps_str_copy(o.name, sizeof(o.name), n->name);
-    ps_str_copy(o.cluster, sizeof(o.cluster), "default");
-    n->sched = ps_sched_new(&o, w->now);
-    n->machine = ps_sched_machine(n->sched);
-}
-
-static void start_server(struct world *w, uint32_t index)
-{
-    struct wnode *n = node_new(w, PS_ROLE_SERVER, index);
-    struct ps_shard_options o = {
-        .instance = 1 + ps_rng_next(&w->rng) / 2,
-        .seed = ps_rng_next(&w->rng),
-        .window = w->opt.window,
-        .credit_first = w->opt.credit,
-        .alone = w->opt.alone,
-        .dial_first = PS_MILLIS(10),
-        .dial_max = PS_MILLIS(200),
-        .link = link_options,
-        .link_linger = PS_MILLIS(100),
-    };
-
-    n->pool = pool_new(w, w->opt.store);
-    o.pool = n->pool;
-    ps_str_copy(o.name, sizeof(o.name), n->name);
-    ps_str_copy(o.cluster, sizeof(o.cluster), "default");
-    ps_str_copy(o.sched, sizeof(o.sched), "psched:1");
-    snprintf(o.address, sizeof(o.address), "%s:1", n->name);
-    n->shard = ps_shard_new(&o, w->now);
-    n->machine = ps_shard_machine(n->shard);
-}
-
-static void begin_agent(struct world *w, struct wnode *n)
-{
-    struct ps_agent_options o = {
-        .instance = 1 + ps_rng_next(&w->rng) / 2,
-        .seed = ps_rng_next(&w->rng),
-        .dial_first = PS_MILLIS(10),
-        .alone = w->opt.alone,
-        .credit_first = w->opt.credit,
-        .dial_max = PS_MILLIS(200),
-        .link = link_options,
-    };
-
-    n->pool = pool_new(w, w->opt.sums);
-    o.sum_here_max = (o.seed >> 32) % 2 * 1024;
-    o.sums = n->pool;
-    o.results_new = results_new;
-    o.results_ctx = w;
-    o.keep_new = keep_new;
-    o.keep_size = 32u << 10; /* So that there are several. */
-    ps_str_copy(o.name, sizeof(o.name), n->name);
-    ps_str_copy(o.cluster, sizeof(o.cluster), "default");
-    ps_str_copy(o.sched, sizeof(o.sched), "psched:1");
-    snprintf(o.host, sizeof(o.host), "host%u", n->index);
-    n->agent = ps_agent_new(&o, w->now);
-    n->machine = ps_agent_machine(n->agent);
-}
-
-/* Daemons start in a random order, so their registration does too. */
-static void first_ticks(struct world *w)
-{
-    for (uint32_t i = 0; i < w->node_count; i++) {
-        struct wevent *e = world_event(
-            w, WE_TICK, w->now + 1 + ps_rng_below(&w->rng, PS_MILLIS(50)));
-
-        e->node = &w->node[i];
-        w->node[i].tick_at = e->item.key;
-    }
-}
-
-struct world *world_new(const struct world_options *opt)
-{
-    struct world *w = ps_calloc(1, sizeof(*w));
-
-    assert(opt->workers <= WORLD_WORKERS_MAX);
-    assert(opt->rounds < 256 && opt->agents > 0);
-    w->opt = *opt;
-    w->trace_hash = 0xcbf29ce484222325u;
-    ps_rng_init(&w->rng, opt->seed);
-    ps_heap_init(&w->events);
-    w->conns = ps_map_new();
-    w->arenas = ps_map_new();
-    w->keeps = ps_map_new();
-    w->owners = ps_map_new();
-    w->decoder = ps_decoder_new();
-    start_sched(w);
-    for (uint32_t i = 0; i < opt->servers; i++) {
-        start_server(w, i);
-    }
-    for (uint32_t i = 0; i < opt->agents; i++) {
-        begin_agent(w, node_new(w, PS_ROLE_AGENT, i));
-    }
-    first_ticks(w);
-    for (uint32_t i = 0; i < opt->workers; i++) {
-        struct wworker *k = &w->worker[i];
-        struct wevent *e;
-
-        k->index = i;
-        k->agent =
-            &w->node[1 + opt->servers +
-                     (uint32_t)((uint64_t)i * opt->agents / opt->workers)];
-        e = world_event(w, WE_WORKER,
-                        w->now + 1 + ps_rng_below(&w->rng, PS_MILLIS(80)));
-        e->number = i;
-    }
-    schedule_fault(w, FAULT_CUT, opt->faults.cut);
-    schedule_fault(w, FAULT_PARTITION, opt->faults.partition);
-    schedule_fault(w, FAULT_CRASH, opt->faults.crash);
-    schedule_fault(w, FAULT_MOVE, opt->faults.move);
-    schedule_fault(w, FAULT_AGENT, opt->faults.agent);
-    if (opt->faults.lose_server) {
-        struct wevent *e = world_event(
-            w, WE_FAULT,
-            PS_MILLIS(300) + ps_rng_below(&w->rng, PS_MILLIS(500)));
-        e->number = FAULT_SERVER;
-    }
-    return w;
-}
-
-static void node_stop(struct wnode *n)
-{
-    if (!n->alive) {
-        return;
-    }
-    n->alive = false;
-    ps_sched_free(n->sched);
-    ps_shard_free(n->shard);
-    ps_agent_free(n->agent);
-    n->agent = NULL;
-    ps_effects_fini(&n->fx);
-}
-
-void world_free(struct world *w)
-{
-    struct ps_map_cursor cur = {0};
-    struct ps_heap_item *item;
-    struct wconn *c;
-
-    if (w == NULL) {
-        return;
-    }
-    while ((item = ps_heap_pop(&w->events)) != NULL) {
-        event_free(PS_CONTAINER(item, struct wevent, item));
-    }
-    for (uint32_t i = 0; i < w->node_count; i++) {
-        node_stop(&w->node[i]);
-    }
-    for (uint32_t i = 0; i < w->node_count; i++) {
-        ps_pool_free(w->node[i].pool);
-    }
-    for (uint32_t i = 0; i < w->opt.workers; i++) {
-        worker_release_memory(&w->worker[i]);
-        worker_forget(&w->worker[i]);
-    }
-    while ((c = ps_map_next(w->conns, &cur)) != NULL) {
-        conn_free(c);
-    }
-    ps_map_free(w->conns);
-    ps_map_free(w->arenas);
-    ps_map_free(w->keeps);
-    ps_map_free(w->owners);
-    ps_heap_fini(&w->events);
-    ps_decoder_free(w->decoder);
-    ps_free(w->story);
-    ps_free(w);
-}
-
 /* ------------------------------------------------------------ local sockets */
+
+/* Worker to agent: at once where it does not sleep. Takes over the event's
+ * message and memory. */
+static void local(struct world *w, struct wworker *k, const struct wevent *what)
+{
+    const struct wconn *c = world_conn(w, k->conn);
+    struct wevent *e;
+
+    if (c == NULL || c->cut) { /* Its agent is dead, and it has not heard. */
+        ps_msg_free(what->msg);
+        ps_buf_unref(what->memory);
+        return;
+    }
+    e = ps_calloc(1, sizeof(*e));
+    *e = *what;
+    e->type = WE_LOCAL;
+    e->node = k->agent;
+    e->incarnation = k->agent->life;
+    e->conn = k->conn;
+    if (is_asleep(w, k->agent)) {
+        ps_heap_push(&w->events, &e->item, k->agent->wakes_at);
+        return;
+    }
+    local_step(w, e);
+    world_event_free(e);
+}
 
 uint64_t world_local_connect(struct world *w, struct wworker *k)
 {
-    struct wconn *c = conn_new(w, k->agent, NULL);
-    struct ps_event ev = {.type = PS_EV_OPEN, .conn = c->id * 2};
+    struct wconn *c = world_conn_new(w, k->agent, NULL);
 
     c->worker = k->index;
     c->open[0] = true;
     c->open[1] = true;
     k->conn = c->id;
-    ev.open.kind = PS_CONN_LOCAL;
-    ev.open.uid = 1000;
-    ev.open.pid = 100 + k->index;
-    ev.open.peer = "worker";
-    world_step(w, k->agent, &ev);
+    local(w, k, &(struct wevent){.number = 0});
     return c->id;
 }
 
-/* Worker to agent: at once, on a copy that is gone after the step. */
+/* On a copy that is gone after the step. */
 void world_local_send(struct world *w, struct wworker *k,
                       const struct ps_msg *msg)
 {
-    struct ps_msg *copy = ps_msg_dup(msg);
-    struct ps_event ev = {.type = PS_EV_MSG, .conn = k->conn * 2};
-    const struct wconn *c = world_conn(w, k->conn);
-
-    if (c == NULL || c->cut) {
-        ps_msg_free(copy);
-        return; /* Its agent is dead, and it has not heard. */
-    }
-    ev.msg.msg = copy;
-    if (msg->code == PS_MSG_L_OP && msg->l_op.op_id % 2 != 0) {
-        ev.type = PS_EV_OPS; /* As out of a ring. */
-        ev.ops.op = &copy->l_op;
-        ev.ops.count = 1;
-    }
-    world_step(w, k->agent, &ev);
-    ps_msg_free(copy);
+    local(w, k, &(struct wevent){.msg = ps_msg_dup(msg)});
 }
 
 struct ps_buf *world_kept(struct world *w, uint32_t number)
@@ -1356,30 +967,15 @@ struct ps_buf *world_kept(struct world *w, uint32_t number)
 void world_local_keep(struct world *w, struct wworker *k, uint32_t number,
                       struct ps_buf *memory)
 {
-    struct ps_event ev = {.type = PS_EV_KEEP, .conn = k->conn * 2};
-    const struct wconn *c = world_conn(w, k->conn);
-
-    if (c == NULL || c->cut) {
-        return;
-    }
-    ev.region.region = number;
-    ev.region.buf = keep_view(w, memory);
-    world_step(w, k->agent, &ev);
-    ps_buf_unref(ev.region.buf);
+    local(w, k,
+          &(struct wevent){
+              .memory = ps_buf_ref(memory), .keep = true, .number = number});
 }
 
 void world_local_region(struct world *w, struct wworker *k, uint32_t region,
                         struct ps_buf *buf)
 {
-    struct ps_event ev = {.type = PS_EV_REGION, .conn = k->conn * 2};
-    const struct wconn *c = world_conn(w, k->conn);
-
-    if (c == NULL || c->cut) {
-        return;
-    }
-    ev.region.region = region;
-    ev.region.buf = buf;
-    world_step(w, k->agent, &ev);
+    local(w, k, &(struct wevent){.memory = ps_buf_ref(buf), .number = region});
 }
 
 /* ------------------------------------------------------------------ stories */
@@ -1427,104 +1023,6 @@ uint64_t world_steps(const struct world *w)
 uint64_t world_fault_count(const struct world *w)
 {
     return w->faults;
-}
-
-void world_cut(struct world *w, const char *node_a, const char *node_b,
-               ps_time for_how_long)
-{
-    struct wnode *a = node_by_name(w, node_a, strlen(node_a));
-    struct wnode *b = node_by_name(w, node_b, strlen(node_b));
-    struct ps_map_cursor cur = {0};
-    struct wconn *c;
-    struct wevent *e;
-
-    assert(a != NULL && b != NULL);
-    while ((c = ps_map_next(w->conns, &cur)) != NULL) {
-        if ((c->node[0] == a && c->node[1] == b) ||
-            (c->node[0] == b && c->node[1] == a)) {
-            world_close_conn(w, c, 0);
-        }
-    }
-    w->split[node_index(w, a)][node_index(w, b)] = true;
-    w->split[node_index(w, b)][node_index(w, a)] = true;
-    e = world_event(w, WE_HEAL, w->now + for_how_long);
-    e->conn = node_index(w, a);
-    e->number = node_index(w, b);
-}
-
-void world_kill_worker(struct world *w, uint32_t rank)
-{
-    worker_kill(w, &w->worker[rank]);
-}
-
-void world_restart_worker(struct world *w, uint32_t rank)
-{
-    worker_event(w, &w->worker[rank]);
-}
-
-void world_kill_server(struct world *w, uint32_t index)
-{
-    struct wnode *n = &w->node[1 + index];
-    struct ps_map_cursor cur = {0};
-    struct wconn *c;
-
-    assert(n->role == PS_ROLE_SERVER);
-    if (!n->alive) {
-        return;
-    }
-    while ((c = ps_map_next(w->conns, &cur)) != NULL) {
-        if (c->node[0] == n || c->node[1] == n) {
-            world_close_conn(w, c, 0);
-        }
-    }
-    node_stop(n);
-}
-
-void world_kill_agent(struct world *w, uint32_t index)
-{
-    struct wnode *n = &w->node[1 + w->opt.servers + index];
-    struct ps_map_cursor cur = {0};
-    struct wconn *c;
-
-    assert(n->role == PS_ROLE_AGENT && n->alive);
-    while ((c = ps_map_next(w->conns, &cur)) != NULL) {
-        for (uint32_t end = 0; end < 2; end++) {
-            if (c->node[end] == n) {
-                world_close_conn(w, c, 0);
-                c->open[end] = false; /* Nobody is to hear of it there. */
-                forget_stalled(c, end);
-            }
-        }
-    }
-    /* What is being computed goes with the process. */
-    for (size_t i = 0; i < w->events.count; i++) {
-        struct wevent *e = PS_CONTAINER(w->events.items[i], struct wevent,
-                                        item);
-
-        if (e->type == WE_COMPUTE && e->node == n) {
-            ps_compute_free(e->compute);
-            e->compute = NULL;
-        }
-    }
-    node_stop(n);
-    ps_pool_free(n->pool);
-    n->pool = NULL;
-    n->life++;
-}
-
-void world_restart_agent(struct world *w, uint32_t index)
-{
-    struct wnode *n = &w->node[1 + w->opt.servers + index];
-    struct wevent *e;
-
-    assert(!n->alive);
-    n->alive = true;
-    n->tick_at = PS_TIME_NEVER;
-    ps_effects_init(&n->fx);
-    begin_agent(w, n);
-    e = world_event(w, WE_TICK, w->now + 1);
-    e->node = n;
-    n->tick_at = e->item.key;
 }
 
 void world_hold_worker(struct world *w, uint32_t rank, uint64_t round)

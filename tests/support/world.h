@@ -34,7 +34,12 @@ struct world_faults {
     uint32_t crash;     /* Training processes killed, per second. */
     uint32_t agent;     /* Agents killed and started anew, per second, while
                          * their training processes live. */
-    bool lose_server;   /* One server dies for good in the middle. */
+    bool lose_server;   /* One server dies in the middle, */
+    bool server_back;   /* and is started again, with nothing. */
+    bool isolate;       /* The scheduler takes one server for dead, while
+                         * agents talk with it. */
+    bool sched;         /* The scheduler dies and is started again. */
+    uint32_t sleep;     /* Daemons that stop for a while, per second. */
     uint32_t move;      /* Orders to move partitions, per second: off a random
                          * server, or to make them even. */
     ps_time until;      /* After this nothing more goes wrong. */
@@ -134,6 +139,11 @@ void world_cut(struct world *w, const char *node_a, const char *node_b,
 void world_kill_worker(struct world *w, uint32_t rank);
 void world_restart_worker(struct world *w, uint32_t rank);
 void world_kill_server(struct world *w, uint32_t index);
+void world_restart_server(struct world *w, uint32_t index);
+void world_kill_sched(struct world *w);
+void world_restart_sched(struct world *w);
+/* As by SIGSTOP and SIGCONT: nothing is read, written or computed. */
+void world_stop_node(struct world *w, const char *name, ps_time for_how_long);
 /* Its workers live, and come to the one that is started by and by. */
 void world_kill_agent(struct world *w, uint32_t index);
 void world_restart_agent(struct world *w, uint32_t index);

@@ -7,6 +7,38 @@
 
 #include <string.h>
 
+static uint64_t part_id(uint64_t gen, uint32_t key, uint32_t index)
+{
+    uint64_t id = world_hash(0xcbf29ce484222325u, &gen, sizeof(gen));
+
+    id = world_hash(id, &key, sizeof(key));
+    return world_hash(id, &index, sizeof(index));
+}
+
+/* What it has made may still be heard of. */
+void check_dies(struct world *w, const struct wnode *n)
+{
+    const struct wworker *k = &w->worker[0];
+
+    for (uint32_t i = 1; i < w->opt.workers && k->gen == 0; i++) {
+        k = &w->worker[i];
+    }
+    for (uint32_t i = 0; i < w->opt.key_count; i++) {
+        for (uint32_t index = 0; index < WORLD_PARTS_MAX; index++) {
+            const struct ps_slice *value;
+            uint64_t id = part_id(k->gen, k->key[i].key, index);
+            uint64_t version;
+
+            if (ps_shard_peek(n->shard, k->gen, k->key[i].key, index, &version,
+                              &value) &&
+                (uintptr_t)ps_map_get(w->made, id) < version + 1) {
+                (void)ps_map_take(w->made, id);
+                ps_map_put(w->made, id, (void *)(uintptr_t)(version + 1));
+            }
+        }
+    }
+}
+
 /* No partition is committed for an agent before the server that owns it has
  * made that version: an acknowledgement means merged. */
 static void check_commit_is_merged(struct world *w, const struct wnode *agent,
@@ -15,7 +47,12 @@ static void check_commit_is_merged(struct world *w, const struct wnode *agent,
     uint64_t committed;
     uint64_t best = 0;
     bool known = false;
+    const void *dead = ps_map_get(w->made, part_id(gen, key, index));
 
+    if (dead != NULL) {
+        known = true;
+        best = (uintptr_t)dead - 1;
+    }
     if (!ps_agent_peek(agent->agent, gen, key, index, &committed) ||
         committed == 0) {
         return;
@@ -29,7 +66,7 @@ static void check_commit_is_merged(struct world *w, const struct wnode *agent,
             continue;
         }
         if (!n->alive) {
-            return; /* The dead one may have had it. */
+            continue;
         }
         if (ps_shard_peek(n->shard, gen, key, index, &version, &value)) {
             known = true;

@@ -10,6 +10,9 @@
 #include "base/num.h"
 #include "base/rng.h"
 
+/* Partitions of a key, at most. */
+#define WORLD_PARTS_MAX 64
+
 struct wnode {
     char name[32]; /* "sched", "server0", "agent1": also its address. */
     enum ps_role role;
@@ -22,6 +25,7 @@ struct wnode {
     struct ps_agent *agent;
     struct ps_pool *pool; /* Server: all; agent: sums. */
     struct ps_effects fx;
+    ps_time wakes_at; /* Later than now: it is stopped. */
     ps_time tick_at;  /* The tick event that counts. */
     uint32_t stalled; /* Ends of connections that wait for memory. */
     bool unstalls;    /* They are about to be asked again. */
@@ -56,7 +60,10 @@ enum wevent_type {
     WE_COPY,
     WE_FAULT,
     WE_HEAL,
-    WE_AGENT,
+    WE_BEGIN, /* A daemon is started again. */
+    WE_WAKE,
+    WE_OPEN,  /* A connection that was accepted in its sleep. */
+    WE_LOCAL, /* What a worker gave to an agent that sleeps. */
 };
 
 struct wframe {
@@ -75,6 +82,9 @@ struct wevent {
     uint64_t number;
     struct wframe *frame;
     struct ps_compute *compute;
+    struct ps_msg *msg;    /* WE_LOCAL: one of these, */
+    struct ps_buf *memory; /* or this, for a region or */
+    bool keep;             /* to keep. */
     char address[PS_ADDRESS_MAX + 1];
 };
 
@@ -126,10 +136,10 @@ struct wworker {
         uint32_t arena;
         uint64_t offset[2];
         uint64_t round;
-        uint64_t heard;        /* Rounds that it knows the end of. */
-        bool known;            /* The agent has answered for it. */
-        uint8_t *last;         /* The final value, as it came. */
-        uint32_t read_arena;   /* Where a value was read, and is to stay until
+        uint64_t heard;      /* Rounds that it knows the end of. */
+        bool known;          /* The agent has answered for it. */
+        uint8_t *last;       /* The final value, as it came. */
+        uint32_t read_arena; /* Where a value was read, and is to stay until
                                 * the next push; 0: nowhere. */
         uint64_t read_offset;
         uint64_t read_version;
@@ -172,6 +182,8 @@ struct world {
     uint64_t seen_hash[WORLD_KEYS_MAX][256]; /* By round: value all must see. */
     bool seen_set[WORLD_KEYS_MAX][256];
     struct ps_map *owners; /* hash(epoch, key, part) -> node */
+    struct ps_map *made;   /* hash(gen, key, part) -> version + 1 that a server
+                          * had made when it died. */
 };
 
 void world_fail(struct world *w, const char *fmt, ...)
@@ -190,7 +202,29 @@ void world_local_region(struct world *w, struct wworker *k, uint32_t region,
                         struct ps_buf *buf);
 uint64_t world_local_connect(struct world *w, struct wworker *k);
 ps_time world_delay(struct world *w, ps_time least, ps_time spread);
+struct wconn *world_conn_new(struct world *w, struct wnode *a, struct wnode *b);
+void world_conn_free(struct wconn *c);
+void world_event_free(struct wevent *e);
+/* What waits for memory there is not waited for any more. */
+void world_forget_stalled(struct wconn *c, uint32_t end);
+struct wnode *world_node_named(struct world *w, const char *name, size_t len);
+uint32_t world_node_index(const struct world *w, const struct wnode *n);
+bool world_is_faulty(const struct world *w);
+bool world_chance(struct world *w, uint32_t per_mille);
 uint64_t world_hash(uint64_t h, const void *data, size_t len);
+
+/* world_setup.c */
+void world_node_begin(struct world *w, struct wnode *n);
+void world_node_end(struct wnode *n);
+/* The agent's view of memory that others hold as well. */
+struct ps_buf *world_keep_view(struct world *w, struct ps_buf *memory);
+
+/* world_fault.c */
+void world_faults_begin(struct world *w);
+void world_fault(struct world *w, const struct wevent *e);
+void world_lose_agent(struct world *w, uint32_t victim);
+void world_sleep(struct world *w, struct wnode *n, ps_time length);
+void world_heal(struct world *w);
 
 /* world_worker.c */
 void worker_begin(struct world *w, struct wworker *k);
@@ -222,3 +256,5 @@ void check_rows(struct world *w, struct wworker *k, uint32_t key,
                 uint64_t version, const uint32_t *row, uint32_t count,
                 const void *data);
 void check_end(struct world *w);
+/* The server is about to die. */
+void check_dies(struct world *w, const struct wnode *n);

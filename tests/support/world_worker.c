@@ -519,8 +519,8 @@ static void check_result(struct world *w, struct wworker *k, uint32_t i,
     k->key[i].read_arena = k->key[i].arena;
     k->key[i].read_offset = k->key[i].offset[version & 1];
     k->key[i].read_version = version;
-    k->key[i].read_hash = world_hash(
-        0, arena + k->key[i].offset[version & 1], key_bytes(w, i));
+    k->key[i].read_hash = world_hash(0, arena + k->key[i].offset[version & 1],
+                                     key_bytes(w, i));
 }
 
 /* What was read is the same until the rank pushes to the key: so long it may

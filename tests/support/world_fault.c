@@ -1,0 +1,438 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What goes wrong in the simulated cluster: by chance, or because a story says
+ * so. */
+#include "support/world_internal.h"
+
+#include "base/alloc.h"
+#include "base/str.h"
+
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* It is started again after this. */
+static void begin_later(struct world *w, struct wnode *n, ps_time wait)
+{
+    struct wevent *e = world_event(w, WE_BEGIN, w->now + wait);
+
+    e->node = n;
+    e->incarnation = n->life;
+}
+
+/* Where a training process has not come to its job, or dies with the agent,
+ * the job would rightly fail. */
+void world_lose_agent(struct world *w, uint32_t victim)
+{
+    const struct wnode *n = &w->node[1 + w->opt.servers + victim];
+
+    for (uint32_t i = 0; i < w->opt.workers; i++) {
+        if (w->worker[i].agent == n && !worker_may_lose_agent(&w->worker[i])) {
+            return;
+        }
+    }
+    if (!n->alive) {
+        return;
+    }
+    w->faults++;
+    world_kill_agent(w, victim);
+    begin_later(w, &w->node[1 + w->opt.servers + victim],
+                world_delay(w, PS_MILLIS(1), PS_MILLIS(100)));
+}
+
+/* ------------------------------------------------------------------- faults */
+
+static struct wconn *random_tcp(struct world *w)
+{
+    struct ps_map_cursor cur = {0};
+    struct wconn *c;
+    struct wconn *pick = NULL;
+    uint64_t n = 0;
+
+    while ((c = ps_map_next(w->conns, &cur)) != NULL) {
+        if (c->node[1] != NULL && !c->cut && ps_rng_below(&w->rng, ++n) == 0) {
+            pick = c;
+        }
+    }
+    return pick;
+}
+
+static void fault_split(struct world *w, ps_time length)
+{
+    struct wconn *c = random_tcp(w);
+    uint32_t a;
+    uint32_t b;
+    struct wevent *e;
+
+    if (c == NULL) {
+        return;
+    }
+    a = world_node_index(w, c->node[0]);
+    b = world_node_index(w, c->node[1]);
+    if (w->split[a][b]) {
+        return;
+    }
+    w->faults++;
+    w->split[a][b] = true;
+    w->split[b][a] = true;
+    world_close_conn(w, c, 0);
+    e = world_event(w, WE_HEAL, w->now + length);
+    e->conn = a;
+    e->number = b;
+}
+
+enum {
+    FAULT_CUT,
+    FAULT_PARTITION,
+    FAULT_CRASH,
+    FAULT_SERVER,
+    FAULT_MOVE,
+    FAULT_AGENT,
+    FAULT_SLEEP,
+    FAULT_ISOLATE,
+    FAULT_SCHED,
+};
+
+/* What an operator's tool says. */
+static void tell_sched(struct world *w, uint64_t conn, const struct ps_msg *msg)
+{
+    struct ps_msg *copy = ps_msg_dup(msg);
+    struct ps_event ev = {.type = PS_EV_MSG, .conn = conn};
+
+    ev.msg.msg = copy;
+    world_step(w, &w->node[0], &ev);
+    ps_msg_free(copy);
+}
+
+void world_rebalance(struct world *w, const char *off)
+{
+    struct wconn *c = world_conn_new(w, &w->node[0], NULL);
+    struct ps_event ev = {.type = PS_EV_OPEN, .conn = c->id * 2};
+
+    c->open[0] = true;
+    c->open[1] = true;
+    c->worker = WORLD_WORKERS_MAX; /* Nobody reads the answer. */
+    ev.open.kind = PS_CONN_LOCAL;  /* As root. */
+    ev.open.peer = "psctl";
+    if (!w->node[0].alive || w->node[0].wakes_at > w->now) {
+        world_close_conn(w, c, 0);
+        return;
+    }
+    world_step(w, &w->node[0], &ev);
+    tell_sched(w, c->id * 2,
+               &(struct ps_msg){.code = PS_MSG_HELLO,
+                                .hello = {.protocol = 1,
+                                          .protocol_least = 1,
+                                          .role = PS_ROLE_CTL,
+                                          .name = "psctl",
+                                          .cluster = "default",
+                                          .address = ""}});
+    tell_sched(w, c->id * 2,
+               &(struct ps_msg){.code = PS_MSG_QUERY,
+                                .query = {.what = PS_QUERY_REBALANCE,
+                                          .job = "job",
+                                          .off = off != NULL ? off : ""}});
+    world_close_conn(w, c, world_delay(w, PS_MILLIS(1), PS_MILLIS(50)));
+}
+
+static void lose_server(struct world *w)
+{
+    uint32_t victim = (uint32_t)ps_rng_below(&w->rng, w->opt.servers);
+
+    w->faults++;
+    world_kill_server(w, victim);
+    if (w->opt.faults.server_back) {
+        begin_later(w, &w->node[1 + victim],
+                    world_delay(w, PS_MILLIS(1), PS_SECONDS(3)));
+    }
+}
+
+/* Has the job begun, as far as the workers are concerned? */
+static bool has_begun(const struct world *w)
+{
+    for (uint32_t i = 0; i < w->opt.workers; i++) {
+        if (w->worker[i].stage <= WS_HELLO) {
+            return false;
+        }
+    }
+    return true;
+}
+
+/* The process stops for a while, the scheduler's for longer than it waits for
+ * others. */
+static void put_to_sleep(struct world *w)
+{
+    struct wnode *n = &w->node[ps_rng_below(&w->rng, w->node_count)];
+    ps_time most = n->role == PS_ROLE_SCHED ? PS_SECONDS(5) : PS_MILLIS(1400);
+
+    w->faults++;
+    world_sleep(w, n,
+                PS_MILLIS(1) + ps_rng_below(&w->rng, ps_rng_chance(&w->rng, 300)
+                                                         ? most
+                                                         : PS_MILLIS(60)));
+}
+
+/* A server is out of the scheduler's reach for so long that it counts as dead,
+ * and agents still talk with it. */
+static void isolate_server(struct world *w)
+{
+    uint32_t victim = (uint32_t)ps_rng_below(&w->rng, w->opt.servers);
+
+    w->faults++;
+    world_cut(w, "psched", w->node[1 + victim].name,
+              world_delay(w, PS_MILLIS(2200), PS_SECONDS(2)));
+}
+
+static void end_sched(struct world *w)
+{
+    w->faults++;
+    world_kill_sched(w);
+    begin_later(w, &w->node[0],
+                ps_rng_chance(&w->rng, 700)
+                    ? world_delay(w, PS_MILLIS(1), PS_MILLIS(300))
+                    : world_delay(w, PS_MILLIS(1), PS_SECONDS(4)));
+}
+
+static void schedule_fault(struct world *w, uint64_t kind, uint32_t per_second)
+{
+    struct wevent *e;
+
+    if (per_second == 0) {
+        return;
+    }
+    e = world_event(w, WE_FAULT,
+                    w->now + 1 +
+                        ps_rng_below(&w->rng, 2 * PS_SECONDS(1) / per_second));
+    e->number = kind;
+}
+
+/* What goes wrong once, in a job that has begun: one that has not would rightly
+ * wait for servers. */
+static void once(struct world *w, uint64_t kind)
+{
+    if (!has_begun(w)) {
+        world_event(w, WE_FAULT, w->now + PS_MILLIS(20))->number = kind;
+    } else if (kind == FAULT_SERVER) {
+        lose_server(w);
+    } else if (kind == FAULT_ISOLATE) {
+        isolate_server(w);
+    } else {
+        end_sched(w);
+    }
+}
+
+static void schedule_once(struct world *w, uint64_t kind, bool wanted)
+{
+    if (wanted) {
+        world_event(w, WE_FAULT,
+                    PS_MILLIS(100) + ps_rng_below(&w->rng, PS_MILLIS(700)))
+            ->number = kind;
+    }
+}
+
+void world_faults_begin(struct world *w)
+{
+    const struct world_faults *f = &w->opt.faults;
+
+    schedule_fault(w, FAULT_CUT, f->cut);
+    schedule_fault(w, FAULT_PARTITION, f->partition);
+    schedule_fault(w, FAULT_CRASH, f->crash);
+    schedule_fault(w, FAULT_MOVE, f->move);
+    schedule_fault(w, FAULT_AGENT, f->agent);
+    schedule_fault(w, FAULT_SLEEP, f->sleep);
+    schedule_once(w, FAULT_SERVER, f->lose_server);
+    schedule_once(w, FAULT_ISOLATE, f->isolate);
+    schedule_once(w, FAULT_SCHED, f->sched);
+}
+
+void world_fault(struct world *w, const struct wevent *e)
+{
+    const struct world_faults *f = &w->opt.faults;
+    struct wconn *c;
+    struct wworker *k;
+
+    if (!world_is_faulty(w)) {
+        return;
+    }
+    switch (e->number) {
+    case FAULT_CUT:
+        c = random_tcp(w);
+        if (c != NULL) {
+            w->faults++;
+            world_close_conn(w, c, 0);
+        }
+        schedule_fault(w, FAULT_CUT, f->cut);
+        break;
+    case FAULT_PARTITION:
+        /* Often longer than link_linger, so that links are forgotten. */
+        fault_split(w, world_delay(w, PS_MILLIS(20), PS_MILLIS(400)));
+        schedule_fault(w, FAULT_PARTITION, f->partition);
+        break;
+    case FAULT_CRASH:
+        k = &w->worker[ps_rng_below(&w->rng, w->opt.workers)];
+        if (k->alive && k->stage > WS_KEYS && k->stage < WS_BYE) {
+            w->faults++;
+            worker_kill(w, k);
+            struct wevent *again = world_event(
+                w, WE_WORKER,
+                w->now + world_delay(w, PS_MILLIS(5), PS_MILLIS(100)));
+            again->number = k->index;
+            again->incarnation = k->life;
+        }
+        schedule_fault(w, FAULT_CRASH, f->crash);
+        break;
+    case FAULT_SERVER:
+    case FAULT_ISOLATE:
+    case FAULT_SCHED:
+        once(w, e->number);
+        break;
+    case FAULT_SLEEP:
+        put_to_sleep(w);
+        schedule_fault(w, FAULT_SLEEP, f->sleep);
+        break;
+    case FAULT_MOVE:
+        w->faults++;
+        if (ps_rng_chance(&w->rng, 700)) {
+            char name[32];
+
+            snprintf(name, sizeof(name), "server%u",
+                     (unsigned)ps_rng_below(&w->rng, w->opt.servers));
+            world_rebalance(w, name);
+        } else {
+            world_rebalance(w, NULL);
+        }
+        schedule_fault(w, FAULT_MOVE, f->move);
+        break;
+    case FAULT_AGENT:
+        world_lose_agent(w, (uint32_t)ps_rng_below(&w->rng, w->opt.agents));
+        schedule_fault(w, FAULT_AGENT, f->agent);
+        break;
+    }
+}
+
+void world_heal(struct world *w)
+{
+    memset(w->split, 0, sizeof(w->split));
+}
+
+void world_cut(struct world *w, const char *node_a, const char *node_b,
+               ps_time for_how_long)
+{
+    struct wnode *a = world_node_named(w, node_a, strlen(node_a));
+    struct wnode *b = world_node_named(w, node_b, strlen(node_b));
+    struct ps_map_cursor cur = {0};
+    struct wconn *c;
+    struct wevent *e;
+
+    assert(a != NULL && b != NULL);
+    while ((c = ps_map_next(w->conns, &cur)) != NULL) {
+        if ((c->node[0] == a && c->node[1] == b) ||
+            (c->node[0] == b && c->node[1] == a)) {
+            world_close_conn(w, c, 0);
+        }
+    }
+    w->split[world_node_index(w, a)][world_node_index(w, b)] = true;
+    w->split[world_node_index(w, b)][world_node_index(w, a)] = true;
+    e = world_event(w, WE_HEAL, w->now + for_how_long);
+    e->conn = world_node_index(w, a);
+    e->number = world_node_index(w, b);
+}
+
+void world_kill_worker(struct world *w, uint32_t rank)
+{
+    worker_kill(w, &w->worker[rank]);
+}
+
+void world_restart_worker(struct world *w, uint32_t rank)
+{
+    worker_event(w, &w->worker[rank]);
+}
+
+/* The process is gone, with what it computed and what waited for memory. */
+static void kill_node(struct world *w, struct wnode *n)
+{
+    struct ps_map_cursor cur = {0};
+    struct wconn *c;
+
+    if (!n->alive) {
+        return;
+    }
+    if (n->role == PS_ROLE_SERVER) {
+        check_dies(w, n);
+    }
+    while ((c = ps_map_next(w->conns, &cur)) != NULL) {
+        for (uint32_t end = 0; end < 2; end++) {
+            if (c->node[end] == n) {
+                world_close_conn(w, c, 0);
+                c->open[end] = false; /* Nobody is to hear of it there. */
+                world_forget_stalled(c, end);
+            }
+        }
+    }
+    for (size_t i = 0; i < w->events.count; i++) {
+        struct wevent *e = PS_CONTAINER(w->events.items[i], struct wevent,
+                                        item);
+
+        if (e->type == WE_COMPUTE && e->node == n) {
+            ps_compute_free(e->compute);
+            e->compute = NULL;
+        }
+        if (e->type == WE_LOCAL && e->node == n) {
+            ps_buf_unref(e->memory);
+            e->memory = NULL;
+        }
+    }
+    world_node_end(n);
+}
+
+void world_kill_server(struct world *w, uint32_t index)
+{
+    assert(w->node[1 + index].role == PS_ROLE_SERVER);
+    kill_node(w, &w->node[1 + index]);
+}
+
+void world_restart_server(struct world *w, uint32_t index)
+{
+    world_node_begin(w, &w->node[1 + index]);
+}
+
+void world_kill_agent(struct world *w, uint32_t index)
+{
+    assert(w->node[1 + w->opt.servers + index].role == PS_ROLE_AGENT);
+    kill_node(w, &w->node[1 + w->opt.servers + index]);
+}
+
+void world_restart_agent(struct world *w, uint32_t index)
+{
+    world_node_begin(w, &w->node[1 + w->opt.servers + index]);
+}
+
+void world_kill_sched(struct world *w)
+{
+    kill_node(w, &w->node[0]);
+}
+
+void world_restart_sched(struct world *w)
+{
+    world_node_begin(w, &w->node[0]);
+}
+
+void world_stop_node(struct world *w, const char *name, ps_time for_how_long)
+{
+    struct wnode *n = world_node_named(w, name, strlen(name));
+
+    assert(n != NULL);
+    world_sleep(w, n, for_how_long);
+}
+
+void world_sleep(struct world *w, struct wnode *n, ps_time length)
+{
+    struct wevent *e;
+
+    if (!n->alive || n->wakes_at > w->now) {
+        return;
+    }
+    n->wakes_at = w->now + length;
+    e = world_event(w, WE_WAKE, n->wakes_at);
+    e->node = n;
+    e->incarnation = n->life;
+}

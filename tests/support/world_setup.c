@@ -1,0 +1,336 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Making the simulated cluster, its daemons and their memory, and letting go of
+ * it. */
+#include "support/world_internal.h"
+
+#include "base/alloc.h"
+#include "base/str.h"
+#include "proto/ps_codec.h"
+
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ------------------------------------------------------------------- set-up */
+
+static int arena_get(void *ctx, size_t size, void **ret_data, uint32_t *ret_tag,
+                     uint64_t *ret_offset)
+{
+    struct world *w = ctx;
+    void *p = NULL;
+
+    if (posix_memalign(&p, 64, size) != 0) {
+        return PS_E_NOMEM;
+    }
+    memset(p, 0xee, size); /* Nobody may count on zeros. */
+    *ret_tag = ++w->next_arena;
+    *ret_offset = 0;
+    *ret_data = p;
+    ps_map_put(w->arenas, *ret_tag, p);
+    return 0;
+}
+
+static void arena_put(void *ctx, void *data, size_t size, uint32_t tag)
+{
+    struct world *w = ctx;
+
+    (void)size;
+    ps_map_take(w->arenas, tag);
+    free(data);
+}
+
+static struct ps_pool *pool_new(struct world *w, uint64_t budget)
+{
+    return ps_pool_new(&(struct ps_pool_options){
+        .budget = budget,
+        .source = {.get = arena_get, .put = arena_put, .ctx = w}});
+}
+
+/* An agent's view of memory that others hold as well. */
+struct keep {
+    struct world *w;
+    struct ps_buf *memory;
+    uint32_t tag;
+};
+
+static void keep_release(void *ctx)
+{
+    struct keep *v = ctx;
+
+    ps_map_take(v->w->keeps, v->tag);
+    ps_buf_unref(v->memory);
+    ps_free(v);
+}
+
+struct ps_buf *world_keep_view(struct world *w, struct ps_buf *memory)
+{
+    struct keep *v = ps_calloc(1, sizeof(*v));
+    struct ps_buf *view;
+
+    *v = (struct keep){
+        .w = w, .memory = ps_buf_ref(memory), .tag = ++w->next_keep};
+    ps_map_put(w->keeps, v->tag, memory);
+    view = ps_buf_wrap(memory->data, memory->size, keep_release, v);
+    view->tag = v->tag;
+    return view;
+}
+
+static void free_memory(void *p)
+{
+    free(p);
+}
+
+static int keep_new(void *ctx, size_t size, struct ps_buf **ret_buf)
+{
+    struct ps_buf *memory;
+    void *p = NULL;
+
+    if (posix_memalign(&p, 64, size) != 0) {
+        return PS_E_NOMEM;
+    }
+    memset(p, 0, size);
+    memory = ps_buf_wrap(p, size, free_memory, p);
+    *ret_buf = world_keep_view(ctx, memory);
+    ps_buf_unref(memory);
+    return 0;
+}
+
+static struct ps_pool *results_new(void *ctx)
+{
+    return pool_new(ctx, 0);
+}
+
+static struct wnode *node_new(struct world *w, enum ps_role role,
+                              uint32_t index)
+{
+    struct wnode *n = &w->node[w->node_count++];
+
+    assert(w->node_count <= WORLD_NODES_MAX);
+    n->role = role;
+    n->index = index;
+    if (role == PS_ROLE_SCHED) {
+        snprintf(n->name, sizeof(n->name), "psched");
+    } else {
+        snprintf(n->name, sizeof(n->name), "%s%u",
+                 role == PS_ROLE_SERVER ? "server" : "agent", index);
+    }
+    return n;
+}
+
+static const struct ps_link_options link_options = {
+    .resend_timeout = PS_MILLIS(30),
+    .resend_max = PS_MILLIS(200),
+    .ack_delay = PS_MILLIS(5),
+};
+
+static void begin_sched(struct world *w, struct wnode *n)
+{
+    struct ps_sched_options o = {
+        .instance = 1 + ps_rng_next(&w->rng) / 2,
+        .generation_base = w->now,
+        .seed = ps_rng_next(&w->rng),
+        .heartbeat = PS_MILLIS(100),
+        .suspect_after = PS_MILLIS(500),
+        .dead_after = PS_SECONDS(2),
+        .start_timeout = PS_SECONDS(120),
+        .rejoin_grace = PS_SECONDS(5),
+        .partition_bytes = PS_PARTITION_BYTES_DEFAULT,
+        .move_piece = 3000, /* Most partitions take several. */
+        .link = link_options,
+        .link_linger = PS_MILLIS(100),
+    };
+
+    ps_str_copy(o.name, sizeof(o.name), n->name);
+    ps_str_copy(o.cluster, sizeof(o.cluster), "default");
+    n->sched = ps_sched_new(&o, w->now);
+    n->machine = ps_sched_machine(n->sched);
+}
+
+static void begin_server(struct world *w, struct wnode *n)
+{
+    struct ps_shard_options o = {
+        .instance = 1 + ps_rng_next(&w->rng) / 2,
+        .seed = ps_rng_next(&w->rng),
+        .window = w->opt.window,
+        .credit_first = w->opt.credit,
+        .alone = w->opt.alone,
+        .dial_first = PS_MILLIS(10),
+        .dial_max = PS_MILLIS(200),
+        .link = link_options,
+        .link_linger = PS_MILLIS(100),
+    };
+
+    n->pool = pool_new(w, w->opt.store);
+    o.pool = n->pool;
+    ps_str_copy(o.name, sizeof(o.name), n->name);
+    ps_str_copy(o.cluster, sizeof(o.cluster), "default");
+    ps_str_copy(o.sched, sizeof(o.sched), "psched:1");
+    snprintf(o.address, sizeof(o.address), "%s:1", n->name);
+    n->shard = ps_shard_new(&o, w->now);
+    n->machine = ps_shard_machine(n->shard);
+}
+
+static void begin_agent(struct world *w, struct wnode *n)
+{
+    struct ps_agent_options o = {
+        .instance = 1 + ps_rng_next(&w->rng) / 2,
+        .seed = ps_rng_next(&w->rng),
+        .dial_first = PS_MILLIS(10),
+        .alone = w->opt.alone,
+        .credit_first = w->opt.credit,
+        .dial_max = PS_MILLIS(200),
+        .link = link_options,
+    };
+
+    n->pool = pool_new(w, w->opt.sums);
+    o.sum_here_max = (o.seed >> 32) % 2 * 1024;
+    o.sums = n->pool;
+    o.results_new = results_new;
+    o.results_ctx = w;
+    o.keep_new = keep_new;
+    o.keep_size = 32u << 10; /* So that there are several. */
+    ps_str_copy(o.name, sizeof(o.name), n->name);
+    ps_str_copy(o.cluster, sizeof(o.cluster), "default");
+    ps_str_copy(o.sched, sizeof(o.sched), "psched:1");
+    snprintf(o.host, sizeof(o.host), "host%u", n->index);
+    n->agent = ps_agent_new(&o, w->now);
+    n->machine = ps_agent_machine(n->agent);
+}
+
+static void begin(struct world *w, struct wnode *n)
+{
+    n->alive = true;
+    n->tick_at = PS_TIME_NEVER;
+    n->wakes_at = 0;
+    n->stalled = 0;
+    n->unstalls = false;
+    ps_effects_init(&n->fx);
+    switch (n->role) {
+    case PS_ROLE_SCHED:
+        begin_sched(w, n);
+        break;
+    case PS_ROLE_SERVER:
+        begin_server(w, n);
+        break;
+    case PS_ROLE_AGENT:
+    case PS_ROLE_WORKER:
+    case PS_ROLE_CTL:
+        begin_agent(w, n);
+        break;
+    }
+}
+
+static void first_tick(struct world *w, struct wnode *n, ps_time at)
+{
+    struct wevent *e = world_event(w, WE_TICK, at);
+
+    e->node = n;
+    n->tick_at = at;
+}
+
+void world_node_begin(struct world *w, struct wnode *n)
+{
+    assert(!n->alive);
+    begin(w, n);
+    first_tick(w, n, w->now + 1);
+}
+
+/* Daemons start in a random order, so their registration does too. */
+static void first_ticks(struct world *w)
+{
+    for (uint32_t i = 0; i < w->node_count; i++) {
+        first_tick(w, &w->node[i],
+                   w->now + 1 + ps_rng_below(&w->rng, PS_MILLIS(50)));
+    }
+}
+
+struct world *world_new(const struct world_options *opt)
+{
+    struct world *w = ps_calloc(1, sizeof(*w));
+
+    assert(opt->workers <= WORLD_WORKERS_MAX);
+    assert(opt->rounds < 256 && opt->agents > 0);
+    w->opt = *opt;
+    w->trace_hash = 0xcbf29ce484222325u;
+    ps_rng_init(&w->rng, opt->seed);
+    ps_heap_init(&w->events);
+    w->conns = ps_map_new();
+    w->arenas = ps_map_new();
+    w->keeps = ps_map_new();
+    w->owners = ps_map_new();
+    w->made = ps_map_new();
+    w->decoder = ps_decoder_new();
+    begin(w, node_new(w, PS_ROLE_SCHED, 0));
+    for (uint32_t i = 0; i < opt->servers; i++) {
+        begin(w, node_new(w, PS_ROLE_SERVER, i));
+    }
+    for (uint32_t i = 0; i < opt->agents; i++) {
+        begin(w, node_new(w, PS_ROLE_AGENT, i));
+    }
+    first_ticks(w);
+    for (uint32_t i = 0; i < opt->workers; i++) {
+        struct wworker *k = &w->worker[i];
+        struct wevent *e;
+
+        k->index = i;
+        k->agent =
+            &w->node[1 + opt->servers +
+                     (uint32_t)((uint64_t)i * opt->agents / opt->workers)];
+        e = world_event(w, WE_WORKER,
+                        w->now + 1 + ps_rng_below(&w->rng, PS_MILLIS(80)));
+        e->number = i;
+    }
+    world_faults_begin(w);
+    return w;
+}
+
+void world_node_end(struct wnode *n)
+{
+    if (!n->alive) {
+        return;
+    }
+    n->alive = false;
+    n->life++;
+    ps_sched_free(n->sched);
+    ps_shard_free(n->shard);
+    ps_agent_free(n->agent);
+    n->sched = NULL;
+    n->shard = NULL;
+    n->agent = NULL;
+    ps_effects_fini(&n->fx);
+    ps_pool_free(n->pool);
+    n->pool = NULL;
+}
+
+void world_free(struct world *w)
+{
+    struct ps_map_cursor cur = {0};
+    struct ps_heap_item *item;
+    struct wconn *c;
+
+    if (w == NULL) {
+        return;
+    }
+    while ((item = ps_heap_pop(&w->events)) != NULL) {
+        world_event_free(PS_CONTAINER(item, struct wevent, item));
+    }
+    for (uint32_t i = 0; i < w->node_count; i++) {
+        world_node_end(&w->node[i]);
+    }
+    for (uint32_t i = 0; i < w->opt.workers; i++) {
+        worker_release_memory(&w->worker[i]);
+        worker_forget(&w->worker[i]);
+    }
+    while ((c = ps_map_next(w->conns, &cur)) != NULL) {
+        world_conn_free(c);
+    }
+    ps_map_free(w->conns);
+    ps_map_free(w->arenas);
+    ps_map_free(w->keeps);
+    ps_map_free(w->owners);
+    ps_map_free(w->made);
+    ps_heap_fini(&w->events);
+    ps_decoder_free(w->decoder);
+    ps_free(w->story);
+    ps_free(w);
+}
