@@ -924,6 +924,8 @@ static void change_as(struct world *w, uint32_t uid, bool by_tcp, int rc,
     }
     lose_conn(w, ctl);
     forget(ctl);
+    ps_free(ctl->inbox);
+    *ctl = (struct peer){0};
     w->peers--;
 }
 
