@@ -35,6 +35,7 @@ struct result {
 };
 
 struct shared {
+    _Atomic uint32_t rounds; /* That the first worker has made. */
     struct result result[BENCH_WORKERS_MAX];
     double seconds[]; /* Of each round, by worker. */
 };
@@ -45,6 +46,7 @@ struct worker {
     uint32_t rank;
     struct result *result;
     double *seconds;
+    _Atomic uint32_t *rounds; /* For psctl, which shows it. */
     struct psc_client *client;
     size_t each; /* Elements of a key. */
     float *in;   /* All keys, one after the other. */
@@ -205,6 +207,9 @@ static int work(struct worker *w)
         if (rc == 0 && r >= WARM_UP) {
             w->seconds[r - WARM_UP] = seconds;
         }
+        if (w->rank == 0) {
+            atomic_store(w->rounds, r + 1);
+        }
     }
     if (rc == 0) {
         check(w);
@@ -267,6 +272,7 @@ static bool start(struct team *t)
             .rank = i,
             .result = &t->shared->result[i],
             .seconds = seconds_of(t, i),
+            .rounds = &t->shared->rounds,
             .each = t->o->size / t->o->keys / sizeof(float),
         };
 
@@ -306,6 +312,37 @@ static const struct result *first_failure(const struct team *t)
     return any;
 }
 
+/* A line that the next one takes the place of, and nothing that stays. */
+static void show_progress(const struct team *t, bool last)
+{
+    uint32_t all = WARM_UP + t->o->rounds;
+
+    if (last) {
+        fputs("\r\033[K", stderr);
+    } else {
+        fprintf(stderr, "\rpsctl: bench: round %" PRIu32 " of %" PRIu32,
+                atomic_load(&t->shared->rounds), all);
+    }
+    fflush(stderr);
+}
+
+/* As waitpid(), with the progress on a terminal meanwhile. */
+static pid_t wait_one(const struct team *t, int *ret_status)
+{
+    static const struct timespec step = {.tv_nsec = 100000000};
+    pid_t pid = 0;
+
+    if (isatty(STDERR_FILENO) != 1) {
+        return waitpid(-1, ret_status, 0);
+    }
+    while ((pid = waitpid(-1, ret_status, WNOHANG)) == 0) {
+        show_progress(t, false);
+        nanosleep(&step, NULL);
+    }
+    show_progress(t, true);
+    return pid;
+}
+
 /* Waits for all; ends the others after one that fails. */
 static bool wait_all(struct team *t)
 {
@@ -313,7 +350,7 @@ static bool wait_all(struct team *t)
 
     for (;;) {
         int status;
-        pid_t pid = waitpid(-1, &status, 0);
+        pid_t pid = wait_one(t, &status);
 
         if (pid < 0 && errno == EINTR) {
             continue; /* They are being ended. */
@@ -394,9 +431,11 @@ static void print_table(const struct team *t, const struct figures *f)
     struct table table;
 
     format_bytes(bytes_of(o), bytes, sizeof(bytes));
-    printf("%" PRIu32 " workers on this node, %" PRIu32 " servers; %" PRIu32
-           " keys of float32, %s in all; %" PRIu32 " rounds of push and pull\n",
-           o->workers, o->servers, o->keys, bytes, o->rounds);
+    printf("%" PRIu32 " worker%s on this node, %" PRIu32 " server%s; %" PRIu32
+           " key%s of float32, %s in all; %" PRIu32
+           " round%s of push and pull\n",
+           o->workers, plural(o->workers), o->servers, plural(o->servers),
+           o->keys, plural(o->keys), bytes, o->rounds, plural(o->rounds));
     table_init(&table, headings, 6);
     table_text(&table, "ms a round");
     for (size_t i = 0; i < 5; i++) {

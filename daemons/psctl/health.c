@@ -46,7 +46,7 @@ static void add_rank(const struct ps_rec_waiting *w, bool state, uint32_t i,
 {
     ps_str_addf(out, "%srank %u", i == 0 ? "" : ", ", w->rank);
     ps_str_add(out, " (");
-    ps_str_add_escaped(out, w->host, strlen(w->host), 64);
+    add_shown(out, w->host, 64);
     if (state) {
         ps_str_addf(out, "%s%s", w->host[0] == '\0' ? "" : ", ",
                     ps_rank_state_name(w->state));
@@ -59,7 +59,7 @@ void describe_missing(const struct ps_msg_stall_row *s, struct ps_str *out)
     enum { SHOWN = 8 };
 
     if (s->also[0] != '\0') {
-        ps_str_add_escaped(out, s->also, strlen(s->also), 512);
+        add_shown(out, s->also, 512);
         ps_str_add(out, s->missing_count > 0 ? "; " : "");
     } else if (s->missing_count == 0) {
         ps_str_add(out, "nobody: servers or the network");
@@ -129,7 +129,7 @@ static void check_nodes(const struct report *r, struct health *h)
         s = begin(h, scratch, sizeof(scratch));
         format_age(n->heard_ns, age, sizeof(age));
         ps_str_addf(&s, "%s ", ps_role_name(n->role));
-        ps_str_add_escaped(&s, n->name, strlen(n->name), 64);
+        add_shown(&s, n->name, 64);
         ps_str_addf(&s, " is %s, last heard %s ago",
                     ps_node_state_name(n->state), age);
     }
@@ -158,7 +158,7 @@ static void check_jobs(const struct report *r, struct health *h)
         }
         s = begin(h, scratch, sizeof(scratch));
         ps_str_add(&s, "job ");
-        ps_str_add_escaped(&s, j->name, strlen(j->name), 64);
+        add_shown(&s, j->name, 64);
         ps_str_addf(&s, " has lost %u of %u ranks: ", j->ranks_lost,
                     j->num_workers);
         for (uint32_t k = 0; k < shown; k++) {
@@ -187,9 +187,9 @@ static void check_stalls(const struct report *r, ps_time after,
         format_age(row->waited_ns, age, sizeof(age));
         s = begin(h, scratch, sizeof(scratch));
         ps_str_add(&s, "job ");
-        ps_str_add_escaped(&s, row->job, strlen(row->job), 64);
+        add_shown(&s, row->job, 64);
         ps_str_addf(&s, " has waited %s: ", age);
-        ps_str_add_escaped(&s, row->what, strlen(row->what), 80);
+        add_shown(&s, row->what, 80);
         ps_str_add(&s, " waits for ");
         describe_missing(row, &s);
     }

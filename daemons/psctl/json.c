@@ -65,6 +65,9 @@ static json_t *node_of(const struct ps_msg *msg)
     put_count(o, "rounds", n->rounds);
     put_count(o, "bytes_in", n->bytes_in);
     put_count(o, "bytes_out", n->bytes_out);
+    put_count(o, "rounds_per_s", n->rounds_rate);
+    put_count(o, "bytes_in_per_s", n->in_rate);
+    put_count(o, "bytes_out_per_s", n->out_rate);
     put_count(o, "stored", n->stored);
     put_count(o, "resent", n->resent);
     put_count(o, "waiting", n->waiting);

@@ -6,62 +6,15 @@
 #include "client/psclient.h"
 
 #include <getopt.h>
+#include <locale.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 #define DEFAULT_SOCKET "/run/pskv/psched.sock"
-
-static const char usage[] =
-    "usage: psctl [OPTION]... VERB\n"
-    "\n"
-    "  status            one screen: members, jobs, what is wrong\n"
-    "  jobs [list]       jobs, also those that ended lately\n"
-    "  jobs cancel NAME  end a job; its workers get an error that says so\n"
-    "  set JOB NAME=VALUE  give learning_rate, wd, rescale_grad or\n"
-    "                    clip_gradient of the job's optimizer another value\n"
-    "                    from --round on\n"
-    "  nodes             servers and agents\n"
-    "  keys [JOB]        keys and which server holds how much of them, and\n"
-    "                    how even the servers of each job are\n"
-    "  rebalance JOB     move partitions of a running job between its servers\n"
-    "                    until these are within 5 % of even\n"
-    "  --off SERVER rebalance JOB\n"
-    "                    move all that the job has on SERVER to its others\n"
-    "  stall [JOB]       what is waited for, since when, and which ranks are\n"
-    "                    missing\n"
-    "  bench             push and pull in a job of its own from this node, "
-    "and\n"
-    "                    how long a round takes\n"
-    "\n"
-    "  -e, --endpoint HOST:PORT|unix:PATH\n"
-    "                            the scheduler; else $PSKV_SCHED, else\n"
-    "                            $DMLC_PS_ROOT_URI and $DMLC_PS_ROOT_PORT,\n"
-    "                            else its Unix socket in /run/pskv, else\n"
-    "                            127.0.0.1:9091\n"
-    "  -w, --write FORMAT        table (for people) or json (for programs)\n"
-    "      --timeout TIME        how long the scheduler may be silent, e.g.\n"
-    "                            500ms or 5s (default)\n"
-    "      --after TIME          a shorter wait is work, not a stall, unless\n"
-    "                            a missing rank is lost (default 10s)\n"
-    "      --reason TEXT         of jobs cancel, for the workers' error\n"
-    "      --round N             of set: the first round of each key that\n"
-    "                            has the value\n"
-    "      --size BYTES          of bench: of all keys together, e.g. 64M\n"
-    "                            (default)\n"
-    "      --keys N              of bench: default 100\n"
-    "      --rounds N            of bench: default 50\n"
-    "      --workers N           of bench: processes, default 2\n"
-    "      --socket PATH         of bench: this node's agent; else\n"
-    "                            $PSKV_SOCKET, else /run/pskv/agent.sock\n"
-    "      --off SERVER          of rebalance: empty this one\n"
-    "      --dry-run             of rebalance: say what, and do nothing\n"
-    "      --no-headers          rows alone\n"
-    "  -h, --help   -V, --version\n"
-    "\n"
-    "Exit codes: 0 done, and healthy; 3 degraded (status) or stalled (stall);\n"
-    "2 wrong usage; 4 no such job; 69 no scheduler there; 77 not allowed.\n";
+#define WATCH_DEFAULT  PS_SECONDS(2)
 
 enum {
     OPT_TIMEOUT = 256,
@@ -76,6 +29,7 @@ enum {
     OPT_SOCKET,
     OPT_DRY_RUN,
     OPT_OFF,
+    OPT_WATCH,
 };
 
 static const struct option options[] = {
@@ -92,6 +46,7 @@ static const struct option options[] = {
     {"socket", required_argument, NULL, OPT_SOCKET},
     {"dry-run", no_argument, NULL, OPT_DRY_RUN},
     {"off", required_argument, NULL, OPT_OFF},
+    {"watch", optional_argument, NULL, OPT_WATCH},
     {"no-headers", no_argument, NULL, OPT_NO_HEADERS},
     {"help", no_argument, NULL, 'h'},
     {"version", no_argument, NULL, 'V'},
@@ -111,6 +66,8 @@ struct request {
     bool json;
     bool headings;
     bool dry_run;
+    bool help;
+    ps_time watch;   /* Between two answers; 0: one is enough. */
     const char *off; /* NULL: make servers even. */
 };
 
@@ -165,20 +122,28 @@ static bool parse_count(const char *text, const char *what, uint32_t most,
 
 static bool parse_size(const char *text, uint64_t *ret)
 {
-    static const char units[] = "KMG";
+    static const struct {
+        const char *name;
+        double bytes;
+    } units[] = {{"K", 0x1p10},   {"M", 0x1p20},   {"G", 0x1p30},
+                 {"KiB", 0x1p10}, {"MiB", 0x1p20}, {"GiB", 0x1p30},
+                 {"kB", 1e3},     {"MB", 1e6},     {"GB", 1e9},
+                 {"B", 1}};
     char *end;
     double n = strtod(text, &end);
-    const char *unit = end != text && *end != '\0' ? strchr(units, *end) : NULL;
 
-    if (unit != NULL) {
-        n *= (double)(UINT64_C(1) << (10 * (unit - units + 1)));
-        end++;
+    for (size_t i = 0; end != text && i < sizeof(units) / sizeof(units[0]);
+         i++) {
+        if (strcmp(end, units[i].name) == 0) {
+            n *= units[i].bytes;
+            end += strlen(end);
+        }
     }
     if (end == text || *end != '\0' || !(n >= 4) ||
         n > (double)BENCH_BYTES_MAX) {
         fprintf(stderr,
-                "psctl: --size '%s': give bytes, such as 65536, 64K or 64M, "
-                "of at most 64G\n",
+                "psctl: --size '%s': give bytes, such as 65536, 64K, 64MiB "
+                "or 64MB, of at most 64G\n",
                 text);
         return false;
     }
@@ -257,6 +222,9 @@ static bool take_option(struct request *q, int c)
         }
         q->off = optarg;
         return true;
+    case OPT_WATCH:
+        q->watch = WATCH_DEFAULT;
+        return optarg == NULL || parse_time(optarg, "--watch", &q->watch);
     case OPT_NO_HEADERS:
         q->headings = false;
         return true;
@@ -291,8 +259,8 @@ static bool take_words(struct request *q, int argc, char **argv)
     size_t i = 0;
 
     if (argc == 0) {
-        fputs("psctl: say what you want to know; --help lists the verbs\n",
-              stderr);
+        fputs("psctl: say what you want to know\n\n", stderr);
+        help_all(stderr);
         return false;
     }
     while (i < sizeof(verbs) / sizeof(verbs[0]) &&
@@ -300,13 +268,16 @@ static bool take_words(struct request *q, int argc, char **argv)
         i++;
     }
     if (i == sizeof(verbs) / sizeof(verbs[0])) {
-        fprintf(stderr,
-                "psctl: no verb '%s'; there are status, jobs, nodes, "
-                "keys, rebalance, stall, set, bench\n",
-                argv[0]);
+        help_no_verb(argv[0]);
         return false;
     }
     q->verb = verbs[i].verb;
+    if (q->watch != 0 && (q->verb == VERB_SET || q->verb == VERB_REBALANCE ||
+                          q->verb == VERB_BENCH || argc == 3)) {
+        fputs("psctl: --watch: of status, jobs, nodes, keys and stall alone\n",
+              stderr);
+        return false;
+    }
     if (q->verb == VERB_JOBS && argc == 3 && strcmp(argv[1], "cancel") == 0) {
         q->verb = VERB_CANCEL;
         return take_name(q, argv[2]);
@@ -325,8 +296,8 @@ static bool take_words(struct request *q, int argc, char **argv)
     if (verbs[i].job && q->verb != VERB_SET && argc == 2) {
         return take_name(q, argv[1]);
     }
-    fprintf(stderr, "psctl: %s: too many or too few words; see --help\n",
-            argv[0]);
+    fprintf(stderr, "psctl: %s: too many or too few words; see psctl help %s\n",
+            argv[0], argv[0]);
     return false;
 }
 
@@ -459,8 +430,6 @@ static int run(const struct request *q)
     struct report report = {0};
     struct health health = {0};
     int rc = 0;
-
-    warn_of_names();
     struct wire *w = wire_open(q->endpoint, q->timeout, &rc);
 
     if (w == NULL) {
@@ -493,6 +462,68 @@ static int run(const struct request *q)
     return rc;
 }
 
+/* Answer after answer, until a signal comes; on a terminal each takes the
+ * place of the one before it. */
+static int watch(const struct request *q)
+{
+    const struct timespec pause = {
+        .tv_sec = (time_t)(q->watch / PS_SECONDS(1)),
+        .tv_nsec = (long)(q->watch % PS_SECONDS(1)),
+    };
+    bool clears = !q->json && isatty(STDOUT_FILENO) == 1;
+
+    for (;;) {
+        int rc;
+
+        if (clears) {
+            fputs("\033[H\033[2J", stdout);
+        }
+        rc = run(q);
+        if (rc == EXIT_USAGE || rc == EXIT_NOJOB || ferror(stdout) != 0) {
+            return rc;
+        }
+        if (!clears && !q->json) {
+            putchar('\n');
+            fflush(stdout);
+        }
+        nanosleep(&pause, NULL);
+    }
+}
+
+/* Verbs that no scheduler is needed for. False: another one. */
+static bool tell_of_itself(const struct request *q, int argc, char **argv,
+                           int *ret_exit)
+{
+    bool help = argc > 0 && strcmp(argv[0], "help") == 0;
+    /* argv[argc] is NULL. "help --help" is about help. */
+    const char *verb = help && (argc > 1 || !q->help) ? argv[1] : argv[0];
+
+    *ret_exit = EXIT_HEALTHY;
+    if (help && argc > 2) {
+        fputs("psctl: help: give one verb\n", stderr);
+        *ret_exit = EXIT_USAGE;
+        return true;
+    }
+    if (q->help || help) {
+        if (argc == 0 || verb == NULL) {
+            help_all(stdout);
+        } else if (!help_verb(verb)) {
+            *ret_exit = EXIT_USAGE;
+        }
+        return true;
+    }
+    if (argc > 0 && strcmp(argv[0], "completion") == 0) {
+        if (argc == 2 && strcmp(argv[1], "bash") == 0) {
+            help_completion();
+        } else {
+            fputs("psctl: completion: there is one for bash\n", stderr);
+            *ret_exit = EXIT_USAGE;
+        }
+        return true;
+    }
+    return false;
+}
+
 int main(int argc, char **argv)
 {
     struct request q = {
@@ -503,11 +534,12 @@ int main(int argc, char **argv)
         .headings = true};
     int c;
 
+    (void)setlocale(LC_CTYPE, ""); /* What the terminal shows. */
     opterr = 0;
     while ((c = getopt_long(argc, argv, ":e:w:hV", options, NULL)) != -1) {
         if (c == 'h') {
-            fputs(usage, stdout);
-            return EXIT_HEALTHY;
+            q.help = true;
+            continue;
         }
         if (c == 'V') {
             printf("psctl %s\nprotocol %u\n", PSKV_VERSION, PS_PROTOCOL);
@@ -522,9 +554,13 @@ int main(int argc, char **argv)
             return EXIT_USAGE;
         }
     }
+    if (tell_of_itself(&q, argc - optind, argv + optind, &c)) {
+        return c;
+    }
     if (!take_words(&q, argc - optind, argv + optind)) {
         return EXIT_USAGE;
     }
+    warn_of_names();
     choose_endpoint(&q);
-    return run(&q);
+    return q.watch != 0 ? watch(&q) : run(&q);
 }

@@ -11,6 +11,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 
 /* Exit codes; those from 64 on are shared by all programs of pskv. */
 enum {
@@ -112,6 +113,16 @@ bool stall_is_bad(const struct ps_msg_stall_row *s, ps_time after);
 /* "rank 3 (n07, lost), rank 5 (n09)"; escaped. */
 void describe_missing(const struct ps_msg_stall_row *s, struct ps_str *out);
 
+/* ----------------------------------------------------------------- help.c */
+
+void help_all(FILE *out);
+/* On standard output. False, after a message: there is no such verb. */
+bool help_verb(const char *verb);
+/* On standard error, with the one that may have been meant. */
+void help_no_verb(const char *verb);
+/* A script for bash. */
+void help_completion(void);
+
 /* ---------------------------------------------------------------- table.c */
 
 #define TABLE_COLUMNS 16u
@@ -127,12 +138,18 @@ struct table {
 /* Headings; one that begins with '>' is a column of numbers. */
 void table_init(struct table *t, const char *const *headings, size_t columns);
 void table_fini(struct table *t);
+/* Text from anywhere, of up to `max` bytes, without anything that a terminal
+ * obeys: letters of other alphabets as they are where the terminal shows them,
+ * all else as \xNN. */
+void add_shown(struct ps_str *s, const char *text, size_t max);
 /* The next cell, cut and escaped: strings may come from anywhere. */
 void table_text(struct table *t, const char *text);
 void table_cell(struct table *t, const char *fmt, ...)
     __attribute__((format(printf, 2, 3)));
 void table_print(const struct table *t, bool headings);
 
+/* "s" behind a word, unless there is one. */
+const char *plural(size_t n);
 /* "412 MB", "1.5 GB"; decimal units. */
 void format_bytes(uint64_t bytes, char *out, size_t cap);
 /* "4.1s", "12m03s", "3d02h" */

@@ -58,8 +58,8 @@ static void finish(struct table *t, bool headings)
 static void show_nodes(const struct rows *rows, bool headings)
 {
     static const char *const names[] = {
-        "ROLE", "NAME", "STATE", "ADDRESS", ">HEARD",   ">ROUNDS",
-        ">IN",  ">OUT", ">HELD", ">RESENT", ">WAITING",
+        "ROLE", "NAME", "STATE", "ADDRESS", ">HEARD", ">ROUNDS", ">/S",
+        ">IN",  ">/S",  ">OUT",  ">/S",     ">HELD",  ">RESENT", ">WAITING",
     };
     struct table t;
 
@@ -77,8 +77,11 @@ static void show_nodes(const struct rows *rows, bool headings)
         table_text(&t, n->address);
         cell_age(&t, n->heard_ns);
         cell_count(&t, n->rounds);
+        cell_count(&t, n->rounds_rate);
         cell_bytes(&t, n->bytes_in);
+        cell_bytes(&t, n->in_rate);
         cell_bytes(&t, n->bytes_out);
+        cell_bytes(&t, n->out_rate);
         cell_bytes(&t, n->stored);
         cell_count(&t, n->resent);
         cell_count(&t, n->waiting);
@@ -268,6 +271,9 @@ struct totals {
     uint64_t in;
     uint64_t out;
     uint64_t held;
+    uint64_t rounds_rate;
+    uint64_t in_rate;
+    uint64_t out_rate;
 };
 
 static struct totals count_all(const struct report *r)
@@ -288,6 +294,9 @@ static struct totals count_all(const struct report *r)
             t.in += n->bytes_in;
             t.out += n->bytes_out;
             t.held += n->stored;
+            t.rounds_rate += n->rounds_rate;
+            t.in_rate += n->in_rate;
+            t.out_rate += n->out_rate;
         } else if (n->role == PS_ROLE_AGENT) {
             t.agents++;
         }
@@ -300,11 +309,6 @@ static struct totals count_all(const struct report *r)
         t.failed += j->phase == PS_JOB_PHASE_FAILED;
     }
     return t;
-}
-
-static const char *plural(size_t n)
-{
-    return n == 1 ? "" : "s";
 }
 
 static void show_traffic(const struct totals *t)
@@ -320,6 +324,10 @@ static void show_traffic(const struct totals *t)
     format_bytes(t->held, held, sizeof(held));
     printf("servers  %s rounds of partitions, %s in, %s out, %s held\n", rounds,
            in, out, held);
+    format_count(t->rounds_rate, rounds, sizeof(rounds));
+    format_bytes(t->in_rate, in, sizeof(in));
+    format_bytes(t->out_rate, out, sizeof(out));
+    printf("now      %s rounds/s, %s/s in, %s/s out\n", rounds, in, out);
 }
 
 static void show_open_jobs(const struct rows *rows)

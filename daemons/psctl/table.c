@@ -6,11 +6,70 @@
 
 #include <assert.h>
 #include <inttypes.h>
+#include <langinfo.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
+#include <wchar.h>
+#include <wctype.h>
 
 #define CELL_MAX 1024u
+
+/* One character of a terminal that shows it: neither a control nor one that
+ * changes what stands beside it. Returns its bytes, or 0. */
+static size_t printable(const char *text, size_t len)
+{
+    mbstate_t state = {0};
+    wchar_t c;
+    size_t n = mbrtowc(&c, text, len, &state);
+
+    return n > 1 && n <= len && iswprint((wint_t)c) != 0 && wcwidth(c) > 0 ? n
+                                                                           : 0;
+}
+
+void add_shown(struct ps_str *s, const char *text, size_t max)
+{
+    size_t len = strlen(text);
+    bool wide = strcmp(nl_langinfo(CODESET), "UTF-8") == 0;
+
+    for (size_t i = 0; i < len;) {
+        size_t n = wide ? printable(text + i, len - i) : 0;
+
+        if (i >= max) {
+            ps_str_add(s, "...");
+            return;
+        }
+        if (n == 0) {
+            ps_str_add_escaped(s, text + i, 1, 1);
+            i++;
+        } else {
+            ps_str_addf(s, "%.*s", (int)n, text + i);
+            i += n;
+        }
+    }
+}
+
+/* Columns of a terminal. */
+static int width_of(const char *text)
+{
+    size_t len = strlen(text);
+    int width = 0;
+
+    for (size_t i = 0; i < len;) {
+        mbstate_t state = {0};
+        wchar_t c;
+        size_t n = mbrtowc(&c, text + i, len - i, &state);
+
+        if (n == 0 || n > len - i) {
+            n = 1;
+            width++;
+        } else {
+            width += wcwidth(c) > 0 ? wcwidth(c) : 1;
+        }
+        i += n;
+    }
+    return width;
+}
 
 static void put(struct table *t, const char *text)
 {
@@ -46,7 +105,7 @@ void table_text(struct table *t, const char *text)
     struct ps_str s;
 
     ps_str_init(&s, out, sizeof(out));
-    ps_str_add_escaped(&s, text, strlen(text), CELL_MAX / 4 - 4);
+    add_shown(&s, text, CELL_MAX / 4 - 4);
     put(t, text[0] == '\0' ? "-" : out);
 }
 
@@ -65,29 +124,36 @@ void table_cell(struct table *t, const char *fmt, ...)
 
 void table_print(const struct table *t, bool headings)
 {
-    size_t width[TABLE_COLUMNS] = {0};
+    int width[TABLE_COLUMNS] = {0};
     size_t first = headings ? 0 : t->columns;
 
     for (size_t i = first; i < t->count; i++) {
-        size_t len = strlen(t->cells[i]);
+        int columns = width_of(t->cells[i]);
 
-        if (len > width[i % t->columns]) {
-            width[i % t->columns] = len;
+        if (columns > width[i % t->columns]) {
+            width[i % t->columns] = columns;
         }
     }
     for (size_t i = first; i < t->count; i++) {
         size_t column = i % t->columns;
         bool last = column + 1 == t->columns;
 
+        int blanks = width[column] - width_of(t->cells[i]);
+
         if (t->right[column]) {
-            printf("%*s", (int)width[column], t->cells[i]);
+            printf("%*s%s", blanks, "", t->cells[i]);
         } else if (last) { /* No blanks at the end of a line. */
             fputs(t->cells[i], stdout);
         } else {
-            printf("%-*s", (int)width[column], t->cells[i]);
+            printf("%s%*s", t->cells[i], blanks, "");
         }
         fputs(last ? "\n" : "  ", stdout);
     }
+}
+
+const char *plural(size_t n)
+{
+    return n == 1 ? "" : "s";
 }
 
 void format_bytes(uint64_t bytes, char *out, size_t cap)

@@ -104,11 +104,15 @@ static void complain(const struct wire *w, const char *text, int rc)
     if (text[0] == '\0') {
         text = ps_strerror(rc);
     }
-    for (size_t i = 0; text[i] != '\0'; i++) {
-        if (text[i] == '\'' || text[i] == '"') { /* Quotes do no harm here. */
-            ps_str_addf(&s, "%c", text[i]);
-        } else {
-            ps_str_add_escaped(&s, text + i, 1, 1);
+    while (*text != '\0') { /* Quotes do no harm here. */
+        char part[PS_TEXT_MAX + 1];
+        size_t n = strcspn(text, "'\"");
+
+        ps_str_copy(part, n < sizeof(part) ? n + 1 : sizeof(part), text);
+        add_shown(&s, part, PS_TEXT_MAX);
+        text += n;
+        if (*text != '\0') {
+            ps_str_addf(&s, "%c", *text++);
         }
     }
     fprintf(stderr, "psctl: psched at %s: %s\n", w->endpoint, out);

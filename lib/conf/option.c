@@ -131,6 +131,7 @@ static void slot_clear(struct ps_option_slot *s)
     s->item_count = 0;
     s->where = NULL;
     s->expanded = false;
+    s->alias = NULL;
 }
 
 static void slot_add(struct ps_option_slot *s, const char *item)
@@ -487,6 +488,7 @@ static void take_environment(struct loader *l)
             ps_str_init(&t, text, cap);
             translate(alias, value, &t);
             take_variable(s, alias->name, text);
+            s->alias = alias;
             ps_free(text);
             break;
         }
@@ -686,6 +688,20 @@ static bool convert_string(struct ps_option_slot *s,
     return true;
 }
 
+/* "0 (info), 1 (debug)" from "0=info 1=debug". */
+static void add_alias_values(const char *values, struct ps_str *s)
+{
+    for (const char *p = values; *p != '\0';) {
+        int n = (int)strcspn(p, " ");
+        int name = (int)strcspn(p, "=");
+
+        ps_str_addf(s, "%s%.*s (%.*s)", p == values ? "" : ", ", name, p,
+                    n - name - 1, p + name + 1);
+        p += n;
+        p += strspn(p, " ");
+    }
+}
+
 static void convert(struct loader *l, struct ps_option_slot *s, void *values)
 {
     struct ps_value_context ctx = {.env = l->in->env, .memory = l->in->memory};
@@ -703,6 +719,14 @@ static void convert(struct loader *l, struct ps_option_slot *s, void *values)
         ok = convert_string(s, &ctx, member, &why);
     } else {
         ok = ps_value_parse(s->row, s->items[0], &ctx, member, &why);
+    }
+    if (!ok && s->alias != NULL && s->row->type == PS_OPTION_ENUM &&
+        s->alias->values != NULL) {
+        ps_str_init(&why, data, sizeof(data));
+        ps_str_add(&why, "'");
+        ps_str_add_escaped(&why, s->items[0], strlen(s->items[0]), 64);
+        ps_str_addf(&why, "' is no value of %s; write ", s->alias->name);
+        add_alias_values(s->alias->values, &why);
     }
     if (!ok) {
         add_error(l, s->where, "%s: %s", s->row->path, data);

@@ -13,6 +13,8 @@ struct ps_option_slot {
     char **items; /* One text; a LIST any number of them. */
     size_t item_count;
     bool expanded; /* The variables in it have been replaced. */
+    /* The variable of other systems that it is from; NULL: none. */
+    const struct ps_option_alias *alias;
 };
 
 struct ps_options {

@@ -442,7 +442,8 @@ static void json_type(FILE *out, const struct ps_option *row)
         break;
     case PS_OPTION_SIZE:
         json_units(out, row,
-                   row->percent ? "B|KiB|MiB|GiB|TiB|%" : "B|KiB|MiB|GiB|TiB");
+                   row->percent ? "B|KiB|MiB|GiB|TiB|kB|MB|GB|TB|%"
+                                : "B|KiB|MiB|GiB|TiB|kB|MB|GB|TB");
         break;
     case PS_OPTION_DURATION:
         json_units(out, row, "us|ms|s|m|h|d");

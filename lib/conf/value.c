@@ -25,6 +25,13 @@ static const struct unit sizes[] = {
     {NULL, 0},
 };
 
+/* Sizes are read so as well, as psctl and others print them. */
+static const struct unit decimal_sizes[] = {
+    {"kB", 1000},       {"MB", 1000000},
+    {"GB", 1000000000}, {"TB", UINT64_C(1000000000000)},
+    {NULL, 0},
+};
+
 static const struct unit durations[] = {
     {"us", 1000},
     {"ms", 1000000},
@@ -288,6 +295,23 @@ static bool parse_percent(const struct ps_option *row, const char *text,
     return true;
 }
 
+/* NULL: there is no such unit. */
+static const struct unit *find_unit(enum ps_option_type type, const char *name)
+{
+    const struct unit *u = units_of(type);
+
+    while (u->name != NULL && strcmp(name, u->name) != 0) {
+        u++;
+    }
+    if (u->name == NULL && type == PS_OPTION_SIZE) {
+        u = decimal_sizes;
+        while (u->name != NULL && strcmp(name, u->name) != 0) {
+            u++;
+        }
+    }
+    return u->name != NULL ? u : NULL;
+}
+
 static bool parse_number(const struct ps_option *row, const char *text,
                          const struct ps_value_context *ctx, int64_t *ret,
                          struct ps_str *why)
@@ -311,11 +335,10 @@ static bool parse_number(const struct ps_option *row, const char *text,
         return parse_percent(row, text, whole, thousandths, ctx->memory, ret,
                              why);
     }
-    for (const struct unit *u = units_of(row->type); u->name != NULL; u++) {
-        if (strcmp(p, u->name) != 0) {
-            continue;
-        }
-        if (!scale(whole, thousandths, u->factor, &n)) {
+    const struct unit *unit = find_unit(row->type, p);
+
+    if (unit != NULL) {
+        if (!scale(whole, thousandths, unit->factor, &n)) {
             return wrong(row, text, "is too large", why);
         }
         *ret = negative ? -(int64_t)n : (int64_t)n;

@@ -171,6 +171,34 @@ bool ps_member_here(const struct ps_member *m)
     return m->link != NULL && ps_link_conn(m->link) != 0;
 }
 
+static uint64_t rate_of(uint64_t now, uint64_t before, ps_time span)
+{
+    /* A second has 10^9 ns: in floating point nothing overflows. */
+    return now > before
+               ? (uint64_t)((double)(now - before) * 1e9 / (double)span)
+               : 0;
+}
+
+void ps_member_take_stats(struct ps_member *m, const struct ps_msg_ping *ping,
+                          ps_time now)
+{
+    struct ps_member_rates *r = &m->rates;
+
+    m->stats = *ping;
+    if (r->from != 0 && now - r->from < PS_MEMBER_RATE_SPAN) {
+        return;
+    }
+    if (r->from != 0) {
+        r->rounds = rate_of(ping->rounds, r->from_rounds, now - r->from);
+        r->bytes_in = rate_of(ping->bytes_in, r->from_in, now - r->from);
+        r->bytes_out = rate_of(ping->bytes_out, r->from_out, now - r->from);
+    }
+    r->from_rounds = ping->rounds;
+    r->from_in = ping->bytes_in;
+    r->from_out = ping->bytes_out;
+    r->from = now;
+}
+
 void ps_member_renew(struct ps_member *m, uint64_t instance)
 {
     if (m->instance != 0) {
@@ -180,6 +208,7 @@ void ps_member_renew(struct ps_member *m, uint64_t instance)
     m->instance = instance;
     m->incarnation++;
     m->stats = (struct ps_msg_ping){0};
+    m->rates = (struct ps_member_rates){0};
 }
 
 bool ps_member_was_replaced(const struct ps_member *m, uint64_t instance)

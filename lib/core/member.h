@@ -26,6 +26,20 @@ struct ps_member_early {
     uint64_t seq; /* Of its end. */
 };
 
+#define PS_MEMBER_RATE_SPAN PS_SECONDS(2)
+
+/* How much a member does, as the difference of two pings that are
+ * PS_MEMBER_RATE_SPAN or more apart. */
+struct ps_member_rates {
+    uint64_t rounds; /* A second, as the next two. */
+    uint64_t bytes_in;
+    uint64_t bytes_out;
+    uint64_t from_rounds; /* Totals at `from`. */
+    uint64_t from_in;
+    uint64_t from_out;
+    ps_time from; /* 0: no ping yet. */
+};
+
 struct ps_member {
     uint32_t node;
     uint8_t role;  /* enum ps_role */
@@ -50,6 +64,7 @@ struct ps_member {
     uint64_t memory;    /* Server: what its store may take; 0: not known. */
     uint64_t reserved;  /* Of that, by all jobs. */
     struct ps_msg_ping stats;
+    struct ps_member_rates rates;
     struct ps_member_early *early;
     uint32_t early_count;
     uint32_t early_capacity;
@@ -88,6 +103,9 @@ void ps_member_move(struct ps_member *m, enum ps_node_state to, const char *why,
 /* Connected? */
 bool ps_member_here(const struct ps_member *m);
 /* Another process takes over the name. */
+/* A ping has come. */
+void ps_member_take_stats(struct ps_member *m, const struct ps_msg_ping *ping,
+                          ps_time now);
 void ps_member_renew(struct ps_member *m, uint64_t instance);
 bool ps_member_was_replaced(const struct ps_member *m, uint64_t instance);
 /* Drop the link, and what depends on its numbers. */

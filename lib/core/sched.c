@@ -165,7 +165,7 @@ static void pong(struct ps_sched_step *st, struct ps_member *m,
         ps_effects_note(st->fx, PS_LOG_INFO, "%s %s is shutting down",
                         ps_role_name(m->role), m->name);
     }
-    m->stats = *ping;
+    ps_member_take_stats(m, ping, st->now);
     ps_effects_tell(st->fx, ps_link_conn(m->link),
                     &(struct ps_msg){
                         .code = PS_MSG_PONG,

@@ -45,6 +45,10 @@ static void node_rows(struct ps_sched_step *st, struct ps_sched_conn *c)
     for (uint32_t i = 0; i < s->members.count; i++) {
         const struct ps_member *m = s->members.sorted[i];
         const struct ps_msg_ping *p = &m->stats;
+        /* Who is silent does nothing that is known. */
+        const struct ps_member_rates r = m->state == PS_NODE_STATE_ACTIVE
+                                             ? m->rates
+                                             : (struct ps_member_rates){0};
 
         ps_effects_tell(st->fx, c->id,
                         &(struct ps_msg){
@@ -66,7 +70,10 @@ static void node_rows(struct ps_sched_step *st, struct ps_sched_conn *c)
                                          .memory = m->memory,
                                          .reserved = m->reserved,
                                          .taken = p->memory,
-                                         .full = p->full},
+                                         .full = p->full,
+                                         .rounds_rate = r.rounds,
+                                         .in_rate = r.bytes_in,
+                                         .out_rate = r.bytes_out},
                         });
     }
 }

@@ -68,6 +68,26 @@ def test_what_is_reachable_is_taken(options):
     assert check("psserver", *options) == (0, "")
 
 
+# ----------------------------------------------------------------- values
+
+def test_a_variable_of_others_is_told_in_its_own_words():
+    code, err = check("psserver", PS_VERBOSE="7")
+    assert code == 78
+    assert err == ("environment PS_VERBOSE: log.level: '7' is no value of "
+                   "PS_VERBOSE; write 0 (info), 1 (debug), 2 (trace)\n")
+
+
+def test_sizes_may_be_in_the_units_of_psctl():
+    assert check("psserver", "store.memory=8GB") == (0, "")
+    assert check("psserver", "store.memory=1.5TB", "flow.window=64MB",
+                 "network.send_buffer=64kB") == (0, "")
+    code, err = check("psserver", "store.memory=15MB")
+    assert code == 78 and "out of range" in err  # 16 MiB is the least.
+    assert check("psserver", "limits.output=8gb")[0] == 78
+    assert check("psserver", "shutdown.grace=8GB")[0] == 78
+    assert check("psserver", "shutdown.grace=8")[0] == 78
+
+
 # ------------------------------------------------------------------ variables
 
 @pytest.mark.parametrize("program", ["psched", "psserver", "psworker-agent"])

@@ -128,9 +128,39 @@ static void the_end_of_a_worker_may_come_before_its_beginning(void **state)
     ps_effects_fini(&fx);
 }
 
+static void rates_are_of_the_last_seconds(void **state)
+{
+    struct ps_members t;
+    struct ps_msg_ping ping = {.rounds = 10, .bytes_in = 1000};
+    struct ps_member *m;
+
+    (void)state;
+    ps_members_init(&t);
+    m = ps_members_add(&t, PS_ROLE_SERVER, "ps0");
+    ps_member_take_stats(m, &ping, PS_SECONDS(10));
+    assert_int_equal(m->rates.rounds, 0); /* Of one ping nothing is known. */
+    ping = (struct ps_msg_ping){
+        .rounds = 20, .bytes_in = 5000, .bytes_out = UINT64_MAX};
+    ps_member_take_stats(m, &ping, PS_SECONDS(11));
+    assert_int_equal(m->rates.rounds, 0);
+    assert_int_equal(m->stats.rounds, 20);
+    ps_member_take_stats(m, &ping, PS_SECONDS(12));
+    assert_int_equal(m->rates.rounds, 5);
+    assert_int_equal(m->rates.bytes_in, 2000);
+    assert_true(m->rates.bytes_out > UINT64_MAX / 3);
+    ping.rounds = 3; /* It counts from the beginning. */
+    ps_member_take_stats(m, &ping, PS_SECONDS(16));
+    assert_int_equal(m->rates.rounds, 0);
+    assert_int_equal(m->rates.bytes_in, 0);
+    ps_member_renew(m, 7);
+    assert_int_equal(m->rates.from, 0);
+    ps_members_fini(&t);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(rates_are_of_the_last_seconds),
         cmocka_unit_test(members_are_sorted_and_numbered),
         cmocka_unit_test(leases_follow_silence),
         cmocka_unit_test(instances_that_were_replaced_are_known),

@@ -1,0 +1,273 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What psctl says of itself: all verbs, one verb, the one that may have been
+ * meant, and a script for completion. */
+#include "psctl/psctl.h"
+
+#include "base/nearest.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#define COUNT(a) (sizeof(a) / sizeof((a)[0]))
+
+/* Options that one verb has. */
+struct flag {
+    const char *name; /* "--round N" */
+    const char *help;
+};
+
+#define FLAGS_MAX 6
+
+struct page {
+    const char *verb;
+    const char *words[3]; /* Behind the verb; NULL at the end. */
+    const char *summary;  /* Of the first words, */
+    const char *second;   /* and of the second ones. */
+    const char *text;
+    struct flag flags[FLAGS_MAX];
+};
+
+static const struct page pages[] = {
+    {"status",
+     {"", NULL},
+     "one screen: members, jobs, what is wrong",
+     NULL,
+     "Each line with an exclamation mark is something to look at; then the\n"
+     "exit code is 3. Lost ranks, servers that are gone, jobs that wait for\n"
+     "too long.\n",
+     {{"--watch[=TIME]", "again and again, 2s apart"},
+      {"--after TIME", "a shorter wait is work (default 10s)"}}},
+    {"jobs",
+     {"[list]", "cancel NAME", NULL},
+     "jobs, also those that ended lately",
+     "end a job; its workers get an error that says so",
+     "'cancel' ends a job: its workers get an error that says so. It is for\n"
+     "the owner of the job, root and the user of psched, on psched's host.\n",
+     {{"--watch[=TIME]", "again and again, 2s apart"},
+      {"--reason TEXT", "of cancel, for the workers' error"}}},
+    {"nodes",
+     {"", NULL},
+     "servers and agents, with totals and rates",
+     NULL,
+     "Rates are means over the last seconds.\n",
+     {{"--watch[=TIME]", "again and again, 2s apart"}}},
+    {"keys",
+     {"[JOB]", NULL},
+     "keys, which server holds how much, and how even",
+     NULL,
+     "100 % of even is what a server would hold if all held the same.\n",
+     {{"--watch[=TIME]", "again and again, 2s apart"}}},
+    {"stall",
+     {"[JOB]", NULL},
+     "what is waited for, since when, which ranks are missing",
+     NULL,
+     "The exit code is 3 where a rank is lost or a wait is too long.\n",
+     {{"--watch[=TIME]", "again and again, 2s apart"},
+      {"--after TIME", "a shorter wait is work (default 10s)"}}},
+    {"set",
+     {"JOB NAME=VALUE", NULL},
+     "change a number of a job's optimizer",
+     NULL,
+     "NAME is learning_rate (lr), wd, rescale_grad or clip_gradient. It is\n"
+     "for the owner of the job, root and the user of psched, on psched's\n"
+     "host.\n",
+     {{"--round N", "the first round of each key that has the value; needed"}}},
+    {"rebalance",
+     {"JOB", NULL},
+     "move partitions until servers are within 5 % of even",
+     NULL,
+     "The job goes on meanwhile. It is for the owner of the job, root and\n"
+     "the user of psched, on psched's host.\n",
+     {{"--off SERVER", "move all that the job has there to its others"},
+      {"--dry-run", "say what, and do nothing"}}},
+    {"bench",
+     {"", NULL},
+     "push and pull in a job of its own from this node",
+     NULL,
+     "Says how long a round takes, in milliseconds, GB/s and keys a second.\n",
+     {{"--size BYTES", "of all keys together, e.g. 64M (default)"},
+      {"--keys N", "default 100"},
+      {"--rounds N", "default 50"},
+      {"--workers N", "processes, default 2"},
+      {"--socket PATH", "this node's agent; else $PSKV_SOCKET, else "
+                        "/run/pskv/agent.sock"}}},
+    {"help", {"[VERB]", NULL}, "this, or more about one verb", NULL, "", {{0}}},
+    {"completion",
+     {"bash", NULL},
+     "a script for the shell",
+     NULL,
+     "For this shell: source <(psctl completion bash)\n",
+     {{0}}},
+};
+
+static const char general[] =
+    "  -e, --endpoint HOST:PORT|unix:PATH\n"
+    "                       the scheduler; else $PSKV_SCHED, else\n"
+    "                       $DMLC_PS_ROOT_URI and $DMLC_PS_ROOT_PORT, else\n"
+    "                       its socket in /run/pskv, else 127.0.0.1:9091\n"
+    "  -w, --write FORMAT   table (for people) or json (for programs)\n"
+    "      --timeout TIME   how long the scheduler may be silent, e.g. 500ms\n"
+    "                       or 5s (default)\n"
+    "      --no-headers     rows alone\n"
+    "  -h, --help   -V, --version\n";
+
+static const char codes[] =
+    "Exit codes: 0 done, and healthy; 1 refused or failed, with the reason;\n"
+    "2 wrong usage; 3 degraded (status) or stalled (stall); 4 no such job;\n"
+    "69 no scheduler there; 75 refused for now, or another protocol;\n"
+    "77 not allowed.\n";
+
+static void print_usage_lines(const struct page *p, FILE *out)
+{
+    for (size_t i = 0; p->words[i] != NULL; i++) {
+        const char *begin = i == 0 ? "usage:" : "      ";
+
+        fprintf(out, "%s psctl [OPTION]... %s%s%s\n", begin, p->verb,
+                p->words[i][0] != '\0' ? " " : "", p->words[i]);
+    }
+}
+
+/* Each option once, with the verbs that have it. */
+static void print_flags(FILE *out)
+{
+    const char *told[COUNT(pages) * FLAGS_MAX];
+    size_t count = 0;
+
+    for (size_t i = 0; i < COUNT(pages) * FLAGS_MAX; i++) {
+        const struct flag *f = &pages[i / FLAGS_MAX].flags[i % FLAGS_MAX];
+        const char *comma = "of ";
+        size_t k = 0;
+
+        while (f->name != NULL && k < count && strcmp(told[k], f->name) != 0) {
+            k++;
+        }
+        if (f->name == NULL || k < count) {
+            continue;
+        }
+        told[count++] = f->name;
+        fprintf(out, "      %-16s ", f->name);
+        for (k = 0; k < COUNT(pages) * FLAGS_MAX; k++) {
+            const struct page *p = &pages[k / FLAGS_MAX];
+            const struct flag *same = &p->flags[k % FLAGS_MAX];
+
+            if (same->name != NULL && strcmp(same->name, f->name) == 0) {
+                fprintf(out, "%s%s", comma, p->verb);
+                comma = ", ";
+            }
+        }
+        fprintf(out, ": %s\n", f->help);
+    }
+}
+
+void help_all(FILE *out)
+{
+    fputs("usage: psctl [OPTION]... VERB\n\n", out);
+    for (size_t i = 0; i < COUNT(pages); i++) {
+        const struct page *p = &pages[i];
+
+        for (size_t k = 0; p->words[k] != NULL; k++) {
+            char left[64];
+
+            snprintf(left, sizeof(left), "%s %s", p->verb, p->words[k]);
+            fprintf(out, "  %-20s %s\n", left, k == 0 ? p->summary : p->second);
+        }
+    }
+    fputs("\n", out);
+    print_flags(out);
+    fprintf(out, "%s\n%s", general, codes);
+}
+
+static const struct page *find_page(const char *verb)
+{
+    for (size_t i = 0; i < COUNT(pages); i++) {
+        if (strcmp(pages[i].verb, verb) == 0) {
+            return &pages[i];
+        }
+    }
+    return NULL;
+}
+
+bool help_verb(const char *verb)
+{
+    const struct page *p = find_page(verb);
+
+    if (p == NULL) {
+        help_no_verb(verb);
+        return false;
+    }
+    print_usage_lines(p, stdout);
+    printf("\n%s: %s\n%s%s", p->verb, p->summary,
+           p->text[0] != '\0' ? "\n" : "", p->text);
+    for (size_t i = 0; i < FLAGS_MAX && p->flags[i].name != NULL; i++) {
+        printf("%s      %-16s %s\n", i == 0 ? "\n" : "", p->flags[i].name,
+               p->flags[i].help);
+    }
+    printf("\n%s\n%s", general, codes);
+    return true;
+}
+
+void help_no_verb(const char *verb)
+{
+    const char *names[COUNT(pages) + 1] = {NULL};
+    const char *near;
+    char shown[256];
+    struct ps_str s;
+
+    for (size_t i = 0; i < COUNT(pages); i++) {
+        names[i] = pages[i].verb;
+    }
+    near = ps_nearest(names, verb);
+    ps_str_init(&s, shown, sizeof(shown));
+    ps_str_add_escaped(&s, verb, strlen(verb), 32);
+    if (near != NULL) {
+        fprintf(stderr, "psctl: no verb '%s'; did you mean %s?\n", shown, near);
+        return;
+    }
+    fprintf(stderr, "psctl: no verb '%s'; there are", shown);
+    for (size_t i = 0; i < COUNT(pages); i++) {
+        fprintf(stderr, "%s %s", i > 0 ? "," : "", pages[i].verb);
+    }
+    fputs("\n", stderr);
+}
+
+void help_completion(void)
+{
+    fputs("# bash completion of psctl: source <(psctl completion bash)\n"
+          "_psctl() {\n"
+          "    local word=${COMP_WORDS[COMP_CWORD]}\n"
+          "    local before=${COMP_WORDS[COMP_CWORD-1]}\n"
+          "    local words\n"
+          "    case $before in\n"
+          "    -w|--write) words='table json' ;;\n"
+          "    help) words='",
+          stdout);
+    for (size_t i = 0; i < COUNT(pages); i++) {
+        printf("%s%s", i > 0 ? " " : "", pages[i].verb);
+    }
+    fputs("' ;;\n"
+          "    keys|stall|set|rebalance|cancel)\n"
+          "        words=$(psctl --no-headers --timeout 1s jobs 2>/dev/null |\n"
+          "                awk '{print $1}') ;;\n"
+          "    *) words='",
+          stdout);
+    for (size_t i = 0; i < COUNT(pages); i++) {
+        printf("%s ", pages[i].verb);
+    }
+    fputs("-e -w -h -V --endpoint --write --timeout --no-headers --help "
+          "--version",
+          stdout);
+    for (size_t i = 0; i < COUNT(pages); i++) {
+        for (size_t k = 0; k < FLAGS_MAX && pages[i].flags[k].name != NULL;
+             k++) {
+            const char *name = pages[i].flags[k].name;
+
+            printf(" %.*s", (int)strcspn(name, " ["), name);
+        }
+    }
+    fputs("' ;;\n"
+          "    esac\n"
+          "    COMPREPLY=($(compgen -W \"$words\" -- \"$word\"))\n"
+          "}\n"
+          "complete -F _psctl psctl\n",
+          stdout);
+}

@@ -1,0 +1,159 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What psctl says of itself, and how it shows what changes."""
+import json
+import os
+import pty
+import re
+import select
+import signal
+import subprocess
+
+import pytest
+import trio as support
+from trio import Job
+
+
+def run(*words, **env):
+    done = subprocess.run([support.program("psctl"), *words],
+                          capture_output=True, text=True, check=False,
+                          timeout=support.PATIENCE,
+                          env=support.clean_env(**env))
+    return done.returncode, done.stdout, done.stderr
+
+
+VERBS = ["status", "jobs", "nodes", "keys", "stall", "set", "rebalance",
+         "bench", "help", "completion"]
+
+
+def test_bare_psctl_shows_how_it_is_used():
+    code, out, err = run()
+    assert code == 2 and out == ""
+    for word in VERBS + ["usage:"]:
+        assert word in err
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_each_verb_has_help(verb):
+    code, out, err = run("help", verb)
+    assert code == 0 and err == ""
+    assert out.startswith("usage: psctl [OPTION]... " + verb)
+    assert run(verb, "--help") == (0, out, "")
+    assert run("--help", verb) == (0, out, "")
+    for number in (0, 1, 2, 3, 4, 69, 75, 77):
+        assert re.search(rf"\b{number} [a-z]", out), number
+
+
+def test_help_of_all():
+    code, out, _ = run("help")
+    assert code == 0 and run("--help") == (0, out, "")
+    assert max(map(len, out.splitlines())) <= 100
+    assert run("help", "a", "b")[0] == 2
+
+
+@pytest.mark.parametrize("word, meant", [
+    ("stats", "status"), ("node", "nodes"), ("stal", "stall"),
+    ("rebalence", "rebalance"), ("halp", "help")])
+def test_near_verbs_are_hinted(word, meant):
+    code, out, err = run(word)
+    assert code == 2 and out == ""
+    assert err == f"psctl: no verb '{word}'; did you mean {meant}?\n"
+    assert run("help", word)[0] == 2
+
+
+def test_completion_is_a_script():
+    code, out, _ = run("completion", "bash")
+    assert code == 0
+    subprocess.run(["bash", "-n"], input=out, text=True, check=True)
+    script = out + '\nCOMP_WORDS=(psctl st) COMP_CWORD=1; _psctl\n' \
+        'echo "${COMPREPLY[@]}"\n'
+    done = subprocess.run(["bash"], input=script, text=True, check=True,
+                          capture_output=True)
+    assert done.stdout == "status stall\n"
+    assert run("completion", "fish")[0] == 2
+
+
+def test_watch(trio):
+    t = trio(servers=1, agents=1)
+    p = subprocess.Popen(
+        [support.program("psctl"), "-e", t.endpoint, "--watch=50ms",
+         "--no-headers", "nodes"], stdout=subprocess.PIPE, text=True,
+        env=support.clean_env())
+    try:
+        lines = [p.stdout.readline() for _ in range(12)]
+        assert sum(line.startswith("server") for line in lines) == 3
+        assert "" not in lines and "\n" in lines
+    finally:
+        p.send_signal(signal.SIGTERM)
+        p.wait(support.PATIENCE)
+        p.stdout.close()
+    for words in (("--watch", "bench"), ("--watch", "jobs", "cancel", "x"),
+                  ("--watch=0", "nodes"), ("--watch=x", "nodes")):
+        assert t.psctl(*words)[0] == 2, words
+
+
+def on_terminal(argv, **env):
+    """What `argv` writes to a terminal that is its standard error."""
+    master, slave = pty.openpty()
+    p = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=slave,
+                         env=support.clean_env(**env))
+    os.close(slave)
+    seen = b""
+    deadline = support.Deadline(support.PATIENCE * 2)
+    while True:
+        select.select([master], [], [], deadline.left("the end of " + argv[0]))
+        try:
+            data = os.read(master, 65536)
+        except OSError:  # The last writer is gone.
+            break
+        if not data:
+            break
+        seen += data
+    os.close(master)
+    out = p.stdout.read()
+    p.stdout.close()
+    assert p.wait(support.PATIENCE) == 0, seen
+    return out.decode(), seen.decode()
+
+
+def test_bench_has_progress_on_a_terminal_alone(trio):
+    t = trio(servers=1, agents=1)
+    argv = [support.program("psctl"), "-e", t.endpoint, "--socket",
+            t.socket(0), "--workers", "1", "--size", "64KiB", "--keys", "1",
+            "--rounds", "3", "bench"]
+    out, seen = on_terminal(argv)
+    assert out.startswith("1 worker on this node, 1 server; 1 key of")
+    assert "psctl: bench: round " in seen and " of 6" in seen
+    assert seen.endswith("\r\x1b[K")
+    done = subprocess.run(argv, capture_output=True, text=True, check=False,
+                          timeout=support.PATIENCE, env=support.clean_env())
+    assert done.returncode == 0 and done.stderr == ""
+
+
+def test_nodes_have_rates(trio):
+    t = trio(servers=1, agents=1)
+    with Job(t, 1) as job:
+        k = job.key("größe", "float32", 250_000)
+
+        def busy():
+            job.tell(f"rounds count 20 1 0 {k}")
+            rows = {n["role"]: n for n in t.ask("nodes")["nodes"]}
+            server = rows["server"]
+            return server["bytes_in_per_s"] > 0 and \
+                server["bytes_out_per_s"] > 0 and \
+                server["rounds_per_s"] > 0 and server
+
+        server = support.wait_for(busy, "rates of a busy server")
+        assert server["bytes_in_per_s"] <= server["bytes_in"]
+        code, out, _ = t.psctl("nodes")
+        assert code == 0 and out.splitlines()[0].split().count("/S") == 3
+        assert "/s in" in t.psctl("status")[1]
+        support.wait_for(lambda: all(
+            n["bytes_in_per_s"] == 0 for n in t.ask("nodes")["nodes"]),
+            "rates that fall", step=0.2)
+        # Names of other alphabets, where the terminal shows them.
+        argv = ("-e", t.endpoint, "keys")
+        assert "s:größe " in run(*argv, LC_ALL="C.UTF-8")[1]
+        assert "s:gr\\xc3\\xb6\\xc3\\x9fe " in run(*argv, LC_ALL="C")[1]
+        answer = json.loads(run(*argv, "-w", "json")[1])
+        assert answer["keys"][0]["name"] == "s:größe"
+    t.await_empty()
