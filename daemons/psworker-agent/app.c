@@ -88,6 +88,9 @@ static void set_limits(const struct psagent_options *o,
     set(user, PS_COST_KEYS, l->user_keys, "limits.user.keys");
     set(job, PS_COST_PARTITIONS, l->job_partitions, "limits.job.partitions");
     set(user, PS_COST_PARTITIONS, l->user_partitions, "limits.user.partitions");
+    set(user, PS_COST_OPERATIONS, l->user_operations, "limits.user.operations");
+    set(session, PS_COST_QUERIES, l->session_queries, "limits.session.queries");
+    set(user, PS_COST_QUERIES, l->user_queries, "limits.user.queries");
     set(user, PS_COST_SESSIONS, l->user_sessions, "limits.user.sessions");
     set(daemon, PS_COST_SESSIONS, o->max_clients, "client.max_clients");
 }

@@ -27,6 +27,9 @@ struct psagent_options {
         uint64_t user_keys;
         uint64_t job_partitions;
         uint64_t user_partitions;
+        uint64_t user_operations;
+        uint64_t session_queries;
+        uint64_t user_queries;
         uint64_t daemon_regions; /* 0: half of what the system allows. */
         uint64_t daemon_mapped;
     } limits;

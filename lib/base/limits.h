@@ -78,6 +78,10 @@
  * told apart. */
 #define PS_LOG_BURST               100u
 #define PS_LOG_KINDS_MAX           64u
+/* Questions what operations of one user wait for that an agent has with the
+ * scheduler at a time; more of them wait behind these, so that they delay
+ * nothing else on that link. */
+#define PS_QUERIES_SENT_MAX        4u
 /* Bytes of a name of a node, job or cluster; of a key. */
 #define PS_NAME_MAX                64u
 #define PS_KEY_NAME_MAX            256u

@@ -376,7 +376,6 @@ void ps_agent_free(struct ps_agent *a)
     struct ps_map_cursor c = {0};
     struct ps_agent_server *s;
     struct ps_agent_job *j;
-    struct ps_agent_question *q;
     struct ps_list_node *n;
 
     if (a == NULL) {
@@ -395,15 +394,11 @@ void ps_agent_free(struct ps_agent *a)
     while ((s = ps_map_next(a->servers, &c)) != NULL) {
         ps_agent_server_free(s);
     }
-    c = (struct ps_map_cursor){0};
-    while ((q = ps_map_next(a->questions, &c)) != NULL) {
-        ps_free(q);
-    }
+    ps_agent_why_fini(a);
     while (a->spare_op_count > 0) {
         ps_free(a->spare_ops[--a->spare_op_count]);
     }
     ps_free(a->spare_ops);
-    ps_map_free(a->questions);
     ps_map_free(a->servers);
     ps_map_free(a->by_conn);
     ps_map_free(a->server_conns);

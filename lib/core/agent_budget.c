@@ -36,7 +36,7 @@ void ps_agent_budget_fini(struct ps_agent *a)
     ps_account_fini(&a->account);
 }
 
-static struct ps_agent_user *user_get(struct ps_agent *a, uint32_t uid)
+struct ps_agent_user *ps_agent_user_get(struct ps_agent *a, uint32_t uid)
 {
     struct ps_agent_user *u = ps_map_get(a->users, uid);
     char name[16];
@@ -57,7 +57,7 @@ static struct ps_agent_user *user_get(struct ps_agent *a, uint32_t uid)
     return u;
 }
 
-static void user_put(struct ps_agent_user *u)
+void ps_agent_user_put(struct ps_agent_user *u)
 {
     assert(u->refs > 0);
     if (--u->refs == 0) {
@@ -79,14 +79,15 @@ int ps_agent_budget_open(struct ps_agent *a, struct ps_agent_session *s,
     ps_str_init(&t, name, sizeof(name));
     ps_str_addf(&t, "%llu (pid %u)", (unsigned long long)s->worker, pid);
     ps_list_init(&s->holds);
-    s->user = user_get(a, s->uid);
+    ps_list_init(&s->questions);
+    s->user = ps_agent_user_get(a, s->uid);
     ps_account_init(&s->account, PS_ACCOUNT_SESSION, name,
                     limits_of(a, PS_ACCOUNT_SESSION));
     ps_account_join(&s->account, &s->user->account);
     rc = ps_account_charge(&s->account, PS_COST_SESSIONS, 1, ret_refusal);
     if (rc != 0) {
         ps_account_fini(&s->account);
-        user_put(s->user);
+        ps_agent_user_put(s->user);
     }
     return rc;
 }
@@ -106,13 +107,13 @@ void ps_agent_budget_close(struct ps_agent_session *s)
     }
     ps_account_refund(&s->account, PS_COST_SESSIONS, 1);
     ps_account_fini(&s->account);
-    user_put(s->user);
+    ps_agent_user_put(s->user);
 }
 
 void ps_agent_budget_seat(struct ps_agent_session *s, struct ps_agent_job *j)
 {
     if (j->user == NULL) {
-        j->user = user_get(s->user->agent, s->uid);
+        j->user = ps_agent_user_get(s->user->agent, s->uid);
         ps_account_init(&j->account, PS_ACCOUNT_JOB, j->name,
                         limits_of(s->user->agent, PS_ACCOUNT_JOB));
         ps_account_join(&j->account, &j->user->account);
@@ -124,7 +125,7 @@ void ps_agent_budget_leave(struct ps_agent_job *j)
 {
     if (j->user != NULL) {
         ps_account_fini(&j->account);
-        user_put(j->user);
+        ps_agent_user_put(j->user);
         j->user = NULL;
     }
 }
@@ -194,7 +195,7 @@ void ps_agent_budget_bury(struct ps_agent_job *j, struct ps_agent_grave *g)
 {
     *g = (struct ps_agent_grave){.results = j->results};
     if (j->user != NULL) {
-        g->user = user_get(j->user->agent, j->user->uid);
+        g->user = ps_agent_user_get(j->user->agent, j->user->uid);
         g->charged = ps_pool_used(j->results);
         ps_account_add(&g->user->account, PS_COST_MEMORY, g->charged);
     }
@@ -204,7 +205,7 @@ void ps_agent_budget_buried(struct ps_agent_grave *g)
 {
     if (g->user != NULL) {
         ps_account_refund(&g->user->account, PS_COST_MEMORY, g->charged);
-        user_put(g->user);
+        ps_agent_user_put(g->user);
         g->user = NULL;
     }
 }
@@ -222,7 +223,7 @@ static void hold_release(void *ctx)
     if (h->session != NULL) {
         ps_list_remove(&h->node);
     }
-    user_put(h->user);
+    ps_agent_user_put(h->user);
     ps_buf_unref(h->buf);
     ps_free(h);
 }
@@ -244,7 +245,7 @@ int ps_agent_budget_hold(struct ps_agent_session *s, struct ps_buf *buf,
     }
     h = ps_calloc(1, sizeof(*h));
     h->session = s;
-    h->user = user_get(s->user->agent, s->uid);
+    h->user = ps_agent_user_get(s->user->agent, s->uid);
     h->buf = ps_buf_ref(buf);
     ps_list_push_back(&s->holds, &h->node);
     *ret_buf = ps_buf_wrap(buf->data, buf->size, hold_release, h);

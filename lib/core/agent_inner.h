@@ -327,6 +327,7 @@ struct ps_agent_user {
     struct ps_agent *agent;
     uint32_t uid;
     uint32_t refs; /* By sessions, jobs, and what outlives them. */
+    uint32_t questions_sent;
     struct ps_account account;
 };
 
@@ -409,7 +410,8 @@ struct ps_agent_session {
     struct ps_map *pieces;  /* It has: id -> anything. */
     struct ps_list ops;
     uint32_t op_count;
-    struct ps_list holds; /* struct ps_agent_hold */
+    struct ps_list holds;     /* struct ps_agent_hold */
+    struct ps_list questions; /* struct ps_agent_question */
     struct ps_agent_user *user;
     struct ps_account account;
 };
@@ -442,11 +444,15 @@ struct ps_agent_departed {
     bool untold; /* In the middle of a resume. */
 };
 
-/* A question to the scheduler that waits for its answer. */
+/* What an operation waits for: a question to the scheduler without an answer,
+ * or without a place among those that it is asked at a time. */
 struct ps_agent_question {
+    struct ps_list_node node; /* In session->questions. */
     uint64_t request;
     uint64_t gen;
-    ps_conn_id session;
+    struct ps_agent_session *session; /* NULL: gone; the answer is dropped. */
+    struct ps_agent_user *user;       /* A reference. */
+    bool sent;
     uint64_t op_id;
     uint32_t key;
     uint64_t round;
@@ -472,8 +478,8 @@ struct ps_agent {
     struct ps_map *server_conns; /* Servers, until the connection closes. */
     struct ps_map *jobs;         /* By generation. */
     struct ps_map *runs;         /* By token. */
-    struct ps_map *questions;
-    struct ps_map *users; /* By uid. */
+    struct ps_map *questions;    /* By request. */
+    struct ps_map *users;        /* By uid. */
     struct ps_account account;
     uint64_t next_worker;
     uint64_t next_token;
@@ -503,6 +509,8 @@ uint64_t ps_agent_part_bytes(const struct ps_agent_part *p);
 /* agent_budget.c */
 void ps_agent_budget_init(struct ps_agent *a);
 void ps_agent_budget_fini(struct ps_agent *a);
+struct ps_agent_user *ps_agent_user_get(struct ps_agent *a, uint32_t uid);
+void ps_agent_user_put(struct ps_agent_user *u);
 /* A session takes a place. Refused: nothing is left of it. */
 PS_MUST_USE int ps_agent_budget_open(struct ps_agent *a,
                                      struct ps_agent_session *s, uint32_t pid,
@@ -679,8 +687,9 @@ void ps_agent_why_ask(struct ps_agent_step *st, struct ps_agent_session *s,
 void ps_agent_why_answer(struct ps_agent_step *st,
                          const struct ps_msg_stall_answer *m);
 void ps_agent_why_offer(struct ps_agent_step *st);
+void ps_agent_why_fini(struct ps_agent *a);
 /* The session is gone: its questions are dropped. */
-void ps_agent_why_forget(struct ps_agent *a, ps_conn_id session);
+void ps_agent_why_forget(struct ps_agent *a, struct ps_agent_session *s);
 
 /* agent_job.c */
 struct ps_agent_job *ps_agent_job_find(const struct ps_agent *a, uint64_t gen);

@@ -27,7 +27,17 @@ struct ps_agent_op *ps_agent_op_new(struct ps_agent_step *st,
     op->since = st->now;
     ps_list_push_back(&s->ops, &op->mine);
     s->op_count++;
+    ps_account_add(&s->account, PS_COST_OPERATIONS, 1);
     return op;
+}
+
+/* Its session has nothing to do with it any more. */
+static void op_leave(struct ps_agent_op *op)
+{
+    ps_list_remove(&op->mine);
+    op->session->op_count--;
+    ps_account_refund(&op->session->account, PS_COST_OPERATIONS, 1);
+    op->session = NULL;
 }
 
 void ps_agent_op_free(struct ps_agent_op *op)
@@ -35,8 +45,12 @@ void ps_agent_op_free(struct ps_agent_op *op)
     struct ps_agent *a = op->agent;
 
     if (op->session != NULL) {
-        ps_list_remove(&op->mine);
-        op->session->op_count--;
+        if (op->message != NULL) {
+            ps_account_refund(&op->session->account, PS_COST_QUERIES, 1);
+            ps_account_refund(&op->session->account, PS_COST_MEMORY,
+                              ps_alloc_size(op->message));
+        }
+        op_leave(op);
     }
     ps_buf_unref(op->array.buf);
     ps_agent_rows_free(op->rows);
@@ -98,9 +112,7 @@ static void drop_ops(struct ps_agent_session *s)
 
         if (k != NULL &&
             (k->offer[op->local] == op || ps_agent_async_keeps(op))) {
-            ps_list_remove(&op->mine);
-            s->op_count--;
-            op->session = NULL;
+            op_leave(op);
             continue;
         }
         if (ps_list_linked(&op->node)) {
@@ -160,6 +172,7 @@ void ps_agent_session_free(struct ps_agent *a, struct ps_agent_session *s)
     struct ps_buf *b;
 
     drop_ops(s);
+    ps_agent_why_forget(a, s);
     a->held_back -= s->held_back;
     while ((b = ps_map_next(s->regions, &c)) != NULL) {
         ps_buf_unref(b);
@@ -269,7 +282,6 @@ void ps_agent_session_closed(struct ps_agent_step *st,
         j->sessions--;
     }
     drop_askers(s);
-    ps_agent_why_forget(st->a, s->conn);
     ps_agent_session_free(st->a, s);
     if (j != NULL) {
         ps_agent_job_settle(st, j);
@@ -503,6 +515,37 @@ static void took_barrier(struct ps_agent_step *st, struct ps_agent_session *s,
     ps_agent_job_enter(st, j);
 }
 
+/* What the scheduler is to hear, and what it says is the end of `op`. Kept
+ * until then: a scheduler that is away hears it when it is back. */
+static void declare(struct ps_agent_step *st, struct ps_agent_session *s,
+                    struct ps_agent_op *op, const struct ps_msg *m)
+{
+    struct ps_msg *copy = ps_msg_dup(m);
+    struct ps_refusal why;
+    int rc = ps_account_charge(&s->account, PS_COST_QUERIES, 1, &why);
+
+    if (rc == 0) {
+        rc = ps_account_charge(&s->account, PS_COST_MEMORY, ps_alloc_size(copy),
+                               &why);
+        if (rc != 0) {
+            ps_account_refund(&s->account, PS_COST_QUERIES, 1);
+        }
+    }
+    if (rc != 0) {
+        char text[PS_TEXT_MAX + 1];
+        struct ps_str t;
+
+        ps_msg_free(copy);
+        ps_str_init(&t, text, sizeof(text));
+        ps_refusal_text(&why, &t);
+        ps_agent_op_done(st, op, 0, rc, text);
+        return;
+    }
+    op->message = copy;
+    ps_list_push_back(&s->job->optimizers, &op->node);
+    ps_agent_up_tell(st, m);
+}
+
 static void took_optimizer(struct ps_agent_step *st, struct ps_agent_session *s,
                            const struct ps_msg_l_optimizer *m)
 {
@@ -536,9 +579,7 @@ static void took_optimizer(struct ps_agent_step *st, struct ps_agent_session *s,
     set.optimizer_set.params_count = m->params_count;
     set.optimizer_set.tunings = m->tunings;
     set.optimizer_set.tunings_count = m->tunings_count;
-    op->message = ps_msg_dup(&set);
-    ps_list_push_back(&j->optimizers, &op->node);
-    ps_agent_up_tell(st, &set);
+    declare(st, s, op, &set);
 }
 
 static void took_change(struct ps_agent_step *st, struct ps_agent_session *s,
@@ -559,9 +600,7 @@ static void took_change(struct ps_agent_step *st, struct ps_agent_session *s,
     set.optimizer_change.name = m->name;
     set.optimizer_change.value = m->value;
     set.optimizer_change.round = m->round;
-    op->message = ps_msg_dup(&set);
-    ps_list_push_back(&j->optimizers, &op->node);
-    ps_agent_up_tell(st, &set);
+    declare(st, s, op, &set);
 }
 
 static void took_compression(struct ps_agent_step *st,
@@ -590,23 +629,65 @@ static void took_compression(struct ps_agent_step *st,
     set.compression_set.name = m->name;
     set.compression_set.params = m->params;
     set.compression_set.params_count = m->params_count;
-    op->message = ps_msg_dup(&set);
-    ps_list_push_back(&j->optimizers, &op->node);
-    ps_agent_up_tell(st, &set);
+    declare(st, s, op, &set);
 }
 
 /* ----------------------------------------------------------------- messages */
 
+/* Where the message begins an operation: its number. */
+static const uint64_t *op_of(const struct ps_msg *m)
+{
+    switch (m->code) {
+    case PS_MSG_L_OP:
+        return m->l_op.op != PS_OP_MORE ? &m->l_op.op_id : NULL;
+    case PS_MSG_L_BARRIER:
+        return &m->l_barrier.op_id;
+    case PS_MSG_L_OPTIMIZER:
+        return &m->l_optimizer.op_id;
+    case PS_MSG_L_CHANGE:
+        return &m->l_change.op_id;
+    case PS_MSG_L_STATE:
+        return &m->l_state.op_id;
+    case PS_MSG_L_COMPRESSION:
+        return &m->l_compression.op_id;
+    default:
+        return NULL;
+    }
+}
+
+/* One more operation of this session, and of its user? Else it is refused. */
+static bool has_room(struct ps_agent_step *st, struct ps_agent_session *s,
+                     uint64_t op_id)
+{
+    char text[PS_TEXT_MAX + 1];
+    struct ps_refusal why;
+    struct ps_str t;
+
+    if (s->op_count >= PS_OPS_MAX) {
+        ps_agent_session_end(st, s, PS_E_FULL,
+                             "too many operations that are not done");
+        return false;
+    }
+    if (ps_account_room(&s->account, PS_COST_OPERATIONS) > 0 ||
+        ps_account_charge(&s->account, PS_COST_OPERATIONS, 1, &why) == 0) {
+        return true;
+    }
+    ps_str_init(&t, text, sizeof(text));
+    ps_refusal_text(&why, &t);
+    ps_effects_tell(
+        st->fx, s->conn,
+        &(struct ps_msg){
+            .code = PS_MSG_L_DONE,
+            .l_done = {.op_id = op_id, .error = PS_E_FULL, .text = text}});
+    return false;
+}
+
 static void active_msg(struct ps_agent_step *st, struct ps_agent_session *s,
                        const struct ps_msg *m)
 {
-    if (s->op_count >= PS_OPS_MAX &&
-        ((m->code == PS_MSG_L_OP && m->l_op.op != PS_OP_MORE) ||
-         m->code == PS_MSG_L_BARRIER || m->code == PS_MSG_L_OPTIMIZER ||
-         m->code == PS_MSG_L_CHANGE || m->code == PS_MSG_L_STATE ||
-         m->code == PS_MSG_L_COMPRESSION)) {
-        ps_agent_session_end(st, s, PS_E_FULL,
-                             "too many operations that are not done");
+    const uint64_t *op_id = op_of(m);
+
+    if (op_id != NULL && !has_room(st, s, *op_id)) {
         return;
     }
     switch (m->code) {

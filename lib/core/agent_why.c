@@ -77,8 +77,12 @@ static const struct ps_agent_op *find_op(const struct ps_agent_session *s,
     return NULL;
 }
 
-static void query(struct ps_agent_step *st, const struct ps_agent_question *q)
+static void query(struct ps_agent_step *st, struct ps_agent_question *q)
 {
+    if (!q->sent) {
+        q->sent = true;
+        q->user->questions_sent++;
+    }
     ps_agent_up_tell(st,
                      &(struct ps_msg){.code = PS_MSG_STALL_QUERY,
                                       .stall_query = {.gen = q->gen,
@@ -86,6 +90,49 @@ static void query(struct ps_agent_step *st, const struct ps_agent_question *q)
                                                       .key = q->key,
                                                       .round = q->round,
                                                       .barrier = q->barrier}});
+}
+
+/* The oldest questions go, as many of each user as may be under way. */
+static void query_next(struct ps_agent_step *st)
+{
+    struct ps_map_cursor c = {0};
+    struct ps_agent_question *q;
+
+    while ((q = ps_map_next(st->a->questions, &c)) != NULL) {
+        if (!q->sent && q->user->questions_sent < PS_QUERIES_SENT_MAX) {
+            query(st, q);
+        }
+    }
+}
+
+/* Its session has an answer, or needs none. */
+static void question_leave(struct ps_agent_question *q)
+{
+    ps_list_remove(&q->node);
+    ps_account_refund(&q->session->account, PS_COST_QUERIES, 1);
+    q->session = NULL;
+}
+
+static void question_free(struct ps_agent *a, struct ps_agent_question *q)
+{
+    if (q->session != NULL) {
+        question_leave(q);
+    }
+    q->user->questions_sent -= q->sent;
+    ps_agent_user_put(q->user);
+    ps_map_take(a->questions, q->request);
+    ps_free(q);
+}
+
+static bool is_asked(const struct ps_agent_session *s, uint64_t op_id)
+{
+    PS_LIST_EACH(n, &s->questions)
+    {
+        if (PS_CONTAINER(n, struct ps_agent_question, node)->op_id == op_id) {
+            return true;
+        }
+    }
+    return false;
 }
 
 /* The round that others must have offered. Without rounds nobody is waited
@@ -103,62 +150,92 @@ static uint64_t round_of(const struct ps_agent_op *op)
                : 0;
 }
 
+/* Does the scheduler know more of it? */
+static bool is_known_here(const struct ps_agent_step *st,
+                          const struct ps_agent_op *op)
+{
+    return (op->key == NULL && !op->barrier) ||
+           (op->key != NULL && op->key->async && round_of(op) == 0) ||
+           st->a->up.state != PS_AGENT_PEER_KNOWN;
+}
+
 void ps_agent_why_ask(struct ps_agent_step *st, struct ps_agent_session *s,
                       uint64_t op_id)
 {
-    const struct ps_agent_op *op = find_op(s, op_id);
+    const struct ps_agent_op *op;
     struct ps_agent_question *q;
+    struct ps_refusal refusal;
+    char text[sizeof(q->text)];
     struct ps_str t;
 
+    if (is_asked(s, op_id)) {
+        return; /* One answer is for all who ask. */
+    }
+    op = find_op(s, op_id);
     if (op == NULL) {
         because(st, s->conn, op_id, "it is done, or was never begun");
         return;
     }
-    q = ps_calloc(1, sizeof(*q));
-    q->request = ++st->a->next_request;
-    q->gen = s->gen;
-    q->session = s->conn;
-    q->op_id = op_id;
-    q->key = op->key == NULL ? 0 : op->key->number;
-    q->round = round_of(op);
-    q->barrier = op->barrier;
-    ps_str_init(&t, q->text, sizeof(q->text));
+    ps_str_init(&t, text, sizeof(text));
     describe(&t, op, st->now);
     describe_servers(&t, op, st->now);
     if (st->a->up.state != PS_AGENT_PEER_KNOWN) {
         ps_str_add(&t, ", the scheduler is not connected and knows who else "
                        "is missing");
     }
-    if ((op->key == NULL && !op->barrier) ||
-        (op->key != NULL && op->key->async && q->round == 0) ||
-        st->a->up.state != PS_AGENT_PEER_KNOWN) {
-        because(st, s->conn, op_id, q->text);
-        ps_free(q);
+    if (is_known_here(st, op)) {
+        because(st, s->conn, op_id, text);
         return;
     }
+    if (ps_account_charge(&s->account, PS_COST_QUERIES, 1, &refusal) != 0) {
+        ps_str_add(&t, "; the scheduler is not asked who is missing: ");
+        ps_refusal_text(&refusal, &t);
+        because(st, s->conn, op_id, text);
+        return;
+    }
+    q = ps_calloc(1, sizeof(*q));
+    q->request = ++st->a->next_request;
+    q->gen = s->gen;
+    q->session = s;
+    q->user = ps_agent_user_get(st->a, s->uid);
+    q->op_id = op_id;
+    q->key = op->key == NULL ? 0 : op->key->number;
+    q->round = round_of(op);
+    q->barrier = op->barrier;
+    ps_str_copy(q->text, sizeof(q->text), text);
+    ps_list_push_back(&s->questions, &q->node);
     ps_map_put(st->a->questions, q->request, q);
-    query(st, q);
+    query_next(st);
 }
 
 void ps_agent_why_offer(struct ps_agent_step *st)
 {
     struct ps_map_cursor c = {0};
-    const struct ps_agent_question *q;
-
-    while ((q = ps_map_next(st->a->questions, &c)) != NULL) {
-        query(st, q);
-    }
-}
-
-void ps_agent_why_forget(struct ps_agent *a, ps_conn_id session)
-{
-    struct ps_map_cursor c = {0};
     struct ps_agent_question *q;
 
-    while ((q = ps_map_next(a->questions, &c)) != NULL) {
-        if (q->session == session) {
-            ps_map_take(a->questions, q->request);
-            ps_free(q);
+    while ((q = ps_map_next(st->a->questions, &c)) != NULL) {
+        if (q->sent && q->session == NULL) {
+            question_free(st->a, q); /* Nobody hears the answer. */
+        } else if (q->sent) {
+            query(st, q);
+        }
+    }
+    query_next(st);
+}
+
+void ps_agent_why_forget(struct ps_agent *a, struct ps_agent_session *s)
+{
+    struct ps_list_node *n = ps_list_first(&s->questions);
+
+    while (n != NULL) {
+        struct ps_agent_question *q = PS_CONTAINER(n, struct ps_agent_question,
+                                                   node);
+
+        n = ps_list_next(&s->questions, n);
+        if (q->sent) {
+            question_leave(q); /* Its place is free when it is answered. */
+        } else {
+            question_free(a, q);
         }
     }
 }
@@ -166,11 +243,16 @@ void ps_agent_why_forget(struct ps_agent *a, ps_conn_id session)
 void ps_agent_why_answer(struct ps_agent_step *st,
                          const struct ps_msg_stall_answer *m)
 {
-    struct ps_agent_question *q = ps_map_take(st->a->questions, m->request);
+    struct ps_agent_question *q = ps_map_get(st->a->questions, m->request);
     char text[1024];
     struct ps_str t;
 
-    if (q == NULL) {
+    if (q == NULL || !q->sent) {
+        return;
+    }
+    if (q->session == NULL) {
+        question_free(st->a, q);
+        query_next(st);
         return;
     }
     ps_str_init(&t, text, sizeof(text));
@@ -191,6 +273,18 @@ void ps_agent_why_answer(struct ps_agent_step *st,
     } else if (m->missing_count == 0) {
         ps_str_add(&t, "; every rank has done its part");
     }
-    because(st, q->session, q->op_id, text);
-    ps_free(q);
+    because(st, q->session->conn, q->op_id, text);
+    question_free(st->a, q);
+    query_next(st);
+}
+
+void ps_agent_why_fini(struct ps_agent *a)
+{
+    struct ps_map_cursor c = {0};
+    struct ps_agent_question *q;
+
+    while ((q = ps_map_next(a->questions, &c)) != NULL) {
+        question_free(a, q);
+    }
+    ps_map_free(a->questions);
 }
