@@ -5,7 +5,12 @@
 #include "base/pool.h"
 
 /* Partitions whose rounds may be under way at once, at the least. */
-#define ROUNDS 2u
+#define ROUNDS   2u
+/* Values that are made meanwhile: what is beyond waits, which costs less than
+ * memory for twice all values. */
+#define VERSIONS (64ull * 1024 * 1024)
+/* What a server knows of a partition. */
+#define TABLE    512u
 
 void ps_need_kind_set(struct ps_need_kind *kind, const struct ps_optim *optim,
                       const struct ps_compress *compress)
@@ -28,7 +33,7 @@ static uint64_t stored_of(const struct ps_need_kind *kind, uint8_t dtype,
                           uint64_t count)
 {
     const uint64_t value = value_of(dtype, count);
-    uint64_t all = 2 * value;
+    uint64_t all = value + TABLE;
 
     if (kind->optimizes && ps_dtype_is_real(dtype)) {
         const bool half = !ps_dtype_is_float(dtype);
@@ -69,5 +74,6 @@ uint64_t ps_need_rounds(const struct ps_need *n, uint32_t slots)
 
 uint64_t ps_need_bytes(const struct ps_need *n, uint32_t slots)
 {
-    return n->stored + ps_need_rounds(n, slots);
+    return n->stored + ps_min_u64(n->values, VERSIONS) +
+           ps_need_rounds(n, slots);
 }

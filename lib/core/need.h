@@ -3,11 +3,11 @@
  * declared alone, before a byte of it has come. The scheduler admits keys by
  * it, and servers hold as much for the job.
  *
- *     stored  each value twice, because a version is made while the one before
- *             is still on its way to agents; the optimizer's state; what codes
- *             leave over
- *     rounds  a contribution of every slot to each of two partitions, the
- *             largest: with these a round of the job can always be merged */
+ *     stored    values, the optimizer's state, what codes leave over, tables
+ *     versions  values that are made while those before them are still on their
+ *               way to agents: as many as there are, up to 64 MiB
+ *     rounds    a contribution of every slot to each of two partitions, the
+ *               largest: with these a round of the job can always be merged */
 #pragma once
 
 #include "core/compress.h"
@@ -41,7 +41,7 @@ void ps_need_add(struct ps_need *n, const struct ps_need_kind *kind,
 void ps_need_take(struct ps_need *n, const struct ps_need_kind *kind,
                   uint8_t dtype, uint64_t count);
 
-/* For open rounds, in a job of so many slots. */
+/* For the round that is merged next, in a job of so many slots. */
 uint64_t ps_need_rounds(const struct ps_need *n, uint32_t slots);
 /* All of it. */
 uint64_t ps_need_bytes(const struct ps_need *n, uint32_t slots);

@@ -99,7 +99,10 @@ static void a_close_that_is_late_closes_nothing(void **state)
 
 /* ------------------------------------------------------------------ memory */
 
-#define MIB UINT64_C(1048576)
+#define KIB   UINT64_C(1024)
+#define MIB   (1024 * KIB)
+/* What a server knows of a partition. */
+#define TABLE UINT64_C(512)
 
 /* As running(), with servers of this memory. */
 static struct job running_with(uint64_t memory)
@@ -135,7 +138,7 @@ static struct ps_msg set_optimizer(const struct job *j, uint64_t request,
  * of two slots to two of them. */
 static void a_key_beyond_the_servers_memory_is_refused(void **state)
 {
-    struct job j = running_with(12 * MIB);
+    struct job j = running_with(12 * MIB + 64 * KIB);
 
     (void)state;
     /* Two partitions on each server: 4 MiB, and 4 MiB for rounds. */
@@ -148,7 +151,7 @@ static void a_key_beyond_the_servers_memory_is_refused(void **state)
     expect_in(answer(j.a[0])->text,
               "key 'w2' does not fit on server s0: job train would need 2.0 "
               "MiB more there, for values, the optimizer's state and open "
-              "rounds, and 0 bytes of 12.0 MiB are free; raise store.memory");
+              "rounds, and 62.0 KiB of 12.1 MiB are free; raise store.memory");
     /* Nothing of it is left: the name is free, and so is the rest. */
     close_key(&j, 0, 1, 2);
     open_key(j.w, j.a[0], j.gen, 4, "s:w2", MIB / 2);
@@ -159,7 +162,7 @@ static void a_key_beyond_the_servers_memory_is_refused(void **state)
 
 static void an_optimizer_beyond_the_servers_memory_is_refused(void **state)
 {
-    struct job j = running_with(14 * MIB);
+    struct job j = running_with(14 * MIB + 64 * KIB);
 
     (void)state;
     open_key(j.w, j.a[0], j.gen, 1, "s:w0", 2 * MIB);
@@ -181,7 +184,7 @@ static void an_optimizer_beyond_the_servers_memory_is_refused(void **state)
 static void what_a_lost_server_held_must_fit_on_the_others(void **state)
 {
     for (uint64_t memory = 16; memory <= 24; memory += 8) {
-        struct job j = running_with(memory * MIB);
+        struct job j = running_with(memory * MIB + 64 * KIB);
 
         (void)state;
         open_key(j.w, j.a[0], j.gen, 1, "s:w0", 2 * MIB);
@@ -218,8 +221,20 @@ static void servers_hear_what_jobs_need(void **state)
     assert_int_equal(count_of(j.s[0], PS_MSG_JOB_ROOM), 1);
     r = &last(j.s[0], PS_MSG_JOB_ROOM)->job_room;
     assert_int_equal(r->gen, j.gen);
-    assert_int_equal(r->bytes, 20 * MIB);
+    assert_int_equal(r->bytes, 20 * MIB + 8 * TABLE);
     assert_int_equal(r->rounds, 4 * MIB);
+    finish(&j);
+}
+
+/* Of large keys a server holds the value once, and 64 MiB of those that are
+ * made meanwhile. */
+static void large_keys_need_their_values_once(void **state)
+{
+    struct job j = running_with(1124 * MIB);
+
+    (void)state;
+    open_key(j.w, j.a[0], j.gen, 1, "s:w0", 512 * MIB);
+    assert_int_equal(answer(j.a[0])->error, 0);
     finish(&j);
 }
 
@@ -276,7 +291,7 @@ static void a_full_server_is_named(void **state)
     assert_true(n->full);
     assert_int_equal(n->memory, 64 * MIB);
     assert_int_equal(n->taken, 63 * MIB);
-    assert_int_equal(n->reserved, 8 * MIB);
+    assert_int_equal(n->reserved, 8 * MIB + 2 * TABLE);
     finish(&j);
 }
 
@@ -290,6 +305,7 @@ int main(void)
         cmocka_unit_test(an_optimizer_beyond_the_servers_memory_is_refused),
         cmocka_unit_test(what_a_lost_server_held_must_fit_on_the_others),
         cmocka_unit_test(servers_hear_what_jobs_need),
+        cmocka_unit_test(large_keys_need_their_values_once),
         cmocka_unit_test(a_server_of_unknown_memory_takes_all),
         cmocka_unit_test(a_full_server_is_named),
     };
