@@ -8,6 +8,26 @@
 
 #include <inttypes.h>
 
+static void set(struct ps_account_limits *l, enum ps_cost cost, uint64_t max,
+                const char *option)
+{
+    l->of[cost] = (struct ps_account_limit){.max = max, .option = option};
+}
+
+static void set_limits(const struct psched_limits *l,
+                       struct ps_account_limits *limits)
+{
+    struct ps_account_limits *job = &limits[PS_ACCOUNT_JOB];
+    struct ps_account_limits *user = &limits[PS_ACCOUNT_USER];
+
+    set(job, PS_COST_KEYS, l->job_keys, "limits.job.keys");
+    set(user, PS_COST_KEYS, l->user_keys, "limits.user.keys");
+    set(job, PS_COST_PARTITIONS, l->job_partitions, "limits.job.partitions");
+    set(user, PS_COST_PARTITIONS, l->user_partitions, "limits.user.partitions");
+    set(&limits[PS_ACCOUNT_DAEMON], PS_COST_MEMORY, l->daemon_memory,
+        "limits.daemon.memory");
+}
+
 static int open_app(const void *values, const struct ps_daemon_facts *facts,
                     void **ret_app)
 {
@@ -27,6 +47,7 @@ static int open_app(const void *values, const struct ps_daemon_facts *facts,
         .uid = facts->uid,
     };
 
+    set_limits(&o->limits, opt.limits);
     ps_str_copy(opt.name, sizeof(opt.name), facts->name);
     ps_str_copy(opt.cluster, sizeof(opt.cluster), facts->cluster);
     ps_str_copy(opt.control, sizeof(opt.control), facts->socket);

@@ -13,6 +13,13 @@ struct psched_options {
     ps_time start_timeout;
     ps_time rejoin_grace;
     uint64_t partition_bytes;
+    struct psched_limits {
+        uint64_t job_keys;
+        uint64_t user_keys;
+        uint64_t job_partitions;
+        uint64_t user_partitions;
+        uint64_t daemon_memory;
+    } limits;
     const char *socket; /* "": none. */
     unsigned mode;
 };

@@ -8,6 +8,7 @@
 #include "base/str.h"
 #include "core/barrier.h"
 #include "core/effect.h"
+#include "core/ledger.h"
 #include "core/need.h"
 #include "core/place.h"
 #include "core/tuning.h"
@@ -59,6 +60,7 @@ struct ps_job_opening {
     uint64_t request;
 };
 
+struct ps_sched_user;
 struct ps_norm;  /* Norms of a key: sched_norm.c */
 struct ps_norms; /* Of all keys of a round. */
 
@@ -133,6 +135,8 @@ struct ps_sched_job {
     uint32_t key_count;       /* Numbers that were given. */
     uint32_t keys_open;       /* Keys that there are. */
     uint32_t key_capacity;
+    struct ps_account account; /* Of sched_budget.c. */
+    struct ps_sched_user *user;
     struct ps_need_kind need_kind;
     ps_time room_due;     /* Servers are told of their needs then; or never. */
     uint64_t room_number; /* Of what they were told last. */

@@ -39,6 +39,7 @@ struct ps_sched *ps_sched_new(const struct ps_sched_options *opt, ps_time now)
     ps_members_number(&s->members, opt->generation_base);
     s->conns = ps_map_new();
     s->jobs = ps_map_new();
+    ps_sched_budget_init(s);
     ps_list_init(&s->stalls);
     return s;
 }
@@ -68,10 +69,12 @@ void ps_sched_free(struct ps_sched *s)
     while ((j = ps_map_next(s->jobs, &c)) != NULL) {
         ps_sched_norms_free(j);
         ps_sched_moves_free(j);
+        ps_sched_budget_close(j);
         ps_job_free(j);
     }
     ps_map_free(s->conns);
     ps_map_free(s->jobs);
+    ps_sched_budget_fini(s);
     ps_members_fini(&s->members);
     ps_free(s);
 }

@@ -4,6 +4,7 @@
  * sequences. */
 #pragma once
 
+#include "core/ledger.h"
 #include "core/link.h"
 #include "core/machine.h"
 
@@ -29,6 +30,8 @@ struct ps_sched_options {
                                * has its own. */
     uint32_t move_piece; /* Bytes of a partition on its way through here;
                                 * 0: PS_MOVE_PIECE_MAX, which is the most. */
+    /* By kind of account; zero: none. */
+    struct ps_account_limits limits[PS_ACCOUNT_KIND_COUNT];
     struct ps_link_options link;
     ps_time link_linger; /* Link state is kept this long without a
                                 * connection. */
@@ -45,5 +48,7 @@ uint32_t ps_sched_epoch(const struct ps_sched *s);
 uint32_t ps_sched_job_count(const struct ps_sched *s); /* Not ended. */
 uint32_t ps_sched_member_count(const struct ps_sched *s, enum ps_role role,
                                enum ps_node_state state);
+/* The account of the scheduler itself, and through it all others. */
+const struct ps_account *ps_sched_account(const struct ps_sched *s);
 /* Jobs, keys, barrier sets, parked queries: 0 when nothing is left behind. */
 uint64_t ps_sched_residue(const struct ps_sched *s);

@@ -82,7 +82,9 @@ struct ps_sched {
     struct ps_members members;
     struct ps_map *conns; /* By id. */
     struct ps_map *jobs;  /* By generation, not ended. */
-    uint64_t gen;         /* Last one given. */
+    struct ps_map *users; /* struct ps_sched_user by uid: those with jobs. */
+    struct ps_account account;
+    uint64_t gen; /* Last one given. */
     uint32_t epoch;
     struct ps_list stalls;
     uint32_t stall_count;
@@ -237,12 +239,29 @@ void ps_sched_key_move(struct ps_sched_step *st, struct ps_sched_job *j,
 void ps_sched_keys_tell_moved(struct ps_sched_step *st, struct ps_sched_job *j,
                               struct ps_member *m);
 
+/* ----- sched_budget.c */
+void ps_sched_budget_init(struct ps_sched *s);
+void ps_sched_budget_fini(struct ps_sched *s);
+/* The job begins, and is about to be freed. */
+void ps_sched_budget_open(struct ps_sched *s, struct ps_sched_job *j);
+void ps_sched_budget_close(struct ps_sched_job *j);
+/* One key more, with so many partitions: 0, or PS_E_FULL with the reason. */
+int ps_sched_budget_key(struct ps_sched_job *j, const char *name,
+                        uint32_t parts, struct ps_refusal *ret_refusal);
+void ps_sched_budget_key_gone(struct ps_sched_job *j, const char *name,
+                              uint32_t parts);
+
 /* ----- sched_room.c */
+/* Where the partitions of a key lie. */
+struct ps_sched_places {
+    const struct ps_place_part *part;
+    uint32_t count;
+};
 /* Memory on the job's servers for a key with these parts. Refused, nothing has
  * changed, and `why` goes on with the reason. */
 int ps_sched_room_key(struct ps_sched_step *st, struct ps_sched_job *j,
-                      uint8_t dtype, const struct ps_place_part *parts,
-                      uint32_t count, struct ps_str *why);
+                      uint8_t dtype, const struct ps_sched_places *places,
+                      struct ps_str *why);
 /* The key needs none any more. */
 void ps_sched_room_forget(struct ps_sched_step *st, struct ps_sched_job *j,
                           const struct ps_job_key *k);

@@ -535,6 +535,7 @@ static struct ps_sched_job *job_for(struct ps_sched_step *st,
         want.start_timeout_ns = s->opt.start_timeout;
     }
     j = ps_job_new(++s->gen, &want, st->now);
+    ps_sched_budget_open(s, j);
     ps_map_put(s->jobs, j->gen, j);
     ps_effects_note(st->fx, PS_LOG_INFO,
                     "job %s gen %" PRIu64 " FORMING uid %u workers %u "

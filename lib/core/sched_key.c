@@ -112,6 +112,26 @@ static uint64_t classic_number(const struct ps_sched_job *j,
                            : strtoull(m->name + 2, NULL, 10);
 }
 
+/* For a key with these partitions: tables, and memory of servers. */
+static int pay(struct ps_sched_step *st, struct ps_sched_job *j,
+               const struct ps_msg_key_open *m,
+               const struct ps_sched_places *places, struct ps_str *why)
+{
+    struct ps_refusal refusal;
+    int rc = ps_sched_budget_key(j, m->name, places->count, &refusal);
+
+    if (rc != 0) {
+        ps_str_add(why, " is one too many: ");
+        ps_refusal_text(&refusal, why);
+        return rc;
+    }
+    rc = ps_sched_room_key(st, j, m->dtype, places, why);
+    if (rc != 0) {
+        ps_sched_budget_key_gone(j, m->name, places->count);
+    }
+    return rc;
+}
+
 static int place(struct ps_sched_step *st, struct ps_sched_job *j,
                  const struct ps_msg_key_open *m, struct ps_job_key **ret_key,
                  struct ps_str *why)
@@ -139,7 +159,7 @@ static int place(struct ps_sched_step *st, struct ps_sched_job *j,
                     j->partition_bytes != 0 ? j->partition_bytes
                                             : PS_PARTITION_BYTES_DEFAULT);
     } else if (rc == 0) {
-        rc = ps_sched_room_key(st, j, m->dtype, parts, count, why);
+        rc = pay(st, j, m, &(struct ps_sched_places){parts, count}, why);
         if (rc != 0) {
             ps_free(parts);
         }
@@ -339,6 +359,7 @@ void ps_sched_key_close(struct ps_sched_step *st, const struct ps_member *agent,
     }
     unplace(st->s, j, k);
     ps_sched_room_forget(st, j, k);
+    ps_sched_budget_key_gone(j, k->name, k->part_count);
     ps_sched_norms_forget(j, k);
     ps_job_remove_key(j, k);
     ps_sched_norms_check(st, j);

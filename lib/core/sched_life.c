@@ -215,6 +215,7 @@ static void end(struct ps_sched_step *st, struct ps_sched_job *j)
     }
     ps_map_take(s->jobs, j->gen);
     ps_sched_norms_free(j);
+    ps_sched_budget_close(j);
     ps_job_free(j);
 }
 

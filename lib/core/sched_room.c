@@ -114,10 +114,11 @@ static int take_needs(struct ps_sched_step *st, struct ps_sched_job *j,
 }
 
 int ps_sched_room_key(struct ps_sched_step *st, struct ps_sched_job *j,
-                      uint8_t dtype, const struct ps_place_part *parts,
-                      uint32_t count, struct ps_str *why)
+                      uint8_t dtype, const struct ps_sched_places *places,
+                      struct ps_str *why)
 {
-    return take_needs(st, j, needs_with(j, dtype, parts, count), why);
+    return take_needs(st, j, needs_with(j, dtype, places->part, places->count),
+                      why);
 }
 
 void ps_sched_room_forget(struct ps_sched_step *st, struct ps_sched_job *j,

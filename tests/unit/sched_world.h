@@ -257,10 +257,13 @@ static inline void lose_conn(struct world *w, struct peer *p)
     step(w, (struct ps_event){.type = PS_EV_CLOSED, .conn = conn});
 }
 
+/* Of the scheduler of the next worlds. */
+static struct ps_account_limits world_limits[PS_ACCOUNT_KIND_COUNT];
+
 static inline struct world *world_new(void)
 {
     struct world *w = ps_calloc(1, sizeof(*w));
-    const struct ps_sched_options opt = {
+    struct ps_sched_options opt = {
         .name = "sched",
         .cluster = "c",
         .instance = 1,
@@ -275,6 +278,7 @@ static inline struct world *world_new(void)
         .uid = 55,
     };
 
+    memcpy(opt.limits, world_limits, sizeof(opt.limits));
     w->now = PS_SECONDS(10);
     w->sched = ps_sched_new(&opt, w->now);
     w->m = ps_sched_machine(w->sched);

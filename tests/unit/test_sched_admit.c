@@ -97,6 +97,83 @@ static void a_close_that_is_late_closes_nothing(void **state)
     finish(&j);
 }
 
+/* ------------------------------------------------------------------ tables */
+
+static void limit(enum ps_account_kind kind, enum ps_cost cost, uint64_t max,
+                  const char *option)
+{
+    world_limits[kind].of[cost] = (struct ps_account_limit){max, option};
+}
+
+static void keys_and_partitions_of_a_job_are_limited(void **state)
+{
+    struct job j;
+
+    (void)state;
+    limit(PS_ACCOUNT_JOB, PS_COST_KEYS, 3, "limits.job.keys");
+    limit(PS_ACCOUNT_JOB, PS_COST_PARTITIONS, 8, "limits.job.partitions");
+    j = running(PS_LOSS_POLICY_WAIT);
+    open_key(j.w, j.a[0], j.gen, 1, "s:w0", 4 * 262144);
+    assert_int_equal(answer(j.a[0])->error, 0);
+    open_key(j.w, j.a[0], j.gen, 2, "s:w1", 5 * 262144);
+    assert_int_equal(answer(j.a[0])->error, PS_E_FULL);
+    assert_string_equal(answer(j.a[0])->text,
+                        "key 'w1' is one too many: job train has 4 of 8 "
+                        "partitions and needs 5 more (limits.job.partitions)");
+    /* Nothing of it is left: not even its partitions. */
+    open_key(j.w, j.a[0], j.gen, 3, "s:w1", 4 * 262144);
+    assert_int_equal(answer(j.a[0])->error, 0);
+    assert_int_equal(answer(j.a[0])->key, 1);
+    close_key(&j, 0, 1, 3);
+    open_key(j.w, j.a[0], j.gen, 4, "s:w2", 1);
+    open_key(j.w, j.a[0], j.gen, 5, "s:w3", 1);
+    assert_int_equal(answer(j.a[0])->error, 0);
+    open_key(j.w, j.a[0], j.gen, 6, "s:w4", 1);
+    assert_string_equal(answer(j.a[0])->text,
+                        "key 'w4' is one too many: job train has 3 of 3 keys "
+                        "(limits.job.keys)");
+    /* That there is one already costs nothing. */
+    open_key(j.w, j.a[1], j.gen, 1, "s:w3", 1);
+    assert_int_equal(answer(j.a[1])->error, 0);
+    finish(&j);
+    memset(world_limits, 0, sizeof(world_limits));
+}
+
+static void all_jobs_of_a_user_count(void **state)
+{
+    struct job j;
+    uint64_t gen;
+
+    (void)state;
+    limit(PS_ACCOUNT_USER, PS_COST_KEYS, 2, "limits.user.keys");
+    limit(PS_ACCOUNT_DAEMON, PS_COST_MEMORY, 4096, "limits.daemon.memory");
+    j = running(PS_LOSS_POLICY_WAIT);
+    open_key(j.w, j.a[0], j.gen, 1, "s:w0", 1);
+    open_key(j.w, j.a[0], j.gen, 2, "s:w1", 1);
+    assert_int_equal(answer(j.a[0])->error, 0);
+    for (uint32_t uid = 7; uid <= 8; uid++) {
+        struct ps_msg msg = open_job(9 + uid, 1, 1, -1);
+
+        msg.job_open.name = uid == 7 ? "more" : "others";
+        msg.job_open.uid = uid;
+        say(j.w, j.a[0], msg);
+        gen = opened(j.a[0])->gen;
+        open_key(j.w, j.a[0], gen, 3, "s:w0", 1);
+        if (uid == 7) {
+            assert_string_equal(answer(j.a[0])->text,
+                                "key 'w0' is one too many: user 7 has 2 of 2 "
+                                "keys (limits.user.keys)");
+        } else {
+            assert_int_equal(answer(j.a[0])->error, 0);
+            open_key(j.w, j.a[0], gen, 4, "s:w1", 600 * 262144);
+            expect_in(answer(j.a[0])->text, "KiB more (limits.daemon.memory)");
+        }
+        gone(j.w, j.a[0], gen, 9 + uid, true);
+    }
+    finish(&j);
+    memset(world_limits, 0, sizeof(world_limits));
+}
+
 /* ------------------------------------------------------------------ memory */
 
 #define KIB   UINT64_C(1024)
@@ -301,6 +378,8 @@ int main(void)
         cmocka_unit_test(a_key_that_no_agent_takes_is_undone),
         cmocka_unit_test(a_key_that_another_agent_has_stays),
         cmocka_unit_test(a_close_that_is_late_closes_nothing),
+        cmocka_unit_test(keys_and_partitions_of_a_job_are_limited),
+        cmocka_unit_test(all_jobs_of_a_user_count),
         cmocka_unit_test(a_key_beyond_the_servers_memory_is_refused),
         cmocka_unit_test(an_optimizer_beyond_the_servers_memory_is_refused),
         cmocka_unit_test(what_a_lost_server_held_must_fit_on_the_others),
