@@ -846,6 +846,10 @@ static int begin(struct daemon *d)
         return complain(d, "cannot start", d->spec->options->program, rc);
     }
     make_driver(d);
+    if (!ps_alloc_reserve(PS_RESERVE)) {
+        ps_log(PS_LOG_WARNING, "no memory for a reserve of %u MiB",
+               PS_RESERVE >> 20);
+    }
     rc = listen_all(d);
     if (rc != 0) {
         return complain(d, "cannot", "accept connections", rc);

@@ -138,6 +138,8 @@ static bool settle_once(struct ps_driver *d)
 {
     bool any = driver_tell_dials(d);
 
+    driver_relieve(d);
+
     any |= driver_take_rings(d);
     if (d->opt.worker != NULL) {
         any |= ps_worker_run_small(d->opt.worker);

@@ -98,6 +98,7 @@ struct ps_driver {
     struct ps_account_limits user_limits;
     struct ps_account_limits total_limits;
     struct ps_map *users;        /* By uid: struct output_user. */
+    ps_conn_id relief;           /* That was ended for its memory. */
     struct ps_driver_stats gone; /* Sums of connections that are no more. */
 };
 
@@ -115,6 +116,7 @@ enum driver_log {
     LOG_REFUSED = 1,
     LOG_DIALS,
     LOG_NOT_SENT,
+    LOG_MEMORY,
     LOG_CLOSED = 256, /* And the reason's number and the kind of peer. */
 };
 
@@ -190,6 +192,9 @@ void driver_output_closed(struct link_conn *c);
 /* Something was queued or has gone: the account follows. May cut this or
  * another connection. */
 void driver_output_count(struct link_conn *c);
+/* Where the reserve of memory was given up: ends the connection that holds
+ * most, one after the other, until there is a reserve again. */
+void driver_relieve(struct ps_driver *d);
 
 /* driver_ring.c */
 

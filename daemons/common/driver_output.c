@@ -144,7 +144,23 @@ static struct link_conn *find_heaviest(struct ps_driver *d,
     return most;
 }
 
-static void cut(struct link_conn *c, const struct ps_refusal *why)
+/* Who called is told why, ahead of what waits, if its socket takes that. */
+static void cut(struct link_conn *c, int rc, const char *text)
+{
+    const struct ps_msg reject = {.code = PS_MSG_REJECT,
+                                  .reject = {.error = rc, .text = text}};
+    const struct ps_conn_frame frame = {
+        .msg = &reject, .pass_fd = -1, .ahead = true};
+
+    if (c->kind != PS_CONN_DIALLED && ps_conn_send(c->conn, &frame) == 0) {
+        (void)ps_conn_flush(c->conn);
+    }
+    ps_conn_close(c->conn, rc, text);
+    /* What it held goes when the connection is closed, very soon. */
+    ps_account_set(&c->account, PS_COST_OUTPUT, 0);
+}
+
+static void cut_off(struct link_conn *c, const struct ps_refusal *why)
 {
     char text[PS_TEXT_MAX];
     struct ps_str s;
@@ -152,10 +168,75 @@ static void cut(struct link_conn *c, const struct ps_refusal *why)
     ps_str_init(&s, text, sizeof(text));
     ps_str_add(&s, "peer does not read: ");
     ps_refusal_text(why, &s);
-    ps_conn_close(c->conn, PS_E_FULL, text);
-    /* What it held goes when the connection is closed, very soon. */
-    ps_account_set(&c->account, PS_COST_OUTPUT, 0);
+    cut(c, PS_E_FULL, text);
 }
+
+/* ------------------------------------------------------ memory is used up */
+
+static uint64_t held_in_all(const struct link_conn *c)
+{
+    const struct ps_machine *m = &c->driver->opt.machine;
+
+    return held(c) + (m->ops->held == NULL ? 0 : m->ops->held(m->self, c->id));
+}
+
+/* 0: nobody holds much. */
+static ps_conn_id end_heaviest(struct ps_driver *d)
+{
+    struct ps_map_cursor at = {0};
+    struct link_conn *most = NULL;
+    struct link_conn *c;
+    uint64_t least = PS_RESERVE_LEAST;
+    char text[PS_TEXT_MAX];
+
+    while ((c = ps_map_next(d->conns, &at)) != NULL) {
+        if (ps_conn_is_open(c->conn) && held_in_all(c) >= least) {
+            most = c;
+            least = held_in_all(c) + 1;
+        }
+    }
+    if (most == NULL) {
+        return 0;
+    }
+    snprintf(text, sizeof(text),
+             "this %s is out of memory, and this connection holds most of it: "
+             "%" PRIu64 " MiB",
+             ps_role_name(d->opt.self), held_in_all(most) >> 20);
+    cut(most, PS_E_NOMEM, text);
+    return most->id;
+}
+
+/* As large as can be had. */
+static bool take_reserve(void)
+{
+    for (size_t size = PS_RESERVE; size >= PS_RESERVE_LEAST; size /= 2) {
+        if (ps_alloc_reserve(size)) {
+            return true;
+        }
+    }
+    return false;
+}
+
+void driver_relieve(struct ps_driver *d)
+{
+    if (!ps_alloc_is_starved() ||
+        (d->relief != 0 && ps_map_get(d->conns, d->relief) != NULL)) {
+        return;
+    }
+    if (ps_alloc_reserve(PS_RESERVE)) {
+        d->relief = 0;
+        ps_log_of(LOG_MEMORY, PS_LOG_WARNING,
+                  "memory was used up, and there is some again");
+        return;
+    }
+    d->relief = end_heaviest(d);
+    if (d->relief == 0 && take_reserve()) {
+        ps_log_of(LOG_MEMORY, PS_LOG_WARNING,
+                  "memory is nearly used up, and no peer holds much of it");
+    }
+}
+
+/* ------------------------------------------------------------- what waits */
 
 void driver_output_count(struct link_conn *c)
 {
@@ -177,7 +258,7 @@ void driver_output_count(struct link_conn *c)
         }
         /* This one with what it asks for may hold most. */
         most = alone || held(most) <= now ? c : most;
-        cut(most, &why);
+        cut_off(most, &why);
         if (most == c) {
             return;
         }

@@ -1,10 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Small allocations. Nobody checks them: when memory is gone the process ends
- * here, with one line, and its supervisor starts it again. */
+/* Small allocations. Nobody checks them: when memory is gone the reserve is
+ * given up, so that the one that needed it succeeds; when there is none any
+ * more the process ends here, with one line, and its supervisor starts it
+ * again. */
 #include "base/alloc.h"
 
 #include <malloc.h>
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -23,13 +26,90 @@ static void add_bytes(const void *p)
     peak = bytes > peak ? bytes : peak;
 }
 
-static void *must(void *p)
+/* Pieces of the allocator's own memory, so that what others have freed can be
+ * part of it. Each is below what glibc maps by itself, and but for its first
+ * page it is not touched. */
+#define PIECE (120u * 1024u)
+
+struct piece {
+    struct piece *next;
+};
+
+static _Atomic(struct piece *) reserve; /* NULL: there is none. */
+static atomic_bool starved;
+static uint64_t fails_at;    /* 0: never. */
+static uint32_t no_reserves; /* So many cannot be had then. */
+
+static bool fails(void)
 {
-    if (p == NULL) {
-        fputs("out of memory\n", stderr);
-        abort();
+    return fails_at > 0 && --fails_at == 0;
+}
+
+static void free_pieces(struct piece *p)
+{
+    while (p != NULL) {
+        struct piece *next = p->next;
+
+        free(p);
+        p = next;
     }
-    return p;
+}
+
+bool ps_alloc_reserve(size_t size)
+{
+    struct piece *all = NULL;
+
+    if (no_reserves > 0) {
+        no_reserves--;
+        return false;
+    }
+    for (size_t got = 0; got < size; got += PIECE) {
+        struct piece *p = malloc(PIECE);
+
+        if (p == NULL) {
+            free_pieces(all);
+            return false;
+        }
+        p->next = all;
+        all = p;
+    }
+    free_pieces(atomic_exchange(&reserve, all));
+    atomic_store(&starved, false);
+    return true;
+}
+
+bool ps_alloc_release(void)
+{
+    struct piece *all = atomic_exchange(&reserve, NULL);
+
+    if (all == NULL) {
+        return false;
+    }
+    atomic_store(&starved, true);
+    free_pieces(all);
+    return true;
+}
+
+bool ps_alloc_is_starved(void)
+{
+    return atomic_load_explicit(&starved, memory_order_relaxed);
+}
+
+void ps_alloc_fail_at(uint64_t n, uint32_t reserves)
+{
+    fails_at = n;
+    no_reserves = reserves;
+}
+
+/* What was tried did not succeed: it is tried again with the reserve, or once
+ * more where another thread may have given that up just now. */
+static bool again(unsigned *tries)
+{
+    if (ps_alloc_release() || (*tries)++ == 0) {
+        return true;
+    }
+    fputs("out of memory\n", stderr);
+    abort();
 }
 
 static void *if_any(void *p)
@@ -41,14 +121,15 @@ static void *if_any(void *p)
     return p;
 }
 
-static void *count(void *p)
-{
-    return if_any(must(p));
-}
-
 void *ps_alloc(size_t size)
 {
-    return count(malloc(size == 0 ? 1 : size));
+    unsigned tries = 0;
+    void *p;
+
+    do {
+        p = fails() ? NULL : malloc(size == 0 ? 1 : size);
+    } while (p == NULL && again(&tries));
+    return if_any(p);
 }
 
 void *ps_calloc(size_t n, size_t size)
@@ -57,7 +138,13 @@ void *ps_calloc(size_t n, size_t size)
         n = 1;
         size = 1;
     }
-    return count(calloc(n, size));
+    unsigned tries = 0;
+    void *p;
+
+    do {
+        p = fails() ? NULL : calloc(n, size);
+    } while (p == NULL && again(&tries));
+    return if_any(p);
 }
 
 void *ps_realloc(void *p, size_t size)
@@ -66,8 +153,12 @@ void *ps_realloc(void *p, size_t size)
         return ps_alloc(size);
     }
     size_t before = ps_alloc_size(p);
-    void *now = must(realloc(p, size == 0 ? 1 : size));
+    unsigned tries = 0;
+    void *now;
 
+    do {
+        now = fails() ? NULL : realloc(p, size == 0 ? 1 : size);
+    } while (now == NULL && again(&tries));
     bytes -= (int64_t)before;
     add_bytes(now);
     return now;
@@ -89,7 +180,9 @@ void *ps_try_calloc(size_t n, size_t size)
 
 char *ps_strdup(const char *s)
 {
-    return count(strdup(s));
+    size_t size = strlen(s) + 1;
+
+    return memcpy(ps_alloc(size), s, size);
 }
 
 void ps_free(void *p)

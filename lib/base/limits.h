@@ -73,6 +73,11 @@
 #define PS_OUTPUT_DEFAULT          (16u * 1024u * 1024u)
 #define PS_OUTPUT_LINK_DEFAULT     (64u * 1024u * 1024u)
 #define PS_OUTPUT_TOTAL_DEFAULT    (128u * 1024u * 1024u)
+/* Memory that a daemon keeps for the moment when an allocation fails: what one
+ * step of a machine allocates, many times over. What a connection must hold to
+ * be ended then: less would not help. */
+#define PS_RESERVE                 (16u * 1024u * 1024u)
+#define PS_RESERVE_LEAST           (1024u * 1024u)
 /* Lines of one kind that the log takes as they come, so that the loss of many
  * ranks or nodes is told one by one; more are counted. Kinds of lines that are
  * told apart. */

@@ -327,10 +327,21 @@ static int payload(void *self, ps_conn_id conn, const struct ps_msg *m,
                      : ps_agent_server_payload(a, s, m, len, ret_slice);
 }
 
+static uint64_t held(const void *self, ps_conn_id conn)
+{
+    const struct ps_agent *a = self;
+    const struct ps_agent_session *s = ps_map_get(a->by_conn, conn);
+
+    return s == NULL ? 0
+                     : s->account.cost[PS_COST_MEMORY].used +
+                           s->account.cost[PS_COST_MAPPED].used;
+}
+
 static const struct ps_machine_ops ops = {
     .step = step,
     .deadline = deadline,
     .payload = payload,
+    .held = held,
 };
 
 struct ps_machine ps_agent_machine(struct ps_agent *a)

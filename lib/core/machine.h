@@ -88,6 +88,9 @@ struct ps_machine_ops {
      * accounting. Frames of one connection may be under way at once. */
     int (*payload)(void *self, ps_conn_id conn, const struct ps_msg *msg,
                    uint64_t len, struct ps_slice *ret_slice);
+    /* Bytes of memory and address space that are held for the peer of a
+     * connection, which come back when it is gone; NULL: not known. */
+    uint64_t (*held)(const void *self, ps_conn_id conn);
 };
 
 struct ps_machine {

@@ -319,8 +319,12 @@ static bool parse_pieces(struct ps_conn *c, const uint8_t *at)
 static void header_done(struct ps_conn *c, const uint8_t *header)
 {
     struct ps_msg msg;
-    int rc = ps_codec_decode(ps_loop_decoder(c->loop), c->prefix.code, header,
+    int rc;
+
+    do {
+        rc = ps_codec_decode(ps_loop_decoder(c->loop), c->prefix.code, header,
                              c->prefix.header_len, &msg);
+    } while (rc == PS_E_NOMEM && ps_alloc_release());
 
     c->header_at = PS_TIME_NEVER;
     if (rc != 0) {

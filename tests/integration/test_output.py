@@ -2,6 +2,7 @@
 """Peers that ask and do not read: what waits for them is bounded in memory,
 for each and for all together, they are cut off, the memory comes back, and a
 job that runs meanwhile checks every sum."""
+import resource
 import select
 import socket
 from pathlib import Path
@@ -88,3 +89,27 @@ def test_who_does_not_read_is_cut_off(trio, who):
         results = job.hear()
         assert len({tuple(r) for r in results}) == 1
         assert daemon.alive()
+
+
+@pytest.mark.skipif(SANITIZED, reason="sanitizers need the address space")
+def test_memory_that_is_used_up(trio):
+    """Limits allow more than there is: who holds most is ended, not the
+    daemon."""
+    t = trio(servers=1, agents=1,
+             agent_options=["limits.output=1GiB", "limits.output_total=8GiB"])
+    agent = t.agents()[0]
+    _, connect, greeting, question = callers(t)["agent"]
+    with Job(t, 2, "bystander", PSKV_OP_TIMEOUT="120s") as job:
+        key = job.key("w", "float32", 50_000)
+        job.tell(lambda rank: f"rounds count 5 {rank} 1000 {key}")
+        text = Path(f"/proc/{agent.pid}/status").read_text()
+        size = int(text.partition("VmSize:")[2].split()[0]) * 1024
+        most = size + 48 * MIB
+        resource.prlimit(agent.pid, resource.RLIMIT_AS, (most, most))
+        job.say(lambda rank: f"rounds count 30 {rank} 1000 {key}")
+        ask_all(agent, [greet(connect, greeting)], question, size + GROWTH)
+        agent.await_log("this agent is out of memory, and this connection "
+                        "holds most of it")
+        assert agent.alive()
+        results = job.hear()
+        assert len({tuple(r) for r in results}) == 1

@@ -6,6 +6,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -89,6 +90,72 @@ static void sizes_of_peers_are_tried(void **state)
     assert_int_equal(ps_alloc_live(), before);
 }
 
+/* The one that fails has what it asked for from the reserve. */
+static void reserve_serves_who_needs_it(void **state)
+{
+    (void)state;
+    assert_false(ps_alloc_release());
+    assert_true(ps_alloc_reserve(1 << 20));
+    assert_false(ps_alloc_is_starved());
+    ps_alloc_fail_at(2, 1);
+    void *a = ps_alloc(10);
+
+    assert_false(ps_alloc_is_starved());
+    void *b = ps_calloc(10, 10);
+
+    assert_true(ps_alloc_is_starved());
+    assert_false(ps_alloc_reserve(1 << 20));
+    assert_true(ps_alloc_is_starved());
+    assert_true(ps_alloc_reserve(1 << 20));
+    assert_false(ps_alloc_is_starved());
+    ps_alloc_fail_at(1, 0);
+    a = ps_realloc(a, 10000);
+    assert_true(ps_alloc_is_starved());
+    assert_true(ps_alloc_reserve(0));
+    assert_false(ps_alloc_is_starved());
+    ps_free(a);
+    ps_free(b);
+}
+
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+/* These need all of the address space. */
+/* Where the system gives no more, what was freed is a reserve again. */
+static int use_up_memory(void)
+{
+    static void *blocks[1 << 16];
+    const struct rlimit limit = {UINT64_C(1) << 29, UINT64_C(1) << 29};
+    size_t count = 0;
+
+    if (!ps_alloc_reserve(8 << 20) || setrlimit(RLIMIT_AS, &limit) != 0) {
+        return 1;
+    }
+    while (!ps_alloc_is_starved()) {
+        blocks[count++] = ps_alloc(16384);
+    }
+    if (count < 1000 || ps_alloc_reserve(8 << 20)) {
+        return 2;
+    }
+    for (size_t i = 0; i < 1000; i++) {
+        ps_free(blocks[i]); /* 16 MiB. */
+    }
+    return ps_alloc_reserve(8 << 20) && !ps_alloc_is_starved() ? 0 : 3;
+}
+
+static void reserve_comes_back(void **state)
+{
+    pid_t pid = fork();
+    int status;
+
+    (void)state;
+    if (pid == 0) {
+        _exit(use_up_memory());
+    }
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    assert_true(WIFEXITED(status));
+    assert_int_equal(WEXITSTATUS(status), 0);
+}
+#endif
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -96,6 +163,10 @@ int main(void)
         cmocka_unit_test(nothing_is_still_a_pointer),
         cmocka_unit_test(too_much_ends_the_process),
         cmocka_unit_test(sizes_of_peers_are_tried),
+        cmocka_unit_test(reserve_serves_who_needs_it),
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+        cmocka_unit_test(reserve_comes_back),
+#endif
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1160,6 +1160,41 @@ static void who_holds_most_is_cut(void **state)
     end(&w);
 }
 
+/* An allocation fails: the one that holds most is told, and ends. */
+static void memory_that_is_used_up(void **state)
+{
+    struct ps_driver_stats s;
+    struct world w;
+    int fd[2];
+
+    (void)state;
+    assert_true(ps_alloc_reserve(PS_RESERVE));
+    begin_flood(&w, 0, 0, fd);
+    flood(&w, fd[0], 5000);
+    flood(&w, fd[1], 10);
+    /* A moment of want ends nobody. */
+    ps_alloc_fail_at(5, 0);
+    flood(&w, fd[1], 20);
+    assert_false(ps_alloc_is_starved());
+    ps_driver_stats(w.driver, &s);
+    assert_int_equal(s.connections, 2);
+    /* Want that lasts until somebody is gone. */
+    ps_alloc_fail_at(5, 1);
+    flood(&w, fd[1], 30);
+    RUN_UNTIL(&w, told(&w, "closed 1 PS_E_NOMEM\n"));
+    RUN_UNTIL(&w, !ps_alloc_is_starved());
+    /* Who holds little is not ended, however long it lasts. */
+    ps_alloc_fail_at(5, 3);
+    flood(&w, fd[1], 40);
+    assert_false(ps_alloc_is_starved());
+    ps_driver_stats(w.driver, &s);
+    assert_int_equal(s.connections, 1);
+    assert_true(ps_alloc_reserve(0));
+    close(fd[0]);
+    close(fd[1]);
+    end(&w);
+}
+
 static void a_machine_that_cannot_go_on(void **state)
 {
     struct world w;
@@ -1399,6 +1434,7 @@ int main(void)
         cmocka_unit_test(local_connections_are_counted),
         cmocka_unit_test(who_does_not_read_is_cut),
         cmocka_unit_test(who_holds_most_is_cut),
+        cmocka_unit_test(memory_that_is_used_up),
         cmocka_unit_test(a_machine_that_cannot_go_on),
         cmocka_unit_test(close_with_jobs_and_output),
         cmocka_unit_test(a_link_has_several_connections),
