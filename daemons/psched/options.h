@@ -12,6 +12,7 @@ struct psched_options {
     ps_time link_linger;
     ps_time start_timeout;
     ps_time rejoin_grace;
+    ps_time rejoin_timeout;
     uint64_t partition_bytes;
     struct psched_limits {
         uint64_t job_keys;

@@ -55,6 +55,7 @@ struct ps_sched_job *ps_job_new(uint64_t gen,
     j->created = now;
     j->deadline = ps_time_add(now, j->start_timeout);
     j->state_due = PS_TIME_NEVER;
+    j->lost_since = PS_TIME_NEVER;
     j->room_due = PS_TIME_NEVER;
     j->keys_by_hash = ps_map_new();
     return j;
@@ -155,9 +156,23 @@ void ps_job_remove(struct ps_sched_job *j, struct ps_job_worker *w)
     j->live--;
 }
 
-void ps_job_set_rank(struct ps_sched_job *j, struct ps_job_worker *w,
-                     enum ps_rank_state state)
+static ps_time first_loss(const struct ps_sched_job *j)
 {
+    ps_time first = PS_TIME_NEVER;
+
+    for (uint32_t i = 0; i < j->worker_count; i++) {
+        if (j->workers[i].state == PS_RANK_STATE_LOST) {
+            first = ps_time_min(first, j->workers[i].lost_at);
+        }
+    }
+    return first;
+}
+
+void ps_job_set_rank(struct ps_sched_job *j, struct ps_job_worker *w,
+                     enum ps_rank_state state, ps_time now)
+{
+    bool was_lost = w->state == PS_RANK_STATE_LOST;
+
     assert(w->state != state);
     if (w->state == PS_RANK_STATE_LIVE) {
         j->live--;
@@ -165,6 +180,12 @@ void ps_job_set_rank(struct ps_sched_job *j, struct ps_job_worker *w,
         j->live++;
     }
     w->state = (uint8_t)state;
+    if (state == PS_RANK_STATE_LOST) {
+        w->lost_at = now;
+        j->lost_since = ps_time_min(j->lost_since, now);
+    } else if (was_lost) {
+        j->lost_since = first_loss(j);
+    }
 }
 
 bool ps_job_add_agent(struct ps_sched_job *j, uint32_t agent)

@@ -31,6 +31,7 @@ struct ps_job_worker {
     uint8_t state;   /* enum ps_rank_state */
     bool confirmed;  /* Named by the agent since its link was fresh. */
     bool untold;     /* Died before its agent knew which rounds it is in. */
+    ps_time lost_at; /* LOST */
     uint32_t slot;
     uint32_t local_rank;
     uint64_t incarnation;
@@ -114,8 +115,9 @@ struct ps_sched_job {
     uint32_t partition_bytes; /* 0: each key has its own. */
     ps_time start_timeout;
     ps_time created;
-    ps_time deadline;  /* Start; or end of a job without a live worker. */
-    ps_time state_due; /* Changes of ranks to tell; gathered for a while. */
+    ps_time deadline;   /* Start; or end of a job without a live worker. */
+    ps_time state_due;  /* Changes of ranks to tell; gathered for a while. */
+    ps_time lost_since; /* Of the ranks that are LOST, the first; or never. */
     struct ps_job_worker *workers;
     uint32_t worker_count;
     uint32_t worker_capacity;
@@ -180,9 +182,10 @@ struct ps_job_worker *ps_job_find(const struct ps_sched_job *j, uint32_t agent,
 void ps_job_add(struct ps_sched_job *j, const struct ps_job_worker *w);
 /* Before the start. */
 void ps_job_remove(struct ps_sched_job *j, struct ps_job_worker *w);
-/* Change the state of a rank, and the count of live ones. */
+/* Change the state of a rank, the count of live ones, and since when the first
+ * of the lost ones is. */
 void ps_job_set_rank(struct ps_sched_job *j, struct ps_job_worker *w,
-                     enum ps_rank_state state);
+                     enum ps_rank_state state, ps_time now);
 /* An agent takes part; false: one too many. */
 bool ps_job_add_agent(struct ps_sched_job *j, uint32_t agent);
 /* All are there: give ranks and slots. */

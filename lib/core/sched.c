@@ -26,6 +26,7 @@ struct ps_sched *ps_sched_new(const struct ps_sched_options *opt, ps_time now)
     o->dead_after = or_default(o->dead_after, PS_SECONDS(2));
     o->start_timeout = or_default(o->start_timeout, PS_SECONDS(120));
     o->rejoin_grace = or_default(o->rejoin_grace, PS_SECONDS(60));
+    o->rejoin_timeout = or_default(o->rejoin_timeout, PS_SECONDS(3600));
     o->link_linger = or_default(o->link_linger, PS_SECONDS(10));
     if (o->move_piece == 0 || o->move_piece > PS_MOVE_PIECE_MAX) {
         o->move_piece = PS_MOVE_PIECE_MAX;

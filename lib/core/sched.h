@@ -20,11 +20,13 @@ struct ps_sched_options {
                                 * wall-clock nanoseconds in the daemon, 0 in
                                 * simulation, so that none is used twice. */
     uint64_t seed;
-    ps_time heartbeat;     /* Interval told to members. */
-    ps_time suspect_after; /* Silence until SUSPECT. */
-    ps_time dead_after;    /* Silence until GONE. */
-    ps_time start_timeout; /* Of a job that does not name its own. */
-    ps_time rejoin_grace;  /* A job without a live rank ends after this. */
+    ps_time heartbeat;      /* Interval told to members. */
+    ps_time suspect_after;  /* Silence until SUSPECT. */
+    ps_time dead_after;     /* Silence until GONE. */
+    ps_time start_timeout;  /* Of a job that does not name its own. */
+    ps_time rejoin_grace;   /* A job without a live rank ends after this. */
+    ps_time rejoin_timeout; /* So does one whose lost rank nobody has taken
+                             * again. */
     uint32_t
         partition_bytes; /* Of a job that does not name its own; 0: each key
                                * has its own. */

@@ -186,7 +186,7 @@ static void revive(struct ps_sched_step *st, struct ps_sched_job *j,
 {
     struct ps_job_slot *slot = &j->slots[w->slot];
 
-    ps_job_set_rank(j, w, PS_RANK_STATE_LIVE);
+    ps_job_set_rank(j, w, PS_RANK_STATE_LIVE, st->now);
     w->incarnation++;
     w->confirmed = true;
     slot->incarnation = w->agent_incarnation;
@@ -597,7 +597,7 @@ static void leave(struct ps_sched_step *st, struct ps_sched_job *j,
     } else if (w->state != PS_RANK_STATE_LEFT) {
         uint32_t rank = (uint32_t)(w - j->workers);
 
-        ps_job_set_rank(j, w, PS_RANK_STATE_LEFT);
+        ps_job_set_rank(j, w, PS_RANK_STATE_LEFT, st->now);
         if (ps_barrier_leave(&j->barrier, rank, st->now)) {
             ps_sched_barrier_tell(st, j);
         }

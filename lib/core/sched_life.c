@@ -301,7 +301,7 @@ void ps_sched_job_lose(struct ps_sched_step *st, struct ps_sched_job *j,
     ranks = ps_alloc(j->worker_count * sizeof(*ranks));
     for (uint32_t i = 0; i < j->worker_count; i++) {
         if (fits(&j->workers[i], which)) {
-            ps_job_set_rank(j, &j->workers[i], PS_RANK_STATE_LOST);
+            ps_job_set_rank(j, &j->workers[i], PS_RANK_STATE_LOST, st->now);
             ranks[count++] = i;
         }
     }
@@ -484,6 +484,45 @@ static void job_due(struct ps_sched_step *st, struct ps_sched_job *j)
     ps_sched_job_fail(st, j, text);
 }
 
+/* Those who wait for the ranks that are lost have waited long enough. */
+static void give_up_lost(struct ps_sched_step *st, struct ps_sched_job *j)
+{
+    unsigned *ranks = ps_alloc(j->worker_count * sizeof(*ranks));
+    const char *host = "";
+    uint32_t count = 0;
+    char text[PS_TEXT_MAX + 1];
+    struct ps_str why;
+
+    for (uint32_t i = 0; i < j->worker_count; i++) {
+        const struct ps_job_worker *w = &j->workers[i];
+
+        if (w->state == PS_RANK_STATE_LOST && w->lost_at == j->lost_since) {
+            host = count == 0 ? w->host : host;
+            ranks[count++] = i;
+        }
+    }
+    ps_str_init(&why, text, sizeof(text));
+    ps_str_add(&why, count == 1 ? "rank " : "ranks ");
+    ps_str_add_ranges(&why, ranks, count);
+    ps_str_addf(&why,
+                " on %s %s lost %g s ago, and no process has taken %s again "
+                "(registration.rejoin_timeout); start the job again",
+                host, count == 1 ? "was" : "were",
+                (double)(st->now - j->lost_since) / 1e9,
+                count == 1 ? "it" : "them");
+    ps_free(ranks);
+    ps_sched_job_fail(st, j, text);
+}
+
+/* When the first of the lost ranks is given up; PS_TIME_NEVER: none is. */
+static ps_time given_up_at(const struct ps_sched *s,
+                           const struct ps_sched_job *j)
+{
+    return j->phase == PS_JOB_PHASE_RUNNING
+               ? ps_time_add(j->lost_since, s->opt.rejoin_timeout)
+               : PS_TIME_NEVER;
+}
+
 void ps_sched_jobs_tick(struct ps_sched_step *st)
 {
     struct ps_map_cursor cursor = {0};
@@ -498,6 +537,8 @@ void ps_sched_jobs_tick(struct ps_sched_step *st)
         }
         if (j->deadline <= st->now) {
             job_due(st, j);
+        } else if (given_up_at(st->s, j) <= st->now) {
+            give_up_lost(st, j);
         }
     }
 }
@@ -511,6 +552,7 @@ ps_time ps_sched_jobs_deadline(const struct ps_sched *s)
     while ((j = ps_map_next(s->jobs, &cursor)) != NULL) {
         due = ps_time_min(due, j->deadline);
         due = ps_time_min(due, j->state_due);
+        due = ps_time_min(due, given_up_at(s, j));
         due = ps_time_min(due, j->room_due);
     }
     return due;

@@ -273,6 +273,7 @@ static inline struct world *world_new(void)
         .dead_after = PS_SECONDS(2),
         .start_timeout = PS_SECONDS(60),
         .rejoin_grace = PS_SECONDS(30),
+        .rejoin_timeout = PS_SECONDS(600),
         .partition_bytes = 1 << 20,
         .link_linger = PS_SECONDS(1),
         .uid = 55,

@@ -773,6 +773,29 @@ static void who_dies_in_the_middle_of_a_resume_ends_the_job(void **state)
     world_free(j.w);
 }
 
+/* Whoever waits for it hears at last that nobody has come. */
+static void a_rank_that_nobody_takes_again_ends_the_job(void **state)
+{
+    struct job j = running(PS_LOSS_POLICY_WAIT);
+
+    (void)state;
+    gone(j.w, j.a[1], j.gen, 1, false);
+    pass(j.w, PS_SECONDS(400));
+    /* Another one is lost, and the first one is back: its time is over. */
+    gone(j.w, j.a[1], j.gen, 2, false);
+    say(j.w, j.a[1], open_job(21, 4, 2, 2));
+    assert_int_equal(opened(j.a[1])->error, 0);
+    pass(j.w, PS_SECONDS(599));
+    assert_int_equal(state_of(j.a[0])->phase, PS_JOB_PHASE_RUNNING);
+    pass(j.w, PS_SECONDS(2));
+    assert_int_equal(state_of(j.a[0])->phase, PS_JOB_PHASE_FAILED);
+    assert_string_equal(state_of(j.a[0])->reason,
+                        "rank 3 on host-b was lost 600 s ago, and no process "
+                        "has taken it again (registration.rejoin_timeout); "
+                        "start the job again");
+    world_free(j.w);
+}
+
 static void policy_fail_ends_a_job_with_its_agent(void **state)
 {
     struct job j = running(PS_LOSS_POLICY_FAIL);
@@ -1171,6 +1194,7 @@ int main(void)
         cmocka_unit_test(a_living_process_goes_on_at_a_new_agent),
         cmocka_unit_test(a_resume_that_cannot_be_is_refused),
         cmocka_unit_test(who_dies_in_the_middle_of_a_resume_ends_the_job),
+        cmocka_unit_test(a_rank_that_nobody_takes_again_ends_the_job),
         cmocka_unit_test(policy_fail_ends_a_job_with_its_agent),
         cmocka_unit_test(a_draining_scheduler_takes_no_new_job),
         cmocka_unit_test(a_draining_server_is_for_no_new_job),
