@@ -293,7 +293,7 @@ static int step(void *self, const struct ps_event *ev, struct ps_effects *fx)
         ps_agent_job_bury(a);
     }
     ps_agent_send_pump_all(&st);
-    return 0;
+    return a->name_lost ? PS_E_CONFIG : 0;
 }
 
 /* A table of places has 8 bytes for each partition. */

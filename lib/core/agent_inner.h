@@ -465,6 +465,8 @@ struct ps_agent {
     struct ps_rng rng;
     ps_time now;
     struct ps_agent_peer up;
+    ps_time refused_since; /* Another process has our name; 0: none has. */
+    bool name_lost;        /* For good: this daemon ends. */
     uint64_t sched; /* Instance of the scheduler that gave what follows. */
     uint32_t node;
     uint64_t incarnation;

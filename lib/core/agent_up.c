@@ -5,6 +5,7 @@
 
 #include "base/str.h"
 #include "core/beat.h"
+#include "core/claim.h"
 
 #include <string.h>
 
@@ -66,6 +67,7 @@ static void welcomed(struct ps_agent_step *st, const struct ps_msg_welcome *m)
     took_scheduler(st, m->instance);
     p->state = PS_AGENT_PEER_KNOWN;
     p->backoff = a->opt.dial_first;
+    a->refused_since = 0;
     a->node = m->node;
     a->incarnation = m->incarnation;
     a->heartbeat = m->heartbeat_ns != 0 ? m->heartbeat_ns : PS_BEAT_DEFAULT;
@@ -92,6 +94,11 @@ void ps_agent_up_msg(struct ps_agent_step *st, const struct ps_msg *m,
     if (m->code == PS_MSG_REJECT) {
         ps_effects_note(st->fx, PS_LOG_WARNING, "the scheduler rejects us: %s",
                         m->reject.text);
+        if (m->reject.error == PS_E_EXIST &&
+            ps_claim_lost(&st->a->refused_since, st->a->node != 0, st->now)) {
+            ps_effects_note(st->fx, PS_LOG_ERROR, "ending: %s", m->reject.text);
+            st->a->name_lost = true;
+        }
         ps_agent_peer_lost(st, p, WHO, "hung up");
         return;
     }

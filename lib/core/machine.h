@@ -76,7 +76,8 @@ struct ps_event {
 
 struct ps_machine_ops {
     /* Feed one event; append what is to be done. Negative: this daemon cannot
-     * go on (never because of what a peer sent). */
+     * go on; of what peers send that follows only from a scheduler's word that
+     * another process has its name (PS_E_CONFIG). */
     int (*step)(void *self, const struct ps_event *ev, struct ps_effects *fx);
     /* When the next PS_EV_TICK is due, or PS_TIME_NEVER. */
     ps_time (*deadline)(const void *self);

@@ -297,6 +297,15 @@ static struct ps_member *admit(struct ps_sched_step *st,
         reject(st, c, PS_E_EXIST, text);
         return NULL;
     }
+    if (member != NULL && member->instance != m->instance &&
+        member->state == PS_NODE_STATE_ACTIVE && ps_member_here(member)) {
+        ps_str_addf(&why,
+                    "the name '%s' is that of a running process at %s; give "
+                    "each %s a name of its own, or end that one first",
+                    m->name, conn_of(s, member)->peer, ps_role_name(role));
+        reject(st, c, PS_E_EXIST, text);
+        return NULL;
+    }
     if (role == PS_ROLE_SERVER && servers_here(s) >= PS_SERVERS_MAX &&
         (member == NULL || member->state == PS_NODE_STATE_GONE)) {
         ps_str_addf(&why, "the cluster has %u servers, which is the limit",

@@ -162,7 +162,7 @@ static int step(void *self, const struct ps_event *ev, struct ps_effects *fx)
         break;
     }
     ps_shard_credit_settle(&st);
-    return 0;
+    return s->up.name_lost ? PS_E_CONFIG : 0;
 }
 
 static ps_time deadline(const void *self)

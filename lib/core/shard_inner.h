@@ -59,7 +59,9 @@ struct ps_shard_up {
     struct ps_link *link;
     uint64_t session;
     uint64_t instance; /* Of the scheduler that welcomed us last; 0: none. */
-    uint32_t node;     /* Ours. */
+    ps_time refused_since; /* Another process has our name; 0: none has. */
+    bool name_lost;        /* For good: this daemon ends. */
+    uint32_t node;         /* Ours. */
     uint64_t incarnation;
     ps_time backoff;
     ps_time retry_at;

@@ -8,6 +8,7 @@
 #include "base/num.h"
 #include "base/str.h"
 #include "core/beat.h"
+#include "core/claim.h"
 
 #include <string.h>
 
@@ -191,6 +192,7 @@ static void welcomed(struct ps_shard_step *st, const struct ps_msg_welcome *m)
     up->node = m->node;
     up->incarnation = m->incarnation;
     up->backoff = st->s->opt.dial_first;
+    up->refused_since = 0;
     up->heartbeat = m->heartbeat_ns != 0 ? m->heartbeat_ns : PS_BEAT_DEFAULT;
     up->ping_at = st->now;
     ps_effects_note(
@@ -204,6 +206,7 @@ static void welcomed(struct ps_shard_step *st, const struct ps_msg_welcome *m)
 
 static void rejected(struct ps_shard_step *st, const struct ps_msg_reject *m)
 {
+    struct ps_shard_up *up = &st->s->up;
     char text[256];
     struct ps_str why;
     const char *said = m->text != NULL ? m->text : "";
@@ -211,7 +214,12 @@ static void rejected(struct ps_shard_step *st, const struct ps_msg_reject *m)
     ps_str_init(&why, text, sizeof(text));
     ps_str_add(&why, "it refuses this server: ");
     ps_str_add_escaped(&why, said, strlen(said), 200);
-    st->s->up.backoff = st->s->opt.dial_max;
+    if (m->error != PS_E_EXIST) {
+        up->backoff = st->s->opt.dial_max;
+    } else if (ps_claim_lost(&up->refused_since, up->node != 0, st->now)) {
+        ps_effects_note(st->fx, PS_LOG_ERROR, "ending: %s", text);
+        up->name_lost = true;
+    }
     cut(st, text);
 }
 

@@ -90,6 +90,9 @@ struct world {
     uint32_t pings;
     uint32_t epoch;    /* So says the last one. */
     uint64_t restarts; /* Of the scheduler. */
+    bool refuses;      /* It does, the name. */
+    bool may_end;      /* The daemon, */
+    int rc;            /* for this reason. */
     uint32_t readies;
     uint32_t squares;           /* Messages of that kind, and the last one. */
     struct ps_msg_squares said; /* Without its digits: */
@@ -119,7 +122,8 @@ static inline void world_settle(struct world *w);
 
 static inline void world_event(struct world *w, const struct ps_event *ev)
 {
-    assert_int_equal(w->m.ops->step(w->m.self, ev, &w->fx), 0);
+    w->rc = w->m.ops->step(w->m.self, ev, &w->fx);
+    assert_true(w->rc == 0 || w->may_end);
 }
 
 /* ------------------------------------------------------- towards a server */
@@ -334,7 +338,13 @@ static inline void sched_piece(struct world *w, const struct ps_msg *msg,
 static inline void sched_receive(struct world *w, const struct ps_msg *msg,
                                  const struct ps_parcel *parcel)
 {
-    if (msg->code == PS_MSG_HELLO) {
+    if (msg->code == PS_MSG_HELLO && w->refuses) {
+        world_frame(w, w->sched_conn,
+                    &(struct ps_msg){.code = PS_MSG_REJECT,
+                                     .reject = {.error = PS_E_EXIST,
+                                                .text = "the name is taken"}},
+                    NULL, 0);
+    } else if (msg->code == PS_MSG_HELLO) {
         bool resumed = w->sched != NULL && w->up_session == msg->hello.session;
 
         assert_int_equal(msg->hello.role, PS_ROLE_SERVER);

@@ -105,11 +105,43 @@ static void epochs_are_counted_from_the_start_of_the_scheduler(void **state)
     end(&b);
 }
 
+/* The scheduler is dialled until its answer to a hello counts. */
+static void refuse_name(struct bench *b)
+{
+    static const struct ps_msg m = {
+        .code = PS_MSG_REJECT,
+        .reject = {.error = PS_E_EXIST, .text = "the name is taken"}};
+    struct ps_event ev = {.type = PS_EV_MSG, .conn = SCHED_CONN};
+
+    b->now += PS_SECONDS(1);
+    tick(b);
+    forget_sent(b);
+    open_conn(b, SCHED_CONN, PS_CONN_DIALLED, 0);
+    ev.msg.msg = &m;
+    step(b, ev);
+}
+
+/* Another process was given the name while this one was not heard. */
+static void an_agent_that_lost_its_name_ends(void **state)
+{
+    struct ps_event closed = {.type = PS_EV_CLOSED, .conn = SCHED_CONN};
+    struct bench b;
+
+    (void)state;
+    begin(&b, 1, 1);
+    b.may_end = true;
+    step(&b, closed);
+    refuse_name(&b);
+    assert_int_equal(b.rc, PS_E_CONFIG);
+    end(&b);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_scheduler_that_forgot_the_job_ends_it_in_words),
         cmocka_unit_test(the_end_of_a_job_names_its_cause),
+        cmocka_unit_test(an_agent_that_lost_its_name_ends),
         cmocka_unit_test(epochs_are_counted_from_the_start_of_the_scheduler),
     };
 

@@ -426,6 +426,15 @@ static void a_new_process_replaces_the_old_one(void **state)
     uint32_t node = j.a[1]->node;
 
     (void)state;
+    /* Not as long as that one lives. */
+    hello(j.w, b);
+    assert_int_equal(last(b, PS_MSG_REJECT)->reject.error, PS_E_EXIST);
+    expect_in(last(b, PS_MSG_REJECT)->reject.text,
+              "the name 'a1' is that of a running process at test");
+    assert_int_equal(b->conn, 0);
+    assert_true(j.a[1]->conn != 0);
+    j.a[1]->mute = true;
+    pass(j.w, PS_SECONDS(1));
     hello(j.w, b);
     assert_int_equal(j.a[1]->conn, 0); /* Hung up. */
     assert_int_equal(b->node, node);

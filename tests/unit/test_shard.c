@@ -2013,6 +2013,55 @@ static void epochs_are_counted_from_the_start_of_the_scheduler(void **state)
     world_free(w);
 }
 
+/* A process that was started again waits until the one before is dead to the
+ * scheduler; two that have one name in their configuration never see that. */
+static void a_name_that_another_process_has_ends_the_server(void **state)
+{
+    struct world *w = ps_calloc(1, sizeof(*w));
+    struct ps_shard_options so = {.name = "s0",
+                                  .cluster = "test",
+                                  .address = "127.0.0.1:7002",
+                                  .sched = "127.0.0.1:7000",
+                                  .instance = 77,
+                                  .dial_first = PS_MILLIS(100),
+                                  .dial_max = PS_SECONDS(1)};
+
+    (void)state;
+    w->pool = so.pool = ps_pool_new(&(struct ps_pool_options){0});
+    ps_effects_init(&w->fx);
+    ps_effects_init(&w->sched_out);
+    w->now = PS_SECONDS(1);
+    w->refuses = true;
+    w->shard = ps_shard_new(&so, w->now);
+    w->m = ps_shard_machine(w->shard);
+    world_run(w, PS_SECONDS(50));
+    assert_true(w->dials > 40);
+    assert_false(ps_shard_ready(w->shard));
+    w->may_end = true;
+    while (w->rc == 0) {
+        assert_true(w->now < PS_SECONDS(70));
+        world_run(w, PS_MILLIS(1));
+    }
+    assert_int_equal(w->rc, PS_E_CONFIG);
+    assert_non_null(strstr(w->note, "the name is taken"));
+    world_free(w);
+}
+
+static void a_server_that_lost_its_name_ends(void **state)
+{
+    struct world *w = world_new(&(struct world_options){.slots = 1});
+
+    (void)state;
+    w->refuses = w->may_end = true;
+    world_closed(w, w->sched_conn);
+    for (uint32_t i = 0; w->rc == 0; i++) {
+        assert_true(i < 1000);
+        world_run(w, PS_MILLIS(1));
+    }
+    assert_int_equal(w->rc, PS_E_CONFIG);
+    world_free(w);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -2078,6 +2127,8 @@ int main(void)
         cmocka_unit_test(a_server_that_drains_says_so),
         cmocka_unit_test(a_shutdown_hangs_up_on_everybody),
         cmocka_unit_test(epochs_are_counted_from_the_start_of_the_scheduler),
+        cmocka_unit_test(a_name_that_another_process_has_ends_the_server),
+        cmocka_unit_test(a_server_that_lost_its_name_ends),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
