@@ -523,6 +523,10 @@ char **plan_worker_env(const struct plan *p, uint32_t rank, const char *socket,
         env_number(&e, "DMLC_PS_ROOT_PORT", sched_port);
     }
     env_set(&e, "PSKV_LAUNCHER", "pslaunch");
+    /* Two say for whom they wait: one of them may be who is waited for. */
+    if (rank < 2 && isatty(STDERR_FILENO) == 1) {
+        env_default(&e, "PSKV_WAIT_NOTES", "30s");
+    }
     env_set(&e, "PSKV_SOCKET", socket);
     env_set(&e, "PSKV_JOB", p->name);
     env_set(&e, "PSKV_ON_LOSS", p->on_loss);

@@ -27,6 +27,9 @@
 #include <time.h>
 #include <unistd.h>
 
+/* On a terminal, between two lines about a daemon that is not ready. */
+#define NOTE_MS       30000u
+
 /* After an interrupt, for a reader that is slow to take the output. */
 #define LAST_WORDS_MS 1000u
 
@@ -259,7 +262,9 @@ static void find_program(const char *name, char *path, size_t cap)
 /* The daemon writes a newline to its --ready-fd when it serves. */
 static bool await_ready(struct run *r, int fd, const struct child *c)
 {
-    uint64_t end = now_ms() + r->plan->start_timeout_ms;
+    uint64_t begin = now_ms();
+    uint64_t end = begin + r->plan->start_timeout_ms;
+    uint64_t note = isatty(STDERR_FILENO) == 1 ? begin + NOTE_MS : UINT64_MAX;
     char byte;
 
     fcntl(fd, F_SETFL, O_NONBLOCK);
@@ -281,6 +286,11 @@ static bool await_ready(struct run *r, int fd, const struct child *c)
                      "it more, --log-level info tells what it does",
                      c->what, (double)r->plan->start_timeout_ms / 1000);
             return false;
+        }
+        if (now_ms() >= note) {
+            sink_say(&r->err, "%s is not ready for %.0f s", c->what,
+                     (double)(now_ms() - begin) / 1000);
+            note += NOTE_MS;
         }
         {
             struct pollfd p = {.fd = fd, .events = POLLIN};

@@ -28,6 +28,7 @@ const char *const ps_variables[] = {
     "PSKV_SPIN",
     "PSKV_STALENESS",
     "PSKV_START_TIMEOUT",
+    "PSKV_WAIT_NOTES",
     NULL,
 };
 

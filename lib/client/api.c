@@ -505,7 +505,7 @@ static void ask_why(struct psc_op *collective, struct why *w)
     }
 }
 
-static void explain(struct psc_op *op, char *text, size_t size)
+void op_explain(struct psc_op *op, char *text, size_t size)
 {
     char name[PS_KEY_NAME_MAX + 64];
     struct why w;
@@ -538,7 +538,7 @@ static int timed_out(struct psc_op *op, int limit_ms)
         return client_complain(op->client, PSC_E_TIMEOUT, "%.300s is open",
                                text);
     }
-    explain(op, text, sizeof(text));
+    op_explain(op, text, sizeof(text));
     /* The question takes time, in which the answer may have come. */
     if (op->state == OP_DONE) {
         return result_of(op);
@@ -546,11 +546,23 @@ static int timed_out(struct psc_op *op, int limit_ms)
     return client_complain(op->client, PSC_E_TIMEOUT, "%s", text);
 }
 
+static uint32_t just_one(void *arg)
+{
+    (void)arg;
+    return 1;
+}
+
+static struct psc_op *itself(void *arg)
+{
+    return arg;
+}
+
 static int wait_locked(struct psc_op *op, int timeout_ms)
 {
     struct psc_client *c = op->client;
     int limit = limit_of(c, timeout_ms);
-    int rc = client_wait(c, is_done, op, client_deadline(limit));
+    int rc = wait_note_many(c, is_done, just_one, op, client_deadline(limit),
+                            itself);
 
     return rc == PS_E_TIMEOUT ? timed_out(op, limit) : result_of(op);
 }
@@ -636,6 +648,21 @@ static bool any_done(void *arg)
     return false;
 }
 
+/* While not all have ended. */
+static struct psc_op *first_open(void *arg)
+{
+    const struct crowd *w = arg;
+    struct psc_op *any = NULL;
+
+    for (size_t i = w->next; i < w->count; i++) {
+        if (w->ops[i] != NULL && w->ops[i]->state != OP_DONE) {
+            return w->ops[i];
+        }
+        any = w->ops[i] != NULL ? w->ops[i] : any;
+    }
+    return any;
+}
+
 static struct psc_op *first_of(struct psc_op *const *ops, size_t count)
 {
     for (size_t i = 0; i < count; i++) {
@@ -663,7 +690,8 @@ int psc_ops_wait(struct psc_op *const *ops, size_t count, int timeout_ms)
         return rc;
     }
     limit = limit_of(c, timeout_ms);
-    rc = client_wait_many(c, all_done, all_missing, &w, client_deadline(limit));
+    rc = wait_note_many(c, all_done, all_missing, &w, client_deadline(limit),
+                        first_open);
     if (rc == PS_E_TIMEOUT) {
         rc = timed_out(ops[w.next], limit);
         rc = rc != 0 ? rc : PSC_E_TIMEOUT;
@@ -695,7 +723,8 @@ int psc_ops_wait_any(struct psc_op *const *ops, size_t count, int timeout_ms,
         return rc;
     }
     limit = limit_of(c, timeout_ms);
-    rc = client_wait(c, any_done, &w, client_deadline(limit));
+    rc = wait_note_many(c, any_done, just_one, &w, client_deadline(limit),
+                        first_open);
     if (rc == PS_E_TIMEOUT) {
         rc = timed_out(first, limit);
         rc = rc != 0 ? rc : PSC_E_TIMEOUT;
@@ -719,7 +748,7 @@ int psc_op_why(struct psc_op *op, char *text, size_t size)
         client_poll(c);
     }
     if (op->state != OP_DONE) {
-        explain(op, text, size);
+        op_explain(op, text, size);
     } else if (op->rc == 0) {
         char name[PS_KEY_NAME_MAX + 64];
 

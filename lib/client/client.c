@@ -786,9 +786,9 @@ static int hello(struct psc_client *c, const struct psc_options *o, char *err,
     rc = client_send(c, &m);
 
     if (rc == 0) {
-        rc = client_wait(c, has_welcome, c,
-                         ps_time_add(client_deadline(o->start_timeout_ms),
-                                     PS_MILLIS(START_SLACK_MS)));
+        rc = wait_note_start(c, has_welcome,
+                             ps_time_add(client_deadline(o->start_timeout_ms),
+                                         PS_MILLIS(START_SLACK_MS)));
     }
     if (rc == PS_E_TIMEOUT) {
         return refuse(err, err_size, rc, "the agent has not answered for %d ms",
@@ -955,6 +955,7 @@ int psc_open(const struct psc_options *o, struct psc_client **ret_client,
     c->quiet = (full.flags & PSC_OPEN_QUIET) != 0;
     rc = keep_options(c, &full, err, err_size);
     if (rc == 0) {
+        wait_note_init(c);
         rc = dial(c, &full, err, err_size);
     }
     if (rc == 0) {

@@ -132,6 +132,20 @@ static void read_time(struct reader *r, const char *name, int32_t *ret_ms)
     refuse(r, name, text, "a time such as 30s or 500ms");
 }
 
+/* A time; 0 is never, which the option has as -1. */
+static void read_notes(struct reader *r, const char *name, int32_t *ret_ms)
+{
+    const char *text = text_of(name);
+    int32_t ms = -1;
+
+    if (text != NULL && strcmp(text, "auto") == 0) {
+        *ret_ms = 0;
+    } else if (text != NULL) {
+        read_time(r, name, &ms);
+        *ret_ms = ms == 0 ? -1 : ms;
+    }
+}
+
 /* Microseconds; 0 is never, which the option has as -1. */
 static void read_spin(struct reader *r, const char *name, int32_t *ret_us)
 {
@@ -317,6 +331,7 @@ static void read_all(struct reader *r, struct psc_options *o)
     read_time(r, "PSKV_OP_TIMEOUT", &o->op_timeout_ms);
     read_time(r, "PSKV_CLOSE_TIMEOUT", &o->close_timeout_ms);
     read_time(r, "PSKV_AGENT_RETRY", &o->agent_retry_ms);
+    read_notes(r, "PSKV_WAIT_NOTES", &o->wait_notes_ms);
     read_spin(r, "PSKV_SPIN", &o->spin_us);
 }
 

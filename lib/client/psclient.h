@@ -164,7 +164,10 @@ struct psc_options {
      * to the agent ends, another agent on the socket is waited for that long,
      * and takes this worker up where it was; 0: the client fails at once. */
     int32_t agent_retry_ms;
-    uint32_t reserved;
+    /* A call that waits for others writes a line to standard error that says for
+     * whom, each time that this has passed; 0: 30 s where standard error is a
+     * terminal, else never; < 0: never. */
+    int32_t wait_notes_ms;
 };
 
 /* A time limit does not ask the agent for whom the operation waits, which can
@@ -173,7 +176,7 @@ struct psc_options {
 
 /* Defaults: job "default", one worker, one server, sync, wait, balanced, 10 s
  * to connect, 120 s to start, no limit for operations, 10 s to close, 60 s for
- * another agent.
+ * another agent, a line for each 30 s of waiting on a terminal.
  * `size` is sizeof(*o) as the caller's compiler sees it. */
 void psc_options_init(struct psc_options *o, size_t size);
 

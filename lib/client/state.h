@@ -10,6 +10,7 @@
  *     op.c       life of an operation, order on a key
  *     options.c  options, environment
  *     api.c      the calls on operations
+ *     wait_note.c    lines about waits that take long
  *     resume.c   from an agent that was lost to the next one
  *     coll*.c    collectives, see coll_inner.h
  *     group.c    clients of some of the ranks
@@ -178,6 +179,21 @@ struct keep {
     int fd;
 };
 
+/* -------------------------------------------------------------- wait_note.c */
+
+/* api.c: for whom the operation waits; asks the agent, which takes time. */
+void op_explain(struct psc_op *op, char *text, size_t size);
+/* Sets note_every. */
+void wait_note_init(struct psc_client *c);
+/* As client_wait_many() for an operation: `first` is asked for the first one
+ * that has not ended. Slices of one wait count together. */
+int wait_note_many(struct psc_client *c, bool (*ready)(void *arg),
+                   uint32_t (*missing)(void *arg), void *arg, ps_time deadline,
+                   struct psc_op *(*first)(void *arg));
+/* The same for the start of the job. */
+int wait_note_start(struct psc_client *c, bool (*ready)(void *arg),
+                    ps_time deadline);
+
 /* A question of l_why under way, on the asker's stack. */
 struct why {
     struct ps_list_node node;
@@ -245,6 +261,11 @@ struct psc_client {
     struct ps_list calls;
     struct ps_list stalled;
     struct ps_list whys;
+    /* Lines about waits that take long. */
+    ps_time note_every; /* PS_TIME_NEVER: none. */
+    ps_time note_due;   /* When the next line is due. */
+    ps_time note_left;  /* When the last wait ended, of this operation: */
+    const struct psc_op *noted; /* for comparison alone. */
 
     struct key **keys; /* By number. */
     uint32_t key_count;

@@ -162,7 +162,8 @@ def test_a_refusal_is_told_and_escaped():
                                   text="too old\x1b[31m\n"))
     code, out, err = run("-e", f"127.0.0.1:{port}", "status")
     assert code == 75 and out == ""
-    assert "too old\\x1b[31m\\x0a" in err and "\x1b" not in err
+    # The decoder has put marks in the place of what is not visible.
+    assert "too old?[31m?\n" in err and "\x1b" not in err
 
 
 def test_strings_of_peers_never_reach_the_terminal_raw():

@@ -57,7 +57,7 @@ class Options(Structure):
         ("rule", c_uint32),
         ("staleness", c_uint32),
         ("agent_retry_ms", c_int32),
-        ("reserved", c_uint32),
+        ("wait_notes_ms", c_int32),
     ]
 
 

@@ -1,0 +1,105 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Lines on standard error about waits that take long. A worker that waits for
+ * another one looks the same as one that computes; a person at a terminal is
+ * told for whom it waits. Elsewhere nothing is written unless it is asked for:
+ * what a program logs is its own. */
+#include "client/state.h"
+
+#include <stdio.h>
+#include <unistd.h>
+
+#define NOTE_MS 30000
+/* Bindings that wait in slices come back at once. */
+#define SLICE   PS_SECONDS(1)
+
+void wait_note_init(struct psc_client *c)
+{
+    int32_t ms = c->options.wait_notes_ms;
+
+    if (ms == 0 && isatty(STDERR_FILENO) == 1) {
+        ms = NOTE_MS;
+    }
+    c->note_every = ms > 0 ? PS_MILLIS(ms) : PS_TIME_NEVER;
+}
+
+/* In one call, so that lines of several workers do not mix. */
+static void print_note(const struct psc_client *c, const char *text)
+{
+    char who[32] = "a worker";
+
+    if (c->welcome) {
+        snprintf(who, sizeof(who), "rank %u", c->rank);
+    } else if (c->options.rank >= 0) {
+        snprintf(who, sizeof(who), "rank %d", c->options.rank);
+    }
+    fprintf(stderr, "pskv: job %s, %s: %s\n", c->options.job, who, text);
+}
+
+int wait_note_many(struct psc_client *c, bool (*ready)(void *arg),
+                   uint32_t (*missing)(void *arg), void *arg, ps_time deadline,
+                   struct psc_op *(*first)(void *arg))
+{
+    char text[PSC_TEXT_MAX];
+    struct psc_op *op;
+    ps_time now;
+    ps_time due;
+    int rc;
+
+    if (c->note_every == PS_TIME_NEVER) {
+        return client_wait_many(c, ready, missing, arg, deadline);
+    }
+    op = first(arg);
+    now = client_now();
+    due = op == c->noted && now < c->note_left + SLICE ? c->note_due
+                                                       : now + c->note_every;
+    for (;;) {
+        rc = client_wait_many(c, ready, missing, arg,
+                              ps_time_min(due, deadline));
+        now = client_now();
+        if (rc != PS_E_TIMEOUT || now >= deadline) {
+            break;
+        }
+        if (now >= due) {
+            struct psc_op *open = first(arg);
+
+            op_explain(open, text, sizeof(text));
+            /* The question takes time, in which it may have ended. */
+            if (open->state != OP_DONE) {
+                print_note(c, text);
+            }
+            due = now + c->note_every;
+        }
+    }
+    c->noted = rc == PS_E_TIMEOUT ? op : NULL;
+    c->note_due = due;
+    c->note_left = now;
+    return rc;
+}
+
+int wait_note_start(struct psc_client *c, bool (*ready)(void *arg),
+                    ps_time deadline)
+{
+    const ps_time begin = client_now();
+    char text[PSC_TEXT_MAX];
+
+    for (;;) {
+        ps_time due = c->note_every == PS_TIME_NEVER
+                          ? PS_TIME_NEVER
+                          : client_now() + c->note_every;
+        int rc = client_wait(c, ready, c, ps_time_min(due, deadline));
+        ps_time now = client_now();
+
+        if (rc != PS_E_TIMEOUT || now >= deadline) {
+            return rc;
+        }
+        snprintf(text, sizeof(text),
+                 "the job has not begun for %llu s: not all of its %u "
+                 "worker%s and %u server%s are there; 'psctl jobs' says how "
+                 "many are",
+                 (unsigned long long)((now - begin) / PS_SECONDS(1)),
+                 c->options.num_workers, c->options.num_workers == 1 ? "" : "s",
+                 c->options.num_servers,
+                 c->options.num_servers == 1 ? "" : "s");
+        print_note(c, text);
+    }
+}
