@@ -34,6 +34,9 @@
 /* Lost ranks of one job that psctl status is told by number. */
 #define PS_LOST_SHOWN_MAX          64u
 #define PS_KEYS_MAX                1000000u
+/* Keys that an agent asks the scheduler for at a time, for each job: what other
+ * jobs say to it waits behind so many declarations at most. More wait. */
+#define PS_KEYS_ASKED_MAX          512u
 /* Partitions of one key: 4 GiB in pieces of 64 KiB. */
 #define PS_KEY_PARTS_MAX           65536u
 /* Bytes of one key, 4 TiB: all partitions as large as a frame; a declaration

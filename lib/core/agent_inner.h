@@ -302,6 +302,7 @@ struct ps_agent_key {
     uint64_t request;
     uint8_t find; /* enum ps_find, the least of those who ask. */
     bool open;    /* Answered. */
+    bool asked;   /* The scheduler is to answer. */
     uint32_t epoch;
     struct ps_list askers;  /* struct ps_agent_asker */
     uint64_t charged;       /* Bytes of memory at the job's account, */
@@ -370,9 +371,11 @@ struct ps_agent_job {
     struct ps_map *names; /* Keys by hash of their name. */
     struct ps_map *early; /* struct ps_agent_early by number of the key. */
     uint32_t key_count;
-    struct ps_list opening;
-    struct ps_map *flows;    /* By node. */
-    struct ps_list barriers; /* Operations that wait at one. */
+    struct ps_list opening; /* Keys: those that were asked for, then others. */
+    uint32_t asked;         /* So many were, */
+    struct ps_list_node *unasked; /* and this is the first that was not. */
+    struct ps_map *flows;         /* By node. */
+    struct ps_list barriers;      /* Operations that wait at one. */
     uint64_t barriers_open;
     struct ps_list optimizers;
     struct ps_agent_piece *pieces;

@@ -528,7 +528,11 @@ void ps_agent_job_offer_again(struct ps_agent_step *st)
     while ((j = ps_map_next(st->a->jobs, &c)) != NULL) {
         PS_LIST_EACH(n, &j->opening)
         {
-            ps_agent_key_offer(st, PS_CONTAINER(n, struct ps_agent_key, node));
+            struct ps_agent_key *k = PS_CONTAINER(n, struct ps_agent_key, node);
+
+            if (k->asked) {
+                ps_agent_key_offer(st, k);
+            }
         }
         PS_LIST_EACH(n, &j->optimizers)
         {

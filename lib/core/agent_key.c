@@ -154,6 +154,9 @@ static struct ps_agent_key *key_new(struct ps_agent_step *st,
     k->async = j->mode != PS_MODE_SYNC && name[0] != 'c';
     k->offer = ps_calloc(j->local_count, sizeof(struct ps_agent_op *));
     ps_list_push_back(&j->opening, &k->node);
+    if (j->unasked == NULL) {
+        j->unasked = &k->node;
+    }
     put_name(j, k);
     j->key_count++;
     return k;
@@ -225,6 +228,40 @@ static void refuse_key(struct ps_agent_step *st, struct ps_str *t,
     ps_effects_note(st->fx, PS_LOG_WARNING, "%s", t->data);
 }
 
+/* The key is opened, or goes. */
+static void leave_opening(struct ps_agent_key *k)
+{
+    struct ps_agent_job *j = k->job;
+
+    if (j->unasked == &k->node) {
+        j->unasked = ps_list_next(&j->opening, &k->node);
+    }
+    if (k->asked) {
+        k->asked = false;
+        j->asked--;
+    }
+    ps_list_remove(&k->node);
+}
+
+/* Asks the scheduler for as many keys as may be asked for at a time. A key that
+ * nobody here waits for any more is not asked for. */
+static void ask_more(struct ps_agent_step *st, struct ps_agent_job *j)
+{
+    while (j->asked < PS_KEYS_ASKED_MAX && j->unasked != NULL) {
+        struct ps_agent_key *k = PS_CONTAINER(j->unasked, struct ps_agent_key,
+                                              node);
+
+        if (ps_list_empty(&k->askers)) {
+            ps_agent_key_free(st, st->a, k);
+            continue;
+        }
+        j->unasked = ps_list_next(&j->opening, j->unasked);
+        k->asked = true;
+        j->asked++;
+        ps_agent_key_offer(st, k);
+    }
+}
+
 void ps_agent_key_ask(struct ps_agent_step *st, struct ps_agent_session *s,
                       const struct ps_msg_l_key *m)
 {
@@ -289,17 +326,19 @@ void ps_agent_key_ask(struct ps_agent_step *st, struct ps_agent_session *s,
             ps_agent_key_free(st, st->a, k);
             return;
         }
-        ps_agent_key_offer(st, k);
     } else if (m->find < k->find) {
         /* If this one makes it, that is an answer for all. */
         k->find = m->find;
         k->request = ++st->a->next_request;
-        ps_agent_key_offer(st, k);
+        if (k->asked) {
+            ps_agent_key_offer(st, k);
+        }
     }
     asker = ps_calloc(1, sizeof(*asker));
     asker->session = s;
     asker->request = m->request;
     ps_list_push_back(&k->askers, &asker->node);
+    ask_more(st, j);
 }
 
 static void answer_askers(struct ps_agent_step *st, struct ps_agent_key *k,
@@ -464,7 +503,7 @@ static void opened(struct ps_agent_step *st, struct ps_agent_key *k,
         ps_agent_key_free(st, st->a, k);
         return;
     }
-    ps_list_remove(&k->node);
+    leave_opening(k);
     k->open = true;
     k->number = m->key;
     k->epoch = m->epoch;
@@ -680,6 +719,7 @@ void ps_agent_key_opened(struct ps_agent_step *st,
                 apply_early(st, k);
             }
         }
+        ask_more(st, j);
         return;
     }
 }
@@ -750,7 +790,7 @@ void ps_agent_key_free(struct ps_agent_step *st, struct ps_agent *a,
     if (k->open) {
         ps_map_take(k->job->keys, k->number);
     } else {
-        ps_list_remove(&k->node);
+        leave_opening(k);
     }
     k->job->key_count--;
     ps_agent_budget_key_gone(k);
