@@ -51,6 +51,9 @@ void driver_output_init(struct ps_driver *d)
     set_limit(&d->total_limits, total, "limits.output_total");
     d->users = ps_map_new();
     ps_account_init(&d->output, PS_ACCOUNT_DAEMON, "output", &d->total_limits);
+    if (opt->machine.ledger != NULL) {
+        ps_account_join(&d->output, opt->machine.ledger);
+    }
 }
 
 void driver_output_fini(struct ps_driver *d)

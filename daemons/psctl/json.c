@@ -50,6 +50,26 @@ static void put_text(json_t *o, const char *name, const char *text)
     put(o, name, text_of(text));
 }
 
+static json_t *costs_of(const struct ps_msg_node_row *n)
+{
+    json_t *list = json_array();
+
+    for (uint32_t i = 0; i < n->costs_count; i++) {
+        const struct ps_rec_cost *c = &n->costs[i];
+        json_t *one = json_object();
+
+        put_text(one, "kind", c->kind);
+        put_text(one, "name", c->name);
+        put_text(one, "cost", c->cost);
+        put_count(one, "used", c->used);
+        put_count(one, "peak", c->peak);
+        put_count(one, "limit", c->limit);
+        put_count(one, "refused", c->refused);
+        json_array_append_new(list, one);
+    }
+    return list;
+}
+
 static json_t *node_of(const struct ps_msg *msg)
 {
     const struct ps_msg_node_row *n = &msg->node_row;
@@ -76,6 +96,7 @@ static json_t *node_of(const struct ps_msg *msg)
     put_count(o, "reserved", n->reserved);
     put_count(o, "taken", n->taken);
     put(o, "full", json_boolean(n->full));
+    put(o, "costs", costs_of(n));
     return o;
 }
 

@@ -90,6 +90,8 @@
  * scheduler at a time; more of them wait behind these, so that they delay
  * nothing else on that link. */
 #define PS_QUERIES_SENT_MAX        4u
+/* Costs that a daemon shows: its own, and the heaviest of all others. */
+#define PS_COSTS_SHOWN_MAX         16u
 /* Bytes of a name of a node, job or cluster; of a key. */
 #define PS_NAME_MAX                64u
 #define PS_KEY_NAME_MAX            256u

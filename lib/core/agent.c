@@ -346,7 +346,7 @@ static const struct ps_machine_ops ops = {
 
 struct ps_machine ps_agent_machine(struct ps_agent *a)
 {
-    return (struct ps_machine){.ops = &ops, .self = a};
+    return (struct ps_machine){.ops = &ops, .self = a, .ledger = &a->account};
 }
 
 struct ps_agent *ps_agent_new(const struct ps_agent_options *opt, ps_time now)
@@ -453,11 +453,6 @@ void ps_agent_stats(const struct ps_agent *a, struct ps_agent_stats *ret)
     while ((s = ps_map_next(a->servers, &c)) != NULL) {
         ret->resent += ps_link_resent(s->peer.link);
     }
-}
-
-const struct ps_account *ps_agent_account(const struct ps_agent *a)
-{
-    return &a->account;
 }
 
 bool ps_agent_peek(const struct ps_agent *a, uint64_t gen, uint32_t key,

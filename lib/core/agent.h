@@ -64,9 +64,6 @@ struct ps_agent_stats {
 };
 void ps_agent_stats(const struct ps_agent *a, struct ps_agent_stats *ret);
 
-/* The account of the agent itself, and through it all others. */
-const struct ps_account *ps_agent_account(const struct ps_agent *a);
-
 /* For checkers: newest version of a partition that this agent was told is
  * committed. False when unknown. */
 bool ps_agent_peek(const struct ps_agent *a, uint64_t gen, uint32_t key,

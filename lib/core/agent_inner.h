@@ -475,6 +475,7 @@ struct ps_agent {
     uint64_t incarnation;
     ps_time heartbeat;
     ps_time ping_at;
+    ps_time costs_at;
     uint32_t epoch;
     bool ending;
     struct ps_map *servers; /* By node. */

@@ -148,6 +148,17 @@ static uint64_t stored(const struct ps_agent *a)
     return bytes;
 }
 
+static void tell_costs(struct ps_agent_step *st)
+{
+    struct ps_rec_cost list[PS_COSTS_SHOWN_MAX];
+    const uint32_t count = ps_ledger_records(&st->a->account, list);
+
+    ps_effects_tell(
+        st->fx, st->a->up.conn,
+        &(struct ps_msg){.code = PS_MSG_COSTS,
+                         .costs = {.costs = list, .costs_count = count}});
+}
+
 static void ping(struct ps_agent_step *st)
 {
     struct ps_agent *a = st->a;
@@ -165,6 +176,10 @@ static void ping(struct ps_agent_step *st)
                                               .stored = stored(a),
                                               .resent = s.resent,
                                               .waiting = s.waiting}});
+    if (a->costs_at <= st->now) {
+        tell_costs(st);
+        a->costs_at = ps_time_add(st->now, PS_LEDGER_TELL_EVERY);
+    }
 }
 
 static ps_time silent_at(const struct ps_agent *a)

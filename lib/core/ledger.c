@@ -105,7 +105,7 @@ static void add_ancestor(struct ps_account *a, struct ps_account *ancestor)
     for (uint32_t i = 0; i < PS_COST_COUNT; i++) {
         add_used(ancestor, i, a->cost[i].used);
     }
-    if (ancestor->kind == PS_ACCOUNT_DAEMON && !ps_list_linked(&a->node)) {
+    if (ancestor->chain_count == 1 && !ps_list_linked(&a->node)) {
         ps_list_push_back(&ancestor->below, &a->node);
     }
 }
@@ -303,6 +303,27 @@ uint32_t ps_ledger_rows(const struct ps_account *daemon,
                 count = insert_row(rows, first, count, max, &row);
             }
         }
+    }
+    return count;
+}
+
+uint32_t ps_ledger_records(const struct ps_account *daemon,
+                           struct ps_rec_cost ret_list[PS_COSTS_SHOWN_MAX])
+{
+    struct ps_ledger_row rows[PS_COSTS_SHOWN_MAX];
+    const uint32_t count = ps_ledger_rows(daemon, rows, PS_COSTS_SHOWN_MAX);
+
+    for (uint32_t i = 0; i < count; i++) {
+        const struct ps_account *a = rows[i].account;
+        const struct ps_account_cost *c = &a->cost[rows[i].cost];
+
+        ret_list[i] = (struct ps_rec_cost){.kind = kinds[a->kind],
+                                           .name = a->name,
+                                           .cost = costs[rows[i].cost].name,
+                                           .used = c->used,
+                                           .peak = c->peak,
+                                           .limit = max_of(a, rows[i].cost),
+                                           .refused = c->refused};
     }
     return count;
 }

@@ -17,6 +17,8 @@
 #include "base/limits.h"
 #include "base/list.h"
 #include "base/str.h"
+#include "base/time.h"
+#include "proto/ps_msg.h"
 
 #include <stdint.h>
 
@@ -71,8 +73,8 @@ struct ps_account {
     struct ps_account *chain[PS_ACCOUNT_CHAIN_MAX]; /* Itself first. */
     const struct ps_account_limits *limits;         /* NULL: none. */
     struct ps_account_cost cost[PS_COST_COUNT];
-    struct ps_list_node node; /* In the daemon's `below`. */
-    struct ps_list below;     /* Daemon: all accounts that have joined it. */
+    struct ps_list_node node; /* In the root's `below`. */
+    struct ps_list below;     /* Without ancestors: all that have joined it. */
     char name[PS_NAME_MAX + 1];
 };
 
@@ -134,3 +136,9 @@ struct ps_ledger_row {
  * of the limit, then by amount. Returns how many. */
 uint32_t ps_ledger_rows(const struct ps_account *daemon,
                         struct ps_ledger_row *rows, uint32_t max);
+/* The same as records of a message, which borrow their names: at most
+ * PS_COSTS_SHOWN_MAX. */
+uint32_t ps_ledger_records(const struct ps_account *daemon,
+                           struct ps_rec_cost ret_list[PS_COSTS_SHOWN_MAX]);
+/* The scheduler hears of costs this often. */
+#define PS_LEDGER_TELL_EVERY PS_SECONDS(1)

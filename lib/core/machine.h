@@ -5,6 +5,7 @@
 
 #include "base/time.h"
 #include "core/effect.h"
+#include "core/ledger.h"
 
 #include <stdbool.h>
 
@@ -97,4 +98,6 @@ struct ps_machine_ops {
 struct ps_machine {
     const struct ps_machine_ops *ops;
     void *self;
+    /* What peers cost; what the driver counts joins it. NULL: not counted. */
+    struct ps_account *ledger;
 };

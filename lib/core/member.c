@@ -51,6 +51,7 @@ static void member_free(struct ps_member *m)
 {
     ps_member_unlink(m);
     ps_free(m->early);
+    ps_msg_free(m->costs);
     ps_free(m);
 }
 

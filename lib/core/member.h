@@ -64,6 +64,7 @@ struct ps_member {
     uint64_t memory;    /* Server: what its store may take; 0: not known. */
     uint64_t reserved;  /* Of that, by all jobs. */
     struct ps_msg_ping stats;
+    struct ps_msg *costs; /* Its last word on them; NULL: none. */
     struct ps_member_rates rates;
     struct ps_member_early *early;
     uint32_t early_count;

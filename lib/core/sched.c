@@ -223,6 +223,10 @@ static void from_member(struct ps_sched_step *st, struct ps_sched_conn *c,
     case PS_MSG_PING:
         pong(st, m, &msg->ping);
         break;
+    case PS_MSG_COSTS:
+        ps_msg_free(m->costs);
+        m->costs = ps_msg_dup(msg);
+        break;
     case PS_MSG_JOB_OPEN:
         ps_sched_job_open(st, m, &msg->job_open);
         break;
@@ -466,7 +470,7 @@ struct ps_machine ps_sched_machine(struct ps_sched *s)
         .payload = payload,
     };
 
-    return (struct ps_machine){.ops = &ops, .self = s};
+    return (struct ps_machine){.ops = &ops, .self = s, .ledger = &s->account};
 }
 
 uint32_t ps_sched_epoch(const struct ps_sched *s)

@@ -30,51 +30,65 @@ void ps_sched_query_end(struct ps_sched_step *st, struct ps_sched_conn *c,
 
 /* ------------------------------------------------------------------ nodes */
 
+static void member_row(struct ps_sched_step *st, struct ps_sched_conn *c,
+                       const struct ps_member *m)
+{
+    const struct ps_msg_ping *p = &m->stats;
+    /* Who is silent does nothing that is known. */
+    const struct ps_member_rates r = m->state == PS_NODE_STATE_ACTIVE
+                                         ? m->rates
+                                         : (struct ps_member_rates){0};
+    const bool tells = m->costs != NULL && m->state == PS_NODE_STATE_ACTIVE;
+
+    ps_effects_tell(
+        st->fx, c->id,
+        &(struct ps_msg){
+            .code = PS_MSG_NODE_ROW,
+            .node_row = {.role = m->role,
+                         .node = m->node,
+                         .name = m->name,
+                         .state = m->state,
+                         .incarnation = m->incarnation,
+                         .address = m->address,
+                         .heard_ns = st->now - m->heard,
+                         .rounds = p->rounds,
+                         .bytes_in = p->bytes_in,
+                         .bytes_out = p->bytes_out,
+                         .stored = p->stored,
+                         .resent = p->resent,
+                         .waiting = p->waiting,
+                         .draining = p->draining,
+                         .memory = m->memory,
+                         .reserved = m->reserved,
+                         .taken = p->memory,
+                         .full = p->full,
+                         .rounds_rate = r.rounds,
+                         .in_rate = r.bytes_in,
+                         .out_rate = r.bytes_out,
+                         .costs = tells ? m->costs->costs.costs : NULL,
+                         .costs_count = tells ? m->costs->costs.costs_count
+                                              : 0},
+        });
+}
+
 static void node_rows(struct ps_sched_step *st, struct ps_sched_conn *c)
 {
     const struct ps_sched *s = st->s;
+    struct ps_rec_cost costs[PS_COSTS_SHOWN_MAX];
 
-    ps_effects_tell(st->fx, c->id,
-                    &(struct ps_msg){
-                        .code = PS_MSG_NODE_ROW,
-                        .node_row = {.role = PS_ROLE_SCHED,
-                                     .name = s->opt.name,
-                                     .state = PS_NODE_STATE_ACTIVE,
-                                     .draining = s->draining},
-                    });
+    ps_effects_tell(
+        st->fx, c->id,
+        &(struct ps_msg){
+            .code = PS_MSG_NODE_ROW,
+            .node_row = {.role = PS_ROLE_SCHED,
+                         .name = s->opt.name,
+                         .state = PS_NODE_STATE_ACTIVE,
+                         .draining = s->draining,
+                         .costs = costs,
+                         .costs_count = ps_ledger_records(&s->account, costs)},
+        });
     for (uint32_t i = 0; i < s->members.count; i++) {
-        const struct ps_member *m = s->members.sorted[i];
-        const struct ps_msg_ping *p = &m->stats;
-        /* Who is silent does nothing that is known. */
-        const struct ps_member_rates r = m->state == PS_NODE_STATE_ACTIVE
-                                             ? m->rates
-                                             : (struct ps_member_rates){0};
-
-        ps_effects_tell(st->fx, c->id,
-                        &(struct ps_msg){
-                            .code = PS_MSG_NODE_ROW,
-                            .node_row = {.role = m->role,
-                                         .node = m->node,
-                                         .name = m->name,
-                                         .state = m->state,
-                                         .incarnation = m->incarnation,
-                                         .address = m->address,
-                                         .heard_ns = st->now - m->heard,
-                                         .rounds = p->rounds,
-                                         .bytes_in = p->bytes_in,
-                                         .bytes_out = p->bytes_out,
-                                         .stored = p->stored,
-                                         .resent = p->resent,
-                                         .waiting = p->waiting,
-                                         .draining = p->draining,
-                                         .memory = m->memory,
-                                         .reserved = m->reserved,
-                                         .taken = p->memory,
-                                         .full = p->full,
-                                         .rounds_rate = r.rounds,
-                                         .in_rate = r.bytes_in,
-                                         .out_rate = r.bytes_out},
-                        });
+        member_row(st, c, s->members.sorted[i]);
     }
 }
 

@@ -33,6 +33,9 @@ struct ps_shard *ps_shard_new(const struct ps_shard_options *opt, ps_time now)
         s->opt.link_linger = LINGER_DEFAULT;
     }
     ps_rng_init(&s->rng, opt->seed);
+    s->limits.of[PS_COST_MEMORY] = (struct ps_account_limit){
+        .max = ps_pool_budget(opt->pool), .option = "store.memory"};
+    ps_account_init(&s->account, PS_ACCOUNT_DAEMON, opt->name, &s->limits);
     ps_shard_up_init(s, now);
     s->conns = ps_map_new();
     ps_list_init(&s->strangers);
@@ -69,6 +72,8 @@ void ps_shard_free(struct ps_shard *s)
     ps_heap_fini(&s->timers);
     ps_map_free(s->jobs);
     ps_map_free(s->runs);
+    ps_account_set(&s->account, PS_COST_MEMORY, 0);
+    ps_account_fini(&s->account);
     ps_free(s);
 }
 
@@ -195,7 +200,7 @@ struct ps_machine ps_shard_machine(struct ps_shard *s)
         .payload = payload,
     };
 
-    return (struct ps_machine){.ops = &ops, .self = s};
+    return (struct ps_machine){.ops = &ops, .self = s, .ledger = &s->account};
 }
 
 /* -------------------------------------------------------------- questions */

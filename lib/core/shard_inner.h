@@ -67,6 +67,7 @@ struct ps_shard_up {
     ps_time retry_at;
     ps_time heartbeat;
     ps_time ping_at;
+    ps_time costs_at;
     ps_time heard_at;
 };
 
@@ -207,7 +208,9 @@ struct ps_shard {
     bool draining; /* About to end: for no new job. */
     bool ending;   /* The operator wants it so. */
 
-    struct ps_map *conns; /* Accepted, by id. */
+    struct ps_account account;
+    struct ps_account_limits limits; /* Of that. */
+    struct ps_map *conns;            /* Accepted, by id. */
     struct ps_list strangers;
     struct ps_list held;  /* Have said hello as somebody not known. */
     struct ps_map *peers; /* By node. */

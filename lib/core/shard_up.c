@@ -286,6 +286,20 @@ void ps_shard_up_msg(struct ps_shard_step *st, const struct ps_msg *msg,
     }
 }
 
+static void tell_costs(struct ps_shard_step *st)
+{
+    struct ps_rec_cost list[PS_COSTS_SHOWN_MAX];
+    uint32_t count;
+
+    ps_account_set(&st->s->account, PS_COST_MEMORY,
+                   ps_pool_used(st->s->opt.pool));
+    count = ps_ledger_records(&st->s->account, list);
+    ps_effects_tell(
+        st->fx, st->s->up.conn,
+        &(struct ps_msg){.code = PS_MSG_COSTS,
+                         .costs = {.costs = list, .costs_count = count}});
+}
+
 static void ping(struct ps_shard_step *st)
 {
     struct ps_shard_up *up = &st->s->up;
@@ -307,6 +321,10 @@ static void ping(struct ps_shard_step *st)
                                   .memory = ps_pool_used(st->s->opt.pool),
                                   .full = ps_shard_room_is_full(st->s),
                                   .draining = st->s->draining}});
+    if (up->costs_at <= st->now) {
+        tell_costs(st);
+        up->costs_at = ps_time_add(st->now, PS_LEDGER_TELL_EVERY);
+    }
     up->ping_at = ps_time_add(st->now, up->heartbeat);
 }
 

@@ -244,12 +244,25 @@ def test_a_start_without_end(place):
 
 # ---------------------------------------------------------------------- keys
 
+def psctl(place, verb):
+    out = subprocess.run(
+        [support.program("psctl"), "-e", place.trio.endpoint, verb, "-w",
+         "json"], capture_output=True, check=True, env=support.clean_env())
+    return json.loads(out.stdout)[verb]
+
+
 def loads(place):
     """Bytes of keys that the scheduler has placed on its servers."""
-    out = subprocess.run(
-        [support.program("psctl"), "-e", place.trio.endpoint, "jobs", "-w",
-         "json"], capture_output=True, check=True, env=support.clean_env())
-    return {j["name"]: j["bytes"] for j in json.loads(out.stdout)["jobs"]}
+    return {j["name"]: j["bytes"] for j in psctl(place, "jobs")}
+
+
+def costs(place, role):
+    """{(kind, name, cost): row} of the first daemon of this role."""
+    for node in psctl(place, "nodes"):
+        if node["role"] == role:
+            return {(c["kind"], c["name"], c["cost"]): c
+                    for c in node["costs"]}
+    return {}
 
 
 def test_partitions_of_a_job(place):
@@ -387,4 +400,34 @@ def test_operations_of_a_user(tight):
     done = one.await_("l_done")
     assert done["error"] == -26
     assert "(limits.user.operations)" in done["text"]
+    tight.check()
+
+
+# -------------------------------------------------------------------- status
+
+def test_status_shows_who_costs_what(tight):
+    with tight.raw().welcome() as raw:
+        for i in range(1, 51):
+            assert raw.key(i, 8).get("error", 0) == 0
+        assert raw.key(51, 8)["error"] == -26
+        job = ("job", raw.job, "keys")
+        wait_for(lambda: job in costs(tight, "agent"), "the job in status")
+        shown = costs(tight, "agent")
+        assert shown[job]["used"] == 50 and shown[job]["limit"] == 50
+        assert shown[job]["refused"] >= 1
+        own = {c: row for (kind, _, c), row in shown.items()
+               if kind == "daemon"}
+        assert own["keys"]["used"] == 52  # With the bystander's.
+        assert own["sessions"]["used"] == 3
+        assert own["memory"]["limit"] == 64 * MIB
+        assert 0 < own["memory"]["used"] < 4 * MIB
+        assert own["output"]["peak"] > 0
+        assert len(shown) <= 16
+    assert ("daemon", "ps0", "memory") in costs(tight, "server")
+    assert any(kind == "daemon" for kind, _, _ in costs(tight, "sched"))
+    wait_for(lambda: job not in costs(tight, "agent"), "the job to be gone")
+    wait_for(lambda: [r["used"] for (k, _, c), r in
+                      costs(tight, "agent").items()
+                      if k == "daemon" and c == "keys"] == [2],
+             "what it took to be back")
     tight.check()

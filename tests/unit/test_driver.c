@@ -341,7 +341,7 @@ static void begin_with(struct world *w, enum ps_role self, unsigned loops_max)
     opt.movers = w->movers;
     opt.worker = w->worker;
     opt.arenas = w->arenas;
-    opt.machine = (struct ps_machine){&echo_ops, &w->m};
+    opt.machine = (struct ps_machine){.ops = &echo_ops, .self = &w->m};
     opt.failed = failed;
     opt.scheduler = "127.0.0.1:1";
     w->driver = ps_driver_new(&opt);
