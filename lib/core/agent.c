@@ -132,9 +132,9 @@ static void on_computed(struct ps_agent_step *st, const struct ps_event *ev)
         return;
     }
     if (run->flow != NULL || run->part == NULL) {
-        ps_agent_send_summed(st, run);
+        ps_agent_send_summed(st, run, ev->computed.rc);
     } else {
-        ps_agent_round_computed(st, run);
+        ps_agent_round_computed(st, run, ev->computed.rc);
     }
 }
 

@@ -226,6 +226,7 @@ struct ps_agent_op {
     struct ps_agent_rows *rows;       /* Of a key of rows; NULL: none. */
     struct ps_agent_stating *stating; /* Optimizer state; NULL: none. */
     struct ps_msg *message; /* Optimizer: what the scheduler is told. */
+    uint64_t charged; /* Bytes of memory, at the account of the key's job. */
     ps_time since;
     uint64_t ticket; /* Of a pull of a key without rounds; 0: none yet. */
 };
@@ -589,7 +590,9 @@ void ps_agent_send_queue(struct ps_agent_step *st, struct ps_agent_part *p);
 void ps_agent_send_unqueue(struct ps_agent_step *st, struct ps_agent_part *p);
 void ps_agent_send_pump(struct ps_agent_step *st, struct ps_agent_server *s);
 void ps_agent_send_pump_all(struct ps_agent_step *st);
-void ps_agent_send_summed(struct ps_agent_step *st, struct ps_agent_run *run);
+/* `error`: of the computation, 0 or a PS_E_*. */
+void ps_agent_send_summed(struct ps_agent_step *st, struct ps_agent_run *run,
+                          int error);
 void ps_agent_send_flush(struct ps_agent_step *st, struct ps_agent_server *s);
 /* The next small sums begin anew. */
 void ps_agent_send_leave_room(struct ps_agent *a);
@@ -763,8 +766,8 @@ uint32_t ps_agent_round_sources(const struct ps_agent_part *p,
                                 struct ps_slice *slices);
 /* Its sum or init is under way: to its server, or here. */
 void ps_agent_round_go(struct ps_agent_step *st, struct ps_agent_part *p);
-void ps_agent_round_computed(struct ps_agent_step *st,
-                             struct ps_agent_run *run);
+void ps_agent_round_computed(struct ps_agent_step *st, struct ps_agent_run *run,
+                             int error);
 /* Have all ranks here copied what they give to it? */
 bool ps_agent_round_there(const struct ps_agent_part *p);
 /* Has the rank not offered the round, or does it still copy what it gives? */
@@ -818,11 +821,14 @@ void ps_agent_async_value(struct ps_agent_step *st, struct ps_agent_part *p,
 
 /* agent_rows.c */
 uint32_t ps_agent_rows_of_key(const struct ps_agent_key *k);
+/* Bytes that an operation with so many rows takes here. */
+uint64_t ps_agent_rows_cost(const struct ps_agent_key *k, uint32_t count);
 /* Copies the `count` numbers at the beginning of the block, at most the rows
- * of the key; NULL when they are not ascending, or not all in the key. */
-struct ps_agent_rows *ps_agent_rows_new(const struct ps_agent_key *k,
-                                        const struct ps_slice *block,
-                                        uint32_t count);
+ * of the key. PS_E_INVAL when they are not ascending, or not all in the key;
+ * PS_E_NOMEM. */
+PS_MUST_USE int ps_agent_rows_new(const struct ps_agent_key *k,
+                                  const struct ps_slice *block, uint32_t count,
+                                  struct ps_agent_rows **ret_rows);
 void ps_agent_rows_free(struct ps_agent_rows *r); /* NULL is fine. */
 /* What the ranks here give to a partition, into run->dst with run->rows; the
  * computation is NULL when they give nothing. PS_E_NOMEM: nothing has

@@ -473,6 +473,46 @@ static void take_more(struct ps_agent_step *st, struct ps_agent_session *s,
     }
 }
 
+/* The numbers of rows that the operation names, charged to its job. NULL after
+ * an answer. */
+static struct ps_agent_rows *take_rows(struct ps_agent_step *st,
+                                       struct ps_agent_session *s,
+                                       const struct ps_agent_key *k,
+                                       const struct ps_msg_l_op *m,
+                                       const struct ps_slice *array)
+{
+    const uint64_t cost = ps_agent_rows_cost(k, m->rows);
+    struct ps_agent_rows *rows;
+    struct ps_refusal why;
+    char text[PS_TEXT_MAX];
+    struct ps_str t;
+
+    if (ps_account_charge(&k->job->account, PS_COST_MEMORY, cost, &why) != 0) {
+        ps_str_init(&t, text, sizeof(text));
+        ps_refusal_text(&why, &t);
+        ps_agent_round_refuse(st, s, m, PS_E_FULL, "'%s': %u rows: %s", k->name,
+                              m->rows, text);
+        return NULL;
+    }
+    int rc = ps_agent_rows_new(k, array, m->rows, &rows);
+
+    if (rc == 0) {
+        return rows;
+    }
+    ps_account_refund(&k->job->account, PS_COST_MEMORY, cost);
+    if (rc == PS_E_NOMEM) {
+        ps_agent_round_refuse(st, s, m, rc,
+                              "'%s': no memory for the numbers of %u rows",
+                              k->name, m->rows);
+    } else {
+        ps_agent_round_refuse(st, s, m, rc,
+                              "'%s': numbers of rows must ascend and be below "
+                              "%u",
+                              k->name, ps_agent_rows_of_key(k));
+    }
+    return NULL;
+}
+
 void ps_agent_round_take(struct ps_agent_step *st, struct ps_agent_session *s,
                          const struct ps_msg_l_op *m)
 {
@@ -504,16 +544,13 @@ void ps_agent_round_take(struct ps_agent_step *st, struct ps_agent_session *s,
         return;
     }
     if (is_of_rows(m->op)) {
-        rows = ps_agent_rows_new(k, &array, m->rows);
+        rows = take_rows(st, s, k, m, &array);
         if (rows == NULL) {
-            ps_agent_round_refuse(st, s, m, PS_E_INVAL,
-                                  "'%s': numbers of rows must ascend and be "
-                                  "below %u",
-                                  k->name, ps_agent_rows_of_key(k));
             return;
         }
     }
     op = ps_agent_op_new(st, s, m->op_id);
+    op->charged = rows == NULL ? 0 : ps_agent_rows_cost(k, m->rows);
     op->aside = m->op == PS_OP_ATTEND;
     op->kind = op->aside ? PS_OP_BROADCAST : (enum ps_op)m->op;
     op->key = k;
@@ -813,6 +850,7 @@ static void round_local(struct ps_agent_step *st, struct ps_agent_part *p)
     run->token = ++a->next_token;
     run->part = p;
     run->version = (int64_t)version;
+    run->attempt = k->attempt;
     c = ps_compute_new(run->token, count, 1);
     c->job.op = PS_JOB_SUM;
     c->job.dtype = (enum ps_dtype)k->dtype;
@@ -842,15 +880,43 @@ void ps_agent_round_go(struct ps_agent_step *st, struct ps_agent_part *p)
     }
 }
 
-void ps_agent_round_computed(struct ps_agent_step *st, struct ps_agent_run *run)
+/* Is what was computed here still wanted? Not of a round that has failed
+ * since: its arrays are the workers' again. */
+static bool counts(const struct ps_agent_run *run)
+{
+    const struct ps_agent_key *k = run->part->key;
+
+    return run->version == 0 ||
+           (k->active && k->complete && run->attempt == k->attempt);
+}
+
+void ps_agent_round_computed(struct ps_agent_step *st, struct ps_agent_run *run,
+                             int error)
 {
     struct ps_agent_part *p = run->part;
+    struct ps_agent_key *k = p == NULL ? NULL : p->key;
+    char text[PS_TEXT_MAX];
+    struct ps_str t;
 
     if (p != NULL && p->state == PS_AGENT_PART_SUMMING) {
         p->state = PS_AGENT_PART_IDLE;
-        p->committed = run->version;
-        p->held = run->version;
-        ps_agent_round_reached(st, p);
+        if (!counts(run)) {
+            if (p->init || (k->active && k->complete && p->reached < k->round &&
+                            ps_agent_round_there(p))) {
+                ps_agent_round_go(st, p);
+            }
+        } else if (error != 0) {
+            ps_str_init(&t, text, sizeof(text));
+            ps_str_addf(&t,
+                        "the sum of '%s' could not be computed on this node: "
+                        "%s",
+                        k->name, ps_strerror(error));
+            ps_agent_round_fail(st, k, error, text);
+        } else {
+            p->committed = run->version;
+            p->held = run->version;
+            ps_agent_round_reached(st, p);
+        }
     }
     ps_free(run);
 }

@@ -7,6 +7,7 @@
 #include "core/agent_inner.h"
 
 #include "base/alloc.h"
+#include "base/num.h"
 #include "core/rows.h"
 
 #include <string.h>
@@ -20,9 +21,16 @@ struct question {
     bool done;
 };
 
+/* From here on numbers of rows lie in mapped memory, which may be refused. */
+#define MAPPED_MIN (64u * 1024u)
+/* Numbers that are copied before they are looked at: a block that says more
+ * than it has is not copied in full. */
+#define COPY_CHUNK 1024u
+
 /* Rows that an operation gives or asks for. */
 struct ps_agent_rows {
     uint32_t count;
+    size_t mapped; /* Bytes at `row` that are mapped; 0: allocated. */
     uint32_t *row; /* Numbers within the key, ascending. */
     /* Of a pull. */
     struct question *question;
@@ -34,7 +42,11 @@ struct ps_agent_rows {
 void ps_agent_rows_free(struct ps_agent_rows *r)
 {
     if (r != NULL) {
-        ps_free(r->row);
+        if (r->mapped > 0) {
+            ps_pool_unmap(r->row, r->mapped);
+        } else {
+            ps_free(r->row);
+        }
         ps_free(r->question);
         ps_free(r);
     }
@@ -61,22 +73,59 @@ static uint8_t *data_of(const struct ps_agent_op *op)
     return ps_slice_data(&op->array) + ps_rows_numbers_bytes(op->rows->count);
 }
 
-struct ps_agent_rows *ps_agent_rows_new(const struct ps_agent_key *k,
-                                        const struct ps_slice *block,
-                                        uint32_t count)
+uint64_t ps_agent_rows_cost(const struct ps_agent_key *k, uint32_t count)
 {
+    return sizeof(struct ps_agent_rows) + count * (uint64_t)sizeof(uint32_t) +
+           ps_min_u64(count, k->part_count) * sizeof(struct question);
+}
+
+/* The worker may write meanwhile, so a number is looked at where it was copied
+ * to. */
+static bool copy_numbers(struct ps_agent_rows *r, const uint8_t *from,
+                         uint32_t limit)
+{
+    for (uint32_t at = 0; at < r->count; at += COPY_CHUNK) {
+        uint32_t n = (uint32_t)ps_min_u64(r->count - at, COPY_CHUNK);
+        uint32_t first = at == 0 ? 0 : at - 1; /* They ascend over the edge. */
+
+        memcpy(r->row + at, from + at * sizeof(*r->row), n * sizeof(*r->row));
+        if (!ps_rows_fit(r->row + first, n + (at - first), limit)) {
+            return false;
+        }
+        if (at > UINT32_MAX - COPY_CHUNK) {
+            break;
+        }
+    }
+    return true;
+}
+
+int ps_agent_rows_new(const struct ps_agent_key *k,
+                      const struct ps_slice *block, uint32_t count,
+                      struct ps_agent_rows **ret_rows)
+{
+    const size_t bytes = (size_t)count * sizeof(uint32_t);
     struct ps_agent_rows *r = ps_calloc(1, sizeof(*r));
 
     r->count = count;
-    r->row = ps_calloc((size_t)count + 1, sizeof(*r->row));
-    if (count > 0) {
-        memcpy(r->row, ps_slice_data(block), (size_t)count * sizeof(*r->row));
+    if (bytes < MAPPED_MIN) {
+        r->row = ps_alloc(bytes + sizeof(*r->row));
+    } else {
+        void *data;
+
+        if (ps_pool_map(bytes, &data) != 0) {
+            ps_free(r);
+            return PS_E_NOMEM;
+        }
+        r->row = data;
+        r->mapped = bytes;
     }
-    if (!ps_rows_fit(r->row, count, ps_agent_rows_of_key(k))) {
+    if (count > 0 &&
+        !copy_numbers(r, ps_slice_data(block), ps_agent_rows_of_key(k))) {
         ps_agent_rows_free(r);
-        return NULL;
+        return PS_E_INVAL;
     }
-    return r;
+    *ret_rows = r;
+    return 0;
 }
 
 /* -------------------------------------------------------------------- push */
@@ -215,18 +264,37 @@ static void ask_all(struct ps_agent_step *st, struct ps_agent_key *k,
     }
 }
 
+/* The partition that has the row. */
+static uint32_t part_of_row(const struct ps_agent_key *k, uint32_t row)
+{
+    uint32_t low = 0;
+    uint32_t high = k->part_count - 1;
+
+    while (low < high) {
+        uint32_t mid = low + (high - low) / 2;
+
+        if (row < last_row(&k->parts[mid])) {
+            high = mid;
+        } else {
+            low = mid + 1;
+        }
+    }
+    return low;
+}
+
 void ps_agent_rows_pull(struct ps_agent_step *st, struct ps_agent_op *op)
 {
     struct ps_agent_key *k = op->key;
     struct ps_agent_rows *r = op->rows;
 
-    r->question = ps_calloc(k->part_count, sizeof(*r->question));
-    for (uint32_t i = 0; i < k->part_count; i++) {
-        struct question *q = &r->question[r->question_count];
+    r->question = ps_calloc(ps_min_u64(r->count, k->part_count),
+                            sizeof(*r->question));
+    for (uint32_t i = 0; i < r->count;) {
+        struct question *q = &r->question[r->question_count++];
 
-        q->part = i;
-        q->count = part_rows(op, &k->parts[i], &q->from);
-        r->question_count += q->count > 0;
+        q->part = part_of_row(k, r->row[i]);
+        q->count = part_rows(op, &k->parts[q->part], &q->from);
+        i += q->count;
     }
     r->open = r->question_count;
     if (r->open == 0) {

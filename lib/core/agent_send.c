@@ -9,6 +9,7 @@
 
 #include "base/alloc.h"
 #include "base/num.h"
+#include "base/str.h"
 #include "core/round.h"
 
 #include <assert.h>
@@ -386,6 +387,28 @@ static bool may_sum_here(const struct ps_agent *a, uint64_t bytes,
            bytes * (count + 1) <= a->opt.sum_here_max;
 }
 
+/* No kernel does what the operation asks for: the operation fails, and what was
+ * computed goes nowhere. */
+static void sum_failed(struct ps_agent_step *st, struct ps_agent_part *p,
+                       int error)
+{
+    struct ps_agent_key *k = p->key;
+    char text[PS_TEXT_MAX];
+    struct ps_str t;
+
+    p->encoding = false;
+    p->code_void = false;
+    p->state = PS_AGENT_PART_IDLE;
+    ps_str_init(&t, text, sizeof(text));
+    ps_str_addf(&t, "the sum of '%s' could not be computed on this node: %s",
+                k->name, ps_strerror(error));
+    if (k->async) {
+        ps_agent_async_fail(st, k, error, text);
+    } else {
+        ps_agent_round_fail(st, k, error, text);
+    }
+}
+
 /* PS_E_NOMEM: nothing has happened. */
 static int sum_here(struct ps_agent_step *st, struct ps_agent_flow *f,
                     struct ps_agent_part *p, const struct ps_slice *slices,
@@ -411,9 +434,12 @@ static int sum_here(struct ps_agent_step *st, struct ps_agent_flow *f,
     }
     job.dst = ps_slice_data(&dst);
     rc = ps_kernel_run(&job);
-    assert(rc == 0);
-    a->stats.summed += dst.len * count;
-    dispatch(st, f, p, &dst, 0);
+    if (rc == 0) {
+        a->stats.summed += dst.len * count;
+        dispatch(st, f, p, &dst, 0);
+    } else {
+        sum_failed(st, p, rc);
+    }
     ps_buf_unref(dst.buf);
     return 0;
 }
@@ -512,7 +538,8 @@ static void pass_over(struct ps_agent_step *st, struct ps_agent_part *p)
     }
 }
 
-void ps_agent_send_summed(struct ps_agent_step *st, struct ps_agent_run *run)
+void ps_agent_send_summed(struct ps_agent_step *st, struct ps_agent_run *run,
+                          int error)
 {
     struct ps_agent_flow *f = run->flow;
     struct ps_agent_part *p = run->part;
@@ -523,7 +550,9 @@ void ps_agent_send_summed(struct ps_agent_step *st, struct ps_agent_run *run)
         f->server->summing--;
         f->server->summing_bytes -= run->bytes;
         f->server->dirty = true;
-        if (run->encodes) {
+        if (error != 0) {
+            sum_failed(st, p, error);
+        } else if (run->encodes) {
             ps_agent_code_made(p, run);
             if (p->state == PS_AGENT_PART_SUMMING) {
                 pass_over(st, p); /* Its place may have moved. */

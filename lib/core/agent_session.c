@@ -52,6 +52,9 @@ void ps_agent_op_free(struct ps_agent_op *op)
         }
         op_leave(op);
     }
+    if (op->charged > 0) {
+        ps_account_refund(&op->key->job->account, PS_COST_MEMORY, op->charged);
+    }
     ps_buf_unref(op->array.buf);
     ps_agent_rows_free(op->rows);
     ps_free(op->stating);

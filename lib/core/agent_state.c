@@ -117,6 +117,9 @@ void ps_agent_state_take(struct ps_agent_step *st, struct ps_agent_session *s,
 {
     struct ps_agent_key *k = ps_map_get(s->job->keys, m->key);
     struct ps_agent_op *op = ps_agent_op_new(st, s, m->op_id);
+    struct ps_refusal why;
+    char text[PS_TEXT_MAX];
+    struct ps_str t;
 
     if (k == NULL || !ps_dtype_is_real(k->dtype)) {
         ps_agent_op_done(st, op, 0, PS_E_NOKEY,
@@ -133,9 +136,18 @@ void ps_agent_state_take(struct ps_agent_step *st, struct ps_agent_session *s,
                          "the memory for a state lies in no region");
         return;
     }
+    const uint64_t cost = sizeof(*op->stating) +
+                          k->part_count * sizeof(struct question);
+
     op->key = k;
-    op->stating = ps_calloc(1, sizeof(*op->stating) +
-                                   k->part_count * sizeof(struct question));
+    if (ps_account_charge(&k->job->account, PS_COST_MEMORY, cost, &why) != 0) {
+        ps_str_init(&t, text, sizeof(text));
+        ps_refusal_text(&why, &t);
+        ps_agent_op_done(st, op, 0, PS_E_FULL, text);
+        return;
+    }
+    op->charged = cost;
+    op->stating = ps_calloc(1, cost);
     op->stating->which = m->which;
     op->stating->put = m->put;
     op->stating->steps = m->steps;

@@ -350,7 +350,7 @@ static bool makes_sense(const struct ps_msg_part_piece *m)
                               : m->count * sizeof(float);
 
     if (m->lens_count != BUFFERS || m->version > PS_ROUND_MAX ||
-        m->shift > (int64_t)PS_ROUND_MAX || m->shift < -(int64_t)PS_ROUND_MAX ||
+        m->shift > (int64_t)PS_ROUND_MAX || m->shift < -(int64_t)m->version ||
         size > PS_PAYLOAD_MAX ||
         (m->lens[VALUE] != 0 && m->lens[VALUE] != size) ||
         (m->lens[GATHERED] != 0 && m->lens[GATHERED] != size) ||

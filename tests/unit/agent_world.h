@@ -49,15 +49,16 @@ struct bench {
     uint64_t sched_seq;
     uint64_t server_seq;
     struct ps_buf *region[8];
-    bool compresses;    /* Keys that are opened travel in 2 bits of 2. */
-    bool fails;         /* The job, when it loses a worker. */
-    bool async;         /* The job; pushes are added. */
-    uint32_t width;     /* Of rows, in keys that are opened; 0: none. */
-    bool may_end;       /* The daemon, */
-    int rc;             /* for this reason. */
-    uint32_t restarts;  /* Of the scheduler. */
-    bool resumes;       /* Workers had another agent, */
-    uint64_t pushed[8]; /* and heard the end of so many rounds of each key. */
+    bool compresses;     /* Keys that are opened travel in 2 bits of 2. */
+    bool fails;          /* The job, when it loses a worker. */
+    bool async;          /* The job; pushes are added. */
+    uint64_t memory_max; /* Of a user; 0: no limit. */
+    uint32_t width;      /* Of rows, in keys that are opened; 0: none. */
+    bool may_end;        /* The daemon, */
+    int rc;              /* for this reason. */
+    uint32_t restarts;   /* Of the scheduler. */
+    bool resumes;        /* Workers had another agent, */
+    uint64_t pushed[8];  /* and heard the end of so many rounds of each key. */
 };
 
 static inline void collect(struct bench *b)
@@ -312,6 +313,8 @@ static inline void begin_again(struct bench *b, uint32_t workers,
                                  .dial_first = PS_MILLIS(10),
                                  .dial_max = PS_SECONDS(1)};
 
+    o.limits[PS_ACCOUNT_USER].of[PS_COST_MEMORY] = (struct ps_account_limit){
+        .max = b->memory_max, .option = "limits.user.memory"};
     b->now = PS_SECONDS(1);
     b->workers = workers;
     b->sums = ps_pool_new(&(struct ps_pool_options){.budget = 0});

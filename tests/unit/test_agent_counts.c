@@ -61,6 +61,44 @@ static void rows_beyond_the_key_are_refused_unread(void **state)
     }
 }
 
+/* A block that says more than it has is not copied beyond where that shows,
+ * and numbers that do not fit into the budget are not copied at all. */
+static void numbers_are_charged_and_looked_at_as_they_come(void **state)
+{
+    struct ps_event ev = {.type = PS_EV_REGION, .conn = WORKER_CONN};
+
+    (void)state;
+    for (uint64_t max = 0; max <= 256u << 20; max += 256u << 20) {
+        struct bench b;
+
+        memset(&b, 0, sizeof(b));
+        b.width = 1;
+        b.memory_max = max;
+        begin_again(&b, 1, 1);
+        open_key(&b, 0, 256, 4u << 20, SERVER_NODE);
+        tick(&b);
+        link_server(&b, false, 0);
+        b.region[0] = ps_buf_new(4096);
+        memset(b.region[0]->data, 0, 4096);
+        b.region[0]->size = (size_t)1 << 46;
+        ev.region.region = 1;
+        ev.region.buf = b.region[0];
+        step(&b, ev);
+        operate(&b, 0, rows_op(PS_OP_PULL_ROWS, 1u << 30));
+        assert_int_equal(last_done(&b, 0)->error,
+                         max == 0 ? PS_E_INVAL : PS_E_FULL);
+        assert_non_null(
+            strstr(last_done(&b, 0)->text,
+                   max == 0 ? "must ascend" : "limits.user.memory"));
+        for (uint32_t i = 0; i < 1000; i++) { /* All is given back. */
+            operate(&b, 0, rows_op(PS_OP_PULL_ROWS, 1));
+            operate(&b, 0, rows_op(PS_OP_PULL_ROWS, 2));
+        }
+        assert_int_equal(count(&b, SERVER_CONN, PS_MSG_PULL_ROWS), 1000);
+        end(&b);
+    }
+}
+
 static void no_key_is_larger_than_its_partitions_can_be(void **state)
 {
     static const uint64_t counts[] = {UINT64_MAX, UINT64_MAX / 4,
@@ -300,6 +338,65 @@ static void no_rank_counts_twice(void **state)
     end(&b);
 }
 
+/* No kernel can do what is asked for: the round ends in words, and the next one
+ * goes. */
+static void a_sum_that_fails_ends_its_round(void **state)
+{
+    (void)state;
+    for (uint32_t servers = 0; servers < 2; servers++) {
+        struct ps_event ev = {.type = PS_EV_COMPUTED};
+        const float *at[PARTS];
+        struct bench b;
+
+        begin(&b, 2, servers);
+        open_key(&b, 0, PARTS, EACH, servers == 0 ? 0 : SERVER_NODE);
+        tick(&b);
+        if (servers > 0) {
+            link_server(&b, false, 0);
+        }
+        for (uint32_t w = 0; w < 2; w++) {
+            give_region(&b, w, (size_t)PARTS * EACH * 4);
+        }
+        push(&b, 0, 0, 1, 0);
+        push(&b, 1, 0, 1, 0);
+        for (uint32_t i = 0; i < PARTS; i++) {
+            at[i] = b.computes[i]->job.dst;
+        }
+        ev.computed.token = b.computes[0]->token;
+        ev.computed.rc = PS_E_INVAL;
+        ps_compute_free(b.computes[0]);
+        memmove(b.computes, b.computes + 1,
+                --b.compute_count * sizeof(b.computes[0]));
+        step(&b, ev);
+        for (uint32_t w = 0; w < 2; w++) {
+            assert_int_equal(last_done(&b, w)->error, PS_E_INVAL);
+            assert_non_null(
+                strstr(last_done(&b, w)->text, "could not be computed"));
+        }
+        /* With other arrays; sums of the old ones are still out. */
+        for (uint32_t i = 0; i < PARTS * EACH; i++) {
+            ((float *)(void *)b.region[0]->data)[i] = 5;
+        }
+        compute_one(&b);
+        for (uint32_t i = 0; i < PARTS * EACH; i++) {
+            ((float *)(void *)b.region[0]->data)[i] = 9;
+        }
+        push(&b, 0, 0, 1, 0);
+        push(&b, 1, 0, 1, 0);
+        compute_all(&b);
+        for (uint32_t i = 0; servers == 0 && i < PARTS; i++) {
+            assert_true(at[i][0] == 11);
+            assert_true(at[i][EACH - 1] == 11);
+        }
+        for (uint32_t i = 0; servers > 0 && i < PARTS; i++) {
+            answer(&b, 0, i, 1, EACH, 8, 1u << 30);
+        }
+        assert_int_equal(last_done(&b, 1)->error, 0);
+        assert_int_equal(last_done(&b, 1)->version, 1);
+        end(&b);
+    }
+}
+
 /* The same without rounds. */
 static void an_async_init_waits_for_sums_that_failed(void **state)
 {
@@ -339,11 +436,13 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(rows_beyond_the_key_are_refused_unread),
+        cmocka_unit_test(numbers_are_charged_and_looked_at_as_they_come),
         cmocka_unit_test(no_key_is_larger_than_its_partitions_can_be),
         cmocka_unit_test(an_init_waits_for_sums_of_a_failed_round),
         cmocka_unit_test(an_init_may_be_made_while_a_sum_is_out),
         cmocka_unit_test(a_push_behind_an_init_waits_for_it),
         cmocka_unit_test(no_rank_counts_twice),
+        cmocka_unit_test(a_sum_that_fails_ends_its_round),
         cmocka_unit_test(an_async_init_waits_for_sums_that_failed),
     };
 
