@@ -52,7 +52,7 @@ void ps_frame_build(uint8_t out[PS_FRAME_PREFIX],
     put_be(out + 8, 8, prefix->payload_len);
 }
 
-static int check_payload(enum ps_payload_kind kind, uint64_t len)
+int ps_frame_check_payload(enum ps_payload_kind kind, uint64_t len)
 {
     switch (kind) {
     case PS_PAYLOAD_NONE:
@@ -82,5 +82,6 @@ int ps_frame_check(const struct ps_frame_prefix *prefix, enum ps_role from,
     if (prefix->header_len > header_max) {
         return PS_E_TOOBIG;
     }
-    return check_payload(ps_msg_payload(prefix->code), prefix->payload_len);
+    return ps_frame_check_payload(ps_msg_payload(prefix->code),
+                                  prefix->payload_len);
 }

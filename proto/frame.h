@@ -30,6 +30,9 @@ PS_MUST_USE int ps_frame_parse(const uint8_t in[PS_FRAME_PREFIX],
 void ps_frame_build(uint8_t out[PS_FRAME_PREFIX],
                     const struct ps_frame_prefix *prefix);
 
+/* May a frame that carries this kind carry so many bytes? 0, PS_E_PROTO,
+ * PS_E_TOOBIG. */
+PS_MUST_USE int ps_frame_check_payload(enum ps_payload_kind kind, uint64_t len);
 /* May `from` send such a frame to `to`? PS_E_PROTO: no such message, no
  * header, a payload where none belongs or of an odd length; PS_E_PERM: wrong
  * direction; PS_E_TOOBIG: header longer than this message can have, or payload

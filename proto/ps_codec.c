@@ -207,6 +207,7 @@ int ps_codec_encode(const struct ps_msg *msg, uint16_t version,
     const struct ps_shape_msg *shape = ps_shape_of(msg->code);
     struct ps_field_out header;
     uint64_t send = 0; /* Ids of the fields that travel. */
+    int rc;
 
     assert(shape != NULL);
     if (payload_len > 0 && shape->payload == PS_PAYLOAD_NONE) {
@@ -214,6 +215,10 @@ int ps_codec_encode(const struct ps_msg *msg, uint16_t version,
     }
     if (cap < PS_FRAME_PREFIX) {
         return PS_E_FULL;
+    }
+    rc = ps_frame_check_payload(shape->payload, payload_len);
+    if (rc != 0) {
+        return rc; /* The receiver would cut the connection. */
     }
     for (size_t i = 0; i < shape->field_count; i++) {
         const struct ps_shape_field *f = &shape->fields[i];

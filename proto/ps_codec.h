@@ -20,7 +20,8 @@ size_t ps_codec_bound(const struct ps_msg *msg);
  * Fields younger than `version`, the one agreed with the peer, are left out.
  * Allocates nothing. PS_E_FULL: `cap` is too small; PS_E_TOOBIG: a string or
  * list is longer than its max; PS_E_INVAL: an enum field holds none of its
- * values, or a payload where none belongs. */
+ * values, or a payload where none belongs; PS_E_TOOBIG for a payload that is
+ * longer than any. */
 PS_MUST_USE int ps_codec_encode(const struct ps_msg *msg, uint16_t version,
                                 uint64_t payload_len, uint8_t *out, size_t cap,
                                 size_t *ret_len);

@@ -94,6 +94,24 @@ static void acknowledge(struct link_conn *c, const struct ps_msg *msg)
     }
 }
 
+/* A message that no frame can carry will not be one later either. One of a link
+ * gives its number to an empty message, so that those behind it go on; a peer
+ * without a link waits for it and is cut. */
+static void skip(struct link_conn *c, const struct ps_msg *msg, int rc)
+{
+    const struct ps_msg empty = {
+        .code = PS_MSG_ACK, .seq = msg->seq, .ack = msg->ack};
+    const struct ps_conn_frame frame = {.msg = &empty, .pass_fd = -1};
+
+    ps_log_of(LOG_NOT_SENT, PS_LOG_ERROR, "message not sent code %s reason %s",
+              ps_msg_name(msg->code), ps_strerror(rc));
+    if (msg->seq == 0) {
+        ps_conn_close(c->conn, rc, "a message cannot be sent");
+    } else if (ps_conn_send(c->conn, &frame) == 0) {
+        driver_mark_dirty(c);
+    }
+}
+
 static void send_parcel(struct ps_driver *d, const struct ps_fx *fx)
 {
     struct link_conn *c = ps_map_get(d->conns, fx->send.conn);
@@ -128,15 +146,15 @@ static void send_parcel(struct ps_driver *d, const struct ps_fx *fx)
 
         c = s != NULL ? PS_CONTAINER(s, struct link_conn, strand) : c;
     }
-    struct ps_conn_frame frame = {
-        .msg = &msg, .pass_fd = fd, .ahead = msg.code == PS_MSG_ACK};
+    struct ps_conn_frame frame = {.msg = &msg,
+                                  .pass_fd = fd,
+                                  .ahead = msg.code == PS_MSG_ACK &&
+                                           msg.seq == 0};
     int rc = driver_write(c, &frame, ps_parcel_ref(p));
 
     if (rc != 0) {
         if (rc != PS_E_CLOSED && rc != PS_E_FULL) {
-            ps_log_of(LOG_NOT_SENT, PS_LOG_ERROR,
-                      "message not sent code %s reason %s",
-                      ps_msg_name(msg.code), ps_strerror(rc));
+            skip(c, &msg, rc);
         }
         return;
     }

@@ -41,6 +41,28 @@ static void free_ops(struct ps_list *list)
 }
 
 /* `st` NULL: the agent itself ends, and nobody is told. */
+static bool is_of_job(void *ctx, const struct ps_msg *m)
+{
+    const struct ps_agent_job *j = ctx;
+
+    switch (m->code) {
+    case PS_MSG_PUSH:
+        return m->push.gen == j->gen;
+    case PS_MSG_PUSH_ROWS:
+        return m->push_rows.gen == j->gen;
+    case PS_MSG_PULL_ROWS:
+        return m->pull_rows.gen == j->gen;
+    case PS_MSG_INIT:
+        return m->init.gen == j->gen;
+    case PS_MSG_RESUME:
+        return m->resume.gen == j->gen;
+    case PS_MSG_STATE_PUT:
+        return m->state_put.gen == j->gen;
+    default:
+        return false; /* Carries nothing. */
+    }
+}
+
 void ps_agent_job_free(struct ps_agent_step *st, struct ps_agent *a,
                        struct ps_agent_job *j)
 {
@@ -62,6 +84,7 @@ void ps_agent_job_free(struct ps_agent_step *st, struct ps_agent *a,
         struct ps_agent_server *s = f->server;
 
         ps_agent_send_forget(j, s);
+        ps_link_drop(s->peer.link, is_of_job, j);
         ps_agent_flow_free(f);
         if (st != NULL) {
             ps_agent_server_release(st, s);

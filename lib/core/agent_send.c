@@ -249,6 +249,28 @@ void ps_agent_send_forget(struct ps_agent_job *j, struct ps_agent_server *s)
     g->bytes = 0;
 }
 
+/* What a partition gives cannot be computed or sent: the operation fails, and
+ * nothing of it goes on its way again. */
+static void part_failed(struct ps_agent_step *st, struct ps_agent_part *p,
+                        int error, const char *what)
+{
+    struct ps_agent_key *k = p->key;
+    char text[PS_TEXT_MAX];
+    struct ps_str t;
+
+    p->encoding = false;
+    p->code_void = false;
+    p->state = PS_AGENT_PART_IDLE;
+    ps_str_init(&t, text, sizeof(text));
+    ps_str_addf(&t, "partition %u of '%s' %s: %s", p->index, k->name, what,
+                ps_strerror(error));
+    if (k->async) {
+        ps_agent_async_fail(st, k, error, text);
+    } else {
+        ps_agent_round_fail(st, k, error, text);
+    }
+}
+
 /* `slice` NULL: an empty part. `rows` counts those of a block of rows. The
  * partition is on its way. */
 static void dispatch(struct ps_agent_step *st, struct ps_agent_flow *f,
@@ -288,6 +310,10 @@ static void dispatch(struct ps_agent_step *st, struct ps_agent_flow *f,
     };
     struct ps_agent_gather *g = &s->gather;
 
+    if (bytes > PS_PAYLOAD_MAX) {
+        part_failed(st, p, PS_E_TOOBIG, "is larger than a frame");
+        return;
+    }
     p->state = PS_AGENT_PART_SENT;
     p->code_sent = p->code_sent || slice == &p->code;
     if (!p->init) {
@@ -387,28 +413,6 @@ static bool may_sum_here(const struct ps_agent *a, uint64_t bytes,
            bytes * (count + 1) <= a->opt.sum_here_max;
 }
 
-/* No kernel does what the operation asks for: the operation fails, and what was
- * computed goes nowhere. */
-static void sum_failed(struct ps_agent_step *st, struct ps_agent_part *p,
-                       int error)
-{
-    struct ps_agent_key *k = p->key;
-    char text[PS_TEXT_MAX];
-    struct ps_str t;
-
-    p->encoding = false;
-    p->code_void = false;
-    p->state = PS_AGENT_PART_IDLE;
-    ps_str_init(&t, text, sizeof(text));
-    ps_str_addf(&t, "the sum of '%s' could not be computed on this node: %s",
-                k->name, ps_strerror(error));
-    if (k->async) {
-        ps_agent_async_fail(st, k, error, text);
-    } else {
-        ps_agent_round_fail(st, k, error, text);
-    }
-}
-
 /* PS_E_NOMEM: nothing has happened. */
 static int sum_here(struct ps_agent_step *st, struct ps_agent_flow *f,
                     struct ps_agent_part *p, const struct ps_slice *slices,
@@ -438,7 +442,7 @@ static int sum_here(struct ps_agent_step *st, struct ps_agent_flow *f,
         a->stats.summed += dst.len * count;
         dispatch(st, f, p, &dst, 0);
     } else {
-        sum_failed(st, p, rc);
+        part_failed(st, p, rc, "could not be computed on this node");
     }
     ps_buf_unref(dst.buf);
     return 0;
@@ -551,7 +555,7 @@ void ps_agent_send_summed(struct ps_agent_step *st, struct ps_agent_run *run,
         f->server->summing_bytes -= run->bytes;
         f->server->dirty = true;
         if (error != 0) {
-            sum_failed(st, p, error);
+            part_failed(st, p, error, "could not be computed on this node");
         } else if (run->encodes) {
             ps_agent_code_made(p, run);
             if (p->state == PS_AGENT_PART_SUMMING) {

@@ -161,12 +161,33 @@ bool ps_link_receive(struct ps_link *l, const struct ps_msg *msg, ps_time now,
     } else if (l->ack_due == PS_TIME_NEVER) {
         l->ack_due = ps_time_add(now, l->ack_delay);
     }
-    return true;
+    return msg->code != PS_MSG_ACK; /* It took the place of another one. */
 }
 
 bool ps_link_is_new(const struct ps_link *l, uint64_t seq)
 {
     return seq == 0 || ps_dedup_is_new(&l->dedup, seq);
+}
+
+void ps_link_drop(struct ps_link *l,
+                  bool (*over)(void *ctx, const struct ps_msg *msg), void *ctx)
+{
+    const struct ps_msg nothing = {.code = PS_MSG_ACK};
+    struct ps_parcel *empty = NULL;
+
+    for (uint64_t seq = l->window.first;
+         seq < l->window.first + l->window.count; seq++) {
+        struct ps_parcel *p = ps_window_at(&l->window, seq)->parcel;
+
+        if (p->payload_len == 0 || !over(ctx, p->msg)) {
+            continue;
+        }
+        if (empty == NULL) {
+            empty = ps_parcel_new(&nothing, NULL, 0);
+        }
+        ps_window_replace(&l->window, seq, ps_parcel_ref(empty));
+    }
+    ps_parcel_unref(empty);
 }
 
 uint64_t ps_link_received(const struct ps_link *l)

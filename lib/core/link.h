@@ -64,6 +64,12 @@ bool ps_link_receive(struct ps_link *l, const struct ps_msg *msg, ps_time now,
  * payload(), so that a duplicate's bytes are thrown away. */
 bool ps_link_is_new(const struct ps_link *l, uint64_t seq);
 
+/* The payload of what is not acknowledged and `over` is not sent any more: an
+ * empty message takes its place, so that the numbers stay whole. For jobs that
+ * have ended: nothing of theirs may hold up the others on the link. */
+void ps_link_drop(struct ps_link *l,
+                  bool (*over)(void *ctx, const struct ps_msg *msg), void *ctx);
+
 /* Cumulative acknowledgement to put in hello, welcome and unsequenced frames. */
 uint64_t ps_link_received(const struct ps_link *l);
 /* Sequenced parcels not acknowledged; their payload bytes. */

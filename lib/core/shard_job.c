@@ -92,6 +92,34 @@ static bool has_ended(const struct ps_shard *s, uint64_t gen)
     return false;
 }
 
+static bool is_of_job(void *ctx, const struct ps_msg *m)
+{
+    const struct ps_shard_job *job = ctx;
+
+    switch (m->code) {
+    case PS_MSG_VALUE:
+        return m->value.gen == job->gen;
+    case PS_MSG_ROWS:
+        return m->rows.gen == job->gen;
+    case PS_MSG_STATE:
+        return m->state.gen == job->gen;
+    default:
+        return false; /* Carries nothing. */
+    }
+}
+
+/* What is on its way to the job's agents is not sent again. */
+static void drop_values(struct ps_shard_job *job)
+{
+    for (uint32_t i = 0; i < job->slot_count; i++) {
+        const struct ps_shard_peer *p = ps_shard_job_peer(&job->slots[i]);
+
+        if (p != NULL) {
+            ps_link_drop(p->link, is_of_job, job);
+        }
+    }
+}
+
 static void end(struct ps_shard_step *st, const struct ps_msg_job_state *m)
 {
     struct ps_shard *s = st->s;
@@ -104,6 +132,7 @@ static void end(struct ps_shard_step *st, const struct ps_msg_job_state *m)
     if (job != NULL) {
         ps_effects_note(st->fx, PS_LOG_INFO, "job %s %s", job->name,
                         ps_job_phase_name(m->phase));
+        drop_values(job);
         ps_shard_job_free(s, job);
     }
 }

@@ -108,6 +108,22 @@ bool ps_window_ack(struct ps_window *w, uint64_t ack, ps_time now)
     return true;
 }
 
+struct ps_window_entry *ps_window_at(struct ps_window *w, uint64_t seq)
+{
+    return at(w, seq);
+}
+
+void ps_window_replace(struct ps_window *w, uint64_t seq,
+                       struct ps_parcel *parcel)
+{
+    struct ps_window_entry *e = at(w, seq);
+
+    w->bytes -= e->parcel->payload_len;
+    w->bytes += parcel->payload_len;
+    ps_parcel_unref(e->parcel);
+    e->parcel = parcel;
+}
+
 void ps_window_rewind(struct ps_window *w)
 {
     w->under_way = 0;

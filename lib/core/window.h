@@ -44,6 +44,11 @@ void ps_window_push(struct ps_window *w, struct ps_parcel *parcel);
 /* Everything up to `ack` has arrived. Numbers never sent are ignored: a peer
  * chose them. True when something was forgotten. */
 bool ps_window_ack(struct ps_window *w, uint64_t ack, ps_time now);
+/* The entry of a number from `first` on, of `count`. */
+struct ps_window_entry *ps_window_at(struct ps_window *w, uint64_t seq);
+/* Takes over one reference; the entry stays where it is. */
+void ps_window_replace(struct ps_window *w, uint64_t seq,
+                       struct ps_parcel *parcel);
 /* Everything is to be sent anew, from the first on. */
 void ps_window_rewind(struct ps_window *w);
 

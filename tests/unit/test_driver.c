@@ -126,6 +126,22 @@ static void on_computed(struct echo *e, const struct ps_event *ev,
 /* So long that a frame with it takes about 500 bytes. */
 static char words[401];
 
+/* A value that no frame can carry, with a number or without, and one behind it
+ * that can be sent. */
+static void too_large(ps_conn_id conn, uint64_t seq, struct ps_effects *fx)
+{
+    static const struct ps_rec_part part = {.dtype = PS_DTYPE_INT32};
+    const struct ps_msg m = {.code = PS_MSG_VALUE,
+                             .value = {.parts = &part, .parts_count = 1}};
+    const struct ps_msg next = {.code = PS_MSG_CREDIT};
+    struct ps_slice slice = {.buf = ps_buf_new(4), .len = PS_PAYLOAD_MAX + 1};
+
+    seq = seq == 1 ? 0 : seq;
+    ps_effects_send(fx, conn, seq, 3, ps_parcel_new(&m, &slice, 1));
+    ps_effects_send(fx, conn, seq + 1, 3, ps_parcel_new(&next, NULL, 0));
+    ps_buf_unref(slice.buf);
+}
+
 static void on_msg(struct echo *e, const struct ps_event *ev,
                    struct ps_effects *fx)
 {
@@ -141,6 +157,10 @@ static void on_msg(struct echo *e, const struct ps_event *ev,
         on_push(e, ev, fx);
         break;
     case PS_MSG_PULL:
+        if (ev->msg.msg->pull.epoch != 0) {
+            too_large(ev->conn, ev->msg.msg->pull.epoch, fx);
+            break;
+        }
         ps_effects_hangup(fx, ev->conn);
         break;
     case PS_MSG_L_OP:
@@ -590,6 +610,40 @@ static void acknowledgements_do_not_wait(void **state)
         free(await(&w, fd, PS_MSG_VALUE, &seq, &ack));
     }
     assert_int_equal(w.m.value->writing, 0);
+    close(fd);
+    end(&w);
+}
+
+/* A message that cannot be sent gives its number to an empty one, so what is
+ * behind it arrives; without a link the peer is cut. */
+static void what_no_frame_carries_holds_up_nothing(void **state)
+{
+    struct ps_msg pull = {.code = PS_MSG_PULL,
+                          .pull = {.parts = &one, .parts_count = 1}};
+    uint8_t bytes[1024];
+    struct world w;
+    uint64_t seq;
+    uint64_t ack;
+    int fd;
+
+    (void)state;
+    begin(&w, PS_ROLE_SERVER);
+    fd = caller(&w);
+    greet(fd);
+    free(await(&w, fd, PS_MSG_WELCOME, &seq, &ack));
+    pull.pull.epoch = 41;
+    say(fd, bytes, put(bytes, 0, &pull, 0));
+    do {
+        free(await(&w, fd, PS_MSG_ACK, &seq, &ack));
+    } while (seq == 0);
+    assert_int_equal(seq, 41);
+    assert_int_equal(ack, 3);
+    free(await(&w, fd, PS_MSG_CREDIT, &seq, &ack));
+    assert_int_equal(seq, 42);
+    pull.pull.epoch = 1;
+    assert_int_equal(fcntl(fd, F_SETFL, 0), 0);
+    say(fd, bytes, put(bytes, 0, &pull, 0));
+    RUN_UNTIL(&w, told(&w, "closed 1 PS_E_TOOBIG\n"));
     close(fd);
     end(&w);
 }
@@ -1418,6 +1472,7 @@ int main(void)
         cmocka_unit_test(small_push),
         cmocka_unit_test(large_push),
         cmocka_unit_test(acknowledgements_do_not_wait),
+        cmocka_unit_test(what_no_frame_carries_holds_up_nothing),
         cmocka_unit_test(unwanted_payload),
         cmocka_unit_test(memory_comes_later),
         cmocka_unit_test(hangup_is_followed_by_closed),
