@@ -6,6 +6,7 @@
 #include "base/map.h"
 #include "base/str.h"
 #include "net/arena.h"
+#include "net/process.h"
 
 #include <assert.h>
 #include <unistd.h>
@@ -183,6 +184,7 @@ static void on_closed(void *ctx, struct ps_conn *conn, int rc)
     struct ps_driver *d = c->driver;
     struct ps_event ev = {.type = PS_EV_CLOSED, .conn = c->id};
 
+    ps_process_close(c->process);
     ps_log_of(LOG_CLOSED + (uint64_t)-rc * 8 + c->kind * 2 + c->near,
               rc == PS_E_CLOSED || d->closing ? PS_LOG_DEBUG : PS_LOG_WARNING,
               "connection closed peer=%s reason=\"%s\"", ps_conn_peer(conn),
@@ -216,6 +218,26 @@ static void on_closed(void *ctx, struct ps_conn *conn, int rc)
         driver_feed(d, &ev);
     }
     driver_maybe_closed(d);
+}
+
+static void process_ended(void *ctx)
+{
+    struct link_conn *c = ctx;
+
+    ps_conn_peer_ended(c->conn);
+}
+
+/* A training process may leave children that hold its socket: loaders of data,
+ * above all. Where its end cannot be watched, that of the last one counts. */
+static void watch_process(struct link_conn *c, int fd)
+{
+    int rc = ps_process_watch(c->driver->opt.loop, fd, process_ended, c,
+                              &c->process);
+
+    if (rc != 0) {
+        ps_log(PS_LOG_DEBUG, "process not watched peer=%s reason=\"%s\"",
+               ps_conn_peer(c->conn), ps_strerror(rc));
+    }
 }
 
 static const struct ps_conn_ops conn_ops = {
@@ -307,6 +329,9 @@ void driver_open(struct ps_driver *d, const struct opening *o,
     ps_map_put(d->conns, c->id, c);
     d->local_count += kind == PS_CONN_LOCAL;
     driver_output_open(c, ev);
+    if (kind == PS_CONN_LOCAL) {
+        watch_process(c, o->fd);
+    }
     if (kind != PS_CONN_DIALLED) {
         make_room(d);
         ps_list_push_back(&d->strangers, &c->stranger);

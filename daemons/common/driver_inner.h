@@ -37,6 +37,7 @@ struct link_conn {
     struct ps_account account;  /* Of what waits for it. */
     struct output_user *user;   /* Of a training process or tool. */
     struct ps_slice payload;    /* Under way; own reference. */
+    struct ps_process *process; /* LOCAL: the peer's. NULL: not watched. */
     struct ps_buf *ring_memory; /* NULL: no ring. */
     struct ps_ring_agent ring;
     struct ps_list_node ringed;

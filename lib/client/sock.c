@@ -10,6 +10,7 @@
 #include <assert.h>
 #include <errno.h>
 #include <poll.h>
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
@@ -19,6 +20,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include "base/list.h"
 #include "base/num.h"
 #include "proto/frame.h"
 #include "proto/ps_codec.h"
@@ -37,6 +39,7 @@ struct passed {
 };
 
 struct ps_sock {
+    struct ps_list_node node; /* Of `open_socks`. */
     int fd;
     int epoll;
     int kick;      /* An eventfd in `epoll`; -1: not needed yet. */
@@ -63,6 +66,57 @@ struct ps_sock {
     uint64_t receives;
     uint8_t rx[RX_BYTES];
 };
+
+/* ------------------------------------------------------------------- forks */
+
+/* A child has no use for the socket of its parent, and while it holds a copy
+ * the agent does not see the parent's end. Guarded by the lock. */
+static struct ps_list open_socks;
+static pthread_mutex_t open_lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_once_t open_once = PTHREAD_ONCE_INIT;
+
+static void before_fork(void)
+{
+    pthread_mutex_lock(&open_lock);
+}
+
+static void after_fork(void)
+{
+    pthread_mutex_unlock(&open_lock);
+}
+
+static void in_child(void)
+{
+    PS_LIST_EACH(n, &open_socks)
+    {
+        struct ps_sock *s = PS_CONTAINER(n, struct ps_sock, node);
+
+        if (s->fd >= 0) {
+            close(s->fd);
+            s->fd = -1;
+        }
+    }
+    pthread_mutex_unlock(&open_lock);
+}
+
+static void watch_forks(void)
+{
+    ps_list_init(&open_socks);
+    /* Without memory for it the end is seen as late as without this. */
+    (void)pthread_atfork(before_fork, after_fork, in_child);
+}
+
+static void set_open(struct ps_sock *s, bool open)
+{
+    (void)pthread_once(&open_once, watch_forks);
+    pthread_mutex_lock(&open_lock);
+    if (open) {
+        ps_list_push_back(&open_socks, &s->node);
+    } else {
+        ps_list_remove(&s->node);
+    }
+    pthread_mutex_unlock(&open_lock);
+}
 
 /* -------------------------------------------------------------------- life */
 
@@ -117,6 +171,7 @@ int ps_sock_open(const char *path, struct ps_sock **ret_sock, int *ret_errno)
     }
     memset(s, 0, offsetof(struct ps_sock, rx));
     s->fd = -1;
+    set_open(s, true);
     s->epoll = -1;
     s->kick = -1;
     s->alarm = -1;
@@ -229,6 +284,7 @@ void ps_sock_free(struct ps_sock *s)
     if (s == NULL) {
         return;
     }
+    set_open(s, false);
     close_passed(s);
     if (s->epoll >= 0) {
         close(s->epoll);

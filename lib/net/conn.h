@@ -122,6 +122,11 @@ void ps_conn_finish(struct ps_conn *c);
  * already. */
 void ps_conn_close(struct ps_conn *c, int rc, const char *reason);
 
+/* The peer's process has ended: what it wrote before is taken, then the
+ * connection closes, though others may hold a copy of the socket. Not from a
+ * callback. */
+void ps_conn_peer_ended(struct ps_conn *c);
+
 /* The version agreed on in the greeting. */
 void ps_conn_set_protocol(struct ps_conn *c, uint16_t protocol);
 

@@ -152,6 +152,7 @@ struct ps_conn {
     struct ps_turn turn;
     uint64_t unsent; /* and so much may be unsent; 0: any. */
     bool write_shut; /* All is out, and the peer was told. */
+    bool peer_ended;
     int write_error; /* errno: nothing more can be written. */
 
     struct ps_loop_timer timer; /* For the least of these. */

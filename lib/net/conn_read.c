@@ -18,7 +18,9 @@
 #include <unistd.h>
 
 /* Bytes of one connection before the others have their turn. */
-#define READ_BUDGET (1024u * 1024u)
+#define READ_BUDGET      (1024u * 1024u)
+/* Turns of reading after the end of the peer's process. */
+#define PEER_ENDED_READS 64
 
 static void violation(struct ps_conn *c, int rc, const char *what)
 {
@@ -789,6 +791,8 @@ void conn_readable(struct ps_conn *c)
         if (n < 0) {
             if (errno != EAGAIN && errno != EWOULDBLOCK) {
                 conn_fail(c, errno); /* Or closed already. */
+            } else if (c->peer_ended) {
+                ended(c);
             }
             return;
         }
@@ -825,6 +829,19 @@ void ps_conn_resume(struct ps_conn *c)
     parse(c);
     tell(c);
     conn_update_poll(c);
+}
+
+void ps_conn_peer_ended(struct ps_conn *c)
+{
+    c->peer_ended = true;
+    /* It wrote no more than the socket holds; whoever goes on writing is
+     * somebody else. */
+    for (int i = 0; i < PEER_ENDED_READS && conn_alive(c) && !c->paused &&
+                    !conn_receives(c);
+         i++) {
+        conn_readable(c);
+    }
+    ps_conn_close(c, PS_E_CLOSED, "its process ended");
 }
 
 int ps_conn_take_fd(struct ps_conn *c)
