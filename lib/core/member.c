@@ -120,6 +120,7 @@ struct ps_member *ps_members_add(struct ps_members *t, enum ps_role role,
     m->role = (uint8_t)role;
     m->state = PS_NODE_STATE_JOINING;
     m->closed = PS_TIME_NEVER;
+    m->forget_at = PS_TIME_NEVER;
     m->confirm_at = PS_TIME_NEVER;
     t->sorted = ps_realloc(t->sorted, (t->count + 1u) * sizeof(t->sorted[0]));
     memmove(&t->sorted[i + 1], &t->sorted[i],

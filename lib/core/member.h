@@ -58,6 +58,7 @@ struct ps_member {
     ps_time excused_until;
     ps_time excused;
     ps_time closed;     /* When the connection was lost; else never. */
+    ps_time forget_at;  /* GONE: it is of no interest then; else never. */
     ps_time confirm_at; /* Agent on a fresh link: workers that it has not
                          * named again by then are gone; else never. */
     uint64_t load;      /* Server: bytes placed there by all jobs. */

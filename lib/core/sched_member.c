@@ -11,6 +11,9 @@
 
 #include <string.h>
 
+/* Who is gone, and no job has to do with, is shown to operators for so long. */
+#define GONE_SHOWN PS_SECONDS(300)
+
 /* ------------------------------------------------------------------- send */
 
 void ps_sched_send(struct ps_sched_step *st, struct ps_member *m,
@@ -103,6 +106,7 @@ void ps_sched_member_gone(struct ps_sched_step *st, struct ps_member *m,
     hang_up_member(st, m);
     ps_member_unlink(m);
     m->confirm_at = PS_TIME_NEVER;
+    m->forget_at = ps_time_add(st->now, GONE_SHOWN);
     ps_member_move(m, PS_NODE_STATE_GONE, why, st->fx);
     if (m->role == PS_ROLE_SERVER) {
         ps_sched_new_epoch(st);
@@ -143,11 +147,49 @@ static void member_tick(struct ps_sched_step *st, struct ps_member *m)
     }
 }
 
+/* Has a job workers of this agent, or had it some? */
+static bool is_asked_for(const struct ps_sched *s, const struct ps_member *m)
+{
+    struct ps_map_cursor cursor = {0};
+    const struct ps_sched_job *j;
+
+    while ((j = ps_map_next(s->jobs, &cursor)) != NULL) {
+        for (uint32_t k = 0; k < j->agent_count; k++) {
+            if (j->agents[k] == m->node) {
+                return true;
+            }
+        }
+    }
+    return false;
+}
+
+static void forget_gone(struct ps_sched_step *st)
+{
+    struct ps_members *t = &st->s->members;
+    uint32_t i = 0;
+
+    while (i < t->count) {
+        struct ps_member *m = t->sorted[i];
+
+        if (m->forget_at > st->now) {
+            i++;
+        } else if (is_asked_for(st->s, m)) {
+            m->forget_at = ps_time_add(st->now, GONE_SHOWN);
+            i++;
+        } else {
+            ps_effects_note(st->fx, PS_LOG_INFO, "%s %s is forgotten",
+                            ps_role_name(m->role), m->name);
+            ps_members_remove(t, m);
+        }
+    }
+}
+
 void ps_sched_members_tick(struct ps_sched_step *st)
 {
     for (uint32_t i = 0; i < st->s->members.count; i++) {
         member_tick(st, st->s->members.sorted[i]);
     }
+    forget_gone(st);
     ps_sched_lease_tick(st);
 }
 
@@ -160,6 +202,7 @@ ps_time ps_sched_members_deadline(const struct ps_sched *s, ps_time now)
         const struct ps_member *m = s->members.sorted[i];
 
         due = ps_time_min(due, m->confirm_at);
+        due = ps_time_min(due, m->forget_at);
         due = ps_time_min(due, ps_time_add(m->closed, o->link_linger));
         if (m->link != NULL) {
             due = ps_time_min(due, ps_link_deadline(m->link));
@@ -244,19 +287,8 @@ static bool forget_one(struct ps_sched *s)
 {
     for (uint32_t i = 0; i < s->members.count; i++) {
         struct ps_member *m = s->members.sorted[i];
-        struct ps_map_cursor cursor = {0};
-        const struct ps_sched_job *j;
-        bool used = false;
 
-        if (m->state != PS_NODE_STATE_GONE) {
-            continue;
-        }
-        while (!used && (j = ps_map_next(s->jobs, &cursor)) != NULL) {
-            for (uint32_t k = 0; k < j->agent_count; k++) {
-                used |= j->agents[k] == m->node;
-            }
-        }
-        if (!used) {
+        if (m->state == PS_NODE_STATE_GONE && !is_asked_for(s, m)) {
             ps_members_remove(&s->members, m);
             return true;
         }
@@ -387,6 +419,7 @@ static void member_hello(struct ps_sched_step *st, struct ps_sched_conn *c,
         ps_member_renew(member, m->instance);
     }
     if (member->state == PS_NODE_STATE_GONE) {
+        member->forget_at = PS_TIME_NEVER;
         ps_member_move(member, PS_NODE_STATE_JOINING, NULL, st->fx);
     }
     new_server = member->role == PS_ROLE_SERVER &&

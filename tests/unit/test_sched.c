@@ -419,6 +419,37 @@ static void a_silent_agent_loses_its_ranks(void **state)
     finish(&j);
 }
 
+static uint32_t count_gone(const struct world *w, enum ps_role role)
+{
+    return ps_sched_member_count(w->sched, role, PS_NODE_STATE_GONE);
+}
+
+static void who_is_gone_is_forgotten_unless_a_job_asks_for_him(void **state)
+{
+    struct job j = running(PS_LOSS_POLICY_WAIT);
+    struct peer *spare = join(j.w, PS_ROLE_SERVER, "spare");
+    uint32_t node = spare->node;
+
+    (void)state;
+    lose_conn(j.w, spare);
+    lose_conn(j.w, j.a[1]);
+    pass(j.w, PS_SECONDS(290));
+    assert_int_equal(count_gone(j.w, PS_ROLE_SERVER), 1);
+    assert_int_equal(count_gone(j.w, PS_ROLE_AGENT), 1);
+    pass(j.w, PS_SECONDS(20));
+    assert_int_equal(count_gone(j.w, PS_ROLE_SERVER), 0);
+    assert_int_equal(count_gone(j.w, PS_ROLE_AGENT), 1);
+    expect_in(j.w->story, "server spare is forgotten");
+    /* It may come back; nobody else has had its number. */
+    hello(j.w, spare);
+    assert_int_not_equal(spare->node, node);
+    gone(j.w, j.a[0], j.gen, 1, true);
+    gone(j.w, j.a[0], j.gen, 2, true);
+    pass(j.w, PS_SECONDS(400));
+    assert_int_equal(count_gone(j.w, PS_ROLE_AGENT), 0);
+    end_world(j.w);
+}
+
 static void a_new_process_replaces_the_old_one(void **state)
 {
     struct job j = running(PS_LOSS_POLICY_WAIT);
@@ -1191,6 +1222,7 @@ int main(void)
         cmocka_unit_test(without_a_live_rank_a_job_ends_after_a_grace),
         cmocka_unit_test(policy_fail_names_rank_and_host),
         cmocka_unit_test(a_silent_agent_loses_its_ranks),
+        cmocka_unit_test(who_is_gone_is_forgotten_unless_a_job_asks_for_him),
         cmocka_unit_test(a_new_process_replaces_the_old_one),
         cmocka_unit_test(hellos_that_do_not_fit_are_refused),
         cmocka_unit_test(a_cut_link_goes_on_where_it_was),
