@@ -1,0 +1,212 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Schedulers that are killed and started again, many times, under training and
+idle, with members that register in any order, alone and together with servers
+and agents. Each time every rank is to hear within a limit why its job is over,
+in the call that waits or in the next one, and a new job is to train on the
+members that are there.
+
+    psched_restart.py [COUNT] [--seed N] [--limit SECONDS]
+
+Prints a line for each kill and the figures at the end; 1 where one is missed."""
+import argparse
+import os
+import random
+import re
+import select
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
+
+import trio as harness  # noqa: E402
+from trio import Job, WorkerError  # noqa: E402
+
+RANKS = 4
+SAYS = re.compile(r"the scheduler was restarted and does not know job '(.+)' ")
+# What a rank hears whose agent is killed as well, in a job that cannot go on
+# with another agent.
+ALONE = "the agent closed the connection"
+# What ranks do when it happens. Words come for all of it.
+DOINGS = ("rounds", "barrier", "key", "nothing")
+
+
+def pause(seconds):
+    select.select([], [], [], seconds)
+
+
+class Soak:
+    def __init__(self, folder, chance, limit):
+        self.chance = chance
+        self.limit = limit
+        self.trio = harness.Trio(folder, servers=2, agents=2)
+        self.trio.start()
+        self.words = []   # Seconds to the words, of each rank.
+        self.starts = []  # To the first round of the next job.
+        self.missed = []
+        self.jobs = 0
+
+    def daemon(self, name):
+        return self.trio.daemons[name]
+
+    def kill(self, name):
+        self.daemon(name).stop(harness.Deadline(), kill=True)
+
+    def start(self, name):
+        self.trio.launch(name).await_ready(harness.Deadline())
+
+    def job(self):
+        self.jobs += 1
+        name = f"soak{self.jobs}"
+        mode = self.chance.choice(("sync", "sync", "async"))
+        env = {"PSKV_ON_LOSS": self.chance.choice(("wait", "fail"))}
+        if mode == "async":
+            env.update(PSKV_MODE=mode, PSKV_RULE="assign")
+        job = Job(self.trio, RANKS, name, **env)
+        k = job.key("w", "float32", self.chance.choice((100, 300000)))
+        job.busy = []
+        job.goes_on = mode == "sync" and env["PSKV_ON_LOSS"] == "wait"
+        job.alone = set()  # Ranks whose agent dies, too.
+        if mode == "sync":
+            job.tell(f"rounds count 3 1 0 {k}")
+        for w in job:
+            doing = self.chance.choice(DOINGS)
+            if mode != "sync" and doing == "rounds":
+                doing = "barrier"
+            if doing != "nothing" and w.rank > 0:  # Rank 0 is late.
+                w.say({"rounds": f"rounds count 1000000 1 0 {k}",
+                       "barrier": "barrier",
+                       "key": f"key k{w.rank} float32 1000"}[doing])
+                job.busy.append(w.rank)
+        return job
+
+    def await_words(self, job, since):
+        """Of all ranks at once; then what calls say that come later."""
+        waiting = {}
+        for w in job:
+            if w.rank not in job.busy:
+                w.say("barrier")
+            waiting[w.process.stdout.fileno()] = w
+        while waiting:
+            left = since + 4 * self.limit - time.monotonic()
+            ready, _, _ = select.select(list(waiting), [], [], max(0, left))
+            if not ready:
+                ranks = sorted(w.rank for w in waiting.values())
+                self.missed.append(f"{job.name}: no word at ranks {ranks}")
+                return
+            for fd in ready:
+                w = waiting[fd]
+                try:
+                    w.hear(1)
+                    w.say("barrier")  # It had ended before; now it waits.
+                except WorkerError as e:
+                    del waiting[fd]
+                    self.take_word(job, w, str(e), time.monotonic() - since)
+
+    def take_word(self, job, w, text, seconds):
+        self.words.append(seconds)
+        found = SAYS.search(text)
+        if found is None and w.rank in job.alone and ALONE in text:
+            pass
+        elif found is None or found.group(1) != job.name:
+            self.missed.append(f"{job.name} rank {w.rank}: {text}")
+        elif seconds > self.limit:
+            self.missed.append(f"{job.name} rank {w.rank}: {seconds:.1f} s")
+        w.say("barrier")
+        try:
+            w.hear(self.limit)
+            self.missed.append(f"{job.name} rank {w.rank}: a call succeeds")
+        except WorkerError as e:
+            if str(e) != text and ALONE not in text and SAYS.search(str(e)) is None:
+                self.missed.append(f"{job.name} rank {w.rank} later: {e}")
+
+    def next_job(self):
+        begun = time.monotonic()
+        self.jobs += 1
+        with Job(self.trio, RANKS, f"soak{self.jobs}",
+                 PSKV_START_TIMEOUT="30s") as job:
+            k = job.key("w", "float32", 50000)
+            job.tell(f"rounds count 1 1 0 {k}")
+            self.starts.append(time.monotonic() - begun)
+            job.tell("barrier")
+
+    def turn(self, number):
+        t = self.trio
+        names = t.server_names + t.agent_names
+        job = self.job() if self.chance.random() < 0.7 else None
+        others = [n for n in names if self.chance.random() < 0.1]
+        stopped = [n for n in names if n not in others]
+        shuffled = self.chance.random() < 0.7
+        if shuffled:
+            for name in stopped:
+                self.daemon(name).process.send_signal(signal.SIGSTOP)
+        for name in ["sched"] + others:
+            self.kill(name)
+        pause(self.chance.choice((0, 0.2, 1.5)))
+        if job is not None and not job.goes_on:
+            job.alone = {r for r in range(RANKS)
+                         if f"node{r * 2 // RANKS}" in others}
+        self.start("sched")
+        back = time.monotonic()
+        self.chance.shuffle(stopped)
+        for name in stopped if shuffled else ():
+            self.daemon(name).process.send_signal(signal.SIGCONT)
+            pause(self.chance.choice((0, 0.05)))
+        for name in others:
+            self.start(name)
+        count = len(self.words)
+        if job is not None:
+            self.await_words(job, back)
+            for w in job:
+                w.kill()
+                w.end()
+        self.next_job()
+        print(f"{number:3} {'training' if job else 'idle':8} with "
+              f"{','.join(others) or '-':10} words "
+              f"{max(self.words[count:], default=0):.2f} s, next job "
+              f"{self.starts[-1]:.2f} s", flush=True)
+
+    def end(self):
+        for d in self.trio.daemons.values():
+            if not d.alive():
+                self.missed.append(f"{d.name} ended")
+        self.trio.await_empty()
+        self.trio.stop()
+
+
+def spread(name, values):
+    values = sorted(values) or [0]
+    print(f"{name}: {len(values)} times, median "
+          f"{values[len(values) // 2]:.2f} s, p99 "
+          f"{values[int(len(values) * 0.99)]:.2f} s, most {values[-1]:.2f} s")
+
+
+def main():
+    parse = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parse.add_argument("count", type=int, nargs="?", default=50)
+    parse.add_argument("--seed", type=int, default=int(time.time()))
+    parse.add_argument("--limit", type=float, default=5 * harness.SLOW)
+    args = parse.parse_args()
+    folder = Path(tempfile.mkdtemp(prefix="pskv-soak-"))
+    print(f"seed {args.seed}, logs in {folder}", flush=True)
+    soak = Soak(folder / "trio", random.Random(args.seed), args.limit)
+    for number in range(1, args.count + 1):
+        soak.turn(number)
+    soak.end()
+    spread("words at a rank", soak.words)
+    spread("first round of the next job", soak.starts)
+    for line in soak.missed:
+        print("missed:", line)
+    if soak.missed:
+        return 1
+    shutil.rmtree(folder)
+    return 0
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("PSKV_BUILD_DIR", "build")
+    sys.exit(main())
