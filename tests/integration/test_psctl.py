@@ -196,6 +196,17 @@ def test_rows_in_pieces_and_unknown_rows():
     assert "rank 3 (n07, lost), rank 5 (n09)" in out and "41.0s" in out
 
 
+def test_the_sample_of_the_readme_is_what_is_printed():
+    row = wire.message("stall_row", job="digits", what="key s:fc1.w round 812",
+                       waited_ns=41_300_000_000, waits=6,
+                       missing=[[3, 2, "n07"]])
+    port = answering(WELCOME, row + END)
+    out = run("-e", f"127.0.0.1:{port}", "stall")[1]
+    text = (support.SOURCE / "README.md").read_text()
+    sample = text.split("    $ psctl stall\n")[1].split("\n\n")[0]
+    assert out.splitlines() == [line[4:] for line in sample.splitlines()]
+
+
 @pytest.mark.parametrize("state,waited,code", [
     (1, 1, 0), (1, 9, 0), (1, 11, 3), (2, 1, 3), (0, 1, 3), (3, 1, 3)])
 def test_stall_is_told_by_the_exit_code(state, waited, code):
