@@ -166,7 +166,7 @@ void *ps_realloc(void *p, size_t size)
 
 void *ps_try_alloc(size_t size)
 {
-    return if_any(malloc(size == 0 ? 1 : size));
+    return if_any(fails() ? NULL : malloc(size == 0 ? 1 : size));
 }
 
 void *ps_try_calloc(size_t n, size_t size)
@@ -175,7 +175,7 @@ void *ps_try_calloc(size_t n, size_t size)
         n = 1;
         size = 1;
     }
-    return if_any(calloc(n, size));
+    return if_any(fails() ? NULL : calloc(n, size));
 }
 
 char *ps_strdup(const char *s)

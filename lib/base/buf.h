@@ -19,6 +19,8 @@ struct ps_buf {
 
 /* Bytes from the small-allocation heap, refs = 1. */
 struct ps_buf *ps_buf_new(size_t size);
+/* The same for a size that a peer has chosen: NULL when memory is gone. */
+struct ps_buf *ps_buf_try_new(size_t size);
 /* Wrap memory that somebody else owns; `release` is called at the last unref
  * and may be NULL. refs = 1. */
 struct ps_buf *ps_buf_wrap(void *data, size_t size, void (*release)(void *ctx),

@@ -184,10 +184,14 @@ int ps_agent_rows_sum(struct ps_agent *a, struct ps_agent_part *p,
             ps_compute_hold(c, op->array.buf);
         }
     }
-    run->rows = ps_rows_sum_plan(&sum, 0, c);
+    rc = ps_rows_sum_plan(&sum, 0, c, &run->rows);
     ps_rows_sum_fini(&sum);
     run->dst = (struct ps_slice){0};
     *ret_compute = NULL;
+    if (rc != 0) {
+        ps_compute_free(c);
+        return rc;
+    }
     if (run->rows == 0) {
         ps_compute_free(c);
         return 0;

@@ -191,7 +191,10 @@ int ps_place_key(const struct ps_place_key *key,
         return PS_E_TOOBIG;
     }
     out.capacity = (uint32_t)most + server_count;
-    out.items = ps_alloc(out.capacity * sizeof(*out.items));
+    out.items = ps_try_alloc(out.capacity * sizeof(*out.items));
+    if (out.items == NULL) {
+        return PS_E_NOMEM;
+    }
     if (key->policy == PS_PLACEMENT_MXNET && server_count > 0) {
         place_classic(key, piece, servers, server_count, &out);
     } else {

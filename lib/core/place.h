@@ -33,7 +33,7 @@ struct ps_place_key {
 
 /* Parts in the order of the elements; the caller frees *ret_parts with
  * ps_free. With no servers all parts are at node 0, the agent itself.
- * PS_E_TOOBIG when there would be more than PS_KEY_PARTS_MAX. */
+ * PS_E_TOOBIG when there would be more than PS_KEY_PARTS_MAX; PS_E_NOMEM. */
 PS_MUST_USE int ps_place_key(const struct ps_place_key *key,
                              struct ps_place_server *servers,
                              uint32_t server_count,

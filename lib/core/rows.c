@@ -104,21 +104,28 @@ static uint32_t merge(const uint32_t *a, uint32_t a_count, const uint32_t *b,
     return n;
 }
 
-uint32_t ps_rows_sum_union(const struct ps_rows_sum *s, uint32_t *out)
+int ps_rows_sum_union(const struct ps_rows_sum *s, uint32_t *out,
+                      uint32_t *ret_count)
 {
     uint64_t most = 0;
     uint32_t *old;
     uint32_t *new;
     uint32_t count;
 
+    *ret_count = 0;
     if (s->count == 0) {
         return 0;
     }
     for (uint32_t i = 0; i < s->count; i++) {
         most += s->source[i].count;
     }
-    old = ps_alloc(most * sizeof(*old));
-    new = ps_alloc(most * sizeof(*new));
+    old = ps_try_alloc(most * sizeof(*old));
+    new = ps_try_alloc(most * sizeof(*new));
+    if (old == NULL || new == NULL) {
+        ps_free(old);
+        ps_free(new);
+        return PS_E_NOMEM;
+    }
     count = s->source[0].count;
     memcpy(old, s->source[0].row, count * sizeof(*old));
     for (uint32_t i = 1; i < s->count; i++) {
@@ -133,7 +140,8 @@ uint32_t ps_rows_sum_union(const struct ps_rows_sum *s, uint32_t *out)
     }
     ps_free(old);
     ps_free(new);
-    return count;
+    *ret_count = count;
+    return 0;
 }
 
 /* All that a computation by rows needs besides the sources' memory. */
@@ -154,11 +162,12 @@ static void plan_free(void *plan)
     ps_free(p);
 }
 
-uint32_t ps_rows_sum_plan(const struct ps_rows_sum *s, uint32_t all,
-                          struct ps_compute *c)
+int ps_rows_sum_plan(const struct ps_rows_sum *s, uint32_t all,
+                     struct ps_compute *c, uint32_t *ret_rows)
 {
     struct plan *p = ps_calloc(1, sizeof(*p));
     uint64_t most = 0;
+    int rc = PS_E_NOMEM;
 
     for (uint32_t i = 0; i < s->count; i++) {
         most += s->source[i].count;
@@ -167,25 +176,33 @@ uint32_t ps_rows_sum_plan(const struct ps_rows_sum *s, uint32_t all,
     if (s->count > 0) {
         memcpy(p->source, s->source, s->count * sizeof(*p->source));
     }
-    p->row = ps_calloc(most + 1, sizeof(*p->row));
+    p->row = ps_try_calloc(most + 1, sizeof(*p->row));
+    if (p->row != NULL) {
+        rc = ps_rows_sum_union(s, p->row, &p->job.count);
+    }
+    if (rc == 0 && all != 0) {
+        p->zeros = ps_try_calloc(s->width, ps_dtype_size(s->dtype));
+        p->job.zeros = p->zeros;
+        rc = p->zeros != NULL ? 0 : PS_E_NOMEM;
+    }
+    if (rc != 0) {
+        plan_free(p);
+        return rc;
+    }
     p->job.width = s->width;
-    p->job.count = ps_rows_sum_union(s, p->row);
     p->job.row = p->row;
     p->job.all = all;
     p->job.places = s->places;
     p->job.source = p->source;
     p->job.source_count = s->count;
-    if (all != 0) {
-        p->zeros = ps_calloc(s->width, ps_dtype_size(s->dtype));
-        p->job.zeros = p->zeros;
-    }
     c->plan = p;
     c->plan_free = plan_free;
     c->job.rows = &p->job;
     c->job.dtype = (enum ps_dtype)s->dtype;
     c->job.count = (uint64_t)(all != 0 ? all : p->job.count) * s->width;
     c->job.src_count = s->count;
-    return p->job.count;
+    *ret_rows = p->job.count;
+    return 0;
 }
 
 void ps_rows_plan_compact(struct ps_compute *c)

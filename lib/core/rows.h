@@ -38,12 +38,14 @@ void ps_rows_sum_add(struct ps_rows_sum *s, uint32_t place, const uint32_t *row,
                      uint32_t count, const void *data);
 void ps_rows_sum_fini(struct ps_rows_sum *s);
 /* The numbers that any source has, into `out`, which has room for all, and
- * their count; NULL only counts. */
-uint32_t ps_rows_sum_union(const struct ps_rows_sum *s, uint32_t *out);
+ * their count; NULL only counts. PS_E_NOMEM. */
+PS_MUST_USE int ps_rows_sum_union(const struct ps_rows_sum *s, uint32_t *out,
+                                  uint32_t *ret_count);
 /* Makes the computation one by rows; it owns copies of all but the sources'
  * memory. `all`: rows of the array when those of nobody are to be handled too,
- * else 0. Returns how many rows the sources have together. */
-uint32_t ps_rows_sum_plan(const struct ps_rows_sum *s, uint32_t all,
-                          struct ps_compute *c);
+ * else 0. *ret_rows: how many rows the sources have together. PS_E_NOMEM:
+ * nothing has changed. */
+PS_MUST_USE int ps_rows_sum_plan(const struct ps_rows_sum *s, uint32_t all,
+                                 struct ps_compute *c, uint32_t *ret_rows);
 /* The result has the rows of the sources alone, one after the other. */
 void ps_rows_plan_compact(struct ps_compute *c);

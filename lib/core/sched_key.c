@@ -10,6 +10,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+static const char no_memory[] =
+    " cannot be opened now: the scheduler has no memory for its table of "
+    "partitions";
+
 static void put_u32(uint8_t *p, uint32_t v)
 {
     for (int i = 0; i < 4; i++) {
@@ -17,14 +21,13 @@ static void put_u32(uint8_t *p, uint32_t v)
     }
 }
 
+/* Takes over `buf`, which has room for the table. */
 static struct ps_parcel *make_opened(const struct ps_sched *s,
                                      const struct ps_sched_job *j,
                                      const struct ps_job_key *k,
-                                     uint64_t request)
+                                     uint64_t request, struct ps_buf *buf)
 {
-    size_t len = (size_t)k->part_count * 8;
-    struct ps_buf *buf = ps_buf_new(len);
-    const struct ps_slice slice = {.buf = buf, .len = len};
+    const struct ps_slice slice = {.buf = buf, .len = buf->size};
     struct ps_parcel *p;
 
     for (uint32_t i = 0; i < k->part_count; i++) {
@@ -47,6 +50,11 @@ static struct ps_parcel *make_opened(const struct ps_sched *s,
         &slice, 1);
     ps_buf_unref(buf);
     return p;
+}
+
+static size_t table_size(const struct ps_job_key *k)
+{
+    return (size_t)k->part_count * 8;
 }
 
 static void refused(struct ps_sched_step *st, struct ps_member *agent,
@@ -158,6 +166,8 @@ static int place(struct ps_sched_step *st, struct ps_sched_job *j,
                     m->count, PS_KEY_PARTS_MAX,
                     j->partition_bytes != 0 ? j->partition_bytes
                                             : PS_PARTITION_BYTES_DEFAULT);
+    } else if (rc == PS_E_NOMEM) {
+        ps_str_add(why, no_memory);
     } else if (rc == 0) {
         rc = pay(st, j, m, &(struct ps_sched_places){parts, count}, why);
         if (rc != 0) {
@@ -285,6 +295,39 @@ static int check_same(const struct ps_job_key *k,
     return PS_E_MISMATCH;
 }
 
+/* Servers no longer carry what was placed there. */
+static void unplace(struct ps_sched *s, struct ps_sched_job *j,
+                    const struct ps_job_key *k)
+{
+    struct ps_place_server *servers = make_servers(s, j);
+
+    for (uint32_t i = 0; i < k->part_count; i++) {
+        uint32_t at = 0;
+
+        while (at < j->server_count && servers[at].node != k->parts[i].node) {
+            at++;
+        }
+        if (at < j->server_count) {
+            servers[at].bytes -= k->parts[i].count *
+                                 (uint64_t)ps_dtype_size(k->dtype);
+        }
+    }
+    keep_bytes(s, j, servers);
+    ps_free(servers);
+}
+
+/* Nobody has it open, and no server has anything of it. */
+static void undo(struct ps_sched_step *st, struct ps_sched_job *j,
+                 struct ps_job_key *k)
+{
+    unplace(st->s, j, k);
+    ps_sched_room_forget(st, j, k);
+    ps_sched_budget_key_gone(j, k->name, k->part_count);
+    ps_sched_norms_forget(j, k);
+    ps_job_remove_key(j, k);
+    ps_sched_norms_check(st, j);
+}
+
 void ps_sched_key_open(struct ps_sched_step *st, struct ps_member *agent,
                        const struct ps_msg_key_open *m)
 {
@@ -320,29 +363,19 @@ void ps_sched_key_open(struct ps_sched_step *st, struct ps_member *agent,
         refused(st, agent, m, rc, text);
         return;
     }
-    ps_job_key_open(j, k, ps_job_slot_of(j, agent->node), m->request);
-    ps_sched_send(st, agent, make_opened(st->s, j, k, m->request));
-}
+    struct ps_buf *table = ps_buf_try_new(table_size(k));
 
-/* Servers no longer carry what was placed there. */
-static void unplace(struct ps_sched *s, struct ps_sched_job *j,
-                    const struct ps_job_key *k)
-{
-    struct ps_place_server *servers = make_servers(s, j);
-
-    for (uint32_t i = 0; i < k->part_count; i++) {
-        uint32_t at = 0;
-
-        while (at < j->server_count && servers[at].node != k->parts[i].node) {
-            at++;
+    if (table == NULL) {
+        if (k->openers.count == 0 && j->rebalance == NULL && k->norm == NULL) {
+            undo(st, j, k);
         }
-        if (at < j->server_count) {
-            servers[at].bytes -= k->parts[i].count *
-                                 (uint64_t)ps_dtype_size(k->dtype);
-        }
+        add_name(&why, m->name);
+        ps_str_add(&why, no_memory);
+        refused(st, agent, m, PS_E_NOMEM, text);
+        return;
     }
-    keep_bytes(s, j, servers);
-    ps_free(servers);
+    ps_job_key_open(j, k, ps_job_slot_of(j, agent->node), m->request);
+    ps_sched_send(st, agent, make_opened(st->s, j, k, m->request, table));
 }
 
 void ps_sched_key_close(struct ps_sched_step *st, const struct ps_member *agent,
@@ -357,12 +390,7 @@ void ps_sched_key_close(struct ps_sched_step *st, const struct ps_member *agent,
         j->rebalance != NULL || k->norm != NULL) {
         return; /* Moves name keys, and norms come from servers that have it. */
     }
-    unplace(st->s, j, k);
-    ps_sched_room_forget(st, j, k);
-    ps_sched_budget_key_gone(j, k->name, k->part_count);
-    ps_sched_norms_forget(j, k);
-    ps_job_remove_key(j, k);
-    ps_sched_norms_check(st, j);
+    undo(st, j, k);
 }
 
 /* ------------------------------------------------------------------- move */
@@ -370,7 +398,8 @@ void ps_sched_key_close(struct ps_sched_step *st, const struct ps_member *agent,
 static void tell_all(struct ps_sched_step *st, const struct ps_sched_job *j,
                      const struct ps_job_key *k)
 {
-    struct ps_parcel *p = make_opened(st->s, j, k, 0);
+    struct ps_parcel *p = make_opened(st->s, j, k, 0,
+                                      ps_buf_new(table_size(k)));
 
     for (uint32_t i = 0; i < j->slot_count; i++) {
         ps_sched_send(st, ps_members_get(&st->s->members, j->slots[i].agent),
@@ -447,7 +476,9 @@ void ps_sched_keys_tell_moved(struct ps_sched_step *st, struct ps_sched_job *j,
 {
     for (uint32_t i = 0; i < j->key_count; i++) {
         if (j->keys[i] != NULL && j->keys[i]->moved) {
-            ps_sched_send(st, m, make_opened(st->s, j, j->keys[i], 0));
+            ps_sched_send(st, m,
+                          make_opened(st->s, j, j->keys[i], 0,
+                                      ps_buf_new(table_size(j->keys[i]))));
         }
     }
 }

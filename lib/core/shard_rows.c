@@ -364,6 +364,7 @@ int ps_shard_rows_plan(struct ps_shard_step *st, struct ps_shard_run *run,
     int rc = make_dst(st->s, run, true);
     struct ps_rows_sum sum;
     struct ps_compute *c;
+    uint32_t rows;
 
     if (rc != 0) {
         return rc;
@@ -372,7 +373,6 @@ int ps_shard_rows_plan(struct ps_shard_step *st, struct ps_shard_run *run,
     ps_rows_sum_init(&sum, part->dtype, part->width, round->size);
     for (uint32_t i = 0; i < round->size; i++) {
         const struct ps_slice *block = &round->part[i];
-        uint32_t rows;
 
         if (block->buf == NULL) {
             continue;
@@ -383,8 +383,14 @@ int ps_shard_rows_plan(struct ps_shard_step *st, struct ps_shard_run *run,
             ps_slice_data(block) + ps_rows_numbers_bytes(rows));
         ps_compute_hold(c, block->buf);
     }
-    (void)ps_rows_sum_plan(&sum, all, c);
+    rc = ps_rows_sum_plan(&sum, all, c, &rows);
     ps_rows_sum_fini(&sum);
+    if (rc != 0) {
+        ps_compute_free(c);
+        ps_buf_unref(run->dst.buf);
+        run->dst = (struct ps_slice){0};
+        return rc;
+    }
     c->job.op = PS_JOB_SUM;
     c->job.divide_by = open->reduce == PS_REDUCE_MEAN ? open->weight : 1;
     c->job.dst = ps_slice_data(&run->dst);

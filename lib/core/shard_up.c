@@ -232,7 +232,12 @@ int ps_shard_up_payload(struct ps_shard *s, const struct ps_msg *msg,
     if (!ps_link_is_new(s->up.link, msg->seq)) {
         return PS_E_EXIST;
     }
-    *ret_slice = (struct ps_slice){.buf = ps_buf_new(len), .len = len};
+    struct ps_buf *buf = ps_buf_try_new(len);
+
+    if (buf == NULL) {
+        return PS_E_NOMEM; /* The move is given up. */
+    }
+    *ret_slice = (struct ps_slice){.buf = buf, .len = len};
     return 0;
 }
 

@@ -100,6 +100,34 @@ def test_nothing_stays_of_jobs_that_do_not_fit(trio):
     t.await_empty()
 
 
+def test_tables_of_declarations_do_not_add_up(trio):
+    """Some bytes that ask for 65,536 partitions each: 150 MiB of tables."""
+    t = trio(servers=1, agents=1, options=["placement.partition_bytes=4KiB"],
+             server_options=["store.memory=64GiB"],
+             agent_options=["local.memory=64GiB"])
+    bystander = Bystander(t)
+    bystander.work(100)
+    before = [d.rss() for d in t.daemons.values()]
+    with Job(t, 1, "tables") as job:
+        texts = set()
+        for i in range(300):
+            try:
+                job[0].key(f"w{i}", "float32", 65_536 * 1024)
+            except WorkerError as e:
+                assert e.code == FULL
+                texts.add(str(e)[-80:])
+        assert len([k for k in t.ask("keys")["keys"]
+                    if k["job"] == "tables"]) == 4
+        assert texts and all("partitions" in text and
+                             "(limits.job.partitions)" in text
+                             for text in texts)
+    bystander.rest()
+    for d, was in zip(t.daemons.values(), before):
+        assert d.rss() - was < 64 * MIB * SLOW, d.name
+    bystander.close()
+    t.await_empty()
+
+
 def test_the_state_of_an_optimizer_must_fit(trio, tmp):
     array = tmp / "array"
     array.write_bytes(bytes(8 * MIB))

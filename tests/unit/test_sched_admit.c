@@ -174,6 +174,35 @@ static void all_jobs_of_a_user_count(void **state)
     memset(world_limits, 0, sizeof(world_limits));
 }
 
+/* A table of half a megabyte for which there is no memory costs the asker the
+ * key, and nobody else anything. */
+static void a_table_without_memory_is_refused(void **state)
+{
+    struct job j = running(PS_LOSS_POLICY_WAIT);
+    uint32_t refusals = 0;
+
+    (void)state;
+    for (uint64_t n = 1; n < 40; n++) {
+        ps_alloc_fail_at(n, 0);
+        open_key(j.w, j.a[0], j.gen, n, "s:w", 600 * 262144);
+        ps_alloc_fail_at(0, 0);
+        if (answer(j.a[0])->error == 0) {
+            close_key(&j, 0, answer(j.a[0])->key, n);
+            continue;
+        }
+        assert_int_equal(answer(j.a[0])->error, PS_E_NOMEM);
+        expect_in(answer(j.a[0])->text,
+                  "key 'w' cannot be opened now: the scheduler has no memory "
+                  "for its table of partitions");
+        refusals++;
+    }
+    assert_int_equal(refusals, 2);
+    assert_int_equal(ps_sched_residue(j.w->sched), 1);
+    open_key(j.w, j.a[0], j.gen, 99, "s:w", 600 * 262144);
+    assert_int_equal(answer(j.a[0])->error, 0);
+    finish(&j);
+}
+
 /* ------------------------------------------------------------------ memory */
 
 #define KIB   UINT64_C(1024)
@@ -380,6 +409,7 @@ int main(void)
         cmocka_unit_test(a_close_that_is_late_closes_nothing),
         cmocka_unit_test(keys_and_partitions_of_a_job_are_limited),
         cmocka_unit_test(all_jobs_of_a_user_count),
+        cmocka_unit_test(a_table_without_memory_is_refused),
         cmocka_unit_test(a_key_beyond_the_servers_memory_is_refused),
         cmocka_unit_test(an_optimizer_beyond_the_servers_memory_is_refused),
         cmocka_unit_test(what_a_lost_server_held_must_fit_on_the_others),
