@@ -9,6 +9,7 @@
 #include "base/alloc.h"
 #include "base/limits.h"
 #include "base/log.h"
+#include "common/advice.h"
 #include "common/args.h"
 #include "common/driver.h"
 #include "common/logsink.h"
@@ -133,15 +134,25 @@ static bool check_listen(const struct daemon *d, const struct ps_options *o,
 {
     const struct ps_listen_options *l = listening(d);
     char number[PS_ADDRESS_MAX + 1];
+    enum ps_addr_kind kind;
 
-    if (l == NULL || l->insecure || strcmp(l->address, "localhost") == 0 ||
-        ps_addr_kind(l->address) == PS_ADDR_LOOPBACK ||
-        (ps_addr_kind(l->address) == PS_ADDR_NAME &&
-         ps_addr_lookup(l->address, number, sizeof(number)) == 0 &&
-         ps_addr_kind(number) == PS_ADDR_LOOPBACK)) {
+    if (l == NULL || l->insecure || strcmp(l->address, "localhost") == 0) {
+        return true;
+    }
+    kind = ps_addr_kind(l->address);
+    if (kind == PS_ADDR_NAME &&
+        ps_addr_lookup(l->address, number, sizeof(number)) == 0) {
+        kind = ps_addr_kind(number);
+    }
+    if (kind == PS_ADDR_LOOPBACK) {
         return true;
     }
     ps_options_where(o, "listen.address", report);
+    if (kind == PS_ADDR_NAME) {
+        ps_str_addf(report, ": listen.address: %s: %s\n", l->address,
+                    ps_advice_tcp(PS_E_UNREACH, 0));
+        return false;
+    }
     ps_str_addf(report,
                 ": listen.address: %s can be reached from other hosts, and "
                 "connections are not encrypted; listen on 127.0.0.1, or set "
@@ -300,13 +311,14 @@ static int open_local(struct daemon *d)
     unsigned mode;
     uint32_t max;
     const char *path = d->spec->socket(d->values, &mode, &max);
-    int code;
+    const char *advice;
     int rc;
 
     if (path[0] == '\0') {
         return PS_EXIT_OK;
     }
     rc = ps_local_listen(path, mode, (int)max, &d->local_fd);
+    advice = ps_advice_local(rc, errno);
     if (rc == 0) {
         d->local_path = path;
         return PS_EXIT_OK;
@@ -316,11 +328,11 @@ static int open_local(struct daemon *d)
         ps_log(PS_LOG_NOTICE,
                "no Unix socket at %s (%s): psctl cannot change jobs; %s says "
                "where it is to be",
-               path, ps_strerror(rc), option);
+               path, advice, option);
         return PS_EXIT_OK;
     }
-    code = complain(d, "cannot listen on", path, rc);
-    return code == PS_EXIT_FAILURE ? PS_EXIT_CANTCREAT : code;
+    ps_log(PS_LOG_ERROR, "cannot listen on %s: %s", path, advice);
+    return PS_EXIT_CANTCREAT;
 }
 
 static int open_tcp(struct daemon *d, const struct ps_listen_options *l)
@@ -335,8 +347,14 @@ static int open_tcp(struct daemon *d, const struct ps_listen_options *l)
         rc = ps_listen_tcp(l->address, (uint16_t)(first + i), l->backlog,
                            &d->listen_fd, &d->listen_port);
     }
+    if (rc == 0) {
+        return PS_EXIT_OK;
+    }
+    const char *advice = ps_advice_tcp(rc, errno);
+
     (void)ps_addr_format(l->address, first, where, sizeof(where));
-    return rc == 0 ? PS_EXIT_OK : complain(d, "cannot listen on", where, rc);
+    ps_log(PS_LOG_ERROR, "cannot listen on %s: %s", where, advice);
+    return exit_code(rc);
 }
 
 static int open_sockets(struct daemon *d)
@@ -933,7 +951,7 @@ static void finish(struct daemon *d)
         close(d->local_fd);
     }
     if (d->local_path != NULL) {
-        (void)unlink(d->local_path);
+        ps_local_remove(d->local_path);
     }
     ps_worker_free(d->worker); /* Its jobs end through the driver. */
     ps_driver_free(d->driver);

@@ -8,12 +8,17 @@
 #include <linux/magic.h>
 #include <stdbool.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
 #include <sys/vfs.h>
+#include <time.h>
 #include <unistd.h>
+
+/* Of 5 ms. */
+#define LOCK_TRIES 200
 
 /* Somebody answers there, or it cannot be told. */
 static bool in_use(const struct sockaddr_un *sa)
@@ -34,6 +39,56 @@ static bool in_use(const struct sockaddr_un *sa)
     return used;
 }
 
+/* To look whether somebody listens and to replace the file is one step, under
+ * a lock of the folder, which leaves no file of its own. Whoever may read the
+ * folder can hold the lock: it is not waited for without end. -1: no lock. */
+static int lock_folder(const struct sockaddr_un *sa)
+{
+    const struct timespec pause = {.tv_nsec = 5 * 1000 * 1000};
+    char folder[sizeof(sa->sun_path) + 1];
+    char *slash;
+    int fd;
+
+    memcpy(folder, sa->sun_path, sizeof(sa->sun_path));
+    folder[sizeof(folder) - 1] = '\0';
+    slash = strrchr(folder, '/');
+    if (slash == NULL) {
+        memcpy(folder, ".", 2);
+    } else {
+        slash[slash == folder] = '\0';
+    }
+    fd = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    for (int i = 0; fd >= 0 && i < LOCK_TRIES; i++) {
+        if (flock(fd, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK) {
+            break;
+        }
+        (void)nanosleep(&pause, NULL);
+    }
+    return fd;
+}
+
+static void unlock_folder(int fd)
+{
+    if (fd >= 0) {
+        close(fd);
+    }
+}
+
+static int fill(const char *path, struct sockaddr_un *ret_sa)
+{
+    size_t len = strlen(path);
+
+    *ret_sa = (struct sockaddr_un){.sun_family = AF_UNIX};
+    if (len == 0) {
+        return PS_E_INVAL;
+    }
+    if (len >= sizeof(ret_sa->sun_path)) {
+        return PS_E_TOOBIG;
+    }
+    memcpy(ret_sa->sun_path, path, len);
+    return 0;
+}
+
 static int bind_path(int fd, const struct sockaddr_un *sa)
 {
     if (bind(fd, (const struct sockaddr *)sa, sizeof(*sa)) == 0) {
@@ -43,6 +98,7 @@ static int bind_path(int fd, const struct sockaddr_un *sa)
         return ps_err_from_errno(errno);
     }
     if (in_use(sa)) {
+        errno = EADDRINUSE;
         return PS_E_EXIST;
     }
     (void)unlink(sa->sun_path);
@@ -51,37 +107,62 @@ static int bind_path(int fd, const struct sockaddr_un *sa)
                : ps_err_from_errno(errno);
 }
 
+static int bind_and_listen(int fd, const struct sockaddr_un *sa, unsigned mode,
+                           int backlog)
+{
+    int rc = bind_path(fd, sa);
+
+    /* Until it listens nobody can connect, so the mode may follow the bind. */
+    if (rc == 0 &&
+        (chmod(sa->sun_path, (mode_t)mode) != 0 || listen(fd, backlog) != 0)) {
+        rc = ps_err_from_errno(errno);
+        (void)unlink(sa->sun_path);
+    }
+    return rc;
+}
+
 int ps_local_listen(const char *path, unsigned mode, int backlog, int *ret_fd)
 {
-    struct sockaddr_un sa = {.sun_family = AF_UNIX};
-    size_t len = strlen(path);
+    struct sockaddr_un sa;
+    int rc = fill(path, &sa);
 
-    if (len == 0) {
-        return PS_E_INVAL;
+    if (rc != 0) {
+        return rc;
     }
-    if (len >= sizeof(sa.sun_path)) {
-        return PS_E_TOOBIG;
-    }
-    memcpy(sa.sun_path, path, len);
     int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
 
     if (fd < 0) {
         return ps_err_from_errno(errno);
     }
-    /* Until it listens nobody can connect, so the mode may follow the bind. */
-    int rc = bind_path(fd, &sa);
+    int lock = lock_folder(&sa);
 
-    if (rc == 0 &&
-        (chmod(path, (mode_t)mode) != 0 || listen(fd, backlog) != 0)) {
-        rc = ps_err_from_errno(errno);
-        (void)unlink(path);
-    }
+    rc = bind_and_listen(fd, &sa, mode, backlog);
+
+    int errnum = errno;
+
+    unlock_folder(lock);
     if (rc != 0) {
         close(fd);
+        errno = errnum;
         return rc;
     }
     *ret_fd = fd;
     return 0;
+}
+
+void ps_local_remove(const char *path)
+{
+    struct sockaddr_un sa;
+
+    if (fill(path, &sa) != 0) {
+        return;
+    }
+    int lock = lock_folder(&sa);
+
+    if (!in_use(&sa)) {
+        (void)unlink(path);
+    }
+    unlock_folder(lock);
 }
 
 int ps_local_peer(int fd, struct ps_local_peer *ret_peer)

@@ -10,10 +10,14 @@
 #include <stdint.h>
 
 /* Binds and listens on `path` with these permission bits. A socket file that
- * nobody listens on any more is replaced. PS_E_EXIST: somebody does, or it is
- * no socket; PS_E_TOOBIG: the path is longer than the system takes. */
+ * nobody listens on any more is replaced; of several that do so at once, one
+ * succeeds. PS_E_EXIST: somebody listens there, or it is no socket;
+ * PS_E_TOOBIG: the path is longer than the system takes; others, with errno:
+ * the system refuses it. */
 PS_MUST_USE int ps_local_listen(const char *path, unsigned mode, int backlog,
                                 int *ret_fd);
+/* Removes the file when nobody listens on it any more. */
+void ps_local_remove(const char *path);
 
 struct ps_local_peer {
     uint32_t uid;

@@ -22,6 +22,7 @@
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -135,6 +136,92 @@ static void leaves_a_living_socket_alone(void **state)
     assert_int_equal(ps_local_listen(p.path, 0600, 4, &other), PS_E_EXIST);
     close(dial(p.path));
     close(fd);
+    place_fini(&p);
+}
+
+/* Listens when all others do, for as long as they need to look; the exit code
+ * says whether it did. */
+static void listen_at_once(const struct place *p, int start, int leave, int end)
+{
+    char byte;
+    int fd;
+    int rc;
+
+    (void)read(start, &byte, 1); /* The test closes it. */
+    rc = ps_local_listen(p->path, 0600, 4, &fd);
+    (void)write(end, "x", 1);
+    (void)read(leave, &byte, 1);
+    _exit(rc == 0 ? 0 : rc == PS_E_EXIST ? 1 : 2);
+}
+
+/* Several that start at once all find the file of a dead one: one of them
+ * listens, and the file is its. */
+static void one_of_many_listens(void **state)
+{
+    enum { ROUNDS = 50, MANY = 4 };
+    struct place p;
+
+    (void)state;
+    place_init(&p);
+    for (int round = 0; round < ROUNDS; round++) {
+        unsigned good = 0;
+        int start[2], ended[2], leave[2];
+        pid_t pids[MANY];
+        char byte;
+        int fd;
+
+        if (round == 0) {
+            assert_int_equal(ps_local_listen(p.path, 0600, 4, &fd), 0);
+            close(fd);
+        }
+        assert_int_equal(pipe(start), 0);
+        assert_int_equal(pipe(leave), 0);
+        assert_int_equal(pipe(ended), 0);
+        for (int i = 0; i < MANY; i++) {
+            pids[i] = fork();
+            if (pids[i] == 0) {
+                close(start[1]);
+                close(leave[1]);
+                listen_at_once(&p, start[0], leave[0], ended[1]);
+            }
+        }
+        close(start[1]);
+        for (int i = 0; i < MANY; i++) {
+            assert_int_equal(read(ended[0], &byte, 1), 1);
+        }
+        close(dial(p.path));
+        close(leave[1]);
+        for (int i = 0; i < MANY; i++) {
+            int status;
+
+            assert_int_equal(waitpid(pids[i], &status, 0), pids[i]);
+            assert_true(WIFEXITED(status) && WEXITSTATUS(status) < 2);
+            good += WEXITSTATUS(status) == 0;
+        }
+        assert_int_equal(good, 1);
+        close(start[0]);
+        close(leave[0]);
+        close(ended[0]);
+        close(ended[1]);
+    }
+    place_fini(&p);
+}
+
+/* Who ends removes the file, unless somebody else listens there by now. */
+static void removes_its_file_alone(void **state)
+{
+    struct place p;
+    int fd;
+
+    (void)state;
+    place_init(&p);
+    assert_int_equal(ps_local_listen(p.path, 0600, 4, &fd), 0);
+    ps_local_remove(p.path);
+    close(dial(p.path));
+    close(fd);
+    ps_local_remove(p.path);
+    assert_int_equal(access(p.path, F_OK), -1);
+    ps_local_remove(p.path);
     place_fini(&p);
 }
 
@@ -732,6 +819,8 @@ int main(void)
         cmocka_unit_test(listens_with_its_mode_and_knows_who_calls),
         cmocka_unit_test(replaces_a_file_that_nobody_listens_on),
         cmocka_unit_test(leaves_a_living_socket_alone),
+        cmocka_unit_test(one_of_many_listens),
+        cmocka_unit_test(removes_its_file_alone),
         cmocka_unit_test(leaves_other_files_alone),
         cmocka_unit_test(refuses_paths_that_cannot_be),
         cmocka_unit_test(maps_a_sealed_memfd),
