@@ -679,6 +679,9 @@ void ps_agent_session_welcome(struct ps_agent_step *st,
 /* Departures are said again; those of a job that is over are forgotten. */
 void ps_agent_departed_offer(struct ps_agent_step *st);
 void ps_agent_departed_forget(struct ps_agent *a, uint64_t gen);
+/* Another scheduler never knew of them; of those whose job is here it is told,
+ * so that it says that the job is over. */
+void ps_agent_departed_sift(struct ps_agent *a);
 void ps_agent_session_free(struct ps_agent *a, struct ps_agent_session *s);
 struct ps_agent_op *ps_agent_op_new(struct ps_agent_step *st,
                                     struct ps_agent_session *s, uint64_t id);

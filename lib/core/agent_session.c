@@ -228,6 +228,18 @@ void ps_agent_departed_offer(struct ps_agent_step *st)
     }
 }
 
+void ps_agent_departed_sift(struct ps_agent *a)
+{
+    uint32_t kept = 0;
+
+    for (uint32_t i = 0; i < a->departed_count; i++) {
+        if (ps_agent_job_find(a, a->departed[i].gen) != NULL) {
+            a->departed[kept++] = a->departed[i];
+        }
+    }
+    a->departed_count = kept;
+}
+
 void ps_agent_departed_forget(struct ps_agent *a, uint64_t gen)
 {
     uint32_t kept = 0;

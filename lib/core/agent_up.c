@@ -47,6 +47,7 @@ static void took_scheduler(struct ps_agent_step *st, uint64_t instance)
                         "the scheduler was started again; jobs that it does "
                         "not know end");
         a->epoch = 0;
+        ps_agent_departed_sift(a);
     }
     a->sched = instance;
 }

@@ -130,8 +130,15 @@ static void end(struct ps_shard_step *st, const struct ps_msg_job_state *m)
         s->ended_next = (s->ended_next + 1) % PS_ENDED_MAX;
     }
     if (job != NULL) {
-        ps_effects_note(st->fx, PS_LOG_INFO, "job %s %s", job->name,
-                        ps_job_phase_name(m->phase));
+        const char *reason = m->reason != NULL ? m->reason : "";
+        char text[PS_TEXT_MAX + 1];
+        struct ps_str why;
+
+        ps_str_init(&why, text, sizeof(text));
+        ps_str_add_escaped(&why, reason, strlen(reason), PS_TEXT_MAX);
+        ps_effects_note(st->fx, PS_LOG_INFO, "job %s %s%s%s", job->name,
+                        ps_job_phase_name(m->phase),
+                        text[0] == '\0' ? "" : ": ", text);
         drop_values(job);
         ps_shard_job_free(s, job);
     }

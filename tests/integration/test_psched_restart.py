@@ -156,3 +156,42 @@ def test_a_job_that_forms_while_the_scheduler_is_away_begins(trio):
     job.tell(f"rounds count 3 1 0 {k}")
     job.close()
     t.await_empty()
+
+
+def test_a_job_that_was_forming_ends_in_words(trio):
+    """Its ranks wait to begin; the next scheduler knows nothing of them."""
+    t = trio(servers=1, agents=2)
+    job = Job(t, 4, "x", open_now=False)
+    for rank in (0, 1, 3):
+        job[rank].say("open")
+    harness.wait_for(lambda: t.sched.text().count(" joined, ") == 3,
+                     "three workers")
+    kill(t)
+    start(t)
+    for rank in (0, 1, 3):
+        with pytest.raises(WorkerError, match=SAYS % "x"):
+            job[rank].hear(WORDS_WITHIN * 3 * harness.SLOW)
+    train(t, "x")
+    drop(job)
+    t.await_empty()
+
+
+def test_an_optimizer_that_needs_norms_waits_and_ends_in_words(trio):
+    """The scheduler adds up norms of keys; all else of a step is the
+    servers'."""
+    t = trio(servers=2, agents=2)
+    job = Job(t, 4, "x")
+    job.tell("optimizer lamb learning_rate=0.01")
+    k = job.key("w", "float32", 5000)
+    zero = t.folder / "zero"
+    zero.write_bytes(bytes(20000))
+    job.tell(f"init {k} src={zero}")
+    job.tell(f"rounds mixed 3 1 0 {k}")
+    kill(t)
+    job.say(f"rounds mixed 5 1 0 {k}")
+    start(t)
+    for w in job:
+        expect_words(w, "x")
+    train(t, "next")
+    drop(job)
+    t.await_empty()

@@ -88,6 +88,47 @@ static void the_end_of_a_job_names_its_cause(void **state)
     end(&b);
 }
 
+/* A job without a process here is offered by those that have gone, so that it
+ * ends; of others that have gone another scheduler hears nothing. */
+static void who_has_gone_is_told_of_jobs_that_are_here(void **state)
+{
+    struct ps_event closed = {.type = PS_EV_CLOSED};
+    const struct sent *s;
+    struct bench b;
+
+    (void)state;
+    begin(&b, 2, 1);
+    open_conn(&b, WORKER_CONN + 2, PS_CONN_LOCAL, 0);
+    say(&b, WORKER_CONN + 2,
+        &(struct ps_msg){.code = PS_MSG_L_HELLO,
+                         .l_hello = {.protocol = PS_PROTOCOL,
+                                     .job = "other",
+                                     .num_workers = 1,
+                                     .rank = -1}},
+        NULL);
+    for (uint32_t i = 0; i < 3; i++) {
+        closed.conn = WORKER_CONN + i;
+        step(&b, closed);
+    }
+    assert_int_equal(count(&b, SCHED_CONN, PS_MSG_WORKER_GONE), 3);
+    restart_scheduler(&b);
+    assert_int_equal(count(&b, SCHED_CONN, PS_MSG_WORKER_GONE), 2);
+    s = find(&b, SCHED_CONN, PS_MSG_WORKER_GONE, 0);
+    assert_int_equal(s->parcel->msg->worker_gone.gen, GEN);
+    assert_int_equal(ps_agent_residue(b.agent), 1);
+    say(&b, SCHED_CONN,
+        &(struct ps_msg){.code = PS_MSG_JOB_STATE,
+                         .job_state = {.gen = GEN,
+                                       .version = UINT32_MAX,
+                                       .name = "",
+                                       .phase = PS_JOB_PHASE_ENDED,
+                                       .reason = "",
+                                       .optimizer = ""}},
+        NULL);
+    assert_int_equal(ps_agent_residue(b.agent), 0);
+    end(&b);
+}
+
 static void epochs_are_counted_from_the_start_of_the_scheduler(void **state)
 {
     struct bench b;
@@ -142,6 +183,7 @@ int main(void)
         cmocka_unit_test(a_scheduler_that_forgot_the_job_ends_it_in_words),
         cmocka_unit_test(the_end_of_a_job_names_its_cause),
         cmocka_unit_test(an_agent_that_lost_its_name_ends),
+        cmocka_unit_test(who_has_gone_is_told_of_jobs_that_are_here),
         cmocka_unit_test(epochs_are_counted_from_the_start_of_the_scheduler),
     };
 
