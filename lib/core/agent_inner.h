@@ -194,8 +194,9 @@ struct ps_agent_piece {
 
 /* A record of a partition in what an agent before this one has left. */
 struct ps_agent_found {
-    struct ps_agent_found *next; /* Of the same label. */
+    struct ps_agent_found *next; /* Of the same hash. */
     struct ps_buf *piece;        /* The job's reference. */
+    uint64_t label;
     uint64_t at;
     uint64_t press;
     uint64_t tag;
@@ -381,10 +382,12 @@ struct ps_agent_job {
     struct ps_list optimizers;
     struct ps_agent_piece *pieces;
     uint32_t piece_count;
-    uint32_t keeping;           /* The piece, + 1, with room; 0: none yet. */
-    uint64_t keep_used;         /* Of that. */
-    uint64_t keep_bytes;        /* Of all. */
-    struct ps_map *found;       /* struct ps_agent_found by label. */
+    uint32_t keeping;      /* The piece, + 1, with room; 0: none yet. */
+    uint64_t keep_used;    /* Of that. */
+    uint64_t keep_bytes;   /* Of all. */
+    struct ps_map *found;  /* struct ps_agent_found by hash of its place. */
+    uint64_t found_seed;   /* Of that hash. */
+    uint64_t keep_charged; /* Bytes of memory at `account`. */
     struct ps_agent_user *user; /* NULL: nobody of it was seated here. */
     struct ps_account account;
 };
@@ -728,6 +731,7 @@ void ps_agent_job_offer_again(struct ps_agent_step *st);
 /* agent_key.c */
 /* Bytes of the two results of such a key; 0: it has none here. */
 uint64_t ps_agent_key_result_bytes(uint64_t bytes);
+void ps_agent_asker_free(struct ps_agent_asker *asker);
 void ps_agent_key_ask(struct ps_agent_step *st, struct ps_agent_session *s,
                       const struct ps_msg_l_key *m);
 void ps_agent_key_opened(struct ps_agent_step *st,

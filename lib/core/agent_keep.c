@@ -27,6 +27,8 @@
 #define LINE         64u
 #define PIECE_SIZE   (64u * 1024u * 1024u)
 #define PIECES_MAX   32u /* Of one job. Each is as large as all before. */
+/* What a record that was found costs, with its place in the map. */
+#define FOUND_BYTES  (sizeof(struct ps_agent_found) + 64u)
 
 struct header {
     uint64_t magic;
@@ -202,37 +204,68 @@ static struct ps_agent_kept *kept_new(struct ps_buf *piece, uint64_t at,
 
 /* ----------------------------------------------------------------- records */
 
+/* Workers choose labels, so the hash has a seed that they do not know: a
+ * lookup takes the same time whatever they choose. */
+static uint64_t hash_place(const struct ps_agent_job *j, uint64_t label,
+                           uint32_t index)
+{
+    uint64_t h = (label ^ j->found_seed) * 0x9e3779b97f4a7c15u;
+
+    h = (h ^ h >> 32 ^ index) * 0xd6e8feb86659fd93u;
+    return h ^ h >> 32;
+}
+
 static struct ps_agent_found *find(const struct ps_agent_job *j, uint64_t label,
                                    uint32_t index)
 {
-    for (struct ps_agent_found *f = ps_map_get(j->found, label); f != NULL;
+    const uint64_t h = hash_place(j, label, index);
+
+    for (struct ps_agent_found *f = ps_map_get(j->found, h); f != NULL;
          f = f->next) {
-        if (f->index == index) {
+        if (f->label == label && f->index == index) {
             return f;
         }
     }
     return NULL;
 }
 
-/* False: the piece is not what an agent has made. */
-static bool take_record(struct ps_agent_job *j, struct ps_buf *piece,
-                        uint64_t used, uint64_t *at)
+/* Memory that the job keeps until it is over. */
+static int charge(struct ps_agent_job *j, uint64_t bytes,
+                  struct ps_refusal *ret_refusal)
+{
+    int rc = ps_account_charge(&j->account, PS_COST_MEMORY, bytes, ret_refusal);
+
+    j->keep_charged += rc == 0 ? bytes : 0;
+    return rc;
+}
+
+/* PS_E_INVAL: the piece is not what an agent has made; PS_E_FULL. */
+static int take_record(struct ps_agent_job *j, struct ps_buf *piece,
+                       uint64_t used, uint64_t *at,
+                       struct ps_refusal *ret_refusal)
 {
     struct record r;
 
     if (used - *at < sizeof(r)) {
-        return false;
+        return PS_E_INVAL;
     }
     memcpy(&r, piece->data + *at, sizeof(r));
     if (r.magic != RECORD_MAGIC || r.count == 0 ||
         (r.vectors != 2 && r.vectors != 4) ||
         record_bytes(r.count, r.vectors) > used - *at) {
-        return false;
+        return PS_E_INVAL;
     }
     if (find(j, r.label, r.index) == NULL) {
-        struct ps_agent_found *f = ps_calloc(1, sizeof(*f));
+        const uint64_t h = hash_place(j, r.label, r.index);
+        struct ps_agent_found *f;
+        int rc = charge(j, FOUND_BYTES, ret_refusal);
 
-        f->next = ps_map_take(j->found, r.label);
+        if (rc != 0) {
+            return rc;
+        }
+        f = ps_calloc(1, sizeof(*f));
+        f->next = ps_map_take(j->found, h);
+        f->label = r.label;
         f->piece = piece;
         f->at = *at;
         f->index = r.index;
@@ -240,10 +273,10 @@ static bool take_record(struct ps_agent_job *j, struct ps_buf *piece,
         f->vectors = r.vectors;
         f->press = r.press;
         f->tag = r.tag;
-        ps_map_put(j->found, r.label, f);
+        ps_map_put(j->found, h, f);
     }
     *at += record_bytes(r.count, r.vectors);
-    return true;
+    return 0;
 }
 
 void ps_agent_keep_take(struct ps_agent_step *st, struct ps_agent_session *s,
@@ -251,6 +284,8 @@ void ps_agent_keep_take(struct ps_agent_step *st, struct ps_agent_session *s,
 {
     struct ps_agent_job *j = s->job;
     uint64_t at = sizeof(struct header);
+    struct ps_buf *held = NULL;
+    struct ps_refusal why;
     struct header h;
 
     if (s->ended) {
@@ -282,11 +317,23 @@ void ps_agent_keep_take(struct ps_agent_step *st, struct ps_agent_session *s,
                              "more memory of agents than one has made");
         return;
     }
-    add_piece(j, h.id, ps_buf_ref(buf));
+    if (ps_agent_budget_hold(s, buf, &held, &why) != 0 ||
+        charge(j, h.used, &why) != 0) {
+        ps_buf_unref(held);
+        ps_agent_session_refuse(st, s, &why);
+        return;
+    }
+    add_piece(j, h.id, held);
     j->keep_bytes += h.used;
     st->a->keep_bytes += h.used;
     while (at < h.used) {
-        if (!take_record(j, buf, h.used, &at)) {
+        int rc = take_record(j, held, h.used, &at, &why);
+
+        if (rc == PS_E_FULL) {
+            ps_agent_session_refuse(st, s, &why);
+            return;
+        }
+        if (rc != 0) {
             ps_agent_session_end(st, s, PS_E_INVAL,
                                  "memory that no agent has made");
             return;
@@ -344,6 +391,9 @@ static struct ps_agent_kept *make(struct ps_agent_step *st,
         if (rc != 0) {
             return NULL;
         }
+    }
+    if (charge(j, bytes, NULL) != 0) {
+        return NULL;
     }
     piece = &j->pieces[j->keeping - 1];
     h = (struct header *)(void *)piece->buf->data;
@@ -484,6 +534,9 @@ void ps_agent_keep_job_free(struct ps_agent *a, struct ps_agent_job *j)
     struct ps_agent_found *f;
 
     a->keep_bytes -= j->keep_bytes;
+    if (j->user != NULL) {
+        ps_account_refund(&j->account, PS_COST_MEMORY, j->keep_charged);
+    }
     while ((f = ps_map_next(j->found, &c)) != NULL) {
         while (f != NULL) {
             struct ps_agent_found *next = f->next;

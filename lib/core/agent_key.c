@@ -204,6 +204,36 @@ static int check_size(const struct ps_msg_l_key *m, struct ps_str *why)
     return 0;
 }
 
+/* A declaration without an answer is an operation that is not done. */
+static int check_room(struct ps_agent_session *s, struct ps_str *why)
+{
+    struct ps_refusal refusal;
+
+    if (ps_account_room(&s->account, PS_COST_OPERATIONS) > 0 ||
+        ps_account_charge(&s->account, PS_COST_OPERATIONS, 1, &refusal) == 0) {
+        return 0;
+    }
+    ps_refusal_text(&refusal, why);
+    return PS_E_FULL;
+}
+
+static void add_asker(struct ps_agent_key *k, struct ps_agent_session *s,
+                      uint64_t request)
+{
+    struct ps_agent_asker *asker = ps_calloc(1, sizeof(*asker));
+
+    asker->session = s;
+    asker->request = request;
+    ps_list_push_back(&k->askers, &asker->node);
+    ps_account_add(&s->account, PS_COST_OPERATIONS, 1);
+}
+
+void ps_agent_asker_free(struct ps_agent_asker *asker)
+{
+    ps_account_refund(&asker->session->account, PS_COST_OPERATIONS, 1);
+    ps_free(asker);
+}
+
 static void add_name(struct ps_str *t, const char *name)
 {
     ps_str_add(t, "key '");
@@ -266,14 +296,16 @@ void ps_agent_key_ask(struct ps_agent_step *st, struct ps_agent_session *s,
                       const struct ps_msg_l_key *m)
 {
     struct ps_agent_job *j = s->job;
-    struct ps_agent_asker *asker;
     struct ps_agent_key *k;
     char text[PS_TEXT_MAX];
     struct ps_str t;
     int rc;
 
     ps_str_init(&t, text, sizeof(text));
-    rc = check_size(m, &t);
+    rc = check_room(s, &t);
+    if (rc == 0) {
+        rc = check_size(m, &t);
+    }
     if (rc != 0) {
         answer(st, s, m->request, NULL, rc, text);
         return;
@@ -334,10 +366,7 @@ void ps_agent_key_ask(struct ps_agent_step *st, struct ps_agent_session *s,
             ps_agent_key_offer(st, k);
         }
     }
-    asker = ps_calloc(1, sizeof(*asker));
-    asker->session = s;
-    asker->request = m->request;
-    ps_list_push_back(&k->askers, &asker->node);
+    add_asker(k, s, m->request);
     ask_more(st, j);
 }
 
@@ -351,7 +380,7 @@ static void answer_askers(struct ps_agent_step *st, struct ps_agent_key *k,
                                                     node);
 
         answer(st, asker->session, asker->request, k, error, text);
-        ps_free(asker);
+        ps_agent_asker_free(asker);
     }
 }
 
@@ -773,7 +802,7 @@ void ps_agent_key_free(struct ps_agent_step *st, struct ps_agent *a,
         ps_agent_code_free(p);
     }
     while ((n = ps_list_pop(&k->askers)) != NULL) {
-        ps_free(PS_CONTAINER(n, struct ps_agent_asker, node));
+        ps_agent_asker_free(PS_CONTAINER(n, struct ps_agent_asker, node));
     }
     for (uint32_t i = 0; i < k->job->local_count; i++) {
         if (k->offer[i] != NULL) {

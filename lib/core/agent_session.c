@@ -169,12 +169,38 @@ void ps_agent_session_open(struct ps_agent_step *st, const struct ps_event *ev)
     ps_map_put(a->by_conn, s->conn, s);
 }
 
+/* Keys that it was asking for: nobody is to be answered. */
+static void drop_askers(struct ps_agent_session *s)
+{
+    if (s->job == NULL) {
+        return;
+    }
+    PS_LIST_EACH(n, &s->job->opening)
+    {
+        struct ps_agent_key *k = PS_CONTAINER(n, struct ps_agent_key, node);
+        struct ps_list_node *m = ps_list_first(&k->askers);
+
+        while (m != NULL) {
+            struct ps_list_node *next = ps_list_next(&k->askers, m);
+            struct ps_agent_asker *asker = PS_CONTAINER(
+                m, struct ps_agent_asker, node);
+
+            if (asker->session == s) {
+                ps_list_remove(m);
+                ps_agent_asker_free(asker);
+            }
+            m = next;
+        }
+    }
+}
+
 void ps_agent_session_free(struct ps_agent *a, struct ps_agent_session *s)
 {
     struct ps_map_cursor c = {0};
     struct ps_buf *b;
 
     drop_ops(s);
+    drop_askers(s);
     ps_agent_why_forget(a, s);
     a->held_back -= s->held_back;
     while ((b = ps_map_next(s->regions, &c)) != NULL) {
@@ -252,31 +278,6 @@ void ps_agent_departed_forget(struct ps_agent *a, uint64_t gen)
     a->departed_count = kept;
 }
 
-/* Keys that it was asking for: nobody is to be answered. */
-static void drop_askers(struct ps_agent_session *s)
-{
-    if (s->job == NULL) {
-        return;
-    }
-    PS_LIST_EACH(n, &s->job->opening)
-    {
-        struct ps_agent_key *k = PS_CONTAINER(n, struct ps_agent_key, node);
-        struct ps_list_node *m = ps_list_first(&k->askers);
-
-        while (m != NULL) {
-            struct ps_list_node *next = ps_list_next(&k->askers, m);
-            struct ps_agent_asker *asker = PS_CONTAINER(
-                m, struct ps_agent_asker, node);
-
-            if (asker->session == s) {
-                ps_list_remove(m);
-                ps_free(asker);
-            }
-            m = next;
-        }
-    }
-}
-
 void ps_agent_session_closed(struct ps_agent_step *st,
                              struct ps_agent_session *s)
 {
@@ -296,7 +297,6 @@ void ps_agent_session_closed(struct ps_agent_step *st,
         }
         j->sessions--;
     }
-    drop_askers(s);
     ps_agent_session_free(st->a, s);
     if (j != NULL) {
         ps_agent_job_settle(st, j);

@@ -289,6 +289,7 @@ static inline struct ps_pool *results_new(void *ctx)
 }
 
 static uint64_t sum_here_max; /* Of the next agent. */
+static struct ps_account_limits agent_limits[PS_ACCOUNT_KIND_COUNT];
 
 /* Memory that outlives agents; each gets it under another number. */
 static _Alignas(64) uint8_t keep_memory[1 << 20];
@@ -313,8 +314,12 @@ static inline void begin_again(struct bench *b, uint32_t workers,
                                  .dial_first = PS_MILLIS(10),
                                  .dial_max = PS_SECONDS(1)};
 
-    o.limits[PS_ACCOUNT_USER].of[PS_COST_MEMORY] = (struct ps_account_limit){
-        .max = b->memory_max, .option = "limits.user.memory"};
+    memcpy(o.limits, agent_limits, sizeof(o.limits));
+    if (b->memory_max != 0) {
+        o.limits[PS_ACCOUNT_USER].of[PS_COST_MEMORY] =
+            (struct ps_account_limit){.max = b->memory_max,
+                                      .option = "limits.user.memory"};
+    }
     b->now = PS_SECONDS(1);
     b->workers = workers;
     b->sums = ps_pool_new(&(struct ps_pool_options){.budget = 0});

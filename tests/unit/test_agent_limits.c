@@ -1,0 +1,315 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the agent counts at whom, and what it does where a limit is reached. */
+#include "agent_world.h"
+
+#include "base/alloc.h"
+
+static void limit(enum ps_account_kind kind, enum ps_cost cost, uint64_t max)
+{
+    agent_limits[kind].of[cost] = (struct ps_account_limit){
+        .max = max, .option = "limits.test"};
+}
+
+static void no_limits(void)
+{
+    memset(agent_limits, 0, sizeof(agent_limits));
+}
+
+static uint64_t used(const struct bench *b, enum ps_cost cost)
+{
+    return b->m.ledger->cost[cost].used;
+}
+
+static void ask_for_key(struct bench *b, uint32_t worker, uint32_t number,
+                        uint64_t elements)
+{
+    char name[32];
+
+    snprintf(name, sizeof(name), "s:%u", number);
+    say(b, WORKER_CONN + worker,
+        &(struct ps_msg){.code = PS_MSG_L_KEY,
+                         .l_key = {.request = number + 1,
+                                   .name = name,
+                                   .dtype = PS_DTYPE_FLOAT32,
+                                   .count = elements,
+                                   .classic = -1}},
+        NULL);
+}
+
+static const struct ps_msg_l_key_info *last_info(const struct bench *b)
+{
+    return &find(b, WORKER_CONN, PS_MSG_L_KEY_INFO,
+                 count(b, WORKER_CONN, PS_MSG_L_KEY_INFO) - 1)
+                ->parcel->msg->l_key_info;
+}
+
+static void a_key_that_is_refused_is_closed_at_the_scheduler(void **state)
+{
+    struct bench b;
+    const struct ps_msg_key_close *close;
+
+    (void)state;
+    no_limits();
+    limit(PS_ACCOUNT_JOB, PS_COST_PARTITIONS, 3);
+    begin(&b, 1, 1);
+    open_key(&b, 5, 2, 100, SERVER_NODE);
+    assert_int_equal(last_info(&b)->error, 0);
+    assert_int_equal(used(&b, PS_COST_PARTITIONS), 2);
+    uint64_t memory = used(&b, PS_COST_MEMORY);
+
+    assert_true(memory > 2 * 2 * 100 * sizeof(float));
+    open_key(&b, 6, 2, 100, SERVER_NODE);
+    assert_int_equal(last_info(&b)->error, PS_E_FULL);
+    assert_non_null(strstr(last_info(&b)->text,
+                           "key 's:6': job job has 2 of 3 partitions and needs "
+                           "2 more (limits.test)"));
+    assert_int_equal(count(&b, SCHED_CONN, PS_MSG_KEY_CLOSE), 1);
+    close = &find(&b, SCHED_CONN, PS_MSG_KEY_CLOSE, 0)->parcel->msg->key_close;
+    assert_int_equal(close->gen, GEN);
+    assert_int_equal(close->key, 6);
+    assert_int_equal(close->request, find(&b, SCHED_CONN, PS_MSG_KEY_OPEN, 1)
+                                         ->parcel->msg->key_open.request);
+    /* Nothing of it is left. */
+    assert_int_equal(used(&b, PS_COST_PARTITIONS), 2);
+    assert_int_equal(used(&b, PS_COST_KEYS), 1);
+    assert_int_equal(used(&b, PS_COST_MEMORY), memory);
+    open_key(&b, 7, 1, 100, SERVER_NODE);
+    assert_int_equal(last_info(&b)->error, 0);
+    end(&b);
+}
+
+static void
+what_cannot_fit_is_refused_before_the_scheduler_is_asked(void **state)
+{
+    struct bench b;
+
+    (void)state;
+    no_limits();
+    limit(PS_ACCOUNT_USER, PS_COST_MEMORY, 1 << 20);
+    limit(PS_ACCOUNT_JOB, PS_COST_KEYS, 1);
+    begin(&b, 1, 1);
+    ask_for_key(&b, 0, 1, 1 << 18);
+    assert_int_equal(last_info(&b)->error, PS_E_NOMEM);
+    assert_non_null(strstr(last_info(&b)->text,
+                           "no memory for two results of 1048576 bytes on this "
+                           "node: user 1000 has "));
+    ask_for_key(&b, 0, 2, 8);
+    ask_for_key(&b, 0, 3, 8);
+    assert_int_equal(last_info(&b)->error, PS_E_FULL);
+    assert_int_equal(count(&b, SCHED_CONN, PS_MSG_KEY_OPEN), 1);
+    end(&b);
+}
+
+static void a_region_counts_until_nothing_reads_it(void **state)
+{
+    struct bench b;
+
+    (void)state;
+    no_limits();
+    begin(&b, 2, 1);
+    open_key(&b, 1, 1, 256, SERVER_NODE);
+    give_region(&b, 0, 4096);
+    assert_int_equal(used(&b, PS_COST_REGIONS), 1);
+    assert_int_equal(used(&b, PS_COST_MAPPED), 4096);
+    operate(
+        &b, 0,
+        (struct ps_msg_l_op){
+            .op_id = 1, .op = PS_OP_PUSH, .region = 1, .key = 1, .round = 1});
+    assert_int_equal(used(&b, PS_COST_OPERATIONS), 1);
+    say(&b, WORKER_CONN,
+        &(struct ps_msg){.code = PS_MSG_L_REGION_GONE,
+                         .l_region_gone = {.region = 1}},
+        NULL);
+    assert_int_equal(used(&b, PS_COST_REGIONS), 1);
+    /* Its worker dies: the round has the array, and the user pays. */
+    step(&b, (struct ps_event){.type = PS_EV_CLOSED, .conn = WORKER_CONN});
+    assert_int_equal(used(&b, PS_COST_OPERATIONS), 0);
+    assert_int_equal(used(&b, PS_COST_SESSIONS), 1);
+    assert_int_equal(used(&b, PS_COST_REGIONS), 1);
+    end(&b);
+}
+
+static void ask_why(struct bench *b, uint64_t op_id)
+{
+    say(b, WORKER_CONN,
+        &(struct ps_msg){.code = PS_MSG_L_WHY, .l_why = {.op_id = op_id}},
+        NULL);
+}
+
+static void answer_query(struct bench *b, uint32_t n)
+{
+    const struct sent *q = find(b, SCHED_CONN, PS_MSG_STALL_QUERY, n);
+
+    say(b, SCHED_CONN,
+        &(struct ps_msg){
+            .code = PS_MSG_STALL_ANSWER,
+            .ack = q->seq,
+            .stall_answer = {.gen = GEN,
+                             .request = q->parcel->msg->stall_query.request,
+                             .also = ""}},
+        NULL);
+}
+
+static void an_operation_has_one_open_question_and_a_user_few(void **state)
+{
+    struct bench b;
+
+    (void)state;
+    no_limits();
+    limit(PS_ACCOUNT_SESSION, PS_COST_QUERIES, 10);
+    begin(&b, 2, 1);
+    for (uint32_t i = 0; i < 12; i++) {
+        open_key(&b, i, 1, 256, SERVER_NODE);
+        operate(&b, 0,
+                (struct ps_msg_l_op){.op_id = i,
+                                     .op = PS_OP_BROADCAST,
+                                     .key = i,
+                                     .root = 1,
+                                     .round = 1});
+    }
+    for (uint32_t i = 0; i < 100; i++) {
+        ask_why(&b, 0);
+    }
+    assert_int_equal(count(&b, SCHED_CONN, PS_MSG_STALL_QUERY), 1);
+    for (uint32_t i = 1; i < 12; i++) {
+        ask_why(&b, i);
+    }
+    assert_int_equal(count(&b, SCHED_CONN, PS_MSG_STALL_QUERY),
+                     PS_QUERIES_SENT_MAX);
+    assert_int_equal(used(&b, PS_COST_QUERIES), 10);
+    assert_int_equal(count(&b, WORKER_CONN, PS_MSG_L_BECAUSE), 2);
+    assert_non_null(strstr(
+        find(&b, WORKER_CONN, PS_MSG_L_BECAUSE, 0)->parcel->msg->l_because.text,
+        "has 10 of 10 open queries (limits.test)"));
+    /* Each answer makes room for the next question, until all have one. */
+    for (uint32_t i = 0; i < 10; i++) {
+        answer_query(&b, i);
+    }
+    assert_int_equal(count(&b, SCHED_CONN, PS_MSG_STALL_QUERY), 10);
+    assert_int_equal(count(&b, WORKER_CONN, PS_MSG_L_BECAUSE), 12);
+    assert_int_equal(used(&b, PS_COST_QUERIES), 0);
+    end(&b);
+}
+
+static void questions_of_a_dead_worker_are_forgotten(void **state)
+{
+    struct bench b;
+
+    (void)state;
+    no_limits();
+    begin(&b, 2, 1);
+    for (uint32_t i = 0; i < 8; i++) {
+        open_key(&b, i, 1, 256, SERVER_NODE);
+        operate(&b, 0,
+                (struct ps_msg_l_op){.op_id = i,
+                                     .op = PS_OP_BROADCAST,
+                                     .key = i,
+                                     .root = 1,
+                                     .round = 1});
+        ask_why(&b, i);
+    }
+    step(&b, (struct ps_event){.type = PS_EV_CLOSED, .conn = WORKER_CONN});
+    assert_int_equal(used(&b, PS_COST_QUERIES), 0);
+    for (uint32_t i = 0; i < PS_QUERIES_SENT_MAX; i++) {
+        answer_query(&b, i);
+    }
+    assert_int_equal(count(&b, SCHED_CONN, PS_MSG_STALL_QUERY),
+                     PS_QUERIES_SENT_MAX);
+    end(&b);
+}
+
+/* As core/agent_keep.c lays it out. */
+struct keep_header {
+    uint64_t magic, size, used, id, zero[4];
+};
+struct keep_record {
+    uint64_t magic, label, press;
+    uint32_t index, count, vectors, zero;
+    uint64_t tag, more[2];
+};
+
+/* Memory of an agent with so many records of one label. */
+static struct ps_buf *make_piece(uint32_t records)
+{
+    const size_t each = sizeof(struct keep_record) + 2 * 64;
+    const size_t size = sizeof(struct keep_header) + records * each;
+    struct ps_buf *b = ps_buf_new(size);
+    uint8_t *at = b->data + sizeof(struct keep_header);
+
+    memset(b->data, 0, size);
+    *(struct keep_header *)(void *)b->data = (struct keep_header){
+        .magic = 0x70736b7665657031u, .size = size, .used = size, .id = 9};
+    for (uint32_t i = 0; i < records; i++, at += each) {
+        *(struct keep_record *)(void *)at = (struct keep_record){
+            .magic = 0x70736b7672656331u,
+            .label = 1,
+            .index = i,
+            .count = 1,
+            .vectors = 2};
+    }
+    return b;
+}
+
+static void bring_piece(struct bench *b, struct ps_buf *piece)
+{
+    struct ps_event ev = {.type = PS_EV_KEEP, .conn = WORKER_CONN};
+
+    ev.region.region = 1;
+    ev.region.buf = piece;
+    step(b, ev);
+}
+
+/* By lists of a label this took minutes, in which nobody was served. */
+static void records_of_one_label_are_found_at_once(void **state)
+{
+    struct ps_buf *piece = make_piece(400000);
+    struct bench b;
+
+    (void)state;
+    no_limits();
+    memset(&b, 0, sizeof(b));
+    b.resumes = true;
+    begin_again(&b, 1, 1);
+    bring_piece(&b, piece);
+    assert_null(find(&b, WORKER_CONN, PS_MSG_L_ERROR, 0));
+    assert_true(used(&b, PS_COST_MEMORY) > piece->size);
+    assert_int_equal(used(&b, PS_COST_MAPPED), piece->size);
+    end(&b);
+    ps_buf_unref(piece);
+}
+
+static void records_count_as_memory_of_the_job(void **state)
+{
+    struct ps_buf *piece = make_piece(1000);
+    struct bench b;
+
+    (void)state;
+    no_limits();
+    limit(PS_ACCOUNT_USER, PS_COST_MEMORY, piece->size + 10000);
+    memset(&b, 0, sizeof(b));
+    b.resumes = true;
+    begin_again(&b, 1, 1);
+    bring_piece(&b, piece);
+    assert_non_null(strstr(
+        find(&b, WORKER_CONN, PS_MSG_L_ERROR, 0)->parcel->msg->l_error.text,
+        "of memory"));
+    end(&b);
+    assert_int_equal(piece->refs, 1);
+    ps_buf_unref(piece);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_key_that_is_refused_is_closed_at_the_scheduler),
+        cmocka_unit_test(
+            what_cannot_fit_is_refused_before_the_scheduler_is_asked),
+        cmocka_unit_test(a_region_counts_until_nothing_reads_it),
+        cmocka_unit_test(an_operation_has_one_open_question_and_a_user_few),
+        cmocka_unit_test(questions_of_a_dead_worker_are_forgotten),
+        cmocka_unit_test(records_of_one_label_are_found_at_once),
+        cmocka_unit_test(records_count_as_memory_of_the_job),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
