@@ -332,7 +332,7 @@ static int open_local(struct daemon *d)
         return PS_EXIT_OK;
     }
     ps_log(PS_LOG_ERROR, "cannot listen on %s: %s", path, advice);
-    return PS_EXIT_CANTCREAT;
+    return rc == PS_E_PERM ? PS_EXIT_NOPERM : PS_EXIT_CANTCREAT;
 }
 
 static int open_tcp(struct daemon *d, const struct ps_listen_options *l)
