@@ -107,6 +107,24 @@ static void check_memory(const struct ps_msg_node_row *n, struct health *h)
     ps_str_add(&s, " are taken (store.memory)");
 }
 
+static void check_reach(const struct ps_msg_node_row *n, struct health *h)
+{
+    char scratch[8];
+    struct ps_str s;
+
+    if (n->state != PS_NODE_STATE_ACTIVE || n->unreachable[0] == '\0') {
+        return;
+    }
+    s = begin(h, scratch, sizeof(scratch));
+    ps_str_add(&s, "server ");
+    add_shown(&s, n->name, 64);
+    ps_str_add(&s, " is UNREACHABLE from psched at ");
+    add_shown(&s, n->address, 80);
+    ps_str_add(&s, " (");
+    add_shown(&s, n->unreachable, 80);
+    ps_str_add(&s, "); see listen.address and advertise.address there");
+}
+
 static void check_nodes(const struct report *r, struct health *h)
 {
     const struct rows *rows = &r->of[PS_QUERY_NODES];
@@ -122,6 +140,7 @@ static void check_nodes(const struct report *r, struct health *h)
             servers++;
         }
         check_memory(n, h);
+        check_reach(n, h);
         if (n->state != PS_NODE_STATE_SUSPECT &&
             !(n->state == PS_NODE_STATE_GONE && n->heard_ns < GONE_MATTERS)) {
             continue;

@@ -81,6 +81,7 @@ static json_t *node_of(const struct ps_msg *msg)
     put_text(o, "state", ps_node_state_name(n->state));
     put_count(o, "incarnation", n->incarnation);
     put_text(o, "address", n->address);
+    put_text(o, "unreachable", n->unreachable);
     put_seconds(o, "heard_s", n->heard_ns);
     put_count(o, "rounds", n->rounds);
     put_count(o, "bytes_in", n->bytes_in);

@@ -71,9 +71,10 @@ static void show_nodes(const struct rows *rows, bool headings)
         table_text(&t, n->name);
         cell_upper(&t, n->state != PS_NODE_STATE_ACTIVE
                            ? ps_node_state_name(n->state)
-                       : n->draining ? "draining"
-                       : n->full     ? "full"
-                                     : ps_node_state_name(n->state));
+                       : n->unreachable[0] != '\0' ? "unreachable"
+                       : n->draining               ? "draining"
+                       : n->full                   ? "full"
+                                 : ps_node_state_name(n->state));
         table_text(&t, n->address);
         cell_age(&t, n->heard_ns);
         cell_count(&t, n->rounds);

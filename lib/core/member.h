@@ -64,6 +64,11 @@ struct ps_member {
     uint64_t load;      /* Server: bytes placed there by all jobs. */
     uint64_t memory;    /* Server: what its store may take; 0: not known. */
     uint64_t reserved;  /* Of that, by all jobs. */
+    /* Server: results of dialling it where it says, see sched_probe.c. */
+    int unreachable; /* Why it was not reached; 0: it was, or is not known. */
+    uint32_t probe_seq; /* The last one. */
+    ps_time probed;     /* When that was; 0: never. */
+    ps_time probe_at;   /* The next one; 0: none. */
     struct ps_msg_ping stats;
     struct ps_msg *costs; /* Its last word on them; NULL: none. */
     struct ps_member_rates rates;

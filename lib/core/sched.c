@@ -114,8 +114,14 @@ void ps_sched_hang_up(struct ps_sched_step *st, struct ps_sched_conn *c)
 
 static void opened(struct ps_sched_step *st, const struct ps_event *ev)
 {
-    struct ps_sched_conn *c = ps_calloc(1, sizeof(*c));
+    struct ps_sched_conn *c;
 
+    if (ev->open.kind == PS_CONN_DIALLED) { /* That is all there is to know. */
+        ps_sched_probe_reached(st, ev->open.target);
+        ps_effects_hangup(st->fx, ev->conn);
+        return;
+    }
+    c = ps_calloc(1, sizeof(*c));
     c->id = ev->conn;
     c->opened = st->now;
     c->local = ev->open.kind == PS_CONN_LOCAL;
@@ -123,7 +129,7 @@ static void opened(struct ps_sched_step *st, const struct ps_event *ev)
     ps_str_copy(c->peer, sizeof(c->peer),
                 ev->open.peer != NULL ? ev->open.peer : "?");
     ps_map_put(st->s->conns, c->id, c);
-    if (st->s->ending || ev->open.kind == PS_CONN_DIALLED) {
+    if (st->s->ending) {
         ps_sched_hang_up(st, c);
     }
 }
@@ -365,6 +371,7 @@ static void tick(struct ps_sched_step *st)
     ps_sched_members_tick(st);
     ps_sched_jobs_tick(st);
     ps_sched_stalls_tick(st);
+    ps_sched_probes_tick(st);
 }
 
 static ps_time next_deadline(const struct ps_sched *s, ps_time now)
@@ -373,6 +380,7 @@ static ps_time next_deadline(const struct ps_sched *s, ps_time now)
 
     due = ps_time_min(due, ps_sched_members_deadline(s, now));
     due = ps_time_min(due, ps_sched_jobs_deadline(s));
+    due = ps_time_min(due, ps_sched_probes_deadline(s));
     return ps_time_min(due, ps_sched_stalls_deadline(s));
 }
 
@@ -426,8 +434,10 @@ static int step(void *self, const struct ps_event *ev, struct ps_effects *fx)
     case PS_EV_SHUTDOWN:
         shut_down(&st);
         break;
-    case PS_EV_DIAL_FAILED: /* The scheduler dials nobody... */
-    case PS_EV_COMPUTED:    /* ...and computes nothing. */
+    case PS_EV_DIAL_FAILED:
+        ps_sched_probe_failed(&st, ev->dial_failed.target, ev->dial_failed.rc);
+        break;
+    case PS_EV_COMPUTED: /* The scheduler computes nothing. */
     case PS_EV_REGION:
     case PS_EV_KEEP:
     case PS_EV_OPS:

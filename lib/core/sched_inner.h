@@ -4,7 +4,7 @@
  * (workers come and go), sched_life.c (phases of a job, losses), sched_state.c (what daemons are told
  * of it), sched_key.c, sched_optim.c, sched_norm.c (sums over the partitions
  * of a key), sched_even.c and sched_move.c (moves of partitions, planned and
- * made), sched_stall.c, sched_query.c. */
+ * made), sched_stall.c, sched_probe.c, sched_query.c. */
 #pragma once
 
 #include "base/bits.h"
@@ -322,6 +322,14 @@ void ps_sched_stall_drop_job(struct ps_sched_step *st, struct ps_sched_job *j);
 void ps_sched_stall_drop_ctl(struct ps_sched *s, ps_conn_id ctl);
 void ps_sched_stalls_tick(struct ps_sched_step *st);
 ps_time ps_sched_stalls_deadline(const struct ps_sched *s);
+
+/* ----- sched_probe.c */
+/* A server has said where it is. */
+void ps_sched_probe(struct ps_sched_step *st, struct ps_member *m);
+void ps_sched_probe_reached(struct ps_sched_step *st, uint64_t target);
+void ps_sched_probe_failed(struct ps_sched_step *st, uint64_t target, int rc);
+void ps_sched_probes_tick(struct ps_sched_step *st);
+ps_time ps_sched_probes_deadline(const struct ps_sched *s);
 
 /* ----- sched_query.c */
 void ps_sched_query(struct ps_sched_step *st, struct ps_sched_conn *c,

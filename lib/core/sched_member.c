@@ -434,6 +434,7 @@ static void member_hello(struct ps_sched_step *st, struct ps_sched_conn *c,
         ps_member_move(member, PS_NODE_STATE_ACTIVE, NULL, st->fx);
     }
     if (new_server) {
+        ps_sched_probe(st, member);
         ps_sched_new_epoch(st);
     } else if (!resumed) {
         ps_sched_send(st, member, make_map(st->s));

@@ -1,0 +1,31 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A server that registers and cannot be dialled is seen before a job waits for
+it."""
+import trio as support
+import wire
+
+
+def test_a_server_at_a_wrong_address_is_seen(trio):
+    with support.reserve_port("127.0.0.1") as nobody:
+        port = nobody.getsockname()[1]
+        t = trio(servers=1, agents=1)
+        assert t.psctl("status")[0] == 0
+        with wire.connect(t.port) as s:
+            s.sendall(wire.hello("server", name="lost", instance=77,
+                                 address=f"127.0.0.1:{port}"))
+
+            def row():
+                return next((n for n in t.ask("nodes")["nodes"]
+                             if n["name"] == "lost" and n["unreachable"]),
+                            None)
+
+            support.wait_for(row, "an answer to psched's dial")
+            code, out, _ = t.psctl("status")
+            assert code == 3, out
+            assert "! server lost is UNREACHABLE from psched at " \
+                f"127.0.0.1:{port} (" in out
+            assert "UNREACHABLE" in t.psctl("nodes")[1]
+            assert f"server lost cannot be reached at 127.0.0.1:{port}" in \
+                t.sched.text()
+        rows = {n["name"]: n for n in t.ask("nodes")["nodes"]}
+        assert rows["ps0"]["unreachable"] == ""
