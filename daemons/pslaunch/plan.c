@@ -2,8 +2,6 @@
 /* The command line, and what each worker finds in its environment. */
 #include "pslaunch.h"
 
-#include "base/limits.h"
-
 #include "base/variables.h"
 
 #include <getopt.h>
@@ -325,15 +323,6 @@ static int check(struct plan *p)
     }
     if (p->private_trio) {
         p->socket = NULL;
-    }
-    if (p->socket == NULL &&
-        (p->workers + p->nodes - 1) / p->nodes > PS_LOCAL_MAX) {
-        fprintf(stderr,
-                "pslaunch: -n %u: an agent takes %u workers at most; give "
-                "--nodes %u or more\n",
-                p->workers, PS_LOCAL_MAX,
-                (p->workers + PS_LOCAL_MAX - 1) / PS_LOCAL_MAX);
-        return EXIT_USAGE;
     }
     if (p->socket != NULL && p->nodes > 1) {
         fputs("pslaunch: --socket is one node: --nodes needs daemons of our "

@@ -12,6 +12,7 @@ import subprocess
 import pytest
 import trio as support
 import wire
+from named import NamedAgent
 from trio import Job, wait_for
 
 CUTS = 40
@@ -213,7 +214,9 @@ def victim(tmp_path_factory):
     t = support.Trio(tmp_path_factory.mktemp("victim") / "trio", servers=1,
                      agents=1)
     t.start()
-    yield t
+    named = NamedAgent(t.port)  # Servers welcome agents of jobs only.
+    yield t, named
+    named.close()
     t.stop()
 
 
@@ -221,11 +224,12 @@ def victim(tmp_path_factory):
 @pytest.mark.parametrize("bomb", sorted(BOMBS))
 def test_hostile(victim, bomb, greet):
     """Each is cut with one line, and others do not notice."""
-    server = victim.servers()[0]
+    t, named = victim
+    server = t.servers()[0]
     since = len(server.text())
     s = stranger(server)
     if greet:
-        s.sendall(wire.hello("agent", node=4000, incarnation=1, session=99))
+        s.sendall(named.hello())
         code, _, _ = wire.read_frame(s)
         assert code == wire.MESSAGES["welcome"]["code"]
     s.sendall(BOMBS[bomb])
@@ -240,4 +244,4 @@ def test_hostile(victim, bomb, greet):
 
 
 def test_victim_still_serves(victim):
-    assert len(results(victim, 1)) == 1
+    assert len(results(victim[0], 1)) == 1
