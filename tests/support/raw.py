@@ -5,9 +5,11 @@ import fcntl
 import itertools
 import os
 import select
+import signal
 import socket
 
 import wire
+from trio import PRCTL
 from wire import MESSAGES, message
 
 F_ADD_SEALS = 1033
@@ -25,35 +27,41 @@ def memfd(size):
     return fd
 
 
-def connect(path, uid=None):
-    """The kernel notes whose process connects; needs root for another one."""
-    if uid is None:
-        return wire.connect_unix(path)
+def connect_as(path, uid):
+    """(socket, process): the kernel notes whose process connects, and the
+    agent when that ends, so it lives until it is killed. Needs root."""
     ours, theirs = socket.socketpair()
     child = os.fork()
     if child == 0:
         try:
+            keep = theirs.fileno()  # No copy of others' connections.
+            os.closerange(3, keep)
+            os.closerange(keep + 1, 65536)
             os.setgroups([])
             os.setresgid(uid, uid, uid)
             os.setresuid(uid, uid, uid)
+            PRCTL(1, signal.SIGKILL)  # With the test.
             s = wire.connect_unix(path)
             socket.send_fds(theirs, [b"x"], [s.fileno()])
+            s.close()
+            while True:
+                signal.pause()
         finally:
-            os._exit(0)
+            os._exit(1)
     theirs.close()
     with ours:
         _, fds, _, _ = socket.recv_fds(ours, 1, 1)
-    os.waitpid(child, 0)
     assert fds, f"user {uid} cannot connect to {path}"
-    s = socket.socket(fileno=fds[0])
-    s.settimeout(30)
-    return s
+    return socket.socket(fileno=fds[0]), child
 
 
 class Raw:
     def __init__(self, path, uid=None, seconds=30, **hello):
         """Says hello and nothing else; fields of l_hello by name."""
-        self.sock = connect(path, uid)
+        if uid is None:
+            self.sock, self.process = wire.connect_unix(path), None
+        else:
+            self.sock, self.process = connect_as(path, uid)
         self.sock.settimeout(seconds)
         self.data = b""
         self.last_words = None
@@ -135,6 +143,10 @@ class Raw:
 
     def close(self):
         self.sock.close()
+        if self.process is not None:
+            os.kill(self.process, signal.SIGKILL)
+            os.waitpid(self.process, 0)
+            self.process = None
 
     def __enter__(self):
         return self
