@@ -21,13 +21,18 @@ static struct ps_pool *results_new(void *ctx)
 
 /* The first byte: a life may begin in the middle of a job of one worker, which
  * has a key and a region, without a server or with one; or of one that fails
- * when it loses a worker, so that arrays may grow, with a key of two parts. */
+ * when it loses a worker, so that arrays may grow, with a key of two parts; or
+ * its key is one of rows; or of two workers that have pushed what has had no
+ * init, so that sums are out. */
 #define WITHOUT_SERVERS 0xff
 #define WITH_A_SERVER   0xfe
 #define GROWS_WITHOUT   0xfd
 #define GROWS_WITH      0xfc
+#define OF_ROWS         0xfb
+#define PUSHED          0xfa
+#define WIDTH           8u
 
-enum { SCHED, WORKER, SERVER };
+enum { SCHED, WORKER, SERVER, OTHER };
 #define GEN         1u
 #define AGENT_NODE  1u
 #define SERVER_NODE 2u
@@ -36,9 +41,11 @@ enum { SCHED, WORKER, SERVER };
 static void play(struct fuzz_setup *setup, uint8_t how, const uint8_t *data,
                  size_t size)
 {
-    const uint32_t servers = how == WITH_A_SERVER || how == GROWS_WITH;
+    const uint32_t servers = how != WITHOUT_SERVERS && how != GROWS_WITHOUT;
     const uint32_t node = servers > 0 ? SERVER_NODE : 0;
-    const uint32_t parts = how <= GROWS_WITHOUT ? 2 : 1;
+    const bool grows = how == GROWS_WITHOUT || how == GROWS_WITH;
+    const uint32_t parts = grows || how == PUSHED ? 2 : 1;
+    const uint32_t workers = how == PUSHED ? 2 : 1;
     static const struct ps_msg welcome = {
         .code = PS_MSG_WELCOME,
         .welcome = {.protocol = PS_PROTOCOL,
@@ -47,15 +54,18 @@ static void play(struct fuzz_setup *setup, uint8_t how, const uint8_t *data,
                     .node = AGENT_NODE,
                     .incarnation = 1,
                     .heartbeat_ns = PS_SECONDS(1)}};
-    static const struct ps_msg opened = {
-        .code = PS_MSG_JOB_OPENED,
-        .job_opened = {.worker = 1, .text = "", .gen = GEN}};
-    static const struct ps_msg l_key = {.code = PS_MSG_L_KEY,
-                                        .l_key = {.request = 1,
-                                                  .name = "s:w",
-                                                  .dtype = PS_DTYPE_FLOAT32,
-                                                  .count = COUNT,
-                                                  .classic = -1}};
+    static const struct ps_msg opened[] = {
+        {.code = PS_MSG_JOB_OPENED,
+         .job_opened = {.worker = 1, .text = "", .gen = GEN}},
+        {.code = PS_MSG_JOB_OPENED,
+         .job_opened = {.worker = 2, .text = "", .gen = GEN}}};
+    const struct ps_msg l_key = {.code = PS_MSG_L_KEY,
+                                 .l_key = {.request = 1,
+                                           .name = "s:w",
+                                           .dtype = PS_DTYPE_FLOAT32,
+                                           .count = COUNT,
+                                           .width = how == OF_ROWS ? WIDTH : 0,
+                                           .classic = -1}};
     const struct ps_msg key = {.code = PS_MSG_KEY_OPENED,
                                .key_opened = {.gen = GEN,
                                               .text = "",
@@ -73,41 +83,64 @@ static void play(struct fuzz_setup *setup, uint8_t how, const uint8_t *data,
     const struct ps_msg hello = {.code = PS_MSG_L_HELLO,
                                  .l_hello = {.protocol = PS_PROTOCOL,
                                              .job = "job",
-                                             .num_workers = 1,
+                                             .num_workers = workers,
                                              .num_servers = servers,
-                                             .on_loss = parts > 1}};
+                                             .on_loss = grows}};
     const struct ps_rec_slot slot = {
-        .node = AGENT_NODE, .incarnation = 1, .ranks = 1};
-    const struct ps_rec_rank rank = {
-        .worker = 1, .state = PS_RANK_STATE_LIVE, .incarnation = 1};
+        .node = AGENT_NODE, .incarnation = 1, .ranks = workers};
+    const struct ps_rec_rank ranks[] = {
+        {.worker = 1, .state = PS_RANK_STATE_LIVE, .incarnation = 1},
+        {.rank = 1,
+         .worker = 2,
+         .local_rank = 1,
+         .state = PS_RANK_STATE_LIVE,
+         .incarnation = 1}};
     const struct ps_msg job = {.code = PS_MSG_JOB_STATE,
                                .job_state = {.gen = GEN,
                                              .version = 1,
                                              .name = "job",
                                              .phase = PS_JOB_PHASE_RUNNING,
-                                             .num_workers = 1,
+                                             .num_workers = workers,
                                              .num_servers = servers,
                                              .slots = &slot,
                                              .slots_count = 1,
-                                             .ranks = &rank,
-                                             .ranks_count = 1,
+                                             .ranks = ranks,
+                                             .ranks_count = workers,
                                              .reason = "",
                                              .optimizer = ""}};
+    static const struct ps_msg push = {
+        .code = PS_MSG_L_OP,
+        .l_op = {.op_id = 1, .op = PS_OP_PUSH, .region = 1, .round = 1}};
     const uint32_t table[4] = {node, COUNT / parts, node, COUNT / parts};
-    const struct fuzz_line line[] = {
-        {SCHED, PS_CONN_DIALLED, &welcome, NULL, 0},
-        {SCHED, PS_CONN_DIALLED, &map, NULL, 0},
-        {WORKER, PS_CONN_LOCAL, &hello, NULL, 0},
-        {SCHED, PS_CONN_DIALLED, &opened, NULL, 0},
-        {SCHED, PS_CONN_DIALLED, &job, NULL, 0},
-        {WORKER, PS_CONN_LOCAL, &l_key, NULL, 0},
-        {SCHED, PS_CONN_DIALLED, &key, table, parts * 8},
-        {WORKER, PS_CONN_LOCAL, NULL, NULL, 0},
-        {SERVER, PS_CONN_DIALLED, &welcome, NULL, 0},
-    };
+    struct fuzz_line line[20];
+    uint32_t n = 0;
 
+    line[n++] = (struct fuzz_line){SCHED, PS_CONN_DIALLED, &welcome, NULL, 0};
+    line[n++] = (struct fuzz_line){SCHED, PS_CONN_DIALLED, &map, NULL, 0};
+    line[n++] = (struct fuzz_line){WORKER, PS_CONN_LOCAL, &hello, NULL, 0};
+    line[n++] = (struct fuzz_line){SCHED, PS_CONN_DIALLED, &opened[0], NULL, 0};
+    if (workers > 1) {
+        line[n++] = (struct fuzz_line){OTHER, PS_CONN_LOCAL, &hello, NULL, 0};
+        line[n++] = (struct fuzz_line){SCHED, PS_CONN_DIALLED, &opened[1], NULL,
+                                       0};
+    }
+    line[n++] = (struct fuzz_line){SCHED, PS_CONN_DIALLED, &job, NULL, 0};
+    line[n++] = (struct fuzz_line){WORKER, PS_CONN_LOCAL, &l_key, NULL, 0};
+    line[n++] = (struct fuzz_line){SCHED, PS_CONN_DIALLED, &key, table,
+                                   (size_t)parts * 8};
+    line[n++] = (struct fuzz_line){WORKER, PS_CONN_LOCAL, NULL, NULL, 0};
+    if (servers > 0) {
+        line[n++] = (struct fuzz_line){SERVER, PS_CONN_DIALLED, &welcome, NULL,
+                                       0};
+    }
+    if (how == PUSHED) {
+        line[n++] = (struct fuzz_line){OTHER, PS_CONN_LOCAL, &l_key, NULL, 0};
+        line[n++] = (struct fuzz_line){OTHER, PS_CONN_LOCAL, NULL, NULL, 0};
+        line[n++] = (struct fuzz_line){WORKER, PS_CONN_LOCAL, &push, NULL, 0};
+        line[n++] = (struct fuzz_line){OTHER, PS_CONN_LOCAL, &push, NULL, 0};
+    }
     setup->line = line;
-    setup->line_count = sizeof(line) / sizeof(line[0]) - (servers == 0);
+    setup->line_count = n;
     fuzz_machine(setup, data, size);
 }
 
@@ -131,7 +164,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     ps_str_copy(o.sched, sizeof(o.sched), "psched:1");
     ps_str_copy(o.host, sizeof(o.host), "host");
     setup.machine = ps_agent_machine(ps_agent_new(&o, PS_SECONDS(1)));
-    if (size > 0 && data[0] >= GROWS_WITH) {
+    if (size > 0 && data[0] >= PUSHED) {
         play(&setup, data[0], data + 1, size - 1);
     } else {
         fuzz_machine(&setup, data, size);

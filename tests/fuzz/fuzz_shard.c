@@ -12,13 +12,24 @@ static void destroy(void *self)
     ps_shard_free(self);
 }
 
-/* A life that begins so has a job, and an agent of it that is linked. */
-#define WITH_A_JOB 255u
+/* A life that begins so has a job, and an agent of it that is linked; or also a
+ * partition with a value, of which rows may be pushed and pulled. */
+#define WITH_A_JOB   255u
+#define WITH_A_VALUE 254u
+#define COUNT        64u
 
 enum { SCHED, AGENT };
 
-static void play(struct fuzz_setup *setup, const uint8_t *data, size_t size)
+static void play(struct fuzz_setup *setup, bool value, const uint8_t *data,
+                 size_t size)
 {
+    static const float zeros[COUNT];
+    static const struct ps_rec_part part = {
+        .key = 1, .dtype = PS_DTYPE_FLOAT32, .count = COUNT};
+    static const struct ps_msg init = {
+        .code = PS_MSG_INIT,
+        .seq = 1,
+        .init = {.gen = 1, .parts = &part, .parts_count = 1}};
     static const struct ps_msg welcome = {
         .code = PS_MSG_WELCOME,
         .welcome = {.protocol = PS_PROTOCOL,
@@ -55,6 +66,7 @@ static void play(struct fuzz_setup *setup, const uint8_t *data, size_t size)
         {SCHED, PS_CONN_DIALLED, &welcome, NULL, 0},
         {SCHED, PS_CONN_DIALLED, &job, NULL, 0},
         {AGENT, PS_CONN_ACCEPTED, &hello, NULL, 0},
+        {AGENT, PS_CONN_ACCEPTED, &init, zeros, sizeof(zeros)},
     };
 
     for (uint32_t i = 0; i < 3; i++) {
@@ -62,7 +74,7 @@ static void play(struct fuzz_setup *setup, const uint8_t *data, size_t size)
             .node = 1 + i, .incarnation = 1, .ranks = 1, .instance = 1};
     }
     setup->line = line;
-    setup->line_count = sizeof(line) / sizeof(line[0]);
+    setup->line_count = sizeof(line) / sizeof(line[0]) - !value;
     fuzz_machine(setup, data, size);
 }
 
@@ -86,8 +98,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     ps_str_copy(o.sched, sizeof(o.sched), "psched:1");
     ps_str_copy(o.address, sizeof(o.address), "node:1");
     setup.machine = ps_shard_machine(ps_shard_new(&o, PS_SECONDS(1)));
-    if (size > 0 && data[0] == WITH_A_JOB) {
-        play(&setup, data + 1, size - 1);
+    if (size > 0 && data[0] >= WITH_A_VALUE) {
+        play(&setup, data[0] == WITH_A_VALUE, data + 1, size - 1);
     } else {
         fuzz_machine(&setup, data, size);
     }
