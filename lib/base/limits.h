@@ -120,6 +120,10 @@
 #define PS_STORE_PARTS_MAX         (4u * 1024u * 1024u)
 #define PS_PARKED_MAX              (4u * 1024u * 1024u)
 #define PS_OPEN_PLACES_MAX         (32u * 1024u * 1024u)
+/* So long after the end of a job its tensor memory goes back to the system: what
+ * the last frames still carry has come back then, and a next job that starts
+ * at once finds it warm. */
+#define PS_TRIM_WAIT               PS_SECONDS(2)
 /* Rounds of a key, and steps of an optimizer, so that sums of two of them fit in
  * 63 bits: what a peer states beyond is refused. */
 #define PS_ROUND_MAX               (UINT64_C(1) << 61)

@@ -224,6 +224,10 @@ static void on_tick(struct ps_agent_step *st)
     if (a->retry_at <= st->now) {
         retry(st);
     }
+    if (a->trim_at <= st->now) {
+        a->trim_at = PS_TIME_NEVER;
+        ps_pool_trim(a->opt.sums);
+    }
 }
 
 static ps_time deadline(const void *self)
@@ -240,7 +244,7 @@ static ps_time deadline(const void *self)
         at = ps_time_min(at, ps_agent_peer_deadline(&s->peer));
     }
     at = ps_time_min(at, a->starved_at);
-    return ps_time_min(at, a->retry_at);
+    return ps_time_min(ps_time_min(at, a->retry_at), a->trim_at);
 }
 
 /* ------------------------------------------------------------------ the calls */
@@ -366,6 +370,7 @@ struct ps_agent *ps_agent_new(const struct ps_agent_options *opt, ps_time now)
     ps_list_init(&a->sessions);
     a->starved_at = PS_TIME_NEVER;
     a->retry_at = PS_TIME_NEVER;
+    a->trim_at = PS_TIME_NEVER;
     ps_agent_up_init(a, now);
     return a;
 }

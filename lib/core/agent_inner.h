@@ -509,6 +509,7 @@ struct ps_agent {
     uint64_t room_used;
     ps_time starved_at; /* PS_TIME_NEVER: nobody is. */
     ps_time retry_at;   /* Partitions held back; PS_TIME_NEVER. */
+    ps_time trim_at;    /* Free memory of sums; PS_TIME_NEVER. */
     struct ps_agent_stats stats;
 };
 

@@ -100,6 +100,8 @@ void ps_agent_job_free(struct ps_agent_step *st, struct ps_agent *a,
     a->dying = ps_realloc(a->dying, (a->dying_count + 1) * sizeof(*a->dying));
     ps_agent_budget_bury(j, &a->dying[a->dying_count++]);
     ps_agent_job_bury(a);
+    a->trim_at = st == NULL ? PS_TIME_NEVER
+                            : ps_time_add(st->now, PS_TRIM_WAIT);
     ps_map_take(a->jobs, j->gen);
     ps_agent_departed_forget(a, j->gen);
     ps_agent_budget_leave(j);

@@ -50,6 +50,7 @@ struct ps_shard *ps_shard_new(const struct ps_shard_options *opt, ps_time now)
     s->gathered_at = PS_TIME_NEVER;
     s->now = now;
     s->pace_at = PS_TIME_NEVER;
+    s->trim_at = PS_TIME_NEVER;
     ps_list_init(&s->dirty);
     return s;
 }
@@ -93,6 +94,10 @@ static void tick(struct ps_shard_step *st)
     }
     if (st->now >= s->pace_at) {
         s->pace_at = PS_TIME_NEVER; /* After an event they are asked again. */
+    }
+    if (st->now >= s->trim_at) {
+        s->trim_at = PS_TIME_NEVER;
+        ps_pool_trim(s->opt.pool);
     }
 }
 
@@ -179,7 +184,8 @@ static ps_time deadline(const void *self)
     if (!ps_list_empty(&s->starved)) {
         at = ps_time_min(at, s->starved_at);
     }
-    return ps_time_min(ps_time_min(at, s->gathered_at), s->pace_at);
+    at = ps_time_min(ps_time_min(at, s->gathered_at), s->trim_at);
+    return ps_time_min(at, s->pace_at);
 }
 
 static int payload(void *self, ps_conn_id conn, const struct ps_msg *msg,

@@ -225,6 +225,7 @@ struct ps_shard {
     uint64_t next_token;
     ps_time now;      /* Of the last event. */
     ps_time pace_at;  /* Somebody held back may go on then, or never. */
+    ps_time trim_at;  /* The pool's free memory; PS_TIME_NEVER. */
     ps_time short_at; /* Something found no memory; 0: never. */
     struct ps_list starved;
     ps_time starved_at;

@@ -141,6 +141,7 @@ static void end(struct ps_shard_step *st, const struct ps_msg_job_state *m)
                         text[0] == '\0' ? "" : ": ", text);
         drop_values(job);
         ps_shard_job_free(s, job);
+        s->trim_at = ps_time_add(st->now, PS_TRIM_WAIT);
     }
 }
 

@@ -908,8 +908,9 @@ struct world_options {
     uint64_t memory;                   /* 0: without limit. */
     const struct ps_rec_param *params; /* Not NULL: an optimizer, */
     uint32_t params_count;
-    const char *optimizer; /* sgd, where this is NULL. */
-    bool no_job;           /* But another one, which has the agents. */
+    const char *optimizer;        /* sgd, where this is NULL. */
+    struct ps_pool_source source; /* Of the pool's memory. */
+    bool no_job;                  /* But another one, which has the agents. */
 };
 
 /* A server that is registered, a running job, and all its agents there. */
@@ -930,7 +931,8 @@ static inline struct world *world_new(const struct world_options *opt)
     };
 
     w->now = PS_SECONDS(1);
-    w->pool = ps_pool_new(&(struct ps_pool_options){.budget = opt->memory});
+    w->pool = ps_pool_new(&(struct ps_pool_options){.budget = opt->memory,
+                                                    .source = opt->source});
     so.pool = w->pool;
     world_soil(w->pool);
     ps_rng_init(&w->rng, 9);

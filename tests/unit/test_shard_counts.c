@@ -109,6 +109,49 @@ static void rows_of_no_width_cut_the_connection(void **state)
     }
 }
 
+/* Memory that goes back to the system. */
+static uint64_t given_back;
+
+static int get_chunk(void *ctx, size_t size, void **ret_data, uint32_t *ret_tag,
+                     uint64_t *ret_offset)
+{
+    (void)ctx;
+    *ret_tag = 0;
+    *ret_offset = 0;
+    return ps_pool_map(size, ret_data);
+}
+
+static void put_chunk(void *ctx, void *data, size_t size, uint32_t tag)
+{
+    (void)ctx;
+    (void)tag;
+    given_back += size;
+    ps_pool_unmap(data, size);
+}
+
+/* What a job stored is the system's again soon after its end. */
+static void the_memory_of_a_job_goes_back(void **state)
+{
+    const uint32_t count = 4u << 20;
+    float *data = ps_calloc(count, sizeof(*data));
+    struct world *w = world_new(&(struct world_options){
+        .slots = 1, .source = {.get = get_chunk, .put = put_chunk}});
+    struct agent *a = &w->agents[0];
+
+    (void)state;
+    for (uint32_t key = 0; key < 3; key++) {
+        agent_init(a, key, count, data);
+    }
+    assert_true(ps_pool_used(w->pool) >= 3 * count * sizeof(*data));
+    given_back = 0;
+    sched_end(w);
+    world_run(w, 2 * PS_TRIM_WAIT);
+    assert_int_equal(ps_pool_used(w->pool), 0);
+    assert_true(given_back >= 3 * count * sizeof(*data));
+    ps_free(data);
+    world_free(w);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -116,6 +159,7 @@ int main(void)
         cmocka_unit_test(no_version_is_near_overflow),
         cmocka_unit_test(a_question_for_rows_makes_no_key_of_rows),
         cmocka_unit_test(rows_of_no_width_cut_the_connection),
+        cmocka_unit_test(the_memory_of_a_job_goes_back),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
