@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A job that does what it should, beside others that do not. Each rank checks
+every element of every sum and takes the time of every round.
+
+    neighbour.py NAME RANKS
+
+reads lines from standard input: "run SECONDS" ends with a line of JSON:
+rounds, and the 50th and 99th percentile of their times in ms; "end" closes."""
+import ctypes
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import trio as support
+
+ROOT = Path(__file__).resolve().parents[2]
+FLOATS = 50_000
+
+RANK = f"""
+import json, sys, time
+import numpy as np, pskv
+kv = pskv.create('dist_sync')
+kv.init('w', np.zeros({FLOATS}, 'f'))
+kv.init('go', np.zeros(1, 'f'))
+size, number = kv.num_workers, 0
+out, go = np.empty({FLOATS}, 'f'), np.empty(1, 'f')
+base = np.arange({FLOATS}, dtype='f') % 1000
+for line in sys.stdin:
+    words = line.split()
+    if words[0] == 'end':
+        break
+    end, times = time.monotonic() + float(words[1]), []
+    while True:
+        number += 1
+        mine = base + (number + kv.rank) % 64
+        begun = time.perf_counter()
+        kv.pushpull('w', mine, out)
+        times.append(time.perf_counter() - begun)
+        wanted = size * base + sum((number + r) % 64 for r in range(size))
+        if not (out == wanted).all():
+            raise SystemExit('wrong sum in round %d' % number)
+        # Rank 0 says when it is over, to all in the same round.
+        more = kv.rank == 0 and time.monotonic() < end
+        kv.pushpull('go', np.full(1, more, 'f'), go)
+        if go[0] == 0:
+            break
+    times.sort()
+    print(json.dumps(dict(rounds=len(times), p50=times[len(times) // 2] * 1e3,
+                          p99=times[len(times) * 99 // 100] * 1e3)),
+          flush=True)
+kv.close()
+"""
+
+
+def die_with_parent():
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)
+
+
+class Neighbour:
+    def __init__(self, socket, name="neighbour", ranks=2, servers=1):
+        self.ranks = [subprocess.Popen(
+            [sys.executable, "-c", RANK], stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE, text=True, preexec_fn=die_with_parent,
+            env=support.clean_env(
+                PYTHONPATH=ROOT / "lib" / "client" / "python",
+                PSKV_LIBRARY=support.LIBRARY, PYTHONDONTWRITEBYTECODE=1,
+                OPENBLAS_NUM_THREADS=1, PSKV_SOCKET=socket, PSKV_JOB=name,
+                PSKV_OP_TIMEOUT="120s", DMLC_NUM_WORKER=ranks,
+                DMLC_NUM_SERVER=servers, DMLC_WORKER_ID=rank))
+            for rank in range(ranks)]
+
+    def begin(self, seconds):
+        for p in self.ranks:
+            p.stdin.write(f"run {seconds}\n")
+            p.stdin.flush()
+
+    def result(self):
+        """Of the slower rank. Fails when a sum was wrong or a round hung."""
+        lines = [p.stdout.readline() for p in self.ranks]
+        assert all(lines), "a rank of the neighbour has ended"
+        return max((json.loads(line) for line in lines),
+                   key=lambda r: r["p99"])
+
+    def run(self, seconds):
+        self.begin(seconds)
+        return self.result()
+
+    def end(self):
+        for p in self.ranks:
+            try:
+                p.stdin.write("end\n")
+                p.stdin.close()
+            except BrokenPipeError:
+                pass
+        codes = [p.wait(support.PATIENCE) for p in self.ranks]
+        assert codes == [0] * len(codes), codes
+
+    def kill(self):
+        for p in self.ranks:
+            p.kill()
+            p.wait()
+
+
+def main():
+    n = Neighbour(sys.argv[1], ranks=int(sys.argv[2]))
+    for line in sys.stdin:
+        if line.startswith("run"):
+            print(n.run(float(line.split()[1])), flush=True)
+        else:
+            break
+    n.end()
+
+
+
+if __name__ == "__main__":
+    main()
