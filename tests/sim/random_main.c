@@ -337,12 +337,22 @@ static void add_faults(struct world_options *o)
         o->faults.sleep = 1 + (uint32_t)ps_rng_below(&r, 8);
     }
     o->faults.server_back = ps_rng_chance(&r, 500);
+    o->faults.isolate = !o->faults.lose_server && o->servers > 1 &&
+                        o->mode == PS_MODE_SYNC && o->faults.agent == 0 &&
+                        ps_rng_chance(&r, 250);
+    o->faults.sched = ps_rng_chance(&r, 150);
     o->faults.until = PS_SECONDS(4);
 }
 
 /* May workers end with an error? */
 static bool may_fail(const struct world_options *o)
 {
+    if (o->faults.sched) {
+        return true;
+    }
+    if (o->faults.isolate) {
+        return asks_alone(o) || is_on_servers_alone(o);
+    }
     /* So may what a server and an agent alone have had, when both are lost. */
     return o->faults.lose_server &&
            (o->mode != PS_MODE_SYNC || o->faults.agent != 0 || asks_alone(o) ||
@@ -361,21 +371,47 @@ struct totals {
     uint64_t faults;
 };
 
+/* In so much time a job goes on or ends in words, when the scheduler ends. */
+#define SCHED_LIMIT PS_SECONDS(30)
+
+/* Whatever became of a job, the next one starts at once, and is well. */
+static bool run_again(struct world *w, const struct world_options *o)
+{
+    bool ok = world_run_again(w, PS_SECONDS(30));
+
+    for (uint32_t i = 0; ok && i < o->workers; i++) {
+        char text[512];
+
+        if (world_worker_error(w, i, text, sizeof(text)) != 0) {
+            printf("seed %llu: rank %u of the next job: %s\n",
+                   (unsigned long long)o->seed, i, text);
+            ok = false;
+        }
+    }
+    return ok;
+}
+
 static bool run(const struct world_options *o, struct outcome *ret,
                 struct totals *t)
 {
     struct world *w = world_new(o);
-    bool ok = world_run_workers(w, PS_SECONDS(120));
+    bool ok = world_run_workers(w, o->faults.sched ? SCHED_LIMIT
+                                                   : PS_SECONDS(120));
+    bool failed = false;
 
     for (uint32_t i = 0; ok && i < o->workers; i++) {
         char text[512];
         int rc = world_worker_error(w, i, text, sizeof(text));
 
+        failed |= rc != 0;
         if (rc != 0 && !may_fail(o)) {
             printf("seed %llu: rank %u ended with an error: %s\n",
                    (unsigned long long)o->seed, i, text);
             ok = false;
         }
+    }
+    if (ok && (failed || o->faults.sched)) {
+        ok = run_again(w, o);
     }
     if (ok) {
         ok = world_settle(w, PS_SECONDS(30));
@@ -468,7 +504,7 @@ static void print_shape(uint64_t seed)
            "%d, reduce %s, collect %d, rows %d, halves %u, compression "
            "%s, cut %u/s, partition %u/s, crash %u/s, agent %u/s, move %u/s, "
            "sleep %u/s, lose server "
-           "%d\n",
+           "%d, isolate %d, end sched %d\n",
            (unsigned long long)seed, o.servers, o.agents, o.workers, o.rounds,
            o.key_count, (unsigned)o.credit, (unsigned)o.window,
            ps_mode_name(o.mode), o.optimizer, o.norms, o.accumulate, o.tuned,
@@ -479,7 +515,8 @@ static void print_shape(uint64_t seed)
            o.collect, has_rows(&o), halves(&o),
            o.compress.name == NULL ? "none" : o.compress.name, o.faults.cut,
            o.faults.partition, o.faults.crash, o.faults.agent, o.faults.move,
-           o.faults.sleep, o.faults.lose_server);
+           o.faults.sleep, o.faults.lose_server, o.faults.isolate,
+           o.faults.sched);
 }
 
 /* Every `stride`-th seed from `first`: the share of one process. */

@@ -366,6 +366,7 @@ void world_step(struct world *w, struct wnode *n, struct ps_event *ev)
 {
     ev->now = w->now;
     w->steps++;
+    check_before(w, n, ev);
     if (n->machine.ops->step(n->machine.self, ev, &n->fx) < 0) {
         world_fail(w, "%s gave up", n->name);
     }
@@ -865,7 +866,7 @@ static void end_latecomers(struct world *w)
     for (uint32_t i = 0; i < w->opt.workers; i++) {
         const struct wworker *k = &w->worker[i];
 
-        failed |= k->stage == WS_DONE && k->error != 0;
+        failed |= k->stage == WS_DONE && (k->error != 0 || w->opt.faults.sched);
         if (k->stage != WS_DONE && k->stage > WS_HELLO) {
             return;
         }
@@ -893,6 +894,22 @@ bool world_run_workers(struct world *w, ps_time limit)
         }
     }
     return w->error[0] == '\0';
+}
+
+bool world_run_again(struct world *w, ps_time limit)
+{
+    w->opt.faults = (struct world_faults){0};
+    w->next_job = true;
+    world_heal(w);
+    for (uint32_t i = 0; i < w->node_count; i++) {
+        if (!w->node[i].alive) {
+            world_node_begin(w, &w->node[i]);
+        }
+    }
+    for (uint32_t i = 0; i < w->opt.workers; i++) {
+        worker_again(w, &w->worker[i]);
+    }
+    return world_run_workers(w, ps_time_add(w->now, limit));
 }
 
 bool world_settle(struct world *w, ps_time limit)

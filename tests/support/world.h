@@ -116,6 +116,9 @@ bool world_run(struct world *w, ps_time until);
 /* Run until every worker has ended (well or with an error), within `limit`
  * of virtual time. */
 bool world_run_workers(struct world *w, ps_time limit);
+/* When all have ended: the same job once more, in the cluster as it is now and
+ * with nothing going wrong. */
+bool world_run_again(struct world *w, ps_time limit);
 /* Run on until all daemons have forgotten the job; then check that nothing is
  * left behind. */
 bool world_settle(struct world *w, ps_time limit);

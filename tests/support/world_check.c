@@ -39,6 +39,15 @@ void check_dies(struct world *w, const struct wnode *n)
     }
 }
 
+void check_before(struct world *w, const struct wnode *n,
+                  const struct ps_event *ev)
+{
+    if (n->role == PS_ROLE_SERVER && ev->type == PS_EV_MSG &&
+        ev->msg.msg->code == PS_MSG_JOB_STATE) {
+        check_dies(w, n);
+    }
+}
+
 /* No partition is committed for an agent before the server that owns it has
  * made that version: an acknowledgement means merged. */
 static void check_commit_is_merged(struct world *w, const struct wnode *agent,

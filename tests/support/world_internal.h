@@ -171,6 +171,7 @@ struct world {
     struct ps_map *keeps; /* tag -> struct ps_buf, while an agent has it */
     uint32_t next_keep;
     bool split[WORLD_NODES_MAX][WORLD_NODES_MAX];
+    bool next_job; /* The first one has ended. */
     uint64_t steps;
     uint64_t faults;
     uint64_t trace_hash;
@@ -227,6 +228,8 @@ void world_sleep(struct world *w, struct wnode *n, ps_time length);
 void world_heal(struct world *w);
 
 /* world_worker.c */
+/* It has ended, and comes again for the next job. */
+void worker_again(struct world *w, struct wworker *k);
 void worker_begin(struct world *w, struct wworker *k);
 void worker_message(struct world *w, struct wworker *k,
                     const struct ps_msg *msg);
@@ -243,6 +246,9 @@ void worker_keeps(struct world *w, struct wworker *k,
 bool worker_may_lose_agent(const struct wworker *k);
 
 /* world_check.c */
+/* Before the daemon hears of this, which may make it forget. */
+void check_before(struct world *w, const struct wnode *n,
+                  const struct ps_event *ev);
 void check_step(struct world *w, struct wnode *n, const struct ps_event *ev);
 void check_frame(struct world *w, struct wnode *from,
                  const struct ps_parcel *parcel);

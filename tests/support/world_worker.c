@@ -272,7 +272,7 @@ static void say_hello(struct world *w, struct wworker *k)
     struct ps_msg m = {.code = PS_MSG_L_HELLO};
 
     m.l_hello.protocol = 1;
-    m.l_hello.job = "job";
+    m.l_hello.job = w->next_job ? "next" : "job";
     m.l_hello.num_workers = w->opt.workers;
     m.l_hello.num_servers = w->opt.asks == 0 ? w->opt.servers : w->opt.asks;
     m.l_hello.rank = (int32_t)k->index;
@@ -312,6 +312,31 @@ void worker_begin(struct world *w, struct wworker *k)
     worker_forget(k);
     world_local_connect(w, k);
     say_hello(w, k);
+}
+
+void worker_again(struct world *w, struct wworker *k)
+{
+    struct wevent *e;
+
+    assert(k->stage == WS_DONE);
+    worker_forget(k);
+    worker_release_memory(k);
+    for (uint32_t i = 0; i < WORLD_KEYS_MAX; i++) {
+        k->key[i].round = 0;
+        k->key[i].growing = 0;
+    }
+    k->life++;
+    k->stage = WS_START;
+    k->error = 0;
+    k->text[0] = '\0';
+    k->bereft = false;
+    k->held = false;
+    k->round = 0;
+    k->barriers = 0;
+    e = world_event(w, WE_WORKER,
+                    w->now + world_delay(w, PS_MILLIS(1), PS_MILLIS(80)));
+    e->number = k->index;
+    e->incarnation = k->life;
 }
 
 void worker_kill(struct world *w, struct wworker *k)
