@@ -341,6 +341,10 @@ static void add_faults(struct world_options *o)
                         o->mode == PS_MODE_SYNC && o->faults.agent == 0 &&
                         ps_rng_chance(&r, 250);
     o->faults.sched = ps_rng_chance(&r, 150);
+    if (o->faults.isolate || o->faults.sched || ps_rng_chance(&r, 100)) {
+        /* So that the job is under way when leases have run out. */
+        o->think = PS_SECONDS(6) / o->rounds;
+    }
     o->faults.until = PS_SECONDS(4);
 }
 

@@ -8,6 +8,7 @@
 #include <cmocka.h>
 
 #include "base/time.h"
+#include "proto/ps_msg.h"
 #include "support/world.h"
 
 #include <string.h>
@@ -339,6 +340,58 @@ static void rows_that_come_back_without_a_value_end_the_job(void **state)
     world_free(w);
 }
 
+static void run_for(struct world *w, ps_time length)
+{
+    world_run(w, world_now(w) + length);
+}
+
+/* A server is taken for dead while it talks with agents. One of them has told
+ * the new owner what it knows, then hears from the old one that a round is made
+ * whose value it does not want, and another agent never does. What the old one
+ * says does not count any more: else the value is lost, which the agents could
+ * have made again. */
+static void what_an_old_owner_still_says_does_not_count(void **state)
+{
+    struct world_options o = four_workers();
+    struct world *w;
+
+    (void)state;
+    o.story = true;
+    o.key_count = 3;
+    o.key[2] = (struct world_key){"s:one", 6000, PS_DTYPE_FLOAT32, 0};
+    o.collect = true; /* In round 3 rank 3 alone wants that one. */
+    w = world_new(&o);
+    world_hold_worker(w, 3, 3);
+    world_run(w, PS_SECONDS(1));
+    for (uint32_t i = 0; i < 2; i++) {
+        const char *agent = i == 0 ? "agent0" : "agent1";
+
+        world_hold_frames(w, "psched", agent, PS_MSG_MAP);
+        world_hold_frames(w, "psched", agent, PS_MSG_KEY_OPENED);
+    }
+    world_hold_frames(w, "server1", "agent1", PS_MSG_VALUE);
+    world_hold_frames(w, "server1", "agent1", PS_MSG_COMMIT);
+    world_cut(w, "psched", "server1", PS_SECONDS(10));
+    while (world_now(w) < PS_SECONDS(5) &&
+           strstr(world_story(w), "GONE") == NULL) {
+        run_for(w, PS_MILLIS(1));
+    }
+    expect_in(world_story(w), "server1 incarnation 1: not heard");
+    run_for(w, PS_MILLIS(10));
+    world_cut(w, "agent0", "server0", PS_MILLIS(40));
+    run_for(w, PS_MILLIS(2));
+    world_release_frames(w, "agent0", PS_MSG_KEY_OPENED);
+    run_for(w, PS_MILLIS(3));
+    world_release_worker(w, 3);
+    run_for(w, PS_MILLIS(90));
+    world_release_frames(w, "agent1", PS_MSG_MAP);
+    world_release_frames(w, "agent1", PS_MSG_KEY_OPENED);
+    run_for(w, PS_MILLIS(50));
+    world_release_frames(w, "agent0", PS_MSG_MAP);
+    all_well(w, 4);
+    world_free(w);
+}
+
 /* Nobody has pushed yet: what is lost is what init gave. */
 static void first_rows_that_are_lost_end_the_job(void **state)
 {
@@ -507,6 +560,7 @@ int main(void)
         cmocka_unit_test(a_moved_partition_keeps_what_codes_left_over),
         cmocka_unit_test(a_lost_server_with_weights_ends_the_job_in_words),
         cmocka_unit_test(rows_that_come_back_without_a_value_end_the_job),
+        cmocka_unit_test(what_an_old_owner_still_says_does_not_count),
         cmocka_unit_test(first_rows_that_are_lost_end_the_job),
         cmocka_unit_test(a_small_window_never_stops_everybody),
         cmocka_unit_test(who_has_no_data_passes_until_all_do),

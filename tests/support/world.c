@@ -206,6 +206,20 @@ static void schedule_delivery(struct world *w, struct wconn *c, uint32_t to,
     f->refs++;
 }
 
+static bool is_held(const struct world *w, const struct wconn *c, uint32_t from,
+                    uint8_t code)
+{
+    for (uint32_t i = 0; i < w->hold_count; i++) {
+        const struct whold *h = &w->hold[i];
+
+        if (h->from == c->node[from] && h->to == c->node[1 - from] &&
+            h->code == code) {
+            return true;
+        }
+    }
+    return false;
+}
+
 /* A frame has left the kernel of end `from`: the network decides. */
 static void transmit(struct world *w, struct wconn *c, uint32_t from,
                      struct wframe *f)
@@ -217,6 +231,10 @@ static void transmit(struct world *w, struct wconn *c, uint32_t from,
         at = ps_max_u64(at, c->fence[from]);
         c->fence[from] = at; /* Nothing sent later arrives before. */
         schedule_delivery(w, c, to, f, at);
+        return;
+    }
+    if (is_held(w, c, from, f->bytes[3])) {
+        schedule_delivery(w, c, to, f, w->now + PS_MICROS(500));
         return;
     }
     if (world_chance(w, w->opt.faults.loss)) {
@@ -594,6 +612,10 @@ static void on_deliver(struct world *w, struct wevent *e)
     if (c == NULL || c->cut || !c->open[e->end]) {
         return;
     }
+    if (is_held(w, c, 1 - e->end, e->frame->bytes[3])) {
+        schedule_delivery(w, c, e->end, e->frame, w->now + PS_MICROS(500));
+        return;
+    }
     if (c->stalled_count[e->end] > 0 || !deliver(w, c, e->end, e->frame)) {
         stall(c, e->end, e->frame);
     }
@@ -753,6 +775,11 @@ static void dispatch(struct world *w, struct wevent *e)
             worker_copies(w, &w->worker[e->number], e->end);
         }
         break;
+    case WE_THOUGHT:
+        if (e->incarnation == w->worker[e->number].life) {
+            worker_thought(w, &w->worker[e->number]);
+        }
+        break;
     case WE_FAULT:
         world_fault(w, e);
         break;
@@ -785,6 +812,7 @@ static const struct wnode *victim_of(struct world *w, const struct wevent *e)
     case WE_BEGIN:
     case WE_WORKER:
     case WE_COPY:
+    case WE_THOUGHT:
     case WE_FAULT:
     case WE_HEAL:
         break;

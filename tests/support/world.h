@@ -54,6 +54,8 @@ struct world_options {
     uint32_t workers; /* Spread over the agents in blocks of ranks. */
     uint32_t rounds;
     uint32_t barrier_every; /* Rounds; 0: none. */
+    ps_time think; /* Between two rounds a worker is busy with something else
+                    * for so long, at most. */
     uint32_t key_count;
     struct world_key key[WORLD_KEYS_MAX];
     bool optimizer;      /* SGD with momentum on the servers, else sums. */
@@ -145,6 +147,10 @@ void world_kill_server(struct world *w, uint32_t index);
 void world_restart_server(struct world *w, uint32_t index);
 void world_kill_sched(struct world *w);
 void world_restart_sched(struct world *w);
+/* Messages of this kind stay on their way, until they are let go on. */
+void world_hold_frames(struct world *w, const char *from, const char *to,
+                       uint8_t code);
+void world_release_frames(struct world *w, const char *to, uint8_t code);
 /* As by SIGSTOP and SIGCONT: nothing is read, written or computed. */
 void world_stop_node(struct world *w, const char *name, ps_time for_how_long);
 /* Its workers live, and come to the one that is started by and by. */

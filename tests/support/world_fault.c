@@ -416,6 +416,26 @@ void world_restart_sched(struct world *w)
     world_node_begin(w, &w->node[0]);
 }
 
+void world_hold_frames(struct world *w, const char *from, const char *to,
+                       uint8_t code)
+{
+    assert(w->hold_count < WORLD_HOLDS_MAX);
+    w->hold[w->hold_count++] = (struct whold){
+        .from = world_node_named(w, from, strlen(from)),
+        .to = world_node_named(w, to, strlen(to)),
+        .code = code};
+}
+
+void world_release_frames(struct world *w, const char *to, uint8_t code)
+{
+    for (uint32_t i = w->hold_count; i > 0; i--) {
+        if (strcmp(w->hold[i - 1].to->name, to) == 0 &&
+            w->hold[i - 1].code == code) {
+            w->hold[i - 1] = w->hold[--w->hold_count];
+        }
+    }
+}
+
 void world_stop_node(struct world *w, const char *name, ps_time for_how_long)
 {
     struct wnode *n = world_node_named(w, name, strlen(name));

@@ -58,12 +58,22 @@ enum wevent_type {
     WE_COMPUTE,
     WE_WORKER,
     WE_COPY,
+    WE_THOUGHT,
     WE_FAULT,
     WE_HEAL,
     WE_BEGIN, /* A daemon is started again. */
     WE_WAKE,
     WE_OPEN,  /* A connection that was accepted in its sleep. */
     WE_LOCAL, /* What a worker gave to an agent that sleeps. */
+};
+
+#define WORLD_HOLDS_MAX 16
+
+/* Messages that a story keeps on their way. */
+struct whold {
+    const struct wnode *from;
+    const struct wnode *to;
+    uint8_t code; /* 0: of any kind. */
 };
 
 struct wframe {
@@ -127,6 +137,8 @@ struct wworker {
     uint64_t next_op;
     uint64_t oldest_op;
     uint64_t hold_round;
+    uint64_t thought; /* The round before which it was busy, */
+    bool thinking;    /* or is. */
     bool held;
     int error;
     char text[PS_TEXT_MAX + 1];
@@ -171,6 +183,8 @@ struct world {
     struct ps_map *keeps; /* tag -> struct ps_buf, while an agent has it */
     uint32_t next_keep;
     bool split[WORLD_NODES_MAX][WORLD_NODES_MAX];
+    struct whold hold[WORLD_HOLDS_MAX];
+    uint32_t hold_count;
     bool next_job; /* The first one has ended. */
     uint64_t steps;
     uint64_t faults;
@@ -235,6 +249,8 @@ void worker_message(struct world *w, struct wworker *k,
                     const struct ps_msg *msg);
 void worker_closed(struct world *w, struct wworker *k);
 void worker_event(struct world *w, struct wworker *k);
+/* It is ready for its next round. */
+void worker_thought(struct world *w, struct wworker *k);
 /* More of what it gives to this key is there. */
 void worker_copies(struct world *w, struct wworker *k, uint32_t key);
 void worker_kill(struct world *w, struct wworker *k);

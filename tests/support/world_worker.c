@@ -291,7 +291,8 @@ static void say_hello(struct world *w, struct wworker *k)
         m.l_hello.keys += k->key[i].known;
     }
     if (k->gen != 0) {
-        m.l_hello.barriers = k->barriers - (k->stage == WS_BARRIER);
+        m.l_hello.barriers = k->barriers -
+                             (k->stage == WS_BARRIER && k->waiting > 0);
     }
     world_local_send(w, k, &m);
 }
@@ -331,6 +332,8 @@ void worker_again(struct world *w, struct wworker *k)
     k->text[0] = '\0';
     k->bereft = false;
     k->held = false;
+    k->thought = 0;
+    k->thinking = false;
     k->round = 0;
     k->barriers = 0;
     e = world_event(w, WE_WORKER,
@@ -347,6 +350,8 @@ void worker_kill(struct world *w, struct wworker *k)
     k->life++;
     k->conn = 0;
     k->held = false;
+    k->thought = 0;
+    k->thinking = false;
     k->stage = WS_START;
     worker_release_memory(k); /* The agent keeps what it still needs. */
     if (c != NULL) {
@@ -769,6 +774,36 @@ static void leave(struct world *w, struct wworker *k)
     finish(w, k);
 }
 
+static void think(struct world *w, const struct wworker *k, ps_time length)
+{
+    struct wevent *e = world_event(w, WE_THOUGHT, w->now + length);
+
+    e->number = k->index;
+    e->incarnation = k->life;
+}
+
+void worker_thought(struct world *w, struct wworker *k)
+{
+    if (k->bereft) {
+        think(w, k, PS_MILLIS(5));
+    } else if (k->alive && k->thinking) {
+        k->thinking = false;
+        advance(w, k);
+    }
+}
+
+/* Is it busy with something else before its next round? */
+static bool thinks(struct world *w, struct wworker *k)
+{
+    if (w->opt.think == 0 || k->thought == k->round + 1) {
+        return k->thinking;
+    }
+    k->thought = k->round + 1;
+    k->thinking = true;
+    think(w, k, world_delay(w, 1, w->opt.think));
+    return true;
+}
+
 /* Nothing is waited for: begin the next stage, and the one after that when it
  * asks for nothing. */
 static void advance(struct world *w, struct wworker *k)
@@ -806,6 +841,9 @@ static void advance(struct world *w, struct wworker *k)
             }
             if (k->hold_round != 0 && k->round + 1 == k->hold_round) {
                 k->held = true;
+                return;
+            }
+            if (thinks(w, k)) {
                 return;
             }
             begin_round(w, k);
