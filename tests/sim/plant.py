@@ -11,8 +11,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-BATCH = 100  # Seeds at a time,
-BATCHES = 10  # so often, or until one finds the bug.
+SEEDS = 3000  # Or until one finds the bug.
 
 # A second code of a round goes on from what the first one has left over.
 FROM_THE_LAST = ("lib/core/agent_keep.c",
@@ -297,6 +296,22 @@ static uint32_t planted_nth(const struct ps_round *r, uint32_t n)
          "        for (; run != NULL; run = run->next) {\n            ask(st, run);",
          "        for (; run == NULL; run = run->next) {\n            ask(st, run);"),
     ],
+    "changes a rate a round late": [
+        ("lib/core/optim.c",
+         "        if (c->round <= round) {", "        if (c->round < round) {"),
+    ],
+    "forgets to rescale gradients": [
+        ("lib/core/optim.c",
+         ".rescale = v[PS_OPTIM_RESCALE] * at->scale,\n"
+         "            .clip = v[PS_OPTIM_CLIP],\n        };\n        return;",
+         ".rescale = at->scale,\n"
+         "            .clip = v[PS_OPTIM_CLIP],\n        };\n        return;"),
+    ],
+    "takes no heed of what keys decay by": [
+        ("lib/core/optim.c",
+         "const double wd = v[PS_OPTIM_WD] * at->wd_mult;",
+         "const double wd = v[PS_OPTIM_WD];"),
+    ],
     "does not count what is held": [
         ("lib/core/flow.c",
          "return held < reach ? reach - held : 0;",
@@ -374,13 +389,9 @@ def find_bug(program, stories):
     if stories:
         return subprocess.run([program], capture_output=True, text=True,
                               check=False)
-    for batch in range(BATCHES):
-        run = subprocess.run(
-            [program, "--seed", str(1 + batch * BATCH), "--count", str(BATCH),
-             "--jobs", "2"], capture_output=True, text=True, check=False)
-        if run.returncode != 0:
-            break
-    return run
+    return subprocess.run(
+        [program, "--count", str(SEEDS), "--jobs", "2", "--stop"],
+        capture_output=True, text=True, check=False)
 
 
 def main():

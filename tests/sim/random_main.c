@@ -4,7 +4,10 @@
  * with the same bits. Prints how to run a failing seed again.
  *
  *   sim_random [--seed N] [--count M] [--jobs J] [--trace | --trace-clean]
- *              [--shape]
+ *              [--shape] [--stop]
+ *
+ * --shape says what the seeds are, --stop ends the run at the first that
+ * fails.
  */
 #include "support/world.h"
 
@@ -13,6 +16,7 @@
 #include <getopt.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -523,16 +527,23 @@ static void print_shape(uint64_t seed)
            o.faults.sched);
 }
 
+/* Shared by all processes. */
+struct stop {
+    bool wanted; /* After the first seed that fails. */
+    _Atomic bool now;
+};
+
 /* Every `stride`-th seed from `first`: the share of one process. */
 static int run_share(uint64_t first, uint64_t end, uint64_t stride,
-                     enum trace trace, int report)
+                     enum trace trace, struct stop *stop, int report)
 {
     struct totals t = {0};
     uint64_t sums[3] = {0};
 
-    for (uint64_t seed = first; seed < end; seed += stride) {
+    for (uint64_t seed = first; seed < end && !stop->now; seed += stride) {
         if (!run_seed(seed, trace, &t)) {
             sums[2]++;
+            stop->now = stop->wanted;
         }
     }
     sums[0] = t.steps;
@@ -549,6 +560,7 @@ int main(int argc, char **argv)
         {"trace", no_argument, NULL, 't'},
         {"trace-clean", no_argument, NULL, 'C'},
         {"shape", no_argument, NULL, 'S'},
+        {"stop", no_argument, NULL, 'x'},
         {NULL, 0, NULL, 0},
     };
     uint64_t first = 1;
@@ -557,10 +569,15 @@ int main(int argc, char **argv)
     uint64_t total[3] = {0};
     enum trace trace = TRACE_NONE;
     bool shape = false;
+    struct stop *stop = mmap(NULL, sizeof(*stop), PROT_READ | PROT_WRITE,
+                             MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     int pipes[2];
     int c;
 
-    while ((c = getopt_long(argc, argv, "s:c:j:tCS", options, NULL)) != -1) {
+    if (stop == MAP_FAILED) {
+        return 1;
+    }
+    while ((c = getopt_long(argc, argv, "s:c:j:tCSx", options, NULL)) != -1) {
         switch (c) {
         case 's':
             first = strtoull(optarg, NULL, 10);
@@ -580,6 +597,9 @@ int main(int argc, char **argv)
         case 'S':
             shape = true;
             break;
+        case 'x':
+            stop->wanted = true;
+            break;
         default:
             return 2;
         }
@@ -598,7 +618,8 @@ int main(int argc, char **argv)
             return 1;
         }
         if (pid == 0) {
-            _exit(run_share(first + j, first + count, jobs, trace, pipes[1]));
+            _exit(run_share(first + j, first + count, jobs, trace, stop,
+                            pipes[1]));
         }
     }
     close(pipes[1]);
@@ -610,6 +631,7 @@ int main(int argc, char **argv)
             WEXITSTATUS(status) != 0) {
             printf("a process of the simulator died: status %d\n", status);
             total[2]++;
+            stop->now = stop->wanted;
         } else if (read(pipes[0], sums, sizeof(sums)) ==
                    (ssize_t)sizeof(sums)) {
             for (int i = 0; i < 3; i++) {

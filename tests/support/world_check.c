@@ -222,6 +222,7 @@ void check_value(struct world *w, struct wworker *k, uint32_t key,
         w->seen_hash[key][version] = h;
         check_stays(w, key, version);
         check_stays(w, key, version + 1);
+        world_model_check(w, key, version, data);
         if (world_data_is_exact(w, key) && version > 0) {
             void *want = ps_alloc(len);
 

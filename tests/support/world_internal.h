@@ -196,8 +196,9 @@ struct world {
     /* Checkers. */
     uint64_t seen_hash[WORLD_KEYS_MAX][256]; /* By round: value all must see. */
     bool seen_set[WORLD_KEYS_MAX][256];
-    struct ps_map *owners; /* hash(epoch, key, part) -> node */
-    struct ps_map *made;   /* hash(gen, key, part) -> version + 1 that a server
+    struct wmodel *model[WORLD_KEYS_MAX]; /* NULL: nothing was seen. */
+    struct ps_map *owners;                /* hash(epoch, key, part) -> node */
+    struct ps_map *made; /* hash(gen, key, part) -> version + 1 that a server
                           * had made when it died. */
 };
 

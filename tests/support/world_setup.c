@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Making the simulated cluster, its daemons and their memory, and letting go of
  * it. */
-#include "support/world_internal.h"
+#include "support/world_data.h"
 
 #include "base/alloc.h"
 #include "base/str.h"
@@ -329,6 +329,9 @@ void world_free(struct world *w)
     ps_map_free(w->keeps);
     ps_map_free(w->owners);
     ps_map_free(w->made);
+    for (uint32_t i = 0; i < WORLD_KEYS_MAX; i++) {
+        world_model_free(w->model[i]);
+    }
     ps_heap_fini(&w->events);
     ps_decoder_free(w->decoder);
     ps_free(w->story);

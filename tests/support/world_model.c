@@ -1,0 +1,163 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What SGD with momentum, weight decay, rescaling, rates that change and steps
+ * of several rounds makes of the pushes, computed in float64 by the definition
+ * and nothing shared with the product. It does not ask for equal bits, which
+ * other checks do, but for the right number: an error that all runs make is
+ * found here alone. */
+#include "support/world_data.h"
+
+#include "base/alloc.h"
+
+#include <math.h>
+#include <string.h>
+
+/* Larger keys take more time than they tell. */
+#define COUNT_MAX 5000u
+/* Of the greatest number that went into an element: rounding in float32. */
+#define TOLERANCE 1e-4
+
+struct wmodel {
+    uint64_t version;
+    uint32_t gathered; /* Rounds that wait for a step, */
+    uint32_t weight;   /* and contributions to them. */
+    double *weights;
+    double *momentum;
+    double *sum;
+    double *most; /* Greatest number that went into an element. */
+    void *scratch;
+};
+
+void world_model_free(struct wmodel *m)
+{
+    if (m == NULL) {
+        return;
+    }
+    ps_free(m->weights);
+    ps_free(m->momentum);
+    ps_free(m->sum);
+    ps_free(m->most);
+    ps_free(m->scratch);
+    ps_free(m);
+}
+
+static double element(const void *data, enum ps_dtype dtype, uint64_t j)
+{
+    return dtype == PS_DTYPE_FLOAT32 ? (double)((const float *)data)[j]
+                                     : ((const double *)data)[j];
+}
+
+static void grow(double *most, double x)
+{
+    *most = fmax(*most, fabs(x));
+}
+
+static struct wmodel *model_new(const struct world *w, uint32_t i)
+{
+    const struct world_key *k = &w->opt.key[i];
+    struct wmodel *m = ps_calloc(1, sizeof(*m));
+
+    m->weights = ps_calloc(k->count, sizeof(double));
+    m->momentum = ps_calloc(k->count, sizeof(double));
+    m->sum = ps_calloc(k->count, sizeof(double));
+    m->most = ps_calloc(k->count, sizeof(double));
+    m->scratch = ps_alloc(k->count * sizeof(double));
+    world_data_fill(w, m->scratch, i, 0, 0);
+    for (uint64_t j = 0; j < k->count; j++) {
+        m->weights[j] = element(m->scratch, k->dtype, j);
+        /* Sums of several rounds add up in another order than sums of one,
+         * and what is great in them may cancel out. */
+        m->most[j] = w->opt.accumulate > 1 ? 4e4 : 0;
+        grow(&m->most[j], m->weights[j]);
+    }
+    return m;
+}
+
+static void step(const struct world *w, struct wmodel *m, uint32_t i,
+                 uint64_t round)
+{
+    const bool tuned = w->opt.tuned && i % 2 == 0;
+    const double rate =
+        (w->opt.change_round != 0 && round >= w->opt.change_round ? 0.5
+                                                                  : 0.0625) *
+        (tuned ? 3 : 1);
+    const double decay = 0.001 * (tuned ? 100 : 1);
+    const double scale = (w->opt.mean ? 1.0 / m->weight : 1.0) / 64;
+
+    for (uint64_t j = 0; j < w->opt.key[i].count; j++) {
+        const double gradient = m->sum[j] * scale + decay * m->weights[j];
+
+        m->momentum[j] = 0.9 * m->momentum[j] - rate * gradient;
+        m->weights[j] += m->momentum[j];
+        grow(&m->most[j], rate * gradient);
+        grow(&m->most[j], m->momentum[j]);
+        grow(&m->most[j], m->weights[j]);
+        m->sum[j] = 0;
+    }
+    m->gathered = 0;
+    m->weight = 0;
+}
+
+static void next_round(struct world *w, struct wmodel *m, uint32_t i)
+{
+    const struct world_key *k = &w->opt.key[i];
+    const uint64_t round = ++m->version;
+    const bool mean = w->opt.mean;
+
+    if (world_data_nobody(w, i, round)) {
+        return;
+    }
+    for (uint32_t rank = 0; rank < w->opt.workers; rank++) {
+        m->weight += !world_data_passes(w, i, rank, round);
+    }
+    w->opt.mean = false; /* A step divides by all that it has gathered. */
+    world_data_expect(w, m->scratch, i, round);
+    w->opt.mean = mean;
+    for (uint64_t j = 0; j < k->count; j++) {
+        const double x = element(m->scratch, k->dtype, j);
+
+        m->sum[j] += x;
+        grow(&m->most[j], x / 64);
+    }
+    if (++m->gathered >= w->opt.accumulate) {
+        step(w, m, i, round);
+    }
+}
+
+static bool applies(const struct world *w, uint32_t i)
+{
+    const struct world_key *k = &w->opt.key[i];
+
+    return w->opt.optimizer && !w->opt.norms && w->opt.mode == PS_MODE_SYNC &&
+           w->opt.compress.name == NULL && !w->opt.collect && k->width == 0 &&
+           k->count <= COUNT_MAX && !world_data_is_collective(w, i) &&
+           (k->dtype == PS_DTYPE_FLOAT32 || k->dtype == PS_DTYPE_FLOAT64);
+}
+
+void world_model_check(struct world *w, uint32_t i, uint64_t version,
+                       const void *data)
+{
+    const struct world_key *k = &w->opt.key[i];
+    struct wmodel *m = w->model[i];
+
+    if (!applies(w, i) || (m != NULL && m->version > version)) {
+        return; /* Its bits are compared with those of another rank. */
+    }
+    if (m == NULL) {
+        m = w->model[i] = model_new(w, i);
+    }
+    while (m->version < version) {
+        next_round(w, m, i);
+    }
+    for (uint64_t j = 0; j < k->count; j++) {
+        const double has = element(data, k->dtype, j);
+
+        if (!(fabs(has - m->weights[j]) <= TOLERANCE * m->most[j] + 1e-12)) {
+            world_fail(w,
+                       "version %llu of %s: element %llu is %.9g, and by the "
+                       "definition of the optimizer %.9g",
+                       (unsigned long long)version, k->name,
+                       (unsigned long long)j, has, m->weights[j]);
+            return;
+        }
+    }
+}
