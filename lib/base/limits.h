@@ -101,6 +101,9 @@
 /* Connections to the scheduler's Unix socket; one more is refused. A tool has
  * one, for the time of a question. */
 #define PS_CONTROL_MAX             256u
+/* Of these, tools of one user, unless it is root or the scheduler's own: one
+ * user cannot keep others from their jobs. */
+#define PS_CONTROL_USER_MAX        32u
 #define PS_TEXT_MAX                512u
 /* Push bytes that an agent may send of a job before the server has said
  * anything; every server's window is at least this. */

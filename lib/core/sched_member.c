@@ -227,6 +227,24 @@ static void reject(struct ps_sched_step *st, struct ps_sched_conn *c, int rc,
 }
 
 /* 0, or the code with the text. */
+/* Are there as many tools of this user as there may be? */
+static bool has_many_tools(const struct ps_sched *s,
+                           const struct ps_sched_conn *c)
+{
+    struct ps_map_cursor cursor = {0};
+    const struct ps_sched_conn *other;
+    uint32_t count = 0;
+
+    if (!c->local || c->uid == 0 || c->uid == s->opt.uid) {
+        return false;
+    }
+    while ((other = ps_map_next(s->conns, &cursor)) != NULL) {
+        count += other->local && other->kind == PS_SCHED_CONN_CTL &&
+                 other->uid == c->uid;
+    }
+    return count >= PS_CONTROL_USER_MAX;
+}
+
 static int check_hello(const struct ps_sched *s, bool local,
                        const struct ps_msg_hello *m, struct ps_str *why)
 {
@@ -463,6 +481,13 @@ void ps_sched_hello(struct ps_sched_step *st, struct ps_sched_conn *c,
     rc = check_hello(st->s, c->local, m, &why);
     if (rc != 0) {
         reject(st, c, rc, text);
+        return;
+    }
+    if (has_many_tools(st->s, c)) {
+        ps_str_addf(&why,
+                    "user %u has %u tools here, which is the limit; end some",
+                    c->uid, PS_CONTROL_USER_MAX);
+        reject(st, c, PS_E_FULL, text);
         return;
     }
     if (m->role == PS_ROLE_CTL) {

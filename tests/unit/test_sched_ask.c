@@ -981,6 +981,31 @@ static void lost_ranks_are_in_the_row_of_their_job(void **state)
     finish(&j);
 }
 
+static void one_user_does_not_keep_others_away(void **state)
+{
+    struct world *w = world_new();
+    struct peer *p = peer_new(w, PS_ROLE_CTL, "");
+
+    (void)state;
+    p->uid = 7;
+    for (uint32_t i = 0; i <= PS_CONTROL_USER_MAX; i++) {
+        forget(p);
+        hello(w, p);
+        assert_true((find(p, PS_MSG_REJECT) != NULL) ==
+                    (i == PS_CONTROL_USER_MAX));
+        assert_true((find(p, PS_MSG_WELCOME) != NULL) ==
+                    (i < PS_CONTROL_USER_MAX));
+    }
+    expect_in(last(p, PS_MSG_REJECT)->reject.text, "user 7 has 32 tools");
+    for (uint32_t uid = 0; uid < 9; uid += 8) {
+        forget(p);
+        p->uid = uid;
+        hello(w, p);
+        assert_non_null(find(p, PS_MSG_WELCOME));
+    }
+    end_world(w);
+}
+
 static void members_are_rejected_at_the_socket_of_tools(void **state)
 {
     struct world *w = world_new();
@@ -1018,6 +1043,7 @@ int main(void)
         cmocka_unit_test(a_cancelled_job_leaves_nothing),
         cmocka_unit_test(jobs_are_changed_by_their_owners),
         cmocka_unit_test(lost_ranks_are_in_the_row_of_their_job),
+        cmocka_unit_test(one_user_does_not_keep_others_away),
         cmocka_unit_test(members_are_rejected_at_the_socket_of_tools),
     };
 
