@@ -22,10 +22,16 @@
 #define SLAB_SIZE      (1024u * 1024u)
 #define HUGE_SIZE      (2u * 1024u * 1024u)
 
+struct ps_pool_share {
+    uint64_t used;
+    uint64_t refs; /* Buffers, and the owner. */
+};
+
 struct piece {
     struct ps_buf buf;
     struct chunk *chunk;
-    struct ps_list_node node; /* In its class while free. */
+    struct ps_pool_share *share; /* While used; NULL: nobody's. */
+    struct ps_list_node node;    /* In its class while free. */
 };
 
 struct chunk {
@@ -154,6 +160,11 @@ static void release(struct ps_buf *b)
     assert(c->used > 0);
     c->used--;
     c->pool->used -= c->piece_size;
+    if (piece->share != NULL) {
+        piece->share->used -= c->piece_size;
+        ps_pool_share_unref(piece->share);
+        piece->share = NULL;
+    }
     ps_list_push_front(&c->pool->classes[c->class], &piece->node);
 }
 
@@ -238,7 +249,33 @@ void ps_pool_free(struct ps_pool *p)
     ps_free(p);
 }
 
+struct ps_pool_share *ps_pool_share_new(void)
+{
+    struct ps_pool_share *share = ps_calloc(1, sizeof(*share));
+
+    share->refs = 1;
+    return share;
+}
+
+void ps_pool_share_unref(struct ps_pool_share *share)
+{
+    if (share != NULL && --share->refs == 0) {
+        ps_free(share);
+    }
+}
+
+uint64_t ps_pool_share_used(const struct ps_pool_share *share)
+{
+    return share->used;
+}
+
 int ps_pool_get(struct ps_pool *p, size_t size, struct ps_buf **ret_buf)
+{
+    return ps_pool_get_for(p, size, NULL, ret_buf);
+}
+
+int ps_pool_get_for(struct ps_pool *p, size_t size, struct ps_pool_share *share,
+                    struct ps_buf **ret_buf)
 {
     if (p->fail_at > 0 && --p->fail_at == 0) {
         return PS_E_NOMEM;
@@ -267,6 +304,11 @@ int ps_pool_get(struct ps_pool *p, size_t size, struct ps_buf **ret_buf)
     p->peak = ps_max_u64(p->peak, p->used);
     piece->buf.size = size;
     piece->buf.refs = 1;
+    piece->share = share;
+    if (share != NULL) {
+        share->used += cost;
+        share->refs++;
+    }
     *ret_buf = &piece->buf;
     return 0;
 }

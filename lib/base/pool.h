@@ -37,6 +37,18 @@ void ps_pool_free(struct ps_pool *p);
  * refs = 1. PS_E_NOMEM when the budget is used up. */
 PS_MUST_USE int ps_pool_get(struct ps_pool *p, size_t size,
                             struct ps_buf **ret_buf);
+/* What one of several users of a pool has of it, in bytes of the budget: all
+ * buffers that were made for it and have not come back. The share lives until
+ * its owner and the last of these buffers let go of it. */
+struct ps_pool_share;
+struct ps_pool_share *ps_pool_share_new(void);
+/* NULL is fine. */
+void ps_pool_share_unref(struct ps_pool_share *share);
+uint64_t ps_pool_share_used(const struct ps_pool_share *share);
+/* As ps_pool_get; NULL: it is nobody's. */
+PS_MUST_USE int ps_pool_get_for(struct ps_pool *p, size_t size,
+                                struct ps_pool_share *share,
+                                struct ps_buf **ret_buf);
 /* What a buffer of this size takes of the budget. */
 uint64_t ps_pool_cost(size_t size);
 /* The budget; 0: no limit. */

@@ -45,7 +45,8 @@ static uint64_t stored_of(const struct ps_need_kind *kind, uint8_t dtype,
         all += kind->gathers ? value : 0;
     }
     if (kind->codes && dtype == PS_DTYPE_FLOAT32) {
-        all += 2 * value; /* What is left over, and the code at most. */
+        all += 3 * value; /* What is left over, and the codes of two versions,
+                           * each at most as long as that. */
     }
     return all;
 }
@@ -69,7 +70,10 @@ void ps_need_take(struct ps_need *n, const struct ps_need_kind *kind,
 
 uint64_t ps_need_rounds(const struct ps_need *n, uint32_t slots)
 {
-    return slots * ps_min_u64(n->values, ROUNDS * n->largest);
+    const uint64_t frame = ps_pool_cost(PS_FUSE_FRAME_MAX + PS_FUSE_PART_MAX);
+
+    return slots *
+           ps_min_u64(n->values, ROUNDS * ps_max_u64(n->largest, frame));
 }
 
 uint64_t ps_need_bytes(const struct ps_need *n, uint32_t slots)

@@ -7,7 +7,8 @@
  *     versions  values that are made while those before them are still on their
  *               way to agents: as many as there are, up to 64 MiB
  *     rounds    a contribution of every slot to each of two partitions, the
- *               largest: with these a round of the job can always be merged */
+ *               largest, or a frame of small ones: with these a round of the
+ *               job can always be merged */
 #pragma once
 
 #include "core/compress.h"

@@ -267,6 +267,14 @@ static bool start_one(struct ps_sched_step *st, struct ps_sched_job *j,
     if (to->ready == 0) {
         return false; /* ps_sched_job_ready starts it. */
     }
+    if (!ps_sched_room_may_move(st->s, j, j->keys[mv->key], mv->index,
+                                mv->to.node)) {
+        failed(j->rebalance, "the server that was to have them has no memory "
+                             "for them (store.memory)");
+        ps_list_remove(&mv->node);
+        ps_free(mv);
+        return true;
+    }
     mv->stage = READING;
     j->rebalance->active++;
     proceed(st, j, mv);

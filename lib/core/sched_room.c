@@ -7,8 +7,8 @@
 
 #include "base/alloc.h"
 
-/* Needs that change within this time are told together. */
-#define GATHER PS_MILLIS(20)
+/* Needs that change within this time are told together; the first at once. */
+#define GATHER PS_MILLIS(2)
 
 static struct ps_member *member_of(const struct ps_sched *s,
                                    const struct ps_job_server *on)
@@ -27,7 +27,9 @@ static void settle(struct ps_sched_step *st, struct ps_sched_job *j,
         m->reserved += bytes - on->reserved;
     }
     if (bytes != on->reserved) {
-        j->room_due = ps_time_min(j->room_due, ps_time_add(st->now, GATHER));
+        j->room_due = ps_time_min(
+            j->room_due,
+            j->room_number == 0 ? st->now : ps_time_add(st->now, GATHER));
     }
     on->reserved = bytes;
 }
@@ -136,6 +138,25 @@ void ps_sched_room_forget(struct ps_sched_step *st, struct ps_sched_job *j,
     for (uint32_t i = 0; i < j->server_count; i++) {
         settle(st, j, &j->servers[i]);
     }
+}
+
+bool ps_sched_room_may_move(const struct ps_sched *s,
+                            const struct ps_sched_job *j,
+                            const struct ps_job_key *k, uint32_t index,
+                            uint32_t to)
+{
+    const struct ps_job_server *on = ps_job_server_of(j, to);
+    char text[PS_TEXT_MAX];
+    struct ps_need need;
+    struct ps_str why;
+
+    if (on == NULL) {
+        return true; /* It is lost, which is another matter. */
+    }
+    need = on->need;
+    ps_need_add(&need, &j->need_kind, k->dtype, k->parts[index].count);
+    ps_str_init(&why, text, sizeof(text));
+    return fits(s, j, on, &need, &why);
 }
 
 void ps_sched_room_move(struct ps_sched_step *st, struct ps_sched_job *j,

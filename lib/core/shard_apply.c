@@ -124,7 +124,7 @@ int ps_shard_apply_take(struct ps_shard_step *st, struct ps_shard_slot *slot,
         return 0; /* Answered when it is applied. */
     }
     if (payload == NULL || payload->buf == NULL ||
-        ps_shard_parts_take(st->s, payload, offset, rec, &given) != 0) {
+        ps_shard_parts_take(job, payload, offset, rec, &given) != 0) {
         return PS_E_FUTURE; /* To be sent again. */
     }
     struct ps_apply *a = ps_calloc(1, sizeof(*a));

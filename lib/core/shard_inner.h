@@ -164,6 +164,7 @@ struct ps_shard_job {
     uint32_t slot_count;
     struct ps_store store;
     struct ps_shard_room room;
+    struct ps_pool_share *share; /* Its part of the server's memory. */
     struct ps_shard_next next;
     ps_time short_noted;   /* No line about memory before this. */
     struct ps_map *moves;  /* Of partitions, by id; NULL: there was none. */
@@ -336,8 +337,9 @@ bool ps_shard_parts_bytes(const struct ps_rec_part *part, uint32_t count,
 /* The bytes of one part within the payload, as a slice that stays: the same
  * memory, or a copy where the elements would lie at odd addresses or would
  * keep much other memory alive. The caller gets a reference. PS_E_NOMEM. */
-int ps_shard_parts_take(struct ps_shard *s, const struct ps_slice *payload,
-                        uint64_t offset, const struct ps_rec_part *part,
+int ps_shard_parts_take(struct ps_shard_job *job,
+                        const struct ps_slice *payload, uint64_t offset,
+                        const struct ps_rec_part *part,
                         struct ps_slice *ret_slice);
 
 void ps_shard_push(struct ps_shard_step *st, struct ps_shard_conn *c,
@@ -402,8 +404,7 @@ uint64_t ps_shard_step_missing(const struct ps_shard_job *job,
                                const struct ps_part *part);
 /* Makes the optimizer's states, those that are not there yet. PS_E_NOMEM:
  * perhaps some of them. */
-int ps_shard_step_states(struct ps_shard *s, struct ps_shard_job *job,
-                         struct ps_part *part);
+int ps_shard_step_states(struct ps_shard_job *job, struct ps_part *part);
 /* Which step is the next version to be made by? */
 struct ps_optim_at ps_shard_step_at(struct ps_shard_job *job,
                                     const struct ps_part *part);
@@ -488,7 +489,7 @@ void ps_shard_rows_answer(struct ps_shard_step *st, struct ps_shard_job *job,
                           struct ps_part *part);
 /* The computation of a round of rows. `c` has its token; run->dst is where the
  * new value will be. PS_E_NOMEM: nothing has happened. */
-int ps_shard_rows_plan(struct ps_shard_step *st, struct ps_shard_run *run,
+int ps_shard_rows_plan(struct ps_shard_run *run,
                        struct ps_compute **ret_compute);
 /* Does anybody give a row in this round, or does its end need none? */
 bool ps_shard_rows_idle(const struct ps_shard_job *job,
@@ -559,11 +560,19 @@ void ps_shard_refuse(struct ps_shard_step *st, struct ps_shard_peer *p,
 
 /* ---------------------------------------------------------- shard_room.c */
 
+/* Memory for something of the job. PS_E_NOMEM. */
+int ps_shard_room_take(struct ps_shard_job *job, uint64_t len,
+                       struct ps_buf **ret_buf);
 /* Memory for the payload of a message of the slot. PS_E_AGAIN: ask again;
  * PS_E_NOMEM: throw it away, and see ps_shard_room_refuses. */
 int ps_shard_room_get(struct ps_shard *s, struct ps_shard_slot *slot,
                       const struct ps_msg *msg, uint64_t len,
                       struct ps_buf **ret_buf);
+/* The payload of a contribution was thrown away: when it is one to the round
+ * that is to be merged next, and has waited for long, what the job has of other
+ * rounds makes room. */
+void ps_shard_room_make(struct ps_shard_step *st, struct ps_shard_slot *slot,
+                        const struct ps_msg *msg, uint64_t len);
 /* What a payload of `len` bytes that was thrown away is refused with:
  * PS_E_AGAIN, or PS_E_FULL with the reason. */
 int ps_shard_room_refuses(struct ps_shard_step *st,

@@ -78,6 +78,7 @@ void ps_shard_job_free(struct ps_shard *s, struct ps_shard_job *job)
     ps_map_free(job->asking);
     ps_tunings_fini(&job->tunings);
     ps_map_take(s->jobs, job->gen);
+    ps_pool_share_unref(job->share);
     ps_free(job->slots);
     ps_free(job);
 }
@@ -166,6 +167,7 @@ static struct ps_shard_job *job_new(struct ps_shard *s,
         job->slots[i].index = i;
     }
     ps_store_init(&job->store);
+    job->share = ps_pool_share_new();
     job->asking = ps_map_new();
     ps_map_put(s->jobs, job->gen, job);
     return job;

@@ -147,7 +147,7 @@ static bool encodes(const struct ps_shard_run *run)
 }
 
 /* Memory for the code of the result and for what that leaves over. */
-static int prepare_code(struct ps_shard *s, struct ps_shard_run *run)
+static int prepare_code(struct ps_shard_run *run)
 {
     struct ps_part *part = run->part;
     const uint64_t len = ps_press_bytes(&run->job->compress.press, part->count);
@@ -156,14 +156,14 @@ static int prepare_code(struct ps_shard *s, struct ps_shard_run *run)
     int rc;
 
     if (part->state[0] == NULL) {
-        rc = ps_pool_get(s->opt.pool, size, &buf);
+        rc = ps_shard_room_take(run->job, size, &buf);
         if (rc != 0) {
             return rc;
         }
         memset(buf->data, 0, size);
         ps_store_set_state(&run->job->store, part, 0, buf);
     }
-    rc = ps_pool_get(s->opt.pool, len, &buf);
+    rc = ps_shard_room_take(run->job, len, &buf);
     if (rc == 0) {
         run->code = (struct ps_slice){.buf = buf, .len = len};
     }
@@ -191,13 +191,13 @@ static void add_code(struct ps_shard_run *run, struct ps_compute *c)
     ps_compute_hold(c, part->state[0]);
 }
 
-static int prepare(struct ps_shard *s, struct ps_shard_run *run, bool steps)
+static int prepare(struct ps_shard_run *run, bool steps)
 {
     struct ps_part *part = run->part;
     const struct ps_slice *first = ps_round_first(&part->open->round);
     struct ps_buf *buf;
     const size_t len = part->count * ps_dtype_size(part->dtype);
-    int rc = steps ? ps_shard_step_states(s, run->job, part) : 0;
+    int rc = steps ? ps_shard_step_states(run->job, part) : 0;
 
     if (rc != 0) {
         return rc;
@@ -207,13 +207,20 @@ static int prepare(struct ps_shard *s, struct ps_shard_run *run, bool steps)
         ps_buf_ref(first->buf);
         return 0;
     }
-    rc = ps_pool_get(s->opt.pool, len, &buf);
+    rc = ps_shard_room_take(run->job, len, &buf);
+    if (rc != 0 && run->short_since != 0 && !part->open->coded) {
+        /* It has waited. The result keeps alive what came with the first
+         * contribution, but those of the others go. */
+        run->dst = *first;
+        ps_buf_ref(first->buf);
+        return 0;
+    }
     if (rc != 0) {
         return rc;
     }
     run->dst = (struct ps_slice){.buf = buf, .len = len};
     if (encodes(run)) {
-        rc = prepare_code(s, run);
+        rc = prepare_code(run);
         if (rc != 0) {
             ps_buf_unref(run->dst.buf);
             run->dst = (struct ps_slice){0};
@@ -235,17 +242,16 @@ void ps_shard_merge_submit(struct ps_shard_step *st, struct ps_shard_run *run,
 /* PS_E_NOMEM: nothing has happened. */
 static int launch_rows(struct ps_shard_step *st, struct ps_shard_run *run)
 {
-    struct ps_shard *s = st->s;
     struct ps_shard_job *job = run->job;
     struct ps_part *part = run->part;
     struct ps_compute *c;
     int rc = 0;
 
     if (job->optimizes) {
-        rc = ps_shard_step_states(s, job, part);
+        rc = ps_shard_step_states(job, part);
     }
     if (rc == 0) {
-        rc = ps_shard_rows_plan(st, run, &c);
+        rc = ps_shard_rows_plan(run, &c);
     }
     if (rc != 0) {
         return rc;
@@ -306,7 +312,6 @@ struct ps_compute *ps_shard_merge_sum(struct ps_shard_run *run, bool steps)
 
 static int launch(struct ps_shard_step *st, struct ps_shard_run *run)
 {
-    struct ps_shard *s = st->s;
     struct ps_shard_job *job = run->job;
     struct ps_part *part = run->part;
     struct ps_open *open = part->open;
@@ -324,7 +329,7 @@ static int launch(struct ps_shard_step *st, struct ps_shard_run *run)
     if (steps && ps_shard_norm_needed(job, part)) {
         return ps_shard_norm_launch(st, run);
     }
-    rc = prepare(s, run, steps);
+    rc = prepare(run, steps);
     if (rc != 0) {
         return rc;
     }

@@ -275,7 +275,7 @@ static void give_piece(struct ps_shard_step *st, struct ps_shard_job *job,
     if (len > 0) {
         /* A copy: what is not acknowledged may be sent again after the move
          * was given up, when the next step has changed the states. */
-        if (ps_pool_get(st->s->opt.pool, len, &copy) != 0) {
+        if (ps_shard_room_take(job, len, &copy) != 0) {
             refuse_piece(st, job, mv, PS_E_NOMEM,
                          "its server has no memory for a copy of a piece");
             return;
@@ -370,7 +370,7 @@ static bool makes_sense(const struct ps_msg_part_piece *m)
 }
 
 /* Memory for all that will come. */
-static int make_room(struct ps_shard_step *st, struct ps_shard_move *mv,
+static int make_room(struct ps_shard_job *job, struct ps_shard_move *mv,
                      const struct ps_msg_part_piece *m)
 {
     const struct ps_msg about = {.code = PS_MSG_PART_PIECE, .part_piece = *m};
@@ -385,7 +385,7 @@ static int make_room(struct ps_shard_step *st, struct ps_shard_move *mv,
     for (unsigned i = 0; i < BUFFERS; i++) {
         int rc = m->lens[i] == 0
                      ? 0
-                     : ps_pool_get(st->s->opt.pool, m->lens[i], &mv->buffer[i]);
+                     : ps_shard_room_take(job, m->lens[i], &mv->buffer[i]);
 
         if (rc != 0) {
             drop_buffers(mv);
@@ -434,7 +434,7 @@ void ps_shard_move_write(struct ps_shard_step *st,
         return;
     }
     if (mv->about == NULL) {
-        rc = make_room(st, mv, m);
+        rc = make_room(job, mv, m);
     }
     /* What has come before, and its answer was lost, is answered again. */
     if (rc == 0 && m->at == mv->have) {

@@ -26,10 +26,10 @@ static size_t work_len(const struct ps_part *part)
                               : ps_dtype_size(part->dtype));
 }
 
-static int get(struct ps_shard *s, size_t len, struct ps_slice *ret)
+static int get(struct ps_shard_run *run, size_t len, struct ps_slice *ret)
 {
     struct ps_buf *buf;
-    int rc = ps_pool_get(s->opt.pool, len, &buf);
+    int rc = ps_shard_room_take(run->job, len, &buf);
 
     if (rc == 0) {
         *ret = (struct ps_slice){.buf = buf, .len = len};
@@ -37,14 +37,14 @@ static int get(struct ps_shard *s, size_t len, struct ps_slice *ret)
     return rc;
 }
 
-static int prepare(struct ps_shard *s, struct ps_shard_run *run)
+static int prepare(struct ps_shard_run *run)
 {
     struct ps_part *part = run->part;
     const bool last = run->at.stage == PS_STAGE_LAST;
-    int rc = ps_shard_step_states(s, run->job, part);
+    int rc = ps_shard_step_states(run->job, part);
 
     if (rc == 0 && run->work.buf == NULL) {
-        rc = get(s, work_len(part), &run->work);
+        rc = get(run, work_len(part), &run->work);
     }
     if (rc != 0) {
         return rc;
@@ -55,7 +55,7 @@ static int prepare(struct ps_shard *s, struct ps_shard_run *run)
         return 0;
     }
     if (last) {
-        return get(s, part->count * ps_dtype_size(part->dtype), &run->dst);
+        return get(run, part->count * ps_dtype_size(part->dtype), &run->dst);
     }
     /* A new one: what computed the last may have been forgotten meanwhile. */
     ps_buf_unref(run->squares);
@@ -88,7 +88,7 @@ int ps_shard_norm_launch(struct ps_shard_step *st, struct ps_shard_run *run)
         run->at.stage = ps_optim_first(&run->job->optim, &run->at);
         run->staged = true;
     }
-    int rc = prepare(st->s, run);
+    int rc = prepare(run);
 
     if (rc != 0) {
         return rc;

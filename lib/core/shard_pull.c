@@ -133,10 +133,9 @@ bool ps_shard_init_is_known(const struct ps_shard_job *job,
 }
 
 /* Makes what was sent the value of the partition. */
-static int adopt(struct ps_shard_step *st, struct ps_shard_job *job,
-                 const struct ps_rec_part *rec, uint64_t version,
-                 const struct ps_slice *payload, uint64_t offset,
-                 struct ps_part **ret_part)
+static int adopt(struct ps_shard_job *job, const struct ps_rec_part *rec,
+                 uint64_t version, const struct ps_slice *payload,
+                 uint64_t offset, struct ps_part **ret_part)
 {
     struct ps_part *part = ps_store_find(&job->store, rec->key, rec->index);
     struct ps_slice value;
@@ -151,7 +150,7 @@ static int adopt(struct ps_shard_step *st, struct ps_shard_job *job,
         return PS_E_MISMATCH;
     }
     if (payload == NULL || payload->buf == NULL ||
-        ps_shard_parts_take(st->s, payload, offset, rec, &value) != 0) {
+        ps_shard_parts_take(job, payload, offset, rec, &value) != 0) {
         return PS_E_FUTURE; /* To be sent again. */
     }
     part = ps_store_obtain(&job->store, rec->key, rec->index);
@@ -178,7 +177,7 @@ static int init_part(struct ps_shard_step *st, struct ps_shard_slot *slot,
         if (ps_shard_move_involves(job, rec)) {
             return PS_E_FUTURE;
         }
-        int rc = adopt(st, job, rec, version, payload, offset, &part);
+        int rc = adopt(job, rec, version, payload, offset, &part);
 
         if (rc != 0) {
             return rc;
@@ -276,7 +275,7 @@ static int resume_part(struct ps_shard_step *st, struct ps_shard_slot *slot,
     if (job->optimizes || (part != NULL && part->applied != NULL)) {
         return PS_E_UNSUPPORTED; /* Its state was on the server that is gone. */
     }
-    rc = adopt(st, job, rec, rec->round, payload, 0, &part);
+    rc = adopt(job, rec, rec->round, payload, 0, &part);
     if (rc != 0) {
         return rc;
     }

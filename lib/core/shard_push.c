@@ -30,8 +30,9 @@ bool ps_shard_parts_bytes(const struct ps_rec_part *part, uint32_t count,
     return true;
 }
 
-int ps_shard_parts_take(struct ps_shard *s, const struct ps_slice *payload,
-                        uint64_t offset, const struct ps_rec_part *part,
+int ps_shard_parts_take(struct ps_shard_job *job,
+                        const struct ps_slice *payload, uint64_t offset,
+                        const struct ps_rec_part *part,
                         struct ps_slice *ret_slice)
 {
     size_t size = ps_dtype_size(part->dtype);
@@ -49,7 +50,7 @@ int ps_shard_parts_take(struct ps_shard *s, const struct ps_slice *payload,
         *ret_slice = in;
         return 0;
     }
-    int rc = ps_pool_get(s->opt.pool, in.len, &copy);
+    int rc = ps_shard_room_take(job, in.len, &copy);
     if (rc != 0) {
         return rc;
     }
@@ -269,7 +270,7 @@ static int take(struct ps_shard_step *st, struct ps_shard_slot *slot,
         if (payload == NULL || payload->buf == NULL) {
             return PS_E_FUTURE; /* Known when it came, and not any more. */
         }
-        if (ps_shard_parts_take(st->s, payload, offset, rec, &bytes) != 0) {
+        if (ps_shard_parts_take(job, payload, offset, rec, &bytes) != 0) {
             return PS_E_FUTURE;
         }
         rc = check_code(st, job, rec, &bytes);
@@ -388,6 +389,9 @@ void ps_shard_push(struct ps_shard_step *st, struct ps_shard_conn *c,
     }
     ps_shard_credit_dirty(job);
     ps_shard_credit_end(slot, total);
+    if (c->thrown == PS_E_NOMEM) {
+        ps_shard_room_make(st, slot, msg, total);
+    }
     take_labels(job, m);
     take_all(st, c, slot, m, payload);
     take_labels(job, m); /* Of those that were not there. */

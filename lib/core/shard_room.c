@@ -19,18 +19,11 @@
 #define SHORT_WAIT PS_MILLIS(5)
 /* A round that nobody has contributed to is given up as the next one. */
 #define NEXT_WAIT  PS_SECONDS(1)
+/* A contribution to the next round that finds no memory for so long takes it
+ * back from other rounds of the job. */
+#define MAKE_WAIT  PS_MILLIS(100)
 /* So long after the last shortage the server counts as full. */
 #define FULL_SHOWN PS_SECONDS(2)
-
-static uint64_t used_by(const struct ps_shard_job *job)
-{
-    uint64_t used = job->store.stored;
-
-    for (uint32_t i = 0; i < job->slot_count; i++) {
-        used += job->slots[i].held;
-    }
-    return used;
-}
 
 /* ---------------------------------------------------------------- next round */
 
@@ -72,8 +65,11 @@ static bool next_stands(const struct ps_shard_job *job)
     if (part != NULL && part->version >= n->round) {
         return false;
     }
-    return (part != NULL && part->open != NULL) ||
-           job->shard->now < ps_time_add(n->since, NEXT_WAIT);
+    if (part != NULL && part->open != NULL) {
+        /* A complete one may wait for others of its key, for their norms. */
+        return !ps_round_complete(&part->open->round);
+    }
+    return job->shard->now < ps_time_add(n->since, NEXT_WAIT);
 }
 
 /* Does the message contribute to the job's next round? Where there is none, its
@@ -111,7 +107,15 @@ static bool gives_next(struct ps_shard_job *job, const struct ps_msg *msg)
 /* What the job would have, or was admitted with. */
 static uint64_t claim_of(const struct ps_shard_job *job, uint64_t more)
 {
-    return ps_max_u64(job->room.bytes, used_by(job) + more);
+    return ps_max_u64(job->room.bytes, ps_pool_share_used(job->share) + more);
+}
+
+/* What is kept for the job's next round. Until the scheduler has said how much
+ * that is, two contributions of every slot like this one. */
+static uint64_t rounds_of(const struct ps_shard_job *job, uint64_t cost)
+{
+    return job->room.number != 0 ? job->room.rounds
+                                 : 2 * cost * job->slot_count;
 }
 
 /* May the contribution have so many bytes? */
@@ -119,27 +123,96 @@ static bool may_have(struct ps_shard *s, struct ps_shard_job *job,
                      const struct ps_msg *msg, uint64_t len)
 {
     const uint64_t budget = ps_pool_budget(s->opt.pool);
+    const uint64_t cost = ps_pool_cost(len);
     struct ps_map_cursor c = {0};
     const struct ps_shard_job *other;
     uint64_t admitted = 0;
-    uint64_t claims = 0;
+    /* Buffers of jobs that have ended, on their way to agents. */
+    uint64_t claims = ps_pool_used(s->opt.pool);
 
     while ((other = ps_map_next(s->jobs, &c)) != NULL) {
         admitted += other->room.bytes;
     }
     if (budget == 0 ||
-        admitted + job->room.rounds + ps_pool_used(s->opt.pool) + len <=
+        admitted + rounds_of(job, cost) + ps_pool_used(s->opt.pool) + cost <=
             budget) {
         return true; /* Mostly. */
     }
     c = (struct ps_map_cursor){0};
     while ((other = ps_map_next(s->jobs, &c)) != NULL) {
+        claims -= ps_pool_share_used(other->share);
         claims += other == job ? 0 : claim_of(other, 0);
     }
-    if (claims + claim_of(job, len + job->room.rounds) <= budget) {
+    if (admitted > budget) {
+        /* Less memory than was promised: what is taken decides. */
+        return gives_next(job, msg);
+    }
+    if (claims + claim_of(job, cost + rounds_of(job, cost)) <= budget) {
         return true;
     }
-    return gives_next(job, msg) && claims + claim_of(job, len) <= budget;
+    return gives_next(job, msg) && claims + claim_of(job, cost) <= budget;
+}
+
+/* ---------------------------------------------------------------- taking back */
+
+/* Contributions to the round are void: who gave them gives them again, when
+ * there is memory. */
+static void void_round(struct ps_shard_step *st, struct ps_shard_job *job,
+                       struct ps_part *part)
+{
+    const struct ps_rec_part rec = {.key = part->key,
+                                    .index = part->index,
+                                    .round = part->version + 1,
+                                    .dtype = part->dtype,
+                                    .count = part->count};
+    struct ps_shard_refusal refusal;
+    struct ps_bits gave;
+
+    ps_bits_init(&gave, job->slot_count);
+    for (uint32_t i = 0; i < job->slot_count; i++) {
+        if (ps_round_has(&part->open->round, i)) {
+            ps_bits_set(&gave, i);
+        }
+    }
+    ps_shard_merge_drop(st->s, job, part);
+    ps_shard_refusal_init(&refusal);
+    ps_shard_refusal_add(&refusal, &rec, PS_E_AGAIN, 0);
+    for (uint32_t i = 0; i < job->slot_count; i++) {
+        struct ps_shard_peer *p = ps_bits_get(&gave, i)
+                                      ? ps_shard_job_peer(&job->slots[i])
+                                      : NULL;
+
+        if (p != NULL) {
+            ps_shard_refusal_send(st, p, job->gen, &job->slots[i], &refusal);
+        }
+    }
+    ps_bits_fini(&gave);
+}
+
+void ps_shard_room_make(struct ps_shard_step *st, struct ps_shard_slot *slot,
+                        const struct ps_msg *msg, uint64_t len)
+{
+    struct ps_shard_job *job = slot->job;
+    const uint64_t wanted = ps_pool_cost(len) * job->slot_count;
+    const uint64_t before = ps_pool_share_used(job->share);
+    struct ps_map_cursor c = {0};
+    struct ps_part *part;
+
+    if (slot->short_since == 0 ||
+        st->now < ps_time_add(slot->short_since, MAKE_WAIT) ||
+        !gives_next(job, msg)) {
+        return;
+    }
+    slot->short_since = st->now;
+    while ((part = ps_map_next(job->store.parts, &c)) != NULL &&
+           before - ps_pool_share_used(job->share) < wanted) {
+        if (part->open != NULL && part->run == NULL &&
+            part->open->rule == PS_RULE_NONE &&
+            !ps_round_complete(&part->open->round) &&
+            (part->key != job->next.key || part->index != job->next.index)) {
+            void_round(st, job, part);
+        }
+    }
 }
 
 bool ps_shard_room_is_hopeless(const struct ps_shard *s, uint64_t len)
@@ -155,6 +228,12 @@ bool ps_shard_room_is_hopeless(const struct ps_shard *s, uint64_t len)
     return budget == 0 || stored + len > budget;
 }
 
+int ps_shard_room_take(struct ps_shard_job *job, uint64_t len,
+                       struct ps_buf **ret_buf)
+{
+    return ps_pool_get_for(job->shard->opt.pool, len, job->share, ret_buf);
+}
+
 int ps_shard_room_get(struct ps_shard *s, struct ps_shard_slot *slot,
                       const struct ps_msg *msg, uint64_t len,
                       struct ps_buf **ret_buf)
@@ -163,7 +242,7 @@ int ps_shard_room_get(struct ps_shard *s, struct ps_shard_slot *slot,
                        msg->code == PS_MSG_PUSH_ROWS;
 
     if ((!gives || may_have(s, slot->job, msg, len)) &&
-        ps_pool_get(s->opt.pool, len, ret_buf) == 0) {
+        ps_shard_room_take(slot->job, len, ret_buf) == 0) {
         slot->short_since = 0;
         return 0;
     }

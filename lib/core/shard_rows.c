@@ -136,7 +136,7 @@ static int fits(const struct ps_part *part, const struct ps_rec_rows *rec)
 /* -------------------------------------------------------------------- push */
 
 /* Keeps the block: its own memory, for its frame may be shared by many. */
-static int keep(struct ps_shard *s, const struct ps_rec_rows *rec,
+static int keep(struct ps_shard_job *job, const struct ps_rec_rows *rec,
                 const struct ps_slice *payload, uint64_t offset,
                 uint32_t rows_of_part, struct ps_slice *ret_slice)
 {
@@ -144,7 +144,7 @@ static int keep(struct ps_shard *s, const struct ps_rec_rows *rec,
                    ps_rows_data_bytes(rec->count, rec->width, rec->dtype);
     struct ps_buf *buf;
 
-    if (ps_pool_get(s->opt.pool, len, &buf) != 0) {
+    if (ps_shard_room_take(job, len, &buf) != 0) {
         return PS_E_FUTURE;
     }
     memcpy(buf->data, ps_slice_data(payload) + offset, len);
@@ -214,7 +214,7 @@ static int take(struct ps_shard_step *st, struct ps_shard_slot *slot,
     if (rc == 0 && rec->count > 0) {
         rc = payload == NULL || payload->buf == NULL
                  ? PS_E_FUTURE
-                 : keep(st->s, rec, payload, offset, part->count / rec->width,
+                 : keep(job, rec, payload, offset, part->count / rec->width,
                         &block);
     }
     if (rc != 0) {
@@ -292,6 +292,7 @@ void ps_shard_push_rows(struct ps_shard_step *st, struct ps_shard_conn *c,
     ps_shard_credit_dirty(job);
     ps_shard_refusal_init(&refusal);
     if (c->thrown == PS_E_NOMEM) {
+        ps_shard_room_make(st, slot, msg, total);
         ps_shard_refusal_short(st, &refusal, slot, total);
     }
     for (uint32_t i = 0; i < m->parts_count; i++) {
@@ -331,7 +332,7 @@ bool ps_shard_rows_idle(const struct ps_shard_job *job,
 
 /* Where the new value is made: in the old one's memory when nobody else has
  * it and its rows stay, else in new memory. */
-static int make_dst(struct ps_shard *s, struct ps_shard_run *run, bool keeps)
+static int make_dst(struct ps_shard_run *run, bool keeps)
 {
     struct ps_slice *value = &run->part->value;
     struct ps_buf *buf;
@@ -341,7 +342,7 @@ static int make_dst(struct ps_shard *s, struct ps_shard_run *run, bool keeps)
         ps_buf_ref(value->buf);
         return 0;
     }
-    int rc = ps_pool_get(s->opt.pool, value->len, &buf);
+    int rc = ps_shard_room_take(run->job, value->len, &buf);
 
     if (rc != 0) {
         return rc;
@@ -353,7 +354,7 @@ static int make_dst(struct ps_shard *s, struct ps_shard_run *run, bool keeps)
     return 0;
 }
 
-int ps_shard_rows_plan(struct ps_shard_step *st, struct ps_shard_run *run,
+int ps_shard_rows_plan(struct ps_shard_run *run,
                        struct ps_compute **ret_compute)
 {
     struct ps_shard_job *job = run->job;
@@ -361,7 +362,7 @@ int ps_shard_rows_plan(struct ps_shard_step *st, struct ps_shard_run *run,
     const struct ps_open *open = part->open;
     const struct ps_round *round = &open->round;
     uint32_t all = touches_all(job) ? part->count / part->width : 0;
-    int rc = make_dst(st->s, run, true);
+    int rc = make_dst(run, true);
     struct ps_rows_sum sum;
     struct ps_compute *c;
     uint32_t rows;
@@ -434,7 +435,7 @@ static int answer(struct ps_shard_step *st, const struct ps_shard_slot *slot,
         return 0; /* It will ask again when it comes. */
     }
     if (len > 0) {
-        int rc = ps_pool_get(st->s->opt.pool, len, &slice.buf);
+        int rc = ps_shard_room_take(slot->job, len, &slice.buf);
 
         if (rc != 0) {
             return rc;

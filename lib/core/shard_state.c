@@ -92,7 +92,7 @@ static struct ps_part *enter(struct ps_shard_step *st, struct ps_shard_peer *p,
             rc = PS_E_AGAIN;
             text = "a step of several rounds has begun: save and load after "
                    "the last of them";
-        } else if (ps_shard_step_states(st->s, job, part) != 0) {
+        } else if (ps_shard_step_states(job, part) != 0) {
             rc = PS_E_NOMEM;
             text = "the server has no memory for the optimizer's state";
         }
@@ -125,7 +125,7 @@ void ps_shard_state_get(struct ps_shard_step *st, struct ps_shard_conn *c,
         const struct ps_buf *state = part->state[place_of(job, m->which)];
 
         /* A copy, because the next step changes it where it lies. */
-        if (ps_pool_get(st->s->opt.pool, state->size, &copy) != 0) {
+        if (ps_shard_room_take(job, state->size, &copy) != 0) {
             refuse(st, c->peer, m->gen, m->request, m->parts, PS_E_NOMEM,
                    "the server has no memory for a copy of the state");
             return;
@@ -149,12 +149,11 @@ void ps_shard_state_get(struct ps_shard_step *st, struct ps_shard_conn *c,
 }
 
 /* The loaded weights are the value, too. */
-static int renew_value(struct ps_shard_step *st, struct ps_shard_job *job,
-                       struct ps_part *part)
+static int renew_value(struct ps_shard_job *job, struct ps_part *part)
 {
     const size_t len = part->count * ps_dtype_size(part->dtype);
     struct ps_slice value = {.len = len};
-    int rc = ps_pool_get(st->s->opt.pool, len, &value.buf);
+    int rc = ps_shard_room_take(job, len, &value.buf);
 
     if (rc == 0) {
         ps_kernel_narrow(
@@ -166,9 +165,8 @@ static int renew_value(struct ps_shard_step *st, struct ps_shard_job *job,
     return rc;
 }
 
-static int put(struct ps_shard_step *st, struct ps_shard_job *job,
-               struct ps_part *part, const struct ps_msg_state_put *m,
-               const struct ps_slice *payload)
+static int put(struct ps_shard_job *job, struct ps_part *part,
+               const struct ps_msg_state_put *m, const struct ps_slice *payload)
 {
     const struct ps_rec_part *rec = m->parts;
     const unsigned place = place_of(job, m->which);
@@ -187,7 +185,7 @@ static int put(struct ps_shard_step *st, struct ps_shard_job *job,
     }
     memcpy(part->state[place]->data, ps_slice_data(payload),
            part->state[place]->size);
-    return place == PS_PART_MASTER ? renew_value(st, job, part) : 0;
+    return place == PS_PART_MASTER ? renew_value(job, part) : 0;
 }
 
 void ps_shard_state_put(struct ps_shard_step *st, struct ps_shard_conn *c,
@@ -222,7 +220,7 @@ void ps_shard_state_put(struct ps_shard_step *st, struct ps_shard_conn *c,
     if (part == NULL) {
         return;
     }
-    int rc = put(st, job, part, m, payload);
+    int rc = put(job, part, m, payload);
 
     if (rc != 0) {
         refuse(st, c->peer, m->gen, m->request, m->parts, rc,

@@ -13,15 +13,14 @@ bool ps_shard_step_is_half(const struct ps_part *part)
 }
 
 /* The weights in float32, from which the first step goes on. PS_E_NOMEM. */
-static int prepare_master(struct ps_shard *s, struct ps_shard_job *job,
-                          struct ps_part *part)
+static int prepare_master(struct ps_shard_job *job, struct ps_part *part)
 {
     struct ps_buf *buf;
 
     if (!ps_shard_step_is_half(part) || part->state[PS_PART_MASTER] != NULL) {
         return 0;
     }
-    int rc = ps_pool_get(s->opt.pool, part->count * sizeof(float), &buf);
+    int rc = ps_shard_room_take(job, part->count * sizeof(float), &buf);
 
     if (rc == 0) {
         ps_kernel_widen((enum ps_dtype)part->dtype, (float *)(void *)buf->data,
@@ -46,13 +45,12 @@ uint64_t ps_shard_step_missing(const struct ps_shard_job *job,
     return missing;
 }
 
-int ps_shard_step_states(struct ps_shard *s, struct ps_shard_job *job,
-                         struct ps_part *part)
+int ps_shard_step_states(struct ps_shard_job *job, struct ps_part *part)
 {
     const bool half = ps_shard_step_is_half(part);
     const size_t len = part->count *
                        (half ? sizeof(float) : ps_dtype_size(part->dtype));
-    int rc = prepare_master(s, job, part);
+    int rc = prepare_master(job, part);
 
     if (rc != 0) {
         return rc;
@@ -63,7 +61,7 @@ int ps_shard_step_states(struct ps_shard *s, struct ps_shard_job *job,
         if (part->state[i] != NULL) {
             continue;
         }
-        rc = ps_pool_get(s->opt.pool, len, &buf);
+        rc = ps_shard_room_take(job, len, &buf);
         if (rc != 0) {
             return rc;
         }

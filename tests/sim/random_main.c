@@ -11,7 +11,11 @@
  */
 #include "support/world.h"
 
+#include "base/alloc.h"
 #include "base/rng.h"
+#include "core/need.h"
+#include "core/place.h"
+#include "core/rows.h"
 
 #include <getopt.h>
 #include <stdlib.h>
@@ -231,6 +235,54 @@ static void add_limits(struct world_options *o, struct ps_rng *r)
     }
 }
 
+/* What the job's keys need if they all come to lie on one server: no more than
+ * the scheduler admits them with. */
+static uint64_t need_of(const struct world_options *o)
+{
+    const struct ps_need_kind kind = {
+        .states = !o->optimizer ? 0
+                  : o->norms    ? 2
+                                : 1,
+        .optimizes = o->optimizer,
+        .gathers = o->accumulate > 1,
+        .works = o->norms,
+        .codes = compresses_both(o),
+    };
+    struct ps_need need = {0};
+
+    for (uint32_t i = 0; i < o->key_count; i++) {
+        const struct world_key *k = &o->key[i];
+        struct ps_place_server one = {.node = 1};
+        struct ps_place_part *parts;
+        uint32_t count;
+
+        if (ps_place_key(
+                &(struct ps_place_key){
+                    .count = k->count,
+                    .element = (uint32_t)ps_dtype_size(k->dtype),
+                    .partition_bytes = o->partition_bytes,
+                    .width = k->width,
+                    .rows_max = ps_rows_per_frame(k->width, k->dtype)},
+                &one, 1, &parts, &count) != 0) {
+            abort();
+        }
+        for (uint32_t n = 0; n < count; n++) {
+            ps_need_add(&need, &kind, k->dtype, parts[n].count);
+        }
+        ps_free(parts);
+    }
+    return ps_need_bytes(&need, o->agents);
+}
+
+/* Servers with the memory that the job was admitted with, and no more; rows are
+ * also answered from that. Behind everything. */
+static void add_memory(struct world_options *o, struct ps_rng *r)
+{
+    if (!has_rows(o) && ps_rng_chance(r, 400)) {
+        o->store = need_of(o);
+    }
+}
+
 /* The cluster of a seed. */
 static struct world_options shape_of(uint64_t seed)
 {
@@ -269,6 +321,7 @@ static struct world_options shape_of(uint64_t seed)
     add_epochs(&o, &r);
     add_growth(&o, &r);
     add_limits(&o, &r);
+    add_memory(&o, &r);
     return o;
 }
 

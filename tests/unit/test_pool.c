@@ -292,6 +292,32 @@ static void large_buffers_begin_at_a_huge_page(void **state)
     ps_pool_free(p);
 }
 
+/* A share counts until the last of its buffers is back, its owner gone or not. */
+static void shares_count_what_is_theirs(void **state)
+{
+    struct ps_pool *p = ps_pool_new(
+        &(struct ps_pool_options){.budget = 64 * 1024});
+    struct ps_pool_share *share = ps_pool_share_new();
+    struct ps_buf *a;
+    struct ps_buf *b;
+    struct ps_buf *c;
+
+    (void)state;
+    assert_int_equal(ps_pool_get_for(p, 100, share, &a), 0);
+    assert_int_equal(ps_pool_get_for(p, 10000, share, &b), 0);
+    assert_int_equal(ps_pool_get(p, 10000, &c), 0);
+    assert_int_equal(ps_pool_share_used(share), 4096 + ps_pool_cost(10000));
+    assert_int_equal(ps_pool_get_for(p, 1 << 20, share, &b), PS_E_NOMEM);
+    assert_int_equal(ps_pool_share_used(share), 4096 + ps_pool_cost(10000));
+    ps_buf_unref(a);
+    assert_int_equal(ps_pool_share_used(share), ps_pool_cost(10000));
+    ps_pool_share_unref(share);
+    ps_buf_unref(b);
+    ps_buf_unref(c);
+    ps_pool_share_unref(NULL);
+    ps_pool_free(p);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -304,6 +330,7 @@ int main(void)
         cmocka_unit_test(cached_memory_makes_room_for_another_class),
         cmocka_unit_test(source_that_fails_leaves_no_trace),
         cmocka_unit_test(nth_get_fails_on_demand),
+        cmocka_unit_test(shares_count_what_is_theirs),
         cmocka_unit_test(large_buffers_begin_at_a_huge_page),
     };
 

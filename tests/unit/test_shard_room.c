@@ -162,6 +162,37 @@ static void a_job_without_memory_holds_up_no_other(void **state)
     world_free(w);
 }
 
+/* One slot has filled the server with halves of rounds. The other one's half of
+ * a round gets its memory from the rest of them, which are given again. */
+static void a_round_takes_memory_back_from_others(void **state)
+{
+    struct world *w = world_new(
+        &(struct world_options){.slots = 2, .memory = 256 * KIB});
+    struct agent *a = &w->agents[0];
+    uint32_t back = 0;
+
+    (void)state;
+    tell_room(w, GEN, 256 * KIB, 0);
+    for (uint32_t key = 0; key < 16; key++) {
+        assert_true(push(a, key, 1));
+    }
+    assert_int_equal(ps_pool_used(w->pool), 256 * KIB);
+    assert_false(push(&w->agents[1], 3, 1));
+    world_run(w, PS_MILLIS(200));
+    assert_false(push(&w->agents[1], 3, 1));
+    for (uint32_t key = 0; key < 16; key++) {
+        back += a->seen[key].refusals == 1 && a->seen[key].error == PS_E_AGAIN;
+    }
+    assert_int_equal(back, 2);
+    assert_int_equal(a->seen[3].refusals, 0);
+    for (uint32_t key = 3; key < 16; key++) {
+        assert_true(push(&w->agents[1], key, 1));
+        assert_int_equal(a->seen[key].commit_version,
+                         a->seen[key].refusals == 0 ? 1 : 0);
+    }
+    world_free(w);
+}
+
 /* Values have taken all the memory there is: what has none then is told so. */
 static void what_can_never_have_memory_fails_in_words(void **state)
 {
@@ -221,6 +252,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(rounds_are_made_with_the_memory_of_two),
         cmocka_unit_test(a_job_without_memory_holds_up_no_other),
+        cmocka_unit_test(a_round_takes_memory_back_from_others),
         cmocka_unit_test(what_can_never_have_memory_fails_in_words),
         cmocka_unit_test(a_step_that_can_never_have_memory_fails_in_words),
     };
