@@ -90,6 +90,10 @@
  * scheduler at a time; more of them wait behind these, so that they delay
  * nothing else on that link. */
 #define PS_QUERIES_SENT_MAX        4u
+/* Times in a second that a process may ask what its operations wait for: the
+ * library asks a few times a minute. One more ends its session, because reading
+ * them alone would slow down everybody else. */
+#define PS_QUERIES_RATE_MAX        1000u
 /* Costs that a daemon shows: its own, and the heaviest of all others. */
 #define PS_COSTS_SHOWN_MAX         16u
 /* Bytes of a name of a node, job or cluster; of a key. */

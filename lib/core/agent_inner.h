@@ -419,6 +419,8 @@ struct ps_agent_session {
     uint32_t op_count;
     struct ps_list holds;     /* struct ps_agent_hold */
     struct ps_list questions; /* struct ps_agent_question */
+    uint32_t queries;         /* That it has made since this time. */
+    ps_time queries_since;
     struct ps_agent_user *user;
     struct ps_account account;
 };

@@ -135,6 +135,23 @@ static bool is_asked(const struct ps_agent_session *s, uint64_t op_id)
     return false;
 }
 
+/* False: the session asks more often than any library, and is ended. */
+static bool is_patient(struct ps_agent_step *st, struct ps_agent_session *s)
+{
+    if (ps_time_add(s->queries_since, PS_SECONDS(1)) <= st->now) {
+        s->queries_since = st->now;
+        s->queries = 0;
+    }
+    if (++s->queries <= PS_QUERIES_RATE_MAX) {
+        return true;
+    }
+    ps_agent_session_end(st, s, PS_E_FULL,
+                         "more than %u questions in a second what operations "
+                         "wait for",
+                         PS_QUERIES_RATE_MAX);
+    return false;
+}
+
 /* The round that others must have offered. Without rounds nobody is waited
  * for, or in an ssp job those who are too far behind. */
 static uint64_t round_of(const struct ps_agent_op *op)
@@ -168,7 +185,7 @@ void ps_agent_why_ask(struct ps_agent_step *st, struct ps_agent_session *s,
     char text[sizeof(q->text)];
     struct ps_str t;
 
-    if (is_asked(s, op_id)) {
+    if (!is_patient(st, s) || is_asked(s, op_id)) {
         return; /* One answer is for all who ask. */
     }
     op = find_op(s, op_id);

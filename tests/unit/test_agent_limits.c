@@ -191,6 +191,32 @@ static void an_operation_has_one_open_question_and_a_user_few(void **state)
     end(&b);
 }
 
+static void a_process_that_asks_without_end_is_cut_off(void **state)
+{
+    struct bench b;
+
+    (void)state;
+    no_limits();
+    begin(&b, 2, 1);
+    open_key(&b, 0, 1, 256, SERVER_NODE);
+    operate(&b, 0,
+            (struct ps_msg_l_op){
+                .op_id = 1, .op = PS_OP_BROADCAST, .root = 1, .round = 1});
+    /* The scheduler is away, and the library asks now and then. */
+    for (uint32_t i = 0; i < 3 * PS_QUERIES_RATE_MAX; i++) {
+        ask_why(&b, 1);
+        b.now += PS_MILLIS(2);
+    }
+    assert_null(find(&b, WORKER_CONN, PS_MSG_L_ERROR, 0));
+    for (uint32_t i = 0; i < 3 * PS_QUERIES_RATE_MAX; i++) {
+        ask_why(&b, 1);
+    }
+    assert_non_null(strstr(
+        find(&b, WORKER_CONN, PS_MSG_L_ERROR, 0)->parcel->msg->l_error.text,
+        "more than 1000 questions in a second"));
+    end(&b);
+}
+
 static void questions_of_a_dead_worker_are_forgotten(void **state)
 {
     struct bench b;
@@ -306,6 +332,7 @@ int main(void)
             what_cannot_fit_is_refused_before_the_scheduler_is_asked),
         cmocka_unit_test(a_region_counts_until_nothing_reads_it),
         cmocka_unit_test(an_operation_has_one_open_question_and_a_user_few),
+        cmocka_unit_test(a_process_that_asks_without_end_is_cut_off),
         cmocka_unit_test(questions_of_a_dead_worker_are_forgotten),
         cmocka_unit_test(records_of_one_label_are_found_at_once),
         cmocka_unit_test(records_count_as_memory_of_the_job),
