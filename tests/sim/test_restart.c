@@ -1,0 +1,167 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Stories of a scheduler that dies and is started again without its memory:
+ * rounds go on meanwhile; then every rank hears why its job is over, and no
+ * daemon keeps anything of it. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include "base/err.h"
+#include "base/time.h"
+#include "support/world.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#define WORKERS 6u
+/* From the scheduler's return to the words. */
+#define WITHIN  PS_SECONDS(5)
+
+static struct world_options six_workers(uint64_t seed)
+{
+    struct world_options o = {
+        .seed = seed,
+        .data_seed = seed,
+        .servers = 2,
+        .agents = 3,
+        .workers = WORKERS,
+        .rounds = 20,
+        .key_count = 2,
+        .key = {{"s:weight", 5000, PS_DTYPE_FLOAT32},
+                {"i:3", 70, PS_DTYPE_INT64}},
+        .partition_bytes = 4096,
+        .on_loss = seed % 2 == 0 ? PS_LOSS_POLICY_WAIT : PS_LOSS_POLICY_FAIL,
+        .story = true,
+    };
+
+    return o;
+}
+
+/* The world goes on for so long. */
+static void go(struct world *w, ps_time span)
+{
+    if (!world_run(w, world_now(w) + span)) {
+        fail_msg("%s\n%s", world_error(w), world_story(w));
+    }
+}
+
+static void expect_words(struct world *w)
+{
+    char text[512];
+
+    if (!world_run_workers(w, WITHIN)) {
+        fail_msg("%s\n%s", world_error(w), world_story(w));
+    }
+    for (uint32_t i = 0; i < WORKERS; i++) {
+        if (world_worker_error(w, i, text, sizeof(text)) == 0 ||
+            strstr(text, "the scheduler was restarted and does not know") ==
+                NULL) {
+            fail_msg("rank %u: '%s'\n%s", i, text, world_story(w));
+        }
+    }
+    if (!world_settle(w, PS_SECONDS(30))) {
+        fail_msg("%s\n%s", world_error(w), world_story(w));
+    }
+}
+
+/* They wait at a barrier or in a round for the last one, which is in no call:
+ * all hear it. */
+static void all_ranks_hear_of_a_restart(void **state)
+{
+    (void)state;
+    for (uint64_t seed = 1; seed <= 8; seed++) {
+        struct world_options o = six_workers(seed);
+        struct world *w;
+
+        o.barrier_every = seed % 4 < 2 ? 3 : 0;
+        w = world_new(&o);
+        world_hold_worker(w, WORKERS - 1, 4);
+        go(w, PS_SECONDS(1));
+        world_kill_sched(w);
+        go(w, PS_SECONDS(2));
+        world_restart_sched(w);
+        expect_words(w);
+        world_free(w);
+    }
+}
+
+/* Members are cut off for a while, so that they come in another order. */
+static void members_come_back_in_any_order(void **state)
+{
+    (void)state;
+    for (uint64_t seed = 1; seed <= 6; seed++) {
+        struct world_options o = six_workers(seed);
+        static const char *const names[] = {"server0", "server1", "agent0",
+                                            "agent1", "agent2"};
+        struct world *w = world_new(&o);
+
+        world_hold_worker(w, WORKERS - 1, 4);
+        go(w, PS_SECONDS(1));
+        world_kill_sched(w);
+        for (uint64_t i = 0; i < 5; i++) {
+            world_cut(w, "psched", names[(i * 3 + seed) % 5],
+                      PS_MILLIS(200 * (i + 1)));
+        }
+        world_restart_sched(w);
+        expect_words(w);
+        world_free(w);
+    }
+}
+
+static void a_scheduler_and_a_server_die_together(void **state)
+{
+    (void)state;
+    for (uint64_t seed = 1; seed <= 6; seed++) {
+        struct world_options o = six_workers(seed);
+        struct world *w = world_new(&o);
+
+        world_hold_worker(w, WORKERS - 1, 4);
+        go(w, PS_SECONDS(1));
+        world_kill_sched(w);
+        world_kill_server(w, 1);
+        world_release_worker(w, WORKERS - 1);
+        go(w, PS_SECONDS(1));
+        world_restart_sched(w);
+        expect_words(w);
+        world_free(w);
+    }
+}
+
+/* What waits for no one but the other ranks is done before the scheduler is
+ * back. */
+static void rounds_need_no_scheduler(void **state)
+{
+    struct world_options o = six_workers(2);
+    struct world *w;
+    uint64_t hash;
+
+    (void)state;
+    w = world_new(&o);
+    world_hold_worker(w, WORKERS - 1, 4);
+    go(w, PS_SECONDS(1));
+    assert_false(world_value(w, 0, 10, &hash));
+    world_kill_sched(w);
+    world_release_worker(w, WORKERS - 1);
+    go(w, PS_SECONDS(2));
+    assert_true(world_value(w, 0, 10, &hash));
+    /* The workers have left; the next scheduler is told of none. */
+    world_restart_sched(w);
+    if (!world_settle(w, PS_SECONDS(30))) {
+        fail_msg("%s\n%s", world_error(w), world_story(w));
+    }
+    world_free(w);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(all_ranks_hear_of_a_restart),
+        cmocka_unit_test(members_come_back_in_any_order),
+        cmocka_unit_test(a_scheduler_and_a_server_die_together),
+        cmocka_unit_test(rounds_need_no_scheduler),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
