@@ -17,8 +17,12 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
-/* Bytes of one connection before the others have their turn. */
+/* Bytes of one connection before the others have their turn. A frame counts as
+ * so many, whatever its length: what small ones cost is their number, and a
+ * peer that sends nothing else would hold up all others for many
+ * milliseconds. */
 #define READ_BUDGET      (1024u * 1024u)
+#define FRAME_COST       512u
 /* Turns of reading after the end of the peer's process. */
 #define PEER_ENDED_READS 64
 
@@ -786,7 +790,9 @@ void conn_readable(struct ps_conn *c)
         struct iovec iov[2];
         int count = places(c, READ_BUDGET, iov);
         size_t asked = iov[0].iov_len + (count == 2 ? iov[1].iov_len : 0);
+        uint64_t before = c->stats.frames_in;
         ssize_t n = receive(c, iov, count);
+        uint64_t spent;
 
         if (n < 0) {
             if (errno != EAGAIN && errno != EWOULDBLOCK) {
@@ -806,10 +812,11 @@ void conn_readable(struct ps_conn *c)
         tell(c);
         /* Less than asked for: the socket is empty, mostly. A Unix socket
          * also stops where descriptors lie. */
-        if ((size_t)n < asked || (size_t)n >= budget) {
+        spent = (size_t)n + (c->stats.frames_in - before) * FRAME_COST;
+        if ((size_t)n < asked || spent >= budget) {
             return;
         }
-        budget -= (size_t)n;
+        budget -= spent;
     }
     if (c->state == CONN_FINISHING) {
         drain(c);

@@ -468,6 +468,32 @@ static void small_frames_travel_together(void **state)
     end(&w);
 }
 
+/* A peer that sends nothing but small frames, as fast as it can, leaves the
+ * loop to others after a few thousand of them. */
+static void small_frames_leave_others_their_turn(void **state)
+{
+    struct ps_msg ack = {.code = PS_MSG_ACK, .ack = 1};
+    uint8_t frame[64];
+    const size_t len = put(frame, 0, sizeof(frame), &ack, 0);
+    const int room = 4 * MIB;
+    unsigned told = 0;
+    struct world w;
+
+    (void)state;
+    begin(&w, (struct ps_conn_limits){0});
+    (void)setsockopt(w.fd, SOL_SOCKET, SO_SNDBUF, &room, sizeof(room));
+    greet(&w);
+    while (told < 200000 && write(w.fd, frame, len) == (ssize_t)len) {
+        told++;
+    }
+    while (w.a.frames == 0) {
+        (void)ps_loop_step(w.loop);
+    }
+    assert_in_range(w.a.frames, 1, 8192);
+    RUN_UNTIL(&w, w.a.frames == told);
+    end(&w);
+}
+
 /* A header longer than staging: a value of 256 parts. */
 static void send_ahead(struct end *e, uint64_t ack)
 {
@@ -1657,6 +1683,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(one_byte_at_a_time),
         cmocka_unit_test(large_payloads_are_not_copied),
         cmocka_unit_test(small_frames_travel_together),
+        cmocka_unit_test(small_frames_leave_others_their_turn),
         cmocka_unit_test(some_frames_go_ahead),
         cmocka_unit_test(long_headers_arrive),
         cmocka_unit_test(unwanted_payload_is_skipped),
