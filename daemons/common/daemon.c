@@ -65,6 +65,8 @@ struct daemon {
     const char *local_path; /* Ours: removed at the end. */
     void *app;
     struct ps_loop_timer watchdog;
+    struct ps_loop_timer reload_due; /* Descriptors had run out. */
+    int spare; /* A descriptor for the configuration; -1: none. */
     struct ps_loop_timer trim_due; /* Wakes the loop; settled() does it, */
     struct ps_loop_timer log_due;  /* and this. */
     struct ps_trim trim;
@@ -230,6 +232,11 @@ static void log_report(enum ps_log_level level)
     }
 }
 
+static int open_spare(void)
+{
+    return open("/dev/null", O_RDONLY | O_CLOEXEC);
+}
+
 /* Values that can change; everything else stays as it was at the start. */
 static void reload(struct daemon *d)
 {
@@ -244,7 +251,13 @@ static void reload(struct daemon *d)
               (uint64_t)mono.tv_sec * 1000000u +
                   (uint64_t)mono.tv_nsec / 1000u);
     ps_str_init(&report, report_text, sizeof(report_text));
-    if (load(d, before, values, &now, &report) == 0) {
+    if (d->spare >= 0) {
+        close(d->spare);
+    }
+    int rc = load(d, before, values, &now, &report);
+
+    d->spare = open_spare();
+    if (rc == 0) {
         const struct ps_common_options *c =
             (const void *)((const char *)values + d->spec->common);
 
@@ -259,10 +272,18 @@ static void reload(struct daemon *d)
         ps_log(PS_LOG_NOTICE, "options reloaded");
     } else {
         log_report(PS_LOG_ERROR);
-        ps_log(PS_LOG_ERROR, "options not reloaded, the old ones stay");
+        ps_log(PS_LOG_ERROR, "options not reloaded, the old ones stay%s",
+               d->spare < 0 ? "; no descriptor is left, trying again" : "");
+    }
+    if (d->spare < 0) {
+        ps_loop_timer_set(d->loop, &d->reload_due,
+                          ps_loop_now(d->loop) + PS_SECONDS(1));
     }
     ps_free(values);
-    ps_notify("READY=1");
+    ps_notify("READY=1\nSTATUS=%s",
+              rc == 0 ? "serving"
+                      : "serving with old options: the new ones could not be "
+                        "read, see the log");
 }
 
 /* --------------------------------------------------------------- begin */
@@ -607,6 +628,19 @@ static void stop(void *ctx, int signum)
                       ps_time_add(ps_loop_now(d->loop), d->grace_time));
 }
 
+/* As long as descriptors had run out when the options were read. */
+static void reload_again(struct ps_loop_timer *t)
+{
+    struct daemon *d = PS_CONTAINER(t, struct daemon, reload_due);
+
+    d->spare = open_spare();
+    if (d->spare >= 0) {
+        reload(d);
+    } else {
+        ps_loop_timer_set(d->loop, t, ps_loop_now(d->loop) + PS_SECONDS(1));
+    }
+}
+
 static void hang_up(void *ctx, int signum)
 {
     (void)signum;
@@ -925,6 +959,7 @@ static void run(struct daemon *d)
     d->grace.due = grace_over;
     d->trim_due.due = wake;
     d->log_due.due = wake;
+    d->reload_due.due = reload_again;
     d->watchdog.due = feed_watchdog;
     if (ps_notify_watchdog() != PS_TIME_NEVER) {
         feed_watchdog(&d->watchdog);
@@ -933,6 +968,7 @@ static void run(struct daemon *d)
     ps_loop_timer_set(d->loop, &d->watchdog, PS_TIME_NEVER);
     ps_loop_timer_set(d->loop, &d->trim_due, PS_TIME_NEVER);
     ps_loop_timer_set(d->loop, &d->log_due, PS_TIME_NEVER);
+    ps_loop_timer_set(d->loop, &d->reload_due, PS_TIME_NEVER);
     ps_logsink_count(true);
 }
 
@@ -988,6 +1024,7 @@ static int serve(struct daemon *d)
                     (enum ps_log_level)c->log_level, d->spec->options->program);
     ps_notify_init();
     raise_nofile(d);
+    d->spare = open_spare();
     d->exit_code = begin(d);
     if (d->exit_code == PS_EXIT_OK) {
         run(d);
@@ -1013,8 +1050,11 @@ static int with_options(struct daemon *d)
 
 int ps_daemon_main(const struct ps_daemon_spec *spec, int argc, char **argv)
 {
-    struct daemon d = {
-        .spec = spec, .listen_fd = -1, .near_fd = -1, .local_fd = -1};
+    struct daemon d = {.spec = spec,
+                       .spare = -1,
+                       .listen_fd = -1,
+                       .near_fd = -1,
+                       .local_fd = -1};
     struct ps_args_options opt = {
         .program = spec->options->program,
         .dials = spec->scheduler != PS_DAEMON_NONE,

@@ -279,6 +279,7 @@ void ps_driver_close(struct ps_driver *d, void (*closed)(void *ctx))
         ps_conn_finish(c->conn);
     }
     driver_cancel_dials(d);
+    driver_forget_refused(d);
     /* When nothing is open it comes at once, but not inside. */
     bool open = ps_map_count(d->conns) > 0 || !ps_list_empty(&d->dials);
 

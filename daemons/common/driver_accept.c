@@ -2,12 +2,15 @@
 /* Connections that others made. */
 #include "common/driver_inner.h"
 
+#include "base/limits.h"
 #include "base/map.h"
+#include "base/num.h"
 #include "net/addr.h"
 #include "net/local.h"
 #include "net/near.h"
 
 #include <stdio.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -25,6 +28,28 @@ static uint32_t local_callers(enum ps_role self)
     return 1u << (self == PS_ROLE_SCHED ? PS_ROLE_CTL : PS_ROLE_WORKER);
 }
 
+/* NULL: `fd` may be kept. A descriptor is the lowest that is free, so its number
+ * says how many are in use. */
+static const char *no_room(const struct ps_driver *d, int fd, bool local)
+{
+    struct rlimit lim;
+
+    if (getrlimit(RLIMIT_NOFILE, &lim) == 0 &&
+        (rlim_t)fd + ps_min_u64(PS_DESCRIPTORS_KEPT, lim.rlim_cur / 4) >=
+            lim.rlim_cur) {
+        return "this daemon has nearly all the descriptors open that it may "
+               "have (LimitNOFILE)";
+    }
+    if (local) {
+        return d->local_count >= d->opt.local_max
+                   ? "too many local connections (client.max_clients)"
+                   : NULL;
+    }
+    return ps_map_count(d->conns) - d->local_count >= d->opt.connections_max
+               ? "too many connections (limits.connections)"
+               : NULL;
+}
+
 void ps_driver_accept(struct ps_driver *d, int fd)
 {
     struct ps_event ev = {.open = {.kind = PS_CONN_ACCEPTED}};
@@ -34,11 +59,12 @@ void ps_driver_accept(struct ps_driver *d, int fd)
 
     (void)getpeername(fd, (struct sockaddr *)&sa, &len);
     ps_addr_print((struct sockaddr *)&sa, peer, sizeof(peer));
+    const char *why = no_room(d, fd, false);
+
     if (d->closing) {
         close(fd);
-    } else if (ps_map_count(d->conns) - d->local_count >=
-               d->opt.connections_max) {
-        driver_refuse(d, fd, peer, "too many connections");
+    } else if (why != NULL) {
+        driver_refuse(d, fd, peer, why);
     } else {
         driver_open(d,
                     &(struct opening){.fd = fd,
@@ -59,11 +85,11 @@ void ps_driver_accept_near(struct ps_driver *d, int fd)
         return;
     }
     snprintf(peer, sizeof(peer), "host:uid=%u,pid=%u", who.uid, who.pid);
-    if (!ps_near_trusts(fd)) {
-        driver_refuse(d, fd, peer, "an agent of another user");
-    } else if (ps_map_count(d->conns) - d->local_count >=
-               d->opt.connections_max) {
-        driver_refuse(d, fd, peer, "too many connections");
+    const char *why = ps_near_trusts(fd) ? no_room(d, fd, false)
+                                         : "an agent of another user";
+
+    if (why != NULL) {
+        driver_refuse(d, fd, peer, why);
     } else {
         driver_open(d,
                     &(struct opening){.fd = fd,
@@ -86,8 +112,10 @@ void ps_driver_accept_local(struct ps_driver *d, int fd)
         return;
     }
     snprintf(peer, sizeof(peer), "local:uid=%u,pid=%u", who.uid, who.pid);
-    if (d->local_count >= d->opt.local_max) {
-        driver_refuse(d, fd, peer, "too many local connections");
+    const char *why = no_room(d, fd, true);
+
+    if (why != NULL) {
+        driver_refuse(d, fd, peer, why);
         return;
     }
     ev.open.uid = who.uid;

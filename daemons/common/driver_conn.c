@@ -8,7 +8,10 @@
 #include "net/arena.h"
 #include "net/process.h"
 
+#include "proto/ps_codec.h"
+
 #include <assert.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 void driver_forget_payload(struct link_conn *c)
@@ -247,10 +250,53 @@ static const struct ps_conn_ops conn_ops = {
     .closed = on_closed,
 };
 
+static void close_refused(struct ps_driver *d)
+{
+    for (uint32_t i = 0; i < d->refused_count; i++) {
+        close(d->refused[i]);
+    }
+    d->refused_count = 0;
+}
+
+static void refused_due(struct ps_loop_timer *t)
+{
+    close_refused(PS_CONTAINER(t, struct ps_driver, refused_due));
+}
+
+/* Who is not let in may be about to greet: were its connection closed at once
+ * it would see that alone, and not the words. */
+static void close_later(struct ps_driver *d, int fd)
+{
+    if (d->refused_count == REFUSED_MAX) {
+        close_refused(d);
+    }
+    d->refused[d->refused_count++] = fd;
+    d->refused_due.due = refused_due;
+    ps_loop_timer_set(d->opt.loop, &d->refused_due,
+                      ps_loop_now(d->opt.loop) + REFUSED_TIME);
+}
+
+void driver_forget_refused(struct ps_driver *d)
+{
+    close_refused(d);
+    ps_loop_timer_set(d->opt.loop, &d->refused_due, PS_TIME_NEVER);
+}
+
 void driver_refuse(struct ps_driver *d, int fd, const char *peer,
                    const char *why)
 {
-    close(fd);
+    const struct ps_msg reject = {.code = PS_MSG_REJECT,
+                                  .reject = {.error = PS_E_FULL, .text = why}};
+    uint8_t bytes[1024];
+    size_t len;
+
+    if (ps_codec_bound(&reject) <= sizeof(bytes) &&
+        ps_codec_encode(&reject, PS_PROTOCOL_LEAST, 0, bytes, sizeof(bytes),
+                        &len) == 0) {
+        (void)send(fd, bytes, len, MSG_NOSIGNAL | MSG_DONTWAIT);
+    }
+    (void)shutdown(fd, SHUT_WR);
+    close_later(d, fd);
     d->gone.refused++;
     ps_log_of(LOG_REFUSED, PS_LOG_WARNING,
               "connection refused peer=%s reason=\"%s\"", peer, why);
@@ -304,7 +350,11 @@ void driver_open(struct ps_driver *d, const struct opening *o,
     }
     if (rc != 0) {
         ps_free(c);
-        driver_refuse(d, o->fd, o->peer, ps_strerror(rc));
+        if (kind == PS_CONN_DIALLED) {
+            close(o->fd);
+        } else {
+            driver_refuse(d, o->fd, o->peer, ps_strerror(rc));
+        }
         if (o->first != NULL) {
             driver_join_later(o->first, true);
         } else if (kind == PS_CONN_DIALLED) {

@@ -8,6 +8,7 @@
 #include "net/worker.h"
 
 #include <assert.h>
+#include <stdio.h>
 
 /* An acknowledgement behind so many bytes comes late. On a slow link that is
  * seconds, and the peer sends again what has long arrived. */
@@ -106,7 +107,14 @@ static void skip(struct link_conn *c, const struct ps_msg *msg, int rc)
     ps_log_of(LOG_NOT_SENT, PS_LOG_ERROR, "message not sent code %s reason %s",
               ps_msg_name(msg->code), ps_strerror(rc));
     if (msg->seq == 0) {
-        ps_conn_close(c->conn, rc, "a message cannot be sent");
+        char text[PS_TEXT_MAX];
+
+        snprintf(text, sizeof(text), "%s cannot be sent: %s",
+                 ps_msg_name(msg->code),
+                 rc == PS_E_FULL ? "this daemon has no descriptor left "
+                                   "(LimitNOFILE)"
+                                 : ps_strerror(rc));
+        driver_cut(c, rc, text);
     } else if (ps_conn_send(c->conn, &frame) == 0) {
         driver_mark_dirty(c);
     }
@@ -153,7 +161,8 @@ static void send_parcel(struct ps_driver *d, const struct ps_fx *fx)
     int rc = driver_write(c, &frame, ps_parcel_ref(p));
 
     if (rc != 0) {
-        if (rc != PS_E_CLOSED && rc != PS_E_FULL) {
+        /* Otherwise that is the end of the connection, which says why. */
+        if (ps_conn_is_open(c->conn)) {
             skip(c, &msg, rc);
         }
         return;

@@ -22,7 +22,10 @@
 #include "proto/ring.h"
 
 /* Between tries of a link to get another connection. */
-#define JOIN_FIRST PS_MILLIS(100)
+#define JOIN_FIRST   PS_MILLIS(100)
+/* Connections that were refused, and how long they have to read why. */
+#define REFUSED_MAX  8u
+#define REFUSED_TIME PS_MILLIS(500)
 
 struct output_user;
 
@@ -81,7 +84,10 @@ struct ps_driver {
     struct ps_list dials;
     struct ps_list ended_dials; /* At once, to be told of later. */
     struct ps_effects fx;
-    struct ps_loop_timer tick;  /* Wakes the loop; settle() does the rest. */
+    struct ps_loop_timer tick; /* Wakes the loop; settle() does the rest. */
+    struct ps_loop_timer refused_due;
+    int refused[REFUSED_MAX]; /* Told why, and not closed yet. */
+    uint32_t refused_count;
     struct ps_loop_timer grace; /* When closing. */
     bool stepping;
     bool stepped; /* Since paused connections were asked last. */
@@ -144,9 +150,10 @@ PS_MUST_USE int driver_write(struct link_conn *c, struct ps_conn_frame *frame,
 /* `ev` is the OPEN event without what is known here. */
 void driver_open(struct ps_driver *d, const struct opening *o,
                  struct ps_event *ev);
-/* Closes `fd` and counts it. */
+/* Tells one that called why, closes `fd` a moment later, and counts it. */
 void driver_refuse(struct ps_driver *d, int fd, const char *peer,
                    const char *why);
+void driver_forget_refused(struct ps_driver *d);
 /* A frame goes to the machine, as one of connection `id`. */
 void driver_deliver(struct link_conn *c, ps_conn_id id,
                     const struct ps_msg *msg, uint64_t len);
@@ -193,6 +200,9 @@ void driver_output_closed(struct link_conn *c);
 /* Something was queued or has gone: the account follows. May cut this or
  * another connection. */
 void driver_output_count(struct link_conn *c);
+/* Closes the connection; who called is told why, ahead of what waits, if the
+ * socket takes that. */
+void driver_cut(struct link_conn *c, int rc, const char *text);
 /* Where the reserve of memory was given up: ends the connection that holds
  * most, one after the other, until there is a reserve again. */
 void driver_relieve(struct ps_driver *d);

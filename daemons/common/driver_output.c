@@ -147,8 +147,7 @@ static struct link_conn *find_heaviest(struct ps_driver *d,
     return most;
 }
 
-/* Who called is told why, ahead of what waits, if its socket takes that. */
-static void cut(struct link_conn *c, int rc, const char *text)
+void driver_cut(struct link_conn *c, int rc, const char *text)
 {
     const struct ps_msg reject = {.code = PS_MSG_REJECT,
                                   .reject = {.error = rc, .text = text}};
@@ -171,7 +170,7 @@ static void cut_off(struct link_conn *c, const struct ps_refusal *why)
     ps_str_init(&s, text, sizeof(text));
     ps_str_add(&s, "peer does not read: ");
     ps_refusal_text(why, &s);
-    cut(c, PS_E_FULL, text);
+    driver_cut(c, PS_E_FULL, text);
 }
 
 /* ------------------------------------------------------ memory is used up */
@@ -205,7 +204,7 @@ static ps_conn_id end_heaviest(struct ps_driver *d)
              "this %s is out of memory, and this connection holds most of it: "
              "%" PRIu64 " MiB",
              ps_role_name(d->opt.self), held_in_all(most) >> 20);
-    cut(most, PS_E_NOMEM, text);
+    driver_cut(most, PS_E_NOMEM, text);
     return most->id;
 }
 

@@ -81,6 +81,9 @@
  * be ended then: less would not help. */
 #define PS_RESERVE                 (16u * 1024u * 1024u)
 #define PS_RESERVE_LEAST           (1024u * 1024u)
+/* Descriptors that a daemon keeps free of connections: for its configuration,
+ * memory of jobs, dials and what workers pass. */
+#define PS_DESCRIPTORS_KEPT        32u
 /* Lines of one kind that the log takes as they come, so that the loss of many
  * ranks or nodes is told one by one; more are counted. Kinds of lines that are
  * told apart. */

@@ -11,6 +11,7 @@
 
 #include <assert.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -707,6 +708,17 @@ static void parse(struct ps_conn *c)
     }
 }
 
+/* The kernel does not say why it threw a descriptor away. */
+static bool has_descriptors(void)
+{
+    int fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
+
+    if (fd >= 0) {
+        close(fd);
+    }
+    return fd >= 0;
+}
+
 /* False: the connection is closing. */
 static bool keep_fds(struct ps_conn *c, struct msghdr *m, size_t n)
 {
@@ -732,7 +744,11 @@ static bool keep_fds(struct ps_conn *c, struct msghdr *m, size_t n)
                                                         .end = c->position + n};
         }
     }
-    if (many) {
+    if (many && !has_descriptors()) {
+        ps_conn_close(c, PS_E_FULL,
+                      "this daemon has no descriptor left for one that came "
+                      "with a message (LimitNOFILE)");
+    } else if (many) {
         ps_conn_close(c, PS_E_PROTO, "too many descriptors");
     }
     return !many;

@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Daemons that have all descriptors in use: who comes is told, those who are
+there go on, and a new configuration is read."""
+import os
+import resource
+import signal
+
+import wire
+from trio import Deadline, Daemon, Job, program, wait_for
+
+KEPT = 32
+
+
+def open_files(daemon):
+    return len(os.listdir(f"/proc/{daemon.pid}/fd"))
+
+
+def limit(daemon, count):
+    _, most = resource.prlimit(daemon.pid, resource.RLIMIT_NOFILE)
+    resource.prlimit(daemon.pid, resource.RLIMIT_NOFILE, (count, most))
+
+
+def refusal(sock):
+    """What a connection that is not let in is told; None: it is."""
+    sock.settimeout(30)
+    code, header, _ = wire.read_frame(sock)
+    if code == wire.MESSAGES["reject"]["code"]:
+        return wire.unpack(header)[0][9]
+    return None
+
+
+def test_who_comes_is_told(trio):
+    t = trio(servers=1, agents=1)
+    agent = t.agents()[0]
+    with Job(t, 2, "bystander") as job:
+        key = job.key("w", "float32", 50_000)
+        job.tell(lambda rank: f"rounds count 5 {rank} 1000 {key}")
+        limit(agent, open_files(agent) + KEPT + 8)
+        crowd = []
+        text = None
+        while text is None:
+            assert len(crowd) < 20
+            sock = wire.connect_unix(t.socket(0))
+            sock.sendall(wire.l_hello(job=f"crowd{len(crowd)}"))
+            crowd.append(sock)
+            text = refusal(sock)
+        assert "descriptors" in text and "LimitNOFILE" in text
+        agent.await_log("nearly all the descriptors")
+        # A new key of a job that is there still gets its memory.
+        key = job.key("v", "float32", 500_000)
+        job.tell(lambda rank: f"rounds count 5 {rank} 1000 {key}")
+        for sock in crowd:
+            sock.close()
+        wait_for(lambda: open_files(agent) < KEPT + 20, "free descriptors")
+
+
+def test_configuration_without_descriptors(tmp):
+    config = tmp / "psched.yaml"
+    config.write_text("log:\n  level: info\n")
+    daemon = Daemon("psched", [
+        program("psched"), "-c", str(config), "--log-format", "text",
+        "-o", "listen.port=0", "-o", "control.socket=",
+        "--port-file", str(tmp / "psched.port")], tmp)
+    try:
+        daemon.await_ready(Deadline())
+        # None but the one that is kept for this.
+        numbers = sorted(int(n) for n in os.listdir(f"/proc/{daemon.pid}/fd"))
+        limit(daemon, numbers[-1] + 1)
+        config.write_text("log:\n  level: debug\n")
+        daemon.process.send_signal(signal.SIGHUP)
+        daemon.await_log("option changed log.level=debug")
+        # Not even that one: it is tried again.
+        limit(daemon, 3)
+        config.write_text("log:\n  level: notice\n")
+        daemon.process.send_signal(signal.SIGHUP)
+        daemon.await_log("no descriptor is left, trying again")
+        limit(daemon, 64)
+        daemon.await_log("option changed log.level=notice")
+    finally:
+        assert daemon.stop(Deadline()) == 0
