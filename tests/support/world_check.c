@@ -120,7 +120,7 @@ static void check_credit(struct world *w, const struct wnode *server,
                                 ps_shard_unmerged(server->shard, gen, i));
         }
     }
-    uint64_t most = 2 * (ps_max_u64(window, first) + 2 * part + others);
+    uint64_t most = 3 * (ps_max_u64(window, first) + 2 * part + others);
 
     if (have > most && window >= part && !has_empty_pushes(w)) {
         world_fail(w, "%s holds %llu unmerged bytes of slot %u, more than %llu",
