@@ -345,7 +345,8 @@ static uint32_t planted_nth(const struct ps_round *r, uint32_t n)
 
 
 # What random seeds meet too seldom.
-BY_STORIES = {"heeds the old owner of a moved partition"}
+BY_STORIES = {"heeds the old owner of a moved partition",
+              "overwrites a result that may still be read"}
 
 
 def compile_planted(cc, source, build, scratch, changes, stories):

@@ -392,6 +392,36 @@ static void what_an_old_owner_still_says_does_not_count(void **state)
     world_free(w);
 }
 
+/* A partition moves, both owners answer, and one answer is late: it does not
+ * fall on the newer value that lies in its place meanwhile. */
+static void a_late_value_does_not_fall_on_a_newer_one(void **state)
+{
+    (void)state;
+    for (uint64_t seed = 60; seed < 80; seed++) {
+        struct world_options o = four_workers();
+        struct world *w;
+
+        o.seed = seed;
+        o.servers = 3;
+        o.agents = 1;
+        o.workers = 3;
+        o.rounds = 12;
+        o.epochs = 3;
+        o.key[0] = (struct world_key){"s:a", 9000, PS_DTYPE_FLOAT32, 0};
+        o.key[1] = (struct world_key){"s:b", 9000, PS_DTYPE_FLOAT32, 0};
+        o.partition_bytes = 18000; /* They do not travel together. */
+        o.faults = (struct world_faults){.loss = 100,
+                                         .duplicate = 100,
+                                         .reorder = 100,
+                                         .partition = 6,
+                                         .move = 60,
+                                         .until = PS_SECONDS(4)};
+        w = world_new(&o);
+        all_well(w, 3);
+        world_free(w);
+    }
+}
+
 /* Nobody has pushed yet: what is lost is what init gave. */
 static void first_rows_that_are_lost_end_the_job(void **state)
 {
@@ -561,6 +591,7 @@ int main(void)
         cmocka_unit_test(a_lost_server_with_weights_ends_the_job_in_words),
         cmocka_unit_test(rows_that_come_back_without_a_value_end_the_job),
         cmocka_unit_test(what_an_old_owner_still_says_does_not_count),
+        cmocka_unit_test(a_late_value_does_not_fall_on_a_newer_one),
         cmocka_unit_test(first_rows_that_are_lost_end_the_job),
         cmocka_unit_test(a_small_window_never_stops_everybody),
         cmocka_unit_test(who_has_no_data_passes_until_all_do),
