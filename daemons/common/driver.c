@@ -53,6 +53,7 @@ void driver_maybe_closed(struct ps_driver *d)
         d->closed = NULL;
         ps_loop_timer_set(d->opt.loop, &d->grace, PS_TIME_NEVER);
         ps_loop_timer_set(d->opt.loop, &d->tick, PS_TIME_NEVER);
+        ps_loop_timer_set(d->opt.loop, &d->watch, PS_TIME_NEVER);
         closed(d->opt.ctx);
     }
 }

@@ -337,6 +337,10 @@ void driver_open(struct ps_driver *d, const struct opening *o,
         .near = o->near,
         .arenas = d->opt.arenas,
         .movers = d->opt.movers,
+        .tcp = d->opt.self == PS_ROLE_SCHED ||
+                       (o->peer_roles & 1u << PS_ROLE_SCHED) != 0
+                   ? PS_TCP_LEASES
+                   : PS_TCP_BULK,
         .receive_buffer = d->opt.receive_buffer,
         .send_buffer = d->opt.send_buffer,
         .limits = d->opt.limits,

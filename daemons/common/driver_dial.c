@@ -95,7 +95,8 @@ static bool dial_near(struct dial *dial, const char *address)
     return true;
 }
 
-void driver_dial(struct ps_driver *d, uint64_t target, const char *address)
+void driver_dial(struct ps_driver *d, uint64_t target, const char *address,
+                 ps_time timeout)
 {
     struct dial *dial = ps_calloc(1, sizeof(*dial));
     bool sched = d->opt.scheduler != NULL &&
@@ -110,8 +111,9 @@ void driver_dial(struct ps_driver *d, uint64_t target, const char *address)
         return;
     }
     ps_str_copy(dial->address, sizeof(dial->address), address);
-    dial->rc = ps_dial_start(d->opt.loop, address, d->opt.dial_timeout, dialled,
-                             dial, &dial->dial);
+    dial->rc = ps_dial_start(d->opt.loop, address,
+                             timeout != 0 ? timeout : d->opt.dial_timeout,
+                             dialled, dial, &dial->dial);
     ps_list_push_back(dial->rc == 0 ? &d->dials : &d->ended_dials, &dial->node);
 }
 

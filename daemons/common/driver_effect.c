@@ -59,6 +59,7 @@ void driver_mark_dirty(struct link_conn *c)
 {
     if (!ps_list_linked(&c->dirty)) {
         ps_list_push_back(&c->driver->dirty, &c->dirty);
+        driver_watch(c);
     }
     driver_output_count(c);
 }
@@ -263,7 +264,7 @@ void driver_carry_out(struct ps_driver *d)
             send_parcel(d, fx);
             break;
         case PS_FX_DIAL:
-            driver_dial(d, fx->dial.target, fx->dial.address);
+            driver_dial(d, fx->dial.target, fx->dial.address, fx->dial.timeout);
             break;
         case PS_FX_HANGUP:
             hang_up(d, fx->hangup.conn);

@@ -9,6 +9,7 @@
  *     driver_dial.c   connections that the machine wants
  *     driver_link.c   further connections of a link
  *     driver_output.c what waits for peers, and who holds too much of it
+ *     driver_watch.c  connections that do not get through
  *     driver_ring.c   memory of workers: regions, rings of operations
  *     driver_stats.c  numbers */
 #pragma once
@@ -89,6 +90,8 @@ struct ps_driver {
     int refused[REFUSED_MAX]; /* Told why, and not closed yet. */
     uint32_t refused_count;
     struct ps_loop_timer grace; /* When closing. */
+    struct ps_loop_timer watch; /* Next look at what is outstanding, */
+    bool watching;              /* if there is one. */
     bool stepping;
     bool stepped; /* Since paused connections were asked last. */
     bool asleep;  /* The rings say so. */
@@ -163,7 +166,8 @@ void driver_sent(void *ctx, struct ps_conn *conn, uint64_t queued);
 
 /* driver_dial.c */
 
-void driver_dial(struct ps_driver *d, uint64_t target, const char *address);
+void driver_dial(struct ps_driver *d, uint64_t target, const char *address,
+                 ps_time timeout);
 /* A further connection for the link whose first one `first` is. */
 int driver_dial_more(struct link_conn *first);
 /* Tells the machine of one that ended at once; false: there is none. */
@@ -222,6 +226,17 @@ void driver_rings_awake(struct ps_driver *d);
 bool driver_rings_sleep(struct ps_driver *d);
 /* Wakes workers that sleep and have been told of ends of operations. */
 void driver_wake_told(struct ps_driver *d);
+
+/* driver_watch.c */
+
+/* Dialled to a server by TCP, or a further one of such a link. Members hear
+ * of the scheduler by its answers to their pings. */
+static inline bool driver_is_watched(const struct link_conn *c)
+{
+    return c->kind == PS_CONN_DIALLED && (c->address != NULL || c->joins);
+}
+/* Something is about to be written. */
+void driver_watch(struct link_conn *c);
 
 /* driver_stats.c */
 

@@ -14,20 +14,13 @@ static struct ps_agent_server *server_by_conn(const struct ps_agent *a,
 {
     struct ps_agent_server *s = ps_map_get(a->server_conns, conn);
 
-    return s != NULL && s->peer.conn == conn ? s : NULL;
-}
-
-static const char *server_name(const struct ps_agent_server *s)
-{
-    return s->name[0] == '\0' ? "server" : s->name;
+    return s != NULL && ps_caller_has(&s->caller, conn) ? s : NULL;
 }
 
 /* --------------------------------------------------------------- connections */
 
 static void on_open(struct ps_agent_step *st, const struct ps_event *ev)
 {
-    struct ps_agent_server *s;
-
     switch (ev->open.kind) {
     case PS_CONN_LOCAL:
         ps_agent_session_open(st, ev);
@@ -39,37 +32,30 @@ static void on_open(struct ps_agent_step *st, const struct ps_event *ev)
         break;
     }
     if (ev->open.target == 0) {
-        ps_agent_up_open(st, ev->conn);
+        ps_agent_up_open(st, 0, ev->conn);
         return;
     }
-    s = ps_map_get(st->a->servers, ev->open.target);
-    if (s == NULL || s->peer.state != PS_AGENT_PEER_DIALLED ||
-        !s->peer.wanted) {
-        if (s != NULL && s->peer.state == PS_AGENT_PEER_DIALLED) {
-            s->peer.state = PS_AGENT_PEER_IDLE;
-        }
-        ps_effects_hangup(st->fx, ev->conn);
-        return;
-    }
-    ps_map_put(st->a->server_conns, ev->conn, s);
-    ps_agent_peer_hello(st, &s->peer, ev->conn);
+    ps_agent_server_open(st, ev->open.target, ev->conn);
 }
 
 static void on_dial_failed(struct ps_agent_step *st, const struct ps_event *ev)
 {
-    struct ps_agent_server *s;
-
     if (ev->dial_failed.target == 0) {
-        if (st->a->up.state == PS_AGENT_PEER_DIALLED) {
-            ps_agent_peer_lost(st, &st->a->up, "scheduler",
-                               ps_strerror(ev->dial_failed.rc));
-        }
-        return;
+        ps_agent_up_dial_failed(st, 0, ev->dial_failed.rc);
+    } else {
+        ps_agent_server_dial_failed(st, ev->dial_failed.target,
+                                    ev->dial_failed.rc);
     }
-    s = ps_map_get(st->a->servers, ev->dial_failed.target);
-    if (s != NULL && s->peer.state == PS_AGENT_PEER_DIALLED) {
-        ps_agent_peer_lost(st, &s->peer, server_name(s),
-                           ps_strerror(ev->dial_failed.rc));
+}
+
+static void on_stalled(struct ps_agent_step *st, ps_conn_id conn)
+{
+    struct ps_agent_server *s = server_by_conn(st->a, conn);
+
+    if (s != NULL) {
+        ps_agent_server_stalled(st, s, conn);
+    } else if (conn == st->a->up.caller.conn) {
+        ps_caller_trouble(&st->a->up.caller, st->now);
     }
 }
 
@@ -82,16 +68,14 @@ static void on_closed(struct ps_agent_step *st, const struct ps_event *ev)
         ps_agent_session_closed(st, session);
         return;
     }
-    if (ev->conn == st->a->up.conn) {
-        st->a->up.conn = 0; /* It is closed: no hang-up. */
-        ps_agent_peer_lost(st, &st->a->up, "scheduler", "connection lost");
+    if (ps_caller_has(&st->a->up.caller, ev->conn)) {
+        ps_agent_up_closed(st, ev->conn);
         return;
     }
     s = server_by_conn(st->a, ev->conn);
     (void)ps_map_take(st->a->server_conns, ev->conn);
     if (s != NULL) {
-        s->peer.conn = 0;
-        ps_agent_peer_lost(st, &s->peer, server_name(s), "connection lost");
+        ps_agent_server_closed(st, s, ev->conn);
     }
 }
 
@@ -104,13 +88,13 @@ static void on_msg(struct ps_agent_step *st, const struct ps_event *ev)
         ps_agent_session_msg(st, session, ev->msg.msg);
         return;
     }
-    if (ev->conn == st->a->up.conn) {
-        ps_agent_up_msg(st, ev->msg.msg, ev->msg.payload);
+    if (ps_caller_has(&st->a->up.caller, ev->conn)) {
+        ps_agent_up_msg(st, ev->conn, ev->msg.msg, ev->msg.payload);
         return;
     }
     s = server_by_conn(st->a, ev->conn);
     if (s != NULL) {
-        ps_agent_server_msg(st, s, ev->msg.msg, ev->msg.payload);
+        ps_agent_server_msg(st, s, ev->conn, ev->msg.msg, ev->msg.payload);
     }
 }
 
@@ -118,7 +102,7 @@ static void on_sent(struct ps_agent_step *st, const struct ps_event *ev)
 {
     struct ps_agent_server *s = server_by_conn(st->a, ev->conn);
 
-    if (s != NULL) {
+    if (s != NULL && ev->conn == s->caller.conn) {
         s->queued = ev->sent.queued;
         s->dirty = true;
     }
@@ -213,7 +197,7 @@ static void on_tick(struct ps_agent_step *st)
     ps_agent_up_tick(st);
     c = (struct ps_map_cursor){0};
     while ((s = ps_map_next(a->servers, &c)) != NULL) {
-        ps_agent_peer_tick(st, &s->peer, server_name(s));
+        ps_agent_server_tick(st, s);
         if (a->starved_at <= st->now) {
             s->dirty = true;
         }
@@ -241,7 +225,7 @@ static ps_time deadline(const void *self)
         return a->now;
     }
     while ((s = ps_map_next(a->servers, &c)) != NULL) {
-        at = ps_time_min(at, ps_agent_peer_deadline(&s->peer));
+        at = ps_time_min(at, ps_agent_server_deadline(a, s));
     }
     at = ps_time_min(at, a->starved_at);
     return ps_time_min(ps_time_min(at, a->retry_at), a->trim_at);
@@ -271,6 +255,9 @@ static int step(void *self, const struct ps_event *ev, struct ps_effects *fx)
         break;
     case PS_EV_SENT:
         on_sent(&st, ev);
+        break;
+    case PS_EV_STALLED:
+        on_stalled(&st, ev->conn);
         break;
     case PS_EV_CLOSED:
         on_closed(&st, ev);
@@ -307,8 +294,8 @@ static int placement_room(const struct ps_agent *a, ps_conn_id conn,
 {
     struct ps_agent_job *j = ps_agent_job_find(a, m->key_opened.gen);
 
-    if (conn != a->up.conn || j == NULL ||
-        !ps_link_is_new(a->up.link, m->seq) ||
+    if (conn != a->up.caller.conn || j == NULL ||
+        !ps_link_is_new(a->up.caller.link, m->seq) ||
         len != 8 * (uint64_t)m->key_opened.parts ||
         m->key_opened.parts > PS_KEY_PARTS_MAX) {
         return PS_E_INVAL;
@@ -419,7 +406,7 @@ void ps_agent_free(struct ps_agent *a)
     ps_map_free(a->by_conn);
     ps_map_free(a->server_conns);
     ps_map_free(a->jobs);
-    ps_link_free(a->up.link);
+    ps_caller_fini(&a->up.caller);
     ps_agent_job_bury(a);
     assert(a->dying_count == 0); /* The driver has let go of all frames. */
     ps_agent_budget_fini(a);
@@ -432,7 +419,7 @@ void ps_agent_free(struct ps_agent *a)
 
 bool ps_agent_ready(const struct ps_agent *a)
 {
-    return a->up.state == PS_AGENT_PEER_KNOWN;
+    return ps_caller_is_known(&a->up.caller);
 }
 
 uint64_t ps_agent_residue(const struct ps_agent *a)
@@ -448,7 +435,7 @@ void ps_agent_stats(const struct ps_agent *a, struct ps_agent_stats *ret)
 
     *ret = a->stats;
     ret->sessions = (uint32_t)ps_map_count(a->by_conn);
-    ret->resent = ps_link_resent(a->up.link);
+    ret->resent = ps_link_resent(a->up.caller.link);
     ret->waiting = 0;
     PS_LIST_EACH(n, &a->sessions)
     {
@@ -456,7 +443,7 @@ void ps_agent_stats(const struct ps_agent *a, struct ps_agent_stats *ret)
             PS_CONTAINER(n, struct ps_agent_session, node)->op_count;
     }
     while ((s = ps_map_next(a->servers, &c)) != NULL) {
-        ret->resent += ps_link_resent(s->peer.link);
+        ret->resent += ps_link_resent(s->caller.link);
     }
 }
 

@@ -310,7 +310,7 @@ void ps_agent_async_check(struct ps_agent_step *st, struct ps_agent_key *k)
         p->clock_asked = false;
         p->asked_ticket = k->ticket;
         f = ps_agent_flow_get(st, k->job, p->node);
-        ps_link_tell(f->server->peer.link,
+        ps_link_tell(f->server->caller.link,
                      &(struct ps_msg){.code = PS_MSG_PULL,
                                       .pull = {.gen = k->job->gen,
                                                .epoch = st->a->epoch,

@@ -27,6 +27,7 @@
 #include "base/map.h"
 #include "base/pool.h"
 #include "core/agent.h"
+#include "core/caller.h"
 #include "core/compress.h"
 #include "core/ledger.h"
 #include "core/link.h"
@@ -66,26 +67,12 @@ struct ps_agent_step {
     struct ps_effects *fx;
 };
 
-enum ps_agent_peer_state {
-    PS_AGENT_PEER_IDLE,    /* Dials at `retry_at`. */
-    PS_AGENT_PEER_DIALLED, /* Waits for the driver. */
-    PS_AGENT_PEER_HELLO,   /* Waits for welcome. */
-    PS_AGENT_PEER_KNOWN,
-};
-
-/* The conversation with the scheduler or a server. */
-struct ps_agent_peer {
-    enum ps_agent_peer_state state;
-    bool wanted; /* Dial it. */
-    ps_conn_id conn;
-    uint64_t target; /* Of its dials. */
-    struct ps_link *link;
-    uint64_t session;
-    ps_time backoff;
-    ps_time retry_at;
-    ps_time tried_at; /* Last dial; 0: never. */
-    ps_time heard_at;
-    char address[PS_ADDRESS_MAX + 1];
+/* The conversation with the scheduler. */
+struct ps_agent_up {
+    struct ps_caller caller;
+    ps_time heartbeat;
+    ps_time ping_at;
+    ps_time pinged_at; /* Last ping. */
 };
 
 /* Small partitions that are to travel together. */
@@ -109,11 +96,14 @@ struct ps_agent_gather {
 };
 
 struct ps_agent_server {
-    struct ps_agent_peer peer;
+    struct ps_caller caller;
+    ps_time ping_at;   /* While operations wait. */
+    ps_time ping_wait; /* Between pings; doubles. */
     uint32_t node;
     uint64_t incarnation;
     char name[PS_NAME_MAX + 1];
-    bool known; /* The map has it. */
+    uint32_t epoch; /* Of the last map that had it. */
+    bool known;     /* A map has had it. */
     bool gone;
     uint64_t queued;  /* With the driver, not yet with the kernel. */
     uint32_t summing; /* Partitions for it being summed. */
@@ -473,14 +463,12 @@ struct ps_agent {
     struct ps_agent_options opt;
     struct ps_rng rng;
     ps_time now;
-    struct ps_agent_peer up;
+    struct ps_agent_up up;
     ps_time refused_since; /* Another process has our name; 0: none has. */
     bool name_lost;        /* For good: this daemon ends. */
     uint64_t sched; /* Instance of the scheduler that gave what follows. */
     uint32_t node;
     uint64_t incarnation;
-    ps_time heartbeat;
-    ps_time ping_at;
     ps_time costs_at;
     uint32_t epoch;
     bool ending;
@@ -501,6 +489,8 @@ struct ps_agent {
     struct ps_agent_departed *departed;
     uint32_t departed_count;
     uint32_t held_back;             /* Sessions whose job_open waits. */
+    uint32_t op_count;              /* Of all sessions. */
+    uint32_t dial_era;              /* Of servers met so far. */
     struct ps_agent_op **spare_ops; /* A stack. */
     uint32_t spare_op_count;
     uint32_t spare_op_capacity;
@@ -555,30 +545,39 @@ PS_MUST_USE int ps_agent_budget_hold(struct ps_agent_session *s,
 
 /* agent_up.c */
 void ps_agent_up_init(struct ps_agent *a, ps_time now);
-void ps_agent_up_open(struct ps_agent_step *st, ps_conn_id conn);
-void ps_agent_up_msg(struct ps_agent_step *st, const struct ps_msg *m,
-                     const struct ps_slice *payload);
+void ps_agent_up_open(struct ps_agent_step *st, uint64_t target,
+                      ps_conn_id conn);
+void ps_agent_up_dial_failed(struct ps_agent_step *st, uint64_t target, int rc);
+void ps_agent_up_closed(struct ps_agent_step *st, ps_conn_id conn);
+void ps_agent_up_msg(struct ps_agent_step *st, ps_conn_id conn,
+                     const struct ps_msg *m, const struct ps_slice *payload);
 void ps_agent_up_tick(struct ps_agent_step *st);
 ps_time ps_agent_up_deadline(const struct ps_agent *a);
 /* Tell the scheduler, in sequence; kept until it hears. */
 void ps_agent_up_tell(struct ps_agent_step *st, const struct ps_msg *m);
 
-/* agent_server.c: also what all peers have in common. */
-void ps_agent_peer_init(struct ps_agent *a, struct ps_agent_peer *p,
-                        uint64_t target, ps_time now);
-void ps_agent_peer_lost(struct ps_agent_step *st, struct ps_agent_peer *p,
-                        const char *who, const char *why);
-void ps_agent_peer_hello(struct ps_agent_step *st, struct ps_agent_peer *p,
-                         ps_conn_id conn);
-/* Dials when due; cuts a peer that does not welcome us. */
-void ps_agent_peer_tick(struct ps_agent_step *st, struct ps_agent_peer *p,
-                        const char *who);
-ps_time ps_agent_peer_deadline(const struct ps_agent_peer *p);
+/* The greeting on a connection to the scheduler or a server. */
+void ps_agent_hello(struct ps_agent_step *st, const struct ps_caller *c,
+                    ps_conn_id conn);
+
+/* agent_server.c */
+void ps_agent_server_open(struct ps_agent_step *st, uint64_t target,
+                          ps_conn_id conn);
+void ps_agent_server_dial_failed(struct ps_agent_step *st, uint64_t target,
+                                 int rc);
+void ps_agent_server_closed(struct ps_agent_step *st, struct ps_agent_server *s,
+                            ps_conn_id conn);
+/* What is sent on `conn` does not get through. */
+void ps_agent_server_stalled(struct ps_agent_step *st,
+                             struct ps_agent_server *s, ps_conn_id conn);
+void ps_agent_server_tick(struct ps_agent_step *st, struct ps_agent_server *s);
+ps_time ps_agent_server_deadline(const struct ps_agent *a,
+                                 const struct ps_agent_server *s);
 struct ps_agent_server *ps_agent_server_get(struct ps_agent_step *st,
                                             uint32_t node);
 void ps_agent_server_map(struct ps_agent_step *st, const struct ps_msg_map *m);
 void ps_agent_server_msg(struct ps_agent_step *st, struct ps_agent_server *s,
-                         const struct ps_msg *m,
+                         ps_conn_id conn, const struct ps_msg *m,
                          const struct ps_slice *payload);
 void ps_agent_server_free(struct ps_agent_server *s);
 /* Nothing is needed of it any more. */

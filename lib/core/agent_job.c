@@ -85,7 +85,7 @@ void ps_agent_job_free(struct ps_agent_step *st, struct ps_agent *a,
         struct ps_agent_server *s = f->server;
 
         ps_agent_send_forget(j, s);
-        ps_link_drop(s->peer.link, is_of_job, j);
+        ps_link_drop(s->caller.link, is_of_job, j);
         ps_agent_flow_free(f);
         if (st != NULL) {
             ps_agent_server_release(st, s);

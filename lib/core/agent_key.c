@@ -582,7 +582,7 @@ void ps_agent_key_resume(struct ps_agent_step *st, struct ps_agent_part *p)
                        p->first * ps_dtype_size(k->dtype);
         value.len = ps_agent_part_bytes(p);
     }
-    ps_link_send(f->server->peer.link,
+    ps_link_send(f->server->caller.link,
                  ps_parcel_new(&m, &value, value.buf == NULL ? 0 : 1), st->now,
                  st->fx);
 }

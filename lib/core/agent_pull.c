@@ -54,7 +54,7 @@ static void send_asking(struct ps_agent_step *st, const struct ps_agent_job *j,
     if (q->count == 0) {
         return;
     }
-    ps_link_tell(q->server->peer.link,
+    ps_link_tell(q->server->caller.link,
                  &(struct ps_msg){.code = PS_MSG_PULL,
                                   .pull = {.gen = j->gen,
                                            .epoch = st->a->epoch,

@@ -73,7 +73,7 @@ static void tell(struct ps_agent_step *st, const struct ps_agent_key *k,
                                     .dtype = k->dtype,
                                     .count = p->count};
 
-    ps_link_tell(f->server->peer.link,
+    ps_link_tell(f->server->caller.link,
                  &(struct ps_msg){.code = PS_MSG_GIVE_UP,
                                   .give_up = {.gen = k->job->gen,
                                               .epoch = st->a->epoch,

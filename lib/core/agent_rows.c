@@ -248,7 +248,7 @@ static void ask(struct ps_agent_step *st, struct ps_agent_key *k,
     for (uint32_t i = 0; i < q->count; i++) {
         row[i] = op->rows->row[q->from + i] - first_row(p);
     }
-    ps_link_send(f->server->peer.link, ps_parcel_new(&m, &slice, 1), st->now,
+    ps_link_send(f->server->caller.link, ps_parcel_new(&m, &slice, 1), st->now,
                  st->fx);
     ps_buf_unref(slice.buf);
 }
@@ -429,7 +429,7 @@ void ps_agent_rows_ask_version(struct ps_agent_step *st,
                               .dtype = k->dtype,
                               .width = k->width};
 
-    ps_link_tell(f->server->peer.link,
+    ps_link_tell(f->server->caller.link,
                  &(struct ps_msg){.code = PS_MSG_PULL_ROWS,
                                   .pull_rows = {.gen = k->job->gen,
                                                 .epoch = st->a->epoch,

@@ -39,7 +39,7 @@ struct ps_agent_flow *ps_agent_flow_get(struct ps_agent_step *st,
         f->credit = first_credit(st->a);
         ps_heap_init(&f->queue);
         ps_list_push_back(&f->server->flows, &f->node);
-        f->server->peer.wanted = !f->server->gone;
+        f->server->caller.wanted = !f->server->gone;
         ps_map_put(j->flows, node, f);
     }
     return f;
@@ -214,7 +214,7 @@ static void send_parts(struct ps_agent_step *st, struct ps_agent_server *s,
     parcel = ps_parcel_new(&m, g->slices, g->slice_count);
     s->queued += parcel->payload_len;
     a->stats.bytes_out += parcel->payload_len;
-    ps_link_send(s->peer.link, parcel, st->now, st->fx);
+    ps_link_send(s->caller.link, parcel, st->now, st->fx);
 }
 
 void ps_agent_send_flush(struct ps_agent_step *st, struct ps_agent_server *s)
@@ -633,9 +633,9 @@ static bool may_send(const struct ps_agent *a, const struct ps_agent_server *s)
     uint64_t most = a->opt.hand_over_max == 0 ? HAND_OVER_DEFAULT
                                               : a->opt.hand_over_max;
 
-    return s->peer.state == PS_AGENT_PEER_KNOWN && s->queued < most &&
+    return ps_caller_is_known(&s->caller) && s->queued < most &&
            s->summing < SUMS_MAX && s->summing_bytes < SUMS_BYTES_MAX &&
-           ps_link_in_flight(s->peer.link) < PS_LINK_IN_FLIGHT_MAX;
+           ps_link_in_flight(s->caller.link) < PS_LINK_IN_FLIGHT_MAX;
 }
 
 /* One partition of one job. False: nothing could go. */

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Servers: one link each, dialled when a partition lies there. Also what the
- * conversation with the scheduler has in common with that. */
+/* Servers: one link each, dialled when a partition lies there. */
 #include "core/agent_inner.h"
 
 #include "base/alloc.h"
@@ -12,98 +11,10 @@
 
 /* Ranks that an error names; of more it says how many. */
 #define RANKS_NAMED 8u
-
-void ps_agent_peer_init(struct ps_agent *a, struct ps_agent_peer *p,
-                        uint64_t target, ps_time now)
-{
-    p->link = ps_link_new(&a->opt.link, &a->rng);
-    p->session = ps_rng_next(&a->rng) ^ a->opt.instance;
-    p->session += p->session == 0;
-    p->target = target;
-    p->backoff = a->opt.dial_first;
-    p->retry_at = now;
-}
-
-static void redial(struct ps_agent_step *st, struct ps_agent_peer *p)
-{
-    ps_time half = p->backoff / 2;
-
-    p->state = PS_AGENT_PEER_IDLE;
-    p->conn = 0;
-    p->retry_at = ps_time_add(
-        st->now, half + ps_rng_below(&st->a->rng, p->backoff - half + 1));
-    p->backoff = ps_time_min(p->backoff * 2, st->a->opt.dial_max);
-}
-
-void ps_agent_peer_lost(struct ps_agent_step *st, struct ps_agent_peer *p,
-                        const char *who, const char *why)
-{
-    if (p->state == PS_AGENT_PEER_IDLE) {
-        return;
-    }
-    ps_effects_note(st->fx, PS_LOG_INFO, "%s at %s: %s", who, p->address, why);
-    if (p->conn != 0) {
-        ps_effects_hangup(st->fx, p->conn);
-    }
-    ps_link_close(p->link, st->now);
-    redial(st, p);
-}
-
-void ps_agent_peer_hello(struct ps_agent_step *st, struct ps_agent_peer *p,
-                         ps_conn_id conn)
-{
-    const struct ps_agent *a = st->a;
-
-    p->state = PS_AGENT_PEER_HELLO;
-    p->conn = conn;
-    p->heard_at = st->now;
-    ps_effects_tell(st->fx, conn,
-                    &(struct ps_msg){
-                        .code = PS_MSG_HELLO,
-                        .hello = {.protocol = PS_PROTOCOL,
-                                  .protocol_least = PS_PROTOCOL_LEAST,
-                                  .role = PS_ROLE_AGENT,
-                                  .name = a->opt.name,
-                                  .cluster = a->opt.cluster,
-                                  .instance = a->opt.instance,
-                                  .node = a->node,
-                                  .incarnation = a->incarnation,
-                                  .session = p->session,
-                                  .received = ps_link_received(p->link),
-                                  .address = ""},
-                    });
-}
-
-void ps_agent_peer_tick(struct ps_agent_step *st, struct ps_agent_peer *p,
-                        const char *who)
-{
-    if (p->wanted && p->state == PS_AGENT_PEER_IDLE && p->retry_at <= st->now &&
-        p->address[0] != '\0') {
-        p->state = PS_AGENT_PEER_DIALLED;
-        p->tried_at = st->now;
-        ps_effects_dial(st->fx, p->target, p->address);
-    }
-    if (p->state == PS_AGENT_PEER_HELLO &&
-        ps_time_add(p->heard_at, WELCOME_WAIT) <= st->now) {
-        ps_agent_peer_lost(st, p, who, "does not answer hello");
-    }
-    ps_link_tick(p->link, st->now, st->fx);
-}
-
-ps_time ps_agent_peer_deadline(const struct ps_agent_peer *p)
-{
-    ps_time at = ps_link_deadline(p->link);
-
-    if (p->wanted && p->state == PS_AGENT_PEER_IDLE && p->address[0] != '\0') {
-        at = ps_time_min(at, p->retry_at);
-    }
-    if (p->state == PS_AGENT_PEER_HELLO) {
-        at = ps_time_min(at, ps_time_add(p->heard_at, WELCOME_WAIT));
-    }
-    return at;
-}
-
-/* ------------------------------------------------------------------ servers */
+/* A server that is not heard is pinged after this, while operations wait, and
+ * then ever more rarely. */
+#define PING_FIRST  PS_MILLIS(500)
+#define PING_MAX    PS_SECONDS(2)
 
 struct ps_agent_server *ps_agent_server_get(struct ps_agent_step *st,
                                             uint32_t node)
@@ -113,9 +24,21 @@ struct ps_agent_server *ps_agent_server_get(struct ps_agent_step *st,
     if (s == NULL) {
         s = ps_calloc(1, sizeof(*s));
         s->node = node;
+        s->ping_wait = PING_FIRST;
         ps_list_init(&s->flows);
-        /* The scheduler's target is 0. */
-        ps_agent_peer_init(st->a, &s->peer, node, st->now);
+        /* The scheduler's target is 0. The number may have been another's,
+         * whose dials are still under way. */
+        st->a->dial_era++;
+        ps_caller_init(
+            &s->caller,
+            &(struct ps_caller_options){
+                .target = node,
+                .era = st->a->dial_era << 12,
+                .instance = st->a->opt.instance,
+                .dial_first = st->a->opt.dial_first,
+                .dial_max = ps_time_min(st->a->opt.dial_max, PS_CALLER_AGAIN),
+                .link = st->a->opt.link},
+            &st->a->rng, st->now);
         ps_map_put(st->a->servers, node, s);
     }
     return s;
@@ -124,7 +47,7 @@ struct ps_agent_server *ps_agent_server_get(struct ps_agent_step *st,
 void ps_agent_server_free(struct ps_agent_server *s)
 {
     assert(ps_list_empty(&s->flows) && s->gather.count == 0);
-    ps_link_free(s->peer.link);
+    ps_caller_fini(&s->caller);
     ps_free(s->gather.parts);
     ps_free(s->gather.rows);
     ps_free(s->gather.labels);
@@ -135,45 +58,51 @@ void ps_agent_server_free(struct ps_agent_server *s)
 void ps_agent_server_release(struct ps_agent_step *st,
                              struct ps_agent_server *s)
 {
-    struct ps_agent_peer *p = &s->peer;
-
     if (!ps_list_empty(&s->flows)) {
         return;
     }
-    p->wanted = false;
-    if (p->conn != 0) {
-        ps_effects_hangup(st->fx, p->conn);
-    }
-    ps_link_free(p->link); /* Nothing in it is needed any more. */
-    p->link = ps_link_new(&st->a->opt.link, &st->a->rng);
-    p->session = ps_rng_next(&st->a->rng) | 1;
-    p->state = PS_AGENT_PEER_IDLE;
-    p->conn = 0;
-    p->retry_at = st->now;
-    p->backoff = st->a->opt.dial_first;
+    s->caller.wanted = false;
+    ps_caller_reset(&s->caller, st->now, st->fx); /* Nothing in it is needed. */
     s->queued = 0;
 }
 
-/* What the scheduler says of a server; false: it is another process now. */
+static void tell_lost(struct ps_agent_step *st, const struct ps_agent_server *s,
+                      const char *why)
+{
+    ps_effects_note(st->fx, PS_LOG_INFO, "%s at %s: %s",
+                    s->name[0] == '\0' ? "server" : s->name, s->caller.address,
+                    why);
+}
+
+/* What the scheduler says of a server, which may be another process now. */
 static void take_server(struct ps_agent_step *st, const struct ps_rec_server *m)
 {
     struct ps_agent_server *s = ps_agent_server_get(st, m->node);
     bool other = s->known && s->incarnation != m->incarnation;
-    bool gone = m->state == PS_NODE_STATE_GONE;
 
-    if (other || (gone && !s->gone)) {
-        ps_agent_peer_lost(st, &s->peer, s->name,
-                           gone ? "is gone" : "was started anew");
+    if (other) {
+        tell_lost(st, s, "was started anew");
+        ps_caller_cut(&s->caller, st->now, st->fx);
+    }
+    if (other || s->gone) {
+        ps_caller_hurry(&s->caller, st->now);
     }
     s->known = true;
-    s->gone = gone;
+    s->gone = false;
+    s->epoch = st->a->epoch;
     s->incarnation = m->incarnation;
     ps_str_copy(s->name, sizeof(s->name), m->name);
-    ps_str_copy(s->peer.address, sizeof(s->peer.address), m->address);
-    s->peer.wanted = !gone && !ps_list_empty(&s->flows);
-    if (other) {
-        s->peer.retry_at = st->now;
-    }
+    ps_caller_address(&s->caller, m->address, st->now, st->fx);
+    s->caller.wanted = !ps_list_empty(&s->flows);
+}
+
+/* The map does not have it: nobody is to dial it before it comes back. */
+static void lose_server(struct ps_agent_step *st, struct ps_agent_server *s)
+{
+    s->gone = true;
+    s->caller.wanted = false;
+    tell_lost(st, s, "is gone");
+    ps_caller_cut(&s->caller, st->now, st->fx);
 }
 
 /* Does no connection lead to it, not even one that is about to close? */
@@ -205,7 +134,7 @@ static void forget_servers(struct ps_agent *a, const struct ps_msg_map *m)
             named = m->servers[i].node == s->node;
         }
         if (!named && s->known && ps_list_empty(&s->flows) &&
-            s->peer.state == PS_AGENT_PEER_IDLE && has_no_conn(a, s)) {
+            has_no_conn(a, s)) {
             ps_map_take(a->servers, s->node);
             ps_agent_server_free(s);
         }
@@ -214,6 +143,9 @@ static void forget_servers(struct ps_agent *a, const struct ps_msg_map *m)
 
 void ps_agent_server_map(struct ps_agent_step *st, const struct ps_msg_map *m)
 {
+    struct ps_map_cursor c = {0};
+    struct ps_agent_server *s;
+
     if (m->epoch < st->a->epoch) {
         return;
     }
@@ -221,28 +153,113 @@ void ps_agent_server_map(struct ps_agent_step *st, const struct ps_msg_map *m)
     for (uint32_t i = 0; i < m->servers_count; i++) {
         take_server(st, &m->servers[i]);
     }
+    while ((s = ps_map_next(st->a->servers, &c)) != NULL) {
+        if (s->known && !s->gone && s->epoch != m->epoch) {
+            lose_server(st, s);
+        }
+    }
     forget_servers(st->a, m);
 }
 
-static void welcomed(struct ps_agent_step *st, struct ps_agent_server *s,
-                     const struct ps_msg_welcome *m)
-{
-    struct ps_agent_peer *p = &s->peer;
+/* -------------------------------------------------------------- connections */
 
-    if (p->state != PS_AGENT_PEER_HELLO) {
-        return;
+void ps_agent_server_open(struct ps_agent_step *st, uint64_t target,
+                          ps_conn_id conn)
+{
+    struct ps_agent_server *s = ps_map_get(st->a->servers, (uint32_t)target);
+
+    if (s == NULL) {
+        ps_effects_hangup(st->fx, conn);
+    } else if (ps_caller_open(&s->caller, target, conn, st->now, st->fx)) {
+        ps_map_put(st->a->server_conns, conn, s);
+        ps_agent_hello(st, &s->caller, conn);
     }
+}
+
+void ps_agent_server_dial_failed(struct ps_agent_step *st, uint64_t target,
+                                 int rc)
+{
+    struct ps_agent_server *s = ps_map_get(st->a->servers, (uint32_t)target);
+
+    if (s != NULL && ps_caller_failed(&s->caller, target, rc, st->now)) {
+        tell_lost(st, s, ps_strerror(rc));
+    }
+}
+
+void ps_agent_server_closed(struct ps_agent_step *st, struct ps_agent_server *s,
+                            ps_conn_id conn)
+{
+    if (ps_caller_closed(&s->caller, conn, st->now)) {
+        tell_lost(st, s, "connection lost");
+    }
+}
+
+void ps_agent_server_stalled(struct ps_agent_step *st,
+                             struct ps_agent_server *s, ps_conn_id conn)
+{
+    if (conn == s->caller.conn) {
+        ps_caller_trouble(&s->caller, st->now);
+    }
+}
+
+/* An operation waits, and perhaps for this one: its answers may be stuck where
+ * nothing is heard. A ping is acknowledged by its host, at least, and one that
+ * is not shows that the connection does not get through (PS_EV_STALLED). */
+static bool is_pinged(const struct ps_agent *a, const struct ps_agent_server *s)
+{
+    return a->op_count > 0 && ps_caller_is_known(&s->caller) &&
+           !ps_list_empty(&s->flows);
+}
+
+static ps_time ping_due(const struct ps_agent_server *s)
+{
+    return s->ping_at > ps_time_add(s->caller.heard_at, PING_FIRST)
+               ? s->ping_at
+               : ps_time_add(s->caller.heard_at, PING_FIRST);
+}
+
+static void ping(struct ps_agent_step *st, struct ps_agent_server *s)
+{
+    ps_effects_tell(st->fx, s->caller.conn,
+                    &(struct ps_msg){.code = PS_MSG_PING,
+                                     .ack = ps_link_received(s->caller.link),
+                                     .ping = {.stamp = st->now}});
+    s->ping_at = ps_time_add(st->now, s->ping_wait);
+    s->ping_wait = ps_time_min(2 * s->ping_wait, PING_MAX);
+}
+
+void ps_agent_server_tick(struct ps_agent_step *st, struct ps_agent_server *s)
+{
+    if (is_pinged(st->a, s) && ping_due(s) <= st->now) {
+        ping(st, s);
+    }
+    ps_caller_tick(&s->caller, st->now, st->fx);
+}
+
+ps_time ps_agent_server_deadline(const struct ps_agent *a,
+                                 const struct ps_agent_server *s)
+{
+    ps_time at = ps_caller_deadline(&s->caller);
+
+    return is_pinged(a, s) ? ps_time_min(at, ping_due(s)) : at;
+}
+
+static void welcomed(struct ps_agent_step *st, struct ps_agent_server *s,
+                     ps_conn_id conn, const struct ps_msg_welcome *m)
+{
     if (m->protocol < PS_PROTOCOL_LEAST || m->protocol > PS_PROTOCOL) {
-        ps_agent_peer_lost(st, p, s->name,
-                           "wants a protocol that this agent does not speak");
+        tell_lost(st, s, "wants a protocol that this agent does not speak");
+        (void)ps_caller_drop(&s->caller, conn, st->now, st->fx);
         return;
     }
-    p->state = PS_AGENT_PEER_KNOWN;
-    p->backoff = st->a->opt.dial_first;
+    if (!ps_caller_welcomed(&s->caller, conn, st->now, st->fx)) {
+        return;
+    }
     s->queued = 0;
     ps_effects_note(st->fx, PS_LOG_INFO, "linked to server %s%s", s->name,
                     m->resumed ? " again" : "");
-    ps_link_open(p->link, p->conn, m->resumed, m->received, st->now, st->fx);
+    ps_link_open(s->caller.link, conn, m->resumed, m->received, st->now,
+                 st->fx);
     if (!m->resumed) {
         ps_agent_send_again(st, s);
     }
@@ -334,8 +351,8 @@ static void took_value(struct ps_agent_step *st, struct ps_agent_server *s,
 
             if (rec->codec != PS_PRESS_NONE) {
                 if (!decode(p, rec, from, at)) {
-                    ps_agent_peer_lost(st, &s->peer, s->name,
-                                       "sent a value that is a broken code");
+                    tell_lost(st, s, "sent a value that is a broken code");
+                    ps_caller_cut(&s->caller, st->now, st->fx);
                     return;
                 }
             } else if (from != at) {
@@ -504,26 +521,28 @@ static void took_refuse(struct ps_agent_step *st,
 }
 
 void ps_agent_server_msg(struct ps_agent_step *st, struct ps_agent_server *s,
-                         const struct ps_msg *m, const struct ps_slice *payload)
+                         ps_conn_id conn, const struct ps_msg *m,
+                         const struct ps_slice *payload)
 {
-    struct ps_agent_peer *p = &s->peer;
+    struct ps_caller *c = &s->caller;
 
-    p->heard_at = st->now;
     if (m->code == PS_MSG_WELCOME) {
-        welcomed(st, s, &m->welcome);
+        welcomed(st, s, conn, &m->welcome);
         return;
     }
     if (m->code == PS_MSG_REJECT) {
         ps_effects_note(st->fx, PS_LOG_WARNING, "server %s rejects us: %s",
                         s->name, m->reject.text);
-        ps_agent_peer_lost(st, p, s->name, "hung up");
+        (void)ps_caller_drop(c, conn, st->now, st->fx);
         return;
     }
-    if (p->state != PS_AGENT_PEER_KNOWN) {
+    if (conn != c->conn) {
         return;
     }
+    ps_caller_heard(c, conn, st->now);
+    s->ping_wait = PING_FIRST;
     s->dirty = true; /* An acknowledgement alone makes room on the link. */
-    if (!ps_link_receive(p->link, m, st->now, st->fx)) {
+    if (!ps_link_receive(c->link, m, st->now, st->fx)) {
         return;
     }
     switch (m->code) {
@@ -600,8 +619,8 @@ int ps_agent_server_payload(struct ps_agent *a, struct ps_agent_server *s,
 
     if ((m->code != PS_MSG_VALUE && m->code != PS_MSG_ROWS &&
          m->code != PS_MSG_STATE) ||
-        s->peer.state != PS_AGENT_PEER_KNOWN ||
-        !ps_link_is_new(s->peer.link, m->seq)) {
+        !ps_caller_is_known(&s->caller) ||
+        !ps_link_is_new(s->caller.link, m->seq)) {
         return PS_E_INVAL;
     }
     if (m->code == PS_MSG_ROWS) {

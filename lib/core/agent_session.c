@@ -28,6 +28,7 @@ struct ps_agent_op *ps_agent_op_new(struct ps_agent_step *st,
     ps_list_push_back(&s->ops, &op->mine);
     s->op_count++;
     ps_account_add(&s->account, PS_COST_OPERATIONS, 1);
+    a->op_count++;
     return op;
 }
 
@@ -36,6 +37,7 @@ static void op_leave(struct ps_agent_op *op)
 {
     ps_list_remove(&op->mine);
     op->session->op_count--;
+    op->agent->op_count--;
     ps_account_refund(&op->session->account, PS_COST_OPERATIONS, 1);
     op->session = NULL;
 }
@@ -422,7 +424,8 @@ static void took_hello(struct ps_agent_step *st, struct ps_agent_session *s,
     s->state = PS_AGENT_SESSION_OPENING;
     s->gen = m->l_hello.gen;
     s->keys_left = s->gen == 0 ? 0 : m->l_hello.keys;
-    if (st->a->departed_count > 0 && ps_link_in_flight(st->a->up.link) > 0) {
+    if (st->a->departed_count > 0 &&
+        ps_link_in_flight(st->a->up.caller.link) > 0) {
         s->held_back = true;
         st->a->held_back++;
         return;
@@ -434,7 +437,7 @@ void ps_agent_session_turns(struct ps_agent_step *st)
 {
     struct ps_agent *a = st->a;
 
-    if (a->held_back == 0 || ps_link_in_flight(a->up.link) > 0) {
+    if (a->held_back == 0 || ps_link_in_flight(a->up.caller.link) > 0) {
         return;
     }
     PS_LIST_EACH(n, &a->sessions)

@@ -70,7 +70,7 @@ static void ask(struct ps_agent_step *st, struct ps_agent_op *op, uint32_t i)
                                           .parts = &rec,
                                           .parts_count = 1}};
     }
-    ps_link_send(f->server->peer.link,
+    ps_link_send(f->server->caller.link,
                  ps_parcel_new(&m, &slice, slice.buf != NULL ? 1 : 0), st->now,
                  st->fx);
 }

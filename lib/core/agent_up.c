@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The scheduler, seen from an agent. Training goes on without it; what it must
- * know waits in the link, and is said again when it has forgotten us. */
+ * know waits in the link, and is said again when it has forgotten us. A ping
+ * that is not answered before the next one makes the agent dial beside the
+ * connection that it has. */
 #include "core/agent_inner.h"
 
 #include "base/str.h"
@@ -9,23 +11,71 @@
 
 #include <string.h>
 
-#define WHO "scheduler"
+void ps_agent_hello(struct ps_agent_step *st, const struct ps_caller *c,
+                    ps_conn_id conn)
+{
+    const struct ps_agent *a = st->a;
+
+    ps_effects_tell(st->fx, conn,
+                    &(struct ps_msg){
+                        .code = PS_MSG_HELLO,
+                        .hello = {.protocol = PS_PROTOCOL,
+                                  .protocol_least = PS_PROTOCOL_LEAST,
+                                  .role = PS_ROLE_AGENT,
+                                  .name = a->opt.name,
+                                  .cluster = a->opt.cluster,
+                                  .instance = a->opt.instance,
+                                  .node = a->node,
+                                  .incarnation = a->incarnation,
+                                  .session = c->session,
+                                  .received = ps_link_received(c->link),
+                                  .address = ""},
+                    });
+}
 
 void ps_agent_up_init(struct ps_agent *a, ps_time now)
 {
-    ps_agent_peer_init(a, &a->up, 0, now);
-    a->up.wanted = true;
-    a->heartbeat = PS_BEAT_DEFAULT;
-    ps_str_copy(a->up.address, sizeof(a->up.address), a->opt.sched);
+    struct ps_caller *c = &a->up.caller;
+
+    ps_caller_init(c,
+                   &(struct ps_caller_options){.instance = a->opt.instance,
+                                               .dial_first = a->opt.dial_first,
+                                               .dial_max = a->opt.dial_max,
+                                               .link = a->opt.link},
+                   &a->rng, now);
+    ps_str_copy(c->address, sizeof(c->address), a->opt.sched);
+    c->wanted = true;
+    a->up.heartbeat = PS_BEAT_DEFAULT;
 }
 
-void ps_agent_up_open(struct ps_agent_step *st, ps_conn_id conn)
+void ps_agent_up_open(struct ps_agent_step *st, uint64_t target,
+                      ps_conn_id conn)
 {
-    if (st->a->up.state != PS_AGENT_PEER_DIALLED) {
-        ps_effects_hangup(st->fx, conn);
-        return;
+    struct ps_caller *c = &st->a->up.caller;
+
+    if (ps_caller_open(c, target, conn, st->now, st->fx)) {
+        ps_agent_hello(st, c, conn);
     }
-    ps_agent_peer_hello(st, &st->a->up, conn);
+}
+
+static void tell_lost(struct ps_agent_step *st, const char *why)
+{
+    ps_effects_note(st->fx, PS_LOG_INFO, "scheduler at %s: %s",
+                    st->a->up.caller.address, why);
+}
+
+void ps_agent_up_dial_failed(struct ps_agent_step *st, uint64_t target, int rc)
+{
+    if (ps_caller_failed(&st->a->up.caller, target, rc, st->now)) {
+        tell_lost(st, ps_strerror(rc));
+    }
+}
+
+void ps_agent_up_closed(struct ps_agent_step *st, ps_conn_id conn)
+{
+    if (ps_caller_closed(&st->a->up.caller, conn, st->now)) {
+        tell_lost(st, "connection lost");
+    }
 }
 
 void ps_agent_up_tell(struct ps_agent_step *st, const struct ps_msg *m)
@@ -33,7 +83,7 @@ void ps_agent_up_tell(struct ps_agent_step *st, const struct ps_msg *m)
     if (st->a->node == 0) {
         return; /* Said when it knows us: welcomed(). */
     }
-    ps_link_tell(st->a->up.link, m, st->now, st->fx);
+    ps_link_tell(st->a->up.caller.link, m, st->now, st->fx);
 }
 
 /* The scheduler that is there now counts epochs from its own start, and its
@@ -52,44 +102,45 @@ static void took_scheduler(struct ps_agent_step *st, uint64_t instance)
     a->sched = instance;
 }
 
-static void welcomed(struct ps_agent_step *st, const struct ps_msg_welcome *m)
+static void welcomed(struct ps_agent_step *st, ps_conn_id conn,
+                     const struct ps_msg_welcome *m)
 {
     struct ps_agent *a = st->a;
-    struct ps_agent_peer *p = &a->up;
+    struct ps_agent_up *up = &a->up;
 
-    if (p->state != PS_AGENT_PEER_HELLO) {
+    if (m->protocol < PS_PROTOCOL_LEAST || m->protocol > PS_PROTOCOL) {
+        tell_lost(st, "wants a protocol that this agent does not speak");
+        (void)ps_caller_drop(&up->caller, conn, st->now, st->fx);
         return;
     }
-    if (m->protocol < PS_PROTOCOL_LEAST || m->protocol > PS_PROTOCOL) {
-        ps_agent_peer_lost(st, p, WHO,
-                           "wants a protocol that this agent does not speak");
+    if (!ps_caller_welcomed(&up->caller, conn, st->now, st->fx)) {
         return;
     }
     took_scheduler(st, m->instance);
-    p->state = PS_AGENT_PEER_KNOWN;
-    p->backoff = a->opt.dial_first;
     a->refused_since = 0;
     a->node = m->node;
     a->incarnation = m->incarnation;
-    a->heartbeat = m->heartbeat_ns != 0 ? m->heartbeat_ns : PS_BEAT_DEFAULT;
-    a->ping_at = st->now;
+    up->heartbeat = m->heartbeat_ns != 0 ? m->heartbeat_ns : PS_BEAT_DEFAULT;
+    up->ping_at = st->now;
+    up->pinged_at = 0;
     ps_effects_note(
         st->fx, PS_LOG_INFO, "registered node %u incarnation %llu%s", m->node,
         (unsigned long long)m->incarnation, m->resumed ? " again" : "");
-    ps_link_open(p->link, p->conn, m->resumed, m->received, st->now, st->fx);
+    ps_link_open(up->caller.link, conn, m->resumed, m->received, st->now,
+                 st->fx);
     if (!m->resumed) {
         ps_agent_job_offer_again(st);
     }
 }
 
-void ps_agent_up_msg(struct ps_agent_step *st, const struct ps_msg *m,
-                     const struct ps_slice *payload)
+void ps_agent_up_msg(struct ps_agent_step *st, ps_conn_id conn,
+                     const struct ps_msg *m, const struct ps_slice *payload)
 {
-    struct ps_agent_peer *p = &st->a->up;
+    struct ps_caller *c = &st->a->up.caller;
 
-    p->heard_at = st->now;
+    ps_caller_heard(c, conn, st->now);
     if (m->code == PS_MSG_WELCOME) {
-        welcomed(st, &m->welcome);
+        welcomed(st, conn, &m->welcome);
         return;
     }
     if (m->code == PS_MSG_REJECT) {
@@ -100,11 +151,10 @@ void ps_agent_up_msg(struct ps_agent_step *st, const struct ps_msg *m,
             ps_effects_note(st->fx, PS_LOG_ERROR, "ending: %s", m->reject.text);
             st->a->name_lost = true;
         }
-        ps_agent_peer_lost(st, p, WHO, "hung up");
+        (void)ps_caller_drop(c, conn, st->now, st->fx);
         return;
     }
-    if (p->state != PS_AGENT_PEER_KNOWN ||
-        !ps_link_receive(p->link, m, st->now, st->fx)) {
+    if (conn != c->conn || !ps_link_receive(c->link, m, st->now, st->fx)) {
         return;
     }
     switch (m->code) {
@@ -155,7 +205,7 @@ static void tell_costs(struct ps_agent_step *st)
     const uint32_t count = ps_ledger_records(&st->a->account, list);
 
     ps_effects_tell(
-        st->fx, st->a->up.conn,
+        st->fx, st->a->up.caller.conn,
         &(struct ps_msg){.code = PS_MSG_COSTS,
                          .costs = {.costs = list, .costs_count = count}});
 }
@@ -166,9 +216,9 @@ static void ping(struct ps_agent_step *st)
     struct ps_agent_stats s;
 
     ps_agent_stats(a, &s);
-    ps_effects_tell(st->fx, a->up.conn,
+    ps_effects_tell(st->fx, a->up.caller.conn,
                     &(struct ps_msg){.code = PS_MSG_PING,
-                                     .ack = ps_link_received(a->up.link),
+                                     .ack = ps_link_received(a->up.caller.link),
                                      .ping = {.stamp = st->now,
                                               .epoch = a->epoch,
                                               .rounds = s.rounds,
@@ -183,34 +233,38 @@ static void ping(struct ps_agent_step *st)
     }
 }
 
-static ps_time silent_at(const struct ps_agent *a)
+static ps_time silent_at(const struct ps_agent_up *up)
 {
-    return ps_time_add(a->up.heard_at, ps_beat_silence(a->heartbeat));
+    return ps_time_add(up->caller.heard_at, ps_beat_silence(up->heartbeat));
 }
 
 void ps_agent_up_tick(struct ps_agent_step *st)
 {
-    struct ps_agent *a = st->a;
-    struct ps_agent_peer *p = &a->up;
+    struct ps_agent_up *up = &st->a->up;
 
-    if (p->state == PS_AGENT_PEER_KNOWN) {
-        if (silent_at(a) <= st->now) {
-            ps_agent_peer_lost(st, p, WHO, "is silent");
-        } else if (a->ping_at <= st->now) {
+    if (ps_caller_is_known(&up->caller)) {
+        if (silent_at(up) <= st->now) {
+            tell_lost(st, "is silent");
+            ps_caller_cut(&up->caller, st->now, st->fx);
+        } else if (up->ping_at <= st->now) {
+            if (up->caller.heard_at < up->pinged_at) {
+                ps_caller_trouble(&up->caller, st->now);
+            }
             ping(st);
-            a->ping_at = ps_time_add(st->now, a->heartbeat);
+            up->pinged_at = st->now;
+            up->ping_at = ps_time_add(st->now, up->heartbeat);
         }
     }
-    ps_agent_peer_tick(st, p, WHO);
+    ps_caller_tick(&up->caller, st->now, st->fx);
 }
 
 ps_time ps_agent_up_deadline(const struct ps_agent *a)
 {
-    ps_time at = ps_agent_peer_deadline(&a->up);
+    const struct ps_agent_up *up = &a->up;
+    ps_time at = ps_caller_deadline(&up->caller);
 
-    if (a->up.state == PS_AGENT_PEER_KNOWN) {
-        at = ps_time_min(at, a->ping_at);
-        at = ps_time_min(at, silent_at(a));
+    if (ps_caller_is_known(&up->caller)) {
+        at = ps_time_min(at, ps_time_min(up->ping_at, silent_at(up)));
     }
     return at;
 }

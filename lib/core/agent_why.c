@@ -49,15 +49,15 @@ static void describe_servers(struct ps_str *t, const struct ps_agent_op *op,
     while ((f = ps_map_next(op->key->job->flows, &c)) != NULL) {
         const struct ps_agent_server *s = f->server;
 
-        if (s->peer.state == PS_AGENT_PEER_KNOWN) {
+        if (ps_caller_is_known(&s->caller)) {
             continue;
         }
         ps_str_addf(t, ", server %s at %s is not connected",
                     s->name[0] == '\0' ? "(unknown)" : s->name,
-                    s->peer.address);
-        if (s->peer.tried_at != 0) {
+                    s->caller.address);
+        if (s->caller.tried_at != 0) {
             ps_str_addf(t, " (last tried %.1f s ago)",
-                        (double)(now - s->peer.tried_at) / 1e9);
+                        (double)(now - s->caller.tried_at) / 1e9);
         }
     }
 }
@@ -173,7 +173,7 @@ static bool is_known_here(const struct ps_agent_step *st,
 {
     return (op->key == NULL && !op->barrier) ||
            (op->key != NULL && op->key->async && round_of(op) == 0) ||
-           st->a->up.state != PS_AGENT_PEER_KNOWN;
+           !ps_caller_is_known(&st->a->up.caller);
 }
 
 void ps_agent_why_ask(struct ps_agent_step *st, struct ps_agent_session *s,
@@ -196,7 +196,7 @@ void ps_agent_why_ask(struct ps_agent_step *st, struct ps_agent_session *s,
     ps_str_init(&t, text, sizeof(text));
     describe(&t, op, st->now);
     describe_servers(&t, op, st->now);
-    if (st->a->up.state != PS_AGENT_PEER_KNOWN) {
+    if (!ps_caller_is_known(&st->a->up.caller)) {
         ps_str_add(&t, ", the scheduler is not connected and knows who else "
                        "is missing");
     }

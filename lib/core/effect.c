@@ -224,11 +224,12 @@ void ps_effects_done_as_sends(struct ps_effects *fx)
 }
 
 void ps_effects_dial(struct ps_effects *fx, uint64_t target,
-                     const char *address)
+                     const char *address, ps_time timeout)
 {
     struct ps_fx *f = append(fx, PS_FX_DIAL);
 
     f->dial.target = target;
+    f->dial.timeout = timeout;
     ps_str_copy(f->dial.address, sizeof(f->dial.address), address);
 }
 

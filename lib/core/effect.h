@@ -6,6 +6,7 @@
 #include "base/buf.h"
 #include "base/limits.h"
 #include "base/log.h"
+#include "base/time.h"
 #include "kernel/kernel.h"
 #include "proto/ps_msg.h"
 
@@ -82,6 +83,7 @@ struct ps_fx {
         } send;
         struct {
             uint64_t target; /* The machine's word for it. */
+            ps_time timeout; /* To connect; 0: the driver's. */
             char address[PS_ADDRESS_MAX + 1];
         } dial;
         struct {
@@ -131,7 +133,7 @@ void ps_effects_piece(struct ps_effects *fx, ps_conn_id conn, uint64_t op_id,
 /* Makes PS_FX_SEND of each PS_FX_DONE, for drivers that know no other way. */
 void ps_effects_done_as_sends(struct ps_effects *fx);
 void ps_effects_dial(struct ps_effects *fx, uint64_t target,
-                     const char *address);
+                     const char *address, ps_time timeout);
 void ps_effects_hangup(struct ps_effects *fx, ps_conn_id conn);
 /* Takes over `c`. */
 void ps_effects_compute(struct ps_effects *fx, struct ps_compute *c);

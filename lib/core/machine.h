@@ -15,6 +15,9 @@ enum ps_event_type {
     PS_EV_DIAL_FAILED, /* A dial came to nothing. */
     PS_EV_MSG,         /* A whole frame has arrived. */
     PS_EV_SENT,        /* Bytes went to the kernel; less is queued now. */
+    PS_EV_STALLED,     /* The host at the other end of a connection that was
+                        * dialled by TCP has acknowledged nothing of what was
+                        * sent, for a while. Comes again as long as it is so. */
     PS_EV_CLOSED,      /* A connection is gone; the last event about it. */
     PS_EV_COMPUTED,    /* A job is done. */
     PS_EV_REGION,      /* Agent: a worker's memory was checked and mapped. */
@@ -34,7 +37,7 @@ enum ps_conn_kind {
 struct ps_event {
     ps_time now; /* Time enters here and nowhere else; it never falls. */
     enum ps_event_type type;
-    ps_conn_id conn; /* OPEN, MSG, SENT, CLOSED, REGION, KEEP, OPS. */
+    ps_conn_id conn; /* OPEN, MSG, SENT, STALLED, CLOSED, REGION, KEEP, OPS. */
     union {
         struct {
             enum ps_conn_kind kind;

@@ -437,6 +437,7 @@ static int step(void *self, const struct ps_event *ev, struct ps_effects *fx)
     case PS_EV_DIAL_FAILED:
         ps_sched_probe_failed(&st, ev->dial_failed.target, ev->dial_failed.rc);
         break;
+    case PS_EV_STALLED:
     case PS_EV_COMPUTED: /* The scheduler computes nothing. */
     case PS_EV_REGION:
     case PS_EV_KEEP:

@@ -21,7 +21,8 @@ static void start_probe(struct ps_sched_step *st, struct ps_member *m)
     m->probed = st->now;
     m->probe_at = 0;
     m->probe_seq++;
-    ps_effects_dial(st->fx, (uint64_t)m->probe_seq << 32 | m->node, m->address);
+    ps_effects_dial(st->fx, (uint64_t)m->probe_seq << 32 | m->node, m->address,
+                    0);
 }
 
 void ps_sched_probe(struct ps_sched_step *st, struct ps_member *m)

@@ -111,19 +111,14 @@ static void shut_down(struct ps_shard_step *st)
     s->ending = true;
     ps_shard_answer_flush(st);
     ps_shard_peer_end(st);
-    if (s->up.conn != 0) {
-        ps_conn_id conn = s->up.conn;
-
-        ps_shard_up_closed(st, PS_E_CANCELED);
-        ps_effects_hangup(st->fx, conn);
-    }
+    ps_shard_up_end(st);
 }
 
 static int step(void *self, const struct ps_event *ev, struct ps_effects *fx)
 {
     struct ps_shard *s = self;
     struct ps_shard_step st = {.s = s, .now = ev->now, .fx = fx};
-    bool up = s->up.conn != 0 && ev->conn == s->up.conn;
+    bool up = ps_caller_has(&s->up.caller, ev->conn);
 
     s->now = ev->now;
     switch (ev->type) {
@@ -132,25 +127,31 @@ static int step(void *self, const struct ps_event *ev, struct ps_effects *fx)
         break;
     case PS_EV_OPEN:
         if (ev->open.kind == PS_CONN_DIALLED) {
-            ps_shard_up_open(&st, ev->conn);
+            ps_shard_up_open(&st, ev->open.target, ev->conn);
         } else {
             ps_shard_peer_open(&st, ev->conn, ev->open.peer);
         }
         break;
     case PS_EV_DIAL_FAILED:
-        ps_shard_up_dial_failed(&st, ev->dial_failed.rc);
+        ps_shard_up_dial_failed(&st, ev->dial_failed.target,
+                                ev->dial_failed.rc);
         break;
     case PS_EV_MSG:
         if (up) {
-            ps_shard_up_msg(&st, ev->msg.msg, ev->msg.payload);
+            ps_shard_up_msg(&st, ev->conn, ev->msg.msg, ev->msg.payload);
         } else {
             ps_shard_peer_msg(&st, ev->conn, ev->msg.msg, ev->msg.payload,
                               ev->msg.thrown);
         }
         break;
+    case PS_EV_STALLED:
+        if (up) {
+            ps_shard_up_stalled(&st);
+        }
+        break;
     case PS_EV_CLOSED:
         if (up) {
-            ps_shard_up_closed(&st, ev->closed.rc);
+            ps_shard_up_closed(&st, ev->conn, ev->closed.rc);
         } else {
             ps_shard_peer_closed(&st, ev->conn);
         }
@@ -193,7 +194,7 @@ static int payload(void *self, ps_conn_id conn, const struct ps_msg *msg,
 {
     struct ps_shard *s = self;
 
-    return s->up.conn != 0 && conn == s->up.conn
+    return ps_caller_has(&s->up.caller, conn)
                ? ps_shard_up_payload(s, msg, len, ret_slice)
                : ps_shard_peer_payload(s, conn, msg, len, ret_slice);
 }
@@ -213,7 +214,7 @@ struct ps_machine ps_shard_machine(struct ps_shard *s)
 
 bool ps_shard_ready(const struct ps_shard *s)
 {
-    return s->up.state == PS_SHARD_UP_KNOWN;
+    return ps_caller_is_known(&s->up.caller);
 }
 
 uint64_t ps_shard_residue(const struct ps_shard *s)
@@ -239,7 +240,7 @@ void ps_shard_stats(const struct ps_shard *s, struct ps_shard_stats *ret)
         .rounds = s->rounds,
         .bytes_in = s->bytes_in,
         .bytes_out = s->bytes_out,
-        .resent = s->resent + ps_link_resent(s->up.link),
+        .resent = s->resent + ps_link_resent(s->up.caller.link),
         .refused = s->refused,
     };
     while ((job = ps_map_next(s->jobs, &c)) != NULL) {

@@ -24,6 +24,7 @@
 #include "base/list.h"
 #include "base/map.h"
 #include "base/str.h"
+#include "core/caller.h"
 #include "core/compress.h"
 #include "core/flow.h"
 #include "core/link.h"
@@ -45,30 +46,18 @@
 /* What can never have memory fails after this. */
 #define HOPELESS_WAIT PS_SECONDS(2)
 
-enum ps_shard_up_state {
-    PS_SHARD_UP_IDLE,    /* Dials at `retry_at`. */
-    PS_SHARD_UP_DIALLED, /* Waits for the driver. */
-    PS_SHARD_UP_HELLO,   /* Waits for welcome. */
-    PS_SHARD_UP_KNOWN,   /* Registered. */
-};
-
 /* The conversation with the scheduler. */
 struct ps_shard_up {
-    enum ps_shard_up_state state;
-    ps_conn_id conn;
-    struct ps_link *link;
-    uint64_t session;
+    struct ps_caller caller;
     uint64_t instance; /* Of the scheduler that welcomed us last; 0: none. */
     ps_time refused_since; /* Another process has our name; 0: none has. */
     bool name_lost;        /* For good: this daemon ends. */
     uint32_t node;         /* Ours. */
     uint64_t incarnation;
-    ps_time backoff;
-    ps_time retry_at;
     ps_time heartbeat;
     ps_time ping_at;
     ps_time costs_at;
-    ps_time heard_at;
+    ps_time pinged_at; /* Last ping. */
 };
 
 /* An accepted connection. */
@@ -253,15 +242,20 @@ struct ps_shard_step {
 
 void ps_shard_up_init(struct ps_shard *s, ps_time now);
 void ps_shard_up_fini(struct ps_shard *s);
-void ps_shard_up_open(struct ps_shard_step *st, ps_conn_id conn);
-void ps_shard_up_dial_failed(struct ps_shard_step *st, int rc);
-void ps_shard_up_msg(struct ps_shard_step *st, const struct ps_msg *msg,
-                     const struct ps_slice *payload);
+void ps_shard_up_open(struct ps_shard_step *st, uint64_t target,
+                      ps_conn_id conn);
+void ps_shard_up_dial_failed(struct ps_shard_step *st, uint64_t target, int rc);
+/* What is sent to it does not get through. */
+void ps_shard_up_stalled(struct ps_shard_step *st);
+void ps_shard_up_msg(struct ps_shard_step *st, ps_conn_id conn,
+                     const struct ps_msg *msg, const struct ps_slice *payload);
 int ps_shard_up_payload(struct ps_shard *s, const struct ps_msg *msg,
                         uint64_t len, struct ps_slice *ret_slice);
 /* The scheduler hears at once that this server is about to end. */
 void ps_shard_up_drain(struct ps_shard_step *st);
-void ps_shard_up_closed(struct ps_shard_step *st, int rc);
+void ps_shard_up_closed(struct ps_shard_step *st, ps_conn_id conn, int rc);
+/* No more of it: hangs up. */
+void ps_shard_up_end(struct ps_shard_step *st);
 void ps_shard_up_tick(struct ps_shard_step *st);
 ps_time ps_shard_up_deadline(const struct ps_shard *s);
 /* In sequence: now, or when the link goes on. One that begins afresh drops it;

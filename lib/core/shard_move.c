@@ -158,7 +158,7 @@ int ps_shard_move_resumes(struct ps_shard_job *job,
 
 static void done(struct ps_shard_step *st, const struct ps_msg_part_done *m)
 {
-    ps_link_tell(st->s->up.link,
+    ps_link_tell(st->s->up.caller.link,
                  &(struct ps_msg){.code = PS_MSG_PART_DONE, .part_done = *m},
                  st->now, st->fx);
 }
@@ -180,7 +180,7 @@ static void send_piece(struct ps_shard_step *st, const struct ps_msg *msg,
     const struct ps_slice slice = {.buf = copy,
                                    .len = copy != NULL ? copy->size : 0};
 
-    ps_link_send(st->s->up.link,
+    ps_link_send(st->s->up.caller.link,
                  ps_parcel_new(msg, &slice, copy != NULL ? 1 : 0), st->now,
                  st->fx);
     ps_buf_unref(copy);

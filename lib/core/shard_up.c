@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The scheduler, seen from a server. One connection at a time, dialled by us:
- * hello, welcome, then pings until it breaks; then again, with back-off. A
- * scheduler that does not answer stops nothing here: agents are served all
- * the same. */
+/* The scheduler, seen from a server, which dials it (core/caller): hello,
+ * welcome, then pings. A ping that is not answered before the next one makes
+ * it dial beside the connection that it has. A scheduler that does not answer
+ * stops nothing here: agents are served all the same. */
 #include "core/shard_inner.h"
 
 #include "base/num.h"
@@ -12,57 +12,47 @@
 
 #include <string.h>
 
-static void redial(struct ps_shard_step *st)
-{
-    struct ps_shard_up *up = &st->s->up;
-    ps_time half = up->backoff / 2;
-
-    up->state = PS_SHARD_UP_IDLE;
-    up->conn = 0;
-    up->retry_at = ps_time_add(
-        st->now, half + ps_rng_below(&st->s->rng, up->backoff - half + 1));
-    up->backoff = ps_time_min(up->backoff * 2, st->s->opt.dial_max);
-}
-
 static void cut(struct ps_shard_step *st, const char *why)
 {
-    struct ps_shard_up *up = &st->s->up;
-
     ps_effects_note(st->fx, PS_LOG_WARNING, "scheduler cut off: %s", why);
-    ps_effects_hangup(st->fx, up->conn);
-    ps_link_close(up->link, st->now);
-    redial(st);
+    ps_caller_cut(&st->s->up.caller, st->now, st->fx);
 }
 
 void ps_shard_up_init(struct ps_shard *s, ps_time now)
 {
     struct ps_shard_up *up = &s->up;
 
-    up->link = ps_link_new(&s->opt.link, &s->rng);
-    up->session = ps_rng_next(&s->rng) ^ s->opt.instance;
-    up->session += up->session == 0;
-    up->backoff = s->opt.dial_first;
+    ps_caller_init(&up->caller,
+                   &(struct ps_caller_options){.instance = s->opt.instance,
+                                               .dial_first = s->opt.dial_first,
+                                               .dial_max = s->opt.dial_max,
+                                               .link = s->opt.link},
+                   &s->rng, now);
+    ps_str_copy(up->caller.address, sizeof(up->caller.address), s->opt.sched);
+    up->caller.wanted = true;
     up->heartbeat = PS_BEAT_DEFAULT;
-    up->retry_at = now;
 }
 
 void ps_shard_up_fini(struct ps_shard *s)
 {
-    ps_link_free(s->up.link);
+    ps_caller_fini(&s->up.caller);
 }
 
-void ps_shard_up_open(struct ps_shard_step *st, ps_conn_id conn)
+void ps_shard_up_end(struct ps_shard_step *st)
+{
+    st->s->up.caller.wanted = false;
+    ps_caller_cut(&st->s->up.caller, st->now, st->fx);
+}
+
+void ps_shard_up_open(struct ps_shard_step *st, uint64_t target,
+                      ps_conn_id conn)
 {
     struct ps_shard *s = st->s;
     struct ps_shard_up *up = &s->up;
 
-    if (up->state != PS_SHARD_UP_DIALLED || s->ending) {
-        ps_effects_hangup(st->fx, conn);
+    if (!ps_caller_open(&up->caller, target, conn, st->now, st->fx)) {
         return;
     }
-    up->state = PS_SHARD_UP_HELLO;
-    up->conn = conn;
-    up->heard_at = st->now;
     ps_effects_tell(st->fx, conn,
                     &(struct ps_msg){
                         .code = PS_MSG_HELLO,
@@ -76,43 +66,47 @@ void ps_shard_up_open(struct ps_shard_step *st, ps_conn_id conn)
                                 .instance = s->opt.instance,
                                 .node = up->node,
                                 .incarnation = up->incarnation,
-                                .session = up->session,
-                                .received = ps_link_received(up->link),
+                                .session = up->caller.session,
+                                .received = ps_link_received(up->caller.link),
                                 .address = s->opt.address,
                                 .memory = ps_pool_budget(s->opt.pool),
                             },
                     });
 }
 
-void ps_shard_up_dial_failed(struct ps_shard_step *st, int rc)
+void ps_shard_up_dial_failed(struct ps_shard_step *st, uint64_t target, int rc)
 {
-    if (st->s->up.state == PS_SHARD_UP_DIALLED) {
+    if (ps_caller_failed(&st->s->up.caller, target, rc, st->now)) {
         ps_effects_note(st->fx, PS_LOG_INFO,
                         "scheduler %s cannot be reached: %s", st->s->opt.sched,
                         ps_strerror(rc));
-        redial(st);
     }
 }
 
-void ps_shard_up_closed(struct ps_shard_step *st, int rc)
+void ps_shard_up_stalled(struct ps_shard_step *st)
 {
-    ps_effects_note(st->fx, PS_LOG_INFO, "scheduler connection lost: %s",
-                    ps_strerror(rc));
-    ps_link_close(st->s->up.link, st->now);
-    redial(st);
+    ps_caller_trouble(&st->s->up.caller, st->now);
+}
+
+void ps_shard_up_closed(struct ps_shard_step *st, ps_conn_id conn, int rc)
+{
+    if (ps_caller_closed(&st->s->up.caller, conn, st->now)) {
+        ps_effects_note(st->fx, PS_LOG_INFO, "scheduler connection lost: %s",
+                        ps_strerror(rc));
+    }
 }
 
 void ps_shard_up_tell(struct ps_shard_step *st, const struct ps_msg *msg)
 {
-    ps_link_tell(st->s->up.link, msg, st->now, st->fx);
+    ps_link_tell(st->s->up.caller.link, msg, st->now, st->fx);
 }
 
 void ps_shard_up_ready(struct ps_shard_step *st, const struct ps_shard_job *job)
 {
-    if (st->s->up.state != PS_SHARD_UP_KNOWN) {
+    if (!ps_caller_is_known(&st->s->up.caller)) {
         return; /* Told when it knows us: welcomed(). */
     }
-    ps_link_tell(st->s->up.link,
+    ps_link_tell(st->s->up.caller.link,
                  &(struct ps_msg){.code = PS_MSG_JOB_READY,
                                   .job_ready = {.gen = job->gen,
                                                 .version = job->version,
@@ -122,10 +116,10 @@ void ps_shard_up_ready(struct ps_shard_step *st, const struct ps_shard_job *job)
 
 void ps_shard_up_lost(struct ps_shard_step *st, const struct ps_shard_job *job)
 {
-    if (st->s->up.state != PS_SHARD_UP_KNOWN || !job->lost.known) {
+    if (!ps_caller_is_known(&st->s->up.caller) || !job->lost.known) {
         return;
     }
-    ps_link_tell(st->s->up.link,
+    ps_link_tell(st->s->up.caller.link,
                  &(struct ps_msg){.code = PS_MSG_VALUE_LOST,
                                   .value_lost = {.gen = job->gen,
                                                  .key = job->lost.key,
@@ -179,7 +173,8 @@ static void took_scheduler(struct ps_shard_step *st, uint64_t instance)
     up->instance = instance;
 }
 
-static void welcomed(struct ps_shard_step *st, const struct ps_msg_welcome *m)
+static void welcomed(struct ps_shard_step *st, ps_conn_id conn,
+                     const struct ps_msg_welcome *m)
 {
     struct ps_shard_up *up = &st->s->up;
 
@@ -187,24 +182,28 @@ static void welcomed(struct ps_shard_step *st, const struct ps_msg_welcome *m)
         cut(st, "it wants a protocol that this server does not speak");
         return;
     }
+    if (!ps_caller_welcomed(&up->caller, conn, st->now, st->fx)) {
+        return;
+    }
     took_scheduler(st, m->instance);
-    up->state = PS_SHARD_UP_KNOWN;
     up->node = m->node;
     up->incarnation = m->incarnation;
-    up->backoff = st->s->opt.dial_first;
     up->refused_since = 0;
     up->heartbeat = m->heartbeat_ns != 0 ? m->heartbeat_ns : PS_BEAT_DEFAULT;
     up->ping_at = st->now;
+    up->pinged_at = 0;
     ps_effects_note(
         st->fx, PS_LOG_INFO, "registered node %u incarnation %llu%s", m->node,
         (unsigned long long)m->incarnation, m->resumed ? " resumed" : "");
-    ps_link_open(up->link, up->conn, m->resumed, m->received, st->now, st->fx);
+    ps_link_open(up->caller.link, conn, m->resumed, m->received, st->now,
+                 st->fx);
     if (!m->resumed) {
         offer_jobs(st);
     }
 }
 
-static void rejected(struct ps_shard_step *st, const struct ps_msg_reject *m)
+static void rejected(struct ps_shard_step *st, ps_conn_id conn,
+                     const struct ps_msg_reject *m)
 {
     struct ps_shard_up *up = &st->s->up;
     char text[256];
@@ -212,15 +211,16 @@ static void rejected(struct ps_shard_step *st, const struct ps_msg_reject *m)
     const char *said = m->text != NULL ? m->text : "";
 
     ps_str_init(&why, text, sizeof(text));
-    ps_str_add(&why, "it refuses this server: ");
     ps_str_add_escaped(&why, said, strlen(said), 200);
+    ps_effects_note(st->fx, PS_LOG_WARNING,
+                    "scheduler cut off: it refuses this server: %s", text);
+    (void)ps_caller_drop(&up->caller, conn, st->now, st->fx);
     if (m->error != PS_E_EXIST) {
-        up->backoff = st->s->opt.dial_max;
+        ps_caller_slow(&up->caller, st->now);
     } else if (ps_claim_lost(&up->refused_since, up->node != 0, st->now)) {
         ps_effects_note(st->fx, PS_LOG_ERROR, "ending: %s", text);
         up->name_lost = true;
     }
-    cut(st, text);
 }
 
 int ps_shard_up_payload(struct ps_shard *s, const struct ps_msg *msg,
@@ -229,7 +229,7 @@ int ps_shard_up_payload(struct ps_shard *s, const struct ps_msg *msg,
     if (msg->code != PS_MSG_PART_PIECE || len > PS_MOVE_PIECE_MAX) {
         return PS_E_PROTO;
     }
-    if (!ps_link_is_new(s->up.link, msg->seq)) {
+    if (!ps_link_is_new(s->up.caller.link, msg->seq)) {
         return PS_E_EXIST;
     }
     struct ps_buf *buf = ps_buf_try_new(len);
@@ -241,23 +241,25 @@ int ps_shard_up_payload(struct ps_shard *s, const struct ps_msg *msg,
     return 0;
 }
 
-void ps_shard_up_msg(struct ps_shard_step *st, const struct ps_msg *msg,
-                     const struct ps_slice *payload)
+void ps_shard_up_msg(struct ps_shard_step *st, ps_conn_id conn,
+                     const struct ps_msg *msg, const struct ps_slice *payload)
 {
     struct ps_shard_up *up = &st->s->up;
 
-    up->heard_at = st->now;
-    if (up->state == PS_SHARD_UP_HELLO) {
+    if (conn == up->caller.next) {
         if (msg->code == PS_MSG_WELCOME) {
-            welcomed(st, &msg->welcome);
+            welcomed(st, conn, &msg->welcome);
         } else if (msg->code == PS_MSG_REJECT) {
-            rejected(st, &msg->reject);
+            rejected(st, conn, &msg->reject);
         } else {
-            cut(st, "it spoke before its welcome");
+            ps_effects_note(st->fx, PS_LOG_WARNING,
+                            "scheduler cut off: it spoke before its welcome");
+            (void)ps_caller_drop(&up->caller, conn, st->now, st->fx);
         }
         return;
     }
-    if (!ps_link_receive(up->link, msg, st->now, st->fx)) {
+    ps_caller_heard(&up->caller, conn, st->now);
+    if (!ps_link_receive(up->caller.link, msg, st->now, st->fx)) {
         return;
     }
     switch (msg->code) {
@@ -300,7 +302,7 @@ static void tell_costs(struct ps_shard_step *st)
                    ps_pool_used(st->s->opt.pool));
     count = ps_ledger_records(&st->s->account, list);
     ps_effects_tell(
-        st->fx, st->s->up.conn,
+        st->fx, st->s->up.caller.conn,
         &(struct ps_msg){.code = PS_MSG_COSTS,
                          .costs = {.costs = list, .costs_count = count}});
 }
@@ -312,9 +314,9 @@ static void ping(struct ps_shard_step *st)
 
     ps_shard_stats(st->s, &stats);
     ps_effects_tell(
-        st->fx, up->conn,
+        st->fx, up->caller.conn,
         &(struct ps_msg){.code = PS_MSG_PING,
-                         .ack = ps_link_received(up->link),
+                         .ack = ps_link_received(up->caller.link),
                          .ping = {.stamp = st->now,
                                   .epoch = st->s->epoch,
                                   .rounds = stats.rounds,
@@ -330,64 +332,46 @@ static void ping(struct ps_shard_step *st)
         tell_costs(st);
         up->costs_at = ps_time_add(st->now, PS_LEDGER_TELL_EVERY);
     }
+    up->pinged_at = st->now;
     up->ping_at = ps_time_add(st->now, up->heartbeat);
 }
 
 void ps_shard_up_drain(struct ps_shard_step *st)
 {
-    if (st->s->up.state == PS_SHARD_UP_KNOWN) {
+    if (ps_caller_is_known(&st->s->up.caller)) {
         ping(st);
     }
 }
 
 static ps_time silent_at(const struct ps_shard_up *up)
 {
-    return ps_time_add(up->heard_at, ps_beat_silence(up->heartbeat));
+    return ps_time_add(up->caller.heard_at, ps_beat_silence(up->heartbeat));
 }
 
 void ps_shard_up_tick(struct ps_shard_step *st)
 {
     struct ps_shard_up *up = &st->s->up;
 
-    switch (up->state) {
-    case PS_SHARD_UP_IDLE:
-        if (!st->s->ending && st->now >= up->retry_at) {
-            up->state = PS_SHARD_UP_DIALLED;
-            ps_effects_dial(st->fx, 0, st->s->opt.sched);
-        }
-        break;
-    case PS_SHARD_UP_DIALLED:
-        break;
-    case PS_SHARD_UP_HELLO:
-    case PS_SHARD_UP_KNOWN:
+    if (ps_caller_is_known(&up->caller)) {
         if (st->now >= silent_at(up)) {
             cut(st, "nothing was heard of it");
-            break;
-        }
-        if (up->state == PS_SHARD_UP_KNOWN) {
-            if (st->now >= up->ping_at) {
-                ping(st);
+        } else if (st->now >= up->ping_at) {
+            if (up->caller.heard_at < up->pinged_at) {
+                ps_caller_trouble(&up->caller, st->now);
             }
-            ps_link_tick(up->link, st->now, st->fx);
+            ping(st);
         }
-        break;
     }
+    ps_caller_tick(&up->caller, st->now, st->fx);
 }
 
 ps_time ps_shard_up_deadline(const struct ps_shard *s)
 {
     const struct ps_shard_up *up = &s->up;
+    ps_time at = ps_caller_deadline(&up->caller);
 
-    switch (up->state) {
-    case PS_SHARD_UP_IDLE:
-        return s->ending ? PS_TIME_NEVER : up->retry_at;
-    case PS_SHARD_UP_DIALLED:
-        return PS_TIME_NEVER;
-    case PS_SHARD_UP_HELLO:
-        return silent_at(up);
-    case PS_SHARD_UP_KNOWN:
-        return ps_time_min(ps_time_min(up->ping_at, silent_at(up)),
-                           ps_link_deadline(up->link));
+    if (ps_caller_is_known(&up->caller)) {
+        at = ps_time_min(at, ps_time_min(up->ping_at, silent_at(up)));
     }
-    return PS_TIME_NEVER;
+    return at;
 }

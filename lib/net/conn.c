@@ -25,12 +25,10 @@ static ps_time or_default(ps_time value, ps_time otherwise)
 
 static void set_socket(const struct ps_conn_options *opt)
 {
-    int one = 1;
-
     /* Sizes are wishes: the kernel caps them, and refusing one breaks
      * nothing. */
     if (!opt->local && !opt->near) {
-        (void)setsockopt(opt->fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
+        ps_tcp_prepare(opt->fd, opt->tcp);
     }
     if (opt->receive_buffer != 0) {
         (void)setsockopt(opt->fd, SOL_SOCKET, SO_RCVBUF, &opt->receive_buffer,
@@ -200,6 +198,7 @@ int ps_conn_open(const struct ps_conn_options *opt, struct ps_conn **ret_conn)
     c->payload_at = PS_TIME_NEVER;
     c->stall_at = PS_TIME_NEVER;
     c->close_at = PS_TIME_NEVER;
+    c->unacked_since = PS_TIME_NEVER;
     c->greet_at = ps_loop_now(c->loop) + c->limits.greet;
     ps_str_copy(c->peer, sizeof(c->peer), opt->peer);
     ps_list_init(&c->out);
@@ -300,6 +299,24 @@ void ps_conn_finish(struct ps_conn *c)
 void ps_conn_set_protocol(struct ps_conn *c, uint16_t protocol)
 {
     c->protocol = protocol;
+}
+
+ps_time ps_conn_unacked(struct ps_conn *c)
+{
+    ps_time now = ps_loop_now(c->loop);
+    ps_time since = c->unacked_since;
+
+    if (c->local || c->near || c->state != CONN_OPEN ||
+        (since == PS_TIME_NEVER && c->acked_out == c->stats.bytes_out &&
+         !conn_sends(c))) {
+        return 0;
+    }
+    c->unacked_since = ps_tcp_unacked_since(c->fd, since, now);
+    if (c->unacked_since == PS_TIME_NEVER) {
+        c->acked_out = c->stats.bytes_out;
+        return 0;
+    }
+    return ps_time_add(now - c->unacked_since, 1);
 }
 
 bool ps_conn_is_open(const struct ps_conn *c)

@@ -25,6 +25,7 @@
 #include "base/buf.h"
 #include "base/err.h"
 #include "base/time.h"
+#include "net/tcp.h"
 #include "proto/ps_msg.h"
 
 #include <stdbool.h>
@@ -76,7 +77,8 @@ struct ps_conn_options {
                 * at where the receiver can read our memory. */
     struct ps_arenas *arenas; /* Near: which it may map; NULL: none. */
     struct ps_movers *movers; /* For TCP; NULL: none. */
-    uint32_t receive_buffer;  /* SO_RCVBUF; 0: the system decides. */
+    enum ps_tcp_kind tcp;
+    uint32_t receive_buffer; /* SO_RCVBUF; 0: the system decides. */
     uint32_t send_buffer;
     struct ps_conn_limits limits;
     const struct ps_conn_ops *ops;
@@ -137,6 +139,11 @@ bool ps_conn_tell_freed(struct ps_conn *c);
 /* In `frame`: the oldest descriptor that came with it, now the caller's; -1:
  * there is none. One that nobody takes closes the connection. */
 int ps_conn_take_fd(struct ps_conn *c);
+
+/* For how long the host at the other end has acknowledged nothing of what was
+ * written, by TCP; 0: nothing is outstanding. Counts from one question to the
+ * next: it is to be asked a few times a second. */
+ps_time ps_conn_unacked(struct ps_conn *c);
 
 bool ps_conn_is_open(const struct ps_conn *c); /* Not closing either. */
 bool ps_conn_is_greeted(const struct ps_conn *c);

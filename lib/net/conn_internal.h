@@ -162,6 +162,9 @@ struct ps_conn {
     ps_time stall_at;
     ps_time close_at;
 
+    ps_time unacked_since; /* When that was looked at. */
+    uint64_t acked_out;    /* Bytes out when nothing was outstanding. */
+
     struct ps_conn_stats stats;
 };
 

@@ -25,6 +25,7 @@ struct ps_dial {
     struct ps_loop *loop;
     ps_dial_cb done;
     void *ctx;
+    ps_time timeout; /* To connect. */
     uv_getaddrinfo_t lookup;
     uv_poll_t poll;
     struct ps_loop_timer timer;
@@ -154,6 +155,7 @@ static void looked_up(uv_getaddrinfo_t *req, int status, struct addrinfo *res)
     d->looking = false;
     d->found = res;
     d->next = res;
+    ps_loop_timer_set(d->loop, &d->timer, ps_loop_now(d->loop) + d->timeout);
     if (status != 0 && !d->ended) {
         failed(d, ps_err_from_uv(status), uv_strerror(status));
         d->ended = true;
@@ -202,6 +204,7 @@ int ps_dial_start(struct ps_loop *l, const char *address, ps_time timeout,
     d->loop = l;
     d->done = done;
     d->ctx = ctx;
+    d->timeout = timeout;
     d->fd = -1;
     d->rc = PS_E_UNREACH;
     d->timer.due = too_late;
@@ -214,7 +217,7 @@ int ps_dial_start(struct ps_loop *l, const char *address, ps_time timeout,
         return ps_err_from_uv(rc);
     }
     d->looking = true;
-    ps_loop_timer_set(l, &d->timer, ps_loop_now(l) + timeout);
+    ps_loop_timer_set(l, &d->timer, ps_loop_now(l) + PS_DIAL_LOOKUP_MAX);
     *ret_dial = d;
     return 0;
 }

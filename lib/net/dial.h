@@ -16,7 +16,11 @@ struct ps_loop;
  * PS_E_CANCELED, or what the system said. */
 typedef void (*ps_dial_cb)(void *ctx, int fd, int rc, const char *detail);
 
-/* `address` is "host:port". Calls back once, not before it has returned. */
+/* A look-up may take this long. */
+#define PS_DIAL_LOOKUP_MAX PS_SECONDS(10)
+
+/* `address` is "host:port"; `timeout` begins when it has been looked up. Calls
+ * back once, not before it has returned. */
 PS_MUST_USE int ps_dial_start(struct ps_loop *l, const char *address,
                               ps_time timeout, ps_dial_cb done, void *ctx,
                               struct ps_dial **ret_dial);

@@ -42,7 +42,8 @@ struct bench {
     uint32_t sent_count;
     struct ps_compute *computes[64];
     uint32_t compute_count;
-    uint64_t dialled;       /* Last target. */
+    uint32_t dialled;       /* Node of the last dial. */
+    uint64_t targets[8];    /* Whole target of the last one, by node. */
     uint64_t pieces[8][64]; /* By worker: bytes that it heard of. */
     uint32_t piece_count[8];
     uint32_t workers;
@@ -81,7 +82,8 @@ static inline void collect(struct bench *b)
             assert_true(worker < b->workers && b->piece_count[worker] < 64);
             b->pieces[worker][b->piece_count[worker]++] = f->piece.bytes;
         } else if (f->type == PS_FX_DIAL) {
-            b->dialled = f->dial.target;
+            b->dialled = (uint32_t)f->dial.target;
+            b->targets[b->dialled % 8] = f->dial.target;
         }
     }
     ps_effects_clear(&b->fx);
@@ -163,12 +165,12 @@ static inline uint32_t count(const struct bench *b, ps_conn_id conn,
 }
 
 static inline void open_conn(struct bench *b, ps_conn_id conn,
-                             enum ps_conn_kind kind, uint64_t target)
+                             enum ps_conn_kind kind, uint32_t node)
 {
     struct ps_event ev = {.type = PS_EV_OPEN, .conn = conn};
 
     ev.open.kind = kind;
-    ev.open.target = target;
+    ev.open.target = b->targets[node % 8];
     ev.open.uid = 1000;
     ev.open.peer = "test";
     step(b, ev);

@@ -211,7 +211,7 @@ static int step(void *self, const struct ps_event *ev, struct ps_effects *fx)
         tell(e, "tick\n");
         e->deadline = PS_TIME_NEVER;
         if (e->dial != NULL) {
-            ps_effects_dial(fx, 3, e->dial);
+            ps_effects_dial(fx, 3, e->dial, 0);
             e->dial = NULL;
         }
         break;
@@ -241,6 +241,8 @@ static int step(void *self, const struct ps_event *ev, struct ps_effects *fx)
         }
         break;
     case PS_EV_SENT:
+        break;
+    case PS_EV_STALLED:
         break;
     case PS_EV_CLOSED:
         tell(e, "closed %llu %s\n", (unsigned long long)ev->conn,

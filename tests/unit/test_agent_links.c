@@ -1,0 +1,157 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The agent machine and its links: when it dials, and when it does not. */
+#include "agent_world.h"
+
+#define SECOND_CONN 77u
+
+static void stall(struct bench *b, ps_conn_id conn)
+{
+    step(b, (struct ps_event){.type = PS_EV_STALLED, .conn = conn});
+}
+
+/* Ticks as a driver does. Returns how often a server was dialled. */
+static uint32_t run(struct bench *b, ps_time how_long)
+{
+    ps_time end = b->now + how_long;
+    uint32_t dials = 0;
+    ps_time due;
+
+    while ((due = b->m.ops->deadline(b->m.self)) <= end) {
+        b->now = due > b->now ? due : b->now;
+        b->dialled = 0;
+        tick(b);
+        dials += b->dialled == SERVER_NODE;
+    }
+    b->now = end;
+    return dials;
+}
+
+/* A worker waits for a round that has gone to the server. */
+static void wait_for_server(struct bench *b)
+{
+    begin(b, 1, 1);
+    open_key(b, 0, 1, 16, SERVER_NODE);
+    tick(b);
+    link_server(b, false, 0);
+    give_region(b, 0, 64);
+    push(b, 0, 0, 1, 0);
+    (void)run(b, PS_MILLIS(1));
+    assert_int_equal(count(b, SERVER_CONN, PS_MSG_PUSH), 1);
+}
+
+static void what_is_stuck_goes_over_another_connection(void **state)
+{
+    struct bench b;
+    const struct sent *hello;
+    uint64_t session;
+
+    (void)state;
+    wait_for_server(&b);
+    session =
+        find(&b, SERVER_CONN, PS_MSG_HELLO, 0)->parcel->msg->hello.session;
+    b.dialled = 0;
+    stall(&b, SERVER_CONN);
+    tick(&b);
+    assert_int_equal(b.dialled, SERVER_NODE);
+    open_conn(&b, SECOND_CONN, PS_CONN_DIALLED, SERVER_NODE);
+    hello = find(&b, SECOND_CONN, PS_MSG_HELLO, 0);
+    assert_non_null(hello);
+    assert_true(hello->parcel->msg->hello.session == session);
+    welcome(&b, SECOND_CONN, true, 0);
+    tick(&b);
+    assert_int_equal(count(&b, SECOND_CONN, PS_MSG_PUSH), 1);
+    /* What still comes on the old one is not heeded, and its end is none of
+     * the link. */
+    step(&b, (struct ps_event){.type = PS_EV_CLOSED, .conn = SERVER_CONN});
+    assert_int_equal(run(&b, PS_SECONDS(3)), 0);
+    end(&b);
+}
+
+static void a_server_that_is_heard_keeps_its_connection(void **state)
+{
+    struct bench b;
+
+    (void)state;
+    wait_for_server(&b);
+    stall(&b, SERVER_CONN);
+    tick(&b);
+    say(&b, SERVER_CONN, &(struct ps_msg){.code = PS_MSG_PONG}, NULL);
+    open_conn(&b, SECOND_CONN, PS_CONN_DIALLED, SERVER_NODE);
+    assert_null(find(&b, SECOND_CONN, PS_MSG_HELLO, 0));
+    end(&b);
+}
+
+/* Its answer may be stuck where the agent has nothing to send. */
+static void a_server_is_pinged_while_an_operation_waits(void **state)
+{
+    struct bench b;
+    uint32_t pings;
+
+    (void)state;
+    wait_for_server(&b);
+    say(&b, SERVER_CONN, &(struct ps_msg){.code = PS_MSG_ACK, .ack = 1}, NULL);
+    (void)run(&b, PS_SECONDS(10));
+    pings = count(&b, SERVER_CONN, PS_MSG_PING);
+    assert_in_range(pings, 5, 8);
+    answer(&b, 0, 0, 1, 16, 1, 0);
+    assert_int_equal(last_done(&b, 0)->error, 0);
+    (void)run(&b, PS_SECONDS(10));
+    assert_int_equal(count(&b, SERVER_CONN, PS_MSG_PING), pings);
+    end(&b);
+}
+
+static void a_server_that_is_gone_is_not_dialled(void **state)
+{
+    struct bench b;
+
+    (void)state;
+    wait_for_server(&b);
+    say(&b, SCHED_CONN,
+        &(struct ps_msg){.code = PS_MSG_MAP, .map = {.epoch = 2}}, NULL);
+    step(&b, (struct ps_event){.type = PS_EV_CLOSED, .conn = SERVER_CONN});
+    b.dialled = 0;
+    assert_int_equal(run(&b, PS_SECONDS(3)), 0);
+    /* It comes back. */
+    tell_map_of(&b, 3);
+    assert_int_equal(run(&b, PS_MILLIS(100)), 1);
+    end(&b);
+}
+
+static void a_scheduler_that_does_not_answer_is_dialled(void **state)
+{
+    struct bench b;
+    bool dialled = false;
+
+    (void)state;
+    begin(&b, 1, 1);
+    /* No answer comes until the next ping. */
+    say(&b, SCHED_CONN, &(struct ps_msg){.code = PS_MSG_PONG}, NULL);
+    for (int i = 0; i < 25 && !dialled; i++) {
+        b.targets[0] = UINT64_MAX;
+        b.now += PS_MILLIS(100);
+        tick(&b);
+        dialled = b.targets[0] == 0;
+    }
+    assert_true(dialled);
+    assert_in_range(b.now, PS_SECONDS(2), PS_MILLIS(2300));
+    open_conn(&b, SECOND_CONN, PS_CONN_DIALLED, 0);
+    assert_non_null(find(&b, SECOND_CONN, PS_MSG_HELLO, 0));
+    welcome(&b, SECOND_CONN, true, 0);
+    assert_true(ps_agent_ready(b.agent));
+    tick(&b);
+    assert_int_equal(count(&b, SECOND_CONN, PS_MSG_PING), 1);
+    end(&b);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(what_is_stuck_goes_over_another_connection),
+        cmocka_unit_test(a_server_that_is_heard_keeps_its_connection),
+        cmocka_unit_test(a_server_is_pinged_while_an_operation_waits),
+        cmocka_unit_test(a_server_that_is_gone_is_not_dialled),
+        cmocka_unit_test(a_scheduler_that_does_not_answer_is_dialled),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
