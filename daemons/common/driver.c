@@ -275,6 +275,7 @@ void ps_driver_close(struct ps_driver *d, void (*closed)(void *ctx))
         return;
     }
     d->closing = true;
+    driver_pulse_close(d);
     d->closed = closed;
     while ((c = ps_map_next(d->conns, &at)) != NULL) {
         ps_conn_finish(c->conn);

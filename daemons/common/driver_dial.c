@@ -18,6 +18,7 @@ struct dial {
     struct ps_dial *dial; /* NULL: it could not even start. */
     uint64_t target;
     ps_conn_id joins; /* The first connection of its link; 0: it is one. */
+    bool probes;      /* Whether somebody listens, and no more. */
     uint32_t peer_roles;
     int rc;
     int fd; /* Near: connected already; else -1. */
@@ -33,6 +34,15 @@ static void dial_failed(struct ps_driver *d, uint64_t target, int rc)
     driver_feed(d, &ev);
 }
 
+static void probed(struct ps_driver *d, uint64_t target, int rc)
+{
+    struct ps_event ev = {.type = PS_EV_PROBED};
+
+    ev.dial_failed.target = target;
+    ev.dial_failed.rc = rc;
+    driver_feed(d, &ev);
+}
+
 static void dialled(void *ctx, int fd, int rc, const char *detail)
 {
     struct dial *dial = ctx;
@@ -40,6 +50,7 @@ static void dialled(void *ctx, int fd, int rc, const char *detail)
     uint64_t target = dial->target;
     uint32_t roles = dial->peer_roles;
     ps_conn_id joins = dial->joins;
+    bool probes = dial->probes;
     char address[PS_ADDRESS_MAX + 1];
 
     ps_str_copy(address, sizeof(address), dial->address);
@@ -50,6 +61,13 @@ static void dialled(void *ctx, int fd, int rc, const char *detail)
             close(fd);
         }
         driver_maybe_closed(d);
+        return;
+    }
+    if (probes) {
+        if (fd >= 0) {
+            close(fd);
+        }
+        probed(d, target, rc);
         return;
     }
     if (joins != 0) {
@@ -64,6 +82,8 @@ static void dialled(void *ctx, int fd, int rc, const char *detail)
     struct ps_event ev = {.open = {.kind = PS_CONN_DIALLED}};
 
     ev.open.target = target;
+    ev.open.pulse = (roles & 1u << PS_ROLE_SCHED) != 0 ? driver_pulse(d, fd)
+                                                       : NULL;
     if (d->opt.same_host && (roles & 1u << PS_ROLE_SERVER) != 0) {
         ps_log_of(LOG_DIALS, PS_LOG_INFO, "server reached by TCP address %s",
                   detail);
@@ -117,6 +137,20 @@ void driver_dial(struct ps_driver *d, uint64_t target, const char *address,
     ps_list_push_back(dial->rc == 0 ? &d->dials : &d->ended_dials, &dial->node);
 }
 
+void driver_probe(struct ps_driver *d, uint64_t target, const char *address,
+                  ps_time timeout)
+{
+    struct dial *dial = ps_calloc(1, sizeof(*dial));
+
+    dial->driver = d;
+    dial->target = target;
+    dial->fd = -1;
+    dial->probes = true;
+    dial->rc = ps_dial_start(d->opt.loop, address, timeout, dialled, dial,
+                             &dial->dial);
+    ps_list_push_back(dial->rc == 0 ? &d->dials : &d->ended_dials, &dial->node);
+}
+
 bool driver_tell_dials(struct ps_driver *d)
 {
     struct ps_list_node *n = ps_list_pop(&d->ended_dials);
@@ -128,6 +162,11 @@ bool driver_tell_dials(struct ps_driver *d)
     uint64_t target = dial->target;
     int rc = dial->rc;
 
+    if (dial->probes) {
+        ps_free(dial);
+        probed(d, target, rc);
+        return true;
+    }
     if (dial->fd >= 0) {
         struct ps_event ev = {.open = {.kind = PS_CONN_DIALLED}};
         char peer[PS_CONN_PEER_MAX];

@@ -266,6 +266,10 @@ void driver_carry_out(struct ps_driver *d)
         case PS_FX_DIAL:
             driver_dial(d, fx->dial.target, fx->dial.address, fx->dial.timeout);
             break;
+        case PS_FX_PROBE:
+            driver_probe(d, fx->dial.target, fx->dial.address,
+                         fx->dial.timeout);
+            break;
         case PS_FX_HANGUP:
             hang_up(d, fx->hangup.conn);
             break;

@@ -9,6 +9,7 @@
  *     driver_dial.c   connections that the machine wants
  *     driver_link.c   further connections of a link
  *     driver_output.c what waits for peers, and who holds too much of it
+ *     driver_pulse.c  a port that shows that an agent lives
  *     driver_watch.c  connections that do not get through
  *     driver_ring.c   memory of workers: regions, rings of operations
  *     driver_stats.c  numbers */
@@ -90,6 +91,9 @@ struct ps_driver {
     int refused[REFUSED_MAX]; /* Told why, and not closed yet. */
     uint32_t refused_count;
     struct ps_loop_timer grace; /* When closing. */
+    struct ps_listener *pulse;  /* NULL: none. */
+    char pulse_host[PS_ADDRESS_MAX + 1];
+    char pulse_at[PS_ADDRESS_MAX + 1];
     struct ps_loop_timer watch; /* Next look at what is outstanding, */
     bool watching;              /* if there is one. */
     bool stepping;
@@ -168,6 +172,8 @@ void driver_sent(void *ctx, struct ps_conn *conn, uint64_t queued);
 
 void driver_dial(struct ps_driver *d, uint64_t target, const char *address,
                  ps_time timeout);
+void driver_probe(struct ps_driver *d, uint64_t target, const char *address,
+                  ps_time timeout);
 /* A further connection for the link whose first one `first` is. */
 int driver_dial_more(struct link_conn *first);
 /* Tells the machine of one that ended at once; false: there is none. */
@@ -237,6 +243,13 @@ static inline bool driver_is_watched(const struct link_conn *c)
 }
 /* Something is about to be written. */
 void driver_watch(struct link_conn *c);
+
+/* driver_pulse.c */
+
+/* An address of this host on which this process alone listens, that of the
+ * connection `fd`. NULL: this daemon has one anyway, or there is none. */
+const char *driver_pulse(struct ps_driver *d, int fd);
+void driver_pulse_close(struct ps_driver *d);
 
 /* driver_stats.c */
 

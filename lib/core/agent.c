@@ -32,7 +32,7 @@ static void on_open(struct ps_agent_step *st, const struct ps_event *ev)
         break;
     }
     if (ev->open.target == 0) {
-        ps_agent_up_open(st, 0, ev->conn);
+        ps_agent_up_open(st, ev->conn, ev->open.pulse);
         return;
     }
     ps_agent_server_open(st, ev->open.target, ev->conn);
@@ -249,6 +249,8 @@ static int step(void *self, const struct ps_event *ev, struct ps_effects *fx)
         break;
     case PS_EV_DIAL_FAILED:
         on_dial_failed(&st, ev);
+        break;
+    case PS_EV_PROBED:
         break;
     case PS_EV_MSG:
         on_msg(&st, ev);

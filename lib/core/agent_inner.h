@@ -70,6 +70,7 @@ struct ps_agent_step {
 /* The conversation with the scheduler. */
 struct ps_agent_up {
     struct ps_caller caller;
+    char pulse[PS_ADDRESS_MAX + 1]; /* Where this process is seen; "". */
     ps_time heartbeat;
     ps_time ping_at;
     ps_time pinged_at; /* Last ping. */
@@ -545,8 +546,9 @@ PS_MUST_USE int ps_agent_budget_hold(struct ps_agent_session *s,
 
 /* agent_up.c */
 void ps_agent_up_init(struct ps_agent *a, ps_time now);
-void ps_agent_up_open(struct ps_agent_step *st, uint64_t target,
-                      ps_conn_id conn);
+/* `pulse` may be NULL. */
+void ps_agent_up_open(struct ps_agent_step *st, ps_conn_id conn,
+                      const char *pulse);
 void ps_agent_up_dial_failed(struct ps_agent_step *st, uint64_t target, int rc);
 void ps_agent_up_closed(struct ps_agent_step *st, ps_conn_id conn);
 void ps_agent_up_msg(struct ps_agent_step *st, ps_conn_id conn,

@@ -29,7 +29,7 @@ void ps_agent_hello(struct ps_agent_step *st, const struct ps_caller *c,
                                   .incarnation = a->incarnation,
                                   .session = c->session,
                                   .received = ps_link_received(c->link),
-                                  .address = ""},
+                                  .address = a->up.pulse},
                     });
 }
 
@@ -48,12 +48,14 @@ void ps_agent_up_init(struct ps_agent *a, ps_time now)
     a->up.heartbeat = PS_BEAT_DEFAULT;
 }
 
-void ps_agent_up_open(struct ps_agent_step *st, uint64_t target,
-                      ps_conn_id conn)
+void ps_agent_up_open(struct ps_agent_step *st, ps_conn_id conn,
+                      const char *pulse)
 {
     struct ps_caller *c = &st->a->up.caller;
 
-    if (ps_caller_open(c, target, conn, st->now, st->fx)) {
+    ps_str_copy(st->a->up.pulse, sizeof(st->a->up.pulse),
+                pulse != NULL ? pulse : "");
+    if (ps_caller_open(c, 0, conn, st->now, st->fx)) {
         ps_agent_hello(st, c, conn);
     }
 }

@@ -130,6 +130,7 @@ static void release(struct ps_fx *f)
         ps_free(f->note.text);
         break;
     case PS_FX_DIAL:
+    case PS_FX_PROBE:
     case PS_FX_HANGUP:
     case PS_FX_DONE:
     case PS_FX_PIECE:
@@ -223,14 +224,24 @@ void ps_effects_done_as_sends(struct ps_effects *fx)
     }
 }
 
-void ps_effects_dial(struct ps_effects *fx, uint64_t target,
-                     const char *address, ps_time timeout)
+static void connect_to(struct ps_fx *f, uint64_t target, const char *address,
+                       ps_time timeout)
 {
-    struct ps_fx *f = append(fx, PS_FX_DIAL);
-
     f->dial.target = target;
     f->dial.timeout = timeout;
     ps_str_copy(f->dial.address, sizeof(f->dial.address), address);
+}
+
+void ps_effects_dial(struct ps_effects *fx, uint64_t target,
+                     const char *address, ps_time timeout)
+{
+    connect_to(append(fx, PS_FX_DIAL), target, address, timeout);
+}
+
+void ps_effects_probe(struct ps_effects *fx, uint64_t target,
+                      const char *address, ps_time timeout)
+{
+    connect_to(append(fx, PS_FX_PROBE), target, address, timeout);
 }
 
 void ps_effects_hangup(struct ps_effects *fx, ps_conn_id conn)

@@ -65,6 +65,7 @@ void ps_compute_free(struct ps_compute *c);
 enum ps_fx_type {
     PS_FX_SEND,    /* Write a parcel to a connection, behind earlier ones. */
     PS_FX_DIAL,    /* Try once to connect; PS_EV_OPEN or PS_EV_DIAL_FAILED. */
+    PS_FX_PROBE,   /* As DIAL, and close at once; PS_EV_PROBED follows. */
     PS_FX_HANGUP,  /* Write what is queued, then close; PS_EV_CLOSED follows. */
     PS_FX_COMPUTE, /* Run a job off the loop; PS_EV_COMPUTED follows. */
     PS_FX_DONE,    /* An l_done without error to a worker. */
@@ -85,7 +86,7 @@ struct ps_fx {
             uint64_t target; /* The machine's word for it. */
             ps_time timeout; /* To connect; 0: the driver's. */
             char address[PS_ADDRESS_MAX + 1];
-        } dial;
+        } dial; /* PROBE, too. */
         struct {
             ps_conn_id conn;
         } hangup;
@@ -134,6 +135,9 @@ void ps_effects_piece(struct ps_effects *fx, ps_conn_id conn, uint64_t op_id,
 void ps_effects_done_as_sends(struct ps_effects *fx);
 void ps_effects_dial(struct ps_effects *fx, uint64_t target,
                      const char *address, ps_time timeout);
+/* Does anybody listen there? */
+void ps_effects_probe(struct ps_effects *fx, uint64_t target,
+                      const char *address, ps_time timeout);
 void ps_effects_hangup(struct ps_effects *fx, ps_conn_id conn);
 /* Takes over `c`. */
 void ps_effects_compute(struct ps_effects *fx, struct ps_compute *c);

@@ -13,6 +13,7 @@ enum ps_event_type {
     PS_EV_TICK,        /* The deadline has come. */
     PS_EV_OPEN,        /* A connection exists. */
     PS_EV_DIAL_FAILED, /* A dial came to nothing. */
+    PS_EV_PROBED,      /* A probe has an answer, or none in time. */
     PS_EV_MSG,         /* A whole frame has arrived. */
     PS_EV_SENT,        /* Bytes went to the kernel; less is queued now. */
     PS_EV_STALLED,     /* The host at the other end of a connection that was
@@ -45,11 +46,15 @@ struct ps_event {
             uint32_t uid;    /* LOCAL: by SO_PEERCRED. */
             uint32_t pid;
             const char *peer; /* For humans; borrowed. */
+            /* DIALLED, to the scheduler: where others can see whether this
+             * process is there. Borrowed; NULL: nowhere. */
+            const char *pulse;
         } open;
         struct {
             uint64_t target;
             int rc;
-        } dial_failed;
+        } dial_failed; /* PROBED, too: rc is 0 when somebody listens, and
+                        * PS_E_REFUSED when nobody does. */
         struct {
             const struct ps_msg *msg;       /* Borrowed. */
             const struct ps_slice *payload; /* Borrowed; NULL without one. Its

@@ -122,6 +122,7 @@ struct ps_member *ps_members_add(struct ps_members *t, enum ps_role role,
     m->closed = PS_TIME_NEVER;
     m->forget_at = PS_TIME_NEVER;
     m->confirm_at = PS_TIME_NEVER;
+    m->ask_at = PS_TIME_NEVER;
     t->sorted = ps_realloc(t->sorted, (t->count + 1u) * sizeof(t->sorted[0]));
     memmove(&t->sorted[i + 1], &t->sorted[i],
             (t->count - i) * sizeof(t->sorted[0]));
@@ -210,6 +211,9 @@ void ps_member_renew(struct ps_member *m, uint64_t instance)
     m->instance = instance;
     m->incarnation++;
     m->stats = (struct ps_msg_ping){0};
+    m->reachable = false;
+    m->asking = false;
+    m->ask_at = PS_TIME_NEVER;
     m->rates = (struct ps_member_rates){0};
 }
 

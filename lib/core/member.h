@@ -61,6 +61,9 @@ struct ps_member {
     ps_time forget_at;  /* GONE: it is of no interest then; else never. */
     ps_time confirm_at; /* Agent on a fresh link: workers that it has not
                          * named again by then are gone; else never. */
+    bool reachable;     /* Its address has answered a probe, */
+    bool asking;        /* another one is under way, */
+    ps_time ask_at;     /* or due; else never. */
     uint64_t load;      /* Server: bytes placed there by all jobs. */
     uint64_t memory;    /* Server: what its store may take; 0: not known. */
     uint64_t reserved;  /* Of that, by all jobs. */

@@ -434,6 +434,9 @@ static int step(void *self, const struct ps_event *ev, struct ps_effects *fx)
     case PS_EV_SHUTDOWN:
         shut_down(&st);
         break;
+    case PS_EV_PROBED:
+        ps_sched_death_probed(&st, ev->dial_failed.target, ev->dial_failed.rc);
+        break;
     case PS_EV_DIAL_FAILED:
         ps_sched_probe_failed(&st, ev->dial_failed.target, ev->dial_failed.rc);
         break;

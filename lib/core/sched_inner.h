@@ -142,6 +142,15 @@ void ps_sched_lease_slept(struct ps_sched_step *st, ps_time late);
 void ps_sched_lease_tick(struct ps_sched_step *st);
 ps_time ps_sched_lease_deadline(const struct ps_sched *s, ps_time now);
 
+/* ----- sched_death.c */
+
+/* It has said hello. */
+void ps_sched_death_begin(struct ps_sched_step *st, struct ps_member *m);
+/* Its connection is lost. */
+void ps_sched_death_suspect(struct ps_sched_step *st, struct ps_member *m);
+void ps_sched_death_probed(struct ps_sched_step *st, uint64_t target, int rc);
+void ps_sched_death_tick(struct ps_sched_step *st, struct ps_member *m);
+
 /* ----- sched_job.c */
 void ps_sched_job_open(struct ps_sched_step *st, struct ps_member *agent,
                        const struct ps_msg_job_open *m);

@@ -123,6 +123,7 @@ void ps_sched_member_lost(struct ps_sched_step *st, struct ps_member *m)
     if (m->state == PS_NODE_STATE_ACTIVE) {
         ps_member_move(m, PS_NODE_STATE_SUSPECT, "connection lost", st->fx);
     }
+    ps_sched_death_suspect(st, m);
 }
 
 static void member_tick(struct ps_sched_step *st, struct ps_member *m)
@@ -136,6 +137,7 @@ static void member_tick(struct ps_sched_step *st, struct ps_member *m)
         ps_time_add(m->closed, o->link_linger) <= st->now) {
         ps_member_unlink(m);
     }
+    ps_sched_death_tick(st, m);
     if (m->confirm_at <= st->now &&
         (m->link == NULL || m->closed != PS_TIME_NEVER) &&
         m->state != PS_NODE_STATE_GONE) {
@@ -201,7 +203,7 @@ ps_time ps_sched_members_deadline(const struct ps_sched *s, ps_time now)
     for (uint32_t i = 0; i < s->members.count; i++) {
         const struct ps_member *m = s->members.sorted[i];
 
-        due = ps_time_min(due, m->confirm_at);
+        due = ps_time_min(due, ps_time_min(m->confirm_at, m->ask_at));
         due = ps_time_min(due, m->forget_at);
         due = ps_time_min(due, ps_time_add(m->closed, o->link_linger));
         if (m->link != NULL) {
@@ -443,6 +445,9 @@ static void member_hello(struct ps_sched_step *st, struct ps_sched_conn *c,
     new_server = member->role == PS_ROLE_SERVER &&
                  (member->state == PS_NODE_STATE_JOINING ||
                   strcmp(member->address, address) != 0);
+    if (strcmp(member->address, address) != 0) {
+        member->reachable = false;
+    }
     ps_str_copy(member->address, sizeof(member->address), address);
     member->memory = m->memory;
     resumed = attach(st, c, member, m);
@@ -467,6 +472,7 @@ static void member_hello(struct ps_sched_step *st, struct ps_sched_conn *c,
     if (member->role == PS_ROLE_SERVER) {
         ps_sched_jobs_try_start(st);
     }
+    ps_sched_death_begin(st, member);
 }
 
 void ps_sched_hello(struct ps_sched_step *st, struct ps_sched_conn *c,

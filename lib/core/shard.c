@@ -167,6 +167,7 @@ static int step(void *self, const struct ps_event *ev, struct ps_effects *fx)
         shut_down(&st);
         break;
     case PS_EV_SENT:
+    case PS_EV_PROBED:
     case PS_EV_REGION:
     case PS_EV_KEEP:
     case PS_EV_OPS:

@@ -103,7 +103,7 @@ static void connected(uv_poll_t *handle, int status, int events)
         error = errno;
     }
     if (error == 0 && status < 0) {
-        error = ECONNREFUSED;
+        error = EIO; /* A refusal would be evidence. */
     }
     settle(d, error);
 }

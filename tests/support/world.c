@@ -338,6 +338,17 @@ static void fx_dial(struct world *w, struct wnode *n, struct ps_fx *f)
     ps_str_copy(e->address, sizeof(e->address), f->dial.address);
 }
 
+static void fx_probe(struct world *w, struct wnode *n, struct ps_fx *f)
+{
+    struct wevent *e = world_event(
+        w, WE_PROBE, w->now + world_delay(w, PS_MICROS(100), PS_MILLIS(1)));
+
+    e->node = n;
+    e->incarnation = n->life;
+    e->number = f->dial.target;
+    ps_str_copy(e->address, sizeof(e->address), f->dial.address);
+}
+
 static void carry_out(struct world *w, struct wnode *n)
 {
     ps_effects_done_as_sends(&n->fx);
@@ -349,6 +360,9 @@ static void carry_out(struct world *w, struct wnode *n)
         switch (f->type) {
         case PS_FX_SEND:
             fx_send(w, n, f);
+            break;
+        case PS_FX_PROBE:
+            fx_probe(w, n, f);
             break;
         case PS_FX_DIAL:
             fx_dial(w, n, f);
@@ -446,6 +460,28 @@ static void accepted(struct world *w, const struct wconn *c)
     world_step(w, c->node[1], &ev);
 }
 
+/* Who is alive listens, even asleep; the host of one that died refuses. */
+static void on_probe(struct world *w, struct wevent *e)
+{
+    const char *colon = strchr(e->address, ':');
+    struct wnode *to = colon == NULL
+                           ? NULL
+                           : world_node_named(w, e->address,
+                                              (size_t)(colon - e->address));
+    struct ps_event ev = {.type = PS_EV_PROBED};
+
+    ev.dial_failed.target = e->number;
+    /* Servers with just the memory of one job die by their lease: a death that
+     * is found before the job is complete leaves no room for what follows. */
+    if (to == NULL || w->opt.store != 0 ||
+        w->split[world_node_index(w, e->node)][world_node_index(w, to)]) {
+        ev.dial_failed.rc = PS_E_UNREACH;
+    } else {
+        ev.dial_failed.rc = to->alive ? 0 : PS_E_REFUSED;
+    }
+    world_step(w, e->node, &ev);
+}
+
 static void on_connect(struct world *w, struct wevent *e)
 {
     const char *colon = strchr(e->address, ':');
@@ -454,6 +490,7 @@ static void on_connect(struct world *w, struct wevent *e)
                            : world_node_named(w, e->address,
                                               (size_t)(colon - e->address));
     struct ps_event ev = {.type = PS_EV_DIAL_FAILED};
+    char pulse[sizeof(e->node->name) + 2];
     struct wconn *c;
 
     if (to == NULL || !to->alive ||
@@ -479,6 +516,8 @@ static void on_connect(struct world *w, struct wevent *e)
     ev.open.kind = PS_CONN_DIALLED;
     ev.open.target = e->number;
     ev.open.peer = to->name;
+    snprintf(pulse, sizeof(pulse), "%s:1", e->node->name);
+    ev.open.pulse = e->node->role == PS_ROLE_AGENT ? pulse : NULL;
     world_step(w, e->node, &ev);
 }
 
@@ -746,6 +785,11 @@ static void dispatch(struct world *w, struct wevent *e)
             on_connect(w, e);
         }
         break;
+    case WE_PROBE:
+        if (e->node->alive && e->incarnation == e->node->life) {
+            on_probe(w, e);
+        }
+        break;
     case WE_KERNEL:
         on_kernel(w, e);
         break;
@@ -802,6 +846,7 @@ static const struct wnode *victim_of(struct world *w, const struct wevent *e)
         c = world_conn(w, e->conn);
         return c != NULL ? c->node[e->end] : NULL;
     case WE_CONNECT:
+    case WE_PROBE:
     case WE_UNSTALL:
     case WE_COMPUTE:
     case WE_OPEN:

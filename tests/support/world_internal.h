@@ -51,6 +51,7 @@ struct wconn {
 enum wevent_type {
     WE_TICK,
     WE_CONNECT,
+    WE_PROBE,
     WE_KERNEL,
     WE_DELIVER,
     WE_UNSTALL,

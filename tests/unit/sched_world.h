@@ -48,6 +48,8 @@ struct world {
     struct ps_machine m;
     ps_time now;
     ps_conn_id conns;
+    uint64_t asked_of; /* Target of the last PS_FX_PROBE. */
+    uint32_t asks_made;
     struct peer peer[PEERS_MAX];
     uint32_t peers;
     bool probes; /* The scheduler dials servers: */
@@ -134,6 +136,10 @@ static inline void step(struct world *w, struct ps_event ev)
                 w->story_len += (size_t)sprintf(w->story + w->story_len, "%s\n",
                                                 f->note.text);
             }
+            break;
+        case PS_FX_PROBE:
+            w->asked_of = f->dial.target;
+            w->asks_made++;
             break;
         case PS_FX_DIAL:
             assert_true(w->probes);

@@ -509,6 +509,7 @@ static inline void world_do(struct world *w, struct ps_fx *f)
         w->hangups++;
         world_closed(w, f->hangup.conn);
         break;
+    case PS_FX_PROBE:
     case PS_FX_DONE:
     case PS_FX_PIECE:
         assert_true(false); /* Servers know no workers. */

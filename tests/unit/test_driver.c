@@ -243,6 +243,7 @@ static int step(void *self, const struct ps_event *ev, struct ps_effects *fx)
     case PS_EV_SENT:
         break;
     case PS_EV_STALLED:
+    case PS_EV_PROBED:
         break;
     case PS_EV_CLOSED:
         tell(e, "closed %llu %s\n", (unsigned long long)ev->conn,

@@ -1,0 +1,77 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A port of an agent that says nothing: whoever connects is closed at once.
+ * When the process ends, however it does, the kernel refuses connections there,
+ * which tells the scheduler in a moment what it would else learn from silence.
+ * It is bound to the address from which the scheduler is reached. */
+#include "common/driver_inner.h"
+
+#include "net/addr.h"
+#include "net/listen.h"
+
+#include <netinet/in.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#define BACKLOG 8
+
+static void came(void *ctx, int fd)
+{
+    (void)ctx;
+    close(fd);
+}
+
+/* The host's numeric address of its end of `fd`. */
+static bool host_of(int fd, char *out, size_t cap, bool *ret_v6)
+{
+    struct sockaddr_storage sa = {0};
+    socklen_t len = sizeof(sa);
+    struct ps_addr a;
+    char text[PS_CONN_PEER_MAX];
+
+    if (getsockname(fd, (struct sockaddr *)&sa, &len) != 0) {
+        return false;
+    }
+    ps_addr_print((struct sockaddr *)&sa, text, sizeof(text));
+    if (ps_addr_parse(text, &a) != 0) {
+        return false;
+    }
+    *ret_v6 = sa.ss_family == AF_INET6;
+    return snprintf(out, cap, "%s", a.host) < (int)cap;
+}
+
+void driver_pulse_close(struct ps_driver *d)
+{
+    ps_listener_close(d->pulse);
+    d->pulse = NULL;
+    d->pulse_host[0] = '\0';
+}
+
+const char *driver_pulse(struct ps_driver *d, int fd)
+{
+    char host[PS_ADDRESS_MAX + 1];
+    bool v6;
+    uint16_t port;
+    int sock;
+
+    if (d->opt.self != PS_ROLE_AGENT || d->closing ||
+        !host_of(fd, host, sizeof(host), &v6)) {
+        return NULL;
+    }
+    if (d->pulse != NULL && strcmp(host, d->pulse_host) == 0) {
+        return d->pulse_at;
+    }
+    driver_pulse_close(d);
+    if (ps_listen_tcp(host, 0, BACKLOG, &sock, &port) != 0) {
+        return NULL;
+    }
+    if (ps_listener_open(d->opt.loop, sock, came, NULL, &d->pulse) != 0) {
+        close(sock);
+        return NULL;
+    }
+    snprintf(d->pulse_host, sizeof(d->pulse_host), "%.200s", host);
+    snprintf(d->pulse_at, sizeof(d->pulse_at), v6 ? "[%.200s]:%u" : "%.200s:%u",
+             host, (unsigned)port);
+    return d->pulse_at;
+}

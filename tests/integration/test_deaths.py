@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A daemon that is killed is found at once, long before its lease is over: its
+connection breaks, and nobody listens where it did."""
+import time
+
+import pytest
+import trio as support
+from trio import Job, WorkerError
+
+# Below any lease: here these last 30 s.
+SOON = 5 * support.SLOW
+
+
+def test_server_killed_under_sums(trio):
+    """Another one takes over, to the same sums."""
+    t = trio(servers=2, agents=2)
+    with Job(t, 2) as job:
+        keys = [job.key(f"k{i}", "float32", 100_000) for i in range(4)]
+        names = " ".join(str(k) for k in keys)
+        before = job.tell(f"rounds mixed 1 1 0 {names}")
+        began = time.monotonic()
+        t.servers()[1].stop(support.Deadline(), kill=True)
+        assert job.tell(f"rounds mixed 1 1 0 {names}") == before
+        assert time.monotonic() - began < SOON
+    assert "its process has ended" in t.sched.text()
+
+
+def test_server_killed_under_an_optimizer(trio):
+    """Every worker hears of it."""
+    t = trio(servers=2, agents=2)
+    with Job(t, 2) as job:
+        path = t.folder / "zeros"
+        path.write_bytes(bytes(400_000))
+        k = job.key("w", "float32", 100_000)
+        job.tell(f"init {k} src={path}")
+        job.tell("sgd learning_rate=0.1")
+        job.tell(f"rounds mixed 1 1 0 {k}")
+        began = time.monotonic()
+        t.servers()[1].stop(support.Deadline(), kill=True)
+        for w in job:
+            w.say(f"rounds mixed 1000000 1 0 {k}")
+        for w in job:
+            with pytest.raises(WorkerError, match="ps1"):
+                w.hear()
+        assert time.monotonic() - began < SOON
+
+
+def test_agent_killed(trio):
+    """Workers elsewhere hear which ranks were lost."""
+    t = trio(servers=1, agents=2)
+    with Job(t, 2, PSKV_ON_LOSS="fail", PSKV_AGENT_RETRY="0s") as job:
+        k = job.key("w", "float32", 1000)
+        job.tell(f"rounds mixed 1 1 0 {k}")
+        began = time.monotonic()
+        t.agents()[1].stop(support.Deadline(), kill=True)
+        job[0].say(f"rounds mixed 1000000 1 0 {k}")
+        with pytest.raises(WorkerError, match="rank 1"):
+            job[0].hear()
+        assert time.monotonic() - began < SOON
+        assert "its process has ended" in t.sched.text()
+        job[1].kill()
