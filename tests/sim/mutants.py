@@ -37,7 +37,7 @@ def blank(text):
     text = re.sub(r"/\*.*?\*/|//[^\n]*", spaces, text, flags=re.S)
     text = re.sub(r'"(?:\\.|[^"\\\n])*"', spaces, text)
     text = re.sub(r"^#[^\n]*(?:\\\n[^\n]*)*", spaces, text, flags=re.M)
-    return re.sub(r"\bassert\((?:[^()]|\([^()]*\))*\)", spaces, text)
+    return re.sub(r"\b(?:_Static_)?assert\((?:[^()]|\([^()]*\))*\)", spaces, text)
 
 
 def closing(code, at):
