@@ -35,7 +35,7 @@ bool sink_empty(const struct sink *k)
 
 static void sink_put(struct sink *k, const char *text, size_t len)
 {
-    if (k->broken) {
+    if (k->broken || len == 0) {
         return;
     }
     if (k->from > 0 && k->from >= k->len / 2) {

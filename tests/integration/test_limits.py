@@ -415,7 +415,8 @@ def test_status_shows_who_costs_what(tight):
             assert raw.key(i, 8).get("error", 0) == 0
         assert raw.key(51, 8)["error"] == -26
         job = ("job", raw.job, "keys")
-        wait_for(lambda: job in costs(tight, "agent"), "the job in status")
+        wait_for(lambda: costs(tight, "agent").get(job, {}).get("used") == 50,
+                 "all keys in status")
         shown = costs(tight, "agent")
         assert shown[job]["used"] == 50 and shown[job]["limit"] == 50
         assert shown[job]["refused"] >= 1
