@@ -1,0 +1,104 @@
+#!/usr/bin/python3
+# SPDX-License-Identifier: Apache-2.0
+"""How long the death of a daemon stays unnoticed: servers are killed under a
+job of sums, to the next round that another server makes, and agents under a
+job that ends, to the word at the workers elsewhere.
+
+    kills.py [--build DIR] [--count N] [--limit SECONDS]
+
+Prints one JSON line for each: median, 99th percentile and the longest; fails
+above the limit (1 s)."""
+import argparse
+import json
+import os
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parent / "support"))
+
+
+def figures(what, times, limit):
+    times = sorted(times)
+    line = {"what": what, "kills": len(times),
+            "p50_s": round(times[len(times) // 2], 3),
+            "p99_s": round(times[min(len(times) - 1,
+                                     int(len(times) * 0.99))], 3),
+            "longest_s": round(times[-1], 3)}
+    line["ok"] = line["p99_s"] < limit
+    print(json.dumps(line), flush=True)
+    return line["ok"]
+
+
+def kill_servers(folder, count):
+    import trio as support
+    times = []
+    t = support.Trio(folder, servers=2, agents=2)
+    # The real times.
+    t.options = [o for o in t.options if o not in support.CALM]
+    t.start()
+    try:
+        for i in range(count):
+            with support.Job(t, 2, name=f"job{i}") as job:
+                key = job.key("w", "float32", 200_000)
+                before = job.tell(f"rounds mixed 1 1 0 {key}")
+                name = f"ps{i % 2}"
+                began = time.monotonic()
+                t.daemons[name].stop(support.Deadline(), kill=True)
+                assert job.tell(f"rounds mixed 1 1 0 {key}") == before
+                times.append(time.monotonic() - began)
+            t.launch(name).await_ready(support.Deadline())
+    finally:
+        t.stop()
+    return times
+
+
+def kill_agents(folder, count):
+    import trio as support
+    times = []
+    t = support.Trio(folder, servers=1, agents=2)
+    t.options = [o for o in t.options if o not in support.CALM]
+    t.start()
+    try:
+        for i in range(count):
+            job = support.Job(t, 2, name=f"job{i}", PSKV_ON_LOSS="fail",
+                              PSKV_AGENT_RETRY="0s")
+            key = job.key("w", "float32", 1000)
+            job.tell(f"rounds mixed 1 1 0 {key}")
+            began = time.monotonic()
+            t.daemons["node1"].stop(support.Deadline(), kill=True)
+            try:
+                job[0].ask(f"rounds mixed 1000000 1 0 {key}")
+                raise AssertionError("nobody told rank 0")
+            except support.WorkerError as e:
+                assert "rank 1" in str(e), e
+            times.append(time.monotonic() - began)
+            for w in job:
+                w.kill()
+                w.end()
+            t.launch("node1").await_ready(support.Deadline())
+    finally:
+        t.stop()
+    return times
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--build", default=os.environ.get("PSKV_BUILD_DIR",
+                                                          "build"))
+    parser.add_argument("--count", type=int, default=50)
+    parser.add_argument("--limit", type=float, default=1.0)
+    args = parser.parse_args()
+    os.environ["PSKV_BUILD_DIR"] = str(Path(args.build).resolve())
+    with tempfile.TemporaryDirectory(prefix="pskv-kills-") as folder:
+        ok = figures("servers, to the next round",
+                     kill_servers(Path(folder) / "s", args.count), args.limit)
+        ok &= figures("agents, to the word at a worker",
+                      kill_agents(Path(folder) / "a", args.count), args.limit)
+    return 0 if ok else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
