@@ -12,6 +12,7 @@
 #include "support/world.h"
 
 #include "base/alloc.h"
+#include "base/num.h"
 #include "base/rng.h"
 #include "core/need.h"
 #include "core/place.h"
@@ -235,8 +236,41 @@ static void add_limits(struct world_options *o, struct ps_rng *r)
     }
 }
 
-/* What the job's keys need if they all come to lie on one server: no more than
- * the scheduler admits them with. */
+/* What one key needs on one server that has all its partitions, as they were
+ * cut for so many servers. */
+static struct ps_need need_cut_for(const struct world_options *o,
+                                   const struct world_key *k,
+                                   const struct ps_need_kind *kind,
+                                   uint32_t servers)
+{
+    struct ps_place_server all[WORLD_NODES_MAX] = {{0}};
+    struct ps_need need = {0};
+    struct ps_place_part *parts;
+    uint32_t count;
+
+    if (ps_place_key(
+            &(struct ps_place_key){
+                .policy = o->placement,
+                .count = k->count,
+                .element = (uint32_t)ps_dtype_size(k->dtype),
+                .partition_bytes = o->partition_bytes,
+                .big_array_bound = o->big_array_bound,
+                .width = k->width,
+                .rows_max = ps_rows_per_frame(k->width, k->dtype)},
+            all, servers, &parts, &count) != 0) {
+        abort();
+    }
+    for (uint32_t n = 0; n < count; n++) {
+        ps_need_add(&need, kind, k->dtype, parts[n].count);
+    }
+    ps_free(parts);
+    return need;
+}
+
+/* What the job's keys need if they all come to lie on one server, after moves
+ * and losses: no more than the scheduler admits them with. The number of
+ * servers decides how a key is cut, each partition rounds up, and servers can
+ * be lost before any of the keys is declared. */
 static uint64_t need_of(const struct world_options *o)
 {
     const struct ps_need_kind kind = {
@@ -251,25 +285,18 @@ static uint64_t need_of(const struct world_options *o)
     struct ps_need need = {0};
 
     for (uint32_t i = 0; i < o->key_count; i++) {
-        const struct world_key *k = &o->key[i];
-        struct ps_place_server one = {.node = 1};
-        struct ps_place_part *parts;
-        uint32_t count;
+        struct ps_need most = {0};
 
-        if (ps_place_key(
-                &(struct ps_place_key){
-                    .count = k->count,
-                    .element = (uint32_t)ps_dtype_size(k->dtype),
-                    .partition_bytes = o->partition_bytes,
-                    .width = k->width,
-                    .rows_max = ps_rows_per_frame(k->width, k->dtype)},
-                &one, 1, &parts, &count) != 0) {
-            abort();
+        for (uint32_t n = 1; n <= o->servers; n++) {
+            const struct ps_need one = need_cut_for(o, &o->key[i], &kind, n);
+
+            most.stored = ps_max_u64(most.stored, one.stored);
+            most.values = ps_max_u64(most.values, one.values);
+            most.largest = ps_max_u64(most.largest, one.largest);
         }
-        for (uint32_t n = 0; n < count; n++) {
-            ps_need_add(&need, &kind, k->dtype, parts[n].count);
-        }
-        ps_free(parts);
+        need.stored += most.stored;
+        need.values += most.values;
+        need.largest = ps_max_u64(need.largest, most.largest);
     }
     return ps_need_bytes(&need, o->agents);
 }
