@@ -471,9 +471,7 @@ static void on_probe(struct world *w, struct wevent *e)
     struct ps_event ev = {.type = PS_EV_PROBED};
 
     ev.dial_failed.target = e->number;
-    /* Servers with just the memory of one job die by their lease: a death that
-     * is found before the job is complete leaves no room for what follows. */
-    if (to == NULL || w->opt.store != 0 ||
+    if (to == NULL ||
         w->split[world_node_index(w, e->node)][world_node_index(w, to)]) {
         ev.dial_failed.rc = PS_E_UNREACH;
     } else {
