@@ -72,6 +72,8 @@ struct ps_job_key {
     uint8_t dtype;
     bool moved;  /* Its placement is not the first one. */
     bool untold; /* Nor have agents heard of the present one. */
+    uint32_t
+        told; /* Epoch in which all agents heard of a placement; 0: none. */
     uint64_t count;
     uint32_t width; /* Elements of a row; 0: not a key of rows. */
     struct ps_place_part *parts;

@@ -395,17 +395,37 @@ void ps_sched_key_close(struct ps_sched_step *st, const struct ps_member *agent,
 
 /* ------------------------------------------------------------------- move */
 
+/* Of placements of one epoch agents believe the first that they hear of, so the
+ * caller begins another epoch where this one has told of the key already. */
 static void tell_all(struct ps_sched_step *st, const struct ps_sched_job *j,
-                     const struct ps_job_key *k)
+                     struct ps_job_key *k)
 {
     struct ps_parcel *p = make_opened(st->s, j, k, 0,
                                       ps_buf_new(table_size(k)));
 
+    assert(k->told != st->s->epoch);
+    k->told = st->s->epoch;
+    k->untold = false;
     for (uint32_t i = 0; i < j->slot_count; i++) {
         ps_sched_send(st, ps_members_get(&st->s->members, j->slots[i].agent),
                       ps_parcel_ref(p));
     }
     ps_parcel_unref(p);
+}
+
+/* A move that ended in this step, because its old owner is gone, has told of
+ * its key in the present epoch. */
+static void begin_untold_epoch(struct ps_sched_step *st,
+                               const struct ps_sched_job *j)
+{
+    for (uint32_t i = 0; i < j->key_count; i++) {
+        const struct ps_job_key *k = j->keys[i];
+
+        if (k != NULL && k->untold && k->told == st->s->epoch) {
+            ps_sched_new_epoch(st);
+            return;
+        }
+    }
 }
 
 int ps_sched_keys_move(struct ps_sched_step *st, struct ps_sched_job *j,
@@ -436,9 +456,9 @@ int ps_sched_keys_move(struct ps_sched_step *st, struct ps_sched_job *j,
     if (rc != 0) {
         return rc;
     }
+    begin_untold_epoch(st, j);
     for (uint32_t i = 0; i < j->key_count; i++) {
         if (j->keys[i] != NULL && j->keys[i]->untold) {
-            j->keys[i]->untold = false;
             tell_all(st, j, j->keys[i]);
         }
     }

@@ -840,6 +840,59 @@ static void moves_of_a_job_that_ends_break_off(void **state)
     lean_finish(&l); /* And with the scheduler. */
 }
 
+/* The old owner of a partition that has moved in full, but not been taken,
+ * dies with others: agents hear of the move and of what is lost in epochs of
+ * their own, because of one epoch they believe the first that they hear. */
+static void a_move_that_a_death_ends_has_an_epoch_of_its_own(void **state)
+{
+    static const uint64_t lens[1] = {100};
+    struct job j = running(PS_LOSS_POLICY_WAIT);
+    struct peer *ctl = join(j.w, PS_ROLE_CTL, "");
+    const struct ps_msg_part_read *r;
+    struct ps_msg piece = {.code = PS_MSG_PART_PIECE};
+    struct placed p;
+    uint32_t epoch = 0;
+
+    (void)state;
+    open_key(j.w, j.a[0], j.gen, 1, "s:w", 2000000);
+    say(j.w, ctl,
+        (struct ps_msg){.code = PS_MSG_QUERY,
+                        .query = {.what = PS_QUERY_REBALANCE,
+                                  .job = "train",
+                                  .off = "s1"}});
+    r = &last(j.s[1], PS_MSG_PART_READ)->part_read;
+    piece.part_piece = (struct ps_msg_part_piece){.move = r->move,
+                                                  .gen = r->gen,
+                                                  .key = r->key,
+                                                  .index = r->index,
+                                                  .lens = lens,
+                                                  .lens_count = 1};
+    say(j.w, j.s[1], piece);
+    say(j.w, j.s[0],
+        (struct ps_msg){.code = PS_MSG_PART_DONE,
+                        .part_done = {.move = piece.part_piece.move,
+                                      .gen = j.gen,
+                                      .key = piece.part_piece.key,
+                                      .index = piece.part_piece.index,
+                                      .have = lens[0]}});
+    assert_true(last(j.s[0], PS_MSG_PART_END)->part_end.yours);
+    forget(j.a[1]);
+    j.s[1]->mute = true;
+    pass(j.w, PS_SECONDS(3));
+    for (uint32_t i = 0; i < j.a[1]->count; i++) {
+        if (j.a[1]->inbox[i].msg->code == PS_MSG_KEY_OPENED) {
+            assert_true(j.a[1]->inbox[i].msg->key_opened.epoch > epoch);
+            epoch = j.a[1]->inbox[i].msg->key_opened.epoch;
+        }
+    }
+    p = placed(j.a[1]);
+    assert_int_equal(p.m->epoch, ps_sched_epoch(j.w->sched));
+    for (uint32_t i = 0; i < p.parts; i++) {
+        assert_int_equal(p.node[i], j.s[0]->node);
+    }
+    finish(&j);
+}
+
 static void operators_see_what_a_job_waits_for(void **state)
 {
     struct job j = running(PS_LOSS_POLICY_WAIT);
@@ -1039,6 +1092,7 @@ int main(void)
         cmocka_unit_test(rows_of_keys_come_as_the_connection_takes_them),
         cmocka_unit_test(operators_see_what_would_have_to_move),
         cmocka_unit_test(moves_of_a_job_that_ends_break_off),
+        cmocka_unit_test(a_move_that_a_death_ends_has_an_epoch_of_its_own),
         cmocka_unit_test(operators_see_what_a_job_waits_for),
         cmocka_unit_test(a_cancelled_job_leaves_nothing),
         cmocka_unit_test(jobs_are_changed_by_their_owners),
