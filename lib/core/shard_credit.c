@@ -166,18 +166,20 @@ void ps_shard_credit_dirty(struct ps_shard_job *job)
     }
 }
 
-/* The slot that has least waiting of those that a round lacks and that have
- * used up their credit. */
-static struct ps_shard_slot *poorest(struct ps_shard_job *job)
+/* The slot that has least waiting of those that `open` lacks, or any open round
+ * when it is NULL, and that have used up their credit. */
+static struct ps_shard_slot *poorest(struct ps_shard_job *job,
+                                     const struct ps_open *open)
 {
     struct ps_shard_slot *best = NULL;
 
     for (uint32_t i = 0; i < job->slot_count; i++) {
         struct ps_shard_slot *slot = &job->slots[i];
+        const bool gave = open != NULL ? ps_round_has(&open->round, i)
+                                       : slot->present == job->lacking;
         struct ps_shard_peer *p;
 
-        if (slot->present == job->lacking ||
-            (best != NULL && slot->held >= best->held)) {
+        if (gave || (best != NULL && slot->held >= best->held)) {
             continue;
         }
         p = ps_shard_job_peer(slot);
@@ -187,6 +189,17 @@ static struct ps_shard_slot *poorest(struct ps_shard_job *job)
         }
     }
     return best;
+}
+
+/* Whom the job waits for. Where memory is short that is whoever the next round
+ * lacks, however much of it waits: nobody else's contributions find memory
+ * before that round is merged. */
+static struct ps_shard_slot *awaited_slot(struct ps_shard_job *job)
+{
+    const struct ps_open *open = ps_shard_room_next(job);
+    struct ps_shard_slot *slot = open != NULL ? poorest(job, open) : NULL;
+
+    return slot != NULL ? slot : poorest(job, NULL);
 }
 
 void ps_shard_credit_settle(struct ps_shard_step *st)
@@ -199,7 +212,7 @@ void ps_shard_credit_settle(struct ps_shard_step *st)
         if (job->lacking == 0 || job->running != 0) {
             continue;
         }
-        struct ps_shard_slot *slot = poorest(job);
+        struct ps_shard_slot *slot = awaited_slot(job);
 
         if (slot == NULL) {
             continue;

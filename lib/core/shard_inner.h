@@ -562,6 +562,9 @@ int ps_shard_room_take(struct ps_shard_job *job, uint64_t len,
 int ps_shard_room_get(struct ps_shard *s, struct ps_shard_slot *slot,
                       const struct ps_msg *msg, uint64_t len,
                       struct ps_buf **ret_buf);
+/* The round that is to be merged next, of those for which memory was short.
+ * NULL: there is none, or nobody has contributed to it. */
+const struct ps_open *ps_shard_room_next(const struct ps_shard_job *job);
 /* The payload of a contribution was thrown away: when it is one to the round
  * that is to be merged next, and has waited for long, what the job has of other
  * rounds makes room. */

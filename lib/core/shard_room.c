@@ -72,6 +72,16 @@ static bool next_stands(const struct ps_shard_job *job)
     return job->shard->now < ps_time_add(n->since, NEXT_WAIT);
 }
 
+const struct ps_open *ps_shard_room_next(const struct ps_shard_job *job)
+{
+    const struct ps_shard_next *n = &job->next;
+    const struct ps_part *part = n->round != 0 ? ps_store_find(&job->store,
+                                                               n->key, n->index)
+                                               : NULL;
+
+    return part != NULL && part->version < n->round ? part->open : NULL;
+}
+
 /* Does the message contribute to the job's next round? Where there is none, its
  * first part is that. */
 static bool gives_next(struct ps_shard_job *job, const struct ps_msg *msg)

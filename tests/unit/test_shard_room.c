@@ -193,6 +193,47 @@ static void a_round_takes_memory_back_from_others(void **state)
     world_free(w);
 }
 
+/* One slot has filled its window with a round that is not the next one, and the
+ * other has credit for nothing but that round, which finds no memory. Whom the
+ * next round lacks may send, though as much of it waits as of the other. */
+static void whom_the_next_round_lacks_has_credit(void **state)
+{
+    const uint64_t cost = ps_pool_cost(PS_CREDIT_FIRST);
+    struct world *w = world_new(&(struct world_options){
+        .slots = 2, .window = PS_CREDIT_FIRST, .memory = 6 * cost});
+    struct push_options o = {.round = 1,
+                             .count = PS_CREDIT_FIRST / sizeof(float),
+                             .data = ps_calloc(1, PS_CREDIT_FIRST),
+                             .commit_only = true};
+    bool gave = false;
+
+    (void)state;
+    tell_room(w, GEN, 6 * cost, 5 * cost);
+    o.key = 1;
+    agent_push(&w->agents[1], &o);
+    o.key = 3; /* What is free is for the next round, and this is it. */
+    agent_push(&w->agents[0], &o);
+    assert_int_equal(w->agents[0].seen[3].refusals, 0);
+    for (uint32_t i = 0; i < 10; i++) {
+        if (w->agents[0].sent < w->agents[0].credit) {
+            o.key = 1;
+            agent_push(&w->agents[0], &o);
+        }
+        if (!gave && w->agents[1].sent < w->agents[1].credit) {
+            o.key = 3;
+            agent_push(&w->agents[1], &o);
+            gave = true;
+        }
+        world_run(w, PS_MILLIS(300));
+    }
+    for (uint32_t i = 0; i < 2; i++) {
+        assert_int_equal(w->agents[i].seen[3].commit_version, 1);
+        assert_int_equal(w->agents[i].seen[1].commit_version, 1);
+    }
+    ps_free((void *)o.data);
+    world_free(w);
+}
+
 /* Values have taken all the memory there is: what has none then is told so. */
 static void what_can_never_have_memory_fails_in_words(void **state)
 {
@@ -253,6 +294,7 @@ int main(void)
         cmocka_unit_test(rounds_are_made_with_the_memory_of_two),
         cmocka_unit_test(a_job_without_memory_holds_up_no_other),
         cmocka_unit_test(a_round_takes_memory_back_from_others),
+        cmocka_unit_test(whom_the_next_round_lacks_has_credit),
         cmocka_unit_test(what_can_never_have_memory_fails_in_words),
         cmocka_unit_test(a_step_that_can_never_have_memory_fails_in_words),
     };
