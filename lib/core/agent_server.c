@@ -461,6 +461,15 @@ static void add_root(struct ps_str *t, const struct ps_agent_key *k)
     }
 }
 
+/* The server may wait to hear what is known here of a partition that it was
+ * given: what it heard was lost with a link or came before it knew the job, or
+ * the partition moved before this agent opened its key. */
+static bool is_to_state(const struct ps_agent_part *p)
+{
+    return p->moved || p->key->past != NULL ||
+           (p->committed == NONE && p->held == NONE);
+}
+
 static void took_refuse(struct ps_agent_step *st,
                         const struct ps_agent_server *s,
                         const struct ps_msg_refuse *m)
@@ -480,9 +489,7 @@ static void took_refuse(struct ps_agent_step *st,
         if (passing) {
             p->asked = NONE;
             ps_agent_rows_again(p->key, s->node, p->index);
-            /* What it should have gone on from was lost with a link, or came
-             * before the server knew the job. */
-            p->restate = p->moved || p->key->past != NULL;
+            p->restate = is_to_state(p);
             if (p->state == PS_AGENT_PART_SENT) {
                 p->state = PS_AGENT_PART_HELD_BACK;
             }

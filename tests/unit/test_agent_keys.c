@@ -84,11 +84,53 @@ static void nobody_asks_for_who_is_gone(void **state)
     end(&b);
 }
 
+/* A server that had a partition, gave it away and got it back after a loss
+ * takes nothing of it before an agent names the newer placement. */
+static void a_key_that_moved_before_it_was_opened_is_stated(void **state)
+{
+    struct ps_rec_part part = {.key = 0, .round = 1};
+    const struct sent *s;
+    struct bench b;
+
+    (void)state;
+    begin(&b, 1, 1);
+    open_key(&b, 0, 1, 16, SERVER_NODE);
+    tick(&b);
+    link_server(&b, false, 0);
+    give_region(&b, 0, 64);
+    push(&b, 0, 0, 1, 0);
+    tick(&b);
+    assert_non_null(find(&b, SERVER_CONN, PS_MSG_PUSH, 0));
+    assert_null(find(&b, SERVER_CONN, PS_MSG_RESUME, 0));
+    forget_sent(&b);
+    say(&b, SERVER_CONN,
+        &(struct ps_msg){.code = PS_MSG_REFUSE,
+                         .refuse = {.gen = GEN,
+                                    .epoch = 1,
+                                    .credit = 1u << 30,
+                                    .error = PS_E_FUTURE,
+                                    .text = "",
+                                    .parts = &part,
+                                    .parts_count = 1}},
+        NULL);
+    b.now += PS_SECONDS(1);
+    tick(&b);
+    tick(&b);
+    s = find(&b, SERVER_CONN, PS_MSG_RESUME, 0);
+    assert_non_null(s);
+    assert_int_equal(s->parcel->msg->resume.epoch, 1);
+    assert_false(s->parcel->msg->resume.held);
+    assert_false(s->parcel->msg->resume.made);
+    assert_non_null(find(&b, SERVER_CONN, PS_MSG_PUSH, 0));
+    end(&b);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(declarations_go_a_few_at_a_time),
         cmocka_unit_test(nobody_asks_for_who_is_gone),
+        cmocka_unit_test(a_key_that_moved_before_it_was_opened_is_stated),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
