@@ -6,6 +6,39 @@
 
 /* -------------------------------------------------------------------- tests */
 
+/* A server whose value was on its way when a partition moved may send what the
+ * workers read already: it has no place to go. */
+static void a_value_that_is_here_is_not_written_again(void **state)
+{
+    struct ps_rec_part part = {
+        .round = 1, .dtype = PS_DTYPE_FLOAT32, .count = 8192};
+    struct ps_msg late = {
+        .code = PS_MSG_VALUE,
+        .value = {.gen = GEN, .epoch = 1, .parts = &part, .parts_count = 1}};
+    struct ps_slice at;
+    struct bench b;
+
+    (void)state;
+    begin(&b, 1, 1);
+    open_key(&b, 0, 2, 8192, SERVER_NODE);
+    tick(&b);
+    link_server(&b, false, 0);
+    give_region(&b, 0, 2 * 8192 * 4);
+    push(&b, 0, 0, 1, 0);
+    answer(&b, 0, 0, 1, 8192, 5, 1u << 30);
+    late.seq = b.server_seq + 1;
+    assert_int_equal(
+        b.m.ops->payload(b.m.self, SERVER_CONN, &late, 8192 * 4, &at),
+        PS_E_STALE);
+    answer(&b, 0, 1, 1, 8192, 5, 1u << 30);
+    assert_non_null(find(&b, WORKER_CONN, PS_MSG_L_DONE, 0));
+    late.seq = b.server_seq + 1;
+    assert_int_equal(
+        b.m.ops->payload(b.m.self, SERVER_CONN, &late, 8192 * 4, &at),
+        PS_E_STALE);
+    end(&b);
+}
+
 static void one_worker_is_sent_from_where_it_wrote(void **state)
 {
     struct bench b;
@@ -1666,6 +1699,7 @@ static void memory_that_is_checked_is_not_read_again(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_value_that_is_here_is_not_written_again),
         cmocka_unit_test(one_worker_is_sent_from_where_it_wrote),
         cmocka_unit_test(several_workers_are_summed_once_in_rank_order),
         cmocka_unit_test(what_is_copied_goes),
