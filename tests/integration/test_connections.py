@@ -49,12 +49,13 @@ def test_cuts(trio, loops, asked, connections, partition):
         with job:
             results = [work(job, keys, 0)]
             deadline = support.Deadline()
-            while proxy.connections < connections * AGENTS:
+            # The scheduler's own dials to the server end at once.
+            while len(proxy.pairs) != connections * AGENTS:
                 deadline.left("all connections")
                 results.append(work(job, keys, len(results)))
-            assert proxy.connections == connections * AGENTS
             results.append(work(job, keys, len(results)))
-            shares = sorted(pair.bytes for pair in list(proxy.pairs))
+            shares = sorted(pair.bytes for pair in list(proxy.pairs)
+                            if pair.bytes > 0)
             assert len(shares) == connections * AGENTS
             assert shares[0] > 100_000, shares
             proxy.cut_every(400_000, CUTS)

@@ -186,6 +186,8 @@ def test_address_space_of_a_session(place):
                     assert not raw.pending()
             raise EOFError
         text = raw.end()
+        if SANITIZED and "memfd cannot be mapped" in place.agent.text():
+            pytest.skip("the sanitizer leaves no 4 TiB of address space")
         assert ("4.0 TiB of 4.0 TiB of mapped memory and needs 512.0 GiB more "
                 "(limits.session.mapped)") in text
     place.check()
