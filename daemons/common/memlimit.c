@@ -79,7 +79,7 @@ static uint64_t host_memory(const char *root)
     return n;
 }
 
-/* Is `word` in a list with commas? */
+/* True: `word` is in a list with commas. */
 static bool has_word(const char *list, const char *word)
 {
     size_t len = strlen(word);

@@ -75,7 +75,7 @@ void wire_close(struct wire *w);
 /* The same psched, by its Unix socket where it has one on this host: there it
  * knows the user. Takes over `w`, which is returned where there is none. */
 struct wire *wire_to_change(struct wire *w);
-/* Does anybody listen behind this path? */
+/* True: a process listens behind this path. */
 bool wire_is_there(const char *path);
 /* Asks, and gathers the rows until the end of the answer; an exit code. */
 int wire_ask(struct wire *w, enum ps_query what, const char *job,

@@ -366,7 +366,7 @@ static int greet(struct wire *w)
     return 0;
 }
 
-/* Is the peer of this TCP connection on this host? */
+/* True: the peer of this TCP connection is on this host. */
 static bool peer_is_here(const struct wire *w)
 {
     struct sockaddr_storage own = {0};

@@ -283,7 +283,7 @@ static int give_rows(struct coll *k, uint32_t from, size_t out_from)
     return give_part(k, prefix, from, &s);
 }
 
-/* Can each rank's rows, as it says that it sends them, lie in memory? */
+/* True: the rows that each rank announces can lie in memory. */
 static bool splits_fit(const struct coll *k)
 {
     const uint32_t size = k->op->client->size;

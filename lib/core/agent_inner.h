@@ -608,7 +608,7 @@ void ps_agent_send_forget(struct ps_agent_job *j, struct ps_agent_server *s);
 void ps_agent_send_taken(struct ps_agent_step *st, struct ps_agent_server *s,
                          uint64_t gen);
 void ps_agent_send_full(struct ps_agent_step *st, struct ps_agent_flow *f);
-/* Is the part, which was refused, to wait for memory of its server? */
+/* True: the refused part waits for memory of its server. */
 bool ps_agent_send_waits(struct ps_agent_step *st,
                          const struct ps_agent_part *p);
 void ps_agent_send_credit(struct ps_agent_step *st, struct ps_agent_server *s,

@@ -105,7 +105,7 @@ static void lose_server(struct ps_agent_step *st, struct ps_agent_server *s)
     ps_caller_cut(&s->caller, st->now, st->fx);
 }
 
-/* Does no connection lead to it, not even one that is about to close? */
+/* True: no connection leads to it, not even one about to close. */
 static bool has_no_conn(const struct ps_agent *a,
                         const struct ps_agent_server *s)
 {

@@ -167,7 +167,7 @@ static uint64_t round_of(const struct ps_agent_op *op)
                : 0;
 }
 
-/* Does the scheduler know more of it? */
+/* True: the scheduler knows more of it. */
 static bool is_known_here(const struct ps_agent_step *st,
                           const struct ps_agent_op *op)
 {

@@ -70,7 +70,7 @@ static inline bool ps_caller_is_known(const struct ps_caller *c)
 /* Where it is to be dialled. Connections to elsewhere are hung up. */
 void ps_caller_address(struct ps_caller *c, const char *address, ps_time now,
                        struct ps_effects *fx);
-/* Is it one of its connections? */
+/* True: it is one of its connections. */
 bool ps_caller_has(const struct ps_caller *c, ps_conn_id conn);
 
 /* The dial of `target` has led to a connection. True: it is `next`, say hello

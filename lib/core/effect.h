@@ -135,7 +135,7 @@ void ps_effects_piece(struct ps_effects *fx, ps_conn_id conn, uint64_t op_id,
 void ps_effects_done_as_sends(struct ps_effects *fx);
 void ps_effects_dial(struct ps_effects *fx, uint64_t target,
                      const char *address, ps_time timeout);
-/* Does anybody listen there? */
+/* True: a process listens there. */
 void ps_effects_probe(struct ps_effects *fx, uint64_t target,
                       const char *address, ps_time timeout);
 void ps_effects_hangup(struct ps_effects *fx, ps_conn_id conn);

@@ -219,7 +219,7 @@ bool ps_job_key_close(struct ps_job_key *k, uint32_t slot, uint64_t request);
 /* Forgets and frees it; its number is not given again. */
 void ps_job_remove_key(struct ps_sched_job *j, struct ps_job_key *k);
 
-/* Is a partition of the key on this server? */
+/* True: a partition of the key is on this server. */
 bool ps_job_key_on(const struct ps_job_key *k, uint32_t node);
 
 void ps_job_set_optimizer(struct ps_sched_job *j,

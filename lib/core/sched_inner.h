@@ -274,7 +274,7 @@ int ps_sched_room_key(struct ps_sched_step *st, struct ps_sched_job *j,
 /* The key needs none any more. */
 void ps_sched_room_forget(struct ps_sched_step *st, struct ps_sched_job *j,
                           const struct ps_job_key *k);
-/* Has node `to` memory for the partition, which is another's? */
+/* True: node `to` has memory for the partition of another node. */
 bool ps_sched_room_may_move(const struct ps_sched *s,
                             const struct ps_sched_job *j,
                             const struct ps_job_key *k, uint32_t index,

@@ -32,7 +32,7 @@ static bool is_silent(const struct ps_sched *s, const struct ps_member *m,
     return ps_time_add(m->heard, s->opt.suspect_after) <= now;
 }
 
-/* Has nobody been heard for long enough to suspect oneself? */
+/* True: no member was heard for so long that this process is suspect. */
 static bool is_deaf(const struct ps_sched *s, ps_time now)
 {
     return ps_time_add(s->heard, s->opt.suspect_after) <= now;

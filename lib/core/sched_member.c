@@ -149,7 +149,7 @@ static void member_tick(struct ps_sched_step *st, struct ps_member *m)
     }
 }
 
-/* Has a job workers of this agent, or had it some? */
+/* True: a job has, or had, workers of this agent. */
 static bool is_asked_for(const struct ps_sched *s, const struct ps_member *m)
 {
     struct ps_map_cursor cursor = {0};
@@ -229,7 +229,7 @@ static void reject(struct ps_sched_step *st, struct ps_sched_conn *c, int rc,
 }
 
 /* 0, or the code with the text. */
-/* Are there as many tools of this user as there may be? */
+/* True: this user has as many tools as the limit allows. */
 static bool has_many_tools(const struct ps_sched *s,
                            const struct ps_sched_conn *c)
 {

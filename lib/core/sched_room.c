@@ -34,7 +34,7 @@ static void settle(struct ps_sched_step *st, struct ps_sched_job *j,
     on->reserved = bytes;
 }
 
-/* Would the job fit, if it needed this on the server? */
+/* True: the job fits with this need on the server. */
 static bool fits(const struct ps_sched *s, const struct ps_sched_job *j,
                  const struct ps_job_server *on, const struct ps_need *need,
                  struct ps_str *why)

@@ -306,7 +306,7 @@ int ps_shard_job_slot(struct ps_shard_job *job, const struct ps_shard_peer *p,
  * on the old one would be a second answer to that, and be taken for one to a
  * later question. */
 void ps_shard_job_forget(struct ps_shard *s, const struct ps_shard_peer *p);
-/* Has the scheduler named this start of this process as an agent of a job? */
+/* True: the scheduler named this start of the process as a job's agent. */
 bool ps_shard_job_names(const struct ps_shard *s, const struct ps_msg_hello *m);
 /* The agent of a slot; NULL: it is not known here. */
 struct ps_shard_peer *ps_shard_job_peer(const struct ps_shard_slot *slot);
@@ -575,14 +575,14 @@ void ps_shard_room_make(struct ps_shard_step *st, struct ps_shard_slot *slot,
 int ps_shard_room_refuses(struct ps_shard_step *st,
                           const struct ps_shard_slot *slot, uint64_t len,
                           struct ps_str *why);
-/* Is there no memory for `len` bytes, whatever is merged? */
+/* True: no merge can make room for `len` bytes. */
 bool ps_shard_room_is_hopeless(const struct ps_shard *s, uint64_t len);
 void ps_shard_room_text(const struct ps_shard *s,
                         const struct ps_shard_job *job, uint64_t len,
                         struct ps_str *why);
 /* A result found no memory. */
 void ps_shard_room_starved(struct ps_shard *s);
-/* Has something found no memory of late? */
+/* True: a request found no memory of late. */
 bool ps_shard_room_is_full(const struct ps_shard *s);
 
 /* --------------------------------------------------------- shard_state.c */

@@ -52,7 +52,7 @@ static struct id part_of(const struct ps_msg *msg, uint32_t i)
     return (struct id){r->key, r->index, r->round};
 }
 
-/* Is the job's next round still to be merged, and begun? */
+/* True: the job's next round has begun and is not merged. */
 static bool next_stands(const struct ps_shard_job *job)
 {
     const struct ps_shard_next *n = &job->next;
@@ -128,7 +128,7 @@ static uint64_t rounds_of(const struct ps_shard_job *job, uint64_t cost)
                                  : 2 * cost * job->slot_count;
 }
 
-/* May the contribution have so many bytes? */
+/* True: the contribution may have this many bytes. */
 static bool may_have(struct ps_shard *s, struct ps_shard_job *job,
                      const struct ps_msg *msg, uint64_t len)
 {

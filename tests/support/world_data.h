@@ -43,7 +43,7 @@ uint32_t world_data_pulled(const struct world *w, uint32_t i, uint32_t rank,
 bool world_data_is_exact(const struct world *w, uint32_t i);
 /* Nothing begins it, and no optimizer steps it. */
 bool world_data_is_collective(const struct world *w, uint32_t i);
-/* Is this what the optimizer makes of the pushes? */
+/* True: this is the optimizer's result for the pushes. */
 void world_model_check(struct world *w, uint32_t i, uint64_t version,
                        const void *data);
 void world_model_free(struct wmodel *m);

@@ -146,7 +146,7 @@ static void lose_server(struct world *w)
     }
 }
 
-/* Has the job begun, as far as the workers are concerned? */
+/* True: the job has begun for its workers. */
 static bool has_begun(const struct world *w)
 {
     for (uint32_t i = 0; i < w->opt.workers; i++) {

@@ -792,7 +792,7 @@ void worker_thought(struct world *w, struct wworker *k)
     }
 }
 
-/* Is it busy with something else before its next round? */
+/* True: it has other work before its next round. */
 static bool thinks(struct world *w, struct wworker *k)
 {
     if (w->opt.think == 0 || k->thought == k->round + 1) {

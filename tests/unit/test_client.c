@@ -1452,7 +1452,7 @@ static void many_operations_wait_their_turn(void **state)
 
 /* -------------------------------------------------------------- processes */
 
-/* Has this process one with a client's end of f->peer? */
+/* True: this process has the client's end of f->peer. */
 static bool has_socket(void)
 {
     bool any = false;
