@@ -38,7 +38,7 @@ struct piece {
 static _Atomic(struct piece *) reserve; /* NULL: there is none. */
 static atomic_bool starved;
 static uint64_t fails_at;    /* 0: never. */
-static uint32_t no_reserves; /* So many cannot be had then. */
+static uint32_t no_reserves; /* Reserves that fail to be allocated. */
 
 static bool fails(void)
 {

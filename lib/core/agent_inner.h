@@ -832,7 +832,7 @@ void ps_agent_async_value(struct ps_agent_step *st, struct ps_agent_part *p,
 
 /* agent_rows.c */
 uint32_t ps_agent_rows_of_key(const struct ps_agent_key *k);
-/* Bytes that an operation with so many rows takes here. */
+/* Bytes that an operation with `count` rows takes here. */
 uint64_t ps_agent_rows_cost(const struct ps_agent_key *k, uint32_t count);
 /* Copies the `count` numbers at the beginning of the block, at most the rows
  * of the key. PS_E_INVAL when they are not ascending, or not all in the key;
