@@ -250,7 +250,7 @@ struct ps_agent_key {
     uint8_t rule;    /* enum ps_rule of the pushes under way. */
     /* The open round. */
     uint64_t round;   /* The last begun; pushed[] are this or one less. */
-    uint64_t attempt; /* Counts beginnings: one that failed is begun anew. */
+    uint64_t attempt; /* Counts beginnings: one that failed is begun again. */
     bool active;      /* Somebody has offered it. */
     bool complete;    /* Everybody has: it is on its way. */
     bool want;
@@ -281,6 +281,7 @@ struct ps_agent_key {
     struct ps_list stating;
     struct ps_slice init_array; /* Of the root, while it is being sent. */
     uint32_t inits_open;        /* Partitions whose init is not committed. */
+    uint64_t init_attempt;      /* Counts inits that were sent. */
     /* Without rounds: `round` counts the pushes of this node. */
     uint64_t
         clock; /* ssp: least count of a rank here when these are applied. */

@@ -264,6 +264,7 @@ static void send_init(struct ps_agent_step *st, struct ps_agent_key *k,
     ps_buf_unref(k->init_array.buf);
     k->init_array = op->array;
     ps_buf_ref(op->array.buf);
+    k->init_attempt++;
     k->inits_open = 0;
     for (uint32_t i = 0; i < k->part_count; i++) {
         if (k->parts[i].committed < 0) {
@@ -334,6 +335,7 @@ bool ps_agent_init_reopen(struct ps_agent_part *p)
             ps_buf_unref(k->init_array.buf);
             k->init_array = op->array;
             ps_buf_ref(op->array.buf);
+            k->init_attempt++;
         }
         k->inits_open++;
         p->init = true;

@@ -167,7 +167,9 @@ static struct ps_rec_part record_of(const struct ps_agent_part *p, bool empty,
         .codec = code ? (uint8_t)p->key->compress.press.kind : PS_PRESS_NONE,
         .bytes = code ? (uint32_t)p->code.len : 0,
         .salt = code ? ps_compress_salt(p->key->label) : 0,
-        .clock = p->init || !p->key->async ? 0 : p->key->clock};
+        .clock = p->init         ? p->key->init_attempt
+                 : p->key->async ? p->key->clock
+                                 : p->key->attempt};
 }
 
 static void send_parts(struct ps_agent_step *st, struct ps_agent_server *s,

@@ -470,6 +470,25 @@ static bool is_to_state(const struct ps_agent_part *p)
            (p->committed == NONE && p->held == NONE);
 }
 
+/* A refusal of an attempt that has failed already: it says nothing of the
+ * operations that came after. Servers repeat the count of attempts that came
+ * with a push of a round or an init. Of keys of rows, and of pushes without
+ * rounds, the number alone tells. */
+static bool is_late(const struct ps_agent_part *p,
+                    const struct ps_rec_part *rec)
+{
+    const struct ps_agent_key *k = p->key;
+    const bool awaited = p->state == PS_AGENT_PART_SENT &&
+                         rec->round == (p->init ? 0 : k->round);
+
+    if (rec->clock != 0 && (rec->round == 0 || !k->async)) {
+        return !awaited ||
+               rec->clock != (p->init ? k->init_attempt : k->attempt);
+    }
+    return !awaited && rec->round > 0 && (k->async || k->width != 0) &&
+           p->asked != (int64_t)rec->round && ps_list_empty(&k->row_pulls);
+}
+
 static void took_refuse(struct ps_agent_step *st,
                         const struct ps_agent_server *s,
                         const struct ps_msg_refuse *m)
@@ -500,6 +519,12 @@ static void took_refuse(struct ps_agent_step *st,
             }
             st->a->retry_at = ps_time_min(st->a->retry_at,
                                           ps_time_add(st->now, RETRY_WAIT));
+            continue;
+        }
+        if (m->attempt == 0 && is_late(p, &m->parts[i])) {
+            if (p->state != PS_AGENT_PART_SENT) {
+                ps_agent_code_refused(p, m->parts[i].round);
+            }
             continue;
         }
         ps_str_init(&t, text, sizeof(text));

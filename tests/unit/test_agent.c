@@ -787,6 +787,134 @@ static void a_round_that_fails_leaves_the_residual(void **state)
     end(&b);
 }
 
+/* The server refuses a part that the agent pushed, as it came. */
+static void refuse_pushed(struct bench *b, const struct ps_rec_part *part)
+{
+    say(b, SERVER_CONN,
+        &(struct ps_msg){.code = PS_MSG_REFUSE,
+                         .refuse = {.gen = GEN,
+                                    .epoch = 1,
+                                    .credit = 1u << 30,
+                                    .error = PS_E_NOKEY,
+                                    .text = "",
+                                    .parts = part,
+                                    .parts_count = 1}},
+        NULL);
+}
+
+/* Two workers push two partitions; `ret_late` is what went of the second one,
+ * and the first one is refused. */
+static void begin_refused(struct bench *b, bool async,
+                          struct ps_rec_part *ret_late)
+{
+    struct ps_rec_part first;
+
+    memset(b, 0, sizeof(*b));
+    b->async = async;
+    begin_again(b, 2, 1);
+    open_key(b, 0, 2, 8192, SERVER_NODE);
+    tick(b);
+    link_server(b, false, 0);
+    for (uint32_t w = 0; w < 2; w++) {
+        struct ps_msg_l_op op = pushpull(0, 1);
+
+        give_region(b, w, 2 * 8192 * 4);
+        op.op = PS_OP_PUSH;
+        operate(b, w, op);
+    }
+    compute_all(b);
+    tick(b);
+    assert_int_equal(count(b, SERVER_CONN, PS_MSG_PUSH), 2);
+    first = find(b, SERVER_CONN, PS_MSG_PUSH, 0)->parcel->msg->push.parts[0];
+    *ret_late =
+        find(b, SERVER_CONN, PS_MSG_PUSH, 1)->parcel->msg->push.parts[0];
+    forget_sent(b);
+    refuse_pushed(b, &first);
+    assert_int_equal(last_done(b, 0)->error, PS_E_NOKEY);
+    forget_sent(b);
+}
+
+/* The rest of a round that was refused is refused, too, and that may come
+ * after the operations that follow it. */
+static void a_late_refusal_says_nothing_of_an_init(void **state)
+{
+    struct ps_rec_part late;
+    struct bench b;
+
+    (void)state;
+    begin_refused(&b, false, &late);
+    init(&b, 1, 0);
+    init(&b, 0, 0);
+    tick(&b);
+    assert_int_equal(count(&b, SERVER_CONN, PS_MSG_INIT), 2);
+    refuse_pushed(&b, &late);
+    assert_int_equal(count(&b, WORKER_CONN, PS_MSG_L_DONE), 0);
+    for (uint32_t i = 0; i < 2; i++) {
+        answer(&b, 0, i, 0, 8192, 1, 1u << 30);
+    }
+    assert_int_equal(last_done(&b, 0)->error, 0);
+    assert_int_equal(last_done(&b, 1)->error, 0);
+    end(&b);
+}
+
+static void a_late_refusal_says_nothing_of_the_next_attempt(void **state)
+{
+    struct ps_rec_part late, again;
+    struct bench b;
+
+    (void)state;
+    begin_refused(&b, false, &late);
+    push(&b, 0, 0, 1, 0);
+    push(&b, 1, 0, 1, 0);
+    compute_all(&b);
+    tick(&b);
+    again = find(&b, SERVER_CONN, PS_MSG_PUSH, 1)->parcel->msg->push.parts[0];
+    refuse_pushed(&b, &late);
+    assert_int_equal(count(&b, WORKER_CONN, PS_MSG_L_DONE), 0);
+    refuse_pushed(&b, &again);
+    assert_int_equal(last_done(&b, 1)->error, PS_E_NOKEY);
+    end(&b);
+}
+
+/* The same of inits, */
+static void a_late_refusal_of_an_init_says_nothing_of_the_next(void **state)
+{
+    struct ps_rec_part late, again;
+    struct bench b;
+
+    (void)state;
+    begin_refused(&b, false, &late);
+    init(&b, 0, 0);
+    tick(&b);
+    late = find(&b, SERVER_CONN, PS_MSG_INIT, 1)->parcel->msg->init.parts[0];
+    again = find(&b, SERVER_CONN, PS_MSG_INIT, 0)->parcel->msg->init.parts[0];
+    forget_sent(&b);
+    refuse_pushed(&b, &again);
+    assert_int_equal(last_done(&b, 0)->error, PS_E_NOKEY);
+    forget_sent(&b);
+    init(&b, 0, 0);
+    tick(&b);
+    again = find(&b, SERVER_CONN, PS_MSG_INIT, 1)->parcel->msg->init.parts[0];
+    refuse_pushed(&b, &late);
+    assert_int_equal(count(&b, WORKER_CONN, PS_MSG_L_DONE), 0);
+    refuse_pushed(&b, &again);
+    assert_int_equal(last_done(&b, 0)->error, PS_E_NOKEY);
+    end(&b);
+}
+
+/* and of pushes without rounds. */
+static void a_late_refusal_says_nothing_of_the_next_push(void **state)
+{
+    struct ps_rec_part late;
+    struct bench b;
+
+    (void)state;
+    begin_refused(&b, true, &late); /* The other worker's goes now. */
+    refuse_pushed(&b, &late);
+    assert_int_equal(count(&b, WORKER_CONN + 1, PS_MSG_L_DONE), 0);
+    end(&b);
+}
+
 /* A code that may be counted is what the node gives to that round. */
 static void a_code_that_was_sent_is_sent_again(void **state)
 {
@@ -1719,6 +1847,10 @@ int main(void)
         cmocka_unit_test(a_value_overtakes_what_is_summed_again),
         cmocka_unit_test(what_is_summed_again_waits_for_the_copy),
         cmocka_unit_test(a_round_that_fails_leaves_the_residual),
+        cmocka_unit_test(a_late_refusal_says_nothing_of_an_init),
+        cmocka_unit_test(a_late_refusal_says_nothing_of_the_next_attempt),
+        cmocka_unit_test(a_late_refusal_of_an_init_says_nothing_of_the_next),
+        cmocka_unit_test(a_late_refusal_says_nothing_of_the_next_push),
         cmocka_unit_test(a_code_that_was_sent_is_sent_again),
         cmocka_unit_test(a_placement_that_overtakes_the_answer_counts),
         cmocka_unit_test(workers_that_disagree_hear_of_it),
