@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What is wrong with a place to listen, and what to do, for people. */
+/* Texts for operators: why a daemon cannot listen, and the remedy. */
 #pragma once
 
 /* After ps_listen_tcp() or ps_local_listen() has failed with `rc`; `errnum` is

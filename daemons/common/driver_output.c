@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What waits for peers, in bytes of memory. Each connection has an account,
- * below it are one user's (training processes of one uid; tools that come by
- * TCP, of whom it is not known), and all. A
- * connection that goes beyond its own limit is cut; where the user's or the
- * sum is used up, the one that holds most of it is, so that nobody pays for a
- * peer that does not read. */
+/* Memory of the output that waits for peers. Each connection has an account,
+ * which counts at its user's (training processes of one uid; all tools that
+ * connect by TCP, whose user is unknown) and at the daemon's. A connection that
+ * exceeds its own limit is closed. Where the user's or the daemon's limit is
+ * reached, the connection that holds most of that account is closed, so that no
+ * other peer pays for one that does not read. */
 #include "common/driver_inner.h"
 
 #include "base/alloc.h"
@@ -130,7 +130,7 @@ static uint64_t held(const struct link_conn *c)
     return c->account.cost[PS_COST_OUTPUT].used;
 }
 
-/* The connection that holds most of what an account is full of. */
+/* The connection with the largest share of an account that is full. */
 static struct link_conn *find_heaviest(struct ps_driver *d,
                                        const struct output_user *user)
 {
@@ -158,7 +158,7 @@ void driver_cut(struct link_conn *c, int rc, const char *text)
         (void)ps_conn_flush(c->conn);
     }
     ps_conn_close(c->conn, rc, text);
-    /* What it held goes when the connection is closed, very soon. */
+    /* The memory is freed when the connection is closed, very soon. */
     ps_account_set(&c->account, PS_COST_OUTPUT, 0);
 }
 
@@ -238,7 +238,7 @@ void driver_relieve(struct ps_driver *d)
     }
 }
 
-/* ------------------------------------------------------------- what waits */
+/* -------------------------------------------------------- waiting output */
 
 void driver_output_count(struct link_conn *c)
 {
@@ -246,7 +246,7 @@ void driver_output_count(struct link_conn *c)
     struct ps_refusal why;
 
     if (!ps_conn_is_open(c->conn)) {
-        return; /* It writes what it has, and ends. */
+        return; /* It writes its remaining output, and ends. */
     }
     while (now > held(c) && ps_account_charge(&c->account, PS_COST_OUTPUT,
                                               now - held(c), &why) != 0) {
@@ -258,7 +258,7 @@ void driver_output_count(struct link_conn *c)
             most = find_heaviest(c->driver,
                                  why.kind == PS_ACCOUNT_USER ? c->user : NULL);
         }
-        /* This one with what it asks for may hold most. */
+        /* `c` counts with its new request. */
         most = alone || held(most) <= now ? c : most;
         cut_off(most, &why);
         if (most == c) {

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A port of an agent that says nothing: whoever connects is closed at once.
- * When the process ends, however it does, the kernel refuses connections there,
- * which tells the scheduler in a moment what it would else learn from silence.
- * It is bound to the address from which the scheduler is reached. */
+/* Liveness port of an agent: every connection is accepted and closed at once.
+ * When the process ends, for whatever reason, the kernel refuses connections
+ * there, so the scheduler detects the death in a moment instead of after a
+ * lease. The port is bound to the address from which the agent reaches the
+ * scheduler. */
 #include "common/driver_inner.h"
 
 #include "net/addr.h"

@@ -22,7 +22,7 @@ static bool look(struct link_conn *c)
     if (!c->joins) {
         driver_feed(c->driver, &ev);
     } else if (c->first != NULL && ps_conn_unacked(c->first->conn) == 0) {
-        /* What it carries goes by the first one, which is well. */
+        /* Its frames go over the first connection, which works. */
         ps_conn_close(c->conn, PS_E_TIMEOUT,
                       "its host acknowledges nothing of what is sent");
     }

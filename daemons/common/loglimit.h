@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* How many lines of one kind are written: the first PS_LOG_BURST as they come,
- * then one a second, later one in eight seconds, which says how many more there
- * were. What peers cause over and over must not fill a disk, and hides what
- * else happens. Takes fixed memory: of more than PS_LOG_KINDS_MAX kinds at a
- * time the rarest are counted together. */
+/* Rate limit of log lines by kind: the first PS_LOG_BURST are written as they
+ * come, then one a second, later one in eight seconds, each with the number of
+ * lines left out. Lines that a peer can cause without end must neither fill a
+ * disk nor hide other events. Memory is fixed: beyond PS_LOG_KINDS_MAX kinds at
+ * a time the rarest are counted together. */
 #pragma once
 
 #include "base/limits.h"

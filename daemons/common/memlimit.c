@@ -180,7 +180,7 @@ static void read_mounts(const char *root, struct hierarchy *v1,
 }
 
 /* The group below the mount point; "" where it lies elsewhere, as the parent
- * of a namespace does: what is mounted is then all there is to see. */
+ * of a namespace does: only the mounted part of the tree is visible then. */
 static const char *group_below(const struct hierarchy *h)
 {
     size_t len = strlen(h->mount_root);

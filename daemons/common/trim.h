@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* When to give memory back to the system. The allocator keeps what was freed,
- * for the next time; after a burst, such as a peer that let output pile up,
- * there is none. A job that takes and frees much in each round is not a burst:
- * memory counts as left over when the most in use has been far below what it
- * was for a while. Within 4 s of the end of a burst it is said. */
+/* Decides when freed memory goes back to the system. The allocator keeps freed
+ * memory for reuse; after a burst, such as output that piled up for one peer,
+ * nothing reuses it. A job that takes and frees much memory in each round is no
+ * burst: memory counts as left over when the peak of use has stayed far below
+ * an earlier peak for a while. The end of a burst is detected within 4 s. */
 #pragma once
 
 #include "base/time.h"

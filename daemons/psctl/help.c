@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What psctl says of itself: all verbs, one verb, the one that may have been
- * meant, and a script for completion. */
+/* Help of psctl: all verbs, one verb, a hint for a misspelt verb, and a script
+ * for completion. */
 #include "psctl/psctl.h"
 
 #include "base/nearest.h"

@@ -9,6 +9,6 @@
 
 /* Levenshtein distance: insertions, deletions and changes of one byte. */
 size_t ps_distance(const char *a, const char *b);
-/* The word of `words`, whose end is NULL, that is near enough to `word` to be
- * what was meant; the first of several. NULL: none is. */
+/* The first word of `words`, which ends with NULL, that differs from `word` by
+ * no more than a typing error; NULL: none does. */
 const char *ps_nearest(const char *const *words, const char *word);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Variables PSKV_* of training processes and tools. One that nobody reads is a
- * slip of the pen, and what it should have said does not hold. */
+/* Variables PSKV_* of training processes and tools. One that no program reads
+ * is a typing error, and the setting that it was meant for has its default. */
 #pragma once
 
 #include <stddef.h>

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Lines on standard error about waits that take long. A worker that waits for
- * another one looks the same as one that computes; a person at a terminal is
- * told for whom it waits. Elsewhere nothing is written unless it is asked for:
- * what a program logs is its own. */
+/* Lines on standard error about long waits. A worker that waits for another one
+ * looks the same as one that computes, so on a terminal a line names the ranks
+ * that are missing. Elsewhere lines are written only on request, because the
+ * library must not mix into a program's log. */
 #include "client/state.h"
 
 #include <stdio.h>

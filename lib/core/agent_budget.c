@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The agent's ledger: sessions, jobs and users hold what they cost this node.
+/* The agent's ledger: costs of sessions, jobs and users on this node.
  *
  *     session ──▶ job ──▶ user ──▶ daemon
  *
  * A session counts at its user from the first byte, and at its job once it is
- * seated. A job belongs to one user, as the scheduler ensures. What outlives
- * its session or job (a region that an operation still reads, results that a
- * frame still carries) counts at the user until it is gone. */
+ * seated. A job belongs to one user, as the scheduler ensures. A resource that
+ * outlives its session or job (a region that an operation still reads, results
+ * that a frame still carries) counts at the user until it is released. */
 #include "core/agent_inner.h"
 
 #include "base/alloc.h"
@@ -132,7 +132,7 @@ void ps_agent_budget_leave(struct ps_agent_job *j)
 
 /* -------------------------------------------------------------------- keys */
 
-/* What there is of each local rank in a key. */
+/* State of each local rank in a key. */
 #define RANK_BYTES (2 * sizeof(uint64_t) + sizeof(struct ps_agent_op *))
 
 static bool has_results(const struct ps_agent_job *j,

@@ -5,7 +5,7 @@
 
 #include <string.h>
 
-/* From hello until another dial, at first: what a lost packet costs. */
+/* First wait from hello until another dial: the cost of one lost packet. */
 #define PATIENCE_FIRST PS_SECONDS(1)
 /* The same failure is worth a note again after this. */
 #define TELL_AGAIN     PS_SECONDS(30)
@@ -51,7 +51,7 @@ void ps_caller_address(struct ps_caller *c, const char *address, ps_time now,
     if (c->address[0] != '\0') {
         ps_caller_cut(c, now, fx);
         c->era++;
-        c->dials = 0; /* What comes of them is not looked at. */
+        c->dials = 0; /* Their results are ignored. */
     }
     ps_str_copy(c->address, sizeof(c->address), address);
     ps_caller_hurry(c, now);

@@ -9,7 +9,7 @@
  * old connection. The newest connection that is welcomed carries the link from
  * then on; when the old one is heard first, the new one is dropped.
  *
- * What is said on the connections is the machine's affair: hello when
+ * The machine decides which messages go over the connections: hello when
  * ps_caller_open() is true, ps_link_open() when ps_caller_welcomed() is. */
 #pragma once
 
@@ -100,7 +100,7 @@ void ps_caller_hurry(struct ps_caller *c, ps_time now);
 
 /* Something came on `conn`. */
 void ps_caller_heard(struct ps_caller *c, ps_conn_id conn, ps_time now);
-/* What is sent on `conn` does not get through: dial beside it. */
+/* Frames on `conn` do not get through: dial beside it. */
 void ps_caller_trouble(struct ps_caller *c, ps_time now);
 
 /* Dials when due; gives up `next` when it was not welcomed in time. */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The ledger: what a peer costs a daemon, and how much of it a session, a job,
- * a user or the daemon may cost. A cost is charged where it is taken and
- * refunded where it ends.
+/* The ledger: costs that peers cause in a daemon, with limits for a session, a
+ * job, a user and the daemon. A cost is charged where it is taken and refunded
+ * where it ends.
  *
  * Accounts form a graph of few levels:
  *
@@ -96,9 +96,9 @@ void ps_account_init(struct ps_account *a, enum ps_account_kind kind,
 /* Everything must have been refunded, and no account may be below this one.
  * An account without init, all zero, is fine. */
 void ps_account_fini(struct ps_account *a);
-/* From here on `a` counts at `parent`, too, with what it holds already, which
- * is not compared with the parent's limits. The parent has joined its own
- * parents before. */
+/* From here on `a` counts at `parent`, too, with its present costs, which are
+ * not compared with the parent's limits. The parent has joined its own parents
+ * before. */
 void ps_account_join(struct ps_account *a, struct ps_account *parent);
 
 /* 0, or PS_E_FULL: some limit forbids it, nothing is charged anywhere, and
@@ -106,19 +106,19 @@ void ps_account_join(struct ps_account *a, struct ps_account *parent);
 PS_MUST_USE int ps_account_charge(struct ps_account *a, enum ps_cost cost,
                                   uint64_t amount,
                                   struct ps_refusal *ret_refusal);
-/* For what exists already: counts without regard to limits. */
+/* Charges a cost that exists already, without regard to limits. */
 void ps_account_add(struct ps_account *a, enum ps_cost cost, uint64_t amount);
 /* Not more than was charged. */
 void ps_account_refund(struct ps_account *a, enum ps_cost cost,
                        uint64_t amount);
-/* Charges or refunds the difference to what is used by `a`, without regard to
- * limits: for what is measured, not taken. */
+/* Charges or refunds the difference between `value` and the present cost of
+ * `a`, without regard to limits: for costs that are measured, not taken. */
 void ps_account_set(struct ps_account *a, enum ps_cost cost, uint64_t value);
-/* What may still be charged; UINT64_MAX: no limit. */
+/* Amount that may still be charged; UINT64_MAX: no limit. */
 uint64_t ps_account_room(const struct ps_account *a, enum ps_cost cost);
 
-/* "user 1000 has 1024 of 1024 regions (limits.user.regions)"; bytes and larger
- * amounts with what was asked for. */
+/* "user 1000 has 1024 of 1024 regions (limits.user.regions)"; bytes and
+ * larger amounts with the amount that was requested. */
 void ps_refusal_text(const struct ps_refusal *r, struct ps_str *out);
 
 const char *ps_account_kind_name(enum ps_account_kind kind);

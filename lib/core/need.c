@@ -6,10 +6,10 @@
 
 /* Partitions whose rounds may be under way at once, at the least. */
 #define ROUNDS   2u
-/* Values that are made meanwhile: what is beyond waits, which costs less than
- * memory for twice all values. */
+/* Most memory for second versions of values. Rounds beyond it wait, which costs
+ * less than memory for two versions of all values. */
 #define VERSIONS (64ull * 1024 * 1024)
-/* What a server knows of a partition. */
+/* Table entry of a partition on a server. */
 #define TABLE    512u
 
 void ps_need_kind_set(struct ps_need_kind *kind, const struct ps_optim *optim,
@@ -45,8 +45,8 @@ static uint64_t stored_of(const struct ps_need_kind *kind, uint8_t dtype,
         all += kind->gathers ? value : 0;
     }
     if (kind->codes && dtype == PS_DTYPE_FLOAT32) {
-        all += 3 * value; /* What is left over, and the codes of two versions,
-                           * each at most as long as that. */
+        all += 3 * value; /* The residual, and the codes of two versions, each
+                           * at most as long as the residual. */
     }
     return all;
 }

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Memory that the partitions of a job need on a server: known from what was
- * declared alone, before a byte of it has come. The scheduler admits keys by
- * it, and servers hold as much for the job.
+/* Memory that the partitions of a job need on a server, computed from their
+ * declarations alone, before any value has arrived. The scheduler admits keys
+ * by it, and servers reserve it for the job.
  *
- *     stored    values, the optimizer's state, what codes leave over, tables
+ *     stored    values, the optimizer's state, residuals of codecs, tables
  *     versions  values that are made while those before them are still on their
- *               way to agents: as many as there are, up to 64 MiB
+ *               way to agents: one of each value, up to 64 MiB
  *     rounds    a contribution of every slot to each of two partitions, the
  *               largest, or a frame of small ones: with these a round of the
  *               job can always be merged */
@@ -16,7 +16,7 @@
 
 #include <stdint.h>
 
-/* What a job keeps beside its values. */
+/* Memory that a job keeps beside its values. */
 struct ps_need_kind {
     uint32_t states; /* Of the optimizer. */
     bool optimizes;
@@ -42,7 +42,7 @@ void ps_need_add(struct ps_need *n, const struct ps_need_kind *kind,
 void ps_need_take(struct ps_need *n, const struct ps_need_kind *kind,
                   uint8_t dtype, uint64_t count);
 
-/* For the round that is merged next, in a job of so many slots. */
+/* For the round that is merged next, in a job of `slots` slots. */
 uint64_t ps_need_rounds(const struct ps_need *n, uint32_t slots);
 /* All of it. */
 uint64_t ps_need_bytes(const struct ps_need *n, uint32_t slots);

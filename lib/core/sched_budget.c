@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The scheduler's ledger: what keys cost it, by job and user.
+/* The scheduler's ledger: costs of keys, by job and user.
  *
  *     job ──▶ user ──▶ daemon
  *
  * A declaration of some bytes makes a table with a place for each partition
- * here, on every agent and on servers. What jobs may have of these is a limit
- * of the job and of its user. */
+ * here, on every agent and on servers. The job and its user have limits for
+ * these tables. */
 #include "core/sched_inner.h"
 
 #include "base/alloc.h"
@@ -78,7 +78,7 @@ void ps_sched_budget_close(struct ps_sched_job *j)
     }
 }
 
-/* Memory of a key with so many partitions. */
+/* Memory of a key with `parts` partitions. */
 static uint64_t bytes_of(const struct ps_sched_job *j, size_t name,
                          uint32_t parts)
 {

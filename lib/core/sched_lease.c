@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Leases: when the silence of a member counts as its death.
  *
- * One that is silent among others that speak is dead after dead_after. Where
- * no member is heard at all, the scheduler itself is cut off, or sleeps: data
- * paths may be well, and there is nobody who could be told, so nobody is given
- * up before somebody is heard, and from then on all have time to come back.
- * Where most of them are silent at once a part of the network is away, on
- * their side or on this one: they have longer. */
+ * A member that is silent while others are heard is dead after dead_after.
+ * Where no member is heard at all, the scheduler itself is cut off, or sleeps:
+ * data paths may work, and no member could be told of a death, so none is
+ * declared dead before one is heard, and from then on all have time to come
+ * back. Where most members are silent at once, a part of the network is down,
+ * on their side or on the scheduler's: their leases are longer. */
 #include "core/sched_inner.h"
 
 #include <inttypes.h>
@@ -16,7 +16,7 @@
 #define SILENCE_MAX PS_SECONDS(300)
 /* To come back, when the scheduler could not hear: dials back off. */
 #define RETURN_WAIT PS_SECONDS(10)
-/* Most members that are silent at once are given up after so many times
+/* Where most members are silent at once, leases are this multiple of
  * dead_after. */
 #define MOST_TIMES  3u
 
@@ -52,7 +52,7 @@ static bool are_most_silent(const struct ps_sched *s, ps_time now)
     return silent >= 2 && 2 * silent > present;
 }
 
-/* What holds for all members at one time. */
+/* Values that hold for all members at one time. */
 struct lease {
     ps_time now;
     ps_time floor; /* Nobody is given up before this. */

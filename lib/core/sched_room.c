@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Memory of servers. What the keys of jobs need there is known when they are
- * declared, so a declaration that does not fit is refused before it costs
- * anybody anything, and the memory of one job is never another's. Servers hear
- * what each job may count on. */
+/* Memory of servers. The need of a key is known when it is declared, so a
+ * declaration that does not fit is refused before it costs memory anywhere, and
+ * the memory of one job is never another's. Servers are told how much memory
+ * each job was admitted with. */
 #include "core/sched_inner.h"
 
 #include "base/alloc.h"
@@ -16,7 +16,7 @@ static struct ps_member *member_of(const struct ps_sched *s,
     return ps_members_get(&s->members, on->node);
 }
 
-/* The books of the server say what `on` needs, and it will hear so. */
+/* Books the need of `on` at the server, and has the server told. */
 static void settle(struct ps_sched_step *st, struct ps_sched_job *j,
                    struct ps_job_server *on)
 {
@@ -76,8 +76,8 @@ static uint32_t position_of(const struct ps_sched_job *j, uint32_t node,
     return j->server_count;
 }
 
-/* What each server would have to hold, with these parts as well; the caller
- * frees the list. */
+/* The need of each server with these parts added; the caller frees the
+ * list. */
 static struct ps_need *needs_with(const struct ps_sched_job *j, uint8_t dtype,
                                   const struct ps_place_part *parts,
                                   uint32_t count)

@@ -1,15 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Memory of the server, shared by its jobs. What the scheduler has admitted a
- * job with is the job's own: contributions of other jobs never take it, though
- * it may be unused. What nobody was admitted with is for contributions that
- * run ahead, of any job. Of its own a job keeps a part for one round, the next
- * one to be merged: contributions of that round alone go there, one of each
- * slot, so however full the server is, each job merges one round after the
- * other.
+/* Memory of the server, shared by its jobs. The memory that the scheduler has
+ * admitted a job with is the job's own: contributions of other jobs never take
+ * it, even while it is unused. The rest is for contributions that run ahead, of
+ * any job. A job reserves a part of its own memory for one round, the next one
+ * to be merged: only contributions of that round go there, one of each slot, so
+ * each job merges one round after the other however full the server is.
  *
  * A frame that finds no memory holds up those behind it for SHORT_WAIT, because
- * mostly some is about to be given back; then it is thrown away, and its agent
- * is told to send it again. What can never have memory, because values and
+ * memory is mostly about to be freed; then it is dropped, and its agent is told
+ * to send it again. A frame that can never have memory, because values and
  * states alone have taken it, fails after HOPELESS_WAIT. */
 #include "core/shard_inner.h"
 
@@ -82,8 +81,8 @@ const struct ps_open *ps_shard_room_next(const struct ps_shard_job *job)
     return part != NULL && part->version < n->round ? part->open : NULL;
 }
 
-/* Does the message contribute to the job's next round? Where there is none, its
- * first part is that. */
+/* True if the message contributes to the job's next round. Where there is none,
+ * the round of its first part becomes the next one. */
 static bool gives_next(struct ps_shard_job *job, const struct ps_msg *msg)
 {
     const uint32_t count = count_parts(msg);
@@ -114,14 +113,14 @@ static bool gives_next(struct ps_shard_job *job, const struct ps_msg *msg)
 
 /* -------------------------------------------------------------------- shares */
 
-/* What the job would have, or was admitted with. */
+/* Memory that the job would have, or was admitted with. */
 static uint64_t claim_of(const struct ps_shard_job *job, uint64_t more)
 {
     return ps_max_u64(job->room.bytes, ps_pool_share_used(job->share) + more);
 }
 
-/* What is kept for the job's next round. Until the scheduler has said how much
- * that is, two contributions of every slot like this one. */
+/* Memory reserved for the job's next round: the scheduler's figure, and before
+ * that has arrived, two contributions of every slot like this one. */
 static uint64_t rounds_of(const struct ps_shard_job *job, uint64_t cost)
 {
     return job->room.number != 0 ? job->room.rounds
@@ -154,7 +153,7 @@ static bool may_have(struct ps_shard *s, struct ps_shard_job *job,
         claims += other == job ? 0 : claim_of(other, 0);
     }
     if (admitted > budget) {
-        /* Less memory than was promised: what is taken decides. */
+        /* Less memory than was promised: memory in use decides. */
         return gives_next(job, msg);
     }
     if (claims + claim_of(job, cost + rounds_of(job, cost)) <= budget) {
@@ -165,7 +164,7 @@ static bool may_have(struct ps_shard *s, struct ps_shard_job *job,
 
 /* ---------------------------------------------------------------- taking back */
 
-/* Contributions to the round are void: who gave them gives them again, when
+/* Discards the contributions to the round; their agents send them again, when
  * there is memory. */
 static void void_round(struct ps_shard_step *st, struct ps_shard_job *job,
                        struct ps_part *part)

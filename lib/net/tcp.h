@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What TCP is told of a connection between daemons, and what it tells. After
- * a loss TCP sends again after 200 ms, and doubles that time up to minutes:
- * meanwhile a peer that lives is silent, and a network that is whole again
- * stays unused. */
+/* TCP options of connections between daemons, and the kernel's view of them.
+ * After a loss TCP sends again after 200 ms, and doubles that time up to
+ * minutes: meanwhile a live peer is silent, and a repaired network stays
+ * unused. */
 #pragma once
 
 #include "base/time.h"
@@ -18,6 +18,6 @@ enum ps_tcp_kind {
 /* All of these are wishes: an older kernel knows some of them only. */
 void ps_tcp_prepare(int fd, enum ps_tcp_kind kind);
 
-/* Since when nothing of what was sent has been acknowledged by the other end's
- * host, as far as it was looked at; PS_TIME_NEVER: nothing is outstanding. */
+/* The time since which the peer's host has acknowledged none of the bytes that
+ * were sent, as of the last look; PS_TIME_NEVER: nothing is outstanding. */
 ps_time ps_tcp_unacked_since(int fd, ps_time before, ps_time now);
