@@ -46,7 +46,6 @@ static int open_app(const void *values, const struct ps_daemon_facts *facts,
         .link = facts->link,
         .link_linger = o->link_linger,
         .uid = facts->uid,
-        .probes = true,
     };
 
     set_limits(&o->limits, opt.limits);

@@ -122,7 +122,7 @@ struct ps_member *ps_members_add(struct ps_members *t, enum ps_role role,
     m->closed = PS_TIME_NEVER;
     m->forget_at = PS_TIME_NEVER;
     m->confirm_at = PS_TIME_NEVER;
-    m->ask_at = PS_TIME_NEVER;
+    m->probe.at = PS_TIME_NEVER;
     t->sorted = ps_realloc(t->sorted, (t->count + 1u) * sizeof(t->sorted[0]));
     memmove(&t->sorted[i + 1], &t->sorted[i],
             (t->count - i) * sizeof(t->sorted[0]));
@@ -202,6 +202,14 @@ void ps_member_take_stats(struct ps_member *m, const struct ps_msg_ping *ping,
     r->from = now;
 }
 
+void ps_member_unreached(struct ps_member *m)
+{
+    m->probe.reached = false;
+    m->probe.under_way = false;
+    m->probe.at = PS_TIME_NEVER;
+    m->probe.unreachable = 0;
+}
+
 void ps_member_renew(struct ps_member *m, uint64_t instance)
 {
     if (m->instance != 0) {
@@ -211,9 +219,7 @@ void ps_member_renew(struct ps_member *m, uint64_t instance)
     m->instance = instance;
     m->incarnation++;
     m->stats = (struct ps_msg_ping){0};
-    m->reachable = false;
-    m->asking = false;
-    m->ask_at = PS_TIME_NEVER;
+    ps_member_unreached(m);
     m->rates = (struct ps_member_rates){0};
 }
 

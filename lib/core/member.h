@@ -40,6 +40,17 @@ struct ps_member_rates {
     ps_time from; /* 0: no ping yet. */
 };
 
+/* Connections to the address that the member names, see sched_probe.c. */
+struct ps_member_probe {
+    bool reached;    /* One has succeeded since this process said hello. */
+    bool under_way;  /* The last one has no result yet. */
+    uint32_t number; /* Of the last one; others' results are ignored. */
+    ps_time last;    /* When it began; 0: never. */
+    ps_time at;      /* When the next one is due; else never. */
+    int unreachable; /* Of a server: why it was not reached; 0: it was, or
+                      * nothing is known. */
+};
+
 struct ps_member {
     uint32_t node;
     uint8_t role;  /* enum ps_role */
@@ -61,17 +72,10 @@ struct ps_member {
     ps_time forget_at;  /* GONE: it is of no interest then; else never. */
     ps_time confirm_at; /* Agent on a fresh link: workers that it has not
                          * named again by then are gone; else never. */
-    bool reachable;     /* Its address has answered a probe, */
-    bool asking;        /* another one is under way, */
-    ps_time ask_at;     /* or due; else never. */
-    uint64_t load;      /* Server: bytes placed there by all jobs. */
-    uint64_t memory;    /* Server: what its store may take; 0: not known. */
-    uint64_t reserved;  /* Of that, by all jobs. */
-    /* Server: results of dialling it where it says, see sched_probe.c. */
-    int unreachable; /* Why it was not reached; 0: it was, or is not known. */
-    uint32_t probe_seq; /* The last one. */
-    ps_time probed;     /* When that was; 0: never. */
-    ps_time probe_at;   /* The next one; 0: none. */
+    struct ps_member_probe probe;
+    uint64_t load;     /* Server: bytes placed there by all jobs. */
+    uint64_t memory;   /* Server: what its store may take; 0: not known. */
+    uint64_t reserved; /* Of that, by all jobs. */
     struct ps_msg_ping stats;
     struct ps_msg *costs; /* Its last word on them; NULL: none. */
     struct ps_member_rates rates;
@@ -112,10 +116,12 @@ void ps_member_move(struct ps_member *m, enum ps_node_state to, const char *why,
                     struct ps_effects *fx);
 /* Connected? */
 bool ps_member_here(const struct ps_member *m);
-/* Another process takes over the name. */
 /* A ping has come. */
 void ps_member_take_stats(struct ps_member *m, const struct ps_msg_ping *ping,
                           ps_time now);
+/* Probes of another process, or at another address, say nothing of it. */
+void ps_member_unreached(struct ps_member *m);
+/* Another process takes over the name. */
 void ps_member_renew(struct ps_member *m, uint64_t instance);
 bool ps_member_was_replaced(const struct ps_member *m, uint64_t instance);
 /* Drop the link, and what depends on its numbers. */

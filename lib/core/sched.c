@@ -116,11 +116,6 @@ static void opened(struct ps_sched_step *st, const struct ps_event *ev)
 {
     struct ps_sched_conn *c;
 
-    if (ev->open.kind == PS_CONN_DIALLED) { /* That is all there is to know. */
-        ps_sched_probe_reached(st, ev->open.target);
-        ps_effects_hangup(st->fx, ev->conn);
-        return;
-    }
     c = ps_calloc(1, sizeof(*c));
     c->id = ev->conn;
     c->opened = st->now;
@@ -371,7 +366,6 @@ static void tick(struct ps_sched_step *st)
     ps_sched_members_tick(st);
     ps_sched_jobs_tick(st);
     ps_sched_stalls_tick(st);
-    ps_sched_probes_tick(st);
 }
 
 static ps_time next_deadline(const struct ps_sched *s, ps_time now)
@@ -380,7 +374,6 @@ static ps_time next_deadline(const struct ps_sched *s, ps_time now)
 
     due = ps_time_min(due, ps_sched_members_deadline(s, now));
     due = ps_time_min(due, ps_sched_jobs_deadline(s));
-    due = ps_time_min(due, ps_sched_probes_deadline(s));
     return ps_time_min(due, ps_sched_stalls_deadline(s));
 }
 
@@ -435,11 +428,9 @@ static int step(void *self, const struct ps_event *ev, struct ps_effects *fx)
         shut_down(&st);
         break;
     case PS_EV_PROBED:
-        ps_sched_death_probed(&st, ev->dial_failed.target, ev->dial_failed.rc);
+        ps_sched_probed(&st, ev->dial_failed.target, ev->dial_failed.rc);
         break;
-    case PS_EV_DIAL_FAILED:
-        ps_sched_probe_failed(&st, ev->dial_failed.target, ev->dial_failed.rc);
-        break;
+    case PS_EV_DIAL_FAILED: /* The scheduler dials nobody. */
     case PS_EV_STALLED:
     case PS_EV_COMPUTED: /* The scheduler computes nothing. */
     case PS_EV_REGION:

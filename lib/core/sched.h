@@ -13,9 +13,8 @@ struct ps_sched_options {
     char cluster[PS_NAME_MAX + 1];
     /* Told to tools that come by TCP; "": there is none. */
     char control[PS_SOCKET_PATH_MAX + 1];
-    uint32_t uid;      /* The daemon's own: it may change every job. */
-    bool probes;       /* Servers are dialled where they say that they are. */
-    uint64_t instance; /* Drawn by the driver at start; never 0. */
+    uint32_t uid;             /* The daemon's own: it may change every job. */
+    uint64_t instance;        /* Drawn by the driver at start; never 0. */
     uint64_t generation_base; /* Job generations and incarnations start above
                                 * this, and node numbers follow from it:
                                 * wall-clock nanoseconds in the daemon, 0 in

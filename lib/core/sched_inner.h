@@ -142,14 +142,14 @@ void ps_sched_lease_slept(struct ps_sched_step *st, ps_time late);
 void ps_sched_lease_tick(struct ps_sched_step *st);
 ps_time ps_sched_lease_deadline(const struct ps_sched *s, ps_time now);
 
-/* ----- sched_death.c */
+/* ----- sched_probe.c */
 
 /* It has said hello. */
-void ps_sched_death_begin(struct ps_sched_step *st, struct ps_member *m);
+void ps_sched_probe_hello(struct ps_sched_step *st, struct ps_member *m);
 /* Its connection is lost. */
-void ps_sched_death_suspect(struct ps_sched_step *st, struct ps_member *m);
-void ps_sched_death_probed(struct ps_sched_step *st, uint64_t target, int rc);
-void ps_sched_death_tick(struct ps_sched_step *st, struct ps_member *m);
+void ps_sched_probe_lost(struct ps_sched_step *st, struct ps_member *m);
+void ps_sched_probed(struct ps_sched_step *st, uint64_t target, int rc);
+void ps_sched_probe_tick(struct ps_sched_step *st, struct ps_member *m);
 
 /* ----- sched_job.c */
 void ps_sched_job_open(struct ps_sched_step *st, struct ps_member *agent,
@@ -336,14 +336,6 @@ void ps_sched_stall_drop_job(struct ps_sched_step *st, struct ps_sched_job *j);
 void ps_sched_stall_drop_ctl(struct ps_sched *s, ps_conn_id ctl);
 void ps_sched_stalls_tick(struct ps_sched_step *st);
 ps_time ps_sched_stalls_deadline(const struct ps_sched *s);
-
-/* ----- sched_probe.c */
-/* A server has said where it is. */
-void ps_sched_probe(struct ps_sched_step *st, struct ps_member *m);
-void ps_sched_probe_reached(struct ps_sched_step *st, uint64_t target);
-void ps_sched_probe_failed(struct ps_sched_step *st, uint64_t target, int rc);
-void ps_sched_probes_tick(struct ps_sched_step *st);
-ps_time ps_sched_probes_deadline(const struct ps_sched *s);
 
 /* ----- sched_query.c */
 void ps_sched_query(struct ps_sched_step *st, struct ps_sched_conn *c,

@@ -123,7 +123,7 @@ void ps_sched_member_lost(struct ps_sched_step *st, struct ps_member *m)
     if (m->state == PS_NODE_STATE_ACTIVE) {
         ps_member_move(m, PS_NODE_STATE_SUSPECT, "connection lost", st->fx);
     }
-    ps_sched_death_suspect(st, m);
+    ps_sched_probe_lost(st, m);
 }
 
 static void member_tick(struct ps_sched_step *st, struct ps_member *m)
@@ -137,7 +137,7 @@ static void member_tick(struct ps_sched_step *st, struct ps_member *m)
         ps_time_add(m->closed, o->link_linger) <= st->now) {
         ps_member_unlink(m);
     }
-    ps_sched_death_tick(st, m);
+    ps_sched_probe_tick(st, m);
     if (m->confirm_at <= st->now &&
         (m->link == NULL || m->closed != PS_TIME_NEVER) &&
         m->state != PS_NODE_STATE_GONE) {
@@ -203,7 +203,7 @@ ps_time ps_sched_members_deadline(const struct ps_sched *s, ps_time now)
     for (uint32_t i = 0; i < s->members.count; i++) {
         const struct ps_member *m = s->members.sorted[i];
 
-        due = ps_time_min(due, ps_time_min(m->confirm_at, m->ask_at));
+        due = ps_time_min(due, ps_time_min(m->confirm_at, m->probe.at));
         due = ps_time_min(due, m->forget_at);
         due = ps_time_min(due, ps_time_add(m->closed, o->link_linger));
         if (m->link != NULL) {
@@ -446,7 +446,7 @@ static void member_hello(struct ps_sched_step *st, struct ps_sched_conn *c,
                  (member->state == PS_NODE_STATE_JOINING ||
                   strcmp(member->address, address) != 0);
     if (strcmp(member->address, address) != 0) {
-        member->reachable = false;
+        ps_member_unreached(member);
     }
     ps_str_copy(member->address, sizeof(member->address), address);
     member->memory = m->memory;
@@ -457,7 +457,6 @@ static void member_hello(struct ps_sched_step *st, struct ps_sched_conn *c,
         ps_member_move(member, PS_NODE_STATE_ACTIVE, NULL, st->fx);
     }
     if (new_server) {
-        ps_sched_probe(st, member);
         ps_sched_new_epoch(st);
     } else if (!resumed) {
         ps_sched_send(st, member, make_map(st->s));
@@ -472,7 +471,7 @@ static void member_hello(struct ps_sched_step *st, struct ps_sched_conn *c,
     if (member->role == PS_ROLE_SERVER) {
         ps_sched_jobs_try_start(st);
     }
-    ps_sched_death_begin(st, member);
+    ps_sched_probe_hello(st, member);
 }
 
 void ps_sched_hello(struct ps_sched_step *st, struct ps_sched_conn *c,

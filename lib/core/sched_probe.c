@@ -1,111 +1,146 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Whether a server can be reached where it says that agents should dial it:
- * the scheduler dials it once and hangs up. A server on the wrong address
- * registers, reports and is ACTIVE, and all of its jobs wait; the result is
- * shown to operators and changes nothing else, because agents may have ways
- * that the scheduler does not have. One that cannot be reached is dialled
- * again from time to time, until it can.
+/* Probes: connections to the address that a member names, closed at once.
  *
- * The target of such a dial is the node number and, above it, which probe of
- * the member it is: a result of an earlier address says nothing. */
+ * One follows each hello of a process that has not been reached yet. A server
+ * on the wrong address registers, reports and is ACTIVE, and all of its jobs
+ * wait; so the result is shown to operators, and the server is probed until it
+ * is reached. Nothing else follows, because agents may have ways that the
+ * scheduler does not have.
+ *
+ * Others follow the loss of a connection, until the member says hello or is
+ * GONE. A connection alone may be cut by any network; a host that refuses is
+ * there, and says that the process is not: the member is dead. That counts
+ * only where a probe of the same process had succeeded, since a firewall
+ * refuses, too. */
 #include "core/sched_inner.h"
 
 #include "base/err.h"
 
-#define AGAIN       PS_SECONDS(10)
-/* Between two probes of one member, however often it says hello. */
-#define PROBE_PAUSE PS_SECONDS(1)
+/* After a hello: between two probes of one member, however often it says
+ * hello, and between two of a server that is not reached. */
+#define HELLO_PAUSE PS_SECONDS(1)
+#define HELLO_AGAIN PS_SECONDS(10)
+#define HELLO_LIMIT PS_SECONDS(10)
+/* After a loss: sockets of a process that dies close one after the other. */
+#define LOST_AGAIN  PS_MILLIS(100)
+#define LOST_LIMIT  PS_SECONDS(1)
 
-static void start_probe(struct ps_sched_step *st, struct ps_member *m)
+static bool is_lost(const struct ps_member *m)
 {
-    m->probed = st->now;
-    m->probe_at = 0;
-    m->probe_seq++;
-    ps_effects_dial(st->fx, (uint64_t)m->probe_seq << 32 | m->node, m->address,
-                    0);
+    return m->state == PS_NODE_STATE_SUSPECT && !ps_member_here(m);
 }
 
-void ps_sched_probe(struct ps_sched_step *st, struct ps_member *m)
+/* Which probe of which member. */
+static uint64_t target_of(const struct ps_member *m)
 {
-    if (!st->s->opt.probes || m->role != PS_ROLE_SERVER) {
-        return;
-    }
-    if (m->probed != 0 && st->now < ps_time_add(m->probed, PROBE_PAUSE)) {
-        m->probe_at = ps_time_add(m->probed, PROBE_PAUSE);
-        return;
-    }
-    start_probe(st, m);
+    return (uint64_t)m->probe.number << 32 | m->node;
 }
 
-/* NULL: the member is no more, or is probed again. */
-static struct ps_member *find_probed(const struct ps_sched *s, uint64_t target)
+static void start(struct ps_sched_step *st, struct ps_member *m)
 {
-    struct ps_member *m = ps_members_get(&s->members, (uint32_t)target);
+    struct ps_member_probe *p = &m->probe;
 
-    return m != NULL && m->probe_seq == target >> 32 ? m : NULL;
+    p->at = PS_TIME_NEVER;
+    p->last = st->now;
+    p->number++;
+    p->under_way = true;
+    ps_effects_probe(st->fx, target_of(m), m->address,
+                     is_lost(m) ? LOST_LIMIT : HELLO_LIMIT);
 }
 
-void ps_sched_probe_reached(struct ps_sched_step *st, uint64_t target)
+void ps_sched_probe_hello(struct ps_sched_step *st, struct ps_member *m)
 {
-    struct ps_member *m = find_probed(st->s, target);
+    struct ps_member_probe *p = &m->probe;
 
-    if (m == NULL) {
+    p->at = PS_TIME_NEVER;
+    if (p->reached || p->under_way || m->address[0] == '\0') {
         return;
     }
-    if (m->unreachable != 0) {
-        ps_effects_note(st->fx, PS_LOG_INFO, "server %s reached at %s", m->name,
-                        m->address);
+    if (p->last != 0 && st->now < ps_time_add(p->last, HELLO_PAUSE)) {
+        p->at = ps_time_add(p->last, HELLO_PAUSE);
+    } else {
+        start(st, m);
     }
-    m->unreachable = 0;
 }
 
-void ps_sched_probe_failed(struct ps_sched_step *st, uint64_t target, int rc)
+void ps_sched_probe_lost(struct ps_sched_step *st, struct ps_member *m)
 {
-    struct ps_member *m = find_probed(st->s, target);
+    if (!st->s->ending && is_lost(m) && m->probe.reached &&
+        !m->probe.under_way) {
+        start(st, m);
+    }
+}
 
-    if (m == NULL) {
+/* Of a member that is connected. */
+static void take_reach(struct ps_sched_step *st, struct ps_member *m, int rc)
+{
+    struct ps_member_probe *p = &m->probe;
+
+    p->reached |= rc == 0;
+    if (m->role != PS_ROLE_SERVER) {
         return;
     }
-    m->probe_at = ps_time_add(st->now, AGAIN);
+    if (rc == 0) {
+        if (p->unreachable != 0) {
+            ps_effects_note(st->fx, PS_LOG_INFO, "server %s reached at %s",
+                            m->name, m->address);
+        }
+        p->unreachable = 0;
+        return;
+    }
+    if (p->reached) {
+        return; /* The probe is of a time when the connection was lost. */
+    }
+    p->at = ps_time_add(st->now, HELLO_AGAIN);
     if (rc != PS_E_UNREACH && rc != PS_E_TIMEOUT && rc != PS_E_REFUSED &&
         rc != PS_E_CLOSED && rc != PS_E_INVAL) {
         return; /* No descriptor, no memory: nothing is known of the server. */
     }
-    if (m->unreachable == 0) {
+    if (p->unreachable == 0) {
         ps_effects_note(st->fx, PS_LOG_WARNING,
                         "server %s cannot be reached at %s: %s; see "
                         "listen.address and advertise.address there",
                         m->name, m->address, ps_strerror(rc));
     }
-    m->unreachable = rc;
+    p->unreachable = rc;
 }
 
-void ps_sched_probes_tick(struct ps_sched_step *st)
+void ps_sched_probed(struct ps_sched_step *st, uint64_t target, int rc)
 {
-    for (uint32_t i = 0; i < st->s->members.count; i++) {
-        struct ps_member *m = st->s->members.sorted[i];
+    struct ps_member *m = ps_members_get(&st->s->members, (uint32_t)target);
+    char why[PS_ADDRESS_MAX + 80];
+    struct ps_str text;
 
-        if (m->probe_at == 0 || m->probe_at > st->now) {
-            continue;
-        }
-        if (m->state == PS_NODE_STATE_ACTIVE) {
-            start_probe(st, m);
-        } else {
-            m->probe_at = 0; /* It is probed when it comes back. */
-        }
+    if (m == NULL || target != target_of(m) || !m->probe.under_way) {
+        return;
     }
+    m->probe.under_way = false;
+    if (ps_member_here(m)) {
+        take_reach(st, m, rc);
+        return;
+    }
+    if (!is_lost(m) || !m->probe.reached) {
+        return;
+    }
+    if (rc != PS_E_REFUSED) {
+        m->probe.at = ps_time_add(st->now, LOST_AGAIN);
+        return;
+    }
+    ps_str_init(&text, why, sizeof(why));
+    ps_str_addf(&text, "its process has ended: %s refuses connections",
+                m->address);
+    ps_sched_member_gone(st, m, why);
 }
 
-ps_time ps_sched_probes_deadline(const struct ps_sched *s)
+void ps_sched_probe_tick(struct ps_sched_step *st, struct ps_member *m)
 {
-    ps_time due = PS_TIME_NEVER;
-
-    for (uint32_t i = 0; i < s->members.count; i++) {
-        const struct ps_member *m = s->members.sorted[i];
-
-        if (m->probe_at != 0) {
-            due = ps_time_min(due, m->probe_at);
-        }
+    if (m->probe.at > st->now) {
+        return;
     }
-    return due;
+    m->probe.at = PS_TIME_NEVER;
+    if (ps_member_here(m)) {
+        start(st, m);
+    } else {
+        ps_sched_probe_lost(st, m);
+    }
 }

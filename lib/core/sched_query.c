@@ -62,8 +62,8 @@ static void member_row(struct ps_sched_step *st, struct ps_sched_conn *c,
                          .reserved = m->reserved,
                          .taken = p->memory,
                          .full = p->full,
-                         .unreachable = m->unreachable != 0
-                                            ? ps_strerror(m->unreachable)
+                         .unreachable = m->probe.unreachable != 0
+                                            ? ps_strerror(m->probe.unreachable)
                                             : NULL,
                          .rounds_rate = r.rounds,
                          .in_rate = r.bytes_in,

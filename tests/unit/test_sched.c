@@ -1204,96 +1204,9 @@ static void groups_belong_to_the_owner_of_their_job(void **state)
     end_world(w);
 }
 
-/* Why the server cannot be reached; "": it can, or nothing is known. */
-static const char *reach_of(struct world *w, struct peer *ctl)
-{
-    forget(ctl);
-    say(w, ctl,
-        (struct ps_msg){.code = PS_MSG_QUERY,
-                        .query = {.what = PS_QUERY_NODES, .job = ""}});
-    for (uint32_t i = 0; i < ctl->count; i++) {
-        const struct ps_msg *msg = ctl->inbox[i].msg;
-
-        if (msg->code == PS_MSG_NODE_ROW &&
-            msg->node_row.role == PS_ROLE_SERVER) {
-            assert_int_equal(msg->node_row.state, PS_NODE_STATE_ACTIVE);
-            return msg->node_row.unreachable != NULL ? msg->node_row.unreachable
-                                                     : "";
-        }
-    }
-    fail_msg("no server");
-    return "";
-}
-
-static void dial_ends(struct world *w, uint64_t target, int rc)
-{
-    struct ps_event ev = {.type = PS_EV_DIAL_FAILED,
-                          .dial_failed = {.target = target, .rc = rc}};
-
-    if (rc == 0) {
-        ev = (struct ps_event){
-            .type = PS_EV_OPEN,
-            .conn = ++w->conns,
-            .open = {.kind = PS_CONN_DIALLED, .target = target}};
-    }
-    step(w, ev);
-    assert_true(rc != 0 || w->hung_up == w->conns);
-}
-
-static void hello_anew(struct world *w, struct peer *s)
-{
-    lose_conn(w, s);
-    s->instance++;
-    hello(w, s);
-}
-
-static void servers_are_dialled_where_they_say(void **state)
-{
-    struct world *w = world_with(true);
-    struct peer *s = peer_new(w, PS_ROLE_SERVER, "s0");
-    struct peer *ctl = join(w, PS_ROLE_CTL, "");
-    uint64_t target;
-
-    (void)state;
-    join(w, PS_ROLE_AGENT, "a0");
-    assert_int_equal(w->dials, 0);
-    hello(w, s);
-    assert_int_equal(w->dials, 1);
-    assert_string_equal(w->dial_address, "10.0.0.1:9");
-    target = w->dial_target;
-    assert_string_equal(reach_of(w, ctl), "");
-    dial_ends(w, target, PS_E_UNREACH);
-    assert_string_equal(reach_of(w, ctl), ps_strerror(PS_E_UNREACH));
-    /* Again, and a result of an earlier time counts no more. */
-    pass(w, PS_SECONDS(9));
-    assert_int_equal(w->dials, 1);
-    pass(w, PS_SECONDS(2));
-    assert_int_equal(w->dials, 2);
-    dial_ends(w, target, 0);
-    assert_string_not_equal(reach_of(w, ctl), "");
-    dial_ends(w, w->dial_target, 0);
-    assert_string_equal(reach_of(w, ctl), "");
-    pass(w, PS_SECONDS(30));
-    assert_int_equal(w->dials, 2);
-    /* Trouble of the scheduler's own says nothing of a server. */
-    hello_anew(w, s);
-    assert_int_equal(w->dials, 3);
-    dial_ends(w, w->dial_target, PS_E_FULL);
-    assert_string_equal(reach_of(w, ctl), "");
-    /* Once a second, however often it says hello. */
-    for (int i = 0; i < 5; i++) {
-        hello_anew(w, s);
-    }
-    assert_int_equal(w->dials, 3);
-    pass(w, PS_MILLIS(1100));
-    assert_int_equal(w->dials, 4);
-    end_world(w);
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(servers_are_dialled_where_they_say),
         cmocka_unit_test(groups_belong_to_the_owner_of_their_job),
         cmocka_unit_test(ranks_do_not_depend_on_who_started_first),
         cmocka_unit_test(a_job_without_servers_runs_on_one_node),

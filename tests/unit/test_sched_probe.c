@@ -1,0 +1,191 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Probes: servers at wrong addresses; members whose process has ended, and
+ * those whose connection was merely cut. */
+#include "sched_world.h"
+
+static void result(struct world *w, uint64_t target, int rc)
+{
+    struct ps_event ev = {.type = PS_EV_PROBED};
+
+    ev.dial_failed.target = target;
+    ev.dial_failed.rc = rc;
+    step(w, ev);
+}
+
+static void probed(struct world *w, int rc)
+{
+    result(w, w->probed, rc);
+}
+
+static uint32_t servers(const struct world *w, enum ps_node_state state)
+{
+    return ps_sched_member_count(w->sched, PS_ROLE_SERVER, state);
+}
+
+static void who_is_refused_where_it_listened_is_dead(void **state)
+{
+    struct world *w = world_new();
+    struct peer *s = join(w, PS_ROLE_SERVER, "s0");
+
+    (void)state;
+    assert_int_equal(w->probes, 1); /* It said hello. */
+    probed(w, 0);
+    lose_conn(w, s);
+    assert_int_equal(w->probes, 2);
+    assert_int_equal(servers(w, PS_NODE_STATE_SUSPECT), 1);
+    /* Its sockets close one after the other. */
+    probed(w, 0);
+    pass(w, PS_MILLIS(100));
+    assert_int_equal(w->probes, 3);
+    probed(w, PS_E_REFUSED);
+    assert_int_equal(servers(w, PS_NODE_STATE_GONE), 1);
+    expect_in(w->story, "its process has ended: 10.0.0.1:9 refuses");
+    end_world(w);
+}
+
+static void a_cut_alone_is_not_death(void **state)
+{
+    struct world *w = world_new();
+    struct peer *s = join(w, PS_ROLE_SERVER, "s0");
+
+    (void)state;
+    probed(w, 0);
+    lose_conn(w, s);
+    for (int i = 0; i < 5; i++) {
+        probed(w, i % 2 == 0 ? 0 : PS_E_TIMEOUT);
+        pass(w, PS_MILLIS(100));
+    }
+    hello(w, s);
+    /* The answer to a probe from before comes late. */
+    probed(w, PS_E_REFUSED);
+    assert_int_equal(servers(w, PS_NODE_STATE_ACTIVE), 1);
+    pass(w, PS_SECONDS(5));
+    assert_int_equal(servers(w, PS_NODE_STATE_ACTIVE), 1);
+    end_world(w);
+}
+
+/* A firewall refuses what the scheduler dials: that says nothing. */
+static void who_was_never_reached_has_its_lease(void **state)
+{
+    struct world *w = world_new();
+    struct peer *s = join(w, PS_ROLE_SERVER, "s0");
+
+    (void)state;
+    join(w, PS_ROLE_AGENT, "a0");
+    assert_int_equal(w->probes, 1); /* The agent names no address. */
+    probed(w, PS_E_REFUSED);
+    assert_int_equal(servers(w, PS_NODE_STATE_ACTIVE), 1);
+    lose_conn(w, s);
+    pass(w, PS_SECONDS(1));
+    assert_int_equal(w->probes, 1);
+    assert_int_equal(servers(w, PS_NODE_STATE_SUSPECT), 1);
+    pass(w, PS_MILLIS(1100));
+    assert_int_equal(servers(w, PS_NODE_STATE_GONE), 1);
+    end_world(w);
+}
+
+/* The answer is of the process that was probed. */
+static void a_new_process_is_not_taken_for_the_old_one(void **state)
+{
+    struct world *w = world_new();
+    struct peer *s = join(w, PS_ROLE_SERVER, "s0");
+    uint64_t before = w->probed;
+
+    (void)state;
+    probed(w, 0);
+    lose_conn(w, s);
+    s->instance += 100;
+    s->session += 100;
+    hello(w, s);
+    pass(w, PS_SECONDS(1)); /* Probes after a hello keep a distance. */
+    assert_true(w->probed != before);
+    probed(w, 0);
+    lose_conn(w, s);
+    result(w, before, PS_E_REFUSED);
+    assert_int_equal(servers(w, PS_NODE_STATE_SUSPECT), 1);
+    world_free(w);
+}
+
+/* Why the server cannot be reached; "": it can, or nothing is known. */
+static const char *reach_of(struct world *w, struct peer *ctl)
+{
+    forget(ctl);
+    say(w, ctl,
+        (struct ps_msg){.code = PS_MSG_QUERY,
+                        .query = {.what = PS_QUERY_NODES, .job = ""}});
+    for (uint32_t i = 0; i < ctl->count; i++) {
+        const struct ps_msg *msg = ctl->inbox[i].msg;
+
+        if (msg->code == PS_MSG_NODE_ROW &&
+            msg->node_row.role == PS_ROLE_SERVER) {
+            assert_int_equal(msg->node_row.state, PS_NODE_STATE_ACTIVE);
+            return msg->node_row.unreachable != NULL ? msg->node_row.unreachable
+                                                     : "";
+        }
+    }
+    fail_msg("no server");
+    return "";
+}
+
+static void hello_anew(struct world *w, struct peer *s)
+{
+    lose_conn(w, s);
+    s->instance++;
+    hello(w, s);
+}
+
+static void servers_are_probed_where_they_say(void **state)
+{
+    struct world *w = world_new();
+    struct peer *s = peer_new(w, PS_ROLE_SERVER, "s0");
+    struct peer *ctl = join(w, PS_ROLE_CTL, "");
+    uint64_t target;
+
+    (void)state;
+    join(w, PS_ROLE_AGENT, "a0");
+    assert_int_equal(w->probes, 0);
+    hello(w, s);
+    assert_int_equal(w->probes, 1);
+    assert_string_equal(w->probed_address, "10.0.0.1:9");
+    target = w->probed;
+    assert_string_equal(reach_of(w, ctl), "");
+    probed(w, PS_E_UNREACH);
+    assert_string_equal(reach_of(w, ctl), ps_strerror(PS_E_UNREACH));
+    /* Again, and a result of an earlier time counts no more. */
+    pass(w, PS_SECONDS(9));
+    assert_int_equal(w->probes, 1);
+    pass(w, PS_SECONDS(2));
+    assert_int_equal(w->probes, 2);
+    result(w, target, 0);
+    assert_string_not_equal(reach_of(w, ctl), "");
+    probed(w, 0);
+    assert_string_equal(reach_of(w, ctl), "");
+    pass(w, PS_SECONDS(30));
+    assert_int_equal(w->probes, 2);
+    /* Trouble of the scheduler's own says nothing of a server. */
+    hello_anew(w, s);
+    assert_int_equal(w->probes, 3);
+    probed(w, PS_E_FULL);
+    assert_string_equal(reach_of(w, ctl), "");
+    /* Once a second, however often it says hello. */
+    for (int i = 0; i < 5; i++) {
+        hello_anew(w, s);
+    }
+    assert_int_equal(w->probes, 3);
+    pass(w, PS_MILLIS(1100));
+    assert_int_equal(w->probes, 4);
+    end_world(w);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(servers_are_probed_where_they_say),
+        cmocka_unit_test(who_is_refused_where_it_listened_is_dead),
+        cmocka_unit_test(a_cut_alone_is_not_death),
+        cmocka_unit_test(who_was_never_reached_has_its_lease),
+        cmocka_unit_test(a_new_process_is_not_taken_for_the_old_one),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
