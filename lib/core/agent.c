@@ -208,6 +208,9 @@ static void on_tick(struct ps_agent_step *st)
     if (a->retry_at <= st->now) {
         retry(st);
     }
+    if (a->leave_at <= st->now) {
+        ps_agent_regions_leave(a);
+    }
     if (a->trim_at <= st->now) {
         a->trim_at = PS_TIME_NEVER;
         ps_pool_trim(a->opt.sums);
@@ -227,7 +230,7 @@ static ps_time deadline(const void *self)
     while ((s = ps_map_next(a->servers, &c)) != NULL) {
         at = ps_time_min(at, ps_agent_server_deadline(a, s));
     }
-    at = ps_time_min(at, a->starved_at);
+    at = ps_time_min(ps_time_min(at, a->starved_at), a->leave_at);
     return ps_time_min(ps_time_min(at, a->retry_at), a->trim_at);
 }
 
@@ -355,6 +358,8 @@ struct ps_agent *ps_agent_new(const struct ps_agent_options *opt, ps_time now)
     a->jobs = ps_map_new();
     a->runs = ps_map_new();
     a->questions = ps_map_new();
+    a->leaving = ps_map_new();
+    a->leave_at = PS_TIME_NEVER;
     ps_agent_budget_init(a);
     ps_list_init(&a->sessions);
     a->starved_at = PS_TIME_NEVER;
@@ -399,6 +404,10 @@ void ps_agent_free(struct ps_agent *a)
     while ((s = ps_map_next(a->servers, &c)) != NULL) {
         ps_agent_server_free(s);
     }
+    while (ps_map_count(a->leaving) > 0) {
+        ps_agent_regions_leave(a);
+    }
+    ps_map_free(a->leaving);
     ps_agent_why_fini(a);
     while (a->spare_op_count > 0) {
         ps_free(a->spare_ops[--a->spare_op_count]);

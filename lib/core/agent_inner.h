@@ -488,6 +488,11 @@ struct ps_agent {
     uint64_t next_request;
     struct ps_agent_grave *dying;
     uint32_t dying_count;
+    /* Regions of sessions that have ended, in this order: to unmap many takes
+     * longer than others should wait. */
+    struct ps_map *leaving;
+    uint64_t last_leaving;
+    ps_time leave_at; /* PS_TIME_NEVER: there are none. */
     struct ps_agent_departed *departed;
     uint32_t departed_count;
     uint32_t held_back;             /* Sessions whose job_open waits. */
@@ -691,6 +696,8 @@ void ps_agent_departed_forget(struct ps_agent *a, uint64_t gen);
  * so that it says that the job is over. */
 void ps_agent_departed_sift(struct ps_agent *a);
 void ps_agent_session_free(struct ps_agent *a, struct ps_agent_session *s);
+/* Lets go of some regions of sessions that have ended. */
+void ps_agent_regions_leave(struct ps_agent *a);
 struct ps_agent_op *ps_agent_op_new(struct ps_agent_step *st,
                                     struct ps_agent_session *s, uint64_t id);
 /* Answers the worker, if it lives, and frees. */

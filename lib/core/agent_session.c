@@ -10,6 +10,10 @@
 #include <assert.h>
 #include <string.h>
 
+/* Regions unmapped at a time, at 2 us each, and the time until the next ones. */
+#define LEAVE_COUNT 32u
+#define LEAVE_EVERY PS_MILLIS(1)
+
 /* --------------------------------------------------------------- operations */
 
 struct ps_agent_op *ps_agent_op_new(struct ps_agent_step *st,
@@ -196,6 +200,22 @@ static void drop_askers(struct ps_agent_session *s)
     }
 }
 
+void ps_agent_regions_leave(struct ps_agent *a)
+{
+    struct ps_map_cursor c = {0};
+    struct ps_buf *b;
+    uint32_t count = 0;
+
+    while (count < LEAVE_COUNT && (b = ps_map_next(a->leaving, &c)) != NULL) {
+        ps_map_take(a->leaving, c.key);
+        ps_buf_unref(b);
+        count++;
+    }
+    a->leave_at = ps_map_count(a->leaving) == 0
+                      ? PS_TIME_NEVER
+                      : ps_time_add(a->now, LEAVE_EVERY);
+}
+
 void ps_agent_session_free(struct ps_agent *a, struct ps_agent_session *s)
 {
     struct ps_map_cursor c = {0};
@@ -206,8 +226,9 @@ void ps_agent_session_free(struct ps_agent *a, struct ps_agent_session *s)
     ps_agent_why_forget(a, s);
     a->held_back -= s->held_back;
     while ((b = ps_map_next(s->regions, &c)) != NULL) {
-        ps_buf_unref(b);
+        ps_map_put(a->leaving, ++a->last_leaving, b);
     }
+    ps_agent_regions_leave(a);
     ps_map_free(s->regions);
     ps_map_free(s->arenas);
     ps_map_free(s->pieces);

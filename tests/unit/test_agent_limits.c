@@ -129,6 +129,41 @@ static void a_region_counts_until_nothing_reads_it(void **state)
     end(&b);
 }
 
+/* In one go they would hold up everybody for milliseconds. */
+static void regions_of_a_session_leave_in_slices(void **state)
+{
+    enum { REGIONS = 1000 };
+    struct ps_buf *buf = ps_buf_new(4096);
+    struct bench b;
+    uint32_t before = REGIONS + 1;
+
+    (void)state;
+    no_limits();
+    begin(&b, 1, 1);
+    for (uint32_t i = 0; i < REGIONS; i++) {
+        struct ps_event ev = {.type = PS_EV_REGION, .conn = WORKER_CONN};
+
+        ev.region.region = i + 1;
+        ev.region.buf = buf;
+        step(&b, ev);
+    }
+    assert_int_equal(buf->refs, REGIONS + 1);
+    step(&b, (struct ps_event){.type = PS_EV_CLOSED, .conn = WORKER_CONN});
+    assert_int_equal(used(&b, PS_COST_SESSIONS), 0);
+    assert_in_range(buf->refs, REGIONS / 2, REGIONS);
+    while (buf->refs > 1) {
+        assert_in_range(before - buf->refs, 1, 64);
+        assert_int_equal(used(&b, PS_COST_REGIONS), buf->refs - 1);
+        before = buf->refs;
+        b.now += PS_MILLIS(1);
+        assert_true(b.m.ops->deadline(b.m.self) <= b.now);
+        tick(&b);
+    }
+    assert_int_equal(used(&b, PS_COST_MAPPED), 0);
+    end(&b);
+    ps_buf_unref(buf);
+}
+
 static void ask_why(struct bench *b, uint64_t op_id)
 {
     say(b, WORKER_CONN,
@@ -331,6 +366,7 @@ int main(void)
         cmocka_unit_test(
             what_cannot_fit_is_refused_before_the_scheduler_is_asked),
         cmocka_unit_test(a_region_counts_until_nothing_reads_it),
+        cmocka_unit_test(regions_of_a_session_leave_in_slices),
         cmocka_unit_test(an_operation_has_one_open_question_and_a_user_few),
         cmocka_unit_test(a_process_that_asks_without_end_is_cut_off),
         cmocka_unit_test(questions_of_a_dead_worker_are_forgotten),
