@@ -23,7 +23,10 @@
 #define F_SEAL_FUTURE_WRITE 0x0010
 #endif
 
-#define UNIT 4096u
+#define UNIT  4096u
+/* A new arena of a pool that many share is a part of what the pool has. */
+#define SHARE 4u
+#define LEAST (4u * 1024u * 1024u)
 
 struct range {
     struct ps_list_node node;
@@ -33,7 +36,7 @@ struct range {
 
 struct arena {
     struct ps_list_node node;
-    const struct group *group;
+    struct group *group;
     uint32_t number;
     int fd;
     char *data;
@@ -60,6 +63,8 @@ struct ps_arenas {
 /* The arenas of one pool. */
 struct group {
     struct ps_arenas *all;
+    uint64_t size; /* Of them all. */
+    bool grows;    /* By small arenas first. */
 };
 
 static void add_range(struct ps_list_node *before, struct arena *a,
@@ -104,9 +109,21 @@ static int seal(int fd)
     return fcntl(fd, F_ADD_SEALS, size | F_SEAL_SEAL); /* Before 5.1. */
 }
 
-static struct arena *arena_new(struct ps_arenas *all, size_t at_least)
+/* One piece in use keeps the pages of its whole arena, because what is sealed
+ * cannot be given back in parts. So what a burst took from a pool that lasts
+ * should lie in arenas of its own, and one arena be little of the whole. */
+static size_t next_size(const struct group *g)
 {
-    size_t size = ps_max_u64(ps_round_up(at_least, UNIT), PS_ARENA_SIZE);
+    uint64_t size = g->grows ? ps_max_u64(g->size / SHARE, LEAST)
+                             : PS_ARENA_SIZE;
+
+    return ps_round_up(ps_min_u64(size, PS_ARENA_SIZE), UNIT);
+}
+
+static struct arena *arena_new(struct group *group, size_t at_least)
+{
+    struct ps_arenas *all = group->all;
+    size_t size = ps_max_u64(ps_round_up(at_least, UNIT), next_size(group));
     int fd = memory_fd();
     void *data = MAP_FAILED;
 
@@ -125,6 +142,8 @@ static struct arena *arena_new(struct ps_arenas *all, size_t at_least)
     }
     struct arena *a = ps_calloc(1, sizeof(*a));
 
+    a->group = group;
+    group->size += size;
     a->number = ++all->last;
     a->fd = fd;
     a->data = data;
@@ -211,11 +230,10 @@ static int get(void *ctx, size_t size, void **ret_data, uint32_t *ret_tag,
         }
     }
     if (a == NULL) {
-        a = arena_new(all, size);
+        a = arena_new(group, size);
         if (a == NULL) {
             return PS_E_NOMEM;
         }
-        a->group = group;
         (void)cut(a, size, &offset);
     }
     *ret_data = a->data + offset;
@@ -279,6 +297,7 @@ static void put(void *ctx, void *data, size_t size, uint32_t tag)
 
     if (PS_CONTAINER(first, struct range, node)->size == a->size) {
         group->all->freed++;
+        group->size -= a->size;
         arena_free(a);
     }
 }
@@ -322,7 +341,9 @@ struct ps_pool_source ps_arenas_source(struct ps_arenas *a)
 struct ps_pool_source ps_arenas_source_if_wanted(struct ps_arenas *a)
 {
     struct ps_pool_source s = ps_arenas_source(a);
+    struct group *group = s.ctx;
 
+    group->grows = true;
     s.get = get_if_wanted;
     s.put = put_either;
     return s;

@@ -11,6 +11,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+/* The most of one, unless more is asked for at a time. */
 #define PS_ARENA_SIZE (64u * 1024u * 1024u)
 
 struct ps_arenas;
@@ -22,7 +23,9 @@ void ps_arenas_free(struct ps_arenas *a);
  * arena of another. */
 struct ps_pool_source ps_arenas_source(struct ps_arenas *a);
 /* Anonymous memory (tag 0), which has larger pages, until somebody is there to
- * share it with: arenas after ps_arenas_want(). */
+ * share it with: arenas after ps_arenas_want(). For a pool that outlasts its
+ * users: arenas are small as long as there are few, so that one with a piece in
+ * use keeps little of what was given back around it. */
 struct ps_pool_source ps_arenas_source_if_wanted(struct ps_arenas *a);
 void ps_arenas_want(struct ps_arenas *a);
 /* The descriptor of an arena, still ours, and its size. PS_E_NOENT. */

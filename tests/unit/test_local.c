@@ -785,6 +785,53 @@ static void arenas_are_used_again(void **state)
     assert_int_equal(ps_alloc_live(), 0);
 }
 
+static uint64_t arena_bytes(const struct ps_arenas *arenas, uint32_t last)
+{
+    uint64_t sum = 0;
+
+    for (uint32_t tag = 1; tag <= last; tag++) {
+        uint64_t size;
+        int fd;
+
+        if (ps_arenas_fd(arenas, tag, &fd, &size) == 0) {
+            sum += size;
+        }
+    }
+    return sum;
+}
+
+/* One user's piece that stays keeps little of what another took beside it. */
+static void burst_is_given_back(void **state)
+{
+    enum { PIECES = 256 };
+    const size_t size = 1024u * 1024;
+    struct ps_arenas *arenas = ps_arenas_new();
+    struct ps_pool *pool = ps_pool_new(&(struct ps_pool_options){
+        .source = ps_arenas_source_if_wanted(arenas)});
+    struct ps_buf *burst[PIECES];
+    struct ps_buf *stays;
+
+    (void)state;
+    ps_arenas_want(arenas);
+    assert_int_equal(ps_pool_get(pool, 200 * 1024, &stays), 0);
+    for (int i = 0; i < PIECES; i++) {
+        assert_int_equal(ps_pool_get(pool, size, &burst[i]), 0);
+    }
+    uint32_t last = burst[PIECES - 1]->tag;
+
+    assert_in_range(last, 4, 32); /* Each takes a descriptor. */
+    assert_in_range(arena_bytes(arenas, last), PIECES * size,
+                    PIECES * size * 5 / 4 + size);
+    for (int i = 0; i < PIECES; i++) {
+        ps_buf_unref(burst[i]);
+    }
+    ps_pool_trim(pool);
+    assert_in_range(arena_bytes(arenas, last), 1, 4 * size);
+    ps_buf_unref(stays);
+    ps_pool_free(pool);
+    ps_arenas_free(arenas);
+}
+
 /* Who gets the arena of one pool sees nothing of another. */
 static void pools_share_no_arena(void **state)
 {
@@ -815,6 +862,7 @@ static void pools_share_no_arena(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(burst_is_given_back),
         cmocka_unit_test(pools_share_no_arena),
         cmocka_unit_test(listens_with_its_mode_and_knows_who_calls),
         cmocka_unit_test(replaces_a_file_that_nobody_listens_on),
