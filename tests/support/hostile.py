@@ -279,7 +279,28 @@ def offences(a):
 
 
 def memory(a):
-    """First values until the server has no room; then the job ends."""
+    """Keys that do not fit in the server, one by one and many times, each with
+    a first value that would. All are refused before anything is touched."""
+    fits = 64 << 20
+    size = 1 << 40
+    w = a.worker()
+    w.drain(0.5)
+    fd = sealed(fits)
+    w.send(message("l_region", region=1, size=fits), [fd])
+    os.close(fd)
+    number = 0
+    while not a.over():
+        number += 1
+        size = max(size // 2, 4 * fits)
+        w.send(message("l_key", request=number, name=f"s:{number}", dtype=0,
+                       count=size // 4, shape=[size // 4]))
+        w.drain(0.002)
+        w.send(message("l_op", op_id=number, op=OP["init"], key=0, region=1))
+
+
+def fills(a):
+    """First values until the server has no room; then the job ends. What it
+    has until then limits grant to it."""
     size = 64 << 20
     w = a.worker()
     w.drain(0.5)
@@ -395,7 +416,7 @@ def tools(a):
 
 KINDS = {f.__name__: f for f in (
     regions, space, queries, declarations, readers, sessions, greetings,
-    offences, memory, counts, names, tools)}
+    offences, memory, fills, counts, names, tools)}
 
 
 def main():

@@ -2,7 +2,7 @@
 """A job that does what it should, beside others that do not. Each rank checks
 every element of every sum and takes the time of every round.
 
-    neighbour.py NAME RANKS
+    neighbour.py SOCKET RANKS
 
 reads lines from standard input: "run SECONDS" ends with a line of JSON:
 rounds, and the 50th and 99th percentile of their times in ms; "end" closes."""
@@ -31,9 +31,12 @@ for line in sys.stdin:
     words = line.split()
     if words[0] == 'end':
         break
+    # Until the time is up, or so many rounds; a pause before each.
     end, times = time.monotonic() + float(words[1]), []
+    most, pause = int(words[2]), float(words[3])
     while True:
         number += 1
+        time.sleep(pause)
         mine = base + (number + kv.rank) % 64
         begun = time.perf_counter()
         kv.pushpull('w', mine, out)
@@ -42,16 +45,18 @@ for line in sys.stdin:
         if not (out == wanted).all():
             raise SystemExit('wrong sum in round %d' % number)
         # Rank 0 says when it is over, to all in the same round.
-        more = kv.rank == 0 and time.monotonic() < end
+        more = (kv.rank == 0 and time.monotonic() < end and
+                len(times) != most)
         kv.pushpull('go', np.full(1, more, 'f'), go)
         if go[0] == 0:
             break
-    times.sort()
-    print(json.dumps(dict(rounds=len(times), p50=times[len(times) // 2] * 1e3,
-                          p99=times[len(times) * 99 // 100] * 1e3)),
-          flush=True)
+    print(json.dumps([round(t * 1e6) for t in times]), flush=True)
 kv.close()
 """
+
+
+def percentile(times, part):
+    return sorted(times)[int(len(times) * part)]
 
 
 def die_with_parent():
@@ -71,21 +76,24 @@ class Neighbour:
                 DMLC_NUM_SERVER=servers, DMLC_WORKER_ID=rank))
             for rank in range(ranks)]
 
-    def begin(self, seconds):
-        for p in self.ranks:
-            p.stdin.write(f"run {seconds}\n")
-            p.stdin.flush()
+    def pids(self):
+        return [p.pid for p in self.ranks]
 
-    def result(self):
-        """Of the slower rank. Fails when a sum was wrong or a round hung."""
+    def rounds(self, seconds, most=0, pause=0.0):
+        """Times of the rounds in ms, each that of the slower rank: until the
+        time is up, or `most` of them. Fails when a sum was wrong or a round
+        hung."""
+        for p in self.ranks:
+            p.stdin.write(f"run {seconds} {most} {pause}\n")
+            p.stdin.flush()
         lines = [p.stdout.readline() for p in self.ranks]
         assert all(lines), "a rank of the neighbour has ended"
-        return max((json.loads(line) for line in lines),
-                   key=lambda r: r["p99"])
+        return [max(ranks) / 1e3 for ranks in zip(*map(json.loads, lines))]
 
     def run(self, seconds):
-        self.begin(seconds)
-        return self.result()
+        times = self.rounds(seconds)
+        return dict(rounds=len(times), p50=percentile(times, 0.5),
+                    p99=percentile(times, 0.99))
 
     def end(self):
         for p in self.ranks:
