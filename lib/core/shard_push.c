@@ -249,8 +249,9 @@ static int take(struct ps_shard_step *st, struct ps_shard_slot *slot,
         return 0; /* Answered when the round is merged. */
     }
     rc = m->ranks == 0 ? check_pass(job, part, rec) : check(job, part, m, rec);
-    if (rc == PS_E_MISMATCH && m->ranks != 0 && part->width == 0 &&
-        part->applied == NULL && ps_part_fits(part, rec->dtype, rec->count)) {
+    if (rc == PS_E_MISMATCH && m->ranks != 0 && part != NULL &&
+        part->width == 0 && part->applied == NULL &&
+        ps_part_fits(part, rec->dtype, rec->count)) {
         ps_shard_attempt_disagree(st, job, part, rec->round,
                                   &(struct ps_shard_side){.slot = {slot->index},
                                                           .count = 1,

@@ -125,7 +125,8 @@ static int fits(const struct ps_part *part, const struct ps_rec_rows *rec)
     if (part == NULL || !ps_part_has_value(part)) {
         return PS_E_NOKEY;
     }
-    if (part->dtype != rec->dtype || part->count % rec->width != 0 ||
+    if (part->applied != NULL || part->dtype != rec->dtype ||
+        part->count % rec->width != 0 ||
         (part->width != 0 && part->width != rec->width) ||
         rec->count > part->count / rec->width) {
         return PS_E_MISMATCH;

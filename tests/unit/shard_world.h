@@ -607,7 +607,8 @@ struct job_options {
     enum ps_job_phase phase;
     const struct ps_rec_param *params; /* Not NULL: an optimizer, */
     uint32_t params_count;
-    const char *optimizer; /* sgd, where this is NULL. */
+    const char *optimizer;   /* sgd, where this is NULL. */
+    const char *compression; /* NULL: none. */
 };
 
 static inline void sched_job(struct world *w, const struct job_options *opt)
@@ -636,7 +637,10 @@ static inline void sched_job(struct world *w, const struct job_options *opt)
                                                     ? "sgd"
                                                     : opt->optimizer,
                                    .params = opt->params,
-                                   .params_count = opt->params_count},
+                                   .params_count = opt->params_count,
+                                   .compression = opt->compression == NULL
+                                                      ? ""
+                                                      : opt->compression},
                  },
                  w->now, &w->sched_out);
     world_settle(w);
@@ -910,6 +914,7 @@ struct world_options {
     const struct ps_rec_param *params; /* Not NULL: an optimizer, */
     uint32_t params_count;
     const char *optimizer;        /* sgd, where this is NULL. */
+    const char *compression;      /* NULL: none. */
     struct ps_pool_source source; /* Of the pool's memory. */
     bool no_job;                  /* But another one, which has the agents. */
 };
@@ -961,7 +966,8 @@ static inline struct world *world_new(const struct world_options *opt)
                                            .phase = PS_JOB_PHASE_STARTING,
                                            .params = opt->params,
                                            .params_count = opt->params_count,
-                                           .optimizer = opt->optimizer});
+                                           .optimizer = opt->optimizer,
+                                           .compression = opt->compression});
         assert_int_equal(w->ready_gen, GEN);
         assert_int_equal(w->ready_version, 1);
     } else if (w->slots > 0) {

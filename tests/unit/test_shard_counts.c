@@ -152,6 +152,73 @@ static void the_memory_of_a_job_goes_back(void **state)
     world_free(w);
 }
 
+/* A partition that no agent has named before, in a code that is not that of the
+ * job. */
+static void a_foreign_code_of_an_unknown_partition_is_refused(void **state)
+{
+    struct world *w = world_new(
+        &(struct world_options){.slots = 1, .compression = "2bit"});
+    struct agent *a = &w->agents[0];
+    struct ps_rec_part part = {.key = 7,
+                               .round = 1,
+                               .dtype = PS_DTYPE_FLOAT32,
+                               .count = 1,
+                               .codec = PS_PRESS_1BIT,
+                               .bytes = 4};
+
+    (void)state;
+    agent_send(a,
+               &(struct ps_msg){.code = PS_MSG_PUSH,
+                                .push = {.gen = GEN,
+                                         .incarnation = a->incarnation,
+                                         .ranks = 1,
+                                         .parts = &part,
+                                         .parts_count = 1}},
+               (uint32_t[]){0}, 4);
+    world_settle(w);
+    assert_int_equal(a->seen[7].refusals, 1);
+    assert_int_equal(a->seen[7].error, PS_E_MISMATCH);
+    world_free(w);
+}
+
+/* Rows have rounds, and the pushes that wait for such a partition have none. */
+static void rows_are_refused_where_pushes_are_applied_one_by_one(void **state)
+{
+    struct world *w = world_new(&(struct world_options){.slots = 2});
+    struct agent *a = &w->agents[0];
+    struct ps_rec_rows part = {.key = 1,
+                               .round = 2,
+                               .dtype = PS_DTYPE_FLOAT32,
+                               .width = 1,
+                               .count = 1};
+    struct {
+        uint32_t number[2];
+        float row[2];
+    } block = {{0, 0}, {5, 0}};
+
+    (void)state;
+    agent_init(a, 1, 1, &(float){1});
+    agent_push(&w->agents[1],
+               &(struct push_options){.key = 1,
+                                      .round = 1,
+                                      .count = 1,
+                                      .data = &(float){2},
+                                      .rule = PS_RULE_ACCUMULATE});
+    assert_int_equal(w->agents[1].seen[1].refusals, 0);
+    agent_send(a,
+               &(struct ps_msg){.code = PS_MSG_PUSH_ROWS,
+                                .push_rows = {.gen = GEN,
+                                              .incarnation = a->incarnation,
+                                              .ranks = 1,
+                                              .parts = &part,
+                                              .parts_count = 1}},
+               &block, sizeof(block));
+    world_settle(w);
+    assert_int_equal(a->seen[1].refusals, 1);
+    assert_int_equal(a->seen[1].error, PS_E_MISMATCH);
+    world_free(w);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -160,6 +227,8 @@ int main(void)
         cmocka_unit_test(a_question_for_rows_makes_no_key_of_rows),
         cmocka_unit_test(rows_of_no_width_cut_the_connection),
         cmocka_unit_test(the_memory_of_a_job_goes_back),
+        cmocka_unit_test(a_foreign_code_of_an_unknown_partition_is_refused),
+        cmocka_unit_test(rows_are_refused_where_pushes_are_applied_one_by_one),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
