@@ -578,6 +578,8 @@ void ps_agent_server_closed(struct ps_agent_step *st, struct ps_agent_server *s,
 /* What is sent on `conn` does not get through. */
 void ps_agent_server_stalled(struct ps_agent_step *st,
                              struct ps_agent_server *s, ps_conn_id conn);
+void ps_agent_server_ping_req(struct ps_agent_step *st,
+                              const struct ps_msg_ping_req *m);
 void ps_agent_server_tick(struct ps_agent_step *st, struct ps_agent_server *s);
 ps_time ps_agent_server_deadline(const struct ps_agent *a,
                                  const struct ps_agent_server *s);

@@ -218,14 +218,40 @@ static ps_time ping_due(const struct ps_agent_server *s)
                : ps_time_add(s->caller.heard_at, PING_FIRST);
 }
 
-static void ping(struct ps_agent_step *st, struct ps_agent_server *s)
+static void send_ping(struct ps_agent_step *st, const struct ps_agent_server *s)
 {
     ps_effects_tell(st->fx, s->caller.conn,
                     &(struct ps_msg){.code = PS_MSG_PING,
                                      .ack = ps_link_received(s->caller.link),
                                      .ping = {.stamp = st->now}});
+}
+
+static void ping(struct ps_agent_step *st, struct ps_agent_server *s)
+{
+    send_ping(st, s);
     s->ping_at = ps_time_add(st->now, s->ping_wait);
     s->ping_wait = ps_time_min(2 * s->ping_wait, PING_MAX);
+}
+
+void ps_agent_server_ping_req(struct ps_agent_step *st,
+                              const struct ps_msg_ping_req *m)
+{
+    const struct ps_agent_server *s = ps_map_get(st->a->servers, m->node);
+    const struct ps_caller *up = &st->a->up.caller;
+
+    if (s == NULL || s->incarnation != m->incarnation ||
+        !ps_caller_is_known(&s->caller)) {
+        return;
+    }
+    ps_effects_tell(
+        st->fx, up->conn,
+        &(struct ps_msg){
+            .code = PS_MSG_PING_ACK,
+            .ack = ps_link_received(up->link),
+            .ping_ack = {.node = m->node,
+                         .incarnation = m->incarnation,
+                         .silent_ns = st->now - s->caller.heard_at}});
+    send_ping(st, s);
 }
 
 void ps_agent_server_tick(struct ps_agent_step *st, struct ps_agent_server *s)
@@ -600,6 +626,12 @@ void ps_agent_server_msg(struct ps_agent_step *st, struct ps_agent_server *s,
         break;
     case PS_MSG_CREDIT:
         ps_agent_send_credit(st, s, m->credit.gen, m->credit.credit);
+        break;
+    case PS_MSG_PING:
+        ps_effects_tell(st->fx, conn,
+                        &(struct ps_msg){.code = PS_MSG_PONG,
+                                         .ack = ps_link_received(c->link),
+                                         .pong = {.stamp = m->ping.stamp}});
         break;
     default:
         break; /* ack, pong: the link has taken what is in them. */

@@ -178,6 +178,9 @@ void ps_agent_up_msg(struct ps_agent_step *st, ps_conn_id conn,
     case PS_MSG_OPTIMIZER_DONE:
         ps_agent_job_optimizer(st, &m->optimizer_done);
         break;
+    case PS_MSG_PING_REQ:
+        ps_agent_server_ping_req(st, &m->ping_req);
+        break;
     case PS_MSG_STALL_ASK:
         ps_agent_job_stall(st, &m->stall_ask);
         break;

@@ -51,6 +51,13 @@ struct ps_member_probe {
                       * nothing is known. */
 };
 
+/* What others have heard of a member that is SUSPECT, see sched_witness.c. */
+struct ps_member_witness {
+    ps_time asked_at; /* They were, last. */
+    ps_time heard;    /* Any of them has heard it, last; 0: none has. */
+    ps_time noted;    /* The `heard` of the silence that the log knows. */
+};
+
 struct ps_member {
     uint32_t node;
     uint8_t role;  /* enum ps_role */
@@ -73,6 +80,7 @@ struct ps_member {
     ps_time confirm_at; /* Agent on a fresh link: workers that it has not
                          * named again by then are gone; else never. */
     struct ps_member_probe probe;
+    struct ps_member_witness witness;
     uint64_t load;     /* Server: bytes placed there by all jobs. */
     uint64_t memory;   /* Server: what its store may take; 0: not known. */
     uint64_t reserved; /* Of that, by all jobs. */

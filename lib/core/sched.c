@@ -224,6 +224,9 @@ static void from_member(struct ps_sched_step *st, struct ps_sched_conn *c,
     case PS_MSG_PING:
         pong(st, m, &msg->ping);
         break;
+    case PS_MSG_PING_ACK:
+        ps_sched_ping_ack(st, m, &msg->ping_ack);
+        break;
     case PS_MSG_COSTS:
         ps_msg_free(m->costs);
         m->costs = ps_msg_dup(msg);

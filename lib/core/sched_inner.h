@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What the files of the scheduler machine share: sched.c (events, time),
- * sched_member.c (hello, the map), sched_lease.c (silence), sched_job.c
+ * sched_member.c (hello, the map), sched_lease.c (silence),
+ * sched_witness.c (what others hear), sched_job.c
  * (workers come and go), sched_life.c (phases of a job, losses), sched_state.c (what daemons are told
  * of it), sched_key.c, sched_optim.c, sched_norm.c (sums over the partitions
  * of a key), sched_even.c and sched_move.c (moves of partitions, planned and
@@ -150,6 +151,16 @@ void ps_sched_probe_hello(struct ps_sched_step *st, struct ps_member *m);
 void ps_sched_probe_lost(struct ps_sched_step *st, struct ps_member *m);
 void ps_sched_probed(struct ps_sched_step *st, uint64_t target, int rc);
 void ps_sched_probe_tick(struct ps_sched_step *st, struct ps_member *m);
+
+/* ----- sched_witness.c */
+
+/* Asks what others have heard of a member that is SUSPECT, when it is time. */
+void ps_sched_witness_tick(struct ps_sched_step *st, struct ps_member *m);
+ps_time ps_sched_witness_deadline(const struct ps_sched *s,
+                                  const struct ps_member *m, ps_time now);
+void ps_sched_ping_ack(struct ps_sched_step *st,
+                       const struct ps_member *witness,
+                       const struct ps_msg_ping_ack *ack);
 
 /* ----- sched_job.c */
 void ps_sched_job_open(struct ps_sched_step *st, struct ps_member *agent,

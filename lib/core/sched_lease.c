@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Leases: when the silence of a member counts as its death.
  *
- * A member that is silent while others are heard is dead after dead_after.
+ * A member that is silent while others are heard is dead after dead_after,
+ * unless those that exchange data with it still hear it (sched_witness.c).
  * Where no member is heard at all, the scheduler itself is cut off, or sleeps:
  * data paths may work, and no member could be told of a death, so none is
  * declared dead before one is heard, and from then on all have time to come
@@ -11,8 +12,9 @@
 
 #include <inttypes.h>
 
-/* Without a word from any member, all are given up after this: the jobs of a
- * cluster that is gone for good are to end some day. */
+/* A silent member is given up after this in any case. When none is heard, the
+ * jobs of a cluster that is gone for good are to end some day; when others
+ * still hear it, barriers and new keys cannot wait for ever. */
 #define SILENCE_MAX PS_SECONDS(300)
 /* To come back, when the scheduler could not hear: dials back off. */
 #define RETURN_WAIT PS_SECONDS(10)
@@ -76,10 +78,13 @@ static struct lease lease_now(const struct ps_sched *s, ps_time now)
 static ps_time gone_at(const struct lease *l, const struct ps_member *m)
 {
     ps_time at = ps_time_add(m->heard, l->after);
+    ps_time seen = ps_time_min(ps_time_add(m->witness.heard, l->after),
+                               ps_time_add(m->heard, SILENCE_MAX));
 
     if (m->state != PS_NODE_STATE_SUSPECT) {
         return PS_TIME_NEVER;
     }
+    at = at > seen ? at : seen;
     at = at > l->floor ? at : l->floor;
     return at > m->excused_until ? at : m->excused_until;
 }
@@ -166,6 +171,7 @@ static void check_member(struct ps_sched_step *st, const struct lease *l,
     if (gone_at(l, m) <= st->now) {
         ps_sched_member_gone(st, m, why);
     }
+    ps_sched_witness_tick(st, m);
 }
 
 static bool is_anybody_here(const struct ps_sched *s)
@@ -203,6 +209,7 @@ ps_time ps_sched_lease_deadline(const struct ps_sched *s, ps_time now)
     for (uint32_t i = 0; i < s->members.count; i++) {
         const struct ps_member *m = s->members.sorted[i];
 
+        due = ps_time_min(due, ps_sched_witness_deadline(s, m, now));
         due = ps_time_min(due, m->state == PS_NODE_STATE_ACTIVE
                                    ? ps_time_add(m->heard, s->opt.suspect_after)
                                    : gone_at(&l, m));

@@ -82,6 +82,7 @@ struct ps_shard_peer {
     bool confirmed; /* It knows of the session: it has said something. */
     struct ps_link *link;
     struct ps_shard_conn *conn; /* NULL: it is away since `closed_at`. */
+    ps_time heard_at;           /* The last message came. */
     ps_time closed_at;
     struct ps_map *flows; /* struct ps_flow by generation. */
 };
@@ -274,6 +275,8 @@ void ps_shard_peer_open(struct ps_shard_step *st, ps_conn_id conn,
 void ps_shard_peer_msg(struct ps_shard_step *st, ps_conn_id conn,
                        const struct ps_msg *msg, const struct ps_slice *payload,
                        int thrown);
+void ps_shard_peer_ping_req(struct ps_shard_step *st,
+                            const struct ps_msg_ping_req *m);
 void ps_shard_peer_closed(struct ps_shard_step *st, ps_conn_id conn);
 void ps_shard_peer_tick(struct ps_shard_step *st);
 ps_time ps_shard_peer_deadline(const struct ps_shard *s);

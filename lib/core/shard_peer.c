@@ -334,6 +334,7 @@ static void attach(struct ps_shard_step *st, struct ps_shard_conn *c,
     ps_list_remove(&c->node);
     c->peer = p;
     p->conn = c;
+    p->heard_at = st->now;
 
     bool resumed = m->session != 0 && p->session == m->session &&
                    ps_link_resumable(p->link);
@@ -421,6 +422,7 @@ static void deliver(struct ps_shard_step *st, struct ps_shard_conn *c,
 {
     switch (msg->code) {
     case PS_MSG_ACK:
+    case PS_MSG_PONG:
         break;
     case PS_MSG_PING:
         ps_effects_tell(st->fx, c->id,
@@ -463,6 +465,28 @@ static void deliver(struct ps_shard_step *st, struct ps_shard_conn *c,
     }
 }
 
+void ps_shard_peer_ping_req(struct ps_shard_step *st,
+                            const struct ps_msg_ping_req *m)
+{
+    const struct ps_shard_peer *p = ps_map_get(st->s->peers, m->node);
+    const struct ps_caller *up = &st->s->up.caller;
+
+    if (p == NULL || p->incarnation != m->incarnation || p->conn == NULL) {
+        return;
+    }
+    ps_effects_tell(
+        st->fx, up->conn,
+        &(struct ps_msg){.code = PS_MSG_PING_ACK,
+                         .ack = ps_link_received(up->link),
+                         .ping_ack = {.node = m->node,
+                                      .incarnation = m->incarnation,
+                                      .silent_ns = st->now - p->heard_at}});
+    ps_effects_tell(st->fx, p->conn->id,
+                    &(struct ps_msg){.code = PS_MSG_PING,
+                                     .ack = ps_link_received(p->link),
+                                     .ping = {.stamp = st->now}});
+}
+
 void ps_shard_peer_msg(struct ps_shard_step *st, ps_conn_id conn,
                        const struct ps_msg *msg, const struct ps_slice *payload,
                        int thrown)
@@ -484,6 +508,7 @@ void ps_shard_peer_msg(struct ps_shard_step *st, ps_conn_id conn,
         return;
     }
     c->thrown = thrown;
+    c->peer->heard_at = st->now;
     bool fresh = ps_link_receive(c->peer->link, msg, st->now, st->fx);
 
     set_timer(st->s, c->peer);

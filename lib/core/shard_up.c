@@ -269,6 +269,9 @@ void ps_shard_up_msg(struct ps_shard_step *st, ps_conn_id conn,
     case PS_MSG_MAP:
         took_map(st, msg->map.epoch);
         break;
+    case PS_MSG_PING_REQ:
+        ps_shard_peer_ping_req(st, &msg->ping_req);
+        break;
     case PS_MSG_JOB_STATE:
         ps_shard_job_state(st, &msg->job_state);
         break;

@@ -425,7 +425,17 @@ static void add_faults(struct world_options *o)
                         o->mode == PS_MODE_SYNC && o->faults.agent == 0 &&
                         ps_rng_chance(&r, 250);
     o->faults.sched = ps_rng_chance(&r, 150);
-    if (o->faults.isolate || o->faults.sched || ps_rng_chance(&r, 100)) {
+    /* Somebody must hear the member all the while. */
+    o->faults.part = !o->faults.isolate && !o->faults.sched &&
+                     !o->faults.lose_server && o->faults.agent == 0 &&
+                     o->faults.crash == 0 && o->faults.sleep == 0 &&
+                     ps_rng_chance(&r, 500);
+    if (o->faults.part) {
+        o->faults.partition = 0;
+        o->faults.move = 0;
+    }
+    if (o->faults.isolate || o->faults.part || o->faults.sched ||
+        ps_rng_chance(&r, 100)) {
         /* So that the job is under way when leases have run out. */
         o->think = PS_SECONDS(6) / o->rounds;
     }
@@ -592,7 +602,7 @@ static void print_shape(uint64_t seed)
            "%d, reduce %s, collect %d, rows %d, halves %u, compression "
            "%s, cut %u/s, partition %u/s, crash %u/s, agent %u/s, move %u/s, "
            "sleep %u/s, lose server "
-           "%d, isolate %d, end sched %d\n",
+           "%d, isolate %d, part %d, end sched %d\n",
            (unsigned long long)seed, o.servers, o.agents, o.workers, o.rounds,
            o.key_count, (unsigned)o.credit, (unsigned)o.window,
            ps_mode_name(o.mode), o.optimizer, o.norms, o.accumulate, o.tuned,
@@ -604,7 +614,7 @@ static void print_shape(uint64_t seed)
            o.compress.name == NULL ? "none" : o.compress.name, o.faults.cut,
            o.faults.partition, o.faults.crash, o.faults.agent, o.faults.move,
            o.faults.sleep, o.faults.lose_server, o.faults.isolate,
-           o.faults.sched);
+           o.faults.part, o.faults.sched);
 }
 
 /* Shared by all processes. */

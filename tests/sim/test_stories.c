@@ -345,6 +345,41 @@ static void run_for(struct world *w, ps_time length)
     world_run(w, world_now(w) + length);
 }
 
+/* The network between the scheduler and a member is cut for much longer than a
+ * lease; its links to others are well. Training goes on, also where a server
+ * has state of which there is no other copy, and nobody is given up. */
+static void who_talks_with_others_is_not_given_up(void **state)
+{
+    static const char *const names[] = {"server0", "server1", "agent0",
+                                        "agent1"};
+
+    (void)state;
+    for (uint32_t i = 0; i < 8; i++) {
+        struct world_options o = four_workers();
+        struct world *w;
+
+        o.seed = 100 + i;
+        o.story = true;
+        o.rounds = 30;
+        o.think = PS_SECONDS(1);
+        if (i < 4) {
+            o.optimizer = true;
+            o.init = true;
+            o.key[1].dtype = PS_DTYPE_FLOAT64;
+        } else {
+            o.on_loss = PS_LOSS_POLICY_FAIL;
+        }
+        w = world_new(&o);
+        run_for(w, PS_SECONDS(1));
+        world_cut(w, "psched", names[i % 4], PS_SECONDS(20));
+        all_well(w, 4);
+        assert_true(world_now(w) > PS_SECONDS(5));
+        expect_in(world_story(w), "is not given up");
+        assert_null(strstr(world_story(w), "GONE"));
+        world_free(w);
+    }
+}
+
 /* A server is taken for dead while it talks with agents. One of them has told
  * the new owner what it knows, then hears from the old one that a round is made
  * whose value it does not want, and another agent never does. What the old one
@@ -371,6 +406,7 @@ static void what_an_old_owner_still_says_does_not_count(void **state)
     }
     world_hold_frames(w, "server1", "agent1", PS_MSG_VALUE);
     world_hold_frames(w, "server1", "agent1", PS_MSG_COMMIT);
+    world_lose_witnesses(w);
     world_cut(w, "psched", "server1", PS_SECONDS(10));
     while (world_now(w) < PS_SECONDS(5) &&
            strstr(world_story(w), "GONE") == NULL) {
@@ -590,6 +626,7 @@ int main(void)
         cmocka_unit_test(a_moved_partition_keeps_what_codes_left_over),
         cmocka_unit_test(a_lost_server_with_weights_ends_the_job_in_words),
         cmocka_unit_test(rows_that_come_back_without_a_value_end_the_job),
+        cmocka_unit_test(who_talks_with_others_is_not_given_up),
         cmocka_unit_test(what_an_old_owner_still_says_does_not_count),
         cmocka_unit_test(a_late_value_does_not_fall_on_a_newer_one),
         cmocka_unit_test(first_rows_that_are_lost_end_the_job),

@@ -237,7 +237,8 @@ static void transmit(struct world *w, struct wconn *c, uint32_t from,
         schedule_delivery(w, c, to, f, w->now + PS_MICROS(500));
         return;
     }
-    if (world_chance(w, w->opt.faults.loss)) {
+    if ((w->no_witness && f->bytes[3] == PS_MSG_PING_ACK) ||
+        world_chance(w, w->opt.faults.loss)) {
         return;
     }
     if (world_chance(w, w->opt.faults.reorder)) {

@@ -37,7 +37,9 @@ struct world_faults {
     bool lose_server;   /* One server dies in the middle, */
     bool server_back;   /* and is started again, with nothing. */
     bool isolate;       /* The scheduler takes one server for dead, while
-                         * agents talk with it. */
+                         * agents talk with it, and they do not tell. */
+    bool part;          /* A server or an agent is out of the scheduler's reach
+                         * for seconds, and others talk with it. */
     bool sched;         /* The scheduler dies and is started again. */
     uint32_t sleep;     /* Daemons that stop for a while, per second. */
     uint32_t move;      /* Orders to move partitions, per second: off a random
@@ -141,6 +143,8 @@ uint64_t world_fault_count(const struct world *w);
 /* Stories do things by hand. */
 void world_cut(struct world *w, const char *node_a, const char *node_b,
                ps_time for_how_long);
+/* From now on no member tells the scheduler that it hears another one. */
+void world_lose_witnesses(struct world *w);
 void world_kill_worker(struct world *w, uint32_t rank);
 void world_restart_worker(struct world *w, uint32_t rank);
 void world_kill_server(struct world *w, uint32_t index);

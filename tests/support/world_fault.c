@@ -89,6 +89,7 @@ enum {
     FAULT_AGENT,
     FAULT_SLEEP,
     FAULT_ISOLATE,
+    FAULT_PART,
     FAULT_SCHED,
 };
 
@@ -171,6 +172,11 @@ static void put_to_sleep(struct world *w)
                                                          : PS_MILLIS(60)));
 }
 
+void world_lose_witnesses(struct world *w)
+{
+    w->no_witness = true;
+}
+
 /* A server is out of the scheduler's reach for so long that it counts as dead,
  * and agents still talk with it. */
 static void isolate_server(struct world *w)
@@ -178,8 +184,20 @@ static void isolate_server(struct world *w)
     uint32_t victim = (uint32_t)ps_rng_below(&w->rng, w->opt.servers);
 
     w->faults++;
+    world_lose_witnesses(w);
     world_cut(w, "psched", w->node[1 + victim].name,
               world_delay(w, PS_MILLIS(2200), PS_SECONDS(2)));
+}
+
+/* Whoever is out of the scheduler's reach must not count as dead. */
+static void part_member(struct world *w)
+{
+    uint32_t victim = (uint32_t)ps_rng_below(&w->rng,
+                                             w->opt.servers + w->opt.agents);
+
+    w->faults++;
+    world_cut(w, "psched", w->node[1 + victim].name,
+              world_delay(w, PS_MILLIS(2200), PS_SECONDS(20)));
 }
 
 static void end_sched(struct world *w)
@@ -215,6 +233,8 @@ static void once(struct world *w, uint64_t kind)
         lose_server(w);
     } else if (kind == FAULT_ISOLATE) {
         isolate_server(w);
+    } else if (kind == FAULT_PART) {
+        part_member(w);
     } else {
         end_sched(w);
     }
@@ -241,6 +261,7 @@ void world_faults_begin(struct world *w)
     schedule_fault(w, FAULT_SLEEP, f->sleep);
     schedule_once(w, FAULT_SERVER, f->lose_server);
     schedule_once(w, FAULT_ISOLATE, f->isolate);
+    schedule_once(w, FAULT_PART, f->part);
     schedule_once(w, FAULT_SCHED, f->sched);
 }
 
@@ -282,6 +303,7 @@ void world_fault(struct world *w, const struct wevent *e)
         break;
     case FAULT_SERVER:
     case FAULT_ISOLATE:
+    case FAULT_PART:
     case FAULT_SCHED:
         once(w, e->number);
         break;

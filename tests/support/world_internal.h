@@ -186,7 +186,8 @@ struct world {
     bool split[WORLD_NODES_MAX][WORLD_NODES_MAX];
     struct whold hold[WORLD_HOLDS_MAX];
     uint32_t hold_count;
-    bool next_job; /* The first one has ended. */
+    bool no_witness; /* Every ping_ack is lost. */
+    bool next_job;   /* The first one has ended. */
     uint64_t steps;
     uint64_t faults;
     uint64_t trace_hash;

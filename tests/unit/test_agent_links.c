@@ -67,6 +67,38 @@ static void what_is_stuck_goes_over_another_connection(void **state)
     end(&b);
 }
 
+/* The scheduler does not hear the server: it is told when this agent has, and
+ * the server is pinged, so that the next answer is newer. */
+static void a_witness_tells_when_it_has_heard_a_server(void **state)
+{
+    struct ps_msg ask = {.code = PS_MSG_PING_REQ,
+                         .ping_req = {.node = SERVER_NODE, .incarnation = 1}};
+    const struct ps_msg_ping_ack *ack;
+    struct bench b;
+    uint32_t pings;
+
+    (void)state;
+    wait_for_server(&b);
+    say(&b, SERVER_CONN, &(struct ps_msg){.code = PS_MSG_PONG}, NULL);
+    b.now += PS_MILLIS(300);
+    pings = count(&b, SERVER_CONN, PS_MSG_PING);
+    say(&b, SCHED_CONN, &ask, NULL);
+    assert_int_equal(count(&b, SCHED_CONN, PS_MSG_PING_ACK), 1);
+    ack = &find(&b, SCHED_CONN, PS_MSG_PING_ACK, 0)->parcel->msg->ping_ack;
+    assert_int_equal(ack->node, SERVER_NODE);
+    assert_int_equal(ack->silent_ns, PS_MILLIS(300));
+    assert_int_equal(count(&b, SERVER_CONN, PS_MSG_PING), pings + 1);
+    ask.ping_req.incarnation = 2; /* Of that one nothing is known. */
+    say(&b, SCHED_CONN, &ask, NULL);
+    ask.ping_req.node = 99;
+    say(&b, SCHED_CONN, &ask, NULL);
+    assert_int_equal(count(&b, SCHED_CONN, PS_MSG_PING_ACK), 1);
+    /* So do servers: */
+    say(&b, SERVER_CONN, &(struct ps_msg){.code = PS_MSG_PING}, NULL);
+    assert_int_equal(count(&b, SERVER_CONN, PS_MSG_PONG), 1);
+    end(&b);
+}
+
 static void a_server_that_is_heard_keeps_its_connection(void **state)
 {
     struct bench b;
@@ -147,6 +179,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(what_is_stuck_goes_over_another_connection),
+        cmocka_unit_test(a_witness_tells_when_it_has_heard_a_server),
         cmocka_unit_test(a_server_that_is_heard_keeps_its_connection),
         cmocka_unit_test(a_server_is_pinged_while_an_operation_waits),
         cmocka_unit_test(a_server_that_is_gone_is_not_dialled),

@@ -80,6 +80,80 @@ static void one_of_two_that_is_silent_is_dead_in_time(void **state)
     end_world(w);
 }
 
+/* How often the peer was asked of another one. */
+static uint32_t asked_of(const struct peer *p, const struct peer *other)
+{
+    uint32_t n = 0;
+
+    for (uint32_t i = 0; i < p->count; i++) {
+        const struct ps_msg *m = p->inbox[i].msg;
+
+        n += m->code == PS_MSG_PING_REQ && m->ping_req.node == other->node;
+    }
+    return n;
+}
+
+static void hears(struct world *w, struct peer *witness, const struct peer *m,
+                  uint64_t incarnation, ps_time silence)
+{
+    say_raw(w, witness,
+            (struct ps_msg){.code = PS_MSG_PING_ACK,
+                            .ping_ack = {.node = m->node,
+                                         .incarnation = incarnation,
+                                         .silent_ns = silence}});
+}
+
+/* Servers and agents alike: for as long as another one hears it, but not for
+ * ever. */
+static void who_is_heard_by_others_is_not_given_up(void **state)
+{
+    (void)state;
+    for (uint32_t i = 0; i < 2; i++) {
+        struct job j = running(PS_LOSS_POLICY_FAIL);
+        struct peer *m = i == 0 ? j.s[1] : j.a[1];
+        struct peer *witness = i == 0 ? j.a[0] : j.s[0];
+        ps_time lost;
+
+        pass(j.w, PS_SECONDS(1));
+        m->mute = true;
+        lost = j.w->now;
+        while (j.w->now < lost + PS_SECONDS(290)) {
+            pass(j.w, PS_MILLIS(500));
+            hears(j.w, witness, m, 1, PS_MILLIS(300));
+        }
+        assert_true(asked_of(witness, m) > 500);
+        assert_int_equal(asked_of(i == 0 ? j.s[0] : j.a[0], m), 0);
+        assert_int_equal(in_state(j.w, PS_NODE_STATE_SUSPECT), 1);
+        expect_in(j.w->story, "it is not given up");
+        while (j.w->now < lost + PS_SECONDS(301)) {
+            pass(j.w, PS_MILLIS(500));
+            hears(j.w, witness, m, 1, PS_MILLIS(300));
+        }
+        assert_int_equal(in_state(j.w, PS_NODE_STATE_GONE), 1);
+        world_free(j.w);
+    }
+}
+
+/* The lease begins with the last word that anybody has heard; a word about an
+ * earlier process of the name says nothing. */
+static void who_is_heard_by_nobody_is_given_up_in_time(void **state)
+{
+    struct job j = running(PS_LOSS_POLICY_WAIT);
+
+    (void)state;
+    pass(j.w, PS_SECONDS(1));
+    j.s[1]->mute = true;
+    pass(j.w, PS_SECONDS(1));
+    hears(j.w, j.a[0], j.s[1], 1, PS_MILLIS(800));
+    hears(j.w, j.a[0], j.s[1], 2, 0);
+    hears(j.w, j.s[0], j.s[1], 1, 0); /* Servers have no links to others. */
+    pass(j.w, PS_MILLIS(1100));
+    assert_int_equal(in_state(j.w, PS_NODE_STATE_SUSPECT), 1);
+    pass(j.w, PS_MILLIS(200));
+    assert_int_equal(in_state(j.w, PS_NODE_STATE_GONE), 1);
+    finish(&j);
+}
+
 /* They come back one after the other, some with a connection of their own
  * only seconds later. */
 static void leases_begin_again_when_somebody_is_heard(void **state)
@@ -248,6 +322,8 @@ int main(void)
         cmocka_unit_test(nobody_is_given_up_while_all_are_silent),
         cmocka_unit_test(two_that_are_silent_at_once_are_not_dead),
         cmocka_unit_test(one_of_two_that_is_silent_is_dead_in_time),
+        cmocka_unit_test(who_is_heard_by_others_is_not_given_up),
+        cmocka_unit_test(who_is_heard_by_nobody_is_given_up_in_time),
         cmocka_unit_test(leases_begin_again_when_somebody_is_heard),
         cmocka_unit_test(silence_of_all_excuses_each_member_once),
         cmocka_unit_test(most_members_have_a_grace),
