@@ -17,8 +17,6 @@ import zlib
 
 import numpy as np
 
-import pskv
-
 WIDTH = 48
 WINDOW = 3
 NEGATIVE = 5
@@ -35,6 +33,14 @@ def read_words(files):
     number = {w: i for i, w in enumerate(known)}
     text = np.array([number[w] for w in words if w in number])
     return text, known, np.array([counts[w] for w in known], float)
+
+
+def begin(counts):
+    """How often a word is drawn as a negative sample, and first vectors."""
+    share = counts ** 0.75 / (counts ** 0.75).sum()
+    draw = np.random.default_rng(1)
+    start = (draw.random((len(counts), WIDTH)) - 0.5) / WIDTH
+    return share, start.astype("f")
 
 
 def sigmoid(x):
@@ -84,11 +90,11 @@ def main():
                         default=glob.glob("/usr/share/common-licenses/*"))
     args = parser.parse_args()
 
+    import pskv  # Here: embedding_numpy.py has the model without it.
+
     kv = pskv.create("dist_sync")
     text, known, counts = read_words(args.files)
-    share = counts ** 0.75 / (counts ** 0.75).sum()
-    draw = np.random.default_rng(1)
-    start = ((draw.random((len(known), WIDTH)) - 0.5) / WIDTH).astype("f")
+    share, start = begin(counts)
     kv.set_optimizer("adagrad", learning_rate=0.1)
     kv.init_rows("word", start)
     kv.init_rows("near", np.zeros_like(start))
