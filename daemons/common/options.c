@@ -75,24 +75,24 @@ const struct ps_option ps_common_rows[PS_COMMON_ROWS] = {
      .type = PS_OPTION_SIZE,
      .min = MIB_BYTES,
      .offset = AT(output),
-     .help = "Memory for what waits to be sent to one training process or "
-             "tool; a connection that needs more is closed."},
+     .help = "Memory for output that waits for one training process or tool; "
+             "a connection that needs more is closed."},
     {.path = "limits.link_output",
      .text = "64MiB",
      .type = PS_OPTION_SIZE,
      .min = MIB_BYTES,
      .offset = AT(link_output),
-     .help = "The same for one daemon; tensors that are kept anyway do not "
-             "count."},
+     .help = "Memory for output that waits for one daemon, without tensors "
+             "that are kept anyway; a connection that needs more is closed."},
     {.path = "limits.output_total",
      .text = "128MiB",
      .type = PS_OPTION_SIZE,
      .min = 4 * MIB_BYTES,
      .offset = AT(output_total),
-     .help = "The same for all peers together, and a quarter of it for one "
-             "user's training processes, or all tools by TCP; beyond it the "
-             "connection that "
-             "holds most is closed."},
+     .help = "Memory for output that waits for all peers together, and a "
+             "quarter of it for one user's training processes, or for all "
+             "tools by TCP; beyond it the connection that holds most is "
+             "closed."},
     {.path = "limits.greeting",
      .text = "5s",
      .type = PS_OPTION_DURATION,

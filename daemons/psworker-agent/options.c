@@ -34,7 +34,7 @@ static const struct ps_option rows[] = {
      .min = 1,
      .max = PS_LOCAL_MAX,
      .offset = AT(limits.user_sessions),
-     .help = "Of these, sessions of one user."},
+     .help = "Sessions of one user, out of client.max_clients."},
     {.path = "limits.user.memory",
      .text = "auto",
      .type = PS_OPTION_SIZE,
@@ -44,8 +44,8 @@ static const struct ps_option rows[] = {
      .min = MIB_BYTES,
      .offset = AT(limits.user_memory),
      .help =
-         "Of local.memory, what the jobs of one user may take; auto is four "
-         "fifths of it."},
+         "Share of local.memory that the jobs of one user may take; auto is "
+         "four fifths of it."},
     {.path = "limits.job.keys",
      .text = "131072",
      .type = PS_OPTION_U64,
@@ -98,7 +98,8 @@ static const struct ps_option rows[] = {
      .min = 1,
      .max = PS_OPS_MAX,
      .offset = AT(limits.user_queries),
-     .help = "The same of all sessions of one user."},
+     .help = "Unanswered declarations, changes and questions of all sessions "
+             "of one user."},
     {.path = "limits.session.regions",
      .text = "1024",
      .type = PS_OPTION_U64,
