@@ -725,6 +725,21 @@ static int check_options(const struct psc_options *o, char *err, size_t size)
     return 0;
 }
 
+/* The remedy for an agent's socket that cannot be opened. */
+static const char *socket_advice(int errnum)
+{
+    switch (errnum) {
+    case ENOENT:
+    case ECONNREFUSED:
+        return "; start psworker-agent on this node, start this program by "
+               "pslaunch, or name another socket (PSKV_SOCKET)";
+    case EACCES:
+        return "; this user has no access to it (client.mode of the agent)";
+    default:
+        return "";
+    }
+}
+
 static int dial(struct psc_client *c, const struct psc_options *o, char *err,
                 size_t err_size)
 {
@@ -739,9 +754,10 @@ static int dial(struct psc_client *c, const struct psc_options *o, char *err,
             return 0;
         }
         if (rc != PS_E_UNREACH || ms_until(deadline) == 0) {
-            return refuse(err, err_size, rc, "no agent on the socket '%s': %s",
-                          path,
-                          errnum != 0 ? strerror(errnum) : ps_strerror(rc));
+            return refuse(err, err_size, rc,
+                          "no agent on the socket '%s': %s%s", path,
+                          errnum != 0 ? strerror(errnum) : ps_strerror(rc),
+                          socket_advice(errnum));
         }
         poll(NULL, 0, CONNECT_RETRY_MS);
     }

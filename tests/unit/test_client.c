@@ -182,6 +182,7 @@ static void no_agent_is_named_with_its_socket(void **state)
     assert_int_equal(psc_open(&o, &c, err, sizeof(err)), PSC_E_UNREACH);
     assert_non_null(strstr(err, "/tmp/pskv-there-is-no-such.sock"));
     assert_non_null(strstr(err, "No such file"));
+    assert_non_null(strstr(err, "start psworker-agent on this node"));
     assert_null(c);
 }
 
