@@ -5,6 +5,9 @@
 
 #include <string.h>
 
+/* Shorter beginnings of words are no abbreviation. */
+#define PREFIX_MIN 3
+
 size_t ps_distance(const char *a, const char *b)
 {
     size_t row[PS_NEAREST_MAX + 1];
@@ -33,16 +36,23 @@ size_t ps_distance(const char *a, const char *b)
 
 const char *ps_nearest(const char *const *words, const char *word)
 {
-    size_t near = ps_max_u64(1, ps_min_u64(3, strlen(word) / 3));
+    const size_t len = strlen(word);
+    size_t near = ps_max_u64(1, ps_min_u64(3, len / 3));
     const char *best = NULL;
+    const char *longer = NULL;
+    size_t longer_count = 0;
 
     for (; *words != NULL; words++) {
         size_t d = ps_distance(*words, word);
 
+        if (len >= PREFIX_MIN && strncmp(*words, word, len) == 0) {
+            longer = *words;
+            longer_count++;
+        }
         if (d < near || (d == near && best == NULL)) {
             near = d;
             best = *words;
         }
     }
-    return best;
+    return best == NULL && longer_count == 1 ? longer : best;
 }

@@ -10,5 +10,6 @@
 /* Levenshtein distance: insertions, deletions and changes of one byte. */
 size_t ps_distance(const char *a, const char *b);
 /* The first word of `words`, which ends with NULL, that differs from `word` by
- * no more than a typing error; NULL: none does. */
+ * no more than a typing error; else the only one that begins with `word`. NULL:
+ * there is none. */
 const char *ps_nearest(const char *const *words, const char *word);

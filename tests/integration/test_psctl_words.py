@@ -52,7 +52,7 @@ def test_help_of_all():
 
 @pytest.mark.parametrize("word, meant", [
     ("stats", "status"), ("node", "nodes"), ("stal", "stall"),
-    ("rebalence", "rebalance"), ("halp", "help")])
+    ("stat", "status"), ("comp", "completion"), ("rebalence", "rebalance"), ("halp", "help")])
 def test_near_verbs_are_hinted(word, meant):
     code, out, err = run(word)
     assert code == 2 and out == ""
