@@ -115,6 +115,7 @@ struct world {
     uint32_t hangups;
     char note[1024]; /* Last warning or error. */
     uint32_t slots;
+    uint64_t credit_first;
     struct agent agents[AGENTS_MAX];
 };
 
@@ -296,7 +297,7 @@ static inline void agent_receive(struct agent *a, const struct ps_msg *msg,
         a->resumed = msg->welcome.resumed;
         if (!a->resumed) {
             a->sent = 0;
-            a->credit = PS_CREDIT_FIRST;
+            a->credit = a->w->credit_first;
         }
         ps_link_open(a->link, a->conn, a->resumed, msg->welcome.received,
                      a->w->now, &a->out);
@@ -910,6 +911,7 @@ static inline void world_soil(struct ps_pool *pool)
 struct world_options {
     uint32_t slots;
     uint64_t window;
+    uint64_t credit_first;             /* 0: PS_CREDIT_FIRST. */
     uint64_t memory;                   /* 0: without limit. */
     const struct ps_rec_param *params; /* Not NULL: an optimizer, */
     uint32_t params_count;
@@ -931,6 +933,7 @@ static inline struct world *world_new(const struct world_options *opt)
         .instance = 77,
         .seed = 5,
         .window = opt->window,
+        .credit_first = opt->credit_first,
         .dial_first = PS_MILLIS(100),
         .dial_max = PS_SECONDS(2),
         .link_linger = PS_SECONDS(30),
@@ -945,6 +948,8 @@ static inline struct world *world_new(const struct world_options *opt)
     ps_effects_init(&w->fx);
     ps_effects_init(&w->sched_out);
     w->slots = opt->slots;
+    w->credit_first = opt->credit_first != 0 ? opt->credit_first
+                                             : PS_CREDIT_FIRST;
     for (uint32_t i = 0; i < AGENTS_MAX; i++) {
         struct agent *a = &w->agents[i];
 

@@ -1194,8 +1194,10 @@ static void no_takeover_of_an_optimizer(void **state)
 
 /* ---------------------------------------------------------------- credit */
 
-#define PART  (512u * 1024u)
+/* Small, because sanitizers take long for large memory; a frame of its own. */
+#define PART  (32u * 1024u)
 #define PARTS 32u
+#define FIRST (8u * PART)
 
 static float *part_data(void)
 {
@@ -1214,9 +1216,9 @@ static void push_part(struct agent *a, uint32_t key, uint64_t round,
  * window and one frame. */
 static void nobody_runs_ahead_of_the_slowest(void **state)
 {
-    const uint64_t window = 8ull * 1024 * 1024;
-    struct world *w = world_new(
-        &(struct world_options){.slots = 2, .window = window});
+    const uint64_t window = 2 * FIRST;
+    struct world *w = world_new(&(struct world_options){
+        .slots = 2, .window = window, .credit_first = FIRST});
     struct agent *fast = &w->agents[0];
     struct agent *slow = &w->agents[1];
     float *data = part_data();
@@ -1234,18 +1236,28 @@ static void nobody_runs_ahead_of_the_slowest(void **state)
             push_part(fast, sent++, 1, data);
         }
         assert_true(ps_shard_unmerged(w->shard, GEN, 0) < window + PART);
-        assert_true(ps_pool_used(w->pool) <
-                    window + (k + 4) * PART + 1024 * 1024);
+        assert_true(ps_pool_used(w->pool) < window + (k + 4) * PART + 2 * PART);
     }
     assert_int_equal(sent, PARTS);
     ps_free(data);
     world_free(w);
 }
 
+/* More than an agent may be ahead of the others that send. */
+#define FAR (512u * 1024u)
+
+static void push_far(struct agent *a, uint32_t key, uint64_t round,
+                     const float *data)
+{
+    agent_push(a,
+               &(struct push_options){
+                   .key = key, .round = round, .count = FAR / 4, .data = data});
+}
+
 /* Asks for room for the next part of an agent, and gives it back. */
 static int ask(struct world *w, const struct agent *a, uint32_t slot)
 {
-    struct ps_rec_part part = {.key = 100, .round = 1, .count = PART / 4};
+    struct ps_rec_part part = {.key = 100, .round = 1, .count = FAR / 4};
     struct ps_msg msg = {
         .code = PS_MSG_PUSH,
         .seq = 1000,
@@ -1257,7 +1269,7 @@ static int ask(struct world *w, const struct agent *a, uint32_t slot)
                  .parts_count = 1},
     };
     struct ps_slice s = {0};
-    int rc = w->m.ops->payload(w->m.self, a->conn, &msg, PART, &s);
+    int rc = w->m.ops->payload(w->m.self, a->conn, &msg, FAR, &s);
 
     ps_buf_unref(s.buf);
     return rc;
@@ -1267,21 +1279,21 @@ static int ask(struct world *w, const struct agent *a, uint32_t slot)
 static void progress_is_equal_while_all_send(void **state)
 {
     struct world *w = world_new(&(struct world_options){.slots = 3});
-    float *data = part_data();
+    float *data = ps_calloc(FAR / 4, 4);
 
     (void)state;
     /* Alone, it need not wait. */
-    push_part(&w->agents[0], 0, 1, data);
-    push_part(&w->agents[0], 1, 1, data);
+    push_far(&w->agents[0], 0, 1, data);
+    push_far(&w->agents[0], 1, 1, data);
     assert_int_equal(ask(w, &w->agents[0], 0), 0);
-    push_part(&w->agents[1], 0, 1, data);
+    push_far(&w->agents[1], 0, 1, data);
     assert_int_equal(ask(w, &w->agents[0], 0), PS_E_AGAIN);
     assert_int_equal(ask(w, &w->agents[1], 1), 0);
     /* The third has begun: both wait for it, and it for nobody. */
     assert_int_equal(ask(w, &w->agents[2], 2), 0);
     assert_int_equal(ask(w, &w->agents[1], 1), PS_E_AGAIN);
     assert_int_equal(ask(w, &w->agents[2], 2), 0);
-    push_part(&w->agents[2], 0, 1, data); /* Round 0 is complete. */
+    push_far(&w->agents[2], 0, 1, data); /* Round 0 is complete. */
     assert_int_equal(ask(w, &w->agents[1], 1), 0);
     assert_int_equal(ask(w, &w->agents[0], 0), PS_E_AGAIN);
     /* Silence of the others ends it: the machine wants to be asked. */
@@ -1317,10 +1329,9 @@ static bool try_send(struct agent *a, struct sender *s, const float *data)
 
 static void credit_story(uint64_t seed)
 {
-    const uint64_t window = PS_CREDIT_FIRST;
     uint32_t slots = 2 + (uint32_t)(seed % 3);
-    struct world *w = world_new(
-        &(struct world_options){.slots = slots, .window = window});
+    struct world *w = world_new(&(struct world_options){
+        .slots = slots, .window = FIRST, .credit_first = FIRST});
     struct sender senders[AGENTS_MAX] = {0};
     float *data = part_data();
     struct ps_rng rng;
@@ -1384,27 +1395,27 @@ static void credit_never_stops_everybody(void **state)
 
 static void a_new_session_counts_from_nothing(void **state)
 {
-    struct world *w = world_new(
-        &(struct world_options){.slots = 1, .window = PS_CREDIT_FIRST});
+    struct world *w = world_new(&(struct world_options){
+        .slots = 1, .window = FIRST, .credit_first = FIRST});
     struct agent *a = &w->agents[0];
     float *data = part_data();
 
     (void)state;
     for (uint64_t r = 1; r <= 20; r++) {
         push_part(a, 0, r, data);
-        assert_int_equal(a->credit, a->sent + PS_CREDIT_FIRST);
+        assert_int_equal(a->credit, a->sent + FIRST);
     }
     agent_lose(a);
     agent_dial(a);
     assert_true(a->resumed);
     push_part(a, 0, 21, data);
-    assert_int_equal(a->credit, a->sent + PS_CREDIT_FIRST);
+    assert_int_equal(a->credit, a->sent + FIRST);
     agent_lose(a);
     agent_forget(a);
     agent_dial(a);
     assert_int_equal(a->sent, 0);
     push_part(a, 0, 22, data);
-    assert_int_equal(a->credit, PART + PS_CREDIT_FIRST);
+    assert_int_equal(a->credit, PART + FIRST);
     ps_free(data);
     world_free(w);
 }
@@ -1547,14 +1558,14 @@ static void a_result_that_could_not_be_computed_is_refused(void **state)
 
 static void a_push_for_a_job_that_comes_later(void **state)
 {
-    struct world *w = world_new(
-        &(struct world_options){.slots = 1, .no_job = true});
+    struct world *w = world_new(&(struct world_options){
+        .slots = 1, .credit_first = FIRST, .no_job = true});
     struct agent *a = &w->agents[0];
     float *data = part_data();
 
     (void)state;
     /* All that is refused counts as sent, so it must give credit. */
-    for (uint32_t i = 0; i < 3 * PS_CREDIT_FIRST / PART; i++) {
+    for (uint32_t i = 0; i < 3 * FIRST / PART; i++) {
         assert_true(a->sent < a->credit);
         push_part(a, 0, 1, data);
         assert_int_equal(a->seen[0].error, PS_E_NOJOB);

@@ -5,8 +5,10 @@
 
 #include "base/alloc.h"
 
-#define MIB  (1024u * 1024u)
-#define KEYS 3u
+/* Small, because sanitizers take long for memory; the smallest frame still
+ * travels alone. */
+#define FIRST (128u * 1024u)
+#define KEYS  3u
 
 struct sender {
     struct agent *agent;
@@ -35,8 +37,8 @@ static bool send_one(struct sender *s, uint32_t bytes, const float *data)
 static void exchange(const uint32_t order[2][KEYS], uint32_t bytes,
                      bool commit_only)
 {
-    struct world *w = world_new(
-        &(struct world_options){.slots = 2, .window = PS_CREDIT_FIRST});
+    struct world *w = world_new(&(struct world_options){
+        .slots = 2, .window = FIRST, .credit_first = FIRST});
     struct sender s[2] = {{.agent = &w->agents[0]}, {.agent = &w->agents[1]}};
     float *data = ps_calloc(bytes / 4, 4);
     bool moved = true;
@@ -66,7 +68,7 @@ static void frames_beyond_the_credit_do_not_stop_everybody(void **state)
     const uint32_t order[2][KEYS] = {{0, 1, 2}, {1, 0, 2}};
 
     (void)state;
-    for (uint32_t bytes = 2 * MIB; bytes <= 24 * MIB; bytes *= 2) {
+    for (uint32_t bytes = FIRST / 2; bytes <= 6 * FIRST; bytes *= 2) {
         exchange(order, bytes, false);
         exchange(order, bytes + 4, true);
     }
@@ -79,9 +81,9 @@ static void a_window_that_is_just_full_does_not_stop_everybody(void **state)
 
     (void)state;
     for (uint32_t i = 0; i < 3; i++) {
-        exchange(order[i], PS_CREDIT_FIRST, true);
-        exchange(order[i], PS_CREDIT_FIRST / 2, true);
-        exchange(order[i], PS_CREDIT_FIRST, false);
+        exchange(order[i], FIRST, true);
+        exchange(order[i], FIRST / 2, true);
+        exchange(order[i], FIRST, false);
     }
 }
 
@@ -89,11 +91,11 @@ static void a_window_that_is_just_full_does_not_stop_everybody(void **state)
  * job names its new start already. */
 static void what_was_refused_is_no_debt(void **state)
 {
-    struct world *w = world_new(
-        &(struct world_options){.slots = 2, .window = PS_CREDIT_FIRST});
+    struct world *w = world_new(&(struct world_options){
+        .slots = 2, .window = FIRST, .credit_first = FIRST});
     struct agent *a = &w->agents[0];
-    float *data = ps_calloc(MIB / 4, 4);
-    struct push_options o = {.round = 1, .count = MIB / 4, .data = data};
+    float *data = ps_calloc(FIRST / 4 / 4, 4);
+    struct push_options o = {.round = 1, .count = FIRST / 4 / 4, .data = data};
 
     (void)state;
     agent_lose(a);
@@ -111,7 +113,7 @@ static void what_was_refused_is_no_debt(void **state)
         w, &(struct job_options){.version = 2, .phase = PS_JOB_PHASE_RUNNING});
     assert_true(a->sent < a->credit);
     agent_push(a, &o);
-    assert_int_equal(ps_shard_unmerged(w->shard, GEN, 0), MIB);
+    assert_int_equal(ps_shard_unmerged(w->shard, GEN, 0), FIRST / 4);
     ps_free(data);
     world_free(w);
 }
