@@ -3,13 +3,49 @@
  * memory, and the rings that operations come through. */
 #include "common/driver_inner.h"
 
+#include "base/str.h"
 #include "net/arena.h"
 #include "net/local.h"
 
+#include <errno.h>
+#include <string.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 /* Operations that a machine is told of at once. */
 #define TAKE_OPS 32
+
+/* The machine tells the worker. */
+static void no_memory(struct link_conn *c, enum ps_event_type type,
+                      uint32_t number, uint64_t size, int rc, const char *why)
+{
+    struct ps_event ev = {.type = type, .conn = c->id};
+    const int errnum = errno;
+    char text[PS_TEXT_MAX + 1];
+    struct rlimit limit;
+    struct ps_str t;
+
+    ps_str_init(&t, text, sizeof(text));
+    ps_str_add(&t, why);
+    if (rc == PS_E_NOMEM) {
+        ps_str_add(&t, ": ");
+        ps_str_add_size(&t, size);
+        ps_str_addf(&t, ": %s (errno %d)", strerrordesc_np(errnum), errnum);
+        if (getrlimit(RLIMIT_AS, &limit) == 0 &&
+            limit.rlim_cur != RLIM_INFINITY) {
+            ps_str_add(&t, "; the agent may have ");
+            ps_str_add_size(&t, limit.rlim_cur);
+            ps_str_add(&t, " of address space (LimitAS)");
+        } else {
+            ps_str_add(&t, "; vm.max_map_count and the address space limit "
+                           "how much an agent maps");
+        }
+    }
+    ev.region.region = number;
+    ev.region.rc = rc;
+    ev.region.why = text;
+    driver_feed(c->driver, &ev);
+}
 
 /* Memory of a worker, or what an agent before this one has left with it. The
  * machine never sees descriptors. */
@@ -32,7 +68,7 @@ static void take_memory(struct link_conn *c, enum ps_event_type type,
              ? ps_arenas_adopt(c->driver->opt.arenas, fd, size, &buf, &why)
              : ps_local_map_shared(fd, size, &buf, &why);
     if (rc != 0) {
-        ps_conn_close(c->conn, rc, why);
+        no_memory(c, type, number, size, rc, why);
         return;
     }
     ev.region.region = number;
@@ -70,7 +106,7 @@ void driver_take_ring(struct link_conn *c, const struct ps_msg *msg)
     int rc = ps_local_map_shared(fd, msg->l_ring.size, &c->ring_memory, &why);
 
     if (rc != 0) {
-        ps_conn_close(c->conn, rc, why);
+        no_memory(c, PS_EV_KEEP, 0, msg->l_ring.size, rc, why);
         return;
     }
     ps_ring_agent_init(&c->ring, c->ring_memory->data);

@@ -126,8 +126,11 @@ static void on_region(struct ps_agent_step *st, const struct ps_event *ev)
 {
     struct ps_agent_session *s = ps_map_get(st->a->by_conn, ev->conn);
 
-    if (s != NULL) {
+    if (s != NULL && ev->region.buf != NULL) {
         ps_agent_session_region(st, s, ev->region.region, ev->region.buf);
+    } else if (s != NULL) {
+        ps_agent_session_unmapped(st, s, ev->region.region, ev->region.rc,
+                                  ev->region.why);
     }
 }
 
@@ -135,8 +138,10 @@ static void on_keep(struct ps_agent_step *st, const struct ps_event *ev)
 {
     struct ps_agent_session *s = ps_map_get(st->a->by_conn, ev->conn);
 
-    if (s != NULL) {
+    if (s != NULL && ev->region.buf != NULL) {
         ps_agent_keep_take(st, s, ev->region.buf);
+    } else if (s != NULL) {
+        ps_agent_session_unmapped(st, s, 0, ev->region.rc, ev->region.why);
     }
 }
 

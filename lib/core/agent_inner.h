@@ -404,9 +404,10 @@ struct ps_agent_session {
     bool held_back;     /* Its job_open waits, see ps_agent_session_turns. */
     bool ended;         /* Hung up on; what still comes is ignored. */
     uint32_t keys_left; /* Resumed: keys whose rounds it has not said. */
-    struct ps_map *regions; /* number -> struct ps_buf */
-    struct ps_map *arenas;  /* Told of: tag -> anything. */
-    struct ps_map *pieces;  /* It has: id -> anything. */
+    struct ps_map *regions;  /* number -> struct ps_buf */
+    struct ps_map *unmapped; /* Regions that could not be: number -> text. */
+    struct ps_map *arenas;   /* Told of: tag -> anything. */
+    struct ps_map *pieces;   /* It has: id -> anything. */
     struct ps_list ops;
     uint32_t op_count;
     struct ps_list holds;     /* struct ps_agent_hold */
@@ -676,6 +677,15 @@ void ps_agent_session_msg(struct ps_agent_step *st, struct ps_agent_session *s,
 void ps_agent_session_region(struct ps_agent_step *st,
                              struct ps_agent_session *s, uint32_t region,
                              struct ps_buf *buf);
+/* Memory that could not be mapped. Where the agent lacks room for a region,
+ * operations that name it are refused in these words; else, and for region 0,
+ * the session ends. */
+void ps_agent_session_unmapped(struct ps_agent_step *st,
+                               struct ps_agent_session *s, uint32_t region,
+                               int rc, const char *why);
+/* The session has no such region: the error, and why it has none. */
+int ps_agent_session_missing(const struct ps_agent_session *s, uint32_t region,
+                             const char **ret_why);
 void ps_agent_session_end(struct ps_agent_step *st, struct ps_agent_session *s,
                           int error, const char *fmt, ...)
     __attribute__((format(printf, 4, 5)));

@@ -81,8 +81,10 @@ static bool take_array(struct ps_agent_step *st, struct ps_agent_session *s,
     }
     region = ps_map_get(s->regions, m->region);
     if (region == NULL) {
-        ps_agent_round_refuse(st, s, m, PS_E_INVAL,
-                              "region %u was never registered", m->region);
+        const char *why;
+        int rc = ps_agent_session_missing(s, m->region, &why);
+
+        ps_agent_round_refuse(st, s, m, rc, "region %u: %s", m->region, why);
         return false;
     }
     if (m->offset > region->size || bytes > region->size - m->offset) {

@@ -168,6 +168,7 @@ void ps_agent_session_open(struct ps_agent_step *st, const struct ps_event *ev)
         return;
     }
     s->regions = ps_map_new();
+    s->unmapped = ps_map_new();
     s->arenas = ps_map_new();
     s->pieces = ps_map_new();
     ps_list_init(&s->ops);
@@ -216,10 +217,20 @@ void ps_agent_regions_leave(struct ps_agent *a)
                       : ps_time_add(a->now, LEAVE_EVERY);
 }
 
+static void forget_unmapped(struct ps_agent_session *s, char *why)
+{
+    if (why != NULL) {
+        ps_account_refund(&s->account, PS_COST_REGIONS, 1);
+        ps_free(why);
+    }
+}
+
 void ps_agent_session_free(struct ps_agent *a, struct ps_agent_session *s)
 {
     struct ps_map_cursor c = {0};
+    struct ps_map_cursor u = {0};
     struct ps_buf *b;
+    char *why;
 
     drop_ops(s);
     drop_askers(s);
@@ -229,7 +240,11 @@ void ps_agent_session_free(struct ps_agent *a, struct ps_agent_session *s)
         ps_map_put(a->leaving, ++a->last_leaving, b);
     }
     ps_agent_regions_leave(a);
+    while ((why = ps_map_next(s->unmapped, &u)) != NULL) {
+        forget_unmapped(s, why);
+    }
     ps_map_free(s->regions);
+    ps_map_free(s->unmapped);
     ps_map_free(s->arenas);
     ps_map_free(s->pieces);
     ps_agent_budget_close(s);
@@ -498,6 +513,23 @@ void ps_agent_session_welcome(struct ps_agent_step *st,
 
 /* ------------------------------------------------------------------- memory */
 
+/* May it register a region of this number? Else its session ends. */
+static bool may_register(struct ps_agent_step *st, struct ps_agent_session *s,
+                         uint32_t region)
+{
+    if (s->state != PS_AGENT_SESSION_ACTIVE) {
+        ps_agent_session_end(st, s, PS_E_PROTO, "no region before l_welcome");
+        return false;
+    }
+    if (region == 0 || ps_map_get(s->regions, region) != NULL ||
+        ps_map_get(s->unmapped, region) != NULL) {
+        ps_agent_session_end(st, s, PS_E_INVAL,
+                             "a region needs a number of its own, not 0");
+        return false;
+    }
+    return true;
+}
+
 void ps_agent_session_region(struct ps_agent_step *st,
                              struct ps_agent_session *s, uint32_t region,
                              struct ps_buf *buf)
@@ -505,16 +537,7 @@ void ps_agent_session_region(struct ps_agent_step *st,
     struct ps_refusal why;
     struct ps_buf *held;
 
-    if (s->ended) {
-        return;
-    }
-    if (s->state != PS_AGENT_SESSION_ACTIVE) {
-        ps_agent_session_end(st, s, PS_E_PROTO, "no region before l_welcome");
-        return;
-    }
-    if (region == 0 || ps_map_get(s->regions, region) != NULL) {
-        ps_agent_session_end(st, s, PS_E_INVAL,
-                             "a region needs a number of its own, not 0");
+    if (!may_register(st, s, region)) {
         return;
     }
     if (ps_agent_budget_hold(s, buf, &held, &why) != 0) {
@@ -522,6 +545,40 @@ void ps_agent_session_region(struct ps_agent_step *st,
         return;
     }
     ps_map_put(s->regions, region, held);
+}
+
+void ps_agent_session_unmapped(struct ps_agent_step *st,
+                               struct ps_agent_session *s, uint32_t region,
+                               int rc, const char *why)
+{
+    struct ps_refusal refusal;
+
+    if (s->ended) {
+        return;
+    }
+    ps_effects_note(st->fx, PS_LOG_WARNING, "memory of worker %llu: %s",
+                    (unsigned long long)s->worker, why);
+    if (rc != PS_E_NOMEM || region == 0) {
+        ps_agent_session_end(st, s, rc, "%s", why);
+        return;
+    }
+    if (!may_register(st, s, region)) {
+        return;
+    }
+    if (ps_account_charge(&s->account, PS_COST_REGIONS, 1, &refusal) != 0) {
+        ps_agent_session_refuse(st, s, &refusal);
+        return;
+    }
+    ps_map_put(s->unmapped, region, ps_strdup(why));
+}
+
+int ps_agent_session_missing(const struct ps_agent_session *s, uint32_t region,
+                             const char **ret_why)
+{
+    const char *why = ps_map_get(s->unmapped, region);
+
+    *ret_why = why != NULL ? why : "it was never registered";
+    return why != NULL ? PS_E_NOMEM : PS_E_INVAL;
 }
 
 /* ------------------------------------------ barrier, optimizer, compression */
@@ -792,6 +849,7 @@ void ps_agent_session_msg(struct ps_agent_step *st, struct ps_agent_session *s,
     case PS_MSG_L_REGION_GONE:
         b = ps_map_take(s->regions, m->l_region_gone.region);
         ps_buf_unref(b);
+        forget_unmapped(s, ps_map_take(s->unmapped, m->l_region_gone.region));
         return;
     case PS_MSG_L_BYE:
         s->bye = !gives_half(s);

@@ -88,10 +88,10 @@ static void ask_more(struct ps_agent_step *st, struct ps_agent_op *op)
     }
 }
 
-/* The worker's memory for the buffer. 0, or what the answer is to say. */
+/* The worker's memory for the buffer; else an error and its text. */
 static int take_array(struct ps_agent_session *s, const struct ps_agent_key *k,
                       const struct ps_msg_l_state *m,
-                      struct ps_slice *ret_slice)
+                      struct ps_slice *ret_slice, const char **ret_why)
 {
     const size_t size = ps_dtype_size(state_dtype(k));
     const uint64_t bytes = k->count * size;
@@ -101,8 +101,11 @@ static int take_array(struct ps_agent_session *s, const struct ps_agent_key *k,
     if (m->which == UINT8_MAX) {
         return 0;
     }
-    if (region == NULL || m->offset > region->size ||
-        bytes > region->size - m->offset ||
+    if (region == NULL) {
+        return ps_agent_session_missing(s, m->region, ret_why);
+    }
+    *ret_why = "the memory for a state lies in no region";
+    if (m->offset > region->size || bytes > region->size - m->offset ||
         ((uintptr_t)region->data + m->offset) % size != 0) {
         return PS_E_INVAL;
     }
@@ -119,7 +122,9 @@ void ps_agent_state_take(struct ps_agent_step *st, struct ps_agent_session *s,
     struct ps_agent_op *op = ps_agent_op_new(st, s, m->op_id);
     struct ps_refusal why;
     char text[PS_TEXT_MAX];
+    const char *no;
     struct ps_str t;
+    int rc;
 
     if (k == NULL || !ps_dtype_is_real(k->dtype)) {
         ps_agent_op_done(st, op, 0, PS_E_NOKEY,
@@ -131,9 +136,9 @@ void ps_agent_state_take(struct ps_agent_step *st, struct ps_agent_session *s,
                          "an optimizer runs on servers, and the job has none");
         return;
     }
-    if (take_array(s, k, m, &op->array) != 0) {
-        ps_agent_op_done(st, op, 0, PS_E_INVAL,
-                         "the memory for a state lies in no region");
+    rc = take_array(s, k, m, &op->array, &no);
+    if (rc != 0) {
+        ps_agent_op_done(st, op, 0, rc, no);
         return;
     }
     const uint64_t cost = sizeof(*op->stating) +

@@ -21,7 +21,8 @@ enum ps_event_type {
                         * sent, for a while. Comes again as long as it is so. */
     PS_EV_CLOSED,      /* A connection is gone; the last event about it. */
     PS_EV_COMPUTED,    /* A job is done. */
-    PS_EV_REGION,      /* Agent: a worker's memory was checked and mapped. */
+    PS_EV_REGION,      /* Agent: a worker's memory was checked and mapped, or
+                        * could not be. */
     PS_EV_KEEP,        /* Agent: as REGION, memory of an agent before it. */
     PS_EV_OPS,         /* Agent: operations that came without frames. */
     PS_EV_DRAIN,       /* The daemon is to end when it is done: take nothing
@@ -74,7 +75,11 @@ struct ps_event {
         } computed;
         struct {
             uint32_t region;
-            struct ps_buf *buf; /* Borrowed: reference it to keep it. */
+            struct ps_buf *buf; /* Borrowed: reference it to keep it. NULL: it
+                                 * could not be mapped, */
+            int rc;             /* PS_E_NOMEM: the agent cannot map more; else
+                                 * the worker has passed something else, */
+            const char *why;    /* in words; borrowed. */
         } region;
         struct {
             const struct ps_msg_l_op *op; /* Borrowed; as so many messages, */

@@ -231,10 +231,12 @@ static int map(int fd, uint64_t size, int prot, struct ps_buf **ret_buf,
         return PS_E_INVAL;
     }
     void *data = mmap(NULL, size, prot, MAP_SHARED, fd, 0);
+    int errnum = errno;
 
     close(fd);
     if (data == MAP_FAILED) {
         *ret_why = "memfd cannot be mapped";
+        errno = errnum;
         return PS_E_NOMEM;
     }
     struct region *r = ps_alloc(sizeof(*r));

@@ -30,7 +30,7 @@ PS_MUST_USE int ps_local_peer(int fd, struct ps_local_peer *ret_peer);
  * memfd of exactly `size` > 0 bytes that can neither shrink nor grow any more,
  * so that reading it can never fault. Takes over the descriptor in any case.
  * The buffer unmaps it at its last unref. PS_E_INVAL with the reason in
- * *ret_why, a constant; PS_E_NOMEM. */
+ * *ret_why, a constant; PS_E_NOMEM, with errno too. */
 PS_MUST_USE int ps_local_map(int fd, uint64_t size, struct ps_buf **ret_buf,
                              const char **ret_why);
 /* The same, to be written by both sides: whatever is read there may change at

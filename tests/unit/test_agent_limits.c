@@ -320,6 +320,76 @@ static void bring_piece(struct bench *b, struct ps_buf *piece)
     step(b, ev);
 }
 
+static void lack_region(struct bench *b, uint32_t number, int rc)
+{
+    struct ps_event ev = {.type = PS_EV_REGION, .conn = WORKER_CONN};
+
+    ev.region.region = number;
+    ev.region.rc = rc;
+    ev.region.why = "memfd cannot be mapped";
+    step(b, ev);
+}
+
+/* Its operations are refused in words, the others go on. */
+static void a_region_without_room_costs_its_operations_alone(void **state)
+{
+    struct bench b;
+
+    (void)state;
+    no_limits();
+    limit(PS_ACCOUNT_SESSION, PS_COST_REGIONS, 3);
+    memset(&b, 0, sizeof(b));
+    begin_again(&b, 1, 1);
+    open_key(&b, 0, 1, 4, SERVER_NODE);
+    tick(&b);
+    link_server(&b, false, 0);
+    give_region(&b, 0, 16);
+    lack_region(&b, 2, PS_E_NOMEM);
+    lack_region(&b, 3, PS_E_NOMEM);
+    assert_int_equal(used(&b, PS_COST_REGIONS), 3);
+
+    struct ps_msg_l_op op = pushpull(0, 1);
+
+    op.region = 2;
+    operate(&b, 0, op);
+    assert_int_equal(last_done(&b, 0)->error, PS_E_NOMEM);
+    assert_string_equal(last_done(&b, 0)->text,
+                        "region 2: memfd cannot be mapped");
+    assert_null(find(&b, WORKER_CONN, PS_MSG_L_ERROR, 0));
+    operate(&b, 0, pushpull(0, 1)); /* From region 1. */
+    assert_int_equal(count(&b, WORKER_CONN, PS_MSG_L_DONE), 1);
+    assert_int_equal(used(&b, PS_COST_OPERATIONS), 1);
+
+    /* It counts as a region, until it is given back. */
+    say(&b, WORKER_CONN,
+        &(struct ps_msg){.code = PS_MSG_L_REGION_GONE,
+                         .l_region_gone = {.region = 2}},
+        NULL);
+    assert_int_equal(used(&b, PS_COST_REGIONS), 2);
+    lack_region(&b, 2, PS_E_NOMEM);
+    assert_null(find(&b, WORKER_CONN, PS_MSG_L_ERROR, 0));
+    lack_region(&b, 4, PS_E_NOMEM);
+    assert_int_equal(
+        find(&b, WORKER_CONN, PS_MSG_L_ERROR, 0)->parcel->msg->l_error.error,
+        PS_E_FULL);
+    end(&b);
+}
+
+static void what_is_no_memory_ends_its_session_in_words(void **state)
+{
+    struct bench b;
+
+    (void)state;
+    no_limits();
+    memset(&b, 0, sizeof(b));
+    begin_again(&b, 1, 1);
+    lack_region(&b, 2, PS_E_INVAL);
+    assert_string_equal(
+        find(&b, WORKER_CONN, PS_MSG_L_ERROR, 0)->parcel->msg->l_error.text,
+        "memfd cannot be mapped");
+    end(&b);
+}
+
 /* By lists of a label this took minutes, in which nobody was served. */
 static void records_of_one_label_are_found_at_once(void **state)
 {
@@ -370,6 +440,8 @@ int main(void)
         cmocka_unit_test(an_operation_has_one_open_question_and_a_user_few),
         cmocka_unit_test(a_process_that_asks_without_end_is_cut_off),
         cmocka_unit_test(questions_of_a_dead_worker_are_forgotten),
+        cmocka_unit_test(a_region_without_room_costs_its_operations_alone),
+        cmocka_unit_test(what_is_no_memory_ends_its_session_in_words),
         cmocka_unit_test(records_of_one_label_are_found_at_once),
         cmocka_unit_test(records_count_as_memory_of_the_job),
     };

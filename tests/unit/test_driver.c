@@ -201,6 +201,12 @@ static const struct ps_msg our_hello = {.code = PS_MSG_HELLO,
                                                   .instance = 1,
                                                   .session = 4}};
 
+static void tell_unmapped(struct echo *e, const struct ps_event *ev)
+{
+    tell(e, "unmapped %u %s %s\n", ev->region.region,
+         ps_err_name(ev->region.rc), ev->region.why);
+}
+
 static int step(void *self, const struct ps_event *ev, struct ps_effects *fx)
 {
     static const char *const kinds[] = {"dialled", "accepted", "local"};
@@ -253,10 +259,18 @@ static int step(void *self, const struct ps_event *ev, struct ps_effects *fx)
         on_computed(e, ev, fx);
         break;
     case PS_EV_REGION:
+        if (ev->region.buf == NULL) {
+            tell_unmapped(e, ev);
+            break;
+        }
         tell(e, "region %u of %zu\n", ev->region.region, ev->region.buf->size);
         e->region = e->keep_region ? ps_buf_ref(ev->region.buf) : NULL;
         break;
     case PS_EV_KEEP:
+        if (ev->region.buf == NULL) {
+            tell_unmapped(e, ev);
+            break;
+        }
         tell(e, "keep %u of %zu\n", ev->region.region, ev->region.buf->size);
         e->region = ps_buf_ref(ev->region.buf);
         ps_effects_tell(fx, ev->conn,
@@ -853,7 +867,39 @@ static void region_reaches_the_machine(void **state)
     /* The size is what was said, not what is there. */
     region.l_region.size = 4096;
     send_region(fd, bytes, put(bytes, 0, &region, 0), mem);
-    RUN_UNTIL(&w, told(&w, "closed 1 PS_E_INVAL\n"));
+    RUN_UNTIL(&w,
+              told(&w, "unmapped 9 PS_E_INVAL memfd is not of the announced "
+                       "size\n"));
+    close(mem);
+    close(fd);
+    end(&w);
+}
+
+/* No more than the address space is there: the machine hears of it, and the
+ * connection stays. */
+static void region_that_cannot_be_mapped_is_told_of(void **state)
+{
+    const uint64_t size = UINT64_C(1) << 50;
+    struct ps_msg hello = {.code = PS_MSG_L_HELLO,
+                           .l_hello = {.protocol = 1, .job = "j"}};
+    struct ps_msg region = {.code = PS_MSG_L_REGION,
+                            .l_region = {.region = 9, .size = size}};
+    uint8_t bytes[1024];
+    struct world w;
+
+    (void)state;
+    begin(&w, PS_ROLE_AGENT);
+    int fd = local_caller(&w);
+    int mem = memfd_create("test", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+
+    assert_int_equal(ftruncate(mem, (off_t)size), 0);
+    assert_int_equal(
+        fcntl(mem, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL), 0);
+    say(fd, bytes, put(bytes, 0, &hello, 0));
+    send_region(fd, bytes, put(bytes, 0, &region, 0), mem);
+    RUN_UNTIL(&w, told(&w, "unmapped 9 PS_E_NOMEM memfd cannot be mapped: "
+                           "1024.0 TiB: Cannot allocate memory (errno 12); "));
+    assert_false(told(&w, "closed"));
     close(mem);
     close(fd);
     end(&w);
@@ -920,7 +966,7 @@ static void what_is_kept_goes_both_ways(void **state)
 
     assert_int_equal(ftruncate(loose, 8192), 0);
     send_region(fd, bytes, put(bytes, 0, &keep, 0), loose);
-    RUN_UNTIL(&w, told(&w, "closed 1 PS_E_INVAL\n"));
+    RUN_UNTIL(&w, told(&w, "unmapped 9 PS_E_INVAL memfd is not sealed"));
     close(loose);
     close(fd);
     end(&w);
@@ -1487,6 +1533,7 @@ int main(void)
         cmocka_unit_test(dials),
         cmocka_unit_test(close_ends_dials),
         cmocka_unit_test(region_reaches_the_machine),
+        cmocka_unit_test(region_that_cannot_be_mapped_is_told_of),
         cmocka_unit_test(what_is_kept_goes_both_ways),
         cmocka_unit_test(operations_come_by_the_ring),
         cmocka_unit_test(what_a_worker_did_before_it_died_counts),
