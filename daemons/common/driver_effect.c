@@ -147,6 +147,10 @@ static void send_parcel(struct ps_driver *d, const struct ps_fx *fx)
         assert(rc == 0);
         (void)rc;
     }
+    if (msg.code == PS_MSG_L_DONE && msg.l_done.error != 0 &&
+        driver_output_is_long(c)) {
+        msg.l_done.text = "others failed before it, and say why";
+    }
     before_sent(c, &msg, p);
     acknowledge(c, &msg);
     if (c->welcomed) {

@@ -210,6 +210,9 @@ void driver_output_closed(struct link_conn *c);
 /* Something was queued or has gone: the account follows. May cut this or
  * another connection. */
 void driver_output_count(struct link_conn *c);
+/* True: a caller leaves so much unread that further texts of errors are
+ * short. */
+bool driver_output_is_long(const struct link_conn *c);
 /* Closes the connection; who called is told why, ahead of what waits, if the
  * socket takes that. */
 void driver_cut(struct link_conn *c, int rc, const char *text);

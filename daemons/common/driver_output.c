@@ -16,10 +16,13 @@
 #include <stdio.h>
 
 /* Of the sum, for one user. */
-#define USER_SHARE 4u
+#define USER_SHARE  4u
+
+/* Of a connection's own limit, for texts of operations that fail. */
+#define WORDY_SHARE 4u
 
 /* Whose tools come by TCP, among users: no uid. */
-#define UNKNOWN    (UINT64_C(1) << 32)
+#define UNKNOWN     (UINT64_C(1) << 32)
 
 struct output_user {
     struct ps_account account;
@@ -128,6 +131,11 @@ void driver_output_closed(struct link_conn *c)
 static uint64_t held(const struct link_conn *c)
 {
     return c->account.cost[PS_COST_OUTPUT].used;
+}
+
+bool driver_output_is_long(const struct link_conn *c)
+{
+    return held(c) > c->account.limits->of[PS_COST_OUTPUT].max / WORDY_SHARE;
 }
 
 /* The connection with the largest share of an account that is full. */

@@ -71,7 +71,8 @@
 /* Memory that output may take which waits for one training process or tool,
  * for one daemon, and for all peers together; the connection that holds most
  * is closed. A training process that has PS_OPS_MAX operations open is told of
- * all their ends in 16 MiB. Payload that a daemon keeps anyway and what a link
+ * all their ends in 16 MiB: when they fail, those in the first quarter say why,
+ * and the others name these. Payload that a daemon keeps anyway and what a link
  * keeps until it is acknowledged do not count, so a link needs little. */
 #define PS_OUTPUT_DEFAULT          (16u * 1024u * 1024u)
 #define PS_OUTPUT_LINK_DEFAULT     (64u * 1024u * 1024u)

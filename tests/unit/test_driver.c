@@ -47,7 +47,8 @@ struct echo {
     const char *dial;
     bool greets; /* Whom it has dialled. */
     bool keep_region;
-    bool floods; /* As many answers as a barrier's number. */
+    bool floods;   /* As many answers as a barrier's number. */
+    bool ends_ops; /* With these words, and not with an error. */
     struct ps_buf *region;
     int fail;
 };
@@ -124,7 +125,7 @@ static void on_computed(struct echo *e, const struct ps_event *ev,
 }
 
 /* So long that a frame with it takes about 500 bytes. */
-static char words[401];
+static char words[PS_TEXT_MAX + 1];
 
 /* A value that no frame can carry, with a number or without, and one behind it
  * that can be sent. */
@@ -179,9 +180,15 @@ static void on_msg(struct echo *e, const struct ps_event *ev,
     case PS_MSG_L_BARRIER:
         for (uint64_t i = 0; e->floods && i < ev->msg.msg->l_barrier.number;
              i++) {
-            m = (struct ps_msg){.code = PS_MSG_L_DONE};
-            m.l_done.error = PS_E_NOKEY;
-            m.l_done.text = words;
+            m = (struct ps_msg){.code = PS_MSG_L_ERROR};
+            m.l_error.error = PS_E_NOKEY;
+            m.l_error.text = words;
+            if (e->ends_ops) {
+                m = (struct ps_msg){.code = PS_MSG_L_DONE};
+                m.l_done.op_id = UINT64_MAX - i;
+                m.l_done.error = PS_E_NOKEY;
+                m.l_done.text = words;
+            }
             ps_effects_tell(fx, ev->conn, &m);
         }
         tell(e, "barrier %llu\n",
@@ -1194,7 +1201,8 @@ static void begin_flood(struct world *w, uint64_t output, uint64_t total,
                            .l_hello = {.protocol = 1, .job = "j"}};
     uint8_t bytes[1024];
 
-    memset(words, 'x', sizeof(words) - 1);
+    memset(words, 0, sizeof(words));
+    memset(words, 'x', 400);
     wanted = (struct ps_driver_options){
         .send_buffer = 4096, .output = output, .output_total = total};
     begin(w, PS_ROLE_AGENT);
@@ -1238,6 +1246,68 @@ static void who_does_not_read_is_cut(void **state)
     ps_driver_stats(w.driver, &s);
     assert_int_equal(s.connections, 1);
     assert_int_equal(s.output, 0);
+    close(fd[0]);
+    close(fd[1]);
+    end(&w);
+}
+
+/* Reads all messages that wait; counts those with that text. */
+static uint32_t count_texts(struct world *w, int fd, const char *text,
+                            uint32_t of)
+{
+    const size_t len = strlen(text);
+    uint32_t total = 0;
+    uint32_t n = 0;
+    size_t have = 0;
+    uint8_t bytes[8192];
+
+    while (total < of) {
+        ssize_t got = recv(fd, bytes + have, sizeof(bytes) - have,
+                           MSG_DONTWAIT);
+        struct ps_frame_prefix prefix;
+        size_t at = 0;
+
+        if (got <= 0) {
+            assert_int_equal(errno, EAGAIN);
+            (void)ps_loop_step(w->loop);
+            continue;
+        }
+        have += (size_t)got;
+        while (have - at >= PS_FRAME_PREFIX &&
+               ps_frame_parse(bytes + at, &prefix) == 0 &&
+               have - at >= PS_FRAME_PREFIX + prefix.header_len) {
+            at += PS_FRAME_PREFIX;
+            n += memmem(bytes + at, prefix.header_len, text, len) != NULL;
+            total++;
+            at += prefix.header_len;
+        }
+        memmove(bytes, bytes + at, have - at);
+        have -= at;
+    }
+    return n;
+}
+
+/* As many as a training process may have, none of which it has read. */
+static void all_its_operations_fail_within_the_limit(void **state)
+{
+    struct ps_driver_stats s;
+    struct world w;
+    uint32_t worded;
+    int fd[2];
+
+    (void)state;
+    begin_flood(&w, 0, 0, fd); /* As by default. */
+    w.m.ends_ops = true;
+    memset(words, 'x', PS_TEXT_MAX);
+    flood(&w, fd[0], PS_OPS_MAX);
+    ps_driver_stats(w.driver, &s);
+    assert_int_equal(s.connections, 2);
+    assert_in_range(s.output, PS_OUTPUT_DEFAULT / 4, PS_OUTPUT_DEFAULT);
+    worded = count_texts(&w, fd[0], words, PS_OPS_MAX);
+    assert_in_range(worded, 1000, 20000);
+    /* It reads: the next one says why again. */
+    flood(&w, fd[0], 1);
+    assert_int_equal(count_texts(&w, fd[0], words, 1), 1);
     close(fd[0]);
     close(fd[1]);
     end(&w);
@@ -1542,6 +1612,7 @@ int main(void)
         cmocka_unit_test(one_ring_of_the_right_size),
         cmocka_unit_test(local_connections_are_counted),
         cmocka_unit_test(who_does_not_read_is_cut),
+        cmocka_unit_test(all_its_operations_fail_within_the_limit),
         cmocka_unit_test(who_holds_most_is_cut),
         cmocka_unit_test(memory_that_is_used_up),
         cmocka_unit_test(a_machine_that_cannot_go_on),
