@@ -172,20 +172,23 @@ static uint32_t run(struct plan *p)
     return moved;
 }
 
-uint32_t ps_even_plan(struct ps_even_piece *pieces, uint32_t count,
-                      uint64_t *bytes, uint32_t server_count)
+int ps_even_plan(struct ps_even_piece *pieces, uint32_t count, uint64_t *bytes,
+                 uint32_t server_count, uint32_t *ret_moved)
 {
     struct plan p = {.count = server_count};
-    uint32_t moved;
+    int rc = PS_E_NOMEM;
 
     assert(count < NONE);
-    p.sorted = ps_alloc((count + 1u) * sizeof(struct ps_even_piece *));
-    p.next = ps_alloc((count + 1u) * sizeof(*p.next));
-    p.holders = ps_calloc(server_count + 1u, sizeof(*p.holders));
-    prepare(&p, pieces, count, bytes);
-    moved = run(&p);
+    p.sorted = ps_try_alloc((count + 1u) * sizeof(struct ps_even_piece *));
+    p.next = ps_try_alloc((count + 1u) * sizeof(*p.next));
+    p.holders = ps_try_calloc(server_count + 1u, sizeof(*p.holders));
+    if (p.sorted != NULL && p.next != NULL && p.holders != NULL) {
+        prepare(&p, pieces, count, bytes);
+        *ret_moved = run(&p);
+        rc = 0;
+    }
     ps_free(p.sorted);
     ps_free(p.next);
     ps_free(p.holders);
-    return moved;
+    return rc;
 }

@@ -4,6 +4,8 @@
  * question has the same answer everywhere. */
 #pragma once
 
+#include "base/err.h"
+
 #include <stdint.h>
 
 /* A server is even when its bytes are within a part of this of the mean. */
@@ -21,6 +23,7 @@ struct ps_even_piece {
  * the largest piece that makes neither of the two cross the mean; a piece
  * beyond that only where it still makes the two more alike. A server that is
  * too full and has no piece to give stays out of it, and out of the mean of
- * the others. Returns how many pieces move. */
-uint32_t ps_even_plan(struct ps_even_piece *pieces, uint32_t count,
-                      uint64_t *bytes, uint32_t server_count);
+ * the others. PS_E_NOMEM: there is none to plan with, and all is as it was. */
+PS_MUST_USE int ps_even_plan(struct ps_even_piece *pieces, uint32_t count,
+                             uint64_t *bytes, uint32_t server_count,
+                             uint32_t *ret_moved);

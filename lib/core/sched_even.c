@@ -95,11 +95,15 @@ static void list_servers(const struct ps_sched *s, const struct ps_sched_job *j,
 }
 
 /* Every partition, in the order of keys. */
-static void list_pieces(const struct ps_sched_job *j, struct plan *p)
+static int list_pieces(const struct ps_sched_job *j, struct plan *p)
 {
-    p->pieces = ps_alloc((p->count + 1u) * sizeof(*p->pieces));
+    p->pieces = ps_try_alloc((p->count + 1u) * sizeof(*p->pieces));
 
     struct ps_even_piece *at = p->pieces;
+
+    if (at == NULL) {
+        return PS_E_NOMEM;
+    }
 
     for (uint32_t i = 0; i < j->key_count; i++) {
         const struct ps_job_key *k = j->keys[i];
@@ -110,6 +114,7 @@ static void list_pieces(const struct ps_sched_job *j, struct plan *p)
             at->bytes = k->parts[n].count * ps_dtype_size(k->dtype);
         }
     }
+    return 0;
 }
 
 /* Each piece of the server `off` to the one that has least then. */
@@ -156,12 +161,15 @@ static void add(struct ps_sched_moves *m, uint32_t first, uint32_t key,
 }
 
 /* Moves of one key between the same servers are told together. */
-static void gather(const struct ps_sched_job *j, struct ps_sched_moves *m,
-                   const struct plan *plan)
+static int gather(const struct ps_sched_job *j, struct ps_sched_moves *m,
+                  const struct plan *plan)
 {
     const struct ps_even_piece *p = plan->pieces;
 
-    m->list = ps_alloc((plan->moved + 1u) * sizeof(*m->list));
+    m->list = ps_try_alloc((plan->moved + 1u) * sizeof(*m->list));
+    if (m->list == NULL) {
+        return PS_E_NOMEM;
+    }
     for (uint32_t i = 0; i < j->key_count; i++) {
         uint32_t first = m->count;
 
@@ -172,25 +180,21 @@ static void gather(const struct ps_sched_job *j, struct ps_sched_moves *m,
             }
         }
     }
+    return 0;
 }
 
-static void make_moves(struct ps_sched_step *st, struct ps_sched_job *j,
-                       const struct plan *plan, ps_conn_id ctl)
+static int make_moves(struct ps_sched_step *st, struct ps_sched_job *j,
+                      const struct plan *plan, ps_conn_id ctl)
 {
     const struct ps_even_piece *p = plan->pieces;
+    int rc = 0;
 
-    for (uint32_t i = 0; i < plan->spare_count; i++) {
-        ps_sched_job_add_server(j, plan->spare[i]);
-    }
-    if (plan->spare_count > 0) {
-        ps_sched_job_changed(st, j);
-    }
     ps_sched_moves_new(j, ctl);
     for (uint32_t i = 0; i < j->key_count; i++) {
         for (uint32_t n = 0;
              is_movable(j->keys[i]) && n < j->keys[i]->part_count; n++, p++) {
-            if (p->to != p->from) {
-                ps_sched_moves_add(
+            if (p->to != p->from && rc == 0) {
+                rc = ps_sched_moves_add(
                     st->s, j,
                     &(struct ps_sched_part_move){.key = i,
                                                  .index = n,
@@ -199,6 +203,40 @@ static void make_moves(struct ps_sched_step *st, struct ps_sched_job *j,
             }
         }
     }
+    if (rc != 0) {
+        ps_sched_moves_free(j);
+        return rc;
+    }
+    for (uint32_t i = 0; i < plan->spare_count; i++) {
+        ps_sched_job_add_server(j, plan->spare[i]);
+    }
+    if (plan->spare_count > 0) {
+        ps_sched_job_changed(st, j);
+    }
+    return 0;
+}
+
+/* Where every piece goes; the rows and the moves that follow from it. */
+static int make_plan(struct ps_sched_step *st, struct ps_sched_job *j,
+                     struct ps_sched_conn *c, struct plan *p, uint32_t off,
+                     bool makes)
+{
+    int rc = list_pieces(j, p);
+
+    if (rc == 0 && off < p->server_count) {
+        p->moved = empty(p, off);
+    } else if (rc == 0) {
+        rc = ps_even_plan(p->pieces, p->count, p->bytes, p->server_count,
+                          &p->moved);
+    }
+    if (rc == 0) {
+        rc = gather(j, c->moves, p);
+    }
+    if (rc == 0 && makes && p->moved > 0) {
+        rc = make_moves(st, j, p, c->id);
+        c->moves->waits = rc == 0;
+    }
+    return rc;
 }
 
 /* Why nothing of the job can be moved now; NULL: it can. */
@@ -281,20 +319,20 @@ void ps_sched_even(struct ps_sched_step *st, struct ps_sched_conn *c,
     c->moves->gen = j->gen;
     if (j->server_count > 0) { /* Else the agent has it all. */
         p->count = (uint32_t)count;
-        list_pieces(j, p);
-        p->moved = at < p->server_count
-                       ? empty(p, at)
-                       : ps_even_plan(p->pieces, p->count, p->bytes,
-                                      p->server_count);
-        gather(j, c->moves, p);
-    }
-    if (makes && p->moved > 0) {
-        c->moves->waits = true;
-        make_moves(st, j, p, c->id);
-        ps_sched_moves_start(st, j);
+        rc = make_plan(st, j, c, p, at, makes);
     }
     ps_free(p->pieces);
     ps_free(p);
+    if (rc != 0) {
+        ps_sched_even_drop(c);
+        ps_str_addf(&why,
+                    "the scheduler has no memory to plan for %u partitions: "
+                    "ask again when others have ended",
+                    (uint32_t)count);
+        ps_sched_query_end(st, c, rc, text);
+    } else if (c->moves->waits) {
+        ps_sched_moves_start(st, j);
+    }
 }
 
 void ps_sched_even_made(struct ps_sched_step *st, ps_conn_id ctl, uint64_t gen,

@@ -380,8 +380,8 @@ struct ps_sched_part_move {
     uint32_t from; /* Nodes. */
     uint32_t to;
 };
-void ps_sched_moves_add(struct ps_sched *s, struct ps_sched_job *j,
-                        const struct ps_sched_part_move *m);
+PS_MUST_USE int ps_sched_moves_add(struct ps_sched *s, struct ps_sched_job *j,
+                                   const struct ps_sched_part_move *m);
 /* As many as may be under way, to servers that know the job. */
 void ps_sched_moves_start(struct ps_sched_step *st, struct ps_sched_job *j);
 /* Nothing comes of those that are not made; servers forget them with the

@@ -64,17 +64,21 @@ void ps_sched_moves_new(struct ps_sched_job *j, ps_conn_id ctl)
     ps_list_init(&j->rebalance->moves);
 }
 
-void ps_sched_moves_add(struct ps_sched *s, struct ps_sched_job *j,
-                        const struct ps_sched_part_move *m)
+int ps_sched_moves_add(struct ps_sched *s, struct ps_sched_job *j,
+                       const struct ps_sched_part_move *m)
 {
-    struct move *mv = ps_calloc(1, sizeof(*mv));
+    struct move *mv = ps_try_calloc(1, sizeof(*mv));
 
+    if (mv == NULL) {
+        return PS_E_NOMEM;
+    }
     mv->number = ++s->moves;
     mv->key = m->key;
     mv->index = m->index;
     mv->from.node = m->from;
     mv->to.node = m->to;
     ps_list_push_back(&j->rebalance->moves, &mv->node);
+    return 0;
 }
 
 void ps_sched_moves_free(struct ps_sched_job *j)

@@ -29,7 +29,11 @@ static void put(struct job *j, uint32_t server, uint64_t bytes)
 
 static uint32_t plan(struct job *j)
 {
-    return ps_even_plan(j->piece, j->count, j->bytes, j->servers);
+    uint32_t moved;
+
+    assert_int_equal(
+        ps_even_plan(j->piece, j->count, j->bytes, j->servers, &moved), 0);
+    return moved;
 }
 
 /* The books agree with the moves. Returns the bytes that move. */

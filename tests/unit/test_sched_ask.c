@@ -840,6 +840,46 @@ static void moves_of_a_job_that_ends_break_off(void **state)
     lean_finish(&l); /* And with the scheduler. */
 }
 
+/* A plan for very many partitions takes much memory. Where there is none, the
+ * operator hears of it, and nothing is left of the plan. */
+static void a_plan_without_memory_is_refused(void **state)
+{
+    struct lean l = lean_new();
+    struct ps_msg rebalance = {
+        .code = PS_MSG_QUERY,
+        .query = {.what = PS_QUERY_REBALANCE, .job = "train"}};
+    const struct ps_msg_query_end *end;
+    uint32_t refusals = 0;
+
+    (void)state;
+    for (uint64_t n = 1; n < 60; n++) {
+        forget(l.ctl);
+        ps_alloc_fail_at(n, 0);
+        ask(l.w, l.ctl, PS_QUERY_MOVES, "train");
+        ps_alloc_fail_at(0, 0);
+        while (find(l.ctl, PS_MSG_QUERY_END) == NULL) {
+            take_more(&l);
+        }
+        end = &last(l.ctl, PS_MSG_QUERY_END)->query_end;
+        if (end->error != 0) {
+            assert_int_equal(end->error, PS_E_NOMEM);
+            expect_in(end->text, "no memory to plan for 1500 partitions");
+            refusals++;
+        }
+    }
+    assert_int_equal(refusals, 5);
+    forget(l.ctl);
+    ps_alloc_fail_at(300, 0); /* Amid the moves. */
+    say(l.w, l.ctl, rebalance);
+    ps_alloc_fail_at(0, 0);
+    end = &last(l.ctl, PS_MSG_QUERY_END)->query_end;
+    assert_int_equal(end->error, PS_E_NOMEM);
+    assert_null(find(l.s[0], PS_MSG_PART_READ));
+    say(l.w, l.ctl, rebalance);
+    assert_non_null(find(l.s[0], PS_MSG_PART_READ));
+    lean_finish(&l);
+}
+
 /* The old owner of a partition that has moved in full, but not been taken,
  * dies with others: agents hear of the move and of what is lost in epochs of
  * their own, because of one epoch they believe the first that they hear. */
@@ -1092,6 +1132,7 @@ int main(void)
         cmocka_unit_test(rows_of_keys_come_as_the_connection_takes_them),
         cmocka_unit_test(operators_see_what_would_have_to_move),
         cmocka_unit_test(moves_of_a_job_that_ends_break_off),
+        cmocka_unit_test(a_plan_without_memory_is_refused),
         cmocka_unit_test(a_move_that_a_death_ends_has_an_epoch_of_its_own),
         cmocka_unit_test(operators_see_what_a_job_waits_for),
         cmocka_unit_test(a_cancelled_job_leaves_nothing),
