@@ -37,6 +37,10 @@
 /* Keys that an agent asks the scheduler for at a time, for each job: what other
  * jobs say to it waits behind so many declarations at most. More wait. */
 #define PS_KEYS_ASKED_MAX          512u
+/* Messages by which the scheduler tells agents in one step where partitions of
+ * lost servers lie now. The others follow, and heartbeats and other jobs go in
+ * between. A key is told to all its agents in one step, which may be more. */
+#define PS_PLACEMENTS_TOLD_MAX     512u
 /* Partitions of one key: 4 GiB in pieces of 64 KiB. */
 #define PS_KEY_PARTS_MAX           65536u
 /* Bytes of one key, 4 TiB: all partitions as large as a frame; a declaration

@@ -56,6 +56,7 @@ struct ps_sched_job *ps_job_new(uint64_t gen,
     j->deadline = ps_time_add(now, j->start_timeout);
     j->state_due = PS_TIME_NEVER;
     j->lost_since = PS_TIME_NEVER;
+    j->tell_due = PS_TIME_NEVER;
     j->room_due = PS_TIME_NEVER;
     j->keys_by_hash = ps_map_new();
     return j;

@@ -142,7 +142,9 @@ struct ps_sched_job {
     struct ps_account account; /* Of sched_budget.c. */
     struct ps_sched_user *user;
     struct ps_need_kind need_kind;
-    ps_time room_due;     /* Servers are told of their needs then; or never. */
+    ps_time tell_due;   /* Agents hear of further placements then; or never. */
+    uint32_t tell_from; /* Number of the first key that may be untold. */
+    ps_time room_due;   /* Servers are told of their needs then; or never. */
     uint64_t room_number; /* Of what they were told last. */
     uint64_t string_keys; /* Of them; the classic way numbers these. */
     uint64_t bytes;

@@ -28,6 +28,9 @@ struct ps_sched *ps_sched_new(const struct ps_sched_options *opt, ps_time now)
     o->rejoin_grace = or_default(o->rejoin_grace, PS_SECONDS(60));
     o->rejoin_timeout = or_default(o->rejoin_timeout, PS_SECONDS(3600));
     o->link_linger = or_default(o->link_linger, PS_SECONDS(10));
+    if (o->placements_told == 0) {
+        o->placements_told = PS_PLACEMENTS_TOLD_MAX;
+    }
     if (o->move_piece == 0 || o->move_piece > PS_MOVE_PIECE_MAX) {
         o->move_piece = PS_MOVE_PIECE_MAX;
     }

@@ -32,6 +32,8 @@ struct ps_sched_options {
                                * has its own. */
     uint32_t move_piece; /* Bytes of a partition on its way through here;
                                 * 0: PS_MOVE_PIECE_MAX, which is the most. */
+    uint32_t placements_told; /* Messages about placements in one step; 0:
+                               * PS_PLACEMENTS_TOLD_MAX. */
     /* By kind of account; zero: none. */
     struct ps_account_limits limits[PS_ACCOUNT_KIND_COUNT];
     struct ps_link_options link;

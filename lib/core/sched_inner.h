@@ -252,6 +252,9 @@ void ps_sched_key_close(struct ps_sched_step *st, const struct ps_member *agent,
  * had. PS_E_FULL: they have no memory for it, and `why` goes on with that. */
 int ps_sched_keys_move(struct ps_sched_step *st, struct ps_sched_job *j,
                        uint32_t gone, struct ps_str *why);
+/* Agents hear of keys whose present placement they do not know: of some now,
+ * and of the others when tell_due is over. */
+void ps_sched_keys_tell(struct ps_sched_step *st, struct ps_sched_job *j);
 /* Node `to` has the partition from now on, in a new epoch. */
 void ps_sched_key_move(struct ps_sched_step *st, struct ps_sched_job *j,
                        struct ps_job_key *k, uint32_t index, uint32_t to);

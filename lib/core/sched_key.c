@@ -428,6 +428,26 @@ static void begin_untold_epoch(struct ps_sched_step *st,
     }
 }
 
+void ps_sched_keys_tell(struct ps_sched_step *st, struct ps_sched_job *j)
+{
+    uint32_t sent = 0;
+
+    j->tell_due = PS_TIME_NEVER;
+    for (; j->tell_from < j->key_count; j->tell_from++) {
+        struct ps_job_key *k = j->keys[j->tell_from];
+
+        if (k == NULL || !k->untold) {
+            continue;
+        }
+        if (sent > 0 && sent + j->slot_count > st->s->opt.placements_told) {
+            j->tell_due = st->now + 1; /* In another step. */
+            return;
+        }
+        tell_all(st, j, k);
+        sent += j->slot_count;
+    }
+}
+
 int ps_sched_keys_move(struct ps_sched_step *st, struct ps_sched_job *j,
                        uint32_t gone, struct ps_str *why)
 {
@@ -457,11 +477,8 @@ int ps_sched_keys_move(struct ps_sched_step *st, struct ps_sched_job *j,
         return rc;
     }
     begin_untold_epoch(st, j);
-    for (uint32_t i = 0; i < j->key_count; i++) {
-        if (j->keys[i] != NULL && j->keys[i]->untold) {
-            tell_all(st, j, j->keys[i]);
-        }
-    }
+    j->tell_from = 0;
+    ps_sched_keys_tell(st, j);
     ps_effects_note(st->fx, PS_LOG_INFO,
                     "job %s gen %" PRIu64 " %u partitions moved from node %u",
                     j->name, j->gen, parts, gone);

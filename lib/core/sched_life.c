@@ -532,6 +532,9 @@ void ps_sched_jobs_tick(struct ps_sched_step *st)
         if (j->state_due <= st->now) {
             ps_sched_job_changed(st, j);
         }
+        if (j->tell_due <= st->now) {
+            ps_sched_keys_tell(st, j);
+        }
         if (j->room_due <= st->now) {
             ps_sched_room_tell(st, j);
         }
@@ -554,6 +557,7 @@ ps_time ps_sched_jobs_deadline(const struct ps_sched *s)
         due = ps_time_min(due, j->state_due);
         due = ps_time_min(due, given_up_at(s, j));
         due = ps_time_min(due, j->room_due);
+        due = ps_time_min(due, j->tell_due);
     }
     return due;
 }

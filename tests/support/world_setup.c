@@ -135,7 +135,8 @@ static void begin_sched(struct world *w, struct wnode *n)
         .start_timeout = PS_SECONDS(120),
         .rejoin_grace = PS_SECONDS(5),
         .partition_bytes = PS_PARTITION_BYTES_DEFAULT,
-        .move_piece = 3000, /* Most partitions take several. */
+        .placements_told = 2, /* A key or two. */
+        .move_piece = 3000,   /* Most partitions take several. */
         .link = link_options,
         .link_linger = PS_MILLIS(100),
     };

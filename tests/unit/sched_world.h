@@ -53,6 +53,7 @@ struct world {
     uint32_t probes;
     struct peer peer[PEERS_MAX];
     uint32_t peers;
+    uint32_t placements_most; /* Told in one step. */
     char story[65536];
     size_t story_len;
 };
@@ -104,6 +105,7 @@ static inline void step(struct world *w, struct ps_event ev)
     struct ps_effects fx;
     ps_conn_id closed[PS_SERVERS_MAX + PEERS_MAX];
     uint32_t closed_count = 0;
+    uint32_t placements = 0;
 
     ps_effects_init(&fx);
     ev.now = w->now;
@@ -114,6 +116,7 @@ static inline void step(struct world *w, struct ps_event ev)
 
         switch (f->type) {
         case PS_FX_SEND:
+            placements += f->send.parcel->msg->code == PS_MSG_KEY_OPENED;
             p = peer_of(w, f->send.conn);
             if (p != NULL) {
                 hear(p, f);
@@ -148,6 +151,9 @@ static inline void step(struct world *w, struct ps_event ev)
         }
     }
     ps_effects_fini(&fx);
+    if (placements > w->placements_most) {
+        w->placements_most = placements;
+    }
     for (uint32_t i = 0; i < closed_count; i++) {
         step(w, (struct ps_event){.type = PS_EV_CLOSED, .conn = closed[i]});
     }

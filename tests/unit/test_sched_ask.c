@@ -204,6 +204,50 @@ static void a_lost_server_moves_its_parts_and_no_others(void **state)
     finish(&j);
 }
 
+/* Heartbeats and other jobs are not held up by the placements of one. */
+static void placements_of_very_many_keys_are_told_in_slices(void **state)
+{
+    const uint32_t keys = 3000;
+    struct job j = running(PS_LOSS_POLICY_WAIT);
+    uint32_t epoch = ps_sched_epoch(j.w->sched);
+    char name[32];
+
+    (void)state;
+    for (uint32_t i = 0; i < keys; i++) {
+        snprintf(name, sizeof(name), "s:%u", i);
+        open_key(j.w, j.a[0], j.gen, i + 1, name, 10);
+    }
+    forget(j.a[0]);
+    forget(j.a[1]);
+    j.w->placements_most = 0;
+    while (ps_sched_epoch(j.w->sched) == epoch) {
+        step(j.w, (struct ps_event){.type = PS_EV_TICK});
+        for (int i = 0; i < 2; i++) {
+            say_raw(j.w, j.a[i], (struct ps_msg){.code = PS_MSG_PING});
+        }
+        say_raw(j.w, j.s[0], (struct ps_msg){.code = PS_MSG_PING});
+        j.w->now += BEAT;
+    }
+    while (j.w->m.ops->deadline(j.w->m.self) <= j.w->now + 1) {
+        j.w->now++;
+        step(j.w, (struct ps_event){.type = PS_EV_TICK});
+        for (int i = 0; i < 2; i++) { /* They acknowledge. */
+            say_raw(j.w, j.a[i], (struct ps_msg){.code = PS_MSG_PING});
+        }
+    }
+    assert_in_range(j.w->placements_most, 256, PS_PLACEMENTS_TOLD_MAX);
+    assert_int_equal(count_of(j.a[0], PS_MSG_KEY_OPENED), keys / 2);
+    assert_int_equal(count_of(j.a[1], PS_MSG_KEY_OPENED), keys / 2);
+    for (uint32_t i = 0; i < j.a[1]->count; i++) {
+        const struct ps_msg *m = j.a[1]->inbox[i].msg;
+
+        if (m->code == PS_MSG_KEY_OPENED) {
+            assert_true(m->key_opened.epoch > epoch);
+        }
+    }
+    finish(&j);
+}
+
 static void a_lost_server_with_weights_fails_the_job(void **state)
 {
     struct job j = running(PS_LOSS_POLICY_WAIT);
@@ -1119,6 +1163,7 @@ int main(void)
         cmocka_unit_test(questions_make_no_keys),
         cmocka_unit_test(classic_placement_numbers_string_keys_in_order),
         cmocka_unit_test(a_lost_server_moves_its_parts_and_no_others),
+        cmocka_unit_test(placements_of_very_many_keys_are_told_in_slices),
         cmocka_unit_test(a_lost_server_with_weights_fails_the_job),
         cmocka_unit_test(the_last_server_takes_the_job_with_it),
         cmocka_unit_test(an_optimizer_is_declared_once),
