@@ -240,6 +240,9 @@ void ps_sched_agent_gone(struct ps_sched_step *st, struct ps_member *agent,
 void ps_sched_server_gone(struct ps_sched_step *st, struct ps_member *server,
                           const char *why);
 void ps_sched_jobs_tick(struct ps_sched_step *st);
+
+/* Moves the time limits of jobs by the time for which the scheduler slept. */
+void ps_sched_jobs_slept(struct ps_sched_step *st, ps_time late);
 ps_time ps_sched_jobs_deadline(const struct ps_sched *s);
 
 /* ----- sched_key.c */

@@ -124,6 +124,7 @@ void ps_sched_lease_slept(struct ps_sched_step *st, ps_time late)
         m->confirm_at = ps_time_add(m->confirm_at, late);
     }
     s->heard = ps_time_min(ps_time_add(s->heard, late), st->now);
+    ps_sched_jobs_slept(st, late);
     if (late > s->opt.suspect_after) {
         excuse_all(st); /* They have cut their connections meanwhile. */
     }

@@ -546,6 +546,21 @@ void ps_sched_jobs_tick(struct ps_sched_step *st)
     }
 }
 
+/* Workers could not join or come back while the scheduler did not run. */
+void ps_sched_jobs_slept(struct ps_sched_step *st, ps_time late)
+{
+    struct ps_map_cursor cursor = {0};
+    struct ps_sched_job *j;
+
+    while ((j = ps_map_next(st->s->jobs, &cursor)) != NULL) {
+        j->deadline = ps_time_add(j->deadline, late);
+        for (uint32_t i = 0; i < j->worker_count; i++) {
+            j->workers[i].lost_at = ps_time_add(j->workers[i].lost_at, late);
+        }
+        j->lost_since = ps_time_add(j->lost_since, late);
+    }
+}
+
 ps_time ps_sched_jobs_deadline(const struct ps_sched *s)
 {
     struct ps_map_cursor cursor = {0};

@@ -330,6 +330,26 @@ static void a_lost_rank_waits_to_be_taken_again(void **state)
     finish(&j);
 }
 
+/* The workers' agents dial while the scheduler is stopped, and are heard when
+ * it runs again. */
+static void the_grace_does_not_end_while_the_scheduler_sleeps(void **state)
+{
+    struct job j = running(PS_LOSS_POLICY_WAIT);
+
+    (void)state;
+    for (uint64_t i = 0; i < 4; i++) {
+        gone(j.w, j.a[i / 2], j.gen, 1 + i % 2, false);
+    }
+    pass(j.w, PS_SECONDS(10));
+    j.w->now += PS_SECONDS(40);
+    pass(j.w, PS_SECONDS(1));
+    say(j.w, j.a[0], open_job(7, 4, 2, 0));
+    assert_int_equal(opened(j.a[0])->error, 0);
+    gone(j.w, j.a[0], j.gen, 7, false);
+    pass(j.w, PS_SECONDS(31));
+    finish(&j);
+}
+
 static void without_a_live_rank_a_job_ends_after_a_grace(void **state)
 {
     struct job j = running(PS_LOSS_POLICY_WAIT);
@@ -1219,6 +1239,7 @@ int main(void)
         cmocka_unit_test(the_same_job_open_again_is_the_same_act),
         cmocka_unit_test(an_end_that_overtakes_its_beginning_counts),
         cmocka_unit_test(a_lost_rank_waits_to_be_taken_again),
+        cmocka_unit_test(the_grace_does_not_end_while_the_scheduler_sleeps),
         cmocka_unit_test(without_a_live_rank_a_job_ends_after_a_grace),
         cmocka_unit_test(policy_fail_names_rank_and_host),
         cmocka_unit_test(a_silent_agent_loses_its_ranks),
