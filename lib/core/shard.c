@@ -281,3 +281,11 @@ uint64_t ps_shard_unmerged(const struct ps_shard *s, uint64_t gen,
 
     return job != NULL && slot < job->slot_count ? job->slots[slot].held : 0;
 }
+
+bool ps_shard_lacks(const struct ps_shard *s, uint64_t gen, uint32_t slot)
+{
+    const struct ps_shard_job *job = ps_shard_job_find(s, gen);
+
+    return job != NULL && slot < job->slot_count &&
+           job->slots[slot].present < job->lacking;
+}

@@ -59,3 +59,5 @@ bool ps_shard_peek(const struct ps_shard *s, uint64_t gen, uint32_t key,
 /* For checkers: push bytes of the job received from a slot and not merged. */
 uint64_t ps_shard_unmerged(const struct ps_shard *s, uint64_t gen,
                            uint32_t slot);
+/* For checkers: a round of the job is open that lacks the slot. */
+bool ps_shard_lacks(const struct ps_shard *s, uint64_t gen, uint32_t slot);

@@ -91,64 +91,58 @@ static void check_commit_is_merged(struct world *w, const struct wnode *agent,
     }
 }
 
-/* Are there rounds to which some give nothing? Slots that they wait for are let
- * on however much these have pushed of others. */
-static bool has_empty_pushes(const struct world *w)
+/* A slot holds no more than its window, and what the last frame went beyond
+ * that, unless a round lacked it since then: whom others wait for is let on. On
+ * a new link it begins with the first credit again. */
+static void check_credit(struct world *w, struct wnode *server)
 {
-    for (uint32_t i = 0; i < w->opt.key_count; i++) {
-        if (world_data_kind(w, i) != WORLD_PUSHPULL) {
-            return true;
-        }
+    const uint64_t gen = server->gen;
+    const uint64_t first = w->opt.credit == 0 ? PS_CREDIT_FIRST : w->opt.credit;
+    const uint64_t part = w->opt.partition_bytes == 0
+                              ? PS_PARTITION_BYTES_DEFAULT
+                              : w->opt.partition_bytes;
+    const uint64_t window = ps_max_u64(w->opt.window, first);
+
+    /* Of a smaller one each partition needs that it is let on. */
+    if (w->opt.window < part) {
+        return;
     }
-    return w->opt.epochs != 0;
-}
-
-static void check_credit(struct world *w, const struct wnode *server,
-                         uint64_t gen, uint32_t slot)
-{
-    uint64_t first = w->opt.credit == 0 ? PS_CREDIT_FIRST : w->opt.credit;
-    uint64_t window = w->opt.window == 0 ? 32u << 20 : w->opt.window;
-    uint64_t part = w->opt.partition_bytes == 0 ? PS_PARTITION_BYTES_DEFAULT
-                                                : w->opt.partition_bytes;
-    uint64_t others = 0;
-    uint64_t have = ps_shard_unmerged(server->shard, gen, slot);
-
-    /* Whom all wait for may go beyond its window, as far as others are. */
     for (uint32_t i = 0; i < w->opt.agents; i++) {
-        if (i != slot) {
-            others = ps_max_u64(others,
-                                ps_shard_unmerged(server->shard, gen, i));
-        }
-    }
-    uint64_t most = 3 * (ps_max_u64(window, first) + 2 * part + others);
+        const uint64_t have = ps_shard_unmerged(server->shard, gen, i);
 
-    if (have > most && window >= part && !has_empty_pushes(w)) {
-        world_fail(w, "%s holds %llu unmerged bytes of slot %u, more than %llu",
-                   server->name, (unsigned long long)have, slot,
-                   (unsigned long long)most);
+        server->let_on[i] = ps_shard_lacks(server->shard, gen, i) ||
+                            (server->let_on[i] && have > window);
+        if (have > window + first + part && !server->let_on[i]) {
+            world_fail(w,
+                       "%s holds %llu unmerged bytes of slot %u, more than its "
+                       "window of %llu",
+                       server->name, (unsigned long long)have, i,
+                       (unsigned long long)window);
+        }
     }
 }
 
 void check_step(struct world *w, struct wnode *n, const struct ps_event *ev)
 {
-    const struct ps_msg *m;
+    const struct ps_msg *m = ev->type == PS_EV_MSG ? ev->msg.msg : NULL;
 
-    if (ev->type != PS_EV_MSG) {
+    if (n->role == PS_ROLE_SERVER) {
+        if (m != NULL && m->code == PS_MSG_PUSH) {
+            n->gen = m->push.gen;
+        }
+        check_credit(w, n);
+    } else if (m == NULL || n->role != PS_ROLE_AGENT) {
         return;
-    }
-    m = ev->msg.msg;
-    if (n->role == PS_ROLE_AGENT && m->code == PS_MSG_COMMIT) {
+    } else if (m->code == PS_MSG_COMMIT) {
         for (uint32_t i = 0; i < m->commit.parts_count; i++) {
             check_commit_is_merged(w, n, m->commit.gen, m->commit.parts[i].key,
                                    m->commit.parts[i].index);
         }
-    } else if (n->role == PS_ROLE_AGENT && m->code == PS_MSG_VALUE) {
+    } else if (m->code == PS_MSG_VALUE) {
         for (uint32_t i = 0; i < m->value.parts_count; i++) {
             check_commit_is_merged(w, n, m->value.gen, m->value.parts[i].key,
                                    m->value.parts[i].index);
         }
-    } else if (n->role == PS_ROLE_SERVER && m->code == PS_MSG_PUSH) {
-        check_credit(w, n, m->push.gen, m->push.slot);
     }
 }
 

@@ -27,6 +27,10 @@ struct wnode {
     struct ps_effects fx;
     ps_time wakes_at; /* Later than now: it is stopped. */
     ps_time tick_at;  /* The tick event that counts. */
+    /* Server, by slot: it was let on beyond its window, because a round
+     * lacked it, and has not been within it since. */
+    bool let_on[WORLD_NODES_MAX];
+    uint64_t gen;     /* Of the last push to it; 0: there was none. */
     uint32_t stalled; /* Ends of connections that wait for memory. */
     bool unstalls;    /* They are about to be asked again. */
 };
