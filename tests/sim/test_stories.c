@@ -501,6 +501,41 @@ static void a_small_window_never_stops_everybody(void **state)
     world_free(w);
 }
 
+/* Half of the partitions move at once while frames are lost, so that each agent
+ * sends them in another order: with their windows used up, agents have given to
+ * different rounds, each of which lacks the other one. Without the loss of a
+ * server their orders are the same, and rounds end before windows do. */
+static void a_mass_move_leaves_agents_room_to_end_rounds(void **state)
+{
+    static const char *const names[] = {"s:a", "s:b", "s:c", "s:d",
+                                        "s:e", "s:f", "s:g", "s:h"};
+
+    (void)state;
+    for (uint64_t seed = 1; seed <= 6; seed++) {
+        struct world_options o = four_workers();
+        struct world *w;
+
+        o.seed = seed;
+        o.data_seed = seed;
+        o.workers = 2;
+        o.rounds = 8;
+        o.placement = PS_PLACEMENT_BALANCED;
+        o.key_count = 8;
+        for (uint32_t i = 0; i < 8; i++) {
+            o.key[i] = (struct world_key){names[i], 20000, PS_DTYPE_FLOAT32, 0};
+        }
+        o.credit = 4096;
+        o.window = 32 * 4096; /* Partitions fill it exactly. */
+        o.faults = (struct world_faults){
+            .loss = 100, .reorder = 100, .until = PS_SECONDS(4)};
+        w = world_new(&o);
+        world_run(w, PS_MILLIS(170));
+        world_kill_server(w, (uint32_t)seed % 2);
+        all_well(w, 2);
+        world_free(w);
+    }
+}
+
 /* Ranks that run out of data pass, up to a round that all pass; then there is
  * another epoch. Who gives what is the same wherever it is added up. */
 static void who_has_no_data_passes_until_all_do(void **state)
@@ -631,6 +666,7 @@ int main(void)
         cmocka_unit_test(a_late_value_does_not_fall_on_a_newer_one),
         cmocka_unit_test(first_rows_that_are_lost_end_the_job),
         cmocka_unit_test(a_small_window_never_stops_everybody),
+        cmocka_unit_test(a_mass_move_leaves_agents_room_to_end_rounds),
         cmocka_unit_test(who_has_no_data_passes_until_all_do),
         cmocka_unit_test(a_server_is_lost_while_ranks_have_joined),
         cmocka_unit_test(a_partition_moves_while_ranks_have_joined),

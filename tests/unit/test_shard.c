@@ -1790,6 +1790,48 @@ static void a_newer_start_replaces_the_older(void **state)
     world_free(w);
 }
 
+/* What the older start still gives before the newer one greets does not count:
+ * its workers have gone on without it. */
+static void a_push_of_an_older_start_is_stale(void **state)
+{
+    struct world *w = world_new(&(struct world_options){.slots = 2});
+    struct agent *a = &w->agents[0];
+    struct agent *twin = &w->agents[6];
+
+    (void)state;
+    twin->index = 0;
+    twin->incarnation = 2;
+    name_start(w, twin, 2);
+    agent_push_f32(a, 0, 1, 1);
+    assert_int_equal(a->seen[0].error, PS_E_STALE);
+    assert_int_equal(ps_shard_unmerged(w->shard, GEN, 0), 0);
+    agent_push_f32(&w->agents[1], 0, 1, 1);
+    assert_int_equal(w->agents[1].seen[0].value_version, 0);
+    world_free(w);
+}
+
+/* The agent asks again, and may ask for something else by then. */
+static void a_fresh_link_is_not_answered_for_the_last_one(void **state)
+{
+    struct world *w = world_new(&(struct world_options){.slots = 2});
+    struct agent *a = &w->agents[0];
+    const float ones[2] = {1, 1};
+    struct push_options o = {
+        .key = 0, .round = 1, .count = 1, .data = ones, .commit_only = true};
+
+    (void)state;
+    agent_pull(a, 0, 1);
+    agent_lose(a);
+    agent_forget(a);
+    agent_dial(a);
+    assert_false(a->resumed);
+    agent_push(a, &o);
+    agent_push(&w->agents[1], &o);
+    assert_int_equal(a->seen[0].commits, 1);
+    assert_int_equal(a->seen[0].values, 0);
+    world_free(w);
+}
+
 /* A greeting may come before the scheduler's word on who greets. */
 static void a_start_that_is_not_named_yet_waits_for_its_welcome(void **state)
 {
@@ -2128,6 +2170,8 @@ int main(void)
         cmocka_unit_test(strangers_are_turned_away_in_words),
         cmocka_unit_test(hello_is_said_once_and_other_talk_is_cut),
         cmocka_unit_test(a_newer_start_replaces_the_older),
+        cmocka_unit_test(a_push_of_an_older_start_is_stale),
+        cmocka_unit_test(a_fresh_link_is_not_answered_for_the_last_one),
         cmocka_unit_test(a_start_that_is_not_named_yet_waits_for_its_welcome),
         cmocka_unit_test(a_start_that_nobody_has_named_replaces_nobody),
         cmocka_unit_test(a_newer_connection_replaces_the_one_before),
