@@ -7,11 +7,15 @@ tests of that file, the simulator's stories and its seeds whether they see it.
                [--files PREFIX]
 
 What a mutant was is written to BUILD_ROOT/mutants.jsonl, one line each; a run
-goes on where the last one with the same seed ended. A mutant that nothing sees
+goes on where the last one with the same seed ended. Files take turns, so that
+each has its share however short the run is. A mutant that nothing sees
 survives, and is printed with its place: a test is missing there, the line is
-not needed, or the two are the same program.
+not needed, or the two are the same program. Those that were looked at and are
+the same program are listed, with the reason, in mutants_equal.txt beside this
+file, and are not tried again.
 """
 import argparse
+import itertools
 import json
 import random
 import re
@@ -66,17 +70,33 @@ def mutations(text):
         yield m.end(), 0, "    return;\n", "returns at once"
 
 
-def all_mutants(source, prefix):
+def equal_programs():
+    """(file, line of code, what it is) of those that were looked at."""
+    rows = Path(__file__).with_name("mutants_equal.txt").read_text().splitlines()
+    return {tuple(part.strip() for part in row.split(" | ")[:3])
+            for row in rows if row and not row.startswith("#")}
+
+
+def all_mutants(source, prefix, seed):
+    """Those of a file in random order, and files in turns."""
+    equal = equal_programs()
     found = []
     for path in sorted((source / "lib/core").glob(prefix + "*.c")):
         text = path.read_text()
+        of_file = []
         for offset, length, new, what in mutations(text):
             line = text.count("\n", 0, offset) + 1
             column = offset - text.rfind("\n", 0, offset)
-            found.append({
-                "id": f"lib/core/{path.name}:{line}:{column}: {what}",
-                "file": path, "offset": offset, "length": length, "new": new})
-    return found
+            code = text.splitlines()[line - 1].strip()
+            if (path.name, code, what) not in equal:
+                of_file.append({
+                    "id": f"lib/core/{path.name}:{line}:{column}: {what}",
+                    "file": path, "offset": offset, "length": length,
+                    "new": new})
+        random.Random(f"{seed} {path.name}").shuffle(of_file)
+        found.append(of_file)
+    turns = itertools.zip_longest(*found)
+    return [m for turn in turns for m in turn if m is not None]
 
 
 def area(build, stem):
@@ -150,8 +170,7 @@ def main():
     parser.add_argument("--seeds", type=int, default=200)
     parser.add_argument("--files", default="")
     o = parser.parse_args()
-    mutants = all_mutants(o.source, o.files)
-    random.Random(o.seed).shuffle(mutants)
+    mutants = all_mutants(o.source, o.files, o.seed)
     log = o.build / "mutants.jsonl"
     known = {}
     if log.exists():
