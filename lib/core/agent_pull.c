@@ -213,7 +213,7 @@ void ps_agent_pull_check(struct ps_agent_step *st, struct ps_agent_key *k)
     {
         need(&least, (int64_t)PS_CONTAINER(n, struct ps_agent_op, node)->round);
     }
-    if (k->active && k->complete && k->want && k->parts_open > 0) {
+    if (k->active && k->complete && k->want) {
         /* Partitions that were merged while nobody here got the value. */
         for (uint32_t i = 0; i < k->part_count; i++) {
             if (k->parts[i].committed >= (int64_t)k->round &&
