@@ -915,6 +915,35 @@ static void a_late_refusal_says_nothing_of_the_next_push(void **state)
     end(&b);
 }
 
+/* A part of an init may be stored all the same, and its init be
+ * tried again. */
+static void an_init_that_was_refused_in_part_may_come_again(void **state)
+{
+    (void)state;
+    for (int async = 0; async < 2; async++) {
+        struct ps_rec_part part;
+        struct bench b = {.async = async != 0};
+
+        begin_again(&b, 1, 1);
+        open_key(&b, 0, 2, 8192, SERVER_NODE);
+        tick(&b);
+        link_server(&b, false, 0);
+        give_region(&b, 0, 2 * 8192 * 4);
+        init(&b, 0, 0);
+        tick(&b);
+        part =
+            find(&b, SERVER_CONN, PS_MSG_INIT, 0)->parcel->msg->init.parts[0];
+        refuse_pushed(&b, &part);
+        assert_int_equal(last_done(&b, 0)->error, PS_E_NOKEY);
+        commit(&b, 0, 1, 0, 8192, 0);
+        forget_sent(&b);
+        init(&b, 0, 0);
+        tick(&b);
+        assert_int_equal(count(&b, SERVER_CONN, PS_MSG_INIT), 1);
+        end(&b);
+    }
+}
+
 /* A code that may be counted is what the node gives to that round. */
 static void a_code_that_was_sent_is_sent_again(void **state)
 {
@@ -1851,6 +1880,7 @@ int main(void)
         cmocka_unit_test(a_late_refusal_says_nothing_of_the_next_attempt),
         cmocka_unit_test(a_late_refusal_of_an_init_says_nothing_of_the_next),
         cmocka_unit_test(a_late_refusal_says_nothing_of_the_next_push),
+        cmocka_unit_test(an_init_that_was_refused_in_part_may_come_again),
         cmocka_unit_test(a_code_that_was_sent_is_sent_again),
         cmocka_unit_test(a_placement_that_overtakes_the_answer_counts),
         cmocka_unit_test(workers_that_disagree_hear_of_it),

@@ -125,12 +125,91 @@ static void a_key_that_moved_before_it_was_opened_is_stated(void **state)
     end(&b);
 }
 
+/* A placement that names no parts, or has no table, opens nothing. */
+static void a_placement_without_its_table_is_refused(void **state)
+{
+    struct bench b;
+
+    (void)state;
+    for (uint32_t parts = 0; parts < 3; parts++) {
+        begin(&b, 1, 1);
+        declare(&b, 0);
+        say(&b, SCHED_CONN,
+            &(struct ps_msg){
+                .code = PS_MSG_KEY_OPENED,
+                .key_opened = {.gen = GEN,
+                               .request = find(&b, SCHED_CONN, PS_MSG_KEY_OPEN,
+                                               0)
+                                              ->parcel->msg->key_open.request,
+                               .text = "",
+                               .epoch = 1,
+                               .parts = parts}},
+            NULL);
+        assert_int_not_equal(find(&b, WORKER_CONN, PS_MSG_L_KEY_INFO, 0)
+                                 ->parcel->msg->l_key_info.error,
+                             0);
+        end(&b);
+    }
+}
+
+/* The server answers a question about what an optimizer keeps: all `v`. */
+static void answer_state(struct bench *b, uint32_t n, uint32_t index, float v)
+{
+    const struct sent *s = find(b, SERVER_CONN, PS_MSG_STATE_GET, n);
+    struct ps_rec_part part = {
+        .index = index, .dtype = PS_DTYPE_FLOAT32, .count = 256};
+    struct ps_slice payload = {.buf = ps_buf_new(1024), .len = 1024};
+
+    for (uint32_t i = 0; i < 256; i++) {
+        ((float *)(void *)payload.buf->data)[i] = v;
+    }
+    say(b, SERVER_CONN,
+        &(struct ps_msg){.code = PS_MSG_STATE,
+                         .state = {.gen = GEN,
+                                   .request = s->parcel->msg->state_get.request,
+                                   .text = "",
+                                   .steps = 5,
+                                   .buffers = 1,
+                                   .parts = &part,
+                                   .parts_count = 1}},
+        &payload);
+    ps_buf_unref(payload.buf);
+}
+
+static void a_state_is_there_when_all_its_parts_are(void **state)
+{
+    struct bench b;
+
+    (void)state;
+    begin(&b, 1, 1);
+    open_key(&b, 0, 2, 256, SERVER_NODE);
+    tick(&b);
+    link_server(&b, false, 0);
+    give_region(&b, 0, 2048);
+    say(&b, WORKER_CONN,
+        &(struct ps_msg){.code = PS_MSG_L_STATE,
+                         .l_state = {.op_id = 9, .region = 1}},
+        NULL);
+    tick(&b);
+    assert_int_equal(count(&b, SERVER_CONN, PS_MSG_STATE_GET), 2);
+    answer_state(&b, 0, 0, 7);
+    assert_int_equal(count(&b, WORKER_CONN, PS_MSG_L_DONE), 0);
+    answer_state(&b, 1, 1, 8);
+    assert_int_equal(last_done(&b, 0)->error, 0);
+    assert_int_equal(last_done(&b, 0)->version, 5 * 8 + 1);
+    assert_true(((float *)(void *)b.region[0]->data)[255] == 7);
+    assert_true(((float *)(void *)b.region[0]->data)[256] == 8);
+    end(&b);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(declarations_go_a_few_at_a_time),
         cmocka_unit_test(nobody_asks_for_who_is_gone),
         cmocka_unit_test(a_key_that_moved_before_it_was_opened_is_stated),
+        cmocka_unit_test(a_placement_without_its_table_is_refused),
+        cmocka_unit_test(a_state_is_there_when_all_its_parts_are),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -167,6 +167,8 @@ static void leases_begin_again_when_somebody_is_heard(void **state)
     j.s[0]->mute = false;
     pass(j.w, PS_SECONDS(1));
     expect_in(j.w->story, "members are heard again");
+    assert_null(strstr(strstr(j.w->story, "are heard again") + 1,
+                       "are heard again")); /* Said once. */
     for (uint32_t i = 0; i < 2; i++) {
         pass(j.w, PS_SECONDS(4));
         lose_conn(j.w, j.a[i]);
