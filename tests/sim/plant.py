@@ -301,6 +301,16 @@ static uint32_t planted_nth(const struct ps_round *r, uint32_t n)
         ("lib/core/optim.c",
          "        if (c->round <= round) {", "        if (c->round < round) {"),
     ],
+    "takes the ratio of LAMB upside down": [
+        ("lib/core/optim.c",
+         "return w == 0 || u == 0 ? 1 : w / u;",
+         "return w == 0 || u == 0 ? 1 : u / w;"),
+    ],
+    "leaves the decay out of the ratio of LARS": [
+        ("lib/core/optim.c",
+         "(g + v[PS_OPTIM_WD] * at->wd_mult * w + v[PS_OPTIM_EPSILON]);",
+         "(g + v[PS_OPTIM_EPSILON]);"),
+    ],
     "forgets to rescale gradients": [
         ("lib/core/optim.c",
          ".rescale = v[PS_OPTIM_RESCALE] * at->scale,\n"

@@ -349,6 +349,7 @@ static struct world_options shape_of(uint64_t seed)
     add_growth(&o, &r);
     add_limits(&o, &r);
     add_memory(&o, &r);
+    o.lars = o.norms && ps_rng_chance(&r, 400);
     return o;
 }
 

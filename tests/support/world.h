@@ -61,7 +61,8 @@ struct world_options {
     uint32_t key_count;
     struct world_key key[WORLD_KEYS_MAX];
     bool optimizer;      /* SGD with momentum on the servers, else sums. */
-    bool norms;          /* With `optimizer`: LAMB instead. */
+    bool norms;          /* With `optimizer`: LAMB instead, */
+    bool lars;           /* or, with that, LARS. */
     uint32_t accumulate; /* Rounds of a step; 0: one. */
     /* The optimizer does other things for every other key, and from round
      * change_round on (0: never) with another rate. */

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What SGD with momentum, weight decay, rescaling, rates that change and steps
- * of several rounds makes of the pushes, computed in float64 by the definition
- * and nothing shared with the product. It does not ask for equal bits, which
+ * of several rounds, or LAMB and LARS with norms of whole arrays, makes of the
+ * pushes, computed in float64 by the definition and nothing shared with the
+ * product. It does not ask for equal bits, which
  * other checks do, but for the right number: an error that all runs make is
  * found here alone. */
 #include "support/world_data.h"
@@ -20,8 +21,11 @@ struct wmodel {
     uint64_t version;
     uint32_t gathered; /* Rounds that wait for a step, */
     uint32_t weight;   /* and contributions to them. */
+    uint64_t steps;
     double *weights;
     double *momentum;
+    double *squares; /* LAMB: mean of squared gradients; */
+    double *along;   /* direction of the step. */
     double *sum;
     double *most; /* Greatest number that went into an element. */
     void *scratch;
@@ -34,6 +38,8 @@ void world_model_free(struct wmodel *m)
     }
     ps_free(m->weights);
     ps_free(m->momentum);
+    ps_free(m->squares);
+    ps_free(m->along);
     ps_free(m->sum);
     ps_free(m->most);
     ps_free(m->scratch);
@@ -58,6 +64,8 @@ static struct wmodel *model_new(const struct world *w, uint32_t i)
 
     m->weights = ps_calloc(k->count, sizeof(double));
     m->momentum = ps_calloc(k->count, sizeof(double));
+    m->squares = ps_calloc(k->count, sizeof(double));
+    m->along = ps_calloc(k->count, sizeof(double));
     m->sum = ps_calloc(k->count, sizeof(double));
     m->most = ps_calloc(k->count, sizeof(double));
     m->scratch = ps_alloc(k->count * sizeof(double));
@@ -72,27 +80,110 @@ static struct wmodel *model_new(const struct world *w, uint32_t i)
     return m;
 }
 
-static void step(const struct world *w, struct wmodel *m, uint32_t i,
-                 uint64_t round)
+static bool is_tuned(const struct world *w, uint32_t i)
 {
-    const bool tuned = w->opt.tuned && i % 2 == 0;
-    const double rate =
-        (w->opt.change_round != 0 && round >= w->opt.change_round ? 0.5
-                                                                  : 0.0625) *
-        (tuned ? 3 : 1);
-    const double decay = 0.001 * (tuned ? 100 : 1);
-    const double scale = (w->opt.mean ? 1.0 / m->weight : 1.0) / 64;
+    return w->opt.tuned && i % 2 == 0;
+}
+
+static double rate_of(const struct world *w, uint32_t i, uint64_t round)
+{
+    const bool changed = w->opt.change_round != 0 &&
+                         round >= w->opt.change_round;
+
+    return (changed ? 0.5 : 0.0625) * (is_tuned(w, i) ? 3 : 1);
+}
+
+static double decay_of(const struct world *w, uint32_t i)
+{
+    return 0.001 * (is_tuned(w, i) ? 100 : 1);
+}
+
+/* What LARS multiplies the rate of the key by: nothing where it is a bias by
+ * its name, and nothing else is said of it. */
+static double lars_ratio(const struct world *w, const struct wmodel *m,
+                         uint32_t i, double scale)
+{
+    double of_weights = 0;
+    double of_gradient = 0;
 
     for (uint64_t j = 0; j < w->opt.key[i].count; j++) {
-        const double gradient = m->sum[j] * scale + decay * m->weights[j];
+        of_weights += m->weights[j] * m->weights[j];
+        of_gradient += m->sum[j] * scale * m->sum[j] * scale;
+    }
+    if (of_weights == 0 || of_gradient == 0 ||
+        (!is_tuned(w, i) && strcmp(w->opt.key[i].name, "s:bias") == 0)) {
+        return 1;
+    }
+    return 0.5 * sqrt(of_weights) /
+           (sqrt(of_gradient) + decay_of(w, i) * sqrt(of_weights));
+}
+
+static void step_sgd(const struct world *w, struct wmodel *m, uint32_t i,
+                     uint64_t round)
+{
+    const double scale = (w->opt.mean ? 1.0 / m->weight : 1.0) /
+                         (w->opt.norms ? 1 : 64);
+    const double rate = rate_of(w, i, round) *
+                        (w->opt.norms ? lars_ratio(w, m, i, scale) : 1);
+
+    for (uint64_t j = 0; j < w->opt.key[i].count; j++) {
+        const double gradient = m->sum[j] * scale +
+                                decay_of(w, i) * m->weights[j];
 
         m->momentum[j] = 0.9 * m->momentum[j] - rate * gradient;
         m->weights[j] += m->momentum[j];
         grow(&m->most[j], rate * gradient);
         grow(&m->most[j], m->momentum[j]);
         grow(&m->most[j], m->weights[j]);
-        m->sum[j] = 0;
     }
+}
+
+static void step_lamb(const struct world *w, struct wmodel *m, uint32_t i,
+                      uint64_t round)
+{
+    const uint64_t count = w->opt.key[i].count;
+    const double scale = w->opt.mean ? 1.0 / m->weight : 1.0;
+    const double first = 1 - pow(0.9, (double)m->steps);
+    const double second = 1 - pow(0.999, (double)m->steps);
+    double of_weights = 0;
+    double of_along = 0;
+
+    for (uint64_t j = 0; j < count; j++) {
+        const double gradient = m->sum[j] * scale;
+
+        m->momentum[j] = 0.9 * m->momentum[j] + 0.1 * gradient;
+        m->squares[j] = 0.999 * m->squares[j] + 0.001 * gradient * gradient;
+        m->along[j] = m->momentum[j] / first /
+                          (sqrt(m->squares[j] / second) + 1e-6) +
+                      decay_of(w, i) * m->weights[j];
+        of_weights += m->weights[j] * m->weights[j];
+        of_along += m->along[j] * m->along[j];
+    }
+    const double ratio = of_weights > 0 && of_along > 0
+                             ? sqrt(of_weights / of_along)
+                             : 1;
+
+    for (uint64_t j = 0; j < count; j++) {
+        const double by = rate_of(w, i, round) * ratio * m->along[j];
+
+        m->weights[j] -= by;
+        /* Where gradients cancel out, little of a direction is left. */
+        grow(&m->most[j], rate_of(w, i, round) * ratio);
+        grow(&m->most[j], by);
+        grow(&m->most[j], m->weights[j]);
+    }
+}
+
+static void step(const struct world *w, struct wmodel *m, uint32_t i,
+                 uint64_t round)
+{
+    m->steps++;
+    if (w->opt.norms && !w->opt.lars) {
+        step_lamb(w, m, i, round);
+    } else {
+        step_sgd(w, m, i, round);
+    }
+    memset(m->sum, 0, w->opt.key[i].count * sizeof(double));
     m->gathered = 0;
     m->weight = 0;
 }
@@ -127,7 +218,7 @@ static bool applies(const struct world *w, uint32_t i)
 {
     const struct world_key *k = &w->opt.key[i];
 
-    return w->opt.optimizer && !w->opt.norms && w->opt.mode == PS_MODE_SYNC &&
+    return w->opt.optimizer && w->opt.mode == PS_MODE_SYNC &&
            w->opt.compress.name == NULL && !w->opt.collect && k->width == 0 &&
            k->count <= COUNT_MAX && !world_data_is_collective(w, i) &&
            (k->dtype == PS_DTYPE_FLOAT32 || k->dtype == PS_DTYPE_FLOAT64);

@@ -625,6 +625,13 @@ static void begin_optimizer(struct world *w, struct wworker *k)
         {.name = "wd", .value = 0.001},
         {.name = "skip_nonfinite", .value = 1},
     };
+    const struct ps_rec_param lars[] = {
+        {.name = "learning_rate", .value = 0.0625},
+        {.name = "momentum", .value = 0.9},
+        {.name = "momentum_correction", .value = 0},
+        {.name = "wd", .value = 0.001},
+        {.name = "eta", .value = 0.5},
+    };
     const struct ps_rec_param plain[] = {{.name = "learning_rate", .value = 1}};
     struct ps_rec_tuning tunings[WORLD_KEYS_MAX];
     struct ps_msg m = {.code = PS_MSG_L_OPTIMIZER};
@@ -635,12 +642,17 @@ static void begin_optimizer(struct world *w, struct wworker *k)
     }
     m.l_optimizer.op_id = new_op(w, k, 0, 0);
     k->op_key[m.l_optimizer.op_id % 64] = 0;
-    m.l_optimizer.name = w->opt.norms ? "lamb" : "sgd";
-    m.l_optimizer.params = w->opt.norms ? lamb : applies(w) ? plain : params;
-    m.l_optimizer.params_count = w->opt.norms            ? 3
-                                 : applies(w)            ? 1
-                                 : w->opt.accumulate > 0 ? 5
-                                                         : 4;
+    if (w->opt.norms) {
+        m.l_optimizer.name = w->opt.lars ? "lars" : "lamb";
+        m.l_optimizer.params = w->opt.lars ? lars : lamb;
+        m.l_optimizer.params_count = w->opt.lars ? 5 : 3;
+    } else {
+        m.l_optimizer.name = "sgd";
+        m.l_optimizer.params = applies(w) ? plain : params;
+        m.l_optimizer.params_count = applies(w)              ? 1
+                                     : w->opt.accumulate > 0 ? 5
+                                                             : 4;
+    }
     if (w->opt.tuned) {
         m.l_optimizer.tunings = tunings;
         m.l_optimizer.tunings_count = tune(w, tunings);
