@@ -100,7 +100,7 @@ static void dup_fields(struct block *b, const struct ps_shape_field *fields,
     }
 }
 
-struct ps_msg *ps_msg_dup(const struct ps_msg *msg)
+struct ps_msg *ps_msg_dup_sized(const struct ps_msg *msg, size_t *ret_size)
 {
     const struct ps_shape_msg *shape = ps_shape_of(msg->code);
     struct block b = {0};
@@ -113,7 +113,15 @@ struct ps_msg *ps_msg_dup(const struct ps_msg *msg)
     b.used = 0;
     struct ps_msg *copy = take(&b, msg, sizeof(*msg));
     dup_fields(&b, shape->fields, shape->field_count, msg, copy);
+    *ret_size = b.used;
     return copy;
+}
+
+struct ps_msg *ps_msg_dup(const struct ps_msg *msg)
+{
+    size_t size;
+
+    return ps_msg_dup_sized(msg, &size);
 }
 
 void ps_msg_free(struct ps_msg *msg)

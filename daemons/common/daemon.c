@@ -516,7 +516,8 @@ static int make_facts(struct daemon *d)
     f->seed = draw();
     f->now = ps_loop_now(d->loop);
     f->link = (struct ps_link_options){.resend_timeout = c->resend_timeout,
-                                       .resend_max = c->resend_max};
+                                       .resend_max = c->resend_max,
+                                       .memory_max = c->link_output};
     ps_logsink_set_node(f->name);
     int code = make_addresses(d);
 

@@ -82,8 +82,9 @@ const struct ps_option ps_common_rows[PS_COMMON_ROWS] = {
      .type = PS_OPTION_SIZE,
      .min = MIB_BYTES,
      .offset = AT(link_output),
-     .help = "Memory for output that waits for one daemon, without tensors "
-             "that are kept anyway; a connection that needs more is closed."},
+     .help = "Memory for output that waits for one daemon, and for what it has "
+             "not acknowledged, without tensors that are kept anyway; a "
+             "connection that needs more is closed."},
     {.path = "limits.output_total",
      .text = "128MiB",
      .type = PS_OPTION_SIZE,

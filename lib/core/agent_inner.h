@@ -103,6 +103,7 @@ struct ps_agent_server {
     uint32_t node;
     uint64_t incarnation;
     char name[PS_NAME_MAX + 1];
+    char peer[16];  /* Of its account: "node 5". */
     uint32_t epoch; /* Of the last map that had it. */
     bool known;     /* A map has had it. */
     bool gone;

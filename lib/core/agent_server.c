@@ -20,11 +20,17 @@ struct ps_agent_server *ps_agent_server_get(struct ps_agent_step *st,
                                             uint32_t node)
 {
     struct ps_agent_server *s = ps_map_get(st->a->servers, node);
+    struct ps_link_options link = st->a->opt.link;
+    struct ps_str name;
 
     if (s == NULL) {
         s = ps_calloc(1, sizeof(*s));
         s->node = node;
         s->ping_wait = PING_FIRST;
+        link.ledger = &st->a->account;
+        ps_str_init(&name, s->peer, sizeof(s->peer));
+        ps_str_addf(&name, "node %u", node);
+        link.peer = s->peer;
         ps_list_init(&s->flows);
         /* The scheduler's target is 0. The number may have been another's,
          * whose dials are still under way. */
@@ -37,7 +43,7 @@ struct ps_agent_server *ps_agent_server_get(struct ps_agent_step *st,
                 .instance = st->a->opt.instance,
                 .dial_first = st->a->opt.dial_first,
                 .dial_max = ps_time_min(st->a->opt.dial_max, PS_CALLER_AGAIN),
-                .link = st->a->opt.link},
+                .link = link},
             &st->a->rng, st->now);
         ps_map_put(st->a->servers, node, s);
     }

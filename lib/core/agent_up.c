@@ -36,12 +36,15 @@ void ps_agent_hello(struct ps_agent_step *st, const struct ps_caller *c,
 void ps_agent_up_init(struct ps_agent *a, ps_time now)
 {
     struct ps_caller *c = &a->up.caller;
+    struct ps_link_options link = a->opt.link;
 
+    link.ledger = &a->account;
+    link.peer = "scheduler";
     ps_caller_init(c,
                    &(struct ps_caller_options){.instance = a->opt.instance,
                                                .dial_first = a->opt.dial_first,
                                                .dial_max = a->opt.dial_max,
-                                               .link = a->opt.link},
+                                               .link = link},
                    &a->rng, now);
     ps_str_copy(c->address, sizeof(c->address), a->opt.sched);
     c->wanted = true;

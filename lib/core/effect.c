@@ -20,7 +20,7 @@ struct ps_parcel *ps_parcel_new(const struct ps_msg *msg,
     p->writing = 0;
     p->slice_count = slice_count;
     p->payload_len = 0;
-    p->msg = ps_msg_dup(msg);
+    p->msg = ps_msg_dup_sized(msg, &p->msg_size);
     for (uint32_t i = 0; i < slice_count; i++) {
         p->slice[i] = slices[i];
         if (slices[i].buf != NULL) {

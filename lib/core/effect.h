@@ -25,6 +25,7 @@ struct ps_parcel {
                        * the driver counts. */
     uint32_t slice_count;
     uint64_t payload_len;
+    size_t msg_size;
     struct ps_msg *msg;      /* Own copy. */
     struct ps_slice slice[]; /* Payload in order; own references. */
 };

@@ -24,7 +24,8 @@
 
 enum ps_cost {
     PS_COST_MEMORY,     /* Bytes really used. */
-    PS_COST_OUTPUT,     /* Bytes of memory that wait to be sent. */
+    PS_COST_OUTPUT,     /* Bytes of memory that wait to be sent, or for the
+                         * acknowledgement of a daemon. */
     PS_COST_MAPPED,     /* Bytes of address space. */
     PS_COST_REGIONS,    /* Mappings. */
     PS_COST_SESSIONS,   /* Connections of training processes. */

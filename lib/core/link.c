@@ -22,7 +22,24 @@ struct ps_link {
     uint32_t ack_pending; /* Arrivals since the last acknowledgement. */
     bool heard;           /* Since numbers started at 1. */
     uint64_t resent;
+    bool counts_payload;
+    struct ps_account_limits limits;
+    struct ps_account account; /* Zero: there is none. */
 };
+
+static uint64_t memory_of(const struct ps_link *l, const struct ps_parcel *p)
+{
+    /* Not what the allocator made of it: equal runs tell equal numbers. */
+    return sizeof(*p) + p->slice_count * sizeof(p->slice[0]) + p->msg_size +
+           (l->counts_payload ? p->payload_len : 0);
+}
+
+static void count(struct ps_link *l)
+{
+    if (l->account.chain_count > 0) {
+        ps_account_set(&l->account, PS_COST_OUTPUT, l->window.memory);
+    }
+}
 
 struct ps_link *ps_link_new(const struct ps_link_options *opt,
                             struct ps_rng *rng)
@@ -39,6 +56,13 @@ struct ps_link *ps_link_new(const struct ps_link_options *opt,
     ps_window_init(&l->window, timeout, timeout_max, rng);
     l->ack_delay = opt->ack_delay != 0 ? opt->ack_delay : PS_MILLIS(20);
     l->ack_due = PS_TIME_NEVER;
+    l->counts_payload = opt->counts_payload;
+    if (opt->ledger != NULL) {
+        l->limits.of[PS_COST_OUTPUT] = (struct ps_account_limit){
+            .max = opt->memory_max, .option = "limits.link_output"};
+        ps_account_init(&l->account, PS_ACCOUNT_PEER, opt->peer, &l->limits);
+        ps_account_join(&l->account, opt->ledger);
+    }
     return l;
 }
 
@@ -48,6 +72,8 @@ void ps_link_free(struct ps_link *l)
         return;
     }
     ps_window_fini(&l->window);
+    count(l);
+    ps_account_fini(&l->account);
     ps_free(l);
 }
 
@@ -107,6 +133,7 @@ void ps_link_open(struct ps_link *l, ps_conn_id conn, bool resumed,
         acknowledged(l);
         l->heard = false;
     }
+    count(l);
     pump(l, now, fx);
 }
 
@@ -129,7 +156,8 @@ bool ps_link_resumable(const struct ps_link *l)
 void ps_link_send(struct ps_link *l, struct ps_parcel *parcel, ps_time now,
                   struct ps_effects *fx)
 {
-    ps_window_push(&l->window, parcel);
+    ps_window_push(&l->window, parcel, memory_of(l, parcel));
+    count(l);
     pump(l, now, fx);
 }
 
@@ -144,6 +172,7 @@ bool ps_link_receive(struct ps_link *l, const struct ps_msg *msg, ps_time now,
 {
     l->heard = true;
     if (ps_window_ack(&l->window, msg->ack, now)) {
+        count(l);
         pump(l, now, fx);
     }
     if (msg->seq == 0) {
@@ -185,9 +214,11 @@ void ps_link_drop(struct ps_link *l,
         if (empty == NULL) {
             empty = ps_parcel_new(&nothing, NULL, 0);
         }
-        ps_window_replace(&l->window, seq, ps_parcel_ref(empty));
+        ps_window_replace(&l->window, seq, ps_parcel_ref(empty),
+                          memory_of(l, empty));
     }
     ps_parcel_unref(empty);
+    count(l);
 }
 
 uint64_t ps_link_received(const struct ps_link *l)
@@ -203,6 +234,11 @@ uint32_t ps_link_in_flight(const struct ps_link *l)
 uint64_t ps_link_in_flight_bytes(const struct ps_link *l)
 {
     return l->window.bytes;
+}
+
+uint64_t ps_link_memory(const struct ps_link *l)
+{
+    return l->window.memory;
 }
 
 uint64_t ps_link_resent(const struct ps_link *l)

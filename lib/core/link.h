@@ -16,6 +16,7 @@
 #include "base/rng.h"
 #include "base/time.h"
 #include "core/effect.h"
+#include "core/ledger.h"
 
 #include <stdbool.h>
 
@@ -24,6 +25,13 @@ struct ps_link_options {
     ps_time resend_max;     /* Back-off stops here; 0: 5 s. */
     ps_time ack_delay;      /* An acknowledgement rides on something else for
                              * this long before it goes alone; 0: 20 ms. */
+    uint64_t memory_max;    /* What ps_link_memory() should stay below, for the
+                             * account; 0: no limit. */
+    bool counts_payload;    /* No account of another has it. */
+    struct ps_account *ledger; /* What is not acknowledged counts there, as the
+                                * output of an account of the link's own; NULL:
+                                * nowhere. It outlives the link. */
+    const char *peer;          /* That account's name; copied. */
 };
 
 struct ps_link; /* Opaque: new/free. */
@@ -75,6 +83,8 @@ uint64_t ps_link_received(const struct ps_link *l);
 /* Sequenced parcels not acknowledged; their payload bytes. */
 uint32_t ps_link_in_flight(const struct ps_link *l);
 uint64_t ps_link_in_flight_bytes(const struct ps_link *l);
+/* Memory of them. */
+uint64_t ps_link_memory(const struct ps_link *l);
 uint64_t ps_link_resent(const struct ps_link *l); /* Frames, since new. */
 
 void ps_link_tick(struct ps_link *l, ps_time now, struct ps_effects *fx);

@@ -78,8 +78,8 @@ void ps_sched_free(struct ps_sched *s)
     }
     ps_map_free(s->conns);
     ps_map_free(s->jobs);
+    ps_members_fini(&s->members); /* Their links count at the account. */
     ps_sched_budget_fini(s);
-    ps_members_fini(&s->members);
     ps_free(s);
 }
 
@@ -185,20 +185,6 @@ static void pong(struct ps_sched_step *st, struct ps_member *m,
     }
 }
 
-/* Messages to a member that it has not acknowledged. All placements may have
- * to be told at once. */
-static uint64_t backlog_max(const struct ps_sched *s)
-{
-    struct ps_map_cursor cursor = {0};
-    const struct ps_sched_job *j;
-    uint64_t count = PS_BACKLOG_MAX;
-
-    while ((j = ps_map_next(s->jobs, &cursor)) != NULL) {
-        count += j->keys_open;
-    }
-    return count;
-}
-
 static void from_member(struct ps_sched_step *st, struct ps_sched_conn *c,
                         const struct ps_msg *msg,
                         const struct ps_slice *payload)
@@ -214,13 +200,7 @@ static void from_member(struct ps_sched_step *st, struct ps_sched_conn *c,
     if (!ps_link_receive(m->link, msg, st->now, st->fx)) {
         return;
     }
-    if (ps_link_in_flight(m->link) > backlog_max(st->s)) {
-        ps_effects_note(st->fx, PS_LOG_WARNING,
-                        "node %u cut off: it asks and never acknowledges",
-                        m->node);
-        ps_sched_hang_up(st, c);
-        ps_sched_member_lost(st, m);
-        ps_member_unlink(m);
+    if (ps_sched_member_is_behind(st, m)) {
         return;
     }
     switch ((int)msg->code) {

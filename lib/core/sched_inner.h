@@ -116,6 +116,8 @@ bool ps_sched_name_ok(const char *name);
 /* ----- sched_member.c */
 void ps_sched_hello(struct ps_sched_step *st, struct ps_sched_conn *c,
                     const struct ps_msg_hello *m);
+/* True: so much waits for the member's acknowledgement that it is cut off. */
+bool ps_sched_member_is_behind(struct ps_sched_step *st, struct ps_member *m);
 void ps_sched_member_lost(struct ps_sched_step *st, struct ps_member *m);
 /* It takes part no more; its jobs are told. */
 void ps_sched_member_gone(struct ps_sched_step *st, struct ps_member *m,

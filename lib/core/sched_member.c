@@ -13,6 +13,9 @@
 
 /* Who is gone, and no job has to do with, is shown to operators for so long. */
 #define GONE_SHOWN PS_SECONDS(300)
+/* What a placement takes in a message: of a key, and of each partition. */
+#define KEY_BYTES  1024u
+#define PART_BYTES 8u
 
 /* ------------------------------------------------------------------- send */
 
@@ -126,11 +129,41 @@ void ps_sched_member_lost(struct ps_sched_step *st, struct ps_member *m)
     ps_sched_probe_lost(st, m);
 }
 
+/* Messages to a member that it has not acknowledged, and their memory. All
+ * placements may have to be told at once. */
+static bool is_too_much(const struct ps_sched *s, const struct ps_link *l)
+{
+    const struct ps_account_cost *used = s->account.cost;
+    const uint64_t keys = used[PS_COST_KEYS].used;
+    const uint64_t tables = keys * KEY_BYTES +
+                            used[PS_COST_PARTITIONS].used * PART_BYTES;
+    const uint64_t max = s->opt.link.memory_max;
+
+    return ps_link_in_flight(l) > PS_BACKLOG_MAX + keys ||
+           (max != 0 && ps_link_memory(l) > max + tables);
+}
+
+bool ps_sched_member_is_behind(struct ps_sched_step *st, struct ps_member *m)
+{
+    if (m->link == NULL || !is_too_much(st->s, m->link)) {
+        return false;
+    }
+    ps_effects_note(st->fx, PS_LOG_WARNING,
+                    "node %u cut off: it never acknowledges what it is told",
+                    m->node);
+    if (ps_member_here(m)) {
+        hang_up_member(st, m);
+        ps_sched_member_lost(st, m);
+    }
+    ps_member_unlink(m);
+    return true;
+}
+
 static void member_tick(struct ps_sched_step *st, struct ps_member *m)
 {
     const struct ps_sched_options *o = &st->s->opt;
 
-    if (m->link != NULL) {
+    if (m->link != NULL && !ps_sched_member_is_behind(st, m)) {
         ps_link_tick(m->link, st->now, st->fx);
     }
     if (m->closed != PS_TIME_NEVER &&
@@ -382,6 +415,7 @@ static struct ps_member *admit(struct ps_sched_step *st,
 static bool attach(struct ps_sched_step *st, struct ps_sched_conn *c,
                    struct ps_member *member, const struct ps_msg_hello *m)
 {
+    struct ps_link_options link = st->s->opt.link;
     bool resumed;
 
     hang_up_member(st, member); /* The newest connection wins. */
@@ -389,7 +423,10 @@ static bool attach(struct ps_sched_step *st, struct ps_sched_conn *c,
               m->session == member->session && ps_link_resumable(member->link);
     if (!resumed) {
         ps_member_unlink(member);
-        member->link = ps_link_new(&st->s->opt.link, &st->s->rng);
+        link.counts_payload = true;
+        link.ledger = &st->s->account;
+        link.peer = member->name;
+        member->link = ps_link_new(&link, &st->s->rng);
         member->session = m->session;
     }
     member->closed = PS_TIME_NEVER;

@@ -180,24 +180,37 @@ static struct ps_shard_peer *peer_new(struct ps_shard *s,
                                       const struct ps_msg_hello *m)
 {
     struct ps_shard_peer *p = ps_calloc(1, sizeof(*p));
+    struct ps_link_options link = s->opt.link;
+    char name[PS_NAME_MAX + 1];
 
+    snprintf(name, sizeof(name), "node %u", m->node);
+    link.ledger = &s->account;
+    link.peer = name;
     p->number = m->node;
     p->incarnation = m->incarnation;
     p->instance = m->instance;
-    p->link = ps_link_new(&s->opt.link, &s->rng);
+    p->link = ps_link_new(&link, &s->rng);
     p->flows = ps_map_new();
     ps_map_put(s->peers, p->number, p);
     return p;
 }
 
+static uint64_t most_answers(const struct ps_shard *s)
+{
+    return s->opt.link.memory_max != 0 ? s->opt.link.memory_max : UINT64_MAX;
+}
+
 void ps_shard_peer_send(struct ps_shard_step *st, struct ps_shard_peer *p,
                         struct ps_parcel *parcel)
 {
+    const struct ps_shard *s = st->s;
+
     st->s->bytes_out += parcel->payload_len;
     ps_link_send(p->link, parcel, st->now, st->fx);
     set_timer(st->s, p);
-    if (ps_link_in_flight(p->link) > PS_BACKLOG_MAX &&
-        !ps_list_linked(&p->node)) {
+    if (!ps_list_linked(&p->node) &&
+        (ps_link_in_flight(p->link) > PS_BACKLOG_MAX ||
+         ps_link_memory(p->link) > most_answers(s))) {
         ps_list_push_back(&st->s->crowded, &p->node);
     }
 }

@@ -21,12 +21,15 @@ static void cut(struct ps_shard_step *st, const char *why)
 void ps_shard_up_init(struct ps_shard *s, ps_time now)
 {
     struct ps_shard_up *up = &s->up;
+    struct ps_link_options link = s->opt.link;
 
+    link.ledger = &s->account;
+    link.peer = "scheduler";
     ps_caller_init(&up->caller,
                    &(struct ps_caller_options){.instance = s->opt.instance,
                                                .dial_first = s->opt.dial_first,
                                                .dial_max = s->opt.dial_max,
-                                               .link = s->opt.link},
+                                               .link = link},
                    &s->rng, now);
     ps_str_copy(up->caller.address, sizeof(up->caller.address), s->opt.sched);
     up->caller.wanted = true;

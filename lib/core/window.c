@@ -41,6 +41,7 @@ static void drop_first(struct ps_window *w)
     struct ps_window_entry *e = at(w, w->first);
 
     w->bytes -= e->parcel->payload_len;
+    w->memory -= e->memory;
     ps_parcel_unref(e->parcel);
     w->first++;
     w->count--;
@@ -82,14 +83,17 @@ static void grow(struct ps_window *w)
     w->capacity = capacity;
 }
 
-void ps_window_push(struct ps_window *w, struct ps_parcel *parcel)
+void ps_window_push(struct ps_window *w, struct ps_parcel *parcel,
+                    uint64_t memory)
 {
     if (w->count == w->capacity) {
         grow(w);
     }
-    *at(w, w->first + w->count) = (struct ps_window_entry){.parcel = parcel};
+    *at(w, w->first + w->count) = (struct ps_window_entry){.parcel = parcel,
+                                                           .memory = memory};
     w->count++;
     w->bytes += parcel->payload_len;
+    w->memory += memory;
 }
 
 bool ps_window_ack(struct ps_window *w, uint64_t ack, ps_time now)
@@ -114,14 +118,16 @@ struct ps_window_entry *ps_window_at(struct ps_window *w, uint64_t seq)
 }
 
 void ps_window_replace(struct ps_window *w, uint64_t seq,
-                       struct ps_parcel *parcel)
+                       struct ps_parcel *parcel, uint64_t memory)
 {
     struct ps_window_entry *e = at(w, seq);
 
     w->bytes -= e->parcel->payload_len;
     w->bytes += parcel->payload_len;
+    w->memory += memory - e->memory;
     ps_parcel_unref(e->parcel);
     e->parcel = parcel;
+    e->memory = memory;
 }
 
 void ps_window_rewind(struct ps_window *w)

@@ -16,6 +16,7 @@ struct ps_window_entry {
     ps_time wait;             /* From then, or from the last progress. */
     uint32_t tries;           /* On this connection; sets the back-off. */
     bool again;               /* Was sent before, on whatever connection. */
+    uint64_t memory;          /* As the owner counts it. */
 };
 
 struct ps_window {
@@ -29,6 +30,7 @@ struct ps_window {
     uint64_t first;     /* Number of the first; all before it are done. */
     uint64_t sent;      /* Highest number ever sent. */
     uint64_t bytes;     /* Payload of all entries. */
+    uint64_t memory;    /* Of all entries. */
     ps_time progress;   /* When an acknowledgement last forgot one. */
     ps_time deadline;   /* No entry is due before this. */
 };
@@ -40,7 +42,8 @@ void ps_window_fini(struct ps_window *w);
 void ps_window_reset(struct ps_window *w);
 
 /* Takes over one reference. */
-void ps_window_push(struct ps_window *w, struct ps_parcel *parcel);
+void ps_window_push(struct ps_window *w, struct ps_parcel *parcel,
+                    uint64_t memory);
 /* Everything up to `ack` has arrived. Numbers never sent are ignored: a peer
  * chose them. True when something was forgotten. */
 bool ps_window_ack(struct ps_window *w, uint64_t ack, ps_time now);
@@ -48,7 +51,7 @@ bool ps_window_ack(struct ps_window *w, uint64_t ack, ps_time now);
 struct ps_window_entry *ps_window_at(struct ps_window *w, uint64_t seq);
 /* Takes over one reference; the entry stays where it is. */
 void ps_window_replace(struct ps_window *w, uint64_t seq,
-                       struct ps_parcel *parcel);
+                       struct ps_parcel *parcel, uint64_t memory);
 /* Everything is to be sent anew, from the first on. */
 void ps_window_rewind(struct ps_window *w);
 

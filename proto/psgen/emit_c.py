@@ -130,6 +130,9 @@ API = """
 /* A deep copy in one allocation, and its end. */
 struct ps_msg *ps_msg_dup(const struct ps_msg *msg)
     __attribute__((malloc, returns_nonnull));
+/* As ps_msg_dup; says the bytes of the copy, the same for equal messages. */
+struct ps_msg *ps_msg_dup_sized(const struct ps_msg *msg, size_t *ret_size)
+    __attribute__((malloc, returns_nonnull));
 void ps_msg_free(struct ps_msg *msg);
 
 /* "push"; "?" for a code that no message has. */

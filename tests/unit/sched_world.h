@@ -35,6 +35,7 @@ struct peer {
     uint64_t sent;
     uint64_t received;
     uint32_t node;
+    bool deaf;       /* Acknowledges nothing. */
     bool mute;       /* Does not ping. */
     uint64_t memory; /* Of a server; 0: it does not say. */
     bool by_tcp;
@@ -88,7 +89,7 @@ static inline void hear(struct peer *p, const struct ps_fx *f)
         .msg = ps_msg_dup(msg),
         .parcel = ps_parcel_ref(f->send.parcel),
     };
-    if (f->send.seq > p->received) {
+    if (f->send.seq > p->received && !p->deaf) {
         p->received = f->send.seq;
     }
     if (msg->code == PS_MSG_WELCOME) {
@@ -276,6 +277,7 @@ static inline void lose_conn(struct world *w, struct peer *p)
 
 /* Of the scheduler of the next worlds. */
 static struct ps_account_limits world_limits[PS_ACCOUNT_KIND_COUNT];
+static uint64_t world_link_memory;
 
 static inline struct world *world_new(void)
 {
@@ -293,6 +295,7 @@ static inline struct world *world_new(void)
         .rejoin_timeout = PS_SECONDS(600),
         .partition_bytes = 1 << 20,
         .link_linger = PS_SECONDS(1),
+        .link = {.memory_max = world_link_memory},
         .uid = 55,
     };
 

@@ -415,6 +415,58 @@ static void what_is_over_gives_its_number_away(void **state)
     world_fini(&w);
 }
 
+/* What the peer has not acknowledged counts as its output, and no more. */
+static void memory_counts_until_it_is_acknowledged(void **state)
+{
+    const struct ps_msg msg = {.code = PS_MSG_ACK};
+    struct ps_account ledger;
+    struct ps_link_options opt = {.ledger = &ledger, .peer = "node 5"};
+    struct ps_effects fx;
+    struct ps_rng rng;
+    struct ps_rec_cost shown[PS_COSTS_SHOWN_MAX];
+
+    (void)state;
+    ps_account_init(&ledger, PS_ACCOUNT_DAEMON, "d", NULL);
+    ps_effects_init(&fx);
+    ps_rng_init(&rng, 1);
+    for (int with = 0; with < 2; with++) {
+        struct ps_slice slice = {.buf = ps_buf_new(4096), .len = 4096};
+        const uint64_t *used = &ledger.cost[PS_COST_OUTPUT].used;
+        struct ps_link *l;
+        uint64_t one;
+
+        opt.counts_payload = with != 0;
+        l = ps_link_new(&opt, &rng);
+        ps_link_open(l, 1, false, 0, 1, &fx);
+        ps_link_send(l, ps_parcel_new(&msg, &slice, 1), 1, &fx);
+        one = *used;
+        assert_in_range(one, with * 4096 + 64, with * 4096 + 1024);
+        assert_int_equal(ps_link_memory(l), one);
+        for (unsigned i = 2; i <= 3000; i++) { /* More than is under way. */
+            ps_link_send(l, ps_parcel_new(&msg, &slice, 1), 1, &fx);
+            assert_int_equal(*used, i * one);
+        }
+        ps_buf_unref(slice.buf);
+        assert_int_equal(ps_ledger_records(&ledger, shown), 2);
+        assert_string_equal(shown[1].kind, "peer");
+        assert_string_equal(shown[1].name, "node 5");
+        assert_string_equal(shown[1].cost, "output");
+        assert_false(ps_link_receive(
+            l, &(struct ps_msg){.code = PS_MSG_ACK, .ack = 500}, 2, &fx));
+        assert_int_equal(*used, 2500 * one);
+        ps_link_open(l, 2, true, 600, 3, &fx);
+        assert_int_equal(*used, 2400 * one);
+        ps_link_open(l, 3, false, 0, 4, &fx);
+        assert_int_equal(*used, 0);
+        ps_link_tell(l, &msg, 5, &fx);
+        assert_true(*used > 0);
+        ps_link_free(l);
+        assert_int_equal(*used, 0);
+    }
+    ps_effects_fini(&fx);
+    ps_account_fini(&ledger);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -422,6 +474,7 @@ int main(void)
         cmocka_unit_test(a_session_is_resumable_once_the_peer_was_heard_in_it),
         cmocka_unit_test(a_fresh_open_drops_what_was_kept),
         cmocka_unit_test(what_is_over_gives_its_number_away),
+        cmocka_unit_test(memory_counts_until_it_is_acknowledged),
         cmocka_unit_test(everything_arrives_once_whatever_the_channel_does),
     };
 

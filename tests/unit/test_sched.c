@@ -655,6 +655,43 @@ static void who_never_acknowledges_is_cut_off(void **state)
     end_world(w);
 }
 
+static uint64_t waiting(const struct world *w)
+{
+    return ps_sched_account(w->sched)->cost[PS_COST_OUTPUT].used;
+}
+
+/* It need not ask: maps, states of jobs and placements are told. */
+static void what_a_member_does_not_acknowledge_is_bounded(void **state)
+{
+    struct world *w;
+    struct peer *a;
+    struct peer *b;
+    uint32_t told = 0;
+
+    (void)state;
+    world_link_memory = 64u << 10;
+    w = world_new();
+    world_link_memory = 0;
+    a = join(w, PS_ROLE_AGENT, "a");
+    a->deaf = true;
+    b = join(w, PS_ROLE_SERVER, "b");
+    while (a->conn != 0) {
+        assert_true(waiting(w) < 3 * (64u << 10));
+        assert_true(told++ < 1000);
+        b->instance++; /* Started again: all are told of another map. */
+        lose_conn(w, b);
+        forget(b);
+        hello(w, b);
+        forget(a);
+        pass(w, PS_MILLIS(100));
+    }
+    assert_true(told > 10);
+    expect_in(w->story, "node 1 cut off: it never acknowledges");
+    pass(w, PS_SECONDS(10)); /* The link of the other is gone, too. */
+    assert_int_equal(waiting(w), 0);
+    end_world(w);
+}
+
 static void who_slept_takes_nobody_for_dead(void **state)
 {
     struct job j = running(PS_LOSS_POLICY_FAIL);
@@ -1250,6 +1287,7 @@ int main(void)
         cmocka_unit_test(a_welcome_that_was_lost_is_not_resumed),
         cmocka_unit_test(workers_not_named_again_on_a_fresh_link_are_lost),
         cmocka_unit_test(who_never_acknowledges_is_cut_off),
+        cmocka_unit_test(what_a_member_does_not_acknowledge_is_bounded),
         cmocka_unit_test(who_slept_takes_nobody_for_dead),
         cmocka_unit_test(shutdown_hangs_up),
         cmocka_unit_test(no_rank_comes_back_to_another_agent),

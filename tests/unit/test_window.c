@@ -23,7 +23,7 @@ static void push(struct ps_window *w, uint32_t count)
     for (uint32_t i = 0; i < count; i++) {
         const struct ps_msg msg = {.code = PS_MSG_PONG};
 
-        ps_window_push(w, ps_parcel_new(&msg, NULL, 0));
+        ps_window_push(w, ps_parcel_new(&msg, NULL, 0), 0);
     }
 }
 
