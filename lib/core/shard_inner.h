@@ -155,6 +155,7 @@ struct ps_shard_job {
     struct ps_store store;
     struct ps_shard_room room;
     struct ps_pool_share *share; /* Its part of the server's memory. */
+    struct ps_account account;   /* Measured when it is told. */
     struct ps_shard_next next;
     ps_time short_noted;   /* No line about memory before this. */
     struct ps_map *moves;  /* Of partitions, by id; NULL: there was none. */

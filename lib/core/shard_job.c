@@ -79,6 +79,9 @@ void ps_shard_job_free(struct ps_shard *s, struct ps_shard_job *job)
     ps_tunings_fini(&job->tunings);
     ps_map_take(s->jobs, job->gen);
     ps_pool_share_unref(job->share);
+    ps_account_set(&job->account, PS_COST_PARTITIONS, 0);
+    ps_account_set(&job->account, PS_COST_MEMORY, 0);
+    ps_account_fini(&job->account);
     ps_free(job->slots);
     ps_free(job);
 }
@@ -168,6 +171,8 @@ static struct ps_shard_job *job_new(struct ps_shard *s,
     }
     ps_store_init(&job->store);
     job->share = ps_pool_share_new();
+    ps_account_init(&job->account, PS_ACCOUNT_JOB, job->name, NULL);
+    ps_account_join(&job->account, &s->account);
     job->asking = ps_map_new();
     ps_map_put(s->jobs, job->gen, job);
     return job;

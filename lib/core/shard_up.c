@@ -299,13 +299,33 @@ void ps_shard_up_msg(struct ps_shard_step *st, ps_conn_id conn,
     }
 }
 
+/* Tensors and, of each partition, its place in the table. */
+static void measure(struct ps_shard *s)
+{
+    struct ps_map_cursor c = {0};
+    struct ps_shard_job *job;
+    uint64_t tables = 0;
+
+    while ((job = ps_map_next(s->jobs, &c)) != NULL) {
+        const uint64_t parts = ps_map_count(job->store.parts);
+
+        ps_account_set(&job->account, PS_COST_PARTITIONS, parts);
+        ps_account_set(&job->account, PS_COST_MEMORY,
+                       ps_pool_share_used(job->share) +
+                           parts * sizeof(struct ps_part));
+        tables += parts * sizeof(struct ps_part);
+    }
+    /* With what is of no job, or of none any more. */
+    ps_account_set(&s->account, PS_COST_MEMORY,
+                   ps_pool_used(s->opt.pool) + tables);
+}
+
 static void tell_costs(struct ps_shard_step *st)
 {
     struct ps_rec_cost list[PS_COSTS_SHOWN_MAX];
     uint32_t count;
 
-    ps_account_set(&st->s->account, PS_COST_MEMORY,
-                   ps_pool_used(st->s->opt.pool));
+    measure(st->s);
     count = ps_ledger_records(&st->s->account, list);
     ps_effects_tell(
         st->fx, st->s->up.caller.conn,

@@ -454,8 +454,18 @@ def test_status_shows_who_costs_what(tight):
         assert 0 < own["memory"]["used"] < 4 * MIB
         assert own["output"]["peak"] > 0
         assert len(shown) <= 16
-    assert ("daemon", "ps0", "memory") in costs(tight, "server")
-    assert any(kind == "daemon" for kind, _, _ in costs(tight, "sched"))
+    wait_for(lambda: costs(tight, "server").get(
+        ("job", "bystander", "partitions"), {}).get("used") == 2,
+        "the partitions of a job on its server")
+    shown = costs(tight, "server")
+    assert shown["job", "bystander", "memory"]["used"] > 200_000
+    assert (shown["daemon", "ps0", "memory"]["used"] >=
+            shown["job", "bystander", "memory"]["used"])
+    shown = {c: row for (kind, _, c), row in costs(tight, "sched").items()
+             if kind == "daemon"}
+    # Of keys, their partitions and the table; and of messages to members.
+    assert shown["keys"]["used"] == 2 and shown["partitions"]["used"] == 2
+    assert shown["memory"]["used"] > 0 and shown["output"]["peak"] > 0
     wait_for(lambda: job not in costs(tight, "agent"), "the job to be gone")
     wait_for(lambda: [r["used"] for (k, _, c), r in
                       costs(tight, "agent").items()

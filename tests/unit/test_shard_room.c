@@ -288,11 +288,53 @@ static void a_step_that_can_never_have_memory_fails_in_words(void **state)
     world_free(w);
 }
 
+static const struct ps_rec_cost *shown(struct world *w, const char *kind,
+                                       const char *name, const char *cost)
+{
+    static struct ps_rec_cost list[PS_COSTS_SHOWN_MAX];
+    const uint32_t count = ps_ledger_records(w->m.ledger, list);
+
+    for (uint32_t i = 0; i < count; i++) {
+        if (strcmp(list[i].kind, kind) == 0 &&
+            strcmp(list[i].name, name) == 0 &&
+            strcmp(list[i].cost, cost) == 0) {
+            return &list[i];
+        }
+    }
+    return NULL;
+}
+
+/* Partitions cost a place in a table each, also where they have no value. */
+static void a_job_is_shown_with_its_partitions(void **state)
+{
+    struct world *w = world_new(&(struct world_options){.slots = 2});
+
+    (void)state;
+    for (uint32_t key = 0; key < 8; key++) {
+        assert_true(push(&w->agents[0], key, 1));
+    }
+    world_run(w, 2 * PS_LEDGER_TELL_EVERY);
+    assert_int_equal(shown(w, "job", "job", "partitions")->used, 8);
+    assert_int_equal(shown(w, "daemon", "s0", "partitions")->used, 8);
+    assert_in_range(shown(w, "job", "job", "memory")->used, 8 * (16 * KIB + 64),
+                    8 * 18 * KIB);
+    assert_int_equal(shown(w, "job", "job", "memory")->used,
+                     shown(w, "daemon", "s0", "memory")->used);
+    sched_job(w,
+              &(struct job_options){.version = 2, .phase = PS_JOB_PHASE_ENDED});
+    world_run(w, 2 * PS_LEDGER_TELL_EVERY);
+    assert_null(shown(w, "job", "job", "partitions"));
+    assert_int_equal(shown(w, "daemon", "s0", "partitions")->used, 0);
+    assert_int_equal(shown(w, "daemon", "s0", "memory")->used, 0);
+    world_free(w);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(rounds_are_made_with_the_memory_of_two),
         cmocka_unit_test(a_job_without_memory_holds_up_no_other),
+        cmocka_unit_test(a_job_is_shown_with_its_partitions),
         cmocka_unit_test(a_round_takes_memory_back_from_others),
         cmocka_unit_test(whom_the_next_round_lacks_has_credit),
         cmocka_unit_test(what_can_never_have_memory_fails_in_words),
