@@ -80,6 +80,7 @@ int ps_pool_map(size_t size, void **ret_data)
         p += before;
         madvise(p, size, MADV_HUGEPAGE); /* Slower without, not wrong. */
     }
+    madvise(p, size, MADV_DONTDUMP); /* Tensors stay out of core dumps. */
     *ret_data = p;
     return 0;
 }

@@ -152,6 +152,7 @@ static struct arena *arena_new(struct group *group, size_t at_least)
     add_range(NULL, a, 0, size);
     ps_list_push_back(&all->list, &a->node);
     madvise(data, size, MADV_HUGEPAGE); /* Slower without, not wrong. */
+    madvise(data, size, MADV_DONTDUMP); /* Tensors stay out of core dumps. */
     return a;
 }
 

@@ -239,6 +239,8 @@ static int map(int fd, uint64_t size, int prot, struct ps_buf **ret_buf,
         errno = errnum;
         return PS_E_NOMEM;
     }
+    madvise(data, size, MADV_DONTDUMP); /* Tensors stay out of core dumps. */
+
     struct region *r = ps_alloc(sizeof(*r));
 
     *r = (struct region){.data = data, .size = size};

@@ -27,6 +27,8 @@
 
 #include <cmocka.h>
 
+#include "dumps.h"
+
 #define SIZE  (64u * 1024u)
 #define SEALS (F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL)
 
@@ -275,6 +277,37 @@ static void maps_a_sealed_memfd(void **state)
     ps_buf_unref(buf);
     close(fd);
     assert_int_equal(ps_alloc_live(), 0);
+}
+
+/* Arrays of workers and results are not in a core dump of their agent. */
+static void tensors_are_in_no_core_dump(void **state)
+{
+    struct ps_arenas *arenas = ps_arenas_new();
+    struct ps_pool *pool = ps_pool_new(
+        &(struct ps_pool_options){.source = ps_arenas_source(arenas)});
+    struct ps_buf *buf;
+    const char *why;
+    int here;
+
+    (void)state;
+    assert_true(is_dumped(&here));
+    assert_int_equal(
+        ps_local_map_shared(make_memfd(SIZE, SEALS), SIZE, &buf, &why), 0);
+    assert_false(is_dumped(buf->data));
+    ps_buf_unref(buf);
+    assert_int_equal(ps_pool_get(pool, 1 << 20, &buf), 0);
+    assert_false(is_dumped(buf->data));
+    ps_buf_unref(buf);
+    assert_int_equal(ps_arenas_keep(arenas, 8192, &buf), 0);
+    assert_false(is_dumped(buf->data));
+    ps_buf_unref(buf);
+    ps_pool_free(pool);
+    ps_arenas_free(arenas);
+    pool = ps_pool_new(&(struct ps_pool_options){.budget = 0});
+    assert_int_equal(ps_pool_get(pool, 1 << 20, &buf), 0);
+    assert_false(is_dumped(buf->data));
+    ps_buf_unref(buf);
+    ps_pool_free(pool);
 }
 
 static void refuses_what_could_fault(void **state)
@@ -872,6 +905,7 @@ int main(void)
         cmocka_unit_test(leaves_other_files_alone),
         cmocka_unit_test(refuses_paths_that_cannot_be),
         cmocka_unit_test(maps_a_sealed_memfd),
+        cmocka_unit_test(tensors_are_in_no_core_dump),
         cmocka_unit_test(refuses_what_could_fault),
         cmocka_unit_test(refuses_huge_pages),
         cmocka_unit_test(region_with_its_descriptor),
