@@ -99,7 +99,8 @@
  * nothing else on that link. */
 #define PS_QUERIES_SENT_MAX        4u
 /* Times in a second that a process may ask what its operations wait for: the
- * library asks a few times a minute. One more ends its session, because reading
+ * library asks a few times a minute. A search among 256 operations counts as
+ * another question. One more ends its session, because reading
  * them alone would slow down everybody else. */
 #define PS_QUERIES_RATE_MAX        1000u
 /* Costs that a daemon shows: its own, and the heaviest of all others. */

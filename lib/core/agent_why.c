@@ -62,9 +62,15 @@ static void describe_servers(struct ps_str *t, const struct ps_agent_op *op,
     }
 }
 
-static const struct ps_agent_op *find_op(const struct ps_agent_session *s,
+/* A search past this many operations counts as one more question: it takes as
+ * long as an answer. */
+#define SEARCH_STEP 256u
+
+static const struct ps_agent_op *find_op(struct ps_agent_session *s,
                                          uint64_t op_id)
 {
+    uint32_t passed = 0;
+
     PS_LIST_EACH(n, &s->ops)
     {
         const struct ps_agent_op *op = PS_CONTAINER(n, struct ps_agent_op,
@@ -73,6 +79,7 @@ static const struct ps_agent_op *find_op(const struct ps_agent_session *s,
         if (op->id == op_id) {
             return op;
         }
+        s->queries += ++passed % SEARCH_STEP == 0;
     }
     return NULL;
 }

@@ -252,6 +252,35 @@ static void a_process_that_asks_without_end_is_cut_off(void **state)
     end(&b);
 }
 
+/* The last of many operations takes long to find: who asks for that pays. */
+static void a_search_among_many_operations_counts(void **state)
+{
+    const uint32_t ops = 10000;
+    uint32_t asked = 0;
+    struct bench b;
+
+    (void)state;
+    no_limits();
+    begin(&b, 2, 1);
+    open_key(&b, 0, 1, 256, SERVER_NODE);
+    give_region(&b, 0, 1024);
+    push(&b, 0, 0, 1, 0); /* Operation 1; the other rank gives nothing. */
+    for (uint32_t i = 2; i <= ops; i++) {
+        operate(&b, 0,
+                (struct ps_msg_l_op){.op_id = i, .op = PS_OP_PULL, .round = 1});
+        forget_sent(&b);
+    }
+    assert_int_equal(used(&b, PS_COST_OPERATIONS), ops);
+    ask_why(&b, 1);
+    ask_why(&b, ops);
+    while (find(&b, WORKER_CONN, PS_MSG_L_ERROR, 0) == NULL) {
+        assert_true(++asked <= PS_QUERIES_RATE_MAX);
+        ask_why(&b, ops + asked); /* None of them. */
+    }
+    assert_in_range(asked, 20, 30); /* 1,000 by 40. */
+    end(&b);
+}
+
 static void questions_of_a_dead_worker_are_forgotten(void **state)
 {
     struct bench b;
@@ -439,6 +468,7 @@ int main(void)
         cmocka_unit_test(regions_of_a_session_leave_in_slices),
         cmocka_unit_test(an_operation_has_one_open_question_and_a_user_few),
         cmocka_unit_test(a_process_that_asks_without_end_is_cut_off),
+        cmocka_unit_test(a_search_among_many_operations_counts),
         cmocka_unit_test(questions_of_a_dead_worker_are_forgotten),
         cmocka_unit_test(a_region_without_room_costs_its_operations_alone),
         cmocka_unit_test(what_is_no_memory_ends_its_session_in_words),
