@@ -31,3 +31,11 @@ uint64_t ps_label(const char *name)
     h &= ~(uint64_t)1;
     return (h != 0 ? h : 2) | (is_plain(name) ? 1u : 0u);
 }
+
+uint64_t ps_label_place(uint64_t seed, uint64_t label, uint32_t index)
+{
+    uint64_t h = (label ^ seed) * 0x9e3779b97f4a7c15u;
+
+    h = (h ^ h >> 32 ^ index) * 0xd6e8feb86659fd93u;
+    return h ^ h >> 32;
+}

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A number for the name of a key, so that a server can be told about a key
- * without knowing its name. Two names of one job that share a label would
- * share what a table says of one of them; in 2^64 that does not happen. */
+ * without knowing its name. Names that share a label can be made up: the
+ * scheduler refuses the second one of a job. */
 #pragma once
 
 #include <stdint.h>
@@ -10,3 +10,7 @@
  * with "gamma", "beta" or "bias", as names of arrays do that optimizers treat
  * as no weights. */
 uint64_t ps_label(const char *name);
+
+/* A number for a partition of a key that has this label, by which a map finds
+ * it. Without the seed nobody can choose names that lie at one place. */
+uint64_t ps_label_place(uint64_t seed, uint64_t label, uint32_t index);

@@ -240,6 +240,7 @@ struct ps_agent_quarrel {
 
 struct ps_agent_key {
     struct ps_agent_job *job;
+    struct ps_agent_key *same_label;
     struct ps_agent_part *parts;
     uint32_t part_count;
     uint32_t number;
@@ -363,7 +364,7 @@ struct ps_agent_job {
     uint32_t sessions; /* That belong to it. */
     struct ps_pool *results;
     struct ps_map *keys;  /* By number. */
-    struct ps_map *names; /* Keys by hash of their name. */
+    struct ps_map *names; /* First key of a label, by ps_label_place. */
     struct ps_map *early; /* struct ps_agent_early by number of the key. */
     uint32_t key_count;
     struct ps_list opening; /* Keys: those that were asked for, then others. */
@@ -375,12 +376,12 @@ struct ps_agent_job {
     struct ps_list optimizers;
     struct ps_agent_piece *pieces;
     uint32_t piece_count;
-    uint32_t keeping;      /* The piece, + 1, with room; 0: none yet. */
-    uint64_t keep_used;    /* Of that. */
-    uint64_t keep_bytes;   /* Of all. */
-    struct ps_map *found;  /* struct ps_agent_found by hash of its place. */
-    uint64_t found_seed;   /* Of that hash. */
-    uint64_t keep_charged; /* Bytes of memory at `account`. */
+    uint32_t keeping;           /* The piece, + 1, with room; 0: none yet. */
+    uint64_t keep_used;         /* Of that. */
+    uint64_t keep_bytes;        /* Of all. */
+    struct ps_map *found;       /* struct ps_agent_found by ps_label_place. */
+    uint64_t label_seed;        /* Of ps_label_place. */
+    uint64_t keep_charged;      /* Bytes of memory at `account`. */
     struct ps_agent_user *user; /* NULL: nobody of it was seated here. */
     struct ps_account account;
 };

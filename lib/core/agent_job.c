@@ -24,7 +24,7 @@ static struct ps_agent_job *job_new(struct ps_agent *a, uint64_t gen)
     j->early = ps_map_new();
     j->flows = ps_map_new();
     j->found = ps_map_new();
-    j->found_seed = ps_rng_next(&a->rng);
+    j->label_seed = ps_rng_next(&a->rng);
     ps_list_init(&j->opening);
     ps_list_init(&j->barriers);
     ps_list_init(&j->optimizers);

@@ -17,6 +17,7 @@
 #include "core/agent_inner.h"
 
 #include "base/alloc.h"
+#include "base/label.h"
 #include "base/num.h"
 
 #include <assert.h>
@@ -204,21 +205,10 @@ static struct ps_agent_kept *kept_new(struct ps_buf *piece, uint64_t at,
 
 /* ----------------------------------------------------------------- records */
 
-/* Workers choose labels, so the hash has a seed that they do not know: a
- * lookup takes the same time whatever they choose. */
-static uint64_t hash_place(const struct ps_agent_job *j, uint64_t label,
-                           uint32_t index)
-{
-    uint64_t h = (label ^ j->found_seed) * 0x9e3779b97f4a7c15u;
-
-    h = (h ^ h >> 32 ^ index) * 0xd6e8feb86659fd93u;
-    return h ^ h >> 32;
-}
-
 static struct ps_agent_found *find(const struct ps_agent_job *j, uint64_t label,
                                    uint32_t index)
 {
-    const uint64_t h = hash_place(j, label, index);
+    const uint64_t h = ps_label_place(j->label_seed, label, index);
 
     for (struct ps_agent_found *f = ps_map_get(j->found, h); f != NULL;
          f = f->next) {
@@ -256,7 +246,7 @@ static int take_record(struct ps_agent_job *j, struct ps_buf *piece,
         return PS_E_INVAL;
     }
     if (find(j, r.label, r.index) == NULL) {
-        const uint64_t h = hash_place(j, r.label, r.index);
+        const uint64_t h = ps_label_place(j->label_seed, r.label, r.index);
         struct ps_agent_found *f;
         int rc = charge(j, FOUND_BYTES, ret_refusal);
 

@@ -17,51 +17,39 @@
 /* Results of a key begin at multiples of this. */
 #define RESULT_ALIGN 4096u
 
-static uint64_t hash_name(const char *name)
-{
-    uint64_t h = 0xcbf29ce484222325u;
-
-    for (; *name != '\0'; name++) {
-        h = (h ^ (uint8_t)*name) * 0x100000001b3u;
-    }
-    return h;
-}
-
+/* Keys whose names share a label are in one list. */
 static struct ps_agent_key *find_by_name(const struct ps_agent_job *j,
                                          const char *name)
 {
-    uint64_t h = hash_name(name);
-    struct ps_agent_key *k;
+    struct ps_agent_key *k = ps_map_get(
+        j->names, ps_label_place(j->label_seed, ps_label(name), 0));
 
-    while ((k = ps_map_get(j->names, h)) != NULL) {
-        if (strcmp(k->name, name) == 0) {
-            return k;
-        }
-        h++;
+    while (k != NULL && strcmp(k->name, name) != 0) {
+        k = k->same_label;
     }
-    return NULL;
+    return k;
 }
 
 static void put_name(struct ps_agent_job *j, struct ps_agent_key *k)
 {
-    uint64_t h = hash_name(k->name);
+    uint64_t at = ps_label_place(j->label_seed, k->label, 0);
 
-    while (ps_map_get(j->names, h) != NULL) {
-        h++;
-    }
-    ps_map_put(j->names, h, k);
+    k->same_label = ps_map_take(j->names, at);
+    ps_map_put(j->names, at, k);
 }
 
 static void take_name(struct ps_agent_job *j, const struct ps_agent_key *k)
 {
-    uint64_t h = hash_name(k->name);
-    const struct ps_agent_key *other;
+    uint64_t at = ps_label_place(j->label_seed, k->label, 0);
+    struct ps_agent_key *first = ps_map_take(j->names, at);
+    struct ps_agent_key **link = &first;
 
-    while ((other = ps_map_get(j->names, h)) != NULL && other != k) {
-        h++;
+    while (*link != k) {
+        link = &(*link)->same_label;
     }
-    if (other == k) {
-        ps_map_take(j->names, h);
+    *link = k->same_label;
+    if (first != NULL) {
+        ps_map_put(j->names, at, first);
     }
 }
 

@@ -2,6 +2,7 @@
 #include "core/job.h"
 
 #include "base/alloc.h"
+#include "base/label.h"
 #include "base/bits.h"
 #include "base/map.h"
 #include "core/state.h"
@@ -33,12 +34,13 @@ static const char *text(const char *s)
     return s != NULL ? s : "";
 }
 
-struct ps_sched_job *ps_job_new(uint64_t gen,
+struct ps_sched_job *ps_job_new(uint64_t gen, uint64_t label_seed,
                                 const struct ps_msg_job_open *want, ps_time now)
 {
     struct ps_sched_job *j = ps_calloc(1, sizeof(*j));
 
     j->gen = gen;
+    j->label_seed = label_seed;
     j->phase = PS_JOB_PHASE_FORMING;
     j->mode = want->mode;
     j->rule = want->rule;
@@ -58,7 +60,7 @@ struct ps_sched_job *ps_job_new(uint64_t gen,
     j->lost_since = PS_TIME_NEVER;
     j->tell_due = PS_TIME_NEVER;
     j->room_due = PS_TIME_NEVER;
-    j->keys_by_hash = ps_map_new();
+    j->keys_by_label = ps_map_new();
     return j;
 }
 
@@ -78,7 +80,7 @@ void ps_job_free(struct ps_sched_job *j)
         key_free(j->keys[i]);
     }
     ps_free(j->keys);
-    ps_map_free(j->keys_by_hash);
+    ps_map_free(j->keys_by_label);
     ps_barrier_fini(&j->barrier);
     ps_free(j->optimizer);
     ps_free(j->compression);
@@ -333,25 +335,22 @@ uint32_t ps_job_missing(const struct ps_sched_job *j, unsigned *ret_ranks)
 
 /* ------------------------------------------------------------------- keys */
 
-/* FNV-1a, started from the generation, which workers cannot choose. */
-static uint64_t hash(const struct ps_sched_job *j, const char *name)
+static uint64_t place_of(const struct ps_sched_job *j, const char *name)
 {
-    uint64_t h = UINT64_C(14695981039346656037) ^ j->gen;
+    return ps_label_place(j->label_seed, ps_label(name), 0);
+}
 
-    for (; *name != '\0'; name++) {
-        h = (h ^ (uint8_t)*name) * UINT64_C(1099511628211);
-    }
-    return h;
+struct ps_job_key *ps_job_key_labelled(const struct ps_sched_job *j,
+                                       const char *name)
+{
+    return ps_map_get(j->keys_by_label, place_of(j, name));
 }
 
 struct ps_job_key *ps_job_key(const struct ps_sched_job *j, const char *name)
 {
-    struct ps_job_key *k = ps_map_get(j->keys_by_hash, hash(j, name));
+    struct ps_job_key *k = ps_job_key_labelled(j, name);
 
-    while (k != NULL && strcmp(k->name, name) != 0) {
-        k = k->same_hash;
-    }
-    return k;
+    return k != NULL && strcmp(k->name, name) == 0 ? k : NULL;
 }
 
 struct ps_job_key *ps_job_add_key(struct ps_sched_job *j, const char *name,
@@ -361,8 +360,6 @@ struct ps_job_key *ps_job_add_key(struct ps_sched_job *j, const char *name,
 {
     size_t len = strlen(name);
     struct ps_job_key *k = ps_calloc(1, sizeof(*k) + len + 1);
-    uint64_t h = hash(j, name);
-    struct ps_job_key *first = ps_map_get(j->keys_by_hash, h);
 
     k->number = j->key_count;
     k->dtype = dtype;
@@ -370,12 +367,7 @@ struct ps_job_key *ps_job_add_key(struct ps_sched_job *j, const char *name,
     k->parts = parts;
     k->part_count = part_count;
     memcpy(k->name, name, len + 1);
-    if (first == NULL) {
-        ps_map_put(j->keys_by_hash, h, k);
-    } else {
-        k->same_hash = first->same_hash;
-        first->same_hash = k;
-    }
+    ps_map_put(j->keys_by_label, place_of(j, name), k);
     if (j->key_count == j->key_capacity) {
         j->key_capacity = j->key_capacity * 2 + 16;
         j->keys = ps_realloc(j->keys, j->key_capacity * sizeof(j->keys[0]));
@@ -436,20 +428,7 @@ bool ps_job_key_close(struct ps_job_key *k, uint32_t slot, uint64_t request)
 
 void ps_job_remove_key(struct ps_sched_job *j, struct ps_job_key *k)
 {
-    uint64_t h = hash(j, k->name);
-    struct ps_job_key *first = ps_map_get(j->keys_by_hash, h);
-
-    if (first == k) {
-        ps_map_take(j->keys_by_hash, h);
-        if (k->same_hash != NULL) {
-            ps_map_put(j->keys_by_hash, h, k->same_hash);
-        }
-    } else {
-        while (first->same_hash != k) {
-            first = first->same_hash;
-        }
-        first->same_hash = k->same_hash;
-    }
+    ps_map_take(j->keys_by_label, place_of(j, k->name));
     j->keys[k->number] = NULL;
     j->keys_open--;
     j->bytes -= k->count * ps_dtype_size(k->dtype);

@@ -66,7 +66,6 @@ struct ps_norm;  /* Norms of a key: sched_norm.c */
 struct ps_norms; /* Of all keys of a round. */
 
 struct ps_job_key {
-    struct ps_job_key *same_hash;
     struct ps_norm *norm; /* NULL: nobody has asked for any. */
     uint32_t number;
     uint8_t dtype;
@@ -133,8 +132,9 @@ struct ps_sched_job {
     struct ps_sched_rebalance *rebalance; /* Of sched_move.c; NULL: none. */
     uint32_t *agents;                     /* All that ever had a worker here. */
     uint32_t agent_count;
-    struct ps_barrier barrier; /* From the start on. */
-    struct ps_map *keys_by_hash;
+    struct ps_barrier barrier;    /* From the start on. */
+    struct ps_map *keys_by_label; /* By ps_label_place: no two share one. */
+    uint64_t label_seed;
     struct ps_job_key **keys; /* By number; NULL: that key was closed. */
     uint32_t key_count;       /* Numbers that were given. */
     uint32_t keys_open;       /* Keys that there are. */
@@ -168,8 +168,9 @@ struct ps_sched_job {
 };
 
 /* `want` is checked; its start_timeout_ns is not 0. */
-struct ps_sched_job *
-ps_job_new(uint64_t gen, const struct ps_msg_job_open *want, ps_time now);
+struct ps_sched_job *ps_job_new(uint64_t gen, uint64_t label_seed,
+                                const struct ps_msg_job_open *want,
+                                ps_time now);
 void ps_job_free(struct ps_sched_job *j);
 
 /* Leaves a note. */
@@ -207,6 +208,9 @@ uint32_t ps_job_missing(const struct ps_sched_job *j, unsigned *ret_ranks);
 
 /* NULL when the name is not registered. */
 struct ps_job_key *ps_job_key(const struct ps_sched_job *j, const char *name);
+/* The key that has the label of this name, whatever its own is. */
+struct ps_job_key *ps_job_key_labelled(const struct ps_sched_job *j,
+                                       const char *name);
 /* Takes over `parts`. */
 struct ps_job_key *ps_job_add_key(struct ps_sched_job *j, const char *name,
                                   uint8_t dtype, uint64_t count,

@@ -3,6 +3,8 @@
  * come to barriers. */
 #include "core/sched_inner.h"
 
+#include "base/label.h"
+
 #include <inttypes.h>
 #include <string.h>
 
@@ -534,7 +536,10 @@ static struct ps_sched_job *job_for(struct ps_sched_step *st,
     if (want.start_timeout_ns == 0) {
         want.start_timeout_ns = s->opt.start_timeout;
     }
-    j = ps_job_new(++s->gen, &want, st->now);
+    s->gen++;
+    /* The seed is unknown outside, the generation different for each job. */
+    j = ps_job_new(s->gen, ps_label_place(s->opt.seed, s->gen, 0), &want,
+                   st->now);
     ps_sched_budget_open(s, j);
     ps_map_put(s->jobs, j->gen, j);
     ps_effects_note(st->fx, PS_LOG_INFO,

@@ -217,10 +217,19 @@ static int check_name(const char *name, struct ps_str *why)
 static int check_new(const struct ps_sched_job *j,
                      const struct ps_msg_key_open *m, struct ps_str *why)
 {
+    const struct ps_job_key *other;
     int rc = check_name(m->name, why);
 
     if (rc != 0) {
         return rc;
+    }
+    other = ps_job_key_labelled(j, m->name);
+    if (other != NULL) {
+        add_name(why, m->name);
+        ps_str_add(why, " has the label of ");
+        add_name(why, other->name);
+        ps_str_add(why, ": give it another name");
+        return PS_E_EXIST;
     }
     if (ps_dtype_size(m->dtype) == 0) {
         add_name(why, m->name);

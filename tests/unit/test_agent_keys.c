@@ -36,6 +36,45 @@ static void refuse(struct bench *b, uint32_t i)
         NULL);
 }
 
+static void declare_as(struct bench *b, const char *name)
+{
+    say(b, WORKER_CONN,
+        &(struct ps_msg){.code = PS_MSG_L_KEY,
+                         .l_key = {.request = 1,
+                                   .name = name,
+                                   .dtype = PS_DTYPE_FLOAT32,
+                                   .count = 16,
+                                   .classic = -1}},
+        NULL);
+}
+
+/* These names have the same FNV-1a hash. */
+static void keys_of_one_hash_are_told_apart(void **state)
+{
+    const char *const names[] = {"7mohtcOFVz", "c1E51sSEyx"};
+    struct bench b;
+
+    (void)state;
+    for (uint32_t first = 0; first < 2; first++) {
+        begin(&b, 1, 1);
+        forget_sent(&b);
+        declare_as(&b, names[0]);
+        declare_as(&b, names[1]);
+        assert_int_equal(count(&b, SCHED_CONN, PS_MSG_KEY_OPEN), 2);
+        refuse(&b, first);
+        /* The other one is still known, and asked for once. */
+        declare_as(&b, names[1 - first]);
+        assert_int_equal(count(&b, SCHED_CONN, PS_MSG_KEY_OPEN), 2);
+        refuse(&b, 1 - first);
+        assert_int_equal(count(&b, WORKER_CONN, PS_MSG_L_KEY_INFO), 3);
+        /* Nothing is left of either. */
+        declare_as(&b, names[0]);
+        declare_as(&b, names[1]);
+        assert_int_equal(count(&b, SCHED_CONN, PS_MSG_KEY_OPEN), 4);
+        end(&b);
+    }
+}
+
 static void declarations_go_a_few_at_a_time(void **state)
 {
     struct bench b;
@@ -205,6 +244,7 @@ static void a_state_is_there_when_all_its_parts_are(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(keys_of_one_hash_are_told_apart),
         cmocka_unit_test(declarations_go_a_few_at_a_time),
         cmocka_unit_test(nobody_asks_for_who_is_gone),
         cmocka_unit_test(a_key_that_moved_before_it_was_opened_is_stated),

@@ -3,6 +3,8 @@
  * servers, optimizers, barriers, stalls, operators. */
 #include "sched_world.h"
 
+#include "base/label.h"
+
 /* ---------------------------------------------------------------- servers */
 
 struct placed {
@@ -201,6 +203,26 @@ static void a_lost_server_moves_its_parts_and_no_others(void **state)
         msg.job_open.gen = j.gen;
         say(j.w, j.a[1], msg);
     }
+    finish(&j);
+}
+
+/* A label stands for its key at servers and in what codes leave over. */
+static void names_that_share_a_label_are_not_in_one_job(void **state)
+{
+    const char *const names[] = {"s:0TXHjEAhZdF", "s:SoTBqo6DJYH"};
+    struct job j = running(PS_LOSS_POLICY_WAIT);
+
+    (void)state;
+    assert_int_equal(ps_label(names[0]), ps_label(names[1]));
+    open_key(j.w, j.a[0], j.gen, 1, names[0], 10);
+    assert_int_equal(placed(j.a[0]).m->error, 0);
+    open_key(j.w, j.a[0], j.gen, 2, names[1], 10);
+    assert_int_equal(placed(j.a[0]).m->error, PS_E_EXIST);
+    expect_in(placed(j.a[0]).m->text, "key 'SoTBqo6DJYH' has the label of key "
+                                      "'0TXHjEAhZdF': give it another name");
+    open_key(j.w, j.a[1], j.gen, 3, names[0], 10);
+    assert_int_equal(placed(j.a[1]).m->error, 0);
+    assert_int_equal(placed(j.a[1]).m->key, 0);
     finish(&j);
 }
 
@@ -1163,6 +1185,7 @@ int main(void)
         cmocka_unit_test(questions_make_no_keys),
         cmocka_unit_test(classic_placement_numbers_string_keys_in_order),
         cmocka_unit_test(a_lost_server_moves_its_parts_and_no_others),
+        cmocka_unit_test(names_that_share_a_label_are_not_in_one_job),
         cmocka_unit_test(placements_of_very_many_keys_are_told_in_slices),
         cmocka_unit_test(a_lost_server_with_weights_fails_the_job),
         cmocka_unit_test(the_last_server_takes_the_job_with_it),
