@@ -899,6 +899,35 @@ static void a_collective_does_not_overtake_another(void **state)
     psc_op_free(one);
 }
 
+/* Their sum is that of the four rows given here, once it has wrapped. */
+static void rows_of_all_ranks_that_wrap_are_refused(void **state)
+{
+    struct fixture *f = *state;
+    const int64_t rows[] = {4, INT64_MAX, INT64_MAX, 2};
+    const uint64_t count = 4;
+    const struct psc_shape shape = {
+        .dtype = PSC_INT64, .ndim = 1, .dims = &count};
+    int64_t x[4] = {0};
+    int64_t out[4];
+    struct psc_op *op;
+    struct small s;
+
+    small_keys = 0;
+    assert_int_equal(
+        psc_allgather_start(f->c, NULL, &shape, x, out, sizeof(out), NULL, &op),
+        0);
+    answer_small_key(f, "c:meet");
+    assert_int_equal(psc_op_test(op), PSC_E_AGAIN);
+    s = take_small(f, 0);
+    s.sum[0] = 4 * s.given[0];
+    s.sum[1] = 0;
+    memcpy(&s.sum[2], rows, sizeof(rows));
+    peer_done(&f->peer, s.op.op_id, s.op.round);
+    assert_int_equal(psc_op_wait(op, PSC_WAIT_FOREVER), PSC_E_TOOBIG);
+    psc_op_free(op);
+    peer_hang_up(&f->peer);
+}
+
 /* ------------------------------------------------------------------- errors */
 
 static void a_failed_round_is_given_again(void **state)
@@ -1756,6 +1785,7 @@ int main(int argc, char **argv)
         story(keys_do_not_wait_for_each_other),
         story(a_worker_that_came_back_goes_on_with_its_round),
         story(a_collective_does_not_overtake_another),
+        story(rows_of_all_ranks_that_wrap_are_refused),
         story(a_failed_round_is_given_again),
         story(what_nobody_waited_for_is_told_by_the_next_call),
         story(a_time_limit_names_who_is_missing),
