@@ -291,8 +291,14 @@ void ps_agent_rows_pull(struct ps_agent_step *st, struct ps_agent_op *op)
     struct ps_agent_key *k = op->key;
     struct ps_agent_rows *r = op->rows;
 
-    r->question = ps_calloc(ps_min_u64(r->count, k->part_count),
-                            sizeof(*r->question));
+    r->question = ps_try_calloc(ps_min_u64(r->count, k->part_count),
+                                sizeof(*r->question));
+    if (r->question == NULL) {
+        ps_agent_op_done(st, op, 0, PS_E_NOMEM,
+                         "the agent has no memory for a question of each "
+                         "partition");
+        return;
+    }
     for (uint32_t i = 0; i < r->count;) {
         struct question *q = &r->question[r->question_count++];
 

@@ -152,7 +152,13 @@ void ps_agent_state_take(struct ps_agent_step *st, struct ps_agent_session *s,
         return;
     }
     op->charged = cost;
-    op->stating = ps_calloc(1, cost);
+    op->stating = ps_try_calloc(1, cost);
+    if (op->stating == NULL) {
+        ps_agent_op_done(st, op, 0, PS_E_NOMEM,
+                         "the agent has no memory for a question of each "
+                         "partition");
+        return;
+    }
     op->stating->which = m->which;
     op->stating->put = m->put;
     op->stating->steps = m->steps;

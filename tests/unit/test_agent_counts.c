@@ -4,6 +4,8 @@
  * or allocated by a number that has not been checked. */
 #include "agent_world.h"
 
+#include "base/alloc.h"
+
 static struct ps_msg_l_op rows_op(enum ps_op kind, uint32_t rows)
 {
     return (struct ps_msg_l_op){.op_id = rows,
@@ -97,6 +99,29 @@ static void numbers_are_charged_and_looked_at_as_they_come(void **state)
         assert_int_equal(count(&b, SERVER_CONN, PS_MSG_PULL_ROWS), 1000);
         end(&b);
     }
+}
+
+/* A question for each of 65,536 partitions takes a megabyte. */
+static void questions_without_memory_are_refused(void **state)
+{
+    uint32_t refusals = 0;
+    struct bench b;
+
+    (void)state;
+    begin_rows(&b, 1, 4096);
+    for (uint64_t n = 1; n < 20; n++) {
+        uint32_t done = count(&b, WORKER_CONN, PS_MSG_L_DONE);
+
+        ps_alloc_fail_at(n, 0);
+        operate(&b, 0, rows_op(PS_OP_PULL_ROWS, 1));
+        ps_alloc_fail_at(0, 0);
+        if (count(&b, WORKER_CONN, PS_MSG_L_DONE) > done) {
+            assert_int_equal(last_done(&b, 0)->error, PS_E_NOMEM);
+            refusals++;
+        }
+    }
+    assert_int_equal(refusals, 1);
+    end(&b);
 }
 
 static void no_key_is_larger_than_its_partitions_can_be(void **state)
@@ -437,6 +462,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(rows_beyond_the_key_are_refused_unread),
         cmocka_unit_test(numbers_are_charged_and_looked_at_as_they_come),
+        cmocka_unit_test(questions_without_memory_are_refused),
         cmocka_unit_test(no_key_is_larger_than_its_partitions_can_be),
         cmocka_unit_test(an_init_waits_for_sums_of_a_failed_round),
         cmocka_unit_test(an_init_may_be_made_while_a_sum_is_out),
