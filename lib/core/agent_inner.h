@@ -379,6 +379,7 @@ struct ps_agent_job {
     uint32_t keeping;           /* The piece, + 1, with room; 0: none yet. */
     uint64_t keep_used;         /* Of that. */
     uint64_t keep_bytes;        /* Of all. */
+    uint64_t record_count;      /* Looked at in pieces of other agents. */
     struct ps_map *found;       /* struct ps_agent_found by ps_label_place. */
     uint64_t label_seed;        /* Of ps_label_place. */
     uint64_t keep_charged;      /* Bytes of memory at `account`. */

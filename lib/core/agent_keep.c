@@ -269,6 +269,15 @@ static int take_record(struct ps_agent_job *j, struct ps_buf *piece,
     return 0;
 }
 
+/* Each takes a look. A partition has one more where the code has changed. */
+static uint64_t records_max(const struct ps_agent *a)
+{
+    const uint64_t parts =
+        a->opt.limits[PS_ACCOUNT_JOB].of[PS_COST_PARTITIONS].max;
+
+    return 2 * (parts != 0 ? parts : PS_STORE_PARTS_MAX);
+}
+
 void ps_agent_keep_take(struct ps_agent_step *st, struct ps_agent_session *s,
                         struct ps_buf *buf)
 {
@@ -317,8 +326,17 @@ void ps_agent_keep_take(struct ps_agent_step *st, struct ps_agent_session *s,
     j->keep_bytes += h.used;
     st->a->keep_bytes += h.used;
     while (at < h.used) {
-        int rc = take_record(j, held, h.used, &at, &why);
+        int rc;
 
+        if (j->record_count >= records_max(st->a)) {
+            ps_agent_session_end(st, s, PS_E_FULL,
+                                 "more records of what codes have left over "
+                                 "than a job has of its partitions "
+                                 "(limits.job.partitions)");
+            return;
+        }
+        j->record_count++;
+        rc = take_record(j, held, h.used, &at, &why);
         if (rc == PS_E_FULL) {
             ps_agent_session_refuse(st, s, &why);
             return;

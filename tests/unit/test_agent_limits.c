@@ -318,8 +318,8 @@ struct keep_record {
     uint64_t tag, more[2];
 };
 
-/* Memory of an agent with so many records of one label. */
-static struct ps_buf *make_piece(uint32_t records)
+/* Memory of an agent with records of one label, of `different` partitions. */
+static struct ps_buf *make_piece(uint32_t records, uint32_t different)
 {
     const size_t each = sizeof(struct keep_record) + 2 * 64;
     const size_t size = sizeof(struct keep_header) + records * each;
@@ -333,7 +333,7 @@ static struct ps_buf *make_piece(uint32_t records)
         *(struct keep_record *)(void *)at = (struct keep_record){
             .magic = 0x70736b7672656331u,
             .label = 1,
-            .index = i,
+            .index = i % different,
             .count = 1,
             .vectors = 2};
     }
@@ -422,7 +422,7 @@ static void what_is_no_memory_ends_its_session_in_words(void **state)
 /* By lists of a label this took minutes, in which nobody was served. */
 static void records_of_one_label_are_found_at_once(void **state)
 {
-    struct ps_buf *piece = make_piece(400000);
+    struct ps_buf *piece = make_piece(400000, 400000);
     struct bench b;
 
     (void)state;
@@ -438,9 +438,29 @@ static void records_of_one_label_are_found_at_once(void **state)
     ps_buf_unref(piece);
 }
 
+/* Whether they are of one partition or of many: each takes a look. */
+static void records_without_end_end_their_session(void **state)
+{
+    (void)state;
+    no_limits();
+    limit(PS_ACCOUNT_JOB, PS_COST_PARTITIONS, 500);
+    for (uint32_t different = 1; different <= 1001; different += 1000) {
+        struct ps_buf *piece = make_piece(1001, different);
+        struct bench b;
+
+        memset(&b, 0, sizeof(b));
+        b.resumes = true;
+        begin_again(&b, 1, 1);
+        bring_piece(&b, piece);
+        assert_non_null(find(&b, WORKER_CONN, PS_MSG_L_ERROR, 0));
+        end(&b);
+        ps_buf_unref(piece);
+    }
+}
+
 static void records_count_as_memory_of_the_job(void **state)
 {
-    struct ps_buf *piece = make_piece(1000);
+    struct ps_buf *piece = make_piece(1000, 1000);
     struct bench b;
 
     (void)state;
@@ -473,6 +493,7 @@ int main(void)
         cmocka_unit_test(a_region_without_room_costs_its_operations_alone),
         cmocka_unit_test(what_is_no_memory_ends_its_session_in_words),
         cmocka_unit_test(records_of_one_label_are_found_at_once),
+        cmocka_unit_test(records_without_end_end_their_session),
         cmocka_unit_test(records_count_as_memory_of_the_job),
     };
 
