@@ -462,7 +462,8 @@ struct ps_agent_question {
     uint32_t key;
     uint64_t round;
     bool barrier;
-    char text[512]; /* What is known here. */
+    char text[256];    /* The operation, and how long it has waited. */
+    char awaited[256]; /* Servers that have something of it to do. */
 };
 
 struct ps_agent {
@@ -726,6 +727,9 @@ void ps_agent_op_free(struct ps_agent_op *op);
 /* agent_why.c */
 void ps_agent_why_ask(struct ps_agent_step *st, struct ps_agent_session *s,
                       uint64_t op_id);
+/* Adds what the key lacks of servers that this agent does not hear. */
+void ps_agent_why_unheard(const struct ps_agent_step *st,
+                          const struct ps_agent_key *k, struct ps_str *t);
 void ps_agent_why_answer(struct ps_agent_step *st,
                          const struct ps_msg_stall_answer *m);
 void ps_agent_why_offer(struct ps_agent_step *st);

@@ -507,7 +507,11 @@ void ps_agent_job_stall(struct ps_agent_step *st,
         .code = PS_MSG_STALL_REPORT,
         .stall_report = {.gen = m->gen, .request = m->request, .key = ""}};
     uint32_t *ranks = NULL;
+    char unheard[256];
+    struct ps_str links;
 
+    ps_str_init(&links, unheard, sizeof(unheard));
+    r.stall_report.unheard = unheard;
     if (j != NULL) {
         const struct ps_agent_op *op = oldest_wait(j, &r.stall_report.waits);
         const struct ps_agent_key *k = m->any ? (op == NULL ? NULL : op->key)
@@ -525,6 +529,9 @@ void ps_agent_job_stall(struct ps_agent_step *st,
             }
         }
         r.stall_report.ranks = ranks;
+        if (k != NULL) {
+            ps_agent_why_unheard(st, k, &links);
+        }
         if (m->any && op != NULL) {
             r.stall_report.key = k == NULL ? "" : k->name;
             r.stall_report.round = round;

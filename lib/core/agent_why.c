@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What an operation waits for, in a sentence: what this node knows at once,
- * and which ranks elsewhere have not done their part, which the scheduler
- * finds out. */
+/* What an operation waits for, in a sentence: which ranks have not done their
+ * part and which servers are not heard, at any agent of the job. The scheduler
+ * asks all of them; without it, this agent says what it knows itself. */
 #include "core/agent_inner.h"
 
 #include "base/alloc.h"
@@ -36,28 +36,85 @@ static void describe(struct ps_str *t, const struct ps_agent_op *op,
     ps_str_addf(t, " has waited %.1f s", waited);
 }
 
-/* Servers that it needs and that cannot be spoken to. */
-static void describe_servers(struct ps_str *t, const struct ps_agent_op *op,
-                             ps_time now)
+/* A server that waits for this agent, or this agent for it, says something
+ * within half a second, because it is pinged. */
+#define UNHEARD       PS_SECONDS(1)
+/* Servers that a sentence names. */
+#define SERVERS_NAMED 4u
+
+/* True: something of the key is on its way to the server, or back. */
+static bool is_awaited(const struct ps_agent_key *k,
+                       const struct ps_agent_server *s)
+{
+    for (uint32_t i = 0; i < k->part_count; i++) {
+        const struct ps_agent_part *p = &k->parts[i];
+
+        if (p->node == s->node &&
+            (p->state != PS_AGENT_PART_IDLE || p->asked != NONE)) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static const char *name_of(const struct ps_agent_server *s)
+{
+    return s->name[0] == '\0' ? "(unknown)" : s->name;
+}
+
+/* "server ps0, ps1 and 3 more". */
+static void add_awaited(struct ps_str *t, const struct ps_agent_key *k)
 {
     struct ps_map_cursor c = {0};
     const struct ps_agent_flow *f;
+    uint32_t count = 0;
 
-    if (op->key == NULL) {
-        return;
+    while ((f = ps_map_next(k->job->flows, &c)) != NULL) {
+        if (is_awaited(k, f->server) && ++count <= SERVERS_NAMED) {
+            ps_str_addf(t, "%s%s", count == 1 ? "server " : ", ",
+                        name_of(f->server));
+        }
     }
-    while ((f = ps_map_next(op->key->job->flows, &c)) != NULL) {
-        const struct ps_agent_server *s = f->server;
+    if (count > SERVERS_NAMED) {
+        ps_str_addf(t, " and %u more", count - SERVERS_NAMED);
+    }
+}
 
-        if (ps_caller_is_known(&s->caller)) {
+void ps_agent_why_unheard(const struct ps_agent_step *st,
+                          const struct ps_agent_key *k, struct ps_str *t)
+{
+    const char *agent = st->a->opt.name;
+    struct ps_map_cursor c = {0};
+    const struct ps_agent_flow *f;
+
+    while ((f = ps_map_next(k->job->flows, &c)) != NULL) {
+        const struct ps_agent_server *s = f->server;
+        const struct ps_caller *caller = &s->caller;
+
+        if (!is_awaited(k, s) ||
+            (ps_caller_is_known(caller) &&
+             st->now < ps_time_add(caller->heard_at, UNHEARD))) {
             continue;
         }
-        ps_str_addf(t, ", server %s at %s is not connected",
-                    s->name[0] == '\0' ? "(unknown)" : s->name,
-                    s->caller.address);
-        if (s->caller.tried_at != 0) {
-            ps_str_addf(t, " (last tried %.1f s ago)",
-                        (double)(now - s->caller.tried_at) / 1e9);
+        if (t->len > 0) {
+            ps_str_add(t, "; ");
+        }
+        if (s->gone) {
+            ps_str_addf(t, "a server in place of %s, which is gone",
+                        name_of(s));
+        } else if (ps_caller_is_known(caller)) {
+            ps_str_addf(t,
+                        "word of server %s, which agent %s has not heard for "
+                        "%.1f s",
+                        name_of(s), agent,
+                        (double)(st->now - caller->heard_at) / 1e9);
+        } else {
+            ps_str_addf(t, "a connection of agent %s to server %s at %s", agent,
+                        name_of(s), caller->address);
+            if (caller->tried_at != 0) {
+                ps_str_addf(t, " (last tried %.1f s ago)",
+                            (double)(st->now - caller->tried_at) / 1e9);
+            }
         }
     }
 }
@@ -189,8 +246,10 @@ void ps_agent_why_ask(struct ps_agent_step *st, struct ps_agent_session *s,
     const struct ps_agent_op *op;
     struct ps_agent_question *q;
     struct ps_refusal refusal;
-    char text[sizeof(q->text)];
+    char text[640];
+    char unheard[256];
     struct ps_str t;
+    struct ps_str links;
 
     if (!is_patient(st, s) || is_asked(s, op_id)) {
         return; /* One answer is for all who ask. */
@@ -202,12 +261,20 @@ void ps_agent_why_ask(struct ps_agent_step *st, struct ps_agent_session *s,
     }
     ps_str_init(&t, text, sizeof(text));
     describe(&t, op, st->now);
-    describe_servers(&t, op, st->now);
-    if (!ps_caller_is_known(&st->a->up.caller)) {
-        ps_str_add(&t, ", the scheduler is not connected and knows who else "
-                       "is missing");
-    }
     if (is_known_here(st, op)) {
+        ps_str_init(&links, unheard, sizeof(unheard));
+        if (op->key != NULL) {
+            ps_agent_why_unheard(st, op->key, &links);
+        }
+        if (unheard[0] != '\0') {
+            ps_str_addf(&t, "; missing: %s", unheard);
+        }
+        if (!ps_caller_is_known(&st->a->up.caller)) {
+            ps_str_addf(&t,
+                        "; the scheduler at %s is not connected and knows "
+                        "what else is missing",
+                        st->a->opt.sched);
+        }
         because(st, s->conn, op_id, text);
         return;
     }
@@ -227,6 +294,10 @@ void ps_agent_why_ask(struct ps_agent_step *st, struct ps_agent_session *s,
     q->round = round_of(op);
     q->barrier = op->barrier;
     ps_str_copy(q->text, sizeof(q->text), text);
+    if (op->key != NULL) {
+        ps_str_init(&links, q->awaited, sizeof(q->awaited));
+        add_awaited(&links, op->key);
+    }
     ps_list_push_back(&s->questions, &q->node);
     ps_map_put(st->a->questions, q->request, q);
     query_next(st);
@@ -295,7 +366,8 @@ void ps_agent_why_answer(struct ps_agent_step *st,
         ps_str_add(&t, m->missing_count == 0 ? "; missing: " : "; and ");
         ps_str_add_escaped(&t, m->also, strlen(m->also), 512);
     } else if (m->missing_count == 0) {
-        ps_str_add(&t, "; every rank has done its part");
+        ps_str_addf(&t, "; no rank is missing%s%s",
+                    q->awaited[0] == '\0' ? "" : ", awaited: ", q->awaited);
     }
     because(st, q->session->conn, q->op_id, text);
     question_free(st->a, q);

@@ -55,6 +55,7 @@ struct ps_stall {
     ps_time deadline;
     struct ps_bits waiting; /* Slots that have not reported. */
     struct ps_bits missing; /* Ranks. */
+    char unheard[320];      /* Servers that agents do not hear, in words. */
     /* Of reports to `any`: */
     char oldest[PS_KEY_NAME_MAX + 1];
     uint64_t waited;

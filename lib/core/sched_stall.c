@@ -71,7 +71,27 @@ static void add_full(const struct ps_sched *s, const struct ps_sched_job *j,
     }
 }
 
-static void missing_in(struct missing *out, const struct ps_sched *s,
+/* Agents that have not reported, and why. */
+static void add_silent(const struct ps_sched_step *st,
+                       const struct ps_sched_job *j,
+                       const struct ps_stall *stall, struct ps_str *out)
+{
+    for (uint32_t i = 0; i < j->slot_count; i++) {
+        const struct ps_member *m = ps_members_get(&st->s->members,
+                                                   j->slots[i].agent);
+
+        if (m != NULL && m->state == PS_NODE_STATE_SUSPECT &&
+            ps_bits_get(&stall->waiting, i)) {
+            ps_str_addf(out,
+                        "%sword of agent %s, which the scheduler has not heard "
+                        "for %.1f s",
+                        out->len > 0 ? "; " : "", m->name,
+                        (double)(st->now - m->heard) / 1e9);
+        }
+    }
+}
+
+static void missing_in(struct missing *out, const struct ps_sched_step *st,
                        const struct ps_sched_job *j,
                        const struct ps_stall *stall)
 {
@@ -79,7 +99,11 @@ static void missing_in(struct missing *out, const struct ps_sched *s,
 
     ps_str_init(&also, out->also, sizeof(out->also));
     ps_sched_norms_missing(j, stall->key, &also);
-    add_full(s, j, stall->key, &also);
+    add_full(st->s, j, stall->key, &also);
+    if (stall->unheard[0] != '\0') {
+        ps_str_addf(&also, "%s%s", also.len > 0 ? "; " : "", stall->unheard);
+    }
+    add_silent(st, j, stall, &also);
     for (uint32_t i = 0; i < j->worker_count; i++) {
         if (ps_bits_get(&stall->missing, i) ||
             ps_bits_get(&stall->waiting, j->workers[i].slot)) {
@@ -296,7 +320,7 @@ static void finish(struct ps_sched_step *st, struct ps_stall *stall)
         share_done(st, ctl);
         return;
     }
-    missing_in(&missing, st->s, j, stall);
+    missing_in(&missing, st, j, stall);
     if (ctl == 0) {
         answer(st, ps_members_get(&st->s->members, stall->agent), j->gen,
                stall->request, &missing);
@@ -324,6 +348,13 @@ static void take_report(struct ps_stall *stall, const struct ps_sched_job *j,
             stall->waited = m->waited_ns;
         }
         return;
+    }
+    if (ps_sched_text(m->unheard)[0] != '\0' &&
+        stall->unheard[0] == '\0') { /* One agent's word is enough to go by. */
+        struct ps_str text;
+
+        ps_str_init(&text, stall->unheard, sizeof(stall->unheard));
+        ps_str_add_escaped(&text, m->unheard, strlen(m->unheard), 256);
     }
     for (uint32_t i = 0; i < m->ranks_count; i++) {
         uint32_t rank = m->ranks[i];

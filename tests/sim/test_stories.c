@@ -345,6 +345,123 @@ static void run_for(struct world *w, ps_time length)
     world_run(w, world_now(w) + length);
 }
 
+/* The worker asks, and hears within two seconds. */
+static void expect_why(struct world *w, uint32_t rank, const char *part)
+{
+    world_ask_why(w, rank);
+    run_for(w, PS_SECONDS(2));
+    expect_in(world_why(w, rank), part);
+    assert_null(strstr(world_why(w, rank), "every rank has done its part"));
+}
+
+/* All ranks have pushed, and rank 0, on agent0, waits. */
+static struct world *all_have_pushed_but_one(struct world_options *o)
+{
+    struct world *w = world_new(o);
+
+    world_hold_worker(w, 3, 3);
+    run_for(w, PS_SECONDS(1));
+    return w;
+}
+
+static void a_wait_names_the_connection_that_is_missing(void **state)
+{
+    struct world_options o = four_workers();
+    struct world *w = all_have_pushed_but_one(&o);
+
+    (void)state;
+    world_cut(w, "agent1", "server1", PS_SECONDS(10));
+    world_release_worker(w, 3);
+    run_for(w, PS_SECONDS(1));
+    /* The other agent does not know by itself what that one lacks. */
+    expect_why(w, 0,
+               "; missing: a connection of agent agent1 to server "
+               "server1 at server1:1 (last tried ");
+    expect_why(w, 3,
+               "; missing: a connection of agent agent1 to server "
+               "server1 at server1:1 (last tried ");
+    all_well(w, 4);
+    world_free(w);
+}
+
+static void a_wait_names_the_server_that_is_not_heard(void **state)
+{
+    struct world_options o = four_workers();
+    struct world *w;
+
+    (void)state;
+    o.key_count = 1;
+    w = all_have_pushed_but_one(&o);
+    world_stop_node(w, "server0", PS_MILLIS(1900));
+    world_release_worker(w, 3);
+    run_for(w, PS_MILLIS(1500));
+    expect_why(w, 0, "; missing: word of server server0, which agent agent");
+    expect_in(world_why(w, 0), " has not heard for 1.");
+    all_well(w, 4);
+    world_free(w);
+}
+
+static void
+a_wait_names_the_agent_that_the_scheduler_does_not_hear(void **state)
+{
+    struct world_options o = four_workers();
+    struct world *w = all_have_pushed_but_one(&o);
+
+    (void)state;
+    world_cut(w, "psched", "agent1", PS_SECONDS(10));
+    run_for(w, PS_SECONDS(5));
+    expect_why(w, 0,
+               "word of agent agent1, which the scheduler has not heard "
+               "for ");
+    world_release_worker(w, 3);
+    all_well(w, 4);
+    world_free(w);
+}
+
+/* All have pushed, and the answers are lost on their way. */
+static void a_wait_for_answers_names_servers_and_no_rank(void **state)
+{
+    static const char *const servers[] = {"server0", "server1"};
+    struct world_options o = four_workers();
+    struct world *w = all_have_pushed_but_one(&o);
+
+    (void)state;
+    for (uint32_t i = 0; i < 2; i++) {
+        world_hold_frames(w, servers[i], "agent0", PS_MSG_VALUE);
+        world_hold_frames(w, servers[i], "agent0", PS_MSG_COMMIT);
+    }
+    world_release_worker(w, 3);
+    run_for(w, PS_SECONDS(1));
+    expect_why(w, 0, "; no rank is missing, awaited: server server");
+    world_release_frames(w, "agent0", PS_MSG_VALUE);
+    world_release_frames(w, "agent0", PS_MSG_COMMIT);
+    all_well(w, 4);
+    world_free(w);
+}
+
+/* Another server has what it had; nothing waits for it any more, and nobody
+ * dials it. */
+static void a_wait_does_not_name_a_server_that_is_gone(void **state)
+{
+    struct world_options o = four_workers();
+    struct world *w;
+    size_t told;
+
+    (void)state;
+    o.story = true;
+    w = all_have_pushed_but_one(&o);
+    world_kill_server(w, 1);
+    run_for(w, PS_SECONDS(1));
+    told = strlen(world_story(w));
+    expect_why(w, 0, "rank 3");
+    assert_null(strstr(world_why(w, 0), "server1"));
+    run_for(w, PS_SECONDS(20));
+    assert_null(strstr(world_story(w) + told, "server1 at"));
+    world_release_worker(w, 3);
+    all_well(w, 4);
+    world_free(w);
+}
+
 /* The network between the scheduler and a member is cut for much longer than a
  * lease; its links to others are well. Training goes on, also where a server
  * has state of which there is no other copy, and nobody is given up. */
@@ -661,6 +778,12 @@ int main(void)
         cmocka_unit_test(a_moved_partition_keeps_what_codes_left_over),
         cmocka_unit_test(a_lost_server_with_weights_ends_the_job_in_words),
         cmocka_unit_test(rows_that_come_back_without_a_value_end_the_job),
+        cmocka_unit_test(a_wait_names_the_connection_that_is_missing),
+        cmocka_unit_test(a_wait_names_the_server_that_is_not_heard),
+        cmocka_unit_test(
+            a_wait_names_the_agent_that_the_scheduler_does_not_hear),
+        cmocka_unit_test(a_wait_for_answers_names_servers_and_no_rank),
+        cmocka_unit_test(a_wait_does_not_name_a_server_that_is_gone),
         cmocka_unit_test(who_talks_with_others_is_not_given_up),
         cmocka_unit_test(what_an_old_owner_still_says_does_not_count),
         cmocka_unit_test(a_late_value_does_not_fall_on_a_newer_one),
