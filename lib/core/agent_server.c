@@ -87,7 +87,7 @@ static void take_server(struct ps_agent_step *st, const struct ps_rec_server *m)
     bool other = s->known && s->incarnation != m->incarnation;
 
     if (other) {
-        tell_lost(st, s, "was started anew");
+        tell_lost(st, s, "was restarted");
         ps_caller_cut(&s->caller, st->now, st->fx);
     }
     if (other || s->gone) {
@@ -127,7 +127,7 @@ static bool has_no_conn(const struct ps_agent *a,
 }
 
 /* Servers that the scheduler does not name any more, and that no job here
- * has: a scheduler that was started again names all by other numbers. */
+ * has: a scheduler that was restarted names all by other numbers. */
 static void forget_servers(struct ps_agent *a, const struct ps_msg_map *m)
 {
     struct ps_map_cursor c = {0};

@@ -99,7 +99,7 @@ static void took_scheduler(struct ps_agent_step *st, uint64_t instance)
 
     if (a->sched != 0 && a->sched != instance) {
         ps_effects_note(st->fx, PS_LOG_WARNING,
-                        "the scheduler was started again; jobs that it does "
+                        "the scheduler was restarted; jobs that it does "
                         "not know end");
         a->epoch = 0;
         ps_agent_departed_sift(a);

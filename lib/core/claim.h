@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A member whose name the scheduler refuses because another process has it.
  * One that was registered has lost its name, and its jobs with it: it ends at
- * once. One that was not may have been started again before the scheduler
+ * once. One that was not may have been restarted before the scheduler
  * knows that the process before it is dead: it tries for a while, then it
  * ends, because two daemons have one name in their configuration. */
 #pragma once

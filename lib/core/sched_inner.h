@@ -326,7 +326,7 @@ void ps_sched_job_set(struct ps_sched_step *st, struct ps_sched_conn *c,
                       struct ps_sched_job *j, const struct ps_msg_job_set *m);
 void ps_sched_optimizer_check(struct ps_sched_step *st, struct ps_sched_job *j);
 /* The agent is gone, and another process of its name begins to count its
- * requests anew. */
+ * requests from 1. */
 void ps_sched_optimizer_forget(struct ps_sched_job *j, uint32_t agent);
 
 /* ----- sched_norm.c */

@@ -203,7 +203,7 @@ static void revive(struct ps_sched_step *st, struct ps_sched_job *j,
 }
 
 /* Which round each key of the job is in, an agent and its processes know. One
- * that was started anew would begin a new process at the first round, with
+ * that was restarted would begin a new process at the first round, with
  * results of rounds that were over long ago. */
 static bool agent_forgot(const struct ps_sched_job *j,
                          const struct ps_job_worker *w,
@@ -265,8 +265,9 @@ static int rejoin(struct ps_sched_step *st, struct ps_sched_job *j,
     }
     if (agent_forgot(j, w, agent)) {
         ps_str_addf(why,
-                    "rank %d cannot come back to job %s: agent %s was started "
-                    "anew, and the rounds of the job went with the old one; "
+                    "rank %d cannot come back to job %s: agent %s was "
+                    "restarted, and the rounds of the job went with the old "
+                    "process; "
                     "start the job again",
                     w->asked, j->name, agent->name);
         ps_sched_job_fail(st, j, why->data); /* Nobody could, ever. */
@@ -330,7 +331,7 @@ static int check_resume(const struct ps_sched_job *j,
     }
     if (w->agent_incarnation == agent->incarnation) {
         ps_str_addf(why,
-                    "agent %s was not started anew since rank %d of job %s "
+                    "agent %s was not restarted since rank %d of job %s "
                     "was lost: start that rank again",
                     agent->name, m->rank, j->name);
         return PS_E_STALE;

@@ -10,7 +10,7 @@
 #include "base/alloc.h"
 #include "base/num.h"
 
-/* What is known of the slot's pushes. An agent that was started again counts
+/* What is known of the slot's pushes. An agent that was restarted counts
  * from the beginning. */
 static struct ps_applied *applied_of(struct ps_part *part,
                                      const struct ps_shard_slot *slot)

@@ -178,7 +178,7 @@ static struct ps_shard_job *job_new(struct ps_shard *s,
     return job;
 }
 
-/* An agent that was started again has forgotten what it waited for, and what
+/* An agent that was restarted has forgotten what it waited for, and what
  * was gathered for it is nobody's. What it had pushed before it died stays. */
 static void take_slot(struct ps_shard_slot *slot, const struct ps_rec_slot *r)
 {

@@ -314,8 +314,7 @@ static struct ps_shard_peer *meet(struct ps_shard_step *st,
     }
     if (!ps_shard_job_names(s, m)) {
         if (p != NULL && p->incarnation > m->incarnation) {
-            reject(st, c, PS_E_STALE, "node %u was started again since",
-                   m->node);
+            reject(st, c, PS_E_STALE, "node %u was restarted since", m->node);
         } else if (p != NULL && p->incarnation == m->incarnation) {
             reject(st, c, PS_E_EXIST, "node %u is somebody else", m->node);
         } else {
@@ -324,8 +323,7 @@ static struct ps_shard_peer *meet(struct ps_shard_step *st,
         return NULL;
     }
     if (p != NULL) {
-        ps_effects_note(st->fx, PS_LOG_INFO, "node %u was started again",
-                        m->node);
+        ps_effects_note(st->fx, PS_LOG_INFO, "node %u was restarted", m->node);
         forget(st, p);
     }
     if (!make_room(s)) {

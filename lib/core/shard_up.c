@@ -169,7 +169,7 @@ static void took_scheduler(struct ps_shard_step *st, uint64_t instance)
 
     if (up->instance != 0 && up->instance != instance) {
         ps_effects_note(st->fx, PS_LOG_WARNING,
-                        "the scheduler was started again; jobs that it does "
+                        "the scheduler was restarted; jobs that it does "
                         "not know end");
         st->s->epoch = 0;
     }

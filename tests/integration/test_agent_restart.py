@@ -145,7 +145,7 @@ def test_a_new_process_at_a_new_agent_is_refused(trio):
     job[3].end()
     replace(t, "node1")
     job.workers[3] = job.make(3, 1)
-    with pytest.raises(WorkerError, match="node1 was started anew"):
+    with pytest.raises(WorkerError, match="node1 was restarted"):
         job[3].ask("open")
     for rank in (0, 1, 2):
         with pytest.raises(WorkerError, match="start the job"):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A scheduler that is killed and started again: while it is away training goes
+"""A scheduler that is killed and restarted: while it is away training goes
 on; when it is back without its memory, every rank of every job hears why its
 job is over, and the cluster takes the next one as it is."""
 import random

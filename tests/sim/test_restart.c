@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Stories of a scheduler that dies and is started again without its memory:
+/* Stories of a scheduler that dies and is restarted without its memory:
  * rounds go on meanwhile; then every rank hears why its job is over, and no
  * daemon keeps anything of it. */
 #include <setjmp.h>

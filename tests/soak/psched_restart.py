@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Schedulers that are killed and started again, many times, under training and
+"""Schedulers that are killed and restarted, many times, under training and
 idle, with members that register in any order, alone and together with servers
 and agents. Each time every rank is to hear within a limit why its job is over,
 in the call that waits or in the next one, and a new job is to train on the

@@ -32,15 +32,15 @@ struct world_faults {
     uint32_t partition; /* Two nodes cannot connect for a while, per second. */
     uint32_t amnesia;   /* Link state of an agent's link lost, per second. */
     uint32_t crash;     /* Training processes killed, per second. */
-    uint32_t agent;     /* Agents killed and started anew, per second, while
+    uint32_t agent;     /* Agents killed and restarted, per second, while
                          * their training processes live. */
     bool lose_server;   /* One server dies in the middle, */
-    bool server_back;   /* and is started again, with nothing. */
+    bool server_back;   /* and is restarted, with nothing. */
     bool isolate;       /* The scheduler takes one server for dead, while
                          * agents talk with it, and they do not tell. */
     bool part;          /* A server or an agent is out of the scheduler's reach
                          * for seconds, and others talk with it. */
-    bool sched;         /* The scheduler dies and is started again. */
+    bool sched;         /* The scheduler dies and is restarted. */
     uint32_t sleep;     /* Daemons that stop for a while, per second. */
     uint32_t move;      /* Orders to move partitions, per second: off a random
                          * server, or to make them even. */

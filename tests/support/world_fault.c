@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* It is started again after this. */
+/* It is restarted after this. */
 static void begin_later(struct world *w, struct wnode *n, ps_time wait)
 {
     struct wevent *e = world_event(w, WE_BEGIN, w->now + wait);

@@ -66,7 +66,7 @@ enum wevent_type {
     WE_THOUGHT,
     WE_FAULT,
     WE_HEAL,
-    WE_BEGIN, /* A daemon is started again. */
+    WE_BEGIN, /* A daemon is restarted. */
     WE_WAKE,
     WE_OPEN,  /* A connection that was accepted in its sleep. */
     WE_LOCAL, /* What a worker gave to an agent that sleeps. */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A scripted training process: attaches, opens its keys, declares the
  * optimizer, initialises, pushes and pulls its rounds, meets at barriers, and
- * leaves. Killed at any point and started again, it goes on where the agent
+ * leaves. Killed at any point and restarted, it goes on where the agent
  * says it was. When it lives and its agent dies, it tells the next one where
  * it is. */
 #include "support/world_internal.h"

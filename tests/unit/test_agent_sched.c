@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The agent machine and a scheduler that was started again. */
+/* The agent machine and a scheduler that was restarted. */
 #include "agent_world.h"
 
 /* The scheduler's process is another one, which knows nothing. */

@@ -497,7 +497,7 @@ static void a_new_process_replaces_the_old_one(void **state)
     assert_int_equal(last(j.a[1], PS_MSG_REJECT)->reject.error, PS_E_EXIST);
     expect_in(last(j.a[1], PS_MSG_REJECT)->reject.text, "'a1'");
     assert_int_equal(j.a[1]->conn, 0);
-    /* Its workers, started again, take the ranks. */
+    /* Its workers, restarted, take the ranks. */
     say(j.w, b, open_job(1, 4, 2, -1));
     assert_int_equal(opened(b)->error, 0);
     pass(j.w, PS_MILLIS(50));
@@ -746,7 +746,7 @@ static void no_rank_comes_back_to_another_agent(void **state)
             assert_int_equal(opened(j.a[1])->error, 0);
         } else {
             assert_int_equal(opened(j.a[1])->error, PS_E_JOBFAILED);
-            assert_non_null(strstr(opened(j.a[1])->text, "started anew"));
+            assert_non_null(strstr(opened(j.a[1])->text, "restarted"));
             assert_int_equal(state_of(j.a[0])->phase, PS_JOB_PHASE_FAILED);
         }
         world_free(j.w);
@@ -865,7 +865,7 @@ static void who_dies_in_the_middle_of_a_resume_ends_the_job(void **state)
                 .gen = j.gen, .worker = 7, .text = "", .untold = true}});
     say(j.w, j.a[1], open_job(8, 4, 2, 2));
     assert_int_equal(opened(j.a[1])->error, PS_E_JOBFAILED);
-    expect_in(opened(j.a[1])->text, "started anew");
+    expect_in(opened(j.a[1])->text, "restarted");
     assert_int_equal(state_of(j.a[0])->phase, PS_JOB_PHASE_FAILED);
     world_free(j.w);
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A scheduler that was started again: what it says of jobs of the one before,
+/* A scheduler that was restarted: what it says of jobs of the one before,
  * and that its numbers are none of those. */
 #include "core/member.h"
 

@@ -2066,7 +2066,7 @@ static void epochs_are_counted_from_the_start_of_the_scheduler(void **state)
     world_free(w);
 }
 
-/* A process that was started again waits until the one before is dead to the
+/* A process that was restarted waits until the one before is dead to the
  * scheduler; two that have one name in their configuration never see that. */
 static void a_name_that_another_process_has_ends_the_server(void **state)
 {

@@ -87,7 +87,7 @@ static void a_window_that_is_just_full_does_not_stop_everybody(void **state)
     }
 }
 
-/* The server hears later than the agent that this was started again: another
+/* The server hears later than the agent that this was restarted: another
  * job names its new start already. */
 static void what_was_refused_is_no_debt(void **state)
 {
