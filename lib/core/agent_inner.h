@@ -406,6 +406,7 @@ struct ps_agent_session {
     bool bye;
     bool held_back;     /* Its job_open waits, see ps_agent_session_turns. */
     bool ended;         /* Hung up on; what still comes is ignored. */
+    bool reoffer;       /* An earlier scheduler was told of it. */
     uint32_t keys_left; /* Resumed: keys whose rounds it has not said. */
     struct ps_map *regions;  /* number -> struct ps_buf */
     struct ps_map *unmapped; /* Regions that could not be: number -> text. */
@@ -757,6 +758,8 @@ void ps_agent_job_optimizer(struct ps_agent_step *st,
 void ps_agent_job_stall(struct ps_agent_step *st,
                         const struct ps_msg_stall_ask *m);
 /* A fresh link to the scheduler: everything open is said again. */
+/* Another scheduler: jobs that have not begun for anybody here open again. */
+void ps_agent_job_reopen(struct ps_agent_step *st);
 void ps_agent_job_offer_again(struct ps_agent_step *st);
 
 /* agent_key.c */

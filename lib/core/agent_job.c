@@ -544,6 +544,33 @@ void ps_agent_job_stall(struct ps_agent_step *st,
 
 /* -------------------------------------------------------------- fresh link */
 
+void ps_agent_job_reopen(struct ps_agent_step *st)
+{
+    struct ps_map_cursor c = {0};
+    struct ps_agent_job *j;
+
+    PS_LIST_EACH(n, &st->a->sessions)
+    {
+        struct ps_agent_session *s = PS_CONTAINER(n, struct ps_agent_session,
+                                                  node);
+
+        if (s->hello == NULL || s->hello->l_hello.gen != 0 ||
+            s->state != PS_AGENT_SESSION_OPENING || s->held_back) {
+            continue;
+        }
+        j = ps_agent_job_find(st->a, s->gen);
+        if (j == NULL || j->phase < PS_JOB_PHASE_RUNNING) {
+            s->gen = 0;
+            s->reoffer = true;
+        }
+    }
+    while ((j = ps_map_next(st->a->jobs, &c)) != NULL) {
+        if (j->phase < PS_JOB_PHASE_RUNNING && j->sessions == 0) {
+            ps_agent_job_free(st, st->a, j);
+        }
+    }
+}
+
 void ps_agent_job_offer_again(struct ps_agent_step *st)
 {
     struct ps_map_cursor c = {0};

@@ -405,7 +405,8 @@ void ps_agent_session_offer(struct ps_agent_step *st,
                                       .start_timeout_ns = h->start_timeout_ns,
                                       .host = st->a->opt.host,
                                       .gen = s->gen,
-                                      .resume = h->gen != 0}});
+                                      .resume = h->gen != 0,
+                                      .reoffer = s->reoffer}});
 }
 
 static void took_hello(struct ps_agent_step *st, struct ps_agent_session *s,

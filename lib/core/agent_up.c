@@ -103,6 +103,7 @@ static void took_scheduler(struct ps_agent_step *st, uint64_t instance)
                         "not know end");
         a->epoch = 0;
         ps_agent_departed_sift(a);
+        ps_agent_job_reopen(st);
     }
     a->sched = instance;
 }

@@ -107,6 +107,7 @@ struct ps_sched_job {
     uint8_t rule;       /* enum ps_rule; of a job without rounds. */
     uint32_t staleness; /* ssp */
     uint8_t on_loss;
+    bool reopened; /* An earlier scheduler knew some of its workers. */
     uint8_t placement;
     char name[PS_NAME_MAX + 1];
     uint32_t uid;

@@ -14,6 +14,8 @@
 #include "core/member.h"
 #include "core/sched.h"
 
+/* Jobs of earlier schedulers that are remembered while their workers come. */
+#define PS_SCHED_BEGUN   64u
 /* Finished jobs that are still shown. */
 #define PS_SCHED_HISTORY 16u
 
@@ -72,6 +74,12 @@ struct ps_sched_past {
     char reason[PS_TEXT_MAX + 1];
 };
 
+/* A job that a scheduler before this one had begun. */
+struct ps_sched_begun {
+    uint32_t uid;
+    char name[PS_NAME_MAX + 1]; /* "": none. */
+};
+
 struct ps_sched {
     struct ps_sched_options opt;
     struct ps_rng rng;
@@ -94,6 +102,8 @@ struct ps_sched {
     uint64_t moves; /* Last number given. */
     struct ps_sched_past past[PS_SCHED_HISTORY];
     uint64_t past_count; /* All that ever ended. */
+    struct ps_sched_begun begun[PS_SCHED_BEGUN];
+    uint32_t begun_next;
 };
 
 /* One call of step. */

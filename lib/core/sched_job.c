@@ -380,6 +380,45 @@ static void open_resumed(struct ps_sched_step *st, struct ps_member *agent,
     opened(st, agent, m->worker, j->gen);
 }
 
+/* -------------------------------------------- jobs of earlier schedulers
+ *
+ * A job that no worker has begun opens again at a scheduler that is restarted:
+ * its workers are offered as new ones (job_open.reoffer). Where the end of the
+ * earlier scheduler fell between the begin of the job at one agent and at
+ * another, the one offers its workers under the old generation and the other
+ * as new ones; the job cannot go on, and all of them are to hear so. */
+
+static bool had_begun(const struct ps_sched *s, const struct ps_msg_job_open *m)
+{
+    for (uint32_t i = 0; i < PS_SCHED_BEGUN; i++) {
+        if (s->begun[i].name[0] != '\0' && s->begun[i].uid == m->uid &&
+            strcmp(s->begun[i].name, m->name) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static void note_begun(struct ps_sched_step *st,
+                       const struct ps_msg_job_open *m, const char *why)
+{
+    struct ps_sched *s = st->s;
+    struct ps_sched_job *j = ps_sched_job_named(s, m->name);
+
+    if (m->gen > s->opt.generation_base || !ps_sched_name_ok(m->name)) {
+        return;
+    }
+    if (!had_begun(s, m)) {
+        struct ps_sched_begun *b = &s->begun[s->begun_next++ % PS_SCHED_BEGUN];
+
+        b->uid = m->uid;
+        ps_str_copy(b->name, sizeof(b->name), m->name);
+    }
+    if (j != NULL && j->reopened && j->uid == m->uid && !ps_job_started(j)) {
+        ps_sched_job_fail(st, j, why);
+    }
+}
+
 /* A generation that is known to the agent. */
 static void open_known(struct ps_sched_step *st, struct ps_member *agent,
                        const struct ps_msg_job_open *m, struct ps_str *why)
@@ -391,6 +430,7 @@ static void open_known(struct ps_sched_step *st, struct ps_member *agent,
         int rc = ps_sched_why_ended(st->s, m->gen, m->name, why);
 
         refused(st, agent, m, rc, why->data);
+        note_begun(st, m, why->data);
         return;
     }
     w = ps_job_find(j, agent->node, agent->incarnation, m->worker);
@@ -573,6 +613,14 @@ void ps_sched_job_open(struct ps_sched_step *st, struct ps_member *agent,
         refused(st, agent, m, rc, text);
         return;
     }
+    if (m->reoffer && had_begun(st->s, m)) {
+        ps_str_addf(&why,
+                    "the scheduler was restarted and does not know job '%s'; "
+                    "start the job again",
+                    m->name);
+        refused(st, agent, m, PS_E_JOBFAILED, text);
+        return;
+    }
     j = job_for(st, m, &why, &rc);
     if (j == NULL) {
         refused(st, agent, m, rc, text);
@@ -589,6 +637,7 @@ void ps_sched_job_open(struct ps_sched_step *st, struct ps_member *agent,
         refused(st, agent, m, rc, text);
         return;
     }
+    j->reopened |= m->reoffer;
     opened(st, agent, m->worker, j->gen);
     ps_sched_job_try_start(st, j);
 }

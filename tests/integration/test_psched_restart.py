@@ -158,8 +158,8 @@ def test_a_job_that_forms_while_the_scheduler_is_away_begins(trio):
     t.await_empty()
 
 
-def test_a_job_that_was_forming_ends_in_words(trio):
-    """Its ranks wait to begin; the next scheduler knows nothing of them."""
+def test_a_job_that_was_forming_forms_again(trio):
+    """Its ranks wait to begin; their agents offer them to the next scheduler."""
     t = trio(servers=1, agents=2)
     job = Job(t, 4, "x", open_now=False)
     for rank in (0, 1, 3):
@@ -168,11 +168,11 @@ def test_a_job_that_was_forming_ends_in_words(trio):
                      "three workers")
     kill(t)
     start(t)
-    for rank in (0, 1, 3):
-        with pytest.raises(WorkerError, match=SAYS % "x"):
-            job[rank].hear(WORDS_WITHIN * 3 * harness.SLOW)
-    train(t, "x")
-    drop(job)
+    job[2].say("open")
+    job.hear()
+    k = job.key("w", "float32", 100)
+    job.tell(f"rounds count 3 1 0 {k}")
+    job.close()
     t.await_empty()
 
 

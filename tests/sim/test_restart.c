@@ -154,6 +154,84 @@ static void rounds_need_no_scheduler(void **state)
     world_free(w);
 }
 
+static struct world *world_that_opens(uint64_t seed)
+{
+    struct world_options o = six_workers(seed);
+
+    o.agents = 2;
+    o.workers = 4;
+    o.rounds = 3;
+    return world_new(&o);
+}
+
+/* Returns how many ranks are told that the job is over. */
+static uint32_t restart_at(uint64_t seed, ps_time at)
+{
+    struct world *w = world_that_opens(seed);
+    uint32_t errors = 0;
+    char text[512];
+
+    go(w, at);
+    world_kill_sched(w);
+    if (seed > 2) { /* Either agent comes first. */
+        world_cut(w, "psched", seed == 3 ? "agent0" : "agent1", PS_MILLIS(200));
+    }
+    world_restart_sched(w);
+    go(w, WITHIN);
+    for (uint32_t i = 0; i < 4; i++) {
+        if (!world_worker_done(w, i)) {
+            fail_msg("restart at %.6f s: rank %u waits\n%s", (double)at / 1e9,
+                     i, world_story(w));
+        }
+        if (world_worker_error(w, i, text, sizeof(text)) == 0) {
+            continue;
+        }
+        errors++;
+        if (strstr(text, "the scheduler was restarted") == NULL) {
+            fail_msg("restart at %.6f s: rank %u: '%s'\n%s", (double)at / 1e9,
+                     i, text, world_story(w));
+        }
+    }
+    if (errors != 0 && errors != 4) {
+        fail_msg("restart at %.6f s: %u ranks end\n%s", (double)at / 1e9,
+                 errors, world_story(w));
+    }
+    if (!world_settle(w, world_now(w) + PS_SECONDS(30))) {
+        fail_msg("%s\n%s", world_error(w), world_story(w));
+    }
+    world_free(w);
+    return errors;
+}
+
+/* At each step from the first hello to the first rounds the job survives, or
+ * all of its ranks hear why not. */
+static void a_job_that_opens_survives_or_ends_in_words(void **state)
+{
+    (void)state;
+    for (uint64_t seed = 1; seed <= 4; seed++) {
+        struct world *w = world_that_opens(seed);
+        uint64_t steps = 0;
+        uint32_t survived = 0;
+        uint32_t ended = 0;
+
+        while (world_now(w) < PS_MILLIS(500) &&
+               strstr(world_story(w), "connected") == NULL) {
+            go(w, PS_MICROS(1));
+            if (world_steps(w) != steps) {
+                steps = world_steps(w);
+                if (restart_at(seed, world_now(w)) == 0) {
+                    survived++;
+                } else {
+                    ended++;
+                }
+            }
+        }
+        assert_true(survived > 50);
+        assert_true(ended > 0);
+        world_free(w);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -161,6 +239,7 @@ int main(void)
         cmocka_unit_test(members_come_back_in_any_order),
         cmocka_unit_test(a_scheduler_and_a_server_die_together),
         cmocka_unit_test(rounds_need_no_scheduler),
+        cmocka_unit_test(a_job_that_opens_survives_or_ends_in_words),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
