@@ -25,12 +25,14 @@ struct dial {
     char address[PS_ADDRESS_MAX + 1];
 };
 
-static void dial_failed(struct ps_driver *d, uint64_t target, int rc)
+static void dial_failed(struct ps_driver *d, uint64_t target, int rc,
+                        const char *why)
 {
     struct ps_event ev = {.type = PS_EV_DIAL_FAILED};
 
     ev.dial_failed.target = target;
     ev.dial_failed.rc = rc;
+    ev.dial_failed.why = why;
     driver_feed(d, &ev);
 }
 
@@ -76,7 +78,7 @@ static void dialled(void *ctx, int fd, int rc, const char *detail)
     }
     if (rc != 0) {
         ps_log(PS_LOG_DEBUG, "dial failed reason=\"%s\"", detail);
-        dial_failed(d, target, rc);
+        dial_failed(d, target, rc, detail);
         return;
     }
     struct ps_event ev = {.open = {.kind = PS_CONN_DIALLED}};
@@ -185,7 +187,7 @@ bool driver_tell_dials(struct ps_driver *d)
         return true;
     }
     ps_free(dial);
-    dial_failed(d, target, rc);
+    dial_failed(d, target, rc, NULL);
     return true;
 }
 

@@ -41,10 +41,10 @@ static void on_open(struct ps_agent_step *st, const struct ps_event *ev)
 static void on_dial_failed(struct ps_agent_step *st, const struct ps_event *ev)
 {
     if (ev->dial_failed.target == 0) {
-        ps_agent_up_dial_failed(st, 0, ev->dial_failed.rc);
+        ps_agent_up_dial_failed(st, 0, ev->dial_failed.rc, ev->dial_failed.why);
     } else {
         ps_agent_server_dial_failed(st, ev->dial_failed.target,
-                                    ev->dial_failed.rc);
+                                    ev->dial_failed.rc, ev->dial_failed.why);
     }
 }
 

@@ -561,7 +561,8 @@ void ps_agent_up_init(struct ps_agent *a, ps_time now);
 /* `pulse` may be NULL. */
 void ps_agent_up_open(struct ps_agent_step *st, ps_conn_id conn,
                       const char *pulse);
-void ps_agent_up_dial_failed(struct ps_agent_step *st, uint64_t target, int rc);
+void ps_agent_up_dial_failed(struct ps_agent_step *st, uint64_t target, int rc,
+                             const char *why);
 void ps_agent_up_closed(struct ps_agent_step *st, ps_conn_id conn);
 void ps_agent_up_msg(struct ps_agent_step *st, ps_conn_id conn,
                      const struct ps_msg *m, const struct ps_slice *payload);
@@ -578,7 +579,7 @@ void ps_agent_hello(struct ps_agent_step *st, const struct ps_caller *c,
 void ps_agent_server_open(struct ps_agent_step *st, uint64_t target,
                           ps_conn_id conn);
 void ps_agent_server_dial_failed(struct ps_agent_step *st, uint64_t target,
-                                 int rc);
+                                 int rc, const char *why);
 void ps_agent_server_closed(struct ps_agent_step *st, struct ps_agent_server *s,
                             ps_conn_id conn);
 /* What is sent on `conn` does not get through. */

@@ -183,12 +183,14 @@ void ps_agent_server_open(struct ps_agent_step *st, uint64_t target,
 }
 
 void ps_agent_server_dial_failed(struct ps_agent_step *st, uint64_t target,
-                                 int rc)
+                                 int rc, const char *why)
 {
     struct ps_agent_server *s = ps_map_get(st->a->servers, (uint32_t)target);
 
     if (s != NULL && ps_caller_failed(&s->caller, target, rc, st->now)) {
-        tell_lost(st, s, ps_strerror(rc));
+        ps_effects_note(st->fx, PS_LOG_WARNING,
+                        "server %s at %s cannot be reached: %s", s->name,
+                        s->caller.address, why != NULL ? why : ps_strerror(rc));
     }
 }
 

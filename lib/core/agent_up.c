@@ -69,10 +69,13 @@ static void tell_lost(struct ps_agent_step *st, const char *why)
                     st->a->up.caller.address, why);
 }
 
-void ps_agent_up_dial_failed(struct ps_agent_step *st, uint64_t target, int rc)
+void ps_agent_up_dial_failed(struct ps_agent_step *st, uint64_t target, int rc,
+                             const char *why)
 {
     if (ps_caller_failed(&st->a->up.caller, target, rc, st->now)) {
-        tell_lost(st, ps_strerror(rc));
+        ps_effects_note(
+            st->fx, PS_LOG_WARNING, "scheduler at %s cannot be reached: %s",
+            st->a->up.caller.address, why != NULL ? why : ps_strerror(rc));
     }
 }
 

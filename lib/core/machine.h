@@ -54,7 +54,8 @@ struct ps_event {
         struct {
             uint64_t target;
             int rc;
-        } dial_failed; /* PROBED, too: rc is 0 when somebody listens, and
+            const char *why; /* In words, borrowed; NULL: what `rc` says. */
+        } dial_failed;       /* PROBED, too: rc is 0 when somebody listens, and
                         * PS_E_REFUSED when nobody does. */
         struct {
             const struct ps_msg *msg;       /* Borrowed. */

@@ -133,8 +133,8 @@ static int step(void *self, const struct ps_event *ev, struct ps_effects *fx)
         }
         break;
     case PS_EV_DIAL_FAILED:
-        ps_shard_up_dial_failed(&st, ev->dial_failed.target,
-                                ev->dial_failed.rc);
+        ps_shard_up_dial_failed(&st, ev->dial_failed.target, ev->dial_failed.rc,
+                                ev->dial_failed.why);
         break;
     case PS_EV_MSG:
         if (up) {

@@ -246,7 +246,8 @@ void ps_shard_up_init(struct ps_shard *s, ps_time now);
 void ps_shard_up_fini(struct ps_shard *s);
 void ps_shard_up_open(struct ps_shard_step *st, uint64_t target,
                       ps_conn_id conn);
-void ps_shard_up_dial_failed(struct ps_shard_step *st, uint64_t target, int rc);
+void ps_shard_up_dial_failed(struct ps_shard_step *st, uint64_t target, int rc,
+                             const char *why);
 /* What is sent to it does not get through. */
 void ps_shard_up_stalled(struct ps_shard_step *st);
 void ps_shard_up_msg(struct ps_shard_step *st, ps_conn_id conn,

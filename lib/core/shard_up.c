@@ -77,12 +77,13 @@ void ps_shard_up_open(struct ps_shard_step *st, uint64_t target,
                     });
 }
 
-void ps_shard_up_dial_failed(struct ps_shard_step *st, uint64_t target, int rc)
+void ps_shard_up_dial_failed(struct ps_shard_step *st, uint64_t target, int rc,
+                             const char *why)
 {
     if (ps_caller_failed(&st->s->up.caller, target, rc, st->now)) {
-        ps_effects_note(st->fx, PS_LOG_INFO,
-                        "scheduler %s cannot be reached: %s", st->s->opt.sched,
-                        ps_strerror(rc));
+        ps_effects_note(st->fx, PS_LOG_WARNING,
+                        "scheduler at %s cannot be reached: %s",
+                        st->s->opt.sched, why != NULL ? why : ps_strerror(rc));
     }
 }
 

@@ -25,6 +25,7 @@ struct ps_dial {
     struct ps_loop *loop;
     ps_dial_cb done;
     void *ctx;
+    char host[PS_ADDRESS_MAX + 1];
     ps_time timeout; /* To connect. */
     uv_getaddrinfo_t lookup;
     uv_poll_t poll;
@@ -157,7 +158,9 @@ static void looked_up(uv_getaddrinfo_t *req, int status, struct addrinfo *res)
     d->next = res;
     ps_loop_timer_set(d->loop, &d->timer, ps_loop_now(d->loop) + d->timeout);
     if (status != 0 && !d->ended) {
-        failed(d, ps_err_from_uv(status), uv_strerror(status));
+        failed(d, ps_err_from_uv(status), "");
+        snprintf(d->detail, sizeof(d->detail), "cannot resolve '%.80s': %s",
+                 d->host, uv_strerror(status));
         d->ended = true;
     }
     next_address(d);
@@ -207,6 +210,7 @@ int ps_dial_start(struct ps_loop *l, const char *address, ps_time timeout,
     d->timeout = timeout;
     d->fd = -1;
     d->rc = PS_E_UNREACH;
+    ps_str_copy(d->host, sizeof(d->host), a.host);
     d->timer.due = too_late;
     d->lookup.data = d;
     snprintf(service, sizeof(service), "%u", (unsigned)a.port);

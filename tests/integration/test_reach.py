@@ -1,6 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """A server that registers and cannot be dialled is seen before a job waits for
-it."""
+it; a daemon that does not reach its scheduler warns, with the reason."""
+import select
+import subprocess
+
+import pytest
 import trio as support
 import wire
 
@@ -29,3 +33,36 @@ def test_a_server_at_a_wrong_address_is_seen(trio):
                 t.sched.text()
         rows = {n["name"]: n for n in t.ask("nodes")["nodes"]}
         assert rows["ps0"]["unreachable"] == ""
+
+
+@pytest.mark.parametrize("name", ["psserver", "psworker-agent"])
+def test_a_scheduler_that_is_not_reached_is_a_warning(name, tmp):
+    with support.reserve_port("127.0.0.1") as nobody:
+        port = nobody.getsockname()[1]
+        refused = said_of(name, tmp, f"scheduler.port={port}")
+        assert f"scheduler at 127.0.0.1:{port} cannot be reached: connection " \
+            "refused" in refused
+    assert "cannot be reached: cannot resolve 'none.invalid': " in \
+        said_of(name, tmp, "scheduler.address=none.invalid")
+
+
+def said_of(name, tmp, option):
+    """The first warning of a daemon that is alone."""
+    own = ["listen.port=0"] if name == "psserver" else [
+        f"client.socket={tmp / 'agent.sock'}"]
+    argv = [support.program(name), "-c", "/dev/null", "--log-format", "text"]
+    for o in [option, *own]:
+        argv += ["-o", o]
+    deadline = support.Deadline()
+    with subprocess.Popen(argv, stderr=subprocess.STDOUT, text=True,
+                          stdout=subprocess.PIPE,
+                          env=support.clean_env()) as p:
+        try:
+            while True:
+                select.select([p.stdout], [], [], deadline.left("a warning"))
+                line = p.stdout.readline()
+                assert line, "it ended"
+                if " warning " in line:
+                    return line
+        finally:
+            p.kill()
