@@ -1,14 +1,20 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Schedulers that are killed and restarted, many times, under training and
-idle, with members that register in any order, alone and together with servers
-and agents. Each time every rank is to hear within a limit why its job is over,
-in the call that waits or in the next one, and a new job is to train on the
-members that are there.
+"""psched that is killed and restarted, and cut off, under training and idle,
+with the leases that daemons have by default.
 
-    psched_restart.py [COUNT] [--seed N] [--limit SECONDS]
+    psched_restart.py [COUNT] [--seed N] [--limit SECONDS] [--part PART]
 
-Prints a line for each kill and the figures at the end; 1 where one is missed."""
+kills: COUNT times (50) under training and as often idle, with members that
+register in any order, alone and together with servers and agents. Each time
+every rank is to hear within a limit why its job is over, in the call that waits
+or in the next one, and a new job is to train on the members that are there.
+cuts: psched is cut off for 5, 20 and 60 s, while a job trains with sums, with
+Adam, and idle; training goes on, nobody is given up, and the next job starts at
+once. Needs root.
+
+Prints a line for each kill and cut, and the figures at the end; 1 where one is
+missed."""
 import argparse
 import os
 import random
@@ -22,8 +28,10 @@ import time
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
+sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import trio as harness  # noqa: E402
+from network import Case, Training  # noqa: E402
 from trio import Job, WorkerError  # noqa: E402
 
 RANKS = 4
@@ -44,6 +52,8 @@ class Soak:
         self.chance = chance
         self.limit = limit
         self.trio = harness.Trio(folder, servers=2, agents=2)
+        self.trio.options = [o for o in self.trio.options
+                             if o not in harness.CALM]
         self.trio.start()
         self.words = []   # Seconds to the words, of each rank.
         self.starts = []  # To the first round of the next job.
@@ -67,18 +77,26 @@ class Soak:
         if mode == "async":
             env.update(PSKV_MODE=mode, PSKV_RULE="assign")
         job = Job(self.trio, RANKS, name, **env)
-        k = job.key("w", "float32", self.chance.choice((100, 300000)))
+        count = self.chance.choice((100, 300000))
+        k = job.key("w", "float32", count)
+        kind = "count"
+        if mode == "sync" and self.chance.random() < 0.5:
+            kind = "mixed"
+            zeros = self.trio.folder / "zeros"
+            zeros.write_bytes(bytes(4 * count))
+            job.tell(f"init {k} src={zeros}")
+            job.tell("optimizer adam learning_rate=0.001")
         job.busy = []
         job.goes_on = mode == "sync" and env["PSKV_ON_LOSS"] == "wait"
         job.alone = set()  # Ranks whose agent dies, too.
         if mode == "sync":
-            job.tell(f"rounds count 3 1 0 {k}")
+            job.tell(f"rounds {kind} 3 1 0 {k}")
         for w in job:
             doing = self.chance.choice(DOINGS)
             if mode != "sync" and doing == "rounds":
                 doing = "barrier"
             if doing != "nothing" and w.rank > 0:  # Rank 0 is late.
-                w.say({"rounds": f"rounds count 1000000 1 0 {k}",
+                w.say({"rounds": f"rounds {kind} 1000000 1 0 {k}",
                        "barrier": "barrier",
                        "key": f"key k{w.rank} float32 1000"}[doing])
                 job.busy.append(w.rank)
@@ -134,10 +152,10 @@ class Soak:
             self.starts.append(time.monotonic() - begun)
             job.tell("barrier")
 
-    def turn(self, number):
+    def turn(self, number, training):
         t = self.trio
         names = t.server_names + t.agent_names
-        job = self.job() if self.chance.random() < 0.7 else None
+        job = self.job() if training else None
         others = [n for n in names if self.chance.random() < 0.1]
         stopped = [n for n in names if n not in others]
         shuffled = self.chance.random() < 0.7
@@ -180,9 +198,64 @@ class Soak:
 
 def spread(name, values):
     values = sorted(values) or [0]
-    print(f"{name}: {len(values)} times, median "
+    print(f"{name}: {len(values)} times, p50 "
           f"{values[len(values) // 2]:.2f} s, p99 "
-          f"{values[int(len(values) * 0.99)]:.2f} s, most {values[-1]:.2f} s")
+          f"{values[int(len(values) * 0.99)]:.2f} s, max {values[-1]:.2f} s")
+
+
+def kills(folder, args):
+    soak = Soak(folder / "trio", random.Random(args.seed), args.limit)
+    for number in range(1, 2 * args.count + 1):
+        soak.turn(number, number <= args.count)
+    soak.end()
+    spread("words at a rank", soak.words)
+    spread("first round of the next job", soak.starts)
+    return soak.missed
+
+
+def cut_idle(folder, seconds, limit):
+    """Seconds to the end of the first round of the next job, and deaths."""
+    from hosts import Hosts
+    with Hosts(folder / "net", servers=2, agents=2) as h:
+        h.cut("sched", True)
+        pause(seconds)
+        h.cut("sched", False)
+        since = time.monotonic()
+        job = Training(h, "sums", PSKV_START_TIMEOUT=f"{4 * limit}s")
+        with job.job:
+            job.round()
+        first = time.monotonic() - since
+        return first, h.sched.text().count(" GONE ")
+
+
+def cuts(folder, args, kind):
+    missed = []
+    for seconds in (5, 20, 60):
+        name = f"cut off for {seconds} s, {kind}"
+        where = folder / f"{kind}{seconds}"
+        where.mkdir()
+        if kind == "idle":
+            first, dead = cut_idle(where, seconds, args.limit)
+            print(f"{name}: next job {first:.2f} s", flush=True)
+            if first > 2 * args.limit or dead:
+                missed.append(f"{name}: {first:.2f} s, {dead} deaths")
+            continue
+        line = Case("psched", kind, lambda h: h.cut("sched", True),
+                    lambda h: h.cut("sched", False), seconds,
+                    limit=args.limit).run(where)
+        print(f"{name}: {line['during']} rounds meanwhile, next round "
+              f"{line['first_s']:.2f} s, next job {line['next_job_s']:.2f} s, "
+              f"{line['dead']} deaths, bits "
+              f"{'equal' if line['same_bits'] else 'DIFFER'}", flush=True)
+        if not line["ok"] or line["during"] == 0:
+            missed.append(f"{name}: {line}")
+    return missed
+
+
+PARTS = {"kills": kills,
+         "cuts-sums": lambda *a: cuts(*a, "sums"),
+         "cuts-adam": lambda *a: cuts(*a, "adam"),
+         "cuts-idle": lambda *a: cuts(*a, "idle")}
 
 
 def main():
@@ -190,18 +263,21 @@ def main():
     parse.add_argument("count", type=int, nargs="?", default=50)
     parse.add_argument("--seed", type=int, default=int(time.time()))
     parse.add_argument("--limit", type=float, default=5 * harness.SLOW)
+    parse.add_argument("--part", choices=PARTS, action="append")
     args = parse.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="pskv-soak-"))
+    missed = []
     print(f"seed {args.seed}, logs in {folder}", flush=True)
-    soak = Soak(folder / "trio", random.Random(args.seed), args.limit)
-    for number in range(1, args.count + 1):
-        soak.turn(number)
-    soak.end()
-    spread("words at a rank", soak.words)
-    spread("first round of the next job", soak.starts)
-    for line in soak.missed:
+    for part in args.part or PARTS:
+        if part.startswith("cuts") and os.geteuid() != 0:
+            print(f"{part}: left out, needs root")
+            continue
+        where = folder / part
+        where.mkdir()
+        missed += PARTS[part](where, args)
+    for line in missed:
         print("missed:", line)
-    if soak.missed:
+    if missed:
         return 1
     shutil.rmtree(folder)
     return 0
