@@ -186,12 +186,24 @@ def cases(short):
             yield Case(f"sched-cut-{seconds}", kind,
                        lambda h: h.cut("sched", True),
                        lambda h: h.cut("sched", False), seconds)
+        # It does not hear one member, which others hear.
+        for name in ("ps0", "node0"):
+            yield Case(f"sched-drop-{name}", kind,
+                       lambda h, name=name: part(h, name, "-A"),
+                       lambda h, name=name: part(h, name, "-D"), down_s)
     # Between all agents and servers, while the scheduler hears everybody.
     for kind in ("sums", "adam"):
         yield Case(f"data-down-{down_s}", kind, data_down, data_up, down_s,
                    limit=1.5)
         yield Case(f"data-drop-{drop_s}", kind, data_drop, data_whole, drop_s,
                    limit=1.5)
+
+
+def part(h, name, word):
+    from hosts import run
+    for here, there in (("sched", name), (name, "sched")):
+        run(h.inside(here) + ["iptables", word, "INPUT", "-s",
+                              h.address(there), "-j", "DROP"])
 
 
 def between(h, words):
