@@ -830,6 +830,7 @@ static void make_driver(struct daemon *d)
         .link_connections = d->spec->link_connections != NULL
                                 ? d->spec->link_connections(d->values)
                                 : 1,
+        .bulk = c->congestion_control == 0 ? PS_TCP_BULK : PS_TCP_BULK_SYSTEM,
         .receive_buffer = (uint32_t)c->receive_buffer,
         .send_buffer = (uint32_t)c->send_buffer,
         .spin = c->spin,

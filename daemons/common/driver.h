@@ -36,6 +36,7 @@ struct ps_driver_options {
     uint64_t link_output;
     uint64_t output_total;
     bool same_host;          /* Dial servers on this host through net/near.h. */
+    enum ps_tcp_kind bulk;   /* What links between agents and servers are. */
     uint32_t receive_buffer; /* 0: the system decides. */
     uint32_t send_buffer;
     ps_time spin;             /* Before the loop waits, see base/spin.h. */

@@ -340,7 +340,7 @@ void driver_open(struct ps_driver *d, const struct opening *o,
         .tcp = d->opt.self == PS_ROLE_SCHED ||
                        (o->peer_roles & 1u << PS_ROLE_SCHED) != 0
                    ? PS_TCP_LEASES
-                   : PS_TCP_BULK,
+                   : d->opt.bulk,
         .receive_buffer = d->opt.receive_buffer,
         .send_buffer = d->opt.send_buffer,
         .limits = d->opt.limits,

@@ -135,6 +135,15 @@ const struct ps_option ps_common_rows[PS_COMMON_ROWS] = {
      .max = 1024 * MIB_BYTES,
      .offset = AT(send_buffer),
      .help = "Send buffer of each socket; auto leaves it to the system."},
+    {.path = "network.congestion_control",
+     .text = "auto",
+     .type = PS_OPTION_ENUM,
+     .words = "auto|system",
+     .offset = AT(congestion_control),
+     .help = "auto: connections between agents and servers with a round trip "
+             "of 10 ms or more use bbr where the system allows it, because "
+             "they may lose packets without being congested; system: the "
+             "system's for all."},
     {.path = "network.spin",
      .text = "auto",
      .type = PS_OPTION_DURATION,

@@ -10,7 +10,7 @@
 #include <stdint.h>
 
 /* Rows in each group. */
-#define PS_COMMON_ROWS    18
+#define PS_COMMON_ROWS    19
 #define PS_LISTEN_ROWS    4
 #define PS_SCHEDULER_ROWS 4
 
@@ -34,6 +34,7 @@ struct ps_common_options {
     ps_time greeting;
     ps_time header;
     ps_time stall;
+    int congestion_control;  /* 0: auto, 1: the system's. */
     uint64_t receive_buffer; /* 0: the system decides. */
     uint64_t send_buffer;
     ps_time spin; /* PS_SPIN_AUTO */

@@ -186,7 +186,9 @@ int ps_conn_open(const struct ps_conn_options *opt, struct ps_conn **ret_conn)
     c->process = opt->near ? ps_near_process(opt->fd) : 0;
     c->arenas = opt->near ? opt->arenas : NULL;
     c->adapts = !opt->local && !opt->near && opt->receive_buffer == 0;
+    c->tcp = opt->tcp;
     c->in_turns = !opt->local && !opt->near;
+    c->far_look = opt->local || opt->near ? UINT64_MAX : FAR_LOOK_FIRST;
     c->turn.go = conn_write_turn;
     c->fd = opt->fd;
     if (opt->movers != NULL && !opt->local && !opt->near) {
@@ -317,6 +319,19 @@ ps_time ps_conn_unacked(struct ps_conn *c)
         return 0;
     }
     return ps_time_add(now - c->unacked_since, 1);
+}
+
+bool ps_conn_losses(const struct ps_conn *c, struct ps_conn_losses *ret_losses)
+{
+    struct ps_conn_losses l = {0};
+
+    if (c->local || c->near || c->in_turns || c->state != CONN_OPEN ||
+        !ps_tcp_sent(c->fd, &l.sent, &l.again)) {
+        return false;
+    }
+    l.heeded = ps_tcp_heeds_loss(c->fd);
+    *ret_losses = l;
+    return true;
 }
 
 bool ps_conn_is_open(const struct ps_conn *c)

@@ -145,6 +145,14 @@ int ps_conn_take_fd(struct ps_conn *c);
  * next: it is to be asked a few times a second. */
 ps_time ps_conn_unacked(struct ps_conn *c);
 
+struct ps_conn_losses {
+    uint64_t sent;  /* Bytes since the connection was made, */
+    uint64_t again; /* and those of them that were retransmissions. */
+    bool heeded;    /* The congestion control reduces the rate at each. */
+};
+/* False: the connection is not far (net/tcp.h), or the kernel does not count. */
+bool ps_conn_losses(const struct ps_conn *c, struct ps_conn_losses *ret_losses);
+
 bool ps_conn_is_open(const struct ps_conn *c); /* Not closing either. */
 bool ps_conn_is_greeted(const struct ps_conn *c);
 bool ps_conn_is_paused(const struct ps_conn *c);

@@ -65,10 +65,13 @@ struct arrived_fd {
     uint64_t end; /* Stream position behind the read that brought it. */
 };
 
+/* Bytes out at the first look at the round trip. The handshake alone may have
+ * met a queue. */
+#define FAR_LOOK_FIRST (64u * 1024u)
 /* Pieces of memory that go out in one call. */
-#define CONN_IOV 128
+#define CONN_IOV       128
 /* Bytes in one move: others have their turn, and what is gone is let go. */
-#define MOVE_MAX (1024u * 1024u)
+#define MOVE_MAX       (1024u * 1024u)
 
 /* What further loops have to do for a connection. While a move is under way
  * nobody else reads, or writes; `in` fills `dst` and what is behind it in
@@ -147,10 +150,12 @@ struct ps_conn {
     uint64_t arenas_freed; /* When it was last told which are no more. */
     struct ps_list held;   /* Written, pointing at payloads not taken yet. */
     uint64_t held_bytes;
-    bool blocked;  /* The kernel takes no more: wait for writability. */
-    bool in_turns; /* With others of the loop, */
+    enum ps_tcp_kind tcp;
+    bool blocked;      /* The kernel takes no more: wait for writability. */
+    bool in_turns;     /* By TCP, and not far: shares net/outflow.h. */
+    uint64_t far_look; /* Bytes out at the next look at the round trip. */
     struct ps_turn turn;
-    uint64_t unsent; /* and so much may be unsent; 0: any. */
+    uint64_t unsent; /* TCP_NOTSENT_LOWAT as set; 0: the system's. */
     bool write_shut; /* All is out, and the peer was told. */
     bool peer_ended;
     int write_error; /* errno: nothing more can be written. */

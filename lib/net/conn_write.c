@@ -26,6 +26,8 @@
 #define WRITE_BUDGET      (4u * 1024u * 1024u)
 #define UNGREETED_MAX     (256u * 1024u)
 #define WRITE_ERROR_GRACE PS_MILLIS(50)
+/* Bytes out between two looks at the round trip. */
+#define FAR_LOOK_EVERY    (4u * 1024u * 1024u)
 
 struct out_frame {
     struct ps_list_node node;
@@ -550,6 +552,21 @@ static bool goes_on(struct ps_conn *c, uint64_t done, uint64_t most)
     return turn;
 }
 
+/* Takes a far connection out of the turns (net/outflow.h): its losses set its
+ * rate, and connections in turns have the rate of the slowest. */
+static void look_how_far(struct ps_conn *c)
+{
+    bool far = ps_tcp_is_far(c->fd);
+
+    c->far_look = c->stats.bytes_out + FAR_LOOK_EVERY;
+    if (far && c->in_turns) {
+        ps_tcp_go_far(c->fd, c->tcp);
+        ps_outflow_leave(ps_loop_outflow(c->loop), &c->turn);
+        c->unsent = 0;
+    }
+    c->in_turns = !far;
+}
+
 /* A further loop has written, or could not. */
 static void sent(struct ps_move *m)
 {
@@ -644,6 +661,9 @@ bool ps_conn_flush(struct ps_conn *c)
 {
     if (!conn_alive(c) || c->write_error != 0) {
         return false;
+    }
+    if (c->stats.bytes_out >= c->far_look) {
+        look_how_far(c);
     }
     uint64_t done = write_out(c);
     ps_time now = ps_loop_now(c->loop);

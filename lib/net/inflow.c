@@ -2,6 +2,7 @@
 #include "net/inflow.h"
 
 #include "base/num.h"
+#include "net/tcp.h"
 
 #include <linux/tcp.h>
 #include <netinet/in.h>
@@ -42,6 +43,10 @@ static void set_share(const struct ps_inflow *f, struct ps_inflow_share *share,
         return;
     }
     ps_time rtt = ps_min_u64(info.tcpi_min_rtt, 1000 * 1000);
+
+    if (share->buffer == 0 && PS_MICROS(rtt) >= PS_TCP_FAR) {
+        return; /* What is under way is much more than a queue. */
+    }
     uint64_t time = QUEUE_TIME / PS_MICROS(1) + 2 * rtt;
     uint64_t all = f->rate.per_second / 1000 * time / 1000;
     /* A window of few segments stops and goes. */

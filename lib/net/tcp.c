@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "net/tcp.h"
 
+#include <linux/tcp.h>
 #include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <stddef.h>
+#include <string.h>
 #include <sys/socket.h>
 
 /* Of Linux 6.15; headers may be older than the kernel. */
@@ -17,6 +18,11 @@
 /* The shortest. A delayed acknowledgement comes after 40 ms. */
 #define LEASES_RTO_MIN_US 60000
 
+/* What far connections use where the system allows it: with a control that
+ * takes each loss for congestion, the loss of one packet in a thousand at a
+ * round trip of 100 ms leaves a connection less than a megabyte a second. */
+#define FAR_CONTROL       "bbr"
+
 static void wish(int fd, int option, int value)
 {
     (void)setsockopt(fd, IPPROTO_TCP, option, &value, sizeof(value));
@@ -29,6 +35,7 @@ void ps_tcp_prepare(int fd, enum ps_tcp_kind kind)
     case PS_TCP_OTHER:
         break;
     case PS_TCP_BULK:
+    case PS_TCP_BULK_SYSTEM:
         wish(fd, RTO_MAX_MS, BULK_RTO_MAX_MS);
         break;
     case PS_TCP_LEASES:
@@ -40,6 +47,51 @@ void ps_tcp_prepare(int fd, enum ps_tcp_kind kind)
         wish(fd, RTO_MAX_MS, LEASES_RTO_MAX_MS);
         break;
     }
+}
+
+bool ps_tcp_is_far(int fd)
+{
+    struct tcp_info info = {0};
+    socklen_t len = sizeof(info);
+
+    return getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &len) == 0 &&
+           len >= offsetof(struct tcp_info, tcpi_min_rtt) +
+                      sizeof(info.tcpi_min_rtt) &&
+           info.tcpi_min_rtt != UINT32_MAX &&
+           PS_MICROS((uint64_t)info.tcpi_min_rtt) >= PS_TCP_FAR;
+}
+
+bool ps_tcp_heeds_loss(int fd)
+{
+    char name[16] = ""; /* TCP_CA_NAME_MAX */
+    socklen_t len = sizeof(name) - 1;
+
+    return getsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, name, &len) != 0 ||
+           strcmp(name, FAR_CONTROL) != 0;
+}
+
+bool ps_tcp_sent(int fd, uint64_t *ret_sent, uint64_t *ret_again)
+{
+    struct tcp_info info = {0};
+    socklen_t len = sizeof(info);
+
+    if (getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &len) != 0 ||
+        len < offsetof(struct tcp_info, tcpi_bytes_retrans) +
+                  sizeof(info.tcpi_bytes_retrans)) {
+        return false;
+    }
+    *ret_sent = info.tcpi_bytes_sent;
+    *ret_again = info.tcpi_bytes_retrans;
+    return true;
+}
+
+void ps_tcp_go_far(int fd, enum ps_tcp_kind kind)
+{
+    if (kind == PS_TCP_BULK) {
+        (void)setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, FAR_CONTROL,
+                         sizeof(FAR_CONTROL) - 1);
+    }
+    wish(fd, TCP_NOTSENT_LOWAT, 0); /* The system's. */
 }
 
 ps_time ps_tcp_unacked_since(int fd, ps_time before, ps_time now)

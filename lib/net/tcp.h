@@ -10,13 +10,32 @@
 #include <stdbool.h>
 
 enum ps_tcp_kind {
-    PS_TCP_OTHER,  /* Of tools. */
-    PS_TCP_BULK,   /* Between agents and servers. */
-    PS_TCP_LEASES, /* Few and small messages, whose silence means death. */
+    PS_TCP_OTHER,       /* Of tools. */
+    PS_TCP_BULK,        /* Between agents and servers. */
+    PS_TCP_LEASES,      /* Few and small messages, whose silence means death. */
+    PS_TCP_BULK_SYSTEM, /* As bulk, with the system's congestion control. */
 };
 
 /* All of these are wishes: an older kernel knows some of them only. */
 void ps_tcp_prepare(int fd, enum ps_tcp_kind kind);
+
+/* The shortest round trip of a far connection: one that leaves the local
+ * network, whose bandwidth-delay product is much larger than the leads of
+ * net/outflow.h and the queue of net/inflow.h. */
+#define PS_TCP_FAR PS_MILLIS(10)
+
+/* True if the connection is far; false also while TCP has no sample. */
+bool ps_tcp_is_far(int fd);
+/* Prepares the sending side for a far connection: bbr for PS_TCP_BULK if the
+ * system allows it, and as many unsent bytes as the system likes. */
+void ps_tcp_go_far(int fd, enum ps_tcp_kind kind);
+
+/* True if the congestion control reduces the rate at each loss. */
+bool ps_tcp_heeds_loss(int fd);
+/* The bytes that were sent since the connection was made, retransmissions
+ * included, and those of the retransmissions. False: an older kernel, which
+ * does not count them. */
+bool ps_tcp_sent(int fd, uint64_t *ret_sent, uint64_t *ret_again);
 
 /* The time since which the peer's host has acknowledged none of the bytes that
  * were sent, as of the last look; PS_TIME_NEVER: nothing is outstanding. */
