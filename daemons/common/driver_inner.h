@@ -19,6 +19,7 @@
 #include "base/spin.h"
 #include "common/bundle.h"
 #include "common/driver.h"
+#include "common/losses.h"
 #include "core/ledger.h"
 #include "net/loop.h"
 #include "proto/ring.h"
@@ -55,6 +56,7 @@ struct link_conn {
     bool joins;
     struct link_conn *first;
     struct ps_strand strand;
+    struct ps_conn_losses lost; /* At the last look. */
     /* The first one of a link between an agent and a server: who it is, and
      * on the side that dialled, how to get more. */
     struct ps_bundle bundle;
@@ -65,7 +67,8 @@ struct link_conn {
     bool lent;    /* `payload` is the machine's own memory. */
     struct ps_parcel *hello;
     char *address;
-    uint32_t joining; /* Dials under way. */
+    uint32_t joining;        /* Dials under way. */
+    struct ps_losses losses; /* Of all its connections. */
     struct ps_loop_timer join;
     ps_time join_wait;
 };
@@ -186,6 +189,9 @@ void driver_cancel_dials(struct ps_driver *d);
 bool driver_may_join(const struct link_conn *c);
 /* Looks at once, or after a pause, whether there should be more of them. */
 void driver_join_later(struct link_conn *c, bool failed);
+/* The link of `first` gets more connections where it is long and loses
+ * packets. To be called now and then while something is outstanding. */
+void driver_look_at_losses(struct link_conn *first);
 /* What driver_dial_more() led to; `id` is the first one's. */
 void driver_join_dialled(struct ps_driver *d, ps_conn_id id, int fd, int rc,
                          const char *detail);

@@ -15,16 +15,13 @@
 
 bool driver_may_join(const struct link_conn *c)
 {
-    const struct ps_driver_options *opt = &c->driver->opt;
-
-    return c->address != NULL &&
-           (opt->link_connections > 1 ||
-            (opt->link_connections == 0 && opt->movers != NULL));
+    return c->address != NULL && c->driver->opt.link_connections != 1;
 }
 
-/* How many connections a link should have. */
-static uint32_t connections_wanted(const struct ps_driver *d)
+/* The number of connections that the link should have. */
+static uint32_t connections_wanted(const struct link_conn *first)
 {
+    const struct ps_driver *d = first->driver;
     struct ps_map_cursor at = {0};
     const struct link_conn *c;
     uint32_t links = 0;
@@ -37,8 +34,9 @@ static uint32_t connections_wanted(const struct ps_driver *d)
     }
     uint64_t loops = d->opt.movers != NULL ? ps_movers_count(d->opt.movers) : 0;
 
-    return links == 0 ? 1
-                      : (uint32_t)ps_max_u64(1, (loops + links - 1) / links);
+    uint64_t wanted = links == 0 ? 1 : (loops + links - 1) / links;
+
+    return (uint32_t)ps_max_u64(ps_max_u64(1, wanted), first->losses.wanted);
 }
 
 /* The link that a hello wants to join; NULL: there is none, or it is full. */
@@ -207,7 +205,7 @@ static void join_due(struct ps_loop_timer *t)
 {
     struct link_conn *c = PS_CONTAINER(t, struct link_conn, join);
     struct ps_driver *d = c->driver;
-    uint32_t wanted = connections_wanted(d);
+    uint32_t wanted = connections_wanted(c);
     uint32_t count = 1 + c->joining;
 
     PS_LIST_EACH(n, &c->bundle.strands)
@@ -244,4 +242,35 @@ void driver_join_later(struct link_conn *c, bool failed)
     }
     c->join.due = join_due;
     ps_loop_timer_set(c->driver->opt.loop, &c->join, at);
+}
+
+void driver_look_at_losses(struct link_conn *first)
+{
+    struct ps_conn_losses sum = {0};
+    struct ps_list_node *n = ps_list_first(&first->bundle.strands);
+    struct link_conn *c = first;
+
+    if (!driver_may_join(first) || !first->welcomed ||
+        first->driver->opt.link_connections != 0) {
+        return;
+    }
+    for (;;) {
+        struct ps_conn_losses now;
+
+        if (ps_conn_losses(c->conn, &now)) {
+            sum.sent += now.sent - c->lost.sent;
+            sum.again += now.again - c->lost.again;
+            sum.heeded |= now.heeded;
+            c->lost = now;
+        }
+        if (n == NULL) {
+            break;
+        }
+        c = PS_CONTAINER(n, struct link_conn, strand.node);
+        n = ps_list_next(&first->bundle.strands, n);
+    }
+    if (ps_losses_add(&first->losses, ps_loop_now(first->driver->opt.loop),
+                      sum.sent, sum.again, sum.heeded)) {
+        driver_join_later(first, false);
+    }
 }

@@ -16,6 +16,9 @@ static bool look(struct link_conn *c)
     struct ps_event ev = {.type = PS_EV_STALLED, .conn = c->id};
     ps_time unacked = ps_conn_unacked(c->conn);
 
+    if (!c->joins) {
+        driver_look_at_losses(c);
+    }
     if (unacked < UNACKED_MAX) {
         return unacked > 0;
     }

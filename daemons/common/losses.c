@@ -1,0 +1,40 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "common/losses.h"
+
+#include "base/limits.h"
+#include "base/num.h"
+
+/* The least time and bytes of a look. */
+#define LOOK_TIME    PS_SECONDS(1)
+#define LOOK_BYTES   (1024u * 1024u)
+/* A look finds losses if one byte in this number, or more, was sent again. */
+#define SHARE        2000u
+/* Looks in a row that make a link lossy: a queue that overflows while a
+ * connection finds its rate shows in one. */
+#define LOOKS        3u
+#define GROWTH       4u
+/* The most connections where losses do not reduce the rate. */
+#define UNHEEDED_MAX 4u
+
+bool ps_losses_add(struct ps_losses *l, ps_time now, uint64_t sent,
+                   uint64_t again, bool heeded)
+{
+    const uint32_t most = heeded ? PS_LINK_CONNECTIONS_MAX : UNHEEDED_MAX;
+
+    l->sent += sent;
+    l->again += again;
+    if (l->sent < LOOK_BYTES || now < ps_time_add(l->since, LOOK_TIME)) {
+        return false;
+    }
+    l->lossy = l->again >= l->sent / SHARE ? l->lossy + 1 : 0;
+    l->sent = 0;
+    l->again = 0;
+    l->since = now;
+    if (l->lossy < LOOKS || l->wanted >= most) {
+        return false;
+    }
+    l->lossy = 0;
+    l->wanted = (uint32_t)ps_min_u64(
+        l->wanted == 0 ? GROWTH : (uint64_t)l->wanted * GROWTH, most);
+    return true;
+}
