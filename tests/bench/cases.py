@@ -5,7 +5,7 @@ import os
 import tempfile
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Callable, Optional
+from typing import Any, Callable, Iterable, Optional
 
 import net
 import peers
@@ -146,7 +146,8 @@ def row_3(b: Bench) -> None:
 
 
 def hosts(b: Bench, row: int, names: list[str], of_limit: float,
-          goals: dict[str, float]) -> None:
+          goals: dict[str, float],
+          systems: Iterable[str] = net.SYSTEMS) -> None:
     """Across hosts: net.py measures, the book takes its figures."""
     for name in names:
         case = net.CASES[name]
@@ -155,7 +156,7 @@ def hosts(b: Bench, row: int, names: list[str], of_limit: float,
         peers.say(f"row {row}: hosts {name}")
         result = b.done.get("hosts " + name)
         if result is None:
-            result = net.run_case(case, b.systems.build)
+            result = net.run_case(case, b.systems.build, systems)
             b.done["hosts " + name] = result
         for system, line in result["systems"].items():
             b.book.figure(
@@ -407,6 +408,12 @@ def row_19(b: Bench) -> None:
                          rates["apart"], None)
 
 
+def row_20(b: Bench) -> None:
+    hosts(b, 20, ["far"], 0.90, {}, ["pskv"])
+    hosts(b, 20, ["far-loss"], 0.80, {}, ["pskv"])
+    hosts(b, 20, ["far-small", "far-small-cubic"], 0.0, {}, ["pskv"])
+
+
 ROWS: dict[int, tuple[str, str, Callable[[Bench], None]]] = {
     1: ("agent", "agent alone, shared arrays", row_1),
     2: ("private", "agent alone, private memory", row_2),
@@ -427,4 +434,5 @@ ROWS: dict[int, tuple[str, str, Callable[[Bench], None]]] = {
     17: ("optimizers", "steps of optimizers on one core", row_17),
     18: ("codecs", "codecs on one core", row_18),
     19: ("together", "10,000 keys of 1 KiB, together and apart", row_19),
+    20: ("far", "one host far from its server", row_20),
 }

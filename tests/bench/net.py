@@ -56,20 +56,36 @@ class Case:
     loss: float = 0.0
     packets: bool = False  # One by one, as where some are lost.
     iterations: int = 7
+    round_trip_ms: float = 0.0  # Of the link between two hosts.
+    # Of our daemons, as run_case() takes them.
+    options: tuple[str, ...] = ()
+
+    def topology(self, build: Path) -> netns.Topology:
+        if self.round_trip_ms > 0:
+            return netns.LongLink(build / "tests" / "bench" / "wan",
+                                  self.rate_mbit, self.round_trip_ms,
+                                  self.loss)
+        shaped = self.workers + (0 if self.beside else self.servers)
+        return netns.Topology(shaped + 1, shaped, self.rate_mbit, self.loss,
+                              self.packets)
 
     def limit_s(self) -> float:
-        once = self.size / netns.Topology(0, 0, self.rate_mbit).goodput()
+        once = (self.round_trip_ms / 1e3 +
+                self.size / netns.Topology(0, 0, self.rate_mbit).goodput())
         if self.beside:
             return 2 * (self.workers - 1) / self.workers * once
         return max(1.0, self.workers / self.servers) * once
 
     def title(self) -> str:
         where = "beside" if self.beside else str(self.servers)
-        loss = f", {self.loss:.0%} lost" if self.loss > 0 else ""
+        loss = f", {100 * self.loss:g}% lost" if self.loss > 0 else ""
         if self.packets:
             loss = ", packet by packet"
-        return (f"{self.workers}+{where}, {self.rate_mbit} Mbit/s, "
-                f"{self.size / 1e6:g} MB{loss}")
+        trip = (f", {self.round_trip_ms:g} ms" if self.round_trip_ms > 0
+                else "")
+        how = ", cubic" if self.options else ""
+        return (f"{self.workers}+{where}, {self.rate_mbit} Mbit/s{trip}, "
+                f"{self.size / 1e6:g} MB{loss}{how}")
 
 
 def make_cases() -> dict[str, Case]:
@@ -93,7 +109,17 @@ def make_cases() -> dict[str, Case]:
                 servers=2)
         for case in eight if case.servers == case.workers
     ] + [Case("2x1", 2, 1, 200, 20_000_000)]
-    return {case.name: case for case in eight + four + two}
+    far = [
+        Case("far", 1, 1, 200, 40_000_000, round_trip_ms=100),
+        Case("far-loss", 1, 1, 200, 40_000_000, loss=0.001,
+             round_trip_ms=100),
+        Case("far-small", 1, 1, 500, 4_000_000, loss=0.01, round_trip_ms=20,
+             iterations=15),
+    ]
+    # As where the system does not allow bbr.
+    far.append(replace(far[-1], name="far-small-cubic",
+                       options=("all:network.congestion_control=system",)))
+    return {case.name: case for case in eight + four + two + far}
 
 
 CASES = make_cases()
@@ -308,7 +334,6 @@ def run_case(case: Case, build: Path, systems: Iterable[str] = SYSTEMS,
     """Measures one case; what the daemons of pskv are given with -o may be
     added to as "PROGRAM:NAME=VALUE". What cannot be measured is named in
     "skipped", what failed in "failed"."""
-    shaped = case.workers + (0 if case.beside else case.servers)
     result: dict[str, Any] = {
         "case": case.name, "title": case.title(), "workers": case.workers,
         "servers": case.servers, "beside": case.beside,
@@ -316,8 +341,7 @@ def run_case(case: Case, build: Path, systems: Iterable[str] = SYSTEMS,
         "limit_ms": case.limit_s() * 1e3, "systems": {}, "skipped": {},
         "failed": {}}
     try:
-        with netns.Topology(shaped + 1, shaped, case.rate_mbit,
-                            case.loss, case.packets) as top:
+        with case.topology(build) as top:
             result["congestion_control"] = top.congestion_control
             for system in systems:
                 why = missing(system, build)
@@ -328,7 +352,7 @@ def run_case(case: Case, build: Path, systems: Iterable[str] = SYSTEMS,
                     try:
                         result["systems"][system] = run_system(
                             system, case, top, build, Path(name),
-                            list(options))
+                            [*case.options, *options])
                     except Failed as e:
                         result["failed"][system] = str(e)
                     if keep is not None and system == "pskv":

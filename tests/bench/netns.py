@@ -93,11 +93,7 @@ class Topology:
         command("ip", "netns", "add", switch)
         command("ip", "-n", switch, "link", "add", "br0", "type", "bridge")
         command("ip", "-n", switch, "link", "set", "br0", "up")
-        if CONGESTION_CONTROL not in ALLOWED.read_text().split() and \
-                CONGESTION_CONTROL in AVAILABLE.read_text().split():
-            # Namespaces may choose only among these.
-            self.allowed = ALLOWED.read_text()
-            ALLOWED.write_text(f"{self.allowed.strip()} {CONGESTION_CONTROL}")
+        self.allow_congestion_control()
         for host in range(1, self.count + 1):
             self.add_host(host)
 
@@ -130,6 +126,13 @@ class Topology:
                     "lo", "-m", "statistic", "--mode", "random",
                     "--probability", str(self.loss), "-j", "DROP")
 
+    def allow_congestion_control(self) -> None:
+        if CONGESTION_CONTROL not in ALLOWED.read_text().split() and \
+                CONGESTION_CONTROL in AVAILABLE.read_text().split():
+            # Namespaces may choose only among these.
+            self.allowed = ALLOWED.read_text()
+            ALLOWED.write_text(f"{self.allowed.strip()} {CONGESTION_CONTROL}")
+
     def choose_congestion_control(self, host: int) -> None:
         name = "net.ipv4.tcp_congestion_control"
         subprocess.run([*self.inside(host), "sysctl", "-qw",
@@ -157,6 +160,44 @@ class Topology:
     def goodput(self) -> float:
         """Bytes per second that TCP can carry in one direction."""
         return self.rate_mbit * 1e6 / 8 * PAYLOAD_SHARE
+
+
+class LongLink(Topology):
+    """Two hosts and a link between them: packets are under way for half of
+    `round_trip_ms`, and some are lost. The program `wan` is the link, because
+    not every kernel has netem."""
+
+    def __init__(self, wan: Path, rate_mbit: int, round_trip_ms: float,
+                 loss: float) -> None:
+        super().__init__(2, 2, rate_mbit, loss)
+        self.wan = wan
+        self.round_trip_ms = round_trip_ms
+        self.link: Optional["subprocess.Popen[str]"] = None
+
+    def build(self) -> None:
+        if not self.wan.exists():
+            raise Missing("wan is not built")
+        self.allow_congestion_control()
+        for host in (1, 2):
+            command("ip", "netns", "add", self.name(host))
+            command("ip", "-n", self.name(host), "link", "set", "lo", "up")
+            self.choose_congestion_control(host)
+        self.link = subprocess.Popen(
+            [self.wan, self.name(1), self.name(2),
+             str(self.round_trip_ms / 2), str(self.rate_mbit),
+             str(round(self.loss * 1000))],
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE, text=True)
+        assert self.link.stdout is not None and self.link.stderr is not None
+        if self.link.stdout.readline() != "up\n":
+            raise Missing(self.link.stderr.read().strip())
+
+    def remove(self) -> None:
+        if self.link is not None:
+            self.link.kill()
+            self.link.communicate()
+            self.link = None
+        super().remove()
 
 
 @contextlib.contextmanager
