@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Networks that lose packets and links that are down, between hosts that are
+network namespaces: no member is taken for dead, and every bit is that of an
+undisturbed run. `./dev soak network` has more of it, and for longer."""
+import sys
+from pathlib import Path
+
+import pytest
+import trio as support
+
+TESTS = Path(__file__).resolve().parents[1]
+sys.path += [str(TESTS / "soak"), str(TESTS / "bench")]
+
+import hosts  # noqa: E402
+import netns  # noqa: E402
+from network import Case  # noqa: E402
+
+LOSS_S = 5
+DOWN_S = 6
+# Busy machines must not make the scheduler give up members.
+PATIENT = ["heartbeat.dead_after=60s"]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def namespaces():
+    try:
+        with netns.Topology(1, 0, 0, packets=True) as top:
+            for words in (["ethtool", "-K", "eth0", "tso", "off"],
+                          ["iptables", "-A", "INPUT", "-m", "statistic",
+                           "--mode", "random", "--probability", "0.5", "-j",
+                           "DROP"]):
+                hosts.run(top.inside(1) + words)
+    except (netns.Missing, AssertionError) as e:
+        pytest.skip(f"no hosts can be made here: {e}")
+
+
+def run(case, folder):
+    line = case.run(folder)
+    assert line["ok"], line
+
+
+@pytest.mark.parametrize("kind", ["sums", "adam"])
+def test_loss(tmp, kind):
+    run(Case("loss", kind, lambda h: h.lose(h.all, 0.2),
+             lambda h: h.lose(h.all, 0), LOSS_S, after=1.0,
+             limit=support.PATIENCE, options=PATIENT), tmp)
+
+
+@pytest.mark.parametrize("kind", ["sums", "adam"])
+def test_link_down(tmp, kind):
+    run(Case("down", kind, lambda h: h.link("ps0", False),
+             lambda h: h.link("ps0", True), DOWN_S, after=1.0,
+             limit=support.PATIENCE, options=PATIENT), tmp)
