@@ -11,9 +11,11 @@
 #define RTO_MAX_MS        44
 #define RTO_MIN_US        45
 
-/* The longest time until TCP tries again. Above any round trip, or all would
- * be sent twice. */
-#define BULK_RTO_MAX_MS   2000
+/* The longest time until TCP tries again; the kernel allows no less. It bounds
+ * the silence of a server whose answers were lost, because only agents dial. A
+ * round trip that is longer, through a queue of seconds, costs one segment
+ * sent twice in each, after which TCP goes on at its rate. */
+#define BULK_RTO_MAX_MS   1000
 #define LEASES_RTO_MAX_MS 1000
 /* The shortest. A delayed acknowledgement comes after 40 ms. */
 #define LEASES_RTO_MIN_US 60000
