@@ -426,6 +426,10 @@ static void add_faults(struct world_options *o)
                         o->mode == PS_MODE_SYNC && o->faults.agent == 0 &&
                         ps_rng_chance(&r, 250);
     o->faults.sched = ps_rng_chance(&r, 150);
+    if (o->faults.sched && o->faults.lose_server) {
+        /* A job that begins again waits for as many servers as it asks for. */
+        o->faults.server_back = true;
+    }
     /* Somebody must hear the member all the while. */
     o->faults.part = !o->faults.isolate && !o->faults.sched &&
                      !o->faults.lose_server && o->faults.agent == 0 &&
