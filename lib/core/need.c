@@ -24,9 +24,16 @@ void ps_need_kind_set(struct ps_need_kind *kind, const struct ps_optim *optim,
     }
 }
 
+/* A small value also comes in a frame with others. The size class of the frame
+ * adds less than a quarter to them, which can be more than the classes of the
+ * values add. */
 static uint64_t value_of(uint8_t dtype, uint64_t count)
 {
-    return ps_pool_cost(count * ps_dtype_size(dtype));
+    const uint64_t len = count * ps_dtype_size(dtype);
+    const uint64_t cost = ps_pool_cost(len);
+
+    return len > PS_FUSE_PART_MAX ? cost
+                                  : ps_max_u64(cost, len + (len + 3) / 4);
 }
 
 static uint64_t stored_of(const struct ps_need_kind *kind, uint8_t dtype,
@@ -37,8 +44,8 @@ static uint64_t stored_of(const struct ps_need_kind *kind, uint8_t dtype,
 
     if (kind->optimizes && ps_dtype_is_real(dtype)) {
         const bool half = !ps_dtype_is_float(dtype);
-        const uint64_t wide = half ? ps_pool_cost(count * sizeof(float))
-                                   : value;
+        const uint64_t wide = ps_pool_cost(
+            count * (half ? sizeof(float) : ps_dtype_size(dtype)));
 
         all += wide *
                (kind->states + (half ? 1u : 0u) + (kind->works ? 1u : 0u));
