@@ -219,6 +219,9 @@ void ps_member_renew(struct ps_member *m, uint64_t instance)
     m->instance = instance;
     m->incarnation++;
     m->stats = (struct ps_msg_ping){0};
+    if (m->probe.reached) {
+        m->probe.last = 0; /* The new process is probed at once. */
+    }
     ps_member_unreached(m);
     m->rates = (struct ps_member_rates){0};
 }
