@@ -120,16 +120,15 @@ void ps_shard_up_ready(struct ps_shard_step *st, const struct ps_shard_job *job)
 
 void ps_shard_up_lost(struct ps_shard_step *st, const struct ps_shard_job *job)
 {
-    if (!ps_caller_is_known(&st->s->up.caller) || !job->lost.known) {
+    if (!job->lost.known) {
         return;
     }
-    ps_link_tell(st->s->up.caller.link,
-                 &(struct ps_msg){.code = PS_MSG_VALUE_LOST,
-                                  .value_lost = {.gen = job->gen,
-                                                 .key = job->lost.key,
-                                                 .index = job->lost.index,
-                                                 .version = job->lost.version}},
-                 st->now, st->fx);
+    ps_shard_up_tell(
+        st, &(struct ps_msg){.code = PS_MSG_VALUE_LOST,
+                             .value_lost = {.gen = job->gen,
+                                            .key = job->lost.key,
+                                            .index = job->lost.index,
+                                            .version = job->lost.version}});
 }
 
 /* On a fresh link the scheduler hears which jobs we hold, so that it can tell

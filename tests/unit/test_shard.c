@@ -1180,6 +1180,21 @@ static void what_nobody_has_any_more_is_lost(void **state)
     world_free(w);
 }
 
+static void a_loss_found_without_a_scheduler_is_told_on_the_same_link(void **st)
+{
+    struct world *w = world_new(&(struct world_options){.slots = 2});
+
+    (void)st;
+    world_closed(w, w->sched_conn);
+    agent_state(&w->agents[0], 1, 4);
+    agent_state(&w->agents[1], 1, 4);
+    assert_int_equal(w->lost, 0);
+    world_run(w, PS_SECONDS(1));
+    assert_true(w->up_resumed);
+    assert_int_equal(w->lost, 1);
+    world_free(w);
+}
+
 static void no_takeover_of_an_optimizer(void **state)
 {
     static const struct ps_rec_param params[] = {{"lr", 0.1}};
@@ -2154,6 +2169,8 @@ int main(void)
         cmocka_unit_test(all_hear_of_a_disagreement_and_try_again),
         cmocka_unit_test(who_gives_up_ends_the_attempt_for_all),
         cmocka_unit_test(what_nobody_has_any_more_is_lost),
+        cmocka_unit_test(
+            a_loss_found_without_a_scheduler_is_told_on_the_same_link),
         cmocka_unit_test(no_takeover_of_an_optimizer),
         cmocka_unit_test(progress_is_equal_while_all_send),
         cmocka_unit_test(nobody_runs_ahead_of_the_slowest),
