@@ -442,6 +442,10 @@ struct ps_agent_early {
     struct ps_buf *table;
 };
 
+/* Jobs that have ended here, whose earlier states may still come: links keep no
+ * order. */
+#define PS_AGENT_OVER 64u
+
 /* A worker that has gone: said again to a scheduler that has forgotten us. */
 struct ps_agent_departed {
     uint64_t gen;
@@ -482,12 +486,14 @@ struct ps_agent {
     bool ending;
     struct ps_map *servers; /* By node. */
     struct ps_list sessions;
-    struct ps_map *by_conn;      /* Sessions. */
-    struct ps_map *server_conns; /* Servers, until the connection closes. */
-    struct ps_map *jobs;         /* By generation. */
-    struct ps_map *runs;         /* By token. */
-    struct ps_map *questions;    /* By request. */
-    struct ps_map *users;        /* By uid. */
+    struct ps_map *by_conn;       /* Sessions. */
+    struct ps_map *server_conns;  /* Servers, until the connection closes. */
+    struct ps_map *jobs;          /* By generation. */
+    uint64_t over[PS_AGENT_OVER]; /* Generations, the oldest at over_next. */
+    uint32_t over_next;
+    struct ps_map *runs;      /* By token. */
+    struct ps_map *questions; /* By request. */
+    struct ps_map *users;     /* By uid. */
     struct ps_account account;
     uint64_t next_worker;
     uint64_t next_token;

@@ -131,6 +131,7 @@ void ps_agent_job_settle(struct ps_agent_step *st, struct ps_agent_job *j)
                 j->phase == PS_JOB_PHASE_FAILED;
 
     if (over && j->sessions == 0) {
+        st->a->over[st->a->over_next++ % PS_AGENT_OVER] = j->gen;
         ps_agent_job_free(st, st->a, j);
     }
 }
@@ -338,6 +339,16 @@ static void take_end(struct ps_agent_step *st, struct ps_agent_job *j,
     ps_agent_job_settle(st, j);
 }
 
+static bool is_over(const struct ps_agent *a, uint64_t gen)
+{
+    for (uint32_t i = 0; i < PS_AGENT_OVER; i++) {
+        if (a->over[i] == gen) {
+            return true;
+        }
+    }
+    return false;
+}
+
 void ps_agent_job_state(struct ps_agent_step *st,
                         const struct ps_msg_job_state *m)
 {
@@ -354,7 +365,8 @@ void ps_agent_job_state(struct ps_agent_step *st,
                 n, struct ps_agent_session, node);
 
             awaited = awaited || s->gen == m->gen ||
-                      (s->gen == 0 && s->state == PS_AGENT_SESSION_OPENING);
+                      (s->gen == 0 && s->state == PS_AGENT_SESSION_OPENING &&
+                       !is_over(a, m->gen));
         }
         if (!awaited ||
             (!find_slot(a, m, &slot) && m->phase != PS_JOB_PHASE_FAILED)) {

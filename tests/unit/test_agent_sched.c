@@ -88,6 +88,39 @@ static void the_end_of_a_job_names_its_cause(void **state)
     end(&b);
 }
 
+/* Links keep no order: a state from before the end may come after it, while a
+ * worker of the next job waits for its first state. */
+static void an_ended_job_does_not_come_back(void **state)
+{
+    struct ps_event closed = {.type = PS_EV_CLOSED, .conn = WORKER_CONN};
+    struct bench b;
+
+    (void)state;
+    begin(&b, 1, 1);
+    say(&b, SCHED_CONN,
+        &(struct ps_msg){.code = PS_MSG_JOB_STATE,
+                         .job_state = {.gen = GEN,
+                                       .version = UINT32_MAX,
+                                       .name = "",
+                                       .phase = PS_JOB_PHASE_ENDED,
+                                       .reason = "",
+                                       .optimizer = ""}},
+        NULL);
+    step(&b, closed);
+    open_conn(&b, WORKER_CONN + 1, PS_CONN_LOCAL, 0);
+    say(&b, WORKER_CONN + 1,
+        &(struct ps_msg){.code = PS_MSG_L_HELLO,
+                         .l_hello = {.protocol = PS_PROTOCOL,
+                                     .job = "next",
+                                     .num_workers = 1,
+                                     .rank = -1}},
+        NULL);
+    assert_int_equal(ps_agent_residue(b.agent), 1);
+    tell_job(&b, 3, 1);
+    assert_int_equal(ps_agent_residue(b.agent), 1);
+    end(&b);
+}
+
 /* A job without a process here is offered by those that have gone, so that it
  * ends; of others that have gone another scheduler hears nothing. */
 static void who_has_gone_is_told_of_jobs_that_are_here(void **state)
@@ -182,6 +215,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_scheduler_that_forgot_the_job_ends_it_in_words),
         cmocka_unit_test(the_end_of_a_job_names_its_cause),
+        cmocka_unit_test(an_ended_job_does_not_come_back),
         cmocka_unit_test(an_agent_that_lost_its_name_ends),
         cmocka_unit_test(who_has_gone_is_told_of_jobs_that_are_here),
         cmocka_unit_test(epochs_are_counted_from_the_start_of_the_scheduler),
