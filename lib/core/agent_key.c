@@ -556,8 +556,7 @@ void ps_agent_key_resume(struct ps_agent_step *st, struct ps_agent_part *p)
                                   .held = p->held != NONE,
                                   .parts = &rec,
                                   .parts_count = 1,
-                                  /* Without rounds the others go on. */
-                                  .made = p->committed != NONE && !k->async,
+                                  .made = p->committed != NONE,
                                   .committed = p->committed != NONE && !k->async
                                                    ? (uint64_t)p->committed
                                                    : 0}};

@@ -783,9 +783,17 @@ void ps_sched_value_lost(struct ps_sched_step *st, struct ps_member *server,
         return;
     }
     ps_str_init(&why, text, sizeof(text));
-    ps_str_add(&why, "a server was lost with version ");
-    ps_str_addf(&why, "%llu of '%s', of which there is no other copy",
-                (unsigned long long)m->version, j->keys[m->key]->name);
+    if (j->mode == PS_MODE_SYNC) {
+        ps_str_addf(&why,
+                    "a server was lost with version %llu of '%s', of which "
+                    "there is no other copy",
+                    (unsigned long long)m->version, j->keys[m->key]->name);
+    } else {
+        ps_str_addf(&why,
+                    "a server was lost with the value of '%s', of which there "
+                    "is no other copy",
+                    j->keys[m->key]->name);
+    }
     ps_sched_job_fail(st, j, text);
 }
 

@@ -310,6 +310,35 @@ static void a_lost_server_with_weights_ends_the_job_in_words(void **state)
     world_free(w);
 }
 
+/* Ranks that use nothing of the server wait for those that do. */
+static void a_lost_server_with_values_ends_an_async_job(void **state)
+{
+    struct world_options o = four_workers();
+    struct world *w;
+    char text[512];
+
+    (void)state;
+    o.mode = PS_MODE_ASYNC;
+    o.init = true;
+    o.barrier_every = o.rounds;
+    o.story = true;
+    w = world_new(&o);
+    world_hold_worker(w, 3, 3);
+    world_run(w, PS_SECONDS(1));
+    world_kill_server(w, 1);
+    world_run(w, PS_SECONDS(5));
+    for (uint32_t i = 0; i < 4; i++) {
+        if (world_worker_error(w, i, text, sizeof(text)) == 0) {
+            fail_msg("rank %u heard nothing\n%s", i, world_story(w));
+        }
+        expect_in(text, "a server was lost with the value of");
+    }
+    if (!world_settle(w, PS_SECONDS(30))) {
+        fail_msg("%s\n%s", world_error(w), world_story(w));
+    }
+    world_free(w);
+}
+
 /* A partition of rows was moved away from a server, and comes back to it when
  * the other one is lost: its rows are gone, and everybody hears of that. */
 static void rows_that_come_back_without_a_value_end_the_job(void **state)
@@ -777,6 +806,7 @@ int main(void)
         cmocka_unit_test(a_lost_server_moves_its_partitions),
         cmocka_unit_test(a_moved_partition_keeps_what_codes_left_over),
         cmocka_unit_test(a_lost_server_with_weights_ends_the_job_in_words),
+        cmocka_unit_test(a_lost_server_with_values_ends_an_async_job),
         cmocka_unit_test(rows_that_come_back_without_a_value_end_the_job),
         cmocka_unit_test(a_wait_names_the_connection_that_is_missing),
         cmocka_unit_test(a_wait_names_the_server_that_is_not_heard),
