@@ -189,15 +189,39 @@ static void isolate_server(struct world *w)
               world_delay(w, PS_MILLIS(2200), PS_SECONDS(2)));
 }
 
-/* Whoever is out of the scheduler's reach must not count as dead. */
-static void part_member(struct world *w)
+/* Is there a connection of the node to a member that may hear it? */
+static bool has_witness(struct world *w, const struct wnode *n)
 {
-    uint32_t victim = (uint32_t)ps_rng_below(&w->rng,
-                                             w->opt.servers + w->opt.agents);
+    struct ps_map_cursor cur = {0};
+    struct wconn *c;
 
+    while ((c = ps_map_next(w->conns, &cur)) != NULL) {
+        const struct wnode *other = c->node[0] == n   ? c->node[1]
+                                    : c->node[1] == n ? c->node[0]
+                                                      : NULL;
+
+        if (other != NULL &&
+            (other->role == PS_ROLE_SERVER || other->role == PS_ROLE_AGENT)) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* A member that is out of the scheduler's reach, and that another one hears,
+ * must not count as dead. False: no other one would hear it. */
+static bool part_member(struct world *w)
+{
+    struct wnode *n =
+        &w->node[1 + ps_rng_below(&w->rng, w->opt.servers + w->opt.agents)];
+
+    if (!has_witness(w, n)) {
+        return false;
+    }
     w->faults++;
-    world_cut(w, "psched", w->node[1 + victim].name,
+    world_cut(w, "psched", n->name,
               world_delay(w, PS_MILLIS(2200), PS_SECONDS(20)));
+    return true;
 }
 
 static void end_sched(struct world *w)
@@ -234,7 +258,9 @@ static void once(struct world *w, uint64_t kind)
     } else if (kind == FAULT_ISOLATE) {
         isolate_server(w);
     } else if (kind == FAULT_PART) {
-        part_member(w);
+        if (!part_member(w)) {
+            world_event(w, WE_FAULT, w->now + PS_MILLIS(20))->number = kind;
+        }
     } else {
         end_sched(w);
     }
