@@ -319,6 +319,8 @@ int ps_sched_room_kind(struct ps_sched_step *st, struct ps_sched_job *j,
 /* The keys have been placed afresh, after a loss; as ps_sched_room_key. */
 int ps_sched_room_takeover(struct ps_sched_step *st, struct ps_sched_job *j,
                            struct ps_str *why);
+/* The job has failed and needs none any more. */
+void ps_sched_room_leave(struct ps_sched_step *st, struct ps_sched_job *j);
 /* The job's servers hear what it may count on. */
 void ps_sched_room_tell(struct ps_sched_step *st, struct ps_sched_job *j);
 

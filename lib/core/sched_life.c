@@ -228,6 +228,7 @@ void ps_sched_job_fail(struct ps_sched_step *st, struct ps_sched_job *j,
     ps_str_copy(j->reason, sizeof(j->reason), reason);
     ps_job_move(j, PS_JOB_PHASE_FAILED, st->fx);
     ps_sched_moves_stop(st, j, reason);
+    ps_sched_room_leave(st, j);
     /* Agents let its workers go when they hear of it. */
     j->deadline = ps_time_add(st->now, st->s->opt.rejoin_grace);
     ps_sched_job_changed(st, j);

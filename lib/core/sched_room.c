@@ -20,7 +20,10 @@ static struct ps_member *member_of(const struct ps_sched *s,
 static void settle(struct ps_sched_step *st, struct ps_sched_job *j,
                    struct ps_job_server *on)
 {
-    const uint64_t bytes = ps_need_bytes(&on->need, j->slot_count);
+    /* Servers free what a failed job had when they hear of it. */
+    const uint64_t bytes = ps_job_open_for_work(j)
+                               ? ps_need_bytes(&on->need, j->slot_count)
+                               : 0;
     struct ps_member *m = member_of(st->s, on);
 
     if (m != NULL) {
@@ -211,6 +214,14 @@ int ps_sched_room_takeover(struct ps_sched_step *st, struct ps_sched_job *j,
                            struct ps_str *why)
 {
     return take_needs(st, j, count_all(j, &j->need_kind), why);
+}
+
+void ps_sched_room_leave(struct ps_sched_step *st, struct ps_sched_job *j)
+{
+    for (uint32_t i = 0; i < j->server_count; i++) {
+        settle(st, j, &j->servers[i]);
+    }
+    j->room_due = PS_TIME_NEVER;
 }
 
 void ps_sched_room_tell(struct ps_sched_step *st, struct ps_sched_job *j)

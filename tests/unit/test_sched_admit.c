@@ -287,6 +287,33 @@ static void an_optimizer_beyond_the_servers_memory_is_refused(void **state)
     finish(&j);
 }
 
+/* Servers free it when they hear of the failure; workers may take long to go. */
+static void a_failed_job_gives_its_memory_back_at_once(void **state)
+{
+    struct job j = running_with(12 * MIB);
+    struct peer *ctl = join(j.w, PS_ROLE_CTL, "ctl");
+    uint32_t servers = 0;
+
+    (void)state;
+    open_key(j.w, j.a[0], j.gen, 1, "s:w", MIB);
+    assert_int_equal(answer(j.a[0])->error, 0);
+    say(j.w, j.s[0],
+        (struct ps_msg){.code = PS_MSG_VALUE_LOST,
+                        .value_lost = {.gen = j.gen, .version = 1}});
+    assert_int_equal(state_of(j.a[0])->phase, PS_JOB_PHASE_FAILED);
+    say(j.w, ctl,
+        (struct ps_msg){.code = PS_MSG_QUERY,
+                        .query = {.what = PS_QUERY_NODES, .job = ""}});
+    for (uint32_t i = 0; i < ctl->count; i++) {
+        if (ctl->inbox[i].msg->code == PS_MSG_NODE_ROW) {
+            assert_int_equal(ctl->inbox[i].msg->node_row.reserved, 0);
+            servers += ctl->inbox[i].msg->node_row.memory == 12 * MIB;
+        }
+    }
+    assert_int_equal(servers, 2);
+    finish(&j);
+}
+
 static void what_a_lost_server_held_must_fit_on_the_others(void **state)
 {
     for (uint64_t memory = 16; memory <= 24; memory += 8) {
@@ -412,6 +439,7 @@ int main(void)
         cmocka_unit_test(a_table_without_memory_is_refused),
         cmocka_unit_test(a_key_beyond_the_servers_memory_is_refused),
         cmocka_unit_test(an_optimizer_beyond_the_servers_memory_is_refused),
+        cmocka_unit_test(a_failed_job_gives_its_memory_back_at_once),
         cmocka_unit_test(what_a_lost_server_held_must_fit_on_the_others),
         cmocka_unit_test(servers_hear_what_jobs_need),
         cmocka_unit_test(large_keys_need_their_values_once),
