@@ -147,11 +147,15 @@ static void lose_server(struct world *w)
     }
 }
 
-/* True: the job has begun for its workers. */
+/* True: the job has begun for its workers. With compression they have their
+ * keys as well: how a key is divided among the servers that are there, and with
+ * that what a codec makes of it, must not depend on the fault. */
 static bool has_begun(const struct world *w)
 {
+    const enum wstage least = w->opt.compress.name != NULL ? WS_KEYS : WS_HELLO;
+
     for (uint32_t i = 0; i < w->opt.workers; i++) {
-        if (w->worker[i].stage <= WS_HELLO) {
+        if (w->worker[i].stage <= least) {
             return false;
         }
     }
