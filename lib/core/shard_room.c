@@ -12,8 +12,11 @@
  * states alone have taken it, fails after HOPELESS_WAIT. */
 #include "core/shard_inner.h"
 
+#include "base/alloc.h"
 #include "base/num.h"
 #include "base/str.h"
+
+#include <string.h>
 
 #define SHORT_WAIT PS_MILLIS(5)
 /* A round that nobody has contributed to is given up as the next one. */
@@ -198,6 +201,43 @@ static void void_round(struct ps_shard_step *st, struct ps_shard_job *job,
     ps_bits_fini(&gave);
 }
 
+/* Moves the value to memory of its own. Where nothing else is in the frame any
+ * more, the frame goes first: it has room for it. */
+static void move_out(struct ps_shard_job *job, struct ps_slice *v)
+{
+    void *aside = ps_alloc(v->len);
+    const bool last = v->buf->refs == 1;
+    struct ps_buf *own;
+
+    memcpy(aside, ps_slice_data(v), v->len);
+    if (last) {
+        ps_buf_unref(v->buf);
+    }
+    if (ps_shard_room_take(job, v->len, &own) == 0) {
+        memcpy(own->data, aside, v->len);
+        if (!last) {
+            ps_buf_unref(v->buf);
+        }
+        *v = (struct ps_slice){.buf = own, .len = v->len};
+    }
+    ps_free(aside);
+}
+
+/* Values that came in frames keep these alive, each perhaps another one. */
+static void compact(struct ps_shard_job *job)
+{
+    struct ps_map_cursor c = {0};
+    struct ps_part *part;
+
+    while ((part = ps_map_next(job->store.parts, &c)) != NULL) {
+        if (part->run == NULL && part->value.buf != NULL &&
+            ps_pool_cost(part->value.buf->size) >
+                ps_pool_cost(part->value.len)) {
+            move_out(job, &part->value);
+        }
+    }
+}
+
 void ps_shard_room_make(struct ps_shard_step *st, struct ps_shard_slot *slot,
                         const struct ps_msg *msg, uint64_t len)
 {
@@ -213,6 +253,7 @@ void ps_shard_room_make(struct ps_shard_step *st, struct ps_shard_slot *slot,
         return;
     }
     slot->short_since = st->now;
+    compact(job);
     while ((part = ps_map_next(job->store.parts, &c)) != NULL &&
            before - ps_pool_share_used(job->share) < wanted) {
         if (part->open != NULL && part->run == NULL &&

@@ -437,7 +437,6 @@ static void add_faults(struct world_options *o)
                      ps_rng_chance(&r, 500);
     if (o->faults.part) {
         o->faults.partition = 0;
-        o->faults.move = 0;
     }
     if (o->faults.isolate || o->faults.part || o->faults.sched ||
         ps_rng_chance(&r, 100)) {

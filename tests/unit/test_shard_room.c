@@ -193,6 +193,43 @@ static void a_round_takes_memory_back_from_others(void **state)
     world_free(w);
 }
 
+/* Each frame gives a round of one key less than the one before, so a value of
+ * each is left: five values keep five frames alive. */
+static void values_leave_their_frames_where_memory_is_short(void **state)
+{
+    struct world *w = world_new(
+        &(struct world_options){.slots = 1, .memory = 256 * KIB});
+    struct agent *a = &w->agents[0];
+
+    (void)state;
+    tell_room(w, GEN, 256 * KIB, 32 * KIB);
+    for (uint32_t round = 1; round <= 5; round++) {
+        struct ps_rec_part part[5];
+
+        for (uint32_t key = 0; key < 5; key++) {
+            part[key] = (struct ps_rec_part){
+                .key = key, .round = round, .count = COUNT};
+        }
+        agent_send(a,
+                   &(struct ps_msg){.code = PS_MSG_PUSH,
+                                    .push = {.gen = GEN,
+                                             .incarnation = a->incarnation,
+                                             .ranks = 1,
+                                             .parts = part,
+                                             .parts_count = 6 - round}},
+                   data, (6 - round) * COUNT * sizeof(float));
+        world_settle(w);
+    }
+    assert_true(push(a, 5, 1));
+    assert_int_equal(ps_pool_used(w->pool), 256 * KIB);
+    assert_false(push(a, 0, 6));
+    world_run(w, PS_MILLIS(200));
+    (void)push(a, 0, 6);
+    assert_true(push(a, 0, 6));
+    assert_int_equal(ps_pool_used(w->pool), 96 * KIB);
+    world_free(w);
+}
+
 /* One slot has filled its window with a round that is not the next one, and the
  * other has credit for nothing but that round, which finds no memory. Whom the
  * next round lacks may send, though as much of it waits as of the other. */
@@ -336,6 +373,7 @@ int main(void)
         cmocka_unit_test(a_job_without_memory_holds_up_no_other),
         cmocka_unit_test(a_job_is_shown_with_its_partitions),
         cmocka_unit_test(a_round_takes_memory_back_from_others),
+        cmocka_unit_test(values_leave_their_frames_where_memory_is_short),
         cmocka_unit_test(whom_the_next_round_lacks_has_credit),
         cmocka_unit_test(what_can_never_have_memory_fails_in_words),
         cmocka_unit_test(a_step_that_can_never_have_memory_fails_in_words),
