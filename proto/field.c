@@ -10,7 +10,7 @@
 /* ------------------------------------------------------------------- put */
 
 /* The packer's way out; it stops at the first -1, and we remember why. */
-static int append(void *data, const char *bytes, size_t len)
+static int append_packed(void *data, const char *bytes, size_t len)
 {
     struct ps_field_out *out = data;
 
@@ -29,7 +29,7 @@ static int append(void *data, const char *bytes, size_t len)
 void ps_field_out_init(struct ps_field_out *out, uint8_t *data, size_t cap)
 {
     *out = (struct ps_field_out){.data = data, .cap = cap};
-    msgpack_packer_init(&out->packer, out, append);
+    msgpack_packer_init(&out->packer, out, append_packed);
 }
 
 void ps_field_put_map(struct ps_field_out *out, uint32_t count)
@@ -37,7 +37,7 @@ void ps_field_put_map(struct ps_field_out *out, uint32_t count)
     msgpack_pack_map(&out->packer, count);
 }
 
-static bool within(struct ps_field_out *out, size_t len, uint32_t max)
+static bool is_in_range(struct ps_field_out *out, size_t len, uint32_t max)
 {
     if (len > max && out->rc == 0) {
         out->rc = PS_E_TOOBIG;
@@ -47,7 +47,7 @@ static bool within(struct ps_field_out *out, size_t len, uint32_t max)
 
 void ps_field_put_array(struct ps_field_out *out, uint32_t count, uint32_t max)
 {
-    if (within(out, count, max)) {
+    if (is_in_range(out, count, max)) {
         msgpack_pack_array(&out->packer, count);
     }
 }
@@ -80,7 +80,7 @@ void ps_field_put_str(struct ps_field_out *out, const char *text, uint32_t max)
 {
     size_t len = text != NULL ? strlen(text) : 0;
 
-    if (within(out, len, max)) {
+    if (is_in_range(out, len, max)) {
         msgpack_pack_str(&out->packer, len);
         msgpack_pack_str_body(&out->packer, len > 0 ? text : "", len);
     }
@@ -89,7 +89,7 @@ void ps_field_put_str(struct ps_field_out *out, const char *text, uint32_t max)
 void ps_field_put_bin(struct ps_field_out *out, struct ps_bytes bytes,
                       uint32_t max)
 {
-    if (within(out, bytes.len, max)) {
+    if (is_in_range(out, bytes.len, max)) {
         msgpack_pack_bin(&out->packer, bytes.len);
         msgpack_pack_bin_body(&out->packer,
                               bytes.len > 0 ? (const void *)bytes.data : "",
@@ -100,7 +100,7 @@ void ps_field_put_bin(struct ps_field_out *out, struct ps_bytes bytes,
 /* ------------------------------------------------------------------- get */
 
 /* True when `good`, and nothing failed before. */
-static bool expect(struct ps_field_in *in, bool good, int rc)
+static bool expect_value(struct ps_field_in *in, bool good, int rc)
 {
     if (in->rc == 0 && !good) {
         in->rc = rc;
@@ -110,16 +110,16 @@ static bool expect(struct ps_field_in *in, bool good, int rc)
 
 bool ps_field_get_bool(struct ps_field_in *in, const msgpack_object *o)
 {
-    return expect(in, o->type == MSGPACK_OBJECT_BOOLEAN, PS_E_PROTO) &&
+    return expect_value(in, o->type == MSGPACK_OBJECT_BOOLEAN, PS_E_PROTO) &&
            o->via.boolean;
 }
 
 uint64_t ps_field_get_u64(struct ps_field_in *in, const msgpack_object *o,
                           uint64_t max)
 {
-    if (!expect(in,
-                o->type == MSGPACK_OBJECT_POSITIVE_INTEGER && o->via.u64 <= max,
-                PS_E_PROTO)) {
+    if (!expect_value(
+            in, o->type == MSGPACK_OBJECT_POSITIVE_INTEGER && o->via.u64 <= max,
+            PS_E_PROTO)) {
         return 0;
     }
     return o->via.u64;
@@ -132,9 +132,9 @@ int64_t ps_field_get_i64(struct ps_field_in *in, const msgpack_object *o,
         assert(max >= 0);
         return (int64_t)ps_field_get_u64(in, o, (uint64_t)max);
     }
-    if (!expect(in,
-                o->type == MSGPACK_OBJECT_NEGATIVE_INTEGER && o->via.i64 >= min,
-                PS_E_PROTO)) {
+    if (!expect_value(
+            in, o->type == MSGPACK_OBJECT_NEGATIVE_INTEGER && o->via.i64 >= min,
+            PS_E_PROTO)) {
         return 0;
     }
     return o->via.i64;
@@ -142,16 +142,16 @@ int64_t ps_field_get_i64(struct ps_field_in *in, const msgpack_object *o,
 
 double ps_field_get_f64(struct ps_field_in *in, const msgpack_object *o)
 {
-    if (!expect(in,
-                o->type == MSGPACK_OBJECT_FLOAT64 ||
-                    o->type == MSGPACK_OBJECT_FLOAT32,
-                PS_E_PROTO)) {
+    if (!expect_value(in,
+                      o->type == MSGPACK_OBJECT_FLOAT64 ||
+                          o->type == MSGPACK_OBJECT_FLOAT32,
+                      PS_E_PROTO)) {
         return 0;
     }
     return o->via.f64; /* msgpack-c widens the short ones. */
 }
 
-void *ps_field_take(struct ps_field_in *in, size_t size)
+void *ps_field_alloc(struct ps_field_in *in, size_t size)
 {
     void *p;
 
@@ -159,7 +159,7 @@ void *ps_field_take(struct ps_field_in *in, size_t size)
         return NULL;
     }
     p = msgpack_zone_malloc(in->zone, size);
-    if (!expect(in, p != NULL, PS_E_NOMEM)) {
+    if (!expect_value(in, p != NULL, PS_E_NOMEM)) {
         return NULL;
     }
     return memset(p, 0, size);
@@ -168,7 +168,7 @@ void *ps_field_take(struct ps_field_in *in, size_t size)
 /* A copy of the bytes and a NUL behind them. */
 static char *copy_bytes(struct ps_field_in *in, const char *bytes, size_t len)
 {
-    char *copy = ps_field_take(in, len + 1);
+    char *copy = ps_field_alloc(in, len + 1);
 
     if (copy != NULL && len > 0) {
         memcpy(copy, bytes, len);
@@ -182,18 +182,18 @@ const char *ps_field_get_str(struct ps_field_in *in, const msgpack_object *o,
     const msgpack_object_str *s = &o->via.str;
     const char *copy;
 
-    if (!expect(in, o->type == MSGPACK_OBJECT_STR, PS_E_PROTO) ||
-        !expect(in, s->size <= max, PS_E_TOOBIG) ||
-        !expect(in, s->size == 0 || memchr(s->ptr, '\0', s->size) == NULL,
-                PS_E_PROTO)) {
+    if (!expect_value(in, o->type == MSGPACK_OBJECT_STR, PS_E_PROTO) ||
+        !expect_value(in, s->size <= max, PS_E_TOOBIG) ||
+        !expect_value(in, s->size == 0 || memchr(s->ptr, '\0', s->size) == NULL,
+                      PS_E_PROTO)) {
         return "";
     }
     copy = copy_bytes(in, s->ptr, s->size);
     return copy != NULL ? copy : "";
 }
 
-const char *ps_field_get_prose(struct ps_field_in *in, const msgpack_object *o,
-                               uint32_t max)
+const char *ps_field_get_text(struct ps_field_in *in, const msgpack_object *o,
+                              uint32_t max)
 {
     /* The copy in the zone is the decoder's own. */
     char *text = (char *)(uintptr_t)ps_field_get_str(in, o, max);
@@ -218,8 +218,8 @@ struct ps_bytes ps_field_get_bin(struct ps_field_in *in,
     const msgpack_object_bin *b = &o->via.bin;
     const char *copy;
 
-    if (!expect(in, o->type == MSGPACK_OBJECT_BIN, PS_E_PROTO) ||
-        !expect(in, b->size <= max, PS_E_TOOBIG)) {
+    if (!expect_value(in, o->type == MSGPACK_OBJECT_BIN, PS_E_PROTO) ||
+        !expect_value(in, b->size <= max, PS_E_TOOBIG)) {
         return (struct ps_bytes){0};
     }
     copy = copy_bytes(in, b->ptr, b->size);
@@ -232,8 +232,8 @@ struct ps_bytes ps_field_get_bin(struct ps_field_in *in,
 msgpack_object_array ps_field_get_array(struct ps_field_in *in,
                                         const msgpack_object *o, uint32_t max)
 {
-    if (!expect(in, o->type == MSGPACK_OBJECT_ARRAY, PS_E_PROTO) ||
-        !expect(in, o->via.array.size <= max, PS_E_TOOBIG)) {
+    if (!expect_value(in, o->type == MSGPACK_OBJECT_ARRAY, PS_E_PROTO) ||
+        !expect_value(in, o->via.array.size <= max, PS_E_TOOBIG)) {
         return (msgpack_object_array){0};
     }
     return o->via.array;

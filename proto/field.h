@@ -50,12 +50,12 @@ const char *ps_field_get_str(struct ps_field_in *in, const msgpack_object *o,
                              uint32_t max);
 /* The same for words that people read: each byte of what is not visible
  * (ps_str_visible) becomes '?', for a peer may have named it so. */
-const char *ps_field_get_prose(struct ps_field_in *in, const msgpack_object *o,
-                               uint32_t max);
+const char *ps_field_get_text(struct ps_field_in *in, const msgpack_object *o,
+                              uint32_t max);
 struct ps_bytes ps_field_get_bin(struct ps_field_in *in,
                                  const msgpack_object *o, uint32_t max);
 /* Its elements; none after an error. */
 msgpack_object_array ps_field_get_array(struct ps_field_in *in,
                                         const msgpack_object *o, uint32_t max);
 /* Zeroed memory that lives as long as the zone; NULL after an error. */
-void *ps_field_take(struct ps_field_in *in, size_t size);
+void *ps_field_alloc(struct ps_field_in *in, size_t size);

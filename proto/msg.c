@@ -18,7 +18,7 @@
 #define PRINT_STR_MAX  64u
 #define PRINT_LIST_MAX 4u
 
-#define ALIGN          8u /* Of everything a list can hold. */
+#define BLOCK_ALIGN    8u /* Of everything a list can hold. */
 
 /* ------------------------------------------------------------------- dup */
 
@@ -29,9 +29,9 @@ struct block {
 
 /* Takes `size` bytes; copies `from` there when there is something to copy to.
  * NULL while measuring. */
-static void *take(struct block *b, const void *from, size_t size)
+static void *copy_to_arena(struct block *b, const void *from, size_t size)
 {
-    size_t start = (b->used + ALIGN - 1) & ~(size_t)(ALIGN - 1);
+    size_t start = (b->used + BLOCK_ALIGN - 1) & ~(size_t)(BLOCK_ALIGN - 1);
 
     b->used = start + size;
     if (b->data == NULL) {
@@ -51,8 +51,8 @@ static void dup_list(struct block *b, const struct ps_shape_field *f,
     char *copy = NULL;
 
     if (count > 0) {
-        copy = take(b, ps_shape_element(f, from, 0),
-                    count * ps_shape_element_size(f));
+        copy = copy_to_arena(b, ps_shape_element(f, from, 0),
+                             count * ps_shape_element_size(f));
     }
     if (to != NULL) {
         memcpy((char *)to + f->offset, &copy, sizeof(copy));
@@ -82,7 +82,7 @@ static void dup_fields(struct block *b, const struct ps_shape_field *fields,
             if (text == NULL) {
                 continue;
             }
-            copy = take(b, text, strlen(text) + 1);
+            copy = copy_to_arena(b, text, strlen(text) + 1);
             if (to != NULL) {
                 memcpy((char *)to + f->offset, &copy, sizeof(copy));
             }
@@ -92,7 +92,7 @@ static void dup_fields(struct block *b, const struct ps_shape_field *fields,
             if (bytes.len == 0) {
                 continue;
             }
-            bytes.data = take(b, bytes.data, bytes.len);
+            bytes.data = copy_to_arena(b, bytes.data, bytes.len);
             if (to != NULL) {
                 memcpy((char *)to + f->offset, &bytes, sizeof(bytes));
             }
@@ -106,12 +106,12 @@ struct ps_msg *ps_msg_dup_sized(const struct ps_msg *msg, size_t *ret_size)
     struct block b = {0};
 
     assert(shape != NULL);
-    take(&b, msg, sizeof(*msg));
+    copy_to_arena(&b, msg, sizeof(*msg));
     dup_fields(&b, shape->fields, shape->field_count, msg, NULL);
 
     b.data = ps_alloc(b.used);
     b.used = 0;
-    struct ps_msg *copy = take(&b, msg, sizeof(*msg));
+    struct ps_msg *copy = copy_to_arena(&b, msg, sizeof(*msg));
     dup_fields(&b, shape->fields, shape->field_count, msg, copy);
     *ret_size = b.used;
     return copy;

@@ -13,12 +13,12 @@
 #include <stdatomic.h>
 #include <string.h>
 
-#define LINE       64u
+#define LINE           64u
 /* Of everything in the memory but an operation. */
-#define VERSION    1u
-#define OP_WORDS   (sizeof(struct ps_msg_l_op) / sizeof(uint64_t))
+#define LAYOUT_VERSION 1u
+#define OP_WORDS       (sizeof(struct ps_msg_l_op) / sizeof(uint64_t))
 /* The operation and what it comes after, in whole cache lines. */
-#define SLOT_BYTES ((sizeof(struct ps_msg_l_op) + 8u + LINE - 1u) / LINE * LINE)
+#define SLOT_BYTES     ((sizeof(struct ps_msg_l_op) + 8u + LINE - 1u) / LINE * LINE)
 
 _Static_assert(sizeof(struct ps_msg_l_op) % sizeof(uint64_t) == 0,
                "operations are copied in words");
@@ -27,7 +27,7 @@ struct slot {
     _Atomic uint64_t words[SLOT_BYTES / sizeof(uint64_t)];
 };
 
-struct done {
+struct ring_done {
     _Atomic uint64_t op_id;
     _Atomic uint64_t version;
 };
@@ -38,7 +38,7 @@ struct piece {
 };
 
 /* How a worker sleeps. */
-enum { AWAKE, ASLEEP, ASLEEP_FOR_PIECES };
+enum { AWAKE, ASLEEP, ASLEEP_FOR_PROGRESS };
 
 struct ps_ring_shared {
     /* Each written by one side, except that both clear the flags. */
@@ -49,11 +49,11 @@ struct ps_ring_shared {
     _Alignas(LINE) _Atomic uint32_t dones_from;
     _Atomic uint32_t worker_asleep;
     _Atomic uint32_t wake_at; /* Value of dones_to that is waited for. */
-    _Atomic uint32_t pieces_from;
-    _Alignas(LINE) _Atomic uint32_t pieces_to;
-    _Alignas(LINE) struct slot ops[PS_RING_OPS];
-    _Alignas(LINE) struct done dones[PS_RING_DONES];
-    _Alignas(LINE) struct piece pieces[PS_RING_PIECES];
+    _Atomic uint32_t progress_from;
+    _Alignas(LINE) _Atomic uint32_t progress_to;
+    _Alignas(LINE) struct slot ops[PS_RING_OP_SLOTS];
+    _Alignas(LINE) struct ring_done dones[PS_RING_DONE_SLOTS];
+    _Alignas(LINE) struct piece progress[PS_RING_PROGRESS_SLOTS];
 };
 
 _Static_assert(sizeof(_Atomic uint64_t) == 8 && ATOMIC_LLONG_LOCK_FREE == 2,
@@ -67,7 +67,7 @@ size_t ps_ring_bytes(void)
 uint32_t ps_ring_layout(void)
 {
     const struct ps_shape_msg *shape = ps_shape_of(PS_MSG_L_OP);
-    uint32_t hash = 2166136261u ^ VERSION;
+    uint32_t hash = 2166136261u ^ LAYOUT_VERSION;
 
     for (size_t i = 0; i < shape->field_count; i++) {
         const struct ps_shape_field *f = &shape->fields[i];
@@ -90,15 +90,15 @@ void ps_ring_worker_init(struct ps_ring_worker *r, void *memory)
     *r = (struct ps_ring_worker){.shared = memory};
 }
 
-bool ps_ring_put_op(struct ps_ring_worker *r, const struct ps_msg_l_op *op,
-                    uint64_t after)
+bool ps_ring_push_op(struct ps_ring_worker *r, const struct ps_msg_l_op *op,
+                     uint64_t after)
 {
     struct ps_ring_shared *s = r->shared;
-    struct slot *slot = &s->ops[r->ops_to % PS_RING_OPS];
+    struct slot *slot = &s->ops[r->ops_to % PS_RING_OP_SLOTS];
     uint64_t words[OP_WORDS];
     uint32_t from = atomic_load_explicit(&s->ops_from, memory_order_acquire);
 
-    if (r->ops_to - from >= PS_RING_OPS) {
+    if (r->ops_to - from >= PS_RING_OP_SLOTS) {
         return false;
     }
     memcpy(words, op, sizeof(words));
@@ -111,17 +111,17 @@ bool ps_ring_put_op(struct ps_ring_worker *r, const struct ps_msg_l_op *op,
     return true;
 }
 
-uint32_t ps_ring_room(const struct ps_ring_worker *r)
+uint32_t ps_ring_free_op_slots(const struct ps_ring_worker *r)
 {
     uint32_t from = atomic_load_explicit(&r->shared->ops_from,
                                          memory_order_acquire);
     uint32_t taken = r->ops_to - from;
 
-    return taken < PS_RING_OPS ? PS_RING_OPS - taken : 0;
+    return taken < PS_RING_OP_SLOTS ? PS_RING_OP_SLOTS - taken : 0;
 }
 
 /* True when the flag was up; takes it down. */
-static bool take_flag(_Atomic uint32_t *flag)
+static bool exchange_flag(_Atomic uint32_t *flag)
 {
     return atomic_load_explicit(flag, memory_order_relaxed) != 0 &&
            atomic_exchange_explicit(flag, 0, memory_order_acq_rel) != 0;
@@ -130,22 +130,23 @@ static bool take_flag(_Atomic uint32_t *flag)
 bool ps_ring_wake_agent(struct ps_ring_worker *r)
 {
     atomic_thread_fence(memory_order_seq_cst);
-    return take_flag(&r->shared->agent_asleep);
+    return exchange_flag(&r->shared->agent_asleep);
 }
 
-int ps_ring_take_dones(struct ps_ring_worker *r,
-                       struct ps_msg_l_done *ret_dones, uint32_t max)
+int ps_ring_pop_dones(struct ps_ring_worker *r, struct ps_msg_l_done *ret_dones,
+                      uint32_t max)
 {
     struct ps_ring_shared *s = r->shared;
     uint32_t to = atomic_load_explicit(&s->dones_to, memory_order_acquire);
     uint32_t there = to - r->dones_from;
     uint32_t count = there < max ? there : max;
 
-    if (there > PS_RING_DONES) {
+    if (there > PS_RING_DONE_SLOTS) {
         return PS_E_PROTO;
     }
     for (uint32_t i = 0; i < count; i++) {
-        const struct done *d = &s->dones[r->dones_from++ % PS_RING_DONES];
+        const struct ring_done *d =
+            &s->dones[r->dones_from++ % PS_RING_DONE_SLOTS];
 
         ret_dones[i] = (struct ps_msg_l_done){
             .op_id = atomic_load_explicit(&d->op_id, memory_order_relaxed),
@@ -160,9 +161,9 @@ int ps_ring_take_dones(struct ps_ring_worker *r,
     return (int)count;
 }
 
-int ps_ring_take_done(struct ps_ring_worker *r, struct ps_msg_l_done *ret_done)
+int ps_ring_pop_done(struct ps_ring_worker *r, struct ps_msg_l_done *ret_done)
 {
-    return ps_ring_take_dones(r, ret_done, 1);
+    return ps_ring_pop_dones(r, ret_done, 1);
 }
 
 bool ps_ring_has_done(const struct ps_ring_worker *r)
@@ -171,49 +172,50 @@ bool ps_ring_has_done(const struct ps_ring_worker *r)
            r->dones_from;
 }
 
-int ps_ring_take_piece(struct ps_ring_worker *r,
-                       struct ps_ring_piece *ret_piece)
+int ps_ring_pop_progress(struct ps_ring_worker *r,
+                         struct ps_ring_progress *ret_piece)
 {
     struct ps_ring_shared *s = r->shared;
-    uint32_t to = atomic_load_explicit(&s->pieces_to, memory_order_acquire);
-    const struct piece *p = &s->pieces[r->pieces_from % PS_RING_PIECES];
+    uint32_t to = atomic_load_explicit(&s->progress_to, memory_order_acquire);
+    const struct piece *p =
+        &s->progress[r->progress_from % PS_RING_PROGRESS_SLOTS];
 
-    if (to == r->pieces_from) {
+    if (to == r->progress_from) {
         return 0;
     }
-    if (to - r->pieces_from > PS_RING_PIECES) {
+    if (to - r->progress_from > PS_RING_PROGRESS_SLOTS) {
         return PS_E_PROTO;
     }
     ret_piece->op_id = atomic_load_explicit(&p->op_id, memory_order_relaxed);
     ret_piece->bytes = atomic_load_explicit(&p->bytes, memory_order_relaxed);
-    r->pieces_from++;
-    atomic_store_explicit(&s->pieces_from, r->pieces_from,
+    r->progress_from++;
+    atomic_store_explicit(&s->progress_from, r->progress_from,
                           memory_order_release);
     return 1;
 }
 
-bool ps_ring_has_piece(const struct ps_ring_worker *r)
+bool ps_ring_has_progress(const struct ps_ring_worker *r)
 {
-    return atomic_load_explicit(&r->shared->pieces_to, memory_order_acquire) !=
-           r->pieces_from;
+    return atomic_load_explicit(&r->shared->progress_to,
+                                memory_order_acquire) != r->progress_from;
 }
 
 bool ps_ring_worker_sleep(struct ps_ring_worker *r, uint32_t count, bool pieces)
 {
     struct ps_ring_shared *s = r->shared;
     /* A full ring must wake whoever waits for more than it can hold. */
-    uint32_t most = PS_RING_DONES / 2;
+    uint32_t most = PS_RING_DONE_SLOTS / 2;
     uint32_t at = r->dones_from + (count < most ? count : most);
     uint32_t to;
 
     atomic_store_explicit(&s->wake_at, at, memory_order_relaxed);
     atomic_store_explicit(&s->worker_asleep,
-                          pieces ? ASLEEP_FOR_PIECES : ASLEEP,
+                          pieces ? ASLEEP_FOR_PROGRESS : ASLEEP,
                           memory_order_release);
     atomic_thread_fence(memory_order_seq_cst);
     to = atomic_load_explicit(&s->dones_to, memory_order_acquire);
     if (to - r->dones_from >= at - r->dones_from ||
-        (pieces && ps_ring_has_piece(r))) {
+        (pieces && ps_ring_has_progress(r))) {
         ps_ring_worker_awake(r);
         return false;
     }
@@ -234,7 +236,7 @@ void ps_ring_agent_init(struct ps_ring_agent *r, void *memory)
 }
 
 /* What the codec's tables say of the values of a field. */
-static bool is_sound(const struct ps_msg *m)
+static bool is_valid_op(const struct ps_msg *m)
 {
     const struct ps_shape_msg *shape = ps_shape_of(PS_MSG_L_OP);
 
@@ -265,15 +267,15 @@ static int read_slot(const struct slot *slot, uint64_t frames,
         words[i] = atomic_load_explicit(&slot->words[i], memory_order_relaxed);
     }
     memcpy(&m.l_op, words, sizeof(words));
-    if (!is_sound(&m)) {
+    if (!is_valid_op(&m)) {
         return PS_E_PROTO;
     }
     *ret_op = m.l_op;
     return 1;
 }
 
-int ps_ring_take_ops(struct ps_ring_agent *r, uint64_t frames,
-                     struct ps_msg_l_op *ret_ops, uint32_t max)
+int ps_ring_pop_ops(struct ps_ring_agent *r, uint64_t frames,
+                    struct ps_msg_l_op *ret_ops, uint32_t max)
 {
     struct ps_ring_shared *s = r->shared;
     uint32_t to = atomic_load_explicit(&s->ops_to, memory_order_acquire);
@@ -281,16 +283,16 @@ int ps_ring_take_ops(struct ps_ring_agent *r, uint64_t frames,
     uint32_t count = 0;
     int rc = 1;
 
-    if (there > PS_RING_OPS) {
+    if (there > PS_RING_OP_SLOTS) {
         return PS_E_PROTO;
     }
     /* They lie in the other processor's cache. */
     for (uint32_t i = 0; i < there && i < max; i++) {
-        ps_prefetch(&s->ops[(r->ops_from + i) % PS_RING_OPS],
+        ps_prefetch(&s->ops[(r->ops_from + i) % PS_RING_OP_SLOTS],
                     sizeof(struct slot));
     }
     while (count < there && count < max && rc > 0) {
-        rc = read_slot(&s->ops[r->ops_from % PS_RING_OPS], frames,
+        rc = read_slot(&s->ops[r->ops_from % PS_RING_OP_SLOTS], frames,
                        &ret_ops[count]);
         if (rc > 0) {
             count++;
@@ -304,20 +306,21 @@ int ps_ring_take_ops(struct ps_ring_agent *r, uint64_t frames,
     return there == 0 ? 0 : rc;
 }
 
-int ps_ring_take_op(struct ps_ring_agent *r, uint64_t frames,
-                    struct ps_msg_l_op *ret_op)
+int ps_ring_pop_op(struct ps_ring_agent *r, uint64_t frames,
+                   struct ps_msg_l_op *ret_op)
 {
-    return ps_ring_take_ops(r, frames, ret_op, 1);
+    return ps_ring_pop_ops(r, frames, ret_op, 1);
 }
 
-bool ps_ring_put_done(struct ps_ring_agent *r, uint64_t op_id, uint64_t version)
+bool ps_ring_push_done(struct ps_ring_agent *r, uint64_t op_id,
+                       uint64_t version)
 {
     struct ps_ring_shared *s = r->shared;
-    struct done *d = &s->dones[r->dones_to % PS_RING_DONES];
+    struct ring_done *d = &s->dones[r->dones_to % PS_RING_DONE_SLOTS];
     uint32_t from = atomic_load_explicit(&s->dones_from, memory_order_acquire);
 
     /* A worker that lies about what it has read harms itself alone. */
-    if (r->dones_to - from >= PS_RING_DONES) {
+    if (r->dones_to - from >= PS_RING_DONE_SLOTS) {
         return false;
     }
     atomic_store_explicit(&d->op_id, op_id, memory_order_relaxed);
@@ -327,20 +330,22 @@ bool ps_ring_put_done(struct ps_ring_agent *r, uint64_t op_id, uint64_t version)
     return true;
 }
 
-bool ps_ring_put_piece(struct ps_ring_agent *r,
-                       const struct ps_ring_piece *piece)
+bool ps_ring_push_progress(struct ps_ring_agent *r,
+                           const struct ps_ring_progress *piece)
 {
     struct ps_ring_shared *s = r->shared;
-    struct piece *p = &s->pieces[r->pieces_to % PS_RING_PIECES];
-    uint32_t from = atomic_load_explicit(&s->pieces_from, memory_order_acquire);
+    struct piece *p = &s->progress[r->progress_to % PS_RING_PROGRESS_SLOTS];
+    uint32_t from = atomic_load_explicit(&s->progress_from,
+                                         memory_order_acquire);
 
-    if (r->pieces_to - from >= PS_RING_PIECES) {
+    if (r->progress_to - from >= PS_RING_PROGRESS_SLOTS) {
         return false;
     }
     atomic_store_explicit(&p->op_id, piece->op_id, memory_order_relaxed);
     atomic_store_explicit(&p->bytes, piece->bytes, memory_order_relaxed);
-    r->pieces_to++;
-    atomic_store_explicit(&s->pieces_to, r->pieces_to, memory_order_release);
+    r->progress_to++;
+    atomic_store_explicit(&s->progress_to, r->progress_to,
+                          memory_order_release);
     return true;
 }
 
@@ -356,19 +361,19 @@ bool ps_ring_wake_worker(struct ps_ring_agent *r)
         return false;
     }
     at = atomic_load_explicit(&s->wake_at, memory_order_relaxed);
-    if (at - r->dones_to - 1u < PS_RING_DONES &&
-        (asleep != ASLEEP_FOR_PIECES ||
-         atomic_load_explicit(&s->pieces_from, memory_order_relaxed) ==
-             r->pieces_to)) {
+    if (at - r->dones_to - 1u < PS_RING_DONE_SLOTS &&
+        (asleep != ASLEEP_FOR_PROGRESS ||
+         atomic_load_explicit(&s->progress_from, memory_order_relaxed) ==
+             r->progress_to)) {
         return false; /* It waits for more. */
     }
-    return take_flag(&s->worker_asleep);
+    return exchange_flag(&s->worker_asleep);
 }
 
 bool ps_ring_agent_sleep(struct ps_ring_agent *r, uint64_t frames)
 {
     struct ps_ring_shared *s = r->shared;
-    const struct slot *slot = &s->ops[r->ops_from % PS_RING_OPS];
+    const struct slot *slot = &s->ops[r->ops_from % PS_RING_OP_SLOTS];
 
     atomic_store_explicit(&s->agent_asleep, 1, memory_order_release);
     atomic_thread_fence(memory_order_seq_cst);

@@ -25,9 +25,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define PS_RING_OPS    8192u /* Powers of two. */
-#define PS_RING_DONES  8192u
-#define PS_RING_PIECES 256u
+#define PS_RING_OP_SLOTS       8192u /* Powers of two. */
+#define PS_RING_DONE_SLOTS     8192u
+#define PS_RING_PROGRESS_SLOTS 256u
 
 struct ps_ring_shared;
 
@@ -43,11 +43,11 @@ struct ps_ring_worker {
     struct ps_ring_shared *shared;
     uint32_t ops_to;     /* Written up to here. */
     uint32_t dones_from; /* Read up to here. */
-    uint32_t pieces_from;
+    uint32_t progress_from;
 };
 
 /* The first so many bytes of an operation's result are there. */
-struct ps_ring_piece {
+struct ps_ring_progress {
     uint64_t op_id;
     uint64_t bytes;
 };
@@ -55,24 +55,24 @@ struct ps_ring_piece {
 /* `memory` is all zero. */
 void ps_ring_worker_init(struct ps_ring_worker *r, void *memory);
 /* False: full. `after` counts the frames sent before it. */
-PS_MUST_USE bool ps_ring_put_op(struct ps_ring_worker *r,
-                                const struct ps_msg_l_op *op, uint64_t after);
+PS_MUST_USE bool ps_ring_push_op(struct ps_ring_worker *r,
+                                 const struct ps_msg_l_op *op, uint64_t after);
 /* Operations that would fit now. */
-uint32_t ps_ring_room(const struct ps_ring_worker *r);
+uint32_t ps_ring_free_op_slots(const struct ps_ring_worker *r);
 /* After a batch: true when the agent must be sent an l_wake. */
 PS_MUST_USE bool ps_ring_wake_agent(struct ps_ring_worker *r);
 /* The next end: 1; none: 0; PS_E_PROTO. Fills in what a ring carries. */
-PS_MUST_USE int ps_ring_take_done(struct ps_ring_worker *r,
-                                  struct ps_msg_l_done *ret_done);
+PS_MUST_USE int ps_ring_pop_done(struct ps_ring_worker *r,
+                                 struct ps_msg_l_done *ret_done);
 /* At most `max` of them: how many. */
-PS_MUST_USE int ps_ring_take_dones(struct ps_ring_worker *r,
-                                   struct ps_msg_l_done *ret_dones,
-                                   uint32_t max);
+PS_MUST_USE int ps_ring_pop_dones(struct ps_ring_worker *r,
+                                  struct ps_msg_l_done *ret_dones,
+                                  uint32_t max);
 bool ps_ring_has_done(const struct ps_ring_worker *r);
 /* The next word about a result: 1; none: 0; PS_E_PROTO. */
-PS_MUST_USE int ps_ring_take_piece(struct ps_ring_worker *r,
-                                   struct ps_ring_piece *ret_piece);
-bool ps_ring_has_piece(const struct ps_ring_worker *r);
+PS_MUST_USE int ps_ring_pop_progress(struct ps_ring_worker *r,
+                                     struct ps_ring_progress *ret_piece);
+bool ps_ring_has_progress(const struct ps_ring_worker *r);
 /* Asks for an l_wake once `count` >= 1 ends lie there, or with `pieces` a word
  * about a result. False: they do already. */
 PS_MUST_USE bool ps_ring_worker_sleep(struct ps_ring_worker *r, uint32_t count,
@@ -85,24 +85,24 @@ struct ps_ring_agent {
     struct ps_ring_shared *shared;
     uint32_t ops_from;
     uint32_t dones_to;
-    uint32_t pieces_to;
+    uint32_t progress_to;
 };
 
 void ps_ring_agent_init(struct ps_ring_agent *r, void *memory);
 /* The next operation of a worker that has sent `frames` frames, checked as the
  * codec would: 1; none yet: 0; PS_E_PROTO. */
-PS_MUST_USE int ps_ring_take_op(struct ps_ring_agent *r, uint64_t frames,
-                                struct ps_msg_l_op *ret_op);
+PS_MUST_USE int ps_ring_pop_op(struct ps_ring_agent *r, uint64_t frames,
+                               struct ps_msg_l_op *ret_op);
 /* At most `max` of them: how many. PS_E_PROTO only when the first one is
  * wrong. */
-PS_MUST_USE int ps_ring_take_ops(struct ps_ring_agent *r, uint64_t frames,
-                                 struct ps_msg_l_op *ret_ops, uint32_t max);
+PS_MUST_USE int ps_ring_pop_ops(struct ps_ring_agent *r, uint64_t frames,
+                                struct ps_msg_l_op *ret_ops, uint32_t max);
 /* False: full. */
-PS_MUST_USE bool ps_ring_put_done(struct ps_ring_agent *r, uint64_t op_id,
-                                  uint64_t version);
+PS_MUST_USE bool ps_ring_push_done(struct ps_ring_agent *r, uint64_t op_id,
+                                   uint64_t version);
 /* False: full, and it was dropped. */
-bool ps_ring_put_piece(struct ps_ring_agent *r,
-                       const struct ps_ring_piece *piece);
+bool ps_ring_push_progress(struct ps_ring_agent *r,
+                           const struct ps_ring_progress *piece);
 /* After a batch: true when the worker must be sent an l_wake. */
 PS_MUST_USE bool ps_ring_wake_worker(struct ps_ring_agent *r);
 /* Asks for an l_wake. False: there is something to take. */

@@ -10,7 +10,7 @@ struct cursor {
 };
 
 /* What the first bytes of a value say. */
-struct lead {
+struct value_head {
     uint64_t body;     /* Bytes of a scalar that follow. */
     uint64_t children; /* Values of a container that follow. */
 };
@@ -29,11 +29,11 @@ static bool read_be(struct cursor *c, unsigned size, uint64_t *ret)
     return true;
 }
 
-static bool read_lead(struct cursor *c, struct lead *ret)
+static bool read_value_head(struct cursor *c, struct value_head *ret)
 {
     uint8_t b = *c->at++;
 
-    *ret = (struct lead){0};
+    *ret = (struct value_head){0};
     if (b <= 0x7f || b >= 0xe0) { /* fixint */
         return true;
     }
@@ -105,7 +105,7 @@ int ps_scan(const uint8_t *data, size_t len,
     assert(limits->depth_max > 0 && limits->depth_max <= PS_SCAN_DEPTH_MAX);
     left[0] = 1;
     for (;;) {
-        struct lead lead;
+        struct value_head lead;
 
         while (left[depth] == 0) {
             if (depth == 0) {
@@ -121,7 +121,8 @@ int ps_scan(const uint8_t *data, size_t len,
         }
         left[depth]--;
         owed--;
-        if (!read_lead(&c, &lead) || lead.body > (uint64_t)(c.end - c.at)) {
+        if (!read_value_head(&c, &lead) ||
+            lead.body > (uint64_t)(c.end - c.at)) {
             return PS_E_PROTO;
         }
         c.at += lead.body;

@@ -3,8 +3,8 @@
 
 #include <assert.h>
 
-static const struct ps_shape_value *find(const struct ps_shape_enum *e,
-                                         unsigned v)
+static const struct ps_shape_value *find_shape(const struct ps_shape_enum *e,
+                                               unsigned v)
 {
     for (size_t i = 0; i < e->value_count; i++) {
         if (e->values[i].value == v) {
@@ -16,14 +16,14 @@ static const struct ps_shape_value *find(const struct ps_shape_enum *e,
 
 const char *ps_shape_value_name(const struct ps_shape_enum *e, unsigned v)
 {
-    const struct ps_shape_value *found = find(e, v);
+    const struct ps_shape_value *found = find_shape(e, v);
 
     return found != NULL ? found->name : "?";
 }
 
 bool ps_shape_value_known(const struct ps_shape_enum *e, unsigned v)
 {
-    return find(e, v) != NULL;
+    return find_shape(e, v) != NULL;
 }
 
 size_t ps_shape_size(enum ps_shape_type type)

@@ -43,7 +43,7 @@ struct ps_shape_field {
     enum ps_shape_type type;
     enum ps_shape_type of; /* Elements of a list without `record`. */
     uint8_t id;            /* 1..63; 0 in records, whose fields have places. */
-    bool prose;            /* str: words for people, which name things. */
+    bool is_text;          /* str: words for people, which name things. */
     bool required;         /* false: default_ holds what its absence means. */
     uint16_t since;        /* Protocol version. */
     uint32_t max;          /* str, bin: bytes; list: elements. */

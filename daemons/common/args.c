@@ -21,7 +21,7 @@ enum {
     OPT_SCHED,
 };
 
-static const struct option words[] = {
+static const struct option arg_options[] = {
     {"config", required_argument, NULL, 'c'},
     {"option", required_argument, NULL, 'o'},
     {"check-config", no_argument, NULL, OPT_CHECK},
@@ -36,10 +36,12 @@ static const struct option words[] = {
     {NULL, 0, NULL, 0},
 };
 
-static void complain(const struct ps_args_options *opt, const char *fmt, ...)
+static void report_usage_error(const struct ps_args_options *opt,
+                               const char *fmt, ...)
     __attribute__((format(printf, 2, 3)));
 
-static void complain(const struct ps_args_options *opt, const char *fmt, ...)
+static void report_usage_error(const struct ps_args_options *opt,
+                               const char *fmt, ...)
 {
     va_list ap;
 
@@ -50,7 +52,7 @@ static void complain(const struct ps_args_options *opt, const char *fmt, ...)
     fprintf(stderr, "; try %s --help\n", opt->program);
 }
 
-static void override(struct ps_args *a, const char *path, const char *value)
+static void add_override(struct ps_args *a, const char *path, const char *value)
 {
     size_t len = strlen(path) + strlen(value) + 2;
     char *text = ps_alloc(len);
@@ -61,28 +63,28 @@ static void override(struct ps_args *a, const char *path, const char *value)
     a->overrides[a->override_count++] = text;
 }
 
-static bool take_sched(const struct ps_args_options *opt, struct ps_args *a,
-                       const char *value)
+static bool parse_sched(const struct ps_args_options *opt, struct ps_args *a,
+                        const char *value)
 {
     struct ps_addr addr;
     char port[8];
 
     if (!opt->dials) {
-        complain(opt, "--sched is not for this program");
+        report_usage_error(opt, "--sched is not for this program");
         return false;
     }
     if (ps_addr_parse(value, &addr) != 0) {
-        complain(opt, "--sched %s: write HOST:PORT", value);
+        report_usage_error(opt, "--sched %s: write HOST:PORT", value);
         return false;
     }
     snprintf(port, sizeof(port), "%u", (unsigned)addr.port);
-    override(a, "scheduler.address", addr.host);
-    override(a, "scheduler.port", port);
+    add_override(a, "scheduler.address", addr.host);
+    add_override(a, "scheduler.port", port);
     return true;
 }
 
-static bool take_print(const struct ps_args_options *opt, struct ps_args *a,
-                       const char *value)
+static bool parse_print(const struct ps_args_options *opt, struct ps_args *a,
+                        const char *value)
 {
     if (value == NULL || strcmp(value, "effective") == 0) {
         a->print = PS_PRINT_EFFECTIVE;
@@ -91,22 +93,23 @@ static bool take_print(const struct ps_args_options *opt, struct ps_args *a,
     } else if (strcmp(value, "schema") == 0) {
         a->print = PS_PRINT_SCHEMA;
     } else {
-        complain(opt, "--print-config=%s: write defaults, effective or schema",
-                 value);
+        report_usage_error(
+            opt, "--print-config=%s: write defaults, effective or schema",
+            value);
         return false;
     }
     return true;
 }
 
-static bool take_ready_fd(const struct ps_args_options *opt, struct ps_args *a,
-                          const char *value)
+static bool parse_ready_fd(const struct ps_args_options *opt, struct ps_args *a,
+                           const char *value)
 {
     char *end;
     long fd = strtol(value, &end, 10);
 
     if (end == value || *end != '\0' || fd < 0 || fd > 1 << 20 ||
         fcntl((int)fd, F_GETFD) < 0) {
-        complain(opt, "--ready-fd %s: not an open descriptor", value);
+        report_usage_error(opt, "--ready-fd %s: not an open descriptor", value);
         return false;
     }
     (void)fcntl((int)fd, F_SETFD, FD_CLOEXEC);
@@ -114,7 +117,8 @@ static bool take_ready_fd(const struct ps_args_options *opt, struct ps_args *a,
     return true;
 }
 
-static bool take(const struct ps_args_options *opt, struct ps_args *a, int c)
+static bool parse_arg(const struct ps_args_options *opt, struct ps_args *a,
+                      int c)
 {
     switch (c) {
     case 'c':
@@ -122,35 +126,35 @@ static bool take(const struct ps_args_options *opt, struct ps_args *a, int c)
         return true;
     case 'o':
         if (strchr(optarg, '=') == NULL) {
-            complain(opt, "-o %s: write KEY=VALUE", optarg);
+            report_usage_error(opt, "-o %s: write KEY=VALUE", optarg);
             return false;
         }
-        override(a, optarg, "");
+        add_override(a, optarg, "");
         /* It has its '=' already: take off the one just added. */
         a->overrides[a->override_count - 1][strlen(optarg)] = '\0';
         return true;
     case 'l':
-        override(a, "log.level", optarg);
+        add_override(a, "log.level", optarg);
         return true;
     case OPT_LOG_FORMAT:
-        override(a, "log.format", optarg);
+        add_override(a, "log.format", optarg);
         return true;
     case OPT_CHECK:
         a->check = true;
         return true;
     case OPT_PRINT:
-        return take_print(opt, a, optarg);
+        return parse_print(opt, a, optarg);
     case OPT_READY_FD:
-        return take_ready_fd(opt, a, optarg);
+        return parse_ready_fd(opt, a, optarg);
     case OPT_PORT_FILE:
         if (!opt->listens) {
-            complain(opt, "--port-file is not for this program");
+            report_usage_error(opt, "--port-file is not for this program");
             return false;
         }
         a->port_file = optarg;
         return true;
     case OPT_SCHED:
-        return take_sched(opt, a, optarg);
+        return parse_sched(opt, a, optarg);
     case 'h':
         a->help = true;
         return true;
@@ -170,19 +174,20 @@ bool ps_args_parse(const struct ps_args_options *opt, int argc, char **argv,
 
     opterr = 0;
     optind = 1;
-    while ((c = getopt_long(argc, argv, ":c:o:l:hV", words, NULL)) != -1) {
+    while ((c = getopt_long(argc, argv, ":c:o:l:hV", arg_options, NULL)) !=
+           -1) {
         if (c == ':') {
-            complain(opt, "%s needs a value", argv[optind - 1]);
+            report_usage_error(opt, "%s needs a value", argv[optind - 1]);
         } else if (c == '?') {
-            complain(opt, "%s: unknown option", argv[optind - 1]);
+            report_usage_error(opt, "%s: unknown option", argv[optind - 1]);
         }
-        if (!take(opt, &a, c)) {
+        if (!parse_arg(opt, &a, c)) {
             ps_args_fini(&a);
             return false;
         }
     }
     if (optind < argc) {
-        complain(opt, "%s: unexpected argument", argv[optind]);
+        report_usage_error(opt, "%s: unexpected argument", argv[optind]);
         ps_args_fini(&a);
         return false;
     }

@@ -21,8 +21,8 @@
 #include "net/listen.h"
 #include "net/local.h"
 #include "net/loop.h"
-#include "net/mover.h"
-#include "net/near.h"
+#include "net/io_pool.h"
+#include "net/shm_peer.h"
 #include "net/worker.h"
 
 #include <assert.h>
@@ -49,57 +49,58 @@ struct daemon {
     struct ps_args args;
     void *values;
     struct ps_options *options; /* What `values` points into. */
-    struct ps_options *reloaded;
+    struct ps_options *reloaded_options;
     struct ps_daemon_facts facts;
     struct ps_loop *loop;
     struct ps_worker *worker;
-    struct ps_movers *movers; /* NULL: one loop. */
+    struct ps_io_pool *io_pool; /* NULL: one loop. */
     struct ps_driver *driver;
-    struct ps_listener *listener;
-    struct ps_listener *local;
-    struct ps_listener *near;
+    struct ps_listener *tcp_listener;
+    struct ps_listener *local_listener;
+    struct ps_listener *shm_listener;
     int listen_fd;
-    int near_fd; /* For agents of this host; -1: none. */
+    int shm_fd; /* For agents of this host; -1: none. */
     uint16_t listen_port;
     int local_fd;
     const char *local_path; /* Ours: removed at the end. */
     void *app;
-    struct ps_loop_timer watchdog;
-    struct ps_loop_timer reload_due; /* Descriptors had run out. */
-    int spare; /* A descriptor for the configuration; -1: none. */
-    struct ps_loop_timer trim_due; /* Wakes the loop; settled() does it, */
-    struct ps_loop_timer log_due;  /* and this. */
+    struct ps_loop_timer watchdog_timer;
+    struct ps_loop_timer reload_timer; /* Descriptors had run out. */
+    int spare_fd; /* A descriptor for the configuration; -1: none. */
+    struct ps_loop_timer trim_timer; /* Wakes the loop; settled() does it, */
+    struct ps_loop_timer log_timer;  /* and this. */
     struct ps_trim trim;
-    struct ps_loop_timer grace;
+    struct ps_loop_timer grace_timer;
     ps_time grace_time;
-    bool serving; /* Told that it is. */
-    bool stopping;
+    bool is_serving; /* Told that it is. */
+    bool is_stopping;
     int exit_code;
 };
 
 /* Kept outside of any function so that one memory holds every report. */
 static char report_text[REPORT_MAX];
 
-static const struct ps_common_options *common(const struct daemon *d)
+static const struct ps_common_options *common_options(const struct daemon *d)
 {
     return (const void *)((const char *)d->values + d->spec->common);
 }
 
-static const struct ps_listen_options *listening(const struct daemon *d)
+static const struct ps_listen_options *listen_options(const struct daemon *d)
 {
     return d->spec->listen == PS_DAEMON_NONE
                ? NULL
                : (const void *)((const char *)d->values + d->spec->listen);
 }
 
-static const struct ps_scheduler_options *scheduler(const struct daemon *d)
+static const struct ps_scheduler_options *
+scheduler_options(const struct daemon *d)
 {
     return d->spec->scheduler == PS_DAEMON_NONE
                ? NULL
                : (const void *)((const char *)d->values + d->spec->scheduler);
 }
 
-static int exit_code(int rc)
+static int exit_code_of(int rc)
 {
     switch (rc) {
     case PS_E_INVAL:
@@ -124,7 +125,7 @@ static int exit_code(int rc)
 
 /* ------------------------------------------------------------- options */
 
-static void default_config(const struct daemon *d, char *out, size_t cap)
+static void default_config_path(const struct daemon *d, char *out, size_t cap)
 {
     snprintf(out, cap, "%s/pskv/%s.yaml", PS_SYSCONFDIR,
              d->spec->options->program);
@@ -134,7 +135,7 @@ static void default_config(const struct daemon *d, char *out, size_t cap)
 static bool check_listen(const struct daemon *d, const struct ps_options *o,
                          struct ps_str *report)
 {
-    const struct ps_listen_options *l = listening(d);
+    const struct ps_listen_options *l = listen_options(d);
     char number[PS_ADDRESS_MAX + 1];
     enum ps_addr_kind kind;
 
@@ -164,9 +165,9 @@ static bool check_listen(const struct daemon *d, const struct ps_options *o,
 }
 
 /* Into `values`; the report says what is wrong, or warns. */
-static int load(const struct daemon *d, const struct ps_options *previous,
-                void *values, struct ps_options **ret_options,
-                struct ps_str *report)
+static int load_options(const struct daemon *d,
+                        const struct ps_options *previous, void *values,
+                        struct ps_options **ret_options, struct ps_str *report)
 {
     char path[512];
     struct ps_option_input in = {
@@ -180,7 +181,7 @@ static int load(const struct daemon *d, const struct ps_options *previous,
     };
 
     if (in.file == NULL) {
-        default_config(d, path, sizeof(path));
+        default_config_path(d, path, sizeof(path));
         in.file = path;
         in.file_optional = true;
     }
@@ -189,7 +190,7 @@ static int load(const struct daemon *d, const struct ps_options *previous,
 
 /* Values that are fine each and wrong together are still printed: that is how
  * to find where they come from. */
-static int load_first(struct daemon *d)
+static int load_initial_options(struct daemon *d)
 {
     struct ps_str report;
     bool good;
@@ -197,7 +198,7 @@ static int load_first(struct daemon *d)
 
     ps_str_init(&report, report_text, sizeof(report_text));
     d->values = ps_calloc(1, d->spec->values_size);
-    rc = load(d, NULL, d->values, &d->options, &report);
+    rc = load_options(d, NULL, d->values, &d->options, &report);
     if (rc == 0 && d->args.print == PS_PRINT_NOTHING) {
         good = check_listen(d, d->options, &report);
         if (d->spec->check != NULL) {
@@ -206,18 +207,18 @@ static int load_first(struct daemon *d)
         rc = good ? 0 : PS_E_CONFIG;
     }
     fputs(report_text, stderr);
-    d->grace_time = rc == 0 ? common(d)->grace : 0;
+    d->grace_time = rc == 0 ? common_options(d)->grace : 0;
     return rc == 0 ? PS_EXIT_OK : PS_EXIT_CONFIG;
 }
 
-static void log_changed(void *ctx, const struct ps_option *row)
+static void log_option_change(void *ctx, const struct ps_option *row)
 {
     const struct daemon *d = ctx;
     char text[256];
     struct ps_str s;
 
     ps_str_init(&s, text, sizeof(text));
-    ps_options_text(d->reloaded, row->path, &s);
+    ps_options_text(d->reloaded_options, row->path, &s);
     ps_log(PS_LOG_NOTICE, "option changed %s=%s", row->path, text);
 }
 
@@ -232,16 +233,18 @@ static void log_report(enum ps_log_level level)
     }
 }
 
-static int open_spare(void)
+static int open_spare_fd(void)
 {
     return open("/dev/null", O_RDONLY | O_CLOEXEC);
 }
 
 /* Values that can change; everything else stays as it was at the start. */
-static void reload(struct daemon *d)
+static void reload_options(struct daemon *d)
 {
     struct ps_options *now = NULL;
-    struct ps_options *before = d->reloaded != NULL ? d->reloaded : d->options;
+    struct ps_options *before = d->reloaded_options != NULL
+                                    ? d->reloaded_options
+                                    : d->options;
     void *values = ps_calloc(1, d->spec->values_size);
     struct timespec mono;
     struct ps_str report;
@@ -251,19 +254,19 @@ static void reload(struct daemon *d)
               (uint64_t)mono.tv_sec * 1000000u +
                   (uint64_t)mono.tv_nsec / 1000u);
     ps_str_init(&report, report_text, sizeof(report_text));
-    if (d->spare >= 0) {
-        close(d->spare);
+    if (d->spare_fd >= 0) {
+        close(d->spare_fd);
     }
-    int rc = load(d, before, values, &now, &report);
+    int rc = load_options(d, before, values, &now, &report);
 
-    d->spare = open_spare();
+    d->spare_fd = open_spare_fd();
     if (rc == 0) {
         const struct ps_common_options *c =
             (const void *)((const char *)values + d->spec->common);
 
         log_report(PS_LOG_WARNING);
-        d->reloaded = now;
-        ps_options_compare(before, now, log_changed, d);
+        d->reloaded_options = now;
+        ps_options_compare(before, now, log_option_change, d);
         ps_log_level_set((enum ps_log_level)c->log_level);
         d->grace_time = c->grace;
         if (before != d->options) {
@@ -273,10 +276,10 @@ static void reload(struct daemon *d)
     } else {
         log_report(PS_LOG_ERROR);
         ps_log(PS_LOG_ERROR, "options not reloaded, the old ones stay%s",
-               d->spare < 0 ? "; no descriptor is left, trying again" : "");
+               d->spare_fd < 0 ? "; no descriptor is left, trying again" : "");
     }
-    if (d->spare < 0) {
-        ps_loop_timer_set(d->loop, &d->reload_due,
+    if (d->spare_fd < 0) {
+        ps_loop_timer_set(d->loop, &d->reload_timer,
                           ps_loop_now(d->loop) + PS_SECONDS(1));
     }
     ps_free(values);
@@ -299,26 +302,26 @@ static void print_version(const struct ps_daemon_spec *spec)
     printf("tls none\n");
 }
 
-static int complain(const struct daemon *d, const char *what, const char *name,
-                    int rc)
+static int report_option_error(const struct daemon *d, const char *what,
+                               const char *name, int rc)
 {
     ps_log(PS_LOG_ERROR, "%s %s: %s", what, name, ps_strerror(rc));
     (void)d;
-    return exit_code(rc);
+    return exit_code_of(rc);
 }
 
 /* As many descriptors as we may have: each agent is at least one. */
 static void raise_nofile(const struct daemon *d)
 {
     struct rlimit lim;
-    uint64_t wanted = common(d)->connections + 64;
+    uint64_t wanted = common_options(d)->connections + 64;
 
     if (getrlimit(RLIMIT_NOFILE, &lim) != 0) {
         return;
     }
     lim.rlim_cur = lim.rlim_max;
     (void)setrlimit(RLIMIT_NOFILE, &lim);
-    if (listening(d) != NULL && lim.rlim_max < wanted) {
+    if (listen_options(d) != NULL && lim.rlim_max < wanted) {
         ps_log(PS_LOG_WARNING,
                "descriptors limit %" PRIu64 " less than limits.connections "
                "needs %" PRIu64 "; raise LimitNOFILE",
@@ -345,7 +348,7 @@ static int open_local(struct daemon *d)
         return PS_EXIT_OK;
     }
     if (option != NULL &&
-        ps_options_from(d->options, option) == PS_OPTION_FROM_DEFAULT) {
+        ps_options_origin(d->options, option) == PS_OPTION_FROM_DEFAULT) {
         ps_log(PS_LOG_NOTICE,
                "no Unix socket at %s (%s): psctl cannot change jobs; %s says "
                "where it is to be",
@@ -375,12 +378,12 @@ static int open_tcp(struct daemon *d, const struct ps_listen_options *l)
 
     (void)ps_addr_format(l->address, first, where, sizeof(where));
     ps_log(PS_LOG_ERROR, "cannot listen on %s: %s", where, advice);
-    return exit_code(rc);
+    return exit_code_of(rc);
 }
 
 static int open_sockets(struct daemon *d)
 {
-    const struct ps_listen_options *l = listening(d);
+    const struct ps_listen_options *l = listen_options(d);
 
     if (l != NULL) {
         int code = open_tcp(d, l);
@@ -392,7 +395,7 @@ static int open_sockets(struct daemon *d)
     return d->spec->socket != NULL ? open_local(d) : PS_EXIT_OK;
 }
 
-static uint64_t draw(void)
+static uint64_t random_instance(void)
 {
     uint64_t n = 0;
 
@@ -420,9 +423,9 @@ static void make_name(struct daemon *d)
 {
     struct ps_daemon_facts *f = &d->facts;
 
-    if (common(d)->node[0] != '\0') {
-        ps_str_copy(f->name, sizeof(f->name), common(d)->node);
-    } else if (listening(d) != NULL) {
+    if (common_options(d)->node[0] != '\0') {
+        ps_str_copy(f->name, sizeof(f->name), common_options(d)->node);
+    } else if (listen_options(d) != NULL) {
         snprintf(f->name, sizeof(f->name), "%.50s-%u", f->host,
                  (unsigned)d->listen_port);
     } else {
@@ -433,14 +436,15 @@ static void make_name(struct daemon *d)
 
 static int make_addresses(struct daemon *d)
 {
-    const struct ps_scheduler_options *s = scheduler(d);
-    const struct ps_listen_options *l = listening(d);
+    const struct ps_scheduler_options *s = scheduler_options(d);
+    const struct ps_listen_options *l = listen_options(d);
     struct ps_daemon_facts *f = &d->facts;
     char host[PS_ADDRESS_MAX + 1];
 
     if (s != NULL && !ps_addr_format(s->address, (uint16_t)s->port,
                                      f->scheduler, sizeof(f->scheduler))) {
-        return complain(d, "scheduler.address", s->address, PS_E_TOOBIG);
+        return report_option_error(d, "scheduler.address", s->address,
+                                   PS_E_TOOBIG);
     }
     if (l == NULL || d->spec->advertise == NULL) {
         return PS_EXIT_OK;
@@ -469,26 +473,26 @@ static int make_addresses(struct daemon *d)
         }
     }
     if (!ps_addr_format(host, d->listen_port, f->address, sizeof(f->address))) {
-        return complain(d, "advertise.address", host, PS_E_TOOBIG);
+        return report_option_error(d, "advertise.address", host, PS_E_TOOBIG);
     }
     return PS_EXIT_OK;
 }
 
-static bool same_host(const struct daemon *d)
+static bool uses_shm(const struct daemon *d)
 {
     return d->spec->same_host != NULL && d->spec->same_host(d->values);
 }
 
 /* Without it agents come by TCP, so failing is no reason to end. */
-static void listen_near(struct daemon *d)
+static void listen_shm(struct daemon *d)
 {
-    const struct ps_listen_options *l = listening(d);
+    const struct ps_listen_options *l = listen_options(d);
     int rc;
 
-    if (l == NULL || !same_host(d)) {
+    if (l == NULL || !uses_shm(d)) {
         return;
     }
-    rc = ps_near_listen(d->facts.address, l->backlog, &d->near_fd);
+    rc = ps_shm_listen(d->facts.address, l->backlog, &d->shm_fd);
     if (rc != 0) {
         ps_log(PS_LOG_NOTICE,
                "agents on this host come by TCP address %s reason \"%s\"",
@@ -498,7 +502,7 @@ static void listen_near(struct daemon *d)
 
 static int make_facts(struct daemon *d)
 {
-    const struct ps_common_options *c = common(d);
+    const struct ps_common_options *c = common_options(d);
     struct ps_daemon_facts *f = &d->facts;
     struct timespec wall;
 
@@ -512,8 +516,8 @@ static int make_facts(struct daemon *d)
     f->uid = (uint32_t)geteuid();
     clock_gettime(CLOCK_REALTIME, &wall);
     f->wall_ns = (uint64_t)wall.tv_sec * 1000000000u + (uint64_t)wall.tv_nsec;
-    f->instance = draw();
-    f->seed = draw();
+    f->instance = random_instance();
+    f->seed = random_instance();
     f->now = ps_loop_now(d->loop);
     f->link = (struct ps_link_options){.resend_timeout = c->resend_timeout,
                                        .resend_max = c->resend_max,
@@ -522,23 +526,23 @@ static int make_facts(struct daemon *d)
     int code = make_addresses(d);
 
     if (code == PS_EXIT_OK) {
-        listen_near(d);
+        listen_shm(d);
     }
     return code;
 }
 
-static void accepted(void *ctx, int fd)
+static void accepted_tcp(void *ctx, int fd)
 {
     struct daemon *d = ctx;
 
     ps_driver_accept(d->driver, fd);
 }
 
-static void accepted_near(void *ctx, int fd)
+static void accepted_shm(void *ctx, int fd)
 {
     struct daemon *d = ctx;
 
-    ps_driver_accept_near(d->driver, fd);
+    ps_driver_accept_shm(d->driver, fd);
 }
 
 static void accepted_local(void *ctx, int fd)
@@ -576,48 +580,48 @@ static int write_port_file(const struct daemon *d)
 
 /* ----------------------------------------------------------------- end */
 
-static void closed(void *ctx)
+static void driver_closed(void *ctx)
 {
     struct daemon *d = ctx;
 
     ps_loop_stop(d->loop);
 }
 
-static void close_now(struct daemon *d)
+static void close_driver(struct daemon *d)
 {
-    ps_loop_timer_set(d->loop, &d->grace, PS_TIME_NEVER);
-    ps_driver_close(d->driver, closed);
+    ps_loop_timer_set(d->loop, &d->grace_timer, PS_TIME_NEVER);
+    ps_driver_close(d->driver, driver_closed);
 }
 
 /* Its last words go out with what is queued. */
-static void end_machine(struct daemon *d)
+static void shut_down_machine(struct daemon *d)
 {
     if (d->spec->shutdown_last) {
         ps_driver_shutdown(d->driver);
     }
-    close_now(d);
+    close_driver(d);
 }
 
-static void grace_over(struct ps_loop_timer *t)
+static void grace_expired(struct ps_loop_timer *t)
 {
-    struct daemon *d = PS_CONTAINER(t, struct daemon, grace);
+    struct daemon *d = PS_CONTAINER(t, struct daemon, grace_timer);
 
     ps_log(PS_LOG_WARNING,
            "shutdown.grace is over, %" PRIu64 " things in progress are left",
            d->spec->residue(d->app));
-    end_machine(d);
+    shut_down_machine(d);
 }
 
-static void stop(void *ctx, int signum)
+static void daemon_stop(void *ctx, int signum)
 {
     struct daemon *d = ctx;
 
-    if (d->stopping) {
+    if (d->is_stopping) {
         ps_log(PS_LOG_NOTICE, "stopping at once signal %d", signum);
-        close_now(d);
+        close_driver(d);
         return;
     }
-    d->stopping = true;
+    d->is_stopping = true;
     ps_log(PS_LOG_NOTICE, "stopping signal %d", signum);
     ps_notify("STOPPING=1");
     if (d->spec->shutdown_last) {
@@ -625,35 +629,35 @@ static void stop(void *ctx, int signum)
     } else {
         ps_driver_shutdown(d->driver);
     }
-    ps_loop_timer_set(d->loop, &d->grace,
+    ps_loop_timer_set(d->loop, &d->grace_timer,
                       ps_time_add(ps_loop_now(d->loop), d->grace_time));
 }
 
 /* As long as descriptors had run out when the options were read. */
-static void reload_again(struct ps_loop_timer *t)
+static void retry_reload(struct ps_loop_timer *t)
 {
-    struct daemon *d = PS_CONTAINER(t, struct daemon, reload_due);
+    struct daemon *d = PS_CONTAINER(t, struct daemon, reload_timer);
 
-    d->spare = open_spare();
-    if (d->spare >= 0) {
-        reload(d);
+    d->spare_fd = open_spare_fd();
+    if (d->spare_fd >= 0) {
+        reload_options(d);
     } else {
         ps_loop_timer_set(d->loop, t, ps_loop_now(d->loop) + PS_SECONDS(1));
     }
 }
 
-static void hang_up(void *ctx, int signum)
+static void on_sighup(void *ctx, int signum)
 {
     (void)signum;
-    reload(ctx);
+    reload_options(ctx);
 }
 
-static unsigned loops(const struct daemon *d)
+static unsigned loop_count(const struct daemon *d)
 {
-    return 1 + (d->movers != NULL ? ps_movers_count(d->movers) : 0);
+    return 1 + (d->io_pool != NULL ? ps_io_pool_threads(d->io_pool) : 0);
 }
 
-static void dump(void *ctx, int signum)
+static void log_state(void *ctx, int signum)
 {
     const struct daemon *d = ctx;
     struct ps_driver_stats s;
@@ -665,25 +669,26 @@ static void dump(void *ctx, int signum)
            "computing %u queued %" PRIu64 " in %" PRIu64 " out %" PRIu64
            " copied %" PRIu64 " moved %" PRIu64 " loops %u reads %" PRIu64
            " writes %" PRIu64 " refused %" PRIu64 " allocations %zu",
-           d->spec->options->program, d->facts.name, s.connections, s.strangers,
-           s.paused, s.computing, s.queued, s.bytes_in, s.bytes_out, s.copied,
-           s.moved, loops(d), s.reads, s.writes, s.refused, ps_alloc_live());
+           d->spec->options->program, d->facts.name, s.connections,
+           s.pre_handshake, s.paused, s.computing, s.queued, s.bytes_in,
+           s.bytes_out, s.copied, s.moved_by_pool, loop_count(d), s.reads,
+           s.writes, s.refused, ps_alloc_live());
     d->spec->dump(d->app);
     ps_driver_dump(d->driver);
 }
 
-static void failed(void *ctx, int rc)
+static void machine_failed(void *ctx, int rc)
 {
     struct daemon *d = ctx;
 
     ps_log(PS_LOG_ERROR, "cannot go on: %s", ps_strerror(rc));
-    d->exit_code = exit_code(rc);
-    close_now(d);
+    d->exit_code = exit_code_of(rc);
+    close_driver(d);
 }
 
-static void serving(struct daemon *d)
+static void report_serving(struct daemon *d)
 {
-    d->serving = true;
+    d->is_serving = true;
     ps_log(PS_LOG_NOTICE, "serving name %s%s%s", d->facts.name,
            d->facts.address[0] != '\0' ? " address " : "", d->facts.address);
     ps_notify("STATUS=serving");
@@ -696,51 +701,51 @@ static void serving(struct daemon *d)
     }
 }
 
-static void wake(struct ps_loop_timer *t)
+static void trim_timer_due(struct ps_loop_timer *t)
 {
     (void)t;
 }
 
 /* Lines of the log that were not written are counted. */
-static void count_lines(struct daemon *d)
+static void log_skipped_lines(struct daemon *d)
 {
-    ps_logsink_count(false);
-    if (ps_loop_timer_at(&d->log_due) != ps_logsink_deadline()) {
-        ps_loop_timer_set(d->loop, &d->log_due, ps_logsink_deadline());
+    ps_logsink_write_summaries(false);
+    if (ps_loop_timer_at(&d->log_timer) != ps_logsink_deadline()) {
+        ps_loop_timer_set(d->loop, &d->log_timer, ps_logsink_deadline());
     }
 }
 
 /* The allocator keeps what a burst has left; others on this host need it. */
 static void trim_memory(struct daemon *d)
 {
-    if (ps_trim_look(&d->trim, ps_alloc_peak(), ps_alloc_bytes(),
-                     ps_loop_now(d->loop))) {
+    if (ps_trim_check(&d->trim, ps_alloc_peak(), ps_alloc_bytes(),
+                      ps_loop_now(d->loop))) {
         (void)malloc_trim(0);
         ps_log(PS_LOG_DEBUG, "memory of a burst given back");
     }
-    if (ps_loop_timer_at(&d->trim_due) != ps_trim_deadline(&d->trim)) {
-        ps_loop_timer_set(d->loop, &d->trim_due, ps_trim_deadline(&d->trim));
+    if (ps_loop_timer_at(&d->trim_timer) != ps_trim_deadline(&d->trim)) {
+        ps_loop_timer_set(d->loop, &d->trim_timer, ps_trim_deadline(&d->trim));
     }
 }
 
-static void settled(void *ctx)
+static void on_idle(void *ctx)
 {
     struct daemon *d = ctx;
 
     trim_memory(d);
-    count_lines(d);
-    if (!d->serving && (d->spec->ready == NULL || d->spec->ready(d->app))) {
-        serving(d);
+    log_skipped_lines(d);
+    if (!d->is_serving && (d->spec->ready == NULL || d->spec->ready(d->app))) {
+        report_serving(d);
     }
-    if (d->stopping && d->spec->residue(d->app) == 0 &&
+    if (d->is_stopping && d->spec->residue(d->app) == 0 &&
         ps_driver_is_quiet(d->driver)) {
-        end_machine(d);
+        shut_down_machine(d);
     }
 }
 
 static void feed_watchdog(struct ps_loop_timer *t)
 {
-    struct daemon *d = PS_CONTAINER(t, struct daemon, watchdog);
+    struct daemon *d = PS_CONTAINER(t, struct daemon, watchdog_timer);
 
     ps_notify("WATCHDOG=1");
     ps_loop_timer_set(d->loop, t,
@@ -754,8 +759,10 @@ static int catch_signals(struct daemon *d)
     const struct {
         int signum;
         ps_loop_signal_cb cb;
-    } signals[] = {
-        {SIGTERM, stop}, {SIGINT, stop}, {SIGHUP, hang_up}, {SIGUSR1, dump}};
+    } signals[] = {{SIGTERM, daemon_stop},
+                   {SIGINT, daemon_stop},
+                   {SIGHUP, on_sighup},
+                   {SIGUSR1, log_state}};
 
     (void)signal(SIGPIPE, SIG_IGN);
     for (size_t i = 0; i < sizeof(signals) / sizeof(signals[0]); i++) {
@@ -779,65 +786,65 @@ static int make_worker(struct daemon *d)
     return ps_worker_new(&opt, &d->worker);
 }
 
-static void one_more_loop(void *ctx, unsigned count)
+static void io_thread_added(void *ctx, unsigned count)
 {
     struct daemon *d = ctx;
 
     ps_log(PS_LOG_NOTICE, "one more loop loops %u", count + 1);
-    ps_driver_loops_grown(d->driver);
+    ps_driver_io_grown(d->driver);
 }
 
 /* The first is the daemon's own. */
-static int make_movers(struct daemon *d)
+static int make_io_pool(struct daemon *d)
 {
     unsigned wanted = d->spec->loops == NULL ? 1 : d->spec->loops(d->values);
     unsigned most = wanted;
-    struct ps_movers_options opt = {
-        .loop = d->loop, .grown = one_more_loop, .ctx = d};
+    struct ps_io_pool_options opt = {
+        .loop = d->loop, .on_grown = io_thread_added, .ctx = d};
 
     if (wanted == 0) {
         /* The other half of the processors sums, or is others'. */
         wanted = 1;
         most = uv_available_parallelism() / 2;
-        most = most < PS_LOOPS_MAX ? most : PS_LOOPS_MAX;
+        most = most < PS_IO_THREADS_MAX ? most : PS_IO_THREADS_MAX;
     }
     if (most <= 1) {
         return 0;
     }
-    opt.count = wanted - 1;
-    opt.count_max = most - 1;
-    return ps_movers_new(&opt, &d->movers);
+    opt.threads = wanted - 1;
+    opt.threads_max = most - 1;
+    return ps_io_pool_new(&opt, &d->io_pool);
 }
 
 static void make_driver(struct daemon *d)
 {
-    const struct ps_common_options *c = common(d);
+    const struct ps_common_options *c = common_options(d);
     struct ps_driver_options opt = {
         .loop = d->loop,
         .worker = d->worker,
-        .movers = d->movers,
+        .io_pool = d->io_pool,
         .arenas = d->spec->arenas == NULL ? NULL : d->spec->arenas(d->app),
         .machine = d->spec->machine(d->app),
         .self = d->spec->self,
         .scheduler = d->facts.scheduler[0] != '\0' ? d->facts.scheduler : NULL,
-        .limits = {.greet = c->greeting,
-                   .header = c->header,
-                   .stall = c->stall},
+        .limits = {.greeting_timeout = c->greeting,
+                   .header_timeout = c->header,
+                   .stall_timeout = c->stall},
         .output = c->output,
         .link_output = c->link_output,
         .output_total = c->output_total,
-        .same_host = same_host(d),
+        .same_host = uses_shm(d),
         .link_connections = d->spec->link_connections != NULL
                                 ? d->spec->link_connections(d->values)
                                 : 1,
         .bulk = c->congestion_control == 0 ? PS_TCP_BULK : PS_TCP_BULK_SYSTEM,
         .receive_buffer = (uint32_t)c->receive_buffer,
         .send_buffer = (uint32_t)c->send_buffer,
-        .spin = c->spin,
+        .busy_poll = c->spin,
         .connections_max = (uint32_t)c->connections,
-        .strangers_max = (uint32_t)c->strangers,
-        .failed = failed,
-        .settled = settled,
+        .pre_handshake_max = (uint32_t)c->pre_handshake,
+        .on_failed = machine_failed,
+        .on_idle = on_idle,
         .ctx = d,
     };
 
@@ -849,27 +856,29 @@ static void make_driver(struct daemon *d)
     d->driver = ps_driver_new(&opt);
 }
 
-static int listen_all(struct daemon *d)
+static int open_listeners(struct daemon *d)
 {
     int rc = 0;
 
     if (d->listen_fd >= 0) {
-        rc = ps_listener_open(d->loop, d->listen_fd, accepted, d, &d->listener);
+        rc = ps_listener_open(d->loop, d->listen_fd, accepted_tcp, d,
+                              &d->tcp_listener);
         d->listen_fd = rc == 0 ? -1 : d->listen_fd;
     }
-    if (rc == 0 && d->near_fd >= 0) {
-        rc = ps_listener_open(d->loop, d->near_fd, accepted_near, d, &d->near);
-        d->near_fd = rc == 0 ? -1 : d->near_fd;
+    if (rc == 0 && d->shm_fd >= 0) {
+        rc = ps_listener_open(d->loop, d->shm_fd, accepted_shm, d,
+                              &d->shm_listener);
+        d->shm_fd = rc == 0 ? -1 : d->shm_fd;
     }
     if (rc == 0 && d->local_fd >= 0) {
         rc = ps_listener_open(d->loop, d->local_fd, accepted_local, d,
-                              &d->local);
+                              &d->local_listener);
         d->local_fd = rc == 0 ? -1 : d->local_fd;
     }
     return rc;
 }
 
-static int begin(struct daemon *d)
+static int daemon_begin(struct daemon *d)
 {
     int rc = ps_loop_new(&d->loop);
 
@@ -877,7 +886,7 @@ static int begin(struct daemon *d)
         rc = catch_signals(d);
     }
     if (rc != 0) {
-        return complain(d, "cannot start", "the event loop", rc);
+        return report_option_error(d, "cannot start", "the event loop", rc);
     }
     int code = open_sockets(d);
 
@@ -889,31 +898,32 @@ static int begin(struct daemon *d)
     }
     rc = make_worker(d);
     if (rc != 0) {
-        return complain(d, "cannot start", "compute threads", rc);
+        return report_option_error(d, "cannot start", "compute threads", rc);
     }
-    rc = make_movers(d);
+    rc = make_io_pool(d);
     if (rc != 0) {
-        return complain(d, "cannot start", "further loops", rc);
+        return report_option_error(d, "cannot start", "further loops", rc);
     }
     rc = d->spec->open(d->values, &d->facts, &d->app);
     if (rc != 0) {
-        return complain(d, "cannot start", d->spec->options->program, rc);
+        return report_option_error(d, "cannot start", d->spec->options->program,
+                                   rc);
     }
     make_driver(d);
-    if (!ps_alloc_reserve(PS_RESERVE)) {
+    if (!ps_alloc_reserve(PS_RESERVE_BYTES)) {
         ps_log(PS_LOG_WARNING, "no memory for a reserve of %u MiB",
-               PS_RESERVE >> 20);
+               PS_RESERVE_BYTES >> 20);
     }
-    rc = listen_all(d);
+    rc = open_listeners(d);
     if (rc != 0) {
-        return complain(d, "cannot", "accept connections", rc);
+        return report_option_error(d, "cannot", "accept connections", rc);
     }
     return write_port_file(d);
 }
 
 static void warn_insecure(const struct daemon *d)
 {
-    const struct ps_listen_options *l = listening(d);
+    const struct ps_listen_options *l = listen_options(d);
 
     if (l != NULL && l->insecure) {
         ps_log(PS_LOG_WARNING,
@@ -948,7 +958,7 @@ static void warn_environment(void)
     }
 }
 
-static void run(struct daemon *d)
+static void daemon_run(struct daemon *d)
 {
     warn_insecure(d);
     warn_environment();
@@ -958,29 +968,29 @@ static void run(struct daemon *d)
            d->local_path != NULL ? d->local_path : "");
     ps_notify("READY=1\nSTATUS=%s",
               d->spec->ready == NULL ? "serving" : "waiting for the scheduler");
-    d->grace.due = grace_over;
-    d->trim_due.due = wake;
-    d->log_due.due = wake;
-    d->reload_due.due = reload_again;
-    d->watchdog.due = feed_watchdog;
+    d->grace_timer.due = grace_expired;
+    d->trim_timer.due = trim_timer_due;
+    d->log_timer.due = trim_timer_due;
+    d->reload_timer.due = retry_reload;
+    d->watchdog_timer.due = feed_watchdog;
     if (ps_notify_watchdog() != PS_TIME_NEVER) {
-        feed_watchdog(&d->watchdog);
+        feed_watchdog(&d->watchdog_timer);
     }
     ps_loop_run(d->loop);
-    ps_loop_timer_set(d->loop, &d->watchdog, PS_TIME_NEVER);
-    ps_loop_timer_set(d->loop, &d->trim_due, PS_TIME_NEVER);
-    ps_loop_timer_set(d->loop, &d->log_due, PS_TIME_NEVER);
-    ps_loop_timer_set(d->loop, &d->reload_due, PS_TIME_NEVER);
-    ps_logsink_count(true);
+    ps_loop_timer_set(d->loop, &d->watchdog_timer, PS_TIME_NEVER);
+    ps_loop_timer_set(d->loop, &d->trim_timer, PS_TIME_NEVER);
+    ps_loop_timer_set(d->loop, &d->log_timer, PS_TIME_NEVER);
+    ps_loop_timer_set(d->loop, &d->reload_timer, PS_TIME_NEVER);
+    ps_logsink_write_summaries(true);
 }
 
-static void finish(struct daemon *d)
+static void daemon_finish(struct daemon *d)
 {
-    ps_listener_close(d->listener);
-    ps_listener_close(d->local);
-    ps_listener_close(d->near);
-    if (d->near_fd >= 0) {
-        close(d->near_fd);
+    ps_listener_close(d->tcp_listener);
+    ps_listener_close(d->local_listener);
+    ps_listener_close(d->shm_listener);
+    if (d->shm_fd >= 0) {
+        close(d->shm_fd);
     }
     if (d->listen_fd >= 0) {
         close(d->listen_fd);
@@ -993,7 +1003,7 @@ static void finish(struct daemon *d)
     }
     ps_worker_free(d->worker); /* Its jobs end through the driver. */
     ps_driver_free(d->driver);
-    ps_movers_free(d->movers);
+    ps_io_pool_free(d->io_pool);
     if (d->app != NULL) {
         d->spec->close(d->app);
     }
@@ -1018,44 +1028,45 @@ static int print_config(const struct daemon *d)
     return PS_EXIT_OK;
 }
 
-static int serve(struct daemon *d)
+static int daemon_serve(struct daemon *d)
 {
-    const struct ps_common_options *c = common(d);
+    const struct ps_common_options *c = common_options(d);
 
     ps_logsink_open((enum ps_log_format)c->log_format,
                     (enum ps_log_level)c->log_level, d->spec->options->program);
     ps_notify_init();
     raise_nofile(d);
-    d->spare = open_spare();
-    d->exit_code = begin(d);
+    d->spare_fd = open_spare_fd();
+    d->exit_code = daemon_begin(d);
     if (d->exit_code == PS_EXIT_OK) {
-        run(d);
+        daemon_run(d);
         ps_log(PS_LOG_NOTICE, "stopped");
     }
-    finish(d);
+    daemon_finish(d);
     return d->exit_code;
 }
 
-static int with_options(struct daemon *d)
+static int run_with_options(struct daemon *d)
 {
     if (d->args.print == PS_PRINT_DEFAULTS ||
         d->args.print == PS_PRINT_SCHEMA) {
         return print_config(d); /* Whatever the file says. */
     }
-    int code = load_first(d);
+    int code = load_initial_options(d);
 
     if (code != PS_EXIT_OK || d->args.check) {
         return code;
     }
-    return d->args.print != PS_PRINT_NOTHING ? print_config(d) : serve(d);
+    return d->args.print != PS_PRINT_NOTHING ? print_config(d)
+                                             : daemon_serve(d);
 }
 
 int ps_daemon_main(const struct ps_daemon_spec *spec, int argc, char **argv)
 {
     struct daemon d = {.spec = spec,
-                       .spare = -1,
+                       .spare_fd = -1,
                        .listen_fd = -1,
-                       .near_fd = -1,
+                       .shm_fd = -1,
                        .local_fd = -1};
     struct ps_args_options opt = {
         .program = spec->options->program,
@@ -1068,7 +1079,7 @@ int ps_daemon_main(const struct ps_daemon_spec *spec, int argc, char **argv)
     if (!ps_args_parse(&opt, argc, argv, &d.args)) {
         return PS_EXIT_USAGE;
     }
-    default_config(&d, path, sizeof(path));
+    default_config_path(&d, path, sizeof(path));
     if (d.args.help) {
         ps_args_help(&opt, spec->summary, path);
         code = PS_EXIT_OK;
@@ -1076,9 +1087,9 @@ int ps_daemon_main(const struct ps_daemon_spec *spec, int argc, char **argv)
         print_version(spec);
         code = PS_EXIT_OK;
     } else {
-        code = with_options(&d);
+        code = run_with_options(&d);
     }
-    ps_options_free(d.reloaded);
+    ps_options_free(d.reloaded_options);
     ps_options_free(d.options);
     ps_free(d.values);
     ps_args_fini(&d.args);

@@ -5,8 +5,8 @@
 #pragma once
 
 #include "common/options.h"
-#include "core/link.h"
-#include "core/machine.h"
+#include "core/link/link.h"
+#include "core/base/machine.h"
 
 #include <stddef.h>
 

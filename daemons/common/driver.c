@@ -23,17 +23,17 @@ void driver_feed_at(struct ps_driver *d, struct ps_event *ev, ps_time now)
 {
     int rc;
 
-    if (d->closing || d->failure != 0) {
+    if (d->is_closing || d->failure != 0) {
         return;
     }
-    assert(!d->stepping);
-    d->stepping = true;
+    assert(!d->is_stepping);
+    d->is_stepping = true;
     ev->now = now;
     rc = d->opt.machine.ops->step(d->opt.machine.self, ev, &d->fx);
-    driver_carry_out(d);
-    d->stepping = false;
-    d->stepped = true;
-    d->fed = true;
+    driver_apply_effects(d);
+    d->is_stepping = false;
+    d->has_stepped = true;
+    d->was_fed = true;
     if (rc < 0) {
         d->failure = rc;
     }
@@ -46,14 +46,14 @@ void driver_feed(struct ps_driver *d, struct ps_event *ev)
 
 void driver_maybe_closed(struct ps_driver *d)
 {
-    if (d->closing && ps_map_count(d->conns) == 0 && ps_list_empty(&d->dials) &&
-        d->closed != NULL) {
+    if (d->is_closing && ps_map_count(d->conns) == 0 &&
+        ps_list_empty(&d->dials) && d->closed != NULL) {
         void (*closed)(void *ctx) = d->closed;
 
         d->closed = NULL;
-        ps_loop_timer_set(d->opt.loop, &d->grace, PS_TIME_NEVER);
-        ps_loop_timer_set(d->opt.loop, &d->tick, PS_TIME_NEVER);
-        ps_loop_timer_set(d->opt.loop, &d->watch, PS_TIME_NEVER);
+        ps_loop_timer_set(d->opt.loop, &d->grace_timer, PS_TIME_NEVER);
+        ps_loop_timer_set(d->opt.loop, &d->tick_timer, PS_TIME_NEVER);
+        ps_loop_timer_set(d->opt.loop, &d->watch_timer, PS_TIME_NEVER);
         closed(d->opt.ctx);
     }
 }
@@ -70,7 +70,7 @@ static bool tick_if_due(struct ps_driver *d)
     return true;
 }
 
-static bool flush_dirty(struct ps_driver *d)
+static bool flush_queued(struct ps_driver *d)
 {
     struct ps_list_node *n;
     struct ps_list now;
@@ -78,14 +78,14 @@ static bool flush_dirty(struct ps_driver *d)
 
     /* What steps below make dirty again waits for the next turn. */
     ps_list_init(&now);
-    while ((n = ps_list_pop(&d->dirty)) != NULL) {
+    while ((n = ps_list_pop(&d->to_flush)) != NULL) {
         ps_list_push_back(&now, n);
     }
     while ((n = ps_list_pop(&now)) != NULL) {
-        struct link_conn *c = PS_CONTAINER(n, struct link_conn, dirty);
+        struct daemon_conn *c = PS_CONTAINER(n, struct daemon_conn, to_flush);
 
         if (ps_conn_flush(c->conn) && ps_conn_is_open(c->conn)) {
-            driver_sent(c, c->conn, ps_conn_queued(c->conn));
+            driver_on_sent(c, c->conn, ps_conn_queued(c->conn));
             any = true;
         }
     }
@@ -93,146 +93,148 @@ static bool flush_dirty(struct ps_driver *d)
 }
 
 /* Peers that map arenas keep their memory until they hear. */
-static void tell_freed(struct ps_driver *d)
+static void report_freed_arenas(struct ps_driver *d)
 {
     struct ps_map_cursor at = {0};
-    struct link_conn *c;
+    struct daemon_conn *c;
 
     if (d->opt.arenas == NULL ||
-        d->arenas_freed == ps_arenas_freed(d->opt.arenas)) {
+        d->arenas_freed == ps_arenas_freed_count(d->opt.arenas)) {
         return;
     }
-    d->arenas_freed = ps_arenas_freed(d->opt.arenas);
+    d->arenas_freed = ps_arenas_freed_count(d->opt.arenas);
     while ((c = ps_map_next(d->conns, &at)) != NULL) {
-        if (ps_conn_tell_freed(c->conn)) {
-            driver_mark_dirty(c);
+        if (ps_conn_send_freed_arenas(c->conn)) {
+            driver_mark_flush(c);
         }
     }
 }
 
 /* Memory may have come free with any step. */
-static bool ask_paused(struct ps_driver *d)
+static bool resume_paused(struct ps_driver *d)
 {
     uint32_t count = d->paused_count;
 
-    if (!d->stepped || count == 0) {
+    if (!d->has_stepped || count == 0) {
         return false;
     }
-    d->stepped = false;
+    d->has_stepped = false;
     while (count-- > 0) {
         struct ps_list_node *n = ps_list_first(&d->paused);
 
         if (n == NULL) {
             break;
         }
-        struct link_conn *c = PS_CONTAINER(n, struct link_conn, paused);
+        struct daemon_conn *c = PS_CONTAINER(n, struct daemon_conn, paused);
 
         /* To the end of the line, so that each has its turn. */
         ps_list_remove(n);
         ps_list_push_back(&d->paused, n);
         ps_conn_resume(c->conn);
     }
-    return d->stepped;
+    return d->has_stepped;
 }
 
-static bool settle_once(struct ps_driver *d)
+static bool before_poll_once(struct ps_driver *d)
 {
-    bool any = driver_tell_dials(d);
+    bool any = driver_report_dials(d);
 
     driver_relieve(d);
 
-    any |= driver_take_rings(d);
+    any |= driver_poll_rings(d);
     if (d->opt.worker != NULL) {
         any |= ps_worker_run_small(d->opt.worker);
     }
     any |= tick_if_due(d);
-    any |= ask_paused(d);
-    driver_wake_told(d);
-    tell_freed(d);
-    any |= flush_dirty(d);
+    any |= resume_paused(d);
+    driver_wake_ring_peers(d);
+    report_freed_arenas(d);
+    any |= flush_queued(d);
     return any;
 }
 
 /* True: look once more instead of sleeping. */
-static bool spins(struct ps_driver *d)
+static bool busy_poll(struct ps_driver *d)
 {
     ps_time now = ps_loop_now(d->opt.loop);
-    bool fed = d->fed;
+    bool fed = d->was_fed;
     bool crowded = false;
 
-    d->fed = false;
+    d->was_fed = false;
     if (fed) {
         ps_time budget;
 
-        if (d->spin_until != 0) {
-            ps_spin_ended(&d->spin, true, false);
+        if (d->busy_poll_until != 0) {
+            ps_spin_record(&d->busy_poll, true, false);
         }
-        budget = ps_spin_budget(&d->spin);
-        d->spin_until = budget > 0 ? now + budget : 0;
+        budget = ps_spin_budget(&d->busy_poll);
+        d->busy_poll_until = budget > 0 ? now + budget : 0;
         return budget > 0;
     }
-    if (d->spin_until == 0) {
+    if (d->busy_poll_until == 0) {
         return false;
     }
-    if (now < d->spin_until) {
+    if (now < d->busy_poll_until) {
         (void)sched_yield();
-        crowded = ps_spin_is_crowded(&d->spin, now, ps_loop_now(d->opt.loop));
+        crowded = ps_spin_is_crowded(&d->busy_poll, now,
+                                     ps_loop_now(d->opt.loop));
     }
-    if (now >= d->spin_until || crowded) {
-        ps_spin_ended(&d->spin, false, crowded);
-        d->spin_until = 0;
+    if (now >= d->busy_poll_until || crowded) {
+        ps_spin_record(&d->busy_poll, false, crowded);
+        d->busy_poll_until = 0;
     }
-    return d->spin_until != 0;
+    return d->busy_poll_until != 0;
 }
 
-static bool settle(void *ctx)
+static bool before_poll(void *ctx)
 {
     struct ps_driver *d = ctx;
     const struct ps_machine *m = &d->opt.machine;
     bool more = true;
 
-    driver_rings_awake(d);
+    driver_rings_wake(d);
     for (int i = 0; i < ROUNDS_MAX && more; i++) {
-        more = !d->closing && d->failure == 0 && settle_once(d);
+        more = !d->is_closing && d->failure == 0 && before_poll_once(d);
     }
-    if (d->closing) {
-        (void)flush_dirty(d);
+    if (d->is_closing) {
+        (void)flush_queued(d);
         return false;
     }
     if (d->failure != 0) {
-        d->opt.failed(d->opt.ctx, d->failure);
+        d->opt.on_failed(d->opt.ctx, d->failure);
         return false;
     }
-    more = more || spins(d) || !driver_rings_sleep(d);
+    more = more || busy_poll(d) || !driver_rings_sleep(d);
     if (!more) {
-        ps_loop_timer_set(d->opt.loop, &d->tick, m->ops->deadline(m->self));
+        ps_loop_timer_set(d->opt.loop, &d->tick_timer,
+                          m->ops->deadline(m->self));
     }
-    if (d->opt.settled != NULL) {
-        d->opt.settled(d->opt.ctx);
+    if (d->opt.on_idle != NULL) {
+        d->opt.on_idle(d->opt.ctx);
     }
     return more;
 }
 
-static void tick_due(struct ps_loop_timer *t)
+static void tick_timer_due(struct ps_loop_timer *t)
 {
     (void)t;
 }
 
-static void cut_all(struct ps_driver *d)
+static void close_all_conns(struct ps_driver *d)
 {
     struct ps_map_cursor at = {0};
-    struct link_conn *c;
+    struct daemon_conn *c;
 
     while ((c = ps_map_next(d->conns, &at)) != NULL) {
         ps_conn_close(c->conn, PS_E_CANCELED, "daemon ends");
     }
 }
 
-static void grace_over(struct ps_loop_timer *t)
+static void grace_expired(struct ps_loop_timer *t)
 {
-    struct ps_driver *d = PS_CONTAINER(t, struct ps_driver, grace);
+    struct ps_driver *d = PS_CONTAINER(t, struct ps_driver, grace_timer);
 
-    cut_all(d);
+    close_all_conns(d);
     driver_maybe_closed(d);
 }
 
@@ -244,48 +246,50 @@ struct ps_driver *ps_driver_new(const struct ps_driver_options *opt)
     d->opt.connections_max = opt->connections_max != 0 ? opt->connections_max
                                                        : 4096;
     d->opt.local_max = opt->local_max != 0 ? opt->local_max : PS_LOCAL_MAX;
-    d->opt.strangers_max = opt->strangers_max != 0 ? opt->strangers_max : 64;
+    d->opt.pre_handshake_max = opt->pre_handshake_max != 0
+                                   ? opt->pre_handshake_max
+                                   : 64;
     d->opt.dial_timeout = opt->dial_timeout != 0 ? opt->dial_timeout
                                                  : PS_SECONDS(10);
     d->conns = ps_map_new();
     driver_output_init(d);
-    ps_list_init(&d->strangers);
-    ps_list_init(&d->dirty);
+    ps_list_init(&d->pre_handshake);
+    ps_list_init(&d->to_flush);
     ps_list_init(&d->paused);
-    ps_list_init(&d->ringed);
-    ps_list_init(&d->told);
-    ps_spin_init(&d->spin, opt->spin);
+    ps_list_init(&d->ring_conns);
+    ps_list_init(&d->ring_wakes);
+    ps_spin_init(&d->busy_poll, opt->busy_poll);
     ps_list_init(&d->dials);
     ps_list_init(&d->ended_dials);
     ps_effects_init(&d->fx);
-    d->tick.due = tick_due;
-    d->grace.due = grace_over;
-    ps_loop_set_hook(opt->loop, settle, d);
+    d->tick_timer.due = tick_timer_due;
+    d->grace_timer.due = grace_expired;
+    ps_loop_set_hook(opt->loop, before_poll, d);
     return d;
 }
 
 void ps_driver_close(struct ps_driver *d, void (*closed)(void *ctx))
 {
     struct ps_map_cursor at = {0};
-    struct link_conn *c;
+    struct daemon_conn *c;
 
-    assert(!d->stepping);
-    if (d->closing) {
-        cut_all(d); /* The second time in earnest. */
+    assert(!d->is_stepping);
+    if (d->is_closing) {
+        close_all_conns(d); /* The second time in earnest. */
         return;
     }
-    d->closing = true;
-    driver_pulse_close(d);
+    d->is_closing = true;
+    driver_liveness_close(d);
     d->closed = closed;
     while ((c = ps_map_next(d->conns, &at)) != NULL) {
         ps_conn_finish(c->conn);
     }
     driver_cancel_dials(d);
-    driver_forget_refused(d);
+    driver_close_refused(d);
     /* When nothing is open it comes at once, but not inside. */
     bool open = ps_map_count(d->conns) > 0 || !ps_list_empty(&d->dials);
 
-    ps_loop_timer_set(d->opt.loop, &d->grace,
+    ps_loop_timer_set(d->opt.loop, &d->grace_timer,
                       ps_loop_now(d->opt.loop) + (open ? CLOSE_GRACE : 0));
 }
 
@@ -309,15 +313,15 @@ void ps_driver_drain(struct ps_driver *d)
     driver_feed(d, &ev);
 }
 
-void ps_driver_loops_grown(struct ps_driver *d)
+void ps_driver_io_grown(struct ps_driver *d)
 {
     struct ps_map_cursor at = {0};
-    struct link_conn *c;
+    struct daemon_conn *c;
 
     while (d->opt.link_connections == 0 &&
            (c = ps_map_next(d->conns, &at)) != NULL) {
-        if (c->welcomed && !c->joins) {
-            driver_join_later(c, false);
+        if (c->is_welcomed && !c->is_subflow) {
+            driver_subflow_later(c, false);
         }
     }
 }

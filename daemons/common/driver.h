@@ -5,7 +5,7 @@
 #pragma once
 
 #include "base/err.h"
-#include "core/machine.h"
+#include "core/base/machine.h"
 #include "net/conn.h"
 
 #include <stdbool.h>
@@ -14,14 +14,14 @@
 struct ps_arenas;
 struct ps_driver;
 struct ps_loop;
-struct ps_movers;
+struct ps_io_pool;
 struct ps_worker;
 
 struct ps_driver_options {
-    struct ps_loop *loop;     /* Not owned, as all below. */
-    struct ps_worker *worker; /* NULL where the machine computes nothing. */
-    struct ps_movers *movers; /* Further loops; NULL: none. */
-    struct ps_arenas *arenas; /* Whose descriptors go to workers and to peers
+    struct ps_loop *loop;       /* Not owned, as all below. */
+    struct ps_worker *worker;   /* NULL where the machine computes nothing. */
+    struct ps_io_pool *io_pool; /* Further loops; NULL: none. */
+    struct ps_arenas *arenas;   /* Whose descriptors go to workers and to peers
                                * on this host. NULL: none. */
     struct ps_machine machine;
     enum ps_role self;
@@ -35,19 +35,19 @@ struct ps_driver_options {
     uint64_t output;
     uint64_t link_output;
     uint64_t output_total;
-    bool same_host;          /* Dial servers on this host through net/near.h. */
+    bool same_host; /* Dial servers on this host through net/shm_peer.h. */
     enum ps_tcp_kind bulk;   /* What links between agents and servers are. */
     uint32_t receive_buffer; /* 0: the system decides. */
     uint32_t send_buffer;
-    ps_time spin;             /* Before the loop waits, see base/spin.h. */
-    uint32_t connections_max; /* Of each kind; 0: 4096. */
-    uint32_t local_max;       /* 0: PS_LOCAL_MAX. */
-    uint32_t strangers_max;   /* Not greeted yet: the oldest goes; 0: 64. */
-    ps_time dial_timeout;     /* 0: 10 s. */
+    ps_time busy_poll;          /* Before the loop waits, see base/spin.h. */
+    uint32_t connections_max;   /* Of each kind; 0: 4096. */
+    uint32_t local_max;         /* 0: PS_LOCAL_MAX. */
+    uint32_t pre_handshake_max; /* Not greeted yet: the oldest goes; 0: 64. */
+    ps_time dial_timeout;       /* 0: 10 s. */
     /* The machine cannot go on. */
-    void (*failed)(void *ctx, int rc);
+    void (*on_failed)(void *ctx, int rc);
     /* Everything that came in has been dealt with, before each wait. */
-    void (*settled)(void *ctx);
+    void (*on_idle)(void *ctx);
     void *ctx;
 };
 
@@ -61,12 +61,12 @@ void ps_driver_free(struct ps_driver *d);
 
 /* Connected descriptors from the listeners; taken over. */
 void ps_driver_accept(struct ps_driver *d, int fd);
-/* From the listener of net/near.h. */
-void ps_driver_accept_near(struct ps_driver *d, int fd);
+/* From the listener of net/shm_peer.h. */
+void ps_driver_accept_shm(struct ps_driver *d, int fd);
 void ps_driver_accept_local(struct ps_driver *d, int fd);
 
 /* There is one more further loop. */
-void ps_driver_loops_grown(struct ps_driver *d);
+void ps_driver_io_grown(struct ps_driver *d);
 
 /* PS_EV_DRAIN. */
 void ps_driver_drain(struct ps_driver *d);
@@ -77,7 +77,7 @@ bool ps_driver_is_quiet(const struct ps_driver *d);
 
 struct ps_driver_stats {
     uint32_t connections;
-    uint32_t strangers;
+    uint32_t pre_handshake;
     uint32_t paused;
     uint32_t computing;
     uint64_t queued;
@@ -85,8 +85,8 @@ struct ps_driver_stats {
     uint64_t bytes_in; /* Of all connections there were. */
     uint64_t bytes_out;
     uint64_t copied;
-    uint64_t near;
-    uint64_t moved;
+    uint64_t by_reference;
+    uint64_t moved_by_pool;
     uint64_t reads;
     uint64_t writes;
     uint64_t refused; /* Connections beyond a limit. */

@@ -8,36 +8,36 @@
 #include "net/arena.h"
 #include "net/process.h"
 
-#include "proto/ps_codec.h"
+#include "proto/msg_codec.h"
 
 #include <assert.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
-void driver_forget_payload(struct link_conn *c)
+void driver_drop_payload(struct daemon_conn *c)
 {
     ps_buf_unref(c->payload.buf);
     c->payload = (struct ps_slice){0};
-    c->lent = false;
+    c->payload_is_borrowed = false;
 }
 
-static void greeted(struct link_conn *c)
+static void greeting_done(struct daemon_conn *c)
 {
-    if (ps_list_linked(&c->stranger)) {
-        ps_list_remove(&c->stranger);
-        c->driver->stranger_count--;
+    if (ps_list_linked(&c->pre_handshake)) {
+        ps_list_remove(&c->pre_handshake);
+        c->driver->pre_handshake_count--;
     }
 }
 
-static void first_frame(struct link_conn *c)
+static void on_first_frame(struct daemon_conn *c)
 {
-    if (!c->greeted) {
-        c->greeted = true;
+    if (!c->is_greeted) {
+        c->is_greeted = true;
         driver_output_greeted(c);
     }
 }
 
-static void resumed(struct link_conn *c)
+static void conn_resumed(struct daemon_conn *c)
 {
     if (ps_list_linked(&c->paused)) {
         ps_list_remove(&c->paused);
@@ -48,7 +48,7 @@ static void resumed(struct link_conn *c)
 /* Frames of one link can be under way at once here. The machine's own memory,
  * which it offers for the only copy of something, might then be written to by
  * an old copy that comes slowly while the next one is in it already. */
-static void own_payload(struct link_conn *c)
+static void unshare_payload(struct daemon_conn *c)
 {
     size_t len = c->payload.len;
 
@@ -61,28 +61,28 @@ static void own_payload(struct link_conn *c)
 static int on_header(void *ctx, struct ps_conn *conn, const struct ps_msg *msg,
                      uint64_t len, void **ret_dst)
 {
-    struct link_conn *c = ctx;
+    struct daemon_conn *c = ctx;
     struct ps_driver *d = c->driver;
     const struct ps_machine *m = &d->opt.machine;
     int rc;
 
     (void)conn;
-    if (d->closing || m->ops->payload == NULL) {
+    if (d->is_closing || m->ops->payload == NULL) {
         return PS_E_CANCELED;
     }
     assert(c->payload.buf == NULL);
-    if (c->joins && (c->first == NULL || msg->seq == 0)) {
+    if (c->is_subflow && (c->first == NULL || msg->seq == 0)) {
         return PS_E_CANCELED;
     }
-    rc = m->ops->payload(m->self, c->joins ? c->first->id : c->id, msg, len,
-                         &c->payload);
-    c->thrown = rc;
+    rc = m->ops->payload(m->self, c->is_subflow ? c->first->id : c->id, msg,
+                         len, &c->payload);
+    c->discard_reason = rc;
     if (rc == 0) {
         assert(c->payload.len == len);
-        if (c->joins || c->several) {
-            own_payload(c);
+        if (c->is_subflow || c->has_subflows) {
+            unshare_payload(c);
         } else {
-            c->lent = c->payload.buf->refs > 1;
+            c->payload_is_borrowed = c->payload.buf->refs > 1;
         }
         *ret_dst = ps_slice_data(&c->payload);
     }
@@ -90,53 +90,53 @@ static int on_header(void *ctx, struct ps_conn *conn, const struct ps_msg *msg,
         ps_list_push_back(&d->paused, &c->paused);
         d->paused_count++;
     } else if (rc != PS_E_AGAIN) {
-        resumed(c);
+        conn_resumed(c);
     }
     return rc;
 }
 
-void driver_deliver(struct link_conn *c, ps_conn_id id,
+void driver_deliver(struct daemon_conn *c, ps_conn_id id,
                     const struct ps_msg *msg, uint64_t len)
 {
     struct ps_event ev = {.type = PS_EV_MSG, .conn = id};
 
     ev.msg.msg = msg;
     ev.msg.payload = len > 0 ? &c->payload : NULL;
-    ev.msg.thrown = len > 0 ? c->thrown : 0;
-    c->thrown = 0;
+    ev.msg.discard_reason = len > 0 ? c->discard_reason : 0;
+    c->discard_reason = 0;
     driver_feed(c->driver, &ev);
-    driver_forget_payload(c);
+    driver_drop_payload(c);
 }
 
 static void on_frame(void *ctx, struct ps_conn *conn, const struct ps_msg *msg,
                      uint64_t len)
 {
-    struct link_conn *c = ctx;
+    struct daemon_conn *c = ctx;
 
-    greeted(c);
-    first_frame(c);
-    if (c->joins || (msg->code == PS_MSG_HELLO &&
-                     (msg->hello.features & PS_FEATURE_JOIN) != 0)) {
-        driver_strand_frame(c, msg, len);
+    greeting_done(c);
+    on_first_frame(c);
+    if (c->is_subflow || (msg->code == PS_MSG_HELLO &&
+                          (msg->hello.features & PS_FEATURE_SUBFLOW) != 0)) {
+        driver_subflow_frame(c, msg, len);
         return;
     }
     if (c->ring_memory != NULL) {
         /* What its worker did before it sent this. */
-        (void)driver_take_ops(c, ps_conn_frames(conn) - 1);
+        (void)driver_ring_poll(c, ps_conn_frames(conn) - 1);
         if (!ps_conn_is_open(conn)) {
             return;
         }
     }
     if (msg->code == PS_MSG_L_REGION) {
-        driver_take_region(c, msg);
+        driver_accept_region(c, msg);
         return;
     }
-    if (msg->code == PS_MSG_L_KEEP) {
-        driver_take_keep(c, msg);
+    if (msg->code == PS_MSG_L_RESIDUAL_SEGMENT) {
+        driver_accept_residuals(c, msg);
         return;
     }
     if (msg->code == PS_MSG_L_RING) {
-        driver_take_ring(c, msg);
+        driver_accept_ring(c, msg);
         return;
     }
     if (msg->code == PS_MSG_L_WAKE) {
@@ -148,70 +148,71 @@ static void on_frame(void *ctx, struct ps_conn *conn, const struct ps_msg *msg,
                                        : (uint16_t)PS_PROTOCOL);
     }
     if (msg->code == PS_MSG_HELLO) {
-        c->who = (struct ps_msg_hello){.instance = msg->hello.instance,
-                                       .node = msg->hello.node,
-                                       .session = msg->hello.session};
+        c->identity = (struct ps_msg_hello){.instance = msg->hello.instance,
+                                            .node = msg->hello.node,
+                                            .session = msg->hello.session};
     }
-    ps_bundle_acked(&c->bundle, msg->ack);
+    ps_multipath_acked(&c->multipath, msg->ack);
     driver_deliver(c, c->id, msg, len);
-    if (msg->code == PS_MSG_WELCOME && driver_may_join(c) &&
-        (msg->welcome.features & PS_FEATURE_JOIN) != 0) {
-        c->welcomed = true;
-        driver_join_later(c, false);
+    if (msg->code == PS_MSG_WELCOME && driver_may_have_subflows(c) &&
+        (msg->welcome.features & PS_FEATURE_SUBFLOW) != 0) {
+        c->is_welcomed = true;
+        driver_subflow_later(c, false);
     }
 }
 
-void driver_sent(void *ctx, struct ps_conn *conn, uint64_t queued)
+void driver_on_sent(void *ctx, struct ps_conn *conn, uint64_t queued)
 {
-    struct link_conn *c = ctx;
+    struct daemon_conn *c = ctx;
     struct ps_event ev = {.type = PS_EV_SENT, .conn = c->id};
 
     (void)conn;
-    driver_output_count(c);
-    if (c->joins) {
+    driver_output_update(c);
+    if (c->is_subflow) {
         c = c->first;
         if (c == NULL || !ps_conn_is_open(c->conn)) {
             return;
         }
         ev.conn = c->id;
     }
-    ev.sent.queued = ps_list_empty(&c->bundle.strands)
+    ev.sent.queued = ps_list_empty(&c->multipath.subflows)
                          ? queued
-                         : ps_bundle_queued(&c->bundle, c->conn);
+                         : ps_multipath_queued(&c->multipath, c->conn);
     driver_feed(c->driver, &ev);
 }
 
 static void on_closed(void *ctx, struct ps_conn *conn, int rc)
 {
-    struct link_conn *c = ctx;
+    struct daemon_conn *c = ctx;
     struct ps_driver *d = c->driver;
     struct ps_event ev = {.type = PS_EV_CLOSED, .conn = c->id};
 
     ps_process_close(c->process);
-    ps_log_of(LOG_CLOSED + (uint64_t)-rc * 8 + c->kind * 2 + c->near,
-              rc == PS_E_CLOSED || d->closing ? PS_LOG_DEBUG : PS_LOG_WARNING,
+    ps_log_of(LOG_CLOSED + (uint64_t)-rc * 8 + c->kind * 2 + c->is_shm,
+              rc == PS_E_CLOSED || d->is_closing ? PS_LOG_DEBUG
+                                                 : PS_LOG_WARNING,
               "connection closed peer=%s reason=\"%s\"", ps_conn_peer(conn),
               ps_conn_reason(conn));
     if (c->ring_memory != NULL) {
         /* The worker is gone, but did this before. */
-        (void)driver_take_ops(c, ps_conn_frames(conn));
-        driver_forget_ring(c);
+        (void)driver_ring_poll(c, ps_conn_frames(conn));
+        driver_drop_ring(c);
     }
-    driver_add_stats(&d->gone, conn);
-    (void)ps_map_take(d->conns, c->id);
+    driver_add_stats(&d->closed_stats, conn);
+    (void)ps_map_remove(d->conns, c->id);
     d->local_count -= c->kind == PS_CONN_LOCAL;
-    greeted(c);
-    resumed(c);
-    if (ps_list_linked(&c->dirty)) {
-        ps_list_remove(&c->dirty);
+    greeting_done(c);
+    conn_resumed(c);
+    if (ps_list_linked(&c->to_flush)) {
+        ps_list_remove(&c->to_flush);
     }
-    driver_forget_payload(c);
-    if (c->joins) {
-        driver_strand_closed(c);
+    driver_drop_payload(c);
+    if (c->is_subflow) {
+        driver_subflow_closed(c);
     } else {
-        driver_end_strands(c);
+        driver_end_subflows(c);
     }
-    bool joins = c->joins;
+    bool joins = c->is_subflow;
 
     driver_output_closed(c);
     ps_conn_free(conn);
@@ -225,14 +226,14 @@ static void on_closed(void *ctx, struct ps_conn *conn, int rc)
 
 static void process_ended(void *ctx)
 {
-    struct link_conn *c = ctx;
+    struct daemon_conn *c = ctx;
 
     ps_conn_peer_ended(c->conn);
 }
 
 /* A training process may leave children that hold its socket: loaders of data,
  * above all. Where its end cannot be watched, that of the last one counts. */
-static void watch_process(struct link_conn *c, int fd)
+static void watch_process(struct daemon_conn *c, int fd)
 {
     int rc = ps_process_watch(c->driver->opt.loop, fd, process_ended, c,
                               &c->process);
@@ -246,7 +247,7 @@ static void watch_process(struct link_conn *c, int fd)
 static const struct ps_conn_ops conn_ops = {
     .header = on_header,
     .frame = on_frame,
-    .sent = driver_sent,
+    .sent = driver_on_sent,
     .closed = on_closed,
 };
 
@@ -260,7 +261,7 @@ static void close_refused(struct ps_driver *d)
 
 static void refused_due(struct ps_loop_timer *t)
 {
-    close_refused(PS_CONTAINER(t, struct ps_driver, refused_due));
+    close_refused(PS_CONTAINER(t, struct ps_driver, refused_timer));
 }
 
 /* Who is not let in may be about to greet: were its connection closed at once
@@ -271,15 +272,15 @@ static void close_later(struct ps_driver *d, int fd)
         close_refused(d);
     }
     d->refused[d->refused_count++] = fd;
-    d->refused_due.due = refused_due;
-    ps_loop_timer_set(d->opt.loop, &d->refused_due,
+    d->refused_timer.due = refused_due;
+    ps_loop_timer_set(d->opt.loop, &d->refused_timer,
                       ps_loop_now(d->opt.loop) + REFUSED_TIME);
 }
 
-void driver_forget_refused(struct ps_driver *d)
+void driver_close_refused(struct ps_driver *d)
 {
     close_refused(d);
-    ps_loop_timer_set(d->opt.loop, &d->refused_due, PS_TIME_NEVER);
+    ps_loop_timer_set(d->opt.loop, &d->refused_timer, PS_TIME_NEVER);
 }
 
 void driver_refuse(struct ps_driver *d, int fd, const char *peer,
@@ -290,26 +291,27 @@ void driver_refuse(struct ps_driver *d, int fd, const char *peer,
     uint8_t bytes[1024];
     size_t len;
 
-    if (ps_codec_bound(&reject) <= sizeof(bytes) &&
-        ps_codec_encode(&reject, PS_PROTOCOL_LEAST, 0, bytes, sizeof(bytes),
-                        &len) == 0) {
+    if (ps_msg_encoded_bound(&reject) <= sizeof(bytes) &&
+        ps_msg_encode(&reject, PS_PROTOCOL_LEAST, 0, bytes, sizeof(bytes),
+                      &len) == 0) {
         (void)send(fd, bytes, len, MSG_NOSIGNAL | MSG_DONTWAIT);
     }
     (void)shutdown(fd, SHUT_WR);
     close_later(d, fd);
-    d->gone.refused++;
+    d->closed_stats.refused++;
     ps_log_of(LOG_REFUSED, PS_LOG_WARNING,
               "connection refused peer=%s reason=\"%s\"", peer, why);
 }
 
 /* Who has not greeted for longest makes room. */
-static void make_room(struct ps_driver *d)
+static void evict_pre_handshake(struct ps_driver *d)
 {
-    PS_LIST_EACH(n, &d->strangers)
+    PS_LIST_EACH(n, &d->pre_handshake)
     {
-        struct link_conn *c = PS_CONTAINER(n, struct link_conn, stranger);
+        struct daemon_conn *c = PS_CONTAINER(n, struct daemon_conn,
+                                             pre_handshake);
 
-        if (d->stranger_count < d->opt.strangers_max) {
+        if (d->pre_handshake_count < d->opt.pre_handshake_max) {
             return;
         }
         if (ps_conn_is_open(c->conn)) {
@@ -321,10 +323,10 @@ static void make_room(struct ps_driver *d)
     }
 }
 
-void driver_open(struct ps_driver *d, const struct opening *o,
+void driver_open(struct ps_driver *d, const struct conn_opening *o,
                  struct ps_event *ev)
 {
-    struct link_conn *c = ps_calloc(1, sizeof(*c));
+    struct daemon_conn *c = ps_calloc(1, sizeof(*c));
     enum ps_conn_kind kind = ev->open.kind;
     struct ps_conn_options opt = {
         .loop = d->opt.loop,
@@ -334,9 +336,9 @@ void driver_open(struct ps_driver *d, const struct opening *o,
         .peer_roles = o->peer_roles,
         .dialled = kind == PS_CONN_DIALLED,
         .local = kind == PS_CONN_LOCAL,
-        .near = o->near,
+        .is_shm = o->is_shm,
         .arenas = d->opt.arenas,
-        .movers = d->opt.movers,
+        .io_pool = d->opt.io_pool,
         .tcp = d->opt.self == PS_ROLE_SCHED ||
                        (o->peer_roles & 1u << PS_ROLE_SCHED) != 0
                    ? PS_TCP_LEASES
@@ -349,8 +351,8 @@ void driver_open(struct ps_driver *d, const struct opening *o,
     };
     int rc = ps_conn_open(&opt, &c->conn);
 
-    if (rc == 0 && o->near && d->opt.arenas != NULL) {
-        ps_arenas_want(d->opt.arenas);
+    if (rc == 0 && o->is_shm && d->opt.arenas != NULL) {
+        ps_arenas_enable_sharing(d->opt.arenas);
     }
     if (rc != 0) {
         ps_free(c);
@@ -360,7 +362,7 @@ void driver_open(struct ps_driver *d, const struct opening *o,
             driver_refuse(d, o->fd, o->peer, ps_strerror(rc));
         }
         if (o->first != NULL) {
-            driver_join_later(o->first, true);
+            driver_subflow_later(o->first, true);
         } else if (kind == PS_CONN_DIALLED) {
             struct ps_event failed = {.type = PS_EV_DIAL_FAILED};
 
@@ -372,12 +374,12 @@ void driver_open(struct ps_driver *d, const struct opening *o,
     }
     c->driver = d;
     c->kind = kind;
-    c->near = o->near;
-    c->join_wait = JOIN_FIRST;
-    ps_bundle_init(&c->bundle);
+    c->is_shm = o->is_shm;
+    c->subflow_wait = SUBFLOW_DIAL_WAIT;
+    ps_multipath_init(&c->multipath);
     if (o->address != NULL) {
         c->address = ps_strdup(o->address);
-        c->several = d->opt.link_connections > 1;
+        c->has_subflows = d->opt.link_connections > 1;
     }
     c->id = ++d->last_id;
     ps_map_put(d->conns, c->id, c);
@@ -387,16 +389,16 @@ void driver_open(struct ps_driver *d, const struct opening *o,
         watch_process(c, o->fd);
     }
     if (kind != PS_CONN_DIALLED) {
-        make_room(d);
-        ps_list_push_back(&d->strangers, &c->stranger);
-        d->stranger_count++;
+        evict_pre_handshake(d);
+        ps_list_push_back(&d->pre_handshake, &c->pre_handshake);
+        d->pre_handshake_count++;
     }
     ps_log(PS_LOG_DEBUG, "connection open peer=%s", o->peer);
     if (o->first != NULL) {
-        c->joins = true;
+        c->is_subflow = true;
         c->first = o->first;
-        ps_bundle_add(&c->first->bundle, &c->strand, c->conn);
-        driver_say_join(c);
+        ps_multipath_add(&c->first->multipath, &c->subflow, c->conn);
+        driver_subflow_hello(c);
         return;
     }
     ev->type = PS_EV_OPEN;

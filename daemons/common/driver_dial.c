@@ -6,7 +6,7 @@
 #include "base/alloc.h"
 #include "base/str.h"
 #include "net/dial.h"
-#include "net/near.h"
+#include "net/shm_peer.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -17,16 +17,16 @@ struct dial {
     struct ps_driver *driver;
     struct ps_dial *dial; /* NULL: it could not even start. */
     uint64_t target;
-    ps_conn_id joins; /* The first connection of its link; 0: it is one. */
-    bool probes;      /* Whether somebody listens, and no more. */
+    ps_conn_id subflow_of; /* The first connection of its link; 0: it is one. */
+    bool is_probe;         /* Whether somebody listens, and no more. */
     uint32_t peer_roles;
     int rc;
     int fd; /* Near: connected already; else -1. */
     char address[PS_ADDRESS_MAX + 1];
 };
 
-static void dial_failed(struct ps_driver *d, uint64_t target, int rc,
-                        const char *why)
+static void report_dial_failed(struct ps_driver *d, uint64_t target, int rc,
+                               const char *why)
 {
     struct ps_event ev = {.type = PS_EV_DIAL_FAILED};
 
@@ -36,7 +36,7 @@ static void dial_failed(struct ps_driver *d, uint64_t target, int rc,
     driver_feed(d, &ev);
 }
 
-static void probed(struct ps_driver *d, uint64_t target, int rc)
+static void report_probe(struct ps_driver *d, uint64_t target, int rc)
 {
     struct ps_event ev = {.type = PS_EV_PROBED};
 
@@ -45,20 +45,20 @@ static void probed(struct ps_driver *d, uint64_t target, int rc)
     driver_feed(d, &ev);
 }
 
-static void dialled(void *ctx, int fd, int rc, const char *detail)
+static void dial_done(void *ctx, int fd, int rc, const char *detail)
 {
     struct dial *dial = ctx;
     struct ps_driver *d = dial->driver;
     uint64_t target = dial->target;
     uint32_t roles = dial->peer_roles;
-    ps_conn_id joins = dial->joins;
-    bool probes = dial->probes;
+    ps_conn_id joins = dial->subflow_of;
+    bool probes = dial->is_probe;
     char address[PS_ADDRESS_MAX + 1];
 
     ps_str_copy(address, sizeof(address), dial->address);
     ps_list_remove(&dial->node);
     ps_free(dial);
-    if (d->closing) {
+    if (d->is_closing) {
         if (fd >= 0) {
             close(fd);
         }
@@ -69,29 +69,30 @@ static void dialled(void *ctx, int fd, int rc, const char *detail)
         if (fd >= 0) {
             close(fd);
         }
-        probed(d, target, rc);
+        report_probe(d, target, rc);
         return;
     }
     if (joins != 0) {
-        driver_join_dialled(d, joins, fd, rc, detail);
+        driver_subflow_dialled(d, joins, fd, rc, detail);
         return;
     }
     if (rc != 0) {
         ps_log(PS_LOG_DEBUG, "dial failed reason=\"%s\"", detail);
-        dial_failed(d, target, rc, detail);
+        report_dial_failed(d, target, rc, detail);
         return;
     }
     struct ps_event ev = {.open = {.kind = PS_CONN_DIALLED}};
 
     ev.open.target = target;
-    ev.open.pulse = (roles & 1u << PS_ROLE_SCHED) != 0 ? driver_pulse(d, fd)
-                                                       : NULL;
+    ev.open.liveness_address = (roles & 1u << PS_ROLE_SCHED) != 0
+                                   ? driver_liveness_address(d, fd)
+                                   : NULL;
     if (d->opt.same_host && (roles & 1u << PS_ROLE_SERVER) != 0) {
         ps_log_of(LOG_DIALS, PS_LOG_INFO, "server reached by TCP address %s",
                   detail);
     }
     driver_open(d,
-                &(struct opening){
+                &(struct conn_opening){
                     .fd = fd,
                     .peer_roles = roles,
                     .peer = detail,
@@ -100,9 +101,9 @@ static void dialled(void *ctx, int fd, int rc, const char *detail)
 }
 
 /* A server on this host; false: it has to be dialled. */
-static bool dial_near(struct dial *dial, const char *address)
+static bool dial_shm(struct dial *dial, const char *address)
 {
-    int rc = ps_near_dial(address, &dial->fd);
+    int rc = ps_shm_dial(address, &dial->fd);
 
     if (rc == PS_E_PERM) {
         ps_log_of(LOG_DIALS, PS_LOG_WARNING,
@@ -128,14 +129,14 @@ void driver_dial(struct ps_driver *d, uint64_t target, const char *address,
     dial->target = target;
     dial->fd = -1;
     dial->peer_roles = 1u << (sched ? PS_ROLE_SCHED : PS_ROLE_SERVER);
-    if (!sched && d->opt.same_host && dial_near(dial, address)) {
+    if (!sched && d->opt.same_host && dial_shm(dial, address)) {
         ps_list_push_back(&d->ended_dials, &dial->node);
         return;
     }
     ps_str_copy(dial->address, sizeof(dial->address), address);
     dial->rc = ps_dial_start(d->opt.loop, address,
                              timeout != 0 ? timeout : d->opt.dial_timeout,
-                             dialled, dial, &dial->dial);
+                             dial_done, dial, &dial->dial);
     ps_list_push_back(dial->rc == 0 ? &d->dials : &d->ended_dials, &dial->node);
 }
 
@@ -147,13 +148,13 @@ void driver_probe(struct ps_driver *d, uint64_t target, const char *address,
     dial->driver = d;
     dial->target = target;
     dial->fd = -1;
-    dial->probes = true;
-    dial->rc = ps_dial_start(d->opt.loop, address, timeout, dialled, dial,
+    dial->is_probe = true;
+    dial->rc = ps_dial_start(d->opt.loop, address, timeout, dial_done, dial,
                              &dial->dial);
     ps_list_push_back(dial->rc == 0 ? &d->dials : &d->ended_dials, &dial->node);
 }
 
-bool driver_tell_dials(struct ps_driver *d)
+bool driver_report_dials(struct ps_driver *d)
 {
     struct ps_list_node *n = ps_list_pop(&d->ended_dials);
 
@@ -164,9 +165,9 @@ bool driver_tell_dials(struct ps_driver *d)
     uint64_t target = dial->target;
     int rc = dial->rc;
 
-    if (dial->probes) {
+    if (dial->is_probe) {
         ps_free(dial);
-        probed(d, target, rc);
+        report_probe(d, target, rc);
         return true;
     }
     if (dial->fd >= 0) {
@@ -178,29 +179,29 @@ bool driver_tell_dials(struct ps_driver *d)
         snprintf(peer, sizeof(peer), "host:%s", dial->address);
         ev.open.target = target;
         driver_open(d,
-                    &(struct opening){.fd = dial->fd,
-                                      .peer_roles = dial->peer_roles,
-                                      .peer = peer,
-                                      .near = true},
+                    &(struct conn_opening){.fd = dial->fd,
+                                           .peer_roles = dial->peer_roles,
+                                           .peer = peer,
+                                           .is_shm = true},
                     &ev);
         ps_free(dial);
         return true;
     }
     ps_free(dial);
-    dial_failed(d, target, rc, NULL);
+    report_dial_failed(d, target, rc, NULL);
     return true;
 }
 
-int driver_dial_more(struct link_conn *first)
+int driver_dial_subflow(struct daemon_conn *first)
 {
     struct ps_driver *d = first->driver;
     struct dial *dial = ps_calloc(1, sizeof(*dial));
 
     dial->driver = d;
-    dial->joins = first->id;
+    dial->subflow_of = first->id;
     dial->fd = -1;
     int rc = ps_dial_start(d->opt.loop, first->address, d->opt.dial_timeout,
-                           dialled, dial, &dial->dial);
+                           dial_done, dial, &dial->dial);
 
     if (rc != 0) {
         ps_free(dial);

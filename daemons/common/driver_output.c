@@ -16,13 +16,13 @@
 #include <stdio.h>
 
 /* Of the sum, for one user. */
-#define USER_SHARE  4u
+#define USER_SHARE_DIV 4u
 
 /* Of a connection's own limit, for texts of operations that fail. */
-#define WORDY_SHARE 4u
+#define WORDY_SHARE    4u
 
 /* Whose tools come by TCP, among users: no uid. */
-#define UNKNOWN     (UINT64_C(1) << 32)
+#define UNKNOWN_UID    (UINT64_C(1) << 32)
 
 struct output_user {
     struct ps_account account;
@@ -30,11 +30,11 @@ struct output_user {
     uint32_t connections;
 };
 
-static void set_limit(struct ps_account_limits *limits, uint64_t max,
-                      const char *option)
+static void set_output_limit(struct ps_account_limits *limits, uint64_t max,
+                             const char *option)
 {
-    limits->of[PS_COST_OUTPUT] = (struct ps_account_limit){.max = max,
-                                                           .option = option};
+    limits->limit[PS_COST_OUTPUT] = (struct ps_account_limit){.max = max,
+                                                              .option = option};
 }
 
 void driver_output_init(struct ps_driver *d)
@@ -43,19 +43,20 @@ void driver_output_init(struct ps_driver *d)
     uint64_t total = opt->output_total != 0 ? opt->output_total
                                             : PS_OUTPUT_TOTAL_DEFAULT;
 
-    set_limit(&d->caller_limits,
-              opt->output != 0 ? opt->output : PS_OUTPUT_DEFAULT,
-              "limits.output");
-    set_limit(&d->link_limits,
-              opt->link_output != 0 ? opt->link_output : PS_OUTPUT_LINK_DEFAULT,
-              "limits.link_output");
-    set_limit(&d->user_limits, ps_max_u64(total / USER_SHARE, 1),
-              "a quarter of limits.output_total");
-    set_limit(&d->total_limits, total, "limits.output_total");
+    set_output_limit(&d->caller_limits,
+                     opt->output != 0 ? opt->output : PS_OUTPUT_DEFAULT,
+                     "limits.output");
+    set_output_limit(&d->link_limits,
+                     opt->link_output != 0 ? opt->link_output
+                                           : PS_OUTPUT_LINK_DEFAULT,
+                     "limits.link_output");
+    set_output_limit(&d->user_limits, ps_max_u64(total / USER_SHARE_DIV, 1),
+                     "a quarter of limits.output_total");
+    set_output_limit(&d->total_limits, total, "limits.output_total");
     d->users = ps_map_new();
     ps_account_init(&d->output, PS_ACCOUNT_DAEMON, "output", &d->total_limits);
-    if (opt->machine.ledger != NULL) {
-        ps_account_join(&d->output, opt->machine.ledger);
+    if (opt->machine.account != NULL) {
+        ps_account_add_parent(&d->output, opt->machine.account);
     }
 }
 
@@ -66,7 +67,7 @@ void driver_output_fini(struct ps_driver *d)
     ps_account_fini(&d->output);
 }
 
-static void join_user(struct link_conn *c, uint64_t uid)
+static void attach_user(struct daemon_conn *c, uint64_t uid)
 {
     struct ps_driver *d = c->driver;
     struct output_user *u = ps_map_get(d->users, uid);
@@ -75,19 +76,19 @@ static void join_user(struct link_conn *c, uint64_t uid)
     if (u == NULL) {
         u = ps_calloc(1, sizeof(*u));
         u->uid = uid;
-        if (uid != UNKNOWN) {
+        if (uid != UNKNOWN_UID) {
             snprintf(name, sizeof(name), "%" PRIu64, uid);
         }
         ps_account_init(&u->account, PS_ACCOUNT_USER, name, &d->user_limits);
-        ps_account_join(&u->account, &d->output);
+        ps_account_add_parent(&u->account, &d->output);
         ps_map_put(d->users, uid, u);
     }
     u->connections++;
     c->user = u;
-    ps_account_join(&c->account, &u->account);
+    ps_account_add_parent(&c->account, &u->account);
 }
 
-void driver_output_open(struct link_conn *c, const struct ps_event *ev)
+void driver_output_open(struct daemon_conn *c, const struct ps_event *ev)
 {
     struct ps_driver *d = c->driver;
     bool local = c->kind == PS_CONN_LOCAL;
@@ -98,79 +99,80 @@ void driver_output_open(struct link_conn *c, const struct ps_event *ev)
                     c->kind == PS_CONN_DIALLED ? &d->link_limits
                                                : &d->caller_limits);
     if (local) {
-        join_user(c, ev->open.uid);
+        attach_user(c, ev->open.uid);
     }
-    ps_account_join(&c->account, &d->output);
+    ps_account_add_parent(&c->account, &d->output);
 }
 
-void driver_output_greeted(struct link_conn *c)
+void driver_output_greeted(struct daemon_conn *c)
 {
     if (c->kind != PS_CONN_ACCEPTED) {
         return;
     }
     if (ps_conn_peer_role(c->conn) == PS_ROLE_CTL) {
-        join_user(c, UNKNOWN);
+        attach_user(c, UNKNOWN_UID);
     } else {
         c->account.limits = &c->driver->link_limits;
     }
 }
 
-void driver_output_closed(struct link_conn *c)
+void driver_output_closed(struct daemon_conn *c)
 {
     struct output_user *u = c->user;
 
-    ps_account_set(&c->account, PS_COST_OUTPUT, 0);
+    ps_account_set_used(&c->account, PS_COST_OUTPUT, 0);
     ps_account_fini(&c->account);
     if (u != NULL && --u->connections == 0) {
-        (void)ps_map_take(c->driver->users, u->uid);
+        (void)ps_map_remove(c->driver->users, u->uid);
         ps_account_fini(&u->account);
         ps_free(u);
     }
 }
 
-static uint64_t held(const struct link_conn *c)
+static uint64_t queued_memory(const struct daemon_conn *c)
 {
     return c->account.cost[PS_COST_OUTPUT].used;
 }
 
-bool driver_output_is_long(const struct link_conn *c)
+bool driver_output_is_long(const struct daemon_conn *c)
 {
-    return held(c) > c->account.limits->of[PS_COST_OUTPUT].max / WORDY_SHARE;
+    return queued_memory(c) >
+           c->account.limits->limit[PS_COST_OUTPUT].max / WORDY_SHARE;
 }
 
 /* The connection with the largest share of an account that is full. */
-static struct link_conn *find_heaviest(struct ps_driver *d,
-                                       const struct output_user *user)
+static struct daemon_conn *find_heaviest(struct ps_driver *d,
+                                         const struct output_user *user)
 {
     struct ps_map_cursor at = {0};
-    struct link_conn *most = NULL;
-    struct link_conn *c;
+    struct daemon_conn *most = NULL;
+    struct daemon_conn *c;
 
     while ((c = ps_map_next(d->conns, &at)) != NULL) {
         if ((user == NULL || c->user == user) &&
-            (most == NULL || held(c) > held(most))) {
+            (most == NULL || queued_memory(c) > queued_memory(most))) {
             most = c;
         }
     }
     return most;
 }
 
-void driver_cut(struct link_conn *c, int rc, const char *text)
+void driver_reject(struct daemon_conn *c, int rc, const char *text)
 {
     const struct ps_msg reject = {.code = PS_MSG_REJECT,
                                   .reject = {.error = rc, .text = text}};
     const struct ps_conn_frame frame = {
-        .msg = &reject, .pass_fd = -1, .ahead = true};
+        .msg = &reject, .pass_fd = -1, .is_urgent = true};
 
     if (c->kind != PS_CONN_DIALLED && ps_conn_send(c->conn, &frame) == 0) {
         (void)ps_conn_flush(c->conn);
     }
     ps_conn_close(c->conn, rc, text);
     /* The memory is freed when the connection is closed, very soon. */
-    ps_account_set(&c->account, PS_COST_OUTPUT, 0);
+    ps_account_set_used(&c->account, PS_COST_OUTPUT, 0);
 }
 
-static void cut_off(struct link_conn *c, const struct ps_refusal *why)
+static void cut_heaviest(struct daemon_conn *c, const struct ps_refusal *why)
 {
     char text[PS_TEXT_MAX];
     struct ps_str s;
@@ -178,31 +180,33 @@ static void cut_off(struct link_conn *c, const struct ps_refusal *why)
     ps_str_init(&s, text, sizeof(text));
     ps_str_add(&s, "peer does not read: ");
     ps_refusal_text(why, &s);
-    driver_cut(c, PS_E_FULL, text);
+    driver_reject(c, PS_E_FULL, text);
 }
 
 /* ------------------------------------------------------ memory is used up */
 
-static uint64_t held_in_all(const struct link_conn *c)
+static uint64_t total_queued_memory(const struct daemon_conn *c)
 {
     const struct ps_machine *m = &c->driver->opt.machine;
 
-    return held(c) + (m->ops->held == NULL ? 0 : m->ops->held(m->self, c->id));
+    return queued_memory(c) + (m->ops->peer_memory == NULL
+                                   ? 0
+                                   : m->ops->peer_memory(m->self, c->id));
 }
 
 /* 0: nobody holds much. */
-static ps_conn_id end_heaviest(struct ps_driver *d)
+static ps_conn_id evict_heaviest(struct ps_driver *d)
 {
     struct ps_map_cursor at = {0};
-    struct link_conn *most = NULL;
-    struct link_conn *c;
-    uint64_t least = PS_RESERVE_LEAST;
+    struct daemon_conn *most = NULL;
+    struct daemon_conn *c;
+    uint64_t least = PS_RESERVE_EVICT_MIN;
     char text[PS_TEXT_MAX];
 
     while ((c = ps_map_next(d->conns, &at)) != NULL) {
-        if (ps_conn_is_open(c->conn) && held_in_all(c) >= least) {
+        if (ps_conn_is_open(c->conn) && total_queued_memory(c) >= least) {
             most = c;
-            least = held_in_all(c) + 1;
+            least = total_queued_memory(c) + 1;
         }
     }
     if (most == NULL) {
@@ -211,15 +215,16 @@ static ps_conn_id end_heaviest(struct ps_driver *d)
     snprintf(text, sizeof(text),
              "this %s is out of memory, and this connection holds most of it: "
              "%" PRIu64 " MiB",
-             ps_role_name(d->opt.self), held_in_all(most) >> 20);
-    driver_cut(most, PS_E_NOMEM, text);
+             ps_role_name(d->opt.self), total_queued_memory(most) >> 20);
+    driver_reject(most, PS_E_NOMEM, text);
     return most->id;
 }
 
 /* As large as can be had. */
-static bool take_reserve(void)
+static bool refill_reserve(void)
 {
-    for (size_t size = PS_RESERVE; size >= PS_RESERVE_LEAST; size /= 2) {
+    for (size_t size = PS_RESERVE_BYTES; size >= PS_RESERVE_EVICT_MIN;
+         size /= 2) {
         if (ps_alloc_reserve(size)) {
             return true;
         }
@@ -230,17 +235,17 @@ static bool take_reserve(void)
 void driver_relieve(struct ps_driver *d)
 {
     if (!ps_alloc_is_starved() ||
-        (d->relief != 0 && ps_map_get(d->conns, d->relief) != NULL)) {
+        (d->relieved != 0 && ps_map_get(d->conns, d->relieved) != NULL)) {
         return;
     }
-    if (ps_alloc_reserve(PS_RESERVE)) {
-        d->relief = 0;
+    if (ps_alloc_reserve(PS_RESERVE_BYTES)) {
+        d->relieved = 0;
         ps_log_of(LOG_MEMORY, PS_LOG_WARNING,
                   "memory was used up, and there is some again");
         return;
     }
-    d->relief = end_heaviest(d);
-    if (d->relief == 0 && take_reserve()) {
+    d->relieved = evict_heaviest(d);
+    if (d->relieved == 0 && refill_reserve()) {
         ps_log_of(LOG_MEMORY, PS_LOG_WARNING,
                   "memory is nearly used up, and no peer holds much of it");
     }
@@ -248,7 +253,7 @@ void driver_relieve(struct ps_driver *d)
 
 /* -------------------------------------------------------- waiting output */
 
-void driver_output_count(struct link_conn *c)
+void driver_output_update(struct daemon_conn *c)
 {
     uint64_t now = ps_conn_memory(c->conn);
     struct ps_refusal why;
@@ -256,24 +261,25 @@ void driver_output_count(struct link_conn *c)
     if (!ps_conn_is_open(c->conn)) {
         return; /* It writes its remaining output, and ends. */
     }
-    while (now > held(c) && ps_account_charge(&c->account, PS_COST_OUTPUT,
-                                              now - held(c), &why) != 0) {
+    while (now > queued_memory(c) &&
+           ps_account_charge(&c->account, PS_COST_OUTPUT,
+                             now - queued_memory(c), &why) != 0) {
         bool alone = why.kind == PS_ACCOUNT_SESSION ||
                      why.kind == PS_ACCOUNT_PEER;
-        struct link_conn *most = c;
+        struct daemon_conn *most = c;
 
         if (!alone) {
             most = find_heaviest(c->driver,
                                  why.kind == PS_ACCOUNT_USER ? c->user : NULL);
         }
         /* `c` counts with its new request. */
-        most = alone || held(most) <= now ? c : most;
-        cut_off(most, &why);
+        most = alone || queued_memory(most) <= now ? c : most;
+        cut_heaviest(most, &why);
         if (most == c) {
             return;
         }
     }
-    if (now < held(c)) {
-        ps_account_set(&c->account, PS_COST_OUTPUT, now);
+    if (now < queued_memory(c)) {
+        ps_account_set_used(&c->account, PS_COST_OUTPUT, now);
     }
 }

@@ -13,10 +13,10 @@
 #include <unistd.h>
 
 /* Operations that a machine is told of at once. */
-#define TAKE_OPS 32
+#define RING_BATCH_MAX 32
 
 /* The machine tells the worker. */
-static void no_memory(struct link_conn *c, enum ps_event_type type,
+static void no_memory(struct daemon_conn *c, enum ps_event_type type,
                       uint32_t number, uint64_t size, int rc, const char *why)
 {
     struct ps_event ev = {.type = type, .conn = c->id};
@@ -49,23 +49,25 @@ static void no_memory(struct link_conn *c, enum ps_event_type type,
 
 /* Memory of a worker, or what an agent before this one has left with it. The
  * machine never sees descriptors. */
-static void take_memory(struct link_conn *c, enum ps_event_type type,
-                        uint32_t number, uint64_t size)
+static void map_worker_memory(struct daemon_conn *c, enum ps_event_type type,
+                              uint32_t number, uint64_t size)
 {
     struct ps_event ev = {.type = type, .conn = c->id};
-    int fd = ps_conn_take_fd(c->conn);
+    int fd = ps_conn_pop_fd(c->conn);
     struct ps_buf *buf;
     const char *why;
     int rc;
 
     if (fd < 0) {
         ps_conn_close(c->conn, PS_E_PROTO,
-                      type == PS_EV_KEEP ? "l_keep without a descriptor"
-                                         : "l_region without a descriptor");
+                      type == PS_EV_RESIDUAL_SEGMENT
+                          ? "l_residual_segment without a descriptor"
+                          : "l_region without a descriptor");
         return;
     }
-    rc = type == PS_EV_KEEP
-             ? ps_arenas_adopt(c->driver->opt.arenas, fd, size, &buf, &why)
+    rc = type == PS_EV_RESIDUAL_SEGMENT
+             ? ps_arenas_adopt_segment(c->driver->opt.arenas, fd, size, &buf,
+                                       &why)
              : ps_local_map_shared(fd, size, &buf, &why);
     if (rc != 0) {
         no_memory(c, type, number, size, rc, why);
@@ -77,19 +79,22 @@ static void take_memory(struct link_conn *c, enum ps_event_type type,
     ps_buf_unref(buf);
 }
 
-void driver_take_region(struct link_conn *c, const struct ps_msg *msg)
+void driver_accept_region(struct daemon_conn *c, const struct ps_msg *msg)
 {
-    take_memory(c, PS_EV_REGION, msg->l_region.region, msg->l_region.size);
+    map_worker_memory(c, PS_EV_REGION, msg->l_region.region,
+                      msg->l_region.size);
 }
 
-void driver_take_keep(struct link_conn *c, const struct ps_msg *msg)
+void driver_accept_residuals(struct daemon_conn *c, const struct ps_msg *msg)
 {
-    take_memory(c, PS_EV_KEEP, msg->l_keep.keep, msg->l_keep.size);
+    map_worker_memory(c, PS_EV_RESIDUAL_SEGMENT,
+                      msg->l_residual_segment.segment,
+                      msg->l_residual_segment.size);
 }
 
-void driver_take_ring(struct link_conn *c, const struct ps_msg *msg)
+void driver_accept_ring(struct daemon_conn *c, const struct ps_msg *msg)
 {
-    int fd = ps_conn_take_fd(c->conn);
+    int fd = ps_conn_pop_fd(c->conn);
     const char *why;
 
     if (fd < 0) {
@@ -106,28 +111,28 @@ void driver_take_ring(struct link_conn *c, const struct ps_msg *msg)
     int rc = ps_local_map_shared(fd, msg->l_ring.size, &c->ring_memory, &why);
 
     if (rc != 0) {
-        no_memory(c, PS_EV_KEEP, 0, msg->l_ring.size, rc, why);
+        no_memory(c, PS_EV_RESIDUAL_SEGMENT, 0, msg->l_ring.size, rc, why);
         return;
     }
     ps_ring_agent_init(&c->ring, c->ring_memory->data);
-    ps_list_push_back(&c->driver->ringed, &c->ringed);
+    ps_list_push_back(&c->driver->ring_conns, &c->ring_conn);
 }
 
-void driver_forget_ring(struct link_conn *c)
+void driver_drop_ring(struct daemon_conn *c)
 {
-    if (ps_list_linked(&c->told)) {
-        ps_list_remove(&c->told);
+    if (ps_list_linked(&c->ring_wake)) {
+        ps_list_remove(&c->ring_wake);
     }
-    if (ps_list_linked(&c->ringed)) {
-        ps_list_remove(&c->ringed);
+    if (ps_list_linked(&c->ring_conn)) {
+        ps_list_remove(&c->ring_conn);
     }
     ps_buf_unref(c->ring_memory);
     c->ring_memory = NULL;
 }
 
-bool driver_take_ops(struct link_conn *c, uint64_t frames)
+bool driver_ring_poll(struct daemon_conn *c, uint64_t frames)
 {
-    struct ps_msg_l_op ops[TAKE_OPS];
+    struct ps_msg_l_op ops[RING_BATCH_MAX];
     struct ps_event ev = {.type = PS_EV_OPS, .conn = c->id, .ops = {.op = ops}};
     /* Asking the clock for each would cost as much as taking it. */
     ps_time now = ps_loop_now(c->driver->opt.loop);
@@ -135,76 +140,77 @@ bool driver_take_ops(struct link_conn *c, uint64_t frames)
     int rc = 1;
 
     /* Who fills its ring all the time has others served in between. */
-    while (count < PS_RING_OPS &&
-           (rc = ps_ring_take_ops(&c->ring, frames, ops, TAKE_OPS)) > 0) {
+    while (count < PS_RING_OP_SLOTS &&
+           (rc = ps_ring_pop_ops(&c->ring, frames, ops, RING_BATCH_MAX)) > 0) {
         count += (uint32_t)rc;
         ev.ops.count = (uint32_t)rc;
         driver_feed_at(c->driver, &ev, now);
     }
     if (rc < 0) {
         ps_conn_close(c->conn, rc, "an operation in the ring makes no sense");
-        driver_forget_ring(c);
+        driver_drop_ring(c);
     }
     return count > 0;
 }
 
-bool driver_take_rings(struct ps_driver *d)
+bool driver_poll_rings(struct ps_driver *d)
 {
-    struct ps_list_node *n = ps_list_first(&d->ringed);
+    struct ps_list_node *n = ps_list_first(&d->ring_conns);
     bool any = false;
 
     while (n != NULL) {
-        struct link_conn *c = PS_CONTAINER(n, struct link_conn, ringed);
+        struct daemon_conn *c = PS_CONTAINER(n, struct daemon_conn, ring_conn);
 
-        n = ps_list_next(&d->ringed, n);
+        n = ps_list_next(&d->ring_conns, n);
         if (ps_conn_is_open(c->conn)) {
-            any |= driver_take_ops(c, ps_conn_frames(c->conn));
+            any |= driver_ring_poll(c, ps_conn_frames(c->conn));
         }
     }
     return any;
 }
 
-void driver_rings_awake(struct ps_driver *d)
+void driver_rings_wake(struct ps_driver *d)
 {
-    if (!d->asleep) {
+    if (!d->rings_asleep) {
         return;
     }
-    d->asleep = false;
-    PS_LIST_EACH(n, &d->ringed)
+    d->rings_asleep = false;
+    PS_LIST_EACH(n, &d->ring_conns)
     {
-        ps_ring_agent_awake(&PS_CONTAINER(n, struct link_conn, ringed)->ring);
+        ps_ring_agent_awake(
+            &PS_CONTAINER(n, struct daemon_conn, ring_conn)->ring);
     }
 }
 
 bool driver_rings_sleep(struct ps_driver *d)
 {
-    d->asleep = true;
-    PS_LIST_EACH(n, &d->ringed)
+    d->rings_asleep = true;
+    PS_LIST_EACH(n, &d->ring_conns)
     {
-        struct link_conn *c = PS_CONTAINER(n, struct link_conn, ringed);
+        struct daemon_conn *c = PS_CONTAINER(n, struct daemon_conn, ring_conn);
 
         if (ps_conn_is_open(c->conn) &&
             !ps_ring_agent_sleep(&c->ring, ps_conn_frames(c->conn))) {
-            driver_rings_awake(d);
+            driver_rings_wake(d);
             return false;
         }
     }
     return true;
 }
 
-void driver_wake_told(struct ps_driver *d)
+void driver_wake_ring_peers(struct ps_driver *d)
 {
     static const struct ps_msg wake = {.code = PS_MSG_L_WAKE};
     const struct ps_conn_frame frame = {.msg = &wake, .pass_fd = -1};
     struct ps_list_node *n;
 
-    while ((n = ps_list_pop(&d->told)) != NULL) {
-        struct link_conn *c = PS_CONTAINER(n, struct link_conn, told);
+    while ((n = ps_list_pop(&d->ring_wakes)) != NULL) {
+        struct daemon_conn *c = PS_CONTAINER(n, struct daemon_conn, ring_wake);
 
         /* A connection that takes no frame is closing, which wakes, too. */
         if (ps_ring_wake_worker(&c->ring) &&
             ps_conn_send(c->conn, &frame) == 0) {
-            driver_mark_dirty(c);
+            driver_mark_flush(c);
         }
     }
 }

@@ -12,16 +12,16 @@ void driver_add_stats(struct ps_driver_stats *sum, const struct ps_conn *conn)
     sum->bytes_in += s.bytes_in;
     sum->bytes_out += s.bytes_out;
     sum->copied += s.copied;
-    sum->near += s.near;
-    sum->moved += s.moved;
+    sum->by_reference += s.by_reference;
+    sum->moved_by_pool += s.moved_by_pool;
     sum->reads += s.reads;
     sum->writes += s.writes;
 }
 
-static uint64_t queued(const struct ps_driver *d)
+static uint64_t add_queued(const struct ps_driver *d)
 {
     struct ps_map_cursor at = {0};
-    const struct link_conn *c;
+    const struct daemon_conn *c;
     uint64_t sum = 0;
 
     while ((c = ps_map_next(d->conns, &at)) != NULL) {
@@ -32,23 +32,23 @@ static uint64_t queued(const struct ps_driver *d)
 
 bool ps_driver_is_quiet(const struct ps_driver *d)
 {
-    return d->computing == 0 && queued(d) == 0;
+    return d->computing == 0 && add_queued(d) == 0;
 }
 
 void ps_driver_stats(const struct ps_driver *d, struct ps_driver_stats *ret)
 {
     struct ps_map_cursor at = {0};
-    const struct link_conn *c;
-    struct ps_driver_stats s = d->gone;
+    const struct daemon_conn *c;
+    struct ps_driver_stats s = d->closed_stats;
 
     while ((c = ps_map_next(d->conns, &at)) != NULL) {
         driver_add_stats(&s, c->conn);
     }
     s.connections = (uint32_t)ps_map_count(d->conns);
-    s.strangers = d->stranger_count;
+    s.pre_handshake = d->pre_handshake_count;
     s.paused = d->paused_count;
     s.computing = d->computing;
-    s.queued = queued(d);
+    s.queued = add_queued(d);
     s.output = d->output.cost[PS_COST_OUTPUT].used;
     *ret = s;
 }
@@ -61,7 +61,7 @@ void ps_driver_dump(const struct ps_driver *d)
         [PS_CONN_LOCAL] = "local",
     };
     struct ps_map_cursor at = {0};
-    const struct link_conn *c;
+    const struct daemon_conn *c;
 
     while ((c = ps_map_next(d->conns, &at)) != NULL) {
         struct ps_conn_stats s;

@@ -6,23 +6,23 @@
 
 #include "base/map.h"
 
-#define LOOK_EVERY  PS_MILLIS(200)
+#define WATCH_INTERVAL PS_MILLIS(200)
 /* Without an acknowledgement for so long, the machine is told. */
-#define UNACKED_MAX PS_MILLIS(500)
+#define UNACKED_MAX    PS_MILLIS(500)
 
 /* True: something of it is outstanding. */
-static bool look(struct link_conn *c)
+static bool check_conn(struct daemon_conn *c)
 {
     struct ps_event ev = {.type = PS_EV_STALLED, .conn = c->id};
     ps_time unacked = ps_conn_unacked(c->conn);
 
-    if (!c->joins) {
-        driver_look_at_losses(c);
+    if (!c->is_subflow) {
+        driver_check_losses(c);
     }
     if (unacked < UNACKED_MAX) {
         return unacked > 0;
     }
-    if (!c->joins) {
+    if (!c->is_subflow) {
         driver_feed(c->driver, &ev);
     } else if (c->first != NULL && ps_conn_unacked(c->first->conn) == 0) {
         /* Its frames go over the first connection, which works. */
@@ -32,32 +32,32 @@ static bool look(struct link_conn *c)
     return true;
 }
 
-static void look_at_all(struct ps_loop_timer *t)
+static void check_all(struct ps_loop_timer *t)
 {
-    struct ps_driver *d = PS_CONTAINER(t, struct ps_driver, watch);
+    struct ps_driver *d = PS_CONTAINER(t, struct ps_driver, watch_timer);
     struct ps_map_cursor at = {0};
-    struct link_conn *c;
+    struct daemon_conn *c;
     bool any = false;
 
-    while (!d->closing && (c = ps_map_next(d->conns, &at)) != NULL) {
-        any |= driver_is_watched(c) && look(c);
+    while (!d->is_closing && (c = ps_map_next(d->conns, &at)) != NULL) {
+        any |= driver_is_watched(c) && check_conn(c);
     }
-    d->watching = any;
+    d->watch_is_set = any;
     if (any) {
         ps_loop_timer_set(d->opt.loop, t,
-                          ps_loop_now(d->opt.loop) + LOOK_EVERY);
+                          ps_loop_now(d->opt.loop) + WATCH_INTERVAL);
     }
 }
 
-void driver_watch(struct link_conn *c)
+void driver_watch(struct daemon_conn *c)
 {
     struct ps_driver *d = c->driver;
 
-    if (d->watching || d->closing || !driver_is_watched(c)) {
+    if (d->watch_is_set || d->is_closing || !driver_is_watched(c)) {
         return;
     }
-    d->watching = true;
-    d->watch.due = look_at_all;
-    ps_loop_timer_set(d->opt.loop, &d->watch,
-                      ps_loop_now(d->opt.loop) + LOOK_EVERY);
+    d->watch_is_set = true;
+    d->watch_timer.due = check_all;
+    ps_loop_timer_set(d->opt.loop, &d->watch_timer,
+                      ps_loop_now(d->opt.loop) + WATCH_INTERVAL);
 }

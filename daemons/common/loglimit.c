@@ -4,20 +4,20 @@
 #include <inttypes.h>
 #include <string.h>
 
-#define COST      PS_SECONDS(1)
-#define PAUSE_MAX PS_SECONDS(8)
+#define LINE_COST            PS_SECONDS(1)
+#define SUMMARY_INTERVAL_MAX PS_SECONDS(8)
 
 /* When the next line of the kind may be written. */
-static ps_time free_at(const struct ps_log_kind *k)
+static ps_time next_line_at(const struct ps_log_kind *k)
 {
-    ps_time burst = (PS_LOG_BURST - 1) * COST;
+    ps_time burst = (PS_LOG_BURST - 1) * LINE_COST;
 
-    return k->paid > burst ? k->paid - burst : 0;
+    return k->paid_until > burst ? k->paid_until - burst : 0;
 }
 
-static void pay(struct ps_log_kind *k, ps_time now, ps_time cost)
+static void charge_line(struct ps_log_kind *k, ps_time now, ps_time cost)
 {
-    k->paid = (k->paid > now ? k->paid : now) + cost;
+    k->paid_until = (k->paid_until > now ? k->paid_until : now) + cost;
 }
 
 /* The kind's place, or that of one which is at rest for longest; where none
@@ -33,7 +33,7 @@ static struct ps_log_kind *find_kind(struct ps_loglimit *l, uint64_t kind)
         if (k->kind == kind) {
             return k;
         }
-        if (k->skipped == 0 && (!found || k->paid < rest->paid)) {
+        if (k->skipped == 0 && (!found || k->paid_until < rest->paid_until)) {
             rest = k;
             found = true;
         }
@@ -43,21 +43,22 @@ static struct ps_log_kind *find_kind(struct ps_loglimit *l, uint64_t kind)
         found = true;
     }
     if (found) {
-        *rest = (struct ps_log_kind){.kind = kind, .pause = COST};
+        *rest = (struct ps_log_kind){.kind = kind,
+                                     .summary_interval = LINE_COST};
     }
     return rest;
 }
 
-bool ps_loglimit_pass(struct ps_loglimit *l, uint64_t kind,
-                      enum ps_log_level level, const char *text, ps_time now)
+bool ps_loglimit_admit(struct ps_loglimit *l, uint64_t kind,
+                       enum ps_log_level level, const char *text, ps_time now)
 {
     struct ps_log_kind *k = find_kind(l, kind);
 
-    if (k->skipped == 0 && now >= free_at(k)) {
-        if (now >= k->paid) {
-            k->pause = COST; /* It was quiet for long. */
+    if (k->skipped == 0 && now >= next_line_at(k)) {
+        if (now >= k->paid_until) {
+            k->summary_interval = LINE_COST; /* It was quiet for long. */
         }
-        pay(k, now, COST);
+        charge_line(k, now, LINE_COST);
         return true;
     }
     k->level = k->skipped == 0 || level < k->level ? level : k->level;
@@ -66,13 +67,14 @@ bool ps_loglimit_pass(struct ps_loglimit *l, uint64_t kind,
     return false;
 }
 
-bool ps_loglimit_next(struct ps_loglimit *l, ps_time now, bool all,
-                      enum ps_log_level *ret_level, struct ps_str *ret_text)
+bool ps_loglimit_next_summary(struct ps_loglimit *l, ps_time now, bool all,
+                              enum ps_log_level *ret_level,
+                              struct ps_str *ret_text)
 {
     for (uint32_t i = 0; i < l->count; i++) {
         struct ps_log_kind *k = &l->kinds[i];
 
-        if (k->skipped == 0 || (!all && now < free_at(k))) {
+        if (k->skipped == 0 || (!all && now < next_line_at(k))) {
             continue;
         }
         *ret_level = k->level;
@@ -82,8 +84,9 @@ bool ps_loglimit_next(struct ps_loglimit *l, ps_time now, bool all,
                         k->skipped - 1);
         }
         k->skipped = 0;
-        pay(k, now, k->pause);
-        k->pause = ps_time_min(k->pause * 2, PAUSE_MAX);
+        charge_line(k, now, k->summary_interval);
+        k->summary_interval = ps_time_min(k->summary_interval * 2,
+                                          SUMMARY_INTERVAL_MAX);
         return true;
     }
     return false;
@@ -95,7 +98,7 @@ ps_time ps_loglimit_deadline(const struct ps_loglimit *l)
 
     for (uint32_t i = 0; i < l->count; i++) {
         if (l->kinds[i].skipped > 0) {
-            least = ps_time_min(least, free_at(&l->kinds[i]));
+            least = ps_time_min(least, next_line_at(&l->kinds[i]));
         }
     }
     return least;

@@ -17,9 +17,9 @@
 
 struct ps_log_kind {
     uint64_t kind;
-    ps_time paid;     /* The lines written are paid for by then: 1 s each. */
-    ps_time pause;    /* Between two counts, while it goes on. */
-    uint64_t skipped; /* Since the last line. */
+    ps_time paid_until; /* The lines written are paid for by then: 1 s each. */
+    ps_time summary_interval; /* Between two counts, while it goes on. */
+    uint64_t skipped;         /* Since the last line. */
     enum ps_log_level level;
     char text[PS_LOGLIMIT_TEXT]; /* The last one that was skipped. */
 };
@@ -31,11 +31,12 @@ struct ps_loglimit {
 };
 
 /* True: write the line. False: it is counted. */
-bool ps_loglimit_pass(struct ps_loglimit *l, uint64_t kind,
-                      enum ps_log_level level, const char *text, ps_time now);
+bool ps_loglimit_admit(struct ps_loglimit *l, uint64_t kind,
+                       enum ps_log_level level, const char *text, ps_time now);
 /* A count that is due, or with `all` any: its level and line. False: there is
  * none. */
-bool ps_loglimit_next(struct ps_loglimit *l, ps_time now, bool all,
-                      enum ps_log_level *ret_level, struct ps_str *ret_text);
+bool ps_loglimit_next_summary(struct ps_loglimit *l, ps_time now, bool all,
+                              enum ps_log_level *ret_level,
+                              struct ps_str *ret_text);
 /* When a count is due; PS_TIME_NEVER: nothing was skipped. */
 ps_time ps_loglimit_deadline(const struct ps_loglimit *l);

@@ -18,7 +18,7 @@ static struct {
     const char *node;
 } sink = {.program = "", .node = ""};
 
-static struct ps_loglimit limit;
+static struct ps_loglimit loglimit;
 
 /* Does standard error go to the journal? It says so by device and inode,
  * because a program may have been given another since. */
@@ -35,7 +35,7 @@ static bool is_journal(void)
            (unsigned long long)st.st_ino == ino;
 }
 
-static int priority(enum ps_log_level level)
+static int syslog_priority(enum ps_log_level level)
 {
     switch (level) {
     case PS_LOG_ERROR:
@@ -65,7 +65,7 @@ static void add_time(struct ps_str *s)
                 now.tv_nsec / 1000000);
 }
 
-static void add_json(struct ps_str *s, const char *text)
+static void add_json_string(struct ps_str *s, const char *text)
 {
     ps_str_add(s, "\"");
     for (const char *p = text; *p != '\0'; p++) {
@@ -91,16 +91,16 @@ static void write_line(enum ps_log_level level, const char *text)
     ps_str_init(&s, line, sizeof(line) - 1);
     switch (sink.format) {
     case PS_LOG_FORMAT_JOURNAL:
-        ps_str_addf(&s, "<%d>%s", priority(level), text);
+        ps_str_addf(&s, "<%d>%s", syslog_priority(level), text);
         break;
     case PS_LOG_FORMAT_JSON:
         ps_str_add(&s, "{\"ts\":\"");
         add_time(&s);
         ps_str_addf(&s, "\",\"level\":\"%s\",\"program\":\"%s\",\"node\":",
                     ps_log_level_name(level), sink.program);
-        add_json(&s, sink.node);
+        add_json_string(&s, sink.node);
         ps_str_add(&s, ",\"msg\":");
-        add_json(&s, text);
+        add_json_string(&s, text);
         ps_str_add(&s, "}");
         break;
     case PS_LOG_FORMAT_AUTO:
@@ -116,7 +116,7 @@ static void write_line(enum ps_log_level level, const char *text)
     (void)n; /* There is nowhere to tell. */
 }
 
-static ps_time now(void)
+static ps_time monotonic_now(void)
 {
     struct timespec t;
 
@@ -124,18 +124,18 @@ static ps_time now(void)
     return (ps_time)t.tv_sec * PS_SECONDS(1) + (ps_time)t.tv_nsec;
 }
 
-static void hear(void *ctx, enum ps_log_level level, uint64_t kind,
-                 const char *text)
+static void write_entry(void *ctx, enum ps_log_level level, uint64_t kind,
+                        const char *text)
 {
     (void)ctx;
     /* Who asks for debug lines wants all of them. */
     if (kind == 0 || level >= PS_LOG_DEBUG ||
-        ps_loglimit_pass(&limit, kind, level, text, now())) {
+        ps_loglimit_admit(&loglimit, kind, level, text, monotonic_now())) {
         write_line(level, text);
     }
 }
 
-void ps_logsink_count(bool all)
+void ps_logsink_write_summaries(bool all)
 {
     enum ps_log_level level;
     char text[PS_LOGLIMIT_TEXT + 64];
@@ -143,7 +143,8 @@ void ps_logsink_count(bool all)
 
     for (;;) {
         ps_str_init(&s, text, sizeof(text));
-        if (!ps_loglimit_next(&limit, now(), all, &level, &s)) {
+        if (!ps_loglimit_next_summary(&loglimit, monotonic_now(), all, &level,
+                                      &s)) {
             return;
         }
         write_line(level, text);
@@ -152,7 +153,7 @@ void ps_logsink_count(bool all)
 
 ps_time ps_logsink_deadline(void)
 {
-    return ps_loglimit_deadline(&limit);
+    return ps_loglimit_deadline(&loglimit);
 }
 
 void ps_logsink_open(enum ps_log_format format, enum ps_log_level least,
@@ -163,7 +164,7 @@ void ps_logsink_open(enum ps_log_format format, enum ps_log_level least,
     }
     sink.format = format;
     sink.program = program;
-    ps_log_set(hear, NULL, least);
+    ps_log_set(write_entry, NULL, least);
 }
 
 void ps_logsink_set_node(const char *node)

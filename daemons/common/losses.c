@@ -22,19 +22,21 @@ bool ps_losses_add(struct ps_losses *l, ps_time now, uint64_t sent,
     const uint32_t most = heeded ? PS_LINK_CONNECTIONS_MAX : UNHEEDED_MAX;
 
     l->sent += sent;
-    l->again += again;
+    l->retransmitted += again;
     if (l->sent < LOOK_BYTES || now < ps_time_add(l->since, LOOK_TIME)) {
         return false;
     }
-    l->lossy = l->again >= l->sent / SHARE ? l->lossy + 1 : 0;
+    l->lossy_intervals = l->retransmitted >= l->sent / SHARE
+                             ? l->lossy_intervals + 1
+                             : 0;
     l->sent = 0;
-    l->again = 0;
+    l->retransmitted = 0;
     l->since = now;
-    if (l->lossy < LOOKS || l->wanted >= most) {
+    if (l->lossy_intervals < LOOKS || l->subflows >= most) {
         return false;
     }
-    l->lossy = 0;
-    l->wanted = (uint32_t)ps_min_u64(
-        l->wanted == 0 ? GROWTH : (uint64_t)l->wanted * GROWTH, most);
+    l->lossy_intervals = 0;
+    l->subflows = (uint32_t)ps_min_u64(
+        l->subflows == 0 ? GROWTH : (uint64_t)l->subflows * GROWTH, most);
     return true;
 }

@@ -11,11 +11,11 @@
 #include <stdbool.h>
 
 struct ps_losses {
-    uint64_t sent;   /* Bytes sent since `since`, */
-    uint64_t again;  /* and those of them that were retransmissions. */
-    ps_time since;   /* The end of the last look. */
-    uint32_t lossy;  /* Looks in a row that found losses. */
-    uint32_t wanted; /* Connections; 0: no losses, one connection. */
+    uint64_t sent;            /* Bytes sent since `since`, */
+    uint64_t retransmitted;   /* and those of them that were retransmissions. */
+    ps_time since;            /* The end of the last look. */
+    uint32_t lossy_intervals; /* Looks in a row that found losses. */
+    uint32_t subflows;        /* Connections; 0: no losses, one connection. */
 };
 
 /* Adds bytes that were sent since the last call. `heeded`: the congestion

@@ -39,7 +39,7 @@ static FILE *open_below(const char *root, const char *path)
 
     ps_str_init(&s, full, sizeof(full));
     ps_str_addf(&s, "%s%s", root, path);
-    return s.cut ? NULL : fopen(full, "re");
+    return s.truncated ? NULL : fopen(full, "re");
 }
 
 /* UINT64_MAX: no number, and no limit. */

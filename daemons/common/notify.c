@@ -15,7 +15,7 @@ static struct {
     struct sockaddr_un to;
     socklen_t to_len;
     ps_time watchdog;
-} state = {.fd = -1, .watchdog = PS_TIME_NEVER};
+} notify_state = {.fd = -1, .watchdog = PS_TIME_NEVER};
 
 static void init_watchdog(void)
 {
@@ -29,7 +29,7 @@ static void init_watchdog(void)
     }
     n = strtoull(usec, NULL, 10);
     if (n > 0 && n < UINT64_MAX / 1000) {
-        state.watchdog = PS_MICROS(n) / 2;
+        notify_state.watchdog = PS_MICROS(n) / 2;
     }
 }
 
@@ -38,16 +38,16 @@ void ps_notify_init(void)
     const char *path = getenv("NOTIFY_SOCKET");
     size_t len = path == NULL ? 0 : strlen(path);
 
-    if (len > 1 && len < sizeof(state.to.sun_path) &&
+    if (len > 1 && len < sizeof(notify_state.to.sun_path) &&
         (path[0] == '/' || path[0] == '@')) {
-        state.to.sun_family = AF_UNIX;
-        memcpy(state.to.sun_path, path, len);
+        notify_state.to.sun_family = AF_UNIX;
+        memcpy(notify_state.to.sun_path, path, len);
         if (path[0] == '@') { /* A name that is no file. */
-            state.to.sun_path[0] = '\0';
+            notify_state.to.sun_path[0] = '\0';
         }
-        state.to_len = (socklen_t)(offsetof(struct sockaddr_un, sun_path) +
-                                   len);
-        state.fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+        notify_state.to_len =
+            (socklen_t)(offsetof(struct sockaddr_un, sun_path) + len);
+        notify_state.fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
         init_watchdog();
     }
     unsetenv("NOTIFY_SOCKET");
@@ -60,7 +60,7 @@ void ps_notify(const char *fmt, ...)
     char text[512];
     va_list ap;
 
-    if (state.fd < 0) {
+    if (notify_state.fd < 0) {
         return;
     }
     va_start(ap, fmt);
@@ -68,12 +68,13 @@ void ps_notify(const char *fmt, ...)
 
     va_end(ap);
     if (n > 0 && (size_t)n < sizeof(text)) {
-        (void)sendto(state.fd, text, (size_t)n, MSG_NOSIGNAL | MSG_DONTWAIT,
-                     (struct sockaddr *)&state.to, state.to_len);
+        (void)sendto(notify_state.fd, text, (size_t)n,
+                     MSG_NOSIGNAL | MSG_DONTWAIT,
+                     (struct sockaddr *)&notify_state.to, notify_state.to_len);
     }
 }
 
 ps_time ps_notify_watchdog(void)
 {
-    return state.watchdog;
+    return notify_state.watchdog;
 }

@@ -28,7 +28,7 @@ const struct ps_option ps_common_rows[PS_COMMON_ROWS] = {
     {.path = "log.level",
      .text = "info",
      .type = PS_OPTION_ENUM,
-     .words = "error|warning|notice|info|debug|trace",
+     .enum_names = "error|warning|notice|info|debug|trace",
      .reloadable = true,
      .offset = AT(log_level),
      .aliases = {{.name = "PS_VERBOSE", .values = "0=info 1=debug 2=trace"}},
@@ -36,7 +36,7 @@ const struct ps_option ps_common_rows[PS_COMMON_ROWS] = {
     {.path = "log.format",
      .text = "auto",
      .type = PS_OPTION_ENUM,
-     .words = "auto|journal|text|json",
+     .enum_names = "auto|journal|text|json",
      .offset = AT(log_format),
      .help = "Form of the log's lines; auto takes journal under systemd and "
              "else text."},
@@ -68,7 +68,7 @@ const struct ps_option ps_common_rows[PS_COMMON_ROWS] = {
      .type = PS_OPTION_U64,
      .min = 1,
      .max = 65536,
-     .offset = AT(strangers),
+     .offset = AT(pre_handshake),
      .help = "Connections that have not greeted yet; the oldest makes room."},
     {.path = "limits.output",
      .text = "16MiB",
@@ -138,7 +138,7 @@ const struct ps_option ps_common_rows[PS_COMMON_ROWS] = {
     {.path = "network.congestion_control",
      .text = "auto",
      .type = PS_OPTION_ENUM,
-     .words = "auto|system",
+     .enum_names = "auto|system",
      .offset = AT(congestion_control),
      .help = "auto: connections between agents and servers with a round trip "
              "of 10 ms or more use bbr where the system allows it, because "

@@ -27,7 +27,7 @@ struct ps_common_options {
     const char *cluster;
     const char *node; /* "": made from the host's name. */
     uint64_t connections;
-    uint64_t strangers;
+    uint64_t pre_handshake;
     uint64_t output;
     uint64_t link_output;
     uint64_t output_total;

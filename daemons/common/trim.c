@@ -4,37 +4,38 @@
 #include "base/num.h"
 
 /* Less is not worth the work. */
-#define LEAST (4u * 1024u * 1024u)
-#define PAUSE PS_SECONDS(3)
+#define LEAST      (4u * 1024u * 1024u)
+#define TRIM_DELAY PS_SECONDS(3)
 
 static bool is_far_below(uint64_t bytes, uint64_t high)
 {
     return high >= LEAST && bytes <= high - LEAST;
 }
 
-bool ps_trim_look(struct ps_trim *t, uint64_t peak, uint64_t bytes, ps_time now)
+bool ps_trim_check(struct ps_trim *t, uint64_t peak, uint64_t bytes,
+                   ps_time now)
 {
-    if (!t->waits) {
-        t->high = ps_max_u64(t->high, peak);
-        if (is_far_below(bytes, t->high)) {
-            t->waits = true;
-            t->recent = bytes;
-            t->due = now + PAUSE;
+    if (!t->is_pending) {
+        t->high_water = ps_max_u64(t->high_water, peak);
+        if (is_far_below(bytes, t->high_water)) {
+            t->is_pending = true;
+            t->recent_peak = bytes;
+            t->due_at = now + TRIM_DELAY;
         }
         return false;
     }
-    t->recent = ps_max_u64(t->recent, peak);
-    if (now < t->due) {
+    t->recent_peak = ps_max_u64(t->recent_peak, peak);
+    if (now < t->due_at) {
         return false;
     }
-    bool over = is_far_below(t->recent, t->high);
+    bool over = is_far_below(t->recent_peak, t->high_water);
 
-    t->waits = false;
-    t->high = t->recent;
+    t->is_pending = false;
+    t->high_water = t->recent_peak;
     return over;
 }
 
 ps_time ps_trim_deadline(const struct ps_trim *t)
 {
-    return t->waits ? t->due : PS_TIME_NEVER;
+    return t->is_pending ? t->due_at : PS_TIME_NEVER;
 }

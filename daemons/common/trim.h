@@ -13,15 +13,15 @@
 
 /* Zeroed to begin with. */
 struct ps_trim {
-    uint64_t high;   /* The most in use since memory was last given back. */
-    uint64_t recent; /* The most in use while `waits`. */
-    ps_time due;     /* When it has lasted. */
-    bool waits;      /* Much less than `high` was in use once. */
+    uint64_t high_water; /* The most in use since memory was last given back. */
+    uint64_t recent_peak; /* The most in use while `waits`. */
+    ps_time due_at;       /* When it has lasted. */
+    bool is_pending;      /* Much less than `high` was in use once. */
 };
 
 /* `peak` is the most in use since the last call, `bytes` is in use now. True:
  * give memory back. */
-bool ps_trim_look(struct ps_trim *t, uint64_t peak, uint64_t bytes,
-                  ps_time now);
+bool ps_trim_check(struct ps_trim *t, uint64_t peak, uint64_t bytes,
+                   ps_time now);
 /* When to look again even if nothing happens; PS_TIME_NEVER: not at all. */
 ps_time ps_trim_deadline(const struct ps_trim *t);

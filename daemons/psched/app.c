@@ -3,15 +3,15 @@
 #include "psched/app.h"
 
 #include "base/str.h"
-#include "core/sched.h"
+#include "core/sched/sched.h"
 #include "psched/options.h"
 
 #include <inttypes.h>
 
-static void set(struct ps_account_limits *l, enum ps_cost cost, uint64_t max,
-                const char *option)
+static void set_cost_limit(struct ps_account_limits *l, enum ps_cost cost,
+                           uint64_t max, const char *option)
 {
-    l->of[cost] = (struct ps_account_limit){.max = max, .option = option};
+    l->limit[cost] = (struct ps_account_limit){.max = max, .option = option};
 }
 
 static void set_limits(const struct psched_limits *l,
@@ -20,12 +20,14 @@ static void set_limits(const struct psched_limits *l,
     struct ps_account_limits *job = &limits[PS_ACCOUNT_JOB];
     struct ps_account_limits *user = &limits[PS_ACCOUNT_USER];
 
-    set(job, PS_COST_KEYS, l->job_keys, "limits.job.keys");
-    set(user, PS_COST_KEYS, l->user_keys, "limits.user.keys");
-    set(job, PS_COST_PARTITIONS, l->job_partitions, "limits.job.partitions");
-    set(user, PS_COST_PARTITIONS, l->user_partitions, "limits.user.partitions");
-    set(&limits[PS_ACCOUNT_DAEMON], PS_COST_MEMORY, l->daemon_memory,
-        "limits.daemon.memory");
+    set_cost_limit(job, PS_COST_KEYS, l->job_keys, "limits.job.keys");
+    set_cost_limit(user, PS_COST_KEYS, l->user_keys, "limits.user.keys");
+    set_cost_limit(job, PS_COST_PARTITIONS, l->job_partitions,
+                   "limits.job.partitions");
+    set_cost_limit(user, PS_COST_PARTITIONS, l->user_partitions,
+                   "limits.user.partitions");
+    set_cost_limit(&limits[PS_ACCOUNT_DAEMON], PS_COST_MEMORY, l->daemon_memory,
+                   "limits.daemon.memory");
 }
 
 static int open_app(const void *values, const struct ps_daemon_facts *facts,
@@ -51,7 +53,7 @@ static int open_app(const void *values, const struct ps_daemon_facts *facts,
     set_limits(&o->limits, opt.limits);
     ps_str_copy(opt.name, sizeof(opt.name), facts->name);
     ps_str_copy(opt.cluster, sizeof(opt.cluster), facts->cluster);
-    ps_str_copy(opt.control, sizeof(opt.control), facts->socket);
+    ps_str_copy(opt.control_path, sizeof(opt.control_path), facts->socket);
     *ret_app = ps_sched_new(&opt, facts->now);
     return 0;
 }
@@ -61,17 +63,17 @@ static void close_app(void *app)
     ps_sched_free(app);
 }
 
-static struct ps_machine machine(void *app)
+static struct ps_machine app_machine(void *app)
 {
     return ps_sched_machine(app);
 }
 
-static uint64_t residue(const void *app)
+static uint64_t report_residue(const void *app)
 {
     return ps_sched_residue(app);
 }
 
-static void dump(const void *app)
+static void log_state(const void *app)
 {
     static const struct {
         enum ps_role role;
@@ -105,8 +107,8 @@ static const char *socket_path(const void *values, unsigned *ret_mode,
 }
 
 /* Three times that must follow each other. */
-static bool check(const void *values, const struct ps_options *o,
-                  struct ps_str *report)
+static bool check_options(const void *values, const struct ps_options *o,
+                          struct ps_str *report)
 {
     const struct psched_options *p = values;
 
@@ -133,11 +135,11 @@ const struct ps_daemon_spec psched_spec = {
     .port_count = 1,
     .socket = socket_path,
     .socket_option = "control.socket",
-    .check = check,
+    .check = check_options,
     .open = open_app,
     .close = close_app,
-    .machine = machine,
-    .residue = residue,
-    .dump = dump,
+    .machine = app_machine,
+    .residue = report_residue,
+    .dump = log_state,
     .shutdown_last = true,
 };

@@ -31,11 +31,11 @@
 struct result {
     int rc; /* PSC_E_*; 1: not at its end. */
     char text[PSC_TEXT_MAX];
-    uint64_t wrong; /* Elements that are not the sum. */
+    uint64_t wrong_elements; /* Elements that are not the sum. */
 };
 
 struct shared {
-    _Atomic uint32_t rounds; /* That the first worker has made. */
+    _Atomic uint32_t rounds_done; /* That the first worker has made. */
     struct result result[BENCH_WORKERS_MAX];
     double seconds[]; /* Of each round, by worker. */
 };
@@ -55,7 +55,7 @@ struct worker {
     struct psc_op **op;
 };
 
-static double now(void)
+static double monotonic_seconds(void)
 {
     struct timespec t;
 
@@ -65,7 +65,7 @@ static double now(void)
 
 /* ------------------------------------------------------------------ a worker */
 
-static int complain(struct worker *w, int rc, const char *what)
+static int bench_error(struct worker *w, int rc, const char *what)
 {
     char detail[PSC_TEXT_MAX / 2] = "";
 
@@ -78,7 +78,7 @@ static int complain(struct worker *w, int rc, const char *what)
     return rc;
 }
 
-static int join(struct worker *w)
+static int join_job(struct worker *w)
 {
     struct psc_options o;
 
@@ -100,7 +100,7 @@ static int join(struct worker *w)
     return rc;
 }
 
-static int declare(struct worker *w)
+static int declare_keys(struct worker *w)
 {
     const uint64_t shape = w->each;
     struct psc_key_spec *spec = calloc(w->o->keys, sizeof(*spec));
@@ -119,10 +119,10 @@ static int declare(struct worker *w)
     }
     free(spec);
     free(name);
-    return rc == 0 ? 0 : complain(w, rc, "keys");
+    return rc == 0 ? 0 : bench_error(w, rc, "keys");
 }
 
-static int prepare(struct worker *w)
+static int prepare_arrays(struct worker *w)
 {
     const size_t bytes = w->each * sizeof(float) * w->o->keys;
     void *in = NULL;
@@ -132,14 +132,14 @@ static int prepare(struct worker *w)
     w->key = calloc(w->o->keys, sizeof(*w->key));
     w->op = calloc(w->o->keys, sizeof(struct psc_op *));
     if (w->key == NULL || w->op == NULL) {
-        return complain(w, PSC_E_NOMEM, "memory");
+        return bench_error(w, PSC_E_NOMEM, "memory");
     }
     rc = psc_alloc(w->client, bytes, &in);
     if (rc == 0) {
         rc = psc_alloc(w->client, bytes, &out);
     }
     if (rc != 0) {
-        return complain(w, rc, "memory");
+        return bench_error(w, rc, "memory");
     }
     w->in = in;
     w->out = out;
@@ -147,7 +147,7 @@ static int prepare(struct worker *w)
         w->in[i] = (float)(w->rank + 1 + i % 7);
         w->out[i] = 0;
     }
-    return declare(w);
+    return declare_keys(w);
 }
 
 /* All keys, and the time until the last one is back. */
@@ -157,9 +157,9 @@ static int run_round(struct worker *w, double *ret_seconds)
     int rc = psc_barrier(w->client);
 
     if (rc != 0) {
-        return complain(w, rc, "barrier");
+        return bench_error(w, rc, "barrier");
     }
-    begin = now();
+    begin = monotonic_seconds();
     for (uint32_t i = 0; i < w->o->keys; i++) {
         const struct psc_op_options o = {.size = sizeof(o),
                                          .priority = -(int32_t)i};
@@ -167,13 +167,13 @@ static int run_round(struct worker *w, double *ret_seconds)
         rc = psc_pushpull_start(w->client, w->key[i], w->in + i * w->each,
                                 w->out + i * w->each, &o, &w->op[i]);
         if (rc != 0) {
-            return complain(w, rc, "push and pull");
+            return bench_error(w, rc, "push and pull");
         }
     }
     rc = psc_ops_wait(w->op, w->o->keys, PSC_WAIT_DEFAULT);
-    *ret_seconds = now() - begin;
+    *ret_seconds = monotonic_seconds() - begin;
     if (rc != 0) {
-        return complain(w, rc, "push and pull");
+        return bench_error(w, rc, "push and pull");
     }
     for (uint32_t i = 0; i < w->o->keys; i++) {
         psc_op_free(w->op[i]);
@@ -182,23 +182,23 @@ static int run_round(struct worker *w, double *ret_seconds)
     return 0;
 }
 
-static void check(struct worker *w)
+static void check_result(struct worker *w)
 {
     const uint32_t n = w->o->workers;
 
     for (size_t i = 0; i < w->each * w->o->keys; i++) {
         float want = (float)n * (float)(n + 1) / 2 + (float)n * (float)(i % 7);
 
-        w->result->wrong += w->out[i] != want;
+        w->result->wrong_elements += w->out[i] != want;
     }
 }
 
-static int work(struct worker *w)
+static int worker_main(struct worker *w)
 {
-    int rc = join(w);
+    int rc = join_job(w);
 
     if (rc == 0) {
-        rc = prepare(w);
+        rc = prepare_arrays(w);
     }
     for (uint32_t r = 0; rc == 0 && r < WARM_UP + w->o->rounds; r++) {
         double seconds = 0;
@@ -212,10 +212,10 @@ static int work(struct worker *w)
         }
     }
     if (rc == 0) {
-        check(w);
+        check_result(w);
         rc = psc_barrier(w->client);
         if (rc != 0) {
-            rc = complain(w, rc, "barrier");
+            rc = bench_error(w, rc, "barrier");
         }
     }
     psc_close(w->client);
@@ -240,7 +240,7 @@ static double *seconds_of(const struct team *t, uint32_t worker)
     return t->shared->seconds + (size_t)worker * t->o->rounds;
 }
 
-static void end_all(const struct team *t)
+static void kill_workers(const struct team *t)
 {
     for (uint32_t i = 0; i < t->o->workers; i++) {
         if (t->pid[i] > 0) {
@@ -250,18 +250,18 @@ static void end_all(const struct team *t)
 }
 
 /* Whom a signal ends; kill() may be called there. */
-static const struct team *volatile team_at_work;
-static volatile sig_atomic_t stopped;
+static const struct team *volatile active_team;
+static volatile sig_atomic_t stop_signal;
 
-static void on_stop(int number)
+static void on_stop_signal(int number)
 {
-    stopped = number;
-    if (team_at_work != NULL) {
-        end_all(team_at_work);
+    stop_signal = number;
+    if (active_team != NULL) {
+        kill_workers(active_team);
     }
 }
 
-static bool start(struct team *t)
+static bool start_workers(struct team *t)
 {
     const pid_t parent = getpid();
 
@@ -272,7 +272,7 @@ static bool start(struct team *t)
             .rank = i,
             .result = &t->shared->result[i],
             .seconds = seconds_of(t, i),
-            .rounds = &t->shared->rounds,
+            .rounds = &t->shared->rounds_done,
             .each = t->o->size / t->o->keys / sizeof(float),
         };
 
@@ -288,10 +288,10 @@ static bool start(struct team *t)
             prctl(PR_SET_PDEATHSIG, SIGKILL);
             signal(SIGINT, SIG_IGN);
             signal(SIGTERM, SIG_DFL);
-            _exit(getppid() == parent && work(&w) == 0 ? 0 : 1);
+            _exit(getppid() == parent && worker_main(&w) == 0 ? 0 : 1);
         }
     }
-    return stopped == 0;
+    return stop_signal == 0;
 }
 
 /* The first worker that failed of itself, not because another one did. */
@@ -321,13 +321,13 @@ static void show_progress(const struct team *t, bool last)
         fputs("\r\033[K", stderr);
     } else {
         fprintf(stderr, "\rpsctl: bench: round %" PRIu32 " of %" PRIu32,
-                atomic_load(&t->shared->rounds), all);
+                atomic_load(&t->shared->rounds_done), all);
     }
     fflush(stderr);
 }
 
 /* As waitpid(), with the progress on a terminal meanwhile. */
-static pid_t wait_one(const struct team *t, int *ret_status)
+static pid_t wait_for_worker(const struct team *t, int *ret_status)
 {
     static const struct timespec step = {.tv_nsec = 100000000};
     pid_t pid = 0;
@@ -344,13 +344,13 @@ static pid_t wait_one(const struct team *t, int *ret_status)
 }
 
 /* Waits for all; ends the others after one that fails. */
-static bool wait_all(struct team *t)
+static bool wait_for_workers(struct team *t)
 {
     bool ok = true;
 
     for (;;) {
         int status;
-        pid_t pid = wait_one(t, &status);
+        pid_t pid = wait_for_worker(t, &status);
 
         if (pid < 0 && errno == EINTR) {
             continue; /* They are being ended. */
@@ -364,25 +364,25 @@ static bool wait_all(struct team *t)
             }
         }
         if (!WIFEXITED(status) || WEXITSTATUS(status) != 0) {
-            end_all(t);
+            kill_workers(t);
             ok = false;
         }
     }
-    return ok && stopped == 0;
+    return ok && stop_signal == 0;
 }
 
 /* ------------------------------------------------------------- what it says */
 
-struct figures {
+struct bench_stats {
     double median;
     double p90;
     double p99;
-    double least;
-    double most;
-    uint64_t wrong;
+    double min;
+    double max;
+    uint64_t wrong_elements;
 };
 
-static int by_size(const void *a, const void *b)
+static int compare_seconds(const void *a, const void *b)
 {
     const double *x = a;
     const double *y = b;
@@ -390,10 +390,10 @@ static int by_size(const void *a, const void *b)
     return (*x > *y) - (*x < *y);
 }
 
-static struct figures figures_of(const struct team *t)
+static struct bench_stats compute_stats(const struct team *t)
 {
     const uint32_t n = t->o->rounds;
-    struct figures f = {0};
+    struct bench_stats f = {0};
     double *all = calloc(n, sizeof(*all));
 
     if (all == NULL) {
@@ -404,33 +404,33 @@ static struct figures figures_of(const struct team *t)
             /* A round takes as long as its slowest worker. */
             all[r] = fmax(all[r], seconds_of(t, i)[r]);
         }
-        f.wrong += t->shared->result[i].wrong;
+        f.wrong_elements += t->shared->result[i].wrong_elements;
     }
-    qsort(all, n, sizeof(*all), by_size);
+    qsort(all, n, sizeof(*all), compare_seconds);
     f.median = all[n / 2];
     f.p90 = all[(uint64_t)n * 90 / 100];
     f.p99 = all[(uint64_t)n * 99 / 100];
-    f.least = all[0];
-    f.most = all[n - 1];
+    f.min = all[0];
+    f.max = all[n - 1];
     free(all);
     return f;
 }
 
-static uint64_t bytes_of(const struct bench_options *o)
+static uint64_t bytes_per_round(const struct bench_options *o)
 {
     return o->size / o->keys / sizeof(float) * sizeof(float) * o->keys;
 }
 
-static void print_table(const struct team *t, const struct figures *f)
+static void print_table(const struct team *t, const struct bench_stats *f)
 {
     const struct bench_options *o = t->o;
     const char *const headings[] = {"what", ">median", ">p90",
                                     ">p99", ">least",  ">most"};
-    const double time[] = {f->median, f->p90, f->p99, f->least, f->most};
+    const double time[] = {f->median, f->p90, f->p99, f->min, f->max};
     char bytes[32];
     struct table table;
 
-    format_bytes(bytes_of(o), bytes, sizeof(bytes));
+    format_bytes(bytes_per_round(o), bytes, sizeof(bytes));
     printf("%" PRIu32 " worker%s on this node, %" PRIu32 " server%s; %" PRIu32
            " key%s of float32, %s in all; %" PRIu32
            " round%s of push and pull\n",
@@ -443,7 +443,7 @@ static void print_table(const struct team *t, const struct figures *f)
     }
     table_text(&table, "GB/s each way of a worker");
     for (size_t i = 0; i < 5; i++) {
-        table_cell(&table, "%.3f", (double)bytes_of(o) / time[i] / 1e9);
+        table_cell(&table, "%.3f", (double)bytes_per_round(o) / time[i] / 1e9);
     }
     table_text(&table, "keys a second");
     for (size_t i = 0; i < 5; i++) {
@@ -453,7 +453,7 @@ static void print_table(const struct team *t, const struct figures *f)
     table_fini(&table);
 }
 
-static void print_json(const struct team *t, const struct figures *f)
+static void print_json(const struct team *t, const struct bench_stats *f)
 {
     const struct bench_options *o = t->o;
     json_t *root = json_pack(
@@ -461,10 +461,11 @@ static void print_json(const struct team *t, const struct figures *f)
         " s:f, s:f}}",
         "schema", 1, "bench", "job", t->job, "workers", (json_int_t)o->workers,
         "servers", (json_int_t)o->servers, "keys", (json_int_t)o->keys, "bytes",
-        (json_int_t)bytes_of(o), "rounds", (json_int_t)o->rounds, "round_s",
-        "median", f->median, "p90", f->p90, "p99", f->p99, "least", f->least,
-        "most", f->most, "bytes_per_s", (double)bytes_of(o) / f->median,
-        "keys_per_s", o->keys / f->median);
+        (json_int_t)bytes_per_round(o), "rounds", (json_int_t)o->rounds,
+        "round_s", "median", f->median, "p90", f->p90, "p99", f->p99, "least",
+        f->min, "most", f->max, "bytes_per_s",
+        (double)bytes_per_round(o) / f->median, "keys_per_s",
+        o->keys / f->median);
 
     if (root == NULL || json_dumpf(root, stdout, JSON_INDENT(2)) != 0) {
         abort();
@@ -473,15 +474,15 @@ static void print_json(const struct team *t, const struct figures *f)
     json_decref(root);
 }
 
-static int tell(const struct team *t, bool json)
+static int report_round(const struct team *t, bool json)
 {
-    const struct figures f = figures_of(t);
+    const struct bench_stats f = compute_stats(t);
 
-    if (f.wrong > 0) {
+    if (f.wrong_elements > 0) {
         fprintf(stderr,
                 "psctl: bench: %" PRIu64 " elements are not the sum of what "
                 "was pushed\n",
-                f.wrong);
+                f.wrong_elements);
         return EXIT_FAILED;
     }
     if (json) {
@@ -494,7 +495,7 @@ static int tell(const struct team *t, bool json)
 
 int bench_run(const struct bench_options *o, bool json)
 {
-    const struct sigaction stop = {.sa_handler = on_stop};
+    const struct sigaction stop = {.sa_handler = on_stop_signal};
     struct team t = {.o = o};
     int rc = EXIT_FAILED;
     bool ok;
@@ -508,21 +509,22 @@ int bench_run(const struct bench_options *o, bool json)
         return EXIT_FAILED;
     }
     snprintf(t.job, sizeof(t.job), "psctl-bench-%08" PRIx64 "-%d",
-             (uint64_t)(now() * 1e6) & 0xffffffffu, (int)getpid());
-    team_at_work = &t;
+             (uint64_t)(monotonic_seconds() * 1e6) & 0xffffffffu,
+             (int)getpid());
+    active_team = &t;
     sigaction(SIGINT, &stop, NULL);
     sigaction(SIGTERM, &stop, NULL);
-    ok = start(&t);
+    ok = start_workers(&t);
     if (!ok) {
-        end_all(&t);
+        kill_workers(&t);
     }
-    ok = wait_all(&t) && ok;
-    team_at_work = NULL;
+    ok = wait_for_workers(&t) && ok;
+    active_team = NULL;
     if (ok) {
-        rc = tell(&t, json);
-    } else if (stopped != 0) {
+        rc = report_round(&t, json);
+    } else if (stop_signal != 0) {
         fputs("psctl: bench: stopped\n", stderr);
-        rc = 128 + stopped;
+        rc = 128 + stop_signal;
     } else {
         const struct result *r = first_failure(&t);
 

@@ -9,15 +9,15 @@
 #include <string.h>
 
 /* Somebody gone for longer has left for good. */
-#define GONE_MATTERS PS_SECONDS(3600)
+#define GONE_PROBLEM_MAX PS_SECONDS(3600)
 
 void report_fini(struct report *r)
 {
-    for (int q = 0; q < QUERIES; q++) {
-        for (size_t i = 0; i < r->of[q].count; i++) {
-            ps_msg_free(r->of[q].row[i]);
+    for (int q = 0; q < QUERY_KINDS; q++) {
+        for (size_t i = 0; i < r->rows_of[q].count; i++) {
+            ps_msg_free(r->rows_of[q].row[i]);
         }
-        ps_free(r->of[q].row);
+        ps_free(r->rows_of[q].row);
     }
     if (r->end != NULL) {
         ps_msg_free(r->end);
@@ -29,7 +29,7 @@ bool job_is_open(const struct ps_msg_job_row *j)
     return j->phase != PS_JOB_PHASE_ENDED && j->phase != PS_JOB_PHASE_FAILED;
 }
 
-bool stall_is_bad(const struct ps_msg_stall_row *s, ps_time after)
+bool stall_is_problem(const struct ps_msg_stall_row *s, ps_time after)
 {
     for (uint32_t i = 0; i < s->missing_count; i++) {
         if (s->missing[i].state != PS_RANK_STATE_LIVE) {
@@ -41,12 +41,12 @@ bool stall_is_bad(const struct ps_msg_stall_row *s, ps_time after)
 
 /* "rank 3 (n07)", or "rank 3 (n07, lost)" with its state, behind those before
  * it. */
-static void add_rank(const struct ps_rec_waiting *w, bool state, uint32_t i,
-                     struct ps_str *out)
+static void add_rank(const struct ps_rec_missing_rank *w, bool state,
+                     uint32_t i, struct ps_str *out)
 {
     ps_str_addf(out, "%srank %u", i == 0 ? "" : ", ", w->rank);
     ps_str_add(out, " (");
-    add_shown(out, w->host, 64);
+    add_printable(out, w->host, 64);
     if (state) {
         ps_str_addf(out, "%s%s", w->host[0] == '\0' ? "" : ", ",
                     ps_rank_state_name(w->state));
@@ -58,14 +58,14 @@ void describe_missing(const struct ps_msg_stall_row *s, struct ps_str *out)
 {
     enum { SHOWN = 8 };
 
-    if (s->also[0] != '\0') {
-        add_shown(out, s->also, 512);
+    if (s->other_causes[0] != '\0') {
+        add_printable(out, s->other_causes, 512);
         ps_str_add(out, s->missing_count > 0 ? "; " : "");
     } else if (s->missing_count == 0) {
         ps_str_add(out, "nobody: servers or the network");
     }
     for (uint32_t i = 0; i < s->missing_count; i++) {
-        const struct ps_rec_waiting *w = &s->missing[i];
+        const struct ps_rec_missing_rank *w = &s->missing[i];
 
         if (i == SHOWN) {
             ps_str_addf(out, " and %u more", s->missing_count - i);
@@ -75,14 +75,14 @@ void describe_missing(const struct ps_msg_stall_row *s, struct ps_str *out)
     }
 }
 
-static struct ps_str begin(struct health *h, char *scratch, size_t cap)
+static struct ps_str begin_problem(struct health *h, char *scratch, size_t cap)
 {
     struct ps_str s;
 
     if (h->count < PROBLEMS_MAX) {
-        ps_str_init(&s, h->problem[h->count++], sizeof(h->problem[0]));
+        ps_str_init(&s, h->problems[h->count++], sizeof(h->problems[0]));
     } else {
-        h->more++;
+        h->omitted_count++;
         ps_str_init(&s, scratch, cap);
     }
     return s;
@@ -94,16 +94,16 @@ static void check_memory(const struct ps_msg_node_row *n, struct health *h)
     char scratch[8];
     struct ps_str s;
 
-    if (!n->full || n->state != PS_NODE_STATE_ACTIVE) {
+    if (!n->memory_short || n->state != PS_NODE_STATE_ACTIVE) {
         return;
     }
-    s = begin(h, scratch, sizeof(scratch));
+    s = begin_problem(h, scratch, sizeof(scratch));
     ps_str_add(&s, "server ");
     ps_str_add_escaped(&s, n->name, strlen(n->name), 64);
     ps_str_add(&s, " is full: ");
-    ps_str_add_size(&s, n->taken);
+    ps_str_add_size(&s, n->memory_used);
     ps_str_add(&s, " of ");
-    ps_str_add_size(&s, n->memory);
+    ps_str_add_size(&s, n->memory_limit);
     ps_str_add(&s, " are taken (store.memory)");
 }
 
@@ -115,19 +115,19 @@ static void check_reach(const struct ps_msg_node_row *n, struct health *h)
     if (n->state != PS_NODE_STATE_ACTIVE || n->unreachable[0] == '\0') {
         return;
     }
-    s = begin(h, scratch, sizeof(scratch));
+    s = begin_problem(h, scratch, sizeof(scratch));
     ps_str_add(&s, "server ");
-    add_shown(&s, n->name, 64);
+    add_printable(&s, n->name, 64);
     ps_str_add(&s, " is UNREACHABLE from psched at ");
-    add_shown(&s, n->address, 80);
+    add_printable(&s, n->address, 80);
     ps_str_add(&s, " (");
-    add_shown(&s, n->unreachable, 80);
+    add_printable(&s, n->unreachable, 80);
     ps_str_add(&s, "); see listen.address and advertise.address there");
 }
 
 static void check_nodes(const struct report *r, struct health *h)
 {
-    const struct rows *rows = &r->of[PS_QUERY_NODES];
+    const struct rows *rows = &r->rows_of[PS_QUERY_NODES];
     size_t servers = 0;
     char scratch[8];
 
@@ -142,18 +142,19 @@ static void check_nodes(const struct report *r, struct health *h)
         check_memory(n, h);
         check_reach(n, h);
         if (n->state != PS_NODE_STATE_SUSPECT &&
-            !(n->state == PS_NODE_STATE_GONE && n->heard_ns < GONE_MATTERS)) {
+            !(n->state == PS_NODE_STATE_GONE &&
+              n->silent_ns < GONE_PROBLEM_MAX)) {
             continue;
         }
-        s = begin(h, scratch, sizeof(scratch));
-        format_age(n->heard_ns, age, sizeof(age));
+        s = begin_problem(h, scratch, sizeof(scratch));
+        format_age(n->silent_ns, age, sizeof(age));
         ps_str_addf(&s, "%s ", ps_role_name(n->role));
-        add_shown(&s, n->name, 64);
+        add_printable(&s, n->name, 64);
         ps_str_addf(&s, " is %s, last heard %s ago",
                     ps_node_state_name(n->state), age);
     }
     if (servers == 0) {
-        struct ps_str s = begin(h, scratch, sizeof(scratch));
+        struct ps_str s = begin_problem(h, scratch, sizeof(scratch));
 
         ps_str_add(&s, "no active server");
     }
@@ -164,24 +165,25 @@ static void check_nodes(const struct report *r, struct health *h)
 static void check_jobs(const struct report *r, struct health *h)
 {
     enum { SHOWN = 8 };
-    const struct rows *rows = &r->of[PS_QUERY_JOBS];
+    const struct rows *rows = &r->rows_of[PS_QUERY_JOBS];
     char scratch[8];
 
     for (size_t i = 0; i < rows->count; i++) {
         const struct ps_msg_job_row *j = &rows->row[i]->job_row;
-        uint32_t shown = j->lost_count < SHOWN ? j->lost_count : SHOWN;
+        uint32_t shown = j->lost_ranks_count < SHOWN ? j->lost_ranks_count
+                                                     : SHOWN;
         struct ps_str s;
 
         if (!job_is_open(j) || j->ranks_lost == 0) {
             continue;
         }
-        s = begin(h, scratch, sizeof(scratch));
+        s = begin_problem(h, scratch, sizeof(scratch));
         ps_str_add(&s, "job ");
-        add_shown(&s, j->name, 64);
+        add_printable(&s, j->name, 64);
         ps_str_addf(&s, " has lost %u of %u ranks: ", j->ranks_lost,
                     j->num_workers);
         for (uint32_t k = 0; k < shown; k++) {
-            add_rank(&j->lost[k], false, k, &s);
+            add_rank(&j->lost_ranks[k], false, k, &s);
         }
         if (j->ranks_lost > shown) {
             ps_str_addf(&s, " and %u more", j->ranks_lost - shown);
@@ -192,7 +194,7 @@ static void check_jobs(const struct report *r, struct health *h)
 static void check_stalls(const struct report *r, ps_time after,
                          struct health *h)
 {
-    const struct rows *rows = &r->of[PS_QUERY_STALL];
+    const struct rows *rows = &r->rows_of[PS_QUERY_STALL];
     char scratch[8];
 
     for (size_t i = 0; i < rows->count; i++) {
@@ -200,15 +202,15 @@ static void check_stalls(const struct report *r, ps_time after,
         struct ps_str s;
         char age[32];
 
-        if (!stall_is_bad(row, after)) {
+        if (!stall_is_problem(row, after)) {
             continue;
         }
         format_age(row->waited_ns, age, sizeof(age));
-        s = begin(h, scratch, sizeof(scratch));
+        s = begin_problem(h, scratch, sizeof(scratch));
         ps_str_add(&s, "job ");
-        add_shown(&s, row->job, 64);
+        add_printable(&s, row->job, 64);
         ps_str_addf(&s, " has waited %s: ", age);
-        add_shown(&s, row->what, 80);
+        add_printable(&s, row->what, 80);
         ps_str_add(&s, " waits for ");
         describe_missing(row, &s);
     }

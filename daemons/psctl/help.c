@@ -20,9 +20,9 @@ struct flag {
 
 struct page {
     const char *verb;
-    const char *words[3]; /* Behind the verb; NULL at the end. */
-    const char *summary;  /* Of the first words, */
-    const char *second;   /* and of the second ones. */
+    const char *arguments[3]; /* Behind the verb; NULL at the end. */
+    const char *summary;      /* Of the first words, */
+    const char *second;       /* and of the second ones. */
     const char *text;
     struct flag flags[FLAGS_MAX];
 };
@@ -100,7 +100,7 @@ static const struct page pages[] = {
      {{0}}},
 };
 
-static const char general[] =
+static const char general_text[] =
     "  -e, --endpoint HOST:PORT|unix:PATH\n"
     "                       the scheduler; else $PSKV_SCHED, else\n"
     "                       $DMLC_PS_ROOT_URI and $DMLC_PS_ROOT_PORT, else\n"
@@ -111,7 +111,7 @@ static const char general[] =
     "      --no-headers     rows alone\n"
     "  -h, --help   -V, --version\n";
 
-static const char codes[] =
+static const char exit_codes_text[] =
     "Exit codes: 0 done, and healthy; 1 refused or failed, with the reason;\n"
     "2 wrong usage; 3 degraded (status) or stalled (stall); 4 no such job;\n"
     "69 no scheduler there; 75 refused for now, or another protocol;\n"
@@ -119,11 +119,11 @@ static const char codes[] =
 
 static void print_usage_lines(const struct page *p, FILE *out)
 {
-    for (size_t i = 0; p->words[i] != NULL; i++) {
+    for (size_t i = 0; p->arguments[i] != NULL; i++) {
         const char *begin = i == 0 ? "usage:" : "      ";
 
         fprintf(out, "%s psctl [OPTION]... %s%s%s\n", begin, p->verb,
-                p->words[i][0] != '\0' ? " " : "", p->words[i]);
+                p->arguments[i][0] != '\0' ? " " : "", p->arguments[i]);
     }
 }
 
@@ -165,16 +165,16 @@ void help_all(FILE *out)
     for (size_t i = 0; i < COUNT(pages); i++) {
         const struct page *p = &pages[i];
 
-        for (size_t k = 0; p->words[k] != NULL; k++) {
+        for (size_t k = 0; p->arguments[k] != NULL; k++) {
             char left[64];
 
-            snprintf(left, sizeof(left), "%s %s", p->verb, p->words[k]);
+            snprintf(left, sizeof(left), "%s %s", p->verb, p->arguments[k]);
             fprintf(out, "  %-20s %s\n", left, k == 0 ? p->summary : p->second);
         }
     }
     fputs("\n", out);
     print_flags(out);
-    fprintf(out, "%s\n%s", general, codes);
+    fprintf(out, "%s\n%s", general_text, exit_codes_text);
 }
 
 static const struct page *find_page(const char *verb)
@@ -202,7 +202,7 @@ bool help_verb(const char *verb)
         printf("%s      %-16s %s\n", i == 0 ? "\n" : "", p->flags[i].name,
                p->flags[i].help);
     }
-    printf("\n%s\n%s", general, codes);
+    printf("\n%s\n%s", general_text, exit_codes_text);
     return true;
 }
 

@@ -12,7 +12,7 @@
 
 #define SCHEMA 1
 
-static void put(json_t *o, const char *name, json_t *value)
+static void put_value(json_t *o, const char *name, json_t *value)
 {
     if (value == NULL || json_object_set_new(o, name, value) != 0) {
         abort(); /* Out of memory. */
@@ -22,12 +22,12 @@ static void put(json_t *o, const char *name, json_t *value)
 /* JSON has no unsigned 64 bits: beyond them, the largest there is. */
 static void put_count(json_t *o, const char *name, uint64_t n)
 {
-    put(o, name, json_integer(n > INT64_MAX ? INT64_MAX : (json_int_t)n));
+    put_value(o, name, json_integer(n > INT64_MAX ? INT64_MAX : (json_int_t)n));
 }
 
 static void put_seconds(json_t *o, const char *name, uint64_t ns)
 {
-    put(o, name, json_real((double)ns / 1e9));
+    put_value(o, name, json_real((double)ns / 1e9));
 }
 
 /* Bytes that are not UTF-8 come out escaped. */
@@ -47,7 +47,7 @@ static json_t *text_of(const char *text)
 
 static void put_text(json_t *o, const char *name, const char *text)
 {
-    put(o, name, text_of(text));
+    put_value(o, name, text_of(text));
 }
 
 static json_t *costs_of(const struct ps_msg_node_row *n)
@@ -82,22 +82,22 @@ static json_t *node_of(const struct ps_msg *msg)
     put_count(o, "incarnation", n->incarnation);
     put_text(o, "address", n->address);
     put_text(o, "unreachable", n->unreachable);
-    put_seconds(o, "heard_s", n->heard_ns);
+    put_seconds(o, "heard_s", n->silent_ns);
     put_count(o, "rounds", n->rounds);
     put_count(o, "bytes_in", n->bytes_in);
     put_count(o, "bytes_out", n->bytes_out);
     put_count(o, "rounds_per_s", n->rounds_rate);
     put_count(o, "bytes_in_per_s", n->in_rate);
     put_count(o, "bytes_out_per_s", n->out_rate);
-    put_count(o, "stored", n->stored);
+    put_count(o, "stored", n->stored_bytes);
     put_count(o, "resent", n->resent);
-    put_count(o, "waiting", n->waiting);
-    put(o, "draining", json_boolean(n->draining));
-    put_count(o, "memory", n->memory);
-    put_count(o, "reserved", n->reserved);
-    put_count(o, "taken", n->taken);
-    put(o, "full", json_boolean(n->full));
-    put(o, "costs", costs_of(n));
+    put_count(o, "waiting", n->waiting_requests);
+    put_value(o, "draining", json_boolean(n->draining));
+    put_count(o, "memory", n->memory_limit);
+    put_count(o, "reserved", n->memory_reserved);
+    put_count(o, "taken", n->memory_used);
+    put_value(o, "full", json_boolean(n->memory_short));
+    put_value(o, "costs", costs_of(n));
     return o;
 }
 
@@ -114,21 +114,21 @@ static json_t *job_of(const struct ps_msg *msg)
     put_text(o, "mode", ps_mode_name(j->mode));
     put_text(o, "on_loss", ps_loss_policy_name(j->on_loss));
     put_count(o, "num_workers", j->num_workers);
-    put_count(o, "live", j->live);
+    put_count(o, "live", j->live_workers);
     put_count(o, "ranks_lost", j->ranks_lost);
-    for (uint32_t i = 0; i < j->lost_count; i++) {
+    for (uint32_t i = 0; i < j->lost_ranks_count; i++) {
         json_t *one = json_object();
 
-        put_count(one, "rank", j->lost[i].rank);
-        put_text(one, "host", j->lost[i].host);
+        put_count(one, "rank", j->lost_ranks[i].rank);
+        put_text(one, "host", j->lost_ranks[i].host);
         json_array_append_new(lost, one);
     }
-    put(o, "lost", lost);
+    put_value(o, "lost", lost);
     put_count(o, "nodes", j->slots);
     put_count(o, "keys", j->keys);
     put_count(o, "bytes", j->bytes);
     put_count(o, "barriers", j->barriers);
-    put_count(o, "skipped", j->skipped);
+    put_count(o, "skipped", j->skipped_steps);
     put_seconds(o, "age_s", j->age_ns);
     put_text(o, "optimizer", j->optimizer);
     put_text(o, "compression", j->compression);
@@ -152,9 +152,9 @@ static json_t *key_of(const struct ps_msg *msg)
     return o;
 }
 
-static json_t *move_of(const struct ps_msg *msg)
+static json_t *migration_of(const struct ps_msg *msg)
 {
-    const struct ps_msg_move_row *m = &msg->move_row;
+    const struct ps_msg_migration_row *m = &msg->migration_row;
     json_t *o = json_object();
 
     put_text(o, "job", m->job);
@@ -171,24 +171,25 @@ static void put_loads(json_t *o, const struct report *r, bool moves)
 {
     json_t *list = json_array();
     size_t count;
-    struct load *loads = loads_of(r, &count);
+    struct job_load *loads = make_job_loads(r, &count);
 
     for (size_t i = 0; i < count; i++) {
-        const struct load *l = &loads[i];
+        const struct job_load *l = &loads[i];
         json_t *one = json_object();
 
         put_text(one, "job", l->job);
         put_text(one, "server", l->server);
         put_count(one, "bytes", l->bytes);
-        put(one, "of_even", json_real(load_share(l, l->bytes)));
+        put_value(one, "of_even", json_real(job_load_ratio(l, l->bytes)));
         if (moves) {
-            put_count(one, "bytes_then", l->after);
-            put(one, "of_even_then", json_real(load_share(l, l->after)));
+            put_count(one, "bytes_then", l->bytes_after);
+            put_value(one, "of_even_then",
+                      json_real(job_load_ratio(l, l->bytes_after)));
         }
         json_array_append_new(list, one);
     }
     ps_free(loads);
-    put(o, "servers", list);
+    put_value(o, "servers", list);
 }
 
 static json_t *stall_of(const struct ps_msg *msg)
@@ -200,7 +201,7 @@ static json_t *stall_of(const struct ps_msg *msg)
     put_text(o, "job", row->job);
     put_text(o, "what", row->what);
     put_seconds(o, "waited_s", row->waited_ns);
-    put_count(o, "waits", row->waits);
+    put_count(o, "waits", row->waiting_ops);
     for (uint32_t i = 0; i < row->missing_count; i++) {
         json_t *one = json_object();
 
@@ -209,8 +210,8 @@ static json_t *stall_of(const struct ps_msg *msg)
         put_text(one, "host", row->missing[i].host);
         json_array_append_new(missing, one);
     }
-    put(o, "missing", missing);
-    put_text(o, "also", row->also);
+    put_value(o, "missing", missing);
+    put_text(o, "also", row->other_causes);
     return o;
 }
 
@@ -222,7 +223,7 @@ static void put_rows(json_t *o, const char *name, const struct rows *rows,
     for (size_t i = 0; i < rows->count; i++) {
         json_array_append_new(list, convert(rows->row[i]));
     }
-    put(o, name, list);
+    put_value(o, name, list);
 }
 
 static void put_health(json_t *o, const struct health *h)
@@ -230,10 +231,10 @@ static void put_health(json_t *o, const struct health *h)
     json_t *list = json_array();
 
     for (size_t i = 0; i < h->count; i++) {
-        json_array_append_new(list, text_of(h->problem[i]));
+        json_array_append_new(list, text_of(h->problems[i]));
     }
-    put(o, "healthy", json_boolean(h->count == 0));
-    put(o, "problems", list);
+    put_value(o, "healthy", json_boolean(h->count == 0));
+    put_value(o, "problems", list);
 }
 
 void show_json(enum verb verb, const struct report *r, const struct health *h)
@@ -241,7 +242,7 @@ void show_json(enum verb verb, const struct report *r, const struct health *h)
     const struct ps_msg_query_end *end = &r->end->query_end;
     json_t *o = json_object();
 
-    put(o, "schema", json_integer(SCHEMA));
+    put_value(o, "schema", json_integer(SCHEMA));
     put_text(o, "cluster", end->cluster);
     put_count(o, "epoch", end->epoch);
     put_seconds(o, "uptime_s", end->uptime_ns);
@@ -249,21 +250,22 @@ void show_json(enum verb verb, const struct report *r, const struct health *h)
         put_health(o, h);
     }
     if (verb == VERB_STATUS || verb == VERB_NODES) {
-        put_rows(o, "nodes", &r->of[PS_QUERY_NODES], node_of);
+        put_rows(o, "nodes", &r->rows_of[PS_QUERY_NODES], node_of);
     }
     if (verb == VERB_STATUS || verb == VERB_JOBS) {
-        put_rows(o, "jobs", &r->of[PS_QUERY_JOBS], job_of);
+        put_rows(o, "jobs", &r->rows_of[PS_QUERY_JOBS], job_of);
     }
     if (verb == VERB_KEYS) {
-        put_rows(o, "keys", &r->of[PS_QUERY_KEYS], key_of);
+        put_rows(o, "keys", &r->rows_of[PS_QUERY_KEYS], key_of);
         put_loads(o, r, false);
     }
     if (verb == VERB_REBALANCE) {
-        put_rows(o, "moves", &r->of[PS_QUERY_MOVES], move_of);
-        put_loads(o, r, !r->moved);
+        put_rows(o, "moves", &r->rows_of[PS_QUERY_REBALANCE_PLAN],
+                 migration_of);
+        put_loads(o, r, !r->has_migrated);
     }
     if (verb == VERB_STATUS || verb == VERB_STALL) {
-        put_rows(o, "stalls", &r->of[PS_QUERY_STALL], stall_of);
+        put_rows(o, "stalls", &r->rows_of[PS_QUERY_STALL], stall_of);
     }
     if (json_dumpf(o, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(9)) != 0) {
         fputs("psctl: cannot write the answer\n", stderr);

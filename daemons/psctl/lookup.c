@@ -15,8 +15,8 @@
 struct lookup {
     pthread_mutex_t mutex;
     pthread_cond_t changed;
-    bool done;
-    bool left; /* Nobody waits: the thread frees this. */
+    bool is_done;
+    bool is_abandoned; /* Nobody waits: the thread frees this. */
     int rc;
     int error; /* Behind EAI_SYSTEM. */
     struct addrinfo *list;
@@ -35,7 +35,7 @@ static void lookup_free(struct lookup *l)
     ps_free(l);
 }
 
-static void *ask(void *arg)
+static void *lookup_request(void *arg)
 {
     struct lookup *l = arg;
     struct addrinfo *list = NULL;
@@ -47,8 +47,8 @@ static void *ask(void *arg)
     l->rc = rc;
     l->error = error;
     l->list = rc == 0 ? list : NULL;
-    l->done = true;
-    left = l->left;
+    l->is_done = true;
+    left = l->is_abandoned;
     pthread_cond_signal(&l->changed);
     pthread_mutex_unlock(&l->mutex);
     if (left) {
@@ -77,7 +77,7 @@ static struct lookup *lookup_new(const char *host, const char *port)
 
 /* Until the answer is there or the time has come; false: the thread is on its
  * own from now on, and what it has is its own. */
-static bool wait_for(struct lookup *l, ps_time deadline)
+static bool wait_for_lookup(struct lookup *l, ps_time deadline)
 {
     const struct timespec at = {
         .tv_sec = (time_t)(deadline / PS_SECONDS(1)),
@@ -87,11 +87,11 @@ static bool wait_for(struct lookup *l, ps_time deadline)
     int error = 0;
 
     pthread_mutex_lock(&l->mutex);
-    while (!l->done && error == 0) {
+    while (!l->is_done && error == 0) {
         error = pthread_cond_timedwait(&l->changed, &l->mutex, &at);
     }
-    done = l->done;
-    l->left = !done;
+    done = l->is_done;
+    l->is_abandoned = !done;
     pthread_mutex_unlock(&l->mutex);
     return done;
 }
@@ -102,14 +102,14 @@ bool lookup_name(const char *host, const char *port, ps_time deadline,
     struct lookup *l = lookup_new(host, port);
     pthread_t thread;
     bool found;
-    int error = pthread_create(&thread, NULL, ask, l);
+    int error = pthread_create(&thread, NULL, lookup_request, l);
 
     if (error != 0) {
         lookup_free(l);
         *ret_why = strerror(error);
         return false;
     }
-    if (!wait_for(l, deadline)) {
+    if (!wait_for_lookup(l, deadline)) {
         pthread_detach(thread);
         *ret_why = "no answer from the system's name resolution in the time of "
                    "--timeout";

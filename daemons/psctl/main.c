@@ -64,11 +64,11 @@ struct request {
     ps_time timeout;
     ps_time after;
     bool json;
-    bool headings;
+    bool has_headings;
     bool dry_run;
     bool help;
-    ps_time watch;   /* Between two answers; 0: one is enough. */
-    const char *off; /* NULL: make servers even. */
+    ps_time watch;            /* Between two answers; 0: one is enough. */
+    const char *drain_server; /* NULL: make servers even. */
 };
 
 static bool parse_time(const char *text, const char *what, ps_time *ret)
@@ -176,7 +176,7 @@ static bool parse_setting(const char *text, struct setting *s)
     return true;
 }
 
-static bool take_option(struct request *q, int c)
+static bool parse_option(struct request *q, int c)
 {
     switch (c) {
     case 'e':
@@ -220,20 +220,20 @@ static bool take_option(struct request *q, int c)
                   stderr);
             return false;
         }
-        q->off = optarg;
+        q->drain_server = optarg;
         return true;
     case OPT_WATCH:
         q->watch = WATCH_DEFAULT;
         return optarg == NULL || parse_time(optarg, "--watch", &q->watch);
     case OPT_NO_HEADERS:
-        q->headings = false;
+        q->has_headings = false;
         return true;
     default:
         return false;
     }
 }
 
-static bool take_name(struct request *q, const char *name)
+static bool parse_name(struct request *q, const char *name)
 {
     if (strlen(name) == 0 || strlen(name) > 64) {
         fputs("psctl: the name of a job has 1 to 64 bytes\n", stderr);
@@ -244,7 +244,7 @@ static bool take_name(struct request *q, const char *name)
 }
 
 /* The verb and what follows it. */
-static bool take_words(struct request *q, int argc, char **argv)
+static bool parse_words(struct request *q, int argc, char **argv)
 {
     static const struct {
         const char *name;
@@ -280,10 +280,10 @@ static bool take_words(struct request *q, int argc, char **argv)
     }
     if (q->verb == VERB_JOBS && argc == 3 && strcmp(argv[1], "cancel") == 0) {
         q->verb = VERB_CANCEL;
-        return take_name(q, argv[2]);
+        return parse_name(q, argv[2]);
     }
     if (q->verb == VERB_SET && argc == 3) {
-        return parse_setting(argv[2], &q->setting) && take_name(q, argv[1]);
+        return parse_setting(argv[2], &q->setting) && parse_name(q, argv[1]);
     }
     if (q->verb == VERB_REBALANCE && argc != 2) {
         fputs("psctl: rebalance: give one job\n", stderr);
@@ -294,7 +294,7 @@ static bool take_words(struct request *q, int argc, char **argv)
         return true;
     }
     if (verbs[i].job && q->verb != VERB_SET && argc == 2) {
-        return take_name(q, argv[1]);
+        return parse_name(q, argv[1]);
     }
     fprintf(stderr, "psctl: %s: too many or too few words; see psctl help %s\n",
             argv[0], argv[0]);
@@ -314,8 +314,8 @@ static void choose_endpoint(struct request *q)
         q->endpoint = own;
         return;
     }
-    q->endpoint = wire_is_there(DEFAULT_SOCKET) ? "unix:" DEFAULT_SOCKET
-                                                : "127.0.0.1:9091";
+    q->endpoint = wire_is_listening(DEFAULT_SOCKET) ? "unix:" DEFAULT_SOCKET
+                                                    : "127.0.0.1:9091";
     if (host != NULL && host[0] != '\0') {
         bool v6 = strchr(host, ':') != NULL && host[0] != '[';
 
@@ -327,7 +327,7 @@ static void choose_endpoint(struct request *q)
 }
 
 /* What was to say where psched is may have no effect. */
-static void warn_of_names(void)
+static void warn_unknown_variables(void)
 {
     const char *near = NULL;
     const char *entry;
@@ -342,7 +342,7 @@ static void warn_of_names(void)
     }
 }
 
-static int ask(struct wire *w, const struct request *q, struct report *r)
+static int run_query(struct wire *w, const struct request *q, struct report *r)
 {
     static const enum ps_query status[] = {PS_QUERY_NODES, PS_QUERY_JOBS,
                                            PS_QUERY_STALL};
@@ -351,23 +351,23 @@ static int ask(struct wire *w, const struct request *q, struct report *r)
     switch (q->verb) {
     case VERB_STATUS:
         for (size_t i = 0; rc == 0 && i < 3; i++) {
-            rc = wire_ask(w, status[i], NULL, r);
+            rc = wire_query(w, status[i], NULL, r);
         }
         return rc;
     case VERB_JOBS:
-        return wire_ask(w, PS_QUERY_JOBS, NULL, r);
+        return wire_query(w, PS_QUERY_JOBS, NULL, r);
     case VERB_NODES:
     case VERB_BENCH:
-        return wire_ask(w, PS_QUERY_NODES, NULL, r);
+        return wire_query(w, PS_QUERY_NODES, NULL, r);
     case VERB_KEYS:
-        rc = wire_ask(w, PS_QUERY_KEYS, q->job, r);
-        return rc != 0 ? rc : wire_ask(w, PS_QUERY_SHARES, q->job, r);
+        rc = wire_query(w, PS_QUERY_KEYS, q->job, r);
+        return rc != 0 ? rc : wire_query(w, PS_QUERY_SHARES, q->job, r);
     case VERB_REBALANCE:
-        rc = wire_rebalance(w, q->job, q->off, q->dry_run, r);
-        r->moved = !q->dry_run;
-        return rc != 0 ? rc : wire_ask(w, PS_QUERY_SHARES, q->job, r);
+        rc = wire_rebalance(w, q->job, q->drain_server, q->dry_run, r);
+        r->has_migrated = !q->dry_run;
+        return rc != 0 ? rc : wire_query(w, PS_QUERY_SHARES, q->job, r);
     case VERB_STALL:
-        return wire_ask(w, PS_QUERY_STALL, q->job, r);
+        return wire_query(w, PS_QUERY_STALL, q->job, r);
     case VERB_CANCEL:
         return wire_cancel(w, q->job, q->reason, r);
     case VERB_SET:
@@ -377,16 +377,16 @@ static int ask(struct wire *w, const struct request *q, struct report *r)
 }
 
 /* Bad news of an answer that came in good order. */
-static int judge(const struct request *q, const struct report *r,
-                 const struct health *h)
+static int exit_code_of_health(const struct request *q, const struct report *r,
+                               const struct health *h)
 {
-    const struct rows *stalls = &r->of[PS_QUERY_STALL];
+    const struct rows *stalls = &r->rows_of[PS_QUERY_STALL];
 
     if (q->verb == VERB_STATUS) {
         return h->count > 0 ? EXIT_DEGRADED : EXIT_HEALTHY;
     }
     for (size_t i = 0; q->verb == VERB_STALL && i < stalls->count; i++) {
-        if (stall_is_bad(&stalls->row[i]->stall_row, q->after)) {
+        if (stall_is_problem(&stalls->row[i]->stall_row, q->after)) {
             return EXIT_DEGRADED;
         }
     }
@@ -394,9 +394,9 @@ static int judge(const struct request *q, const struct report *r,
 }
 
 /* Over all servers that can take part. */
-static int bench(const struct request *q, const struct report *r)
+static int run_bench(const struct request *q, const struct report *r)
 {
-    const struct rows *nodes = &r->of[PS_QUERY_NODES];
+    const struct rows *nodes = &r->rows_of[PS_QUERY_NODES];
     const char *socket = getenv("PSKV_SOCKET");
     struct bench_options o = q->bench;
 
@@ -425,7 +425,7 @@ static int bench(const struct request *q, const struct report *r)
     return bench_run(&o, q->json);
 }
 
-static int run(const struct request *q)
+static int run_command(const struct request *q)
 {
     struct report report = {0};
     struct health health = {0};
@@ -437,12 +437,12 @@ static int run(const struct request *q)
     }
     if (q->verb == VERB_CANCEL || q->verb == VERB_SET ||
         (q->verb == VERB_REBALANCE && !q->dry_run)) {
-        w = wire_to_change(w);
+        w = wire_switch_to_local(w);
     }
-    rc = ask(w, q, &report);
+    rc = run_query(w, q, &report);
     wire_close(w);
     if (rc == 0 && q->verb == VERB_BENCH) {
-        rc = bench(q, &report);
+        rc = run_bench(q, &report);
     } else if (rc == 0) {
         if (q->verb == VERB_STATUS) {
             health_check(&report, q->after, &health);
@@ -450,9 +450,9 @@ static int run(const struct request *q)
         if (q->json) {
             show_json(q->verb, &report, &health);
         } else {
-            show_table(q->verb, &report, &health, q->headings);
+            show_table(q->verb, &report, &health, q->has_headings);
         }
-        rc = judge(q, &report, &health);
+        rc = exit_code_of_health(q, &report, &health);
     }
     report_fini(&report);
     if (fflush(stdout) != 0) {
@@ -464,7 +464,7 @@ static int run(const struct request *q)
 
 /* Answer after answer, until a signal comes; on a terminal each takes the
  * place of the one before it. */
-static int watch(const struct request *q)
+static int run_watch(const struct request *q)
 {
     const struct timespec pause = {
         .tv_sec = (time_t)(q->watch / PS_SECONDS(1)),
@@ -478,7 +478,7 @@ static int watch(const struct request *q)
         if (clears) {
             fputs("\033[H\033[2J", stdout);
         }
-        rc = run(q);
+        rc = run_command(q);
         if (rc == EXIT_USAGE || rc == EXIT_NOJOB || ferror(stdout) != 0) {
             return rc;
         }
@@ -491,8 +491,8 @@ static int watch(const struct request *q)
 }
 
 /* Verbs that no scheduler is needed for. False: another one. */
-static bool tell_of_itself(const struct request *q, int argc, char **argv,
-                           int *ret_exit)
+static bool print_about(const struct request *q, int argc, char **argv,
+                        int *ret_exit)
 {
     bool help = argc > 0 && strcmp(argv[0], "help") == 0;
     /* argv[argc] is NULL. "help --help" is about help. */
@@ -531,7 +531,7 @@ int main(int argc, char **argv)
         .after = PS_SECONDS(10),
         .reason = "",
         .bench = {.size = 64u << 20, .keys = 100, .rounds = 50, .workers = 2},
-        .headings = true};
+        .has_headings = true};
     int c;
 
     (void)setlocale(LC_CTYPE, ""); /* What the terminal shows. */
@@ -550,17 +550,17 @@ int main(int argc, char **argv)
                     c == ':' ? "needs a value" : "no such option");
             return EXIT_USAGE;
         }
-        if (!take_option(&q, c)) {
+        if (!parse_option(&q, c)) {
             return EXIT_USAGE;
         }
     }
-    if (tell_of_itself(&q, argc - optind, argv + optind, &c)) {
+    if (print_about(&q, argc - optind, argv + optind, &c)) {
         return c;
     }
-    if (!take_words(&q, argc - optind, argv + optind)) {
+    if (!parse_words(&q, argc - optind, argv + optind)) {
         return EXIT_USAGE;
     }
-    warn_of_names();
+    warn_unknown_variables();
     choose_endpoint(&q);
-    return q.watch != 0 ? watch(&q) : run(&q);
+    return q.watch != 0 ? run_watch(&q) : run_command(&q);
 }

@@ -43,13 +43,13 @@ struct rows {
     size_t capacity;
 };
 
-#define QUERIES 7 /* enum ps_query counts up to here. */
+#define QUERY_KINDS 7 /* enum ps_query counts up to here. */
 
 /* Everything that was asked for one verb. */
 struct report {
-    struct rows of[QUERIES]; /* By enum ps_query. */
-    bool moved;              /* Those moves were made. */
-    struct ps_msg *end;      /* The last query_end; own. */
+    struct rows rows_of[QUERY_KINDS]; /* By enum ps_query. */
+    bool has_migrated;                /* Those moves were made. */
+    struct ps_msg *end;               /* The last query_end; own. */
 };
 
 void report_fini(struct report *r);
@@ -74,14 +74,14 @@ struct wire *wire_open(const char *endpoint, ps_time silence, int *ret_exit);
 void wire_close(struct wire *w);
 /* The same psched, by its Unix socket where it has one on this host: there it
  * knows the user. Takes over `w`, which is returned where there is none. */
-struct wire *wire_to_change(struct wire *w);
+struct wire *wire_switch_to_local(struct wire *w);
 /* True: a process listens behind this path. */
-bool wire_is_there(const char *path);
+bool wire_is_listening(const char *path);
 /* Asks, and gathers the rows until the end of the answer; an exit code. */
-int wire_ask(struct wire *w, enum ps_query what, const char *job,
-             struct report *r);
+int wire_query(struct wire *w, enum ps_query what, const char *job,
+               struct report *r);
 /* The moves that make the job's servers even, or empty the one called `off`
- * (NULL: none), in the place of PS_QUERY_MOVES; `dry`: these would be made,
+ * (NULL: none), in the place of PS_QUERY_REBALANCE_PLAN; `dry`: these would be made,
  * else they are, however long psched is silent meanwhile. */
 int wire_rebalance(struct wire *w, const char *job, const char *off, bool dry,
                    struct report *r);
@@ -102,14 +102,14 @@ int wire_set(struct wire *w, const char *job, const struct setting *s,
 #define PROBLEMS_MAX 16u
 
 struct health {
-    char problem[PROBLEMS_MAX][400]; /* Sentences; the first ones of all. */
+    char problems[PROBLEMS_MAX][400]; /* Sentences; the first ones of all. */
     size_t count;
-    size_t more; /* That did not fit. */
+    size_t omitted_count; /* That did not fit. */
 };
 
 /* What an operator has to look at. Waits shorter than `after` are work. */
 void health_check(const struct report *r, ps_time after, struct health *ret);
-bool stall_is_bad(const struct ps_msg_stall_row *s, ps_time after);
+bool stall_is_problem(const struct ps_msg_stall_row *s, ps_time after);
 /* "rank 3 (n07, lost), rank 5 (n09)"; escaped. */
 void describe_missing(const struct ps_msg_stall_row *s, struct ps_str *out);
 
@@ -129,8 +129,8 @@ void help_completion(void);
 
 struct table {
     size_t columns;
-    bool right[TABLE_COLUMNS]; /* Numbers. */
-    char **cells;              /* Own; rows one after the other. */
+    bool right_aligned[TABLE_COLUMNS]; /* Numbers. */
+    char **cells;                      /* Own; rows one after the other. */
     size_t count;
     size_t capacity;
 };
@@ -141,7 +141,7 @@ void table_fini(struct table *t);
 /* Text from anywhere, of up to `max` bytes, without anything that a terminal
  * obeys: letters of other alphabets as they are where the terminal shows them,
  * all else as \xNN. */
-void add_shown(struct ps_str *s, const char *text, size_t max);
+void add_printable(struct ps_str *s, const char *text, size_t max);
 /* The next cell, cut and escaped: strings may come from anywhere. */
 void table_text(struct table *t, const char *text);
 void table_cell(struct table *t, const char *fmt, ...)
@@ -177,22 +177,23 @@ struct bench_options {
 /* An exit code. */
 int bench_run(const struct bench_options *o, bool json);
 
-/* ---------------------------------------------------------------- even.c */
+/* ---------------------------------------------------------------- balance.c */
 
 /* A server of a job: what it has, and what it would have after the moves. */
-struct load {
+struct job_load {
     const char *job; /* Both of the row. */
     const char *server;
     uint64_t bytes;
-    uint64_t after;
-    double even; /* What each server of the job had if all had the same. */
+    uint64_t bytes_after;
+    double
+        fair_share; /* What each server of the job had if all had the same. */
 };
 
 /* One for each row of PS_QUERY_SHARES, in their order, and behind them servers
  * that would get something; the caller frees. */
-struct load *loads_of(const struct report *r, size_t *ret_count);
+struct job_load *make_job_loads(const struct report *r, size_t *ret_count);
 /* To what would be even: 1 is even. */
-double load_share(const struct load *l, uint64_t bytes);
+double job_load_ratio(const struct job_load *l, uint64_t bytes);
 
 /* ---------------------------------------------------- show.c and json.c */
 

@@ -47,7 +47,7 @@ static void cell_upper(struct table *t, const char *word)
     table_cell(t, "%s", text);
 }
 
-static void finish(struct table *t, bool headings)
+static void print_table(struct table *t, bool headings)
 {
     table_print(t, headings);
     table_fini(t);
@@ -73,21 +73,21 @@ static void show_nodes(const struct rows *rows, bool headings)
                            ? ps_node_state_name(n->state)
                        : n->unreachable[0] != '\0' ? "unreachable"
                        : n->draining               ? "draining"
-                       : n->full                   ? "full"
-                                 : ps_node_state_name(n->state));
+                       : n->memory_short           ? "full"
+                                         : ps_node_state_name(n->state));
         table_text(&t, n->address);
-        cell_age(&t, n->heard_ns);
+        cell_age(&t, n->silent_ns);
         cell_count(&t, n->rounds);
         cell_count(&t, n->rounds_rate);
         cell_bytes(&t, n->bytes_in);
         cell_bytes(&t, n->in_rate);
         cell_bytes(&t, n->bytes_out);
         cell_bytes(&t, n->out_rate);
-        cell_bytes(&t, n->stored);
+        cell_bytes(&t, n->stored_bytes);
         cell_count(&t, n->resent);
-        cell_count(&t, n->waiting);
+        cell_count(&t, n->waiting_requests);
     }
-    finish(&t, headings);
+    print_table(&t, headings);
 }
 
 /* ------------------------------------------------------------------------ jobs */
@@ -108,26 +108,27 @@ static void show_jobs(const struct rows *rows, bool headings)
         table_text(&t, j->name);
         cell_upper(&t, ps_job_phase_name(j->phase));
         table_cell(&t, "%s", ps_mode_name(j->mode));
-        table_cell(&t, "%u/%u", j->live, j->num_workers);
+        table_cell(&t, "%u/%u", j->live_workers, j->num_workers);
         table_cell(&t, "%u", j->slots);
         cell_count(&t, j->keys);
         cell_bytes(&t, j->bytes);
         cell_count(&t, j->barriers);
-        cell_count(&t, j->skipped);
+        cell_count(&t, j->skipped_steps);
         cell_age(&t, j->age_ns);
         table_cell(&t, "%u", j->uid);
         table_text(&t, j->optimizer);
         table_text(&t, j->compression);
         table_text(&t, j->reason);
     }
-    finish(&t, headings);
+    print_table(&t, headings);
 }
 
 /* ------------------------------------------------------------------------ keys */
 
-static void cell_share(struct table *t, const struct load *l, uint64_t bytes)
+static void cell_share(struct table *t, const struct job_load *l,
+                       uint64_t bytes)
 {
-    table_cell(t, "%.1f %%", 100 * load_share(l, bytes));
+    table_cell(t, "%.1f %%", 100 * job_load_ratio(l, bytes));
 }
 
 /* What each server of each job has, to what would be even. */
@@ -136,7 +137,7 @@ static void show_loads(const struct report *r, bool headings, bool moves)
     static const char *const names[] = {
         "JOB", "SERVER", ">BYTES", ">OF EVEN", ">BYTES THEN", ">OF EVEN THEN"};
     size_t count;
-    struct load *list = loads_of(r, &count);
+    struct job_load *list = make_job_loads(r, &count);
     struct table t;
 
     table_init(&t, names, moves ? COUNT(names) : COUNT(names) - 2);
@@ -146,8 +147,8 @@ static void show_loads(const struct report *r, bool headings, bool moves)
         cell_bytes(&t, list[i].bytes);
         cell_share(&t, &list[i], list[i].bytes);
         if (moves) {
-            cell_bytes(&t, list[i].after);
-            cell_share(&t, &list[i], list[i].after);
+            cell_bytes(&t, list[i].bytes_after);
+            cell_share(&t, &list[i], list[i].bytes_after);
         }
     }
     if (count > 0) {
@@ -160,7 +161,7 @@ static void show_loads(const struct report *r, bool headings, bool moves)
 
 static void show_keys(const struct report *r, bool headings)
 {
-    const struct rows *rows = &r->of[PS_QUERY_KEYS];
+    const struct rows *rows = &r->rows_of[PS_QUERY_KEYS];
     static const char *const names[] = {
         "JOB", ">KEY", "NAME", "DTYPE", ">COUNT", "SERVER", ">PARTS", ">BYTES",
     };
@@ -179,7 +180,7 @@ static void show_keys(const struct report *r, bool headings)
         cell_count(&t, k->parts);
         cell_bytes(&t, k->bytes);
     }
-    finish(&t, headings);
+    print_table(&t, headings);
     if (headings) {
         show_loads(r, headings, false);
     }
@@ -187,11 +188,11 @@ static void show_keys(const struct report *r, bool headings)
 
 /* ------------------------------------------------------------------- rebalance */
 
-static void show_moves(const struct report *r, bool headings)
+static void show_migrations(const struct report *r, bool headings)
 {
     static const char *const names[] = {"JOB", ">KEY",   "NAME",  "FROM",
                                         "TO",  ">PARTS", ">BYTES"};
-    const struct rows *rows = &r->of[PS_QUERY_MOVES];
+    const struct rows *rows = &r->rows_of[PS_QUERY_REBALANCE_PLAN];
     uint64_t parts = 0;
     uint64_t bytes = 0;
     char text[32];
@@ -199,7 +200,7 @@ static void show_moves(const struct report *r, bool headings)
 
     table_init(&t, names, COUNT(names));
     for (size_t i = 0; i < rows->count; i++) {
-        const struct ps_msg_move_row *m = &rows->row[i]->move_row;
+        const struct ps_msg_migration_row *m = &rows->row[i]->migration_row;
 
         table_text(&t, m->job);
         table_cell(&t, "%u", m->key);
@@ -224,11 +225,11 @@ static void show_moves(const struct report *r, bool headings)
         format_bytes(bytes, text, sizeof(text));
         printf("%" PRIu64 " partition%s, %s; %s moved\n", parts,
                parts == 1 ? "" : "s", text,
-               !r->moved    ? "nothing was"
-               : parts == 1 ? "it was"
-                            : "all were");
+               !r->has_migrated ? "nothing was"
+               : parts == 1     ? "it was"
+                                : "all were");
     }
-    show_loads(r, headings, !r->moved);
+    show_loads(r, headings, !r->has_migrated);
 }
 
 /* ----------------------------------------------------------------------- stall */
@@ -253,11 +254,11 @@ static void show_stalls(const struct rows *rows, bool headings)
         describe_missing(row, &s);
         table_text(&t, row->job);
         cell_age(&t, row->waited_ns);
-        table_cell(&t, "%u", row->waits);
+        table_cell(&t, "%u", row->waiting_ops);
         table_text(&t, row->what);
         table_cell(&t, "%s", missing);
     }
-    finish(&t, headings);
+    print_table(&t, headings);
 }
 
 /* ---------------------------------------------------------------------- status */
@@ -269,18 +270,18 @@ struct totals {
     size_t ended;
     size_t failed;
     uint64_t rounds;
-    uint64_t in;
-    uint64_t out;
-    uint64_t held;
+    uint64_t bytes_in;
+    uint64_t bytes_out;
+    uint64_t stored_bytes;
     uint64_t rounds_rate;
     uint64_t in_rate;
     uint64_t out_rate;
 };
 
-static struct totals count_all(const struct report *r)
+static struct totals compute_totals(const struct report *r)
 {
-    const struct rows *nodes = &r->of[PS_QUERY_NODES];
-    const struct rows *jobs = &r->of[PS_QUERY_JOBS];
+    const struct rows *nodes = &r->rows_of[PS_QUERY_NODES];
+    const struct rows *jobs = &r->rows_of[PS_QUERY_JOBS];
     struct totals t = {0};
 
     for (size_t i = 0; i < nodes->count; i++) {
@@ -292,9 +293,9 @@ static struct totals count_all(const struct report *r)
         if (n->role == PS_ROLE_SERVER) {
             t.servers++;
             t.rounds += n->rounds;
-            t.in += n->bytes_in;
-            t.out += n->bytes_out;
-            t.held += n->stored;
+            t.bytes_in += n->bytes_in;
+            t.bytes_out += n->bytes_out;
+            t.stored_bytes += n->stored_bytes;
             t.rounds_rate += n->rounds_rate;
             t.in_rate += n->in_rate;
             t.out_rate += n->out_rate;
@@ -320,9 +321,9 @@ static void show_traffic(const struct totals *t)
     char held[32];
 
     format_count(t->rounds, rounds, sizeof(rounds));
-    format_bytes(t->in, in, sizeof(in));
-    format_bytes(t->out, out, sizeof(out));
-    format_bytes(t->held, held, sizeof(held));
+    format_bytes(t->bytes_in, in, sizeof(in));
+    format_bytes(t->bytes_out, out, sizeof(out));
+    format_bytes(t->stored_bytes, held, sizeof(held));
     printf("servers  %s rounds of partitions, %s in, %s out, %s held\n", rounds,
            in, out, held);
     format_count(t->rounds_rate, rounds, sizeof(rounds));
@@ -349,7 +350,7 @@ static void show_open_jobs(const struct rows *rows)
         table_cell(&t, "job    ");
         table_text(&t, j->name);
         cell_upper(&t, ps_job_phase_name(j->phase));
-        table_cell(&t, "%u/%u workers", j->live, j->num_workers);
+        table_cell(&t, "%u/%u workers", j->live_workers, j->num_workers);
         table_cell(&t, "%u node%s", j->slots, plural(j->slots));
         table_cell(&t, "%u key%s", j->keys, plural(j->keys));
         cell_bytes(&t, j->bytes);
@@ -365,7 +366,7 @@ static void show_open_jobs(const struct rows *rows)
 
 static void show_status(const struct report *r, const struct health *h)
 {
-    struct totals t = count_all(r);
+    struct totals t = compute_totals(r);
     const struct ps_msg_query_end *end = &r->end->query_end;
     char name[4 * 64 + 4];
     char up[32];
@@ -379,16 +380,16 @@ static void show_status(const struct report *r, const struct health *h)
            name, up, end->epoch, t.agents, plural(t.agents), t.servers,
            plural(t.servers), t.jobs, plural(t.jobs));
     show_traffic(&t);
-    show_open_jobs(&r->of[PS_QUERY_JOBS]);
+    show_open_jobs(&r->rows_of[PS_QUERY_JOBS]);
     if (t.ended + t.failed > 0) {
         printf("before   %zu job%s ended, %zu failed; see `psctl jobs`\n",
                t.ended, plural(t.ended), t.failed);
     }
     for (size_t i = 0; i < h->count; i++) {
-        printf("  ! %s\n", h->problem[i]);
+        printf("  ! %s\n", h->problems[i]);
     }
-    if (h->more > 0) {
-        printf("  ! and %zu more\n", h->more);
+    if (h->omitted_count > 0) {
+        printf("  ! and %zu more\n", h->omitted_count);
     }
 }
 
@@ -400,19 +401,19 @@ void show_table(enum verb verb, const struct report *r, const struct health *h,
         show_status(r, h);
         break;
     case VERB_NODES:
-        show_nodes(&r->of[PS_QUERY_NODES], headings);
+        show_nodes(&r->rows_of[PS_QUERY_NODES], headings);
         break;
     case VERB_JOBS:
-        show_jobs(&r->of[PS_QUERY_JOBS], headings);
+        show_jobs(&r->rows_of[PS_QUERY_JOBS], headings);
         break;
     case VERB_KEYS:
         show_keys(r, headings);
         break;
     case VERB_STALL:
-        show_stalls(&r->of[PS_QUERY_STALL], headings);
+        show_stalls(&r->rows_of[PS_QUERY_STALL], headings);
         break;
     case VERB_REBALANCE:
-        show_moves(r, headings);
+        show_migrations(r, headings);
         break;
     case VERB_CANCEL:
     case VERB_SET:

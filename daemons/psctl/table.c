@@ -17,7 +17,7 @@
 
 /* One character of a terminal that shows it: neither a control nor one that
  * changes what stands beside it. Returns its bytes, or 0. */
-static size_t printable(const char *text, size_t len)
+static size_t printable_bytes(const char *text, size_t len)
 {
     mbstate_t state = {0};
     wchar_t c;
@@ -27,13 +27,13 @@ static size_t printable(const char *text, size_t len)
                                                                            : 0;
 }
 
-void add_shown(struct ps_str *s, const char *text, size_t max)
+void add_printable(struct ps_str *s, const char *text, size_t max)
 {
     size_t len = strlen(text);
     bool wide = strcmp(nl_langinfo(CODESET), "UTF-8") == 0;
 
     for (size_t i = 0; i < len;) {
-        size_t n = wide ? printable(text + i, len - i) : 0;
+        size_t n = wide ? printable_bytes(text + i, len - i) : 0;
 
         if (i >= max) {
             ps_str_add(s, "...");
@@ -50,7 +50,7 @@ void add_shown(struct ps_str *s, const char *text, size_t max)
 }
 
 /* Columns of a terminal. */
-static int width_of(const char *text)
+static int text_width(const char *text)
 {
     size_t len = strlen(text);
     int width = 0;
@@ -71,7 +71,7 @@ static int width_of(const char *text)
     return width;
 }
 
-static void put(struct table *t, const char *text)
+static void put_cell(struct table *t, const char *text)
 {
     if (t->count == t->capacity) {
         t->capacity = t->capacity == 0 ? 128 : t->capacity * 2;
@@ -86,8 +86,8 @@ void table_init(struct table *t, const char *const *headings, size_t columns)
     memset(t, 0, sizeof(*t));
     t->columns = columns;
     for (size_t i = 0; i < columns; i++) {
-        t->right[i] = headings[i][0] == '>';
-        put(t, headings[i] + (t->right[i] ? 1 : 0));
+        t->right_aligned[i] = headings[i][0] == '>';
+        put_cell(t, headings[i] + (t->right_aligned[i] ? 1 : 0));
     }
 }
 
@@ -105,8 +105,8 @@ void table_text(struct table *t, const char *text)
     struct ps_str s;
 
     ps_str_init(&s, out, sizeof(out));
-    add_shown(&s, text, CELL_MAX / 4 - 4);
-    put(t, text[0] == '\0' ? "-" : out);
+    add_printable(&s, text, CELL_MAX / 4 - 4);
+    put_cell(t, text[0] == '\0' ? "-" : out);
 }
 
 void table_cell(struct table *t, const char *fmt, ...)
@@ -119,7 +119,7 @@ void table_cell(struct table *t, const char *fmt, ...)
     va_start(ap, fmt);
     ps_str_addv(&s, fmt, ap);
     va_end(ap);
-    put(t, out);
+    put_cell(t, out);
 }
 
 void table_print(const struct table *t, bool headings)
@@ -128,7 +128,7 @@ void table_print(const struct table *t, bool headings)
     size_t first = headings ? 0 : t->columns;
 
     for (size_t i = first; i < t->count; i++) {
-        int columns = width_of(t->cells[i]);
+        int columns = text_width(t->cells[i]);
 
         if (columns > width[i % t->columns]) {
             width[i % t->columns] = columns;
@@ -138,9 +138,9 @@ void table_print(const struct table *t, bool headings)
         size_t column = i % t->columns;
         bool last = column + 1 == t->columns;
 
-        int blanks = width[column] - width_of(t->cells[i]);
+        int blanks = width[column] - text_width(t->cells[i]);
 
-        if (t->right[column]) {
+        if (t->right_aligned[column]) {
             printf("%*s%s", blanks, "", t->cells[i]);
         } else if (last) { /* No blanks at the end of a line. */
             fputs(t->cells[i], stdout);

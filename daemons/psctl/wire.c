@@ -20,7 +20,7 @@
 #include "base/limits.h"
 #include "net/addr.h"
 #include "proto/frame.h"
-#include "proto/ps_codec.h"
+#include "proto/msg_codec.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -36,25 +36,25 @@
 
 /* Rows of one answer: as many keys as a job may have, on a few servers each.
  * More end the program rather than the machine. */
-#define ROWS_MAX       (8u * PS_KEYS_MAX)
+#define ROWS_MAX              (8u * PS_KEYS_MAX)
 
 /* While partitions move there is nothing to say, and a job of many gigabytes
  * takes its time. */
-#define MOVING_SILENCE PS_SECONDS(3600)
+#define MIGRATION_SILENCE_MAX PS_SECONDS(3600)
 
 struct wire {
     int fd;
     const char *endpoint; /* For messages. */
-    ps_time silence;
+    ps_time silence_max;
     ps_time deadline;
     uint64_t instance;                    /* Of psched. */
-    bool local;                           /* By Unix socket. */
+    bool is_local;                        /* By Unix socket. */
     char control[PS_SOCKET_PATH_MAX + 1]; /* Its Unix socket; "". */
     struct ps_decoder *decoder;
     uint8_t header[PS_HEADER_MAX];
 };
 
-static ps_time now(void)
+static ps_time monotonic_now(void)
 {
     struct timespec t;
 
@@ -62,14 +62,14 @@ static ps_time now(void)
     return PS_SECONDS(t.tv_sec) + PS_NANOS(t.tv_nsec);
 }
 
-static void renew(struct wire *w)
+static void reset_rows(struct wire *w)
 {
-    w->deadline = ps_time_add(now(), w->silence);
+    w->deadline = ps_time_add(monotonic_now(), w->silence_max);
 }
 
 /* ---------------------------------------------------------------- complaints */
 
-static int unreachable(const struct wire *w, const char *why)
+static int report_unreachable(const struct wire *w, const char *why)
 {
     fprintf(stderr,
             "psctl: cannot reach psched at %s: %s; -e HOST:PORT, -e unix:PATH "
@@ -78,16 +78,16 @@ static int unreachable(const struct wire *w, const char *why)
     return EXIT_UNAVAILABLE;
 }
 
-static int silent(const struct wire *w)
+static int no_answer(const struct wire *w)
 {
     fprintf(stderr,
             "psctl: psched at %s said nothing for %.1f s; --timeout gives it "
             "more\n",
-            w->endpoint, (double)w->silence / 1e9);
+            w->endpoint, (double)w->silence_max / 1e9);
     return EXIT_UNAVAILABLE;
 }
 
-static int gibberish(const struct wire *w, const char *what)
+static int malformed_answer(const struct wire *w, const char *what)
 {
     fprintf(stderr, "psctl: what listens at %s is no psched: %s\n", w->endpoint,
             what);
@@ -95,7 +95,7 @@ static int gibberish(const struct wire *w, const char *what)
 }
 
 /* Texts of the peer go to a terminal. */
-static void complain(const struct wire *w, const char *text, int rc)
+static void wire_error(const struct wire *w, const char *text, int rc)
 {
     char out[4 * PS_TEXT_MAX + 1];
     struct ps_str s;
@@ -109,7 +109,7 @@ static void complain(const struct wire *w, const char *text, int rc)
         size_t n = strcspn(text, "'\"");
 
         ps_str_copy(part, n < sizeof(part) ? n + 1 : sizeof(part), text);
-        add_shown(&s, part, PS_TEXT_MAX);
+        add_printable(&s, part, PS_TEXT_MAX);
         text += n;
         if (*text != '\0') {
             ps_str_addf(&s, "%c", *text++);
@@ -139,11 +139,11 @@ static int exit_code_of(int rc)
 /* ---------------------------------------------------------------- connection */
 
 /* Waits for `events`; an errno value. */
-static int await(const struct wire *w, short events)
+static int wait_for_io(const struct wire *w, short events)
 {
     for (;;) {
         struct pollfd p = {.fd = w->fd, .events = events};
-        ps_time t = now();
+        ps_time t = monotonic_now();
         int ms;
         int n;
 
@@ -174,7 +174,7 @@ static int connect_one(struct wire *w, int family, const struct sockaddr *sa,
     if (connect(w->fd, sa, sa_len) != 0) {
         error = errno;
         if (error == EINPROGRESS) {
-            error = await(w, POLLOUT);
+            error = wait_for_io(w, POLLOUT);
             if (error == 0) {
                 getsockopt(w->fd, SOL_SOCKET, SO_ERROR, &error, &len);
             }
@@ -193,7 +193,7 @@ static int connect_path(struct wire *w, const char *path)
     struct sockaddr_un sa = {.sun_family = AF_UNIX};
 
     ps_str_copy(sa.sun_path, sizeof(sa.sun_path), path);
-    w->local = true;
+    w->is_local = true;
     return connect_one(w, AF_UNIX, (const struct sockaddr *)&sa, sizeof(sa));
 }
 
@@ -207,10 +207,10 @@ static int dial_path(struct wire *w, const char *path)
         return EXIT_USAGE;
     }
     error = connect_path(w, path);
-    return error != 0 ? unreachable(w, strerror(error)) : 0;
+    return error != 0 ? report_unreachable(w, strerror(error)) : 0;
 }
 
-static int dial(struct wire *w)
+static int dial_endpoint(struct wire *w)
 {
     struct addrinfo *list = NULL;
     struct ps_addr addr;
@@ -228,7 +228,7 @@ static int dial(struct wire *w)
     }
     snprintf(port, sizeof(port), "%u", (unsigned)addr.port);
     if (!lookup_name(addr.host, port, w->deadline, &list, &why)) {
-        return unreachable(w, why);
+        return report_unreachable(w, why);
     }
     error = EHOSTUNREACH;
     for (const struct addrinfo *a = list; a != NULL && w->fd < 0;
@@ -236,16 +236,16 @@ static int dial(struct wire *w)
         error = connect_one(w, a->ai_family, a->ai_addr, a->ai_addrlen);
     }
     freeaddrinfo(list);
-    return w->fd < 0 ? unreachable(w, strerror(error)) : 0;
+    return w->fd < 0 ? report_unreachable(w, strerror(error)) : 0;
 }
 
 static int send_message(struct wire *w, const struct ps_msg *msg)
 {
-    size_t cap = ps_codec_bound(msg);
+    size_t cap = ps_msg_encoded_bound(msg);
     uint8_t *frame = ps_alloc(cap);
     size_t len = 0;
     size_t done = 0;
-    int rc = ps_codec_encode(msg, PS_PROTOCOL, 0, frame, cap, &len);
+    int rc = ps_msg_encode(msg, PS_PROTOCOL, 0, frame, cap, &len);
     int exit_code = 0;
 
     if (rc != 0) {
@@ -259,9 +259,9 @@ static int send_message(struct wire *w, const struct ps_msg *msg)
         if (n > 0) {
             done += (size_t)n;
         } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
-            exit_code = await(w, POLLOUT) == 0 ? 0 : silent(w);
+            exit_code = wait_for_io(w, POLLOUT) == 0 ? 0 : no_answer(w);
         } else if (errno != EINTR) {
-            exit_code = unreachable(w, strerror(errno));
+            exit_code = report_unreachable(w, strerror(errno));
         }
     }
     ps_free(frame);
@@ -276,20 +276,20 @@ static int read_exactly(struct wire *w, uint8_t *out, size_t len)
         if (n > 0) {
             out += n;
             len -= (size_t)n;
-            renew(w);
+            reset_rows(w);
         } else if (n == 0) {
-            return unreachable(w, "it hung up");
+            return report_unreachable(w, "it hung up");
         } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
-            int error = await(w, POLLIN);
+            int error = wait_for_io(w, POLLIN);
 
             if (error == ETIMEDOUT) {
-                return silent(w);
+                return no_answer(w);
             }
             if (error != 0) {
-                return unreachable(w, strerror(error));
+                return report_unreachable(w, strerror(error));
             }
         } else if (errno != EINTR) {
-            return unreachable(w, strerror(errno));
+            return report_unreachable(w, strerror(errno));
         }
     }
     return 0;
@@ -315,18 +315,18 @@ static int receive_message(struct wire *w, struct ps_msg *ret_msg)
         rc = PS_E_TOOBIG;
     }
     if (rc != 0) {
-        return gibberish(w, ps_strerror(rc));
+        return malformed_answer(w, ps_strerror(rc));
     }
     exit_code = read_exactly(w, w->header, prefix.header_len);
     if (exit_code != 0) {
         return exit_code;
     }
-    rc = ps_codec_decode(w->decoder, prefix.code, w->header, prefix.header_len,
-                         ret_msg);
-    return rc != 0 ? gibberish(w, ps_strerror(rc)) : 0;
+    rc = ps_msg_decode(w->decoder, prefix.code, w->header, prefix.header_len,
+                       ret_msg);
+    return rc != 0 ? malformed_answer(w, ps_strerror(rc)) : 0;
 }
 
-static int greet(struct wire *w)
+static int handshake(struct wire *w)
 {
     struct ps_msg hello = {
         .code = PS_MSG_HELLO,
@@ -354,12 +354,12 @@ static int greet(struct wire *w)
         return exit_code;
     }
     if (answer.code == PS_MSG_REJECT) {
-        complain(w, answer.reject.text, answer.reject.error);
+        wire_error(w, answer.reject.text, answer.reject.error);
         exit_code = exit_code_of(answer.reject.error);
         return exit_code == EXIT_HEALTHY ? EXIT_FAILED : exit_code;
     }
     if (answer.code != PS_MSG_WELCOME) {
-        return gibberish(w, "it does not greet");
+        return malformed_answer(w, "it does not greet");
     }
     w->instance = answer.welcome.instance;
     ps_str_copy(w->control, sizeof(w->control), answer.welcome.control);
@@ -367,7 +367,7 @@ static int greet(struct wire *w)
 }
 
 /* True: the peer of this TCP connection is on this host. */
-static bool peer_is_here(const struct wire *w)
+static bool is_peer_on_host(const struct wire *w)
 {
     struct sockaddr_storage own = {0};
     struct sockaddr_storage peer = {0};
@@ -394,25 +394,25 @@ static struct wire *wire_new(const char *endpoint, ps_time silence)
 
     w->fd = -1;
     w->endpoint = endpoint;
-    w->silence = silence;
+    w->silence_max = silence;
     w->decoder = ps_decoder_new();
     if (w->decoder == NULL) {
         abort();
     }
-    renew(w);
+    reset_rows(w);
     return w;
 }
 
 /* Whatever is wrong with the socket, psched answers over TCP, with words. */
-struct wire *wire_to_change(struct wire *w)
+struct wire *wire_switch_to_local(struct wire *w)
 {
     struct wire *local;
 
-    if (w->local || w->control[0] == '\0' || !peer_is_here(w)) {
+    if (w->is_local || w->control[0] == '\0' || !is_peer_on_host(w)) {
         return w;
     }
-    local = wire_new(w->endpoint, w->silence);
-    if (connect_path(local, w->control) == 0 && greet(local) == 0 &&
+    local = wire_new(w->endpoint, w->silence_max);
+    if (connect_path(local, w->control) == 0 && handshake(local) == 0 &&
         local->instance == w->instance) {
         wire_close(w);
         return local;
@@ -425,9 +425,9 @@ struct wire *wire_open(const char *endpoint, ps_time silence, int *ret_exit)
 {
     struct wire *w = wire_new(endpoint, silence);
 
-    *ret_exit = dial(w);
+    *ret_exit = dial_endpoint(w);
     if (*ret_exit == 0) {
-        *ret_exit = greet(w);
+        *ret_exit = handshake(w);
     }
     if (*ret_exit != 0) {
         wire_close(w);
@@ -436,11 +436,11 @@ struct wire *wire_open(const char *endpoint, ps_time silence, int *ret_exit)
     return w;
 }
 
-bool wire_is_there(const char *path)
+bool wire_is_listening(const char *path)
 {
-    struct wire w = {.fd = -1, .silence = PS_SECONDS(1)};
+    struct wire w = {.fd = -1, .silence_max = PS_SECONDS(1)};
 
-    renew(&w);
+    reset_rows(&w);
     if (connect_path(&w, path) != 0) {
         return false;
     }
@@ -476,18 +476,18 @@ static enum ps_msg_code row_code(enum ps_query what)
         return PS_MSG_STALL_ROW;
     case PS_QUERY_SHARES:
         return PS_MSG_SHARE_ROW;
-    case PS_QUERY_MOVES:
+    case PS_QUERY_REBALANCE_PLAN:
     case PS_QUERY_REBALANCE:
-        return PS_MSG_MOVE_ROW;
+        return PS_MSG_MIGRATION_ROW;
     }
     return PS_MSG_QUERY_END;
 }
 
-static int keep_row(const struct wire *w, struct rows *rows,
-                    const struct ps_msg *msg)
+static int append_row(const struct wire *w, struct rows *rows,
+                      const struct ps_msg *msg)
 {
     if (rows->count == ROWS_MAX) {
-        return gibberish(w, "its answer has no end");
+        return malformed_answer(w, "its answer has no end");
     }
     if (rows->count == rows->capacity) {
         rows->capacity = rows->capacity == 0 ? 64 : rows->capacity * 2;
@@ -500,8 +500,8 @@ static int keep_row(const struct wire *w, struct rows *rows,
 
 /* Rows of `code` to `rows` until the end; other messages are news that this
  * version does not know. */
-static int gather(struct wire *w, enum ps_msg_code code, struct rows *rows,
-                  struct report *r)
+static int receive_rows(struct wire *w, enum ps_msg_code code,
+                        struct rows *rows, struct report *r)
 {
     for (;;) {
         struct ps_msg msg;
@@ -516,12 +516,12 @@ static int gather(struct wire *w, enum ps_msg_code code, struct rows *rows,
             }
             r->end = ps_msg_dup(&msg);
             if (msg.query_end.error != 0) {
-                complain(w, msg.query_end.text, msg.query_end.error);
+                wire_error(w, msg.query_end.text, msg.query_end.error);
             }
             return exit_code_of(msg.query_end.error);
         }
         if (msg.code == code && rows != NULL) {
-            exit_code = keep_row(w, rows, &msg);
+            exit_code = append_row(w, rows, &msg);
             if (exit_code != 0) {
                 return exit_code;
             }
@@ -529,8 +529,8 @@ static int gather(struct wire *w, enum ps_msg_code code, struct rows *rows,
     }
 }
 
-int wire_ask(struct wire *w, enum ps_query what, const char *job,
-             struct report *r)
+int wire_query(struct wire *w, enum ps_query what, const char *job,
+               struct report *r)
 {
     const struct ps_msg query = {
         .code = PS_MSG_QUERY,
@@ -538,10 +538,11 @@ int wire_ask(struct wire *w, enum ps_query what, const char *job,
     };
     int exit_code;
 
-    renew(w);
+    reset_rows(w);
     exit_code = send_message(w, &query);
-    return exit_code != 0 ? exit_code
-                          : gather(w, row_code(what), &r->of[what], r);
+    return exit_code != 0
+               ? exit_code
+               : receive_rows(w, row_code(what), &r->rows_of[what], r);
 }
 
 int wire_rebalance(struct wire *w, const char *job, const char *off, bool dry,
@@ -549,23 +550,24 @@ int wire_rebalance(struct wire *w, const char *job, const char *off, bool dry,
 {
     const struct ps_msg query = {
         .code = PS_MSG_QUERY,
-        .query = {.what = dry ? PS_QUERY_MOVES : PS_QUERY_REBALANCE,
+        .query = {.what = dry ? PS_QUERY_REBALANCE_PLAN : PS_QUERY_REBALANCE,
                   .job = job,
-                  .off = off != NULL ? off : ""},
+                  .drain_server = off != NULL ? off : ""},
     };
-    const ps_time silence = w->silence;
+    const ps_time silence = w->silence_max;
     int exit_code;
 
-    renew(w);
+    reset_rows(w);
     exit_code = send_message(w, &query);
     if (exit_code != 0) {
         return exit_code;
     }
     if (!dry) {
-        w->silence = MOVING_SILENCE;
+        w->silence_max = MIGRATION_SILENCE_MAX;
     }
-    exit_code = gather(w, PS_MSG_MOVE_ROW, &r->of[PS_QUERY_MOVES], r);
-    w->silence = silence;
+    exit_code = receive_rows(w, PS_MSG_MIGRATION_ROW,
+                             &r->rows_of[PS_QUERY_REBALANCE_PLAN], r);
+    w->silence_max = silence;
     return exit_code;
 }
 
@@ -578,9 +580,10 @@ int wire_cancel(struct wire *w, const char *job, const char *reason,
     };
     int exit_code;
 
-    renew(w);
+    reset_rows(w);
     exit_code = send_message(w, &cancel);
-    return exit_code != 0 ? exit_code : gather(w, PS_MSG_QUERY_END, NULL, r);
+    return exit_code != 0 ? exit_code
+                          : receive_rows(w, PS_MSG_QUERY_END, NULL, r);
 }
 
 int wire_set(struct wire *w, const char *job, const struct setting *s,
@@ -595,7 +598,8 @@ int wire_set(struct wire *w, const char *job, const struct setting *s,
     };
     int exit_code;
 
-    renew(w);
+    reset_rows(w);
     exit_code = send_message(w, &set);
-    return exit_code != 0 ? exit_code : gather(w, PS_MSG_QUERY_END, NULL, r);
+    return exit_code != 0 ? exit_code
+                          : receive_rows(w, PS_MSG_QUERY_END, NULL, r);
 }

@@ -19,7 +19,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-static int life; /* Read end: closes when the process above is gone. */
+static int parent_pipe; /* Read end: closes when the process above is gone. */
 
 static void kill_descendants(void)
 {
@@ -30,19 +30,19 @@ static void kill_descendants(void)
 }
 
 /* Blocks until the process above is gone, then ends all. */
-static void *watch_life(void *unused)
+static void *watch_parent(void *unused)
 {
     char byte;
 
     (void)unused;
-    while (read(life, &byte, 1) < 0 && errno == EINTR) {
+    while (read(parent_pipe, &byte, 1) < 0 && errno == EINTR) {
     }
     kill_descendants();
     _exit(EXIT_FAILED);
     return NULL;
 }
 
-static bool start_watch(void)
+static bool start_parent_watch(void)
 {
     pthread_t thread;
     sigset_t all;
@@ -51,7 +51,7 @@ static bool start_watch(void)
 
     sigfillset(&all);
     pthread_sigmask(SIG_BLOCK, &all, &old);
-    ok = pthread_create(&thread, NULL, watch_life, NULL) == 0;
+    ok = pthread_create(&thread, NULL, watch_parent, NULL) == 0;
     pthread_sigmask(SIG_SETMASK, &old, NULL);
     if (!ok) {
         perror("pslaunch: thread");
@@ -61,7 +61,7 @@ static bool start_watch(void)
 
 /* Returns the pid to the caller, 0 to the process below it, whose life is tied
  * to the caller's, and -1 after a message. */
-static pid_t fork_below(void)
+static pid_t fork_child(void)
 {
     int pipes[2];
     pid_t pid;
@@ -79,9 +79,9 @@ static pid_t fork_below(void)
     }
     if (pid == 0) {
         close(pipes[1]);
-        life = pipes[0];
+        parent_pipe = pipes[0];
         setsid(); /* The terminal's Ctrl-C comes through the one above. */
-        process_become_reaper();
+        process_become_subreaper();
         return 0;
     }
     close(pipes[0]);
@@ -89,7 +89,7 @@ static pid_t fork_below(void)
 }
 
 /* Passes signals on until `below` has ended; returns its exit code. */
-static int await(pid_t below)
+static int wait_for_child(pid_t below)
 {
     sigset_t set;
     int status = 0;
@@ -116,10 +116,10 @@ static int await(pid_t below)
     }
 }
 
-static int guard(const struct plan *p)
+static int guard_main(const struct plan *p)
 {
-    int above = life;
-    pid_t supervisor = fork_below();
+    int above = parent_pipe;
+    pid_t supervisor = fork_child();
     int code;
 
     if (supervisor < 0) {
@@ -127,9 +127,9 @@ static int guard(const struct plan *p)
     }
     if (supervisor == 0) {
         close(above);
-        return start_watch() ? run_plan(p) : EXIT_FAILED;
+        return start_parent_watch() ? run_plan(p) : EXIT_FAILED;
     }
-    code = start_watch() ? await(supervisor) : EXIT_FAILED;
+    code = start_parent_watch() ? wait_for_child(supervisor) : EXIT_FAILED;
     kill_descendants();
     return code;
 }
@@ -150,9 +150,9 @@ int main(int argc, char **argv)
     sigaddset(&set, SIGTERM);
     sigaddset(&set, SIGHUP);
     sigprocmask(SIG_BLOCK, &set, NULL);
-    pid = fork_below();
+    pid = fork_child();
     if (pid < 0) {
         return EXIT_FAILED;
     }
-    return pid == 0 ? guard(&plan) : await(pid);
+    return pid == 0 ? guard_main(&plan) : wait_for_child(pid);
 }

@@ -23,25 +23,25 @@
 
 /* -------------------------------------------------------------------- sinks */
 
-bool sink_full(const struct sink *k)
+bool sink_is_full(const struct sink *k)
 {
-    return k->len - k->from >= SINK_FULL;
+    return k->len - k->read_offset >= SINK_FULL;
 }
 
-bool sink_empty(const struct sink *k)
+bool sink_is_empty(const struct sink *k)
 {
-    return k->len == k->from;
+    return k->len == k->read_offset;
 }
 
 static void sink_put(struct sink *k, const char *text, size_t len)
 {
-    if (k->broken || len == 0) {
+    if (k->is_broken || len == 0) {
         return;
     }
-    if (k->from > 0 && k->from >= k->len / 2) {
-        memmove(k->bytes, k->bytes + k->from, k->len - k->from);
-        k->len -= k->from;
-        k->from = 0;
+    if (k->read_offset > 0 && k->read_offset >= k->len / 2) {
+        memmove(k->bytes, k->bytes + k->read_offset, k->len - k->read_offset);
+        k->len -= k->read_offset;
+        k->read_offset = 0;
     }
     if (k->len + len > k->capacity) {
         k->capacity = 2 * (k->len + len);
@@ -56,20 +56,21 @@ static void sink_put(struct sink *k, const char *text, size_t len)
 
 void sink_write(struct sink *k)
 {
-    size_t len = k->len - k->from;
+    size_t len = k->len - k->read_offset;
     ssize_t n;
 
     /* poll() promises room for so much, and no more. */
-    n = write(k->fd, k->bytes + k->from, len < PIPE_BUF ? len : PIPE_BUF);
+    n = write(k->fd, k->bytes + k->read_offset,
+              len < PIPE_BUF ? len : PIPE_BUF);
     if (n >= 0) {
-        k->from += (size_t)n;
+        k->read_offset += (size_t)n;
     } else if (errno != EINTR && errno != EAGAIN) {
-        k->broken = true; /* Without a reader the job goes on. */
-        k->from = k->len;
+        k->is_broken = true; /* Without a reader the job goes on. */
+        k->read_offset = k->len;
     }
 }
 
-void sink_say(struct sink *k, const char *fmt, ...)
+void sink_print(struct sink *k, const char *fmt, ...)
 {
     static const char name[] = "pslaunch: ";
     char text[1024];
@@ -105,7 +106,7 @@ static void file_put(int fd, const char *text, size_t len)
     }
 }
 
-static void keep_tail(struct stream *s, const char *text, size_t len)
+static void append_tail(struct stream *s, const char *text, size_t len)
 {
     size_t cap = sizeof(s->tail);
 
@@ -123,9 +124,9 @@ static void keep_tail(struct stream *s, const char *text, size_t len)
     s->tail_len += len;
 }
 
-static void emit(struct stream *s, const char *line, size_t len)
+static void emit_line(struct stream *s, const char *line, size_t len)
 {
-    if (!s->lossy || !sink_full(s->sink)) {
+    if (!s->is_lossy || !sink_is_full(s->sink)) {
         sink_put(s->sink, s->tag, strlen(s->tag));
         sink_put(s->sink, line, len);
         sink_put(s->sink, "\n", 1);
@@ -134,8 +135,8 @@ static void emit(struct stream *s, const char *line, size_t len)
         file_put(s->file, line, len);
         file_put(s->file, "\n", 1);
     }
-    keep_tail(s, line, len);
-    keep_tail(s, "\n", 1);
+    append_tail(s, line, len);
+    append_tail(s, "\n", 1);
 }
 
 void stream_init(struct stream *s, int in, struct sink *sink, int file,
@@ -149,9 +150,9 @@ void stream_init(struct stream *s, int in, struct sink *sink, int file,
     fcntl(in, F_SETFL, fcntl(in, F_GETFL) | O_NONBLOCK);
 }
 
-bool stream_waits(const struct stream *s)
+bool stream_is_blocked(const struct stream *s)
 {
-    return !s->lossy && sink_full(s->sink);
+    return !s->is_lossy && sink_is_full(s->sink);
 }
 
 static void split_lines(struct stream *s)
@@ -164,20 +165,20 @@ static void split_lines(struct stream *s)
         if (end == NULL) {
             break;
         }
-        emit(s, s->line + from, (size_t)(end - s->line) - from);
+        emit_line(s, s->line + from, (size_t)(end - s->line) - from);
         from = (size_t)(end - s->line) + 1;
     }
     memmove(s->line, s->line + from, s->len - from);
     s->len -= from;
     if (s->len == sizeof(s->line)) { /* A line without end: in pieces. */
-        emit(s, s->line, s->len);
+        emit_line(s, s->line, s->len);
         s->len = 0;
     }
 }
 
 bool stream_read(struct stream *s)
 {
-    while (!stream_waits(s)) {
+    while (!stream_is_blocked(s)) {
         ssize_t n = read(s->in, s->line + s->len, sizeof(s->line) - s->len);
 
         if (n > 0) {
@@ -200,7 +201,7 @@ void stream_close(struct stream *s)
         return;
     }
     if (s->len > 0) {
-        emit(s, s->line, s->len);
+        emit_line(s, s->line, s->len);
         s->len = 0;
     }
     close(s->in);

@@ -128,8 +128,8 @@ static bool parse_time(const char *text, const char *what, uint64_t *ret_ms)
     return false;
 }
 
-static bool one_of(const char *text, const char *what, const char *first,
-                   const char *second)
+static bool parse_one_of(const char *text, const char *what, const char *first,
+                         const char *second)
 {
     if (strcmp(text, first) == 0 || strcmp(text, second) == 0) {
         return true;
@@ -170,7 +170,7 @@ static bool add_env(struct plan *p, const char *text)
     return true;
 }
 
-static bool is_mode(const char *name)
+static bool check_mode(const char *name)
 {
     static const char *const modes[] = {
         "dist_sync",
@@ -203,7 +203,7 @@ static bool is_mode(const char *name)
 static const struct {
     const char *name;
     const char *instead;
-} foreign[] = {
+} foreign_options[] = {
     {"np", "-n N"},
     {"hostfile", "this host alone for now; an agent on each host, and "
                  "--socket"},
@@ -218,24 +218,25 @@ static const struct {
 };
 
 /* getopt_long() did not know, or found ambiguous, the word before optind. */
-static void complain_of_option(const char *word)
+static void report_option_error(const char *word)
 {
     const char *name = word + strspn(word, "-");
     size_t len = strcspn(name, "=");
 
-    for (size_t i = 0; i < sizeof(foreign) / sizeof(foreign[0]); i++) {
-        if (strlen(foreign[i].name) == len &&
-            strncmp(foreign[i].name, name, len) == 0) {
+    for (size_t i = 0; i < sizeof(foreign_options) / sizeof(foreign_options[0]);
+         i++) {
+        if (strlen(foreign_options[i].name) == len &&
+            strncmp(foreign_options[i].name, name, len) == 0) {
             fprintf(stderr, "pslaunch: no option %.*s here; instead: %s\n",
                     (int)(len + (size_t)(name - word)), word,
-                    foreign[i].instead);
+                    foreign_options[i].instead);
             return;
         }
     }
     fprintf(stderr, "pslaunch: no option %s, or its value is missing\n", word);
 }
 
-static bool take_option(struct plan *p, int c)
+static bool parse_option(struct plan *p, int c)
 {
     switch (c) {
     case 'n':
@@ -245,7 +246,7 @@ static bool take_option(struct plan *p, int c)
     case OPT_NODES:
         return parse_count(optarg, "--nodes", 1024, &p->nodes);
     case OPT_LAUNCHER:
-        return one_of(optarg, "--launcher", "local", "auto");
+        return parse_one_of(optarg, "--launcher", "local", "auto");
     case OPT_NAME:
         if (strlen(optarg) == 0 || strlen(optarg) > 64) {
             fprintf(stderr, "pslaunch: --name: 1 to 64 bytes\n");
@@ -257,13 +258,13 @@ static bool take_option(struct plan *p, int c)
         return add_env(p, optarg);
     case OPT_ON_LOSS:
         p->on_loss = optarg;
-        return one_of(optarg, "--on-loss", "wait", "fail");
+        return parse_one_of(optarg, "--on-loss", "wait", "fail");
     case OPT_PLACEMENT:
         p->placement = optarg;
-        return one_of(optarg, "--placement", "balanced", "mxnet");
+        return parse_one_of(optarg, "--placement", "balanced", "mxnet");
     case OPT_MODE:
         p->mode = optarg;
-        return is_mode(optarg);
+        return check_mode(optarg);
     case OPT_SOCKET:
         p->socket = optarg;
         return true;
@@ -272,7 +273,7 @@ static bool take_option(struct plan *p, int c)
         return true;
     case OPT_OUTPUT:
         p->output = strcmp(optarg, "plain") == 0 ? OUTPUT_PLAIN : OUTPUT_TAGGED;
-        return one_of(optarg, "--output", "tagged", "plain");
+        return parse_one_of(optarg, "--output", "tagged", "plain");
     case OPT_OUTPUT_DIR:
         p->output_dir = optarg;
         return true;
@@ -295,7 +296,7 @@ static bool take_option(struct plan *p, int c)
     }
 }
 
-static int check(struct plan *p)
+static int check_plan(struct plan *p)
 {
     if (p->workers == 0) {
         fputs("pslaunch: -n WORKERS is needed, at least 1\n", stderr);
@@ -334,7 +335,7 @@ static int check(struct plan *p)
 }
 
 /* Names that no worker reads, of our own environment and of --env. */
-static void warn_of_names(char *const *env)
+static void warn_unknown_variables(char *const *env)
 {
     const char *near = NULL;
     const char *entry;
@@ -370,7 +371,7 @@ int plan_parse(int argc, char **argv, struct plan *ret_plan)
         const char *word = optind < argc ? argv[optind] : "";
 
         if (strcmp(word, "-np") == 0) { /* Not -n with the value "p". */
-            complain_of_option(word);
+            report_option_error(word);
             return EXIT_USAGE;
         }
         c = getopt_long(argc, argv, "+n:s:hV", options, NULL);
@@ -378,7 +379,7 @@ int plan_parse(int argc, char **argv, struct plan *ret_plan)
             break;
         }
         if (c == '?') {
-            complain_of_option(word);
+            report_option_error(word);
         }
         if (c == 'h') {
             fputs(usage, stdout);
@@ -388,7 +389,7 @@ int plan_parse(int argc, char **argv, struct plan *ret_plan)
             puts("pslaunch " PSKV_VERSION);
             return -1;
         }
-        if (!take_option(p, c)) {
+        if (!parse_option(p, c)) {
             return EXIT_USAGE;
         }
     }
@@ -397,9 +398,9 @@ int plan_parse(int argc, char **argv, struct plan *ret_plan)
         access("/run/pskv/agent.sock", W_OK) == 0 && p->nodes == 1) {
         p->socket = "/run/pskv/agent.sock";
     }
-    warn_of_names(environ);
-    warn_of_names((char *const *)p->env);
-    return check(p);
+    warn_unknown_variables(environ);
+    warn_unknown_variables((char *const *)p->env);
+    return check_plan(p);
 }
 
 uint32_t plan_node_of(const struct plan *p, uint32_t rank)

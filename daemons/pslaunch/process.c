@@ -17,12 +17,12 @@
 
 extern char **environ;
 
-void process_become_reaper(void)
+void process_become_subreaper(void)
 {
     prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0);
 }
 
-static void in_child(const struct spawn *s, pid_t parent)
+static void exec_child(const struct spawn *s, pid_t parent)
 {
     sigset_t none;
     int null;
@@ -48,8 +48,8 @@ static void in_child(const struct spawn *s, pid_t parent)
     if (s->err >= 0) {
         dup2(s->err, STDERR_FILENO);
     }
-    if (s->keep >= 0) {
-        fcntl(s->keep, F_SETFD, 0);
+    if (s->keep_open_fd >= 0) {
+        fcntl(s->keep_open_fd, F_SETFD, 0);
     }
     if (s->env != NULL) {
         environ = s->env;
@@ -66,7 +66,7 @@ pid_t process_start(const struct spawn *s)
     pid_t pid = fork();
 
     if (pid == 0) {
-        in_child(s, parent);
+        exec_child(s, parent);
     }
     return pid;
 }

@@ -59,26 +59,26 @@ uint32_t plan_local_size(const struct plan *p, uint32_t node);
 /* What is still to be written to our own standard output or error. */
 struct sink {
     int fd;
-    bool broken; /* The reader is gone: what comes is dropped. */
-    char *bytes; /* From `from` to `len`; freed by its owner. */
-    size_t from;
+    bool is_broken; /* The reader is gone: what comes is dropped. */
+    char *bytes;    /* From `from` to `len`; freed by its owner. */
+    size_t read_offset;
     size_t len;
     size_t capacity;
 };
 
 /* A full sink takes no more lines of workers for now. */
-bool sink_full(const struct sink *k);
-bool sink_empty(const struct sink *k);
+bool sink_is_full(const struct sink *k);
+bool sink_is_empty(const struct sink *k);
 /* After poll() found room: writes what fits. */
 void sink_write(struct sink *k);
 /* "pslaunch: " and the text, as a line. */
-void sink_say(struct sink *k, const char *fmt, ...)
+void sink_print(struct sink *k, const char *fmt, ...)
     __attribute__((format(printf, 2, 3)));
 
 /* Lines of one stream of one process, with the rank in front. */
 struct stream {
     int in;            /* Our end of the pipe; -1: closed. */
-    bool lossy;        /* A full sink drops its lines. */
+    bool is_lossy;     /* A full sink drops its lines. */
     struct sink *sink; /* Of standard output or error; not owned. */
     int file;          /* Copy without tags; -1: none. */
     char tag[32];      /* "[3] "; empty: none. */
@@ -91,7 +91,7 @@ struct stream {
 void stream_init(struct stream *s, int in, struct sink *sink, int file,
                  const char *tag);
 /* Its sink is full: there is no use in reading it. */
-bool stream_waits(const struct stream *s);
+bool stream_is_blocked(const struct stream *s);
 /* Read what there is and fits; false at the end of the stream. */
 bool stream_read(struct stream *s);
 void stream_close(struct stream *s);
@@ -100,9 +100,9 @@ void stream_close(struct stream *s);
 
 struct child {
     pid_t pid;     /* 0: not running. */
-    char what[32]; /* "rank 3", "psserver 1" */
-    bool daemon;
-    bool ended;
+    char name[32]; /* "rank 3", "psserver 1" */
+    bool is_daemon;
+    bool has_ended;
     int status;
     struct stream *out;
     struct stream *err;
@@ -113,7 +113,7 @@ struct spawn {
     char **env; /* NULL: ours. */
     int out;    /* Becomes stdout; -1: ours. */
     int err;
-    int keep; /* A descriptor that stays open in the child; -1: none. */
+    int keep_open_fd; /* A descriptor that stays open in the child; -1: none. */
 };
 
 /* Start a process in a session of its own that dies with its parent. */
@@ -122,7 +122,7 @@ pid_t process_start(const struct spawn *s);
  * children of dead children are ours, because we are their subreaper. */
 size_t process_signal_all(int sig);
 /* Become the one to whom orphans below us are given. */
-void process_become_reaper(void);
+void process_become_subreaper(void);
 
 /* ------------------------------------------------------------ run.c */
 

@@ -28,10 +28,10 @@
 #include <unistd.h>
 
 /* On a terminal, between two lines about a daemon that is not ready. */
-#define NOTE_MS       30000u
+#define NOTE_MS                  30000u
 
 /* After an interrupt, for a reader that is slow to take the output. */
-#define LAST_WORDS_MS 1000u
+#define FLUSH_AFTER_INTERRUPT_MS 1000u
 
 struct run {
     const struct plan *plan;
@@ -39,14 +39,14 @@ struct run {
     uint32_t child_count;
     uint32_t workers_alive;
     int signals; /* signalfd */
-    uint32_t interrupts;
-    uint32_t interrupt; /* The first of them: its signal. */
+    uint32_t interrupt_count;
+    uint32_t interrupt_signal; /* The first of them: its signal. */
     struct sink out;
     struct sink err;
     const struct child *first_failed;
     char dir[256]; /* Of the private trio; empty: none. */
     uint16_t sched_port;
-    bool stopping;
+    bool is_stopping;
 };
 
 static uint64_t now_ms(void)
@@ -69,32 +69,32 @@ static void describe_status(int status, char *text, size_t cap)
     }
 }
 
-static int exit_code(int status)
+static int exit_code_of(int status)
 {
     return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
 }
 
-static void child_ended(struct run *r, struct child *c, int status)
+static void on_child_ended(struct run *r, struct child *c, int status)
 {
     char text[96];
 
-    c->ended = true;
+    c->has_ended = true;
     c->status = status;
     c->pid = 0;
-    if (c->daemon) {
-        if (!r->stopping) {
+    if (c->is_daemon) {
+        if (!r->is_stopping) {
             describe_status(status, text, sizeof(text));
-            sink_say(&r->err, "%s %s", c->what, text);
+            sink_print(&r->err, "%s %s", c->name, text);
         }
         return;
     }
     r->workers_alive--;
-    if (status != 0 && r->first_failed == NULL && !r->stopping) {
+    if (status != 0 && r->first_failed == NULL && !r->is_stopping) {
         r->first_failed = c;
     }
 }
 
-static void reap(struct run *r)
+static void reap_children(struct run *r)
 {
     int status;
     pid_t pid;
@@ -102,36 +102,37 @@ static void reap(struct run *r)
     while ((pid = waitpid(-1, &status, WNOHANG)) > 0) {
         for (uint32_t i = 0; i < r->child_count; i++) {
             if (r->child[i].pid == pid) {
-                child_ended(r, &r->child[i], status);
+                on_child_ended(r, &r->child[i], status);
             }
         }
     }
 }
 
-static void take_signals(struct run *r)
+static void read_signals(struct run *r)
 {
     struct signalfd_siginfo info;
 
     while (read(r->signals, &info, sizeof(info)) == (ssize_t)sizeof(info)) {
         if (info.ssi_signo != SIGCHLD) {
-            r->interrupt = r->interrupts == 0 ? info.ssi_signo : r->interrupt;
-            r->interrupts++;
+            r->interrupt_signal = r->interrupt_count == 0 ? info.ssi_signo
+                                                          : r->interrupt_signal;
+            r->interrupt_count++;
         }
     }
-    reap(r);
+    reap_children(r);
 }
 
 /* What poll() is asked about, at most: signals, two sinks, two streams of each
  * child. */
 struct watch {
     struct pollfd *fds;
-    struct stream **of; /* NULL: no stream. */
+    struct stream **streams; /* NULL: no stream. */
     nfds_t count;
 };
 
-static void watch_put(struct watch *w, int fd, short events, struct stream *s)
+static void watch_add(struct watch *w, int fd, short events, struct stream *s)
 {
-    w->of[w->count] = s;
+    w->streams[w->count] = s;
     w->fds[w->count++] = (struct pollfd){.fd = fd, .events = events};
 }
 
@@ -141,8 +142,9 @@ static void watch_streams(const struct run *r, struct watch *w)
         struct stream *both[2] = {r->child[i].out, r->child[i].err};
 
         for (int k = 0; k < 2; k++) {
-            if (both[k] != NULL && both[k]->in >= 0 && !stream_waits(both[k])) {
-                watch_put(w, both[k]->in, POLLIN, both[k]);
+            if (both[k] != NULL && both[k]->in >= 0 &&
+                !stream_is_blocked(both[k])) {
+                watch_add(w, both[k]->in, POLLIN, both[k]);
             }
         }
     }
@@ -150,20 +152,20 @@ static void watch_streams(const struct run *r, struct watch *w)
 
 /* Serve streams, sinks and signals until something happens or the time is up.
  */
-static void serve(struct run *r, uint64_t until_ms)
+static void run_loop(struct run *r, uint64_t until_ms)
 {
     struct watch w = {
         .fds = calloc(2 * r->child_count + 3, sizeof(*w.fds)),
-        .of = calloc(2 * r->child_count + 3, sizeof(struct stream *)),
+        .streams = calloc(2 * r->child_count + 3, sizeof(struct stream *)),
     };
     uint64_t now = now_ms();
 
-    if (w.fds == NULL || w.of == NULL) {
+    if (w.fds == NULL || w.streams == NULL) {
         abort();
     }
-    watch_put(&w, r->signals, POLLIN, NULL);
-    watch_put(&w, sink_empty(&r->out) ? -1 : r->out.fd, POLLOUT, NULL);
-    watch_put(&w, sink_empty(&r->err) ? -1 : r->err.fd, POLLOUT, NULL);
+    watch_add(&w, r->signals, POLLIN, NULL);
+    watch_add(&w, sink_is_empty(&r->out) ? -1 : r->out.fd, POLLOUT, NULL);
+    watch_add(&w, sink_is_empty(&r->err) ? -1 : r->err.fd, POLLOUT, NULL);
     watch_streams(r, &w);
     if (poll(w.fds, w.count, until_ms <= now ? 0 : (int)(until_ms - now)) > 0) {
         if (w.fds[1].revents != 0) {
@@ -173,16 +175,16 @@ static void serve(struct run *r, uint64_t until_ms)
             sink_write(&r->err);
         }
         for (nfds_t i = 3; i < w.count; i++) {
-            if (w.fds[i].revents != 0 && !stream_read(w.of[i])) {
-                stream_close(w.of[i]);
+            if (w.fds[i].revents != 0 && !stream_read(w.streams[i])) {
+                stream_close(w.streams[i]);
             }
         }
         if (w.fds[0].revents != 0) {
-            take_signals(r);
+            read_signals(r);
         }
     }
     free(w.fds);
-    free(w.of);
+    free(w.streams);
 }
 
 /* ----------------------------------------------------------------- starting */
@@ -204,10 +206,10 @@ static bool start_child(struct run *r, struct child *c, char *const *argv,
 {
     int out[2];
     int err[2];
-    struct spawn s = {.argv = argv, .env = env, .keep = keep};
+    struct spawn s = {.argv = argv, .env = env, .keep_open_fd = keep};
 
     if (pipe2(out, O_CLOEXEC) != 0 || pipe2(err, O_CLOEXEC) != 0) {
-        sink_say(&r->err, "pipe: %s", strerror(errno));
+        sink_print(&r->err, "pipe: %s", strerror(errno));
         return false;
     }
     s.out = out[1];
@@ -216,14 +218,14 @@ static bool start_child(struct run *r, struct child *c, char *const *argv,
     close(out[1]);
     close(err[1]);
     if (c->pid < 0) {
-        sink_say(&r->err, "fork: %s", strerror(errno));
+        sink_print(&r->err, "fork: %s", strerror(errno));
         c->pid = 0;
         return false;
     }
-    c->out = open_stream(out[0], c->daemon ? &r->err : &r->out, file, tag);
+    c->out = open_stream(out[0], c->is_daemon ? &r->err : &r->out, file, tag);
     c->err = open_stream(err[0], &r->err, file >= 0 ? dup(file) : -1, tag);
-    c->out->lossy = c->daemon;
-    c->err->lossy = c->daemon;
+    c->out->is_lossy = c->is_daemon;
+    c->err->is_lossy = c->is_daemon;
     r->child_count++;
     return true;
 }
@@ -274,22 +276,22 @@ static bool await_ready(struct run *r, int fd, const struct child *c)
         if (n == 1) {
             return true;
         }
-        if (n == 0 || c->ended || r->interrupts > 0) {
-            if (r->interrupts == 0) {
-                sink_say(&r->err, "%s ended before it was ready", c->what);
+        if (n == 0 || c->has_ended || r->interrupt_count > 0) {
+            if (r->interrupt_count == 0) {
+                sink_print(&r->err, "%s ended before it was ready", c->name);
             }
             return false;
         }
         if (now_ms() >= end) {
-            sink_say(&r->err,
-                     "%s was not ready within %.1f s; --start-timeout gives "
-                     "it more, --log-level info tells what it does",
-                     c->what, (double)r->plan->start_timeout_ms / 1000);
+            sink_print(&r->err,
+                       "%s was not ready within %.1f s; --start-timeout gives "
+                       "it more, --log-level info tells what it does",
+                       c->name, (double)r->plan->start_timeout_ms / 1000);
             return false;
         }
         if (now_ms() >= note) {
-            sink_say(&r->err, "%s is not ready for %.0f s", c->what,
-                     (double)(now_ms() - begin) / 1000);
+            sink_print(&r->err, "%s is not ready for %.0f s", c->name,
+                       (double)(now_ms() - begin) / 1000);
             note += NOTE_MS;
         }
         {
@@ -297,7 +299,7 @@ static bool await_ready(struct run *r, int fd, const struct child *c)
 
             poll(&p, 1, 20);
         }
-        serve(r, 0);
+        run_loop(r, 0);
     }
 }
 
@@ -316,7 +318,7 @@ static bool start_daemon(struct run *r, const char *program, uint32_t number,
 
     find_program(program, path, sizeof(path));
     if (pipe2(ready, O_CLOEXEC) != 0) {
-        sink_say(&r->err, "pipe: %s", strerror(errno));
+        sink_print(&r->err, "pipe: %s", strerror(errno));
         return false;
     }
     snprintf(ready_text, sizeof(ready_text), "%d", ready[1]);
@@ -331,8 +333,8 @@ static bool start_daemon(struct run *r, const char *program, uint32_t number,
         argv[n++] = *extra++;
     }
     argv[n] = NULL;
-    c->daemon = true;
-    snprintf(c->what, sizeof(c->what), "%s %u", program, number);
+    c->is_daemon = true;
+    snprintf(c->name, sizeof(c->name), "%s %u", program, number);
     snprintf(tag, sizeof(tag), "[%s %u] ", program, number);
     ok = start_child(r, c, (char *const *)argv, NULL, tag, -1, ready[1]);
     close(ready[1]);
@@ -423,8 +425,8 @@ static bool start_trio(struct run *r)
     snprintf(r->dir, sizeof(r->dir), "%s/pskv-XXXXXX",
              tmp != NULL && strlen(tmp) < 80 ? tmp : "/tmp");
     if (mkdtemp(r->dir) == NULL) {
-        sink_say(&r->err, "cannot make a folder %s: %s", r->dir,
-                 strerror(errno));
+        sink_print(&r->err, "cannot make a folder %s: %s", r->dir,
+                   strerror(errno));
         r->dir[0] = '\0';
         return false;
     }
@@ -433,7 +435,7 @@ static bool start_trio(struct run *r)
 
 /* A file of this user alone, emptied: a link in a folder that others may write
  * to would lead into another file. NULL, or why not. */
-static const char *open_own(const char *path, int *ret_fd)
+static const char *open_private_file(const char *path, int *ret_fd)
 {
     const char *why = NULL;
     struct stat st;
@@ -472,9 +474,9 @@ static int open_log(struct run *r, uint32_t rank)
         return -1;
     }
     snprintf(path, sizeof(path), "%s/rank-%u.log", r->plan->output_dir, rank);
-    why = open_own(path, &fd);
+    why = open_private_file(path, &fd);
     if (why != NULL) {
-        sink_say(&r->err, "cannot write %s: %s", path, why);
+        sink_print(&r->err, "cannot write %s: %s", path, why);
     }
     return fd;
 }
@@ -501,7 +503,7 @@ static bool start_workers(struct run *r)
 
         worker_socket(r, rank, socket, sizeof(socket));
         env = plan_worker_env(r->plan, rank, socket, r->sched_port);
-        snprintf(c->what, sizeof(c->what), "rank %u", rank);
+        snprintf(c->name, sizeof(c->name), "rank %u", rank);
         if (r->plan->output == OUTPUT_TAGGED) {
             snprintf(tag, sizeof(tag), "[%u] ", rank);
         }
@@ -518,10 +520,10 @@ static bool start_workers(struct run *r)
 
 /* ------------------------------------------------------------------- ending */
 
-static bool any_alive(const struct run *r, bool daemons)
+static bool is_any_alive(const struct run *r, bool daemons)
 {
     for (uint32_t i = 0; i < r->child_count; i++) {
-        if (r->child[i].daemon == daemons && r->child[i].pid != 0) {
+        if (r->child[i].is_daemon == daemons && r->child[i].pid != 0) {
             return true;
         }
     }
@@ -531,24 +533,25 @@ static bool any_alive(const struct run *r, bool daemons)
 static void signal_group(const struct run *r, bool daemons, int sig)
 {
     for (uint32_t i = 0; i < r->child_count; i++) {
-        if (r->child[i].daemon == daemons && r->child[i].pid != 0) {
+        if (r->child[i].is_daemon == daemons && r->child[i].pid != 0) {
             kill(-r->child[i].pid, sig);
         }
     }
 }
 
 /* TERM, the time of grace, KILL; a second interrupt means now. */
-static void end_group(struct run *r, bool daemons)
+static void stop_group(struct run *r, bool daemons)
 {
     uint64_t end = now_ms() + r->plan->grace_ms;
 
     signal_group(r, daemons, SIGTERM);
-    while (any_alive(r, daemons) && now_ms() < end && r->interrupts < 2) {
-        serve(r, end);
+    while (is_any_alive(r, daemons) && now_ms() < end &&
+           r->interrupt_count < 2) {
+        run_loop(r, end);
     }
     signal_group(r, daemons, SIGKILL);
-    while (any_alive(r, daemons)) {
-        serve(r, now_ms() + 1000);
+    while (is_any_alive(r, daemons)) {
+        run_loop(r, now_ms() + 1000);
     }
 }
 
@@ -556,11 +559,11 @@ static void end_group(struct run *r, bool daemons)
  * gets no longer than `until_ms`. False: that time is up. */
 static bool flush_sinks(struct run *r, uint64_t until_ms)
 {
-    while (!sink_empty(&r->out) || !sink_empty(&r->err)) {
-        if (r->interrupts > 0 && now_ms() >= until_ms) {
+    while (!sink_is_empty(&r->out) || !sink_is_empty(&r->err)) {
+        if (r->interrupt_count > 0 && now_ms() >= until_ms) {
             return false;
         }
-        serve(r, r->interrupts > 0 ? until_ms : now_ms() + 1000);
+        run_loop(r, r->interrupt_count > 0 ? until_ms : now_ms() + 1000);
     }
     return true;
 }
@@ -575,7 +578,7 @@ static void drain_streams(struct run *r, uint64_t until_ms)
             struct stream *s = both[k];
 
             while (s != NULL && s->in >= 0 && stream_read(s) &&
-                   stream_waits(s) && flush_sinks(r, until_ms)) {
+                   stream_is_blocked(s) && flush_sinks(r, until_ms)) {
             }
             if (s != NULL) {
                 stream_close(s);
@@ -613,7 +616,7 @@ static void remove_dir(const struct run *r)
     rmdir(r->dir);
 }
 
-static void tell_first_failure(struct run *r)
+static void print_first_failure(struct run *r)
 {
     const struct child *c = r->first_failed;
     char host[64] = "";
@@ -633,33 +636,34 @@ static void tell_first_failure(struct run *r)
         len = 400;
     }
     if (len > 0) { /* It ends with a newline; the line brings its own. */
-        sink_say(&r->err, "%s wrote last:\n%.*s", c->what, (int)len - 1, tail);
+        sink_print(&r->err, "%s wrote last:\n%.*s", c->name, (int)len - 1,
+                   tail);
     }
-    sink_say(&r->err, "first to fail: %s on %s %s", c->what, host, text);
+    sink_print(&r->err, "first to fail: %s on %s %s", c->name, host, text);
 }
 
-static int finish(struct run *r, bool started)
+static int end_job(struct run *r, bool started)
 {
     int code = EXIT_OK;
     uint64_t until;
 
-    r->stopping = true;
-    end_group(r, false);
-    end_group(r, true);
+    r->is_stopping = true;
+    stop_group(r, false);
+    stop_group(r, true);
     while (process_signal_all(SIGKILL) > 0) {
-        reap(r);
+        reap_children(r);
     }
-    reap(r);
-    if (!started && r->interrupts == 0) {
+    reap_children(r);
+    if (!started && r->interrupt_count == 0) {
         code = EXIT_UNAVAILABLE;
     } else if (r->first_failed != NULL) {
-        code = exit_code(r->first_failed->status);
-    } else if (r->interrupts > 0) {
-        code = 128 + (int)r->interrupt;
+        code = exit_code_of(r->first_failed->status);
+    } else if (r->interrupt_count > 0) {
+        code = 128 + (int)r->interrupt_signal;
     }
-    until = now_ms() + LAST_WORDS_MS;
+    until = now_ms() + FLUSH_AFTER_INTERRUPT_MS;
     drain_streams(r, until);
-    tell_first_failure(r);
+    print_first_failure(r);
     (void)flush_sinks(r, until);
     remove_dir(r);
     free_children(r);
@@ -737,17 +741,17 @@ int run_plan(const struct plan *p)
     }
     started = p->socket != NULL || start_trio(&r);
     if (started && r.sched_port != 0) {
-        sink_say(&r.err, "job %s, psched at 127.0.0.1:%u%s", p->name,
-                 r.sched_port,
-                 p->name == p->name_buffer || p->private_trio
-                     ? ""
-                     : "; no agent runs here, so it has daemons of its own and "
-                       "is on this host alone");
+        sink_print(
+            &r.err, "job %s, psched at 127.0.0.1:%u%s", p->name, r.sched_port,
+            p->name == p->name_buffer || p->private_trio
+                ? ""
+                : "; no agent runs here, so it has daemons of its own and "
+                  "is on this host alone");
     }
     started = started && start_workers(&r);
-    while (started && r.workers_alive > 0 && r.interrupts == 0 &&
+    while (started && r.workers_alive > 0 && r.interrupt_count == 0 &&
            (r.first_failed == NULL || p->keep_going)) {
-        serve(&r, now_ms() + 60000);
+        run_loop(&r, now_ms() + 60000);
     }
-    return finish(&r, started);
+    return end_job(&r, started);
 }

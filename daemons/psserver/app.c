@@ -5,7 +5,7 @@
 #include "base/alloc.h"
 #include "base/pool.h"
 #include "base/str.h"
-#include "core/shard.h"
+#include "core/server/server.h"
 #include "net/addr.h"
 #include "net/arena.h"
 #include "psserver/options.h"
@@ -16,7 +16,7 @@
 struct app {
     struct ps_arenas *arenas; /* For agents on this host. */
     struct ps_pool *pool;
-    struct ps_shard *shard;
+    struct ps_server *server;
 };
 
 static int open_app(const void *values, const struct ps_daemon_facts *facts,
@@ -24,13 +24,13 @@ static int open_app(const void *values, const struct ps_daemon_facts *facts,
 {
     const struct psserver_options *o = values;
     struct app *app = ps_calloc(1, sizeof(*app));
-    struct ps_shard_options opt = {
+    struct ps_server_options opt = {
         .instance = facts->instance,
         .seed = facts->seed,
-        .window = o->window,
-        .alone = o->travel_together != 0,
-        .dial_first = o->scheduler.retry_first,
-        .dial_max = o->scheduler.retry_max,
+        .credit_window = o->window,
+        .unbatched = o->travel_together != 0,
+        .dial_backoff_min = o->scheduler.retry_first,
+        .dial_backoff_max = o->scheduler.retry_max,
         .link = facts->link,
         .link_linger = o->link_linger,
     };
@@ -38,13 +38,12 @@ static int open_app(const void *values, const struct ps_daemon_facts *facts,
     ps_str_copy(opt.name, sizeof(opt.name), facts->name);
     ps_str_copy(opt.cluster, sizeof(opt.cluster), facts->cluster);
     ps_str_copy(opt.address, sizeof(opt.address), facts->address);
-    ps_str_copy(opt.sched, sizeof(opt.sched), facts->scheduler);
+    ps_str_copy(opt.sched_address, sizeof(opt.sched_address), facts->scheduler);
     app->arenas = ps_arenas_new();
     app->pool = ps_pool_new(&(struct ps_pool_options){
-        .budget = o->memory,
-        .source = ps_arenas_source_if_wanted(app->arenas)});
+        .budget = o->memory, .source = ps_arenas_lazy_source(app->arenas)});
     opt.pool = app->pool;
-    app->shard = ps_shard_new(&opt, facts->now);
+    app->server = ps_server_new(&opt, facts->now);
     *ret_app = app;
     return 0;
 }
@@ -53,57 +52,58 @@ static void close_app(void *self)
 {
     struct app *app = self;
 
-    ps_shard_free(app->shard);
+    ps_server_free(app->server);
     ps_pool_free(app->pool);
     ps_arenas_free(app->arenas);
     ps_free(app);
 }
 
-static struct ps_machine machine(void *self)
+static struct ps_machine app_machine(void *self)
 {
     struct app *app = self;
 
-    return ps_shard_machine(app->shard);
+    return ps_server_machine(app->server);
 }
 
-static struct ps_arenas *arenas(void *self)
+static struct ps_arenas *app_arenas(void *self)
 {
     struct app *app = self;
 
     return app->arenas;
 }
 
-static bool ready(const void *self)
+static bool app_is_ready(const void *self)
 {
     const struct app *app = self;
 
-    return ps_shard_ready(app->shard);
+    return ps_server_is_ready(app->server);
 }
 
-static uint64_t residue(const void *self)
+static uint64_t report_residue(const void *self)
 {
     const struct app *app = self;
 
-    return ps_shard_residue(app->shard);
+    return ps_server_residue(app->server);
 }
 
-static void dump(const void *self)
+static void log_state(const void *self)
 {
     const struct app *app = self;
-    struct ps_shard_stats s;
+    struct ps_server_stats s;
 
-    ps_shard_stats(app->shard, &s);
+    ps_server_stats(app->server, &s);
     ps_log(PS_LOG_NOTICE,
            "state rounds %" PRIu64 " in %" PRIu64 " out %" PRIu64
            " stored %" PRIu64 " unmerged %" PRIu64 " resent %" PRIu64
            " waiting %u refused %" PRIu64 " residue %" PRIu64 " memory %" PRIu64
            " peak %" PRIu64,
-           s.rounds, s.bytes_in, s.bytes_out, s.stored, s.unmerged, s.resent,
-           s.waiting, s.refused, ps_shard_residue(app->shard),
-           ps_pool_used(app->pool), ps_pool_peak(app->pool));
+           s.rounds, s.bytes_in, s.bytes_out, s.stored_bytes, s.unmerged_bytes,
+           s.resent, s.waiting_requests, s.refused_parts,
+           ps_server_residue(app->server), ps_pool_used(app->pool),
+           ps_pool_peak(app->pool));
 }
 
-static bool advertise(const void *values, char *out, size_t cap)
+static bool advertised_host(const void *values, char *out, size_t cap)
 {
     const struct psserver_options *o = values;
 
@@ -148,12 +148,12 @@ static void find_advertised(const struct psserver_options *o, char *out,
 
 /* Where agents are told to dial must be where this server can be dialled: a
  * cluster in which it cannot is healthy, and all its jobs wait for ever. */
-static bool check(const void *values, const struct ps_options *o,
-                  struct ps_str *report)
+static bool check_options(const void *values, const struct ps_options *o,
+                          struct ps_str *report)
 {
     const struct psserver_options *p = values;
     char host[PS_ADDRESS_MAX + 1];
-    bool said = ps_options_from(o, "advertise.address") !=
+    bool said = ps_options_origin(o, "advertise.address") !=
                     PS_OPTION_FROM_DEFAULT &&
                 strcmp(p->advertise, "auto") != 0;
 
@@ -172,7 +172,7 @@ static bool check(const void *values, const struct ps_options *o,
         return false;
     }
     if (!is_loopback(host) && is_loopback(p->listen.address) &&
-        ps_options_from(o, "listen.address") == PS_OPTION_FROM_DEFAULT) {
+        ps_options_origin(o, "listen.address") == PS_OPTION_FROM_DEFAULT) {
         const char *path = said ? "advertise.address" : "advertise.interface";
 
         ps_options_where(o, path, report);
@@ -186,21 +186,21 @@ static bool check(const void *values, const struct ps_options *o,
     return true;
 }
 
-static bool same_host(const void *values)
+static bool uses_shm(const void *values)
 {
     const struct psserver_options *o = values;
 
     return o->same_host == 0;
 }
 
-static unsigned loops(const void *values)
+static unsigned io_threads(const void *values)
 {
     const struct psserver_options *o = values;
 
     return (unsigned)o->loops;
 }
 
-static unsigned threads(const void *values)
+static unsigned compute_threads(const void *values)
 {
     const struct psserver_options *o = values;
 
@@ -218,17 +218,17 @@ const struct ps_daemon_spec psserver_spec = {
     .scheduler = offsetof(struct psserver_options, scheduler),
     .port = 9092,
     .port_count = 64,
-    .advertise = advertise,
-    .check = check,
-    .same_host = same_host,
-    .loops = loops,
-    .threads = threads,
+    .advertise = advertised_host,
+    .check = check_options,
+    .same_host = uses_shm,
+    .loops = io_threads,
+    .threads = compute_threads,
     .open = open_app,
     .close = close_app,
-    .machine = machine,
-    .arenas = arenas,
-    .ready = ready,
-    .residue = residue,
-    .dump = dump,
+    .machine = app_machine,
+    .arenas = app_arenas,
+    .ready = app_is_ready,
+    .residue = report_residue,
+    .dump = log_state,
     .shutdown_last = true,
 };

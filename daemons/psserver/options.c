@@ -51,7 +51,7 @@ static const struct ps_option rows[] = {
      .special = "auto",
      .special_value = 0,
      .min = 1,
-     .max = PS_LOOPS_MAX,
+     .max = PS_IO_THREADS_MAX,
      .offset = AT(loops),
      .help = "Event loops, each a thread: the first decides, further ones move "
              "what is large between memory and TCP connections, where one "
@@ -60,7 +60,7 @@ static const struct ps_option rows[] = {
     {.path = "network.same_host",
      .text = "auto",
      .type = PS_OPTION_ENUM,
-     .words = "auto|off",
+     .enum_names = "auto|off",
      .offset = AT(same_host),
      .help = "Agents of the same user on this host come over a Unix "
              "socket, and payloads are copied from memory to memory; off: by "
@@ -68,7 +68,7 @@ static const struct ps_option rows[] = {
     {.path = "network.travel_together",
      .text = "auto",
      .type = PS_OPTION_ENUM,
-     .words = "auto|off",
+     .enum_names = "auto|off",
      .offset = AT(travel_together),
      .help = "Values of small partitions that are ready go in one frame; off: "
              "each in a frame of its own, to see what that costs."},
@@ -92,7 +92,7 @@ static const struct ps_option rows[] = {
     {.path = "flow.window",
      .text = "32MiB",
      .type = PS_OPTION_SIZE,
-     .min = PS_CREDIT_FIRST,
+     .min = PS_CREDIT_INITIAL,
      .max = 16384 * MIB_BYTES,
      .offset = AT(window),
      .help = "Bytes that an agent may be ahead of the slowest, for each "

@@ -6,7 +6,7 @@
 #include "base/alloc.h"
 #include "base/pool.h"
 #include "base/str.h"
-#include "core/agent.h"
+#include "core/agent/agent.h"
 #include "net/arena.h"
 #include "proto/ring.h"
 #include "psworker-agent/options.h"
@@ -18,13 +18,13 @@
 #define SUM_HERE_MAX (128u * 1024u)
 
 struct app {
-    struct ps_pool *sums;
+    struct ps_pool *scratch_pool;
     struct ps_arenas *arenas;
     uint64_t memory; /* Of each pool. */
     struct ps_agent *agent;
 };
 
-static struct ps_pool *new_results(void *ctx)
+static struct ps_pool *new_result_pool(void *ctx)
 {
     const struct app *app = ctx;
 
@@ -32,11 +32,11 @@ static struct ps_pool *new_results(void *ctx)
         .budget = app->memory, .source = ps_arenas_source(app->arenas)});
 }
 
-static int new_keep(void *ctx, size_t size, struct ps_buf **ret_buf)
+static int new_residual_segment(void *ctx, size_t size, struct ps_buf **ret_buf)
 {
     const struct app *app = ctx;
 
-    return ps_arenas_keep(app->arenas, size, ret_buf);
+    return ps_arenas_create_segment(app->arenas, size, ret_buf);
 }
 
 /* What the system lets a process map; without an answer, what Linux has by
@@ -55,10 +55,10 @@ static uint64_t max_map_count(void)
     return count != 0 ? count : 65530;
 }
 
-static void set(struct ps_account_limits *l, enum ps_cost cost, uint64_t max,
-                const char *option)
+static void set_cost_limit(struct ps_account_limits *l, enum ps_cost cost,
+                           uint64_t max, const char *option)
 {
-    l->of[cost] = (struct ps_account_limit){.max = max, .option = option};
+    l->limit[cost] = (struct ps_account_limit){.max = max, .option = option};
 }
 
 static void set_limits(const struct psagent_options *o,
@@ -72,27 +72,37 @@ static void set_limits(const struct psagent_options *o,
     const uint64_t regions = l->daemon_regions != 0 ? l->daemon_regions
                                                     : max_map_count() / 2;
 
-    set(session, PS_COST_REGIONS, l->session_regions, "limits.session.regions");
-    set(user, PS_COST_REGIONS,
-        l->user_regions != 0 ? l->user_regions : (regions + 1) / 2,
-        "limits.user.regions");
-    set(daemon, PS_COST_REGIONS, regions, "limits.daemon.regions");
-    set(session, PS_COST_MAPPED, l->session_mapped, "limits.session.mapped");
-    set(user, PS_COST_MAPPED, l->user_mapped, "limits.user.mapped");
-    set(daemon, PS_COST_MAPPED, l->daemon_mapped, "limits.daemon.mapped");
-    set(user, PS_COST_MEMORY,
-        l->user_memory != 0 ? l->user_memory : o->memory / 5 * 4,
-        "limits.user.memory");
-    set(daemon, PS_COST_MEMORY, o->memory, "local.memory");
-    set(job, PS_COST_KEYS, l->job_keys, "limits.job.keys");
-    set(user, PS_COST_KEYS, l->user_keys, "limits.user.keys");
-    set(job, PS_COST_PARTITIONS, l->job_partitions, "limits.job.partitions");
-    set(user, PS_COST_PARTITIONS, l->user_partitions, "limits.user.partitions");
-    set(user, PS_COST_OPERATIONS, l->user_operations, "limits.user.operations");
-    set(session, PS_COST_QUERIES, l->session_queries, "limits.session.queries");
-    set(user, PS_COST_QUERIES, l->user_queries, "limits.user.queries");
-    set(user, PS_COST_SESSIONS, l->user_sessions, "limits.user.sessions");
-    set(daemon, PS_COST_SESSIONS, o->max_clients, "client.max_clients");
+    set_cost_limit(session, PS_COST_REGIONS, l->session_regions,
+                   "limits.session.regions");
+    set_cost_limit(user, PS_COST_REGIONS,
+                   l->user_regions != 0 ? l->user_regions : (regions + 1) / 2,
+                   "limits.user.regions");
+    set_cost_limit(daemon, PS_COST_REGIONS, regions, "limits.daemon.regions");
+    set_cost_limit(session, PS_COST_MAPPED, l->session_mapped,
+                   "limits.session.mapped");
+    set_cost_limit(user, PS_COST_MAPPED, l->user_mapped, "limits.user.mapped");
+    set_cost_limit(daemon, PS_COST_MAPPED, l->daemon_mapped,
+                   "limits.daemon.mapped");
+    set_cost_limit(user, PS_COST_MEMORY,
+                   l->user_memory != 0 ? l->user_memory : o->memory / 5 * 4,
+                   "limits.user.memory");
+    set_cost_limit(daemon, PS_COST_MEMORY, o->memory, "local.memory");
+    set_cost_limit(job, PS_COST_KEYS, l->job_keys, "limits.job.keys");
+    set_cost_limit(user, PS_COST_KEYS, l->user_keys, "limits.user.keys");
+    set_cost_limit(job, PS_COST_PARTITIONS, l->job_partitions,
+                   "limits.job.partitions");
+    set_cost_limit(user, PS_COST_PARTITIONS, l->user_partitions,
+                   "limits.user.partitions");
+    set_cost_limit(user, PS_COST_OPERATIONS, l->user_operations,
+                   "limits.user.operations");
+    set_cost_limit(session, PS_COST_QUERIES, l->session_queries,
+                   "limits.session.queries");
+    set_cost_limit(user, PS_COST_QUERIES, l->user_queries,
+                   "limits.user.queries");
+    set_cost_limit(user, PS_COST_SESSIONS, l->user_sessions,
+                   "limits.user.sessions");
+    set_cost_limit(daemon, PS_COST_SESSIONS, o->max_clients,
+                   "client.max_clients");
 }
 
 static int open_app(const void *values, const struct ps_daemon_facts *facts,
@@ -103,30 +113,29 @@ static int open_app(const void *values, const struct ps_daemon_facts *facts,
     struct ps_agent_options opt = {
         .instance = facts->instance,
         .seed = facts->seed,
-        .dial_first = o->scheduler.retry_first,
-        .dial_max = o->scheduler.retry_max,
-        .hand_over_max = o->hand_over,
-        .alone = o->travel_together != 0,
-        .sum_here_max = SUM_HERE_MAX,
-        .ring = ps_ring_layout(),
+        .dial_backoff_min = o->scheduler.retry_first,
+        .dial_backoff_max = o->scheduler.retry_max,
+        .unsent_max = o->hand_over,
+        .unbatched = o->travel_together != 0,
+        .inline_sum_max = SUM_HERE_MAX,
+        .ring_layout = ps_ring_layout(),
         .link = facts->link,
     };
 
     set_limits(o, opt.limits);
     ps_str_copy(opt.name, sizeof(opt.name), facts->name);
     ps_str_copy(opt.cluster, sizeof(opt.cluster), facts->cluster);
-    ps_str_copy(opt.sched, sizeof(opt.sched), facts->scheduler);
+    ps_str_copy(opt.sched_address, sizeof(opt.sched_address), facts->scheduler);
     ps_str_copy(opt.host, sizeof(opt.host), facts->host);
     app->arenas = ps_arenas_new();
-    app->sums = ps_pool_new(&(struct ps_pool_options){
-        .budget = o->memory,
-        .source = ps_arenas_source_if_wanted(app->arenas)});
+    app->scratch_pool = ps_pool_new(&(struct ps_pool_options){
+        .budget = o->memory, .source = ps_arenas_lazy_source(app->arenas)});
     app->memory = o->memory;
-    opt.sums = app->sums;
-    opt.results_new = new_results;
-    opt.results_ctx = app;
-    opt.keep_new = new_keep;
-    opt.keep_max = o->memory;
+    opt.scratch_pool = app->scratch_pool;
+    opt.result_pool_new = new_result_pool;
+    opt.alloc_ctx = app;
+    opt.residual_segment_new = new_residual_segment;
+    opt.residual_log_max = o->memory;
     app->agent = ps_agent_new(&opt, facts->now);
     *ret_app = app;
     return 0;
@@ -137,40 +146,40 @@ static void close_app(void *self)
     struct app *app = self;
 
     ps_agent_free(app->agent);
-    ps_pool_free(app->sums);
+    ps_pool_free(app->scratch_pool);
     ps_arenas_free(app->arenas);
     ps_free(app);
 }
 
-static struct ps_machine machine(void *self)
+static struct ps_machine app_machine(void *self)
 {
     struct app *app = self;
 
     return ps_agent_machine(app->agent);
 }
 
-static struct ps_arenas *arenas(void *self)
+static struct ps_arenas *app_arenas(void *self)
 {
     struct app *app = self;
 
     return app->arenas;
 }
 
-static bool ready(const void *self)
+static bool app_is_ready(const void *self)
 {
     const struct app *app = self;
 
-    return ps_agent_ready(app->agent);
+    return ps_agent_is_ready(app->agent);
 }
 
-static uint64_t residue(const void *self)
+static uint64_t report_residue(const void *self)
 {
     const struct app *app = self;
 
     return ps_agent_residue(app->agent);
 }
 
-static void dump(const void *self)
+static void log_state(const void *self)
 {
     const struct app *app = self;
     struct ps_agent_stats s;
@@ -180,8 +189,9 @@ static void dump(const void *self)
            "state sessions %u rounds %" PRIu64 " in %" PRIu64 " out %" PRIu64
            " summed %" PRIu64 " resent %" PRIu64 " waiting %u residue %" PRIu64
            " sums %" PRIu64,
-           s.sessions, s.rounds, s.bytes_in, s.bytes_out, s.summed, s.resent,
-           s.waiting, ps_agent_residue(app->agent), ps_pool_used(app->sums));
+           s.sessions, s.rounds, s.bytes_in, s.bytes_out, s.bytes_summed,
+           s.resent, s.pending_ops, ps_agent_residue(app->agent),
+           ps_pool_used(app->scratch_pool));
 }
 
 static const char *socket_path(const void *values, unsigned *ret_mode,
@@ -194,28 +204,28 @@ static const char *socket_path(const void *values, unsigned *ret_mode,
     return o->socket;
 }
 
-static bool same_host(const void *values)
+static bool uses_shm(const void *values)
 {
     const struct psagent_options *o = values;
 
     return o->same_host == 0;
 }
 
-static uint32_t link_connections(const void *values)
+static uint32_t subflow_option(const void *values)
 {
     const struct psagent_options *o = values;
 
     return (uint32_t)o->connections;
 }
 
-static unsigned loops(const void *values)
+static unsigned io_threads(const void *values)
 {
     const struct psagent_options *o = values;
 
     return (unsigned)o->loops;
 }
 
-static unsigned threads(const void *values)
+static unsigned compute_threads(const void *values)
 {
     const struct psagent_options *o = values;
 
@@ -232,15 +242,15 @@ const struct ps_daemon_spec psagent_spec = {
     .listen = PS_DAEMON_NONE,
     .scheduler = offsetof(struct psagent_options, scheduler),
     .socket = socket_path,
-    .same_host = same_host,
-    .link_connections = link_connections,
-    .loops = loops,
-    .threads = threads,
+    .same_host = uses_shm,
+    .link_connections = subflow_option,
+    .loops = io_threads,
+    .threads = compute_threads,
     .open = open_app,
     .close = close_app,
-    .machine = machine,
-    .arenas = arenas,
-    .ready = ready,
-    .residue = residue,
-    .dump = dump,
+    .machine = app_machine,
+    .arenas = app_arenas,
+    .ready = app_is_ready,
+    .residue = report_residue,
+    .dump = log_state,
 };

@@ -14,22 +14,22 @@
 #include <string.h>
 
 /* Atomic, because compute threads may allocate too. */
-static atomic_size_t live;
+static atomic_size_t live_count;
 /* Bytes of the thread's own, which cost no atomic operation. What one thread
  * takes and another gives back shifts both sums. */
-static _Thread_local int64_t bytes;
-static _Thread_local int64_t peak;
+static _Thread_local int64_t thread_bytes;
+static _Thread_local int64_t thread_peak;
 
 static void add_bytes(const void *p)
 {
-    bytes += (int64_t)ps_alloc_size(p);
-    peak = bytes > peak ? bytes : peak;
+    thread_bytes += (int64_t)ps_alloc_size(p);
+    thread_peak = thread_bytes > thread_peak ? thread_bytes : thread_peak;
 }
 
 /* Pieces of the allocator's own memory, so that what others have freed can be
  * part of it. Each is below what glibc maps by itself, and but for its first
  * page it is not touched. */
-#define PIECE (120u * 1024u)
+#define RESERVE_BLOCK (120u * 1024u)
 
 struct piece {
     struct piece *next;
@@ -37,15 +37,15 @@ struct piece {
 
 static _Atomic(struct piece *) reserve; /* NULL: there is none. */
 static atomic_bool starved;
-static uint64_t fails_at;    /* 0: never. */
-static uint32_t no_reserves; /* Reserves that fail to be allocated. */
+static uint64_t fail_countdown;   /* 0: never. */
+static uint32_t reserve_failures; /* Reserves that fail to be allocated. */
 
-static bool fails(void)
+static bool must_fail(void)
 {
-    return fails_at > 0 && --fails_at == 0;
+    return fail_countdown > 0 && --fail_countdown == 0;
 }
 
-static void free_pieces(struct piece *p)
+static void free_reserve(struct piece *p)
 {
     while (p != NULL) {
         struct piece *next = p->next;
@@ -59,26 +59,26 @@ bool ps_alloc_reserve(size_t size)
 {
     struct piece *all = NULL;
 
-    if (no_reserves > 0) {
-        no_reserves--;
+    if (reserve_failures > 0) {
+        reserve_failures--;
         return false;
     }
-    for (size_t got = 0; got < size; got += PIECE) {
-        struct piece *p = malloc(PIECE);
+    for (size_t got = 0; got < size; got += RESERVE_BLOCK) {
+        struct piece *p = malloc(RESERVE_BLOCK);
 
         if (p == NULL) {
-            free_pieces(all);
+            free_reserve(all);
             return false;
         }
         p->next = all;
         all = p;
     }
-    free_pieces(atomic_exchange(&reserve, all));
+    free_reserve(atomic_exchange(&reserve, all));
     atomic_store(&starved, false);
     return true;
 }
 
-bool ps_alloc_release(void)
+bool ps_alloc_use_reserve(void)
 {
     struct piece *all = atomic_exchange(&reserve, NULL);
 
@@ -86,7 +86,7 @@ bool ps_alloc_release(void)
         return false;
     }
     atomic_store(&starved, true);
-    free_pieces(all);
+    free_reserve(all);
     return true;
 }
 
@@ -97,26 +97,26 @@ bool ps_alloc_is_starved(void)
 
 void ps_alloc_fail_at(uint64_t n, uint32_t reserves)
 {
-    fails_at = n;
-    no_reserves = reserves;
+    fail_countdown = n;
+    reserve_failures = reserves;
 }
 
 /* What was tried did not succeed: it is tried again with the reserve, or once
  * more where another thread may have given that up just now. */
-static bool again(unsigned *tries)
+static bool retry_with_reserve(unsigned *tries)
 {
-    if (ps_alloc_release() || (*tries)++ == 0) {
+    if (ps_alloc_use_reserve() || (*tries)++ == 0) {
         return true;
     }
     fputs("out of memory\n", stderr);
     abort();
 }
 
-static void *if_any(void *p)
+static void *count_allocation(void *p)
 {
     if (p != NULL) {
         add_bytes(p);
-        atomic_fetch_add_explicit(&live, 1, memory_order_relaxed);
+        atomic_fetch_add_explicit(&live_count, 1, memory_order_relaxed);
     }
     return p;
 }
@@ -127,9 +127,9 @@ void *ps_alloc(size_t size)
     void *p;
 
     do {
-        p = fails() ? NULL : malloc(size == 0 ? 1 : size);
-    } while (p == NULL && again(&tries));
-    return if_any(p);
+        p = must_fail() ? NULL : malloc(size == 0 ? 1 : size);
+    } while (p == NULL && retry_with_reserve(&tries));
+    return count_allocation(p);
 }
 
 void *ps_calloc(size_t n, size_t size)
@@ -142,9 +142,9 @@ void *ps_calloc(size_t n, size_t size)
     void *p;
 
     do {
-        p = fails() ? NULL : calloc(n, size);
-    } while (p == NULL && again(&tries));
-    return if_any(p);
+        p = must_fail() ? NULL : calloc(n, size);
+    } while (p == NULL && retry_with_reserve(&tries));
+    return count_allocation(p);
 }
 
 void *ps_realloc(void *p, size_t size)
@@ -157,16 +157,16 @@ void *ps_realloc(void *p, size_t size)
     void *now;
 
     do {
-        now = fails() ? NULL : realloc(p, size == 0 ? 1 : size);
-    } while (now == NULL && again(&tries));
-    bytes -= (int64_t)before;
+        now = must_fail() ? NULL : realloc(p, size == 0 ? 1 : size);
+    } while (now == NULL && retry_with_reserve(&tries));
+    thread_bytes -= (int64_t)before;
     add_bytes(now);
     return now;
 }
 
 void *ps_try_alloc(size_t size)
 {
-    return if_any(fails() ? NULL : malloc(size == 0 ? 1 : size));
+    return count_allocation(must_fail() ? NULL : malloc(size == 0 ? 1 : size));
 }
 
 void *ps_try_calloc(size_t n, size_t size)
@@ -175,7 +175,7 @@ void *ps_try_calloc(size_t n, size_t size)
         n = 1;
         size = 1;
     }
-    return if_any(fails() ? NULL : calloc(n, size));
+    return count_allocation(must_fail() ? NULL : calloc(n, size));
 }
 
 char *ps_strdup(const char *s)
@@ -190,8 +190,8 @@ void ps_free(void *p)
     if (p == NULL) {
         return;
     }
-    atomic_fetch_sub_explicit(&live, 1, memory_order_relaxed);
-    bytes -= (int64_t)ps_alloc_size(p);
+    atomic_fetch_sub_explicit(&live_count, 1, memory_order_relaxed);
+    thread_bytes -= (int64_t)ps_alloc_size(p);
     free(p);
 }
 
@@ -205,18 +205,18 @@ size_t ps_alloc_size(const void *p)
 
 size_t ps_alloc_live(void)
 {
-    return atomic_load_explicit(&live, memory_order_relaxed);
+    return atomic_load_explicit(&live_count, memory_order_relaxed);
 }
 
 uint64_t ps_alloc_bytes(void)
 {
-    return bytes > 0 ? (uint64_t)bytes : 0;
+    return thread_bytes > 0 ? (uint64_t)thread_bytes : 0;
 }
 
 uint64_t ps_alloc_peak(void)
 {
-    uint64_t most = peak > 0 ? (uint64_t)peak : 0;
+    uint64_t most = thread_peak > 0 ? (uint64_t)thread_peak : 0;
 
-    peak = bytes;
+    thread_peak = thread_bytes;
     return most;
 }

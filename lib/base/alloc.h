@@ -32,7 +32,7 @@ uint64_t ps_alloc_peak(void);
  * one, and the old one, if any, stays. Size 0: there shall be none. */
 PS_MUST_USE bool ps_alloc_reserve(size_t size);
 /* For allocations that are made elsewhere. True: try again. */
-bool ps_alloc_release(void);
+bool ps_alloc_use_reserve(void);
 /* The reserve has been given up. */
 bool ps_alloc_is_starved(void);
 /* Tests: the n-th allocation from now fails once, 0: none; and so many of the

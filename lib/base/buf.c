@@ -38,7 +38,7 @@ static void release_wrapped(struct ps_buf *b)
 /* The heap aligns to 16; the bytes are to begin on a cache line. */
 #define HEAD (sizeof(struct heap_buf) + 64)
 
-static struct ps_buf *make(void *raw, size_t size)
+static struct ps_buf *buf_new(void *raw, size_t size)
 {
     struct heap_buf *h = (void *)(((uintptr_t)raw + 63) & ~(uintptr_t)63);
 
@@ -54,14 +54,14 @@ static struct ps_buf *make(void *raw, size_t size)
 
 struct ps_buf *ps_buf_new(size_t size)
 {
-    return make(ps_alloc(HEAD + size), size);
+    return buf_new(ps_alloc(HEAD + size), size);
 }
 
 struct ps_buf *ps_buf_try_new(size_t size)
 {
     void *raw = size <= SIZE_MAX - HEAD ? ps_try_alloc(HEAD + size) : NULL;
 
-    return raw != NULL ? make(raw, size) : NULL;
+    return raw != NULL ? buf_new(raw, size) : NULL;
 }
 
 struct ps_buf *ps_buf_wrap(void *data, size_t size, void (*release)(void *ctx),

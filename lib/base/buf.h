@@ -37,8 +37,8 @@ struct ps_slice {
 };
 
 /* Does `b` begin where `a` ends? */
-static inline bool ps_slice_follows(const struct ps_slice *a,
-                                    const struct ps_slice *b)
+static inline bool ps_slice_is_adjacent(const struct ps_slice *a,
+                                        const struct ps_slice *b)
 {
     return a->buf == b->buf && a->offset + a->len == b->offset;
 }

@@ -8,7 +8,8 @@
 
 #include <assert.h>
 
-static bool before(const struct ps_heap_item *a, const struct ps_heap_item *b)
+static bool is_before(const struct ps_heap_item *a,
+                      const struct ps_heap_item *b)
 {
     return a->key < b->key || (a->key == b->key && a->order < b->order);
 }
@@ -24,7 +25,7 @@ static void sift_up(struct ps_heap *h, size_t i, struct ps_heap_item *item)
     while (i > 0) {
         size_t parent = (i - 1) / 2;
 
-        if (!before(item, h->items[parent])) {
+        if (!is_before(item, h->items[parent])) {
             break;
         }
         put_at(h, i, h->items[parent]);
@@ -42,10 +43,10 @@ static void sift_down(struct ps_heap *h, size_t i, struct ps_heap_item *item)
             break;
         }
         if (child + 1 < h->count &&
-            before(h->items[child + 1], h->items[child])) {
+            is_before(h->items[child + 1], h->items[child])) {
             child++;
         }
-        if (!before(h->items[child], item)) {
+        if (!is_before(h->items[child], item)) {
             break;
         }
         put_at(h, i, h->items[child]);
@@ -54,9 +55,9 @@ static void sift_down(struct ps_heap *h, size_t i, struct ps_heap_item *item)
     put_at(h, i, item);
 }
 
-static void settle(struct ps_heap *h, size_t i, struct ps_heap_item *item)
+static void sift(struct ps_heap *h, size_t i, struct ps_heap_item *item)
 {
-    if (i > 0 && before(item, h->items[(i - 1) / 2])) {
+    if (i > 0 && is_before(item, h->items[(i - 1) / 2])) {
         sift_up(h, i, item);
     } else {
         sift_down(h, i, item);
@@ -109,7 +110,7 @@ void ps_heap_remove(struct ps_heap *h, struct ps_heap_item *item)
     item->index = 0;
     h->count--;
     if (i < h->count) {
-        settle(h, i, h->items[h->count]);
+        sift(h, i, h->items[h->count]);
     }
 }
 
@@ -122,5 +123,5 @@ void ps_heap_update(struct ps_heap *h, struct ps_heap_item *item, uint64_t key)
     assert(item->index <= h->count && h->items[item->index - 1] == item);
     item->key = key;
     item->order = h->next_order++;
-    settle(h, item->index - 1, item);
+    sift(h, item->index - 1, item);
 }

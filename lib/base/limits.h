@@ -12,8 +12,8 @@
 #define PS_PARTS_MAX               256u
 /* Tensor bytes of parts that travel together: beyond this a partition goes in
  * a frame of its own, so that it is received where it stays. */
-#define PS_FUSE_PART_MAX           (16u * 1024u)
-#define PS_FUSE_FRAME_MAX          (256u * 1024u)
+#define PS_BATCH_PART_MAX          (16u * 1024u)
+#define PS_BATCH_FRAME_MAX         (256u * 1024u)
 /* Contributors of one job; job_open is refused beyond. */
 #define PS_SLOTS_MAX               1024u
 #define PS_RANKS_MAX               4096u
@@ -36,11 +36,11 @@
 #define PS_KEYS_MAX                1000000u
 /* Keys that an agent asks the scheduler for at a time, for each job: what other
  * jobs say to it waits behind so many declarations at most. More wait. */
-#define PS_KEYS_ASKED_MAX          512u
+#define PS_KEY_OPENS_MAX           512u
 /* Messages by which the scheduler tells agents in one step where partitions of
  * lost servers lie now. The others follow, and heartbeats and other jobs go in
  * between. A key is told to all its agents in one step, which may be more. */
-#define PS_PLACEMENTS_TOLD_MAX     512u
+#define PS_PLACEMENTS_SENT_MAX     512u
 /* Partitions of one key: 4 GiB in pieces of 64 KiB. */
 #define PS_KEY_PARTS_MAX           65536u
 /* Bytes of one key, 4 TiB: all partitions as large as a frame; a declaration
@@ -52,11 +52,11 @@
 #define PS_ROW_BYTES_MAX           (PS_PAYLOAD_MAX - 16u)
 /* Partitions of a job that the scheduler plans moves for, at the cost of a part
  * of a second; it refuses to plan for more. */
-#define PS_EVEN_PIECES_MAX         1000000u
+#define PS_REBALANCE_PARTS_MAX     1000000u
 /* Moves of partitions under way, of one job, and bytes of one that pass through
  * the scheduler at a time: it never holds more than one such piece of each. */
-#define PS_MOVES_MAX               4u
-#define PS_MOVE_PIECE_MAX          (1024u * 1024u)
+#define PS_MIGRATIONS_MAX          4u
+#define PS_MIGRATION_CHUNK_MAX     (1024u * 1024u)
 #define PS_PARTITION_BYTES_DEFAULT (1024u * 1024u)
 #define PS_PARTITION_BYTES_MIN     4096u
 #define PS_PARTITION_BYTES_MAX     (16u * 1024u * 1024u)
@@ -66,7 +66,7 @@
 /* TCP connections of one link; one more is turned away. */
 #define PS_LINK_CONNECTIONS_MAX    16u
 /* Loops of one daemon: the one that decides, and those that move bytes. */
-#define PS_LOOPS_MAX               16u
+#define PS_IO_THREADS_MAX          16u
 /* What limits.session.regions may be set to. */
 #define PS_REGIONS_MAX             65536u
 /* Operations of one worker that are not done; one more ends its session with
@@ -84,11 +84,11 @@
 /* Memory that a daemon keeps for the moment when an allocation fails: what one
  * step of a machine allocates, many times over. What a connection must hold to
  * be ended then: less would not help. */
-#define PS_RESERVE                 (16u * 1024u * 1024u)
-#define PS_RESERVE_LEAST           (1024u * 1024u)
+#define PS_RESERVE_BYTES           (16u * 1024u * 1024u)
+#define PS_RESERVE_EVICT_MIN       (1024u * 1024u)
 /* Descriptors that a daemon keeps free of connections: for its configuration,
  * memory of jobs, dials and what workers pass. */
-#define PS_DESCRIPTORS_KEPT        32u
+#define PS_DESCRIPTORS_RESERVED    32u
 /* Lines of one kind that the log takes as they come, so that the loss of many
  * ranks or nodes is told one by one; more are counted. Kinds of lines that are
  * told apart. */
@@ -120,22 +120,22 @@
 #define PS_TEXT_MAX                512u
 /* Push bytes that an agent may send of a job before the server has said
  * anything; every server's window is at least this. */
-#define PS_CREDIT_FIRST            (4u * 1024u * 1024u)
+#define PS_CREDIT_INITIAL          (4u * 1024u * 1024u)
 /* Agents that a server remembers, connections to it: the oldest one that is
  * not connected is forgotten, else the new one is refused. */
 #define PS_PEERS_MAX               4096u
 /* Greetings that wait at a server until the scheduler has named their agents:
  * those of all nodes of a job that comes to it. The oldest is refused when
  * there are more. */
-#define PS_HELD_MAX                1024u
+#define PS_UNVERIFIED_MAX          1024u
 /* Answers to an agent that it has not acknowledged; a server forgets the link
  * of one that has more, and the agent begins afresh. */
 #define PS_BACKLOG_MAX             (128u * 1024u)
 /* On one server, of one job: partitions, pulls that wait, and places (slots)
  * of rounds under way. Beyond, an agent is asked to try again later. */
 #define PS_STORE_PARTS_MAX         (4u * 1024u * 1024u)
-#define PS_PARKED_MAX              (4u * 1024u * 1024u)
-#define PS_OPEN_PLACES_MAX         (32u * 1024u * 1024u)
+#define PS_WAITING_PULLS_MAX       (4u * 1024u * 1024u)
+#define PS_OPEN_ROUND_SLOTS_MAX    (32u * 1024u * 1024u)
 /* So long after the end of a job its tensor memory goes back to the system: what
  * the last frames still carry has come back then, and a next job that starts
  * at once finds it warm. */
@@ -145,4 +145,4 @@
 #define PS_ROUND_MAX               (UINT64_C(1) << 61)
 /* Generations of jobs whose end a server remembers, so that what was sent
  * earlier and arrives later does not bring them back. */
-#define PS_ENDED_MAX               256u
+#define PS_ENDED_JOBS_MAX          256u

@@ -15,14 +15,14 @@
 #define ENTRIES_FIRST 8u
 #define ENTRIES_MAX   (1u << 30)
 
-struct entry {
+struct map_entry {
     uint64_t key;
     void *value;     /* NULL: a hole. */
     uint64_t serial; /* Ascending, for cursors. */
 };
 
 struct ps_map {
-    struct entry *entries;
+    struct map_entry *entries;
     uint32_t *table; /* Place of an entry + 1; 0: free. */
     uint32_t capacity;
     uint32_t used; /* Entries and holes. */
@@ -32,7 +32,7 @@ struct ps_map {
 };
 
 /* MurmurHash3's finaliser. */
-static uint32_t mix(uint64_t x)
+static uint32_t hash_u64(uint64_t x)
 {
     x ^= x >> 33;
     x *= UINT64_C(0xff51afd7ed558ccd);
@@ -43,9 +43,9 @@ static uint32_t mix(uint64_t x)
 }
 
 /* Where the key stands in the table, or where it would. */
-static uint32_t place_of(const struct ps_map *m, uint64_t key)
+static uint32_t slot_of(const struct ps_map *m, uint64_t key)
 {
-    uint32_t at = mix(key) & m->mask;
+    uint32_t at = hash_u64(key) & m->mask;
 
     while (m->table[at] != 0 && m->entries[m->table[at] - 1].key != key) {
         at = (at + 1) & m->mask;
@@ -53,14 +53,14 @@ static uint32_t place_of(const struct ps_map *m, uint64_t key)
     return at;
 }
 
-static struct entry *find(const struct ps_map *m, uint64_t key)
+static struct map_entry *find_entry(const struct ps_map *m, uint64_t key)
 {
     uint32_t at;
 
     if (m->count == 0) {
         return NULL;
     }
-    at = m->table[place_of(m, key)];
+    at = m->table[slot_of(m, key)];
     return at == 0 ? NULL : &m->entries[at - 1];
 }
 
@@ -81,13 +81,13 @@ void ps_map_free(struct ps_map *m)
 
 void *ps_map_get(const struct ps_map *m, uint64_t key)
 {
-    struct entry *e = find(m, key);
+    struct map_entry *e = find_entry(m, key);
 
     return e == NULL ? NULL : e->value;
 }
 
 /* Closes the holes and, when there are few, makes room for more. */
-static void make_room(struct ps_map *m)
+static void map_grow(struct ps_map *m)
 {
     uint32_t kept = 0;
 
@@ -109,7 +109,7 @@ static void make_room(struct ps_map *m)
         memset(m->table, 0, (m->mask + 1u) * sizeof(m->table[0]));
     }
     for (uint32_t i = 0; i < kept; i++) {
-        m->table[place_of(m, m->entries[i].key)] = i + 1;
+        m->table[slot_of(m, m->entries[i].key)] = i + 1;
     }
 }
 
@@ -118,18 +118,18 @@ void ps_map_put(struct ps_map *m, uint64_t key, void *value)
     uint32_t at;
 
     if (m->used == m->capacity) {
-        make_room(m);
+        map_grow(m);
     }
-    at = place_of(m, key);
+    at = slot_of(m, key);
     assert(value != NULL && m->table[at] == 0);
-    m->entries[m->used] = (struct entry){
+    m->entries[m->used] = (struct map_entry){
         .key = key, .value = value, .serial = m->next_serial++};
     m->table[at] = ++m->used;
     m->count++;
 }
 
 /* Whoever was pushed past this place by others moves up. */
-static void free_place(struct ps_map *m, uint32_t hole)
+static void free_slot(struct ps_map *m, uint32_t hole)
 {
     uint32_t at = hole;
 
@@ -140,7 +140,7 @@ static void free_place(struct ps_map *m, uint32_t hole)
         if (m->table[at] == 0) {
             break;
         }
-        home = mix(m->entries[m->table[at] - 1].key) & m->mask;
+        home = hash_u64(m->entries[m->table[at] - 1].key) & m->mask;
         if (((at - home) & m->mask) >= ((at - hole) & m->mask)) {
             m->table[hole] = m->table[at];
             hole = at;
@@ -149,7 +149,7 @@ static void free_place(struct ps_map *m, uint32_t hole)
     m->table[hole] = 0;
 }
 
-void *ps_map_take(struct ps_map *m, uint64_t key)
+void *ps_map_remove(struct ps_map *m, uint64_t key)
 {
     uint32_t at;
     uint32_t i;
@@ -158,14 +158,14 @@ void *ps_map_take(struct ps_map *m, uint64_t key)
     if (m->count == 0) {
         return NULL;
     }
-    at = place_of(m, key);
+    at = slot_of(m, key);
     if (m->table[at] == 0) {
         return NULL;
     }
     i = m->table[at] - 1;
     value = m->entries[i].value;
     m->entries[i].value = NULL;
-    free_place(m, at);
+    free_slot(m, at);
     m->count--;
     while (m->used > 0 && m->entries[m->used - 1].value == NULL) {
         m->used--;
@@ -179,7 +179,7 @@ size_t ps_map_count(const struct ps_map *m)
 }
 
 /* The first entry from `serial` on, when entries have moved. */
-static uint32_t entry_from(const struct ps_map *m, uint64_t serial)
+static uint32_t first_entry_from(const struct ps_map *m, uint64_t serial)
 {
     uint32_t from = 0;
     uint32_t to = m->used;
@@ -203,7 +203,7 @@ void *ps_map_next(const struct ps_map *m, struct ps_map_cursor *c)
     /* It stands behind the entry before it, unless that went or moved. */
     if (at > m->used ||
         (at > 0 && m->entries[at - 1].serial + 1 != c->serial)) {
-        at = entry_from(m, c->serial);
+        at = first_entry_from(m, c->serial);
     }
     while (at < m->used && m->entries[at].value == NULL) {
         at++;

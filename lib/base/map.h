@@ -15,7 +15,7 @@ void *ps_map_get(const struct ps_map *m, uint64_t key);
 /* The key must be absent, the value not NULL. */
 void ps_map_put(struct ps_map *m, uint64_t key, void *value);
 /* Returns what was removed, or NULL. */
-void *ps_map_take(struct ps_map *m, uint64_t key);
+void *ps_map_remove(struct ps_map *m, uint64_t key);
 size_t ps_map_count(const struct ps_map *m);
 
 /* Iteration: start with a zeroed cursor; NULL at the end. The map may change

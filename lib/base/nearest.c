@@ -8,7 +8,7 @@
 /* Shorter beginnings of words are no abbreviation. */
 #define PREFIX_MIN 3
 
-size_t ps_distance(const char *a, const char *b)
+size_t ps_edit_distance(const char *a, const char *b)
 {
     size_t row[PS_NEAREST_MAX + 1];
     size_t a_len = strlen(a);
@@ -43,7 +43,7 @@ const char *ps_nearest(const char *const *words, const char *word)
     size_t longer_count = 0;
 
     for (; *words != NULL; words++) {
-        size_t d = ps_distance(*words, word);
+        size_t d = ps_edit_distance(*words, word);
 
         if (len >= PREFIX_MIN && strncmp(*words, word, len) == 0) {
             longer = *words;

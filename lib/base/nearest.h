@@ -8,7 +8,7 @@
 #define PS_NEAREST_MAX 128u
 
 /* Levenshtein distance: insertions, deletions and changes of one byte. */
-size_t ps_distance(const char *a, const char *b);
+size_t ps_edit_distance(const char *a, const char *b);
 /* The first word of `words`, which ends with NULL, that differs from `word` by
  * no more than a typing error; else the only one that begins with `word`. NULL:
  * there is none. */

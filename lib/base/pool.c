@@ -53,7 +53,7 @@ struct ps_pool {
     struct ps_pool_source source;
     uint64_t used;
     uint64_t peak;
-    uint64_t held; /* Bytes taken from the source. */
+    uint64_t source_bytes; /* Bytes taken from the source. */
     uint64_t fail_at;
     struct ps_list chunks;
     struct ps_list classes[CLASSES];
@@ -133,17 +133,17 @@ static void chunk_free(struct chunk *c)
         ps_list_remove(&c->pieces[i].node);
     }
     ps_list_remove(&c->node);
-    p->held -= c->size;
+    p->source_bytes -= c->size;
     p->source.put(p->source.ctx, c->data, c->size, c->tag);
     ps_free(c);
 }
 
 /* Give unused chunks back until at most `target` bytes are held. */
-static void shrink(struct ps_pool *p, uint64_t target)
+static void pool_shrink(struct ps_pool *p, uint64_t target)
 {
     struct ps_list_node *n = ps_list_first(&p->chunks);
 
-    while (n != NULL && p->held > target) {
+    while (n != NULL && p->source_bytes > target) {
         struct chunk *c = PS_CONTAINER(n, struct chunk, node);
 
         n = ps_list_next(&p->chunks, n);
@@ -153,7 +153,7 @@ static void shrink(struct ps_pool *p, uint64_t target)
     }
 }
 
-static void release(struct ps_buf *b)
+static void piece_release(struct ps_buf *b)
 {
     struct piece *piece = PS_CONTAINER(b, struct piece, buf);
     struct chunk *c = piece->chunk;
@@ -172,13 +172,13 @@ static void release(struct ps_buf *b)
 static int source_get(struct ps_pool *p, struct chunk *c)
 {
     /* What other classes keep for later must not add up beyond the budget. */
-    if (p->budget != 0 && p->held + c->size > p->budget) {
-        shrink(p, c->size < p->budget ? p->budget - c->size : 0);
+    if (p->budget != 0 && p->source_bytes + c->size > p->budget) {
+        pool_shrink(p, c->size < p->budget ? p->budget - c->size : 0);
     }
     int rc = p->source.get(p->source.ctx, c->size, &c->data, &c->tag,
                            &c->offset);
     if (rc != 0 && !ps_list_empty(&p->chunks)) {
-        shrink(p, 0);
+        pool_shrink(p, 0);
         rc = p->source.get(p->source.ctx, c->size, &c->data, &c->tag,
                            &c->offset);
     }
@@ -202,7 +202,7 @@ static int chunk_add(struct ps_pool *p, unsigned class)
         ps_free(c);
         return rc;
     }
-    p->held += size;
+    p->source_bytes += size;
     ps_list_push_back(&p->chunks, &c->node);
     for (unsigned i = 0; i < count; i++) {
         struct piece *piece = &c->pieces[i];
@@ -212,7 +212,7 @@ static int chunk_add(struct ps_pool *p, unsigned class)
             .data = (uint8_t *)c->data + i * piece_size,
             .tag = c->tag,
             .offset = c->offset + i * piece_size,
-            .release = release,
+            .release = piece_release,
         };
         ps_list_push_back(&p->classes[class], &piece->node);
     }
@@ -242,8 +242,8 @@ void ps_pool_free(struct ps_pool *p)
         return;
     }
     assert(p->used == 0);
-    shrink(p, 0);
-    assert(p->held == 0);
+    pool_shrink(p, 0);
+    assert(p->source_bytes == 0);
     if (p->source.close != NULL) {
         p->source.close(p->source.ctx);
     }
@@ -337,7 +337,7 @@ uint64_t ps_pool_peak(const struct ps_pool *p)
 
 void ps_pool_trim(struct ps_pool *p)
 {
-    shrink(p, 0);
+    pool_shrink(p, 0);
 }
 
 void ps_pool_fail_at(struct ps_pool *p, uint64_t n)

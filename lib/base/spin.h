@@ -18,7 +18,7 @@
 #define PS_SPIN_CROWDED  PS_MICROS(25)
 
 struct ps_spin {
-    ps_time most; /* PS_SPIN_AUTO; 0: never look. */
+    ps_time time_max; /* PS_SPIN_AUTO; 0: never look. */
     uint32_t credit;
     uint32_t skipped;
 };
@@ -27,10 +27,10 @@ void ps_spin_init(struct ps_spin *s, ps_time most);
 /* How long to look now; 0: sleep at once. */
 ps_time ps_spin_budget(struct ps_spin *s);
 /* What became of it. `crowded`: others wanted the processor. */
-void ps_spin_ended(struct ps_spin *s, bool paid, bool crowded);
+void ps_spin_record(struct ps_spin *s, bool paid, bool crowded);
 /* Go on, having yielded from `before` to `after`? */
 static inline bool ps_spin_is_crowded(const struct ps_spin *s, ps_time before,
                                       ps_time after)
 {
-    return s->most == PS_SPIN_AUTO && after - before > PS_SPIN_CROWDED;
+    return s->time_max == PS_SPIN_AUTO && after - before > PS_SPIN_CROWDED;
 }

@@ -12,7 +12,7 @@ static void add_bytes(struct ps_str *s, const char *bytes, size_t len)
 
     if (len > room) {
         len = room;
-        s->cut = true;
+        s->truncated = true;
     }
     memcpy(s->data + s->len, bytes, len);
     s->len += len;
@@ -47,10 +47,10 @@ void ps_str_addv(struct ps_str *s, const char *fmt, va_list ap)
 
     if (n < 0) { /* A wide character that the locale does not have. */
         s->data[s->len] = '\0';
-        s->cut = true;
+        s->truncated = true;
     } else if ((size_t)n >= room) {
         s->len = s->cap - 1;
-        s->cut = true;
+        s->truncated = true;
     } else {
         s->len += (size_t)n;
     }
@@ -175,5 +175,5 @@ bool ps_str_copy(char *dst, size_t cap, const char *src)
 
     ps_str_init(&s, dst, cap);
     ps_str_add(&s, src);
-    return !s.cut;
+    return !s.truncated;
 }

@@ -11,7 +11,7 @@ struct ps_str {
     char *data;
     size_t cap;
     size_t len;
-    bool cut;
+    bool truncated;
 };
 
 void ps_str_init(struct ps_str *s, char *data, size_t cap);

@@ -33,13 +33,14 @@ const char *const ps_variables[] = {
 };
 
 /* Of the tests of this project. */
-static const char *const prefixes[] = {"PSKV_TEST_", "PSKV_BUILD_",
-                                       "PSKV_TORCH_"};
+static const char *const test_prefixes[] = {"PSKV_TEST_", "PSKV_BUILD_",
+                                            "PSKV_TORCH_"};
 
-static int is_known(const char *name)
+static int is_known_variable(const char *name)
 {
-    for (size_t i = 0; i < sizeof(prefixes) / sizeof(prefixes[0]); i++) {
-        if (strncmp(name, prefixes[i], strlen(prefixes[i])) == 0) {
+    for (size_t i = 0; i < sizeof(test_prefixes) / sizeof(test_prefixes[0]);
+         i++) {
+        if (strncmp(name, test_prefixes[i], strlen(test_prefixes[i])) == 0) {
             return 1;
         }
     }
@@ -65,7 +66,7 @@ const char *ps_variables_unknown(char *const *env, size_t *cursor,
         len = len < sizeof(name) ? len : sizeof(name) - 1;
         memcpy(name, entry, len);
         name[len] = '\0';
-        if (!is_known(name)) {
+        if (!is_known_variable(name)) {
             *ret_nearest = ps_nearest(ps_variables, name);
             return entry;
         }

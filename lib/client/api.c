@@ -14,7 +14,7 @@
 
 /* How long the agent may take to say what an operation waits for; it asks
  * others for up to a second. */
-#define WHY_MS 5000
+#define STALL_QUERY_MS 5000
 
 /* ----------------------------------------------------------------- starting */
 
@@ -27,31 +27,31 @@ static int check_op_options(struct psc_client *c,
     if (o != NULL) {
         if (o->size < offsetof(struct psc_op_options, src_count) ||
             o->size > sizeof(full)) {
-            return client_complain(c, PSC_E_INVAL,
-                                   "size is not of the operation's options");
+            return client_error(c, PSC_E_INVAL,
+                                "size is not of the operation's options");
         }
         memcpy(&full, o, o->size);
     }
     if (full.reduce > PSC_PRODUCT) {
-        return client_complain(c, PSC_E_INVAL, "no such reduction as %u",
-                               full.reduce);
+        return client_error(c, PSC_E_INVAL, "no such reduction as %u",
+                            full.reduce);
     }
     if (full.samples != 0 && full.reduce != PSC_MEAN) {
-        return client_complain(c, PSC_E_INVAL,
-                               "samples are of a mean, and the reduction is %s",
-                               ps_reduce_name((uint8_t)full.reduce));
+        return client_error(c, PSC_E_INVAL,
+                            "samples are of a mean, and the reduction is %s",
+                            ps_reduce_name((uint8_t)full.reduce));
     }
     if (full.root >= c->size) {
-        return client_complain(c, PSC_E_INVAL,
-                               "rank %u is none of a job of %u workers",
-                               full.root, c->size);
+        return client_error(c, PSC_E_INVAL,
+                            "rank %u is none of a job of %u workers", full.root,
+                            c->size);
     }
     *ret_full = full;
     return 0;
 }
 
 /* Does this rank give an array? */
-static bool gives(const struct psc_op *op)
+static bool contributes_array(const struct psc_op *op)
 {
     switch (op->kind) {
     case OP_PUSH:
@@ -70,13 +70,13 @@ static bool gives(const struct psc_op *op)
     case OP_COMPRESSION:
     case OP_KEY:
     case OP_COLL:
-    case OP_PASS:
+    case OP_SKIP:
         break;
     }
     return false;
 }
 
-static enum ps_fold fold_of(uint8_t reduce)
+static enum ps_fold fold_of_reduce(uint8_t reduce)
 {
     switch (reduce) {
     case PSC_MIN:
@@ -91,12 +91,13 @@ static enum ps_fold fold_of(uint8_t reduce)
 }
 
 /* Sums, or copies, into the staging block; without the mutex. */
-static int gather(struct psc_op *op, const void *const *srcs, uint32_t count)
+static int copy_sources(struct psc_op *op, const void *const *srcs,
+                        uint32_t count)
 {
     struct psc_client *c = op->client;
     const struct ps_job job = {.op = PS_JOB_SUM,
                                .dtype = (enum ps_dtype)op->key->dtype,
-                               .fold = fold_of(op->reduce),
+                               .fold = fold_of_reduce(op->reduce),
                                .count = op->key->count,
                                .src_count = count,
                                .src = srcs,
@@ -117,19 +118,20 @@ static int gather(struct psc_op *op, const void *const *srcs, uint32_t count)
 /* May the agent have it before all of it is copied? A job that goes on without
  * a worker that dies amid this must not. And the first pieces of a result may
  * come meanwhile, which must not fall on what is yet to be copied. */
-static bool may_grow(const struct psc_op *op, const void *src)
+static bool may_stream(const struct psc_op *op, const void *src)
 {
     const struct psc_client *c = op->client;
     const uintptr_t from = (uintptr_t)src;
     const uintptr_t out = (uintptr_t)op->out;
 
     return c->options.on_loss == PSC_ON_LOSS_FAIL && c->ring_memory != NULL &&
-           op->kind != OP_INIT && !op->key->async &&
+           op->kind != OP_INIT && !op->key->is_async &&
            op->key->bytes >= PIECES_MIN &&
            (out <= from || out >= from + op->key->bytes);
 }
 
-static int give(struct psc_op *op, const void *const *srcs, uint32_t count)
+static int attach_source(struct psc_op *op, const void *const *srcs,
+                         uint32_t count)
 {
     struct psc_client *c = op->client;
     struct key *k = op->key;
@@ -138,12 +140,12 @@ static int give(struct psc_op *op, const void *const *srcs, uint32_t count)
 
     for (uint32_t i = 0; i < count; i++) {
         if (srcs[i] == NULL) {
-            return client_complain(c, PSC_E_INVAL, "'%s' is given no array",
-                                   k->name);
+            return client_error(c, PSC_E_INVAL, "'%s' is given no array",
+                                k->name);
         }
     }
     /* The value of a pushpull without rounds comes into the same block. */
-    b = count == 1 && !(k->async && op->kind == OP_PUSHPULL)
+    b = count == 1 && !(k->is_async && op->kind == OP_PUSHPULL)
             ? ps_shm_find(&c->shm, srcs[0], k->bytes)
             : NULL;
     if (b != NULL && (uintptr_t)srcs[0] % ps_dtype_size(k->dtype) == 0) {
@@ -153,20 +155,20 @@ static int give(struct psc_op *op, const void *const *srcs, uint32_t count)
                                     (const uint8_t *)ps_shm_data(b));
         return 0;
     }
-    rc = op_stage(op);
-    op->growing = rc == 0 && count == 1 && may_grow(op, srcs[0]);
-    if (rc == 0 && !op->growing) {
-        rc = gather(op, srcs, count);
+    rc = op_alloc_staging(op);
+    op->streaming = rc == 0 && count == 1 && may_stream(op, srcs[0]);
+    if (rc == 0 && !op->streaming) {
+        rc = copy_sources(op, srcs, count);
     }
     if (rc != 0) {
-        client_complain(c, rc, "'%s' cannot be copied: %s", k->name,
-                        c->rc != 0 ? c->text : ps_strerror(rc));
+        client_error(c, rc, "'%s' cannot be copied: %s", k->name,
+                     c->rc != 0 ? c->text : ps_strerror(rc));
     }
     return rc;
 }
 
-static void take_options(struct psc_op *op, const struct psc_op_options *o,
-                         bool waited_for)
+static void apply_options(struct psc_op *op, const struct psc_op_options *o,
+                          bool waited_for)
 {
     op->priority = o->priority;
     op->reduce = (uint8_t)o->reduce;
@@ -174,7 +176,7 @@ static void take_options(struct psc_op *op, const struct psc_op_options *o,
     op->samples = o->samples;
     op->callback = o->callback;
     op->user = o->user;
-    op->freed = !waited_for && o->callback == NULL;
+    op->detached = !waited_for && o->callback == NULL;
 }
 
 /* Tells once what happened to an operation nobody waited for. */
@@ -183,8 +185,8 @@ static int earlier_failure(struct psc_client *c, struct key *k)
     int rc = k->rc;
 
     if (rc != 0) {
-        client_complain(c, rc, "an earlier operation on '%s' failed: %s",
-                        k->name, k->text != NULL ? k->text : ps_strerror(rc));
+        client_error(c, rc, "an earlier operation on '%s' failed: %s", k->name,
+                     k->text != NULL ? k->text : ps_strerror(rc));
         k->rc = 0;
     }
     return rc;
@@ -196,20 +198,20 @@ struct rows {
     size_t count;
 };
 
-static int give_rows(struct psc_op *op, const struct rows *r, const void *src)
+static int attach_rows(struct psc_op *op, const struct rows *r, const void *src)
 {
     const struct key *k = op->key;
 
-    if (k->width == 0) {
-        return client_complain(op->client, PSC_E_UNSUPPORTED,
-                               "'%s' is not a key of rows: psc_key_rows() "
-                               "declares one",
-                               k->name);
+    if (k->row_width == 0) {
+        return client_error(op->client, PSC_E_UNSUPPORTED,
+                            "'%s' is not a key of rows: psc_key_rows() "
+                            "declares one",
+                            k->name);
     }
     if (r->count > 0 && src == NULL && op->out == NULL) {
-        return client_complain(op->client, PSC_E_INVAL,
-                               "'%s' is given no memory for %zu rows", k->name,
-                               r->count);
+        return client_error(op->client, PSC_E_INVAL,
+                            "'%s' is given no memory for %zu rows", k->name,
+                            r->count);
     }
     return rows_block(op, r->row, r->count,
                       op->kind == OP_PUSH_ROWS ? src : NULL);
@@ -226,10 +228,10 @@ static int start_locked(struct psc_client *c, enum op_kind kind, uint32_t key,
     int rc;
 
     if (c->rc != 0) {
-        return client_complain(c, c->rc, "%s", c->text);
+        return client_error(c, c->rc, "%s", c->text);
     }
     if (k == NULL) {
-        return client_complain(c, PSC_E_NOKEY, "no key has the number %u", key);
+        return client_error(c, PSC_E_NOKEY, "no key has the number %u", key);
     }
     rc = check_op_options(c, o, &full);
     if (rc == 0) {
@@ -238,70 +240,69 @@ static int start_locked(struct psc_client *c, enum op_kind kind, uint32_t key,
     if (rc != 0) {
         return rc;
     }
-    if (c->join != NULL && op_is_round(kind) && !k->async) {
-        return client_complain(c, PSC_E_INVAL,
-                               "'%s': this rank has joined and gives to no "
-                               "round until all have",
-                               k->name);
+    if (c->join != NULL && op_is_round(kind) && !k->is_async) {
+        return client_error(c, PSC_E_INVAL,
+                            "'%s': this rank has joined and gives to no "
+                            "round until all have",
+                            k->name);
     }
     if (full.reduce == PSC_MEAN && k->dtype == PSC_BOOL) {
-        return client_complain(c, PSC_E_INVAL,
-                               "'%s' is of bool, which has no mean", k->name);
+        return client_error(c, PSC_E_INVAL,
+                            "'%s' is of bool, which has no mean", k->name);
     }
     if (full.reduce > PSC_MEAN && rows != NULL) {
-        return client_complain(c, PSC_E_UNSUPPORTED,
-                               "'%s': rows are summed or averaged; %s is for "
-                               "whole arrays",
-                               k->name, ps_reduce_name((uint8_t)full.reduce));
+        return client_error(c, PSC_E_UNSUPPORTED,
+                            "'%s': rows are summed or averaged; %s is for "
+                            "whole arrays",
+                            k->name, ps_reduce_name((uint8_t)full.reduce));
     }
     op = op_new(c, kind);
     if (op == NULL) {
-        return client_complain(c, PSC_E_NOMEM, "%s", ps_strerror(PS_E_NOMEM));
+        return client_error(c, PSC_E_NOMEM, "%s", ps_strerror(PS_E_NOMEM));
     }
     op->key = k;
     op->out = out;
-    take_options(op, &full, ret_op != NULL);
+    apply_options(op, &full, ret_op != NULL);
     if (rows != NULL) {
-        rc = give_rows(op, rows, src);
-    } else if (k->width != 0 && kind != OP_INIT) {
-        rc = client_complain(c, PSC_E_UNSUPPORTED,
-                             "'%s' is a key of rows: they are pushed and "
-                             "pulled by psc_push_rows_start() and "
-                             "psc_pull_rows_start()",
-                             k->name);
-    } else if (gives(op)) {
+        rc = attach_rows(op, rows, src);
+    } else if (k->row_width != 0 && kind != OP_INIT) {
+        rc = client_error(c, PSC_E_UNSUPPORTED,
+                          "'%s' is a key of rows: they are pushed and "
+                          "pulled by psc_push_rows_start() and "
+                          "psc_pull_rows_start()",
+                          k->name);
+    } else if (contributes_array(op)) {
         srcs = full.src_count > 0 ? full.srcs : srcs;
-        rc = give(op, srcs, full.src_count > 0 ? full.src_count : 1);
-    } else if (k->async && kind == OP_PULL) {
-        rc = op_stage(op);
+        rc = attach_source(op, srcs, full.src_count > 0 ? full.src_count : 1);
+    } else if (k->is_async && kind == OP_PULL) {
+        rc = op_alloc_staging(op);
         if (rc != 0) {
-            client_complain(c, rc, "'%s': no memory for its value", k->name);
+            client_error(c, rc, "'%s': no memory for its value", k->name);
         }
     }
     if (rc == 0) {
         rc = op_submit(op, NULL);
         if (rc != 0) {
-            client_complain(c, rc, "%s",
-                            c->rc != 0 ? c->text : ps_strerror(rc));
+            client_error(c, rc, "%s", c->rc != 0 ? c->text : ps_strerror(rc));
         }
     }
     if (rc != 0) {
-        op->growing = false;
+        op->streaming = false;
         op_free(op);
         return rc;
     }
     if (ret_op != NULL) {
         *ret_op = op;
     }
-    if (op->growing) {
-        op_grow(op, srcs[0]);
+    if (op->streaming) {
+        op_stream(op, srcs[0]);
     }
     return 0;
 }
 
-static int start(struct psc_client *c, enum op_kind kind, uint32_t key,
-                 const void *src, void *out, const struct psc_op_options *o,
-                 struct psc_op **ret_op)
+static int start_on_key(struct psc_client *c, enum op_kind kind, uint32_t key,
+                        const void *src, void *out,
+                        const struct psc_op_options *o, struct psc_op **ret_op)
 {
     int rc = client_enter(c);
 
@@ -344,33 +345,33 @@ int psc_pull_rows_start(struct psc_client *c, uint32_t key, const int64_t *row,
 int psc_init_start(struct psc_client *c, uint32_t key, const void *src,
                    const struct psc_op_options *o, struct psc_op **ret_op)
 {
-    return start(c, OP_INIT, key, src, NULL, o, ret_op);
+    return start_on_key(c, OP_INIT, key, src, NULL, o, ret_op);
 }
 
 int psc_push_start(struct psc_client *c, uint32_t key, const void *src,
                    const struct psc_op_options *o, struct psc_op **ret_op)
 {
-    return start(c, OP_PUSH, key, src, NULL, o, ret_op);
+    return start_on_key(c, OP_PUSH, key, src, NULL, o, ret_op);
 }
 
 int psc_pull_start(struct psc_client *c, uint32_t key, void *out,
                    const struct psc_op_options *o, struct psc_op **ret_op)
 {
-    return start(c, OP_PULL, key, NULL, out, o, ret_op);
+    return start_on_key(c, OP_PULL, key, NULL, out, o, ret_op);
 }
 
 int psc_pushpull_start(struct psc_client *c, uint32_t key, const void *src,
                        void *out, const struct psc_op_options *o,
                        struct psc_op **ret_op)
 {
-    return start(c, OP_PUSHPULL, key, src, out, o, ret_op);
+    return start_on_key(c, OP_PUSHPULL, key, src, out, o, ret_op);
 }
 
 int psc_broadcast_start(struct psc_client *c, uint32_t key, const void *src,
                         void *out, const struct psc_op_options *o,
                         struct psc_op **ret_op)
 {
-    return start(c, OP_BROADCAST, key, src, out, o, ret_op);
+    return start_on_key(c, OP_BROADCAST, key, src, out, o, ret_op);
 }
 
 int op_start_plain(struct psc_client *c, enum op_kind kind, struct ps_msg *m,
@@ -382,7 +383,7 @@ int op_start_plain(struct psc_client *c, enum op_kind kind, struct ps_msg *m,
     int rc = 0;
 
     if (c->rc != 0) {
-        return client_complain(c, c->rc, "%s", c->text);
+        return client_error(c, c->rc, "%s", c->text);
     }
     rc = check_op_options(c, o, &full);
     if (rc != 0) {
@@ -390,9 +391,9 @@ int op_start_plain(struct psc_client *c, enum op_kind kind, struct ps_msg *m,
     }
     op = op_new(c, kind);
     if (op == NULL) {
-        return client_complain(c, PSC_E_NOMEM, "%s", ps_strerror(PS_E_NOMEM));
+        return client_error(c, PSC_E_NOMEM, "%s", ps_strerror(PS_E_NOMEM));
     }
-    take_options(op, &full, ret_op != NULL);
+    apply_options(op, &full, ret_op != NULL);
     if (m != NULL) {
         rc = op_number(op);
         *op_id = op->id;
@@ -402,8 +403,8 @@ int op_start_plain(struct psc_client *c, enum op_kind kind, struct ps_msg *m,
     }
     if (rc != 0) {
         op_free(op);
-        return client_complain(c, rc, "%s",
-                               c->rc != 0 ? c->text : ps_strerror(rc));
+        return client_error(c, rc, "%s",
+                            c->rc != 0 ? c->text : ps_strerror(rc));
     }
     if (ret_op != NULL) {
         *ret_op = op;
@@ -431,13 +432,13 @@ int psc_barrier_start(struct psc_client *c, const struct psc_op_options *o,
 
 /* ------------------------------------------------------------------ waiting */
 
-static bool is_done(void *arg)
+static bool is_op_done(void *arg)
 {
     return ((const struct psc_op *)arg)->state == OP_DONE;
 }
 
 /* How an ended operation ended. */
-static int result_of(const struct psc_op *op)
+static int op_result(const struct psc_op *op)
 {
     char name[PS_KEY_NAME_MAX + 64];
 
@@ -445,20 +446,20 @@ static int result_of(const struct psc_op *op)
         return 0;
     }
     if (op->text != NULL) {
-        return client_complain(op->client, op->rc, "%s", op->text);
+        return client_error(op->client, op->rc, "%s", op->text);
     }
     op_name(op, name, sizeof(name));
-    return client_complain(op->client, op->rc, "%s failed: %s", name,
-                           ps_strerror(op->rc));
+    return client_error(op->client, op->rc, "%s failed: %s", name,
+                        ps_strerror(op->rc));
 }
 
-static bool is_answered(void *arg)
+static bool is_stall_answered(void *arg)
 {
-    return ((const struct why *)arg)->answered;
+    return ((const struct stall_request *)arg)->is_answered;
 }
 
 /* A queued operation waits for one on its key that the agent has. */
-static uint64_t number_in_the_way(const struct psc_op *op)
+static uint64_t reserved_number(const struct psc_op *op)
 {
     PS_LIST_EACH(n, &op->client->ops)
     {
@@ -473,16 +474,16 @@ static uint64_t number_in_the_way(const struct psc_op *op)
 }
 
 /* The agent's sentence, or why there is none. */
-static void ask_why(struct psc_op *collective, struct why *w)
+static void ask_stall(struct psc_op *collective, struct stall_request *w)
 {
-    struct psc_op *op = coll_open_part(collective);
+    struct psc_op *op = coll_open_subop(collective);
     struct psc_client *c = op->client;
-    struct ps_msg m = {.code = PS_MSG_L_WHY};
+    struct ps_msg m = {.code = PS_MSG_L_STALL_QUERY};
     int rc = 0;
 
-    *w = (struct why){.id = op->state == OP_SENT ? op->id
-                                                 : number_in_the_way(op)};
-    if (resume_why(c, op->key, w->text, sizeof(w->text))) {
+    *w = (struct stall_request){
+        .id = op->state == OP_SENT ? op->id : reserved_number(op)};
+    if (reattach_explain(c, op->key, w->text, sizeof(w->text))) {
         return;
     }
     if (w->id == 0) {
@@ -490,11 +491,12 @@ static void ask_why(struct psc_op *collective, struct why *w)
                     "its result is being copied, or it is about to be sent");
         return;
     }
-    m.l_why.op_id = w->id;
-    ps_list_push_back(&c->whys, &w->node);
+    m.l_stall_query.op_id = w->id;
+    ps_list_push_back(&c->stall_requests, &w->node);
     rc = client_send(c, &m);
     if (rc == 0) {
-        rc = client_wait(c, is_answered, w, client_deadline(WHY_MS));
+        rc = client_wait(c, is_stall_answered, w,
+                         client_deadline(STALL_QUERY_MS));
     }
     ps_list_remove(&w->node);
     if (rc != 0) {
@@ -508,10 +510,10 @@ static void ask_why(struct psc_op *collective, struct why *w)
 void op_explain(struct psc_op *op, char *text, size_t size)
 {
     char name[PS_KEY_NAME_MAX + 64];
-    struct why w;
+    struct stall_request w;
     ps_time open_for;
 
-    ask_why(op, &w);
+    ask_stall(op, &w);
     /* It may have ended, and its round be known, meanwhile. */
     op_name(op, name, sizeof(name));
     open_for = (client_now() - op->started) / PS_MILLIS(1);
@@ -521,7 +523,7 @@ void op_explain(struct psc_op *op, char *text, size_t size)
              (int)(size > 400 ? size - 400 : 0), w.text);
 }
 
-static int limit_of(const struct psc_client *c, int timeout_ms)
+static int timeout_of(const struct psc_client *c, int timeout_ms)
 {
     if (timeout_ms == PSC_WAIT_DEFAULT && c->op_timeout_ms > 0) {
         return c->op_timeout_ms;
@@ -529,30 +531,29 @@ static int limit_of(const struct psc_client *c, int timeout_ms)
     return timeout_ms;
 }
 
-static int timed_out(struct psc_op *op, int limit_ms)
+static int time_out_error(struct psc_op *op, int limit_ms)
 {
     char text[PSC_TEXT_MAX];
 
-    if (limit_ms == 0 || op->client->quiet) {
+    if (limit_ms == 0 || op->client->is_quiet) {
         op_name(op, text, sizeof(text));
-        return client_complain(op->client, PSC_E_TIMEOUT, "%.300s is open",
-                               text);
+        return client_error(op->client, PSC_E_TIMEOUT, "%.300s is open", text);
     }
     op_explain(op, text, sizeof(text));
     /* The question takes time, in which the answer may have come. */
     if (op->state == OP_DONE) {
-        return result_of(op);
+        return op_result(op);
     }
-    return client_complain(op->client, PSC_E_TIMEOUT, "%s", text);
+    return client_error(op->client, PSC_E_TIMEOUT, "%s", text);
 }
 
-static uint32_t just_one(void *arg)
+static uint32_t one_op_missing(void *arg)
 {
     (void)arg;
     return 1;
 }
 
-static struct psc_op *itself(void *arg)
+static struct psc_op *op_itself(void *arg)
 {
     return arg;
 }
@@ -560,11 +561,11 @@ static struct psc_op *itself(void *arg)
 static int wait_locked(struct psc_op *op, int timeout_ms)
 {
     struct psc_client *c = op->client;
-    int limit = limit_of(c, timeout_ms);
-    int rc = wait_note_many(c, is_done, just_one, op, client_deadline(limit),
-                            itself);
+    int limit = timeout_of(c, timeout_ms);
+    int rc = wait_note_many(c, is_op_done, one_op_missing, op,
+                            client_deadline(limit), op_itself);
 
-    return rc == PS_E_TIMEOUT ? timed_out(op, limit) : result_of(op);
+    return rc == PS_E_TIMEOUT ? time_out_error(op, limit) : op_result(op);
 }
 
 int psc_op_wait(struct psc_op *op, int timeout_ms)
@@ -590,20 +591,20 @@ int psc_op_test(struct psc_op *op)
     if (op->state != OP_DONE) {
         client_poll(c);
     }
-    rc = op->state == OP_DONE ? result_of(op) : PSC_E_AGAIN;
+    rc = op->state == OP_DONE ? op_result(op) : PSC_E_AGAIN;
     client_leave(c);
     return rc;
 }
 
-struct crowd {
+struct op_set {
     struct psc_op *const *ops;
     size_t count;
     size_t next; /* all: those before have ended; any: the one that has. */
 };
 
-static bool all_done(void *arg)
+static bool all_ops_done(void *arg)
 {
-    struct crowd *w = arg;
+    struct op_set *w = arg;
 
     while (w->next < w->count &&
            (w->ops[w->next] == NULL || w->ops[w->next]->state == OP_DONE)) {
@@ -613,31 +614,32 @@ static bool all_done(void *arg)
 }
 
 /* How many of them have not ended; each counts once. */
-static uint32_t all_missing(void *arg)
+static uint32_t ops_missing(void *arg)
 {
-    const struct crowd *w = arg;
+    const struct op_set *w = arg;
     uint32_t missing = 0;
     uint32_t mark = 0;
 
     /* Nobody is woken for more than half a ring in any case. */
-    for (size_t i = w->next; i < w->count && missing < PS_RING_DONES / 2; i++) {
+    for (size_t i = w->next; i < w->count && missing < PS_RING_DONE_SLOTS / 2;
+         i++) {
         struct psc_op *op = w->ops[i];
 
         if (op == NULL || op->state == OP_DONE) {
             continue;
         }
         if (mark == 0) {
-            mark = ++op->client->last_count;
+            mark = ++op->client->count_mark;
         }
-        missing += op->counted != mark;
-        op->counted = mark;
+        missing += op->count_mark != mark;
+        op->count_mark = mark;
     }
     return missing > 0 ? missing : 1;
 }
 
-static bool any_done(void *arg)
+static bool any_op_done(void *arg)
 {
-    struct crowd *w = arg;
+    struct op_set *w = arg;
 
     for (size_t i = 0; i < w->count; i++) {
         if (w->ops[i] != NULL && w->ops[i]->state == OP_DONE) {
@@ -649,9 +651,9 @@ static bool any_done(void *arg)
 }
 
 /* While not all have ended. */
-static struct psc_op *first_open(void *arg)
+static struct psc_op *first_open_op(void *arg)
 {
-    const struct crowd *w = arg;
+    const struct op_set *w = arg;
     struct psc_op *any = NULL;
 
     for (size_t i = w->next; i < w->count; i++) {
@@ -663,7 +665,8 @@ static struct psc_op *first_open(void *arg)
     return any;
 }
 
-static struct psc_op *first_of(struct psc_op *const *ops, size_t count)
+static struct psc_op *first_collective_or_op(struct psc_op *const *ops,
+                                             size_t count)
 {
     for (size_t i = 0; i < count; i++) {
         if (ops[i] != NULL) {
@@ -675,8 +678,8 @@ static struct psc_op *first_of(struct psc_op *const *ops, size_t count)
 
 int psc_ops_wait(struct psc_op *const *ops, size_t count, int timeout_ms)
 {
-    struct crowd w = {.ops = ops, .count = count};
-    struct psc_op *first = first_of(ops, count);
+    struct op_set w = {.ops = ops, .count = count};
+    struct psc_op *first = first_collective_or_op(ops, count);
     struct psc_client *c;
     int limit;
     int rc;
@@ -689,16 +692,16 @@ int psc_ops_wait(struct psc_op *const *ops, size_t count, int timeout_ms)
     if (rc != 0) {
         return rc;
     }
-    limit = limit_of(c, timeout_ms);
-    rc = wait_note_many(c, all_done, all_missing, &w, client_deadline(limit),
-                        first_open);
+    limit = timeout_of(c, timeout_ms);
+    rc = wait_note_many(c, all_ops_done, ops_missing, &w,
+                        client_deadline(limit), first_open_op);
     if (rc == PS_E_TIMEOUT) {
-        rc = timed_out(ops[w.next], limit);
+        rc = time_out_error(ops[w.next], limit);
         rc = rc != 0 ? rc : PSC_E_TIMEOUT;
     } else {
         rc = 0;
         for (size_t i = 0; i < count && rc == 0; i++) {
-            rc = ops[i] != NULL ? result_of(ops[i]) : 0;
+            rc = ops[i] != NULL ? op_result(ops[i]) : 0;
         }
     }
     client_leave(c);
@@ -708,8 +711,8 @@ int psc_ops_wait(struct psc_op *const *ops, size_t count, int timeout_ms)
 int psc_ops_wait_any(struct psc_op *const *ops, size_t count, int timeout_ms,
                      size_t *ret_index)
 {
-    struct crowd w = {.ops = ops, .count = count};
-    struct psc_op *first = first_of(ops, count);
+    struct op_set w = {.ops = ops, .count = count};
+    struct psc_op *first = first_collective_or_op(ops, count);
     struct psc_client *c;
     int limit;
     int rc;
@@ -722,15 +725,15 @@ int psc_ops_wait_any(struct psc_op *const *ops, size_t count, int timeout_ms,
     if (rc != 0) {
         return rc;
     }
-    limit = limit_of(c, timeout_ms);
-    rc = wait_note_many(c, any_done, just_one, &w, client_deadline(limit),
-                        first_open);
+    limit = timeout_of(c, timeout_ms);
+    rc = wait_note_many(c, any_op_done, one_op_missing, &w,
+                        client_deadline(limit), first_open_op);
     if (rc == PS_E_TIMEOUT) {
-        rc = timed_out(first, limit);
+        rc = time_out_error(first, limit);
         rc = rc != 0 ? rc : PSC_E_TIMEOUT;
     } else {
         *ret_index = w.next;
-        rc = result_of(ops[w.next]);
+        rc = op_result(ops[w.next]);
     }
     client_leave(c);
     return rc;
@@ -769,14 +772,14 @@ static int check_result(const struct psc_op *op)
     struct psc_client *c = op->client;
 
     if (op->state != OP_DONE) {
-        return client_complain(c, PSC_E_AGAIN, "the operation is open");
+        return client_error(c, PSC_E_AGAIN, "the operation is open");
     }
     if (op->rc != 0) {
-        return result_of(op);
+        return op_result(op);
     }
     if (!op_has_result(op->kind) && op->kind != OP_COLL) {
-        return client_complain(c, PSC_E_NOENT,
-                               "this kind of operation has no result");
+        return client_error(c, PSC_E_NOENT,
+                            "this kind of operation has no result");
     }
     return 0;
 }
@@ -796,17 +799,17 @@ int psc_op_view(struct psc_op *op, const void **ret_data, size_t *ret_bytes)
 
         rc = coll_view(op, &data, &bytes);
         if (rc != 0) {
-            client_complain(c, rc, "its result is where it was asked for");
+            client_error(c, rc, "its result is where it was asked for");
         } else {
             *ret_data = data;
             if (ret_bytes != NULL) {
                 *ret_bytes = bytes;
             }
         }
-    } else if (rc == 0 && op->key->async) {
-        rc = client_complain(c, PSC_E_UNSUPPORTED,
-                             "values of an async or ssp job are written where "
-                             "the pull asks for them; they have no view");
+    } else if (rc == 0 && op->key->is_async) {
+        rc = client_error(c, PSC_E_UNSUPPORTED,
+                          "values of an async or ssp job are written where "
+                          "the pull asks for them; they have no view");
     } else if (rc == 0) {
         *ret_data = op->data;
         if (ret_bytes != NULL) {
@@ -825,7 +828,7 @@ int psc_op_version(struct psc_op *op, uint64_t *ret_version)
     if (rc != 0) {
         return rc;
     }
-    rc = op->state != OP_DONE ? PSC_E_AGAIN : result_of(op);
+    rc = op->state != OP_DONE ? PSC_E_AGAIN : op_result(op);
     if (rc == 0) {
         *ret_version = op->version;
     }
@@ -844,15 +847,15 @@ void psc_op_free(struct psc_op *op)
     if (client_enter(c) != 0) {
         return;
     }
-    while (op->state == OP_COPYING || coll_copying(op)) {
-        c->waiting++;
-        pthread_cond_wait(&c->changed, &c->lock);
-        c->waiting--;
+    while (op->state == OP_COPYING || coll_is_copying(op)) {
+        c->waiter_count++;
+        pthread_cond_wait(&c->state_changed, &c->lock);
+        c->waiter_count--;
     }
     if (op->state == OP_DONE) {
         op_free(op);
     } else {
-        op->freed = true;
+        op->detached = true;
         op->callback = NULL;
     }
     client_leave(c);
@@ -936,7 +939,7 @@ int psc_barrier(struct psc_client *c)
         } else if (op->state == OP_DONE) {
             op_free(op);
         } else {
-            op->freed = true;
+            op->detached = true;
         }
     }
     client_leave(c);

@@ -4,7 +4,7 @@
  *
  * The agent says l_error or a frame that is no frame: every open operation ends
  * with that, and every later call returns it. So it does when the agent hangs
- * up, unless there may be another one, see resume.c. The agent is not there
+ * up, unless there may be another one, see reattach.c. The agent is not there
  * yet: asked again until connect_timeout_ms. */
 #include "client/coll.h"
 #include "client/state.h"
@@ -77,7 +77,7 @@ static int ms_until(ps_time deadline)
 
 int client_enter(struct psc_client *c)
 {
-    if (!client_is_ours(c)) {
+    if (!client_is_own_process(c)) {
         return PSC_E_FORKED;
     }
     pthread_mutex_lock(&c->lock);
@@ -86,11 +86,11 @@ int client_enter(struct psc_client *c)
 
 void client_leave(struct psc_client *c)
 {
-    coll_bury(c);
+    coll_free_deferred(c);
     pthread_mutex_unlock(&c->lock);
 }
 
-int client_complain(struct psc_client *c, int rc, const char *fmt, ...)
+int client_error(struct psc_client *c, int rc, const char *fmt, ...)
 {
     va_list ap;
 
@@ -100,22 +100,23 @@ int client_complain(struct psc_client *c, int rc, const char *fmt, ...)
     return rc;
 }
 
-bool client_is_busy(const struct psc_client *c)
+bool client_wants_kick(const struct psc_client *c)
 {
-    return c->queued > 0 || c->join != NULL || !ps_list_empty(&c->turns);
+    return c->ops_queued > 0 || c->join != NULL ||
+           !ps_list_empty(&c->order_queue);
 }
 
-void client_hurry(struct psc_client *c)
+void client_kick(struct psc_client *c)
 {
-    if (c->sleeps_for > 1) {
+    if (c->wake_threshold > 1) {
         ps_sock_kick(c->sock); /* It is to wake for the first. */
     }
 }
 
 void client_changed(struct psc_client *c)
 {
-    if (c->waiting > 0) {
-        pthread_cond_broadcast(&c->changed);
+    if (c->waiter_count > 0) {
+        pthread_cond_broadcast(&c->state_changed);
     }
 }
 
@@ -147,7 +148,7 @@ static void wake_agent(struct psc_client *c)
     static const struct ps_msg wake = {.code = PS_MSG_L_WAKE};
     int rc = 0;
 
-    c->ring_given = false;
+    c->ring_needs_wake = false;
     /* A frame that is on its way wakes as well. */
     if (c->rc == 0 && ps_sock_flushed(c->sock) &&
         ps_ring_wake_agent(&c->ring)) {
@@ -162,7 +163,7 @@ void client_flush(struct psc_client *c)
 {
     int rc;
 
-    if (c->ring_given) {
+    if (c->ring_needs_wake) {
         wake_agent(c);
     }
     rc = c->rc != 0 || ps_sock_flushed(c->sock) ? 0 : ps_sock_flush(c->sock);
@@ -193,7 +194,7 @@ int client_send(struct psc_client *c, const struct ps_msg *msg)
 
 /* ---------------------------------------------------------- shared memory */
 
-static int region_made(void *ctx, uint32_t region, int fd, uint64_t size)
+static int on_arena_made(void *ctx, uint32_t region, int fd, uint64_t size)
 {
     struct psc_client *c = ctx;
     const struct ps_msg m = {.code = PS_MSG_L_REGION,
@@ -207,7 +208,7 @@ static int region_made(void *ctx, uint32_t region, int fd, uint64_t size)
     return c->rc != 0 ? c->rc : ps_sock_put(c->sock, &m, fd);
 }
 
-static void region_gone(void *ctx, uint32_t region)
+static void on_arena_freed(void *ctx, uint32_t region)
 {
     struct psc_client *c = ctx;
     const struct ps_msg m = {.code = PS_MSG_L_REGION_GONE,
@@ -221,21 +222,22 @@ static void region_gone(void *ctx, uint32_t region)
 
 /* -------------------------------------------------------------- messages in */
 
-static void take_because(struct psc_client *c, const struct ps_msg_l_because *m)
+static void accept_stall_answer(struct psc_client *c,
+                                const struct ps_msg_l_stall_reply *m)
 {
-    PS_LIST_EACH(n, &c->whys)
+    PS_LIST_EACH(n, &c->stall_requests)
     {
-        struct why *w = PS_CONTAINER(n, struct why, node);
+        struct stall_request *w = PS_CONTAINER(n, struct stall_request, node);
 
-        if (w->id == m->op_id && !w->answered) {
+        if (w->id == m->op_id && !w->is_answered) {
             ps_str_copy(w->text, sizeof(w->text), m->text);
-            w->answered = true;
+            w->is_answered = true;
         }
     }
     client_changed(c);
 }
 
-static void take_done(struct psc_client *c, const struct ps_msg_l_done *m)
+static void accept_done(struct psc_client *c, const struct ps_msg_l_done *m)
 {
     struct psc_op *op = op_find(c, m->op_id);
 
@@ -244,28 +246,28 @@ static void take_done(struct psc_client *c, const struct ps_msg_l_done *m)
                     "the agent ended an operation that is not open");
         return;
     }
-    op_take_done(op, m);
+    op_accept_done(op, m);
 }
 
 /* What waited for the answer. */
-static void say_words(struct psc_client *c)
+static void send_job_requests(struct psc_client *c)
 {
-    int rc = op_pump_words(c);
+    int rc = op_send_job_requests(c);
 
     if (rc != 0) {
         client_fail(c, rc, "cannot write to the agent: %s", ps_strerror(rc));
     }
 }
 
-static void take_key_info(struct psc_client *c,
-                          const struct ps_msg_l_key_info *m)
+static void accept_key_info(struct psc_client *c,
+                            const struct ps_msg_l_key_info *m)
 {
     struct psc_op *op = op_find(c, m->request);
 
-    if ((m->request & KEY_AGAIN) != 0) {
-        key_take_again(c, m);
+    if ((m->request & KEY_REBIND) != 0) {
+        key_accept_rebind(c, m);
         if (c->rc == 0) {
-            say_words(c);
+            send_job_requests(c);
         }
         return;
     }
@@ -274,7 +276,7 @@ static void take_key_info(struct psc_client *c,
                     "the agent answered for a key that was not asked for");
         return;
     }
-    key_take_info(c, op, m);
+    key_accept_info(c, op, m);
 }
 
 /* Without the memory for it everything goes over the socket. */
@@ -300,10 +302,11 @@ void client_open_ring(struct psc_client *c, uint32_t layout)
     ps_ring_worker_init(&c->ring, memory);
 }
 
-static void take_welcome(struct psc_client *c, const struct ps_msg_l_welcome *m)
+static void accept_welcome(struct psc_client *c,
+                           const struct ps_msg_l_welcome *m)
 {
-    if (c->welcome) {
-        resume_welcome(c, m);
+    if (c->is_welcomed) {
+        reattach_welcome(c, m);
         return;
     }
     c->gen = m->gen;
@@ -312,9 +315,9 @@ static void take_welcome(struct psc_client *c, const struct ps_msg_l_welcome *m)
     c->local_rank = m->local_rank;
     c->local_size = m->local_size;
     c->num_servers = m->num_servers;
-    c->barriers = m->barriers;
-    c->welcome = true;
-    client_open_ring(c, m->ring);
+    c->barriers = m->completed_barriers;
+    c->is_welcomed = true;
+    client_open_ring(c, m->ring_layout);
     client_changed(c);
 }
 
@@ -323,26 +326,26 @@ int client_failure(int32_t error)
     return error < 0 && error >= PSC_E_BUG ? error : PSC_E_JOBFAILED;
 }
 
-static void take_message(struct psc_client *c, const struct ps_msg *m, int fd)
+static void accept_message(struct psc_client *c, const struct ps_msg *m, int fd)
 {
     switch ((int)m->code) {
     case PS_MSG_L_DONE:
-        take_done(c, &m->l_done);
+        accept_done(c, &m->l_done);
         break;
     case PS_MSG_L_WELCOME:
-        take_welcome(c, &m->l_welcome);
+        accept_welcome(c, &m->l_welcome);
         break;
     case PS_MSG_L_ARENA:
-        key_take_arena(c, &m->l_arena, fd);
+        key_accept_arena(c, &m->l_arena, fd);
         break;
-    case PS_MSG_L_KEEP:
-        resume_keep(c, &m->l_keep, fd);
+    case PS_MSG_L_RESIDUAL_SEGMENT:
+        reattach_add_segment(c, &m->l_residual_segment, fd);
         break;
     case PS_MSG_L_KEY_INFO:
-        take_key_info(c, &m->l_key_info);
+        accept_key_info(c, &m->l_key_info);
         break;
-    case PS_MSG_L_BECAUSE:
-        take_because(c, &m->l_because);
+    case PS_MSG_L_STALL_REPLY:
+        accept_stall_answer(c, &m->l_stall_reply);
         break;
     case PS_MSG_L_WAKE:
         break; /* The reader looks at the ring in any case. */
@@ -359,7 +362,7 @@ static void take_message(struct psc_client *c, const struct ps_msg *m, int fd)
 }
 
 /* Everything that is in the buffer. */
-static void take_messages(struct psc_client *c)
+static void accept_messages(struct psc_client *c)
 {
     while (c->rc == 0) {
         struct ps_msg m;
@@ -374,14 +377,14 @@ static void take_messages(struct psc_client *c)
                         ps_strerror(rc));
             return;
         }
-        take_message(c, &m, fd);
+        accept_message(c, &m, fd);
     }
 }
 
 /* The memory that these ends will touch is fetched: thousands of operations do
  * not stay in the cache while they are under way. */
-static void expect_ends(struct psc_client *c, const struct ps_msg_l_done *m,
-                        int count)
+static void prefetch_completions(struct psc_client *c,
+                                 const struct ps_msg_l_done *m, int count)
 {
     for (int i = 0; i < count; i++) {
         ps_prefetch(op_find(c, m[i].op_id), sizeof(struct psc_op));
@@ -397,17 +400,17 @@ static void expect_ends(struct psc_client *c, const struct ps_msg_l_done *m,
 }
 
 /* Of results that are on their way. */
-static void take_pieces(struct psc_client *c)
+static void accept_progress(struct psc_client *c)
 {
-    struct ps_ring_piece piece;
+    struct ps_ring_progress piece;
     int rc = 0;
 
     while (c->ring_memory != NULL && c->rc == 0 &&
-           (rc = ps_ring_take_piece(&c->ring, &piece)) > 0) {
+           (rc = ps_ring_pop_progress(&c->ring, &piece)) > 0) {
         struct psc_op *op = op_find(c, piece.op_id);
 
         if (op != NULL) { /* Else it ended before we looked. */
-            op_take_piece(op, piece.bytes);
+            op_accept_progress(op, piece.bytes);
         }
     }
     if (rc < 0) {
@@ -416,12 +419,12 @@ static void take_pieces(struct psc_client *c)
 }
 
 /* What the agent put into the ring. */
-static void take_ends(struct psc_client *c)
+static void accept_completions(struct psc_client *c)
 {
-    take_pieces(c);
+    accept_progress(c);
     while (c->ring_memory != NULL && c->rc == 0) {
         struct ps_msg_l_done m[ENDS_AHEAD];
-        int count = ps_ring_take_dones(&c->ring, m, ENDS_AHEAD);
+        int count = ps_ring_pop_dones(&c->ring, m, ENDS_AHEAD);
 
         if (count == 0) {
             return;
@@ -430,31 +433,31 @@ static void take_ends(struct psc_client *c)
             client_fail(c, count, "the agent's ring makes no sense");
             return;
         }
-        expect_ends(c, m, count);
+        prefetch_completions(c, m, count);
         for (int i = 0; i < count && c->rc == 0; i++) {
-            take_done(c, &m[i]);
+            accept_done(c, &m[i]);
         }
     }
 }
 
 /* One turn of the reader, which does not wait. */
-static void turn(struct psc_client *c)
+static void reader_poll_once(struct psc_client *c)
 {
     int rc;
 
     if (c->rc == 0 && c->link == LINK_LOST) {
-        resume_dial(c);
+        reattach_dial(c);
     }
     if (c->rc != 0 || c->link == LINK_LOST) {
         return;
     }
     rc = ps_sock_read(c->sock);
     /* Before the messages: the last of them may end everything. */
-    take_ends(c);
-    take_messages(c);
-    if (rc == PS_E_CLOSED && c->rc == 0 && resume_can(c)) {
+    accept_completions(c);
+    accept_messages(c);
+    if (rc == PS_E_CLOSED && c->rc == 0 && reattach_is_possible(c)) {
         if (c->link != LINK_LOST) { /* Not given up in between. */
-            resume_lose(c);
+            reattach_agent_lost(c);
         }
     } else if (rc == PS_E_CLOSED) {
         client_fail(c, PSC_E_CLOSED, "the agent closed the connection");
@@ -469,7 +472,7 @@ static void turn(struct psc_client *c)
 static void arm_poll(struct psc_client *c)
 {
     if (c->poll_fd >= 0 && c->ring_memory != NULL &&
-        !ps_ring_worker_sleep(&c->ring, 1, c->in_pieces > 0) &&
+        !ps_ring_worker_sleep(&c->ring, 1, c->ops_streaming > 0) &&
         eventfd_write(c->event_fd, 1) != 0) {
         /* Full counters are readable, too. */
     }
@@ -477,12 +480,12 @@ static void arm_poll(struct psc_client *c)
 
 void client_poll(struct psc_client *c)
 {
-    if (c->reader) {
+    if (c->has_reader) {
         return; /* It will see whatever there is. */
     }
-    c->reader = true;
-    turn(c);
-    c->reader = false;
+    c->has_reader = true;
+    reader_poll_once(c);
+    c->has_reader = false;
     arm_poll(c);
     client_changed(c);
 }
@@ -493,25 +496,25 @@ static int wait_for_reader(struct psc_client *c, ps_time deadline)
                          .tv_nsec = (long)(deadline % PS_SECONDS(1))};
     int rc;
 
-    c->waiting++;
-    client_hurry(c);
+    c->waiter_count++;
+    client_kick(c);
     rc = deadline == PS_TIME_NEVER
-             ? pthread_cond_wait(&c->changed, &c->lock)
-             : pthread_cond_timedwait(&c->changed, &c->lock, &t);
-    c->waiting--;
+             ? pthread_cond_wait(&c->state_changed, &c->lock)
+             : pthread_cond_timedwait(&c->state_changed, &c->lock, &t);
+    c->waiter_count--;
     return rc == ETIMEDOUT ? PS_E_TIMEOUT : 0;
 }
 
-static bool has_word(const struct psc_client *c)
+static bool has_input(const struct psc_client *c)
 {
-    return ps_ring_has_done(&c->ring) || ps_ring_has_piece(&c->ring);
+    return ps_ring_has_done(&c->ring) || ps_ring_has_progress(&c->ring);
 }
 
 /* Looks whether something comes before it is worth sleeping. True: it has; in
  * the ring unless *ret_socket. */
-static bool spin(struct psc_client *c, ps_time deadline, bool *ret_socket)
+static bool busy_poll(struct psc_client *c, ps_time deadline, bool *ret_socket)
 {
-    ps_time budget = ps_spin_budget(&c->spin);
+    ps_time budget = ps_spin_budget(&c->busy_poll);
     ps_time now = client_now();
     ps_time end = ps_time_min(ps_time_add(now, budget), deadline);
     bool crowded = false;
@@ -524,41 +527,41 @@ static bool spin(struct psc_client *c, ps_time deadline, bool *ret_socket)
     pthread_mutex_unlock(&c->lock);
     while (!ring && !socket && !crowded && now < end) {
         for (int i = 0; i < SPIN_LOOKS && !ring; i++) {
-            ring = has_word(c);
+            ring = has_input(c);
         }
         if (!ring) {
             ps_time before = client_now();
 
             (void)sched_yield();
             now = client_now();
-            crowded = ps_spin_is_crowded(&c->spin, before, now);
+            crowded = ps_spin_is_crowded(&c->busy_poll, before, now);
             /* Errors and answers come there, and so does another thread's
              * kick. */
             socket = ps_sock_wait(c->sock, 0) == 0;
         }
     }
     pthread_mutex_lock(&c->lock);
-    ps_spin_ended(&c->spin, ring || socket, crowded);
+    ps_spin_record(&c->busy_poll, ring || socket, crowded);
     *ret_socket = socket;
     return ring || socket;
 }
 
 /* Sleeps until the agent has something for us, or room: `count` ends if they
  * come by the ring. */
-static int sleep_on(struct psc_client *c, uint32_t count, ps_time deadline)
+static int reader_sleep(struct psc_client *c, uint32_t count, ps_time deadline)
 {
     bool ring = c->ring_memory != NULL;
     int rc;
 
-    if (ring && !ps_ring_worker_sleep(&c->ring, count, c->in_pieces > 0)) {
+    if (ring && !ps_ring_worker_sleep(&c->ring, count, c->ops_streaming > 0)) {
         return 0;
     }
-    c->sleeps_for = count;
+    c->wake_threshold = count;
     pthread_mutex_unlock(&c->lock);
     rc = ps_sock_wait(c->sock, ms_until(deadline));
     pthread_mutex_lock(&c->lock);
     ps_sock_unkick(c->sock);
-    c->sleeps_for = 0;
+    c->wake_threshold = 0;
     if (ring) {
         ps_ring_worker_awake(&c->ring);
     }
@@ -572,39 +575,40 @@ static int wait_as_reader(struct psc_client *c, uint32_t (*missing)(void *arg),
     bool socket = false;
     int rc = 0;
 
-    c->reader = true;
+    c->has_reader = true;
     client_flush(c);
     if (c->rc == 0) {
-        if (c->ring_memory != NULL && has_word(c)) {
-            take_ends(c);
+        if (c->ring_memory != NULL && has_input(c)) {
+            accept_completions(c);
             goto leave;
         }
-        if (c->ring_memory != NULL && spin(c, deadline, &socket)) {
+        if (c->ring_memory != NULL && busy_poll(c, deadline, &socket)) {
             if (socket) {
-                turn(c);
+                reader_poll_once(c);
             } else {
-                take_ends(c);
+                accept_completions(c);
             }
             goto leave;
         }
-        rc = sleep_on(c, c->waiting > 0 || client_is_busy(c) ? 1 : missing(arg),
-                      deadline);
+        rc = reader_sleep(
+            c, c->waiter_count > 0 || client_wants_kick(c) ? 1 : missing(arg),
+            deadline);
     }
     if (rc == 0) {
-        turn(c);
+        reader_poll_once(c);
     } else if (rc != PS_E_TIMEOUT) {
         client_fail(c, rc, "cannot wait for the agent: %s", ps_strerror(rc));
         rc = 0;
     }
 
 leave:
-    c->reader = false;
+    c->has_reader = false;
     client_flush(c); /* What the ends have let go. */
     client_changed(c);
     return rc;
 }
 
-static uint32_t missing_one(void *arg)
+static uint32_t one_missing(void *arg)
 {
     (void)arg;
     return 1;
@@ -613,7 +617,7 @@ static uint32_t missing_one(void *arg)
 int client_wait(struct psc_client *c, bool (*ready)(void *arg), void *arg,
                 ps_time deadline)
 {
-    return client_wait_many(c, ready, missing_one, arg, deadline);
+    return client_wait_many(c, ready, one_missing, arg, deadline);
 }
 
 static int wait_until(struct psc_client *c, bool (*ready)(void *arg),
@@ -626,8 +630,8 @@ static int wait_until(struct psc_client *c, bool (*ready)(void *arg),
         if (c->rc != 0) {
             return c->rc;
         }
-        rc = c->reader ? wait_for_reader(c, deadline)
-                       : wait_as_reader(c, missing, arg, deadline);
+        rc = c->has_reader ? wait_for_reader(c, deadline)
+                           : wait_as_reader(c, missing, arg, deadline);
         if (rc != 0 && !ready(arg)) {
             return c->rc != 0 ? c->rc : rc;
         }
@@ -648,10 +652,10 @@ int client_wait_many(struct psc_client *c, bool (*ready)(void *arg),
 /* ------------------------------------------------------------------ opening */
 
 /* A failure before there is a client to ask for its detail. */
-static int refuse(char *err, size_t err_size, int rc, const char *fmt, ...)
+static int open_error(char *err, size_t err_size, int rc, const char *fmt, ...)
     __attribute__((format(printf, 4, 5)));
 
-static int refuse(char *err, size_t err_size, int rc, const char *fmt, ...)
+static int open_error(char *err, size_t err_size, int rc, const char *fmt, ...)
 {
     va_list ap;
 
@@ -668,59 +672,63 @@ static int check_options(const struct psc_options *o, char *err, size_t size)
     size_t name = o->job != NULL ? strlen(o->job) : 0;
 
     if (name == 0 || name > PS_NAME_MAX) {
-        return refuse(err, size, PSC_E_INVAL,
-                      "the job's name must have 1 to %u bytes", PS_NAME_MAX);
+        return open_error(err, size, PSC_E_INVAL,
+                          "the job's name must have 1 to %u bytes",
+                          PS_NAME_MAX);
     }
     if (o->num_workers == 0 || o->num_workers > PS_RANKS_MAX) {
-        return refuse(err, size, PSC_E_INVAL,
-                      "num_workers is %u, but must be from 1 to %u",
-                      o->num_workers, PS_RANKS_MAX);
+        return open_error(err, size, PSC_E_INVAL,
+                          "num_workers is %u, but must be from 1 to %u",
+                          o->num_workers, PS_RANKS_MAX);
     }
     if (o->num_servers > PS_SERVERS_MAX) {
-        return refuse(err, size, PSC_E_INVAL,
-                      "num_servers is %u, but must be at most %u",
-                      o->num_servers, PS_SERVERS_MAX);
+        return open_error(err, size, PSC_E_INVAL,
+                          "num_servers is %u, but must be at most %u",
+                          o->num_servers, PS_SERVERS_MAX);
     }
     if (o->rank < PSC_RANK_ANY ||
         (o->rank >= 0 && (uint32_t)o->rank >= o->num_workers)) {
-        return refuse(err, size, PSC_E_INVAL,
-                      "rank %d is none of a job of %u workers", o->rank,
-                      o->num_workers);
+        return open_error(err, size, PSC_E_INVAL,
+                          "rank %d is none of a job of %u workers", o->rank,
+                          o->num_workers);
     }
     if (o->mode > PSC_MODE_SSP || o->on_loss > PSC_ON_LOSS_FAIL ||
         o->placement > PSC_PLACEMENT_MXNET) {
-        return refuse(err, size, PSC_E_INVAL,
-                      "no such mode, on_loss or placement");
+        return open_error(err, size, PSC_E_INVAL,
+                          "no such mode, on_loss or placement");
     }
     if (o->rule != PSC_RULE_NONE &&
         (o->mode == PSC_MODE_SYNC ||
          (o->rule != PSC_RULE_ACCUMULATE && o->rule != PSC_RULE_ASSIGN))) {
-        return refuse(err, size, PSC_E_INVAL,
-                      "a rule is accumulate or assign, and is stated for an "
-                      "async or ssp job alone");
+        return open_error(
+            err, size, PSC_E_INVAL,
+            "a rule is accumulate or assign, and is stated for an "
+            "async or ssp job alone");
     }
     if (o->staleness != 0 && o->mode != PSC_MODE_SSP) {
-        return refuse(err, size, PSC_E_INVAL,
-                      "staleness is stated for an ssp job alone");
+        return open_error(err, size, PSC_E_INVAL,
+                          "staleness is stated for an ssp job alone");
     }
     if (o->mode != PSC_MODE_SYNC && o->num_servers == 0) {
-        return refuse(err, size, PSC_E_INVAL,
-                      "an async or ssp job needs at least one server: servers "
-                      "apply its pushes");
+        return open_error(
+            err, size, PSC_E_INVAL,
+            "an async or ssp job needs at least one server: servers "
+            "apply its pushes");
     }
     if ((o->flags & ~PSC_OPEN_QUIET) != 0) {
-        return refuse(err, size, PSC_E_INVAL, "no such flags as %#x", o->flags);
+        return open_error(err, size, PSC_E_INVAL, "no such flags as %#x",
+                          o->flags);
     }
     if (o->start_timeout_ms < 0 || o->connect_timeout_ms < 0 ||
         o->op_timeout_ms < 0 || o->close_timeout_ms < 0 ||
         o->agent_retry_ms < 0) {
-        return refuse(err, size, PSC_E_INVAL,
-                      "a time limit must not be negative");
+        return open_error(err, size, PSC_E_INVAL,
+                          "a time limit must not be negative");
     }
     if (o->spin_us > SPIN_MAX_US) {
-        return refuse(err, size, PSC_E_INVAL,
-                      "spin_us is %d, but must be at most %d", o->spin_us,
-                      SPIN_MAX_US);
+        return open_error(err, size, PSC_E_INVAL,
+                          "spin_us is %d, but must be at most %d", o->spin_us,
+                          SPIN_MAX_US);
     }
     return 0;
 }
@@ -740,8 +748,8 @@ static const char *socket_advice(int errnum)
     }
 }
 
-static int dial(struct psc_client *c, const struct psc_options *o, char *err,
-                size_t err_size)
+static int connect_agent(struct psc_client *c, const struct psc_options *o,
+                         char *err, size_t err_size)
 {
     ps_time deadline = client_deadline(o->connect_timeout_ms);
     const char *path = o->socket != NULL ? o->socket : PSC_DEFAULT_SOCKET;
@@ -754,18 +762,18 @@ static int dial(struct psc_client *c, const struct psc_options *o, char *err,
             return 0;
         }
         if (rc != PS_E_UNREACH || ms_until(deadline) == 0) {
-            return refuse(err, err_size, rc,
-                          "no agent on the socket '%s': %s%s", path,
-                          errnum != 0 ? strerror(errnum) : ps_strerror(rc),
-                          socket_advice(errnum));
+            return open_error(err, err_size, rc,
+                              "no agent on the socket '%s': %s%s", path,
+                              errnum != 0 ? strerror(errnum) : ps_strerror(rc),
+                              socket_advice(errnum));
         }
         poll(NULL, 0, CONNECT_RETRY_MS);
     }
 }
 
-static bool has_welcome(void *arg)
+static bool has_been_welcomed(void *arg)
 {
-    return ((struct psc_client *)arg)->welcome;
+    return ((struct psc_client *)arg)->is_welcomed;
 }
 
 void client_hello(const struct psc_client *c, struct ps_msg *ret_msg)
@@ -788,12 +796,12 @@ void client_hello(const struct psc_client *c, struct ps_msg *ret_msg)
             .big_array_bound = o->big_array_bound,
             .partition_bytes = o->partition_bytes,
             .start_timeout_ns = PS_MILLIS(o->start_timeout_ms),
-            .keeps = resume_wanted(o),
+            .holds_segments = reattach_is_wanted(o),
         }};
 }
 
-static int hello(struct psc_client *c, const struct psc_options *o, char *err,
-                 size_t err_size)
+static int send_hello(struct psc_client *c, const struct psc_options *o,
+                      char *err, size_t err_size)
 {
     struct ps_msg m;
     int rc;
@@ -802,22 +810,23 @@ static int hello(struct psc_client *c, const struct psc_options *o, char *err,
     rc = client_send(c, &m);
 
     if (rc == 0) {
-        rc = wait_note_start(c, has_welcome,
+        rc = wait_note_start(c, has_been_welcomed,
                              ps_time_add(client_deadline(o->start_timeout_ms),
                                          PS_MILLIS(START_SLACK_MS)));
     }
     if (rc == PS_E_TIMEOUT) {
-        return refuse(err, err_size, rc, "the agent has not answered for %d ms",
-                      o->start_timeout_ms + START_SLACK_MS);
+        return open_error(err, err_size, rc,
+                          "the agent has not answered for %d ms",
+                          o->start_timeout_ms + START_SLACK_MS);
     }
     if (rc != 0) {
-        return refuse(err, err_size, rc, "%s",
-                      c->rc != 0 ? c->text : ps_strerror(rc));
+        return open_error(err, err_size, rc, "%s",
+                          c->rc != 0 ? c->text : ps_strerror(rc));
     }
     return 0;
 }
 
-static const volatile uint8_t *mark_ours(void)
+static const volatile uint8_t *map_fork_page(void)
 {
     uint8_t *page = mmap(NULL, 1, PROT_READ | PROT_WRITE,
                          MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -833,7 +842,7 @@ static const volatile uint8_t *mark_ours(void)
     return page;
 }
 
-static void unmark_ours(const volatile uint8_t *page)
+static void unmap_fork_page(const volatile uint8_t *page)
 {
     if (page != NULL) {
         munmap((void *)(uintptr_t)page, 1);
@@ -849,26 +858,26 @@ static int new_client(struct psc_client **ret_client)
         return PSC_E_NOMEM;
     }
     c->pid = getpid();
-    c->ours = mark_ours();
+    c->fork_page = map_fork_page();
     c->poll_fd = -1;
     c->event_fd = -1;
     ps_list_init(&c->ops);
     ps_list_init(&c->spare_ops);
-    ps_list_init(&c->calls);
+    ps_list_init(&c->callbacks);
     ps_list_init(&c->stalled);
     ps_list_init(&c->barrier_queue);
-    ps_list_init(&c->whys);
-    ps_list_init(&c->graves);
-    ps_list_init(&c->turns);
-    ps_list_init(&c->words);
-    ps_shm_init(&c->shm, &(struct ps_shm_hooks){.made = region_made,
-                                                .gone = region_gone,
+    ps_list_init(&c->stall_requests);
+    ps_list_init(&c->deferred_free);
+    ps_list_init(&c->order_queue);
+    ps_list_init(&c->job_requests);
+    ps_shm_init(&c->shm, &(struct ps_shm_hooks){.on_made = on_arena_made,
+                                                .on_freed = on_arena_freed,
                                                 .ctx = c});
     if (pthread_condattr_init(&attr) != 0) {
         goto free_client;
     }
     if (pthread_condattr_setclock(&attr, CLOCK_MONOTONIC) != 0 ||
-        pthread_cond_init(&c->changed, &attr) != 0) {
+        pthread_cond_init(&c->state_changed, &attr) != 0) {
         goto destroy_attr;
     }
     if (pthread_mutex_init(&c->lock, NULL) != 0) {
@@ -879,11 +888,11 @@ static int new_client(struct psc_client **ret_client)
     return 0;
 
 destroy_cond:
-    pthread_cond_destroy(&c->changed);
+    pthread_cond_destroy(&c->state_changed);
 destroy_attr:
     pthread_condattr_destroy(&attr);
 free_client:
-    unmark_ours(c->ours);
+    unmap_fork_page(c->fork_page);
     free(c);
     return PSC_E_NOMEM;
 }
@@ -908,8 +917,8 @@ static void free_client(struct psc_client *c, bool child)
     if (c->ring_memory != NULL) {
         munmap(c->ring_memory, ps_ring_bytes());
     }
-    unmark_ours(c->ours);
-    resume_fini(c);
+    unmap_fork_page(c->fork_page);
+    reattach_fini(c);
     ps_sock_free(c->sock);
     if (c->poll_fd >= 0) {
         close(c->poll_fd);
@@ -917,16 +926,16 @@ static void free_client(struct psc_client *c, bool child)
     if (c->event_fd >= 0) {
         close(c->event_fd);
     }
-    free(c->places);
-    free(c->free_places);
+    free(c->ops_by_place);
+    free(c->free_op_slots);
     if (!child) {
         pthread_mutex_destroy(&c->lock);
-        pthread_cond_destroy(&c->changed);
+        pthread_cond_destroy(&c->state_changed);
     }
     free(c);
 }
 
-static int keep_options(struct psc_client *c, const struct psc_options *o,
+static int copy_options(struct psc_client *c, const struct psc_options *o,
                         char *err, size_t err_size)
 {
     c->options = *o;
@@ -934,8 +943,8 @@ static int keep_options(struct psc_client *c, const struct psc_options *o,
                                                  : PSC_DEFAULT_SOCKET);
     c->options.job = strdup(o->job);
     if (c->options.socket == NULL || c->options.job == NULL) {
-        return refuse(err, err_size, PSC_E_NOMEM, "%s",
-                      ps_strerror(PS_E_NOMEM));
+        return open_error(err, err_size, PSC_E_NOMEM, "%s",
+                          ps_strerror(PS_E_NOMEM));
     }
     return 0;
 }
@@ -951,8 +960,8 @@ int psc_open(const struct psc_options *o, struct psc_client **ret_client,
     psc_options_init(&full, sizeof(full));
     if (o->size < offsetof(struct psc_options, connect_timeout_ms) ||
         o->size > sizeof(full)) {
-        return refuse(err, err_size, PSC_E_INVAL,
-                      "the options were not set up with psc_options_init");
+        return open_error(err, err_size, PSC_E_INVAL,
+                          "the options were not set up with psc_options_init");
     }
     memcpy(&full, o, o->size);
     rc = check_options(&full, err, err_size);
@@ -961,22 +970,22 @@ int psc_open(const struct psc_options *o, struct psc_client **ret_client,
     }
     rc = new_client(&c);
     if (rc != 0) {
-        return refuse(err, err_size, rc, "%s", ps_strerror(rc));
+        return open_error(err, err_size, rc, "%s", ps_strerror(rc));
     }
     c->op_timeout_ms = full.op_timeout_ms;
     c->close_timeout_ms = full.close_timeout_ms;
-    ps_spin_init(&c->spin, full.spin_us == 0  ? PS_SPIN_AUTO
-                           : full.spin_us < 0 ? 0
-                                              : PS_MICROS(full.spin_us));
-    c->quiet = (full.flags & PSC_OPEN_QUIET) != 0;
-    rc = keep_options(c, &full, err, err_size);
+    ps_spin_init(&c->busy_poll, full.spin_us == 0  ? PS_SPIN_AUTO
+                                : full.spin_us < 0 ? 0
+                                                   : PS_MICROS(full.spin_us));
+    c->is_quiet = (full.flags & PSC_OPEN_QUIET) != 0;
+    rc = copy_options(c, &full, err, err_size);
     if (rc == 0) {
         wait_note_init(c);
-        rc = dial(c, &full, err, err_size);
+        rc = connect_agent(c, &full, err, err_size);
     }
     if (rc == 0) {
         pthread_mutex_lock(&c->lock);
-        rc = hello(c, &full, err, err_size);
+        rc = send_hello(c, &full, err, err_size);
         pthread_mutex_unlock(&c->lock);
     }
     if (rc != 0) {
@@ -989,19 +998,20 @@ int psc_open(const struct psc_options *o, struct psc_client **ret_client,
 
 /* ------------------------------------------------------------------ closing */
 
-static bool all_ended(void *arg)
+static bool all_ops_ended(void *arg)
 {
     const struct psc_client *c = arg;
 
     /* An agent that is back is told that this worker leaves, at least. Loose
      * ones give nothing. */
-    return c->sent == c->loose && c->away == 0 && c->link == LINK_UP;
+    return c->ops_sent == c->skips_detached && c->keys_unbound == 0 &&
+           c->link == LINK_UP;
 }
 
 /* PS_E_CLOSED: the agent was gone before it could hear it. */
-static int say_bye(struct psc_client *c)
+static int send_bye(struct psc_client *c)
 {
-    const struct ps_msg m = {.code = PS_MSG_L_BYE};
+    const struct ps_msg m = {.code = PS_MSG_L_DETACH};
     ps_time deadline = client_deadline(END_MS);
 
     if (client_send(c, &m) != 0) {
@@ -1018,7 +1028,7 @@ static int say_bye(struct psc_client *c)
         if (rc != 0 && rc != PS_E_AGAIN) {
             return rc;
         }
-        take_messages(c);
+        accept_messages(c);
     }
     return ps_sock_end(c->sock, END_MS);
 }
@@ -1030,15 +1040,16 @@ static void leave_locked(struct psc_client *c)
 
     do {
         lost = false;
-        if (client_wait(c, all_ended, c, deadline) == PS_E_TIMEOUT) {
+        if (client_wait(c, all_ops_ended, c, deadline) == PS_E_TIMEOUT) {
             /* What is still open ends here; what was given is with the
              * agent. */
         }
         if (c->rc == 0 && c->link == LINK_UP) {
-            lost = say_bye(c) == PS_E_CLOSED && c->rc == 0 && resume_can(c);
+            lost = send_bye(c) == PS_E_CLOSED && c->rc == 0 &&
+                   reattach_is_possible(c);
         }
         if (lost) {
-            resume_lose(c);
+            reattach_agent_lost(c);
         }
     } while (lost && ms_until(deadline) > 0);
     client_fail(c, PSC_E_CLOSED, "this worker has left the job");
@@ -1052,7 +1063,7 @@ int psc_leave(struct psc_client *c)
         return rc;
     }
     if (c->rc != 0) {
-        rc = client_complain(c, c->rc, "%s", c->text);
+        rc = client_error(c, c->rc, "%s", c->text);
     } else {
         leave_locked(c);
     }
@@ -1065,7 +1076,7 @@ void psc_close(struct psc_client *c)
     if (c == NULL) {
         return;
     }
-    if (!client_is_ours(c)) {
+    if (!client_is_own_process(c)) {
         free_client(c, true);
         return;
     }
@@ -1081,27 +1092,27 @@ void psc_close(struct psc_client *c)
 
 int psc_rank(const struct psc_client *c)
 {
-    return client_is_ours(c) ? (int)c->rank : PSC_E_FORKED;
+    return client_is_own_process(c) ? (int)c->rank : PSC_E_FORKED;
 }
 
 int psc_size(const struct psc_client *c)
 {
-    return client_is_ours(c) ? (int)c->size : PSC_E_FORKED;
+    return client_is_own_process(c) ? (int)c->size : PSC_E_FORKED;
 }
 
 int psc_local_rank(const struct psc_client *c)
 {
-    return client_is_ours(c) ? (int)c->local_rank : PSC_E_FORKED;
+    return client_is_own_process(c) ? (int)c->local_rank : PSC_E_FORKED;
 }
 
 int psc_local_size(const struct psc_client *c)
 {
-    return client_is_ours(c) ? (int)c->local_size : PSC_E_FORKED;
+    return client_is_own_process(c) ? (int)c->local_size : PSC_E_FORKED;
 }
 
 int psc_num_servers(const struct psc_client *c)
 {
-    return client_is_ours(c) ? (int)c->num_servers : PSC_E_FORKED;
+    return client_is_own_process(c) ? (int)c->num_servers : PSC_E_FORKED;
 }
 
 const char *psc_strerror(int rc)
@@ -1135,17 +1146,17 @@ int psc_get_stats(struct psc_client *c, struct psc_stats *ret_stats)
         return rc;
     }
     if (s.size < sizeof(uint32_t) || s.size > sizeof(s)) {
-        rc = client_complain(c, PSC_E_INVAL, "size is not of the statistics");
+        rc = client_error(c, PSC_E_INVAL, "size is not of the statistics");
         goto leave;
     }
     s.ops = c->ops_ended;
     s.rounds = c->rounds;
-    s.bytes_given = c->bytes_given;
-    s.bytes_got = c->bytes_got;
+    s.bytes_given = c->bytes_pushed;
+    s.bytes_got = c->bytes_pulled;
     s.bytes_copied = c->bytes_copied;
     s.sends = ps_sock_sends(c->sock);
     s.receives = ps_sock_receives(c->sock);
-    s.resumes = c->resumes;
+    s.resumes = c->reattach_count;
     memcpy(ret_stats, &s, s.size);
 
 leave:
@@ -1167,8 +1178,8 @@ int psc_alloc(struct psc_client *c, size_t size, void **ret_data)
     if (rc == 0) {
         *ret_data = ps_shm_data(b);
     } else {
-        client_complain(c, rc, "no shared memory of %zu bytes: %s", size,
-                        c->rc != 0 ? c->text : ps_strerror(rc));
+        client_error(c, rc, "no shared memory of %zu bytes: %s", size,
+                     c->rc != 0 ? c->text : ps_strerror(rc));
     }
     client_leave(c);
     return rc;
@@ -1188,10 +1199,10 @@ int psc_free(struct psc_client *c, void *data)
     }
     b = ps_shm_find(&c->shm, data, 0);
     if (b == NULL || ps_shm_data(b) != data) {
-        rc = client_complain(c, PSC_E_INVAL, "not from psc_alloc");
+        rc = client_error(c, PSC_E_INVAL, "not from psc_alloc");
     } else if (b->uses > 0) {
-        rc = client_complain(c, PSC_E_AGAIN,
-                             "%u open operations use this memory", b->uses);
+        rc = client_error(c, PSC_E_AGAIN, "%u open operations use this memory",
+                          b->uses);
     } else {
         ps_shm_put(&c->shm, b);
     }
@@ -1222,7 +1233,7 @@ static int make_poll_fd(struct psc_client *c)
     c->event_fd = event;
     c->poll_fd = fd;
     arm_poll(c);
-    if (!ps_list_empty(&c->calls)) {
+    if (!ps_list_empty(&c->callbacks)) {
         return eventfd_write(event, 1) == 0 ? 0 : PSC_E_SYS;
     }
     return 0;
@@ -1238,8 +1249,7 @@ int psc_fd(struct psc_client *c)
     if (c->poll_fd < 0) {
         rc = make_poll_fd(c);
         if (rc != 0) {
-            client_complain(c, rc, "no descriptor to poll: %s",
-                            ps_strerror(rc));
+            client_error(c, rc, "no descriptor to poll: %s", ps_strerror(rc));
         }
     }
     rc = rc != 0 ? rc : c->poll_fd;
@@ -1258,8 +1268,8 @@ int psc_dispatch(struct psc_client *c)
         return rc;
     }
     client_poll(c);
-    while ((n = ps_list_pop(&c->calls)) != NULL) {
-        struct psc_op *op = PS_CONTAINER(n, struct psc_op, of_call);
+    while ((n = ps_list_pop(&c->callbacks)) != NULL) {
+        struct psc_op *op = PS_CONTAINER(n, struct psc_op, of_callbacks);
         psc_callback callback = op->callback;
         void *user = op->user;
 
@@ -1277,7 +1287,7 @@ int psc_dispatch(struct psc_client *c)
     }
     arm_poll(c);
     if (count == 0 && c->rc != 0) {
-        count = client_complain(c, c->rc, "%s", c->text);
+        count = client_error(c, c->rc, "%s", c->text);
     }
     client_leave(c);
     return count;

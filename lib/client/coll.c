@@ -32,9 +32,9 @@
 #define EXACT_MAX 256u
 
 static const char *const kind_names[] = {
-    [ALLREDUCE] = "allreduce", [BCAST] = "broadcast",
-    [ALLGATHER] = "allgather", [REDUCESCATTER] = "reduce-scatter",
-    [ALLTOALL] = "alltoall",   [JOIN] = "join",
+    [COLL_ALLREDUCE] = "allreduce", [COLL_BCAST] = "broadcast",
+    [COLL_ALLGATHER] = "allgather", [COLL_REDUCESCATTER] = "reduce-scatter",
+    [COLL_ALLTOALL] = "alltoall",   [COLL_JOIN] = "join",
 };
 
 const char *coll_kind_name(enum coll_kind kind)
@@ -46,7 +46,7 @@ void coll_name(const struct psc_op *op, char *text, size_t size)
 {
     const struct coll *k = op->coll;
 
-    if (k->joined) {
+    if (k->is_join) {
         snprintf(text, size, "join");
     } else if (k->name[0] == '\0') {
         snprintf(text, size, "%s", coll_kind_name(k->kind));
@@ -63,10 +63,10 @@ void coll_fail(struct coll *k, int rc, const char *text)
     }
 }
 
-static void leave_turn(struct coll *k)
+static void order_leave(struct coll *k)
 {
-    if (ps_list_linked(&k->of_turn)) {
-        ps_list_remove(&k->of_turn);
+    if (ps_list_linked(&k->of_order_queue)) {
+        ps_list_remove(&k->of_order_queue);
     }
 }
 
@@ -77,19 +77,19 @@ void coll_free(struct psc_op *op)
     if (k == NULL) {
         return;
     }
-    for (uint32_t i = 0; i < k->part_count; i++) {
-        op_free(k->parts[i]);
+    for (uint32_t i = 0; i < k->subop_count; i++) {
+        op_free(k->subops[i]);
     }
-    for (uint32_t i = 0; i < k->pass_count; i++) {
-        op_free(k->passes[i]);
+    for (uint32_t i = 0; i < k->skip_count; i++) {
+        op_free(k->skips[i]);
     }
-    leave_turn(k);
-    coll_release(k);
-    free(k->passes);
-    free(k->parts);
+    order_leave(k);
+    coll_release_source(k);
+    free(k->skips);
+    free(k->subops);
     free(k->name);
     free(k->pieces);
-    free(k->row_of);
+    free(k->rows_by_rank);
     free(k->splits);
     free(k->result);
     free(k->text);
@@ -97,31 +97,31 @@ void coll_free(struct psc_op *op)
     op->coll = NULL;
 }
 
-void coll_bury(struct psc_client *c)
+void coll_free_deferred(struct psc_client *c)
 {
     struct ps_list_node *n;
 
-    while ((n = ps_list_first(&c->graves)) != NULL) {
+    while ((n = ps_list_first(&c->deferred_free)) != NULL) {
         op_free(PS_CONTAINER(n, struct psc_op, of_key));
     }
 }
 
-struct psc_op *coll_open_part(struct psc_op *op)
+struct psc_op *coll_open_subop(struct psc_op *op)
 {
     const struct coll *k = op->coll;
 
-    if (k != NULL && k->stage == TURN) {
-        k = PS_CONTAINER(ps_list_first(&op->client->turns), struct coll,
-                         of_turn);
+    if (k != NULL && k->stage == COLL_ORDER) {
+        k = PS_CONTAINER(ps_list_first(&op->client->order_queue), struct coll,
+                         of_order_queue);
     }
-    for (uint32_t i = 0; k != NULL && i < k->part_count; i++) {
-        if (k->parts[i]->state != OP_DONE) {
-            return k->parts[i];
+    for (uint32_t i = 0; k != NULL && i < k->subop_count; i++) {
+        if (k->subops[i]->state != OP_DONE) {
+            return k->subops[i];
         }
     }
-    for (uint32_t i = 0; k != NULL && i < k->pass_count; i++) {
-        if (k->passes[i]->state != OP_DONE) {
-            return k->passes[i];
+    for (uint32_t i = 0; k != NULL && i < k->skip_count; i++) {
+        if (k->skips[i]->state != OP_DONE) {
+            return k->skips[i];
         }
     }
     return op;
@@ -129,7 +129,7 @@ struct psc_op *coll_open_part(struct psc_op *op)
 
 /* --------------------------------------------------------------- MEET, TURN */
 
-int coll_start_meet(struct coll *k)
+int coll_start_agree(struct coll *k)
 {
     struct psc_client *c = k->op->client;
     struct psc_op *part;
@@ -142,40 +142,40 @@ int coll_start_meet(struct coll *k)
     }
     words[0] = (int64_t)k->hash;
     words[1] = c->key_count >= EXACT_MAX;
-    words[2 + c->rank] = k->joined ? coll_join_word(k) : (int64_t)k->rows;
-    k->stage = MEET;
+    words[2 + c->rank] = k->is_join ? coll_join_entry(k) : (int64_t)k->rows;
+    k->stage = COLL_AGREE;
     k->op->state = OP_COLLECTING;
-    ps_list_push_back(&c->turns, &k->of_turn);
-    coll_part_start(part);
+    ps_list_push_back(&c->order_queue, &k->of_order_queue);
+    coll_subop_start(part);
     return k->rc;
 }
 
-static void end_meet(struct coll *k)
+static void coll_end_agree(struct coll *k)
 {
     uint32_t size = k->op->client->size;
-    const int64_t *words = coll_part_words(k->parts[0]);
+    const int64_t *words = coll_subop_result(k->subops[0]);
 
-    k->rounded = words[1] > 0;
-    k->agree = (uint64_t)words[0] == k->hash * size;
-    memcpy(k->row_of, words + 2, size * WORD);
-    k->gone = 0;
+    k->is_size_rounded = words[1] > 0;
+    k->all_agree = (uint64_t)words[0] == k->hash * size;
+    memcpy(k->rows_by_rank, words + 2, size * WORD_BYTES);
+    k->joined_count = 0;
     for (uint32_t r = 0; r < size; r++) {
-        k->gone += words[2 + r] < 0;
+        k->joined_count += words[2 + r] < 0;
     }
-    k->stage = TURN;
+    k->stage = COLL_ORDER;
 }
 
-static void end_turn(struct coll *k)
+static void order_end(struct coll *k)
 {
-    if (k->gone == k->op->client->size && k->agree) {
+    if (k->joined_count == k->op->client->size && k->all_agree) {
         coll_end_join(k);
-    } else if (k->gone == k->op->client->size) {
-        k->joined = false; /* They have joined with different keys. */
-        coll_start_differ(k);
-    } else if (k->gone > 0) {
-        coll_start_follow(k);
-    } else if (!k->agree) {
-        coll_start_differ(k);
+    } else if (k->joined_count == k->op->client->size) {
+        k->is_join = false; /* They have joined with different keys. */
+        coll_start_mismatch(k);
+    } else if (k->joined_count > 0) {
+        coll_start_shadow(k);
+    } else if (!k->all_agree) {
+        coll_start_mismatch(k);
     } else {
         coll_start_work(k);
     }
@@ -183,106 +183,107 @@ static void end_turn(struct coll *k)
 
 /* -------------------------------------------------------------------- steps */
 
-static void finish(struct coll *k)
+static void coll_end(struct coll *k)
 {
     struct psc_op *op = k->op;
 
-    leave_turn(k);
-    coll_pass_leave(k);
-    coll_release(k);
+    order_leave(k);
+    coll_skips_detach(k);
+    coll_release_source(k);
     op_end(op, k->rc, k->text);
 }
 
-static void next_stage(struct coll *k)
+static void start_next_stage(struct coll *k)
 {
     switch (k->stage) {
-    case MEET:
-        end_meet(k);
+    case COLL_AGREE:
+        coll_end_agree(k);
         break;
-    case TURN:
-        end_turn(k);
+    case COLL_ORDER:
+        order_end(k);
         break;
-    case FOLLOW:
-        coll_end_follow(k);
+    case COLL_SHADOW:
+        coll_end_shadow(k);
         break;
-    case DIFFER:
-        if (!k->joined) {
-            coll_end_differ(k);
+    case COLL_MISMATCH:
+        if (!k->is_join) {
+            coll_end_mismatch(k);
         }
-        k->stage = DATA;
+        k->stage = COLL_DATA;
         break;
-    case SPLITS:
+    case COLL_SPLITS:
         coll_end_splits(k);
         break;
-    case DATA:
+    case COLL_DATA:
         break;
     }
 }
 
-static bool has_turn(const struct coll *k)
+static bool is_first_in_order(const struct coll *k)
 {
-    return ps_list_first(&k->op->client->turns) == &k->of_turn;
+    return ps_list_first(&k->op->client->order_queue) == &k->of_order_queue;
 }
 
 /* All parts that were started have ended. */
-static void step(struct coll *k)
+static void coll_stage_ended(struct coll *k)
 {
-    k->open++; /* Parts that end while others are started do not come here. */
-    while (k->rc == 0 && k->open == 1 && k->stage != DATA &&
-           (k->stage != TURN || has_turn(k))) {
-        next_stage(k);
+    k->subops_open++; /* Parts that end while others are started do not come here. */
+    while (k->rc == 0 && k->subops_open == 1 && k->stage != COLL_DATA &&
+           (k->stage != COLL_ORDER || is_first_in_order(k))) {
+        start_next_stage(k);
     }
-    if (k->stage == DIFFER || k->stage == DATA) {
-        leave_turn(k);
+    if (k->stage == COLL_MISMATCH || k->stage == COLL_DATA) {
+        order_leave(k);
     }
-    while (k->rc == 0 && k->open == 1 && k->joined && k->stage == DATA) {
-        coll_meet_again(k);
+    while (k->rc == 0 && k->subops_open == 1 && k->is_join &&
+           k->stage == COLL_DATA) {
+        coll_join_next_agree(k);
     }
-    if (--k->open == 0 &&
-        (k->rc != 0 || (k->stage != TURN && k->passing == 0))) {
-        finish(k);
+    if (--k->subops_open == 0 &&
+        (k->rc != 0 || (k->stage != COLL_ORDER && k->skips_open == 0))) {
+        coll_end(k);
     }
 }
 
 /* Those that have met and waited for the one that has now gone on. A step may
  * end others: they come to step() below, not here once more. */
-static void step_turns(struct psc_client *c)
+static void run_order_queue(struct psc_client *c)
 {
     struct ps_list_node *n;
 
-    if (c->turning) {
+    if (c->order_is_running) {
         return;
     }
-    c->turning = true;
-    while ((n = ps_list_first(&c->turns)) != NULL) {
-        struct coll *k = PS_CONTAINER(n, struct coll, of_turn);
+    c->order_is_running = true;
+    while ((n = ps_list_first(&c->order_queue)) != NULL) {
+        struct coll *k = PS_CONTAINER(n, struct coll, of_order_queue);
 
-        if (k->stage != TURN) {
+        if (k->stage != COLL_ORDER) {
             break;
         }
-        step(k);
+        coll_stage_ended(k);
     }
-    c->turning = false;
+    c->order_is_running = false;
 }
 
-void coll_go_on(struct coll *k)
+void coll_next_stage(struct coll *k)
 {
     struct psc_client *c = k->op->client;
 
-    if (k->open == 0 && k->op->state == OP_COLLECTING) {
-        step(k);
-        step_turns(c);
+    if (k->subops_open == 0 && k->op->state == OP_COLLECTING) {
+        coll_stage_ended(k);
+        run_order_queue(c);
     }
 }
 
-void coll_part_ended(struct psc_op *part)
+void coll_subop_ended(struct psc_op *part)
 {
-    struct coll *k = part->part_of;
+    struct coll *k = part->subop_of;
 
     if (part->rc != 0) {
         coll_fail(k, part->rc, part->text);
     }
-    assert(k->open > 0);
-    k->open--;
-    coll_go_on(k);
+    assert(k->subops_open > 0);
+    k->subops_open--;
+    coll_next_stage(k);
 }

@@ -15,15 +15,15 @@
  * to each by itself. */
 #define PAIR_BYTES 2048u
 
-static void data_key(struct coll *k, const char *prefix, uint32_t dtype,
-                     uint64_t *count, char *full, size_t size)
+static void data_key_name(struct coll *k, const char *prefix, uint32_t dtype,
+                          uint64_t *count, char *full, size_t size)
 {
     uint64_t step = 512;
 
-    while (k->rounded && step * 16 < *count) {
+    while (k->is_size_rounded && step * 16 < *count) {
         step *= 2;
     }
-    if (k->rounded) {
+    if (k->is_size_rounded) {
         *count = ps_round_up(*count, step);
     }
     snprintf(full, size, "%s.%s.%llu", prefix, ps_dtype_name(dtype),
@@ -31,13 +31,13 @@ static void data_key(struct coll *k, const char *prefix, uint32_t dtype,
 }
 
 /* An array of the caller that ends where its memory ends. */
-static int widen(struct coll *k)
+static int widen_out(struct coll *k)
 {
     struct psc_client *c = k->op->client;
     struct ps_shm_block *wide;
     int rc;
 
-    if (k->block == NULL || !k->rounded ||
+    if (k->block == NULL || !k->is_size_rounded ||
         k->offset + k->bytes + coll_slack(k->bytes) <= k->block->size) {
         return 0;
     }
@@ -47,7 +47,7 @@ static int widen(struct coll *k)
     }
     memcpy(ps_shm_data(wide),
            (const uint8_t *)ps_shm_data(k->block) + k->offset, k->bytes);
-    coll_release(k);
+    coll_release_source(k);
     wide->uses++;
     k->block = wide;
     k->offset = 0;
@@ -64,14 +64,14 @@ static int reduce_part(struct coll *k, const char *prefix, uint64_t from,
     struct psc_op *part;
     int rc;
 
-    data_key(k, prefix, k->dtype, &padded, full, sizeof(full));
-    rc = coll_part_new(k, want ? OP_PUSHPULL : OP_PUSH, full, k->dtype, padded,
-                       &part);
+    data_key_name(k, prefix, k->dtype, &padded, full, sizeof(full));
+    rc = coll_subop_new(k, want ? OP_PUSHPULL : OP_PUSH, full, k->dtype, padded,
+                        &part);
     if (rc != 0) {
         return rc;
     }
     part->reduce = k->op->reduce;
-    coll_part_give(part, from * size);
+    coll_subop_set_source(part, from * size);
     if (want) {
         part->out = k->out != NULL ? k->out + out_from : k->result;
         part->out_bytes = count * size;
@@ -81,45 +81,45 @@ static int reduce_part(struct coll *k, const char *prefix, uint64_t from,
 
 /* Bytes that rank `root` gives, from `given` of its array on; of them, from
  * `from` on, `wanted` go to `out_from` of the result. */
-struct stretch {
-    size_t given; /* Whole words. */
+struct source_range {
+    size_t source_offset; /* Whole words. */
     size_t bytes;
-    size_t from;
-    size_t wanted;
+    size_t value_offset;
+    size_t wanted_bytes;
     size_t out_from;
 };
 
-static int give_part(struct coll *k, const char *prefix, uint32_t root,
-                     const struct stretch *s)
+static int start_source_part(struct coll *k, const char *prefix, uint32_t root,
+                             const struct source_range *s)
 {
     struct psc_client *c = k->op->client;
     char full[PS_KEY_NAME_MAX + 1];
-    uint64_t words = (s->bytes + WORD - 1) / WORD;
+    uint64_t words = (s->bytes + WORD_BYTES - 1) / WORD_BYTES;
     struct psc_op *part;
     int rc;
 
-    data_key(k, prefix, PS_DTYPE_INT64, &words, full, sizeof(full));
-    rc = coll_part_new(k, OP_BROADCAST, full, PS_DTYPE_INT64, words, &part);
+    data_key_name(k, prefix, PS_DTYPE_INT64, &words, full, sizeof(full));
+    rc = coll_subop_new(k, OP_BROADCAST, full, PS_DTYPE_INT64, words, &part);
     if (rc != 0) {
         return rc;
     }
     part->root = root;
     if (root == c->rank) {
-        coll_part_give(part, s->given);
+        coll_subop_set_source(part, s->source_offset);
     }
     part->out = k->out != NULL
                     ? k->out + s->out_from
                     : (k->result != NULL ? (uint8_t *)k->result + s->out_from
                                          : NULL);
-    part->out_from = s->from;
-    part->out_bytes = s->wanted;
-    part->aside = s->wanted == 0 || k->joined;
+    part->out_from = s->value_offset;
+    part->out_bytes = s->wanted_bytes;
+    part->send_only = s->wanted_bytes == 0 || k->is_join;
     return 0;
 }
 
 /* Room for what comes. A rank whose array is too small takes part all the
  * same, so that the others get theirs. */
-static int make_room(struct coll *k, uint64_t rows)
+static int reserve_out(struct coll *k, uint64_t rows)
 {
     struct psc_client *c = k->op->client;
     char text[PSC_TEXT_MAX];
@@ -129,7 +129,7 @@ static int make_room(struct coll *k, uint64_t rows)
     if (!ps_mul_u64(rows, k->row_bytes, &bytes) || bytes > SIZE_MAX / 2) {
         return PSC_E_TOOBIG;
     }
-    if (k->joined) {
+    if (k->is_join) {
         return 0; /* Nobody here wants it. */
     }
     k->result_size = (size_t)bytes;
@@ -160,9 +160,10 @@ static int start_bcast(struct coll *k)
 {
     k->result_size = k->bytes;
     return k->bytes == 0 ? 0
-                         : give_part(k, "c:copy", k->op->root,
-                                     &(struct stretch){.bytes = k->bytes,
-                                                       .wanted = k->bytes});
+                         : start_source_part(k, "c:copy", k->op->root,
+                                             &(struct source_range){
+                                                 .bytes = k->bytes,
+                                                 .wanted_bytes = k->bytes});
 }
 
 static int start_allgather(struct coll *k)
@@ -170,19 +171,20 @@ static int start_allgather(struct coll *k)
     struct psc_client *c = k->op->client;
     uint64_t rows;
     size_t at = 0;
-    int rc = ps_sum_u64(k->row_of, c->size, 1, &rows) ? make_room(k, rows)
-                                                      : PSC_E_TOOBIG;
+    int rc = ps_sum_u64(k->rows_by_rank, c->size, 1, &rows)
+                 ? reserve_out(k, rows)
+                 : PSC_E_TOOBIG;
 
     for (uint32_t r = 0; rc == 0 && r < c->size; r++) {
-        size_t bytes = (size_t)k->row_of[r] * k->row_bytes;
+        size_t bytes = (size_t)k->rows_by_rank[r] * k->row_bytes;
         char prefix[32];
 
         snprintf(prefix, sizeof(prefix), "c:from%u", r);
         if (bytes > 0) {
-            rc = give_part(k, prefix, r,
-                           &(struct stretch){.bytes = bytes,
-                                             .wanted = bytes,
-                                             .out_from = at});
+            rc = start_source_part(k, prefix, r,
+                                   &(struct source_range){.bytes = bytes,
+                                                          .wanted_bytes = bytes,
+                                                          .out_from = at});
         }
         at += bytes;
     }
@@ -195,7 +197,7 @@ static int start_reducescatter(struct coll *k)
     struct psc_client *c = k->op->client;
     uint64_t elements = k->row_bytes / ps_dtype_size(k->dtype);
     uint64_t from = 0;
-    int rc = make_room(k, k->rows / c->size + (c->rank < k->rows % c->size));
+    int rc = reserve_out(k, k->rows / c->size + (c->rank < k->rows % c->size));
 
     for (uint32_t r = 0; rc == 0 && r < c->size; r++) {
         uint64_t rows = k->rows / c->size + (r < k->rows % c->size);
@@ -211,21 +213,21 @@ static int start_reducescatter(struct coll *k)
 }
 
 /* What this rank sends to itself. */
-static void keep_own(const struct coll *k, const struct stretch *s)
+static void copy_own_rows(const struct coll *k, const struct source_range *s)
 {
     uint8_t *out = k->out != NULL ? k->out : k->result;
 
-    if (k->rc == 0 && !k->op->freed && k->block != NULL && out != NULL) {
+    if (k->rc == 0 && !k->op->detached && k->block != NULL && out != NULL) {
         ps_kernel_copy(out + s->out_from,
                        (const uint8_t *)ps_shm_data(k->block) + k->offset +
-                           s->given,
+                           s->source_offset,
                        s->bytes);
     }
 }
 
 /* Rows of rank `from`, a round for each rank that gets some: only nodes where
  * such a rank is receive them. */
-static int give_pairs(struct coll *k, uint32_t from, size_t out_from)
+static int start_pairs(struct coll *k, uint32_t from, size_t out_from)
 {
     const uint32_t size = k->op->client->size;
     const uint32_t rank = k->op->client->rank;
@@ -234,9 +236,9 @@ static int give_pairs(struct coll *k, uint32_t from, size_t out_from)
     int rc = 0;
 
     for (uint32_t to = 0; rc == 0 && to < size; to++) {
-        struct stretch s = {.given = at,
-                            .bytes = (size_t)sends[to] * k->row_bytes,
-                            .out_from = out_from};
+        struct source_range s = {.source_offset = at,
+                                 .bytes = (size_t)sends[to] * k->row_bytes,
+                                 .out_from = out_from};
         char prefix[48];
 
         at += s.bytes;
@@ -245,42 +247,43 @@ static int give_pairs(struct coll *k, uint32_t from, size_t out_from)
         }
         if (to == from) {
             if (from == rank) {
-                keep_own(k, &s);
+                copy_own_rows(k, &s);
             }
             continue;
         }
-        s.wanted = to == rank ? s.bytes : 0;
-        s.from = s.given % WORD; /* Words are what is given. */
-        s.given -= s.from;
-        s.bytes += s.from;
+        s.wanted_bytes = to == rank ? s.bytes : 0;
+        s.value_offset = s.source_offset %
+                         WORD_BYTES; /* Words are what is given. */
+        s.source_offset -= s.value_offset;
+        s.bytes += s.value_offset;
         snprintf(prefix, sizeof(prefix), "c:from%u-%u", from, to);
-        rc = give_part(k, prefix, from, &s);
+        rc = start_source_part(k, prefix, from, &s);
     }
     return rc;
 }
 
 /* Few rows go as one to all who get some of them. */
-static int give_rows(struct coll *k, uint32_t from, size_t out_from)
+static int start_rows_bcast(struct coll *k, uint32_t from, size_t out_from)
 {
     const uint32_t size = k->op->client->size;
     const uint32_t rank = k->op->client->rank;
     const uint64_t *sends = k->splits + (size_t)from * size;
-    struct stretch s = {.out_from = out_from};
+    struct source_range s = {.out_from = out_from};
     char prefix[32];
 
     for (uint32_t to = 0; to < size; to++) {
         s.bytes += (size_t)sends[to] * k->row_bytes;
-        s.from += to < rank ? (size_t)sends[to] * k->row_bytes : 0;
+        s.value_offset += to < rank ? (size_t)sends[to] * k->row_bytes : 0;
     }
     if (s.bytes == 0) {
         return 0;
     }
     if (s.bytes / size >= PAIR_BYTES) {
-        return give_pairs(k, from, out_from);
+        return start_pairs(k, from, out_from);
     }
-    s.wanted = (size_t)sends[rank] * k->row_bytes;
+    s.wanted_bytes = (size_t)sends[rank] * k->row_bytes;
     snprintf(prefix, sizeof(prefix), "c:from%u", from);
-    return give_part(k, prefix, from, &s);
+    return start_source_part(k, prefix, from, &s);
 }
 
 /* True: the rows that each rank announces can lie in memory. */
@@ -308,15 +311,15 @@ static int start_alltoall(struct coll *k)
     int rc;
 
     for (uint32_t r = 0; r < c->size; r++) {
-        k->row_of[r] = k->splits[(size_t)r * c->size + c->rank];
+        k->rows_by_rank[r] = k->splits[(size_t)r * c->size + c->rank];
     }
-    if (!splits_fit(k) || !ps_sum_u64(k->row_of, c->size, 1, &rows)) {
+    if (!splits_fit(k) || !ps_sum_u64(k->rows_by_rank, c->size, 1, &rows)) {
         return PSC_E_TOOBIG;
     }
-    rc = make_room(k, rows);
+    rc = reserve_out(k, rows);
     for (uint32_t r = 0; rc == 0 && r < c->size; r++) {
-        rc = give_rows(k, r, at);
-        at += (size_t)k->row_of[r] * k->row_bytes;
+        rc = start_rows_bcast(k, r, at);
+        at += (size_t)k->rows_by_rank[r] * k->row_bytes;
     }
     return rc;
 }
@@ -324,17 +327,17 @@ static int start_alltoall(struct coll *k)
 static int start_kind(struct coll *k)
 {
     switch (k->kind) {
-    case ALLREDUCE:
+    case COLL_ALLREDUCE:
         return start_allreduce(k);
-    case BCAST:
+    case COLL_BCAST:
         return start_bcast(k);
-    case ALLGATHER:
+    case COLL_ALLGATHER:
         return start_allgather(k);
-    case REDUCESCATTER:
+    case COLL_REDUCESCATTER:
         return start_reducescatter(k);
-    case ALLTOALL:
+    case COLL_ALLTOALL:
         return start_alltoall(k);
-    case JOIN:
+    case COLL_JOIN:
         break;
     }
     return PSC_E_INVAL;
@@ -342,10 +345,10 @@ static int start_kind(struct coll *k)
 
 static void start_data(struct coll *k)
 {
-    uint32_t first = k->part_count;
-    int rc = widen(k);
+    uint32_t first = k->subop_count;
+    int rc = widen_out(k);
 
-    k->stage = DATA;
+    k->stage = COLL_DATA;
     if (rc == 0) {
         rc = start_kind(k);
     }
@@ -356,9 +359,9 @@ static void start_data(struct coll *k)
                     coll_kind_name(k->kind), ps_strerror(rc));
         coll_fail(k, rc, NULL);
     }
-    for (uint32_t i = first; i < k->part_count; i++) {
-        coll_part_start(
-            k->parts[i]); /* All fail where the client has failed. */
+    for (uint32_t i = first; i < k->subop_count; i++) {
+        coll_subop_start(
+            k->subops[i]); /* All fail where the client has failed. */
     }
 }
 
@@ -372,20 +375,20 @@ static void start_splits(struct coll *k)
     int rc = coll_small_round(k, "c:splits", (uint64_t)c->size * c->size,
                               &words, &part);
 
-    k->stage = SPLITS;
+    k->stage = COLL_SPLITS;
     if (rc != 0) {
         client_fail(c, rc, "alltoall cannot go on: %s", ps_strerror(rc));
         coll_fail(k, rc, NULL);
         return;
     }
-    memcpy(words + (size_t)c->rank * c->size, k->splits, c->size * WORD);
-    coll_part_start(part);
+    memcpy(words + (size_t)c->rank * c->size, k->splits, c->size * WORD_BYTES);
+    coll_subop_start(part);
 }
 
 void coll_end_splits(struct coll *k)
 {
     uint32_t size = k->op->client->size;
-    uint64_t *all = realloc(k->splits, (size_t)size * size * WORD);
+    uint64_t *all = realloc(k->splits, (size_t)size * size * WORD_BYTES);
 
     if (all == NULL) {
         client_fail(k->op->client, PSC_E_NOMEM, "alltoall cannot go on: %s",
@@ -393,15 +396,15 @@ void coll_end_splits(struct coll *k)
         coll_fail(k, PSC_E_NOMEM, NULL);
         return;
     }
-    memcpy(all, coll_part_words(k->parts[k->part_count - 1]),
-           (size_t)size * size * WORD);
+    memcpy(all, coll_subop_result(k->subops[k->subop_count - 1]),
+           (size_t)size * size * WORD_BYTES);
     k->splits = all;
     start_data(k);
 }
 
 void coll_start_work(struct coll *k)
 {
-    if (k->kind == ALLTOALL) {
+    if (k->kind == COLL_ALLTOALL) {
         start_splits(k);
     } else {
         start_data(k);

@@ -18,50 +18,50 @@
 
 /* What a rank says in FOLLOW; zeros from those who have joined. */
 enum {
-    F_HERE,
-    F_HASH,
-    F_KIND,
-    F_DTYPE,
-    F_REDUCE,
-    F_ROOT,
-    F_COUNT,
-    F_ROWS,
-    F_ROW_BYTES,
-    FOLLOW_WORDS
+    SHADOW_PRESENT,
+    SHADOW_HASH,
+    SHADOW_KIND,
+    SHADOW_DTYPE,
+    SHADOW_REDUCE,
+    SHADOW_ROOT,
+    SHADOW_COUNT,
+    SHADOW_ROWS,
+    SHADOW_ROW_BYTES,
+    SHADOW_WORDS
 };
 
-void coll_start_follow(struct coll *k)
+void coll_start_shadow(struct coll *k)
 {
     struct psc_client *c = k->op->client;
     struct psc_op *part;
     int64_t *words;
-    int rc = coll_small_round(k, "c:follow", (uint64_t)c->size * FOLLOW_WORDS,
+    int rc = coll_small_round(k, "c:follow", (uint64_t)c->size * SHADOW_WORDS,
                               &words, &part);
 
-    k->stage = FOLLOW;
+    k->stage = COLL_SHADOW;
     if (rc != 0) {
         client_fail(c, rc, "%s cannot go on: %s", coll_kind_name(k->kind),
                     ps_strerror(rc));
         coll_fail(k, rc, NULL);
         return;
     }
-    if (!k->joined) {
-        words += (size_t)c->rank * FOLLOW_WORDS;
-        words[F_HERE] = 1;
-        words[F_HASH] = (int64_t)k->hash;
-        words[F_KIND] = (int64_t)k->kind;
-        words[F_DTYPE] = k->dtype;
-        words[F_REDUCE] = k->op->reduce;
-        words[F_ROOT] = k->op->root;
-        words[F_COUNT] = (int64_t)k->count;
-        words[F_ROWS] = (int64_t)k->rows;
-        words[F_ROW_BYTES] = (int64_t)k->row_bytes;
+    if (!k->is_join) {
+        words += (size_t)c->rank * SHADOW_WORDS;
+        words[SHADOW_PRESENT] = 1;
+        words[SHADOW_HASH] = (int64_t)k->hash;
+        words[SHADOW_KIND] = (int64_t)k->kind;
+        words[SHADOW_DTYPE] = k->dtype;
+        words[SHADOW_REDUCE] = k->op->reduce;
+        words[SHADOW_ROOT] = k->op->root;
+        words[SHADOW_COUNT] = (int64_t)k->count;
+        words[SHADOW_ROWS] = (int64_t)k->rows;
+        words[SHADOW_ROW_BYTES] = (int64_t)k->row_bytes;
     }
-    coll_part_start(part);
+    coll_subop_start(part);
 }
 
 /* The bits that change nothing, whatever they are reduced with. */
-static uint64_t neutral(uint32_t dtype, uint8_t reduce)
+static uint64_t neutral_bits(uint32_t dtype, uint8_t reduce)
 {
     static const struct {
         uint64_t one, greatest, least;
@@ -92,7 +92,7 @@ static uint64_t neutral(uint32_t dtype, uint8_t reduce)
 
 static void fill_neutral(struct coll *k)
 {
-    const uint64_t bits = neutral(k->dtype, k->op->reduce);
+    const uint64_t bits = neutral_bits(k->dtype, k->op->reduce);
     const size_t size = ps_dtype_size(k->dtype);
     uint8_t *at = ps_shm_data(k->block);
 
@@ -102,25 +102,25 @@ static void fill_neutral(struct coll *k)
 }
 
 /* Become what the others do. */
-static int follow(struct coll *k, const int64_t *words)
+static int adopt_collective(struct coll *k, const int64_t *words)
 {
     struct psc_client *c = k->op->client;
     int rc;
 
-    k->kind = (enum coll_kind)words[F_KIND];
-    k->dtype = (uint32_t)words[F_DTYPE];
-    k->op->reduce = (uint8_t)words[F_REDUCE];
-    k->op->root = (uint32_t)words[F_ROOT];
-    k->row_bytes = (size_t)words[F_ROW_BYTES];
-    k->count = (uint64_t)words[F_COUNT];
-    k->rows = (uint64_t)words[F_ROWS];
+    k->kind = (enum coll_kind)words[SHADOW_KIND];
+    k->dtype = (uint32_t)words[SHADOW_DTYPE];
+    k->op->reduce = (uint8_t)words[SHADOW_REDUCE];
+    k->op->root = (uint32_t)words[SHADOW_ROOT];
+    k->row_bytes = (size_t)words[SHADOW_ROW_BYTES];
+    k->count = (uint64_t)words[SHADOW_COUNT];
+    k->rows = (uint64_t)words[SHADOW_ROWS];
     k->bytes = (size_t)k->count * ps_dtype_size(k->dtype);
-    if (k->kind == ALLTOALL) {
+    if (k->kind == COLL_ALLTOALL) {
         free(k->splits);
-        k->splits = calloc(c->size, WORD);
+        k->splits = calloc(c->size, WORD_BYTES);
         return k->splits != NULL ? 0 : PSC_E_NOMEM;
     }
-    if (k->kind != ALLREDUCE && k->kind != REDUCESCATTER) {
+    if (k->kind != COLL_ALLREDUCE && k->kind != COLL_REDUCESCATTER) {
         return 0;
     }
     rc = coll_get_block(c, k->bytes, &k->block);
@@ -133,47 +133,50 @@ static int follow(struct coll *k, const int64_t *words)
     return rc;
 }
 
-void coll_end_follow(struct coll *k)
+void coll_end_shadow(struct coll *k)
 {
     struct psc_client *c = k->op->client;
-    const int64_t *words = coll_part_words(k->parts[k->part_count - 1]);
+    const int64_t *words = coll_subop_result(k->subops[k->subop_count - 1]);
     const int64_t *first = NULL;
     char text[PSC_TEXT_MAX];
     int rc;
 
     for (uint32_t r = 0; r < c->size; r++) {
-        const int64_t *at = words + (size_t)r * FOLLOW_WORDS;
+        const int64_t *at = words + (size_t)r * SHADOW_WORDS;
 
-        if (at[F_HERE] == 0) {
+        if (at[SHADOW_PRESENT] == 0) {
             continue;
         }
         first = first == NULL ? at : first;
-        if (at[F_HASH] != first[F_HASH]) {
-            coll_start_differ(k);
+        if (at[SHADOW_HASH] != first[SHADOW_HASH]) {
+            coll_start_mismatch(k);
             return;
         }
     }
-    if (first == NULL || first[F_KIND] < 0 || first[F_KIND] >= JOIN ||
-        ps_dtype_size((unsigned)first[F_DTYPE]) == 0 || first[F_REDUCE] < 0 ||
-        first[F_REDUCE] > PSC_PRODUCT || first[F_ROOT] >= c->size) {
+    if (first == NULL || first[SHADOW_KIND] < 0 ||
+        first[SHADOW_KIND] >= COLL_JOIN ||
+        ps_dtype_size((unsigned)first[SHADOW_DTYPE]) == 0 ||
+        first[SHADOW_REDUCE] < 0 || first[SHADOW_REDUCE] > PSC_PRODUCT ||
+        first[SHADOW_ROOT] >= c->size) {
         client_fail(c, PSC_E_PROTO, "a collective that makes no sense");
         coll_fail(k, PSC_E_PROTO, NULL);
         return;
     }
-    if (first[F_KIND] == BCAST && (int64_t)k->row_of[first[F_ROOT]] < 0) {
-        if (!k->joined) {
+    if (first[SHADOW_KIND] == COLL_BCAST &&
+        (int64_t)k->rows_by_rank[first[SHADOW_ROOT]] < 0) {
+        if (!k->is_join) {
             snprintf(text, sizeof(text),
                      "broadcast from rank %u, which has joined",
-                     (unsigned)first[F_ROOT]);
+                     (unsigned)first[SHADOW_ROOT]);
             coll_fail(k, PSC_E_INVAL, text);
         }
-        k->stage = DATA; /* There is none. */
+        k->stage = COLL_DATA; /* There is none. */
         return;
     }
-    rc = k->joined ? follow(k, first) : 0;
+    rc = k->is_join ? adopt_collective(k, first) : 0;
     for (uint32_t r = 0; r < c->size; r++) {
-        if ((int64_t)k->row_of[r] < 0) {
-            k->row_of[r] = 0;
+        if ((int64_t)k->rows_by_rank[r] < 0) {
+            k->rows_by_rank[r] = 0;
         }
     }
     if (rc != 0) {
@@ -181,17 +184,18 @@ void coll_end_follow(struct coll *k)
         coll_fail(k, rc, NULL);
         return;
     }
-    if (!k->joined && k->op->reduce == PSC_MEAN && ps_dtype_is_real(k->dtype)) {
+    if (!k->is_join && k->op->reduce == PSC_MEAN &&
+        ps_dtype_is_real(k->dtype)) {
         /* The mean is of those who take part. */
-        k->postscale *= (double)c->size / (double)(c->size - k->gone);
+        k->postscale *= (double)c->size / (double)(c->size - k->joined_count);
     }
     coll_start_work(k);
 }
 
-int64_t coll_join_word(struct coll *k)
+int64_t coll_join_entry(struct coll *k)
 {
-    const uint64_t begun = ps_min_u64(k->begun, BEGUN_MAX);
-    const uint64_t meets = ps_min_u64(++k->meets, MEETS_MAX);
+    const uint64_t begun = ps_min_u64(k->rounds_begun, BEGUN_MAX);
+    const uint64_t meets = ps_min_u64(++k->agreements, MEETS_MAX);
 
     return -(int64_t)((BEGUN_MAX - begun) << MEETS_BITS | meets);
 }
@@ -203,26 +207,26 @@ void coll_end_join(struct coll *k)
     uint32_t last = 0;
 
     for (uint32_t r = 1; r < c->size; r++) {
-        if ((int64_t)k->row_of[r] >= (int64_t)k->row_of[last]) {
+        if ((int64_t)k->rows_by_rank[r] >= (int64_t)k->rows_by_rank[last]) {
             last = r;
         }
     }
     k->op->version = last;
-    k->joined = false; /* It does not go on. */
-    k->stage = DATA;
+    k->is_join = false; /* It does not go on. */
+    k->stage = COLL_DATA;
 }
 
 /* A join takes part in the next collective. */
-void coll_meet_again(struct coll *k)
+void coll_join_next_agree(struct coll *k)
 {
     int rc;
 
-    coll_release(k);
-    while (k->part_count > 0) {
-        op_free(k->parts[--k->part_count]);
+    coll_release_source(k);
+    while (k->subop_count > 0) {
+        op_free(k->subops[--k->subop_count]);
     }
-    k->kind = JOIN;
-    rc = coll_start_meet(k);
+    k->kind = COLL_JOIN;
+    rc = coll_start_agree(k);
     if (rc != 0) {
         client_fail(k->op->client, rc, "join cannot go on: %s",
                     ps_strerror(rc));

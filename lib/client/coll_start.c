@@ -12,41 +12,41 @@
 
 #define DIMS_MAX 16u
 
-static int check_options(struct psc_client *c, struct coll_asked *a,
+static int check_options(struct psc_client *c, struct coll_request *a,
                          const struct psc_coll_options *o)
 {
     a->o = (struct psc_coll_options){.size = sizeof(a->o)};
     if (o != NULL) {
         if (o->size < offsetof(struct psc_coll_options, callback) ||
             o->size > sizeof(a->o)) {
-            return client_complain(c, PSC_E_INVAL,
-                                   "size is not of the collective's options");
+            return client_error(c, PSC_E_INVAL,
+                                "size is not of the collective's options");
         }
         memcpy(&a->o, o, o->size);
     }
     a->o.prescale = a->o.prescale == 0 ? 1 : a->o.prescale;
     a->o.postscale = a->o.postscale == 0 ? 1 : a->o.postscale;
     if (a->o.reduce > PSC_PRODUCT) {
-        return client_complain(c, PSC_E_INVAL, "no such reduction as %u",
-                               a->o.reduce);
+        return client_error(c, PSC_E_INVAL, "no such reduction as %u",
+                            a->o.reduce);
     }
     if (a->o.reduce == PSC_MEAN && a->shape->dtype == PSC_BOOL) {
-        return client_complain(c, PSC_E_INVAL, "bool has no mean");
+        return client_error(c, PSC_E_INVAL, "bool has no mean");
     }
     if (a->o.root >= c->size) {
-        return client_complain(c, PSC_E_INVAL, "rank %u is none of %u workers",
-                               a->o.root, c->size);
+        return client_error(c, PSC_E_INVAL, "rank %u is none of %u workers",
+                            a->o.root, c->size);
     }
     if ((a->o.prescale != 1 || a->o.postscale != 1) &&
-        (a->kind == BCAST || a->kind == ALLGATHER || a->kind == ALLTOALL ||
-         !ps_dtype_is_real(a->shape->dtype))) {
-        return client_complain(c, PSC_E_INVAL,
-                               "only reductions of real numbers can be scaled");
+        (a->kind == COLL_BCAST || a->kind == COLL_ALLGATHER ||
+         a->kind == COLL_ALLTOALL || !ps_dtype_is_real(a->shape->dtype))) {
+        return client_error(c, PSC_E_INVAL,
+                            "only reductions of real numbers can be scaled");
     }
     return 0;
 }
 
-static int check_shape(struct psc_client *c, const struct coll_asked *a,
+static int check_shape(struct psc_client *c, const struct coll_request *a,
                        uint64_t *ret_count)
 {
     const struct psc_shape *s = a->shape;
@@ -54,19 +54,18 @@ static int check_shape(struct psc_client *c, const struct coll_asked *a,
     uint64_t bytes;
 
     if (size == 0) {
-        return client_complain(c, PSC_E_INVAL, "%s: no element type %u",
-                               coll_kind_name(a->kind), s->dtype);
+        return client_error(c, PSC_E_INVAL, "%s: no element type %u",
+                            coll_kind_name(a->kind), s->dtype);
     }
     if (s->ndim > DIMS_MAX) {
-        return client_complain(c, PSC_E_INVAL,
-                               "%s: %u dimensions, but at most %u",
-                               coll_kind_name(a->kind), s->ndim, DIMS_MAX);
+        return client_error(c, PSC_E_INVAL, "%s: %u dimensions, but at most %u",
+                            coll_kind_name(a->kind), s->ndim, DIMS_MAX);
     }
-    if (s->ndim == 0 && a->kind != ALLREDUCE && a->kind != BCAST &&
-        a->kind != JOIN) {
-        return client_complain(c, PSC_E_INVAL,
-                               "%s wants an array with a first dimension",
-                               coll_kind_name(a->kind));
+    if (s->ndim == 0 && a->kind != COLL_ALLREDUCE && a->kind != COLL_BCAST &&
+        a->kind != COLL_JOIN) {
+        return client_error(c, PSC_E_INVAL,
+                            "%s wants an array with a first dimension",
+                            coll_kind_name(a->kind));
     }
     *ret_count = 1;
     for (uint32_t i = 0; i < s->ndim; i++) {
@@ -75,29 +74,31 @@ static int check_shape(struct psc_client *c, const struct coll_asked *a,
         }
     }
     if (!ps_mul_u64(*ret_count, size, &bytes) || bytes > (uint64_t)1 << 40) {
-        return client_complain(c, PSC_E_TOOBIG, "%s of more than 1 TiB",
-                               coll_kind_name(a->kind));
+        return client_error(c, PSC_E_TOOBIG, "%s of more than 1 TiB",
+                            coll_kind_name(a->kind));
     }
     return 0;
 }
 
 /* Does this rank give an array? */
-static bool gives(const struct psc_client *c, const struct coll_asked *a)
+static bool contributes_array(const struct psc_client *c,
+                              const struct coll_request *a)
 {
-    return a->kind != JOIN && (a->kind != BCAST || a->o.root == c->rank);
+    return a->kind != COLL_JOIN &&
+           (a->kind != COLL_BCAST || a->o.root == c->rank);
 }
 
 /* Copies into memory that the agent can read; the mutex is let go. */
-static int stage(struct psc_client *c, struct coll *k,
-                 const struct coll_asked *a)
+static int copy_source(struct psc_client *c, struct coll *k,
+                       const struct coll_request *a)
 {
     struct ps_shm_block *b;
     uint8_t *at;
     int rc = coll_get_block(c, k->bytes, &b);
 
     if (rc != 0) {
-        return client_complain(c, rc, "no shared memory of %zu bytes: %s",
-                               k->bytes, ps_strerror(rc));
+        return client_error(c, rc, "no shared memory of %zu bytes: %s",
+                            k->bytes, ps_strerror(rc));
     }
     b->uses++;
     k->block = b;
@@ -105,12 +106,12 @@ static int stage(struct psc_client *c, struct coll *k,
     at = ps_shm_data(b);
     client_leave(c);
     if (a->piece_count == 0) {
-        coll_move(k, at, a->src, k->bytes, a->o.prescale);
+        coll_copy_scaled(k, at, a->src, k->bytes, a->o.prescale);
     }
     for (uint32_t i = 0; i < a->piece_count; i++) {
         size_t bytes = a->pieces[i].count * ps_dtype_size(k->dtype);
 
-        coll_move(k, at, a->pieces[i].src, bytes, a->o.prescale);
+        coll_copy_scaled(k, at, a->pieces[i].src, bytes, a->o.prescale);
         at += bytes;
     }
     pthread_mutex_lock(&c->lock);
@@ -118,20 +119,20 @@ static int stage(struct psc_client *c, struct coll *k,
     return 0;
 }
 
-static int take(struct psc_client *c, struct coll *k,
-                const struct coll_asked *a)
+static int adopt_source(struct psc_client *c, struct coll *k,
+                        const struct coll_request *a)
 {
     struct ps_shm_block *b;
 
-    if (!gives(c, a) || k->bytes == 0) {
+    if (!contributes_array(c, a) || k->bytes == 0) {
         return 0;
     }
     if (a->piece_count == 0 && a->src == NULL) {
-        return client_complain(c, PSC_E_INVAL, "%s is given no array",
-                               coll_kind_name(k->kind));
+        return client_error(c, PSC_E_INVAL, "%s is given no array",
+                            coll_kind_name(k->kind));
     }
     if (a->piece_count == 0 && a->o.prescale == 1 &&
-        (uintptr_t)a->src % WORD == 0) {
+        (uintptr_t)a->src % WORD_BYTES == 0) {
         b = ps_shm_find(&c->shm, a->src, k->bytes);
         if (b != NULL) {
             b->uses++;
@@ -141,11 +142,11 @@ static int take(struct psc_client *c, struct coll *k,
             return 0;
         }
     }
-    return stage(c, k, a);
+    return copy_source(c, k, a);
 }
 
-static int fill(struct psc_client *c, struct coll *k,
-                const struct coll_asked *a)
+static int fill_coll(struct psc_client *c, struct coll *k,
+                     const struct coll_request *a)
 {
     const struct psc_shape *s = a->shape;
     uint64_t sent = 0;
@@ -155,7 +156,7 @@ static int fill(struct psc_client *c, struct coll *k,
         return rc;
     }
     k->kind = a->kind;
-    k->joined = a->kind == JOIN;
+    k->is_join = a->kind == COLL_JOIN;
     k->dtype = s->dtype;
     k->bytes = (size_t)k->count * ps_dtype_size(s->dtype);
     k->rows = s->ndim > 0 ? s->dims[0] : 1;
@@ -167,27 +168,25 @@ static int fill(struct psc_client *c, struct coll *k,
     k->out_size = a->out_size;
     k->postscale = a->o.postscale;
     k->name = strdup(a->name);
-    k->row_of = calloc(c->size, WORD);
-    if (k->name == NULL || k->row_of == NULL) {
-        return client_complain(c, PSC_E_NOMEM, "%s", ps_strerror(PS_E_NOMEM));
+    k->rows_by_rank = calloc(c->size, WORD_BYTES);
+    if (k->name == NULL || k->rows_by_rank == NULL) {
+        return client_error(c, PSC_E_NOMEM, "%s", ps_strerror(PS_E_NOMEM));
     }
     if (a->piece_count > 0) {
         k->pieces = calloc(a->piece_count, sizeof(*k->pieces));
         if (k->pieces == NULL) {
-            return client_complain(c, PSC_E_NOMEM, "%s",
-                                   ps_strerror(PS_E_NOMEM));
+            return client_error(c, PSC_E_NOMEM, "%s", ps_strerror(PS_E_NOMEM));
         }
         memcpy(k->pieces, a->pieces, a->piece_count * sizeof(*k->pieces));
         k->piece_count = a->piece_count;
     }
-    if (a->kind == ALLTOALL) {
-        k->splits = calloc(c->size, WORD);
+    if (a->kind == COLL_ALLTOALL) {
+        k->splits = calloc(c->size, WORD_BYTES);
         if (k->splits == NULL) {
-            return client_complain(c, PSC_E_NOMEM, "%s",
-                                   ps_strerror(PS_E_NOMEM));
+            return client_error(c, PSC_E_NOMEM, "%s", ps_strerror(PS_E_NOMEM));
         }
         if (a->splits == NULL && k->rows % c->size != 0) {
-            return client_complain(
+            return client_error(
                 c, PSC_E_INVAL,
                 "alltoall of %llu rows among %u ranks needs splits",
                 (unsigned long long)k->rows, c->size);
@@ -196,7 +195,7 @@ static int fill(struct psc_client *c, struct coll *k,
             k->splits[r] = a->splits != NULL ? a->splits[r] : k->rows / c->size;
         }
         if (!ps_sum_u64(k->splits, c->size, 1, &sent) || sent != k->rows) {
-            return client_complain(
+            return client_error(
                 c, PSC_E_INVAL,
                 "alltoall: the splits send %llu rows, but there are %llu",
                 (unsigned long long)sent, (unsigned long long)k->rows);
@@ -207,24 +206,24 @@ static int fill(struct psc_client *c, struct coll *k,
 
 /* A join that was given up, after a time limit, goes on: who joins once more
  * means the same one. */
-static int join_again(struct psc_client *c, const struct coll_asked *a,
-                      struct psc_op **ret_op)
+static int resume_join(struct psc_client *c, const struct coll_request *a,
+                       struct psc_op **ret_op)
 {
     struct psc_op *op = c->join;
 
-    if (!op->freed) {
-        return client_complain(c, PSC_E_INVAL,
-                               "this rank has joined, and waits for the "
-                               "others");
+    if (!op->detached) {
+        return client_error(c, PSC_E_INVAL,
+                            "this rank has joined, and waits for the "
+                            "others");
     }
-    op->freed = false;
+    op->detached = false;
     op->callback = a->o.callback;
     op->user = a->o.user;
     *ret_op = op;
     return 0;
 }
 
-static int start_locked(struct psc_client *c, struct coll_asked *a,
+static int start_locked(struct psc_client *c, struct coll_request *a,
                         struct psc_op **ret_op)
 {
     struct psc_op *op;
@@ -232,51 +231,51 @@ static int start_locked(struct psc_client *c, struct coll_asked *a,
     int rc;
 
     if (c->rc != 0) {
-        return client_complain(c, c->rc, "%s", c->text);
+        return client_error(c, c->rc, "%s", c->text);
     }
     if (strlen(a->name) > COLL_NAME_MAX) {
-        return client_complain(c, PSC_E_INVAL,
-                               "the name of a collective has at most %u bytes",
-                               COLL_NAME_MAX);
+        return client_error(c, PSC_E_INVAL,
+                            "the name of a collective has at most %u bytes",
+                            COLL_NAME_MAX);
     }
-    if (a->kind == JOIN && c->join != NULL) {
-        return join_again(c, a, ret_op);
+    if (a->kind == COLL_JOIN && c->join != NULL) {
+        return resume_join(c, a, ret_op);
     }
     op = op_new(c, OP_COLL);
     k = calloc(1, sizeof(*k));
     if (op == NULL || k == NULL) {
-        rc = client_complain(c, PSC_E_NOMEM, "%s", ps_strerror(PS_E_NOMEM));
+        rc = client_error(c, PSC_E_NOMEM, "%s", ps_strerror(PS_E_NOMEM));
         goto free_op;
     }
     op->coll = k;
     k->op = op;
-    rc = fill(c, k, a);
+    rc = fill_coll(c, k, a);
     if (rc != 0) {
         goto free_op;
     }
     op->priority = a->o.priority;
     op->reduce = (uint8_t)a->o.reduce;
     op->root = a->o.root;
-    rc = a->kind == JOIN ? coll_pass_prepare(k) : 0;
+    rc = a->kind == COLL_JOIN ? coll_skips_prepare(k) : 0;
     if (rc != 0) {
         goto free_op;
     }
-    coll_say(c, k, a);
-    rc = take(c, k, a);
+    coll_describe(c, k, a);
+    rc = adopt_source(c, k, a);
     if (rc != 0) {
         goto free_op;
     }
     op->callback = a->o.callback;
     op->user = a->o.user;
-    rc = coll_start_meet(k);
+    rc = coll_start_agree(k);
     if (rc != 0) {
-        client_complain(c, rc, "%s", c->rc != 0 ? c->text : ps_strerror(rc));
+        client_error(c, rc, "%s", c->rc != 0 ? c->text : ps_strerror(rc));
         goto free_op;
     }
-    if (a->kind == JOIN) {
-        coll_pass_start(k);
+    if (a->kind == COLL_JOIN) {
+        coll_skips_start(k);
     }
-    client_hurry(c);
+    client_kick(c);
     *ret_op = op;
     return 0;
 
@@ -289,8 +288,8 @@ free_op:
     return rc;
 }
 
-static int start(struct psc_client *c, struct coll_asked *a,
-                 const struct psc_coll_options *o, struct psc_op **ret_op)
+static int start_coll(struct psc_client *c, struct coll_request *a,
+                      const struct psc_coll_options *o, struct psc_op **ret_op)
 {
     int rc = client_enter(c);
 
@@ -311,14 +310,14 @@ int psc_allreduce_start(struct psc_client *c, const char *name,
                         void *out, const struct psc_coll_options *o,
                         struct psc_op **ret_op)
 {
-    struct coll_asked a = {.kind = ALLREDUCE,
-                           .name = name,
-                           .shape = shape,
-                           .src = src,
-                           .out = out,
-                           .out_size = SIZE_MAX};
+    struct coll_request a = {.kind = COLL_ALLREDUCE,
+                             .name = name,
+                             .shape = shape,
+                             .src = src,
+                             .out = out,
+                             .out_size = SIZE_MAX};
 
-    return start(c, &a, o, ret_op);
+    return start_coll(c, &a, o, ret_op);
 }
 
 int psc_allreduce_many_start(struct psc_client *c, const char *name,
@@ -328,11 +327,11 @@ int psc_allreduce_many_start(struct psc_client *c, const char *name,
 {
     uint64_t total = 0;
     const struct psc_shape shape = {.dtype = dtype, .ndim = 1, .dims = &total};
-    struct coll_asked a = {.kind = ALLREDUCE,
-                           .name = name,
-                           .shape = &shape,
-                           .pieces = pieces,
-                           .piece_count = count};
+    struct coll_request a = {.kind = COLL_ALLREDUCE,
+                             .name = name,
+                             .shape = &shape,
+                             .pieces = pieces,
+                             .piece_count = count};
 
     for (uint32_t i = 0; i < count; i++) {
         if (pieces[i].count > UINT64_MAX - total) {
@@ -340,21 +339,21 @@ int psc_allreduce_many_start(struct psc_client *c, const char *name,
         }
         total += pieces[i].count;
     }
-    return count == 0 ? PSC_E_INVAL : start(c, &a, o, ret_op);
+    return count == 0 ? PSC_E_INVAL : start_coll(c, &a, o, ret_op);
 }
 
 int psc_bcast_start(struct psc_client *c, const char *name,
                     const struct psc_shape *shape, const void *src, void *out,
                     const struct psc_coll_options *o, struct psc_op **ret_op)
 {
-    struct coll_asked a = {.kind = BCAST,
-                           .name = name,
-                           .shape = shape,
-                           .src = src,
-                           .out = out,
-                           .out_size = SIZE_MAX};
+    struct coll_request a = {.kind = COLL_BCAST,
+                             .name = name,
+                             .shape = shape,
+                             .src = src,
+                             .out = out,
+                             .out_size = SIZE_MAX};
 
-    return start(c, &a, o, ret_op);
+    return start_coll(c, &a, o, ret_op);
 }
 
 int psc_allgather_start(struct psc_client *c, const char *name,
@@ -363,14 +362,14 @@ int psc_allgather_start(struct psc_client *c, const char *name,
                         const struct psc_coll_options *o,
                         struct psc_op **ret_op)
 {
-    struct coll_asked a = {.kind = ALLGATHER,
-                           .name = name,
-                           .shape = shape,
-                           .src = src,
-                           .out = out,
-                           .out_size = out_size};
+    struct coll_request a = {.kind = COLL_ALLGATHER,
+                             .name = name,
+                             .shape = shape,
+                             .src = src,
+                             .out = out,
+                             .out_size = out_size};
 
-    return start(c, &a, o, ret_op);
+    return start_coll(c, &a, o, ret_op);
 }
 
 int psc_reducescatter_start(struct psc_client *c, const char *name,
@@ -379,14 +378,14 @@ int psc_reducescatter_start(struct psc_client *c, const char *name,
                             const struct psc_coll_options *o,
                             struct psc_op **ret_op)
 {
-    struct coll_asked a = {.kind = REDUCESCATTER,
-                           .name = name,
-                           .shape = shape,
-                           .src = src,
-                           .out = out,
-                           .out_size = out_size};
+    struct coll_request a = {.kind = COLL_REDUCESCATTER,
+                             .name = name,
+                             .shape = shape,
+                             .src = src,
+                             .out = out,
+                             .out_size = out_size};
 
-    return start(c, &a, o, ret_op);
+    return start_coll(c, &a, o, ret_op);
 }
 
 int psc_alltoall_start(struct psc_client *c, const char *name,
@@ -394,24 +393,24 @@ int psc_alltoall_start(struct psc_client *c, const char *name,
                        const void *src, void *out, size_t out_size,
                        const struct psc_coll_options *o, struct psc_op **ret_op)
 {
-    struct coll_asked a = {.kind = ALLTOALL,
-                           .name = name,
-                           .shape = shape,
-                           .splits = splits,
-                           .src = src,
-                           .out = out,
-                           .out_size = out_size};
+    struct coll_request a = {.kind = COLL_ALLTOALL,
+                             .name = name,
+                             .shape = shape,
+                             .splits = splits,
+                             .src = src,
+                             .out = out,
+                             .out_size = out_size};
 
-    return start(c, &a, o, ret_op);
+    return start_coll(c, &a, o, ret_op);
 }
 
 int psc_join_start(struct psc_client *c, const struct psc_coll_options *o,
                    struct psc_op **ret_op)
 {
     const struct psc_shape shape = {.dtype = PSC_FLOAT32, .ndim = 0};
-    struct coll_asked a = {.kind = JOIN, .shape = &shape};
+    struct coll_request a = {.kind = COLL_JOIN, .shape = &shape};
 
-    return start(c, &a, o, ret_op);
+    return start_coll(c, &a, o, ret_op);
 }
 
 int psc_op_rows(struct psc_op *op, uint64_t *rows, uint32_t count)
@@ -423,15 +422,16 @@ int psc_op_rows(struct psc_op *op, uint64_t *rows, uint32_t count)
         return rc;
     }
     if (op->state != OP_DONE) {
-        rc = client_complain(c, PSC_E_AGAIN, "the operation is open");
+        rc = client_error(c, PSC_E_AGAIN, "the operation is open");
     } else if (op->coll == NULL || op->rc != 0 || count != c->size ||
-               (op->coll->kind != ALLGATHER && op->coll->kind != ALLTOALL)) {
-        rc = client_complain(c, PSC_E_NOENT,
-                             "rows come from %u ranks by an allgather or an "
-                             "alltoall that ended well",
-                             c->size);
+               (op->coll->kind != COLL_ALLGATHER &&
+                op->coll->kind != COLL_ALLTOALL)) {
+        rc = client_error(c, PSC_E_NOENT,
+                          "rows come from %u ranks by an allgather or an "
+                          "alltoall that ended well",
+                          c->size);
     } else {
-        memcpy(rows, op->coll->row_of, c->size * WORD);
+        memcpy(rows, op->coll->rows_by_rank, c->size * WORD_BYTES);
     }
     client_leave(c);
     return rc;

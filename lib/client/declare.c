@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What is said of the whole job: its optimizer, with what that does otherwise
  * for single keys and what changes while the job runs, and its compression. */
-#include "base/label.h"
+#include "base/name_hash.h"
 #include "client/state.h"
 
 #include <inttypes.h>
@@ -16,8 +16,8 @@ static int copy_params(struct psc_client *c, const struct psc_param *params,
                        uint32_t count, struct ps_rec_param *copies)
 {
     if (count > PARAMS_MAX) {
-        return client_complain(c, PSC_E_INVAL, "%u parameters, but at most %u",
-                               count, PARAMS_MAX);
+        return client_error(c, PSC_E_INVAL, "%u parameters, but at most %u",
+                            count, PARAMS_MAX);
     }
     for (uint32_t i = 0; i < count; i++) {
         copies[i] = (struct ps_rec_param){.name = params[i].name,
@@ -28,30 +28,30 @@ static int copy_params(struct psc_client *c, const struct psc_param *params,
 
 /* -------------------------------------------------------------- optimizer */
 
-static int by_label(const void *a, const void *b)
+static int compare_name_hash(const void *a, const void *b)
 {
     const struct ps_rec_tuning *x = a;
     const struct ps_rec_tuning *y = b;
 
-    return (x->label > y->label) - (x->label < y->label);
+    return (x->name_hash > y->name_hash) - (x->name_hash < y->name_hash);
 }
 
 /* The key's label, as the agent makes it of the name on the wire. */
-static int label_of(struct psc_client *c, const struct psc_key_tuning *k,
-                    uint64_t *ret_label)
+static int name_hash_of(struct psc_client *c, const struct psc_key_tuning *k,
+                        uint64_t *ret_label)
 {
     char full[PS_KEY_NAME_MAX + 1];
 
     if (k->name == NULL) {
         snprintf(full, sizeof(full), "i:%" PRId64, k->number);
     } else if (k->name[0] == '\0' || strlen(k->name) > PS_KEY_NAME_MAX - 2) {
-        return client_complain(c, PSC_E_INVAL,
-                               "the name of a key must have 1 to %u bytes",
-                               PS_KEY_NAME_MAX - 2);
+        return client_error(c, PSC_E_INVAL,
+                            "the name of a key must have 1 to %u bytes",
+                            PS_KEY_NAME_MAX - 2);
     } else {
         snprintf(full, sizeof(full), "s:%s", k->name);
     }
-    *ret_label = ps_label(full);
+    *ret_label = ps_name_hash(full);
     return 0;
 }
 
@@ -62,18 +62,18 @@ static int make_tunings(struct psc_client *c, const struct psc_optimizer *d,
     struct ps_rec_tuning *list;
 
     if (d->key_count > TUNINGS_MAX) {
-        return client_complain(c, PSC_E_INVAL,
-                               "multipliers are given for %u keys, and there "
-                               "may be at most %u that differ from 1",
-                               d->key_count, TUNINGS_MAX);
+        return client_error(c, PSC_E_INVAL,
+                            "multipliers are given for %u keys, and there "
+                            "may be at most %u that differ from 1",
+                            d->key_count, TUNINGS_MAX);
     }
     list = calloc(d->key_count + 1, sizeof(*list));
     if (list == NULL) {
-        return client_complain(c, PSC_E_NOMEM, "%s", ps_strerror(PS_E_NOMEM));
+        return client_error(c, PSC_E_NOMEM, "%s", ps_strerror(PS_E_NOMEM));
     }
     for (uint32_t i = 0; i < d->key_count; i++) {
         const struct psc_key_tuning *k = &d->keys[i];
-        int rc = label_of(c, k, &list[i].label);
+        int rc = name_hash_of(c, k, &list[i].name_hash);
 
         if (rc != 0) {
             free(list);
@@ -81,11 +81,11 @@ static int make_tunings(struct psc_client *c, const struct psc_optimizer *d,
         }
         list[i].lr_mult = k->lr_mult;
         list[i].wd_mult = k->wd_mult;
-        list[i].plain = (list[i].label & 1) != 0 ||
-                        (k->flags & PSC_TUNING_PLAIN) != 0;
+        list[i].norm_exempt = (list[i].name_hash & 1) != 0 ||
+                              (k->flags & PSC_TUNING_PLAIN) != 0;
     }
     if (d->key_count > 1) {
-        qsort(list, d->key_count, sizeof(*list), by_label);
+        qsort(list, d->key_count, sizeof(*list), compare_name_hash);
     }
     *ret = list;
     return 0;
@@ -133,9 +133,9 @@ int psc_optimizer_declare_start(struct psc_client *c,
     }
     if (declaration->size < offsetof(struct psc_optimizer, keys) ||
         declaration->size > 4096) {
-        rc = client_complain(c, PSC_E_INVAL,
-                             "size of the declaration must be sizeof(struct "
-                             "psc_optimizer)");
+        rc = client_error(c, PSC_E_INVAL,
+                          "size of the declaration must be sizeof(struct "
+                          "psc_optimizer)");
     } else {
         memcpy(&d, declaration,
                declaration->size < sizeof(d) ? declaration->size : sizeof(d));
@@ -184,9 +184,9 @@ static uint64_t newest_round(const struct psc_client *c)
     uint64_t newest = 0;
 
     for (uint32_t i = 0; i < c->key_count; i++) {
-        uint64_t round = key_begun(c->keys[i]);
+        uint64_t round = key_rounds_begun(c->keys[i]);
 
-        if (key_is_own(c->keys[i])) {
+        if (key_is_internal(c->keys[i])) {
             continue; /* Of a collective, for which no optimizer works. */
         }
         newest = round > newest ? round : newest;
@@ -199,18 +199,19 @@ static int start_change(struct psc_client *c, const char *name, double value,
                         struct psc_op **ret_op)
 {
     const uint64_t newest = newest_round(c);
-    struct ps_msg m = {.code = PS_MSG_L_CHANGE};
+    struct ps_msg m = {.code = PS_MSG_L_OPTIMIZER_CHANGE};
 
     if (round != 0 && round <= newest) {
-        return client_complain(c, PSC_E_INVAL,
-                               "%s cannot change at round %" PRIu64
-                               ": this worker has begun round %" PRIu64
-                               " already; give a later one, or 0 for the next",
-                               name, round, newest);
+        return client_error(c, PSC_E_INVAL,
+                            "%s cannot change at round %" PRIu64
+                            ": this worker has begun round %" PRIu64
+                            " already; give a later one, or 0 for the next",
+                            name, round, newest);
     }
-    m.l_change = (struct ps_msg_l_change){
+    m.l_optimizer_change = (struct ps_msg_l_optimizer_change){
         .name = name, .value = value, .round = round != 0 ? round : newest + 1};
-    return op_start_plain(c, OP_CHANGE, &m, &m.l_change.op_id, o, ret_op);
+    return op_start_plain(c, OP_CHANGE, &m, &m.l_optimizer_change.op_id, o,
+                          ret_op);
 }
 
 int psc_set_start(struct psc_client *c, const char *name, double value,

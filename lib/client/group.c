@@ -36,11 +36,11 @@ static void name_of_job(const char *job, const char *name, char *text)
     ps_str_addf(&s, "%.20s/%.20s#%016llx", job, name, (unsigned long long)h);
 }
 
-static int check(struct psc_client *c, const char *name, const uint32_t *ranks,
-                 uint32_t count, int32_t *ret_rank)
+static int check_group(struct psc_client *c, const char *name,
+                       const uint32_t *ranks, uint32_t count, int32_t *ret_rank)
 {
     if (name == NULL || name[0] == '\0') {
-        return client_complain(c, PSC_E_INVAL, "a group needs a name");
+        return client_error(c, PSC_E_INVAL, "a group needs a name");
     }
     if (ranks == NULL) {
         *ret_rank = (int32_t)c->rank;
@@ -48,21 +48,21 @@ static int check(struct psc_client *c, const char *name, const uint32_t *ranks,
     }
     *ret_rank = PSC_RANK_ANY;
     if (count == 0 || count > c->size) {
-        return client_complain(c, PSC_E_INVAL,
-                               "group '%s' of %u ranks in a job of %u", name,
-                               count, c->size);
+        return client_error(c, PSC_E_INVAL,
+                            "group '%s' of %u ranks in a job of %u", name,
+                            count, c->size);
     }
     for (uint32_t i = 0; i < count; i++) {
         if (ranks[i] >= c->size) {
-            return client_complain(c, PSC_E_INVAL,
-                                   "group '%s': the job has no rank %u", name,
-                                   ranks[i]);
+            return client_error(c, PSC_E_INVAL,
+                                "group '%s': the job has no rank %u", name,
+                                ranks[i]);
         }
         for (uint32_t j = 0; j < i; j++) {
             if (ranks[j] == ranks[i]) {
-                return client_complain(c, PSC_E_INVAL,
-                                       "group '%s' has rank %u twice", name,
-                                       ranks[i]);
+                return client_error(c, PSC_E_INVAL,
+                                    "group '%s' has rank %u twice", name,
+                                    ranks[i]);
             }
         }
         if (ranks[i] == c->rank) {
@@ -70,9 +70,9 @@ static int check(struct psc_client *c, const char *name, const uint32_t *ranks,
         }
     }
     if (*ret_rank == PSC_RANK_ANY) {
-        return client_complain(c, PSC_E_INVAL,
-                               "rank %u is no member of group '%s'", c->rank,
-                               name);
+        return client_error(c, PSC_E_INVAL,
+                            "rank %u is no member of group '%s'", c->rank,
+                            name);
     }
     return 0;
 }
@@ -91,8 +91,8 @@ int psc_group_open(struct psc_client *c, const char *name,
     if (rc != 0) {
         return rc;
     }
-    rc = c->rc != 0 ? client_complain(c, c->rc, "%s", c->text)
-                    : check(c, name, ranks, count, &rank);
+    rc = c->rc != 0 ? client_error(c, c->rc, "%s", c->text)
+                    : check_group(c, name, ranks, count, &rank);
     o = c->options;
     client_leave(c);
     if (rc != 0) {
@@ -109,14 +109,14 @@ int psc_group_open(struct psc_client *c, const char *name,
     rc = psc_open(&o, &group, why, sizeof(why));
     if (rc != 0) {
         if (client_enter(c) == 0) {
-            client_complain(c, rc, "group '%s': %s", name, why);
+            client_error(c, rc, "group '%s': %s", name, why);
             client_leave(c);
         }
         return rc;
     }
     if (ranks != NULL) {
-        group->members = hash_bytes(14695981039346656037ull, ranks,
-                                    count * sizeof(*ranks));
+        group->group_hash = hash_bytes(14695981039346656037ull, ranks,
+                                       count * sizeof(*ranks));
     }
     *ret_group = group;
     return 0;

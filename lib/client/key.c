@@ -17,7 +17,7 @@
 
 /* -------------------------------------------------------------------- table */
 
-static uint32_t hash_of(const char *name)
+static uint32_t hash_name(const char *name)
 {
     uint32_t h = 2166136261u; /* FNV-1a; names are the program's own. */
 
@@ -27,12 +27,12 @@ static uint32_t hash_of(const char *name)
     return h;
 }
 
-bool key_is_own(const struct key *k)
+bool key_is_internal(const struct key *k)
 {
-    return strncmp(k->full, "c:", 2) == 0;
+    return strncmp(k->wire_name, "c:", 2) == 0;
 }
 
-uint64_t key_begun(const struct key *k)
+uint64_t key_rounds_begun(const struct key *k)
 {
     uint64_t round = k->round;
 
@@ -50,21 +50,22 @@ static struct key *find_name(const struct psc_client *c, const char *name)
     if (c->bucket_count == 0) {
         return NULL;
     }
-    k = c->buckets[hash_of(name) & (c->bucket_count - 1)];
-    while (k != NULL && strcmp(k->full, name) != 0) {
+    k = c->buckets[hash_name(name) & (c->bucket_count - 1)];
+    while (k != NULL && strcmp(k->wire_name, name) != 0) {
         k = k->next;
     }
     return k;
 }
 
-struct key *key_named(const struct psc_client *c, const char *full)
+struct key *key_by_name(const struct psc_client *c, const char *full)
 {
     return c->bucket_count == 0 ? NULL : find_name(c, full);
 }
 
 static void insert_name(struct psc_client *c, struct key *k)
 {
-    struct key **bucket = &c->buckets[hash_of(k->full) & (c->bucket_count - 1)];
+    struct key **bucket =
+        &c->buckets[hash_name(k->wire_name) & (c->bucket_count - 1)];
 
     k->next = *bucket;
     *bucket = k;
@@ -72,7 +73,8 @@ static void insert_name(struct psc_client *c, struct key *k)
 
 static void remove_name(struct psc_client *c, struct key *k)
 {
-    struct key **at = &c->buckets[hash_of(k->full) & (c->bucket_count - 1)];
+    struct key **at =
+        &c->buckets[hash_name(k->wire_name) & (c->bucket_count - 1)];
 
     while (*at != k) {
         at = &(*at)->next;
@@ -80,7 +82,7 @@ static void remove_name(struct psc_client *c, struct key *k)
     *at = k->next;
 }
 
-static int grow_buckets(struct psc_client *c)
+static int enlarge_buckets(struct psc_client *c)
 {
     uint32_t count = c->bucket_count == 0 ? BUCKETS_FIRST : c->bucket_count * 2;
     struct key **old = c->buckets;
@@ -113,7 +115,7 @@ static int reserve_keys(struct psc_client *c)
         return PSC_E_FULL;
     }
     if (c->key_count == c->bucket_count) {
-        int rc = grow_buckets(c);
+        int rc = enlarge_buckets(c);
 
         if (rc != 0) {
             return rc;
@@ -133,7 +135,7 @@ static int reserve_keys(struct psc_client *c)
 
 struct key *key_of(struct psc_client *c, uint32_t number)
 {
-    if (number >= c->key_count || !c->keys[number]->ready) {
+    if (number >= c->key_count || !c->keys[number]->is_ready) {
         return NULL;
     }
     return c->keys[number];
@@ -144,7 +146,7 @@ static void free_key(struct key *k)
     if (k == NULL) {
         return;
     }
-    free(k->full);
+    free(k->wire_name);
     free(k->shape);
     free(k->text);
     free(k);
@@ -166,31 +168,31 @@ void key_free_all(struct psc_client *c)
 
 /* ------------------------------------------------------------------- asking */
 
-struct wish {
-    const char *full; /* As on the wire. */
-    const char *name; /* In full, for humans. */
-    int64_t classic;  /* -1: named by a string. */
+struct key_request {
+    const char *wire_name; /* As on the wire. */
+    const char *name;      /* In full, for humans. */
+    int64_t mxnet_key;     /* -1: named by a string. */
     uint32_t dtype;
     uint32_t ndim;
     const uint64_t *shape;
-    uint32_t width; /* Elements of a row; 0: not a key of rows. */
-    uint8_t find;   /* enum ps_find */
+    uint32_t row_width; /* Elements of a row; 0: not a key of rows. */
+    uint8_t if_absent;  /* enum ps_find */
     uint64_t count;
     uint64_t bytes;
 };
 
-static int check_wish(struct psc_client *c, struct wish *w)
+static int check_request(struct psc_client *c, struct key_request *w)
 {
     size_t size = ps_dtype_size(w->dtype);
 
     if (size == 0) {
-        return client_complain(c, PSC_E_INVAL, "key '%s': no element type %u",
-                               w->name, w->dtype);
+        return client_error(c, PSC_E_INVAL, "key '%s': no element type %u",
+                            w->name, w->dtype);
     }
     if (w->ndim > DIMS_MAX) {
-        return client_complain(c, PSC_E_INVAL,
-                               "key '%s': %u dimensions, but at most %u",
-                               w->name, w->ndim, DIMS_MAX);
+        return client_error(c, PSC_E_INVAL,
+                            "key '%s': %u dimensions, but at most %u", w->name,
+                            w->ndim, DIMS_MAX);
     }
     w->count = 1;
     for (uint32_t i = 0; i < w->ndim; i++) {
@@ -199,63 +201,64 @@ static int check_wish(struct psc_client *c, struct wish *w)
         }
     }
     if (w->count == 0) {
-        return client_complain(c, PSC_E_INVAL, "key '%s' has no elements",
-                               w->name);
+        return client_error(c, PSC_E_INVAL, "key '%s' has no elements",
+                            w->name);
     }
-    if (w->width != 0 &&
-        (w->count % w->width != 0 || w->count / w->width > UINT32_MAX)) {
-        return client_complain(c, PSC_E_INVAL,
-                               "key '%s' of %llu elements cannot have rows of "
-                               "%u; there may be %u rows",
-                               w->name, (unsigned long long)w->count, w->width,
-                               UINT32_MAX);
+    if (w->row_width != 0 && (w->count % w->row_width != 0 ||
+                              w->count / w->row_width > UINT32_MAX)) {
+        return client_error(c, PSC_E_INVAL,
+                            "key '%s' of %llu elements cannot have rows of "
+                            "%u; there may be %u rows",
+                            w->name, (unsigned long long)w->count, w->row_width,
+                            UINT32_MAX);
     }
     if (!ps_mul_u64(w->count, size, &w->bytes) || w->bytes > PS_KEY_BYTES_MAX) {
-        return client_complain(
+        return client_error(
             c, PSC_E_TOOBIG, "key '%s' is larger than %llu TiB: split it",
             w->name, (unsigned long long)(PS_KEY_BYTES_MAX >> 40));
     }
-    if (w->width * (uint64_t)ps_dtype_state_size(w->dtype) > PS_ROW_BYTES_MAX) {
-        return client_complain(c, PSC_E_TOOBIG,
-                               "key '%s': a row of %u elements of %s is larger "
-                               "than %llu bytes, and rows are not cut: use "
-                               "narrower rows",
-                               w->name, w->width, ps_dtype_name(w->dtype),
-                               (unsigned long long)PS_ROW_BYTES_MAX);
+    if (w->row_width * (uint64_t)ps_dtype_state_size(w->dtype) >
+        PS_ROW_BYTES_MAX) {
+        return client_error(c, PSC_E_TOOBIG,
+                            "key '%s': a row of %u elements of %s is larger "
+                            "than %llu bytes, and rows are not cut: use "
+                            "narrower rows",
+                            w->name, w->row_width, ps_dtype_name(w->dtype),
+                            (unsigned long long)PS_ROW_BYTES_MAX);
     }
     return 0;
 }
 
 static int check_same(struct psc_client *c, const struct key *k,
-                      const struct wish *w)
+                      const struct key_request *w)
 {
-    if (k->width != w->width) {
-        return client_complain(
+    if (k->row_width != w->row_width) {
+        return client_error(
             c, PSC_E_MISMATCH,
             "key '%s' was declared with rows of %u elements before, and not "
             "of %u (0: not a key of rows)",
-            w->name, k->width, w->width);
+            w->name, k->row_width, w->row_width);
     }
     if (k->dtype == w->dtype && k->count == w->count) {
         return 0;
     }
-    return client_complain(
+    return client_error(
         c, PSC_E_MISMATCH,
         "key '%s' is %s of %llu elements, but was declared %s of %llu before",
         w->name, ps_dtype_name(w->dtype), (unsigned long long)w->count,
         ps_dtype_name(k->dtype), (unsigned long long)k->count);
 }
 
-static struct key *new_key(const struct wish *w)
+static struct key *new_key(const struct key_request *w)
 {
     struct key *k = calloc(1, sizeof(*k));
 
     if (k == NULL) {
         return NULL;
     }
-    k->full = strdup(w->full);
+    k->wire_name = strdup(w->wire_name);
     k->shape = calloc(w->ndim + 1u, sizeof(*k->shape));
-    if (k->full == NULL || k->shape == NULL) {
+    if (k->wire_name == NULL || k->shape == NULL) {
         free_key(k);
         return NULL;
     }
@@ -263,41 +266,42 @@ static struct key *new_key(const struct wish *w)
         memcpy(k->shape, w->shape, w->ndim * sizeof(*k->shape));
     }
     k->ndim = w->ndim;
-    k->find = w->find;
-    k->name = k->full + (w->name - w->full);
-    k->classic = w->classic;
+    k->if_absent = w->if_absent;
+    k->name = k->wire_name + (w->name - w->wire_name);
+    k->mxnet_key = w->mxnet_key;
     k->dtype = w->dtype;
     k->count = w->count;
     k->bytes = (size_t)w->bytes;
-    k->width = w->width;
+    k->row_width = w->row_width;
     ps_list_init(&k->queue);
     return k;
 }
 
 /* The question for a key. One that is away is no question: the agent is told
  * what this rank knows. */
-static int put_key(struct psc_client *c, const struct key *k)
+static int send_key_request(struct psc_client *c, const struct key *k)
 {
     struct ps_msg m = {.code = PS_MSG_L_KEY};
 
-    m.l_key = (struct ps_msg_l_key){.request = k->away ? KEY_AGAIN | k->number
-                                                       : k->asking->id,
-                                    .name = k->full,
-                                    .dtype = (uint8_t)k->dtype,
-                                    .count = k->count,
-                                    .shape = k->shape,
-                                    .shape_count = k->ndim,
-                                    .classic = k->classic,
-                                    .width = k->width,
-                                    .find = k->away ? PS_FIND_MAKE : k->find,
-                                    .resumed = k->away,
-                                    .pushed = k->away ? k->round : 0};
+    m.l_key = (struct ps_msg_l_key){
+        .request = k->is_unbound ? KEY_REBIND | k->number : k->open_request->id,
+        .name = k->wire_name,
+        .dtype = (uint8_t)k->dtype,
+        .count = k->count,
+        .shape = k->shape,
+        .shape_count = k->ndim,
+        .mxnet_key = k->mxnet_key,
+        .row_width = k->row_width,
+        .if_absent = k->is_unbound ? PS_IF_ABSENT_CREATE : k->if_absent,
+        .reattached = k->is_unbound,
+        .pushed_round = k->is_unbound ? k->round : 0};
     return client_put(c, &m);
 }
 
 /* Nobody waits for the operation but whoever waits for the key; the caller
  * flushes. */
-static int ask(struct psc_client *c, const struct wish *w, struct key **ret_key)
+static int request_key(struct psc_client *c, const struct key_request *w,
+                       struct key **ret_key)
 {
     int rc = reserve_keys(c);
     struct key *k;
@@ -316,18 +320,18 @@ static int ask(struct psc_client *c, const struct wish *w, struct key **ret_key)
         goto free_key;
     }
     op->key = k;
-    op->freed = true;
+    op->detached = true;
     rc = op_number(op);
     if (rc == 0) {
-        k->asking = op;
-        rc = put_key(c, k);
+        k->open_request = op;
+        rc = send_key_request(c, k);
     }
     if (rc != 0) {
         goto free_op;
     }
     op_sent(op);
     /* What the library itself keeps has rounds in any mode. */
-    k->async = c->options.mode != PSC_MODE_SYNC && !key_is_own(k);
+    k->is_async = c->options.mode != PSC_MODE_SYNC && !key_is_internal(k);
     k->number = c->key_count;
     c->keys[c->key_count++] = k;
     insert_name(c, k);
@@ -341,27 +345,27 @@ free_key:
     return rc;
 }
 
-static bool answered(void *arg)
+static bool key_is_answered(void *arg)
 {
     const struct key *k = arg;
 
-    return k->ready || k->rc != 0;
+    return k->is_ready || k->rc != 0;
 }
 
-int key_want(struct psc_client *c, const char *full, uint32_t dtype,
-             uint64_t count, struct key **ret_key)
+int key_get_or_ask(struct psc_client *c, const char *full, uint32_t dtype,
+                   uint64_t count, struct key **ret_key)
 {
-    struct wish w = {.full = full,
-                     .name = full + 2,
-                     .classic = -1,
-                     .dtype = dtype,
-                     .ndim = 1,
-                     .shape = &count};
+    struct key_request w = {.wire_name = full,
+                            .name = full + 2,
+                            .mxnet_key = -1,
+                            .dtype = dtype,
+                            .ndim = 1,
+                            .shape = &count};
     struct key *k = find_name(c, full);
-    int rc = check_wish(c, &w);
+    int rc = check_request(c, &w);
 
     if (rc == 0 && k == NULL) {
-        rc = ask(c, &w, &k);
+        rc = request_key(c, &w, &k);
         client_flush(c);
     }
     if (rc == 0) {
@@ -371,25 +375,26 @@ int key_want(struct psc_client *c, const char *full, uint32_t dtype,
 }
 
 /* The key, asked for if it is new; the caller flushes and waits. */
-static int begin(struct psc_client *c, struct wish *w, struct key **ret_key)
+static int key_open_begin(struct psc_client *c, struct key_request *w,
+                          struct key **ret_key)
 {
     struct key *k;
-    int rc = check_wish(c, w);
+    int rc = check_request(c, w);
 
     if (rc != 0) {
         return rc;
     }
-    k = find_name(c, w->full);
+    k = find_name(c, w->wire_name);
     if (k != NULL) {
         rc = check_same(c, k, w);
         if (rc != 0) {
             return rc;
         }
     } else {
-        rc = ask(c, w, &k);
+        rc = request_key(c, w, &k);
         if (rc != 0) {
-            return client_complain(c, rc, "key '%s': %s", w->name,
-                                   c->rc != 0 ? c->text : ps_strerror(rc));
+            return client_error(c, rc, "key '%s': %s", w->name,
+                                c->rc != 0 ? c->text : ps_strerror(rc));
         }
     }
     *ret_key = k;
@@ -402,18 +407,19 @@ struct declared {
     size_t next; /* Those before are answered. */
 };
 
-static bool all_answered(void *arg)
+static bool keys_are_answered(void *arg)
 {
     struct declared *d = arg;
 
-    while (d->next < d->count && answered(d->keys[d->next])) {
+    while (d->next < d->count && key_is_answered(d->keys[d->next])) {
         d->next++;
     }
     return d->next == d->count;
 }
 
 /* Until all of them are answered; how the first one failed that did. */
-static int finish(struct psc_client *c, struct key **keys, size_t count)
+static int key_open_finish(struct psc_client *c, struct key **keys,
+                           size_t count)
 {
     struct declared d = {.keys = keys, .count = count};
     char why[PSC_TEXT_MAX / 2];
@@ -421,86 +427,87 @@ static int finish(struct psc_client *c, struct key **keys, size_t count)
 
     client_flush(c);
     rc = client_wait(
-        c, all_answered, &d,
+        c, keys_are_answered, &d,
         client_deadline(c->op_timeout_ms > 0 ? c->op_timeout_ms : -1));
-    if (rc == PS_E_TIMEOUT && resume_why(c, NULL, why, sizeof(why))) {
-        return client_complain(c, rc, "key '%s': %s", keys[d.next]->name, why);
+    if (rc == PS_E_TIMEOUT && reattach_explain(c, NULL, why, sizeof(why))) {
+        return client_error(c, rc, "key '%s': %s", keys[d.next]->name, why);
     }
     if (rc == PS_E_TIMEOUT) {
-        return client_complain(c, rc,
-                               "key '%s': the agent has not answered for %d "
-                               "ms",
-                               keys[d.next]->name, c->op_timeout_ms);
+        return client_error(c, rc,
+                            "key '%s': the agent has not answered for %d "
+                            "ms",
+                            keys[d.next]->name, c->op_timeout_ms);
     }
     if (rc != 0) {
-        return client_complain(c, rc, "%s", c->text);
+        return client_error(c, rc, "%s", c->text);
     }
     for (size_t i = 0; i < count; i++) {
         const struct key *k = keys[i];
 
-        if (!k->ready) {
-            return client_complain(
-                c, k->rc, "%s", k->text != NULL ? k->text : ps_strerror(k->rc));
+        if (!k->is_ready) {
+            return client_error(c, k->rc, "%s",
+                                k->text != NULL ? k->text : ps_strerror(k->rc));
         }
     }
     return 0;
 }
 
-static uint8_t find_of(uint32_t flags)
+static uint8_t if_absent_of(uint32_t flags)
 {
-    return (flags & PSC_KEY_KNOWN) != 0     ? PS_FIND_KNOWN
-           : (flags & PSC_KEY_OF_SUMS) != 0 ? PS_FIND_SUM
-                                            : PS_FIND_MAKE;
+    return (flags & PSC_KEY_KNOWN) != 0 ? PS_IF_ABSENT_FAIL
+           : (flags & PSC_KEY_OF_SUMS) != 0
+               ? PS_IF_ABSENT_CREATE_UNLESS_OPTIMIZER
+               : PS_IF_ABSENT_CREATE;
 }
 
 /* A key as the program names it, and its name on the wire, of which `full`
  * holds PS_KEY_NAME_MAX bytes and the end. */
-static int make_wish(struct psc_client *c, const struct psc_key_spec *spec,
-                     char *full, struct wish *ret_wish)
+static int make_request(struct psc_client *c, const struct psc_key_spec *spec,
+                        char *full, struct key_request *ret_wish)
 {
-    *ret_wish = (struct wish){.full = full,
-                              .name = full + 2,
-                              .classic = spec->name != NULL ? -1 : spec->number,
-                              .dtype = spec->dtype,
-                              .ndim = spec->ndim,
-                              .shape = spec->shape,
-                              .width = spec->width,
-                              .find = find_of(spec->flags)};
+    *ret_wish = (struct key_request){
+        .wire_name = full,
+        .name = full + 2,
+        .mxnet_key = spec->name != NULL ? -1 : spec->number,
+        .dtype = spec->dtype,
+        .ndim = spec->ndim,
+        .shape = spec->shape,
+        .row_width = spec->width,
+        .if_absent = if_absent_of(spec->flags)};
     if ((spec->flags & ~(PSC_KEY_KNOWN | PSC_KEY_OF_SUMS)) != 0) {
-        return client_complain(c, PSC_E_INVAL, "no such flags of a key as %u",
-                               spec->flags);
+        return client_error(c, PSC_E_INVAL, "no such flags of a key as %u",
+                            spec->flags);
     }
     /* Strings and integers are different keys: "3" is not 3. */
     if (spec->name == NULL) {
         snprintf(full, PS_KEY_NAME_MAX + 1, "i:%lld", (long long)spec->number);
-        return spec->number >= 0
-                   ? 0
-                   : client_complain(c, PSC_E_INVAL,
-                                     "key %lld must not be negative",
-                                     (long long)spec->number);
+        return spec->number >= 0 ? 0
+                                 : client_error(c, PSC_E_INVAL,
+                                                "key %lld must not be negative",
+                                                (long long)spec->number);
     }
     if (spec->name[0] == '\0' || strlen(spec->name) > PS_KEY_NAME_MAX - 2) {
-        return client_complain(c, PSC_E_INVAL,
-                               "the name of a key must have 1 to %u bytes",
-                               PS_KEY_NAME_MAX - 2);
+        return client_error(c, PSC_E_INVAL,
+                            "the name of a key must have 1 to %u bytes",
+                            PS_KEY_NAME_MAX - 2);
     }
     snprintf(full, PS_KEY_NAME_MAX + 1, "s:%s", spec->name);
     return 0;
 }
 
-static int declare(struct psc_client *c, const struct psc_key_spec *specs,
-                   size_t count, struct key **keys)
+static int declare_keys(struct psc_client *c, const struct psc_key_spec *specs,
+                        size_t count, struct key **keys)
 {
     size_t asked = 0;
     int failed = 0;
 
     while (asked < count && failed == 0) {
         char full[PS_KEY_NAME_MAX + 1];
-        struct wish w;
+        struct key_request w;
 
-        failed = make_wish(c, &specs[asked], full, &w);
+        failed = make_request(c, &specs[asked], full, &w);
         if (failed == 0) {
-            failed = begin(c, &w, &keys[asked]);
+            failed = key_open_begin(c, &w, &keys[asked]);
         }
         asked += failed == 0;
     }
@@ -508,14 +515,14 @@ static int declare(struct psc_client *c, const struct psc_key_spec *specs,
         client_flush(c); /* Those before it are asked for all the same. */
         return failed;
     }
-    return finish(c, keys, count);
+    return key_open_finish(c, keys, count);
 }
 
 /* How often a declaration may find another thread's question, whether there is
  * such a key, in its way. */
 #define QUESTIONS_MAX 8
 
-static bool makes_all(const struct psc_key_spec *specs, size_t count)
+static bool creates_all(const struct psc_key_spec *specs, size_t count)
 {
     for (size_t i = 0; i < count; i++) {
         if (specs[i].flags != 0) {
@@ -539,14 +546,15 @@ int psc_keys(struct psc_client *c, const struct psc_key_spec *specs,
         keys = calloc(count, sizeof(struct key *));
     }
     if (keys == NULL) {
-        rc = client_complain(c, PSC_E_NOMEM, "%s", ps_strerror(PSC_E_NOMEM));
+        rc = client_error(c, PSC_E_NOMEM, "%s", ps_strerror(PSC_E_NOMEM));
         goto leave;
     }
-    rc = declare(c, specs, count, keys);
+    rc = declare_keys(c, specs, count, keys);
     for (int i = 0;
-         rc == PSC_E_NOKEY && makes_all(specs, count) && i < QUESTIONS_MAX;
+         rc == PSC_E_NOKEY && creates_all(specs, count) && i < QUESTIONS_MAX;
          i++) {
-        rc = declare(c, specs, count, keys); /* It waited for a question. */
+        rc = declare_keys(c, specs, count,
+                          keys); /* It waited for a question. */
     }
     for (size_t i = 0; i < count && rc == 0; i++) {
         ret_keys[i] = keys[i]->number;
@@ -578,8 +586,8 @@ int psc_key_int(struct psc_client *c, int64_t number, uint32_t dtype,
     return psc_keys(c, &spec, 1, ret_key);
 }
 
-static int key_rows(struct psc_client *c, struct psc_key_spec *spec,
-                    uint64_t rows, uint32_t *ret_key)
+static int declare_rows_key(struct psc_client *c, struct psc_key_spec *spec,
+                            uint64_t rows, uint32_t *ret_key)
 {
     const uint64_t shape[] = {rows, spec->width};
     int rc;
@@ -596,7 +604,7 @@ int psc_key_rows(struct psc_client *c, const char *name, uint32_t dtype,
 {
     struct psc_key_spec spec = {.name = name, .dtype = dtype, .width = width};
 
-    return key_rows(c, &spec, rows, ret_key);
+    return declare_rows_key(c, &spec, rows, ret_key);
 }
 
 int psc_key_rows_int(struct psc_client *c, int64_t number, uint32_t dtype,
@@ -605,7 +613,7 @@ int psc_key_rows_int(struct psc_client *c, int64_t number, uint32_t dtype,
     struct psc_key_spec spec = {
         .number = number, .dtype = dtype, .width = width};
 
-    return key_rows(c, &spec, rows, ret_key);
+    return declare_rows_key(c, &spec, rows, ret_key);
 }
 
 int psc_key_info(struct psc_client *c, uint32_t key, uint64_t *ret_count,
@@ -619,7 +627,7 @@ int psc_key_info(struct psc_client *c, uint32_t key, uint64_t *ret_count,
     }
     k = key_of(c, key);
     if (k == NULL) {
-        rc = client_complain(c, PSC_E_NOKEY, "no key has the number %u", key);
+        rc = client_error(c, PSC_E_NOKEY, "no key has the number %u", key);
     } else {
         *ret_count = k->count;
         *ret_bytes = k->bytes;
@@ -634,15 +642,15 @@ static const struct arena *find_arena(const struct psc_client *c,
                                       uint32_t number)
 {
     for (size_t i = 0; i < c->arena_count; i++) {
-        if (c->arenas[i]->number == number && !c->arenas[i]->old) {
+        if (c->arenas[i]->number == number && !c->arenas[i]->is_of_lost_agent) {
             return c->arenas[i];
         }
     }
     return NULL;
 }
 
-static int keep_arena(struct psc_client *c, const struct ps_msg_l_arena *m,
-                      int fd)
+static int keep_arena_of_results(struct psc_client *c,
+                                 const struct ps_msg_l_arena *m, int fd)
 {
     struct arena *a;
     int rc;
@@ -675,10 +683,10 @@ static int keep_arena(struct psc_client *c, const struct ps_msg_l_arena *m,
     return 0;
 }
 
-void key_take_arena(struct psc_client *c, const struct ps_msg_l_arena *m,
-                    int fd)
+void key_accept_arena(struct psc_client *c, const struct ps_msg_l_arena *m,
+                      int fd)
 {
-    int rc = keep_arena(c, m, fd);
+    int rc = keep_arena_of_results(c, m, fd);
 
     close(fd); /* The mapping stays. */
     if (rc != 0) {
@@ -687,8 +695,8 @@ void key_take_arena(struct psc_client *c, const struct ps_msg_l_arena *m,
     }
 }
 
-static const uint8_t *place_in(const struct arena *a, uint64_t offset,
-                               uint64_t bytes)
+static const uint8_t *arena_place(const struct arena *a, uint64_t offset,
+                                  uint64_t bytes)
 {
     if (a == NULL || offset % 8 != 0 || bytes > a->size ||
         offset > a->size - bytes) {
@@ -698,17 +706,17 @@ static const uint8_t *place_in(const struct arena *a, uint64_t offset,
 }
 
 /* False: the client has failed. */
-static bool take_places(struct psc_client *c, struct key *k,
-                        const struct ps_msg_l_key_info *m)
+static bool accept_result_places(struct psc_client *c, struct key *k,
+                                 const struct ps_msg_l_key_info *m)
 {
     const struct arena *a = find_arena(c, m->arena);
 
-    k->wire = m->key;
-    if (k->width != 0 || k->async) {
+    k->agent_number = m->key;
+    if (k->row_width != 0 || k->is_async) {
         return true;
     }
-    k->data[0] = place_in(a, m->offset0, k->bytes);
-    k->data[1] = place_in(a, m->offset1, k->bytes);
+    k->data[0] = arena_place(a, m->even_offset, k->bytes);
+    k->data[1] = arena_place(a, m->odd_offset, k->bytes);
     if (k->data[0] == NULL || k->data[1] == NULL) {
         client_fail(c, PSC_E_PROTO,
                     "the agent keeps '%s' where it has no memory", k->name);
@@ -717,14 +725,14 @@ static bool take_places(struct psc_client *c, struct key *k,
     return true;
 }
 
-void key_take_info(struct psc_client *c, struct psc_op *op,
-                   const struct ps_msg_l_key_info *m)
+void key_accept_info(struct psc_client *c, struct psc_op *op,
+                     const struct ps_msg_l_key_info *m)
 {
     struct key *k = op->key;
     struct ps_list_node *n;
 
     if (m->error != 0) {
-        k->asking = NULL;
+        k->open_request = NULL;
         remove_name(c, k);
         k->rc = client_failure(m->error);
         k->text = strdup(m->text[0] != '\0' ? m->text : ps_strerror(k->rc));
@@ -734,12 +742,12 @@ void key_take_info(struct psc_client *c, struct psc_op *op,
         }
         return;
     }
-    if (!take_places(c, k, m)) {
+    if (!accept_result_places(c, k, m)) {
         return;
     }
-    k->asking = NULL;
-    k->round = m->round;
-    k->ready = true;
+    k->open_request = NULL;
+    k->round = m->pushed_round;
+    k->is_ready = true;
     op_end(op, 0, NULL);
     op_pump(k, c);
 }
@@ -773,7 +781,7 @@ static struct arena *arena_around(const struct psc_client *c, const void *data)
         struct arena *a = c->arenas[i];
         const uint8_t *from = a->data;
 
-        if (!a->old && (const uint8_t *)data >= from &&
+        if (!a->is_of_lost_agent && (const uint8_t *)data >= from &&
             (const uint8_t *)data < from + a->size) {
             return a;
         }
@@ -782,7 +790,7 @@ static struct arena *arena_around(const struct psc_client *c, const void *data)
 }
 
 /* What views show stays mapped. */
-static void lose_arenas(struct psc_client *c)
+static void drop_lost_arenas(struct psc_client *c)
 {
     PS_LIST_EACH(n, &c->ops)
     {
@@ -794,49 +802,49 @@ static void lose_arenas(struct psc_client *c)
         }
     }
     for (size_t i = c->arena_count; i-- > 0;) {
-        c->arenas[i]->old = true;
+        c->arenas[i]->is_of_lost_agent = true;
         if (c->arenas[i]->uses == 0) {
             unmap_arena(c, i);
         }
     }
 }
 
-void key_lose_all(struct psc_client *c)
+void key_unbind_all(struct psc_client *c)
 {
     for (uint32_t i = 0; i < c->key_count; i++) {
         struct key *k = c->keys[i];
 
-        if (k->ready && !k->away) {
-            k->away = true;
-            c->away++;
+        if (k->is_ready && !k->is_unbound) {
+            k->is_unbound = true;
+            c->keys_unbound++;
         }
     }
-    lose_arenas(c);
+    drop_lost_arenas(c);
 }
 
-int key_offer_all(struct psc_client *c)
+int key_rebind_all(struct psc_client *c)
 {
     int rc = 0;
 
     for (uint32_t i = 0; rc == 0 && i < c->key_count; i++) {
-        if (c->keys[i]->away) {
-            rc = put_key(c, c->keys[i]);
+        if (c->keys[i]->is_unbound) {
+            rc = send_key_request(c, c->keys[i]);
         }
     }
     for (uint32_t i = 0; rc == 0 && i < c->key_count; i++) {
-        if (c->keys[i]->asking != NULL) {
-            rc = put_key(c, c->keys[i]);
+        if (c->keys[i]->open_request != NULL) {
+            rc = send_key_request(c, c->keys[i]);
         }
     }
     return rc;
 }
 
-void key_take_again(struct psc_client *c, const struct ps_msg_l_key_info *m)
+void key_accept_rebind(struct psc_client *c, const struct ps_msg_l_key_info *m)
 {
-    const uint64_t number = m->request & ~KEY_AGAIN;
+    const uint64_t number = m->request & ~KEY_REBIND;
     struct key *k = number < c->key_count ? c->keys[number] : NULL;
 
-    if (k == NULL || !k->away) {
+    if (k == NULL || !k->is_unbound) {
         client_fail(c, PSC_E_PROTO,
                     "the agent answered for a key that was not named again");
         return;
@@ -849,10 +857,10 @@ void key_take_again(struct psc_client *c, const struct ps_msg_l_key_info *m)
                     m->text[0] != '\0' ? m->text : ps_strerror(m->error));
         return;
     }
-    if (!take_places(c, k, m)) {
+    if (!accept_result_places(c, k, m)) {
         return;
     }
-    k->away = false;
-    c->away--;
+    k->is_unbound = false;
+    c->keys_unbound--;
     op_pump(k, c);
 }

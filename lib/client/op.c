@@ -17,14 +17,14 @@
 #include <sys/eventfd.h>
 
 #include "kernel/kernel.h"
-#include "proto/ps_codec.h"
+#include "proto/msg_codec.h"
 
-#define PLACES_MAX  (1u << PLACE_BITS)
+#define PLACES_MAX         (1u << PLACE_BITS)
 /* What is given is told of when so much more is there. */
-#define GROWS_BY    (size_t)(2u * 1024 * 1024)
+#define PROGRESS_BYTES_MIN (size_t)(2u * 1024 * 1024)
 /* Operations that the ring has no room for are sent so many bytes at a time, or
  * with the next call that waits. */
-#define FLUSH_BYTES (size_t)(16u * 1024)
+#define FLUSH_BYTES        (size_t)(16u * 1024)
 
 static const struct {
     const char *name;
@@ -44,7 +44,7 @@ static const struct {
     [OP_COMPRESSION] = {"compression", 0},
     [OP_KEY] = {"declaration", 0},
     [OP_COLL] = {"collective", 0},
-    [OP_PASS] = {"pass", PS_OP_PASS},
+    [OP_SKIP] = {"pass", PS_OP_SKIP},
 };
 
 void op_name(const struct psc_op *op, char *text, size_t size)
@@ -63,29 +63,29 @@ void op_name(const struct psc_op *op, char *text, size_t size)
 
 /* ------------------------------------------------------------------ numbers */
 
-static int reserve_place(struct psc_client *c)
+static int reserve_op_slot(struct psc_client *c)
 {
-    uint32_t cap = c->place_cap == 0 ? 64 : c->place_cap * 2;
+    uint32_t cap = c->op_slot_cap == 0 ? 64 : c->op_slot_cap * 2;
     struct psc_op **places;
     uint32_t *free_places;
 
-    if (c->free_count > 0 || c->place_count < c->place_cap) {
+    if (c->free_op_slot_count > 0 || c->op_slot_count < c->op_slot_cap) {
         return 0;
     }
     if (cap > PLACES_MAX) {
         return PSC_E_FULL;
     }
-    places = realloc(c->places, cap * sizeof(struct psc_op *));
+    places = realloc(c->ops_by_place, cap * sizeof(struct psc_op *));
     if (places == NULL) {
         return PSC_E_NOMEM;
     }
-    c->places = places;
-    free_places = realloc(c->free_places, cap * sizeof(uint32_t));
+    c->ops_by_place = places;
+    free_places = realloc(c->free_op_slots, cap * sizeof(uint32_t));
     if (free_places == NULL) {
         return PSC_E_NOMEM;
     }
-    c->free_places = free_places;
-    c->place_cap = cap;
+    c->free_op_slots = free_places;
+    c->op_slot_cap = cap;
     return 0;
 }
 
@@ -93,19 +93,20 @@ int op_number(struct psc_op *op)
 {
     struct psc_client *c = op->client;
     uint32_t place;
-    int rc = reserve_place(c);
+    int rc = reserve_op_slot(c);
 
     if (rc != 0) {
         return rc;
     }
-    place = c->free_count > 0 ? c->free_places[--c->free_count]
-                              : c->place_count++;
-    c->places[place] = op;
+    place = c->free_op_slot_count > 0
+                ? c->free_op_slots[--c->free_op_slot_count]
+                : c->op_slot_count++;
+    c->ops_by_place[place] = op;
     op->id = ++c->next_id << PLACE_BITS | place;
     return 0;
 }
 
-static void drop_number(struct psc_op *op)
+static void release_number(struct psc_op *op)
 {
     struct psc_client *c = op->client;
     uint32_t place = (uint32_t)(op->id & (PLACES_MAX - 1));
@@ -113,9 +114,9 @@ static void drop_number(struct psc_op *op)
     if (op->id == 0) {
         return;
     }
-    assert(c->places[place] == op);
-    c->places[place] = NULL;
-    c->free_places[c->free_count++] = place;
+    assert(c->ops_by_place[place] == op);
+    c->ops_by_place[place] = NULL;
+    c->free_op_slots[c->free_op_slot_count++] = place;
     op->id = 0;
 }
 
@@ -124,10 +125,10 @@ struct psc_op *op_find(struct psc_client *c, uint64_t id)
     uint64_t place = id & (PLACES_MAX - 1);
     struct psc_op *op;
 
-    if (place >= c->place_count) {
+    if (place >= c->op_slot_count) {
         return NULL;
     }
-    op = c->places[place];
+    op = c->ops_by_place[place];
     return op != NULL && op->id == id ? op : NULL;
 }
 
@@ -176,7 +177,7 @@ static void release_block(struct psc_op *op)
     }
 }
 
-int op_stage(struct psc_op *op)
+int op_alloc_staging(struct psc_op *op)
 {
     struct key *k = op->key;
     int rc;
@@ -196,23 +197,23 @@ int op_stage(struct psc_op *op)
     return 0;
 }
 
-static void leave_queue(struct psc_op *op)
+static void dequeue_op(struct psc_op *op)
 {
-    op->client->queued -= op->state == OP_QUEUED;
+    op->client->ops_queued -= op->state == OP_QUEUED;
 }
 
-static void enter_queue(struct psc_op *op)
+static void enqueue_op(struct psc_op *op)
 {
     op->state = OP_QUEUED;
-    op->client->queued++;
+    op->client->ops_queued++;
 }
 
 void op_free(struct psc_op *op)
 {
     assert(op->state != OP_COPYING);
-    leave_queue(op);
-    if (ps_list_linked(&op->of_call)) {
-        ps_list_remove(&op->of_call);
+    dequeue_op(op);
+    if (ps_list_linked(&op->of_callbacks)) {
+        ps_list_remove(&op->of_callbacks);
     }
     if (ps_list_linked(&op->of_key)) {
         ps_list_remove(&op->of_key);
@@ -220,12 +221,12 @@ void op_free(struct psc_op *op)
     ps_list_remove(&op->of_client);
     coll_free(op);
     release_block(op);
-    drop_number(op);
+    release_number(op);
     if (op->arena != NULL) {
         key_drop_arena(op->client, op->arena);
     }
-    free(op->words);
-    free(op->place);
+    free(op->job_request);
+    free(op->row_index);
     free(op->text);
     if (op->client->spare_op_count == SPARE_OPS) {
         free(op);
@@ -237,18 +238,18 @@ void op_free(struct psc_op *op)
 
 void op_sent(struct psc_op *op)
 {
-    leave_queue(op);
+    dequeue_op(op);
     op->state = OP_SENT;
-    op->again = false;
-    op->client->sent++;
-    op->client->in_pieces += op->in_pieces;
+    op->must_resend = false;
+    op->client->ops_sent++;
+    op->client->ops_streaming += op->copies_progress;
     if (op->key != NULL) {
-        op->key->open++;
+        op->key->ops_open++;
     }
 }
 
 /* An error that nobody waits for: the next call on the key tells it. */
-static void leave_error(struct psc_op *op, int rc, const char *text)
+static void defer_error(struct psc_op *op, int rc, const char *text)
 {
     struct key *k = op->key;
 
@@ -260,16 +261,16 @@ static void leave_error(struct psc_op *op, int rc, const char *text)
     k->text = text != NULL ? strdup(text) : NULL;
 }
 
-static void count_ended(struct psc_op *op)
+static void count_op_ended(struct psc_op *op)
 {
     struct psc_client *c = op->client;
 
     c->ops_ended++;
-    if (op_is_round(op->kind) && op->kind != OP_PASS) {
+    if (op_is_round(op->kind) && op->kind != OP_SKIP) {
         c->rounds++;
     }
     if (op_has_result(op->kind)) {
-        c->bytes_got += op->key->bytes;
+        c->bytes_pulled += op->key->bytes;
     }
 }
 
@@ -277,52 +278,52 @@ void op_end(struct psc_op *op, int rc, const char *text)
 {
     struct psc_client *c = op->client;
 
-    if (op->growing) {
-        if (!op->overtaken) {
-            op->overtaken = true;
+    if (op->streaming) {
+        if (!op->ended_early) {
+            op->ended_early = true;
             op->rc = rc;
             op->text = text != NULL ? strdup(text) : NULL;
         }
         return;
     }
     if (op->state == OP_SENT || op->state == OP_COPYING) {
-        c->sent--;
-        c->in_pieces -= op->in_pieces;
+        c->ops_sent--;
+        c->ops_streaming -= op->copies_progress;
         if (op->key != NULL) {
-            op->key->open--;
+            op->key->ops_open--;
         }
         if (op->kind == OP_BARRIER) {
             c->barrier_open = false;
         }
-        c->loose -= op->kind == OP_PASS && op->part_of == NULL;
+        c->skips_detached -= op->kind == OP_SKIP && op->subop_of == NULL;
     }
     if (ps_list_linked(&op->of_key)) {
         ps_list_remove(&op->of_key);
     }
-    leave_queue(op);
+    dequeue_op(op);
     release_block(op);
-    drop_number(op);
+    release_number(op);
     op->state = OP_DONE;
     op->rc = rc;
     if (rc == 0) {
-        count_ended(op);
-    } else if (text != NULL && text[0] != '\0' && !op->freed) {
+        count_op_ended(op);
+    } else if (text != NULL && text[0] != '\0' && !op->detached) {
         op->text = strdup(text); /* Without it the code must do. */
     }
-    if (op->kind == OP_PASS && op->part_of != NULL) {
-        coll_pass_ended(op);
-    } else if (op->part_of != NULL) {
-        coll_part_ended(op);
-    } else if (op->freed && op->kind == OP_COLL) {
+    if (op->kind == OP_SKIP && op->subop_of != NULL) {
+        coll_skip_ended(op);
+    } else if (op->subop_of != NULL) {
+        coll_subop_ended(op);
+    } else if (op->detached && op->kind == OP_COLL) {
         /* Its parts may be in somebody's hands yet. */
-        ps_list_push_back(&c->graves, &op->of_key);
-    } else if (op->freed) {
+        ps_list_push_back(&c->deferred_free, &op->of_key);
+    } else if (op->detached) {
         if (rc != 0) {
-            leave_error(op, rc, text);
+            defer_error(op, rc, text);
         }
         op_free(op);
     } else if (op->callback != NULL) {
-        ps_list_push_back(&c->calls, &op->of_call);
+        ps_list_push_back(&c->callbacks, &op->of_callbacks);
         if (c->event_fd >= 0 && eventfd_write(c->event_fd, 1) != 0) {
             /* Full counters are readable, too. */
         }
@@ -332,14 +333,14 @@ void op_end(struct psc_op *op, int rc, const char *text)
 
 /* ------------------------------------------------------------ order on a key */
 
-static void fill_round(struct psc_op *op)
+static void assign_round(struct psc_op *op)
 {
     switch (op->kind) {
     case OP_PUSH:
     case OP_PUSHPULL:
     case OP_BROADCAST:
     case OP_PUSH_ROWS:
-    case OP_PASS:
+    case OP_SKIP:
         op->round = op->key->round + 1;
         break;
     case OP_PULL:
@@ -359,26 +360,27 @@ static void fill_round(struct psc_op *op)
 }
 
 /* False: it must go over the socket. */
-static bool give_ring(struct psc_client *c, const struct ps_msg_l_op *m)
+static bool submit_by_ring(struct psc_client *c, const struct ps_msg_l_op *m)
 {
     if (c->ring_memory == NULL ||
-        (c->ring_full && ps_ring_room(&c->ring) < PS_RING_OPS / 2)) {
+        (c->ring_is_full &&
+         ps_ring_free_op_slots(&c->ring) < PS_RING_OP_SLOTS / 2)) {
         return false;
     }
-    c->ring_full = !ps_ring_put_op(&c->ring, m, ps_sock_frames(c->sock));
-    c->ring_given = c->ring_given || !c->ring_full;
-    return !c->ring_full;
+    c->ring_is_full = !ps_ring_push_op(&c->ring, m, ps_sock_frames(c->sock));
+    c->ring_needs_wake = c->ring_needs_wake || !c->ring_is_full;
+    return !c->ring_is_full;
 }
 
 /* May out be written before the operation ends? Not while the agent may still
  * read what it is given from there. */
-static bool comes_in_pieces(const struct psc_op *op)
+static bool may_copy_progress(const struct psc_op *op)
 {
     const struct key *k = op->key;
     const uint8_t *out = op->out;
 
-    if (out == NULL || op->freed || k->async || k->bytes < PIECES_MIN ||
-        (op->part_of != NULL && !coll_in_pieces(op)) ||
+    if (out == NULL || op->detached || k->is_async || k->bytes < PIECES_MIN ||
+        (op->subop_of != NULL && !coll_may_copy_progress(op)) ||
         op->client->ring_memory == NULL ||
         (op->kind != OP_PUSHPULL && op->kind != OP_BROADCAST)) {
         return false;
@@ -393,10 +395,10 @@ static bool comes_in_pieces(const struct psc_op *op)
     return true;
 }
 
-static size_t given_bytes(const struct psc_op *op)
+static size_t source_bytes(const struct psc_op *op)
 {
     if (op->kind == OP_PUSH_ROWS) {
-        return op->rows * rows_bytes(op->key);
+        return op->row_count * rows_bytes(op->key);
     }
     return op->block != NULL && op->kind != OP_PULL_ROWS && op->kind != OP_PULL
                ? op->key->bytes
@@ -412,23 +414,24 @@ static int send_op(struct psc_op *op)
     if (rc != 0) {
         return rc;
     }
-    fill_round(op);
-    op->in_pieces = comes_in_pieces(op);
+    assign_round(op);
+    op->copies_progress = may_copy_progress(op);
     m.l_op = (struct ps_msg_l_op){
         .op_id = op->id,
-        .op = (uint8_t)(op->aside ? PS_OP_ATTEND : kinds[op->kind].wire),
-        .key = op->key->wire,
+        .op = (uint8_t)(op->send_only ? PS_OP_BROADCAST_SEND_ONLY
+                                      : kinds[op->kind].wire),
+        .key = op->key->agent_number,
         .region = b != NULL ? ps_shm_region(b) : 0,
         .offset = b != NULL ? b->offset + op->block_offset : 0,
         .round = op->round,
         .priority = op->priority,
         .reduce = op->reduce,
         .root = (uint16_t)op->root, /* Below PS_RANKS_MAX. */
-        .rows = op->rows,
+        .row_count = op->row_count,
         .samples = op->samples,
-        .growing = op->growing,
+        .streaming = op->streaming,
     };
-    if (!give_ring(op->client, &m.l_op)) {
+    if (!submit_by_ring(op->client, &m.l_op)) {
         rc = client_put(op->client, &m);
     }
     if (rc != 0) {
@@ -438,25 +441,25 @@ static int send_op(struct psc_op *op)
     if (op_is_round(op->kind)) {
         op->key->round = op->round;
     }
-    op->client->bytes_given += given_bytes(op);
+    op->client->bytes_pushed += source_bytes(op);
     return 0;
 }
 
 /* So much of what it gives is there. Who waits for its turn tells it then. */
-static void tell_more(struct psc_op *op)
+static void send_progress(struct psc_op *op)
 {
     struct psc_client *c = op->client;
     const struct ps_msg m = {.code = PS_MSG_L_OP,
                              .l_op = {.op_id = op->id,
-                                      .op = PS_OP_MORE,
-                                      .key = op->key->wire,
-                                      .offset = op->grown}};
+                                      .op = PS_OP_PROGRESS,
+                                      .key = op->key->agent_number,
+                                      .offset = op->bytes_ready}};
     int rc;
 
-    if (op->overtaken || (op->state != OP_SENT && op->state != OP_COPYING)) {
+    if (op->ended_early || (op->state != OP_SENT && op->state != OP_COPYING)) {
         return;
     }
-    rc = give_ring(c, &m.l_op) ? 0 : client_put(c, &m);
+    rc = submit_by_ring(c, &m.l_op) ? 0 : client_put(c, &m);
     if (rc != 0) {
         client_fail(c, rc, "cannot tell the agent more of '%s': %s",
                     op->key->name, ps_strerror(rc));
@@ -465,13 +468,13 @@ static void tell_more(struct psc_op *op)
 }
 
 /* It has ended, and its block was still being written. */
-static void end_overtaken(struct psc_op *op)
+static void end_early(struct psc_op *op)
 {
     struct psc_client *c = op->client;
     struct key *k = op->key;
     char *text = op->text;
 
-    op->growing = false;
+    op->streaming = false;
     op->text = NULL;
     op_end(op, op->rc, text);
     free(text);
@@ -479,48 +482,50 @@ static void end_overtaken(struct psc_op *op)
     client_flush(c);
 }
 
-void op_grow(struct psc_op *op, const void *src)
+void op_stream(struct psc_op *op, const void *src)
 {
     struct psc_client *c = op->client;
     const size_t bytes = op->key->bytes;
     uint8_t *dst = ps_shm_data(op->block);
 
-    while (op->growing && !op->overtaken) {
-        size_t piece = bytes - op->grown < GROWS_BY ? bytes - op->grown
-                                                    : GROWS_BY;
+    while (op->streaming && !op->ended_early) {
+        size_t piece = bytes - op->bytes_ready < PROGRESS_BYTES_MIN
+                           ? bytes - op->bytes_ready
+                           : PROGRESS_BYTES_MIN;
 
         pthread_mutex_unlock(&c->lock);
-        ps_kernel_copy_part(dst + op->grown, (const uint8_t *)src + op->grown,
-                            piece);
+        ps_kernel_copy_part(dst + op->bytes_ready,
+                            (const uint8_t *)src + op->bytes_ready, piece);
         pthread_mutex_lock(&c->lock);
         c->bytes_copied += piece;
-        op->grown += piece;
-        if (op->grown == bytes && !op->overtaken) {
-            op->growing = false;
-            tell_more(op); /* After which it may be gone. */
+        op->bytes_ready += piece;
+        if (op->bytes_ready == bytes && !op->ended_early) {
+            op->streaming = false;
+            send_progress(op); /* After which it may be gone. */
             return;
         }
-        tell_more(op);
+        send_progress(op);
     }
-    end_overtaken(op);
+    end_early(op);
 }
 
 /* Sends what may go; the caller flushes. */
-static void pump(struct psc_client *c, struct key *k)
+static void send_ready(struct psc_client *c, struct key *k)
 {
     struct ps_list_node *n;
 
-    while (c->rc == 0 && k->ready && !k->away &&
+    while (c->rc == 0 && k->is_ready && !k->is_unbound &&
            (n = ps_list_first(&k->queue)) != NULL) {
         struct psc_op *op = PS_CONTAINER(n, struct psc_op, of_key);
         int rc;
 
-        if (op->kind != OP_PULL && op->kind != OP_PULL_ROWS && k->open > 0) {
+        if (op->kind != OP_PULL && op->kind != OP_PULL_ROWS &&
+            k->ops_open > 0) {
             return;
         }
-        if (c->sent >= SENT_MAX) {
-            if (!k->stalled) {
-                k->stalled = true;
+        if (c->ops_sent >= SENT_MAX) {
+            if (!k->is_stalled) {
+                k->is_stalled = true;
                 ps_list_push_back(&c->stalled, &k->of_stalled);
             }
             return;
@@ -535,12 +540,12 @@ static void pump(struct psc_client *c, struct key *k)
 
 void op_pump(struct key *k, struct psc_client *c)
 {
-    pump(c, k);
+    send_ready(c, k);
 }
 
-static void pump_stalled(struct psc_client *c)
+static void send_stalled(struct psc_client *c)
 {
-    while (c->rc == 0 && c->sent < SENT_MAX) {
+    while (c->rc == 0 && c->ops_sent < SENT_MAX) {
         struct ps_list_node *n = ps_list_pop(&c->stalled);
         struct key *k;
 
@@ -548,8 +553,8 @@ static void pump_stalled(struct psc_client *c)
             return;
         }
         k = PS_CONTAINER(n, struct key, of_stalled);
-        k->stalled = false;
-        pump(c, k);
+        k->is_stalled = false;
+        send_ready(c, k);
     }
 }
 
@@ -575,7 +580,7 @@ static int send_barrier(struct psc_op *op)
 }
 
 /* One after the other. */
-void op_pump_barriers(struct psc_client *c)
+void op_send_barriers(struct psc_client *c)
 {
     while (c->rc == 0 && c->link == LINK_UP && !c->barrier_open) {
         struct ps_list_node *n = ps_list_pop(&c->barrier_queue);
@@ -593,25 +598,27 @@ void op_pump_barriers(struct psc_client *c)
     }
 }
 
-static void hurry(struct psc_client *c)
+static void kick_if_sleeping(struct psc_client *c)
 {
-    if (c->queued > 0) {
-        client_hurry(c);
+    if (c->ops_queued > 0) {
+        client_kick(c);
     }
 }
 
 /* What is said of the whole job, as long as the agent has not ended it: the
  * next one may have to hear it. */
-struct words {
-    uint32_t len;                /* Of the frame; 0: it is this: */
-    struct ps_msg_l_state state; /* with our number of the key. */
+struct job_request {
+    uint32_t len;                          /* Of the frame; 0: it is this: */
+    struct ps_msg_l_optimizer_state state; /* with our number of the key. */
     uint8_t frame[];
 };
 
-static int keep_words(struct psc_op *op, const struct ps_msg *msg)
+static int keep_job_request(struct psc_op *op, const struct ps_msg *msg)
 {
-    size_t bound = msg->code == PS_MSG_L_STATE ? 0 : ps_codec_bound(msg);
-    struct words *w = calloc(1, sizeof(*w) + bound);
+    size_t bound = msg->code == PS_MSG_L_OPTIMIZER_STATE
+                       ? 0
+                       : ps_msg_encoded_bound(msg);
+    struct job_request *w = calloc(1, sizeof(*w) + bound);
     size_t len = 0;
     int rc = 0;
 
@@ -619,56 +626,58 @@ static int keep_words(struct psc_op *op, const struct ps_msg *msg)
         return PSC_E_NOMEM;
     }
     if (bound == 0) {
-        w->state = msg->l_state;
+        w->state = msg->l_optimizer_state;
     } else {
-        rc = ps_codec_encode(msg, PS_PROTOCOL, 0, w->frame, bound, &len);
+        rc = ps_msg_encode(msg, PS_PROTOCOL, 0, w->frame, bound, &len);
         w->len = (uint32_t)len;
     }
     if (rc != 0) {
         free(w);
         return rc;
     }
-    op->words = w;
+    op->job_request = w;
     return 0;
 }
 
-static const struct key *key_of_words(const struct psc_op *op)
+static const struct key *key_of_request(const struct psc_op *op)
 {
-    return op->words->len == 0 ? op->client->keys[op->words->state.key] : NULL;
+    return op->job_request->len == 0
+               ? op->client->keys[op->job_request->state.key]
+               : NULL;
 }
 
-static int put_words(struct psc_op *op)
+static int send_job_request(struct psc_op *op)
 {
-    const struct key *k = key_of_words(op);
-    struct ps_msg m = {.code = PS_MSG_L_STATE};
+    const struct key *k = key_of_request(op);
+    struct ps_msg m = {.code = PS_MSG_L_OPTIMIZER_STATE};
 
     if (k == NULL) {
-        return ps_sock_put_frame(op->client->sock, op->words->frame,
-                                 op->words->len);
+        return ps_sock_put_frame(op->client->sock, op->job_request->frame,
+                                 op->job_request->len);
     }
-    m.l_state = op->words->state;
-    m.l_state.key = k->wire;
+    m.l_optimizer_state = op->job_request->state;
+    m.l_optimizer_state.key = k->agent_number;
     return client_put(op->client, &m);
 }
 
-static bool may_say(const struct psc_op *op)
+static bool may_send_request(const struct psc_op *op)
 {
-    const struct key *k = key_of_words(op);
+    const struct key *k = key_of_request(op);
 
-    return op->client->link == LINK_UP && (k == NULL || !k->away);
+    return op->client->link == LINK_UP && (k == NULL || !k->is_unbound);
 }
 
-int op_pump_words(struct psc_client *c)
+int op_send_job_requests(struct psc_client *c)
 {
-    struct ps_list_node *n = ps_list_first(&c->words);
+    struct ps_list_node *n = ps_list_first(&c->job_requests);
     int rc = 0;
 
     while (rc == 0 && n != NULL) {
         struct psc_op *op = PS_CONTAINER(n, struct psc_op, of_key);
 
-        n = ps_list_next(&c->words, n);
-        if (may_say(op)) {
-            rc = put_words(op);
+        n = ps_list_next(&c->job_requests, n);
+        if (may_send_request(op)) {
+            rc = send_job_request(op);
             if (rc == 0) {
                 ps_list_remove(&op->of_key);
                 op_sent(op);
@@ -678,20 +687,20 @@ int op_pump_words(struct psc_client *c)
     return rc;
 }
 
-static int submit_words(struct psc_op *op, const struct ps_msg *msg)
+static int submit_job_request(struct psc_op *op, const struct ps_msg *msg)
 {
     struct psc_client *c = op->client;
-    int rc = keep_words(op, msg);
+    int rc = keep_job_request(op, msg);
 
     if (rc != 0) {
         return rc;
     }
-    if (!may_say(op)) {
-        enter_queue(op);
-        ps_list_push_back(&c->words, &op->of_key);
+    if (!may_send_request(op)) {
+        enqueue_op(op);
+        ps_list_push_back(&c->job_requests, &op->of_key);
         return 0;
     }
-    rc = put_words(op);
+    rc = send_job_request(op);
     if (rc == 0) {
         op_sent(op);
     }
@@ -699,15 +708,15 @@ static int submit_words(struct psc_op *op, const struct ps_msg *msg)
 }
 
 /* The agent is lost that had it. */
-static void take_back(struct psc_op *op)
+static void requeue(struct psc_op *op)
 {
     struct psc_client *c = op->client;
-    struct ps_list *queue = &c->words;
+    struct ps_list *queue = &c->job_requests;
 
     if (op->key != NULL) {
         queue = &op->key->queue;
-        op->key->open--;
-        c->bytes_given -= given_bytes(op);
+        op->key->ops_open--;
+        c->bytes_pushed -= source_bytes(op);
         if (op_is_round(op->kind)) {
             op->key->round = op->round - 1;
         }
@@ -716,18 +725,18 @@ static void take_back(struct psc_op *op)
         c->barriers--;
         c->barrier_open = false;
     }
-    if (queue != &c->words) {
-        drop_number(op);
+    if (queue != &c->job_requests) {
+        release_number(op);
     }
-    c->sent--;
-    c->in_pieces -= op->in_pieces;
+    c->ops_sent--;
+    c->ops_streaming -= op->copies_progress;
     op->copied = 0;
-    enter_queue(op);
-    op->again = true;
+    enqueue_op(op);
+    op->must_resend = true;
     ps_list_push_front(queue, &op->of_key);
 }
 
-void op_take_back(struct psc_client *c)
+void op_requeue_all(struct psc_client *c)
 {
     /* Operations begin in the order in which those of one key are sent. */
     for (struct ps_list_node *n = ps_list_last(&c->ops); n != NULL;
@@ -735,7 +744,7 @@ void op_take_back(struct psc_client *c)
         struct psc_op *op = PS_CONTAINER(n, struct psc_op, of_client);
 
         if (op->state == OP_SENT && op->kind != OP_KEY) {
-            take_back(op);
+            requeue(op);
         }
     }
 }
@@ -748,22 +757,22 @@ int op_submit(struct psc_op *op, const struct ps_msg *msg)
         return c->rc;
     }
     if (op->kind == OP_BARRIER) {
-        enter_queue(op);
+        enqueue_op(op);
         ps_list_push_back(&c->barrier_queue, &op->of_key);
-        op_pump_barriers(c);
-        hurry(c);
+        op_send_barriers(c);
+        kick_if_sleeping(c);
     } else if (op->key == NULL) {
-        int rc = submit_words(op, msg);
+        int rc = submit_job_request(op, msg);
 
         if (rc != 0) {
             return rc;
         }
     } else {
-        enter_queue(op);
+        enqueue_op(op);
         ps_list_push_back(&op->key->queue, &op->of_key);
-        pump(c, op->key);
-        hurry(c);
-        if (c->ring_full && ps_sock_pending(c->sock) < FLUSH_BYTES) {
+        send_ready(c, op->key);
+        kick_if_sleeping(c);
+        if (c->ring_is_full && ps_sock_pending(c->sock) < FLUSH_BYTES) {
             return 0; /* The agent has enough to do: with the next ones. */
         }
     }
@@ -776,12 +785,12 @@ int op_submit(struct psc_op *op, const struct ps_msg *msg)
 static void copy_out(struct psc_op *op)
 {
     struct psc_client *c = op->client;
-    const void *from = op->key->async ? ps_shm_data(op->block) : op->data;
+    const void *from = op->key->is_async ? ps_shm_data(op->block) : op->data;
     size_t bytes = op->key->bytes;
 
     op->state = OP_COPYING;
     pthread_mutex_unlock(&c->lock);
-    if (op->part_of != NULL) {
+    if (op->subop_of != NULL) {
         bytes = op->out_bytes - op->copied;
         coll_copy(op, from);
     } else {
@@ -793,17 +802,17 @@ static void copy_out(struct psc_op *op)
     c->bytes_copied += bytes;
 }
 
-void op_take_piece(struct psc_op *op, uint64_t bytes)
+void op_accept_progress(struct psc_op *op, uint64_t bytes)
 {
     struct psc_client *c = op->client;
     const struct key *k = op->key;
     size_t from = op->copied;
 
-    if (op->state != OP_SENT || !op->in_pieces || op->freed ||
-        bytes > k->bytes || (op->part_of != NULL && !coll_wants(op))) {
+    if (op->state != OP_SENT || !op->copies_progress || op->detached ||
+        bytes > k->bytes || (op->subop_of != NULL && !coll_is_wanted(op))) {
         return;
     }
-    if (op->part_of != NULL && bytes > op->out_bytes) {
+    if (op->subop_of != NULL && bytes > op->out_bytes) {
         bytes = op->out_bytes; /* Keys of collectives may be longer. */
     }
     if (bytes <= from) {
@@ -830,29 +839,29 @@ static void copy_rows_out(struct psc_op *op)
     size_t bytes = rows_bytes(op->key);
     const uint8_t *from;
 
-    if (op->place_count == 0) {
+    if (op->row_index_count == 0) {
         return;
     }
     from = (const uint8_t *)ps_shm_data(op->block) + op->block_offset +
-           rows_numbers_bytes(op->rows);
+           rows_numbers_bytes(op->row_count);
     op->state = OP_COPYING;
     pthread_mutex_unlock(&c->lock);
-    for (size_t i = 0; i < op->place_count; i++) {
-        memcpy((uint8_t *)op->out + i * bytes, from + op->place[i] * bytes,
+    for (size_t i = 0; i < op->row_index_count; i++) {
+        memcpy((uint8_t *)op->out + i * bytes, from + op->row_index[i] * bytes,
                bytes);
     }
     pthread_mutex_lock(&c->lock);
-    c->bytes_copied += op->place_count * bytes;
-    c->bytes_got += op->place_count * bytes;
+    c->bytes_copied += op->row_index_count * bytes;
+    c->bytes_pulled += op->row_index_count * bytes;
 }
 
-void op_take_done(struct psc_op *op, const struct ps_msg_l_done *m)
+void op_accept_done(struct psc_op *op, const struct ps_msg_l_done *m)
 {
     struct psc_client *c = op->client;
     struct key *k = op->key;
 
     op->version = m->version;
-    op->nobody = m->nobody;
+    op->all_skipped = m->all_skipped;
     if (m->error != 0) {
         /* A round that failed was not contributed to: it comes again. So does
          * a barrier. */
@@ -863,7 +872,7 @@ void op_take_done(struct psc_op *op, const struct ps_msg_l_done *m)
             c->barriers--;
         }
         op_end(op, client_failure(m->error), m->text);
-    } else if (op->growing) {
+    } else if (op->streaming) {
         client_fail(c, PSC_E_PROTO,
                     "the agent has ended a round of '%s' without what this "
                     "rank still copies",
@@ -876,21 +885,21 @@ void op_take_done(struct psc_op *op, const struct ps_msg_l_done *m)
                     (unsigned long long)op->round);
         return;
     } else {
-        if (op_has_result(op->kind) && !k->async) {
+        if (op_has_result(op->kind) && !k->is_async) {
             op->data = k->data[op->version & 1];
         }
-        if (op->part_of != NULL
-                ? coll_wants(op)
-                : op_has_result(op->kind) && op->out != NULL && !op->freed) {
+        if (op->subop_of != NULL
+                ? coll_is_wanted(op)
+                : op_has_result(op->kind) && op->out != NULL && !op->detached) {
             copy_out(op);
-        } else if (op->kind == OP_PULL_ROWS && !op->freed) {
+        } else if (op->kind == OP_PULL_ROWS && !op->detached) {
             copy_rows_out(op);
         }
         op_end(op, 0, NULL);
     }
     if (k != NULL) {
-        pump(c, k);
+        send_ready(c, k);
     }
-    op_pump_barriers(c);
-    pump_stalled(c);
+    op_send_barriers(c);
+    send_stalled(c);
 }

@@ -54,15 +54,15 @@ struct reader {
     int rc;
 };
 
-static const char *text_of(const char *name)
+static const char *variable_text(const char *name)
 {
     const char *v = getenv(name);
 
     return v != NULL && v[0] != '\0' ? v : NULL;
 }
 
-static void refuse(struct reader *r, const char *name, const char *value,
-                   const char *want)
+static void refuse_option(struct reader *r, const char *name, const char *value,
+                          const char *want)
 {
     if (r->rc == 0 && r->err != NULL && r->err_size > 0) {
         snprintf(r->err, r->err_size, "%s is '%.64s', but must be %s", name,
@@ -72,10 +72,10 @@ static void refuse(struct reader *r, const char *name, const char *value,
 }
 
 /* True when the variable is set to a number in the range. */
-static bool number_of(struct reader *r, const char *name, uint64_t least,
-                      uint64_t most, uint64_t *ret)
+static bool variable_number(struct reader *r, const char *name, uint64_t least,
+                            uint64_t most, uint64_t *ret)
 {
-    const char *text = text_of(name);
+    const char *text = variable_text(name);
     unsigned long long v;
     char want[64];
     char *end;
@@ -89,7 +89,7 @@ static bool number_of(struct reader *r, const char *name, uint64_t least,
         v < least || v > most) {
         snprintf(want, sizeof(want), "a number from %llu to %llu",
                  (unsigned long long)least, (unsigned long long)most);
-        refuse(r, name, text, want);
+        refuse_option(r, name, text, want);
         return false;
     }
     *ret = v;
@@ -101,7 +101,7 @@ static void read_u32(struct reader *r, const char *name, uint32_t least,
 {
     uint64_t v;
 
-    if (number_of(r, name, least, most, &v)) {
+    if (variable_number(r, name, least, most, &v)) {
         *ret = (uint32_t)v;
     }
 }
@@ -114,7 +114,7 @@ static void read_time(struct reader *r, const char *name, int32_t *ret_ms)
         double ms;
     } units[] = {
         {"", 1000}, {"ms", 1}, {"s", 1000}, {"m", 60000}, {"h", 3600000}};
-    const char *text = text_of(name);
+    const char *text = variable_text(name);
     char *end;
     double v;
 
@@ -129,13 +129,13 @@ static void read_time(struct reader *r, const char *name, int32_t *ret_ms)
             return;
         }
     }
-    refuse(r, name, text, "a time such as 30s or 500ms");
+    refuse_option(r, name, text, "a time such as 30s or 500ms");
 }
 
 /* A time; 0 is never, which the option has as -1. */
 static void read_notes(struct reader *r, const char *name, int32_t *ret_ms)
 {
-    const char *text = text_of(name);
+    const char *text = variable_text(name);
     int32_t ms = -1;
 
     if (text != NULL && strcmp(text, "auto") == 0) {
@@ -149,26 +149,26 @@ static void read_notes(struct reader *r, const char *name, int32_t *ret_ms)
 /* Microseconds; 0 is never, which the option has as -1. */
 static void read_spin(struct reader *r, const char *name, int32_t *ret_us)
 {
-    const char *text = text_of(name);
+    const char *text = variable_text(name);
     uint64_t v;
 
     if (text != NULL && strcmp(text, "auto") == 0) {
         *ret_us = 0;
-    } else if (number_of(r, name, 0, SPIN_MAX_US, &v)) {
+    } else if (variable_number(r, name, 0, SPIN_MAX_US, &v)) {
         *ret_us = v == 0 ? -1 : (int32_t)v;
     }
 }
 
-struct word {
+struct option_word {
     const char *text;
     uint32_t value;
 };
 
 static void read_word(struct reader *r, const char *name,
-                      const struct word *words, size_t count, const char *want,
-                      uint32_t *ret)
+                      const struct option_word *words, size_t count,
+                      const char *want, uint32_t *ret)
 {
-    const char *text = text_of(name);
+    const char *text = variable_text(name);
 
     if (text == NULL) {
         return;
@@ -179,7 +179,7 @@ static void read_word(struct reader *r, const char *name,
             return;
         }
     }
-    refuse(r, name, text, want);
+    refuse_option(r, name, text, want);
 }
 
 /* Launchers, in the order in which they are asked. A rank counts only together
@@ -201,12 +201,12 @@ static void read_launcher(struct reader *r, struct psc_options *o,
         uint64_t rank;
         uint64_t size;
 
-        if (text_of(launchers[i].rank) == NULL ||
-            text_of(launchers[i].size) == NULL) {
+        if (variable_text(launchers[i].rank) == NULL ||
+            variable_text(launchers[i].size) == NULL) {
             continue;
         }
-        if (!number_of(r, launchers[i].size, 1, PS_RANKS_MAX, &size) ||
-            !number_of(r, launchers[i].rank, 0, size - 1, &rank)) {
+        if (!variable_number(r, launchers[i].size, 1, PS_RANKS_MAX, &size) ||
+            !variable_number(r, launchers[i].rank, 0, size - 1, &rank)) {
             return;
         }
         if (size_known && size != o->num_workers) {
@@ -231,13 +231,13 @@ static void read_ranks(struct reader *r, struct psc_options *o)
     uint64_t v;
 
     for (size_t i = 0; i < 2 && !size_known; i++) {
-        size_known = number_of(r, sizes[i], 1, PS_RANKS_MAX, &v);
+        size_known = variable_number(r, sizes[i], 1, PS_RANKS_MAX, &v);
         if (size_known) {
             o->num_workers = (uint32_t)v;
         }
     }
     for (size_t i = 0; i < 4 && !rank_known; i++) {
-        rank_known = number_of(r, ranks[i], 0, PS_RANKS_MAX - 1, &v);
+        rank_known = variable_number(r, ranks[i], 0, PS_RANKS_MAX - 1, &v);
         if (rank_known) {
             o->rank = (int32_t)v;
         }
@@ -247,7 +247,7 @@ static void read_ranks(struct reader *r, struct psc_options *o)
         rank_known = rank_known || o->rank != PSC_RANK_ANY;
     }
     if (r->rc == 0 && size_known && !rank_known &&
-        number_of(r, index, 0, o->num_workers - 1, &v)) {
+        variable_number(r, index, 0, o->num_workers - 1, &v)) {
         o->rank = (int32_t)v;
     }
 }
@@ -256,12 +256,12 @@ static void read_ranks(struct reader *r, struct psc_options *o)
  * variable; here these are daemons. */
 static void read_role(struct reader *r)
 {
-    const char *role = text_of("DMLC_ROLE");
+    const char *role = variable_text("DMLC_ROLE");
 
     if (role != NULL && strcmp(role, "worker") != 0) {
-        refuse(r, "DMLC_ROLE", role,
-               "worker in a training process; start psched or psserver "
-               "instead");
+        refuse_option(r, "DMLC_ROLE", role,
+                      "worker in a training process; start psched or psserver "
+                      "instead");
     }
 }
 
@@ -270,40 +270,43 @@ static void read_slice(struct reader *r, struct psc_options *o)
 {
     uint64_t v;
 
-    if (number_of(r, "MXNET_KVSTORE_SLICE_THRESHOLD",
-                  PS_PARTITION_BYTES_MIN / 4, PS_PARTITION_BYTES_MAX / 4, &v)) {
+    if (variable_number(r, "MXNET_KVSTORE_SLICE_THRESHOLD",
+                        PS_PARTITION_BYTES_MIN / 4, PS_PARTITION_BYTES_MAX / 4,
+                        &v)) {
         o->partition_bytes = (uint32_t)v * 4;
     }
 }
 
 static void read_all(struct reader *r, struct psc_options *o)
 {
-    static const struct word modes[] = {{"sync", PSC_MODE_SYNC},
-                                        {"dist", PSC_MODE_SYNC},
-                                        {"dist_sync", PSC_MODE_SYNC},
-                                        {"dist_sync_device", PSC_MODE_SYNC},
-                                        {"dist_device_sync", PSC_MODE_SYNC},
-                                        {"dist_sync_mpi", PSC_MODE_SYNC},
-                                        {"async", PSC_MODE_ASYNC},
-                                        {"dist_async", PSC_MODE_ASYNC},
-                                        {"dist_async_device", PSC_MODE_ASYNC},
-                                        {"dist_device_async", PSC_MODE_ASYNC},
-                                        {"ssp", PSC_MODE_SSP},
-                                        {"dist_ssp", PSC_MODE_SSP}};
-    static const struct word rules[] = {{"none", PSC_RULE_NONE},
-                                        {"accumulate", PSC_RULE_ACCUMULATE},
-                                        {"assign", PSC_RULE_ASSIGN}};
-    static const struct word losses[] = {{"wait", PSC_ON_LOSS_WAIT},
-                                         {"fail", PSC_ON_LOSS_FAIL}};
-    static const struct word placements[] = {
+    static const struct option_word modes[] = {
+        {"sync", PSC_MODE_SYNC},
+        {"dist", PSC_MODE_SYNC},
+        {"dist_sync", PSC_MODE_SYNC},
+        {"dist_sync_device", PSC_MODE_SYNC},
+        {"dist_device_sync", PSC_MODE_SYNC},
+        {"dist_sync_mpi", PSC_MODE_SYNC},
+        {"async", PSC_MODE_ASYNC},
+        {"dist_async", PSC_MODE_ASYNC},
+        {"dist_async_device", PSC_MODE_ASYNC},
+        {"dist_device_async", PSC_MODE_ASYNC},
+        {"ssp", PSC_MODE_SSP},
+        {"dist_ssp", PSC_MODE_SSP}};
+    static const struct option_word rules[] = {
+        {"none", PSC_RULE_NONE},
+        {"accumulate", PSC_RULE_ACCUMULATE},
+        {"assign", PSC_RULE_ASSIGN}};
+    static const struct option_word losses[] = {{"wait", PSC_ON_LOSS_WAIT},
+                                                {"fail", PSC_ON_LOSS_FAIL}};
+    static const struct option_word placements[] = {
         {"balanced", PSC_PLACEMENT_BALANCED}, {"mxnet", PSC_PLACEMENT_MXNET}};
-    const char *text = text_of("PSKV_SOCKET");
+    const char *text = variable_text("PSKV_SOCKET");
     uint64_t v;
 
     if (text != NULL) {
         o->socket = text;
     }
-    text = text_of("PSKV_JOB");
+    text = variable_text("PSKV_JOB");
     if (text != NULL) {
         o->job = text;
     }
@@ -322,8 +325,8 @@ static void read_all(struct reader *r, struct psc_options *o)
               &o->placement);
     read_u32(r, "PSKV_PARTITION_BYTES", PS_PARTITION_BYTES_MIN,
              PS_PARTITION_BYTES_MAX, &o->partition_bytes);
-    if (number_of(r, "PSKV_BIG_ARRAY_BOUND", 1, UINT32_MAX, &v) ||
-        number_of(r, "MXNET_KVSTORE_BIGARRAY_BOUND", 1, UINT32_MAX, &v)) {
+    if (variable_number(r, "PSKV_BIG_ARRAY_BOUND", 1, UINT32_MAX, &v) ||
+        variable_number(r, "MXNET_KVSTORE_BIGARRAY_BOUND", 1, UINT32_MAX, &v)) {
         o->big_array_bound = v;
     }
     read_time(r, "PSKV_CONNECT_TIMEOUT", &o->connect_timeout_ms);
@@ -338,14 +341,15 @@ static void read_all(struct reader *r, struct psc_options *o)
 /* A name that nobody reads, such as PSKV_NUM_WORKER, on standard error, once in
  * the life of the process: the job would have the wrong size without a word.
  * pslaunch has looked at the names that its workers get. */
-static void warn_of_names(void)
+static void warn_unknown_variables(void)
 {
     static atomic_flag told = ATOMIC_FLAG_INIT;
     const char *near = NULL;
     const char *entry;
     size_t cursor = 0;
 
-    if (atomic_flag_test_and_set(&told) || text_of("PSKV_LAUNCHER") != NULL) {
+    if (atomic_flag_test_and_set(&told) ||
+        variable_text("PSKV_LAUNCHER") != NULL) {
         return;
     }
     while ((entry = ps_variables_unknown(environ, &cursor, &near)) != NULL) {
@@ -364,7 +368,7 @@ int psc_options_env(struct psc_options *o, char *err, size_t err_size)
 
     psc_options_init(&read, sizeof(read));
     memcpy(&read, o, ps_min_u64(o->size, sizeof(read)));
-    warn_of_names();
+    warn_unknown_variables();
     read_all(&r, &read);
     if (r.rc == 0) {
         memcpy(o, &read, ps_min_u64(o->size, sizeof(read)));

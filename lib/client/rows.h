@@ -15,7 +15,7 @@ static inline uint64_t rows_numbers_bytes(uint32_t count)
 /* Bytes of one row. */
 static inline size_t rows_bytes(const struct key *k)
 {
-    return k->width * ps_dtype_size(k->dtype);
+    return k->row_width * ps_dtype_size(k->dtype);
 }
 
 /* The block of a push or pull of these rows, in any order, some of them more

@@ -36,8 +36,8 @@ struct ps_shm_arena {
     struct ps_shm_block **blocks; /* By offset, without gaps. */
     size_t count;
     size_t cap;
-    size_t first_free; /* No free piece lies before this place. */
-    size_t looked;     /* The place looked for last. */
+    size_t first_free;  /* No free piece lies before this place. */
+    size_t search_hint; /* The place looked for last. */
 };
 
 /* ------------------------------------------------------------ descriptors */
@@ -167,11 +167,11 @@ static void remove_block(struct ps_shm_arena *a, size_t at)
 }
 
 /* Place of the last piece that begins at or before `offset`. */
-static size_t place_of(struct ps_shm_arena *a, size_t offset)
+static size_t block_index_of(struct ps_shm_arena *a, size_t offset)
 {
     size_t low = 0;
     size_t high = a->count;
-    size_t at = a->looked;
+    size_t at = a->search_hint;
 
     /* A program goes through its arrays in the order in which it made them,
      * perhaps one of several kinds. */
@@ -182,7 +182,7 @@ static size_t place_of(struct ps_shm_arena *a, size_t offset)
             at++;
         }
         if (at + 1 < end || end == a->count) {
-            a->looked = at;
+            a->search_hint = at;
             return at;
         }
     }
@@ -195,13 +195,13 @@ static size_t place_of(struct ps_shm_arena *a, size_t offset)
             high = mid;
         }
     }
-    a->looked = low;
+    a->search_hint = low;
     return low;
 }
 
 /* First fit. PS_E_AGAIN: no room here. */
-static int take_from(struct ps_shm_arena *a, size_t size,
-                     struct ps_shm_block **ret_block)
+static int reserve_in_arena(struct ps_shm_arena *a, size_t size,
+                            struct ps_shm_block **ret_block)
 {
     bool free_seen = false;
 
@@ -313,7 +313,7 @@ static int map_arena(struct ps_shm_arena *a)
     return 0;
 }
 
-static int offer(struct ps_shm *s, const struct ps_shm_arena *a)
+static int announce_arena(struct ps_shm *s, const struct ps_shm_arena *a)
 {
     int fd = fcntl(a->fd, F_DUPFD_CLOEXEC, 0);
     int rc;
@@ -321,19 +321,19 @@ static int offer(struct ps_shm *s, const struct ps_shm_arena *a)
     if (fd < 0) {
         return ps_err_from_errno(errno);
     }
-    rc = s->hooks.made(s->hooks.ctx, a->region, fd, a->size);
+    rc = s->hooks.on_made(s->hooks.ctx, a->region, fd, a->size);
     if (rc != 0) {
         close(fd);
     }
     return rc;
 }
 
-int ps_shm_offer(struct ps_shm *s)
+int ps_shm_announce_all(struct ps_shm *s)
 {
     int rc = 0;
 
     for (size_t i = 0; rc == 0 && i < s->count; i++) {
-        rc = offer(s, s->arenas[i]);
+        rc = announce_arena(s, s->arenas[i]);
     }
     return rc;
 }
@@ -367,7 +367,7 @@ static int new_arena(struct ps_shm *s, size_t least,
     if (rc != 0) {
         goto free_arena;
     }
-    rc = offer(s, a);
+    rc = announce_arena(s, a);
     if (rc != 0) {
         goto free_arena;
     }
@@ -394,7 +394,7 @@ int ps_shm_get(struct ps_shm *s, size_t size, struct ps_shm_block **ret_block)
     }
     size = ps_round_up(size == 0 ? 1 : size, PS_SHM_ALIGN);
     for (size_t i = 0; i < s->count; i++) {
-        rc = take_from(s->arenas[i], size, ret_block);
+        rc = reserve_in_arena(s->arenas[i], size, ret_block);
         if (rc != PS_E_AGAIN) {
             return rc;
         }
@@ -403,7 +403,7 @@ int ps_shm_get(struct ps_shm *s, size_t size, struct ps_shm_block **ret_block)
     if (rc != 0) {
         return rc;
     }
-    return take_from(a, size, ret_block);
+    return reserve_in_arena(a, size, ret_block);
 }
 
 /* Gives back the pages that lie wholly in a freed piece. */
@@ -438,14 +438,14 @@ static void drop_empty(struct ps_shm *s, struct ps_shm_arena *a)
     s->count--;
     memmove(s->arenas + at, s->arenas + at + 1,
             (s->count - at) * sizeof(struct ps_shm_arena *));
-    s->hooks.gone(s->hooks.ctx, a->region);
+    s->hooks.on_freed(s->hooks.ctx, a->region);
     free_arena(a);
 }
 
 void ps_shm_put(struct ps_shm *s, struct ps_shm_block *b)
 {
     struct ps_shm_arena *a = b->arena;
-    size_t at = place_of(a, b->offset);
+    size_t at = block_index_of(a, b->offset);
 
     assert(a->blocks[at] == b && b->used != 0 && b->uses == 0);
     b->used = 0;
@@ -501,7 +501,7 @@ struct ps_shm_block *ps_shm_find(const struct ps_shm *s, const void *data,
         return NULL;
     }
     offset = (size_t)(at - a->data);
-    b = a->blocks[place_of(a, offset)];
+    b = a->blocks[block_index_of(a, offset)];
     if (b->used == 0 || size > b->size - (offset - b->offset)) {
         return NULL;
     }

@@ -26,8 +26,8 @@ struct ps_shm_block {
 struct ps_shm_hooks {
     /* A new arena: its number, its descriptor, which the callee owns when it
      * returns 0, and its size. An error undoes the arena. */
-    int (*made)(void *ctx, uint32_t region, int fd, uint64_t size);
-    void (*gone)(void *ctx, uint32_t region);
+    int (*on_made)(void *ctx, uint32_t region, int fd, uint64_t size);
+    void (*on_freed)(void *ctx, uint32_t region);
     void *ctx;
 };
 
@@ -44,7 +44,7 @@ void ps_shm_init(struct ps_shm *s, const struct ps_shm_hooks *hooks);
 /* Unmaps everything without a word to the hooks. */
 void ps_shm_fini(struct ps_shm *s);
 /* Says `made` of every arena once more, for who has not heard of them. */
-PS_MUST_USE int ps_shm_offer(struct ps_shm *s);
+PS_MUST_USE int ps_shm_announce_all(struct ps_shm *s);
 
 /* PS_E_NOMEM, PS_E_TOOBIG, or what the hook said. */
 PS_MUST_USE int ps_shm_get(struct ps_shm *s, size_t size,

@@ -23,7 +23,7 @@
 #include "base/list.h"
 #include "base/num.h"
 #include "proto/frame.h"
-#include "proto/ps_codec.h"
+#include "proto/msg_codec.h"
 
 /* Longer than any frame that an agent sends to a worker; checked below. */
 #define RX_BYTES (64u * 1024)
@@ -33,8 +33,8 @@
  * for good. */
 #define TX_MAX   (size_t)(256u * 1024 * 1024)
 
-struct passed {
-    uint64_t at; /* Position of its frame in the stream. */
+struct passed_fd {
+    uint64_t stream_offset; /* Position of its frame in the stream. */
     int fd;
 };
 
@@ -42,20 +42,20 @@ struct ps_sock {
     struct ps_list_node node; /* Of `open_socks`. */
     int fd;
     int epoll;
-    int kick;      /* An eventfd in `epoll`; -1: not needed yet. */
-    int alarm;     /* A timerfd in `epoll`; so. */
-    bool want_out; /* EPOLLOUT is asked for. */
-    bool reset;    /* The peer went with something unread. */
+    int kick_fd;    /* An eventfd in `epoll`; -1: not needed yet. */
+    int alarm_fd;   /* A timerfd in `epoll`; so. */
+    bool polls_out; /* EPOLLOUT is asked for. */
+    bool reset;     /* The peer went with something unread. */
     struct ps_decoder *decoder;
 
     uint8_t *tx;
     size_t tx_cap;
     size_t tx_from; /* Sent up to here. */
     size_t tx_to;
-    uint64_t tx_at;        /* Position of tx[tx_from] in the stream. */
-    struct passed *passed; /* Not yet sent. */
-    size_t passed_count;
-    size_t passed_cap;
+    uint64_t tx_at;               /* Position of tx[tx_from] in the stream. */
+    struct passed_fd *passed_fds; /* Not yet sent. */
+    size_t passed_fd_count;
+    size_t passed_fd_cap;
 
     int rx_fds[FDS_MAX];
     size_t rx_fd_count;
@@ -85,7 +85,7 @@ static void after_fork(void)
     pthread_mutex_unlock(&open_lock);
 }
 
-static void in_child(void)
+static void fork_child(void)
 {
     PS_LIST_EACH(n, &open_socks)
     {
@@ -103,7 +103,7 @@ static void watch_forks(void)
 {
     ps_list_init(&open_socks);
     /* Without memory for it the end is seen as late as without this. */
-    (void)pthread_atfork(before_fork, after_fork, in_child);
+    (void)pthread_atfork(before_fork, after_fork, fork_child);
 }
 
 static void set_open(struct ps_sock *s, bool open)
@@ -152,7 +152,7 @@ static int connect_to(const char *path, int flags, int *ret_fd, int *ret_errno)
     return 0;
 }
 
-static int watch(const struct ps_sock *s, int fd)
+static int epoll_add(const struct ps_sock *s, int fd)
 {
     struct epoll_event ev = {.events = EPOLLIN};
 
@@ -173,8 +173,8 @@ int ps_sock_open(const char *path, struct ps_sock **ret_sock, int *ret_errno)
     s->fd = -1;
     set_open(s, true);
     s->epoll = -1;
-    s->kick = -1;
-    s->alarm = -1;
+    s->kick_fd = -1;
+    s->alarm_fd = -1;
     /* Blocking: a full backlog is waited for, which is short. */
     rc = connect_to(path, 0, &s->fd, ret_errno);
     if (rc != 0) {
@@ -186,7 +186,7 @@ int ps_sock_open(const char *path, struct ps_sock **ret_sock, int *ret_errno)
         goto fail;
     }
     s->epoll = epoll_create1(EPOLL_CLOEXEC);
-    rc = s->epoll < 0 ? ps_err_from_errno(errno) : watch(s, s->fd);
+    rc = s->epoll < 0 ? ps_err_from_errno(errno) : epoll_add(s, s->fd);
     if (rc != 0) {
         goto fail;
     }
@@ -198,15 +198,15 @@ fail:
     return rc;
 }
 
-static void close_passed(struct ps_sock *s)
+static void close_passed_fds(struct ps_sock *s)
 {
-    for (size_t i = 0; i < s->passed_count; i++) {
-        close(s->passed[i].fd);
+    for (size_t i = 0; i < s->passed_fd_count; i++) {
+        close(s->passed_fds[i].fd);
     }
     for (size_t i = 0; i < s->rx_fd_count; i++) {
         close(s->rx_fds[i]);
     }
-    s->passed_count = 0;
+    s->passed_fd_count = 0;
     s->rx_fd_count = 0;
 }
 
@@ -214,14 +214,14 @@ void ps_sock_hang_up(struct ps_sock *s)
 {
     struct epoll_event ignored;
 
-    close_passed(s);
+    close_passed_fds(s);
     s->tx_from = 0;
     s->tx_to = 0;
     s->tx_at = 0;
     s->rx_from = 0;
     s->rx_to = 0;
     s->frames = 0;
-    s->want_out = false;
+    s->polls_out = false;
     s->reset = false;
     if (s->fd >= 0) {
         /* A forked child may have it open, and then it would not leave. */
@@ -241,7 +241,7 @@ int ps_sock_dial(struct ps_sock *s, const char *path, int *ret_errno)
     if (rc != 0) {
         return rc;
     }
-    rc = watch(s, fd);
+    rc = epoll_add(s, fd);
     if (rc != 0) {
         close(fd);
         return rc;
@@ -255,16 +255,18 @@ int ps_sock_alarm(struct ps_sock *s, int after_ms)
     struct itimerspec t = {0};
     int rc;
 
-    if (s->alarm < 0) {
+    if (s->alarm_fd < 0) {
         if (after_ms < 0) {
             return 0;
         }
-        s->alarm = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK);
-        rc = s->alarm < 0 ? ps_err_from_errno(errno) : watch(s, s->alarm);
+        s->alarm_fd = timerfd_create(CLOCK_MONOTONIC,
+                                     TFD_CLOEXEC | TFD_NONBLOCK);
+        rc = s->alarm_fd < 0 ? ps_err_from_errno(errno)
+                             : epoll_add(s, s->alarm_fd);
         if (rc != 0) {
-            if (s->alarm >= 0) {
-                close(s->alarm);
-                s->alarm = -1;
+            if (s->alarm_fd >= 0) {
+                close(s->alarm_fd);
+                s->alarm_fd = -1;
             }
             return rc;
         }
@@ -274,7 +276,7 @@ int ps_sock_alarm(struct ps_sock *s, int after_ms)
         /* All zero would be never. */
         t.it_value.tv_nsec = after_ms % 1000 * 1000000L + 1;
     }
-    return timerfd_settime(s->alarm, 0, &t, NULL) == 0
+    return timerfd_settime(s->alarm_fd, 0, &t, NULL) == 0
                ? 0
                : ps_err_from_errno(errno);
 }
@@ -285,41 +287,41 @@ void ps_sock_free(struct ps_sock *s)
         return;
     }
     set_open(s, false);
-    close_passed(s);
+    close_passed_fds(s);
     if (s->epoll >= 0) {
         close(s->epoll);
     }
-    if (s->kick >= 0) {
-        close(s->kick);
+    if (s->kick_fd >= 0) {
+        close(s->kick_fd);
     }
-    if (s->alarm >= 0) {
-        close(s->alarm);
+    if (s->alarm_fd >= 0) {
+        close(s->alarm_fd);
     }
     if (s->fd >= 0) {
         close(s->fd);
     }
     ps_decoder_free(s->decoder);
-    free(s->passed);
+    free(s->passed_fds);
     free(s->tx);
     free(s);
 }
 
 /* --------------------------------------------------------------------- out */
 
-static int reserve_passed(struct ps_sock *s)
+static int reserve_passed_fd(struct ps_sock *s)
 {
-    size_t cap = s->passed_cap == 0 ? 8 : s->passed_cap * 2;
-    struct passed *grown;
+    size_t cap = s->passed_fd_cap == 0 ? 8 : s->passed_fd_cap * 2;
+    struct passed_fd *grown;
 
-    if (s->passed_count < s->passed_cap) {
+    if (s->passed_fd_count < s->passed_fd_cap) {
         return 0;
     }
-    grown = realloc(s->passed, cap * sizeof(*grown));
+    grown = realloc(s->passed_fds, cap * sizeof(*grown));
     if (grown == NULL) {
         return PS_E_NOMEM;
     }
-    s->passed = grown;
-    s->passed_cap = cap;
+    s->passed_fds = grown;
+    s->passed_fd_cap = cap;
     return 0;
 }
 
@@ -354,21 +356,21 @@ static int reserve_tx(struct ps_sock *s, size_t more)
 int ps_sock_put(struct ps_sock *s, const struct ps_msg *msg, int fd)
 {
     size_t len;
-    int rc = reserve_tx(s, ps_codec_bound(msg));
+    int rc = reserve_tx(s, ps_msg_encoded_bound(msg));
 
     if (rc == 0 && fd >= 0) {
-        rc = reserve_passed(s);
+        rc = reserve_passed_fd(s);
     }
     if (rc == 0) {
-        rc = ps_codec_encode(msg, PS_PROTOCOL, 0, s->tx + s->tx_to,
-                             s->tx_cap - s->tx_to, &len);
+        rc = ps_msg_encode(msg, PS_PROTOCOL, 0, s->tx + s->tx_to,
+                           s->tx_cap - s->tx_to, &len);
     }
     if (rc != 0) {
         return rc;
     }
     if (fd >= 0) {
-        s->passed[s->passed_count++] = (struct passed){
-            .at = s->tx_at + (s->tx_to - s->tx_from), .fd = fd};
+        s->passed_fds[s->passed_fd_count++] = (struct passed_fd){
+            .stream_offset = s->tx_at + (s->tx_to - s->tx_from), .fd = fd};
     }
     s->tx_to += len;
     s->frames++;
@@ -397,25 +399,26 @@ size_t ps_sock_pending(const struct ps_sock *s)
     return s->tx_to - s->tx_from;
 }
 
-static int want_out(struct ps_sock *s, bool want)
+static int epoll_want_out(struct ps_sock *s, bool want)
 {
     struct epoll_event ev = {.events = want ? EPOLLIN | EPOLLOUT : EPOLLIN};
 
-    if (s->want_out == want) {
+    if (s->polls_out == want) {
         return 0;
     }
     if (epoll_ctl(s->epoll, EPOLL_CTL_MOD, s->fd, &ev) != 0) {
         return ps_err_from_errno(errno);
     }
-    s->want_out = want;
+    s->polls_out = want;
     return 0;
 }
 
-static void first_passed_is_sent(struct ps_sock *s)
+static void is_first_fd_sent(struct ps_sock *s)
 {
-    close(s->passed[0].fd);
-    s->passed_count--;
-    memmove(s->passed, s->passed + 1, s->passed_count * sizeof(struct passed));
+    close(s->passed_fds[0].fd);
+    s->passed_fd_count--;
+    memmove(s->passed_fds, s->passed_fds + 1,
+            s->passed_fd_count * sizeof(struct passed_fd));
 }
 
 /* One sendmsg: bytes up to the next descriptor's frame, or that frame and what
@@ -426,14 +429,17 @@ static ssize_t send_some(struct ps_sock *s)
         char bytes[CMSG_SPACE(sizeof(int))];
         struct cmsghdr align;
     } control = {.bytes = {0}};
-    size_t next = s->passed_count > 0 && s->passed[0].at == s->tx_at ? 1 : 0;
+    size_t next = s->passed_fd_count > 0 &&
+                          s->passed_fds[0].stream_offset == s->tx_at
+                      ? 1
+                      : 0;
     struct iovec io = {.iov_base = s->tx + s->tx_from,
                        .iov_len = s->tx_to - s->tx_from};
     struct msghdr h = {.msg_iov = &io, .msg_iovlen = 1};
     ssize_t n;
 
-    if (next < s->passed_count) {
-        io.iov_len = (size_t)(s->passed[next].at - s->tx_at);
+    if (next < s->passed_fd_count) {
+        io.iov_len = (size_t)(s->passed_fds[next].stream_offset - s->tx_at);
     }
     if (next == 1) {
         struct cmsghdr *c;
@@ -444,14 +450,14 @@ static ssize_t send_some(struct ps_sock *s)
         c->cmsg_level = SOL_SOCKET;
         c->cmsg_type = SCM_RIGHTS;
         c->cmsg_len = CMSG_LEN(sizeof(int));
-        memcpy(CMSG_DATA(c), &s->passed[0].fd, sizeof(int));
+        memcpy(CMSG_DATA(c), &s->passed_fds[0].fd, sizeof(int));
     }
     do {
         s->sends++;
         n = sendmsg(s->fd, &h, MSG_NOSIGNAL | MSG_DONTWAIT);
     } while (n < 0 && errno == EINTR);
     if (n > 0 && next == 1) {
-        first_passed_is_sent(s);
+        is_first_fd_sent(s);
     }
     return n;
 }
@@ -463,7 +469,7 @@ int ps_sock_flush(struct ps_sock *s)
 
         if (n < 0) {
             if (errno == EAGAIN) {
-                return want_out(s, true);
+                return epoll_want_out(s, true);
             }
             return errno == EPIPE || errno == ECONNRESET
                        ? PS_E_CLOSED
@@ -474,12 +480,12 @@ int ps_sock_flush(struct ps_sock *s)
     }
     s->tx_from = 0;
     s->tx_to = 0;
-    return want_out(s, false);
+    return epoll_want_out(s, false);
 }
 
 /* ---------------------------------------------------------------------- in */
 
-static int keep_fds(struct ps_sock *s, struct msghdr *h)
+static int queue_fds(struct ps_sock *s, struct msghdr *h)
 {
     int rc = (h->msg_flags & MSG_CTRUNC) != 0 ? PS_E_PROTO : 0;
 
@@ -541,10 +547,10 @@ int ps_sock_read(struct ps_sock *s)
                                      : ps_err_from_errno(errno);
     }
     s->rx_to += (size_t)n;
-    return keep_fds(s, &h);
+    return queue_fds(s, &h);
 }
 
-static int take_fd(struct ps_sock *s, int *ret_fd)
+static int pop_fd(struct ps_sock *s, int *ret_fd)
 {
     if (s->rx_fd_count == 0) {
         return PS_E_PROTO;
@@ -580,15 +586,15 @@ int ps_sock_next(struct ps_sock *s, struct ps_msg *ret_msg, int *ret_fd)
     if (have < need) {
         return PS_E_AGAIN;
     }
-    rc = ps_codec_decode(s->decoder, p.code, at + PS_FRAME_PREFIX, p.header_len,
-                         ret_msg);
+    rc = ps_msg_decode(s->decoder, p.code, at + PS_FRAME_PREFIX, p.header_len,
+                       ret_msg);
     if (rc != 0) {
         return rc == PS_E_NOMEM ? rc : PS_E_PROTO;
     }
     s->rx_from += need;
     *ret_fd = -1;
-    return p.code == PS_MSG_L_ARENA || p.code == PS_MSG_L_KEEP
-               ? take_fd(s, ret_fd)
+    return p.code == PS_MSG_L_ARENA || p.code == PS_MSG_L_RESIDUAL_SEGMENT
+               ? pop_fd(s, ret_fd)
                : 0;
 }
 
@@ -613,7 +619,7 @@ void ps_sock_kick(struct ps_sock *s)
 {
     struct epoll_event ev = {.events = EPOLLIN};
 
-    if (s->kick < 0) {
+    if (s->kick_fd < 0) {
         int fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
 
         if (fd < 0 || epoll_ctl(s->epoll, EPOLL_CTL_ADD, fd, &ev) != 0) {
@@ -622,9 +628,9 @@ void ps_sock_kick(struct ps_sock *s)
             }
             return; /* It wakes later, with what it waits for. */
         }
-        s->kick = fd;
+        s->kick_fd = fd;
     }
-    if (eventfd_write(s->kick, 1) != 0) {
+    if (eventfd_write(s->kick_fd, 1) != 0) {
         /* Full counters are readable, too. */
     }
 }
@@ -633,7 +639,7 @@ void ps_sock_unkick(struct ps_sock *s)
 {
     eventfd_t ignored;
 
-    if (s->kick >= 0 && eventfd_read(s->kick, &ignored) != 0) {
+    if (s->kick_fd >= 0 && eventfd_read(s->kick_fd, &ignored) != 0) {
         /* It was something else. */
     }
 }

@@ -45,7 +45,7 @@ size_t ps_sock_pending(const struct ps_sock *s); /* Bytes to be sent. */
 PS_MUST_USE int ps_sock_read(struct ps_sock *s);
 /* The next message that is here in full. PS_E_AGAIN: none; else the stream is
  * broken. The message is valid until the next call; the descriptor of an
- * l_arena or l_keep (else -1) is the caller's. */
+ * l_arena or l_residual_segment (else -1) is the caller's. */
 PS_MUST_USE int ps_sock_next(struct ps_sock *s, struct ps_msg *ret_msg,
                              int *ret_fd);
 /* Until there is something to read or room for what is queued, at most

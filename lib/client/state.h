@@ -11,7 +11,7 @@
  *     options.c  options, environment
  *     api.c      the calls on operations
  *     wait_note.c    lines about waits that take long
- *     resume.c   from an agent that was lost to the next one
+ *     reattach.c   from an agent that was lost to the next one
  *     coll*.c    collectives, see coll_inner.h
  *     group.c    clients of some of the ranks
  */
@@ -61,7 +61,7 @@ enum op_kind {
     OP_COMPRESSION,
     OP_KEY,
     OP_COLL, /* Has parts, see coll.c; no key, and is never sent. */
-    OP_PASS, /* Of a join, see coll_pass.c. */
+    OP_SKIP, /* Of a join, see coll_join_rounds.c. */
 };
 
 enum op_state {
@@ -73,7 +73,7 @@ enum op_state {
     OP_DONE,
 };
 
-/* See resume.c. */
+/* See reattach.c. */
 enum link_state {
     LINK_UP,
     LINK_LOST,     /* The socket is dialled again. */
@@ -83,21 +83,21 @@ enum link_state {
 struct key;
 struct coll;
 struct arena;
-struct words;
+struct job_request;
 
 struct psc_op {
     struct psc_client *client;
     struct key *key; /* NULL: barrier, optimizer. */
     enum op_kind kind;
     enum op_state state;
-    bool freed;  /* Nobody waits: it goes when it ends, and writes no out. */
-    bool again;  /* QUEUED: an agent had it, and was lost. */
-    bool nobody; /* A pass, as all have done in its round. */
-    bool aside;  /* A broadcast whose value goes to others alone. */
-    int rc;      /* DONE. */
-    uint32_t counted; /* The count that has met it, see api.c. */
-    uint64_t id;      /* 0: has no place in the table. */
-    uint64_t round;   /* Of the push; number of the barrier; least version. */
+    bool detached; /* Nobody waits: it goes when it ends, and writes no out. */
+    bool must_resend;    /* QUEUED: an agent had it, and was lost. */
+    bool all_skipped;    /* A pass, as all have done in its round. */
+    bool send_only;      /* A broadcast whose value goes to others alone. */
+    int rc;              /* DONE. */
+    uint32_t count_mark; /* The count that has met it, see api.c. */
+    uint64_t id;         /* 0: has no place in the table. */
+    uint64_t round; /* Of the push; number of the barrier; least version. */
     uint64_t version;
     ps_time started;
     int32_t priority;
@@ -108,48 +108,49 @@ struct psc_op {
     size_t block_offset;
     bool staged; /* The block is ours and goes back to the key. */
     /* Its starter still copies into the block, without the mutex: */
-    bool growing;
-    bool overtaken;  /* it has ended meanwhile, with rc and text. */
-    uint32_t rows;   /* Of a key of rows: each once and in order. */
-    size_t grown;    /* Growing: so many bytes are there. */
-    uint32_t *place; /* Pull: for each row asked for, which one it is. */
-    size_t place_count;
-    struct words *words; /* What is said of the whole job. */
-    const void *data;    /* Its result in the agent's memory. */
+    bool streaming;
+    bool ended_early;    /* it has ended meanwhile, with rc and text. */
+    uint32_t row_count;  /* Of a key of rows: each once and in order. */
+    size_t bytes_ready;  /* Growing: so many bytes are there. */
+    uint32_t *row_index; /* Pull: for each row asked for, which one it is. */
+    size_t row_index_count;
+    struct job_request *job_request; /* What is said of the whole job. */
+    const void *data;                /* Its result in the agent's memory. */
     struct arena *arena; /* That is of an agent which was lost; else NULL. */
     void *out;
-    bool in_pieces;       /* Out is written as the result comes, */
-    size_t copied;        /* so far to here. */
-    size_t out_from;      /* Parts: of the result, these */
-    size_t out_bytes;     /* bytes. */
-    struct coll *coll;    /* Of a collective. */
-    struct coll *part_of; /* Whose part it is; NULL: of none. */
+    bool copies_progress;  /* Out is written as the result comes, */
+    size_t copied;         /* so far to here. */
+    size_t out_from;       /* Parts: of the result, these */
+    size_t out_bytes;      /* bytes. */
+    struct coll *coll;     /* Of a collective. */
+    struct coll *subop_of; /* Whose part it is; NULL: of none. */
     psc_callback callback;
     void *user;
     char *text; /* Why it failed; NULL: what the code says. */
     struct ps_list_node of_client;
-    struct ps_list_node of_key;  /* QUEUED; of barriers and words, in the
+    struct ps_list_node of_key;       /* QUEUED; of barriers and words, in the
                                   * client's; of collectives, in its graves. */
-    struct ps_list_node of_call; /* DONE, the callback is to come. */
+    struct ps_list_node of_callbacks; /* DONE, the callback is to come. */
 };
 
 struct key {
-    bool async;       /* No rounds: results come into the operation's block. */
-    uint32_t number;  /* Ours, what callers hold. */
-    uint32_t wire;    /* The agent's. */
-    char *full;       /* Its name on the wire: with the kind in front. */
-    const char *name; /* In full. */
-    int64_t classic;
+    bool is_async;   /* No rounds: results come into the operation's block. */
+    uint32_t number; /* Ours, what callers hold. */
+    uint32_t agent_number; /* The agent's. */
+    char *wire_name;       /* Its name on the wire: with the kind in front. */
+    const char *name;      /* In full. */
+    int64_t mxnet_key;
     uint32_t dtype;
     uint64_t count;
     size_t bytes;
-    uint32_t width; /* Elements of a row; 0: not a key of rows. */
-    uint32_t ndim;  /* Of its shape, for an agent that asks later. */
+    uint32_t row_width; /* Elements of a row; 0: not a key of rows. */
+    uint32_t ndim;      /* Of its shape, for an agent that asks later. */
     uint64_t *shape;
-    uint8_t find;          /* enum ps_find */
-    struct psc_op *asking; /* Not ready: the question. */
-    bool ready;
-    bool away; /* Its agent was lost, and the next one has not answered. */
+    uint8_t if_absent;           /* enum ps_find */
+    struct psc_op *open_request; /* Not ready: the question. */
+    bool is_ready;
+    bool
+        is_unbound; /* Its agent was lost, and the next one has not answered. */
     /* Not ready: the agent refused it. Ready: an operation that nobody waited
      * for failed, and the next call on the key says so. */
     int rc;
@@ -158,8 +159,8 @@ struct key {
     const uint8_t *data[2]; /* Results with even and odd versions. */
     uint64_t round;         /* Rounds pushed. */
     struct ps_list queue;
-    uint32_t open; /* Operations SENT or COPYING. */
-    bool stalled;  /* In the client's list: the agent has enough to do. */
+    uint32_t ops_open; /* Operations SENT or COPYING. */
+    bool is_stalled;   /* In the client's list: the agent has enough to do. */
     struct ps_list_node of_stalled;
     struct ps_shm_block *spare; /* A staging block between two uses. */
 };
@@ -168,12 +169,12 @@ struct arena {
     uint32_t number;
     const void *data;
     uint64_t size;
-    bool old;      /* Of an agent that was lost: */
-    uint32_t uses; /* operations whose result lies there. */
+    bool is_of_lost_agent; /* Of an agent that was lost: */
+    uint32_t uses;         /* operations whose result lies there. */
 };
 
 /* Memory of the agent that this process holds for the next one. */
-struct keep {
+struct residual_segment {
     uint32_t number;
     uint64_t size;
     int fd;
@@ -194,37 +195,39 @@ int wait_note_many(struct psc_client *c, bool (*ready)(void *arg),
 int wait_note_start(struct psc_client *c, bool (*ready)(void *arg),
                     ps_time deadline);
 
-/* A question of l_why under way, on the asker's stack. */
-struct why {
+/* A question of l_stall_query under way, on the asker's stack. */
+struct stall_request {
     struct ps_list_node node;
     uint64_t id;
-    bool answered;
+    bool is_answered;
     char text[PSC_TEXT_MAX];
 };
 
 struct psc_client {
     pid_t pid;
     /* A page that a child of fork() finds all zero; NULL: ask for the pid. */
-    const volatile uint8_t *ours;
+    const volatile uint8_t *fork_page;
     pthread_mutex_t lock;
-    pthread_cond_t changed;
-    bool reader;      /* Some thread is it. */
-    uint32_t waiting; /* Threads on `changed`. */
+    pthread_cond_t state_changed;
+    bool has_reader;       /* Some thread is it. */
+    uint32_t waiter_count; /* Threads on `changed`. */
     struct ps_sock *sock;
     struct ps_shm shm;
     void *ring_memory; /* NULL: everything goes over the socket. */
     struct ps_ring_worker ring;
-    struct ps_spin spin;
-    bool ring_full;  /* Operations go over the socket until it is half empty. */
-    bool ring_given; /* The agent may have to be woken for it. */
-    uint32_t sleeps_for; /* Ends that the reader lets gather; 0: is awake. */
-    uint32_t last_count;
+    struct ps_spin busy_poll;
+    bool
+        ring_is_full; /* Operations go over the socket until it is half empty. */
+    bool ring_needs_wake; /* The agent may have to be woken for it. */
+    uint32_t
+        wake_threshold; /* Ends that the reader lets gather; 0: is awake. */
+    uint32_t count_mark;
 
     int rc; /* Not 0: the client has failed, for good. */
     char text[PSC_TEXT_MAX];
     char detail[PSC_TEXT_MAX];
 
-    bool welcome;
+    bool is_welcomed;
     uint64_t gen;
     uint32_t rank;
     uint32_t size;
@@ -233,39 +236,39 @@ struct psc_client {
     uint32_t num_servers;
     int32_t op_timeout_ms;
     int32_t close_timeout_ms;
-    bool quiet; /* PSC_OPEN_QUIET */
+    bool is_quiet; /* PSC_OPEN_QUIET */
 
     enum link_state link;
-    uint32_t away;      /* Keys that are. */
-    uint32_t resumes;   /* Times that another agent has taken us up. */
-    int32_t retry_ms;   /* LOST: between two attempts. */
-    ps_time retry_at;   /* LOST: the next one. */
-    ps_time lost_at;    /* When this began. */
-    char lost_text[64]; /* Why the last attempt came to nothing. */
-    struct keep *keeps;
-    uint32_t keep_count;
-    struct ps_list words; /* QUEUED operations that have some. */
+    uint32_t keys_unbound;   /* Keys that are. */
+    uint32_t reattach_count; /* Times that another agent has taken us up. */
+    int32_t retry_ms;        /* LOST: between two attempts. */
+    ps_time retry_at;        /* LOST: the next one. */
+    ps_time lost_at;         /* When this began. */
+    char lost_text[64];      /* Why the last attempt came to nothing. */
+    struct residual_segment *residual_segments;
+    uint32_t residual_segment_count;
+    struct ps_list job_requests; /* QUEUED operations that have some. */
 
-    struct psc_op **places;
-    uint32_t place_count;
-    uint32_t place_cap;
-    uint32_t *free_places; /* A stack of place_cap entries. */
-    uint32_t free_count;
+    struct psc_op **ops_by_place;
+    uint32_t op_slot_count;
+    uint32_t op_slot_cap;
+    uint32_t *free_op_slots; /* A stack of place_cap entries. */
+    uint32_t free_op_slot_count;
     uint64_t next_id;
-    uint32_t sent;      /* Operations the agent has not ended. */
-    uint32_t in_pieces; /* Those that are copied as they come. */
-    uint32_t queued;    /* Those that wait for the end of others. */
+    uint32_t ops_sent;      /* Operations the agent has not ended. */
+    uint32_t ops_streaming; /* Those that are copied as they come. */
+    uint32_t ops_queued;    /* Those that wait for the end of others. */
     struct ps_list ops;
     struct ps_list spare_ops; /* Freed, for the next ones; by of_client. */
     uint32_t spare_op_count;
-    struct ps_list calls;
+    struct ps_list callbacks;
     struct ps_list stalled;
-    struct ps_list whys;
+    struct ps_list stall_requests;
     /* Lines about waits that take long. */
-    ps_time note_every; /* PS_TIME_NEVER: none. */
-    ps_time note_due;   /* When the next line is due. */
-    ps_time note_left;  /* When the last wait ended, of this operation: */
-    const struct psc_op *noted; /* for comparison alone. */
+    ps_time note_every;    /* PS_TIME_NEVER: none. */
+    ps_time note_due;      /* When the next line is due. */
+    ps_time note_ended_at; /* When the last wait ended, of this operation: */
+    const struct psc_op *note_op; /* for comparison alone. */
 
     struct key **keys; /* By number. */
     uint32_t key_count;
@@ -286,20 +289,20 @@ struct psc_client {
     int poll_fd;  /* What psc_fd() gives; -1: not asked for. */
     int event_fd; /* Readable while callbacks are due. */
 
-    struct psc_options options; /* For groups; the strings are ours. */
-    uint64_t members;           /* Of a group: a hash of its ranks. */
-    struct ps_list graves;      /* Collectives that are to be freed. */
-    struct ps_list turns;       /* Those whose data is not under way yet. */
-    bool turning;               /* They are being gone through. */
-    struct psc_op *join;        /* Open: rounds of keys are refused. */
-    uint32_t loose;             /* Passes sent for a join that has failed. */
-    struct ps_shm_block *spares[PSC_SPARES]; /* Of collectives. */
+    struct psc_options options;   /* For groups; the strings are ours. */
+    uint64_t group_hash;          /* Of a group: a hash of its ranks. */
+    struct ps_list deferred_free; /* Collectives that are to be freed. */
+    struct ps_list order_queue;   /* Those whose data is not under way yet. */
+    bool order_is_running;        /* They are being gone through. */
+    struct psc_op *join;          /* Open: rounds of keys are refused. */
+    uint32_t skips_detached;      /* Passes sent for a join that has failed. */
+    struct ps_shm_block *spare_blocks[PSC_SPARES]; /* Of collectives. */
     size_t next_spare;
 
     uint64_t ops_ended;
     uint64_t rounds;
-    uint64_t bytes_given;
-    uint64_t bytes_got;
+    uint64_t bytes_pushed;
+    uint64_t bytes_pulled;
     uint64_t bytes_copied;
 };
 
@@ -307,15 +310,15 @@ struct psc_client {
 
 ps_time client_now(void);
 /* False in a child of the process that opened it. */
-static inline bool client_is_ours(const struct psc_client *c)
+static inline bool client_is_own_process(const struct psc_client *c)
 {
-    return c->ours != NULL ? *c->ours != 0 : c->pid == getpid();
+    return c->fork_page != NULL ? *c->fork_page != 0 : c->pid == getpid();
 }
 /* Locks; PSC_E_FORKED in a child, where the mutex may never come free. */
 PS_MUST_USE int client_enter(struct psc_client *c);
 void client_leave(struct psc_client *c);
 /* Sets the detail and returns `rc`. Locked. */
-int client_complain(struct psc_client *c, int rc, const char *fmt, ...)
+int client_error(struct psc_client *c, int rc, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
 /* Ends every operation with `rc`. Locked. */
 void client_fail(struct psc_client *c, int rc, const char *fmt, ...)
@@ -342,8 +345,8 @@ PS_MUST_USE int client_wait_many(struct psc_client *c, bool (*ready)(void *arg),
 void client_poll(struct psc_client *c);
 /* Something is to be done here when the next operation ends: nobody may sleep
  * until more of them have. Locked. */
-bool client_is_busy(const struct psc_client *c);
-void client_hurry(struct psc_client *c);
+bool client_wants_kick(const struct psc_client *c);
+void client_kick(struct psc_client *c);
 /* Wakes threads that wait for a change they did not make. Locked. */
 void client_changed(struct psc_client *c);
 ps_time client_deadline(int timeout_ms);
@@ -358,30 +361,31 @@ void client_open_ring(struct psc_client *c, uint32_t layout);
 struct key *key_of(struct psc_client *c, uint32_t number);
 /* The key of that full name, asked for where it is not known yet; operations
  * may be queued on it at once. Locked. */
-PS_MUST_USE int key_want(struct psc_client *c, const char *full, uint32_t dtype,
-                         uint64_t count, struct key **ret_key);
+PS_MUST_USE int key_get_or_ask(struct psc_client *c, const char *full,
+                               uint32_t dtype, uint64_t count,
+                               struct key **ret_key);
 /* The library's, for collectives. */
-bool key_is_own(const struct key *k);
+bool key_is_internal(const struct key *k);
 /* The last round that this worker has begun. */
-uint64_t key_begun(const struct key *k);
+uint64_t key_rounds_begun(const struct key *k);
 /* Locked; the answers of the agent. */
-void key_take_arena(struct psc_client *c, const struct ps_msg_l_arena *m,
-                    int fd);
-void key_take_info(struct psc_client *c, struct psc_op *op,
-                   const struct ps_msg_l_key_info *m);
+void key_accept_arena(struct psc_client *c, const struct ps_msg_l_arena *m,
+                      int fd);
+void key_accept_info(struct psc_client *c, struct psc_op *op,
+                     const struct ps_msg_l_key_info *m);
 void key_free_all(struct psc_client *c);
 /* The agent is lost: keys are away, and of its memory stays what shows results.
  * No operation is SENT but questions for keys. */
-void key_lose_all(struct psc_client *c);
+void key_unbind_all(struct psc_client *c);
 /* Names them to the next one; the answer. */
-PS_MUST_USE int key_offer_all(struct psc_client *c);
-void key_take_again(struct psc_client *c, const struct ps_msg_l_key_info *m);
+PS_MUST_USE int key_rebind_all(struct psc_client *c);
+void key_accept_rebind(struct psc_client *c, const struct ps_msg_l_key_info *m);
 /* In the l_key and l_key_info of a key that was away: with its number. */
-#define KEY_AGAIN ((uint64_t)1 << 63)
+#define KEY_REBIND ((uint64_t)1 << 63)
 /* One use less of memory of an agent that was lost. */
 void key_drop_arena(struct psc_client *c, struct arena *a);
 /* By the name on the wire; NULL: it is not known. Locked. */
-struct key *key_named(const struct psc_client *c, const char *full);
+struct key *key_by_name(const struct psc_client *c, const char *full);
 
 /* -------------------------------------------------------------------- op.c */
 
@@ -410,24 +414,24 @@ void op_sent(struct psc_op *op);
  * still. `msg` is of what has no queue. */
 PS_MUST_USE int op_submit(struct psc_op *op, const struct ps_msg *msg);
 /* A piece for an array of its key. */
-PS_MUST_USE int op_stage(struct psc_op *op);
+PS_MUST_USE int op_alloc_staging(struct psc_op *op);
 /* Copies what a growing operation gives, which may be with the agent already:
  * that hears piece by piece. Afterwards it may have ended, and be gone if
  * nobody waits for it. */
-void op_grow(struct psc_op *op, const void *src);
+void op_stream(struct psc_op *op, const void *src);
 /* The key is there: what is queued goes. */
 void op_pump(struct key *k, struct psc_client *c);
 /* Everything that is SENT, but questions for keys, is QUEUED again, in order:
  * the agent that had it is lost. */
-void op_take_back(struct psc_client *c);
+void op_requeue_all(struct psc_client *c);
 /* Sends words and barriers that are QUEUED. The words of a key that is away
  * stay. */
-PS_MUST_USE int op_pump_words(struct psc_client *c);
-void op_pump_barriers(struct psc_client *c);
+PS_MUST_USE int op_send_job_requests(struct psc_client *c);
+void op_send_barriers(struct psc_client *c);
 /* The agent has ended it. The reader alone; lets go of the mutex to copy. */
-void op_take_done(struct psc_op *op, const struct ps_msg_l_done *m);
+void op_accept_done(struct psc_op *op, const struct ps_msg_l_done *m);
 /* So many bytes of its result are there. As above, but it goes on. */
-void op_take_piece(struct psc_op *op, uint64_t bytes);
+void op_accept_progress(struct psc_op *op, uint64_t bytes);
 /* Ends it here; frees it if nobody waits for it. `text` may be NULL. */
 void op_end(struct psc_op *op, int rc, const char *text);
 /* Forgets it wherever it is. Not while COPYING. */
@@ -435,29 +439,30 @@ void op_free(struct psc_op *op);
 static inline bool op_is_round(enum op_kind kind)
 {
     return kind == OP_PUSH || kind == OP_PUSHPULL || kind == OP_BROADCAST ||
-           kind == OP_PUSH_ROWS || kind == OP_PASS;
+           kind == OP_PUSH_ROWS || kind == OP_SKIP;
 }
 static inline bool op_has_result(enum op_kind kind)
 {
     return kind == OP_PULL || kind == OP_PUSHPULL || kind == OP_BROADCAST;
 }
 
-/* ---------------------------------------------------------------- resume.c */
+/* ---------------------------------------------------------------- reattach.c */
 
 /* Do these options ask for another agent when one is lost? */
-bool resume_wanted(const struct psc_options *o);
+bool reattach_is_wanted(const struct psc_options *o);
 /* Is there a next agent for this client when it loses the one it has? */
-bool resume_can(const struct psc_client *c);
+bool reattach_is_possible(const struct psc_client *c);
 /* The reader alone: the stream has ended, and what had come is taken. */
-void resume_lose(struct psc_client *c);
+void reattach_agent_lost(struct psc_client *c);
 /* The reader alone, while the link is LOST. */
-void resume_dial(struct psc_client *c);
+void reattach_dial(struct psc_client *c);
 /* The welcome of the next agent. */
-void resume_welcome(struct psc_client *c, const struct ps_msg_l_welcome *m);
+void reattach_welcome(struct psc_client *c, const struct ps_msg_l_welcome *m);
 /* Says why nothing goes on while there is no agent that knows the key (NULL:
  * the job). False: there is one. */
-bool resume_why(const struct psc_client *c, const struct key *k, char *text,
-                size_t size);
+bool reattach_explain(const struct psc_client *c, const struct key *k,
+                      char *text, size_t size);
 /* Takes the descriptor. */
-void resume_keep(struct psc_client *c, const struct ps_msg_l_keep *m, int fd);
-void resume_fini(struct psc_client *c);
+void reattach_add_segment(struct psc_client *c,
+                          const struct ps_msg_l_residual_segment *m, int fd);
+void reattach_fini(struct psc_client *c);

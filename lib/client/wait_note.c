@@ -23,11 +23,11 @@ void wait_note_init(struct psc_client *c)
 }
 
 /* In one call, so that lines of several workers do not mix. */
-static void print_note(const struct psc_client *c, const char *text)
+static void print_wait_note(const struct psc_client *c, const char *text)
 {
     char who[32] = "a worker";
 
-    if (c->welcome) {
+    if (c->is_welcomed) {
         snprintf(who, sizeof(who), "rank %u", c->rank);
     } else if (c->options.rank >= 0) {
         snprintf(who, sizeof(who), "rank %d", c->options.rank);
@@ -50,8 +50,9 @@ int wait_note_many(struct psc_client *c, bool (*ready)(void *arg),
     }
     op = first(arg);
     now = client_now();
-    due = op == c->noted && now < c->note_left + SLICE ? c->note_due
-                                                       : now + c->note_every;
+    due = op == c->note_op && now < c->note_ended_at + SLICE
+              ? c->note_due
+              : now + c->note_every;
     for (;;) {
         rc = client_wait_many(c, ready, missing, arg,
                               ps_time_min(due, deadline));
@@ -65,14 +66,14 @@ int wait_note_many(struct psc_client *c, bool (*ready)(void *arg),
             op_explain(open, text, sizeof(text));
             /* The question takes time, in which it may have ended. */
             if (open->state != OP_DONE) {
-                print_note(c, text);
+                print_wait_note(c, text);
             }
             due = now + c->note_every;
         }
     }
-    c->noted = rc == PS_E_TIMEOUT ? op : NULL;
+    c->note_op = rc == PS_E_TIMEOUT ? op : NULL;
     c->note_due = due;
-    c->note_left = now;
+    c->note_ended_at = now;
     return rc;
 }
 
@@ -100,6 +101,6 @@ int wait_note_start(struct psc_client *c, bool (*ready)(void *arg),
                  c->options.num_workers, c->options.num_workers == 1 ? "" : "s",
                  c->options.num_servers,
                  c->options.num_servers == 1 ? "" : "s");
-        print_note(c, text);
+        print_wait_note(c, text);
     }
 }

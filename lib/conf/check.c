@@ -22,7 +22,7 @@ static void add_line(struct checker *c, const struct ps_option *row,
     c->failed = true;
 }
 
-static bool path_ok(const char *path)
+static bool is_valid_path(const char *path)
 {
     size_t len = strlen(path);
 
@@ -35,13 +35,13 @@ static void check_row(struct checker *c, const struct ps_option *row)
 {
     size_t help = row->help == NULL ? 0 : strlen(row->help);
 
-    if (!path_ok(row->path)) {
+    if (!is_valid_path(row->path)) {
         add_line(c, row, "path is not made of words and dots", "");
     }
     if (help < 2 || row->help[help - 1] != '.') {
         add_line(c, row, "help is not a sentence", "");
     }
-    if ((row->type == PS_OPTION_ENUM) != (row->words != NULL)) {
+    if ((row->type == PS_OPTION_ENUM) != (row->enum_names != NULL)) {
         add_line(c, row, "words belong to ENUM and to nothing else", "");
     }
     if (row->max != 0 && row->max < row->min) {
@@ -58,13 +58,13 @@ static void check_row(struct checker *c, const struct ps_option *row)
     }
 }
 
-static bool overlap(size_t a, size_t a_size, size_t b, size_t b_size)
+static bool members_overlap(size_t a, size_t a_size, size_t b, size_t b_size)
 {
     return a < b + b_size && b < a + a_size;
 }
 
 /* "listen" and "listen.port" cannot both be options. */
-static bool inside(const char *path, const char *section)
+static bool is_in_section(const char *path, const char *section)
 {
     size_t len = strlen(section);
 
@@ -87,7 +87,7 @@ static bool share_alias(const struct ps_option_set *set,
     return false;
 }
 
-static void check_two(struct checker *c, size_t i, size_t j)
+static void check_row_pair(struct checker *c, size_t i, size_t j)
 {
     size_t a_offset;
     size_t b_offset;
@@ -106,11 +106,11 @@ static void check_two(struct checker *c, size_t i, size_t j)
     } else if (strcmp(a_name, b_name) == 0) {
         add_line(c, a, "shares its variable with ", b->path);
     }
-    if (inside(a->path, b->path) || inside(b->path, a->path)) {
+    if (is_in_section(a->path, b->path) || is_in_section(b->path, a->path)) {
         add_line(c, a, "is a section and an option with ", b->path);
     }
-    if (overlap(a_offset, ps_value_member_size(a->type), b_offset,
-                ps_value_member_size(b->type))) {
+    if (members_overlap(a_offset, ps_value_member_size(a->type), b_offset,
+                        ps_value_member_size(b->type))) {
         add_line(c, a, "shares its member with ", b->path);
     }
     if (share_alias(c->set, a, b)) {
@@ -118,7 +118,7 @@ static void check_two(struct checker *c, size_t i, size_t j)
     }
 }
 
-static bool known(const struct ps_option_set *set, const char *path)
+static bool is_known_path(const struct ps_option_set *set, const char *path)
 {
     for (size_t i = 0; i < ps_option_set_count(set); i++) {
         if (strcmp(ps_option_set_row(set, i, NULL)->path, path) == 0) {
@@ -160,11 +160,11 @@ int ps_option_set_check(const struct ps_option_set *set, struct ps_str *report)
     for (size_t i = 0; i < count; i++) {
         check_row(&c, ps_option_set_row(set, i, NULL));
         for (size_t j = i + 1; j < count; j++) {
-            check_two(&c, i, j);
+            check_row_pair(&c, i, j);
         }
     }
     for (size_t i = 0; i < set->default_count; i++) {
-        if (!known(set, set->defaults[i].path)) {
+        if (!is_known_path(set, set->defaults[i].path)) {
             ps_str_addf(report, "%s: default of an option that is not there\n",
                         set->defaults[i].path);
             c.failed = true;

@@ -17,15 +17,15 @@ static const char *last_word(const char *path)
 
 /* Whichever option is at most `near` from the path, last words compared if
  * `last`. */
-static const char *search(const struct ps_option_set *set, const char *path,
-                          size_t near, bool last)
+static const char *search_set(const struct ps_option_set *set, const char *path,
+                              size_t near, bool last)
 {
     const char *best = NULL;
 
     for (size_t i = 0; i < ps_option_set_count(set); i++) {
         const char *name = ps_option_set_row(set, i, NULL)->path;
-        size_t d = last ? ps_distance(last_word(path), last_word(name))
-                        : ps_distance(path, name);
+        size_t d = last ? ps_edit_distance(last_word(path), last_word(name))
+                        : ps_edit_distance(path, name);
 
         if (d < near || (d == near && best == NULL)) {
             near = d;
@@ -38,11 +38,11 @@ static const char *search(const struct ps_option_set *set, const char *path,
 const char *ps_option_nearest(const struct ps_option_set *set, const char *path)
 {
     size_t near = ps_max_u64(1, ps_min_u64(3, strlen(path) / 3));
-    const char *best = search(set, path, near, false);
+    const char *best = search_set(set, path, near, false);
 
     if (best == NULL) {
         near = ps_min_u64(2, strlen(last_word(path)) / 4);
-        best = search(set, path, near, true);
+        best = search_set(set, path, near, true);
     }
     return best;
 }

@@ -18,8 +18,8 @@
 #define PATH_MAX_BYTES 128u
 
 struct loader {
-    struct ps_options *o;
-    const struct ps_option_input *in;
+    struct ps_options *options;
+    const struct ps_option_input *input;
     struct ps_str *report;
     bool failed;
 };
@@ -141,16 +141,16 @@ static void slot_add(struct ps_option_slot *s, const char *item)
 }
 
 /* Begin anew: what another source said is forgotten. */
-static void slot_reset(struct ps_option_slot *s, enum ps_option_from from,
+static void slot_reset(struct ps_option_slot *s, enum ps_option_origin from,
                        const char *where)
 {
     slot_clear(s);
-    s->from = from;
+    s->origin = from;
     s->where = ps_strdup(where);
 }
 
 /* From a single text, as outside of a file. */
-static void slot_set(struct ps_option_slot *s, enum ps_option_from from,
+static void slot_set(struct ps_option_slot *s, enum ps_option_origin from,
                      const char *where, const char *text)
 {
     slot_reset(s, from, where);
@@ -164,7 +164,7 @@ static void slot_set(struct ps_option_slot *s, enum ps_option_from from,
 static void slot_copy(struct ps_option_slot *s,
                       const struct ps_option_slot *other)
 {
-    slot_reset(s, other->from, other->where);
+    slot_reset(s, other->origin, other->where);
     for (size_t i = 0; i < other->item_count; i++) {
         slot_add(s, other->items[i]);
     }
@@ -185,7 +185,8 @@ static bool slot_same(const struct ps_option_slot *a,
     return true;
 }
 
-static struct ps_option_slot *find(const struct ps_options *o, const char *path)
+static struct ps_option_slot *find_option(const struct ps_options *o,
+                                          const char *path)
 {
     for (size_t i = 0; i < o->count; i++) {
         if (strcmp(o->slots[i].row->path, path) == 0) {
@@ -212,7 +213,7 @@ static void add_error(struct loader *l, const char *where, const char *fmt, ...)
 
 static void add_unknown(struct loader *l, const char *where, const char *path)
 {
-    const char *near = ps_option_nearest(l->o->set, path);
+    const char *near = ps_option_nearest(l->options->set, path);
     char shown[PATH_MAX_BYTES * 4];
     struct ps_str s;
 
@@ -274,14 +275,14 @@ static void add_refusal(struct loader *l, const struct ps_option *row,
               e->kind == PS_YAML_EMPTY_MAP ? "map" : "list", takes);
 }
 
-static void take_list(struct loader *l, struct ps_option_slot *s,
-                      const struct ps_yaml_entry *e, const char *where)
+static void apply_list(struct loader *l, struct ps_option_slot *s,
+                       const struct ps_yaml_entry *e, const char *where)
 {
     bool fits = s->row->type == PS_OPTION_LIST &&
                 s->row->pairs == (e->kind == PS_YAML_EMPTY_MAP);
 
     if (e->kind == PS_YAML_SCALAR && s->row->type == PS_OPTION_LIST) {
-        if (e->null) {
+        if (e->is_null) {
             slot_reset(s, PS_OPTION_FROM_FILE, where);
             return;
         }
@@ -292,7 +293,7 @@ static void take_list(struct loader *l, struct ps_option_slot *s,
         if (e->index == 0) {
             add_refusal(l, s->row, e, where);
         }
-    } else if (e->kind == PS_YAML_ITEM && e->null) {
+    } else if (e->kind == PS_YAML_ITEM && e->is_null) {
         add_error(l, where, "%s has an empty item; remove it", s->row->path);
     } else {
         if (e->kind != PS_YAML_ITEM || e->index == 0) {
@@ -304,18 +305,18 @@ static void take_list(struct loader *l, struct ps_option_slot *s,
     }
 }
 
-static void take_pair(struct ps_option_slot *s, const char *key,
-                      const struct ps_yaml_entry *e, const char *where)
+static void apply_pair(struct ps_option_slot *s, const char *key,
+                       const struct ps_yaml_entry *e, const char *where)
 {
     size_t len = strlen(key) + strlen(e->value) + 2;
     char *item = ps_alloc(len);
     struct ps_str text;
 
-    if (s->from != PS_OPTION_FROM_FILE) {
+    if (s->origin != PS_OPTION_FROM_FILE) {
         slot_reset(s, PS_OPTION_FROM_FILE, where);
     }
     ps_str_init(&text, item, len);
-    ps_str_addf(&text, "%s=%s", key, e->null ? "" : e->value);
+    ps_str_addf(&text, "%s=%s", key, e->is_null ? "" : e->value);
     slot_add(s, item);
     ps_free(item);
 }
@@ -331,23 +332,23 @@ static char *new_place(const char *name, unsigned line, unsigned column)
     return place;
 }
 
-static void take_known(struct loader *l, struct ps_option_slot *s,
-                       const struct ps_yaml_entry *e, const char *where)
+static void apply_known(struct loader *l, struct ps_option_slot *s,
+                        const struct ps_yaml_entry *e, const char *where)
 {
     if (s->row->type == PS_OPTION_LIST || e->kind != PS_YAML_SCALAR) {
-        take_list(l, s, e, where);
+        apply_list(l, s, e, where);
         return;
     }
     slot_set(s, PS_OPTION_FROM_FILE, where,
-             e->null && s->row->type == PS_OPTION_STRING ? "" : e->value);
+             e->is_null && s->row->type == PS_OPTION_STRING ? "" : e->value);
 }
 
-static void take_stranger(struct loader *l, const struct ps_yaml_entry *e,
-                          const char *name, const char *where)
+static void reject_unknown(struct loader *l, const struct ps_yaml_entry *e,
+                           const char *name, const char *where)
 {
-    if (is_section(l->o, e->path)) {
+    if (is_section(l->options, e->path)) {
         /* "section:" with all its options commented out is fine. */
-        if (!e->null && e->kind != PS_YAML_EMPTY_MAP && e->index == 0) {
+        if (!e->is_null && e->kind != PS_YAML_EMPTY_MAP && e->index == 0) {
             add_error(l, where, "%s is a section; write its options below it",
                       e->path);
         }
@@ -361,30 +362,30 @@ static void take_stranger(struct loader *l, const struct ps_yaml_entry *e,
     ps_free(key_where);
 }
 
-static void take_entry(struct loader *l, const char *name,
-                       const struct ps_yaml_entry *e)
+static void apply_entry(struct loader *l, const char *name,
+                        const struct ps_yaml_entry *e)
 {
     char *where = new_place(name, e->line, e->column);
-    struct ps_option_slot *s = find(l->o, e->path);
+    struct ps_option_slot *s = find_option(l->options, e->path);
     const char *key;
 
     if (s != NULL) {
-        take_known(l, s, e, where);
+        apply_known(l, s, e, where);
     } else {
-        s = find_pairs(l->o, e->path, &key);
+        s = find_pairs(l->options, e->path, &key);
         if (s != NULL && e->kind == PS_YAML_SCALAR) {
-            take_pair(s, key, e, where);
+            apply_pair(s, key, e, where);
         } else {
-            take_stranger(l, e, name, where);
+            reject_unknown(l, e, name, where);
         }
     }
     ps_free(where);
 }
 
 /* PS_E_CONFIG for what the operator must correct in the contents. */
-static int take_file(struct loader *l)
+static int apply_file(struct loader *l)
 {
-    const struct ps_option_input *in = l->in;
+    const struct ps_option_input *in = l->input;
     const char *text = in->text;
     size_t len = in->text_len;
     char *owned = NULL;
@@ -415,15 +416,15 @@ static int take_file(struct loader *l)
         return rc;
     }
     for (size_t i = 0; i < y.count; i++) {
-        take_entry(l, name, &y.entries[i]);
+        apply_entry(l, name, &y.entries[i]);
     }
     ps_yaml_fini(&y);
     return 0;
 }
 
 /* "2" becomes "trace" by "1=debug 2=trace"; "100" becomes "100ms". */
-static void translate(const struct ps_option_alias *a, const char *value,
-                      struct ps_str *s)
+static void translate_alias(const struct ps_option_alias *a, const char *value,
+                            struct ps_str *s)
 {
     size_t len = strlen(value);
 
@@ -442,8 +443,8 @@ static void translate(const struct ps_option_alias *a, const char *value,
     }
 }
 
-static void take_variable(struct ps_option_slot *s, const char *name,
-                          const char *text)
+static void apply_variable(struct ps_option_slot *s, const char *name,
+                           const char *text)
 {
     char where[PATH_MAX_BYTES + 32];
     struct ps_str w;
@@ -454,30 +455,30 @@ static void take_variable(struct ps_option_slot *s, const char *name,
 }
 
 /* Our own name says more than one that other programs know too. */
-static void take_environment(struct loader *l)
+static void apply_environment(struct loader *l)
 {
-    for (size_t i = 0; i < l->o->count; i++) {
-        struct ps_option_slot *s = &l->o->slots[i];
+    for (size_t i = 0; i < l->options->count; i++) {
+        struct ps_option_slot *s = &l->options->slots[i];
         const struct ps_option *row = s->row;
         char name[PATH_MAX_BYTES + 8];
         struct ps_str n;
 
         ps_str_init(&n, name, sizeof(name));
         ps_option_variable(row, &n);
-        const char *value = ps_value_getenv(l->in->env, name);
+        const char *value = ps_value_getenv(l->input->env, name);
 
         if (value != NULL) {
-            take_variable(s, name, value);
+            apply_variable(s, name, value);
             continue;
         }
         for (size_t a = 0;; a++) {
-            const struct ps_option_alias *alias = ps_option_set_alias(l->o->set,
-                                                                      row, a);
+            const struct ps_option_alias *alias = ps_option_set_alias(
+                l->options->set, row, a);
 
             if (alias == NULL) {
                 break;
             }
-            value = ps_value_getenv(l->in->env, alias->name);
+            value = ps_value_getenv(l->input->env, alias->name);
             if (value == NULL) {
                 continue;
             }
@@ -486,8 +487,8 @@ static void take_environment(struct loader *l)
             struct ps_str t;
 
             ps_str_init(&t, text, cap);
-            translate(alias, value, &t);
-            take_variable(s, alias->name, text);
+            translate_alias(alias, value, &t);
+            apply_variable(s, alias->name, text);
             s->alias = alias;
             ps_free(text);
             break;
@@ -514,13 +515,13 @@ static bool reads_variable(const struct ps_option_set *set, const char *name)
 
 /* Near enough to `name` to be what was meant: the variable goes to `ret`, which
  * is empty where there is none. */
-static void find_near_variable(const struct loader *l, const char *name,
-                               char ret[VARIABLE_MAX])
+static void find_nearest_variable(const struct loader *l, const char *name,
+                                  char ret[VARIABLE_MAX])
 {
     size_t near = ps_max_u64(1, ps_min_u64(3, strlen(name) / 4));
 
     ret[0] = '\0';
-    for (const struct ps_option_set *const *set = l->in->sets; *set != NULL;
+    for (const struct ps_option_set *const *set = l->input->sets; *set != NULL;
          set++) {
         for (size_t i = 0; i < ps_option_set_count(*set); i++) {
             char own[VARIABLE_MAX];
@@ -529,7 +530,7 @@ static void find_near_variable(const struct loader *l, const char *name,
 
             ps_str_init(&s, own, sizeof(own));
             ps_option_variable(ps_option_set_row(*set, i, NULL), &s);
-            d = ps_distance(own, name);
+            d = ps_edit_distance(own, name);
             if (d < near || (d == near && ret[0] == '\0')) {
                 near = d;
                 ps_str_copy(ret, VARIABLE_MAX, own);
@@ -542,7 +543,7 @@ static void report_unknown_variable(struct loader *l, const char *name)
 {
     char near[VARIABLE_MAX];
 
-    find_near_variable(l, name, near);
+    find_nearest_variable(l, name, near);
     ps_str_add(l->report, "environment ");
     ps_str_add_escaped(l->report, name, strlen(name), PATH_MAX_BYTES);
     ps_str_add(l->report, " is no option of any daemon and has no effect");
@@ -556,7 +557,7 @@ static void report_unknown_variable(struct loader *l, const char *name)
  * environment is of everybody, and a name may be of a later version. */
 static void check_variables(struct loader *l)
 {
-    for (char *const *e = l->in->env; e != NULL && *e != NULL; e++) {
+    for (char *const *e = l->input->env; e != NULL && *e != NULL; e++) {
         char name[VARIABLE_MAX];
         size_t len = strcspn(*e, "=");
         bool known = false;
@@ -567,7 +568,7 @@ static void check_variables(struct loader *l)
         len = len < sizeof(name) ? len : sizeof(name) - 1;
         memcpy(name, *e, len);
         name[len] = '\0';
-        for (const struct ps_option_set *const *set = l->in->sets;
+        for (const struct ps_option_set *const *set = l->input->sets;
              !known && *set != NULL; set++) {
             known = reads_variable(*set, name);
         }
@@ -577,9 +578,9 @@ static void check_variables(struct loader *l)
     }
 }
 
-static void take_override(struct loader *l, char *path, const char *value)
+static void apply_override(struct loader *l, char *path, const char *value)
 {
-    struct ps_option_slot *s = find(l->o, path);
+    struct ps_option_slot *s = find_option(l->options, path);
 
     if (s == NULL) {
         add_unknown(l, "command line", path);
@@ -591,16 +592,16 @@ static void take_override(struct loader *l, char *path, const char *value)
     }
 }
 
-static void take_overrides(struct loader *l)
+static void apply_overrides(struct loader *l)
 {
-    for (size_t i = 0; i < l->in->override_count; i++) {
-        char *path = ps_strdup(l->in->overrides[i]);
+    for (size_t i = 0; i < l->input->override_count; i++) {
+        char *path = ps_strdup(l->input->overrides[i]);
         char *equals = strchr(path, '=');
 
         if (equals != NULL) {
             *equals++ = '\0';
         }
-        take_override(l, path, equals);
+        apply_override(l, path, equals);
         ps_free(path);
     }
 }
@@ -654,7 +655,7 @@ static bool convert_list(struct ps_option_slot *s, void *member,
             return false;
         }
     }
-    if (s->row->pairs && s->from != PS_OPTION_FROM_FILE &&
+    if (s->row->pairs && s->origin != PS_OPTION_FROM_FILE &&
         !check_repeats(s, why)) {
         return false;
     }
@@ -702,9 +703,11 @@ static void add_alias_values(const char *values, struct ps_str *s)
     }
 }
 
-static void convert(struct loader *l, struct ps_option_slot *s, void *values)
+static void convert_slot(struct loader *l, struct ps_option_slot *s,
+                         void *values)
 {
-    struct ps_value_context ctx = {.env = l->in->env, .memory = l->in->memory};
+    struct ps_value_context ctx = {.env = l->input->env,
+                                   .memory = l->input->memory};
     void *member = (char *)values + s->offset;
     char data[512];
     struct ps_str why;
@@ -734,25 +737,25 @@ static void convert(struct loader *l, struct ps_option_slot *s, void *values)
 }
 
 /* What a running program cannot change stays as it is. */
-static void keep_previous(struct loader *l, void *values)
+static void restore_not_reloadable(struct loader *l, void *values)
 {
-    const struct ps_options *before = l->in->previous;
+    const struct ps_options *before = l->input->previous;
 
     if (before == NULL) {
         return;
     }
-    assert(before->set == l->o->set);
-    for (size_t i = 0; i < l->o->count; i++) {
-        struct ps_option_slot *s = &l->o->slots[i];
+    assert(before->set == l->options->set);
+    for (size_t i = 0; i < l->options->count; i++) {
+        struct ps_option_slot *s = &l->options->slots[i];
 
         if (s->row->reloadable || slot_same(s, &before->slots[i])) {
             continue;
         }
         ps_str_addf(l->report,
                     "%s: %s changes at the next start only; restart %s\n",
-                    s->where, s->row->path, l->o->set->program);
+                    s->where, s->row->path, l->options->set->program);
         slot_copy(s, &before->slots[i]);
-        convert(l, s, values);
+        convert_slot(l, s, values);
     }
 }
 
@@ -777,33 +780,34 @@ int ps_options_load(const struct ps_option_set *set,
                     const struct ps_option_input *in, void *values,
                     struct ps_options **ret_options, struct ps_str *report)
 {
-    struct loader l = {.o = options_new(set), .in = in, .report = report};
-    int rc = take_file(&l);
+    struct loader l = {
+        .options = options_new(set), .input = in, .report = report};
+    int rc = apply_file(&l);
 
     if (rc != 0) {
         goto free_options;
     }
-    take_environment(&l);
+    apply_environment(&l);
     if (in->sets != NULL) {
         check_variables(&l);
     }
-    take_overrides(&l);
+    apply_overrides(&l);
     /* Before the next step: a text may be wrong although it has to wait. */
-    for (size_t i = 0; i < l.o->count; i++) {
-        convert(&l, &l.o->slots[i], values);
+    for (size_t i = 0; i < l.options->count; i++) {
+        convert_slot(&l, &l.options->slots[i], values);
     }
     if (!l.failed) {
-        keep_previous(&l, values);
+        restore_not_reloadable(&l, values);
     }
     if (l.failed) {
         rc = PS_E_CONFIG;
         goto free_options;
     }
-    *ret_options = l.o;
+    *ret_options = l.options;
     return 0;
 
 free_options:
-    ps_options_free(l.o);
+    ps_options_free(l.options);
     return rc;
 }
 
@@ -819,19 +823,19 @@ void ps_options_free(struct ps_options *o)
     ps_free(o);
 }
 
-enum ps_option_from ps_options_from(const struct ps_options *o,
-                                    const char *path)
+enum ps_option_origin ps_options_origin(const struct ps_options *o,
+                                        const char *path)
 {
-    const struct ps_option_slot *s = find(o, path);
+    const struct ps_option_slot *s = find_option(o, path);
 
     assert(s != NULL);
-    return s->from;
+    return s->origin;
 }
 
 void ps_options_where(const struct ps_options *o, const char *path,
                       struct ps_str *s)
 {
-    const struct ps_option_slot *slot = find(o, path);
+    const struct ps_option_slot *slot = find_option(o, path);
 
     assert(slot != NULL);
     ps_str_add(s, slot->where);
@@ -840,7 +844,7 @@ void ps_options_where(const struct ps_options *o, const char *path,
 void ps_options_text(const struct ps_options *o, const char *path,
                      struct ps_str *s)
 {
-    const struct ps_option_slot *slot = find(o, path);
+    const struct ps_option_slot *slot = find_option(o, path);
 
     assert(slot != NULL);
     for (size_t i = 0; i < slot->item_count; i++) {

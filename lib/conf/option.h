@@ -77,7 +77,7 @@ struct ps_option {
     const char *text; /* Default, written as in the file; a list: "a,b". */
     const char *help; /* One sentence. */
     /* ENUM: "wait|shrink|fail", in the order of the C enum. */
-    const char *words;
+    const char *enum_names;
     /* A word that stands for `special_value` where the type is a number, a
      * size or a duration: "auto". It may lie outside the range. */
     const char *special;
@@ -127,7 +127,7 @@ struct ps_option_set {
     size_t default_count;
 };
 
-enum ps_option_from {
+enum ps_option_origin {
     PS_OPTION_FROM_DEFAULT,
     PS_OPTION_FROM_FILE,
     PS_OPTION_FROM_ENVIRONMENT,
@@ -168,8 +168,8 @@ PS_MUST_USE int ps_options_load(const struct ps_option_set *set,
 void ps_options_free(struct ps_options *o); /* NULL is fine. */
 
 /* The path must be one of the set's. */
-enum ps_option_from ps_options_from(const struct ps_options *o,
-                                    const char *path);
+enum ps_option_origin ps_options_origin(const struct ps_options *o,
+                                        const char *path);
 /* Add the place of a value to a message: "psched.yaml:3:5", "environment
  * PORT", "command line", "default". For checks that look at several rows. */
 void ps_options_where(const struct ps_options *o, const char *path,

@@ -8,7 +8,7 @@
 struct ps_option_slot {
     const struct ps_option *row;
     size_t offset; /* In the program's struct. */
-    enum ps_option_from from;
+    enum ps_option_origin origin;
     char *where;  /* "psched.yaml:3:5", "environment PORT", ... */
     char **items; /* One text; a LIST any number of them. */
     size_t item_count;

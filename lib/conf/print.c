@@ -27,8 +27,8 @@ static bool member_of(const char *path, const char *prefix,
 }
 
 /* A section is printed where its first row stands. */
-static bool seen_before(const struct ps_option_set *set, size_t i,
-                        const char *prefix, const char *word, size_t len)
+static bool is_section_printed(const struct ps_option_set *set, size_t i,
+                               const char *prefix, const char *word, size_t len)
 {
     for (size_t j = 0; j < i; j++) {
         const char *other;
@@ -71,7 +71,7 @@ static void walk_section(struct walk *w, const char *prefix, int depth)
             w->first = false;
             continue;
         }
-        if (seen_before(w->set, i, prefix, word, len)) {
+        if (is_section_printed(w->set, i, prefix, word, len)) {
             continue;
         }
         size_t below_len = (size_t)(word - row->path) + len + 1;
@@ -394,7 +394,7 @@ static void json_close(struct walk *w, int depth)
     fputc('}', w->out);
 }
 
-static void json_words(FILE *out, const char *words)
+static void json_enum_names(FILE *out, const char *words)
 {
     for (const char *w = words; *w != '\0';) {
         int n = (int)strcspn(w, "|");
@@ -459,7 +459,7 @@ static void json_type(FILE *out, const struct ps_option *row)
         break;
     case PS_OPTION_ENUM:
         fputs("\"enum\": [", out);
-        json_words(out, row->words);
+        json_enum_names(out, row->enum_names);
         fputc(']', out);
         break;
     case PS_OPTION_LIST:

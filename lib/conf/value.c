@@ -131,7 +131,7 @@ static void add_range(const struct ps_option *row, struct ps_str *s)
 }
 
 /* "a, b or c" from "a|b|c". */
-static void add_words(struct ps_str *s, const char *words)
+static void add_enum_names(struct ps_str *s, const char *words)
 {
     for (const char *w = words; *w != '\0';) {
         int n = (int)strcspn(w, "|");
@@ -198,7 +198,7 @@ void ps_value_describe(const struct ps_option *row, struct ps_str *s)
         add_lengths(row, "bytes", s);
         break;
     case PS_OPTION_ENUM:
-        add_words(s, row->words);
+        add_enum_names(s, row->enum_names);
         break;
     case PS_OPTION_LIST:
         ps_str_add(s, row->pairs ? "a map" : "a list");
@@ -210,8 +210,8 @@ void ps_value_describe(const struct ps_option *row, struct ps_str *s)
     }
 }
 
-static bool wrong(const struct ps_option *row, const char *text,
-                  const char *what, struct ps_str *why)
+static bool add_wrong_value(const struct ps_option *row, const char *text,
+                            const char *what, struct ps_str *why)
 {
     ps_str_add(why, "'");
     ps_str_add_escaped(why, text, strlen(text), 64);
@@ -258,8 +258,8 @@ static bool read_decimal(const char **at, uint64_t *ret_whole,
     return true;
 }
 
-static bool scale(uint64_t whole, uint64_t thousandths, uint64_t factor,
-                  uint64_t *ret)
+static bool scale_decimal(uint64_t whole, uint64_t thousandths, uint64_t factor,
+                          uint64_t *ret)
 {
     uint64_t n;
 
@@ -267,7 +267,7 @@ static bool scale(uint64_t whole, uint64_t thousandths, uint64_t factor,
            ps_add_u64(n, thousandths * factor / 1000, ret) && *ret <= INT64_MAX;
 }
 
-static bool in_range(const struct ps_option *row, int64_t n)
+static bool is_in_row_range(const struct ps_option *row, int64_t n)
 {
     return n >= row->min && (row->max == 0 || n <= row->max);
 }
@@ -279,18 +279,20 @@ static bool parse_percent(const struct ps_option *row, const char *text,
     uint64_t share = whole * 1000 + thousandths; /* Of 100,000. */
 
     if (!row->percent) {
-        return wrong(row, text, "cannot be a share", why);
+        return add_wrong_value(row, text, "cannot be a share", why);
     }
     if (memory == 0) {
-        return wrong(row, text, "is a share of memory of unknown size", why);
+        return add_wrong_value(row, text,
+                               "is a share of memory of unknown size", why);
     }
     if (whole > 100 || share > 100000) {
-        return wrong(row, text, "is more than all memory", why);
+        return add_wrong_value(row, text, "is more than all memory", why);
     }
     *ret = (int64_t)(memory / 100000 * share +
                      memory % 100000 * share / 100000);
-    if (!in_range(row, *ret)) {
-        return wrong(row, text, "is out of range on this machine", why);
+    if (!is_in_row_range(row, *ret)) {
+        return add_wrong_value(row, text, "is out of range on this machine",
+                               why);
     }
     return true;
 }
@@ -329,7 +331,8 @@ static bool parse_number(const struct ps_option *row, const char *text,
     }
     if (!read_decimal(&p, &whole, &thousandths) ||
         (plain && memchr(text, '.', (size_t)(p - text)) != NULL)) {
-        return wrong(row, text, "is not a number that fits here", why);
+        return add_wrong_value(row, text, "is not a number that fits here",
+                               why);
     }
     if (row->type == PS_OPTION_SIZE && strcmp(p, "%") == 0) {
         return parse_percent(row, text, whole, thousandths, ctx->memory, ret,
@@ -338,20 +341,20 @@ static bool parse_number(const struct ps_option *row, const char *text,
     const struct unit *unit = find_unit(row->type, p);
 
     if (unit != NULL) {
-        if (!scale(whole, thousandths, unit->factor, &n)) {
-            return wrong(row, text, "is too large", why);
+        if (!scale_decimal(whole, thousandths, unit->factor, &n)) {
+            return add_wrong_value(row, text, "is too large", why);
         }
         *ret = negative ? -(int64_t)n : (int64_t)n;
-        if (!in_range(row, *ret)) {
-            return wrong(row, text, "is out of range", why);
+        if (!is_in_row_range(row, *ret)) {
+            return add_wrong_value(row, text, "is out of range", why);
         }
         return true;
     }
-    return wrong(row, text,
-                 plain        ? "is not a whole number"
-                 : *p == '\0' ? "has no unit"
-                              : "has a unit that does not exist",
-                 why);
+    return add_wrong_value(row, text,
+                           plain        ? "is not a whole number"
+                           : *p == '\0' ? "has no unit"
+                                        : "has a unit that does not exist",
+                           why);
 }
 
 static bool parse_bool(const struct ps_option *row, const char *text, bool *ret,
@@ -361,7 +364,7 @@ static bool parse_bool(const struct ps_option *row, const char *text, bool *ret,
     int i = ps_value_word("false|true|no|yes|off|on|0|1", text, strlen(text));
 
     if (i < 0) {
-        return wrong(row, text, "is neither true nor false", why);
+        return add_wrong_value(row, text, "is neither true nor false", why);
     }
     *ret = i % 2 == 1;
     return true;
@@ -375,13 +378,13 @@ static bool parse_mode(const struct ps_option *row, const char *text,
 
     /* Three digits at least: 660 in decimal would be something else. */
     if (len < 3 || len > 5 || strspn(text, "01234567") != len) {
-        return wrong(row, text, "is not a mode", why);
+        return add_wrong_value(row, text, "is not a mode", why);
     }
     for (const char *p = text; *p != '\0'; p++) {
         mode = mode * 8 + (unsigned)(*p - '0');
     }
     if (mode > 07777) {
-        return wrong(row, text, "is not a mode", why);
+        return add_wrong_value(row, text, "is not a mode", why);
     }
     *ret = mode;
     return true;
@@ -402,7 +405,7 @@ bool ps_value_parse(const struct ps_option *row, const char *text,
             return false;
         }
         if (n < INT_MIN || n > INT_MAX) {
-            return wrong(row, text, "is too large", why);
+            return add_wrong_value(row, text, "is too large", why);
         }
         *(int *)member = (int)n;
         return true;
@@ -418,9 +421,9 @@ bool ps_value_parse(const struct ps_option *row, const char *text,
     case PS_OPTION_MODE:
         return parse_mode(row, text, member, why);
     case PS_OPTION_ENUM:
-        word = ps_value_word(row->words, text, strlen(text));
+        word = ps_value_word(row->enum_names, text, strlen(text));
         if (word < 0) {
-            return wrong(row, text, "is not a known word", why);
+            return add_wrong_value(row, text, "is not a known word", why);
         }
         *(int *)member = word;
         return true;
@@ -428,7 +431,7 @@ bool ps_value_parse(const struct ps_option *row, const char *text,
     case PS_OPTION_LIST:
         break;
     }
-    return wrong(row, text, "is of no known type", why);
+    return add_wrong_value(row, text, "is of no known type", why);
 }
 
 int32_t ps_value_utf8(const unsigned char **at)
@@ -491,7 +494,7 @@ bool ps_value_check_text(const struct ps_option *row, const char *text,
     const char *fault = find_fault(text);
 
     if (fault != NULL) {
-        return wrong(row, text, fault, why);
+        return add_wrong_value(row, text, fault, why);
     }
     return row->check == NULL || row->check(text, why);
 }
@@ -499,7 +502,7 @@ bool ps_value_check_text(const struct ps_option *row, const char *text,
 bool ps_value_check_length(const struct ps_option *row, size_t length,
                            struct ps_str *why)
 {
-    if (in_range(row, (int64_t)length)) {
+    if (is_in_row_range(row, (int64_t)length)) {
         return true;
     }
     ps_str_addf(why, "%zu %s; write ", length,
@@ -511,11 +514,11 @@ bool ps_value_check_length(const struct ps_option *row, size_t length,
 struct reference {
     const char *name;
     size_t name_len;
-    const char *otherwise; /* NULL: none. */
-    size_t otherwise_len;
+    const char *default_value; /* NULL: none. */
+    size_t default_value_len;
 };
 
-static bool name_char(char c)
+static bool is_name_char(char c)
 {
     return (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z') ||
            (c >= '0' && c <= '9') || c == '_';
@@ -528,13 +531,13 @@ static bool read_reference(const char **at, struct reference *ret)
     bool braces = *p == '{';
 
     *ret = (struct reference){.name = p + braces};
-    for (p += braces; name_char(*p); p++) {
+    for (p += braces; is_name_char(*p); p++) {
         ret->name_len++;
     }
     if (braces && p[0] == ':' && p[1] == '-') {
-        ret->otherwise = p + 2;
-        ret->otherwise_len = strcspn(p + 2, "}");
-        p += 2 + ret->otherwise_len;
+        ret->default_value = p + 2;
+        ret->default_value_len = strcspn(p + 2, "}");
+        p += 2 + ret->default_value_len;
     }
     if (ret->name_len == 0 || ret->name_len > 64 || (braces && *p != '}')) {
         return false;
@@ -576,8 +579,9 @@ char *ps_value_expand(const char *text, const struct ps_value_context *ctx,
         }
         if (value != NULL) {
             ps_str_add(&s, value);
-        } else if (ref.otherwise != NULL) {
-            ps_str_addf(&s, "%.*s", (int)ref.otherwise_len, ref.otherwise);
+        } else if (ref.default_value != NULL) {
+            ps_str_addf(&s, "%.*s", (int)ref.default_value_len,
+                        ref.default_value);
         } else {
             ps_str_addf(why,
                         "the variable %s is not set; set it or write the "
@@ -586,7 +590,7 @@ char *ps_value_expand(const char *text, const struct ps_value_context *ctx,
             goto free_data;
         }
     }
-    if (s.cut) {
+    if (s.truncated) {
         ps_str_addf(why, "longer than %u bytes with its variables; shorten it",
                     EXPANDED_MAX - 1);
         goto free_data;

@@ -16,9 +16,9 @@
 
 #define PATH_CAP (PS_YAML_DEPTH_MAX * (PS_YAML_KEY_MAX + 1) + 1)
 
-struct level {
-    bool map;
-    bool have_key;
+struct yaml_level {
+    bool is_map;
+    bool has_key;
     size_t path_len; /* Of the container itself. */
     unsigned count;  /* Members so far. */
     unsigned index;  /* Of the item that is due, in a list. */
@@ -36,7 +36,7 @@ struct reader {
     const char *text;
     struct ps_str *report;
     struct ps_yaml yaml;
-    struct level levels[PS_YAML_DEPTH_MAX];
+    struct yaml_level levels[PS_YAML_DEPTH_MAX];
     unsigned depth;
     char path_data[PATH_CAP];
     struct ps_str path;
@@ -47,10 +47,10 @@ struct reader {
     unsigned documents;
 };
 
-static int fail(struct reader *r, yaml_mark_t mark, const char *fmt, ...)
+static int set_error(struct reader *r, yaml_mark_t mark, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
 
-static int fail(struct reader *r, yaml_mark_t mark, const char *fmt, ...)
+static int set_error(struct reader *r, yaml_mark_t mark, const char *fmt, ...)
 {
     va_list ap;
 
@@ -69,7 +69,7 @@ static void cut_path(struct reader *r, size_t len)
     r->path.data[len] = '\0';
 }
 
-static bool key_ok(const char *key, size_t len)
+static bool is_valid_key(const char *key, size_t len)
 {
     if (len == 0 || len > PS_YAML_KEY_MAX) {
         return false;
@@ -85,26 +85,27 @@ static bool key_ok(const char *key, size_t len)
     return true;
 }
 
-static int take_key(struct reader *r, const yaml_event_t *ev)
+static int accept_key(struct reader *r, const yaml_event_t *ev)
 {
-    struct level *l = &r->levels[r->depth - 1];
+    struct yaml_level *l = &r->levels[r->depth - 1];
     const char *key = (const char *)ev->data.scalar.value;
     size_t len = ev->data.scalar.length;
 
-    if (!key_ok(key, len)) {
+    if (!is_valid_key(key, len)) {
         char shown[80];
         struct ps_str s;
 
         ps_str_init(&s, shown, sizeof(shown));
         ps_str_add_escaped(&s, key, len, 16);
-        return fail(r, ev->start_mark,
-                    "'%s' cannot be a key; use up to %u letters, digits, '_' "
-                    "and '-'",
-                    shown, PS_YAML_KEY_MAX);
+        return set_error(
+            r, ev->start_mark,
+            "'%s' cannot be a key; use up to %u letters, digits, '_' "
+            "and '-'",
+            shown, PS_YAML_KEY_MAX);
     }
     cut_path(r, l->path_len);
     ps_str_addf(&r->path, "%s%s", l->path_len == 0 ? "" : ".", key);
-    l->have_key = true;
+    l->has_key = true;
     l->count++;
     r->key_mark = ev->start_mark;
     if (r->key_count == r->key_capacity) {
@@ -130,8 +131,9 @@ static int add_entry(struct reader *r, yaml_mark_t mark, struct ps_yaml_entry e)
     struct ps_yaml *y = &r->yaml;
 
     if (y->count + r->key_count >= PS_YAML_ENTRIES_MAX) {
-        return fail(r, mark, "more than %u keys and values; shorten the file",
-                    PS_YAML_ENTRIES_MAX);
+        return set_error(r, mark,
+                         "more than %u keys and values; shorten the file",
+                         PS_YAML_ENTRIES_MAX);
     }
     if (y->count == y->capacity) {
         y->capacity = y->capacity == 0 ? 64 : y->capacity * 2;
@@ -148,84 +150,85 @@ static int add_entry(struct reader *r, yaml_mark_t mark, struct ps_yaml_entry e)
     return 0;
 }
 
-static int take_scalar(struct reader *r, const yaml_event_t *ev)
+static int accept_scalar(struct reader *r, const yaml_event_t *ev)
 {
     char *value = (char *)ev->data.scalar.value;
     bool null = is_null(ev);
 
     if (strlen(value) != ev->data.scalar.length) {
-        return fail(r, ev->start_mark,
-                    "zero byte in a value; remove the \"\\0\"");
+        return set_error(r, ev->start_mark,
+                         "zero byte in a value; remove the \"\\0\"");
     }
     if (r->depth == 0) {
         if (null) {
             return 0; /* An empty document. */
         }
-        return fail(r, ev->start_mark,
-                    "the file is a single value; write 'key: value' lines");
+        return set_error(
+            r, ev->start_mark,
+            "the file is a single value; write 'key: value' lines");
     }
-    struct level *l = &r->levels[r->depth - 1];
+    struct yaml_level *l = &r->levels[r->depth - 1];
 
-    if (l->map && !l->have_key) {
-        return take_key(r, ev);
+    if (l->is_map && !l->has_key) {
+        return accept_key(r, ev);
     }
-    if (l->map) {
-        l->have_key = false;
+    if (l->is_map) {
+        l->has_key = false;
         return add_entry(r, ev->start_mark,
                          (struct ps_yaml_entry){.value = value,
                                                 .kind = PS_YAML_SCALAR,
-                                                .null = null});
+                                                .is_null = null});
     }
     l->count++;
     cut_path(r, l->path_len);
     return add_entry(r, ev->start_mark,
                      (struct ps_yaml_entry){.value = value,
                                             .kind = PS_YAML_ITEM,
-                                            .null = null,
+                                            .is_null = null,
                                             .index = l->index++});
 }
 
-static int begin(struct reader *r, const yaml_event_t *ev, bool map)
+static int begin_map(struct reader *r, const yaml_event_t *ev, bool map)
 {
     if (r->depth == PS_YAML_DEPTH_MAX) {
-        return fail(r, ev->start_mark,
-                    "nested deeper than %u levels; flatten it",
-                    PS_YAML_DEPTH_MAX);
+        return set_error(r, ev->start_mark,
+                         "nested deeper than %u levels; flatten it",
+                         PS_YAML_DEPTH_MAX);
     }
     if (r->depth == 0 && !map) {
-        return fail(r, ev->start_mark,
-                    "the file is a list; write 'key: value' lines");
+        return set_error(r, ev->start_mark,
+                         "the file is a list; write 'key: value' lines");
     }
     if (r->depth > 0) {
-        struct level *l = &r->levels[r->depth - 1];
+        struct yaml_level *l = &r->levels[r->depth - 1];
 
-        if (l->map && !l->have_key) {
-            return fail(r, ev->start_mark,
-                        "a %s cannot be a key; use a plain word",
-                        map ? "map" : "list");
+        if (l->is_map && !l->has_key) {
+            return set_error(r, ev->start_mark,
+                             "a %s cannot be a key; use a plain word",
+                             map ? "map" : "list");
         }
-        if (!l->map) {
+        if (!l->is_map) {
             l->count++;
             cut_path(r, l->path_len);
             ps_str_addf(&r->path, ".%u", l->index++);
         }
-        l->have_key = false;
+        l->has_key = false;
     }
-    r->levels[r->depth++] = (struct level){
-        .map = map, .path_len = r->path.len, .start = ev->start_mark};
+    r->levels[r->depth++] = (struct yaml_level){
+        .is_map = map, .path_len = r->path.len, .start = ev->start_mark};
     return 0;
 }
 
-static int end(struct reader *r)
+static int end_map(struct reader *r)
 {
-    struct level *l = &r->levels[--r->depth];
+    struct yaml_level *l = &r->levels[--r->depth];
 
     cut_path(r, l->path_len);
     if (l->count > 0 || r->depth == 0) {
         return 0;
     }
     return add_entry(r, l->start,
-                     (struct ps_yaml_entry){.kind = l->map
+                     (struct ps_yaml_entry){.kind = l->is_map
                                                         ? PS_YAML_EMPTY_MAP
                                                         : PS_YAML_EMPTY_LIST});
 }
@@ -234,44 +237,45 @@ static int refuse_extras(struct reader *r, const yaml_event_t *ev,
                          const void *anchor, const void *tag)
 {
     if (anchor != NULL) {
-        return fail(r, ev->start_mark,
-                    "anchors (&name) are not supported; write the value "
-                    "where it is needed");
+        return set_error(r, ev->start_mark,
+                         "anchors (&name) are not supported; write the value "
+                         "where it is needed");
     }
     if (tag != NULL) {
-        return fail(r, ev->start_mark,
-                    "tags (!name) are not supported; leave it out");
+        return set_error(r, ev->start_mark,
+                         "tags (!name) are not supported; leave it out");
     }
     return 0;
 }
 
-static int take(struct reader *r, const yaml_event_t *ev)
+static int accept_event(struct reader *r, const yaml_event_t *ev)
 {
     int rc;
 
     switch (ev->type) {
     case YAML_SCALAR_EVENT:
         rc = refuse_extras(r, ev, ev->data.scalar.anchor, ev->data.scalar.tag);
-        return rc != 0 ? rc : take_scalar(r, ev);
+        return rc != 0 ? rc : accept_scalar(r, ev);
     case YAML_MAPPING_START_EVENT:
         rc = refuse_extras(r, ev, ev->data.mapping_start.anchor,
                            ev->data.mapping_start.tag);
-        return rc != 0 ? rc : begin(r, ev, true);
+        return rc != 0 ? rc : begin_map(r, ev, true);
     case YAML_SEQUENCE_START_EVENT:
         rc = refuse_extras(r, ev, ev->data.sequence_start.anchor,
                            ev->data.sequence_start.tag);
-        return rc != 0 ? rc : begin(r, ev, false);
+        return rc != 0 ? rc : begin_map(r, ev, false);
     case YAML_MAPPING_END_EVENT:
     case YAML_SEQUENCE_END_EVENT:
-        return end(r);
+        return end_map(r);
     case YAML_ALIAS_EVENT:
-        return fail(r, ev->start_mark,
-                    "aliases (*name) are not supported; write the value where "
-                    "it is needed");
+        return set_error(
+            r, ev->start_mark,
+            "aliases (*name) are not supported; write the value where "
+            "it is needed");
     case YAML_DOCUMENT_START_EVENT:
         if (r->documents++ > 0) {
-            return fail(r, ev->start_mark,
-                        "a second document begins; remove the '---'");
+            return set_error(r, ev->start_mark,
+                             "a second document begins; remove the '---'");
         }
         return 0;
     case YAML_NO_EVENT:
@@ -305,13 +309,13 @@ static int fail_parser(struct reader *r)
                 mark.column++;
             }
         }
-        return fail(r, mark, "%s; save the file as UTF-8", what);
+        return set_error(r, mark, "%s; save the file as UTF-8", what);
     }
     if (p->context != NULL) {
-        return fail(r, mark, "%s, %s that began at line %zu; correct it", what,
-                    p->context, p->context_mark.line + 1);
+        return set_error(r, mark, "%s, %s that began at line %zu; correct it",
+                         what, p->context, p->context_mark.line + 1);
     }
-    return fail(r, mark, "%s; correct it", what);
+    return set_error(r, mark, "%s; correct it", what);
 }
 
 static int compare_keys(const void *a, const void *b)
@@ -337,9 +341,10 @@ static int refuse_repeated(struct reader *r)
         const struct key *second = &r->keys[i];
 
         if (strcmp(first->path, second->path) == 0) {
-            return fail(r, second->mark,
-                        "%s was given before, at line %zu; keep one of them",
-                        second->path, first->mark.line + 1);
+            return set_error(
+                r, second->mark,
+                "%s was given before, at line %zu; keep one of them",
+                second->path, first->mark.line + 1);
         }
     }
     return 0;
@@ -356,7 +361,7 @@ static int parse_events(struct reader *r)
         }
         yaml_event_type_t type = ev.type;
 
-        rc = take(r, &ev);
+        rc = accept_event(r, &ev);
         yaml_event_delete(&ev);
         if (rc != 0) {
             return rc;

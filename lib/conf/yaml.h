@@ -31,7 +31,7 @@ struct ps_yaml_entry {
     char *path;
     char *value; /* "" where there is none. */
     enum ps_yaml_kind kind;
-    bool null; /* Plain null, ~ or nothing at all. */
+    bool is_null; /* Plain null, ~ or nothing at all. */
     unsigned index;
     unsigned line; /* Of the value, from 1. */
     unsigned column;

@@ -19,7 +19,7 @@
 
 #ifdef __SSE2__
 /* Whole lines to aligned `dst`. */
-static void stream(uint8_t *dst, const uint8_t *src, size_t bytes)
+static void copy_lines_streaming(uint8_t *dst, const uint8_t *src, size_t bytes)
 {
     for (size_t i = 0; i < bytes; i += LINE) {
         const __m128i *from = (const __m128i *)(const void *)(src + i);
@@ -37,7 +37,7 @@ static void stream(uint8_t *dst, const uint8_t *src, size_t bytes)
     _mm_sfence(); /* Who hears that it is done must see it. */
 }
 
-static void copy_past(void *dst, const void *src, size_t bytes)
+static void copy_streaming(void *dst, const void *src, size_t bytes)
 {
     uint8_t *to = dst;
     const uint8_t *from = src;
@@ -45,7 +45,7 @@ static void copy_past(void *dst, const void *src, size_t bytes)
     size_t lines = (bytes - head) / LINE * LINE;
 
     memcpy(to, from, head);
-    stream(to + head, from + head, lines);
+    copy_lines_streaming(to + head, from + head, lines);
     memcpy(to + head + lines, from + head + lines, bytes - head - lines);
 }
 #else
@@ -60,7 +60,7 @@ void ps_kernel_copy(void *dst, const void *src, size_t bytes)
     if (bytes < STREAM_MIN) {
         memcpy(dst, src, bytes);
     } else {
-        copy_past(dst, src, bytes);
+        copy_streaming(dst, src, bytes);
     }
 }
 
@@ -69,6 +69,6 @@ void ps_kernel_copy_part(void *dst, const void *src, size_t bytes)
     if (bytes < PART_MIN) {
         memcpy(dst, src, bytes);
     } else {
-        copy_past(dst, src, bytes);
+        copy_streaming(dst, src, bytes);
     }
 }

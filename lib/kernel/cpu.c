@@ -43,18 +43,18 @@ static const struct ps_cpu_ops *const variants[] = {
 };
 #define VARIANTS (sizeof(variants) / sizeof(variants[0]))
 
-static const struct ps_cpu_ops *_Atomic chosen;
+static const struct ps_cpu_ops *_Atomic chosen_variant;
 
 const struct ps_cpu_ops *ps_cpu_ops(void)
 {
-    const struct ps_cpu_ops *ops = atomic_load_explicit(&chosen,
+    const struct ps_cpu_ops *ops = atomic_load_explicit(&chosen_variant,
                                                         memory_order_relaxed);
 
     for (size_t i = 0; ops == NULL && i < VARIANTS; i++) {
         if (variants[i]->usable()) {
             /* Threads that race here all store the same. */
             ops = variants[i];
-            atomic_store_explicit(&chosen, ops, memory_order_relaxed);
+            atomic_store_explicit(&chosen_variant, ops, memory_order_relaxed);
         }
     }
     return ops;
@@ -72,22 +72,23 @@ int ps_kernel_force(const char *variant)
             if (!variants[i]->usable()) {
                 return PS_E_UNSUPPORTED;
             }
-            atomic_store_explicit(&chosen, variants[i], memory_order_relaxed);
+            atomic_store_explicit(&chosen_variant, variants[i],
+                                  memory_order_relaxed);
             return 0;
         }
     }
     return PS_E_UNSUPPORTED;
 }
 
-struct digit {
-    const void *block;
+struct partial_sum {
+    const void *data;
     unsigned level;
 };
 
 /* Squares that a range of a job has seen. */
-struct measured {
-    struct ps_squares sum;
-    struct ps_squares_bins bins;
+struct norm_sums {
+    struct ps_square_sum sum;
+    struct ps_square_bins bins;
 };
 
 struct walk {
@@ -98,8 +99,8 @@ struct walk {
     char *scratch;
     char *decoded; /* PS_CPU_GROUP_MAX blocks; NULL: sources are no codes. */
     size_t block;  /* Bytes of one block of scratch. */
-    struct measured *measured; /* Of d and of weights; NULL: not wanted. */
-    struct digit digits[DEPTH_MAX];
+    struct norm_sums *measured; /* Of d and of weights; NULL: not wanted. */
+    struct partial_sum partial_sums[DEPTH_MAX];
     unsigned depth;
 };
 
@@ -112,7 +113,7 @@ static unsigned level_of(const struct ps_job *job, uint32_t i)
  * a whole subtree, or all that are left, without passing the digit on top of
  * the stack that the counter would have carried into first. */
 static uint32_t next_group(const struct ps_job *job, uint32_t i,
-                           const struct digit *top)
+                           const struct partial_sum *top)
 {
     const unsigned level = level_of(job, i);
     uint32_t span = PS_CPU_GROUP_MAX;
@@ -135,10 +136,11 @@ static uint32_t next_group(const struct ps_job *job, uint32_t i,
     return group;
 }
 
-static void push(struct walk *w, const void *block, unsigned level)
+static void push_partial(struct walk *w, const void *block, unsigned level)
 {
     assert(w->depth < DEPTH_MAX);
-    w->digits[w->depth++] = (struct digit){.block = block, .level = level};
+    w->partial_sums[w->depth++] = (struct partial_sum){.data = block,
+                                                       .level = level};
 }
 
 static void *scratch_at(const struct walk *w, unsigned depth)
@@ -147,43 +149,43 @@ static void *scratch_at(const struct walk *w, unsigned depth)
 }
 
 /* Are there sources of another type than the one computed in? */
-static bool widens(const struct ps_job *job)
+static bool widens_sources(const struct ps_job *job)
 {
-    return job->half != PS_DTYPE_FLOAT32 && !job->wide;
+    return job->storage_dtype != PS_DTYPE_FLOAT32 && !job->src_is_float32;
 }
 
-static bool measures(const struct ps_job *job)
+static bool computes_norm(const struct ps_job *job)
 {
-    return job->squares != NULL || job->weight_squares != NULL;
+    return job->square_sum != NULL || job->weight_square_sum != NULL;
 }
 
 /* `count` elements of source `i`: where they lie, or decoded into `room`. */
-static const void *load(const struct walk *w, uint32_t i, uint64_t from,
-                        size_t count, void *room)
+static const void *load_source(const struct walk *w, uint32_t i, uint64_t from,
+                               size_t count, void *room)
 {
     const struct ps_job *job = w->job;
 
     if (w->decoded == NULL) {
         return (const char *)job->src[i] + from * w->size;
     }
-    if (widens(job)) {
-        w->ops->widen[job->half](
+    if (widens_sources(job)) {
+        w->ops->widen[job->storage_dtype](
             room, (const char *)job->src[i] + from * sizeof(uint16_t), count);
         return room;
     }
-    ps_press_decode(&job->src_press, job->src_stream, job->src[i], job->count,
-                    from, count, room);
+    ps_codec_decode(&job->src_codec, job->src_rng_stream, job->src[i],
+                    job->count, from, count, room);
     return room;
 }
 
 /* Replace the two topmost digits by their sum, kept in `out`. */
-static void merge(struct walk *w, void *out, size_t count, bool stream)
+static void merge_partials(struct walk *w, void *out, size_t count, bool stream)
 {
-    struct digit *left = &w->digits[w->depth - 2];
-    const void *pair[2] = {left[0].block, left[1].block};
+    struct partial_sum *left = &w->partial_sums[w->depth - 2];
+    const void *pair[2] = {left[0].data, left[1].data};
 
     w->fold(out, pair, 2, count, stream);
-    left->block = out;
+    left->data = out;
     left->level++;
     w->depth--;
 }
@@ -197,8 +199,9 @@ static const void *sum_block(struct walk *w, uint64_t from, size_t count,
 
     w->depth = 0;
     for (uint32_t i = 0; i < job->src_count;) {
-        const struct digit *top = w->depth > 0 ? &w->digits[w->depth - 1]
-                                               : NULL;
+        const struct partial_sum *top = w->depth > 0
+                                            ? &w->partial_sums[w->depth - 1]
+                                            : NULL;
         uint32_t group = next_group(job, i, top);
         bool last = group == job->src_count - i;
         unsigned level = level_of(job, i);
@@ -209,42 +212,43 @@ static const void *sum_block(struct walk *w, uint64_t from, size_t count,
                          : w->decoded == NULL ? NULL
                                               : w->decoded + j * w->block;
 
-            src[j] = load(w, i + j, from, count, room);
+            src[j] = load_source(w, i + j, from, count, room);
         }
         i += group;
         if (group == 1) {
-            push(w, src[0], level);
+            push_partial(w, src[0], level);
         } else {
             bool whole = last && w->depth == 0;
             void *sum = whole ? out : scratch_at(w, w->depth);
 
             w->fold(sum, src, group, count, whole && stream);
-            push(w, sum, level + (group >= 8) + (group >= 4) + 1);
+            push_partial(w, sum, level + (group >= 8) + (group >= 4) + 1);
         }
         while (!last && w->depth > 1 &&
-               w->digits[w->depth - 1].level == w->digits[w->depth - 2].level) {
-            merge(w, scratch_at(w, w->depth - 2), count, false);
+               w->partial_sums[w->depth - 1].level ==
+                   w->partial_sums[w->depth - 2].level) {
+            merge_partials(w, scratch_at(w, w->depth - 2), count, false);
         }
     }
     while (w->depth > 1) {
         bool whole = w->depth == 2;
 
-        merge(w, whole ? out : scratch_at(w, w->depth - 2), count,
-              whole && stream);
+        merge_partials(w, whole ? out : scratch_at(w, w->depth - 2), count,
+                       whole && stream);
     }
-    return w->digits[0].block;
+    return w->partial_sums[0].data;
 }
 
 /* Most digits that sum_block will hold at once; more than DEPTH_MAX is not a
  * tree that anybody's counter has made. */
 static unsigned tree_depth(const struct ps_job *job)
 {
-    struct digit digits[DEPTH_MAX];
+    struct partial_sum digits[DEPTH_MAX];
     unsigned depth = 0;
     unsigned deepest = 0;
 
     for (uint32_t i = 0; i < job->src_count;) {
-        const struct digit *top = depth > 0 ? &digits[depth - 1] : NULL;
+        const struct partial_sum *top = depth > 0 ? &digits[depth - 1] : NULL;
         uint32_t group = next_group(job, i, top);
 
         if (depth == DEPTH_MAX) {
@@ -304,47 +308,48 @@ static bool has_states(const struct ps_job *job)
     return true;
 }
 
-static bool is_coded(const struct ps_job *job)
+static bool is_encoded(const struct ps_job *job)
 {
-    return job->src_press.kind != PS_PRESS_NONE;
+    return job->src_codec.kind != PS_CODEC_NONE;
 }
 
 /* Are the weights kept in another type? */
-static bool is_half(const struct ps_job *job)
+static bool has_half_storage(const struct ps_job *job)
 {
-    return job->half != PS_DTYPE_FLOAT32;
+    return job->storage_dtype != PS_DTYPE_FLOAT32;
 }
 
-static bool half_makes_sense(const struct ps_job *job)
+static bool is_valid_half_job(const struct ps_job *job)
 {
-    return (job->half == PS_DTYPE_FLOAT16 || job->half == PS_DTYPE_BFLOAT16) &&
+    return (job->storage_dtype == PS_DTYPE_FLOAT16 ||
+            job->storage_dtype == PS_DTYPE_BFLOAT16) &&
            job->dtype == PS_DTYPE_FLOAT32 &&
            (job->op == PS_JOB_SGD || job->op == PS_JOB_STEP) &&
-           !is_coded(job) && (job->count == 0 || job->master != NULL);
+           !is_encoded(job) && (job->count == 0 || job->master != NULL);
 }
 
 /* Old weights, in the type that is computed in. */
-static const void *weights(const struct ps_job *job)
+static const void *old_weights(const struct ps_job *job)
 {
-    return is_half(job) ? job->master : job->weight;
+    return has_half_storage(job) ? job->master : job->weight;
 }
 
-static bool makes_sense(const struct ps_job *job)
+static bool is_valid_job(const struct ps_job *job)
 {
-    if (is_half(job) && !half_makes_sense(job)) {
+    if (has_half_storage(job) && !is_valid_half_job(job)) {
         return false;
     }
-    if ((job->aside || measures(job)) &&
-        (job->op != PS_JOB_STEP || !job->aside || job->rows != NULL)) {
+    if ((job->direction_only || computes_norm(job)) &&
+        (job->op != PS_JOB_STEP || !job->direction_only || job->rows != NULL)) {
         return false;
     }
     if (ps_dtype_size(job->dtype) == 0 || job->src_count == 0 ||
         job->src == NULL || job->count > SIZE_MAX / 8 ||
         (unsigned)job->fold >= PS_FOLDS ||
         (job->fold != PS_FOLD_SUM && job->divide_by > 1) ||
-        (is_coded(job) && (job->dtype != PS_DTYPE_FLOAT32 ||
-                           (unsigned)job->src_press.kind >= PS_PRESS_KINDS ||
-                           job->count > PS_PRESS_COUNT_MAX))) {
+        (is_encoded(job) && (job->dtype != PS_DTYPE_FLOAT32 ||
+                             (unsigned)job->src_codec.kind >= PS_CODEC_KINDS ||
+                             job->count > PS_CODEC_COUNT_MAX))) {
         return false;
     }
     if (job->count > 0) {
@@ -362,19 +367,20 @@ static bool makes_sense(const struct ps_job *job)
         return true;
     case PS_JOB_ENCODE:
         return job->dtype == PS_DTYPE_FLOAT32 &&
-               (unsigned)job->press.kind < PS_PRESS_KINDS &&
-               job->count <= PS_PRESS_COUNT_MAX &&
+               (unsigned)job->codec.kind < PS_CODEC_KINDS &&
+               job->count <= PS_CODEC_COUNT_MAX &&
                (job->count == 0 || job->residual != NULL) &&
-               (job->press.momentum > 0) == (job->moment != NULL);
+               (job->codec.momentum > 0) == (job->moment != NULL);
     case PS_JOB_SGD:
         return ps_dtype_is_float(job->dtype) &&
                (job->count == 0 ||
-                (weights(job) != NULL &&
+                (old_weights(job) != NULL &&
                  (job->sgd.momentum == 0 || job->state != NULL)));
     case PS_JOB_STEP:
         return ps_dtype_is_float(job->dtype) &&
                (unsigned)job->step.kind < PS_STEP_KINDS &&
-               (job->count == 0 || (weights(job) != NULL && has_states(job)));
+               (job->count == 0 ||
+                (old_weights(job) != NULL && has_states(job)));
     }
     return false;
 }
@@ -383,12 +389,13 @@ static bool makes_sense(const struct ps_job *job)
  * that threads that share a job agree. */
 static bool should_stream(const struct ps_job *job, size_t size)
 {
-    return !is_half(job) && !job->aside && job->count * size >= STREAM_BYTES &&
-           job->dst != job->src[0] && job->op != PS_JOB_ENCODE &&
+    return !has_half_storage(job) && !job->direction_only &&
+           job->count * size >= STREAM_BYTES && job->dst != job->src[0] &&
+           job->op != PS_JOB_ENCODE &&
            (job->op == PS_JOB_SUM || job->dst != job->weight);
 }
 
-static void *at(const void *buffer, uint64_t offset)
+static void *source_at(const void *buffer, uint64_t offset)
 {
     return buffer == NULL ? NULL : (char *)(uintptr_t)buffer + offset;
 }
@@ -396,43 +403,47 @@ static void *at(const void *buffer, uint64_t offset)
 /* Where the new weights go, in the type that is computed in. */
 static void *new_weights(const struct walk *w, uint64_t from)
 {
-    const bool kept = is_half(w->job) && !w->job->aside;
+    const bool kept = has_half_storage(w->job) && !w->job->direction_only;
 
-    return at(kept ? w->job->master : w->job->dst, from * w->size);
+    return source_at(kept ? w->job->master : w->job->dst, from * w->size);
 }
 
-static void measure(const struct ps_job *job, struct measured *m, const void *x,
-                    size_t count)
+static void add_square_sums(const struct ps_job *job, struct norm_sums *m,
+                            const void *x, size_t count)
 {
     if (job->dtype == PS_DTYPE_FLOAT32) {
-        ps_squares_add_floats(&m->sum, &m->bins, x, count);
+        ps_square_sum_add_floats(&m->sum, &m->bins, x, count);
     } else {
-        ps_squares_add_doubles(&m->sum, x, count);
+        ps_square_sum_add_doubles(&m->sum, x, count);
     }
 }
 
 /* What a block has put aside, and the weights it did so for. */
-static void measure_block(const struct walk *w, uint64_t from, size_t count)
+static void add_block_square_sums(const struct walk *w, uint64_t from,
+                                  size_t count)
 {
     const struct ps_job *job = w->job;
 
-    if (job->squares != NULL) {
-        measure(job, &w->measured[0], at(job->dst, from * w->size), count);
+    if (job->square_sum != NULL) {
+        add_square_sums(job, &w->measured[0],
+                        source_at(job->dst, from * w->size), count);
     }
-    if (job->weight_squares != NULL) {
-        measure(job, &w->measured[1], at(weights(job), from * w->size), count);
+    if (job->weight_square_sum != NULL) {
+        add_square_sums(job, &w->measured[1],
+                        source_at(old_weights(job), from * w->size), count);
     }
 }
 
 /* Ranges of one job add to one sum. */
-static void add_measured(const struct ps_job *job, struct measured *m)
+static void merge_square_sums(const struct ps_job *job, struct norm_sums *m)
 {
-    struct ps_squares *const to[] = {job->squares, job->weight_squares};
+    struct ps_square_sum *const to[] = {job->square_sum,
+                                        job->weight_square_sum};
 
     for (int i = 0; i < 2; i++) {
         if (to[i] != NULL) {
-            ps_squares_empty(&m[i].sum, &m[i].bins);
-            ps_squares_merge(to[i], &m[i].sum);
+            ps_square_sum_flush_bins(&m[i].sum, &m[i].bins);
+            ps_square_sum_merge(to[i], &m[i].sum);
         }
     }
 }
@@ -444,9 +455,9 @@ static void step_block(const struct walk *w, const void *grad, uint64_t from,
     bool moving = job->sgd.momentum != 0;
     struct ps_cpu_sgd step = {
         .dst = new_weights(w, from),
-        .weight = at(weights(job), from * w->size),
+        .weight = source_at(old_weights(job), from * w->size),
         .grad = grad,
-        .state = moving ? at(job->state, from * w->size) : NULL,
+        .state = moving ? source_at(job->state, from * w->size) : NULL,
         .sgd = &job->sgd,
         .stream = stream,
     };
@@ -460,19 +471,19 @@ static void other_step_block(const struct walk *w, const void *grad,
     const struct ps_job *job = w->job;
     struct ps_cpu_step s = {
         .dst = new_weights(w, from),
-        .weight = at(weights(job), from * w->size),
+        .weight = source_at(old_weights(job), from * w->size),
         .grad = grad,
         .step = &job->step,
     };
 
     for (unsigned i = 0; i < PS_STATES_MAX; i++) {
-        s.states[i] = at(job->states[i], from * w->size);
+        s.states[i] = source_at(job->states[i], from * w->size);
     }
     w->ops->step[job->dtype](&s, count);
 }
 
 /* State that is not updated in place begins as it was. */
-static void carry(float *to, const float *old, uint64_t from, size_t count)
+static void copy_prior(float *to, const float *old, uint64_t from, size_t count)
 {
     if (old != NULL) {
         memcpy(to + from, old + from, count * sizeof(*to));
@@ -482,7 +493,7 @@ static void carry(float *to, const float *old, uint64_t from, size_t count)
 static void run_block(struct walk *w, uint64_t from, size_t count, bool stream)
 {
     const struct ps_job *job = w->job;
-    void *dst = at(job->dst, from * w->size);
+    void *dst = source_at(job->dst, from * w->size);
     bool divided = job->divide_by > 1;
     const void *sum;
 
@@ -509,31 +520,33 @@ static void run_block(struct walk *w, uint64_t from, size_t count, bool stream)
         other_step_block(w, sum, from, count);
         break;
     case PS_JOB_ENCODE:
-        carry(job->residual, job->residual_from, from, count);
-        carry(job->moment, job->moment_from, from, count);
-        ps_press_feed(&job->press, job->residual + from,
-                      job->moment == NULL ? NULL : job->moment + from, sum,
-                      count);
+        copy_prior(job->residual, job->prior_residual, from, count);
+        copy_prior(job->moment, job->prior_moment, from, count);
+        ps_codec_add_feedback(&job->codec, job->residual + from,
+                              job->moment == NULL ? NULL : job->moment + from,
+                              sum, count);
         break;
     }
     if (w->measured != NULL) {
-        measure_block(w, from, count);
+        add_block_square_sums(w, from, count);
     }
-    if (is_half(job) && !job->aside) {
-        w->ops->narrow[job->half](at(job->dst, from * sizeof(uint16_t)),
-                                  new_weights(w, from), count);
+    if (has_half_storage(job) && !job->direction_only) {
+        w->ops->narrow[job->storage_dtype](
+            source_at(job->dst, from * sizeof(uint16_t)), new_weights(w, from),
+            count);
     }
 }
 
 /* One source as it is. */
-static void copy(const struct walk *w, uint64_t from, uint64_t to, bool stream)
+static void run_copy(const struct walk *w, uint64_t from, uint64_t to,
+                     bool stream)
 {
     const struct ps_job *job = w->job;
-    const void *src = at(job->src[0], from * w->size);
-    void *dst = at(job->dst, from * w->size);
+    const void *src = source_at(job->src[0], from * w->size);
+    void *dst = source_at(job->dst, from * w->size);
 
     if (w->decoded != NULL) {
-        (void)load(w, 0, from, to - from, dst);
+        (void)load_source(w, 0, from, to - from, dst);
     } else if (stream) {
         w->ops->fold[PS_FOLD_SUM][job->dtype](dst, &src, 1, to - from, true);
     } else if (dst != src) {
@@ -542,23 +555,23 @@ static void copy(const struct walk *w, uint64_t from, uint64_t to, bool stream)
 }
 
 /* The residual holds what is to be encoded. */
-static void encode(const struct ps_job *job)
+static void run_encode(const struct ps_job *job)
 {
-    ps_press_encode(&job->press, job->stream, job->residual, job->count,
+    ps_codec_encode(&job->codec, job->rng_stream, job->residual, job->count,
                     job->dst);
-    if (job->value != NULL) {
-        ps_press_decode(&job->press, job->stream, job->dst, job->count, 0,
-                        job->count, job->value);
+    if (job->decoded != NULL) {
+        ps_codec_decode(&job->codec, job->rng_stream, job->dst, job->count, 0,
+                        job->count, job->decoded);
     }
 }
 
-bool ps_kernel_divides(const struct ps_job *job)
+bool ps_kernel_is_divisible(const struct ps_job *job)
 {
     return job->op != PS_JOB_ENCODE;
 }
 
 static int run_range(const struct ps_job *job, uint64_t from, uint64_t to,
-                     struct measured *measured)
+                     struct norm_sums *measured)
 {
     _Alignas(64) char scratch[SCRATCH_BYTES];
     _Alignas(64) char decoded[PS_CPU_GROUP_MAX * CODED_BYTES];
@@ -569,14 +582,14 @@ static int run_range(const struct ps_job *job, uint64_t from, uint64_t to,
     unsigned depth;
     bool stream;
 
-    if (!makes_sense(job) || from % 16 != 0 || from > to || to > job->count) {
+    if (!is_valid_job(job) || from % 16 != 0 || from > to || to > job->count) {
         return PS_E_INVAL;
     }
     depth = tree_depth(job);
     if (depth > DEPTH_MAX) {
         return PS_E_INVAL;
     }
-    if (!ps_kernel_divides(job) && (from != 0 || to != job->count)) {
+    if (!ps_kernel_is_divisible(job) && (from != 0 || to != job->count)) {
         return PS_E_INVAL;
     }
     if (from == to) {
@@ -584,7 +597,7 @@ static int run_range(const struct ps_job *job, uint64_t from, uint64_t to,
     }
     w.fold = w.ops->fold[job->fold][job->dtype];
     w.size = ps_dtype_size(job->dtype);
-    const bool decodes = is_coded(job) || widens(job);
+    const bool decodes = is_encoded(job) || widens_sources(job);
 
     w.block = decodes ? CODED_BYTES : BLOCK_BYTES;
     w.decoded = decodes ? decoded : NULL;
@@ -593,7 +606,7 @@ static int run_range(const struct ps_job *job, uint64_t from, uint64_t to,
     }
     stream = should_stream(job, w.size);
     if (job->op == PS_JOB_SUM && job->src_count == 1 && job->divide_by <= 1) {
-        copy(&w, from, to, stream);
+        run_copy(&w, from, to, stream);
     } else {
         for (uint64_t i = from; i < to;) {
             uint64_t count = w.block / w.size;
@@ -607,7 +620,7 @@ static int run_range(const struct ps_job *job, uint64_t from, uint64_t to,
         w.ops->fence();
     }
     if (job->op == PS_JOB_ENCODE) {
-        encode(job);
+        run_encode(job);
     }
     return 0;
 }
@@ -617,21 +630,21 @@ int ps_kernel_run_range(const struct ps_job *job, uint64_t from, uint64_t to)
     if (job->rows != NULL) {
         return ps_kernel_run_rows(job, from, to);
     }
-    if (!measures(job)) {
+    if (!computes_norm(job)) {
         return run_range(job, from, to, NULL);
     }
-    struct measured measured[2] = {0};
+    struct norm_sums measured[2] = {0};
     int rc = run_range(job, from, to, measured);
 
     if (rc == 0) {
-        add_measured(job, measured);
+        merge_square_sums(job, measured);
     }
     return rc;
 }
 
 /* The gradient's element i, as a step takes it; every product rounds in the
  * element's type. */
-static double taken(const struct ps_job *job, const void *sum, size_t i)
+static double bytes_taken(const struct ps_job *job, const void *sum, size_t i)
 {
     const bool single = job->dtype == PS_DTYPE_FLOAT32;
     const double c = single ? (double)(float)job->step.clip : job->step.clip;
@@ -653,12 +666,12 @@ double ps_kernel_mean_square(const struct ps_job *job)
                      .ops = ps_cpu_ops(),
                      .size = ps_dtype_size(job->dtype),
                      .scratch = scratch,
-                     .decoded = is_half(job) ? decoded : NULL,
+                     .decoded = has_half_storage(job) ? decoded : NULL,
                      .block = CODED_BYTES};
     const unsigned depth = tree_depth(job);
     double total = 0;
 
-    assert(depth <= DEPTH_MAX && !is_coded(job));
+    assert(depth <= DEPTH_MAX && !is_encoded(job));
     while (w.block * depth > SCRATCH_BYTES) {
         w.block /= 2;
     }
@@ -674,7 +687,7 @@ double ps_kernel_mean_square(const struct ps_job *job)
             sum = scratch;
         }
         for (size_t i = 0; i < count; i++) {
-            const double g = taken(job, sum, i);
+            const double g = bytes_taken(job, sum, i);
 
             total += g * g;
         }

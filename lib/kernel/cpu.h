@@ -25,7 +25,7 @@ PS_MUST_USE int ps_kernel_run_rows(const struct ps_job *job, uint64_t from,
 /* The mean of g'*g' over the job's elements, added up in double. */
 double ps_kernel_mean_square(const struct ps_job *job);
 
-struct ps_press_ops;
+struct ps_codec_ops;
 
 struct ps_cpu_sgd {
     void *dst; /* May be weight. */
@@ -61,7 +61,7 @@ struct ps_cpu_ops {
     const char *name;
     bool (*usable)(void); /* Does this processor have the instructions? */
     void (*fence)(void);
-    const struct ps_press_ops *press;
+    const struct ps_codec_ops *codec;
     ps_cpu_fold_fn fold[PS_FOLDS][PS_CPU_DTYPES];
     ps_cpu_divide_fn divide[PS_CPU_DTYPES];
     ps_cpu_sgd_fn sgd[PS_CPU_DTYPES];       /* NULL: none for the type. */

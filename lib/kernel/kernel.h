@@ -20,8 +20,8 @@
 
 #include "base/dtype.h"
 #include "base/err.h"
-#include "base/squares.h"
-#include "kernel/press.h"
+#include "base/square_sum.h"
+#include "kernel/codec.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -33,7 +33,7 @@ enum ps_job_op {
     PS_JOB_SUM,  /* dst = sum / divide_by */
     PS_JOB_SGD,  /* dst = weight after one step with the gradient sum */
     PS_JOB_STEP, /* The same with another optimizer. */
-    /* dst = code of the sum; see press.h. As a whole, never in ranges. */
+    /* dst = code of the sum; see codec.h. As a whole, never in ranges. */
     PS_JOB_ENCODE,
 };
 
@@ -136,9 +136,9 @@ struct ps_step {
 
 /* Rows that a source gives, or that a job is about. */
 struct ps_row_source {
-    const uint32_t *row; /* Their numbers, ascending. */
+    const uint32_t *numbers; /* Their numbers, ascending. */
     uint32_t count;
-    uint32_t place;   /* In the tree, ascending over the sources. */
+    uint32_t leaf;    /* In the tree, ascending over the sources. */
     const void *data; /* The rows one after the other. */
 };
 
@@ -146,14 +146,14 @@ struct ps_row_source {
  * of a tree over all places, in which a half that gives nothing drops out and
  * the other half stands for the whole. */
 struct ps_row_job {
-    uint32_t width; /* Elements of a row. */
+    uint32_t row_width; /* Elements of a row. */
     uint32_t count;
-    const uint32_t *row; /* All rows that any source has, ascending. */
+    const uint32_t *numbers; /* All rows that any source has, ascending. */
     /* 0: only these rows. Else the array has so many rows, and those of no
      * source are handled too, as if somebody had given zeros. */
-    uint32_t all;
+    uint32_t all_rows;
     bool compact; /* dst has the rows of `row` alone, one after the other. */
-    uint32_t places;
+    uint32_t leaf_count;
     uint32_t source_count; /* At most PS_ROW_SOURCES_MAX. */
     const struct ps_row_source *source;
     const void *zeros; /* A row of them, when `all` is not 0. */
@@ -183,31 +183,31 @@ struct ps_job {
     /* SGD and steps in float32 of weights that are kept in a type of 16 bits:
      * that type is the one of src and dst, `master` has the weights themselves,
      * updated in place, and dst gets them rounded. Else PS_DTYPE_FLOAT32. */
-    enum ps_dtype half;
+    enum ps_dtype storage_dtype;
     void *master;
     /* Step: what comes out are no weights, but d, to be put aside: dst is of
      * the type that is computed in, and the weights stay as they are. */
-    bool aside;
-    bool wide; /* With `half`: so are the sources. */
+    bool direction_only;
+    bool src_is_float32; /* With `half`: so are the sources. */
     /* The squares of d and of the weights are added to these; NULL: not. */
-    struct ps_squares *squares;
-    struct ps_squares *weight_squares;
+    struct ps_square_sum *square_sum;
+    struct ps_square_sum *weight_square_sum;
     /* Instead of src and level. `count` is then the elements of all rows that
      * are handled; dst may be weight. NULL: none. */
     const struct ps_row_job *rows;
     /* Sources are codes of float32 vectors that have been checked; NONE: they
      * are vectors. */
-    struct ps_press src_press;
-    uint64_t src_stream;
+    struct ps_codec src_codec;
+    uint64_t src_rng_stream;
     /* Encode: how, what is left over, and what others will make of it. */
-    struct ps_press press;
-    uint64_t stream;
+    struct ps_codec codec;
+    uint64_t rng_stream;
     float *residual;
     float *moment; /* NULL: no momentum. */
     /* What those were before; NULL: they are updated in place. No overlap. */
-    const float *residual_from;
-    const float *moment_from;
-    float *value; /* NULL: not wanted. */
+    const float *prior_residual;
+    const float *prior_moment;
+    float *decoded; /* NULL: not wanted. */
 };
 
 /* How many states an optimizer keeps. */
@@ -223,7 +223,7 @@ PS_MUST_USE int ps_kernel_run_range(const struct ps_job *job, uint64_t from,
                                     uint64_t to);
 
 /* May it be run in ranges? */
-bool ps_kernel_divides(const struct ps_job *job);
+bool ps_kernel_is_divisible(const struct ps_job *job);
 
 /* Elements of a type of 16 bits as floats. */
 void ps_kernel_widen(enum ps_dtype half, float *dst, const void *src,

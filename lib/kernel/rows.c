@@ -65,7 +65,7 @@ void ps_row_levels(const uint32_t *place, uint32_t count, uint32_t places,
 }
 
 /* Where `row` stands among ascending numbers; `count` when it is not there. */
-static uint32_t find(const uint32_t *rows, uint32_t count, uint32_t row)
+static uint32_t find_row(const uint32_t *rows, uint32_t count, uint32_t row)
 {
     uint32_t low = 0;
     uint32_t high = count;
@@ -82,7 +82,7 @@ static uint32_t find(const uint32_t *rows, uint32_t count, uint32_t row)
     return low < count && rows[low] == row ? low : count;
 }
 
-static void *at(const void *buffer, uint64_t offset)
+static void *dst_row(const void *buffer, uint64_t offset)
 {
     return buffer == NULL ? NULL : (char *)(uintptr_t)buffer + offset;
 }
@@ -91,10 +91,11 @@ static void *at(const void *buffer, uint64_t offset)
 static int run_row(const struct ps_job *job, uint32_t row, uint64_t to)
 {
     const struct ps_row_job *r = job->rows;
-    const size_t wide = r->width * ps_dtype_size(job->dtype);
-    const size_t bytes = r->width * ps_dtype_size(job->half != PS_DTYPE_FLOAT32
-                                                      ? job->half
-                                                      : job->dtype);
+    const size_t wide = r->row_width * ps_dtype_size(job->dtype);
+    const size_t bytes = r->row_width *
+                         ps_dtype_size(job->storage_dtype != PS_DTYPE_FLOAT32
+                                           ? job->storage_dtype
+                                           : job->dtype);
     const void *src[PS_ROW_SOURCES_MAX];
     uint32_t place[PS_ROW_SOURCES_MAX];
     uint8_t level[PS_ROW_SOURCES_MAX];
@@ -103,30 +104,30 @@ static int run_row(const struct ps_job *job, uint32_t row, uint64_t to)
 
     for (uint32_t i = 0; i < r->source_count; i++) {
         const struct ps_row_source *s = &r->source[i];
-        uint32_t k = find(s->row, s->count, row);
+        uint32_t k = find_row(s->numbers, s->count, row);
 
         if (k < s->count) {
-            src[count] = at(s->data, k * bytes);
-            place[count++] = s->place;
+            src[count] = dst_row(s->data, k * bytes);
+            place[count++] = s->leaf;
         }
     }
     if (count > 0) {
-        ps_row_levels(place, count, r->places, level);
+        ps_row_levels(place, count, r->leaf_count, level);
     } else {
         src[count] = r->zeros;
         level[count++] = 0;
     }
     one.rows = NULL;
-    one.count = r->width;
+    one.count = r->row_width;
     one.src = src;
     one.src_count = count;
     one.level = level;
-    one.dst = at(job->dst, to * bytes);
-    one.weight = at(job->weight, row * bytes);
-    one.master = at(job->master, row * wide);
-    one.state = at(job->state, row * wide);
+    one.dst = dst_row(job->dst, to * bytes);
+    one.weight = dst_row(job->weight, row * bytes);
+    one.master = dst_row(job->master, row * wide);
+    one.state = dst_row(job->state, row * wide);
     for (unsigned i = 0; i < PS_STATES_MAX; i++) {
-        one.states[i] = at(job->states[i], row * wide);
+        one.states[i] = dst_row(job->states[i], row * wide);
     }
     if (one.op == PS_JOB_STEP && one.step.kind == PS_STEP_GROUP_ADAGRAD) {
         if (!ps_dtype_is_float(one.dtype) || one.src_count == 0) {
@@ -143,22 +144,22 @@ int ps_kernel_run_rows(const struct ps_job *job, uint64_t from, uint64_t to)
     uint64_t rows;
     int rc = 0;
 
-    if (r->width == 0 || job->fold != PS_FOLD_SUM ||
+    if (r->row_width == 0 || job->fold != PS_FOLD_SUM ||
         r->source_count > PS_ROW_SOURCES_MAX ||
-        (r->all != 0 && (r->zeros == NULL || r->compact)) || from > to ||
+        (r->all_rows != 0 && (r->zeros == NULL || r->compact)) || from > to ||
         to > job->count) {
         return PS_E_INVAL;
     }
-    rows = r->all != 0 ? r->all : r->count;
-    if (job->count != rows * r->width) {
+    rows = r->all_rows != 0 ? r->all_rows : r->count;
+    if (job->count != rows * r->row_width) {
         return PS_E_INVAL;
     }
     /* A row is its first element's: ranges need not begin with rows. */
-    uint64_t first = from / r->width + (from % r->width != 0);
-    uint64_t last = to / r->width + (to % r->width != 0);
+    uint64_t first = from / r->row_width + (from % r->row_width != 0);
+    uint64_t last = to / r->row_width + (to % r->row_width != 0);
 
     for (uint64_t i = first; i < last && rc == 0; i++) {
-        uint32_t row = r->all != 0 ? (uint32_t)i : r->row[i];
+        uint32_t row = r->all_rows != 0 ? (uint32_t)i : r->numbers[i];
 
         rc = run_row(job, row, r->compact ? i : row);
     }

@@ -68,7 +68,7 @@ bool ps_addr_format(const char *host, uint16_t port, char *out, size_t cap)
     ps_str_init(&s, out, cap);
     ps_str_addf(&s, strchr(host, ':') != NULL ? "[%s]:%u" : "%s:%u", host,
                 (unsigned)port);
-    return !s.cut;
+    return !s.truncated;
 }
 
 void ps_addr_print(const struct sockaddr *sa, char *out, size_t cap)

@@ -23,12 +23,12 @@
 #define F_SEAL_FUTURE_WRITE 0x0010
 #endif
 
-#define UNIT  4096u
+#define ARENA_ALIGN 4096u
 /* A new arena of a pool that many share is a part of what the pool has. */
-#define SHARE 4u
-#define LEAST (4u * 1024u * 1024u)
+#define SHARE       4u
+#define LEAST       (4u * 1024u * 1024u)
 
-struct range {
+struct free_range {
     struct ps_list_node node;
     size_t offset;
     size_t size;
@@ -36,7 +36,7 @@ struct range {
 
 struct arena {
     struct ps_list_node node;
-    struct group *group;
+    struct arena_group *group;
     uint32_t number;
     int fd;
     char *data;
@@ -45,7 +45,7 @@ struct arena {
 };
 
 /* Memory that others keep open for us. */
-struct kept {
+struct shared_segment {
     struct ps_list_node node;
     struct ps_buf *memory; /* The mapping. */
     uint32_t number;
@@ -54,15 +54,15 @@ struct kept {
 
 struct ps_arenas {
     struct ps_list list;
-    struct ps_list kept;
-    uint32_t last;
-    bool wanted;
-    uint64_t freed;
+    struct ps_list segments;
+    uint32_t last_number;
+    bool shared_wanted;
+    uint64_t freed_count;
 };
 
 /* The arenas of one pool. */
-struct group {
-    struct ps_arenas *all;
+struct arena_group {
+    struct ps_arenas *arenas;
     uint64_t size; /* Of them all. */
     bool grows;    /* By small arenas first. */
 };
@@ -70,7 +70,7 @@ struct group {
 static void add_range(struct ps_list_node *before, struct arena *a,
                       size_t offset, size_t size)
 {
-    struct range *r = ps_calloc(1, sizeof(*r));
+    struct free_range *r = ps_calloc(1, sizeof(*r));
     struct ps_list_node *head = before != NULL ? before : &a->free.head;
 
     r->offset = offset;
@@ -81,7 +81,7 @@ static void add_range(struct ps_list_node *before, struct arena *a,
     head->prev = &r->node;
 }
 
-static void drop_range(struct range *r)
+static void drop_range(struct free_range *r)
 {
     ps_list_remove(&r->node);
     ps_free(r);
@@ -99,7 +99,7 @@ static int memory_fd(void)
 }
 
 /* After our own mapping, so that it can be written and no later one can. */
-static int seal(int fd)
+static int seal_size(int fd)
 {
     int size = F_SEAL_SHRINK | F_SEAL_GROW;
 
@@ -112,18 +112,19 @@ static int seal(int fd)
 /* One piece in use keeps the pages of its whole arena, because what is sealed
  * cannot be given back in parts. So what a burst took from a pool that lasts
  * should lie in arenas of its own, and one arena be little of the whole. */
-static size_t next_size(const struct group *g)
+static size_t next_size(const struct arena_group *g)
 {
     uint64_t size = g->grows ? ps_max_u64(g->size / SHARE, LEAST)
                              : PS_ARENA_SIZE;
 
-    return ps_round_up(ps_min_u64(size, PS_ARENA_SIZE), UNIT);
+    return ps_round_up(ps_min_u64(size, PS_ARENA_SIZE), ARENA_ALIGN);
 }
 
-static struct arena *arena_new(struct group *group, size_t at_least)
+static struct arena *arena_new(struct arena_group *group, size_t at_least)
 {
-    struct ps_arenas *all = group->all;
-    size_t size = ps_max_u64(ps_round_up(at_least, UNIT), next_size(group));
+    struct ps_arenas *all = group->arenas;
+    size_t size = ps_max_u64(ps_round_up(at_least, ARENA_ALIGN),
+                             next_size(group));
     int fd = memory_fd();
     void *data = MAP_FAILED;
 
@@ -133,7 +134,7 @@ static struct arena *arena_new(struct group *group, size_t at_least)
     if (ftruncate(fd, (off_t)size) == 0) {
         data = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     }
-    if (data == MAP_FAILED || seal(fd) != 0) {
+    if (data == MAP_FAILED || seal_size(fd) != 0) {
         if (data != MAP_FAILED) {
             munmap(data, size);
         }
@@ -144,7 +145,7 @@ static struct arena *arena_new(struct group *group, size_t at_least)
 
     a->group = group;
     group->size += size;
-    a->number = ++all->last;
+    a->number = ++all->last_number;
     a->fd = fd;
     a->data = data;
     a->size = size;
@@ -161,7 +162,7 @@ static void arena_free(struct arena *a)
     struct ps_list_node *n;
 
     while ((n = ps_list_first(&a->free)) != NULL) {
-        drop_range(PS_CONTAINER(n, struct range, node));
+        drop_range(PS_CONTAINER(n, struct free_range, node));
     }
     ps_list_remove(&a->node);
     munmap(a->data, a->size);
@@ -174,7 +175,7 @@ struct ps_arenas *ps_arenas_new(void)
     struct ps_arenas *all = ps_calloc(1, sizeof(*all));
 
     ps_list_init(&all->list);
-    ps_list_init(&all->kept);
+    ps_list_init(&all->segments);
     return all;
 }
 
@@ -185,18 +186,18 @@ void ps_arenas_free(struct ps_arenas *all)
     if (all == NULL) {
         return;
     }
-    assert(ps_list_empty(&all->kept)); /* Its holders are gone. */
+    assert(ps_list_empty(&all->segments)); /* Its holders are gone. */
     while ((n = ps_list_first(&all->list)) != NULL) {
         arena_free(PS_CONTAINER(n, struct arena, node));
     }
     ps_free(all);
 }
 
-static bool cut(struct arena *a, size_t size, size_t *ret_offset)
+static bool split_range(struct arena *a, size_t size, size_t *ret_offset)
 {
     PS_LIST_EACH(n, &a->free)
     {
-        struct range *r = PS_CONTAINER(n, struct range, node);
+        struct free_range *r = PS_CONTAINER(n, struct free_range, node);
 
         if (r->size < size) {
             continue;
@@ -212,20 +213,20 @@ static bool cut(struct arena *a, size_t size, size_t *ret_offset)
     return false;
 }
 
-static int get(void *ctx, size_t size, void **ret_data, uint32_t *ret_tag,
-               uint64_t *ret_offset)
+static int get_block(void *ctx, size_t size, void **ret_data, uint32_t *ret_tag,
+                     uint64_t *ret_offset)
 {
-    struct group *group = ctx;
-    struct ps_arenas *all = group->all;
+    struct arena_group *group = ctx;
+    struct ps_arenas *all = group->arenas;
     struct arena *a = NULL;
     size_t offset = 0;
 
-    size = ps_round_up(size, UNIT);
+    size = ps_round_up(size, ARENA_ALIGN);
     PS_LIST_EACH(n, &all->list)
     {
         struct arena *at = PS_CONTAINER(n, struct arena, node);
 
-        if (at->group == group && cut(at, size, &offset)) {
+        if (at->group == group && split_range(at, size, &offset)) {
             a = at;
             break;
         }
@@ -235,7 +236,7 @@ static int get(void *ctx, size_t size, void **ret_data, uint32_t *ret_tag,
         if (a == NULL) {
             return PS_E_NOMEM;
         }
-        (void)cut(a, size, &offset);
+        (void)split_range(a, size, &offset);
     }
     *ret_data = a->data + offset;
     *ret_tag = a->number;
@@ -243,7 +244,7 @@ static int get(void *ctx, size_t size, void **ret_data, uint32_t *ret_tag,
     return 0;
 }
 
-static struct arena *find(const struct ps_arenas *all, uint32_t number)
+static struct arena *find_range(const struct ps_arenas *all, uint32_t number)
 {
     PS_LIST_EACH(n, &all->list)
     {
@@ -257,14 +258,14 @@ static struct arena *find(const struct ps_arenas *all, uint32_t number)
 }
 
 /* Put [offset, offset + size) back between its neighbours. */
-static void give(struct arena *a, size_t offset, size_t size)
+static void return_block(struct arena *a, size_t offset, size_t size)
 {
-    struct range *before = NULL;
-    struct range *behind = NULL;
+    struct free_range *before = NULL;
+    struct free_range *behind = NULL;
 
     PS_LIST_EACH(n, &a->free)
     {
-        struct range *r = PS_CONTAINER(n, struct range, node);
+        struct free_range *r = PS_CONTAINER(n, struct free_range, node);
 
         if (r->offset > offset) {
             behind = r;
@@ -286,84 +287,86 @@ static void give(struct arena *a, size_t offset, size_t size)
     }
 }
 
-static void put(void *ctx, void *data, size_t size, uint32_t tag)
+static void put_block(void *ctx, void *data, size_t size, uint32_t tag)
 {
-    struct group *group = ctx;
-    struct arena *a = find(group->all, tag);
+    struct arena_group *group = ctx;
+    struct arena *a = find_range(group->arenas, tag);
 
     assert(a != NULL);
-    give(a, (size_t)((char *)data - a->data), ps_round_up(size, UNIT));
+    return_block(a, (size_t)((char *)data - a->data),
+                 ps_round_up(size, ARENA_ALIGN));
 
     struct ps_list_node *first = ps_list_first(&a->free);
 
-    if (PS_CONTAINER(first, struct range, node)->size == a->size) {
-        group->all->freed++;
+    if (PS_CONTAINER(first, struct free_range, node)->size == a->size) {
+        group->arenas->freed_count++;
         group->size -= a->size;
         arena_free(a);
     }
 }
 
-static int get_if_wanted(void *ctx, size_t size, void **ret_data,
-                         uint32_t *ret_tag, uint64_t *ret_offset)
+static int get_block_if_wanted(void *ctx, size_t size, void **ret_data,
+                               uint32_t *ret_tag, uint64_t *ret_offset)
 {
-    const struct group *group = ctx;
+    const struct arena_group *group = ctx;
 
-    if (group->all->wanted) {
-        return get(ctx, size, ret_data, ret_tag, ret_offset);
+    if (group->arenas->shared_wanted) {
+        return get_block(ctx, size, ret_data, ret_tag, ret_offset);
     }
     *ret_tag = 0;
     *ret_offset = 0;
     return ps_pool_map(size, ret_data);
 }
 
-static void put_either(void *ctx, void *data, size_t size, uint32_t tag)
+static void put_block_if_wanted(void *ctx, void *data, size_t size,
+                                uint32_t tag)
 {
     if (tag == 0) {
         ps_pool_unmap(data, size);
     } else {
-        put(ctx, data, size, tag);
+        put_block(ctx, data, size, tag);
     }
 }
 
-static void end(void *ctx)
+static void range_end(void *ctx)
 {
     ps_free(ctx);
 }
 
 struct ps_pool_source ps_arenas_source(struct ps_arenas *a)
 {
-    struct group *group = ps_calloc(1, sizeof(*group));
+    struct arena_group *group = ps_calloc(1, sizeof(*group));
 
-    group->all = a;
+    group->arenas = a;
     return (struct ps_pool_source){
-        .get = get, .put = put, .close = end, .ctx = group};
+        .get = get_block, .put = put_block, .close = range_end, .ctx = group};
 }
 
-struct ps_pool_source ps_arenas_source_if_wanted(struct ps_arenas *a)
+struct ps_pool_source ps_arenas_lazy_source(struct ps_arenas *a)
 {
     struct ps_pool_source s = ps_arenas_source(a);
-    struct group *group = s.ctx;
+    struct arena_group *group = s.ctx;
 
     group->grows = true;
-    s.get = get_if_wanted;
-    s.put = put_either;
+    s.get = get_block_if_wanted;
+    s.put = put_block_if_wanted;
     return s;
 }
 
-void ps_arenas_want(struct ps_arenas *a)
+void ps_arenas_enable_sharing(struct ps_arenas *a)
 {
-    a->wanted = true;
+    a->shared_wanted = true;
 }
 
-uint64_t ps_arenas_freed(const struct ps_arenas *a)
+uint64_t ps_arenas_freed_count(const struct ps_arenas *a)
 {
-    return a->freed;
+    return a->freed_count;
 }
 
 int ps_arenas_fd(const struct ps_arenas *all, uint32_t arena, int *ret_fd,
                  uint64_t *ret_size)
 {
-    const struct arena *a = find(all, arena);
+    const struct arena *a = find_range(all, arena);
 
     if (a == NULL) {
         return PS_E_NOENT;
@@ -375,11 +378,12 @@ int ps_arenas_fd(const struct ps_arenas *all, uint32_t arena, int *ret_fd,
 
 /* --------------------------------------------------- what outlives us */
 
-static struct kept *kept_of(const struct ps_arenas *all, uint32_t number)
+static struct shared_segment *segment_of(const struct ps_arenas *all,
+                                         uint32_t number)
 {
-    PS_LIST_EACH(n, &all->kept)
+    PS_LIST_EACH(n, &all->segments)
     {
-        struct kept *k = PS_CONTAINER(n, struct kept, node);
+        struct shared_segment *k = PS_CONTAINER(n, struct shared_segment, node);
 
         if (k->number == number) {
             return k;
@@ -388,9 +392,9 @@ static struct kept *kept_of(const struct ps_arenas *all, uint32_t number)
     return NULL;
 }
 
-static void kept_free(void *ctx)
+static void segment_free(void *ctx)
 {
-    struct kept *k = ctx;
+    struct shared_segment *k = ctx;
 
     ps_list_remove(&k->node);
     ps_buf_unref(k->memory);
@@ -398,12 +402,12 @@ static void kept_free(void *ctx)
     ps_free(k);
 }
 
-int ps_arenas_adopt(struct ps_arenas *a, int fd, uint64_t size,
-                    struct ps_buf **ret_buf, const char **ret_why)
+int ps_arenas_adopt_segment(struct ps_arenas *a, int fd, uint64_t size,
+                            struct ps_buf **ret_buf, const char **ret_why)
 {
     int mine = fcntl(fd, F_DUPFD_CLOEXEC, 0);
     struct ps_buf *memory;
-    struct kept *k;
+    struct shared_segment *k;
     int rc = ps_local_map_shared(fd, size, &memory, ret_why);
 
     if (rc == 0 && mine < 0) {
@@ -424,16 +428,18 @@ int ps_arenas_adopt(struct ps_arenas *a, int fd, uint64_t size,
     do {
         if (getrandom(&k->number, sizeof(k->number), GRND_NONBLOCK) !=
             (ssize_t)sizeof(k->number)) {
-            k->number = ++a->last; /* The pool of chance is not filled yet. */
+            k->number =
+                ++a->last_number; /* The pool of chance is not filled yet. */
         }
-    } while (k->number == 0 || kept_of(a, k->number) != NULL);
-    ps_list_push_back(&a->kept, &k->node);
-    *ret_buf = ps_buf_wrap(memory->data, size, kept_free, k);
+    } while (k->number == 0 || segment_of(a, k->number) != NULL);
+    ps_list_push_back(&a->segments, &k->node);
+    *ret_buf = ps_buf_wrap(memory->data, size, segment_free, k);
     (*ret_buf)->tag = k->number;
     return 0;
 }
 
-int ps_arenas_keep(struct ps_arenas *a, size_t size, struct ps_buf **ret_buf)
+int ps_arenas_create_segment(struct ps_arenas *a, size_t size,
+                             struct ps_buf **ret_buf)
 {
     const int seals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
     const char *why;
@@ -446,12 +452,13 @@ int ps_arenas_keep(struct ps_arenas *a, size_t size, struct ps_buf **ret_buf)
         close(fd);
         return PS_E_NOMEM;
     }
-    return ps_arenas_adopt(a, fd, size, ret_buf, &why);
+    return ps_arenas_adopt_segment(a, fd, size, ret_buf, &why);
 }
 
-int ps_arenas_kept_fd(const struct ps_arenas *a, uint32_t number, int *ret_fd)
+int ps_arenas_segment_fd(const struct ps_arenas *a, uint32_t number,
+                         int *ret_fd)
 {
-    const struct kept *k = kept_of(a, number);
+    const struct shared_segment *k = segment_of(a, number);
 
     if (k == NULL) {
         return PS_E_NOENT;

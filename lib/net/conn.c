@@ -3,7 +3,7 @@
  * watches the socket; reading and writing are plain system calls, because only
  * these read past a payload into the next header in one go, take descriptors,
  * and write from many places at once. */
-#include "net/conn_internal.h"
+#include "net/conn_inner.h"
 
 #include "base/alloc.h"
 #include "base/str.h"
@@ -18,16 +18,16 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-static ps_time or_default(ps_time value, ps_time otherwise)
+static ps_time value_or_default(ps_time value, ps_time otherwise)
 {
     return value != 0 ? value : otherwise;
 }
 
-static void set_socket(const struct ps_conn_options *opt)
+static void set_socket_buffers(const struct ps_conn_options *opt)
 {
     /* Sizes are wishes: the kernel caps them, and refusing one breaks
      * nothing. */
-    if (!opt->local && !opt->near) {
+    if (!opt->local && !opt->is_shm) {
         ps_tcp_prepare(opt->fd, opt->tcp);
     }
     if (opt->receive_buffer != 0) {
@@ -41,33 +41,35 @@ static void set_socket(const struct ps_conn_options *opt)
 }
 
 /* What a further loop has moved since puts deadlines off. */
-static void heed_moves(struct ps_conn *c)
+static void conn_heed_io_progress(struct ps_conn *c)
 {
-    if (conn_receives(c) && c->payload_at != PS_TIME_NEVER) {
-        c->payload_at = ps_move_at(&c->moves->in) + c->limits.stall;
+    if (conn_pool_receives(c) && c->payload_due != PS_TIME_NEVER) {
+        c->payload_due = ps_io_task_progress_at(&c->io->in) +
+                         c->limits.stall_timeout;
     }
-    if (conn_sends(c) && c->stall_at != PS_TIME_NEVER) {
-        c->stall_at = ps_move_at(&c->moves->out) + c->limits.stall;
+    if (conn_pool_sends(c) && c->stall_due != PS_TIME_NEVER) {
+        c->stall_due = ps_io_task_progress_at(&c->io->out) +
+                       c->limits.stall_timeout;
     }
 }
 
-static void deadline_due(struct ps_loop_timer *t)
+static void conn_deadline_due(struct ps_loop_timer *t)
 {
     struct ps_conn *c = PS_CONTAINER(t, struct ps_conn, timer);
     ps_time now = ps_loop_now(c->loop);
 
-    heed_moves(c);
-    if (now >= c->close_at && c->write_error != 0) {
+    conn_heed_io_progress(c);
+    if (now >= c->close_due && c->write_error != 0) {
         conn_fail(c, c->write_error);
-    } else if (now >= c->close_at) {
+    } else if (now >= c->close_due) {
         ps_conn_close(c, PS_E_CLOSED, "closed by us");
-    } else if (now >= c->greet_at) {
+    } else if (now >= c->greeting_due) {
         ps_conn_close(c, PS_E_TIMEOUT, "no greeting in time");
-    } else if (now >= c->header_at) {
+    } else if (now >= c->header_due) {
         ps_conn_close(c, PS_E_TIMEOUT, "header not complete in time");
-    } else if (now >= c->stall_at) {
+    } else if (now >= c->stall_due) {
         ps_conn_close(c, PS_E_TIMEOUT, "peer does not read");
-    } else if (now >= c->payload_at) {
+    } else if (now >= c->payload_due) {
         ps_conn_close(c, PS_E_TIMEOUT, "payload stopped coming");
     } else {
         conn_arm(c);
@@ -78,30 +80,30 @@ static void deadline_due(struct ps_loop_timer *t)
  * finds nothing due. So a frame costs no work in the heap. */
 void conn_arm(struct ps_conn *c)
 {
-    ps_time in = ps_time_min(ps_time_min(c->greet_at, c->header_at),
-                             c->payload_at);
-    ps_time at = ps_time_min(in, ps_time_min(c->stall_at, c->close_at));
+    ps_time in = ps_time_min(ps_time_min(c->greeting_due, c->header_due),
+                             c->payload_due);
+    ps_time at = ps_time_min(in, ps_time_min(c->stall_due, c->close_due));
 
     if (at < ps_loop_timer_at(&c->timer)) {
         ps_loop_timer_set(c->loop, &c->timer, at);
     }
 }
 
-static void poll_ready(uv_poll_t *handle, int status, int events)
+static void conn_poll_ready(uv_poll_t *handle, int status, int events)
 {
     struct ps_conn *c = handle->data;
 
     if (status < 0) {
         /* The socket has an error. What arrived before it is still there to
          * be read, and the read after that tells the error. */
-        c->polled = 0;
-        if (conn_receives(c)) {
+        c->polled_events = 0;
+        if (conn_pool_receives(c)) {
             return; /* The move comes to that, too. */
         }
-        if (!c->paused) {
+        if (!c->is_paused) {
             conn_readable(c);
         }
-        if (conn_alive(c)) {
+        if (conn_is_alive(c)) {
             int error = 0;
             socklen_t len = sizeof(error);
 
@@ -113,9 +115,9 @@ static void poll_ready(uv_poll_t *handle, int status, int events)
     if ((events & UV_READABLE) != 0) {
         conn_readable(c);
     }
-    if ((events & UV_WRITABLE) != 0 && conn_alive(c)) {
-        c->blocked = false;
-        conn_write_turn(&c->turn);
+    if ((events & UV_WRITABLE) != 0 && conn_is_alive(c)) {
+        c->is_blocked = false;
+        conn_write_slot(&c->send_slot);
     }
 }
 
@@ -123,36 +125,37 @@ void conn_update_poll(struct ps_conn *c)
 {
     int events = 0;
 
-    if (!conn_alive(c)) {
+    if (!conn_is_alive(c)) {
         return;
     }
-    if ((!c->paused || c->state == CONN_FINISHING) && !conn_receives(c)) {
+    if ((!c->is_paused || c->state == CONN_FINISHING) &&
+        !conn_pool_receives(c)) {
         events |= UV_READABLE;
     }
-    if (c->blocked && c->write_error == 0) {
+    if (c->is_blocked && c->write_error == 0) {
         events |= UV_WRITABLE;
     }
-    if (events == c->polled) {
+    if (events == c->polled_events) {
         return;
     }
-    c->polled = events;
+    c->polled_events = events;
     if (events == 0) {
         uv_poll_stop(&c->poll);
         return;
     }
-    int rc = uv_poll_start(&c->poll, events, poll_ready);
+    int rc = uv_poll_start(&c->poll, events, conn_poll_ready);
 
     if (rc != 0) {
         conn_fail(c, -rc);
     }
 }
 
-static struct conn_moves *new_moves(struct ps_conn *c, struct ps_movers *all)
+static struct conn_io *conn_io_new(struct ps_conn *c, struct ps_io_pool *all)
 {
-    struct conn_moves *m = ps_calloc(1, sizeof(*m));
+    struct conn_io *m = ps_calloc(1, sizeof(*m));
 
     m->conn = c;
-    m->all = all;
+    m->pool = all;
     m->socket.fd = c->fd;
     return m;
 }
@@ -166,45 +169,50 @@ int ps_conn_open(const struct ps_conn_options *opt, struct ps_conn **ret_conn)
         ps_free(c);
         return ps_err_from_uv(rc);
     }
-    set_socket(opt);
+    set_socket_buffers(opt);
     c->loop = opt->loop;
     c->ops = opt->ops;
     c->ctx = opt->ctx;
     c->limits = (struct ps_conn_limits){
-        .greet = or_default(opt->limits.greet, PS_SECONDS(5)),
-        .header = or_default(opt->limits.header, PS_SECONDS(10)),
-        .stall = or_default(opt->limits.stall, PS_SECONDS(60)),
-        .linger = or_default(opt->limits.linger, PS_SECONDS(1)),
-        .output_max = or_default(opt->limits.output_max, 1024u * 1024 * 1024),
+        .greeting_timeout = value_or_default(opt->limits.greeting_timeout,
+                                             PS_SECONDS(5)),
+        .header_timeout = value_or_default(opt->limits.header_timeout,
+                                           PS_SECONDS(10)),
+        .stall_timeout = value_or_default(opt->limits.stall_timeout,
+                                          PS_SECONDS(60)),
+        .linger_timeout = value_or_default(opt->limits.linger_timeout,
+                                           PS_SECONDS(1)),
+        .output_max = value_or_default(opt->limits.output_max,
+                                       1024u * 1024 * 1024),
     };
     c->self = opt->self;
     c->peer_roles = opt->peer_roles;
     c->protocol = PS_PROTOCOL;
     c->dialled = opt->dialled;
     c->local = opt->local;
-    c->near = opt->near;
-    c->process = opt->near ? ps_near_process(opt->fd) : 0;
-    c->arenas = opt->near ? opt->arenas : NULL;
-    c->adapts = !opt->local && !opt->near && opt->receive_buffer == 0;
+    c->is_shm = opt->is_shm;
+    c->peer_process = opt->is_shm ? ps_shm_peer_process(opt->fd) : 0;
+    c->arenas = opt->is_shm ? opt->arenas : NULL;
+    c->tunes_rcvbuf = !opt->local && !opt->is_shm && opt->receive_buffer == 0;
     c->tcp = opt->tcp;
-    c->in_turns = !opt->local && !opt->near;
-    c->far_look = opt->local || opt->near ? UINT64_MAX : FAR_LOOK_FIRST;
-    c->turn.go = conn_write_turn;
+    c->is_scheduled = !opt->local && !opt->is_shm;
+    c->next_far_check = opt->local || opt->is_shm ? UINT64_MAX : FAR_LOOK_FIRST;
+    c->send_slot.on_slot = conn_write_slot;
     c->fd = opt->fd;
-    if (opt->movers != NULL && !opt->local && !opt->near) {
-        c->moves = new_moves(c, opt->movers);
+    if (opt->io_pool != NULL && !opt->local && !opt->is_shm) {
+        c->io = conn_io_new(c, opt->io_pool);
     }
     c->poll.data = c;
-    c->timer.due = deadline_due;
-    c->header_at = PS_TIME_NEVER;
-    c->payload_at = PS_TIME_NEVER;
-    c->stall_at = PS_TIME_NEVER;
-    c->close_at = PS_TIME_NEVER;
+    c->timer.due = conn_deadline_due;
+    c->header_due = PS_TIME_NEVER;
+    c->payload_due = PS_TIME_NEVER;
+    c->stall_due = PS_TIME_NEVER;
+    c->close_due = PS_TIME_NEVER;
     c->unacked_since = PS_TIME_NEVER;
-    c->greet_at = ps_loop_now(c->loop) + c->limits.greet;
+    c->greeting_due = ps_loop_now(c->loop) + c->limits.greeting_timeout;
     ps_str_copy(c->peer, sizeof(c->peer), opt->peer);
     ps_list_init(&c->out);
-    ps_list_init(&c->held);
+    ps_list_init(&c->unreleased);
     c->staging_cap = STAGING_FIRST;
     c->staging = ps_alloc(c->staging_cap);
     conn_arm(c);
@@ -219,13 +227,13 @@ void ps_conn_free(struct ps_conn *c)
         return;
     }
     assert(c->state == CONN_CLOSED);
-    ps_free(c->moves);
+    ps_free(c->io);
     ps_free(c);
 }
 
-void conn_part_ended(struct ps_conn *c)
+void conn_maybe_closed(struct ps_conn *c)
 {
-    if (conn_receives(c) || conn_sends(c)) {
+    if (conn_pool_receives(c) || conn_pool_sends(c)) {
         return;
     }
     if (c->fd >= 0) {
@@ -246,28 +254,28 @@ static void handle_closed(uv_handle_t *handle)
     struct ps_conn *c = handle->data;
 
     c->poll_closed = true;
-    conn_part_ended(c);
+    conn_maybe_closed(c);
 }
 
 void ps_conn_close(struct ps_conn *c, int rc, const char *reason)
 {
-    if (!conn_alive(c)) {
+    if (!conn_is_alive(c)) {
         return;
     }
     c->state = CONN_CLOSING;
-    ps_outflow_leave(ps_loop_outflow(c->loop), &c->turn);
+    ps_send_scheduler_leave(ps_loop_send_scheduler(c->loop), &c->send_slot);
     c->rc = rc;
     ps_str_copy(c->reason, sizeof(c->reason), reason);
     ps_loop_timer_set(c->loop, &c->timer, PS_TIME_NEVER);
     uv_close((uv_handle_t *)&c->poll, handle_closed);
-    if (conn_receives(c)) {
-        ps_move_cancel(&c->moves->in);
+    if (conn_pool_receives(c)) {
+        ps_io_task_cancel(&c->io->in);
     }
-    if (conn_sends(c)) {
-        ps_move_cancel(&c->moves->out);
+    if (conn_pool_sends(c)) {
+        ps_io_task_cancel(&c->io->out);
     }
     /* After uv_close() nobody but a move looks at the descriptor any more. */
-    conn_part_ended(c);
+    conn_maybe_closed(c);
 }
 
 void conn_fail(struct ps_conn *c, int errnum)
@@ -288,11 +296,11 @@ void ps_conn_finish(struct ps_conn *c)
         return;
     }
     c->state = CONN_FINISHING;
-    c->greet_at = PS_TIME_NEVER;
-    c->header_at = PS_TIME_NEVER;
-    c->payload_at = PS_TIME_NEVER;
-    if (conn_receives(c)) {
-        ps_move_stop(&c->moves->in); /* The payload goes nowhere now. */
+    c->greeting_due = PS_TIME_NEVER;
+    c->header_due = PS_TIME_NEVER;
+    c->payload_due = PS_TIME_NEVER;
+    if (conn_pool_receives(c)) {
+        ps_io_task_stop(&c->io->in); /* The payload goes nowhere now. */
     }
     (void)ps_conn_flush(c);
     conn_update_poll(c);
@@ -308,14 +316,14 @@ ps_time ps_conn_unacked(struct ps_conn *c)
     ps_time now = ps_loop_now(c->loop);
     ps_time since = c->unacked_since;
 
-    if (c->local || c->near || c->state != CONN_OPEN ||
-        (since == PS_TIME_NEVER && c->acked_out == c->stats.bytes_out &&
-         !conn_sends(c))) {
+    if (c->local || c->is_shm || c->state != CONN_OPEN ||
+        (since == PS_TIME_NEVER && c->acked_bytes_out == c->stats.bytes_out &&
+         !conn_pool_sends(c))) {
         return 0;
     }
     c->unacked_since = ps_tcp_unacked_since(c->fd, since, now);
     if (c->unacked_since == PS_TIME_NEVER) {
-        c->acked_out = c->stats.bytes_out;
+        c->acked_bytes_out = c->stats.bytes_out;
         return 0;
     }
     return ps_time_add(now - c->unacked_since, 1);
@@ -325,11 +333,11 @@ bool ps_conn_losses(const struct ps_conn *c, struct ps_conn_losses *ret_losses)
 {
     struct ps_conn_losses l = {0};
 
-    if (c->local || c->near || c->in_turns || c->state != CONN_OPEN ||
-        !ps_tcp_sent(c->fd, &l.sent, &l.again)) {
+    if (c->local || c->is_shm || c->is_scheduled || c->state != CONN_OPEN ||
+        !ps_tcp_sent(c->fd, &l.sent, &l.retransmitted)) {
         return false;
     }
-    l.heeded = ps_tcp_heeds_loss(c->fd);
+    l.slows_on_loss = ps_tcp_slows_on_loss(c->fd);
     *ret_losses = l;
     return true;
 }
@@ -341,22 +349,22 @@ bool ps_conn_is_open(const struct ps_conn *c)
 
 bool ps_conn_is_greeted(const struct ps_conn *c)
 {
-    return c->greeted;
+    return c->is_greeted;
 }
 
 bool ps_conn_is_paused(const struct ps_conn *c)
 {
-    return c->paused;
+    return c->is_paused;
 }
 
-bool ps_conn_points(const struct ps_conn *c)
+bool ps_conn_refers_to_arenas(const struct ps_conn *c)
 {
-    return c->near_reads || c->near_maps;
+    return c->peer_reads_memory || c->peer_maps_arenas;
 }
 
 enum ps_role ps_conn_peer_role(const struct ps_conn *c)
 {
-    assert(c->greeted);
+    assert(c->is_greeted);
     return (enum ps_role)__builtin_ctz(c->peer_roles);
 }
 
@@ -372,7 +380,7 @@ uint64_t ps_conn_queued(const struct ps_conn *c)
 
 uint64_t ps_conn_memory(const struct ps_conn *c)
 {
-    return c->memory;
+    return c->queued_memory;
 }
 
 const char *ps_conn_peer(const struct ps_conn *c)

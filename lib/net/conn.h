@@ -2,13 +2,13 @@
 /* One connection that carries frames, over TCP or a Unix socket.
  *
  * Coming in: prefix and header go through a small staging buffer, are checked
- * in the order of proto/ps_codec.h, and handed to `header`, which says where
+ * in the order of proto/msg_codec.h, and handed to `header`, which says where
  * the payload is to lie; it is read straight there. Only payload bytes that
  * came along with a header are copied, and little is read ahead when frames
  * are large. Going out: frames wait in order and are written many at a time,
- * header and payload from where they lie. Where the peer is near (net/near.h)
+ * header and payload from where they lie. Where the peer is near (net/shm_peer.h)
  * a large payload is pointed at instead, and counts as queued until the peer
- * says that it has it. Where there are further loops (net/mover.h) they read
+ * says that it has it. Where there are further loops (net/io_pool.h) they read
  * and write what is large of TCP connections; checks, frames and callbacks
  * stay on this one.
  *
@@ -33,7 +33,7 @@
 
 struct ps_arenas;
 struct ps_loop;
-struct ps_movers;
+struct ps_io_pool;
 struct ps_conn;
 
 #define PS_CONN_PEER_MAX 320u
@@ -57,10 +57,11 @@ struct ps_conn_ops {
 };
 
 struct ps_conn_limits {
-    ps_time greet;       /* To finish the greeting; 0: 5 s. */
-    ps_time header;      /* From a header's first byte to its last; 0: 10 s. */
-    ps_time stall;       /* Output waits and none is taken; 0: 60 s. */
-    ps_time linger;      /* For the peer to close after us; 0: 1 s. */
+    ps_time greeting_timeout; /* To finish the greeting; 0: 5 s. */
+    ps_time
+        header_timeout; /* From a header's first byte to its last; 0: 10 s. */
+    ps_time stall_timeout;  /* Output waits and none is taken; 0: 60 s. */
+    ps_time linger_timeout; /* For the peer to close after us; 0: 1 s. */
     uint64_t output_max; /* Bytes waiting; 0: 1 GiB. Before the greeting it is
                           * 256 KiB at most. */
 };
@@ -73,10 +74,11 @@ struct ps_conn_options {
     uint32_t peer_roles; /* Bits 1 << role: what the peer may be. */
     bool dialled;        /* We greet first and are answered. */
     bool local;          /* A Unix socket: takes and sends descriptors. */
-    bool near; /* A Unix socket to a peer of net/near.h: payloads are pointed
+    bool
+        is_shm; /* A Unix socket to a peer of net/shm_peer.h: payloads are pointed
                 * at where the receiver can read our memory. */
-    struct ps_arenas *arenas; /* Near: which it may map; NULL: none. */
-    struct ps_movers *movers; /* For TCP; NULL: none. */
+    struct ps_arenas *arenas;   /* Near: which it may map; NULL: none. */
+    struct ps_io_pool *io_pool; /* For TCP; NULL: none. */
     enum ps_tcp_kind tcp;
     uint32_t receive_buffer; /* SO_RCVBUF; 0: the system decides. */
     uint32_t send_buffer;
@@ -98,7 +100,8 @@ struct ps_conn_frame {
     uint32_t slice_count;
     uint64_t memory; /* That `done` gives back, for ps_conn_memory(). */
     int pass_fd;     /* Travels beside it; -1: none. Duplicated. */
-    bool ahead; /* Of all that has not begun, but for a greeting, and in place
+    bool
+        is_urgent; /* Of all that has not begun, but for a greeting, and in place
                   * of another such frame. Without payload and descriptor. */
     void (*done)(void *ctx);
     void *ctx;
@@ -134,11 +137,11 @@ void ps_conn_set_protocol(struct ps_conn *c, uint16_t protocol);
 
 /* Near: tell the peer of arenas that are no more, with the next flush. True:
  * there is something to flush. */
-bool ps_conn_tell_freed(struct ps_conn *c);
+bool ps_conn_send_freed_arenas(struct ps_conn *c);
 
 /* In `frame`: the oldest descriptor that came with it, now the caller's; -1:
  * there is none. One that nobody takes closes the connection. */
-int ps_conn_take_fd(struct ps_conn *c);
+int ps_conn_pop_fd(struct ps_conn *c);
 
 /* For how long the host at the other end has acknowledged nothing of what was
  * written, by TCP; 0: nothing is outstanding. Counts from one question to the
@@ -146,9 +149,9 @@ int ps_conn_take_fd(struct ps_conn *c);
 ps_time ps_conn_unacked(struct ps_conn *c);
 
 struct ps_conn_losses {
-    uint64_t sent;  /* Bytes since the connection was made, */
-    uint64_t again; /* and those of them that were retransmissions. */
-    bool heeded;    /* The congestion control reduces the rate at each. */
+    uint64_t sent;          /* Bytes since the connection was made, */
+    uint64_t retransmitted; /* and those of them that were retransmissions. */
+    bool slows_on_loss; /* The congestion control reduces the rate at each. */
 };
 /* False: the connection is not far (net/tcp.h), or the kernel does not count. */
 bool ps_conn_losses(const struct ps_conn *c, struct ps_conn_losses *ret_losses);
@@ -157,7 +160,7 @@ bool ps_conn_is_open(const struct ps_conn *c); /* Not closing either. */
 bool ps_conn_is_greeted(const struct ps_conn *c);
 bool ps_conn_is_paused(const struct ps_conn *c);
 /* Large payloads are pointed at: the peer said that it can read them. */
-bool ps_conn_points(const struct ps_conn *c);
+bool ps_conn_refers_to_arenas(const struct ps_conn *c);
 enum ps_role ps_conn_peer_role(const struct ps_conn *c); /* Once greeted. */
 uint64_t ps_conn_queued(const struct ps_conn *c);
 /* Bytes of memory that output takes which waits, or which the peer points at:
@@ -176,8 +179,8 @@ struct ps_conn_stats {
     uint64_t frames_out;
     uint64_t reads; /* System calls. */
     uint64_t writes;
-    uint64_t copied; /* Payload bytes that passed through staging. */
-    uint64_t near;   /* Payload bytes copied from the peer's memory. */
-    uint64_t moved;  /* Bytes in and out by further loops. */
+    uint64_t copied;        /* Payload bytes that passed through staging. */
+    uint64_t by_reference;  /* Payload bytes copied from the peer's memory. */
+    uint64_t moved_by_pool; /* Bytes in and out by further loops. */
 };
 void ps_conn_stats(const struct ps_conn *c, struct ps_conn_stats *ret_stats);

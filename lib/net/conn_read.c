@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Frames out of a stream. Each read has up to two places: where the payload
  * under way is kept, and the staging buffer for what comes behind it. */
-#include "net/conn_internal.h"
+#include "net/conn_inner.h"
 
 #include "base/alloc.h"
 #include "base/buf.h"
 #include "base/map.h"
 #include "base/num.h"
-#include "proto/ps_codec.h"
+#include "proto/msg_codec.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -27,7 +27,7 @@
 /* Turns of reading after the end of the peer's process. */
 #define PEER_ENDED_READS 64
 
-static void violation(struct ps_conn *c, int rc, const char *what)
+static void close_malformed(struct ps_conn *c, int rc, const char *what)
 {
     char text[128];
 
@@ -43,7 +43,7 @@ static void close_fds(struct ps_conn *c)
     c->fd_count = 0;
 }
 
-static int first_fd(struct ps_conn *c)
+static int pop_fd(struct ps_conn *c)
 {
     int fd = c->fds[0].fd;
 
@@ -57,11 +57,12 @@ static void unmap_arenas(struct ps_conn *c)
     struct ps_map_cursor at = {0};
     struct ps_buf *b;
 
-    while (c->mapped != NULL && (b = ps_map_next(c->mapped, &at)) != NULL) {
+    while (c->peer_arenas != NULL &&
+           (b = ps_map_next(c->peer_arenas, &at)) != NULL) {
         ps_buf_unref(b);
     }
-    ps_map_free(c->mapped);
-    c->mapped = NULL;
+    ps_map_free(c->peer_arenas);
+    c->peer_arenas = NULL;
 }
 
 void conn_read_fini(struct ps_conn *c)
@@ -76,7 +77,7 @@ void conn_read_fini(struct ps_conn *c)
     c->staging = NULL;
 }
 
-static bool greets(const struct ps_conn *c, unsigned code)
+static bool is_greeting_code(const struct ps_conn *c, unsigned code)
 {
     if (c->dialled) {
         return code == PS_MSG_WELCOME || code == PS_MSG_REJECT;
@@ -87,15 +88,15 @@ static bool greets(const struct ps_conn *c, unsigned code)
 }
 
 /* May this frame come at this point from anybody the peer can be? */
-static int admit(const struct ps_conn *c)
+static int is_code_admitted(const struct ps_conn *c)
 {
     int rc = PS_E_PERM;
-    bool greeting = greets(c, c->prefix.code);
+    bool greeting = is_greeting_code(c, c->prefix.code);
     bool reject = c->prefix.code == PS_MSG_REJECT;
 
     /* Nothing before the greeting, and the greeting once. Who dialled may be
      * rejected later too. */
-    if (!c->greeted ? !greeting : greeting && !reject) {
+    if (!c->is_greeted ? !greeting : greeting && !reject) {
         return PS_E_PERM;
     }
     if (reject && !c->dialled) {
@@ -115,9 +116,9 @@ static int admit(const struct ps_conn *c)
 
 /* A hello says which of the possible roles the peer has; it is held to that
  * from then on. */
-static bool settle_role(struct ps_conn *c, const struct ps_msg *msg)
+static bool fix_peer_role(struct ps_conn *c, const struct ps_msg *msg)
 {
-    if (c->greeted || c->dialled || msg->code != PS_MSG_HELLO) {
+    if (c->is_greeted || c->dialled || msg->code != PS_MSG_HELLO) {
         return true;
     }
     uint32_t role = msg->hello.role < 32 ? 1u << msg->hello.role : 0;
@@ -132,9 +133,9 @@ static bool settle_role(struct ps_conn *c, const struct ps_msg *msg)
 
 /* Descriptors came beside the bytes of this frame or of earlier ones; none
  * may be left that came with bytes which have all been looked at. */
-static bool fds_settled(struct ps_conn *c)
+static bool check_stray_fds(struct ps_conn *c)
 {
-    uint64_t seen = c->position - (c->staging_to - c->staging_from);
+    uint64_t seen = c->bytes_read - (c->staging_to - c->staging_from);
 
     if (c->fd_count > 0 && c->fds[0].end <= seen) {
         ps_conn_close(c, PS_E_PROTO,
@@ -144,13 +145,13 @@ static bool fds_settled(struct ps_conn *c)
     return true;
 }
 
-static void greeted(struct ps_conn *c)
+static void greeting_done(struct ps_conn *c)
 {
     uint8_t *more;
     uint32_t len = c->staging_to - c->staging_from;
 
-    c->greeted = true;
-    c->greet_at = PS_TIME_NEVER;
+    c->is_greeted = true;
+    c->greeting_due = PS_TIME_NEVER;
     more = ps_alloc(STAGING_MAX);
     memcpy(more, c->staging + c->staging_from, len);
     ps_free(c->staging);
@@ -161,30 +162,30 @@ static void greeted(struct ps_conn *c)
 }
 
 /* The frame is complete. */
-static void deliver(struct ps_conn *c, const struct ps_msg *msg)
+static void deliver_frame(struct ps_conn *c, const struct ps_msg *msg)
 {
     c->phase = PHASE_HEAD;
     c->dst = NULL;
-    c->payload_at = PS_TIME_NEVER;
-    if (c->prefix.payload_len >= FRAME_LARGE && c->piece_count == 0) {
-        c->small_run = 0;
-    } else if (c->small_run < SMALL_RUN) {
-        c->small_run++;
+    c->payload_due = PS_TIME_NEVER;
+    if (c->prefix.payload_len >= FRAME_LARGE && c->ref_count == 0) {
+        c->small_frames = 0;
+    } else if (c->small_frames < SMALL_FRAMES_MAX) {
+        c->small_frames++;
     }
     c->stats.frames_in++;
-    bool first = !c->greeted;
+    bool first = !c->is_greeted;
 
     if (first) {
-        greeted(c);
+        greeting_done(c);
     }
     c->in_frame = true;
     c->ops->frame(c->ctx, c, msg, c->prefix.payload_len);
     c->in_frame = false;
     if (c->state == CONN_OPEN) {
-        (void)fds_settled(c);
+        (void)check_stray_fds(c);
     }
-    if (first && c->near && c->dialled && c->state == CONN_OPEN) {
-        conn_write_able(c);
+    if (first && c->is_shm && c->dialled && c->state == CONN_OPEN) {
+        conn_send_shm_caps(c);
         (void)ps_conn_flush(c);
     }
 }
@@ -194,33 +195,33 @@ static void payload_done(struct ps_conn *c)
     struct ps_msg *msg = c->msg;
 
     c->msg = NULL;
-    deliver(c, msg);
+    deliver_frame(c, msg);
     ps_msg_free(msg);
 }
 
 /* Tell the peer what was taken, so that it can let go of it. */
-static void tell(struct ps_conn *c)
+static void maybe_send_release(struct ps_conn *c)
 {
-    if (c->taken == 0 || c->state != CONN_OPEN) {
+    if (c->to_release == 0 || c->state != CONN_OPEN) {
         return;
     }
-    conn_write_tell(c, c->taken);
-    c->taken = 0;
-    c->taken_bytes = 0;
+    conn_send_release(c, c->to_release);
+    c->to_release = 0;
+    c->to_release_bytes = 0;
     if (ps_conn_flush(c) && c->state == CONN_OPEN) {
         c->ops->sent(c->ctx, c, c->queued);
     }
 }
 
 /* The peer points at the payload. */
-static void fetch(struct ps_conn *c)
+static void read_references(struct ps_conn *c)
 {
     uint64_t len = c->payload_left;
 
     if (c->dst != NULL) {
-        const struct ps_near_peer peer = {
-            .fd = c->fd, .process = c->process, .arenas = c->mapped};
-        int rc = ps_near_read(&peer, c->pieces, c->piece_count, c->dst);
+        const struct ps_shm_peer peer = {
+            .fd = c->fd, .process = c->peer_process, .arenas = c->peer_arenas};
+        int rc = ps_shm_read(&peer, c->refs, c->ref_count, c->dst);
 
         if (rc != 0) {
             ps_conn_close(c, rc,
@@ -229,18 +230,18 @@ static void fetch(struct ps_conn *c)
                               : "payload is not in the peer's memory");
             return;
         }
-        c->stats.near += len;
+        c->stats.by_reference += len;
     }
     c->payload_left = 0;
-    c->taken++;
-    c->taken_bytes += len;
+    c->to_release++;
+    c->to_release_bytes += len;
 }
 
 /* Take what of the payload lies in staging already. */
-static void take_staged(struct ps_conn *c)
+static void consume_staged(struct ps_conn *c)
 {
-    if (c->piece_count > 0) {
-        fetch(c);
+    if (c->ref_count > 0) {
+        read_references(c);
         return;
     }
 
@@ -257,7 +258,7 @@ static void take_staged(struct ps_conn *c)
 }
 
 /* False: paused. */
-static bool ask_where(struct ps_conn *c, const struct ps_msg *msg)
+static bool ask_payload_place(struct ps_conn *c, const struct ps_msg *msg)
 {
     void *dst = NULL;
     int rc = c->ops->header(c->ctx, c, msg, c->prefix.payload_len, &dst);
@@ -270,9 +271,9 @@ static void begin_payload(struct ps_conn *c, const struct ps_msg *msg)
 {
     c->phase = PHASE_PAYLOAD;
     c->payload_left = c->prefix.payload_len;
-    if (!ask_where(c, msg)) {
-        c->paused = true;
-        c->payload_at = PS_TIME_NEVER;
+    if (!ask_payload_place(c, msg)) {
+        c->is_paused = true;
+        c->payload_due = PS_TIME_NEVER;
         c->msg = ps_msg_dup(msg);
         conn_update_poll(c);
         return;
@@ -280,12 +281,12 @@ static void begin_payload(struct ps_conn *c, const struct ps_msg *msg)
     if (c->state != CONN_OPEN) {
         return;
     }
-    take_staged(c);
+    consume_staged(c);
     if (c->state != CONN_OPEN) {
         return;
     }
     if (c->payload_left == 0) {
-        deliver(c, msg);
+        deliver_frame(c, msg);
     } else {
         c->msg = ps_msg_dup(msg);
     }
@@ -302,20 +303,20 @@ static uint64_t get_be64(const uint8_t *in)
 }
 
 /* The pieces behind the header; false: they are not the payload. */
-static bool parse_pieces(struct ps_conn *c, const uint8_t *at)
+static bool parse_references(struct ps_conn *c, const uint8_t *at)
 {
     uint64_t left = c->prefix.payload_len;
 
-    for (unsigned i = 0; i < c->piece_count; i++, at += NEAR_PIECE) {
-        c->pieces[i] = (struct ps_near_piece){.address = get_be64(at),
-                                              .len = get_be64(at + 8)};
-        if (c->pieces[i].len == 0 || c->pieces[i].len > left) {
+    for (unsigned i = 0; i < c->ref_count; i++, at += SHM_REF_SIZE) {
+        c->refs[i] = (struct ps_shm_ref){.address = get_be64(at),
+                                         .len = get_be64(at + 8)};
+        if (c->refs[i].len == 0 || c->refs[i].len > left) {
             left = 1;
             break;
         }
-        left -= c->pieces[i].len;
+        left -= c->refs[i].len;
     }
-    if (c->piece_count > 0 && left != 0) {
+    if (c->ref_count > 0 && left != 0) {
         ps_conn_close(c, PS_E_PROTO,
                       "payload is pointed at with another length");
         return false;
@@ -329,85 +330,86 @@ static void header_done(struct ps_conn *c, const uint8_t *header)
     int rc;
 
     do {
-        rc = ps_codec_decode(ps_loop_decoder(c->loop), c->prefix.code, header,
-                             c->prefix.header_len, &msg);
-    } while (rc == PS_E_NOMEM && ps_alloc_release());
+        rc = ps_msg_decode(ps_loop_decoder(c->loop), c->prefix.code, header,
+                           c->prefix.header_len, &msg);
+    } while (rc == PS_E_NOMEM && ps_alloc_use_reserve());
 
-    c->header_at = PS_TIME_NEVER;
+    c->header_due = PS_TIME_NEVER;
     if (rc != 0) {
         char what[64];
 
         snprintf(what, sizeof(what), "header of %s",
                  ps_msg_name(c->prefix.code));
-        violation(c, rc, what);
+        close_malformed(c, rc, what);
         return;
     }
-    if (!settle_role(c, &msg) ||
-        !parse_pieces(c, header + c->prefix.header_len)) {
+    if (!fix_peer_role(c, &msg) ||
+        !parse_references(c, header + c->prefix.header_len)) {
         return;
     }
     if (c->prefix.payload_len > 0) {
         begin_payload(c, &msg);
     } else {
-        deliver(c, &msg);
+        deliver_frame(c, &msg);
     }
 }
 
 /* What follows the prefix before the payload. */
 static uint32_t head_len(const struct ps_conn *c)
 {
-    return c->prefix.header_len + c->piece_count * NEAR_PIECE;
+    return c->prefix.header_len + c->ref_count * SHM_REF_SIZE;
 }
 
 /* Takes the number of pieces out of the prefix. */
-static int parse_near(struct ps_conn *c)
+static int parse_shm_control(struct ps_conn *c)
 {
-    uint64_t count = c->prefix.payload_len >> NEAR_SHIFT;
+    uint64_t count = c->prefix.payload_len >> SHM_COUNT_SHIFT;
 
-    c->piece_count = 0;
-    if (!c->near || count == 0) {
+    c->ref_count = 0;
+    if (!c->is_shm || count == 0) {
         return 0;
     }
-    if (count > PS_NEAR_PIECES_MAX || !c->greeted) {
+    if (count > PS_SHM_REFS_MAX || !c->is_greeted) {
         return PS_E_PROTO;
     }
-    c->prefix.payload_len &= NEAR_LEN;
-    c->piece_count = (unsigned)count;
+    c->prefix.payload_len &= SHM_LEN_MASK;
+    c->ref_count = (unsigned)count;
     return c->prefix.payload_len > 0 ? 0 : PS_E_PROTO;
 }
 
 /* The peer shows an arena: its descriptor came with the prefix. */
-static void take_arena(struct ps_conn *c, uint64_t number)
+static void map_peer_arena(struct ps_conn *c, uint64_t number)
 {
     const char *why = "arena without a descriptor";
     struct ps_buf *buf;
     int fd;
 
-    if (c->mapped == NULL) {
-        c->mapped = ps_map_new();
+    if (c->peer_arenas == NULL) {
+        c->peer_arenas = ps_map_new();
     }
-    if (c->fd_count == 0 || ps_map_get(c->mapped, number) != NULL ||
-        ps_map_count(c->mapped) == PS_NEAR_ARENAS_MAX) {
+    if (c->fd_count == 0 || ps_map_get(c->peer_arenas, number) != NULL ||
+        ps_map_count(c->peer_arenas) == PS_SHM_ARENAS_MAX) {
         ps_conn_close(c, PS_E_PROTO,
                       c->fd_count == 0 ? why
                                        : "arena shown twice, or too many");
         return;
     }
-    fd = first_fd(c);
+    fd = pop_fd(c);
 
-    int rc = ps_near_map(fd, &buf, &why);
+    int rc = ps_shm_map_arena(fd, &buf, &why);
 
     if (rc != 0) {
         ps_conn_close(c, rc, why);
         return;
     }
-    ps_map_put(c->mapped, number, buf);
+    ps_map_put(c->peer_arenas, number, buf);
 }
 
-static void drop_arena(struct ps_conn *c, uint64_t number)
+static void unmap_peer_arena(struct ps_conn *c, uint64_t number)
 {
-    struct ps_buf *b = c->mapped == NULL ? NULL
-                                         : ps_map_take(c->mapped, number);
+    struct ps_buf *b = c->peer_arenas == NULL
+                           ? NULL
+                           : ps_map_remove(c->peer_arenas, number);
 
     if (b == NULL) {
         ps_conn_close(c, PS_E_PROTO, "an end of an arena that was not shown");
@@ -417,17 +419,17 @@ static void drop_arena(struct ps_conn *c, uint64_t number)
 }
 
 /* The peer says what it can do, then what it has taken. */
-static void take_count(struct ps_conn *c, uint64_t count)
+static void accept_release(struct ps_conn *c, uint64_t count)
 {
-    if (!c->near_told) {
-        c->near_told = true;
-        c->near_reads = (count & NEAR_CANNOT) == 0;
-        c->near_maps = (count & NEAR_MAPS) != 0;
+    if (!c->peer_caps_known) {
+        c->peer_caps_known = true;
+        c->peer_reads_memory = (count & SHM_CANNOT_READ) == 0;
+        c->peer_maps_arenas = (count & SHM_MAPS_ARENAS) != 0;
         if (!c->dialled) {
-            conn_write_able(c);
+            conn_send_shm_caps(c);
             (void)ps_conn_flush(c);
         }
-    } else if (!conn_write_taken(c, count)) {
+    } else if (!conn_release_refs(c, count)) {
         ps_conn_close(c, PS_E_PROTO, "receipt for what was not sent");
     } else {
         (void)ps_conn_flush(c);
@@ -437,25 +439,25 @@ static void take_count(struct ps_conn *c, uint64_t count)
     }
 }
 
-static void take_near(struct ps_conn *c)
+static void accept_shm_control(struct ps_conn *c)
 {
-    uint64_t kind = c->prefix.payload_len >> NEAR_SHIFT;
-    uint64_t number = c->prefix.payload_len & NEAR_LEN;
+    uint64_t kind = c->prefix.payload_len >> SHM_COUNT_SHIFT;
+    uint64_t number = c->prefix.payload_len & SHM_LEN_MASK;
 
     c->staging_from += PS_FRAME_PREFIX;
-    if (!c->greeted || c->prefix.header_len != 0) {
+    if (!c->is_greeted || c->prefix.header_len != 0) {
         ps_conn_close(c, PS_E_PROTO, "a receipt that makes no sense");
-    } else if (kind == NEAR_TAKEN) {
-        take_count(c, number);
-    } else if (kind == NEAR_ARENA) {
-        take_arena(c, number);
-    } else if (kind == NEAR_NO_ARENA) {
-        drop_arena(c, number);
+    } else if (kind == SHM_RELEASED) {
+        accept_release(c, number);
+    } else if (kind == SHM_ARENA_ADDED) {
+        map_peer_arena(c, number);
+    } else if (kind == SHM_ARENA_REMOVED) {
+        unmap_peer_arena(c, number);
     } else {
         ps_conn_close(c, PS_E_PROTO, "a receipt that makes no sense");
     }
     if (c->state == CONN_OPEN) {
-        (void)fds_settled(c);
+        (void)check_stray_fds(c);
     }
 }
 
@@ -463,21 +465,21 @@ static bool parse_prefix(struct ps_conn *c)
 {
     int rc = ps_frame_parse(c->staging + c->staging_from, &c->prefix);
 
-    if (rc == 0 && c->near && c->prefix.code == NEAR_TAKEN) {
+    if (rc == 0 && c->is_shm && c->prefix.code == SHM_RELEASED) {
         return true;
     }
     if (rc == 0) {
-        rc = parse_near(c);
+        rc = parse_shm_control(c);
     }
     if (rc == 0) {
-        rc = admit(c);
+        rc = is_code_admitted(c);
     }
     if (rc != 0) {
         char what[64];
 
         snprintf(what, sizeof(what), "frame with code %u (%s)",
                  (unsigned)c->prefix.code, ps_msg_name(c->prefix.code));
-        violation(c, rc, what);
+        close_malformed(c, rc, what);
     }
     return rc == 0;
 }
@@ -493,8 +495,8 @@ static bool parse_head(struct ps_conn *c)
     if (!parse_prefix(c)) {
         return false;
     }
-    if (c->near && c->prefix.code == NEAR_TAKEN) {
-        take_near(c);
+    if (c->is_shm && c->prefix.code == SHM_RELEASED) {
+        accept_shm_control(c);
         return true;
     }
     uint32_t need = PS_FRAME_PREFIX + head_len(c);
@@ -518,7 +520,7 @@ static bool parse_head(struct ps_conn *c)
 }
 
 /* Bytes to ask for behind what the first place takes. */
-static uint32_t read_ahead(const struct ps_conn *c)
+static uint32_t read_ahead_bytes(const struct ps_conn *c)
 {
     uint32_t room = c->staging_cap - c->staging_to;
     uint32_t have = c->staging_to - c->staging_from;
@@ -527,19 +529,19 @@ static uint32_t read_ahead(const struct ps_conn *c)
         /* The prefix has been looked at: the rest of its header, and only
          * what is small behind it. */
         uint32_t missing = PS_FRAME_PREFIX + head_len(c) - have;
-        bool large = c->prefix.payload_len >= FRAME_LARGE &&
-                     c->piece_count == 0;
+        bool large = c->prefix.payload_len >= FRAME_LARGE && c->ref_count == 0;
 
         return (uint32_t)ps_min_u64(large ? missing : room, room);
     }
-    bool large = c->phase == PHASE_HEAD ? c->small_run < SMALL_RUN
+    bool large = c->phase == PHASE_HEAD ? c->small_frames < SMALL_FRAMES_MAX
                                         : c->prefix.payload_len >= FRAME_LARGE;
 
     return (uint32_t)ps_min_u64(large ? STAGING_AHEAD : room, room);
 }
 
 /* At most `most` of a payload at a time. */
-static int places(struct ps_conn *c, uint64_t most, struct iovec iov[2])
+static int is_payload_placed(struct ps_conn *c, uint64_t most,
+                             struct iovec iov[2])
 {
     int n = 0;
     bool ahead = true;
@@ -562,13 +564,15 @@ static int places(struct ps_conn *c, uint64_t most, struct iovec iov[2])
                                   ps_min_u64(c->payload_left, PS_LOOP_SCRATCH)};
     }
     if (ahead) {
-        iov[n++] = (struct iovec){c->staging + c->staging_to, read_ahead(c)};
+        iov[n++] = (struct iovec){c->staging + c->staging_to,
+                                  read_ahead_bytes(c)};
     }
     return n;
 }
 
 /* Account for `n` bytes that were read into the places. */
-static void took(struct ps_conn *c, const struct iovec *iov, size_t n)
+static void count_to_release(struct ps_conn *c, const struct iovec *iov,
+                             size_t n)
 {
     size_t first = 0;
 
@@ -585,17 +589,17 @@ static void took(struct ps_conn *c, const struct iovec *iov, size_t n)
 }
 
 /* So many bytes have come. */
-static void count_in(struct ps_conn *c, uint64_t n)
+static void count_received(struct ps_conn *c, uint64_t n)
 {
-    c->position += n;
+    c->bytes_read += n;
     c->stats.bytes_in += n;
-    if (c->adapts && n > 0) {
-        ps_inflow_add(ps_loop_inflow(c->loop), &c->share, c->fd,
-                      ps_loop_now(c->loop), n);
+    if (c->tunes_rcvbuf && n > 0) {
+        ps_rcvbuf_tuner_add(ps_loop_rcvbuf_tuner(c->loop), &c->rcvbuf, c->fd,
+                            ps_loop_now(c->loop), n);
     }
 }
 
-static void ended(struct ps_conn *c)
+static void peer_has_ended(struct ps_conn *c)
 {
     bool inside = c->phase != PHASE_HEAD || c->staging_to > c->staging_from;
 
@@ -603,68 +607,68 @@ static void ended(struct ps_conn *c)
                   inside ? "closed by peer within a frame" : "closed by peer");
 }
 
-static void parse(struct ps_conn *c);
+static void parse_staged(struct ps_conn *c);
 
 /* A further loop has read into the places, or could not. */
-static void received(struct ps_move *m)
+static void receive_task_done(struct ps_io_task *m)
 {
-    struct conn_moves *moves = PS_CONTAINER(m, struct conn_moves, in);
+    struct conn_io *moves = PS_CONTAINER(m, struct conn_io, in);
     struct ps_conn *c = moves->conn;
 
     moves->receives = false;
-    c->stats.reads += m->calls;
-    c->stats.moved += m->moved;
-    count_in(c, m->moved);
-    if (!conn_alive(c)) {
-        conn_part_ended(c);
+    c->stats.reads += m->syscalls;
+    c->stats.moved_by_pool += m->bytes_done;
+    count_received(c, m->bytes_done);
+    if (!conn_is_alive(c)) {
+        conn_maybe_closed(c);
         return; /* c may be gone. */
     }
     if (c->state == CONN_FINISHING) {
-        if (m->ended || (m->error != 0 && m->error != ECANCELED)) {
+        if (m->peer_ended || (m->error != 0 && m->error != ECANCELED)) {
             ps_conn_close(c, PS_E_CLOSED, "closed by us");
         }
     } else {
         const struct iovec first = {c->dst, c->payload_left};
 
-        took(c, &first, m->moved);
-        if (m->ended) {
-            ended(c);
+        count_to_release(c, &first, m->bytes_done);
+        if (m->peer_ended) {
+            peer_has_ended(c);
         } else if (m->error != 0) {
             conn_fail(c, m->error);
         } else {
-            parse(c);
+            parse_staged(c);
         }
     }
     conn_update_poll(c);
 }
 
 /* The rest of the payload is worth it: let a further loop read it. */
-static void begin_move(struct ps_conn *c)
+static void submit_receive(struct ps_conn *c)
 {
-    struct conn_moves *m = c->moves;
+    struct conn_io *m = c->io;
 
     if (m->receives || c->dst == NULL ||
-        !ps_movers_want(m->all, c->payload_left)) {
+        !ps_io_pool_wants(m->pool, c->payload_left)) {
         return;
     }
     m->receives = true;
     m->in.iov = m->in_iov;
-    m->in.count = (unsigned)places(c, UINT64_MAX, m->in_iov);
-    m->in.out = false;
-    m->in.need = c->payload_left;
-    m->in.done = received;
-    ps_move_begin(m->all, &m->socket, &m->in);
+    m->in.count = (unsigned)is_payload_placed(c, UINT64_MAX, m->in_iov);
+    m->in.is_send = false;
+    m->in.bytes_min = c->payload_left;
+    m->in.done = receive_task_done;
+    ps_io_task_submit(m->pool, &m->socket, &m->in);
     conn_update_poll(c);
 }
 
 /* Everything that can be said of the bytes at hand. */
-static void parse(struct ps_conn *c)
+static void parse_staged(struct ps_conn *c)
 {
     bool more = true;
 
-    while (more && c->state == CONN_OPEN && !c->paused) {
-        if (c->taken_bytes >= NEAR_TELL) {
-            tell(c);
+    while (more && c->state == CONN_OPEN && !c->is_paused) {
+        if (c->to_release_bytes >= SHM_RELEASE_BYTES) {
+            maybe_send_release(c);
             continue;
         }
         switch (c->phase) {
@@ -696,20 +700,20 @@ static void parse(struct ps_conn *c)
     bool begun = c->phase == PHASE_HEADER ||
                  (c->phase == PHASE_HEAD && c->staging_to > c->staging_from);
 
-    if (begun && c->header_at == PS_TIME_NEVER) {
-        c->header_at = ps_loop_now(c->loop) + c->limits.header;
+    if (begun && c->header_due == PS_TIME_NEVER) {
+        c->header_due = ps_loop_now(c->loop) + c->limits.header_timeout;
         conn_arm(c);
-    } else if (c->phase == PHASE_PAYLOAD && !c->paused) {
-        c->payload_at = ps_loop_now(c->loop) + c->limits.stall;
+    } else if (c->phase == PHASE_PAYLOAD && !c->is_paused) {
+        c->payload_due = ps_loop_now(c->loop) + c->limits.stall_timeout;
         conn_arm(c);
-        if (c->moves != NULL) {
-            begin_move(c);
+        if (c->io != NULL) {
+            submit_receive(c);
         }
     }
 }
 
 /* The kernel does not say why it threw a descriptor away. */
-static bool has_descriptors(void)
+static bool has_free_fd(void)
 {
     int fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
 
@@ -720,7 +724,7 @@ static bool has_descriptors(void)
 }
 
 /* False: the connection is closing. */
-static bool keep_fds(struct ps_conn *c, struct msghdr *m, size_t n)
+static bool queue_fds(struct ps_conn *c, struct msghdr *m, size_t n)
 {
     bool many = (m->msg_flags & MSG_CTRUNC) != 0;
 
@@ -740,11 +744,11 @@ static bool keep_fds(struct ps_conn *c, struct msghdr *m, size_t n)
                 close(fd);
                 continue;
             }
-            c->fds[c->fd_count++] = (struct arrived_fd){.fd = fd,
-                                                        .end = c->position + n};
+            c->fds[c->fd_count++] = (struct arrived_fd){
+                .fd = fd, .end = c->bytes_read + n};
         }
     }
-    if (many && !has_descriptors()) {
+    if (many && !has_free_fd()) {
         ps_conn_close(c, PS_E_FULL,
                       "this daemon has no descriptor left for one that came "
                       "with a message (LimitNOFILE)");
@@ -754,17 +758,17 @@ static bool keep_fds(struct ps_conn *c, struct msghdr *m, size_t n)
     return !many;
 }
 
-static ssize_t receive(struct ps_conn *c, struct iovec *iov, int count)
+static ssize_t receive_some(struct ps_conn *c, struct iovec *iov, int count)
 {
     union {
         struct cmsghdr align;
         char bytes[CMSG_SPACE(PS_CONN_FDS_MAX * sizeof(int))];
     } control;
     struct msghdr m = {.msg_iov = iov, .msg_iovlen = (size_t)count};
-    ps_time begun = c->moves != NULL ? ps_loop_now(c->loop) : 0;
+    ps_time begun = c->io != NULL ? ps_loop_now(c->loop) : 0;
     ssize_t n;
 
-    if (c->local || c->near) {
+    if (c->local || c->is_shm) {
         m.msg_control = control.bytes;
         m.msg_controllen = sizeof(control.bytes);
     }
@@ -772,10 +776,10 @@ static ssize_t receive(struct ps_conn *c, struct iovec *iov, int count)
         n = recvmsg(c->fd, &m, MSG_CMSG_CLOEXEC);
     } while (n < 0 && errno == EINTR);
     c->stats.reads++;
-    if (c->moves != NULL && n > 0) {
-        ps_movers_spent(c->moves->all, ps_loop_now(c->loop) - begun);
+    if (c->io != NULL && n > 0) {
+        ps_io_pool_add_spent(c->io->pool, ps_loop_now(c->loop) - begun);
     }
-    if (n > 0 && (c->local || c->near) && !keep_fds(c, &m, (size_t)n)) {
+    if (n > 0 && (c->local || c->is_shm) && !queue_fds(c, &m, (size_t)n)) {
         errno = ECANCELED;
         return -1;
     }
@@ -783,7 +787,7 @@ static ssize_t receive(struct ps_conn *c, struct iovec *iov, int count)
 }
 
 /* After ps_conn_finish(): what comes is of no interest, except its end. */
-static void drain(struct ps_conn *c)
+static void discard_payload(struct ps_conn *c)
 {
     for (;;) {
         ssize_t n = recv(c->fd, ps_loop_scratch(c->loop), PS_LOOP_SCRATCH, 0);
@@ -802,30 +806,30 @@ void conn_readable(struct ps_conn *c)
 {
     size_t budget = READ_BUDGET;
 
-    while (c->state == CONN_OPEN && !c->paused && !conn_receives(c)) {
+    while (c->state == CONN_OPEN && !c->is_paused && !conn_pool_receives(c)) {
         struct iovec iov[2];
-        int count = places(c, READ_BUDGET, iov);
+        int count = is_payload_placed(c, READ_BUDGET, iov);
         size_t asked = iov[0].iov_len + (count == 2 ? iov[1].iov_len : 0);
         uint64_t before = c->stats.frames_in;
-        ssize_t n = receive(c, iov, count);
+        ssize_t n = receive_some(c, iov, count);
         uint64_t spent;
 
         if (n < 0) {
             if (errno != EAGAIN && errno != EWOULDBLOCK) {
                 conn_fail(c, errno); /* Or closed already. */
             } else if (c->peer_ended) {
-                ended(c);
+                peer_has_ended(c);
             }
             return;
         }
         if (n == 0) {
-            ended(c);
+            peer_has_ended(c);
             return;
         }
-        took(c, iov, (size_t)n);
-        count_in(c, (uint64_t)n);
-        parse(c);
-        tell(c);
+        count_to_release(c, iov, (size_t)n);
+        count_received(c, (uint64_t)n);
+        parse_staged(c);
+        maybe_send_release(c);
         /* Less than asked for: the socket is empty, mostly. A Unix socket
          * also stops where descriptors lie. */
         spent = (size_t)n + (c->stats.frames_in - before) * FRAME_COST;
@@ -835,22 +839,22 @@ void conn_readable(struct ps_conn *c)
         budget -= spent;
     }
     if (c->state == CONN_FINISHING) {
-        drain(c);
+        discard_payload(c);
     }
 }
 
 void ps_conn_resume(struct ps_conn *c)
 {
-    if (!c->paused || c->state != CONN_OPEN) {
+    if (!c->is_paused || c->state != CONN_OPEN) {
         return;
     }
-    if (!ask_where(c, c->msg) || c->state != CONN_OPEN) {
+    if (!ask_payload_place(c, c->msg) || c->state != CONN_OPEN) {
         return;
     }
-    c->paused = false;
-    take_staged(c);
-    parse(c);
-    tell(c);
+    c->is_paused = false;
+    consume_staged(c);
+    parse_staged(c);
+    maybe_send_release(c);
     conn_update_poll(c);
 }
 
@@ -859,15 +863,15 @@ void ps_conn_peer_ended(struct ps_conn *c)
     c->peer_ended = true;
     /* It wrote no more than the socket holds; whoever goes on writing is
      * somebody else. */
-    for (int i = 0; i < PEER_ENDED_READS && conn_alive(c) && !c->paused &&
-                    !conn_receives(c);
+    for (int i = 0; i < PEER_ENDED_READS && conn_is_alive(c) && !c->is_paused &&
+                    !conn_pool_receives(c);
          i++) {
         conn_readable(c);
     }
     ps_conn_close(c, PS_E_CLOSED, "its process ended");
 }
 
-int ps_conn_take_fd(struct ps_conn *c)
+int ps_conn_pop_fd(struct ps_conn *c)
 {
-    return c->in_frame && c->fd_count > 0 ? first_fd(c) : -1;
+    return c->in_frame && c->fd_count > 0 ? pop_fd(c) : -1;
 }

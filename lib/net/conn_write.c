@@ -3,13 +3,13 @@
  * the place of its payload; many go out in one call. A frame with a descriptor
  * begins a call of its own, so that the descriptor arrives with its first
  * byte. */
-#include "net/conn_internal.h"
+#include "net/conn_inner.h"
 
 #include "base/alloc.h"
 #include "base/map.h"
 #include "base/num.h"
 #include "net/arena.h"
-#include "proto/ps_codec.h"
+#include "proto/msg_codec.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -37,19 +37,20 @@ struct out_frame {
     uint64_t len;    /* What is written: header, and payload or pieces. */
     uint64_t memory; /* That goes with it. */
     int pass_fd;     /* -1: none, or gone already. */
-    bool points;     /* At its payload. Thousands may wait: no room is lost. */
-    bool greets;     /* Nothing goes ahead of it. */
-    bool ahead;
+    bool
+        by_reference; /* At its payload. Thousands may wait: no room is lost. */
+    bool is_greeting; /* Nothing goes ahead of it. */
+    bool is_urgent;
     void (*done)(void *ctx);
     void *ctx;
     uint8_t header[];
 };
 
-static uint64_t held_len(const struct out_frame *f)
+static uint64_t unreleased_len(const struct out_frame *f)
 {
     uint64_t sum = 0;
 
-    for (uint32_t i = 0; f->points && i < f->slice_count; i++) {
+    for (uint32_t i = 0; f->by_reference && i < f->slice_count; i++) {
         sum += f->slices[i].len;
     }
     return sum;
@@ -58,7 +59,7 @@ static uint64_t held_len(const struct out_frame *f)
 static void frame_done(struct ps_conn *c, struct out_frame *f)
 {
     ps_list_remove(&f->node);
-    c->memory -= f->memory;
+    c->queued_memory -= f->memory;
     if (f->pass_fd >= 0) {
         close(f->pass_fd);
     }
@@ -72,7 +73,7 @@ void conn_write_fini(struct ps_conn *c)
 {
     struct ps_list_node *n;
 
-    while ((n = ps_list_first(&c->held)) != NULL) {
+    while ((n = ps_list_first(&c->unreleased)) != NULL) {
         frame_done(c, PS_CONTAINER(n, struct out_frame, node));
     }
     while ((n = ps_list_first(&c->out)) != NULL) {
@@ -80,16 +81,16 @@ void conn_write_fini(struct ps_conn *c)
     }
     c->queued = 0;
     c->out_written = 0;
-    ps_map_free(c->shown);
-    c->shown = NULL;
+    ps_map_free(c->arenas_sent);
+    c->arenas_sent = NULL;
 }
 
 static uint64_t output_max(const struct ps_conn *c)
 {
     /* We greet first where we dialled: what is said before the answer is
      * ours. */
-    return c->greeted ? c->limits.output_max
-                      : ps_min_u64(c->limits.output_max, UNGREETED_MAX);
+    return c->is_greeted ? c->limits.output_max
+                         : ps_min_u64(c->limits.output_max, UNGREETED_MAX);
 }
 
 static void put_be64(uint8_t *out, uint64_t v)
@@ -99,33 +100,34 @@ static void put_be64(uint8_t *out, uint64_t v)
     }
 }
 
-static uint64_t place_in_arena(const struct ps_slice *s)
+static uint64_t arena_reference(const struct ps_slice *s)
 {
-    return ps_near_in_arena(s->buf->tag, s->buf->offset + s->offset);
+    return ps_shm_arena_address(s->buf->tag, s->buf->offset + s->offset);
 }
 
 /* Write where the payload lies in place of its bytes. */
-static void point(const struct ps_conn *c, struct out_frame *f)
+static void send_references(const struct ps_conn *c, struct out_frame *f)
 {
     uint8_t *at = f->header + f->header_len;
 
     /* The top byte of the payload's length, which no length reaches. */
     f->header[PS_FRAME_PREFIX - 8] = (uint8_t)f->slice_count;
     for (uint32_t i = 0; i < f->slice_count; i++) {
-        uint64_t place = c->near_maps ? place_in_arena(&f->slices[i]) : 0;
+        uint64_t place = c->peer_maps_arenas ? arena_reference(&f->slices[i])
+                                             : 0;
 
         put_be64(at,
                  place != 0 ? place : (uintptr_t)ps_slice_data(&f->slices[i]));
         put_be64(at + 8, f->slices[i].len);
-        at += NEAR_PIECE;
+        at += SHM_REF_SIZE;
     }
-    f->header_len += f->slice_count * NEAR_PIECE;
+    f->header_len += f->slice_count * SHM_REF_SIZE;
     f->len = f->header_len;
-    f->points = true;
+    f->by_reference = true;
 }
 
 /* A prefix that is no frame; takes over the descriptor. */
-static void put_word(struct ps_conn *c, uint64_t word, int fd)
+static void send_shm_control(struct ps_conn *c, uint64_t word, int fd)
 {
     struct out_frame *f = ps_calloc(1, sizeof(*f) + PS_FRAME_PREFIX);
 
@@ -134,45 +136,47 @@ static void put_word(struct ps_conn *c, uint64_t word, int fd)
     f->pass_fd = fd;
     ps_frame_build(f->header,
                    &(struct ps_frame_prefix){.version = PS_FRAME_VERSION,
-                                             .code = NEAR_TAKEN,
+                                             .code = SHM_RELEASED,
                                              .payload_len = word});
     ps_list_push_back(&c->out, &f->node);
     f->memory = ps_alloc_size(f);
-    c->memory += f->memory;
+    c->queued_memory += f->memory;
     c->queued += f->len;
 }
 
-void conn_write_tell(struct ps_conn *c, uint64_t count)
+void conn_send_release(struct ps_conn *c, uint64_t count)
 {
-    put_word(c, count, -1);
+    send_shm_control(c, count, -1);
 }
 
-void conn_write_able(struct ps_conn *c)
+void conn_send_shm_caps(struct ps_conn *c)
 {
-    put_word(c, NEAR_MAPS | (c->process != 0 ? 0 : NEAR_CANNOT), -1);
+    send_shm_control(
+        c, SHM_MAPS_ARENAS | (c->peer_process != 0 ? 0 : SHM_CANNOT_READ), -1);
 }
 
-bool ps_conn_tell_freed(struct ps_conn *c)
+bool ps_conn_send_freed_arenas(struct ps_conn *c)
 {
     struct ps_map_cursor at = {0};
     bool any = false;
     void *number;
 
-    if (c->shown == NULL || c->state != CONN_OPEN ||
-        c->arenas_freed == ps_arenas_freed(c->arenas)) {
+    if (c->arenas_sent == NULL || c->state != CONN_OPEN ||
+        c->arenas_freed_seen == ps_arenas_freed_count(c->arenas)) {
         return false;
     }
-    c->arenas_freed = ps_arenas_freed(c->arenas);
-    while ((number = ps_map_next(c->shown, &at)) != NULL) {
+    c->arenas_freed_seen = ps_arenas_freed_count(c->arenas);
+    while ((number = ps_map_next(c->arenas_sent, &at)) != NULL) {
         uint64_t size;
         int fd;
 
         if (ps_arenas_fd(c->arenas, (uint32_t)(uintptr_t)number, &fd, &size) !=
             0) {
-            (void)ps_map_take(c->shown, (uintptr_t)number);
-            put_word(c,
-                     (uint64_t)NEAR_NO_ARENA << NEAR_SHIFT | (uintptr_t)number,
-                     -1);
+            (void)ps_map_remove(c->arenas_sent, (uintptr_t)number);
+            send_shm_control(c,
+                             (uint64_t)SHM_ARENA_REMOVED << SHM_COUNT_SHIFT |
+                                 (uintptr_t)number,
+                             -1);
             any = true;
         }
     }
@@ -180,22 +184,22 @@ bool ps_conn_tell_freed(struct ps_conn *c)
 }
 
 /* False: the peer cannot be shown the arena. */
-static bool show(struct ps_conn *c, uint32_t arena)
+static bool send_arena(struct ps_conn *c, uint32_t arena)
 {
     uint64_t size;
     int fd;
 
-    if (c->shown != NULL && ps_map_get(c->shown, arena) != NULL) {
+    if (c->arenas_sent != NULL && ps_map_get(c->arenas_sent, arena) != NULL) {
         return true;
     }
-    if (c->shown == NULL) {
-        c->shown = ps_map_new();
-        c->arenas_freed = ps_arenas_freed(c->arenas);
+    if (c->arenas_sent == NULL) {
+        c->arenas_sent = ps_map_new();
+        c->arenas_freed_seen = ps_arenas_freed_count(c->arenas);
     }
-    if (ps_map_count(c->shown) == PS_NEAR_ARENAS_MAX) {
-        (void)ps_conn_tell_freed(c);
+    if (ps_map_count(c->arenas_sent) == PS_SHM_ARENAS_MAX) {
+        (void)ps_conn_send_freed_arenas(c);
     }
-    if (ps_map_count(c->shown) == PS_NEAR_ARENAS_MAX ||
+    if (ps_map_count(c->arenas_sent) == PS_SHM_ARENAS_MAX ||
         ps_arenas_fd(c->arenas, arena, &fd, &size) != 0) {
         return false;
     }
@@ -203,16 +207,17 @@ static bool show(struct ps_conn *c, uint32_t arena)
     if (fd < 0) {
         return false; /* No descriptor left: it is read in another way. */
     }
-    put_word(c, (uint64_t)NEAR_ARENA << NEAR_SHIFT | arena, fd);
-    ps_map_put(c->shown, arena, (void *)(uintptr_t)arena);
+    send_shm_control(c, (uint64_t)SHM_ARENA_ADDED << SHM_COUNT_SHIFT | arena,
+                     fd);
+    ps_map_put(c->arenas_sent, arena, (void *)(uintptr_t)arena);
     return true;
 }
 
-static bool can_point(struct ps_conn *c, const struct out_frame *f,
-                      uint64_t payload_len)
+static bool can_send_references(struct ps_conn *c, const struct out_frame *f,
+                                uint64_t payload_len)
 {
-    if (!ps_conn_points(c) || payload_len < NEAR_MIN ||
-        f->slice_count > PS_NEAR_PIECES_MAX) {
+    if (!ps_conn_refers_to_arenas(c) || payload_len < SHM_REF_MIN ||
+        f->slice_count > PS_SHM_REFS_MAX) {
         return false;
     }
     for (uint32_t i = 0; i < f->slice_count; i++) {
@@ -221,49 +226,51 @@ static bool can_point(struct ps_conn *c, const struct out_frame *f,
         if (s->len == 0) {
             return false;
         }
-        if (c->near_maps && c->arenas != NULL && place_in_arena(s) != 0) {
-            if (!show(c, s->buf->tag)) {
+        if (c->peer_maps_arenas && c->arenas != NULL &&
+            arena_reference(s) != 0) {
+            if (!send_arena(c, s->buf->tag)) {
                 return false;
             }
-        } else if (!c->near_reads) {
+        } else if (!c->peer_reads_memory) {
             return false;
         }
     }
     return true;
 }
 
-bool conn_write_taken(struct ps_conn *c, uint64_t count)
+bool conn_release_refs(struct ps_conn *c, uint64_t count)
 {
-    while (count > 0 && !ps_list_empty(&c->held)) {
-        struct out_frame *f = PS_CONTAINER(ps_list_first(&c->held),
+    while (count > 0 && !ps_list_empty(&c->unreleased)) {
+        struct out_frame *f = PS_CONTAINER(ps_list_first(&c->unreleased),
                                            struct out_frame, node);
 
-        c->queued -= held_len(f);
-        c->held_bytes -= held_len(f);
+        c->queued -= unreleased_len(f);
+        c->unreleased_bytes -= unreleased_len(f);
         frame_done(c, f);
         count--;
     }
-    c->stall_at = PS_TIME_NEVER; /* The next flush sets it again. */
+    c->stall_due = PS_TIME_NEVER; /* The next flush sets it again. */
     return count == 0;
 }
 
 /* Before the first frame of which nothing is under way; another one that
  * waits there goes. */
-static void push_ahead(struct ps_conn *c, struct out_frame *f)
+static void push_urgent(struct ps_conn *c, struct out_frame *f)
 {
-    uint64_t begun = c->out_written + (conn_sends(c) ? c->moves->out.need : 0);
+    uint64_t begun = c->out_written +
+                     (conn_pool_sends(c) ? c->io->out.bytes_min : 0);
     struct ps_list_node *n = ps_list_first(&c->out);
 
     while (n != NULL) {
         struct out_frame *other = PS_CONTAINER(n, struct out_frame, node);
 
-        if (begun == 0 && other->ahead) {
+        if (begun == 0 && other->is_urgent) {
             n = ps_list_next(&c->out, n);
             c->queued -= other->len;
             frame_done(c, other);
             continue;
         }
-        if (begun == 0 && !other->greets) {
+        if (begun == 0 && !other->is_greeting) {
             ps_list_insert(n, &f->node);
             return;
         }
@@ -280,12 +287,11 @@ static int encode_frame(struct ps_conn *c, const struct ps_msg *msg,
                         uint64_t payload_len, size_t pieces,
                         struct out_frame **ret_frame, size_t *ret_len)
 {
-    size_t cap = ps_codec_bound(msg);
+    size_t cap = ps_msg_encoded_bound(msg);
     bool beside = cap <= PS_LOOP_SCRATCH;
     struct out_frame *f = beside ? NULL : ps_alloc(sizeof(*f) + cap + pieces);
     uint8_t *header = beside ? ps_loop_scratch(c->loop) : f->header;
-    int rc = ps_codec_encode(msg, c->protocol, payload_len, header, cap,
-                             ret_len);
+    int rc = ps_msg_encode(msg, c->protocol, payload_len, header, cap, ret_len);
 
     if (rc != 0) {
         ps_free(f);
@@ -301,8 +307,8 @@ static int encode_frame(struct ps_conn *c, const struct ps_msg *msg,
 
 int ps_conn_send(struct ps_conn *c, const struct ps_conn_frame *frame)
 {
-    size_t pieces = ps_conn_points(c) && frame->slice_count > 0
-                        ? PS_NEAR_PIECES_MAX * NEAR_PIECE
+    size_t pieces = ps_conn_refers_to_arenas(c) && frame->slice_count > 0
+                        ? PS_SHM_REFS_MAX * SHM_REF_SIZE
                         : 0;
     size_t header_len;
     uint64_t payload_len = 0;
@@ -326,16 +332,16 @@ int ps_conn_send(struct ps_conn *c, const struct ps_conn_frame *frame)
         .len = header_len + payload_len,
         .memory = ps_alloc_size(f) + frame->memory,
         .pass_fd = -1,
-        .greets = frame->msg->code == PS_MSG_HELLO ||
-                  frame->msg->code == PS_MSG_WELCOME,
-        .ahead = frame->ahead,
+        .is_greeting = frame->msg->code == PS_MSG_HELLO ||
+                       frame->msg->code == PS_MSG_WELCOME,
+        .is_urgent = frame->is_urgent,
         .done = frame->done,
         .ctx = frame->ctx,
     };
-    if (can_point(c, f, payload_len)) {
-        point(c, f);
+    if (can_send_references(c, f, payload_len)) {
+        send_references(c, f);
     }
-    uint64_t queued = c->queued + f->len + held_len(f);
+    uint64_t queued = c->queued + f->len + unreleased_len(f);
 
     if (queued > output_max(c)) {
         char text[96];
@@ -354,9 +360,9 @@ int ps_conn_send(struct ps_conn *c, const struct ps_conn_frame *frame)
         }
     }
     c->queued = queued;
-    c->memory += f->memory;
-    if (f->ahead) {
-        push_ahead(c, f);
+    c->queued_memory += f->memory;
+    if (f->is_urgent) {
+        push_urgent(c, f);
     } else {
         ps_list_push_back(&c->out, &f->node);
     }
@@ -380,7 +386,7 @@ static int add_frame(const struct out_frame *f, uint64_t skip,
     } else {
         skip -= f->header_len;
     }
-    if (f->points) {
+    if (f->by_reference) {
         return n;
     }
     for (uint32_t i = 0; i < f->slice_count && n < CONN_IOV; i++) {
@@ -397,11 +403,11 @@ static int add_frame(const struct out_frame *f, uint64_t skip,
 }
 
 /* Up to `most` bytes, and what the last frame has more. */
-static int gather(const struct ps_conn *c, uint64_t most, struct iovec *iov)
+static int gather_iov(const struct ps_conn *c, uint64_t most, struct iovec *iov)
 {
     uint64_t skip = c->out_written;
     uint64_t bytes = 0;
-    uint64_t held = c->held_bytes;
+    uint64_t held = c->unreleased_bytes;
     int n = 0;
 
     PS_LIST_EACH(node, &c->out)
@@ -412,10 +418,10 @@ static int gather(const struct ps_conn *c, uint64_t most, struct iovec *iov)
         if (n == CONN_IOV || bytes >= most || (n > 0 && f->pass_fd >= 0)) {
             break;
         }
-        if (f->points && skip == 0 && held >= NEAR_HELD_MAX) {
+        if (f->by_reference && skip == 0 && held >= SHM_UNRELEASED_MAX) {
             break;
         }
-        held += held_len(f);
+        held += unreleased_len(f);
         n = add_frame(f, skip, iov, n);
         skip = 0;
         bytes += f->len;
@@ -426,7 +432,7 @@ static int gather(const struct ps_conn *c, uint64_t most, struct iovec *iov)
     return n;
 }
 
-static void advance(struct ps_conn *c, uint64_t n)
+static void advance_queue(struct ps_conn *c, uint64_t n)
 {
     c->queued -= n;
     while (n > 0) {
@@ -444,17 +450,17 @@ static void advance(struct ps_conn *c, uint64_t n)
         }
         n -= left;
         c->out_written = 0;
-        if (f->points) {
+        if (f->by_reference) {
             ps_list_remove(&f->node);
-            ps_list_push_back(&c->held, &f->node);
-            c->held_bytes += held_len(f);
+            ps_list_push_back(&c->unreleased, &f->node);
+            c->unreleased_bytes += unreleased_len(f);
         } else {
             frame_done(c, f);
         }
     }
 }
 
-static ssize_t transmit(struct ps_conn *c, struct iovec *iov, int count)
+static ssize_t send_some(struct ps_conn *c, struct iovec *iov, int count)
 {
     struct out_frame *f = PS_CONTAINER(ps_list_first(&c->out), struct out_frame,
                                        node);
@@ -463,7 +469,7 @@ static ssize_t transmit(struct ps_conn *c, struct iovec *iov, int count)
         char bytes[CMSG_SPACE(sizeof(int))];
     } control = {.bytes = {0}};
     struct msghdr m = {.msg_iov = iov, .msg_iovlen = (size_t)count};
-    ps_time begun = c->moves != NULL ? ps_loop_now(c->loop) : 0;
+    ps_time begun = c->io != NULL ? ps_loop_now(c->loop) : 0;
     ssize_t n;
 
     if (f->pass_fd >= 0) {
@@ -480,8 +486,8 @@ static ssize_t transmit(struct ps_conn *c, struct iovec *iov, int count)
         n = sendmsg(c->fd, &m, MSG_NOSIGNAL);
     } while (n < 0 && errno == EINTR);
     c->stats.writes++;
-    if (c->moves != NULL && n > 0) {
-        ps_movers_spent(c->moves->all, ps_loop_now(c->loop) - begun);
+    if (c->io != NULL && n > 0) {
+        ps_io_pool_add_spent(c->io->pool, ps_loop_now(c->loop) - begun);
     }
     return n;
 }
@@ -501,12 +507,12 @@ static size_t iov_bytes(const struct iovec *iov, int count)
 static void write_failed(struct ps_conn *c, int errnum)
 {
     c->write_error = errnum;
-    c->stall_at = PS_TIME_NEVER;
-    c->close_at = ps_loop_now(c->loop) + WRITE_ERROR_GRACE;
+    c->stall_due = PS_TIME_NEVER;
+    c->close_due = ps_loop_now(c->loop) + WRITE_ERROR_GRACE;
 }
 
 /* Leaves `most` bytes of what was gathered; returns how many there are. */
-static uint64_t cut(struct iovec *iov, int *count, uint64_t most)
+static uint64_t cut_iov(struct iovec *iov, int *count, uint64_t most)
 {
     uint64_t sum = 0;
 
@@ -522,70 +528,70 @@ static uint64_t cut(struct iovec *iov, int *count, uint64_t most)
 }
 
 /* Bytes that may be written now. 0: others are first. */
-static uint64_t ask_turn(struct ps_conn *c)
+static uint64_t request_send_slot(struct ps_conn *c)
 {
-    return ps_outflow_ask(ps_loop_outflow(c->loop), &c->turn,
-                          ps_loop_now(c->loop));
+    return ps_send_scheduler_request(ps_loop_send_scheduler(c->loop),
+                                     &c->send_slot, ps_loop_now(c->loop));
 }
 
 /* False: now others write. */
-static bool goes_on(struct ps_conn *c, uint64_t done, uint64_t most)
+static bool has_more_to_write(struct ps_conn *c, uint64_t done, uint64_t most)
 {
-    struct ps_outflow *f = ps_loop_outflow(c->loop);
-    uint64_t unsent = ps_outflow_unsent(f);
-    bool turn = !ps_outflow_wrote(f, &c->turn, ps_loop_now(c->loop), done,
-                                  most);
+    struct ps_send_scheduler *f = ps_loop_send_scheduler(c->loop);
+    uint64_t unsent = ps_send_scheduler_unsent_max(f);
+    bool turn = !ps_send_scheduler_wrote(f, &c->send_slot, ps_loop_now(c->loop),
+                                         done, most);
 
-    if (c->unsent != unsent && f->count > 1 &&
-        (unsent == 0 || unsent < c->unsent - c->unsent / 4 ||
-         unsent > c->unsent + c->unsent / 4)) {
+    if (c->unsent_max != unsent && f->count > 1 &&
+        (unsent == 0 || unsent < c->unsent_max - c->unsent_max / 4 ||
+         unsent > c->unsent_max + c->unsent_max / 4)) {
         int bytes = (int)unsent;
 
         /* A wish. */
         (void)setsockopt(c->fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, &bytes,
                          sizeof(bytes));
-        c->unsent = unsent;
+        c->unsent_max = unsent;
     }
     if (ps_list_empty(&c->out)) {
-        ps_outflow_leave(f, &c->turn);
+        ps_send_scheduler_leave(f, &c->send_slot);
     }
     return turn;
 }
 
-/* Takes a far connection out of the turns (net/outflow.h): its losses set its
+/* Takes a far connection out of the turns (net/send_scheduler.h): its losses set its
  * rate, and connections in turns have the rate of the slowest. */
-static void look_how_far(struct ps_conn *c)
+static void check_distance(struct ps_conn *c)
 {
     bool far = ps_tcp_is_far(c->fd);
 
-    c->far_look = c->stats.bytes_out + FAR_LOOK_EVERY;
-    if (far && c->in_turns) {
+    c->next_far_check = c->stats.bytes_out + FAR_LOOK_EVERY;
+    if (far && c->is_scheduled) {
         ps_tcp_go_far(c->fd, c->tcp);
-        ps_outflow_leave(ps_loop_outflow(c->loop), &c->turn);
-        c->unsent = 0;
+        ps_send_scheduler_leave(ps_loop_send_scheduler(c->loop), &c->send_slot);
+        c->unsent_max = 0;
     }
-    c->in_turns = !far;
+    c->is_scheduled = !far;
 }
 
 /* A further loop has written, or could not. */
-static void sent(struct ps_move *m)
+static void send_task_done(struct ps_io_task *m)
 {
-    struct conn_moves *moves = PS_CONTAINER(m, struct conn_moves, out);
+    struct conn_io *moves = PS_CONTAINER(m, struct conn_io, out);
     struct ps_conn *c = moves->conn;
 
     moves->sends = false;
-    c->stats.writes += m->calls;
-    c->stats.moved += m->moved;
-    c->stats.bytes_out += m->moved;
-    if (!conn_alive(c)) {
-        conn_part_ended(c);
+    c->stats.writes += m->syscalls;
+    c->stats.moved_by_pool += m->bytes_done;
+    c->stats.bytes_out += m->bytes_done;
+    if (!conn_is_alive(c)) {
+        conn_maybe_closed(c);
         return; /* c may be gone. */
     }
-    advance(c, m->moved);
-    if (c->in_turns) {
-        (void)goes_on(c, m->moved, UINT64_MAX);
+    advance_queue(c, m->bytes_done);
+    if (c->is_scheduled) {
+        (void)has_more_to_write(c, m->bytes_done, UINT64_MAX);
     }
-    c->stall_at = PS_TIME_NEVER;
+    c->stall_due = PS_TIME_NEVER;
     if (m->error != 0) {
         write_failed(c, m->error);
         conn_arm(c);
@@ -598,60 +604,60 @@ static void sent(struct ps_move *m)
 }
 
 /* It is worth it: let a further loop write. */
-static void begin_move(struct ps_conn *c, const struct iovec *iov, int count,
-                       size_t bytes)
+static void submit_send(struct ps_conn *c, const struct iovec *iov, int count,
+                        size_t bytes)
 {
-    struct conn_moves *m = c->moves;
+    struct conn_io *m = c->io;
 
     memcpy(m->out_iov, iov, (size_t)count * sizeof(*iov));
     m->sends = true;
     m->out.iov = m->out_iov;
     m->out.count = (unsigned)count;
-    m->out.out = true;
-    m->out.need = bytes;
-    m->out.done = sent;
-    ps_move_begin(m->all, &m->socket, &m->out);
+    m->out.is_send = true;
+    m->out.bytes_min = bytes;
+    m->out.done = send_task_done;
+    ps_io_task_submit(m->pool, &m->socket, &m->out);
 }
 
 static uint64_t write_out(struct ps_conn *c)
 {
     uint64_t done = 0;
 
-    while (!c->blocked && !ps_list_empty(&c->out) && !conn_sends(c)) {
+    while (!c->is_blocked && !ps_list_empty(&c->out) && !conn_pool_sends(c)) {
         struct iovec iov[CONN_IOV];
-        uint64_t turn = c->in_turns ? ask_turn(c) : UINT64_MAX;
+        uint64_t turn = c->is_scheduled ? request_send_slot(c) : UINT64_MAX;
         uint64_t most = ps_min_u64(turn,
-                                   c->moves != NULL ? MOVE_MAX : WRITE_BUDGET);
-        int count = most > 0 ? gather(c, most, iov) : 0;
+                                   c->io != NULL ? IO_TASK_MAX : WRITE_BUDGET);
+        int count = most > 0 ? gather_iov(c, most, iov) : 0;
 
         if (count == 0) {
             break; /* Until the peer has taken what we point at, or for our
                     * turn. */
         }
-        size_t asked = c->in_turns ? cut(iov, &count, most)
-                                   : iov_bytes(iov, count);
+        size_t asked = c->is_scheduled ? cut_iov(iov, &count, most)
+                                       : iov_bytes(iov, count);
 
-        if (c->moves != NULL && ps_movers_want(c->moves->all, asked)) {
-            begin_move(c, iov, count, asked);
+        if (c->io != NULL && ps_io_pool_wants(c->io->pool, asked)) {
+            submit_send(c, iov, count, asked);
             break;
         }
-        ssize_t n = transmit(c, iov, count);
+        ssize_t n = send_some(c, iov, count);
 
         if (n < 0) {
-            c->blocked = true;
+            c->is_blocked = true;
             if (errno != EAGAIN && errno != EWOULDBLOCK) {
                 write_failed(c, errno);
             }
             break;
         }
-        advance(c, (uint64_t)n);
+        advance_queue(c, (uint64_t)n);
         done += (uint64_t)n;
-        if (c->in_turns && !goes_on(c, (uint64_t)n, most)) {
+        if (c->is_scheduled && !has_more_to_write(c, (uint64_t)n, most)) {
             break;
         }
         /* Full, or others wait: the loop says when to go on. */
-        c->blocked = (size_t)n < asked ||
-                     (done >= WRITE_BUDGET && !ps_list_empty(&c->out));
+        c->is_blocked = (size_t)n < asked ||
+                        (done >= WRITE_BUDGET && !ps_list_empty(&c->out));
     }
     c->stats.bytes_out += done;
     return done;
@@ -659,38 +665,39 @@ static uint64_t write_out(struct ps_conn *c)
 
 bool ps_conn_flush(struct ps_conn *c)
 {
-    if (!conn_alive(c) || c->write_error != 0) {
+    if (!conn_is_alive(c) || c->write_error != 0) {
         return false;
     }
-    if (c->stats.bytes_out >= c->far_look) {
-        look_how_far(c);
+    if (c->stats.bytes_out >= c->next_far_check) {
+        check_distance(c);
     }
     uint64_t done = write_out(c);
     ps_time now = ps_loop_now(c->loop);
 
-    bool waits = c->blocked || conn_sends(c) || !ps_list_empty(&c->held);
+    bool waits = c->is_blocked || conn_pool_sends(c) ||
+                 !ps_list_empty(&c->unreleased);
 
     if (!waits || c->write_error != 0) {
-        c->stall_at = PS_TIME_NEVER;
-    } else if (done > 0 || c->stall_at == PS_TIME_NEVER) {
-        c->stall_at = now + c->limits.stall;
+        c->stall_due = PS_TIME_NEVER;
+    } else if (done > 0 || c->stall_due == PS_TIME_NEVER) {
+        c->stall_due = now + c->limits.stall_timeout;
     }
     if (c->state == CONN_FINISHING && ps_list_empty(&c->out) &&
-        !c->write_shut) {
+        !c->is_write_shut) {
         /* Closing at once could make the kernel reset the connection and
          * throw away what the peer has not read yet. */
-        c->write_shut = true;
+        c->is_write_shut = true;
         (void)shutdown(c->fd, SHUT_WR);
-        c->close_at = now + c->limits.linger;
+        c->close_due = now + c->limits.linger_timeout;
     }
     conn_arm(c);
     conn_update_poll(c);
     return done > 0;
 }
 
-void conn_write_turn(struct ps_turn *turn)
+void conn_write_slot(struct ps_send_slot *turn)
 {
-    struct ps_conn *c = PS_CONTAINER(turn, struct ps_conn, turn);
+    struct ps_conn *c = PS_CONTAINER(turn, struct ps_conn, send_slot);
 
     if (ps_conn_flush(c) && c->state == CONN_OPEN) {
         c->ops->sent(c->ctx, c, c->queued);

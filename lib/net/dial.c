@@ -30,17 +30,17 @@ struct ps_dial {
     uv_getaddrinfo_t lookup;
     uv_poll_t poll;
     struct ps_loop_timer timer;
-    struct addrinfo *found;
+    struct addrinfo *addresses;
     struct addrinfo *next;
-    bool looking; /* The look-up is under way. */
-    bool polling;
-    bool ended;
+    bool is_resolving; /* The look-up is under way. */
+    bool is_polling;
+    bool has_ended;
     int fd;
     int rc;
     char detail[PS_DIAL_DETAIL_MAX];
 };
 
-static void finish(struct ps_dial *d)
+static void dial_finish(struct ps_dial *d)
 {
     ps_dial_cb done = d->done;
     void *ctx = d->ctx;
@@ -54,7 +54,7 @@ static void finish(struct ps_dial *d)
     }
     ps_str_copy(detail, sizeof(detail), d->detail);
     ps_loop_timer_set(d->loop, &d->timer, PS_TIME_NEVER);
-    uv_freeaddrinfo(d->found);
+    uv_freeaddrinfo(d->addresses);
     ps_free(d);
     done(ctx, fd, rc, detail);
 }
@@ -65,35 +65,35 @@ static void poll_closed(uv_handle_t *handle)
 {
     struct ps_dial *d = handle->data;
 
-    d->polling = false;
-    if (d->ended) {
-        finish(d);
+    d->is_polling = false;
+    if (d->has_ended) {
+        dial_finish(d);
     } else {
         next_address(d);
     }
 }
 
-static void failed(struct ps_dial *d, int rc, const char *words)
+static void dial_address_failed(struct ps_dial *d, int rc, const char *words)
 {
     d->rc = rc;
     ps_str_copy(d->detail, sizeof(d->detail), words);
 }
 
 /* One address is done with; when it answered, all is. */
-static void settle(struct ps_dial *d, int errnum)
+static void dial_maybe_done(struct ps_dial *d, int errnum)
 {
     if (errnum == 0) {
-        d->ended = true;
+        d->has_ended = true;
         d->rc = 0;
     } else {
-        failed(d, ps_err_from_errno(errnum), uv_strerror(-errnum));
+        dial_address_failed(d, ps_err_from_errno(errnum), uv_strerror(-errnum));
         close(d->fd);
         d->fd = -1;
     }
     uv_close((uv_handle_t *)&d->poll, poll_closed);
 }
 
-static void connected(uv_poll_t *handle, int status, int events)
+static void dial_connected(uv_poll_t *handle, int status, int events)
 {
     struct ps_dial *d = handle->data;
     int error = 0;
@@ -106,7 +106,7 @@ static void connected(uv_poll_t *handle, int status, int events)
     if (error == 0 && status < 0) {
         error = EIO; /* A refusal would be evidence. */
     }
-    settle(d, error);
+    dial_maybe_done(d, error);
 }
 
 static bool try_address(struct ps_dial *d, const struct addrinfo *ai)
@@ -114,7 +114,7 @@ static bool try_address(struct ps_dial *d, const struct addrinfo *ai)
     d->fd = socket(ai->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK,
                    0);
     if (d->fd < 0) {
-        failed(d, ps_err_from_errno(errno), strerror(errno));
+        dial_address_failed(d, ps_err_from_errno(errno), strerror(errno));
         return false;
     }
     int rc = connect(d->fd, ai->ai_addr, ai->ai_addrlen);
@@ -124,21 +124,21 @@ static bool try_address(struct ps_dial *d, const struct addrinfo *ai)
         error = -uv_poll_init(ps_loop_uv(d->loop), &d->poll, d->fd);
     }
     if (error != 0) {
-        failed(d, ps_err_from_errno(error), uv_strerror(-error));
+        dial_address_failed(d, ps_err_from_errno(error), uv_strerror(-error));
         close(d->fd);
         d->fd = -1;
         return false;
     }
     d->poll.data = d;
-    d->polling = true;
+    d->is_polling = true;
     ps_addr_print(ai->ai_addr, d->detail, sizeof(d->detail));
-    uv_poll_start(&d->poll, UV_WRITABLE, connected);
+    uv_poll_start(&d->poll, UV_WRITABLE, dial_connected);
     return true;
 }
 
 static void next_address(struct ps_dial *d)
 {
-    while (d->next != NULL && !d->ended) {
+    while (d->next != NULL && !d->has_ended) {
         const struct addrinfo *ai = d->next;
 
         d->next = ai->ai_next;
@@ -146,46 +146,47 @@ static void next_address(struct ps_dial *d)
             return;
         }
     }
-    finish(d);
+    dial_finish(d);
 }
 
-static void looked_up(uv_getaddrinfo_t *req, int status, struct addrinfo *res)
+static void dial_resolved(uv_getaddrinfo_t *req, int status,
+                          struct addrinfo *res)
 {
     struct ps_dial *d = req->data;
 
-    d->looking = false;
-    d->found = res;
+    d->is_resolving = false;
+    d->addresses = res;
     d->next = res;
     ps_loop_timer_set(d->loop, &d->timer, ps_loop_now(d->loop) + d->timeout);
-    if (status != 0 && !d->ended) {
-        failed(d, ps_err_from_uv(status), "");
+    if (status != 0 && !d->has_ended) {
+        dial_address_failed(d, ps_err_from_uv(status), "");
         snprintf(d->detail, sizeof(d->detail), "cannot resolve '%.80s': %s",
                  d->host, uv_strerror(status));
-        d->ended = true;
+        d->has_ended = true;
     }
     next_address(d);
 }
 
 /* Give up: what is under way comes back soon and ends it. */
-static void give_up(struct ps_dial *d, int rc, const char *words)
+static void dial_fail(struct ps_dial *d, int rc, const char *words)
 {
-    if (d->ended) {
+    if (d->has_ended) {
         return;
     }
-    d->ended = true;
-    failed(d, rc, words);
-    if (d->looking) {
+    d->has_ended = true;
+    dial_address_failed(d, rc, words);
+    if (d->is_resolving) {
         uv_cancel((uv_req_t *)&d->lookup);
-    } else if (d->polling && !uv_is_closing((uv_handle_t *)&d->poll)) {
+    } else if (d->is_polling && !uv_is_closing((uv_handle_t *)&d->poll)) {
         uv_close((uv_handle_t *)&d->poll, poll_closed);
     }
 }
 
-static void too_late(struct ps_loop_timer *t)
+static void dial_timed_out(struct ps_loop_timer *t)
 {
     struct ps_dial *d = PS_CONTAINER(t, struct ps_dial, timer);
 
-    give_up(d, PS_E_TIMEOUT, "no answer in time");
+    dial_fail(d, PS_E_TIMEOUT, "no answer in time");
 }
 
 int ps_dial_start(struct ps_loop *l, const char *address, ps_time timeout,
@@ -211,16 +212,16 @@ int ps_dial_start(struct ps_loop *l, const char *address, ps_time timeout,
     d->fd = -1;
     d->rc = PS_E_UNREACH;
     ps_str_copy(d->host, sizeof(d->host), a.host);
-    d->timer.due = too_late;
+    d->timer.due = dial_timed_out;
     d->lookup.data = d;
     snprintf(service, sizeof(service), "%u", (unsigned)a.port);
-    rc = uv_getaddrinfo(ps_loop_uv(l), &d->lookup, looked_up, a.host, service,
-                        &hints);
+    rc = uv_getaddrinfo(ps_loop_uv(l), &d->lookup, dial_resolved, a.host,
+                        service, &hints);
     if (rc != 0) {
         ps_free(d);
         return ps_err_from_uv(rc);
     }
-    d->looking = true;
+    d->is_resolving = true;
     ps_loop_timer_set(l, &d->timer, ps_loop_now(l) + PS_DIAL_LOOKUP_MAX);
     *ret_dial = d;
     return 0;
@@ -228,5 +229,5 @@ int ps_dial_start(struct ps_loop *l, const char *address, ps_time timeout,
 
 void ps_dial_cancel(struct ps_dial *d)
 {
-    give_up(d, PS_E_CANCELED, "canceled");
+    dial_fail(d, PS_E_CANCELED, "canceled");
 }

@@ -26,15 +26,15 @@
 struct ps_listener {
     uv_poll_t poll;
     int fd;
-    int reserve;
-    bool closing;
-    uint64_t turned_away;
+    int reserve_fd;
+    bool is_closing;
+    uint64_t refused;
     ps_listener_cb accepted;
     void *ctx;
 };
 
-static int fill(const char *host, uint16_t port, struct sockaddr_storage *sa,
-                socklen_t *ret_len)
+static int fill_address(const char *host, uint16_t port,
+                        struct sockaddr_storage *sa, socklen_t *ret_len)
 {
     struct sockaddr_in *v4 = (struct sockaddr_in *)sa;
     struct sockaddr_in6 *v6 = (struct sockaddr_in6 *)sa;
@@ -85,7 +85,7 @@ int ps_listen_tcp(const char *host, uint16_t port, int backlog, int *ret_fd,
     struct sockaddr_storage sa;
     socklen_t len;
     int one = 1;
-    int rc = fill(host, port, &sa, &len);
+    int rc = fill_address(host, port, &sa, &len);
 
     if (rc != 0) {
         return rc;
@@ -110,37 +110,37 @@ int ps_listen_tcp(const char *host, uint16_t port, int backlog, int *ret_fd,
     return 0;
 }
 
-static int spare(void)
+static int open_reserve_fd(void)
 {
     return open("/dev/null", O_RDONLY | O_CLOEXEC);
 }
 
-static void turn_away(struct ps_listener *s)
+static void refuse_one(struct ps_listener *s)
 {
     int fd;
 
-    close(s->reserve);
+    close(s->reserve_fd);
     fd = accept4(s->fd, NULL, NULL, SOCK_CLOEXEC);
     if (fd >= 0) {
         close(fd);
-        s->turned_away++;
+        s->refused++;
     }
-    s->reserve = spare();
+    s->reserve_fd = open_reserve_fd();
 }
 
-static void ready(uv_poll_t *handle, int status, int events)
+static void accept_ready(uv_poll_t *handle, int status, int events)
 {
     struct ps_listener *s = handle->data;
 
     (void)status;
     (void)events;
-    for (int i = 0; i < ACCEPT_BATCH && !s->closing; i++) {
+    for (int i = 0; i < ACCEPT_BATCH && !s->is_closing; i++) {
         int fd = accept4(s->fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
 
         if (fd >= 0) {
             s->accepted(s->ctx, fd);
         } else if (errno == EMFILE || errno == ENFILE) {
-            turn_away(s);
+            refuse_one(s);
         } else if (errno != EINTR && errno != ECONNABORTED) {
             return;
         }
@@ -159,10 +159,10 @@ int ps_listener_open(struct ps_loop *l, int fd, ps_listener_cb accepted,
     }
     s->poll.data = s;
     s->fd = fd;
-    s->reserve = spare();
+    s->reserve_fd = open_reserve_fd();
     s->accepted = accepted;
     s->ctx = ctx;
-    rc = uv_poll_start(&s->poll, UV_READABLE, ready);
+    rc = uv_poll_start(&s->poll, UV_READABLE, accept_ready);
     if (rc != 0) {
         s->fd = -1; /* The caller's still. */
         ps_listener_close(s);
@@ -179,18 +179,18 @@ static void handle_closed(uv_handle_t *handle)
 
 void ps_listener_close(struct ps_listener *s)
 {
-    if (s == NULL || s->closing) {
+    if (s == NULL || s->is_closing) {
         return;
     }
-    s->closing = true;
+    s->is_closing = true;
     uv_close((uv_handle_t *)&s->poll, handle_closed);
     if (s->fd >= 0) {
         close(s->fd);
     }
-    close(s->reserve);
+    close(s->reserve_fd);
 }
 
-uint64_t ps_listener_turned_away(const struct ps_listener *s)
+uint64_t ps_listener_refused(const struct ps_listener *s)
 {
-    return s->turned_away;
+    return s->refused;
 }

@@ -24,4 +24,4 @@ PS_MUST_USE int ps_listener_open(struct ps_loop *l, int fd,
 /* Frees it too, when the loop has let go. NULL is fine. */
 void ps_listener_close(struct ps_listener *s);
 /* Connections that were turned away because descriptors had run out. */
-uint64_t ps_listener_turned_away(const struct ps_listener *s);
+uint64_t ps_listener_refused(const struct ps_listener *s);

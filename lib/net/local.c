@@ -21,7 +21,7 @@
 #define LOCK_TRIES 200
 
 /* Somebody answers there, or it cannot be told. */
-static bool in_use(const struct sockaddr_un *sa)
+static bool socket_in_use(const struct sockaddr_un *sa)
 {
     struct stat st;
     bool used = true;
@@ -74,7 +74,7 @@ static void unlock_folder(int fd)
     }
 }
 
-static int fill(const char *path, struct sockaddr_un *ret_sa)
+static int fill_address(const char *path, struct sockaddr_un *ret_sa)
 {
     size_t len = strlen(path);
 
@@ -97,7 +97,7 @@ static int bind_path(int fd, const struct sockaddr_un *sa)
     if (errno != EADDRINUSE) {
         return ps_err_from_errno(errno);
     }
-    if (in_use(sa)) {
+    if (socket_in_use(sa)) {
         errno = EADDRINUSE;
         return PS_E_EXIST;
     }
@@ -124,7 +124,7 @@ static int bind_and_listen(int fd, const struct sockaddr_un *sa, unsigned mode,
 int ps_local_listen(const char *path, unsigned mode, int backlog, int *ret_fd)
 {
     struct sockaddr_un sa;
-    int rc = fill(path, &sa);
+    int rc = fill_address(path, &sa);
 
     if (rc != 0) {
         return rc;
@@ -154,12 +154,12 @@ void ps_local_remove(const char *path)
 {
     struct sockaddr_un sa;
 
-    if (fill(path, &sa) != 0) {
+    if (fill_address(path, &sa) != 0) {
         return;
     }
     int lock = lock_folder(&sa);
 
-    if (!in_use(&sa)) {
+    if (!socket_in_use(&sa)) {
         (void)unlink(path);
     }
     unlock_folder(lock);
@@ -179,7 +179,7 @@ int ps_local_peer(int fd, struct ps_local_peer *ret_peer)
 }
 
 /* NULL: it is what we want. */
-static const char *refusal(int fd, uint64_t size)
+static const char *sealing_refusal(int fd, uint64_t size)
 {
     const int wanted = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
     struct stat st;
@@ -212,7 +212,7 @@ struct region {
     size_t size;
 };
 
-static void unmap(void *ctx)
+static void unmap_region(void *ctx)
 {
     struct region *r = ctx;
 
@@ -220,10 +220,10 @@ static void unmap(void *ctx)
     ps_free(r);
 }
 
-static int map(int fd, uint64_t size, int prot, struct ps_buf **ret_buf,
-               const char **ret_why)
+static int map_descriptor(int fd, uint64_t size, int prot,
+                          struct ps_buf **ret_buf, const char **ret_why)
 {
-    const char *why = refusal(fd, size);
+    const char *why = sealing_refusal(fd, size);
 
     if (why != NULL) {
         close(fd);
@@ -244,18 +244,18 @@ static int map(int fd, uint64_t size, int prot, struct ps_buf **ret_buf,
     struct region *r = ps_alloc(sizeof(*r));
 
     *r = (struct region){.data = data, .size = size};
-    *ret_buf = ps_buf_wrap(data, size, unmap, r);
+    *ret_buf = ps_buf_wrap(data, size, unmap_region, r);
     return 0;
 }
 
 int ps_local_map(int fd, uint64_t size, struct ps_buf **ret_buf,
                  const char **ret_why)
 {
-    return map(fd, size, PROT_READ, ret_buf, ret_why);
+    return map_descriptor(fd, size, PROT_READ, ret_buf, ret_why);
 }
 
 int ps_local_map_shared(int fd, uint64_t size, struct ps_buf **ret_buf,
                         const char **ret_why)
 {
-    return map(fd, size, PROT_READ | PROT_WRITE, ret_buf, ret_why);
+    return map_descriptor(fd, size, PROT_READ | PROT_WRITE, ret_buf, ret_why);
 }

@@ -7,21 +7,21 @@
 
 #include "base/alloc.h"
 #include "base/list.h"
-#include "net/inflow.h"
-#include "net/outflow.h"
+#include "net/rcvbuf_tuner.h"
+#include "net/send_scheduler.h"
 #include "net/uverr.h"
-#include "proto/ps_codec.h"
+#include "proto/msg_codec.h"
 
 #include <assert.h>
 #include <uv.h>
 
 #define SIGNALS_MAX 8
 
-struct caught {
+struct signal_handler {
     uv_signal_t handle;
     ps_loop_signal_cb cb;
     void *ctx;
-    bool open;
+    bool is_open;
 };
 
 struct ps_loop {
@@ -36,14 +36,14 @@ struct ps_loop {
     void *hook_ctx;
     struct ps_decoder *decoder;
     void *scratch;
-    struct ps_inflow inflow;
-    struct ps_outflow outflow;
-    struct ps_loop_timer turns; /* Of those. */
-    struct caught signals[SIGNALS_MAX];
+    struct ps_rcvbuf_tuner rcvbuf_tuner;
+    struct ps_send_scheduler send_scheduler;
+    struct ps_loop_timer send_timer; /* Of those. */
+    struct signal_handler signals[SIGNALS_MAX];
 };
 
 /* True when any was due. */
-static bool run_due(struct ps_loop *l)
+static bool run_due_timers(struct ps_loop *l)
 {
     ps_time now = ps_loop_now(l);
     /* Those that are set again to a time that has come wait for the next
@@ -66,19 +66,19 @@ static bool run_due(struct ps_loop *l)
     }
 }
 
-static void wake(uv_timer_t *handle)
+static void timer_due(uv_timer_t *handle)
 {
     struct ps_loop *l = handle->data;
 
     l->armed = PS_TIME_NEVER; /* The wait is over; uv_prepare does the rest. */
 }
 
-static void spin(uv_idle_t *handle)
+static void idle_spin(uv_idle_t *handle)
 {
     (void)handle;
 }
 
-static void arm(struct ps_loop *l)
+static void arm_timer(struct ps_loop *l)
 {
     struct ps_heap_item *item = ps_heap_peek(&l->timers);
     ps_time at = item == NULL ? PS_TIME_NEVER : item->key;
@@ -97,33 +97,34 @@ static void arm(struct ps_loop *l)
     uint64_t due = at / 1000000u + (at % 1000000u != 0);
     uint64_t now = uv_now(&l->uv);
 
-    uv_timer_start(&l->timer, wake,
+    uv_timer_start(&l->timer, timer_due,
                    at <= ps_loop_now(l) || due <= now ? 0 : due - now, 0);
 }
 
-static void turns_due(struct ps_loop_timer *t)
+static void send_slots_due(struct ps_loop_timer *t)
 {
-    struct ps_loop *l = PS_CONTAINER(t, struct ps_loop, turns);
+    struct ps_loop *l = PS_CONTAINER(t, struct ps_loop, send_timer);
 
-    ps_outflow_run(&l->outflow, ps_loop_now(l));
+    ps_send_scheduler_run(&l->send_scheduler, ps_loop_now(l));
 }
 
-static void before_wait(uv_prepare_t *handle)
+static void prepare_wait(uv_prepare_t *handle)
 {
     struct ps_loop *l = handle->data;
-    bool any = run_due(l);
+    bool any = run_due_timers(l);
     bool again = l->hook != NULL && l->hook(l->hook_ctx);
 
     /* Who goes step by step wants to see what a deadline did. */
     again = again || (any && l->stepping);
     if (again && !uv_is_active((uv_handle_t *)&l->idle)) {
-        uv_idle_start(&l->idle, spin);
+        uv_idle_start(&l->idle, idle_spin);
     } else if (!again) {
         uv_idle_stop(&l->idle);
     }
-    ps_loop_timer_set(l, &l->turns,
-                      ps_outflow_deadline(&l->outflow, ps_loop_now(l)));
-    arm(l);
+    ps_loop_timer_set(
+        l, &l->send_timer,
+        ps_send_scheduler_deadline(&l->send_scheduler, ps_loop_now(l)));
+    arm_timer(l);
 }
 
 int ps_loop_new(struct ps_loop **ret_loop)
@@ -144,8 +145,8 @@ int ps_loop_new(struct ps_loop **ret_loop)
     l->scratch = ps_alloc(PS_LOOP_SCRATCH);
     ps_heap_init(&l->timers);
     l->armed = PS_TIME_NEVER;
-    ps_outflow_init(&l->outflow);
-    l->turns.due = turns_due;
+    ps_send_scheduler_init(&l->send_scheduler);
+    l->send_timer.due = send_slots_due;
     /* These three cannot fail. They do not keep the loop running. */
     uv_prepare_init(&l->uv, &l->prepare);
     uv_timer_init(&l->uv, &l->timer);
@@ -153,7 +154,7 @@ int ps_loop_new(struct ps_loop **ret_loop)
     l->prepare.data = l;
     l->timer.data = l;
     l->idle.data = l;
-    uv_prepare_start(&l->prepare, before_wait);
+    uv_prepare_start(&l->prepare, prepare_wait);
     uv_unref((uv_handle_t *)&l->prepare);
     uv_unref((uv_handle_t *)&l->idle);
     *ret_loop = l;
@@ -171,7 +172,7 @@ void ps_loop_free(struct ps_loop *l)
     uv_close((uv_handle_t *)&l->timer, NULL);
     uv_close((uv_handle_t *)&l->idle, NULL);
     for (int i = 0; i < SIGNALS_MAX; i++) {
-        if (l->signals[i].open) {
+        if (l->signals[i].is_open) {
             uv_close((uv_handle_t *)&l->signals[i].handle, NULL);
         }
     }
@@ -188,7 +189,7 @@ void ps_loop_free(struct ps_loop *l)
 
 void ps_loop_run(struct ps_loop *l)
 {
-    arm(l); /* A deadline alone keeps the loop running. */
+    arm_timer(l); /* A deadline alone keeps the loop running. */
     uv_run(&l->uv, UV_RUN_DEFAULT);
 }
 
@@ -199,14 +200,14 @@ void ps_loop_stop(struct ps_loop *l)
 
 bool ps_loop_step(struct ps_loop *l)
 {
-    arm(l);
+    arm_timer(l);
     l->stepping = true;
     uv_run(&l->uv, UV_RUN_ONCE);
     l->stepping = false;
     if (l->hook != NULL) {
         (void)l->hook(l->hook_ctx);
     }
-    arm(l);
+    arm_timer(l);
     return uv_loop_alive(&l->uv) != 0;
 }
 
@@ -238,7 +239,7 @@ ps_time ps_loop_timer_at(const struct ps_loop_timer *t)
 
 static void signal_caught(uv_signal_t *handle, int signum)
 {
-    struct caught *s = handle->data;
+    struct signal_handler *s = handle->data;
 
     s->cb(s->ctx, signum);
 }
@@ -246,12 +247,12 @@ static void signal_caught(uv_signal_t *handle, int signum)
 int ps_loop_signal(struct ps_loop *l, int signum, ps_loop_signal_cb caught,
                    void *ctx)
 {
-    struct caught *s = NULL;
+    struct signal_handler *s = NULL;
 
     for (int i = 0; i < SIGNALS_MAX; i++) {
-        struct caught *at = &l->signals[i];
+        struct signal_handler *at = &l->signals[i];
 
-        if (!at->open || at->handle.signum == signum) {
+        if (!at->is_open || at->handle.signum == signum) {
             s = at;
             break;
         }
@@ -261,7 +262,7 @@ int ps_loop_signal(struct ps_loop *l, int signum, ps_loop_signal_cb caught,
     }
     s->cb = caught;
     s->ctx = ctx;
-    if (s->open) {
+    if (s->is_open) {
         return 0;
     }
     int rc = uv_signal_init(&l->uv, &s->handle);
@@ -269,20 +270,20 @@ int ps_loop_signal(struct ps_loop *l, int signum, ps_loop_signal_cb caught,
     if (rc != 0) {
         return ps_err_from_uv(rc);
     }
-    s->open = true;
+    s->is_open = true;
     s->handle.data = s;
     uv_unref((uv_handle_t *)&s->handle);
     return ps_err_from_uv(uv_signal_start(&s->handle, signal_caught, signum));
 }
 
-struct ps_inflow *ps_loop_inflow(struct ps_loop *l)
+struct ps_rcvbuf_tuner *ps_loop_rcvbuf_tuner(struct ps_loop *l)
 {
-    return &l->inflow;
+    return &l->rcvbuf_tuner;
 }
 
-struct ps_outflow *ps_loop_outflow(struct ps_loop *l)
+struct ps_send_scheduler *ps_loop_send_scheduler(struct ps_loop *l)
 {
-    return &l->outflow;
+    return &l->send_scheduler;
 }
 
 struct uv_loop_s *ps_loop_uv(struct ps_loop *l)

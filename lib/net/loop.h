@@ -54,10 +54,10 @@ PS_MUST_USE int ps_loop_signal(struct ps_loop *l, int signum,
                                ps_loop_signal_cb caught, void *ctx);
 
 /* For the other modules of this folder. */
-struct ps_inflow;
-struct ps_inflow *ps_loop_inflow(struct ps_loop *l);
-struct ps_outflow;
-struct ps_outflow *ps_loop_outflow(struct ps_loop *l);
+struct ps_rcvbuf_tuner;
+struct ps_rcvbuf_tuner *ps_loop_rcvbuf_tuner(struct ps_loop *l);
+struct ps_send_scheduler;
+struct ps_send_scheduler *ps_loop_send_scheduler(struct ps_loop *l);
 struct uv_loop_s *ps_loop_uv(struct ps_loop *l);
 struct ps_decoder *ps_loop_decoder(struct ps_loop *l);
 /* Where bytes go that nobody wants. */

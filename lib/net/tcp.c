@@ -25,28 +25,28 @@
  * round trip of 100 ms leaves a connection less than a megabyte a second. */
 #define FAR_CONTROL       "bbr"
 
-static void wish(int fd, int option, int value)
+static void set_option(int fd, int option, int value)
 {
     (void)setsockopt(fd, IPPROTO_TCP, option, &value, sizeof(value));
 }
 
 void ps_tcp_prepare(int fd, enum ps_tcp_kind kind)
 {
-    wish(fd, TCP_NODELAY, 1);
+    set_option(fd, TCP_NODELAY, 1);
     switch (kind) {
     case PS_TCP_OTHER:
         break;
     case PS_TCP_BULK:
     case PS_TCP_BULK_SYSTEM:
-        wish(fd, RTO_MAX_MS, BULK_RTO_MAX_MS);
+        set_option(fd, RTO_MAX_MS, BULK_RTO_MAX_MS);
         break;
     case PS_TCP_LEASES:
         /* Six tries without doubling, and one duplicate acknowledgement is
          * enough to send again. */
-        wish(fd, TCP_THIN_LINEAR_TIMEOUTS, 1);
-        wish(fd, TCP_THIN_DUPACK, 1);
-        wish(fd, RTO_MIN_US, LEASES_RTO_MIN_US);
-        wish(fd, RTO_MAX_MS, LEASES_RTO_MAX_MS);
+        set_option(fd, TCP_THIN_LINEAR_TIMEOUTS, 1);
+        set_option(fd, TCP_THIN_DUPACK, 1);
+        set_option(fd, RTO_MIN_US, LEASES_RTO_MIN_US);
+        set_option(fd, RTO_MAX_MS, LEASES_RTO_MAX_MS);
         break;
     }
 }
@@ -63,7 +63,7 @@ bool ps_tcp_is_far(int fd)
            PS_MICROS((uint64_t)info.tcpi_min_rtt) >= PS_TCP_FAR;
 }
 
-bool ps_tcp_heeds_loss(int fd)
+bool ps_tcp_slows_on_loss(int fd)
 {
     char name[16] = ""; /* TCP_CA_NAME_MAX */
     socklen_t len = sizeof(name) - 1;
@@ -93,7 +93,7 @@ void ps_tcp_go_far(int fd, enum ps_tcp_kind kind)
         (void)setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, FAR_CONTROL,
                          sizeof(FAR_CONTROL) - 1);
     }
-    wish(fd, TCP_NOTSENT_LOWAT, 0); /* The system's. */
+    set_option(fd, TCP_NOTSENT_LOWAT, 0); /* The system's. */
 }
 
 ps_time ps_tcp_unacked_since(int fd, ps_time before, ps_time now)

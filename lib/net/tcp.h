@@ -21,7 +21,7 @@ void ps_tcp_prepare(int fd, enum ps_tcp_kind kind);
 
 /* The shortest round trip of a far connection: one that leaves the local
  * network, whose bandwidth-delay product is much larger than the leads of
- * net/outflow.h and the queue of net/inflow.h. */
+ * net/send_scheduler.h and the queue of net/rcvbuf_tuner.h. */
 #define PS_TCP_FAR PS_MILLIS(10)
 
 /* True if the connection is far; false also while TCP has no sample. */
@@ -31,7 +31,7 @@ bool ps_tcp_is_far(int fd);
 void ps_tcp_go_far(int fd, enum ps_tcp_kind kind);
 
 /* True if the congestion control reduces the rate at each loss. */
-bool ps_tcp_heeds_loss(int fd);
+bool ps_tcp_slows_on_loss(int fd);
 /* The bytes that were sent since the connection was made, retransmissions
  * included, and those of the retransmissions. False: an older kernel, which
  * does not count them. */

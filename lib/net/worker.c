@@ -13,29 +13,30 @@
 #include <assert.h>
 #include <uv.h>
 
-#define INLINE_MAX_DEFAULT (128u * 1024u)
+#define INLINE_MAX_DEFAULT  (128u * 1024u)
 /* Bytes of one source in a piece: stays in the second cache with the sum. */
-#define PIECE_BYTES        (128u * 1024u)
-#define THREADS_MAX        256u
+#define PIECE_BYTES         (128u * 1024u)
+#define THREADS_MAX         256u
 /* A job of one piece, so many times larger than a small one, is run on the loop
  * when there is no other: to wake a thread would take longer. */
-#define ALONE_TIMES        8u
+#define INLINE_ALONE_FACTOR 8u
 
 struct ps_worker {
     uint64_t inline_max;
-    struct ps_list small; /* Loop thread only. */
-    uint32_t threaded;    /* As well: jobs with the threads. */
+    struct ps_list small_tasks; /* Loop thread only. */
+    uint32_t is_threaded;       /* As well: jobs with the threads. */
     uv_async_t async;
     uv_mutex_t lock;
     uv_cond_t wake;
-    bool stop;           /* Under the lock, as all below. */
-    struct ps_list todo; /* Jobs with elements that nobody has taken. */
-    struct ps_list done;
+    bool is_stopping; /* Under the lock, as all below. */
+    struct ps_list
+        pending_tasks; /* Jobs with elements that nobody has taken. */
+    struct ps_list done_tasks;
     unsigned thread_count;
     uv_thread_t threads[];
 };
 
-static void take_piece(struct ps_worker_task *t, uint64_t *from, uint64_t *to)
+static void claim_piece(struct ps_worker_task *t, uint64_t *from, uint64_t *to)
 {
     *from = t->next;
     *to = ps_min_u64(t->job->count, t->next + t->step);
@@ -55,18 +56,18 @@ static bool piece_done(struct ps_worker *w, struct ps_worker_task *t, int rc)
     if (--t->pieces > 0 || ps_list_linked(&t->node)) {
         return false;
     }
-    first = ps_list_empty(&w->done);
-    ps_list_push_back(&w->done, &t->node);
+    first = ps_list_empty(&w->done_tasks);
+    ps_list_push_back(&w->done_tasks, &t->node);
     return first;
 }
 
-static void work(void *arg)
+static void thread_main(void *arg)
 {
     struct ps_worker *w = arg;
 
     uv_mutex_lock(&w->lock);
-    while (!w->stop) {
-        struct ps_list_node *n = ps_list_first(&w->todo);
+    while (!w->is_stopping) {
+        struct ps_list_node *n = ps_list_first(&w->pending_tasks);
         uint64_t from;
         uint64_t to;
 
@@ -76,7 +77,7 @@ static void work(void *arg)
         }
         struct ps_worker_task *t = PS_CONTAINER(n, struct ps_worker_task, node);
 
-        take_piece(t, &from, &to);
+        claim_piece(t, &from, &to);
         uv_mutex_unlock(&w->lock);
         int rc = ps_kernel_run_range(t->job, from, to);
 
@@ -88,7 +89,7 @@ static void work(void *arg)
     uv_mutex_unlock(&w->lock);
 }
 
-static void take_all(struct ps_list *from, struct ps_list *to)
+static void accept_all(struct ps_list *from, struct ps_list *to)
 {
     struct ps_list_node *n;
 
@@ -97,7 +98,7 @@ static void take_all(struct ps_list *from, struct ps_list *to)
     }
 }
 
-static void end_all(struct ps_list *tasks)
+static void complete_all(struct ps_list *tasks)
 {
     struct ps_list_node *n;
 
@@ -108,20 +109,20 @@ static void end_all(struct ps_list *tasks)
     }
 }
 
-static void some_done(uv_async_t *handle)
+static void worker_reap(uv_async_t *handle)
 {
     struct ps_worker *w = handle->data;
     struct ps_list ready;
 
     ps_list_init(&ready);
     uv_mutex_lock(&w->lock);
-    take_all(&w->done, &ready);
+    accept_all(&w->done_tasks, &ready);
     uv_mutex_unlock(&w->lock);
     PS_LIST_EACH(n, &ready)
     {
-        w->threaded--;
+        w->is_threaded--;
     }
-    end_all(&ready);
+    complete_all(&ready);
 }
 
 static unsigned thread_count(unsigned wanted)
@@ -137,10 +138,10 @@ static void handle_closed(uv_handle_t *handle)
     ps_free(handle->data);
 }
 
-static void join(struct ps_worker *w)
+static void join_threads(struct ps_worker *w)
 {
     uv_mutex_lock(&w->lock);
-    w->stop = true;
+    w->is_stopping = true;
     uv_cond_broadcast(&w->wake);
     uv_mutex_unlock(&w->lock);
     for (unsigned i = 0; i < w->thread_count; i++) {
@@ -154,7 +155,7 @@ int ps_worker_new(const struct ps_worker_options *opt,
     unsigned count = thread_count(opt->threads);
     struct ps_worker *w = ps_calloc(1,
                                     sizeof(*w) + count * sizeof(w->threads[0]));
-    int rc = uv_async_init(ps_loop_uv(opt->loop), &w->async, some_done);
+    int rc = uv_async_init(ps_loop_uv(opt->loop), &w->async, worker_reap);
 
     if (rc != 0) {
         ps_free(w);
@@ -163,13 +164,13 @@ int ps_worker_new(const struct ps_worker_options *opt,
     w->async.data = w;
     uv_unref((uv_handle_t *)&w->async);
     w->inline_max = opt->inline_max != 0 ? opt->inline_max : INLINE_MAX_DEFAULT;
-    ps_list_init(&w->small);
-    ps_list_init(&w->todo);
-    ps_list_init(&w->done);
+    ps_list_init(&w->small_tasks);
+    ps_list_init(&w->pending_tasks);
+    ps_list_init(&w->done_tasks);
     uv_mutex_init(&w->lock);
     uv_cond_init(&w->wake);
     while (w->thread_count < count && rc == 0) {
-        rc = uv_thread_create(&w->threads[w->thread_count], work, w);
+        rc = uv_thread_create(&w->threads[w->thread_count], thread_main, w);
         w->thread_count += rc == 0;
     }
     if (rc != 0 && w->thread_count == 0) {
@@ -187,16 +188,16 @@ void ps_worker_free(struct ps_worker *w)
     if (w == NULL) {
         return;
     }
-    join(w);
+    join_threads(w);
     ps_list_init(&left);
-    take_all(&w->todo, &left);
-    take_all(&w->small, &left);
+    accept_all(&w->pending_tasks, &left);
+    accept_all(&w->small_tasks, &left);
     PS_LIST_EACH(n, &left)
     {
         PS_CONTAINER(n, struct ps_worker_task, node)->rc = PS_E_CANCELED;
     }
-    take_all(&w->done, &left);
-    end_all(&left);
+    accept_all(&w->done_tasks, &left);
+    complete_all(&left);
     uv_mutex_destroy(&w->lock);
     uv_cond_destroy(&w->wake);
     uv_close((uv_handle_t *)&w->async, handle_closed);
@@ -224,22 +225,22 @@ void ps_worker_submit(struct ps_worker *w, struct ps_worker_task *t)
     t->pieces = 0;
     t->rc = 0;
     if (size == 0) {
-        ps_list_push_back(&w->small, &t->node);
+        ps_list_push_back(&w->small_tasks, &t->node);
         return;
     }
-    t->step = ps_kernel_divides(job) ? PIECE_BYTES / size : job->count;
+    t->step = ps_kernel_is_divisible(job) ? PIECE_BYTES / size : job->count;
     bool several = job->count > t->step;
     uint64_t bytes = job_bytes(job);
 
     if (bytes <= w->inline_max ||
-        (bytes / ALONE_TIMES <= w->inline_max && !several && w->threaded == 0 &&
-         ps_list_empty(&w->small))) {
-        ps_list_push_back(&w->small, &t->node);
+        (bytes / INLINE_ALONE_FACTOR <= w->inline_max && !several &&
+         w->is_threaded == 0 && ps_list_empty(&w->small_tasks))) {
+        ps_list_push_back(&w->small_tasks, &t->node);
         return;
     }
-    w->threaded++;
+    w->is_threaded++;
     uv_mutex_lock(&w->lock);
-    ps_list_push_back(&w->todo, &t->node);
+    ps_list_push_back(&w->pending_tasks, &t->node);
     if (several) {
         uv_cond_broadcast(&w->wake);
     } else {
@@ -252,18 +253,18 @@ bool ps_worker_run_small(struct ps_worker *w)
 {
     struct ps_list now;
 
-    if (ps_list_empty(&w->small)) {
+    if (ps_list_empty(&w->small_tasks)) {
         return false;
     }
     ps_list_init(&now);
-    take_all(&w->small, &now);
+    accept_all(&w->small_tasks, &now);
     PS_LIST_EACH(n, &now)
     {
         struct ps_worker_task *t = PS_CONTAINER(n, struct ps_worker_task, node);
 
         t->rc = ps_kernel_run(t->job);
     }
-    end_all(&now);
+    complete_all(&now);
     return true;
 }
 

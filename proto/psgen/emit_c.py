@@ -190,7 +190,7 @@ def field_row(f, where):
     if f.required:
         parts.append(".required = true")
     if f.type == "str" and f.name in PROSE:
-        parts.append(".prose = true")
+        parts.append(".is_text = true")
     parts.append(f".since = {f.since}")
     if f.max:
         parts.append(f".max = {f.max}")

@@ -114,19 +114,19 @@ static double bytes_of(const struct row *row)
 static void step(const struct row *row, unsigned i)
 {
     const void *src = gradient[i];
-    struct ps_squares squares[2] = {0};
+    struct ps_square_sum squares[2] = {0};
     struct ps_job job = {
         .op = row->op,
         .dtype = PS_DTYPE_FLOAT32,
-        .half = row->half,
+        .storage_dtype = row->half,
         .count = COUNT,
         .src = &src,
         .src_count = 1,
         .dst = gradient[i],
         .weight = weight[i],
-        .aside = row->aside,
-        .squares = row->aside ? &squares[0] : NULL,
-        .weight_squares = row->aside ? &squares[1] : NULL,
+        .direction_only = row->aside,
+        .square_sum = row->aside ? &squares[0] : NULL,
+        .weight_square_sum = row->aside ? &squares[1] : NULL,
         .master = row->half != PS_DTYPE_FLOAT32 ? weight[i] : NULL,
         .state = state[0][i],
         .states = {state[0][i], state[1][i], state[2][i]},

@@ -8,7 +8,7 @@
  *
  * With --json, a line for each cell, with the best variant of the processor. */
 #include "kernel/kernel.h"
-#include "kernel/press.h"
+#include "kernel/codec.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -21,18 +21,18 @@
 
 static const struct {
     const char *what;
-    struct ps_press press;
+    struct ps_codec press;
 } rows[] = {
-    {"memcpy", {.kind = PS_PRESS_NONE}},
-    {"2bit", {.kind = PS_PRESS_2BIT, .feedback = true, .threshold = 0.5f}},
-    {"1bit", {.kind = PS_PRESS_1BIT, .feedback = true}},
-    {"fp16", {.kind = PS_PRESS_FP16}},
-    {"bf16", {.kind = PS_PRESS_BF16}},
-    {"onebit", {.kind = PS_PRESS_ONEBIT, .feedback = true, .scaling = true}},
-    {"topk 1%", {.kind = PS_PRESS_TOPK, .feedback = true, .k = 0.01}},
-    {"randomk 1%", {.kind = PS_PRESS_RANDOMK, .feedback = true, .k = 0.01}},
-    {"dither 7", {.kind = PS_PRESS_DITHER, .feedback = true, .levels = 7}},
-    {"natural 7", {.kind = PS_PRESS_NATURAL, .feedback = true, .levels = 7}},
+    {"memcpy", {.kind = PS_CODEC_NONE}},
+    {"2bit", {.kind = PS_CODEC_2BIT, .feedback = true, .threshold = 0.5f}},
+    {"1bit", {.kind = PS_CODEC_1BIT, .feedback = true}},
+    {"fp16", {.kind = PS_CODEC_FP16}},
+    {"bf16", {.kind = PS_CODEC_BF16}},
+    {"onebit", {.kind = PS_CODEC_ONEBIT, .feedback = true, .scaling = true}},
+    {"topk 1%", {.kind = PS_CODEC_TOPK, .feedback = true, .k = 0.01}},
+    {"randomk 1%", {.kind = PS_CODEC_RANDOMK, .feedback = true, .k = 0.01}},
+    {"dither 7", {.kind = PS_CODEC_DITHER, .feedback = true, .levels = 7}},
+    {"natural 7", {.kind = PS_CODEC_NATURAL, .feedback = true, .levels = 7}},
 };
 #define ROWS (sizeof(rows) / sizeof(rows[0]))
 
@@ -57,7 +57,7 @@ static int by_value(const void *a, const void *b)
     return (*x > *y) - (*x < *y);
 }
 
-static void encode_part(const struct ps_press *c, unsigned i)
+static void encode_part(const struct ps_codec *c, unsigned i)
 {
     const void *src = vector[i];
     struct ps_job job = {.op = PS_JOB_ENCODE,
@@ -66,8 +66,8 @@ static void encode_part(const struct ps_press *c, unsigned i)
                          .src_count = 1,
                          .src = &src,
                          .dst = code[i],
-                         .press = *c,
-                         .stream = i,
+                         .codec = *c,
+                         .rng_stream = i,
                          .residual = residual[i]};
 
     if (ps_kernel_run(&job) != 0) {
@@ -76,20 +76,20 @@ static void encode_part(const struct ps_press *c, unsigned i)
     }
 }
 
-static void run_once(const struct ps_press *c, bool decode)
+static void run_once(const struct ps_codec *c, bool decode)
 {
     for (unsigned i = 0; i < PARTS; i++) {
-        if (c->kind == PS_PRESS_NONE) {
+        if (c->kind == PS_CODEC_NONE) {
             memcpy(out[i], vector[i], COUNT * sizeof(float));
         } else if (decode) {
-            ps_press_decode(c, i, code[i], COUNT, 0, COUNT, out[i]);
+            ps_codec_decode(c, i, code[i], COUNT, 0, COUNT, out[i]);
         } else {
             encode_part(c, i);
         }
     }
 }
 
-static double rate(const struct ps_press *c, bool decode, double limit)
+static double rate(const struct ps_codec *c, bool decode, double limit)
 {
     static double seconds[RUNS_MAX];
     unsigned runs = 0;
@@ -127,9 +127,9 @@ static void print_json(const char *what, const char *how, double gbps)
 static void run_json(double limit)
 {
     for (size_t r = 0; r < ROWS; r++) {
-        const struct ps_press *c = &rows[r].press;
+        const struct ps_codec *c = &rows[r].press;
 
-        if (c->kind == PS_PRESS_NONE) {
+        if (c->kind == PS_CODEC_NONE) {
             print_json(rows[r].what, "", 2 * rate(c, false, limit));
         } else {
             print_json(rows[r].what, ", encoded", rate(c, false, limit));

@@ -9,10 +9,10 @@
 #include "net/conn.h"
 #include "net/listen.h"
 #include "net/loop.h"
-#include "net/mover.h"
-#include "net/near.h"
+#include "net/io_pool.h"
+#include "net/shm_peer.h"
 #include "proto/frame.h"
-#include "proto/ps_codec.h"
+#include "proto/msg_codec.h"
 
 #include <arpa/inet.h>
 #include <errno.h>
@@ -35,7 +35,7 @@ static bool over_tcp;
 static bool near;
 static bool loops;
 /* What makers of worlds ask for; .count_max 0: two threads. */
-static struct ps_movers_options wanted;
+static struct ps_io_pool_options wanted;
 
 static void tcp_pair(int fd[2])
 {
@@ -87,22 +87,22 @@ struct world {
     struct end b;
     int fd; /* The stranger's end; -1: b is a connection too. */
     struct ps_arenas *arenas;
-    struct ps_movers *movers;
+    struct ps_io_pool *movers;
 };
 
 static void make_movers(struct world *w)
 {
-    struct ps_movers_options opt = wanted;
+    struct ps_io_pool_options opt = wanted;
 
     if (!loops) {
         return;
     }
-    if (opt.count_max == 0) {
-        opt.count = opt.count_max = 2;
+    if (opt.threads_max == 0) {
+        opt.threads = opt.threads_max = 2;
     }
     opt.loop = w->loop;
-    opt.least = 512;
-    assert_int_equal(ps_movers_new(&opt, &w->movers), 0);
+    opt.task_bytes_min = 512;
+    assert_int_equal(ps_io_pool_new(&opt, &w->movers), 0);
 }
 
 static int on_header(void *ctx, struct ps_conn *c, const struct ps_msg *msg,
@@ -181,9 +181,9 @@ static void open_end(struct world *w, struct end *e, int fd, bool server,
         .self = server ? PS_ROLE_SERVER : PS_ROLE_AGENT,
         .peer_roles = 1u << (server ? PS_ROLE_AGENT : PS_ROLE_SERVER),
         .dialled = !server,
-        .near = near,
+        .is_shm = near,
         .arenas = w->arenas,
-        .movers = w->movers,
+        .io_pool = w->movers,
         .limits = limits,
         .ops = &ops,
         .ctx = e,
@@ -236,7 +236,7 @@ static void end(struct world *w)
     if (w->fd >= 0) {
         close(w->fd);
     }
-    ps_movers_free(w->movers);
+    ps_io_pool_free(w->movers);
     ps_loop_free(w->loop);
     ps_arenas_free(w->arenas);
     assert_int_equal(ps_alloc_live(), 0);
@@ -274,7 +274,7 @@ static struct ps_msg push_msg(void)
     m.push.gen = 1;
     m.push.parts = &one_part;
     m.push.parts_count = 1;
-    m.push.ranks = 1;
+    m.push.weight = 1;
     return m;
 }
 
@@ -284,9 +284,9 @@ static size_t put(uint8_t *out, size_t at, size_t cap, const struct ps_msg *msg,
 {
     size_t len;
 
-    assert_int_equal(ps_codec_encode(msg, PS_PROTOCOL, payload_len, out + at,
-                                     cap - at, &len),
-                     0);
+    assert_int_equal(
+        ps_msg_encode(msg, PS_PROTOCOL, payload_len, out + at, cap - at, &len),
+        0);
     assert_true(at + len + payload_len <= cap);
     for (uint64_t i = 0; i < payload_len; i++) {
         out[at + len + i] = (uint8_t)(i * 7 + 3);
@@ -398,8 +398,8 @@ static void both_greet(struct world *w)
     ps_conn_flush(w->a.conn);
     RUN_UNTIL(w, w->b.frames == 1);
     assert_int_equal(ps_conn_peer_role(w->b.conn), PS_ROLE_SERVER);
-    RUN_UNTIL(w, ps_conn_points(w->a.conn) == near &&
-                     ps_conn_points(w->b.conn) == near);
+    RUN_UNTIL(w, ps_conn_refers_to_arenas(w->a.conn) == near &&
+                     ps_conn_refers_to_arenas(w->b.conn) == near);
     w->a.frames = w->b.frames = 0;
     w->a.done = w->b.done = 0;
 }
@@ -433,9 +433,9 @@ static void large_payloads_are_not_copied(void **state)
     assert_memory_equal(w.a.payload, buf->data, buf->size);
     ps_conn_stats(w.a.conn, &s);
     assert_true(s.copied * 1000 < count * buf->size);
-    assert_true(!loops || s.moved > count * buf->size / 2);
+    assert_true(!loops || s.moved_by_pool > count * buf->size / 2);
     if (near) {
-        assert_int_equal(s.near, count * buf->size);
+        assert_int_equal(s.by_reference, count * buf->size);
         assert_true(s.bytes_in < count * 1024);
     }
     ps_buf_unref(buf);
@@ -498,8 +498,11 @@ static void small_frames_leave_others_their_turn(void **state)
 static void send_ahead(struct end *e, uint64_t ack)
 {
     const struct ps_msg msg = {.code = PS_MSG_ACK, .ack = ack};
-    const struct ps_conn_frame f = {
-        .msg = &msg, .pass_fd = -1, .ahead = true, .done = on_done, .ctx = e};
+    const struct ps_conn_frame f = {.msg = &msg,
+                                    .pass_fd = -1,
+                                    .is_urgent = true,
+                                    .done = on_done,
+                                    .ctx = e};
 
     assert_int_equal(ps_conn_send(e->conn, &f), 0);
 }
@@ -526,7 +529,7 @@ static void some_frames_go_ahead(void **state)
     ps_conn_flush(w.a.conn);
     RUN_UNTIL(&w, w.b.frames == 2);
     assert_int_equal(w.b.before_ack, 1);
-    RUN_UNTIL(&w, ps_conn_points(w.b.conn) == near);
+    RUN_UNTIL(&w, ps_conn_refers_to_arenas(w.b.conn) == near);
 
     w.a.payload_cap = 8 * MIB;
     w.a.payload = calloc(1, 8 * MIB);
@@ -834,7 +837,7 @@ static void silence_is_cut(void **state)
     struct world w;
 
     (void)state;
-    begin(&w, (struct ps_conn_limits){.greet = PS_MILLIS(20)});
+    begin(&w, (struct ps_conn_limits){.greeting_timeout = PS_MILLIS(20)});
     expect_cut(&w, PS_E_TIMEOUT);
     assert_string_equal(w.a.reason, "no greeting in time");
     end(&w);
@@ -847,7 +850,7 @@ static void slow_greeting_is_cut(void **state)
     struct world w;
 
     (void)state;
-    begin(&w, (struct ps_conn_limits){.greet = PS_MILLIS(20)});
+    begin(&w, (struct ps_conn_limits){.greeting_timeout = PS_MILLIS(20)});
     tell(&w, bytes, put(bytes, 0, sizeof(bytes), &hello, 0) - 1);
     expect_cut(&w, PS_E_TIMEOUT);
     end(&w);
@@ -860,7 +863,7 @@ static void slow_header_is_cut(void **state)
     struct world w;
 
     (void)state;
-    begin(&w, (struct ps_conn_limits){.header = PS_MILLIS(20)});
+    begin(&w, (struct ps_conn_limits){.header_timeout = PS_MILLIS(20)});
     greet(&w);
     put(bytes, 0, sizeof(bytes), &push, 64);
     tell(&w, bytes, PS_FRAME_PREFIX + 3);
@@ -876,7 +879,7 @@ static void stopped_payload_is_cut(void **state)
     struct world w;
 
     (void)state;
-    begin(&w, (struct ps_conn_limits){.stall = PS_MILLIS(20)});
+    begin(&w, (struct ps_conn_limits){.stall_timeout = PS_MILLIS(20)});
     greet(&w);
     tell(&w, bytes, put(bytes, 0, sizeof(bytes), &push, 64) - 1);
     expect_cut(&w, PS_E_TIMEOUT);
@@ -903,9 +906,9 @@ static void idle_stays_open(void **state)
 
     (void)state;
     /* A busy machine must have time for the greeting. */
-    begin(&w, (struct ps_conn_limits){.greet = PS_MILLIS(500),
-                                      .header = PS_MILLIS(10),
-                                      .stall = PS_MILLIS(10)});
+    begin(&w, (struct ps_conn_limits){.greeting_timeout = PS_MILLIS(500),
+                                      .header_timeout = PS_MILLIS(10),
+                                      .stall_timeout = PS_MILLIS(10)});
     greet(&w);
     /* Longer than all the limits. */
     struct wake wake = {.timer.due = wake_up};
@@ -1002,7 +1005,7 @@ static void peer_that_stops_reading_is_cut(void **state)
     (void)state;
     value.value.parts = &one_part;
     value.value.parts_count = 1;
-    begin(&w, (struct ps_conn_limits){.stall = PS_MILLIS(20)});
+    begin(&w, (struct ps_conn_limits){.stall_timeout = PS_MILLIS(20)});
     greet(&w);
     assert_int_equal(send_msg(&w.a, &value, &slice), 0);
     ps_conn_flush(w.a.conn);
@@ -1067,7 +1070,7 @@ static void finish_does_not_wait_for_ever(void **state)
     struct world w;
 
     (void)state;
-    begin(&w, (struct ps_conn_limits){.linger = PS_MILLIS(20)});
+    begin(&w, (struct ps_conn_limits){.linger_timeout = PS_MILLIS(20)});
     greet(&w);
     ps_conn_finish(w.a.conn);
     RUN_UNTIL(&w, w.a.closed);
@@ -1132,7 +1135,7 @@ static size_t put_pointer(uint8_t *out, size_t cap, uint64_t len,
     struct ps_msg push = push_msg();
     size_t n;
 
-    assert_int_equal(ps_codec_encode(&push, PS_PROTOCOL, len, out, cap, &n), 0);
+    assert_int_equal(ps_msg_encode(&push, PS_PROTOCOL, len, out, cap, &n), 0);
     out[8] = 1; /* One piece. */
     for (unsigned i = 0; i < 16; i++) {
         out[n++] = (uint8_t)(piece[i / 8] >> (7 - i % 8) * 8);
@@ -1273,14 +1276,14 @@ static void arenas_are_shown(void **state)
     w.a.payload = malloc(MIB);
     for (unsigned i = 1; i <= 3; i++) {
         struct ps_pool *pool = ps_pool_new(&(struct ps_pool_options){
-            .source = ps_arenas_source_if_wanted(w.arenas)});
+            .source = ps_arenas_lazy_source(w.arenas)});
         struct ps_buf *before;
         struct ps_buf *buf;
 
         /* Nobody is there the first time, and it lies elsewhere. */
         assert_int_equal(ps_pool_get(pool, 2 * MIB, &before), 0);
         assert_int_equal(before->tag == 0, i == 1);
-        ps_arenas_want(w.arenas);
+        ps_arenas_enable_sharing(w.arenas);
         assert_int_equal(ps_pool_get(pool, MIB, &buf), 0);
         assert_int_not_equal(buf->tag, 0);
         for (size_t at = 0; at < buf->size; at++) {
@@ -1301,16 +1304,16 @@ static void arenas_are_shown(void **state)
                                 before->data + 64, 4096);
             RUN_UNTIL(&w, w.b.done == 2 * i + j - 1);
         }
-        assert_false(ps_conn_tell_freed(w.b.conn));
+        assert_false(ps_conn_send_freed_arenas(w.b.conn));
         ps_buf_unref(buf);
         ps_buf_unref(before);
         ps_pool_free(pool);
-        assert_true(ps_conn_tell_freed(w.b.conn));
-        assert_false(ps_conn_tell_freed(w.b.conn));
+        assert_true(ps_conn_send_freed_arenas(w.b.conn));
+        assert_false(ps_conn_send_freed_arenas(w.b.conn));
         ps_conn_flush(w.b.conn);
     }
     ps_conn_stats(w.a.conn, &s);
-    assert_int_equal(s.near, 6 * MIB);
+    assert_int_equal(s.by_reference, 6 * MIB);
     end(&w);
 }
 
@@ -1381,7 +1384,7 @@ static void point_into(uint32_t arena, uint64_t offset, int rc)
     begin_shown(&w, SEALS);
     tell(&w, bytes,
          put_pointer(bytes, sizeof(bytes), len,
-                     (uint64_t[2]){ps_near_in_arena(arena, offset), len}));
+                     (uint64_t[2]){ps_shm_arena_address(arena, offset), len}));
     RUN_UNTIL(&w, w.a.frames == 1 || w.a.closed);
     assert_int_equal(w.a.closed, rc != 0);
     if (rc != 0) {
@@ -1403,9 +1406,9 @@ static void pointed_into_an_arena(void **state)
     point_into(7, 65537, PS_E_PROTO);
     point_into(7, (UINT64_C(1) << 40) - 1, PS_E_PROTO);
     point_into(8, 0, PS_E_PROTO);
-    assert_int_equal(ps_near_in_arena(0, 0), 0);
-    assert_int_equal(ps_near_in_arena(1, UINT64_C(1) << 40), 0);
-    assert_int_equal(ps_near_in_arena(1u << 23, 0), 0);
+    assert_int_equal(ps_shm_arena_address(0, 0), 0);
+    assert_int_equal(ps_shm_arena_address(1, UINT64_C(1) << 40), 0);
+    assert_int_equal(ps_shm_arena_address(1u << 23, 0), 0);
 }
 
 static void expect_reason(struct world *w, const char *reason)
@@ -1504,7 +1507,7 @@ static void threads_move_both_ways(void **state)
     assert_memory_equal(w.b.payload, down->data, 3 * MIB);
     assert_int_equal(ps_conn_queued(w.a.conn) + ps_conn_queued(w.b.conn), 0);
     ps_conn_stats(w.b.conn, &s);
-    assert_in_range(s.moved, s.bytes_in, s.bytes_in + s.bytes_out);
+    assert_in_range(s.moved_by_pool, s.bytes_in, s.bytes_in + s.bytes_out);
     ps_buf_unref(up);
     ps_buf_unref(down);
     end(&w);
@@ -1528,7 +1531,7 @@ static void a_move_that_stops_is_cut(void **state)
     struct world w;
 
     (void)state;
-    begin(&w, (struct ps_conn_limits){.stall = PS_MILLIS(20)});
+    begin(&w, (struct ps_conn_limits){.stall_timeout = PS_MILLIS(20)});
     greet(&w);
     tell_half(&w);
     expect_cut(&w, PS_E_TIMEOUT);
@@ -1564,7 +1567,7 @@ static void finish_within_moves(void **state)
     size_t got = 0;
 
     (void)state;
-    begin(&w, (struct ps_conn_limits){.linger = PS_MILLIS(20)});
+    begin(&w, (struct ps_conn_limits){.linger_timeout = PS_MILLIS(20)});
     greet(&w);
     tell_half(&w);
     assert_int_equal(
@@ -1602,7 +1605,7 @@ static void nothing_is_written_after_finish(void **state)
     struct world w;
 
     (void)state;
-    begin(&w, (struct ps_conn_limits){.linger = PS_SECONDS(5)});
+    begin(&w, (struct ps_conn_limits){.linger_timeout = PS_SECONDS(5)});
     greet(&w);
     keep_payload(&w.a, len);
     total = put(bytes, 0, MIB, &push, len);
@@ -1652,17 +1655,17 @@ static void more_threads_where_needed(void **state)
 
     (void)state;
     memset(buf->data, 7, MIB);
-    wanted = (struct ps_movers_options){
-        .count_max = 3,
-        .grow = {.period = 1, .periods = 1},
-        .grown = grown,
+    wanted = (struct ps_io_pool_options){
+        .threads_max = 3,
+        .autoscale = {.period = 1, .periods = 1},
+        .on_grown = grown,
         .ctx = &seen,
     };
     begin_both(&w, (struct ps_conn_limits){0});
     memset(&wanted, 0, sizeof(wanted));
     both_greet(&w);
     keep_payload(&w.a, MIB);
-    while (seen < 3 || s.moved < 8 * MIB) {
+    while (seen < 3 || s.moved_by_pool < 8 * MIB) {
         assert_true(++sent < 100);
         assert_int_equal(send_msg(&w.b, &push, &slice), 0);
         ps_conn_flush(w.b.conn);
@@ -1671,7 +1674,7 @@ static void more_threads_where_needed(void **state)
         memset(w.a.payload, 0, MIB);
         ps_conn_stats(w.a.conn, &s);
     }
-    assert_int_equal(ps_movers_count(w.movers), 3);
+    assert_int_equal(ps_io_pool_threads(w.movers), 3);
     ps_buf_unref(buf);
     end(&w);
 }

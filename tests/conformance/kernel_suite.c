@@ -827,27 +827,27 @@ static void what_is_put_aside_is_measured(void **state)
         along[i] = ps_float_of_fp16(given[0][i]) +
                    ps_float_of_fp16(given[1][i]);
     }
-    struct ps_squares want[2] = {0};
-    struct ps_squares_bins bins[2] = {0};
-    struct ps_squares got[2] = {0};
+    struct ps_square_sum want[2] = {0};
+    struct ps_square_bins bins[2] = {0};
+    struct ps_square_sum got[2] = {0};
     struct ps_job job = {.op = PS_JOB_STEP,
                          .dtype = PS_DTYPE_FLOAT32,
-                         .half = PS_DTYPE_FLOAT16,
-                         .aside = true,
+                         .storage_dtype = PS_DTYPE_FLOAT16,
+                         .direction_only = true,
                          .count = COUNT,
                          .src = src,
                          .src_count = 2,
                          .dst = grad,
                          .master = w,
-                         .squares = &got[0],
-                         .weight_squares = &got[1],
+                         .square_sum = &got[0],
+                         .weight_square_sum = &got[1],
                          .step = {.kind = PS_STEP_GRADIENT}};
 
-    ps_squares_add_floats(&want[0], &bins[0], along, COUNT);
-    ps_squares_add_floats(&want[1], &bins[1], kept, COUNT);
+    ps_square_sum_add_floats(&want[0], &bins[0], along, COUNT);
+    ps_square_sum_add_floats(&want[1], &bins[1], kept, COUNT);
     for (unsigned i = 0; i < 2; i++) {
-        ps_squares_empty(&want[i], &bins[i]);
-        ps_squares_settle(&want[i]);
+        ps_square_sum_flush_bins(&want[i], &bins[i]);
+        ps_square_sum_normalize(&want[i]);
     }
     for (unsigned pieces = 1; pieces <= 2; pieces++) {
         memset(got, 0, sizeof(got));
@@ -856,8 +856,8 @@ static void what_is_put_aside_is_measured(void **state)
         }
         assert_int_equal(
             ps_kernel_run_range(&job, 0, pieces == 2 ? CUT : COUNT), 0);
-        ps_squares_settle(&got[0]);
-        ps_squares_settle(&got[1]);
+        ps_square_sum_normalize(&got[0]);
+        ps_square_sum_normalize(&got[1]);
         assert_memory_equal(got, want, sizeof(want));
         assert_memory_equal(grad, along, sizeof(grad));
         assert_memory_equal(w, kept, sizeof(w));
@@ -865,12 +865,12 @@ static void what_is_put_aside_is_measured(void **state)
     /* And the weights along it, of a source that is wide. */
     src[0] = grad;
     job.src_count = 1;
-    job.wide = true;
-    job.aside = false;
+    job.src_is_float32 = true;
+    job.direction_only = false;
     job.dst = out;
     job.step = (struct ps_step){.kind = PS_STEP_ALONG, .lr = 0.5};
     assert_int_equal(ps_kernel_run(&job), PS_E_INVAL); /* These are none. */
-    job.squares = job.weight_squares = NULL;
+    job.square_sum = job.weight_square_sum = NULL;
     assert_int_equal(ps_kernel_run(&job), 0);
     for (unsigned i = 0; i < COUNT; i++) {
         assert_true(w[i] == kept[i] - 0.5F * along[i]);
@@ -909,7 +909,7 @@ static void half_steps_are_float_steps(void **state)
         }
         struct ps_job job = {.op = PS_JOB_STEP,
                              .dtype = PS_DTYPE_FLOAT32,
-                             .half = halves[h],
+                             .storage_dtype = halves[h],
                              .count = COUNT,
                              .src = src,
                              .src_count = 3,
@@ -925,7 +925,7 @@ static void half_steps_are_float_steps(void **state)
                                       .epsilon = 1e-8}};
         struct ps_job same = job;
 
-        same.half = PS_DTYPE_FLOAT32;
+        same.storage_dtype = PS_DTYPE_FLOAT32;
         same.src = wide_src;
         same.dst = want;
         same.weight = want;

@@ -6,7 +6,7 @@
 
 #include "base/pool.h"
 #include "base/str.h"
-#include "core/agent.h"
+#include "core/agent/agent.h"
 
 static void destroy(void *self)
 {
@@ -59,13 +59,14 @@ static void play(struct fuzz_setup *setup, uint8_t how, const uint8_t *data,
          .job_opened = {.worker = 1, .text = "", .gen = GEN}},
         {.code = PS_MSG_JOB_OPENED,
          .job_opened = {.worker = 2, .text = "", .gen = GEN}}};
-    const struct ps_msg l_key = {.code = PS_MSG_L_KEY,
-                                 .l_key = {.request = 1,
-                                           .name = "s:w",
-                                           .dtype = PS_DTYPE_FLOAT32,
-                                           .count = COUNT,
-                                           .width = how == OF_ROWS ? WIDTH : 0,
-                                           .classic = -1}};
+    const struct ps_msg l_key = {
+        .code = PS_MSG_L_KEY,
+        .l_key = {.request = 1,
+                  .name = "s:w",
+                  .dtype = PS_DTYPE_FLOAT32,
+                  .count = COUNT,
+                  .row_width = how == OF_ROWS ? WIDTH : 0,
+                  .mxnet_key = -1}};
     const struct ps_msg key = {.code = PS_MSG_KEY_OPENED,
                                .key_opened = {.gen = GEN,
                                               .text = "",
@@ -150,10 +151,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         &(struct ps_pool_options){.budget = 8u << 20});
     struct ps_agent_options o = {.instance = 1,
                                  .seed = 1,
-                                 .dial_first = PS_MILLIS(10),
-                                 .dial_max = PS_SECONDS(1),
-                                 .sums = sums,
-                                 .results_new = results_new};
+                                 .dial_backoff_min = PS_MILLIS(10),
+                                 .dial_backoff_max = PS_SECONDS(1),
+                                 .scratch_pool = sums,
+                                 .result_pool_new = results_new};
     struct fuzz_setup setup = {.role = PS_ROLE_AGENT,
                                .accepts = PS_CONN_LOCAL,
                                .pools = {sums, NULL},
@@ -161,7 +162,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 
     ps_str_copy(o.name, sizeof(o.name), "node");
     ps_str_copy(o.cluster, sizeof(o.cluster), "default");
-    ps_str_copy(o.sched, sizeof(o.sched), "psched:1");
+    ps_str_copy(o.sched_address, sizeof(o.sched_address), "psched:1");
     ps_str_copy(o.host, sizeof(o.host), "host");
     setup.machine = ps_agent_machine(ps_agent_new(&o, PS_SECONDS(1)));
     if (size > 0 && data[0] >= PUSHED) {

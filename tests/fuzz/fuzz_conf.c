@@ -91,7 +91,7 @@ static const struct ps_option rows[] = {
     {.path = "jobs.policy",
      .type = PS_OPTION_ENUM,
      .text = "wait",
-     .words = "wait|shrink|fail",
+     .enum_names = "wait|shrink|fail",
      AT(policy),
      .help = "Policy."},
     {.path = "tls.allow",
@@ -173,7 +173,7 @@ static void read_back(const struct ps_options *o)
 static void check_report(const struct ps_str *report)
 {
     assert(report->len > 0);
-    assert(report->cut || report->data[report->len - 1] == '\n');
+    assert(report->truncated || report->data[report->len - 1] == '\n');
     for (size_t i = 0; i < report->len; i++) {
         unsigned char c = (unsigned char)report->data[i];
 

@@ -6,7 +6,7 @@
 
 #include "base/limits.h"
 #include "fuzz.h"
-#include "proto/ps_codec.h"
+#include "proto/msg_codec.h"
 
 static enum ps_role choose_role(uint8_t byte)
 {
@@ -57,7 +57,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         data += PS_FRAME_PREFIX;
         size -= PS_FRAME_PREFIX;
         if (p.header_len > size ||
-            ps_codec_decode(decoder, p.code, data, p.header_len, &msg) != 0) {
+            ps_msg_decode(decoder, p.code, data, p.header_len, &msg) != 0) {
             return 0;
         }
         data += p.header_len;

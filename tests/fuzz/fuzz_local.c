@@ -34,7 +34,7 @@ static void on_frame(void *ctx, struct ps_conn *c, const struct ps_msg *msg,
     if (msg->code != PS_MSG_L_REGION) {
         return;
     }
-    fd = ps_conn_take_fd(c);
+    fd = ps_conn_pop_fd(c);
     if (fd < 0) {
         ps_conn_close(c, PS_E_PROTO, "l_region without a descriptor");
         return;

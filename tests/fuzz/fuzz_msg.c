@@ -6,17 +6,17 @@
 #include <string.h>
 
 #include "fuzz.h"
-#include "proto/ps_codec.h"
+#include "proto/msg_codec.h"
 
 /* Encodes into memory of just the size that the bound promises. */
 static uint8_t *encode(const struct ps_msg *msg, size_t *ret_len)
 {
-    size_t cap = ps_codec_bound(msg);
+    size_t cap = ps_msg_encoded_bound(msg);
     uint8_t *out = malloc(cap);
     int rc;
 
     assert(out != NULL);
-    rc = ps_codec_encode(msg, PS_PROTOCOL, 0, out, cap, ret_len);
+    rc = ps_msg_encode(msg, PS_PROTOCOL, 0, out, cap, ret_len);
     assert(rc == 0);
     return out;
 }
@@ -49,7 +49,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     if (size == 0) {
         return 0;
     }
-    rc = ps_codec_decode(decoder, data[0], data + 1, size - 1, &msg);
+    rc = ps_msg_decode(decoder, data[0], data + 1, size - 1, &msg);
     if (rc != 0) {
         assert(rc == PS_E_PROTO || rc == PS_E_TOOBIG);
         return 0;
@@ -57,8 +57,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     check_line(&msg);
     copy = ps_msg_dup(&msg);
     sent = encode(&msg, &sent_len);
-    rc = ps_codec_decode(decoder, msg.code, sent + PS_FRAME_PREFIX,
-                         sent_len - PS_FRAME_PREFIX, &back);
+    rc = ps_msg_decode(decoder, msg.code, sent + PS_FRAME_PREFIX,
+                       sent_len - PS_FRAME_PREFIX, &back);
     assert(rc == 0);
     again = encode(&back, &again_len);
     assert(again_len == sent_len && memcmp(again, sent, sent_len) == 0);

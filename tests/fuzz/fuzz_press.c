@@ -2,7 +2,7 @@
 /* Codes from outside: what the check lets pass decodes within its bounds, the
  * same in parts as in a whole. The first bytes say how: kind, flags, levels,
  * k, and the number of elements. */
-#include "kernel/press.h"
+#include "kernel/codec.h"
 
 #include <assert.h>
 #include <math.h>
@@ -20,11 +20,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     if (size < HEAD) {
         return 0;
     }
-    const struct ps_press c = {
-        .kind = (enum ps_press_kind)(1 + data[0] % (PS_PRESS_KINDS - 1)),
+    const struct ps_codec c = {
+        .kind = (enum ps_codec_kind)(1 + data[0] % (PS_CODEC_KINDS - 1)),
         .scaling = (data[1] & 1) != 0,
         .threshold = 0.5f,
-        .levels = 1 + data[2] % PS_PRESS_NATURAL_LEVELS_MAX,
+        .levels = 1 + data[2] % PS_CODEC_NATURAL_LEVELS_MAX,
         .k = 1 + data[3],
     };
     const uint64_t count = (uint64_t)data[4] << 8 | data[5];
@@ -33,19 +33,19 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 
     memcpy(code, data + HEAD, size - HEAD);
     code = realloc(code, size - HEAD > 0 ? size - HEAD : 1);
-    int rc = ps_press_check(&c, code, size - HEAD, count, why, sizeof(why));
+    int rc = ps_codec_check(&c, code, size - HEAD, count, why, sizeof(why));
 
     assert(rc == 0 || (rc == PS_E_PROTO && why[0] != '\0'));
     if (rc == 0 && count > 0) {
         float *whole = malloc(count * sizeof(float));
         float *parts = malloc(count * sizeof(float));
 
-        assert(size - HEAD == ps_press_bytes(&c, count));
-        ps_press_decode(&c, 7, code, count, 0, count, whole);
+        assert(size - HEAD == ps_codec_bytes(&c, count));
+        ps_codec_decode(&c, 7, code, count, 0, count, whole);
         for (uint64_t from = 0; from < count; from += 48) {
             uint64_t n = count - from < 48 ? count - from : 48;
 
-            ps_press_decode(&c, 7, code, count, from, n, parts + from);
+            ps_codec_decode(&c, 7, code, count, from, n, parts + from);
         }
         for (uint64_t i = 0; i < count; i++) {
             assert(isnan(whole[i]) ? isnan(parts[i])

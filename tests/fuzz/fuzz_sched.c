@@ -4,7 +4,7 @@
 #include "machine.h"
 
 #include "base/str.h"
-#include "core/sched.h"
+#include "core/sched/sched.h"
 
 static void destroy(void *self)
 {

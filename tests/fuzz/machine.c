@@ -244,7 +244,8 @@ static bool rows_len(const struct ps_msg *m, uint64_t *ret_len)
             *ret_len += ps_round_up(rows[i].count * UINT64_C(4), 8);
         }
         if (data) {
-            *ret_len += ps_round_up((uint64_t)rows[i].count * rows[i].width *
+            *ret_len += ps_round_up((uint64_t)rows[i].count *
+                                        rows[i].row_width *
                                         ps_dtype_size(rows[i].dtype),
                                     8);
         }
@@ -283,9 +284,9 @@ static uint64_t payload_len(struct life *l, const struct ps_msg *m)
         parts = m->value.parts;
         count = m->value.parts_count;
         break;
-    case PS_MSG_RESUME:
-        parts = m->resume.parts;
-        count = m->resume.parts_count;
+    case PS_MSG_RESTORE:
+        parts = m->restore.parts;
+        count = m->restore.parts_count;
         break;
     case PS_MSG_KEY_OPENED:
         return ps_min_u64(m->key_opened.parts, 64) * 8;
@@ -302,7 +303,7 @@ static uint64_t payload_len(struct life *l, const struct ps_msg *m)
 
 static void carry_out(struct life *l)
 {
-    ps_effects_done_as_sends(&l->fx);
+    ps_effects_op_done_as_msg(&l->fx);
     for (uint32_t i = 0; i < l->fx.count; i++) {
         struct ps_fx *f = &l->fx.items[i];
 
@@ -310,8 +311,8 @@ static void carry_out(struct life *l)
             l->dials[l->dial_count++] = f->dial.target;
         } else if (f->type == PS_FX_SEND) {
             l->sends++;
-            if (f->send.parcel->msg->code == PS_MSG_KEY_OPEN) {
-                l->asked = f->send.parcel->msg->key_open.request;
+            if (f->send.packet->msg->code == PS_MSG_KEY_OPEN) {
+                l->asked = f->send.packet->msg->key_open.request;
             }
         } else if (f->type == PS_FX_COMPUTE) {
             assert(l->compute_count < COMPUTES_MAX); /* They are bounded. */
@@ -426,7 +427,7 @@ static void message(struct life *l)
             payload = (struct ps_slice){0};
         }
         ev.msg.payload = &payload;
-        ev.msg.thrown = rc;
+        ev.msg.discard_reason = rc;
     }
     step(l, &ev);
     ps_buf_unref(payload.buf);

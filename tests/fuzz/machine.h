@@ -6,7 +6,7 @@
  * field is fuzzed from the day it exists. */
 #pragma once
 
-#include "core/machine.h"
+#include "core/base/machine.h"
 
 /* What a life may begin with, so that chance need not find the way to where
  * there is work: a message on this connection, which is opened before the

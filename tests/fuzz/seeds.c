@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "proto/ps_codec.h"
+#include "proto/msg_codec.h"
 #include "proto/ps_samples.h"
 
 static const char *directory;
@@ -52,7 +52,7 @@ static void write_sample(const struct ps_msg *msg)
     uint8_t roles[2] = {0, 0};
     size_t len;
 
-    if (ps_codec_encode(msg, PS_PROTOCOL, 0, frame, sizeof(frame), &len) != 0) {
+    if (ps_msg_encode(msg, PS_PROTOCOL, 0, frame, sizeof(frame), &len) != 0) {
         fprintf(stderr, "%s: cannot be encoded\n", name);
         exit(1);
     }

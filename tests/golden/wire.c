@@ -13,7 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "proto/ps_codec.h"
+#include "proto/msg_codec.h"
 #include "proto/ps_samples.h"
 
 #define TEXT_MAX 8192u
@@ -25,7 +25,7 @@ static void make_text(const struct ps_msg *msg, char *out)
     size_t len = 0;
     size_t used = 0;
 
-    if (ps_codec_encode(msg, PS_PROTOCOL, 0, bytes, sizeof(bytes), &len) != 0) {
+    if (ps_msg_encode(msg, PS_PROTOCOL, 0, bytes, sizeof(bytes), &len) != 0) {
         fprintf(stderr, "%s: cannot be encoded\n", ps_msg_name(msg->code));
         exit(2);
     }

@@ -15,7 +15,15 @@
 
 #define OPEN_MAX 8u
 
-enum what { ALLREDUCE, MANY, BCAST, ALLGATHER, SCATTER, ALLTOALL, DIFFER };
+enum what {
+    COLL_ALLREDUCE,
+    MANY,
+    COLL_BCAST,
+    COLL_ALLGATHER,
+    SCATTER,
+    COLL_ALLTOALL,
+    COLL_MISMATCH
+};
 
 struct open {
     struct psc_op *op;
@@ -81,9 +89,9 @@ static uint64_t rows_of(const struct open *o, uint32_t r)
     uint64_t rows = 0;
 
     switch (o->what) {
-    case ALLGATHER:
+    case COLL_ALLGATHER:
         return (o->n + r) % 7 * 3;
-    case ALLTOALL:
+    case COLL_ALLTOALL:
         for (uint32_t t = 0; t < size; t++) {
             rows += split(o, r, t);
         }
@@ -115,7 +123,7 @@ static void start(struct open *o)
         o->src[i] = value(o->mark, rank, i);
     }
     switch (o->what) {
-    case ALLREDUCE:
+    case COLL_ALLREDUCE:
         rc = psc_allreduce_start(client, "sum", &shape, o->src, o->out, &opt,
                                  &o->op);
         break;
@@ -126,11 +134,11 @@ static void start(struct open *o)
         rc = psc_allreduce_many_start(client, NULL, PSC_FLOAT64, pieces, 2,
                                       &opt, &o->op);
         break;
-    case BCAST:
+    case COLL_BCAST:
         rc = psc_bcast_start(client, NULL, &shape, o->src, o->out, &opt,
                              &o->op);
         break;
-    case ALLGATHER:
+    case COLL_ALLGATHER:
         rc = psc_allgather_start(client, NULL, &shape, o->src, NULL, 0, &opt,
                                  &o->op);
         break;
@@ -138,14 +146,14 @@ static void start(struct open *o)
         rc = psc_reducescatter_start(client, NULL, &shape, o->src, o->out,
                                      (o->n + 1) * sizeof(double), &opt, &o->op);
         break;
-    case ALLTOALL:
+    case COLL_ALLTOALL:
         for (uint32_t t = 0; t < size; t++) {
             splits[t] = split(o, rank, t);
         }
         rc = psc_alltoall_start(client, NULL, &shape, splits, o->src, NULL, 0,
                                 &opt, &o->op);
         break;
-    case DIFFER:
+    case COLL_MISMATCH:
         shape.dims = &(uint64_t){1 + rank % 2};
         rc = psc_allreduce_start(client, NULL, &shape, o->src, NULL, &opt,
                                  &o->op);
@@ -188,7 +196,7 @@ static void check_view(const struct open *o)
         uint64_t from = 0;
         uint64_t count = rows_of(o, r);
 
-        if (o->what == ALLTOALL) {
+        if (o->what == COLL_ALLTOALL) {
             for (uint32_t t = 0; t < rank; t++) {
                 from += split(o, r, t);
             }
@@ -213,13 +221,13 @@ static void check(const struct open *o)
     uint64_t before = 0;
 
     switch (o->what) {
-    case ALLREDUCE:
+    case COLL_ALLREDUCE:
     case MANY:
         for (uint64_t i = 0; i < o->n; i++) {
             expect(o, o->out[i], sum(o, i), i);
         }
         break;
-    case BCAST:
+    case COLL_BCAST:
         for (uint64_t i = 0; i < o->n; i++) {
             expect(o, o->out[i], value(o->mark, o->root, i), i);
         }
@@ -232,11 +240,11 @@ static void check(const struct open *o)
             expect(o, o->out[i], sum(o, before + i), i);
         }
         break;
-    case ALLGATHER:
-    case ALLTOALL:
+    case COLL_ALLGATHER:
+    case COLL_ALLTOALL:
         check_view(o);
         break;
-    case DIFFER:
+    case COLL_MISMATCH:
         break;
     }
 }
@@ -248,9 +256,9 @@ static void end(struct open *o, bool wait)
     if (wait) {
         int rc = psc_op_wait(o->op, PSC_WAIT_FOREVER);
 
-        if (o->what == DIFFER && rc != PSC_E_MISMATCH && size > 1) {
+        if (o->what == COLL_MISMATCH && rc != PSC_E_MISMATCH && size > 1) {
             fail("ranks that differ give %d", rc);
-        } else if (o->what != DIFFER) {
+        } else if (o->what != COLL_MISMATCH) {
             need(rc, "wait");
             check(o);
         }
@@ -291,7 +299,7 @@ int main(int argc, char **argv)
         if (o->op != NULL) {
             end(o, next(&own_seed) % 4 != 0);
         }
-        o->what = (enum what)(next(&shared_seed) % (DIFFER + 1));
+        o->what = (enum what)(next(&shared_seed) % (COLL_MISMATCH + 1));
         o->n = next(&shared_seed) % 8 == 0 ? 200000 : next(&shared_seed) % 300;
         o->mark = next(&shared_seed);
         o->root = (uint32_t)(next(&shared_seed) % size);
@@ -324,9 +332,9 @@ int main(int argc, char **argv)
     if (last != size - 1) {
         fail("rank %" PRIu64 " was last", last);
     }
-    open[0] = (struct open){.what = ALLREDUCE, .n = 100};
+    open[0] = (struct open){.what = COLL_ALLREDUCE, .n = 100};
     start(&open[0]);
-    open[1] = (struct open){.what = ALLGATHER, .n = 100, .shared = true};
+    open[1] = (struct open){.what = COLL_ALLGATHER, .n = 100, .shared = true};
     start(&open[1]);
     psc_op_free(open[0].op); /* The other one is open when the client goes. */
     psc_close(client);

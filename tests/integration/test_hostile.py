@@ -571,7 +571,7 @@ def test_a_good_worker_of_this_kind_is_served(place):
                        round=1))
     done, _ = local.read("l_done")
     assert done.get("error", 0) == 0 and done["version"] == 1
-    local.send(message("l_bye"))
+    local.send(message("l_detach"))
     local.close()
     place.check()
 

@@ -107,8 +107,8 @@ class Raw:
 
     def key(self, name, count, width=0, dtype=0):
         self.sock.sendall(message("l_key", request=1, name=name, dtype=dtype,
-                                  count=count, shape=[count], width=width,
-                                  classic=-1))
+                                  count=count, shape=[count], row_width=width,
+                                  mxnet_key=-1))
         return self.read("l_key_info")
 
     def region(self, size):
@@ -127,7 +127,7 @@ def test_more_rows_than_the_key_has(place, op):
     raw.region(1 << 34)
     for rows in [n for n in COUNTS if n > 1 << 16]:
         raw.sock.sendall(message("l_op", op_id=rows, op=OP[op],
-                                 key=info.get("key", 0), region=1, rows=rows,
+                                 key=info.get("key", 0), region=1, row_count=rows,
                                  round=int(op == "push_rows")))
         done = raw.read("l_done")
         assert done["op_id"] == rows and done["error"] < 0, done

@@ -363,7 +363,7 @@ def test_a_worker_that_asks_in_a_loop(place):
     """Others' barriers pass meanwhile, and nothing piles up."""
     one, two = waiting(place, 3)
     place.rest()
-    ask = b"".join(message("l_why", op_id=i % 3) for i in range(3000))
+    ask = b"".join(message("l_stall_query", op_id=i % 3) for i in range(3000))
     one.sock.settimeout(0.2)
     for _ in range(100):
         try:
@@ -374,7 +374,7 @@ def test_a_worker_that_asks_in_a_loop(place):
     one.sock.settimeout(PATIENCE)
     because = None
     try:
-        because = one.await_("l_because")["text"]
+        because = one.await_("l_stall_reply")["text"]
     except (EOFError, ConnectionError):
         assert "questions in a second" in (one.last_words or "questions in a "
                                            "second")
@@ -392,13 +392,13 @@ def test_questions_of_a_session(tight):
     tight.trio.sched.process.send_signal(signal.SIGSTOP)
     try:
         for i in range(40):
-            one.say("l_why", op_id=i)
-        text = one.await_("l_because")["text"]
+            one.say("l_stall_query", op_id=i)
+        text = one.await_("l_stall_reply")["text"]
     finally:
         tight.trio.sched.process.send_signal(signal.SIGCONT)
     assert "has 32 of 32 open queries (limits.session.queries)" in text
     assert "broadcast of" in text
-    answered = {one.await_("l_because")["op_id"] for _ in range(39)}
+    answered = {one.await_("l_stall_reply")["op_id"] for _ in range(39)}
     assert len(answered) == 39
     tight.check()
 
@@ -408,7 +408,7 @@ def test_declarations_while_the_scheduler_is_away(tight):
         tight.trio.sched.process.send_signal(signal.SIGSTOP)
         try:
             for i in range(1, 41):
-                raw.say("l_change", op_id=i, name="lr", value=0.5,
+                raw.say("l_optimizer_change", op_id=i, name="lr", value=0.5,
                         round=0)
             done = [raw.await_("l_done") for _ in range(8)]
         finally:

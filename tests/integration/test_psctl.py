@@ -169,7 +169,7 @@ def test_a_refusal_is_told_and_escaped():
 def test_strings_of_peers_never_reach_the_terminal_raw():
     evil = "a\x1b]0;owned\x07\nb\x9b31m"
     row = wire.message("job_row", gen=1, name=evil, uid=0, phase=2, mode=0,
-                       on_loss=0, num_workers=2, live=2, slots=1, keys=0,
+                       on_loss=0, num_workers=2, live_workers=2, slots=1, keys=0,
                        bytes=0, barriers=0, age_ns=0, reason=evil)
     port = answering(WELCOME, row + END)
     code, out, err = run("-e", f"127.0.0.1:{port}", "jobs")
@@ -186,7 +186,7 @@ def test_strings_of_peers_never_reach_the_terminal_raw():
 def test_rows_in_pieces_and_unknown_rows():
     """Bytes come as the network likes; rows of other kinds are skipped."""
     row = wire.message("stall_row", job="j", what="round 3 of s:w",
-                       waited_ns=41 * 10**9, waits=7,
+                       waited_ns=41 * 10**9, waiting_ops=7,
                        missing=[[3, 2, "n07"], [5, 1, "n09"]])
     extra = wire.message("key_row", job="j", key=0, name="s:w", dtype=0,
                          count=1, server="ps0", parts=1, bytes=4)
@@ -198,7 +198,7 @@ def test_rows_in_pieces_and_unknown_rows():
 
 def test_the_sample_of_the_readme_is_what_is_printed():
     row = wire.message("stall_row", job="digits", what="key s:fc1.w round 812",
-                       waited_ns=41_300_000_000, waits=6,
+                       waited_ns=41_300_000_000, waiting_ops=6,
                        missing=[[3, 2, "n07"]])
     port = answering(WELCOME, row + END)
     out = run("-e", f"127.0.0.1:{port}", "stall")[1]
@@ -211,7 +211,7 @@ def test_the_sample_of_the_readme_is_what_is_printed():
     (1, 1, 0), (1, 9, 0), (1, 11, 3), (2, 1, 3), (0, 1, 3), (3, 1, 3)])
 def test_stall_is_told_by_the_exit_code(state, waited, code):
     row = wire.message("stall_row", job="j", what="round 3",
-                       waited_ns=waited * 10**9, waits=1,
+                       waited_ns=waited * 10**9, waiting_ops=1,
                        missing=[[0, state, "h"]])
     port = answering(WELCOME, row + END)
     assert run("-e", f"127.0.0.1:{port}", "stall", "j")[0] == code

@@ -29,12 +29,13 @@ from pathlib import Path
 FOLDERS = ("lib/core", "lib/net", "daemons/common", "daemons/psched",
            "daemons/psserver", "daemons/psworker-agent")
 OUTSIDE_TYPES = re.compile(
-    r"struct (ps_msg\w*|ps_rec_\w+|ps_event|ps_fx|ps_place_key|\w*options)"
+    r"struct (ps_msg\w*|ps_rec_\w+|ps_event|ps_fx|ps_place_request|\w*options)"
     r"\b|ps_slice \*payload")
 INTEGER = re.compile(r"\b(u?int(8|16|32|64)_t|unsigned|int|size_t|ssize_t"
                      r"|ps_time|ps_conn_id)$")
-STATES = re.compile(r"(->|\.)(state|phase|active|complete|encoding|greeted"
-                    r"|open|run|rebalance|optimizer|compression)\b")
+STATES = re.compile(r"(->|\.)(state|phase|round_open|round_complete|is_encoding"
+                    r"|is_greeted|open|open_round|merge|rebalance|optimizer"
+                    r"|compression)\b")
 CALL_RESULT = re.compile(r"\b(\w+) = (?!sizeof)(\(\w+\))?\w+\(")
 WORD = re.compile(r"[A-Za-z_]\w*")
 
@@ -86,7 +87,7 @@ def tainted(head, body):
 
 def found_in(root):
     for folder in FOLDERS:
-        for path in sorted((root / folder).glob("*.[ch]")):
+        for path in sorted((root / folder).rglob("*.[ch]")):
             text = path.read_text()
             for head, body in functions(text):
                 names = tainted(head, body)
@@ -100,7 +101,7 @@ def found_in(root):
 def defined(root):
     names = set()
     for folder in FOLDERS + ("lib/base", "proto", "lib/conf", "lib/kernel"):
-        for path in (root / folder).glob("*.[ch]"):
+        for path in (root / folder).rglob("*.[ch]"):
             names |= set(re.findall(r"\b(\w+)\(", path.read_text()))
     return names
 

@@ -81,31 +81,36 @@ def all_mutants(source, prefix, seed):
     """Those of a file in random order, and files in turns."""
     equal = equal_programs()
     found = []
-    for path in sorted((source / "lib/core").glob(prefix + "*.c")):
+    core = source / "lib/core"
+    for path in sorted(core.rglob("*.c")):
+        name = path.relative_to(core).as_posix()
+        if not name.startswith(prefix):
+            continue
         text = path.read_text()
         of_file = []
         for offset, length, new, what in mutations(text):
             line = text.count("\n", 0, offset) + 1
             column = offset - text.rfind("\n", 0, offset)
             code = text.splitlines()[line - 1].strip()
-            if (path.name, code, what) not in equal:
+            if (name, code, what) not in equal:
                 of_file.append({
-                    "id": f"lib/core/{path.name}:{line}:{column}: {what}",
+                    "id": f"lib/core/{name}:{line}:{column}: {what}",
                     "file": path, "offset": offset, "length": length,
                     "new": new})
-        random.Random(f"{seed} {path.name}").shuffle(of_file)
+        random.Random(f"{seed} {name}").shuffle(of_file)
         found.append(of_file)
     turns = itertools.zip_longest(*found)
     return [m for turn in turns for m in turn if m is not None]
 
 
-def area(build, stem):
+def area(build, path):
     """The unit tests that know the file best."""
-    tests = []
-    while stem and not tests:
-        tests = sorted((build / "tests/unit").glob(f"test_{stem}*.p"))
-        stem = stem.rpartition("_")[0]
-    return tests
+    folder = path.parent.name
+    for name in (f"{folder}_{path.stem}", path.stem, folder):
+        tests = sorted((build / "tests/unit").glob(f"test_{name}*.p"))
+        if tests:
+            return tests
+    return []
 
 
 class Workshop:
@@ -146,7 +151,7 @@ class Workshop:
         if subprocess.run([self.cc, *self.flags, "-c", changed, "-o", mutant],
                           capture_output=True, check=False).returncode != 0:
             return "does not compile"
-        for test in area(self.build, m["file"].stem):
+        for test in area(self.build, m["file"]):
             end = self.run(sorted(test.glob("*.o")), mutant)
             if end is not None:
                 return f"{test.stem}: {end}"

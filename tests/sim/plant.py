@@ -6,6 +6,7 @@ together at one moment. A simulator that finds nothing proves nothing.
 
     plant.py CC SOURCE_ROOT BUILD_ROOT [--verbose]
 """
+import re
 import subprocess
 import sys
 import tempfile
@@ -14,371 +15,386 @@ from pathlib import Path
 SEEDS = 3000  # Or until one finds the bug.
 
 # A second code of a round goes on from what the first one has left over.
-FROM_THE_LAST = ("lib/core/agent_keep.c",
-                 "p->kept->round == p->key->round;",
-                 "p->kept->round == UINT64_MAX;")
+FROM_THE_LAST = ("lib/core/agent/residual_log.c",
+                 "p->residual_record->encoded_round == p->key->round;",
+                 "p->residual_record->encoded_round == UINT64_MAX;")
 
 # name -> [(file, what stands there, what is planted)]
 PLANTS = {
     "offers a round that is over to the servers again": [
-        ("lib/core/agent_resume.c",
-         "op->round > op->key->past->most",
+        ("lib/core/agent/reattach.c",
+         "op->round > op->key->prior_state->max_completed",
          "op->round > 0"),
     ],
     "a new agent does not hear what the old one has made": [
-        ("lib/core/agent_resume.c",
-         "p->reached < round && p->committed >= (int64_t)round",
-         "p->reached < round && p->committed > (int64_t)round"),
+        ("lib/core/agent/reattach.c",
+         "p->completed_round < round && p->committed_version >= (int64_t)round",
+         "p->completed_round < round && p->committed_version > (int64_t)round"),
     ],
     "a new agent does not find what codes have left over": [
-        ("lib/core/agent_keep.c",
-         "f->press != hash_press(press)) {",
-         "f->press != 0) {"),
+        ("lib/core/agent/residual_log.c",
+         "f->codec_hash != hash_codec(press)) {",
+         "f->codec_hash != 0) {"),
     ],
     "encodes once more from what the lost agent had made": [FROM_THE_LAST],
     "forgets with the agent what it had pushed": [
-        ("lib/core/shard_job.c",
-         "    ps_shard_answer_drop(slot);\n"
-         "    ps_store_unpark_slot(&slot->job->store, slot->index);\n}\n\n"
-         "void ps_shard_job_forget",
-         """    ps_shard_answer_drop(slot);
-    ps_store_unpark_slot(&slot->job->store, slot->index);
+        ("lib/core/server/job.c",
+         """ps_server_reply_drop(slot);
+    ps_store_remove_slot_pulls(&slot->job->store, slot->index);
+}
+
+void ps_server_job_drop_waits""",
+         """    ps_server_reply_drop(slot);
+    ps_store_remove_slot_pulls(&slot->job->store, slot->index);
     struct ps_map_cursor planted = {0};
     struct ps_part *part;
-    while ((part = ps_map_next(slot->job->store.parts, &planted)) != NULL) {
+    while ((part = ps_map_next(slot->job->store.part_list, &planted)) != NULL) {
         if (part->open != NULL) {
-            ps_shard_merge_drop(slot->job->shard, slot->job, part);
+            ps_server_merge_discard(slot->job->server, slot->job, part);
         }
     }
 }
 
-void ps_shard_job_forget"""),
+void ps_server_job_drop_waits"""),
     ],
     "counts requests instead of contributors": [
-        ("lib/core/round.c",
-         """    if (!ps_bits_set(&r->in, place)) {
+        ("lib/core/round/round.c",
+         """if (!ps_bits_set(&r->contributed, place)) {
         return false;
     }""",
-         """    if (!ps_bits_set(&r->in, place)) {
-        place = ps_bits_next_clear(&r->in, 0);
-        ps_bits_set(&r->in, place);
+         """    if (!ps_bits_set(&r->contributed, place)) {
+        place = ps_bits_next_clear(&r->contributed, 0);
+        ps_bits_set(&r->contributed, place);
     }"""),
-        ("lib/core/shard_attempt.c",
-         "            ps_round_has(&part->open->round, slot));",
-         "            ps_round_complete(&part->open->round));"),
+        ("lib/core/server/conflict.c",
+         "ps_round_has_contributed(&part->open_round->round, slot));",
+         "            ps_round_is_complete(&part->open_round->round));"),
     ],
     "acknowledges before it has merged": [
-        ("lib/core/shard_push.c",
+        ("lib/core/server/push.c",
          """bytes.buf != NULL ? &bytes : NULL,
-                   m->ranks);""",
-         """bytes.buf != NULL ? &bytes : NULL,
-                   m->ranks);
-    ps_shard_answer(st, slot, part, false, rec->round);"""),
+                   m->weight);""",
+         """encoded_bytes.buf != NULL ? &encoded_bytes : NULL,
+                   m->weight);
+    ps_server_reply_part(st, slots, part, false, rec->round);"""),
     ],
     "adds in order of arrival": [
-        ("lib/core/round.c",
-         "        r->part[place] = *slice;",
-         "        r->part[r->in.count - 1] = *slice;"),
+        ("lib/core/round/round.c",
+         "r->contributions[place] = *slice;",
+         "        r->contributions[r->contributed.count - 1] = *slice;"),
     ],
     "merges rows in order of arrival": [
-        ("lib/core/shard_rows.c",
+        ("lib/core/server/rows.c",
          "/* Keeps the block: its own memory,",
          """static uint64_t planted_at[4096], planted_clock;
 static uint32_t planted_nth(const struct ps_round *r, uint32_t n)
 {
-    for (uint32_t slot = 0; slot < r->size; slot++) {
+    for (uint32_t slots = 0; slots < r->size; slots++) {
         uint32_t before = 0;
 
         for (uint32_t i = 0; i < r->size; i++) {
-            before += planted_at[i] < planted_at[slot] ||
-                      (planted_at[i] == planted_at[slot] && i < slot);
+            before += planted_at[i] < planted_at[slots] ||
+                      (planted_at[i] == planted_at[slots] && i < slots);
         }
         if (before == n) {
-            return slot;
+            return slots;
         }
     }
     return n;
 }
-/* Keeps the block: its own memory,"""),
-        ("lib/core/shard_rows.c",
-         "    open->rows_given[slot->index] = rec->count;",
-         """    open->rows_given[slot->index] = rec->count;
-    planted_at[slot->index] = ++planted_clock;"""),
-        ("lib/core/shard_rows.c",
-         """    for (uint32_t i = 0; i < round->size; i++) {
+/* Keeps the block: its own encode_buffers,"""),
+        ("lib/core/server/rows.c",
+         "open->row_counts[slot->index] = rec->count;",
+         """    open_round->row_counts[slots->index] = rec->row_count;
+    planted_at[slots->index] = ++planted_clock;"""),
+        ("lib/core/server/rows.c",
+         """for (uint32_t i = 0; i < round->size; i++) {
         const struct ps_slice *block""",
          """    for (uint32_t n = 0; n < round->size; n++) {
         uint32_t i = planted_nth(round, n);
         const struct ps_slice *block"""),
-        ("lib/core/shard_rows.c",
-         "            &sum, i, (const uint32_t",
-         "            &sum, n, (const uint32_t"),
+        ("lib/core/server/rows.c",
+         "&sum, i, (const uint32_t",
+         "            &key_sum, n, (const uint32_t"),
     ],
     "does not count a push without rows": [
-        ("lib/core/shard_rows.c",
-         """    part->width = rec->width;
-    part->attempt""",
-         """    part->width = rec->width;
-    if (rec->count == 0) {
+        ("lib/core/server/rows.c",
+         """part->row_width = rec->row_width;
+    part->retry""",
+         """    contributions->row_width = rec->row_width;
+    if (rec->row_count == 0) {
         return 0;
     }
-    part->attempt"""),
+    contributions->retry"""),
     ],
     "encodes again what it sends again": [
-        ("lib/core/agent_send.c",
-         """                     p->state == PS_AGENT_PART_HELD_BACK)) {
-                    ps_agent_send_queue(st, p);""",
-         """                     p->state == PS_AGENT_PART_HELD_BACK)) {
-                    ps_agent_code_drop(p);
-                    ps_agent_send_queue(st, p);"""),
+        ("lib/core/agent/send_queue.c",
+         """p->state == PS_AGENT_PART_BACKOFF)) {
+                    ps_agent_send_enqueue(st, p);""",
+         """                     p->state == PS_AGENT_PART_BACKOFF)) {
+                    ps_agent_encode_discard(p);
+                    ps_agent_send_enqueue(st, p);"""),
         FROM_THE_LAST,
     ],
     "encodes again what goes to another server": [
-        ("lib/core/agent_key.c",
-         "    p->moved = true;",
-         "    p->moved = true;\n    ps_agent_code_drop(p);"),
+        ("lib/core/agent/key.c",
+         "p->owner_changed = true;",
+         """    p->owner_changed = true;
+    ps_agent_encode_discard(p);"""),
         FROM_THE_LAST,
     ],
     "draws random numbers by the number of a key": [
-        ("lib/core/agent_key.c",
-         "    k->number = m->key;",
-         "    k->number = m->key;\n    k->label = (uint64_t)m->key << 32;"),
+        ("lib/core/agent/key.c",
+         "k->number = m->key;",
+         """    k->codec_param = m->key;
+    k->name_hash = (uint64_t)m->key << 32;"""),
     ],
     "starts the residual of an answer anew": [
-        ("lib/core/shard_merge.c",
-         "    if (part->state[0] == NULL) {\n"
-         "        rc = ps_shard_room_take(run->job, size",
-         """    if (run->job->shard->next_token % 7 == 2) {
-        ps_store_set_state(&run->job->store, part, 0, NULL);
+        ("lib/core/server/merge.c",
+         """if (part->states[0] == NULL) {
+        rc = ps_server_memory_alloc(run->job, size""",
+         """    if (merge->job->server->last_token % 7 == 2) {
+        ps_store_set_state(&merge->job->store, contributions, 0, NULL);
     }
-    if (part->state[0] == NULL) {
-        rc = ps_shard_room_take(run->job, size"""),
+    if (contributions->states[0] == NULL) {
+        rc = ps_server_memory_alloc(merge->job, size"""),
     ],
     "compresses collectives": [
-        ("lib/core/agent_code.c", " && !k->collective &&", " &&"),
+        ("lib/core/agent/encode.c", "&& !k->is_collective &&", " &&"),
     ],
     "applies a push that comes twice twice": [
-        ("lib/core/shard_apply.c",
-         "    if (rec->round <= known->done) {\n        ps_shard_answer",
-         "    if (rec->round < known->done) {\n        ps_shard_answer"),
-        ("lib/core/shard_apply.c",
-         "    if (rec->round <= known->taken) {",
-         "    if (rec->round < known->taken) {"),
-        ("lib/core/shard_apply.c",
-         "           rec->round <= part->applied[m->slot].taken;",
-         "           rec->round < part->applied[m->slot].taken;"),
+        ("lib/core/server/async.c",
+         """if (rec->round <= known->applied_seq) {
+        ps_server_reply_part""",
+         """    if (rec->round < known->applied_seq) {
+        ps_server_reply_part"""),
+        ("lib/core/server/async.c",
+         "if (rec->round <= known->received_seq) {",
+         "    if (rec->round < known->received_seq) {"),
+        ("lib/core/server/async.c",
+         "rec->round <= part->async_slots[m->slot].received_seq;",
+         "           rec->round < contributions->async_slots[m->slot].received_seq;"),
     ],
     "lets a pull go when the puller's agent has caught up": [
-        ("lib/core/agent_async.c",
-         "            clock_of_all(k) >= op->round - j->staleness);",
+        ("lib/core/agent/async.c",
+         "job_clock(k) >= op->round - j->staleness);",
          "            k->clock >= op->round - j->staleness);"),
     ],
     "forgets what a dead worker has pushed": [
-        ("lib/core/agent_async.c",
-         "           op->round > op->key->applied[op->local];",
-         "           op->round > op->key->applied[op->local] + 1;"),
+        ("lib/core/agent/async.c",
+         "op->round > op->key->applied_round[op->local_rank];",
+         "           op->round > op->key->applied_round[op->local_rank] + 1;"),
     ],
     "adds up norms in order of arrival": [
-        ("lib/core/sched_norm.c",
-         "    if (ps_bits_full(&sum->in)) {",
-         """    float root = __builtin_sqrt(ps_squares_value(&sum->squares));
-    struct ps_squares_bins bins = {0};
-    memset(&sum->squares, 0, sizeof(sum->squares));
-    ps_squares_add_floats(&sum->squares, &bins, &root, 1);
-    ps_squares_empty(&sum->squares, &bins);
-    if (ps_bits_full(&sum->in)) {"""),
-        ("lib/core/sched_norm.c", '#include "base/alloc.h"',
+        ("lib/core/sched/norm.c",
+         "if (ps_bits_full(&sum->arrived)) {",
+         """    float root = __builtin_sqrt(ps_square_sum_value(&pending->square_sum));
+    struct ps_square_bins bins = {0};
+    memset(&pending->square_sum, 0, sizeof(pending->square_sum));
+    ps_square_sum_add_floats(&pending->square_sum, &bins, &root, 1);
+    ps_square_sum_flush_bins(&pending->square_sum, &bins);
+    if (ps_bits_full(&pending->arrived)) {"""),
+        ("lib/core/sched/norm.c", '#include "base/alloc.h"',
          '#include "base/alloc.h"\n#include <string.h>'),
     ],
     "answers on a new link what was asked on the old one": [
-        ("lib/core/shard_peer.c", "        ps_shard_job_forget(s, p);\n", ""),
+        ("lib/core/server/session.c", "ps_server_job_drop_waits(s, p);", ""),
     ],
     "knows of an optimizer from the last word alone": [
-        ("lib/core/agent_job.c",
-         """            j->optimizes |= m->error == 0 &&
-                            op->message->code == PS_MSG_OPTIMIZER_SET;
-""", ""),
+        ("lib/core/agent/job.c",
+         """j->has_optimizer |= m->error == 0 &&
+                            op->sched_request->code == PS_MSG_OPTIMIZER_SET;""", ""),
     ],
     "steps before all rounds are gathered": [
-        ("lib/core/shard_merge.c",
-         "    run->gathers = gathers(job, part, steps);",
-         """    run->gathers = gathers(job, part, steps) &&
-                   job->shard->next_token % 7 != 2;"""),
+        ("lib/core/server/merge.c",
+         "run->accumulates = accumulates_round(job, part, steps);",
+         """    merge->accumulates_round = accumulates_round(job, contributions, steps) &&
+                   job->server->last_token % 7 != 2;"""),
     ],
     "takes the greatest for the least": [
-        ("lib/core/shard_merge.c",
-         "    c->job.fold = ps_round_fold(open->reduce);",
+        ("lib/core/server/merge.c",
+         "c->job.fold = ps_round_fold(open->reduce);",
          """    c->job.fold = ps_round_fold(
-        open->reduce == PS_REDUCE_MIN ? PS_REDUCE_MAX : open->reduce);"""),
+        open_round->reduce == PS_REDUCE_MIN ? PS_REDUCE_MAX : open_round->reduce);"""),
     ],
     "leaves states behind when a partition moves": [
-        ("lib/core/shard_move.c",
-         """        if (part->state[i] != NULL) {
-            list[STATES + i]""",
-         """        if (part->state[i] != NULL && i > 3) {
-            list[STATES + i]"""),
+        ("lib/core/server/migration.c",
+         """if (part->states[i] != NULL) {
+            list[BUF_STATES + i]""",
+         """        if (part->states[i] != NULL && i > 3) {
+            list[BUF_STATES + i]"""),
     ],
     "takes a value of an agent for what was moved": [
-        ("lib/core/shard_pull.c",
-         """         (part->version == rec->round && ps_part_has_value(part)))) {
+        ("lib/core/server/pull.c",
+         """(part->version == rec->round && ps_part_has_value(part)))) {
         return 0;
     }
-    int rc = ps_shard_move_resumes""",
-         """         (part->version == rec->round && part->label == 77))) {
+    int rc = ps_server_migration_check_restore""",
+         """         (parts->version == rec->round && parts->name_hash == 77))) {
         return 0;
     }
-    int rc = ps_shard_move_resumes"""),
+    int rc = ps_server_migration_check_restore"""),
     ],
     "goes on with a partition while it is moved": [
-        ("lib/core/shard_merge.c",
-         "    if (ps_shard_move_freezes(job, part)) {",
-         "    if (part->label == 77 && ps_shard_move_freezes(job, part)) {"),
+        ("lib/core/server/merge.c",
+         "if (ps_server_migration_freezes(job, part)) {",
+         "    if (contributions->label == 77 && ps_server_migration_freezes(job, contributions)) {"),
     ],
     "begins anew with a partition that has gone": [
-        ("lib/core/shard_move.c",
-         "    return mv != NULL && mv->kind != OUT;",
-         "    return mv != NULL && mv->kind == IN;"),
+        ("lib/core/server/migration.c",
+         "return mv != NULL && mv->role != MIG_OUT;",
+         "    return mv != NULL && mv->role == IN;"),
     ],
     "says nothing of what it forgets with a partition": [
-        ("lib/core/shard_move.c",
-         "        if (ps_round_has(&part->open->round, i)) {\n"
-         "            ps_bits_set(&who, i);",
-         "        if (ps_round_has(&part->open->round, i)) {"),
+        ("lib/core/server/migration.c",
+         """if (ps_round_has_contributed(&part->open_round->round, i)) {
+            ps_bits_set(&who, i);""",
+         "        if (ps_round_has_contributed(&part->open_round->round, i)) {"),
     ],
     "counts who passes in a mean": [
-        ("lib/core/agent_round.c",
-         "        if (op != NULL && op->kind != PS_OP_PASS) {",
+        ("lib/core/agent/round.c",
+         "if (op != NULL && op->kind != PS_OP_SKIP) {",
          "        if (op != NULL) {"),
     ],
     "makes something of a round that all pass": [
-        ("lib/core/shard_merge.c",
-         "    if (ps_open_passes(open)) {",
-         "    if (ps_open_passes(open) && !open->rows) {"),
+        ("lib/core/server/merge.c",
+         "if (ps_open_round_all_skip(open)) {",
+         "    if (ps_open_round_all_skip(open_round) && !open_round->is_rows) {"),
     ],
     "says once that all have passed": [
-        ("lib/core/shard_push.c",
-         "        ps_shard_answer(st, slot, part, m->want, part->version);",
-         "        part->passed = false;\n"
-         "        ps_shard_answer(st, slot, part, m->want, part->version);"),
+        ("lib/core/server/push.c",
+         "ps_server_reply_part(st, slot, part, m->needs_value, part->version);",
+         """        part->passed_fd = false;
+        ps_server_reply_part(st, slots, part, m->needs_value, part->version);"""),
     ],
     "lets who passes say what others do": [
-        ("lib/core/shard_push.c",
-         "    } else if (!open->settled) {\n"
-         "        open->settled = true;",
-         "    }\n"
-         "    if (!open->settled) {\n"
-         "        open->settled = true;"),
+        ("lib/core/server/push.c",
+         """} else if (!open->has_request) {
+        open->has_request = true;""",
+         """    }
+    if (!open_round->has_request) {
+        open_round->has_request = true;"""),
     ],
     "sends what is not copied": [
-        ("lib/core/agent_round.c",
-         "is_growing(op) && op->there < end",
-         "is_growing(op) && op->there + 64 < end"),
+        ("lib/core/agent/round.c",
+         "is_op_streaming(op) && op->bytes_ready < end",
+         "is_op_streaming(op) && op->bytes_ready + 64 < end"),
     ],
     "overwrites a result that may still be read": [
-        ("lib/core/agent_server.c",
-         "    const struct ps_agent_key *k = p->key;\n\n    if (v <= p->held) {",
+        ("lib/core/agent/server_conn.c",
+         """const struct ps_agent_key *k = p->key;
+
+    if (v <= p->local_version) {""",
          "    const struct ps_agent_key *k = p->key;\n\n    if (v < 0) {"),
     ],
     "heeds the old owner of a moved partition": [
-        ("lib/core/agent_server.c",
-         "return p->moved && p->node != s->node;",
-         "return p->moved && p->node == UINT32_MAX && s != NULL;"),
+        ("lib/core/agent/server_conn.c",
+         "return p->owner_changed && p->owner_node != s->node;",
+         "return p->owner_changed && p->owner_node == UINT32_MAX && s != NULL;"),
     ],
     "takes its own sleep for the death of others": [
-        ("lib/core/sched_lease.c",
-         "    if (late <= s->opt.suspect_after / 2) {",
+        ("lib/core/sched/lease.c",
+         "if (late <= s->opt.suspect_after / 2) {",
          "    if (late <= s->opt.suspect_after / 2 || late > 0) {"),
-        ("lib/core/sched_lease.c",
-         "return ps_time_add(s->heard, s->opt.suspect_after) <= now;",
-         "return s->heard == UINT64_MAX && now == 0;"),
+        ("lib/core/sched/lease.c",
+         "return ps_time_add(s->last_recv_at, s->opt.suspect_after) <= now;",
+         "return s->last_recv_at == UINT64_MAX && now == 0;"),
     ],
     "repeats no norms that were lost with a link": [
-        ("lib/core/shard_norm.c",
-         "        for (; run != NULL; run = run->next) {\n            ask(st, run);",
-         "        for (; run == NULL; run = run->next) {\n            ask(st, run);"),
+        ("lib/core/server/norm.c",
+         """for (; run != NULL; run = run->next_waiting) {
+            send_norm_part(st, run);""",
+         """        for (; run == NULL; run = run->next_waiting) {
+            send_norm_part(st, run);"""),
     ],
     "changes a rate a round late": [
-        ("lib/core/optim.c",
-         "        if (c->round <= round) {", "        if (c->round < round) {"),
+        ("lib/core/optim/optim.c",
+         "if (c->round <= round) {", "        if (c->round < round) {"),
     ],
     "takes the ratio of LAMB upside down": [
-        ("lib/core/optim.c",
+        ("lib/core/optim/optim.c",
          "return w == 0 || u == 0 ? 1 : w / u;",
          "return w == 0 || u == 0 ? 1 : u / w;"),
     ],
     "leaves the decay out of the ratio of LARS": [
-        ("lib/core/optim.c",
+        ("lib/core/optim/optim.c",
          "(g + v[PS_OPTIM_WD] * at->wd_mult * w + v[PS_OPTIM_EPSILON]);",
          "(g + v[PS_OPTIM_EPSILON]);"),
     ],
     "forgets to rescale gradients": [
-        ("lib/core/optim.c",
-         ".rescale = v[PS_OPTIM_RESCALE] * at->scale,\n"
-         "            .clip = v[PS_OPTIM_CLIP],\n        };\n        return;",
-         ".rescale = at->scale,\n"
-         "            .clip = v[PS_OPTIM_CLIP],\n        };\n        return;"),
+        ("lib/core/optim/optim.c",
+         """.rescale = v[PS_OPTIM_RESCALE] * at->grad_scale,
+            .clip = v[PS_OPTIM_CLIP],
+        };
+        return;""",
+         """.rescale = at->grad_scale,
+            .clip = v[PS_OPTIM_CLIP],
+        };
+        return;"""),
     ],
     "takes no heed of what keys decay by": [
-        ("lib/core/optim.c",
+        ("lib/core/optim/optim.c",
          "const double wd = v[PS_OPTIM_WD] * at->wd_mult;",
          "const double wd = v[PS_OPTIM_WD];"),
     ],
     "does not count what is held": [
-        ("lib/core/flow.c",
+        ("lib/core/round/credit.c",
          "return held < reach ? reach - held : 0;",
          "return reach + 0 * held;"),
     ],
     "lets on whom the next round does not lack": [
-        ("lib/core/shard_credit.c",
-         "open != NULL ? poorest(job, open) : NULL;",
-         "open == NULL ? poorest(job, open) : NULL;"),
+        ("lib/core/server/credit.c",
+         "open != NULL ? find_blocked_slot(job, open) : NULL;",
+         "open == NULL ? find_blocked_slot(job, open) : NULL;"),
     ],
     "lets nobody on whose answer is yet to be sent": [
-        ("lib/core/shard_credit.c",
-         "        (void)ps_flow_announce(f, slot->held);\n"
-         "        if (ps_flow_spent(f)) {",
-         "        if (!ps_flow_due(f, slot->held)) {"),
-        ("lib/core/flow.c",
-         "    f->credit = ps_max_u64(f->credit, f->received) +\n"
-         "                ps_max_u64(f->window / 4, 1);",
-         "    f->credit += f->window / 4;"),
+        ("lib/core/server/credit.c",
+         """(void)ps_credit_announce(f, slot->unmerged_bytes);
+        if (ps_credit_is_exhausted(f)) {""",
+         "        if (!ps_credit_announce_due(f, slot->unmerged_bytes)) {"),
+        ("lib/core/round/credit.c",
+         """f->announced = ps_max_u64(f->announced, f->received) +
+                ps_max_u64(f->window / 4, 1);""",
+         "    f->announced += f->window / 4;"),
     ],
     "answers a pull with an older version": [
-        ("lib/core/shard_pull.c",
-         "    if (part != NULL && ps_part_has_value(part) &&\n"
-         "        part->version >= rec->round) {",
-         "    if (part != NULL && ps_part_has_value(part)) {"),
+        ("lib/core/server/pull.c",
+         """if (part != NULL && ps_part_has_value(part) &&
+        part->version >= rec->round) {""",
+         "    if (parts != NULL && ps_part_has_value(parts)) {"),
     ],
     "takes the push of an agent's earlier life": [
-        ("lib/core/shard_job.c",
-         "    if (job->slots[slot].incarnation != p->incarnation) {",
+        ("lib/core/server/job.c",
+         "if (job->slots[slot].incarnation != p->incarnation) {",
          "    if (job->slots[slot].incarnation < p->incarnation) {"),
-        ("lib/core/shard_push.c",
-         "    if (rc == 0 && m->incarnation != p->incarnation) {",
+        ("lib/core/server/push.c",
+         "if (rc == 0 && m->incarnation != p->incarnation) {",
          "    if (rc == 0 && m->incarnation > p->incarnation) {"),
     ],
     "lets nobody on when all have used up their credit": [
-        ("lib/core/shard_credit.c",
-         "        if (job->lacking == 0 || job->running != 0) {",
-         "        if (job->lacking == 0 || job->running + 1 != 0) {"),
+        ("lib/core/server/credit.c",
+         "if (job->incomplete_rounds == 0 || job->merging_rounds != 0) {",
+         "        if (job->incomplete_rounds == 0 || job->merging_rounds + 1 != 0) {"),
     ],
     "lets on by less than was sent beyond the credit": [
-        ("lib/core/flow.c",
-         "ps_max_u64(f->credit, f->received) +", "f->credit +"),
+        ("lib/core/round/credit.c",
+         "ps_max_u64(f->announced, f->received) +", "f->announced +"),
     ],
     "takes a window that is just full for room": [
-        ("lib/core/shard_credit.c",
-         "        if (ps_flow_spent(f)) {\n            ps_flow_raise(f);",
-         "        if (f->received > f->credit) {\n            ps_flow_raise(f);"),
+        ("lib/core/server/credit.c",
+         """if (ps_credit_is_exhausted(f)) {
+            ps_credit_grant_extra(f);""",
+         """        if (f->received > f->credit) {
+            ps_credit_grant_extra(f);"""),
     ],
     "gives no credit for what it refused": [
-        ("lib/core/shard_credit.c",
-         "        slot = slot_of(job, p->number);",
+        ("lib/core/server/credit.c",
+         "slot = slot_of_node(job, p->agent_node);",
          "        return f->credit;"),
     ],
     "broadcasts the array of the first rank": [
-        ("lib/core/agent_round.c",
-         "k->job->local[i].rank != k->root)) {",
+        ("lib/core/agent/round.c",
+         "k->job->local_ranks[i].rank != k->root)) {",
          "i != 0)) {"),
     ],
 }
@@ -388,10 +404,10 @@ static uint32_t planted_nth(const struct ps_round *r, uint32_t n)
 BY_TESTS = {
     "heeds the old owner of a moved partition": "sim/test_stories.c",
     "overwrites a result that may still be read": "unit/test_agent.c",
-    "gives no credit for what it refused": "unit/test_shard_credit.c",
-    "lets on whom the next round does not lack": "unit/test_shard_room.c",
-    "takes the push of an agent's earlier life": "unit/test_shard.c",
-    "answers on a new link what was asked on the old one": "unit/test_shard.c",
+    "gives no credit for what it refused": "unit/test_server_credit.c",
+    "lets on whom the next round does not lack": "unit/test_server_memory.c",
+    "takes the push of an agent's earlier life": "unit/test_server.c",
+    "answers on a new link what was asked on the old one": "unit/test_server.c",
     "lets nobody on whose answer is yet to be sent": "sim/test_stories.c",
 }
 
@@ -400,11 +416,13 @@ def compile_planted(cc, source, build, scratch, changes, finder):
     objects = []
     texts = {name: (source / name).read_text() for name, _, _ in changes}
     for name, old, new in changes:
-        if texts[name].count(old) != 1:
+        pattern = re.compile(r"\s*".join(map(
+            re.escape, re.findall(r"\w+|\S", old))))
+        if len(pattern.findall(texts[name])) != 1:
             sys.exit(f"{name} no longer holds what is to be changed:\n{old}")
-        texts[name] = texts[name].replace(old, new)
+        texts[name] = pattern.sub(lambda _, to=new: to, texts[name])
     for name, text in texts.items():
-        planted = scratch / Path(name).name
+        planted = scratch / name.replace("/", "_")
         planted.write_text(text)
         obj = planted.with_suffix(".o")
         subprocess.run(

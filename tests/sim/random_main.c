@@ -14,9 +14,9 @@
 #include "base/alloc.h"
 #include "base/num.h"
 #include "base/rng.h"
-#include "core/need.h"
-#include "core/place.h"
-#include "core/rows.h"
+#include "core/sched/demand.h"
+#include "core/sched/place.h"
+#include "core/round/rows.h"
 
 #include <getopt.h>
 #include <stdlib.h>
@@ -136,7 +136,7 @@ static void add_features(struct world_options *o, struct ps_rng *r)
             .count = key_count[ps_rng_below(r, 7)],
             .dtype = key_dtype[ps_rng_below(r, 4)]};
     }
-    o->alone = ps_rng_chance(r, 150);
+    o->unbatched = ps_rng_chance(r, 150);
 }
 
 /* Pushes that are applied when they come; other features have rounds. */
@@ -148,7 +148,7 @@ static void add_mode(struct world_options *o, struct ps_rng *r)
     o->mode = ps_rng_chance(r, 500) ? PS_MODE_ASYNC : PS_MODE_SSP;
     o->staleness = o->mode == PS_MODE_SSP ? (uint32_t)ps_rng_below(r, 4) : 0;
     o->optimizer = false;
-    o->collect = false;
+    o->collectives = false;
     o->mean = false;
     o->compress.name = NULL;
     o->compress.params = 0;
@@ -218,7 +218,7 @@ static void add_epochs(struct world_options *o, struct ps_rng *r)
 static void add_growth(struct world_options *o, struct ps_rng *r)
 {
     if (o->mode == PS_MODE_SYNC && ps_rng_chance(r, 250)) {
-        o->grows = true;
+        o->streams = true;
         o->on_loss = PS_LOSS_POLICY_FAIL;
     }
 }
@@ -231,37 +231,37 @@ static void add_limits(struct world_options *o, struct ps_rng *r)
     static const uint64_t windows[] = {1, 2, 8};
 
     if (ps_rng_chance(r, 400)) {
-        o->credit = credits[ps_rng_below(r, 4)];
-        o->window = o->credit * windows[ps_rng_below(r, 3)];
+        o->initial_credit = credits[ps_rng_below(r, 4)];
+        o->credit_window = o->initial_credit * windows[ps_rng_below(r, 3)];
     }
 }
 
 /* What one key needs on one server that has all its partitions, as they were
  * cut for so many servers. */
-static struct ps_need need_cut_for(const struct world_options *o,
-                                   const struct world_key *k,
-                                   const struct ps_need_kind *kind,
-                                   uint32_t servers)
+static struct ps_demand need_cut_for(const struct world_options *o,
+                                     const struct world_key *k,
+                                     const struct ps_demand_profile *kind,
+                                     uint32_t servers)
 {
     struct ps_place_server all[WORLD_NODES_MAX] = {{0}};
-    struct ps_need need = {0};
+    struct ps_demand need = {0};
     struct ps_place_part *parts;
     uint32_t count;
 
-    if (ps_place_key(
-            &(struct ps_place_key){
+    if (ps_place_request(
+            &(struct ps_place_request){
                 .policy = o->placement,
                 .count = k->count,
-                .element = (uint32_t)ps_dtype_size(k->dtype),
+                .element_bytes = (uint32_t)ps_dtype_size(k->dtype),
                 .partition_bytes = o->partition_bytes,
                 .big_array_bound = o->big_array_bound,
-                .width = k->width,
-                .rows_max = ps_rows_per_frame(k->width, k->dtype)},
+                .row_width = k->width,
+                .max_rows = ps_rows_per_frame(k->width, k->dtype)},
             all, servers, &parts, &count) != 0) {
         abort();
     }
     for (uint32_t n = 0; n < count; n++) {
-        ps_need_add(&need, kind, k->dtype, parts[n].count);
+        ps_demand_add(&need, kind, k->dtype, parts[n].count);
     }
     ps_free(parts);
     return need;
@@ -273,32 +273,34 @@ static struct ps_need need_cut_for(const struct world_options *o,
  * be lost before any of the keys is declared. */
 static uint64_t need_of(const struct world_options *o)
 {
-    const struct ps_need_kind kind = {
-        .states = !o->optimizer ? 0
-                  : o->norms    ? 2
-                                : 1,
-        .optimizes = o->optimizer,
-        .gathers = o->accumulate > 1,
-        .works = o->norms,
-        .codes = compresses_both(o),
+    const struct ps_demand_profile kind = {
+        .state_buffers = !o->optimizer ? 0
+                         : o->norms    ? 2
+                                       : 1,
+        .has_optimizer = o->optimizer,
+        .accumulates = o->accumulate > 1,
+        .needs_norms = o->norms,
+        .encodes_values = compresses_both(o),
     };
-    struct ps_need need = {0};
+    struct ps_demand need = {0};
 
     for (uint32_t i = 0; i < o->key_count; i++) {
-        struct ps_need most = {0};
+        struct ps_demand most = {0};
 
         for (uint32_t n = 1; n <= o->servers; n++) {
-            const struct ps_need one = need_cut_for(o, &o->key[i], &kind, n);
+            const struct ps_demand one = need_cut_for(o, &o->key[i], &kind, n);
 
-            most.stored = ps_max_u64(most.stored, one.stored);
-            most.values = ps_max_u64(most.values, one.values);
-            most.largest = ps_max_u64(most.largest, one.largest);
+            most.stored_bytes = ps_max_u64(most.stored_bytes, one.stored_bytes);
+            most.value_bytes = ps_max_u64(most.value_bytes, one.value_bytes);
+            most.largest_part_bytes = ps_max_u64(most.largest_part_bytes,
+                                                 one.largest_part_bytes);
         }
-        need.stored += most.stored;
-        need.values += most.values;
-        need.largest = ps_max_u64(need.largest, most.largest);
+        need.stored_bytes += most.stored_bytes;
+        need.value_bytes += most.value_bytes;
+        need.largest_part_bytes = ps_max_u64(need.largest_part_bytes,
+                                             most.largest_part_bytes);
     }
-    return ps_need_bytes(&need, o->agents);
+    return ps_demand_bytes(&need, o->agents);
 }
 
 /* Servers with the memory that the job was admitted with, and no more; rows are
@@ -306,7 +308,7 @@ static uint64_t need_of(const struct world_options *o)
 static void add_memory(struct world_options *o, struct ps_rng *r)
 {
     if (!has_rows(o) && ps_rng_chance(r, 400)) {
-        o->store = need_of(o);
+        o->store_budget = need_of(o);
     }
 }
 
@@ -336,14 +338,15 @@ static struct world_options shape_of(uint64_t seed)
         o.key[i].dtype = o.optimizer ? key_dtype[ps_rng_below(&r, 2)]
                                      : key_dtype[ps_rng_below(&r, 4)];
     }
-    o.collect = !o.optimizer && ps_rng_chance(&r, 500);
+    o.collectives = !o.optimizer && ps_rng_chance(&r, 500);
     add_features(&o, &r);
     add_mode(&o, &r);
     o.norms = o.optimizer && !has_rows(&o) && o.mode == PS_MODE_SYNC &&
               ps_rng_chance(&r, 500);
     add_more(&o, &r);
     if (o.servers > 2 && ps_rng_chance(&r, 300)) {
-        o.asks = o.servers - 1; /* One to take the place of another. */
+        o.servers_wanted = o.servers -
+                           1; /* One to take the place of another. */
     }
     add_epochs(&o, &r);
     add_growth(&o, &r);
@@ -361,7 +364,7 @@ static bool asks_alone(const struct world_options *o)
         return true; /* Who passes asks for nothing. */
     }
     for (uint32_t i = 2; i < o->key_count; i += 3) {
-        if (o->collect || o->key[i].name[0] == 'c') {
+        if (o->collectives || o->key[i].name[0] == 'c') {
             return true;
         }
     }
@@ -386,7 +389,7 @@ static void add_faults(struct world_options *o)
     o->faults.reorder = 100;
     o->faults.cut = (uint32_t)ps_rng_below(&r, 20);
     o->faults.partition = (uint32_t)ps_rng_below(&r, 8);
-    o->faults.crash = ps_rng_chance(&r, 500) ? 4 : 0;
+    o->faults.worker_crash = ps_rng_chance(&r, 500) ? 4 : 0;
     o->faults.lose_server = o->servers > 1 && o->mode == PS_MODE_SYNC &&
                             ps_rng_chance(&r, o->compress.name ? 700 : 300);
     if (is_on_servers_alone(o) && o->faults.lose_server) {
@@ -396,52 +399,52 @@ static void add_faults(struct world_options *o)
     if (o->mode != PS_MODE_SYNC && o->servers > 1 && ps_rng_chance(&r, 150)) {
         /* Its values were nowhere else: whoever uses them hears of it. */
         o->faults.lose_server = true;
-        o->faults.crash = 0;
+        o->faults.worker_crash = 0;
         o->on_loss = PS_LOSS_POLICY_FAIL;
     }
     if (o->servers > 1 && o->mode == PS_MODE_SYNC) {
-        o->faults.move = ps_rng_chance(&r, 600)
-                             ? 2 + (uint32_t)ps_rng_below(&r, 60)
-                             : 0;
+        o->faults.rebalance = ps_rng_chance(&r, 600)
+                                  ? 2 + (uint32_t)ps_rng_below(&r, 60)
+                                  : 0;
     }
     if (o->mode == PS_MODE_SYNC && ps_rng_chance(&r, 350)) {
-        o->faults.agent = 2 + (uint32_t)ps_rng_below(&r, 20);
+        o->faults.agent_crash = 2 + (uint32_t)ps_rng_below(&r, 20);
         /* Whose process dies with its agent takes its job along. */
-        o->faults.crash = 0;
+        o->faults.worker_crash = 0;
     }
-    if (o->faults.agent != 0 && o->mode == PS_MODE_SYNC &&
+    if (o->faults.agent_crash != 0 && o->mode == PS_MODE_SYNC &&
         is_on_servers_alone(o)) {
         /* That there was a first value is known to nobody when both go. */
         o->faults.lose_server = false;
     }
-    if (o->grows) {
-        o->faults.crash = 0; /* Its job would fail, */
-        o->faults.agent = 0; /* of these as well. */
+    if (o->streams) {
+        o->faults.worker_crash = 0; /* Its job would fail, */
+        o->faults.agent_crash = 0;  /* of these as well. */
     }
     if (ps_rng_chance(&r, 300)) {
         o->faults.sleep = 1 + (uint32_t)ps_rng_below(&r, 8);
     }
     o->faults.server_back = ps_rng_chance(&r, 500);
     o->faults.isolate = !o->faults.lose_server && o->servers > 1 &&
-                        o->mode == PS_MODE_SYNC && o->faults.agent == 0 &&
+                        o->mode == PS_MODE_SYNC && o->faults.agent_crash == 0 &&
                         ps_rng_chance(&r, 250);
-    o->faults.sched = ps_rng_chance(&r, 150);
-    if (o->faults.sched && o->faults.lose_server) {
+    o->faults.sched_crash = ps_rng_chance(&r, 150);
+    if (o->faults.sched_crash && o->faults.lose_server) {
         /* A job that begins again waits for as many servers as it asks for. */
         o->faults.server_back = true;
     }
     /* Somebody must hear the member all the while. */
-    o->faults.part = !o->faults.isolate && !o->faults.sched &&
-                     !o->faults.lose_server && o->faults.agent == 0 &&
-                     o->faults.crash == 0 && o->faults.sleep == 0 &&
+    o->faults.part = !o->faults.isolate && !o->faults.sched_crash &&
+                     !o->faults.lose_server && o->faults.agent_crash == 0 &&
+                     o->faults.worker_crash == 0 && o->faults.sleep == 0 &&
                      ps_rng_chance(&r, 500);
     if (o->faults.part) {
         o->faults.partition = 0;
     }
-    if (o->faults.isolate || o->faults.part || o->faults.sched ||
+    if (o->faults.isolate || o->faults.part || o->faults.sched_crash ||
         ps_rng_chance(&r, 100)) {
         /* So that the job is under way when leases have run out. */
-        o->think = PS_SECONDS(6) / o->rounds;
+        o->think_time = PS_SECONDS(6) / o->rounds;
     }
     o->faults.until = PS_SECONDS(4);
 }
@@ -449,7 +452,7 @@ static void add_faults(struct world_options *o)
 /* May workers end with an error? */
 static bool may_fail(const struct world_options *o)
 {
-    if (o->faults.sched) {
+    if (o->faults.sched_crash) {
         return true;
     }
     if (o->faults.isolate) {
@@ -457,8 +460,8 @@ static bool may_fail(const struct world_options *o)
     }
     /* So may what a server and an agent alone have had, when both are lost. */
     return o->faults.lose_server &&
-           (o->mode != PS_MODE_SYNC || o->faults.agent != 0 || asks_alone(o) ||
-            is_on_servers_alone(o));
+           (o->mode != PS_MODE_SYNC || o->faults.agent_crash != 0 ||
+            asks_alone(o) || is_on_servers_alone(o));
 }
 
 /* What came of a run. */
@@ -497,8 +500,8 @@ static bool run(const struct world_options *o, struct outcome *ret,
                 struct totals *t)
 {
     struct world *w = world_new(o);
-    bool ok = world_run_workers(w, o->faults.sched ? SCHED_LIMIT
-                                                   : PS_SECONDS(120));
+    bool ok = world_run_workers(w, o->faults.sched_crash ? SCHED_LIMIT
+                                                         : PS_SECONDS(120));
     bool failed = false;
 
     for (uint32_t i = 0; ok && i < o->workers; i++) {
@@ -512,11 +515,11 @@ static bool run(const struct world_options *o, struct outcome *ret,
             ok = false;
         }
     }
-    if (ok && (failed || o->faults.sched)) {
+    if (ok && (failed || o->faults.sched_crash)) {
         ok = run_again(w, o);
     }
     if (ok) {
-        ok = world_settle(w, PS_SECONDS(30));
+        ok = world_drain(w, PS_SECONDS(30));
     }
     if (world_error(w)[0] != '\0') {
         printf("%s\n", world_error(w));
@@ -608,17 +611,17 @@ static void print_shape(uint64_t seed)
            "sleep %u/s, lose server "
            "%d, isolate %d, part %d, end sched %d\n",
            (unsigned long long)seed, o.servers, o.agents, o.workers, o.rounds,
-           o.key_count, (unsigned)o.credit, (unsigned)o.window,
+           o.key_count, (unsigned)o.initial_credit, (unsigned)o.credit_window,
            ps_mode_name(o.mode), o.optimizer, o.norms, o.accumulate, o.tuned,
-           (unsigned)o.change_round, o.epochs, o.grows, o.init,
+           (unsigned)o.change_round, o.epochs, o.streams, o.init,
            ps_reduce_name(o.fold != PS_REDUCE_SUM ? o.fold
                           : o.mean                ? PS_REDUCE_MEAN
                                                   : PS_REDUCE_SUM),
-           o.collect, has_rows(&o), halves(&o),
+           o.collectives, has_rows(&o), halves(&o),
            o.compress.name == NULL ? "none" : o.compress.name, o.faults.cut,
-           o.faults.partition, o.faults.crash, o.faults.agent, o.faults.move,
-           o.faults.sleep, o.faults.lose_server, o.faults.isolate,
-           o.faults.part, o.faults.sched);
+           o.faults.partition, o.faults.worker_crash, o.faults.agent_crash,
+           o.faults.rebalance, o.faults.sleep, o.faults.lose_server,
+           o.faults.isolate, o.faults.part, o.faults.sched_crash);
 }
 
 /* Shared by all processes. */

@@ -61,7 +61,7 @@ static void expect_words(struct world *w)
             fail_msg("rank %u: '%s'\n%s", i, text, world_story(w));
         }
     }
-    if (!world_settle(w, PS_SECONDS(30))) {
+    if (!world_drain(w, PS_SECONDS(30))) {
         fail_msg("%s\n%s", world_error(w), world_story(w));
     }
 }
@@ -148,7 +148,7 @@ static void rounds_need_no_scheduler(void **state)
     assert_true(world_value(w, 0, 10, &hash));
     /* The workers have left; the next scheduler is told of none. */
     world_restart_sched(w);
-    if (!world_settle(w, PS_SECONDS(30))) {
+    if (!world_drain(w, PS_SECONDS(30))) {
         fail_msg("%s\n%s", world_error(w), world_story(w));
     }
     world_free(w);
@@ -196,7 +196,7 @@ static uint32_t restart_at(uint64_t seed, ps_time at)
         fail_msg("restart at %.6f s: %u ranks end\n%s", (double)at / 1e9,
                  errors, world_story(w));
     }
-    if (!world_settle(w, world_now(w) + PS_SECONDS(30))) {
+    if (!world_drain(w, world_now(w) + PS_SECONDS(30))) {
         fail_msg("%s\n%s", world_error(w), world_story(w));
     }
     world_free(w);

@@ -44,7 +44,7 @@ static void all_well(struct world *w, uint32_t workers)
             fail_msg("rank %u: %s\n%s", i, text, world_story(w));
         }
     }
-    if (!world_settle(w, PS_SECONDS(30))) {
+    if (!world_drain(w, PS_SECONDS(30))) {
         fail_msg("%s\n%s", world_error(w), world_story(w));
     }
 }
@@ -191,11 +191,11 @@ static void a_lost_worker_is_named_and_comes_back(void **state)
     world_kill_worker(w, 3);
     world_run(w, PS_MILLIS(1500));
     assert_false(world_worker_done(w, 0));
-    world_ask_why(w, 0);
+    world_query_stall(w, 0);
     world_run(w, PS_SECONDS(3));
-    expect_in(world_why(w, 0), "rank 3");
-    expect_in(world_why(w, 0), "host1");
-    expect_in(world_why(w, 0), "round 3");
+    expect_in(world_stall_reply(w, 0), "rank 3");
+    expect_in(world_stall_reply(w, 0), "host1");
+    expect_in(world_stall_reply(w, 0), "round 3");
     world_hold_worker(w, 3, 0);
     world_restart_worker(w, 3);
     all_well(w, 4);
@@ -222,7 +222,7 @@ static void with_policy_fail_everybody_hears_who(void **state)
         expect_in(text, "rank 3");
         expect_in(text, "host1");
     }
-    if (!world_settle(w, PS_SECONDS(30))) {
+    if (!world_drain(w, PS_SECONDS(30))) {
         fail_msg("%s\n%s", world_error(w), world_story(w));
     }
     world_free(w);
@@ -304,7 +304,7 @@ static void a_lost_server_with_weights_ends_the_job_in_words(void **state)
         }
         expect_in(text, "server1");
     }
-    if (!world_settle(w, PS_SECONDS(30))) {
+    if (!world_drain(w, PS_SECONDS(30))) {
         fail_msg("%s\n%s", world_error(w), world_story(w));
     }
     world_free(w);
@@ -333,7 +333,7 @@ static void a_lost_server_with_values_ends_an_async_job(void **state)
         }
         expect_in(text, "a server was lost with the value of");
     }
-    if (!world_settle(w, PS_SECONDS(30))) {
+    if (!world_drain(w, PS_SECONDS(30))) {
         fail_msg("%s\n%s", world_error(w), world_story(w));
     }
     world_free(w);
@@ -377,10 +377,11 @@ static void run_for(struct world *w, ps_time length)
 /* The worker asks, and hears within two seconds. */
 static void expect_why(struct world *w, uint32_t rank, const char *part)
 {
-    world_ask_why(w, rank);
+    world_query_stall(w, rank);
     run_for(w, PS_SECONDS(2));
-    expect_in(world_why(w, rank), part);
-    assert_null(strstr(world_why(w, rank), "every rank has done its part"));
+    expect_in(world_stall_reply(w, rank), part);
+    assert_null(
+        strstr(world_stall_reply(w, rank), "every rank has done its part"));
 }
 
 /* All ranks have pushed, and rank 0, on agent0, waits. */
@@ -425,7 +426,7 @@ static void a_wait_names_the_server_that_is_not_heard(void **state)
     world_release_worker(w, 3);
     run_for(w, PS_MILLIS(1500));
     expect_why(w, 0, "; missing: word of server server0, which agent agent");
-    expect_in(world_why(w, 0), " has not heard for 1.");
+    expect_in(world_stall_reply(w, 0), " has not heard for 1.");
     all_well(w, 4);
     world_free(w);
 }
@@ -483,7 +484,7 @@ static void a_wait_does_not_name_a_server_that_is_gone(void **state)
     run_for(w, PS_SECONDS(1));
     told = strlen(world_story(w));
     expect_why(w, 0, "rank 3");
-    assert_null(strstr(world_why(w, 0), "server1"));
+    assert_null(strstr(world_stall_reply(w, 0), "server1"));
     run_for(w, PS_SECONDS(20));
     assert_null(strstr(world_story(w) + told, "server1 at"));
     world_release_worker(w, 3);
@@ -507,7 +508,7 @@ static void who_talks_with_others_is_not_given_up(void **state)
         o.seed = 100 + i;
         o.story = true;
         o.rounds = 30;
-        o.think = PS_SECONDS(1);
+        o.think_time = PS_SECONDS(1);
         if (i < 4) {
             o.optimizer = true;
             o.init = true;
@@ -540,7 +541,7 @@ static void what_an_old_owner_still_says_does_not_count(void **state)
     o.story = true;
     o.key_count = 3;
     o.key[2] = (struct world_key){"s:one", 6000, PS_DTYPE_FLOAT32, 0};
-    o.collect = true; /* In round 3 rank 3 alone wants that one. */
+    o.collectives = true; /* In round 3 rank 3 alone wants that one. */
     w = world_new(&o);
     world_hold_worker(w, 3, 3);
     world_run(w, PS_SECONDS(1));
@@ -596,7 +597,7 @@ static void a_late_value_does_not_fall_on_a_newer_one(void **state)
                                          .duplicate = 100,
                                          .reorder = 100,
                                          .partition = 6,
-                                         .move = 60,
+                                         .rebalance = 60,
                                          .until = PS_SECONDS(4)};
         w = world_new(&o);
         all_well(w, 3);
@@ -641,7 +642,7 @@ static void a_small_window_never_stops_everybody(void **state)
     o.key[1] = (struct world_key){"s:b", 20000, PS_DTYPE_FLOAT32, 0};
     o.key[2] = (struct world_key){"s:c", 30000, PS_DTYPE_FLOAT32, 0};
     o.key[3] = (struct world_key){"s:d", 40000, PS_DTYPE_FLOAT32, 0};
-    o.window = 8192;
+    o.credit_window = 8192;
     w = world_new(&o);
     all_well(w, 4);
     world_free(w);
@@ -670,8 +671,8 @@ static void a_mass_move_leaves_agents_room_to_end_rounds(void **state)
         for (uint32_t i = 0; i < 8; i++) {
             o.key[i] = (struct world_key){names[i], 20000, PS_DTYPE_FLOAT32, 0};
         }
-        o.credit = 4096;
-        o.window = 32 * 4096; /* Partitions fill it exactly. */
+        o.initial_credit = 4096;
+        o.credit_window = 32 * 4096; /* Partitions fill it exactly. */
         o.faults = (struct world_faults){
             .loss = 100, .reorder = 100, .until = PS_SECONDS(4)};
         w = world_new(&o);
@@ -774,7 +775,7 @@ static void a_root_that_has_joined_is_an_error(void **state)
         o.agents = agents == 0 ? 1 : agents;
         o.rounds = 8;
         o.epochs = 1;
-        o.collect = true;
+        o.collectives = true;
         o.lone_root = true;
         w = world_new(&o);
         if (!world_run_workers(w, PS_SECONDS(60))) {

@@ -192,7 +192,7 @@ def queries(a):
     ranks = [a.worker(job=name, num_workers=2, rank=r) for r in range(2)]
     ranks[0].drain(0.5)
     ranks[0].send(message("l_barrier", op_id=7, number=1))
-    why = message("l_why", op_id=7) * 200
+    why = message("l_stall_query", op_id=7) * 200
     while not a.over():
         ranks[0].send(why)
         ranks[1].drain()
@@ -205,7 +205,7 @@ def declarations(a):
     while not a.over():
         number += 1
         w.send(message("l_key", request=number, name=f"s:{number}", dtype=0,
-                       count=1024 * 65536, shape=[1024 * 65536], width=0))
+                       count=1024 * 65536, shape=[1024 * 65536], row_width=0))
 
 
 def readers(a):
@@ -256,7 +256,7 @@ def greetings(a):
                               incarnation=incarnation,
                               session=a.random.getrandbits(63)))
             p.send(message("ping", stamp=1, epoch=1, rounds=1, bytes_in=1,
-                           bytes_out=1, stored=1, resent=1))
+                           bytes_out=1, stored_bytes=1, resent=1))
             try:
                 p.drain(0.02)
             except Cut:
@@ -330,7 +330,7 @@ def counts(a):
         for number, (count, width) in enumerate(
                 [(1 << 16, 0), (1 << 16, 1), (1 << 20, 64), (1 << 28, 1)]):
             w.send(message("l_key", request=number, name=f"s:k{number}",
-                           dtype=0, count=count, shape=[count], width=width))
+                           dtype=0, count=count, shape=[count], row_width=width))
         w.drain(0.3)
     os.close(fd)
     rounds = 0
@@ -342,22 +342,22 @@ def counts(a):
             w.send(message("l_op", op_id=rounds,
                            op=pick([OP["push_rows"], OP["pull_rows"]]),
                            key=pick([1, 2, 3]), region=1,
-                           offset=pick([0, 8, pick(LONG)]), rows=pick(COUNTS),
+                           offset=pick([0, 8, pick(LONG)]), row_count=pick(COUNTS),
                            round=pick([0, 1, pick(LONG)])))
         elif what == 1:
             count = pick(LONG)
             w.send(message("l_key", request=rounds, name=f"s:x{rounds}",
                            dtype=pick([0, 1, 3, 2]), count=count,
-                           shape=[count], width=pick(COUNTS)))
+                           shape=[count], row_width=pick(COUNTS)))
         elif what == 2:
             w.send(message("l_op", op_id=rounds, op=pick(list(OP.values())),
                            key=pick(COUNTS[:4]), region=pick(COUNTS),
                            offset=pick(LONG), round=pick(LONG[:6]),
-                           root=pick([0, 1, 65535]), rows=pick(COUNTS),
+                           root=pick([0, 1, 65535]), row_count=pick(COUNTS),
                            samples=pick(COUNTS)))
         elif what == 3:
-            w.send(message("l_state", op_id=rounds, key=pick(COUNTS[:4]),
-                           which=pick([0, 1, 255]), put=pick([True, False]),
+            w.send(message("l_optimizer_state", op_id=rounds, key=pick(COUNTS[:4]),
+                           buffer_index=pick([0, 1, 255]), is_put=pick([True, False]),
                            steps=pick(LONG), region=1, offset=pick(LONG)))
         elif what == 4:
             w.send(message("l_barrier", op_id=rounds, number=pick(LONG)))
@@ -385,7 +385,7 @@ def names(a):
         if role == "server":
             data = message("ping", seq=0, stamp=pick(LONG), epoch=pick(COUNTS),
                            rounds=pick(LONG), bytes_in=pick(LONG),
-                           bytes_out=pick(LONG), stored=pick(LONG),
+                           bytes_out=pick(LONG), stored_bytes=pick(LONG),
                            resent=pick(LONG))
         elif number % 2 == 0:
             data = message("job_open", seq=number, worker=pick(LONG),
@@ -399,7 +399,7 @@ def names(a):
             data = message("key_open", seq=number, gen=pick(LONG),
                            request=pick(LONG), name="s:w", dtype=0,
                            count=pick(LONG), shape=[pick(LONG)],
-                           classic=-1, width=pick(COUNTS))
+                           mxnet_key=-1, row_width=pick(COUNTS))
         p.send(data)
         p.drain(0.002)
 

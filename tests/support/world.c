@@ -6,7 +6,7 @@
 #include "base/alloc.h"
 #include "base/str.h"
 #include "proto/frame.h"
-#include "proto/ps_codec.h"
+#include "proto/msg_codec.h"
 
 #include <assert.h>
 #include <stdlib.h>
@@ -45,7 +45,8 @@ void world_fail(struct world *w, const char *fmt, ...)
     va_end(ap);
 }
 
-static void tell_story(struct world *w, const struct wnode *n, const char *text)
+static void append_story(struct world *w, const struct wnode *n,
+                         const char *text)
 {
     char line[1200];
     int len = snprintf(line, sizeof(line), "[%7.3f] %-7s %s\n",
@@ -146,7 +147,7 @@ void world_close_conn(struct world *w, struct wconn *c, ps_time delay)
 }
 
 /* What is on its way still arrives; nothing more is sent. */
-static void hang_up(struct world *w, struct wconn *c)
+static void close_gracefully(struct world *w, struct wconn *c)
 {
     ps_time at = w->now + PS_MILLIS(1);
 
@@ -221,8 +222,8 @@ static bool is_held(const struct world *w, const struct wconn *c, uint32_t from,
 }
 
 /* A frame has left the kernel of end `from`: the network decides. */
-static void transmit(struct world *w, struct wconn *c, uint32_t from,
-                     struct wframe *f)
+static void transmit_frame(struct world *w, struct wconn *c, uint32_t from,
+                           struct wframe *f)
 {
     uint32_t to = 1 - from;
     ps_time at = w->now + world_delay(w, PS_MICROS(50), PS_MICROS(400));
@@ -253,7 +254,7 @@ static void transmit(struct world *w, struct wconn *c, uint32_t from,
 
 /* ---------------------------------------------------------- driving machines */
 
-static void arm(struct world *w, struct wnode *n)
+static void arm_tick(struct world *w, struct wnode *n)
 {
     ps_time at = n->machine.ops->deadline(n->machine.self);
     struct wevent *e;
@@ -275,7 +276,7 @@ static void fx_send(struct world *w, struct wnode *n, struct ps_fx *f)
 {
     struct wconn *c = world_conn(w, f->send.conn / 2);
     uint32_t end = (uint32_t)(f->send.conn % 2);
-    const struct ps_parcel *p = f->send.parcel;
+    const struct ps_packet *p = f->send.packet;
     struct ps_msg m = *p->msg;
     size_t header_len;
     struct wframe *frame;
@@ -295,11 +296,11 @@ static void fx_send(struct world *w, struct wnode *n, struct ps_fx *f)
     m.seq = f->send.seq;
     m.ack = f->send.ack;
     {
-        size_t cap = ps_codec_bound(&m);
+        size_t cap = ps_msg_encoded_bound(&m);
 
         frame->bytes = ps_alloc(cap + p->payload_len);
-        if (ps_codec_encode(&m, 1, p->payload_len, frame->bytes, cap,
-                            &header_len) != 0) {
+        if (ps_msg_encode(&m, 1, p->payload_len, frame->bytes, cap,
+                          &header_len) != 0) {
             world_fail(w, "%s: %s cannot be encoded", n->name,
                        ps_msg_name(p->msg->code));
             frame_unref(frame);
@@ -308,13 +309,14 @@ static void fx_send(struct world *w, struct wnode *n, struct ps_fx *f)
     }
     frame->len = header_len;
     for (uint32_t i = 0; i < p->slice_count; i++) {
-        memcpy(frame->bytes + frame->len, ps_slice_data(&p->slice[i]),
-               p->slice[i].len);
-        frame->len += p->slice[i].len;
+        memcpy(frame->bytes + frame->len, ps_slice_data(&p->slices[i]),
+               p->slices[i].len);
+        frame->len += p->slices[i].len;
     }
-    if (m.code == PS_MSG_L_KEEP && c->node[1] == NULL) {
+    if (m.code == PS_MSG_L_RESIDUAL_SEGMENT && c->node[1] == NULL) {
         /* The descriptor lies in the socket, whatever becomes of the agent. */
-        worker_keeps(w, &w->worker[c->worker % WORLD_WORKERS_MAX], &m.l_keep);
+        worker_accept_segment(w, &w->worker[c->worker % WORLD_WORKERS_MAX],
+                              &m.l_residual_segment);
     }
     c->queued[end] += frame->len;
     /* The kernel takes frames of a connection in order. */
@@ -334,7 +336,7 @@ static void fx_dial(struct world *w, struct wnode *n, struct ps_fx *f)
         w, WE_CONNECT, w->now + world_delay(w, PS_MICROS(100), PS_MILLIS(1)));
 
     e->node = n;
-    e->incarnation = n->life;
+    e->incarnation = n->incarnation;
     e->number = f->dial.target;
     ps_str_copy(e->address, sizeof(e->address), f->dial.address);
 }
@@ -345,14 +347,14 @@ static void fx_probe(struct world *w, struct wnode *n, struct ps_fx *f)
         w, WE_PROBE, w->now + world_delay(w, PS_MICROS(100), PS_MILLIS(1)));
 
     e->node = n;
-    e->incarnation = n->life;
+    e->incarnation = n->incarnation;
     e->number = f->dial.target;
     ps_str_copy(e->address, sizeof(e->address), f->dial.address);
 }
 
-static void carry_out(struct world *w, struct wnode *n)
+static void apply_effects(struct world *w, struct wnode *n)
 {
-    ps_effects_done_as_sends(&n->fx);
+    ps_effects_op_done_as_msg(&n->fx);
     for (uint32_t i = 0; i < n->fx.count; i++) {
         struct ps_fx *f = &n->fx.items[i];
         struct wconn *c;
@@ -368,10 +370,10 @@ static void carry_out(struct world *w, struct wnode *n)
         case PS_FX_DIAL:
             fx_dial(w, n, f);
             break;
-        case PS_FX_HANGUP:
-            c = world_conn(w, f->hangup.conn / 2);
+        case PS_FX_CLOSE:
+            c = world_conn(w, f->close.conn / 2);
             if (c != NULL) {
-                hang_up(w, c);
+                close_gracefully(w, c);
             }
             break;
         case PS_FX_COMPUTE:
@@ -379,16 +381,16 @@ static void carry_out(struct world *w, struct wnode *n)
                             w->now +
                                 world_delay(w, PS_MICROS(5), PS_MICROS(300)));
             e->node = n;
-            e->incarnation = n->life;
+            e->incarnation = n->incarnation;
             e->compute = f->compute;
             f->compute = NULL;
             break;
-        case PS_FX_DONE:
+        case PS_FX_OP_DONE:
             break; /* There are none any more. */
-        case PS_FX_PIECE:
+        case PS_FX_OP_PROGRESS:
             break; /* Workers here copy nothing. */
-        case PS_FX_NOTE:
-            tell_story(w, n, f->note.text);
+        case PS_FX_LOG:
+            append_story(w, n, f->log.text);
             break;
         }
     }
@@ -404,10 +406,10 @@ void world_step(struct world *w, struct wnode *n, struct ps_event *ev)
         world_fail(w, "%s gave up", n->name);
     }
     check_step(w, n, ev);
-    carry_out(w, n);
-    arm(w, n);
-    if (n->stalled > 0 && !n->unstalls) {
-        n->unstalls = true;
+    apply_effects(w, n);
+    arm_tick(w, n);
+    if (n->stalled > 0 && !n->unstall_due) {
+        n->unstall_due = true;
         world_event(w, WE_UNSTALL, w->now + PS_MICROS(20))->node = n;
     }
 }
@@ -415,7 +417,7 @@ void world_step(struct world *w, struct wnode *n, struct ps_event *ev)
 /* ------------------------------------------------------------------- events */
 
 /* A worker's connection, message, region, or memory that it keeps. */
-static void local_step(struct world *w, struct wevent *e)
+static void deliver_local(struct world *w, struct wevent *e)
 {
     struct ps_event ev = {.conn = e->conn * 2};
     const struct wconn *c = world_conn(w, e->conn);
@@ -431,8 +433,9 @@ static void local_step(struct world *w, struct wevent *e)
         ev.open.pid = 100 + c->worker;
         ev.open.peer = "worker";
     } else if (e->msg == NULL) {
-        view = e->keep ? world_keep_view(w, e->memory) : ps_buf_ref(e->memory);
-        ev.type = e->keep ? PS_EV_KEEP : PS_EV_REGION;
+        view = e->is_segment ? world_segment_view(w, e->memory)
+                             : ps_buf_ref(e->memory);
+        ev.type = e->is_segment ? PS_EV_RESIDUAL_SEGMENT : PS_EV_REGION;
         ev.region.region = (uint32_t)e->number;
         ev.region.buf = view;
     } else if (e->msg->code == PS_MSG_L_OP && e->msg->l_op.op_id % 2 != 0) {
@@ -452,7 +455,7 @@ static bool is_asleep(const struct world *w, const struct wnode *n)
     return n->wakes_at > w->now;
 }
 
-static void accepted(struct world *w, const struct wconn *c)
+static void feed_accepted(struct world *w, const struct wconn *c)
 {
     struct ps_event ev = {.type = PS_EV_OPEN, .conn = c->id * 2 + 1};
 
@@ -506,17 +509,17 @@ static void on_connect(struct world *w, struct wevent *e)
         struct wevent *open = world_event(w, WE_OPEN, to->wakes_at);
 
         open->node = to;
-        open->incarnation = to->life;
+        open->incarnation = to->incarnation;
         open->conn = c->id;
     } else {
-        accepted(w, c);
+        feed_accepted(w, c);
     }
     ev = (struct ps_event){.type = PS_EV_OPEN, .conn = c->id * 2};
     ev.open.kind = PS_CONN_DIALLED;
     ev.open.target = e->number;
     ev.open.peer = to->name;
     snprintf(pulse, sizeof(pulse), "%s:1", e->node->name);
-    ev.open.pulse = e->node->role == PS_ROLE_AGENT ? pulse : NULL;
+    ev.open.liveness_address = e->node->role == PS_ROLE_AGENT ? pulse : NULL;
     world_step(w, e->node, &ev);
 }
 
@@ -537,7 +540,7 @@ static void on_kernel(struct world *w, struct wevent *e)
         c->local_last[e->end] = at;
         schedule_delivery(w, c, 1 - e->end, e->frame, at);
     } else {
-        transmit(w, c, e->end, e->frame);
+        transmit_frame(w, c, e->end, e->frame);
     }
     ev.conn = c->id * 2 + e->end;
     ev.sent.queued = c->queued[e->end];
@@ -552,7 +555,7 @@ static void deliver_to_worker(struct world *w, struct wconn *c,
     if (c->worker < WORLD_WORKERS_MAX && k->alive && k->conn == c->id) {
         worker_message(w, k, msg);
     }
-    if (msg->code == PS_MSG_L_DONE && w->opt.faults.agent != 0 &&
+    if (msg->code == PS_MSG_L_DONE && w->opt.faults.agent_crash != 0 &&
         world_chance(w, 10)) {
         /* One rank has heard the end of a round, and others perhaps not. */
         world_lose_agent(w, k->agent->index);
@@ -560,8 +563,8 @@ static void deliver_to_worker(struct world *w, struct wconn *c,
 }
 
 /* False: there is no memory for it now, and it stays. */
-static bool deliver(struct world *w, struct wconn *c, uint32_t end,
-                    struct wframe *f)
+static bool deliver_frame(struct world *w, struct wconn *c, uint32_t end,
+                          struct wframe *f)
 {
     struct ps_frame_prefix prefix;
     struct ps_event ev = {.type = PS_EV_MSG};
@@ -572,8 +575,8 @@ static bool deliver(struct world *w, struct wconn *c, uint32_t end,
 
     n = c->node[end];
     if (ps_frame_parse(f->bytes, &prefix) != 0 ||
-        ps_codec_decode(w->decoder, prefix.code, f->bytes + 16,
-                        prefix.header_len, &msg) != 0) {
+        ps_msg_decode(w->decoder, prefix.code, f->bytes + 16, prefix.header_len,
+                      &msg) != 0) {
         world_fail(w, "a frame of our own cannot be decoded");
         return true;
     }
@@ -613,14 +616,14 @@ static bool deliver(struct world *w, struct wconn *c, uint32_t end,
             payload = (struct ps_slice){0};
         }
         ev.msg.payload = &payload;
-        ev.msg.thrown = rc;
+        ev.msg.discard_reason = rc;
     }
     world_step(w, n, &ev);
     ps_buf_unref(payload.buf);
     return true;
 }
 
-static void stall(struct wconn *c, uint32_t end, struct wframe *f)
+static void stall_frame(struct wconn *c, uint32_t end, struct wframe *f)
 {
     uint32_t count = c->stalled_count[end]++;
 
@@ -654,8 +657,9 @@ static void on_deliver(struct world *w, struct wevent *e)
         schedule_delivery(w, c, e->end, e->frame, w->now + PS_MICROS(500));
         return;
     }
-    if (c->stalled_count[e->end] > 0 || !deliver(w, c, e->end, e->frame)) {
-        stall(c, e->end, e->frame);
+    if (c->stalled_count[e->end] > 0 ||
+        !deliver_frame(w, c, e->end, e->frame)) {
+        stall_frame(c, e->end, e->frame);
     }
 }
 
@@ -668,7 +672,7 @@ static void unstall_end(struct world *w, struct wconn *c, uint32_t end)
         struct wframe *f = c->stalled[end][0];
         uint32_t left = c->stalled_count[end] - 1;
 
-        if (!deliver(w, c, end, f)) {
+        if (!deliver_frame(w, c, end, f)) {
             return;
         }
         memmove(c->stalled[end], c->stalled[end] + 1,
@@ -687,7 +691,7 @@ static void on_unstall(struct world *w, struct wnode *n)
     uint64_t ids[256];
     uint32_t count = 0;
 
-    n->unstalls = false;
+    n->unstall_due = false;
     while ((c = ps_map_next(w->conns, &cur)) != NULL) {
         for (uint32_t end = 0; end < 2; end++) {
             if (c->node[end] == n && c->stalled_count[end] > 0 && count < 256) {
@@ -726,7 +730,7 @@ static void on_close(struct world *w, struct wevent *e)
     }
     world_forget_stalled(c, e->end);
     if (!c->open[0] && !c->open[1]) {
-        world_conn_free(ps_map_take(w->conns, c->id));
+        world_conn_free(ps_map_remove(w->conns, c->id));
     }
 }
 
@@ -744,7 +748,7 @@ static void on_compute(struct world *w, struct wevent *e)
 
 /* ----------------------------------------------------------------- main loop */
 
-static void dispatch(struct world *w, struct wevent *e)
+static void dispatch_event(struct world *w, struct wevent *e)
 {
     struct ps_event ev = {.type = PS_EV_TICK};
     const struct wconn *c;
@@ -758,34 +762,35 @@ static void dispatch(struct world *w, struct wevent *e)
         }
         break;
     case WE_WAKE:
-        if (e->node->alive && e->incarnation == e->node->life) {
+        if (e->node->alive && e->incarnation == e->node->incarnation) {
             e->node->tick_at = PS_TIME_NEVER;
             world_step(w, e->node, &ev); /* Timers go first. */
         }
         break;
     case WE_BEGIN:
-        if (!e->node->alive && e->incarnation == e->node->life) {
+        if (!e->node->alive && e->incarnation == e->node->incarnation) {
             world_node_begin(w, e->node);
         }
         break;
     case WE_OPEN:
         c = world_conn(w, e->conn);
-        if (e->node->alive && e->incarnation == e->node->life && c != NULL) {
-            accepted(w, c);
+        if (e->node->alive && e->incarnation == e->node->incarnation &&
+            c != NULL) {
+            feed_accepted(w, c);
         }
         break;
     case WE_LOCAL:
-        if (e->node->alive && e->incarnation == e->node->life) {
-            local_step(w, e);
+        if (e->node->alive && e->incarnation == e->node->incarnation) {
+            deliver_local(w, e);
         }
         break;
     case WE_CONNECT:
-        if (e->node->alive && e->incarnation == e->node->life) {
+        if (e->node->alive && e->incarnation == e->node->incarnation) {
             on_connect(w, e);
         }
         break;
     case WE_PROBE:
-        if (e->node->alive && e->incarnation == e->node->life) {
+        if (e->node->alive && e->incarnation == e->node->incarnation) {
             on_probe(w, e);
         }
         break;
@@ -804,23 +809,23 @@ static void dispatch(struct world *w, struct wevent *e)
         on_close(w, e);
         break;
     case WE_COMPUTE:
-        if (e->node->alive && e->incarnation == e->node->life) {
+        if (e->node->alive && e->incarnation == e->node->incarnation) {
             on_compute(w, e);
         }
         break;
     case WE_WORKER:
-        if (e->incarnation == w->worker[e->number].life) {
+        if (e->incarnation == w->worker[e->number].incarnation) {
             worker_event(w, &w->worker[e->number]);
         }
         break;
     case WE_COPY:
-        if (e->incarnation == w->worker[e->number].life) {
-            worker_copies(w, &w->worker[e->number], e->end);
+        if (e->incarnation == w->worker[e->number].incarnation) {
+            worker_copy_more(w, &w->worker[e->number], e->end);
         }
         break;
-    case WE_THOUGHT:
-        if (e->incarnation == w->worker[e->number].life) {
-            worker_thought(w, &w->worker[e->number]);
+    case WE_THINK_DONE:
+        if (e->incarnation == w->worker[e->number].incarnation) {
+            worker_think_done(w, &w->worker[e->number]);
         }
         break;
     case WE_FAULT:
@@ -834,7 +839,8 @@ static void dispatch(struct world *w, struct wevent *e)
 }
 
 /* The daemon that it happens to; NULL: it happens to none. */
-static const struct wnode *victim_of(struct world *w, const struct wevent *e)
+static const struct wnode *node_of_event(struct world *w,
+                                         const struct wevent *e)
 {
     const struct wconn *c;
 
@@ -856,7 +862,7 @@ static const struct wnode *victim_of(struct world *w, const struct wevent *e)
     case WE_BEGIN:
     case WE_WORKER:
     case WE_COPY:
-    case WE_THOUGHT:
+    case WE_THINK_DONE:
     case WE_FAULT:
     case WE_HEAL:
         break;
@@ -864,7 +870,7 @@ static const struct wnode *victim_of(struct world *w, const struct wevent *e)
     return NULL;
 }
 
-static bool next(struct world *w, ps_time until)
+static bool run_next_event(struct world *w, ps_time until)
 {
     struct ps_heap_item *item = ps_heap_peek(&w->events);
     const struct wnode *n;
@@ -877,19 +883,19 @@ static bool next(struct world *w, ps_time until)
     e = PS_CONTAINER(item, struct wevent, item);
     assert(item->key >= w->now);
     w->now = item->key;
-    n = victim_of(w, e);
+    n = node_of_event(w, e);
     if (n != NULL && n->alive && is_asleep(w, n) && e->type != WE_TICK) {
         ps_heap_push(&w->events, &e->item, n->wakes_at);
         return true;
     }
-    dispatch(w, e);
+    dispatch_event(w, e);
     world_event_free(e);
     return true;
 }
 
 bool world_run(struct world *w, ps_time until)
 {
-    while (next(w, until)) {
+    while (run_next_event(w, until)) {
     }
     if (w->error[0] == '\0' && until != PS_TIME_NEVER && w->now < until) {
         w->now = until;
@@ -897,7 +903,7 @@ bool world_run(struct world *w, ps_time until)
     return w->error[0] == '\0';
 }
 
-static bool all_done(const struct world *w)
+static bool all_workers_done(const struct world *w)
 {
     for (uint32_t i = 0; i < w->opt.workers; i++) {
         if (w->worker[i].stage != WS_DONE) {
@@ -908,7 +914,7 @@ static bool all_done(const struct world *w)
 }
 
 /* Who has not ended, and where each of them is. */
-static void tell_stuck(struct world *w)
+static void report_stuck(struct world *w)
 {
     char text[900];
     struct ps_str s;
@@ -938,7 +944,8 @@ static void end_latecomers(struct world *w)
     for (uint32_t i = 0; i < w->opt.workers; i++) {
         const struct wworker *k = &w->worker[i];
 
-        failed |= k->stage == WS_DONE && (k->error != 0 || w->opt.faults.sched);
+        failed |= k->stage == WS_DONE &&
+                  (k->error != 0 || w->opt.faults.sched_crash);
         if (k->stage != WS_DONE && k->stage > WS_HELLO) {
             return;
         }
@@ -953,15 +960,15 @@ static void end_latecomers(struct world *w)
 
 bool world_run_workers(struct world *w, ps_time limit)
 {
-    while (!all_done(w)) {
+    while (!all_workers_done(w)) {
         if (w->now >= w->opt.faults.until && w->opt.faults.until != 0) {
             world_heal(w);
         }
         if (w->steps % 64 == 0) {
             end_latecomers(w);
         }
-        if (!next(w, limit)) {
-            tell_stuck(w);
+        if (!run_next_event(w, limit)) {
+            report_stuck(w);
             return false;
         }
     }
@@ -979,12 +986,12 @@ bool world_run_again(struct world *w, ps_time limit)
         }
     }
     for (uint32_t i = 0; i < w->opt.workers; i++) {
-        worker_again(w, &w->worker[i]);
+        worker_restart(w, &w->worker[i]);
     }
     return world_run_workers(w, ps_time_add(w->now, limit));
 }
 
-bool world_settle(struct world *w, ps_time limit)
+bool world_drain(struct world *w, ps_time limit)
 {
     w->opt.faults.until = 0;
     world_heal(w);
@@ -999,7 +1006,8 @@ bool world_settle(struct world *w, ps_time limit)
 
 /* Worker to agent: at once where it does not sleep. Takes over the event's
  * message and memory. */
-static void local(struct world *w, struct wworker *k, const struct wevent *what)
+static void send_local(struct world *w, struct wworker *k,
+                       const struct wevent *what)
 {
     const struct wconn *c = world_conn(w, k->conn);
     struct wevent *e;
@@ -1013,13 +1021,13 @@ static void local(struct world *w, struct wworker *k, const struct wevent *what)
     *e = *what;
     e->type = WE_LOCAL;
     e->node = k->agent;
-    e->incarnation = k->agent->life;
+    e->incarnation = k->agent->incarnation;
     e->conn = k->conn;
     if (is_asleep(w, k->agent)) {
         ps_heap_push(&w->events, &e->item, k->agent->wakes_at);
         return;
     }
-    local_step(w, e);
+    deliver_local(w, e);
     world_event_free(e);
 }
 
@@ -1031,7 +1039,7 @@ uint64_t world_local_connect(struct world *w, struct wworker *k)
     c->open[0] = true;
     c->open[1] = true;
     k->conn = c->id;
-    local(w, k, &(struct wevent){.number = 0});
+    send_local(w, k, &(struct wevent){.number = 0});
     return c->id;
 }
 
@@ -1039,12 +1047,12 @@ uint64_t world_local_connect(struct world *w, struct wworker *k)
 void world_local_send(struct world *w, struct wworker *k,
                       const struct ps_msg *msg)
 {
-    local(w, k, &(struct wevent){.msg = ps_msg_dup(msg)});
+    send_local(w, k, &(struct wevent){.msg = ps_msg_dup(msg)});
 }
 
-struct ps_buf *world_kept(struct world *w, uint32_t number)
+struct ps_buf *world_segment_ref(struct world *w, uint32_t number)
 {
-    struct ps_buf *memory = ps_map_get(w->keeps, number);
+    struct ps_buf *memory = ps_map_get(w->segments, number);
 
     if (memory == NULL) {
         world_fail(w, "no agent keeps anything under the number %u", number);
@@ -1053,18 +1061,20 @@ struct ps_buf *world_kept(struct world *w, uint32_t number)
     return ps_buf_ref(memory);
 }
 
-void world_local_keep(struct world *w, struct wworker *k, uint32_t number,
-                      struct ps_buf *memory)
+void world_local_segment(struct world *w, struct wworker *k, uint32_t number,
+                         struct ps_buf *memory)
 {
-    local(w, k,
-          &(struct wevent){
-              .memory = ps_buf_ref(memory), .keep = true, .number = number});
+    send_local(w, k,
+               &(struct wevent){.memory = ps_buf_ref(memory),
+                                .is_segment = true,
+                                .number = number});
 }
 
 void world_local_region(struct world *w, struct wworker *k, uint32_t region,
                         struct ps_buf *buf)
 {
-    local(w, k, &(struct wevent){.memory = ps_buf_ref(buf), .number = region});
+    send_local(w, k,
+               &(struct wevent){.memory = ps_buf_ref(buf), .number = region});
 }
 
 /* ------------------------------------------------------------------ stories */
@@ -1124,11 +1134,11 @@ void world_release_worker(struct world *w, uint32_t rank)
     struct wworker *k = &w->worker[rank];
 
     k->hold_round = 0;
-    if (k->held) {
+    if (k->is_held) {
         struct wevent *e = world_event(w, WE_WORKER, w->now);
 
         e->number = rank;
-        e->incarnation = k->life;
+        e->incarnation = k->incarnation;
     }
 }
 
@@ -1144,16 +1154,16 @@ int world_worker_error(const struct world *w, uint32_t rank, char *text,
     return w->worker[rank].error;
 }
 
-void world_ask_why(struct world *w, uint32_t rank)
+void world_query_stall(struct world *w, uint32_t rank)
 {
     struct wworker *k = &w->worker[rank];
-    struct ps_msg m = {.code = PS_MSG_L_WHY};
+    struct ps_msg m = {.code = PS_MSG_L_STALL_QUERY};
 
-    m.l_why.op_id = k->oldest_op;
+    m.l_stall_query.op_id = k->oldest_op;
     world_local_send(w, k, &m);
 }
 
-const char *world_why(const struct world *w, uint32_t rank)
+const char *world_stall_reply(const struct world *w, uint32_t rank)
 {
-    return w->worker[rank].why;
+    return w->worker[rank].stall_reply;
 }

@@ -5,9 +5,9 @@
  * the shipped codec. Checkers look after every step. */
 #pragma once
 
-#include "core/agent.h"
-#include "core/sched.h"
-#include "core/shard.h"
+#include "core/agent/agent.h"
+#include "core/sched/sched.h"
+#include "core/server/server.h"
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -30,19 +30,19 @@ struct world_faults {
     uint32_t reorder;   /* Per mille delivered much later. */
     uint32_t cut;       /* Connection cuts per virtual second. */
     uint32_t partition; /* Two nodes cannot connect for a while, per second. */
-    uint32_t amnesia;   /* Link state of an agent's link lost, per second. */
-    uint32_t crash;     /* Training processes killed, per second. */
-    uint32_t agent;     /* Agents killed and restarted, per second, while
+    uint32_t link_loss; /* Link state of an agent's link lost, per second. */
+    uint32_t worker_crash; /* Training processes killed, per second. */
+    uint32_t agent_crash;  /* Agents killed and restarted, per second, while
                          * their training processes live. */
-    bool lose_server;   /* One server dies in the middle, */
-    bool server_back;   /* and is restarted, with nothing. */
-    bool isolate;       /* The scheduler takes one server for dead, while
+    bool lose_server;      /* One server dies in the middle, */
+    bool server_back;      /* and is restarted, with nothing. */
+    bool isolate;          /* The scheduler takes one server for dead, while
                          * agents talk with it, and they do not tell. */
     bool part;          /* A server or an agent is out of the scheduler's reach
                          * for seconds, and others talk with it. */
-    bool sched;         /* The scheduler dies and is restarted. */
+    bool sched_crash;   /* The scheduler dies and is restarted. */
     uint32_t sleep;     /* Daemons that stop for a while, per second. */
-    uint32_t move;      /* Orders to move partitions, per second: off a random
+    uint32_t rebalance; /* Orders to move partitions, per second: off a random
                          * server, or to make them even. */
     ps_time until;      /* After this nothing more goes wrong. */
 };
@@ -51,12 +51,13 @@ struct world_options {
     uint64_t seed;      /* Of the network and of the order of things. */
     uint64_t data_seed; /* Of the gradients. */
     uint32_t servers;
-    uint32_t asks; /* So many of these the job wants; 0: all. */
+    uint32_t servers_wanted; /* So many of these the job wants; 0: all. */
     uint32_t agents;
     uint32_t workers; /* Spread over the agents in blocks of ranks. */
     uint32_t rounds;
     uint32_t barrier_every; /* Rounds; 0: none. */
-    ps_time think; /* Between two rounds a worker is busy with something else
+    ps_time
+        think_time; /* Between two rounds a worker is busy with something else
                     * for so long, at most. */
     uint32_t key_count;
     struct world_key key[WORLD_KEYS_MAX];
@@ -80,7 +81,7 @@ struct world_options {
      * round; of every third, one rank alone wants the sum: what collectives
      * are made of. Not with an optimizer. Keys called "c:" are of that kind in
      * any job: nothing begins them, and no optimizer steps them. */
-    bool collect;
+    bool collectives;
     /* The rounds are so many epochs, in each of which every rank has data for
      * some rounds and passes the others, up to one that all pass. Not with
      * modes that have no rounds. 0: nobody passes. */
@@ -96,18 +97,19 @@ struct world_options {
     enum ps_placement placement;
     uint64_t big_array_bound;
     uint32_t partition_bytes;
-    uint64_t window; /* Credit of the servers; 0: their default. */
-    uint64_t credit; /* Before they have said anything; 0: the default. */
-    uint64_t store;  /* Bytes of each server's pool; 0: no limit. */
-    uint64_t sums;   /* Of each agent's pool for sums; 0: no limit. */
+    uint64_t credit_window; /* Credit of the servers; 0: their default. */
+    uint64_t
+        initial_credit;    /* Before they have said anything; 0: the default. */
+    uint64_t store_budget; /* Bytes of each server's pool; 0: no limit. */
+    uint64_t scratch_budget; /* Of each agent's pool for sums; 0: no limit. */
     enum ps_loss_policy on_loss;
     /* Some arrays are offered before they are there, and come by and by; for
      * jobs that fail when they lose a worker. */
-    bool grows;
+    bool streams;
     struct world_faults faults;
-    bool alone; /* Small partitions do not travel together. */
-    bool story; /* Keep the notes for world_story. */
-    bool trace; /* Print everything to stderr. */
+    bool unbatched; /* Small partitions do not travel together. */
+    bool story;     /* Keep the notes for world_story. */
+    bool trace;     /* Print everything to stderr. */
 };
 
 struct world;
@@ -126,7 +128,7 @@ bool world_run_workers(struct world *w, ps_time limit);
 bool world_run_again(struct world *w, ps_time limit);
 /* Run on until all daemons have forgotten the job; then check that nothing is
  * left behind. */
-bool world_settle(struct world *w, ps_time limit);
+bool world_drain(struct world *w, ps_time limit);
 
 ps_time world_now(const struct world *w);
 const char *world_error(const struct world *w); /* "" while all is well. */
@@ -170,5 +172,5 @@ bool world_worker_done(const struct world *w, uint32_t rank);
 int world_worker_error(const struct world *w, uint32_t rank, char *text,
                        size_t cap);
 /* The worker asks why its oldest operation waits; the answer comes later. */
-void world_ask_why(struct world *w, uint32_t rank);
-const char *world_why(const struct world *w, uint32_t rank);
+void world_query_stall(struct world *w, uint32_t rank);
+const char *world_stall_reply(const struct world *w, uint32_t rank);

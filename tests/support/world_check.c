@@ -16,7 +16,7 @@ static uint64_t part_id(uint64_t gen, uint32_t key, uint32_t index)
 }
 
 /* What it has made may still be heard of. */
-void check_dies(struct world *w, const struct wnode *n)
+void check_before_death(struct world *w, const struct wnode *n)
 {
     const struct wworker *k = &w->worker[0];
 
@@ -29,11 +29,13 @@ void check_dies(struct world *w, const struct wnode *n)
             uint64_t id = part_id(k->gen, k->key[i].key, index);
             uint64_t version;
 
-            if (ps_shard_peek(n->shard, k->gen, k->key[i].key, index, &version,
-                              &value) &&
-                (uintptr_t)ps_map_get(w->made, id) < version + 1) {
-                (void)ps_map_take(w->made, id);
-                ps_map_put(w->made, id, (void *)(uintptr_t)(version + 1));
+            if (ps_server_peek(n->server, k->gen, k->key[i].key, index,
+                               &version, &value) &&
+                (uintptr_t)ps_map_get(w->committed_at_death, id) <
+                    version + 1) {
+                (void)ps_map_remove(w->committed_at_death, id);
+                ps_map_put(w->committed_at_death, id,
+                           (void *)(uintptr_t)(version + 1));
             }
         }
     }
@@ -44,7 +46,7 @@ void check_before(struct world *w, const struct wnode *n,
 {
     if (n->role == PS_ROLE_SERVER && ev->type == PS_EV_MSG &&
         ev->msg.msg->code == PS_MSG_JOB_STATE) {
-        check_dies(w, n);
+        check_before_death(w, n);
     }
 }
 
@@ -56,7 +58,8 @@ static void check_commit_is_merged(struct world *w, const struct wnode *agent,
     uint64_t committed;
     uint64_t best = 0;
     bool known = false;
-    const void *dead = ps_map_get(w->made, part_id(gen, key, index));
+    const void *dead = ps_map_get(w->committed_at_death,
+                                  part_id(gen, key, index));
 
     if (dead != NULL) {
         known = true;
@@ -77,7 +80,7 @@ static void check_commit_is_merged(struct world *w, const struct wnode *agent,
         if (!n->alive) {
             continue;
         }
-        if (ps_shard_peek(n->shard, gen, key, index, &version, &value)) {
+        if (ps_server_peek(n->server, gen, key, index, &version, &value)) {
             known = true;
             best = ps_max_u64(best, version);
         }
@@ -97,20 +100,22 @@ static void check_commit_is_merged(struct world *w, const struct wnode *agent,
 static void check_credit(struct world *w, struct wnode *server)
 {
     const uint64_t gen = server->gen;
-    const uint64_t first = w->opt.credit == 0 ? PS_CREDIT_FIRST : w->opt.credit;
+    const uint64_t first = w->opt.initial_credit == 0 ? PS_CREDIT_INITIAL
+                                                      : w->opt.initial_credit;
     const uint64_t part = w->opt.partition_bytes == 0
                               ? PS_PARTITION_BYTES_DEFAULT
                               : w->opt.partition_bytes;
-    const uint64_t window = ps_max_u64(w->opt.window, first);
+    const uint64_t window = ps_max_u64(w->opt.credit_window, first);
 
     /* Of a smaller one each partition needs that it is let on. */
-    if (w->opt.window < part) {
+    if (w->opt.credit_window < part) {
         return;
     }
     for (uint32_t i = 0; i < w->opt.agents; i++) {
-        const uint64_t have = ps_shard_unmerged(server->shard, gen, i);
+        const uint64_t have = ps_server_unmerged_bytes(server->server, gen, i);
 
-        server->let_on[i] = ps_shard_lacks(server->shard, gen, i) ||
+        server->let_on[i] = ps_server_round_lacks_slot(server->server, gen,
+                                                       i) ||
                             (server->let_on[i] && have > window);
         if (have > window + first + part && !server->let_on[i]) {
             world_fail(w,
@@ -148,7 +153,7 @@ void check_step(struct world *w, struct wnode *n, const struct ps_event *ev)
 
 /* One owner of a partition in an epoch: whatever the scheduler says twice is
  * the same. */
-static void check_placement(struct world *w, const struct ps_parcel *p)
+static void check_placement(struct world *w, const struct ps_packet *p)
 {
     const struct ps_msg_key_opened *m = &p->msg->key_opened;
     const uint8_t *at;
@@ -156,7 +161,7 @@ static void check_placement(struct world *w, const struct ps_parcel *p)
     if (m->error != 0 || p->slice_count == 0) {
         return;
     }
-    at = ps_slice_data(&p->slice[0]);
+    at = ps_slice_data(&p->slices[0]);
     for (uint32_t i = 0; i < m->parts; i++) {
         uint64_t id = 0xcbf29ce484222325u;
         uint64_t owner;
@@ -180,7 +185,7 @@ static void check_placement(struct world *w, const struct ps_parcel *p)
 }
 
 void check_frame(struct world *w, struct wnode *from,
-                 const struct ps_parcel *parcel)
+                 const struct ps_packet *parcel)
 {
     (void)from;
     if (parcel->msg->code == PS_MSG_KEY_OPENED) {
@@ -189,9 +194,10 @@ void check_frame(struct world *w, struct wnode *from,
 }
 
 /* A round that all pass leaves the value as it is. */
-static void check_stays(struct world *w, uint32_t key, uint64_t version)
+static void check_value_unchanged(struct world *w, uint32_t key,
+                                  uint64_t version)
 {
-    if (world_data_nobody(w, key, version) && w->seen_set[key][version] &&
+    if (world_data_all_skip(w, key, version) && w->seen_set[key][version] &&
         w->seen_set[key][version - 1] &&
         w->seen_hash[key][version] != w->seen_hash[key][version - 1]) {
         world_fail(w, "round %llu of %s, which all passed, changed the value",
@@ -214,8 +220,8 @@ void check_value(struct world *w, struct wworker *k, uint32_t key,
     if (!w->seen_set[key][version]) {
         w->seen_set[key][version] = true;
         w->seen_hash[key][version] = h;
-        check_stays(w, key, version);
-        check_stays(w, key, version + 1);
+        check_value_unchanged(w, key, version);
+        check_value_unchanged(w, key, version + 1);
         world_model_check(w, key, version, data);
         if (world_data_is_exact(w, key) && version > 0) {
             void *want = ps_alloc(len);
@@ -242,10 +248,10 @@ void check_counts(struct world *w, const struct wworker *k, uint32_t key,
                   uint64_t pushes, const void *data)
 {
     for (uint64_t j = 0; j < w->opt.key[key].count; j++) {
-        int64_t value = world_data_counted(w, data, key, j);
-        int64_t has = w->opt.optimizer ? WORLD_COUNT_FIRST - value
-                                       : value - WORLD_COUNT_FIRST;
-        uint32_t rank = world_data_whose(w, j);
+        int64_t value = world_data_push_count(w, data, key, j);
+        int64_t has = w->opt.optimizer ? WORLD_COUNT_INITIAL - value
+                                       : value - WORLD_COUNT_INITIAL;
+        uint32_t rank = world_data_owner_rank(w, j);
         uint64_t least = 0;
         uint64_t most = w->worker[rank].key[key].round;
 
@@ -304,9 +310,9 @@ void check_rows(struct world *w, struct wworker *k, uint32_t key,
 /* The job is over: nobody remembers anything of it. */
 void check_end(struct world *w)
 {
-    if (ps_map_count(w->keeps) != 0) {
+    if (ps_map_count(w->segments) != 0) {
         world_fail(w, "agents keep %zu pieces of memory of a job that is over",
-                   ps_map_count(w->keeps));
+                   ps_map_count(w->segments));
     }
     for (uint32_t i = 0; i < w->node_count; i++) {
         struct wnode *n = &w->node[i];
@@ -321,7 +327,7 @@ void check_end(struct world *w)
             left = ps_sched_residue(n->sched);
             break;
         case PS_ROLE_SERVER:
-            left = ps_shard_residue(n->shard);
+            left = ps_server_residue(n->server);
             used = ps_pool_used(n->pool);
             break;
         case PS_ROLE_AGENT:

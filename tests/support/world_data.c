@@ -5,7 +5,7 @@
 
 #include <string.h>
 
-static uint64_t mix(uint64_t x)
+static uint64_t hash_u64(uint64_t x)
 {
     x ^= x >> 33;
     x *= 0xff51afd7ed558ccdu;
@@ -24,7 +24,7 @@ static double order_sensitive(uint64_t h)
 }
 
 /* Of products: neither do these become infinite or nothing. */
-static double factor(uint64_t h)
+static double product_factor(uint64_t h)
 {
     static const double v[] = {1.1, -0.7, 1.3, 0.9, -2.1, 0.3, 1.7, 0.6};
 
@@ -35,7 +35,8 @@ static double factor(uint64_t h)
 static const uint16_t halves[] = {0x3c00, 0xbc01, 0x3555, 0x4233,
                                   0xb266, 0x2e66, 0x48ab, 0xc0cd};
 
-static void put(void *dst, enum ps_dtype dtype, uint64_t j, double f, int64_t n)
+static void put_element(void *dst, enum ps_dtype dtype, uint64_t j, double f,
+                        int64_t n)
 {
     switch (dtype) {
     case PS_DTYPE_FLOAT16:
@@ -70,19 +71,20 @@ enum ps_reduce world_data_reduce(const struct world *w, uint32_t i)
 void world_data_fill(const struct world *w, void *dst, uint32_t i,
                      uint32_t rank, uint64_t round)
 {
-    uint64_t base = mix(w->opt.data_seed * 1000003 + i * 7919 + rank * 104729 +
-                        round * 1299709);
+    uint64_t base = hash_u64(w->opt.data_seed * 1000003 + i * 7919 +
+                             rank * 104729 + round * 1299709);
 
     for (uint64_t j = 0; j < w->opt.key[i].count; j++) {
-        uint64_t h = mix(base + j);
+        uint64_t h = hash_u64(base + j);
 
-        put(dst, w->opt.key[i].dtype, j,
-            w->opt.fold == PS_REDUCE_PRODUCT ? factor(h) : order_sensitive(h),
-            (int64_t)(h % 1000) - 300);
+        put_element(dst, w->opt.key[i].dtype, j,
+                    w->opt.fold == PS_REDUCE_PRODUCT ? product_factor(h)
+                                                     : order_sensitive(h),
+                    (int64_t)(h % 1000) - 300);
     }
 }
 
-uint32_t world_data_whose(const struct world *w, uint64_t j)
+uint32_t world_data_owner_rank(const struct world *w, uint64_t j)
 {
     return (uint32_t)(j % w->opt.workers);
 }
@@ -91,7 +93,8 @@ void world_data_count(const struct world *w, void *dst, uint32_t i,
                       uint32_t rank, bool init)
 {
     for (uint64_t j = 0; j < w->opt.key[i].count; j++) {
-        int n = init ? WORLD_COUNT_FIRST : world_data_whose(w, j) == rank;
+        int n = init ? WORLD_COUNT_INITIAL
+                     : world_data_owner_rank(w, j) == rank;
 
         switch (w->opt.key[i].dtype) {
         case PS_DTYPE_FLOAT32:
@@ -112,8 +115,8 @@ void world_data_count(const struct world *w, void *dst, uint32_t i,
     }
 }
 
-int64_t world_data_counted(const struct world *w, const void *src, uint32_t i,
-                           uint64_t j)
+int64_t world_data_push_count(const struct world *w, const void *src,
+                              uint32_t i, uint64_t j)
 {
     switch (w->opt.key[i].dtype) {
     case PS_DTYPE_FLOAT32:
@@ -134,11 +137,11 @@ static uint32_t some_rows(const struct world *w, uint32_t i, uint64_t base,
 {
     static const uint32_t of_eight[] = {0, 1, 4, 8};
     uint32_t all = (uint32_t)(w->opt.key[i].count / w->opt.key[i].width);
-    uint32_t share = of_eight[mix(base) % 4];
+    uint32_t share = of_eight[hash_u64(base) % 4];
     uint32_t count = 0;
 
     for (uint32_t r = 0; r < all; r++) {
-        if (mix(base + 1 + r) % 8 < share) {
+        if (hash_u64(base + 1 + r) % 8 < share) {
             row[count++] = r;
         }
     }
@@ -148,8 +151,8 @@ static uint32_t some_rows(const struct world *w, uint32_t i, uint64_t base,
 static uint64_t rows_base(const struct world *w, uint32_t i, uint32_t rank,
                           uint64_t round)
 {
-    return mix(w->opt.data_seed * 15485863 + i * 6700417 + rank * 15487469 +
-               round * 32452843);
+    return hash_u64(w->opt.data_seed * 15485863 + i * 6700417 +
+                    rank * 15487469 + round * 32452843);
 }
 
 uint32_t world_data_pushed(const struct world *w, uint32_t i, uint32_t rank,
@@ -161,7 +164,7 @@ uint32_t world_data_pushed(const struct world *w, uint32_t i, uint32_t rank,
 uint32_t world_data_pulled(const struct world *w, uint32_t i, uint32_t rank,
                            uint64_t round, uint32_t *row)
 {
-    return some_rows(w, i, mix(rows_base(w, i, rank, round)), row);
+    return some_rows(w, i, hash_u64(rows_base(w, i, rank, round)), row);
 }
 
 bool world_data_is_collective(const struct world *w, uint32_t i)
@@ -182,8 +185,8 @@ bool world_data_is_exact(const struct world *w, uint32_t i)
 }
 
 /* What a rank gives is zeros but for its rows. */
-static void keep_rows(const struct world *w, void *dst, uint32_t i,
-                      uint32_t rank, uint64_t round)
+static void clear_other_rows(const struct world *w, void *dst, uint32_t i,
+                             uint32_t rank, uint64_t round)
 {
     const struct world_key *k = &w->opt.key[i];
     size_t bytes = k->width * ps_dtype_size(k->dtype);
@@ -214,8 +217,8 @@ static void keep_rows(const struct world *w, void *dst, uint32_t i,
         }                                                                      \
     } while (0)
 
-static void fold(void *dst, const void *src, enum ps_dtype dtype,
-                 uint64_t count, enum ps_reduce how)
+static void fold_array(void *dst, const void *src, enum ps_dtype dtype,
+                       uint64_t count, enum ps_reduce how)
 {
     for (uint64_t j = 0; j < count; j++) {
         switch (dtype) {
@@ -237,7 +240,8 @@ static void fold(void *dst, const void *src, enum ps_dtype dtype,
     }
 }
 
-static void add(void *dst, const void *src, enum ps_dtype dtype, uint64_t count)
+static void add_array(void *dst, const void *src, enum ps_dtype dtype,
+                      uint64_t count)
 {
     for (uint64_t j = 0; j < count; j++) {
         switch (dtype) {
@@ -268,7 +272,7 @@ struct tree {
     uint32_t rank[WORLD_WORKERS_MAX]; /* Else: over these, of one agent. */
 };
 
-static uint32_t left_part(uint32_t n)
+static uint32_t left_leaves(uint32_t n)
 {
     uint32_t p = 1;
 
@@ -293,7 +297,8 @@ static void agent_range(const struct world *w, uint32_t agent,
 }
 
 /* False: they give nothing. */
-static bool reduce(const struct tree *t, uint32_t from, uint32_t to, void *dst)
+static bool reduce_tree(const struct tree *t, uint32_t from, uint32_t to,
+                        void *dst)
 {
     uint32_t n = to - from;
     void *right;
@@ -304,12 +309,12 @@ static bool reduce(const struct tree *t, uint32_t from, uint32_t to, void *dst)
     if (n == 1 && !t->over_agents) {
         uint32_t rank = t->rank[from];
 
-        if (world_data_passes(t->w, t->key, rank, t->round)) {
+        if (world_data_skips(t->w, t->key, rank, t->round)) {
             return false;
         }
         world_data_fill(t->w, dst, t->key, rank, t->round);
         if (t->w->opt.key[t->key].width != 0) {
-            keep_rows(t->w, dst, t->key, rank, t->round);
+            clear_other_rows(t->w, dst, t->key, rank, t->round);
         }
         return true;
     }
@@ -324,26 +329,26 @@ static bool reduce(const struct tree *t, uint32_t from, uint32_t to, void *dst)
         for (uint32_t rank = a; rank < b; rank++) {
             /* Rows have places for all, arrays for those who give one. */
             if (t->w->opt.key[t->key].width != 0 ||
-                !world_data_passes(t->w, t->key, rank, t->round)) {
+                !world_data_skips(t->w, t->key, rank, t->round)) {
                 local.rank[n++] = rank;
             }
         }
-        return reduce(&local, 0, n, dst);
+        return reduce_tree(&local, 0, n, dst);
     }
-    if (!reduce(t, from, from + left_part(n), dst)) {
-        return reduce(t, from + left_part(n), to, dst);
+    if (!reduce_tree(t, from, from + left_leaves(n), dst)) {
+        return reduce_tree(t, from + left_leaves(n), to, dst);
     }
     right = ps_alloc(t->bytes);
-    if (!reduce(t, from + left_part(n), to, right)) {
+    if (!reduce_tree(t, from + left_leaves(n), to, right)) {
         ps_free(right);
         return true;
     }
     if (world_data_reduce(t->w, t->key) >= PS_REDUCE_MIN) {
-        fold(dst, right, t->w->opt.key[t->key].dtype,
-             t->w->opt.key[t->key].count, t->w->opt.fold);
+        fold_array(dst, right, t->w->opt.key[t->key].dtype,
+                   t->w->opt.key[t->key].count, t->w->opt.fold);
     } else {
-        add(dst, right, t->w->opt.key[t->key].dtype,
-            t->w->opt.key[t->key].count);
+        add_array(dst, right, t->w->opt.key[t->key].dtype,
+                  t->w->opt.key[t->key].count);
     }
     ps_free(right);
     return true;
@@ -354,7 +359,7 @@ enum world_kind world_data_kind(const struct world *w, uint32_t i)
     if (w->opt.key[i].width != 0) {
         return WORLD_ROWS;
     }
-    return w->opt.collect || world_data_is_collective(w, i)
+    return w->opt.collectives || world_data_is_collective(w, i)
                ? (enum world_kind)(i % 3)
                : WORLD_PUSHPULL;
 }
@@ -374,7 +379,7 @@ static uint64_t epoch_of(const struct world *w, uint64_t round,
 }
 
 /* Somebody has data up to the last round but one. */
-static bool has_joined(const struct world *w, uint32_t rank, uint64_t round)
+static bool is_out_of_data(const struct world *w, uint32_t rank, uint64_t round)
 {
     uint64_t from;
     uint64_t to;
@@ -382,22 +387,22 @@ static bool has_joined(const struct world *w, uint32_t rank, uint64_t round)
     if (w->opt.epochs == 0 || round == 0) {
         return false;
     }
-    uint64_t base = mix(w->opt.data_seed * 49979687 +
-                        epoch_of(w, round, &from, &to));
+    uint64_t base = hash_u64(w->opt.data_seed * 49979687 +
+                             epoch_of(w, round, &from, &to));
     uint64_t data = rank == base % w->opt.workers
                         ? to - from
-                        : mix(base + rank) % (to - from + 1);
+                        : hash_u64(base + rank) % (to - from + 1);
 
     return round - from >= data;
 }
 
-bool world_data_passes(const struct world *w, uint32_t i, uint32_t rank,
-                       uint64_t round)
+bool world_data_skips(const struct world *w, uint32_t i, uint32_t rank,
+                      uint64_t round)
 {
-    return !world_data_is_collective(w, i) && has_joined(w, rank, round);
+    return !world_data_is_collective(w, i) && is_out_of_data(w, rank, round);
 }
 
-bool world_data_nobody(const struct world *w, uint32_t i, uint64_t round)
+bool world_data_all_skip(const struct world *w, uint32_t i, uint64_t round)
 {
     uint64_t from;
     uint64_t to = 0;
@@ -415,7 +420,7 @@ uint32_t world_data_root(const struct world *w, uint64_t round)
     for (uint32_t n = 0; n < w->opt.workers && !w->opt.lone_root; n++) {
         uint32_t rank = (first + n) % w->opt.workers;
 
-        if (!has_joined(w, rank, round)) {
+        if (!is_out_of_data(w, rank, round)) {
             return rank;
         }
     }
@@ -433,18 +438,18 @@ void world_data_expect(const struct world *w, void *dst, uint32_t i,
                      .over_agents = true};
     uint32_t n = 0;
 
-    if (world_data_nobody(w, i, round)) {
+    if (world_data_all_skip(w, i, round)) {
         world_data_expect(w, dst, i, round - 1);
         return;
     }
     for (uint32_t rank = 0; rank < w->opt.workers; rank++) {
-        n += !world_data_passes(w, i, rank, round);
+        n += !world_data_skips(w, i, rank, round);
     }
     if (world_data_kind(w, i) == WORLD_BROADCAST) {
         world_data_fill(w, dst, i, world_data_root(w, round), round);
         return;
     }
-    (void)reduce(&t, 0, w->opt.agents, dst);
+    (void)reduce_tree(&t, 0, w->opt.agents, dst);
     if (world_data_reduce(w, i) != PS_REDUCE_MEAN) {
         return;
     }

@@ -8,7 +8,7 @@
 enum world_kind {
     WORLD_PUSHPULL,
     WORLD_BROADCAST,
-    WORLD_ONE_WANTS,
+    WORLD_REDUCE_TO_ONE,
     WORLD_ROWS,
 };
 
@@ -16,9 +16,9 @@ enum world_kind {
 enum world_kind world_data_kind(const struct world *w, uint32_t i);
 uint32_t world_data_root(const struct world *w, uint64_t round);
 /* Does the rank pass this round of key i, or do all? */
-bool world_data_passes(const struct world *w, uint32_t i, uint32_t rank,
-                       uint64_t round);
-bool world_data_nobody(const struct world *w, uint32_t i, uint64_t round);
+bool world_data_skips(const struct world *w, uint32_t i, uint32_t rank,
+                      uint64_t round);
+bool world_data_all_skip(const struct world *w, uint32_t i, uint64_t round);
 /* What is made of the pushes of a round of key i. */
 enum ps_reduce world_data_reduce(const struct world *w, uint32_t i);
 /* The array of one rank for one round of key i. */
@@ -26,12 +26,12 @@ void world_data_fill(const struct world *w, void *dst, uint32_t i,
                      uint32_t rank, uint64_t round);
 /* Without rounds: the rank whose pushes element j counts, the array of a push
  * (or of init), and what an element is. */
-uint32_t world_data_whose(const struct world *w, uint64_t j);
+uint32_t world_data_owner_rank(const struct world *w, uint64_t j);
 void world_data_count(const struct world *w, void *dst, uint32_t i,
                       uint32_t rank, bool init);
-int64_t world_data_counted(const struct world *w, const void *src, uint32_t i,
-                           uint64_t j);
-#define WORLD_COUNT_FIRST 7 /* What init gives. */
+int64_t world_data_push_count(const struct world *w, const void *src,
+                              uint32_t i, uint64_t j);
+#define WORLD_COUNT_INITIAL 7 /* What init gives. */
 /* The rows that a rank gives in a round, or pulls after it, ascending: none,
  * few, many or all. */
 uint32_t world_data_pushed(const struct world *w, uint32_t i, uint32_t rank,

@@ -11,12 +11,12 @@
 #include <string.h>
 
 /* It is restarted after this. */
-static void begin_later(struct world *w, struct wnode *n, ps_time wait)
+static void restart_later(struct world *w, struct wnode *n, ps_time wait)
 {
     struct wevent *e = world_event(w, WE_BEGIN, w->now + wait);
 
     e->node = n;
-    e->incarnation = n->life;
+    e->incarnation = n->incarnation;
 }
 
 /* Where a training process has not come to its job, or dies with the agent,
@@ -35,8 +35,8 @@ void world_lose_agent(struct world *w, uint32_t victim)
     }
     w->faults++;
     world_kill_agent(w, victim);
-    begin_later(w, &w->node[1 + w->opt.servers + victim],
-                world_delay(w, PS_MILLIS(1), PS_MILLIS(100)));
+    restart_later(w, &w->node[1 + w->opt.servers + victim],
+                  world_delay(w, PS_MILLIS(1), PS_MILLIS(100)));
 }
 
 /* ------------------------------------------------------------------- faults */
@@ -85,7 +85,7 @@ enum {
     FAULT_PARTITION,
     FAULT_CRASH,
     FAULT_SERVER,
-    FAULT_MOVE,
+    FAULT_REBALANCE,
     FAULT_AGENT,
     FAULT_SLEEP,
     FAULT_ISOLATE,
@@ -94,7 +94,8 @@ enum {
 };
 
 /* What an operator's tool says. */
-static void tell_sched(struct world *w, uint64_t conn, const struct ps_msg *msg)
+static void send_to_sched(struct world *w, uint64_t conn,
+                          const struct ps_msg *msg)
 {
     struct ps_msg *copy = ps_msg_dup(msg);
     struct ps_event ev = {.type = PS_EV_MSG, .conn = conn};
@@ -119,19 +120,20 @@ void world_rebalance(struct world *w, const char *off)
         return;
     }
     world_step(w, &w->node[0], &ev);
-    tell_sched(w, c->id * 2,
-               &(struct ps_msg){.code = PS_MSG_HELLO,
-                                .hello = {.protocol = 1,
-                                          .protocol_least = 1,
-                                          .role = PS_ROLE_CTL,
-                                          .name = "psctl",
-                                          .cluster = "default",
-                                          .address = ""}});
-    tell_sched(w, c->id * 2,
-               &(struct ps_msg){.code = PS_MSG_QUERY,
-                                .query = {.what = PS_QUERY_REBALANCE,
-                                          .job = "job",
-                                          .off = off != NULL ? off : ""}});
+    send_to_sched(w, c->id * 2,
+                  &(struct ps_msg){.code = PS_MSG_HELLO,
+                                   .hello = {.protocol = 1,
+                                             .protocol_least = 1,
+                                             .role = PS_ROLE_CTL,
+                                             .name = "psctl",
+                                             .cluster = "default",
+                                             .address = ""}});
+    send_to_sched(
+        w, c->id * 2,
+        &(struct ps_msg){.code = PS_MSG_QUERY,
+                         .query = {.what = PS_QUERY_REBALANCE,
+                                   .job = "job",
+                                   .drain_server = off != NULL ? off : ""}});
     world_close_conn(w, c, world_delay(w, PS_MILLIS(1), PS_MILLIS(50)));
 }
 
@@ -142,15 +144,15 @@ static void lose_server(struct world *w)
     w->faults++;
     world_kill_server(w, victim);
     if (w->opt.faults.server_back) {
-        begin_later(w, &w->node[1 + victim],
-                    world_delay(w, PS_MILLIS(1), PS_SECONDS(3)));
+        restart_later(w, &w->node[1 + victim],
+                      world_delay(w, PS_MILLIS(1), PS_SECONDS(3)));
     }
 }
 
 /* True: the job has begun for its workers. With compression they have their
  * keys as well: how a key is divided among the servers that are there, and with
  * that what a codec makes of it, must not depend on the fault. */
-static bool has_begun(const struct world *w)
+static bool has_job_begun(const struct world *w)
 {
     const enum wstage least = w->opt.compress.name != NULL ? WS_KEYS : WS_HELLO;
 
@@ -228,14 +230,14 @@ static bool part_member(struct world *w)
     return true;
 }
 
-static void end_sched(struct world *w)
+static void lose_sched(struct world *w)
 {
     w->faults++;
     world_kill_sched(w);
-    begin_later(w, &w->node[0],
-                ps_rng_chance(&w->rng, 700)
-                    ? world_delay(w, PS_MILLIS(1), PS_MILLIS(300))
-                    : world_delay(w, PS_MILLIS(1), PS_SECONDS(4)));
+    restart_later(w, &w->node[0],
+                  ps_rng_chance(&w->rng, 700)
+                      ? world_delay(w, PS_MILLIS(1), PS_MILLIS(300))
+                      : world_delay(w, PS_MILLIS(1), PS_SECONDS(4)));
 }
 
 static void schedule_fault(struct world *w, uint64_t kind, uint32_t per_second)
@@ -253,9 +255,9 @@ static void schedule_fault(struct world *w, uint64_t kind, uint32_t per_second)
 
 /* What goes wrong once, in a job that has begun: one that has not would rightly
  * wait for servers. */
-static void once(struct world *w, uint64_t kind)
+static void inject_once(struct world *w, uint64_t kind)
 {
-    if (!has_begun(w)) {
+    if (!has_job_begun(w)) {
         world_event(w, WE_FAULT, w->now + PS_MILLIS(20))->number = kind;
     } else if (kind == FAULT_SERVER) {
         lose_server(w);
@@ -266,7 +268,7 @@ static void once(struct world *w, uint64_t kind)
             world_event(w, WE_FAULT, w->now + PS_MILLIS(20))->number = kind;
         }
     } else {
-        end_sched(w);
+        lose_sched(w);
     }
 }
 
@@ -285,14 +287,14 @@ void world_faults_begin(struct world *w)
 
     schedule_fault(w, FAULT_CUT, f->cut);
     schedule_fault(w, FAULT_PARTITION, f->partition);
-    schedule_fault(w, FAULT_CRASH, f->crash);
-    schedule_fault(w, FAULT_MOVE, f->move);
-    schedule_fault(w, FAULT_AGENT, f->agent);
+    schedule_fault(w, FAULT_CRASH, f->worker_crash);
+    schedule_fault(w, FAULT_REBALANCE, f->rebalance);
+    schedule_fault(w, FAULT_AGENT, f->agent_crash);
     schedule_fault(w, FAULT_SLEEP, f->sleep);
     schedule_once(w, FAULT_SERVER, f->lose_server);
     schedule_once(w, FAULT_ISOLATE, f->isolate);
     schedule_once(w, FAULT_PART, f->part);
-    schedule_once(w, FAULT_SCHED, f->sched);
+    schedule_once(w, FAULT_SCHED, f->sched_crash);
 }
 
 void world_fault(struct world *w, const struct wevent *e)
@@ -320,28 +322,28 @@ void world_fault(struct world *w, const struct wevent *e)
         break;
     case FAULT_CRASH:
         k = &w->worker[ps_rng_below(&w->rng, w->opt.workers)];
-        if (k->alive && k->stage > WS_KEYS && k->stage < WS_BYE) {
+        if (k->alive && k->stage > WS_KEYS && k->stage < WS_DETACH) {
             w->faults++;
             worker_kill(w, k);
             struct wevent *again = world_event(
                 w, WE_WORKER,
                 w->now + world_delay(w, PS_MILLIS(5), PS_MILLIS(100)));
             again->number = k->index;
-            again->incarnation = k->life;
+            again->incarnation = k->incarnation;
         }
-        schedule_fault(w, FAULT_CRASH, f->crash);
+        schedule_fault(w, FAULT_CRASH, f->worker_crash);
         break;
     case FAULT_SERVER:
     case FAULT_ISOLATE:
     case FAULT_PART:
     case FAULT_SCHED:
-        once(w, e->number);
+        inject_once(w, e->number);
         break;
     case FAULT_SLEEP:
         put_to_sleep(w);
         schedule_fault(w, FAULT_SLEEP, f->sleep);
         break;
-    case FAULT_MOVE:
+    case FAULT_REBALANCE:
         w->faults++;
         if (ps_rng_chance(&w->rng, 700)) {
             char name[32];
@@ -352,11 +354,11 @@ void world_fault(struct world *w, const struct wevent *e)
         } else {
             world_rebalance(w, NULL);
         }
-        schedule_fault(w, FAULT_MOVE, f->move);
+        schedule_fault(w, FAULT_REBALANCE, f->rebalance);
         break;
     case FAULT_AGENT:
         world_lose_agent(w, (uint32_t)ps_rng_below(&w->rng, w->opt.agents));
-        schedule_fault(w, FAULT_AGENT, f->agent);
+        schedule_fault(w, FAULT_AGENT, f->agent_crash);
         break;
     }
 }
@@ -409,7 +411,7 @@ static void kill_node(struct world *w, struct wnode *n)
         return;
     }
     if (n->role == PS_ROLE_SERVER) {
-        check_dies(w, n);
+        check_before_death(w, n);
     }
     while ((c = ps_map_next(w->conns, &cur)) != NULL) {
         for (uint32_t end = 0; end < 2; end++) {
@@ -506,5 +508,5 @@ void world_sleep(struct world *w, struct wnode *n, ps_time length)
     n->wakes_at = w->now + length;
     e = world_event(w, WE_WAKE, n->wakes_at);
     e->node = n;
-    e->incarnation = n->life;
+    e->incarnation = n->incarnation;
 }

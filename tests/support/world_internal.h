@@ -18,10 +18,10 @@ struct wnode {
     enum ps_role role;
     uint32_t index;
     bool alive;
-    uint32_t life; /* Grows with each restart. */
+    uint32_t incarnation; /* Grows with each restart. */
     struct ps_machine machine;
     struct ps_sched *sched;
-    struct ps_shard *shard;
+    struct ps_server *server;
     struct ps_agent *agent;
     struct ps_pool *pool; /* Server: all; agent: sums. */
     struct ps_effects fx;
@@ -32,7 +32,7 @@ struct wnode {
     bool let_on[WORLD_NODES_MAX];
     uint64_t gen;     /* Of the last push to it; 0: there was none. */
     uint32_t stalled; /* Ends of connections that wait for memory. */
-    bool unstalls;    /* They are about to be asked again. */
+    bool unstall_due; /* They are about to be asked again. */
 };
 
 struct wconn {
@@ -63,7 +63,7 @@ enum wevent_type {
     WE_COMPUTE,
     WE_WORKER,
     WE_COPY,
-    WE_THOUGHT,
+    WE_THINK_DONE,
     WE_FAULT,
     WE_HEAL,
     WE_BEGIN, /* A daemon is restarted. */
@@ -99,7 +99,7 @@ struct wevent {
     struct ps_compute *compute;
     struct ps_msg *msg;    /* WE_LOCAL: one of these, */
     struct ps_buf *memory; /* or this, for a region or */
-    bool keep;             /* to keep. */
+    bool is_segment;       /* to keep. */
     char address[PS_ADDRESS_MAX + 1];
 };
 
@@ -115,13 +115,13 @@ enum wstage {
     WS_ROUND,
     WS_BARRIER,
     WS_FINAL,
-    WS_BYE,
+    WS_DETACH,
     WS_DONE,
 };
 
 struct wworker {
-    uint32_t index; /* Asks for this rank. */
-    uint32_t life;  /* Grows with each restart. */
+    uint32_t index;       /* Asks for this rank. */
+    uint32_t incarnation; /* Grows with each restart. */
     bool alive;
     struct wnode *agent;
     uint64_t conn; /* 0: none. */
@@ -129,44 +129,45 @@ struct wworker {
     uint64_t round; /* Under way. */
     uint64_t rounds_done;
     uint64_t barriers;
-    uint32_t waiting; /* Replies missing in this stage. */
-    uint64_t gen;     /* Of its job, once it was welcomed. */
-    bool bereft;      /* Its agent was lost; it dials the next one. */
-    uint32_t asked;   /* Bereft: keys named again, not answered. */
+    uint32_t waiting;         /* Replies missing in this stage. */
+    uint64_t gen;             /* Of its job, once it was welcomed. */
+    bool agent_lost;          /* Its agent was lost; it dials the next one. */
+    uint32_t unanswered_keys; /* Bereft: keys named again, not answered. */
     struct {
         uint32_t number;
         struct ps_buf *memory;
-    } kept[64]; /* Of its agents; it only holds it. */
-    uint32_t kept_count;
-    struct ps_msg *said[64]; /* op id % 64 -> what has not ended. */
+    } segments[64]; /* Of its agents; it only holds it. */
+    uint32_t segment_count;
+    struct ps_msg *open_requests[64]; /* op id % 64 -> what has not ended. */
     uint64_t next_op;
     uint64_t oldest_op;
     uint64_t hold_round;
-    uint64_t thought; /* The round before which it was busy, */
-    bool thinking;    /* or is. */
-    bool held;
+    uint64_t think_round; /* The round before which it was busy, */
+    bool is_thinking;     /* or is. */
+    bool is_held;
     int error;
     char text[PS_TEXT_MAX + 1];
-    char why[1100];
+    char stall_reply[1100];
     struct {
         uint32_t key;
         uint32_t arena;
         uint64_t offset[2];
         uint64_t round;
-        uint64_t heard;      /* Rounds that it knows the end of. */
-        bool known;          /* The agent has answered for it. */
-        uint8_t *last;       /* The final value, as it came. */
-        uint32_t read_arena; /* Where a value was read, and is to stay until
+        uint64_t ended_round; /* Rounds that it knows the end of. */
+        bool is_open;         /* The agent has answered for it. */
+        uint8_t *final_value; /* The final value, as it came. */
+        uint32_t read_arena;  /* Where a value was read, and is to stay until
                                 * the next push; 0: nowhere. */
         uint64_t read_offset;
         uint64_t read_version;
         uint64_t read_hash;
         struct ps_buf *memory; /* Its region: places of its blocks. */
         uint64_t at;           /* Without rounds: where the value comes. */
-        bool pulling;          /* Rows: its push is done, a pull is not. */
-        uint32_t pulled;       /* Rows that it asks for. */
-        uint64_t growing; /* Operation whose array is not there; 0: none, */
-        uint64_t grown;   /* but so many bytes. */
+        bool is_pulling;       /* Rows: its push is done, a pull is not. */
+        uint32_t pulled_rows;  /* Rows that it asks for. */
+        uint64_t
+            streaming_op;     /* Operation whose array is not there; 0: none, */
+        uint64_t bytes_ready; /* but so many bytes. */
     } key[WORLD_KEYS_MAX];
     uint64_t op_key[64]; /* op id % 64 -> key index + 1. */
     uint64_t op_round[64];
@@ -184,9 +185,9 @@ struct world {
     struct ps_map *conns; /* id -> wconn */
     uint64_t next_conn;
     struct ps_map *arenas; /* tag -> memory */
-    uint32_t next_arena;
-    struct ps_map *keeps; /* tag -> struct ps_buf, while an agent has it */
-    uint32_t next_keep;
+    uint32_t last_arena;
+    struct ps_map *segments; /* tag -> struct ps_buf, while an agent has it */
+    uint32_t last_segment;
     bool split[WORLD_NODES_MAX][WORLD_NODES_MAX];
     struct whold hold[WORLD_HOLDS_MAX];
     uint32_t hold_count;
@@ -204,7 +205,8 @@ struct world {
     bool seen_set[WORLD_KEYS_MAX][256];
     struct wmodel *model[WORLD_KEYS_MAX]; /* NULL: nothing was seen. */
     struct ps_map *owners;                /* hash(epoch, key, part) -> node */
-    struct ps_map *made; /* hash(gen, key, part) -> version + 1 that a server
+    struct ps_map *
+        committed_at_death; /* hash(gen, key, part) -> version + 1 that a server
                           * had made when it died. */
 };
 
@@ -217,9 +219,9 @@ void world_close_conn(struct world *w, struct wconn *c, ps_time delay);
 void world_local_send(struct world *w, struct wworker *k,
                       const struct ps_msg *msg);
 /* The agent of the worker has memory under this number: one reference. */
-struct ps_buf *world_kept(struct world *w, uint32_t number);
-void world_local_keep(struct world *w, struct wworker *k, uint32_t number,
-                      struct ps_buf *memory);
+struct ps_buf *world_segment_ref(struct world *w, uint32_t number);
+void world_local_segment(struct world *w, struct wworker *k, uint32_t number,
+                         struct ps_buf *memory);
 void world_local_region(struct world *w, struct wworker *k, uint32_t region,
                         struct ps_buf *buf);
 uint64_t world_local_connect(struct world *w, struct wworker *k);
@@ -239,7 +241,7 @@ uint64_t world_hash(uint64_t h, const void *data, size_t len);
 void world_node_begin(struct world *w, struct wnode *n);
 void world_node_end(struct wnode *n);
 /* The agent's view of memory that others hold as well. */
-struct ps_buf *world_keep_view(struct world *w, struct ps_buf *memory);
+struct ps_buf *world_segment_view(struct world *w, struct ps_buf *memory);
 
 /* world_fault.c */
 void world_faults_begin(struct world *w);
@@ -250,21 +252,21 @@ void world_heal(struct world *w);
 
 /* world_worker.c */
 /* It has ended, and comes again for the next job. */
-void worker_again(struct world *w, struct wworker *k);
+void worker_restart(struct world *w, struct wworker *k);
 void worker_begin(struct world *w, struct wworker *k);
 void worker_message(struct world *w, struct wworker *k,
                     const struct ps_msg *msg);
 void worker_closed(struct world *w, struct wworker *k);
 void worker_event(struct world *w, struct wworker *k);
 /* It is ready for its next round. */
-void worker_thought(struct world *w, struct wworker *k);
+void worker_think_done(struct world *w, struct wworker *k);
 /* More of what it gives to this key is there. */
-void worker_copies(struct world *w, struct wworker *k, uint32_t key);
+void worker_copy_more(struct world *w, struct wworker *k, uint32_t key);
 void worker_kill(struct world *w, struct wworker *k);
 void worker_release_memory(struct wworker *k);
-void worker_forget(struct wworker *k);
-void worker_keeps(struct world *w, struct wworker *k,
-                  const struct ps_msg_l_keep *m);
+void worker_drop_requests(struct wworker *k);
+void worker_accept_segment(struct world *w, struct wworker *k,
+                           const struct ps_msg_l_residual_segment *m);
 /* May the agent of this rank die now, with nothing lost? */
 bool worker_may_lose_agent(const struct wworker *k);
 
@@ -274,7 +276,7 @@ void check_before(struct world *w, const struct wnode *n,
                   const struct ps_event *ev);
 void check_step(struct world *w, struct wnode *n, const struct ps_event *ev);
 void check_frame(struct world *w, struct wnode *from,
-                 const struct ps_parcel *parcel);
+                 const struct ps_packet *parcel);
 void check_value(struct world *w, struct wworker *k, uint32_t key,
                  uint64_t version, const void *data, size_t len);
 /* Without rounds: a value that the rank asked for after so many pushes. */
@@ -286,4 +288,4 @@ void check_rows(struct world *w, struct wworker *k, uint32_t key,
                 const void *data);
 void check_end(struct world *w);
 /* The server is about to die. */
-void check_dies(struct world *w, const struct wnode *n);
+void check_before_death(struct world *w, const struct wnode *n);

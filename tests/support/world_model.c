@@ -19,15 +19,15 @@
 
 struct wmodel {
     uint64_t version;
-    uint32_t gathered; /* Rounds that wait for a step, */
-    uint32_t weight;   /* and contributions to them. */
+    uint32_t accumulated_rounds; /* Rounds that wait for a step, */
+    uint32_t weight;             /* and contributions to them. */
     uint64_t steps;
     double *weights;
     double *momentum;
     double *squares; /* LAMB: mean of squared gradients; */
     double *along;   /* direction of the step. */
     double *sum;
-    double *most; /* Greatest number that went into an element. */
+    double *max_terms; /* Greatest number that went into an element. */
     void *scratch;
 };
 
@@ -41,18 +41,18 @@ void world_model_free(struct wmodel *m)
     ps_free(m->squares);
     ps_free(m->along);
     ps_free(m->sum);
-    ps_free(m->most);
+    ps_free(m->max_terms);
     ps_free(m->scratch);
     ps_free(m);
 }
 
-static double element(const void *data, enum ps_dtype dtype, uint64_t j)
+static double get_element(const void *data, enum ps_dtype dtype, uint64_t j)
 {
     return dtype == PS_DTYPE_FLOAT32 ? (double)((const float *)data)[j]
                                      : ((const double *)data)[j];
 }
 
-static void grow(double *most, double x)
+static void raise_max(double *most, double x)
 {
     *most = fmax(*most, fabs(x));
 }
@@ -67,15 +67,15 @@ static struct wmodel *model_new(const struct world *w, uint32_t i)
     m->squares = ps_calloc(k->count, sizeof(double));
     m->along = ps_calloc(k->count, sizeof(double));
     m->sum = ps_calloc(k->count, sizeof(double));
-    m->most = ps_calloc(k->count, sizeof(double));
+    m->max_terms = ps_calloc(k->count, sizeof(double));
     m->scratch = ps_alloc(k->count * sizeof(double));
     world_data_fill(w, m->scratch, i, 0, 0);
     for (uint64_t j = 0; j < k->count; j++) {
-        m->weights[j] = element(m->scratch, k->dtype, j);
+        m->weights[j] = get_element(m->scratch, k->dtype, j);
         /* Sums of several rounds add up in another order than sums of one,
          * and what is great in them may cancel out. */
-        m->most[j] = w->opt.accumulate > 1 ? 4e4 : 0;
-        grow(&m->most[j], m->weights[j]);
+        m->max_terms[j] = w->opt.accumulate > 1 ? 4e4 : 0;
+        raise_max(&m->max_terms[j], m->weights[j]);
     }
     return m;
 }
@@ -132,9 +132,9 @@ static void step_sgd(const struct world *w, struct wmodel *m, uint32_t i,
 
         m->momentum[j] = 0.9 * m->momentum[j] - rate * gradient;
         m->weights[j] += m->momentum[j];
-        grow(&m->most[j], rate * gradient);
-        grow(&m->most[j], m->momentum[j]);
-        grow(&m->most[j], m->weights[j]);
+        raise_max(&m->max_terms[j], rate * gradient);
+        raise_max(&m->max_terms[j], m->momentum[j]);
+        raise_max(&m->max_terms[j], m->weights[j]);
     }
 }
 
@@ -168,14 +168,14 @@ static void step_lamb(const struct world *w, struct wmodel *m, uint32_t i,
 
         m->weights[j] -= by;
         /* Where gradients cancel out, little of a direction is left. */
-        grow(&m->most[j], rate_of(w, i, round) * ratio);
-        grow(&m->most[j], by);
-        grow(&m->most[j], m->weights[j]);
+        raise_max(&m->max_terms[j], rate_of(w, i, round) * ratio);
+        raise_max(&m->max_terms[j], by);
+        raise_max(&m->max_terms[j], m->weights[j]);
     }
 }
 
-static void step(const struct world *w, struct wmodel *m, uint32_t i,
-                 uint64_t round)
+static void model_step(const struct world *w, struct wmodel *m, uint32_t i,
+                       uint64_t round)
 {
     m->steps++;
     if (w->opt.norms && !w->opt.lars) {
@@ -184,43 +184,44 @@ static void step(const struct world *w, struct wmodel *m, uint32_t i,
         step_sgd(w, m, i, round);
     }
     memset(m->sum, 0, w->opt.key[i].count * sizeof(double));
-    m->gathered = 0;
+    m->accumulated_rounds = 0;
     m->weight = 0;
 }
 
-static void next_round(struct world *w, struct wmodel *m, uint32_t i)
+static void model_next_round(struct world *w, struct wmodel *m, uint32_t i)
 {
     const struct world_key *k = &w->opt.key[i];
     const uint64_t round = ++m->version;
     const bool mean = w->opt.mean;
 
-    if (world_data_nobody(w, i, round)) {
+    if (world_data_all_skip(w, i, round)) {
         return;
     }
     for (uint32_t rank = 0; rank < w->opt.workers; rank++) {
-        m->weight += !world_data_passes(w, i, rank, round);
+        m->weight += !world_data_skips(w, i, rank, round);
     }
     w->opt.mean = false; /* A step divides by all that it has gathered. */
     world_data_expect(w, m->scratch, i, round);
     w->opt.mean = mean;
     for (uint64_t j = 0; j < k->count; j++) {
-        const double x = element(m->scratch, k->dtype, j);
+        const double x = get_element(m->scratch, k->dtype, j);
 
         m->sum[j] += x;
-        grow(&m->most[j], x / 64);
+        raise_max(&m->max_terms[j], x / 64);
     }
-    if (++m->gathered >= w->opt.accumulate) {
-        step(w, m, i, round);
+    if (++m->accumulated_rounds >= w->opt.accumulate) {
+        model_step(w, m, i, round);
     }
 }
 
-static bool applies(const struct world *w, uint32_t i)
+static bool model_applies(const struct world *w, uint32_t i)
 {
     const struct world_key *k = &w->opt.key[i];
 
     return w->opt.optimizer && w->opt.mode == PS_MODE_SYNC &&
-           w->opt.compress.name == NULL && !w->opt.collect && k->width == 0 &&
-           k->count <= COUNT_MAX && !world_data_is_collective(w, i) &&
+           w->opt.compress.name == NULL && !w->opt.collectives &&
+           k->width == 0 && k->count <= COUNT_MAX &&
+           !world_data_is_collective(w, i) &&
            (k->dtype == PS_DTYPE_FLOAT32 || k->dtype == PS_DTYPE_FLOAT64);
 }
 
@@ -230,19 +231,20 @@ void world_model_check(struct world *w, uint32_t i, uint64_t version,
     const struct world_key *k = &w->opt.key[i];
     struct wmodel *m = w->model[i];
 
-    if (!applies(w, i) || (m != NULL && m->version > version)) {
+    if (!model_applies(w, i) || (m != NULL && m->version > version)) {
         return; /* Its bits are compared with those of another rank. */
     }
     if (m == NULL) {
         m = w->model[i] = model_new(w, i);
     }
     while (m->version < version) {
-        next_round(w, m, i);
+        model_next_round(w, m, i);
     }
     for (uint64_t j = 0; j < k->count; j++) {
-        const double has = element(data, k->dtype, j);
+        const double has = get_element(data, k->dtype, j);
 
-        if (!(fabs(has - m->weights[j]) <= TOLERANCE * m->most[j] + 1e-12)) {
+        if (!(fabs(has - m->weights[j]) <=
+              TOLERANCE * m->max_terms[j] + 1e-12)) {
             world_fail(w,
                        "version %llu of %s: element %llu is %.9g, and by the "
                        "definition of the optimizer %.9g",

@@ -5,7 +5,7 @@
 
 #include "base/alloc.h"
 #include "base/str.h"
-#include "proto/ps_codec.h"
+#include "proto/msg_codec.h"
 
 #include <assert.h>
 #include <stdlib.h>
@@ -23,7 +23,7 @@ static int arena_get(void *ctx, size_t size, void **ret_data, uint32_t *ret_tag,
         return PS_E_NOMEM;
     }
     memset(p, 0xee, size); /* Nobody may count on zeros. */
-    *ret_tag = ++w->next_arena;
+    *ret_tag = ++w->last_arena;
     *ret_offset = 0;
     *ret_data = p;
     ps_map_put(w->arenas, *ret_tag, p);
@@ -35,7 +35,7 @@ static void arena_put(void *ctx, void *data, size_t size, uint32_t tag)
     struct world *w = ctx;
 
     (void)size;
-    ps_map_take(w->arenas, tag);
+    ps_map_remove(w->arenas, tag);
     free(data);
 }
 
@@ -47,30 +47,30 @@ static struct ps_pool *pool_new(struct world *w, uint64_t budget)
 }
 
 /* An agent's view of memory that others hold as well. */
-struct keep {
+struct residual_segment {
     struct world *w;
     struct ps_buf *memory;
     uint32_t tag;
 };
 
-static void keep_release(void *ctx)
+static void segment_release(void *ctx)
 {
-    struct keep *v = ctx;
+    struct residual_segment *v = ctx;
 
-    ps_map_take(v->w->keeps, v->tag);
+    ps_map_remove(v->w->segments, v->tag);
     ps_buf_unref(v->memory);
     ps_free(v);
 }
 
-struct ps_buf *world_keep_view(struct world *w, struct ps_buf *memory)
+struct ps_buf *world_segment_view(struct world *w, struct ps_buf *memory)
 {
-    struct keep *v = ps_calloc(1, sizeof(*v));
+    struct residual_segment *v = ps_calloc(1, sizeof(*v));
     struct ps_buf *view;
 
-    *v = (struct keep){
-        .w = w, .memory = ps_buf_ref(memory), .tag = ++w->next_keep};
-    ps_map_put(w->keeps, v->tag, memory);
-    view = ps_buf_wrap(memory->data, memory->size, keep_release, v);
+    *v = (struct residual_segment){
+        .w = w, .memory = ps_buf_ref(memory), .tag = ++w->last_segment};
+    ps_map_put(w->segments, v->tag, memory);
+    view = ps_buf_wrap(memory->data, memory->size, segment_release, v);
     view->tag = v->tag;
     return view;
 }
@@ -80,7 +80,7 @@ static void free_memory(void *p)
     free(p);
 }
 
-static int keep_new(void *ctx, size_t size, struct ps_buf **ret_buf)
+static int segment_new(void *ctx, size_t size, struct ps_buf **ret_buf)
 {
     struct ps_buf *memory;
     void *p = NULL;
@@ -90,12 +90,12 @@ static int keep_new(void *ctx, size_t size, struct ps_buf **ret_buf)
     }
     memset(p, 0, size);
     memory = ps_buf_wrap(p, size, free_memory, p);
-    *ret_buf = world_keep_view(ctx, memory);
+    *ret_buf = world_segment_view(ctx, memory);
     ps_buf_unref(memory);
     return 0;
 }
 
-static struct ps_pool *results_new(void *ctx)
+static struct ps_pool *result_pool_new(void *ctx)
 {
     return pool_new(ctx, 0);
 }
@@ -135,8 +135,8 @@ static void begin_sched(struct world *w, struct wnode *n)
         .start_timeout = PS_SECONDS(120),
         .rejoin_grace = PS_SECONDS(5),
         .partition_bytes = PS_PARTITION_BYTES_DEFAULT,
-        .placements_told = 2, /* A key or two. */
-        .move_piece = 3000,   /* Most partitions take several. */
+        .placements_sent_max = 2, /* A key or two. */
+        .migration_chunk = 3000,  /* Most partitions take several. */
         .link = link_options,
         .link_linger = PS_MILLIS(100),
     };
@@ -149,26 +149,26 @@ static void begin_sched(struct world *w, struct wnode *n)
 
 static void begin_server(struct world *w, struct wnode *n)
 {
-    struct ps_shard_options o = {
+    struct ps_server_options o = {
         .instance = 1 + ps_rng_next(&w->rng) / 2,
         .seed = ps_rng_next(&w->rng),
-        .window = w->opt.window,
-        .credit_first = w->opt.credit,
-        .alone = w->opt.alone,
-        .dial_first = PS_MILLIS(10),
-        .dial_max = PS_MILLIS(200),
+        .credit_window = w->opt.credit_window,
+        .initial_credit = w->opt.initial_credit,
+        .unbatched = w->opt.unbatched,
+        .dial_backoff_min = PS_MILLIS(10),
+        .dial_backoff_max = PS_MILLIS(200),
         .link = link_options,
         .link_linger = PS_MILLIS(100),
     };
 
-    n->pool = pool_new(w, w->opt.store);
+    n->pool = pool_new(w, w->opt.store_budget);
     o.pool = n->pool;
     ps_str_copy(o.name, sizeof(o.name), n->name);
     ps_str_copy(o.cluster, sizeof(o.cluster), "default");
-    ps_str_copy(o.sched, sizeof(o.sched), "psched:1");
+    ps_str_copy(o.sched_address, sizeof(o.sched_address), "psched:1");
     snprintf(o.address, sizeof(o.address), "%s:1", n->name);
-    n->shard = ps_shard_new(&o, w->now);
-    n->machine = ps_shard_machine(n->shard);
+    n->server = ps_server_new(&o, w->now);
+    n->machine = ps_server_machine(n->server);
 }
 
 static void begin_agent(struct world *w, struct wnode *n)
@@ -176,35 +176,35 @@ static void begin_agent(struct world *w, struct wnode *n)
     struct ps_agent_options o = {
         .instance = 1 + ps_rng_next(&w->rng) / 2,
         .seed = ps_rng_next(&w->rng),
-        .dial_first = PS_MILLIS(10),
-        .alone = w->opt.alone,
-        .credit_first = w->opt.credit,
-        .dial_max = PS_MILLIS(200),
+        .dial_backoff_min = PS_MILLIS(10),
+        .unbatched = w->opt.unbatched,
+        .initial_credit = w->opt.initial_credit,
+        .dial_backoff_max = PS_MILLIS(200),
         .link = link_options,
     };
 
-    n->pool = pool_new(w, w->opt.sums);
-    o.sum_here_max = (o.seed >> 32) % 2 * 1024;
-    o.sums = n->pool;
-    o.results_new = results_new;
-    o.results_ctx = w;
-    o.keep_new = keep_new;
-    o.keep_size = 32u << 10; /* So that there are several. */
+    n->pool = pool_new(w, w->opt.scratch_budget);
+    o.inline_sum_max = (o.seed >> 32) % 2 * 1024;
+    o.scratch_pool = n->pool;
+    o.result_pool_new = result_pool_new;
+    o.alloc_ctx = w;
+    o.residual_segment_new = segment_new;
+    o.residual_segment_size = 32u << 10; /* So that there are several. */
     ps_str_copy(o.name, sizeof(o.name), n->name);
     ps_str_copy(o.cluster, sizeof(o.cluster), "default");
-    ps_str_copy(o.sched, sizeof(o.sched), "psched:1");
+    ps_str_copy(o.sched_address, sizeof(o.sched_address), "psched:1");
     snprintf(o.host, sizeof(o.host), "host%u", n->index);
     n->agent = ps_agent_new(&o, w->now);
     n->machine = ps_agent_machine(n->agent);
 }
 
-static void begin(struct world *w, struct wnode *n)
+static void begin_node(struct world *w, struct wnode *n)
 {
     n->alive = true;
     n->tick_at = PS_TIME_NEVER;
     n->wakes_at = 0;
     n->stalled = 0;
-    n->unstalls = false;
+    n->unstall_due = false;
     ps_effects_init(&n->fx);
     switch (n->role) {
     case PS_ROLE_SCHED:
@@ -221,7 +221,7 @@ static void begin(struct world *w, struct wnode *n)
     }
 }
 
-static void first_tick(struct world *w, struct wnode *n, ps_time at)
+static void schedule_first_tick(struct world *w, struct wnode *n, ps_time at)
 {
     struct wevent *e = world_event(w, WE_TICK, at);
 
@@ -232,16 +232,16 @@ static void first_tick(struct world *w, struct wnode *n, ps_time at)
 void world_node_begin(struct world *w, struct wnode *n)
 {
     assert(!n->alive);
-    begin(w, n);
-    first_tick(w, n, w->now + 1);
+    begin_node(w, n);
+    schedule_first_tick(w, n, w->now + 1);
 }
 
 /* Daemons start in a random order, so their registration does too. */
-static void first_ticks(struct world *w)
+static void schedule_first_ticks(struct world *w)
 {
     for (uint32_t i = 0; i < w->node_count; i++) {
-        first_tick(w, &w->node[i],
-                   w->now + 1 + ps_rng_below(&w->rng, PS_MILLIS(50)));
+        schedule_first_tick(w, &w->node[i],
+                            w->now + 1 + ps_rng_below(&w->rng, PS_MILLIS(50)));
     }
 }
 
@@ -257,18 +257,18 @@ struct world *world_new(const struct world_options *opt)
     ps_heap_init(&w->events);
     w->conns = ps_map_new();
     w->arenas = ps_map_new();
-    w->keeps = ps_map_new();
+    w->segments = ps_map_new();
     w->owners = ps_map_new();
-    w->made = ps_map_new();
+    w->committed_at_death = ps_map_new();
     w->decoder = ps_decoder_new();
-    begin(w, node_new(w, PS_ROLE_SCHED, 0));
+    begin_node(w, node_new(w, PS_ROLE_SCHED, 0));
     for (uint32_t i = 0; i < opt->servers; i++) {
-        begin(w, node_new(w, PS_ROLE_SERVER, i));
+        begin_node(w, node_new(w, PS_ROLE_SERVER, i));
     }
     for (uint32_t i = 0; i < opt->agents; i++) {
-        begin(w, node_new(w, PS_ROLE_AGENT, i));
+        begin_node(w, node_new(w, PS_ROLE_AGENT, i));
     }
-    first_ticks(w);
+    schedule_first_ticks(w);
     for (uint32_t i = 0; i < opt->workers; i++) {
         struct wworker *k = &w->worker[i];
         struct wevent *e;
@@ -291,12 +291,12 @@ void world_node_end(struct wnode *n)
         return;
     }
     n->alive = false;
-    n->life++;
+    n->incarnation++;
     ps_sched_free(n->sched);
-    ps_shard_free(n->shard);
+    ps_server_free(n->server);
     ps_agent_free(n->agent);
     n->sched = NULL;
-    n->shard = NULL;
+    n->server = NULL;
     n->agent = NULL;
     ps_effects_fini(&n->fx);
     ps_pool_free(n->pool);
@@ -320,16 +320,16 @@ void world_free(struct world *w)
     }
     for (uint32_t i = 0; i < w->opt.workers; i++) {
         worker_release_memory(&w->worker[i]);
-        worker_forget(&w->worker[i]);
+        worker_drop_requests(&w->worker[i]);
     }
     while ((c = ps_map_next(w->conns, &cur)) != NULL) {
         world_conn_free(c);
     }
     ps_map_free(w->conns);
     ps_map_free(w->arenas);
-    ps_map_free(w->keeps);
+    ps_map_free(w->segments);
     ps_map_free(w->owners);
-    ps_map_free(w->made);
+    ps_map_free(w->committed_at_death);
     for (uint32_t i = 0; i < WORLD_KEYS_MAX; i++) {
         world_model_free(w->model[i]);
     }

@@ -7,7 +7,7 @@
 #include "support/world_internal.h"
 
 #include "base/alloc.h"
-#include "base/label.h"
+#include "base/name_hash.h"
 #include "base/str.h"
 #include "support/world_data.h"
 
@@ -15,7 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static void advance(struct world *w, struct wworker *k);
+static void advance_stage(struct world *w, struct wworker *k);
 
 static size_t key_bytes(const struct world *w, uint32_t i)
 {
@@ -23,7 +23,7 @@ static size_t key_bytes(const struct world *w, uint32_t i)
 }
 
 /* Numbers of as many rows, filled up. */
-static size_t numbers_bytes(uint32_t rows)
+static size_t row_numbers_bytes(uint32_t rows)
 {
     return ps_round_up(rows * sizeof(uint32_t), 8);
 }
@@ -35,7 +35,7 @@ static size_t place_bytes(const struct world *w, uint32_t i)
     size_t numbers = 0;
 
     if (w->opt.key[i].width != 0) {
-        numbers = numbers_bytes(
+        numbers = row_numbers_bytes(
             (uint32_t)(w->opt.key[i].count / w->opt.key[i].width));
     }
     return ps_round_up(numbers + key_bytes(w, i) + 8, 64);
@@ -62,28 +62,28 @@ void worker_release_memory(struct wworker *k)
     for (uint32_t i = 0; i < WORLD_KEYS_MAX; i++) {
         ps_buf_unref(k->key[i].memory);
         k->key[i].memory = NULL;
-        ps_free(k->key[i].last);
-        k->key[i].last = NULL;
+        ps_free(k->key[i].final_value);
+        k->key[i].final_value = NULL;
     }
 }
 
-void worker_forget(struct wworker *k)
+void worker_drop_requests(struct wworker *k)
 {
     for (uint32_t i = 0; i < 64; i++) {
-        ps_msg_free(k->said[i]);
-        k->said[i] = NULL;
+        ps_msg_free(k->open_requests[i]);
+        k->open_requests[i] = NULL;
     }
-    while (k->kept_count > 0) {
-        ps_buf_unref(k->kept[--k->kept_count].memory);
+    while (k->segment_count > 0) {
+        ps_buf_unref(k->segments[--k->segment_count].memory);
     }
 }
 
 /* Kept until it has ended, to be said to another agent. */
-static void say(struct world *w, struct wworker *k, uint64_t op_id,
-                const struct ps_msg *m)
+static void send_request(struct world *w, struct wworker *k, uint64_t op_id,
+                         const struct ps_msg *m)
 {
-    assert(k->said[op_id % 64] == NULL);
-    k->said[op_id % 64] = ps_msg_dup(m);
+    assert(k->open_requests[op_id % 64] == NULL);
+    k->open_requests[op_id % 64] = ps_msg_dup(m);
     world_local_send(w, k, m);
 }
 
@@ -102,18 +102,18 @@ static uint64_t new_op(struct world *w, struct wworker *k, uint32_t key_index,
     return op;
 }
 
-static bool is_rows(const struct world *w, uint32_t i)
+static bool is_rows_key(const struct world *w, uint32_t i)
 {
     return w->opt.key[i].width != 0;
 }
 
-static bool applies(const struct world *w)
+static bool is_async_job(const struct world *w)
 {
     return w->opt.mode != PS_MODE_SYNC;
 }
 
-static void push_rows(struct world *w, struct wworker *k, uint32_t i,
-                      uint64_t round)
+static void send_push_rows(struct world *w, struct wworker *k, uint32_t i,
+                           uint64_t round)
 {
     struct ps_msg m = {.code = PS_MSG_L_OP};
     const struct world_key *wk = &w->opt.key[i];
@@ -126,8 +126,8 @@ static void push_rows(struct world *w, struct wworker *k, uint32_t i,
 
     world_data_fill(w, array, i, k->index, round);
     for (uint32_t r = 0; r < count; r++) {
-        memcpy(block + numbers_bytes(count) + r * bytes, array + row[r] * bytes,
-               bytes);
+        memcpy(block + row_numbers_bytes(count) + r * bytes,
+               array + row[r] * bytes, bytes);
     }
     ps_free(array);
     m.l_op.op_id = new_op(w, k, i, round);
@@ -136,14 +136,14 @@ static void push_rows(struct world *w, struct wworker *k, uint32_t i,
     m.l_op.round = round;
     m.l_op.priority = -(int32_t)i;
     m.l_op.reduce = w->opt.mean ? PS_REDUCE_MEAN : PS_REDUCE_SUM;
-    m.l_op.rows = count;
+    m.l_op.row_count = count;
     m.l_op.region = count == 0 ? 0 : i + 1;
     m.l_op.offset = at;
-    say(w, k, m.l_op.op_id, &m);
+    send_request(w, k, m.l_op.op_id, &m);
 }
 
-static void pull_rows(struct world *w, struct wworker *k, uint32_t i,
-                      uint64_t round, bool all)
+static void send_pull_rows(struct world *w, struct wworker *k, uint32_t i,
+                           uint64_t round, bool all)
 {
     struct ps_msg m = {.code = PS_MSG_L_OP};
     uint64_t at = 2 * place_bytes(w, i);
@@ -157,16 +157,16 @@ static void pull_rows(struct world *w, struct wworker *k, uint32_t i,
     } else {
         count = world_data_pulled(w, i, k->index, round, row);
     }
-    k->key[i].pulling = true;
-    k->key[i].pulled = count;
+    k->key[i].is_pulling = true;
+    k->key[i].pulled_rows = count;
     m.l_op.op_id = new_op(w, k, i, round);
     m.l_op.op = PS_OP_PULL_ROWS;
     m.l_op.key = k->key[i].key;
     m.l_op.round = round;
-    m.l_op.rows = count;
+    m.l_op.row_count = count;
     m.l_op.region = count == 0 ? 0 : i + 1;
     m.l_op.offset = at;
-    say(w, k, m.l_op.op_id, &m);
+    send_request(w, k, m.l_op.op_id, &m);
 }
 
 static void copy_later(struct world *w, const struct wworker *k, uint32_t i)
@@ -175,35 +175,35 @@ static void copy_later(struct world *w, const struct wworker *k, uint32_t i)
         w, WE_COPY, w->now + world_delay(w, PS_MICROS(10), PS_MILLIS(2)));
 
     e->number = k->index;
-    e->incarnation = k->life;
+    e->incarnation = k->incarnation;
     e->end = i;
 }
 
-void worker_copies(struct world *w, struct wworker *k, uint32_t i)
+void worker_copy_more(struct world *w, struct wworker *k, uint32_t i)
 {
     size_t bytes = key_bytes(w, i);
-    uint64_t left = bytes - k->key[i].grown;
+    uint64_t left = bytes - k->key[i].bytes_ready;
     uint64_t piece = 1 + ps_rng_below(&w->rng, ps_rng_chance(&w->rng, 300)
                                                    ? left
                                                    : left / 3 + 1);
     struct ps_msg m = {.code = PS_MSG_L_OP};
     uint8_t *array;
 
-    if (!k->alive || k->key[i].growing == 0) {
+    if (!k->alive || k->key[i].streaming_op == 0) {
         return;
     }
     array = ps_alloc(bytes);
     world_data_fill(w, array, i, k->index, k->key[i].round);
-    memcpy(k->key[i].memory->data + k->key[i].at + k->key[i].grown,
-           array + k->key[i].grown, piece);
+    memcpy(k->key[i].memory->data + k->key[i].at + k->key[i].bytes_ready,
+           array + k->key[i].bytes_ready, piece);
     ps_free(array);
-    k->key[i].grown += piece;
-    m.l_op.op_id = k->key[i].growing;
-    m.l_op.op = PS_OP_MORE;
+    k->key[i].bytes_ready += piece;
+    m.l_op.op_id = k->key[i].streaming_op;
+    m.l_op.op = PS_OP_PROGRESS;
     m.l_op.key = k->key[i].key;
-    m.l_op.offset = k->key[i].grown;
-    if (k->key[i].grown == bytes) {
-        k->key[i].growing = 0;
+    m.l_op.offset = k->key[i].bytes_ready;
+    if (k->key[i].bytes_ready == bytes) {
+        k->key[i].streaming_op = 0;
     } else {
         copy_later(w, k, i);
     }
@@ -214,10 +214,10 @@ void worker_copies(struct world *w, struct wworker *k, uint32_t i)
 static void begin_copy(struct world *w, struct wworker *k, uint32_t i,
                        struct ps_msg_l_op *m)
 {
-    m->growing = true;
+    m->streaming = true;
     memset(k->key[i].memory->data + m->offset, 0x5a, key_bytes(w, i));
-    k->key[i].growing = m->op_id;
-    k->key[i].grown = 0;
+    k->key[i].streaming_op = m->op_id;
+    k->key[i].bytes_ready = 0;
     copy_later(w, k, i);
 }
 
@@ -226,12 +226,12 @@ static void send_op(struct world *w, struct wworker *k, uint32_t i,
 {
     struct ps_msg m = {.code = PS_MSG_L_OP};
 
-    if (is_rows(w, i) && kind == PS_OP_PUSH_ROWS) {
-        push_rows(w, k, i, round);
+    if (is_rows_key(w, i) && kind == PS_OP_PUSH_ROWS) {
+        send_push_rows(w, k, i, round);
         return;
     }
-    if (is_rows(w, i) && kind == PS_OP_PULL) {
-        pull_rows(w, k, i, round, true);
+    if (is_rows_key(w, i) && kind == PS_OP_PULL) {
+        send_pull_rows(w, k, i, round, true);
         return;
     }
     m.l_op.op_id = new_op(w, k, i, round);
@@ -250,35 +250,36 @@ static void send_op(struct world *w, struct wworker *k, uint32_t i,
 
         m.l_op.region = i + 1;
         m.l_op.offset = at;
-        if (applies(w)) {
+        if (is_async_job(w)) {
             world_data_count(w, array, i, k->index, kind == PS_OP_INIT);
-        } else if (w->opt.grows && kind != PS_OP_INIT &&
+        } else if (w->opt.streams && kind != PS_OP_INIT &&
                    ps_rng_chance(&w->rng, 600)) {
             begin_copy(w, k, i, &m.l_op);
         } else {
             world_data_fill(w, array, i, k->index, round);
         }
         k->key[i].at = at;
-    } else if (kind == PS_OP_PULL && applies(w)) {
+    } else if (kind == PS_OP_PULL && is_async_job(w)) {
         k->key[i].at = 2 * place_bytes(w, i);
         m.l_op.region = i + 1;
         m.l_op.offset = k->key[i].at;
     }
-    say(w, k, m.l_op.op_id, &m);
+    send_request(w, k, m.l_op.op_id, &m);
 }
 
-static void say_hello(struct world *w, struct wworker *k)
+static void send_hello(struct world *w, struct wworker *k)
 {
     struct ps_msg m = {.code = PS_MSG_L_HELLO};
 
     m.l_hello.protocol = 1;
     m.l_hello.job = w->next_job ? "next" : "job";
     m.l_hello.num_workers = w->opt.workers;
-    m.l_hello.num_servers = w->opt.asks == 0 ? w->opt.servers : w->opt.asks;
+    m.l_hello.num_servers = w->opt.servers_wanted == 0 ? w->opt.servers
+                                                       : w->opt.servers_wanted;
     m.l_hello.rank = (int32_t)k->index;
     m.l_hello.mode = (uint8_t)w->opt.mode;
-    m.l_hello.rule = applies(w) && !w->opt.optimizer ? PS_RULE_ACCUMULATE
-                                                     : PS_RULE_NONE;
+    m.l_hello.rule = is_async_job(w) && !w->opt.optimizer ? PS_RULE_ACCUMULATE
+                                                          : PS_RULE_NONE;
     m.l_hello.staleness = w->opt.staleness;
     m.l_hello.on_loss = (uint8_t)w->opt.on_loss;
     m.l_hello.placement = (uint8_t)w->opt.placement;
@@ -286,13 +287,13 @@ static void say_hello(struct world *w, struct wworker *k)
     m.l_hello.partition_bytes = w->opt.partition_bytes;
     m.l_hello.start_timeout_ns = 0;
     m.l_hello.gen = k->gen;
-    m.l_hello.keeps = true;
+    m.l_hello.holds_segments = true;
     for (uint32_t i = 0; k->gen != 0 && i < w->opt.key_count; i++) {
-        m.l_hello.keys += k->key[i].known;
+        m.l_hello.reattach_keys += k->key[i].is_open;
     }
     if (k->gen != 0) {
-        m.l_hello.barriers = k->barriers -
-                             (k->stage == WS_BARRIER && k->waiting > 0);
+        m.l_hello.completed_barriers = k->barriers - (k->stage == WS_BARRIER &&
+                                                      k->waiting > 0);
     }
     world_local_send(w, k, &m);
 }
@@ -304,42 +305,42 @@ void worker_begin(struct world *w, struct wworker *k)
     k->waiting = 0;
     k->next_op = 0;
     k->gen = 0;
-    k->bereft = false;
+    k->agent_lost = false;
     for (uint32_t i = 0; i < WORLD_KEYS_MAX; i++) {
-        k->key[i].pulling = false;
-        k->key[i].known = false;
+        k->key[i].is_pulling = false;
+        k->key[i].is_open = false;
         k->key[i].read_arena = 0;
     }
-    worker_forget(k);
+    worker_drop_requests(k);
     world_local_connect(w, k);
-    say_hello(w, k);
+    send_hello(w, k);
 }
 
-void worker_again(struct world *w, struct wworker *k)
+void worker_restart(struct world *w, struct wworker *k)
 {
     struct wevent *e;
 
     assert(k->stage == WS_DONE);
-    worker_forget(k);
+    worker_drop_requests(k);
     worker_release_memory(k);
     for (uint32_t i = 0; i < WORLD_KEYS_MAX; i++) {
         k->key[i].round = 0;
-        k->key[i].growing = 0;
+        k->key[i].streaming_op = 0;
     }
-    k->life++;
+    k->incarnation++;
     k->stage = WS_START;
     k->error = 0;
     k->text[0] = '\0';
-    k->bereft = false;
-    k->held = false;
-    k->thought = 0;
-    k->thinking = false;
+    k->agent_lost = false;
+    k->is_held = false;
+    k->think_round = 0;
+    k->is_thinking = false;
     k->round = 0;
     k->barriers = 0;
     e = world_event(w, WE_WORKER,
                     w->now + world_delay(w, PS_MILLIS(1), PS_MILLIS(80)));
     e->number = k->index;
-    e->incarnation = k->life;
+    e->incarnation = k->incarnation;
 }
 
 void worker_kill(struct world *w, struct wworker *k)
@@ -347,11 +348,11 @@ void worker_kill(struct world *w, struct wworker *k)
     struct wconn *c = world_conn(w, k->conn);
 
     k->alive = false;
-    k->life++;
+    k->incarnation++;
     k->conn = 0;
-    k->held = false;
-    k->thought = 0;
-    k->thinking = false;
+    k->is_held = false;
+    k->think_round = 0;
+    k->is_thinking = false;
     k->stage = WS_START;
     worker_release_memory(k); /* The agent keeps what it still needs. */
     if (c != NULL) {
@@ -359,11 +360,11 @@ void worker_kill(struct world *w, struct wworker *k)
     }
 }
 
-static void finish(struct world *w, struct wworker *k)
+static void end_worker(struct world *w, struct wworker *k)
 {
     struct wconn *c = world_conn(w, k->conn);
 
-    worker_forget(k);
+    worker_drop_requests(k);
     k->stage = WS_DONE;
     k->alive = false;
     k->conn = 0;
@@ -375,7 +376,7 @@ static void finish(struct world *w, struct wworker *k)
 bool worker_may_lose_agent(const struct wworker *k)
 {
     return k->stage == WS_DONE ||
-           (k->alive && k->stage > WS_HELLO && k->stage < WS_BYE);
+           (k->alive && k->stage > WS_HELLO && k->stage < WS_DETACH);
 }
 
 static void dial_later(struct world *w, struct wworker *k)
@@ -384,14 +385,14 @@ static void dial_later(struct world *w, struct wworker *k)
         w, WE_WORKER, w->now + world_delay(w, PS_MILLIS(1), PS_MILLIS(60)));
 
     e->number = k->index;
-    e->incarnation = k->life;
+    e->incarnation = k->incarnation;
 }
 
 void worker_closed(struct world *w, struct wworker *k)
 {
-    if (k->error == 0 && k->gen != 0 && w->opt.faults.agent != 0) {
+    if (k->error == 0 && k->gen != 0 && w->opt.faults.agent_crash != 0) {
         k->conn = 0;
-        k->bereft = true;
+        k->agent_lost = true;
         dial_later(w, k);
         return;
     }
@@ -399,22 +400,22 @@ void worker_closed(struct world *w, struct wworker *k)
         k->error = PS_E_CLOSED;
         ps_str_copy(k->text, sizeof(k->text), "the agent hung up");
     }
-    finish(w, k);
+    end_worker(w, k);
 }
 
 /* A start, a restart after a kill, or the end of a hold. */
 void worker_event(struct world *w, struct wworker *k)
 {
-    if (k->bereft && k->conn == 0) {
+    if (k->agent_lost && k->conn == 0) {
         if (!k->agent->alive) {
             dial_later(w, k);
             return;
         }
         world_local_connect(w, k);
-        say_hello(w, k);
-    } else if (k->held) {
-        k->held = false;
-        advance(w, k);
+        send_hello(w, k);
+    } else if (k->is_held) {
+        k->is_held = false;
+        advance_stage(w, k);
     } else if (!k->alive && k->stage == WS_START) {
         worker_begin(w, k);
     }
@@ -433,19 +434,19 @@ static void begin_compression(struct world *w, struct wworker *k)
     m.l_compression.name = w->opt.compress.name;
     m.l_compression.params = w->opt.compress.param;
     m.l_compression.params_count = w->opt.compress.params;
-    say(w, k, m.l_compression.op_id, &m);
+    send_request(w, k, m.l_compression.op_id, &m);
 }
 
-void worker_keeps(struct world *w, struct wworker *k,
-                  const struct ps_msg_l_keep *m)
+void worker_accept_segment(struct world *w, struct wworker *k,
+                           const struct ps_msg_l_residual_segment *m)
 {
-    if (k->kept_count == 64) {
+    if (k->segment_count == 64) {
         world_fail(w, "rank %u is given more and more to keep", k->index);
         return;
     }
-    k->kept[k->kept_count].number = m->keep;
-    k->kept[k->kept_count].memory = world_kept(w, m->keep);
-    k->kept_count += k->kept[k->kept_count].memory != NULL;
+    k->segments[k->segment_count].number = m->segment;
+    k->segments[k->segment_count].memory = world_segment_ref(w, m->segment);
+    k->segment_count += k->segments[k->segment_count].memory != NULL;
 }
 
 static void open_key(struct world *w, struct wworker *k, uint32_t i)
@@ -463,14 +464,14 @@ static void open_key(struct world *w, struct wworker *k, uint32_t i)
     m.l_key.name = w->opt.key[i].name;
     m.l_key.dtype = (uint8_t)w->opt.key[i].dtype;
     m.l_key.count = w->opt.key[i].count;
-    m.l_key.width = width;
+    m.l_key.row_width = width;
     m.l_key.shape = shape;
     m.l_key.shape_count = width != 0 ? 2 : 1;
-    m.l_key.classic = strncmp(w->opt.key[i].name, "i:", 2) == 0
-                          ? atoll(w->opt.key[i].name + 2)
-                          : -1;
-    m.l_key.resumed = k->bereft && k->key[i].known;
-    m.l_key.pushed = m.l_key.resumed ? k->key[i].heard : 0;
+    m.l_key.mxnet_key = strncmp(w->opt.key[i].name, "i:", 2) == 0
+                            ? atoll(w->opt.key[i].name + 2)
+                            : -1;
+    m.l_key.reattached = k->agent_lost && k->key[i].is_open;
+    m.l_key.pushed_round = m.l_key.reattached ? k->key[i].ended_round : 0;
     world_local_send(w, k, &m);
 }
 
@@ -478,7 +479,7 @@ static void open_keys(struct world *w, struct wworker *k)
 {
     k->stage = WS_KEYS;
     for (uint32_t i = 0; i < w->opt.key_count; i++) {
-        bool more = w->opt.key[i].width != 0 || applies(w);
+        bool more = w->opt.key[i].width != 0 || is_async_job(w);
 
         k->key[i].memory = new_memory((more ? 3 : 2) * place_bytes(w, i));
         k->waiting++;
@@ -487,37 +488,37 @@ static void open_keys(struct world *w, struct wworker *k)
 }
 
 /* All that the lost agent has not ended, in the order in which it was said. */
-static void say_again(struct world *w, struct wworker *k)
+static void resend_requests(struct world *w, struct wworker *k)
 {
-    k->bereft = false;
+    k->agent_lost = false;
     for (uint32_t i = 0; k->stage == WS_KEYS && i < w->opt.key_count; i++) {
-        if (!k->key[i].known) {
+        if (!k->key[i].is_open) {
             open_key(w, k, i);
         }
     }
     for (uint64_t op = k->next_op < 64 ? 1 : k->next_op - 63; op <= k->next_op;
          op++) {
-        if (k->said[op % 64] != NULL) {
-            world_local_send(w, k, k->said[op % 64]);
+        if (k->open_requests[op % 64] != NULL) {
+            world_local_send(w, k, k->open_requests[op % 64]);
         }
     }
 }
 
-static void resume(struct world *w, struct wworker *k)
+static void reattach(struct world *w, struct wworker *k)
 {
-    for (uint32_t i = 0; i < k->kept_count; i++) {
-        world_local_keep(w, k, k->kept[i].number, k->kept[i].memory);
+    for (uint32_t i = 0; i < k->segment_count; i++) {
+        world_local_segment(w, k, k->segments[i].number, k->segments[i].memory);
     }
-    k->asked = 0;
+    k->unanswered_keys = 0;
     for (uint32_t i = 0; i < w->opt.key_count; i++) {
-        k->asked += k->key[i].known;
+        k->unanswered_keys += k->key[i].is_open;
     }
-    if (k->asked == 0) {
-        say_again(w, k);
+    if (k->unanswered_keys == 0) {
+        resend_requests(w, k);
         return;
     }
     for (uint32_t i = 0; i < w->opt.key_count; i++) {
-        if (k->key[i].known) {
+        if (k->key[i].is_open) {
             open_key(w, k, i);
         }
     }
@@ -528,14 +529,15 @@ static void check_result(struct world *w, struct wworker *k, uint32_t i,
 {
     uint8_t *arena = ps_map_get(w->arenas, k->key[i].arena);
 
-    if (is_rows(w, i)) {
+    if (is_rows_key(w, i)) {
         const uint8_t *block = k->key[i].memory->data + 2 * place_bytes(w, i);
 
         check_rows(w, k, i, version, (const uint32_t *)(const void *)block,
-                   k->key[i].pulled, block + numbers_bytes(k->key[i].pulled));
+                   k->key[i].pulled_rows,
+                   block + row_numbers_bytes(k->key[i].pulled_rows));
         return;
     }
-    if (applies(w)) {
+    if (is_async_job(w)) {
         check_counts(w, k, i, version, k->key[i].memory->data + k->key[i].at);
         return;
     }
@@ -592,17 +594,18 @@ static void begin_rejoin(struct world *w, struct wworker *k)
 }
 
 /* Every other key is different; by ascending labels. */
-static uint32_t tune(const struct world *w, struct ps_rec_tuning *tunings)
+static uint32_t fill_tunings(const struct world *w,
+                             struct ps_rec_tuning *tunings)
 {
     uint32_t count = 0;
 
     for (uint32_t i = 0; i < w->opt.key_count; i += 2) {
-        struct ps_rec_tuning t = {.label = ps_label(w->opt.key[i].name),
+        struct ps_rec_tuning t = {.name_hash = ps_name_hash(w->opt.key[i].name),
                                   .lr_mult = 3,
                                   .wd_mult = 100};
         uint32_t at = count++;
 
-        while (at > 0 && tunings[at - 1].label > t.label) {
+        while (at > 0 && tunings[at - 1].name_hash > t.name_hash) {
             tunings[at] = tunings[at - 1];
             at--;
         }
@@ -648,33 +651,33 @@ static void begin_optimizer(struct world *w, struct wworker *k)
         m.l_optimizer.params_count = w->opt.lars ? 5 : 3;
     } else {
         m.l_optimizer.name = "sgd";
-        m.l_optimizer.params = applies(w) ? plain : params;
-        m.l_optimizer.params_count = applies(w)              ? 1
+        m.l_optimizer.params = is_async_job(w) ? plain : params;
+        m.l_optimizer.params_count = is_async_job(w)         ? 1
                                      : w->opt.accumulate > 0 ? 5
                                                              : 4;
     }
     if (w->opt.tuned) {
         m.l_optimizer.tunings = tunings;
-        m.l_optimizer.tunings_count = tune(w, tunings);
+        m.l_optimizer.tunings_count = fill_tunings(w, tunings);
     }
-    say(w, k, m.l_optimizer.op_id, &m);
+    send_request(w, k, m.l_optimizer.op_id, &m);
 }
 
 /* All say it before their first push, so it is there in time. */
 static void begin_change(struct world *w, struct wworker *k)
 {
-    struct ps_msg m = {.code = PS_MSG_L_CHANGE};
+    struct ps_msg m = {.code = PS_MSG_L_OPTIMIZER_CHANGE};
 
     k->stage = WS_CHANGE;
     if (w->opt.change_round == 0) {
         return;
     }
-    m.l_change.op_id = new_op(w, k, 0, 0);
-    k->op_key[m.l_change.op_id % 64] = 0;
-    m.l_change.name = "learning_rate";
-    m.l_change.value = 0.5;
-    m.l_change.round = w->opt.change_round;
-    say(w, k, m.l_change.op_id, &m);
+    m.l_optimizer_change.op_id = new_op(w, k, 0, 0);
+    k->op_key[m.l_optimizer_change.op_id % 64] = 0;
+    m.l_optimizer_change.name = "learning_rate";
+    m.l_optimizer_change.value = 0.5;
+    m.l_optimizer_change.round = w->opt.change_round;
+    send_request(w, k, m.l_optimizer_change.op_id, &m);
 }
 
 static void begin_init(struct world *w, struct wworker *k)
@@ -691,18 +694,18 @@ static void begin_init(struct world *w, struct wworker *k)
 }
 
 /* What this rank does in a round of that key. */
-static enum ps_op kind_of(const struct world *w, const struct wworker *k,
-                          uint32_t i)
+static enum ps_op op_of_round(const struct world *w, const struct wworker *k,
+                              uint32_t i)
 {
-    if (world_data_passes(w, i, k->index, k->round)) {
-        return PS_OP_PASS;
+    if (world_data_skips(w, i, k->index, k->round)) {
+        return PS_OP_SKIP;
     }
     switch (world_data_kind(w, i)) {
     case WORLD_PUSHPULL:
         break;
     case WORLD_BROADCAST:
         return PS_OP_BROADCAST;
-    case WORLD_ONE_WANTS:
+    case WORLD_REDUCE_TO_ONE:
         return k->index == world_data_root(w, k->round) ? PS_OP_PUSHPULL
                                                         : PS_OP_PUSH;
     case WORLD_ROWS:
@@ -723,7 +726,7 @@ static void begin_round(struct world *w, struct wworker *k)
         if (k->alive && k->key[i].round < k->round) {
             k->key[i].round = k->round;
             check_unchanged(w, k, i);
-            send_op(w, k, i, kind_of(w, k, i), k->round);
+            send_op(w, k, i, op_of_round(w, k, i), k->round);
         }
     }
 }
@@ -744,7 +747,7 @@ static void begin_barrier(struct world *w, struct wworker *k)
     m.l_barrier.op_id = new_op(w, k, 0, 0);
     k->op_key[m.l_barrier.op_id % 64] = 0;
     m.l_barrier.number = ++k->barriers;
-    say(w, k, m.l_barrier.op_id, &m);
+    send_request(w, k, m.l_barrier.op_id, &m);
 }
 
 static void begin_final(struct world *w, struct wworker *k)
@@ -756,69 +759,71 @@ static void begin_final(struct world *w, struct wworker *k)
     }
 }
 
-static void leave(struct world *w, struct wworker *k)
+static void send_detach(struct world *w, struct wworker *k)
 {
-    struct ps_msg m = {.code = PS_MSG_L_BYE};
+    struct ps_msg m = {.code = PS_MSG_L_DETACH};
 
     if (k->index == 0) {
         w->result = 0xcbf29ce484222325u;
         for (uint32_t i = 0; i < w->opt.key_count; i++) {
-            if (applies(w)) {
+            if (is_async_job(w)) {
                 w->result = world_hash(w->result,
                                        k->key[i].memory->data + k->key[i].at,
                                        key_bytes(w, i));
                 continue;
             }
-            if (is_rows(w, i)) {
-                w->result = world_hash(w->result,
-                                       k->key[i].memory->data +
-                                           2 * place_bytes(w, i) +
-                                           numbers_bytes(k->key[i].pulled),
-                                       key_bytes(w, i));
+            if (is_rows_key(w, i)) {
+                w->result = world_hash(
+                    w->result,
+                    k->key[i].memory->data + 2 * place_bytes(w, i) +
+                        row_numbers_bytes(k->key[i].pulled_rows),
+                    key_bytes(w, i));
                 continue;
             }
-            w->result = world_hash(w->result, k->key[i].last, key_bytes(w, i));
+            w->result = world_hash(w->result, k->key[i].final_value,
+                                   key_bytes(w, i));
         }
     }
-    k->stage = WS_BYE;
+    k->stage = WS_DETACH;
     world_local_send(w, k, &m);
     worker_release_memory(k);
-    finish(w, k);
+    end_worker(w, k);
 }
 
-static void think(struct world *w, const struct wworker *k, ps_time length)
+static void schedule_think_done(struct world *w, const struct wworker *k,
+                                ps_time length)
 {
-    struct wevent *e = world_event(w, WE_THOUGHT, w->now + length);
+    struct wevent *e = world_event(w, WE_THINK_DONE, w->now + length);
 
     e->number = k->index;
-    e->incarnation = k->life;
+    e->incarnation = k->incarnation;
 }
 
-void worker_thought(struct world *w, struct wworker *k)
+void worker_think_done(struct world *w, struct wworker *k)
 {
-    if (k->bereft) {
-        think(w, k, PS_MILLIS(5));
-    } else if (k->alive && k->thinking) {
-        k->thinking = false;
-        advance(w, k);
+    if (k->agent_lost) {
+        schedule_think_done(w, k, PS_MILLIS(5));
+    } else if (k->alive && k->is_thinking) {
+        k->is_thinking = false;
+        advance_stage(w, k);
     }
 }
 
 /* True: it has other work before its next round. */
-static bool thinks(struct world *w, struct wworker *k)
+static bool start_thinking(struct world *w, struct wworker *k)
 {
-    if (w->opt.think == 0 || k->thought == k->round + 1) {
-        return k->thinking;
+    if (w->opt.think_time == 0 || k->think_round == k->round + 1) {
+        return k->is_thinking;
     }
-    k->thought = k->round + 1;
-    k->thinking = true;
-    think(w, k, world_delay(w, 1, w->opt.think));
+    k->think_round = k->round + 1;
+    k->is_thinking = true;
+    schedule_think_done(w, k, world_delay(w, 1, w->opt.think_time));
     return true;
 }
 
 /* Nothing is waited for: begin the next stage, and the one after that when it
  * asks for nothing. */
-static void advance(struct world *w, struct wworker *k)
+static void advance_stage(struct world *w, struct wworker *k)
 {
     while (k->alive && k->waiting == 0 && k->stage != WS_DONE) {
         switch (k->stage) {
@@ -852,19 +857,19 @@ static void advance(struct world *w, struct wworker *k)
                 break;
             }
             if (k->hold_round != 0 && k->round + 1 == k->hold_round) {
-                k->held = true;
+                k->is_held = true;
                 return;
             }
-            if (thinks(w, k)) {
+            if (start_thinking(w, k)) {
                 return;
             }
             begin_round(w, k);
             break;
         case WS_FINAL:
-            leave(w, k);
+            send_detach(w, k);
             return;
         case WS_START:
-        case WS_BYE:
+        case WS_DETACH:
         case WS_DONE:
             return;
         }
@@ -872,16 +877,16 @@ static void advance(struct world *w, struct wworker *k)
 }
 
 /* The agent's memory may be another one by the time that all have come. */
-static void keep_last(struct world *w, struct wworker *k, uint32_t i)
+static void copy_final_value(struct world *w, struct wworker *k, uint32_t i)
 {
     const uint8_t *arena = ps_map_get(w->arenas, k->key[i].arena);
 
-    if (applies(w) || is_rows(w, i)) {
+    if (is_async_job(w) || is_rows_key(w, i)) {
         return;
     }
-    ps_free(k->key[i].last);
-    k->key[i].last = ps_alloc(key_bytes(w, i));
-    memcpy(k->key[i].last, arena + k->key[i].offset[w->opt.rounds & 1],
+    ps_free(k->key[i].final_value);
+    k->key[i].final_value = ps_alloc(key_bytes(w, i));
+    memcpy(k->key[i].final_value, arena + k->key[i].offset[w->opt.rounds & 1],
            key_bytes(w, i));
 }
 
@@ -897,43 +902,43 @@ static void on_key_info(struct world *w, struct wworker *k,
     if (m->error != 0) {
         k->error = m->error;
         ps_str_copy(k->text, sizeof(k->text), m->text);
-        finish(w, k);
+        end_worker(w, k);
         return;
     }
     k->key[i].key = m->key;
     k->key[i].arena = m->arena;
-    k->key[i].offset[0] = m->offset0;
-    k->key[i].offset[1] = m->offset1;
-    if (k->bereft) {
-        if (--k->asked == 0) {
-            say_again(w, k);
+    k->key[i].offset[0] = m->even_offset;
+    k->key[i].offset[1] = m->odd_offset;
+    if (k->agent_lost) {
+        if (--k->unanswered_keys == 0) {
+            resend_requests(w, k);
         }
         return;
     }
-    k->key[i].known = true;
-    k->key[i].heard = m->round;
-    k->key[i].round = m->round;
+    k->key[i].is_open = true;
+    k->key[i].ended_round = m->pushed_round;
+    k->key[i].round = m->pushed_round;
     k->waiting--;
 }
 
 /* The end of a pass. Some look at the value of a round that all passed. */
-static void passed(struct world *w, struct wworker *k, uint32_t i,
-                   uint64_t round, bool nobody)
+static void on_skip_done(struct world *w, struct wworker *k, uint32_t i,
+                         uint64_t round, bool nobody)
 {
-    if (nobody != world_data_nobody(w, i, round)) {
+    if (nobody != world_data_all_skip(w, i, round)) {
         world_fail(w, "rank %u passed round %llu of %s and heard that %s did",
                    k->index, (unsigned long long)round, w->opt.key[i].name,
                    nobody ? "all" : "not all");
         return;
     }
     if (nobody && k->index % 2 == 0) {
-        k->key[i].pulling = true;
+        k->key[i].is_pulling = true;
         send_op(w, k, i, PS_OP_PULL, round);
     }
 }
 
-static void on_done(struct world *w, struct wworker *k,
-                    const struct ps_msg_l_done *m)
+static void on_op_done(struct world *w, struct wworker *k,
+                       const struct ps_msg_l_done *m)
 {
     uint64_t i = k->op_key[m->op_id % 64];
     uint64_t round = k->op_round[m->op_id % 64];
@@ -943,10 +948,10 @@ static void on_done(struct world *w, struct wworker *k,
             k->error = m->error;
             ps_str_copy(k->text, sizeof(k->text), m->text);
         }
-        finish(w, k);
+        end_worker(w, k);
         return;
     }
-    if (i > 0 && k->key[i - 1].growing == m->op_id) {
+    if (i > 0 && k->key[i - 1].streaming_op == m->op_id) {
         world_fail(w,
                    "rank %u: round %llu of %s is done, and its array is "
                    "not all there",
@@ -959,11 +964,11 @@ static void on_done(struct world *w, struct wworker *k,
         return;
     }
     k->waiting--;
-    if (i > 0 && k->stage == WS_ROUND && !k->key[i - 1].pulling) {
-        k->key[i - 1].heard = round;
+    if (i > 0 && k->stage == WS_ROUND && !k->key[i - 1].is_pulling) {
+        k->key[i - 1].ended_round = round;
     }
-    ps_msg_free(k->said[m->op_id % 64]);
-    k->said[m->op_id % 64] = NULL;
+    ps_msg_free(k->open_requests[m->op_id % 64]);
+    k->open_requests[m->op_id % 64] = NULL;
     if (i == 0 || k->stage == WS_INIT) {
         return;
     }
@@ -973,22 +978,23 @@ static void on_done(struct world *w, struct wworker *k,
                    (unsigned long long)m->version);
         return;
     }
-    if (k->stage == WS_ROUND && !k->key[i - 1].pulling &&
-        kind_of(w, k, (uint32_t)i - 1) == PS_OP_PASS) {
-        passed(w, k, (uint32_t)i - 1, round, m->nobody);
+    if (k->stage == WS_ROUND && !k->key[i - 1].is_pulling &&
+        op_of_round(w, k, (uint32_t)i - 1) == PS_OP_SKIP) {
+        on_skip_done(w, k, (uint32_t)i - 1, round, m->all_skipped);
         return;
     }
-    if (is_rows(w, (uint32_t)i - 1) && !k->key[i - 1].pulling) {
-        pull_rows(w, k, (uint32_t)i - 1, round, false);
+    if (is_rows_key(w, (uint32_t)i - 1) && !k->key[i - 1].is_pulling) {
+        send_pull_rows(w, k, (uint32_t)i - 1, round, false);
         return;
     }
-    k->key[i - 1].pulling = false;
-    if (k->stage == WS_ROUND && kind_of(w, k, (uint32_t)i - 1) == PS_OP_PUSH) {
+    k->key[i - 1].is_pulling = false;
+    if (k->stage == WS_ROUND &&
+        op_of_round(w, k, (uint32_t)i - 1) == PS_OP_PUSH) {
         return; /* It asked for no value. */
     }
     check_result(w, k, (uint32_t)i - 1, m->version);
     if (k->stage == WS_FINAL && k->index == 0) {
-        keep_last(w, k, (uint32_t)i - 1);
+        copy_final_value(w, k, (uint32_t)i - 1);
     }
 }
 
@@ -1004,38 +1010,39 @@ void worker_message(struct world *w, struct wworker *k,
             return;
         }
         k->gen = msg->l_welcome.gen;
-        if (k->bereft) {
-            resume(w, k);
+        if (k->agent_lost) {
+            reattach(w, k);
             return;
         }
-        k->barriers = msg->l_welcome.barriers;
+        k->barriers = msg->l_welcome.completed_barriers;
         break;
     case PS_MSG_L_KEY_INFO:
         on_key_info(w, k, &msg->l_key_info);
         break;
     case PS_MSG_L_DONE:
-        on_done(w, k, &msg->l_done);
+        on_op_done(w, k, &msg->l_done);
         break;
-    case PS_MSG_L_BECAUSE:
-        ps_str_copy(k->why, sizeof(k->why), msg->l_because.text);
+    case PS_MSG_L_STALL_REPLY:
+        ps_str_copy(k->stall_reply, sizeof(k->stall_reply),
+                    msg->l_stall_reply.text);
         return;
     case PS_MSG_L_ARENA:
         return;
-    case PS_MSG_L_KEEP:
+    case PS_MSG_L_RESIDUAL_SEGMENT:
         return; /* It has it since that was sent. */
     case PS_MSG_REJECT:
         k->error = msg->reject.error;
         ps_str_copy(k->text, sizeof(k->text), msg->reject.text);
-        finish(w, k);
+        end_worker(w, k);
         return;
     case PS_MSG_L_ERROR:
         k->error = msg->l_error.error;
         ps_str_copy(k->text, sizeof(k->text), msg->l_error.text);
-        finish(w, k);
+        end_worker(w, k);
         return;
     default:
         world_fail(w, "rank %u got a %s", k->index, ps_msg_name(msg->code));
         return;
     }
-    advance(w, k);
+    advance_stage(w, k);
 }

@@ -6,7 +6,7 @@
 
 #include "base/pool.h"
 #include "base/str.h"
-#include "core/agent.h"
+#include "core/agent/agent.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -29,81 +29,83 @@
 struct sent {
     ps_conn_id conn;
     uint64_t seq;
-    struct ps_parcel *parcel;
+    struct ps_packet *packet;
 };
 
 struct bench {
     struct ps_agent *agent;
-    struct ps_machine m;
-    struct ps_pool *sums;
+    struct ps_machine machine;
+    struct ps_pool *scratch_pool;
     ps_time now;
     struct ps_effects fx;
     struct sent sent[SENT_MAX];
     uint32_t sent_count;
-    struct ps_compute *computes[64];
-    uint32_t compute_count;
-    uint32_t dialled;       /* Node of the last dial. */
-    uint64_t targets[8];    /* Whole target of the last one, by node. */
-    uint64_t pieces[8][64]; /* By worker: bytes that it heard of. */
-    uint32_t piece_count[8];
+    struct ps_compute *computations[64];
+    uint32_t computation_count;
+    uint32_t dialled_node;    /* Node of the last dial. */
+    uint64_t dial_targets[8]; /* Whole target of the last one, by node. */
+    uint64_t progress[8][64]; /* By worker: bytes that it heard of. */
+    uint32_t progress_count[8];
     uint32_t workers;
     uint64_t sched_seq;
     uint64_t server_seq;
     struct ps_buf *region[8];
-    bool compresses;     /* Keys that are opened travel in 2 bits of 2. */
-    bool fails;          /* The job, when it loses a worker. */
-    bool async;          /* The job; pushes are added. */
-    uint64_t memory_max; /* Of a user; 0: no limit. */
-    uint32_t width;      /* Of rows, in keys that are opened; 0: none. */
-    bool may_end;        /* The daemon, */
-    int rc;              /* for this reason. */
-    uint32_t restarts;   /* Of the scheduler. */
-    bool resumes;        /* Workers had another agent, */
-    uint64_t pushed[8];  /* and heard the end of so many rounds of each key. */
+    bool uses_compression;   /* Keys that are opened travel in 2 bits of 2. */
+    bool fails_on_loss;      /* The job, when it loses a worker. */
+    bool is_async;           /* The job; pushes are added. */
+    uint64_t memory_max;     /* Of a user; 0: no limit. */
+    uint32_t row_width;      /* Of rows, in keys that are opened; 0: none. */
+    bool may_fail;           /* The daemon, */
+    int rc;                  /* for this reason. */
+    uint32_t sched_restarts; /* Of the scheduler. */
+    bool reattaches;         /* Workers had another agent, */
+    uint64_t
+        pushed_rounds[8]; /* and heard the end of so many rounds of each key. */
 };
 
-static inline void collect(struct bench *b)
+static inline void collect_effects(struct bench *b)
 {
-    ps_effects_done_as_sends(&b->fx);
+    ps_effects_op_done_as_msg(&b->fx);
     for (uint32_t i = 0; i < b->fx.count; i++) {
         struct ps_fx *f = &b->fx.items[i];
 
         if (f->type == PS_FX_SEND) {
             assert_true(b->sent_count < SENT_MAX);
             b->sent[b->sent_count++] = (struct sent){
-                f->send.conn, f->send.seq, ps_parcel_ref(f->send.parcel)};
+                f->send.conn, f->send.seq, ps_packet_ref(f->send.packet)};
         } else if (f->type == PS_FX_COMPUTE) {
-            assert_true(b->compute_count < 64);
-            b->computes[b->compute_count++] = f->compute;
+            assert_true(b->computation_count < 64);
+            b->computations[b->computation_count++] = f->compute;
             f->compute = NULL;
-        } else if (f->type == PS_FX_PIECE) {
-            uint64_t worker = f->piece.conn - WORKER_CONN;
+        } else if (f->type == PS_FX_OP_PROGRESS) {
+            uint64_t worker = f->op_progress.conn - WORKER_CONN;
 
-            assert_true(worker < b->workers && b->piece_count[worker] < 64);
-            b->pieces[worker][b->piece_count[worker]++] = f->piece.bytes;
+            assert_true(worker < b->workers && b->progress_count[worker] < 64);
+            b->progress[worker][b->progress_count[worker]++] =
+                f->op_progress.bytes_ready;
         } else if (f->type == PS_FX_DIAL) {
-            b->dialled = (uint32_t)f->dial.target;
-            b->targets[b->dialled % 8] = f->dial.target;
+            b->dialled_node = (uint32_t)f->dial.target;
+            b->dial_targets[b->dialled_node % 8] = f->dial.target;
         }
     }
     ps_effects_clear(&b->fx);
 }
 
-static inline void step(struct bench *b, struct ps_event ev)
+static inline void feed_event(struct bench *b, struct ps_event ev)
 {
     ev.now = b->now;
-    b->rc = b->m.ops->step(b->m.self, &ev, &b->fx);
-    assert_true(b->rc == 0 || b->may_end);
-    collect(b);
+    b->rc = b->machine.ops->step(b->machine.self, &ev, &b->fx);
+    assert_true(b->rc == 0 || b->may_fail);
+    collect_effects(b);
 }
 
-static inline void tick(struct bench *b)
+static inline void feed_tick(struct bench *b)
 {
-    step(b, (struct ps_event){.type = PS_EV_TICK});
+    feed_event(b, (struct ps_event){.type = PS_EV_TICK});
 }
 
-static inline void say(struct bench *b, ps_conn_id conn, struct ps_msg *m,
-                       const struct ps_slice *payload)
+static inline void deliver_msg(struct bench *b, ps_conn_id conn,
+                               struct ps_msg *m, const struct ps_slice *payload)
 {
     struct ps_event ev = {.type = PS_EV_MSG, .conn = conn};
 
@@ -114,38 +116,38 @@ static inline void say(struct bench *b, ps_conn_id conn, struct ps_msg *m,
     }
     ev.msg.msg = m;
     ev.msg.payload = payload;
-    step(b, ev);
+    feed_event(b, ev);
 }
 
-static inline void compute_all(struct bench *b)
+static inline void run_computations(struct bench *b)
 {
-    while (b->compute_count > 0) {
-        struct ps_compute *c = b->computes[0];
+    while (b->computation_count > 0) {
+        struct ps_compute *c = b->computations[0];
         struct ps_event ev = {.type = PS_EV_COMPUTED};
 
-        memmove(b->computes, b->computes + 1,
-                --b->compute_count * sizeof(b->computes[0]));
+        memmove(b->computations, b->computations + 1,
+                --b->computation_count * sizeof(b->computations[0]));
         ev.computed.token = c->token;
         ev.computed.rc = ps_kernel_run(&c->job);
         ps_compute_free(c);
-        step(b, ev);
+        feed_event(b, ev);
     }
 }
 
-static inline void forget_sent(struct bench *b)
+static inline void drop_sent(struct bench *b)
 {
     for (uint32_t i = 0; i < b->sent_count; i++) {
-        ps_parcel_unref(b->sent[i].parcel);
+        ps_packet_unref(b->sent[i].packet);
     }
     b->sent_count = 0;
 }
 
 /* The n-th message of a code that went to a connection; NULL: none. */
-static inline const struct sent *find(const struct bench *b, ps_conn_id conn,
-                                      unsigned code, uint32_t n)
+static inline const struct sent *
+find_sent(const struct bench *b, ps_conn_id conn, unsigned code, uint32_t n)
 {
     for (uint32_t i = 0; i < b->sent_count; i++) {
-        if (b->sent[i].conn == conn && b->sent[i].parcel->msg->code == code &&
+        if (b->sent[i].conn == conn && b->sent[i].packet->msg->code == code &&
             n-- == 0) {
             return &b->sent[i];
         }
@@ -153,12 +155,12 @@ static inline const struct sent *find(const struct bench *b, ps_conn_id conn,
     return NULL;
 }
 
-static inline uint32_t count(const struct bench *b, ps_conn_id conn,
-                             unsigned code)
+static inline uint32_t count_sent(const struct bench *b, ps_conn_id conn,
+                                  unsigned code)
 {
     uint32_t n = 0;
 
-    while (find(b, conn, code, n) != NULL) {
+    while (find_sent(b, conn, code, n) != NULL) {
         n++;
     }
     return n;
@@ -170,19 +172,19 @@ static inline void open_conn(struct bench *b, ps_conn_id conn,
     struct ps_event ev = {.type = PS_EV_OPEN, .conn = conn};
 
     ev.open.kind = kind;
-    ev.open.target = b->targets[node % 8];
+    ev.open.target = b->dial_targets[node % 8];
     ev.open.uid = 1000;
     ev.open.peer = "test";
-    step(b, ev);
+    feed_event(b, ev);
 }
 
-static inline void welcome(struct bench *b, ps_conn_id conn, bool resumed,
-                           uint64_t received)
+static inline void deliver_welcome(struct bench *b, ps_conn_id conn,
+                                   bool resumed, uint64_t received)
 {
     struct ps_msg m = {.code = PS_MSG_WELCOME,
                        .welcome = {.protocol = PS_PROTOCOL,
                                    .name = "peer",
-                                   .instance = 1 + b->restarts,
+                                   .instance = 1 + b->sched_restarts,
                                    .node = AGENT_NODE,
                                    .incarnation = 1,
                                    .resumed = resumed,
@@ -191,17 +193,18 @@ static inline void welcome(struct bench *b, ps_conn_id conn, bool resumed,
     struct ps_event ev = {.type = PS_EV_MSG, .conn = conn};
 
     ev.msg.msg = &m;
-    step(b, ev);
+    feed_event(b, ev);
 }
 
-static inline void link_server(struct bench *b, bool resumed, uint64_t received)
+static inline void connect_server(struct bench *b, bool resumed,
+                                  uint64_t received)
 {
     open_conn(b, SERVER_CONN, PS_CONN_DIALLED, SERVER_NODE);
-    assert_non_null(find(b, SERVER_CONN, PS_MSG_HELLO, 0));
-    welcome(b, SERVER_CONN, resumed, received);
+    assert_non_null(find_sent(b, SERVER_CONN, PS_MSG_HELLO, 0));
+    deliver_welcome(b, SERVER_CONN, resumed, received);
 }
 
-static inline void tell_map_of(struct bench *b, uint32_t epoch)
+static inline void deliver_map_epoch(struct bench *b, uint32_t epoch)
 {
     struct ps_rec_server server = {.node = SERVER_NODE,
                                    .name = "ps0",
@@ -209,19 +212,21 @@ static inline void tell_map_of(struct bench *b, uint32_t epoch)
                                    .address = "ps0:1",
                                    .state = PS_NODE_STATE_ACTIVE};
 
-    say(b, SCHED_CONN,
+    deliver_msg(
+        b, SCHED_CONN,
         &(struct ps_msg){
             .code = PS_MSG_MAP,
             .map = {.epoch = epoch, .servers = &server, .servers_count = 1}},
         NULL);
 }
 
-static inline void tell_map(struct bench *b)
+static inline void deliver_map(struct bench *b)
 {
-    tell_map_of(b, 1);
+    deliver_map_epoch(b, 1);
 }
 
-static inline void tell_job(struct bench *b, uint32_t version, uint32_t servers)
+static inline void deliver_job_state(struct bench *b, uint32_t version,
+                                     uint32_t servers)
 {
     struct ps_rec_slot slot = {
         .node = AGENT_NODE, .incarnation = 1, .ranks = b->workers};
@@ -235,15 +240,17 @@ static inline void tell_job(struct bench *b, uint32_t version, uint32_t servers)
                                         .state = PS_RANK_STATE_LIVE,
                                         .incarnation = 1};
     }
-    say(b, SCHED_CONN,
+    deliver_msg(
+        b, SCHED_CONN,
         &(struct ps_msg){
             .code = PS_MSG_JOB_STATE,
             .job_state = {.gen = GEN,
                           .version = version,
                           .name = "job",
                           .phase = PS_JOB_PHASE_RUNNING,
-                          .mode = b->async ? PS_MODE_ASYNC : PS_MODE_SYNC,
-                          .rule = b->async ? PS_RULE_ACCUMULATE : PS_RULE_NONE,
+                          .mode = b->is_async ? PS_MODE_ASYNC : PS_MODE_SYNC,
+                          .rule = b->is_async ? PS_RULE_ACCUMULATE
+                                              : PS_RULE_NONE,
                           .num_workers = b->workers,
                           .num_servers = servers,
                           .slots = &slot,
@@ -255,113 +262,117 @@ static inline void tell_job(struct bench *b, uint32_t version, uint32_t servers)
         NULL);
 }
 
-static inline void begin_job(struct bench *b, uint32_t servers)
+static inline void start_job(struct bench *b, uint32_t servers)
 {
     for (uint32_t i = 0; i < b->workers; i++) {
         open_conn(b, WORKER_CONN + i, PS_CONN_LOCAL, 0);
-        say(b, WORKER_CONN + i,
-            &(struct ps_msg){.code = PS_MSG_L_HELLO,
-                             .l_hello = {.protocol = PS_PROTOCOL,
-                                         .job = "job",
-                                         .num_workers = b->workers,
-                                         .num_servers = servers,
-                                         .rank = (int32_t)i,
-                                         .on_loss = b->fails,
-                                         .gen = b->resumes ? GEN : 0,
-                                         .keys = b->resumes,
-                                         .keeps = true,
-                                         .barriers = b->resumes ? 3 : 0}},
-            NULL);
-        say(b, SCHED_CONN,
+        deliver_msg(b, WORKER_CONN + i,
+                    &(struct ps_msg){.code = PS_MSG_L_HELLO,
+                                     .l_hello = {.protocol = PS_PROTOCOL,
+                                                 .job = "job",
+                                                 .num_workers = b->workers,
+                                                 .num_servers = servers,
+                                                 .rank = (int32_t)i,
+                                                 .on_loss = b->fails_on_loss,
+                                                 .gen = b->reattaches ? GEN : 0,
+                                                 .reattach_keys = b->reattaches,
+                                                 .holds_segments = true,
+                                                 .completed_barriers =
+                                                     b->reattaches ? 3 : 0}},
+                    NULL);
+        deliver_msg(
+            b, SCHED_CONN,
             &(struct ps_msg){
                 .code = PS_MSG_JOB_OPENED,
                 .job_opened = {.worker = i + 1, .text = "", .gen = GEN}},
             NULL);
     }
-    tell_job(b, 1, servers);
+    deliver_job_state(b, 1, servers);
     for (uint32_t i = 0; i < b->workers; i++) {
-        assert_non_null(find(b, WORKER_CONN + i, PS_MSG_L_WELCOME, 0));
+        assert_non_null(find_sent(b, WORKER_CONN + i, PS_MSG_L_WELCOME, 0));
     }
 }
 
-static inline struct ps_pool *results_new(void *ctx)
+static inline struct ps_pool *result_pool_new(void *ctx)
 {
     (void)ctx;
     return ps_pool_new(&(struct ps_pool_options){.budget = 0});
 }
 
-static uint64_t sum_here_max; /* Of the next agent. */
+static uint64_t inline_sum_max; /* Of the next agent. */
 static struct ps_account_limits agent_limits[PS_ACCOUNT_KIND_COUNT];
 
 /* Memory that outlives agents; each gets it under another number. */
-static _Alignas(64) uint8_t keep_memory[1 << 20];
+static _Alignas(64) uint8_t segment_memory[1 << 20];
 
-static inline int keep_new(void *ctx, size_t size, struct ps_buf **ret_buf)
+static inline int residual_segment_new(void *ctx, size_t size,
+                                       struct ps_buf **ret_buf)
 {
     (void)ctx;
-    if (size > sizeof(keep_memory)) {
+    if (size > sizeof(segment_memory)) {
         return PS_E_NOMEM;
     }
-    *ret_buf = ps_buf_wrap(keep_memory, size, NULL, NULL);
+    *ret_buf = ps_buf_wrap(segment_memory, size, NULL, NULL);
     (*ret_buf)->tag = 5;
     return 0;
 }
 
-static inline void begin_again(struct bench *b, uint32_t workers,
-                               uint32_t servers)
+static inline void restart_bench(struct bench *b, uint32_t workers,
+                                 uint32_t servers)
 {
     struct ps_agent_options o = {.instance = 1,
                                  .seed = 1,
-                                 .sum_here_max = sum_here_max,
-                                 .dial_first = PS_MILLIS(10),
-                                 .dial_max = PS_SECONDS(1)};
+                                 .inline_sum_max = inline_sum_max,
+                                 .dial_backoff_min = PS_MILLIS(10),
+                                 .dial_backoff_max = PS_SECONDS(1)};
 
     memcpy(o.limits, agent_limits, sizeof(o.limits));
     if (b->memory_max != 0) {
-        o.limits[PS_ACCOUNT_USER].of[PS_COST_MEMORY] =
+        o.limits[PS_ACCOUNT_USER].limit[PS_COST_MEMORY] =
             (struct ps_account_limit){.max = b->memory_max,
                                       .option = "limits.user.memory"};
     }
     b->now = PS_SECONDS(1);
     b->workers = workers;
-    b->sums = ps_pool_new(&(struct ps_pool_options){.budget = 0});
-    o.sums = b->sums;
-    o.results_new = results_new;
-    o.keep_new = keep_new;
-    o.keep_size = 64u << 10;
+    b->scratch_pool = ps_pool_new(&(struct ps_pool_options){.budget = 0});
+    o.scratch_pool = b->scratch_pool;
+    o.result_pool_new = result_pool_new;
+    o.residual_segment_new = residual_segment_new;
+    o.residual_segment_size = 64u << 10;
     ps_str_copy(o.name, sizeof(o.name), "node");
     ps_str_copy(o.cluster, sizeof(o.cluster), "default");
-    ps_str_copy(o.sched, sizeof(o.sched), "psched:1");
+    ps_str_copy(o.sched_address, sizeof(o.sched_address), "psched:1");
     ps_str_copy(o.host, sizeof(o.host), "host");
     ps_effects_init(&b->fx);
     b->agent = ps_agent_new(&o, b->now);
-    b->m = ps_agent_machine(b->agent);
-    tick(b);
+    b->machine = ps_agent_machine(b->agent);
+    feed_tick(b);
     open_conn(b, SCHED_CONN, PS_CONN_DIALLED, 0);
-    welcome(b, SCHED_CONN, false, 0);
-    tell_map(b);
-    begin_job(b, servers);
+    deliver_welcome(b, SCHED_CONN, false, 0);
+    deliver_map(b);
+    start_job(b, servers);
 }
 
-static inline void begin(struct bench *b, uint32_t workers, uint32_t servers)
+static inline void begin_bench(struct bench *b, uint32_t workers,
+                               uint32_t servers)
 {
     memset(b, 0, sizeof(*b));
-    begin_again(b, workers, servers);
+    restart_bench(b, workers, servers);
 }
 
-static inline void end(struct bench *b)
+static inline void end_bench(struct bench *b)
 {
-    for (uint32_t i = 0; i < b->compute_count; i++) {
-        ps_compute_free(b->computes[i]);
+    for (uint32_t i = 0; i < b->computation_count; i++) {
+        ps_compute_free(b->computations[i]);
     }
-    forget_sent(b);
+    drop_sent(b);
     ps_agent_free(b->agent);
     ps_effects_fini(&b->fx);
     for (int i = 0; i < 8; i++) {
         ps_buf_unref(b->region[i]);
     }
-    assert_int_equal(ps_pool_used(b->sums), 0);
-    ps_pool_free(b->sums);
+    assert_int_equal(ps_pool_used(b->scratch_pool), 0);
+    ps_pool_free(b->scratch_pool);
 }
 
 /* A key of `parts` partitions of `each` floats on the server (or here). */
@@ -381,39 +392,41 @@ static inline void open_key(struct bench *b, uint32_t key, uint32_t parts,
         memcpy(table->data + 8 * i, record, 8);
     }
     for (uint32_t w = 0; w < b->workers; w++) {
-        say(b, WORKER_CONN + w,
+        deliver_msg(
+            b, WORKER_CONN + w,
             &(struct ps_msg){.code = PS_MSG_L_KEY,
                              .l_key = {.request = key + 1,
                                        .name = name,
                                        .dtype = PS_DTYPE_FLOAT32,
                                        .count = (uint64_t)parts * each,
-                                       .classic = -1,
-                                       .width = b->width,
-                                       .resumed = b->resumes,
-                                       .pushed = b->pushed[w]}},
+                                       .mxnet_key = -1,
+                                       .row_width = b->row_width,
+                                       .reattached = b->reattaches,
+                                       .pushed_round = b->pushed_rounds[w]}},
             NULL);
     }
-    asked = find(b, SCHED_CONN, PS_MSG_KEY_OPEN,
-                 count(b, SCHED_CONN, PS_MSG_KEY_OPEN) - 1);
+    asked = find_sent(b, SCHED_CONN, PS_MSG_KEY_OPEN,
+                      count_sent(b, SCHED_CONN, PS_MSG_KEY_OPEN) - 1);
     assert_non_null(asked);
-    say(b, SCHED_CONN,
+    deliver_msg(
+        b, SCHED_CONN,
         &(struct ps_msg){
             .code = PS_MSG_KEY_OPENED,
             .ack = asked->seq,
             .key_opened = {.gen = GEN,
-                           .request = asked->parcel->msg->key_open.request,
+                           .request = asked->packet->msg->key_open.request,
                            .text = "",
                            .key = key,
                            .epoch = 1,
                            .parts = parts,
-                           .compression = b->compresses ? "2bit" : "",
+                           .compression = b->uses_compression ? "2bit" : "",
                            .params = &threshold,
-                           .params_count = b->compresses ? 1 : 0}},
+                           .params_count = b->uses_compression ? 1 : 0}},
         &payload);
     ps_buf_unref(table);
 }
 
-static inline void give_region(struct bench *b, uint32_t worker, size_t size)
+static inline void share_region(struct bench *b, uint32_t worker, size_t size)
 {
     struct ps_event ev = {.type = PS_EV_REGION, .conn = WORKER_CONN + worker};
 
@@ -423,17 +436,17 @@ static inline void give_region(struct bench *b, uint32_t worker, size_t size)
     }
     ev.region.region = 1;
     ev.region.buf = b->region[worker];
-    step(b, ev);
+    feed_event(b, ev);
 }
 
-static inline void operate(struct bench *b, uint32_t worker,
-                           struct ps_msg_l_op op)
+static inline void submit_op(struct bench *b, uint32_t worker,
+                             struct ps_msg_l_op op)
 {
-    say(b, WORKER_CONN + worker,
-        &(struct ps_msg){.code = PS_MSG_L_OP, .l_op = op}, NULL);
+    deliver_msg(b, WORKER_CONN + worker,
+                &(struct ps_msg){.code = PS_MSG_L_OP, .l_op = op}, NULL);
 }
 
-static inline struct ps_msg_l_op pushpull(uint32_t key, uint64_t round)
+static inline struct ps_msg_l_op pushpull_op(uint32_t key, uint64_t round)
 {
     return (struct ps_msg_l_op){.op_id = 1000 * key + round,
                                 .op = PS_OP_PUSHPULL,
@@ -442,60 +455,60 @@ static inline struct ps_msg_l_op pushpull(uint32_t key, uint64_t round)
                                 .round = round};
 }
 
-static inline void push(struct bench *b, uint32_t worker, uint32_t key,
-                        uint64_t round, int32_t priority)
+static inline void submit_push(struct bench *b, uint32_t worker, uint32_t key,
+                               uint64_t round, int32_t priority)
 {
-    struct ps_msg_l_op op = pushpull(key, round);
+    struct ps_msg_l_op op = pushpull_op(key, round);
 
     op.priority = priority;
-    operate(b, worker, op);
+    submit_op(b, worker, op);
 }
 
-static inline void pass(struct bench *b, uint32_t worker, uint32_t key,
-                        uint64_t round)
+static inline void submit_skip(struct bench *b, uint32_t worker, uint32_t key,
+                               uint64_t round)
 {
-    operate(b, worker,
-            (struct ps_msg_l_op){.op_id = 1000 * key + round,
-                                 .op = PS_OP_PASS,
-                                 .key = key,
-                                 .round = round});
+    submit_op(b, worker,
+              (struct ps_msg_l_op){.op_id = 1000 * key + round,
+                                   .op = PS_OP_SKIP,
+                                   .key = key,
+                                   .round = round});
 }
 
 /* The server answers one part with a commit. */
-static inline void commit(struct bench *b, uint32_t key, uint32_t index,
-                          uint64_t round, uint32_t each, uint32_t salt)
+static inline void deliver_commit(struct bench *b, uint32_t key, uint32_t index,
+                                  uint64_t round, uint32_t each, uint32_t salt)
 {
     struct ps_rec_part part = {.key = key,
                                .index = index,
                                .round = round,
                                .dtype = PS_DTYPE_FLOAT32,
                                .count = each,
-                               .salt = salt};
+                               .rng_key = salt};
 
-    say(b, SERVER_CONN,
-        &(struct ps_msg){.code = PS_MSG_COMMIT,
-                         .commit = {.gen = GEN,
-                                    .epoch = 1,
-                                    .parts = &part,
-                                    .parts_count = 1}},
-        NULL);
+    deliver_msg(b, SERVER_CONN,
+                &(struct ps_msg){.code = PS_MSG_COMMIT,
+                                 .commit = {.gen = GEN,
+                                            .epoch = 1,
+                                            .parts = &part,
+                                            .parts_count = 1}},
+                NULL);
 }
 
 /* The last l_done of a worker. */
-static inline const struct ps_msg_l_done *last_done(const struct bench *b,
-                                                    uint32_t worker)
+static inline const struct ps_msg_l_done *last_op_done(const struct bench *b,
+                                                       uint32_t worker)
 {
     const ps_conn_id conn = WORKER_CONN + worker;
-    const uint32_t n = count(b, conn, PS_MSG_L_DONE);
+    const uint32_t n = count_sent(b, conn, PS_MSG_L_DONE);
 
     assert_true(n > 0);
-    return &find(b, conn, PS_MSG_L_DONE, n - 1)->parcel->msg->l_done;
+    return &find_sent(b, conn, PS_MSG_L_DONE, n - 1)->packet->msg->l_done;
 }
 
 /* The server answers one part with a value of all `v`. */
-static inline void answer(struct bench *b, uint32_t key, uint32_t index,
-                          uint64_t round, uint32_t each, float v,
-                          uint64_t credit)
+static inline void deliver_value(struct bench *b, uint32_t key, uint32_t index,
+                                 uint64_t round, uint32_t each, float v,
+                                 uint64_t credit)
 {
     struct ps_rec_part part = {.key = key,
                                .index = index,
@@ -511,41 +524,43 @@ static inline void answer(struct bench *b, uint32_t key, uint32_t index,
     struct ps_slice at;
 
     m.seq = b->server_seq + 1;
-    assert_int_equal(
-        b->m.ops->payload(b->m.self, SERVER_CONN, &m, each * 4, &at), 0);
+    assert_int_equal(b->machine.ops->payload(b->machine.self, SERVER_CONN, &m,
+                                             each * 4, &at),
+                     0);
     for (uint32_t i = 0; i < each; i++) {
         ((float *)(void *)ps_slice_data(&at))[i] = v;
     }
-    say(b, SERVER_CONN, &m, &at);
+    deliver_msg(b, SERVER_CONN, &m, &at);
     ps_buf_unref(at.buf);
 }
 
-static inline void more(struct bench *b, uint32_t worker, uint32_t key,
-                        uint64_t round, uint64_t bytes)
+static inline void submit_progress(struct bench *b, uint32_t worker,
+                                   uint32_t key, uint64_t round, uint64_t bytes)
 {
-    operate(b, worker,
-            (struct ps_msg_l_op){.op_id = 1000 * key + round,
-                                 .op = PS_OP_MORE,
-                                 .key = key,
-                                 .offset = bytes});
+    submit_op(b, worker,
+              (struct ps_msg_l_op){.op_id = 1000 * key + round,
+                                   .op = PS_OP_PROGRESS,
+                                   .key = key,
+                                   .offset = bytes});
 }
 
 /* A round of whose array the worker has copied so much. */
-static inline void push_growing(struct bench *b, uint32_t worker, uint32_t key,
-                                uint64_t round, uint64_t there)
+static inline void submit_streaming_push(struct bench *b, uint32_t worker,
+                                         uint32_t key, uint64_t round,
+                                         uint64_t there)
 {
-    struct ps_msg_l_op op = pushpull(key, round);
+    struct ps_msg_l_op op = pushpull_op(key, round);
 
-    op.growing = true;
-    operate(b, worker, op);
+    op.streaming = true;
+    submit_op(b, worker, op);
     if (there > 0) {
-        more(b, worker, key, round, there);
+        submit_progress(b, worker, key, round, there);
     }
 }
 
-static inline void die(struct bench *b, uint32_t worker)
+static inline void kill_worker(struct bench *b, uint32_t worker)
 {
     struct ps_event ev = {.type = PS_EV_CLOSED, .conn = WORKER_CONN + worker};
 
-    step(b, ev);
+    feed_event(b, ev);
 }

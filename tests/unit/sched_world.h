@@ -16,14 +16,14 @@
 #include "base/alloc.h"
 #include "base/rng.h"
 #include "base/str.h"
-#include "core/sched.h"
+#include "core/sched/sched.h"
 
 #define PEERS_MAX 16
 #define BEAT      PS_MILLIS(100)
 
-struct heard {
+struct inbox_entry {
     struct ps_msg *msg;
-    struct ps_parcel *parcel; /* Its payload. */
+    struct ps_packet *packet; /* Its payload. */
 };
 
 struct peer {
@@ -40,13 +40,13 @@ struct peer {
     uint64_t memory; /* Of a server; 0: it does not say. */
     bool by_tcp;
     uint32_t uid;
-    struct heard *inbox;
+    struct inbox_entry *inbox;
     uint32_t count;
 };
 
 struct world {
     struct ps_sched *sched;
-    struct ps_machine m;
+    struct ps_machine machine;
     ps_time now;
     ps_conn_id conns;
     uint64_t probed; /* Target of the last PS_FX_PROBE, */
@@ -61,16 +61,16 @@ struct world {
 
 /* ---------------------------------------------------------------- harness */
 
-static inline void forget(struct peer *p)
+static inline void drop_inbox(struct peer *p)
 {
     for (uint32_t i = 0; i < p->count; i++) {
         ps_msg_free(p->inbox[i].msg);
-        ps_parcel_unref(p->inbox[i].parcel);
+        ps_packet_unref(p->inbox[i].packet);
     }
     p->count = 0;
 }
 
-static inline struct peer *peer_of(struct world *w, ps_conn_id conn)
+static inline struct peer *find_peer_by_conn(struct world *w, ps_conn_id conn)
 {
     for (uint32_t i = 0; i < w->peers; i++) {
         if (w->peer[i].conn == conn) {
@@ -80,14 +80,14 @@ static inline struct peer *peer_of(struct world *w, ps_conn_id conn)
     return NULL;
 }
 
-static inline void hear(struct peer *p, const struct ps_fx *f)
+static inline void record_msg(struct peer *p, const struct ps_fx *f)
 {
-    const struct ps_msg *msg = f->send.parcel->msg;
+    const struct ps_msg *msg = f->send.packet->msg;
 
     p->inbox = ps_realloc(p->inbox, (p->count + 1) * sizeof(*p->inbox));
-    p->inbox[p->count++] = (struct heard){
+    p->inbox[p->count++] = (struct inbox_entry){
         .msg = ps_msg_dup(msg),
-        .parcel = ps_parcel_ref(f->send.parcel),
+        .packet = ps_packet_ref(f->send.packet),
     };
     if (f->send.seq > p->received && !p->deaf) {
         p->received = f->send.seq;
@@ -101,7 +101,7 @@ static inline void hear(struct peer *p, const struct ps_fx *f)
     }
 }
 
-static inline void step(struct world *w, struct ps_event ev)
+static inline void feed_event(struct world *w, struct ps_event ev)
 {
     struct ps_effects fx;
     ps_conn_id closed[PS_SERVERS_MAX + PEERS_MAX];
@@ -110,30 +110,30 @@ static inline void step(struct world *w, struct ps_event ev)
 
     ps_effects_init(&fx);
     ev.now = w->now;
-    assert_int_equal(w->m.ops->step(w->m.self, &ev, &fx), 0);
+    assert_int_equal(w->machine.ops->step(w->machine.self, &ev, &fx), 0);
     for (uint32_t i = 0; i < fx.count; i++) {
         const struct ps_fx *f = &fx.items[i];
         struct peer *p;
 
         switch (f->type) {
         case PS_FX_SEND:
-            placements += f->send.parcel->msg->code == PS_MSG_KEY_OPENED;
-            p = peer_of(w, f->send.conn);
+            placements += f->send.packet->msg->code == PS_MSG_KEY_OPENED;
+            p = find_peer_by_conn(w, f->send.conn);
             if (p != NULL) {
-                hear(p, f);
+                record_msg(p, f);
             }
             break;
-        case PS_FX_HANGUP:
-            p = peer_of(w, f->hangup.conn);
+        case PS_FX_CLOSE:
+            p = find_peer_by_conn(w, f->close.conn);
             if (p != NULL) {
                 p->conn = 0;
             }
-            closed[closed_count++] = f->hangup.conn;
+            closed[closed_count++] = f->close.conn;
             break;
-        case PS_FX_NOTE:
-            if (w->story_len + strlen(f->note.text) + 2 < sizeof(w->story)) {
+        case PS_FX_LOG:
+            if (w->story_len + strlen(f->log.text) + 2 < sizeof(w->story)) {
                 w->story_len += (size_t)sprintf(w->story + w->story_len, "%s\n",
-                                                f->note.text);
+                                                f->log.text);
             }
             break;
         case PS_FX_PROBE:
@@ -146,8 +146,8 @@ static inline void step(struct world *w, struct ps_event ev)
             fail_msg("a scheduler dials nobody");
             break;
         case PS_FX_COMPUTE:
-        case PS_FX_PIECE:
-        case PS_FX_DONE:
+        case PS_FX_OP_PROGRESS:
+        case PS_FX_OP_DONE:
             fail_msg("a scheduler computes nothing");
         }
     }
@@ -156,39 +156,43 @@ static inline void step(struct world *w, struct ps_event ev)
         w->placements_most = placements;
     }
     for (uint32_t i = 0; i < closed_count; i++) {
-        step(w, (struct ps_event){.type = PS_EV_CLOSED, .conn = closed[i]});
+        feed_event(w,
+                   (struct ps_event){.type = PS_EV_CLOSED, .conn = closed[i]});
     }
 }
 
-static inline void say_raw(struct world *w, struct peer *p, struct ps_msg msg)
+static inline void deliver_unsequenced(struct world *w, struct peer *p,
+                                       struct ps_msg msg)
 {
     msg.ack = p->received;
-    step(w, (struct ps_event){
-                .type = PS_EV_MSG, .conn = p->conn, .msg = {.msg = &msg}});
+    feed_event(w, (struct ps_event){.type = PS_EV_MSG,
+                                    .conn = p->conn,
+                                    .msg = {.msg = &msg}});
 }
 
-static inline void say(struct world *w, struct peer *p, struct ps_msg msg)
+static inline void deliver_msg(struct world *w, struct peer *p,
+                               struct ps_msg msg)
 {
     assert_true(p->conn != 0);
     if (p->role != PS_ROLE_CTL) {
         msg.seq = ++p->sent;
     }
-    say_raw(w, p, msg);
+    deliver_unsequenced(w, p, msg);
 }
 
 /* Let time pass; who is connected pings, unless it is mute. */
-static inline void pass(struct world *w, ps_time how_long)
+static inline void advance_time(struct world *w, ps_time how_long)
 {
     ps_time end = w->now + how_long;
     ps_time beat = w->now + BEAT;
 
     while (w->now < end) {
-        ps_time due = w->m.ops->deadline(w->m.self);
+        ps_time due = w->machine.ops->deadline(w->machine.self);
         ps_time next = beat < end ? beat : end;
 
         if (due <= next) {
             w->now = due > w->now ? due : w->now;
-            step(w, (struct ps_event){.type = PS_EV_TICK});
+            feed_event(w, (struct ps_event){.type = PS_EV_TICK});
             if (w->now < end) {
                 continue;
             }
@@ -198,9 +202,9 @@ static inline void pass(struct world *w, ps_time how_long)
             struct peer *p = &w->peer[i];
 
             if (p->conn != 0 && p->role != PS_ROLE_CTL && !p->mute) {
-                say_raw(w, p,
-                        (struct ps_msg){.code = PS_MSG_PING,
-                                        .ping = {.rounds = 7}});
+                deliver_unsequenced(w, p,
+                                    (struct ps_msg){.code = PS_MSG_PING,
+                                                    .ping = {.rounds = 7}});
             }
         }
         beat += next == beat ? BEAT : 0;
@@ -208,17 +212,17 @@ static inline void pass(struct world *w, ps_time how_long)
 }
 
 /* Tools come by the Unix socket, unless the test has them come by TCP. */
-static inline void dial(struct world *w, struct peer *p)
+static inline void open_peer_conn(struct world *w, struct peer *p)
 {
     bool local = p->role == PS_ROLE_CTL && !p->by_tcp;
 
     p->conn = ++w->conns;
-    step(w, (struct ps_event){
-                .type = PS_EV_OPEN,
-                .conn = p->conn,
-                .open = {.kind = local ? PS_CONN_LOCAL : PS_CONN_ACCEPTED,
-                         .uid = p->uid,
-                         .peer = "test"}});
+    feed_event(w, (struct ps_event){
+                      .type = PS_EV_OPEN,
+                      .conn = p->conn,
+                      .open = {.kind = local ? PS_CONN_LOCAL : PS_CONN_ACCEPTED,
+                               .uid = p->uid,
+                               .peer = "test"}});
 }
 
 static inline struct ps_msg make_hello(const struct peer *p)
@@ -235,14 +239,14 @@ static inline struct ps_msg make_hello(const struct peer *p)
             .session = p->session,
             .received = p->received,
             .address = p->role == PS_ROLE_SERVER ? "10.0.0.1:9" : "",
-            .memory = p->memory,
+            .memory_limit = p->memory,
         }};
 }
 
-static inline void hello(struct world *w, struct peer *p)
+static inline void connect_peer(struct world *w, struct peer *p)
 {
-    dial(w, p);
-    say_raw(w, p, make_hello(p));
+    open_peer_conn(w, p);
+    deliver_unsequenced(w, p, make_hello(p));
 }
 
 static inline struct peer *peer_new(struct world *w, enum ps_role role,
@@ -258,12 +262,12 @@ static inline struct peer *peer_new(struct world *w, enum ps_role role,
     return p;
 }
 
-static inline struct peer *join(struct world *w, enum ps_role role,
-                                const char *name)
+static inline struct peer *join_peer(struct world *w, enum ps_role role,
+                                     const char *name)
 {
     struct peer *p = peer_new(w, role, name);
 
-    hello(w, p);
+    connect_peer(w, p);
     return p;
 }
 
@@ -272,7 +276,7 @@ static inline void lose_conn(struct world *w, struct peer *p)
     ps_conn_id conn = p->conn;
 
     p->conn = 0;
-    step(w, (struct ps_event){.type = PS_EV_CLOSED, .conn = conn});
+    feed_event(w, (struct ps_event){.type = PS_EV_CLOSED, .conn = conn});
 }
 
 /* Of the scheduler of the next worlds. */
@@ -302,14 +306,14 @@ static inline struct world *world_new(void)
     memcpy(opt.limits, world_limits, sizeof(opt.limits));
     w->now = PS_SECONDS(10);
     w->sched = ps_sched_new(&opt, w->now);
-    w->m = ps_sched_machine(w->sched);
+    w->machine = ps_sched_machine(w->sched);
     return w;
 }
 
 static inline void world_free(struct world *w)
 {
     for (uint32_t i = 0; i < w->peers; i++) {
-        forget(&w->peer[i]);
+        drop_inbox(&w->peer[i]);
         ps_free(w->peer[i].inbox);
     }
     ps_sched_free(w->sched);
@@ -317,8 +321,8 @@ static inline void world_free(struct world *w)
 }
 
 /* The newest message of this kind; fails without one. */
-static inline const struct ps_msg *find(const struct peer *p,
-                                        enum ps_msg_code code)
+static inline const struct ps_msg *find_msg(const struct peer *p,
+                                            enum ps_msg_code code)
 {
     for (uint32_t i = p->count; i > 0; i--) {
         if (p->inbox[i - 1].msg->code == code) {
@@ -328,10 +332,10 @@ static inline const struct ps_msg *find(const struct peer *p,
     return NULL;
 }
 
-static inline const struct ps_msg *last(const struct peer *p,
-                                        enum ps_msg_code code)
+static inline const struct ps_msg *last_msg(const struct peer *p,
+                                            enum ps_msg_code code)
 {
-    const struct ps_msg *msg = find(p, code);
+    const struct ps_msg *msg = find_msg(p, code);
 
     if (msg == NULL) {
         fail_msg("%s never heard %s", p->name, ps_msg_name(code));
@@ -339,7 +343,7 @@ static inline const struct ps_msg *last(const struct peer *p,
     return msg;
 }
 
-static inline uint32_t count_of(const struct peer *p, enum ps_msg_code code)
+static inline uint32_t count_msgs(const struct peer *p, enum ps_msg_code code)
 {
     uint32_t n = 0;
 
@@ -349,7 +353,7 @@ static inline uint32_t count_of(const struct peer *p, enum ps_msg_code code)
     return n;
 }
 
-static inline void expect_in(const char *text, const char *part)
+static inline void expect_substring(const char *text, const char *part)
 {
     if (text == NULL || strstr(text, part) == NULL) {
         fail_msg("'%s' is not in '%s'", part, text);
@@ -358,8 +362,8 @@ static inline void expect_in(const char *text, const char *part)
 
 /* ------------------------------------------------------------------ words */
 
-static inline struct ps_msg open_job(uint64_t worker, uint32_t workers,
-                                     uint32_t servers, int32_t rank)
+static inline struct ps_msg make_job_open(uint64_t worker, uint32_t workers,
+                                          uint32_t servers, int32_t rank)
 {
     return (struct ps_msg){.code = PS_MSG_JOB_OPEN,
                            .job_open = {
@@ -374,30 +378,35 @@ static inline struct ps_msg open_job(uint64_t worker, uint32_t workers,
                            }};
 }
 
-static inline const struct ps_msg_job_opened *opened(const struct peer *p)
+static inline const struct ps_msg_job_opened *
+last_job_opened(const struct peer *p)
 {
-    return &last(p, PS_MSG_JOB_OPENED)->job_opened;
+    return &last_msg(p, PS_MSG_JOB_OPENED)->job_opened;
 }
 
-static inline const struct ps_msg_job_state *state_of(const struct peer *p)
+static inline const struct ps_msg_job_state *
+last_job_state(const struct peer *p)
 {
-    return &last(p, PS_MSG_JOB_STATE)->job_state;
+    return &last_msg(p, PS_MSG_JOB_STATE)->job_state;
 }
 
 /* The server says that it has what it was told last. */
-static inline void ready(struct world *w, struct peer *server)
+static inline void deliver_job_ready(struct world *w, struct peer *server)
 {
-    const struct ps_msg_job_state *js = state_of(server);
+    const struct ps_msg_job_state *js = last_job_state(server);
 
-    say(w, server,
+    deliver_msg(
+        w, server,
         (struct ps_msg){.code = PS_MSG_JOB_READY,
                         .job_ready = {.gen = js->gen, .version = js->version}});
 }
 
-static inline void gone(struct world *w, struct peer *agent, uint64_t gen,
-                        uint64_t worker, bool clean)
+static inline void deliver_worker_gone(struct world *w, struct peer *agent,
+                                       uint64_t gen, uint64_t worker,
+                                       bool clean)
 {
-    say(w, agent,
+    deliver_msg(
+        w, agent,
         (struct ps_msg){.code = PS_MSG_WORKER_GONE,
                         .worker_gone = {.gen = gen,
                                         .worker = worker,
@@ -405,28 +414,29 @@ static inline void gone(struct world *w, struct peer *agent, uint64_t gen,
                                         .text = clean ? "" : "killed"}});
 }
 
-static inline void enter(struct world *w, struct peer *agent, uint64_t gen,
-                         uint64_t number, const uint32_t *ranks, uint32_t count)
+static inline void deliver_barrier_enter(struct world *w, struct peer *agent,
+                                         uint64_t gen, uint64_t number,
+                                         const uint32_t *ranks, uint32_t count)
 {
-    say(w, agent,
-        (struct ps_msg){.code = PS_MSG_BARRIER_ENTER,
-                        .barrier_enter = {.gen = gen,
-                                          .number = number,
-                                          .ranks = ranks,
-                                          .ranks_count = count}});
+    deliver_msg(w, agent,
+                (struct ps_msg){.code = PS_MSG_BARRIER_ENTER,
+                                .barrier_enter = {.gen = gen,
+                                                  .number = number,
+                                                  .ranks = ranks,
+                                                  .ranks_count = count}});
 }
 
 static inline void open_key(struct world *w, struct peer *agent, uint64_t gen,
                             uint64_t request, const char *name, uint64_t count)
 {
-    say(w, agent,
-        (struct ps_msg){.code = PS_MSG_KEY_OPEN,
-                        .key_open = {.gen = gen,
-                                     .request = request,
-                                     .name = name,
-                                     .dtype = PS_DTYPE_FLOAT32,
-                                     .count = count,
-                                     .classic = -1}});
+    deliver_msg(w, agent,
+                (struct ps_msg){.code = PS_MSG_KEY_OPEN,
+                                .key_open = {.gen = gen,
+                                             .request = request,
+                                             .name = name,
+                                             .dtype = PS_DTYPE_FLOAT32,
+                                             .count = count,
+                                             .mxnet_key = -1}});
 }
 
 /* Two servers, two agents a0 and a1 with two workers each, all running:
@@ -438,30 +448,30 @@ struct job {
     uint64_t gen;
 };
 
-static inline struct job running(enum ps_loss_policy on_loss)
+static inline struct job start_job(enum ps_loss_policy on_loss)
 {
     struct job j = {.w = world_new()};
 
-    j.s[0] = join(j.w, PS_ROLE_SERVER, "s0");
-    j.s[1] = join(j.w, PS_ROLE_SERVER, "s1");
-    j.a[0] = join(j.w, PS_ROLE_AGENT, "a0");
-    j.a[1] = join(j.w, PS_ROLE_AGENT, "a1");
+    j.s[0] = join_peer(j.w, PS_ROLE_SERVER, "s0");
+    j.s[1] = join_peer(j.w, PS_ROLE_SERVER, "s1");
+    j.a[0] = join_peer(j.w, PS_ROLE_AGENT, "a0");
+    j.a[1] = join_peer(j.w, PS_ROLE_AGENT, "a1");
     for (uint64_t i = 0; i < 4; i++) {
-        struct ps_msg msg = open_job(1 + i % 2, 4, 2, -1);
+        struct ps_msg msg = make_job_open(1 + i % 2, 4, 2, -1);
 
         msg.job_open.on_loss = (uint8_t)on_loss;
         msg.job_open.host = i < 2 ? "host-a" : "host-b";
-        say(j.w, j.a[i / 2], msg);
-        assert_int_equal(opened(j.a[i / 2])->error, 0);
+        deliver_msg(j.w, j.a[i / 2], msg);
+        assert_int_equal(last_job_opened(j.a[i / 2])->error, 0);
     }
-    j.gen = opened(j.a[0])->gen;
-    assert_int_equal(state_of(j.a[0])->phase, PS_JOB_PHASE_STARTING);
-    ready(j.w, j.s[0]);
-    assert_int_equal(state_of(j.a[0])->phase, PS_JOB_PHASE_STARTING);
-    ready(j.w, j.s[1]);
-    assert_int_equal(state_of(j.a[0])->phase, PS_JOB_PHASE_RUNNING);
-    ready(j.w, j.s[0]);
-    ready(j.w, j.s[1]);
+    j.gen = last_job_opened(j.a[0])->gen;
+    assert_int_equal(last_job_state(j.a[0])->phase, PS_JOB_PHASE_STARTING);
+    deliver_job_ready(j.w, j.s[0]);
+    assert_int_equal(last_job_state(j.a[0])->phase, PS_JOB_PHASE_STARTING);
+    deliver_job_ready(j.w, j.s[1]);
+    assert_int_equal(last_job_state(j.a[0])->phase, PS_JOB_PHASE_RUNNING);
+    deliver_job_ready(j.w, j.s[0]);
+    deliver_job_ready(j.w, j.s[1]);
     return j;
 }
 
@@ -473,10 +483,10 @@ static inline void end_world(struct world *w)
 }
 
 /* All workers that are still there leave. */
-static inline void finish(struct job *j)
+static inline void finish_job(struct job *j)
 {
     for (uint64_t i = 0; i < 4; i++) {
-        gone(j->w, j->a[i / 2], j->gen, 1 + i % 2, true);
+        deliver_worker_gone(j->w, j->a[i / 2], j->gen, 1 + i % 2, true);
     }
     end_world(j->w);
 }

@@ -19,24 +19,24 @@ static void a_value_that_is_here_is_not_written_again(void **state)
     struct bench b;
 
     (void)state;
-    begin(&b, 1, 1);
+    begin_bench(&b, 1, 1);
     open_key(&b, 0, 2, 8192, SERVER_NODE);
-    tick(&b);
-    link_server(&b, false, 0);
-    give_region(&b, 0, 2 * 8192 * 4);
-    push(&b, 0, 0, 1, 0);
-    answer(&b, 0, 0, 1, 8192, 5, 1u << 30);
+    feed_tick(&b);
+    connect_server(&b, false, 0);
+    share_region(&b, 0, 2 * 8192 * 4);
+    submit_push(&b, 0, 0, 1, 0);
+    deliver_value(&b, 0, 0, 1, 8192, 5, 1u << 30);
     late.seq = b.server_seq + 1;
-    assert_int_equal(
-        b.m.ops->payload(b.m.self, SERVER_CONN, &late, 8192 * 4, &at),
-        PS_E_STALE);
-    answer(&b, 0, 1, 1, 8192, 5, 1u << 30);
-    assert_non_null(find(&b, WORKER_CONN, PS_MSG_L_DONE, 0));
+    assert_int_equal(b.machine.ops->payload(b.machine.self, SERVER_CONN, &late,
+                                            8192 * 4, &at),
+                     PS_E_STALE);
+    deliver_value(&b, 0, 1, 1, 8192, 5, 1u << 30);
+    assert_non_null(find_sent(&b, WORKER_CONN, PS_MSG_L_DONE, 0));
     late.seq = b.server_seq + 1;
-    assert_int_equal(
-        b.m.ops->payload(b.m.self, SERVER_CONN, &late, 8192 * 4, &at),
-        PS_E_STALE);
-    end(&b);
+    assert_int_equal(b.machine.ops->payload(b.machine.self, SERVER_CONN, &late,
+                                            8192 * 4, &at),
+                     PS_E_STALE);
+    end_bench(&b);
 }
 
 static void one_worker_is_sent_from_where_it_wrote(void **state)
@@ -45,27 +45,27 @@ static void one_worker_is_sent_from_where_it_wrote(void **state)
     const struct sent *s;
 
     (void)state;
-    begin(&b, 1, 1);
+    begin_bench(&b, 1, 1);
     open_key(&b, 0, 2, 8192, SERVER_NODE);
-    tick(&b);
-    link_server(&b, false, 0);
-    give_region(&b, 0, 2 * 8192 * 4);
-    push(&b, 0, 0, 1, 0);
-    assert_int_equal(b.compute_count, 0);
+    feed_tick(&b);
+    connect_server(&b, false, 0);
+    share_region(&b, 0, 2 * 8192 * 4);
+    submit_push(&b, 0, 0, 1, 0);
+    assert_int_equal(b.computation_count, 0);
     for (uint32_t i = 0; i < 2; i++) {
-        s = find(&b, SERVER_CONN, PS_MSG_PUSH, i);
+        s = find_sent(&b, SERVER_CONN, PS_MSG_PUSH, i);
         assert_non_null(s);
-        assert_int_equal(s->parcel->slice_count, 1);
-        assert_ptr_equal(ps_slice_data(&s->parcel->slice[0]),
+        assert_int_equal(s->packet->slice_count, 1);
+        assert_ptr_equal(ps_slice_data(&s->packet->slices[0]),
                          b.region[0]->data + i * 8192 * 4);
-        assert_int_equal(s->parcel->payload_len, 8192 * 4);
-        assert_int_equal(s->parcel->msg->push.parts[0].round, 1);
+        assert_int_equal(s->packet->payload_len, 8192 * 4);
+        assert_int_equal(s->packet->msg->push.parts[0].round, 1);
     }
-    answer(&b, 0, 1, 1, 8192, 5, 1u << 30);
-    assert_null(find(&b, WORKER_CONN, PS_MSG_L_DONE, 0));
-    answer(&b, 0, 0, 1, 8192, 5, 1u << 30);
-    assert_non_null(find(&b, WORKER_CONN, PS_MSG_L_DONE, 0));
-    end(&b);
+    deliver_value(&b, 0, 1, 1, 8192, 5, 1u << 30);
+    assert_null(find_sent(&b, WORKER_CONN, PS_MSG_L_DONE, 0));
+    deliver_value(&b, 0, 0, 1, 8192, 5, 1u << 30);
+    assert_non_null(find_sent(&b, WORKER_CONN, PS_MSG_L_DONE, 0));
+    end_bench(&b);
 }
 
 static void several_workers_are_summed_once_in_rank_order(void **state)
@@ -74,43 +74,43 @@ static void several_workers_are_summed_once_in_rank_order(void **state)
     const struct sent *s;
 
     (void)state;
-    begin(&b, 3, 1);
+    begin_bench(&b, 3, 1);
     open_key(&b, 0, 1, 8192, SERVER_NODE);
-    tick(&b);
-    link_server(&b, false, 0);
+    feed_tick(&b);
+    connect_server(&b, false, 0);
     for (uint32_t w = 0; w < 3; w++) {
-        give_region(&b, w, 8192 * 4);
+        share_region(&b, w, 8192 * 4);
     }
-    push(&b, 2, 0, 1, 0);
-    push(&b, 0, 0, 1, 0);
-    assert_int_equal(b.compute_count, 0); /* Rank 1 has not offered. */
-    push(&b, 1, 0, 1, 0);
-    assert_int_equal(b.compute_count, 1);
+    submit_push(&b, 2, 0, 1, 0);
+    submit_push(&b, 0, 0, 1, 0);
+    assert_int_equal(b.computation_count, 0); /* Rank 1 has not offered. */
+    submit_push(&b, 1, 0, 1, 0);
+    assert_int_equal(b.computation_count, 1);
     for (uint32_t w = 0; w < 3; w++) {
-        assert_ptr_equal(b.computes[0]->job.src[w], b.region[w]->data);
+        assert_ptr_equal(b.computations[0]->job.src[w], b.region[w]->data);
     }
-    assert_null(find(&b, SERVER_CONN, PS_MSG_PUSH, 0));
-    compute_all(&b);
-    s = find(&b, SERVER_CONN, PS_MSG_PUSH, 0);
+    assert_null(find_sent(&b, SERVER_CONN, PS_MSG_PUSH, 0));
+    run_computations(&b);
+    s = find_sent(&b, SERVER_CONN, PS_MSG_PUSH, 0);
     assert_non_null(s);
-    assert_int_equal(s->parcel->msg->push.ranks, 3);
+    assert_int_equal(s->packet->msg->push.weight, 3);
     assert_true(((const float *)(const void *)ps_slice_data(
-                    &s->parcel->slice[0]))[9] == 6.0f);
-    end(&b);
+                    &s->packet->slices[0]))[9] == 6.0f);
+    end_bench(&b);
 }
 
 static void begin_growing(struct bench *b, uint32_t workers, uint32_t servers)
 {
     memset(b, 0, sizeof(*b));
-    b->fails = true;
-    begin_again(b, workers, servers);
+    b->fails_on_loss = true;
+    restart_bench(b, workers, servers);
     open_key(b, 0, 3, 8192, servers == 0 ? 0 : SERVER_NODE);
-    tick(b);
+    feed_tick(b);
     if (servers > 0) {
-        link_server(b, false, 0);
+        connect_server(b, false, 0);
     }
     for (uint32_t w = 0; w < workers; w++) {
-        give_region(b, w, (size_t)3 * 8192 * 4);
+        share_region(b, w, (size_t)3 * 8192 * 4);
     }
 }
 
@@ -121,30 +121,30 @@ static void what_is_copied_goes(void **state)
 
     (void)state;
     begin_growing(&b, 1, 1);
-    push_growing(&b, 0, 0, 1, each - 1);
-    assert_int_equal(count(&b, SERVER_CONN, PS_MSG_PUSH), 0);
-    more(&b, 0, 0, 1, 2 * each + 100);
-    assert_int_equal(count(&b, SERVER_CONN, PS_MSG_PUSH), 2);
+    submit_streaming_push(&b, 0, 0, 1, each - 1);
+    assert_int_equal(count_sent(&b, SERVER_CONN, PS_MSG_PUSH), 0);
+    submit_progress(&b, 0, 0, 1, 2 * each + 100);
+    assert_int_equal(count_sent(&b, SERVER_CONN, PS_MSG_PUSH), 2);
     for (uint32_t i = 0; i < 2; i++) {
-        const struct sent *s = find(&b, SERVER_CONN, PS_MSG_PUSH, i);
+        const struct sent *s = find_sent(&b, SERVER_CONN, PS_MSG_PUSH, i);
 
-        assert_int_equal(s->parcel->msg->push.parts[0].index, i);
-        assert_int_equal(s->parcel->msg->push.parts[0].round, 1);
+        assert_int_equal(s->packet->msg->push.parts[0].index, i);
+        assert_int_equal(s->packet->msg->push.parts[0].round, 1);
     }
-    answer(&b, 0, 0, 1, 8192, 5, 1u << 30);
-    answer(&b, 0, 1, 1, 8192, 5, 1u << 30);
-    assert_int_equal(count(&b, WORKER_CONN, PS_MSG_L_DONE), 0);
-    more(&b, 0, 0, 1, 3 * each);
-    assert_int_equal(count(&b, SERVER_CONN, PS_MSG_PUSH), 3);
-    answer(&b, 0, 2, 1, 8192, 5, 1u << 30);
-    assert_int_equal(last_done(&b, 0)->error, 0);
-    assert_int_equal(last_done(&b, 0)->version, 1);
+    deliver_value(&b, 0, 0, 1, 8192, 5, 1u << 30);
+    deliver_value(&b, 0, 1, 1, 8192, 5, 1u << 30);
+    assert_int_equal(count_sent(&b, WORKER_CONN, PS_MSG_L_DONE), 0);
+    submit_progress(&b, 0, 0, 1, 3 * each);
+    assert_int_equal(count_sent(&b, SERVER_CONN, PS_MSG_PUSH), 3);
+    deliver_value(&b, 0, 2, 1, 8192, 5, 1u << 30);
+    assert_int_equal(last_op_done(&b, 0)->error, 0);
+    assert_int_equal(last_op_done(&b, 0)->version, 1);
     /* What comes too late is of an operation that has ended. */
-    more(&b, 0, 0, 1, 3 * each);
-    assert_int_equal(count(&b, WORKER_CONN, PS_MSG_L_DONE), 1);
-    push(&b, 0, 0, 2, 0);
-    assert_int_equal(count(&b, SERVER_CONN, PS_MSG_PUSH), 6);
-    end(&b);
+    submit_progress(&b, 0, 0, 1, 3 * each);
+    assert_int_equal(count_sent(&b, WORKER_CONN, PS_MSG_L_DONE), 1);
+    submit_push(&b, 0, 0, 2, 0);
+    assert_int_equal(count_sent(&b, SERVER_CONN, PS_MSG_PUSH), 6);
+    end_bench(&b);
 }
 
 /* A partition goes with the last rank that has copied so far; one that has
@@ -156,20 +156,20 @@ static void the_slowest_copy_says_what_goes(void **state)
 
     (void)state;
     begin_growing(&b, 3, 0);
-    push_growing(&b, 0, 0, 1, 3 * each);
-    push_growing(&b, 1, 0, 1, 2 * each);
-    assert_int_equal(b.compute_count, 0); /* Rank 2 has not offered. */
-    push(&b, 2, 0, 1, 0);
-    assert_int_equal(b.compute_count, 2);
-    compute_all(&b);
-    assert_int_equal(count(&b, WORKER_CONN, PS_MSG_L_DONE), 0);
-    more(&b, 1, 0, 1, 3 * each);
-    assert_int_equal(b.compute_count, 1);
-    compute_all(&b);
+    submit_streaming_push(&b, 0, 0, 1, 3 * each);
+    submit_streaming_push(&b, 1, 0, 1, 2 * each);
+    assert_int_equal(b.computation_count, 0); /* Rank 2 has not offered. */
+    submit_push(&b, 2, 0, 1, 0);
+    assert_int_equal(b.computation_count, 2);
+    run_computations(&b);
+    assert_int_equal(count_sent(&b, WORKER_CONN, PS_MSG_L_DONE), 0);
+    submit_progress(&b, 1, 0, 1, 3 * each);
+    assert_int_equal(b.computation_count, 1);
+    run_computations(&b);
     for (uint32_t w = 0; w < 3; w++) {
-        assert_int_equal(last_done(&b, w)->version, 1);
+        assert_int_equal(last_op_done(&b, w)->version, 1);
     }
-    end(&b);
+    end_bench(&b);
 }
 
 /* An init under way holds partitions up; when it is over, those go that are
@@ -181,20 +181,21 @@ static void an_init_lets_go_what_is_copied(void **state)
 
     (void)state;
     begin_growing(&b, 1, 1);
-    say(&b, WORKER_CONN,
+    deliver_msg(
+        &b, WORKER_CONN,
         &(struct ps_msg){.code = PS_MSG_L_OP,
                          .l_op = {.op_id = 9, .op = PS_OP_INIT, .region = 1}},
         NULL);
-    assert_int_equal(count(&b, SERVER_CONN, PS_MSG_INIT), 3);
-    push_growing(&b, 0, 0, 1, each);
-    assert_int_equal(count(&b, SERVER_CONN, PS_MSG_PUSH), 0);
+    assert_int_equal(count_sent(&b, SERVER_CONN, PS_MSG_INIT), 3);
+    submit_streaming_push(&b, 0, 0, 1, each);
+    assert_int_equal(count_sent(&b, SERVER_CONN, PS_MSG_PUSH), 0);
     for (uint32_t i = 0; i < 3; i++) {
-        commit(&b, 0, i, 0, 8192, 0);
+        deliver_commit(&b, 0, i, 0, 8192, 0);
     }
-    assert_int_equal(count(&b, SERVER_CONN, PS_MSG_PUSH), 1);
-    more(&b, 0, 0, 1, 3 * each);
-    assert_int_equal(count(&b, SERVER_CONN, PS_MSG_PUSH), 3);
-    end(&b);
+    assert_int_equal(count_sent(&b, SERVER_CONN, PS_MSG_PUSH), 1);
+    submit_progress(&b, 0, 0, 1, 3 * each);
+    assert_int_equal(count_sent(&b, SERVER_CONN, PS_MSG_PUSH), 3);
+    end_bench(&b);
 }
 
 /* Half of a gradient never counts: jobs that go on without who gives it get
@@ -205,7 +206,7 @@ static void only_jobs_that_fail_take_half_an_array(void **state)
         {.op = PS_OP_INIT, .region = 1},
         {.op = PS_OP_PULL, .region = 1},
         {.op = PS_OP_PUSHPULL, .round = 1}, /* Of no array. */
-        {.op = PS_OP_PASS, .round = 1},
+        {.op = PS_OP_SKIP, .round = 1},
     };
     struct bench b;
 
@@ -215,24 +216,24 @@ static void only_jobs_that_fail_take_half_an_array(void **state)
         struct ps_msg m = {.code = PS_MSG_L_OP, .l_op = senseless[i]};
 
         m.l_op.op_id = i + 1;
-        m.l_op.growing = true;
-        say(&b, WORKER_CONN, &m, NULL);
-        assert_int_equal(last_done(&b, 0)->op_id, i + 1);
-        assert_true(last_done(&b, 0)->error == PS_E_UNSUPPORTED ||
-                    last_done(&b, 0)->error == PS_E_INVAL);
+        m.l_op.streaming = true;
+        deliver_msg(&b, WORKER_CONN, &m, NULL);
+        assert_int_equal(last_op_done(&b, 0)->op_id, i + 1);
+        assert_true(last_op_done(&b, 0)->error == PS_E_UNSUPPORTED ||
+                    last_op_done(&b, 0)->error == PS_E_INVAL);
     }
-    end(&b);
-    begin(&b, 1, 1); /* It waits for workers that it loses. */
+    end_bench(&b);
+    begin_bench(&b, 1, 1); /* It waits for workers that it loses. */
     open_key(&b, 0, 3, 8192, SERVER_NODE);
-    tick(&b);
-    link_server(&b, false, 0);
-    give_region(&b, 0, (size_t)3 * 8192 * 4);
-    push_growing(&b, 0, 0, 1, 0);
-    assert_int_equal(last_done(&b, 0)->error, PS_E_UNSUPPORTED);
-    assert_non_null(strstr(last_done(&b, 0)->text, "fails when it loses"));
-    push(&b, 0, 0, 1, 0);
-    assert_int_equal(count(&b, SERVER_CONN, PS_MSG_PUSH), 3);
-    end(&b);
+    feed_tick(&b);
+    connect_server(&b, false, 0);
+    share_region(&b, 0, (size_t)3 * 8192 * 4);
+    submit_streaming_push(&b, 0, 0, 1, 0);
+    assert_int_equal(last_op_done(&b, 0)->error, PS_E_UNSUPPORTED);
+    assert_non_null(strstr(last_op_done(&b, 0)->text, "fails when it loses"));
+    submit_push(&b, 0, 0, 1, 0);
+    assert_int_equal(count_sent(&b, SERVER_CONN, PS_MSG_PUSH), 3);
+    end_bench(&b);
 }
 
 static void copies_that_cannot_be_end_the_session(void **state)
@@ -246,17 +247,17 @@ static void copies_that_cannot_be_end_the_session(void **state)
         const struct sent *s;
 
         begin_growing(&b, 2, 0);
-        more(&b, 0, 0, 1, 5);     /* Of nothing, */
-        more(&b, 0, 12345, 1, 5); /* and of no key. */
-        push_growing(&b, 0, 0, 1, 100);
-        more(&b, 1, 0, 1, 500); /* Of what another one gives. */
-        assert_null(find(&b, WORKER_CONN, PS_MSG_L_ERROR, 0));
-        more(&b, 0, 0, 1, bad[i]);
-        s = find(&b, WORKER_CONN, PS_MSG_L_ERROR, 0);
+        submit_progress(&b, 0, 0, 1, 5);     /* Of nothing, */
+        submit_progress(&b, 0, 12345, 1, 5); /* and of no key. */
+        submit_streaming_push(&b, 0, 0, 1, 100);
+        submit_progress(&b, 1, 0, 1, 500); /* Of what another one gives. */
+        assert_null(find_sent(&b, WORKER_CONN, PS_MSG_L_ERROR, 0));
+        submit_progress(&b, 0, 0, 1, bad[i]);
+        s = find_sent(&b, WORKER_CONN, PS_MSG_L_ERROR, 0);
         assert_non_null(s);
-        assert_non_null(strstr(s->parcel->msg->l_error.text, "rank 0 says"));
-        assert_null(find(&b, WORKER_CONN + 1, PS_MSG_L_ERROR, 0));
-        end(&b);
+        assert_non_null(strstr(s->packet->msg->l_error.text, "rank 0 says"));
+        assert_null(find_sent(&b, WORKER_CONN + 1, PS_MSG_L_ERROR, 0));
+        end_bench(&b);
     }
 }
 
@@ -268,24 +269,26 @@ static void who_copies_is_waited_for(void **state)
 
     (void)state;
     begin_growing(&b, 2, 0);
-    push(&b, 1, 0, 1, 0);
-    push_growing(&b, 0, 0, 1, 0);
-    say(&b, SCHED_CONN,
+    submit_push(&b, 1, 0, 1, 0);
+    submit_streaming_push(&b, 0, 0, 1, 0);
+    deliver_msg(
+        &b, SCHED_CONN,
         &(struct ps_msg){
-            .code = PS_MSG_STALL_ASK,
-            .stall_ask = {.gen = GEN, .request = 3, .key = 0, .round = 1}},
+            .code = PS_MSG_STALL_COLLECT,
+            .stall_collect = {.gen = GEN, .request = 3, .key = 0, .round = 1}},
         NULL);
-    s = find(&b, SCHED_CONN, PS_MSG_STALL_REPORT, 0);
+    s = find_sent(&b, SCHED_CONN, PS_MSG_STALL_REPORT, 0);
     assert_non_null(s);
-    assert_int_equal(s->parcel->msg->stall_report.ranks_count, 1);
-    assert_int_equal(s->parcel->msg->stall_report.ranks[0], 0);
-    say(&b, WORKER_CONN, &(struct ps_msg){.code = PS_MSG_L_BYE}, NULL);
-    die(&b, 0);
-    s = find(&b, SCHED_CONN, PS_MSG_WORKER_GONE, 0);
+    assert_int_equal(s->packet->msg->stall_report.ranks_count, 1);
+    assert_int_equal(s->packet->msg->stall_report.ranks[0], 0);
+    deliver_msg(&b, WORKER_CONN, &(struct ps_msg){.code = PS_MSG_L_DETACH},
+                NULL);
+    kill_worker(&b, 0);
+    s = find_sent(&b, SCHED_CONN, PS_MSG_WORKER_GONE, 0);
     assert_non_null(s);
-    assert_false(s->parcel->msg->worker_gone.clean);
-    assert_int_equal(count(&b, WORKER_CONN + 1, PS_MSG_L_DONE), 0);
-    end(&b);
+    assert_false(s->packet->msg->worker_gone.clean);
+    assert_int_equal(count_sent(&b, WORKER_CONN + 1, PS_MSG_L_DONE), 0);
+    end_bench(&b);
 }
 
 /* A round that fails amid a copy is offered anew, from its beginning. */
@@ -296,28 +299,28 @@ static void a_round_that_fails_amid_a_copy_comes_again(void **state)
 
     (void)state;
     begin_growing(&b, 2, 0);
-    push_growing(&b, 0, 0, 1, 2 * each);
-    say(&b, WORKER_CONN + 1,
-        &(struct ps_msg){.code = PS_MSG_L_OP,
-                         .l_op = {.op_id = 1,
-                                  .op = PS_OP_PUSHPULL,
-                                  .region = 1,
-                                  .round = 1,
-                                  .reduce = PS_REDUCE_MAX}},
-        NULL);
-    assert_int_equal(last_done(&b, 0)->error, PS_E_MISMATCH);
-    assert_int_equal(last_done(&b, 1)->error, PS_E_MISMATCH);
-    more(&b, 0, 0, 1, 3 * each);
-    assert_int_equal(b.compute_count, 0);
-    push_growing(&b, 0, 0, 1, 0);
-    push(&b, 1, 0, 1, 0);
-    assert_int_equal(b.compute_count, 0);
-    more(&b, 0, 0, 1, each);
-    assert_int_equal(b.compute_count, 1);
-    more(&b, 0, 0, 1, 3 * each);
-    compute_all(&b);
-    assert_int_equal(last_done(&b, 1)->version, 1);
-    end(&b);
+    submit_streaming_push(&b, 0, 0, 1, 2 * each);
+    deliver_msg(&b, WORKER_CONN + 1,
+                &(struct ps_msg){.code = PS_MSG_L_OP,
+                                 .l_op = {.op_id = 1,
+                                          .op = PS_OP_PUSHPULL,
+                                          .region = 1,
+                                          .round = 1,
+                                          .reduce = PS_REDUCE_MAX}},
+                NULL);
+    assert_int_equal(last_op_done(&b, 0)->error, PS_E_MISMATCH);
+    assert_int_equal(last_op_done(&b, 1)->error, PS_E_MISMATCH);
+    submit_progress(&b, 0, 0, 1, 3 * each);
+    assert_int_equal(b.computation_count, 0);
+    submit_streaming_push(&b, 0, 0, 1, 0);
+    submit_push(&b, 1, 0, 1, 0);
+    assert_int_equal(b.computation_count, 0);
+    submit_progress(&b, 0, 0, 1, each);
+    assert_int_equal(b.computation_count, 1);
+    submit_progress(&b, 0, 0, 1, 3 * each);
+    run_computations(&b);
+    assert_int_equal(last_op_done(&b, 1)->version, 1);
+    end_bench(&b);
 }
 
 static void urgent_partitions_overtake(void **state)
@@ -326,22 +329,23 @@ static void urgent_partitions_overtake(void **state)
     struct ps_event drained = {.type = PS_EV_SENT, .conn = SERVER_CONN};
 
     (void)state;
-    begin(&b, 1, 1);
+    begin_bench(&b, 1, 1);
     open_key(&b, 0, 6, 262144, SERVER_NODE); /* 1 MiB each */
     open_key(&b, 1, 1, 8192, SERVER_NODE);
-    tick(&b);
-    link_server(&b, false, 0);
-    give_region(&b, 0, 6u << 20);
-    push(&b, 0, 0, 1, -5);
+    feed_tick(&b);
+    connect_server(&b, false, 0);
+    share_region(&b, 0, 6u << 20);
+    submit_push(&b, 0, 0, 1, -5);
     /* Two of them fill what the connection takes. */
-    assert_int_equal(count(&b, SERVER_CONN, PS_MSG_PUSH), 2);
-    push(&b, 0, 1, 1, 7);
-    step(&b, drained);
-    assert_true(count(&b, SERVER_CONN, PS_MSG_PUSH) > 3);
-    assert_int_equal(
-        find(&b, SERVER_CONN, PS_MSG_PUSH, 2)->parcel->msg->push.parts[0].key,
-        1);
-    end(&b);
+    assert_int_equal(count_sent(&b, SERVER_CONN, PS_MSG_PUSH), 2);
+    submit_push(&b, 0, 1, 1, 7);
+    feed_event(&b, drained);
+    assert_true(count_sent(&b, SERVER_CONN, PS_MSG_PUSH) > 3);
+    assert_int_equal(find_sent(&b, SERVER_CONN, PS_MSG_PUSH, 2)
+                         ->packet->msg->push.parts[0]
+                         .key,
+                     1);
+    end_bench(&b);
 }
 
 static void nothing_is_sent_beyond_the_credit(void **state)
@@ -350,26 +354,26 @@ static void nothing_is_sent_beyond_the_credit(void **state)
     struct ps_event drained = {.type = PS_EV_SENT, .conn = SERVER_CONN};
 
     (void)state;
-    begin(&b, 1, 1);
+    begin_bench(&b, 1, 1);
     open_key(&b, 0, 12, 262144, SERVER_NODE);
-    tick(&b);
-    link_server(&b, false, 0);
-    give_region(&b, 0, 12u << 20);
-    push(&b, 0, 0, 1, 0);
+    feed_tick(&b);
+    connect_server(&b, false, 0);
+    share_region(&b, 0, 12u << 20);
+    submit_push(&b, 0, 0, 1, 0);
     for (int i = 0; i < 12; i++) {
-        step(&b, drained);
+        feed_event(&b, drained);
     }
-    assert_int_equal(count(&b, SERVER_CONN, PS_MSG_PUSH),
-                     PS_CREDIT_FIRST >> 20);
-    say(&b, SERVER_CONN,
-        &(struct ps_msg){.code = PS_MSG_CREDIT,
-                         .credit = {.gen = GEN, .credit = 7u << 20}},
-        NULL);
+    assert_int_equal(count_sent(&b, SERVER_CONN, PS_MSG_PUSH),
+                     PS_CREDIT_INITIAL >> 20);
+    deliver_msg(&b, SERVER_CONN,
+                &(struct ps_msg){.code = PS_MSG_CREDIT,
+                                 .credit = {.gen = GEN, .credit = 7u << 20}},
+                NULL);
     for (int i = 0; i < 12; i++) {
-        step(&b, drained);
+        feed_event(&b, drained);
     }
-    assert_int_equal(count(&b, SERVER_CONN, PS_MSG_PUSH), 7);
-    end(&b);
+    assert_int_equal(count_sent(&b, SERVER_CONN, PS_MSG_PUSH), 7);
+    end_bench(&b);
 }
 
 static void small_keys_travel_together(void **state)
@@ -377,21 +381,21 @@ static void small_keys_travel_together(void **state)
     struct bench b;
 
     (void)state;
-    begin(&b, 1, 1);
+    begin_bench(&b, 1, 1);
     for (uint32_t k = 0; k < 1000; k++) {
         open_key(&b, k, 1, 256, SERVER_NODE);
     }
-    tick(&b);
-    link_server(&b, false, 0);
-    give_region(&b, 0, 1024);
-    forget_sent(&b);
+    feed_tick(&b);
+    connect_server(&b, false, 0);
+    share_region(&b, 0, 1024);
+    drop_sent(&b);
     for (uint32_t k = 0; k < 1000; k++) {
-        push(&b, 0, k, 1, 0);
+        submit_push(&b, 0, k, 1, 0);
     }
-    tick(&b);
-    assert_true(count(&b, SERVER_CONN, PS_MSG_PUSH) <= 5);
-    assert_true(count(&b, SERVER_CONN, PS_MSG_PUSH) >= 4);
-    end(&b);
+    feed_tick(&b);
+    assert_true(count_sent(&b, SERVER_CONN, PS_MSG_PUSH) <= 5);
+    assert_true(count_sent(&b, SERVER_CONN, PS_MSG_PUSH) >= 4);
+    end_bench(&b);
 }
 
 static void operations(struct bench *b, ps_conn_id conn, uint32_t count)
@@ -408,7 +412,7 @@ static void operations(struct bench *b, ps_conn_id conn, uint32_t count)
     }
     ev.ops.op = ops;
     ev.ops.count = count;
-    step(b, ev);
+    feed_event(b, ev);
 }
 
 /* As if each were a message: one that is wrong harms no other. */
@@ -419,50 +423,50 @@ static void operations_come_together(void **state)
     uint32_t parts = 0;
 
     (void)state;
-    begin(&b, 2, 1);
+    begin_bench(&b, 2, 1);
     for (uint32_t k = 0; k < 50; k++) {
         open_key(&b, k < 20 ? k : k + 1, 1, 256, SERVER_NODE);
     }
-    tick(&b);
-    link_server(&b, false, 0);
-    give_region(&b, 0, 1024);
-    give_region(&b, 1, 1024);
-    forget_sent(&b);
+    feed_tick(&b);
+    connect_server(&b, false, 0);
+    share_region(&b, 0, 1024);
+    share_region(&b, 1, 1024);
+    drop_sent(&b);
     for (uint32_t i = 0; i < 2; i++) {
         operations(&b, WORKER_CONN + i, 51); /* There is no key 20. */
-        assert_int_equal(count(&b, WORKER_CONN + i, PS_MSG_L_DONE), 1);
-        s = find(&b, WORKER_CONN + i, PS_MSG_L_DONE, 0);
-        assert_int_equal(s->parcel->msg->l_done.op_id, 1020);
-        assert_int_equal(s->parcel->msg->l_done.error, PS_E_NOKEY);
+        assert_int_equal(count_sent(&b, WORKER_CONN + i, PS_MSG_L_DONE), 1);
+        s = find_sent(&b, WORKER_CONN + i, PS_MSG_L_DONE, 0);
+        assert_int_equal(s->packet->msg->l_done.op_id, 1020);
+        assert_int_equal(s->packet->msg->l_done.error, PS_E_NOKEY);
     }
-    compute_all(&b);
-    tick(&b);
-    for (uint32_t i = 0; i < count(&b, SERVER_CONN, PS_MSG_PUSH); i++) {
-        s = find(&b, SERVER_CONN, PS_MSG_PUSH, i);
-        parts += s->parcel->msg->push.parts_count;
+    run_computations(&b);
+    feed_tick(&b);
+    for (uint32_t i = 0; i < count_sent(&b, SERVER_CONN, PS_MSG_PUSH); i++) {
+        s = find_sent(&b, SERVER_CONN, PS_MSG_PUSH, i);
+        parts += s->packet->msg->push.parts_count;
     }
     assert_int_equal(parts, 50);
     /* Who has not been welcomed is turned away, once. */
     open_conn(&b, WORKER_CONN + 7, PS_CONN_LOCAL, 0);
     operations(&b, WORKER_CONN + 7, 40);
-    assert_int_equal(count(&b, WORKER_CONN + 7, PS_MSG_REJECT), 1);
-    assert_int_equal(count(&b, WORKER_CONN + 7, PS_MSG_L_DONE), 0);
+    assert_int_equal(count_sent(&b, WORKER_CONN + 7, PS_MSG_REJECT), 1);
+    assert_int_equal(count_sent(&b, WORKER_CONN + 7, PS_MSG_L_DONE), 0);
     operations(&b, WORKER_CONN + 8, 40); /* And nobody, not at all. */
-    end(&b);
+    end_bench(&b);
 }
 
 static void check_sums(const struct sent *s, uint32_t *seen)
 {
-    const struct ps_msg_push *m = &s->parcel->msg->push;
+    const struct ps_msg_push *m = &s->packet->msg->push;
     uint32_t slice = 0;
     size_t at = 0;
 
     /* What was summed one after the other lies together. */
-    assert_true(s->parcel->slice_count <= 4);
+    assert_true(s->packet->slice_count <= 4);
     for (uint32_t i = 0; i < m->parts_count; i++, (*seen)++) {
         const float *sum =
             (const float *)(const void *)(ps_slice_data(
-                                              &s->parcel->slice[slice]) +
+                                              &s->packet->slices[slice]) +
                                           at);
 
         assert_int_equal(m->parts[i].key, *seen);
@@ -470,13 +474,13 @@ static void check_sums(const struct sent *s, uint32_t *seen)
             assert_true(sum[j] == 3.0F * (float)j);
         }
         at += m->parts[i].count * sizeof(float);
-        assert_true(at <= s->parcel->slice[slice].len);
-        if (at == s->parcel->slice[slice].len) {
+        assert_true(at <= s->packet->slices[slice].len);
+        if (at == s->packet->slices[slice].len) {
             slice++;
             at = 0;
         }
     }
-    assert_int_equal(slice, s->parcel->slice_count);
+    assert_int_equal(slice, s->packet->slice_count);
 }
 
 /* At once and into one place, where a job for each would take longer. */
@@ -486,62 +490,62 @@ static void small_keys_are_summed_together(void **state)
     uint32_t seen = 0;
 
     (void)state;
-    sum_here_max = 3 * 1024;
-    begin(&b, 2, 1);
-    sum_here_max = 0;
+    inline_sum_max = 3 * 1024;
+    begin_bench(&b, 2, 1);
+    inline_sum_max = 0;
     for (uint32_t k = 0; k < 600; k++) {
         open_key(&b, k, 1, 256, SERVER_NODE);
     }
     open_key(&b, 600, 1, 257, SERVER_NODE);
     open_key(&b, 601, 1, 256, SERVER_NODE);
-    tick(&b);
-    link_server(&b, false, 0);
+    feed_tick(&b);
+    connect_server(&b, false, 0);
     for (uint32_t i = 0; i < 2; i++) {
-        give_region(&b, i, 2048);
+        share_region(&b, i, 2048);
         for (uint32_t j = 0; j < 512; j++) {
             ((float *)(void *)b.region[i]->data)[j] = (float)((i + 1) * j);
         }
     }
-    forget_sent(&b);
+    drop_sent(&b);
     for (uint32_t k = 0; k < 600; k++) {
-        push(&b, 0, k, 1, 0);
-        push(&b, 1, k, 1, 0);
+        submit_push(&b, 0, k, 1, 0);
+        submit_push(&b, 1, k, 1, 0);
     }
-    tick(&b);
-    assert_int_equal(b.compute_count, 0);
-    assert_int_equal(count(&b, SERVER_CONN, PS_MSG_PUSH), 3);
+    feed_tick(&b);
+    assert_int_equal(b.computation_count, 0);
+    assert_int_equal(count_sent(&b, SERVER_CONN, PS_MSG_PUSH), 3);
     for (uint32_t i = 0; i < 3; i++) {
-        check_sums(find(&b, SERVER_CONN, PS_MSG_PUSH, i), &seen);
+        check_sums(find_sent(&b, SERVER_CONN, PS_MSG_PUSH, i), &seen);
     }
     assert_int_equal(seen, 600);
     /* One that is larger is a job's; one without memory comes later. */
-    push(&b, 0, 600, 1, 0);
-    push(&b, 1, 600, 1, 0);
-    assert_int_equal(b.compute_count, 1);
-    forget_sent(&b);
-    ps_pool_fail_at(b.sums, 1);
-    push(&b, 0, 601, 1, 0);
-    push(&b, 1, 601, 1, 0);
-    tick(&b);
-    assert_int_equal(count(&b, SERVER_CONN, PS_MSG_PUSH), 0);
+    submit_push(&b, 0, 600, 1, 0);
+    submit_push(&b, 1, 600, 1, 0);
+    assert_int_equal(b.computation_count, 1);
+    drop_sent(&b);
+    ps_pool_fail_at(b.scratch_pool, 1);
+    submit_push(&b, 0, 601, 1, 0);
+    submit_push(&b, 1, 601, 1, 0);
+    feed_tick(&b);
+    assert_int_equal(count_sent(&b, SERVER_CONN, PS_MSG_PUSH), 0);
     b.now += PS_MILLIS(5);
-    tick(&b);
-    tick(&b);
-    assert_int_equal(count(&b, SERVER_CONN, PS_MSG_PUSH), 1);
+    feed_tick(&b);
+    feed_tick(&b);
+    assert_int_equal(count_sent(&b, SERVER_CONN, PS_MSG_PUSH), 1);
     seen = 601;
-    check_sums(find(&b, SERVER_CONN, PS_MSG_PUSH, 0), &seen);
-    end(&b);
+    check_sums(find_sent(&b, SERVER_CONN, PS_MSG_PUSH, 0), &seen);
+    end_bench(&b);
 }
 
 static void init(struct bench *b, uint32_t worker, uint32_t key)
 {
-    say(b, WORKER_CONN + worker,
-        &(struct ps_msg){.code = PS_MSG_L_OP,
-                         .l_op = {.op_id = key + 1,
-                                  .op = PS_OP_INIT,
-                                  .key = key,
-                                  .region = worker == 0 ? 1 : 0}},
-        NULL);
+    deliver_msg(b, WORKER_CONN + worker,
+                &(struct ps_msg){.code = PS_MSG_L_OP,
+                                 .l_op = {.op_id = key + 1,
+                                          .op = PS_OP_INIT,
+                                          .key = key,
+                                          .region = worker == 0 ? 1 : 0}},
+                NULL);
 }
 
 /* The root's value must not wait for ever behind questions for it. */
@@ -552,31 +556,31 @@ static void a_link_that_was_full_goes_on(void **state)
     struct bench b;
 
     (void)state;
-    begin(&b, 2, 1);
+    begin_bench(&b, 2, 1);
     for (uint32_t k = 0; k <= PS_LINK_IN_FLIGHT_MAX; k++) {
         open_key(&b, k, 1, 256, SERVER_NODE);
-        forget_sent(&b);
+        drop_sent(&b);
     }
-    tick(&b);
-    link_server(&b, false, 0);
-    give_region(&b, 0, 1024);
-    forget_sent(&b);
+    feed_tick(&b);
+    connect_server(&b, false, 0);
+    share_region(&b, 0, 1024);
+    drop_sent(&b);
     for (uint32_t k = 0; k <= PS_LINK_IN_FLIGHT_MAX; k++) {
         init(&b, 1, k);
     }
-    tick(&b);
-    assert_int_equal(count(&b, SERVER_CONN, PS_MSG_PULL),
+    feed_tick(&b);
+    assert_int_equal(count_sent(&b, SERVER_CONN, PS_MSG_PULL),
                      PS_LINK_IN_FLIGHT_MAX);
     init(&b, 0, 0);
-    tick(&b);
-    assert_int_equal(count(&b, SERVER_CONN, PS_MSG_INIT), 0);
+    feed_tick(&b);
+    assert_int_equal(count_sent(&b, SERVER_CONN, PS_MSG_INIT), 0);
     /* Nothing but an acknowledgement comes. */
     ack.ack = PS_LINK_IN_FLIGHT_MAX;
     ev.msg.msg = &ack;
-    step(&b, ev);
-    tick(&b);
-    assert_int_equal(count(&b, SERVER_CONN, PS_MSG_INIT), 1);
-    end(&b);
+    feed_event(&b, ev);
+    feed_tick(&b);
+    assert_int_equal(count_sent(&b, SERVER_CONN, PS_MSG_INIT), 1);
+    end_bench(&b);
 }
 
 static void a_forgotten_link_is_offered_everything_again(void **state)
@@ -585,25 +589,27 @@ static void a_forgotten_link_is_offered_everything_again(void **state)
     struct ps_event closed = {.type = PS_EV_CLOSED, .conn = SERVER_CONN};
 
     (void)state;
-    begin(&b, 1, 1);
+    begin_bench(&b, 1, 1);
     open_key(&b, 0, 2, 8192, SERVER_NODE);
-    tick(&b);
-    link_server(&b, false, 0);
-    give_region(&b, 0, 2 * 8192 * 4);
-    push(&b, 0, 0, 1, 0);
-    answer(&b, 0, 0, 1, 8192, 5, 1u << 30);
+    feed_tick(&b);
+    connect_server(&b, false, 0);
+    share_region(&b, 0, 2 * 8192 * 4);
+    submit_push(&b, 0, 0, 1, 0);
+    deliver_value(&b, 0, 0, 1, 8192, 5, 1u << 30);
     closed.closed.rc = PS_E_CLOSED;
-    step(&b, closed);
-    forget_sent(&b);
+    feed_event(&b, closed);
+    drop_sent(&b);
     b.now += PS_SECONDS(2);
-    tick(&b);
+    feed_tick(&b);
     b.server_seq = 0;
-    link_server(&b, false, 0);
-    assert_int_equal(count(&b, SERVER_CONN, PS_MSG_PUSH), 1); /* Not part 0. */
-    assert_int_equal(
-        find(&b, SERVER_CONN, PS_MSG_PUSH, 0)->parcel->msg->push.parts[0].index,
-        1);
-    end(&b);
+    connect_server(&b, false, 0);
+    assert_int_equal(count_sent(&b, SERVER_CONN, PS_MSG_PUSH),
+                     1); /* Not part 0. */
+    assert_int_equal(find_sent(&b, SERVER_CONN, PS_MSG_PUSH, 0)
+                         ->packet->msg->push.parts[0]
+                         .index,
+                     1);
+    end_bench(&b);
 }
 
 /* The link is lost, and the server remembers nothing of it. */
@@ -612,12 +618,12 @@ static void lose_link(struct bench *b)
     struct ps_event closed = {.type = PS_EV_CLOSED, .conn = SERVER_CONN};
 
     closed.closed.rc = PS_E_CLOSED;
-    step(b, closed);
-    forget_sent(b);
+    feed_event(b, closed);
+    drop_sent(b);
     b->now += PS_SECONDS(2);
-    tick(b);
+    feed_tick(b);
     b->server_seq = 0;
-    link_server(b, false, 0);
+    connect_server(b, false, 0);
 }
 
 /* A value comes while its partition is summed again, and the next round begins
@@ -627,45 +633,45 @@ static void overtake(bool before)
     const size_t bytes = 2 * 8192 * 4;
     struct bench b;
 
-    begin(&b, 2, 1);
+    begin_bench(&b, 2, 1);
     open_key(&b, 0, 2, 8192, SERVER_NODE);
-    tick(&b);
-    link_server(&b, false, 0);
+    feed_tick(&b);
+    connect_server(&b, false, 0);
     for (uint32_t w = 0; w < 2; w++) {
-        give_region(&b, w, 2 * bytes);
+        share_region(&b, w, 2 * bytes);
         memset(b.region[w]->data + bytes, 0, bytes);
-        push(&b, w, 0, 1, 0);
+        submit_push(&b, w, 0, 1, 0);
     }
-    compute_all(&b);
+    run_computations(&b);
     lose_link(&b);
-    assert_int_equal(b.compute_count, 2);
-    answer(&b, 0, 0, 1, 8192, 5, 1u << 30);
-    answer(&b, 0, 1, 1, 8192, 5, 1u << 30);
-    assert_non_null(find(&b, WORKER_CONN, PS_MSG_L_DONE, 0));
+    assert_int_equal(b.computation_count, 2);
+    deliver_value(&b, 0, 0, 1, 8192, 5, 1u << 30);
+    deliver_value(&b, 0, 1, 1, 8192, 5, 1u << 30);
+    assert_non_null(find_sent(&b, WORKER_CONN, PS_MSG_L_DONE, 0));
     if (!before) {
-        compute_all(&b);
+        run_computations(&b);
     }
     for (uint32_t w = 0; w < 2; w++) {
-        say(&b, WORKER_CONN + w,
-            &(struct ps_msg){.code = PS_MSG_L_OP,
-                             .l_op = {.op_id = 2,
-                                      .op = PS_OP_PUSHPULL,
-                                      .region = 1,
-                                      .offset = bytes,
-                                      .round = 2}},
-            NULL);
+        deliver_msg(&b, WORKER_CONN + w,
+                    &(struct ps_msg){.code = PS_MSG_L_OP,
+                                     .l_op = {.op_id = 2,
+                                              .op = PS_OP_PUSHPULL,
+                                              .region = 1,
+                                              .offset = bytes,
+                                              .round = 2}},
+                    NULL);
     }
-    compute_all(&b);
-    assert_int_equal(count(&b, SERVER_CONN, PS_MSG_PUSH), 2);
+    run_computations(&b);
+    assert_int_equal(count_sent(&b, SERVER_CONN, PS_MSG_PUSH), 2);
     for (uint32_t i = 0; i < 2; i++) {
-        const struct sent *s = find(&b, SERVER_CONN, PS_MSG_PUSH, i);
+        const struct sent *s = find_sent(&b, SERVER_CONN, PS_MSG_PUSH, i);
         float sum;
 
-        assert_int_equal(s->parcel->msg->push.parts[0].round, 2);
-        memcpy(&sum, ps_slice_data(&s->parcel->slice[0]), sizeof(sum));
+        assert_int_equal(s->packet->msg->push.parts[0].round, 2);
+        memcpy(&sum, ps_slice_data(&s->packet->slices[0]), sizeof(sum));
         assert_true(sum == 0);
     }
-    end(&b);
+    end_bench(&b);
 }
 
 static void a_value_overtakes_what_is_summed_again(void **state)
@@ -683,29 +689,29 @@ static void what_is_summed_again_waits_for_the_copy(void **state)
 
     (void)state;
     begin_growing(&b, 2, 1);
-    push(&b, 0, 0, 1, 0);
-    push(&b, 1, 0, 1, 0);
-    compute_all(&b);
+    submit_push(&b, 0, 0, 1, 0);
+    submit_push(&b, 1, 0, 1, 0);
+    run_computations(&b);
     lose_link(&b);
-    assert_int_equal(b.compute_count, 3);
+    assert_int_equal(b.computation_count, 3);
     for (uint32_t i = 0; i < 3; i++) {
-        answer(&b, 0, i, 1, 8192, 5, 1u << 30);
+        deliver_value(&b, 0, i, 1, 8192, 5, 1u << 30);
     }
-    assert_int_equal(last_done(&b, 0)->version, 1);
-    push_growing(&b, 0, 0, 2, each);
-    push(&b, 1, 0, 2, 0);
-    compute_all(&b);
-    assert_int_equal(count(&b, SERVER_CONN, PS_MSG_PUSH), 1);
-    more(&b, 0, 0, 2, 3 * each);
-    compute_all(&b);
-    assert_int_equal(count(&b, SERVER_CONN, PS_MSG_PUSH), 3);
+    assert_int_equal(last_op_done(&b, 0)->version, 1);
+    submit_streaming_push(&b, 0, 0, 2, each);
+    submit_push(&b, 1, 0, 2, 0);
+    run_computations(&b);
+    assert_int_equal(count_sent(&b, SERVER_CONN, PS_MSG_PUSH), 1);
+    submit_progress(&b, 0, 0, 2, 3 * each);
+    run_computations(&b);
+    assert_int_equal(count_sent(&b, SERVER_CONN, PS_MSG_PUSH), 3);
     for (uint32_t i = 0; i < 3; i++) {
-        assert_int_equal(find(&b, SERVER_CONN, PS_MSG_PUSH, i)
-                             ->parcel->msg->push.parts[0]
+        assert_int_equal(find_sent(&b, SERVER_CONN, PS_MSG_PUSH, i)
+                             ->packet->msg->push.parts[0]
                              .round,
                          2);
     }
-    end(&b);
+    end_bench(&b);
 }
 
 static void refuse(struct bench *b, uint32_t key, uint32_t index,
@@ -713,16 +719,16 @@ static void refuse(struct bench *b, uint32_t key, uint32_t index,
 {
     struct ps_rec_part part = {.key = key, .index = index, .round = round};
 
-    say(b, SERVER_CONN,
-        &(struct ps_msg){.code = PS_MSG_REFUSE,
-                         .refuse = {.gen = GEN,
-                                    .epoch = 1,
-                                    .credit = 1u << 30,
-                                    .error = PS_E_MISMATCH,
-                                    .text = "",
-                                    .parts = &part,
-                                    .parts_count = 1}},
-        NULL);
+    deliver_msg(b, SERVER_CONN,
+                &(struct ps_msg){.code = PS_MSG_REFUSE,
+                                 .refuse = {.gen = GEN,
+                                            .epoch = 1,
+                                            .credit = 1u << 30,
+                                            .error = PS_E_MISMATCH,
+                                            .text = "",
+                                            .parts = &part,
+                                            .parts_count = 1}},
+                NULL);
 }
 
 /* One code was pushed for the partition, of 8192 elements with these bits. */
@@ -732,13 +738,13 @@ static const uint8_t *expect_code(const struct bench *b, uint32_t index,
     const uint8_t *code = NULL;
     const struct sent *s;
 
-    for (uint32_t n = 0; (s = find(b, SERVER_CONN, PS_MSG_PUSH, n)) != NULL;
-         n++) {
-        for (uint32_t i = 0; i < s->parcel->msg->push.parts_count; i++) {
-            if (s->parcel->msg->push.parts[i].index == index) {
+    for (uint32_t n = 0;
+         (s = find_sent(b, SERVER_CONN, PS_MSG_PUSH, n)) != NULL; n++) {
+        for (uint32_t i = 0; i < s->packet->msg->push.parts_count; i++) {
+            if (s->packet->msg->push.parts[i].index == index) {
                 assert_null(code);
-                code = ps_slice_data(&s->parcel->slice[i]);
-                assert_int_equal(s->parcel->slice[i].len, 8192 / 4);
+                code = ps_slice_data(&s->packet->slices[i]);
+                assert_int_equal(s->packet->slices[i].len, 8192 / 4);
             }
         }
     }
@@ -756,50 +762,51 @@ static void a_round_that_fails_leaves_the_residual(void **state)
     struct bench b;
 
     (void)state;
-    begin(&b, 1, 1);
-    b.compresses = true;
+    begin_bench(&b, 1, 1);
+    b.uses_compression = true;
     open_key(&b, 0, 2, 8192, SERVER_NODE);
-    tick(&b);
-    link_server(&b, false, 0);
-    give_region(&b, 0, 2 * 8192 * 4);
-    push(&b, 0, 0, 1, 0);
-    compute_all(&b);
-    tick(&b);
+    feed_tick(&b);
+    connect_server(&b, false, 0);
+    share_region(&b, 0, 2 * 8192 * 4);
+    submit_push(&b, 0, 0, 1, 0);
+    run_computations(&b);
+    feed_tick(&b);
     (void)expect_code(&b, 0, 0x00);
     refuse(&b, 0, 0, 1);
     assert_int_equal(
-        find(&b, WORKER_CONN, PS_MSG_L_DONE, 0)->parcel->msg->l_done.error,
+        find_sent(&b, WORKER_CONN, PS_MSG_L_DONE, 0)->packet->msg->l_done.error,
         PS_E_MISMATCH);
-    forget_sent(&b);
-    push(&b, 0, 0, 1, 0);
-    assert_int_equal(b.compute_count, 1); /* Part 1 may have been counted. */
-    compute_all(&b);
-    tick(&b);
+    drop_sent(&b);
+    submit_push(&b, 0, 0, 1, 0);
+    assert_int_equal(b.computation_count,
+                     1); /* Part 1 may have been counted. */
+    run_computations(&b);
+    feed_tick(&b);
     for (uint32_t i = 0; i < 2; i++) {
-        answer(&b, 0, i, 1, 8192, 0, 1u << 30);
+        deliver_value(&b, 0, i, 1, 8192, 0, 1u << 30);
     }
-    forget_sent(&b);
-    push(&b, 0, 0, 2, 0);
-    compute_all(&b);
-    tick(&b);
+    drop_sent(&b);
+    submit_push(&b, 0, 0, 2, 0);
+    run_computations(&b);
+    feed_tick(&b);
     (void)expect_code(&b, 0, 0xff);
     (void)expect_code(&b, 1, 0xff);
-    end(&b);
+    end_bench(&b);
 }
 
 /* The server refuses a part that the agent pushed, as it came. */
 static void refuse_pushed(struct bench *b, const struct ps_rec_part *part)
 {
-    say(b, SERVER_CONN,
-        &(struct ps_msg){.code = PS_MSG_REFUSE,
-                         .refuse = {.gen = GEN,
-                                    .epoch = 1,
-                                    .credit = 1u << 30,
-                                    .error = PS_E_NOKEY,
-                                    .text = "",
-                                    .parts = part,
-                                    .parts_count = 1}},
-        NULL);
+    deliver_msg(b, SERVER_CONN,
+                &(struct ps_msg){.code = PS_MSG_REFUSE,
+                                 .refuse = {.gen = GEN,
+                                            .epoch = 1,
+                                            .credit = 1u << 30,
+                                            .error = PS_E_NOKEY,
+                                            .text = "",
+                                            .parts = part,
+                                            .parts_count = 1}},
+                NULL);
 }
 
 /* Two workers push two partitions; `ret_late` is what went of the second one,
@@ -810,28 +817,29 @@ static void begin_refused(struct bench *b, bool async,
     struct ps_rec_part first;
 
     memset(b, 0, sizeof(*b));
-    b->async = async;
-    begin_again(b, 2, 1);
+    b->is_async = async;
+    restart_bench(b, 2, 1);
     open_key(b, 0, 2, 8192, SERVER_NODE);
-    tick(b);
-    link_server(b, false, 0);
+    feed_tick(b);
+    connect_server(b, false, 0);
     for (uint32_t w = 0; w < 2; w++) {
-        struct ps_msg_l_op op = pushpull(0, 1);
+        struct ps_msg_l_op op = pushpull_op(0, 1);
 
-        give_region(b, w, 2 * 8192 * 4);
+        share_region(b, w, 2 * 8192 * 4);
         op.op = PS_OP_PUSH;
-        operate(b, w, op);
+        submit_op(b, w, op);
     }
-    compute_all(b);
-    tick(b);
-    assert_int_equal(count(b, SERVER_CONN, PS_MSG_PUSH), 2);
-    first = find(b, SERVER_CONN, PS_MSG_PUSH, 0)->parcel->msg->push.parts[0];
+    run_computations(b);
+    feed_tick(b);
+    assert_int_equal(count_sent(b, SERVER_CONN, PS_MSG_PUSH), 2);
+    first =
+        find_sent(b, SERVER_CONN, PS_MSG_PUSH, 0)->packet->msg->push.parts[0];
     *ret_late =
-        find(b, SERVER_CONN, PS_MSG_PUSH, 1)->parcel->msg->push.parts[0];
-    forget_sent(b);
+        find_sent(b, SERVER_CONN, PS_MSG_PUSH, 1)->packet->msg->push.parts[0];
+    drop_sent(b);
     refuse_pushed(b, &first);
-    assert_int_equal(last_done(b, 0)->error, PS_E_NOKEY);
-    forget_sent(b);
+    assert_int_equal(last_op_done(b, 0)->error, PS_E_NOKEY);
+    drop_sent(b);
 }
 
 /* The rest of a round that was refused is refused, too, and that may come
@@ -845,16 +853,16 @@ static void a_late_refusal_says_nothing_of_an_init(void **state)
     begin_refused(&b, false, &late);
     init(&b, 1, 0);
     init(&b, 0, 0);
-    tick(&b);
-    assert_int_equal(count(&b, SERVER_CONN, PS_MSG_INIT), 2);
+    feed_tick(&b);
+    assert_int_equal(count_sent(&b, SERVER_CONN, PS_MSG_INIT), 2);
     refuse_pushed(&b, &late);
-    assert_int_equal(count(&b, WORKER_CONN, PS_MSG_L_DONE), 0);
+    assert_int_equal(count_sent(&b, WORKER_CONN, PS_MSG_L_DONE), 0);
     for (uint32_t i = 0; i < 2; i++) {
-        answer(&b, 0, i, 0, 8192, 1, 1u << 30);
+        deliver_value(&b, 0, i, 0, 8192, 1, 1u << 30);
     }
-    assert_int_equal(last_done(&b, 0)->error, 0);
-    assert_int_equal(last_done(&b, 1)->error, 0);
-    end(&b);
+    assert_int_equal(last_op_done(&b, 0)->error, 0);
+    assert_int_equal(last_op_done(&b, 1)->error, 0);
+    end_bench(&b);
 }
 
 static void a_late_refusal_says_nothing_of_the_next_attempt(void **state)
@@ -864,16 +872,17 @@ static void a_late_refusal_says_nothing_of_the_next_attempt(void **state)
 
     (void)state;
     begin_refused(&b, false, &late);
-    push(&b, 0, 0, 1, 0);
-    push(&b, 1, 0, 1, 0);
-    compute_all(&b);
-    tick(&b);
-    again = find(&b, SERVER_CONN, PS_MSG_PUSH, 1)->parcel->msg->push.parts[0];
+    submit_push(&b, 0, 0, 1, 0);
+    submit_push(&b, 1, 0, 1, 0);
+    run_computations(&b);
+    feed_tick(&b);
+    again =
+        find_sent(&b, SERVER_CONN, PS_MSG_PUSH, 1)->packet->msg->push.parts[0];
     refuse_pushed(&b, &late);
-    assert_int_equal(count(&b, WORKER_CONN, PS_MSG_L_DONE), 0);
+    assert_int_equal(count_sent(&b, WORKER_CONN, PS_MSG_L_DONE), 0);
     refuse_pushed(&b, &again);
-    assert_int_equal(last_done(&b, 1)->error, PS_E_NOKEY);
-    end(&b);
+    assert_int_equal(last_op_done(&b, 1)->error, PS_E_NOKEY);
+    end_bench(&b);
 }
 
 /* The same of inits, */
@@ -885,21 +894,24 @@ static void a_late_refusal_of_an_init_says_nothing_of_the_next(void **state)
     (void)state;
     begin_refused(&b, false, &late);
     init(&b, 0, 0);
-    tick(&b);
-    late = find(&b, SERVER_CONN, PS_MSG_INIT, 1)->parcel->msg->init.parts[0];
-    again = find(&b, SERVER_CONN, PS_MSG_INIT, 0)->parcel->msg->init.parts[0];
-    forget_sent(&b);
+    feed_tick(&b);
+    late =
+        find_sent(&b, SERVER_CONN, PS_MSG_INIT, 1)->packet->msg->init.parts[0];
+    again =
+        find_sent(&b, SERVER_CONN, PS_MSG_INIT, 0)->packet->msg->init.parts[0];
+    drop_sent(&b);
     refuse_pushed(&b, &again);
-    assert_int_equal(last_done(&b, 0)->error, PS_E_NOKEY);
-    forget_sent(&b);
+    assert_int_equal(last_op_done(&b, 0)->error, PS_E_NOKEY);
+    drop_sent(&b);
     init(&b, 0, 0);
-    tick(&b);
-    again = find(&b, SERVER_CONN, PS_MSG_INIT, 1)->parcel->msg->init.parts[0];
+    feed_tick(&b);
+    again =
+        find_sent(&b, SERVER_CONN, PS_MSG_INIT, 1)->packet->msg->init.parts[0];
     refuse_pushed(&b, &late);
-    assert_int_equal(count(&b, WORKER_CONN, PS_MSG_L_DONE), 0);
+    assert_int_equal(count_sent(&b, WORKER_CONN, PS_MSG_L_DONE), 0);
     refuse_pushed(&b, &again);
-    assert_int_equal(last_done(&b, 0)->error, PS_E_NOKEY);
-    end(&b);
+    assert_int_equal(last_op_done(&b, 0)->error, PS_E_NOKEY);
+    end_bench(&b);
 }
 
 /* and of pushes without rounds. */
@@ -911,8 +923,8 @@ static void a_late_refusal_says_nothing_of_the_next_push(void **state)
     (void)state;
     begin_refused(&b, true, &late); /* The other worker's goes now. */
     refuse_pushed(&b, &late);
-    assert_int_equal(count(&b, WORKER_CONN + 1, PS_MSG_L_DONE), 0);
-    end(&b);
+    assert_int_equal(count_sent(&b, WORKER_CONN + 1, PS_MSG_L_DONE), 0);
+    end_bench(&b);
 }
 
 /* A part of an init may be stored all the same, and its init be
@@ -922,25 +934,25 @@ static void an_init_that_was_refused_in_part_may_come_again(void **state)
     (void)state;
     for (int async = 0; async < 2; async++) {
         struct ps_rec_part part;
-        struct bench b = {.async = async != 0};
+        struct bench b = {.is_async = async != 0};
 
-        begin_again(&b, 1, 1);
+        restart_bench(&b, 1, 1);
         open_key(&b, 0, 2, 8192, SERVER_NODE);
-        tick(&b);
-        link_server(&b, false, 0);
-        give_region(&b, 0, 2 * 8192 * 4);
+        feed_tick(&b);
+        connect_server(&b, false, 0);
+        share_region(&b, 0, 2 * 8192 * 4);
         init(&b, 0, 0);
-        tick(&b);
-        part =
-            find(&b, SERVER_CONN, PS_MSG_INIT, 0)->parcel->msg->init.parts[0];
+        feed_tick(&b);
+        part = find_sent(&b, SERVER_CONN, PS_MSG_INIT, 0)
+                   ->packet->msg->init.parts[0];
         refuse_pushed(&b, &part);
-        assert_int_equal(last_done(&b, 0)->error, PS_E_NOKEY);
-        commit(&b, 0, 1, 0, 8192, 0);
-        forget_sent(&b);
+        assert_int_equal(last_op_done(&b, 0)->error, PS_E_NOKEY);
+        deliver_commit(&b, 0, 1, 0, 8192, 0);
+        drop_sent(&b);
         init(&b, 0, 0);
-        tick(&b);
-        assert_int_equal(count(&b, SERVER_CONN, PS_MSG_INIT), 1);
-        end(&b);
+        feed_tick(&b);
+        assert_int_equal(count_sent(&b, SERVER_CONN, PS_MSG_INIT), 1);
+        end_bench(&b);
     }
 }
 
@@ -951,21 +963,21 @@ static void a_code_that_was_sent_is_sent_again(void **state)
     const uint8_t *first;
 
     (void)state;
-    begin(&b, 1, 1);
-    b.compresses = true;
+    begin_bench(&b, 1, 1);
+    b.uses_compression = true;
     open_key(&b, 0, 1, 8192, SERVER_NODE);
-    tick(&b);
-    link_server(&b, false, 0);
-    give_region(&b, 0, 8192 * 4);
-    push(&b, 0, 0, 1, 0);
-    compute_all(&b);
-    tick(&b);
+    feed_tick(&b);
+    connect_server(&b, false, 0);
+    share_region(&b, 0, 8192 * 4);
+    submit_push(&b, 0, 0, 1, 0);
+    run_computations(&b);
+    feed_tick(&b);
     first = expect_code(&b, 0, 0x00);
     lose_link(&b);
-    tick(&b);
-    assert_int_equal(b.compute_count, 0);
+    feed_tick(&b);
+    assert_int_equal(b.computation_count, 0);
     assert_ptr_equal(expect_code(&b, 0, 0x00), first);
-    end(&b);
+    end_bench(&b);
 }
 
 static void a_placement_that_overtakes_the_answer_counts(void **state)
@@ -981,33 +993,36 @@ static void a_placement_that_overtakes_the_answer_counts(void **state)
     struct bench b;
 
     (void)state;
-    begin(&b, 1, 1);
-    say(&b, WORKER_CONN,
-        &(struct ps_msg){.code = PS_MSG_L_KEY,
-                         .l_key = {.request = 1,
-                                   .name = "s:0",
-                                   .dtype = PS_DTYPE_FLOAT32,
-                                   .count = 8192,
-                                   .classic = -1}},
-        NULL);
+    begin_bench(&b, 1, 1);
+    deliver_msg(&b, WORKER_CONN,
+                &(struct ps_msg){.code = PS_MSG_L_KEY,
+                                 .l_key = {.request = 1,
+                                           .name = "s:0",
+                                           .dtype = PS_DTYPE_FLOAT32,
+                                           .count = 8192,
+                                           .mxnet_key = -1}},
+                NULL);
     memcpy(table->data, record, 8);
-    say(&b, SCHED_CONN,
-        &(struct ps_msg){
-            .code = PS_MSG_KEY_OPENED,
-            .key_opened =
-                {.gen = GEN, .text = "", .key = 0, .epoch = 2, .parts = 1}},
-        &payload);
+    deliver_msg(&b, SCHED_CONN,
+                &(struct ps_msg){.code = PS_MSG_KEY_OPENED,
+                                 .key_opened = {.gen = GEN,
+                                                .text = "",
+                                                .key = 0,
+                                                .epoch = 2,
+                                                .parts = 1}},
+                &payload);
     ps_buf_unref(table);
     open_key(&b, 0, 1, 8192, SERVER_NODE); /* The answer, of epoch 1. */
-    say(&b, SCHED_CONN,
+    deliver_msg(
+        &b, SCHED_CONN,
         &(struct ps_msg){
             .code = PS_MSG_MAP,
             .map = {.epoch = 2, .servers = &server, .servers_count = 1}},
         NULL);
     b.now += PS_MILLIS(20);
-    tick(&b);
-    assert_int_equal(b.dialled, SERVER_NODE + 2);
-    end(&b);
+    feed_tick(&b);
+    assert_int_equal(b.dialled_node, SERVER_NODE + 2);
+    end_bench(&b);
 }
 
 static void workers_that_disagree_hear_of_it(void **state)
@@ -1016,90 +1031,92 @@ static void workers_that_disagree_hear_of_it(void **state)
     const struct sent *s;
 
     (void)state;
-    begin(&b, 2, 1);
+    begin_bench(&b, 2, 1);
     open_key(&b, 0, 1, 8192, SERVER_NODE);
-    give_region(&b, 0, 8192 * 4);
-    give_region(&b, 1, 8192 * 4);
-    push(&b, 0, 0, 1, 0);
-    say(&b, WORKER_CONN + 1,
-        &(struct ps_msg){.code = PS_MSG_L_OP,
-                         .l_op = {.op_id = 5,
-                                  .op = PS_OP_PUSHPULL,
-                                  .key = 0,
-                                  .region = 1,
-                                  .round = 1,
-                                  .reduce = PS_REDUCE_MEAN}},
-        NULL);
-    s = find(&b, WORKER_CONN + 1, PS_MSG_L_DONE, 0);
+    share_region(&b, 0, 8192 * 4);
+    share_region(&b, 1, 8192 * 4);
+    submit_push(&b, 0, 0, 1, 0);
+    deliver_msg(&b, WORKER_CONN + 1,
+                &(struct ps_msg){.code = PS_MSG_L_OP,
+                                 .l_op = {.op_id = 5,
+                                          .op = PS_OP_PUSHPULL,
+                                          .key = 0,
+                                          .region = 1,
+                                          .round = 1,
+                                          .reduce = PS_REDUCE_MEAN}},
+                NULL);
+    s = find_sent(&b, WORKER_CONN + 1, PS_MSG_L_DONE, 0);
     assert_non_null(s);
-    assert_int_equal(s->parcel->msg->l_done.error, PS_E_MISMATCH);
-    assert_non_null(strstr(s->parcel->msg->l_done.text, "mean"));
+    assert_int_equal(s->packet->msg->l_done.error, PS_E_MISMATCH);
+    assert_non_null(strstr(s->packet->msg->l_done.text, "mean"));
     /* So does the one that was first, and the server, for others wait there. */
-    s = find(&b, WORKER_CONN, PS_MSG_L_DONE, 0);
+    s = find_sent(&b, WORKER_CONN, PS_MSG_L_DONE, 0);
     assert_non_null(s);
-    assert_int_equal(s->parcel->msg->l_done.error, PS_E_MISMATCH);
-    end(&b);
+    assert_int_equal(s->packet->msg->l_done.error, PS_E_MISMATCH);
+    end_bench(&b);
 }
 
-static void ask_key(struct bench *b, uint32_t worker, enum ps_find find)
+static void ask_key(struct bench *b, uint32_t worker, enum ps_if_absent find)
 {
-    say(b, WORKER_CONN + worker,
-        &(struct ps_msg){.code = PS_MSG_L_KEY,
-                         .l_key = {.request = 3,
-                                   .name = "s:q",
-                                   .dtype = PS_DTYPE_FLOAT32,
-                                   .count = 10,
-                                   .classic = -1,
-                                   .find = (uint8_t)find}},
-        NULL);
+    deliver_msg(b, WORKER_CONN + worker,
+                &(struct ps_msg){.code = PS_MSG_L_KEY,
+                                 .l_key = {.request = 3,
+                                           .name = "s:q",
+                                           .dtype = PS_DTYPE_FLOAT32,
+                                           .count = 10,
+                                           .mxnet_key = -1,
+                                           .if_absent = (uint8_t)find}},
+                NULL);
 }
 
 static void no_such_key(struct bench *b, uint64_t request)
 {
-    say(b, SCHED_CONN,
-        &(struct ps_msg){.code = PS_MSG_KEY_OPENED,
-                         .key_opened = {.gen = GEN,
-                                        .request = request,
-                                        .error = PS_E_NOKEY,
-                                        .text = "no"}},
-        NULL);
+    deliver_msg(b, SCHED_CONN,
+                &(struct ps_msg){.code = PS_MSG_KEY_OPENED,
+                                 .key_opened = {.gen = GEN,
+                                                .request = request,
+                                                .error = PS_E_NOKEY,
+                                                .text = "no"}},
+                NULL);
 }
 
 /* Whoever makes a key answers those who ask whether there is one. */
 static void a_declaration_overtakes_a_question(void **state)
 {
-    static const enum ps_find found[] = {PS_FIND_KNOWN, PS_FIND_SUM,
-                                         PS_FIND_MAKE};
+    static const enum ps_if_absent found[] = {
+        PS_IF_ABSENT_FAIL, PS_IF_ABSENT_CREATE_UNLESS_OPTIMIZER,
+        PS_IF_ABSENT_CREATE};
     struct bench b;
     uint64_t request = 0;
 
     (void)state;
-    begin(&b, 2, 1);
-    ask_key(&b, 0, PS_FIND_KNOWN);
-    ask_key(&b, 1, PS_FIND_SUM);
-    ask_key(&b, 0, PS_FIND_KNOWN);
-    ask_key(&b, 0, PS_FIND_MAKE);
-    ask_key(&b, 1, PS_FIND_SUM);
-    assert_int_equal(count(&b, SCHED_CONN, PS_MSG_KEY_OPEN), 3);
+    begin_bench(&b, 2, 1);
+    ask_key(&b, 0, PS_IF_ABSENT_FAIL);
+    ask_key(&b, 1, PS_IF_ABSENT_CREATE_UNLESS_OPTIMIZER);
+    ask_key(&b, 0, PS_IF_ABSENT_FAIL);
+    ask_key(&b, 0, PS_IF_ABSENT_CREATE);
+    ask_key(&b, 1, PS_IF_ABSENT_CREATE_UNLESS_OPTIMIZER);
+    assert_int_equal(count_sent(&b, SCHED_CONN, PS_MSG_KEY_OPEN), 3);
     for (unsigned i = 0; i < 3; i++) {
-        const struct ps_msg_key_open *m =
-            &find(&b, SCHED_CONN, PS_MSG_KEY_OPEN, i)->parcel->msg->key_open;
+        const struct ps_msg_key_open *m = &find_sent(&b, SCHED_CONN,
+                                                     PS_MSG_KEY_OPEN, i)
+                                               ->packet->msg->key_open;
 
-        assert_int_equal(m->find, found[i]);
+        assert_int_equal(m->if_absent, found[i]);
         assert_true(m->request > request);
         request = m->request;
         if (i < 2) {
             no_such_key(&b, request); /* Too late. */
         }
     }
-    assert_null(find(&b, WORKER_CONN, PS_MSG_L_KEY_INFO, 0));
+    assert_null(find_sent(&b, WORKER_CONN, PS_MSG_L_KEY_INFO, 0));
     no_such_key(&b, request);
-    assert_int_equal(count(&b, WORKER_CONN, PS_MSG_L_KEY_INFO), 3);
-    assert_int_equal(count(&b, WORKER_CONN + 1, PS_MSG_L_KEY_INFO), 2);
-    assert_int_equal(find(&b, WORKER_CONN, PS_MSG_L_KEY_INFO, 0)
-                         ->parcel->msg->l_key_info.error,
+    assert_int_equal(count_sent(&b, WORKER_CONN, PS_MSG_L_KEY_INFO), 3);
+    assert_int_equal(count_sent(&b, WORKER_CONN + 1, PS_MSG_L_KEY_INFO), 2);
+    assert_int_equal(find_sent(&b, WORKER_CONN, PS_MSG_L_KEY_INFO, 0)
+                         ->packet->msg->l_key_info.error,
                      PS_E_NOKEY);
-    end(&b);
+    end_bench(&b);
 }
 
 static void senseless_operations_fail_alone(void **state)
@@ -1124,30 +1141,30 @@ static void senseless_operations_fail_alone(void **state)
     struct bench b;
 
     (void)state;
-    begin(&b, 1, 1);
+    begin_bench(&b, 1, 1);
     open_key(&b, 0, 1, 8192, SERVER_NODE);
-    give_region(&b, 0, 8192 * 4);
+    share_region(&b, 0, 8192 * 4);
     for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
         const struct sent *s;
 
-        forget_sent(&b);
-        say(&b, WORKER_CONN,
-            &(struct ps_msg){.code = PS_MSG_L_OP,
-                             .l_op = {.op_id = i + 1,
-                                      .op = PS_OP_PUSHPULL,
-                                      .key = bad[i].key,
-                                      .region = bad[i].region,
-                                      .offset = bad[i].offset,
-                                      .round = bad[i].round,
-                                      .root = bad[i].root}},
-            NULL);
-        s = find(&b, WORKER_CONN, PS_MSG_L_DONE, 0);
+        drop_sent(&b);
+        deliver_msg(&b, WORKER_CONN,
+                    &(struct ps_msg){.code = PS_MSG_L_OP,
+                                     .l_op = {.op_id = i + 1,
+                                              .op = PS_OP_PUSHPULL,
+                                              .key = bad[i].key,
+                                              .region = bad[i].region,
+                                              .offset = bad[i].offset,
+                                              .round = bad[i].round,
+                                              .root = bad[i].root}},
+                    NULL);
+        s = find_sent(&b, WORKER_CONN, PS_MSG_L_DONE, 0);
         assert_non_null(s);
-        assert_int_equal(s->parcel->msg->l_done.error, bad[i].error);
-        assert_true(strlen(s->parcel->msg->l_done.text) > 10);
-        assert_null(find(&b, WORKER_CONN, PS_MSG_L_ERROR, 0));
+        assert_int_equal(s->packet->msg->l_done.error, bad[i].error);
+        assert_true(strlen(s->packet->msg->l_done.text) > 10);
+        assert_null(find_sent(&b, WORKER_CONN, PS_MSG_L_ERROR, 0));
     }
-    end(&b);
+    end_bench(&b);
 }
 
 static void who_passes_gives_nothing(void **state)
@@ -1157,42 +1174,42 @@ static void who_passes_gives_nothing(void **state)
     const float *sum;
 
     (void)state;
-    begin(&b, 3, 1);
+    begin_bench(&b, 3, 1);
     open_key(&b, 0, 1, 8192, SERVER_NODE);
-    tick(&b);
-    link_server(&b, false, 0);
-    give_region(&b, 0, 8192 * 4);
-    give_region(&b, 2, 8192 * 4);
+    feed_tick(&b);
+    connect_server(&b, false, 0);
+    share_region(&b, 0, 8192 * 4);
+    share_region(&b, 2, 8192 * 4);
     /* A pass may be the first, and says nothing of what the round is. */
-    pass(&b, 1, 0, 1);
+    submit_skip(&b, 1, 0, 1);
     for (uint32_t i = 0; i < 3; i += 2) {
-        say(&b, WORKER_CONN + i,
-            &(struct ps_msg){.code = PS_MSG_L_OP,
-                             .l_op = {.op_id = 1,
-                                      .op = PS_OP_PUSHPULL,
-                                      .key = 0,
-                                      .region = 1,
-                                      .round = 1,
-                                      .samples = 5 + i,
-                                      .reduce = PS_REDUCE_MEAN}},
-            NULL);
+        deliver_msg(&b, WORKER_CONN + i,
+                    &(struct ps_msg){.code = PS_MSG_L_OP,
+                                     .l_op = {.op_id = 1,
+                                              .op = PS_OP_PUSHPULL,
+                                              .key = 0,
+                                              .region = 1,
+                                              .round = 1,
+                                              .samples = 5 + i,
+                                              .reduce = PS_REDUCE_MEAN}},
+                    NULL);
     }
-    compute_all(&b);
-    s = find(&b, SERVER_CONN, PS_MSG_PUSH, 0);
+    run_computations(&b);
+    s = find_sent(&b, SERVER_CONN, PS_MSG_PUSH, 0);
     assert_non_null(s);
-    assert_int_equal(s->parcel->msg->push.ranks, 5 + 7);
-    assert_int_equal(s->parcel->msg->push.reduce, PS_REDUCE_MEAN);
-    sum = (const float *)(const void *)ps_slice_data(&s->parcel->slice[0]);
+    assert_int_equal(s->packet->msg->push.weight, 5 + 7);
+    assert_int_equal(s->packet->msg->push.reduce, PS_REDUCE_MEAN);
+    sum = (const float *)(const void *)ps_slice_data(&s->packet->slices[0]);
     assert_true(sum[0] == 1 + 3);
     /* A mark that says that nobody gave anything is not believed. */
-    commit(&b, 0, 0, 1, 8192, 1);
-    answer(&b, 0, 0, 1, 8192, 4, 0);
+    deliver_commit(&b, 0, 0, 1, 8192, 1);
+    deliver_value(&b, 0, 0, 1, 8192, 4, 0);
     for (uint32_t i = 0; i < 3; i++) {
-        assert_int_equal(last_done(&b, i)->error, 0);
-        assert_int_equal(last_done(&b, i)->version, 1);
-        assert_false(last_done(&b, i)->nobody);
+        assert_int_equal(last_op_done(&b, i)->error, 0);
+        assert_int_equal(last_op_done(&b, i)->version, 1);
+        assert_false(last_op_done(&b, i)->all_skipped);
     }
-    end(&b);
+    end_bench(&b);
 }
 
 static void a_node_that_passes_hears_who_does(void **state)
@@ -1201,35 +1218,35 @@ static void a_node_that_passes_hears_who_does(void **state)
     const struct sent *s;
 
     (void)state;
-    begin(&b, 2, 1);
+    begin_bench(&b, 2, 1);
     open_key(&b, 0, 2, 8192, SERVER_NODE);
-    tick(&b);
-    link_server(&b, false, 0);
+    feed_tick(&b);
+    connect_server(&b, false, 0);
     for (uint64_t r = 1; r <= 3; r++) {
-        forget_sent(&b);
-        pass(&b, 1, 0, r);
-        assert_null(find(&b, SERVER_CONN, PS_MSG_PUSH, 0));
-        pass(&b, 0, 0, r);
-        tick(&b);
-        s = find(&b, SERVER_CONN, PS_MSG_PUSH, 0);
+        drop_sent(&b);
+        submit_skip(&b, 1, 0, r);
+        assert_null(find_sent(&b, SERVER_CONN, PS_MSG_PUSH, 0));
+        submit_skip(&b, 0, 0, r);
+        feed_tick(&b);
+        s = find_sent(&b, SERVER_CONN, PS_MSG_PUSH, 0);
         assert_non_null(s);
-        assert_int_equal(s->parcel->msg->push.ranks, 0);
-        assert_int_equal(s->parcel->msg->push.parts_count, 2);
-        assert_int_equal(s->parcel->msg->push.parts[1].count, 0);
-        assert_int_equal(s->parcel->slice_count, 0);
-        assert_false(s->parcel->msg->push.want);
-        commit(&b, 0, 1, r, 8192, r > 1);
-        assert_int_equal(count(&b, WORKER_CONN, PS_MSG_L_DONE), 0);
+        assert_int_equal(s->packet->msg->push.weight, 0);
+        assert_int_equal(s->packet->msg->push.parts_count, 2);
+        assert_int_equal(s->packet->msg->push.parts[1].count, 0);
+        assert_int_equal(s->packet->slice_count, 0);
+        assert_false(s->packet->msg->push.needs_value);
+        deliver_commit(&b, 0, 1, r, 8192, r > 1);
+        assert_int_equal(count_sent(&b, WORKER_CONN, PS_MSG_L_DONE), 0);
         /* In the second round others have failed half way: there a server has
          * counted something. */
-        commit(&b, 0, 0, r, 8192, r == 3);
+        deliver_commit(&b, 0, 0, r, 8192, r == 3);
         for (uint32_t i = 0; i < 2; i++) {
-            assert_int_equal(last_done(&b, i)->error, 0);
-            assert_int_equal(last_done(&b, i)->version, r);
-            assert_int_equal(last_done(&b, i)->nobody, r == 3);
+            assert_int_equal(last_op_done(&b, i)->error, 0);
+            assert_int_equal(last_op_done(&b, i)->version, r);
+            assert_int_equal(last_op_done(&b, i)->all_skipped, r == 3);
         }
     }
-    end(&b);
+    end_bench(&b);
 }
 
 /* Where the value lies here it is that of the next version, too, for whoever
@@ -1249,52 +1266,54 @@ static void a_value_that_stays_is_held(void **state)
 
     (void)state;
     memcpy(table->data, record, 8);
-    begin(&b, 1, 1);
+    begin_bench(&b, 1, 1);
     open_key(&b, 0, 1, 8192, SERVER_NODE);
-    tick(&b);
-    link_server(&b, false, 0);
-    give_region(&b, 0, 8192 * 4);
-    push(&b, 0, 0, 1, 0);
-    answer(&b, 0, 0, 1, 8192, 9, 0);
-    pass(&b, 0, 0, 2);
-    commit(&b, 0, 0, 2, 8192, 1);
-    assert_true(last_done(&b, 0)->nobody);
-    forget_sent(&b);
-    say(&b, WORKER_CONN,
+    feed_tick(&b);
+    connect_server(&b, false, 0);
+    share_region(&b, 0, 8192 * 4);
+    submit_push(&b, 0, 0, 1, 0);
+    deliver_value(&b, 0, 0, 1, 8192, 9, 0);
+    submit_skip(&b, 0, 0, 2);
+    deliver_commit(&b, 0, 0, 2, 8192, 1);
+    assert_true(last_op_done(&b, 0)->all_skipped);
+    drop_sent(&b);
+    deliver_msg(
+        &b, WORKER_CONN,
         &(struct ps_msg){
             .code = PS_MSG_L_OP,
             .l_op = {.op_id = 5, .op = PS_OP_PULL, .key = 0, .round = 2}},
         NULL);
-    assert_int_equal(last_done(&b, 0)->version, 2);
-    assert_null(find(&b, SERVER_CONN, PS_MSG_PULL, 0));
+    assert_int_equal(last_op_done(&b, 0)->version, 2);
+    assert_null(find_sent(&b, SERVER_CONN, PS_MSG_PULL, 0));
     /* Another server is told of it. */
-    say(&b, SCHED_CONN,
+    deliver_msg(
+        &b, SCHED_CONN,
         &(struct ps_msg){
             .code = PS_MSG_MAP,
             .map = {.epoch = 2, .servers = &server, .servers_count = 1}},
         NULL);
-    say(&b, SCHED_CONN,
-        &(struct ps_msg){.code = PS_MSG_KEY_OPENED,
-                         .key_opened = {.gen = GEN,
-                                        .text = "",
-                                        .key = 0,
-                                        .epoch = 2,
-                                        .parts = 1,
-                                        .compression = ""}},
-        &payload);
+    deliver_msg(&b, SCHED_CONN,
+                &(struct ps_msg){.code = PS_MSG_KEY_OPENED,
+                                 .key_opened = {.gen = GEN,
+                                                .text = "",
+                                                .key = 0,
+                                                .epoch = 2,
+                                                .parts = 1,
+                                                .compression = ""}},
+                &payload);
     ps_buf_unref(table);
-    tick(&b);
-    assert_int_equal(b.dialled, SERVER_NODE + 1);
+    feed_tick(&b);
+    assert_int_equal(b.dialled_node, SERVER_NODE + 1);
     open_conn(&b, SERVER_CONN + 1, PS_CONN_DIALLED, SERVER_NODE + 1);
-    welcome(&b, SERVER_CONN + 1, false, 0);
-    s = find(&b, SERVER_CONN + 1, PS_MSG_RESUME, 0);
+    deliver_welcome(&b, SERVER_CONN + 1, false, 0);
+    s = find_sent(&b, SERVER_CONN + 1, PS_MSG_RESTORE, 0);
     assert_non_null(s);
-    assert_true(s->parcel->msg->resume.held);
-    assert_int_equal(s->parcel->msg->resume.parts[0].round, 2);
-    assert_int_equal(s->parcel->msg->resume.parts[0].salt, 1);
-    assert_true(
-        *(const float *)(const void *)ps_slice_data(&s->parcel->slice[0]) == 9);
-    end(&b);
+    assert_true(s->packet->msg->restore.has_value);
+    assert_int_equal(s->packet->msg->restore.parts[0].round, 2);
+    assert_int_equal(s->packet->msg->restore.parts[0].rng_key, 1);
+    assert_true(*(const float *)(const void *)ps_slice_data(
+                    &s->packet->slices[0]) == 9);
+    end_bench(&b);
 }
 
 static void what_a_pass_may_not_say(void **state)
@@ -1303,26 +1322,26 @@ static void what_a_pass_may_not_say(void **state)
         {.key = 9, .round = 1},
         {.key = 0, .round = 2},
         {.key = 0, .round = 1, .region = 1},
-        {.key = 0, .round = 1, .rows = 3},
+        {.key = 0, .round = 1, .row_count = 3},
     };
     struct bench b;
 
     (void)state;
-    begin(&b, 1, 1);
+    begin_bench(&b, 1, 1);
     open_key(&b, 0, 1, 8192, SERVER_NODE);
-    give_region(&b, 0, 8192 * 4);
+    share_region(&b, 0, 8192 * 4);
     for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
         struct ps_msg m = {.code = PS_MSG_L_OP, .l_op = bad[i]};
 
-        m.l_op.op = PS_OP_PASS;
+        m.l_op.op = PS_OP_SKIP;
         m.l_op.op_id = i + 1;
-        say(&b, WORKER_CONN, &m, NULL);
-        assert_int_equal(last_done(&b, 0)->op_id, i + 1);
-        assert_int_equal(last_done(&b, 0)->error,
+        deliver_msg(&b, WORKER_CONN, &m, NULL);
+        assert_int_equal(last_op_done(&b, 0)->op_id, i + 1);
+        assert_int_equal(last_op_done(&b, 0)->error,
                          i == 0 ? PS_E_NOKEY : PS_E_INVAL);
-        assert_true(strlen(last_done(&b, 0)->text) > 10);
+        assert_true(strlen(last_op_done(&b, 0)->text) > 10);
     }
-    end(&b);
+    end_bench(&b);
 }
 
 static void without_servers_a_value_stays(void **state)
@@ -1331,32 +1350,34 @@ static void without_servers_a_value_stays(void **state)
     struct ps_buf *region;
 
     (void)state;
-    begin(&b, 2, 0);
+    begin_bench(&b, 2, 0);
     open_key(&b, 0, 2, 8192, 0);
-    give_region(&b, 0, 2 * 8192 * 4);
+    share_region(&b, 0, 2 * 8192 * 4);
     region = b.region[0];
     /* There is nothing yet. */
     for (uint32_t i = 0; i < 2; i++) {
-        pass(&b, i, 0, 1);
+        submit_skip(&b, i, 0, 1);
     }
-    assert_int_equal(b.compute_count, 0);
-    assert_true(last_done(&b, 0)->nobody && last_done(&b, 1)->nobody);
-    push(&b, 0, 0, 2, 0);
-    pass(&b, 1, 0, 2);
-    compute_all(&b);
-    assert_int_equal(last_done(&b, 1)->version, 2);
-    assert_false(last_done(&b, 1)->nobody);
+    assert_int_equal(b.computation_count, 0);
+    assert_true(last_op_done(&b, 0)->all_skipped &&
+                last_op_done(&b, 1)->all_skipped);
+    submit_push(&b, 0, 0, 2, 0);
+    submit_skip(&b, 1, 0, 2);
+    run_computations(&b);
+    assert_int_equal(last_op_done(&b, 1)->version, 2);
+    assert_false(last_op_done(&b, 1)->all_skipped);
     for (uint32_t i = 0; i < 2; i++) {
-        pass(&b, i, 0, 3);
+        submit_skip(&b, i, 0, 3);
     }
-    assert_int_equal(b.compute_count, 2);
+    assert_int_equal(b.computation_count, 2);
     /* It is copied from where version 2 lies to where 3 is to lie. */
-    assert_int_equal(b.computes[0]->job.src_count, 1);
-    assert_memory_equal(b.computes[0]->job.src[0], region->data, 8192 * 4);
-    compute_all(&b);
-    assert_int_equal(last_done(&b, 0)->version, 3);
-    assert_true(last_done(&b, 0)->nobody && last_done(&b, 1)->nobody);
-    end(&b);
+    assert_int_equal(b.computations[0]->job.src_count, 1);
+    assert_memory_equal(b.computations[0]->job.src[0], region->data, 8192 * 4);
+    run_computations(&b);
+    assert_int_equal(last_op_done(&b, 0)->version, 3);
+    assert_true(last_op_done(&b, 0)->all_skipped &&
+                last_op_done(&b, 1)->all_skipped);
+    end_bench(&b);
 }
 
 static void a_root_that_has_joined_is_named(void **state)
@@ -1365,44 +1386,44 @@ static void a_root_that_has_joined_is_named(void **state)
     for (uint32_t servers = 0; servers < 2; servers++) {
         struct bench b;
 
-        begin(&b, 2, servers);
+        begin_bench(&b, 2, servers);
         open_key(&b, 0, 1, 8192, servers == 0 ? 0 : SERVER_NODE);
-        tick(&b);
+        feed_tick(&b);
         if (servers == 1) {
-            link_server(&b, false, 0);
+            connect_server(&b, false, 0);
         }
-        say(&b, WORKER_CONN,
-            &(struct ps_msg){.code = PS_MSG_L_OP,
-                             .l_op = {.op_id = 1,
-                                      .op = PS_OP_BROADCAST,
-                                      .key = 0,
-                                      .round = 1,
-                                      .root = 1}},
-            NULL);
-        pass(&b, 1, 0, 1);
-        tick(&b);
+        deliver_msg(&b, WORKER_CONN,
+                    &(struct ps_msg){.code = PS_MSG_L_OP,
+                                     .l_op = {.op_id = 1,
+                                              .op = PS_OP_BROADCAST,
+                                              .key = 0,
+                                              .round = 1,
+                                              .root = 1}},
+                    NULL);
+        submit_skip(&b, 1, 0, 1);
+        feed_tick(&b);
         if (servers == 1) {
             struct ps_rec_part part = {.key = 0, .round = 1};
 
-            assert_non_null(find(&b, SERVER_CONN, PS_MSG_PUSH, 0));
-            say(&b, SERVER_CONN,
-                &(struct ps_msg){.code = PS_MSG_REFUSE,
-                                 .refuse = {.gen = GEN,
-                                            .epoch = 1,
-                                            .error = PS_E_MISMATCH,
-                                            .text = "",
-                                            .parts = &part,
-                                            .parts_count = 1,
-                                            .assign = true,
-                                            .attempt = 1}},
-                NULL);
+            assert_non_null(find_sent(&b, SERVER_CONN, PS_MSG_PUSH, 0));
+            deliver_msg(&b, SERVER_CONN,
+                        &(struct ps_msg){.code = PS_MSG_REFUSE,
+                                         .refuse = {.gen = GEN,
+                                                    .epoch = 1,
+                                                    .error = PS_E_MISMATCH,
+                                                    .text = "",
+                                                    .parts = &part,
+                                                    .parts_count = 1,
+                                                    .conflict_assign = true,
+                                                    .retry = 1}},
+                        NULL);
         }
         for (uint32_t i = 0; i < 2; i++) {
-            assert_int_equal(last_done(&b, i)->error, PS_E_MISMATCH);
+            assert_int_equal(last_op_done(&b, i)->error, PS_E_MISMATCH);
             assert_non_null(
-                strstr(last_done(&b, i)->text, "rank 1 has joined"));
+                strstr(last_op_done(&b, i)->text, "rank 1 has joined"));
         }
-        end(&b);
+        end_bench(&b);
     }
 }
 
@@ -1413,20 +1434,20 @@ static void without_servers_the_sum_goes_where_workers_read_it(void **state)
     const struct sent *done;
 
     (void)state;
-    begin(&b, 2, 0);
+    begin_bench(&b, 2, 0);
     open_key(&b, 0, 2, 8192, 0);
-    info = find(&b, WORKER_CONN, PS_MSG_L_KEY_INFO, 0);
+    info = find_sent(&b, WORKER_CONN, PS_MSG_L_KEY_INFO, 0);
     assert_non_null(info);
-    give_region(&b, 0, 2 * 8192 * 4);
-    give_region(&b, 1, 2 * 8192 * 4);
-    push(&b, 0, 0, 1, 0);
-    push(&b, 1, 0, 1, 0);
-    assert_int_equal(b.compute_count, 2);
-    compute_all(&b);
-    done = find(&b, WORKER_CONN + 1, PS_MSG_L_DONE, 0);
+    share_region(&b, 0, 2 * 8192 * 4);
+    share_region(&b, 1, 2 * 8192 * 4);
+    submit_push(&b, 0, 0, 1, 0);
+    submit_push(&b, 1, 0, 1, 0);
+    assert_int_equal(b.computation_count, 2);
+    run_computations(&b);
+    done = find_sent(&b, WORKER_CONN + 1, PS_MSG_L_DONE, 0);
     assert_non_null(done);
-    assert_int_equal(done->parcel->msg->l_done.version, 1);
-    end(&b);
+    assert_int_equal(done->packet->msg->l_done.version, 1);
+    end_bench(&b);
 }
 
 #define MIB_FLOATS (1024u * 1024u / 4u)
@@ -1437,26 +1458,27 @@ static void workers_hear_how_far_a_result_is(void **state)
     struct ps_compute *last;
 
     (void)state;
-    begin(&b, 2, 0);
+    begin_bench(&b, 2, 0);
     open_key(&b, 0, 8, MIB_FLOATS, 0);
-    give_region(&b, 0, 8u << 20);
-    give_region(&b, 1, 8u << 20);
-    push(&b, 0, 0, 1, 0);
-    push(&b, 1, 0, 1, 0);
-    assert_int_equal(b.compute_count, 8);
+    share_region(&b, 0, 8u << 20);
+    share_region(&b, 1, 8u << 20);
+    submit_push(&b, 0, 0, 1, 0);
+    submit_push(&b, 1, 0, 1, 0);
+    assert_int_equal(b.computation_count, 8);
     /* The first one is late: nobody hears of what is behind it. */
-    last = b.computes[0];
-    memmove(b.computes, b.computes + 1, 4 * sizeof(struct ps_compute *));
-    b.computes[4] = last;
-    compute_all(&b);
+    last = b.computations[0];
+    memmove(b.computations, b.computations + 1,
+            4 * sizeof(struct ps_compute *));
+    b.computations[4] = last;
+    run_computations(&b);
     for (uint32_t w = 0; w < 2; w++) {
-        assert_int_equal(b.piece_count[w], 2);
-        assert_int_equal(b.pieces[w][0], 5u << 20);
-        assert_int_equal(b.pieces[w][1], 7u << 20);
+        assert_int_equal(b.progress_count[w], 2);
+        assert_int_equal(b.progress[w][0], 5u << 20);
+        assert_int_equal(b.progress[w][1], 7u << 20);
         /* The rest is told by the end. */
-        assert_int_equal(count(&b, WORKER_CONN + w, PS_MSG_L_DONE), 1);
+        assert_int_equal(count_sent(&b, WORKER_CONN + w, PS_MSG_L_DONE), 1);
     }
-    end(&b);
+    end_bench(&b);
 }
 
 static void who_asks_for_no_value_hears_of_no_pieces(void **state)
@@ -1464,21 +1486,22 @@ static void who_asks_for_no_value_hears_of_no_pieces(void **state)
     struct bench b;
 
     (void)state;
-    begin(&b, 2, 0);
+    begin_bench(&b, 2, 0);
     open_key(&b, 0, 8, MIB_FLOATS, 0);
-    give_region(&b, 0, 8u << 20);
-    give_region(&b, 1, 8u << 20);
-    push(&b, 0, 0, 1, 0);
-    say(&b, WORKER_CONN + 1,
+    share_region(&b, 0, 8u << 20);
+    share_region(&b, 1, 8u << 20);
+    submit_push(&b, 0, 0, 1, 0);
+    deliver_msg(
+        &b, WORKER_CONN + 1,
         &(struct ps_msg){
             .code = PS_MSG_L_OP,
             .l_op = {.op_id = 1, .op = PS_OP_PUSH, .region = 1, .round = 1}},
         NULL);
-    compute_all(&b);
-    assert_int_equal(b.piece_count[0], 3);
-    assert_int_equal(b.piece_count[1], 0);
-    assert_int_equal(count(&b, WORKER_CONN + 1, PS_MSG_L_DONE), 1);
-    end(&b);
+    run_computations(&b);
+    assert_int_equal(b.progress_count[0], 3);
+    assert_int_equal(b.progress_count[1], 0);
+    assert_int_equal(count_sent(&b, WORKER_CONN + 1, PS_MSG_L_DONE), 1);
+    end_bench(&b);
 }
 
 /* Servers answer in any order. */
@@ -1487,22 +1510,22 @@ static void pieces_of_a_server_come_in_order(void **state)
     struct bench b;
 
     (void)state;
-    begin(&b, 1, 1);
+    begin_bench(&b, 1, 1);
     open_key(&b, 0, 6, MIB_FLOATS, SERVER_NODE);
-    tick(&b);
-    link_server(&b, false, 0);
-    give_region(&b, 0, 6u << 20);
-    push(&b, 0, 0, 1, 0);
-    answer(&b, 0, 1, 1, MIB_FLOATS, 1, 1u << 30);
-    answer(&b, 0, 3, 1, MIB_FLOATS, 1, 1u << 30);
-    assert_int_equal(b.piece_count[0], 0);
-    answer(&b, 0, 0, 1, MIB_FLOATS, 1, 1u << 30);
-    assert_int_equal(b.piece_count[0], 1);
-    assert_int_equal(b.pieces[0][0], 2u << 20);
-    answer(&b, 0, 2, 1, MIB_FLOATS, 1, 1u << 30);
-    assert_int_equal(b.piece_count[0], 2);
-    assert_int_equal(b.pieces[0][1], 4u << 20);
-    end(&b);
+    feed_tick(&b);
+    connect_server(&b, false, 0);
+    share_region(&b, 0, 6u << 20);
+    submit_push(&b, 0, 0, 1, 0);
+    deliver_value(&b, 0, 1, 1, MIB_FLOATS, 1, 1u << 30);
+    deliver_value(&b, 0, 3, 1, MIB_FLOATS, 1, 1u << 30);
+    assert_int_equal(b.progress_count[0], 0);
+    deliver_value(&b, 0, 0, 1, MIB_FLOATS, 1, 1u << 30);
+    assert_int_equal(b.progress_count[0], 1);
+    assert_int_equal(b.progress[0][0], 2u << 20);
+    deliver_value(&b, 0, 2, 1, MIB_FLOATS, 1, 1u << 30);
+    assert_int_equal(b.progress_count[0], 2);
+    assert_int_equal(b.progress[0][1], 4u << 20);
+    end_bench(&b);
 }
 
 static void a_job_that_is_over_leaves_nothing(void **state)
@@ -1511,37 +1534,38 @@ static void a_job_that_is_over_leaves_nothing(void **state)
     struct ps_event closed = {.type = PS_EV_CLOSED};
 
     (void)state;
-    begin(&b, 2, 1);
+    begin_bench(&b, 2, 1);
     open_key(&b, 0, 4, 8192, SERVER_NODE);
-    tick(&b);
-    link_server(&b, false, 0);
-    give_region(&b, 0, 4 * 8192 * 4);
-    give_region(&b, 1, 4 * 8192 * 4);
-    push(&b, 0, 0, 1, 0);
-    push(&b, 1, 0, 1, 0); /* Sums are under way. */
-    assert_true(b.compute_count > 0);
-    say(&b, SCHED_CONN,
-        &(struct ps_msg){.code = PS_MSG_JOB_STATE,
-                         .job_state = {.gen = GEN,
-                                       .version = 2,
-                                       .name = "job",
-                                       .phase = PS_JOB_PHASE_FAILED,
-                                       .reason = "rank 1 on n2 died",
-                                       .optimizer = ""}},
-        NULL);
+    feed_tick(&b);
+    connect_server(&b, false, 0);
+    share_region(&b, 0, 4 * 8192 * 4);
+    share_region(&b, 1, 4 * 8192 * 4);
+    submit_push(&b, 0, 0, 1, 0);
+    submit_push(&b, 1, 0, 1, 0); /* Sums are under way. */
+    assert_true(b.computation_count > 0);
+    deliver_msg(&b, SCHED_CONN,
+                &(struct ps_msg){.code = PS_MSG_JOB_STATE,
+                                 .job_state = {.gen = GEN,
+                                               .version = 2,
+                                               .name = "job",
+                                               .phase = PS_JOB_PHASE_FAILED,
+                                               .reason = "rank 1 on n2 died",
+                                               .optimizer = ""}},
+                NULL);
     for (uint32_t w = 0; w < 2; w++) {
-        const struct sent *s = find(&b, WORKER_CONN + w, PS_MSG_L_ERROR, 0);
+        const struct sent *s = find_sent(&b, WORKER_CONN + w, PS_MSG_L_ERROR,
+                                         0);
 
         assert_non_null(s);
-        assert_string_equal(s->parcel->msg->l_error.text, "rank 1 on n2 died");
+        assert_string_equal(s->packet->msg->l_error.text, "rank 1 on n2 died");
         closed.conn = WORKER_CONN + w;
-        step(&b, closed);
+        feed_event(&b, closed);
     }
-    compute_all(&b);
-    forget_sent(&b);
+    run_computations(&b);
+    drop_sent(&b);
     assert_int_equal(ps_agent_residue(b.agent), 0);
-    assert_int_equal(ps_pool_used(b.sums), 0);
-    end(&b);
+    assert_int_equal(ps_pool_used(b.scratch_pool), 0);
+    end_bench(&b);
 }
 
 /* Two workers that had another agent; rank 1 has heard the end of round 5,
@@ -1549,15 +1573,15 @@ static void a_job_that_is_over_leaves_nothing(void **state)
 static void begin_resumed(struct bench *b)
 {
     memset(b, 0, sizeof(*b));
-    b->resumes = true;
-    b->pushed[0] = 4;
-    b->pushed[1] = 5;
-    begin_again(b, 2, 1);
+    b->reattaches = true;
+    b->pushed_rounds[0] = 4;
+    b->pushed_rounds[1] = 5;
+    restart_bench(b, 2, 1);
     open_key(b, 0, 1, 16, SERVER_NODE);
-    give_region(b, 0, 64);
-    give_region(b, 1, 64);
-    tick(b);
-    link_server(b, false, 0);
+    share_region(b, 0, 64);
+    share_region(b, 1, 64);
+    feed_tick(b);
+    connect_server(b, false, 0);
 }
 
 static void ranks_go_on_at_a_new_agent(void **state)
@@ -1567,34 +1591,34 @@ static void ranks_go_on_at_a_new_agent(void **state)
 
     (void)state;
     begin_resumed(&b);
-    assert_true(
-        find(&b, SCHED_CONN, PS_MSG_JOB_OPEN, 0)->parcel->msg->job_open.resume);
-    assert_int_equal(find(&b, WORKER_CONN, PS_MSG_L_WELCOME, 0)
-                         ->parcel->msg->l_welcome.barriers,
+    assert_true(find_sent(&b, SCHED_CONN, PS_MSG_JOB_OPEN, 0)
+                    ->packet->msg->job_open.reattach);
+    assert_int_equal(find_sent(&b, WORKER_CONN, PS_MSG_L_WELCOME, 0)
+                         ->packet->msg->l_welcome.completed_barriers,
                      3);
-    s = find(&b, WORKER_CONN + 1, PS_MSG_L_KEY_INFO, 0);
-    assert_int_equal(s->parcel->msg->l_key_info.round, 5);
+    s = find_sent(&b, WORKER_CONN + 1, PS_MSG_L_KEY_INFO, 0);
+    assert_int_equal(s->packet->msg->l_key_info.pushed_round, 5);
     /* Round 5 is over: rank 0 gets its value, and gives nothing. */
-    push(&b, 0, 0, 5, 0);
-    push(&b, 1, 0, 6, 0);
-    tick(&b);
-    assert_null(find(&b, SERVER_CONN, PS_MSG_PUSH, 0));
-    s = find(&b, SERVER_CONN, PS_MSG_PULL, 0);
-    assert_int_equal(s->parcel->msg->pull.parts[0].round, 5);
-    answer(&b, 0, 0, 5, 16, 2.5f, 1 << 20);
-    s = find(&b, WORKER_CONN, PS_MSG_L_DONE, 0);
-    assert_int_equal(s->parcel->msg->l_done.version, 5);
-    assert_null(find(&b, WORKER_CONN + 1, PS_MSG_L_DONE, 0));
+    submit_push(&b, 0, 0, 5, 0);
+    submit_push(&b, 1, 0, 6, 0);
+    feed_tick(&b);
+    assert_null(find_sent(&b, SERVER_CONN, PS_MSG_PUSH, 0));
+    s = find_sent(&b, SERVER_CONN, PS_MSG_PULL, 0);
+    assert_int_equal(s->packet->msg->pull.parts[0].round, 5);
+    deliver_value(&b, 0, 0, 5, 16, 2.5f, 1 << 20);
+    s = find_sent(&b, WORKER_CONN, PS_MSG_L_DONE, 0);
+    assert_int_equal(s->packet->msg->l_done.version, 5);
+    assert_null(find_sent(&b, WORKER_CONN + 1, PS_MSG_L_DONE, 0));
     /* The next one is as any. */
-    push(&b, 0, 0, 6, 0);
-    compute_all(&b);
-    tick(&b);
-    s = find(&b, SERVER_CONN, PS_MSG_PUSH, 0);
-    assert_int_equal(s->parcel->msg->push.parts[0].round, 6);
-    answer(&b, 0, 0, 6, 16, 3, 1 << 20);
-    assert_int_equal(count(&b, WORKER_CONN, PS_MSG_L_DONE), 2);
-    assert_int_equal(count(&b, WORKER_CONN + 1, PS_MSG_L_DONE), 1);
-    end(&b);
+    submit_push(&b, 0, 0, 6, 0);
+    run_computations(&b);
+    feed_tick(&b);
+    s = find_sent(&b, SERVER_CONN, PS_MSG_PUSH, 0);
+    assert_int_equal(s->packet->msg->push.parts[0].round, 6);
+    deliver_value(&b, 0, 0, 6, 16, 3, 1 << 20);
+    assert_int_equal(count_sent(&b, WORKER_CONN, PS_MSG_L_DONE), 2);
+    assert_int_equal(count_sent(&b, WORKER_CONN + 1, PS_MSG_L_DONE), 1);
+    end_bench(&b);
 }
 
 /* The one that knows of the end comes last. */
@@ -1604,37 +1628,37 @@ static void an_end_that_is_heard_of_late_counts(void **state)
 
     (void)state;
     memset(&b, 0, sizeof(b));
-    b.resumes = true;
-    b.pushed[0] = 4;
-    b.pushed[1] = 4;
-    begin_again(&b, 3, 1);
+    b.reattaches = true;
+    b.pushed_rounds[0] = 4;
+    b.pushed_rounds[1] = 4;
+    restart_bench(&b, 3, 1);
     b.workers = 2; /* Rank 2 says nothing yet. */
     open_key(&b, 0, 1, 16, SERVER_NODE);
-    give_region(&b, 0, 64);
-    give_region(&b, 1, 64);
-    tick(&b);
-    link_server(&b, false, 0);
-    push(&b, 0, 0, 5, 0);
-    push(&b, 1, 0, 5, 0);
-    tick(&b);
-    assert_null(find(&b, SERVER_CONN, PS_MSG_PULL, 0));
-    say(&b, WORKER_CONN + 2,
-        &(struct ps_msg){.code = PS_MSG_L_KEY,
-                         .l_key = {.request = 1,
-                                   .name = "s:0",
-                                   .dtype = PS_DTYPE_FLOAT32,
-                                   .count = 16,
-                                   .classic = -1,
-                                   .resumed = true,
-                                   .pushed = 5}},
-        NULL);
-    tick(&b);
-    assert_null(find(&b, SERVER_CONN, PS_MSG_PUSH, 0));
-    assert_non_null(find(&b, SERVER_CONN, PS_MSG_PULL, 0));
-    answer(&b, 0, 0, 5, 16, 2.5f, 1 << 20);
-    assert_int_equal(count(&b, WORKER_CONN, PS_MSG_L_DONE), 1);
-    assert_int_equal(count(&b, WORKER_CONN + 1, PS_MSG_L_DONE), 1);
-    end(&b);
+    share_region(&b, 0, 64);
+    share_region(&b, 1, 64);
+    feed_tick(&b);
+    connect_server(&b, false, 0);
+    submit_push(&b, 0, 0, 5, 0);
+    submit_push(&b, 1, 0, 5, 0);
+    feed_tick(&b);
+    assert_null(find_sent(&b, SERVER_CONN, PS_MSG_PULL, 0));
+    deliver_msg(&b, WORKER_CONN + 2,
+                &(struct ps_msg){.code = PS_MSG_L_KEY,
+                                 .l_key = {.request = 1,
+                                           .name = "s:0",
+                                           .dtype = PS_DTYPE_FLOAT32,
+                                           .count = 16,
+                                           .mxnet_key = -1,
+                                           .reattached = true,
+                                           .pushed_round = 5}},
+                NULL);
+    feed_tick(&b);
+    assert_null(find_sent(&b, SERVER_CONN, PS_MSG_PUSH, 0));
+    assert_non_null(find_sent(&b, SERVER_CONN, PS_MSG_PULL, 0));
+    deliver_value(&b, 0, 0, 5, 16, 2.5f, 1 << 20);
+    assert_int_equal(count_sent(&b, WORKER_CONN, PS_MSG_L_DONE), 1);
+    assert_int_equal(count_sent(&b, WORKER_CONN + 1, PS_MSG_L_DONE), 1);
+    end_bench(&b);
 }
 
 /* What the old agent had sent is merged, and the new one hears of it, before
@@ -1645,30 +1669,30 @@ static void a_round_may_be_made_before_it_is_offered(void **state)
 
     (void)state;
     begin_resumed(&b);
-    push(&b, 1, 0, 6, 0);
-    answer(&b, 0, 0, 6, 16, 3, 1 << 20);
-    assert_null(find(&b, WORKER_CONN + 1, PS_MSG_L_DONE, 0));
-    push(&b, 0, 0, 5, 0); /* What is there is newer. */
-    push(&b, 0, 0, 6, 0);
-    tick(&b);
-    assert_null(find(&b, SERVER_CONN, PS_MSG_PUSH, 0));
-    assert_int_equal(count(&b, WORKER_CONN, PS_MSG_L_DONE), 2);
-    assert_int_equal(count(&b, WORKER_CONN + 1, PS_MSG_L_DONE), 1);
-    end(&b);
+    submit_push(&b, 1, 0, 6, 0);
+    deliver_value(&b, 0, 0, 6, 16, 3, 1 << 20);
+    assert_null(find_sent(&b, WORKER_CONN + 1, PS_MSG_L_DONE, 0));
+    submit_push(&b, 0, 0, 5, 0); /* What is there is newer. */
+    submit_push(&b, 0, 0, 6, 0);
+    feed_tick(&b);
+    assert_null(find_sent(&b, SERVER_CONN, PS_MSG_PUSH, 0));
+    assert_int_equal(count_sent(&b, WORKER_CONN, PS_MSG_L_DONE), 2);
+    assert_int_equal(count_sent(&b, WORKER_CONN + 1, PS_MSG_L_DONE), 1);
+    end_bench(&b);
 }
 
 static void say_key(struct bench *b, uint32_t worker, uint64_t pushed)
 {
-    say(b, WORKER_CONN + worker,
-        &(struct ps_msg){.code = PS_MSG_L_KEY,
-                         .l_key = {.request = 9,
-                                   .name = "s:0",
-                                   .dtype = PS_DTYPE_FLOAT32,
-                                   .count = 16,
-                                   .classic = -1,
-                                   .resumed = true,
-                                   .pushed = pushed}},
-        NULL);
+    deliver_msg(b, WORKER_CONN + worker,
+                &(struct ps_msg){.code = PS_MSG_L_KEY,
+                                 .l_key = {.request = 9,
+                                           .name = "s:0",
+                                           .dtype = PS_DTYPE_FLOAT32,
+                                           .count = 16,
+                                           .mxnet_key = -1,
+                                           .reattached = true,
+                                           .pushed_round = pushed}},
+                NULL);
 }
 
 /* What no worker says. */
@@ -1680,9 +1704,9 @@ static void rounds_that_cannot_be_end_the_session(void **state)
 
         (void)state;
         memset(&b, 0, sizeof(b));
-        b.resumes = true;
-        b.pushed[0] = 7;
-        begin_again(&b, 2, 1);
+        b.reattaches = true;
+        b.pushed_rounds[0] = 7;
+        restart_bench(&b, 2, 1);
         b.workers = 1;
         open_key(&b, 0, 1, 16, SERVER_NODE);
         if (i == 0) {
@@ -1690,10 +1714,10 @@ static void rounds_that_cannot_be_end_the_session(void **state)
         } else {
             say_key(&b, 1, i == 1 ? 5 : 9); /* Nobody is so far apart. */
         }
-        s = find(&b, WORKER_CONN + (i > 0), PS_MSG_L_ERROR, 0);
+        s = find_sent(&b, WORKER_CONN + (i > 0), PS_MSG_L_ERROR, 0);
         assert_non_null(s);
-        assert_int_equal(s->parcel->msg->l_error.error, PS_E_INVAL);
-        end(&b);
+        assert_int_equal(s->packet->msg->l_error.error, PS_E_INVAL);
+        end_bench(&b);
     }
 }
 
@@ -1704,16 +1728,17 @@ static void who_dies_before_it_has_said_its_rounds_is_untold(void **state)
 
         (void)state;
         memset(&b, 0, sizeof(b));
-        b.resumes = true;
-        begin_again(&b, 1, 1);
+        b.reattaches = true;
+        restart_bench(&b, 1, 1);
         if (said == 1) {
             open_key(&b, 0, 1, 16, SERVER_NODE);
         }
-        step(&b, (struct ps_event){.type = PS_EV_CLOSED, .conn = WORKER_CONN});
-        assert_int_equal(find(&b, SCHED_CONN, PS_MSG_WORKER_GONE, 0)
-                             ->parcel->msg->worker_gone.untold,
+        feed_event(
+            &b, (struct ps_event){.type = PS_EV_CLOSED, .conn = WORKER_CONN});
+        assert_int_equal(find_sent(&b, SCHED_CONN, PS_MSG_WORKER_GONE, 0)
+                             ->packet->msg->worker_gone.rounds_unknown,
                          said == 0);
-        end(&b);
+        end_bench(&b);
     }
 }
 
@@ -1723,26 +1748,26 @@ static void who_dies_before_it_has_said_its_rounds_is_untold(void **state)
  * the end of so many rounds. */
 static void begin_bereft(struct bench *b, uint64_t pushed, size_t given)
 {
-    struct ps_event ev = {.type = PS_EV_KEEP, .conn = WORKER_CONN};
+    struct ps_event ev = {.type = PS_EV_RESIDUAL_SEGMENT, .conn = WORKER_CONN};
 
     memset(b, 0, sizeof(*b));
-    b->resumes = true;
-    b->pushed[0] = pushed;
-    begin_again(b, 1, 1);
-    b->compresses = true;
+    b->reattaches = true;
+    b->pushed_rounds[0] = pushed;
+    restart_bench(b, 1, 1);
+    b->uses_compression = true;
     ev.region.region = 5;
-    ev.region.buf = ps_buf_wrap(keep_memory, given, NULL, NULL);
+    ev.region.buf = ps_buf_wrap(segment_memory, given, NULL, NULL);
     ev.region.buf->tag = 6;
-    step(b, ev);
+    feed_event(b, ev);
     ps_buf_unref(ev.region.buf);
 }
 
 static void run_code(struct bench *b, uint64_t round, uint8_t byte)
 {
-    forget_sent(b);
-    push(b, 0, 0, round, 0);
-    compute_all(b);
-    tick(b);
+    drop_sent(b);
+    submit_push(b, 0, 0, round, 0);
+    run_computations(b);
+    feed_tick(b);
     (void)expect_code(b, 0, byte);
 }
 
@@ -1752,22 +1777,23 @@ static size_t leave_behind(bool ended)
     struct bench b;
     size_t size;
 
-    memset(keep_memory, 0, sizeof(keep_memory));
-    begin(&b, 1, 1);
-    b.compresses = true;
+    memset(segment_memory, 0, sizeof(segment_memory));
+    begin_bench(&b, 1, 1);
+    b.uses_compression = true;
     open_key(&b, 0, 1, 8192, SERVER_NODE);
-    tick(&b);
-    link_server(&b, false, 0);
-    give_region(&b, 0, 8192 * 4);
-    push(&b, 0, 0, 1, 0);
-    compute_all(&b);
-    tick(&b);
+    feed_tick(&b);
+    connect_server(&b, false, 0);
+    share_region(&b, 0, 8192 * 4);
+    submit_push(&b, 0, 0, 1, 0);
+    run_computations(&b);
+    feed_tick(&b);
     (void)expect_code(&b, 0, 0x00);
-    size = find(&b, WORKER_CONN, PS_MSG_L_KEEP, 0)->parcel->msg->l_keep.size;
+    size = find_sent(&b, WORKER_CONN, PS_MSG_L_RESIDUAL_SEGMENT, 0)
+               ->packet->msg->l_residual_segment.size;
     if (ended) {
-        answer(&b, 0, 0, 1, 8192, 0, 1u << 30);
+        deliver_value(&b, 0, 0, 1, 8192, 0, 1u << 30);
     }
-    end(&b);
+    end_bench(&b);
     return size;
 }
 
@@ -1780,16 +1806,16 @@ static void what_codes_leave_over_outlives_the_agent(void **state)
         (void)state;
         begin_bereft(&b, (uint64_t)ended, size);
         open_key(&b, 0, 1, 8192, SERVER_NODE);
-        tick(&b);
-        link_server(&b, false, 0);
-        give_region(&b, 0, 8192 * 4);
+        feed_tick(&b);
+        connect_server(&b, false, 0);
+        share_region(&b, 0, 8192 * 4);
         if (ended == 0) {
             run_code(&b, 1, 0x00); /* The same bytes. */
-            answer(&b, 0, 0, 1, 8192, 0, 1u << 30);
+            deliver_value(&b, 0, 0, 1, 8192, 0, 1u << 30);
         }
         run_code(&b, 2, 0xff);
-        assert_null(find(&b, WORKER_CONN, PS_MSG_L_KEEP, 0));
-        end(&b);
+        assert_null(find_sent(&b, WORKER_CONN, PS_MSG_L_RESIDUAL_SEGMENT, 0));
+        end_bench(&b);
     }
 }
 
@@ -1800,39 +1826,39 @@ static void memory_that_no_agent_made_is_refused(void **state)
     uint8_t whole[256];
 
     (void)state;
-    memcpy(whole, keep_memory, sizeof(whole));
+    memcpy(whole, segment_memory, sizeof(whole));
     /* Every byte of the header and of the first record. */
     for (size_t i = 0; i < 128; i++) {
         const struct sent *s;
         struct bench b;
 
-        memcpy(keep_memory, whole, sizeof(whole));
-        keep_memory[i] ^= 0xa5;
+        memcpy(segment_memory, whole, sizeof(whole));
+        segment_memory[i] ^= 0xa5;
         begin_bereft(&b, 1, size);
-        s = find(&b, WORKER_CONN, PS_MSG_L_ERROR, 0);
+        s = find_sent(&b, WORKER_CONN, PS_MSG_L_ERROR, 0);
         if (i < 24 || (i >= 64 && i < 72)) {
             assert_non_null(s);
-            assert_int_equal(s->parcel->msg->l_error.error, PS_E_INVAL);
+            assert_int_equal(s->packet->msg->l_error.error, PS_E_INVAL);
         }
         if (s == NULL) { /* What it means is another one's, or nobody's. */
             open_key(&b, 0, 1, 8192, SERVER_NODE);
-            tick(&b);
-            link_server(&b, false, 0);
-            give_region(&b, 0, 8192 * 4);
-            push(&b, 0, 0, 2, 0);
-            compute_all(&b);
-            tick(&b);
-            assert_non_null(find(&b, SERVER_CONN, PS_MSG_PUSH, 0));
+            feed_tick(&b);
+            connect_server(&b, false, 0);
+            share_region(&b, 0, 8192 * 4);
+            submit_push(&b, 0, 0, 2, 0);
+            run_computations(&b);
+            feed_tick(&b);
+            assert_non_null(find_sent(&b, SERVER_CONN, PS_MSG_PUSH, 0));
         }
-        end(&b);
+        end_bench(&b);
     }
-    memcpy(keep_memory, whole, sizeof(whole));
+    memcpy(segment_memory, whole, sizeof(whole));
     for (size_t given = 1; given < size; given += given) {
         struct bench b;
 
         begin_bereft(&b, 1, given);
-        assert_non_null(find(&b, WORKER_CONN, PS_MSG_L_ERROR, 0));
-        end(&b);
+        assert_non_null(find_sent(&b, WORKER_CONN, PS_MSG_L_ERROR, 0));
+        end_bench(&b);
     }
 }
 
@@ -1844,13 +1870,13 @@ static void memory_that_is_checked_is_not_read_again(void **state)
 
     (void)state;
     begin_bereft(&b, 1, size);
-    memset(keep_memory, 0xff, 128); /* The header and the first record's. */
+    memset(segment_memory, 0xff, 128); /* The header and the first record's. */
     open_key(&b, 0, 1, 8192, SERVER_NODE);
-    tick(&b);
-    link_server(&b, false, 0);
-    give_region(&b, 0, 8192 * 4);
+    feed_tick(&b);
+    connect_server(&b, false, 0);
+    share_region(&b, 0, 8192 * 4);
     run_code(&b, 2, 0xff);
-    end(&b);
+    end_bench(&b);
 }
 
 int main(void)

@@ -11,7 +11,7 @@ static struct ps_msg_l_op rows_op(enum ps_op kind, uint32_t rows)
     return (struct ps_msg_l_op){.op_id = rows,
                                 .op = kind,
                                 .region = 1,
-                                .rows = rows,
+                                .row_count = rows,
                                 .round = kind == PS_OP_PUSH_ROWS};
 }
 
@@ -21,17 +21,17 @@ static void begin_rows(struct bench *b, uint32_t width, size_t size)
     struct ps_event ev = {.type = PS_EV_REGION, .conn = WORKER_CONN};
 
     memset(b, 0, sizeof(*b));
-    b->width = width;
-    begin_again(b, 1, 1);
+    b->row_width = width;
+    restart_bench(b, 1, 1);
     open_key(b, 0, 1, 8 * width, SERVER_NODE);
-    tick(b);
-    link_server(b, false, 0);
+    feed_tick(b);
+    connect_server(b, false, 0);
     b->region[0] = ps_buf_new(4096);
     memset(b->region[0]->data, 0, 4096);
     b->region[0]->size = size; /* What lies behind must not be read. */
     ev.region.region = 1;
     ev.region.buf = b->region[0];
-    step(b, ev);
+    feed_event(b, ev);
 }
 
 static void rows_beyond_the_key_are_refused_unread(void **state)
@@ -49,15 +49,16 @@ static void rows_beyond_the_key_are_refused_unread(void **state)
 
                 /* As a sparse file: larger than what the numbers take. */
                 begin_rows(&b, width, (size_t)1 << 46);
-                operate(&b, 0, rows_op(kinds[k], counts[i]));
-                assert_int_equal(last_done(&b, 0)->error, PS_E_INVAL);
-                assert_non_null(strstr(last_done(&b, 0)->text, "has 8 rows"));
-                assert_null(find(&b, SERVER_CONN, PS_MSG_PUSH_ROWS, 0));
+                submit_op(&b, 0, rows_op(kinds[k], counts[i]));
+                assert_int_equal(last_op_done(&b, 0)->error, PS_E_INVAL);
+                assert_non_null(
+                    strstr(last_op_done(&b, 0)->text, "has 8 rows"));
+                assert_null(find_sent(&b, SERVER_CONN, PS_MSG_PUSH_ROWS, 0));
                 /* The same rank goes on. */
-                operate(&b, 0, rows_op(PS_OP_PUSH_ROWS, 1));
-                assert_int_equal(b.compute_count, 1);
-                compute_all(&b);
-                end(&b);
+                submit_op(&b, 0, rows_op(PS_OP_PUSH_ROWS, 1));
+                assert_int_equal(b.computation_count, 1);
+                run_computations(&b);
+                end_bench(&b);
             }
         }
     }
@@ -74,30 +75,30 @@ static void numbers_are_charged_and_looked_at_as_they_come(void **state)
         struct bench b;
 
         memset(&b, 0, sizeof(b));
-        b.width = 1;
+        b.row_width = 1;
         b.memory_max = max;
-        begin_again(&b, 1, 1);
+        restart_bench(&b, 1, 1);
         open_key(&b, 0, 256, 4u << 20, SERVER_NODE);
-        tick(&b);
-        link_server(&b, false, 0);
+        feed_tick(&b);
+        connect_server(&b, false, 0);
         b.region[0] = ps_buf_new(4096);
         memset(b.region[0]->data, 0, 4096);
         b.region[0]->size = (size_t)1 << 46;
         ev.region.region = 1;
         ev.region.buf = b.region[0];
-        step(&b, ev);
-        operate(&b, 0, rows_op(PS_OP_PULL_ROWS, 1u << 30));
-        assert_int_equal(last_done(&b, 0)->error,
+        feed_event(&b, ev);
+        submit_op(&b, 0, rows_op(PS_OP_PULL_ROWS, 1u << 30));
+        assert_int_equal(last_op_done(&b, 0)->error,
                          max == 0 ? PS_E_INVAL : PS_E_FULL);
         assert_non_null(
-            strstr(last_done(&b, 0)->text,
+            strstr(last_op_done(&b, 0)->text,
                    max == 0 ? "must ascend" : "limits.user.memory"));
         for (uint32_t i = 0; i < 1000; i++) { /* All is given back. */
-            operate(&b, 0, rows_op(PS_OP_PULL_ROWS, 1));
-            operate(&b, 0, rows_op(PS_OP_PULL_ROWS, 2));
+            submit_op(&b, 0, rows_op(PS_OP_PULL_ROWS, 1));
+            submit_op(&b, 0, rows_op(PS_OP_PULL_ROWS, 2));
         }
-        assert_int_equal(count(&b, SERVER_CONN, PS_MSG_PULL_ROWS), 1000);
-        end(&b);
+        assert_int_equal(count_sent(&b, SERVER_CONN, PS_MSG_PULL_ROWS), 1000);
+        end_bench(&b);
     }
 }
 
@@ -110,18 +111,18 @@ static void questions_without_memory_are_refused(void **state)
     (void)state;
     begin_rows(&b, 1, 4096);
     for (uint64_t n = 1; n < 20; n++) {
-        uint32_t done = count(&b, WORKER_CONN, PS_MSG_L_DONE);
+        uint32_t done = count_sent(&b, WORKER_CONN, PS_MSG_L_DONE);
 
         ps_alloc_fail_at(n, 0);
-        operate(&b, 0, rows_op(PS_OP_PULL_ROWS, 1));
+        submit_op(&b, 0, rows_op(PS_OP_PULL_ROWS, 1));
         ps_alloc_fail_at(0, 0);
-        if (count(&b, WORKER_CONN, PS_MSG_L_DONE) > done) {
-            assert_int_equal(last_done(&b, 0)->error, PS_E_NOMEM);
+        if (count_sent(&b, WORKER_CONN, PS_MSG_L_DONE) > done) {
+            assert_int_equal(last_op_done(&b, 0)->error, PS_E_NOMEM);
             refusals++;
         }
     }
     assert_int_equal(refusals, 1);
-    end(&b);
+    end_bench(&b);
 }
 
 static void no_key_is_larger_than_its_partitions_can_be(void **state)
@@ -131,24 +132,24 @@ static void no_key_is_larger_than_its_partitions_can_be(void **state)
     struct bench b;
 
     (void)state;
-    begin(&b, 1, 1);
+    begin_bench(&b, 1, 1);
     for (uint32_t i = 0; i < 4; i++) {
         const struct sent *s;
 
-        say(&b, WORKER_CONN,
-            &(struct ps_msg){.code = PS_MSG_L_KEY,
-                             .l_key = {.request = i,
-                                       .name = "s:k",
-                                       .dtype = PS_DTYPE_FLOAT32,
-                                       .count = counts[i],
-                                       .classic = -1}},
-            NULL);
-        s = find(&b, WORKER_CONN, PS_MSG_L_KEY_INFO, i);
+        deliver_msg(&b, WORKER_CONN,
+                    &(struct ps_msg){.code = PS_MSG_L_KEY,
+                                     .l_key = {.request = i,
+                                               .name = "s:k",
+                                               .dtype = PS_DTYPE_FLOAT32,
+                                               .count = counts[i],
+                                               .mxnet_key = -1}},
+                    NULL);
+        s = find_sent(&b, WORKER_CONN, PS_MSG_L_KEY_INFO, i);
         assert_non_null(s);
-        assert_true(s->parcel->msg->l_key_info.error != 0);
-        assert_int_equal(count(&b, SCHED_CONN, PS_MSG_KEY_OPEN), 0);
+        assert_true(s->packet->msg->l_key_info.error != 0);
+        assert_int_equal(count_sent(&b, SCHED_CONN, PS_MSG_KEY_OPEN), 0);
     }
-    end(&b);
+    end_bench(&b);
 }
 
 /* ------------------------------------------------------------------- orders */
@@ -158,49 +159,49 @@ static void no_key_is_larger_than_its_partitions_can_be(void **state)
 
 static void compute_one(struct bench *b)
 {
-    struct ps_compute *c = b->computes[0];
+    struct ps_compute *c = b->computations[0];
     struct ps_event ev = {.type = PS_EV_COMPUTED};
 
-    assert_true(b->compute_count > 0);
-    memmove(b->computes, b->computes + 1,
-            --b->compute_count * sizeof(b->computes[0]));
+    assert_true(b->computation_count > 0);
+    memmove(b->computations, b->computations + 1,
+            --b->computation_count * sizeof(b->computations[0]));
     ev.computed.token = c->token;
     ev.computed.rc = ps_kernel_run(&c->job);
     ps_compute_free(c);
-    step(b, ev);
+    feed_event(b, ev);
 }
 
 static void refuse(struct bench *b, uint32_t index, uint64_t round)
 {
     struct ps_rec_part part = {.index = index, .round = round};
 
-    say(b, SERVER_CONN,
-        &(struct ps_msg){.code = PS_MSG_REFUSE,
-                         .refuse = {.gen = GEN,
-                                    .epoch = 1,
-                                    .credit = 1u << 30,
-                                    .error = PS_E_NOKEY,
-                                    .text = "",
-                                    .parts = &part,
-                                    .parts_count = 1}},
-        NULL);
+    deliver_msg(b, SERVER_CONN,
+                &(struct ps_msg){.code = PS_MSG_REFUSE,
+                                 .refuse = {.gen = GEN,
+                                            .epoch = 1,
+                                            .credit = 1u << 30,
+                                            .error = PS_E_NOKEY,
+                                            .text = "",
+                                            .parts = &part,
+                                            .parts_count = 1}},
+                NULL);
 }
 
 static void init(struct bench *b, uint32_t worker)
 {
-    operate(b, worker,
-            (struct ps_msg_l_op){
-                .op_id = 900 + worker, .op = PS_OP_INIT, .region = 1});
+    submit_op(b, worker,
+              (struct ps_msg_l_op){
+                  .op_id = 900 + worker, .op = PS_OP_INIT, .region = 1});
 }
 
 static uint32_t inits_of(const struct bench *b, uint32_t index)
 {
     uint32_t n = 0;
 
-    for (uint32_t i = 0; i < count(b, SERVER_CONN, PS_MSG_INIT); i++) {
-        const struct sent *s = find(b, SERVER_CONN, PS_MSG_INIT, i);
+    for (uint32_t i = 0; i < count_sent(b, SERVER_CONN, PS_MSG_INIT); i++) {
+        const struct sent *s = find_sent(b, SERVER_CONN, PS_MSG_INIT, i);
 
-        n += s->parcel->msg->init.parts[0].index == index;
+        n += s->packet->msg->init.parts[0].index == index;
     }
     return n;
 }
@@ -210,43 +211,43 @@ static uint32_t inits_of(const struct bench *b, uint32_t index)
 static void begin_refused(struct bench *b)
 {
     open_key(b, 0, PARTS, EACH, SERVER_NODE);
-    tick(b);
-    link_server(b, false, 0);
+    feed_tick(b);
+    connect_server(b, false, 0);
     for (uint32_t w = 0; w < 2; w++) {
-        give_region(b, w, (size_t)PARTS * EACH * 4);
+        share_region(b, w, (size_t)PARTS * EACH * 4);
     }
-    push(b, 0, 0, 1, 0);
-    push(b, 1, 0, 1, 0);
-    assert_int_equal(b->compute_count, PARTS);
+    submit_push(b, 0, 0, 1, 0);
+    submit_push(b, 1, 0, 1, 0);
+    assert_int_equal(b->computation_count, PARTS);
     compute_one(b);
-    assert_int_equal(count(b, SERVER_CONN, PS_MSG_PUSH), 1);
+    assert_int_equal(count_sent(b, SERVER_CONN, PS_MSG_PUSH), 1);
     refuse(b, 0, 1);
     for (uint32_t w = 0; w < 2; w++) {
-        assert_int_equal(last_done(b, w)->error, PS_E_NOKEY);
+        assert_int_equal(last_op_done(b, w)->error, PS_E_NOKEY);
     }
 }
 
 /* All partitions get their init, each once, and the round goes on. */
 static void expect_goes_on(struct bench *b)
 {
-    compute_all(b);
+    run_computations(b);
     for (uint32_t i = 0; i < PARTS; i++) {
         assert_int_equal(inits_of(b, i), 1);
-        answer(b, 0, i, 0, EACH, 7, 1u << 30);
+        deliver_value(b, 0, i, 0, EACH, 7, 1u << 30);
     }
     for (uint32_t w = 0; w < 2; w++) {
-        assert_int_equal(last_done(b, w)->op_id, 900 + w);
-        assert_int_equal(last_done(b, w)->error, 0);
+        assert_int_equal(last_op_done(b, w)->op_id, 900 + w);
+        assert_int_equal(last_op_done(b, w)->error, 0);
     }
-    forget_sent(b);
-    push(b, 0, 0, 1, 0);
-    push(b, 1, 0, 1, 0);
-    compute_all(b);
-    assert_int_equal(count(b, SERVER_CONN, PS_MSG_PUSH), PARTS);
+    drop_sent(b);
+    submit_push(b, 0, 0, 1, 0);
+    submit_push(b, 1, 0, 1, 0);
+    run_computations(b);
+    assert_int_equal(count_sent(b, SERVER_CONN, PS_MSG_PUSH), PARTS);
     for (uint32_t i = 0; i < PARTS; i++) {
-        answer(b, 0, i, 1, EACH, 8, 1u << 30);
+        deliver_value(b, 0, i, 1, EACH, 8, 1u << 30);
     }
-    assert_int_equal(last_done(b, 1)->error, 0);
+    assert_int_equal(last_op_done(b, 1)->error, 0);
 }
 
 static void an_init_waits_for_sums_of_a_failed_round(void **state)
@@ -254,14 +255,14 @@ static void an_init_waits_for_sums_of_a_failed_round(void **state)
     struct bench b;
 
     (void)state;
-    begin(&b, 2, 1);
+    begin_bench(&b, 2, 1);
     begin_refused(&b);
     init(&b, 0);
     init(&b, 1);
     assert_int_equal(inits_of(&b, 0), 1); /* The only idle one. */
-    assert_int_equal(count(&b, SERVER_CONN, PS_MSG_INIT), 1);
+    assert_int_equal(count_sent(&b, SERVER_CONN, PS_MSG_INIT), 1);
     expect_goes_on(&b);
-    end(&b);
+    end_bench(&b);
 }
 
 /* Another node's init arrives first. */
@@ -270,27 +271,27 @@ static void an_init_may_be_made_while_a_sum_is_out(void **state)
     struct bench b;
 
     (void)state;
-    begin(&b, 2, 1);
+    begin_bench(&b, 2, 1);
     begin_refused(&b);
     init(&b, 0);
     init(&b, 1);
     for (uint32_t i = 0; i < PARTS; i++) {
-        answer(&b, 0, i, 0, EACH, 7, 1u << 30);
+        deliver_value(&b, 0, i, 0, EACH, 7, 1u << 30);
     }
-    assert_int_equal(last_done(&b, 0)->op_id, 900);
-    assert_int_equal(last_done(&b, 0)->error, 0);
+    assert_int_equal(last_op_done(&b, 0)->op_id, 900);
+    assert_int_equal(last_op_done(&b, 0)->error, 0);
     /* The next round begins while sums of the failed one are out. */
-    push(&b, 0, 0, 1, 0);
-    push(&b, 1, 0, 1, 0);
-    forget_sent(&b);
-    compute_all(&b);
-    assert_int_equal(count(&b, SERVER_CONN, PS_MSG_INIT), 0);
+    submit_push(&b, 0, 0, 1, 0);
+    submit_push(&b, 1, 0, 1, 0);
+    drop_sent(&b);
+    run_computations(&b);
+    assert_int_equal(count_sent(&b, SERVER_CONN, PS_MSG_INIT), 0);
     for (uint32_t i = 0; i < PARTS; i++) {
-        answer(&b, 0, i, 1, EACH, 8, 1u << 30);
+        deliver_value(&b, 0, i, 1, EACH, 8, 1u << 30);
     }
-    assert_int_equal(last_done(&b, 1)->error, 0);
-    compute_all(&b);
-    end(&b);
+    assert_int_equal(last_op_done(&b, 1)->error, 0);
+    run_computations(&b);
+    end_bench(&b);
 }
 
 /* Pushes of the next round come before the init is made. */
@@ -299,68 +300,68 @@ static void a_push_behind_an_init_waits_for_it(void **state)
     struct bench b;
 
     (void)state;
-    begin(&b, 2, 1);
+    begin_bench(&b, 2, 1);
     begin_refused(&b);
     init(&b, 0);
     init(&b, 1);
-    forget_sent(&b);
-    push(&b, 0, 0, 1, 0);
-    push(&b, 1, 0, 1, 0);
-    compute_all(&b);
-    assert_int_equal(count(&b, SERVER_CONN, PS_MSG_INIT), PARTS - 1);
-    assert_int_equal(count(&b, SERVER_CONN, PS_MSG_PUSH), 0);
+    drop_sent(&b);
+    submit_push(&b, 0, 0, 1, 0);
+    submit_push(&b, 1, 0, 1, 0);
+    run_computations(&b);
+    assert_int_equal(count_sent(&b, SERVER_CONN, PS_MSG_INIT), PARTS - 1);
+    assert_int_equal(count_sent(&b, SERVER_CONN, PS_MSG_PUSH), 0);
     for (uint32_t i = 0; i < PARTS; i++) {
-        answer(&b, 0, i, 0, EACH, 7, 1u << 30);
+        deliver_value(&b, 0, i, 0, EACH, 7, 1u << 30);
     }
-    compute_all(&b);
-    assert_int_equal(count(&b, SERVER_CONN, PS_MSG_PUSH), PARTS);
+    run_computations(&b);
+    assert_int_equal(count_sent(&b, SERVER_CONN, PS_MSG_PUSH), PARTS);
     for (uint32_t i = 0; i < PARTS; i++) {
-        answer(&b, 0, i, 1, EACH, 8, 1u << 30);
+        deliver_value(&b, 0, i, 1, EACH, 8, 1u << 30);
     }
     for (uint32_t w = 0; w < 2; w++) {
-        assert_int_equal(last_done(&b, w)->op_id, 1);
-        assert_int_equal(last_done(&b, w)->error, 0);
+        assert_int_equal(last_op_done(&b, w)->op_id, 1);
+        assert_int_equal(last_op_done(&b, w)->error, 0);
     }
-    end(&b);
+    end_bench(&b);
 }
 
 /* One rank that sends its next round twice while the last one is open does not
  * count for two. */
 static void no_rank_counts_twice(void **state)
 {
-    struct ps_msg_l_op twice = pushpull(0, 2);
+    struct ps_msg_l_op twice = pushpull_op(0, 2);
     struct bench b;
 
     (void)state;
-    begin(&b, 2, 1);
+    begin_bench(&b, 2, 1);
     open_key(&b, 0, PARTS, EACH, SERVER_NODE);
-    tick(&b);
-    link_server(&b, false, 0);
+    feed_tick(&b);
+    connect_server(&b, false, 0);
     for (uint32_t w = 0; w < 2; w++) {
-        give_region(&b, w, (size_t)PARTS * EACH * 4);
+        share_region(&b, w, (size_t)PARTS * EACH * 4);
     }
-    push(&b, 0, 0, 1, 0);
-    push(&b, 1, 0, 1, 0);
-    compute_all(&b);
-    push(&b, 0, 0, 2, 0);
+    submit_push(&b, 0, 0, 1, 0);
+    submit_push(&b, 1, 0, 1, 0);
+    run_computations(&b);
+    submit_push(&b, 0, 0, 2, 0);
     twice.op_id = 77;
-    operate(&b, 0, twice);
+    submit_op(&b, 0, twice);
     twice.round = 4; /* Neither of the next. */
     twice.op_id = 78;
-    operate(&b, 0, twice);
-    forget_sent(&b);
+    submit_op(&b, 0, twice);
+    drop_sent(&b);
     for (uint32_t i = 0; i < PARTS; i++) {
-        answer(&b, 0, i, 1, EACH, 8, 1u << 30);
+        deliver_value(&b, 0, i, 1, EACH, 8, 1u << 30);
     }
-    assert_int_equal(last_done(&b, 0)->op_id, 77);
-    assert_int_equal(last_done(&b, 0)->error, PS_E_INVAL);
-    assert_non_null(strstr(last_done(&b, 0)->text, "its next is 3"));
-    assert_int_equal(b.compute_count, 0);
-    assert_int_equal(count(&b, SERVER_CONN, PS_MSG_PUSH), 0);
-    push(&b, 1, 0, 2, 0);
-    assert_int_equal(b.compute_count, PARTS);
-    compute_all(&b);
-    end(&b);
+    assert_int_equal(last_op_done(&b, 0)->op_id, 77);
+    assert_int_equal(last_op_done(&b, 0)->error, PS_E_INVAL);
+    assert_non_null(strstr(last_op_done(&b, 0)->text, "its next is 3"));
+    assert_int_equal(b.computation_count, 0);
+    assert_int_equal(count_sent(&b, SERVER_CONN, PS_MSG_PUSH), 0);
+    submit_push(&b, 1, 0, 2, 0);
+    assert_int_equal(b.computation_count, PARTS);
+    run_computations(&b);
+    end_bench(&b);
 }
 
 /* No kernel can do what is asked for: the round ends in words, and the next one
@@ -373,30 +374,30 @@ static void a_sum_that_fails_ends_its_round(void **state)
         const float *at[PARTS];
         struct bench b;
 
-        begin(&b, 2, servers);
+        begin_bench(&b, 2, servers);
         open_key(&b, 0, PARTS, EACH, servers == 0 ? 0 : SERVER_NODE);
-        tick(&b);
+        feed_tick(&b);
         if (servers > 0) {
-            link_server(&b, false, 0);
+            connect_server(&b, false, 0);
         }
         for (uint32_t w = 0; w < 2; w++) {
-            give_region(&b, w, (size_t)PARTS * EACH * 4);
+            share_region(&b, w, (size_t)PARTS * EACH * 4);
         }
-        push(&b, 0, 0, 1, 0);
-        push(&b, 1, 0, 1, 0);
+        submit_push(&b, 0, 0, 1, 0);
+        submit_push(&b, 1, 0, 1, 0);
         for (uint32_t i = 0; i < PARTS; i++) {
-            at[i] = b.computes[i]->job.dst;
+            at[i] = b.computations[i]->job.dst;
         }
-        ev.computed.token = b.computes[0]->token;
+        ev.computed.token = b.computations[0]->token;
         ev.computed.rc = PS_E_INVAL;
-        ps_compute_free(b.computes[0]);
-        memmove(b.computes, b.computes + 1,
-                --b.compute_count * sizeof(b.computes[0]));
-        step(&b, ev);
+        ps_compute_free(b.computations[0]);
+        memmove(b.computations, b.computations + 1,
+                --b.computation_count * sizeof(b.computations[0]));
+        feed_event(&b, ev);
         for (uint32_t w = 0; w < 2; w++) {
-            assert_int_equal(last_done(&b, w)->error, PS_E_INVAL);
+            assert_int_equal(last_op_done(&b, w)->error, PS_E_INVAL);
             assert_non_null(
-                strstr(last_done(&b, w)->text, "could not be computed"));
+                strstr(last_op_done(&b, w)->text, "could not be computed"));
         }
         /* With other arrays; sums of the old ones are still out. */
         for (uint32_t i = 0; i < PARTS * EACH; i++) {
@@ -406,19 +407,19 @@ static void a_sum_that_fails_ends_its_round(void **state)
         for (uint32_t i = 0; i < PARTS * EACH; i++) {
             ((float *)(void *)b.region[0]->data)[i] = 9;
         }
-        push(&b, 0, 0, 1, 0);
-        push(&b, 1, 0, 1, 0);
-        compute_all(&b);
+        submit_push(&b, 0, 0, 1, 0);
+        submit_push(&b, 1, 0, 1, 0);
+        run_computations(&b);
         for (uint32_t i = 0; servers == 0 && i < PARTS; i++) {
             assert_true(at[i][0] == 11);
             assert_true(at[i][EACH - 1] == 11);
         }
         for (uint32_t i = 0; servers > 0 && i < PARTS; i++) {
-            answer(&b, 0, i, 1, EACH, 8, 1u << 30);
+            deliver_value(&b, 0, i, 1, EACH, 8, 1u << 30);
         }
-        assert_int_equal(last_done(&b, 1)->error, 0);
-        assert_int_equal(last_done(&b, 1)->version, 1);
-        end(&b);
+        assert_int_equal(last_op_done(&b, 1)->error, 0);
+        assert_int_equal(last_op_done(&b, 1)->version, 1);
+        end_bench(&b);
     }
 }
 
@@ -429,32 +430,32 @@ static void an_async_init_waits_for_sums_that_failed(void **state)
 
     (void)state;
     memset(&b, 0, sizeof(b));
-    b.async = true;
-    begin_again(&b, 2, 1);
+    b.is_async = true;
+    restart_bench(&b, 2, 1);
     open_key(&b, 0, PARTS, EACH, SERVER_NODE);
-    tick(&b);
-    link_server(&b, false, 0);
+    feed_tick(&b);
+    connect_server(&b, false, 0);
     for (uint32_t w = 0; w < 2; w++) {
-        give_region(&b, w, (size_t)PARTS * EACH * 4);
+        share_region(&b, w, (size_t)PARTS * EACH * 4);
     }
     /* The second and third push wait for the first, and are one sum then. */
-    push(&b, 0, 0, 1, 0);
-    push(&b, 0, 0, 2, 0);
-    push(&b, 1, 0, 1, 0);
-    assert_int_equal(count(&b, SERVER_CONN, PS_MSG_PUSH), PARTS);
+    submit_push(&b, 0, 0, 1, 0);
+    submit_push(&b, 0, 0, 2, 0);
+    submit_push(&b, 1, 0, 1, 0);
+    assert_int_equal(count_sent(&b, SERVER_CONN, PS_MSG_PUSH), PARTS);
     refuse(&b, 0, 1);
-    assert_int_equal(last_done(&b, 0)->error, PS_E_NOKEY);
-    assert_int_equal(b.compute_count, PARTS);
+    assert_int_equal(last_op_done(&b, 0)->error, PS_E_NOKEY);
+    assert_int_equal(b.computation_count, PARTS);
     compute_one(&b);
     refuse(&b, 0, 2);
-    assert_int_equal(b.compute_count, PARTS - 1);
+    assert_int_equal(b.computation_count, PARTS - 1);
     init(&b, 0);
     init(&b, 1);
-    compute_all(&b);
+    run_computations(&b);
     for (uint32_t i = 0; i < PARTS; i++) {
         assert_int_equal(inits_of(&b, i), 1);
     }
-    end(&b);
+    end_bench(&b);
 }
 
 int main(void)

@@ -10,42 +10,42 @@ static void declare(struct bench *b, uint32_t number)
     char name[16];
 
     snprintf(name, sizeof(name), "s:%u", number);
-    say(b, WORKER_CONN,
-        &(struct ps_msg){.code = PS_MSG_L_KEY,
-                         .l_key = {.request = 1 + number,
-                                   .name = name,
-                                   .dtype = PS_DTYPE_FLOAT32,
-                                   .count = 16,
-                                   .classic = -1}},
-        NULL);
+    deliver_msg(b, WORKER_CONN,
+                &(struct ps_msg){.code = PS_MSG_L_KEY,
+                                 .l_key = {.request = 1 + number,
+                                           .name = name,
+                                           .dtype = PS_DTYPE_FLOAT32,
+                                           .count = 16,
+                                           .mxnet_key = -1}},
+                NULL);
 }
 
 /* The scheduler answers the i-th question. */
 static void refuse(struct bench *b, uint32_t i)
 {
-    const struct sent *s = find(b, SCHED_CONN, PS_MSG_KEY_OPEN, i);
+    const struct sent *s = find_sent(b, SCHED_CONN, PS_MSG_KEY_OPEN, i);
 
-    say(b, SCHED_CONN,
-        &(struct ps_msg){
-            .code = PS_MSG_KEY_OPENED,
-            .ack = s->seq,
-            .key_opened = {.gen = GEN,
-                           .request = s->parcel->msg->key_open.request,
-                           .error = PS_E_FULL,
-                           .text = "no"}},
-        NULL);
+    deliver_msg(b, SCHED_CONN,
+                &(struct ps_msg){
+                    .code = PS_MSG_KEY_OPENED,
+                    .ack = s->seq,
+                    .key_opened = {.gen = GEN,
+                                   .request = s->packet->msg->key_open.request,
+                                   .error = PS_E_FULL,
+                                   .text = "no"}},
+                NULL);
 }
 
 static void declare_as(struct bench *b, const char *name)
 {
-    say(b, WORKER_CONN,
-        &(struct ps_msg){.code = PS_MSG_L_KEY,
-                         .l_key = {.request = 1,
-                                   .name = name,
-                                   .dtype = PS_DTYPE_FLOAT32,
-                                   .count = 16,
-                                   .classic = -1}},
-        NULL);
+    deliver_msg(b, WORKER_CONN,
+                &(struct ps_msg){.code = PS_MSG_L_KEY,
+                                 .l_key = {.request = 1,
+                                           .name = name,
+                                           .dtype = PS_DTYPE_FLOAT32,
+                                           .count = 16,
+                                           .mxnet_key = -1}},
+                NULL);
 }
 
 /* These names have the same FNV-1a hash. */
@@ -56,22 +56,22 @@ static void keys_of_one_hash_are_told_apart(void **state)
 
     (void)state;
     for (uint32_t first = 0; first < 2; first++) {
-        begin(&b, 1, 1);
-        forget_sent(&b);
+        begin_bench(&b, 1, 1);
+        drop_sent(&b);
         declare_as(&b, names[0]);
         declare_as(&b, names[1]);
-        assert_int_equal(count(&b, SCHED_CONN, PS_MSG_KEY_OPEN), 2);
+        assert_int_equal(count_sent(&b, SCHED_CONN, PS_MSG_KEY_OPEN), 2);
         refuse(&b, first);
         /* The other one is still known, and asked for once. */
         declare_as(&b, names[1 - first]);
-        assert_int_equal(count(&b, SCHED_CONN, PS_MSG_KEY_OPEN), 2);
+        assert_int_equal(count_sent(&b, SCHED_CONN, PS_MSG_KEY_OPEN), 2);
         refuse(&b, 1 - first);
-        assert_int_equal(count(&b, WORKER_CONN, PS_MSG_L_KEY_INFO), 3);
+        assert_int_equal(count_sent(&b, WORKER_CONN, PS_MSG_L_KEY_INFO), 3);
         /* Nothing is left of either. */
         declare_as(&b, names[0]);
         declare_as(&b, names[1]);
-        assert_int_equal(count(&b, SCHED_CONN, PS_MSG_KEY_OPEN), 4);
-        end(&b);
+        assert_int_equal(count_sent(&b, SCHED_CONN, PS_MSG_KEY_OPEN), 4);
+        end_bench(&b);
     }
 }
 
@@ -80,29 +80,30 @@ static void declarations_go_a_few_at_a_time(void **state)
     struct bench b;
 
     (void)state;
-    begin(&b, 1, 1);
-    forget_sent(&b);
+    begin_bench(&b, 1, 1);
+    drop_sent(&b);
     for (uint32_t i = 0; i < MANY; i++) {
         declare(&b, i);
     }
-    assert_int_equal(count(&b, SCHED_CONN, PS_MSG_KEY_OPEN), PS_KEYS_ASKED_MAX);
+    assert_int_equal(count_sent(&b, SCHED_CONN, PS_MSG_KEY_OPEN),
+                     PS_KEY_OPENS_MAX);
     /* In their order, each when another one is answered. */
     for (uint32_t i = 0; i < MANY; i++) {
         char name[16];
-        uint32_t asked = i + PS_KEYS_ASKED_MAX;
+        uint32_t asked = i + PS_KEY_OPENS_MAX;
 
         snprintf(name, sizeof(name), "s:%u", i);
-        assert_string_equal(find(&b, SCHED_CONN, PS_MSG_KEY_OPEN, i)
-                                ->parcel->msg->key_open.name,
+        assert_string_equal(find_sent(&b, SCHED_CONN, PS_MSG_KEY_OPEN, i)
+                                ->packet->msg->key_open.name,
                             name);
-        assert_int_equal(count(&b, SCHED_CONN, PS_MSG_KEY_OPEN),
+        assert_int_equal(count_sent(&b, SCHED_CONN, PS_MSG_KEY_OPEN),
                          asked < MANY ? asked : MANY);
         refuse(&b, i);
     }
-    assert_int_equal(count(&b, WORKER_CONN, PS_MSG_L_KEY_INFO), MANY);
+    assert_int_equal(count_sent(&b, WORKER_CONN, PS_MSG_L_KEY_INFO), MANY);
     declare(&b, MANY);
-    assert_int_equal(count(&b, SCHED_CONN, PS_MSG_KEY_OPEN), MANY + 1);
-    end(&b);
+    assert_int_equal(count_sent(&b, SCHED_CONN, PS_MSG_KEY_OPEN), MANY + 1);
+    end_bench(&b);
 }
 
 /* What a worker that is gone had declared costs the scheduler nothing more. */
@@ -111,16 +112,18 @@ static void nobody_asks_for_who_is_gone(void **state)
     struct bench b;
 
     (void)state;
-    begin(&b, 2, 1);
-    forget_sent(&b);
+    begin_bench(&b, 2, 1);
+    drop_sent(&b);
     for (uint32_t i = 0; i < MANY; i++) {
         declare(&b, i);
     }
-    step(&b, (struct ps_event){.type = PS_EV_CLOSED, .conn = WORKER_CONN});
+    feed_event(&b,
+               (struct ps_event){.type = PS_EV_CLOSED, .conn = WORKER_CONN});
     refuse(&b, 0);
     refuse(&b, 1);
-    assert_int_equal(count(&b, SCHED_CONN, PS_MSG_KEY_OPEN), PS_KEYS_ASKED_MAX);
-    end(&b);
+    assert_int_equal(count_sent(&b, SCHED_CONN, PS_MSG_KEY_OPEN),
+                     PS_KEY_OPENS_MAX);
+    end_bench(&b);
 }
 
 /* A server that had a partition, gave it away and got it back after a loss
@@ -132,36 +135,36 @@ static void a_key_that_moved_before_it_was_opened_is_stated(void **state)
     struct bench b;
 
     (void)state;
-    begin(&b, 1, 1);
+    begin_bench(&b, 1, 1);
     open_key(&b, 0, 1, 16, SERVER_NODE);
-    tick(&b);
-    link_server(&b, false, 0);
-    give_region(&b, 0, 64);
-    push(&b, 0, 0, 1, 0);
-    tick(&b);
-    assert_non_null(find(&b, SERVER_CONN, PS_MSG_PUSH, 0));
-    assert_null(find(&b, SERVER_CONN, PS_MSG_RESUME, 0));
-    forget_sent(&b);
-    say(&b, SERVER_CONN,
-        &(struct ps_msg){.code = PS_MSG_REFUSE,
-                         .refuse = {.gen = GEN,
-                                    .epoch = 1,
-                                    .credit = 1u << 30,
-                                    .error = PS_E_FUTURE,
-                                    .text = "",
-                                    .parts = &part,
-                                    .parts_count = 1}},
-        NULL);
+    feed_tick(&b);
+    connect_server(&b, false, 0);
+    share_region(&b, 0, 64);
+    submit_push(&b, 0, 0, 1, 0);
+    feed_tick(&b);
+    assert_non_null(find_sent(&b, SERVER_CONN, PS_MSG_PUSH, 0));
+    assert_null(find_sent(&b, SERVER_CONN, PS_MSG_RESTORE, 0));
+    drop_sent(&b);
+    deliver_msg(&b, SERVER_CONN,
+                &(struct ps_msg){.code = PS_MSG_REFUSE,
+                                 .refuse = {.gen = GEN,
+                                            .epoch = 1,
+                                            .credit = 1u << 30,
+                                            .error = PS_E_FUTURE,
+                                            .text = "",
+                                            .parts = &part,
+                                            .parts_count = 1}},
+                NULL);
     b.now += PS_SECONDS(1);
-    tick(&b);
-    tick(&b);
-    s = find(&b, SERVER_CONN, PS_MSG_RESUME, 0);
+    feed_tick(&b);
+    feed_tick(&b);
+    s = find_sent(&b, SERVER_CONN, PS_MSG_RESTORE, 0);
     assert_non_null(s);
-    assert_int_equal(s->parcel->msg->resume.epoch, 1);
-    assert_false(s->parcel->msg->resume.held);
-    assert_false(s->parcel->msg->resume.made);
-    assert_non_null(find(&b, SERVER_CONN, PS_MSG_PUSH, 0));
-    end(&b);
+    assert_int_equal(s->packet->msg->restore.epoch, 1);
+    assert_false(s->packet->msg->restore.has_value);
+    assert_false(s->packet->msg->restore.has_committed);
+    assert_non_null(find_sent(&b, SERVER_CONN, PS_MSG_PUSH, 0));
+    end_bench(&b);
 }
 
 /* A placement that names no parts, or has no table, opens nothing. */
@@ -171,30 +174,31 @@ static void a_placement_without_its_table_is_refused(void **state)
 
     (void)state;
     for (uint32_t parts = 0; parts < 3; parts++) {
-        begin(&b, 1, 1);
+        begin_bench(&b, 1, 1);
         declare(&b, 0);
-        say(&b, SCHED_CONN,
+        deliver_msg(
+            &b, SCHED_CONN,
             &(struct ps_msg){
                 .code = PS_MSG_KEY_OPENED,
                 .key_opened = {.gen = GEN,
-                               .request = find(&b, SCHED_CONN, PS_MSG_KEY_OPEN,
-                                               0)
-                                              ->parcel->msg->key_open.request,
+                               .request = find_sent(&b, SCHED_CONN,
+                                                    PS_MSG_KEY_OPEN, 0)
+                                              ->packet->msg->key_open.request,
                                .text = "",
                                .epoch = 1,
                                .parts = parts}},
             NULL);
-        assert_int_not_equal(find(&b, WORKER_CONN, PS_MSG_L_KEY_INFO, 0)
-                                 ->parcel->msg->l_key_info.error,
+        assert_int_not_equal(find_sent(&b, WORKER_CONN, PS_MSG_L_KEY_INFO, 0)
+                                 ->packet->msg->l_key_info.error,
                              0);
-        end(&b);
+        end_bench(&b);
     }
 }
 
 /* The server answers a question about what an optimizer keeps: all `v`. */
 static void answer_state(struct bench *b, uint32_t n, uint32_t index, float v)
 {
-    const struct sent *s = find(b, SERVER_CONN, PS_MSG_STATE_GET, n);
+    const struct sent *s = find_sent(b, SERVER_CONN, PS_MSG_STATE_GET, n);
     struct ps_rec_part part = {
         .index = index, .dtype = PS_DTYPE_FLOAT32, .count = 256};
     struct ps_slice payload = {.buf = ps_buf_new(1024), .len = 1024};
@@ -202,10 +206,11 @@ static void answer_state(struct bench *b, uint32_t n, uint32_t index, float v)
     for (uint32_t i = 0; i < 256; i++) {
         ((float *)(void *)payload.buf->data)[i] = v;
     }
-    say(b, SERVER_CONN,
+    deliver_msg(
+        b, SERVER_CONN,
         &(struct ps_msg){.code = PS_MSG_STATE,
                          .state = {.gen = GEN,
-                                   .request = s->parcel->msg->state_get.request,
+                                   .request = s->packet->msg->state_get.request,
                                    .text = "",
                                    .steps = 5,
                                    .buffers = 1,
@@ -220,25 +225,26 @@ static void a_state_is_there_when_all_its_parts_are(void **state)
     struct bench b;
 
     (void)state;
-    begin(&b, 1, 1);
+    begin_bench(&b, 1, 1);
     open_key(&b, 0, 2, 256, SERVER_NODE);
-    tick(&b);
-    link_server(&b, false, 0);
-    give_region(&b, 0, 2048);
-    say(&b, WORKER_CONN,
-        &(struct ps_msg){.code = PS_MSG_L_STATE,
-                         .l_state = {.op_id = 9, .region = 1}},
+    feed_tick(&b);
+    connect_server(&b, false, 0);
+    share_region(&b, 0, 2048);
+    deliver_msg(
+        &b, WORKER_CONN,
+        &(struct ps_msg){.code = PS_MSG_L_OPTIMIZER_STATE,
+                         .l_optimizer_state = {.op_id = 9, .region = 1}},
         NULL);
-    tick(&b);
-    assert_int_equal(count(&b, SERVER_CONN, PS_MSG_STATE_GET), 2);
+    feed_tick(&b);
+    assert_int_equal(count_sent(&b, SERVER_CONN, PS_MSG_STATE_GET), 2);
     answer_state(&b, 0, 0, 7);
-    assert_int_equal(count(&b, WORKER_CONN, PS_MSG_L_DONE), 0);
+    assert_int_equal(count_sent(&b, WORKER_CONN, PS_MSG_L_DONE), 0);
     answer_state(&b, 1, 1, 8);
-    assert_int_equal(last_done(&b, 0)->error, 0);
-    assert_int_equal(last_done(&b, 0)->version, 5 * 8 + 1);
+    assert_int_equal(last_op_done(&b, 0)->error, 0);
+    assert_int_equal(last_op_done(&b, 0)->version, 5 * 8 + 1);
     assert_true(((float *)(void *)b.region[0]->data)[255] == 7);
     assert_true(((float *)(void *)b.region[0]->data)[256] == 8);
-    end(&b);
+    end_bench(&b);
 }
 
 int main(void)

@@ -6,7 +6,7 @@
 
 static void limit(enum ps_account_kind kind, enum ps_cost cost, uint64_t max)
 {
-    agent_limits[kind].of[cost] = (struct ps_account_limit){
+    agent_limits[kind].limit[cost] = (struct ps_account_limit){
         .max = max, .option = "limits.test"};
 }
 
@@ -17,7 +17,7 @@ static void no_limits(void)
 
 static uint64_t used(const struct bench *b, enum ps_cost cost)
 {
-    return b->m.ledger->cost[cost].used;
+    return b->machine.account->cost[cost].used;
 }
 
 static void ask_for_key(struct bench *b, uint32_t worker, uint32_t number,
@@ -26,21 +26,21 @@ static void ask_for_key(struct bench *b, uint32_t worker, uint32_t number,
     char name[32];
 
     snprintf(name, sizeof(name), "s:%u", number);
-    say(b, WORKER_CONN + worker,
-        &(struct ps_msg){.code = PS_MSG_L_KEY,
-                         .l_key = {.request = number + 1,
-                                   .name = name,
-                                   .dtype = PS_DTYPE_FLOAT32,
-                                   .count = elements,
-                                   .classic = -1}},
-        NULL);
+    deliver_msg(b, WORKER_CONN + worker,
+                &(struct ps_msg){.code = PS_MSG_L_KEY,
+                                 .l_key = {.request = number + 1,
+                                           .name = name,
+                                           .dtype = PS_DTYPE_FLOAT32,
+                                           .count = elements,
+                                           .mxnet_key = -1}},
+                NULL);
 }
 
 static const struct ps_msg_l_key_info *last_info(const struct bench *b)
 {
-    return &find(b, WORKER_CONN, PS_MSG_L_KEY_INFO,
-                 count(b, WORKER_CONN, PS_MSG_L_KEY_INFO) - 1)
-                ->parcel->msg->l_key_info;
+    return &find_sent(b, WORKER_CONN, PS_MSG_L_KEY_INFO,
+                      count_sent(b, WORKER_CONN, PS_MSG_L_KEY_INFO) - 1)
+                ->packet->msg->l_key_info;
 }
 
 static void a_key_that_is_refused_is_closed_at_the_scheduler(void **state)
@@ -51,7 +51,7 @@ static void a_key_that_is_refused_is_closed_at_the_scheduler(void **state)
     (void)state;
     no_limits();
     limit(PS_ACCOUNT_JOB, PS_COST_PARTITIONS, 3);
-    begin(&b, 1, 1);
+    begin_bench(&b, 1, 1);
     open_key(&b, 5, 2, 100, SERVER_NODE);
     assert_int_equal(last_info(&b)->error, 0);
     assert_int_equal(used(&b, PS_COST_PARTITIONS), 2);
@@ -63,19 +63,21 @@ static void a_key_that_is_refused_is_closed_at_the_scheduler(void **state)
     assert_non_null(strstr(last_info(&b)->text,
                            "key 's:6': job job has 2 of 3 partitions and needs "
                            "2 more (limits.test)"));
-    assert_int_equal(count(&b, SCHED_CONN, PS_MSG_KEY_CLOSE), 1);
-    close = &find(&b, SCHED_CONN, PS_MSG_KEY_CLOSE, 0)->parcel->msg->key_close;
+    assert_int_equal(count_sent(&b, SCHED_CONN, PS_MSG_KEY_CLOSE), 1);
+    close =
+        &find_sent(&b, SCHED_CONN, PS_MSG_KEY_CLOSE, 0)->packet->msg->key_close;
     assert_int_equal(close->gen, GEN);
     assert_int_equal(close->key, 6);
-    assert_int_equal(close->request, find(&b, SCHED_CONN, PS_MSG_KEY_OPEN, 1)
-                                         ->parcel->msg->key_open.request);
+    assert_int_equal(close->request,
+                     find_sent(&b, SCHED_CONN, PS_MSG_KEY_OPEN, 1)
+                         ->packet->msg->key_open.request);
     /* Nothing of it is left. */
     assert_int_equal(used(&b, PS_COST_PARTITIONS), 2);
     assert_int_equal(used(&b, PS_COST_KEYS), 1);
     assert_int_equal(used(&b, PS_COST_MEMORY), memory);
     open_key(&b, 7, 1, 100, SERVER_NODE);
     assert_int_equal(last_info(&b)->error, 0);
-    end(&b);
+    end_bench(&b);
 }
 
 static void
@@ -87,7 +89,7 @@ what_cannot_fit_is_refused_before_the_scheduler_is_asked(void **state)
     no_limits();
     limit(PS_ACCOUNT_USER, PS_COST_MEMORY, 1 << 20);
     limit(PS_ACCOUNT_JOB, PS_COST_KEYS, 1);
-    begin(&b, 1, 1);
+    begin_bench(&b, 1, 1);
     ask_for_key(&b, 0, 1, 1 << 18);
     assert_int_equal(last_info(&b)->error, PS_E_NOMEM);
     assert_non_null(strstr(last_info(&b)->text,
@@ -96,8 +98,8 @@ what_cannot_fit_is_refused_before_the_scheduler_is_asked(void **state)
     ask_for_key(&b, 0, 2, 8);
     ask_for_key(&b, 0, 3, 8);
     assert_int_equal(last_info(&b)->error, PS_E_FULL);
-    assert_int_equal(count(&b, SCHED_CONN, PS_MSG_KEY_OPEN), 1);
-    end(&b);
+    assert_int_equal(count_sent(&b, SCHED_CONN, PS_MSG_KEY_OPEN), 1);
+    end_bench(&b);
 }
 
 static void a_region_counts_until_nothing_reads_it(void **state)
@@ -106,27 +108,28 @@ static void a_region_counts_until_nothing_reads_it(void **state)
 
     (void)state;
     no_limits();
-    begin(&b, 2, 1);
+    begin_bench(&b, 2, 1);
     open_key(&b, 1, 1, 256, SERVER_NODE);
-    give_region(&b, 0, 4096);
+    share_region(&b, 0, 4096);
     assert_int_equal(used(&b, PS_COST_REGIONS), 1);
     assert_int_equal(used(&b, PS_COST_MAPPED), 4096);
-    operate(
+    submit_op(
         &b, 0,
         (struct ps_msg_l_op){
             .op_id = 1, .op = PS_OP_PUSH, .region = 1, .key = 1, .round = 1});
     assert_int_equal(used(&b, PS_COST_OPERATIONS), 1);
-    say(&b, WORKER_CONN,
-        &(struct ps_msg){.code = PS_MSG_L_REGION_GONE,
-                         .l_region_gone = {.region = 1}},
-        NULL);
+    deliver_msg(&b, WORKER_CONN,
+                &(struct ps_msg){.code = PS_MSG_L_REGION_GONE,
+                                 .l_region_gone = {.region = 1}},
+                NULL);
     assert_int_equal(used(&b, PS_COST_REGIONS), 1);
     /* Its worker dies: the round has the array, and the user pays. */
-    step(&b, (struct ps_event){.type = PS_EV_CLOSED, .conn = WORKER_CONN});
+    feed_event(&b,
+               (struct ps_event){.type = PS_EV_CLOSED, .conn = WORKER_CONN});
     assert_int_equal(used(&b, PS_COST_OPERATIONS), 0);
     assert_int_equal(used(&b, PS_COST_SESSIONS), 1);
     assert_int_equal(used(&b, PS_COST_REGIONS), 1);
-    end(&b);
+    end_bench(&b);
 }
 
 /* In one go they would hold up everybody for milliseconds. */
@@ -139,16 +142,17 @@ static void regions_of_a_session_leave_in_slices(void **state)
 
     (void)state;
     no_limits();
-    begin(&b, 1, 1);
+    begin_bench(&b, 1, 1);
     for (uint32_t i = 0; i < REGIONS; i++) {
         struct ps_event ev = {.type = PS_EV_REGION, .conn = WORKER_CONN};
 
         ev.region.region = i + 1;
         ev.region.buf = buf;
-        step(&b, ev);
+        feed_event(&b, ev);
     }
     assert_int_equal(buf->refs, REGIONS + 1);
-    step(&b, (struct ps_event){.type = PS_EV_CLOSED, .conn = WORKER_CONN});
+    feed_event(&b,
+               (struct ps_event){.type = PS_EV_CLOSED, .conn = WORKER_CONN});
     assert_int_equal(used(&b, PS_COST_SESSIONS), 0);
     assert_in_range(buf->refs, REGIONS / 2, REGIONS);
     while (buf->refs > 1) {
@@ -156,32 +160,34 @@ static void regions_of_a_session_leave_in_slices(void **state)
         assert_int_equal(used(&b, PS_COST_REGIONS), buf->refs - 1);
         before = buf->refs;
         b.now += PS_MILLIS(1);
-        assert_true(b.m.ops->deadline(b.m.self) <= b.now);
-        tick(&b);
+        assert_true(b.machine.ops->deadline(b.machine.self) <= b.now);
+        feed_tick(&b);
     }
     assert_int_equal(used(&b, PS_COST_MAPPED), 0);
-    end(&b);
+    end_bench(&b);
     ps_buf_unref(buf);
 }
 
 static void ask_why(struct bench *b, uint64_t op_id)
 {
-    say(b, WORKER_CONN,
-        &(struct ps_msg){.code = PS_MSG_L_WHY, .l_why = {.op_id = op_id}},
-        NULL);
+    deliver_msg(b, WORKER_CONN,
+                &(struct ps_msg){.code = PS_MSG_L_STALL_QUERY,
+                                 .l_stall_query = {.op_id = op_id}},
+                NULL);
 }
 
 static void answer_query(struct bench *b, uint32_t n)
 {
-    const struct sent *q = find(b, SCHED_CONN, PS_MSG_STALL_QUERY, n);
+    const struct sent *q = find_sent(b, SCHED_CONN, PS_MSG_STALL_QUERY, n);
 
-    say(b, SCHED_CONN,
+    deliver_msg(
+        b, SCHED_CONN,
         &(struct ps_msg){
-            .code = PS_MSG_STALL_ANSWER,
+            .code = PS_MSG_STALL_REPLY,
             .ack = q->seq,
-            .stall_answer = {.gen = GEN,
-                             .request = q->parcel->msg->stall_query.request,
-                             .also = ""}},
+            .stall_reply = {.gen = GEN,
+                            .request = q->packet->msg->stall_query.request,
+                            .other_causes = ""}},
         NULL);
 }
 
@@ -192,38 +198,38 @@ static void an_operation_has_one_open_question_and_a_user_few(void **state)
     (void)state;
     no_limits();
     limit(PS_ACCOUNT_SESSION, PS_COST_QUERIES, 10);
-    begin(&b, 2, 1);
+    begin_bench(&b, 2, 1);
     for (uint32_t i = 0; i < 12; i++) {
         open_key(&b, i, 1, 256, SERVER_NODE);
-        operate(&b, 0,
-                (struct ps_msg_l_op){.op_id = i,
-                                     .op = PS_OP_BROADCAST,
-                                     .key = i,
-                                     .root = 1,
-                                     .round = 1});
+        submit_op(&b, 0,
+                  (struct ps_msg_l_op){.op_id = i,
+                                       .op = PS_OP_BROADCAST,
+                                       .key = i,
+                                       .root = 1,
+                                       .round = 1});
     }
     for (uint32_t i = 0; i < 100; i++) {
         ask_why(&b, 0);
     }
-    assert_int_equal(count(&b, SCHED_CONN, PS_MSG_STALL_QUERY), 1);
+    assert_int_equal(count_sent(&b, SCHED_CONN, PS_MSG_STALL_QUERY), 1);
     for (uint32_t i = 1; i < 12; i++) {
         ask_why(&b, i);
     }
-    assert_int_equal(count(&b, SCHED_CONN, PS_MSG_STALL_QUERY),
+    assert_int_equal(count_sent(&b, SCHED_CONN, PS_MSG_STALL_QUERY),
                      PS_QUERIES_SENT_MAX);
     assert_int_equal(used(&b, PS_COST_QUERIES), 10);
-    assert_int_equal(count(&b, WORKER_CONN, PS_MSG_L_BECAUSE), 2);
-    assert_non_null(strstr(
-        find(&b, WORKER_CONN, PS_MSG_L_BECAUSE, 0)->parcel->msg->l_because.text,
-        "has 10 of 10 open queries (limits.test)"));
+    assert_int_equal(count_sent(&b, WORKER_CONN, PS_MSG_L_STALL_REPLY), 2);
+    assert_non_null(strstr(find_sent(&b, WORKER_CONN, PS_MSG_L_STALL_REPLY, 0)
+                               ->packet->msg->l_stall_reply.text,
+                           "has 10 of 10 open queries (limits.test)"));
     /* Each answer makes room for the next question, until all have one. */
     for (uint32_t i = 0; i < 10; i++) {
         answer_query(&b, i);
     }
-    assert_int_equal(count(&b, SCHED_CONN, PS_MSG_STALL_QUERY), 10);
-    assert_int_equal(count(&b, WORKER_CONN, PS_MSG_L_BECAUSE), 12);
+    assert_int_equal(count_sent(&b, SCHED_CONN, PS_MSG_STALL_QUERY), 10);
+    assert_int_equal(count_sent(&b, WORKER_CONN, PS_MSG_L_STALL_REPLY), 12);
     assert_int_equal(used(&b, PS_COST_QUERIES), 0);
-    end(&b);
+    end_bench(&b);
 }
 
 static void a_process_that_asks_without_end_is_cut_off(void **state)
@@ -232,24 +238,24 @@ static void a_process_that_asks_without_end_is_cut_off(void **state)
 
     (void)state;
     no_limits();
-    begin(&b, 2, 1);
+    begin_bench(&b, 2, 1);
     open_key(&b, 0, 1, 256, SERVER_NODE);
-    operate(&b, 0,
-            (struct ps_msg_l_op){
-                .op_id = 1, .op = PS_OP_BROADCAST, .root = 1, .round = 1});
+    submit_op(&b, 0,
+              (struct ps_msg_l_op){
+                  .op_id = 1, .op = PS_OP_BROADCAST, .root = 1, .round = 1});
     /* The scheduler is away, and the library asks now and then. */
     for (uint32_t i = 0; i < 3 * PS_QUERIES_RATE_MAX; i++) {
         ask_why(&b, 1);
         b.now += PS_MILLIS(2);
     }
-    assert_null(find(&b, WORKER_CONN, PS_MSG_L_ERROR, 0));
+    assert_null(find_sent(&b, WORKER_CONN, PS_MSG_L_ERROR, 0));
     for (uint32_t i = 0; i < 3 * PS_QUERIES_RATE_MAX; i++) {
         ask_why(&b, 1);
     }
-    assert_non_null(strstr(
-        find(&b, WORKER_CONN, PS_MSG_L_ERROR, 0)->parcel->msg->l_error.text,
-        "more than 1000 questions in a second"));
-    end(&b);
+    assert_non_null(strstr(find_sent(&b, WORKER_CONN, PS_MSG_L_ERROR, 0)
+                               ->packet->msg->l_error.text,
+                           "more than 1000 questions in a second"));
+    end_bench(&b);
 }
 
 /* The last of many operations takes long to find: who asks for that pays. */
@@ -261,24 +267,26 @@ static void a_search_among_many_operations_counts(void **state)
 
     (void)state;
     no_limits();
-    begin(&b, 2, 1);
+    begin_bench(&b, 2, 1);
     open_key(&b, 0, 1, 256, SERVER_NODE);
-    give_region(&b, 0, 1024);
-    push(&b, 0, 0, 1, 0); /* Operation 1; the other rank gives nothing. */
+    share_region(&b, 0, 1024);
+    submit_push(&b, 0, 0, 1,
+                0); /* Operation 1; the other rank gives nothing. */
     for (uint32_t i = 2; i <= ops; i++) {
-        operate(&b, 0,
-                (struct ps_msg_l_op){.op_id = i, .op = PS_OP_PULL, .round = 1});
-        forget_sent(&b);
+        submit_op(
+            &b, 0,
+            (struct ps_msg_l_op){.op_id = i, .op = PS_OP_PULL, .round = 1});
+        drop_sent(&b);
     }
     assert_int_equal(used(&b, PS_COST_OPERATIONS), ops);
     ask_why(&b, 1);
     ask_why(&b, ops);
-    while (find(&b, WORKER_CONN, PS_MSG_L_ERROR, 0) == NULL) {
+    while (find_sent(&b, WORKER_CONN, PS_MSG_L_ERROR, 0) == NULL) {
         assert_true(++asked <= PS_QUERIES_RATE_MAX);
         ask_why(&b, ops + asked); /* None of them. */
     }
     assert_in_range(asked, 20, 30); /* 1,000 by 40. */
-    end(&b);
+    end_bench(&b);
 }
 
 static void questions_of_a_dead_worker_are_forgotten(void **state)
@@ -287,28 +295,29 @@ static void questions_of_a_dead_worker_are_forgotten(void **state)
 
     (void)state;
     no_limits();
-    begin(&b, 2, 1);
+    begin_bench(&b, 2, 1);
     for (uint32_t i = 0; i < 8; i++) {
         open_key(&b, i, 1, 256, SERVER_NODE);
-        operate(&b, 0,
-                (struct ps_msg_l_op){.op_id = i,
-                                     .op = PS_OP_BROADCAST,
-                                     .key = i,
-                                     .root = 1,
-                                     .round = 1});
+        submit_op(&b, 0,
+                  (struct ps_msg_l_op){.op_id = i,
+                                       .op = PS_OP_BROADCAST,
+                                       .key = i,
+                                       .root = 1,
+                                       .round = 1});
         ask_why(&b, i);
     }
-    step(&b, (struct ps_event){.type = PS_EV_CLOSED, .conn = WORKER_CONN});
+    feed_event(&b,
+               (struct ps_event){.type = PS_EV_CLOSED, .conn = WORKER_CONN});
     assert_int_equal(used(&b, PS_COST_QUERIES), 0);
     for (uint32_t i = 0; i < PS_QUERIES_SENT_MAX; i++) {
         answer_query(&b, i);
     }
-    assert_int_equal(count(&b, SCHED_CONN, PS_MSG_STALL_QUERY),
+    assert_int_equal(count_sent(&b, SCHED_CONN, PS_MSG_STALL_QUERY),
                      PS_QUERIES_SENT_MAX);
-    end(&b);
+    end_bench(&b);
 }
 
-/* As core/agent_keep.c lays it out. */
+/* As core/agent/residual_log.c lays it out. */
 struct keep_header {
     uint64_t magic, size, used, id, zero[4];
 };
@@ -342,11 +351,11 @@ static struct ps_buf *make_piece(uint32_t records, uint32_t different)
 
 static void bring_piece(struct bench *b, struct ps_buf *piece)
 {
-    struct ps_event ev = {.type = PS_EV_KEEP, .conn = WORKER_CONN};
+    struct ps_event ev = {.type = PS_EV_RESIDUAL_SEGMENT, .conn = WORKER_CONN};
 
     ev.region.region = 1;
     ev.region.buf = piece;
-    step(b, ev);
+    feed_event(b, ev);
 }
 
 static void lack_region(struct bench *b, uint32_t number, int rc)
@@ -356,7 +365,7 @@ static void lack_region(struct bench *b, uint32_t number, int rc)
     ev.region.region = number;
     ev.region.rc = rc;
     ev.region.why = "memfd cannot be mapped";
-    step(b, ev);
+    feed_event(b, ev);
 }
 
 /* Its operations are refused in words, the others go on. */
@@ -368,40 +377,40 @@ static void a_region_without_room_costs_its_operations_alone(void **state)
     no_limits();
     limit(PS_ACCOUNT_SESSION, PS_COST_REGIONS, 3);
     memset(&b, 0, sizeof(b));
-    begin_again(&b, 1, 1);
+    restart_bench(&b, 1, 1);
     open_key(&b, 0, 1, 4, SERVER_NODE);
-    tick(&b);
-    link_server(&b, false, 0);
-    give_region(&b, 0, 16);
+    feed_tick(&b);
+    connect_server(&b, false, 0);
+    share_region(&b, 0, 16);
     lack_region(&b, 2, PS_E_NOMEM);
     lack_region(&b, 3, PS_E_NOMEM);
     assert_int_equal(used(&b, PS_COST_REGIONS), 3);
 
-    struct ps_msg_l_op op = pushpull(0, 1);
+    struct ps_msg_l_op op = pushpull_op(0, 1);
 
     op.region = 2;
-    operate(&b, 0, op);
-    assert_int_equal(last_done(&b, 0)->error, PS_E_NOMEM);
-    assert_string_equal(last_done(&b, 0)->text,
+    submit_op(&b, 0, op);
+    assert_int_equal(last_op_done(&b, 0)->error, PS_E_NOMEM);
+    assert_string_equal(last_op_done(&b, 0)->text,
                         "region 2: memfd cannot be mapped");
-    assert_null(find(&b, WORKER_CONN, PS_MSG_L_ERROR, 0));
-    operate(&b, 0, pushpull(0, 1)); /* From region 1. */
-    assert_int_equal(count(&b, WORKER_CONN, PS_MSG_L_DONE), 1);
+    assert_null(find_sent(&b, WORKER_CONN, PS_MSG_L_ERROR, 0));
+    submit_op(&b, 0, pushpull_op(0, 1)); /* From region 1. */
+    assert_int_equal(count_sent(&b, WORKER_CONN, PS_MSG_L_DONE), 1);
     assert_int_equal(used(&b, PS_COST_OPERATIONS), 1);
 
     /* It counts as a region, until it is given back. */
-    say(&b, WORKER_CONN,
-        &(struct ps_msg){.code = PS_MSG_L_REGION_GONE,
-                         .l_region_gone = {.region = 2}},
-        NULL);
+    deliver_msg(&b, WORKER_CONN,
+                &(struct ps_msg){.code = PS_MSG_L_REGION_GONE,
+                                 .l_region_gone = {.region = 2}},
+                NULL);
     assert_int_equal(used(&b, PS_COST_REGIONS), 2);
     lack_region(&b, 2, PS_E_NOMEM);
-    assert_null(find(&b, WORKER_CONN, PS_MSG_L_ERROR, 0));
+    assert_null(find_sent(&b, WORKER_CONN, PS_MSG_L_ERROR, 0));
     lack_region(&b, 4, PS_E_NOMEM);
-    assert_int_equal(
-        find(&b, WORKER_CONN, PS_MSG_L_ERROR, 0)->parcel->msg->l_error.error,
-        PS_E_FULL);
-    end(&b);
+    assert_int_equal(find_sent(&b, WORKER_CONN, PS_MSG_L_ERROR, 0)
+                         ->packet->msg->l_error.error,
+                     PS_E_FULL);
+    end_bench(&b);
 }
 
 static void what_is_no_memory_ends_its_session_in_words(void **state)
@@ -411,12 +420,12 @@ static void what_is_no_memory_ends_its_session_in_words(void **state)
     (void)state;
     no_limits();
     memset(&b, 0, sizeof(b));
-    begin_again(&b, 1, 1);
+    restart_bench(&b, 1, 1);
     lack_region(&b, 2, PS_E_INVAL);
-    assert_string_equal(
-        find(&b, WORKER_CONN, PS_MSG_L_ERROR, 0)->parcel->msg->l_error.text,
-        "memfd cannot be mapped");
-    end(&b);
+    assert_string_equal(find_sent(&b, WORKER_CONN, PS_MSG_L_ERROR, 0)
+                            ->packet->msg->l_error.text,
+                        "memfd cannot be mapped");
+    end_bench(&b);
 }
 
 /* By lists of a label this took minutes, in which nobody was served. */
@@ -428,13 +437,13 @@ static void records_of_one_label_are_found_at_once(void **state)
     (void)state;
     no_limits();
     memset(&b, 0, sizeof(b));
-    b.resumes = true;
-    begin_again(&b, 1, 1);
+    b.reattaches = true;
+    restart_bench(&b, 1, 1);
     bring_piece(&b, piece);
-    assert_null(find(&b, WORKER_CONN, PS_MSG_L_ERROR, 0));
+    assert_null(find_sent(&b, WORKER_CONN, PS_MSG_L_ERROR, 0));
     assert_true(used(&b, PS_COST_MEMORY) > piece->size);
     assert_int_equal(used(&b, PS_COST_MAPPED), piece->size);
-    end(&b);
+    end_bench(&b);
     ps_buf_unref(piece);
 }
 
@@ -449,11 +458,11 @@ static void records_without_end_end_their_session(void **state)
         struct bench b;
 
         memset(&b, 0, sizeof(b));
-        b.resumes = true;
-        begin_again(&b, 1, 1);
+        b.reattaches = true;
+        restart_bench(&b, 1, 1);
         bring_piece(&b, piece);
-        assert_non_null(find(&b, WORKER_CONN, PS_MSG_L_ERROR, 0));
-        end(&b);
+        assert_non_null(find_sent(&b, WORKER_CONN, PS_MSG_L_ERROR, 0));
+        end_bench(&b);
         ps_buf_unref(piece);
     }
 }
@@ -467,13 +476,13 @@ static void records_count_as_memory_of_the_job(void **state)
     no_limits();
     limit(PS_ACCOUNT_USER, PS_COST_MEMORY, piece->size + 10000);
     memset(&b, 0, sizeof(b));
-    b.resumes = true;
-    begin_again(&b, 1, 1);
+    b.reattaches = true;
+    restart_bench(&b, 1, 1);
     bring_piece(&b, piece);
-    assert_non_null(strstr(
-        find(&b, WORKER_CONN, PS_MSG_L_ERROR, 0)->parcel->msg->l_error.text,
-        "of memory"));
-    end(&b);
+    assert_non_null(strstr(find_sent(&b, WORKER_CONN, PS_MSG_L_ERROR, 0)
+                               ->packet->msg->l_error.text,
+                           "of memory"));
+    end_bench(&b);
     assert_int_equal(piece->refs, 1);
     ps_buf_unref(piece);
 }

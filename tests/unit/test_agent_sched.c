@@ -7,14 +7,14 @@ static void restart_scheduler(struct bench *b)
 {
     struct ps_event closed = {.type = PS_EV_CLOSED, .conn = SCHED_CONN};
 
-    step(b, closed);
+    feed_event(b, closed);
     b->now += PS_SECONDS(1);
-    tick(b); /* It is dialled. */
-    forget_sent(b);
-    b->restarts++;
+    feed_tick(b); /* It is dialled. */
+    drop_sent(b);
+    b->sched_restarts++;
     b->sched_seq = 0;
     open_conn(b, SCHED_CONN, PS_CONN_DIALLED, 0);
-    welcome(b, SCHED_CONN, false, 0);
+    deliver_welcome(b, SCHED_CONN, false, 0);
 }
 
 /* One worker waits for the other, which is in no call: both hear why, from the
@@ -27,38 +27,40 @@ static void a_scheduler_that_forgot_the_job_ends_it_in_words(void **state)
     struct bench b;
 
     (void)state;
-    begin(&b, 2, 1);
+    begin_bench(&b, 2, 1);
     open_key(&b, 0, 1, 16, SERVER_NODE);
-    give_region(&b, 0, 64);
-    push(&b, 0, 0, 1, 0);
+    share_region(&b, 0, 64);
+    submit_push(&b, 0, 0, 1, 0);
     restart_scheduler(&b);
-    assert_int_equal(count(&b, SCHED_CONN, PS_MSG_JOB_OPEN), 2);
+    assert_int_equal(count_sent(&b, SCHED_CONN, PS_MSG_JOB_OPEN), 2);
     for (uint32_t w = 0; w < 2; w++) {
-        const struct ps_msg_job_open *m =
-            &find(&b, SCHED_CONN, PS_MSG_JOB_OPEN, w)->parcel->msg->job_open;
+        const struct ps_msg_job_open *m = &find_sent(&b, SCHED_CONN,
+                                                     PS_MSG_JOB_OPEN, w)
+                                               ->packet->msg->job_open;
 
         assert_int_equal(m->gen, GEN);
         assert_string_equal(m->name, "job");
-        say(&b, SCHED_CONN,
-            &(struct ps_msg){.code = PS_MSG_JOB_OPENED,
-                             .job_opened = {.worker = w + 1,
-                                            .error = PS_E_JOBFAILED,
-                                            .text = text,
-                                            .gen = GEN}},
-            NULL);
+        deliver_msg(&b, SCHED_CONN,
+                    &(struct ps_msg){.code = PS_MSG_JOB_OPENED,
+                                     .job_opened = {.worker = w + 1,
+                                                    .error = PS_E_JOBFAILED,
+                                                    .text = text,
+                                                    .gen = GEN}},
+                    NULL);
     }
     for (uint32_t w = 0; w < 2; w++) {
-        const struct sent *s = find(&b, WORKER_CONN + w, PS_MSG_L_ERROR, 0);
+        const struct sent *s = find_sent(&b, WORKER_CONN + w, PS_MSG_L_ERROR,
+                                         0);
 
         assert_non_null(s);
-        assert_string_equal(s->parcel->msg->l_error.text, text);
-        assert_int_equal(s->parcel->msg->l_error.error, PS_E_JOBFAILED);
-        assert_int_equal(count(&b, WORKER_CONN + w, PS_MSG_L_ERROR), 1);
+        assert_string_equal(s->packet->msg->l_error.text, text);
+        assert_int_equal(s->packet->msg->l_error.error, PS_E_JOBFAILED);
+        assert_int_equal(count_sent(&b, WORKER_CONN + w, PS_MSG_L_ERROR), 1);
         closed.conn = WORKER_CONN + w;
-        step(&b, closed);
+        feed_event(&b, closed);
     }
     assert_int_equal(ps_agent_residue(b.agent), 0);
-    end(&b);
+    end_bench(&b);
 }
 
 /* Links keep no order: the end of the job may come before the refusal. */
@@ -67,13 +69,14 @@ static void the_end_of_a_job_names_its_cause(void **state)
     struct bench b;
 
     (void)state;
-    begin(&b, 1, 1);
-    say(&b, WORKER_CONN,
-        &(struct ps_msg){.code = PS_MSG_L_BARRIER,
-                         .l_barrier = {.op_id = 5, .number = 1}},
-        NULL);
+    begin_bench(&b, 1, 1);
+    deliver_msg(&b, WORKER_CONN,
+                &(struct ps_msg){.code = PS_MSG_L_BARRIER,
+                                 .l_barrier = {.op_id = 5, .number = 1}},
+                NULL);
     restart_scheduler(&b);
-    say(&b, SCHED_CONN,
+    deliver_msg(
+        &b, SCHED_CONN,
         &(struct ps_msg){.code = PS_MSG_JOB_STATE,
                          .job_state = {.gen = GEN,
                                        .version = UINT32_MAX,
@@ -82,10 +85,10 @@ static void the_end_of_a_job_names_its_cause(void **state)
                                        .reason = "the scheduler was restarted",
                                        .optimizer = ""}},
         NULL);
-    assert_string_equal(
-        find(&b, WORKER_CONN, PS_MSG_L_ERROR, 0)->parcel->msg->l_error.text,
-        "job 'job' is over: the scheduler was restarted");
-    end(&b);
+    assert_string_equal(find_sent(&b, WORKER_CONN, PS_MSG_L_ERROR, 0)
+                            ->packet->msg->l_error.text,
+                        "job 'job' is over: the scheduler was restarted");
+    end_bench(&b);
 }
 
 /* Links keep no order: a state from before the end may come after it, while a
@@ -96,29 +99,29 @@ static void an_ended_job_does_not_come_back(void **state)
     struct bench b;
 
     (void)state;
-    begin(&b, 1, 1);
-    say(&b, SCHED_CONN,
-        &(struct ps_msg){.code = PS_MSG_JOB_STATE,
-                         .job_state = {.gen = GEN,
-                                       .version = UINT32_MAX,
-                                       .name = "",
-                                       .phase = PS_JOB_PHASE_ENDED,
-                                       .reason = "",
-                                       .optimizer = ""}},
-        NULL);
-    step(&b, closed);
+    begin_bench(&b, 1, 1);
+    deliver_msg(&b, SCHED_CONN,
+                &(struct ps_msg){.code = PS_MSG_JOB_STATE,
+                                 .job_state = {.gen = GEN,
+                                               .version = UINT32_MAX,
+                                               .name = "",
+                                               .phase = PS_JOB_PHASE_ENDED,
+                                               .reason = "",
+                                               .optimizer = ""}},
+                NULL);
+    feed_event(&b, closed);
     open_conn(&b, WORKER_CONN + 1, PS_CONN_LOCAL, 0);
-    say(&b, WORKER_CONN + 1,
-        &(struct ps_msg){.code = PS_MSG_L_HELLO,
-                         .l_hello = {.protocol = PS_PROTOCOL,
-                                     .job = "next",
-                                     .num_workers = 1,
-                                     .rank = -1}},
-        NULL);
+    deliver_msg(&b, WORKER_CONN + 1,
+                &(struct ps_msg){.code = PS_MSG_L_HELLO,
+                                 .l_hello = {.protocol = PS_PROTOCOL,
+                                             .job = "next",
+                                             .num_workers = 1,
+                                             .rank = -1}},
+                NULL);
     assert_int_equal(ps_agent_residue(b.agent), 1);
-    tell_job(&b, 3, 1);
+    deliver_job_state(&b, 3, 1);
     assert_int_equal(ps_agent_residue(b.agent), 1);
-    end(&b);
+    end_bench(&b);
 }
 
 /* A job without a process here is offered by those that have gone, so that it
@@ -130,36 +133,36 @@ static void who_has_gone_is_told_of_jobs_that_are_here(void **state)
     struct bench b;
 
     (void)state;
-    begin(&b, 2, 1);
+    begin_bench(&b, 2, 1);
     open_conn(&b, WORKER_CONN + 2, PS_CONN_LOCAL, 0);
-    say(&b, WORKER_CONN + 2,
-        &(struct ps_msg){.code = PS_MSG_L_HELLO,
-                         .l_hello = {.protocol = PS_PROTOCOL,
-                                     .job = "other",
-                                     .num_workers = 1,
-                                     .rank = -1}},
-        NULL);
+    deliver_msg(&b, WORKER_CONN + 2,
+                &(struct ps_msg){.code = PS_MSG_L_HELLO,
+                                 .l_hello = {.protocol = PS_PROTOCOL,
+                                             .job = "other",
+                                             .num_workers = 1,
+                                             .rank = -1}},
+                NULL);
     for (uint32_t i = 0; i < 3; i++) {
         closed.conn = WORKER_CONN + i;
-        step(&b, closed);
+        feed_event(&b, closed);
     }
-    assert_int_equal(count(&b, SCHED_CONN, PS_MSG_WORKER_GONE), 3);
+    assert_int_equal(count_sent(&b, SCHED_CONN, PS_MSG_WORKER_GONE), 3);
     restart_scheduler(&b);
-    assert_int_equal(count(&b, SCHED_CONN, PS_MSG_WORKER_GONE), 2);
-    s = find(&b, SCHED_CONN, PS_MSG_WORKER_GONE, 0);
-    assert_int_equal(s->parcel->msg->worker_gone.gen, GEN);
+    assert_int_equal(count_sent(&b, SCHED_CONN, PS_MSG_WORKER_GONE), 2);
+    s = find_sent(&b, SCHED_CONN, PS_MSG_WORKER_GONE, 0);
+    assert_int_equal(s->packet->msg->worker_gone.gen, GEN);
     assert_int_equal(ps_agent_residue(b.agent), 1);
-    say(&b, SCHED_CONN,
-        &(struct ps_msg){.code = PS_MSG_JOB_STATE,
-                         .job_state = {.gen = GEN,
-                                       .version = UINT32_MAX,
-                                       .name = "",
-                                       .phase = PS_JOB_PHASE_ENDED,
-                                       .reason = "",
-                                       .optimizer = ""}},
-        NULL);
+    deliver_msg(&b, SCHED_CONN,
+                &(struct ps_msg){.code = PS_MSG_JOB_STATE,
+                                 .job_state = {.gen = GEN,
+                                               .version = UINT32_MAX,
+                                               .name = "",
+                                               .phase = PS_JOB_PHASE_ENDED,
+                                               .reason = "",
+                                               .optimizer = ""}},
+                NULL);
     assert_int_equal(ps_agent_residue(b.agent), 0);
-    end(&b);
+    end_bench(&b);
 }
 
 static void epochs_are_counted_from_the_start_of_the_scheduler(void **state)
@@ -167,16 +170,16 @@ static void epochs_are_counted_from_the_start_of_the_scheduler(void **state)
     struct bench b;
 
     (void)state;
-    begin(&b, 1, 1);
-    tell_map_of(&b, 40);
+    begin_bench(&b, 1, 1);
+    deliver_map_epoch(&b, 40);
     restart_scheduler(&b);
-    tell_map_of(&b, 2);
+    deliver_map_epoch(&b, 2);
     b.now += PS_SECONDS(1);
-    forget_sent(&b);
-    tick(&b);
+    drop_sent(&b);
+    feed_tick(&b);
     assert_int_equal(
-        find(&b, SCHED_CONN, PS_MSG_PING, 0)->parcel->msg->ping.epoch, 2);
-    end(&b);
+        find_sent(&b, SCHED_CONN, PS_MSG_PING, 0)->packet->msg->ping.epoch, 2);
+    end_bench(&b);
 }
 
 /* The scheduler is dialled until its answer to a hello counts. */
@@ -188,11 +191,11 @@ static void refuse_name(struct bench *b)
     struct ps_event ev = {.type = PS_EV_MSG, .conn = SCHED_CONN};
 
     b->now += PS_SECONDS(1);
-    tick(b);
-    forget_sent(b);
+    feed_tick(b);
+    drop_sent(b);
     open_conn(b, SCHED_CONN, PS_CONN_DIALLED, 0);
     ev.msg.msg = &m;
-    step(b, ev);
+    feed_event(b, ev);
 }
 
 /* Another process was given the name while this one was not heard. */
@@ -202,12 +205,12 @@ static void an_agent_that_lost_its_name_ends(void **state)
     struct bench b;
 
     (void)state;
-    begin(&b, 1, 1);
-    b.may_end = true;
-    step(&b, closed);
+    begin_bench(&b, 1, 1);
+    b.may_fail = true;
+    feed_event(&b, closed);
     refuse_name(&b);
     assert_int_equal(b.rc, PS_E_CONFIG);
-    end(&b);
+    end_bench(&b);
 }
 
 int main(void)

@@ -92,7 +92,7 @@ static void sizes_of_peers_are_tried(void **state)
 static void reserve_serves_who_needs_it(void **state)
 {
     (void)state;
-    assert_false(ps_alloc_release());
+    assert_false(ps_alloc_use_reserve());
     assert_true(ps_alloc_reserve(1 << 20));
     assert_false(ps_alloc_is_starved());
     ps_alloc_fail_at(2, 1);

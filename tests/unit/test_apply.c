@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Pushes without rounds, as the server machine takes them. */
-#include "shard_world.h"
+#include "server_world.h"
 
 #define COUNT 16u
 
@@ -70,8 +70,8 @@ static void each_push_counts_once_whatever_comes_twice(void **state)
         give(a, PS_RULE_ACCUMULATE, seq, 1);
         assert_int_equal(a->seen[1].commit_version, seq);
         if (seq % 3 == 0) { /* The answer was lost, with the link. */
-            agent_lose(a);
-            agent_forget(a);
+            agent_disconnect(a);
+            agent_drop_link(a);
             agent_dial(a);
             give(a, PS_RULE_ACCUMULATE, seq, 1);
             assert_int_equal(a->seen[1].commit_version, seq);
@@ -91,9 +91,9 @@ static void an_agent_started_again_counts_from_the_beginning(void **state)
     (void)state;
     init(a, 0);
     give(a, PS_RULE_ACCUMULATE, 1, 1);
-    agent_lose(a);
+    agent_disconnect(a);
     agent_restart(a);
-    sched_job(
+    sched_send_job_state(
         w, &(struct job_options){.version = 2, .phase = PS_JOB_PHASE_RUNNING});
     agent_dial(a);
     give(a, PS_RULE_ACCUMULATE, 1, 10);
@@ -104,7 +104,7 @@ static void an_agent_started_again_counts_from_the_beginning(void **state)
 static void what_waits_is_added_together_and_assigned_in_order(void **state)
 {
     struct world *w = world_new(&(struct world_options){.slots = 4});
-    struct ps_shard_stats stats;
+    struct ps_server_stats stats;
 
     (void)state;
     init(&w->agents[0], 0);
@@ -115,18 +115,18 @@ static void what_waits_is_added_together_and_assigned_in_order(void **state)
     }
     assert_int_equal(w->compute_count, 1); /* The first; the others wait. */
     world_computed(w, 0, 0);
-    world_settle(w);
+    world_run_until_idle(w);
     assert_int_equal(w->compute_count, 1);
     world_computed(w, 0, 0);
-    world_settle(w);
+    world_run_until_idle(w);
     assert_int_equal(w->compute_count, 0);
     for (uint32_t i = 0; i < 4; i++) {
         assert_int_equal(w->agents[i].seen[1].commits, i == 0 ? 2 : 1);
         assert_int_equal(w->agents[i].seen[1].commit_version, 1);
     }
     assert_true(pulled(&w->agents[2]) == 10);
-    ps_shard_stats(w->shard, &stats);
-    assert_int_equal(stats.unmerged, 0);
+    ps_server_stats(w->server, &stats);
+    assert_int_equal(stats.unmerged_bytes, 0);
     world_free(w);
 }
 
@@ -156,7 +156,7 @@ static void an_answer_keeps_the_value_it_was_made_of(void **state)
             give(b, rules[r], seq, (float)seq);
         }
         a->mute = false;
-        agent_lose(a);
+        agent_disconnect(a);
         agent_dial(a); /* The same frame again, from the window. */
         assert_true(a->resumed);
         assert_int_equal(a->seen[1].values, 1);
@@ -202,9 +202,9 @@ static void everybody_hears_when_the_slowest_goes_on(void **state)
     assert_int_equal(c->seen[1].commit_version, 4);
 
     /* Started again, an agent counts anew, and its ranks do not. */
-    agent_lose(c);
+    agent_disconnect(c);
     agent_restart(c);
-    sched_job(
+    sched_send_job_state(
         w, &(struct job_options){.version = 2, .phase = PS_JOB_PHASE_RUNNING});
     agent_dial(c);
     tick(b, 6, 5);

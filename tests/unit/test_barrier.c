@@ -6,7 +6,7 @@
 #include <cmocka.h>
 
 #include "base/rng.h"
-#include "core/barrier.h"
+#include "core/sched/barrier.h"
 
 static void opens_when_the_last_rank_is_there(void **state)
 {
@@ -14,18 +14,18 @@ static void opens_when_the_last_rank_is_there(void **state)
 
     (void)state;
     ps_barrier_init(&b, 3);
-    assert_false(ps_barrier_waits(&b));
+    assert_false(ps_barrier_is_waiting(&b));
     assert_false(ps_barrier_enter(&b, 0, 1, 10));
-    assert_true(ps_barrier_waits(&b));
-    assert_int_equal(b.since, 10);
+    assert_true(ps_barrier_is_waiting(&b));
+    assert_int_equal(b.waiting_since, 10);
     assert_false(ps_barrier_enter(&b, 2, 1, 20));
-    assert_int_equal(b.since, 10);
-    assert_true(ps_barrier_missing(&b, 1, 1));
-    assert_false(ps_barrier_missing(&b, 2, 1));
+    assert_int_equal(b.waiting_since, 10);
+    assert_true(ps_barrier_is_missing(&b, 1, 1));
+    assert_false(ps_barrier_is_missing(&b, 2, 1));
     assert_true(ps_barrier_enter(&b, 1, 1, 30));
-    assert_int_equal(b.open, 1);
-    assert_false(ps_barrier_waits(&b));
-    assert_false(ps_barrier_missing(&b, 1, 1));
+    assert_int_equal(b.last_open, 1);
+    assert_false(ps_barrier_is_waiting(&b));
+    assert_false(ps_barrier_is_missing(&b, 1, 1));
     ps_barrier_fini(&b);
 }
 
@@ -38,10 +38,10 @@ static void one_rank_counts_once(void **state)
     for (int i = 0; i < 5; i++) {
         assert_false(ps_barrier_enter(&b, 0, 1, 0));
     }
-    assert_int_equal(b.open, 0);
+    assert_int_equal(b.last_open, 0);
     assert_true(ps_barrier_enter(&b, 1, 1, 0));
     assert_false(ps_barrier_enter(&b, 1, 1, 0));
-    assert_int_equal(b.open, 1);
+    assert_int_equal(b.last_open, 1);
     ps_barrier_fini(&b);
 }
 
@@ -55,12 +55,12 @@ static void a_rank_that_left_is_not_waited_for(void **state)
     assert_false(ps_barrier_leave(&b, 1, 0));
     assert_false(ps_barrier_enter(&b, 1, 7, 0)); /* Late; means nothing. */
     assert_true(ps_barrier_enter(&b, 2, 1, 0));
-    assert_int_equal(b.open, 1);
+    assert_int_equal(b.last_open, 1);
     assert_false(ps_barrier_enter(&b, 0, 2, 0));
     assert_true(ps_barrier_leave(&b, 2, 0));
-    assert_int_equal(b.open, 2);
+    assert_int_equal(b.last_open, 2);
     assert_false(ps_barrier_leave(&b, 0, 0));
-    assert_int_equal(b.open, 2);
+    assert_int_equal(b.last_open, 2);
     ps_barrier_fini(&b);
 }
 
@@ -78,10 +78,10 @@ static void any_order_agrees_with_sets(void **state)
         print_message("# seed %d\n", (int)seed);
         ps_rng_init(&rng, seed);
         ps_barrier_init(&b, RANKS);
-        while (b.open < NUMBERS) {
+        while (b.last_open < NUMBERS) {
             uint32_t rank = (uint32_t)ps_rng_below(&rng, RANKS);
             uint64_t number = 1 + ps_rng_below(&rng, NUMBERS);
-            uint64_t before = b.open;
+            uint64_t before = b.last_open;
             uint64_t open = UINT64_MAX;
             bool more = ps_barrier_enter(&b, rank, number, 0);
 
@@ -89,7 +89,7 @@ static void any_order_agrees_with_sets(void **state)
             for (uint32_t i = 0; i < RANKS; i++) {
                 open = at[i] < open ? at[i] : open;
             }
-            assert_int_equal(b.open, open);
+            assert_int_equal(b.last_open, open);
             assert_int_equal(more, open > before);
         }
         ps_barrier_fini(&b);

@@ -57,7 +57,7 @@ static int set_up(void **state)
     void *data[2];
 
     peer_start(&f->peer);
-    f->peer.takes_ring = by_ring;
+    f->peer.accepts_ring = by_ring;
     f->c = peer_open(&f->peer, 0);
     f->key = peer_key(&f->peer, f->c, "w", PSC_FLOAT32, N, 40, data);
     f->result[0] = data[0];
@@ -118,7 +118,7 @@ static void hello_says_all_options(void **state)
     peer_start(&p);
     peer_open_begin(&p, &call, 0, 0);
     peer_accept(&p);
-    m = peer_take(&p, PS_MSG_L_HELLO);
+    m = peer_expect(&p, PS_MSG_L_HELLO);
     assert_int_equal(m.l_hello.protocol, PS_PROTOCOL);
     assert_string_equal(m.l_hello.job, "test");
     assert_int_equal(m.l_hello.num_workers, 4);
@@ -155,14 +155,14 @@ static void a_refusal_is_told_word_for_word(void **state)
     peer_start(&p);
     peer_open_begin(&p, &call, 0, 0);
     peer_accept(&p);
-    peer_take(&p, PS_MSG_L_HELLO);
+    peer_expect(&p, PS_MSG_L_HELLO);
     peer_send(&p,
               &(struct ps_msg){.code = PS_MSG_L_ERROR,
                                .l_error = {.error = PS_E_MISMATCH,
                                            .text = "4 workers here, 8 "
                                                    "there"}},
               -1);
-    peer_hang_up(&p);
+    peer_close_conn(&p);
     assert_int_equal(pthread_join(call.thread, NULL), 0);
     assert_int_equal(call.rc, PSC_E_MISMATCH);
     assert_string_equal(call.err, "4 workers here, 8 there");
@@ -199,7 +199,7 @@ static void an_agent_that_comes_late_is_found(void **state)
     peer_open_begin(&p, &call, 0, 0);
     peer_start(&p);
     peer_accept(&p);
-    peer_take(&p, PS_MSG_L_HELLO);
+    peer_expect(&p, PS_MSG_L_HELLO);
     peer_send(&p,
               &(struct ps_msg){.code = PS_MSG_L_WELCOME,
                                .l_welcome = {.num_workers = 4}},
@@ -248,7 +248,7 @@ static void keys_are_asked_for_once(void **state)
         PSC_E_MISMATCH);
     assert_detail(f, "key 'w' is float32 of 1001 elements, but was declared "
                      "float32 of 1000 before");
-    assert_true(peer_silent(&f->peer));
+    assert_true(peer_is_silent(&f->peer));
 
     memset(&call, 0, sizeof(call));
     call.client = f->c;
@@ -256,9 +256,9 @@ static void keys_are_asked_for_once(void **state)
     call.count = 3;
     call.number = 12;
     pthread_create(&call.thread, NULL, peer_key_main, &call);
-    m = peer_take(&f->peer, PS_MSG_L_KEY);
+    m = peer_expect(&f->peer, PS_MSG_L_KEY);
     assert_string_equal(m.l_key.name, "i:12");
-    assert_int_equal(m.l_key.classic, 12);
+    assert_int_equal(m.l_key.mxnet_key, 12);
     assert_int_equal(m.l_key.dtype, PSC_INT64);
     assert_int_equal(m.l_key.shape_count, 1);
     assert_int_equal(m.l_key.shape[0], 3);
@@ -299,7 +299,7 @@ static void many_keys_are_asked_for_at_once(void **state)
     assert_int_equal(pthread_create(&thread, NULL, declare_many, &m), 0);
     /* All questions come before the first answer. */
     for (int i = 0; i < 3; i++) {
-        asked[i] = peer_take(&m.f->peer, PS_MSG_L_KEY).l_key;
+        asked[i] = peer_expect(&m.f->peer, PS_MSG_L_KEY).l_key;
         assert_string_equal(asked[i].name, names[i]);
     }
     for (uint32_t i = 0; i < 3; i++) {
@@ -327,7 +327,7 @@ static void a_refused_key_may_be_asked_for_again(void **state)
     struct ps_msg m;
 
     peer_key_begin(&call, f->c, "b", PSC_FLOAT32, 5);
-    m = peer_take(&f->peer, PS_MSG_L_KEY);
+    m = peer_expect(&f->peer, PS_MSG_L_KEY);
     peer_send(&f->peer,
               &(struct ps_msg){.code = PS_MSG_L_KEY_INFO,
                                .l_key_info = {.request = m.l_key.request,
@@ -339,7 +339,7 @@ static void a_refused_key_may_be_asked_for_again(void **state)
     assert_detail(f, "'b' has 6 elements");
 
     peer_key_begin(&call, f->c, "b", PSC_FLOAT32, 6);
-    m = peer_take(&f->peer, PS_MSG_L_KEY);
+    m = peer_expect(&f->peer, PS_MSG_L_KEY);
     assert_int_equal(m.l_key.count, 6);
     peer_answer_key(&f->peer, &m.l_key, 41, 0);
     pthread_join(call.thread, NULL);
@@ -365,7 +365,7 @@ static void many_keys_keep_their_names(void **state)
             psc_key(f->c, name, PSC_INT32, 1, (uint64_t[]){1}, &again), 0);
         assert_int_equal(again, keys[i]);
     }
-    assert_true(peer_silent(&f->peer));
+    assert_true(peer_is_silent(&f->peer));
 }
 
 static void impossible_keys_are_refused_here(void **state)
@@ -395,7 +395,7 @@ static void impossible_keys_are_refused_here(void **state)
                               1, &key),
                      PSC_E_INVAL);
     assert_int_equal(psc_push(f->c, 77, huge), PSC_E_NOKEY);
-    assert_true(peer_silent(&f->peer));
+    assert_true(peer_is_silent(&f->peer));
 }
 
 /* ------------------------------------------------------------- the data path */
@@ -422,15 +422,15 @@ static void shared_memory_is_given_where_it_lies(void **state)
                                      .reduce = PSC_MEAN},
             &op),
         0);
-    m = peer_take_op(&f->peer, PS_OP_PUSHPULL);
+    m = peer_expect_op(&f->peer, PS_OP_PUSHPULL);
     assert_int_equal(m.key, 40);
     assert_int_equal(m.round, 1);
     assert_int_equal(m.priority, -3);
     assert_int_equal(m.reduce, PS_REDUCE_MEAN);
-    assert_memory_equal(peer_given(&f->peer, &m), w, N * sizeof(float));
+    assert_memory_equal(peer_op_source(&f->peer, &m), w, N * sizeof(float));
     /* The same memory, not a copy of it. */
     w[7] = 42;
-    assert_float_equal(((const float *)peer_given(&f->peer, &m))[7], 42, 0);
+    assert_float_equal(((const float *)peer_op_source(&f->peer, &m))[7], 42, 0);
 
     assert_int_equal(psc_op_test(op), PSC_E_AGAIN);
     assert_int_equal(psc_op_view(op, &view, &bytes), PSC_E_AGAIN);
@@ -466,8 +466,9 @@ static void other_memory_is_copied_once_each_way(void **state)
     assert_int_equal(psc_pushpull_start(f->c, f->key, given, out, NULL, &op),
                      0);
     fill(given, -1); /* Ours again as soon as the call is back. */
-    m = peer_take_op(&f->peer, PS_OP_PUSHPULL);
-    assert_float_equal(((const float *)peer_given(&f->peer, &m))[N - 1], 2, 0);
+    m = peer_expect_op(&f->peer, PS_OP_PUSHPULL);
+    assert_float_equal(((const float *)peer_op_source(&f->peer, &m))[N - 1], 2,
+                       0);
     fill(f->result[1], 8);
     peer_done(&f->peer, m.op_id, 1);
     assert_int_equal(psc_op_wait(op, PSC_WAIT_FOREVER), 0);
@@ -504,8 +505,8 @@ static void several_arrays_are_summed_as_the_tree_says(void **state)
     }
     assert_int_equal(ps_kernel_run(&job), 0);
     assert_int_equal(psc_push_start(f->c, f->key, NULL, &o, &op), 0);
-    m = peer_take_op(&f->peer, PS_OP_PUSH);
-    assert_memory_equal(peer_given(&f->peer, &m), want, sizeof(want));
+    m = peer_expect_op(&f->peer, PS_OP_PUSH);
+    assert_memory_equal(peer_op_source(&f->peer, &m), want, sizeof(want));
     peer_done(&f->peer, m.op_id, 1);
     assert_int_equal(psc_op_wait(op, PSC_WAIT_FOREVER), 0);
     psc_op_free(op);
@@ -537,7 +538,7 @@ static void begin_large(struct fixture *f, struct large *l)
     assert_non_null(l->out);
     assert_int_equal(
         psc_pushpull_start(f->c, l->key, l->given, l->out, NULL, &l->op), 0);
-    l->m = peer_take_op(&f->peer, PS_OP_PUSHPULL);
+    l->m = peer_expect_op(&f->peer, PS_OP_PUSHPULL);
     for (size_t i = 0; i < LARGE; i++) {
         l->result[1][i] = (float)(i + 1);
     }
@@ -560,24 +561,24 @@ static void a_result_is_copied_as_it_comes(void **state)
         return; /* Frames tell of ends alone. */
     }
     begin_large(f, &l);
-    peer_piece(&f->peer, l.m.op_id, 2 * MIB);
+    peer_progress(&f->peer, l.m.op_id, 2 * MIB);
     assert_int_equal(psc_op_test(l.op), PSC_E_AGAIN);
     assert_memory_equal(l.out, l.result[1], 2 * MIB);
     assert_float_equal(l.out[2 * MIB / 4], 0, 0);
     /* What makes no sense changes nothing: less, too much, of nobody. */
-    peer_piece(&f->peer, l.m.op_id, 1 * MIB);
-    peer_piece(&f->peer, l.m.op_id, UINT64_MAX);
-    peer_piece(&f->peer, l.m.op_id + 12345, 3 * MIB);
+    peer_progress(&f->peer, l.m.op_id, 1 * MIB);
+    peer_progress(&f->peer, l.m.op_id, UINT64_MAX);
+    peer_progress(&f->peer, l.m.op_id + 12345, 3 * MIB);
     assert_int_equal(psc_op_test(l.op), PSC_E_AGAIN);
     assert_float_equal(l.out[2 * MIB / 4], 0, 0);
-    peer_piece(&f->peer, l.m.op_id, 4 * MIB);
+    peer_progress(&f->peer, l.m.op_id, 4 * MIB);
     peer_done(&f->peer, l.m.op_id, 1);
     assert_int_equal(psc_op_wait(l.op, PSC_WAIT_FOREVER), 0);
     assert_memory_equal(l.out, l.result[1], LARGE * sizeof(float));
     assert_int_equal(psc_get_stats(f->c, &stats), 0);
     assert_int_equal(stats.bytes_copied, 2 * LARGE * sizeof(float));
     /* One that comes too late is about nobody. */
-    peer_piece(&f->peer, l.m.op_id, 5 * MIB);
+    peer_progress(&f->peer, l.m.op_id, 5 * MIB);
     assert_int_equal(psc_dispatch(f->c), 0);
     end_large(&l);
 }
@@ -591,14 +592,14 @@ static void an_operation_may_fail_in_the_middle_of_its_result(void **state)
         return;
     }
     begin_large(f, &l);
-    peer_piece(&f->peer, l.m.op_id, 2 * MIB);
+    peer_progress(&f->peer, l.m.op_id, 2 * MIB);
     peer_refuse(&f->peer, l.m.op_id, PS_E_JOBFAILED, "no more");
     assert_int_equal(psc_op_wait(l.op, PSC_WAIT_FOREVER), PSC_E_JOBFAILED);
     assert_float_equal(l.out[4 * MIB / 4], 0, 0);
     psc_op_free(l.op);
     assert_int_equal(
         psc_pushpull_start(f->c, l.key, l.given, l.out, NULL, &l.op), 0);
-    l.m = peer_take_op(&f->peer, PS_OP_PUSHPULL);
+    l.m = peer_expect_op(&f->peer, PS_OP_PUSHPULL);
     assert_int_equal(l.m.round, 1);
     peer_done(&f->peer, l.m.op_id, 1);
     assert_int_equal(psc_op_wait(l.op, PSC_WAIT_FOREVER), 0);
@@ -623,9 +624,9 @@ static void what_is_read_in_place_is_overwritten_at_the_end_alone(void **state)
     assert_int_equal(psc_alloc(f->c, LARGE * sizeof(float), (void **)&w), 0);
     memset(w, 0, LARGE * sizeof(float));
     assert_int_equal(psc_pushpull_start(f->c, l.key, w, w, NULL, &op), 0);
-    l.m = peer_take_op(&f->peer, PS_OP_PUSHPULL);
+    l.m = peer_expect_op(&f->peer, PS_OP_PUSHPULL);
     memcpy(l.result[0], l.result[1], LARGE * sizeof(float));
-    peer_piece(&f->peer, l.m.op_id, 4 * MIB);
+    peer_progress(&f->peer, l.m.op_id, 4 * MIB);
     assert_int_equal(psc_op_test(op), PSC_E_AGAIN);
     assert_float_equal(w[0], 0, 0);
     peer_done(&f->peer, l.m.op_id, 2);
@@ -650,7 +651,7 @@ static void results_alternate_between_two_buffers(void **state)
 
         assert_int_equal(psc_pushpull_start(f->c, f->key, x, out, NULL, &op),
                          0);
-        m = peer_take_op(&f->peer, PS_OP_PUSHPULL);
+        m = peer_expect_op(&f->peer, PS_OP_PUSHPULL);
         assert_int_equal(m.round, r);
         peer_done(&f->peer, m.op_id, r);
         assert_int_equal(psc_op_wait(op, PSC_WAIT_FOREVER), 0);
@@ -670,7 +671,7 @@ static void only_the_root_gives(void **state)
 
     /* This is rank 2. */
     assert_int_equal(psc_init_start(f->c, f->key, NULL, &o, &op), 0);
-    m = peer_take_op(&f->peer, PS_OP_INIT);
+    m = peer_expect_op(&f->peer, PS_OP_INIT);
     assert_int_equal(m.region, 0);
     assert_int_equal(m.root, 0);
     peer_done(&f->peer, m.op_id, 0);
@@ -678,7 +679,7 @@ static void only_the_root_gives(void **state)
     psc_op_free(op);
 
     assert_int_equal(psc_broadcast_start(f->c, f->key, NULL, out, &o, &op), 0);
-    m = peer_take_op(&f->peer, PS_OP_BROADCAST);
+    m = peer_expect_op(&f->peer, PS_OP_BROADCAST);
     assert_int_equal(m.region, 0);
     assert_int_equal(m.round, 1);
     fill(f->result[1], 3);
@@ -691,7 +692,7 @@ static void only_the_root_gives(void **state)
     assert_int_equal(psc_broadcast_start(f->c, f->key, NULL, out, &o, &op),
                      PSC_E_INVAL);
     assert_int_equal(psc_broadcast_start(f->c, f->key, x, out, &o, &op), 0);
-    m = peer_take_op(&f->peer, PS_OP_BROADCAST);
+    m = peer_expect_op(&f->peer, PS_OP_BROADCAST);
     assert_int_not_equal(m.region, 0);
     assert_int_equal(m.round, 2);
     peer_done(&f->peer, m.op_id, 2);
@@ -718,21 +719,21 @@ static void a_push_waits_for_what_is_before_it(void **state)
         assert_int_equal(psc_push_start(f->c, f->key, x, NULL, &push[i]), 0);
         assert_int_equal(psc_pull_start(f->c, f->key, out, NULL, &pull[i]), 0);
     }
-    m = peer_take_op(&f->peer, PS_OP_PUSH);
-    n = peer_take_op(&f->peer, PS_OP_PULL);
+    m = peer_expect_op(&f->peer, PS_OP_PUSH);
+    n = peer_expect_op(&f->peer, PS_OP_PULL);
     assert_int_equal(m.round, 1);
     assert_int_equal(n.round, 1); /* Goes out at once, and names the round. */
     assert_true(n.op_id > m.op_id);
-    assert_true(peer_silent(&f->peer));
+    assert_true(peer_is_silent(&f->peer));
 
     peer_done(&f->peer, m.op_id, 1);
     assert_int_equal(psc_op_wait(push[0], PSC_WAIT_FOREVER), 0);
-    assert_true(peer_silent(&f->peer)); /* The pull is open yet. */
+    assert_true(peer_is_silent(&f->peer)); /* The pull is open yet. */
     peer_done(&f->peer, n.op_id, 1);
     assert_int_equal(psc_op_wait(pull[0], PSC_WAIT_FOREVER), 0);
 
-    m = peer_take_op(&f->peer, PS_OP_PUSH);
-    n = peer_take_op(&f->peer, PS_OP_PULL);
+    m = peer_expect_op(&f->peer, PS_OP_PUSH);
+    n = peer_expect_op(&f->peer, PS_OP_PULL);
     assert_int_equal(m.round, 2);
     assert_int_equal(n.round, 2);
     peer_done(&f->peer, m.op_id, 2);
@@ -758,8 +759,8 @@ static void keys_do_not_wait_for_each_other(void **state)
 
     assert_int_equal(psc_push_start(f->c, f->key, x, NULL, &ops[0]), 0);
     assert_int_equal(psc_push_start(f->c, other, x, NULL, &ops[1]), 0);
-    a = peer_take_op(&f->peer, PS_OP_PUSH);
-    b = peer_take_op(&f->peer, PS_OP_PUSH);
+    a = peer_expect_op(&f->peer, PS_OP_PUSH);
+    b = peer_expect_op(&f->peer, PS_OP_PUSH);
     assert_int_equal(a.key, 40);
     assert_int_equal(b.key, 41);
     peer_done(&f->peer, b.op_id, 1);
@@ -781,11 +782,11 @@ static void a_worker_that_came_back_goes_on_with_its_round(void **state)
     float x[5] = {0};
 
     peer_key_begin(&call, f->c, "b", PSC_FLOAT32, 5);
-    m = peer_take(&f->peer, PS_MSG_L_KEY);
+    m = peer_expect(&f->peer, PS_MSG_L_KEY);
     peer_answer_key(&f->peer, &m.l_key, 41, 812);
     pthread_join(call.thread, NULL);
     assert_int_equal(psc_push_start(f->c, call.key, x, NULL, NULL), 0);
-    o = peer_take_op(&f->peer, PS_OP_PUSH);
+    o = peer_expect_op(&f->peer, PS_OP_PUSH);
     assert_int_equal(o.round, 813);
     peer_done(&f->peer, o.op_id, 813);
 }
@@ -808,7 +809,7 @@ static uint32_t small_keys;
 
 static void answer_small_key(struct fixture *f, const char *name)
 {
-    struct ps_msg m = peer_take(&f->peer, PS_MSG_L_KEY);
+    struct ps_msg m = peer_expect(&f->peer, PS_MSG_L_KEY);
     size_t at = f->peer.arena_used;
     size_t half;
 
@@ -823,10 +824,10 @@ static void answer_small_key(struct fixture *f, const char *name)
 
 static struct small take_small(struct fixture *f, uint32_t key)
 {
-    struct small s = {.op = peer_take_op(&f->peer, PS_OP_PUSHPULL)};
+    struct small s = {.op = peer_expect_op(&f->peer, PS_OP_PUSHPULL)};
 
     assert_int_equal(s.op.key, 50 + key);
-    s.given = peer_given(&f->peer, &s.op);
+    s.given = peer_op_source(&f->peer, &s.op);
     s.sum = halves[key][s.op.round & 1];
     return s;
 }
@@ -873,7 +874,7 @@ static void a_collective_does_not_overtake_another(void **state)
     meet(f, &s, 4);
     assert_int_equal(psc_op_test(one), PSC_E_AGAIN);
     s = take_small(f, 1);
-    assert_true(peer_silent(&f->peer));
+    assert_true(peer_is_silent(&f->peer));
     for (int i = 0; i < 16; i++) {
         s.sum[i] = 1;
     }
@@ -886,7 +887,7 @@ static void a_collective_does_not_overtake_another(void **state)
     answer_small_key(f, "c:copy.int64.4");
     assert_int_equal(psc_op_test(one), PSC_E_AGAIN);
     for (uint32_t k = 2; k < 7; k++) {
-        struct ps_msg_l_op m = peer_take_op(&f->peer, PS_OP_BROADCAST);
+        struct ps_msg_l_op m = peer_expect_op(&f->peer, PS_OP_BROADCAST);
 
         assert_int_equal(m.key, 50 + k);
         halves[k][1][0] = 100 + k;
@@ -925,7 +926,7 @@ static void rows_of_all_ranks_that_wrap_are_refused(void **state)
     peer_done(&f->peer, s.op.op_id, s.op.round);
     assert_int_equal(psc_op_wait(op, PSC_WAIT_FOREVER), PSC_E_TOOBIG);
     psc_op_free(op);
-    peer_hang_up(&f->peer);
+    peer_close_conn(&f->peer);
 }
 
 /* ------------------------------------------------------------------- errors */
@@ -938,14 +939,14 @@ static void a_failed_round_is_given_again(void **state)
     struct ps_msg_l_op m;
 
     assert_int_equal(psc_push_start(f->c, f->key, x, NULL, &op), 0);
-    m = peer_take_op(&f->peer, PS_OP_PUSH);
+    m = peer_expect_op(&f->peer, PS_OP_PUSH);
     peer_refuse(&f->peer, m.op_id, PS_E_NOKEY, "'w' was never initialised");
     assert_int_equal(psc_op_wait(op, PSC_WAIT_FOREVER), PSC_E_NOKEY);
     assert_detail(f, "'w' was never initialised");
     psc_op_free(op);
 
     assert_int_equal(psc_push_start(f->c, f->key, x, NULL, &op), 0);
-    m = peer_take_op(&f->peer, PS_OP_PUSH);
+    m = peer_expect_op(&f->peer, PS_OP_PUSH);
     assert_int_equal(m.round, 1);
     peer_refuse(&f->peer, m.op_id, -9999, "");
     assert_int_equal(psc_op_wait(op, PSC_WAIT_FOREVER), PSC_E_JOBFAILED);
@@ -961,7 +962,7 @@ static void what_nobody_waited_for_is_told_by_the_next_call(void **state)
     struct ps_msg_l_op m;
 
     assert_int_equal(psc_push_start(f->c, f->key, x, NULL, NULL), 0);
-    m = peer_take_op(&f->peer, PS_OP_PUSH);
+    m = peer_expect_op(&f->peer, PS_OP_PUSH);
     peer_refuse(&f->peer, m.op_id, PS_E_MISMATCH, "sum here, mean there");
     assert_int_equal(psc_dispatch(f->c), 0);
     assert_int_equal(psc_pull_start(f->c, f->key, x, NULL, &op),
@@ -970,7 +971,7 @@ static void what_nobody_waited_for_is_told_by_the_next_call(void **state)
                      "there");
     /* Told once. */
     assert_int_equal(psc_pull_start(f->c, f->key, x, NULL, &op), 0);
-    m = peer_take_op(&f->peer, PS_OP_PULL);
+    m = peer_expect_op(&f->peer, PS_OP_PULL);
     peer_done(&f->peer, m.op_id, 0);
     assert_int_equal(psc_op_wait(op, PSC_WAIT_FOREVER), 0);
     psc_op_free(op);
@@ -1002,12 +1003,12 @@ static void *why_main(void *arg)
 
 static void because(struct fixture *f, uint64_t op_id, const char *text)
 {
-    struct ps_msg m = peer_take(&f->peer, PS_MSG_L_WHY);
+    struct ps_msg m = peer_expect(&f->peer, PS_MSG_L_STALL_QUERY);
 
-    assert_int_equal(m.l_why.op_id, op_id);
+    assert_int_equal(m.l_stall_query.op_id, op_id);
     peer_send(&f->peer,
-              &(struct ps_msg){.code = PS_MSG_L_BECAUSE,
-                               .l_because = {.op_id = op_id, .text = text}},
+              &(struct ps_msg){.code = PS_MSG_L_STALL_REPLY,
+                               .l_stall_reply = {.op_id = op_id, .text = text}},
               -1);
 }
 
@@ -1019,7 +1020,7 @@ static void a_time_limit_names_who_is_missing(void **state)
     struct ps_msg_l_op m;
 
     assert_int_equal(psc_push_start(f->c, f->key, x, NULL, &w.op), 0);
-    m = peer_take_op(&f->peer, PS_OP_PUSH);
+    m = peer_expect_op(&f->peer, PS_OP_PUSH);
     assert_int_equal(psc_op_wait(w.op, 0), PSC_E_TIMEOUT);
     assert_detail(f, "push of 'w', round 1, is open");
 
@@ -1052,14 +1053,14 @@ static void a_quiet_client_does_not_ask(void **state)
     peer_start(&p);
     peer_open_begin(&p, &call, 1, PSC_OPEN_QUIET);
     peer_accept(&p);
-    peer_take(&p, PS_MSG_L_HELLO);
+    peer_expect(&p, PS_MSG_L_HELLO);
     peer_welcome(&p);
     pthread_join(call.thread, NULL);
     assert_int_equal(call.rc, 0);
     assert_int_equal(psc_barrier_start(call.client, NULL, &op), 0);
-    m = peer_take(&p, PS_MSG_L_BARRIER);
+    m = peer_expect(&p, PS_MSG_L_BARRIER);
     assert_int_equal(psc_op_wait(op, PSC_WAIT_DEFAULT), PSC_E_TIMEOUT);
-    assert_true(peer_silent(&p));
+    assert_true(peer_is_silent(&p));
     peer_done(&p, m.l_barrier.op_id, 0);
     assert_int_equal(psc_op_wait(op, PSC_WAIT_FOREVER), 0);
     psc_op_free(op);
@@ -1077,7 +1078,7 @@ static void a_queued_operation_asks_for_the_one_before_it(void **state)
 
     assert_int_equal(psc_push_start(f->c, f->key, x, NULL, &first), 0);
     assert_int_equal(psc_push_start(f->c, f->key, x, NULL, &w.op), 0);
-    m = peer_take_op(&f->peer, PS_OP_PUSH);
+    m = peer_expect_op(&f->peer, PS_OP_PUSH);
     pthread_create(&w.thread, NULL, why_main, &w);
     because(f, m.op_id, "round 1 waits for rank 0");
     pthread_join(w.thread, NULL);
@@ -1085,7 +1086,7 @@ static void a_queued_operation_asks_for_the_one_before_it(void **state)
     assert_non_null(strstr(w.text, "round 1 waits for rank 0"));
     peer_done(&f->peer, m.op_id, 1);
     assert_int_equal(psc_op_wait(first, PSC_WAIT_FOREVER), 0);
-    m = peer_take_op(&f->peer, PS_OP_PUSH);
+    m = peer_expect_op(&f->peer, PS_OP_PUSH);
     peer_done(&f->peer, m.op_id, 2);
     assert_int_equal(psc_op_wait(w.op, PSC_WAIT_FOREVER), 0);
     psc_op_free(first);
@@ -1103,13 +1104,13 @@ static void the_failure_of_the_job_reaches_every_call(void **state)
     for (int i = 0; i < 3; i++) {
         assert_int_equal(psc_push_start(f->c, f->key, x, NULL, &ops[i]), 0);
     }
-    peer_take_op(&f->peer, PS_OP_PUSH);
+    peer_expect_op(&f->peer, PS_OP_PUSH);
     peer_send(&f->peer,
               &(struct ps_msg){.code = PS_MSG_L_ERROR,
                                .l_error = {.error = PS_E_PEERLOST,
                                            .text = "rank 3 (n07) died"}},
               -1);
-    peer_hang_up(&f->peer);
+    peer_close_conn(&f->peer);
     assert_int_equal(psc_ops_wait(ops, 3, PSC_WAIT_FOREVER), PSC_E_PEERLOST);
     assert_detail(f, "rank 3 (n07) died");
     for (int i = 0; i < 3; i++) {
@@ -1132,7 +1133,7 @@ static void an_agent_that_hangs_up_is_noticed(void **state)
     float x[N] = {0};
     struct psc_op *op;
 
-    peer_hang_up(&f->peer);
+    peer_close_conn(&f->peer);
     /* Writing to the dead socket raises no signal; reading tells. */
     assert_int_equal(psc_push_start(f->c, f->key, x, NULL, &op), 0);
     assert_int_equal(psc_op_wait(op, PSC_WAIT_FOREVER), PSC_E_CLOSED);
@@ -1147,7 +1148,7 @@ static void expect_failure(struct fixture *f, const char *part)
 
     assert_int_equal(psc_pull(f->c, f->key, x), PSC_E_PROTO);
     assert_detail(f, part);
-    peer_hang_up(&f->peer);
+    peer_close_conn(&f->peer);
 }
 
 static void bytes_that_are_no_frame_end_the_client(void **state)
@@ -1162,7 +1163,7 @@ static void a_frame_for_someone_else_ends_the_client(void **state)
 {
     struct fixture *f = *state;
 
-    peer_send(&f->peer, &(struct ps_msg){.code = PS_MSG_L_BYE}, -1);
+    peer_send(&f->peer, &(struct ps_msg){.code = PS_MSG_L_DETACH}, -1);
     expect_failure(f, "a frame of the agent makes no sense");
 }
 
@@ -1182,11 +1183,11 @@ static void an_old_version_ends_the_client(void **state)
     struct ps_msg_l_op m;
 
     assert_int_equal(psc_pushpull_start(f->c, f->key, x, x, NULL, &op), 0);
-    m = peer_take_op(&f->peer, PS_OP_PUSHPULL);
+    m = peer_expect_op(&f->peer, PS_OP_PUSHPULL);
     peer_done(&f->peer, m.op_id, 0);
     assert_int_equal(psc_op_wait(op, PSC_WAIT_FOREVER), PSC_E_PROTO);
     psc_op_free(op);
-    peer_hang_up(&f->peer);
+    peer_close_conn(&f->peer);
 }
 
 /* Memory that could shrink would kill the reader with SIGBUS. */
@@ -1234,19 +1235,19 @@ static void results_outside_the_arena_are_refused(void **state)
     struct ps_msg m;
 
     peer_key_begin(&call, f->c, "b", PSC_FLOAT32, 1000);
-    m = peer_take(&f->peer, PS_MSG_L_KEY);
-    peer_send(
-        &f->peer,
-        &(struct ps_msg){.code = PS_MSG_L_KEY_INFO,
-                         .l_key_info = {.request = m.l_key.request,
-                                        .key = 41,
-                                        .arena = 7,
-                                        .offset0 = 0,
-                                        .offset1 = f->peer.arena_size - 3992}},
-        -1);
+    m = peer_expect(&f->peer, PS_MSG_L_KEY);
+    peer_send(&f->peer,
+              &(struct ps_msg){
+                  .code = PS_MSG_L_KEY_INFO,
+                  .l_key_info = {.request = m.l_key.request,
+                                 .key = 41,
+                                 .arena = 7,
+                                 .even_offset = 0,
+                                 .odd_offset = f->peer.arena_size - 3992}},
+              -1);
     pthread_join(call.thread, NULL);
     assert_int_equal(call.rc, PSC_E_PROTO);
-    peer_hang_up(&f->peer);
+    peer_close_conn(&f->peer);
 }
 
 /* ----------------------------------------------------------------- handles */
@@ -1262,13 +1263,13 @@ static void a_freed_operation_writes_no_more(void **state)
     fill(out, -7);
     fill(f->result[1], 5);
     assert_int_equal(psc_pushpull_start(f->c, f->key, x, out, NULL, &op), 0);
-    m = peer_take_op(&f->peer, PS_OP_PUSHPULL);
+    m = peer_expect_op(&f->peer, PS_OP_PUSHPULL);
     psc_op_free(op);
     peer_done(&f->peer, m.op_id, 1);
     /* The next round shows that the first one is over. */
     assert_int_equal(psc_push_start(f->c, f->key, x, NULL, &op), 0);
     assert_int_equal(psc_op_test(op), PSC_E_AGAIN);
-    m = peer_take_op(&f->peer, PS_OP_PUSH);
+    m = peer_expect_op(&f->peer, PS_OP_PUSH);
     assert_int_equal(m.round, 2);
     peer_done(&f->peer, m.op_id, 2);
     assert_int_equal(psc_op_wait(op, PSC_WAIT_FOREVER), 0);
@@ -1308,8 +1309,8 @@ static void callbacks_run_in_dispatch_alone(void **state)
     assert_true(w.fd >= 0);
     assert_int_equal(psc_push_start(f->c, f->key, x, &o, &op), 0);
     assert_int_equal(psc_pull_start(f->c, f->key, x, NULL, &other), 0);
-    m = peer_take_op(&f->peer, PS_OP_PUSH);
-    n = peer_take_op(&f->peer, PS_OP_PULL);
+    m = peer_expect_op(&f->peer, PS_OP_PUSH);
+    n = peer_expect_op(&f->peer, PS_OP_PULL);
     assert_int_equal(poll(&w, 1, 0), 0);
     assert_int_equal(psc_dispatch(f->c), 0);
     peer_done(&f->peer, m.op_id, 1);
@@ -1336,7 +1337,7 @@ static void barriers_are_counted(void **state)
 
     for (uint64_t n = 7; n <= 9; n++) {
         assert_int_equal(psc_barrier_start(f->c, NULL, &op), 0);
-        m = peer_take(&f->peer, PS_MSG_L_BARRIER);
+        m = peer_expect(&f->peer, PS_MSG_L_BARRIER);
         assert_int_equal(m.l_barrier.number, n);
         peer_done(&f->peer, m.l_barrier.op_id, 0);
         assert_int_equal(psc_op_wait(op, PSC_WAIT_FOREVER), 0);
@@ -1355,15 +1356,15 @@ static void barriers_wait_for_each_other(void **state)
         assert_int_equal(psc_barrier_start(f->c, NULL, &ops[i]), 0);
     }
     for (uint64_t n = 7; n <= 9; n++) {
-        m = peer_take(&f->peer, PS_MSG_L_BARRIER);
+        m = peer_expect(&f->peer, PS_MSG_L_BARRIER);
         assert_int_equal(m.l_barrier.number, n);
-        assert_true(peer_silent(&f->peer));
+        assert_true(peer_is_silent(&f->peer));
         if (n == 8) {
             /* It comes again under its number. */
             peer_refuse(&f->peer, m.l_barrier.op_id, PS_E_AGAIN, "");
             assert_int_equal(psc_op_wait(ops[1], PSC_WAIT_FOREVER),
                              PSC_E_AGAIN);
-            m = peer_take(&f->peer, PS_MSG_L_BARRIER);
+            m = peer_expect(&f->peer, PS_MSG_L_BARRIER);
             assert_int_equal(m.l_barrier.number, 8);
             peer_done(&f->peer, m.l_barrier.op_id, 0);
             assert_int_equal(psc_op_wait(ops[2], PSC_WAIT_FOREVER), 0);
@@ -1402,14 +1403,14 @@ static void a_barrier_given_up_is_waited_for_again(void **state)
     peer_start(&p);
     b.c = peer_open(&p, 1);
     pthread_create(&b.thread, NULL, barrier_main, &b);
-    m = peer_take(&p, PS_MSG_L_BARRIER);
+    m = peer_expect(&p, PS_MSG_L_BARRIER);
     id = m.l_barrier.op_id;
-    m = peer_take(&p, PS_MSG_L_WHY);
-    assert_int_equal(m.l_why.op_id, id);
+    m = peer_expect(&p, PS_MSG_L_STALL_QUERY);
+    assert_int_equal(m.l_stall_query.op_id, id);
     peer_send(&p,
               &(struct ps_msg){
-                  .code = PS_MSG_L_BECAUSE,
-                  .l_because = {.op_id = id, .text = "rank 0 is missing"}},
+                  .code = PS_MSG_L_STALL_REPLY,
+                  .l_stall_reply = {.op_id = id, .text = "rank 0 is missing"}},
               -1);
     pthread_join(b.thread, NULL);
     assert_int_equal(b.rc, PSC_E_TIMEOUT);
@@ -1418,7 +1419,7 @@ static void a_barrier_given_up_is_waited_for_again(void **state)
     pthread_create(&b.thread, NULL, barrier_main, &b);
     pthread_join(b.thread, NULL);
     assert_int_equal(b.rc, 0);
-    assert_true(peer_silent(&p));
+    assert_true(peer_is_silent(&p));
     peer_close(&p, b.c);
     peer_stop(&p);
 }
@@ -1432,7 +1433,7 @@ static void an_optimizer_is_a_name_and_numbers(void **state)
     struct ps_msg m;
 
     assert_int_equal(psc_optimizer_start(f->c, "sgd", params, 2, NULL, &op), 0);
-    m = peer_take(&f->peer, PS_MSG_L_OPTIMIZER);
+    m = peer_expect(&f->peer, PS_MSG_L_OPTIMIZER);
     assert_string_equal(m.l_optimizer.name, "sgd");
     assert_int_equal(m.l_optimizer.params_count, 2);
     assert_string_equal(m.l_optimizer.params[1].name, "momentum");
@@ -1460,18 +1461,18 @@ static void many_operations_wait_their_turn(void **state)
     assert_non_null(ids);
     for (int i = 0; i < COUNT && rc == 0; i++) {
         rc = psc_pull_start(f->c, f->key, NULL, NULL, &ops[i]);
-        while (rc == 0 && count < SENT && !peer_silent(&f->peer)) {
-            ids[count++] = peer_take_op(&f->peer, PS_OP_PULL).op_id;
+        while (rc == 0 && count < SENT && !peer_is_silent(&f->peer)) {
+            ids[count++] = peer_expect_op(&f->peer, PS_OP_PULL).op_id;
         }
     }
     assert_int_equal(rc, 0);
     assert_int_equal(count, SENT);
-    assert_true(peer_silent(&f->peer));
+    assert_true(peer_is_silent(&f->peer));
     for (int i = 0; i < COUNT; i++) {
         peer_done(&f->peer, ids[i], 0);
         assert_int_equal(psc_op_wait(ops[i], PSC_WAIT_FOREVER), 0);
-        while (count < COUNT && !peer_silent(&f->peer)) {
-            ids[count++] = peer_take_op(&f->peer, PS_OP_PULL).op_id;
+        while (count < COUNT && !peer_is_silent(&f->peer)) {
+            ids[count++] = peer_expect_op(&f->peer, PS_OP_PULL).op_id;
         }
         psc_op_free(ops[i]);
     }
@@ -1508,7 +1509,7 @@ static void a_forked_child_has_no_client(void **state)
     pid_t pid;
 
     assert_int_equal(psc_push_start(f->c, f->key, x, NULL, &op), 0);
-    m = peer_take_op(&f->peer, PS_OP_PUSH);
+    m = peer_expect_op(&f->peer, PS_OP_PUSH);
     assert_true(has_socket());
     pid = fork();
     if (pid == 0) {
@@ -1531,7 +1532,7 @@ static void a_forked_child_has_no_client(void **state)
     assert_int_equal(waitpid(pid, &status, 0), pid);
     assert_int_equal(status, 0);
     /* The parent's has not noticed. */
-    assert_true(peer_silent(&f->peer));
+    assert_true(peer_is_silent(&f->peer));
     peer_done(&f->peer, m.op_id, 1);
     assert_int_equal(psc_op_wait(op, PSC_WAIT_FOREVER), 0);
     psc_op_free(op);
@@ -1546,16 +1547,16 @@ static void closing_waits_for_what_is_open(void **state)
 
     assert_int_equal(psc_push_start(f->c, f->key, x, NULL, NULL), 0);
     assert_int_equal(psc_push_start(f->c, f->key, x, NULL, NULL), 0);
-    m = peer_take_op(&f->peer, PS_OP_PUSH);
+    m = peer_expect_op(&f->peer, PS_OP_PUSH);
     pthread_create(&t, NULL, peer_close_main, f->c);
     f->closed = true;
     peer_done(&f->peer, m.op_id, 1);
-    m = peer_take_op(&f->peer, PS_OP_PUSH);
+    m = peer_expect_op(&f->peer, PS_OP_PUSH);
     assert_int_equal(m.round, 2);
     peer_done(&f->peer, m.op_id, 2);
-    peer_take(&f->peer, PS_MSG_L_BYE);
+    peer_expect(&f->peer, PS_MSG_L_DETACH);
     assert_int_equal(peer_next(&f->peer).code, 0);
-    peer_hang_up(&f->peer);
+    peer_close_conn(&f->peer);
     pthread_join(t, NULL);
 }
 
@@ -1577,13 +1578,13 @@ static void memory_and_views_outlive_leaving(void **state)
     assert_int_equal(psc_alloc(f->c, N * sizeof(float), (void **)&x), 0);
     fill(x, 1);
     assert_int_equal(psc_pushpull_start(f->c, f->key, x, NULL, NULL, &op), 0);
-    m = peer_take_op(&f->peer, PS_OP_PUSHPULL);
+    m = peer_expect_op(&f->peer, PS_OP_PUSHPULL);
     fill(f->result[1], 6);
     peer_done(&f->peer, m.op_id, 1);
     assert_int_equal(psc_op_wait(op, PSC_WAIT_FOREVER), 0);
     pthread_create(&t, NULL, leave_main, f->c);
-    peer_take(&f->peer, PS_MSG_L_BYE);
-    peer_hang_up(&f->peer);
+    peer_expect(&f->peer, PS_MSG_L_DETACH);
+    peer_close_conn(&f->peer);
     pthread_join(t, &rc);
     assert_null(rc);
 
@@ -1648,8 +1649,8 @@ static void threads_share_a_client(void **state)
         pthread_create(&workers[i].thread, NULL, work_main, &workers[i]);
     }
     for (int n = 0; n < THREADS * ROUNDS; n++) {
-        struct ps_msg_l_op m = peer_take_op(&f->peer, PS_OP_PUSHPULL);
-        const float *given = peer_given(&f->peer, &m);
+        struct ps_msg_l_op m = peer_expect_op(&f->peer, PS_OP_PUSHPULL);
+        const float *given = peer_op_source(&f->peer, &m);
         float *to = results[m.key][m.round & 1];
 
         for (size_t i = 0; i < N; i++) {
@@ -1689,7 +1690,7 @@ static void waiting_for_many_keeps_nobody(void **state)
         for (int i = 0; i < 3; i++) {
             assert_int_equal(psc_pull_start(f->c, f->key, NULL, NULL, &ops[i]),
                              0);
-            ids[i] = peer_take_op(&f->peer, PS_OP_PULL).op_id;
+            ids[i] = peer_expect_op(&f->peer, PS_OP_PULL).op_id;
         }
         assert_int_equal(pthread_create(&two, NULL, wait_for_two, ops), 0);
         assert_int_equal(pthread_create(&one, NULL, wait_for_one, ops[2]), 0);
@@ -1724,10 +1725,10 @@ static void waiting_for_many_keeps_none_of_them(void **state)
     for (int i = 0; i < 3; i++) {
         assert_int_equal(psc_push_start(f->c, f->key, x, NULL, &ops[i]), 0);
     }
-    ps_spin_init(&f->c->spin, 0); /* It sleeps at once. */
+    ps_spin_init(&f->c->busy_poll, 0); /* It sleeps at once. */
     assert_int_equal(pthread_create(&three, NULL, wait_for_three, ops), 0);
     for (uint64_t i = 1; i <= 3; i++) {
-        struct ps_msg_l_op m = peer_take_op(&f->peer, PS_OP_PUSH);
+        struct ps_msg_l_op m = peer_expect_op(&f->peer, PS_OP_PUSH);
 
         assert_int_equal(m.round, i);
         peer_done(&f->peer, m.op_id, m.round);
@@ -1748,12 +1749,12 @@ static void a_ring_that_lies_ends_the_client(void **state)
         return; /* There is none. */
     }
     assert_int_equal(psc_pull_start(f->c, f->key, NULL, NULL, &op), 0);
-    peer_take_op(&f->peer, PS_OP_PULL);
+    peer_expect_op(&f->peer, PS_OP_PULL);
     memset(f->peer.ring_memory, 0x7f, 256);
     assert_int_equal(psc_op_wait(op, PSC_WAIT_FOREVER), PSC_E_PROTO);
     assert_detail(f, "ring");
     psc_op_free(op);
-    peer_hang_up(&f->peer);
+    peer_close_conn(&f->peer);
 }
 
 #define story(f) cmocka_unit_test_setup_teardown(f, set_up, tear_down)

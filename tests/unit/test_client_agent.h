@@ -9,17 +9,17 @@
 #define AGENT_KEYS 24u
 #define AGENT_NAME 64u
 
-enum agent_how {
-    AGENT_HEARS, /* It has read the message, and done nothing. */
-    AGENT_KNOWS, /* The server knows, the worker does not. */
-    AGENT_TELLS, /* Its answer is on the way. */
+enum agent_death_point {
+    AGENT_DIES_UNDONE,  /* It has read the message, and done nothing. */
+    AGENT_DIES_DONE,    /* The server knows, the worker does not. */
+    AGENT_DIES_REPLIED, /* Its answer is on the way. */
     AGENT_DEATHS
 };
 
 /* Dies at the n-th message of all, counted from 1. */
 struct agent_death {
     unsigned at;
-    enum agent_how how;
+    enum agent_death_point point;
 };
 
 struct agent_key {
@@ -27,7 +27,7 @@ struct agent_key {
     uint8_t *value; /* The server's. */
     size_t bytes;
     uint64_t version;
-    bool known; /* To this life. */
+    bool is_known; /* To this life. */
     size_t at;
     size_t half;
 };
@@ -65,18 +65,20 @@ static inline struct agent_key *agent_key(struct agent *a, const char *name)
     return k;
 }
 
-static inline void agent_take_key(struct agent *a, const struct ps_msg_l_key *m)
+static inline void agent_accept_key(struct agent *a,
+                                    const struct ps_msg_l_key *m)
 {
     struct agent_key *k = agent_key(a, m->name);
 
-    if (m->resumed) {
+    if (m->reattached) {
         PEER_CHECK(k->value != NULL);
-        PEER_CHECK(m->pushed == k->version || m->pushed + 1 == k->version);
+        PEER_CHECK(m->pushed_round == k->version ||
+                   m->pushed_round + 1 == k->version);
     }
-    k->known = true;
+    k->is_known = true;
     k->at = a->peer.arena_used;
     peer_answer_key(&a->peer, m, (uint32_t)(k - a->keys),
-                    m->resumed ? m->pushed : k->version);
+                    m->reattached ? m->pushed_round : k->version);
     k->half = (a->peer.arena_used - k->at) / 2;
     if (k->value == NULL) {
         k->bytes = k->half;
@@ -90,18 +92,18 @@ static inline void agent_merge(struct agent *a, const struct ps_msg_l_op *m)
 {
     struct agent_key *k = &a->keys[m->key];
 
-    PEER_CHECK(m->key < a->key_count && k->known);
+    PEER_CHECK(m->key < a->key_count && k->is_known);
     if (m->op == PS_OP_PUSH || m->op == PS_OP_PUSHPULL ||
         m->op == PS_OP_BROADCAST) {
         PEER_CHECK(m->round == k->version || m->round == k->version + 1);
         if (m->round > k->version) {
-            memcpy(k->value, peer_given(&a->peer, m), k->bytes);
+            memcpy(k->value, peer_op_source(&a->peer, m), k->bytes);
             k->version = m->round;
         }
     }
 }
 
-static inline void agent_answer_op(struct agent *a, const struct ps_msg_l_op *m)
+static inline void agent_reply_op(struct agent *a, const struct ps_msg_l_op *m)
 {
     const struct agent_key *k = &a->keys[m->key];
 
@@ -115,7 +117,7 @@ static inline void agent_answer_op(struct agent *a, const struct ps_msg_l_op *m)
 }
 
 /* The half of a message that the others hear of. */
-static inline void agent_do(struct agent *a, const struct ps_msg *m)
+static inline void agent_apply(struct agent *a, const struct ps_msg *m)
 {
     if (m->code == PS_MSG_L_OP) {
         agent_merge(a, &m->l_op);
@@ -126,29 +128,30 @@ static inline void agent_do(struct agent *a, const struct ps_msg *m)
     }
 }
 
-static inline void agent_answer(struct agent *a, const struct ps_msg *m)
+static inline void agent_reply(struct agent *a, const struct ps_msg *m)
 {
     switch ((int)m->code) {
     case PS_MSG_L_HELLO:
         PEER_CHECK((m->l_hello.gen != 0) == (a->died > 0));
-        PEER_CHECK(m->l_hello.barriers == a->barriers ||
-                   m->l_hello.barriers + 1 == a->barriers);
-        peer_send(&a->peer,
-                  &(struct ps_msg){.code = PS_MSG_L_WELCOME,
-                                   .l_welcome = {.gen = 9,
-                                                 .num_workers = 1,
-                                                 .local_size = 1,
-                                                 .num_servers = 1,
-                                                 .ring = a->peer.takes_ring
-                                                             ? ps_ring_layout()
-                                                             : 0}},
-                  -1);
+        PEER_CHECK(m->l_hello.completed_barriers == a->barriers ||
+                   m->l_hello.completed_barriers + 1 == a->barriers);
+        peer_send(
+            &a->peer,
+            &(struct ps_msg){.code = PS_MSG_L_WELCOME,
+                             .l_welcome = {.gen = 9,
+                                           .num_workers = 1,
+                                           .local_size = 1,
+                                           .num_servers = 1,
+                                           .ring_layout = a->peer.accepts_ring
+                                                              ? ps_ring_layout()
+                                                              : 0}},
+            -1);
         break;
     case PS_MSG_L_KEY:
-        agent_take_key(a, &m->l_key);
+        agent_accept_key(a, &m->l_key);
         break;
     case PS_MSG_L_OP:
-        agent_answer_op(a, &m->l_op);
+        agent_reply_op(a, &m->l_op);
         break;
     case PS_MSG_L_BARRIER:
         peer_done(&a->peer, m->l_barrier.op_id, m->l_barrier.number);
@@ -162,7 +165,7 @@ static inline void agent_answer(struct agent *a, const struct ps_msg *m)
 }
 
 /* One life; false: it was the last. */
-static inline bool agent_live(struct agent *a)
+static inline bool agent_run_life(struct agent *a)
 {
     const struct agent_death *d = &a->deaths[a->died];
     bool dies = false;
@@ -170,17 +173,17 @@ static inline bool agent_live(struct agent *a)
     while (!dies) {
         struct ps_msg m = peer_next(&a->peer);
 
-        a->byes += m.code == PS_MSG_L_BYE;
-        if (m.code == 0 || m.code == PS_MSG_L_BYE) {
+        a->byes += m.code == PS_MSG_L_DETACH;
+        if (m.code == 0 || m.code == PS_MSG_L_DETACH) {
             return false;
         }
         a->seen++;
         dies = a->died < a->death_count && a->seen >= d->at;
-        if (!dies || d->how != AGENT_HEARS) {
-            agent_do(a, &m);
+        if (!dies || d->point != AGENT_DIES_UNDONE) {
+            agent_apply(a, &m);
         }
-        if (!dies || d->how == AGENT_TELLS) {
-            agent_answer(a, &m);
+        if (!dies || d->point == AGENT_DIES_REPLIED) {
+            agent_reply(a, &m);
         }
     }
     return true;
@@ -191,15 +194,15 @@ static inline void *agent_main(void *arg)
     struct agent *a = arg;
 
     peer_accept(&a->peer);
-    while (agent_live(a)) {
+    while (agent_run_life(a)) {
         a->died++;
         for (uint32_t i = 0; i < a->key_count; i++) {
-            a->keys[i].known = false;
+            a->keys[i].is_known = false;
         }
-        peer_forget(&a->peer);
+        peer_drop_shared(&a->peer);
         peer_accept(&a->peer);
     }
-    peer_hang_up(&a->peer);
+    peer_close_conn(&a->peer);
     return NULL;
 }
 
@@ -210,7 +213,7 @@ static inline void agent_start(struct agent *a, bool takes_ring,
     a->deaths = deaths;
     a->death_count = count;
     peer_start(&a->peer);
-    a->peer.takes_ring = takes_ring;
+    a->peer.accepts_ring = takes_ring;
     PEER_CHECK(pthread_create(&a->thread, NULL, agent_main, a) == 0);
 }
 

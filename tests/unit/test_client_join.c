@@ -38,7 +38,7 @@ static int set_up(void **state)
 
     PEER_CHECK(f != NULL);
     peer_start(&f->peer);
-    f->peer.takes_ring = by_ring;
+    f->peer.accepts_ring = by_ring;
     f->c = peer_open(&f->peer, 0);
     f->w = peer_key(&f->peer, f->c, "w", PSC_FLOAT32, N, W, data);
     f->b = peer_key(&f->peer, f->c, "b", PSC_FLOAT32, N, B, data);
@@ -74,7 +74,7 @@ static int tear_down(void **state)
 static void all_have_joined(struct fixture *f, const struct ps_msg_l_op *m,
                             bool same)
 {
-    const int64_t *given = peer_given(&f->peer, m);
+    const int64_t *given = peer_op_source(&f->peer, m);
     int64_t *sum = f->meet[m->round & 1];
 
     sum[0] = RANKS * given[0] + (same ? 0 : 1);
@@ -88,12 +88,12 @@ static void all_have_joined(struct fixture *f, const struct ps_msg_l_op *m,
 static struct ps_msg_l_op take_pass(struct fixture *f, uint32_t key,
                                     uint64_t round)
 {
-    struct ps_msg_l_op m = peer_take_op(&f->peer, PS_OP_PASS);
+    struct ps_msg_l_op m = peer_expect_op(&f->peer, PS_OP_SKIP);
 
     assert_int_equal(m.key, key);
     assert_int_equal(m.round, round);
     assert_int_equal(m.region, 0);
-    assert_int_equal(m.rows, 0);
+    assert_int_equal(m.row_count, 0);
     return m;
 }
 
@@ -105,12 +105,12 @@ static void pass_done(struct fixture *f, const struct ps_msg_l_op *m)
 
 static void everybody_passed(struct fixture *f, const struct ps_msg_l_op *m)
 {
-    peer_send(
-        &f->peer,
-        &(struct ps_msg){
-            .code = PS_MSG_L_DONE,
-            .l_done = {.op_id = m->op_id, .version = m->round, .nobody = true}},
-        -1);
+    peer_send(&f->peer,
+              &(struct ps_msg){.code = PS_MSG_L_DONE,
+                               .l_done = {.op_id = m->op_id,
+                                          .version = m->round,
+                                          .all_skipped = true}},
+              -1);
     assert_int_equal(psc_dispatch(f->c), 0);
 }
 
@@ -143,16 +143,16 @@ static struct joined join(struct fixture *f, uint64_t round)
 
     assert_int_equal(psc_join_start(f->c, NULL, &j.op), 0);
     if (first) {
-        ask = peer_take(&f->peer, PS_MSG_L_KEY);
+        ask = peer_expect(&f->peer, PS_MSG_L_KEY);
         assert_string_equal(ask.l_key.name, "c:meet");
     } else {
-        j.meet = peer_take_op(&f->peer, PS_OP_PUSHPULL);
+        j.meet = peer_expect_op(&f->peer, PS_OP_PUSHPULL);
     }
     j.w = take_pass(f, W, round);
     j.b = take_pass(f, B, round);
     if (first) {
         answer_meet(f, &ask.l_key);
-        j.meet = peer_take_op(&f->peer, PS_OP_PUSHPULL);
+        j.meet = peer_expect_op(&f->peer, PS_OP_PUSHPULL);
     }
     assert_int_equal(j.meet.key, MEET);
     return j;
@@ -166,7 +166,7 @@ static void expect_push(struct fixture *f, uint32_t key, uint32_t wire,
     struct ps_msg_l_op m;
 
     assert_int_equal(psc_push_start(f->c, key, x, NULL, &op), 0);
-    m = peer_take_op(&f->peer, PS_OP_PUSH);
+    m = peer_expect_op(&f->peer, PS_OP_PUSH);
     assert_int_equal(m.key, wire);
     assert_int_equal(m.round, round);
     peer_done(&f->peer, m.op_id, round);
@@ -192,7 +192,7 @@ static void a_joined_rank_passes_until_everybody_does(void **state)
         j.w = take_pass(f, W, n + 3);
         pass_done(f, &j.b);
         j.b = take_pass(f, B, n + 3);
-        assert_true(peer_silent(&f->peer));
+        assert_true(peer_is_silent(&f->peer));
 
         /* One key is over, then the meeting, then the other key. */
         everybody_passed(f, &j.w);
@@ -221,7 +221,7 @@ static void the_meeting_may_end_last(void **state)
     everybody_passed(f, &j.w);
     everybody_passed(f, &j.b);
     assert_int_equal(psc_op_test(j.op), PSC_E_AGAIN);
-    assert_true(peer_silent(&f->peer));
+    assert_true(peer_is_silent(&f->peer));
     all_have_joined(f, &j.meet, true);
     assert_int_equal(psc_op_wait(j.op, PSC_WAIT_FOREVER), 0);
     psc_op_free(j.op);
@@ -241,15 +241,15 @@ static void passes_go_behind_what_was_given(void **state)
 
     assert_int_equal(psc_push_start(f->c, f->w, x, NULL, NULL), 0);
     assert_int_equal(psc_push_start(f->c, f->w, x, NULL, NULL), 0);
-    push = peer_take_op(&f->peer, PS_OP_PUSH);
+    push = peer_expect_op(&f->peer, PS_OP_PUSH);
     assert_int_equal(psc_join_start(f->c, NULL, &join_op), 0);
-    ask = peer_take(&f->peer, PS_MSG_L_KEY);
+    ask = peer_expect(&f->peer, PS_MSG_L_KEY);
     b = take_pass(f, B, 1);
     answer_meet(f, &ask.l_key);
-    meet = peer_take_op(&f->peer, PS_OP_PUSHPULL);
+    meet = peer_expect_op(&f->peer, PS_OP_PUSHPULL);
     pass_done(f, &push);
-    push = peer_take_op(&f->peer, PS_OP_PUSH);
-    assert_true(peer_silent(&f->peer));
+    push = peer_expect_op(&f->peer, PS_OP_PUSH);
+    assert_true(peer_is_silent(&f->peer));
     pass_done(f, &push);
     w = take_pass(f, W, 3);
     everybody_passed(f, &w);
@@ -275,11 +275,11 @@ static void who_has_joined_gives_nothing(void **state)
     assert_int_equal(psc_broadcast_start(f->c, f->b, x, x, NULL, &op),
                      PSC_E_INVAL);
     assert_null(op);
-    assert_true(peer_silent(&f->peer));
+    assert_true(peer_is_silent(&f->peer));
 
     /* Reading is not giving. */
     assert_int_equal(psc_pull_start(f->c, f->w, x, NULL, &op), 0);
-    m = peer_take_op(&f->peer, PS_OP_PULL);
+    m = peer_expect_op(&f->peer, PS_OP_PULL);
     peer_done(&f->peer, m.op_id, 1);
     assert_int_equal(psc_op_wait(op, PSC_WAIT_FOREVER), 0);
     psc_op_free(op);
@@ -317,7 +317,7 @@ static void a_key_without_a_value_has_no_rounds(void **state)
     assert_int_equal(psc_dispatch(f->c), 0);
     everybody_passed(f, &j.w);
     assert_int_equal(psc_op_test(j.op), PSC_E_AGAIN);
-    assert_true(peer_silent(&f->peer));
+    assert_true(peer_is_silent(&f->peer));
     all_have_joined(f, &j.meet, true);
     assert_int_equal(psc_op_wait(j.op, PSC_WAIT_FOREVER), 0);
     psc_op_free(j.op);
@@ -340,7 +340,7 @@ static void a_pass_that_fails_ends_the_client(void **state)
     psc_op_free(j.op);
     assert_int_equal(psc_push(f->c, f->w, x), PSC_E_TOOBIG);
     assert_detail(f, "join cannot go on: 'w' is too big");
-    peer_hang_up(&f->peer);
+    peer_close_conn(&f->peer);
 }
 
 static void a_failed_job_ends_the_join(void **state)
@@ -353,7 +353,7 @@ static void a_failed_job_ends_the_join(void **state)
                                .l_error = {.error = PS_E_MISMATCH,
                                            .text = "rank 3 (n07) died"}},
               -1);
-    peer_hang_up(&f->peer);
+    peer_close_conn(&f->peer);
     assert_int_equal(psc_op_wait(j.op, PSC_WAIT_FOREVER), PSC_E_MISMATCH);
     assert_detail(f, "rank 3 (n07) died");
     psc_op_free(j.op);
@@ -367,7 +367,7 @@ static void an_agent_that_hangs_up_ends_the_passes(void **state)
     /* Nothing is left but the passes. */
     all_have_joined(f, &j.meet, true);
     assert_int_equal(psc_op_test(j.op), PSC_E_AGAIN);
-    peer_hang_up(&f->peer);
+    peer_close_conn(&f->peer);
     assert_int_equal(psc_op_wait(j.op, PSC_WAIT_FOREVER), PSC_E_CLOSED);
     psc_op_free(j.op);
 }
@@ -384,17 +384,17 @@ static void ranks_with_other_keys_are_told(void **state)
     everybody_passed(f, &j.w);
     all_have_joined(f, &j.meet, false);
     assert_int_equal(psc_op_test(j.op), PSC_E_AGAIN);
-    ask = peer_take(&f->peer, PS_MSG_L_KEY);
+    ask = peer_expect(&f->peer, PS_MSG_L_KEY);
     assert_string_equal(ask.l_key.name, "c:differ");
     at = f->peer.arena_used;
     peer_answer_key(&f->peer, &ask.l_key, 51, 0);
     assert_int_equal(psc_op_test(j.op), PSC_E_AGAIN);
-    m = peer_take_op(&f->peer, PS_OP_PUSHPULL);
+    m = peer_expect_op(&f->peer, PS_OP_PUSHPULL);
     assert_int_equal(m.key, 51);
     /* What this rank says, and one that has declared more. */
     say = (char *)f->peer.arena + at + (f->peer.arena_used - at) / 2;
     for (int r = 0; r < RANKS; r++) {
-        const char *mine = peer_given(&f->peer, &m);
+        const char *mine = peer_op_source(&f->peer, &m);
 
         for (int i = 0; i < RANKS && mine[0] == '\0'; i++) {
             mine += 192;
@@ -409,7 +409,7 @@ static void ranks_with_other_keys_are_told(void **state)
     psc_op_free(j.op);
     /* What was with the agent ends on its own. */
     pass_done(f, &j.b);
-    assert_true(peer_silent(&f->peer));
+    assert_true(peer_is_silent(&f->peer));
 }
 
 static void a_freed_join_goes_on(void **state)
@@ -442,7 +442,7 @@ static void a_join_is_joined_once(void **state)
     assert_detail(f, "this rank has joined, and waits for the others");
     psc_op_free(j.op);
     assert_int_equal(psc_join_start(f->c, NULL, &op), 0);
-    assert_true(peer_silent(&f->peer));
+    assert_true(peer_is_silent(&f->peer));
     everybody_passed(f, &j.w);
     everybody_passed(f, &j.b);
     assert_int_equal(psc_op_test(op), PSC_E_AGAIN);
@@ -477,13 +477,13 @@ static void a_join_says_for_which_key_it_waits(void **state)
     all_have_joined(f, &j.meet, true);
     everybody_passed(f, &j.w);
     assert_int_equal(pthread_create(&w.thread, NULL, why_main, &w), 0);
-    m = peer_take(&f->peer, PS_MSG_L_WHY);
-    assert_int_equal(m.l_why.op_id, j.b.op_id);
+    m = peer_expect(&f->peer, PS_MSG_L_STALL_QUERY);
+    assert_int_equal(m.l_stall_query.op_id, j.b.op_id);
     peer_send(&f->peer,
-              &(struct ps_msg){.code = PS_MSG_L_BECAUSE,
-                               .l_because = {.op_id = j.b.op_id,
-                                             .text = "round 1 of 'b' waits "
-                                                     "for rank 3"}},
+              &(struct ps_msg){.code = PS_MSG_L_STALL_REPLY,
+                               .l_stall_reply = {.op_id = j.b.op_id,
+                                                 .text = "round 1 of 'b' waits "
+                                                         "for rank 3"}},
               -1);
     assert_int_equal(pthread_join(w.thread, NULL), 0);
     assert_int_equal(w.rc, 0);

@@ -80,8 +80,8 @@ static void *serve(void *arg)
 
         switch ((int)m.code) {
         case 0:
-        case PS_MSG_L_BYE:
-            peer_hang_up(p);
+        case PS_MSG_L_DETACH:
+            peer_close_conn(p);
             return NULL;
         case PS_MSG_L_HELLO:
             peer_send(p,
@@ -105,17 +105,17 @@ static void *serve(void *arg)
                 m.l_op.op == PS_OP_BROADCAST) {
                 k->version = m.l_op.round;
                 memcpy(p->arena + k->at + (k->version & 1) * k->half,
-                       peer_given(p, &m.l_op), k->half);
+                       peer_op_source(p, &m.l_op), k->half);
             }
-            if (m.l_op.op == PS_OP_PASS) {
+            if (m.l_op.op == PS_OP_SKIP) {
                 k->version = m.l_op.round;
-                peer_send(
-                    p,
-                    &(struct ps_msg){.code = PS_MSG_L_DONE,
-                                     .l_done = {.op_id = m.l_op.op_id,
-                                                .version = k->version,
-                                                .nobody = m.l_op.round > 1}},
-                    -1);
+                peer_send(p,
+                          &(struct ps_msg){
+                              .code = PS_MSG_L_DONE,
+                              .l_done = {.op_id = m.l_op.op_id,
+                                         .version = k->version,
+                                         .all_skipped = m.l_op.round > 1}},
+                          -1);
                 break;
             }
             peer_done(p, m.l_op.op_id, k->version);
@@ -263,7 +263,7 @@ static int life(unsigned long n, int (*work)(struct psc_client *c))
 /* The agent dies at this message. True: an allocation was to fail, and did. */
 static bool second_life(unsigned long n, unsigned at, bool by_ring)
 {
-    const struct agent_death death = {at, AGENT_KNOWS};
+    const struct agent_death death = {at, AGENT_DIES_DONE};
     struct psc_client *c = NULL;
     struct psc_options o;
     struct agent a;

@@ -21,7 +21,7 @@
 
 #include "client/psclient.h"
 #include "proto/frame.h"
-#include "proto/ps_codec.h"
+#include "proto/msg_codec.h"
 #include "proto/ring.h"
 
 #define PEER_LIMIT_MS 20000
@@ -40,7 +40,7 @@ struct peer {
     int arena_fd;
     size_t arena_size;
     size_t arena_used;
-    bool takes_ring;                       /* Says so in its welcome. */
+    bool accepts_ring;                     /* Says so in its welcome. */
     int retry_ms;                          /* The client's agent_retry_ms. */
     void (*adjust)(struct psc_options *o); /* More of its options; or NULL. */
     void *ring_memory;
@@ -77,7 +77,7 @@ static inline void peer_start(struct peer *p)
     PEER_CHECK(p->decoder != NULL);
 }
 
-static inline void peer_hang_up(struct peer *p)
+static inline void peer_close_conn(struct peer *p)
 {
     if (p->fd >= 0) {
         close(p->fd);
@@ -86,9 +86,9 @@ static inline void peer_hang_up(struct peer *p)
 }
 
 /* Nothing of what the client has shared is left. */
-static inline void peer_forget(struct peer *p)
+static inline void peer_drop_shared(struct peer *p)
 {
-    peer_hang_up(p);
+    peer_close_conn(p);
     for (size_t i = 0; i < PEER_REGIONS; i++) {
         if (p->regions[i] != NULL) {
             munmap((void *)(uintptr_t)p->regions[i], p->region_sizes[i]);
@@ -116,7 +116,7 @@ static inline void peer_forget(struct peer *p)
 
 static inline void peer_stop(struct peer *p)
 {
-    peer_forget(p);
+    peer_drop_shared(p);
     close(p->listener);
     unlink(p->path);
     ps_decoder_free(p->decoder);
@@ -167,8 +167,8 @@ static inline bool peer_read(struct peer *p, void *data, size_t len)
 }
 
 /* Maps a region as an agent would, after the same checks. */
-static inline void peer_take_region(struct peer *p,
-                                    const struct ps_msg_l_region *m)
+static inline void peer_accept_region(struct peer *p,
+                                      const struct ps_msg_l_region *m)
 {
     int want = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
     struct stat st;
@@ -186,9 +186,10 @@ static inline void peer_take_region(struct peer *p,
     p->fd_in = -1;
 }
 
-static inline void peer_take_ring(struct peer *p, const struct ps_msg_l_ring *m)
+static inline void peer_accept_ring(struct peer *p,
+                                    const struct ps_msg_l_ring *m)
 {
-    PEER_CHECK(p->fd_in >= 0 && p->takes_ring && p->ring_memory == NULL);
+    PEER_CHECK(p->fd_in >= 0 && p->accepts_ring && p->ring_memory == NULL);
     PEER_CHECK(m->size == ps_ring_bytes());
     p->ring_memory = mmap(NULL, m->size, PROT_READ | PROT_WRITE, MAP_SHARED,
                           p->fd_in, 0);
@@ -205,7 +206,7 @@ static inline bool peer_ring_op(struct peer *p, uint64_t frames,
     struct ps_msg m = {.code = PS_MSG_L_OP};
 
     if (p->ring_memory == NULL ||
-        ps_ring_take_op(&p->ring, frames, &m.l_op) != 1) {
+        ps_ring_pop_op(&p->ring, frames, &m.l_op) != 1) {
         return false;
     }
     *ret_msg = m;
@@ -226,20 +227,20 @@ static inline struct ps_msg peer_next_frame(struct peer *p)
     PEER_CHECK(ps_frame_check(&prefix, PS_ROLE_WORKER, PS_ROLE_AGENT) == 0);
     PEER_CHECK(prefix.payload_len == 0);
     PEER_CHECK(peer_read(p, p->header, prefix.header_len));
-    PEER_CHECK(ps_codec_decode(p->decoder, prefix.code, p->header,
-                               prefix.header_len, &m) == 0);
+    PEER_CHECK(ps_msg_decode(p->decoder, prefix.code, p->header,
+                             prefix.header_len, &m) == 0);
     p->frames++;
     if (m.code == PS_MSG_L_REGION) {
-        peer_take_region(p, &m.l_region);
+        peer_accept_region(p, &m.l_region);
     } else if (m.code == PS_MSG_L_RING) {
-        peer_take_ring(p, &m.l_ring);
+        peer_accept_ring(p, &m.l_ring);
     }
-    PEER_CHECK(p->fd_in < 0 || m.code == PS_MSG_L_KEEP);
+    PEER_CHECK(p->fd_in < 0 || m.code == PS_MSG_L_RESIDUAL_SEGMENT);
     return m;
 }
 
 /* Takes in one frame; false at the end of the stream. */
-static inline bool peer_take_in(struct peer *p)
+static inline bool peer_accept_frame(struct peer *p)
 {
     struct ps_msg m = peer_next_frame(p);
 
@@ -251,13 +252,13 @@ static inline bool peer_take_in(struct peer *p)
 }
 
 /* True when the client has sent nothing (more). */
-static inline bool peer_silent(struct peer *p)
+static inline bool peer_is_silent(struct peer *p)
 {
     struct pollfd w = {.fd = p->fd, .events = POLLIN};
     bool silent = true;
 
     while (p->later.code == 0 && poll(&w, 1, 0) == 1) {
-        if (!peer_take_in(p)) {
+        if (!peer_accept_frame(p)) {
             return false;
         }
     }
@@ -288,7 +289,7 @@ static inline struct ps_msg peer_next(struct peer *p)
             !ps_ring_agent_sleep(&p->ring, p->frames)) {
             continue;
         }
-        if (!peer_take_in(p)) {
+        if (!peer_accept_frame(p)) {
             return (struct ps_msg){0};
         }
         if (p->ring_memory != NULL) {
@@ -297,7 +298,7 @@ static inline struct ps_msg peer_next(struct peer *p)
     }
 }
 
-static inline struct ps_msg peer_take(struct peer *p, enum ps_msg_code code)
+static inline struct ps_msg peer_expect(struct peer *p, enum ps_msg_code code)
 {
     struct ps_msg m = peer_next(p);
 
@@ -311,9 +312,9 @@ static inline struct ps_msg peer_take(struct peer *p, enum ps_msg_code code)
     return m;
 }
 
-static inline struct ps_msg_l_op peer_take_op(struct peer *p, enum ps_op op)
+static inline struct ps_msg_l_op peer_expect_op(struct peer *p, enum ps_op op)
 {
-    struct ps_msg m = peer_take(p, PS_MSG_L_OP);
+    struct ps_msg m = peer_expect(p, PS_MSG_L_OP);
 
     PEER_CHECK(m.l_op.op == op);
     return m.l_op;
@@ -351,7 +352,7 @@ static inline void peer_send(struct peer *p, const struct ps_msg *m, int fd)
     uint8_t out[8192];
     size_t len;
 
-    PEER_CHECK(ps_codec_encode(m, PS_PROTOCOL, 0, out, sizeof(out), &len) == 0);
+    PEER_CHECK(ps_msg_encode(m, PS_PROTOCOL, 0, out, sizeof(out), &len) == 0);
     peer_send_bytes(p, out, len, fd);
 }
 
@@ -365,7 +366,7 @@ static inline int peer_memfd(size_t size, int seals)
 }
 
 /* One arena, number 7. */
-static inline void peer_give_arena(struct peer *p, size_t size)
+static inline void peer_send_arena(struct peer *p, size_t size)
 {
     p->arena_fd = peer_memfd(size, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL);
     p->arena_size = size;
@@ -380,7 +381,7 @@ static inline void peer_give_arena(struct peer *p, size_t size)
 
 static inline void peer_done(struct peer *p, uint64_t op_id, uint64_t version)
 {
-    if (p->ring_memory != NULL && ps_ring_put_done(&p->ring, op_id, version)) {
+    if (p->ring_memory != NULL && ps_ring_push_done(&p->ring, op_id, version)) {
         if (ps_ring_wake_worker(&p->ring)) {
             peer_send(p, &(struct ps_msg){.code = PS_MSG_L_WAKE}, -1);
         }
@@ -393,10 +394,10 @@ static inline void peer_done(struct peer *p, uint64_t op_id, uint64_t version)
 }
 
 /* So many bytes of its result are there; only by the ring. */
-static inline void peer_piece(struct peer *p, uint64_t op_id, uint64_t bytes)
+static inline void peer_progress(struct peer *p, uint64_t op_id, uint64_t bytes)
 {
-    PEER_CHECK(ps_ring_put_piece(
-        &p->ring, &(struct ps_ring_piece){.op_id = op_id, .bytes = bytes}));
+    PEER_CHECK(ps_ring_push_progress(
+        &p->ring, &(struct ps_ring_progress){.op_id = op_id, .bytes = bytes}));
     if (ps_ring_wake_worker(&p->ring)) {
         peer_send(p, &(struct ps_msg){.code = PS_MSG_L_WAKE}, -1);
     }
@@ -413,8 +414,8 @@ static inline void peer_refuse(struct peer *p, uint64_t op_id, int error,
 }
 
 /* What the worker gave. */
-static inline const void *peer_given(const struct peer *p,
-                                     const struct ps_msg_l_op *op)
+static inline const void *peer_op_source(const struct peer *p,
+                                         const struct ps_msg_l_op *op)
 {
     PEER_CHECK(op->region > 0 && op->region < PEER_REGIONS);
     PEER_CHECK(p->regions[op->region] != NULL);
@@ -469,13 +470,13 @@ static inline void peer_open_begin(struct peer *p, struct peer_call *call,
 
 /* The client has lost its agent, which this is, and finds the next one, which
  * this becomes; its l_hello. */
-static inline struct ps_msg_l_hello peer_come_back(struct peer *p)
+static inline struct ps_msg_l_hello peer_accept_reattach(struct peer *p)
 {
     struct ps_msg m;
 
-    peer_forget(p);
+    peer_drop_shared(p);
     peer_accept(p);
-    m = peer_take(p, PS_MSG_L_HELLO);
+    m = peer_expect(p, PS_MSG_L_HELLO);
     return m.l_hello;
 }
 
@@ -490,8 +491,9 @@ static inline void peer_welcome(struct peer *p)
                                 .local_rank = 0,
                                 .local_size = 2,
                                 .num_servers = 1,
-                                .barriers = 6,
-                                .ring = p->takes_ring ? ps_ring_layout() : 0}},
+                                .completed_barriers = 6,
+                                .ring_layout =
+                                    p->accepts_ring ? ps_ring_layout() : 0}},
               -1);
 }
 
@@ -501,7 +503,7 @@ static inline struct psc_client *peer_open(struct peer *p, int op_timeout_ms)
 
     peer_open_begin(p, &call, op_timeout_ms, 0);
     peer_accept(p);
-    peer_take(p, PS_MSG_L_HELLO);
+    peer_expect(p, PS_MSG_L_HELLO);
     peer_welcome(p);
     PEER_CHECK(pthread_join(call.thread, NULL) == 0);
     PEER_CHECK(call.rc == 0);
@@ -541,18 +543,19 @@ static inline void peer_answer_key(struct peer *p, const struct ps_msg_l_key *k,
 
     half = (half + 63) & ~(size_t)63;
     if (p->arena == NULL) {
-        peer_give_arena(p, (size_t)1 << 24);
+        peer_send_arena(p, (size_t)1 << 24);
     }
     PEER_CHECK(p->arena_used + 2 * half <= p->arena_size);
-    peer_send(p,
-              &(struct ps_msg){.code = PS_MSG_L_KEY_INFO,
-                               .l_key_info = {.request = k->request,
-                                              .key = wire,
-                                              .arena = 7,
-                                              .offset0 = p->arena_used,
-                                              .offset1 = p->arena_used + half,
-                                              .round = round}},
-              -1);
+    peer_send(
+        p,
+        &(struct ps_msg){.code = PS_MSG_L_KEY_INFO,
+                         .l_key_info = {.request = k->request,
+                                        .key = wire,
+                                        .arena = 7,
+                                        .even_offset = p->arena_used,
+                                        .odd_offset = p->arena_used + half,
+                                        .pushed_round = round}},
+        -1);
     p->arena_used += 2 * half;
 }
 
@@ -568,7 +571,7 @@ static inline uint32_t peer_key(struct peer *p, struct psc_client *c,
     size_t at = p->arena_used;
 
     peer_key_begin(&call, c, name, dtype, count);
-    m = peer_take(p, PS_MSG_L_KEY);
+    m = peer_expect(p, PS_MSG_L_KEY);
     PEER_CHECK(memcmp(m.l_key.name, "s:", 2) == 0);
     PEER_CHECK(strcmp(m.l_key.name + 2, name) == 0);
     peer_answer_key(p, &m.l_key, wire, 0);
@@ -579,7 +582,7 @@ static inline uint32_t peer_key(struct peer *p, struct psc_client *c,
     return call.key;
 }
 
-/* Ends the client while somebody takes its l_bye. */
+/* Ends the client while somebody takes its l_detach. */
 static inline void *peer_close_main(void *arg)
 {
     psc_close(arg);
@@ -591,7 +594,7 @@ static inline void peer_close(struct peer *p, struct psc_client *c)
     pthread_t t;
 
     PEER_CHECK(pthread_create(&t, NULL, peer_close_main, c) == 0);
-    peer_take(p, PS_MSG_L_BYE);
-    peer_hang_up(p);
+    peer_expect(p, PS_MSG_L_DETACH);
+    peer_close_conn(p);
     PEER_CHECK(pthread_join(t, NULL) == 0);
 }

@@ -58,8 +58,8 @@ static void gone(void *ctx, uint32_t region)
 static void init(struct ps_shm *s, struct seen *seen)
 {
     *seen = (struct seen){0};
-    ps_shm_init(
-        s, &(struct ps_shm_hooks){.made = made, .gone = gone, .ctx = seen});
+    ps_shm_init(s, &(struct ps_shm_hooks){
+                       .on_made = made, .on_freed = gone, .ctx = seen});
 }
 
 static void thousands_of_small_arrays_need_one_descriptor(void **state)

@@ -2,7 +2,7 @@
 /* The codec over every message of the protocol: round trips of all samples,
  * copies, and what strangers may do to the bytes. How versions live together
  * is in tests/golden/evolve. */
-#include "proto/ps_codec.h"
+#include "proto/msg_codec.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -28,11 +28,11 @@ struct frame {
 static struct frame encode(const struct ps_msg *msg)
 {
     struct frame f = {.len = 0};
-    size_t cap = ps_codec_bound(msg);
+    size_t cap = ps_msg_encoded_bound(msg);
 
     f.bytes = malloc(cap);
     assert_non_null(f.bytes);
-    assert_int_equal(ps_codec_encode(msg, PS_PROTOCOL, 0, f.bytes, cap, &f.len),
+    assert_int_equal(ps_msg_encode(msg, PS_PROTOCOL, 0, f.bytes, cap, &f.len),
                      0);
     assert_true(f.len <= cap);
     return f;
@@ -41,8 +41,8 @@ static struct frame encode(const struct ps_msg *msg)
 static int decode(struct ps_decoder *d, const struct ps_msg *like,
                   struct frame f, struct ps_msg *ret_msg)
 {
-    return ps_codec_decode(d, like->code, f.bytes + PS_FRAME_PREFIX,
-                           f.len - PS_FRAME_PREFIX, ret_msg);
+    return ps_msg_decode(d, like->code, f.bytes + PS_FRAME_PREFIX,
+                         f.len - PS_FRAME_PREFIX, ret_msg);
 }
 
 static void assert_same_value(enum ps_shape_type type, const void *a,
@@ -125,8 +125,8 @@ static void hand_start(struct hand *h)
 static int hand_decode(struct hand *h, unsigned code, struct ps_decoder *d,
                        struct ps_msg *ret_msg)
 {
-    int rc = ps_codec_decode(d, code, (const uint8_t *)h->buf.data, h->buf.size,
-                             ret_msg);
+    int rc = ps_msg_decode(d, code, (const uint8_t *)h->buf.data, h->buf.size,
+                           ret_msg);
 
     msgpack_sbuffer_destroy(&h->buf);
     return rc;
@@ -342,7 +342,7 @@ static void encoder_keeps_within_its_memory(void **state)
             assert_non_null(exact);
             exact[cap] = 0x5a;
             assert_int_equal(
-                ps_codec_encode(sample, PS_PROTOCOL, 0, exact, cap, &len),
+                ps_msg_encode(sample, PS_PROTOCOL, 0, exact, cap, &len),
                 PS_E_FULL);
             assert_int_equal(exact[cap], 0x5a);
             free(exact);
@@ -359,7 +359,7 @@ static int try_encode(const struct ps_msg *msg, uint64_t payload_len)
     int rc;
 
     assert_non_null(out);
-    rc = ps_codec_encode(msg, PS_PROTOCOL, payload_len, out, 1 << 20, &len);
+    rc = ps_msg_encode(msg, PS_PROTOCOL, payload_len, out, 1 << 20, &len);
     free(out);
     return rc;
 }
@@ -401,7 +401,7 @@ static void payload_length_stands_in_the_prefix(void **state)
 
     (void)state;
     assert_int_equal(
-        ps_codec_encode(&msg, PS_PROTOCOL, 1 << 20, out, sizeof(out), &len), 0);
+        ps_msg_encode(&msg, PS_PROTOCOL, 1 << 20, out, sizeof(out), &len), 0);
     assert_int_equal(ps_frame_parse(out, &prefix), 0);
     assert_int_equal(prefix.payload_len, 1 << 20);
     assert_int_equal(ps_frame_check(&prefix, PS_ROLE_AGENT, PS_ROLE_SERVER), 0);
@@ -437,7 +437,7 @@ static void assert_good_or_refused(struct ps_decoder *d,
     struct frame f;
     char line[256];
 
-    if (ps_codec_decode(d, code, header, len, &msg) != 0) {
+    if (ps_msg_decode(d, code, header, len, &msg) != 0) {
         return;
     }
     ps_msg_print(&msg, line, sizeof(line));
@@ -722,13 +722,12 @@ static void ids_are_small_positive_integers(void **state)
     for (size_t i = 0; i < sizeof(headers) / sizeof(headers[0]); i++) {
         size_t len = i == 0 ? 3 : strlen(headers[i]);
 
-        assert_int_equal(ps_codec_decode(*state, PS_MSG_ACK,
-                                         (const uint8_t *)headers[i], len,
-                                         &msg),
+        assert_int_equal(ps_msg_decode(*state, PS_MSG_ACK,
+                                       (const uint8_t *)headers[i], len, &msg),
                          PS_E_PROTO);
     }
-    assert_int_equal(ps_codec_decode(*state, PS_MSG_ACK,
-                                     (const uint8_t *)"\x81\x20\x01", 3, &msg),
+    assert_int_equal(ps_msg_decode(*state, PS_MSG_ACK,
+                                   (const uint8_t *)"\x81\x20\x01", 3, &msg),
                      0);
 }
 
@@ -739,16 +738,16 @@ static void only_a_map_is_a_message(void **state)
     struct ps_msg msg;
 
     for (size_t i = 0; i < sizeof(headers) / sizeof(headers[0]); i++) {
-        assert_int_equal(ps_codec_decode(*state, PS_MSG_ACK,
-                                         (const uint8_t *)headers[i],
-                                         strlen(headers[i]), &msg),
+        assert_int_equal(ps_msg_decode(*state, PS_MSG_ACK,
+                                       (const uint8_t *)headers[i],
+                                       strlen(headers[i]), &msg),
                          PS_E_PROTO);
     }
     assert_int_equal(
-        ps_codec_decode(*state, PS_MSG_ACK, (const uint8_t *)"", 0, &msg),
+        ps_msg_decode(*state, PS_MSG_ACK, (const uint8_t *)"", 0, &msg),
         PS_E_PROTO);
     assert_int_equal(
-        ps_codec_decode(*state, 255, (const uint8_t *)"\x80", 1, &msg),
+        ps_msg_decode(*state, 255, (const uint8_t *)"\x80", 1, &msg),
         PS_E_PROTO);
 }
 
@@ -769,27 +768,22 @@ static void bombs_are_refused_for_every_message(void **state)
     memcpy(nodes, lead, sizeof(lead));
     memset(deep, 0x91, sizeof(deep));
     for (unsigned code = 0; code < 256; code++) {
-        assert_int_equal(
-            ps_codec_decode(*state, code, five, sizeof(five), &msg),
-            PS_E_PROTO);
-        assert_int_equal(
-            ps_codec_decode(*state, code, nine, sizeof(nine), &msg),
-            PS_E_PROTO);
-        assert_int_equal(
-            ps_codec_decode(*state, code, text, sizeof(text), &msg),
-            PS_E_PROTO);
-        assert_int_equal(
-            ps_codec_decode(*state, code, blob, sizeof(blob), &msg),
-            PS_E_PROTO);
+        assert_int_equal(ps_msg_decode(*state, code, five, sizeof(five), &msg),
+                         PS_E_PROTO);
+        assert_int_equal(ps_msg_decode(*state, code, nine, sizeof(nine), &msg),
+                         PS_E_PROTO);
+        assert_int_equal(ps_msg_decode(*state, code, text, sizeof(text), &msg),
+                         PS_E_PROTO);
+        assert_int_equal(ps_msg_decode(*state, code, blob, sizeof(blob), &msg),
+                         PS_E_PROTO);
         if (ps_msg_header_max(code) == 0) {
             continue;
         }
-        assert_int_equal(
-            ps_codec_decode(*state, code, deep, sizeof(deep), &msg),
-            PS_E_TOOBIG);
+        assert_int_equal(ps_msg_decode(*state, code, deep, sizeof(deep), &msg),
+                         PS_E_TOOBIG);
         if (ps_shape_of(code)->nodes_max < sizeof(nodes) - 2) {
             assert_int_equal(
-                ps_codec_decode(*state, code, nodes, sizeof(nodes), &msg),
+                ps_msg_decode(*state, code, nodes, sizeof(nodes), &msg),
                 PS_E_TOOBIG);
         }
     }
@@ -807,7 +801,7 @@ static void headers_beyond_their_max_are_refused(void **state)
     for (uint32_t len = max; len <= max + 1; len++) {
         header[3] = (uint8_t)((len - 5) >> 8);
         header[4] = (uint8_t)(len - 5);
-        assert_int_equal(ps_codec_decode(*state, PS_MSG_ACK, header, len, &msg),
+        assert_int_equal(ps_msg_decode(*state, PS_MSG_ACK, header, len, &msg),
                          len == max ? 0 : PS_E_TOOBIG);
     }
     free(header);

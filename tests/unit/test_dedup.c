@@ -6,7 +6,7 @@
 #include <cmocka.h>
 
 #include "base/rng.h"
-#include "core/dedup.h"
+#include "core/link/dedup.h"
 
 #define MAX PS_LINK_IN_FLIGHT_MAX
 

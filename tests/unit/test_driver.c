@@ -6,15 +6,15 @@
 
 #include "base/alloc.h"
 #include "base/limits.h"
-#include "common/bundle.h"
+#include "common/multipath.h"
 #include "net/arena.h"
 #include "net/listen.h"
 #include "net/local.h"
 #include "net/loop.h"
-#include "net/mover.h"
+#include "net/io_pool.h"
 #include "net/worker.h"
 #include "proto/frame.h"
-#include "proto/ps_codec.h"
+#include "proto/msg_codec.h"
 #include "proto/ring.h"
 
 #include <errno.h>
@@ -38,7 +38,7 @@ struct echo {
     struct ps_pool *pool;
     struct ps_slice pushed; /* Of the push that is being summed. */
     struct ps_slice sum;
-    struct ps_parcel *value; /* The last one. */
+    struct ps_packet *value; /* The last one. */
     ps_conn_id to;
     ps_time deadline;
     unsigned again; /* So many times there is no memory. */
@@ -58,8 +58,8 @@ struct world {
     struct ps_worker *worker;
     struct ps_driver *driver;
     struct ps_arenas *arenas;
-    struct ps_movers *movers;
-    struct echo m;
+    struct ps_io_pool *movers;
+    struct echo machine;
     struct ps_loop_timer nudge;
     bool failed;
     bool closed;
@@ -96,7 +96,7 @@ static void on_push(struct echo *e, const struct ps_event *ev,
     c = ps_compute_new(77, 2, 1);
     ps_compute_add_src(c, ev->msg.payload, 0);
     ps_compute_add_src(c, ev->msg.payload, 0);
-    ps_compute_hold(c, dst);
+    ps_compute_pin(c, dst);
     c->job.op = PS_JOB_SUM;
     c->job.dtype = PS_DTYPE_INT32;
     c->job.count = e->sum.len / 4;
@@ -115,10 +115,10 @@ static void on_computed(struct echo *e, const struct ps_event *ev,
     tell(e, "computed %d\n", ev->computed.rc);
     m.value.parts = &part;
     m.value.parts_count = 1;
-    ps_parcel_unref(e->value);
-    e->value = ps_parcel_new(&m, &e->sum, 1);
+    ps_packet_unref(e->value);
+    e->value = ps_packet_new(&m, &e->sum, 1);
     ps_effects_send(fx, e->to, 5 + e->sent, 6 + e->sent,
-                    ps_parcel_ref(e->value));
+                    ps_packet_ref(e->value));
     e->sent++;
     ps_buf_unref(e->sum.buf);
     e->sum.buf = NULL;
@@ -138,8 +138,8 @@ static void too_large(ps_conn_id conn, uint64_t seq, struct ps_effects *fx)
     struct ps_slice slice = {.buf = ps_buf_new(4), .len = PS_PAYLOAD_MAX + 1};
 
     seq = seq == 1 ? 0 : seq;
-    ps_effects_send(fx, conn, seq, 3, ps_parcel_new(&m, &slice, 1));
-    ps_effects_send(fx, conn, seq + 1, 3, ps_parcel_new(&next, NULL, 0));
+    ps_effects_send(fx, conn, seq, 3, ps_packet_new(&m, &slice, 1));
+    ps_effects_send(fx, conn, seq + 1, 3, ps_packet_new(&next, NULL, 0));
     ps_buf_unref(slice.buf);
 }
 
@@ -152,7 +152,7 @@ static void on_msg(struct echo *e, const struct ps_event *ev,
     case PS_MSG_HELLO:
         m.welcome.protocol = 1;
         m.welcome.name = "echo";
-        ps_effects_tell(fx, ev->conn, &m);
+        ps_effects_send_msg(fx, ev->conn, &m);
         break;
     case PS_MSG_PUSH:
         on_push(e, ev, fx);
@@ -162,20 +162,20 @@ static void on_msg(struct echo *e, const struct ps_event *ev,
             too_large(ev->conn, ev->msg.msg->pull.epoch, fx);
             break;
         }
-        ps_effects_hangup(fx, ev->conn);
+        ps_effects_close(fx, ev->conn);
         break;
     case PS_MSG_L_OP:
         tell(e, "op %llu\n", (unsigned long long)ev->msg.msg->l_op.op_id);
         if (ev->msg.msg->l_op.key != 0) {
-            ps_effects_done(fx, ev->conn, ev->msg.msg->l_op.op_id,
-                            ev->msg.msg->l_op.round);
+            ps_effects_op_done(fx, ev->conn, ev->msg.msg->l_op.op_id,
+                               ev->msg.msg->l_op.round);
             break;
         }
         m = (struct ps_msg){.code = PS_MSG_L_DONE};
         m.l_done.op_id = ev->msg.msg->l_op.op_id;
         m.l_done.error = PS_E_NOKEY;
         m.l_done.text = "no";
-        ps_effects_tell(fx, ev->conn, &m);
+        ps_effects_send_msg(fx, ev->conn, &m);
         break;
     case PS_MSG_L_BARRIER:
         for (uint64_t i = 0; e->floods && i < ev->msg.msg->l_barrier.number;
@@ -189,7 +189,7 @@ static void on_msg(struct echo *e, const struct ps_event *ev,
                 m.l_done.error = PS_E_NOKEY;
                 m.l_done.text = words;
             }
-            ps_effects_tell(fx, ev->conn, &m);
+            ps_effects_send_msg(fx, ev->conn, &m);
         }
         tell(e, "barrier %llu\n",
              (unsigned long long)ev->msg.msg->l_barrier.number);
@@ -232,7 +232,7 @@ static int step(void *self, const struct ps_event *ev, struct ps_effects *fx)
         tell(e, "open %llu %s\n", (unsigned long long)ev->conn,
              kinds[ev->open.kind]);
         if (e->greets && ev->open.kind == PS_CONN_DIALLED) {
-            ps_effects_tell(fx, ev->conn, &our_hello);
+            ps_effects_send_msg(fx, ev->conn, &our_hello);
         }
         break;
     case PS_EV_DIAL_FAILED:
@@ -244,7 +244,7 @@ static int step(void *self, const struct ps_event *ev, struct ps_effects *fx)
         on_msg(e, ev, fx);
         break;
     case PS_EV_OPS:
-        assert_in_range(ev->ops.count, 1, PS_RING_OPS);
+        assert_in_range(ev->ops.count, 1, PS_RING_OP_SLOTS);
         for (uint32_t i = 0; i < ev->ops.count; i++) {
             struct ps_msg m = {.code = PS_MSG_L_OP, .l_op = ev->ops.op[i]};
             struct ps_event one = {.type = PS_EV_MSG, .conn = ev->conn};
@@ -273,16 +273,17 @@ static int step(void *self, const struct ps_event *ev, struct ps_effects *fx)
         tell(e, "region %u of %zu\n", ev->region.region, ev->region.buf->size);
         e->region = e->keep_region ? ps_buf_ref(ev->region.buf) : NULL;
         break;
-    case PS_EV_KEEP:
+    case PS_EV_RESIDUAL_SEGMENT:
         if (ev->region.buf == NULL) {
             tell_unmapped(e, ev);
             break;
         }
         tell(e, "keep %u of %zu\n", ev->region.region, ev->region.buf->size);
         e->region = ps_buf_ref(ev->region.buf);
-        ps_effects_tell(fx, ev->conn,
-                        &(struct ps_msg){.code = PS_MSG_L_KEEP,
-                                         .l_keep = {.keep = e->region->tag,
+        ps_effects_send_msg(
+            fx, ev->conn,
+            &(struct ps_msg){.code = PS_MSG_L_RESIDUAL_SEGMENT,
+                             .l_residual_segment = {.segment = e->region->tag,
                                                     .size = e->region->size}});
         break;
     case PS_EV_DRAIN:
@@ -328,7 +329,7 @@ static void failed(void *ctx, int rc)
 {
     struct world *w = ctx;
 
-    assert_int_equal(rc, w->m.fail);
+    assert_int_equal(rc, w->machine.fail);
     w->failed = true;
 }
 
@@ -344,8 +345,8 @@ static void one_more_loop(void *ctx, unsigned count)
 {
     struct world *w = ctx;
 
-    tell(&w->m, "%u further loops\n", count);
-    ps_driver_loops_grown(w->driver);
+    tell(&w->machine, "%u further loops\n", count);
+    ps_driver_io_grown(w->driver);
 }
 
 /* Of begin_with(); what is zero is as always. */
@@ -354,39 +355,40 @@ static struct ps_driver_options wanted;
 static void begin_with(struct world *w, enum ps_role self, unsigned loops_max)
 {
     struct ps_worker_options worker = {.threads = 2};
-    struct ps_driver_options opt = {.strangers_max = 4,
-                                    .local_max = 2,
-                                    .self = self,
-                                    .ctx = w,
-                                    .send_buffer = wanted.send_buffer,
-                                    .output = wanted.output,
-                                    .output_total = wanted.output_total,
-                                    .limits = {.linger = PS_MILLIS(10)}};
+    struct ps_driver_options opt = {
+        .pre_handshake_max = 4,
+        .local_max = 2,
+        .self = self,
+        .ctx = w,
+        .send_buffer = wanted.send_buffer,
+        .output = wanted.output,
+        .output_total = wanted.output_total,
+        .limits = {.linger_timeout = PS_MILLIS(10)}};
 
     memset(w, 0, sizeof(*w));
     assert_int_equal(ps_loop_new(&w->loop), 0);
     worker.loop = w->loop;
     assert_int_equal(ps_worker_new(&worker, &w->worker), 0);
-    w->m.deadline = PS_TIME_NEVER;
-    w->m.pool = ps_pool_new(&(struct ps_pool_options){0});
+    w->machine.deadline = PS_TIME_NEVER;
+    w->machine.pool = ps_pool_new(&(struct ps_pool_options){0});
     w->arenas = ps_arenas_new();
     opt.loop = w->loop;
     if (loops_max > 0) {
-        const struct ps_movers_options movers = {
+        const struct ps_io_pool_options movers = {
             .loop = w->loop,
-            .count = 1,
-            .count_max = loops_max,
-            .grow = {.period = 1, .periods = 1},
-            .grown = one_more_loop,
+            .threads = 1,
+            .threads_max = loops_max,
+            .autoscale = {.period = 1, .periods = 1},
+            .on_grown = one_more_loop,
             .ctx = w};
 
-        assert_int_equal(ps_movers_new(&movers, &w->movers), 0);
+        assert_int_equal(ps_io_pool_new(&movers, &w->movers), 0);
     }
-    opt.movers = w->movers;
+    opt.io_pool = w->movers;
     opt.worker = w->worker;
     opt.arenas = w->arenas;
-    opt.machine = (struct ps_machine){.ops = &echo_ops, .self = &w->m};
-    opt.failed = failed;
+    opt.machine = (struct ps_machine){.ops = &echo_ops, .self = &w->machine};
+    opt.on_failed = failed;
     opt.scheduler = "127.0.0.1:1";
     w->driver = ps_driver_new(&opt);
 }
@@ -412,11 +414,11 @@ static void end(struct world *w)
     RUN_UNTIL(w, w->closed);
     ps_worker_free(w->worker);
     ps_driver_free(w->driver);
-    ps_movers_free(w->movers);
-    ps_buf_unref(w->m.sum.buf);
-    ps_parcel_unref(w->m.value);
-    ps_buf_unref(w->m.region);
-    ps_pool_free(w->m.pool);
+    ps_io_pool_free(w->movers);
+    ps_buf_unref(w->machine.sum.buf);
+    ps_packet_unref(w->machine.value);
+    ps_buf_unref(w->machine.region);
+    ps_pool_free(w->machine.pool);
     ps_arenas_free(w->arenas);
     ps_loop_free(w->loop);
     assert_int_equal(ps_alloc_live(), 0);
@@ -424,7 +426,7 @@ static void end(struct world *w)
 
 static bool told(const struct world *w, const char *text)
 {
-    return strstr(w->m.story, text) != NULL;
+    return strstr(w->machine.story, text) != NULL;
 }
 
 static size_t put(uint8_t *out, size_t at, const struct ps_msg *msg,
@@ -433,8 +435,7 @@ static size_t put(uint8_t *out, size_t at, const struct ps_msg *msg,
     size_t len;
 
     assert_int_equal(
-        ps_codec_encode(msg, PS_PROTOCOL, payload_len, out + at, 1024, &len),
-        0);
+        ps_msg_encode(msg, PS_PROTOCOL, payload_len, out + at, 1024, &len), 0);
     return at + len;
 }
 
@@ -539,8 +540,7 @@ static uint8_t *await(struct world *w, int fd, unsigned code, uint64_t *ret_seq,
                 ps_loop_step(w->loop);
             }
         }
-        assert_int_equal(ps_codec_decode(d, p.code, bytes, p.header_len, &m),
-                         0);
+        assert_int_equal(ps_msg_decode(d, p.code, bytes, p.header_len, &m), 0);
         if (p.code == code) {
             *ret_seq = m.seq;
             *ret_ack = m.ack;
@@ -621,9 +621,9 @@ static void acknowledgements_do_not_wait(void **state)
     assert_int_equal(fcntl(fd, F_SETFL, 0), 0);
     for (unsigned i = 1; i <= count; i++) {
         push(fd, 1, 64 * 1024);
-        RUN_UNTIL(&w, w.m.sent == i);
+        RUN_UNTIL(&w, w.machine.sent == i);
     }
-    assert_int_equal(w.m.value->writing, 1);
+    assert_int_equal(w.machine.value->writers, 1);
     /* The one before any value that is not with the system yet. */
     free(await(&w, fd, PS_MSG_ACK, &seq, &ack));
     assert_int_equal(seq, 0);
@@ -633,7 +633,7 @@ static void acknowledgements_do_not_wait(void **state)
     while (seq < 5 + count - 1) {
         free(await(&w, fd, PS_MSG_VALUE, &seq, &ack));
     }
-    assert_int_equal(w.m.value->writing, 0);
+    assert_int_equal(w.machine.value->writers, 0);
     close(fd);
     end(&w);
 }
@@ -700,7 +700,7 @@ static void memory_comes_later(void **state)
     begin(&w, PS_ROLE_SERVER);
     fd = caller(&w);
     greet(fd);
-    w.m.again = 3;
+    w.machine.again = 3;
     push(fd, 1, 4096);
     RUN_UNTIL(&w, (ps_driver_stats(w.driver, &s), s.paused == 1));
     assert_false(told(&w, "push"));
@@ -753,7 +753,7 @@ static void strangers_make_room(void **state)
     }
     RUN_UNTIL(&w, told(&w, "closed 2 PS_E_FULL\n"));
     ps_driver_stats(w.driver, &s);
-    assert_int_equal(s.strangers, 4);
+    assert_int_equal(s.pre_handshake, 4);
     assert_int_equal(s.connections, 5);
     for (int i = 0; i < 6; i++) {
         close(fd[i]);
@@ -775,8 +775,8 @@ static void nudge(struct world *w)
 
 static void want_dial(struct world *w, const char *address)
 {
-    w->m.dial = address;
-    w->m.deadline = 0;
+    w->machine.dial = address;
+    w->machine.deadline = 0;
     nudge(w);
 }
 
@@ -858,7 +858,7 @@ static void region_reaches_the_machine(void **state)
 
     (void)state;
     begin(&w, PS_ROLE_AGENT);
-    w.m.keep_region = true;
+    w.machine.keep_region = true;
     int fd = local_caller(&w);
     int mem = memfd_create("test", MFD_CLOEXEC | MFD_ALLOW_SEALING);
 
@@ -869,7 +869,7 @@ static void region_reaches_the_machine(void **state)
     send_region(fd, bytes, put(bytes, 0, &region, 0), mem);
     RUN_UNTIL(&w, told(&w, "region 9 of 8192\n"));
     assert_int_equal(pwrite(mem, "x", 1, 100), 1);
-    assert_int_equal(w.m.region->data[100], 'x');
+    assert_int_equal(w.machine.region->data[100], 'x');
 
     /* The size is what was said, not what is there. */
     region.l_region.size = 4096;
@@ -934,8 +934,8 @@ static void what_is_kept_goes_both_ways(void **state)
 {
     struct ps_msg hello = {.code = PS_MSG_L_HELLO,
                            .l_hello = {.protocol = 1, .job = "j"}};
-    struct ps_msg keep = {.code = PS_MSG_L_KEEP,
-                          .l_keep = {.keep = 9, .size = 8192}};
+    struct ps_msg keep = {.code = PS_MSG_L_RESIDUAL_SEGMENT,
+                          .l_residual_segment = {.segment = 9, .size = 8192}};
     struct ps_arenas *before = ps_arenas_new();
     struct ps_buf *buf;
     uint8_t bytes[1024];
@@ -943,8 +943,8 @@ static void what_is_kept_goes_both_ways(void **state)
     int mine;
 
     (void)state;
-    assert_int_equal(ps_arenas_keep(before, 8192, &buf), 0);
-    assert_int_equal(ps_arenas_kept_fd(before, buf->tag, &mine), 0);
+    assert_int_equal(ps_arenas_create_segment(before, 8192, &buf), 0);
+    assert_int_equal(ps_arenas_segment_fd(before, buf->tag, &mine), 0);
     buf->data[100] = 'x';
     begin(&w, PS_ROLE_AGENT);
     int fd = local_caller(&w);
@@ -954,8 +954,8 @@ static void what_is_kept_goes_both_ways(void **state)
     RUN_UNTIL(&w, told(&w, "keep 9 of 8192\n"));
     ps_buf_unref(buf);
     ps_arenas_free(before); /* Its process is dead. */
-    assert_int_equal(w.m.region->data[100], 'x');
-    w.m.region->data[101] = 'y';
+    assert_int_equal(w.machine.region->data[100], 'x');
+    w.machine.region->data[101] = 'y';
     (void)ps_loop_step(w.loop);
 
     int other = take_fd(fd);
@@ -964,7 +964,7 @@ static void what_is_kept_goes_both_ways(void **state)
     assert_int_equal(pread(other, seen, 2, 100), 2);
     assert_memory_equal(seen, "xy", 2);
     assert_int_equal(pwrite(other, "z", 1, 100), 1);
-    assert_int_equal(w.m.region->data[100], 'z');
+    assert_int_equal(w.machine.region->data[100], 'z');
     assert_int_equal(ftruncate(other, 0), -1);
     close(other);
 
@@ -1025,7 +1025,7 @@ static void ring_op(struct ringed *r, uint64_t id, uint32_t key, uint64_t after)
 {
     const struct ps_msg_l_op op = {.op_id = id, .key = key, .round = id + 1};
 
-    assert_true(ps_ring_put_op(&r->ring, &op, after));
+    assert_true(ps_ring_push_op(&r->ring, &op, after));
 }
 
 static void say_wake(struct ringed *r)
@@ -1062,7 +1062,7 @@ static void operations_come_by_the_ring(void **state)
     RUN_UNTIL(&w, told(&w, "op 3\n"));
     assert_true(told(&w, "op 1\nbarrier 1\nop 2\nbarrier 2\nop 3\n"));
     for (uint64_t id = 1; id <= 3; id++) {
-        assert_int_equal(ps_ring_take_done(&r.ring, &done), 1);
+        assert_int_equal(ps_ring_pop_done(&r.ring, &done), 1);
         assert_int_equal(done.op_id, id);
         assert_int_equal(done.version, id + 1);
     }
@@ -1075,15 +1075,15 @@ static void operations_come_by_the_ring(void **state)
     ring_op(&r, 5, 1, 4);
     say_wake(&r);
     free(await(&w, r.fd, PS_MSG_L_WAKE, &seq, &ack));
-    assert_int_equal(ps_ring_take_done(&r.ring, &done), 1);
-    assert_int_equal(ps_ring_take_done(&r.ring, &done), 1);
+    assert_int_equal(ps_ring_pop_done(&r.ring, &done), 1);
+    assert_int_equal(ps_ring_pop_done(&r.ring, &done), 1);
     assert_int_equal(done.op_id, 5);
 
     /* Errors have words, which a ring does not carry. */
     ring_op(&r, 6, 0, 4);
     say_wake(&r);
     free(await(&w, r.fd, PS_MSG_L_DONE, &seq, &ack));
-    assert_int_equal(ps_ring_take_done(&r.ring, &done), 0);
+    assert_int_equal(ps_ring_pop_done(&r.ring, &done), 0);
     end_ring(&w, &r);
 }
 
@@ -1108,7 +1108,7 @@ static void what_a_worker_did_before_it_died_counts(void **state)
 static void more_operations_than_the_ring_holds(void **state)
 {
     struct ps_msg op = {.code = PS_MSG_L_OP,
-                        .l_op = {.op_id = PS_RING_OPS + 1, .key = 1}};
+                        .l_op = {.op_id = PS_RING_OP_SLOTS + 1, .key = 1}};
     struct ps_msg_l_done done;
     struct ringed r;
     struct world w;
@@ -1118,15 +1118,15 @@ static void more_operations_than_the_ring_holds(void **state)
     (void)state;
     begin(&w, PS_ROLE_AGENT);
     begin_ring(&w, &r);
-    while (id < PS_RING_OPS) {
+    while (id < PS_RING_OP_SLOTS) {
         ring_op(&r, ++id, 1, 2);
     }
-    assert_false(ps_ring_put_op(&r.ring, &op.l_op, 2));
+    assert_false(ps_ring_push_op(&r.ring, &op.l_op, 2));
     say(r.fd, bytes, put(bytes, 0, &op, 0)); /* Over the socket, then. */
     RUN_UNTIL(&w, ps_ring_has_done(&r.ring));
-    for (uint64_t n = 1; n <= PS_RING_OPS + 1; n++) {
+    for (uint64_t n = 1; n <= PS_RING_OP_SLOTS + 1; n++) {
         RUN_UNTIL(&w, ps_ring_has_done(&r.ring));
-        assert_int_equal(ps_ring_take_done(&r.ring, &done), 1);
+        assert_int_equal(ps_ring_pop_done(&r.ring, &done), 1);
         assert_int_equal(done.op_id, n);
     }
     end_ring(&w, &r);
@@ -1207,7 +1207,7 @@ static void begin_flood(struct world *w, uint64_t output, uint64_t total,
         .send_buffer = 4096, .output = output, .output_total = total};
     begin(w, PS_ROLE_AGENT);
     wanted = (struct ps_driver_options){0};
-    w->m.floods = true;
+    w->machine.floods = true;
     accepted_flags = O_NONBLOCK;
     for (int i = 0; i < 2; i++) {
         fd[i] = local_caller(w);
@@ -1297,7 +1297,7 @@ static void all_its_operations_fail_within_the_limit(void **state)
 
     (void)state;
     begin_flood(&w, 0, 0, fd); /* As by default. */
-    w.m.ends_ops = true;
+    w.machine.ends_ops = true;
     memset(words, 'x', PS_TEXT_MAX);
     flood(&w, fd[0], PS_OPS_MAX);
     ps_driver_stats(w.driver, &s);
@@ -1345,7 +1345,7 @@ static void memory_that_is_used_up(void **state)
     int fd[2];
 
     (void)state;
-    assert_true(ps_alloc_reserve(PS_RESERVE));
+    assert_true(ps_alloc_reserve(PS_RESERVE_BYTES));
     begin_flood(&w, 0, 0, fd);
     flood(&w, fd[0], 5000);
     flood(&w, fd[1], 10);
@@ -1381,8 +1381,8 @@ static void a_machine_that_cannot_go_on(void **state)
     int fd = caller(&w);
 
     ps_driver_drain(w.driver);
-    assert_non_null(strstr(w.m.story, "drain\n"));
-    w.m.fail = PS_E_BUG;
+    assert_non_null(strstr(w.machine.story, "drain\n"));
+    w.machine.fail = PS_E_BUG;
     ps_driver_shutdown(w.driver);
     nudge(&w);
     RUN_UNTIL(&w, w.failed);
@@ -1475,7 +1475,7 @@ static void a_link_has_several_connections(void **state)
     /* What it had when it was cut goes over the first one. */
     assert_int_equal(fcntl(more, F_SETFL, 0), 0);
     push_as(more, 1, LARGE, 4);
-    RUN_UNTIL(&w, w.m.sent == 4);
+    RUN_UNTIL(&w, w.machine.sent == 4);
     assert_int_equal(shutdown(more, SHUT_RD), 0);
     close(more);
     free(await(&w, fd, PS_MSG_VALUE, &seq, &ack));
@@ -1502,9 +1502,10 @@ static void links_have_connections_for_all_loops(void **state)
     const size_t payload_len = 160 * 1024;
     const int room = 1024 * 1024;
     static uint8_t bytes[1024 + 160 * 1024];
-    const struct ps_msg welcome = {
-        .code = PS_MSG_WELCOME,
-        .welcome = {.protocol = 1, .name = "s", .features = PS_FEATURE_JOIN}};
+    const struct ps_msg welcome = {.code = PS_MSG_WELCOME,
+                                   .welcome = {.protocol = 1,
+                                               .name = "s",
+                                               .features = PS_FEATURE_SUBFLOW}};
     struct ps_msg value = {.code = PS_MSG_VALUE};
     char address[32];
     struct world w;
@@ -1516,7 +1517,7 @@ static void links_have_connections_for_all_loops(void **state)
     begin_with(&w, PS_ROLE_AGENT, 2);
     assert_int_equal(ps_listen_tcp("127.0.0.1", 0, 8, &listener, &port), 0);
     snprintf(address, sizeof(address), "127.0.0.1:%u", (unsigned)port);
-    w.m.greets = true;
+    w.machine.greets = true;
     want_dial(&w, address);
     int fd = accepted(&w, listener);
 
@@ -1532,7 +1533,7 @@ static void links_have_connections_for_all_loops(void **state)
 
         say(fd, bytes, put(bytes, 0, &value, payload_len) + payload_len);
         RUN_UNTIL(&w, (ps_driver_stats(w.driver, &s),
-                       s.moved >= (i + 1) * (payload_len - 1024)));
+                       s.moved_by_pool >= (i + 1) * (payload_len - 1024)));
     }
     assert_true(told(&w, "2 further loops\n"));
     int more = accepted(&w, listener);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "core/ledger.h"
+#include "core/base/ledger.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -13,14 +13,16 @@
 #include "base/rng.h"
 
 static const struct ps_account_limits session_limits = {
-    .of = {[PS_COST_REGIONS] = {.max = 10, .option = "limits.session.regions"},
-           [PS_COST_OPERATIONS] = {.max = 100}}};
+    .limit = {
+        [PS_COST_REGIONS] = {.max = 10, .option = "limits.session.regions"},
+        [PS_COST_OPERATIONS] = {.max = 100}}};
 static const struct ps_account_limits user_limits = {
-    .of = {[PS_COST_REGIONS] = {.max = 15, .option = "limits.user.regions"},
-           [PS_COST_MAPPED] = {.max = 3ull << 30,
-                               .option = "limits.user.mapped"}}};
+    .limit = {[PS_COST_REGIONS] = {.max = 15, .option = "limits.user.regions"},
+              [PS_COST_MAPPED] = {.max = 3ull << 30,
+                                  .option = "limits.user.mapped"}}};
 static const struct ps_account_limits daemon_limits = {
-    .of = {[PS_COST_REGIONS] = {.max = 20, .option = "limits.daemon.regions"}}};
+    .limit = {
+        [PS_COST_REGIONS] = {.max = 20, .option = "limits.daemon.regions"}}};
 
 /* Two sessions of a job of one user, one of another. */
 struct tree {
@@ -37,15 +39,15 @@ static void tree_init(struct tree *t)
     ps_account_init(&t->user[0], PS_ACCOUNT_USER, "1000", &user_limits);
     ps_account_init(&t->user[1], PS_ACCOUNT_USER, "1001", &user_limits);
     ps_account_init(&t->job, PS_ACCOUNT_JOB, "resnet", NULL);
-    ps_account_join(&t->user[0], &t->daemon);
-    ps_account_join(&t->user[1], &t->daemon);
-    ps_account_join(&t->job, &t->daemon);
+    ps_account_add_parent(&t->user[0], &t->daemon);
+    ps_account_add_parent(&t->user[1], &t->daemon);
+    ps_account_add_parent(&t->job, &t->daemon);
     for (unsigned i = 0; i < 3; i++) {
         ps_account_init(&t->session[i], PS_ACCOUNT_SESSION, "7",
                         &session_limits);
-        ps_account_join(&t->session[i], &t->user[i == 2]);
+        ps_account_add_parent(&t->session[i], &t->user[i == 2]);
         if (i < 2) {
-            ps_account_join(&t->session[i], &t->job);
+            ps_account_add_parent(&t->session[i], &t->job);
         }
     }
 }
@@ -174,13 +176,13 @@ static void an_account_that_joins_brings_what_it_holds(void **state)
     (void)state;
     tree_init(&t);
     ps_account_init(&job, PS_ACCOUNT_JOB, "late", NULL);
-    ps_account_join(&job, &t.daemon);
+    ps_account_add_parent(&job, &t.daemon);
     assert_int_equal(take(&t.session[2], 4, NULL), 0);
-    ps_account_join(&t.session[2], &job);
+    ps_account_add_parent(&t.session[2], &job);
     assert_int_equal(used(&job), 4);
     assert_int_equal(used(&t.user[1]), 4);
     assert_int_equal(used(&t.daemon), 4);
-    ps_account_join(&t.session[2], &job); /* Is there already. */
+    ps_account_add_parent(&t.session[2], &job); /* Is there already. */
     assert_int_equal(used(&job), 4);
     ps_account_refund(&t.session[2], PS_COST_REGIONS, 4);
     assert_int_equal(used(&job), 0);
@@ -196,17 +198,18 @@ static void measured_costs_ignore_limits_and_use_room(void **state)
 
     (void)state;
     tree_init(&t);
-    assert_int_equal(ps_account_room(&t.session[0], PS_COST_REGIONS), 10);
-    assert_true(ps_account_room(&t.session[0], PS_COST_MEMORY) == UINT64_MAX);
-    ps_account_set(&t.session[1], PS_COST_REGIONS, 30);
+    assert_int_equal(ps_account_available(&t.session[0], PS_COST_REGIONS), 10);
+    assert_true(ps_account_available(&t.session[0], PS_COST_MEMORY) ==
+                UINT64_MAX);
+    ps_account_set_used(&t.session[1], PS_COST_REGIONS, 30);
     assert_int_equal(used(&t.daemon), 30);
-    assert_int_equal(ps_account_room(&t.session[0], PS_COST_REGIONS), 0);
+    assert_int_equal(ps_account_available(&t.session[0], PS_COST_REGIONS), 0);
     assert_int_equal(take(&t.session[0], 1, NULL), PS_E_FULL);
     assert_int_equal(take(&t.session[0], 0, NULL), 0);
-    ps_account_set(&t.session[1], PS_COST_REGIONS, 12);
+    ps_account_set_used(&t.session[1], PS_COST_REGIONS, 12);
     assert_int_equal(used(&t.daemon), 12);
-    assert_int_equal(ps_account_room(&t.session[0], PS_COST_REGIONS), 3);
-    ps_account_set(&t.session[1], PS_COST_REGIONS, 0);
+    assert_int_equal(ps_account_available(&t.session[0], PS_COST_REGIONS), 3);
+    ps_account_set_used(&t.session[1], PS_COST_REGIONS, 0);
     assert_int_equal(t.session[1].cost[PS_COST_REGIONS].peak, 30);
     tree_fini(&t);
 }

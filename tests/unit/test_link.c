@@ -9,7 +9,7 @@
 #include <cmocka.h>
 
 #include "base/alloc.h"
-#include "core/link.h"
+#include "core/link/link.h"
 
 #define NUMBERS 3000u /* Messages each side sends in a random run. */
 #define FRAMES  65536u
@@ -21,7 +21,7 @@ struct frame {
     uint64_t seq;
     uint64_t ack;
     uint32_t to;
-    struct ps_parcel *parcel;
+    struct ps_packet *parcel;
 };
 
 struct end {
@@ -60,7 +60,7 @@ static void world_init(struct world *w, uint64_t seed, uint32_t harm)
 static void drop_frames(struct world *w)
 {
     for (uint32_t i = 0; i < w->frame_count; i++) {
-        ps_parcel_unref(w->frames[i].parcel);
+        ps_packet_unref(w->frames[i].parcel);
     }
     w->frame_count = 0;
 }
@@ -87,7 +87,7 @@ static void put(struct world *w, uint32_t from, const struct ps_fx *f)
         .seq = f->send.seq,
         .ack = f->send.ack,
         .to = 1 - from,
-        .parcel = ps_parcel_ref(f->send.parcel),
+        .parcel = ps_packet_ref(f->send.packet),
     };
 }
 
@@ -116,7 +116,7 @@ static void tell(struct world *w, uint32_t from)
         .worker_gone = {.worker = e->next++},
     };
 
-    ps_link_tell(e->link, &msg, w->now, &e->fx);
+    ps_link_send_msg(e->link, &msg, w->now, &e->fx);
     flush(w, from);
 }
 
@@ -141,7 +141,7 @@ static void deliver(struct world *w, const struct frame *f)
     } else {
         assert_true(f->seq == 0 || !is_new || msg.code == PS_MSG_ACK);
     }
-    assert_true(ps_link_in_flight(w->end[1 - f->to].link) <= NUMBERS);
+    assert_true(ps_link_unacked(w->end[1 - f->to].link) <= NUMBERS);
     flush(w, f->to);
 }
 
@@ -177,7 +177,7 @@ static bool turn(struct world *w)
     w->frame_count--;
     w->now = f.at > w->now ? f.at : w->now;
     deliver(w, &f);
-    ps_parcel_unref(f.parcel);
+    ps_packet_unref(f.parcel);
     return true;
 }
 
@@ -242,8 +242,8 @@ static void run_one(uint64_t seed)
         assert_true(++turns < 10000000);
     }
     for (int i = 0; i < 2; i++) {
-        assert_int_equal(ps_link_in_flight(w.end[i].link), 0);
-        assert_int_equal(ps_link_in_flight_bytes(w.end[i].link), 0);
+        assert_int_equal(ps_link_unacked(w.end[i].link), 0);
+        assert_int_equal(ps_link_unacked_bytes(w.end[i].link), 0);
         assert_int_equal(ps_link_received(w.end[i].link), NUMBERS);
         assert_true(ps_link_deadline(w.end[i].link) == PS_TIME_NEVER);
     }
@@ -338,16 +338,16 @@ static void a_session_is_resumable_once_the_peer_was_heard_in_it(void **state)
 
     (void)state;
     world_init(&w, 1, 0);
-    assert_false(ps_link_resumable(e->link));
+    assert_false(ps_link_is_resumable(e->link));
     ps_link_open(e->link, 1, false, 0, 0, &e->fx);
-    assert_false(ps_link_resumable(e->link));
+    assert_false(ps_link_is_resumable(e->link));
     assert_false(ps_link_receive(e->link, &ack, 0, &e->fx));
-    assert_true(ps_link_resumable(e->link));
+    assert_true(ps_link_is_resumable(e->link));
     ps_link_close(e->link, 0);
     ps_link_open(e->link, 2, true, 0, 0, &e->fx);
-    assert_true(ps_link_resumable(e->link));
+    assert_true(ps_link_is_resumable(e->link));
     ps_link_open(e->link, 3, false, 0, 0, &e->fx);
-    assert_false(ps_link_resumable(e->link));
+    assert_false(ps_link_is_resumable(e->link));
     world_fini(&w);
 }
 
@@ -361,7 +361,7 @@ static void a_fresh_open_drops_what_was_kept(void **state)
     join(&w, false);
     tell(&w, 0);
     tell(&w, 0);
-    assert_int_equal(ps_link_in_flight(e->link), 2);
+    assert_int_equal(ps_link_unacked(e->link), 2);
     cut(&w);
     assert_true(ps_link_deadline(e->link) == PS_TIME_NEVER);
     join(&w, true);
@@ -370,7 +370,7 @@ static void a_fresh_open_drops_what_was_kept(void **state)
     cut(&w);
     join(&w, false);
     assert_int_equal(w.frame_count, 0);
-    assert_int_equal(ps_link_in_flight(e->link), 0);
+    assert_int_equal(ps_link_unacked(e->link), 0);
     tell(&w, 0);
     assert_int_equal(w.frames[0].seq, 1);
     world_fini(&w);
@@ -396,22 +396,22 @@ static void what_is_over_gives_its_number_away(void **state)
         const struct ps_msg msg = {.code = PS_MSG_WORKER_GONE,
                                    .worker_gone = {.worker = i}};
 
-        ps_link_send(w.end[0].link, ps_parcel_new(&msg, &slice, 1), w.now,
+        ps_link_send(w.end[0].link, ps_packet_new(&msg, &slice, 1), w.now,
                      &w.end[0].fx);
     }
     ps_buf_unref(slice.buf);
     flush(&w, 0);
     drop_frames(&w); /* All are lost. */
-    assert_int_equal(ps_link_in_flight_bytes(w.end[0].link), 3 * 64);
-    ps_link_drop(w.end[0].link, is_worker_two, NULL);
-    assert_int_equal(ps_link_in_flight_bytes(w.end[0].link), 2 * 64);
-    assert_int_equal(ps_link_in_flight(w.end[0].link), 3);
+    assert_int_equal(ps_link_unacked_bytes(w.end[0].link), 3 * 64);
+    ps_link_drop_payloads(w.end[0].link, is_worker_two, NULL);
+    assert_int_equal(ps_link_unacked_bytes(w.end[0].link), 2 * 64);
+    assert_int_equal(ps_link_unacked(w.end[0].link), 3);
     while (turn(&w)) {
     }
     assert_int_equal(w.end[1].delivered_count, 2);
     assert_int_equal(w.end[1].delivered[2], 0);
     assert_int_equal(ps_link_received(w.end[1].link), 3);
-    assert_int_equal(ps_link_in_flight(w.end[0].link), 0);
+    assert_int_equal(ps_link_unacked(w.end[0].link), 0);
     world_fini(&w);
 }
 
@@ -438,12 +438,12 @@ static void memory_counts_until_it_is_acknowledged(void **state)
         opt.counts_payload = with != 0;
         l = ps_link_new(&opt, &rng);
         ps_link_open(l, 1, false, 0, 1, &fx);
-        ps_link_send(l, ps_parcel_new(&msg, &slice, 1), 1, &fx);
+        ps_link_send(l, ps_packet_new(&msg, &slice, 1), 1, &fx);
         one = *used;
         assert_in_range(one, with * 4096 + 64, with * 4096 + 1024);
         assert_int_equal(ps_link_memory(l), one);
         for (unsigned i = 2; i <= 3000; i++) { /* More than is under way. */
-            ps_link_send(l, ps_parcel_new(&msg, &slice, 1), 1, &fx);
+            ps_link_send(l, ps_packet_new(&msg, &slice, 1), 1, &fx);
             assert_int_equal(*used, i * one);
         }
         ps_buf_unref(slice.buf);
@@ -458,7 +458,7 @@ static void memory_counts_until_it_is_acknowledged(void **state)
         assert_int_equal(*used, 2400 * one);
         ps_link_open(l, 3, false, 0, 4, &fx);
         assert_int_equal(*used, 0);
-        ps_link_tell(l, &msg, 5, &fx);
+        ps_link_send_msg(l, &msg, 5, &fx);
         assert_true(*used > 0);
         ps_link_free(l);
         assert_int_equal(*used, 0);

@@ -7,7 +7,7 @@
 #include "net/arena.h"
 #include "net/conn.h"
 #include "net/loop.h"
-#include "proto/ps_codec.h"
+#include "proto/msg_codec.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -298,7 +298,7 @@ static void tensors_are_in_no_core_dump(void **state)
     assert_int_equal(ps_pool_get(pool, 1 << 20, &buf), 0);
     assert_false(is_dumped(buf->data));
     ps_buf_unref(buf);
-    assert_int_equal(ps_arenas_keep(arenas, 8192, &buf), 0);
+    assert_int_equal(ps_arenas_create_segment(arenas, 8192, &buf), 0);
     assert_false(is_dumped(buf->data));
     ps_buf_unref(buf);
     ps_pool_free(pool);
@@ -401,7 +401,7 @@ static void on_frame(void *ctx, struct ps_conn *c, const struct ps_msg *msg,
     if (msg->code != PS_MSG_L_REGION) {
         return;
     }
-    int fd = ps_conn_take_fd(c);
+    int fd = ps_conn_pop_fd(c);
     struct ps_buf *buf;
     const char *why;
 
@@ -432,14 +432,15 @@ static size_t put(uint8_t *out, size_t at, const struct ps_msg *msg)
 {
     size_t len;
 
-    assert_int_equal(ps_codec_encode(msg, PS_PROTOCOL, 0, out + at, 1024, &len),
+    assert_int_equal(ps_msg_encode(msg, PS_PROTOCOL, 0, out + at, 1024, &len),
                      0);
     return at + len;
 }
 
 static const struct ps_msg region = {.code = PS_MSG_L_REGION,
                                      .l_region = {.region = 1, .size = SIZE}};
-static const struct ps_msg bye = {.code = PS_MSG_L_WHY, .l_why = {.op_id = 3}};
+static const struct ps_msg bye = {.code = PS_MSG_L_STALL_QUERY,
+                                  .l_stall_query = {.op_id = 3}};
 
 #define RUN_UNTIL(w, condition)                                                \
     do {                                                                       \
@@ -839,13 +840,13 @@ static void burst_is_given_back(void **state)
     enum { PIECES = 256 };
     const size_t size = 1024u * 1024;
     struct ps_arenas *arenas = ps_arenas_new();
-    struct ps_pool *pool = ps_pool_new(&(struct ps_pool_options){
-        .source = ps_arenas_source_if_wanted(arenas)});
+    struct ps_pool *pool = ps_pool_new(
+        &(struct ps_pool_options){.source = ps_arenas_lazy_source(arenas)});
     struct ps_buf *burst[PIECES];
     struct ps_buf *stays;
 
     (void)state;
-    ps_arenas_want(arenas);
+    ps_arenas_enable_sharing(arenas);
     assert_int_equal(ps_pool_get(pool, 200 * 1024, &stays), 0);
     for (int i = 0; i < PIECES; i++) {
         assert_int_equal(ps_pool_get(pool, size, &burst[i]), 0);

@@ -9,7 +9,7 @@
 
 #include <cmocka.h>
 
-struct heard {
+struct inbox_entry {
     int lines;
     enum ps_log_level level;
     uint64_t kind;
@@ -20,7 +20,7 @@ struct heard {
 static void hear(void *ctx, enum ps_log_level level, uint64_t kind,
                  const char *text)
 {
-    struct heard *h = ctx;
+    struct inbox_entry *h = ctx;
 
     h->lines++;
     h->level = level;
@@ -31,7 +31,7 @@ static void hear(void *ctx, enum ps_log_level level, uint64_t kind,
 
 static void sink_hears_what_is_grave_enough(void **state)
 {
-    struct heard h = {0};
+    struct inbox_entry h = {0};
 
     (void)state;
     ps_log(PS_LOG_ERROR, "nobody listens");
@@ -52,7 +52,7 @@ static void sink_hears_what_is_grave_enough(void **state)
 /* A peer chose a name that looks like a line of its own. */
 static void names_cannot_forge_lines(void **state)
 {
-    struct heard h = {0};
+    struct inbox_entry h = {0};
 
     (void)state;
     ps_log_set(hear, &h, PS_LOG_NOTICE);
@@ -68,7 +68,7 @@ static void names_cannot_forge_lines(void **state)
 
 static void long_lines_are_cut(void **state)
 {
-    struct heard h = {0};
+    struct inbox_entry h = {0};
 
     (void)state;
     ps_log_set(hear, &h, PS_LOG_INFO);

@@ -24,7 +24,7 @@ static int begin(void **state)
 
 static bool line(uint64_t kind, const char *text, ps_time now)
 {
-    return ps_loglimit_pass(&limit, kind, PS_LOG_WARNING, text, now);
+    return ps_loglimit_admit(&limit, kind, PS_LOG_WARNING, text, now);
 }
 
 /* The count that is due now; "" without one. */
@@ -33,7 +33,7 @@ static const char *count_at(ps_time now, bool all)
     struct ps_str s;
 
     ps_str_init(&s, out, sizeof(out));
-    (void)ps_loglimit_next(&limit, now, all, &level, &s);
+    (void)ps_loglimit_next_summary(&limit, now, all, &level, &s);
     return out;
 }
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Rates by round, against numbers made by hand. */
-#include "core/lr.h"
+#include "core/optim/lr.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -21,7 +21,7 @@ static void expect(const struct ps_lr *lr, uint64_t n, double rate)
 
 static void constant_rates_stay(void **state)
 {
-    const struct ps_lr lr = {.base = 0.3};
+    const struct ps_lr lr = {.base_rate = 0.3};
 
     (void)state;
     expect(&lr, 1, 0.3);
@@ -31,10 +31,10 @@ static void constant_rates_stay(void **state)
 static void factors_come_after_each_step(void **state)
 {
     const struct ps_lr lr = {.kind = PS_LR_FACTOR,
-                             .base = 0.8,
+                             .base_rate = 0.8,
                              .factor = 0.5,
-                             .step = 10,
-                             .stop = 0.15};
+                             .step_rounds = 10,
+                             .min_rate = 0.15};
 
     (void)state;
     expect(&lr, 1, 0.8);
@@ -49,9 +49,9 @@ static void factors_come_after_each_step(void **state)
 static void factors_come_after_listed_rounds(void **state)
 {
     const struct ps_lr lr = {.kind = PS_LR_MULTIFACTOR,
-                             .base = 1,
+                             .base_rate = 1,
                              .factor = 0.25,
-                             .steps = {3, 5, 6}};
+                             .milestones = {3, 5, 6}};
 
     (void)state;
     expect(&lr, 3, 1);
@@ -64,8 +64,11 @@ static void factors_come_after_listed_rounds(void **state)
 
 static void polynomials_end_at_the_final_rate(void **state)
 {
-    const struct ps_lr lr = {
-        .kind = PS_LR_POLY, .base = 1, .max = 10, .power = 2, .final = 0.2};
+    const struct ps_lr lr = {.kind = PS_LR_POLY,
+                             .base_rate = 1,
+                             .max_update = 10,
+                             .power = 2,
+                             .final_rate = 0.2};
 
     (void)state;
     expect(&lr, 1, 0.2 + 0.8 * 0.81);
@@ -76,8 +79,10 @@ static void polynomials_end_at_the_final_rate(void **state)
 
 static void cosines_end_at_the_final_rate(void **state)
 {
-    const struct ps_lr lr = {
-        .kind = PS_LR_COSINE, .base = 1, .max = 12, .final = 0.5};
+    const struct ps_lr lr = {.kind = PS_LR_COSINE,
+                             .base_rate = 1,
+                             .max_update = 12,
+                             .final_rate = 0.5};
 
     (void)state;
     expect(&lr, 4, 0.5 + 0.5 * 0.75);
@@ -90,10 +95,10 @@ static void cosines_end_at_the_final_rate(void **state)
 static void the_way_begins_after_the_warm_up(void **state)
 {
     struct ps_lr lr = {.kind = PS_LR_COSINE,
-                       .base = 1,
-                       .max = 8,
-                       .warmup = 4,
-                       .warmup_begin = 0.2};
+                       .base_rate = 1,
+                       .max_update = 8,
+                       .warmup_rounds = 4,
+                       .warmup_rate = 0.2};
 
     (void)state;
     expect(&lr, 1, 0.4);
@@ -101,7 +106,7 @@ static void the_way_begins_after_the_warm_up(void **state)
     expect(&lr, 3, 0.8);
     expect(&lr, 4, 1);
     expect(&lr, 6, 0.5);
-    lr.warmup_constant = true;
+    lr.warmup_is_constant = true;
     expect(&lr, 1, 0.2);
     expect(&lr, 3, 0.2);
     expect(&lr, 4, 1);

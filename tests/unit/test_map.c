@@ -75,11 +75,11 @@ static void map_keeps_the_order_of_insertion(void **state)
 
         if (at < r.count) {
             assert_ptr_equal(ps_map_get(m, key_of(i)), &values[i]);
-            assert_ptr_equal(ps_map_take(m, key_of(i)), &values[i]);
+            assert_ptr_equal(ps_map_remove(m, key_of(i)), &values[i]);
             reference_remove(&r, at);
         } else {
             assert_null(ps_map_get(m, key_of(i)));
-            assert_null(ps_map_take(m, key_of(i)));
+            assert_null(ps_map_remove(m, key_of(i)));
             ps_map_put(m, key_of(i), &values[i]);
             r.keys[r.count++] = key_of(i);
         }
@@ -107,7 +107,7 @@ static void walker_may_take_what_it_was_given(void **state)
     }
     for (void *v = ps_map_next(m, &c); v != NULL; v = ps_map_next(m, &c)) {
         if (c.key % 3 == 0) {
-            assert_ptr_equal(ps_map_take(m, c.key), v);
+            assert_ptr_equal(ps_map_remove(m, c.key), v);
         }
     }
     expect(m, &r);
@@ -131,8 +131,8 @@ static void walker_may_change_the_map(void **state)
         assert_ptr_equal(v, &values[want]);
         if (want < 100) {
             /* Every other one never has its turn. */
-            assert_ptr_equal(ps_map_take(m, want + 1), &values[want + 1]);
-            assert_ptr_equal(ps_map_take(m, want), &values[want]);
+            assert_ptr_equal(ps_map_remove(m, want + 1), &values[want + 1]);
+            assert_ptr_equal(ps_map_remove(m, want), &values[want]);
             for (int i = 0; i < 3; i++, next++) {
                 ps_map_put(m, next, &values[next]);
             }

@@ -8,7 +8,7 @@
 #include <cmocka.h>
 
 #include "base/alloc.h"
-#include "core/member.h"
+#include "core/sched/member.h"
 
 static void members_are_sorted_and_numbered(void **state)
 {
@@ -56,19 +56,19 @@ static void leases_follow_silence(void **state)
     ps_members_init(&t);
     ps_effects_init(&fx);
     m = ps_members_add(&t, PS_ROLE_AGENT, "a");
-    m->heard = 100;
-    assert_true(ps_member_due(m, 10, 50) == PS_TIME_NEVER);
-    ps_member_move(m, PS_NODE_STATE_ACTIVE, NULL, &fx);
-    assert_true(ps_member_due(m, 10, 50) == 110);
-    ps_member_move(m, PS_NODE_STATE_SUSPECT, "why", &fx);
-    assert_true(ps_member_due(m, 10, 50) == 150);
-    ps_member_move(m, PS_NODE_STATE_GONE, "why", &fx);
-    assert_true(ps_member_due(m, 10, 50) == PS_TIME_NEVER);
-    ps_member_move(m, PS_NODE_STATE_JOINING, NULL, &fx);
+    m->last_recv_at = 100;
+    assert_true(ps_member_lease_deadline(m, 10, 50) == PS_TIME_NEVER);
+    ps_member_set_state(m, PS_NODE_STATE_ACTIVE, NULL, &fx);
+    assert_true(ps_member_lease_deadline(m, 10, 50) == 110);
+    ps_member_set_state(m, PS_NODE_STATE_SUSPECT, "why", &fx);
+    assert_true(ps_member_lease_deadline(m, 10, 50) == 150);
+    ps_member_set_state(m, PS_NODE_STATE_GONE, "why", &fx);
+    assert_true(ps_member_lease_deadline(m, 10, 50) == PS_TIME_NEVER);
+    ps_member_set_state(m, PS_NODE_STATE_JOINING, NULL, &fx);
     assert_int_equal(ps_members_count(&t, PS_ROLE_AGENT, PS_NODE_STATE_JOINING),
                      1);
     assert_int_equal(fx.count, 4);
-    assert_non_null(strstr(fx.items[2].note.text, "node 1 GONE"));
+    assert_non_null(strstr(fx.items[2].log.text, "node 1 GONE"));
     ps_effects_fini(&fx);
     ps_members_fini(&t);
 }
@@ -81,10 +81,10 @@ static void instances_that_were_replaced_are_known(void **state)
     (void)state;
     ps_members_init(&t);
     m = ps_members_add(&t, PS_ROLE_SERVER, "s");
-    ps_member_renew(m, 1000);
+    ps_member_replace_instance(m, 1000);
     assert_int_equal(m->incarnation, 1);
     for (uint64_t i = 1; i <= 40; i++) {
-        ps_member_renew(m, 1000 + i);
+        ps_member_replace_instance(m, 1000 + i);
         assert_int_equal(m->incarnation, i + 1);
         assert_false(ps_member_was_replaced(m, 1000 + i));
         assert_true(ps_member_was_replaced(m, 1000 + i - 1));
@@ -112,18 +112,19 @@ static void the_end_of_a_worker_may_come_before_its_beginning(void **state)
     ps_link_open(m->link, 1, false, 0, 0, &fx);
     /* 2 comes before 1. */
     assert_true(ps_link_receive(m->link, &msg, 0, &fx));
-    ps_member_put_early(m, 77, 2);
-    assert_true(ps_member_is_early(m, 77));
-    assert_false(ps_member_is_early(m, 78));
+    ps_member_add_pending_exit(m, 77, 2);
+    assert_true(ps_member_has_pending_exit(m, 77));
+    assert_false(ps_member_has_pending_exit(m, 78));
     msg.seq = 1;
     assert_true(ps_link_receive(m->link, &msg, 0, &fx));
-    assert_true(ps_member_is_early(m, 77)); /* It is what closed the gap. */
+    assert_true(
+        ps_member_has_pending_exit(m, 77)); /* It is what closed the gap. */
     /* In order: nothing to remember, and the old one is forgotten. */
     msg.seq = 3;
     assert_true(ps_link_receive(m->link, &msg, 0, &fx));
-    ps_member_put_early(m, 79, 3);
-    assert_false(ps_member_is_early(m, 79));
-    assert_false(ps_member_is_early(m, 77));
+    ps_member_add_pending_exit(m, 79, 3);
+    assert_false(ps_member_has_pending_exit(m, 79));
+    assert_false(ps_member_has_pending_exit(m, 77));
     ps_members_fini(&t);
     ps_effects_fini(&fx);
 }
@@ -137,23 +138,23 @@ static void rates_are_of_the_last_seconds(void **state)
     (void)state;
     ps_members_init(&t);
     m = ps_members_add(&t, PS_ROLE_SERVER, "ps0");
-    ps_member_take_stats(m, &ping, PS_SECONDS(10));
+    ps_member_record_ping(m, &ping, PS_SECONDS(10));
     assert_int_equal(m->rates.rounds, 0); /* Of one ping nothing is known. */
     ping = (struct ps_msg_ping){
         .rounds = 20, .bytes_in = 5000, .bytes_out = UINT64_MAX};
-    ps_member_take_stats(m, &ping, PS_SECONDS(11));
+    ps_member_record_ping(m, &ping, PS_SECONDS(11));
     assert_int_equal(m->rates.rounds, 0);
-    assert_int_equal(m->stats.rounds, 20);
-    ps_member_take_stats(m, &ping, PS_SECONDS(12));
+    assert_int_equal(m->last_ping.rounds, 20);
+    ps_member_record_ping(m, &ping, PS_SECONDS(12));
     assert_int_equal(m->rates.rounds, 5);
     assert_int_equal(m->rates.bytes_in, 2000);
     assert_true(m->rates.bytes_out > UINT64_MAX / 3);
     ping.rounds = 3; /* It counts from the beginning. */
-    ps_member_take_stats(m, &ping, PS_SECONDS(16));
+    ps_member_record_ping(m, &ping, PS_SECONDS(16));
     assert_int_equal(m->rates.rounds, 0);
     assert_int_equal(m->rates.bytes_in, 0);
-    ps_member_renew(m, 7);
-    assert_int_equal(m->rates.from, 0);
+    ps_member_replace_instance(m, 7);
+    assert_int_equal(m->rates.base_at, 0);
     ps_members_fini(&t);
 }
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Which declarations of an optimizer are taken, and what is said of others. */
-#include "core/optim.h"
+#include "core/optim/optim.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -12,7 +12,7 @@
 static void check_refused(const char *name, const struct ps_rec_param *params,
                           uint32_t count, int rc, const char *says)
 {
-    struct ps_optim o = {.lr = {.base = 42}};
+    struct ps_optim o = {.lr = {.base_rate = 42}};
     char why[256];
 
     assert_int_equal(ps_optim_check(name, params, count, why, sizeof(why)), rc);
@@ -20,7 +20,7 @@ static void check_refused(const char *name, const struct ps_rec_param *params,
         fail_msg("'%s' does not say '%s'", why, says);
     }
     assert_int_equal(ps_optim_parse(name, params, count, &o), rc);
-    assert_true(o.lr.base == 42);
+    assert_true(o.lr.base_rate == 42);
 }
 
 /* What step t of a declaration is. */
@@ -31,14 +31,14 @@ static struct ps_job step(const char *name, const struct ps_rec_param *params,
     struct ps_job job = {0};
 
     assert_int_equal(ps_optim_parse(name, params, count, &o), 0);
-    ps_optim_step(&o,
-                  &(struct ps_optim_at){.round = t,
-                                        .t = t,
-                                        .lr_mult = 1,
-                                        .wd_mult = 1,
-                                        .ratio = 1,
-                                        .scale = 1},
-                  &job);
+    ps_optim_plan_step(&o,
+                       &(struct ps_optim_step_params){.round = t,
+                                                      .step_number = t,
+                                                      .lr_mult = 1,
+                                                      .wd_mult = 1,
+                                                      .trust_ratio = 1,
+                                                      .grad_scale = 1},
+                       &job);
     return job;
 }
 
@@ -138,68 +138,72 @@ static void norms_make_ratios(void **state)
     static const struct ps_rec_param lamb[] = {{"lower_bound", 2},
                                                {"upper_bound", 5}};
     const struct ps_optim_norms norms = {
-        .square = 16, .weight_square = 64, .all_square = 36};
-    const struct ps_optim_norms wild = {.wild = 1};
-    struct ps_optim_at at = {.t = 1, .wd_mult = 2, .ratio = 1, .scale = 1};
-    const struct ps_optim_at first = at;
+        .square_sum = 16, .weight_square_sum = 64, .global_square_sum = 36};
+    const struct ps_optim_norms wild = {.nonfinite_count = 1};
+    struct ps_optim_step_params at = {
+        .step_number = 1, .wd_mult = 2, .trust_ratio = 1, .grad_scale = 1};
+    const struct ps_optim_step_params first = at;
     struct ps_optim o;
 
     (void)state;
     assert_int_equal(ps_optim_parse("adam", NULL, 0, &o), 0);
     assert_false(ps_optim_needs_norms(&o));
-    assert_int_equal(ps_optim_first(&o, &at), PS_STAGE_LAST);
+    assert_int_equal(ps_optim_first_stage(&o, &at), PS_STAGE_LAST);
 
     assert_int_equal(ps_optim_parse("adam", guard, 1, &o), 0);
     assert_true(ps_optim_needs_norms(&o));
-    at.stage = ps_optim_first(&o, &at);
+    at.stage = ps_optim_first_stage(&o, &at);
     assert_int_equal(at.stage, PS_STAGE_GRADIENT);
-    assert_int_equal(ps_optim_next(&o, &at), PS_STAGE_LAST);
-    assert_false(ps_optim_weighs(&o, &at));
-    assert_false(ps_optim_take(&o, &wild, &at));
-    assert_true(ps_optim_take(&o, &norms, &at));
-    assert_true(at.ratio == 1 && at.scale == 1);
+    assert_int_equal(ps_optim_next_stage(&o, &at), PS_STAGE_LAST);
+    assert_false(ps_optim_needs_weight_norm(&o, &at));
+    assert_false(ps_optim_apply_norms(&o, &wild, &at));
+    assert_true(ps_optim_apply_norms(&o, &norms, &at));
+    assert_true(at.trust_ratio == 1 && at.grad_scale == 1);
 
     assert_int_equal(ps_optim_parse("adam", clip, 2, &o), 0);
-    assert_true(ps_optim_clips_all(&o));
-    assert_true(ps_optim_take(&o, &wild, &at)); /* Not its business. */
-    assert_true(at.scale == 1);
-    assert_true(ps_optim_take(&o, &norms, &at));
-    assert_true(fabs(at.scale - 1) < 1e-8);
-    assert_true(
-        ps_optim_take(&o, &(struct ps_optim_norms){.all_square = 144}, &at));
-    assert_true(fabs(at.scale - 0.5) < 1e-8);
+    assert_true(ps_optim_clips_global_norm(&o));
+    assert_true(ps_optim_apply_norms(&o, &wild, &at)); /* Not its business. */
+    assert_true(at.grad_scale == 1);
+    assert_true(ps_optim_apply_norms(&o, &norms, &at));
+    assert_true(fabs(at.grad_scale - 1) < 1e-8);
+    assert_true(ps_optim_apply_norms(
+        &o, &(struct ps_optim_norms){.global_square_sum = 144}, &at));
+    assert_true(fabs(at.grad_scale - 0.5) < 1e-8);
 
     assert_int_equal(ps_optim_parse("lars", lars, 4, &o), 0);
     at = first;
-    at.plain = true;
-    assert_int_equal(ps_optim_first(&o, &at), PS_STAGE_GRADIENT); /* To clip. */
-    assert_false(ps_optim_weighs(&o, &at));
-    at.plain = false;
+    at.norm_exempt = true;
+    assert_int_equal(ps_optim_first_stage(&o, &at),
+                     PS_STAGE_GRADIENT); /* To clip. */
+    assert_false(ps_optim_needs_weight_norm(&o, &at));
+    at.norm_exempt = false;
     at.stage = PS_STAGE_GRADIENT;
-    assert_true(ps_optim_weighs(&o, &at));
-    assert_true(ps_optim_take(&o, &norms, &at));
-    assert_true(fabs(at.scale - 0.5) < 1e-8);
+    assert_true(ps_optim_needs_weight_norm(&o, &at));
+    assert_true(ps_optim_apply_norms(&o, &norms, &at));
+    assert_true(fabs(at.grad_scale - 0.5) < 1e-8);
     /* 0.5 * 8 / (0.5 * 4 + 0.25 * 2 * 8 + 1) */
-    assert_true(fabs(at.ratio - 4.0 / 7) < 1e-8);
+    assert_true(fabs(at.trust_ratio - 4.0 / 7) < 1e-8);
     at = first;
     at.stage = PS_STAGE_GRADIENT;
-    assert_true(ps_optim_take(&o, &(struct ps_optim_norms){.square = 1}, &at));
-    assert_true(at.ratio == 1);
+    assert_true(ps_optim_apply_norms(
+        &o, &(struct ps_optim_norms){.square_sum = 1}, &at));
+    assert_true(at.trust_ratio == 1);
 
     assert_int_equal(ps_optim_parse("lamb", lamb, 2, &o), 0);
     at = first;
-    at.stage = ps_optim_first(&o, &at);
+    at.stage = ps_optim_first_stage(&o, &at);
     assert_int_equal(at.stage, PS_STAGE_DIRECTION);
-    assert_int_equal(ps_optim_next(&o, &at), PS_STAGE_LAST);
-    assert_true(ps_optim_take(&o, &norms, &at));
-    assert_true(at.ratio == 5.0 / 4);
-    assert_true(ps_optim_take(
-        &o, &(struct ps_optim_norms){.square = 16, .weight_square = 1}, &at));
-    assert_true(at.ratio == 2.0 / 4);
-    assert_true(ps_optim_take(&o, &wild, &at));
-    assert_true(isnan(at.ratio));
+    assert_int_equal(ps_optim_next_stage(&o, &at), PS_STAGE_LAST);
+    assert_true(ps_optim_apply_norms(&o, &norms, &at));
+    assert_true(at.trust_ratio == 5.0 / 4);
+    assert_true(ps_optim_apply_norms(
+        &o, &(struct ps_optim_norms){.square_sum = 16, .weight_square_sum = 1},
+        &at));
+    assert_true(at.trust_ratio == 2.0 / 4);
+    assert_true(ps_optim_apply_norms(&o, &wild, &at));
+    assert_true(isnan(at.trust_ratio));
     at.stage = PS_STAGE_GRADIENT; /* With a guard it has both. */
-    assert_int_equal(ps_optim_next(&o, &at), PS_STAGE_DIRECTION);
+    assert_int_equal(ps_optim_next_stage(&o, &at), PS_STAGE_DIRECTION);
 }
 
 static void each_has_the_parameters_it_has(void **state)
@@ -281,7 +285,7 @@ static void forms_and_states(void **state)
                          0);
         assert_int_equal(job.op, PS_JOB_STEP);
         assert_int_equal(job.step.kind, table[i].kind);
-        assert_int_equal(ps_optim_states(&o), table[i].states);
+        assert_int_equal(ps_optim_state_count(&o), table[i].states);
         for (unsigned s = 0; s < table[i].states; s++) {
             assert_int_equal(ps_optim_state_is_weight(&o, s),
                              table[i].kind == PS_STEP_DCASGD && s == 1);
@@ -323,27 +327,27 @@ static void keys_have_multipliers_and_a_first_step(void **state)
 
     (void)state;
     assert_int_equal(ps_optim_parse("sgd", params, 3, &o), 0);
-    ps_optim_step(&o,
-                  &(struct ps_optim_at){.round = 1,
-                                        .t = 1,
-                                        .lr_mult = 2,
-                                        .wd_mult = 0.5,
-                                        .ratio = 1,
-                                        .scale = 1},
-                  &job);
+    ps_optim_plan_step(&o,
+                       &(struct ps_optim_step_params){.round = 1,
+                                                      .step_number = 1,
+                                                      .lr_mult = 2,
+                                                      .wd_mult = 0.5,
+                                                      .trust_ratio = 1,
+                                                      .grad_scale = 1},
+                       &job);
     assert_true(job.sgd.lr == 1.0);
     assert_true(job.sgd.wd == 0.05);
 
     const struct ps_rec_param adam[] = {{"begin_num_update", 2}};
     assert_int_equal(ps_optim_parse("adam", adam, 1, &o), 0);
-    ps_optim_step(&o,
-                  &(struct ps_optim_at){.round = 1,
-                                        .t = 1,
-                                        .lr_mult = 1,
-                                        .wd_mult = 1,
-                                        .ratio = 1,
-                                        .scale = 1},
-                  &job);
+    ps_optim_plan_step(&o,
+                       &(struct ps_optim_step_params){.round = 1,
+                                                      .step_number = 1,
+                                                      .lr_mult = 1,
+                                                      .wd_mult = 1,
+                                                      .trust_ratio = 1,
+                                                      .grad_scale = 1},
+                       &job);
     assert_true(job.step.lr == step("adam", NULL, 0, 3).step.lr);
 }
 
@@ -366,14 +370,14 @@ static void changes_hold_from_their_round_on(void **state)
     for (uint64_t round = 1; round <= 5; round++) {
         struct ps_job job = {0};
 
-        ps_optim_step(&o,
-                      &(struct ps_optim_at){.round = round,
-                                            .t = 1,
-                                            .lr_mult = 1,
-                                            .wd_mult = 1,
-                                            .ratio = 1,
-                                            .scale = 1},
-                      &job);
+        ps_optim_plan_step(&o,
+                           &(struct ps_optim_step_params){.round = round,
+                                                          .step_number = 1,
+                                                          .lr_mult = 1,
+                                                          .wd_mult = 1,
+                                                          .trust_ratio = 1,
+                                                          .grad_scale = 1},
+                           &job);
         assert_true(job.sgd.lr == want[round - 1]);
     }
     c = (struct ps_rec_change){.name = "momentum"};

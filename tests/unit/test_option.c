@@ -50,7 +50,7 @@ static const struct ps_option common_rows[] = {
     {.path = "log.format",
      .type = PS_OPTION_ENUM,
      .text = "auto",
-     .words = "auto|text|json",
+     .enum_names = "auto|text|json",
      .reloadable = true,
      .offset = offsetof(struct common, format),
      .aliases = {{.name = "VERBOSE", .values = "1=text 2=json"}},
@@ -220,7 +220,7 @@ static int load_override(const char *text)
         .overrides = overrides, .override_count = 1, .memory = 1000000000});
 }
 
-static void expect_where(const char *path, enum ps_option_from from,
+static void expect_where(const char *path, enum ps_option_origin from,
                          const char *where)
 {
     char data[128];
@@ -229,7 +229,7 @@ static void expect_where(const char *path, enum ps_option_from from,
     ps_str_init(&s, data, sizeof(data));
     ps_options_where(o, path, &s);
     assert_string_equal(data, where);
-    assert_int_equal(ps_options_from(o, path), from);
+    assert_int_equal(ps_options_origin(o, path), from);
 }
 
 static int teardown(void **state)
@@ -878,7 +878,7 @@ static void sample_is_the_defaults(void **state)
                                                       .memory = 1000000000},
                             &other, &other_o, &report),
             0);
-        assert_int_equal(ps_options_from(other_o, "listen.port"),
+        assert_int_equal(ps_options_origin(other_o, "listen.port"),
                          pass == 0 ? PS_OPTION_FROM_DEFAULT
                                    : PS_OPTION_FROM_FILE);
         ps_str_init(&s, data, sizeof(data));

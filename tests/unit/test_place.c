@@ -9,8 +9,8 @@
 #include "base/alloc.h"
 #include "base/dtype.h"
 #include "base/limits.h"
-#include "core/place.h"
-#include "core/rows.h"
+#include "core/sched/place.h"
+#include "core/round/rows.h"
 
 #define MIB (1024u * 1024u)
 
@@ -30,12 +30,13 @@ static void table_init(struct table *t, uint32_t servers)
     }
 }
 
-static int place(struct table *t, struct ps_place_key key)
+static int place(struct table *t, struct ps_place_request key)
 {
     ps_free(t->parts);
     t->parts = NULL;
     t->part_count = 0;
-    return ps_place_key(&key, t->server, t->count, &t->parts, &t->part_count);
+    return ps_place_request(&key, t->server, t->count, &t->parts,
+                            &t->part_count);
 }
 
 static uint64_t elements_of(const struct table *t, uint32_t node)
@@ -48,15 +49,15 @@ static uint64_t elements_of(const struct table *t, uint32_t node)
     return n;
 }
 
-static struct ps_place_key classic(uint64_t count, uint64_t number)
+static struct ps_place_request classic(uint64_t count, uint64_t number)
 {
-    return (struct ps_place_key){
+    return (struct ps_place_request){
         .policy = PS_PLACEMENT_MXNET,
         .count = count,
-        .element = 4,
+        .element_bytes = 4,
         .partition_bytes = 16 * MIB,
         .big_array_bound = 1000000,
-        .number = number,
+        .mxnet_key = number,
     };
 }
 
@@ -105,7 +106,7 @@ static void classic_large_keys_are_cut_as_the_formula_says(void **state)
     ps_free(t.parts);
     /* Half away from zero, and partitions on the same server. */
     table_init(&t, 2);
-    struct ps_place_key key = classic(1000001, 0);
+    struct ps_place_request key = classic(1000001, 0);
 
     key.partition_bytes = MIB;
     assert_int_equal(place(&t, key), 0);
@@ -126,10 +127,10 @@ static void balanced_servers_differ_by_less_than_five_percent(void **state)
     (void)state;
     table_init(&t, 7);
     for (uint64_t i = 0; i < 300; i++) {
-        struct ps_place_key key = {
+        struct ps_place_request key = {
             .policy = PS_PLACEMENT_BALANCED,
             .count = 1 + i * i * 11,
-            .element = i % 5 == 0 ? 8 : 4,
+            .element_bytes = i % 5 == 0 ? 8 : 4,
             .partition_bytes = MIB,
         };
 
@@ -138,7 +139,7 @@ static void balanced_servers_differ_by_less_than_five_percent(void **state)
 
         for (uint32_t j = 0; j < t.part_count; j++) {
             assert_true(t.parts[j].count > 0);
-            assert_true(t.parts[j].count * key.element <= MIB);
+            assert_true(t.parts[j].count * key.element_bytes <= MIB);
             sum += t.parts[j].count;
             if (j + 1 < t.part_count) {
                 assert_int_equal(t.parts[j].count % 64, 0);
@@ -156,10 +157,10 @@ static void balanced_servers_differ_by_less_than_five_percent(void **state)
 
 static void equals_go_to_the_least_loaded_then_by_name(void **state)
 {
-    const struct ps_place_key key = {.policy = PS_PLACEMENT_BALANCED,
-                                     .count = 10,
-                                     .element = 4,
-                                     .partition_bytes = MIB};
+    const struct ps_place_request key = {.policy = PS_PLACEMENT_BALANCED,
+                                         .count = 10,
+                                         .element_bytes = 4,
+                                         .partition_bytes = MIB};
     struct table t;
 
     (void)state;
@@ -197,10 +198,10 @@ static void pieces_by_themselves_are_even(void **state)
 
         table_init(&t, cases[i].servers);
         assert_int_equal(place(&t,
-                               (struct ps_place_key){
+                               (struct ps_place_request){
                                    .policy = PS_PLACEMENT_BALANCED,
                                    .count = cases[i].count,
-                                   .element = 4,
+                                   .element_bytes = 4,
                                }),
                          0);
         for (uint32_t k = 0; k < t.part_count; k++) {
@@ -229,7 +230,7 @@ static void without_servers_the_agent_has_all(void **state)
 
 static void too_many_parts_are_refused(void **state)
 {
-    struct ps_place_key key = classic(0, 1);
+    struct ps_place_request key = classic(0, 1);
     struct table t;
 
     (void)state;
@@ -265,14 +266,14 @@ static void rows_of_a_part_fit_in_a_frame(void **state)
         const uint64_t width = widths[i / 4 % 9];
         const uint64_t element = ps_dtype_size(dtype);
         const uint64_t rows = 3 + (UINT64_C(200) << 20) / (width * element);
-        const struct ps_place_key key = {
+        const struct ps_place_request key = {
             .policy = i % 2 == 0 ? PS_PLACEMENT_BALANCED : PS_PLACEMENT_MXNET,
             .count = width * rows,
-            .element = (uint32_t)element,
+            .element_bytes = (uint32_t)element,
             .partition_bytes = sizes[i / 36 % 4],
             .big_array_bound = 1000000,
-            .width = (uint32_t)width,
-            .rows_max = ps_rows_per_frame((uint32_t)width, dtype),
+            .row_width = (uint32_t)width,
+            .max_rows = ps_rows_per_frame((uint32_t)width, dtype),
         };
         int rc = place(&t, key);
 
@@ -300,10 +301,10 @@ static void only_what_must_move_moves(void **state)
     (void)state;
     table_init(&t, 4);
     assert_int_equal(place(&t,
-                           (struct ps_place_key){
+                           (struct ps_place_request){
                                .policy = PS_PLACEMENT_BALANCED,
                                .count = 50 * (MIB / 4) + 17,
-                               .element = 4,
+                               .element_bytes = 4,
                                .partition_bytes = MIB,
                            }),
                      0);
@@ -316,7 +317,8 @@ static void only_what_must_move_moves(void **state)
         lost += before[i].node == 101;
     }
     assert_int_equal(
-        ps_place_move(t.parts, t.part_count, 4, 101, t.server, t.count), lost);
+        ps_place_reassign(t.parts, t.part_count, 4, 101, t.server, t.count),
+        lost);
     for (uint32_t i = 0; i < t.part_count; i++) {
         assert_int_not_equal(t.parts[i].node, 101);
         assert_int_equal(t.parts[i].count, before[i].count);
@@ -432,10 +434,10 @@ static void known_nets_are_spread_evenly(void **state)
         make[m / 3](&n);
         table_init(&t, servers[m % 3]);
         for (uint32_t i = 0; i < n.arrays; i++) {
-            struct ps_place_key key = {
+            struct ps_place_request key = {
                 .policy = PS_PLACEMENT_BALANCED,
                 .count = n.count[i],
-                .element = 4,
+                .element_bytes = 4,
                 .partition_bytes = MIB,
             };
 

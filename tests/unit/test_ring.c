@@ -60,7 +60,7 @@ static void expect_op(struct pair *p, uint64_t n)
     const struct ps_msg_l_op want = op_of(n);
     struct ps_msg_l_op op;
 
-    assert_int_equal(ps_ring_take_op(&p->agent, 0, &op), 1);
+    assert_int_equal(ps_ring_pop_op(&p->agent, 0, &op), 1);
     assert_int_equal(op.op_id, want.op_id);
     assert_int_equal(op.op, want.op);
     assert_int_equal(op.key, want.key);
@@ -76,14 +76,14 @@ static void put(struct pair *p, uint64_t n)
 {
     const struct ps_msg_l_op op = op_of(n);
 
-    assert_true(ps_ring_put_op(&p->worker, &op, 0));
+    assert_true(ps_ring_push_op(&p->worker, &op, 0));
 }
 
 static void expect_no_op(struct pair *p)
 {
     struct ps_msg_l_op op;
 
-    assert_int_equal(ps_ring_take_op(&p->agent, 0, &op), 0);
+    assert_int_equal(ps_ring_pop_op(&p->agent, 0, &op), 0);
 }
 
 static void operations_come_as_they_were_put(void **state)
@@ -92,7 +92,7 @@ static void operations_come_as_they_were_put(void **state)
 
     expect_no_op(p);
     /* Past the end of the ring several times. */
-    for (uint64_t n = 0; n < 5 * PS_RING_OPS; n += 3) {
+    for (uint64_t n = 0; n < 5 * PS_RING_OP_SLOTS; n += 3) {
         put(p, n);
         put(p, n + 1);
         put(p, n + 2);
@@ -109,26 +109,26 @@ static void operations_are_taken_together(void **state)
     struct ps_msg_l_op ops[8];
     struct ps_msg_l_op op = op_of(0);
 
-    assert_int_equal(ps_ring_take_ops(&p->agent, 0, ops, 8), 0);
+    assert_int_equal(ps_ring_pop_ops(&p->agent, 0, ops, 8), 0);
     for (uint64_t n = 0; n < 11; n++) {
         put(p, n);
     }
     op.op_id = 99;
-    assert_true(ps_ring_put_op(&p->worker, &op, 1)); /* Behind a frame. */
+    assert_true(ps_ring_push_op(&p->worker, &op, 1)); /* Behind a frame. */
     op.op = 200;
-    assert_true(ps_ring_put_op(&p->worker, &op, 1));
-    assert_int_equal(ps_ring_take_ops(&p->agent, 0, ops, 8), 8);
+    assert_true(ps_ring_push_op(&p->worker, &op, 1));
+    assert_int_equal(ps_ring_pop_ops(&p->agent, 0, ops, 8), 8);
     for (uint64_t n = 0; n < 8; n++) {
         assert_int_equal(ops[n].op_id, op_of(n).op_id);
     }
-    assert_int_equal(ps_ring_take_ops(&p->agent, 0, ops, 8), 3);
+    assert_int_equal(ps_ring_pop_ops(&p->agent, 0, ops, 8), 3);
     assert_int_equal(ops[2].op_id, op_of(10).op_id);
-    assert_int_equal(ps_ring_take_ops(&p->agent, 0, ops, 8), 0);
-    assert_int_equal(ps_ring_room(&p->worker), PS_RING_OPS - 2);
+    assert_int_equal(ps_ring_pop_ops(&p->agent, 0, ops, 8), 0);
+    assert_int_equal(ps_ring_free_op_slots(&p->worker), PS_RING_OP_SLOTS - 2);
     /* What comes before one that makes no sense still counts. */
-    assert_int_equal(ps_ring_take_ops(&p->agent, 1, ops, 8), 1);
+    assert_int_equal(ps_ring_pop_ops(&p->agent, 1, ops, 8), 1);
     assert_int_equal(ops[0].op_id, 99);
-    assert_int_equal(ps_ring_take_ops(&p->agent, 1, ops, 8), PS_E_PROTO);
+    assert_int_equal(ps_ring_pop_ops(&p->agent, 1, ops, 8), PS_E_PROTO);
 }
 
 static void ends_are_taken_together(void **state)
@@ -136,14 +136,14 @@ static void ends_are_taken_together(void **state)
     struct pair *p = *state;
     struct ps_msg_l_done dones[8];
 
-    assert_int_equal(ps_ring_take_dones(&p->worker, dones, 8), 0);
+    assert_int_equal(ps_ring_pop_dones(&p->worker, dones, 8), 0);
     for (uint64_t n = 0; n < 11; n++) {
-        assert_true(ps_ring_put_done(&p->agent, n, n + 1));
+        assert_true(ps_ring_push_done(&p->agent, n, n + 1));
     }
-    assert_int_equal(ps_ring_take_dones(&p->worker, dones, 8), 8);
+    assert_int_equal(ps_ring_pop_dones(&p->worker, dones, 8), 8);
     assert_int_equal(dones[7].op_id, 7);
     assert_int_equal(dones[7].version, 8);
-    assert_int_equal(ps_ring_take_dones(&p->worker, dones, 8), 3);
+    assert_int_equal(ps_ring_pop_dones(&p->worker, dones, 8), 3);
     assert_int_equal(dones[2].op_id, 10);
     assert_int_equal(dones[2].error, 0);
     assert_false(ps_ring_has_done(&p->worker));
@@ -155,34 +155,34 @@ static void a_full_ring_takes_no_more(void **state)
     const struct ps_msg_l_op op = op_of(1);
     struct ps_msg_l_done done;
 
-    for (uint64_t n = 0; n < PS_RING_OPS; n++) {
+    for (uint64_t n = 0; n < PS_RING_OP_SLOTS; n++) {
         put(p, n);
     }
-    assert_false(ps_ring_put_op(&p->worker, &op, 0));
-    assert_int_equal(ps_ring_room(&p->worker), 0);
+    assert_false(ps_ring_push_op(&p->worker, &op, 0));
+    assert_int_equal(ps_ring_free_op_slots(&p->worker), 0);
     expect_op(p, 0);
-    assert_int_equal(ps_ring_room(&p->worker), 1);
-    put(p, PS_RING_OPS);
-    assert_false(ps_ring_put_op(&p->worker, &op, 0));
+    assert_int_equal(ps_ring_free_op_slots(&p->worker), 1);
+    put(p, PS_RING_OP_SLOTS);
+    assert_false(ps_ring_push_op(&p->worker, &op, 0));
 
-    for (uint64_t n = 0; n < PS_RING_DONES; n++) {
-        assert_true(ps_ring_put_done(&p->agent, n, n + 1));
+    for (uint64_t n = 0; n < PS_RING_DONE_SLOTS; n++) {
+        assert_true(ps_ring_push_done(&p->agent, n, n + 1));
     }
-    assert_false(ps_ring_put_done(&p->agent, 1, 1));
-    for (uint64_t n = 0; n < PS_RING_DONES; n++) {
-        assert_int_equal(ps_ring_take_done(&p->worker, &done), 1);
+    assert_false(ps_ring_push_done(&p->agent, 1, 1));
+    for (uint64_t n = 0; n < PS_RING_DONE_SLOTS; n++) {
+        assert_int_equal(ps_ring_pop_done(&p->worker, &done), 1);
         assert_int_equal(done.op_id, n);
         assert_int_equal(done.version, n + 1);
         assert_int_equal(done.error, 0);
     }
-    assert_int_equal(ps_ring_take_done(&p->worker, &done), 0);
+    assert_int_equal(ps_ring_pop_done(&p->worker, &done), 0);
 }
 
 static void expect_piece(struct pair *p, uint64_t op_id, uint64_t bytes)
 {
-    struct ps_ring_piece piece = {0};
+    struct ps_ring_progress piece = {0};
 
-    assert_int_equal(ps_ring_take_piece(&p->worker, &piece), 1);
+    assert_int_equal(ps_ring_pop_progress(&p->worker, &piece), 1);
     assert_int_equal(piece.op_id, op_id);
     assert_int_equal(piece.bytes, bytes);
 }
@@ -190,38 +190,38 @@ static void expect_piece(struct pair *p, uint64_t op_id, uint64_t bytes)
 static void words_about_results_are_dropped_when_there_is_no_room(void **state)
 {
     struct pair *p = *state;
-    struct ps_ring_piece piece = {1, 0};
+    struct ps_ring_progress piece = {1, 0};
 
-    assert_int_equal(ps_ring_take_piece(&p->worker, &piece), 0);
-    for (uint64_t n = 0; n < PS_RING_PIECES; n++) {
-        assert_true(
-            ps_ring_put_piece(&p->agent, &(struct ps_ring_piece){1, n + 1}));
+    assert_int_equal(ps_ring_pop_progress(&p->worker, &piece), 0);
+    for (uint64_t n = 0; n < PS_RING_PROGRESS_SLOTS; n++) {
+        assert_true(ps_ring_push_progress(
+            &p->agent, &(struct ps_ring_progress){1, n + 1}));
     }
-    piece = (struct ps_ring_piece){1, 12345};
-    assert_false(ps_ring_put_piece(&p->agent, &piece));
+    piece = (struct ps_ring_progress){1, 12345};
+    assert_false(ps_ring_push_progress(&p->agent, &piece));
     expect_piece(p, 1, 1);
-    assert_true(ps_ring_put_piece(&p->agent, &piece));
-    for (uint64_t n = 1; n < PS_RING_PIECES; n++) {
+    assert_true(ps_ring_push_progress(&p->agent, &piece));
+    for (uint64_t n = 1; n < PS_RING_PROGRESS_SLOTS; n++) {
         expect_piece(p, 1, n + 1);
     }
     expect_piece(p, 1, 12345);
-    assert_false(ps_ring_has_piece(&p->worker));
+    assert_false(ps_ring_has_progress(&p->worker));
 }
 
 static void a_word_about_a_result_wakes_who_asks_for_it(void **state)
 {
     struct pair *p = *state;
-    const struct ps_ring_piece piece = {1, 1};
+    const struct ps_ring_progress piece = {1, 1};
 
     assert_true(ps_ring_worker_sleep(&p->worker, 1, false));
-    assert_true(ps_ring_put_piece(&p->agent, &piece));
+    assert_true(ps_ring_push_progress(&p->agent, &piece));
     assert_false(ps_ring_wake_worker(&p->agent));
     /* Who asks now finds it. */
     assert_false(ps_ring_worker_sleep(&p->worker, 1, true));
     expect_piece(p, 1, 1);
     assert_true(ps_ring_worker_sleep(&p->worker, 1, true));
     assert_false(ps_ring_wake_worker(&p->agent));
-    assert_true(ps_ring_put_piece(&p->agent, &piece));
+    assert_true(ps_ring_push_progress(&p->agent, &piece));
     assert_true(ps_ring_wake_worker(&p->agent));
     assert_false(ps_ring_wake_worker(&p->agent));
 }
@@ -229,9 +229,9 @@ static void a_word_about_a_result_wakes_who_asks_for_it(void **state)
 static void counters_run_over(void **state)
 {
     struct pair *p = *state;
-    uint32_t *counters[] = {&p->worker.ops_to,      &p->worker.dones_from,
-                            &p->agent.ops_from,     &p->agent.dones_to,
-                            &p->worker.pieces_from, &p->agent.pieces_to};
+    uint32_t *counters[] = {&p->worker.ops_to,        &p->worker.dones_from,
+                            &p->agent.ops_from,       &p->agent.dones_to,
+                            &p->worker.progress_from, &p->agent.progress_to};
     struct ps_msg_l_done done;
     uint32_t zero = 0;
 
@@ -250,20 +250,20 @@ static void counters_run_over(void **state)
     ps_ring_worker_awake(&p->worker);
     for (uint64_t n = 0; n < 5; n++) {
         put(p, n);
-        assert_true(ps_ring_put_done(&p->agent, n, 1));
-        assert_true(
-            ps_ring_put_piece(&p->agent, &(struct ps_ring_piece){n, n + 1}));
+        assert_true(ps_ring_push_done(&p->agent, n, 1));
+        assert_true(ps_ring_push_progress(
+            &p->agent, &(struct ps_ring_progress){n, n + 1}));
     }
     for (uint64_t n = 0; n < 5; n++) {
         expect_op(p, n);
         expect_piece(p, n, n + 1);
-        assert_int_equal(ps_ring_take_done(&p->worker, &done), 1);
+        assert_int_equal(ps_ring_pop_done(&p->worker, &done), 1);
         assert_int_equal(done.op_id, n);
     }
     assert_true(ps_ring_worker_sleep(&p->worker, 2, false));
-    assert_true(ps_ring_put_done(&p->agent, 9, 1));
+    assert_true(ps_ring_push_done(&p->agent, 9, 1));
     assert_false(ps_ring_wake_worker(&p->agent));
-    assert_true(ps_ring_put_done(&p->agent, 9, 1));
+    assert_true(ps_ring_push_done(&p->agent, 9, 1));
     assert_true(ps_ring_wake_worker(&p->agent));
 }
 
@@ -272,12 +272,12 @@ static void an_operation_waits_for_the_frames_before_it(void **state)
     struct pair *p = *state;
     struct ps_msg_l_op op = op_of(1);
 
-    assert_true(ps_ring_put_op(&p->worker, &op, 3));
-    assert_int_equal(ps_ring_take_op(&p->agent, 2, &op), 0);
+    assert_true(ps_ring_push_op(&p->worker, &op, 3));
+    assert_int_equal(ps_ring_pop_op(&p->agent, 2, &op), 0);
     /* The frame that it waits for will wake. */
     assert_true(ps_ring_agent_sleep(&p->agent, 2));
     assert_false(ps_ring_agent_sleep(&p->agent, 3));
-    assert_int_equal(ps_ring_take_op(&p->agent, 3, &op), 1);
+    assert_int_equal(ps_ring_pop_op(&p->agent, 3, &op), 1);
 }
 
 static void who_sleeps_is_woken_once(void **state)
@@ -294,15 +294,15 @@ static void who_sleeps_is_woken_once(void **state)
     put(p, 3);
     assert_false(ps_ring_wake_agent(&p->worker));
 
-    assert_true(ps_ring_put_done(&p->agent, 1, 1));
+    assert_true(ps_ring_push_done(&p->agent, 1, 1));
     assert_false(ps_ring_wake_worker(&p->agent));
     assert_true(ps_ring_has_done(&p->worker));
     assert_false(ps_ring_worker_sleep(&p->worker, 1, false));
     /* For the third from here. */
     assert_true(ps_ring_worker_sleep(&p->worker, 3, false));
-    assert_true(ps_ring_put_done(&p->agent, 2, 1));
+    assert_true(ps_ring_push_done(&p->agent, 2, 1));
     assert_false(ps_ring_wake_worker(&p->agent));
-    assert_true(ps_ring_put_done(&p->agent, 3, 1));
+    assert_true(ps_ring_push_done(&p->agent, 3, 1));
     assert_true(ps_ring_wake_worker(&p->agent));
     assert_false(ps_ring_wake_worker(&p->agent));
 }
@@ -312,9 +312,10 @@ static void more_than_the_ring_holds_is_not_waited_for(void **state)
     struct pair *p = *state;
     bool woken = false;
 
-    assert_true(ps_ring_worker_sleep(&p->worker, 10 * PS_RING_DONES, false));
-    for (uint64_t n = 0; n < PS_RING_DONES; n++) {
-        assert_true(ps_ring_put_done(&p->agent, n, 1));
+    assert_true(
+        ps_ring_worker_sleep(&p->worker, 10 * PS_RING_DONE_SLOTS, false));
+    for (uint64_t n = 0; n < PS_RING_DONE_SLOTS; n++) {
+        assert_true(ps_ring_push_done(&p->agent, n, 1));
         woken = woken || ps_ring_wake_worker(&p->agent);
     }
     assert_true(woken);
@@ -338,7 +339,7 @@ static void garbage_is_refused_or_taken_for_what_it_says(void **state)
             ((uint8_t *)p->memory)[at] = (uint8_t)rand();
         }
         for (int i = 0; i < 100; i++) {
-            int rc = ps_ring_take_op(&p->agent, UINT64_MAX, &op);
+            int rc = ps_ring_pop_op(&p->agent, UINT64_MAX, &op);
 
             assert_true(rc == 0 || rc == 1 || rc == PS_E_PROTO);
             refused_op = refused_op || rc < 0;
@@ -350,7 +351,7 @@ static void garbage_is_refused_or_taken_for_what_it_says(void **state)
             }
         }
         for (int i = 0; i < 100; i++) {
-            int rc = ps_ring_take_done(&p->worker, &done);
+            int rc = ps_ring_pop_done(&p->worker, &done);
 
             assert_true(rc == 0 || rc == 1 || rc == PS_E_PROTO);
             refused_done = refused_done || rc < 0;
@@ -359,8 +360,8 @@ static void garbage_is_refused_or_taken_for_what_it_says(void **state)
             }
         }
         for (int i = 0; i < 100; i++) {
-            struct ps_ring_piece piece;
-            int rc = ps_ring_take_piece(&p->worker, &piece);
+            struct ps_ring_progress piece;
+            int rc = ps_ring_pop_progress(&p->worker, &piece);
 
             assert_true(rc == 0 || rc == 1 || rc == PS_E_PROTO);
             refused_piece = refused_piece || rc < 0;
@@ -368,10 +369,11 @@ static void garbage_is_refused_or_taken_for_what_it_says(void **state)
                 break;
             }
         }
-        (void)!ps_ring_put_done(&p->agent, 1, 1);
-        (void)ps_ring_put_piece(&p->agent, &(struct ps_ring_piece){1, 1});
+        (void)!ps_ring_push_done(&p->agent, 1, 1);
+        (void)ps_ring_push_progress(&p->agent,
+                                    &(struct ps_ring_progress){1, 1});
         op = op_of(1);
-        (void)!ps_ring_put_op(&p->worker, &op, 0);
+        (void)!ps_ring_push_op(&p->worker, &op, 0);
         (void)!ps_ring_wake_worker(&p->agent);
         (void)!ps_ring_wake_agent(&p->worker);
         (void)!ps_ring_agent_sleep(&p->agent, 1);
@@ -388,8 +390,8 @@ static void senseless_values_are_refused(void **state)
     struct ps_msg_l_op op = op_of(1);
 
     op.op = 200;
-    assert_true(ps_ring_put_op(&p->worker, &op, 0));
-    assert_int_equal(ps_ring_take_op(&p->agent, 0, &op), PS_E_PROTO);
+    assert_true(ps_ring_push_op(&p->worker, &op, 0));
+    assert_int_equal(ps_ring_pop_op(&p->agent, 0, &op), PS_E_PROTO);
 }
 
 /* A worker and an agent in threads of their own, with pipes for l_wake: a wake
@@ -427,7 +429,7 @@ static void *agent_main(void *arg)
     while (next < ROUNDS) {
         struct ps_msg_l_op op;
 
-        if (ps_ring_take_op(r, 0, &op) == 0) {
+        if (ps_ring_pop_op(r, 0, &op) == 0) {
             if (ps_ring_agent_sleep(r, 0)) {
                 sleep_at(t->to_agent[0]);
                 ps_ring_agent_awake(r);
@@ -435,7 +437,7 @@ static void *agent_main(void *arg)
             continue;
         }
         if (op.op_id != op_of(next).op_id || op.offset != next * 64 ||
-            !ps_ring_put_done(r, op.op_id, next)) {
+            !ps_ring_push_done(r, op.op_id, next)) {
             abort();
         }
         next++;
@@ -468,7 +470,7 @@ static void threads_lose_no_wake(void **state)
             }
         }
         while (ended < given) {
-            if (ps_ring_take_done(r, &done) == 0) {
+            if (ps_ring_pop_done(r, &done) == 0) {
                 if (ps_ring_worker_sleep(r, (uint32_t)(given - ended), false)) {
                     sleep_at(t.to_worker[0]);
                     ps_ring_worker_awake(r);

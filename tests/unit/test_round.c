@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Who has given what in a round, and that the kernel adds it in the order the
  * definition says, whoever came first and whoever gave nothing. */
-#include "core/round.h"
+#include "core/round/round.h"
 
 #include "base/alloc.h"
 #include "base/rng.h"
@@ -67,22 +67,22 @@ static struct ps_slice slice_of(float value)
 static void offer(struct ps_round *r, uint32_t place, const struct term *t)
 {
     if (!t->given) {
-        assert_true(ps_round_offer(r, place, NULL, 1));
+        assert_true(ps_round_contribute(r, place, NULL, 1));
         return;
     }
     struct ps_slice s = slice_of(t->value);
 
-    assert_true(ps_round_offer(r, place, &s, 1));
+    assert_true(ps_round_contribute(r, place, &s, 1));
     ps_buf_unref(s.buf);
 }
 
 static float sum(const struct ps_round *r)
 {
-    struct ps_compute *c = ps_compute_new(1, r->given, 0);
+    struct ps_compute *c = ps_compute_new(1, r->nonempty, 0);
     float out = 0;
 
-    ps_round_sources(r, c);
-    assert_int_equal(c->job.src_count, r->given);
+    ps_round_add_sources(r, c);
+    assert_int_equal(c->job.src_count, r->nonempty);
     c->job.op = PS_JOB_SUM;
     c->job.dtype = PS_DTYPE_FLOAT32;
     c->job.count = 1;
@@ -110,10 +110,10 @@ static void check_order(const struct term *leaf, uint32_t count,
     }
     ps_round_init(&r, count);
     for (uint32_t i = 0; i < count; i++) {
-        assert_false(ps_round_complete(&r));
+        assert_false(ps_round_is_complete(&r));
         offer(&r, order[i], &leaf[order[i]]);
     }
-    assert_true(ps_round_complete(&r));
+    assert_true(ps_round_is_complete(&r));
 
     struct term want = naive(leaf, count);
     if (want.given) {
@@ -121,7 +121,7 @@ static void check_order(const struct term *leaf, uint32_t count,
 
         assert_memory_equal(&got, &want.value, sizeof(got));
     } else {
-        assert_null(ps_round_first(&r));
+        assert_null(ps_round_first_nonempty(&r));
     }
     ps_round_fini(&r);
 }
@@ -196,22 +196,22 @@ static void a_place_counts_once(void **state)
 
     (void)state;
     ps_round_init(&r, 3);
-    assert_true(ps_round_offer(&r, 1, &s, 4));
+    assert_true(ps_round_contribute(&r, 1, &s, 4));
     assert_int_equal(s.buf->refs, 2);
-    assert_false(ps_round_offer(&r, 1, &s, 4));
-    assert_false(ps_round_offer(&r, 1, NULL, 4));
+    assert_false(ps_round_contribute(&r, 1, &s, 4));
+    assert_false(ps_round_contribute(&r, 1, NULL, 4));
     assert_int_equal(s.buf->refs, 2);
-    assert_int_equal(r.given, 1);
+    assert_int_equal(r.nonempty, 1);
     assert_int_equal(r.weight, 4);
     assert_int_equal(r.bytes, 4);
-    assert_true(ps_round_offer(&r, 0, NULL, 9));
-    assert_false(ps_round_offer(&r, 0, &s, 9));
+    assert_true(ps_round_contribute(&r, 0, NULL, 9));
+    assert_false(ps_round_contribute(&r, 0, &s, 9));
     assert_int_equal(r.weight, 4);
-    assert_true(ps_round_has(&r, 0));
-    assert_true(ps_round_has(&r, 1));
-    assert_false(ps_round_has(&r, 2));
-    assert_false(ps_round_complete(&r));
-    assert_ptr_equal(ps_round_first(&r)->buf, s.buf);
+    assert_true(ps_round_has_contributed(&r, 0));
+    assert_true(ps_round_has_contributed(&r, 1));
+    assert_false(ps_round_has_contributed(&r, 2));
+    assert_false(ps_round_is_complete(&r));
+    assert_ptr_equal(ps_round_first_nonempty(&r)->buf, s.buf);
     ps_round_fini(&r);
     assert_int_equal(s.buf->refs, 1);
     ps_buf_unref(s.buf);

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Rows of several contributors: merged numbers, and sums by row in the order
  * of the tree over places, with what is missing left out. */
-#include "core/rows.h"
+#include "core/round/rows.h"
 
 #include "base/alloc.h"
 #include "base/rng.h"
-#include "core/round.h"
+#include "core/round/round.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -35,14 +35,14 @@ static void levels_as_of_rounds(void **state)
             struct ps_slice s = {.buf = ps_buf_new(4), .len = 4};
             bool gives = ps_rng_below(&rng, 3) > 0;
 
-            ps_round_offer(&r, p, gives ? &s : NULL, 1);
+            ps_round_contribute(&r, p, gives ? &s : NULL, 1);
             ps_buf_unref(s.buf);
             if (gives) {
                 place[count++] = p;
             }
         }
         c = ps_compute_new(1, places, 0);
-        ps_round_sources(&r, c);
+        ps_round_add_sources(&r, c);
         ps_row_levels(place, count, places, level);
         assert_int_equal(c->job.src_count, count);
         assert_memory_equal(c->level, level, count);
@@ -54,14 +54,14 @@ static void levels_as_of_rounds(void **state)
 static void numbers_must_ascend(void **state)
 {
     (void)state;
-    assert_true(ps_rows_fit(NULL, 0, 0));
-    assert_true(ps_rows_fit((uint32_t[]){0, 3, 9}, 3, 10));
-    assert_false(ps_rows_fit((uint32_t[]){0, 3, 10}, 3, 10));
-    assert_false(ps_rows_fit((uint32_t[]){0, 3, 3}, 3, 10));
-    assert_false(ps_rows_fit((uint32_t[]){4, 3, 9}, 3, 10));
-    assert_int_equal(ps_rows_from((uint32_t[]){2, 4, 6}, 3, 4), 1);
-    assert_int_equal(ps_rows_from((uint32_t[]){2, 4, 6}, 3, 5), 2);
-    assert_int_equal(ps_rows_from((uint32_t[]){2, 4, 6}, 3, 7), 3);
+    assert_true(ps_rows_are_valid(NULL, 0, 0));
+    assert_true(ps_rows_are_valid((uint32_t[]){0, 3, 9}, 3, 10));
+    assert_false(ps_rows_are_valid((uint32_t[]){0, 3, 10}, 3, 10));
+    assert_false(ps_rows_are_valid((uint32_t[]){0, 3, 3}, 3, 10));
+    assert_false(ps_rows_are_valid((uint32_t[]){4, 3, 9}, 3, 10));
+    assert_int_equal(ps_rows_lower_bound((uint32_t[]){2, 4, 6}, 3, 4), 1);
+    assert_int_equal(ps_rows_lower_bound((uint32_t[]){2, 4, 6}, 3, 5), 2);
+    assert_int_equal(ps_rows_lower_bound((uint32_t[]){2, 4, 6}, 3, 7), 3);
 }
 
 /* Three places over 6 rows of 2: 0 gives rows 1 and 4, 1 nothing, 2 gives 0, 1
@@ -163,13 +163,13 @@ static void jobs_that_make_no_sense_are_refused(void **state)
     job.count = 9; /* Not the elements of its rows. */
     assert_int_equal(ps_kernel_run(&job), PS_E_INVAL);
     job.count = 8;
-    rows.width = 0;
+    rows.row_width = 0;
     assert_int_equal(ps_kernel_run(&job), PS_E_INVAL);
     rows = *c->job.rows;
     rows.source_count = PS_ROW_SOURCES_MAX + 1;
     assert_int_equal(ps_kernel_run(&job), PS_E_INVAL);
     rows = *c->job.rows;
-    rows.all = 6;
+    rows.all_rows = 6;
     job.count = 12;
     assert_int_equal(ps_kernel_run(&job), PS_E_INVAL); /* No zeros. */
     ps_compute_free(c);

@@ -37,20 +37,21 @@ static void ranks_do_not_depend_on_who_started_first(void **state)
         for (uint32_t i = 0; i < 5; i++) {
             struct peer *q = p[order[i]];
 
-            hello(w, q);
+            connect_peer(w, q);
             for (uint32_t k = 6; q->role == PS_ROLE_AGENT && k > 0; k--) {
                 /* Second workers first, even. */
                 if (come[k - 1].agent == order[i]) {
-                    say(w, q,
-                        open_job(come[k - 1].worker, 6, 2, come[k - 1].rank));
-                    assert_int_equal(opened(q)->error, 0);
+                    deliver_msg(w, q,
+                                make_job_open(come[k - 1].worker, 6, 2,
+                                              come[k - 1].rank));
+                    assert_int_equal(last_job_opened(q)->error, 0);
                 }
             }
         }
-        ready(w, p[0]);
-        ready(w, p[1]);
+        deliver_job_ready(w, p[0]);
+        deliver_job_ready(w, p[1]);
         /* 0 and 4 are asked for; the others go to aa, ab, ab, ac. */
-        const struct ps_msg_job_state *js = state_of(p[2]);
+        const struct ps_msg_job_state *js = last_job_state(p[2]);
         const char *const agents[6] = {"aa", "aa", "ab", "ab", "ac", "ac"};
         const uint64_t workers[6] = {2, 1, 1, 2, 2, 1};
 
@@ -70,13 +71,14 @@ static void ranks_do_not_depend_on_who_started_first(void **state)
             assert_int_equal(rank->worker, workers[r]);
             assert_int_equal(rank->state, PS_RANK_STATE_LIVE);
         }
-        assert_int_equal(state_of(p[0])->ranks_count, 0);
-        assert_int_equal(state_of(p[0])->slots_count, 3);
+        assert_int_equal(last_job_state(p[0])->ranks_count, 0);
+        assert_int_equal(last_job_state(p[0])->slots_count, 3);
         for (uint32_t i = 0; i < 6; i++) {
-            gone(w, p[come[i].agent], opened(p[2])->gen, come[i].worker, true);
+            deliver_worker_gone(w, p[come[i].agent], last_job_opened(p[2])->gen,
+                                come[i].worker, true);
         }
-        assert_int_equal(state_of(p[4])->phase, PS_JOB_PHASE_ENDED);
-        assert_int_equal(state_of(p[0])->phase, PS_JOB_PHASE_ENDED);
+        assert_int_equal(last_job_state(p[4])->phase, PS_JOB_PHASE_ENDED);
+        assert_int_equal(last_job_state(p[0])->phase, PS_JOB_PHASE_ENDED);
         end_world(w);
     }
 }
@@ -84,115 +86,117 @@ static void ranks_do_not_depend_on_who_started_first(void **state)
 static void a_job_without_servers_runs_on_one_node(void **state)
 {
     struct world *w = world_new();
-    struct peer *a = join(w, PS_ROLE_AGENT, "a");
-    struct peer *b = join(w, PS_ROLE_AGENT, "b");
+    struct peer *a = join_peer(w, PS_ROLE_AGENT, "a");
+    struct peer *b = join_peer(w, PS_ROLE_AGENT, "b");
 
     (void)state;
-    say(w, a, open_job(1, 2, 0, -1));
-    say(w, b, open_job(1, 2, 0, -1));
-    assert_int_equal(opened(b)->error, PS_E_MISMATCH);
-    say(w, a, open_job(2, 2, 0, -1));
-    assert_int_equal(state_of(a)->phase, PS_JOB_PHASE_RUNNING);
-    open_key(w, a, opened(a)->gen, 5, "s:x", 100);
-    const struct ps_msg *msg = last(a, PS_MSG_KEY_OPENED);
+    deliver_msg(w, a, make_job_open(1, 2, 0, -1));
+    deliver_msg(w, b, make_job_open(1, 2, 0, -1));
+    assert_int_equal(last_job_opened(b)->error, PS_E_MISMATCH);
+    deliver_msg(w, a, make_job_open(2, 2, 0, -1));
+    assert_int_equal(last_job_state(a)->phase, PS_JOB_PHASE_RUNNING);
+    open_key(w, a, last_job_opened(a)->gen, 5, "s:x", 100);
+    const struct ps_msg *msg = last_msg(a, PS_MSG_KEY_OPENED);
 
     assert_int_equal(msg->key_opened.error, 0);
     assert_int_equal(msg->key_opened.parts, 1);
-    gone(w, a, 0, 1, true);
-    gone(w, a, 0, 2, true);
+    deliver_worker_gone(w, a, 0, 1, true);
+    deliver_worker_gone(w, a, 0, 2, true);
     end_world(w);
 }
 
 static void a_job_that_is_not_complete_in_time_says_what_is_missing(void **s)
 {
     struct world *w = world_new();
-    struct peer *a = join(w, PS_ROLE_AGENT, "a");
+    struct peer *a = join_peer(w, PS_ROLE_AGENT, "a");
 
     (void)s;
-    join(w, PS_ROLE_SERVER, "s0");
+    join_peer(w, PS_ROLE_SERVER, "s0");
     for (int32_t r = 0; r < 4; r++) {
         if (r != 2) {
-            say(w, a, open_job(10 + (uint64_t)r, 4, 2, r));
+            deliver_msg(w, a, make_job_open(10 + (uint64_t)r, 4, 2, r));
         }
     }
-    assert_null(find(a, PS_MSG_JOB_STATE));
-    pass(w, PS_SECONDS(59));
-    assert_null(find(a, PS_MSG_JOB_STATE));
-    pass(w, PS_SECONDS(2));
-    const struct ps_msg_job_state *js = state_of(a);
+    assert_null(find_msg(a, PS_MSG_JOB_STATE));
+    advance_time(w, PS_SECONDS(59));
+    assert_null(find_msg(a, PS_MSG_JOB_STATE));
+    advance_time(w, PS_SECONDS(2));
+    const struct ps_msg_job_state *js = last_job_state(a);
 
     assert_int_equal(js->phase, PS_JOB_PHASE_FAILED);
-    expect_in(js->reason, "have 3/4 workers; missing: rank 2;");
-    expect_in(js->reason, "have 1/2 servers");
-    expect_in(js->reason, "60 s");
+    expect_substring(js->reason, "have 3/4 workers; missing: rank 2;");
+    expect_substring(js->reason, "have 1/2 servers");
+    expect_substring(js->reason, "60 s");
     /* Its name is free at once. */
-    say(w, a, open_job(20, 1, 1, -1));
-    assert_int_equal(opened(a)->error, 0);
-    assert_true(opened(a)->gen > js->gen);
-    gone(w, a, js->gen, 10, false);
-    gone(w, a, js->gen, 11, false);
-    gone(w, a, js->gen, 13, false);
-    gone(w, a, 0, 20, true);
+    deliver_msg(w, a, make_job_open(20, 1, 1, -1));
+    assert_int_equal(last_job_opened(a)->error, 0);
+    assert_true(last_job_opened(a)->gen > js->gen);
+    deliver_worker_gone(w, a, js->gen, 10, false);
+    deliver_worker_gone(w, a, js->gen, 11, false);
+    deliver_worker_gone(w, a, js->gen, 13, false);
+    deliver_worker_gone(w, a, 0, 20, true);
     end_world(w);
 }
 
 static void missing_ranks_are_ranges_and_the_job_names_its_time(void **state)
 {
     struct world *w = world_new();
-    struct peer *a = join(w, PS_ROLE_AGENT, "a");
-    struct ps_msg msg = open_job(1, 100, 0, 50);
+    struct peer *a = join_peer(w, PS_ROLE_AGENT, "a");
+    struct ps_msg msg = make_job_open(1, 100, 0, 50);
 
     (void)state;
     msg.job_open.start_timeout_ns = PS_SECONDS(5);
-    say(w, a, msg);
+    deliver_msg(w, a, msg);
     msg.job_open.worker = 2;
     msg.job_open.rank = -1;
-    say(w, a, msg);
-    pass(w, PS_SECONDS(6));
-    expect_in(state_of(a)->reason, "have 2/100 workers; missing: ranks "
-                                   "1-49,51-99");
-    expect_in(state_of(a)->reason, "after 5 s");
-    gone(w, a, 0, 1, true);
-    gone(w, a, 0, 2, true);
+    deliver_msg(w, a, msg);
+    advance_time(w, PS_SECONDS(6));
+    expect_substring(last_job_state(a)->reason,
+                     "have 2/100 workers; missing: ranks "
+                     "1-49,51-99");
+    expect_substring(last_job_state(a)->reason, "after 5 s");
+    deliver_worker_gone(w, a, 0, 1, true);
+    deliver_worker_gone(w, a, 0, 2, true);
     end_world(w);
 }
 
 static void servers_that_are_not_ready_fail_the_start(void **state)
 {
     struct world *w = world_new();
-    struct peer *s = join(w, PS_ROLE_SERVER, "s0");
-    struct peer *t = join(w, PS_ROLE_SERVER, "s1");
-    struct peer *a = join(w, PS_ROLE_AGENT, "a");
+    struct peer *s = join_peer(w, PS_ROLE_SERVER, "s0");
+    struct peer *t = join_peer(w, PS_ROLE_SERVER, "s1");
+    struct peer *a = join_peer(w, PS_ROLE_AGENT, "a");
 
     (void)state;
-    say(w, a, open_job(1, 1, 2, -1));
-    ready(w, s);
+    deliver_msg(w, a, make_job_open(1, 1, 2, -1));
+    deliver_job_ready(w, s);
     /* A version that was never told counts for nothing. */
-    say(w, t,
-        (struct ps_msg){.code = PS_MSG_JOB_READY,
-                        .job_ready = {.gen = opened(a)->gen, .version = 99}});
-    pass(w, PS_SECONDS(61));
-    assert_int_equal(state_of(a)->phase, PS_JOB_PHASE_FAILED);
-    expect_in(state_of(a)->reason, "server s1");
-    assert_null(strstr(state_of(a)->reason, "s0"));
-    gone(w, a, 0, 1, false);
+    deliver_msg(w, t,
+                (struct ps_msg){.code = PS_MSG_JOB_READY,
+                                .job_ready = {.gen = last_job_opened(a)->gen,
+                                              .version = 99}});
+    advance_time(w, PS_SECONDS(61));
+    assert_int_equal(last_job_state(a)->phase, PS_JOB_PHASE_FAILED);
+    expect_substring(last_job_state(a)->reason, "server s1");
+    assert_null(strstr(last_job_state(a)->reason, "s0"));
+    deliver_worker_gone(w, a, 0, 1, false);
     end_world(w);
 }
 
 static void jobs_wait_for_servers(void **state)
 {
     struct world *w = world_new();
-    struct peer *a = join(w, PS_ROLE_AGENT, "a");
+    struct peer *a = join_peer(w, PS_ROLE_AGENT, "a");
     struct peer *s;
 
     (void)state;
-    say(w, a, open_job(1, 1, 1, -1));
-    assert_null(find(a, PS_MSG_JOB_STATE));
-    s = join(w, PS_ROLE_SERVER, "s");
-    assert_int_equal(state_of(s)->phase, PS_JOB_PHASE_STARTING);
-    ready(w, s);
-    assert_int_equal(state_of(a)->phase, PS_JOB_PHASE_RUNNING);
-    gone(w, a, 0, 1, true);
+    deliver_msg(w, a, make_job_open(1, 1, 1, -1));
+    assert_null(find_msg(a, PS_MSG_JOB_STATE));
+    s = join_peer(w, PS_ROLE_SERVER, "s");
+    assert_int_equal(last_job_state(s)->phase, PS_JOB_PHASE_STARTING);
+    deliver_job_ready(w, s);
+    assert_int_equal(last_job_state(a)->phase, PS_JOB_PHASE_RUNNING);
+    deliver_worker_gone(w, a, 0, 1, true);
     end_world(w);
 }
 
@@ -201,100 +205,101 @@ static void jobs_wait_for_servers(void **state)
 static void declarations_must_agree(void **state)
 {
     struct world *w = world_new();
-    struct peer *a = join(w, PS_ROLE_AGENT, "a");
+    struct peer *a = join_peer(w, PS_ROLE_AGENT, "a");
     struct ps_msg msg;
 
     (void)state;
-    say(w, a, open_job(1, 4, 2, 1));
-    msg = open_job(2, 8, 2, -1);
-    say(w, a, msg);
-    assert_int_equal(opened(a)->error, PS_E_MISMATCH);
-    expect_in(opened(a)->text, "num_workers 4");
-    expect_in(opened(a)->text, "says 8");
-    msg = open_job(2, 4, 2, -1);
+    deliver_msg(w, a, make_job_open(1, 4, 2, 1));
+    msg = make_job_open(2, 8, 2, -1);
+    deliver_msg(w, a, msg);
+    assert_int_equal(last_job_opened(a)->error, PS_E_MISMATCH);
+    expect_substring(last_job_opened(a)->text, "num_workers 4");
+    expect_substring(last_job_opened(a)->text, "says 8");
+    msg = make_job_open(2, 4, 2, -1);
     msg.job_open.on_loss = PS_LOSS_POLICY_FAIL;
-    say(w, a, msg);
-    assert_int_equal(opened(a)->error, PS_E_MISMATCH);
-    expect_in(opened(a)->text, "on_loss wait, this worker says fail");
-    msg = open_job(2, 4, 2, -1);
+    deliver_msg(w, a, msg);
+    assert_int_equal(last_job_opened(a)->error, PS_E_MISMATCH);
+    expect_substring(last_job_opened(a)->text,
+                     "on_loss wait, this worker says fail");
+    msg = make_job_open(2, 4, 2, -1);
     msg.job_open.partition_bytes = 8192;
-    say(w, a, msg);
-    assert_int_equal(opened(a)->error, PS_E_MISMATCH);
-    msg = open_job(2, 4, 2, -1);
+    deliver_msg(w, a, msg);
+    assert_int_equal(last_job_opened(a)->error, PS_E_MISMATCH);
+    msg = make_job_open(2, 4, 2, -1);
     msg.job_open.uid = 8;
-    say(w, a, msg);
-    assert_int_equal(opened(a)->error, PS_E_PERM);
-    expect_in(opened(a)->text, "uid 7");
-    say(w, a, open_job(2, 4, 2, 1));
-    assert_int_equal(opened(a)->error, PS_E_EXIST);
-    say(w, a, open_job(2, 4, 2, 4));
-    assert_int_equal(opened(a)->error, PS_E_INVAL);
-    msg = open_job(2, 4, 2, -1);
+    deliver_msg(w, a, msg);
+    assert_int_equal(last_job_opened(a)->error, PS_E_PERM);
+    expect_substring(last_job_opened(a)->text, "uid 7");
+    deliver_msg(w, a, make_job_open(2, 4, 2, 1));
+    assert_int_equal(last_job_opened(a)->error, PS_E_EXIST);
+    deliver_msg(w, a, make_job_open(2, 4, 2, 4));
+    assert_int_equal(last_job_opened(a)->error, PS_E_INVAL);
+    msg = make_job_open(2, 4, 2, -1);
     msg.job_open.name = "two words";
-    say(w, a, msg);
-    assert_int_equal(opened(a)->error, PS_E_INVAL);
-    say(w, a, open_job(2, 0, 2, -1));
-    assert_int_equal(opened(a)->error, PS_E_INVAL);
-    say(w, a, open_job(2, PS_RANKS_MAX + 1, 2, -1));
-    assert_int_equal(opened(a)->error, PS_E_INVAL);
+    deliver_msg(w, a, msg);
+    assert_int_equal(last_job_opened(a)->error, PS_E_INVAL);
+    deliver_msg(w, a, make_job_open(2, 0, 2, -1));
+    assert_int_equal(last_job_opened(a)->error, PS_E_INVAL);
+    deliver_msg(w, a, make_job_open(2, PS_RANKS_MAX + 1, 2, -1));
+    assert_int_equal(last_job_opened(a)->error, PS_E_INVAL);
     /* None of these took part. */
-    gone(w, a, 0, 1, true);
+    deliver_worker_gone(w, a, 0, 1, true);
     end_world(w);
 }
 
 static void the_same_job_open_again_is_the_same_act(void **state)
 {
     struct world *w = world_new();
-    struct peer *a = join(w, PS_ROLE_AGENT, "a");
+    struct peer *a = join_peer(w, PS_ROLE_AGENT, "a");
     uint64_t gen;
 
     (void)state;
-    say(w, a, open_job(1, 2, 0, -1));
-    gen = opened(a)->gen;
-    say(w, a, open_job(1, 2, 0, -1));
-    assert_int_equal(opened(a)->error, 0);
-    assert_int_equal(opened(a)->gen, gen);
-    assert_null(find(a, PS_MSG_JOB_STATE)); /* Still one of two. */
-    say(w, a, open_job(2, 2, 0, -1));
-    assert_int_equal(state_of(a)->ranks_count, 2);
-    say(w, a, open_job(2, 2, 0, -1));
-    assert_int_equal(opened(a)->error, 0);
-    say(w, a, open_job(3, 2, 0, -1));
-    assert_int_equal(opened(a)->error, PS_E_FULL);
-    gone(w, a, gen, 1, true);
-    gone(w, a, gen, 2, true);
-    assert_int_equal(state_of(a)->phase, PS_JOB_PHASE_ENDED);
+    deliver_msg(w, a, make_job_open(1, 2, 0, -1));
+    gen = last_job_opened(a)->gen;
+    deliver_msg(w, a, make_job_open(1, 2, 0, -1));
+    assert_int_equal(last_job_opened(a)->error, 0);
+    assert_int_equal(last_job_opened(a)->gen, gen);
+    assert_null(find_msg(a, PS_MSG_JOB_STATE)); /* Still one of two. */
+    deliver_msg(w, a, make_job_open(2, 2, 0, -1));
+    assert_int_equal(last_job_state(a)->ranks_count, 2);
+    deliver_msg(w, a, make_job_open(2, 2, 0, -1));
+    assert_int_equal(last_job_opened(a)->error, 0);
+    deliver_msg(w, a, make_job_open(3, 2, 0, -1));
+    assert_int_equal(last_job_opened(a)->error, PS_E_FULL);
+    deliver_worker_gone(w, a, gen, 1, true);
+    deliver_worker_gone(w, a, gen, 2, true);
+    assert_int_equal(last_job_state(a)->phase, PS_JOB_PHASE_ENDED);
     /* Offered again after its end. */
-    struct ps_msg msg = open_job(2, 2, 0, -1);
+    struct ps_msg msg = make_job_open(2, 2, 0, -1);
 
     msg.job_open.gen = gen;
-    say(w, a, msg);
-    assert_int_equal(opened(a)->error, PS_E_NOJOB);
+    deliver_msg(w, a, msg);
+    assert_int_equal(last_job_opened(a)->error, PS_E_NOJOB);
     msg.job_open.gen = 12345;
-    say(w, a, msg);
-    assert_int_equal(opened(a)->error, PS_E_NOJOB);
+    deliver_msg(w, a, msg);
+    assert_int_equal(last_job_opened(a)->error, PS_E_NOJOB);
     end_world(w);
 }
 
 static void an_end_that_overtakes_its_beginning_counts(void **state)
 {
     struct world *w = world_new();
-    struct peer *a = join(w, PS_ROLE_AGENT, "a");
+    struct peer *a = join_peer(w, PS_ROLE_AGENT, "a");
     struct ps_msg msg = {.code = PS_MSG_WORKER_GONE,
                          .seq = 2,
                          .worker_gone = {.worker = 5, .text = ""}};
 
     (void)state;
-    say_raw(w, a, msg);
-    msg = open_job(5, 1, 0, -1);
+    deliver_unsequenced(w, a, msg);
+    msg = make_job_open(5, 1, 0, -1);
     msg.seq = 1;
-    say_raw(w, a, msg);
+    deliver_unsequenced(w, a, msg);
     a->sent = 2;
-    assert_int_equal(opened(a)->error, PS_E_CLOSED);
+    assert_int_equal(last_job_opened(a)->error, PS_E_CLOSED);
     assert_int_equal(ps_sched_job_count(w->sched), 0);
-    say(w, a, open_job(6, 1, 0, -1));
-    assert_int_equal(opened(a)->error, 0);
-    gone(w, a, 0, 6, true);
+    deliver_msg(w, a, make_job_open(6, 1, 0, -1));
+    assert_int_equal(last_job_opened(a)->error, 0);
+    deliver_worker_gone(w, a, 0, 6, true);
     end_world(w);
 }
 
@@ -302,141 +307,149 @@ static void an_end_that_overtakes_its_beginning_counts(void **state)
 
 static void a_lost_rank_waits_to_be_taken_again(void **state)
 {
-    struct job j = running(PS_LOSS_POLICY_WAIT);
-    uint32_t version = state_of(j.a[0])->version;
+    struct job j = start_job(PS_LOSS_POLICY_WAIT);
+    uint32_t version = last_job_state(j.a[0])->version;
 
     (void)state;
-    gone(j.w, j.a[1], j.gen, 1, false);
-    pass(j.w, PS_MILLIS(50));
-    assert_true(state_of(j.a[0])->version > version);
-    assert_int_equal(state_of(j.a[0])->phase, PS_JOB_PHASE_RUNNING);
-    assert_int_equal(state_of(j.a[0])->ranks[2].state, PS_RANK_STATE_LOST);
+    deliver_worker_gone(j.w, j.a[1], j.gen, 1, false);
+    advance_time(j.w, PS_MILLIS(50));
+    assert_true(last_job_state(j.a[0])->version > version);
+    assert_int_equal(last_job_state(j.a[0])->phase, PS_JOB_PHASE_RUNNING);
+    assert_int_equal(last_job_state(j.a[0])->ranks[2].state,
+                     PS_RANK_STATE_LOST);
     /* A live one cannot be taken, nor this one from elsewhere. */
-    say(j.w, j.a[1], open_job(3, 4, 2, 3));
-    assert_int_equal(opened(j.a[1])->error, PS_E_EXIST);
-    say(j.w, j.a[0], open_job(3, 4, 2, 2));
-    assert_int_equal(opened(j.a[0])->error, PS_E_REFUSED);
-    expect_in(opened(j.a[0])->text, "host-b");
-    say(j.w, j.a[0], open_job(3, 4, 2, -1));
-    assert_int_equal(opened(j.a[0])->error, PS_E_FULL);
-    say(j.w, j.a[1], open_job(3, 4, 2, -1));
-    assert_int_equal(opened(j.a[1])->error, 0);
-    pass(j.w, PS_MILLIS(50));
-    assert_int_equal(state_of(j.a[0])->ranks[2].state, PS_RANK_STATE_LIVE);
-    assert_int_equal(state_of(j.a[0])->ranks[2].worker, 3);
-    assert_int_equal(state_of(j.a[0])->ranks[2].incarnation, 2);
-    assert_int_equal(state_of(j.a[0])->ranks[2].slot, 1);
-    gone(j.w, j.a[1], j.gen, 3, true);
-    finish(&j);
+    deliver_msg(j.w, j.a[1], make_job_open(3, 4, 2, 3));
+    assert_int_equal(last_job_opened(j.a[1])->error, PS_E_EXIST);
+    deliver_msg(j.w, j.a[0], make_job_open(3, 4, 2, 2));
+    assert_int_equal(last_job_opened(j.a[0])->error, PS_E_REFUSED);
+    expect_substring(last_job_opened(j.a[0])->text, "host-b");
+    deliver_msg(j.w, j.a[0], make_job_open(3, 4, 2, -1));
+    assert_int_equal(last_job_opened(j.a[0])->error, PS_E_FULL);
+    deliver_msg(j.w, j.a[1], make_job_open(3, 4, 2, -1));
+    assert_int_equal(last_job_opened(j.a[1])->error, 0);
+    advance_time(j.w, PS_MILLIS(50));
+    assert_int_equal(last_job_state(j.a[0])->ranks[2].state,
+                     PS_RANK_STATE_LIVE);
+    assert_int_equal(last_job_state(j.a[0])->ranks[2].worker, 3);
+    assert_int_equal(last_job_state(j.a[0])->ranks[2].incarnation, 2);
+    assert_int_equal(last_job_state(j.a[0])->ranks[2].slot, 1);
+    deliver_worker_gone(j.w, j.a[1], j.gen, 3, true);
+    finish_job(&j);
 }
 
 /* The workers' agents dial while the scheduler is stopped, and are heard when
  * it runs again. */
 static void the_grace_does_not_end_while_the_scheduler_sleeps(void **state)
 {
-    struct job j = running(PS_LOSS_POLICY_WAIT);
+    struct job j = start_job(PS_LOSS_POLICY_WAIT);
 
     (void)state;
     for (uint64_t i = 0; i < 4; i++) {
-        gone(j.w, j.a[i / 2], j.gen, 1 + i % 2, false);
+        deliver_worker_gone(j.w, j.a[i / 2], j.gen, 1 + i % 2, false);
     }
-    pass(j.w, PS_SECONDS(10));
+    advance_time(j.w, PS_SECONDS(10));
     j.w->now += PS_SECONDS(40);
-    pass(j.w, PS_SECONDS(1));
-    say(j.w, j.a[0], open_job(7, 4, 2, 0));
-    assert_int_equal(opened(j.a[0])->error, 0);
-    gone(j.w, j.a[0], j.gen, 7, false);
-    pass(j.w, PS_SECONDS(31));
-    finish(&j);
+    advance_time(j.w, PS_SECONDS(1));
+    deliver_msg(j.w, j.a[0], make_job_open(7, 4, 2, 0));
+    assert_int_equal(last_job_opened(j.a[0])->error, 0);
+    deliver_worker_gone(j.w, j.a[0], j.gen, 7, false);
+    advance_time(j.w, PS_SECONDS(31));
+    finish_job(&j);
 }
 
 static void without_a_live_rank_a_job_ends_after_a_grace(void **state)
 {
-    struct job j = running(PS_LOSS_POLICY_WAIT);
+    struct job j = start_job(PS_LOSS_POLICY_WAIT);
 
     (void)state;
     for (uint64_t i = 0; i < 4; i++) {
-        gone(j.w, j.a[i / 2], j.gen, 1 + i % 2, false);
+        deliver_worker_gone(j.w, j.a[i / 2], j.gen, 1 + i % 2, false);
     }
-    pass(j.w, PS_SECONDS(29));
+    advance_time(j.w, PS_SECONDS(29));
     assert_int_equal(ps_sched_job_count(j.w->sched), 1);
     /* Somebody comes back: no end. */
-    say(j.w, j.a[0], open_job(7, 4, 2, 0));
-    assert_int_equal(opened(j.a[0])->error, 0);
-    pass(j.w, PS_SECONDS(40));
+    deliver_msg(j.w, j.a[0], make_job_open(7, 4, 2, 0));
+    assert_int_equal(last_job_opened(j.a[0])->error, 0);
+    advance_time(j.w, PS_SECONDS(40));
     assert_int_equal(ps_sched_job_count(j.w->sched), 1);
-    gone(j.w, j.a[0], j.gen, 7, false);
-    pass(j.w, PS_SECONDS(31));
-    assert_int_equal(state_of(j.a[1])->phase, PS_JOB_PHASE_ENDED);
-    expect_in(state_of(j.a[1])->reason, "no live worker for 30 s");
+    deliver_worker_gone(j.w, j.a[0], j.gen, 7, false);
+    advance_time(j.w, PS_SECONDS(31));
+    assert_int_equal(last_job_state(j.a[1])->phase, PS_JOB_PHASE_ENDED);
+    expect_substring(last_job_state(j.a[1])->reason, "no live worker for 30 s");
     end_world(j.w);
 }
 
 static void policy_fail_names_rank_and_host(void **state)
 {
-    struct job j = running(PS_LOSS_POLICY_FAIL);
+    struct job j = start_job(PS_LOSS_POLICY_FAIL);
 
     (void)state;
-    gone(j.w, j.a[1], j.gen, 2, false);
+    deliver_worker_gone(j.w, j.a[1], j.gen, 2, false);
     for (int i = 0; i < 2; i++) {
-        assert_int_equal(state_of(j.a[i])->phase, PS_JOB_PHASE_FAILED);
-        assert_int_equal(state_of(j.s[i])->phase, PS_JOB_PHASE_FAILED);
-        expect_in(state_of(j.a[i])->reason, "rank 3 on host-b was lost");
-        expect_in(state_of(j.a[i])->reason, "killed");
+        assert_int_equal(last_job_state(j.a[i])->phase, PS_JOB_PHASE_FAILED);
+        assert_int_equal(last_job_state(j.s[i])->phase, PS_JOB_PHASE_FAILED);
+        expect_substring(last_job_state(j.a[i])->reason,
+                         "rank 3 on host-b was lost");
+        expect_substring(last_job_state(j.a[i])->reason, "killed");
     }
     open_key(j.w, j.a[0], j.gen, 9, "s:w", 10);
-    assert_int_equal(last(j.a[0], PS_MSG_KEY_OPENED)->key_opened.error,
+    assert_int_equal(last_msg(j.a[0], PS_MSG_KEY_OPENED)->key_opened.error,
                      PS_E_JOBFAILED);
-    gone(j.w, j.a[0], j.gen, 1, false);
-    gone(j.w, j.a[0], j.gen, 2, false);
-    assert_int_equal(state_of(j.s[0])->phase, PS_JOB_PHASE_FAILED);
-    gone(j.w, j.a[1], j.gen, 1, false);
-    assert_int_equal(state_of(j.s[0])->phase, PS_JOB_PHASE_ENDED);
-    expect_in(state_of(j.a[0])->reason, "rank 3");
+    deliver_worker_gone(j.w, j.a[0], j.gen, 1, false);
+    deliver_worker_gone(j.w, j.a[0], j.gen, 2, false);
+    assert_int_equal(last_job_state(j.s[0])->phase, PS_JOB_PHASE_FAILED);
+    deliver_worker_gone(j.w, j.a[1], j.gen, 1, false);
+    assert_int_equal(last_job_state(j.s[0])->phase, PS_JOB_PHASE_ENDED);
+    expect_substring(last_job_state(j.a[0])->reason, "rank 3");
     end_world(j.w);
 }
 
 static void a_silent_agent_loses_its_ranks(void **state)
 {
-    struct job j = running(PS_LOSS_POLICY_WAIT);
+    struct job j = start_job(PS_LOSS_POLICY_WAIT);
     ps_time from = j.w->now;
 
     (void)state;
     j.a[1]->mute = true;
-    pass(j.w, PS_MILLIS(600));
+    advance_time(j.w, PS_MILLIS(600));
     assert_int_equal(
         ps_sched_member_count(j.w->sched, PS_ROLE_AGENT, PS_NODE_STATE_SUSPECT),
         1);
     j.a[1]->mute = false;
-    pass(j.w, PS_MILLIS(200));
+    advance_time(j.w, PS_MILLIS(200));
     assert_int_equal(
         ps_sched_member_count(j.w->sched, PS_ROLE_AGENT, PS_NODE_STATE_ACTIVE),
         2);
     j.a[1]->mute = true;
-    pass(j.w, PS_SECONDS(3));
+    advance_time(j.w, PS_SECONDS(3));
     assert_true(j.w->now - from < PS_SECONDS(4));
     assert_int_equal(
         ps_sched_member_count(j.w->sched, PS_ROLE_AGENT, PS_NODE_STATE_GONE),
         1);
-    assert_int_equal(state_of(j.a[0])->ranks[2].state, PS_RANK_STATE_LOST);
-    assert_int_equal(state_of(j.a[0])->ranks[3].state, PS_RANK_STATE_LOST);
-    expect_in(j.w->story, "ranks 2-3 on host-b were lost: agent a1 is gone");
+    assert_int_equal(last_job_state(j.a[0])->ranks[2].state,
+                     PS_RANK_STATE_LOST);
+    assert_int_equal(last_job_state(j.a[0])->ranks[3].state,
+                     PS_RANK_STATE_LOST);
+    expect_substring(j.w->story,
+                     "ranks 2-3 on host-b were lost: agent a1 is gone");
     /* It was only asleep: the same process offers its workers again. */
     j.a[1]->mute = false;
-    hello(j.w, j.a[1]);
-    assert_false(last(j.a[1], PS_MSG_WELCOME)->welcome.resumed);
-    assert_int_equal(last(j.a[1], PS_MSG_WELCOME)->welcome.incarnation, 1);
+    connect_peer(j.w, j.a[1]);
+    assert_false(last_msg(j.a[1], PS_MSG_WELCOME)->welcome.resumed);
+    assert_int_equal(last_msg(j.a[1], PS_MSG_WELCOME)->welcome.incarnation, 1);
     for (uint64_t i = 1; i <= 2; i++) {
-        struct ps_msg msg = open_job(i, 4, 2, -1);
+        struct ps_msg msg = make_job_open(i, 4, 2, -1);
 
         msg.job_open.gen = j.gen;
-        say(j.w, j.a[1], msg);
-        assert_int_equal(opened(j.a[1])->error, 0);
+        deliver_msg(j.w, j.a[1], msg);
+        assert_int_equal(last_job_opened(j.a[1])->error, 0);
     }
-    pass(j.w, PS_SECONDS(5));
-    assert_int_equal(state_of(j.a[0])->ranks[2].state, PS_RANK_STATE_LIVE);
-    assert_int_equal(state_of(j.a[0])->ranks[3].state, PS_RANK_STATE_LIVE);
-    finish(&j);
+    advance_time(j.w, PS_SECONDS(5));
+    assert_int_equal(last_job_state(j.a[0])->ranks[2].state,
+                     PS_RANK_STATE_LIVE);
+    assert_int_equal(last_job_state(j.a[0])->ranks[3].state,
+                     PS_RANK_STATE_LIVE);
+    finish_job(&j);
 }
 
 static uint32_t count_gone(const struct world *w, enum ps_role role)
@@ -446,69 +459,71 @@ static uint32_t count_gone(const struct world *w, enum ps_role role)
 
 static void who_is_gone_is_forgotten_unless_a_job_asks_for_him(void **state)
 {
-    struct job j = running(PS_LOSS_POLICY_WAIT);
-    struct peer *spare = join(j.w, PS_ROLE_SERVER, "spare");
+    struct job j = start_job(PS_LOSS_POLICY_WAIT);
+    struct peer *spare = join_peer(j.w, PS_ROLE_SERVER, "spare");
     uint32_t node = spare->node;
 
     (void)state;
     lose_conn(j.w, spare);
     lose_conn(j.w, j.a[1]);
-    pass(j.w, PS_SECONDS(290));
+    advance_time(j.w, PS_SECONDS(290));
     assert_int_equal(count_gone(j.w, PS_ROLE_SERVER), 1);
     assert_int_equal(count_gone(j.w, PS_ROLE_AGENT), 1);
-    pass(j.w, PS_SECONDS(20));
+    advance_time(j.w, PS_SECONDS(20));
     assert_int_equal(count_gone(j.w, PS_ROLE_SERVER), 0);
     assert_int_equal(count_gone(j.w, PS_ROLE_AGENT), 1);
-    expect_in(j.w->story, "server spare is forgotten");
+    expect_substring(j.w->story, "server spare is forgotten");
     /* It may come back; nobody else has had its number. */
-    hello(j.w, spare);
+    connect_peer(j.w, spare);
     assert_int_not_equal(spare->node, node);
-    gone(j.w, j.a[0], j.gen, 1, true);
-    gone(j.w, j.a[0], j.gen, 2, true);
-    pass(j.w, PS_SECONDS(400));
+    deliver_worker_gone(j.w, j.a[0], j.gen, 1, true);
+    deliver_worker_gone(j.w, j.a[0], j.gen, 2, true);
+    advance_time(j.w, PS_SECONDS(400));
     assert_int_equal(count_gone(j.w, PS_ROLE_AGENT), 0);
     end_world(j.w);
 }
 
 static void a_new_process_replaces_the_old_one(void **state)
 {
-    struct job j = running(PS_LOSS_POLICY_WAIT);
+    struct job j = start_job(PS_LOSS_POLICY_WAIT);
     struct peer *b = peer_new(j.w, PS_ROLE_AGENT, "a1");
     uint32_t node = j.a[1]->node;
 
     (void)state;
     /* Not as long as that one lives. */
-    hello(j.w, b);
-    assert_int_equal(last(b, PS_MSG_REJECT)->reject.error, PS_E_EXIST);
-    expect_in(last(b, PS_MSG_REJECT)->reject.text,
-              "the name 'a1' is that of a running process at test");
+    connect_peer(j.w, b);
+    assert_int_equal(last_msg(b, PS_MSG_REJECT)->reject.error, PS_E_EXIST);
+    expect_substring(last_msg(b, PS_MSG_REJECT)->reject.text,
+                     "the name 'a1' is that of a running process at test");
     assert_int_equal(b->conn, 0);
     assert_true(j.a[1]->conn != 0);
     j.a[1]->mute = true;
-    pass(j.w, PS_SECONDS(1));
-    hello(j.w, b);
+    advance_time(j.w, PS_SECONDS(1));
+    connect_peer(j.w, b);
     assert_int_equal(j.a[1]->conn, 0); /* Hung up. */
     assert_int_equal(b->node, node);
-    assert_int_equal(last(b, PS_MSG_WELCOME)->welcome.incarnation, 2);
-    pass(j.w, PS_MILLIS(50));
-    assert_int_equal(state_of(j.a[0])->ranks[3].state, PS_RANK_STATE_LOST);
+    assert_int_equal(last_msg(b, PS_MSG_WELCOME)->welcome.incarnation, 2);
+    advance_time(j.w, PS_MILLIS(50));
+    assert_int_equal(last_job_state(j.a[0])->ranks[3].state,
+                     PS_RANK_STATE_LOST);
     /* The old one is turned away. */
-    hello(j.w, j.a[1]);
-    assert_int_equal(last(j.a[1], PS_MSG_REJECT)->reject.error, PS_E_EXIST);
-    expect_in(last(j.a[1], PS_MSG_REJECT)->reject.text, "'a1'");
+    connect_peer(j.w, j.a[1]);
+    assert_int_equal(last_msg(j.a[1], PS_MSG_REJECT)->reject.error, PS_E_EXIST);
+    expect_substring(last_msg(j.a[1], PS_MSG_REJECT)->reject.text, "'a1'");
     assert_int_equal(j.a[1]->conn, 0);
     /* Its workers, restarted, take the ranks. */
-    say(j.w, b, open_job(1, 4, 2, -1));
-    assert_int_equal(opened(b)->error, 0);
-    pass(j.w, PS_MILLIS(50));
-    assert_int_equal(state_of(j.a[0])->ranks[2].state, PS_RANK_STATE_LIVE);
-    assert_int_equal(state_of(j.a[0])->slots[1].incarnation, 2);
-    assert_int_equal(state_of(j.a[0])->slots[1].node, node);
-    gone(j.w, b, j.gen, 1, true);
-    say(j.w, b, open_job(2, 4, 2, 3));
-    gone(j.w, b, j.gen, 2, true);
-    gone(j.w, j.a[0], j.gen, 1, true);
-    gone(j.w, j.a[0], j.gen, 2, true);
+    deliver_msg(j.w, b, make_job_open(1, 4, 2, -1));
+    assert_int_equal(last_job_opened(b)->error, 0);
+    advance_time(j.w, PS_MILLIS(50));
+    assert_int_equal(last_job_state(j.a[0])->ranks[2].state,
+                     PS_RANK_STATE_LIVE);
+    assert_int_equal(last_job_state(j.a[0])->slots[1].incarnation, 2);
+    assert_int_equal(last_job_state(j.a[0])->slots[1].node, node);
+    deliver_worker_gone(j.w, b, j.gen, 1, true);
+    deliver_msg(j.w, b, make_job_open(2, 4, 2, 3));
+    deliver_worker_gone(j.w, b, j.gen, 2, true);
+    deliver_worker_gone(j.w, j.a[0], j.gen, 1, true);
+    deliver_worker_gone(j.w, j.a[0], j.gen, 2, true);
     end_world(j.w);
 }
 
@@ -536,28 +551,29 @@ static void hellos_that_do_not_fit_are_refused(void **state)
         msg.hello.name = i == 3 ? "" : "s0";
         msg.hello.instance = i == 4 ? 0 : 1;
         msg.hello.address = i == 5 ? "" : "h:1";
-        dial(w, p);
-        forget(p);
-        say_raw(w, p, msg);
-        assert_int_equal(last(p, PS_MSG_REJECT)->reject.error, cases[i].rc);
-        expect_in(last(p, PS_MSG_REJECT)->reject.text, cases[i].text);
+        open_peer_conn(w, p);
+        drop_inbox(p);
+        deliver_unsequenced(w, p, msg);
+        assert_int_equal(last_msg(p, PS_MSG_REJECT)->reject.error, cases[i].rc);
+        expect_substring(last_msg(p, PS_MSG_REJECT)->reject.text,
+                         cases[i].text);
         assert_int_equal(p->conn, 0);
     }
     /* Nothing at all, or something else first. */
-    dial(w, p);
+    open_peer_conn(w, p);
     p->mute = true;
-    pass(w, PS_SECONDS(4));
+    advance_time(w, PS_SECONDS(4));
     assert_true(p->conn != 0);
-    pass(w, PS_SECONDS(2));
+    advance_time(w, PS_SECONDS(2));
     assert_int_equal(p->conn, 0);
     p->mute = false;
-    dial(w, p);
-    say_raw(w, p, (struct ps_msg){.code = PS_MSG_PING});
+    open_peer_conn(w, p);
+    deliver_unsequenced(w, p, (struct ps_msg){.code = PS_MSG_PING});
     assert_int_equal(p->conn, 0);
     /* What its role does not say. */
-    hello(w, p);
+    connect_peer(w, p);
     assert_true(p->conn != 0);
-    say(w, p, open_job(1, 1, 0, -1));
+    deliver_msg(w, p, make_job_open(1, 1, 0, -1));
     assert_int_equal(p->conn, 0);
     assert_int_equal(
         ps_sched_member_count(w->sched, PS_ROLE_SERVER, PS_NODE_STATE_SUSPECT),
@@ -567,28 +583,28 @@ static void hellos_that_do_not_fit_are_refused(void **state)
 
 static void a_cut_link_goes_on_where_it_was(void **state)
 {
-    struct job j = running(PS_LOSS_POLICY_WAIT);
+    struct job j = start_job(PS_LOSS_POLICY_WAIT);
     struct peer *a = j.a[1];
 
     (void)state;
-    pass(j.w, PS_MILLIS(200));
+    advance_time(j.w, PS_MILLIS(200));
     lose_conn(j.w, a);
     assert_int_equal(
         ps_sched_member_count(j.w->sched, PS_ROLE_AGENT, PS_NODE_STATE_SUSPECT),
         1);
-    enter(j.w, j.a[0], j.gen, 1, (const uint32_t[]){0, 1}, 2);
-    gone(j.w, j.a[0], j.gen, 1, false);
-    pass(j.w, PS_MILLIS(500));
-    forget(a);
-    hello(j.w, a);
-    assert_true(last(a, PS_MSG_WELCOME)->welcome.resumed);
-    assert_int_equal(last(a, PS_MSG_WELCOME)->welcome.received, a->sent);
+    deliver_barrier_enter(j.w, j.a[0], j.gen, 1, (const uint32_t[]){0, 1}, 2);
+    deliver_worker_gone(j.w, j.a[0], j.gen, 1, false);
+    advance_time(j.w, PS_MILLIS(500));
+    drop_inbox(a);
+    connect_peer(j.w, a);
+    assert_true(last_msg(a, PS_MSG_WELCOME)->welcome.resumed);
+    assert_int_equal(last_msg(a, PS_MSG_WELCOME)->welcome.received, a->sent);
     /* What it missed comes now. */
-    assert_int_equal(state_of(a)->ranks[0].state, PS_RANK_STATE_LOST);
+    assert_int_equal(last_job_state(a)->ranks[0].state, PS_RANK_STATE_LOST);
     assert_int_equal(
         ps_sched_member_count(j.w->sched, PS_ROLE_AGENT, PS_NODE_STATE_ACTIVE),
         2);
-    finish(&j);
+    finish_job(&j);
 }
 
 static void a_welcome_that_was_lost_is_not_resumed(void **state)
@@ -597,43 +613,45 @@ static void a_welcome_that_was_lost_is_not_resumed(void **state)
     struct peer *a = peer_new(w, PS_ROLE_AGENT, "a");
 
     (void)state;
-    hello(w, a);
-    assert_false(last(a, PS_MSG_WELCOME)->welcome.resumed);
+    connect_peer(w, a);
+    assert_false(last_msg(a, PS_MSG_WELCOME)->welcome.resumed);
     lose_conn(w, a); /* It never got that far. */
     a->sent = 500;
-    hello(w, a);
-    assert_false(last(a, PS_MSG_WELCOME)->welcome.resumed);
+    connect_peer(w, a);
+    assert_false(last_msg(a, PS_MSG_WELCOME)->welcome.resumed);
     world_free(w);
 }
 
 static void workers_not_named_again_on_a_fresh_link_are_lost(void **state)
 {
-    struct job j = running(PS_LOSS_POLICY_WAIT);
-    struct ps_msg msg = open_job(2, 4, 2, -1);
+    struct job j = start_job(PS_LOSS_POLICY_WAIT);
+    struct ps_msg msg = make_job_open(2, 4, 2, -1);
 
     (void)state;
     lose_conn(j.w, j.a[1]);
-    pass(j.w, PS_MILLIS(1500)); /* Longer than the link is kept. */
-    forget(j.a[1]);
-    hello(j.w, j.a[1]);
-    assert_false(last(j.a[1], PS_MSG_WELCOME)->welcome.resumed);
-    assert_int_equal(state_of(j.a[1])->phase, PS_JOB_PHASE_RUNNING);
+    advance_time(j.w, PS_MILLIS(1500)); /* Longer than the link is kept. */
+    drop_inbox(j.a[1]);
+    connect_peer(j.w, j.a[1]);
+    assert_false(last_msg(j.a[1], PS_MSG_WELCOME)->welcome.resumed);
+    assert_int_equal(last_job_state(j.a[1])->phase, PS_JOB_PHASE_RUNNING);
     msg.job_open.gen = j.gen;
-    say(j.w, j.a[1], msg); /* Worker 2 only. */
-    assert_int_equal(opened(j.a[1])->error, 0);
-    pass(j.w, PS_SECONDS(3));
-    assert_int_equal(state_of(j.a[0])->ranks[2].state, PS_RANK_STATE_LOST);
-    assert_int_equal(state_of(j.a[0])->ranks[3].state, PS_RANK_STATE_LIVE);
+    deliver_msg(j.w, j.a[1], msg); /* Worker 2 only. */
+    assert_int_equal(last_job_opened(j.a[1])->error, 0);
+    advance_time(j.w, PS_SECONDS(3));
+    assert_int_equal(last_job_state(j.a[0])->ranks[2].state,
+                     PS_RANK_STATE_LOST);
+    assert_int_equal(last_job_state(j.a[0])->ranks[3].state,
+                     PS_RANK_STATE_LIVE);
     /* Rank 2 is lost; it would never leave in good order. */
-    say(j.w, j.a[1], open_job(9, 4, 2, 2));
-    gone(j.w, j.a[1], j.gen, 9, true);
-    finish(&j);
+    deliver_msg(j.w, j.a[1], make_job_open(9, 4, 2, 2));
+    deliver_worker_gone(j.w, j.a[1], j.gen, 9, true);
+    finish_job(&j);
 }
 
 static void who_never_acknowledges_is_cut_off(void **state)
 {
     struct world *w = world_new();
-    struct peer *a = join(w, PS_ROLE_AGENT, "a");
+    struct peer *a = join_peer(w, PS_ROLE_AGENT, "a");
     uint64_t asked = 0;
 
     (void)state;
@@ -644,14 +662,15 @@ static void who_never_acknowledges_is_cut_off(void **state)
             .key_open = {.gen = 1, .request = ++asked, .name = "s:w"}};
 
         assert_true(asked < 2 * PS_BACKLOG_MAX);
-        step(w, (struct ps_event){
-                    .type = PS_EV_MSG, .conn = a->conn, .msg = {.msg = &msg}});
-        forget(a);
+        feed_event(w, (struct ps_event){.type = PS_EV_MSG,
+                                        .conn = a->conn,
+                                        .msg = {.msg = &msg}});
+        drop_inbox(a);
     }
     assert_true(asked > PS_BACKLOG_MAX);
-    expect_in(w->story, "never acknowledges");
-    hello(w, a); /* It may begin afresh. */
-    assert_false(last(a, PS_MSG_WELCOME)->welcome.resumed);
+    expect_substring(w->story, "never acknowledges");
+    connect_peer(w, a); /* It may begin afresh. */
+    assert_false(last_msg(a, PS_MSG_WELCOME)->welcome.resumed);
     end_world(w);
 }
 
@@ -672,51 +691,51 @@ static void what_a_member_does_not_acknowledge_is_bounded(void **state)
     world_link_memory = 64u << 10;
     w = world_new();
     world_link_memory = 0;
-    a = join(w, PS_ROLE_AGENT, "a");
+    a = join_peer(w, PS_ROLE_AGENT, "a");
     a->deaf = true;
-    b = join(w, PS_ROLE_SERVER, "b");
+    b = join_peer(w, PS_ROLE_SERVER, "b");
     while (a->conn != 0) {
         assert_true(waiting(w) < 3 * (64u << 10));
         assert_true(told++ < 1000);
         b->instance++; /* Started again: all are told of another map. */
         lose_conn(w, b);
-        forget(b);
-        hello(w, b);
-        forget(a);
-        pass(w, PS_MILLIS(100));
+        drop_inbox(b);
+        connect_peer(w, b);
+        drop_inbox(a);
+        advance_time(w, PS_MILLIS(100));
     }
     assert_true(told > 10);
-    expect_in(w->story, "node 1 cut off: it never acknowledges");
-    pass(w, PS_SECONDS(10)); /* The link of the other is gone, too. */
+    expect_substring(w->story, "node 1 cut off: it never acknowledges");
+    advance_time(w, PS_SECONDS(10)); /* The link of the other is gone, too. */
     assert_int_equal(waiting(w), 0);
     end_world(w);
 }
 
 static void who_slept_takes_nobody_for_dead(void **state)
 {
-    struct job j = running(PS_LOSS_POLICY_FAIL);
+    struct job j = start_job(PS_LOSS_POLICY_FAIL);
 
     (void)state;
-    pass(j.w, PS_SECONDS(1));
+    advance_time(j.w, PS_SECONDS(1));
     j.w->now += PS_SECONDS(60); /* The scheduler's process was stopped. */
-    step(j.w, (struct ps_event){.type = PS_EV_TICK});
-    pass(j.w, PS_SECONDS(1));
-    assert_int_equal(state_of(j.a[0])->phase, PS_JOB_PHASE_RUNNING);
+    feed_event(j.w, (struct ps_event){.type = PS_EV_TICK});
+    advance_time(j.w, PS_SECONDS(1));
+    assert_int_equal(last_job_state(j.a[0])->phase, PS_JOB_PHASE_RUNNING);
     assert_int_equal(
         ps_sched_member_count(j.w->sched, PS_ROLE_AGENT, PS_NODE_STATE_ACTIVE),
         2);
-    finish(&j);
+    finish_job(&j);
 }
 
 static void shutdown_hangs_up(void **state)
 {
-    struct job j = running(PS_LOSS_POLICY_WAIT);
+    struct job j = start_job(PS_LOSS_POLICY_WAIT);
 
     (void)state;
-    step(j.w, (struct ps_event){.type = PS_EV_SHUTDOWN});
+    feed_event(j.w, (struct ps_event){.type = PS_EV_SHUTDOWN});
     assert_int_equal(j.a[0]->conn, 0);
     assert_int_equal(j.s[1]->conn, 0);
-    hello(j.w, j.a[0]);
+    connect_peer(j.w, j.a[0]);
     assert_int_equal(j.a[0]->conn, 0);
     world_free(j.w);
 }
@@ -725,29 +744,30 @@ static void shutdown_hangs_up(void **state)
 static void no_rank_comes_back_to_another_agent(void **state)
 {
     for (int keys = 0; keys < 2; keys++) {
-        struct job j = running(PS_LOSS_POLICY_WAIT);
+        struct job j = start_job(PS_LOSS_POLICY_WAIT);
 
         (void)state;
         if (keys == 1) {
-            say(j.w, j.a[0],
-                (struct ps_msg){.code = PS_MSG_KEY_OPEN,
-                                .key_open = {.gen = j.gen,
-                                             .request = 1,
-                                             .name = "s:w",
-                                             .dtype = PS_DTYPE_FLOAT32,
-                                             .count = 10}});
+            deliver_msg(j.w, j.a[0],
+                        (struct ps_msg){.code = PS_MSG_KEY_OPEN,
+                                        .key_open = {.gen = j.gen,
+                                                     .request = 1,
+                                                     .name = "s:w",
+                                                     .dtype = PS_DTYPE_FLOAT32,
+                                                     .count = 10}});
         }
         lose_conn(j.w, j.a[1]);
         j.a[1]->instance += 100;
         j.a[1]->session += 100;
-        hello(j.w, j.a[1]);
-        say(j.w, j.a[1], open_job(7, 4, 2, 2));
+        connect_peer(j.w, j.a[1]);
+        deliver_msg(j.w, j.a[1], make_job_open(7, 4, 2, 2));
         if (keys == 0) { /* There was no round yet. */
-            assert_int_equal(opened(j.a[1])->error, 0);
+            assert_int_equal(last_job_opened(j.a[1])->error, 0);
         } else {
-            assert_int_equal(opened(j.a[1])->error, PS_E_JOBFAILED);
-            assert_non_null(strstr(opened(j.a[1])->text, "restarted"));
-            assert_int_equal(state_of(j.a[0])->phase, PS_JOB_PHASE_FAILED);
+            assert_int_equal(last_job_opened(j.a[1])->error, PS_E_JOBFAILED);
+            assert_non_null(strstr(last_job_opened(j.a[1])->text, "restarted"));
+            assert_int_equal(last_job_state(j.a[0])->phase,
+                             PS_JOB_PHASE_FAILED);
         }
         world_free(j.w);
     }
@@ -756,10 +776,10 @@ static void no_rank_comes_back_to_another_agent(void **state)
 static struct ps_msg resume_job(const struct job *j, uint64_t worker,
                                 int32_t rank)
 {
-    struct ps_msg msg = open_job(worker, 4, 2, rank);
+    struct ps_msg msg = make_job_open(worker, 4, 2, rank);
 
     msg.job_open.gen = j->gen;
-    msg.job_open.resume = true;
+    msg.job_open.reattach = true;
     return msg;
 }
 
@@ -768,39 +788,39 @@ static void restart(const struct job *j, uint32_t agent)
     lose_conn(j->w, j->a[agent]);
     j->a[agent]->instance += 100;
     j->a[agent]->session += 100;
-    hello(j->w, j->a[agent]);
+    connect_peer(j->w, j->a[agent]);
 }
 
 static void make_key(const struct job *j)
 {
-    say(j->w, j->a[0],
-        (struct ps_msg){.code = PS_MSG_KEY_OPEN,
-                        .key_open = {.gen = j->gen,
-                                     .request = 1,
-                                     .name = "s:w",
-                                     .dtype = PS_DTYPE_FLOAT32,
-                                     .count = 10}});
+    deliver_msg(j->w, j->a[0],
+                (struct ps_msg){.code = PS_MSG_KEY_OPEN,
+                                .key_open = {.gen = j->gen,
+                                             .request = 1,
+                                             .name = "s:w",
+                                             .dtype = PS_DTYPE_FLOAT32,
+                                             .count = 10}});
 }
 
 /* Its rounds are with the processes. */
 static void a_living_process_goes_on_at_a_new_agent(void **state)
 {
-    struct job j = running(PS_LOSS_POLICY_WAIT);
+    struct job j = start_job(PS_LOSS_POLICY_WAIT);
     const struct ps_msg_job_state *js;
     uint64_t before;
 
     (void)state;
     make_key(&j);
-    before = state_of(j.a[1])->slots[1].incarnation;
+    before = last_job_state(j.a[1])->slots[1].incarnation;
     restart(&j, 1);
-    say(j.w, j.a[1], resume_job(&j, 7, 2));
-    assert_int_equal(opened(j.a[1])->error, 0);
-    say(j.w, j.a[1], resume_job(&j, 8, 3));
-    assert_int_equal(opened(j.a[1])->error, 0);
-    say(j.w, j.a[1], resume_job(&j, 8, 3)); /* On a fresh link. */
-    assert_int_equal(opened(j.a[1])->error, 0);
-    pass(j.w, PS_SECONDS(1));
-    js = state_of(j.a[1]);
+    deliver_msg(j.w, j.a[1], resume_job(&j, 7, 2));
+    assert_int_equal(last_job_opened(j.a[1])->error, 0);
+    deliver_msg(j.w, j.a[1], resume_job(&j, 8, 3));
+    assert_int_equal(last_job_opened(j.a[1])->error, 0);
+    deliver_msg(j.w, j.a[1], resume_job(&j, 8, 3)); /* On a fresh link. */
+    assert_int_equal(last_job_opened(j.a[1])->error, 0);
+    advance_time(j.w, PS_SECONDS(1));
+    js = last_job_state(j.a[1]);
     assert_int_equal(js->phase, PS_JOB_PHASE_RUNNING);
     assert_int_equal(js->ranks[2].state, PS_RANK_STATE_LIVE);
     assert_int_equal(js->ranks[2].worker, 7);
@@ -821,7 +841,7 @@ static void a_resume_that_cannot_be_is_refused(void **state)
         {-1, 0, 0, PS_E_INVAL},  {0, 0, 0, PS_E_REFUSED},
         {2, 0, 4711, PS_E_PERM},
     };
-    struct job j = running(PS_LOSS_POLICY_WAIT);
+    struct job j = start_job(PS_LOSS_POLICY_WAIT);
 
     (void)state;
     make_key(&j);
@@ -831,62 +851,63 @@ static void a_resume_that_cannot_be_is_refused(void **state)
 
         msg.job_open.gen += bad[i].gen;
         msg.job_open.uid += bad[i].uid;
-        say(j.w, j.a[1], msg);
-        assert_int_equal(opened(j.a[1])->error, bad[i].error);
-        assert_int_not_equal(opened(j.a[1])->text[0], 0);
+        deliver_msg(j.w, j.a[1], msg);
+        assert_int_equal(last_job_opened(j.a[1])->error, bad[i].error);
+        assert_int_not_equal(last_job_opened(j.a[1])->text[0], 0);
     }
-    say(j.w, j.a[1], resume_job(&j, 7, 2));
-    assert_int_equal(opened(j.a[1])->error, 0);
-    say(j.w, j.a[1], resume_job(&j, 9, 2));
-    assert_int_equal(opened(j.a[1])->error, PS_E_EXIST);
+    deliver_msg(j.w, j.a[1], resume_job(&j, 7, 2));
+    assert_int_equal(last_job_opened(j.a[1])->error, 0);
+    deliver_msg(j.w, j.a[1], resume_job(&j, 9, 2));
+    assert_int_equal(last_job_opened(j.a[1])->error, PS_E_EXIST);
     /* The agent lives: it knows this rank, and a process cannot say more. */
-    gone(j.w, j.a[1], j.gen, 7, false);
-    say(j.w, j.a[1], resume_job(&j, 20, 2));
-    assert_int_equal(opened(j.a[1])->error, PS_E_STALE);
+    deliver_worker_gone(j.w, j.a[1], j.gen, 7, false);
+    deliver_msg(j.w, j.a[1], resume_job(&j, 20, 2));
+    assert_int_equal(last_job_opened(j.a[1])->error, PS_E_STALE);
     /* A new process may take it, for the same reason. */
-    say(j.w, j.a[1], open_job(21, 4, 2, 2));
-    assert_int_equal(opened(j.a[1])->error, 0);
+    deliver_msg(j.w, j.a[1], make_job_open(21, 4, 2, 2));
+    assert_int_equal(last_job_opened(j.a[1])->error, 0);
     world_free(j.w);
 }
 
 /* Nobody knows its rounds: not the agent, not a new process. */
 static void who_dies_in_the_middle_of_a_resume_ends_the_job(void **state)
 {
-    struct job j = running(PS_LOSS_POLICY_WAIT);
+    struct job j = start_job(PS_LOSS_POLICY_WAIT);
 
     (void)state;
     make_key(&j);
     restart(&j, 1);
-    say(j.w, j.a[1], resume_job(&j, 7, 2));
-    say(j.w, j.a[1],
-        (struct ps_msg){
-            .code = PS_MSG_WORKER_GONE,
-            .worker_gone = {
-                .gen = j.gen, .worker = 7, .text = "", .untold = true}});
-    say(j.w, j.a[1], open_job(8, 4, 2, 2));
-    assert_int_equal(opened(j.a[1])->error, PS_E_JOBFAILED);
-    expect_in(opened(j.a[1])->text, "restarted");
-    assert_int_equal(state_of(j.a[0])->phase, PS_JOB_PHASE_FAILED);
+    deliver_msg(j.w, j.a[1], resume_job(&j, 7, 2));
+    deliver_msg(j.w, j.a[1],
+                (struct ps_msg){.code = PS_MSG_WORKER_GONE,
+                                .worker_gone = {.gen = j.gen,
+                                                .worker = 7,
+                                                .text = "",
+                                                .rounds_unknown = true}});
+    deliver_msg(j.w, j.a[1], make_job_open(8, 4, 2, 2));
+    assert_int_equal(last_job_opened(j.a[1])->error, PS_E_JOBFAILED);
+    expect_substring(last_job_opened(j.a[1])->text, "restarted");
+    assert_int_equal(last_job_state(j.a[0])->phase, PS_JOB_PHASE_FAILED);
     world_free(j.w);
 }
 
 /* Whoever waits for it hears at last that nobody has come. */
 static void a_rank_that_nobody_takes_again_ends_the_job(void **state)
 {
-    struct job j = running(PS_LOSS_POLICY_WAIT);
+    struct job j = start_job(PS_LOSS_POLICY_WAIT);
 
     (void)state;
-    gone(j.w, j.a[1], j.gen, 1, false);
-    pass(j.w, PS_SECONDS(400));
+    deliver_worker_gone(j.w, j.a[1], j.gen, 1, false);
+    advance_time(j.w, PS_SECONDS(400));
     /* Another one is lost, and the first one is back: its time is over. */
-    gone(j.w, j.a[1], j.gen, 2, false);
-    say(j.w, j.a[1], open_job(21, 4, 2, 2));
-    assert_int_equal(opened(j.a[1])->error, 0);
-    pass(j.w, PS_SECONDS(599));
-    assert_int_equal(state_of(j.a[0])->phase, PS_JOB_PHASE_RUNNING);
-    pass(j.w, PS_SECONDS(2));
-    assert_int_equal(state_of(j.a[0])->phase, PS_JOB_PHASE_FAILED);
-    assert_string_equal(state_of(j.a[0])->reason,
+    deliver_worker_gone(j.w, j.a[1], j.gen, 2, false);
+    deliver_msg(j.w, j.a[1], make_job_open(21, 4, 2, 2));
+    assert_int_equal(last_job_opened(j.a[1])->error, 0);
+    advance_time(j.w, PS_SECONDS(599));
+    assert_int_equal(last_job_state(j.a[0])->phase, PS_JOB_PHASE_RUNNING);
+    advance_time(j.w, PS_SECONDS(2));
+    assert_int_equal(last_job_state(j.a[0])->phase, PS_JOB_PHASE_FAILED);
+    assert_string_equal(last_job_state(j.a[0])->reason,
                         "rank 3 on host-b was lost 600 s ago, and no process "
                         "has taken it again (registration.rejoin_timeout); "
                         "start the job again");
@@ -895,20 +916,21 @@ static void a_rank_that_nobody_takes_again_ends_the_job(void **state)
 
 static void policy_fail_ends_a_job_with_its_agent(void **state)
 {
-    struct job j = running(PS_LOSS_POLICY_FAIL);
+    struct job j = start_job(PS_LOSS_POLICY_FAIL);
 
     (void)state;
     restart(&j, 1);
-    say(j.w, j.a[1], resume_job(&j, 7, 2));
-    assert_int_equal(opened(j.a[1])->error, PS_E_PEERLOST);
-    expect_in(opened(j.a[1])->text, "another process has taken its name");
+    deliver_msg(j.w, j.a[1], resume_job(&j, 7, 2));
+    assert_int_equal(last_job_opened(j.a[1])->error, PS_E_PEERLOST);
+    expect_substring(last_job_opened(j.a[1])->text,
+                     "another process has taken its name");
     world_free(j.w);
 }
 
 static struct ps_msg job_named(const char *name, uint64_t worker,
                                uint32_t servers)
 {
-    struct ps_msg msg = open_job(worker, 1, servers, -1);
+    struct ps_msg msg = make_job_open(worker, 1, servers, -1);
 
     msg.job_open.name = name;
     return msg;
@@ -917,33 +939,33 @@ static struct ps_msg job_named(const char *name, uint64_t worker,
 /* Who drains ends what there is and takes nothing new. */
 static void a_draining_scheduler_takes_no_new_job(void **state)
 {
-    struct job j = running(PS_LOSS_POLICY_WAIT);
+    struct job j = start_job(PS_LOSS_POLICY_WAIT);
 
     (void)state;
-    step(j.w, (struct ps_event){.type = PS_EV_DRAIN});
-    say(j.w, j.a[0], job_named("other", 50, 1));
-    assert_int_equal(opened(j.a[0])->error, PS_E_REFUSED);
-    assert_non_null(strstr(opened(j.a[0])->text, "is shutting down"));
+    feed_event(j.w, (struct ps_event){.type = PS_EV_DRAIN});
+    deliver_msg(j.w, j.a[0], job_named("other", 50, 1));
+    assert_int_equal(last_job_opened(j.a[0])->error, PS_E_REFUSED);
+    assert_non_null(strstr(last_job_opened(j.a[0])->text, "is shutting down"));
     assert_int_equal(ps_sched_job_count(j.w->sched), 1);
     /* The job that there is goes on, and its lost ranks may return. */
-    gone(j.w, j.a[0], j.gen, 1, false);
-    say(j.w, j.a[0], open_job(9, 4, 2, -1));
-    assert_int_equal(opened(j.a[0])->error, 0);
-    pass(j.w, PS_SECONDS(1));
-    assert_int_equal(state_of(j.a[0])->phase, PS_JOB_PHASE_RUNNING);
+    deliver_worker_gone(j.w, j.a[0], j.gen, 1, false);
+    deliver_msg(j.w, j.a[0], make_job_open(9, 4, 2, -1));
+    assert_int_equal(last_job_opened(j.a[0])->error, 0);
+    advance_time(j.w, PS_SECONDS(1));
+    assert_int_equal(last_job_state(j.a[0])->phase, PS_JOB_PHASE_RUNNING);
     world_free(j.w);
 }
 
 static void drain(struct world *w, struct peer *server, bool draining)
 {
-    say_raw(
+    deliver_unsequenced(
         w, server,
         (struct ps_msg){.code = PS_MSG_PING, .ping = {.draining = draining}});
 }
 
 static void a_draining_server_is_for_no_new_job(void **state)
 {
-    struct job j = running(PS_LOSS_POLICY_WAIT);
+    struct job j = start_job(PS_LOSS_POLICY_WAIT);
     struct peer *a = j.a[0];
     uint64_t three;
 
@@ -951,43 +973,44 @@ static void a_draining_server_is_for_no_new_job(void **state)
     drain(j.w, j.s[1], true);
     assert_non_null(strstr(j.w->story, "server s1 is shutting down"));
     /* It would have had its servers but for that: it hears so at once. */
-    say(j.w, a, job_named("two", 50, 2));
-    assert_int_equal(opened(a)->error, PS_E_REFUSED);
-    assert_non_null(strstr(opened(a)->text, "server s1 is shutting down"));
+    deliver_msg(j.w, a, job_named("two", 50, 2));
+    assert_int_equal(last_job_opened(a)->error, PS_E_REFUSED);
+    assert_non_null(
+        strstr(last_job_opened(a)->text, "server s1 is shutting down"));
     /* One server is there; it is not the one that ends. */
-    say(j.w, a, job_named("one", 51, 1));
-    assert_int_equal(opened(a)->error, 0);
-    assert_int_equal(state_of(j.s[0])->phase, PS_JOB_PHASE_STARTING);
-    assert_int_equal(state_of(j.s[0])->gen, opened(a)->gen);
-    assert_int_equal(state_of(j.s[1])->gen, j.gen);
+    deliver_msg(j.w, a, job_named("one", 51, 1));
+    assert_int_equal(last_job_opened(a)->error, 0);
+    assert_int_equal(last_job_state(j.s[0])->phase, PS_JOB_PHASE_STARTING);
+    assert_int_equal(last_job_state(j.s[0])->gen, last_job_opened(a)->gen);
+    assert_int_equal(last_job_state(j.s[1])->gen, j.gen);
     /* Three were never there: that job waits, and starts when there are. */
-    say(j.w, a, job_named("three", 52, 3));
-    assert_int_equal(opened(a)->error, 0);
-    three = opened(a)->gen;
-    join(j.w, PS_ROLE_SERVER, "s2");
-    assert_int_not_equal(state_of(j.s[0])->gen, three);
+    deliver_msg(j.w, a, job_named("three", 52, 3));
+    assert_int_equal(last_job_opened(a)->error, 0);
+    three = last_job_opened(a)->gen;
+    join_peer(j.w, PS_ROLE_SERVER, "s2");
+    assert_int_not_equal(last_job_state(j.s[0])->gen, three);
     drain(j.w, j.s[1], false);
-    assert_int_equal(state_of(j.s[0])->gen, three);
-    assert_int_equal(state_of(j.s[1])->gen, three);
+    assert_int_equal(last_job_state(j.s[0])->gen, three);
+    assert_int_equal(last_job_state(j.s[1])->gen, three);
     world_free(j.w);
 }
 
 static void an_incomplete_job_names_who_drains(void **state)
 {
     struct world *w = world_new();
-    struct peer *a = join(w, PS_ROLE_AGENT, "a");
-    struct peer *s = join(w, PS_ROLE_SERVER, "s0");
-    struct ps_msg msg = open_job(1, 1, 2, -1);
+    struct peer *a = join_peer(w, PS_ROLE_AGENT, "a");
+    struct peer *s = join_peer(w, PS_ROLE_SERVER, "s0");
+    struct ps_msg msg = make_job_open(1, 1, 2, -1);
 
     (void)state;
     msg.job_open.start_timeout_ns = PS_MILLIS(300);
-    say(w, a, msg);
-    assert_int_equal(opened(a)->error, 0);
+    deliver_msg(w, a, msg);
+    assert_int_equal(last_job_opened(a)->error, 0);
     s->mute = true;
     drain(w, s, true);
-    pass(w, PS_MILLIS(400));
+    advance_time(w, PS_MILLIS(400));
     assert_string_equal(
-        last(a, PS_MSG_JOB_STATE)->job_state.reason,
+        last_msg(a, PS_MSG_JOB_STATE)->job_state.reason,
         "job train was not complete after 0.3 s: have 1/1 workers; have 0/2 "
         "servers, and s0 is shutting down: see psctl nodes, start more or ask "
         "for fewer");
@@ -999,46 +1022,49 @@ static void an_incomplete_job_names_who_drains(void **state)
 static void limits_are_answers(void **state)
 {
     struct world *w = world_new();
-    struct peer *a = join(w, PS_ROLE_AGENT, "a");
+    struct peer *a = join_peer(w, PS_ROLE_AGENT, "a");
     struct peer *p = peer_new(w, PS_ROLE_SERVER, "");
-    struct ps_msg msg = open_job(1, 1, PS_SERVERS_MAX + 1, -1);
+    struct ps_msg msg = make_job_open(1, 1, PS_SERVERS_MAX + 1, -1);
 
     (void)state;
-    say(w, a, msg);
-    assert_int_equal(opened(a)->error, PS_E_INVAL);
-    msg = open_job(1, 1, 1, -1);
+    deliver_msg(w, a, msg);
+    assert_int_equal(last_job_opened(a)->error, PS_E_INVAL);
+    msg = make_job_open(1, 1, 1, -1);
     msg.job_open.partition_bytes = 100;
-    say(w, a, msg);
-    assert_int_equal(opened(a)->error, PS_E_INVAL);
+    deliver_msg(w, a, msg);
+    assert_int_equal(last_job_opened(a)->error, PS_E_INVAL);
     /* One job too many. */
     for (uint64_t i = 0; i <= PS_JOBS_MAX; i++) {
         char name[16];
 
         sprintf(name, "j%d", (int)i);
-        msg = open_job(i, 1, 1, -1);
+        msg = make_job_open(i, 1, 1, -1);
         msg.job_open.name = name;
-        say(w, a, msg);
-        assert_int_equal(opened(a)->error, i < PS_JOBS_MAX ? 0 : PS_E_FULL);
+        deliver_msg(w, a, msg);
+        assert_int_equal(last_job_opened(a)->error,
+                         i < PS_JOBS_MAX ? 0 : PS_E_FULL);
     }
     for (uint64_t i = 0; i < PS_JOBS_MAX; i++) {
-        gone(w, a, 0, i, true);
+        deliver_worker_gone(w, a, 0, i, true);
     }
     /* One worker too many, while a server is waited for. */
-    say(w, a, open_job(100, 1, 1, -1));
-    say(w, a, open_job(101, 1, 1, -1));
-    assert_int_equal(opened(a)->error, PS_E_FULL);
-    gone(w, a, 0, 100, true);
+    deliver_msg(w, a, make_job_open(100, 1, 1, -1));
+    deliver_msg(w, a, make_job_open(101, 1, 1, -1));
+    assert_int_equal(last_job_opened(a)->error, PS_E_FULL);
+    deliver_worker_gone(w, a, 0, 100, true);
     /* One server too many: refused until another is gone. */
     for (uint32_t i = 0; i <= PS_SERVERS_MAX; i++) {
         sprintf(p->name, "s%d", (int)i);
         p->instance++;
-        forget(p);
-        hello(w, p);
-        assert_true((find(p, PS_MSG_REJECT) != NULL) == (i == PS_SERVERS_MAX));
+        drop_inbox(p);
+        connect_peer(w, p);
+        assert_true((find_msg(p, PS_MSG_REJECT) != NULL) ==
+                    (i == PS_SERVERS_MAX));
     }
-    pass(w, PS_SECONDS(7)); /* Most members are silent: they have longer. */
-    hello(w, p);
-    assert_non_null(find(p, PS_MSG_WELCOME));
+    advance_time(
+        w, PS_SECONDS(7)); /* Most members are silent: they have longer. */
+    connect_peer(w, p);
+    assert_non_null(find_msg(p, PS_MSG_WELCOME));
     end_world(w);
 }
 
@@ -1083,7 +1109,7 @@ static struct ps_msg random_msg(struct ps_rng *rng, const struct peer *p)
     switch (ps_rng_below(rng, 8)) {
     case 0:
     case 1: {
-        struct ps_msg msg = open_job(
+        struct ps_msg msg = make_job_open(
             some(rng, 6), 1 + (uint32_t)ps_rng_below(rng, 3),
             (uint32_t)ps_rng_below(rng, 3), (int32_t)ps_rng_below(rng, 4) - 1);
 
@@ -1107,7 +1133,7 @@ static struct ps_msg random_msg(struct ps_rng *rng, const struct peer *p)
                                             .name = names[ps_rng_below(rng, 6)],
                                             .dtype = PS_DTYPE_FLOAT32,
                                             .count = some(rng, 3) * 300000,
-                                            .classic = -1}};
+                                            .mxnet_key = -1}};
     case 4:
         return (struct ps_msg){.code = PS_MSG_BARRIER_ENTER,
                                .barrier_enter = {.gen = gen,
@@ -1134,7 +1160,7 @@ static struct ps_msg random_msg(struct ps_rng *rng, const struct peer *p)
                                                 .request = some(rng, 40),
                                                 .ranks = ranks,
                                                 .ranks_count = 3,
-                                                .waits = bit,
+                                                .waiting_ops = bit,
                                                 .key = names[bit],
                                                 .round = 3}};
     }
@@ -1163,25 +1189,25 @@ static void run_random(uint64_t seed)
             if (ps_rng_chance(&rng, 100)) {
                 p->session += ps_rng_below(&rng, 2);
                 p->instance += ps_rng_chance(&rng, 300) ? 100 : 0;
-                hello(w, p);
+                connect_peer(w, p);
             }
         } else if (ps_rng_chance(&rng, 10)) {
             lose_conn(w, p);
         } else if (ps_rng_chance(&rng, 300) && p->role == PS_ROLE_SERVER &&
-                   find(p, PS_MSG_JOB_STATE) != NULL) {
-            ready(w, p);
+                   find_msg(p, PS_MSG_JOB_STATE) != NULL) {
+            deliver_job_ready(w, p);
         } else {
-            say(w, p, random_msg(&rng, p));
+            deliver_msg(w, p, random_msg(&rng, p));
         }
         if (ps_rng_chance(&rng, 100)) {
-            pass(w, ps_rng_below(&rng, PS_MILLIS(400)));
+            advance_time(w, ps_rng_below(&rng, PS_MILLIS(400)));
         }
         if (ps_rng_chance(&rng, 10)) {
-            pass(w, ps_rng_below(&rng, PS_SECONDS(4)));
+            advance_time(w, ps_rng_below(&rng, PS_SECONDS(4)));
         }
         if (i % 100 == 0) {
             for (uint32_t k = 0; k < w->peers; k++) {
-                forget(&w->peer[k]);
+                drop_inbox(&w->peer[k]);
             }
         }
     }
@@ -1192,7 +1218,7 @@ static void run_random(uint64_t seed)
             lose_conn(w, &w->peer[k]);
         }
     }
-    pass(w, PS_SECONDS(400));
+    advance_time(w, PS_SECONDS(400));
     end_world(w);
 }
 
@@ -1219,45 +1245,45 @@ static int open_named(struct world *w, struct peer *a, const char *name,
                       uint32_t uid)
 {
     static uint64_t workers = 100;
-    struct ps_msg msg = open_job(++workers, 2, 0, -1);
+    struct ps_msg msg = make_job_open(++workers, 2, 0, -1);
 
     msg.job_open.name = name;
     msg.job_open.uid = uid;
-    say(w, a, msg);
-    if (opened(a)->error == 0) {
-        gone(w, a, 0, workers, true);
+    deliver_msg(w, a, msg);
+    if (last_job_opened(a)->error == 0) {
+        deliver_worker_gone(w, a, 0, workers, true);
     }
-    return opened(a)->error;
+    return last_job_opened(a)->error;
 }
 
 static void groups_belong_to_the_owner_of_their_job(void **state)
 {
     static const char *const cut = "a-name-of-thirty-one-characters";
     struct world *w = world_new();
-    struct peer *a = join(w, PS_ROLE_AGENT, "a0");
-    struct ps_msg msg = open_job(1, 2, 0, -1);
+    struct peer *a = join_peer(w, PS_ROLE_AGENT, "a0");
+    struct ps_msg msg = make_job_open(1, 2, 0, -1);
 
     (void)state;
     assert_int_equal(open_named(w, a, "train/g", 8), PS_E_INVAL);
-    expect_in(opened(a)->text, "a group of job train");
-    say(w, a, msg);
+    expect_substring(last_job_opened(a)->text, "a group of job train");
+    deliver_msg(w, a, msg);
     assert_int_equal(open_named(w, a, "train/g", 8), PS_E_PERM);
-    expect_in(opened(a)->text, "belongs to uid 7");
+    expect_substring(last_job_opened(a)->text, "belongs to uid 7");
     assert_int_equal(open_named(w, a, "train/g", 7), 0);
     assert_int_equal(open_named(w, a, "train/g/h", 7), PS_E_INVAL);
     assert_int_equal(open_named(w, a, "rain/g", 7), PS_E_INVAL);
     /* A name that psc_group_open() cut. */
-    msg = open_job(2, 2, 0, -1);
+    msg = make_job_open(2, 2, 0, -1);
     msg.job_open.name = cut;
-    say(w, a, msg);
+    deliver_msg(w, a, msg);
     assert_int_equal(
         open_named(w, a, "a-name-of-thirty-one/g#0123456789abcdef", 7), 0);
     assert_int_equal(
         open_named(w, a, "a-name-of-thirty-one/g#0123456789abcdef", 8),
         PS_E_PERM);
     assert_int_equal(open_named(w, a, "a-name-of-thirty-one/g", 7), PS_E_INVAL);
-    gone(w, a, 0, 1, true);
-    gone(w, a, 0, 2, true);
+    deliver_worker_gone(w, a, 0, 1, true);
+    deliver_worker_gone(w, a, 0, 2, true);
     end_world(w);
 }
 

@@ -5,7 +5,7 @@
 
 static const struct ps_msg_key_opened *answer(const struct peer *p)
 {
-    return &last(p, PS_MSG_KEY_OPENED)->key_opened;
+    return &last_msg(p, PS_MSG_KEY_OPENED)->key_opened;
 }
 
 static uint32_t server_of(const struct peer *p)
@@ -14,7 +14,7 @@ static uint32_t server_of(const struct peer *p)
         if (p->inbox[i - 1].msg->code == PS_MSG_KEY_OPENED) {
             uint32_t node;
 
-            memcpy(&node, ps_slice_data(&p->inbox[i - 1].parcel->slice[0]),
+            memcpy(&node, ps_slice_data(&p->inbox[i - 1].packet->slices[0]),
                    sizeof(node));
             return node;
         }
@@ -25,7 +25,8 @@ static uint32_t server_of(const struct peer *p)
 static void close_key(const struct job *j, uint32_t agent, uint32_t key,
                       uint64_t request)
 {
-    say(j->w, j->a[agent],
+    deliver_msg(
+        j->w, j->a[agent],
         (struct ps_msg){
             .code = PS_MSG_KEY_CLOSE,
             .key_close = {.gen = j->gen, .key = key, .request = request}});
@@ -37,7 +38,7 @@ static void close_key(const struct job *j, uint32_t agent, uint32_t key,
  * nor its weight in the placement of the keys of others. */
 static void a_key_that_no_agent_takes_is_undone(void **state)
 {
-    struct job j = running(PS_LOSS_POLICY_WAIT);
+    struct job j = start_job(PS_LOSS_POLICY_WAIT);
 
     (void)state;
     open_key(j.w, j.a[0], j.gen, 1, "s:huge", 250000);
@@ -55,12 +56,12 @@ static void a_key_that_no_agent_takes_is_undone(void **state)
     assert_int_equal(answer(j.a[0])->key, 2);
     /* The job, two keys, two servers that have something of it. */
     assert_int_equal(ps_sched_residue(j.w->sched), 1 + 2 + 2);
-    finish(&j);
+    finish_job(&j);
 }
 
 static void a_key_that_another_agent_has_stays(void **state)
 {
-    struct job j = running(PS_LOSS_POLICY_WAIT);
+    struct job j = start_job(PS_LOSS_POLICY_WAIT);
 
     (void)state;
     open_key(j.w, j.a[0], j.gen, 1, "s:w", 100);
@@ -77,13 +78,13 @@ static void a_key_that_another_agent_has_stays(void **state)
     close_key(&j, 1, 7, 1);
     open_key(j.w, j.a[1], j.gen, 2, "s:w", 101);
     assert_int_equal(answer(j.a[1])->error, 0);
-    finish(&j);
+    finish_job(&j);
 }
 
 /* Links keep no order. */
 static void a_close_that_is_late_closes_nothing(void **state)
 {
-    struct job j = running(PS_LOSS_POLICY_WAIT);
+    struct job j = start_job(PS_LOSS_POLICY_WAIT);
 
     (void)state;
     open_key(j.w, j.a[0], j.gen, 1, "s:w", 100);
@@ -94,7 +95,7 @@ static void a_close_that_is_late_closes_nothing(void **state)
     close_key(&j, 0, 0, 5);
     open_key(j.w, j.a[1], j.gen, 2, "s:w", 101);
     assert_int_equal(answer(j.a[1])->error, 0);
-    finish(&j);
+    finish_job(&j);
 }
 
 /* ------------------------------------------------------------------ tables */
@@ -102,7 +103,7 @@ static void a_close_that_is_late_closes_nothing(void **state)
 static void limit(enum ps_account_kind kind, enum ps_cost cost, uint64_t max,
                   const char *option)
 {
-    world_limits[kind].of[cost] = (struct ps_account_limit){max, option};
+    world_limits[kind].limit[cost] = (struct ps_account_limit){max, option};
 }
 
 static void keys_and_partitions_of_a_job_are_limited(void **state)
@@ -112,7 +113,7 @@ static void keys_and_partitions_of_a_job_are_limited(void **state)
     (void)state;
     limit(PS_ACCOUNT_JOB, PS_COST_KEYS, 3, "limits.job.keys");
     limit(PS_ACCOUNT_JOB, PS_COST_PARTITIONS, 8, "limits.job.partitions");
-    j = running(PS_LOSS_POLICY_WAIT);
+    j = start_job(PS_LOSS_POLICY_WAIT);
     open_key(j.w, j.a[0], j.gen, 1, "s:w0", 4 * 262144);
     assert_int_equal(answer(j.a[0])->error, 0);
     open_key(j.w, j.a[0], j.gen, 2, "s:w1", 5 * 262144);
@@ -135,7 +136,7 @@ static void keys_and_partitions_of_a_job_are_limited(void **state)
     /* That there is one already costs nothing. */
     open_key(j.w, j.a[1], j.gen, 1, "s:w3", 1);
     assert_int_equal(answer(j.a[1])->error, 0);
-    finish(&j);
+    finish_job(&j);
     memset(world_limits, 0, sizeof(world_limits));
 }
 
@@ -147,17 +148,17 @@ static void all_jobs_of_a_user_count(void **state)
     (void)state;
     limit(PS_ACCOUNT_USER, PS_COST_KEYS, 2, "limits.user.keys");
     limit(PS_ACCOUNT_DAEMON, PS_COST_MEMORY, 4096, "limits.daemon.memory");
-    j = running(PS_LOSS_POLICY_WAIT);
+    j = start_job(PS_LOSS_POLICY_WAIT);
     open_key(j.w, j.a[0], j.gen, 1, "s:w0", 1);
     open_key(j.w, j.a[0], j.gen, 2, "s:w1", 1);
     assert_int_equal(answer(j.a[0])->error, 0);
     for (uint32_t uid = 7; uid <= 8; uid++) {
-        struct ps_msg msg = open_job(9 + uid, 1, 1, -1);
+        struct ps_msg msg = make_job_open(9 + uid, 1, 1, -1);
 
         msg.job_open.name = uid == 7 ? "more" : "others";
         msg.job_open.uid = uid;
-        say(j.w, j.a[0], msg);
-        gen = opened(j.a[0])->gen;
+        deliver_msg(j.w, j.a[0], msg);
+        gen = last_job_opened(j.a[0])->gen;
         open_key(j.w, j.a[0], gen, 3, "s:w0", 1);
         if (uid == 7) {
             assert_string_equal(answer(j.a[0])->text,
@@ -166,11 +167,12 @@ static void all_jobs_of_a_user_count(void **state)
         } else {
             assert_int_equal(answer(j.a[0])->error, 0);
             open_key(j.w, j.a[0], gen, 4, "s:w1", 600 * 262144);
-            expect_in(answer(j.a[0])->text, "KiB more (limits.daemon.memory)");
+            expect_substring(answer(j.a[0])->text,
+                             "KiB more (limits.daemon.memory)");
         }
-        gone(j.w, j.a[0], gen, 9 + uid, true);
+        deliver_worker_gone(j.w, j.a[0], gen, 9 + uid, true);
     }
-    finish(&j);
+    finish_job(&j);
     memset(world_limits, 0, sizeof(world_limits));
 }
 
@@ -178,7 +180,7 @@ static void all_jobs_of_a_user_count(void **state)
  * key, and nobody else anything. */
 static void a_table_without_memory_is_refused(void **state)
 {
-    struct job j = running(PS_LOSS_POLICY_WAIT);
+    struct job j = start_job(PS_LOSS_POLICY_WAIT);
     uint32_t refusals = 0;
 
     (void)state;
@@ -191,16 +193,17 @@ static void a_table_without_memory_is_refused(void **state)
             continue;
         }
         assert_int_equal(answer(j.a[0])->error, PS_E_NOMEM);
-        expect_in(answer(j.a[0])->text,
-                  "key 'w' cannot be opened now: the scheduler has no memory "
-                  "for its table of partitions");
+        expect_substring(
+            answer(j.a[0])->text,
+            "key 'w' cannot be opened now: the scheduler has no memory "
+            "for its table of partitions");
         refusals++;
     }
     assert_int_equal(refusals, 2);
     assert_int_equal(ps_sched_residue(j.w->sched), 1);
     open_key(j.w, j.a[0], j.gen, 99, "s:w", 600 * 262144);
     assert_int_equal(answer(j.a[0])->error, 0);
-    finish(&j);
+    finish_job(&j);
 }
 
 /* ------------------------------------------------------------------ memory */
@@ -218,16 +221,16 @@ static struct job running_with(uint64_t memory)
     for (int i = 0; i < 2; i++) {
         j.s[i] = peer_new(j.w, PS_ROLE_SERVER, i == 0 ? "s0" : "s1");
         j.s[i]->memory = memory;
-        hello(j.w, j.s[i]);
+        connect_peer(j.w, j.s[i]);
     }
-    j.a[0] = join(j.w, PS_ROLE_AGENT, "a0");
-    j.a[1] = join(j.w, PS_ROLE_AGENT, "a1");
+    j.a[0] = join_peer(j.w, PS_ROLE_AGENT, "a0");
+    j.a[1] = join_peer(j.w, PS_ROLE_AGENT, "a1");
     for (uint64_t i = 0; i < 4; i++) {
-        say(j.w, j.a[i / 2], open_job(1 + i % 2, 4, 2, -1));
+        deliver_msg(j.w, j.a[i / 2], make_job_open(1 + i % 2, 4, 2, -1));
     }
-    j.gen = opened(j.a[0])->gen;
+    j.gen = last_job_opened(j.a[0])->gen;
     for (int i = 0; i < 4; i++) {
-        ready(j.w, j.s[i % 2]);
+        deliver_job_ready(j.w, j.s[i % 2]);
     }
     return j;
 }
@@ -254,16 +257,17 @@ static void a_key_beyond_the_servers_memory_is_refused(void **state)
     assert_int_equal(answer(j.a[0])->error, 0);
     open_key(j.w, j.a[0], j.gen, 3, "s:w2", MIB / 4);
     assert_int_equal(answer(j.a[0])->error, PS_E_FULL);
-    expect_in(answer(j.a[0])->text,
-              "key 'w2' does not fit on server s0: job train would need 2.0 "
-              "MiB more there, for values, the optimizer's state and open "
-              "rounds, and 62.0 KiB of 12.1 MiB are free; raise store.memory");
+    expect_substring(
+        answer(j.a[0])->text,
+        "key 'w2' does not fit on server s0: job train would need 2.0 "
+        "MiB more there, for values, the optimizer's state and open "
+        "rounds, and 62.0 KiB of 12.1 MiB are free; raise store.memory");
     /* Nothing of it is left: the name is free, and so is the rest. */
     close_key(&j, 0, 1, 2);
     open_key(j.w, j.a[0], j.gen, 4, "s:w2", MIB / 2);
     assert_int_equal(answer(j.a[0])->error, 0);
     assert_int_equal(answer(j.a[0])->key, 2);
-    finish(&j);
+    finish_job(&j);
 }
 
 static void an_optimizer_beyond_the_servers_memory_is_refused(void **state)
@@ -273,45 +277,47 @@ static void an_optimizer_beyond_the_servers_memory_is_refused(void **state)
     (void)state;
     open_key(j.w, j.a[0], j.gen, 1, "s:w0", 2 * MIB);
     assert_int_equal(answer(j.a[0])->error, 0); /* 8 MiB, and 4. */
-    say(j.w, j.a[0], set_optimizer(&j, 1, "adam"));
-    assert_int_equal(last(j.a[0], PS_MSG_OPTIMIZER_DONE)->optimizer_done.error,
-                     PS_E_FULL);
-    expect_in(last(j.a[0], PS_MSG_OPTIMIZER_DONE)->optimizer_done.text,
-              "optimizer adam does not fit on server s0: job train would need "
-              "8.0 MiB more there");
-    say(j.w, j.a[0], set_optimizer(&j, 2, "sgd"));
-    ready(j.w, j.s[0]);
-    ready(j.w, j.s[1]);
-    assert_int_equal(last(j.a[0], PS_MSG_OPTIMIZER_DONE)->optimizer_done.error,
-                     0);
-    finish(&j);
+    deliver_msg(j.w, j.a[0], set_optimizer(&j, 1, "adam"));
+    assert_int_equal(
+        last_msg(j.a[0], PS_MSG_OPTIMIZER_DONE)->optimizer_done.error,
+        PS_E_FULL);
+    expect_substring(
+        last_msg(j.a[0], PS_MSG_OPTIMIZER_DONE)->optimizer_done.text,
+        "optimizer adam does not fit on server s0: job train would need "
+        "8.0 MiB more there");
+    deliver_msg(j.w, j.a[0], set_optimizer(&j, 2, "sgd"));
+    deliver_job_ready(j.w, j.s[0]);
+    deliver_job_ready(j.w, j.s[1]);
+    assert_int_equal(
+        last_msg(j.a[0], PS_MSG_OPTIMIZER_DONE)->optimizer_done.error, 0);
+    finish_job(&j);
 }
 
 /* Servers free it when they hear of the failure; workers may take long to go. */
 static void a_failed_job_gives_its_memory_back_at_once(void **state)
 {
     struct job j = running_with(12 * MIB);
-    struct peer *ctl = join(j.w, PS_ROLE_CTL, "ctl");
+    struct peer *ctl = join_peer(j.w, PS_ROLE_CTL, "ctl");
     uint32_t servers = 0;
 
     (void)state;
     open_key(j.w, j.a[0], j.gen, 1, "s:w", MIB);
     assert_int_equal(answer(j.a[0])->error, 0);
-    say(j.w, j.s[0],
-        (struct ps_msg){.code = PS_MSG_VALUE_LOST,
-                        .value_lost = {.gen = j.gen, .version = 1}});
-    assert_int_equal(state_of(j.a[0])->phase, PS_JOB_PHASE_FAILED);
-    say(j.w, ctl,
-        (struct ps_msg){.code = PS_MSG_QUERY,
-                        .query = {.what = PS_QUERY_NODES, .job = ""}});
+    deliver_msg(j.w, j.s[0],
+                (struct ps_msg){.code = PS_MSG_VALUE_LOST,
+                                .value_lost = {.gen = j.gen, .version = 1}});
+    assert_int_equal(last_job_state(j.a[0])->phase, PS_JOB_PHASE_FAILED);
+    deliver_msg(j.w, ctl,
+                (struct ps_msg){.code = PS_MSG_QUERY,
+                                .query = {.what = PS_QUERY_NODES, .job = ""}});
     for (uint32_t i = 0; i < ctl->count; i++) {
         if (ctl->inbox[i].msg->code == PS_MSG_NODE_ROW) {
-            assert_int_equal(ctl->inbox[i].msg->node_row.reserved, 0);
-            servers += ctl->inbox[i].msg->node_row.memory == 12 * MIB;
+            assert_int_equal(ctl->inbox[i].msg->node_row.memory_reserved, 0);
+            servers += ctl->inbox[i].msg->node_row.memory_limit == 12 * MIB;
         }
     }
     assert_int_equal(servers, 2);
-    finish(&j);
+    finish_job(&j);
 }
 
 static void what_a_lost_server_held_must_fit_on_the_others(void **state)
@@ -323,17 +329,21 @@ static void what_a_lost_server_held_must_fit_on_the_others(void **state)
         open_key(j.w, j.a[0], j.gen, 1, "s:w0", 2 * MIB);
         assert_int_equal(answer(j.a[0])->error, 0);
         lose_conn(j.w, j.s[1]);
-        pass(j.w, PS_SECONDS(3));
+        advance_time(j.w, PS_SECONDS(3));
         if (memory == 24) {
-            assert_int_equal(state_of(j.a[0])->phase, PS_JOB_PHASE_RUNNING);
+            assert_int_equal(last_job_state(j.a[0])->phase,
+                             PS_JOB_PHASE_RUNNING);
         } else {
-            assert_int_equal(state_of(j.a[0])->phase, PS_JOB_PHASE_FAILED);
-            expect_in(state_of(j.a[0])->reason, "server s1 was lost: ");
-            expect_in(state_of(j.a[0])->reason,
-                      "; what it held does not fit on server s0: job train "
-                      "would need 8.0 MiB more there");
+            assert_int_equal(last_job_state(j.a[0])->phase,
+                             PS_JOB_PHASE_FAILED);
+            expect_substring(last_job_state(j.a[0])->reason,
+                             "server s1 was lost: ");
+            expect_substring(
+                last_job_state(j.a[0])->reason,
+                "; what it held does not fit on server s0: job train "
+                "would need 8.0 MiB more there");
         }
-        finish(&j);
+        finish_job(&j);
     }
 }
 
@@ -341,7 +351,7 @@ static void what_a_lost_server_held_must_fit_on_the_others(void **state)
 static void servers_hear_what_jobs_need(void **state)
 {
     struct job j = running_with(64 * MIB);
-    const struct ps_msg_job_room *r;
+    const struct ps_msg_job_quota *r;
 
     (void)state;
     for (uint64_t i = 1; i <= 4; i++) {
@@ -350,13 +360,13 @@ static void servers_hear_what_jobs_need(void **state)
         snprintf(name, sizeof(name), "s:w%u", (unsigned)i);
         open_key(j.w, j.a[0], j.gen, i, name, MIB);
     }
-    pass(j.w, PS_MILLIS(50));
-    assert_int_equal(count_of(j.s[0], PS_MSG_JOB_ROOM), 1);
-    r = &last(j.s[0], PS_MSG_JOB_ROOM)->job_room;
+    advance_time(j.w, PS_MILLIS(50));
+    assert_int_equal(count_msgs(j.s[0], PS_MSG_JOB_QUOTA), 1);
+    r = &last_msg(j.s[0], PS_MSG_JOB_QUOTA)->job_quota;
     assert_int_equal(r->gen, j.gen);
     assert_int_equal(r->bytes, 20 * MIB + 8 * TABLE);
-    assert_int_equal(r->rounds, 4 * MIB);
-    finish(&j);
+    assert_int_equal(r->round_bytes, 4 * MIB);
+    finish_job(&j);
 }
 
 /* Of large keys a server holds the value once, and 64 MiB of those that are
@@ -368,7 +378,7 @@ static void large_keys_need_their_values_once(void **state)
     (void)state;
     open_key(j.w, j.a[0], j.gen, 1, "s:w0", 512 * MIB);
     assert_int_equal(answer(j.a[0])->error, 0);
-    finish(&j);
+    finish_job(&j);
 }
 
 /* A server that does not say what it has is given keys without limit. */
@@ -379,7 +389,7 @@ static void a_server_of_unknown_memory_takes_all(void **state)
     (void)state;
     open_key(j.w, j.a[0], j.gen, 1, "s:w0", 1024 * MIB);
     assert_int_equal(answer(j.a[0])->error, 0);
-    finish(&j);
+    finish_job(&j);
 }
 
 /* What a wait is for, where the server of the key has no memory; and what an
@@ -392,28 +402,30 @@ static void a_full_server_is_named(void **state)
 
     (void)state;
     open_key(j.w, j.a[0], j.gen, 1, "s:w", MIB);
-    say_raw(j.w, j.s[0],
-            (struct ps_msg){.code = PS_MSG_PING,
-                            .ping = {.memory = 63 * MIB, .full = true}});
-    say(j.w, j.a[0],
-        (struct ps_msg){
-            .code = PS_MSG_STALL_QUERY,
-            .stall_query = {.gen = j.gen, .request = 1, .round = 1}});
+    deliver_unsequenced(j.w, j.s[0],
+                        (struct ps_msg){.code = PS_MSG_PING,
+                                        .ping = {.memory_used = 63 * MIB,
+                                                 .memory_short = true}});
+    deliver_msg(j.w, j.a[0],
+                (struct ps_msg){
+                    .code = PS_MSG_STALL_QUERY,
+                    .stall_query = {.gen = j.gen, .request = 1, .round = 1}});
     for (int i = 0; i < 2; i++) {
-        say(j.w, j.a[i],
-            (struct ps_msg){
-                .code = PS_MSG_STALL_REPORT,
-                .stall_report = {.gen = j.gen,
-                                 .request = last(j.a[i], PS_MSG_STALL_ASK)
-                                                ->stall_ask.request}});
+        deliver_msg(j.w, j.a[i],
+                    (struct ps_msg){
+                        .code = PS_MSG_STALL_REPORT,
+                        .stall_report = {
+                            .gen = j.gen,
+                            .request = last_msg(j.a[i], PS_MSG_STALL_COLLECT)
+                                           ->stall_collect.request}});
     }
     assert_string_equal(
-        last(j.a[0], PS_MSG_STALL_ANSWER)->stall_answer.also,
+        last_msg(j.a[0], PS_MSG_STALL_REPLY)->stall_reply.other_causes,
         "memory on server s0, where 63.0 MiB of 64.0 MiB are taken");
-    ctl = join(j.w, PS_ROLE_CTL, "ctl");
-    say(j.w, ctl,
-        (struct ps_msg){.code = PS_MSG_QUERY,
-                        .query = {.what = PS_QUERY_NODES, .job = ""}});
+    ctl = join_peer(j.w, PS_ROLE_CTL, "ctl");
+    deliver_msg(j.w, ctl,
+                (struct ps_msg){.code = PS_MSG_QUERY,
+                                .query = {.what = PS_QUERY_NODES, .job = ""}});
     for (uint32_t i = 0; i < ctl->count; i++) {
         if (ctl->inbox[i].msg->code == PS_MSG_NODE_ROW &&
             strcmp(ctl->inbox[i].msg->node_row.name, "s0") == 0) {
@@ -421,11 +433,11 @@ static void a_full_server_is_named(void **state)
         }
     }
     assert_non_null(n);
-    assert_true(n->full);
-    assert_int_equal(n->memory, 64 * MIB);
-    assert_int_equal(n->taken, 63 * MIB);
-    assert_int_equal(n->reserved, 8 * MIB + 2 * TABLE);
-    finish(&j);
+    assert_true(n->memory_short);
+    assert_int_equal(n->memory_limit, 64 * MIB);
+    assert_int_equal(n->memory_used, 63 * MIB);
+    assert_int_equal(n->memory_reserved, 8 * MIB + 2 * TABLE);
+    finish_job(&j);
 }
 
 int main(void)

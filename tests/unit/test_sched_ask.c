@@ -3,7 +3,7 @@
  * servers, optimizers, barriers, stalls, operators. */
 #include "sched_world.h"
 
-#include "base/label.h"
+#include "base/name_hash.h"
 
 /* ---------------------------------------------------------------- servers */
 
@@ -16,16 +16,16 @@ struct placed {
 
 static struct placed placed(const struct peer *p)
 {
-    struct placed r = {.m = &last(p, PS_MSG_KEY_OPENED)->key_opened};
+    struct placed r = {.m = &last_msg(p, PS_MSG_KEY_OPENED)->key_opened};
 
     for (uint32_t i = p->count; i > 0; i--) {
         if (p->inbox[i - 1].msg->code == PS_MSG_KEY_OPENED) {
-            const struct ps_parcel *parcel = p->inbox[i - 1].parcel;
+            const struct ps_packet *parcel = p->inbox[i - 1].packet;
             const uint8_t *d;
 
             assert_int_equal(parcel->payload_len, r.m->parts * 8u);
             assert_true(r.m->parts <= 64);
-            d = r.m->parts > 0 ? ps_slice_data(&parcel->slice[0]) : NULL;
+            d = r.m->parts > 0 ? ps_slice_data(&parcel->slices[0]) : NULL;
             for (; r.parts < r.m->parts; r.parts++, d += 8) {
                 memcpy(&r.node[r.parts], d, 4);
                 memcpy(&r.count[r.parts], d + 4, 4);
@@ -38,7 +38,7 @@ static struct placed placed(const struct peer *p)
 
 static void keys_are_registered_once(void **state)
 {
-    struct job j = running(PS_LOSS_POLICY_WAIT);
+    struct job j = start_job(PS_LOSS_POLICY_WAIT);
     struct placed p;
 
     (void)state;
@@ -61,8 +61,8 @@ static void keys_are_registered_once(void **state)
     assert_int_equal(placed(j.a[1]).node[0], j.s[1]->node);
     open_key(j.w, j.a[1], j.gen, 11, "s:w", 600001);
     assert_int_equal(placed(j.a[1]).m->error, PS_E_MISMATCH);
-    expect_in(placed(j.a[1]).m->text, "600000");
-    expect_in(placed(j.a[1]).m->text, "600001");
+    expect_substring(placed(j.a[1]).m->text, "600000");
+    expect_substring(placed(j.a[1]).m->text, "600001");
     open_key(j.w, j.a[1], j.gen, 12, "nothing", 1);
     assert_int_equal(placed(j.a[1]).m->error, PS_E_INVAL);
     open_key(j.w, j.a[1], j.gen, 13, "s:e", 0);
@@ -71,7 +71,7 @@ static void keys_are_registered_once(void **state)
     assert_int_equal(placed(j.a[1]).m->error, PS_E_TOOBIG);
     open_key(j.w, j.a[1], j.gen + 1, 15, "s:w", 1);
     assert_int_equal(placed(j.a[1]).m->error, PS_E_NOJOB);
-    finish(&j);
+    finish_job(&j);
 }
 
 static void set_optimizer(struct job *j, int agent, uint64_t request,
@@ -87,78 +87,82 @@ static void set_optimizer(struct job *j, int agent, uint64_t request,
         p[0] = p[1];
         p[1] = t;
     }
-    say(j->w, j->a[agent],
-        (struct ps_msg){.code = PS_MSG_OPTIMIZER_SET,
-                        .optimizer_set = {.gen = j->gen,
-                                          .request = request,
-                                          .name = name,
-                                          .params = p,
-                                          .params_count = 2}});
+    deliver_msg(j->w, j->a[agent],
+                (struct ps_msg){.code = PS_MSG_OPTIMIZER_SET,
+                                .optimizer_set = {.gen = j->gen,
+                                                  .request = request,
+                                                  .name = name,
+                                                  .params = p,
+                                                  .params_count = 2}});
 }
 
 /* How a key is asked for, and the error. */
-static int find_key(struct job *j, const char *name, enum ps_find find)
+static int find_key(struct job *j, const char *name, enum ps_if_absent find)
 {
-    say(j->w, j->a[0],
-        (struct ps_msg){.code = PS_MSG_KEY_OPEN,
-                        .key_open = {.gen = j->gen,
-                                     .request = 7,
-                                     .name = name,
-                                     .dtype = PS_DTYPE_FLOAT32,
-                                     .count = 10,
-                                     .classic = -1,
-                                     .find = (uint8_t)find}});
+    deliver_msg(j->w, j->a[0],
+                (struct ps_msg){.code = PS_MSG_KEY_OPEN,
+                                .key_open = {.gen = j->gen,
+                                             .request = 7,
+                                             .name = name,
+                                             .dtype = PS_DTYPE_FLOAT32,
+                                             .count = 10,
+                                             .mxnet_key = -1,
+                                             .if_absent = (uint8_t)find}});
     return placed(j->a[0]).m->error;
 }
 
 static void questions_make_no_keys(void **state)
 {
-    struct job j = running(PS_LOSS_POLICY_WAIT);
+    struct job j = start_job(PS_LOSS_POLICY_WAIT);
 
     (void)state;
-    assert_int_equal(find_key(&j, "s:a", PS_FIND_KNOWN), PS_E_NOKEY);
-    expect_in(placed(j.a[0]).m->text, "key 'a' is not known");
-    assert_int_equal(find_key(&j, "s:a", PS_FIND_KNOWN), PS_E_NOKEY);
-    assert_int_equal(find_key(&j, "s:a", PS_FIND_SUM), 0);
-    assert_int_equal(find_key(&j, "s:a", PS_FIND_KNOWN), 0);
+    assert_int_equal(find_key(&j, "s:a", PS_IF_ABSENT_FAIL), PS_E_NOKEY);
+    expect_substring(placed(j.a[0]).m->text, "key 'a' is not known");
+    assert_int_equal(find_key(&j, "s:a", PS_IF_ABSENT_FAIL), PS_E_NOKEY);
+    assert_int_equal(find_key(&j, "s:a", PS_IF_ABSENT_CREATE_UNLESS_OPTIMIZER),
+                     0);
+    assert_int_equal(find_key(&j, "s:a", PS_IF_ABSENT_FAIL), 0);
     set_optimizer(&j, 0, 2, "sgd", 0.1, 0.9, false);
-    assert_int_equal(find_key(&j, "s:b", PS_FIND_SUM), PS_E_NOKEY);
-    assert_int_equal(find_key(&j, "s:b", PS_FIND_MAKE), 0);
-    assert_int_equal(find_key(&j, "s:b", PS_FIND_SUM), 0);
-    finish(&j);
+    assert_int_equal(find_key(&j, "s:b", PS_IF_ABSENT_CREATE_UNLESS_OPTIMIZER),
+                     PS_E_NOKEY);
+    assert_int_equal(find_key(&j, "s:b", PS_IF_ABSENT_CREATE), 0);
+    assert_int_equal(find_key(&j, "s:b", PS_IF_ABSENT_CREATE_UNLESS_OPTIMIZER),
+                     0);
+    finish_job(&j);
 }
 
 static void classic_placement_numbers_string_keys_in_order(void **state)
 {
     struct world *w = world_new();
-    struct peer *s[3] = {join(w, PS_ROLE_SERVER, "s0"),
-                         join(w, PS_ROLE_SERVER, "s1"),
-                         join(w, PS_ROLE_SERVER, "s2")};
-    struct peer *a = join(w, PS_ROLE_AGENT, "a");
-    struct ps_msg msg = open_job(1, 1, 3, -1);
+    struct peer *s[3] = {join_peer(w, PS_ROLE_SERVER, "s0"),
+                         join_peer(w, PS_ROLE_SERVER, "s1"),
+                         join_peer(w, PS_ROLE_SERVER, "s2")};
+    struct peer *a = join_peer(w, PS_ROLE_AGENT, "a");
+    struct ps_msg msg = make_job_open(1, 1, 3, -1);
 
     (void)state;
     msg.job_open.placement = PS_PLACEMENT_MXNET;
-    say(w, a, msg);
+    deliver_msg(w, a, msg);
     for (int i = 0; i < 3; i++) {
-        ready(w, s[i]);
+        deliver_job_ready(w, s[i]);
     }
-    open_key(w, a, opened(a)->gen, 1, "i:5", 10);
+    open_key(w, a, last_job_opened(a)->gen, 1, "i:5", 10);
     assert_int_equal(placed(a).node[0], s[2]->node);
-    open_key(w, a, opened(a)->gen, 1, "s:first", 10); /* 0 */
+    open_key(w, a, last_job_opened(a)->gen, 1, "s:first", 10); /* 0 */
     assert_int_equal(placed(a).node[0], s[0]->node);
-    open_key(w, a, opened(a)->gen, 1, "s:second", 10); /* 9973 mod 3 = 1 */
+    open_key(w, a, last_job_opened(a)->gen, 1, "s:second",
+             10); /* 9973 mod 3 = 1 */
     assert_int_equal(placed(a).node[0], s[1]->node);
-    open_key(w, a, opened(a)->gen, 1, "s:large", 1000000);
+    open_key(w, a, last_job_opened(a)->gen, 1, "s:large", 1000000);
     assert_int_equal(placed(a).node[0], s[0]->node);
     assert_int_equal(placed(a).parts, 6); /* Cut at 1 MiB. */
-    gone(w, a, 0, 1, true);
+    deliver_worker_gone(w, a, 0, 1, true);
     end_world(w);
 }
 
 static void a_lost_server_moves_its_parts_and_no_others(void **state)
 {
-    struct job j = running(PS_LOSS_POLICY_WAIT);
+    struct job j = start_job(PS_LOSS_POLICY_WAIT);
     struct placed before;
     struct placed after;
     uint32_t epoch = ps_sched_epoch(j.w->sched);
@@ -167,13 +171,13 @@ static void a_lost_server_moves_its_parts_and_no_others(void **state)
     open_key(j.w, j.a[0], j.gen, 1, "s:small", 5); /* On s0, to stay. */
     open_key(j.w, j.a[0], j.gen, 2, "s:w", 2000000);
     before = placed(j.a[0]);
-    forget(j.a[1]);
-    forget(j.a[0]);
+    drop_inbox(j.a[1]);
+    drop_inbox(j.a[0]);
     j.s[1]->mute = true;
-    pass(j.w, PS_SECONDS(3));
+    advance_time(j.w, PS_SECONDS(3));
     assert_true(ps_sched_epoch(j.w->sched) > epoch);
-    assert_int_equal(last(j.a[1], PS_MSG_MAP)->map.servers_count, 1);
-    assert_int_equal(count_of(j.a[0], PS_MSG_KEY_OPENED), 1);
+    assert_int_equal(last_msg(j.a[1], PS_MSG_MAP)->map.servers_count, 1);
+    assert_int_equal(count_msgs(j.a[0], PS_MSG_KEY_OPENED), 1);
     after = placed(j.a[1]);
     assert_int_equal(after.m->request, 0);
     assert_int_equal(after.m->epoch, ps_sched_epoch(j.w->sched));
@@ -184,53 +188,54 @@ static void a_lost_server_moves_its_parts_and_no_others(void **state)
     }
     /* It comes back with what it had: told to forget it. */
     j.s[1]->mute = false;
-    hello(j.w, j.s[1]);
-    forget(j.s[1]);
-    say(j.w, j.s[1],
-        (struct ps_msg){.code = PS_MSG_JOB_READY,
-                        .job_ready = {.gen = j.gen, .version = 3}});
-    assert_int_equal(state_of(j.s[1])->phase, PS_JOB_PHASE_ENDED);
-    assert_int_equal(state_of(j.s[1])->gen, j.gen);
+    connect_peer(j.w, j.s[1]);
+    drop_inbox(j.s[1]);
+    deliver_msg(j.w, j.s[1],
+                (struct ps_msg){.code = PS_MSG_JOB_READY,
+                                .job_ready = {.gen = j.gen, .version = 3}});
+    assert_int_equal(last_job_state(j.s[1])->phase, PS_JOB_PHASE_ENDED);
+    assert_int_equal(last_job_state(j.s[1])->gen, j.gen);
     /* An agent that lost its link learns the new placement. */
     lose_conn(j.w, j.a[1]);
     j.a[1]->session++;
-    forget(j.a[1]);
-    hello(j.w, j.a[1]);
+    drop_inbox(j.a[1]);
+    connect_peer(j.w, j.a[1]);
     assert_int_equal(placed(j.a[1]).m->request, 0);
     for (uint64_t i = 1; i <= 2; i++) {
-        struct ps_msg msg = open_job(i, 4, 2, -1);
+        struct ps_msg msg = make_job_open(i, 4, 2, -1);
 
         msg.job_open.gen = j.gen;
-        say(j.w, j.a[1], msg);
+        deliver_msg(j.w, j.a[1], msg);
     }
-    finish(&j);
+    finish_job(&j);
 }
 
 /* A label stands for its key at servers and in what codes leave over. */
 static void names_that_share_a_label_are_not_in_one_job(void **state)
 {
     const char *const names[] = {"s:0TXHjEAhZdF", "s:SoTBqo6DJYH"};
-    struct job j = running(PS_LOSS_POLICY_WAIT);
+    struct job j = start_job(PS_LOSS_POLICY_WAIT);
 
     (void)state;
-    assert_int_equal(ps_label(names[0]), ps_label(names[1]));
+    assert_int_equal(ps_name_hash(names[0]), ps_name_hash(names[1]));
     open_key(j.w, j.a[0], j.gen, 1, names[0], 10);
     assert_int_equal(placed(j.a[0]).m->error, 0);
     open_key(j.w, j.a[0], j.gen, 2, names[1], 10);
     assert_int_equal(placed(j.a[0]).m->error, PS_E_EXIST);
-    expect_in(placed(j.a[0]).m->text, "key 'SoTBqo6DJYH' has the label of key "
-                                      "'0TXHjEAhZdF': give it another name");
+    expect_substring(placed(j.a[0]).m->text,
+                     "key 'SoTBqo6DJYH' has the label of key "
+                     "'0TXHjEAhZdF': give it another name");
     open_key(j.w, j.a[1], j.gen, 3, names[0], 10);
     assert_int_equal(placed(j.a[1]).m->error, 0);
     assert_int_equal(placed(j.a[1]).m->key, 0);
-    finish(&j);
+    finish_job(&j);
 }
 
 /* Heartbeats and other jobs are not held up by the placements of one. */
 static void placements_of_very_many_keys_are_told_in_slices(void **state)
 {
     const uint32_t keys = 3000;
-    struct job j = running(PS_LOSS_POLICY_WAIT);
+    struct job j = start_job(PS_LOSS_POLICY_WAIT);
     uint32_t epoch = ps_sched_epoch(j.w->sched);
     char name[32];
 
@@ -239,27 +244,29 @@ static void placements_of_very_many_keys_are_told_in_slices(void **state)
         snprintf(name, sizeof(name), "s:%u", i);
         open_key(j.w, j.a[0], j.gen, i + 1, name, 10);
     }
-    forget(j.a[0]);
-    forget(j.a[1]);
+    drop_inbox(j.a[0]);
+    drop_inbox(j.a[1]);
     j.w->placements_most = 0;
     while (ps_sched_epoch(j.w->sched) == epoch) {
-        step(j.w, (struct ps_event){.type = PS_EV_TICK});
+        feed_event(j.w, (struct ps_event){.type = PS_EV_TICK});
         for (int i = 0; i < 2; i++) {
-            say_raw(j.w, j.a[i], (struct ps_msg){.code = PS_MSG_PING});
+            deliver_unsequenced(j.w, j.a[i],
+                                (struct ps_msg){.code = PS_MSG_PING});
         }
-        say_raw(j.w, j.s[0], (struct ps_msg){.code = PS_MSG_PING});
+        deliver_unsequenced(j.w, j.s[0], (struct ps_msg){.code = PS_MSG_PING});
         j.w->now += BEAT;
     }
-    while (j.w->m.ops->deadline(j.w->m.self) <= j.w->now + 1) {
+    while (j.w->machine.ops->deadline(j.w->machine.self) <= j.w->now + 1) {
         j.w->now++;
-        step(j.w, (struct ps_event){.type = PS_EV_TICK});
+        feed_event(j.w, (struct ps_event){.type = PS_EV_TICK});
         for (int i = 0; i < 2; i++) { /* They acknowledge. */
-            say_raw(j.w, j.a[i], (struct ps_msg){.code = PS_MSG_PING});
+            deliver_unsequenced(j.w, j.a[i],
+                                (struct ps_msg){.code = PS_MSG_PING});
         }
     }
-    assert_in_range(j.w->placements_most, 256, PS_PLACEMENTS_TOLD_MAX);
-    assert_int_equal(count_of(j.a[0], PS_MSG_KEY_OPENED), keys / 2);
-    assert_int_equal(count_of(j.a[1], PS_MSG_KEY_OPENED), keys / 2);
+    assert_in_range(j.w->placements_most, 256, PS_PLACEMENTS_SENT_MAX);
+    assert_int_equal(count_msgs(j.a[0], PS_MSG_KEY_OPENED), keys / 2);
+    assert_int_equal(count_msgs(j.a[1], PS_MSG_KEY_OPENED), keys / 2);
     for (uint32_t i = 0; i < j.a[1]->count; i++) {
         const struct ps_msg *m = j.a[1]->inbox[i].msg;
 
@@ -267,87 +274,89 @@ static void placements_of_very_many_keys_are_told_in_slices(void **state)
             assert_true(m->key_opened.epoch > epoch);
         }
     }
-    finish(&j);
+    finish_job(&j);
 }
 
 static void a_lost_server_with_weights_fails_the_job(void **state)
 {
-    struct job j = running(PS_LOSS_POLICY_WAIT);
+    struct job j = start_job(PS_LOSS_POLICY_WAIT);
     const struct ps_rec_param p = {.name = "lr", .value = 0.1};
 
     (void)state;
-    say(j.w, j.a[0],
-        (struct ps_msg){.code = PS_MSG_OPTIMIZER_SET,
-                        .optimizer_set = {.gen = j.gen,
-                                          .request = 1,
-                                          .name = "sgd",
-                                          .params = &p,
-                                          .params_count = 1}});
+    deliver_msg(j.w, j.a[0],
+                (struct ps_msg){.code = PS_MSG_OPTIMIZER_SET,
+                                .optimizer_set = {.gen = j.gen,
+                                                  .request = 1,
+                                                  .name = "sgd",
+                                                  .params = &p,
+                                                  .params_count = 1}});
     open_key(j.w, j.a[0], j.gen, 1, "s:w", 2000000);
     lose_conn(j.w, j.s[1]);
-    pass(j.w, PS_SECONDS(3));
-    assert_int_equal(state_of(j.a[1])->phase, PS_JOB_PHASE_FAILED);
-    expect_in(state_of(j.a[1])->reason, "server s1 was lost");
+    advance_time(j.w, PS_SECONDS(3));
+    assert_int_equal(last_job_state(j.a[1])->phase, PS_JOB_PHASE_FAILED);
+    expect_substring(last_job_state(j.a[1])->reason, "server s1 was lost");
     /* The request for the optimizer was answered, too. */
-    assert_int_equal(last(j.a[0], PS_MSG_OPTIMIZER_DONE)->optimizer_done.error,
-                     PS_E_JOBFAILED);
-    finish(&j);
+    assert_int_equal(
+        last_msg(j.a[0], PS_MSG_OPTIMIZER_DONE)->optimizer_done.error,
+        PS_E_JOBFAILED);
+    finish_job(&j);
 }
 
 static void the_last_server_takes_the_job_with_it(void **state)
 {
-    struct job j = running(PS_LOSS_POLICY_WAIT);
+    struct job j = start_job(PS_LOSS_POLICY_WAIT);
 
     (void)state;
     open_key(j.w, j.a[0], j.gen, 1, "s:w", 2000000);
     j.s[0]->mute = true;
-    pass(j.w, PS_SECONDS(3));
-    assert_int_equal(state_of(j.a[1])->phase, PS_JOB_PHASE_RUNNING);
+    advance_time(j.w, PS_SECONDS(3));
+    assert_int_equal(last_job_state(j.a[1])->phase, PS_JOB_PHASE_RUNNING);
     j.s[1]->mute = true;
-    pass(j.w, PS_SECONDS(3));
-    assert_int_equal(state_of(j.a[1])->phase, PS_JOB_PHASE_FAILED);
-    expect_in(state_of(j.a[1])->reason, "server s1 was lost");
-    finish(&j);
+    advance_time(j.w, PS_SECONDS(3));
+    assert_int_equal(last_job_state(j.a[1])->phase, PS_JOB_PHASE_FAILED);
+    expect_substring(last_job_state(j.a[1])->reason, "server s1 was lost");
+    finish_job(&j);
 }
 
 /* -------------------------------------------------------------- optimizer */
 
 static void an_optimizer_is_declared_once(void **state)
 {
-    struct job j = running(PS_LOSS_POLICY_WAIT);
+    struct job j = start_job(PS_LOSS_POLICY_WAIT);
     const struct ps_msg_optimizer_done *d;
 
     (void)state;
     set_optimizer(&j, 0, 1, "nonsense", 0.1, 0.9, false);
-    assert_int_equal(last(j.a[0], PS_MSG_OPTIMIZER_DONE)->optimizer_done.error,
-                     PS_E_UNSUPPORTED);
-    forget(j.a[0]);
+    assert_int_equal(
+        last_msg(j.a[0], PS_MSG_OPTIMIZER_DONE)->optimizer_done.error,
+        PS_E_UNSUPPORTED);
+    drop_inbox(j.a[0]);
     set_optimizer(&j, 0, 2, "sgd", 0.1, 0.9, false);
     set_optimizer(&j, 0, 2, "sgd", 0.1, 0.9, false); /* Again. */
     set_optimizer(&j, 1, 5, "sgd", 0.1, 0.9, true);
-    assert_string_equal(state_of(j.s[0])->optimizer, "sgd");
-    assert_int_equal(state_of(j.s[0])->params_count, 2);
-    ready(j.w, j.s[0]);
-    assert_null(find(j.a[0], PS_MSG_OPTIMIZER_DONE));
-    ready(j.w, j.s[1]);
-    assert_int_equal(count_of(j.a[0], PS_MSG_OPTIMIZER_DONE), 1);
-    d = &last(j.a[0], PS_MSG_OPTIMIZER_DONE)->optimizer_done;
+    assert_string_equal(last_job_state(j.s[0])->optimizer, "sgd");
+    assert_int_equal(last_job_state(j.s[0])->params_count, 2);
+    deliver_job_ready(j.w, j.s[0]);
+    assert_null(find_msg(j.a[0], PS_MSG_OPTIMIZER_DONE));
+    deliver_job_ready(j.w, j.s[1]);
+    assert_int_equal(count_msgs(j.a[0], PS_MSG_OPTIMIZER_DONE), 1);
+    d = &last_msg(j.a[0], PS_MSG_OPTIMIZER_DONE)->optimizer_done;
     assert_int_equal(d->error, 0);
     assert_int_equal(d->request, 2);
-    assert_int_equal(last(j.a[1], PS_MSG_OPTIMIZER_DONE)->optimizer_done.error,
-                     0);
+    assert_int_equal(
+        last_msg(j.a[1], PS_MSG_OPTIMIZER_DONE)->optimizer_done.error, 0);
     /* Later: at once. Another one: refused, with both named. */
     set_optimizer(&j, 1, 6, "sgd", 0.1, 0.9, false);
-    d = &last(j.a[1], PS_MSG_OPTIMIZER_DONE)->optimizer_done;
+    d = &last_msg(j.a[1], PS_MSG_OPTIMIZER_DONE)->optimizer_done;
     assert_int_equal(d->request, 6);
     assert_int_equal(d->error, 0);
     set_optimizer(&j, 1, 7, "sgd", 0.2, 0.9, false);
-    d = &last(j.a[1], PS_MSG_OPTIMIZER_DONE)->optimizer_done;
+    d = &last_msg(j.a[1], PS_MSG_OPTIMIZER_DONE)->optimizer_done;
     assert_int_equal(d->request, 7);
     assert_int_equal(d->error, PS_E_MISMATCH);
-    expect_in(d->text, "sgd(lr=0.1, momentum=0.9)");
-    expect_in(d->text, "sgd(lr=0.2, momentum=0.9)");
-    finish(&j);
+    expect_substring(d->text, "sgd(lr=0.1, momentum=0.9)");
+    expect_substring(d->text, "sgd(lr=0.2, momentum=0.9)");
+    finish_job(&j);
 }
 
 /* What a server says of a partition: the squares add up to `square` and
@@ -355,25 +364,25 @@ static void an_optimizer_is_declared_once(void **state)
 static void say_squares(struct job *j, uint32_t server, uint32_t index,
                         uint64_t round, uint32_t square, uint32_t weight)
 {
-    say(j->w, j->s[server],
-        (struct ps_msg){.code = PS_MSG_SQUARES,
-                        .squares = {.gen = j->gen,
-                                    .key = 0,
-                                    .index = index,
-                                    .round = round,
-                                    .stage = PS_STAGE_GRADIENT,
-                                    .first = 34, /* Of ones. */
-                                    .digits = &square,
-                                    .digits_count = 1,
-                                    .weight_first = 34,
-                                    .weight_digits = &weight,
-                                    .weight_digits_count = 1}});
+    deliver_msg(j->w, j->s[server],
+                (struct ps_msg){.code = PS_MSG_NORM_PART,
+                                .norm_part = {.gen = j->gen,
+                                              .key = 0,
+                                              .index = index,
+                                              .round = round,
+                                              .stage = PS_STAGE_GRADIENT,
+                                              .first_digit = 34, /* Of ones. */
+                                              .digits = &square,
+                                              .digits_count = 1,
+                                              .weight_first_digit = 34,
+                                              .weight_digits = &weight,
+                                              .weight_digits_count = 1}});
 }
 
 static void norms_are_of_all_partitions(void **state)
 {
-    struct job j = running(PS_LOSS_POLICY_WAIT);
-    const struct ps_msg_norms *n;
+    struct job j = start_job(PS_LOSS_POLICY_WAIT);
+    const struct ps_msg_norm_result *n;
 
     (void)state;
     open_key(j.w, j.a[0], j.gen, 1, "s:w", 2000000);
@@ -387,14 +396,14 @@ static void norms_are_of_all_partitions(void **state)
     for (uint64_t round = 3; round <= 4; round++) {
         uint32_t total = 0;
 
-        forget(j.s[0]);
-        forget(j.s[1]);
+        drop_inbox(j.s[0]);
+        drop_inbox(j.s[1]);
         say_squares(&j, 1, of[0], round, 7, 7); /* Not its own. */
         say_squares(&j, 0, p.parts, round, 7, 7);
         for (uint32_t i = 0; i < p.parts; i++) {
             const uint32_t server = p.node[i] == j.s[0]->node ? 0 : 1;
 
-            assert_null(find(j.s[0], PS_MSG_NORMS));
+            assert_null(find_msg(j.s[0], PS_MSG_NORM_RESULT));
             say_squares(&j, server, i, round, i + 1, 10);
             total += i + 1;
             if (i + 1 < p.parts) { /* Again: it counts once. */
@@ -402,126 +411,129 @@ static void norms_are_of_all_partitions(void **state)
             }
         }
         for (uint32_t server = 0; server < 2; server++) {
-            assert_int_equal(count_of(j.s[server], PS_MSG_NORMS), 1);
-            n = &last(j.s[server], PS_MSG_NORMS)->norms;
+            assert_int_equal(count_msgs(j.s[server], PS_MSG_NORM_RESULT), 1);
+            n = &last_msg(j.s[server], PS_MSG_NORM_RESULT)->norm_result;
             assert_int_equal(n->gen, j.gen);
             assert_int_equal(n->round, round);
             assert_int_equal(n->stage, PS_STAGE_GRADIENT);
-            assert_true(n->square == total);
-            assert_true(n->weight_square == 10 * p.parts);
+            assert_true(n->square_sum == total);
+            assert_true(n->weight_square_sum == 10 * p.parts);
         }
         /* Who asks again hears it again, and nobody else. */
         say_squares(&j, 1, of[1], round, 1, 1);
-        assert_int_equal(count_of(j.s[0], PS_MSG_NORMS), 1);
-        assert_int_equal(count_of(j.s[1], PS_MSG_NORMS), 2);
-        n = &last(j.s[1], PS_MSG_NORMS)->norms;
-        assert_true(n->square == total);
+        assert_int_equal(count_msgs(j.s[0], PS_MSG_NORM_RESULT), 1);
+        assert_int_equal(count_msgs(j.s[1], PS_MSG_NORM_RESULT), 2);
+        n = &last_msg(j.s[1], PS_MSG_NORM_RESULT)->norm_result;
+        assert_true(n->square_sum == total);
         /* The answer before it is still there, for who has not heard it. */
         say_squares(&j, 1, of[1], round - 1, 1, 1);
         if (round == 3) {
-            assert_int_equal(count_of(j.s[1], PS_MSG_NORMS), 2);
+            assert_int_equal(count_msgs(j.s[1], PS_MSG_NORM_RESULT), 2);
         } else {
-            assert_int_equal(count_of(j.s[1], PS_MSG_NORMS), 3);
-            n = &last(j.s[1], PS_MSG_NORMS)->norms;
+            assert_int_equal(count_msgs(j.s[1], PS_MSG_NORM_RESULT), 3);
+            n = &last_msg(j.s[1], PS_MSG_NORM_RESULT)->norm_result;
             assert_int_equal(n->round, round - 1);
-            assert_true(n->square == total);
+            assert_true(n->square_sum == total);
         }
         /* What was before that has been answered long ago. */
         say_squares(&j, 1, of[1], round - 2, 1, 1);
-        assert_int_equal(count_of(j.s[1], PS_MSG_NORMS), round == 3 ? 2 : 3);
+        assert_int_equal(count_msgs(j.s[1], PS_MSG_NORM_RESULT),
+                         round == 3 ? 2 : 3);
     }
     say_squares(&j, 0, of[0], 5, 1, 1); /* Open, when the job ends. */
-    finish(&j);
+    finish_job(&j);
 }
 
-static const struct ps_msg_norms *norms_of(const struct peer *p)
+static const struct ps_msg_norm_result *norms_of(const struct peer *p)
 {
-    return &last(p, PS_MSG_NORMS)->norms;
+    return &last_msg(p, PS_MSG_NORM_RESULT)->norm_result;
 }
 
 static void the_norm_of_all_waits_for_every_key(void **state)
 {
     static const struct ps_rec_param params[] = {{"clip_global_norm", 1},
                                                  {"skip_nonfinite", 1}};
-    struct job j = running(PS_LOSS_POLICY_WAIT);
+    struct job j = start_job(PS_LOSS_POLICY_WAIT);
     const uint32_t ones[] = {9, 16};
     const char *const names[] = {"s:a", "s:b", "s:late"};
     uint32_t on[3];
 
     (void)state;
-    say(j.w, j.a[0],
-        (struct ps_msg){.code = PS_MSG_OPTIMIZER_SET,
-                        .optimizer_set = {.gen = j.gen,
-                                          .request = 1,
-                                          .name = "sgd",
-                                          .params = params,
-                                          .params_count = 2}});
-    ready(j.w, j.s[0]);
-    ready(j.w, j.s[1]);
+    deliver_msg(j.w, j.a[0],
+                (struct ps_msg){.code = PS_MSG_OPTIMIZER_SET,
+                                .optimizer_set = {.gen = j.gen,
+                                                  .request = 1,
+                                                  .name = "sgd",
+                                                  .params = params,
+                                                  .params_count = 2}});
+    deliver_job_ready(j.w, j.s[0]);
+    deliver_job_ready(j.w, j.s[1]);
     for (uint32_t key = 0; key < 3; key++) {
         open_key(j.w, j.a[0], j.gen, key + 1, names[key], 10);
         on[key] = placed(j.a[0]).node[0] == j.s[0]->node ? 0 : 1;
     }
     for (uint64_t round = 1; round <= 2; round++) {
-        forget(j.s[0]);
-        forget(j.s[1]);
+        drop_inbox(j.s[0]);
+        drop_inbox(j.s[1]);
         for (uint32_t key = 0; key < 3; key++) {
             struct ps_msg msg = {
-                .code = PS_MSG_SQUARES,
-                .squares = {.gen = j.gen,
-                            .key = key,
-                            .round = round + 5 * key, /* Each has its own. */
-                            .stage = PS_STAGE_GRADIENT,
-                            .wild = round == 2 && key == 1,
-                            .first = 34,
-                            .digits = &ones[key % 2],
-                            .digits_count = 1}};
+                .code = PS_MSG_NORM_PART,
+                .norm_part = {.gen = j.gen,
+                              .key = key,
+                              .round = round + 5 * key, /* Each has its own. */
+                              .stage = PS_STAGE_GRADIENT,
+                              .nonfinite_count = round == 2 && key == 1,
+                              .first_digit = 34,
+                              .digits = &ones[key % 2],
+                              .digits_count = 1}};
 
-            assert_null(find(j.s[0], PS_MSG_NORMS));
-            assert_null(find(j.s[1], PS_MSG_NORMS));
-            say(j.w, j.s[on[key]], msg);
+            assert_null(find_msg(j.s[0], PS_MSG_NORM_RESULT));
+            assert_null(find_msg(j.s[1], PS_MSG_NORM_RESULT));
+            deliver_msg(j.w, j.s[on[key]], msg);
             if (key < 2) {
-                say(j.w, j.s[on[key]], msg); /* It counts once. */
+                deliver_msg(j.w, j.s[on[key]], msg); /* It counts once. */
             }
         }
-        assert_int_equal(
-            count_of(j.s[0], PS_MSG_NORMS) + count_of(j.s[1], PS_MSG_NORMS), 3);
-        assert_true(norms_of(j.s[on[2]])->all_square == 9 + 16 + 9);
-        assert_true(norms_of(j.s[on[2]])->square == 9);
+        assert_int_equal(count_msgs(j.s[0], PS_MSG_NORM_RESULT) +
+                             count_msgs(j.s[1], PS_MSG_NORM_RESULT),
+                         3);
+        assert_true(norms_of(j.s[on[2]])->global_square_sum == 9 + 16 + 9);
+        assert_true(norms_of(j.s[on[2]])->square_sum == 9);
         assert_int_equal(norms_of(j.s[on[2]])->round, round + 10);
-        assert_int_equal(norms_of(j.s[on[0]])->wild, round == 2);
+        assert_int_equal(norms_of(j.s[on[0]])->nonfinite_count, round == 2);
     }
-    struct peer *ctl = join(j.w, PS_ROLE_CTL, "ctl");
+    struct peer *ctl = join_peer(j.w, PS_ROLE_CTL, "ctl");
 
-    say_raw(j.w, ctl,
-            (struct ps_msg){.code = PS_MSG_QUERY,
-                            .query = {.what = PS_QUERY_JOBS}});
-    assert_int_equal(last(ctl, PS_MSG_JOB_ROW)->job_row.skipped, 3);
-    finish(&j);
+    deliver_unsequenced(j.w, ctl,
+                        (struct ps_msg){.code = PS_MSG_QUERY,
+                                        .query = {.what = PS_QUERY_JOBS}});
+    assert_int_equal(last_msg(ctl, PS_MSG_JOB_ROW)->job_row.skipped_steps, 3);
+    finish_job(&j);
 }
 
 static void norms_need_rounds(void **state)
 {
     struct world *w = world_new();
-    struct peer *server = join(w, PS_ROLE_SERVER, "s0");
-    struct peer *agent = join(w, PS_ROLE_AGENT, "a0");
-    struct ps_msg open = open_job(1, 1, 1, -1);
+    struct peer *server = join_peer(w, PS_ROLE_SERVER, "s0");
+    struct peer *agent = join_peer(w, PS_ROLE_AGENT, "a0");
+    struct ps_msg open = make_job_open(1, 1, 1, -1);
 
     (void)state;
     open.job_open.mode = PS_MODE_ASYNC;
-    say(w, agent, open);
-    ready(w, server);
-    say(w, agent,
+    deliver_msg(w, agent, open);
+    deliver_job_ready(w, server);
+    deliver_msg(
+        w, agent,
         (struct ps_msg){.code = PS_MSG_OPTIMIZER_SET,
-                        .optimizer_set = {.gen = opened(agent)->gen,
+                        .optimizer_set = {.gen = last_job_opened(agent)->gen,
                                           .request = 1,
                                           .name = "lamb"}});
     const struct ps_msg_optimizer_done *d =
-        &last(agent, PS_MSG_OPTIMIZER_DONE)->optimizer_done;
+        &last_msg(agent, PS_MSG_OPTIMIZER_DONE)->optimizer_done;
 
     assert_int_equal(d->error, PS_E_UNSUPPORTED);
-    expect_in(d->text, "job train is async and has none");
-    gone(w, agent, opened(agent)->gen, 1, true);
+    expect_substring(d->text, "job train is async and has none");
+    deliver_worker_gone(w, agent, last_job_opened(agent)->gen, 1, true);
     end_world(w);
 }
 
@@ -529,37 +541,39 @@ static void norms_need_rounds(void **state)
 
 static void barriers_open_when_all_ranks_are_there(void **state)
 {
-    struct job j = running(PS_LOSS_POLICY_WAIT);
+    struct job j = start_job(PS_LOSS_POLICY_WAIT);
     const uint32_t low[] = {0, 1};
     const uint32_t high[] = {2, 3};
 
     (void)state;
-    enter(j.w, j.a[0], j.gen, 1, low, 2);
-    enter(j.w, j.a[0], j.gen, 1, low, 2);
-    enter(j.w, j.a[0], j.gen, 1, high, 2); /* Not its ranks. */
-    enter(j.w, j.a[1], j.gen, 1, high, 1);
-    assert_null(find(j.a[0], PS_MSG_BARRIER_DONE));
-    enter(j.w, j.a[1], j.gen, 1, &high[1], 1);
+    deliver_barrier_enter(j.w, j.a[0], j.gen, 1, low, 2);
+    deliver_barrier_enter(j.w, j.a[0], j.gen, 1, low, 2);
+    deliver_barrier_enter(j.w, j.a[0], j.gen, 1, high, 2); /* Not its ranks. */
+    deliver_barrier_enter(j.w, j.a[1], j.gen, 1, high, 1);
+    assert_null(find_msg(j.a[0], PS_MSG_BARRIER_DONE));
+    deliver_barrier_enter(j.w, j.a[1], j.gen, 1, &high[1], 1);
     for (int i = 0; i < 2; i++) {
-        assert_int_equal(last(j.a[i], PS_MSG_BARRIER_DONE)->barrier_done.number,
-                         1);
+        assert_int_equal(
+            last_msg(j.a[i], PS_MSG_BARRIER_DONE)->barrier_done.number, 1);
     }
     /* Asked again after a fresh link. */
-    forget(j.a[0]);
-    enter(j.w, j.a[0], j.gen, 1, low, 2);
-    assert_int_equal(last(j.a[0], PS_MSG_BARRIER_DONE)->barrier_done.number, 1);
+    drop_inbox(j.a[0]);
+    deliver_barrier_enter(j.w, j.a[0], j.gen, 1, low, 2);
+    assert_int_equal(last_msg(j.a[0], PS_MSG_BARRIER_DONE)->barrier_done.number,
+                     1);
     /* Who has left is not waited for; who was lost is. */
-    gone(j.w, j.a[0], j.gen, 1, true);
-    gone(j.w, j.a[1], j.gen, 1, false);
-    forget(j.a[0]);
-    enter(j.w, j.a[0], j.gen, 2, &low[1], 1);
-    enter(j.w, j.a[1], j.gen, 2, &high[1], 1);
-    assert_null(find(j.a[0], PS_MSG_BARRIER_DONE));
-    say(j.w, j.a[1], open_job(8, 4, 2, 2));
-    enter(j.w, j.a[1], j.gen, 2, high, 1);
-    assert_int_equal(last(j.a[0], PS_MSG_BARRIER_DONE)->barrier_done.number, 2);
-    gone(j.w, j.a[1], j.gen, 8, true);
-    finish(&j);
+    deliver_worker_gone(j.w, j.a[0], j.gen, 1, true);
+    deliver_worker_gone(j.w, j.a[1], j.gen, 1, false);
+    drop_inbox(j.a[0]);
+    deliver_barrier_enter(j.w, j.a[0], j.gen, 2, &low[1], 1);
+    deliver_barrier_enter(j.w, j.a[1], j.gen, 2, &high[1], 1);
+    assert_null(find_msg(j.a[0], PS_MSG_BARRIER_DONE));
+    deliver_msg(j.w, j.a[1], make_job_open(8, 4, 2, 2));
+    deliver_barrier_enter(j.w, j.a[1], j.gen, 2, high, 1);
+    assert_int_equal(last_msg(j.a[0], PS_MSG_BARRIER_DONE)->barrier_done.number,
+                     2);
+    deliver_worker_gone(j.w, j.a[1], j.gen, 8, true);
+    finish_job(&j);
 }
 
 /* ------------------------------------------------------------------ stall */
@@ -567,27 +581,29 @@ static void barriers_open_when_all_ranks_are_there(void **state)
 static void query_stall(struct job *j, uint64_t request, bool barrier,
                         uint64_t round)
 {
-    say(j->w, j->a[0],
-        (struct ps_msg){.code = PS_MSG_STALL_QUERY,
-                        .stall_query = {.gen = j->gen,
-                                        .request = request,
-                                        .key = 0,
-                                        .round = round,
-                                        .barrier = barrier}});
+    deliver_msg(j->w, j->a[0],
+                (struct ps_msg){.code = PS_MSG_STALL_QUERY,
+                                .stall_query = {.gen = j->gen,
+                                                .request = request,
+                                                .key = 0,
+                                                .round = round,
+                                                .barrier = barrier}});
 }
 
 static void report(struct job *j, int agent, const uint32_t *ranks,
                    uint32_t count)
 {
-    uint64_t ask = last(j->a[agent], PS_MSG_STALL_ASK)->stall_ask.request;
+    uint64_t ask =
+        last_msg(j->a[agent], PS_MSG_STALL_COLLECT)->stall_collect.request;
 
-    say(j->w, j->a[agent],
+    deliver_msg(
+        j->w, j->a[agent],
         (struct ps_msg){.code = PS_MSG_STALL_REPORT,
                         .stall_report = {.gen = j->gen,
                                          .request = ask,
                                          .ranks = ranks,
                                          .ranks_count = count,
-                                         .waits = 2,
+                                         .waiting_ops = 2,
                                          .key = "s:w",
                                          .round = 17,
                                          .waited_ns = PS_SECONDS(agent + 1)}});
@@ -595,20 +611,21 @@ static void report(struct job *j, int agent, const uint32_t *ranks,
 
 static void missing_ranks_are_named_with_state_and_host(void **state)
 {
-    struct job j = running(PS_LOSS_POLICY_WAIT);
+    struct job j = start_job(PS_LOSS_POLICY_WAIT);
     const uint32_t ranks[] = {3, 1};
-    const struct ps_msg_stall_answer *m;
+    const struct ps_msg_stall_reply *m;
 
     (void)state;
-    gone(j.w, j.a[1], j.gen, 2, false);
+    deliver_worker_gone(j.w, j.a[1], j.gen, 2, false);
     query_stall(&j, 44, false, 17);
     query_stall(&j, 44, false, 17); /* Again: one answer. */
-    assert_int_equal(last(j.a[1], PS_MSG_STALL_ASK)->stall_ask.round, 17);
+    assert_int_equal(
+        last_msg(j.a[1], PS_MSG_STALL_COLLECT)->stall_collect.round, 17);
     report(&j, 0, NULL, 0);
-    assert_null(find(j.a[0], PS_MSG_STALL_ANSWER));
+    assert_null(find_msg(j.a[0], PS_MSG_STALL_REPLY));
     report(&j, 1, ranks, 2); /* 1 is not its rank. */
-    assert_int_equal(count_of(j.a[0], PS_MSG_STALL_ANSWER), 1);
-    m = &last(j.a[0], PS_MSG_STALL_ANSWER)->stall_answer;
+    assert_int_equal(count_msgs(j.a[0], PS_MSG_STALL_REPLY), 1);
+    m = &last_msg(j.a[0], PS_MSG_STALL_REPLY)->stall_reply;
     assert_int_equal(m->request, 44);
     assert_int_equal(m->total, 1);
     assert_int_equal(m->missing[0].rank, 3);
@@ -617,38 +634,39 @@ static void missing_ranks_are_named_with_state_and_host(void **state)
     /* An agent that does not report: a second, then all its ranks. */
     query_stall(&j, 45, false, 18);
     report(&j, 0, (const uint32_t[]){0}, 1);
-    pass(j.w, PS_MILLIS(900));
-    assert_int_equal(last(j.a[0], PS_MSG_STALL_ANSWER)->stall_answer.request,
+    advance_time(j.w, PS_MILLIS(900));
+    assert_int_equal(last_msg(j.a[0], PS_MSG_STALL_REPLY)->stall_reply.request,
                      44);
-    pass(j.w, PS_MILLIS(200));
-    m = &last(j.a[0], PS_MSG_STALL_ANSWER)->stall_answer;
+    advance_time(j.w, PS_MILLIS(200));
+    m = &last_msg(j.a[0], PS_MSG_STALL_REPLY)->stall_reply;
     assert_int_equal(m->request, 45);
     assert_int_equal(m->total, 3);
     assert_int_equal(m->missing[0].rank, 0);
     assert_int_equal(m->missing[2].rank, 3);
     /* A barrier is answered from the book. */
-    enter(j.w, j.a[0], j.gen, 1, (const uint32_t[]){0, 1}, 2);
+    deliver_barrier_enter(j.w, j.a[0], j.gen, 1, (const uint32_t[]){0, 1}, 2);
     query_stall(&j, 46, true, 1);
-    m = &last(j.a[0], PS_MSG_STALL_ANSWER)->stall_answer;
+    m = &last_msg(j.a[0], PS_MSG_STALL_REPLY)->stall_reply;
     assert_int_equal(m->request, 46);
     assert_int_equal(m->total, 2);
     assert_int_equal(m->missing[0].rank, 2);
     /* Unknown jobs have nobody missing. */
     j.gen++;
     query_stall(&j, 47, false, 1);
-    assert_int_equal(last(j.a[0], PS_MSG_STALL_ANSWER)->stall_answer.total, 0);
+    assert_int_equal(last_msg(j.a[0], PS_MSG_STALL_REPLY)->stall_reply.total,
+                     0);
     j.gen--;
     query_stall(&j, 48, false, 1); /* Parked when the job ends. */
-    finish(&j);
+    finish_job(&j);
 }
 
 static void ask(struct world *w, struct peer *ctl, enum ps_query what,
                 const char *job)
 {
-    forget(ctl);
-    say(w, ctl,
-        (struct ps_msg){.code = PS_MSG_QUERY,
-                        .query = {.what = (uint8_t)what, .job = job}});
+    drop_inbox(ctl);
+    deliver_msg(w, ctl,
+                (struct ps_msg){.code = PS_MSG_QUERY,
+                                .query = {.what = (uint8_t)what, .job = job}});
 }
 
 /* Nobody is missing where the norm of all keys is waited for, but keys are. */
@@ -657,22 +675,22 @@ static void keys_that_the_norm_of_all_needs_are_named(void **state)
     static const struct ps_rec_param clip = {"clip_global_norm", 1};
     static const char *const names[] = {"s:w", "s:b", "s:c",       "c:sum",
                                         "s:d", "s:e", "s:f\x1b[m", "s:g"};
-    struct job j = running(PS_LOSS_POLICY_WAIT);
-    struct peer *ctl = join(j.w, PS_ROLE_CTL, "");
+    struct job j = start_job(PS_LOSS_POLICY_WAIT);
+    struct peer *ctl = join_peer(j.w, PS_ROLE_CTL, "");
     const uint32_t keys = sizeof(names) / sizeof(names[0]);
     const uint32_t one = 1;
     uint32_t on[8];
 
     (void)state;
-    say(j.w, j.a[0],
-        (struct ps_msg){.code = PS_MSG_OPTIMIZER_SET,
-                        .optimizer_set = {.gen = j.gen,
-                                          .request = 1,
-                                          .name = "sgd",
-                                          .params = &clip,
-                                          .params_count = 1}});
-    ready(j.w, j.s[0]);
-    ready(j.w, j.s[1]);
+    deliver_msg(j.w, j.a[0],
+                (struct ps_msg){.code = PS_MSG_OPTIMIZER_SET,
+                                .optimizer_set = {.gen = j.gen,
+                                                  .request = 1,
+                                                  .name = "sgd",
+                                                  .params = &clip,
+                                                  .params_count = 1}});
+    deliver_job_ready(j.w, j.s[0]);
+    deliver_job_ready(j.w, j.s[1]);
     for (uint32_t key = 0; key < keys; key++) {
         open_key(j.w, j.a[0], j.gen, key + 1, names[key], 10);
         on[key] = placed(j.a[0]).node[0] == j.s[0]->node ? 0 : 1;
@@ -680,31 +698,31 @@ static void keys_that_the_norm_of_all_needs_are_named(void **state)
     query_stall(&j, 1, false, 17);
     report(&j, 0, NULL, 0);
     report(&j, 1, NULL, 0);
-    assert_string_equal(last(j.a[0], PS_MSG_STALL_ANSWER)->stall_answer.also,
-                        "");
+    assert_string_equal(
+        last_msg(j.a[0], PS_MSG_STALL_REPLY)->stall_reply.other_causes, "");
     for (uint32_t key = 0; key < keys; key++) {
         if (key == 3) {
             continue; /* Of a collective: it has no gradient. */
         }
-        say(j.w, j.s[on[key]],
-            (struct ps_msg){.code = PS_MSG_SQUARES,
-                            .squares = {.gen = j.gen,
-                                        .key = key,
-                                        .round = 17,
-                                        .stage = PS_STAGE_GRADIENT,
-                                        .first = 34,
-                                        .digits = &one,
-                                        .digits_count = 1}});
+        deliver_msg(j.w, j.s[on[key]],
+                    (struct ps_msg){.code = PS_MSG_NORM_PART,
+                                    .norm_part = {.gen = j.gen,
+                                                  .key = key,
+                                                  .round = 17,
+                                                  .stage = PS_STAGE_GRADIENT,
+                                                  .first_digit = 34,
+                                                  .digits = &one,
+                                                  .digits_count = 1}});
         query_stall(&j, key + 2, false, 17);
         report(&j, 0, NULL, 0);
         report(&j, 1, NULL, 0);
-        const struct ps_msg_stall_answer *m =
-            &last(j.a[0], PS_MSG_STALL_ANSWER)->stall_answer;
+        const struct ps_msg_stall_reply *m =
+            &last_msg(j.a[0], PS_MSG_STALL_REPLY)->stall_reply;
 
         assert_int_equal(m->request, key + 2);
         assert_int_equal(m->total, 0);
         if (key == 0) {
-            assert_string_equal(m->also,
+            assert_string_equal(m->other_causes,
                                 "gradients of s:b, s:c, s:d, s:e and 2 more, "
                                 "for the norm of all keys");
             ask(j.w, ctl, PS_QUERY_STALL, "train");
@@ -712,62 +730,67 @@ static void keys_that_the_norm_of_all_needs_are_named(void **state)
             report(&j, 1, NULL, 0); /* s:w has waited longest. */
             report(&j, 0, NULL, 0);
             report(&j, 1, NULL, 0);
-            assert_string_equal(last(ctl, PS_MSG_STALL_ROW)->stall_row.also,
-                                m->also);
+            assert_string_equal(
+                last_msg(ctl, PS_MSG_STALL_ROW)->stall_row.other_causes,
+                m->other_causes);
         } else if (key == 5) {
-            assert_string_equal(m->also, "gradients of s:f\\x1b[m, s:g, for "
-                                         "the norm of all keys");
+            assert_string_equal(m->other_causes,
+                                "gradients of s:f\\x1b[m, s:g, for "
+                                "the norm of all keys");
         } else if (key == 7) {
-            assert_string_equal(m->also, ""); /* The answer is on its way. */
+            assert_string_equal(m->other_causes,
+                                ""); /* The answer is on its way. */
         }
     }
-    finish(&j);
+    finish_job(&j);
 }
 
 /* -------------------------------------------------------------- operators */
 
 static void operators_see_nodes_and_jobs(void **state)
 {
-    struct job j = running(PS_LOSS_POLICY_WAIT);
-    struct peer *ctl = join(j.w, PS_ROLE_CTL, "");
+    struct job j = start_job(PS_LOSS_POLICY_WAIT);
+    struct peer *ctl = join_peer(j.w, PS_ROLE_CTL, "");
     const struct ps_msg_job_row *row;
 
     (void)state;
-    pass(j.w, PS_MILLIS(500));
+    advance_time(j.w, PS_MILLIS(500));
     ask(j.w, ctl, PS_QUERY_NODES, "");
-    assert_int_equal(count_of(ctl, PS_MSG_NODE_ROW), 5);
-    assert_string_equal(last(ctl, PS_MSG_NODE_ROW)->node_row.name, "a1");
-    assert_int_equal(last(ctl, PS_MSG_NODE_ROW)->node_row.rounds, 7);
-    assert_int_equal(last(ctl, PS_MSG_QUERY_END)->query_end.epoch, 2);
-    assert_string_equal(last(ctl, PS_MSG_QUERY_END)->query_end.cluster, "c");
+    assert_int_equal(count_msgs(ctl, PS_MSG_NODE_ROW), 5);
+    assert_string_equal(last_msg(ctl, PS_MSG_NODE_ROW)->node_row.name, "a1");
+    assert_int_equal(last_msg(ctl, PS_MSG_NODE_ROW)->node_row.rounds, 7);
+    assert_int_equal(last_msg(ctl, PS_MSG_QUERY_END)->query_end.epoch, 2);
+    assert_string_equal(last_msg(ctl, PS_MSG_QUERY_END)->query_end.cluster,
+                        "c");
     ask(j.w, ctl, PS_QUERY_JOBS, "");
-    row = &last(ctl, PS_MSG_JOB_ROW)->job_row;
+    row = &last_msg(ctl, PS_MSG_JOB_ROW)->job_row;
     assert_string_equal(row->name, "train");
-    assert_int_equal(row->live, 4);
+    assert_int_equal(row->live_workers, 4);
     assert_int_equal(row->phase, PS_JOB_PHASE_RUNNING);
     ask(j.w, ctl, PS_QUERY_KEYS, "unknown");
-    assert_int_equal(last(ctl, PS_MSG_QUERY_END)->query_end.error, PS_E_NOJOB);
+    assert_int_equal(last_msg(ctl, PS_MSG_QUERY_END)->query_end.error,
+                     PS_E_NOJOB);
     for (uint64_t i = 0; i < 4; i++) {
-        gone(j.w, j.a[i / 2], j.gen, 1 + i % 2, true);
+        deliver_worker_gone(j.w, j.a[i / 2], j.gen, 1 + i % 2, true);
     }
     ask(j.w, ctl, PS_QUERY_JOBS, "");
-    row = &last(ctl, PS_MSG_JOB_ROW)->job_row;
+    row = &last_msg(ctl, PS_MSG_JOB_ROW)->job_row;
     assert_string_equal(row->name, "train");
     assert_int_equal(row->phase, PS_JOB_PHASE_ENDED);
     /* Only so many are kept. */
     for (uint64_t i = 0; i < 20; i++) {
-        say(j.w, j.a[0], open_job(100 + i, 1, 0, -1));
-        gone(j.w, j.a[0], 0, 100 + i, true);
+        deliver_msg(j.w, j.a[0], make_job_open(100 + i, 1, 0, -1));
+        deliver_worker_gone(j.w, j.a[0], 0, 100 + i, true);
     }
     ask(j.w, ctl, PS_QUERY_JOBS, "");
-    assert_int_equal(count_of(ctl, PS_MSG_JOB_ROW), 16);
+    assert_int_equal(count_msgs(ctl, PS_MSG_JOB_ROW), 16);
     end_world(j.w);
 }
 
 static void rows_of_keys_come_as_the_connection_takes_them(void **state)
 {
-    struct job j = running(PS_LOSS_POLICY_WAIT);
-    struct peer *ctl = join(j.w, PS_ROLE_CTL, "");
+    struct job j = start_job(PS_LOSS_POLICY_WAIT);
+    struct peer *ctl = join_peer(j.w, PS_ROLE_CTL, "");
     uint32_t turns = 0;
 
     (void)state;
@@ -778,21 +801,21 @@ static void rows_of_keys_come_as_the_connection_takes_them(void **state)
         open_key(j.w, j.a[0], j.gen, i, name, i == 0 ? 600000 : 10);
     }
     ask(j.w, ctl, PS_QUERY_KEYS, "train");
-    while (find(ctl, PS_MSG_QUERY_END) == NULL) {
+    while (find_msg(ctl, PS_MSG_QUERY_END) == NULL) {
         assert_true(++turns < 100);
-        assert_true(count_of(ctl, PS_MSG_KEY_ROW) <= 260 * turns);
-        step(j.w, (struct ps_event){.type = PS_EV_SENT,
-                                    .conn = ctl->conn,
-                                    .sent = {.queued = 1 << 20}});
-        step(j.w, (struct ps_event){.type = PS_EV_SENT,
-                                    .conn = ctl->conn,
-                                    .sent = {.queued = 0}});
+        assert_true(count_msgs(ctl, PS_MSG_KEY_ROW) <= 260 * turns);
+        feed_event(j.w, (struct ps_event){.type = PS_EV_SENT,
+                                          .conn = ctl->conn,
+                                          .sent = {.queued = 1 << 20}});
+        feed_event(j.w, (struct ps_event){.type = PS_EV_SENT,
+                                          .conn = ctl->conn,
+                                          .sent = {.queued = 0}});
     }
-    assert_int_equal(count_of(ctl, PS_MSG_KEY_ROW), 1001);
-    assert_string_equal(last(ctl, PS_MSG_KEY_ROW)->key_row.name, "s:k999");
+    assert_int_equal(count_msgs(ctl, PS_MSG_KEY_ROW), 1001);
+    assert_string_equal(last_msg(ctl, PS_MSG_KEY_ROW)->key_row.name, "s:k999");
     ask(j.w, ctl, PS_QUERY_KEYS, ""); /* Breaks off in the middle. */
     lose_conn(j.w, ctl);
-    finish(&j);
+    finish_job(&j);
 }
 
 /* A job on 3 servers of which the first has 1500 keys and the others none. */
@@ -807,19 +830,19 @@ struct lean {
 static struct lean lean_new(void)
 {
     struct lean l = {.w = world_new()};
-    struct ps_msg msg = open_job(1, 1, 3, -1);
+    struct ps_msg msg = make_job_open(1, 1, 3, -1);
 
-    l.s[0] = join(l.w, PS_ROLE_SERVER, "s0");
-    l.s[1] = join(l.w, PS_ROLE_SERVER, "s1");
-    l.s[2] = join(l.w, PS_ROLE_SERVER, "s2");
-    l.a = join(l.w, PS_ROLE_AGENT, "a");
-    l.ctl = join(l.w, PS_ROLE_CTL, "");
+    l.s[0] = join_peer(l.w, PS_ROLE_SERVER, "s0");
+    l.s[1] = join_peer(l.w, PS_ROLE_SERVER, "s1");
+    l.s[2] = join_peer(l.w, PS_ROLE_SERVER, "s2");
+    l.a = join_peer(l.w, PS_ROLE_AGENT, "a");
+    l.ctl = join_peer(l.w, PS_ROLE_CTL, "");
     msg.job_open.placement = PS_PLACEMENT_MXNET;
-    say(l.w, l.a, msg);
+    deliver_msg(l.w, l.a, msg);
     for (int i = 0; i < 3; i++) {
-        ready(l.w, l.s[i]);
+        deliver_job_ready(l.w, l.s[i]);
     }
-    l.gen = opened(l.a)->gen;
+    l.gen = last_job_opened(l.a)->gen;
     for (uint64_t i = 0; i < 1500; i++) {
         char name[16];
 
@@ -831,44 +854,45 @@ static struct lean lean_new(void)
 
 static void lean_finish(struct lean *l)
 {
-    gone(l->w, l->a, 0, 1, true);
+    deliver_worker_gone(l->w, l->a, 0, 1, true);
     end_world(l->w);
 }
 
 static void take_more(const struct lean *l)
 {
-    step(l->w, (struct ps_event){.type = PS_EV_SENT,
-                                 .conn = l->ctl->conn,
-                                 .sent = {.queued = 0}});
+    feed_event(l->w, (struct ps_event){.type = PS_EV_SENT,
+                                       .conn = l->ctl->conn,
+                                       .sent = {.queued = 0}});
 }
 
 static void operators_see_what_would_have_to_move(void **state)
 {
     struct lean l = lean_new();
-    const struct ps_msg_move_row *row;
+    const struct ps_msg_migration_row *row;
     uint32_t turns = 0;
 
     (void)state;
     ask(l.w, l.ctl, PS_QUERY_SHARES, "");
-    assert_int_equal(count_of(l.ctl, PS_MSG_SHARE_ROW), 3);
-    assert_string_equal(last(l.ctl, PS_MSG_SHARE_ROW)->share_row.server, "s2");
-    assert_int_equal(last(l.ctl, PS_MSG_SHARE_ROW)->share_row.bytes, 0);
-    ask(l.w, l.ctl, PS_QUERY_MOVES, "");
-    assert_int_equal(last(l.ctl, PS_MSG_QUERY_END)->query_end.error,
+    assert_int_equal(count_msgs(l.ctl, PS_MSG_SHARE_ROW), 3);
+    assert_string_equal(last_msg(l.ctl, PS_MSG_SHARE_ROW)->share_row.server,
+                        "s2");
+    assert_int_equal(last_msg(l.ctl, PS_MSG_SHARE_ROW)->share_row.bytes, 0);
+    ask(l.w, l.ctl, PS_QUERY_REBALANCE_PLAN, "");
+    assert_int_equal(last_msg(l.ctl, PS_MSG_QUERY_END)->query_end.error,
                      PS_E_INVAL);
-    ask(l.w, l.ctl, PS_QUERY_MOVES, "unknown");
-    assert_int_equal(last(l.ctl, PS_MSG_QUERY_END)->query_end.error,
+    ask(l.w, l.ctl, PS_QUERY_REBALANCE_PLAN, "unknown");
+    assert_int_equal(last_msg(l.ctl, PS_MSG_QUERY_END)->query_end.error,
                      PS_E_NOJOB);
-    ask(l.w, l.ctl, PS_QUERY_MOVES, "train");
-    while (find(l.ctl, PS_MSG_QUERY_END) == NULL) {
+    ask(l.w, l.ctl, PS_QUERY_REBALANCE_PLAN, "train");
+    while (find_msg(l.ctl, PS_MSG_QUERY_END) == NULL) {
         assert_true(++turns < 100);
-        assert_int_equal(count_of(l.ctl, PS_MSG_MOVE_ROW), 256 * turns);
+        assert_int_equal(count_msgs(l.ctl, PS_MSG_MIGRATION_ROW), 256 * turns);
         take_more(&l);
     }
-    assert_int_equal(last(l.ctl, PS_MSG_QUERY_END)->query_end.error, 0);
+    assert_int_equal(last_msg(l.ctl, PS_MSG_QUERY_END)->query_end.error, 0);
     /* 525 that stay are within 5 % of 500. */
-    assert_int_equal(count_of(l.ctl, PS_MSG_MOVE_ROW), 975);
-    row = &last(l.ctl, PS_MSG_MOVE_ROW)->move_row;
+    assert_int_equal(count_msgs(l.ctl, PS_MSG_MIGRATION_ROW), 975);
+    row = &last_msg(l.ctl, PS_MSG_MIGRATION_ROW)->migration_row;
     assert_string_equal(row->job, "train");
     assert_string_equal(row->from, "s0");
     assert_int_equal(row->parts, 1);
@@ -882,27 +906,28 @@ static void moves_of_a_job_that_ends_break_off(void **state)
     const struct ps_msg_query_end *end;
 
     (void)state;
-    ask(l.w, l.ctl, PS_QUERY_MOVES, "train");
-    say(l.w, l.ctl,
+    ask(l.w, l.ctl, PS_QUERY_REBALANCE_PLAN, "train");
+    deliver_msg(
+        l.w, l.ctl,
         (struct ps_msg){.code = PS_MSG_QUERY, .query = {.job = "train"}});
-    end = &last(l.ctl, PS_MSG_QUERY_END)->query_end;
+    end = &last_msg(l.ctl, PS_MSG_QUERY_END)->query_end;
     assert_int_equal(end->error, PS_E_AGAIN); /* One at a time. */
-    join(l.w, PS_ROLE_SERVER, "s3");          /* A new epoch does no harm. */
-    gone(l.w, l.a, 0, 1, true);
-    forget(l.ctl);
+    join_peer(l.w, PS_ROLE_SERVER, "s3");     /* A new epoch does no harm. */
+    deliver_worker_gone(l.w, l.a, 0, 1, true);
+    drop_inbox(l.ctl);
     take_more(&l);
-    end = &last(l.ctl, PS_MSG_QUERY_END)->query_end;
+    end = &last_msg(l.ctl, PS_MSG_QUERY_END)->query_end;
     assert_int_equal(end->error, PS_E_AGAIN);
-    expect_in(end->text, "ended");
+    expect_substring(end->text, "ended");
     end_world(l.w);
 
     l = lean_new();
-    ask(l.w, l.ctl, PS_QUERY_MOVES, "train");
+    ask(l.w, l.ctl, PS_QUERY_REBALANCE_PLAN, "train");
     lose_conn(l.w, l.ctl); /* In the middle of it. */
     lean_finish(&l);
 
     l = lean_new();
-    ask(l.w, l.ctl, PS_QUERY_MOVES, "train");
+    ask(l.w, l.ctl, PS_QUERY_REBALANCE_PLAN, "train");
     lean_finish(&l); /* And with the scheduler. */
 }
 
@@ -919,30 +944,31 @@ static void a_plan_without_memory_is_refused(void **state)
 
     (void)state;
     for (uint64_t n = 1; n < 60; n++) {
-        forget(l.ctl);
+        drop_inbox(l.ctl);
         ps_alloc_fail_at(n, 0);
-        ask(l.w, l.ctl, PS_QUERY_MOVES, "train");
+        ask(l.w, l.ctl, PS_QUERY_REBALANCE_PLAN, "train");
         ps_alloc_fail_at(0, 0);
-        while (find(l.ctl, PS_MSG_QUERY_END) == NULL) {
+        while (find_msg(l.ctl, PS_MSG_QUERY_END) == NULL) {
             take_more(&l);
         }
-        end = &last(l.ctl, PS_MSG_QUERY_END)->query_end;
+        end = &last_msg(l.ctl, PS_MSG_QUERY_END)->query_end;
         if (end->error != 0) {
             assert_int_equal(end->error, PS_E_NOMEM);
-            expect_in(end->text, "no memory to plan for 1500 partitions");
+            expect_substring(end->text,
+                             "no memory to plan for 1500 partitions");
             refusals++;
         }
     }
     assert_int_equal(refusals, 5);
-    forget(l.ctl);
+    drop_inbox(l.ctl);
     ps_alloc_fail_at(300, 0); /* Amid the moves. */
-    say(l.w, l.ctl, rebalance);
+    deliver_msg(l.w, l.ctl, rebalance);
     ps_alloc_fail_at(0, 0);
-    end = &last(l.ctl, PS_MSG_QUERY_END)->query_end;
+    end = &last_msg(l.ctl, PS_MSG_QUERY_END)->query_end;
     assert_int_equal(end->error, PS_E_NOMEM);
-    assert_null(find(l.s[0], PS_MSG_PART_READ));
-    say(l.w, l.ctl, rebalance);
-    assert_non_null(find(l.s[0], PS_MSG_PART_READ));
+    assert_null(find_msg(l.s[0], PS_MSG_PART_READ));
+    deliver_msg(l.w, l.ctl, rebalance);
+    assert_non_null(find_msg(l.s[0], PS_MSG_PART_READ));
     lean_finish(&l);
 }
 
@@ -952,39 +978,40 @@ static void a_plan_without_memory_is_refused(void **state)
 static void a_move_that_a_death_ends_has_an_epoch_of_its_own(void **state)
 {
     static const uint64_t lens[1] = {100};
-    struct job j = running(PS_LOSS_POLICY_WAIT);
-    struct peer *ctl = join(j.w, PS_ROLE_CTL, "");
+    struct job j = start_job(PS_LOSS_POLICY_WAIT);
+    struct peer *ctl = join_peer(j.w, PS_ROLE_CTL, "");
     const struct ps_msg_part_read *r;
-    struct ps_msg piece = {.code = PS_MSG_PART_PIECE};
+    struct ps_msg piece = {.code = PS_MSG_PART_CHUNK};
     struct placed p;
     uint32_t epoch = 0;
 
     (void)state;
     open_key(j.w, j.a[0], j.gen, 1, "s:w", 2000000);
-    say(j.w, ctl,
-        (struct ps_msg){.code = PS_MSG_QUERY,
-                        .query = {.what = PS_QUERY_REBALANCE,
-                                  .job = "train",
-                                  .off = "s1"}});
-    r = &last(j.s[1], PS_MSG_PART_READ)->part_read;
-    piece.part_piece = (struct ps_msg_part_piece){.move = r->move,
+    deliver_msg(j.w, ctl,
+                (struct ps_msg){.code = PS_MSG_QUERY,
+                                .query = {.what = PS_QUERY_REBALANCE,
+                                          .job = "train",
+                                          .drain_server = "s1"}});
+    r = &last_msg(j.s[1], PS_MSG_PART_READ)->part_read;
+    piece.part_chunk = (struct ps_msg_part_chunk){.migration = r->migration,
                                                   .gen = r->gen,
                                                   .key = r->key,
                                                   .index = r->index,
-                                                  .lens = lens,
-                                                  .lens_count = 1};
-    say(j.w, j.s[1], piece);
-    say(j.w, j.s[0],
-        (struct ps_msg){.code = PS_MSG_PART_DONE,
-                        .part_done = {.move = piece.part_piece.move,
-                                      .gen = j.gen,
-                                      .key = piece.part_piece.key,
-                                      .index = piece.part_piece.index,
-                                      .have = lens[0]}});
-    assert_true(last(j.s[0], PS_MSG_PART_END)->part_end.yours);
-    forget(j.a[1]);
+                                                  .buffer_bytes = lens,
+                                                  .buffer_bytes_count = 1};
+    deliver_msg(j.w, j.s[1], piece);
+    deliver_msg(
+        j.w, j.s[0],
+        (struct ps_msg){.code = PS_MSG_PART_ACK,
+                        .part_ack = {.migration = piece.part_chunk.migration,
+                                     .gen = j.gen,
+                                     .key = piece.part_chunk.key,
+                                     .index = piece.part_chunk.index,
+                                     .received_bytes = lens[0]}});
+    assert_true(last_msg(j.s[0], PS_MSG_PART_END)->part_end.is_owner);
+    drop_inbox(j.a[1]);
     j.s[1]->mute = true;
-    pass(j.w, PS_SECONDS(3));
+    advance_time(j.w, PS_SECONDS(3));
     for (uint32_t i = 0; i < j.a[1]->count; i++) {
         if (j.a[1]->inbox[i].msg->code == PS_MSG_KEY_OPENED) {
             assert_true(j.a[1]->inbox[i].msg->key_opened.epoch > epoch);
@@ -996,72 +1023,76 @@ static void a_move_that_a_death_ends_has_an_epoch_of_its_own(void **state)
     for (uint32_t i = 0; i < p.parts; i++) {
         assert_int_equal(p.node[i], j.s[0]->node);
     }
-    finish(&j);
+    finish_job(&j);
 }
 
 static void operators_see_what_a_job_waits_for(void **state)
 {
-    struct job j = running(PS_LOSS_POLICY_WAIT);
-    struct peer *ctl = join(j.w, PS_ROLE_CTL, "");
+    struct job j = start_job(PS_LOSS_POLICY_WAIT);
+    struct peer *ctl = join_peer(j.w, PS_ROLE_CTL, "");
     const struct ps_msg_stall_row *row;
 
     (void)state;
     open_key(j.w, j.a[0], j.gen, 1, "s:w", 10);
-    enter(j.w, j.a[0], j.gen, 1, (const uint32_t[]){0}, 1);
-    pass(j.w, PS_SECONDS(1));
+    deliver_barrier_enter(j.w, j.a[0], j.gen, 1, (const uint32_t[]){0}, 1);
+    advance_time(j.w, PS_SECONDS(1));
     ask(j.w, ctl, PS_QUERY_STALL, "");
-    row = &last(ctl, PS_MSG_STALL_ROW)->stall_row;
+    row = &last_msg(ctl, PS_MSG_STALL_ROW)->stall_row;
     assert_string_equal(row->what, "barrier 1");
     assert_int_equal(row->missing_count, 3);
     assert_int_equal(row->waited_ns, PS_SECONDS(1));
-    assert_true(last(j.a[0], PS_MSG_STALL_ASK)->stall_ask.any);
+    assert_true(last_msg(j.a[0], PS_MSG_STALL_COLLECT)->stall_collect.oldest);
     report(&j, 0, NULL, 0);
     report(&j, 1, NULL, 0); /* Waits longest, for round 17 of s:w. */
-    assert_false(last(j.a[0], PS_MSG_STALL_ASK)->stall_ask.any);
-    assert_int_equal(last(j.a[0], PS_MSG_STALL_ASK)->stall_ask.round, 17);
+    assert_false(last_msg(j.a[0], PS_MSG_STALL_COLLECT)->stall_collect.oldest);
+    assert_int_equal(
+        last_msg(j.a[0], PS_MSG_STALL_COLLECT)->stall_collect.round, 17);
     report(&j, 0, (const uint32_t[]){1}, 1);
-    assert_null(find(ctl, PS_MSG_QUERY_END));
-    pass(j.w, PS_MILLIS(1100));
-    row = &last(ctl, PS_MSG_STALL_ROW)->stall_row;
+    assert_null(find_msg(ctl, PS_MSG_QUERY_END));
+    advance_time(j.w, PS_MILLIS(1100));
+    row = &last_msg(ctl, PS_MSG_STALL_ROW)->stall_row;
     assert_string_equal(row->what, "key s:w round 17");
-    assert_int_equal(row->waits, 4);
+    assert_int_equal(row->waiting_ops, 4);
     assert_int_equal(row->waited_ns, PS_SECONDS(2));
     assert_int_equal(row->missing_count, 3); /* 1, and those of a1. */
     assert_int_equal(row->missing[0].rank, 1);
-    assert_int_equal(last(ctl, PS_MSG_QUERY_END)->query_end.error, 0);
+    assert_int_equal(last_msg(ctl, PS_MSG_QUERY_END)->query_end.error, 0);
     ask(j.w, ctl, PS_QUERY_STALL, "train");
     lose_conn(j.w, ctl); /* In the middle of it. */
-    pass(j.w, PS_SECONDS(2));
-    finish(&j);
+    advance_time(j.w, PS_SECONDS(2));
+    finish_job(&j);
 }
 
 static void a_cancelled_job_leaves_nothing(void **state)
 {
-    struct job j = running(PS_LOSS_POLICY_WAIT);
-    struct peer *ctl = join(j.w, PS_ROLE_CTL, "");
+    struct job j = start_job(PS_LOSS_POLICY_WAIT);
+    struct peer *ctl = join_peer(j.w, PS_ROLE_CTL, "");
 
     (void)state;
     open_key(j.w, j.a[0], j.gen, 1, "s:w", 1000000);
     set_optimizer(&j, 0, 2, "sgd", 0.1, 0.9, false);
-    enter(j.w, j.a[0], j.gen, 1, (const uint32_t[]){0}, 1);
+    deliver_barrier_enter(j.w, j.a[0], j.gen, 1, (const uint32_t[]){0}, 1);
     query_stall(&j, 3, false, 1);
     assert_true(ps_sched_residue(j.w->sched) > 0);
-    say(j.w, ctl,
+    deliver_msg(
+        j.w, ctl,
         (struct ps_msg){.code = PS_MSG_JOB_CANCEL,
                         .job_cancel = {.job = "train", .reason = "enough"}});
-    assert_int_equal(last(ctl, PS_MSG_QUERY_END)->query_end.error, 0);
-    assert_int_equal(state_of(j.a[1])->phase, PS_JOB_PHASE_FAILED);
-    expect_in(state_of(j.a[1])->reason, "enough");
-    assert_int_equal(last(j.a[0], PS_MSG_OPTIMIZER_DONE)->optimizer_done.error,
-                     PS_E_JOBFAILED);
-    assert_non_null(find(j.a[0], PS_MSG_STALL_ANSWER));
-    say(j.w, ctl,
-        (struct ps_msg){.code = PS_MSG_JOB_CANCEL,
-                        .job_cancel = {.job = "train"}});
-    assert_int_equal(last(ctl, PS_MSG_QUERY_END)->query_end.error, PS_E_NOJOB);
+    assert_int_equal(last_msg(ctl, PS_MSG_QUERY_END)->query_end.error, 0);
+    assert_int_equal(last_job_state(j.a[1])->phase, PS_JOB_PHASE_FAILED);
+    expect_substring(last_job_state(j.a[1])->reason, "enough");
+    assert_int_equal(
+        last_msg(j.a[0], PS_MSG_OPTIMIZER_DONE)->optimizer_done.error,
+        PS_E_JOBFAILED);
+    assert_non_null(find_msg(j.a[0], PS_MSG_STALL_REPLY));
+    deliver_msg(j.w, ctl,
+                (struct ps_msg){.code = PS_MSG_JOB_CANCEL,
+                                .job_cancel = {.job = "train"}});
+    assert_int_equal(last_msg(ctl, PS_MSG_QUERY_END)->query_end.error,
+                     PS_E_NOJOB);
     /* Agents that never say that the workers went do not keep it. */
-    pass(j.w, PS_SECONDS(31));
-    assert_int_equal(state_of(j.s[1])->phase, PS_JOB_PHASE_ENDED);
+    advance_time(j.w, PS_SECONDS(31));
+    assert_int_equal(last_job_state(j.s[1])->phase, PS_JOB_PHASE_ENDED);
     end_world(j.w);
 }
 
@@ -1074,15 +1105,16 @@ static void change_as(struct world *w, uint32_t uid, bool by_tcp, int rc,
 
     ctl->uid = uid;
     ctl->by_tcp = by_tcp;
-    hello(w, ctl);
-    say(w, ctl, msg);
-    end = &last(ctl, PS_MSG_QUERY_END)->query_end;
+    connect_peer(w, ctl);
+    deliver_msg(w, ctl, msg);
+    end = &last_msg(ctl, PS_MSG_QUERY_END)->query_end;
     assert_int_equal(end->error, rc);
     if (rc == PS_E_PERM) {
-        expect_in(end->text, "not allowed: job 'train' belongs to user 7; ");
+        expect_substring(end->text,
+                         "not allowed: job 'train' belongs to user 7; ");
     }
     lose_conn(w, ctl);
-    forget(ctl);
+    drop_inbox(ctl);
     ps_free(ctl->inbox);
     *ctl = (struct peer){0};
     w->peers--;
@@ -1090,7 +1122,7 @@ static void change_as(struct world *w, uint32_t uid, bool by_tcp, int rc,
 
 static void jobs_are_changed_by_their_owners(void **state)
 {
-    struct job j = running(PS_LOSS_POLICY_WAIT);
+    struct job j = start_job(PS_LOSS_POLICY_WAIT);
     struct ps_msg changes[] = {
         {.code = PS_MSG_JOB_CANCEL, .job_cancel = {.job = "train"}},
         {.code = PS_MSG_JOB_SET,
@@ -1106,38 +1138,39 @@ static void jobs_are_changed_by_their_owners(void **state)
         change_as(j.w, 7, true, PS_E_PERM, changes[i]);
         change_as(j.w, 0, true, PS_E_PERM, changes[i]);
     }
-    change_as(
-        j.w, 8, true, 0,
-        (struct ps_msg){.code = PS_MSG_QUERY,
-                        .query = {.what = PS_QUERY_MOVES, .job = "train"}});
-    assert_int_equal(state_of(j.a[1])->phase, PS_JOB_PHASE_RUNNING);
+    change_as(j.w, 8, true, 0,
+              (struct ps_msg){
+                  .code = PS_MSG_QUERY,
+                  .query = {.what = PS_QUERY_REBALANCE_PLAN, .job = "train"}});
+    assert_int_equal(last_job_state(j.a[1])->phase, PS_JOB_PHASE_RUNNING);
     change_as(j.w, 7, false, 0, changes[2]);
     change_as(j.w, 55, false, 0, changes[2]); /* The scheduler's own. */
     change_as(j.w, 0, false, 0, *cancel);
-    assert_int_equal(state_of(j.a[1])->phase, PS_JOB_PHASE_FAILED);
-    finish(&j);
+    assert_int_equal(last_job_state(j.a[1])->phase, PS_JOB_PHASE_FAILED);
+    finish_job(&j);
 }
 
 static void lost_ranks_are_in_the_row_of_their_job(void **state)
 {
-    struct job j = running(PS_LOSS_POLICY_WAIT);
-    struct peer *ctl = join(j.w, PS_ROLE_CTL, "");
+    struct job j = start_job(PS_LOSS_POLICY_WAIT);
+    struct peer *ctl = join_peer(j.w, PS_ROLE_CTL, "");
     const struct ps_msg_job_row *row;
 
     (void)state;
     ask(j.w, ctl, PS_QUERY_JOBS, "");
-    assert_int_equal(last(ctl, PS_MSG_JOB_ROW)->job_row.ranks_lost, 0);
-    gone(j.w, j.a[0], j.gen, 2, false);
-    gone(j.w, j.a[1], j.gen, 1, true); /* It left: nobody has lost it. */
+    assert_int_equal(last_msg(ctl, PS_MSG_JOB_ROW)->job_row.ranks_lost, 0);
+    deliver_worker_gone(j.w, j.a[0], j.gen, 2, false);
+    deliver_worker_gone(j.w, j.a[1], j.gen, 1,
+                        true); /* It left: nobody has lost it. */
     ask(j.w, ctl, PS_QUERY_JOBS, "");
-    row = &last(ctl, PS_MSG_JOB_ROW)->job_row;
-    assert_int_equal(row->live, 2);
+    row = &last_msg(ctl, PS_MSG_JOB_ROW)->job_row;
+    assert_int_equal(row->live_workers, 2);
     assert_int_equal(row->ranks_lost, 1);
-    assert_int_equal(row->lost_count, 1);
-    assert_int_equal(row->lost[0].rank, 1);
-    assert_string_equal(row->lost[0].host, "host-a");
+    assert_int_equal(row->lost_ranks_count, 1);
+    assert_int_equal(row->lost_ranks[0].rank, 1);
+    assert_string_equal(row->lost_ranks[0].host, "host-a");
     ask(j.w, ctl, PS_QUERY_JOBS, ""); /* And from what is kept of it. */
-    finish(&j);
+    finish_job(&j);
 }
 
 static void one_user_does_not_keep_others_away(void **state)
@@ -1148,19 +1181,20 @@ static void one_user_does_not_keep_others_away(void **state)
     (void)state;
     p->uid = 7;
     for (uint32_t i = 0; i <= PS_CONTROL_USER_MAX; i++) {
-        forget(p);
-        hello(w, p);
-        assert_true((find(p, PS_MSG_REJECT) != NULL) ==
+        drop_inbox(p);
+        connect_peer(w, p);
+        assert_true((find_msg(p, PS_MSG_REJECT) != NULL) ==
                     (i == PS_CONTROL_USER_MAX));
-        assert_true((find(p, PS_MSG_WELCOME) != NULL) ==
+        assert_true((find_msg(p, PS_MSG_WELCOME) != NULL) ==
                     (i < PS_CONTROL_USER_MAX));
     }
-    expect_in(last(p, PS_MSG_REJECT)->reject.text, "user 7 has 32 tools");
+    expect_substring(last_msg(p, PS_MSG_REJECT)->reject.text,
+                     "user 7 has 32 tools");
     for (uint32_t uid = 0; uid < 9; uid += 8) {
-        forget(p);
+        drop_inbox(p);
         p->uid = uid;
-        hello(w, p);
-        assert_non_null(find(p, PS_MSG_WELCOME));
+        connect_peer(w, p);
+        assert_non_null(find_msg(p, PS_MSG_WELCOME));
     }
     end_world(w);
 }
@@ -1171,10 +1205,10 @@ static void members_are_rejected_at_the_socket_of_tools(void **state)
     struct peer *p = peer_new(w, PS_ROLE_CTL, "ps0");
 
     (void)state;
-    dial(w, p);
+    open_peer_conn(w, p);
     p->role = PS_ROLE_SERVER;
-    say_raw(w, p, make_hello(p));
-    assert_int_equal(last(p, PS_MSG_REJECT)->reject.error, PS_E_PERM);
+    deliver_unsequenced(w, p, make_hello(p));
+    assert_int_equal(last_msg(p, PS_MSG_REJECT)->reject.error, PS_E_PERM);
     end_world(w);
 }
 

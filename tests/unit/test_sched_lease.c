@@ -20,9 +20,10 @@ static void all_are_well(const struct job *j)
 {
     assert_null(strstr(j->w->story, "GONE"));
     assert_int_equal(in_state(j->w, PS_NODE_STATE_ACTIVE), 4);
-    assert_int_equal(state_of(j->a[0])->phase, PS_JOB_PHASE_RUNNING);
+    assert_int_equal(last_job_state(j->a[0])->phase, PS_JOB_PHASE_RUNNING);
     for (uint32_t i = 0; i < 4; i++) {
-        assert_int_equal(state_of(j->a[0])->ranks[i].state, PS_RANK_STATE_LIVE);
+        assert_int_equal(last_job_state(j->a[0])->ranks[i].state,
+                         PS_RANK_STATE_LIVE);
     }
 }
 
@@ -32,17 +33,17 @@ static void nobody_is_given_up_while_all_are_silent(void **state)
 
     (void)state;
     for (uint32_t i = 0; i < 3; i++) {
-        struct job j = running(PS_LOSS_POLICY_FAIL);
+        struct job j = start_job(PS_LOSS_POLICY_FAIL);
 
-        pass(j.w, PS_SECONDS(1));
+        advance_time(j.w, PS_SECONDS(1));
         mute_all(j.w, true);
-        pass(j.w, lengths[i]);
+        advance_time(j.w, lengths[i]);
         assert_int_equal(in_state(j.w, PS_NODE_STATE_SUSPECT), 4);
-        expect_in(j.w->story, "no member is heard");
+        expect_substring(j.w->story, "no member is heard");
         mute_all(j.w, false);
-        pass(j.w, PS_SECONDS(20));
+        advance_time(j.w, PS_SECONDS(20));
         all_are_well(&j);
-        finish(&j);
+        finish_job(&j);
     }
 }
 
@@ -52,14 +53,14 @@ static void two_that_are_silent_at_once_are_not_dead(void **state)
     struct world *w = world_new();
 
     (void)state;
-    join(w, PS_ROLE_SERVER, "s0");
-    join(w, PS_ROLE_AGENT, "a0");
-    pass(w, PS_SECONDS(1));
+    join_peer(w, PS_ROLE_SERVER, "s0");
+    join_peer(w, PS_ROLE_AGENT, "a0");
+    advance_time(w, PS_SECONDS(1));
     mute_all(w, true);
-    pass(w, PS_SECONDS(60));
+    advance_time(w, PS_SECONDS(60));
     assert_int_equal(in_state(w, PS_NODE_STATE_SUSPECT), 2);
     mute_all(w, false);
-    pass(w, PS_SECONDS(20));
+    advance_time(w, PS_SECONDS(20));
     assert_int_equal(in_state(w, PS_NODE_STATE_ACTIVE), 2);
     end_world(w);
 }
@@ -70,11 +71,11 @@ static void one_of_two_that_is_silent_is_dead_in_time(void **state)
     struct peer *s;
 
     (void)state;
-    s = join(w, PS_ROLE_SERVER, "s0");
-    join(w, PS_ROLE_AGENT, "a0");
-    pass(w, PS_SECONDS(1));
+    s = join_peer(w, PS_ROLE_SERVER, "s0");
+    join_peer(w, PS_ROLE_AGENT, "a0");
+    advance_time(w, PS_SECONDS(1));
     s->mute = true;
-    pass(w, PS_MILLIS(2100));
+    advance_time(w, PS_MILLIS(2100));
     assert_int_equal(in_state(w, PS_NODE_STATE_GONE), 1);
     assert_int_equal(in_state(w, PS_NODE_STATE_ACTIVE), 1);
     end_world(w);
@@ -96,11 +97,11 @@ static uint32_t asked_of(const struct peer *p, const struct peer *other)
 static void hears(struct world *w, struct peer *witness, const struct peer *m,
                   uint64_t incarnation, ps_time silence)
 {
-    say_raw(w, witness,
-            (struct ps_msg){.code = PS_MSG_PING_ACK,
-                            .ping_ack = {.node = m->node,
-                                         .incarnation = incarnation,
-                                         .silent_ns = silence}});
+    deliver_unsequenced(w, witness,
+                        (struct ps_msg){.code = PS_MSG_PING_ACK,
+                                        .ping_ack = {.node = m->node,
+                                                     .incarnation = incarnation,
+                                                     .silent_ns = silence}});
 }
 
 /* Servers and agents alike: for as long as another one hears it, but not for
@@ -109,24 +110,24 @@ static void who_is_heard_by_others_is_not_given_up(void **state)
 {
     (void)state;
     for (uint32_t i = 0; i < 2; i++) {
-        struct job j = running(PS_LOSS_POLICY_FAIL);
+        struct job j = start_job(PS_LOSS_POLICY_FAIL);
         struct peer *m = i == 0 ? j.s[1] : j.a[1];
         struct peer *witness = i == 0 ? j.a[0] : j.s[0];
         ps_time lost;
 
-        pass(j.w, PS_SECONDS(1));
+        advance_time(j.w, PS_SECONDS(1));
         m->mute = true;
         lost = j.w->now;
         while (j.w->now < lost + PS_SECONDS(290)) {
-            pass(j.w, PS_MILLIS(500));
+            advance_time(j.w, PS_MILLIS(500));
             hears(j.w, witness, m, 1, PS_MILLIS(300));
         }
         assert_true(asked_of(witness, m) > 500);
         assert_int_equal(asked_of(i == 0 ? j.s[0] : j.a[0], m), 0);
         assert_int_equal(in_state(j.w, PS_NODE_STATE_SUSPECT), 1);
-        expect_in(j.w->story, "it is not given up");
+        expect_substring(j.w->story, "it is not given up");
         while (j.w->now < lost + PS_SECONDS(301)) {
-            pass(j.w, PS_MILLIS(500));
+            advance_time(j.w, PS_MILLIS(500));
             hears(j.w, witness, m, 1, PS_MILLIS(300));
         }
         assert_int_equal(in_state(j.w, PS_NODE_STATE_GONE), 1);
@@ -138,47 +139,47 @@ static void who_is_heard_by_others_is_not_given_up(void **state)
  * earlier process of the name says nothing. */
 static void who_is_heard_by_nobody_is_given_up_in_time(void **state)
 {
-    struct job j = running(PS_LOSS_POLICY_WAIT);
+    struct job j = start_job(PS_LOSS_POLICY_WAIT);
 
     (void)state;
-    pass(j.w, PS_SECONDS(1));
+    advance_time(j.w, PS_SECONDS(1));
     j.s[1]->mute = true;
-    pass(j.w, PS_SECONDS(1));
+    advance_time(j.w, PS_SECONDS(1));
     hears(j.w, j.a[0], j.s[1], 1, PS_MILLIS(800));
     hears(j.w, j.a[0], j.s[1], 2, 0);
     hears(j.w, j.s[0], j.s[1], 1, 0); /* Servers have no links to others. */
-    pass(j.w, PS_MILLIS(1100));
+    advance_time(j.w, PS_MILLIS(1100));
     assert_int_equal(in_state(j.w, PS_NODE_STATE_SUSPECT), 1);
-    pass(j.w, PS_MILLIS(200));
+    advance_time(j.w, PS_MILLIS(200));
     assert_int_equal(in_state(j.w, PS_NODE_STATE_GONE), 1);
-    finish(&j);
+    finish_job(&j);
 }
 
 /* They come back one after the other, some with a connection of their own
  * only seconds later. */
 static void leases_begin_again_when_somebody_is_heard(void **state)
 {
-    struct job j = running(PS_LOSS_POLICY_FAIL);
+    struct job j = start_job(PS_LOSS_POLICY_FAIL);
 
     (void)state;
-    pass(j.w, PS_SECONDS(1));
+    advance_time(j.w, PS_SECONDS(1));
     mute_all(j.w, true);
-    pass(j.w, PS_SECONDS(5));
+    advance_time(j.w, PS_SECONDS(5));
     j.s[0]->mute = false;
-    pass(j.w, PS_SECONDS(1));
-    expect_in(j.w->story, "members are heard again");
+    advance_time(j.w, PS_SECONDS(1));
+    expect_substring(j.w->story, "members are heard again");
     assert_null(strstr(strstr(j.w->story, "are heard again") + 1,
                        "are heard again")); /* Said once. */
     for (uint32_t i = 0; i < 2; i++) {
-        pass(j.w, PS_SECONDS(4));
+        advance_time(j.w, PS_SECONDS(4));
         lose_conn(j.w, j.a[i]);
         j.a[i]->mute = false;
-        hello(j.w, j.a[i]);
+        connect_peer(j.w, j.a[i]);
     }
     j.s[1]->mute = false;
-    pass(j.w, PS_SECONDS(1));
+    advance_time(j.w, PS_SECONDS(1));
     all_are_well(&j);
-    finish(&j);
+    finish_job(&j);
 }
 
 /* Who died while nobody was heard is found when the others are back, and does
@@ -189,21 +190,21 @@ static void silence_of_all_excuses_each_member_once(void **state)
     struct peer *a;
 
     (void)state;
-    join(w, PS_ROLE_SERVER, "s0");
-    a = join(w, PS_ROLE_AGENT, "a0");
-    pass(w, PS_SECONDS(1));
+    join_peer(w, PS_ROLE_SERVER, "s0");
+    a = join_peer(w, PS_ROLE_AGENT, "a0");
+    advance_time(w, PS_SECONDS(1));
     mute_all(w, true);
-    pass(w, PS_SECONDS(30));
+    advance_time(w, PS_SECONDS(30));
     for (uint32_t i = 0; i < 6; i++) {
         a->mute = false;
-        pass(w, PS_SECONDS(1));
+        advance_time(w, PS_SECONDS(1));
         a->mute = true;
-        pass(w, PS_SECONDS(1));
+        advance_time(w, PS_SECONDS(1));
     }
     assert_int_equal(
         ps_sched_member_count(w->sched, PS_ROLE_SERVER, PS_NODE_STATE_GONE), 1);
     a->mute = false;
-    pass(w, PS_SECONDS(1));
+    advance_time(w, PS_SECONDS(1));
     assert_int_equal(
         ps_sched_member_count(w->sched, PS_ROLE_AGENT, PS_NODE_STATE_ACTIVE),
         1);
@@ -214,24 +215,24 @@ static void silence_of_all_excuses_each_member_once(void **state)
 static void most_members_have_a_grace(void **state)
 {
     for (uint32_t back = 0; back < 2; back++) {
-        struct job j = running(PS_LOSS_POLICY_WAIT);
+        struct job j = start_job(PS_LOSS_POLICY_WAIT);
 
         (void)state;
-        pass(j.w, PS_SECONDS(1));
+        advance_time(j.w, PS_SECONDS(1));
         for (uint32_t i = 0; i < 2; i++) {
             j.s[i]->mute = true;
         }
         j.a[1]->mute = true;
-        pass(j.w, PS_SECONDS(5));
+        advance_time(j.w, PS_SECONDS(5));
         assert_int_equal(in_state(j.w, PS_NODE_STATE_SUSPECT), 3);
         if (back == 1) {
             mute_all(j.w, false);
-            pass(j.w, PS_SECONDS(5));
+            advance_time(j.w, PS_SECONDS(5));
             all_are_well(&j);
-            finish(&j);
+            finish_job(&j);
             continue;
         }
-        pass(j.w, PS_MILLIS(1500));
+        advance_time(j.w, PS_MILLIS(1500));
         assert_int_equal(in_state(j.w, PS_NODE_STATE_GONE), 3);
         world_free(j.w);
     }
@@ -240,27 +241,27 @@ static void most_members_have_a_grace(void **state)
 /* Half of them are not most of them: a host with a server and an agent. */
 static void half_of_the_members_have_no_grace(void **state)
 {
-    struct job j = running(PS_LOSS_POLICY_WAIT);
+    struct job j = start_job(PS_LOSS_POLICY_WAIT);
 
     (void)state;
-    pass(j.w, PS_SECONDS(1));
+    advance_time(j.w, PS_SECONDS(1));
     j.s[1]->mute = true;
     j.a[1]->mute = true;
-    pass(j.w, PS_MILLIS(2100));
+    advance_time(j.w, PS_MILLIS(2100));
     assert_int_equal(in_state(j.w, PS_NODE_STATE_GONE), 2);
     world_free(j.w);
 }
 
 static void silence_of_all_ends_some_day(void **state)
 {
-    struct job j = running(PS_LOSS_POLICY_FAIL);
+    struct job j = start_job(PS_LOSS_POLICY_FAIL);
 
     (void)state;
-    pass(j.w, PS_SECONDS(1));
+    advance_time(j.w, PS_SECONDS(1));
     mute_all(j.w, true);
-    pass(j.w, PS_SECONDS(290));
+    advance_time(j.w, PS_SECONDS(290));
     assert_int_equal(in_state(j.w, PS_NODE_STATE_SUSPECT), 4);
-    pass(j.w, PS_SECONDS(20));
+    advance_time(j.w, PS_SECONDS(20));
     assert_int_equal(in_state(j.w, PS_NODE_STATE_GONE), 4);
     world_free(j.w);
 }
@@ -269,23 +270,23 @@ static void silence_of_all_ends_some_day(void **state)
  * and wait before they dial again. */
 static void who_slept_waits_for_members_to_dial(void **state)
 {
-    struct job j = running(PS_LOSS_POLICY_FAIL);
+    struct job j = start_job(PS_LOSS_POLICY_FAIL);
 
     (void)state;
-    pass(j.w, PS_SECONDS(1));
+    advance_time(j.w, PS_SECONDS(1));
     j.w->now += PS_SECONDS(20);
     for (uint32_t i = 0; i < 2; i++) {
         lose_conn(j.w, j.s[i]);
         lose_conn(j.w, j.a[i]);
     }
-    pass(j.w, PS_SECONDS(6));
+    advance_time(j.w, PS_SECONDS(6));
     for (uint32_t i = 0; i < 2; i++) {
-        hello(j.w, j.s[i]);
-        hello(j.w, j.a[i]);
+        connect_peer(j.w, j.s[i]);
+        connect_peer(j.w, j.a[i]);
     }
-    pass(j.w, PS_SECONDS(1));
+    advance_time(j.w, PS_SECONDS(1));
     all_are_well(&j);
-    finish(&j);
+    finish_job(&j);
 }
 
 /* An agent on a fresh link has some time to name its workers again. Neither
@@ -293,24 +294,24 @@ static void who_slept_waits_for_members_to_dial(void **state)
 static void workers_are_not_lost_while_nobody_can_name_them(void **state)
 {
     for (uint32_t sleeps = 0; sleeps < 2; sleeps++) {
-        struct job j = running(PS_LOSS_POLICY_FAIL);
+        struct job j = start_job(PS_LOSS_POLICY_FAIL);
 
         (void)state;
-        pass(j.w, PS_SECONDS(1));
+        advance_time(j.w, PS_SECONDS(1));
         lose_conn(j.w, j.a[0]);
-        pass(j.w, PS_MILLIS(1200)); /* The link is forgotten. */
-        hello(j.w, j.a[0]);
+        advance_time(j.w, PS_MILLIS(1200)); /* The link is forgotten. */
+        connect_peer(j.w, j.a[0]);
         if (sleeps == 1) {
             j.w->now += PS_SECONDS(4);
             lose_conn(j.w, j.a[0]);
-            pass(j.w, PS_SECONDS(1));
+            advance_time(j.w, PS_SECONDS(1));
         } else {
             mute_all(j.w, true);
             lose_conn(j.w, j.a[0]);
-            pass(j.w, PS_SECONDS(4));
+            advance_time(j.w, PS_SECONDS(4));
             mute_all(j.w, false);
         }
-        hello(j.w, j.a[0]);
+        connect_peer(j.w, j.a[0]);
         if (strstr(j.w->story, "does not know it any more") != NULL) {
             fail_msg("sleeps %u:\n%s", sleeps, j.w->story);
         }

@@ -9,7 +9,7 @@ static void result(struct world *w, uint64_t target, int rc)
 
     ev.dial_failed.target = target;
     ev.dial_failed.rc = rc;
-    step(w, ev);
+    feed_event(w, ev);
 }
 
 static void probed(struct world *w, int rc)
@@ -25,7 +25,7 @@ static uint32_t servers(const struct world *w, enum ps_node_state state)
 static void who_is_refused_where_it_listened_is_dead(void **state)
 {
     struct world *w = world_new();
-    struct peer *s = join(w, PS_ROLE_SERVER, "s0");
+    struct peer *s = join_peer(w, PS_ROLE_SERVER, "s0");
 
     (void)state;
     assert_int_equal(w->probes, 1); /* It said hello. */
@@ -35,31 +35,31 @@ static void who_is_refused_where_it_listened_is_dead(void **state)
     assert_int_equal(servers(w, PS_NODE_STATE_SUSPECT), 1);
     /* Its sockets close one after the other. */
     probed(w, 0);
-    pass(w, PS_MILLIS(100));
+    advance_time(w, PS_MILLIS(100));
     assert_int_equal(w->probes, 3);
     probed(w, PS_E_REFUSED);
     assert_int_equal(servers(w, PS_NODE_STATE_GONE), 1);
-    expect_in(w->story, "its process has ended: 10.0.0.1:9 refuses");
+    expect_substring(w->story, "its process has ended: 10.0.0.1:9 refuses");
     end_world(w);
 }
 
 static void a_cut_alone_is_not_death(void **state)
 {
     struct world *w = world_new();
-    struct peer *s = join(w, PS_ROLE_SERVER, "s0");
+    struct peer *s = join_peer(w, PS_ROLE_SERVER, "s0");
 
     (void)state;
     probed(w, 0);
     lose_conn(w, s);
     for (int i = 0; i < 5; i++) {
         probed(w, i % 2 == 0 ? 0 : PS_E_TIMEOUT);
-        pass(w, PS_MILLIS(100));
+        advance_time(w, PS_MILLIS(100));
     }
-    hello(w, s);
+    connect_peer(w, s);
     /* The answer to a probe from before comes late. */
     probed(w, PS_E_REFUSED);
     assert_int_equal(servers(w, PS_NODE_STATE_ACTIVE), 1);
-    pass(w, PS_SECONDS(5));
+    advance_time(w, PS_SECONDS(5));
     assert_int_equal(servers(w, PS_NODE_STATE_ACTIVE), 1);
     end_world(w);
 }
@@ -68,18 +68,18 @@ static void a_cut_alone_is_not_death(void **state)
 static void who_was_never_reached_has_its_lease(void **state)
 {
     struct world *w = world_new();
-    struct peer *s = join(w, PS_ROLE_SERVER, "s0");
+    struct peer *s = join_peer(w, PS_ROLE_SERVER, "s0");
 
     (void)state;
-    join(w, PS_ROLE_AGENT, "a0");
+    join_peer(w, PS_ROLE_AGENT, "a0");
     assert_int_equal(w->probes, 1); /* The agent names no address. */
     probed(w, PS_E_REFUSED);
     assert_int_equal(servers(w, PS_NODE_STATE_ACTIVE), 1);
     lose_conn(w, s);
-    pass(w, PS_SECONDS(1));
+    advance_time(w, PS_SECONDS(1));
     assert_int_equal(w->probes, 1);
     assert_int_equal(servers(w, PS_NODE_STATE_SUSPECT), 1);
-    pass(w, PS_MILLIS(1100));
+    advance_time(w, PS_MILLIS(1100));
     assert_int_equal(servers(w, PS_NODE_STATE_GONE), 1);
     end_world(w);
 }
@@ -88,7 +88,7 @@ static void who_was_never_reached_has_its_lease(void **state)
 static void a_new_process_is_not_taken_for_the_old_one(void **state)
 {
     struct world *w = world_new();
-    struct peer *s = join(w, PS_ROLE_SERVER, "s0");
+    struct peer *s = join_peer(w, PS_ROLE_SERVER, "s0");
     uint64_t before = w->probed;
 
     (void)state;
@@ -96,7 +96,7 @@ static void a_new_process_is_not_taken_for_the_old_one(void **state)
     lose_conn(w, s);
     s->instance += 100;
     s->session += 100;
-    hello(w, s);
+    connect_peer(w, s);
     /* At once: the new process may end as soon as the old one did. */
     assert_true(w->probed != before);
     probed(w, 0);
@@ -109,10 +109,10 @@ static void a_new_process_is_not_taken_for_the_old_one(void **state)
 /* Why the server cannot be reached; "": it can, or nothing is known. */
 static const char *reach_of(struct world *w, struct peer *ctl)
 {
-    forget(ctl);
-    say(w, ctl,
-        (struct ps_msg){.code = PS_MSG_QUERY,
-                        .query = {.what = PS_QUERY_NODES, .job = ""}});
+    drop_inbox(ctl);
+    deliver_msg(w, ctl,
+                (struct ps_msg){.code = PS_MSG_QUERY,
+                                .query = {.what = PS_QUERY_NODES, .job = ""}});
     for (uint32_t i = 0; i < ctl->count; i++) {
         const struct ps_msg *msg = ctl->inbox[i].msg;
 
@@ -131,20 +131,20 @@ static void hello_anew(struct world *w, struct peer *s)
 {
     lose_conn(w, s);
     s->instance++;
-    hello(w, s);
+    connect_peer(w, s);
 }
 
 static void servers_are_probed_where_they_say(void **state)
 {
     struct world *w = world_new();
     struct peer *s = peer_new(w, PS_ROLE_SERVER, "s0");
-    struct peer *ctl = join(w, PS_ROLE_CTL, "");
+    struct peer *ctl = join_peer(w, PS_ROLE_CTL, "");
     uint64_t target;
 
     (void)state;
-    join(w, PS_ROLE_AGENT, "a0");
+    join_peer(w, PS_ROLE_AGENT, "a0");
     assert_int_equal(w->probes, 0);
-    hello(w, s);
+    connect_peer(w, s);
     assert_int_equal(w->probes, 1);
     assert_string_equal(w->probed_address, "10.0.0.1:9");
     target = w->probed;
@@ -152,15 +152,15 @@ static void servers_are_probed_where_they_say(void **state)
     probed(w, PS_E_UNREACH);
     assert_string_equal(reach_of(w, ctl), ps_strerror(PS_E_UNREACH));
     /* Again, and a result of an earlier time counts no more. */
-    pass(w, PS_SECONDS(9));
+    advance_time(w, PS_SECONDS(9));
     assert_int_equal(w->probes, 1);
-    pass(w, PS_SECONDS(2));
+    advance_time(w, PS_SECONDS(2));
     assert_int_equal(w->probes, 2);
     result(w, target, 0);
     assert_string_not_equal(reach_of(w, ctl), "");
     probed(w, 0);
     assert_string_equal(reach_of(w, ctl), "");
-    pass(w, PS_SECONDS(30));
+    advance_time(w, PS_SECONDS(30));
     assert_int_equal(w->probes, 2);
     /* One for the loss and one for the new process, at once. */
     hello_anew(w, s);
@@ -174,7 +174,7 @@ static void servers_are_probed_where_they_say(void **state)
         hello_anew(w, s);
     }
     assert_int_equal(w->probes, 4);
-    pass(w, PS_MILLIS(1100));
+    advance_time(w, PS_MILLIS(1100));
     assert_int_equal(w->probes, 5);
     end_world(w);
 }

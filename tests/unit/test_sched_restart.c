@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A scheduler that was restarted: what it says of jobs of the one before,
  * and that its numbers are none of those. */
-#include "core/member.h"
+#include "core/sched/member.h"
 
 #include "sched_world.h"
 
@@ -25,7 +25,7 @@ static struct world *world_from(uint64_t base)
 
     w->now = PS_SECONDS(10);
     w->sched = ps_sched_new(&opt, w->now);
-    w->m = ps_sched_machine(w->sched);
+    w->machine = ps_sched_machine(w->sched);
     return w;
 }
 
@@ -47,7 +47,8 @@ static void numbers_of_another_start_are_others(void **state)
             const struct ps_msg_welcome *m;
 
             snprintf(name, sizeof(name), "n%u", k);
-            m = &last(join(w, PS_ROLE_AGENT, name), PS_MSG_WELCOME)->welcome;
+            m = &last_msg(join_peer(w, PS_ROLE_AGENT, name), PS_MSG_WELCOME)
+                     ->welcome;
             *mine = m->node;
             for (const uint32_t *other = node; other < mine; other++) {
                 assert_int_not_equal(*other, *mine);
@@ -66,7 +67,7 @@ static void without_a_base_numbers_begin_at_one(void **state)
     const struct ps_msg_welcome *m;
 
     (void)state;
-    m = &last(join(w, PS_ROLE_AGENT, "a"), PS_MSG_WELCOME)->welcome;
+    m = &last_msg(join_peer(w, PS_ROLE_AGENT, "a"), PS_MSG_WELCOME)->welcome;
     assert_int_equal(m->node, 1);
     assert_int_equal(m->incarnation, 1);
     world_free(w);
@@ -74,7 +75,7 @@ static void without_a_base_numbers_begin_at_one(void **state)
 
 static struct ps_msg offer_again(uint64_t worker, uint64_t gen)
 {
-    struct ps_msg msg = open_job(worker, 2, 0, (int32_t)worker);
+    struct ps_msg msg = make_job_open(worker, 2, 0, (int32_t)worker);
 
     msg.job_open.gen = gen;
     return msg;
@@ -84,19 +85,19 @@ static struct ps_msg offer_again(uint64_t worker, uint64_t gen)
 static void a_job_of_the_scheduler_before_is_refused_in_words(void **state)
 {
     struct world *w = world_from(1000);
-    struct peer *a = join(w, PS_ROLE_AGENT, "a");
+    struct peer *a = join_peer(w, PS_ROLE_AGENT, "a");
 
     (void)state;
-    say(w, a, offer_again(1, 1000));
-    assert_int_equal(opened(a)->error, PS_E_JOBFAILED);
-    assert_int_equal(opened(a)->gen, 1000);
-    assert_string_equal(opened(a)->text,
+    deliver_msg(w, a, offer_again(1, 1000));
+    assert_int_equal(last_job_opened(a)->error, PS_E_JOBFAILED);
+    assert_int_equal(last_job_opened(a)->gen, 1000);
+    assert_string_equal(last_job_opened(a)->text,
                         "the scheduler was restarted and does not know job "
                         "'train' (generation 1000); start the job again");
     /* Of its own generations none is lost by a restart. */
-    say(w, a, offer_again(1, 1001));
-    assert_int_equal(opened(a)->error, PS_E_NOJOB);
-    assert_string_equal(opened(a)->text,
+    deliver_msg(w, a, offer_again(1, 1001));
+    assert_int_equal(last_job_opened(a)->error, PS_E_NOJOB);
+    assert_string_equal(last_job_opened(a)->text,
                         "job 'train' (generation 1001) ended long ago; start "
                         "the job again");
     end_world(w);
@@ -109,25 +110,25 @@ static void all_that_names_such_a_job_hears_the_cause(void **state)
     const char *const cause = "the scheduler was restarted and does not know "
                               "job generation 7; start the job again";
     struct world *w = world_from(1000);
-    struct peer *a = join(w, PS_ROLE_AGENT, "a");
-    struct peer *s = join(w, PS_ROLE_SERVER, "s");
+    struct peer *a = join_peer(w, PS_ROLE_AGENT, "a");
+    struct peer *s = join_peer(w, PS_ROLE_SERVER, "s");
     uint32_t rank = 0;
 
     (void)state;
-    enter(w, a, 7, 1, &rank, 1);
-    assert_int_equal(state_of(a)->phase, PS_JOB_PHASE_ENDED);
-    assert_string_equal(state_of(a)->reason, cause);
-    forget(a);
-    gone(w, a, 7, 3, false);
-    assert_string_equal(state_of(a)->reason, cause);
-    say(w, s,
-        (struct ps_msg){.code = PS_MSG_JOB_READY,
-                        .job_ready = {.gen = 7, .version = 3}});
-    assert_int_equal(state_of(s)->phase, PS_JOB_PHASE_ENDED);
-    assert_int_equal(state_of(s)->version, 4);
-    assert_string_equal(state_of(s)->reason, cause);
+    deliver_barrier_enter(w, a, 7, 1, &rank, 1);
+    assert_int_equal(last_job_state(a)->phase, PS_JOB_PHASE_ENDED);
+    assert_string_equal(last_job_state(a)->reason, cause);
+    drop_inbox(a);
+    deliver_worker_gone(w, a, 7, 3, false);
+    assert_string_equal(last_job_state(a)->reason, cause);
+    deliver_msg(w, s,
+                (struct ps_msg){.code = PS_MSG_JOB_READY,
+                                .job_ready = {.gen = 7, .version = 3}});
+    assert_int_equal(last_job_state(s)->phase, PS_JOB_PHASE_ENDED);
+    assert_int_equal(last_job_state(s)->version, 4);
+    assert_string_equal(last_job_state(s)->reason, cause);
     open_key(w, a, 7, 1, "s:w", 10);
-    assert_string_equal(last(a, PS_MSG_KEY_OPENED)->key_opened.text, cause);
+    assert_string_equal(last_msg(a, PS_MSG_KEY_OPENED)->key_opened.text, cause);
     end_world(w);
 }
 

@@ -16,7 +16,7 @@ static void what_was_asked_for_is_done_always(void **state)
     ps_spin_init(&s, PS_MICROS(7));
     for (int i = 0; i < 100; i++) {
         assert_int_equal(ps_spin_budget(&s), PS_MICROS(7));
-        ps_spin_ended(&s, false, true);
+        ps_spin_record(&s, false, true);
     }
     assert_false(ps_spin_is_crowded(&s, 0, PS_SECONDS(1)));
     ps_spin_init(&s, 0);
@@ -34,7 +34,7 @@ static unsigned looked(struct ps_spin *s, unsigned count, bool paid,
 
         if (t > 0) {
             assert_int_equal(t, PS_SPIN_AUTO_MAX);
-            ps_spin_ended(s, paid, crowded);
+            ps_spin_record(s, paid, crowded);
             sum++;
         }
     }

@@ -20,11 +20,11 @@ static void full_text_is_cut_and_says_so(void **state)
     ps_str_add(&s, "abc");
     ps_str_addf(&s, "%d", 1234);
     assert_string_equal(data, "abc1234");
-    assert_false(s.cut);
+    assert_false(s.truncated);
     ps_str_add(&s, "");
-    assert_false(s.cut);
+    assert_false(s.truncated);
     ps_str_add(&s, "x");
-    assert_true(s.cut);
+    assert_true(s.truncated);
     ps_str_addf(&s, "%s", "y");
     assert_string_equal(data, "abc1234");
     assert_int_equal(s.len, 7);
@@ -53,7 +53,7 @@ static void every_room_holds_a_prefix(void **state)
         assert_memory_equal(data, whole, len);
         assert_int_equal(data[len], '\0');
         assert_int_equal(data[cap], '#');
-        assert_int_equal(s.cut, cap < sizeof(whole));
+        assert_int_equal(s.truncated, cap < sizeof(whole));
     }
 }
 

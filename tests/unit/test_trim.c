@@ -17,7 +17,7 @@ static void rest_is_no_burst(void **state)
 
     (void)state;
     for (ps_time now = 0; now < PS_SECONDS(100); now += PS_SECONDS(1)) {
-        assert_false(ps_trim_look(&t, 10 * MIB, 9 * MIB, now));
+        assert_false(ps_trim_check(&t, 10 * MIB, 9 * MIB, now));
         assert_int_equal(ps_trim_deadline(&t), PS_TIME_NEVER);
     }
 }
@@ -28,16 +28,16 @@ static void what_a_burst_leaves_is_given_back_once(void **state)
     ps_time now = PS_SECONDS(1);
 
     (void)state;
-    assert_false(ps_trim_look(&t, 100 * MIB, 100 * MIB, now));
+    assert_false(ps_trim_check(&t, 100 * MIB, 100 * MIB, now));
     assert_int_equal(ps_trim_deadline(&t), PS_TIME_NEVER);
     now += PS_SECONDS(5);
-    assert_false(ps_trim_look(&t, 100 * MIB, 10 * MIB, now));
+    assert_false(ps_trim_check(&t, 100 * MIB, 10 * MIB, now));
     assert_in_range(ps_trim_deadline(&t), now, now + PS_SECONDS(4));
     now = ps_trim_deadline(&t);
-    assert_false(ps_trim_look(&t, 10 * MIB, 10 * MIB, now - 1));
-    assert_true(ps_trim_look(&t, 10 * MIB, 10 * MIB, now));
+    assert_false(ps_trim_check(&t, 10 * MIB, 10 * MIB, now - 1));
+    assert_true(ps_trim_check(&t, 10 * MIB, 10 * MIB, now));
     assert_int_equal(ps_trim_deadline(&t), PS_TIME_NEVER);
-    assert_false(ps_trim_look(&t, 10 * MIB, 10 * MIB, now + PS_SECONDS(9)));
+    assert_false(ps_trim_check(&t, 10 * MIB, 10 * MIB, now + PS_SECONDS(9)));
     assert_int_equal(ps_trim_deadline(&t), PS_TIME_NEVER);
 }
 
@@ -47,8 +47,8 @@ static void a_burst_that_nobody_saw(void **state)
     struct ps_trim t = {0};
 
     (void)state;
-    assert_false(ps_trim_look(&t, 100 * MIB, MIB, 1));
-    assert_true(ps_trim_look(&t, MIB, MIB, ps_trim_deadline(&t)));
+    assert_false(ps_trim_check(&t, 100 * MIB, MIB, 1));
+    assert_true(ps_trim_check(&t, MIB, MIB, ps_trim_deadline(&t)));
 }
 
 /* Rounds take and free much, again and again. */
@@ -58,14 +58,14 @@ static void rounds_keep_their_memory(void **state)
 
     (void)state;
     for (ps_time now = 0; now < PS_SECONDS(100); now += PS_MILLIS(500)) {
-        assert_false(ps_trim_look(&t, 50 * MIB, 2 * MIB, now));
+        assert_false(ps_trim_check(&t, 50 * MIB, 2 * MIB, now));
     }
     /* Until the job is over. */
     ps_time now = PS_SECONDS(100);
     unsigned trims = 0;
 
     for (; now < PS_SECONDS(110); now += PS_MILLIS(500)) {
-        trims += ps_trim_look(&t, 2 * MIB, 2 * MIB, now);
+        trims += ps_trim_check(&t, 2 * MIB, 2 * MIB, now);
     }
     assert_int_equal(trims, 1);
 }

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Multipliers of keys are found by label; changes stay in order, and few. */
-#include "core/tuning.h"
+#include "core/optim/tuning.h"
 
-#include "base/label.h"
+#include "base/name_hash.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -14,20 +14,21 @@
 static void labels_tell_what_is_no_weight(void **state)
 {
     (void)state;
-    assert_true(ps_label("s:fc1.weight") % 2 == 0);
-    assert_true(ps_label("s:fc1.bias") % 2 == 1);
-    assert_true(ps_label("s:bn_gamma") % 2 == 1);
-    assert_true(ps_label("s:bn_beta") % 2 == 1);
-    assert_true(ps_label("s:beta2") % 2 == 0);
-    assert_true(ps_label("i:3") != ps_label("s:3"));
-    assert_true(ps_label("") != 0);
+    assert_true(ps_name_hash("s:fc1.weight") % 2 == 0);
+    assert_true(ps_name_hash("s:fc1.bias") % 2 == 1);
+    assert_true(ps_name_hash("s:bn_gamma") % 2 == 1);
+    assert_true(ps_name_hash("s:bn_beta") % 2 == 1);
+    assert_true(ps_name_hash("s:beta2") % 2 == 0);
+    assert_true(ps_name_hash("i:3") != ps_name_hash("s:3"));
+    assert_true(ps_name_hash("") != 0);
 }
 
 static void a_table_is_checked_and_searched(void **state)
 {
-    struct ps_rec_tuning list[] = {{.label = 2, .lr_mult = 1, .wd_mult = 0},
-                                   {.label = 7, .lr_mult = 3, .wd_mult = 1},
-                                   {.label = 9, .lr_mult = 1, .wd_mult = 5}};
+    struct ps_rec_tuning list[] = {
+        {.name_hash = 2, .lr_mult = 1, .wd_mult = 0},
+        {.name_hash = 7, .lr_mult = 3, .wd_mult = 1},
+        {.name_hash = 9, .lr_mult = 1, .wd_mult = 5}};
     struct ps_tunings t = {0};
     char why[200];
 
@@ -38,13 +39,13 @@ static void a_table_is_checked_and_searched(void **state)
     assert_null(ps_tunings_find(&t, 8));
     assert_null(ps_tunings_find(&t, 10));
     for (unsigned i = 0; i < 3; i++) {
-        assert_true(ps_tunings_find(&t, list[i].label)->lr_mult ==
+        assert_true(ps_tunings_find(&t, list[i].name_hash)->lr_mult ==
                     list[i].lr_mult);
     }
-    assert_true(ps_tunings_same(&t, list, 3));
-    assert_false(ps_tunings_same(&t, list, 2));
+    assert_true(ps_tunings_equal(&t, list, 3));
+    assert_false(ps_tunings_equal(&t, list, 2));
     list[1].wd_mult = 2;
-    assert_false(ps_tunings_same(&t, list, 3));
+    assert_false(ps_tunings_equal(&t, list, 3));
     list[1].lr_mult = NAN;
     assert_int_equal(ps_tunings_check(list, 3, why, sizeof(why)), PS_E_INVAL);
     list[1].lr_mult = -1;

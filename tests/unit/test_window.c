@@ -6,7 +6,7 @@
 #include <cmocka.h>
 
 #include "base/alloc.h"
-#include "core/window.h"
+#include "core/link/window.h"
 
 #define MAX PS_LINK_IN_FLIGHT_MAX
 
@@ -23,7 +23,7 @@ static void push(struct ps_window *w, uint32_t count)
     for (uint32_t i = 0; i < count; i++) {
         const struct ps_msg msg = {.code = PS_MSG_PONG};
 
-        ps_window_push(w, ps_parcel_new(&msg, NULL, 0), 0);
+        ps_window_push(w, ps_packet_new(&msg, NULL, 0), 0);
     }
 }
 
@@ -154,12 +154,12 @@ static void what_has_not_left_is_not_sent_again(void **state)
     assert_non_null(ps_window_next(&w, 0, &seq));
     e = ps_window_next(&w, 0, &seq);
     assert_non_null(e);
-    e->parcel->writing = 1;
+    e->packet->writers = 1;
     assert_int_equal(due(&w, PS_MILLIS(1251)), 1); /* The one before it. */
     assert_int_equal(due(&w, PS_SECONDS(9)), 1);
     assert_true(ps_window_ack(&w, 1, PS_SECONDS(9)));
     assert_int_equal(due(&w, PS_SECONDS(12)), 0);
-    e->parcel->writing = 0;
+    e->packet->writers = 0;
     assert_int_equal(due(&w, PS_MILLIS(12999)), 0);
     assert_int_equal(due(&w, PS_MILLIS(13251)), 1);
     ps_window_fini(&w);

@@ -45,7 +45,7 @@ static void expect(const char *yaml, const char *entries)
             ps_str_addf(&s, "[%u]", e->index);
         }
         ps_str_addf(&s, "=%s@%u:%u\n",
-                    e->null                         ? "(null)"
+                    e->is_null                      ? "(null)"
                     : e->kind == PS_YAML_EMPTY_LIST ? "[]"
                     : e->kind == PS_YAML_EMPTY_MAP  ? "{}"
                                                     : e->value,

@@ -11,7 +11,7 @@
 #include <msgpack.h>
 
 #include "base/alloc.h"
-#include "proto/ps_codec.h"
+#include "proto/msg_codec.h"
 #include "proto/shape.h"
 
 static const int64_t numbers[] = {-1, INT64_MIN, INT64_MAX};
@@ -56,11 +56,10 @@ static struct ps_msg pass(struct ps_decoder *d, uint16_t version,
     struct ps_msg back;
     size_t len;
 
-    assert_int_equal(ps_codec_encode(msg, version, 0, out, sizeof(out), &len),
-                     0);
-    assert_true(len <= ps_codec_bound(msg));
-    assert_int_equal(ps_codec_decode(d, msg->code, out + PS_FRAME_PREFIX,
-                                     len - PS_FRAME_PREFIX, &back),
+    assert_int_equal(ps_msg_encode(msg, version, 0, out, sizeof(out), &len), 0);
+    assert_true(len <= ps_msg_encoded_bound(msg));
+    assert_int_equal(ps_msg_decode(d, msg->code, out + PS_FRAME_PREFIX,
+                                   len - PS_FRAME_PREFIX, &back),
                      0);
     return back;
 }
@@ -147,7 +146,7 @@ static void defaults_are_left_out_and_put_back(void **state)
     assert_string_equal(back.everything.text, "so \"it\" is");
     assert_int_equal(back.everything.later, 11);
     /* yes, a, b, e, blob, numbers, points: two bytes each, blob three. */
-    assert_int_equal(ps_codec_encode(&plain, 2, 0, out, sizeof(out), &len), 0);
+    assert_int_equal(ps_msg_encode(&plain, 2, 0, out, sizeof(out), &len), 0);
     assert_int_equal(len, PS_FRAME_PREFIX + 1 + 7 * 2 + 1);
     /* Zero is not the default here, so it has to travel. */
     plain.everything.c = 0;
@@ -192,9 +191,8 @@ static void newer_peers_are_understood(void **state)
     msgpack_pack_array(&pk, 0);
     msgpack_pack_int(&pk, 15);
     msgpack_pack_float(&pk, 1.5f);
-    assert_int_equal(ps_codec_decode(*state, PS_MSG_EVERYTHING,
-                                     (const uint8_t *)buf.data, buf.size,
-                                     &back),
+    assert_int_equal(ps_msg_decode(*state, PS_MSG_EVERYTHING,
+                                   (const uint8_t *)buf.data, buf.size, &back),
                      0);
     assert_int_equal(back.everything.points_count, 1);
     assert_string_equal(back.everything.points[0].name, "b");
@@ -214,9 +212,9 @@ static void bytes_are_bounded(void **state)
 
     (void)state;
     msg.everything.blob = (struct ps_bytes){blob, 300};
-    assert_int_equal(ps_codec_encode(&msg, 2, 0, out, sizeof(out), &len), 0);
+    assert_int_equal(ps_msg_encode(&msg, 2, 0, out, sizeof(out), &len), 0);
     msg.everything.blob.len = 301;
-    assert_int_equal(ps_codec_encode(&msg, 2, 0, out, sizeof(out), &len),
+    assert_int_equal(ps_msg_encode(&msg, 2, 0, out, sizeof(out), &len),
                      PS_E_TOOBIG);
 }
 

@@ -1,0 +1,79 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Liveness port of an agent: every connection is accepted and closed at once.
+ * When the process ends, for whatever reason, the kernel refuses connections
+ * there, so the scheduler detects the death in a moment instead of after a
+ * lease. The port is bound to the address from which the agent reaches the
+ * scheduler. */
+#include "common/driver_inner.h"
+
+#include "net/addr.h"
+#include "net/listen.h"
+
+#include <netinet/in.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#define BACKLOG 8
+
+static void refuse_caller(void *ctx, int fd)
+{
+    (void)ctx;
+    close(fd);
+}
+
+/* The host's numeric address of its end of `fd`. */
+static bool host_of_socket(int fd, char *out, size_t cap, bool *ret_v6)
+{
+    struct sockaddr_storage sa = {0};
+    socklen_t len = sizeof(sa);
+    struct ps_addr a;
+    char text[PS_CONN_PEER_MAX];
+
+    if (getsockname(fd, (struct sockaddr *)&sa, &len) != 0) {
+        return false;
+    }
+    ps_addr_print((struct sockaddr *)&sa, text, sizeof(text));
+    if (ps_addr_parse(text, &a) != 0) {
+        return false;
+    }
+    *ret_v6 = sa.ss_family == AF_INET6;
+    return snprintf(out, cap, "%s", a.host) < (int)cap;
+}
+
+void driver_liveness_close(struct ps_driver *d)
+{
+    ps_listener_close(d->liveness_listener);
+    d->liveness_listener = NULL;
+    d->liveness_host[0] = '\0';
+}
+
+const char *driver_liveness_address(struct ps_driver *d, int fd)
+{
+    char host[PS_ADDRESS_MAX + 1];
+    bool v6;
+    uint16_t port;
+    int sock;
+
+    if (d->opt.self != PS_ROLE_AGENT || d->is_closing ||
+        !host_of_socket(fd, host, sizeof(host), &v6)) {
+        return NULL;
+    }
+    if (d->liveness_listener != NULL && strcmp(host, d->liveness_host) == 0) {
+        return d->liveness_address;
+    }
+    driver_liveness_close(d);
+    if (ps_listen_tcp(host, 0, BACKLOG, &sock, &port) != 0) {
+        return NULL;
+    }
+    if (ps_listener_open(d->opt.loop, sock, refuse_caller, NULL,
+                         &d->liveness_listener) != 0) {
+        close(sock);
+        return NULL;
+    }
+    snprintf(d->liveness_host, sizeof(d->liveness_host), "%.200s", host);
+    snprintf(d->liveness_address, sizeof(d->liveness_address),
+             v6 ? "[%.200s]:%u" : "%.200s:%u", host, (unsigned)port);
+    return d->liveness_address;
+}

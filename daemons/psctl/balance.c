@@ -1,0 +1,90 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* How even the servers of each job are, now and after the moves told of. */
+#include "psctl/psctl.h"
+
+#include "base/alloc.h"
+
+#include <string.h>
+
+static struct job_load *find_load(struct job_load *list, size_t count,
+                                  const char *job, const char *server)
+{
+    for (size_t i = 0; i < count; i++) {
+        if (strcmp(list[i].job, job) == 0 &&
+            strcmp(list[i].server, server) == 0) {
+            return &list[i];
+        }
+    }
+    return NULL;
+}
+
+/* Rows of a job lie together. */
+static void set_fair_shares(struct job_load *list, size_t count)
+{
+    size_t end;
+
+    for (size_t first = 0; first < count; first = end) {
+        double all = 0;
+
+        for (end = first;
+             end < count && strcmp(list[end].job, list[first].job) == 0;
+             end++) {
+            all += (double)list[end].bytes;
+        }
+        for (size_t i = first; i < end; i++) {
+            list[i].fair_share = all / (double)(end - first);
+        }
+    }
+}
+
+static size_t add_migration_targets(struct job_load *list, size_t count,
+                                    const struct rows *moves)
+{
+    for (size_t i = 0; i < moves->count; i++) {
+        const struct ps_msg_migration_row *row = &moves->row[i]->migration_row;
+
+        if (find_load(list, count, row->job, row->to) == NULL) {
+            list[count++] = (struct job_load){.job = row->job,
+                                              .server = row->to};
+        }
+    }
+    return count;
+}
+
+struct job_load *make_job_loads(const struct report *r, size_t *ret_count)
+{
+    const struct rows *shares = &r->rows_of[PS_QUERY_SHARES];
+    const struct rows *moves = &r->rows_of[PS_QUERY_REBALANCE_PLAN];
+    struct job_load *list = ps_calloc(shares->count + moves->count + 1,
+                                      sizeof(*list));
+    size_t count = shares->count;
+
+    for (size_t i = 0; i < shares->count; i++) {
+        const struct ps_msg_share_row *row = &shares->row[i]->share_row;
+
+        list[i] = (struct job_load){.job = row->job,
+                                    .server = row->server,
+                                    .bytes = row->bytes,
+                                    .bytes_after = row->bytes};
+    }
+    count = add_migration_targets(list, count, moves); /* All of one job. */
+    set_fair_shares(list, count);
+    for (size_t i = 0; i < moves->count; i++) {
+        const struct ps_msg_migration_row *row = &moves->row[i]->migration_row;
+        struct job_load *from = find_load(list, count, row->job, row->from);
+        struct job_load *to = find_load(list, count, row->job, row->to);
+
+        /* A strange scheduler may say anything. */
+        if (from != NULL && to != NULL && from->bytes_after >= row->bytes) {
+            from->bytes_after -= row->bytes;
+            to->bytes_after += row->bytes;
+        }
+    }
+    *ret_count = count;
+    return list;
+}
+
+double job_load_ratio(const struct job_load *l, uint64_t bytes)
+{
+    return l->fair_share > 0 ? (double)bytes / l->fair_share : 1;
+}

@@ -1,0 +1,170 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What a rank asks for, in words: their hash is compared in MEET, and where
+ * ranks differ, everybody learns everybody's. */
+#include "client/coll_inner.h"
+
+#include <string.h>
+
+#include "base/dtype.h"
+#include "base/str.h"
+#include "kernel/kernel.h"
+
+/* Sums of so many bits over all ranks stay within 64. */
+#define HASH_BITS 48u
+
+static uint64_t hash_bytes(uint64_t h, const void *data, size_t size)
+{
+    const uint8_t *p = data;
+
+    for (size_t i = 0; i < size; i++) {
+        h = (h ^ p[i]) * 1099511628211ull;
+    }
+    return h;
+}
+
+static void append_shape(struct ps_str *s, const struct coll_request *a)
+{
+    const struct psc_shape *shape = a->shape;
+    bool first_free = a->kind == COLL_ALLGATHER || a->kind == COLL_ALLTOALL;
+
+    ps_str_addf(s, " %s [", ps_dtype_name(shape->dtype));
+    for (uint32_t i = 0; i < shape->ndim; i++) {
+        ps_str_add(s, i > 0 ? ", " : "");
+        if (i == 0 && first_free) {
+            ps_str_add(s, "*");
+        } else {
+            ps_str_addf(s, "%llu", (unsigned long long)shape->dims[i]);
+        }
+    }
+    ps_str_add(s, "]");
+}
+
+/* The keys that a join passes for, declared in any order. */
+static uint64_t append_keys(struct ps_str *s, const struct coll *k)
+{
+    uint64_t sum = 0;
+
+    for (uint32_t i = 0; i < k->skip_count; i++) {
+        const char *name = k->skips[i]->key->wire_name;
+
+        sum += hash_bytes(14695981039346656037ull, name, strlen(name));
+    }
+    if (k->skip_count > 0) {
+        ps_str_addf(s, " with %u keys declared", k->skip_count);
+    }
+    return sum;
+}
+
+/* What this rank asks for, in words: they are compared, and told. */
+void coll_describe(struct psc_client *c, struct coll *k,
+                   const struct coll_request *a)
+{
+    bool sums = a->kind == COLL_ALLREDUCE || a->kind == COLL_REDUCESCATTER;
+    uint64_t more = c->group_hash;
+    struct ps_str s;
+
+    ps_str_init(&s, k->description, sizeof(k->description));
+    ps_str_addf(&s, "%s", coll_kind_name(a->kind));
+    if (a->name[0] != '\0') {
+        ps_str_addf(&s, " '%.80s'", a->name);
+    }
+    if (a->kind == COLL_JOIN) {
+        more += append_keys(&s, k);
+    } else {
+        append_shape(&s, a);
+    }
+    if (sums) {
+        ps_str_addf(&s, " %s", ps_reduce_name((uint8_t)a->o.reduce));
+    }
+    if (a->kind == COLL_BCAST) {
+        ps_str_addf(&s, " from rank %u", a->o.root);
+    }
+    if (a->o.prescale != 1) {
+        ps_str_addf(&s, " times %g before", a->o.prescale);
+    }
+    if (a->o.postscale != 1) {
+        ps_str_addf(&s, " times %g after", a->o.postscale);
+    }
+    for (uint32_t i = 0; i < a->piece_count; i++) {
+        more = hash_bytes(more, &a->pieces[i].count,
+                          sizeof(a->pieces[i].count));
+    }
+    if (a->piece_count > 0) {
+        ps_str_addf(&s, " in %u arrays", a->piece_count);
+    }
+    if (more != 0) {
+        ps_str_addf(&s, " (%08x)", (unsigned)(more ^ more >> 32));
+    }
+    k->hash = hash_bytes(14695981039346656037ull, k->description,
+                         sizeof(k->description));
+    k->hash = hash_bytes(k->hash, a->name, strlen(a->name));
+    k->hash &= ((uint64_t)1 << HASH_BITS) - 1;
+}
+
+/* ------------------------------------------------------------------- DIFFER */
+
+void coll_start_mismatch(struct coll *k)
+{
+    struct psc_client *c = k->op->client;
+    struct psc_op *part;
+    int64_t *words;
+    int rc = coll_small_round(
+        k, "c:differ", (uint64_t)c->size * DESCRIPTION_WORDS, &words, &part);
+
+    k->stage = COLL_MISMATCH;
+    if (rc != 0) {
+        coll_fail(k, PSC_E_MISMATCH, "the ranks ask for different things");
+        return;
+    }
+    memcpy(words + (size_t)c->rank * DESCRIPTION_WORDS, k->description,
+           DESCRIPTION_BYTES);
+    coll_subop_start(part);
+}
+
+static void append_ranks(struct ps_str *s, const char *says, uint32_t from,
+                         uint32_t size)
+{
+    const char *mine = says + (size_t)from * DESCRIPTION_BYTES;
+    uint32_t others = 0;
+
+    ps_str_addf(s, "rank %u", from);
+    for (uint32_t r = from + 1; r < size; r++) {
+        if (memcmp(mine, says + (size_t)r * DESCRIPTION_BYTES,
+                   DESCRIPTION_BYTES) != 0) {
+            continue;
+        }
+        if (++others <= 6) {
+            ps_str_addf(s, ", %u", r);
+        }
+    }
+    if (others > 6) {
+        ps_str_addf(s, " and %u more", others - 6);
+    }
+    ps_str_addf(s, ": %.*s", (int)DESCRIPTION_BYTES - 1, mine);
+}
+
+void coll_end_mismatch(struct coll *k)
+{
+    struct psc_client *c = k->op->client;
+    const struct psc_op *part = k->subops[k->subop_count - 1];
+    const char *says = (const char *)coll_subop_result(part);
+    char text[PSC_TEXT_MAX];
+    struct ps_str s;
+
+    ps_str_init(&s, text, sizeof(text));
+    ps_str_add(&s, "the ranks ask for different things: ");
+    for (uint32_t r = 0; r < c->size; r++) {
+        const char *mine = says + (size_t)r * DESCRIPTION_BYTES;
+        bool said = false;
+
+        for (uint32_t i = 0; i < r && !said; i++) {
+            said = memcmp(mine, says + (size_t)i * DESCRIPTION_BYTES,
+                          DESCRIPTION_BYTES) == 0;
+        }
+        if (!said) {
+            ps_str_add(&s, r > 0 ? "; " : "");
+            append_ranks(&s, says, r, c->size);
+        }
+    }
+    coll_fail(k, PSC_E_MISMATCH, text);
+}

@@ -1,0 +1,137 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Ranks that have joined, and the rounds of keys: they pass in every round of
+ * every key that they have declared, so that it is of the others. A round in
+ * which everybody has passed says that all have joined; it is the last one that
+ * anybody passes in, so all go on from the same round then.
+ *
+ * The pass of a key is one operation, offered again and again. What was given
+ * to the key before the join goes first, as on any key. */
+#include "client/coll_inner.h"
+
+#include <stdlib.h>
+
+/* Passes are with the agent all the time, and leave room for the rest. */
+#define SKIPS_MAX (SENT_MAX / 2)
+
+/* The library's own keys are of collectives, see coll_join.c; without rounds
+ * nobody waits. */
+static bool has_rounds(const struct key *key)
+{
+    return key->is_ready && !key->is_async && !key_is_internal(key);
+}
+
+int coll_skips_prepare(struct coll *k)
+{
+    struct psc_client *c = k->op->client;
+    uint32_t count = 0;
+
+    for (uint32_t i = 0; i < c->key_count; i++) {
+        count += has_rounds(c->keys[i]);
+    }
+    if (count > SKIPS_MAX) {
+        return client_error(c, PSC_E_FULL,
+                            "join goes along with at most %u keys, and "
+                            "this rank has declared %u",
+                            SKIPS_MAX, count);
+    }
+    k->skips = calloc(count > 0 ? count : 1, sizeof(struct psc_op *));
+    for (uint32_t i = 0; k->skips != NULL && i < c->key_count; i++) {
+        struct psc_op *pass;
+
+        if (!has_rounds(c->keys[i])) {
+            continue;
+        }
+        pass = op_new(c, OP_SKIP);
+        if (pass == NULL) {
+            break;
+        }
+        pass->key = c->keys[i];
+        pass->subop_of = k;
+        k->rounds_begun += key_rounds_begun(pass->key);
+        k->skips[k->skip_count++] = pass;
+    }
+    return k->skip_count == count && k->skips != NULL
+               ? 0
+               : client_error(c, PSC_E_NOMEM, "%s", ps_strerror(PS_E_NOMEM));
+}
+
+static void start_skip(struct psc_op *pass)
+{
+    int rc = op_submit(pass, NULL);
+
+    if (rc != 0) {
+        op_end(pass, rc, NULL);
+    }
+}
+
+void coll_skips_start(struct coll *k)
+{
+    k->skips_open = k->skip_count;
+    k->op->client->join = k->op;
+    for (uint32_t i = 0; i < k->skip_count; i++) {
+        /* The client may fail meanwhile: they end all the same. */
+        start_skip(k->skips[i]);
+    }
+}
+
+/* Is there a next round to pass in? What others disagree about, or a broadcast
+ * from a rank that has joined, is their mistake: the round comes again. */
+static bool has_next_round(const struct psc_op *pass)
+{
+    const struct coll *k = pass->subop_of;
+
+    if (k->rc != 0 || pass->client->rc != 0) {
+        return false;
+    }
+    return pass->rc == 0 ? !pass->all_skipped : pass->rc == PSC_E_MISMATCH;
+}
+
+void coll_skip_ended(struct psc_op *pass)
+{
+    struct coll *k = pass->subop_of;
+
+    if (has_next_round(pass)) {
+        free(pass->text);
+        pass->text = NULL;
+        pass->rc = 0;
+        pass->started = client_now();
+        start_skip(pass);
+        return;
+    }
+    k->skips_open--;
+    /* A key that nobody has given a value has no rounds. */
+    if (pass->rc != 0 && pass->rc != PSC_E_NOKEY) {
+        /* The others wait for passes that do not come, so this rank must not
+         * seem to be well. */
+        coll_fail(k, pass->rc, pass->text);
+        client_fail(pass->client, pass->rc, "join cannot go on: %s",
+                    pass->text != NULL ? pass->text : ps_strerror(pass->rc));
+    }
+    coll_next_stage(k);
+}
+
+void coll_skips_detach(struct coll *k)
+{
+    struct psc_client *c = k->op->client;
+    uint32_t kept = 0;
+
+    if (c->join == k->op) {
+        c->join = NULL;
+    }
+    for (uint32_t i = 0; i < k->skip_count; i++) {
+        struct psc_op *pass = k->skips[i];
+
+        if (pass->state == OP_DONE) {
+            k->skips[kept++] = pass;
+        } else if (pass->state == OP_QUEUED && !pass->must_resend &&
+                   c->rc == 0) {
+            op_free(pass);
+        } else {
+            pass->subop_of = NULL; /* Nobody waits for it. */
+            pass->detached = true;
+            c->skips_detached += pass->state == OP_SENT || pass->must_resend;
+        }
+    }
+    k->skip_count = kept;
+    k->skips_open = 0;
+}

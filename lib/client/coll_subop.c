@@ -1,0 +1,286 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Parts of a collective: operations on keys of its own, the memory of what is
+ * given, and where results go. */
+#include "client/coll_inner.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/dtype.h"
+#include "kernel/half.h"
+#include "kernel/kernel.h"
+
+/* ------------------------------------------------------------------- memory */
+
+static struct ps_shm_block *pop_spare_block(struct psc_client *c, size_t size)
+{
+    size_t best = PSC_SPARES;
+
+    for (size_t i = 0; i < PSC_SPARES; i++) {
+        const struct ps_shm_block *b = c->spare_blocks[i];
+
+        if (b != NULL && b->size >= size && b->size / 2 <= size + 4096 &&
+            (best == PSC_SPARES || b->size < c->spare_blocks[best]->size)) {
+            best = i;
+        }
+    }
+    if (best == PSC_SPARES) {
+        return NULL;
+    }
+    struct ps_shm_block *b = c->spare_blocks[best];
+
+    c->spare_blocks[best] = NULL;
+    return b;
+}
+
+/* Memory that was just used is warm: a piece given back and taken again would
+ * be filled with zeros by the kernel. */
+static void push_spare_block(struct psc_client *c, struct ps_shm_block *b)
+{
+    struct ps_shm_block **at = &c->spare_blocks[c->next_spare];
+
+    for (size_t i = 0; i < PSC_SPARES; i++) {
+        if (c->spare_blocks[i] == NULL) {
+            c->spare_blocks[i] = b;
+            return;
+        }
+    }
+    c->next_spare = (c->next_spare + 1) % PSC_SPARES;
+    ps_shm_put(&c->shm, *at);
+    *at = b;
+}
+
+void coll_release_source(struct coll *k)
+{
+    if (k->block == NULL) {
+        return;
+    }
+    k->block->uses--;
+    if (k->staged) {
+        push_spare_block(k->op->client, k->block);
+    }
+    k->block = NULL;
+}
+
+/* Beyond what is given, keys of rounded sizes read what lies behind it. */
+size_t coll_slack(size_t bytes)
+{
+    return bytes / 8 + 512 * WORD_BYTES + PS_SHM_ALIGN;
+}
+
+int coll_get_block(struct psc_client *c, size_t bytes,
+                   struct ps_shm_block **ret_block)
+{
+    *ret_block = pop_spare_block(c, bytes + coll_slack(bytes));
+    return *ret_block != NULL
+               ? 0
+               : ps_shm_get(&c->shm, bytes + coll_slack(bytes), ret_block);
+}
+
+/* -------------------------------------------------------------------- parts */
+
+/* A part on the key of that name; `dtype` in elements of `count`. */
+int coll_subop_new(struct coll *k, enum op_kind kind, const char *full,
+                   uint32_t dtype, uint64_t count, struct psc_op **ret_part)
+{
+    struct psc_client *c = k->op->client;
+    struct key *key;
+    struct psc_op *part;
+    int rc;
+
+    if (k->subop_count == k->subop_cap) {
+        uint32_t cap = k->subop_cap == 0 ? 4 : k->subop_cap * 2;
+        struct psc_op **grown = realloc(k->subops,
+                                        cap * sizeof(struct psc_op *));
+
+        if (grown == NULL) {
+            return PSC_E_NOMEM;
+        }
+        k->subops = grown;
+        k->subop_cap = cap;
+    }
+    rc = key_get_or_ask(c, full, dtype, count, &key);
+    if (rc != 0) {
+        return rc;
+    }
+    part = op_new(c, kind);
+    if (part == NULL) {
+        return PSC_E_NOMEM;
+    }
+    part->key = key;
+    part->subop_of = k;
+    part->priority = k->op->priority;
+    k->subops[k->subop_count++] = part;
+    *ret_part = part;
+    return 0;
+}
+
+void coll_subop_set_source(struct psc_op *part, size_t offset)
+{
+    struct coll *k = part->subop_of;
+
+    part->block = k->block;
+    part->block->uses++;
+    part->block_offset = k->offset + offset;
+}
+
+void coll_subop_start(struct psc_op *part)
+{
+    struct coll *k = part->subop_of;
+    int rc;
+
+    k->subops_open++;
+    rc = op_submit(part, NULL);
+    if (rc != 0) {
+        op_end(part, rc, NULL);
+    }
+}
+
+/* What the latest round of the part brought. */
+const int64_t *coll_subop_result(const struct psc_op *part)
+{
+    return part->data;
+}
+
+/* A round of `count` words to which this rank adds its own. */
+int coll_small_round(struct coll *k, const char *full, uint64_t count,
+                     int64_t **ret_words, struct psc_op **ret_part)
+{
+    struct psc_op *part;
+    int rc = coll_subop_new(k, OP_PUSHPULL, full, PS_DTYPE_INT64, count, &part);
+
+    if (rc != 0) {
+        return rc;
+    }
+    part->reduce = PSC_SUM;
+    part->priority = INT32_MAX;
+    rc = op_alloc_staging(part);
+    if (rc != 0) {
+        return rc;
+    }
+    *ret_words = ps_shm_data(part->block);
+    memset(*ret_words, 0, count * WORD_BYTES);
+    *ret_part = part;
+    return 0;
+}
+
+/* ------------------------------------------------------------------- copies */
+
+bool coll_is_wanted(const struct psc_op *part)
+{
+    const struct coll *k = part->subop_of;
+
+    return k->stage == COLL_DATA && k->rc == 0 && !k->op->detached &&
+           part->out_bytes > 0 &&
+           (k->out != NULL || k->result != NULL || k->pieces != NULL);
+}
+
+bool coll_may_copy_progress(const struct psc_op *part)
+{
+    const struct coll *k = part->subop_of;
+
+    return coll_is_wanted(part) && k->out != NULL && k->pieces == NULL &&
+           k->postscale == 1 && part->out_from == 0;
+}
+
+static void scale_array(uint32_t dtype, void *dst, const void *src,
+                        uint64_t count, double by)
+{
+    if (dtype == PS_DTYPE_FLOAT32) {
+        const float *s = src;
+        float *d = dst;
+
+        for (uint64_t i = 0; i < count; i++) {
+            d[i] = s[i] * (float)by;
+        }
+    } else if (dtype == PS_DTYPE_FLOAT16) {
+        const uint16_t *s = src;
+        uint16_t *d = dst;
+
+        for (uint64_t i = 0; i < count; i++) {
+            d[i] = ps_fp16_of_float(ps_float_of_fp16(s[i]) * (float)by);
+        }
+    } else if (dtype == PS_DTYPE_BFLOAT16) {
+        const uint16_t *s = src;
+        uint16_t *d = dst;
+
+        for (uint64_t i = 0; i < count; i++) {
+            d[i] = ps_bf16_of_float(ps_float_of_bf16(s[i]) * (float)by);
+        }
+    } else {
+        const double *s = src;
+        double *d = dst;
+
+        for (uint64_t i = 0; i < count; i++) {
+            d[i] = s[i] * by;
+        }
+    }
+}
+
+void coll_copy_scaled(const struct coll *k, void *dst, const void *src,
+                      size_t bytes, double by)
+{
+    if (by == 1) {
+        ps_kernel_copy(dst, src, bytes);
+    } else {
+        scale_array(k->dtype, dst, src, bytes / ps_dtype_size(k->dtype), by);
+    }
+}
+
+void coll_copy(struct psc_op *part, const void *from)
+{
+    const struct coll *k = part->subop_of;
+    const uint8_t *at = from;
+
+    if (k->pieces == NULL) {
+        coll_copy_scaled(k, (uint8_t *)part->out + part->copied,
+                         at + part->out_from + part->copied,
+                         part->out_bytes - part->copied, k->postscale);
+        return;
+    }
+    for (uint32_t i = 0; i < k->piece_count; i++) {
+        size_t bytes = k->pieces[i].count * ps_dtype_size(k->dtype);
+
+        coll_copy_scaled(k, k->pieces[i].out, at, bytes, k->postscale);
+        at += bytes;
+    }
+}
+
+bool coll_is_copying(const struct psc_op *op)
+{
+    const struct coll *k = op->coll;
+
+    for (uint32_t i = 0; k != NULL && i < k->subop_count; i++) {
+        if (k->subops[i]->state == OP_COPYING) {
+            return true;
+        }
+    }
+    return false;
+}
+
+int coll_view(const struct psc_op *op, const void **ret_data, size_t *ret_bytes)
+{
+    const struct coll *k = op->coll;
+    const struct psc_op *last;
+
+    if (k->kind == COLL_JOIN) {
+        return PSC_E_NOENT;
+    }
+    if (k->result != NULL || k->result_size == 0) {
+        *ret_data = k->result;
+        *ret_bytes = k->result_size;
+        return 0;
+    }
+    if (k->pieces != NULL || k->postscale != 1) {
+        return PSC_E_NOENT;
+    }
+    if (k->kind != COLL_ALLREDUCE && k->kind != COLL_BCAST) {
+        *ret_data = k->out;
+        *ret_bytes = k->result_size;
+        return 0;
+    }
+    last = k->subops[k->subop_count - 1];
+    *ret_data = last->data;
+    *ret_bytes = k->result_size;
+    return 0;
+}

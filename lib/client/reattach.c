@@ -1,0 +1,330 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* From an agent that was lost to the next one. What an agent knows of this
+ * process, the process knows itself: memory that it shares, keys with the
+ * rounds whose end it has heard, and operations that have not ended. So the
+ * client goes on with any agent that its job lets take over:
+ *
+ *     UP        the stream ends. What the agent had is taken back, as if it
+ *               had not been sent; new operations queue behind it
+ *     LOST      the socket is dialled, at growing distances
+ *     GREETING  somebody is there: l_hello says which rank of which job this is
+ *     UP        l_welcome has come. Memory, what concerns the whole job, keys
+ *               and the barrier are said again; the operations on a key leave
+ *               when the agent has answered for it
+ *
+ * The reader does all this in its turns, which do not wait: a timer beside the
+ * socket makes it come back in time. Results of the lost agent stay mapped
+ * while an operation shows them. */
+#include "client/state.h"
+
+#include <assert.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+
+#include "base/str.h"
+
+#define RETRY_FIRST_MS    10
+#define RETRY_MOST_MS     1000
+/* Descriptors that an agent may have kept here. */
+#define SEGMENTS_HELD_MAX 64u
+
+bool reattach_is_wanted(const struct psc_options *o)
+{
+    return o->num_servers > 0 && o->mode == PSC_MODE_SYNC &&
+           o->on_loss == PSC_ON_LOSS_WAIT && o->agent_retry_ms > 0;
+}
+
+bool reattach_is_possible(const struct psc_client *c)
+{
+    return c->is_welcomed && c->gen != 0 && reattach_is_wanted(&c->options);
+}
+
+/* ------------------------------------------------------------- kept memory */
+
+static bool is_same_file(int fd, int other)
+{
+    struct stat a;
+    struct stat b;
+
+    return fstat(fd, &a) == 0 && fstat(other, &b) == 0 &&
+           a.st_dev == b.st_dev && a.st_ino == b.st_ino;
+}
+
+/* An agent that was given it has another number for it than the one before. */
+static struct residual_segment *
+find_segment(const struct psc_client *c, const struct residual_segment *keep)
+{
+    for (uint32_t i = 0; i < c->residual_segment_count; i++) {
+        if (c->residual_segments[i].number == keep->number ||
+            is_same_file(c->residual_segments[i].fd, keep->fd)) {
+            return &c->residual_segments[i];
+        }
+    }
+    return NULL;
+}
+
+static int add_segment(struct psc_client *c,
+                       const struct residual_segment *keep)
+{
+    struct residual_segment *known = find_segment(c, keep);
+    struct residual_segment *grown;
+
+    if (known != NULL) {
+        close(known->fd);
+        *known = *keep;
+        return 0;
+    }
+    if (c->residual_segment_count == SEGMENTS_HELD_MAX) {
+        return PSC_E_FULL;
+    }
+    grown = realloc(c->residual_segments,
+                    (c->residual_segment_count + 1) * sizeof(*grown));
+    if (grown == NULL) {
+        return PSC_E_NOMEM;
+    }
+    c->residual_segments = grown;
+    c->residual_segments[c->residual_segment_count++] = *keep;
+    return 0;
+}
+
+void reattach_add_segment(struct psc_client *c,
+                          const struct ps_msg_l_residual_segment *m, int fd)
+{
+    int rc = reattach_is_possible(c)
+                 ? add_segment(c,
+                               &(struct residual_segment){.number = m->segment,
+                                                          .size = m->size,
+                                                          .fd = fd})
+                 : PSC_E_UNSUPPORTED;
+
+    if (rc != 0) {
+        close(fd); /* The agent's own descriptor is all it needs by itself. */
+    }
+    if (rc == PSC_E_FULL) {
+        client_fail(c, PSC_E_PROTO, "the agent leaves too much memory here");
+    } else if (rc == PSC_E_NOMEM) {
+        client_fail(c, rc, "no memory to keep what the agent leaves here");
+    }
+}
+
+void reattach_fini(struct psc_client *c)
+{
+    for (uint32_t i = 0; i < c->residual_segment_count; i++) {
+        close(c->residual_segments[i].fd);
+    }
+    free(c->residual_segments);
+}
+
+static int offer_segment(struct psc_client *c, const struct residual_segment *k)
+{
+    const struct ps_msg m = {
+        .code = PS_MSG_L_RESIDUAL_SEGMENT,
+        .l_residual_segment = {.segment = k->number, .size = k->size}};
+    int fd = fcntl(k->fd, F_DUPFD_CLOEXEC, 0);
+    int rc = fd < 0 ? PSC_E_SYS : ps_sock_put(c->sock, &m, fd);
+
+    if (rc != 0 && fd >= 0) {
+        close(fd);
+    }
+    return rc;
+}
+
+/* ------------------------------------------------------------------ losing */
+
+static void end_stall_requests(struct psc_client *c)
+{
+    PS_LIST_EACH(n, &c->stall_requests)
+    {
+        struct stall_request *w = PS_CONTAINER(n, struct stall_request, node);
+
+        w->is_answered = w->is_answered ||
+                         reattach_explain(c, NULL, w->text, sizeof(w->text));
+    }
+}
+
+static ps_time reattach_deadline(const struct psc_client *c)
+{
+    return c->lost_at + PS_MILLIS(c->options.agent_retry_ms);
+}
+
+/* After `text` has stood in the way. */
+static void schedule_retry(struct psc_client *c, const char *text)
+{
+    ps_time now = client_now();
+    int rc;
+
+    ps_str_copy(c->lost_text, sizeof(c->lost_text), text);
+    if (now >= reattach_deadline(c)) {
+        client_fail(c, PSC_E_CLOSED,
+                    "the agent closed the connection, and none has taken this "
+                    "worker up on '%s' for %d.%d s: %s",
+                    c->options.socket, c->options.agent_retry_ms / 1000,
+                    c->options.agent_retry_ms % 1000 / 100, text);
+        return;
+    }
+    c->retry_at = ps_time_min(now + PS_MILLIS(c->retry_ms),
+                              reattach_deadline(c));
+    rc = ps_sock_alarm(
+        c->sock, (int)((c->retry_at - now + PS_MILLIS(1) - 1) / PS_MILLIS(1)));
+    if (rc != 0) {
+        client_fail(c, rc,
+                    "the agent closed the connection, and there is no "
+                    "timer to wait for another one: %s",
+                    ps_strerror(rc));
+    }
+    c->retry_ms = c->retry_ms * 2 < RETRY_MOST_MS ? c->retry_ms * 2
+                                                  : RETRY_MOST_MS;
+}
+
+static void drop_ring(struct psc_client *c)
+{
+    if (c->ring_memory != NULL) {
+        munmap(c->ring_memory, ps_ring_bytes());
+    }
+    c->ring_memory = NULL;
+    c->ring_is_full = false;
+    c->ring_needs_wake = false;
+}
+
+static void detach_from_agent(struct psc_client *c, const char *text)
+{
+    ps_sock_hang_up(c->sock);
+    drop_ring(c);
+    op_requeue_all(c);
+    key_unbind_all(c);
+    c->link = LINK_LOST;
+    schedule_retry(c, text);
+    end_stall_requests(c);
+    client_changed(c);
+}
+
+void reattach_agent_lost(struct psc_client *c)
+{
+    if (c->link == LINK_UP) {
+        c->retry_ms = RETRY_FIRST_MS;
+        if (c->keys_unbound == 0) {
+            c->lost_at = client_now();
+        }
+    }
+    detach_from_agent(c, "it hung up");
+}
+
+/* ----------------------------------------------------------------- dialling */
+
+static int send_hello(struct psc_client *c)
+{
+    struct ps_msg m;
+    int rc;
+
+    client_hello(c, &m);
+    m.l_hello.rank = (int32_t)c->rank;
+    m.l_hello.gen = c->gen;
+    m.l_hello.reattach_keys = c->keys_unbound;
+    m.l_hello.completed_barriers = c->barriers;
+    rc = ps_sock_put(c->sock, &m, -1);
+    if (rc == 0) {
+        rc = ps_sock_alarm(c->sock, -1);
+    }
+    if (rc != 0) {
+        ps_sock_hang_up(c->sock);
+    }
+    return rc;
+}
+
+void reattach_dial(struct psc_client *c)
+{
+    int errnum = 0;
+    int rc;
+
+    if (client_now() < c->retry_at) {
+        return;
+    }
+    rc = ps_sock_dial(c->sock, c->options.socket, &errnum);
+    if (rc == 0) {
+        rc = send_hello(c);
+    }
+    if (rc == 0) {
+        c->link = LINK_GREETING;
+        client_flush(c);
+        return;
+    }
+    /* Whatever it is: a socket is first made and then opened to others, and
+     * memory and descriptors may be had a moment later. */
+    schedule_retry(c, errnum != 0 ? strerror(errnum) : ps_strerror(rc));
+}
+
+/* ------------------------------------------------------------- saying again */
+
+static int resend_all(struct psc_client *c, uint32_t ring)
+{
+    int rc = 0;
+
+    for (uint32_t i = 0; rc == 0 && i < c->residual_segment_count; i++) {
+        rc = offer_segment(c, &c->residual_segments[i]);
+    }
+    if (rc == 0) {
+        rc = ps_shm_announce_all(&c->shm);
+    }
+    if (rc == 0) {
+        client_open_ring(c, ring);
+        rc = op_send_job_requests(c);
+    }
+    if (rc == 0) {
+        rc = key_rebind_all(c);
+    }
+    if (rc == 0) {
+        op_send_barriers(c);
+    }
+    return rc;
+}
+
+void reattach_welcome(struct psc_client *c, const struct ps_msg_l_welcome *m)
+{
+    int rc;
+
+    if (c->link != LINK_GREETING || m->gen != c->gen || m->rank != c->rank ||
+        m->num_workers != c->size) {
+        client_fail(c, PSC_E_PROTO,
+                    "the agent on '%s' takes rank %u of %u for rank %u of %u "
+                    "(job generation %llu for %llu): start the job again",
+                    c->options.socket, c->rank, c->size, m->rank,
+                    m->num_workers, (unsigned long long)c->gen,
+                    (unsigned long long)m->gen);
+        return;
+    }
+    c->link = LINK_UP;
+    rc = resend_all(c, m->ring_layout);
+    if (rc != 0) {
+        /* What it has heard it forgets when this hangs up. */
+        c->link = LINK_GREETING;
+        detach_from_agent(c, ps_strerror(rc));
+        return;
+    }
+    c->reattach_count++;
+    client_changed(c);
+}
+
+bool reattach_explain(const struct psc_client *c, const struct key *k,
+                      char *text, size_t size)
+{
+    ps_time lost_for;
+
+    if (c->rc != 0 || (c->link == LINK_UP && (k == NULL || !k->is_unbound))) {
+        return false;
+    }
+    lost_for = (client_now() - c->lost_at) / PS_MILLIS(1);
+    snprintf(text, size, "the agent on '%s' was lost %llu.%llu s ago; %s%s",
+             c->options.socket, (unsigned long long)(lost_for / 1000),
+             (unsigned long long)(lost_for % 1000 / 100),
+             c->link == LINK_LOST       ? "none is there: "
+             : c->link == LINK_GREETING ? "one is there, and has not yet taken "
+                                          "this worker up"
+                                        : "one is there, and has not yet taken "
+                                          "the key up",
+             c->link == LINK_LOST ? c->lost_text : "");
+    return true;
+}

@@ -1,0 +1,485 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The optimizer's state in a file. Little-endian:
+ *
+ *     8 bytes          "pskvopt1"
+ *     text             the optimizer's name
+ *     u64              keys
+ *     for each key
+ *         text         its name on the wire, "s:..." or "i:..."
+ *         u64          element type, elements, steps made, buffers
+ *         for each buffer
+ *             its elements: float64 of float64 keys, else float32
+ *     u64              checksum of everything before
+ *
+ * A text is its length as u64 and its bytes. A file is written under another
+ * name and renamed when it is complete. */
+#include "client/state.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define MAGIC       "pskvopt1"
+#define BUFFER_NONE UINT8_MAX
+#define CHUNK_BYTES 65536u
+#define NAME_MAX_   512u
+
+/* ---------------------------------------------------------------- streams */
+
+struct stream {
+    FILE *file;
+    bool is_writing;
+    bool is_at_end; /* Read past the end. */
+    uint64_t hash;
+};
+
+/* FNV-1a of words: what it is to find is accidents. */
+static uint64_t hash_words(uint64_t h, const uint8_t *data, size_t len)
+{
+    size_t i = 0;
+
+    for (; i + 8 <= len; i += 8) {
+        uint64_t word;
+
+        memcpy(&word, data + i, 8);
+        h = (h ^ word) * 0x100000001b3u;
+        h ^= h >> 29;
+    }
+    for (; i < len; i++) {
+        h = (h ^ data[i]) * 0x100000001b3u;
+    }
+    return h;
+}
+
+/* Writes or reads these bytes. */
+static void stream_bytes(struct stream *s, void *data, size_t len)
+{
+    uint8_t *at = data;
+
+    while (len > 0 && !s->is_at_end) {
+        const size_t now = len < CHUNK_BYTES ? len : CHUNK_BYTES;
+        const size_t done = s->is_writing ? fwrite(at, 1, now, s->file)
+                                          : fread(at, 1, now, s->file);
+
+        s->is_at_end = done != now;
+        s->hash = hash_words(s->hash, at, done);
+        at += now;
+        len -= now;
+    }
+}
+
+static void stream_u64(struct stream *s, uint64_t *n)
+{
+    uint8_t bytes[8];
+
+    for (unsigned i = 0; i < 8; i++) {
+        bytes[i] = (uint8_t)(*n >> (8 * i));
+    }
+    stream_bytes(s, bytes, sizeof(bytes));
+    if (s->is_writing) {
+        return;
+    }
+    *n = 0;
+    for (unsigned i = 0; i < 8; i++) {
+        *n |= (uint64_t)bytes[i] << (8 * i);
+    }
+}
+
+/* `text` has room for NAME_MAX_ bytes and is terminated. */
+static void stream_text(struct stream *s, char *text)
+{
+    uint64_t len = s->is_writing ? strlen(text) : 0;
+
+    stream_u64(s, &len);
+    if (len >= NAME_MAX_) {
+        s->is_at_end = true;
+        len = 0;
+    }
+    stream_bytes(s, text, (size_t)len);
+    text[len] = '\0';
+}
+
+/* --------------------------------------------------------------- transfer */
+
+/* One buffer of a key, between the servers and `block`; NULL: none. */
+static int transfer_buffer(struct psc_client *c, const struct key *k,
+                           uint8_t which, bool put, uint64_t steps,
+                           struct ps_shm_block *block, uint64_t *ret_version)
+{
+    struct ps_msg m = {.code = PS_MSG_L_OPTIMIZER_STATE};
+    struct psc_op *op = NULL;
+    int rc = client_enter(c);
+
+    if (rc != 0) {
+        return rc;
+    }
+    m.l_optimizer_state = (struct ps_msg_l_optimizer_state){
+        .key = k->number,
+        .buffer_index = which,
+        .is_put = put,
+        .steps = steps,
+        .region = block != NULL ? ps_shm_region(block) : 0,
+        .offset = block != NULL ? block->offset : 0};
+    rc = op_start_plain(c, OP_STATE, &m, &m.l_optimizer_state.op_id, NULL, &op);
+    if (rc == 0 && block != NULL) {
+        op->block = block;
+        block->uses++;
+    }
+    client_leave(c);
+    if (rc == 0) {
+        rc = psc_op_wait(op, PSC_WAIT_DEFAULT);
+        if (rc == 0) {
+            rc = psc_op_version(op, ret_version);
+        }
+        psc_op_free(op);
+    }
+    return rc;
+}
+
+static int file_error(struct psc_client *c, int rc, const char *path,
+                      const char *what)
+{
+    if (client_enter(c) == 0) {
+        rc = client_error(c, rc, "%s: %s", path, what);
+        client_leave(c);
+    }
+    return rc;
+}
+
+static bool has_state(const struct key *k)
+{
+    return k->is_ready && !key_is_internal(k) && ps_dtype_is_real(k->dtype);
+}
+
+static size_t buffer_bytes(const struct key *k)
+{
+    return k->count * (k->dtype == PS_DTYPE_FLOAT64 ? 8 : 4);
+}
+
+/* The keys that may have a state; the caller frees the list. */
+static int list_keys(struct psc_client *c, struct key ***ret_keys,
+                     uint32_t *ret_count)
+{
+    uint32_t count = 0;
+    int rc = client_enter(c);
+    struct key **keys;
+
+    if (rc != 0) {
+        return rc;
+    }
+    keys = calloc(c->key_count + 1u, sizeof(struct key *));
+    if (keys == NULL) {
+        rc = client_error(c, PSC_E_NOMEM, "%s", ps_strerror(PS_E_NOMEM));
+    } else if (c->optimizer == NULL) {
+        rc = client_error(c, PSC_E_INVAL,
+                          "this worker has declared no optimizer");
+    }
+    for (uint32_t i = 0; rc == 0 && i < c->key_count; i++) {
+        struct key *k = c->keys[i];
+
+        if (has_state(k) && (k->ops_open > 0 || !ps_list_empty(&k->queue))) {
+            rc = client_error(c, PSC_E_AGAIN,
+                              "operations on '%s' are open: wait for them "
+                              "first",
+                              k->name);
+        } else if (has_state(k)) {
+            keys[count++] = k;
+        }
+    }
+    client_leave(c);
+    if (rc != 0) {
+        free(keys);
+        return rc;
+    }
+    *ret_keys = keys;
+    *ret_count = count;
+    return 0;
+}
+
+/* Shared memory for the buffers of one key after the other. */
+struct transfer_memory {
+    struct psc_client *c;
+    void *data;
+    struct ps_shm_block *block;
+    size_t size;
+};
+
+static int reserve_transfer_memory(struct transfer_memory *r, size_t size)
+{
+    int rc;
+
+    if (size <= r->size) {
+        return 0;
+    }
+    (void)psc_free(r->c, r->data);
+    r->data = NULL;
+    r->size = 0;
+    rc = psc_alloc(r->c, size, &r->data);
+    if (rc == 0) {
+        rc = client_enter(r->c);
+    }
+    if (rc != 0) {
+        return rc;
+    }
+    r->block = ps_shm_find(&r->c->shm, r->data, size);
+    r->size = size;
+    client_leave(r->c);
+    return 0;
+}
+
+/* ------------------------------------------------------------------- save */
+
+static int save_key(struct psc_client *c, struct key *k, uint64_t version,
+                    struct stream *s, struct transfer_memory *room)
+{
+    char name[NAME_MAX_];
+    uint64_t head[4] = {k->dtype, k->count, version / 8, version % 8};
+    int rc = reserve_transfer_memory(room, buffer_bytes(k));
+
+    snprintf(name, sizeof(name), "%s", k->wire_name);
+    stream_text(s, name);
+    for (unsigned i = 0; i < 4; i++) {
+        stream_u64(s, &head[i]);
+    }
+    for (uint8_t i = 0; rc == 0 && i < head[3]; i++) {
+        rc = transfer_buffer(c, k, i, false, 0, room->block, &version);
+        if (rc == 0) {
+            stream_bytes(s, room->data, buffer_bytes(k));
+        }
+    }
+    return rc;
+}
+
+/* What there is of each key: *versions is 0 for one without a value. */
+static int query_versions(struct psc_client *c, struct key **keys,
+                          uint32_t count, uint64_t *versions,
+                          uint64_t *ret_found)
+{
+    for (uint32_t i = 0; i < count; i++) {
+        int rc = transfer_buffer(c, keys[i], BUFFER_NONE, false, 0, NULL,
+                                 &versions[i]);
+
+        if (rc == PSC_E_NOKEY) {
+            keys[i] = NULL;
+        } else if (rc != 0) {
+            return rc;
+        } else {
+            ++*ret_found;
+        }
+    }
+    return 0;
+}
+
+static int save_keys(struct psc_client *c, struct key **keys, uint32_t count,
+                     struct stream *s)
+{
+    struct transfer_memory room = {.c = c};
+    char text[NAME_MAX_] = MAGIC;
+    uint64_t *versions = calloc(count + 1u, sizeof(*versions));
+    uint64_t found = 0;
+    int rc;
+
+    if (versions == NULL) {
+        return PSC_E_NOMEM;
+    }
+    rc = query_versions(c, keys, count, versions, &found);
+    stream_bytes(s, text, strlen(MAGIC));
+    snprintf(text, sizeof(text), "%s", c->optimizer);
+    stream_text(s, text);
+    stream_u64(s, &found);
+    for (uint32_t i = 0; rc == 0 && i < count; i++) {
+        if (keys[i] != NULL) {
+            rc = save_key(c, keys[i], versions[i], s, &room);
+        }
+    }
+    stream_u64(s, &(uint64_t){s->hash});
+    (void)psc_free(c, room.data);
+    free(versions);
+    return rc;
+}
+
+int psc_state_save(struct psc_client *c, const char *path)
+{
+    struct stream s = {.is_writing = true};
+    struct key **keys;
+    uint32_t count;
+    char *other = NULL;
+    int rc = list_keys(c, &keys, &count);
+
+    if (rc != 0) {
+        return rc;
+    }
+    other = malloc(strlen(path) + 32);
+    if (other != NULL) {
+        sprintf(other, "%s.%ld", path, (long)getpid());
+        s.file = fopen(other, "wbe");
+    }
+    if (s.file == NULL) {
+        rc = file_error(c, PSC_E_SYS, path, strerror(errno));
+        goto free_keys;
+    }
+    rc = save_keys(c, keys, count, &s);
+    if (rc == 0 &&
+        (s.is_at_end || fflush(s.file) != 0 || fsync(fileno(s.file)) != 0)) {
+        rc = file_error(c, PSC_E_SYS, path, strerror(errno));
+    }
+    fclose(s.file);
+    if (rc == 0 && rename(other, path) != 0) {
+        rc = file_error(c, PSC_E_SYS, path, strerror(errno));
+    }
+    if (rc != 0) {
+        remove(other);
+    }
+
+free_keys:
+    free(other);
+    free(keys);
+    return rc;
+}
+
+/* ------------------------------------------------------------------- load */
+
+struct saved_key {
+    char name[NAME_MAX_];
+    uint64_t dtype;
+    uint64_t count;
+    uint64_t steps;
+    uint64_t buffers;
+};
+
+/* The job's key of that name. 0, or an error that is complained of. */
+static int match_key(struct psc_client *c, const char *path,
+                     const struct saved_key *saved, const struct key **ret_key)
+{
+    char why[NAME_MAX_ + 200];
+    const struct key *k;
+    int rc = client_enter(c);
+
+    if (rc != 0) {
+        return rc;
+    }
+    k = key_by_name(c, saved->name);
+    client_leave(c);
+    if (k == NULL || !has_state(k)) {
+        snprintf(why, sizeof(why),
+                 "it has a state of the key '%s', which this worker has not "
+                 "initialised",
+                 saved->name);
+        return file_error(c, PSC_E_NOKEY, path, why);
+    }
+    if (k->dtype != saved->dtype || k->count != saved->count) {
+        snprintf(why, sizeof(why),
+                 "its state of '%s' is for %" PRIu64
+                 " elements, or of another type; the key has %" PRIu64,
+                 saved->name, saved->count, k->count);
+        return file_error(c, PSC_E_MISMATCH, path, why);
+    }
+    *ret_key = k;
+    return 0;
+}
+
+static void read_head(struct stream *s, struct saved_key *saved)
+{
+    stream_text(s, saved->name);
+    stream_u64(s, &saved->dtype);
+    stream_u64(s, &saved->count);
+    stream_u64(s, &saved->steps);
+    stream_u64(s, &saved->buffers);
+}
+
+static int load_key(struct psc_client *c, const char *path, struct stream *s,
+                    struct transfer_memory *room, bool put)
+{
+    struct saved_key saved;
+    const struct key *k = NULL;
+    uint64_t version;
+    int rc;
+
+    read_head(s, &saved);
+    if (s->is_at_end || saved.buffers > 7) {
+        return file_error(c, PSC_E_INVAL, path, "the file is damaged");
+    }
+    rc = match_key(c, path, &saved, &k);
+    if (rc == 0) {
+        rc = reserve_transfer_memory(room, buffer_bytes(k));
+    }
+    if (rc == 0 && put) {
+        rc = transfer_buffer(c, k, BUFFER_NONE, true, saved.steps, NULL,
+                             &version);
+        if (rc == 0 && version % 8 != saved.buffers) {
+            rc = file_error(c, PSC_E_MISMATCH, path,
+                            "the optimizer keeps another number of states");
+        }
+    }
+    for (uint8_t i = 0; rc == 0 && i < saved.buffers; i++) {
+        stream_bytes(s, room->data, buffer_bytes(k));
+        if (put && !s->is_at_end) {
+            rc = transfer_buffer(c, k, i, true, saved.steps, room->block,
+                                 &version);
+        }
+    }
+    return rc;
+}
+
+/* With `put` false only looks whether all is well. */
+static int load_pass(struct psc_client *c, const char *path, struct stream *s,
+                     bool put)
+{
+    struct transfer_memory room = {.c = c};
+    char text[NAME_MAX_] = "";
+    char why[2 * NAME_MAX_ + 100];
+    uint64_t count = 0;
+    uint64_t hash = 0;
+    int rc = 0;
+
+    rewind(s->file);
+    s->hash = 0;
+    stream_bytes(s, text, strlen(MAGIC));
+    if (s->is_at_end || memcmp(text, MAGIC, strlen(MAGIC)) != 0) {
+        return file_error(c, PSC_E_INVAL, path,
+                          "this is no file of an optimizer's state");
+    }
+    stream_text(s, text);
+    stream_u64(s, &count);
+    if (!s->is_at_end && strcmp(text, c->optimizer) != 0) {
+        snprintf(why, sizeof(why), "it is of %s, and the job's optimizer is %s",
+                 text, c->optimizer);
+        return file_error(c, PSC_E_MISMATCH, path, why);
+    }
+    for (uint64_t i = 0; rc == 0 && !s->is_at_end && i < count; i++) {
+        rc = load_key(c, path, s, &room, put);
+    }
+    uint64_t want = s->hash;
+
+    stream_u64(s, &hash);
+    if (rc == 0 && (s->is_at_end || hash != want)) {
+        rc = file_error(c, PSC_E_INVAL, path, "the file is damaged");
+    }
+    (void)psc_free(c, room.data);
+    return rc;
+}
+
+int psc_state_load(struct psc_client *c, const char *path)
+{
+    struct stream s = {0};
+    struct key **keys;
+    uint32_t count;
+    int rc = list_keys(c, &keys, &count);
+
+    if (rc != 0) {
+        return rc;
+    }
+    free(keys);
+    s.file = fopen(path, "rbe");
+    if (s.file == NULL) {
+        return file_error(c, PSC_E_SYS, path, strerror(errno));
+    }
+    rc = load_pass(c, path, &s, false);
+    if (rc == 0) {
+        rc = load_pass(c, path, &s, true);
+    }
+    fclose(s.file);
+    return rc;
+}

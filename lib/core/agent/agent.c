@@ -1,0 +1,486 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The agent machine: which part an event goes to, and time. */
+#include "core/agent/inner.h"
+
+#include "base/alloc.h"
+#include "base/num.h"
+#include "base/str.h"
+
+#include <assert.h>
+#include <string.h>
+
+static struct ps_agent_server *find_server_by_conn(const struct ps_agent *a,
+                                                   ps_conn_id conn)
+{
+    struct ps_agent_server *s = ps_map_get(a->servers_by_conn, conn);
+
+    return s != NULL && ps_dialer_owns_conn(&s->dialer, conn) ? s : NULL;
+}
+
+/* --------------------------------------------------------------- connections */
+
+static void on_conn_open(struct ps_agent_step *st, const struct ps_event *ev)
+{
+    switch (ev->open.kind) {
+    case PS_CONN_LOCAL:
+        ps_agent_session_on_open(st, ev);
+        return;
+    case PS_CONN_ACCEPTED:
+        ps_effects_close(st->fx, ev->conn); /* Nobody dials an agent. */
+        return;
+    case PS_CONN_DIALLED:
+        break;
+    }
+    if (ev->open.target == 0) {
+        ps_agent_uplink_on_open(st, ev->conn, ev->open.liveness_address);
+        return;
+    }
+    ps_agent_server_on_open(st, ev->open.target, ev->conn);
+}
+
+static void on_dial_failed(struct ps_agent_step *st, const struct ps_event *ev)
+{
+    if (ev->dial_failed.target == 0) {
+        ps_agent_uplink_on_dial_failed(st, 0, ev->dial_failed.rc,
+                                       ev->dial_failed.why);
+    } else {
+        ps_agent_server_on_dial_failed(st, ev->dial_failed.target,
+                                       ev->dial_failed.rc, ev->dial_failed.why);
+    }
+}
+
+static void on_conn_stalled(struct ps_agent_step *st, ps_conn_id conn)
+{
+    struct ps_agent_server *s = find_server_by_conn(st->a, conn);
+
+    if (s != NULL) {
+        ps_agent_server_on_stalled(st, s, conn);
+    } else if (conn == st->a->uplink.dialer.conn) {
+        ps_dialer_on_stalled(&st->a->uplink.dialer, st->now);
+    }
+}
+
+static void on_conn_closed(struct ps_agent_step *st, const struct ps_event *ev)
+{
+    struct ps_agent_session *session = ps_map_get(st->a->sessions_by_conn,
+                                                  ev->conn);
+    struct ps_agent_server *s;
+
+    if (session != NULL) {
+        ps_agent_session_on_closed(st, session);
+        return;
+    }
+    if (ps_dialer_owns_conn(&st->a->uplink.dialer, ev->conn)) {
+        ps_agent_uplink_on_closed(st, ev->conn);
+        return;
+    }
+    s = find_server_by_conn(st->a, ev->conn);
+    (void)ps_map_remove(st->a->servers_by_conn, ev->conn);
+    if (s != NULL) {
+        ps_agent_server_on_closed(st, s, ev->conn);
+    }
+}
+
+static void on_msg(struct ps_agent_step *st, const struct ps_event *ev)
+{
+    struct ps_agent_session *session = ps_map_get(st->a->sessions_by_conn,
+                                                  ev->conn);
+    struct ps_agent_server *s;
+
+    if (session != NULL) {
+        ps_agent_session_on_msg(st, session, ev->msg.msg);
+        return;
+    }
+    if (ps_dialer_owns_conn(&st->a->uplink.dialer, ev->conn)) {
+        ps_agent_uplink_on_msg(st, ev->conn, ev->msg.msg, ev->msg.payload);
+        return;
+    }
+    s = find_server_by_conn(st->a, ev->conn);
+    if (s != NULL) {
+        ps_agent_server_on_msg(st, s, ev->conn, ev->msg.msg, ev->msg.payload);
+    }
+}
+
+static void on_bytes_sent(struct ps_agent_step *st, const struct ps_event *ev)
+{
+    struct ps_agent_server *s = find_server_by_conn(st->a, ev->conn);
+
+    if (s != NULL && ev->conn == s->dialer.conn) {
+        s->unsent = ev->sent.queued;
+        s->needs_pump = true;
+    }
+}
+
+static void on_computed(struct ps_agent_step *st, const struct ps_event *ev)
+{
+    struct ps_agent_computation *run = ps_map_remove(st->a->computations,
+                                                     ev->computed.token);
+
+    if (run == NULL) {
+        return;
+    }
+    if (run->send_queue != NULL || run->part == NULL) {
+        ps_agent_send_on_computed(st, run, ev->computed.rc);
+    } else {
+        ps_agent_round_on_computed(st, run, ev->computed.rc);
+    }
+}
+
+static void on_region(struct ps_agent_step *st, const struct ps_event *ev)
+{
+    struct ps_agent_session *s = ps_map_get(st->a->sessions_by_conn, ev->conn);
+
+    if (s != NULL && ev->region.buf != NULL) {
+        ps_agent_session_on_region(st, s, ev->region.region, ev->region.buf);
+    } else if (s != NULL) {
+        ps_agent_session_on_unmapped(st, s, ev->region.region, ev->region.rc,
+                                     ev->region.why);
+    }
+}
+
+static void on_residual_segment(struct ps_agent_step *st,
+                                const struct ps_event *ev)
+{
+    struct ps_agent_session *s = ps_map_get(st->a->sessions_by_conn, ev->conn);
+
+    if (s != NULL && ev->region.buf != NULL) {
+        ps_agent_residual_on_segment(st, s, ev->region.buf);
+    } else if (s != NULL) {
+        ps_agent_session_on_unmapped(st, s, 0, ev->region.rc, ev->region.why);
+    }
+}
+
+static void on_ops(struct ps_agent_step *st, const struct ps_event *ev)
+{
+    struct ps_agent_session *s = ps_map_get(st->a->sessions_by_conn, ev->conn);
+
+    for (uint32_t i = 0; s != NULL && i < ev->ops.count; i += PREFETCH_OPS) {
+        uint64_t count = ps_min_u64(ev->ops.count - i, PREFETCH_OPS);
+
+        ps_agent_session_on_ops(st, s, ev->ops.op + i, (uint32_t)count);
+    }
+}
+
+/* --------------------------------------------------------------------- time */
+
+/* What was refused for a passing reason is offered again. */
+static void resend_refused(struct ps_agent_step *st)
+{
+    struct ps_map_cursor jc = {0};
+    struct ps_agent_job *j;
+
+    st->a->resend_at = PS_TIME_NEVER;
+    while ((j = ps_map_next(st->a->jobs, &jc)) != NULL) {
+        struct ps_map_cursor kc = {0};
+        struct ps_agent_key *k;
+
+        while ((k = ps_map_next(j->keys, &kc)) != NULL) {
+            for (uint32_t i = 0; i < k->part_count; i++) {
+                if (k->parts[i].must_resend_state) {
+                    ps_agent_part_send_state(st, &k->parts[i]);
+                }
+                if (k->parts[i].state == PS_AGENT_PART_BACKOFF &&
+                    !ps_agent_send_is_backing_off(st, &k->parts[i])) {
+                    ps_agent_send_enqueue(st, &k->parts[i]);
+                }
+            }
+            ps_agent_pull_advance(st, k);
+            ps_agent_opt_state_advance(st, k);
+            ps_agent_conflict_resend(st, k, 0);
+        }
+    }
+}
+
+static void on_tick(struct ps_agent_step *st)
+{
+    struct ps_agent *a = st->a;
+    struct ps_map_cursor c = {0};
+    struct ps_agent_server *s;
+
+    if (a->must_flush) {
+        a->must_flush = false;
+        while ((s = ps_map_next(a->servers, &c)) != NULL) {
+            ps_agent_send_flush(st, s);
+        }
+        ps_agent_send_release_arena(a);
+    }
+    ps_agent_uplink_tick(st);
+    c = (struct ps_map_cursor){0};
+    while ((s = ps_map_next(a->servers, &c)) != NULL) {
+        ps_agent_server_tick(st, s);
+        if (a->scratch_retry_at <= st->now) {
+            s->needs_pump = true;
+        }
+    }
+    if (a->scratch_retry_at <= st->now) {
+        a->scratch_retry_at = PS_TIME_NEVER;
+    }
+    if (a->resend_at <= st->now) {
+        resend_refused(st);
+    }
+    if (a->next_unmap_at <= st->now) {
+        ps_agent_unmap_regions(a);
+    }
+    if (a->scratch_trim_at <= st->now) {
+        a->scratch_trim_at = PS_TIME_NEVER;
+        ps_pool_trim(a->opt.scratch_pool);
+    }
+}
+
+static ps_time agent_deadline(const void *self)
+{
+    const struct ps_agent *a = self;
+    struct ps_map_cursor c = {0};
+    const struct ps_agent_server *s;
+    ps_time at = ps_agent_uplink_deadline(a);
+
+    if (a->must_flush) {
+        return a->now;
+    }
+    while ((s = ps_map_next(a->servers, &c)) != NULL) {
+        at = ps_time_min(at, ps_agent_server_deadline(a, s));
+    }
+    at = ps_time_min(ps_time_min(at, a->scratch_retry_at), a->next_unmap_at);
+    return ps_time_min(ps_time_min(at, a->resend_at), a->scratch_trim_at);
+}
+
+/* ------------------------------------------------------------------ the calls */
+
+static int agent_step(void *self, const struct ps_event *ev,
+                      struct ps_effects *fx)
+{
+    struct ps_agent *a = self;
+    struct ps_agent_step st = {.a = a, .now = ev->now, .fx = fx};
+
+    assert(ev->now >= a->now);
+    a->now = ev->now;
+    switch (ev->type) {
+    case PS_EV_TICK:
+        on_tick(&st);
+        break;
+    case PS_EV_OPEN:
+        on_conn_open(&st, ev);
+        break;
+    case PS_EV_DIAL_FAILED:
+        on_dial_failed(&st, ev);
+        break;
+    case PS_EV_PROBED:
+        break;
+    case PS_EV_MSG:
+        on_msg(&st, ev);
+        break;
+    case PS_EV_SENT:
+        on_bytes_sent(&st, ev);
+        break;
+    case PS_EV_STALLED:
+        on_conn_stalled(&st, ev->conn);
+        break;
+    case PS_EV_CLOSED:
+        on_conn_closed(&st, ev);
+        break;
+    case PS_EV_COMPUTED:
+        on_computed(&st, ev);
+        break;
+    case PS_EV_REGION:
+        on_region(&st, ev);
+        break;
+    case PS_EV_RESIDUAL_SEGMENT:
+        on_residual_segment(&st, ev);
+        break;
+    case PS_EV_OPS:
+        on_ops(&st, ev);
+        break;
+    case PS_EV_DRAIN:
+    case PS_EV_SHUTDOWN:
+        a->draining = true;
+        break;
+    }
+    ps_agent_session_send_deferred(&st);
+    if (a->draining_pool_count > 0) {
+        ps_agent_job_reap_pools(a);
+    }
+    ps_agent_send_pump_all(&st);
+    return a->name_lost ? PS_E_CONFIG : 0;
+}
+
+/* A table of places has 8 bytes for each partition. */
+static int accept_placement_payload(const struct ps_agent *a, ps_conn_id conn,
+                                    const struct ps_msg *m, uint64_t len,
+                                    struct ps_slice *ret_slice)
+{
+    struct ps_agent_job *j = ps_agent_job_find(a, m->key_opened.gen);
+
+    if (conn != a->uplink.dialer.conn || j == NULL ||
+        !ps_link_is_new(a->uplink.dialer.link, m->seq) ||
+        len != 8 * (uint64_t)m->key_opened.parts ||
+        m->key_opened.parts > PS_KEY_PARTS_MAX) {
+        return PS_E_INVAL;
+    }
+    *ret_slice = (struct ps_slice){.buf = ps_buf_new(len), .len = len};
+    return 0;
+}
+
+static int agent_payload(void *self, ps_conn_id conn, const struct ps_msg *m,
+                         uint64_t len, struct ps_slice *ret_slice)
+{
+    struct ps_agent *a = self;
+    struct ps_agent_server *s;
+
+    if (m->code == PS_MSG_KEY_OPENED) {
+        return accept_placement_payload(a, conn, m, len, ret_slice);
+    }
+    s = find_server_by_conn(a, conn);
+    return s == NULL ? PS_E_INVAL
+                     : ps_agent_server_payload(a, s, m, len, ret_slice);
+}
+
+static uint64_t session_charged_bytes(const void *self, ps_conn_id conn)
+{
+    const struct ps_agent *a = self;
+    const struct ps_agent_session *s = ps_map_get(a->sessions_by_conn, conn);
+
+    return s == NULL ? 0
+                     : s->account.cost[PS_COST_MEMORY].used +
+                           s->account.cost[PS_COST_MAPPED].used;
+}
+
+static const struct ps_machine_ops agent_machine_ops = {
+    .step = agent_step,
+    .deadline = agent_deadline,
+    .payload = agent_payload,
+    .peer_memory = session_charged_bytes,
+};
+
+struct ps_machine ps_agent_machine(struct ps_agent *a)
+{
+    return (struct ps_machine){
+        .ops = &agent_machine_ops, .self = a, .account = &a->account};
+}
+
+struct ps_agent *ps_agent_new(const struct ps_agent_options *opt, ps_time now)
+{
+    struct ps_agent *a = ps_calloc(1, sizeof(*a));
+
+    a->opt = *opt;
+    a->now = now;
+    ps_rng_init(&a->rng, opt->seed);
+    a->servers = ps_map_new();
+    a->sessions_by_conn = ps_map_new();
+    a->servers_by_conn = ps_map_new();
+    a->jobs = ps_map_new();
+    a->computations = ps_map_new();
+    a->stall_queries = ps_map_new();
+    a->unmapping_sessions = ps_map_new();
+    a->next_unmap_at = PS_TIME_NEVER;
+    ps_agent_budget_init(a);
+    ps_list_init(&a->sessions);
+    a->scratch_retry_at = PS_TIME_NEVER;
+    a->resend_at = PS_TIME_NEVER;
+    a->scratch_trim_at = PS_TIME_NEVER;
+    ps_agent_uplink_init(a, now);
+    return a;
+}
+
+static void free_computations(struct ps_agent *a)
+{
+    struct ps_map_cursor c = {0};
+    struct ps_agent_computation *run;
+
+    while ((run = ps_map_next(a->computations, &c)) != NULL) {
+        ps_buf_unref(run->dst.buf);
+        ps_free(run);
+    }
+    ps_map_free(a->computations);
+}
+
+void ps_agent_free(struct ps_agent *a)
+{
+    struct ps_map_cursor c = {0};
+    struct ps_agent_server *s;
+    struct ps_agent_job *j;
+    struct ps_list_node *n;
+
+    if (a == NULL) {
+        return;
+    }
+    while ((n = ps_list_first(&a->sessions)) != NULL) {
+        ps_agent_session_free(a,
+                              PS_CONTAINER(n, struct ps_agent_session, node));
+    }
+    while ((j = ps_map_next(a->jobs, &c)) != NULL) {
+        ps_agent_job_free(NULL, a, j);
+    }
+    free_computations(a);
+    ps_agent_send_release_arena(a);
+    c = (struct ps_map_cursor){0};
+    while ((s = ps_map_next(a->servers, &c)) != NULL) {
+        ps_agent_server_free(s);
+    }
+    while (ps_map_count(a->unmapping_sessions) > 0) {
+        ps_agent_unmap_regions(a);
+    }
+    ps_map_free(a->unmapping_sessions);
+    ps_agent_diagnose_fini(a);
+    while (a->spare_op_count > 0) {
+        ps_free(a->spare_ops[--a->spare_op_count]);
+    }
+    ps_free(a->spare_ops);
+    ps_map_free(a->servers);
+    ps_map_free(a->sessions_by_conn);
+    ps_map_free(a->servers_by_conn);
+    ps_map_free(a->jobs);
+    ps_dialer_fini(&a->uplink.dialer);
+    ps_agent_job_reap_pools(a);
+    assert(a->draining_pool_count ==
+           0); /* The driver has let go of all frames. */
+    ps_agent_budget_fini(a);
+    ps_free(a->draining_pools);
+    ps_free(a->departed_workers);
+    ps_free(a);
+}
+
+/* --------------------------------------------------------------- looking in */
+
+bool ps_agent_is_ready(const struct ps_agent *a)
+{
+    return ps_dialer_is_connected(&a->uplink.dialer);
+}
+
+uint64_t ps_agent_residue(const struct ps_agent *a)
+{
+    return ps_map_count(a->jobs) + ps_map_count(a->sessions_by_conn) +
+           ps_map_count(a->stall_queries) + a->draining_pool_count;
+}
+
+void ps_agent_stats(const struct ps_agent *a, struct ps_agent_stats *ret)
+{
+    struct ps_map_cursor c = {0};
+    const struct ps_agent_server *s;
+
+    *ret = a->stats;
+    ret->sessions = (uint32_t)ps_map_count(a->sessions_by_conn);
+    ret->resent = ps_link_resent(a->uplink.dialer.link);
+    ret->pending_ops = 0;
+    PS_LIST_EACH(n, &a->sessions)
+    {
+        ret->pending_ops +=
+            PS_CONTAINER(n, struct ps_agent_session, node)->op_count;
+    }
+    while ((s = ps_map_next(a->servers, &c)) != NULL) {
+        ret->resent += ps_link_resent(s->dialer.link);
+    }
+}
+
+bool ps_agent_peek(const struct ps_agent *a, uint64_t gen, uint32_t key,
+                   uint32_t index, uint64_t *ret_committed)
+{
+    const struct ps_agent_job *j = ps_agent_job_find(a, gen);
+    const struct ps_agent_key *k = j == NULL ? NULL : ps_map_get(j->keys, key);
+
+    if (k == NULL || index >= k->part_count ||
+        k->parts[index].committed_version == NO_VERSION) {
+        return false;
+    }
+    *ret_committed = (uint64_t)k->parts[index].committed_version;
+    return true;
+}

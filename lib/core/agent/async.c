@@ -1,0 +1,393 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Keys without rounds. A node has one push of a key on its way at a time, with
+ * a number of its own, and goes on when every partition has said that it is
+ * applied; what local ranks push meanwhile waits in order. Where pushes are
+ * added, those that wait go together, as one sum; else one by one, because two
+ * steps of an optimizer are not one step with the sum. A pull asks the servers
+ * for what is newest once the puller's own pushes are applied, and is written
+ * into the worker's memory: there is no version that all ranks would share.
+ *
+ * A pull draws a ticket when it may ask, and a question covers all tickets
+ * drawn before it was put. One question for a partition is open at a time, so
+ * values never go back.
+ *
+ * In an ssp job a pull may ask when every rank of the job has pushed as often
+ * as the puller, less the staleness. A push says how often every rank here has
+ * pushed with it; the servers find the least of all slots, and say it to all
+ * when it grows. */
+#include "core/agent/inner.h"
+
+#include "base/str.h"
+
+#include <assert.h>
+#include <string.h>
+
+static const char rule_required_text[] =
+    "an async or ssp job needs an optimizer, or a rule stated by all workers "
+    "when they open it (accumulate or assign), before a key gets its first "
+    "value";
+
+static uint8_t push_rule(const struct ps_agent_job *j)
+{
+    return j->has_optimizer ? PS_RULE_STEP : j->rule;
+}
+
+bool ps_agent_async_validate_op(struct ps_agent_step *st,
+                                struct ps_agent_session *s,
+                                const struct ps_agent_key *k,
+                                const struct ps_msg_l_op *m,
+                                const struct ps_slice *array)
+{
+    if (m->op == PS_OP_BROADCAST || m->op == PS_OP_BROADCAST_SEND_ONLY) {
+        ps_agent_op_reject(st, s, m, PS_E_UNSUPPORTED,
+                           "'%s': a broadcast is a round of all workers, "
+                           "and an async or ssp job has none; init gives "
+                           "a key its first value",
+                           k->name);
+        return false;
+    }
+    if (m->op == PS_OP_SKIP) {
+        ps_agent_op_reject(st, s, m, PS_E_UNSUPPORTED,
+                           "'%s': only a round can be passed, and an async "
+                           "or ssp job has none",
+                           k->name);
+        return false;
+    }
+    if (m->op != PS_OP_PULL && push_rule(k->job) == PS_RULE_NONE) {
+        ps_agent_op_reject(st, s, m, PS_E_INVAL, "'%s': %s", k->name,
+                           rule_required_text);
+        return false;
+    }
+    if ((m->op == PS_OP_PUSH || m->op == PS_OP_PUSHPULL) &&
+        m->reduce != PS_REDUCE_SUM) {
+        ps_agent_op_reject(st, s, m, PS_E_INVAL,
+                           "'%s': reduction %s needs a round; pushes of an "
+                           "async or ssp job are applied one by one",
+                           k->name, ps_reduce_name(m->reduce));
+        return false;
+    }
+    if ((m->op == PS_OP_PULL || m->op == PS_OP_PUSHPULL) &&
+        array->buf == NULL) {
+        ps_agent_op_reject(st, s, m, PS_E_INVAL,
+                           "'%s': the pull of an async or ssp job names no "
+                           "memory for the value",
+                           k->name);
+        return false;
+    }
+    return true;
+}
+
+/* ----------------------------------------------------------------- pushing */
+
+static bool is_push_idle(const struct ps_agent_key *k)
+{
+    for (uint32_t i = 0; i < k->part_count; i++) {
+        /* A sum of pushes that have failed may still be under way. */
+        if (k->parts[i].state == PS_AGENT_PART_COMPUTING) {
+            return false;
+        }
+    }
+    return !k->round_open;
+}
+
+static void contribute_push(struct ps_agent_key *k, struct ps_agent_op *op)
+{
+    k->contribution[op->local_rank] = op;
+    k->contributed_count++;
+    if (k->contributed_count == 1 || op->priority > k->priority) {
+        k->priority = op->priority;
+    }
+}
+
+/* How often every rank here has pushed when what is offered is applied. */
+static uint64_t node_clock(const struct ps_agent_key *k)
+{
+    uint64_t least = UINT64_MAX;
+
+    for (uint32_t i = 0; i < k->job->local_rank_count; i++) {
+        uint64_t count = k->contribution[i] != NULL ? k->contribution[i]->round
+                                                    : k->applied_round[i];
+
+        least = count < least ? count : least;
+    }
+    return least;
+}
+
+/* Begins with what waits, when nothing is on its way. */
+void ps_agent_async_start_push(struct ps_agent_step *st, struct ps_agent_key *k)
+{
+    struct ps_list_node *n = ps_list_first(&k->deferred_pushes);
+
+    if (!is_push_idle(k) || n == NULL) {
+        return;
+    }
+    k->round_open = true;
+    k->needs_value = false;
+    k->round++;
+    k->contributed_count = 0;
+    k->round_op = PS_OP_PUSH;
+    k->reduce = PS_REDUCE_SUM;
+    k->rule = push_rule(k->job);
+    while (n != NULL) {
+        struct ps_agent_op *op = PS_CONTAINER(n, struct ps_agent_op, node);
+
+        n = ps_list_next(&k->deferred_pushes, n);
+        if (k->contributed_count == 0 ||
+            (k->rule == PS_RULE_ACCUMULATE &&
+             k->contribution[op->local_rank] == NULL)) {
+            ps_list_remove(&op->node);
+            contribute_push(k, op);
+        }
+    }
+    k->clock = k->job->mode == PS_MODE_SSP ? node_clock(k) : 0;
+    ps_agent_round_complete(st, k);
+}
+
+/* The pushes on their way have ended, well or not. */
+static void end_pushes(struct ps_agent_step *st, struct ps_agent_key *k,
+                       int error, const char *text)
+{
+    k->round_open = false;
+    k->round_complete = false;
+    for (uint32_t i = 0; i < k->job->local_rank_count; i++) {
+        struct ps_agent_op *op = k->contribution[i];
+
+        k->contribution[i] = NULL;
+        if (op == NULL) {
+            continue;
+        }
+        if (error == 0) {
+            k->applied_round[i] = op->round;
+        } else if (k->pushed_round[i] == op->round) {
+            k->pushed_round[i]--; /* It may be offered again. */
+        }
+        if (error == 0 && op->kind == PS_OP_PUSHPULL && op->session != NULL) {
+            ps_list_push_back(&k->pulls, &op->node);
+        } else {
+            ps_agent_op_end(st, op, op->round, error, text);
+        }
+    }
+}
+
+void ps_agent_async_push_applied(struct ps_agent_step *st,
+                                 struct ps_agent_key *k)
+{
+    end_pushes(st, k, 0, "");
+    ps_agent_async_start_push(st, k);
+    ps_agent_async_advance(st, k);
+}
+
+static void fail_op_list(struct ps_agent_step *st, struct ps_list *list,
+                         int error, const char *text)
+{
+    struct ps_list_node *n;
+
+    while ((n = ps_list_pop(list)) != NULL) {
+        ps_agent_op_end(st, PS_CONTAINER(n, struct ps_agent_op, node), 0, error,
+                        text);
+    }
+}
+
+/* Only those whose partition was refused hear of it. */
+void ps_agent_async_fail_ops(struct ps_agent_step *st, struct ps_agent_key *k,
+                             int error, const char *text)
+{
+    bool pushes = k->round_open;
+    bool inits = !pushes && k->pending_init_parts > 0;
+
+    for (uint32_t i = 0; (pushes || inits) && i < k->part_count; i++) {
+        struct ps_agent_part *p = &k->parts[i];
+
+        if (p->state != PS_AGENT_PART_COMPUTING && p->is_init == inits) {
+            ps_agent_send_dequeue(st, p);
+            p->is_init = false;
+        }
+    }
+    if (pushes) {
+        end_pushes(st, k, error, text);
+    } else if (inits) {
+        k->pending_init_parts = 0;
+        ps_buf_unref(k->init_array.buf);
+        k->init_array = (struct ps_slice){0};
+        fail_op_list(st, &k->inits, error, text);
+    } else {
+        fail_op_list(st, &k->pulls, error, text);
+    }
+    /* An init that could not go because of this push goes now. */
+    if (k->part_count > 0 && k->parts[0].committed_version == NO_VERSION &&
+        is_push_idle(k)) {
+        ps_agent_init_start_pending(st, k);
+    }
+    ps_agent_async_start_push(st, k);
+}
+
+/* ----------------------------------------------------------------- pulling */
+
+/* How often every rank of the job has pushed to all of the key. */
+static uint64_t job_clock(const struct ps_agent_key *k)
+{
+    uint64_t least = UINT64_MAX;
+
+    for (uint32_t i = 0; i < k->part_count; i++) {
+        least = k->parts[i].clock < least ? k->parts[i].clock : least;
+    }
+    return least;
+}
+
+/* Has everything the puller pushed before it been applied, and is nobody too
+ * far behind? */
+static bool is_pull_ready(const struct ps_agent_key *k,
+                          const struct ps_agent_op *op)
+{
+    const struct ps_agent_job *j = k->job;
+
+    return k->applied_round[op->local_rank] >= op->round &&
+           (j->mode != PS_MODE_SSP || op->round <= j->staleness ||
+            job_clock(k) >= op->round - j->staleness);
+}
+
+static void draw_ticket(struct ps_agent_key *k, struct ps_agent_op *op)
+{
+    if (op->ticket == 0) {
+        op->ticket = ++k->last_ticket;
+    }
+}
+
+static void end_answered_ops(struct ps_agent_step *st,
+                             const struct ps_agent_key *k, struct ps_list *list)
+{
+    struct ps_list_node *n = ps_list_first(list);
+    uint64_t served = UINT64_MAX;
+
+    for (uint32_t i = 0; i < k->part_count; i++) {
+        if (k->parts[i].served_ticket < served) {
+            served = k->parts[i].served_ticket;
+        }
+    }
+    while (n != NULL) {
+        struct ps_agent_op *op = PS_CONTAINER(n, struct ps_agent_op, node);
+
+        n = ps_list_next(list, n);
+        if (op->ticket != 0 && op->ticket <= served) {
+            ps_list_remove(&op->node);
+            ps_agent_op_end(st, op, op->round, 0, "");
+        }
+    }
+}
+
+void ps_agent_async_advance(struct ps_agent_step *st, struct ps_agent_key *k)
+{
+    uint64_t last = 0;
+
+    end_answered_ops(st, k, &k->pulls);
+    end_answered_ops(st, k, &k->inits);
+    PS_LIST_EACH(n, &k->pulls)
+    {
+        struct ps_agent_op *op = PS_CONTAINER(n, struct ps_agent_op, node);
+
+        if (is_pull_ready(k, op)) {
+            draw_ticket(k, op);
+            last = op->ticket > last ? op->ticket : last;
+        }
+    }
+    if (k->pending_init_parts == 0) {
+        /* An init is over when there is a value, whoever gave it. */
+        PS_LIST_EACH(n, &k->inits)
+        {
+            struct ps_agent_op *op = PS_CONTAINER(n, struct ps_agent_op, node);
+
+            draw_ticket(k, op);
+            last = op->ticket > last ? op->ticket : last;
+        }
+    }
+    for (uint32_t i = 0; i < k->part_count; i++) {
+        struct ps_agent_part *p = &k->parts[i];
+        struct ps_rec_part rec = {.key = k->number,
+                                  .index = p->index,
+                                  .dtype = k->dtype,
+                                  .count = p->count};
+        struct ps_agent_send_queue *f;
+
+        if ((p->served_ticket >= last && !p->must_request_clock) ||
+            p->requested_version != NO_VERSION) {
+            continue;
+        }
+        p->requested_version = 0;
+        p->must_request_clock = false;
+        p->requested_ticket = k->last_ticket;
+        f = ps_agent_send_queue_get(st, k->job, p->owner_node);
+        ps_link_send_msg(f->server->dialer.link,
+                         &(struct ps_msg){.code = PS_MSG_PULL,
+                                          .pull = {.gen = k->job->gen,
+                                                   .epoch = st->a->map_epoch,
+                                                   .slot = k->job->slot,
+                                                   .parts = &rec,
+                                                   .parts_count = 1}},
+                         st->now, st->fx);
+    }
+}
+
+void ps_agent_async_raise_clock(struct ps_agent_part *p, uint64_t clock)
+{
+    p->clock = clock > p->clock ? clock : p->clock;
+}
+
+/* The link is a new one, and what was told on the other may be lost. */
+void ps_agent_async_reset_clock(struct ps_agent_key *k, uint32_t node)
+{
+    for (uint32_t i = 0; i < k->part_count; i++) {
+        if (k->job->mode == PS_MODE_SSP &&
+            (node == 0 || k->parts[i].owner_node == node)) {
+            k->parts[i].must_request_clock = true;
+        }
+    }
+}
+
+void ps_agent_async_accept_value(struct ps_agent_step *st,
+                                 struct ps_agent_part *p, const uint8_t *from)
+{
+    struct ps_agent_key *k = p->key;
+    uint64_t bytes = ps_agent_part_bytes(p);
+
+    if (p->requested_version == NO_VERSION) {
+        return; /* Of a question that was put again. */
+    }
+    PS_LIST_EACH(n, &k->pulls)
+    {
+        const struct ps_agent_op *op = PS_CONTAINER(n, struct ps_agent_op,
+                                                    node);
+
+        if (op->ticket > p->served_ticket &&
+            op->ticket <= p->requested_ticket) {
+            memcpy(ps_slice_data(&op->array) +
+                       p->first_elem * ps_dtype_size(k->dtype),
+                   from, bytes);
+        }
+    }
+    st->a->stats.bytes_in += bytes;
+    p->served_ticket = p->requested_ticket;
+    p->requested_version = NO_VERSION;
+    ps_agent_async_advance(st, k);
+}
+
+/* Its worker is told to go on behind it, so it is applied all the same. */
+bool ps_agent_async_push_survives(const struct ps_agent_op *op)
+{
+    return op->key->is_async &&
+           (op->kind == PS_OP_PUSH || op->kind == PS_OP_PUSHPULL) &&
+           op->round > op->key->applied_round[op->local_rank];
+}
+
+void ps_agent_async_accept_op(struct ps_agent_step *st, struct ps_agent_op *op)
+{
+    struct ps_agent_key *k = op->key;
+
+    if (op->kind == PS_OP_PULL) {
+        ps_list_push_back(&k->pulls, &op->node);
+        ps_agent_async_advance(st, k);
+        return;
+    }
+    k->pushed_round[op->local_rank] = op->round;
+    ps_list_push_back(&k->deferred_pushes, &op->node);
+    ps_agent_async_start_push(st, k);
+}

@@ -1,0 +1,125 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Ranks that disagree about a round. Each of them hears so, once for each
+ * attempt: those who took part in it at once, others when they come. What is
+ * offered after that is of the next attempt, which servers tell from the one
+ * that is over (conflict.c). */
+#include "core/agent/inner.h"
+
+#include "base/alloc.h"
+#include "base/num.h"
+#include "base/str.h"
+
+uint32_t ps_agent_conflict_retry(const struct ps_agent_key *k)
+{
+    return k->conflict != NULL ? k->conflict->retry : 0;
+}
+
+void ps_agent_conflict_clear(struct ps_agent_key *k)
+{
+    if (k->conflict != NULL) {
+        ps_free(k->conflict->notified_retry);
+        ps_free(k->conflict);
+        k->conflict = NULL;
+    }
+}
+
+/* The attempt is over: fails what is open. */
+static void abort_round(struct ps_agent_step *st, struct ps_agent_key *k,
+                        const char *text)
+{
+    struct ps_agent_conflict *q = k->conflict;
+
+    if (q == NULL) {
+        q = ps_calloc(1, sizeof(*q));
+        q->notified_retry = ps_calloc(k->job->local_rank_count,
+                                      sizeof(*q->notified_retry));
+        k->conflict = q;
+    }
+    q->retry++;
+    ps_str_copy(q->text, sizeof(q->text), text);
+    for (uint32_t i = 0; i < k->job->local_rank_count; i++) {
+        if (k->contribution[i] != NULL) {
+            q->notified_retry[i] = q->retry;
+        }
+    }
+    for (uint32_t i = 0; i < k->part_count; i++) {
+        /* No server merges what was given to such an attempt. */
+        ps_agent_encode_refused(&k->parts[i], k->round);
+    }
+    ps_agent_round_fail(st, k, PS_E_MISMATCH, text);
+}
+
+bool ps_agent_conflict_notify_op(struct ps_agent_step *st,
+                                 struct ps_agent_op *op)
+{
+    struct ps_agent_key *k = op->key;
+    struct ps_agent_conflict *q = k->conflict;
+
+    if (q == NULL || op->round != k->round ||
+        q->notified_retry[op->local_rank] >= q->retry) {
+        return false;
+    }
+    q->notified_retry[op->local_rank]++; /* Once for each: all count alike. */
+    ps_agent_op_end(st, op, 0, PS_E_MISMATCH, q->text);
+    return true;
+}
+
+/* Those of other nodes wait at the servers. */
+static void send_abort_round(struct ps_agent_step *st,
+                             const struct ps_agent_key *k,
+                             const struct ps_agent_part *p)
+{
+    const struct ps_agent_send_queue *f = ps_agent_send_queue_get(
+        st, k->job, p->owner_node);
+    const struct ps_rec_part rec = {.key = k->number,
+                                    .index = p->index,
+                                    .round = k->round,
+                                    .dtype = k->dtype,
+                                    .count = p->count};
+
+    ps_link_send_msg(
+        f->server->dialer.link,
+        &(struct ps_msg){.code = PS_MSG_ABORT_ROUND,
+                         .abort_round = {.gen = k->job->gen,
+                                         .epoch = st->a->map_epoch,
+                                         .slot = k->job->slot,
+                                         .retry = k->conflict->retry,
+                                         .parts = &rec,
+                                         .parts_count = 1}},
+        st->now, st->fx);
+}
+
+void ps_agent_conflict_begin(struct ps_agent_step *st, struct ps_agent_op *op,
+                             const char *text)
+{
+    struct ps_agent_key *k = op->key;
+
+    abort_round(st, k, text);
+    k->conflict->notified_retry[op->local_rank] = k->conflict->retry;
+    ps_agent_op_end(st, op, 0, PS_E_MISMATCH, text);
+    ps_agent_conflict_resend(st, k, 0);
+}
+
+void ps_agent_conflict_on_refuse(struct ps_agent_step *st,
+                                 struct ps_agent_key *k, uint64_t round,
+                                 uint32_t attempt, const char *text)
+{
+    if (k->round_open && round == k->round &&
+        attempt > ps_agent_conflict_retry(k)) {
+        abort_round(st, k, text);
+    }
+}
+
+void ps_agent_conflict_resend(struct ps_agent_step *st, struct ps_agent_key *k,
+                              uint32_t node)
+{
+    for (uint32_t i = 0;
+         k->conflict != NULL && !k->round_complete && i < k->part_count; i++) {
+        const struct ps_agent_part *p = &k->parts[i];
+
+        if (p->owner_node != 0 && (node == 0 || p->owner_node == node) &&
+            p->committed_version < (int64_t)k->round) {
+            send_abort_round(st, k, p);
+        }
+    }
+}

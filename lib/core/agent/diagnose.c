@@ -1,0 +1,391 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What an operation waits for, in a sentence: which ranks have not done their
+ * part and which servers are not heard, at any agent of the job. The scheduler
+ * asks all of them; without it, this agent says what it knows itself. */
+#include "core/agent/inner.h"
+
+#include "base/alloc.h"
+#include "base/str.h"
+
+#include <string.h>
+
+static void send_stall_reply(struct ps_agent_step *st, ps_conn_id conn,
+                             uint64_t op_id, const char *text)
+{
+    ps_effects_send_msg(
+        st->fx, conn,
+        &(struct ps_msg){.code = PS_MSG_L_STALL_REPLY,
+                         .l_stall_reply = {.op_id = op_id, .text = text}});
+}
+
+static void describe_op(struct ps_str *t, const struct ps_agent_op *op,
+                        ps_time now)
+{
+    double waited = (double)(now - op->started_at) / 1e9;
+
+    if (op->is_barrier) {
+        ps_str_addf(t, "barrier %llu", (unsigned long long)op->round);
+    } else if (op->key == NULL) {
+        ps_str_add(t, "the optimizer's declaration");
+    } else if (op->kind == PS_OP_INIT) {
+        ps_str_addf(t, "init of '%s'", op->key->name);
+    } else {
+        ps_str_addf(t, "%s of '%s' round %llu", ps_op_name(op->kind),
+                    op->key->name, (unsigned long long)op->round);
+    }
+    ps_str_addf(t, " has waited %.1f s", waited);
+}
+
+/* A server that waits for this agent, or this agent for it, says something
+ * within half a second, because it is pinged. */
+#define UNHEARD       PS_SECONDS(1)
+/* Servers that a sentence names. */
+#define SERVERS_NAMED 4u
+
+/* True: something of the key is on its way to the server, or back. */
+static bool is_awaited(const struct ps_agent_key *k,
+                       const struct ps_agent_server *s)
+{
+    for (uint32_t i = 0; i < k->part_count; i++) {
+        const struct ps_agent_part *p = &k->parts[i];
+
+        if (p->owner_node == s->node && (p->state != PS_AGENT_PART_IDLE ||
+                                         p->requested_version != NO_VERSION)) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static const char *server_name_of(const struct ps_agent_server *s)
+{
+    return s->name[0] == '\0' ? "(unknown)" : s->name;
+}
+
+/* "server ps0, ps1 and 3 more". */
+static void add_awaited(struct ps_str *t, const struct ps_agent_key *k)
+{
+    struct ps_map_cursor c = {0};
+    const struct ps_agent_send_queue *f;
+    uint32_t count = 0;
+
+    while ((f = ps_map_next(k->job->send_queues, &c)) != NULL) {
+        if (is_awaited(k, f->server) && ++count <= SERVERS_NAMED) {
+            ps_str_addf(t, "%s%s", count == 1 ? "server " : ", ",
+                        server_name_of(f->server));
+        }
+    }
+    if (count > SERVERS_NAMED) {
+        ps_str_addf(t, " and %u more", count - SERVERS_NAMED);
+    }
+}
+
+void ps_agent_report_unheard(const struct ps_agent_step *st,
+                             const struct ps_agent_key *k, struct ps_str *t)
+{
+    const char *agent = st->a->opt.name;
+    struct ps_map_cursor c = {0};
+    const struct ps_agent_send_queue *f;
+
+    while ((f = ps_map_next(k->job->send_queues, &c)) != NULL) {
+        const struct ps_agent_server *s = f->server;
+        const struct ps_dialer *caller = &s->dialer;
+
+        if (!is_awaited(k, s) ||
+            (ps_dialer_is_connected(caller) &&
+             st->now < ps_time_add(caller->last_recv_at, UNHEARD))) {
+            continue;
+        }
+        if (t->len > 0) {
+            ps_str_add(t, "; ");
+        }
+        if (s->removed) {
+            ps_str_addf(t, "a server in place of %s, which is gone",
+                        server_name_of(s));
+        } else if (ps_dialer_is_connected(caller)) {
+            ps_str_addf(t,
+                        "word of server %s, which agent %s has not heard for "
+                        "%.1f s",
+                        server_name_of(s), agent,
+                        (double)(st->now - caller->last_recv_at) / 1e9);
+        } else {
+            ps_str_addf(t, "a connection of agent %s to server %s at %s", agent,
+                        server_name_of(s), caller->address);
+            if (caller->last_dial_at != 0) {
+                ps_str_addf(t, " (last tried %.1f s ago)",
+                            (double)(st->now - caller->last_dial_at) / 1e9);
+            }
+        }
+    }
+}
+
+/* A search past this many operations counts as one more question: it takes as
+ * long as an answer. */
+#define SEARCH_STEP 256u
+
+static const struct ps_agent_op *find_session_op(struct ps_agent_session *s,
+                                                 uint64_t op_id)
+{
+    uint32_t passed = 0;
+
+    PS_LIST_EACH(n, &s->ops)
+    {
+        const struct ps_agent_op *op = PS_CONTAINER(n, struct ps_agent_op,
+                                                    session_node);
+
+        if (op->id == op_id) {
+            return op;
+        }
+        s->query_rate_count += ++passed % SEARCH_STEP == 0;
+    }
+    return NULL;
+}
+
+static void send_stall_query(struct ps_agent_step *st,
+                             struct ps_agent_stall_query *q)
+{
+    if (!q->is_sent) {
+        q->is_sent = true;
+        q->user->stall_queries_sent++;
+    }
+    ps_agent_uplink_send_msg(
+        st, &(struct ps_msg){.code = PS_MSG_STALL_QUERY,
+                             .stall_query = {.gen = q->gen,
+                                             .request = q->request,
+                                             .key = q->key,
+                                             .round = q->round,
+                                             .barrier = q->is_barrier}});
+}
+
+/* The oldest questions go, as many of each user as may be under way. */
+static void send_next_queries(struct ps_agent_step *st)
+{
+    struct ps_map_cursor c = {0};
+    struct ps_agent_stall_query *q;
+
+    while ((q = ps_map_next(st->a->stall_queries, &c)) != NULL) {
+        if (!q->is_sent && q->user->stall_queries_sent < PS_QUERIES_SENT_MAX) {
+            send_stall_query(st, q);
+        }
+    }
+}
+
+/* Its session has an answer, or needs none. */
+static void detach_query(struct ps_agent_stall_query *q)
+{
+    ps_list_remove(&q->node);
+    ps_account_refund(&q->session->account, PS_COST_QUERIES, 1);
+    q->session = NULL;
+}
+
+static void query_free(struct ps_agent *a, struct ps_agent_stall_query *q)
+{
+    if (q->session != NULL) {
+        detach_query(q);
+    }
+    q->user->stall_queries_sent -= q->is_sent;
+    ps_agent_user_put(q->user);
+    ps_map_remove(a->stall_queries, q->request);
+    ps_free(q);
+}
+
+static bool has_query_of_op(const struct ps_agent_session *s, uint64_t op_id)
+{
+    PS_LIST_EACH(n, &s->stall_queries)
+    {
+        if (PS_CONTAINER(n, struct ps_agent_stall_query, node)->op_id ==
+            op_id) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* False: the session asks more often than any library, and is ended. */
+static bool check_query_rate(struct ps_agent_step *st,
+                             struct ps_agent_session *s)
+{
+    if (ps_time_add(s->query_rate_since, PS_SECONDS(1)) <= st->now) {
+        s->query_rate_since = st->now;
+        s->query_rate_count = 0;
+    }
+    if (++s->query_rate_count <= PS_QUERIES_RATE_MAX) {
+        return true;
+    }
+    ps_agent_session_end(st, s, PS_E_FULL,
+                         "more than %u questions in a second what operations "
+                         "wait for",
+                         PS_QUERIES_RATE_MAX);
+    return false;
+}
+
+/* The round that others must have offered. Without rounds nobody is waited
+ * for, or in an ssp job those who are too far behind. */
+static uint64_t awaited_round(const struct ps_agent_op *op)
+{
+    const struct ps_agent_key *k = op->key;
+
+    if (k == NULL || !k->is_async) {
+        return op->round;
+    }
+    return k->job->mode == PS_MODE_SSP && op->round > k->job->staleness &&
+                   (op->kind == PS_OP_PULL || op->kind == PS_OP_PUSHPULL)
+               ? op->round - k->job->staleness
+               : 0;
+}
+
+/* True: the scheduler knows more of it. */
+static bool is_answered_here(const struct ps_agent_step *st,
+                             const struct ps_agent_op *op)
+{
+    return (op->key == NULL && !op->is_barrier) ||
+           (op->key != NULL && op->key->is_async && awaited_round(op) == 0) ||
+           !ps_dialer_is_connected(&st->a->uplink.dialer);
+}
+
+void ps_agent_diagnose_op(struct ps_agent_step *st, struct ps_agent_session *s,
+                          uint64_t op_id)
+{
+    const struct ps_agent_op *op;
+    struct ps_agent_stall_query *q;
+    struct ps_refusal refusal;
+    char text[640];
+    char unheard[256];
+    struct ps_str t;
+    struct ps_str links;
+
+    if (!check_query_rate(st, s) || has_query_of_op(s, op_id)) {
+        return; /* One answer is for all who ask. */
+    }
+    op = find_session_op(s, op_id);
+    if (op == NULL) {
+        send_stall_reply(st, s->conn, op_id, "it is done, or was never begun");
+        return;
+    }
+    ps_str_init(&t, text, sizeof(text));
+    describe_op(&t, op, st->now);
+    if (is_answered_here(st, op)) {
+        ps_str_init(&links, unheard, sizeof(unheard));
+        if (op->key != NULL) {
+            ps_agent_report_unheard(st, op->key, &links);
+        }
+        if (unheard[0] != '\0') {
+            ps_str_addf(&t, "; missing: %s", unheard);
+        }
+        if (!ps_dialer_is_connected(&st->a->uplink.dialer)) {
+            ps_str_addf(&t,
+                        "; the scheduler at %s is not connected and knows "
+                        "what else is missing",
+                        st->a->opt.sched_address);
+        }
+        send_stall_reply(st, s->conn, op_id, text);
+        return;
+    }
+    if (ps_account_charge(&s->account, PS_COST_QUERIES, 1, &refusal) != 0) {
+        ps_str_add(&t, "; the scheduler is not asked who is missing: ");
+        ps_refusal_text(&refusal, &t);
+        send_stall_reply(st, s->conn, op_id, text);
+        return;
+    }
+    q = ps_calloc(1, sizeof(*q));
+    q->request = ++st->a->last_request;
+    q->gen = s->gen;
+    q->session = s;
+    q->user = ps_agent_user_get(st->a, s->uid);
+    q->op_id = op_id;
+    q->key = op->key == NULL ? 0 : op->key->number;
+    q->round = awaited_round(op);
+    q->is_barrier = op->is_barrier;
+    ps_str_copy(q->local_text, sizeof(q->local_text), text);
+    if (op->key != NULL) {
+        ps_str_init(&links, q->awaited, sizeof(q->awaited));
+        add_awaited(&links, op->key);
+    }
+    ps_list_push_back(&s->stall_queries, &q->node);
+    ps_map_put(st->a->stall_queries, q->request, q);
+    send_next_queries(st);
+}
+
+void ps_agent_diagnose_resend(struct ps_agent_step *st)
+{
+    struct ps_map_cursor c = {0};
+    struct ps_agent_stall_query *q;
+
+    while ((q = ps_map_next(st->a->stall_queries, &c)) != NULL) {
+        if (q->is_sent && q->session == NULL) {
+            query_free(st->a, q); /* Nobody hears the answer. */
+        } else if (q->is_sent) {
+            send_stall_query(st, q);
+        }
+    }
+    send_next_queries(st);
+}
+
+void ps_agent_diagnose_drop_session(struct ps_agent *a,
+                                    struct ps_agent_session *s)
+{
+    struct ps_list_node *n = ps_list_first(&s->stall_queries);
+
+    while (n != NULL) {
+        struct ps_agent_stall_query *q = PS_CONTAINER(
+            n, struct ps_agent_stall_query, node);
+
+        n = ps_list_next(&s->stall_queries, n);
+        if (q->is_sent) {
+            detach_query(q); /* Its place is free when it is answered. */
+        } else {
+            query_free(a, q);
+        }
+    }
+}
+
+void ps_agent_diagnose_on_reply(struct ps_agent_step *st,
+                                const struct ps_msg_stall_reply *m)
+{
+    struct ps_agent_stall_query *q = ps_map_get(st->a->stall_queries,
+                                                m->request);
+    char text[1024];
+    struct ps_str t;
+
+    if (q == NULL || !q->is_sent) {
+        return;
+    }
+    if (q->session == NULL) {
+        query_free(st->a, q);
+        send_next_queries(st);
+        return;
+    }
+    ps_str_init(&t, text, sizeof(text));
+    ps_str_add(&t, q->local_text);
+    for (uint32_t i = 0; i < m->missing_count && !t.truncated; i++) {
+        const struct ps_rec_missing_rank *w = &m->missing[i];
+
+        ps_str_add(&t, i == 0 ? "; missing: " : ", ");
+        ps_str_addf(&t, "rank %u (", w->rank);
+        ps_str_add_escaped(&t, w->host, strlen(w->host), PS_NAME_MAX);
+        ps_str_addf(
+            &t, "%s%s)", w->state == PS_RANK_STATE_LIVE ? "" : ", ",
+            w->state == PS_RANK_STATE_LIVE ? "" : ps_rank_state_name(w->state));
+    }
+    if (m->other_causes != NULL && m->other_causes[0] != '\0') {
+        ps_str_add(&t, m->missing_count == 0 ? "; missing: " : "; and ");
+        ps_str_add_escaped(&t, m->other_causes, strlen(m->other_causes), 512);
+    } else if (m->missing_count == 0) {
+        ps_str_addf(&t, "; no rank is missing%s%s",
+                    q->awaited[0] == '\0' ? "" : ", awaited: ", q->awaited);
+    }
+    send_stall_reply(st, q->session->conn, q->op_id, text);
+    query_free(st->a, q);
+    send_next_queries(st);
+}
+
+void ps_agent_diagnose_fini(struct ps_agent *a)
+{
+    struct ps_map_cursor c = {0};
+    struct ps_agent_stall_query *q;
+
+    while ((q = ps_map_next(a->stall_queries, &c)) != NULL) {
+        query_free(a, q);
+    }
+    ps_map_free(a->stall_queries);
+}

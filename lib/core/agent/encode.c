@@ -1,0 +1,284 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Gradients that travel as codes. What the ranks of this node give is summed
+ * and encoded in one computation, which also moves the residual: it may run
+ * once for a round and never again. The code is therefore kept until the round
+ * is over, and whatever has to be sent again, on a new link or to another
+ * server, is these bytes. Residuals belong to partitions and go where these
+ * go. They are kept twice while a round is open: when it fails, a code that no
+ * server has counted is taken back; one that may be counted stays what this
+ * node gives to that round, should it be offered anew. Where they lie, they
+ * outlive this process (residual_log.c). */
+#include "core/agent/inner.h"
+
+#include "base/alloc.h"
+
+#include <assert.h>
+#include <string.h>
+
+bool ps_agent_encode_applies(const struct ps_agent_part *p)
+{
+    const struct ps_agent_key *k = p->key;
+
+    return !p->is_init && k->row_width == 0 && k->round_op != PS_OP_BROADCAST &&
+           k->round_op != PS_OP_SKIP && !k->is_collective &&
+           k->reduce <= PS_REDUCE_MEAN && /* What is left over is of sums. */
+           ps_compression_applies(&k->compression, k->dtype, p->count);
+}
+
+/* Memory that an encoding needs; NULL: it needs none. */
+struct encode_buffers {
+    struct ps_buf *residual;
+    struct ps_buf *moment;
+    struct ps_buf *encoded;
+};
+
+static void release_buffers(struct encode_buffers *m)
+{
+    ps_buf_unref(m->residual);
+    ps_buf_unref(m->moment);
+    ps_buf_unref(m->encoded);
+}
+
+/* A vector as long as the partition, zeros unless `old` will be copied. */
+static int alloc_vector(struct ps_agent *a, const struct ps_agent_part *p,
+                        const struct ps_buf *old, struct ps_buf **ret)
+{
+    const uint64_t bytes = ps_agent_part_bytes(p);
+    int rc = ps_pool_get(a->opt.scratch_pool, bytes, ret);
+
+    if (rc == 0 && old == NULL) {
+        memset((*ret)->data, 0, bytes);
+    }
+    return rc;
+}
+
+static void clear_vector(const struct ps_buf *buf, const struct ps_buf *old)
+{
+    if (buf != NULL && old == NULL) {
+        memset(buf->data, 0, buf->size);
+    }
+}
+
+/* `again`: another agent has made the code, and what it left over is there. */
+static int obtain_buffers(struct ps_agent_step *st, struct ps_agent_part *p,
+                          struct encode_buffers *m, bool *ret_again)
+{
+    const struct ps_codec *press = &p->key->compression.codec;
+    struct ps_agent *a = st->a;
+    bool kept = ps_agent_residual_attach(st, p);
+    bool again = kept && ps_agent_residual_is_encoded(p);
+    int rc = 0;
+
+    if (kept && !again) {
+        m->residual = ps_agent_residual_target(p);
+        m->moment = ps_agent_moment_target(p);
+        clear_vector(m->residual, p->residual[0]);
+        clear_vector(m->moment, p->moment[0]);
+    }
+    if (m->residual == NULL) {
+        rc = alloc_vector(a, p, p->residual[0], &m->residual);
+    }
+    if (rc == 0 && press->momentum > 0 && m->moment == NULL) {
+        rc = alloc_vector(a, p, p->moment[0], &m->moment);
+    }
+    *ret_again = again;
+    if (rc == 0) {
+        rc = ps_pool_get(a->opt.scratch_pool, ps_codec_bytes(press, p->count),
+                         &m->encoded);
+    }
+    if (rc != 0) {
+        release_buffers(m);
+    }
+    return rc;
+}
+
+static float *as_floats(const struct ps_buf *buf)
+{
+    return buf == NULL ? NULL : (float *)(void *)buf->data;
+}
+
+static void hold_buffer(struct ps_compute *c, struct ps_buf *buf)
+{
+    if (buf != NULL) {
+        ps_compute_pin(c, buf);
+    }
+}
+
+static struct ps_compute *make_encode_job(struct ps_agent *a,
+                                          const struct ps_agent_part *p,
+                                          const struct ps_slice *slices,
+                                          uint32_t count,
+                                          const struct encode_buffers *m)
+{
+    const struct ps_codec *press = &p->key->compression.codec;
+    struct ps_compute *c = ps_compute_new(++a->last_token, count, 5);
+
+    c->job.op = PS_JOB_ENCODE;
+    c->job.dtype = PS_DTYPE_FLOAT32;
+    c->job.count = p->count;
+    for (uint32_t i = 0; i < count; i++) {
+        ps_compute_add_src(c, &slices[i], 0);
+    }
+    c->job.dst = m->encoded->data;
+    c->job.codec = *press;
+    c->job.rng_stream = ps_codec_rng_stream(
+        press, &(struct ps_codec_position){
+                   .key = ps_compression_rng_key(p->key->name_hash),
+                   .index = p->index,
+                   .round = p->key->round,
+                   .slot = p->key->job->slot});
+    c->job.residual = as_floats(m->residual);
+    c->job.prior_residual = as_floats(p->residual[0]);
+    c->job.moment = as_floats(m->moment);
+    c->job.prior_moment = as_floats(p->moment[0]);
+    hold_buffer(c, m->encoded);
+    hold_buffer(c, m->residual);
+    hold_buffer(c, m->moment);
+    hold_buffer(c, p->residual[0]);
+    hold_buffer(c, p->moment[0]);
+    return c;
+}
+
+/* What the encoding makes is the state now; what it was is kept until the
+ * round is over. */
+static void rotate_residuals(struct ps_agent_part *p,
+                             const struct encode_buffers *m)
+{
+    assert(p->residual[1] == NULL && p->moment[1] == NULL);
+    if (p->key->compression.codec.feedback) {
+        p->residual[1] = p->residual[0];
+        p->residual[0] = ps_buf_ref(m->residual);
+    }
+    if (m->moment != NULL) {
+        p->moment[1] = p->moment[0];
+        p->moment[0] = ps_buf_ref(m->moment);
+    }
+    p->residual_revertible = true;
+}
+
+int ps_agent_encode_start(struct ps_agent_step *st,
+                          struct ps_agent_send_queue *f,
+                          struct ps_agent_part *p,
+                          const struct ps_slice *slices, uint32_t count)
+{
+    struct ps_agent *a = st->a;
+    struct encode_buffers m = {0};
+    struct ps_agent_computation *run;
+    bool again;
+    int rc = obtain_buffers(st, p, &m, &again);
+
+    assert(!p->is_encoding);
+    if (rc != 0) {
+        return rc;
+    }
+    ps_agent_encode_discard(p); /* Of an earlier round. */
+    if (again) {
+        ps_agent_residual_rewind(p);
+    }
+
+    struct ps_compute *c = make_encode_job(a, p, slices, count, &m);
+
+    if (again) {
+        ps_agent_residual_forward(p);
+        p->residual_revertible = true;
+    } else {
+        rotate_residuals(p, &m);
+    }
+    run = ps_calloc(1, sizeof(*run));
+    run->token = c->token;
+    run->part = p;
+    run->send_queue = f;
+    run->dst = (struct ps_slice){
+        .buf = ps_buf_ref(m.encoded),
+        .len = ps_codec_bytes(&p->key->compression.codec, p->count)};
+    run->bytes = run->dst.len;
+    run->is_encode = true;
+    run->version = (int64_t)p->key->round;
+    release_buffers(&m);
+    ps_map_put(a->computations, run->token, run);
+    p->is_encoding = true;
+    p->state = PS_AGENT_PART_COMPUTING;
+    f->computing_bytes += run->bytes;
+    f->server->computing++;
+    f->server->computing_bytes += run->bytes;
+    a->stats.bytes_summed += ps_agent_part_bytes(p) * count;
+    ps_effects_compute(st->fx, c);
+    return 0;
+}
+
+bool ps_agent_encode_is_ready(const struct ps_agent_part *p)
+{
+    return p->encoded.buf != NULL && p->encoded_round == p->key->round;
+}
+
+void ps_agent_encode_on_computed(struct ps_agent_part *p,
+                                 struct ps_agent_computation *run)
+{
+    p->is_encoding = false;
+    if (p->encoding_cancelled) {
+        p->encoding_cancelled = false;
+        return; /* Its round has failed in the meantime. */
+    }
+    p->encoded = run->dst;
+    ps_buf_ref(run->dst.buf);
+    p->encoded_round = (uint64_t)run->version;
+    ps_agent_residual_commit(p, p->encoded_round);
+}
+
+static void clear_buffer_ref(struct ps_buf **buf)
+{
+    ps_buf_unref(*buf);
+    *buf = NULL;
+}
+
+void ps_agent_encode_discard(struct ps_agent_part *p)
+{
+    ps_buf_unref(p->encoded.buf);
+    p->encoded = (struct ps_slice){0};
+    p->encoded_sent = false;
+    p->residual_revertible = false;
+    clear_buffer_ref(&p->residual[1]);
+    clear_buffer_ref(&p->moment[1]);
+}
+
+/* As if there had been no code. */
+static void revert_encoding(struct ps_agent_part *p)
+{
+    if (p->residual_revertible && p->key->compression.codec.feedback) {
+        clear_buffer_ref(&p->residual[0]);
+        p->residual[0] = p->residual[1];
+        p->residual[1] = NULL;
+    }
+    if (p->residual_revertible && p->key->compression.codec.momentum > 0) {
+        clear_buffer_ref(&p->moment[0]);
+        p->moment[0] = p->moment[1];
+        p->moment[1] = NULL;
+    }
+    if (p->residual_revertible) {
+        ps_agent_residual_commit(p, p->key->round - 1);
+    }
+    ps_agent_encode_discard(p);
+    p->encoding_cancelled = p->is_encoding;
+}
+
+void ps_agent_encode_round_failed(struct ps_agent_part *p)
+{
+    if (!p->encoded_sent) {
+        revert_encoding(p);
+    }
+}
+
+void ps_agent_encode_refused(struct ps_agent_part *p, uint64_t round)
+{
+    if (p->encoded.buf != NULL && p->encoded_round == round) {
+        revert_encoding(p);
+    }
+}
+
+void ps_agent_encode_free(struct ps_agent_part *p)
+{
+    ps_agent_encode_discard(p);
+    clear_buffer_ref(&p->residual[0]);
+    clear_buffer_ref(&p->moment[0]);
+    ps_agent_residual_detach(p);
+}

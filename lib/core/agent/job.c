@@ -1,0 +1,629 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Jobs on this node: from the first job_state to the last worker's leaving. */
+#include "core/agent/inner.h"
+
+#include "base/alloc.h"
+#include "base/str.h"
+
+#include <assert.h>
+#include <string.h>
+
+struct ps_agent_job *ps_agent_job_find(const struct ps_agent *a, uint64_t gen)
+{
+    return ps_map_get(a->jobs, gen);
+}
+
+static struct ps_agent_job *job_new(struct ps_agent *a, uint64_t gen)
+{
+    struct ps_agent_job *j = ps_calloc(1, sizeof(*j));
+
+    j->gen = gen;
+    j->result_pool = a->opt.result_pool_new(a->opt.alloc_ctx);
+    j->keys = ps_map_new();
+    j->keys_by_name = ps_map_new();
+    j->pending_placements = ps_map_new();
+    j->send_queues = ps_map_new();
+    j->recovered_records = ps_map_new();
+    j->name_hash_seed = ps_rng_next(&a->rng);
+    ps_list_init(&j->opening_keys);
+    ps_list_init(&j->barrier_ops);
+    ps_list_init(&j->sched_ops);
+    ps_map_put(a->jobs, gen, j);
+    return j;
+}
+
+static void free_op_list(struct ps_list *list)
+{
+    struct ps_list_node *n;
+
+    while ((n = ps_list_pop(list)) != NULL) {
+        ps_agent_op_free(PS_CONTAINER(n, struct ps_agent_op, node));
+    }
+}
+
+/* `st` NULL: the agent itself ends, and nobody is told. */
+static bool is_msg_of_job(void *ctx, const struct ps_msg *m)
+{
+    const struct ps_agent_job *j = ctx;
+
+    switch (m->code) {
+    case PS_MSG_PUSH:
+        return m->push.gen == j->gen;
+    case PS_MSG_PUSH_ROWS:
+        return m->push_rows.gen == j->gen;
+    case PS_MSG_PULL_ROWS:
+        return m->pull_rows.gen == j->gen;
+    case PS_MSG_INIT:
+        return m->init.gen == j->gen;
+    case PS_MSG_RESTORE:
+        return m->restore.gen == j->gen;
+    case PS_MSG_STATE_PUT:
+        return m->state_put.gen == j->gen;
+    default:
+        return false; /* Carries nothing. */
+    }
+}
+
+void ps_agent_job_free(struct ps_agent_step *st, struct ps_agent *a,
+                       struct ps_agent_job *j)
+{
+    struct ps_map_cursor c = {0};
+    struct ps_agent_key *k;
+    struct ps_agent_send_queue *f;
+    struct ps_list_node *n;
+
+    while ((k = ps_map_next(j->keys, &c)) != NULL) {
+        ps_agent_key_free(st, a, k);
+    }
+    while ((n = ps_list_first(&j->opening_keys)) != NULL) {
+        ps_agent_key_free(st, a,
+                          PS_CONTAINER(n, struct ps_agent_key, opening_node));
+    }
+    free_op_list(&j->barrier_ops);
+    free_op_list(&j->sched_ops);
+    c = (struct ps_map_cursor){0};
+    while ((f = ps_map_next(j->send_queues, &c)) != NULL) {
+        struct ps_agent_server *s = f->server;
+
+        ps_agent_send_drop_batch(j, s);
+        ps_link_drop_payloads(s->dialer.link, is_msg_of_job, j);
+        ps_agent_send_queue_free(f);
+        if (st != NULL) {
+            ps_agent_server_release(st, s);
+        }
+    }
+    ps_agent_key_drop_placements(j);
+    ps_map_free(j->pending_placements);
+    ps_map_free(j->send_queues);
+    ps_agent_residual_job_free(a, j);
+    ps_map_free(j->keys);
+    ps_map_free(j->keys_by_name);
+    a->draining_pools = ps_realloc(a->draining_pools,
+                                   (a->draining_pool_count + 1) *
+                                       sizeof(*a->draining_pools));
+    ps_agent_budget_charge_pool(j,
+                                &a->draining_pools[a->draining_pool_count++]);
+    ps_agent_job_reap_pools(a);
+    a->scratch_trim_at = st == NULL ? PS_TIME_NEVER
+                                    : ps_time_add(st->now, PS_TRIM_WAIT);
+    ps_map_remove(a->jobs, j->gen);
+    ps_agent_departed_drop_job(a, j->gen);
+    ps_agent_budget_close_job(j);
+    ps_free(j->local_ranks);
+    ps_free(j->slot_by_rank);
+    ps_free(j);
+}
+
+void ps_agent_job_reap_pools(struct ps_agent *a)
+{
+    uint32_t kept = 0;
+
+    for (uint32_t i = 0; i < a->draining_pool_count; i++) {
+        if (ps_pool_used(a->draining_pools[i].pool) == 0) {
+            ps_pool_free(a->draining_pools[i].pool);
+            ps_agent_budget_refund_pool(&a->draining_pools[i]);
+        } else {
+            a->draining_pools[kept++] = a->draining_pools[i];
+        }
+    }
+    a->draining_pool_count = kept;
+}
+
+void ps_agent_job_free_if_unused(struct ps_agent_step *st,
+                                 struct ps_agent_job *j)
+{
+    bool over = j->phase == PS_JOB_PHASE_ENDED ||
+                j->phase == PS_JOB_PHASE_FAILED;
+
+    if (over && j->session_count == 0) {
+        st->a->ended_jobs[st->a->ended_jobs_next++ % PS_AGENT_ENDED_JOBS] =
+            j->gen;
+        ps_agent_job_free(st, st->a, j);
+    }
+}
+
+/* -------------------------------------------------------------------- state */
+
+static struct ps_agent_session *find_session_by_worker(const struct ps_agent *a,
+                                                       uint64_t worker)
+{
+    PS_LIST_EACH(n, &a->sessions)
+    {
+        struct ps_agent_session *s = PS_CONTAINER(n, struct ps_agent_session,
+                                                  node);
+
+        if (s->worker == worker) {
+            return s;
+        }
+    }
+    return NULL;
+}
+
+/* Our slot and the ranks on it, in rank order. False: we have none. */
+static bool find_own_slot(const struct ps_agent *a,
+                          const struct ps_msg_job_state *m, uint32_t *ret_slot)
+{
+    for (uint32_t i = 0; i < m->slots_count; i++) {
+        if (m->slots[i].node == a->node) {
+            *ret_slot = i;
+            return true;
+        }
+    }
+    return false;
+}
+
+static void assign_ranks(struct ps_agent_step *st, struct ps_agent_job *j,
+                         const struct ps_msg_job_state *m)
+{
+    uint32_t count = 0;
+    uint32_t slot;
+
+    if (j->ranks_assigned || !find_own_slot(st->a, m, &slot)) {
+        return;
+    }
+    for (uint32_t i = 0; i < m->ranks_count; i++) {
+        count += m->ranks[i].slot == slot;
+    }
+    if (count == 0) {
+        return;
+    }
+    j->slot = slot;
+    j->local_ranks = ps_calloc(count, sizeof(*j->local_ranks));
+    for (uint32_t i = 0; i < m->ranks_count; i++) {
+        uint32_t at = j->local_rank_count;
+
+        if (m->ranks[i].slot != slot) {
+            continue;
+        }
+        while (at > 0 && j->local_ranks[at - 1].rank > m->ranks[i].rank) {
+            j->local_ranks[at] = j->local_ranks[at - 1];
+            at--;
+        }
+        memset(&j->local_ranks[at], 0, sizeof(j->local_ranks[at]));
+        j->local_ranks[at].rank = m->ranks[i].rank;
+        j->local_rank_count++;
+    }
+    j->rank_count = m->ranks_count;
+    j->slot_by_rank = ps_calloc(m->ranks_count, sizeof(*j->slot_by_rank));
+    for (uint32_t i = 0; i < m->ranks_count; i++) {
+        if (m->ranks[i].rank < m->ranks_count) {
+            j->slot_by_rank[m->ranks[i].rank] = m->ranks[i].slot;
+        }
+    }
+    j->ranks_assigned = true;
+}
+
+/* Which worker has which of our ranks now. */
+static void assign_sessions(struct ps_agent_step *st, struct ps_agent_job *j,
+                            const struct ps_msg_job_state *m)
+{
+    for (uint32_t i = 0; j->ranks_assigned && i < m->ranks_count; i++) {
+        const struct ps_rec_rank *r = &m->ranks[i];
+        struct ps_agent_session *s;
+        uint32_t at = 0;
+
+        if (r->slot != j->slot) {
+            continue;
+        }
+        while (at < j->local_rank_count && j->local_ranks[at].rank != r->rank) {
+            at++;
+        }
+        if (at == j->local_rank_count) {
+            continue;
+        }
+        j->local_ranks[at].worker = r->worker;
+        j->local_ranks[at].state = r->state;
+        if (r->state != PS_RANK_STATE_LIVE) {
+            continue;
+        }
+        s = find_session_by_worker(st->a, r->worker);
+        if (s == NULL || s->state != PS_AGENT_SESSION_OPENING ||
+            s->is_closing || j->phase != PS_JOB_PHASE_RUNNING) {
+            continue;
+        }
+        s->gen = j->gen;
+        s->job = j;
+        s->local_rank = at;
+        j->session_count++;
+        j->local_ranks[at].session = s;
+        ps_agent_budget_assign_job(s, j);
+        ps_agent_reattach_session(s);
+        ps_agent_session_send_welcome(st, s);
+    }
+}
+
+/* Everybody on this node hears why. */
+static void fail_sessions(struct ps_agent_step *st, struct ps_agent_job *j,
+                          int error, const char *text)
+{
+    struct ps_list_node *n = ps_list_first(&st->a->sessions);
+
+    while (n != NULL) {
+        struct ps_list_node *next = ps_list_next(&st->a->sessions, n);
+        struct ps_agent_session *s = PS_CONTAINER(n, struct ps_agent_session,
+                                                  node);
+
+        if (!s->is_closing &&
+            (s->job == j || (s->job == NULL && s->gen == j->gen))) {
+            ps_agent_session_end(st, s, error, "%s", text);
+        }
+        n = next;
+    }
+}
+
+/* A scheduler that does not know the job will never say anything of it: it is
+ * over for all of this node, whatever they wait for. */
+static void fail_unknown_job(struct ps_agent_step *st, struct ps_agent_job *j,
+                             int error, const char *text)
+{
+    j->phase = PS_JOB_PHASE_FAILED;
+    ps_str_copy(j->end_reason, sizeof(j->end_reason), text);
+    ps_effects_log(st->fx, PS_LOG_INFO, "job %s is over: %s", j->name,
+                   j->end_reason);
+    fail_sessions(st, j, error, j->end_reason);
+    ps_agent_job_free_if_unused(st, j);
+}
+
+void ps_agent_job_on_opened(struct ps_agent_step *st,
+                            const struct ps_msg_job_opened *m)
+{
+    struct ps_agent_session *s = find_session_by_worker(st->a, m->worker);
+    struct ps_agent_job *j;
+
+    if (s == NULL) {
+        return;
+    }
+    if (m->error == 0) {
+        if (s->state == PS_AGENT_SESSION_OPENING && s->gen == 0) {
+            s->gen = m->gen;
+        }
+        return;
+    }
+    /* Of a session that takes part long since, too: it was offered again on a
+     * fresh link. An answer to an offer of no generation is the worker's. */
+    j = m->gen != 0 && m->gen == s->gen ? ps_agent_job_find(st->a, m->gen)
+                                        : NULL;
+    if (j != NULL && (m->error == PS_E_NOJOB || m->error == PS_E_JOBFAILED)) {
+        fail_unknown_job(st, j, m->error, m->text);
+        return;
+    }
+    ps_agent_session_end(st, s, m->error, "%s", m->text);
+}
+
+/* Of a job that has failed: where it does not wait for lost ranks, one that is
+ * lost is why. */
+static int job_failure_error(const struct ps_msg_job_state *m)
+{
+    for (uint32_t i = 0;
+         m->on_loss == PS_LOSS_POLICY_FAIL && i < m->ranks_count; i++) {
+        if (m->ranks[i].state == PS_RANK_STATE_LOST) {
+            return PS_E_PEERLOST;
+        }
+    }
+    return PS_E_JOBFAILED;
+}
+
+/* Such a state may say nothing of the job but that it is no more, and why. */
+static void accept_job_end(struct ps_agent_step *st, struct ps_agent_job *j,
+                           const struct ps_msg_job_state *m)
+{
+    char text[PS_TEXT_MAX + 1];
+    struct ps_str why;
+
+    if (j->name[0] == '\0') {
+        ps_str_copy(j->name, sizeof(j->name), m->name);
+    }
+    ps_str_init(&why, text, sizeof(text));
+    if (m->reason[0] != '\0') {
+        ps_str_addf(&why, "job '%s' is over: %s", j->name, m->reason);
+    } else {
+        ps_str_addf(&why, "job '%s' has ended", j->name);
+    }
+    j->phase = PS_JOB_PHASE_ENDED;
+    ps_str_copy(j->end_reason, sizeof(j->end_reason), text);
+    fail_sessions(st, j, PS_E_NOJOB, text);
+    ps_agent_job_free_if_unused(st, j);
+}
+
+static bool has_job_ended(const struct ps_agent *a, uint64_t gen)
+{
+    for (uint32_t i = 0; i < PS_AGENT_ENDED_JOBS; i++) {
+        if (a->ended_jobs[i] == gen) {
+            return true;
+        }
+    }
+    return false;
+}
+
+void ps_agent_job_on_state(struct ps_agent_step *st,
+                           const struct ps_msg_job_state *m)
+{
+    struct ps_agent *a = st->a;
+    struct ps_agent_job *j = ps_agent_job_find(a, m->gen);
+    uint32_t slot;
+
+    if (j == NULL) {
+        bool awaited = false;
+
+        PS_LIST_EACH(n, &a->sessions)
+        {
+            const struct ps_agent_session *s = PS_CONTAINER(
+                n, struct ps_agent_session, node);
+
+            awaited = awaited || s->gen == m->gen ||
+                      (s->gen == 0 && s->state == PS_AGENT_SESSION_OPENING &&
+                       !has_job_ended(a, m->gen));
+        }
+        if (!awaited ||
+            (!find_own_slot(a, m, &slot) && m->phase != PS_JOB_PHASE_FAILED)) {
+            return; /* Nobody here has to do with it (any more). */
+        }
+        j = job_new(a, m->gen);
+    }
+    if (m->version <= j->state_version) {
+        return;
+    }
+    j->state_version = m->version;
+    if (m->phase == PS_JOB_PHASE_ENDED) {
+        accept_job_end(st, j, m);
+        return;
+    }
+    j->phase = m->phase;
+    j->num_workers = m->num_workers;
+    j->num_servers = m->num_servers;
+    j->mode = m->mode;
+    j->rule = m->rule;
+    j->staleness = m->staleness;
+    j->has_optimizer |= m->optimizer[0] != '\0';
+    ps_str_copy(j->name, sizeof(j->name), m->name);
+    ps_str_copy(j->end_reason, sizeof(j->end_reason), m->reason);
+    assign_ranks(st, j, m);
+    assign_sessions(st, j, m);
+    if (j->phase == PS_JOB_PHASE_FAILED) {
+        ps_effects_log(st->fx, PS_LOG_INFO, "job %s failed: %s", j->name,
+                       j->end_reason);
+        fail_sessions(st, j, job_failure_error(m), j->end_reason);
+    }
+    ps_agent_job_free_if_unused(st, j);
+}
+
+/* ----------------------------------------------------------------- barriers */
+
+/* Tell the scheduler who of us waits where. */
+void ps_agent_job_send_barriers(struct ps_agent_step *st,
+                                struct ps_agent_job *j)
+{
+    uint32_t *ranks = ps_calloc(j->local_rank_count + 1, sizeof(*ranks));
+    uint64_t number = j->completed_barriers;
+
+    for (;;) {
+        uint64_t next = UINT64_MAX;
+        uint32_t count = 0;
+
+        for (uint32_t i = 0; i < j->local_rank_count; i++) {
+            if (j->local_ranks[i].entered_barriers > number &&
+                j->local_ranks[i].entered_barriers < next) {
+                next = j->local_ranks[i].entered_barriers;
+            }
+        }
+        if (next == UINT64_MAX) {
+            break;
+        }
+        for (uint32_t i = 0; i < j->local_rank_count; i++) {
+            if (j->local_ranks[i].entered_barriers == next) {
+                ranks[count++] = j->local_ranks[i].rank;
+            }
+        }
+        ps_agent_uplink_send_msg(
+            st, &(struct ps_msg){.code = PS_MSG_BARRIER_ENTER,
+                                 .barrier_enter = {.gen = j->gen,
+                                                   .number = next,
+                                                   .ranks = ranks,
+                                                   .ranks_count = count}});
+        number = next;
+    }
+    ps_free(ranks);
+}
+
+void ps_agent_job_on_barrier_done(struct ps_agent_step *st,
+                                  const struct ps_msg_barrier_done *m)
+{
+    struct ps_agent_job *j = ps_agent_job_find(st->a, m->gen);
+    struct ps_list_node *n;
+
+    if (j == NULL || m->number <= j->completed_barriers) {
+        return;
+    }
+    j->completed_barriers = m->number;
+    n = ps_list_first(&j->barrier_ops);
+    while (n != NULL) {
+        struct ps_list_node *next = ps_list_next(&j->barrier_ops, n);
+        struct ps_agent_op *op = PS_CONTAINER(n, struct ps_agent_op, node);
+
+        if (op->round <= j->completed_barriers) {
+            ps_list_remove(n);
+            ps_agent_op_end(st, op, op->round, 0, "");
+        }
+        n = next;
+    }
+}
+
+void ps_agent_job_on_optimizer_done(struct ps_agent_step *st,
+                                    const struct ps_msg_optimizer_done *m)
+{
+    struct ps_agent_job *j = ps_agent_job_find(st->a, m->gen);
+
+    if (j == NULL) {
+        return;
+    }
+    PS_LIST_EACH(n, &j->sched_ops)
+    {
+        struct ps_agent_op *op = PS_CONTAINER(n, struct ps_agent_op, node);
+
+        if (op->round == m->request) {
+            /* The job's state that says so may have been overtaken. */
+            j->has_optimizer |= m->error == 0 &&
+                                op->sched_request->code == PS_MSG_OPTIMIZER_SET;
+            ps_list_remove(n);
+            ps_agent_op_end(st, op, 0, m->error, m->text);
+            return;
+        }
+    }
+}
+
+/* ------------------------------------------------------------------ stalls */
+
+static const struct ps_agent_op *oldest_pending_op(const struct ps_agent_job *j,
+                                                   uint32_t *ret_waits)
+{
+    const struct ps_agent_op *oldest = NULL;
+
+    *ret_waits = 0;
+    for (uint32_t i = 0; i < j->local_rank_count; i++) {
+        const struct ps_agent_session *s = j->local_ranks[i].session;
+
+        if (s == NULL) {
+            continue;
+        }
+        *ret_waits += s->op_count;
+        PS_LIST_EACH(n, &s->ops)
+        {
+            const struct ps_agent_op *op = PS_CONTAINER(n, struct ps_agent_op,
+                                                        session_node);
+
+            if (oldest == NULL || op->started_at < oldest->started_at) {
+                oldest = op;
+            }
+        }
+    }
+    return oldest;
+}
+
+void ps_agent_job_on_stall_collect(struct ps_agent_step *st,
+                                   const struct ps_msg_stall_collect *m)
+{
+    struct ps_agent_job *j = ps_agent_job_find(st->a, m->gen);
+    struct ps_msg r = {
+        .code = PS_MSG_STALL_REPORT,
+        .stall_report = {.gen = m->gen, .request = m->request, .key = ""}};
+    uint32_t *ranks = NULL;
+    char unheard[256];
+    struct ps_str links;
+
+    ps_str_init(&links, unheard, sizeof(unheard));
+    r.stall_report.unheard = unheard;
+    if (j != NULL) {
+        const struct ps_agent_op *op = oldest_pending_op(
+            j, &r.stall_report.waiting_ops);
+        const struct ps_agent_key *k = m->oldest ? (op == NULL ? NULL : op->key)
+                                                 : ps_map_get(j->keys, m->key);
+        uint64_t round = m->oldest ? (op == NULL ? 0 : op->round) : m->round;
+
+        ranks = ps_calloc(j->local_rank_count + 1, sizeof(*ranks));
+        for (uint32_t i = 0; i < j->local_rank_count; i++) {
+            /* A key that nobody here has opened has no rounds here. */
+            bool behind = k == NULL ? !m->oldest
+                                    : ps_agent_round_awaits_rank(k, i, round);
+
+            if (behind) {
+                ranks[r.stall_report.ranks_count++] = j->local_ranks[i].rank;
+            }
+        }
+        r.stall_report.ranks = ranks;
+        if (k != NULL) {
+            ps_agent_report_unheard(st, k, &links);
+        }
+        if (m->oldest && op != NULL) {
+            r.stall_report.key = k == NULL ? "" : k->name;
+            r.stall_report.round = round;
+            r.stall_report.waited_ns = st->now - op->started_at;
+        }
+    }
+    ps_agent_uplink_send_msg(st, &r);
+    ps_free(ranks);
+}
+
+/* -------------------------------------------------------------- fresh link */
+
+void ps_agent_job_reoffer(struct ps_agent_step *st)
+{
+    struct ps_map_cursor c = {0};
+    struct ps_agent_job *j;
+
+    PS_LIST_EACH(n, &st->a->sessions)
+    {
+        struct ps_agent_session *s = PS_CONTAINER(n, struct ps_agent_session,
+                                                  node);
+
+        if (s->hello == NULL || s->hello->l_hello.gen != 0 ||
+            s->state != PS_AGENT_SESSION_OPENING || s->is_deferred) {
+            continue;
+        }
+        j = ps_agent_job_find(st->a, s->gen);
+        if (j == NULL || j->phase < PS_JOB_PHASE_RUNNING) {
+            s->gen = 0;
+            s->reoffer = true;
+        }
+    }
+    while ((j = ps_map_next(st->a->jobs, &c)) != NULL) {
+        if (j->phase < PS_JOB_PHASE_RUNNING && j->session_count == 0) {
+            ps_agent_job_free(st, st->a, j);
+        }
+    }
+}
+
+void ps_agent_job_resend_all(struct ps_agent_step *st)
+{
+    struct ps_map_cursor c = {0};
+    struct ps_agent_job *j;
+
+    PS_LIST_EACH(n, &st->a->sessions)
+    {
+        struct ps_agent_session *s = PS_CONTAINER(n, struct ps_agent_session,
+                                                  node);
+
+        if (s->hello != NULL && !s->is_closing && !s->is_deferred) {
+            ps_agent_session_send_open(st, s);
+        }
+    }
+    while ((j = ps_map_next(st->a->jobs, &c)) != NULL) {
+        PS_LIST_EACH(n, &j->opening_keys)
+        {
+            struct ps_agent_key *k = PS_CONTAINER(n, struct ps_agent_key,
+                                                  opening_node);
+
+            if (k->open_sent) {
+                ps_agent_key_send_open(st, k);
+            }
+        }
+        PS_LIST_EACH(n, &j->sched_ops)
+        {
+            struct ps_agent_op *op = PS_CONTAINER(n, struct ps_agent_op, node);
+
+            ps_agent_uplink_send_msg(st, op->sched_request);
+        }
+        ps_agent_job_send_barriers(st, j);
+    }
+    ps_agent_departed_resend(st);
+    ps_agent_diagnose_resend(st);
+}

@@ -1,0 +1,872 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Keys: one question to the scheduler for each name, memory for two versions
+ * of the result, and where each partition lies. At a new epoch a partition may
+ * have another owner: it gets the newest version this node holds, and then
+ * everything that is not committed. */
+#include "core/agent/inner.h"
+
+#include "base/alloc.h"
+#include "base/name_hash.h"
+#include "base/num.h"
+#include "base/str.h"
+#include "core/round/rows.h"
+
+#include <assert.h>
+#include <string.h>
+
+/* Results of a key begin at multiples of this. */
+#define RESULT_ALIGN 4096u
+
+/* Keys whose names share a label are in one list. */
+static struct ps_agent_key *find_key_by_name(const struct ps_agent_job *j,
+                                             const char *name)
+{
+    struct ps_agent_key *k = ps_map_get(
+        j->keys_by_name,
+        ps_name_hash_slot(j->name_hash_seed, ps_name_hash(name), 0));
+
+    while (k != NULL && strcmp(k->name, name) != 0) {
+        k = k->same_name_hash;
+    }
+    return k;
+}
+
+static void add_name_index(struct ps_agent_job *j, struct ps_agent_key *k)
+{
+    uint64_t at = ps_name_hash_slot(j->name_hash_seed, k->name_hash, 0);
+
+    k->same_name_hash = ps_map_remove(j->keys_by_name, at);
+    ps_map_put(j->keys_by_name, at, k);
+}
+
+static void remove_name_index(struct ps_agent_job *j,
+                              const struct ps_agent_key *k)
+{
+    uint64_t at = ps_name_hash_slot(j->name_hash_seed, k->name_hash, 0);
+    struct ps_agent_key *first = ps_map_remove(j->keys_by_name, at);
+    struct ps_agent_key **link = &first;
+
+    while (*link != k) {
+        link = &(*link)->same_name_hash;
+    }
+    *link = k->same_name_hash;
+    if (first != NULL) {
+        ps_map_put(j->keys_by_name, at, first);
+    }
+}
+
+static void send_key_info(struct ps_agent_step *st, struct ps_agent_session *s,
+                          uint64_t request, struct ps_agent_key *k, int error,
+                          const char *text)
+{
+    struct ps_msg m = {
+        .code = PS_MSG_L_KEY_INFO,
+        .l_key_info = {.request = request, .error = error, .text = text}};
+
+    if (error == 0) {
+        m.l_key_info.key = k->number;
+        m.l_key_info.pushed_round = k->pushed_round[s->local_rank];
+    }
+    if (error == 0) {
+        ps_agent_residual_announce(st, s);
+    }
+    if (error == 0 && k->results != NULL) {
+        m.l_key_info.arena = k->results->tag;
+        m.l_key_info.even_offset = k->results->offset + k->result_offset[0];
+        m.l_key_info.odd_offset = k->results->offset + k->result_offset[1];
+        if (ps_map_get(s->announced_arenas, k->results->tag) == NULL) {
+            ps_map_put(s->announced_arenas, k->results->tag, s);
+            ps_effects_send_msg(
+                st->fx, s->conn,
+                &(struct ps_msg){.code = PS_MSG_L_ARENA,
+                                 .l_arena = {.arena = k->results->tag}});
+        }
+    }
+    ps_effects_send_msg(st->fx, s->conn, &m);
+}
+
+uint64_t ps_agent_key_bytes(const struct ps_agent_key *k)
+{
+    return k->count * ps_dtype_size(k->dtype);
+}
+
+uint64_t ps_agent_part_bytes(const struct ps_agent_part *p)
+{
+    return p->count * (uint64_t)ps_dtype_size(p->key->dtype);
+}
+
+void ps_agent_key_send_open(struct ps_agent_step *st, struct ps_agent_key *k)
+{
+    ps_agent_uplink_send_msg(
+        st, &(struct ps_msg){.code = PS_MSG_KEY_OPEN,
+                             .key_open = {.gen = k->job->gen,
+                                          .request = k->open_request,
+                                          .name = k->name,
+                                          .dtype = k->dtype,
+                                          .count = k->count,
+                                          .shape = k->shape,
+                                          .shape_count = k->shape_count,
+                                          .mxnet_key = k->mxnet_key,
+                                          .row_width = k->row_width,
+                                          .if_absent = k->if_absent}});
+}
+
+static struct ps_agent_key *key_new(struct ps_agent_step *st,
+                                    struct ps_agent_job *j, const char *name,
+                                    const struct ps_msg_l_key *m)
+{
+    struct ps_agent_key *k = ps_calloc(1, sizeof(*k));
+
+    k->job = j;
+    ps_str_copy(k->name, sizeof(k->name), name);
+    k->name_hash = ps_name_hash(k->name);
+    k->is_collective = strncmp(name, "c:", 2) == 0;
+    k->dtype = m->dtype;
+    k->count = m->count;
+    k->row_width = m->row_width;
+    k->if_absent = m->if_absent;
+    k->mxnet_key = m->mxnet_key;
+    k->shape_count = m->shape_count;
+    k->shape = ps_calloc(m->shape_count + 1, sizeof(*k->shape));
+    if (m->shape_count > 0) {
+        memcpy(k->shape, m->shape, m->shape_count * sizeof(*k->shape));
+    }
+    k->open_request = ++st->a->last_request;
+    ps_list_init(&k->waiters);
+    ps_list_init(&k->deferred_pushes);
+    ps_list_init(&k->pulls);
+    ps_list_init(&k->inits);
+    ps_list_init(&k->row_pulls);
+    ps_list_init(&k->state_transfers);
+    k->pushed_round = ps_calloc(j->local_rank_count, sizeof(*k->pushed_round));
+    k->applied_round = ps_calloc(j->local_rank_count,
+                                 sizeof(*k->applied_round));
+    /* What the library keeps for its collectives has rounds in any mode. */
+    k->is_async = j->mode != PS_MODE_SYNC && name[0] != 'c';
+    k->contribution = ps_calloc(j->local_rank_count,
+                                sizeof(struct ps_agent_op *));
+    ps_list_push_back(&j->opening_keys, &k->opening_node);
+    if (j->next_unsent_open == NULL) {
+        j->next_unsent_open = &k->opening_node;
+    }
+    add_name_index(j, k);
+    j->key_count++;
+    return k;
+}
+
+/* Can there be a key of this size? 0, or a PS_E_* and why not. */
+static int check_key_size(const struct ps_msg_l_key *m, struct ps_str *why)
+{
+    uint64_t bytes;
+
+    if (m->name[0] == '\0' || m->count == 0 || ps_dtype_size(m->dtype) == 0) {
+        ps_str_add(why, "a key needs a name, a type of elements that exists, "
+                        "and at least one element");
+        return PS_E_INVAL;
+    }
+    if (!ps_mul_u64(m->count, ps_dtype_size(m->dtype), &bytes) ||
+        bytes > PS_KEY_BYTES_MAX) {
+        ps_str_addf(why,
+                    "key '%s' of %llu elements of %s is larger than %llu "
+                    "bytes: split it",
+                    m->name, (unsigned long long)m->count,
+                    ps_dtype_name(m->dtype),
+                    (unsigned long long)PS_KEY_BYTES_MAX);
+        return PS_E_TOOBIG;
+    }
+    if (m->row_width == 0) {
+        return 0;
+    }
+    if (ps_rows_per_frame(m->row_width, m->dtype) == 0) {
+        ps_str_addf(why,
+                    "key '%s': a row of %u elements of %s is larger than "
+                    "%llu bytes, and rows are not cut: use narrower rows",
+                    m->name, m->row_width, ps_dtype_name(m->dtype),
+                    (unsigned long long)PS_ROW_BYTES_MAX);
+        return PS_E_TOOBIG;
+    }
+    if (m->count % m->row_width != 0 || m->count / m->row_width > UINT32_MAX) {
+        ps_str_addf(why,
+                    "key '%s' of %llu elements cannot have rows of %u; there "
+                    "may be %u rows",
+                    m->name, (unsigned long long)m->count, m->row_width,
+                    UINT32_MAX);
+        return PS_E_INVAL;
+    }
+    return 0;
+}
+
+/* A declaration without an answer is an operation that is not done. */
+static int check_op_quota(struct ps_agent_session *s, struct ps_str *why)
+{
+    struct ps_refusal refusal;
+
+    if (ps_account_available(&s->account, PS_COST_OPERATIONS) > 0 ||
+        ps_account_charge(&s->account, PS_COST_OPERATIONS, 1, &refusal) == 0) {
+        return 0;
+    }
+    ps_refusal_text(&refusal, why);
+    return PS_E_FULL;
+}
+
+static void add_key_waiter(struct ps_agent_key *k, struct ps_agent_session *s,
+                           uint64_t request)
+{
+    struct ps_agent_key_waiter *asker = ps_calloc(1, sizeof(*asker));
+
+    asker->session = s;
+    asker->request = request;
+    ps_list_push_back(&k->waiters, &asker->node);
+    ps_account_charge_unchecked(&s->account, PS_COST_OPERATIONS, 1);
+}
+
+void ps_agent_key_waiter_free(struct ps_agent_key_waiter *asker)
+{
+    ps_account_refund(&asker->session->account, PS_COST_OPERATIONS, 1);
+    ps_free(asker);
+}
+
+static void append_key_name(struct ps_str *t, const char *name)
+{
+    ps_str_add(t, "key '");
+    ps_str_add_escaped(t, name, strlen(name), PS_KEY_NAME_MAX);
+    ps_str_add(t, "'");
+}
+
+/* A declaration that a limit forbids. */
+static void describe_key_refusal(struct ps_agent_step *st, struct ps_str *t,
+                                 const struct ps_msg_l_key *m,
+                                 const struct ps_refusal *why)
+{
+    const uint64_t bytes = m->count * ps_dtype_size(m->dtype);
+
+    append_key_name(t, m->name);
+    ps_str_add(t, ": ");
+    if (why->cost == PS_COST_MEMORY) {
+        ps_str_addf(t, "no memory for two results of %llu bytes on this node: ",
+                    (unsigned long long)bytes);
+    }
+    ps_refusal_text(why, t);
+    ps_effects_log(st->fx, PS_LOG_WARNING, "%s", t->data);
+}
+
+/* The key is opened, or goes. */
+static void remove_from_opening(struct ps_agent_key *k)
+{
+    struct ps_agent_job *j = k->job;
+
+    if (j->next_unsent_open == &k->opening_node) {
+        j->next_unsent_open = ps_list_next(&j->opening_keys, &k->opening_node);
+    }
+    if (k->open_sent) {
+        k->open_sent = false;
+        j->opens_in_flight--;
+    }
+    ps_list_remove(&k->opening_node);
+}
+
+/* Asks the scheduler for as many keys as may be asked for at a time. A key that
+ * nobody here waits for any more is not asked for. */
+static void send_key_opens(struct ps_agent_step *st, struct ps_agent_job *j)
+{
+    while (j->opens_in_flight < PS_KEY_OPENS_MAX &&
+           j->next_unsent_open != NULL) {
+        struct ps_agent_key *k = PS_CONTAINER(
+            j->next_unsent_open, struct ps_agent_key, opening_node);
+
+        if (ps_list_empty(&k->waiters)) {
+            ps_agent_key_free(st, st->a, k);
+            continue;
+        }
+        j->next_unsent_open = ps_list_next(&j->opening_keys,
+                                           j->next_unsent_open);
+        k->open_sent = true;
+        j->opens_in_flight++;
+        ps_agent_key_send_open(st, k);
+    }
+}
+
+void ps_agent_key_on_declare(struct ps_agent_step *st,
+                             struct ps_agent_session *s,
+                             const struct ps_msg_l_key *m)
+{
+    struct ps_agent_job *j = s->job;
+    struct ps_agent_key *k;
+    char text[PS_TEXT_MAX];
+    struct ps_str t;
+    int rc;
+
+    ps_str_init(&t, text, sizeof(text));
+    rc = check_op_quota(s, &t);
+    if (rc == 0) {
+        rc = check_key_size(m, &t);
+    }
+    if (rc != 0) {
+        send_key_info(st, s, m->request, NULL, rc, text);
+        return;
+    }
+    k = find_key_by_name(j, m->name);
+    if (k != NULL && (k->dtype != m->dtype || k->count != m->count)) {
+        ps_str_addf(&t,
+                    "key '%s' was declared as %llu of %s and now as %llu of "
+                    "%s: all workers must agree",
+                    k->name, (unsigned long long)k->count,
+                    ps_dtype_name(k->dtype), (unsigned long long)m->count,
+                    ps_dtype_name(m->dtype));
+        send_key_info(st, s, m->request, NULL, PS_E_MISMATCH, text);
+        return;
+    }
+    if (k != NULL && k->row_width != m->row_width) {
+        ps_str_addf(&t,
+                    "key '%s' was declared with rows of %u elements and now "
+                    "with %u (0: not a key of rows): all workers must agree",
+                    k->name, k->row_width, m->row_width);
+        send_key_info(st, s, m->request, NULL, PS_E_MISMATCH, text);
+        return;
+    }
+    if (j->mode != PS_MODE_SYNC && m->row_width != 0) {
+        send_key_info(
+            st, s, m->request, NULL, PS_E_UNSUPPORTED,
+            "keys of rows have rounds, and an async or ssp job has none: "
+            "open the job as dist_sync");
+        return;
+    }
+    if (k != NULL && m->reattached &&
+        !ps_agent_reattach_key(st, s, k, m->pushed_round)) {
+        return;
+    }
+    if (k != NULL && k->is_open) {
+        send_key_info(st, s, m->request, k, 0, "");
+        return;
+    }
+    if (k == NULL) {
+        struct ps_refusal why;
+        uint64_t charged;
+
+        if (ps_agent_budget_charge_key(j, m, &charged, &why) != 0) {
+            describe_key_refusal(st, &t, m, &why);
+            send_key_info(st, s, m->request, NULL,
+                          why.cost == PS_COST_MEMORY ? PS_E_NOMEM : PS_E_FULL,
+                          text);
+            return;
+        }
+        k = key_new(st, j, m->name, m);
+        k->charged_bytes = charged;
+        if (m->reattached &&
+            !ps_agent_reattach_key(st, s, k, m->pushed_round)) {
+            ps_agent_key_free(st, st->a, k);
+            return;
+        }
+    } else if (m->if_absent < k->if_absent) {
+        /* If this one makes it, that is an answer for all. */
+        k->if_absent = m->if_absent;
+        k->open_request = ++st->a->last_request;
+        if (k->open_sent) {
+            ps_agent_key_send_open(st, k);
+        }
+    }
+    add_key_waiter(k, s, m->request);
+    send_key_opens(st, j);
+}
+
+static void answer_key_waiters(struct ps_agent_step *st, struct ps_agent_key *k,
+                               int error, const char *text)
+{
+    struct ps_list_node *n;
+
+    while ((n = ps_list_pop(&k->waiters)) != NULL) {
+        struct ps_agent_key_waiter *asker = PS_CONTAINER(
+            n, struct ps_agent_key_waiter, node);
+
+        send_key_info(st, asker->session, asker->request, k, error, text);
+        ps_agent_key_waiter_free(asker);
+    }
+}
+
+/* ---------------------------------------------------------------- placement */
+
+static uint32_t read_u32(const uint8_t *p)
+{
+    return (uint32_t)p[0] | (uint32_t)p[1] << 8 | (uint32_t)p[2] << 16 |
+           (uint32_t)p[3] << 24;
+}
+
+/* Does a partition of so many elements travel in one frame, whatever is said
+ * of it? Without servers none does. */
+static bool part_fits_frame(const struct ps_agent_key *k, uint32_t count)
+{
+    if (k->row_width != 0) {
+        return count % k->row_width == 0 &&
+               count / k->row_width <=
+                   ps_rows_per_frame(k->row_width, k->dtype);
+    }
+    return k->job->num_servers == 0 ||
+           count * (uint64_t)ps_dtype_state_size(k->dtype) <= PS_PAYLOAD_MAX;
+}
+
+/* Does the table cover the key exactly? */
+static bool table_covers_key(const struct ps_agent_key *k,
+                             const struct ps_msg_key_opened *m,
+                             const struct ps_slice *payload)
+{
+    uint64_t total = 0;
+
+    if (m->parts == 0 || m->parts > PS_KEY_PARTS_MAX || payload == NULL ||
+        payload->buf == NULL || payload->len != 8 * (size_t)m->parts) {
+        return false;
+    }
+    for (uint32_t i = 0; i < m->parts; i++) {
+        uint32_t count = read_u32(ps_slice_data(payload) + 8 * i + 4);
+
+        if (count == 0 || !part_fits_frame(k, count)) {
+            return false;
+        }
+        total += count;
+    }
+    return total == k->count;
+}
+
+uint64_t ps_agent_key_result_bytes(uint64_t bytes)
+{
+    return 2 * ps_round_up(bytes, bytes >= RESULT_ALIGN ? RESULT_ALIGN : 64);
+}
+
+static int alloc_results(struct ps_agent_key *k)
+{
+    if (k->row_width != 0 || k->is_async) {
+        return 0; /* They go where the worker wants them. */
+    }
+    /* One buffer for both, so that they lie in one arena. */
+    uint64_t both = ps_agent_key_result_bytes(ps_agent_key_bytes(k));
+
+    k->result_offset[1] = both / 2;
+    return ps_pool_get(k->job->result_pool, both, &k->results);
+}
+
+static int build_parts(struct ps_agent_key *k,
+                       const struct ps_msg_key_opened *m,
+                       const struct ps_slice *payload)
+{
+    const uint8_t *at = ps_slice_data(payload);
+    uint64_t first = 0;
+
+    k->parts = ps_try_calloc(m->parts, sizeof(*k->parts));
+    if (k->parts == NULL) {
+        return PS_E_NOMEM;
+    }
+    k->part_count = m->parts;
+    for (uint32_t i = 0; i < m->parts; i++) {
+        struct ps_agent_part *p = &k->parts[i];
+
+        p->key = k;
+        p->index = i;
+        p->owner_node = read_u32(at + 8 * i);
+        p->count = read_u32(at + 8 * i + 4);
+        p->first_elem = first;
+        p->committed_version = NO_VERSION;
+        p->local_version = NO_VERSION;
+        p->skipped_version = NO_VERSION;
+        p->server_version = NO_VERSION;
+        p->requested_version = NO_VERSION;
+        first += p->count;
+    }
+    return 0;
+}
+
+/* What the scheduler has opened needs a table and results here. 0, or why not
+ * in `why`; then nothing is held but what the declaration has charged. */
+static int accept_placement(struct ps_agent_key *k,
+                            const struct ps_msg_key_opened *m,
+                            const struct ps_slice *payload, struct ps_str *why)
+{
+    char detail[PS_TEXT_MAX] = "";
+    struct ps_refusal refusal;
+    int rc = ps_compression_parse(m->compression, m->params, m->params_count,
+                                  &k->compression, detail, sizeof(detail));
+
+    append_key_name(why, k->name);
+    ps_str_add(why, ": ");
+    if (rc != 0) {
+        ps_str_add(why, detail[0] != '\0' ? detail : ps_strerror(rc));
+        return rc;
+    }
+    if (!table_covers_key(k, m, payload)) {
+        ps_str_add(why, "the scheduler's table of places does not cover it");
+        return PS_E_PROTO;
+    }
+    rc = ps_agent_budget_charge_parts(k, m->parts, &refusal);
+    if (rc != 0) {
+        ps_refusal_text(&refusal, why);
+        return rc;
+    }
+    rc = alloc_results(k);
+    if (rc == 0) {
+        rc = build_parts(k, m, payload);
+    }
+    if (rc != 0) {
+        ps_str_addf(why,
+                    "no memory for two results of %llu bytes on this node (%s)",
+                    (unsigned long long)ps_agent_key_bytes(k), ps_strerror(rc));
+    }
+    return rc;
+}
+
+static void open_key(struct ps_agent_step *st, struct ps_agent_key *k,
+                     const struct ps_msg_key_opened *m,
+                     const struct ps_slice *payload)
+{
+    char text[PS_TEXT_MAX + 1];
+    struct ps_str why;
+    int rc;
+
+    ps_str_init(&why, text, sizeof(text));
+    rc = accept_placement(k, m, payload, &why);
+    if (rc != 0) {
+        ps_effects_log(st->fx, PS_LOG_WARNING, "%s", text);
+        answer_key_waiters(st, k, rc, text);
+        /* It is no load of servers, and nobody is to be told where it is. */
+        ps_agent_uplink_send_msg(
+            st, &(struct ps_msg){.code = PS_MSG_KEY_CLOSE,
+                                 .key_close = {.gen = k->job->gen,
+                                               .key = m->key,
+                                               .request = m->request}});
+        ps_agent_key_free(st, st->a, k);
+        return;
+    }
+    remove_from_opening(k);
+    k->is_open = true;
+    k->number = m->key;
+    k->placement_epoch = m->epoch;
+    ps_map_put(k->job->keys, k->number, k);
+    for (uint32_t i = 0; i < k->part_count; i++) {
+        if (k->parts[i].owner_node != 0) {
+            ps_agent_send_queue_get(st, k->job, k->parts[i].owner_node);
+        }
+    }
+    ps_agent_reattach_key_opened(st, k);
+    answer_key_waiters(st, k, 0, "");
+}
+
+/* ----------------------------------------------------------------- takeover */
+
+void ps_agent_part_send_state(struct ps_agent_step *st, struct ps_agent_part *p)
+{
+    struct ps_agent_key *k = p->key;
+    struct ps_agent_send_queue *f = ps_agent_send_queue_get(st, k->job,
+                                                            p->owner_node);
+    struct ps_rec_part rec = {
+        .key = k->number,
+        .index = p->index,
+        .round = p->local_version != NO_VERSION ? (uint64_t)p->local_version
+                 : p->committed_version != NO_VERSION
+                     ? (uint64_t)p->committed_version
+                     : 0,
+        .dtype = k->dtype,
+        .count = p->local_version != NO_VERSION ? p->count : 0,
+        .rng_key = p->local_version != NO_VERSION &&
+                           p->local_version == p->skipped_version
+                       ? PS_PART_SKIPPED
+                       : 0};
+    struct ps_msg m = {
+        .code = PS_MSG_RESTORE,
+        .restore = {.gen = k->job->gen,
+                    .epoch = k->placement_epoch,
+                    .slot = k->job->slot,
+                    .has_value = p->local_version != NO_VERSION,
+                    .parts = &rec,
+                    .parts_count = 1,
+                    .has_committed = p->committed_version != NO_VERSION,
+                    .committed_version = p->committed_version != NO_VERSION &&
+                                                 !k->is_async
+                                             ? (uint64_t)p->committed_version
+                                             : 0}};
+    struct ps_slice value = {0};
+
+    p->must_resend_state = false;
+    if (p->local_version != NO_VERSION) {
+        value.buf = k->results;
+        value.offset = k->result_offset[p->local_version & 1] +
+                       p->first_elem * ps_dtype_size(k->dtype);
+        value.len = ps_agent_part_bytes(p);
+    }
+    ps_link_send(f->server->dialer.link,
+                 ps_packet_new(&m, &value, value.buf == NULL ? 0 : 1), st->now,
+                 st->fx);
+}
+
+/* The round is merged where nobody answers any more, and its value did not
+ * come here; but the arrays are still those of the round: it is offered again.
+ * What was left over of codes is gone on with already. */
+static bool reopen_round(struct ps_agent_part *p)
+{
+    struct ps_agent_key *k = p->key;
+
+    if (!k->round_open || !k->round_complete || p->is_init ||
+        p->committed_version < (int64_t)k->round ||
+        p->local_version >= (int64_t)k->round ||
+        k->compression.codec.kind != PS_CODEC_NONE) {
+        return false;
+    }
+    p->committed_version = k->round > 1 ? (int64_t)k->round - 1
+                                        : p->local_version;
+    if (p->completed_round == k->round) {
+        p->completed_round--;
+        k->pending_parts++;
+    }
+    return true;
+}
+
+static void change_part_owner(struct ps_agent_step *st, struct ps_agent_part *p,
+                              uint32_t node)
+{
+    struct ps_agent_key *k = p->key;
+    bool open = p->state != PS_AGENT_PART_IDLE;
+
+    if ((k->row_width != 0 || k->is_async) &&
+        p->committed_version != NO_VERSION) {
+        ps_agent_round_fail(st, k, PS_E_JOBFAILED,
+                            k->is_async
+                                ? "a server was lost with values of this "
+                                  "key, of which there is no other copy"
+                                : "a server was lost with rows of this "
+                                  "key, of which there is no other copy");
+        open = false;
+    }
+    ps_agent_send_dequeue(st, p);
+    p->owner_node = node;
+    p->requested_version = NO_VERSION;
+    p->owner_changed = true;
+    if (k->row_width == 0 && !k->is_async) {
+        open = reopen_round(p) || ps_agent_init_reopen_part(p) || open;
+    }
+    ps_agent_part_send_state(st, p);
+    ps_agent_opt_state_reset_part(st, p);
+    if (open && (p->is_init || (k->round_open && k->round_complete))) {
+        ps_agent_send_enqueue(st, p);
+    }
+}
+
+static void apply_placement(struct ps_agent_step *st, struct ps_agent_key *k,
+                            const struct ps_msg_key_opened *m,
+                            const struct ps_slice *payload)
+{
+    const uint8_t *at;
+
+    if (m->epoch <= k->placement_epoch || m->parts != k->part_count ||
+        !table_covers_key(k, m, payload)) {
+        return;
+    }
+    k->placement_epoch = m->epoch;
+    at = ps_slice_data(payload);
+    for (uint32_t i = 0; i < k->part_count; i++) {
+        if (k->parts[i].count != read_u32(at + 8 * i + 4)) {
+            return; /* Cuts never change. */
+        }
+    }
+    for (uint32_t i = 0; i < k->part_count; i++) {
+        uint32_t node = read_u32(at + 8 * i);
+
+        if (node != k->parts[i].owner_node && node != 0) {
+            change_part_owner(st, &k->parts[i], node);
+        }
+    }
+    ps_agent_conflict_resend(st, k, 0);
+    ps_agent_pull_advance(st, k);
+}
+
+static void pending_placement_free(struct ps_agent_pending_placement *e)
+{
+    ps_buf_unref(e->table);
+    ps_free(e);
+}
+
+void ps_agent_key_drop_placements(struct ps_agent_job *j)
+{
+    struct ps_map_cursor c = {0};
+    struct ps_agent_pending_placement *e;
+
+    while ((e = ps_map_next(j->pending_placements, &c)) != NULL) {
+        pending_placement_free(e);
+    }
+}
+
+/* Links do not keep order: the newest placement waits for its key. */
+static void defer_placement(struct ps_agent_job *j,
+                            const struct ps_msg_key_opened *m,
+                            const struct ps_slice *payload)
+{
+    struct ps_agent_pending_placement *e = ps_map_get(j->pending_placements,
+                                                      m->key);
+
+    if (ps_list_empty(&j->opening_keys) || payload == NULL ||
+        payload->buf == NULL || (e != NULL && e->epoch >= m->epoch)) {
+        return; /* No key here waits for an answer, or this one is older. */
+    }
+    if (e != NULL) {
+        pending_placement_free(ps_map_remove(j->pending_placements, m->key));
+    }
+    e = ps_calloc(1, sizeof(*e));
+    e->epoch = m->epoch;
+    e->part_count = m->parts;
+    e->table = ps_buf_ref(payload->buf);
+    ps_map_put(j->pending_placements, m->key, e);
+}
+
+static void apply_pending_placement(struct ps_agent_step *st,
+                                    struct ps_agent_key *k)
+{
+    struct ps_agent_pending_placement *e = ps_map_remove(
+        k->job->pending_placements, k->number);
+
+    if (e != NULL) {
+        struct ps_msg_key_opened m = {.epoch = e->epoch,
+                                      .parts = e->part_count};
+        struct ps_slice table = {.buf = e->table, .len = e->table->size};
+
+        apply_placement(st, k, &m, &table);
+        pending_placement_free(e);
+    }
+}
+
+void ps_agent_key_on_opened(struct ps_agent_step *st,
+                            const struct ps_msg_key_opened *m,
+                            const struct ps_slice *payload)
+{
+    struct ps_agent_job *j = ps_agent_job_find(st->a, m->gen);
+    struct ps_agent_key *k;
+
+    if (j == NULL) {
+        return;
+    }
+    if (m->request == 0) {
+        k = ps_map_get(j->keys, m->key);
+        if (k != NULL) {
+            apply_placement(st, k, m, payload);
+        } else {
+            defer_placement(j, m, payload);
+        }
+        return;
+    }
+    PS_LIST_EACH(n, &j->opening_keys)
+    {
+        k = PS_CONTAINER(n, struct ps_agent_key, opening_node);
+        if (k->open_request != m->request) {
+            continue;
+        }
+        if (m->error != 0) {
+            answer_key_waiters(st, k, m->error, m->text);
+            ps_agent_key_free(st, st->a, k);
+        } else if (ps_map_get(j->keys, m->key) == NULL) {
+            open_key(st, k, m, payload);
+            k = ps_map_get(j->keys, m->key);
+            if (k != NULL) {
+                apply_pending_placement(st, k);
+            }
+        }
+        send_key_opens(st, j);
+        return;
+    }
+}
+
+/* ---------------------------------------------------------------------- end */
+
+/* Computations for it come back to nobody. */
+static void orphan_computations(struct ps_agent *a,
+                                const struct ps_agent_key *k)
+{
+    struct ps_map_cursor c = {0};
+    struct ps_agent_computation *run;
+
+    while ((run = ps_map_next(a->computations, &c)) != NULL) {
+        if (run->part == NULL || run->part->key != k) {
+            continue;
+        }
+        if (run->send_queue != NULL) {
+            run->send_queue->computing_bytes -= run->bytes;
+            run->send_queue->server->computing--;
+            run->send_queue->server->computing_bytes -= run->bytes;
+        }
+        run->part = NULL;
+        run->send_queue = NULL;
+    }
+}
+
+static void free_op_list(struct ps_list *list)
+{
+    struct ps_list_node *n;
+
+    while ((n = ps_list_pop(list)) != NULL) {
+        ps_agent_op_free(PS_CONTAINER(n, struct ps_agent_op, node));
+    }
+}
+
+void ps_agent_key_free(struct ps_agent_step *st, struct ps_agent *a,
+                       struct ps_agent_key *k)
+{
+    struct ps_list_node *n;
+
+    (void)st;
+    orphan_computations(a, k);
+    for (uint32_t i = 0; i < k->part_count; i++) {
+        struct ps_agent_part *p = &k->parts[i];
+
+        if (p->state == PS_AGENT_PART_QUEUED) {
+            struct ps_agent_send_queue *f = ps_map_get(k->job->send_queues,
+                                                       p->owner_node);
+
+            ps_heap_remove(&f->heap, &p->queue_item);
+        }
+        ps_agent_encode_free(p);
+    }
+    while ((n = ps_list_pop(&k->waiters)) != NULL) {
+        ps_agent_key_waiter_free(
+            PS_CONTAINER(n, struct ps_agent_key_waiter, node));
+    }
+    for (uint32_t i = 0; i < k->job->local_rank_count; i++) {
+        if (k->contribution[i] != NULL) {
+            ps_agent_op_free(k->contribution[i]);
+        }
+    }
+    free_op_list(&k->deferred_pushes);
+    free_op_list(&k->pulls);
+    free_op_list(&k->inits);
+    free_op_list(&k->row_pulls);
+    free_op_list(&k->state_transfers);
+    ps_buf_unref(k->init_array.buf);
+    remove_name_index(k->job, k);
+    if (k->is_open) {
+        ps_map_remove(k->job->keys, k->number);
+    } else {
+        remove_from_opening(k);
+    }
+    k->job->key_count--;
+    ps_agent_budget_refund_key(k);
+    ps_buf_unref(k->results);
+    ps_free(k->parts);
+    ps_agent_conflict_clear(k);
+    ps_agent_reattach_free(k);
+    ps_free(k->pushed_round);
+    ps_free(k->applied_round);
+    ps_free(k->contribution);
+    ps_free(k->shape);
+    ps_free(k);
+}
+
+struct ps_agent_part *
+ps_agent_part_find_any_dtype(const struct ps_agent *a, uint64_t gen,
+                             const struct ps_rec_part *rec)
+{
+    struct ps_agent_job *j = ps_agent_job_find(a, gen);
+    struct ps_agent_key *k = j == NULL ? NULL : ps_map_get(j->keys, rec->key);
+
+    return k != NULL && rec->index < k->part_count ? &k->parts[rec->index]
+                                                   : NULL;
+}
+
+struct ps_agent_part *ps_agent_part_find(const struct ps_agent *a, uint64_t gen,
+                                         const struct ps_rec_part *rec)
+{
+    struct ps_agent_part *p = ps_agent_part_find_any_dtype(a, gen, rec);
+
+    return p != NULL && rec->dtype == p->key->dtype ? p : NULL;
+}

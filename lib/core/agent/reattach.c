@@ -1,0 +1,195 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Processes that had another agent before. Their arrays are memory of their
+ * own, and what an agent must know of rounds they know as well: each says, for
+ * each of its keys, how many rounds it has heard the end of, and offers the
+ * next one again. Servers know what they have got of it by its identity.
+ *
+ * One rank may have heard the end of a round when the agent died and another
+ * one not: the round is over then, whatever the latter still offers of it, and
+ * its value is asked for instead. They are never further apart, because a rank
+ * offers the next round only after that end. */
+#include "core/agent/inner.h"
+
+#include "base/alloc.h"
+#include "base/num.h"
+#include "base/str.h"
+
+#include <assert.h>
+
+void ps_agent_reattach_session(struct ps_agent_session *s)
+{
+    struct ps_agent_job *j = s->job;
+    const struct ps_msg_l_hello *h = &s->hello->l_hello;
+
+    if (h->gen == 0) {
+        return;
+    }
+    j->local_ranks[s->local_rank].entered_barriers = h->completed_barriers;
+    j->completed_barriers = ps_max_u64(j->completed_barriers,
+                                       h->completed_barriers);
+}
+
+/* What all partitions have reached. */
+static void raise_committed(struct ps_agent_key *k)
+{
+    for (uint32_t i = 0; k->prior_state != NULL &&
+                         k->prior_state->max_completed > 0 && i < k->part_count;
+         i++) {
+        struct ps_agent_part *p = &k->parts[i];
+
+        if (p->committed_version < (int64_t)k->prior_state->max_completed) {
+            p->committed_version = (int64_t)k->prior_state->max_completed;
+        }
+        p->completed_round = ps_max_u64(p->completed_round,
+                                        k->prior_state->max_completed);
+    }
+}
+
+/* Servers hear what is known here, as after a loss of one: this agent may be
+ * the one of which they wait to hear. */
+static void send_state_if_reported(struct ps_agent_step *st,
+                                   struct ps_agent_key *k)
+{
+    for (uint32_t i = 0; i < k->job->local_rank_count; i++) {
+        if (!k->prior_state->reported[i]) {
+            return;
+        }
+    }
+    for (uint32_t i = 0; k->is_open && i < k->part_count; i++) {
+        if (k->parts[i].owner_node != 0) {
+            ps_agent_part_send_state(st, &k->parts[i]);
+        }
+    }
+}
+
+void ps_agent_reattach_key_opened(struct ps_agent_step *st,
+                                  struct ps_agent_key *k)
+{
+    if (k->prior_state != NULL) {
+        raise_committed(k);
+        send_state_if_reported(st, k);
+    }
+}
+
+/* The round is over: what the rank still wants of it is its value, or to hear
+ * whether all have passed. */
+static void serve_completed_round(struct ps_agent_step *st,
+                                  struct ps_agent_op *op)
+{
+    struct ps_agent_key *k = op->key;
+
+    k->pushed_round[op->local_rank] = op->round;
+    if (op->send_only || op->kind == PS_OP_PUSH ||
+        op->kind == PS_OP_PUSH_ROWS) {
+        ps_agent_op_end(st, op, op->round, 0, "");
+        return;
+    }
+    ps_agent_pull_accept_op(st, op);
+}
+
+bool ps_agent_reattach_accept_op(struct ps_agent_step *st,
+                                 struct ps_agent_op *op)
+{
+    if (op->key->prior_state == NULL ||
+        op->round > op->key->prior_state->max_completed) {
+        return false;
+    }
+    serve_completed_round(st, op);
+    return true;
+}
+
+/* Ranks have offered a round of which one that comes now knows the end. That
+ * one does not offer it, so it has not gone on its way. */
+static void cancel_open_round(struct ps_agent_step *st, struct ps_agent_key *k)
+{
+    assert(!k->round_complete);
+    k->round_open = false;
+    for (uint32_t i = 0; i < k->job->local_rank_count; i++) {
+        struct ps_agent_op *op = k->contribution[i];
+
+        k->contribution[i] = NULL;
+        if (op != NULL) {
+            serve_completed_round(st, op);
+        }
+    }
+}
+
+static bool is_report_valid(const struct ps_agent_key *k,
+                            const struct ps_agent_session *s, uint64_t pushed)
+{
+    const struct ps_agent_prior_state *past = k->prior_state;
+
+    if (s->unreported_keys == 0 || pushed > INT64_MAX - 1 || k->is_async) {
+        return false;
+    }
+    if (past == NULL) {
+        return k->pushed_round[s->local_rank] == 0 &&
+               (k->round == 0 || pushed == 0);
+    }
+    return !past->reported[s->local_rank] &&
+           k->pushed_round[s->local_rank] == 0 &&
+           pushed <= past->min_completed + 1 &&
+           past->max_completed <= pushed + 1;
+}
+
+bool ps_agent_reattach_key(struct ps_agent_step *st, struct ps_agent_session *s,
+                           struct ps_agent_key *k, uint64_t pushed)
+{
+    struct ps_agent_prior_state *past = k->prior_state;
+
+    if (!is_report_valid(k, s, pushed)) {
+        ps_agent_session_end(
+            st, s, PS_E_INVAL,
+            "'%s': rank %u says that it has been in %llu rounds, which cannot "
+            "be by what the other ranks on this node say",
+            k->name, k->job->local_ranks[s->local_rank].rank,
+            (unsigned long long)pushed);
+        return false;
+    }
+    if (past == NULL) {
+        past = ps_calloc(1, sizeof(*past));
+        past->reported = ps_calloc(k->job->local_rank_count,
+                                   sizeof(*past->reported));
+        past->min_completed = pushed;
+        k->prior_state = past;
+    }
+    s->unreported_keys--;
+    past->reported[s->local_rank] = true;
+    past->min_completed = ps_min_u64(past->min_completed, pushed);
+    past->max_completed = ps_max_u64(past->max_completed, pushed);
+    k->pushed_round[s->local_rank] = pushed;
+    raise_committed(k);
+    if (k->round_open && k->round <= past->max_completed) {
+        cancel_open_round(st, k);
+    }
+    k->round = ps_max_u64(k->round, past->max_completed);
+    send_state_if_reported(st, k);
+    return true;
+}
+
+/* What the other agent had sent may have been merged since, and a server tells
+ * the agent that is there now. */
+void ps_agent_reattach_advance(struct ps_agent_step *st, struct ps_agent_key *k)
+{
+    uint64_t round = k->round;
+
+    for (uint32_t i = 0; k->prior_state != NULL && i < k->part_count &&
+                         k->round_complete && k->round == round;
+         i++) {
+        struct ps_agent_part *p = &k->parts[i];
+
+        if (p->completed_round < round &&
+            p->committed_version >= (int64_t)round && !p->is_init) {
+            ps_agent_round_part_advanced(st, p);
+        }
+    }
+}
+
+void ps_agent_reattach_free(struct ps_agent_key *k)
+{
+    if (k->prior_state != NULL) {
+        ps_free(k->prior_state->reported);
+        ps_free(k->prior_state);
+        k->prior_state = NULL;
+    }
+}

@@ -1,0 +1,588 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What codes leave over, in memory that outlives this process: workers hold
+ * its descriptors, and give them to the next agent.
+ *
+ * A piece of that memory begins with a header; records follow, one for each
+ * partition that has been encoded, which are never freed before the job is
+ * over. A record has every vector twice: what the last encoding has made, and
+ * what was there before. A tag, written in one store when an encoding is
+ * complete, says which is which, and of which round. So a process that dies in
+ * the middle of an encoding leaves what was there before. One that dies later,
+ * when its code may be counted and the round is not over, leaves both: the next
+ * one encodes the same sum from what was there before once more, which gives
+ * the same bytes, and lets the result be.
+ *
+ * A worker could write what it likes there. It harms its own job: everything
+ * but the numbers themselves is read once, and checked. */
+#include "core/agent/inner.h"
+
+#include "base/alloc.h"
+#include "base/name_hash.h"
+#include "base/num.h"
+
+#include <assert.h>
+#include <string.h>
+
+#define SEGMENT_MAGIC          0x70736b7665657031u
+#define RECORD_MAGIC           0x70736b7672656331u
+#define VECTOR_ALIGN           64u
+#define SEGMENT_SIZE           (64u * 1024u * 1024u)
+#define SEGMENTS_MAX           32u /* Of one job. Each is as large as all before. */
+/* What a record that was found costs, with its place in the map. */
+#define RECOVERED_RECORD_BYTES (sizeof(struct ps_agent_recovered_record) + 64u)
+
+struct segment_header {
+    uint64_t magic;
+    uint64_t size;
+    uint64_t used; /* Up to here there are whole records. */
+    uint64_t id;   /* Workers may have it under several numbers. */
+    uint64_t reserved[4];
+};
+
+struct segment_record {
+    uint64_t magic;
+    uint64_t name_hash;
+    uint64_t codec_hash; /* A hash of how it is encoded. */
+    uint32_t index;
+    uint32_t count;
+    uint32_t vector_count; /* 2, or 4 with both residual and momentum. */
+    uint32_t reserved;
+    uint64_t
+        round_tag; /* Its lowest bit: which is the last; above it the round. */
+    uint64_t reserved_tail[2];
+};
+
+struct ps_agent_residual_record {
+    struct ps_buf *segment;
+    struct segment_record *log_record;
+    struct ps_buf *residual[2]; /* NULL: the code leaves nothing over. */
+    struct ps_buf *moment[2];   /* NULL: no momentum. */
+    uint64_t encoded_round;     /* Of the last encoding; 0: none. */
+};
+
+static uint64_t hash_u64(uint64_t h, uint64_t v)
+{
+    for (unsigned i = 0; i < 8; i++) {
+        h = (h ^ (v >> 8 * i & 0xff)) * 0x100000001b3u;
+    }
+    return h;
+}
+
+static uint64_t double_bits(double v)
+{
+    uint64_t b;
+
+    memcpy(&b, &v, sizeof(b));
+    return b;
+}
+
+static uint64_t hash_codec(const struct ps_codec *p)
+{
+    uint64_t h = 0xcbf29ce484222325u;
+
+    h = hash_u64(h, p->kind);
+    h = hash_u64(h, (uint64_t)p->feedback | (uint64_t)p->scaling << 1 |
+                        (uint64_t)p->l2 << 2);
+    h = hash_u64(h, double_bits((double)p->threshold));
+    h = hash_u64(h, double_bits((double)p->momentum));
+    h = hash_u64(h, double_bits(p->k));
+    h = hash_u64(h, p->levels);
+    return hash_u64(h, p->seed);
+}
+
+static uint64_t vector_bytes(uint32_t count)
+{
+    return ps_round_up(count * (uint64_t)sizeof(float), VECTOR_ALIGN);
+}
+
+static uint64_t record_bytes(uint32_t count, uint32_t vectors)
+{
+    return sizeof(struct segment_record) + vectors * vector_bytes(count);
+}
+
+static uint32_t record_vectors(const struct ps_codec *press)
+{
+    return (press->feedback ? 2u : 0u) + (press->momentum > 0 ? 2u : 0u);
+}
+
+/* ------------------------------------------------------------------- pieces */
+
+static void announce_segment(struct ps_agent_step *st,
+                             struct ps_agent_session *s,
+                             const struct ps_agent_residual_segment *piece)
+{
+    if (s->hello->l_hello.holds_segments &&
+        ps_map_get(s->known_segments, piece->id) == NULL) {
+        ps_map_put(s->known_segments, piece->id, s);
+        ps_effects_send_msg(
+            st->fx, s->conn,
+            &(struct ps_msg){.code = PS_MSG_L_RESIDUAL_SEGMENT,
+                             .l_residual_segment = {.segment = piece->buf->tag,
+                                                    .size = piece->buf->size}});
+    }
+}
+
+void ps_agent_residual_announce(struct ps_agent_step *st,
+                                struct ps_agent_session *s)
+{
+    for (uint32_t i = 0; i < s->job->segment_count; i++) {
+        announce_segment(st, s, &s->job->segments[i]);
+    }
+}
+
+static void add_segment(struct ps_agent_job *j, uint64_t id, struct ps_buf *buf)
+{
+    j->segments = ps_realloc(j->segments,
+                             (j->segment_count + 1) * sizeof(*j->segments));
+    j->segments[j->segment_count++] = (struct ps_agent_residual_segment){
+        .id = id, .buf = buf};
+}
+
+/* One more, with room for `bytes`. */
+static int new_segment(struct ps_agent_step *st, struct ps_agent_job *j,
+                       uint64_t bytes)
+{
+    const struct ps_agent_options *o = &st->a->opt;
+    uint64_t size = 0;
+    struct ps_buf *buf;
+    int rc;
+
+    for (uint32_t i = 0; i < j->segment_count; i++) {
+        size += j->segments[i].buf->size;
+    }
+    size = ps_max_u64(size, o->residual_segment_size != 0
+                                ? o->residual_segment_size
+                                : SEGMENT_SIZE);
+    size = ps_round_up(ps_max_u64(size, bytes + sizeof(struct segment_header)),
+                       4096);
+    rc = j->segment_count < SEGMENTS_MAX
+             ? o->residual_segment_new(o->alloc_ctx, size, &buf)
+             : PS_E_FULL;
+    if (rc != 0) {
+        return rc;
+    }
+    struct segment_header *h = (struct segment_header *)(void *)buf->data;
+
+    *h = (struct segment_header){.magic = SEGMENT_MAGIC,
+                                 .size = size,
+                                 .used = sizeof(struct segment_header),
+                                 .id = ps_rng_next(&st->a->rng) ^ o->instance};
+    j->tail_used = sizeof(struct segment_header);
+    add_segment(j, h->id, buf);
+    j->tail_segment = j->segment_count;
+    for (uint32_t i = 0; i < j->local_rank_count; i++) {
+        struct ps_agent_session *s = j->local_ranks[i].session;
+
+        if (s != NULL && !s->is_closing &&
+            s->state == PS_AGENT_SESSION_ACTIVE) {
+            announce_segment(st, s, &j->segments[j->segment_count - 1]);
+        }
+    }
+    return 0;
+}
+
+static void unref_segment(void *piece)
+{
+    ps_buf_unref(piece);
+}
+
+/* A vector in the piece. */
+static struct ps_buf *wrap_vector(struct ps_buf *piece, uint8_t *at,
+                                  uint32_t count)
+{
+    return ps_buf_wrap(at, count * sizeof(float), unref_segment,
+                       ps_buf_ref(piece));
+}
+
+/* `count` is what the record was found to have: it may say something else by
+ * now. */
+static struct ps_agent_residual_record *record_new(struct ps_buf *piece,
+                                                   uint64_t at, uint32_t count,
+                                                   const struct ps_codec *press)
+{
+    struct ps_agent_residual_record *q = ps_calloc(1, sizeof(*q));
+    uint8_t *data = piece->data + at + sizeof(struct segment_record);
+
+    q->segment = ps_buf_ref(piece);
+    q->log_record = (struct segment_record *)(void *)(piece->data + at);
+    for (unsigned i = 0; i < 2 && press->feedback; i++) {
+        q->residual[i] = wrap_vector(piece, data, count);
+        data += vector_bytes(count);
+    }
+    for (unsigned i = 0; i < 2 && press->momentum > 0; i++) {
+        q->moment[i] = wrap_vector(piece, data, count);
+        data += vector_bytes(count);
+    }
+    return q;
+}
+
+/* ----------------------------------------------------------------- records */
+
+static struct ps_agent_recovered_record *
+find_recovered(const struct ps_agent_job *j, uint64_t label, uint32_t index)
+{
+    const uint64_t h = ps_name_hash_slot(j->name_hash_seed, label, index);
+
+    for (struct ps_agent_recovered_record *f =
+             ps_map_get(j->recovered_records, h);
+         f != NULL; f = f->hash_next) {
+        if (f->name_hash == label && f->part_index == index) {
+            return f;
+        }
+    }
+    return NULL;
+}
+
+/* Memory that the job keeps until it is over. */
+static int charge_job_memory(struct ps_agent_job *j, uint64_t bytes,
+                             struct ps_refusal *ret_refusal)
+{
+    int rc = ps_account_charge(&j->account, PS_COST_MEMORY, bytes, ret_refusal);
+
+    j->residual_charged_bytes += rc == 0 ? bytes : 0;
+    return rc;
+}
+
+/* PS_E_INVAL: the piece is not what an agent has made; PS_E_FULL. */
+static int accept_record(struct ps_agent_job *j, struct ps_buf *piece,
+                         uint64_t used, uint64_t *at,
+                         struct ps_refusal *ret_refusal)
+{
+    struct segment_record r;
+
+    if (used - *at < sizeof(r)) {
+        return PS_E_INVAL;
+    }
+    memcpy(&r, piece->data + *at, sizeof(r));
+    if (r.magic != RECORD_MAGIC || r.count == 0 ||
+        (r.vector_count != 2 && r.vector_count != 4) ||
+        record_bytes(r.count, r.vector_count) > used - *at) {
+        return PS_E_INVAL;
+    }
+    if (find_recovered(j, r.name_hash, r.index) == NULL) {
+        const uint64_t h = ps_name_hash_slot(j->name_hash_seed, r.name_hash,
+                                             r.index);
+        struct ps_agent_recovered_record *f;
+        int rc = charge_job_memory(j, RECOVERED_RECORD_BYTES, ret_refusal);
+
+        if (rc != 0) {
+            return rc;
+        }
+        f = ps_calloc(1, sizeof(*f));
+        f->hash_next = ps_map_remove(j->recovered_records, h);
+        f->name_hash = r.name_hash;
+        f->segment = piece;
+        f->offset = *at;
+        f->part_index = r.index;
+        f->count = r.count;
+        f->vector_count = r.vector_count;
+        f->codec_hash = r.codec_hash;
+        f->round_tag = r.round_tag;
+        ps_map_put(j->recovered_records, h, f);
+    }
+    *at += record_bytes(r.count, r.vector_count);
+    return 0;
+}
+
+/* Each takes a look. A partition has one more where the code has changed. */
+static uint64_t recovered_records_max(const struct ps_agent *a)
+{
+    const uint64_t parts =
+        a->opt.limits[PS_ACCOUNT_JOB].limit[PS_COST_PARTITIONS].max;
+
+    return 2 * (parts != 0 ? parts : PS_STORE_PARTS_MAX);
+}
+
+void ps_agent_residual_on_segment(struct ps_agent_step *st,
+                                  struct ps_agent_session *s,
+                                  struct ps_buf *buf)
+{
+    struct ps_agent_job *j = s->job;
+    uint64_t at = sizeof(struct segment_header);
+    struct ps_buf *held = NULL;
+    struct ps_refusal why;
+    struct segment_header h;
+
+    if (s->is_closing) {
+        return;
+    }
+    if (s->state != PS_AGENT_SESSION_ACTIVE || s->hello->l_hello.gen == 0) {
+        ps_agent_session_end(st, s, PS_E_INVAL,
+                             "memory of an agent comes from a process that has "
+                             "lost one");
+        return;
+    }
+    memcpy(&h, buf->data, buf->size < sizeof(h) ? 0 : sizeof(h));
+    if (buf->size < sizeof(h) || h.magic != SEGMENT_MAGIC ||
+        h.size != buf->size || h.used > h.size || h.used < sizeof(h)) {
+        ps_agent_session_end(st, s, PS_E_INVAL,
+                             "memory that no agent has made");
+        return;
+    }
+    if (ps_map_get(s->known_segments, h.id) == NULL) {
+        ps_map_put(s->known_segments, h.id, s);
+    }
+    for (uint32_t i = 0; i < j->segment_count; i++) {
+        if (j->segments[i].id == h.id) {
+            return; /* Another process has brought it. */
+        }
+    }
+    if (j->segment_count == SEGMENTS_MAX) {
+        ps_agent_session_end(st, s, PS_E_FULL,
+                             "more memory of agents than one has made");
+        return;
+    }
+    if (ps_agent_budget_charge_mapping(s, buf, &held, &why) != 0 ||
+        charge_job_memory(j, h.used, &why) != 0) {
+        ps_buf_unref(held);
+        ps_agent_session_end_quota(st, s, &why);
+        return;
+    }
+    add_segment(j, h.id, held);
+    j->residual_bytes += h.used;
+    st->a->residual_bytes += h.used;
+    while (at < h.used) {
+        int rc;
+
+        if (j->record_count >= recovered_records_max(st->a)) {
+            ps_agent_session_end(st, s, PS_E_FULL,
+                                 "more records of what codes have left over "
+                                 "than a job has of its partitions "
+                                 "(limits.job.partitions)");
+            return;
+        }
+        j->record_count++;
+        rc = accept_record(j, held, h.used, &at, &why);
+        if (rc == PS_E_FULL) {
+            ps_agent_session_end_quota(st, s, &why);
+            return;
+        }
+        if (rc != 0) {
+            ps_agent_session_end(st, s, PS_E_INVAL,
+                                 "memory that no agent has made");
+            return;
+        }
+    }
+    ps_effects_log(st->fx, PS_LOG_INFO,
+                   "job %s: %llu bytes of what codes have left over are back",
+                   j->name, (unsigned long long)h.used);
+}
+
+/* What another agent has left of the partition. */
+static struct ps_agent_residual_record *adopt_recovered(struct ps_agent_part *p)
+{
+    const struct ps_codec *press = &p->key->compression.codec;
+    const struct ps_agent_recovered_record *f = find_recovered(
+        p->key->job, p->key->name_hash, p->index);
+    struct ps_agent_residual_record *q;
+    unsigned last;
+
+    if (f == NULL || f->count != p->count ||
+        f->vector_count != record_vectors(press) ||
+        f->codec_hash != hash_codec(press)) {
+        return NULL;
+    }
+    q = record_new(f->segment, f->offset, f->count, press);
+    last = f->round_tag & 1;
+    q->encoded_round = f->round_tag >> 1;
+    if (q->encoded_round > 0 && press->feedback) {
+        p->residual[0] = ps_buf_ref(q->residual[last]);
+    }
+    if (q->encoded_round > 0 && press->momentum > 0) {
+        p->moment[0] = ps_buf_ref(q->moment[last]);
+    }
+    return q;
+}
+
+/* NULL: there is no more memory that outlives us. */
+static struct ps_agent_residual_record *
+append_record(struct ps_agent_step *st, const struct ps_agent_part *p)
+{
+    struct ps_agent_job *j = p->key->job;
+    const struct ps_codec *press = &p->key->compression.codec;
+    const uint64_t bytes = record_bytes(p->count, record_vectors(press));
+    struct ps_agent_residual_segment *piece;
+    struct segment_header *h;
+    struct segment_record *r;
+
+    if (st->a->opt.residual_log_max != 0 &&
+        bytes > st->a->opt.residual_log_max -
+                    ps_min_u64(st->a->opt.residual_log_max,
+                               st->a->residual_bytes)) {
+        return NULL;
+    }
+    if (j->tail_segment == 0 ||
+        bytes > j->segments[j->tail_segment - 1].buf->size - j->tail_used) {
+        int rc = new_segment(st, j, bytes);
+
+        if (rc != 0) {
+            return NULL;
+        }
+    }
+    if (charge_job_memory(j, bytes, NULL) != 0) {
+        return NULL;
+    }
+    piece = &j->segments[j->tail_segment - 1];
+    h = (struct segment_header *)(void *)piece->buf->data;
+    r = (struct segment_record *)(void *)(piece->buf->data + j->tail_used);
+    *r = (struct segment_record){.magic = RECORD_MAGIC,
+                                 .name_hash = p->key->name_hash,
+                                 .codec_hash = hash_codec(press),
+                                 .index = p->index,
+                                 .count = p->count,
+                                 .vector_count = record_vectors(press)};
+
+    struct ps_agent_residual_record *q = record_new(piece->buf, j->tail_used,
+                                                    p->count, press);
+
+    j->tail_used += bytes;
+    j->residual_bytes += bytes;
+    st->a->residual_bytes += bytes;
+    __atomic_store_n(&h->used, j->tail_used, __ATOMIC_RELEASE);
+    return q;
+}
+
+bool ps_agent_residual_attach(struct ps_agent_step *st, struct ps_agent_part *p)
+{
+    if (p->residual_record == NULL && st->a->opt.residual_segment_new != NULL &&
+        record_vectors(&p->key->compression.codec) > 0 &&
+        p->residual[0] == NULL && p->moment[0] == NULL) {
+        p->residual_record = adopt_recovered(p);
+        if (p->residual_record == NULL && p->key->prior_state != NULL &&
+            p->key->prior_state->max_completed > 0 &&
+            !p->key->residual_loss_noted) {
+            p->key->residual_loss_noted = true;
+            ps_effects_log(st->fx, PS_LOG_WARNING,
+                           "what codes of key '%s' had left over is lost with "
+                           "the agent before this one",
+                           p->key->name);
+        }
+        if (p->residual_record == NULL) {
+            p->residual_record = append_record(st, p);
+        }
+    }
+    return p->residual_record != NULL;
+}
+
+/* ---------------------------------------------------------------- encodings */
+
+static unsigned other_buffer(struct ps_buf *const pair[2],
+                             const struct ps_buf *one)
+{
+    return pair[0] == one ? 1 : 0;
+}
+
+bool ps_agent_residual_is_encoded(const struct ps_agent_part *p)
+{
+    return p->residual_record != NULL &&
+           p->residual_record->encoded_round != 0 &&
+           p->residual_record->encoded_round == p->key->round;
+}
+
+void ps_agent_residual_rewind(struct ps_agent_part *p)
+{
+    struct ps_agent_residual_record *q = p->residual_record;
+
+    /* What the last encoding has made stays. */
+    p->residual[1] = p->residual[0];
+    p->moment[1] = p->moment[0];
+    if (p->residual[0] != NULL) {
+        p->residual[0] = ps_buf_ref(
+            q->residual[other_buffer(q->residual, p->residual[1])]);
+    }
+    if (p->moment[0] != NULL) {
+        p->moment[0] = ps_buf_ref(
+            q->moment[other_buffer(q->moment, p->moment[1])]);
+    }
+}
+
+void ps_agent_residual_forward(struct ps_agent_part *p)
+{
+    struct ps_buf *t = p->residual[0];
+
+    p->residual[0] = p->residual[1];
+    p->residual[1] = t;
+    t = p->moment[0];
+    p->moment[0] = p->moment[1];
+    p->moment[1] = t;
+}
+
+struct ps_buf *ps_agent_residual_target(const struct ps_agent_part *p)
+{
+    struct ps_buf *const *pair = p->residual_record->residual;
+
+    return pair[0] == NULL
+               ? NULL
+               : ps_buf_ref(pair[other_buffer(pair, p->residual[0])]);
+}
+
+struct ps_buf *ps_agent_moment_target(const struct ps_agent_part *p)
+{
+    struct ps_buf *const *pair = p->residual_record->moment;
+
+    return pair[0] == NULL ? NULL
+                           : ps_buf_ref(pair[other_buffer(pair, p->moment[0])]);
+}
+
+void ps_agent_residual_commit(struct ps_agent_part *p, uint64_t round)
+{
+    struct ps_agent_residual_record *q = p->residual_record;
+    unsigned last = 0;
+
+    if (q == NULL) {
+        return;
+    }
+    if (p->residual[0] != NULL && q->residual[0] != NULL) {
+        last = p->residual[0] == q->residual[1];
+    } else if (p->moment[0] != NULL) {
+        last = p->moment[0] == q->moment[1];
+    } else {
+        round = 0; /* There was nothing before. */
+    }
+    q->encoded_round = round;
+    __atomic_store_n(&q->log_record->round_tag, round << 1 | last,
+                     __ATOMIC_RELEASE);
+}
+
+/* ---------------------------------------------------------------------- end */
+
+void ps_agent_residual_detach(struct ps_agent_part *p)
+{
+    struct ps_agent_residual_record *q = p->residual_record;
+
+    if (q == NULL) {
+        return;
+    }
+    for (unsigned i = 0; i < 2; i++) {
+        ps_buf_unref(q->residual[i]);
+        ps_buf_unref(q->moment[i]);
+    }
+    ps_buf_unref(q->segment);
+    ps_free(q);
+    p->residual_record = NULL;
+}
+
+void ps_agent_residual_job_free(struct ps_agent *a, struct ps_agent_job *j)
+{
+    struct ps_map_cursor c = {0};
+    struct ps_agent_recovered_record *f;
+
+    a->residual_bytes -= j->residual_bytes;
+    if (j->user != NULL) {
+        ps_account_refund(&j->account, PS_COST_MEMORY,
+                          j->residual_charged_bytes);
+    }
+    while ((f = ps_map_next(j->recovered_records, &c)) != NULL) {
+        while (f != NULL) {
+            struct ps_agent_recovered_record *next = f->hash_next;
+
+            ps_free(f);
+            f = next;
+        }
+    }
+    ps_map_free(j->recovered_records);
+    for (uint32_t i = 0; i < j->segment_count; i++) {
+        ps_buf_unref(j->segments[i].buf);
+    }
+    ps_free(j->segments);
+}

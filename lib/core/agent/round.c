@@ -1,0 +1,950 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Rounds over the ranks of this node. A round of a key is open from the first
+ * rank that offers it until all partitions have its version; it is complete,
+ * and goes on its way, when every rank of the slot has offered. The arrays are
+ * the workers' and stay where they are: they can be summed again until the
+ * round is over.
+ *
+ * A worker that still copies what it gives may offer it before: each partition
+ * goes as soon as all ranks here have copied that far. A worker that dies
+ * meanwhile would leave half of a gradient in the sums, which never counts; so
+ * only jobs that fail then do this. */
+#include "core/agent/inner.h"
+
+#include "base/alloc.h"
+#include "base/num.h"
+#include "base/str.h"
+#include "core/round/round.h"
+#include "core/round/rows.h"
+
+#include <assert.h>
+#include <string.h>
+
+static bool is_push_op(enum ps_op kind)
+{
+    return kind == PS_OP_PUSH || kind == PS_OP_PUSHPULL ||
+           kind == PS_OP_BROADCAST || kind == PS_OP_BROADCAST_SEND_ONLY ||
+           kind == PS_OP_PUSH_ROWS || kind == PS_OP_SKIP;
+}
+
+static bool is_rows_op(uint8_t kind)
+{
+    return kind == PS_OP_PUSH_ROWS || kind == PS_OP_PULL_ROWS;
+}
+
+/* -------------------------------------------------------- taking operations */
+
+void ps_agent_op_reject(struct ps_agent_step *st, struct ps_agent_session *s,
+                        const struct ps_msg_l_op *m, int error, const char *fmt,
+                        ...)
+{
+    char text[PS_TEXT_MAX];
+    struct ps_str t;
+    va_list ap;
+
+    ps_str_init(&t, text, sizeof(text));
+    va_start(ap, fmt);
+    ps_str_addv(&t, fmt, ap);
+    va_end(ap);
+    ps_effects_send_msg(
+        st->fx, s->conn,
+        &(struct ps_msg){
+            .code = PS_MSG_L_DONE,
+            .l_done = {.op_id = m->op_id, .error = error, .text = text}});
+}
+
+/* The array that the operation names. False after an answer. */
+static bool resolve_op_array(struct ps_agent_step *st,
+                             struct ps_agent_session *s,
+                             const struct ps_agent_key *k,
+                             const struct ps_msg_l_op *m,
+                             struct ps_slice *ret_slice)
+{
+    uint64_t bytes = ps_agent_key_bytes(k);
+    size_t align = ps_dtype_size(k->dtype);
+    struct ps_buf *region;
+
+    if (is_rows_op(m->op)) {
+        if (m->row_count > ps_agent_rows_in_key(k)) {
+            ps_agent_op_reject(st, s, m, PS_E_INVAL,
+                               "'%s': the operation names %u rows, and the "
+                               "key has %u rows",
+                               k->name, m->row_count, ps_agent_rows_in_key(k));
+            return false;
+        }
+        bytes = ps_rows_numbers_bytes(m->row_count) +
+                ps_rows_data_bytes(m->row_count, k->row_width, k->dtype);
+        align = 8;
+    }
+
+    *ret_slice = (struct ps_slice){0};
+    if (m->region == 0) {
+        return true;
+    }
+    region = ps_map_get(s->regions, m->region);
+    if (region == NULL) {
+        const char *why;
+        int rc = ps_agent_session_on_missing_region(s, m->region, &why);
+
+        ps_agent_op_reject(st, s, m, rc, "region %u: %s", m->region, why);
+        return false;
+    }
+    if (m->offset > region->size || bytes > region->size - m->offset) {
+        ps_agent_op_reject(
+            st, s, m, PS_E_INVAL,
+            "'%s': %llu bytes at %llu do not lie in region %u of %zu bytes",
+            k->name, (unsigned long long)bytes, (unsigned long long)m->offset,
+            m->region, region->size);
+        return false;
+    }
+    if (((uintptr_t)region->data + m->offset) % align != 0) {
+        ps_agent_op_reject(st, s, m, PS_E_INVAL,
+                           "'%s': the array is not aligned to %zu", k->name,
+                           align);
+        return false;
+    }
+    *ret_slice = (struct ps_slice){
+        .buf = region, .offset = m->offset, .len = bytes};
+    return true;
+}
+
+static bool may_stream(const struct ps_agent_session *s,
+                       const struct ps_agent_key *k,
+                       const struct ps_msg_l_op *m,
+                       const struct ps_slice *array)
+{
+    return array->len > 0 && !k->is_async &&
+           s->hello->l_hello.on_loss == PS_LOSS_POLICY_FAIL &&
+           (m->op == PS_OP_PUSH || m->op == PS_OP_PUSHPULL ||
+            m->op == PS_OP_BROADCAST);
+}
+
+/* Does an operation of this kind make sense now? */
+static bool validate_op(struct ps_agent_step *st, struct ps_agent_session *s,
+                        const struct ps_agent_key *k,
+                        const struct ps_msg_l_op *m,
+                        const struct ps_slice *array)
+{
+    bool gives;
+
+    if (is_rows_op(m->op) && m->row_count > 0 && array->buf == NULL) {
+        ps_agent_op_reject(st, s, m, PS_E_INVAL,
+                           "'%s': the operation gives no rows", k->name);
+        return false;
+    }
+    if (m->op == PS_OP_SKIP && (m->region != 0 || m->row_count != 0)) {
+        ps_agent_op_reject(st, s, m, PS_E_INVAL,
+                           "'%s': a pass gives nothing, and names no array",
+                           k->name);
+        return false;
+    }
+    if (m->op == PS_OP_SKIP && k->is_collective) {
+        ps_agent_op_reject(st, s, m, PS_E_UNSUPPORTED,
+                           "'%s' is a collective's key: a collective knows "
+                           "by itself who has joined",
+                           k->name);
+        return false;
+    }
+    if (m->streaming && !may_stream(s, k, m, array)) {
+        ps_agent_op_reject(st, s, m, PS_E_UNSUPPORTED,
+                           "'%s': an array grows in a push, pushpull or "
+                           "broadcast of a sync job that fails when it "
+                           "loses a worker; else it is all there",
+                           k->name);
+        return false;
+    }
+    if (m->root >= k->job->num_workers) {
+        ps_agent_op_reject(st, s, m, PS_E_INVAL,
+                           "root %u: the job has ranks 0 to %u", m->root,
+                           k->job->num_workers - 1);
+        return false;
+    }
+    gives = m->op == PS_OP_PUSH || m->op == PS_OP_PUSHPULL ||
+            ((m->op == PS_OP_BROADCAST || m->op == PS_OP_BROADCAST_SEND_ONLY ||
+              m->op == PS_OP_INIT) &&
+             k->job->local_ranks[s->local_rank].rank == m->root);
+    if (gives && array->buf == NULL) {
+        ps_agent_op_reject(st, s, m, PS_E_INVAL,
+                           "'%s': the operation gives no array", k->name);
+        return false;
+    }
+    if (is_rows_op(m->op) && m->reduce > PS_REDUCE_MEAN) {
+        ps_agent_op_reject(st, s, m, PS_E_UNSUPPORTED,
+                           "'%s': rows are summed or averaged; %s is for "
+                           "whole arrays",
+                           k->name, ps_reduce_name(m->reduce));
+        return false;
+    }
+    if (is_push_op((enum ps_op)m->op) &&
+        m->round != k->pushed_round[s->local_rank] + 1) {
+        ps_agent_op_reject(
+            st, s, m, PS_E_INVAL,
+            "'%s': rank %u offers round %llu, but its next is %llu", k->name,
+            k->job->local_ranks[s->local_rank].rank,
+            (unsigned long long)m->round,
+            (unsigned long long)k->pushed_round[s->local_rank] + 1);
+        return false;
+    }
+    if ((m->op == PS_OP_PULL || m->op == PS_OP_PULL_ROWS) &&
+        m->round > k->pushed_round[s->local_rank]) {
+        ps_agent_op_reject(
+            st, s, m, PS_E_INVAL,
+            "'%s': rank %u asks for version %llu, but has pushed %llu "
+            "rounds only",
+            k->name, k->job->local_ranks[s->local_rank].rank,
+            (unsigned long long)m->round,
+            (unsigned long long)k->pushed_round[s->local_rank]);
+        return false;
+    }
+    return true;
+}
+
+/* ----------------------------------------------------------------- the round */
+
+static bool contribute_op(struct ps_agent_step *st, struct ps_agent_op *op);
+
+/* The first offer that is no pass says what the round is. */
+static void adopt_request(struct ps_agent_key *k, const struct ps_agent_op *op)
+{
+    k->round_op = op->kind;
+    k->reduce = op->reduce;
+    k->root = op->root;
+    k->priority = op->priority;
+}
+
+static void open_round(struct ps_agent_key *k, const struct ps_agent_op *op)
+{
+    assert(!k->round_open);
+    if (op->round != k->round) {
+        ps_agent_conflict_clear(k);
+    }
+    k->round_open = true;
+    k->round_complete = false;
+    k->needs_value = false;
+    k->round = op->round;
+    k->round_starts++;
+    k->contributed_count = 0;
+    k->streaming_count = 0;
+    adopt_request(k, op);
+}
+
+static bool op_matches_round(const struct ps_agent_key *k,
+                             const struct ps_agent_op *op)
+{
+    bool broadcast = op->kind == PS_OP_BROADCAST;
+
+    if (op->kind == PS_OP_SKIP || k->round_op == PS_OP_SKIP) {
+        return true;
+    }
+    if (broadcast != (k->round_op == PS_OP_BROADCAST)) {
+        return false;
+    }
+    return broadcast ? op->root == k->root : op->reduce == k->reduce;
+}
+
+/* Ranks that offered and do not pass, or in a mean the samples they state. */
+static uint64_t round_weight(const struct ps_agent_key *k)
+{
+    uint64_t weight = 0;
+
+    for (uint32_t i = 0; i < k->job->local_rank_count; i++) {
+        const struct ps_agent_op *op = k->contribution[i];
+
+        if (op != NULL && op->kind != PS_OP_SKIP) {
+            weight += k->reduce == PS_REDUCE_MEAN ? op->samples : 1;
+        }
+    }
+    return weight;
+}
+
+/* Without servers: has the root of this broadcast passed? Then it is over.
+ * Where there are servers, they see that nobody gives a value. */
+static bool fail_if_root_skips(struct ps_agent_step *st, struct ps_agent_key *k)
+{
+    char text[PS_TEXT_MAX];
+    struct ps_str t;
+
+    if (k->round_op != PS_OP_BROADCAST || k->part_count == 0 ||
+        k->parts[0].owner_node != 0) {
+        return false;
+    }
+    for (uint32_t i = 0; i < k->job->local_rank_count; i++) {
+        if (k->job->local_ranks[i].rank == k->root &&
+            k->contribution[i] != NULL &&
+            k->contribution[i]->kind == PS_OP_SKIP) {
+            ps_str_init(&t, text, sizeof(text));
+            ps_str_addf(&t,
+                        "broadcast of '%s' round %llu: rank %u has joined and "
+                        "cannot be the root",
+                        k->name, (unsigned long long)k->round, k->root);
+            ps_agent_conflict_on_refuse(st, k, k->round,
+                                        ps_agent_conflict_retry(k) + 1, text);
+            return true;
+        }
+    }
+    return false;
+}
+
+static bool is_op_streaming(const struct ps_agent_op *op)
+{
+    return op->bytes_ready < op->array.len;
+}
+
+bool ps_agent_round_is_part_ready(const struct ps_agent_part *p)
+{
+    const struct ps_agent_key *k = p->key;
+    uint64_t end = (p->first_elem + p->count) * ps_dtype_size(k->dtype);
+
+    for (uint32_t i = 0; k->streaming_count > 0 && i < k->job->local_rank_count;
+         i++) {
+        const struct ps_agent_op *op = k->contribution[i];
+
+        if (op != NULL && is_op_streaming(op) && op->bytes_ready < end) {
+            return false;
+        }
+    }
+    return true;
+}
+
+bool ps_agent_round_awaits_rank(const struct ps_agent_key *k, uint32_t local,
+                                uint64_t round)
+{
+    const struct ps_agent_op *op = k->contribution[local];
+
+    return k->pushed_round[local] < round ||
+           (op != NULL && op->round <= round && is_op_streaming(op));
+}
+
+/* The partitions go that can and have not. */
+static void launch_ready_parts(struct ps_agent_step *st, struct ps_agent_key *k)
+{
+    while (k->launched_parts < k->part_count &&
+           ps_agent_round_is_part_ready(&k->parts[k->launched_parts])) {
+        struct ps_agent_part *p = &k->parts[k->launched_parts++];
+
+        if (p->state != PS_AGENT_PART_IDLE) {
+            /* An init of it, or a sum for a round that is over, is still
+             * under way; it is put in again when that is done. */
+            continue;
+        }
+        if (k->prior_state != NULL &&
+            p->committed_version >= (int64_t)k->round) {
+            continue;
+        }
+        p->is_init = false;
+        ps_agent_round_launch_part(st, p);
+    }
+}
+
+/* Every rank here that must has offered: the partitions go. */
+void ps_agent_round_complete(struct ps_agent_step *st, struct ps_agent_key *k)
+{
+    if (fail_if_root_skips(st, k)) {
+        return;
+    }
+    k->round_complete = true;
+    k->pending_parts = k->part_count;
+    k->completed_prefix = 0;
+    k->launched_parts = 0;
+    k->reported_bytes = 0;
+    k->weight = round_weight(k);
+    PS_LIST_EACH(n, &k->pulls)
+    {
+        const struct ps_agent_op *op = PS_CONTAINER(n, struct ps_agent_op,
+                                                    node);
+
+        k->needs_value = k->needs_value ||
+                         (!k->is_async && op->round >= k->round);
+    }
+    launch_ready_parts(st, k);
+    ps_agent_reattach_advance(st, k);
+}
+
+static void append_request(struct ps_str *t, enum ps_op kind, uint8_t reduce,
+                           uint32_t root)
+{
+    if (kind == PS_OP_BROADCAST) {
+        ps_str_addf(t, "broadcast from rank %u", root);
+    } else {
+        ps_str_add(t, ps_reduce_name(reduce));
+    }
+}
+
+/* Is it the rank's next round of the key? It was when the operation came; one
+ * that was parked may have been overtaken by another of the same rank. False:
+ * it was refused. */
+static bool check_op_round(struct ps_agent_step *st, struct ps_agent_op *op)
+{
+    const struct ps_agent_key *k = op->key;
+    uint64_t next = k->pushed_round[op->local_rank] + 1;
+    char text[PS_TEXT_MAX];
+    struct ps_str t;
+
+    if (op->round == next && k->contribution[op->local_rank] == NULL) {
+        return true;
+    }
+    ps_str_init(&t, text, sizeof(text));
+    ps_str_addf(&t, "'%s': rank %u offers round %llu, but its next is %llu",
+                k->name, k->job->local_ranks[op->local_rank].rank,
+                (unsigned long long)op->round, (unsigned long long)next);
+    ps_agent_op_end(st, op, 0, PS_E_INVAL, text);
+    return false;
+}
+
+/* False: it was refused. */
+static bool contribute_op(struct ps_agent_step *st, struct ps_agent_op *op)
+{
+    struct ps_agent_key *k = op->key;
+
+    if (!check_op_round(st, op)) {
+        return false;
+    }
+    if (ps_agent_conflict_notify_op(st, op)) {
+        return false;
+    }
+    if (!k->round_open) {
+        open_round(k, op);
+    } else if (!op_matches_round(k, op)) {
+        char text[PS_TEXT_MAX];
+        struct ps_str t;
+
+        ps_str_init(&t, text, sizeof(text));
+        ps_str_addf(&t,
+                    "'%s' round %llu: the ranks ask for different things: "
+                    "rank %u: ",
+                    k->name, (unsigned long long)op->round,
+                    k->job->local_ranks[op->local_rank].rank);
+        append_request(&t, op->kind, op->reduce, op->root);
+        ps_str_add(&t, "; others: ");
+        append_request(&t, k->round_op, k->reduce, k->root);
+        ps_agent_conflict_begin(st, op, text);
+        return false;
+    }
+    if (k->round_op == PS_OP_SKIP) {
+        adopt_request(k, op);
+    }
+    k->contribution[op->local_rank] = op;
+    k->contributed_count++;
+    k->streaming_count += is_op_streaming(op);
+    k->pushed_round[op->local_rank] = op->round;
+    k->needs_value = k->needs_value ||
+                     (!op->send_only && op->kind != PS_OP_PUSH &&
+                      op->kind != PS_OP_PUSH_ROWS && op->kind != PS_OP_SKIP);
+    if (op->kind != PS_OP_SKIP && op->priority > k->priority) {
+        k->priority = op->priority;
+    }
+    if (k->contributed_count == k->job->local_rank_count) {
+        ps_agent_round_complete(st, k);
+    }
+    return true;
+}
+
+/* The operation may have ended, or wait for its turn. */
+static struct ps_agent_op *find_streaming_op(const struct ps_agent_session *s,
+                                             const struct ps_agent_key *k,
+                                             uint64_t id)
+{
+    struct ps_agent_op *op = k->contribution[s->local_rank];
+
+    if (op != NULL && op->session == s && op->id == id) {
+        return op;
+    }
+    PS_LIST_EACH(n, &k->deferred_pushes)
+    {
+        op = PS_CONTAINER(n, struct ps_agent_op, node);
+        if (op->session == s && op->id == id) {
+            return op;
+        }
+    }
+    return NULL;
+}
+
+static void accept_progress(struct ps_agent_step *st,
+                            struct ps_agent_session *s, struct ps_agent_key *k,
+                            const struct ps_msg_l_op *m)
+{
+    struct ps_agent_op *op = k == NULL ? NULL
+                                       : find_streaming_op(s, k, m->op_id);
+
+    if (op == NULL) {
+        return;
+    }
+    if (m->offset <= op->bytes_ready || m->offset > op->array.len) {
+        ps_agent_session_end(
+            st, s, PS_E_INVAL,
+            "'%s': rank %u says that %llu of %llu bytes are there, after %llu: "
+            "they become more, up to the end of the array",
+            k->name, k->job->local_ranks[s->local_rank].rank,
+            (unsigned long long)m->offset, (unsigned long long)op->array.len,
+            (unsigned long long)op->bytes_ready);
+        return;
+    }
+    op->bytes_ready = m->offset;
+    if (k->contribution[s->local_rank] != op) {
+        return;
+    }
+    k->streaming_count -= !is_op_streaming(op);
+    if (k->round_open && k->round_complete) {
+        launch_ready_parts(st, k);
+    }
+}
+
+/* The numbers of rows that the operation names, charged to its job. NULL after
+ * an answer. */
+static struct ps_agent_rows *copy_op_rows(struct ps_agent_step *st,
+                                          struct ps_agent_session *s,
+                                          const struct ps_agent_key *k,
+                                          const struct ps_msg_l_op *m,
+                                          const struct ps_slice *array)
+{
+    const uint64_t cost = ps_agent_rows_memory(k, m->row_count);
+    struct ps_agent_rows *rows;
+    struct ps_refusal why;
+    char text[PS_TEXT_MAX];
+    struct ps_str t;
+
+    if (ps_account_charge(&k->job->account, PS_COST_MEMORY, cost, &why) != 0) {
+        ps_str_init(&t, text, sizeof(text));
+        ps_refusal_text(&why, &t);
+        ps_agent_op_reject(st, s, m, PS_E_FULL, "'%s': %u rows: %s", k->name,
+                           m->row_count, text);
+        return NULL;
+    }
+    int rc = ps_agent_rows_new(k, array, m->row_count, &rows);
+
+    if (rc == 0) {
+        return rows;
+    }
+    ps_account_refund(&k->job->account, PS_COST_MEMORY, cost);
+    if (rc == PS_E_NOMEM) {
+        ps_agent_op_reject(st, s, m, rc,
+                           "'%s': no memory for the numbers of %u rows",
+                           k->name, m->row_count);
+    } else {
+        ps_agent_op_reject(st, s, m, rc,
+                           "'%s': numbers of rows must ascend and be below "
+                           "%u",
+                           k->name, ps_agent_rows_in_key(k));
+    }
+    return NULL;
+}
+
+void ps_agent_op_accept(struct ps_agent_step *st, struct ps_agent_session *s,
+                        const struct ps_msg_l_op *m)
+{
+    struct ps_agent_key *k = ps_map_get(s->job->keys, m->key);
+    struct ps_agent_rows *rows = NULL;
+    struct ps_slice array;
+    struct ps_agent_op *op;
+
+    if (m->op == PS_OP_PROGRESS) {
+        accept_progress(st, s, k, m);
+        return;
+    }
+    if (k == NULL) {
+        ps_agent_op_reject(st, s, m, PS_E_NOKEY,
+                           "no key has the number %u: declare it", m->key);
+        return;
+    }
+    if (m->op != PS_OP_INIT && m->op != PS_OP_SKIP &&
+        is_rows_op(m->op) != (k->row_width != 0)) {
+        ps_agent_op_reject(
+            st, s, m, PS_E_UNSUPPORTED,
+            k->row_width != 0
+                ? "'%s' is a key of rows: rows are pushed and pulled"
+                : "'%s' is not a key of rows",
+            k->name);
+        return;
+    }
+    if (!resolve_op_array(st, s, k, m, &array) ||
+        !validate_op(st, s, k, m, &array) ||
+        (k->is_async && !ps_agent_async_validate_op(st, s, k, m, &array))) {
+        return;
+    }
+    if (is_rows_op(m->op)) {
+        rows = copy_op_rows(st, s, k, m, &array);
+        if (rows == NULL) {
+            return;
+        }
+    }
+    op = ps_agent_op_new(st, s, m->op_id);
+    op->charged_bytes = rows == NULL ? 0
+                                     : ps_agent_rows_memory(k, m->row_count);
+    op->send_only = m->op == PS_OP_BROADCAST_SEND_ONLY;
+    op->kind = op->send_only ? PS_OP_BROADCAST : (enum ps_op)m->op;
+    op->key = k;
+    op->round = m->round;
+    op->priority = m->priority;
+    op->reduce = m->reduce;
+    op->root = m->root;
+    op->samples = m->samples == 0 ? 1 : m->samples;
+    op->array = array;
+    op->bytes_ready = m->streaming ? 0 : array.len;
+    if (array.buf != NULL) {
+        ps_buf_ref(array.buf);
+    }
+    op->rows = rows;
+    if (k->is_async && op->kind != PS_OP_INIT) {
+        ps_agent_async_accept_op(st, op);
+    } else if (op->kind == PS_OP_PULL_ROWS) {
+        ps_agent_rows_accept_pull(st, op);
+    } else if (op->kind == PS_OP_PULL) {
+        ps_agent_pull_accept_op(st, op);
+    } else if (op->kind == PS_OP_INIT) {
+        ps_agent_init_accept_op(st, op);
+    } else if (ps_agent_reattach_accept_op(st, op)) {
+        return;
+    } else if (k->round_open && op->round > k->round) {
+        /* A rank that came back offers while its last round is still open. */
+        ps_list_push_back(&k->deferred_pushes, &op->node);
+    } else {
+        contribute_op(st, op);
+    }
+}
+
+/* ------------------------------------------------------------------ the end */
+
+static void contribute_deferred(struct ps_agent_step *st,
+                                struct ps_agent_key *k)
+{
+    struct ps_list again;
+    struct ps_list_node *n;
+
+    ps_list_init(&again);
+    while ((n = ps_list_pop(&k->deferred_pushes)) != NULL) {
+        ps_list_push_back(&again, n);
+    }
+    while ((n = ps_list_pop(&again)) != NULL) {
+        struct ps_agent_op *op = PS_CONTAINER(n, struct ps_agent_op, node);
+
+        if (k->round_open && op->round > k->round) {
+            ps_list_push_back(&k->deferred_pushes, n);
+        } else {
+            contribute_op(st, op);
+        }
+    }
+}
+
+/* A server may say so of a round to which something was given here: it is not
+ * believed. */
+static bool all_skipped(const struct ps_agent_key *k)
+{
+    for (uint32_t i = 0; k->round_op == PS_OP_SKIP && i < k->part_count; i++) {
+        if (k->parts[i].skipped_version != (int64_t)k->round) {
+            return false;
+        }
+    }
+    return k->round_op == PS_OP_SKIP;
+}
+
+void ps_agent_round_part_skipped(struct ps_agent_part *p, uint64_t version)
+{
+    struct ps_agent_key *k = p->key;
+
+    if ((int64_t)version <= p->skipped_version) {
+        return;
+    }
+    p->skipped_version = (int64_t)version;
+    if (p->owner_node != 0 && k->row_width == 0 && k->round_open &&
+        k->round_complete && k->round_op == PS_OP_SKIP && version == k->round &&
+        p->local_version == (int64_t)version - 1) {
+        /* That is what a pull would bring, and what another server goes on
+         * from when this one is lost. */
+        const uint64_t at = p->first_elem * ps_dtype_size(k->dtype);
+
+        memcpy(k->results->data + k->result_offset[version & 1] + at,
+               k->results->data + k->result_offset[(version - 1) & 1] + at,
+               ps_agent_part_bytes(p));
+        p->local_version = (int64_t)version;
+    }
+}
+
+/* All partitions have the version: everybody hears, and the next may begin. */
+static void end_round(struct ps_agent_step *st, struct ps_agent_key *k)
+{
+    const uint64_t round = k->round;
+    const bool nobody = all_skipped(k);
+
+    if (k->is_async) {
+        st->a->stats.rounds++;
+        ps_agent_async_push_applied(st, k);
+        return;
+    }
+
+    k->round_open = false;
+    k->round_complete = false;
+    st->a->stats.rounds++;
+    for (uint32_t i = 0; i < k->job->local_rank_count; i++) {
+        struct ps_agent_op *op = k->contribution[i];
+
+        k->contribution[i] = NULL;
+        if (op != NULL && nobody) {
+            ps_agent_op_end_skipped(st, op, round);
+        } else if (op != NULL) {
+            ps_agent_op_end(st, op, round, 0, "");
+        }
+    }
+    ps_agent_pull_advance(st, k);
+    contribute_deferred(st, k);
+}
+
+/* The workers copy what is there while it is in the cache, and while the rest
+ * is on its way. Only what is of this very round: they know where that lies. */
+static void report_progress(struct ps_agent_step *st, struct ps_agent_key *k)
+{
+    uint64_t bytes;
+
+    while (k->completed_prefix < k->part_count &&
+           k->parts[k->completed_prefix].completed_round >= k->round &&
+           k->parts[k->completed_prefix].local_version == (int64_t)k->round) {
+        k->completed_prefix++;
+    }
+    if (k->completed_prefix == k->part_count) {
+        return; /* They hear of the end. */
+    }
+    bytes = k->parts[k->completed_prefix].first_elem * ps_dtype_size(k->dtype);
+    if (bytes < k->reported_bytes + PROGRESS_BYTES) {
+        return;
+    }
+    k->reported_bytes = bytes;
+    for (uint32_t i = 0; i < k->job->local_rank_count; i++) {
+        const struct ps_agent_op *op = k->contribution[i];
+
+        if (op != NULL && op->session != NULL && !op->session->is_closing &&
+            (op->kind == PS_OP_PUSHPULL || op->kind == PS_OP_BROADCAST) &&
+            !op->send_only) {
+            ps_effects_op_progress(st->fx, op->session->conn, op->id, bytes);
+        }
+    }
+}
+
+/* A partition has come further: what does that end? */
+void ps_agent_round_part_advanced(struct ps_agent_step *st,
+                                  struct ps_agent_part *p)
+{
+    struct ps_agent_key *k = p->key;
+
+    if (p->is_init) {
+        if (p->committed_version >= 0) {
+            ps_agent_init_part_committed(st, p);
+        }
+        return;
+    }
+    if (k->round_open && k->round_complete && p->completed_round < k->round &&
+        p->committed_version >= (int64_t)k->round) {
+        if (p->state != PS_AGENT_PART_COMPUTING) {
+            ps_agent_send_dequeue(st, p);
+        }
+        if (k->needs_value && p->local_version < (int64_t)k->round) {
+            ps_agent_pull_advance(st, k); /* Merged, but the value went by. */
+            return;
+        }
+        p->completed_round = k->round;
+        ps_agent_encode_discard(p);
+        assert(k->pending_parts > 0);
+        if (--k->pending_parts == 0) {
+            end_round(st, k);
+            return;
+        }
+        if (k->needs_value && !k->is_async) {
+            report_progress(st, k);
+        }
+    }
+    ps_agent_pull_advance(st, k);
+}
+
+void ps_agent_round_fail(struct ps_agent_step *st, struct ps_agent_key *k,
+                         int error, const char *text)
+{
+    struct ps_list_node *n;
+
+    for (uint32_t i = 0; i < k->part_count; i++) {
+        struct ps_agent_part *p = &k->parts[i];
+
+        if (p->state != PS_AGENT_PART_COMPUTING) {
+            ps_agent_send_dequeue(st, p);
+        }
+        p->is_init = false;
+        p->requested_version = NO_VERSION;
+        ps_agent_encode_round_failed(p);
+    }
+    for (uint32_t i = 0; k->round_open && i < k->job->local_rank_count; i++) {
+        struct ps_agent_op *op = k->contribution[i];
+
+        k->contribution[i] = NULL;
+        if (op != NULL) {
+            k->pushed_round[i] = op->round - 1; /* It may be offered again. */
+            ps_agent_op_end(st, op, 0, error, text);
+        }
+    }
+    k->round_open = false;
+    k->round_complete = false;
+    while ((n = ps_list_pop(&k->inits)) != NULL) {
+        ps_agent_op_end(st, PS_CONTAINER(n, struct ps_agent_op, node), 0, error,
+                        text);
+    }
+    k->pending_init_parts = 0;
+    ps_buf_unref(k->init_array.buf);
+    k->init_array = (struct ps_slice){0};
+    while ((n = ps_list_pop(&k->pulls)) != NULL) {
+        ps_agent_op_end(st, PS_CONTAINER(n, struct ps_agent_op, node), 0, error,
+                        text);
+    }
+    while ((n = ps_list_pop(&k->row_pulls)) != NULL) {
+        ps_agent_op_end(st, PS_CONTAINER(n, struct ps_agent_op, node), 0, error,
+                        text);
+    }
+    while ((n = ps_list_pop(&k->deferred_pushes)) != NULL) {
+        struct ps_agent_op *op = PS_CONTAINER(n, struct ps_agent_op, node);
+
+        if (k->is_async) {
+            k->pushed_round[op->local_rank] = op->round - 1;
+        }
+        ps_agent_op_end(st, op, 0, error, text);
+    }
+}
+
+/* --------------------------------------------------------------- what it is */
+
+uint32_t ps_agent_round_part_sources(const struct ps_agent_part *p,
+                                     struct ps_slice *slices)
+{
+    const struct ps_agent_key *k = p->key;
+    size_t size = ps_dtype_size(k->dtype);
+    uint32_t count = 0;
+
+    for (uint32_t i = 0; i < k->job->local_rank_count; i++) {
+        const struct ps_agent_op *op = k->contribution[i];
+
+        if (op == NULL || op->array.buf == NULL ||
+            (k->round_op == PS_OP_BROADCAST &&
+             k->job->local_ranks[i].rank != k->root)) {
+            continue;
+        }
+        slices[count++] = (struct ps_slice){.buf = op->array.buf,
+                                            .offset = op->array.offset +
+                                                      p->first_elem * size,
+                                            .len = p->count * size};
+    }
+    return count;
+}
+
+/* Without servers: the value of the version before is that of this one. */
+static struct ps_slice previous_value(const struct ps_agent_part *p)
+{
+    const struct ps_agent_key *k = p->key;
+
+    return (struct ps_slice){.buf = k->results,
+                             .offset = k->result_offset[p->local_version & 1] +
+                                       p->first_elem * ps_dtype_size(k->dtype),
+                             .len = ps_agent_part_bytes(p)};
+}
+
+/* Without servers: the sum goes straight to where the workers read it. */
+static void compute_locally(struct ps_agent_step *st, struct ps_agent_part *p)
+{
+    struct ps_agent *a = st->a;
+    struct ps_agent_key *k = p->key;
+    size_t size = ps_dtype_size(k->dtype);
+    uint64_t version = p->is_init ? 0 : k->round;
+    struct ps_slice one = {.buf = k->init_array.buf,
+                           .offset = k->init_array.offset +
+                                     p->first_elem * size,
+                           .len = p->count * size};
+    const bool sums = !p->is_init && k->round_op != PS_OP_BROADCAST &&
+                      k->round_op != PS_OP_SKIP;
+    struct ps_slice *slices = &one;
+    uint32_t count = 1;
+    struct ps_agent_computation *run;
+    struct ps_compute *c;
+
+    if (!p->is_init && k->round_op == PS_OP_SKIP) {
+        ps_agent_round_part_skipped(p, version);
+        if (p->local_version !=
+            (int64_t)version - 1) { /* There was never a value. */
+            p->committed_version = (int64_t)version;
+            ps_agent_round_part_advanced(st, p);
+            return;
+        }
+        one = previous_value(p);
+    } else if (!p->is_init) {
+        slices = ps_calloc(k->job->local_rank_count, sizeof(*slices));
+        count = ps_agent_round_part_sources(p, slices);
+    }
+    run = ps_calloc(1, sizeof(*run));
+    run->token = ++a->last_token;
+    run->part = p;
+    run->version = (int64_t)version;
+    run->round_starts = k->round_starts;
+    c = ps_compute_new(run->token, count, 1);
+    c->job.op = PS_JOB_SUM;
+    c->job.dtype = (enum ps_dtype)k->dtype;
+    c->job.fold = sums ? ps_round_fold(k->reduce) : PS_FOLD_SUM;
+    c->job.count = p->count;
+    c->job.divide_by = sums && k->reduce == PS_REDUCE_MEAN ? k->weight : 1;
+    for (uint32_t i = 0; i < count; i++) {
+        ps_compute_add_src(c, &slices[i], 0);
+    }
+    c->job.dst = k->results->data + k->result_offset[version & 1] +
+                 p->first_elem * size;
+    ps_compute_pin(c, k->results);
+    ps_map_put(a->computations, run->token, run);
+    p->state = PS_AGENT_PART_COMPUTING;
+    a->stats.bytes_summed += count * p->count * size;
+    ps_effects_compute(st->fx, c);
+    if (slices != &one) {
+        ps_free(slices);
+    }
+}
+
+void ps_agent_round_launch_part(struct ps_agent_step *st,
+                                struct ps_agent_part *p)
+{
+    if (p->owner_node == 0) {
+        compute_locally(st, p);
+    } else {
+        ps_agent_send_enqueue(st, p);
+    }
+}
+
+/* Is what was computed here still wanted? Not of a round that has failed
+ * since: its arrays are the workers' again. */
+static bool is_result_current(const struct ps_agent_computation *run)
+{
+    const struct ps_agent_key *k = run->part->key;
+
+    return run->version == 0 || (k->round_open && k->round_complete &&
+                                 run->round_starts == k->round_starts);
+}
+
+void ps_agent_round_on_computed(struct ps_agent_step *st,
+                                struct ps_agent_computation *run, int error)
+{
+    struct ps_agent_part *p = run->part;
+    struct ps_agent_key *k = p == NULL ? NULL : p->key;
+    char text[PS_TEXT_MAX];
+    struct ps_str t;
+
+    if (p != NULL && p->state == PS_AGENT_PART_COMPUTING) {
+        p->state = PS_AGENT_PART_IDLE;
+        if (!is_result_current(run)) {
+            if (p->is_init || (k->round_open && k->round_complete &&
+                               p->completed_round < k->round &&
+                               ps_agent_round_is_part_ready(p))) {
+                ps_agent_round_launch_part(st, p);
+            }
+        } else if (error != 0) {
+            ps_str_init(&t, text, sizeof(text));
+            ps_str_addf(&t,
+                        "the sum of '%s' could not be computed on this node: "
+                        "%s",
+                        k->name, ps_strerror(error));
+            ps_agent_round_fail(st, k, error, text);
+        } else {
+            p->committed_version = run->version;
+            p->local_version = run->version;
+            ps_agent_round_part_advanced(st, p);
+        }
+    }
+    ps_free(run);
+}

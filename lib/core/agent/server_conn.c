@@ -1,0 +1,770 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Servers: one link each, dialled when a partition lies there. */
+#include "core/agent/inner.h"
+
+#include "base/alloc.h"
+#include "base/num.h"
+#include "base/str.h"
+
+#include <assert.h>
+#include <string.h>
+
+/* Ranks that an error names; of more it says how many. */
+#define RANKS_LISTED_MAX  8u
+/* A server that is not heard is pinged after this, while operations wait, and
+ * then ever more rarely. */
+#define PING_INTERVAL_MIN PS_MILLIS(500)
+#define PING_INTERVAL_MAX PS_SECONDS(2)
+
+struct ps_agent_server *ps_agent_server_get(struct ps_agent_step *st,
+                                            uint32_t node)
+{
+    struct ps_agent_server *s = ps_map_get(st->a->servers, node);
+    struct ps_link_options link = st->a->opt.link;
+    struct ps_str name;
+
+    if (s == NULL) {
+        s = ps_calloc(1, sizeof(*s));
+        s->node = node;
+        s->ping_interval = PING_INTERVAL_MIN;
+        link.ledger = &st->a->account;
+        ps_str_init(&name, s->peer, sizeof(s->peer));
+        ps_str_addf(&name, "node %u", node);
+        link.peer = s->peer;
+        ps_list_init(&s->send_queues);
+        /* The scheduler's target is 0. The number may have been another's,
+         * whose dials are still under way. */
+        st->a->servers_met++;
+        ps_dialer_init(
+            &s->dialer,
+            &(struct ps_dialer_options){
+                .target = node,
+                .first_generation = st->a->servers_met << 12,
+                .instance = st->a->opt.instance,
+                .backoff_min = st->a->opt.dial_backoff_min,
+                .backoff_max = ps_time_min(st->a->opt.dial_backoff_max,
+                                           PS_DIALER_PARALLEL_DELAY),
+                .link = link},
+            &st->a->rng, st->now);
+        ps_map_put(st->a->servers, node, s);
+    }
+    return s;
+}
+
+void ps_agent_server_free(struct ps_agent_server *s)
+{
+    assert(ps_list_empty(&s->send_queues) && s->batch.part_count == 0);
+    ps_dialer_fini(&s->dialer);
+    ps_free(s->batch.parts);
+    ps_free(s->batch.row_parts);
+    ps_free(s->batch.name_hashes);
+    ps_free(s->batch.slices);
+    ps_free(s);
+}
+
+void ps_agent_server_release(struct ps_agent_step *st,
+                             struct ps_agent_server *s)
+{
+    if (!ps_list_empty(&s->send_queues)) {
+        return;
+    }
+    s->dialer.enabled = false;
+    ps_dialer_reset(&s->dialer, st->now, st->fx); /* Nothing in it is needed. */
+    s->unsent = 0;
+}
+
+static void note_server(struct ps_agent_step *st,
+                        const struct ps_agent_server *s, const char *why)
+{
+    ps_effects_log(st->fx, PS_LOG_INFO, "%s at %s: %s",
+                   s->name[0] == '\0' ? "server" : s->name, s->dialer.address,
+                   why);
+}
+
+/* What the scheduler says of a server, which may be another process now. */
+static void update_server(struct ps_agent_step *st,
+                          const struct ps_rec_server *m)
+{
+    struct ps_agent_server *s = ps_agent_server_get(st, m->node);
+    bool other = s->was_in_map && s->incarnation != m->incarnation;
+
+    if (other) {
+        note_server(st, s, "was restarted");
+        ps_dialer_drop_all(&s->dialer, st->now, st->fx);
+    }
+    if (other || s->removed) {
+        ps_dialer_dial_now(&s->dialer, st->now);
+    }
+    s->was_in_map = true;
+    s->removed = false;
+    s->map_epoch = st->a->map_epoch;
+    s->incarnation = m->incarnation;
+    ps_str_copy(s->name, sizeof(s->name), m->name);
+    ps_dialer_set_address(&s->dialer, m->address, st->now, st->fx);
+    s->dialer.enabled = !ps_list_empty(&s->send_queues);
+}
+
+/* The map does not have it: nobody is to dial it before it comes back. */
+static void remove_server(struct ps_agent_step *st, struct ps_agent_server *s)
+{
+    s->removed = true;
+    s->dialer.enabled = false;
+    note_server(st, s, "is gone");
+    ps_dialer_drop_all(&s->dialer, st->now, st->fx);
+}
+
+/* True: no connection leads to it, not even one about to close. */
+static bool is_unconnected(const struct ps_agent *a,
+                           const struct ps_agent_server *s)
+{
+    struct ps_map_cursor c = {0};
+    const struct ps_agent_server *other;
+
+    while ((other = ps_map_next(a->servers_by_conn, &c)) != NULL) {
+        if (other == s) {
+            return false;
+        }
+    }
+    return true;
+}
+
+/* Servers that the scheduler does not name any more, and that no job here
+ * has: a scheduler that was restarted names all by other numbers. */
+static void free_unused_servers(struct ps_agent *a, const struct ps_msg_map *m)
+{
+    struct ps_map_cursor c = {0};
+    struct ps_agent_server *s;
+
+    while ((s = ps_map_next(a->servers, &c)) != NULL) {
+        bool named = false;
+
+        for (uint32_t i = 0; i < m->servers_count && !named; i++) {
+            named = m->servers[i].node == s->node;
+        }
+        if (!named && s->was_in_map && ps_list_empty(&s->send_queues) &&
+            is_unconnected(a, s)) {
+            ps_map_remove(a->servers, s->node);
+            ps_agent_server_free(s);
+        }
+    }
+}
+
+void ps_agent_server_on_map(struct ps_agent_step *st,
+                            const struct ps_msg_map *m)
+{
+    struct ps_map_cursor c = {0};
+    struct ps_agent_server *s;
+
+    if (m->epoch < st->a->map_epoch) {
+        return;
+    }
+    st->a->map_epoch = m->epoch;
+    for (uint32_t i = 0; i < m->servers_count; i++) {
+        update_server(st, &m->servers[i]);
+    }
+    while ((s = ps_map_next(st->a->servers, &c)) != NULL) {
+        if (s->was_in_map && !s->removed && s->map_epoch != m->epoch) {
+            remove_server(st, s);
+        }
+    }
+    free_unused_servers(st->a, m);
+}
+
+/* -------------------------------------------------------------- connections */
+
+void ps_agent_server_on_open(struct ps_agent_step *st, uint64_t target,
+                             ps_conn_id conn)
+{
+    struct ps_agent_server *s = ps_map_get(st->a->servers, (uint32_t)target);
+
+    if (s == NULL) {
+        ps_effects_close(st->fx, conn);
+    } else if (ps_dialer_on_open(&s->dialer, target, conn, st->now, st->fx)) {
+        ps_map_put(st->a->servers_by_conn, conn, s);
+        ps_agent_send_hello(st, &s->dialer, conn);
+    }
+}
+
+void ps_agent_server_on_dial_failed(struct ps_agent_step *st, uint64_t target,
+                                    int rc, const char *why)
+{
+    struct ps_agent_server *s = ps_map_get(st->a->servers, (uint32_t)target);
+
+    if (s != NULL &&
+        ps_dialer_on_dial_failed(&s->dialer, target, rc, st->now)) {
+        ps_effects_log(st->fx, PS_LOG_WARNING,
+                       "server %s at %s cannot be reached: %s", s->name,
+                       s->dialer.address, why != NULL ? why : ps_strerror(rc));
+    }
+}
+
+void ps_agent_server_on_closed(struct ps_agent_step *st,
+                               struct ps_agent_server *s, ps_conn_id conn)
+{
+    if (ps_dialer_on_closed(&s->dialer, conn, st->now)) {
+        note_server(st, s, "connection lost");
+    }
+}
+
+void ps_agent_server_on_stalled(struct ps_agent_step *st,
+                                struct ps_agent_server *s, ps_conn_id conn)
+{
+    if (conn == s->dialer.conn) {
+        ps_dialer_on_stalled(&s->dialer, st->now);
+    }
+}
+
+/* An operation waits, and perhaps for this one: its answers may be stuck where
+ * nothing is heard. A ping is acknowledged by its host, at least, and one that
+ * is not shows that the connection does not get through (PS_EV_STALLED). */
+static bool needs_ping(const struct ps_agent *a,
+                       const struct ps_agent_server *s)
+{
+    return a->op_count > 0 && ps_dialer_is_connected(&s->dialer) &&
+           !ps_list_empty(&s->send_queues);
+}
+
+static ps_time ping_due_at(const struct ps_agent_server *s)
+{
+    return s->next_ping_at >
+                   ps_time_add(s->dialer.last_recv_at, PING_INTERVAL_MIN)
+               ? s->next_ping_at
+               : ps_time_add(s->dialer.last_recv_at, PING_INTERVAL_MIN);
+}
+
+static void send_ping(struct ps_agent_step *st, const struct ps_agent_server *s)
+{
+    ps_effects_send_msg(
+        st->fx, s->dialer.conn,
+        &(struct ps_msg){.code = PS_MSG_PING,
+                         .ack = ps_link_received(s->dialer.link),
+                         .ping = {.stamp = st->now}});
+}
+
+static void send_server_ping(struct ps_agent_step *st,
+                             struct ps_agent_server *s)
+{
+    send_ping(st, s);
+    s->next_ping_at = ps_time_add(st->now, s->ping_interval);
+    s->ping_interval = ps_time_min(2 * s->ping_interval, PING_INTERVAL_MAX);
+}
+
+void ps_agent_server_on_ping_req(struct ps_agent_step *st,
+                                 const struct ps_msg_ping_req *m)
+{
+    const struct ps_agent_server *s = ps_map_get(st->a->servers, m->node);
+    const struct ps_dialer *up = &st->a->uplink.dialer;
+
+    if (s == NULL || s->incarnation != m->incarnation ||
+        !ps_dialer_is_connected(&s->dialer)) {
+        return;
+    }
+    ps_effects_send_msg(
+        st->fx, up->conn,
+        &(struct ps_msg){
+            .code = PS_MSG_PING_ACK,
+            .ack = ps_link_received(up->link),
+            .ping_ack = {.node = m->node,
+                         .incarnation = m->incarnation,
+                         .silent_ns = st->now - s->dialer.last_recv_at}});
+    send_ping(st, s);
+}
+
+void ps_agent_server_tick(struct ps_agent_step *st, struct ps_agent_server *s)
+{
+    if (needs_ping(st->a, s) && ping_due_at(s) <= st->now) {
+        send_server_ping(st, s);
+    }
+    ps_dialer_tick(&s->dialer, st->now, st->fx);
+}
+
+ps_time ps_agent_server_deadline(const struct ps_agent *a,
+                                 const struct ps_agent_server *s)
+{
+    ps_time at = ps_dialer_deadline(&s->dialer);
+
+    return needs_ping(a, s) ? ps_time_min(at, ping_due_at(s)) : at;
+}
+
+static void on_welcome(struct ps_agent_step *st, struct ps_agent_server *s,
+                       ps_conn_id conn, const struct ps_msg_welcome *m)
+{
+    if (m->protocol < PS_PROTOCOL_LEAST || m->protocol > PS_PROTOCOL) {
+        note_server(st, s, "wants a protocol that this agent does not speak");
+        (void)ps_dialer_drop_conn(&s->dialer, conn, st->now, st->fx);
+        return;
+    }
+    if (!ps_dialer_on_welcome(&s->dialer, conn, st->now, st->fx)) {
+        return;
+    }
+    s->unsent = 0;
+    ps_effects_log(st->fx, PS_LOG_INFO, "linked to server %s%s", s->name,
+                   m->resumed ? " again" : "");
+    ps_link_open(s->dialer.link, conn, m->resumed, m->received, st->now,
+                 st->fx);
+    if (!m->resumed) {
+        ps_agent_send_resend(st, s);
+    }
+    s->needs_pump = true;
+}
+
+/* ------------------------------------------------------ what a server tells */
+
+/* The value of a partition that travelled as a code, to `at`. False: it is not
+ * what the key has declared, or broken. */
+static bool decode_value(const struct ps_agent_part *p,
+                         const struct ps_rec_part *rec, const uint8_t *from,
+                         uint8_t *at)
+{
+    const struct ps_codec *press = &p->key->compression.codec;
+    char why[200];
+
+    if (rec->codec != press->kind || !p->key->compression.bidirectional ||
+        rec->dtype != p->key->dtype ||
+        ps_codec_check(press, from, rec->encoded_bytes, rec->count, why,
+                       sizeof(why)) != 0) {
+        return false;
+    }
+    ps_codec_decode(press,
+                    ps_codec_rng_stream(
+                        press,
+                        &(struct ps_codec_position){
+                            .key = ps_compression_rng_key(p->key->name_hash),
+                            .index = rec->index,
+                            .round = rec->round}),
+                    from, rec->count, 0, rec->count, (float *)(void *)at);
+    return true;
+}
+
+/* Does it speak of a partition that is another's now? That one has been told
+ * what is known here, so nothing may become known behind its back. */
+static bool is_previous_owner(const struct ps_agent_server *s,
+                              const struct ps_agent_part *p)
+{
+    return p->owner_changed && p->owner_node != s->node;
+}
+
+/* Before the parts from the i-th on are looked at. */
+static void prefetch_parts(const struct ps_agent *a, uint64_t gen,
+                           const struct ps_rec_part *parts, uint32_t i,
+                           uint32_t count)
+{
+    if (i % PREFETCH_OPS == 0) {
+        ps_agent_prefetch_parts(a, gen, parts + i,
+                                (uint32_t)ps_min_u64(count - i, PREFETCH_OPS));
+    }
+}
+
+static void on_value(struct ps_agent_step *st, struct ps_agent_server *s,
+                     const struct ps_msg_value *m,
+                     const struct ps_slice *payload)
+{
+    uint64_t offset = 0;
+
+    if (payload == NULL || payload->buf == NULL) {
+        /* Thrown away: a duplicate, or of a job that is over. A part of it
+         * that is still wanted is asked for again by the resend of its
+         * contribution or pull. */
+        return;
+    }
+    for (uint32_t i = 0; i < m->parts_count; i++) {
+        const struct ps_rec_part *rec = &m->parts[i];
+
+        prefetch_parts(st->a, m->gen, m->parts, i, m->parts_count);
+        struct ps_agent_part *p = ps_agent_part_find(st->a, m->gen, rec);
+        size_t bytes = ps_part_payload_bytes(rec);
+        struct ps_agent_key *k;
+
+        if (p == NULL || p->count != rec->count || p->key->row_width != 0 ||
+            is_previous_owner(s, p)) {
+            offset += bytes;
+            continue;
+        }
+        k = p->key;
+        if (k->is_async) {
+            ps_agent_async_raise_clock(p, rec->clock);
+            if (rec->codec == PS_CODEC_NONE) { /* Codes are of rounds. */
+                ps_agent_async_accept_value(st, p,
+                                            ps_slice_data(payload) + offset);
+            }
+            offset += bytes;
+            continue;
+        }
+        if ((int64_t)rec->round > p->local_version) {
+            uint8_t *at = k->results->data + k->result_offset[rec->round & 1] +
+                          p->first_elem * ps_dtype_size(k->dtype);
+            const uint8_t *from = ps_slice_data(payload) + offset;
+
+            if (rec->codec != PS_CODEC_NONE) {
+                if (!decode_value(p, rec, from, at)) {
+                    note_server(st, s, "sent a value that is a broken code");
+                    ps_dialer_drop_all(&s->dialer, st->now, st->fx);
+                    return;
+                }
+            } else if (from != at) {
+                memcpy(at, from, bytes);
+            }
+            p->local_version = (int64_t)rec->round;
+            st->a->stats.bytes_in += bytes;
+        }
+        if (p->requested_version != NO_VERSION &&
+            p->local_version >= p->requested_version) {
+            p->requested_version = NO_VERSION;
+        }
+        if ((int64_t)rec->round > p->committed_version) {
+            p->committed_version = (int64_t)rec->round;
+        }
+        if (rec->rng_key == PS_PART_SKIPPED) {
+            ps_agent_round_part_skipped(p, rec->round);
+        }
+        offset += bytes;
+        ps_agent_round_part_advanced(st, p);
+    }
+}
+
+static void on_commit(struct ps_agent_step *st, const struct ps_agent_server *s,
+                      const struct ps_msg_commit *m)
+{
+    for (uint32_t i = 0; i < m->parts_count; i++) {
+        prefetch_parts(st->a, m->gen, m->parts, i, m->parts_count);
+        struct ps_agent_part *p = ps_agent_part_find(st->a, m->gen,
+                                                     &m->parts[i]);
+
+        if (p == NULL || is_previous_owner(s, p)) {
+            continue;
+        }
+        if ((int64_t)m->parts[i].round > p->committed_version) {
+            p->committed_version = (int64_t)m->parts[i].round;
+        }
+        if (m->parts[i].rng_key == PS_PART_SKIPPED && !p->key->is_async) {
+            ps_agent_round_part_skipped(p, m->parts[i].round);
+        }
+        ps_agent_async_raise_clock(p, m->parts[i].clock);
+        ps_agent_round_part_advanced(st, p);
+    }
+}
+
+/* "rank 0, 2 and 5 more": those on the slots. */
+static void append_ranks(struct ps_str *t, const struct ps_agent_job *j,
+                         const uint32_t *slots, uint32_t count)
+{
+    uint32_t named = 0;
+
+    for (uint32_t rank = 0; rank < j->rank_count; rank++) {
+        bool there = false;
+
+        for (uint32_t i = 0; i < count && !there; i++) {
+            there = slots[i] == j->slot_by_rank[rank];
+        }
+        if (there && ++named <= RANKS_LISTED_MAX) {
+            ps_str_addf(t, "%s%u", named == 1 ? "rank " : ", ", rank);
+        }
+    }
+    if (named > RANKS_LISTED_MAX) {
+        ps_str_addf(t, " and %u more", named - RANKS_LISTED_MAX);
+    }
+}
+
+/* Do others ask for something else in this round, and was it told? */
+static bool names_conflict(const struct ps_agent_key *k,
+                           const struct ps_msg_refuse *m)
+{
+    bool broadcast = k->round_op == PS_OP_BROADCAST;
+
+    return m->conflict_slots_count > 0 && k->round_open && !k->is_collective &&
+           (k->round_op == PS_OP_SKIP || broadcast != m->conflict_assign ||
+            (!broadcast && k->reduce != m->conflict_reduce));
+}
+
+static void append_conflict(struct ps_str *t, const struct ps_agent_key *k,
+                            const struct ps_msg_refuse *m)
+{
+    if (k->round_op == PS_OP_SKIP) {
+        ps_str_add(t, "ranks that have not joined ask for different things, "
+                      "among them ");
+        append_ranks(t, k->job, m->conflict_slots, m->conflict_slots_count);
+        ps_str_addf(t, ": %s",
+                    m->conflict_assign ? "broadcast"
+                                       : ps_reduce_name(m->conflict_reduce));
+        return;
+    }
+    ps_str_add(t, "the ranks ask for different things: ");
+    append_ranks(t, k->job, &k->job->slot, 1);
+    ps_str_addf(t, ": %s; ",
+                k->round_op == PS_OP_BROADCAST ? "broadcast"
+                                               : ps_reduce_name(k->reduce));
+    append_ranks(t, k->job, m->conflict_slots, m->conflict_slots_count);
+    ps_str_addf(t, ": %s",
+                m->conflict_assign ? "broadcast"
+                                   : ps_reduce_name(m->conflict_reduce));
+}
+
+/* Of a broadcast whose root passes. */
+static void append_root_skips(struct ps_str *t, const struct ps_agent_key *k)
+{
+    if (k->round_op == PS_OP_BROADCAST) {
+        ps_str_addf(t, "rank %u has joined and cannot be the root", k->root);
+    } else {
+        ps_str_add(t, "others broadcast from a rank that has joined and cannot "
+                      "be the root");
+    }
+}
+
+/* The server may wait to hear what is known here of a partition that it was
+ * given: what it heard was lost with a link or came before it knew the job, or
+ * the partition moved before this agent opened its key. */
+static bool may_need_state(const struct ps_agent_part *p)
+{
+    return p->owner_changed || p->key->prior_state != NULL ||
+           (p->committed_version == NO_VERSION &&
+            p->local_version == NO_VERSION);
+}
+
+/* A refusal of an attempt that has failed already: it says nothing of the
+ * operations that came after. Servers repeat the count of attempts that came
+ * with a push of a round or an init. Of keys of rows, and of pushes without
+ * rounds, the number alone tells. */
+static bool is_late_refusal(const struct ps_agent_part *p,
+                            const struct ps_rec_part *rec)
+{
+    const struct ps_agent_key *k = p->key;
+    const bool awaited = p->state == PS_AGENT_PART_SENT &&
+                         rec->round == (p->is_init ? 0 : k->round);
+
+    if (rec->clock != 0 && (rec->round == 0 || !k->is_async)) {
+        return !awaited ||
+               rec->clock != (p->is_init ? k->init_retry : k->round_starts);
+    }
+    return !awaited && rec->round > 0 && (k->is_async || k->row_width != 0) &&
+           p->requested_version != (int64_t)rec->round &&
+           ps_list_empty(&k->row_pulls);
+}
+
+static void on_refuse(struct ps_agent_step *st, const struct ps_agent_server *s,
+                      const struct ps_msg_refuse *m)
+{
+    bool passing = m->error == PS_E_STALE || m->error == PS_E_NOJOB ||
+                   m->error == PS_E_FUTURE || m->error == PS_E_AGAIN;
+    char text[PS_TEXT_MAX];
+
+    for (uint32_t i = 0; i < m->parts_count; i++) {
+        struct ps_agent_part *p = ps_agent_part_find_any_dtype(st->a, m->gen,
+                                                               &m->parts[i]);
+        struct ps_str t;
+
+        if (p == NULL || p->owner_node != s->node) {
+            continue;
+        }
+        if (passing) {
+            p->requested_version = NO_VERSION;
+            ps_agent_rows_reset_requests(p->key, s->node, p->index);
+            p->must_resend_state = may_need_state(p);
+            if (p->state == PS_AGENT_PART_SENT) {
+                p->state = PS_AGENT_PART_BACKOFF;
+            }
+            if (m->error == PS_E_AGAIN) {
+                ps_agent_send_begin_backoff(
+                    st,
+                    ps_agent_send_queue_get(st, p->key->job, p->owner_node));
+                continue;
+            }
+            st->a->resend_at = ps_time_min(st->a->resend_at,
+                                           ps_time_add(st->now, RESEND_WAIT));
+            continue;
+        }
+        if (m->retry == 0 && is_late_refusal(p, &m->parts[i])) {
+            if (p->state != PS_AGENT_PART_SENT) {
+                ps_agent_encode_refused(p, m->parts[i].round);
+            }
+            continue;
+        }
+        ps_str_init(&t, text, sizeof(text));
+        ps_str_addf(&t, "server %s refused round %llu of '%s': ", s->name,
+                    (unsigned long long)m->parts[i].round, p->key->name);
+        if (names_conflict(p->key, m)) {
+            append_conflict(&t, p->key, m);
+        } else if (m->retry != 0 && m->conflict_assign &&
+                   m->conflict_slots_count == 0) {
+            append_root_skips(&t, p->key);
+        } else {
+            ps_str_addf(&t, "%s%s%s", ps_strerror(m->error),
+                        m->text[0] == '\0' ? "" : ": ", m->text);
+        }
+        if (m->retry == 0) {
+            ps_agent_encode_refused(p, m->parts[i].round);
+        }
+        if (m->retry != 0 && !p->key->is_async) {
+            ps_agent_conflict_on_refuse(st, p->key, m->parts[i].round, m->retry,
+                                        text);
+        } else if (p->key->is_async) {
+            ps_agent_async_fail_ops(st, p->key, m->error, text);
+        } else {
+            ps_agent_round_fail(st, p->key, m->error, text);
+        }
+    }
+}
+
+void ps_agent_server_on_msg(struct ps_agent_step *st, struct ps_agent_server *s,
+                            ps_conn_id conn, const struct ps_msg *m,
+                            const struct ps_slice *payload)
+{
+    struct ps_dialer *c = &s->dialer;
+
+    if (m->code == PS_MSG_WELCOME) {
+        on_welcome(st, s, conn, &m->welcome);
+        return;
+    }
+    if (m->code == PS_MSG_REJECT) {
+        ps_effects_log(st->fx, PS_LOG_WARNING, "server %s rejects us: %s",
+                       s->name, m->reject.text);
+        (void)ps_dialer_drop_conn(c, conn, st->now, st->fx);
+        return;
+    }
+    if (conn != c->conn) {
+        return;
+    }
+    ps_dialer_on_recv(c, conn, st->now);
+    s->ping_interval = PING_INTERVAL_MIN;
+    s->needs_pump = true; /* An acknowledgement alone makes room on the link. */
+    if (!ps_link_receive(c->link, m, st->now, st->fx)) {
+        return;
+    }
+    switch (m->code) {
+    case PS_MSG_VALUE:
+        ps_agent_send_raise_credit(st, s, m->value.gen, m->value.credit);
+        ps_agent_send_end_backoff(st, s, m->value.gen);
+        on_value(st, s, &m->value, payload);
+        break;
+    case PS_MSG_ROWS:
+        ps_agent_rows_on_rows(st, &m->rows, payload);
+        break;
+    case PS_MSG_STATE:
+        ps_agent_opt_state_on_state(st, &m->state, payload);
+        break;
+    case PS_MSG_COMMIT:
+        ps_agent_send_raise_credit(st, s, m->commit.gen, m->commit.credit);
+        ps_agent_send_end_backoff(st, s, m->commit.gen);
+        on_commit(st, s, &m->commit);
+        break;
+    case PS_MSG_REFUSE:
+        ps_agent_send_raise_credit(st, s, m->refuse.gen, m->refuse.credit);
+        on_refuse(st, s, &m->refuse);
+        break;
+    case PS_MSG_CREDIT:
+        ps_agent_send_raise_credit(st, s, m->credit.gen, m->credit.credit);
+        break;
+    case PS_MSG_PING:
+        ps_effects_send_msg(st->fx, conn,
+                            &(struct ps_msg){.code = PS_MSG_PONG,
+                                             .ack = ps_link_received(c->link),
+                                             .pong = {.stamp = m->ping.stamp}});
+        break;
+    default:
+        break; /* ack, pong: the link has taken what is in them. */
+    }
+}
+
+/* May version `v` of the partition be written into the results now? */
+static bool may_write_version(const struct ps_agent_part *p, int64_t v)
+{
+    const struct ps_agent_key *k = p->key;
+
+    if (v <= p->local_version) {
+        return false;
+    }
+    if (k->round_open && k->round_complete && (uint64_t)v == k->round) {
+        return true;
+    }
+    /* A pull: the buffer of this parity holds v - 2 at best. Nobody may still
+     * read that, which is so when all ranks here have pushed v, or none of
+     * them was ever told of anything. */
+    for (uint32_t i = 0; i < k->job->local_rank_count; i++) {
+        if (k->pushed_round[i] < (uint64_t)v &&
+            p->local_version != NO_VERSION && v > 1 &&
+            v - p->local_version > 1) {
+            return false;
+        }
+    }
+    return true;
+}
+
+static int alloc_payload(struct ps_agent *a, uint64_t len,
+                         struct ps_slice *ret_slice)
+{
+    struct ps_buf *buf;
+
+    if (ps_pool_get(a->opt.scratch_pool, len, &buf) != 0) {
+        /* The pool may be full of sums whose acknowledgement is behind this
+         * very frame: it is read all the same. One a connection at a time. */
+        buf = ps_buf_new(len);
+    }
+    *ret_slice = (struct ps_slice){.buf = buf, .len = len};
+    return 0;
+}
+
+int ps_agent_server_payload(struct ps_agent *a, struct ps_agent_server *s,
+                            const struct ps_msg *m, uint64_t len,
+                            struct ps_slice *ret_slice)
+{
+    uint64_t total = 0;
+
+    if ((m->code != PS_MSG_VALUE && m->code != PS_MSG_ROWS &&
+         m->code != PS_MSG_STATE) ||
+        !ps_dialer_is_connected(&s->dialer) ||
+        !ps_link_is_new(s->dialer.link, m->seq)) {
+        return PS_E_INVAL;
+    }
+    if (m->code == PS_MSG_ROWS) {
+        if (len == 0 || len > PS_PAYLOAD_MAX ||
+            ps_agent_rows_payload_bytes(&m->rows) != len) {
+            return PS_E_PROTO;
+        }
+        return alloc_payload(a, len, ret_slice);
+    }
+    if (m->code == PS_MSG_STATE) {
+        if (len == 0 || len > PS_PAYLOAD_MAX || m->state.parts_count != 1 ||
+            m->state.parts->codec != PS_CODEC_NONE ||
+            ps_part_payload_bytes(m->state.parts) != len) {
+            return PS_E_PROTO;
+        }
+        return alloc_payload(a, len, ret_slice);
+    }
+    for (uint32_t i = 0; i < m->value.parts_count; i++) {
+        const struct ps_rec_part *rec = &m->value.parts[i];
+
+        if (rec->codec != PS_CODEC_NONE &&
+            (rec->dtype != PS_DTYPE_FLOAT32 ||
+             rec->encoded_bytes > 4 * (uint64_t)rec->count + 8)) {
+            return PS_E_PROTO;
+        }
+        total += ps_part_payload_bytes(rec);
+    }
+    if (total != len || len == 0) {
+        return PS_E_PROTO;
+    }
+    if (m->value.parts_count == 1 && m->value.parts[0].codec == PS_CODEC_NONE) {
+        const struct ps_rec_part *rec = &m->value.parts[0];
+        struct ps_agent_part *p = ps_agent_part_find(a, m->value.gen, rec);
+
+        if (p != NULL && p->key->is_async && p->count == rec->count) {
+            return alloc_payload(a, len, ret_slice);
+        }
+        if (p == NULL || p->key->row_width != 0 || p->key->is_async ||
+            p->count != rec->count || rec->round > INT64_MAX ||
+            !may_write_version(p, (int64_t)rec->round)) {
+            return PS_E_STALE;
+        }
+        *ret_slice = (struct ps_slice){
+            .buf = ps_buf_ref(p->key->results),
+            .offset = p->key->result_offset[rec->round & 1] +
+                      p->first_elem * ps_dtype_size(p->key->dtype),
+            .len = len};
+        return 0;
+    }
+    if (len > PS_PAYLOAD_MAX ||
+        (m->value.parts_count > 1 &&
+         len > PS_BATCH_FRAME_MAX + PS_BATCH_PART_MAX)) {
+        return PS_E_TOOBIG;
+    }
+    return alloc_payload(a, len, ret_slice);
+}

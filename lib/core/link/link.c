@@ -1,0 +1,272 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A window for one direction, a duplicate filter for the other, and the
+ * acknowledgement that rides on whatever is sent. */
+#include "core/link/link.h"
+
+#include "base/alloc.h"
+#include "core/link/dedup.h"
+#include "core/link/window.h"
+
+#include <string.h>
+
+/* Arrivals that may wait for something to carry their acknowledgement: a
+ * fraction of the window, so that the sender never runs dry. */
+#define ACK_PENDING_MAX 64u
+
+struct ps_link {
+    struct ps_window window;
+    struct ps_dedup dedup;
+    ps_conn_id conn;
+    ps_time ack_delay;
+    ps_time ack_due;      /* PS_TIME_NEVER: nothing to acknowledge. */
+    uint32_t ack_pending; /* Arrivals since the last acknowledgement. */
+    bool has_received;    /* Since numbers started at 1. */
+    uint64_t resent;
+    bool counts_payload;
+    struct ps_account_limits limits;
+    struct ps_account account; /* Zero: there is none. */
+};
+
+static uint64_t memory_of(const struct ps_link *l, const struct ps_packet *p)
+{
+    /* Not what the allocator made of it: equal runs tell equal numbers. */
+    return sizeof(*p) + p->slice_count * sizeof(p->slices[0]) + p->msg_size +
+           (l->counts_payload ? p->payload_len : 0);
+}
+
+static void charge_memory(struct ps_link *l)
+{
+    if (l->account.chain_count > 0) {
+        ps_account_set_used(&l->account, PS_COST_OUTPUT, l->window.memory);
+    }
+}
+
+struct ps_link *ps_link_new(const struct ps_link_options *opt,
+                            struct ps_rng *rng)
+{
+    struct ps_link *l = ps_calloc(1, sizeof(*l));
+    ps_time timeout = opt->resend_timeout != 0 ? opt->resend_timeout
+                                               : PS_SECONDS(1);
+    ps_time timeout_max = opt->resend_max != 0 ? opt->resend_max
+                                               : PS_SECONDS(5);
+
+    if (timeout_max < timeout) {
+        timeout_max = timeout;
+    }
+    ps_window_init(&l->window, timeout, timeout_max, rng);
+    l->ack_delay = opt->ack_delay != 0 ? opt->ack_delay : PS_MILLIS(20);
+    l->ack_due = PS_TIME_NEVER;
+    l->counts_payload = opt->counts_payload;
+    if (opt->ledger != NULL) {
+        l->limits.limit[PS_COST_OUTPUT] = (struct ps_account_limit){
+            .max = opt->memory_max, .option = "limits.link_output"};
+        ps_account_init(&l->account, PS_ACCOUNT_PEER, opt->peer, &l->limits);
+        ps_account_add_parent(&l->account, opt->ledger);
+    }
+    return l;
+}
+
+void ps_link_free(struct ps_link *l)
+{
+    if (l == NULL) {
+        return;
+    }
+    ps_window_fini(&l->window);
+    charge_memory(l);
+    ps_account_fini(&l->account);
+    ps_free(l);
+}
+
+static void clear_pending_ack(struct ps_link *l)
+{
+    l->ack_due = PS_TIME_NEVER;
+    l->ack_pending = 0;
+}
+
+static void transmit_entry(struct ps_link *l, struct ps_window_entry *e,
+                           uint64_t seq, struct ps_effects *fx)
+{
+    if (e->was_sent) {
+        l->resent++;
+    }
+    e->was_sent = true;
+    ps_effects_send(fx, l->conn, seq, l->dedup.received,
+                    ps_packet_ref(e->packet));
+    clear_pending_ack(l);
+}
+
+/* Send what may be under way and is not. */
+static void pump_window(struct ps_link *l, ps_time now, struct ps_effects *fx)
+{
+    struct ps_window_entry *e;
+    uint64_t seq;
+
+    if (l->conn == 0) {
+        return;
+    }
+    while ((e = ps_window_next(&l->window, now, &seq)) != NULL) {
+        transmit_entry(l, e, seq, fx);
+    }
+}
+
+static void send_ack(struct ps_link *l, struct ps_effects *fx)
+{
+    const struct ps_msg msg = {
+        .code = PS_MSG_ACK,
+        .ack = l->dedup.received,
+    };
+
+    ps_effects_send_msg(fx, l->conn, &msg);
+    clear_pending_ack(l);
+}
+
+void ps_link_open(struct ps_link *l, ps_conn_id conn, bool resumed,
+                  uint64_t peer_received, ps_time now, struct ps_effects *fx)
+{
+    l->conn = conn;
+    if (resumed) {
+        ps_window_ack(&l->window, peer_received, now);
+        ps_window_rewind(&l->window);
+    } else {
+        ps_window_reset(&l->window);
+        ps_dedup_reset(&l->dedup);
+        clear_pending_ack(l);
+        l->has_received = false;
+    }
+    charge_memory(l);
+    pump_window(l, now, fx);
+}
+
+void ps_link_close(struct ps_link *l, ps_time now)
+{
+    (void)now;
+    l->conn = 0;
+}
+
+ps_conn_id ps_link_conn(const struct ps_link *l)
+{
+    return l->conn;
+}
+
+bool ps_link_is_resumable(const struct ps_link *l)
+{
+    return l->has_received;
+}
+
+void ps_link_send(struct ps_link *l, struct ps_packet *parcel, ps_time now,
+                  struct ps_effects *fx)
+{
+    ps_window_push(&l->window, parcel, memory_of(l, parcel));
+    charge_memory(l);
+    pump_window(l, now, fx);
+}
+
+void ps_link_send_msg(struct ps_link *l, const struct ps_msg *msg, ps_time now,
+                      struct ps_effects *fx)
+{
+    ps_link_send(l, ps_packet_new(msg, NULL, 0), now, fx);
+}
+
+bool ps_link_receive(struct ps_link *l, const struct ps_msg *msg, ps_time now,
+                     struct ps_effects *fx)
+{
+    l->has_received = true;
+    if (ps_window_ack(&l->window, msg->ack, now)) {
+        charge_memory(l);
+        pump_window(l, now, fx);
+    }
+    if (msg->seq == 0) {
+        return msg->code != PS_MSG_ACK;
+    }
+    if (!ps_dedup_add(&l->dedup, msg->seq)) {
+        /* The sender has not heard of it. Not here but at the next tick,
+         * because duplicates come in crowds and one answer does for all. */
+        l->ack_due = now;
+        return false;
+    }
+    l->ack_pending++;
+    if (l->ack_pending >= ACK_PENDING_MAX && l->conn != 0) {
+        send_ack(l, fx);
+    } else if (l->ack_due == PS_TIME_NEVER) {
+        l->ack_due = ps_time_add(now, l->ack_delay);
+    }
+    return msg->code != PS_MSG_ACK; /* It took the place of another one. */
+}
+
+bool ps_link_is_new(const struct ps_link *l, uint64_t seq)
+{
+    return seq == 0 || ps_dedup_is_new(&l->dedup, seq);
+}
+
+void ps_link_drop_payloads(struct ps_link *l,
+                           bool (*over)(void *ctx, const struct ps_msg *msg),
+                           void *ctx)
+{
+    const struct ps_msg nothing = {.code = PS_MSG_ACK};
+    struct ps_packet *empty = NULL;
+
+    for (uint64_t seq = l->window.first_unacked;
+         seq < l->window.first_unacked + l->window.count; seq++) {
+        struct ps_packet *p = ps_window_get(&l->window, seq)->packet;
+
+        if (p->payload_len == 0 || !over(ctx, p->msg)) {
+            continue;
+        }
+        if (empty == NULL) {
+            empty = ps_packet_new(&nothing, NULL, 0);
+        }
+        ps_window_replace(&l->window, seq, ps_packet_ref(empty),
+                          memory_of(l, empty));
+    }
+    ps_packet_unref(empty);
+    charge_memory(l);
+}
+
+uint64_t ps_link_received(const struct ps_link *l)
+{
+    return l->dedup.received;
+}
+
+uint32_t ps_link_unacked(const struct ps_link *l)
+{
+    return l->window.count;
+}
+
+uint64_t ps_link_unacked_bytes(const struct ps_link *l)
+{
+    return l->window.bytes;
+}
+
+uint64_t ps_link_memory(const struct ps_link *l)
+{
+    return l->window.memory;
+}
+
+uint64_t ps_link_resent(const struct ps_link *l)
+{
+    return l->resent;
+}
+
+void ps_link_tick(struct ps_link *l, ps_time now, struct ps_effects *fx)
+{
+    struct ps_window_entry *e;
+    uint64_t seq = 0;
+
+    if (l->conn == 0) {
+        return;
+    }
+    while ((e = ps_window_due(&l->window, now, &seq)) != NULL) {
+        transmit_entry(l, e, seq, fx);
+    }
+    if (l->ack_due <= now) {
+        send_ack(l, fx);
+    }
+}
+
+ps_time ps_link_deadline(const struct ps_link *l)
+{
+    if (l->conn == 0) {
+        return PS_TIME_NEVER;
+    }
+    return ps_time_min(l->window.deadline, l->ack_due);
+}

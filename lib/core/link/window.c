@@ -1,0 +1,210 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A retransmission is due after a time without any progress, not after a time
+ * since its own frame was sent: while acknowledgements come in, a queue that
+ * is merely long must not be sent twice. Nor must what a connection still
+ * writes: on a slow link one frame may take longer than that time, and a
+ * second copy of each would make it slower still. `deadline` is a lower bound,
+ * put right by the scan of what is under way when it has come; so a frame costs
+ * constant time however many there are. */
+#include "core/link/window.h"
+
+#include "base/alloc.h"
+
+#include <assert.h>
+#include <string.h>
+
+#define CAPACITY_INITIAL 16u
+/* Up to this fraction of the wait is added at random, so that peers that lost
+ * the same thing at the same time do not answer in step. */
+#define JITTER_DIVISOR   4u
+
+void ps_window_init(struct ps_window *w, ps_time timeout, ps_time timeout_max,
+                    struct ps_rng *rng)
+{
+    assert(timeout > 0 && timeout <= timeout_max);
+    *w = (struct ps_window){
+        .timeout = timeout,
+        .timeout_max = timeout_max,
+        .rng = rng,
+        .first_unacked = 1,
+        .deadline = PS_TIME_NEVER,
+    };
+}
+
+static struct ps_window_entry *entry_at(struct ps_window *w, uint64_t seq)
+{
+    return &w->ring[seq & (w->capacity - 1)];
+}
+
+static void drop_first_entry(struct ps_window *w)
+{
+    struct ps_window_entry *e = entry_at(w, w->first_unacked);
+
+    w->bytes -= e->packet->payload_len;
+    w->memory -= e->memory;
+    ps_packet_unref(e->packet);
+    w->first_unacked++;
+    w->count--;
+    if (w->in_flight > 0) {
+        w->in_flight--;
+    }
+}
+
+void ps_window_fini(struct ps_window *w)
+{
+    while (w->count > 0) {
+        drop_first_entry(w);
+    }
+    ps_free(w->ring);
+    w->ring = NULL;
+    w->capacity = 0;
+}
+
+void ps_window_reset(struct ps_window *w)
+{
+    while (w->count > 0) {
+        drop_first_entry(w);
+    }
+    w->first_unacked = 1;
+    w->highest_sent = 0;
+    w->deadline = PS_TIME_NEVER;
+}
+
+static void enlarge_ring(struct ps_window *w)
+{
+    uint32_t capacity = w->capacity == 0 ? CAPACITY_INITIAL : w->capacity * 2;
+    struct ps_window_entry *ring = ps_alloc(capacity * sizeof(*ring));
+
+    for (uint64_t seq = w->first_unacked; seq < w->first_unacked + w->count;
+         seq++) {
+        ring[seq & (capacity - 1)] = *entry_at(w, seq);
+    }
+    ps_free(w->ring);
+    w->ring = ring;
+    w->capacity = capacity;
+}
+
+void ps_window_push(struct ps_window *w, struct ps_packet *parcel,
+                    uint64_t memory)
+{
+    if (w->count == w->capacity) {
+        enlarge_ring(w);
+    }
+    *entry_at(w, w->first_unacked + w->count) = (struct ps_window_entry){
+        .packet = parcel, .memory = memory};
+    w->count++;
+    w->bytes += parcel->payload_len;
+    w->memory += memory;
+}
+
+bool ps_window_ack(struct ps_window *w, uint64_t ack, ps_time now)
+{
+    if (ack < w->first_unacked || ack > w->highest_sent) {
+        return false;
+    }
+    /* After a rewind the peer may acknowledge what is not under way yet. */
+    while (w->first_unacked <= ack) {
+        drop_first_entry(w);
+    }
+    w->last_ack_at = now;
+    if (w->in_flight == 0) {
+        w->deadline = PS_TIME_NEVER;
+    }
+    return true;
+}
+
+struct ps_window_entry *ps_window_get(struct ps_window *w, uint64_t seq)
+{
+    return entry_at(w, seq);
+}
+
+void ps_window_replace(struct ps_window *w, uint64_t seq,
+                       struct ps_packet *parcel, uint64_t memory)
+{
+    struct ps_window_entry *e = entry_at(w, seq);
+
+    w->bytes -= e->packet->payload_len;
+    w->bytes += parcel->payload_len;
+    w->memory += memory - e->memory;
+    ps_packet_unref(e->packet);
+    e->packet = parcel;
+    e->memory = memory;
+}
+
+void ps_window_rewind(struct ps_window *w)
+{
+    w->in_flight = 0;
+    w->deadline = PS_TIME_NEVER;
+    for (uint64_t seq = w->first_unacked; seq < w->first_unacked + w->count;
+         seq++) {
+        entry_at(w, seq)->tries = 0;
+    }
+}
+
+static ps_time entry_due_at(const struct ps_window *w,
+                            const struct ps_window_entry *e)
+{
+    ps_time from = e->sent_at > w->last_ack_at ? e->sent_at : w->last_ack_at;
+
+    return ps_time_add(from, e->timeout);
+}
+
+static void mark_entry_sent(struct ps_window *w, struct ps_window_entry *e,
+                            ps_time now)
+{
+    ps_time wait = w->timeout;
+
+    for (uint32_t i = 0; i < e->tries && wait < w->timeout_max; i++) {
+        wait *= 2;
+    }
+    wait = ps_time_min(wait, w->timeout_max);
+    e->timeout = wait + ps_rng_below(w->rng, wait / JITTER_DIVISOR + 1);
+    e->sent_at = now;
+    e->tries++;
+    w->deadline = ps_time_min(w->deadline, ps_time_add(now, e->timeout));
+}
+
+struct ps_window_entry *ps_window_next(struct ps_window *w, ps_time now,
+                                       uint64_t *ret_seq)
+{
+    struct ps_window_entry *e;
+
+    if (w->in_flight == w->count || w->in_flight == PS_LINK_IN_FLIGHT_MAX) {
+        return NULL;
+    }
+    *ret_seq = w->first_unacked + w->in_flight;
+    e = entry_at(w, *ret_seq);
+    w->in_flight++;
+    if (w->highest_sent < *ret_seq) {
+        w->highest_sent = *ret_seq;
+    }
+    mark_entry_sent(w, e, now);
+    return e;
+}
+
+struct ps_window_entry *ps_window_due(struct ps_window *w, ps_time now,
+                                      uint64_t *seq)
+{
+    if (*seq == 0) {
+        if (now < w->deadline) {
+            return NULL;
+        }
+        *seq = w->first_unacked;
+        w->deadline = PS_TIME_NEVER;
+    } else {
+        (*seq)++;
+    }
+    for (; *seq < w->first_unacked + w->in_flight; (*seq)++) {
+        struct ps_window_entry *e = entry_at(w, *seq);
+
+        if (entry_due_at(w, e) <= now) {
+            if (e->packet->writers == 0) {
+                mark_entry_sent(w, e, now);
+                return e;
+            }
+            e->sent_at = now; /* It has not left yet: its time begins then. */
+        }
+        w->deadline = ps_time_min(w->deadline, entry_due_at(w, e));
+    }
+    return NULL;
+}

@@ -1,0 +1,916 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* One table says which hyper-parameters there are and what they may be, one
+ * which optimizer has which of them. Names come from strangers and are escaped
+ * in what is said of them. */
+#include "core/optim/optim.h"
+
+#include "base/str.h"
+
+#include <assert.h>
+#include <math.h>
+#include <string.h>
+
+enum range {
+    ANY,          /* Any finite number. */
+    NOT_NEGATIVE, /* Zero or more. */
+    BELOW_ONE,    /* Zero or more, and less than one. */
+    UP_TO_ONE,    /* More than zero, and not more than one. */
+    SWITCH,       /* 0 or 1. */
+    ROUNDS,       /* A whole number from zero on. */
+    COUNT,        /* A whole number from one on. */
+    SCHEDULE,     /* One of enum ps_lr_kind. */
+};
+
+struct row {
+    const char *name;
+    const char *alias; /* NULL: none. */
+    enum range range;
+};
+
+static const struct row param_specs[PS_OPTIM_PARAMS] = {
+    [PS_OPTIM_LR] = {"learning_rate", "lr", NOT_NEGATIVE},
+    [PS_OPTIM_MOMENTUM] = {"momentum", NULL, BELOW_ONE},
+    [PS_OPTIM_WD] = {"wd", NULL, NOT_NEGATIVE},
+    [PS_OPTIM_RESCALE] = {"rescale_grad", "rescale", ANY},
+    [PS_OPTIM_CLIP] = {"clip_gradient", "clip", ANY},
+    [PS_OPTIM_BETA1] = {"beta1", NULL, BELOW_ONE},
+    [PS_OPTIM_BETA2] = {"beta2", NULL, BELOW_ONE},
+    [PS_OPTIM_EPSILON] = {"epsilon", "eps", NOT_NEGATIVE},
+    [PS_OPTIM_GAMMA1] = {"gamma1", NULL, BELOW_ONE},
+    [PS_OPTIM_GAMMA2] = {"gamma2", NULL, BELOW_ONE},
+    [PS_OPTIM_CENTERED] = {"centered", NULL, SWITCH},
+    [PS_OPTIM_CLIP_WEIGHTS] = {"clip_weights", NULL, ANY},
+    [PS_OPTIM_RHO] = {"rho", NULL, BELOW_ONE},
+    [PS_OPTIM_LAMDA1] = {"lamda1", "lambda1", NOT_NEGATIVE},
+    [PS_OPTIM_BETA] = {"beta", NULL, NOT_NEGATIVE},
+    [PS_OPTIM_CORRECT_BIAS] = {"correct_bias", "bias_correction", SWITCH},
+    [PS_OPTIM_SCHEDULE_DECAY] = {"schedule_decay", NULL, NOT_NEGATIVE},
+    [PS_OPTIM_WD_LH] = {"wd_lh", NULL, NOT_NEGATIVE},
+    [PS_OPTIM_LAMDA] = {"lamda", "lambda", NOT_NEGATIVE},
+    [PS_OPTIM_LAZY] = {"lazy_update", NULL, SWITCH},
+    [PS_OPTIM_BEGIN] = {"begin_num_update", NULL, ROUNDS},
+    [PS_OPTIM_ACCUMULATE] = {"accumulate", "accumulate_steps", COUNT},
+    [PS_OPTIM_LOWER_BOUND] = {"lower_bound", NULL, NOT_NEGATIVE},
+    [PS_OPTIM_UPPER_BOUND] = {"upper_bound", NULL, NOT_NEGATIVE},
+    [PS_OPTIM_ETA] = {"eta", NULL, NOT_NEGATIVE},
+    [PS_OPTIM_CORRECT_MOMENTUM] = {"momentum_correction", NULL, SWITCH},
+    [PS_OPTIM_SKIP] = {"skip_nonfinite", NULL, SWITCH},
+    [PS_OPTIM_CLIP_GLOBAL] = {"clip_global_norm", NULL, NOT_NEGATIVE},
+    [PS_OPTIM_SCHEDULER] = {"lr_scheduler", NULL, SCHEDULE},
+    [PS_OPTIM_STEP] = {"lr_scheduler_step", NULL, ROUNDS},
+    [PS_OPTIM_STEP_1] = {"lr_scheduler_step_1", NULL, ROUNDS},
+    [PS_OPTIM_STEP_1 + 1] = {"lr_scheduler_step_2", NULL, ROUNDS},
+    [PS_OPTIM_STEP_1 + 2] = {"lr_scheduler_step_3", NULL, ROUNDS},
+    [PS_OPTIM_STEP_1 + 3] = {"lr_scheduler_step_4", NULL, ROUNDS},
+    [PS_OPTIM_STEP_1 + 4] = {"lr_scheduler_step_5", NULL, ROUNDS},
+    [PS_OPTIM_STEP_1 + 5] = {"lr_scheduler_step_6", NULL, ROUNDS},
+    [PS_OPTIM_STEP_1 + 6] = {"lr_scheduler_step_7", NULL, ROUNDS},
+    [PS_OPTIM_STEP_8] = {"lr_scheduler_step_8", NULL, ROUNDS},
+    [PS_OPTIM_FACTOR] = {"lr_scheduler_factor", NULL, UP_TO_ONE},
+    [PS_OPTIM_STOP_LR] = {"lr_scheduler_stop_lr", NULL, NOT_NEGATIVE},
+    [PS_OPTIM_MAX_UPDATE] = {"lr_scheduler_max_update", NULL, ROUNDS},
+    [PS_OPTIM_POWER] = {"lr_scheduler_power", NULL, NOT_NEGATIVE},
+    [PS_OPTIM_FINAL_LR] = {"lr_scheduler_final_lr", NULL, NOT_NEGATIVE},
+    [PS_OPTIM_WARMUP_STEPS] = {"lr_scheduler_warmup_steps", NULL, ROUNDS},
+    [PS_OPTIM_WARMUP_BEGIN_LR] = {"lr_scheduler_warmup_begin_lr", NULL,
+                                  NOT_NEGATIVE},
+    [PS_OPTIM_WARMUP_CONSTANT] = {"lr_scheduler_warmup_constant", NULL, SWITCH},
+};
+
+_Static_assert(PS_OPTIM_PARAMS <= 64, "they are a set in 64 bits");
+
+enum {
+    SGD = -1,  /* Has a job op of its own. */
+    LARS = -2, /* Is that of SGD with another rate. */
+};
+
+struct param_default {
+    enum ps_optim_param param;
+    double value;
+};
+
+#define OWN_PARAMS_MAX 8u
+
+struct ps_optim_kind {
+    const char *name;
+    int step; /* enum ps_step_kind of its plain form, or SGD. */
+    bool has_rate;
+    bool is_bare; /* No wd and no clip_gradient. */
+    unsigned param_count;
+    struct param_default
+        params[OWN_PARAMS_MAX]; /* What else it has, with the defaults. */
+};
+
+static const struct ps_optim_kind optim_kinds[] = {
+    {"sgd", SGD, true, false, 2, {{PS_OPTIM_LR, .01}, {PS_OPTIM_MOMENTUM, 0}}},
+    {"nag",
+     PS_STEP_NAG,
+     true,
+     false,
+     2,
+     {{PS_OPTIM_LR, .01}, {PS_OPTIM_MOMENTUM, 0}}},
+    {"adam",
+     PS_STEP_ADAM,
+     true,
+     false,
+     4,
+     {{PS_OPTIM_LR, .001},
+      {PS_OPTIM_BETA1, .9},
+      {PS_OPTIM_BETA2, .999},
+      {PS_OPTIM_EPSILON, 1e-8}}},
+    {"adamw",
+     PS_STEP_ADAMW,
+     true,
+     false,
+     5,
+     {{PS_OPTIM_LR, .001},
+      {PS_OPTIM_BETA1, .9},
+      {PS_OPTIM_BETA2, .999},
+      {PS_OPTIM_EPSILON, 1e-6},
+      {PS_OPTIM_CORRECT_BIAS, 1}}},
+    {"adagrad",
+     PS_STEP_ADAGRAD,
+     true,
+     false,
+     2,
+     {{PS_OPTIM_LR, .01}, {PS_OPTIM_EPSILON, 1e-7}}},
+    {"rmsprop",
+     PS_STEP_RMSPROP,
+     true,
+     false,
+     6,
+     {{PS_OPTIM_LR, .001},
+      {PS_OPTIM_GAMMA1, .9},
+      {PS_OPTIM_GAMMA2, .9},
+      {PS_OPTIM_EPSILON, 1e-8},
+      {PS_OPTIM_CENTERED, 0},
+      {PS_OPTIM_CLIP_WEIGHTS, 0}}},
+    {"adadelta",
+     PS_STEP_ADADELTA,
+     false,
+     false,
+     2,
+     {{PS_OPTIM_RHO, .9}, {PS_OPTIM_EPSILON, 1e-5}}},
+    {"ftrl",
+     PS_STEP_FTRL,
+     true,
+     false,
+     3,
+     {{PS_OPTIM_LR, .1}, {PS_OPTIM_LAMDA1, .01}, {PS_OPTIM_BETA, 1}}},
+    {"adamax",
+     PS_STEP_ADAMAX,
+     true,
+     false,
+     3,
+     {{PS_OPTIM_LR, .002}, {PS_OPTIM_BETA1, .9}, {PS_OPTIM_BETA2, .999}}},
+    {"nadam",
+     PS_STEP_NADAM,
+     true,
+     false,
+     5,
+     {{PS_OPTIM_LR, .001},
+      {PS_OPTIM_BETA1, .9},
+      {PS_OPTIM_BETA2, .999},
+      {PS_OPTIM_EPSILON, 1e-8},
+      {PS_OPTIM_SCHEDULE_DECAY, .004}}},
+    {"ftml",
+     PS_STEP_FTML,
+     true,
+     false,
+     4,
+     {{PS_OPTIM_LR, .01},
+      {PS_OPTIM_BETA1, .6},
+      {PS_OPTIM_BETA2, .999},
+      {PS_OPTIM_EPSILON, 1e-8}}},
+    {"signum",
+     PS_STEP_SIGNUM,
+     true,
+     false,
+     3,
+     {{PS_OPTIM_LR, .01}, {PS_OPTIM_MOMENTUM, .9}, {PS_OPTIM_WD_LH, 0}}},
+    {"signsgd", PS_STEP_SIGNSGD, true, false, 1, {{PS_OPTIM_LR, .01}}},
+    {"dcasgd",
+     PS_STEP_DCASGD,
+     true,
+     false,
+     3,
+     {{PS_OPTIM_LR, .01}, {PS_OPTIM_MOMENTUM, 0}, {PS_OPTIM_LAMDA, .04}}},
+    {"groupadagrad",
+     PS_STEP_GROUP_ADAGRAD,
+     true,
+     false,
+     2,
+     {{PS_OPTIM_LR, .01}, {PS_OPTIM_EPSILON, 1e-5}}},
+    {"lamb",
+     PS_STEP_LAMB,
+     true,
+     false,
+     7,
+     {{PS_OPTIM_LR, .001},
+      {PS_OPTIM_BETA1, .9},
+      {PS_OPTIM_BETA2, .999},
+      {PS_OPTIM_EPSILON, 1e-6},
+      {PS_OPTIM_CORRECT_BIAS, 1},
+      {PS_OPTIM_LOWER_BOUND, 0},
+      {PS_OPTIM_UPPER_BOUND, 0}}},
+    {"lars",
+     LARS,
+     true,
+     false,
+     5,
+     {{PS_OPTIM_LR, .01},
+      {PS_OPTIM_MOMENTUM, 0},
+      {PS_OPTIM_ETA, .001},
+      {PS_OPTIM_EPSILON, 0},
+      {PS_OPTIM_CORRECT_MOMENTUM, 1}}},
+    {"test", PS_STEP_TEST, false, true, 0, {{PS_OPTIM_LR, 0}}},
+};
+
+#define KINDS (sizeof(optim_kinds) / sizeof(optim_kinds[0]))
+
+/* Defaults of what all have in common, and of schedules. */
+static const struct param_default common_defaults[] = {
+    {PS_OPTIM_RESCALE, 1}, {PS_OPTIM_FACTOR, 1}, {PS_OPTIM_STOP_LR, 1e-8},
+    {PS_OPTIM_POWER, 2},   {PS_OPTIM_LAZY, 1},   {PS_OPTIM_ACCUMULATE, 1},
+};
+
+/* Has a step for rows alone, as in the classic store. */
+static bool kind_has_row_step(const struct ps_optim_kind *kind)
+{
+    return kind->step == SGD || kind->step == PS_STEP_ADAM ||
+           kind->step == PS_STEP_ADAGRAD || kind->step == PS_STEP_FTRL ||
+           kind->step == PS_STEP_GROUP_ADAGRAD;
+}
+
+static const char *text_or_empty(const char *s)
+{
+    return s != NULL ? s : "";
+}
+
+static bool kind_has_param(const struct ps_optim_kind *kind, unsigned param)
+{
+    if (param == PS_OPTIM_LAZY) {
+        return kind_has_row_step(kind);
+    }
+    if (param == PS_OPTIM_RESCALE || param == PS_OPTIM_BEGIN ||
+        param == PS_OPTIM_ACCUMULATE) {
+        return true;
+    }
+    if (param == PS_OPTIM_WD) {
+        return !kind->is_bare && kind->step != PS_STEP_GROUP_ADAGRAD;
+    }
+    if (param == PS_OPTIM_SKIP || param == PS_OPTIM_CLIP_GLOBAL) {
+        return kind->step != PS_STEP_GROUP_ADAGRAD; /* Of whole arrays. */
+    }
+    if (param == PS_OPTIM_CLIP) {
+        return !kind->is_bare;
+    }
+    if (param >= PS_OPTIM_SCHEDULER) {
+        return kind->has_rate;
+    }
+    for (unsigned i = 0; i < kind->param_count; i++) {
+        if (kind->params[i].param == param) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* PS_OPTIM_PARAMS: the optimizer has none of that name. */
+static unsigned find_param(const struct ps_optim_kind *kind, const char *name)
+{
+    for (unsigned i = 0; i < PS_OPTIM_PARAMS; i++) {
+        if (kind_has_param(kind, i) &&
+            (strcmp(name, param_specs[i].name) == 0 ||
+             (param_specs[i].alias != NULL &&
+              strcmp(name, param_specs[i].alias) == 0))) {
+            return i;
+        }
+    }
+    return PS_OPTIM_PARAMS;
+}
+
+static const struct ps_optim_kind *find_kind(const char *name)
+{
+    for (size_t i = 0; i < KINDS; i++) {
+        if (strcmp(name, optim_kinds[i].name) == 0) {
+            return &optim_kinds[i];
+        }
+    }
+    return NULL;
+}
+
+/* NULL when the value may be, else what it would have to be. */
+static const char *range_violation(enum range range, double v)
+{
+    if (!isfinite(v)) {
+        return "must be a finite number";
+    }
+    switch (range) {
+    case ANY:
+        return NULL;
+    case NOT_NEGATIVE:
+        return v >= 0 ? NULL : "must not be negative";
+    case BELOW_ONE:
+        return v >= 0 && v < 1 ? NULL : "must be at least 0 and less than 1";
+    case UP_TO_ONE:
+        return v > 0 && v <= 1 ? NULL : "must be above 0 and at most 1";
+    case SWITCH:
+        return v == 0 || v == 1 ? NULL : "must be 0 or 1";
+    case ROUNDS:
+        return v >= 0 && v <= 1e15 && floor(v) == v
+                   ? NULL
+                   : "must be a whole number of rounds";
+    case COUNT:
+        return v >= 1 && v <= 1e6 && floor(v) == v
+                   ? NULL
+                   : "must be a whole number from 1 to 1000000";
+    case SCHEDULE:
+        return v >= 0 && v <= PS_LR_COSINE && floor(v) == v
+                   ? NULL
+                   : "must be 0 (constant), 1 (factor), 2 (multifactor), 3 "
+                     "(poly) or 4 (cosine)";
+    }
+    return NULL;
+}
+
+static int accept_param(const struct ps_rec_param *p, uint64_t *seen,
+                        struct ps_optim *o, struct ps_str *why)
+{
+    const char *name = text_or_empty(p->name);
+    unsigned param = find_param(o->kind, name);
+
+    if (param == PS_OPTIM_PARAMS) {
+        const char *before = "";
+
+        ps_str_addf(why, "%s has no hyper-parameter '", o->kind->name);
+        ps_str_add_escaped(why, name, strlen(name), 32);
+        ps_str_add(why, "'; it has");
+        for (unsigned i = 0; i < PS_OPTIM_SCHEDULER; i++) {
+            if (kind_has_param(o->kind, i)) {
+                ps_str_addf(why, "%s %s", before, param_specs[i].name);
+                before = ",";
+            }
+        }
+        ps_str_add(why, o->kind->has_rate ? ", lr_scheduler" : "");
+        return PS_E_INVAL;
+    }
+    if ((*seen & (uint64_t)1 << param) != 0) {
+        ps_str_addf(why, "%s of %s is given twice", param_specs[param].name,
+                    o->kind->name);
+        return PS_E_INVAL;
+    }
+    *seen |= (uint64_t)1 << param;
+
+    const char *must = range_violation(param_specs[param].range, p->value);
+    if (must != NULL) {
+        ps_str_addf(why, "%s of %s %s, not %g", param_specs[param].name,
+                    o->kind->name, must, p->value);
+        return PS_E_INVAL;
+    }
+    o->value[param] = p->value;
+    return 0;
+}
+
+static uint64_t param_rounds(const struct ps_optim *o, unsigned param)
+{
+    return (uint64_t)o->value[param];
+}
+
+/* What the numbers of a schedule must be to each other. */
+static int parse_schedule(struct ps_optim *o, struct ps_str *why)
+{
+    const double *v = o->value;
+    struct ps_lr *lr = &o->lr;
+
+    *lr = (struct ps_lr){
+        .kind = (enum ps_lr_kind)(int)v[PS_OPTIM_SCHEDULER],
+        .base_rate = v[PS_OPTIM_LR],
+        .factor = v[PS_OPTIM_FACTOR],
+        .min_rate = v[PS_OPTIM_STOP_LR],
+        .step_rounds = param_rounds(o, PS_OPTIM_STEP),
+        .max_update = param_rounds(o, PS_OPTIM_MAX_UPDATE),
+        .power = v[PS_OPTIM_POWER],
+        .final_rate = v[PS_OPTIM_FINAL_LR],
+        .warmup_rounds = param_rounds(o, PS_OPTIM_WARMUP_STEPS),
+        .warmup_rate = v[PS_OPTIM_WARMUP_BEGIN_LR],
+        .warmup_is_constant = v[PS_OPTIM_WARMUP_CONSTANT] != 0,
+    };
+    for (unsigned i = 0; i < PS_LR_MILESTONES_MAX; i++) {
+        lr->milestones[i] = param_rounds(o, PS_OPTIM_STEP_1 + i);
+    }
+    switch (lr->kind) {
+    case PS_LR_CONSTANT:
+        break;
+    case PS_LR_FACTOR:
+        if (lr->step_rounds == 0) {
+            ps_str_add(why, "the factor schedule needs lr_scheduler_step of at "
+                            "least one round");
+            return PS_E_INVAL;
+        }
+        break;
+    case PS_LR_MULTIFACTOR:
+        for (unsigned i = 0; i < PS_LR_MILESTONES_MAX; i++) {
+            bool follows = i > 0 && lr->milestones[i] != 0;
+
+            if ((i == 0 && lr->milestones[0] == 0) ||
+                (follows && lr->milestones[i] <= lr->milestones[i - 1]) ||
+                (follows && lr->milestones[i - 1] == 0)) {
+                ps_str_add(why, "the multifactor schedule needs "
+                                "lr_scheduler_step_1 and so on to rise");
+                return PS_E_INVAL;
+            }
+        }
+        break;
+    case PS_LR_POLY:
+    case PS_LR_COSINE:
+        if (lr->max_update <= lr->warmup_rounds) {
+            ps_str_add(why, "this schedule needs lr_scheduler_max_update "
+                            "beyond lr_scheduler_warmup_steps");
+            return PS_E_INVAL;
+        }
+        break;
+    }
+    return 0;
+}
+
+static int parse_optim(const char *name, const struct ps_rec_param *params,
+                       uint32_t count, struct ps_optim *o, struct ps_str *why)
+{
+    uint64_t seen = 0;
+
+    name = text_or_empty(name);
+    *o = (struct ps_optim){.kind = find_kind(name)};
+    if (o->kind == NULL) {
+        ps_str_add(why, "no optimizer is called '");
+        ps_str_add_escaped(why, name, strlen(name), 32);
+        ps_str_add(why, "'; there is");
+        for (size_t i = 0; i < KINDS; i++) {
+            ps_str_addf(why, "%s %s", i > 0 ? "," : "", optim_kinds[i].name);
+        }
+        return PS_E_UNSUPPORTED;
+    }
+    for (size_t i = 0; i < sizeof(common_defaults) / sizeof(common_defaults[0]);
+         i++) {
+        o->value[common_defaults[i].param] = common_defaults[i].value;
+    }
+    for (unsigned i = 0; i < o->kind->param_count; i++) {
+        o->value[o->kind->params[i].param] = o->kind->params[i].value;
+    }
+    for (uint32_t i = 0; i < count; i++) {
+        int rc = accept_param(&params[i], &seen, o, why);
+
+        if (rc != 0) {
+            return rc;
+        }
+    }
+    return parse_schedule(o, why);
+}
+
+int ps_optim_check(const char *name, const struct ps_rec_param *params,
+                   uint32_t count, char *why, size_t why_cap)
+{
+    struct ps_optim o;
+    struct ps_str s;
+
+    ps_str_init(&s, why, why_cap);
+    return parse_optim(name, params, count, &o, &s);
+}
+
+int ps_optim_parse(const char *name, const struct ps_rec_param *params,
+                   uint32_t count, struct ps_optim *ret)
+{
+    struct ps_optim o;
+    char why[1];
+    struct ps_str s;
+
+    ps_str_init(&s, why, sizeof(why));
+    int rc = parse_optim(name, params, count, &o, &s);
+    if (rc == 0) {
+        *ret = o;
+    }
+    return rc;
+}
+
+int ps_optim_check_change(const char *optimizer,
+                          const struct ps_rec_change *change,
+                          const char **ret_name, char *why, size_t why_cap)
+{
+    static const unsigned live[] = {PS_OPTIM_LR, PS_OPTIM_WD, PS_OPTIM_RESCALE,
+                                    PS_OPTIM_CLIP};
+    const struct ps_optim_kind *kind = find_kind(text_or_empty(optimizer));
+    const char *name = text_or_empty(change->name);
+    const char *before = "";
+    struct ps_str s;
+
+    assert(kind != NULL);
+    ps_str_init(&s, why, why_cap);
+    const unsigned param = find_param(kind, name);
+
+    for (size_t i = 0; i < sizeof(live) / sizeof(live[0]); i++) {
+        if (live[i] != param) {
+            continue;
+        }
+        const char *must = range_violation(param_specs[param].range,
+                                           change->value);
+
+        if (must != NULL) {
+            ps_str_addf(&s, "%s of %s %s, not %g", param_specs[param].name,
+                        kind->name, must, change->value);
+            return PS_E_INVAL;
+        }
+        *ret_name = param_specs[param].name;
+        return 0;
+    }
+    ps_str_addf(&s, "%s cannot change '", kind->name);
+    ps_str_add_escaped(&s, name, strlen(name), 32);
+    ps_str_add(&s, "' while the job runs; it can change");
+    for (size_t i = 0; i < sizeof(live) / sizeof(live[0]); i++) {
+        if (kind_has_param(kind, live[i])) {
+            ps_str_addf(&s, "%s %s", before, param_specs[live[i]].name);
+            before = ",";
+        }
+    }
+    return PS_E_INVAL;
+}
+
+/* Is its step one of SGD? */
+static bool is_sgd(const struct ps_optim *o)
+{
+    return o->kind->step == SGD || o->kind->step == LARS;
+}
+
+/* Which of the forms of an optimizer it is. SGD has none. */
+static enum ps_step_kind step_kind(const struct ps_optim *o)
+{
+    assert(!is_sgd(o));
+    if (o->kind->step == PS_STEP_RMSPROP && o->value[PS_OPTIM_CENTERED] != 0) {
+        return PS_STEP_RMSPROP_CENTERED;
+    }
+    if (o->kind->step == PS_STEP_SIGNUM && o->value[PS_OPTIM_MOMENTUM] == 0) {
+        return PS_STEP_SIGNSGD;
+    }
+    return (enum ps_step_kind)o->kind->step;
+}
+
+uint64_t ps_optim_rounds_per_step(const struct ps_optim *o)
+{
+    return param_rounds(o, PS_OPTIM_ACCUMULATE);
+}
+
+unsigned ps_optim_state_count(const struct ps_optim *o)
+{
+    if (is_sgd(o)) {
+        return o->value[PS_OPTIM_MOMENTUM] != 0 ? 1 : 0;
+    }
+    return ps_step_states(step_kind(o));
+}
+
+bool ps_optim_needs_rows(const struct ps_optim *o)
+{
+    return o->kind->step == PS_STEP_GROUP_ADAGRAD;
+}
+
+bool ps_optim_needs_norms(const struct ps_optim *o)
+{
+    return ps_optim_first_stage(o, &(struct ps_optim_step_params){0}) !=
+           PS_STAGE_LAST;
+}
+
+bool ps_optim_clips_global_norm(const struct ps_optim *o)
+{
+    return o->value[PS_OPTIM_CLIP_GLOBAL] > 0;
+}
+
+bool ps_optim_skips_nonfinite(const struct ps_optim *o)
+{
+    return o->value[PS_OPTIM_SKIP] != 0;
+}
+
+bool ps_optim_is_lazy(const struct ps_optim *o)
+{
+    return kind_has_row_step(o->kind) && o->value[PS_OPTIM_LAZY] != 0;
+}
+
+bool ps_optim_state_is_weight(const struct ps_optim *o, unsigned i)
+{
+    return o->kind->step == PS_STEP_DCASGD && i == 1;
+}
+
+/* ------------------------------------------------------------ one step */
+
+/* 1 - beta^t, what is still missing from a mean that began at zero. */
+static double bias_correction(double beta, uint64_t t)
+{
+    return 1 - pow(beta, (double)t);
+}
+
+/* Nadam's factor of step t. */
+static double nadam_momentum(const struct ps_optim *o, uint64_t t)
+{
+    return o->value[PS_OPTIM_BETA1] *
+           (1 - 0.5 * pow(0.96, (double)t * o->value[PS_OPTIM_SCHEDULE_DECAY]));
+}
+
+/* The product of all factors up to t, made anew each time: soon it is too
+ * small to be seen beside 1. The few that would take long to get there end
+ * with the limit that the factors have by then. */
+#define NADAM_TERMS_MAX 100000u
+
+static double nadam_momentum_product(const struct ps_optim *o, uint64_t t)
+{
+    double product = 1;
+
+    for (uint64_t i = 1; i <= t && product > 1e-20; i++) {
+        if (i > NADAM_TERMS_MAX) {
+            return product * pow(o->value[PS_OPTIM_BETA1], (double)(t - i + 1));
+        }
+        product *= nadam_momentum(o, i);
+    }
+    return product;
+}
+
+static void fill_nadam(const struct ps_optim *o, uint64_t t,
+                       struct ps_step *step)
+{
+    double product = nadam_momentum_product(o, t);
+    double now = nadam_momentum(o, t);
+    double next = nadam_momentum(o, t + 1);
+
+    step->k[0] = (1 - now) / (1 - product);
+    step->k[1] = next / (1 - product * next);
+    step->k[2] = bias_correction(step->beta2, t);
+}
+
+static void fill_step(const struct ps_optim *o, uint64_t t,
+                      struct ps_step *step)
+{
+    const double *v = o->value;
+
+    switch (step->kind) {
+    case PS_STEP_KEEP:
+    case PS_STEP_ADAGRAD:
+    case PS_STEP_TEST:
+    case PS_STEP_GROUP_ADAGRAD:
+    case PS_STEP_GRADIENT:
+    case PS_STEP_ALONG:
+        break;
+    case PS_STEP_LAMB:
+        step->k[0] = v[PS_OPTIM_CORRECT_BIAS] != 0
+                         ? bias_correction(step->beta1, t)
+                         : 1;
+        step->k[1] = v[PS_OPTIM_CORRECT_BIAS] != 0
+                         ? bias_correction(step->beta2, t)
+                         : 1;
+        break;
+    case PS_STEP_NAG:
+        step->beta1 = v[PS_OPTIM_MOMENTUM];
+        break;
+    case PS_STEP_ADAM:
+        step->lr *= sqrt(bias_correction(step->beta2, t)) /
+                    bias_correction(step->beta1, t);
+        break;
+    case PS_STEP_ADAMW:
+        if (v[PS_OPTIM_CORRECT_BIAS] != 0) {
+            step->lr *= sqrt(bias_correction(step->beta2, t)) /
+                        bias_correction(step->beta1, t);
+        }
+        break;
+    case PS_STEP_RMSPROP:
+    case PS_STEP_RMSPROP_CENTERED:
+        step->beta1 = v[PS_OPTIM_GAMMA1];
+        step->beta2 = v[PS_OPTIM_GAMMA2];
+        step->k[0] = v[PS_OPTIM_CLIP_WEIGHTS] > 0 ? v[PS_OPTIM_CLIP_WEIGHTS]
+                                                  : (double)INFINITY;
+        break;
+    case PS_STEP_ADADELTA:
+        step->beta1 = v[PS_OPTIM_RHO];
+        break;
+    case PS_STEP_FTRL:
+        step->k[0] = v[PS_OPTIM_LAMDA1];
+        step->k[1] = v[PS_OPTIM_BETA];
+        break;
+    case PS_STEP_ADAMAX:
+        step->lr /= bias_correction(step->beta1, t);
+        break;
+    case PS_STEP_NADAM:
+        fill_nadam(o, t, step);
+        break;
+    case PS_STEP_FTML:
+        step->k[0] = bias_correction(step->beta1, t) / step->lr;
+        step->k[1] = bias_correction(step->beta2, t);
+        break;
+    case PS_STEP_SIGNUM:
+        step->beta1 = v[PS_OPTIM_MOMENTUM];
+        step->k[0] = 1 - step->lr * v[PS_OPTIM_WD_LH];
+        break;
+    case PS_STEP_SIGNSGD:
+        step->k[0] = 1 - step->lr * step->wd;
+        break;
+    case PS_STEP_DCASGD:
+        step->beta1 = v[PS_OPTIM_MOMENTUM];
+        step->k[0] = v[PS_OPTIM_LAMDA];
+        break;
+    }
+}
+
+/* Both divide by the rate; a rate this small moves nothing. */
+#define RATE_NEGLIGIBLE 1e-30
+
+/* The declaration with what has been changed up to this round. */
+static struct ps_optim optim_at_round(const struct ps_optim *o, uint64_t round)
+{
+    struct ps_optim now = *o;
+
+    for (uint32_t i = 0; i < o->changes.count; i++) {
+        const struct ps_rec_change *c = &o->changes.list[i];
+
+        if (c->round <= round) {
+            now.value[find_param(o->kind, c->name)] = c->value;
+        }
+    }
+    now.lr.base_rate = now.value[PS_OPTIM_LR];
+    return now;
+}
+
+static uint64_t step_number_of(const struct ps_optim *o,
+                               const struct ps_optim_step_params *at)
+{
+    return at->step_number + param_rounds(o, PS_OPTIM_BEGIN);
+}
+
+/* LARS: the momentum has grown with the rate of the step before. */
+static double momentum_of_step(const struct ps_optim *o,
+                               const struct ps_optim_step_params *at)
+{
+    const double given = o->value[PS_OPTIM_MOMENTUM];
+
+    if (o->kind->step != LARS || o->value[PS_OPTIM_CORRECT_MOMENTUM] == 0 ||
+        at->step_number <= 1) {
+        return given;
+    }
+    const struct ps_optim old = optim_at_round(o, at->round - 1);
+    const double before = ps_lr_at(&old.lr, step_number_of(o, at) - 1);
+
+    return before != 0
+               ? given * (ps_lr_at(&o->lr, step_number_of(o, at)) / before)
+               : given;
+}
+
+/* The kind of this part of a step that is none of SGD. */
+static enum ps_step_kind stage_step_kind(const struct ps_optim *o,
+                                         enum ps_stage stage)
+{
+    switch (stage) {
+    case PS_STAGE_GRADIENT:
+        return PS_STEP_GRADIENT;
+    case PS_STAGE_DIRECTION:
+        break;
+    case PS_STAGE_LAST:
+        return step_kind(o) == PS_STEP_LAMB ? PS_STEP_ALONG : step_kind(o);
+    }
+    return step_kind(o);
+}
+
+static void plan_step(const struct ps_optim *o,
+                      const struct ps_optim_step_params *at, struct ps_job *job)
+{
+    const double *v = o->value;
+    const uint64_t t = step_number_of(o, at);
+    const double lr = o->kind->has_rate
+                          ? ps_lr_at(&o->lr, t) * at->lr_mult * at->trust_ratio
+                          : 0;
+    const double wd = v[PS_OPTIM_WD] * at->wd_mult;
+
+    if (is_sgd(o) && at->stage == PS_STAGE_LAST) {
+        job->op = PS_JOB_SGD;
+        job->sgd = (struct ps_sgd){
+            .lr = lr,
+            .momentum = momentum_of_step(o, at),
+            .wd = wd,
+            .rescale = v[PS_OPTIM_RESCALE] * at->grad_scale,
+            .clip = v[PS_OPTIM_CLIP],
+        };
+        return;
+    }
+    job->op = PS_JOB_STEP;
+    job->direction_only = at->stage != PS_STAGE_LAST;
+    job->step = (struct ps_step){
+        .kind = stage_step_kind(o, at->stage),
+        .lr = lr,
+        .wd = wd,
+        .rescale = v[PS_OPTIM_RESCALE] * at->grad_scale,
+        .clip = v[PS_OPTIM_CLIP],
+        .beta1 = v[PS_OPTIM_BETA1],
+        .beta2 = v[PS_OPTIM_BETA2],
+        .epsilon = v[PS_OPTIM_EPSILON],
+    };
+    if ((job->step.kind == PS_STEP_FTRL || job->step.kind == PS_STEP_FTML) &&
+        lr < RATE_NEGLIGIBLE) {
+        job->step.kind = PS_STEP_KEEP;
+    }
+    fill_step(o, t, &job->step);
+}
+
+void ps_optim_plan_step(const struct ps_optim *o,
+                        const struct ps_optim_step_params *at,
+                        struct ps_job *job)
+{
+    assert(at->step_number >= 1);
+    if (o->changes.count == 0) {
+        plan_step(o, at, job);
+    } else {
+        const struct ps_optim now = optim_at_round(o, at->round);
+
+        plan_step(&now, at, job);
+    }
+}
+
+/* ---------------------------------------------------------------- norms */
+
+enum ps_stage ps_optim_first_stage(const struct ps_optim *o,
+                                   const struct ps_optim_step_params *at)
+{
+    if (ps_optim_skips_nonfinite(o) || ps_optim_clips_global_norm(o) ||
+        (o->kind->step == LARS && !at->norm_exempt)) {
+        return PS_STAGE_GRADIENT;
+    }
+    return o->kind->step == PS_STEP_LAMB ? PS_STAGE_DIRECTION : PS_STAGE_LAST;
+}
+
+enum ps_stage ps_optim_next_stage(const struct ps_optim *o,
+                                  const struct ps_optim_step_params *at)
+{
+    return at->stage == PS_STAGE_GRADIENT && o->kind->step == PS_STEP_LAMB
+               ? PS_STAGE_DIRECTION
+               : PS_STAGE_LAST;
+}
+
+bool ps_optim_needs_weight_norm(const struct ps_optim *o,
+                                const struct ps_optim_step_params *at)
+{
+    return at->stage == PS_STAGE_DIRECTION ||
+           (o->kind->step == LARS && !at->norm_exempt);
+}
+
+/* What makes the norm of all s g the one that is allowed, where it is more. */
+static double global_clip_scale(const struct ps_optim *o, double all_square)
+{
+    const double most = o->value[PS_OPTIM_CLIP_GLOBAL];
+    const double scale =
+        most / (fabs(o->value[PS_OPTIM_RESCALE]) * sqrt(all_square) + 1e-8);
+
+    return most > 0 && scale < 1 ? scale : 1;
+}
+
+/* eta |w| / (|s g| + wd |w| + epsilon) */
+static double lars_ratio(const struct ps_optim *o,
+                         const struct ps_optim_norms *norms,
+                         const struct ps_optim_step_params *at)
+{
+    const double *v = o->value;
+    const double w = sqrt(norms->weight_square_sum);
+    const double g = fabs(v[PS_OPTIM_RESCALE] * at->grad_scale) *
+                     sqrt(norms->square_sum);
+
+    if (w == 0 || g == 0) {
+        return 1;
+    }
+    return v[PS_OPTIM_ETA] * w /
+           (g + v[PS_OPTIM_WD] * at->wd_mult * w + v[PS_OPTIM_EPSILON]);
+}
+
+/* |w|, limited, by |u| */
+static double lamb_ratio(const struct ps_optim *o,
+                         const struct ps_optim_norms *norms)
+{
+    const double low = o->value[PS_OPTIM_LOWER_BOUND];
+    const double high = o->value[PS_OPTIM_UPPER_BOUND];
+    const double u = sqrt(norms->square_sum);
+    double w = sqrt(norms->weight_square_sum);
+
+    w = low > 0 && w < low ? low : w;
+    w = high > 0 && w > high ? high : w;
+    return w == 0 || u == 0 ? 1 : w / u;
+}
+
+bool ps_optim_apply_norms(const struct ps_optim *o,
+                          const struct ps_optim_norms *norms,
+                          struct ps_optim_step_params *at)
+{
+    const struct ps_optim now = optim_at_round(o, at->round);
+
+    if (at->stage == PS_STAGE_DIRECTION) {
+        /* Without a norm there is no direction. */
+        at->trust_ratio = norms->nonfinite_count > 0 ? (double)NAN
+                                                     : lamb_ratio(&now, norms);
+    } else if (norms->nonfinite_count > 0) {
+        return !ps_optim_skips_nonfinite(o);
+    } else {
+        at->grad_scale = global_clip_scale(&now, norms->global_square_sum);
+        if (ps_optim_needs_weight_norm(o, at)) {
+            at->trust_ratio = lars_ratio(&now, norms, at);
+        }
+    }
+    return true;
+}

@@ -1,0 +1,68 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* credit = what was received - what is held + the window, and never less than
+ * was announced before. A raise is no state of its own: it is announced credit
+ * that the rule catches up with later. */
+#include "core/round/credit.h"
+
+#include "base/limits.h"
+#include "base/num.h"
+
+#include <string.h>
+
+void ps_credit_init(struct ps_credit *f, const struct ps_credit_limits *limits)
+{
+    memset(f, 0, sizeof(*f));
+    f->initial = limits->initial != 0 ? limits->initial : PS_CREDIT_INITIAL;
+    f->window = ps_max_u64(limits->window, f->initial);
+    ps_credit_reset(f);
+}
+
+void ps_credit_reset(struct ps_credit *f)
+{
+    f->received = 0;
+    f->announced = f->initial;
+}
+
+bool ps_credit_admits(const struct ps_credit *f, uint64_t len)
+{
+    return len <= PS_PAYLOAD_MAX &&
+           f->received + len < f->announced + PS_PAYLOAD_MAX;
+}
+
+void ps_credit_on_receive(struct ps_credit *f, uint64_t len)
+{
+    f->received += len;
+}
+
+static uint64_t allowed_credit(const struct ps_credit *f, uint64_t held)
+{
+    uint64_t reach = f->received + f->window;
+
+    return held < reach ? reach - held : 0;
+}
+
+uint64_t ps_credit_announce(struct ps_credit *f, uint64_t held)
+{
+    f->announced = ps_max_u64(f->announced, allowed_credit(f, held));
+    return f->announced;
+}
+
+bool ps_credit_announce_due(const struct ps_credit *f, uint64_t held)
+{
+    uint64_t now = allowed_credit(f, held);
+
+    return now > f->announced &&
+           (now - f->announced >= f->window / 2 || ps_credit_is_exhausted(f));
+}
+
+bool ps_credit_is_exhausted(const struct ps_credit *f)
+{
+    return f->received >= f->announced;
+}
+
+void ps_credit_grant_extra(struct ps_credit *f)
+{
+    /* The last frame may have gone beyond the credit by more than this. */
+    f->announced = ps_max_u64(f->announced, f->received) +
+                   ps_max_u64(f->window / 4, 1);
+}

@@ -1,0 +1,144 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The tree over places is a row of perfect trees, one for each binary digit of
+ * their number, largest first. Within a perfect tree of level n, a half that
+ * gives nothing drops out and the other half stands for the whole, at level n.
+ * Level n is therefore handed down to the half that is left, and n - 1 to both
+ * when there are two; what arrives at a leaf is the level of its source. The
+ * kernel's counter then carries exactly where two halves meet: what lies below
+ * a tree on its stack has that tree's level or a higher one, so nothing is
+ * added across a border. */
+#include "core/round/round.h"
+
+#include "base/alloc.h"
+
+#include <string.h>
+
+void ps_round_init(struct ps_round *r, uint32_t size)
+{
+    memset(r, 0, sizeof(*r));
+    r->size = size;
+    ps_bits_init(&r->contributed, size);
+    r->contributions = ps_calloc(size, sizeof(*r->contributions));
+}
+
+void ps_round_release_payloads(struct ps_round *r)
+{
+    for (uint32_t i = 0; r->contributions != NULL && i < r->size; i++) {
+        ps_buf_unref(r->contributions[i].buf);
+        r->contributions[i] = (struct ps_slice){0};
+    }
+}
+
+void ps_round_fini(struct ps_round *r)
+{
+    ps_round_release_payloads(r);
+    ps_free(r->contributions);
+    ps_bits_fini(&r->contributed);
+    memset(r, 0, sizeof(*r));
+}
+
+bool ps_round_contribute(struct ps_round *r, uint32_t place,
+                         const struct ps_slice *slice, uint64_t weight)
+{
+    if (!ps_bits_set(&r->contributed, place)) {
+        return false;
+    }
+    if (slice != NULL) {
+        r->contributions[place] = *slice;
+        ps_buf_ref(slice->buf);
+        r->nonempty++;
+        r->weight += weight;
+        r->bytes += slice->len;
+    }
+    return true;
+}
+
+bool ps_round_has_contributed(const struct ps_round *r, uint32_t place)
+{
+    return ps_bits_get(&r->contributed, place);
+}
+
+bool ps_round_is_complete(const struct ps_round *r)
+{
+    return ps_bits_full(&r->contributed);
+}
+
+const struct ps_slice *ps_round_first_nonempty(const struct ps_round *r)
+{
+    for (uint32_t i = 0; i < r->size; i++) {
+        if (r->contributions[i].buf != NULL) {
+            return &r->contributions[i];
+        }
+    }
+    return NULL;
+}
+
+static bool subtree_has_payload(const struct ps_round *r, uint32_t from,
+                                uint32_t count)
+{
+    for (uint32_t i = from; i < from + count; i++) {
+        if (r->contributions[i].buf != NULL) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* The perfect tree over `count` places from `from` on, which gives something,
+ * as a whole of level `level`. */
+static void add_subtree_sources(const struct ps_round *r, uint32_t from,
+                                uint32_t count, uint8_t level,
+                                struct ps_compute *c)
+{
+    uint32_t half = count / 2;
+
+    if (count == 1) {
+        ps_compute_add_src(c, &r->contributions[from], level);
+        return;
+    }
+    bool left = subtree_has_payload(r, from, half);
+    bool right = subtree_has_payload(r, from + half, half);
+
+    if (left && right) {
+        level--;
+    }
+    if (left) {
+        add_subtree_sources(r, from, half, level, c);
+    }
+    if (right) {
+        add_subtree_sources(r, from + half, half, level, c);
+    }
+}
+
+enum ps_fold ps_round_fold(uint8_t reduce)
+{
+    switch ((enum ps_reduce)reduce) {
+    case PS_REDUCE_SUM:
+    case PS_REDUCE_MEAN:
+        break;
+    case PS_REDUCE_MIN:
+        return PS_FOLD_MIN;
+    case PS_REDUCE_MAX:
+        return PS_FOLD_MAX;
+    case PS_REDUCE_PRODUCT:
+        return PS_FOLD_PRODUCT;
+    }
+    return PS_FOLD_SUM;
+}
+
+void ps_round_add_sources(const struct ps_round *r, struct ps_compute *c)
+{
+    uint32_t from = 0;
+
+    for (uint8_t level = 32; level-- > 0;) {
+        uint32_t count = 1u << level;
+
+        if ((r->size & count) == 0) {
+            continue;
+        }
+        if (subtree_has_payload(r, from, count)) {
+            add_subtree_sources(r, from, count, level, c);
+        }
+        from += count;
+    }
+}

@@ -1,0 +1,258 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Memory of servers. The need of a key is known when it is declared, so a
+ * declaration that does not fit is refused before it costs memory anywhere, and
+ * the memory of one job is never another's. Servers are told how much memory
+ * each job was admitted with. */
+#include "core/sched/inner.h"
+
+#include "base/alloc.h"
+
+/* Needs that change within this time are told together; the first at once. */
+#define COALESCE_TIME PS_MILLIS(2)
+
+static struct ps_member *server_member(const struct ps_sched *s,
+                                       const struct ps_sched_job_server *on)
+{
+    return ps_members_get(&s->members, on->node);
+}
+
+/* Books the need of `on` at the server, and has the server told. */
+static void update_reservation(struct ps_sched_step *st,
+                               struct ps_sched_find_job *j,
+                               struct ps_sched_job_server *on)
+{
+    /* Servers free what a failed job had when they hear of it. */
+    const uint64_t bytes = ps_sched_job_is_open(j)
+                               ? ps_demand_bytes(&on->demand, j->slot_count)
+                               : 0;
+    struct ps_member *m = server_member(st->s, on);
+
+    if (m != NULL) {
+        m->reserved_bytes += bytes - on->reserved_bytes;
+    }
+    if (bytes != on->reserved_bytes) {
+        j->send_quota_at = ps_time_min(
+            j->send_quota_at, j->quota_version == 0
+                                  ? st->now
+                                  : ps_time_add(st->now, COALESCE_TIME));
+    }
+    on->reserved_bytes = bytes;
+}
+
+/* True: the job fits with this need on the server. */
+static bool demand_fits(const struct ps_sched *s,
+                        const struct ps_sched_find_job *j,
+                        const struct ps_sched_job_server *on,
+                        const struct ps_demand *need, struct ps_str *why)
+{
+    const struct ps_member *m = server_member(s, on);
+    const uint64_t bytes = ps_demand_bytes(need, j->slot_count);
+
+    if (m == NULL || m->memory_limit == 0 || bytes <= on->reserved_bytes ||
+        m->reserved_bytes + (bytes - on->reserved_bytes) <= m->memory_limit) {
+        return true;
+    }
+    const uint64_t free = m->reserved_bytes < m->memory_limit
+                              ? m->memory_limit - m->reserved_bytes
+                              : 0;
+
+    ps_str_addf(why, " does not fit on server %s: job %s would need ", on->name,
+                j->name);
+    ps_str_add_size(why, bytes - on->reserved_bytes);
+    ps_str_add(why, " more there, for values, the optimizer's state and open "
+                    "rounds, and ");
+    ps_str_add_size(why, free);
+    ps_str_add(why, " of ");
+    ps_str_add_size(why, m->memory_limit);
+    ps_str_add(why, " are free; raise store.memory there, or use more servers");
+    return false;
+}
+
+/* Where the server is among those of the job, likely at `hint`. */
+static uint32_t server_index(const struct ps_sched_find_job *j, uint32_t node,
+                             uint32_t hint)
+{
+    hint = hint < j->server_count ? hint : 0;
+    if (hint < j->server_count && j->servers[hint].node == node) {
+        return hint;
+    }
+    for (uint32_t i = 0; i < j->server_count; i++) {
+        if (j->servers[i].node == node) {
+            return i;
+        }
+    }
+    return j->server_count;
+}
+
+/* The need of each server with these parts added; the caller frees the
+ * list. */
+static struct ps_demand *demands_with_parts(const struct ps_sched_find_job *j,
+                                            uint8_t dtype,
+                                            const struct ps_place_part *parts,
+                                            uint32_t count)
+{
+    struct ps_demand *list = ps_alloc((j->server_count + 1u) * sizeof(*list));
+    uint32_t at = 0;
+
+    for (uint32_t i = 0; i < j->server_count; i++) {
+        list[i] = j->servers[i].demand;
+    }
+    for (uint32_t i = 0; i < count; i++) {
+        /* Mostly they go round. */
+        at = server_index(j, parts[i].node, at + 1);
+        if (at < j->server_count) {
+            ps_demand_add(&list[at], &j->demand_profile, dtype, parts[i].count);
+        }
+    }
+    return list;
+}
+
+/* These are the needs; takes over the list. Refused, nothing has changed. */
+static int set_demands(struct ps_sched_step *st, struct ps_sched_find_job *j,
+                       struct ps_demand *list, struct ps_str *why)
+{
+    int rc = 0;
+
+    for (uint32_t i = 0; rc == 0 && i < j->server_count; i++) {
+        rc = demand_fits(st->s, j, &j->servers[i], &list[i], why) ? 0
+                                                                  : PS_E_FULL;
+    }
+    for (uint32_t i = 0; rc == 0 && i < j->server_count; i++) {
+        j->servers[i].demand = list[i];
+        update_reservation(st, j, &j->servers[i]);
+    }
+    ps_free(list);
+    return rc;
+}
+
+int ps_sched_admission_add_key(struct ps_sched_step *st,
+                               struct ps_sched_find_job *j, uint8_t dtype,
+                               const struct ps_sched_placement *places,
+                               struct ps_str *why)
+{
+    return set_demands(
+        st, j, demands_with_parts(j, dtype, places->parts, places->count), why);
+}
+
+void ps_sched_admission_remove_key(struct ps_sched_step *st,
+                                   struct ps_sched_find_job *j,
+                                   const struct ps_sched_key *k)
+{
+    uint32_t at = 0;
+
+    for (uint32_t i = 0; i < k->part_count; i++) {
+        at = server_index(j, k->parts[i].node, at + 1);
+        if (at < j->server_count) {
+            ps_demand_remove(&j->servers[at].demand, &j->demand_profile,
+                             k->dtype, k->parts[i].count);
+        }
+    }
+    for (uint32_t i = 0; i < j->server_count; i++) {
+        update_reservation(st, j, &j->servers[i]);
+    }
+}
+
+bool ps_sched_admission_fits_part(const struct ps_sched *s,
+                                  const struct ps_sched_find_job *j,
+                                  const struct ps_sched_key *k, uint32_t index,
+                                  uint32_t to)
+{
+    const struct ps_sched_job_server *on = ps_sched_job_server_of(j, to);
+    char text[PS_TEXT_MAX];
+    struct ps_demand need;
+    struct ps_str why;
+
+    if (on == NULL) {
+        return true; /* It is lost, which is another matter. */
+    }
+    need = on->demand;
+    ps_demand_add(&need, &j->demand_profile, k->dtype, k->parts[index].count);
+    ps_str_init(&why, text, sizeof(text));
+    return demand_fits(s, j, on, &need, &why);
+}
+
+void ps_sched_admission_move_part(struct ps_sched_step *st,
+                                  struct ps_sched_find_job *j,
+                                  const struct ps_sched_key *k, uint32_t index,
+                                  uint32_t to)
+{
+    const struct ps_place_part *part = &k->parts[index];
+    struct ps_sched_job_server *a = ps_sched_job_server_of(j, part->node);
+    struct ps_sched_job_server *b = ps_sched_job_server_of(j, to);
+
+    if (a != NULL) {
+        ps_demand_remove(&a->demand, &j->demand_profile, k->dtype, part->count);
+        update_reservation(st, j, a);
+    }
+    if (b != NULL) {
+        ps_demand_add(&b->demand, &j->demand_profile, k->dtype, part->count);
+        update_reservation(st, j, b);
+    }
+}
+
+/* All keys, in a job of this kind; the caller frees the list. */
+static struct ps_demand *recount_demands(const struct ps_sched_find_job *j,
+                                         const struct ps_demand_profile *kind)
+{
+    struct ps_demand *list = ps_calloc(j->server_count + 1u, sizeof(*list));
+    uint32_t at = 0;
+
+    for (uint32_t i = 0; i < j->key_count; i++) {
+        const struct ps_sched_key *k = j->keys[i];
+
+        for (uint32_t n = 0; k != NULL && n < k->part_count; n++) {
+            at = server_index(j, k->parts[n].node, at + 1);
+            if (at < j->server_count) {
+                ps_demand_add(&list[at], kind, k->dtype, k->parts[n].count);
+            }
+        }
+    }
+    return list;
+}
+
+int ps_sched_admission_set_profile(struct ps_sched_step *st,
+                                   struct ps_sched_find_job *j,
+                                   const struct ps_demand_profile *kind,
+                                   struct ps_str *why)
+{
+    int rc = set_demands(st, j, recount_demands(j, kind), why);
+
+    if (rc == 0) {
+        j->demand_profile = *kind;
+    }
+    return rc;
+}
+
+int ps_sched_admission_recount(struct ps_sched_step *st,
+                               struct ps_sched_find_job *j, struct ps_str *why)
+{
+    return set_demands(st, j, recount_demands(j, &j->demand_profile), why);
+}
+
+void ps_sched_admission_release(struct ps_sched_step *st,
+                                struct ps_sched_find_job *j)
+{
+    for (uint32_t i = 0; i < j->server_count; i++) {
+        update_reservation(st, j, &j->servers[i]);
+    }
+    j->send_quota_at = PS_TIME_NEVER;
+}
+
+void ps_sched_admission_send_quota(struct ps_sched_step *st,
+                                   struct ps_sched_find_job *j)
+{
+    j->send_quota_at = PS_TIME_NEVER;
+    j->quota_version++;
+    for (uint32_t i = 0; i < j->server_count; i++) {
+        const struct ps_sched_job_server *on = &j->servers[i];
+
+        ps_sched_send_msg(
+            st, server_member(st->s, on),
+            &(struct ps_msg){.code = PS_MSG_JOB_QUOTA,
+                             .job_quota = {.gen = j->gen,
+                                           .version = j->quota_version,
+                                           .bytes = on->reserved_bytes,
+                                           .round_bytes = ps_demand_round_bytes(
+                                               &on->demand, j->slot_count)}});
+    }
+}

@@ -1,0 +1,546 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "core/sched/job.h"
+
+#include "base/alloc.h"
+#include "base/name_hash.h"
+#include "base/bits.h"
+#include "base/map.h"
+#include "core/base/state.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define BIT PS_STATE_BIT
+
+static const uint32_t phase_transitions[] = {
+    [PS_JOB_PHASE_FORMING] = BIT(PS_JOB_PHASE_STARTING) |
+                             BIT(PS_JOB_PHASE_FAILED) | BIT(PS_JOB_PHASE_ENDED),
+    [PS_JOB_PHASE_STARTING] = BIT(PS_JOB_PHASE_RUNNING) |
+                              BIT(PS_JOB_PHASE_FAILED) |
+                              BIT(PS_JOB_PHASE_ENDED),
+    [PS_JOB_PHASE_RUNNING] = BIT(PS_JOB_PHASE_FAILED) | BIT(PS_JOB_PHASE_ENDED),
+    [PS_JOB_PHASE_FAILED] = BIT(PS_JOB_PHASE_ENDED),
+    [PS_JOB_PHASE_ENDED] = 0,
+};
+
+static const char *const phase_names[] = {
+    [PS_JOB_PHASE_FORMING] = "FORMING", [PS_JOB_PHASE_STARTING] = "STARTING",
+    [PS_JOB_PHASE_RUNNING] = "RUNNING", [PS_JOB_PHASE_FAILED] = "FAILED",
+    [PS_JOB_PHASE_ENDED] = "ENDED",
+};
+
+static const char *text_or_empty(const char *s)
+{
+    return s != NULL ? s : "";
+}
+
+struct ps_sched_find_job *ps_sched_job_new(uint64_t gen, uint64_t label_seed,
+                                           const struct ps_msg_job_open *want,
+                                           ps_time now)
+{
+    struct ps_sched_find_job *j = ps_calloc(1, sizeof(*j));
+
+    j->gen = gen;
+    j->name_hash_seed = label_seed;
+    j->phase = PS_JOB_PHASE_FORMING;
+    j->mode = want->mode;
+    j->rule = want->rule;
+    j->staleness = want->staleness;
+    j->on_loss = want->on_loss;
+    j->placement = want->placement;
+    ps_str_copy(j->name, sizeof(j->name), want->name);
+    j->uid = want->uid;
+    j->num_workers = want->num_workers;
+    j->num_servers = want->num_servers;
+    j->big_array_bound = want->big_array_bound;
+    j->partition_bytes = want->partition_bytes;
+    j->start_timeout = want->start_timeout_ns;
+    j->created_at = now;
+    j->deadline = ps_time_add(now, j->start_timeout);
+    j->publish_at = PS_TIME_NEVER;
+    j->lost_since = PS_TIME_NEVER;
+    j->next_placements_at = PS_TIME_NEVER;
+    j->send_quota_at = PS_TIME_NEVER;
+    j->keys_by_name_hash = ps_map_new();
+    return j;
+}
+
+static void key_free(struct ps_sched_key *k)
+{
+    if (k != NULL) {
+        ps_bits_fini(&k->openers);
+        ps_free(k->reopenings);
+        ps_free(k->parts);
+        ps_free(k);
+    }
+}
+
+void ps_sched_job_free(struct ps_sched_find_job *j)
+{
+    for (uint32_t i = 0; i < j->key_count; i++) {
+        key_free(j->keys[i]);
+    }
+    ps_free(j->keys);
+    ps_map_free(j->keys_by_name_hash);
+    ps_barrier_fini(&j->barrier);
+    ps_free(j->optimizer);
+    ps_free(j->compression);
+    ps_free(j->compression_params);
+    ps_free(j->params);
+    ps_tunings_fini(&j->tunings);
+    ps_free(j->waiters);
+    ps_free(j->agents);
+    ps_free(j->servers);
+    ps_free(j->removed_servers);
+    ps_free(j->slots);
+    ps_free(j->workers);
+    ps_free(j);
+}
+
+void ps_sched_job_set_phase(struct ps_sched_find_job *j, enum ps_job_phase to,
+                            struct ps_effects *fx)
+{
+    bool bad = to == PS_JOB_PHASE_FAILED;
+
+    ps_state_change(phase_transitions, &j->phase, (uint8_t)to);
+    ps_effects_log(fx, bad ? PS_LOG_WARNING : PS_LOG_INFO,
+                   "job %s gen %llu %s%s%s", j->name,
+                   (unsigned long long)j->gen, phase_names[to], bad ? ": " : "",
+                   bad ? j->reason : "");
+}
+
+bool ps_sched_job_is_open(const struct ps_sched_find_job *j)
+{
+    return j->phase != PS_JOB_PHASE_FAILED && j->phase != PS_JOB_PHASE_ENDED;
+}
+
+bool ps_sched_job_has_started(const struct ps_sched_find_job *j)
+{
+    return j->slot_count > 0;
+}
+
+/* ---------------------------------------------------------------- workers */
+
+struct ps_sched_worker *
+ps_sched_job_find_worker(const struct ps_sched_find_job *j, uint32_t agent,
+                         uint64_t agent_incarnation, uint64_t worker)
+{
+    for (uint32_t i = 0; i < j->worker_count; i++) {
+        struct ps_sched_worker *w = &j->workers[i];
+
+        if (w->agent_node == agent && w->worker_id == worker &&
+            w->agent_incarnation == agent_incarnation) {
+            return w;
+        }
+    }
+    return NULL;
+}
+
+void ps_sched_job_add_worker(struct ps_sched_find_job *j,
+                             const struct ps_sched_worker *w)
+{
+    assert(j->phase == PS_JOB_PHASE_FORMING);
+    assert(j->worker_count < j->num_workers);
+    if (j->worker_count == j->worker_capacity) {
+        j->worker_capacity = j->worker_capacity * 2 + 4;
+        j->workers = ps_realloc(j->workers,
+                                j->worker_capacity * sizeof(*j->workers));
+    }
+    j->workers[j->worker_count] = *w;
+    j->workers[j->worker_count].state = PS_RANK_STATE_LIVE;
+    j->worker_count++;
+    j->live_workers++;
+}
+
+void ps_sched_job_remove_worker(struct ps_sched_find_job *j,
+                                struct ps_sched_worker *w)
+{
+    size_t i = (size_t)(w - j->workers);
+
+    assert(!ps_sched_job_has_started(j) && i < j->worker_count);
+    memmove(w, w + 1, (j->worker_count - i - 1) * sizeof(*w));
+    j->worker_count--;
+    j->live_workers--;
+}
+
+static ps_time first_lost_at(const struct ps_sched_find_job *j)
+{
+    ps_time first = PS_TIME_NEVER;
+
+    for (uint32_t i = 0; i < j->worker_count; i++) {
+        if (j->workers[i].state == PS_RANK_STATE_LOST) {
+            first = ps_time_min(first, j->workers[i].lost_at);
+        }
+    }
+    return first;
+}
+
+void ps_sched_job_set_rank_state(struct ps_sched_find_job *j,
+                                 struct ps_sched_worker *w,
+                                 enum ps_rank_state state, ps_time now)
+{
+    bool was_lost = w->state == PS_RANK_STATE_LOST;
+
+    assert(w->state != state);
+    if (w->state == PS_RANK_STATE_LIVE) {
+        j->live_workers--;
+    } else if (state == PS_RANK_STATE_LIVE) {
+        j->live_workers++;
+    }
+    w->state = (uint8_t)state;
+    if (state == PS_RANK_STATE_LOST) {
+        w->lost_at = now;
+        j->lost_since = ps_time_min(j->lost_since, now);
+    } else if (was_lost) {
+        j->lost_since = first_lost_at(j);
+    }
+}
+
+bool ps_sched_job_add_agent(struct ps_sched_find_job *j, uint32_t agent)
+{
+    for (uint32_t i = 0; i < j->agent_count; i++) {
+        if (j->agents[i] == agent) {
+            return true;
+        }
+    }
+    if (j->agent_count == PS_SLOTS_MAX) {
+        return false;
+    }
+    j->agents = ps_realloc(j->agents,
+                           (j->agent_count + 1u) * sizeof(*j->agents));
+    j->agents[j->agent_count++] = agent;
+    return true;
+}
+
+/* Who did not ask for a rank gets one in this order, which does not depend on
+ * who started first: an agent numbers its workers as they come to it. */
+static int compare_by_agent(const void *a, const void *b)
+{
+    const struct ps_sched_worker *x = a;
+    const struct ps_sched_worker *y = b;
+    int order = strcmp(x->agent_name, y->agent_name);
+
+    return order != 0
+               ? order
+               : (x->worker_id > y->worker_id) - (x->worker_id < y->worker_id);
+}
+
+static int compare_by_rank(const void *a, const void *b)
+{
+    const struct ps_sched_worker *x = a;
+    const struct ps_sched_worker *y = b;
+
+    return (x->requested_rank > y->requested_rank) -
+           (x->requested_rank < y->requested_rank);
+}
+
+static void assign_slots(struct ps_sched_find_job *j)
+{
+    j->slots = ps_calloc(j->agent_count, sizeof(*j->slots));
+    for (uint32_t i = 0; i < j->worker_count; i++) {
+        struct ps_sched_worker *w = &j->workers[i];
+
+        w->slot = ps_sched_job_slot_of(j, w->agent_node);
+        if (w->slot == j->slot_count) {
+            j->slots[j->slot_count++] = (struct ps_sched_slot){
+                .agent_node = w->agent_node,
+                .incarnation = w->agent_incarnation,
+                .instance = w->agent_instance};
+        }
+        w->local_rank = j->slots[w->slot].ranks++;
+    }
+}
+
+void ps_sched_job_assign_ranks(struct ps_sched_find_job *j)
+{
+    struct ps_bits taken;
+    uint32_t free_rank;
+
+    assert(j->worker_count == j->num_workers && j->slot_count == 0);
+    qsort(j->workers, j->worker_count, sizeof(*j->workers), compare_by_agent);
+    ps_bits_init(&taken, j->num_workers);
+    for (uint32_t i = 0; i < j->worker_count; i++) {
+        if (j->workers[i].requested_rank >= 0) {
+            bool fresh = ps_bits_set(&taken,
+                                     (uint32_t)j->workers[i].requested_rank);
+
+            assert(fresh);
+            (void)fresh;
+        }
+    }
+    free_rank = ps_bits_next_clear(&taken, 0);
+    for (uint32_t i = 0; i < j->worker_count; i++) {
+        if (j->workers[i].requested_rank < 0) {
+            j->workers[i].requested_rank = (int32_t)free_rank;
+            free_rank = ps_bits_next_clear(&taken, free_rank + 1);
+        }
+        j->workers[i].incarnation = 1;
+    }
+    ps_bits_fini(&taken);
+    qsort(j->workers, j->worker_count, sizeof(*j->workers), compare_by_rank);
+    assign_slots(j);
+    ps_barrier_init(&j->barrier, j->num_workers);
+}
+
+uint32_t ps_sched_job_slot_of(const struct ps_sched_find_job *j, uint32_t agent)
+{
+    uint32_t i = 0;
+
+    while (i < j->slot_count && j->slots[i].agent_node != agent) {
+        i++;
+    }
+    return i;
+}
+
+struct ps_sched_job_server *
+ps_sched_job_server_of(const struct ps_sched_find_job *j, uint32_t node)
+{
+    for (uint32_t i = 0; i < j->server_count; i++) {
+        if (j->servers[i].node == node) {
+            return &j->servers[i];
+        }
+    }
+    return NULL;
+}
+
+uint32_t ps_sched_job_ready_version(const struct ps_sched_find_job *j)
+{
+    uint32_t least = UINT32_MAX;
+
+    for (uint32_t i = 0; i < j->server_count; i++) {
+        if (j->servers[i].ready_version < least) {
+            least = j->servers[i].ready_version;
+        }
+    }
+    return least;
+}
+
+uint32_t ps_sched_job_missing_ranks(const struct ps_sched_find_job *j,
+                                    unsigned *ret_ranks)
+{
+    struct ps_bits taken;
+    uint32_t any = 0;
+    uint32_t count = 0;
+
+    ps_bits_init(&taken, j->num_workers);
+    for (uint32_t i = 0; i < j->worker_count; i++) {
+        if (j->workers[i].requested_rank >= 0) {
+            ps_bits_set(&taken, (uint32_t)j->workers[i].requested_rank);
+        } else {
+            any++;
+        }
+    }
+    for (uint32_t rank = ps_bits_next_clear(&taken, 0); rank < j->num_workers;
+         rank = ps_bits_next_clear(&taken, rank + 1)) {
+        if (any > 0) {
+            any--;
+        } else {
+            ret_ranks[count++] = rank;
+        }
+    }
+    ps_bits_fini(&taken);
+    return count;
+}
+
+/* ------------------------------------------------------------------- keys */
+
+static uint64_t slot_of_key(const struct ps_sched_find_job *j, const char *name)
+{
+    return ps_name_hash_slot(j->name_hash_seed, ps_name_hash(name), 0);
+}
+
+struct ps_sched_key *
+ps_sched_job_key_by_name_hash(const struct ps_sched_find_job *j,
+                              const char *name)
+{
+    return ps_map_get(j->keys_by_name_hash, slot_of_key(j, name));
+}
+
+struct ps_sched_key *ps_sched_job_find_key(const struct ps_sched_find_job *j,
+                                           const char *name)
+{
+    struct ps_sched_key *k = ps_sched_job_key_by_name_hash(j, name);
+
+    return k != NULL && strcmp(k->name, name) == 0 ? k : NULL;
+}
+
+struct ps_sched_key *ps_sched_job_add_key(struct ps_sched_find_job *j,
+                                          const char *name, uint8_t dtype,
+                                          uint64_t count,
+                                          struct ps_place_part *parts,
+                                          uint32_t part_count)
+{
+    size_t len = strlen(name);
+    struct ps_sched_key *k = ps_calloc(1, sizeof(*k) + len + 1);
+
+    k->number = j->key_count;
+    k->dtype = dtype;
+    k->count = count;
+    k->parts = parts;
+    k->part_count = part_count;
+    memcpy(k->name, name, len + 1);
+    ps_map_put(j->keys_by_name_hash, slot_of_key(j, name), k);
+    if (j->key_count == j->key_capacity) {
+        j->key_capacity = j->key_capacity * 2 + 16;
+        j->keys = ps_realloc(j->keys, j->key_capacity * sizeof(j->keys[0]));
+    }
+    j->keys[j->key_count++] = k;
+    j->open_key_count++;
+    j->bytes += count * ps_dtype_size(dtype);
+    return k;
+}
+
+bool ps_sched_key_is_on(const struct ps_sched_key *k, uint32_t node)
+{
+    for (uint32_t i = 0; i < k->part_count; i++) {
+        if (k->parts[i].node == node) {
+            return true;
+        }
+    }
+    return false;
+}
+
+void ps_sched_key_add_opener(const struct ps_sched_find_job *j,
+                             struct ps_sched_key *k, uint32_t slot,
+                             uint64_t request)
+{
+    if (k->openers.size == 0) {
+        ps_bits_init(&k->openers, j->slot_count);
+    }
+    if (ps_bits_set(&k->openers, slot)) {
+        return;
+    }
+    for (uint32_t i = 0; i < k->reopening_count; i++) {
+        if (k->reopenings[i].slot == slot) {
+            k->reopenings[i].request = request;
+            return;
+        }
+    }
+    k->reopenings = ps_realloc(k->reopenings, (k->reopening_count + 1u) *
+                                                  sizeof(*k->reopenings));
+    k->reopenings[k->reopening_count++] = (struct ps_sched_reopening){slot,
+                                                                      request};
+}
+
+bool ps_sched_key_remove_opener(struct ps_sched_key *k, uint32_t slot,
+                                uint64_t request)
+{
+    if (slot >= k->openers.size || !ps_bits_get(&k->openers, slot)) {
+        return false;
+    }
+    for (uint32_t i = 0; i < k->reopening_count; i++) {
+        if (k->reopenings[i].slot != slot) {
+            continue;
+        }
+        if (request < k->reopenings[i].request) {
+            return false; /* Links keep no order: it was opened since. */
+        }
+        k->reopenings[i] = k->reopenings[--k->reopening_count];
+        break;
+    }
+    ps_bits_clear(&k->openers, slot);
+    return k->openers.count == 0;
+}
+
+void ps_sched_job_remove_key(struct ps_sched_find_job *j,
+                             struct ps_sched_key *k)
+{
+    ps_map_remove(j->keys_by_name_hash, slot_of_key(j, k->name));
+    j->keys[k->number] = NULL;
+    j->open_key_count--;
+    j->bytes -= k->count * ps_dtype_size(k->dtype);
+    key_free(k);
+}
+
+/* ------------------------------------------------- optimizer, compression */
+
+/* A copy of the parameters and their names, in one block. */
+static struct ps_rec_param *copy_params(const struct ps_rec_param *params,
+                                        uint32_t count)
+{
+    size_t size = count * sizeof(*params) + 1;
+    struct ps_rec_param *copy;
+    char *at;
+
+    for (uint32_t i = 0; i < count; i++) {
+        size += strlen(text_or_empty(params[i].name)) + 1;
+    }
+    copy = ps_alloc(size);
+    at = (char *)&copy[count];
+    for (uint32_t i = 0; i < count; i++) {
+        size_t len = strlen(text_or_empty(params[i].name)) + 1;
+
+        memcpy(at, text_or_empty(params[i].name), len);
+        copy[i] = (struct ps_rec_param){.name = at, .value = params[i].value};
+        at += len;
+    }
+    return copy;
+}
+
+static bool params_contain(const struct ps_rec_param *params, uint32_t count,
+                           const struct ps_rec_param *p)
+{
+    for (uint32_t i = 0; i < count; i++) {
+        if (strcmp(params[i].name, text_or_empty(p->name)) == 0) {
+            /* What is not equal to itself has been refused. */
+            return params[i].value == p->value;
+        }
+    }
+    return false;
+}
+
+/* `had`, which names nothing twice, and `count` others. */
+static bool params_equal(const struct ps_rec_param *had,
+                         const struct ps_rec_param *params, uint32_t count)
+{
+    for (uint32_t i = 0; i < count; i++) {
+        if (!params_contain(had, count, &params[i])) {
+            return false;
+        }
+        for (uint32_t k = 0; k < i; k++) {
+            if (strcmp(text_or_empty(params[k].name),
+                       text_or_empty(params[i].name)) == 0) {
+                return false;
+            }
+        }
+    }
+    return true;
+}
+
+void ps_sched_job_set_optimizer(struct ps_sched_find_job *j,
+                                const struct ps_msg_optimizer_set *m)
+{
+    assert(j->optimizer == NULL);
+    j->optimizer = ps_strdup(text_or_empty(m->name));
+    j->params = copy_params(m->params, m->params_count);
+    j->param_count = m->params_count;
+    ps_tunings_set(&j->tunings, m->tunings, m->tunings_count);
+}
+
+bool ps_sched_job_same_optimizer(const struct ps_sched_find_job *j,
+                                 const struct ps_msg_optimizer_set *m)
+{
+    return strcmp(j->optimizer, text_or_empty(m->name)) == 0 &&
+           m->params_count == j->param_count &&
+           params_equal(j->params, m->params, m->params_count);
+}
+
+void ps_sched_job_set_compression(struct ps_sched_find_job *j, const char *name,
+                                  const struct ps_rec_param *params,
+                                  uint32_t count)
+{
+    assert(j->compression == NULL);
+    j->compression = ps_strdup(name);
+    j->compression_params = copy_params(params, count);
+    j->compression_param_count = count;
+}
+
+bool ps_sched_job_same_compression(const struct ps_sched_find_job *j,
+                                   const char *name,
+                                   const struct ps_rec_param *params,
+                                   uint32_t count)
+{
+    return strcmp(j->compression, name) == 0 &&
+           count == j->compression_param_count &&
+           params_equal(j->compression_params, params, count);
+}

@@ -1,0 +1,260 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Which jobs there are, and what daemons are told of them. Everything a
+ * daemon must know of a job is in its state; a new version goes to all that
+ * take part. */
+#include "core/sched/inner.h"
+
+#include "base/alloc.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+/* Ranks that change within this time travel in one state. */
+#define COALESCE_TIME PS_MILLIS(20)
+
+struct ps_sched_find_job *ps_sched_find_job(const struct ps_sched *s,
+                                            uint64_t gen)
+{
+    return ps_map_get(s->jobs, gen);
+}
+
+struct ps_sched_find_job *ps_sched_find_open_job(const struct ps_sched *s,
+                                                 const char *name)
+{
+    struct ps_map_cursor cursor = {0};
+    struct ps_sched_find_job *j;
+
+    while ((j = ps_map_next(s->jobs, &cursor)) != NULL) {
+        if (ps_sched_job_is_open(j) && strcmp(j->name, name) == 0) {
+            return j;
+        }
+    }
+    return NULL;
+}
+
+/* "job 'x' (generation 7)"; a name that cannot be one is left out. */
+static void append_job_name(struct ps_str *out, uint64_t gen, const char *name)
+{
+    if (ps_sched_name_is_valid(name)) {
+        ps_str_addf(out, "job '%s' (generation %" PRIu64 ")", name, gen);
+    } else {
+        ps_str_addf(out, "job generation %" PRIu64, gen);
+    }
+}
+
+int ps_sched_job_end_reason(const struct ps_sched *s, uint64_t gen,
+                            const char *name, struct ps_str *ret)
+{
+    for (uint32_t i = 0; i < PS_SCHED_HISTORY_MAX && i < s->ended_job_count;
+         i++) {
+        const struct ps_sched_ended_job *p = &s->history[i];
+
+        if (p->row.gen != gen) {
+            continue;
+        }
+        if (p->reason[0] != '\0') {
+            ps_str_add(ret, p->reason);
+            return PS_E_JOBFAILED;
+        }
+        ps_str_addf(ret, "job %s has ended", p->name);
+        return PS_E_NOJOB;
+    }
+    /* Generations of this scheduler are above its base, those of every one
+     * before it are not. */
+    if (gen <= s->opt.generation_base) {
+        ps_str_add(ret, "the scheduler was restarted and does not know ");
+        append_job_name(ret, gen, name);
+        ps_str_add(ret, "; start the job again");
+        return PS_E_JOBFAILED;
+    }
+    append_job_name(ret, gen, name);
+    ps_str_add(ret, " ended long ago; start the job again");
+    return PS_E_NOJOB;
+}
+
+int ps_sched_job_check_agent(const struct ps_sched *s,
+                             const struct ps_sched_find_job *j, uint64_t gen,
+                             const struct ps_member *agent, struct ps_str *why)
+{
+    if (j == NULL) {
+        return ps_sched_job_end_reason(s, gen, NULL, why);
+    }
+    if (!ps_sched_job_is_open(j)) {
+        ps_str_add(why, j->reason);
+        return PS_E_JOBFAILED;
+    }
+    if (ps_sched_job_slot_of(j, agent->node) == j->slot_count) {
+        ps_str_addf(why, "agent %s has no worker in job %s", agent->name,
+                    j->name);
+        return PS_E_REFUSED;
+    }
+    return 0;
+}
+
+/* ------------------------------------------------------------------ state */
+
+static struct ps_packet *make_job_state(const struct ps_sched_find_job *j,
+                                        bool with_ranks)
+{
+    struct ps_rec_slot *slots = ps_alloc((j->slot_count + 1u) * sizeof(*slots));
+    struct ps_rec_rank *ranks = ps_alloc((j->worker_count + 1u) *
+                                         sizeof(*ranks));
+    uint32_t rank_count = 0;
+    struct ps_packet *p;
+
+    for (uint32_t i = 0; i < j->slot_count; i++) {
+        slots[i] = (struct ps_rec_slot){
+            .node = j->slots[i].agent_node,
+            .incarnation = j->slots[i].incarnation,
+            .ranks = j->slots[i].ranks,
+            /* Whoever knows it can pass for the agent at a server. */
+            .instance = with_ranks ? 0 : j->slots[i].instance,
+        };
+    }
+    if (with_ranks && ps_sched_job_has_started(j)) {
+        for (; rank_count < j->worker_count; rank_count++) {
+            const struct ps_sched_worker *w = &j->workers[rank_count];
+
+            ranks[rank_count] = (struct ps_rec_rank){
+                .rank = rank_count,
+                .slot = w->slot,
+                .worker = w->worker_id,
+                .local_rank = w->local_rank,
+                .state = w->state,
+                .incarnation = w->incarnation,
+            };
+        }
+    }
+    p = ps_packet_new(
+        &(struct ps_msg){
+            .code = PS_MSG_JOB_STATE,
+            .job_state =
+                {
+                    .gen = j->gen,
+                    .version = j->version,
+                    .name = j->name,
+                    .phase = j->phase,
+                    .mode = j->mode,
+                    .rule = j->rule,
+                    .staleness = j->staleness,
+                    .on_loss = j->on_loss,
+                    .num_workers = j->num_workers,
+                    .num_servers = j->num_servers,
+                    .slots = slots,
+                    .slots_count = j->slot_count,
+                    .ranks = ranks,
+                    .ranks_count = rank_count,
+                    .reason = j->reason,
+                    .optimizer = j->optimizer,
+                    .params = j->params,
+                    .params_count = j->param_count,
+                    .tunings = j->tunings.list,
+                    .tunings_count = with_ranks ? 0 : j->tunings.count,
+                    .changes = j->changes.list,
+                    .changes_count = with_ranks ? 0 : j->changes.count,
+                    .compression = j->compression,
+                    .compression_params = j->compression_params,
+                    .compression_params_count = j->compression_param_count,
+                }},
+        NULL, 0);
+    ps_free(slots);
+    ps_free(ranks);
+    return p;
+}
+
+void ps_sched_job_send_state(struct ps_sched_step *st,
+                             struct ps_sched_find_job *j, struct ps_member *m)
+{
+    ps_sched_send(st, m, make_job_state(j, m->role == PS_ROLE_AGENT));
+}
+
+void ps_sched_job_publish(struct ps_sched_step *st, struct ps_sched_find_job *j)
+{
+    const struct ps_members *t = &st->s->members;
+    struct ps_packet *p;
+
+    j->version++;
+    j->publish_at = PS_TIME_NEVER;
+    p = make_job_state(j, false);
+    for (uint32_t i = 0; i < j->server_count; i++) {
+        ps_sched_send(st, ps_members_get(t, j->servers[i].node),
+                      ps_packet_ref(p));
+    }
+    ps_packet_unref(p);
+    p = make_job_state(j, true);
+    for (uint32_t i = 0; i < j->agent_count; i++) {
+        ps_sched_send(st, ps_members_get(t, j->agents[i]), ps_packet_ref(p));
+    }
+    ps_packet_unref(p);
+}
+
+void ps_sched_job_publish_later(struct ps_sched_step *st,
+                                struct ps_sched_find_job *j)
+{
+    j->publish_at = ps_time_min(j->publish_at,
+                                ps_time_add(st->now, COALESCE_TIME));
+}
+
+static bool job_has_agent(const struct ps_sched_find_job *j, uint32_t node)
+{
+    for (uint32_t i = 0; i < j->agent_count; i++) {
+        if (j->agents[i] == node) {
+            return true;
+        }
+    }
+    return false;
+}
+
+void ps_sched_jobs_send_state(struct ps_sched_step *st, struct ps_member *m)
+{
+    struct ps_map_cursor cursor = {0};
+    struct ps_sched_find_job *j;
+
+    while ((j = ps_map_next(st->s->jobs, &cursor)) != NULL) {
+        if (m->role == PS_ROLE_SERVER) {
+            if (ps_sched_job_server_of(j, m->node) != NULL) {
+                ps_sched_job_send_state(st, j, m);
+                j->send_quota_at = st->now;
+            }
+            continue;
+        }
+        if (j->version == 0 || !job_has_agent(j, m->node)) {
+            continue; /* Nobody has been told of it yet. */
+        }
+        ps_sched_job_send_state(st, j, m);
+        ps_sched_keys_send_reassigned(st, j, m);
+        if (ps_sched_job_has_started(j) && j->barrier.last_open > 0) {
+            ps_sched_send_msg(
+                st, m,
+                &(struct ps_msg){
+                    .code = PS_MSG_BARRIER_DONE,
+                    .barrier_done = {.gen = j->gen,
+                                     .number = j->barrier.last_open},
+                });
+        }
+    }
+}
+
+void ps_sched_job_send_ended(struct ps_sched_step *st, struct ps_member *m,
+                             uint64_t gen, uint32_t version)
+{
+    char text[PS_TEXT_MAX + 1];
+    struct ps_str why;
+
+    ps_str_init(&why, text, sizeof(text));
+    if (ps_sched_find_job(st->s, gen) == NULL) {
+        (void)ps_sched_job_end_reason(st->s, gen, NULL, &why);
+    }
+    ps_sched_send_msg(
+        st, m,
+        &(struct ps_msg){
+            .code = PS_MSG_JOB_STATE,
+            .job_state =
+                {
+                    .gen = gen,
+                    .version = version < UINT32_MAX ? version + 1 : version,
+                    .phase = PS_JOB_PHASE_ENDED,
+                    .reason = text,
+                },
+        });
+}

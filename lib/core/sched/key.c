@@ -1,0 +1,550 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Keys are registered by name, numbered, and placed once; a placement changes
+ * when a server is gone. */
+#include "core/sched/inner.h"
+
+#include "base/alloc.h"
+#include "core/round/rows.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const char no_table_memory[] =
+    " cannot be opened now: the scheduler has no memory for its table of "
+    "partitions";
+
+static void write_u32(uint8_t *p, uint32_t v)
+{
+    for (int i = 0; i < 4; i++) {
+        p[i] = (uint8_t)(v >> (8 * i));
+    }
+}
+
+/* Takes over `buf`, which has room for the table. */
+static struct ps_packet *make_key_opened(const struct ps_sched *s,
+                                         const struct ps_sched_find_job *j,
+                                         const struct ps_sched_key *k,
+                                         uint64_t request, struct ps_buf *buf)
+{
+    const struct ps_slice slice = {.buf = buf, .len = buf->size};
+    struct ps_packet *p;
+
+    for (uint32_t i = 0; i < k->part_count; i++) {
+        write_u32(buf->data + (size_t)i * 8, k->parts[i].node);
+        write_u32(buf->data + (size_t)i * 8 + 4, k->parts[i].count);
+    }
+    p = ps_packet_new(
+        &(struct ps_msg){.code = PS_MSG_KEY_OPENED,
+                         .key_opened =
+                             {
+                                 .gen = j->gen,
+                                 .request = request,
+                                 .key = k->number,
+                                 .epoch = s->epoch,
+                                 .parts = k->part_count,
+                                 .compression = j->compression,
+                                 .params = j->compression_params,
+                                 .params_count = j->compression_param_count,
+                             }},
+        &slice, 1);
+    ps_buf_unref(buf);
+    return p;
+}
+
+static size_t placement_size(const struct ps_sched_key *k)
+{
+    return (size_t)k->part_count * 8;
+}
+
+static void send_key_refused(struct ps_sched_step *st, struct ps_member *agent,
+                             const struct ps_msg_key_open *m, int rc,
+                             const char *text)
+{
+    ps_sched_send_msg(st, agent,
+                      &(struct ps_msg){
+                          .code = PS_MSG_KEY_OPENED,
+                          .key_opened = {.gen = m->gen,
+                                         .request = m->request,
+                                         .error = rc,
+                                         .text = text},
+                      });
+}
+
+/* ------------------------------------------------------------------ place */
+
+/* The job's servers as the placement sees them. */
+static struct ps_place_server *
+list_server_loads(const struct ps_sched *s, const struct ps_sched_find_job *j)
+{
+    struct ps_place_server *list = ps_alloc((j->server_count + 1u) *
+                                            sizeof(*list));
+
+    for (uint32_t i = 0; i < j->server_count; i++) {
+        const struct ps_member *m = ps_members_get(&s->members,
+                                                   j->servers[i].node);
+
+        list[i] = (struct ps_place_server){
+            .node = j->servers[i].node,
+            .bytes = j->servers[i].bytes,
+            .load = m != NULL ? m->placed_bytes : 0,
+        };
+    }
+    return list;
+}
+
+/* What was placed goes into the books. */
+static void record_server_loads(struct ps_sched *s, struct ps_sched_find_job *j,
+                                const struct ps_place_server *list)
+{
+    for (uint32_t i = 0; i < j->server_count; i++) {
+        struct ps_member *m = ps_members_get(&s->members, list[i].node);
+
+        if (m != NULL) {
+            m->placed_bytes += list[i].bytes - j->servers[i].bytes;
+        }
+        j->servers[i].bytes = list[i].bytes;
+    }
+}
+
+/* The number that the classic formula takes. */
+static uint64_t mxnet_key_of(const struct ps_sched_find_job *j,
+                             const struct ps_msg_key_open *m)
+{
+    if (strncmp(m->name, "s:", 2) == 0) {
+        return j->string_key_count;
+    }
+    if (strncmp(m->name, "c:", 2) == 0) {
+        return m->count; /* Of a collective: any number spreads them. */
+    }
+    return m->mxnet_key >= 0 ? (uint64_t)m->mxnet_key
+                             : strtoull(m->name + 2, NULL, 10);
+}
+
+/* For a key with these partitions: tables, and memory of servers. */
+static int charge_key(struct ps_sched_step *st, struct ps_sched_find_job *j,
+                      const struct ps_msg_key_open *m,
+                      const struct ps_sched_placement *places,
+                      struct ps_str *why)
+{
+    struct ps_refusal refusal;
+    int rc = ps_sched_account_charge_key(j, m->name, places->count, &refusal);
+
+    if (rc != 0) {
+        ps_str_add(why, " is one too many: ");
+        ps_refusal_text(&refusal, why);
+        return rc;
+    }
+    rc = ps_sched_admission_add_key(st, j, m->dtype, places, why);
+    if (rc != 0) {
+        ps_sched_account_refund_key(j, m->name, places->count);
+    }
+    return rc;
+}
+
+static int place_new_key(struct ps_sched_step *st, struct ps_sched_find_job *j,
+                         const struct ps_msg_key_open *m,
+                         struct ps_sched_key **ret_key, struct ps_str *why)
+{
+    struct ps_place_server *servers = list_server_loads(st->s, j);
+    const struct ps_place_request want = {
+        .policy = (enum ps_placement)j->placement,
+        .count = m->count,
+        .element_bytes = (uint32_t)ps_dtype_size(m->dtype),
+        .partition_bytes = j->partition_bytes,
+        .big_array_bound = j->big_array_bound,
+        .mxnet_key = mxnet_key_of(j, m),
+        .row_width = m->row_width,
+        .max_rows = ps_rows_per_frame(m->row_width, m->dtype),
+    };
+    struct ps_place_part *parts;
+    uint32_t count;
+    int rc = ps_place_request(&want, servers, j->server_count, &parts, &count);
+
+    if (rc == PS_E_TOOBIG) {
+        ps_str_addf(why,
+                    " with %" PRIu64 " elements would have more than %u "
+                    "partitions; raise partition_bytes, which is %u",
+                    m->count, PS_KEY_PARTS_MAX,
+                    j->partition_bytes != 0 ? j->partition_bytes
+                                            : PS_PARTITION_BYTES_DEFAULT);
+    } else if (rc == PS_E_NOMEM) {
+        ps_str_add(why, no_table_memory);
+    } else if (rc == 0) {
+        rc = charge_key(st, j, m, &(struct ps_sched_placement){parts, count},
+                        why);
+        if (rc != 0) {
+            ps_free(parts);
+        }
+    }
+    if (rc == 0) {
+        record_server_loads(st->s, j, servers);
+        *ret_key = ps_sched_job_add_key(j, m->name, m->dtype, m->count, parts,
+                                        count);
+        (*ret_key)->row_width = m->row_width;
+        j->string_key_count += strncmp(m->name, "s:", 2) == 0;
+    }
+    ps_free(servers);
+    return rc;
+}
+
+/* ------------------------------------------------------------------- open */
+
+static void append_key_name(struct ps_str *why, const char *name)
+{
+    const char *text = ps_sched_text_or_empty(name);
+
+    if (text[0] != '\0' && text[1] == ':') {
+        text += 2; /* As the program named it. */
+    }
+    ps_str_add(why, "key '");
+    ps_str_add_escaped(why, text, strlen(text), 64);
+    ps_str_add(why, "'");
+}
+
+static int check_key_name(const char *name, struct ps_str *why)
+{
+    const char *text = ps_sched_text_or_empty(name);
+    bool integer = strncmp(text, "i:", 2) == 0;
+
+    if ((!integer && strncmp(text, "s:", 2) != 0 &&
+         strncmp(text, "c:", 2) != 0) ||
+        text[2] == '\0') {
+        append_key_name(why, name);
+        ps_str_add(why, " must be 's:' and a string, 'i:' and an integer, or "
+                        "'c:' and what a collective needs");
+        return PS_E_INVAL;
+    }
+    return 0;
+}
+
+static int check_new_key(const struct ps_sched_find_job *j,
+                         const struct ps_msg_key_open *m, struct ps_str *why)
+{
+    const struct ps_sched_key *other;
+    int rc = check_key_name(m->name, why);
+
+    if (rc != 0) {
+        return rc;
+    }
+    other = ps_sched_job_key_by_name_hash(j, m->name);
+    if (other != NULL) {
+        append_key_name(why, m->name);
+        ps_str_add(why, " has the label of ");
+        append_key_name(why, other->name);
+        ps_str_add(why, ": give it another name");
+        return PS_E_EXIST;
+    }
+    if (ps_dtype_size(m->dtype) == 0) {
+        append_key_name(why, m->name);
+        ps_str_addf(why, " has a type %u that does not exist", m->dtype);
+        return PS_E_UNSUPPORTED;
+    }
+    if (m->count == 0) {
+        append_key_name(why, m->name);
+        ps_str_add(why, " has no elements");
+        return PS_E_INVAL;
+    }
+    if (m->count > PS_KEY_BYTES_MAX / ps_dtype_size(m->dtype)) {
+        append_key_name(why, m->name);
+        ps_str_addf(why,
+                    " of %" PRIu64 " elements of %s is larger than %llu "
+                    "bytes: split it",
+                    m->count, ps_dtype_name(m->dtype),
+                    (unsigned long long)PS_KEY_BYTES_MAX);
+        return PS_E_TOOBIG;
+    }
+    if (m->row_width != 0 && (m->count % m->row_width != 0 ||
+                              m->count / m->row_width > UINT32_MAX)) {
+        append_key_name(why, m->name);
+        ps_str_addf(why,
+                    " of %" PRIu64 " elements cannot have rows of %u; there "
+                    "may be %u rows",
+                    m->count, m->row_width, UINT32_MAX);
+        return PS_E_INVAL;
+    }
+    if (m->row_width != 0 && ps_rows_per_frame(m->row_width, m->dtype) == 0) {
+        append_key_name(why, m->name);
+        ps_str_addf(why,
+                    " has rows of %u elements of %s: a row is larger than "
+                    "%llu bytes, and rows are not cut: use narrower rows",
+                    m->row_width, ps_dtype_name(m->dtype),
+                    (unsigned long long)PS_ROW_BYTES_MAX);
+        return PS_E_TOOBIG;
+    }
+    if (m->row_width != 0 && j->server_count == 0) {
+        append_key_name(why, m->name);
+        ps_str_add(why, " is one of rows, which needs a server; the job has "
+                        "none");
+        return PS_E_UNSUPPORTED;
+    }
+    if (j->key_count >= PS_KEYS_MAX) {
+        ps_str_addf(why, "job %s has %u keys, which is the limit", j->name,
+                    PS_KEYS_MAX);
+        return PS_E_FULL;
+    }
+    return 0;
+}
+
+static int check_same_shape(const struct ps_sched_key *k,
+                            const struct ps_msg_key_open *m, struct ps_str *why)
+{
+    if (k->dtype == m->dtype && k->count == m->count &&
+        k->row_width == m->row_width) {
+        return 0;
+    }
+    append_key_name(why, m->name);
+    if (k->row_width != m->row_width) {
+        ps_str_addf(why,
+                    " was opened with rows of %u elements, this opening says "
+                    "%u (0: not a key of rows)",
+                    k->row_width, m->row_width);
+        return PS_E_MISMATCH;
+    }
+    ps_str_addf(why,
+                " was opened as %s with %" PRIu64
+                " elements, this opening says %s with %" PRIu64,
+                ps_dtype_name(k->dtype), k->count, ps_dtype_name(m->dtype),
+                m->count);
+    return PS_E_MISMATCH;
+}
+
+/* Servers no longer carry what was placed there. */
+static void subtract_key_load(struct ps_sched *s, struct ps_sched_find_job *j,
+                              const struct ps_sched_key *k)
+{
+    struct ps_place_server *servers = list_server_loads(s, j);
+
+    for (uint32_t i = 0; i < k->part_count; i++) {
+        uint32_t at = 0;
+
+        while (at < j->server_count && servers[at].node != k->parts[i].node) {
+            at++;
+        }
+        if (at < j->server_count) {
+            servers[at].bytes -= k->parts[i].count *
+                                 (uint64_t)ps_dtype_size(k->dtype);
+        }
+    }
+    record_server_loads(s, j, servers);
+    ps_free(servers);
+}
+
+/* Nobody has it open, and no server has anything of it. */
+static void remove_unused_key(struct ps_sched_step *st,
+                              struct ps_sched_find_job *j,
+                              struct ps_sched_key *k)
+{
+    subtract_key_load(st->s, j, k);
+    ps_sched_admission_remove_key(st, j, k);
+    ps_sched_account_refund_key(j, k->name, k->part_count);
+    ps_sched_norm_remove_key(j, k);
+    ps_sched_job_remove_key(j, k);
+    ps_sched_norm_recheck_global(st, j);
+}
+
+void ps_sched_on_key_open(struct ps_sched_step *st, struct ps_member *agent,
+                          const struct ps_msg_key_open *m)
+{
+    struct ps_sched_find_job *j = ps_sched_find_job(st->s, m->gen);
+    char text[PS_TEXT_MAX + 1];
+    struct ps_str why;
+    struct ps_sched_key *k;
+    int rc;
+
+    ps_str_init(&why, text, sizeof(text));
+    rc = ps_sched_job_check_agent(st->s, j, m->gen, agent, &why);
+    if (rc != 0) {
+        send_key_refused(st, agent, m, rc, text);
+        return;
+    }
+    k = ps_sched_job_find_key(j, ps_sched_text_or_empty(m->name));
+    if (k != NULL) {
+        rc = check_same_shape(k, m, &why);
+    } else if (m->if_absent == PS_IF_ABSENT_FAIL ||
+               (m->if_absent == PS_IF_ABSENT_CREATE_UNLESS_OPTIMIZER &&
+                j->optimizer != NULL)) {
+        rc = PS_E_NOKEY;
+        append_key_name(&why, m->name);
+        ps_str_add(&why, " is not known: no worker has declared it or given "
+                         "it a first value");
+    } else {
+        rc = check_new_key(j, m, &why);
+        if (rc == 0) {
+            append_key_name(&why, m->name);
+            rc = place_new_key(st, j, m, &k, &why);
+        }
+    }
+    if (rc != 0) {
+        send_key_refused(st, agent, m, rc, text);
+        return;
+    }
+    struct ps_buf *table = ps_buf_try_new(placement_size(k));
+
+    if (table == NULL) {
+        if (k->openers.count == 0 && j->rebalance == NULL && k->norm == NULL) {
+            remove_unused_key(st, j, k);
+        }
+        append_key_name(&why, m->name);
+        ps_str_add(&why, no_table_memory);
+        send_key_refused(st, agent, m, PS_E_NOMEM, text);
+        return;
+    }
+    ps_sched_key_add_opener(j, k, ps_sched_job_slot_of(j, agent->node),
+                            m->request);
+    ps_sched_send(st, agent, make_key_opened(st->s, j, k, m->request, table));
+}
+
+void ps_sched_on_key_close(struct ps_sched_step *st,
+                           const struct ps_member *agent,
+                           const struct ps_msg_key_close *m)
+{
+    struct ps_sched_find_job *j = ps_sched_find_job(st->s, m->gen);
+    struct ps_sched_key *k = j != NULL && m->key < j->key_count
+                                 ? j->keys[m->key]
+                                 : NULL;
+
+    if (k == NULL ||
+        !ps_sched_key_remove_opener(k, ps_sched_job_slot_of(j, agent->node),
+                                    m->request) ||
+        j->rebalance != NULL || k->norm != NULL) {
+        return; /* Moves name keys, and norms come from servers that have it. */
+    }
+    remove_unused_key(st, j, k);
+}
+
+/* ------------------------------------------------------------------- move */
+
+/* Of placements of one epoch agents believe the first that they hear of, so the
+ * caller begins another epoch where this one has told of the key already. */
+static void announce_placement(struct ps_sched_step *st,
+                               const struct ps_sched_find_job *j,
+                               struct ps_sched_key *k)
+{
+    struct ps_packet *p = make_key_opened(st->s, j, k, 0,
+                                          ps_buf_new(placement_size(k)));
+
+    assert(k->announced_epoch != st->s->epoch);
+    k->announced_epoch = st->s->epoch;
+    k->must_announce = false;
+    for (uint32_t i = 0; i < j->slot_count; i++) {
+        ps_sched_send(st,
+                      ps_members_get(&st->s->members, j->slots[i].agent_node),
+                      ps_packet_ref(p));
+    }
+    ps_packet_unref(p);
+}
+
+/* A move that ended in this step, because its old owner is gone, has told of
+ * its key in the present epoch. */
+static void begin_epoch_if_announced(struct ps_sched_step *st,
+                                     const struct ps_sched_find_job *j)
+{
+    for (uint32_t i = 0; i < j->key_count; i++) {
+        const struct ps_sched_key *k = j->keys[i];
+
+        if (k != NULL && k->must_announce &&
+            k->announced_epoch == st->s->epoch) {
+            ps_sched_begin_epoch(st);
+            return;
+        }
+    }
+}
+
+void ps_sched_keys_send_placements(struct ps_sched_step *st,
+                                   struct ps_sched_find_job *j)
+{
+    uint32_t sent = 0;
+
+    j->next_placements_at = PS_TIME_NEVER;
+    for (; j->first_unsent_key < j->key_count; j->first_unsent_key++) {
+        struct ps_sched_key *k = j->keys[j->first_unsent_key];
+
+        if (k == NULL || !k->must_announce) {
+            continue;
+        }
+        if (sent > 0 && sent + j->slot_count > st->s->opt.placements_sent_max) {
+            j->next_placements_at = st->now + 1; /* In another step. */
+            return;
+        }
+        announce_placement(st, j, k);
+        sent += j->slot_count;
+    }
+}
+
+int ps_sched_keys_reassign(struct ps_sched_step *st,
+                           struct ps_sched_find_job *j, uint32_t gone,
+                           struct ps_str *why)
+{
+    struct ps_place_server *servers = list_server_loads(st->s, j);
+    uint32_t parts = 0;
+
+    for (uint32_t i = 0; i < j->key_count; i++) {
+        struct ps_sched_key *k = j->keys[i];
+        uint32_t moved = k == NULL ? 0
+                                   : ps_place_reassign(
+                                         k->parts, k->part_count,
+                                         (uint32_t)ps_dtype_size(k->dtype),
+                                         gone, servers, j->server_count);
+
+        if (moved > 0) {
+            k->is_reassigned = true;
+            k->must_announce = true;
+            parts += moved;
+        }
+    }
+    record_server_loads(st->s, j, servers);
+    ps_free(servers);
+
+    int rc = ps_sched_admission_recount(st, j, why);
+
+    if (rc != 0) {
+        return rc;
+    }
+    begin_epoch_if_announced(st, j);
+    j->first_unsent_key = 0;
+    ps_sched_keys_send_placements(st, j);
+    ps_effects_log(st->fx, PS_LOG_INFO,
+                   "job %s gen %" PRIu64 " %u partitions moved from node %u",
+                   j->name, j->gen, parts, gone);
+    return 0;
+}
+
+void ps_sched_key_reassign_part(struct ps_sched_step *st,
+                                struct ps_sched_find_job *j,
+                                struct ps_sched_key *k, uint32_t index,
+                                uint32_t to)
+{
+    struct ps_place_part *part = &k->parts[index];
+    const uint64_t bytes = part->count * (uint64_t)ps_dtype_size(k->dtype);
+    struct ps_place_server *servers = list_server_loads(st->s, j);
+
+    for (uint32_t i = 0; i < j->server_count; i++) {
+        if (servers[i].node == part->node) {
+            servers[i].bytes -= bytes;
+        } else if (servers[i].node == to) {
+            servers[i].bytes += bytes;
+        }
+    }
+    record_server_loads(st->s, j, servers);
+    ps_free(servers);
+    ps_sched_admission_move_part(st, j, k, index, to);
+    part->node = to;
+    k->is_reassigned = true;
+    ps_sched_begin_epoch(st);
+    announce_placement(st, j, k);
+}
+
+void ps_sched_keys_send_reassigned(struct ps_sched_step *st,
+                                   struct ps_sched_find_job *j,
+                                   struct ps_member *m)
+{
+    for (uint32_t i = 0; i < j->key_count; i++) {
+        if (j->keys[i] != NULL && j->keys[i]->is_reassigned) {
+            ps_sched_send(
+                st, m,
+                make_key_opened(st->s, j, j->keys[i], 0,
+                                ps_buf_new(placement_size(j->keys[i]))));
+        }
+    }
+}

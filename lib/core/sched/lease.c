@@ -1,0 +1,223 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Leases: when the silence of a member counts as its death.
+ *
+ * A member that is silent while others are heard is dead after dead_after,
+ * unless those that exchange data with it still hear it (witness.c).
+ * Where no member is heard at all, the scheduler itself is cut off, or sleeps:
+ * data paths may work, and no member could be told of a death, so none is
+ * declared dead before one is heard, and from then on all have time to come
+ * back. Where most members are silent at once, a part of the network is down,
+ * on their side or on the scheduler's: their leases are longer. */
+#include "core/sched/inner.h"
+
+#include <inttypes.h>
+
+/* A silent member is given up after this in any case. When none is heard, the
+ * jobs of a cluster that is gone for good are to end some day; when others
+ * still hear it, barriers and new keys cannot wait for ever. */
+#define ISOLATION_MAX   PS_SECONDS(300)
+/* To come back, when the scheduler could not hear: dials back off. */
+#define GRACE_TIME      PS_SECONDS(10)
+/* Where most members are silent at once, leases are this multiple of
+ * dead_after. */
+#define MAJORITY_FACTOR 3u
+
+static bool is_participant(const struct ps_member *m)
+{
+    return m->state == PS_NODE_STATE_ACTIVE ||
+           m->state == PS_NODE_STATE_SUSPECT;
+}
+
+static bool is_silent(const struct ps_sched *s, const struct ps_member *m,
+                      ps_time now)
+{
+    return ps_time_add(m->last_recv_at, s->opt.suspect_after) <= now;
+}
+
+/* True: no member was heard for so long that this process is suspect. */
+static bool is_isolated(const struct ps_sched *s, ps_time now)
+{
+    return ps_time_add(s->last_recv_at, s->opt.suspect_after) <= now;
+}
+
+static bool is_majority_silent(const struct ps_sched *s, ps_time now)
+{
+    uint32_t present = 0;
+    uint32_t silent = 0;
+
+    for (uint32_t i = 0; i < s->members.count; i++) {
+        const struct ps_member *m = s->members.sorted[i];
+
+        present += is_participant(m);
+        silent += is_participant(m) && is_silent(s, m, now);
+    }
+    return silent >= 2 && 2 * silent > present;
+}
+
+/* Values that hold for all members at one time. */
+struct lease {
+    ps_time now;
+    ps_time not_before; /* Nobody is given up before this. */
+    ps_time timeout;    /* Nor after less silence than this. */
+};
+
+static struct lease current_lease(const struct ps_sched *s, ps_time now)
+{
+    struct lease l = {.now = now, .timeout = s->opt.dead_after};
+
+    if (is_isolated(s, now)) {
+        l.not_before = ps_time_add(s->last_recv_at, ISOLATION_MAX);
+    } else if (is_majority_silent(s, now)) {
+        l.timeout = ps_time_min(s->opt.dead_after,
+                                PS_TIME_NEVER / MAJORITY_FACTOR) *
+                    MAJORITY_FACTOR;
+    }
+    return l;
+}
+
+/* PS_TIME_NEVER: it has none. */
+static ps_time lease_end(const struct lease *l, const struct ps_member *m)
+{
+    ps_time at = ps_time_add(m->last_recv_at, l->timeout);
+    ps_time seen = ps_time_min(
+        ps_time_add(m->witness.last_heard_at, l->timeout),
+        ps_time_add(m->last_recv_at, ISOLATION_MAX));
+
+    if (m->state != PS_NODE_STATE_SUSPECT) {
+        return PS_TIME_NEVER;
+    }
+    at = at > seen ? at : seen;
+    at = at > l->not_before ? at : l->not_before;
+    return at > m->grace_until ? at : m->grace_until;
+}
+
+/* The scheduler could not hear for a while. Each member that was heard since
+ * the last such time has GRACE_TIME, whatever its silence: so one that is
+ * dead does not live on by what happens to others. */
+static void grant_grace_all(struct ps_sched_step *st)
+{
+    struct ps_sched *s = st->s;
+
+    for (uint32_t i = 0; i < s->members.count; i++) {
+        struct ps_member *m = s->members.sorted[i];
+
+        if (m->last_recv_at != m->grace_recv_at) {
+            m->grace_recv_at = m->last_recv_at;
+            m->grace_until = ps_time_add(st->now, GRACE_TIME);
+        }
+    }
+}
+
+void ps_sched_lease_extend_all(struct ps_sched_step *st, ps_time late)
+{
+    struct ps_sched *s = st->s;
+
+    if (late <= s->opt.suspect_after / 2) {
+        return;
+    }
+    ps_effects_log(st->fx, PS_LOG_WARNING,
+                   "this process was late by %" PRIu64
+                   " ms; leases are extended",
+                   (uint64_t)(late / PS_MILLIS(1)));
+    for (uint32_t i = 0; i < s->members.count; i++) {
+        struct ps_member *m = s->members.sorted[i];
+
+        m->last_recv_at = ps_time_min(ps_time_add(m->last_recv_at, late),
+                                      st->now);
+        m->confirm_at = ps_time_add(m->confirm_at, late);
+    }
+    s->last_recv_at = ps_time_min(ps_time_add(s->last_recv_at, late), st->now);
+    ps_sched_jobs_on_wakeup(st, late);
+    if (late > s->opt.suspect_after) {
+        grant_grace_all(st); /* They have cut their connections meanwhile. */
+    }
+}
+
+void ps_sched_lease_renew(struct ps_sched_step *st, struct ps_member *m)
+{
+    struct ps_sched *s = st->s;
+
+    if (s->is_isolated) {
+        s->is_isolated = false;
+        ps_effects_log(st->fx, PS_LOG_WARNING,
+                       "members are heard again after %.1f s; all leases "
+                       "begin again",
+                       (double)(st->now - s->last_recv_at) / 1e9);
+        grant_grace_all(st);
+    }
+    s->last_recv_at = st->now;
+    m->last_recv_at = st->now;
+}
+
+void ps_sched_lease_on_message(struct ps_sched_step *st, struct ps_member *m)
+{
+    ps_sched_lease_renew(st, m);
+    if (m->state == PS_NODE_STATE_SUSPECT) {
+        ps_member_set_state(m, PS_NODE_STATE_ACTIVE, NULL, st->fx);
+        if (m->role == PS_ROLE_SERVER) {
+            ps_sched_jobs_try_start(st);
+        }
+    }
+}
+
+static void update_member_state(struct ps_sched_step *st, const struct lease *l,
+                                struct ps_member *m)
+{
+    char why[64];
+    struct ps_str text;
+
+    ps_str_init(&text, why, sizeof(why));
+    ps_str_addf(&text, "not heard for %.1f s",
+                (double)(st->now - m->last_recv_at) / 1e9);
+    if (m->state == PS_NODE_STATE_ACTIVE && is_silent(st->s, m, st->now)) {
+        ps_member_set_state(m, PS_NODE_STATE_SUSPECT, why, st->fx);
+    }
+    if (lease_end(l, m) <= st->now) {
+        ps_sched_member_set_gone(st, m, why);
+    }
+    ps_sched_witness_tick(st, m);
+}
+
+static bool has_participants(const struct ps_sched *s)
+{
+    for (uint32_t i = 0; i < s->members.count; i++) {
+        if (is_participant(s->members.sorted[i])) {
+            return true;
+        }
+    }
+    return false;
+}
+
+void ps_sched_lease_tick(struct ps_sched_step *st)
+{
+    struct ps_sched *s = st->s;
+    struct lease l = current_lease(s, st->now);
+
+    if (!s->is_isolated && is_isolated(s, st->now) && has_participants(s)) {
+        s->is_isolated = true;
+        ps_effects_log(st->fx, PS_LOG_WARNING,
+                       "no member is heard: this scheduler takes itself to "
+                       "be cut off, and gives nobody up for %u s",
+                       (unsigned)(ISOLATION_MAX / PS_SECONDS(1)));
+    }
+    for (uint32_t i = 0; i < s->members.count; i++) {
+        update_member_state(st, &l, s->members.sorted[i]);
+    }
+}
+
+ps_time ps_sched_lease_deadline(const struct ps_sched *s, ps_time now)
+{
+    struct lease l = current_lease(s, now);
+    ps_time due = PS_TIME_NEVER;
+
+    for (uint32_t i = 0; i < s->members.count; i++) {
+        const struct ps_member *m = s->members.sorted[i];
+
+        due = ps_time_min(due, ps_sched_witness_deadline(s, m, now));
+        due = ps_time_min(
+            due, m->state == PS_NODE_STATE_ACTIVE
+                     ? ps_time_add(m->last_recv_at, s->opt.suspect_after)
+                     : lease_end(&l, m));
+    }
+    return due;
+}

@@ -1,0 +1,606 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The life of a job from its start to its end, and what losses do to it.
+ *
+ *     FORMING    until all workers and enough servers are there
+ *     STARTING   ranks, slots and servers are given; the servers are told
+ *     RUNNING    all servers have said job_ready
+ *     FAILED     everybody is told the reason; its workers go
+ *     ENDED      nobody is left: daemons are told to forget it
+ */
+#include "core/sched/inner.h"
+
+#include "base/alloc.h"
+
+#include <inttypes.h>
+#include <stdarg.h>
+#include <string.h>
+
+/* ------------------------------------------------------------------ start */
+
+/* This process was told that the job has ended for it. */
+static bool was_removed(const struct ps_sched_find_job *j,
+                        const struct ps_member *m)
+{
+    for (uint32_t i = 0; i < j->removed_server_count; i++) {
+        if (j->removed_servers[i].node == m->node &&
+            j->removed_servers[i].incarnation == m->incarnation) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static bool is_usable_server(const struct ps_sched_find_job *j,
+                             const struct ps_member *m)
+{
+    return m->role == PS_ROLE_SERVER && m->state == PS_NODE_STATE_ACTIVE &&
+           !m->last_ping.draining &&
+           ps_sched_job_server_of(j, m->node) == NULL && !was_removed(j, m);
+}
+
+uint32_t ps_sched_count_servers(const struct ps_sched *s,
+                                uint32_t *ret_draining, const char **ret_name)
+{
+    uint32_t active = ps_members_count(&s->members, PS_ROLE_SERVER,
+                                       PS_NODE_STATE_ACTIVE);
+
+    *ret_draining = 0;
+    for (uint32_t i = 0; i < s->members.count; i++) {
+        const struct ps_member *m = s->members.sorted[i];
+
+        if (m->role == PS_ROLE_SERVER && m->state == PS_NODE_STATE_ACTIVE &&
+            m->last_ping.draining) {
+            *ret_name = m->name;
+            ++*ret_draining;
+        }
+    }
+    return active - *ret_draining;
+}
+
+static void add_removed_server(struct ps_sched_find_job *j,
+                               const struct ps_member *m)
+{
+    j->removed_servers = ps_realloc(j->removed_servers,
+                                    (j->removed_server_count + 1u) *
+                                        sizeof(*j->removed_servers));
+    j->removed_servers[j->removed_server_count++] =
+        (struct ps_sched_removed_server){.node = m->node,
+                                         .incarnation = m->incarnation};
+}
+
+/* Which server of the cluster would the job get next? Fewest bytes, then by
+ * name. NULL: none is left. */
+static struct ps_member *least_loaded_server(const struct ps_sched *s,
+                                             const struct ps_sched_find_job *j)
+{
+    struct ps_member *best = NULL;
+
+    for (uint32_t i = 0; i < s->members.count; i++) {
+        struct ps_member *m = s->members.sorted[i];
+
+        if (is_usable_server(j, m) &&
+            (best == NULL || m->placed_bytes < best->placed_bytes)) {
+            best = m;
+        }
+    }
+    return best;
+}
+
+uint32_t
+ps_sched_job_spare_servers(const struct ps_sched *s,
+                           const struct ps_sched_find_job *j,
+                           const struct ps_member *list[PS_SERVERS_MAX])
+{
+    uint32_t room = j->num_servers > j->server_count
+                        ? j->num_servers - j->server_count
+                        : 0;
+    uint32_t count = 0;
+
+    for (uint32_t i = 0; i < s->members.count; i++) {
+        const struct ps_member *m = s->members.sorted[i];
+        uint32_t at = count;
+
+        if (!is_usable_server(j, m)) {
+            continue;
+        }
+        while (at > 0 && list[at - 1]->placed_bytes > m->placed_bytes) {
+            at--;
+        }
+        if (at < room) {
+            count += count < room;
+            memmove(&list[at + 1], &list[at],
+                    (count - 1 - at) * sizeof(list[0]));
+            list[at] = m;
+        }
+    }
+    return count;
+}
+
+/* Keeps the order by name. */
+void ps_sched_job_add_server(struct ps_sched_find_job *j,
+                             const struct ps_member *m)
+{
+    uint32_t i = j->server_count;
+
+    j->servers = ps_realloc(j->servers,
+                            (j->server_count + 1u) * sizeof(*j->servers));
+    while (i > 0 && strcmp(j->servers[i - 1].name, m->name) > 0) {
+        j->servers[i] = j->servers[i - 1];
+        i--;
+    }
+    j->servers[i] = (struct ps_sched_job_server){.node = m->node};
+    ps_str_copy(j->servers[i].name, sizeof(j->servers[i].name), m->name);
+    j->server_count++;
+}
+
+void ps_sched_job_try_start(struct ps_sched_step *st,
+                            struct ps_sched_find_job *j)
+{
+    const struct ps_sched *s = st->s;
+    const char *name;
+    uint32_t draining;
+
+    if (j->phase != PS_JOB_PHASE_FORMING || j->worker_count < j->num_workers ||
+        ps_sched_count_servers(s, &draining, &name) < j->num_servers) {
+        return;
+    }
+    ps_sched_job_assign_ranks(j);
+    while (j->server_count < j->num_servers) {
+        ps_sched_job_add_server(j, least_loaded_server(s, j));
+    }
+    ps_sched_job_set_phase(j, PS_JOB_PHASE_STARTING, st->fx);
+    ps_sched_job_publish(st, j);
+    ps_sched_job_try_run(st, j);
+}
+
+void ps_sched_jobs_try_start(struct ps_sched_step *st)
+{
+    struct ps_map_cursor cursor = {0};
+    struct ps_sched_find_job *j;
+
+    while ((j = ps_map_next(st->s->jobs, &cursor)) != NULL) {
+        ps_sched_job_try_start(st, j);
+    }
+}
+
+void ps_sched_job_try_run(struct ps_sched_step *st, struct ps_sched_find_job *j)
+{
+    if (j->phase != PS_JOB_PHASE_STARTING ||
+        ps_sched_job_ready_version(j) == 0) {
+        return;
+    }
+    j->deadline = PS_TIME_NEVER;
+    ps_sched_job_set_phase(j, PS_JOB_PHASE_RUNNING, st->fx);
+    ps_sched_job_publish(st, j);
+    ps_sched_job_end_if_unused(st, j); /* Some may have gone meanwhile. */
+}
+
+/* -------------------------------------------------------------------- end */
+
+static void add_to_history(struct ps_sched *s,
+                           const struct ps_sched_find_job *j, ps_time now)
+{
+    struct ps_sched_ended_job *p =
+        &s->history[s->ended_job_count++ % PS_SCHED_HISTORY_MAX];
+
+    memset(p, 0, sizeof(*p));
+    ps_sched_job_fill_row(j, now, &p->row);
+    ps_str_copy(p->name, sizeof(p->name), j->name);
+    ps_str_copy(p->optimizer, sizeof(p->optimizer),
+                ps_sched_text_or_empty(j->optimizer));
+    ps_str_copy(p->reason, sizeof(p->reason), j->reason);
+    ps_str_copy(p->compression, sizeof(p->compression), j->compression_text);
+    p->row.compression = p->compression;
+    p->row.name = p->name;
+    p->row.optimizer = p->optimizer;
+    p->row.reason = p->reason;
+    if (p->reason[0] != '\0') {
+        p->row.phase = PS_JOB_PHASE_FAILED; /* How it ended, to a reader. */
+    }
+    p->created_at = j->created_at;
+    p->ended_at = now;
+}
+
+static void subtract_server_load(struct ps_sched *s,
+                                 const struct ps_sched_job_server *on)
+{
+    struct ps_member *m = ps_members_get(&s->members, on->node);
+
+    if (m != NULL) {
+        assert(m->placed_bytes >= on->bytes);
+        m->placed_bytes -= on->bytes;
+        m->reserved_bytes -= on->reserved_bytes;
+    }
+}
+
+static void end_job(struct ps_sched_step *st, struct ps_sched_find_job *j)
+{
+    struct ps_sched *s = st->s;
+
+    ps_sched_migrations_cancel(st, j, "the job has ended");
+    ps_sched_job_set_phase(j, PS_JOB_PHASE_ENDED, st->fx);
+    ps_sched_job_publish(st, j);
+    ps_sched_waiters_reply(st, j);
+    ps_sched_stall_drop_job(st, j);
+    add_to_history(s, j, st->now);
+    for (uint32_t i = 0; i < j->server_count; i++) {
+        subtract_server_load(s, &j->servers[i]);
+    }
+    ps_map_remove(s->jobs, j->gen);
+    ps_sched_norm_free(j);
+    ps_sched_account_close_job(j);
+    ps_sched_job_free(j);
+}
+
+void ps_sched_job_fail(struct ps_sched_step *st, struct ps_sched_find_job *j,
+                       const char *reason)
+{
+    if (!ps_sched_job_is_open(j)) {
+        return;
+    }
+    ps_str_copy(j->reason, sizeof(j->reason), reason);
+    ps_sched_job_set_phase(j, PS_JOB_PHASE_FAILED, st->fx);
+    ps_sched_migrations_cancel(st, j, reason);
+    ps_sched_admission_release(st, j);
+    /* Agents let its workers go when they hear of it. */
+    j->deadline = ps_time_add(st->now, st->s->opt.rejoin_grace);
+    ps_sched_job_publish(st, j);
+    ps_sched_waiters_reply(st, j);
+    ps_sched_stall_drop_job(st, j);
+    ps_sched_job_end_if_unused(st, j);
+}
+
+void ps_sched_job_end_if_unused(struct ps_sched_step *st,
+                                struct ps_sched_find_job *j)
+{
+    bool lost = false;
+
+    if (j->live_workers > 0) {
+        return;
+    }
+    if (!ps_sched_job_has_started(j) || j->phase == PS_JOB_PHASE_FAILED) {
+        end_job(st, j);
+        return;
+    }
+    for (uint32_t i = 0; i < j->worker_count && !lost; i++) {
+        lost = j->workers[i].state == PS_RANK_STATE_LOST;
+    }
+    if (!lost) {
+        end_job(st, j);
+    } else if (j->deadline == PS_TIME_NEVER) {
+        j->deadline = ps_time_add(st->now, st->s->opt.rejoin_grace);
+        ps_effects_log(st->fx, PS_LOG_WARNING,
+                       "job %s gen %" PRIu64 " has no live worker", j->name,
+                       j->gen);
+    }
+}
+
+/* ----------------------------------------------------------------- losses */
+
+static bool loss_matches(const struct ps_sched_worker *w,
+                         const struct ps_sched_loss *which)
+{
+    return w->state == PS_RANK_STATE_LIVE &&
+           w->agent_node == which->agent_node &&
+           (which->all_workers || w->worker_id == which->worker) &&
+           (!which->only_unconfirmed || !w->confirmed);
+}
+
+static void remove_lost_workers(struct ps_sched_step *st,
+                                struct ps_sched_find_job *j,
+                                const struct ps_sched_loss *which)
+{
+    bool any = false;
+
+    for (uint32_t i = j->worker_count; i > 0; i--) {
+        if (loss_matches(&j->workers[i - 1], which)) {
+            ps_sched_job_remove_worker(j, &j->workers[i - 1]);
+            any = true;
+        }
+    }
+    if (any) {
+        ps_sched_job_end_if_unused(st, j);
+    }
+}
+
+void ps_sched_job_lose_workers(struct ps_sched_step *st,
+                               struct ps_sched_find_job *j,
+                               const struct ps_sched_loss *which,
+                               const char *why)
+{
+    char text[PS_TEXT_MAX + 1];
+    struct ps_str reason;
+    unsigned *ranks;
+    uint32_t count = 0;
+
+    if (!ps_sched_job_has_started(j)) {
+        remove_lost_workers(st, j, which);
+        return;
+    }
+    ranks = ps_alloc(j->worker_count * sizeof(*ranks));
+    for (uint32_t i = 0; i < j->worker_count; i++) {
+        if (loss_matches(&j->workers[i], which)) {
+            ps_sched_job_set_rank_state(j, &j->workers[i], PS_RANK_STATE_LOST,
+                                        st->now);
+            ranks[count++] = i;
+        }
+    }
+    if (count > 0) {
+        ps_str_init(&reason, text, sizeof(text));
+        ps_str_add(&reason, count == 1 ? "rank " : "ranks ");
+        ps_str_add_ranges(&reason, ranks, count);
+        ps_str_addf(&reason, " on %s %s lost: %s", j->workers[ranks[0]].host,
+                    count == 1 ? "was" : "were", why);
+        ps_effects_log(st->fx, PS_LOG_WARNING, "job %s gen %" PRIu64 " %s",
+                       j->name, j->gen, text);
+        ps_sched_job_publish_later(st, j);
+        if (j->on_loss == PS_LOSS_POLICY_FAIL && ps_sched_job_is_open(j)) {
+            ps_sched_job_fail(st, j, text);
+        } else {
+            ps_sched_job_end_if_unused(st, j);
+        }
+    }
+    ps_free(ranks);
+}
+
+void ps_sched_jobs_lose_agent(struct ps_sched_step *st, struct ps_member *agent,
+                              const char *why)
+{
+    struct ps_map_cursor cursor = {0};
+    struct ps_sched_find_job *j;
+    char text[PS_TEXT_MAX + 1];
+    struct ps_str full;
+
+    ps_str_init(&full, text, sizeof(text));
+    ps_str_addf(&full, "agent %s is gone: %s", agent->name, why);
+    while ((j = ps_map_next(st->s->jobs, &cursor)) != NULL) {
+        ps_sched_waiters_drop_agent(j, agent->node);
+        ps_sched_job_lose_workers(
+            st, j,
+            &(struct ps_sched_loss){.agent_node = agent->node,
+                                    .all_workers = true},
+            text);
+    }
+}
+
+/* The server leaves the job. What it had goes to the others, or to one that
+ * takes its place; the job fails when that cannot be. */
+static void remove_server(struct ps_sched_step *st, struct ps_sched_find_job *j,
+                          struct ps_sched_job_server *on,
+                          const struct ps_member *server, const char *why)
+{
+    uint32_t node = on->node;
+    bool held = on->bytes > 0;
+    char text[PS_TEXT_MAX + 1];
+    struct ps_str reason;
+    struct ps_member *other;
+
+    add_removed_server(j, server);
+    ps_str_init(&reason, text, sizeof(text));
+    ps_str_addf(&reason, "server %s was lost: %s", on->name, why);
+    subtract_server_load(st->s, on);
+    memmove(on, on + 1,
+            (size_t)(&j->servers[j->server_count] - (on + 1)) * sizeof(*on));
+    j->server_count--;
+    if (!ps_sched_job_is_open(j)) {
+        return;
+    }
+    if (held && j->optimizer != NULL) {
+        ps_str_add(&reason, "; it held weights and optimizer state of the job");
+        ps_sched_job_fail(st, j, text);
+        return;
+    }
+    other = j->open_key_count == 0 || j->server_count == 0
+                ? least_loaded_server(st->s, j)
+                : NULL;
+    if (other != NULL) {
+        ps_sched_job_add_server(j, other);
+        ps_sched_job_publish(st, j);
+    }
+    if (j->server_count == 0) {
+        ps_str_add(&reason, "; there is no other");
+        ps_sched_job_fail(st, j, text);
+        return;
+    }
+    if (held) {
+        ps_str_add(&reason, "; what it held");
+        if (ps_sched_keys_reassign(st, j, node, &reason) != 0) {
+            ps_sched_job_fail(st, j, text);
+            return;
+        }
+    }
+    ps_sched_waiters_reply(st, j);
+    ps_sched_job_try_run(st, j); /* Last: the job may end. */
+}
+
+void ps_sched_jobs_lose_server(struct ps_sched_step *st,
+                               struct ps_member *server, const char *why)
+{
+    struct ps_map_cursor cursor = {0};
+    struct ps_sched_find_job *j;
+
+    ps_sched_migrations_lose_server(st, server);
+    while ((j = ps_map_next(st->s->jobs, &cursor)) != NULL) {
+        struct ps_sched_job_server *on = ps_sched_job_server_of(j,
+                                                                server->node);
+
+        if (on != NULL) {
+            remove_server(st, j, on, server, why);
+        }
+    }
+    cursor = (struct ps_map_cursor){0};
+    while ((j = ps_map_next(st->s->jobs, &cursor)) != NULL) {
+        ps_sched_migrations_start(st, j);
+    }
+}
+
+/* ------------------------------------------------------------------- time */
+
+/* "not complete after 60 s: have 3/4 workers; missing: rank 2" */
+static void describe_incomplete(const struct ps_sched *s,
+                                const struct ps_sched_find_job *j,
+                                struct ps_str *why)
+{
+    ps_str_addf(why, "job %s was not complete after %g s: have %u/%u workers",
+                j->name, (double)j->start_timeout / 1e9, j->worker_count,
+                j->num_workers);
+    if (j->worker_count < j->num_workers) {
+        unsigned *ranks = ps_alloc(j->num_workers * sizeof(*ranks));
+        uint32_t count = ps_sched_job_missing_ranks(j, ranks);
+
+        ps_str_add(why, count == 1 ? "; missing: rank " : "; missing: ranks ");
+        ps_str_add_ranges(why, ranks, count);
+        ps_free(ranks);
+    }
+    const char *name;
+    uint32_t draining;
+    uint32_t active = ps_sched_count_servers(s, &draining, &name);
+
+    if (active < j->num_servers && draining > 0) {
+        ps_str_addf(why,
+                    "; have %u/%u servers, and %s is shutting down: see psctl "
+                    "nodes, start more or ask for fewer",
+                    active, j->num_servers, name);
+    } else if (active < j->num_servers) {
+        ps_str_addf(why,
+                    "; have %u/%u servers: see psctl status, start more or "
+                    "ask for fewer",
+                    active, j->num_servers);
+    }
+}
+
+static void describe_not_ready(const struct ps_sched_find_job *j,
+                               struct ps_str *why)
+{
+    bool first = true;
+
+    ps_str_addf(why, "job %s did not start within %g s: no word from server",
+                j->name, (double)j->start_timeout / 1e9);
+    for (uint32_t i = 0; i < j->server_count; i++) {
+        if (j->servers[i].ready_version == 0) {
+            ps_str_addf(why, "%s %s", first ? "" : ",", j->servers[i].name);
+            first = false;
+        }
+    }
+}
+
+static void handle_job_deadline(struct ps_sched_step *st,
+                                struct ps_sched_find_job *j)
+{
+    char text[PS_TEXT_MAX + 1];
+    struct ps_str why;
+
+    ps_str_init(&why, text, sizeof(text));
+    switch ((enum ps_job_phase)j->phase) {
+    case PS_JOB_PHASE_FORMING:
+        describe_incomplete(st->s, j, &why);
+        break;
+    case PS_JOB_PHASE_STARTING:
+        describe_not_ready(j, &why);
+        break;
+    case PS_JOB_PHASE_RUNNING:
+        ps_str_addf(&why, "job %s had no live worker for %g s", j->name,
+                    (double)st->s->opt.rejoin_grace / 1e9);
+        break;
+    case PS_JOB_PHASE_FAILED:
+        end_job(st, j);
+        return;
+    case PS_JOB_PHASE_ENDED:
+        return;
+    }
+    ps_sched_job_fail(st, j, text);
+}
+
+/* Those who wait for the ranks that are lost have waited long enough. */
+static void fail_for_lost_ranks(struct ps_sched_step *st,
+                                struct ps_sched_find_job *j)
+{
+    unsigned *ranks = ps_alloc(j->worker_count * sizeof(*ranks));
+    const char *host = "";
+    uint32_t count = 0;
+    char text[PS_TEXT_MAX + 1];
+    struct ps_str why;
+
+    for (uint32_t i = 0; i < j->worker_count; i++) {
+        const struct ps_sched_worker *w = &j->workers[i];
+
+        if (w->state == PS_RANK_STATE_LOST && w->lost_at == j->lost_since) {
+            host = count == 0 ? w->host : host;
+            ranks[count++] = i;
+        }
+    }
+    ps_str_init(&why, text, sizeof(text));
+    ps_str_add(&why, count == 1 ? "rank " : "ranks ");
+    ps_str_add_ranges(&why, ranks, count);
+    ps_str_addf(&why,
+                " on %s %s lost %g s ago, and no process has taken %s again "
+                "(registration.rejoin_timeout); start the job again",
+                host, count == 1 ? "was" : "were",
+                (double)(st->now - j->lost_since) / 1e9,
+                count == 1 ? "it" : "them");
+    ps_free(ranks);
+    ps_sched_job_fail(st, j, text);
+}
+
+/* When the first of the lost ranks is given up; PS_TIME_NEVER: none is. */
+static ps_time lost_ranks_deadline(const struct ps_sched *s,
+                                   const struct ps_sched_find_job *j)
+{
+    return j->phase == PS_JOB_PHASE_RUNNING
+               ? ps_time_add(j->lost_since, s->opt.rejoin_timeout)
+               : PS_TIME_NEVER;
+}
+
+void ps_sched_jobs_tick(struct ps_sched_step *st)
+{
+    struct ps_map_cursor cursor = {0};
+    struct ps_sched_find_job *j;
+
+    while ((j = ps_map_next(st->s->jobs, &cursor)) != NULL) {
+        if (j->publish_at <= st->now) {
+            ps_sched_job_publish(st, j);
+        }
+        if (j->next_placements_at <= st->now) {
+            ps_sched_keys_send_placements(st, j);
+        }
+        if (j->send_quota_at <= st->now) {
+            ps_sched_admission_send_quota(st, j);
+        }
+        if (j->deadline <= st->now) {
+            handle_job_deadline(st, j);
+        } else if (lost_ranks_deadline(st->s, j) <= st->now) {
+            fail_for_lost_ranks(st, j);
+        }
+    }
+}
+
+/* Workers could not join or come back while the scheduler did not run. */
+void ps_sched_jobs_on_wakeup(struct ps_sched_step *st, ps_time late)
+{
+    struct ps_map_cursor cursor = {0};
+    struct ps_sched_find_job *j;
+
+    while ((j = ps_map_next(st->s->jobs, &cursor)) != NULL) {
+        j->deadline = ps_time_add(j->deadline, late);
+        for (uint32_t i = 0; i < j->worker_count; i++) {
+            j->workers[i].lost_at = ps_time_add(j->workers[i].lost_at, late);
+        }
+        j->lost_since = ps_time_add(j->lost_since, late);
+    }
+}
+
+ps_time ps_sched_jobs_deadline(const struct ps_sched *s)
+{
+    struct ps_map_cursor cursor = {0};
+    const struct ps_sched_find_job *j;
+    ps_time due = PS_TIME_NEVER;
+
+    while ((j = ps_map_next(s->jobs, &cursor)) != NULL) {
+        due = ps_time_min(due, j->deadline);
+        due = ps_time_min(due, j->publish_at);
+        due = ps_time_min(due, lost_ranks_deadline(s, j));
+        due = ps_time_min(due, j->send_quota_at);
+        due = ps_time_min(due, j->next_placements_at);
+    }
+    return due;
+}

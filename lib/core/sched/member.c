@@ -1,0 +1,309 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "core/sched/member.h"
+
+#include "base/alloc.h"
+#include "base/str.h"
+#include "core/base/state.h"
+
+#include <string.h>
+
+#define BIT PS_STATE_BIT
+
+/* What is gone may come back: the name stays its own. */
+static const uint32_t state_transitions[] = {
+    [PS_NODE_STATE_JOINING] = BIT(PS_NODE_STATE_ACTIVE) |
+                              BIT(PS_NODE_STATE_GONE),
+    [PS_NODE_STATE_ACTIVE] = BIT(PS_NODE_STATE_SUSPECT) |
+                             BIT(PS_NODE_STATE_GONE),
+    [PS_NODE_STATE_SUSPECT] = BIT(PS_NODE_STATE_ACTIVE) |
+                              BIT(PS_NODE_STATE_GONE),
+    [PS_NODE_STATE_GONE] = BIT(PS_NODE_STATE_JOINING),
+};
+
+static const char *const state_names[] = {
+    [PS_NODE_STATE_JOINING] = "JOINING",
+    [PS_NODE_STATE_ACTIVE] = "ACTIVE",
+    [PS_NODE_STATE_SUSPECT] = "SUSPECT",
+    [PS_NODE_STATE_GONE] = "GONE",
+};
+
+void ps_members_init(struct ps_members *t)
+{
+    *t = (struct ps_members){.by_node = ps_map_new()};
+}
+
+void ps_members_set_base(struct ps_members *t, uint64_t base)
+{
+    /* Multiples of 1,000 are easy to read: the last digits of a node number
+     * count the members. */
+    const uint64_t starts = 1000000;
+    struct ps_rng rng;
+
+    assert(t->count == 0);
+    t->incarnation_base = base;
+    if (base != 0) {
+        ps_rng_init(&rng, base);
+        t->last_node = (uint32_t)(1000 * ps_rng_below(&rng, starts));
+    }
+}
+
+static void member_free(struct ps_member *m)
+{
+    ps_member_drop_link(m);
+    ps_free(m->pending_exits);
+    ps_msg_free(m->last_costs);
+    ps_free(m);
+}
+
+void ps_members_fini(struct ps_members *t)
+{
+    for (uint32_t i = 0; i < t->count; i++) {
+        member_free(t->sorted[i]);
+    }
+    ps_free(t->sorted);
+    ps_map_free(t->by_node);
+    memset(t, 0, sizeof(*t));
+}
+
+struct ps_member *ps_members_get(const struct ps_members *t, uint32_t node)
+{
+    return ps_map_get(t->by_node, node);
+}
+
+/* Where (role, name) is, or would be. */
+static uint32_t find_position(const struct ps_members *t, enum ps_role role,
+                              const char *name, bool *ret_found)
+{
+    uint32_t low = 0;
+    uint32_t high = t->count;
+
+    *ret_found = false;
+    while (low < high) {
+        uint32_t mid = low + (high - low) / 2;
+        const struct ps_member *m = t->sorted[mid];
+        int order = m->role != role ? (m->role < role ? -1 : 1)
+                                    : strcmp(m->name, name);
+
+        if (order == 0) {
+            *ret_found = true;
+            return mid;
+        }
+        if (order < 0) {
+            low = mid + 1;
+        } else {
+            high = mid;
+        }
+    }
+    return low;
+}
+
+struct ps_member *ps_members_find(const struct ps_members *t, enum ps_role role,
+                                  const char *name)
+{
+    bool found;
+    uint32_t i = find_position(t, role, name, &found);
+
+    return found ? t->sorted[i] : NULL;
+}
+
+struct ps_member *ps_members_add(struct ps_members *t, enum ps_role role,
+                                 const char *name)
+{
+    struct ps_member *m = ps_calloc(1, sizeof(*m));
+    bool found;
+    bool fits = ps_str_copy(m->name, sizeof(m->name), name);
+    uint32_t i = find_position(t, role, name, &found);
+
+    assert(!found && fits);
+    m->node = ++t->last_node;
+    m->incarnation = t->incarnation_base;
+    m->role = (uint8_t)role;
+    m->state = PS_NODE_STATE_JOINING;
+    m->disconnected_at = PS_TIME_NEVER;
+    m->forget_at = PS_TIME_NEVER;
+    m->confirm_at = PS_TIME_NEVER;
+    m->probe.due_at = PS_TIME_NEVER;
+    t->sorted = ps_realloc(t->sorted, (t->count + 1u) * sizeof(t->sorted[0]));
+    memmove(&t->sorted[i + 1], &t->sorted[i],
+            (t->count - i) * sizeof(t->sorted[0]));
+    t->sorted[i] = m;
+    t->count++;
+    ps_map_put(t->by_node, m->node, m);
+    return m;
+}
+
+void ps_members_remove(struct ps_members *t, struct ps_member *m)
+{
+    bool found;
+    uint32_t i = find_position(t, m->role, m->name, &found);
+
+    assert(found && t->sorted[i] == m);
+    memmove(&t->sorted[i], &t->sorted[i + 1],
+            (t->count - i - 1) * sizeof(struct ps_member *));
+    t->count--;
+    ps_map_remove(t->by_node, m->node);
+    member_free(m);
+}
+
+uint32_t ps_members_count(const struct ps_members *t, enum ps_role role,
+                          enum ps_node_state state)
+{
+    uint32_t count = 0;
+
+    for (uint32_t i = 0; i < t->count; i++) {
+        count += t->sorted[i]->role == role && t->sorted[i]->state == state;
+    }
+    return count;
+}
+
+void ps_member_set_state(struct ps_member *m, enum ps_node_state to,
+                         const char *why, struct ps_effects *fx)
+{
+    bool bad = to == PS_NODE_STATE_GONE;
+
+    ps_state_change(state_transitions, &m->state, (uint8_t)to);
+    ps_effects_log(fx, bad ? PS_LOG_WARNING : PS_LOG_INFO,
+                   "node %u %s role %s name %s incarnation %llu%s%s", m->node,
+                   state_names[to], ps_role_name(m->role), m->name,
+                   (unsigned long long)m->incarnation, why != NULL ? ": " : "",
+                   why != NULL ? why : "");
+}
+
+bool ps_member_is_connected(const struct ps_member *m)
+{
+    return m->link != NULL && ps_link_conn(m->link) != 0;
+}
+
+static uint64_t per_second(uint64_t now, uint64_t before, ps_time span)
+{
+    /* A second has 10^9 ns: in floating point nothing overflows. */
+    return now > before
+               ? (uint64_t)((double)(now - before) * 1e9 / (double)span)
+               : 0;
+}
+
+void ps_member_record_ping(struct ps_member *m, const struct ps_msg_ping *ping,
+                           ps_time now)
+{
+    struct ps_member_rates *r = &m->rates;
+
+    m->last_ping = *ping;
+    if (r->base_at != 0 && now - r->base_at < PS_MEMBER_RATE_SPAN) {
+        return;
+    }
+    if (r->base_at != 0) {
+        r->rounds = per_second(ping->rounds, r->base_rounds, now - r->base_at);
+        r->bytes_in = per_second(ping->bytes_in, r->base_bytes_in,
+                                 now - r->base_at);
+        r->bytes_out = per_second(ping->bytes_out, r->base_bytes_out,
+                                  now - r->base_at);
+    }
+    r->base_rounds = ping->rounds;
+    r->base_bytes_in = ping->bytes_in;
+    r->base_bytes_out = ping->bytes_out;
+    r->base_at = now;
+}
+
+void ps_member_unreached(struct ps_member *m)
+{
+    m->probe.was_reached = false;
+    m->probe.in_flight = false;
+    m->probe.due_at = PS_TIME_NEVER;
+    m->probe.unreachable = 0;
+}
+
+void ps_member_replace_instance(struct ps_member *m, uint64_t instance)
+{
+    if (m->instance != 0) {
+        m->replaced[m->replaced_count % PS_MEMBER_REPLACED_MAX] = m->instance;
+        m->replaced_count++;
+    }
+    m->instance = instance;
+    m->incarnation++;
+    m->last_ping = (struct ps_msg_ping){0};
+    if (m->probe.was_reached) {
+        m->probe.last_at = 0; /* The new process is probed at once. */
+    }
+    ps_member_unreached(m);
+    m->rates = (struct ps_member_rates){0};
+}
+
+bool ps_member_was_replaced(const struct ps_member *m, uint64_t instance)
+{
+    uint32_t count = m->replaced_count < PS_MEMBER_REPLACED_MAX
+                         ? m->replaced_count
+                         : PS_MEMBER_REPLACED_MAX;
+
+    for (uint32_t i = 0; i < count; i++) {
+        if (m->replaced[i] == instance) {
+            return true;
+        }
+    }
+    return false;
+}
+
+void ps_member_drop_link(struct ps_member *m)
+{
+    ps_link_free(m->link);
+    m->link = NULL;
+    m->session = 0;
+    m->disconnected_at = PS_TIME_NEVER;
+    m->pending_exit_count = 0;
+}
+
+ps_time ps_member_lease_deadline(const struct ps_member *m,
+                                 ps_time suspect_after, ps_time dead_after)
+{
+    switch ((enum ps_node_state)m->state) {
+    case PS_NODE_STATE_ACTIVE:
+        return ps_time_add(m->last_recv_at, suspect_after);
+    case PS_NODE_STATE_SUSPECT:
+        return ps_time_add(m->last_recv_at, dead_after);
+    case PS_NODE_STATE_JOINING:
+    case PS_NODE_STATE_GONE:
+        break;
+    }
+    return PS_TIME_NEVER;
+}
+
+/* Once everything before its end has arrived, so has its beginning. */
+static void prune_pending_exits(struct ps_member *m)
+{
+    uint64_t received = ps_link_received(m->link);
+    uint32_t kept = 0;
+
+    for (uint32_t i = 0; i < m->pending_exit_count; i++) {
+        if (m->pending_exits[i].seq > received) {
+            m->pending_exits[kept++] = m->pending_exits[i];
+        }
+    }
+    m->pending_exit_count = kept;
+}
+
+void ps_member_add_pending_exit(struct ps_member *m, uint64_t worker,
+                                uint64_t seq)
+{
+    prune_pending_exits(m);
+    if (seq <= ps_link_received(m->link)) {
+        return;
+    }
+    if (m->pending_exit_count == m->pending_exit_capacity) {
+        m->pending_exit_capacity = m->pending_exit_capacity * 2 + 8;
+        m->pending_exits = ps_realloc(m->pending_exits,
+                                      m->pending_exit_capacity *
+                                          sizeof(*m->pending_exits));
+    }
+    m->pending_exits[m->pending_exit_count++] = (struct ps_member_pending_exit){
+        .worker = worker, .seq = seq};
+}
+
+bool ps_member_has_pending_exit(struct ps_member *m, uint64_t worker)
+{
+    /* No pruning here: the beginning itself may just have closed the gap. */
+    for (uint32_t i = 0; i < m->pending_exit_count; i++) {
+        if (m->pending_exits[i].worker == worker) {
+            return true;
+        }
+    }
+    return false;
+}

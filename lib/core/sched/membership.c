@@ -1,0 +1,556 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Who is a member: hello and its answer, the map of servers.
+ *
+ * A member comes with a hello and is ACTIVE. Its connection breaks, or it is
+ * silent for a while: SUSPECT; it speaks again: ACTIVE. Silent for longer, or
+ * another process takes its name: GONE, and its jobs are told. The same
+ * process may come back from there; it finds a fresh link. */
+#include "core/sched/inner.h"
+
+#include "base/alloc.h"
+
+#include <string.h>
+
+/* Who is gone, and no job has to do with, is shown to operators for so long. */
+#define GONE_RETENTION PS_SECONDS(300)
+/* What a placement takes in a message: of a key, and of each partition. */
+#define KEY_HOT_BYTES  1024u
+#define PART_HOT_BYTES 8u
+
+/* ------------------------------------------------------------------- send */
+
+void ps_sched_send(struct ps_sched_step *st, struct ps_member *m,
+                   struct ps_packet *parcel)
+{
+    if (m == NULL || m->link == NULL) {
+        ps_packet_unref(parcel);
+        return;
+    }
+    ps_link_send(m->link, parcel, st->now, st->fx);
+}
+
+void ps_sched_send_msg(struct ps_sched_step *st, struct ps_member *m,
+                       const struct ps_msg *msg)
+{
+    if (m != NULL && m->link != NULL) {
+        ps_link_send_msg(m->link, msg, st->now, st->fx);
+    }
+}
+
+/* -------------------------------------------------------------------- map */
+
+static struct ps_packet *make_server_map(const struct ps_sched *s)
+{
+    const struct ps_members *t = &s->members;
+    struct ps_rec_server *rec = ps_alloc((PS_SERVERS_MAX + 1) * sizeof(*rec));
+    uint32_t count = 0;
+    struct ps_packet *p;
+
+    for (uint32_t i = 0; i < t->count; i++) {
+        const struct ps_member *m = t->sorted[i];
+
+        if (m->role == PS_ROLE_SERVER && m->state != PS_NODE_STATE_GONE) {
+            assert(count < PS_SERVERS_MAX);
+            rec[count++] = (struct ps_rec_server){
+                .node = m->node,
+                .name = m->name,
+                .incarnation = m->incarnation,
+                .address = m->address,
+                .state = m->state,
+            };
+        }
+    }
+    p = ps_packet_new(
+        &(struct ps_msg){
+            .code = PS_MSG_MAP,
+            .map = {.epoch = s->epoch, .servers = rec, .servers_count = count}},
+        NULL, 0);
+    ps_free(rec);
+    return p;
+}
+
+void ps_sched_begin_epoch(struct ps_sched_step *st)
+{
+    struct ps_members *t = &st->s->members;
+    struct ps_packet *p;
+
+    st->s->epoch++;
+    ps_effects_log(st->fx, PS_LOG_INFO, "epoch %u -> %u", st->s->epoch - 1,
+                   st->s->epoch);
+    p = make_server_map(st->s);
+    for (uint32_t i = 0; i < t->count; i++) {
+        ps_sched_send(st, t->sorted[i], ps_packet_ref(p));
+    }
+    ps_packet_unref(p);
+}
+
+/* ----------------------------------------------------------------- states */
+
+static struct ps_sched_conn *member_conn(const struct ps_sched *s,
+                                         const struct ps_member *m)
+{
+    return ps_member_is_connected(m)
+               ? ps_map_get(s->conns, ps_link_conn(m->link))
+               : NULL;
+}
+
+static void close_member_conn(struct ps_sched_step *st, struct ps_member *m)
+{
+    struct ps_sched_conn *c = member_conn(st->s, m);
+
+    if (c != NULL) {
+        ps_sched_close_conn(st, c);
+        ps_link_close(m->link, st->now);
+    }
+}
+
+void ps_sched_member_set_gone(struct ps_sched_step *st, struct ps_member *m,
+                              const char *why)
+{
+    close_member_conn(st, m);
+    ps_member_drop_link(m);
+    m->confirm_at = PS_TIME_NEVER;
+    m->forget_at = ps_time_add(st->now, GONE_RETENTION);
+    ps_member_set_state(m, PS_NODE_STATE_GONE, why, st->fx);
+    if (m->role == PS_ROLE_SERVER) {
+        ps_sched_begin_epoch(st);
+        ps_sched_jobs_lose_server(st, m, why);
+    } else {
+        ps_sched_jobs_lose_agent(st, m, why);
+    }
+}
+
+void ps_sched_member_on_closed(struct ps_sched_step *st, struct ps_member *m)
+{
+    ps_link_close(m->link, st->now);
+    m->disconnected_at = st->now;
+    if (m->state == PS_NODE_STATE_ACTIVE) {
+        ps_member_set_state(m, PS_NODE_STATE_SUSPECT, "connection lost",
+                            st->fx);
+    }
+    ps_sched_probe_lost(st, m);
+}
+
+/* Messages to a member that it has not acknowledged, and their memory. All
+ * placements may have to be told at once. */
+static bool is_backlog_excessive(const struct ps_sched *s,
+                                 const struct ps_link *l)
+{
+    const struct ps_account_cost *used = s->account.cost;
+    const uint64_t keys = used[PS_COST_KEYS].used;
+    const uint64_t tables = keys * KEY_HOT_BYTES +
+                            used[PS_COST_PARTITIONS].used * PART_HOT_BYTES;
+    const uint64_t max = s->opt.link.memory_max;
+
+    return ps_link_unacked(l) > PS_BACKLOG_MAX + keys ||
+           (max != 0 && ps_link_memory(l) > max + tables);
+}
+
+bool ps_sched_member_is_backlogged(struct ps_sched_step *st,
+                                   struct ps_member *m)
+{
+    if (m->link == NULL || !is_backlog_excessive(st->s, m->link)) {
+        return false;
+    }
+    ps_effects_log(st->fx, PS_LOG_WARNING,
+                   "node %u cut off: it never acknowledges what it is told",
+                   m->node);
+    if (ps_member_is_connected(m)) {
+        close_member_conn(st, m);
+        ps_sched_member_on_closed(st, m);
+    }
+    ps_member_drop_link(m);
+    return true;
+}
+
+static void tick_member(struct ps_sched_step *st, struct ps_member *m)
+{
+    const struct ps_sched_options *o = &st->s->opt;
+
+    if (m->link != NULL && !ps_sched_member_is_backlogged(st, m)) {
+        ps_link_tick(m->link, st->now, st->fx);
+    }
+    if (m->disconnected_at != PS_TIME_NEVER &&
+        ps_time_add(m->disconnected_at, o->link_linger) <= st->now) {
+        ps_member_drop_link(m);
+    }
+    ps_sched_probe_tick(st, m);
+    if (m->confirm_at <= st->now &&
+        (m->link == NULL || m->disconnected_at != PS_TIME_NEVER) &&
+        m->state != PS_NODE_STATE_GONE) {
+        /* It is away, and cannot name them. */
+        m->confirm_at = ps_time_add(st->now, o->dead_after);
+    } else if (m->confirm_at <= st->now) {
+        m->confirm_at = PS_TIME_NEVER;
+        ps_sched_workers_drop_missing(st, m);
+    }
+}
+
+/* True: a job has, or had, workers of this agent. */
+static bool member_has_job(const struct ps_sched *s, const struct ps_member *m)
+{
+    struct ps_map_cursor cursor = {0};
+    const struct ps_sched_find_job *j;
+
+    while ((j = ps_map_next(s->jobs, &cursor)) != NULL) {
+        for (uint32_t k = 0; k < j->agent_count; k++) {
+            if (j->agents[k] == m->node) {
+                return true;
+            }
+        }
+    }
+    return false;
+}
+
+static void remove_expired_members(struct ps_sched_step *st)
+{
+    struct ps_members *t = &st->s->members;
+    uint32_t i = 0;
+
+    while (i < t->count) {
+        struct ps_member *m = t->sorted[i];
+
+        if (m->forget_at > st->now) {
+            i++;
+        } else if (member_has_job(st->s, m)) {
+            m->forget_at = ps_time_add(st->now, GONE_RETENTION);
+            i++;
+        } else {
+            ps_effects_log(st->fx, PS_LOG_INFO, "%s %s is forgotten",
+                           ps_role_name(m->role), m->name);
+            ps_members_remove(t, m);
+        }
+    }
+}
+
+void ps_sched_members_tick(struct ps_sched_step *st)
+{
+    for (uint32_t i = 0; i < st->s->members.count; i++) {
+        tick_member(st, st->s->members.sorted[i]);
+    }
+    remove_expired_members(st);
+    ps_sched_lease_tick(st);
+}
+
+ps_time ps_sched_members_deadline(const struct ps_sched *s, ps_time now)
+{
+    const struct ps_sched_options *o = &s->opt;
+    ps_time due = ps_sched_lease_deadline(s, now);
+
+    for (uint32_t i = 0; i < s->members.count; i++) {
+        const struct ps_member *m = s->members.sorted[i];
+
+        due = ps_time_min(due, ps_time_min(m->confirm_at, m->probe.due_at));
+        due = ps_time_min(due, m->forget_at);
+        due = ps_time_min(due, ps_time_add(m->disconnected_at, o->link_linger));
+        if (m->link != NULL) {
+            due = ps_time_min(due, ps_link_deadline(m->link));
+        }
+    }
+    return due;
+}
+
+/* ------------------------------------------------------------------ hello */
+
+static void reject_hello(struct ps_sched_step *st, struct ps_sched_conn *c,
+                         int rc, const char *text)
+{
+    ps_effects_log(st->fx, PS_LOG_WARNING, "hello from %s refused: %s",
+                   c->peer_text, text);
+    ps_effects_send_msg(st->fx, c->id,
+                        &(struct ps_msg){
+                            .code = PS_MSG_REJECT,
+                            .reject = {.error = rc, .text = text},
+                        });
+    ps_sched_close_conn(st, c);
+}
+
+/* 0, or the code with the text. */
+/* True: this user has as many tools as the limit allows. */
+static bool user_has_too_many_tools(const struct ps_sched *s,
+                                    const struct ps_sched_conn *c)
+{
+    struct ps_map_cursor cursor = {0};
+    const struct ps_sched_conn *other;
+    uint32_t count = 0;
+
+    if (!c->is_local || c->uid == 0 || c->uid == s->opt.uid) {
+        return false;
+    }
+    while ((other = ps_map_next(s->conns, &cursor)) != NULL) {
+        count += other->is_local && other->kind == PS_SCHED_CONN_CTL &&
+                 other->uid == c->uid;
+    }
+    return count >= PS_CONTROL_USER_MAX;
+}
+
+static int check_hello(const struct ps_sched *s, bool local,
+                       const struct ps_msg_hello *m, struct ps_str *why)
+{
+    if (m->protocol < PS_PROTOCOL_LEAST || m->protocol_least > PS_PROTOCOL) {
+        ps_str_addf(why,
+                    "this scheduler speaks protocol %u to %u, the peer %u to "
+                    "%u; run versions of pskv that overlap",
+                    PS_PROTOCOL_LEAST, PS_PROTOCOL, m->protocol_least,
+                    m->protocol);
+        return PS_E_VERSION;
+    }
+    if (m->role != PS_ROLE_SERVER && m->role != PS_ROLE_AGENT &&
+        m->role != PS_ROLE_CTL) {
+        ps_str_addf(why, "role %s does not dial a scheduler",
+                    ps_role_name(m->role));
+        return PS_E_INVAL;
+    }
+    if (local && m->role != PS_ROLE_CTL) {
+        ps_str_add(why, "this socket is for psctl alone; members of the "
+                        "cluster come by TCP");
+        return PS_E_PERM;
+    }
+    /* An operator's tool need not know the cluster's name. */
+    if (m->role == PS_ROLE_CTL &&
+        ps_sched_text_or_empty(m->cluster)[0] == '\0') {
+        return 0;
+    }
+    if (strcmp(ps_sched_text_or_empty(m->cluster), s->opt.cluster) != 0) {
+        ps_str_addf(why, "this scheduler is of cluster '%s', not '",
+                    s->opt.cluster);
+        ps_str_add_escaped(why, ps_sched_text_or_empty(m->cluster),
+                           strlen(ps_sched_text_or_empty(m->cluster)),
+                           PS_NAME_MAX);
+        ps_str_add(why, "'; check the address and the cluster's name");
+        return PS_E_MISMATCH;
+    }
+    if (m->role == PS_ROLE_CTL) {
+        return 0;
+    }
+    if (!ps_sched_name_is_valid(m->name)) {
+        ps_str_addf(why,
+                    "a node's name has 1 to %u printable ASCII characters "
+                    "without spaces",
+                    PS_NAME_MAX);
+        return PS_E_INVAL;
+    }
+    if (m->instance == 0) {
+        ps_str_add(why, "instance must not be 0");
+        return PS_E_INVAL;
+    }
+    if (m->role == PS_ROLE_SERVER &&
+        ps_sched_text_or_empty(m->address)[0] == '\0') {
+        ps_str_add(why, "a server must say at which address agents dial it");
+        return PS_E_INVAL;
+    }
+    return 0;
+}
+
+/* Somebody gone for whom no job asks. */
+static bool evict_gone_member(struct ps_sched *s)
+{
+    for (uint32_t i = 0; i < s->members.count; i++) {
+        struct ps_member *m = s->members.sorted[i];
+
+        if (m->state == PS_NODE_STATE_GONE && !member_has_job(s, m)) {
+            ps_members_remove(&s->members, m);
+            return true;
+        }
+    }
+    return false;
+}
+
+static uint32_t count_present_servers(const struct ps_sched *s)
+{
+    uint32_t count = 0;
+
+    for (uint32_t i = 0; i < s->members.count; i++) {
+        const struct ps_member *m = s->members.sorted[i];
+
+        count += m->role == PS_ROLE_SERVER && m->state != PS_NODE_STATE_GONE;
+    }
+    return count;
+}
+
+/* The member of this name, new or known; NULL when it was rejected. */
+static struct ps_member *admit_member(struct ps_sched_step *st,
+                                      struct ps_sched_conn *c,
+                                      const struct ps_msg_hello *m)
+{
+    struct ps_sched *s = st->s;
+    enum ps_role role = (enum ps_role)m->role;
+    struct ps_member *member = ps_members_find(&s->members, role, m->name);
+    char text[PS_TEXT_MAX + 1];
+    struct ps_str why;
+
+    ps_str_init(&why, text, sizeof(text));
+    if (member != NULL && member->instance != m->instance &&
+        ps_member_was_replaced(member, m->instance)) {
+        ps_str_addf(&why,
+                    "another process has taken the name '%s' since; give "
+                    "each %s a name of its own",
+                    m->name, ps_role_name(role));
+        reject_hello(st, c, PS_E_EXIST, text);
+        return NULL;
+    }
+    if (member != NULL && member->instance != m->instance &&
+        member->state == PS_NODE_STATE_ACTIVE &&
+        ps_member_is_connected(member)) {
+        ps_str_addf(&why,
+                    "the name '%s' is that of a running process at %s; give "
+                    "each %s a name of its own, or end that one first",
+                    m->name, member_conn(s, member)->peer_text,
+                    ps_role_name(role));
+        reject_hello(st, c, PS_E_EXIST, text);
+        return NULL;
+    }
+    if (role == PS_ROLE_SERVER && count_present_servers(s) >= PS_SERVERS_MAX &&
+        (member == NULL || member->state == PS_NODE_STATE_GONE)) {
+        ps_str_addf(&why, "the cluster has %u servers, which is the limit",
+                    PS_SERVERS_MAX);
+        reject_hello(st, c, PS_E_FULL, text);
+        return NULL;
+    }
+    if (member == NULL) {
+        if (s->members.count >= PS_MEMBERS_MAX && !evict_gone_member(s)) {
+            ps_str_addf(&why, "the cluster has %u members, which is the limit",
+                        PS_MEMBERS_MAX);
+            reject_hello(st, c, PS_E_FULL, text);
+            return NULL;
+        }
+        member = ps_members_add(&s->members, role, m->name);
+    }
+    return member;
+}
+
+/* The connection carries the member's link from now on. True: it goes on where
+ * it was. */
+static bool attach_conn(struct ps_sched_step *st, struct ps_sched_conn *c,
+                        struct ps_member *member, const struct ps_msg_hello *m)
+{
+    struct ps_link_options link = st->s->opt.link;
+    bool resumed;
+
+    close_member_conn(st, member); /* The newest connection wins. */
+    resumed = member->link != NULL && m->session != 0 &&
+              m->session == member->session &&
+              ps_link_is_resumable(member->link);
+    if (!resumed) {
+        ps_member_drop_link(member);
+        link.counts_payload = true;
+        link.ledger = &st->s->account;
+        link.peer = member->name;
+        member->link = ps_link_new(&link, &st->s->rng);
+        member->session = m->session;
+    }
+    member->disconnected_at = PS_TIME_NEVER;
+    ps_sched_lease_renew(st, member);
+    c->member = member;
+    c->kind = PS_SCHED_CONN_MEMBER;
+    return resumed;
+}
+
+/* `member` is NULL for an operator's tool. */
+static void send_welcome(struct ps_sched_step *st,
+                         const struct ps_sched_conn *c,
+                         const struct ps_member *member, bool resumed,
+                         const struct ps_msg_hello *m)
+{
+    const struct ps_sched *s = st->s;
+    struct ps_msg_welcome w = {
+        .protocol = m->protocol < PS_PROTOCOL ? m->protocol : PS_PROTOCOL,
+        .name = s->opt.name,
+        .instance = s->opt.instance,
+        .resumed = resumed,
+        .heartbeat_ns = s->opt.heartbeat,
+    };
+
+    if (member == NULL) {
+        w.control = s->opt.control_path;
+    } else {
+        w.node = member->node;
+        w.incarnation = member->incarnation;
+        w.received = resumed ? ps_link_received(member->link) : 0;
+    }
+    ps_effects_send_msg(st->fx, c->id,
+                        &(struct ps_msg){.code = PS_MSG_WELCOME, .welcome = w});
+}
+
+static void accept_member(struct ps_sched_step *st, struct ps_sched_conn *c,
+                          struct ps_member *member,
+                          const struct ps_msg_hello *m)
+{
+    const char *address = ps_sched_text_or_empty(m->address);
+    bool new_server;
+    bool resumed;
+
+    if (member->instance != m->instance) {
+        if (member->instance != 0 && member->state != PS_NODE_STATE_GONE) {
+            ps_sched_member_set_gone(st, member,
+                                     "another process has taken its name");
+        }
+        ps_member_replace_instance(member, m->instance);
+    }
+    if (member->state == PS_NODE_STATE_GONE) {
+        member->forget_at = PS_TIME_NEVER;
+        ps_member_set_state(member, PS_NODE_STATE_JOINING, NULL, st->fx);
+    }
+    new_server = member->role == PS_ROLE_SERVER &&
+                 (member->state == PS_NODE_STATE_JOINING ||
+                  strcmp(member->address, address) != 0);
+    if (strcmp(member->address, address) != 0) {
+        ps_member_unreached(member);
+    }
+    ps_str_copy(member->address, sizeof(member->address), address);
+    member->memory_limit = m->memory_limit;
+    resumed = attach_conn(st, c, member, m);
+    send_welcome(st, c, member, resumed, m);
+    ps_link_open(member->link, c->id, resumed, m->received, st->now, st->fx);
+    if (member->state != PS_NODE_STATE_ACTIVE) {
+        ps_member_set_state(member, PS_NODE_STATE_ACTIVE, NULL, st->fx);
+    }
+    if (new_server) {
+        ps_sched_begin_epoch(st);
+    } else if (!resumed) {
+        ps_sched_send(st, member, make_server_map(st->s));
+    }
+    if (!resumed) {
+        if (member->role == PS_ROLE_AGENT) {
+            ps_sched_workers_unconfirm(st, member);
+        }
+        ps_sched_jobs_send_state(st, member);
+        ps_sched_migrations_resend(st, member);
+    }
+    if (member->role == PS_ROLE_SERVER) {
+        ps_sched_jobs_try_start(st);
+    }
+    ps_sched_probe_hello(st, member);
+}
+
+void ps_sched_on_hello(struct ps_sched_step *st, struct ps_sched_conn *c,
+                       const struct ps_msg_hello *m)
+{
+    char text[PS_TEXT_MAX + 1];
+    struct ps_str why;
+    struct ps_member *member;
+    int rc;
+
+    ps_str_init(&why, text, sizeof(text));
+    rc = check_hello(st->s, c->is_local, m, &why);
+    if (rc != 0) {
+        reject_hello(st, c, rc, text);
+        return;
+    }
+    if (user_has_too_many_tools(st->s, c)) {
+        ps_str_addf(&why,
+                    "user %u has %u tools here, which is the limit; end some",
+                    c->uid, PS_CONTROL_USER_MAX);
+        reject_hello(st, c, PS_E_FULL, text);
+        return;
+    }
+    if (m->role == PS_ROLE_CTL) {
+        c->kind = PS_SCHED_CONN_CTL;
+        send_welcome(st, c, NULL, false, m);
+        return;
+    }
+    member = admit_member(st, c, m);
+    if (member != NULL) {
+        accept_member(st, c, member, m);
+    }
+}

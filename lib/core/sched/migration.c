@@ -1,0 +1,522 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Moves of partitions between the servers of a running job. Servers have no
+ * links to each other, so what there is of a partition passes through here,
+ * piece by piece; of each move one piece is on its way, and none is kept.
+ *
+ *     WAITING  others are under way
+ *     READING  the old owner is asked for a piece, and stands still from the
+ *              first one on
+ *     WRITING  the new one is given it; READING again until it has all
+ *     TAKING   the new one is told that the partition is its own
+ *     MADE     it said yes: the table changes, agents hear of it, and the old
+ *              one forgets the partition
+ *     UNDONE   the new one forgets what it got, the old one goes on
+ *
+ * Each server has at most one question of a move to answer at a time, so
+ * nothing overtakes anything; every question may be asked twice, and is, when
+ * a link was forgotten. A server that is gone answers nothing any more: if the
+ * old owner goes, the partition is lost with it, except while TAKING, because
+ * the new one has all of it then; if the new one goes before MADE, the move is
+ * undone, and afterwards it is lost with that. */
+#include "core/sched/inner.h"
+
+#include "base/alloc.h"
+
+#include <inttypes.h>
+
+enum migration_state {
+    MIG_QUEUED,
+    MIG_READING,
+    MIG_WRITING,
+    MIG_INSTALLING,
+    MIG_COMMITTED,
+    MIG_ROLLED_BACK
+};
+
+struct endpoint {
+    uint32_t node;
+    bool awaits_ack; /* An answer is awaited. */
+    bool is_done;    /* It needs to hear nothing more. */
+};
+
+struct migration {
+    struct ps_list_node list_node;
+    uint64_t id;
+    uint32_t key;
+    uint32_t index;
+    enum migration_state state;
+    struct endpoint source;
+    struct endpoint target;
+    uint64_t copied_bytes; /* Bytes that have been moved, */
+    uint64_t total_bytes;  /* of so many. */
+    uint32_t epoch;        /* MADE, UNDONE: when it became that. */
+};
+
+struct ps_sched_rebalance {
+    ps_conn_id ctl_conn;
+    struct ps_list migrations;
+    uint32_t active_count;
+    uint32_t committed_count;
+    uint32_t failed_count;
+    char first_failure[PS_TEXT_MAX / 2]; /* The first one that failed did. */
+};
+
+/* -------------------------------------------------------------------- lists */
+
+void ps_sched_migrations_init(struct ps_sched_find_job *j, ps_conn_id ctl)
+{
+    assert(j->rebalance == NULL);
+    j->rebalance = ps_calloc(1, sizeof(*j->rebalance));
+    j->rebalance->ctl_conn = ctl;
+    ps_list_init(&j->rebalance->migrations);
+}
+
+int ps_sched_migrations_add(struct ps_sched *s, struct ps_sched_find_job *j,
+                            const struct ps_sched_part_migration *m)
+{
+    struct migration *mv = ps_try_calloc(1, sizeof(*mv));
+
+    if (mv == NULL) {
+        return PS_E_NOMEM;
+    }
+    mv->id = ++s->last_migration_id;
+    mv->key = m->key;
+    mv->index = m->index;
+    mv->source.node = m->source_node;
+    mv->target.node = m->target_node;
+    ps_list_push_back(&j->rebalance->migrations, &mv->list_node);
+    return 0;
+}
+
+void ps_sched_migrations_free(struct ps_sched_find_job *j)
+{
+    struct ps_list_node *n;
+
+    if (j->rebalance == NULL) {
+        return;
+    }
+    while ((n = ps_list_pop(&j->rebalance->migrations)) != NULL) {
+        ps_free(PS_CONTAINER(n, struct migration, list_node));
+    }
+    ps_free(j->rebalance);
+    j->rebalance = NULL;
+}
+
+/* Under way, NULL: it is over. */
+static struct migration *find_migration(const struct ps_sched_find_job *j,
+                                        uint64_t number)
+{
+    if (j == NULL || j->rebalance == NULL) {
+        return NULL;
+    }
+    PS_LIST_EACH(n, &j->rebalance->migrations)
+    {
+        struct migration *mv = PS_CONTAINER(n, struct migration, list_node);
+
+        if (mv->state == MIG_QUEUED) {
+            return NULL; /* Those behind it wait, too. */
+        }
+        if (mv->id == number) {
+            return mv;
+        }
+    }
+    return NULL;
+}
+
+static void record_failure(struct ps_sched_rebalance *r, const char *why)
+{
+    if (r->failed_count++ == 0) {
+        ps_str_copy(r->first_failure, sizeof(r->first_failure), why);
+    }
+}
+
+static void finish_rebalance(struct ps_sched_step *st,
+                             struct ps_sched_find_job *j)
+{
+    struct ps_sched_rebalance *r = j->rebalance;
+    const ps_conn_id ctl = r->ctl_conn;
+    char text[PS_TEXT_MAX + 1] = "";
+    struct ps_str s;
+    int rc = 0;
+
+    ps_str_init(&s, text, sizeof(text));
+    ps_effects_log(st->fx, PS_LOG_INFO,
+                   "job %s gen %" PRIu64 " rebalanced: %u partitions moved, "
+                   "%u stayed",
+                   j->name, j->gen, r->committed_count, r->failed_count);
+    if (r->failed_count > 0) {
+        rc = PS_E_AGAIN;
+        ps_str_addf(&s, "%u of %u partitions stayed where they were: %s",
+                    r->failed_count, r->failed_count + r->committed_count,
+                    r->first_failure);
+    }
+    ps_sched_migrations_free(j);
+    ps_sched_rebalance_ended(st, ctl, j->gen, rc, text);
+}
+
+void ps_sched_migrations_cancel(struct ps_sched_step *st,
+                                struct ps_sched_find_job *j, const char *why)
+{
+    struct ps_list_node *n;
+
+    if (j->rebalance == NULL) {
+        return;
+    }
+    while ((n = ps_list_pop(&j->rebalance->migrations)) != NULL) {
+        struct migration *mv = PS_CONTAINER(n, struct migration, list_node);
+
+        if (mv->state < MIG_COMMITTED) {
+            record_failure(j->rebalance, why);
+        }
+        ps_free(mv);
+    }
+    finish_rebalance(st, j);
+}
+
+/* ---------------------------------------------------------------- questions */
+
+static struct ps_member *find_member(const struct ps_sched_step *st,
+                                     uint32_t node)
+{
+    return ps_members_get(&st->s->members, node);
+}
+
+static void send_part_read(struct ps_sched_step *st,
+                           const struct ps_sched_find_job *j,
+                           const struct migration *mv)
+{
+    ps_sched_send_msg(
+        st, find_member(st, mv->source.node),
+        &(struct ps_msg){
+            .code = PS_MSG_PART_READ,
+            .part_read = {.migration = mv->id,
+                          .gen = j->gen,
+                          .key = mv->key,
+                          .index = mv->index,
+                          .offset = mv->copied_bytes,
+                          .max_bytes = st->s->opt.migration_chunk}});
+}
+
+static void send_part_end(struct ps_sched_step *st,
+                          const struct ps_sched_find_job *j,
+                          const struct migration *mv, uint32_t node, bool yours)
+{
+    ps_sched_send_msg(st, find_member(st, node),
+                      &(struct ps_msg){.code = PS_MSG_PART_END,
+                                       .part_end = {.migration = mv->id,
+                                                    .gen = j->gen,
+                                                    .key = mv->key,
+                                                    .index = mv->index,
+                                                    .is_owner = yours,
+                                                    .epoch = mv->epoch}});
+}
+
+static void request_source(struct ps_sched_step *st,
+                           const struct ps_sched_find_job *j,
+                           struct migration *mv)
+{
+    if (mv->source.awaits_ack || mv->source.is_done) {
+        return;
+    }
+    if (mv->state == MIG_READING) {
+        send_part_read(st, j, mv);
+        mv->source.awaits_ack = true;
+    } else if (mv->state >= MIG_COMMITTED) {
+        send_part_end(st, j, mv, mv->source.node, mv->state == MIG_ROLLED_BACK);
+        mv->source.awaits_ack = true;
+    }
+}
+
+static void request_target(struct ps_sched_step *st,
+                           const struct ps_sched_find_job *j,
+                           struct migration *mv)
+{
+    if (!mv->target.awaits_ack && !mv->target.is_done &&
+        mv->state >= MIG_INSTALLING) {
+        send_part_end(st, j, mv, mv->target.node, mv->state != MIG_ROLLED_BACK);
+        mv->target.awaits_ack = true;
+    }
+}
+
+/* Asks what is to be asked next. The move is gone when that is nothing. */
+static void advance_migration(struct ps_sched_step *st,
+                              struct ps_sched_find_job *j, struct migration *mv)
+{
+    request_source(st, j, mv);
+    request_target(st, j, mv);
+    if (mv->source.is_done && mv->target.is_done) {
+        ps_list_remove(&mv->list_node);
+        ps_free(mv);
+        j->rebalance->active_count--;
+    }
+}
+
+/* -------------------------------------------------------------------- steps */
+
+static void commit_migration(struct ps_sched_step *st,
+                             struct ps_sched_find_job *j, struct migration *mv)
+{
+    ps_sched_key_reassign_part(st, j, j->keys[mv->key], mv->index,
+                               mv->target.node);
+    mv->state = MIG_COMMITTED;
+    mv->epoch = st->s->epoch;
+    j->rebalance->committed_count++;
+}
+
+static void roll_back_migration(struct ps_sched_step *st,
+                                struct ps_sched_find_job *j,
+                                struct migration *mv, const char *why)
+{
+    mv->state = MIG_ROLLED_BACK;
+    mv->epoch = st->s->epoch;
+    record_failure(j->rebalance, why);
+}
+
+/* Takes the first one that waits out of the list when it makes no sense any
+ * more. False: it has to go on waiting. */
+static bool start_migration(struct ps_sched_step *st,
+                            struct ps_sched_find_job *j, struct migration *mv)
+{
+    const struct ps_sched_job_server *to = ps_sched_job_server_of(
+        j, mv->target.node);
+
+    if (to == NULL || ps_sched_job_server_of(j, mv->source.node) == NULL ||
+        j->keys[mv->key] == NULL ||
+        j->keys[mv->key]->parts[mv->index].node != mv->source.node) {
+        record_failure(j->rebalance, "a server was lost");
+        ps_list_remove(&mv->list_node);
+        ps_free(mv);
+        return true;
+    }
+    if (to->ready_version == 0) {
+        return false; /* ps_sched_on_job_ready starts it. */
+    }
+    if (!ps_sched_admission_fits_part(st->s, j, j->keys[mv->key], mv->index,
+                                      mv->target.node)) {
+        record_failure(j->rebalance,
+                       "the server that was to have them has no memory "
+                       "for them (store.memory)");
+        ps_list_remove(&mv->list_node);
+        ps_free(mv);
+        return true;
+    }
+    mv->state = MIG_READING;
+    j->rebalance->active_count++;
+    advance_migration(st, j, mv);
+    return true;
+}
+
+static struct migration *first_queued(const struct ps_sched_find_job *j)
+{
+    PS_LIST_EACH(n, &j->rebalance->migrations)
+    {
+        struct migration *mv = PS_CONTAINER(n, struct migration, list_node);
+
+        if (mv->state == MIG_QUEUED) {
+            return mv;
+        }
+    }
+    return NULL;
+}
+
+void ps_sched_migrations_start(struct ps_sched_step *st,
+                               struct ps_sched_find_job *j)
+{
+    if (j->rebalance == NULL) {
+        return;
+    }
+    while (j->rebalance->active_count < PS_MIGRATIONS_MAX) {
+        struct migration *mv = first_queued(j);
+
+        if (mv == NULL || !start_migration(st, j, mv)) {
+            break;
+        }
+    }
+    if (ps_list_empty(&j->rebalance->migrations)) {
+        finish_rebalance(st, j);
+    }
+}
+
+/* --------------------------------------------------------------- the servers */
+
+static void lose_endpoint(struct ps_sched_step *st, struct ps_sched_find_job *j,
+                          struct migration *mv, uint32_t node)
+{
+    if (mv->source.node == node) {
+        mv->source.awaits_ack = false;
+        mv->source.is_done = true;
+        if (mv->state == MIG_INSTALLING) {
+            commit_migration(st, j,
+                             mv); /* The new one has all, and will take it. */
+        } else if (mv->state < MIG_COMMITTED) {
+            roll_back_migration(st, j, mv, "the server that has them was lost");
+        }
+    }
+    if (mv->target.node == node) {
+        mv->target.awaits_ack = false;
+        mv->target.is_done = true;
+        if (mv->state < MIG_COMMITTED) {
+            roll_back_migration(st, j, mv,
+                                "the server that was to have them was lost");
+        }
+    }
+    advance_migration(st, j, mv);
+}
+
+void ps_sched_migrations_lose_server(struct ps_sched_step *st,
+                                     const struct ps_member *server)
+{
+    struct ps_map_cursor cursor = {0};
+    struct ps_sched_find_job *j;
+
+    while ((j = ps_map_next(st->s->jobs, &cursor)) != NULL) {
+        struct ps_list_node *n = j->rebalance != NULL
+                                     ? ps_list_first(&j->rebalance->migrations)
+                                     : NULL;
+
+        while (n != NULL) {
+            struct migration *mv = PS_CONTAINER(n, struct migration, list_node);
+
+            n = ps_list_next(&j->rebalance->migrations, n);
+            if (mv->state != MIG_QUEUED) {
+                lose_endpoint(st, j, mv, server->node);
+            }
+        }
+    }
+}
+
+void ps_sched_migrations_resend(struct ps_sched_step *st,
+                                const struct ps_member *server)
+{
+    struct ps_map_cursor cursor = {0};
+    struct ps_sched_find_job *j;
+
+    while ((j = ps_map_next(st->s->jobs, &cursor)) != NULL) {
+        struct ps_list_node *n = j->rebalance != NULL
+                                     ? ps_list_first(&j->rebalance->migrations)
+                                     : NULL;
+
+        while (n != NULL) {
+            struct migration *mv = PS_CONTAINER(n, struct migration, list_node);
+
+            n = ps_list_next(&j->rebalance->migrations, n);
+            if (mv->state == MIG_QUEUED) {
+                break;
+            }
+            if (mv->target.node == server->node && mv->state == MIG_WRITING) {
+                mv->state = MIG_READING; /* The piece was not kept. */
+            }
+            if (mv->source.node == server->node) {
+                mv->source.awaits_ack = false;
+            }
+            if (mv->target.node == server->node) {
+                mv->target.awaits_ack = false;
+            }
+            advance_migration(st, j, mv);
+        }
+    }
+}
+
+static void forward_chunk(struct ps_sched_step *st, struct ps_sched_find_job *j,
+                          struct migration *mv,
+                          const struct ps_msg_part_chunk *m,
+                          const struct ps_slice *payload)
+{
+    const struct ps_msg msg = {.code = PS_MSG_PART_CHUNK, .part_chunk = *m};
+
+    if (m->error != 0) {
+        roll_back_migration(st, j, mv,
+                            ps_sched_text_or_empty(m->text)[0] != '\0'
+                                ? m->text
+                                : ps_strerror(m->error));
+        return;
+    }
+    mv->total_bytes = 0;
+    for (uint32_t i = 0; i < m->buffer_bytes_count; i++) {
+        mv->total_bytes += m->buffer_bytes[i];
+    }
+    mv->state = MIG_WRITING;
+    mv->target.awaits_ack = true;
+    ps_sched_send(st, find_member(st, mv->target.node),
+                  ps_packet_new(&msg, payload, payload != NULL ? 1 : 0));
+}
+
+void ps_sched_on_part_chunk(struct ps_sched_step *st,
+                            const struct ps_member *server,
+                            const struct ps_msg_part_chunk *m,
+                            const struct ps_slice *payload)
+{
+    struct ps_sched_find_job *j = ps_sched_find_job(st->s, m->gen);
+    struct migration *mv = find_migration(j, m->migration);
+
+    if (mv == NULL || mv->source.node != server->node ||
+        !mv->source.awaits_ack) {
+        return;
+    }
+    mv->source.awaits_ack = false;
+    if (mv->state == MIG_READING) {
+        forward_chunk(st, j, mv, m, payload);
+    }
+    advance_migration(st, j, mv);
+    ps_sched_migrations_start(st, j);
+}
+
+/* The new owner has `have` bytes. */
+static void chunk_written(struct ps_sched_step *st, struct ps_sched_find_job *j,
+                          struct migration *mv, const struct ps_msg_part_ack *m)
+{
+    if (m->error != 0 || (m->received_bytes <= mv->copied_bytes &&
+                          m->received_bytes < mv->total_bytes)) {
+        roll_back_migration(
+            st, j, mv,
+            ps_sched_text_or_empty(m->text)[0] != '\0'
+                ? m->text
+                : "the server that was to have them did not take them");
+        return;
+    }
+    mv->copied_bytes = m->received_bytes;
+    mv->state = mv->copied_bytes < mv->total_bytes ? MIG_READING
+                                                   : MIG_INSTALLING;
+}
+
+static void on_target_ack(struct ps_sched_step *st, struct ps_sched_find_job *j,
+                          struct migration *mv, const struct ps_msg_part_ack *m)
+{
+    mv->target.awaits_ack = false;
+    if (!m->is_end_ack) {
+        if (mv->state == MIG_WRITING) {
+            chunk_written(st, j, mv, m);
+        }
+    } else if (mv->state == MIG_INSTALLING && m->error != 0) {
+        roll_back_migration(
+            st, j, mv, "the server that was to have them did not take them");
+    } else {
+        mv->target.is_done = true;
+        if (mv->state == MIG_INSTALLING) {
+            commit_migration(st, j, mv);
+        }
+    }
+}
+
+void ps_sched_on_part_ack(struct ps_sched_step *st,
+                          const struct ps_member *server,
+                          const struct ps_msg_part_ack *m)
+{
+    struct ps_sched_find_job *j = ps_sched_find_job(st->s, m->gen);
+    struct migration *mv = find_migration(j, m->migration);
+
+    if (mv == NULL) {
+        return;
+    }
+    if (mv->target.node == server->node && mv->target.awaits_ack) {
+        on_target_ack(st, j, mv, m);
+    } else if (mv->source.node == server->node && mv->source.awaits_ack &&
+               m->is_end_ack) {
+        mv->source.awaits_ack = false;
+        mv->source.is_done = true;
+    } else {
+        return;
+    }
+    advance_migration(st, j, mv);
+    ps_sched_migrations_start(st, j);
+}

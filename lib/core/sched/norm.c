@@ -1,0 +1,334 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Norms of whole arrays, for optimizers that need them: servers say what the
+ * squares of their partitions add up to, and hear the sum when all have. A
+ * server says so again when it may not have been heard, and a partition counts
+ * once. No partition comes to the next point of a step before all have been at
+ * this one, so the sum under way and the answer before it, which one of them
+ * may not have heard yet, are all there is to keep for a key. */
+#include "core/sched/inner.h"
+
+#include "base/alloc.h"
+#include "base/square_sum.h"
+#include "base/str.h"
+#include "core/optim/optim.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+/* Partitions of a key that come to one point of one step. */
+struct key_sum {
+    struct ps_bits arrived;
+    uint64_t nonfinite_count;
+    struct ps_square_sum square_sum;
+    struct ps_square_sum weight_square_sum;
+};
+
+struct ps_sched_norm {
+    /* The answer, or what it will be: gen, key, round and stage at first. */
+    struct ps_msg_norm_result result;
+    struct key_sum *pending; /* Under way; NULL: the answer is there, */
+    bool awaits_global;      /* but for the norm of all keys. */
+    struct ps_msg_norm_result
+        prior_result; /* The last answer; round 0: none. */
+};
+
+/* Gradients of all keys, for one step of each. */
+struct ps_sched_global_norm {
+    uint32_t counted_keys;  /* Keys of the job that have been looked at: */
+    uint32_t expected_keys; /* so many of them take part. */
+    uint32_t arrived_keys;  /* Keys whose sum is complete. */
+    uint64_t nonfinite_count;
+    struct ps_square_sum square_sum;
+};
+
+static void pending_free(struct ps_sched_norm *n)
+{
+    if (n->pending != NULL) {
+        ps_bits_fini(&n->pending->arrived);
+        ps_free(n->pending);
+        n->pending = NULL;
+    }
+}
+
+void ps_sched_norm_init(struct ps_sched_find_job *j)
+{
+    struct ps_optim o;
+
+    if (ps_optim_parse(j->optimizer, j->params, j->param_count, &o) == 0) {
+        j->skips_nonfinite = ps_optim_skips_nonfinite(&o);
+        j->global_norm = ps_optim_clips_global_norm(&o)
+                             ? ps_calloc(1, sizeof(*j->global_norm))
+                             : NULL;
+    }
+}
+
+void ps_sched_norm_free(struct ps_sched_find_job *j)
+{
+    ps_free(j->global_norm);
+    j->global_norm = NULL;
+    for (uint32_t i = 0; i < j->key_count; i++) {
+        struct ps_sched_norm *n = j->keys[i] != NULL ? j->keys[i]->norm : NULL;
+
+        if (n != NULL) {
+            pending_free(n);
+            ps_free(n);
+            j->keys[i]->norm = NULL;
+        }
+    }
+}
+
+static void send_norm_result(struct ps_sched_step *st, struct ps_member *server,
+                             const struct ps_msg_norm_result *norms)
+{
+    ps_sched_send_msg(
+        st, server,
+        &(struct ps_msg){.code = PS_MSG_NORM_RESULT, .norm_result = *norms});
+}
+
+static void broadcast_result(struct ps_sched_step *st,
+                             const struct ps_sched_find_job *j,
+                             const struct ps_sched_key *k)
+{
+    for (uint32_t i = 0; i < j->server_count; i++) {
+        const uint32_t node = j->servers[i].node;
+
+        if (ps_sched_key_is_on(k, node)) {
+            send_norm_result(st, ps_members_get(&st->s->members, node),
+                             &k->norm->result);
+        }
+    }
+}
+
+/* Negative: `m` is of a point before that of `n`; 0: of the same. */
+static int compare_stage(const struct ps_msg_norm_part *m,
+                         const struct ps_sched_norm *n)
+{
+    if (m->round != n->result.round) {
+        return m->round < n->result.round ? -1 : 1;
+    }
+    return (int)m->stage - (int)n->result.stage;
+}
+
+static void begin_allreduce(struct ps_sched_key *k,
+                            const struct ps_msg_norm_part *m)
+{
+    if (k->norm == NULL) {
+        k->norm = ps_calloc(1, sizeof(*k->norm));
+    }
+    k->norm->prior_result = k->norm->result;
+    k->norm->result = (struct ps_msg_norm_result){
+        .gen = m->gen, .key = m->key, .round = m->round, .stage = m->stage};
+    k->norm->pending = ps_calloc(1, sizeof(*k->norm->pending));
+    ps_bits_init(&k->norm->pending->arrived, k->part_count);
+}
+
+/* Does a step of all keys wait for this one? */
+static bool is_in_global_norm(const struct ps_sched_key *k)
+{
+    return k != NULL && ps_dtype_is_real(k->dtype) && k->row_width == 0 &&
+           strncmp(k->name, "c:", 2) != 0;
+}
+
+static void count_skipped_step(struct ps_sched_step *st,
+                               struct ps_sched_find_job *j,
+                               const struct ps_sched_key *k)
+{
+    j->skipped_steps++;
+    if ((j->skipped_steps & (j->skipped_steps - 1)) ==
+        0) { /* Ever more rarely. */
+        ps_effects_log(st->fx, PS_LOG_WARNING,
+                       "job %s gen %" PRIu64 " key %u round %" PRIu64
+                       " skipped: the gradient has %" PRIu64
+                       " elements that are not finite; %" PRIu64
+                       " steps skipped so far",
+                       j->name, j->gen, k->number, k->norm->result.round,
+                       k->norm->result.nonfinite_count, j->skipped_steps);
+    }
+}
+
+/* The answer for the key is there. */
+static void publish_result(struct ps_sched_step *st,
+                           struct ps_sched_find_job *j,
+                           const struct ps_sched_key *k)
+{
+    if (j->skips_nonfinite && k->norm->result.stage == PS_STAGE_GRADIENT &&
+        k->norm->result.nonfinite_count > 0) {
+        count_skipped_step(st, j, k);
+    }
+    broadcast_result(st, j, k);
+}
+
+static void publish_global(struct ps_sched_step *st,
+                           struct ps_sched_find_job *j)
+{
+    const double square = ps_square_sum_value(&j->global_norm->square_sum);
+
+    for (uint32_t i = 0; i < j->key_count; i++) {
+        struct ps_sched_norm *n = j->keys[i] != NULL ? j->keys[i]->norm : NULL;
+
+        if (n != NULL && n->awaits_global) {
+            n->awaits_global = false;
+            n->result.nonfinite_count = j->global_norm->nonfinite_count;
+            n->result.global_square_sum = square;
+            publish_result(st, j, j->keys[i]);
+        }
+    }
+    *j->global_norm = (struct ps_sched_global_norm){
+        .counted_keys = j->global_norm->counted_keys,
+        .expected_keys = j->global_norm->expected_keys};
+}
+
+/* Has every key given its gradient? Keys stay, and new ones come behind. */
+static bool have_all_keys_arrived(const struct ps_sched_find_job *j)
+{
+    struct ps_sched_global_norm *all = j->global_norm;
+
+    for (; all->counted_keys < j->key_count; all->counted_keys++) {
+        all->expected_keys += is_in_global_norm(j->keys[all->counted_keys]);
+    }
+    return all->arrived_keys >= all->expected_keys;
+}
+
+void ps_sched_norm_remove_key(struct ps_sched_find_job *j,
+                              const struct ps_sched_key *k)
+{
+    if (j->global_norm != NULL && k->number < j->global_norm->counted_keys) {
+        j->global_norm->expected_keys -= is_in_global_norm(k);
+    }
+}
+
+void ps_sched_norm_recheck_global(struct ps_sched_step *st,
+                                  struct ps_sched_find_job *j)
+{
+    if (j->global_norm != NULL && j->global_norm->arrived_keys > 0 &&
+        have_all_keys_arrived(j)) {
+        publish_global(st, j);
+    }
+}
+
+/* All partitions of the key are in. */
+static void complete_key(struct ps_sched_step *st, struct ps_sched_find_job *j,
+                         struct ps_sched_key *k)
+{
+    struct ps_sched_norm *n = k->norm;
+
+    n->result.nonfinite_count = n->pending->nonfinite_count;
+    n->result.square_sum = ps_square_sum_value(&n->pending->square_sum);
+    n->result.weight_square_sum = ps_square_sum_value(
+        &n->pending->weight_square_sum);
+    if (j->global_norm == NULL || n->result.stage != PS_STAGE_GRADIENT) {
+        pending_free(n);
+        publish_result(st, j, k);
+        return;
+    }
+    n->awaits_global = true;
+    j->global_norm->arrived_keys++;
+    j->global_norm->nonfinite_count += n->pending->nonfinite_count;
+    ps_square_sum_merge(&j->global_norm->square_sum, &n->pending->square_sum);
+    pending_free(n);
+    if (have_all_keys_arrived(j)) {
+        publish_global(st, j);
+    }
+}
+
+/* Names in a list of keys, and what one may take of it. */
+#define KEYS_NAMED_MAX     4u
+#define KEY_NAME_SHOWN_MAX 80u
+
+void ps_sched_norm_describe_missing(const struct ps_sched_find_job *j,
+                                    uint32_t key, struct ps_str *out)
+{
+    const struct ps_sched_norm *n = key < j->key_count && j->keys[key] != NULL
+                                        ? j->keys[key]->norm
+                                        : NULL;
+    uint32_t count = 0;
+
+    if (n == NULL || !n->awaits_global) {
+        return;
+    }
+    for (uint32_t i = 0; i < j->key_count; i++) {
+        const struct ps_sched_key *k = j->keys[i];
+
+        if (!is_in_global_norm(k) ||
+            (k->norm != NULL && k->norm->awaits_global)) {
+            continue;
+        }
+        if (count < KEYS_NAMED_MAX) {
+            ps_str_add(out, count == 0 ? "gradients of " : ", ");
+            ps_str_add_escaped(out, k->name, strlen(k->name),
+                               KEY_NAME_SHOWN_MAX);
+        }
+        count++;
+    }
+    if (count == 0) {
+        return; /* All are there, and the answer is on its way. */
+    }
+    if (count > KEYS_NAMED_MAX) {
+        ps_str_addf(out, " and %u more", count - KEYS_NAMED_MAX);
+    }
+    ps_str_add(out, ", for the norm of all keys");
+}
+
+/* Is it of a partition that the server has? */
+static struct ps_sched_key *find_key_of_part(const struct ps_sched_find_job *j,
+                                             const struct ps_member *server,
+                                             const struct ps_msg_norm_part *m)
+{
+    struct ps_sched_key *k = m->key < j->key_count ? j->keys[m->key] : NULL;
+
+    return k != NULL && m->index < k->part_count &&
+                   k->parts[m->index].node == server->node &&
+                   m->stage != PS_STAGE_LAST
+               ? k
+               : NULL;
+}
+
+void ps_sched_on_norm_part(struct ps_sched_step *st, struct ps_member *server,
+                           const struct ps_msg_norm_part *m)
+{
+    struct ps_sched_find_job *j = ps_sched_find_job(st->s, m->gen);
+
+    if (j == NULL) {
+        ps_sched_job_send_ended(st, server, m->gen, UINT32_MAX - 1);
+        return;
+    }
+    struct ps_sched_key *k = find_key_of_part(j, server, m);
+
+    if (k == NULL || !ps_sched_job_is_open(j)) {
+        return; /* A failed job's servers are told so anyway. */
+    }
+    const int order = k->norm != NULL ? compare_stage(m, k->norm) : 1;
+
+    if (order < 0 && m->round == k->norm->prior_result.round &&
+        m->stage == k->norm->prior_result.stage) {
+        /* Others have heard, and gone on: its answer went with a link. */
+        send_norm_result(st, server, &k->norm->prior_result);
+        return;
+    }
+    if (order < 0 || (order > 0 && k->norm != NULL &&
+                      (k->norm->pending != NULL || k->norm->awaits_global))) {
+        return; /* Overtaken by its own answer. */
+    }
+    if (order == 0 && k->norm->pending == NULL) {
+        if (!k->norm->awaits_global) {
+            send_norm_result(st, server, &k->norm->result);
+        }
+        return;
+    }
+    if (order > 0) {
+        begin_allreduce(k, m);
+    }
+    struct key_sum *sum = k->norm->pending;
+
+    if (!ps_bits_set(&sum->arrived, m->index)) {
+        return;
+    }
+    sum->nonfinite_count += m->nonfinite_count;
+    ps_square_sum_add_packed(&sum->square_sum, 0, m->first_digit, m->digits,
+                             m->digits_count);
+    ps_square_sum_add_packed(&sum->weight_square_sum, 0, m->weight_first_digit,
+                             m->weight_digits, m->weight_digits_count);
+    if (ps_bits_full(&sum->arrived)) {
+        complete_key(st, j, k);
+    }
+}

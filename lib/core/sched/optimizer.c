@@ -1,0 +1,539 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The job's optimizer and its compression are declared once; every worker that
+ * says the same waits until all servers of the job have taken it in. */
+#include "core/sched/inner.h"
+
+#include "base/alloc.h"
+#include "core/codec/compression.h"
+#include "core/optim/optim.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+static void send_optimizer_done(struct ps_sched_step *st,
+                                struct ps_member *agent, uint64_t gen,
+                                uint64_t request, int rc, const char *text)
+{
+    ps_sched_send_msg(st, agent,
+                      &(struct ps_msg){
+                          .code = PS_MSG_OPTIMIZER_DONE,
+                          .optimizer_done = {.gen = gen,
+                                             .request = request,
+                                             .error = rc,
+                                             .text = text},
+                      });
+}
+
+/* Shortest of the usual forms that gives the number back. */
+static void append_number(struct ps_str *s, double v)
+{
+    char text[40];
+    struct ps_str number;
+
+    ps_str_init(&number, text, sizeof(text));
+    ps_str_addf(&number, "%g", v);
+    if (strtod(text, NULL) < v || strtod(text, NULL) > v) {
+        ps_str_init(&number, text, sizeof(text));
+        ps_str_addf(&number, "%.17g", v);
+    }
+    ps_str_add(s, text);
+}
+
+/* sgd(lr=0.1, momentum=0.9) */
+static void append_declaration(struct ps_str *s, const char *name,
+                               const struct ps_rec_param *params,
+                               uint32_t count)
+{
+    ps_str_add_escaped(s, name, strlen(name), 32);
+    ps_str_add(s, "(");
+    for (uint32_t i = 0; i < count; i++) {
+        const char *what = ps_sched_text_or_empty(params[i].name);
+
+        ps_str_add(s, i > 0 ? ", " : "");
+        ps_str_add_escaped(s, what, strlen(what), 32);
+        ps_str_add(s, "=");
+        append_number(s, params[i].value);
+    }
+    ps_str_add(s, ")");
+}
+
+/* Does a step of it take several rounds together? */
+static bool optim_accumulates(const char *name,
+                              const struct ps_rec_param *params, uint32_t count)
+{
+    struct ps_optim o;
+
+    return ps_optim_parse(name, params, count, &o) == 0 &&
+           ps_optim_rounds_per_step(&o) > 1;
+}
+
+static bool optim_needs_norms(const char *name,
+                              const struct ps_rec_param *params, uint32_t count)
+{
+    struct ps_optim o;
+
+    return ps_optim_parse(name, params, count, &o) == 0 &&
+           ps_optim_needs_norms(&o);
+}
+
+static const char accumulation_conflict[] =
+    "gradients of several rounds are accumulated as they are, and compressed "
+    "ones are not; declare one of the two";
+
+/* Do values of the job come back as codes? */
+static bool compresses_values(const struct ps_sched_find_job *j)
+{
+    struct ps_compression c = {0};
+    char why[256];
+
+    return j->compression != NULL &&
+           ps_compression_parse(j->compression, j->compression_params,
+                                j->compression_param_count, &c, why,
+                                sizeof(why)) == 0 &&
+           c.bidirectional;
+}
+
+static int check_optimizer(struct ps_sched_step *st,
+                           const struct ps_member *agent,
+                           const struct ps_sched_find_job *j,
+                           const struct ps_msg_optimizer_set *m,
+                           struct ps_str *why)
+{
+    const char *name = ps_sched_text_or_empty(m->name);
+
+    int rc = ps_sched_job_check_agent(st->s, j, m->gen, agent, why);
+
+    if (rc != 0) {
+        return rc;
+    }
+    if (j->optimizer == NULL) {
+        if (j->num_servers == 0) {
+            ps_str_addf(why,
+                        "job %s has no servers, and an optimizer runs on "
+                        "servers; ask for at least one",
+                        j->name);
+            return PS_E_UNSUPPORTED;
+        }
+        if (compresses_values(j)) {
+            ps_str_addf(why,
+                        "job %s compresses values on their way back (both), "
+                        "and with an optimizer these are weights",
+                        j->name);
+            return PS_E_UNSUPPORTED;
+        }
+        char text[256] = "";
+        rc = ps_optim_check(name, m->params, m->params_count, text,
+                            sizeof(text));
+
+        if (rc == 0) {
+            rc = ps_tunings_check(m->tunings, m->tunings_count, text,
+                                  sizeof(text));
+        }
+        if (rc == 0 && j->mode != PS_MODE_SYNC &&
+            optim_needs_norms(name, m->params, m->params_count)) {
+            ps_str_addf(why,
+                        "%s looks at norms of whole arrays, whose partitions "
+                        "are of one round; job %s is %s and has none",
+                        name, j->name, ps_mode_name(j->mode));
+            return PS_E_UNSUPPORTED;
+        }
+        if (rc == 0 && j->compression != NULL &&
+            optim_accumulates(name, m->params, m->params_count)) {
+            ps_str_add(why, accumulation_conflict);
+            return PS_E_UNSUPPORTED;
+        }
+        if (rc != 0) {
+            ps_str_add(why, text);
+        }
+        return rc;
+    }
+    if (!ps_sched_job_same_optimizer(j, m)) {
+        ps_str_addf(why, "job %s has optimizer ", j->name);
+        append_declaration(why, j->optimizer, j->params, j->param_count);
+        ps_str_add(why, ", this worker declares ");
+        append_declaration(why, name, m->params, m->params_count);
+        ps_str_add(why, "; all workers of a job must declare the same");
+        return PS_E_MISMATCH;
+    }
+    if (!ps_tunings_equal(&j->tunings, m->tunings, m->tunings_count)) {
+        ps_str_addf(why,
+                    "job %s has other lr_mult or wd_mult of its keys than this "
+                    "worker declares; all workers of a job must declare the "
+                    "same",
+                    j->name);
+        return PS_E_MISMATCH;
+    }
+    return 0;
+}
+
+/* Memory for the states of the keys that there are, and will be. */
+static int admit_optimizer(struct ps_sched_step *st,
+                           struct ps_sched_find_job *j,
+                           const struct ps_msg_optimizer_set *m,
+                           struct ps_str *why)
+{
+    const char *name = ps_sched_text_or_empty(m->name);
+    const struct ps_compression none = {0}; /* Of values: there is none. */
+    struct ps_demand_profile kind;
+    struct ps_optim o;
+    int rc = ps_optim_parse(name, m->params, m->params_count, &o);
+
+    if (rc != 0) {
+        return rc;
+    }
+    ps_demand_profile_set(&kind, &o, &none);
+    ps_str_add(why, "optimizer ");
+    ps_str_add_escaped(why, name, strlen(name), 32);
+    rc = ps_sched_admission_set_profile(st, j, &kind, why);
+    if (rc == 0) {
+        why->len = 0;
+        why->data[0] = '\0';
+    }
+    return rc;
+}
+
+/* A set: a request that is sent again waits once. False: too many. */
+static bool add_waiter(struct ps_sched_find_job *j,
+                       const struct ps_sched_waiter *w)
+{
+    for (uint32_t i = 0; i < j->waiter_count; i++) {
+        if (j->waiters[i].agent_node == w->agent_node &&
+            j->waiters[i].request == w->request && w->ctl_conn == 0) {
+            return true;
+        }
+    }
+    if (j->waiter_count == PS_SCHED_WAITERS_MAX) {
+        return false;
+    }
+    j->waiters = ps_realloc(j->waiters,
+                            (j->waiter_count + 1u) * sizeof(*j->waiters));
+    j->waiters[j->waiter_count++] = *w;
+    return true;
+}
+
+static void wait_for_servers(struct ps_sched_step *st,
+                             struct ps_sched_find_job *j,
+                             struct ps_member *agent, uint64_t request)
+{
+    if (!add_waiter(j, &(struct ps_sched_waiter){.agent_node = agent->node,
+                                                 .request = request})) {
+        send_optimizer_done(
+            st, agent, j->gen, request, PS_E_FULL,
+            "too many requests for the job's optimizer wait for its servers");
+        return;
+    }
+    ps_sched_waiters_reply(st, j);
+}
+
+void ps_sched_on_optimizer_set(struct ps_sched_step *st,
+                               struct ps_member *agent,
+                               const struct ps_msg_optimizer_set *m)
+{
+    struct ps_sched_find_job *j = ps_sched_find_job(st->s, m->gen);
+    char text[PS_TEXT_MAX + 1];
+    struct ps_str why;
+    int rc;
+
+    ps_str_init(&why, text, sizeof(text));
+    rc = check_optimizer(st, agent, j, m, &why);
+    if (rc != 0) {
+        send_optimizer_done(st, agent, m->gen, m->request, rc, text);
+        return;
+    }
+    if (j->optimizer == NULL) {
+        rc = admit_optimizer(st, j, m, &why);
+        if (rc != 0) {
+            send_optimizer_done(st, agent, m->gen, m->request, rc, text);
+            return;
+        }
+        ps_sched_job_set_optimizer(j, m);
+        ps_sched_norm_init(j);
+        append_declaration(&why, j->optimizer, j->params, j->param_count);
+        ps_effects_log(st->fx, PS_LOG_INFO, "job %s gen %llu optimizer %s",
+                       j->name, (unsigned long long)j->gen, text);
+        ps_sched_job_publish(st, j);
+        j->declared_version = j->version;
+    }
+    wait_for_servers(st, j, agent, m->request);
+}
+
+/* ---------------------------------------------------------------- changes */
+
+/* 0: the change is made, or was made before. */
+static int add_change(struct ps_sched_step *st, struct ps_sched_find_job *j,
+                      struct ps_rec_change c, struct ps_str *why)
+{
+    char text[256] = "";
+
+    if (j->optimizer == NULL) {
+        ps_str_addf(why, "job %s has no optimizer that could be changed",
+                    j->name);
+        return PS_E_INVAL;
+    }
+    int rc = ps_optim_check_change(j->optimizer, &c, &c.name, text,
+                                   sizeof(text));
+
+    if (rc != 0) {
+        ps_str_add(why, text);
+        return rc;
+    }
+    const struct ps_rec_change *had = ps_changes_find(&j->changes, c.name,
+                                                      c.round);
+
+    if (had != NULL) {
+        if (had->value == c.value) {
+            return 0;
+        }
+        ps_str_addf(why, "%s of job %s is ", c.name, j->name);
+        append_number(why, had->value);
+        ps_str_addf(why, " from round %" PRIu64 " on, and now ", c.round);
+        append_number(why, c.value);
+        ps_str_add(why, " is wanted; all workers must want the same");
+        return PS_E_MISMATCH;
+    }
+    ps_changes_add(&j->changes, &c);
+    ps_str_addf(why, "job %s gen %" PRIu64 " %s ", j->name, j->gen, c.name);
+    append_number(why, c.value);
+    ps_effects_log(st->fx, PS_LOG_INFO, "%s from round %" PRIu64, why->data,
+                   c.round);
+    ps_sched_job_publish(st, j);
+    j->declared_version = j->version;
+    return 0;
+}
+
+void ps_sched_on_optimizer_change(struct ps_sched_step *st,
+                                  struct ps_member *agent,
+                                  const struct ps_msg_optimizer_change *m)
+{
+    struct ps_sched_find_job *j = ps_sched_find_job(st->s, m->gen);
+    char text[PS_TEXT_MAX + 1];
+    struct ps_str why;
+
+    ps_str_init(&why, text, sizeof(text));
+    int rc = ps_sched_job_check_agent(st->s, j, m->gen, agent, &why);
+
+    if (rc == 0) {
+        rc = add_change(st, j,
+                        (struct ps_rec_change){.name = m->name,
+                                               .value = m->value,
+                                               .round = m->round},
+                        &why);
+    }
+    if (rc != 0) {
+        send_optimizer_done(st, agent, m->gen, m->request, rc, text);
+        return;
+    }
+    wait_for_servers(st, j, agent, m->request);
+}
+
+void ps_sched_job_change_param(struct ps_sched_step *st,
+                               struct ps_sched_conn *c,
+                               struct ps_sched_find_job *j,
+                               const struct ps_msg_job_set *m)
+{
+    char text[PS_TEXT_MAX + 1];
+    struct ps_str why;
+
+    ps_str_init(&why, text, sizeof(text));
+    int rc = add_change(st, j,
+                        (struct ps_rec_change){.name = m->name,
+                                               .value = m->value,
+                                               .round = m->round},
+                        &why);
+
+    if (rc != 0) {
+        ps_sched_query_send_end(st, c, rc, text);
+        return;
+    }
+    if (!add_waiter(j, &(struct ps_sched_waiter){.ctl_conn = c->id,
+                                                 .round = m->round})) {
+        ps_sched_query_send_end(
+            st, c, PS_E_FULL,
+            "too many requests for the job's optimizer wait "
+            "for its servers");
+        return;
+    }
+    ps_sched_waiters_reply(st, j);
+}
+
+/* Has a key passed the round already? */
+static void reply_to_operator(struct ps_sched_step *st,
+                              const struct ps_sched_find_job *j,
+                              const struct ps_sched_waiter *w, int rc,
+                              const char *reason)
+{
+    struct ps_sched_conn *c = ps_map_get(st->s->conns, w->ctl_conn);
+    char text[PS_TEXT_MAX + 1];
+    struct ps_str late;
+    uint64_t newest = 0;
+
+    if (c == NULL) {
+        return;
+    }
+    for (uint32_t i = 0; i < j->server_count; i++) {
+        if (j->servers[i].newest_round > newest) {
+            newest = j->servers[i].newest_round;
+        }
+    }
+    if (rc == 0 && newest >= w->round) {
+        ps_str_init(&late, text, sizeof(text));
+        ps_str_addf(&late,
+                    "a key was at round %" PRIu64 " already: keys beyond round "
+                    "%" PRIu64 " have the value from their next round on",
+                    newest, w->round);
+        rc = PS_E_STALE;
+        reason = text;
+    }
+    ps_sched_query_send_end(st, c, rc, reason);
+}
+
+/* ------------------------------------------------------------ compression */
+
+static int check_compression(struct ps_sched_step *st,
+                             const struct ps_member *agent,
+                             const struct ps_sched_find_job *j,
+                             const struct ps_msg_compression_set *m,
+                             struct ps_str *why)
+{
+    const char *name = ps_sched_text_or_empty(m->name);
+    struct ps_compression c;
+    char text[256] = "";
+    int rc = ps_sched_job_check_agent(st->s, j, m->gen, agent, why);
+
+    if (rc != 0) {
+        return rc;
+    }
+    if (j->compression != NULL) {
+        if (ps_sched_job_same_compression(j, name, m->params,
+                                          m->params_count)) {
+            return 0;
+        }
+        ps_str_addf(why, "job %s has compression ", j->name);
+        append_declaration(why, j->compression, j->compression_params,
+                           j->compression_param_count);
+        ps_str_add(why, ", this worker declares ");
+        append_declaration(why, name, m->params, m->params_count);
+        ps_str_add(why, "; all workers of a job must declare the same");
+        return PS_E_MISMATCH;
+    }
+    if (j->num_servers == 0) {
+        ps_str_addf(why,
+                    "job %s has no servers: nothing travels that could be "
+                    "compressed; ask for at least one",
+                    j->name);
+        return PS_E_UNSUPPORTED;
+    }
+    if (j->open_key_count > 0) {
+        ps_str_addf(why,
+                    "job %s has %u keys already; declare compression before "
+                    "the first of them",
+                    j->name, j->open_key_count);
+        return PS_E_INVAL;
+    }
+    if (*name == '\0') {
+        ps_str_add(why, "a compression has a name");
+        return PS_E_INVAL;
+    }
+    rc = ps_compression_parse(name, m->params, m->params_count, &c, text,
+                              sizeof(text));
+    if (rc != 0) {
+        ps_str_add(why, text);
+        return rc;
+    }
+    if (j->optimizer != NULL &&
+        optim_accumulates(j->optimizer, j->params, j->param_count)) {
+        ps_str_add(why, accumulation_conflict);
+        return PS_E_UNSUPPORTED;
+    }
+    if (c.bidirectional && j->optimizer != NULL) {
+        ps_str_addf(why,
+                    "job %s has an optimizer, so values are weights, and both "
+                    "would compress them",
+                    j->name);
+        return PS_E_UNSUPPORTED;
+    }
+    return 0;
+}
+
+/* What keys will need, of which there is none yet. */
+static void set_demand_profile(struct ps_sched_find_job *j,
+                               const struct ps_msg_compression_set *m)
+{
+    struct ps_compression c;
+    char why[256];
+
+    if (j->optimizer == NULL &&
+        ps_compression_parse(ps_sched_text_or_empty(m->name), m->params,
+                             m->params_count, &c, why, sizeof(why)) == 0) {
+        ps_demand_profile_set(&j->demand_profile, NULL, &c);
+    }
+}
+
+void ps_sched_on_compression_set(struct ps_sched_step *st,
+                                 struct ps_member *agent,
+                                 const struct ps_msg_compression_set *m)
+{
+    struct ps_sched_find_job *j = ps_sched_find_job(st->s, m->gen);
+    char text[PS_TEXT_MAX + 1];
+    struct ps_str why;
+
+    ps_str_init(&why, text, sizeof(text));
+    int rc = check_compression(st, agent, j, m, &why);
+
+    if (rc != 0) {
+        send_optimizer_done(st, agent, m->gen, m->request, rc, text);
+        return;
+    }
+    if (j->compression == NULL) {
+        set_demand_profile(j, m);
+        ps_sched_job_set_compression(j, ps_sched_text_or_empty(m->name),
+                                     m->params, m->params_count);
+        append_declaration(&why, j->compression, j->compression_params,
+                           j->compression_param_count);
+        ps_str_copy(j->compression_text, sizeof(j->compression_text), text);
+        ps_effects_log(st->fx, PS_LOG_INFO, "job %s gen %llu compression %s",
+                       j->name, (unsigned long long)j->gen, text);
+        ps_sched_job_publish(st, j);
+        j->declared_version = j->version;
+    }
+    wait_for_servers(st, j, agent, m->request);
+}
+
+void ps_sched_waiters_reply(struct ps_sched_step *st,
+                            struct ps_sched_find_job *j)
+{
+    bool open = ps_sched_job_is_open(j);
+    int rc = open ? 0 : PS_E_JOBFAILED;
+    const char *text = open                   ? NULL
+                       : j->reason[0] != '\0' ? j->reason
+                                              : "the job has ended";
+
+    if (open && ps_sched_job_ready_version(j) < j->declared_version) {
+        return;
+    }
+    for (uint32_t i = 0; i < j->waiter_count; i++) {
+        const struct ps_sched_waiter *w = &j->waiters[i];
+
+        if (w->ctl_conn != 0) {
+            reply_to_operator(st, j, w, rc, text);
+        } else {
+            send_optimizer_done(st,
+                                ps_members_get(&st->s->members, w->agent_node),
+                                j->gen, w->request, rc, text);
+        }
+    }
+    j->waiter_count = 0;
+}
+
+void ps_sched_waiters_drop_agent(struct ps_sched_find_job *j, uint32_t agent)
+{
+    uint32_t kept = 0;
+
+    for (uint32_t i = 0; i < j->waiter_count; i++) {
+        if (j->waiters[i].ctl_conn != 0 || j->waiters[i].agent_node != agent) {
+            j->waiters[kept++] = j->waiters[i];
+        }
+    }
+    j->waiter_count = kept;
+}

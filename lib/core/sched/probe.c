@@ -1,0 +1,147 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Probes: connections to the address that a member names, closed at once.
+ *
+ * One follows each hello of a process that has not been reached yet. A server
+ * on the wrong address registers, reports and is ACTIVE, and all of its jobs
+ * wait; so the result is shown to operators, and the server is probed until it
+ * is reached. Nothing else follows, because agents may have ways that the
+ * scheduler does not have.
+ *
+ * Others follow the loss of a connection, until the member says hello or is
+ * GONE. A connection alone may be cut by any network; a host that refuses is
+ * there, and says that the process is not: the member is dead. That counts
+ * only where a probe of the same process had succeeded, since a firewall
+ * refuses, too. */
+#include "core/sched/inner.h"
+
+#include "base/err.h"
+
+/* After a hello: between two probes of one member, however often it says
+ * hello, and between two of a server that is not reached. */
+#define HELLO_PAUSE PS_SECONDS(1)
+#define HELLO_AGAIN PS_SECONDS(10)
+#define HELLO_LIMIT PS_SECONDS(10)
+/* After a loss: sockets of a process that dies close one after the other. */
+#define LOST_AGAIN  PS_MILLIS(100)
+#define LOST_LIMIT  PS_SECONDS(1)
+
+static bool is_disconnected(const struct ps_member *m)
+{
+    return m->state == PS_NODE_STATE_SUSPECT && !ps_member_is_connected(m);
+}
+
+/* Which probe of which member. */
+static uint64_t probe_target(const struct ps_member *m)
+{
+    return (uint64_t)m->probe.number << 32 | m->node;
+}
+
+static void start_probe(struct ps_sched_step *st, struct ps_member *m)
+{
+    struct ps_member_probe *p = &m->probe;
+
+    p->due_at = PS_TIME_NEVER;
+    p->last_at = st->now;
+    p->number++;
+    p->in_flight = true;
+    ps_effects_probe(st->fx, probe_target(m), m->address,
+                     is_disconnected(m) ? LOST_LIMIT : HELLO_LIMIT);
+}
+
+void ps_sched_probe_hello(struct ps_sched_step *st, struct ps_member *m)
+{
+    struct ps_member_probe *p = &m->probe;
+
+    p->due_at = PS_TIME_NEVER;
+    if (p->was_reached || p->in_flight || m->address[0] == '\0') {
+        return;
+    }
+    if (p->last_at != 0 && st->now < ps_time_add(p->last_at, HELLO_PAUSE)) {
+        p->due_at = ps_time_add(p->last_at, HELLO_PAUSE);
+    } else {
+        start_probe(st, m);
+    }
+}
+
+void ps_sched_probe_lost(struct ps_sched_step *st, struct ps_member *m)
+{
+    if (!st->s->ending && is_disconnected(m) && m->probe.was_reached &&
+        !m->probe.in_flight) {
+        start_probe(st, m);
+    }
+}
+
+/* Of a member that is connected. */
+static void on_reach_result(struct ps_sched_step *st, struct ps_member *m,
+                            int rc)
+{
+    struct ps_member_probe *p = &m->probe;
+
+    p->was_reached |= rc == 0;
+    if (m->role != PS_ROLE_SERVER) {
+        return;
+    }
+    if (rc == 0) {
+        if (p->unreachable != 0) {
+            ps_effects_log(st->fx, PS_LOG_INFO, "server %s reached at %s",
+                           m->name, m->address);
+        }
+        p->unreachable = 0;
+        return;
+    }
+    if (p->was_reached) {
+        return; /* The probe is of a time when the connection was lost. */
+    }
+    p->due_at = ps_time_add(st->now, HELLO_AGAIN);
+    if (rc != PS_E_UNREACH && rc != PS_E_TIMEOUT && rc != PS_E_REFUSED &&
+        rc != PS_E_CLOSED && rc != PS_E_INVAL) {
+        return; /* No descriptor, no memory: nothing is known of the server. */
+    }
+    if (p->unreachable == 0) {
+        ps_effects_log(st->fx, PS_LOG_WARNING,
+                       "server %s cannot be reached at %s: %s; see "
+                       "listen.address and advertise.address there",
+                       m->name, m->address, ps_strerror(rc));
+    }
+    p->unreachable = rc;
+}
+
+void ps_sched_on_probed(struct ps_sched_step *st, uint64_t target, int rc)
+{
+    struct ps_member *m = ps_members_get(&st->s->members, (uint32_t)target);
+    char why[PS_ADDRESS_MAX + 80];
+    struct ps_str text;
+
+    if (m == NULL || target != probe_target(m) || !m->probe.in_flight) {
+        return;
+    }
+    m->probe.in_flight = false;
+    if (ps_member_is_connected(m)) {
+        on_reach_result(st, m, rc);
+        return;
+    }
+    if (!is_disconnected(m) || !m->probe.was_reached) {
+        return;
+    }
+    if (rc != PS_E_REFUSED) {
+        m->probe.due_at = ps_time_add(st->now, LOST_AGAIN);
+        return;
+    }
+    ps_str_init(&text, why, sizeof(why));
+    ps_str_addf(&text, "its process has ended: %s refuses connections",
+                m->address);
+    ps_sched_member_set_gone(st, m, why);
+}
+
+void ps_sched_probe_tick(struct ps_sched_step *st, struct ps_member *m)
+{
+    if (m->probe.due_at > st->now) {
+        return;
+    }
+    m->probe.due_at = PS_TIME_NEVER;
+    if (ps_member_is_connected(m)) {
+        start_probe(st, m);
+    } else {
+        ps_sched_probe_lost(st, m);
+    }
+}

@@ -1,0 +1,485 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What operators ask. Such connections have no link: rows follow each other
+ * and query_end closes the answer. Rows of keys can be many, so they are sent
+ * as the connection takes them. */
+#include "core/sched/inner.h"
+
+#include "base/alloc.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+/* Rows of keys handed to a connection at a time. */
+#define KEY_ROWS_PER_SEND 256u
+
+void ps_sched_query_send_end(struct ps_sched_step *st, struct ps_sched_conn *c,
+                             int rc, const char *text)
+{
+    const struct ps_sched *s = st->s;
+
+    ps_effects_send_msg(st->fx, c->id,
+                        &(struct ps_msg){
+                            .code = PS_MSG_QUERY_END,
+                            .query_end = {.error = rc,
+                                          .text = text,
+                                          .epoch = s->epoch,
+                                          .cluster = s->opt.cluster,
+                                          .uptime_ns = st->now - s->started_at},
+                        });
+}
+
+/* ------------------------------------------------------------------ nodes */
+
+static void send_member_row(struct ps_sched_step *st, struct ps_sched_conn *c,
+                            const struct ps_member *m)
+{
+    const struct ps_msg_ping *p = &m->last_ping;
+    /* Who is silent does nothing that is known. */
+    const struct ps_member_rates r = m->state == PS_NODE_STATE_ACTIVE
+                                         ? m->rates
+                                         : (struct ps_member_rates){0};
+    const bool tells = m->last_costs != NULL &&
+                       m->state == PS_NODE_STATE_ACTIVE;
+
+    ps_effects_send_msg(
+        st->fx, c->id,
+        &(struct ps_msg){
+            .code = PS_MSG_NODE_ROW,
+            .node_row = {.role = m->role,
+                         .node = m->node,
+                         .name = m->name,
+                         .state = m->state,
+                         .incarnation = m->incarnation,
+                         .address = m->address,
+                         .silent_ns = st->now - m->last_recv_at,
+                         .rounds = p->rounds,
+                         .bytes_in = p->bytes_in,
+                         .bytes_out = p->bytes_out,
+                         .stored_bytes = p->stored_bytes,
+                         .resent = p->resent,
+                         .waiting_requests = p->waiting_requests,
+                         .draining = p->draining,
+                         .memory_limit = m->memory_limit,
+                         .memory_reserved = m->reserved_bytes,
+                         .memory_used = p->memory_used,
+                         .memory_short = p->memory_short,
+                         .unreachable = m->probe.unreachable != 0
+                                            ? ps_strerror(m->probe.unreachable)
+                                            : NULL,
+                         .rounds_rate = r.rounds,
+                         .in_rate = r.bytes_in,
+                         .out_rate = r.bytes_out,
+                         .costs = tells ? m->last_costs->costs.costs : NULL,
+                         .costs_count = tells ? m->last_costs->costs.costs_count
+                                              : 0},
+        });
+}
+
+static void send_node_rows(struct ps_sched_step *st, struct ps_sched_conn *c)
+{
+    const struct ps_sched *s = st->s;
+    struct ps_rec_cost costs[PS_COSTS_SHOWN_MAX];
+
+    ps_effects_send_msg(
+        st->fx, c->id,
+        &(struct ps_msg){
+            .code = PS_MSG_NODE_ROW,
+            .node_row = {.role = PS_ROLE_SCHED,
+                         .name = s->opt.name,
+                         .state = PS_NODE_STATE_ACTIVE,
+                         .draining = s->draining,
+                         .costs = costs,
+                         .costs_count = ps_ledger_records(&s->account, costs)},
+        });
+    for (uint32_t i = 0; i < s->members.count; i++) {
+        send_member_row(st, c, s->members.sorted[i]);
+    }
+}
+
+/* ------------------------------------------------------------------- jobs */
+
+void ps_sched_job_fill_row(const struct ps_sched_find_job *j, ps_time now,
+                           struct ps_msg_job_row *ret)
+{
+    *ret = (struct ps_msg_job_row){
+        .gen = j->gen,
+        .name = j->name,
+        .uid = j->uid,
+        .phase = j->phase,
+        .mode = j->mode,
+        .on_loss = j->on_loss,
+        .num_workers = j->num_workers,
+        .live_workers = j->live_workers,
+        .slots = j->slot_count,
+        .keys = j->open_key_count,
+        .bytes = j->bytes,
+        .barriers = j->barrier.last_open,
+        .age_ns = now - j->created_at,
+        .optimizer = j->optimizer,
+        .compression = j->compression_text,
+        .skipped_steps = j->skipped_steps,
+        .reason = j->reason,
+    };
+}
+
+/* Returns how many, and describes the first ones in `list`. */
+static uint32_t
+list_lost_ranks(const struct ps_sched_find_job *j,
+                struct ps_rec_missing_rank list[PS_LOST_SHOWN_MAX])
+{
+    uint32_t count = 0;
+
+    for (uint32_t i = 0; ps_sched_job_has_started(j) && i < j->worker_count;
+         i++) {
+        if (j->workers[i].state != PS_RANK_STATE_LOST) {
+            continue;
+        }
+        if (count < PS_LOST_SHOWN_MAX) {
+            list[count] = (struct ps_rec_missing_rank){
+                .rank = i,
+                .state = PS_RANK_STATE_LOST,
+                .host = j->workers[i].host,
+            };
+        }
+        count++;
+    }
+    return count;
+}
+
+static void send_job_rows(struct ps_sched_step *st, struct ps_sched_conn *c)
+{
+    const struct ps_sched *s = st->s;
+    uint64_t first = s->ended_job_count > PS_SCHED_HISTORY_MAX
+                         ? s->ended_job_count - PS_SCHED_HISTORY_MAX
+                         : 0;
+    struct ps_map_cursor cursor = {0};
+    const struct ps_sched_find_job *j;
+    struct ps_msg msg = {.code = PS_MSG_JOB_ROW};
+    struct ps_rec_missing_rank lost[PS_LOST_SHOWN_MAX];
+
+    for (uint64_t i = first; i < s->ended_job_count; i++) {
+        const struct ps_sched_ended_job *p =
+            &s->history[i % PS_SCHED_HISTORY_MAX];
+
+        msg.job_row = p->row;
+        msg.job_row.age_ns = st->now - p->created_at;
+        ps_effects_send_msg(st->fx, c->id, &msg);
+    }
+    while ((j = ps_map_next(s->jobs, &cursor)) != NULL) {
+        uint32_t count = list_lost_ranks(j, lost);
+
+        ps_sched_job_fill_row(j, st->now, &msg.job_row);
+        msg.job_row.ranks_lost = count;
+        msg.job_row.lost_ranks = lost;
+        msg.job_row.lost_ranks_count = count < PS_LOST_SHOWN_MAX
+                                           ? count
+                                           : PS_LOST_SHOWN_MAX;
+        ps_effects_send_msg(st->fx, c->id, &msg);
+    }
+}
+
+/* ------------------------------------------------------------------- keys */
+
+struct server_share {
+    uint32_t parts;
+    uint64_t bytes;
+};
+
+static void send_key_row(struct ps_sched_step *st, struct ps_sched_conn *c,
+                         const struct ps_sched_find_job *j,
+                         const struct ps_sched_key *k, const char *server,
+                         const struct server_share *share)
+{
+    ps_effects_send_msg(st->fx, c->id,
+                        &(struct ps_msg){
+                            .code = PS_MSG_KEY_ROW,
+                            .key_row = {.job = j->name,
+                                        .key = k->number,
+                                        .name = k->name,
+                                        .dtype = k->dtype,
+                                        .count = k->count,
+                                        .server = server,
+                                        .parts = share->parts,
+                                        .bytes = share->bytes},
+                        });
+}
+
+/* Returns how many rows. */
+static uint32_t send_key_rows(struct ps_sched_step *st, struct ps_sched_conn *c,
+                              const struct ps_sched_find_job *j,
+                              const struct ps_sched_key *k)
+{
+    struct server_share shares[PS_SERVERS_MAX + 1] = {{0}};
+    uint64_t element = ps_dtype_size(k->dtype);
+    uint32_t rows = 0;
+
+    for (uint32_t i = 0; i < k->part_count; i++) {
+        uint32_t at = 0;
+
+        while (at < j->server_count &&
+               j->servers[at].node != k->parts[i].node) {
+            at++;
+        }
+        shares[at].parts++;
+        shares[at].bytes += k->parts[i].count * element;
+    }
+    for (uint32_t i = 0; i <= j->server_count; i++) {
+        if (shares[i].parts > 0) {
+            send_key_row(st, c, j, k,
+                         i < j->server_count ? j->servers[i].name : "agent",
+                         &shares[i]);
+            rows++;
+        }
+    }
+    return rows;
+}
+
+/* The job whose rows come next; NULL: all are done. Jobs may have ended since
+ * the last call. Generations grow, so what is behind has a higher one. */
+static const struct ps_sched_find_job *next_listed_job(const struct ps_sched *s,
+                                                       struct ps_sched_conn *c)
+{
+    struct ps_map_cursor cursor = {0};
+    const struct ps_sched_find_job *j = ps_sched_find_job(s, c->list_gen);
+
+    if (j != NULL && c->list_next < j->key_count) {
+        return j;
+    }
+    while (c->lists_all_jobs && (j = ps_map_next(s->jobs, &cursor)) != NULL) {
+        if (j->gen > c->list_gen && j->key_count > 0) {
+            c->list_gen = j->gen;
+            c->list_next = 0;
+            return j;
+        }
+    }
+    return NULL;
+}
+
+void ps_sched_query_send_rows(struct ps_sched_step *st, struct ps_sched_conn *c)
+{
+    uint32_t rows = 0;
+
+    ps_sched_rebalance_send_rows(st, c, KEY_ROWS_PER_SEND);
+    while (c->lists_keys && rows < KEY_ROWS_PER_SEND) {
+        const struct ps_sched_find_job *j = next_listed_job(st->s, c);
+
+        if (j == NULL) {
+            c->lists_keys = false;
+            ps_sched_query_send_end(st, c, 0, NULL);
+        } else {
+            const struct ps_sched_key *k = j->keys[c->list_next++];
+
+            rows += k != NULL ? send_key_rows(st, c, j, k) : 1;
+        }
+    }
+}
+
+/* ----------------------------------------------------------------- shares */
+
+static void send_share_rows(struct ps_sched_step *st, struct ps_sched_conn *c,
+                            const struct ps_sched_find_job *only)
+{
+    struct ps_map_cursor cursor = {0};
+    const struct ps_sched_find_job *j;
+
+    while ((j = ps_map_next(st->s->jobs, &cursor)) != NULL) {
+        for (uint32_t i = 0; (only == NULL || j == only) && i < j->server_count;
+             i++) {
+            ps_effects_send_msg(st->fx, c->id,
+                                &(struct ps_msg){
+                                    .code = PS_MSG_SHARE_ROW,
+                                    .share_row = {.job = j->name,
+                                                  .server = j->servers[i].name,
+                                                  .bytes = j->servers[i].bytes},
+                                });
+        }
+    }
+}
+
+/* ---------------------------------------------------------------- queries */
+
+static void reply_no_such_job(struct ps_sched_step *st, struct ps_sched_conn *c,
+                              const char *name)
+{
+    char text[PS_TEXT_MAX + 1];
+    struct ps_str why;
+
+    ps_str_init(&why, text, sizeof(text));
+    ps_str_add(&why, "no job '");
+    ps_str_add_escaped(&why, name, strlen(name), PS_NAME_MAX);
+    ps_str_add(&why, "' is there; psctl jobs lists them");
+    ps_sched_query_send_end(st, c, PS_E_NOJOB, text);
+}
+
+static void start_key_listing(struct ps_sched_step *st, struct ps_sched_conn *c,
+                              const struct ps_sched_find_job *j)
+{
+    c->lists_keys = true;
+    c->lists_all_jobs = j == NULL;
+    c->list_gen = j != NULL ? j->gen : 0;
+    c->list_next = 0;
+    ps_sched_query_send_rows(st, c);
+}
+
+static void start_stall_query(struct ps_sched_step *st, struct ps_sched_conn *c,
+                              struct ps_sched_find_job *only)
+{
+    struct ps_map_cursor cursor = {0};
+    struct ps_sched_find_job *j;
+
+    c->open_stalls = 1; /* This function's own share: no end before its end. */
+    while ((j = ps_map_next(st->s->jobs, &cursor)) != NULL) {
+        if (ps_sched_job_is_open(j) && (only == NULL || only == j)) {
+            c->open_stalls++;
+            ps_sched_stall_query_job(st, j, c);
+        }
+    }
+    if (--c->open_stalls == 0) {
+        ps_sched_query_send_end(st, c, 0, NULL);
+    }
+}
+
+/* A job belongs to the user whose workers opened it. Over TCP nobody knows
+ * who asks, so a tool may only read there, in every configuration. False: the
+ * query has been answered with the reason. */
+static bool check_owner(struct ps_sched_step *st, struct ps_sched_conn *c,
+                        const struct ps_sched_find_job *j)
+{
+    const struct ps_sched_options *opt = &st->s->opt;
+    char text[PS_TEXT_MAX + 1];
+    struct ps_str why;
+
+    if (c->is_local &&
+        (c->uid == j->uid || c->uid == 0 || c->uid == opt->uid)) {
+        return true;
+    }
+    ps_str_init(&why, text, sizeof(text));
+    ps_str_addf(&why, "not allowed: job '%s' belongs to user %u; ", j->name,
+                j->uid);
+    if (opt->control_path[0] != '\0') {
+        ps_str_add(&why, "use psctl on the scheduler's host as that user or "
+                         "root");
+    } else {
+        ps_str_add(&why, "jobs can be changed over a Unix socket alone, and "
+                         "this scheduler has none: set control.socket");
+    }
+    ps_effects_log(st->fx, PS_LOG_WARNING,
+                   "job %s gen %" PRIu64 " of uid %u not changed for %s: "
+                   "not allowed",
+                   j->name, j->gen, j->uid, c->peer_text);
+    ps_sched_query_send_end(st, c, PS_E_PERM, text);
+    return false;
+}
+
+/* A change of a job leaves a trace. */
+static void log_operator_action(struct ps_sched_step *st,
+                                const struct ps_sched_conn *c,
+                                const struct ps_sched_find_job *j,
+                                const char *what)
+{
+    ps_effects_log(st->fx, PS_LOG_WARNING,
+                   "job %s gen %" PRIu64 " of uid %u %s by an operator at %s",
+                   j->name, j->gen, j->uid, what, c->peer_text);
+}
+
+void ps_sched_on_query(struct ps_sched_step *st, struct ps_sched_conn *c,
+                       const struct ps_msg_query *m)
+{
+    const char *name = ps_sched_text_or_empty(m->job);
+    struct ps_sched_find_job *j = NULL;
+
+    if (c->lists_keys || c->open_stalls > 0 || c->rebalance_reply != NULL) {
+        ps_sched_query_send_end(st, c, PS_E_AGAIN,
+                                "another query of this connection is not done");
+        return;
+    }
+    if (name[0] != '\0') {
+        j = ps_sched_find_open_job(st->s, name);
+        if (j == NULL) {
+            reply_no_such_job(st, c, name);
+            return;
+        }
+    }
+    switch ((enum ps_query)m->what) {
+    case PS_QUERY_NODES:
+        send_node_rows(st, c);
+        ps_sched_query_send_end(st, c, 0, NULL);
+        return;
+    case PS_QUERY_JOBS:
+        send_job_rows(st, c);
+        ps_sched_query_send_end(st, c, 0, NULL);
+        return;
+    case PS_QUERY_KEYS:
+        start_key_listing(st, c, j);
+        return;
+    case PS_QUERY_STALL:
+        start_stall_query(st, c, j);
+        return;
+    case PS_QUERY_SHARES:
+        send_share_rows(st, c, j);
+        ps_sched_query_send_end(st, c, 0, NULL);
+        return;
+    case PS_QUERY_REBALANCE_PLAN:
+    case PS_QUERY_REBALANCE:
+        if (j == NULL) {
+            ps_sched_query_send_end(st, c, PS_E_INVAL, "name one job");
+            return;
+        }
+        if (m->what == PS_QUERY_REBALANCE) {
+            if (!check_owner(st, c, j)) {
+                return;
+            }
+            log_operator_action(st, c, j, "rebalanced");
+        }
+        ps_sched_rebalance_query(st, c, j,
+                                 ps_sched_text_or_empty(m->drain_server),
+                                 m->what == PS_QUERY_REBALANCE);
+        ps_sched_query_send_rows(st, c);
+        return;
+    }
+    ps_sched_query_send_end(st, c, PS_E_UNSUPPORTED, "no such query");
+}
+
+void ps_sched_on_job_cancel(struct ps_sched_step *st, struct ps_sched_conn *c,
+                            const struct ps_msg_job_cancel *m)
+{
+    const char *name = ps_sched_text_or_empty(m->job);
+    const char *said = ps_sched_text_or_empty(m->reason);
+    struct ps_sched_find_job *j = ps_sched_find_open_job(st->s, name);
+    char text[PS_TEXT_MAX + 1];
+    struct ps_str why;
+
+    if (j == NULL) {
+        reply_no_such_job(st, c, name);
+        return;
+    }
+    if (!check_owner(st, c, j)) {
+        return;
+    }
+    ps_str_init(&why, text, sizeof(text));
+    ps_str_add(&why, "cancelled by an operator");
+    if (said[0] != '\0') {
+        ps_str_add(&why, ": ");
+        ps_str_add_escaped(&why, said, strlen(said), 256);
+    }
+    log_operator_action(st, c, j, "cancelled");
+    ps_sched_job_fail(st, j, text);
+    ps_sched_query_send_end(st, c, 0, NULL);
+}
+
+void ps_sched_on_job_set(struct ps_sched_step *st, struct ps_sched_conn *c,
+                         const struct ps_msg_job_set *m)
+{
+    const char *name = ps_sched_text_or_empty(m->job);
+    struct ps_sched_find_job *j = ps_sched_find_open_job(st->s, name);
+
+    if (j == NULL) {
+        reply_no_such_job(st, c, name);
+        return;
+    }
+    if (!check_owner(st, c, j)) {
+        return;
+    }
+    log_operator_action(st, c, j, "changed");
+    ps_sched_job_change_param(st, c, j, m);
+}

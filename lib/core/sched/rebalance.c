@@ -1,0 +1,418 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Asked by an operator: which partitions of a job have to lie on other servers
+ * for these to be even, or for one to be empty? Planned at once; the rows are
+ * sent as the connection takes them, and then migration.c makes the moves, if
+ * that was asked for. */
+#include "core/sched/inner.h"
+
+#include "base/alloc.h"
+#include "core/sched/balance.h"
+
+#include <assert.h>
+#include <string.h>
+
+struct migration {
+    uint32_t key;
+    uint32_t source; /* Nodes. */
+    uint32_t target;
+    uint32_t part_count;
+    uint64_t bytes;
+};
+
+/* Rows to be told, and the end behind them. */
+struct ps_sched_rebalance_reply {
+    uint64_t gen;
+    uint32_t next_row;
+    uint32_t row_count;
+    struct migration *rows;
+    bool awaits_end; /* The end comes when they are made, */
+    bool has_ended;  /* as they are, */
+    int rc;          /* or not. */
+    char text[PS_TEXT_MAX + 1];
+};
+
+/* A plan: the job's servers with those that it could have beside them, and all
+ * partitions that can be moved. */
+struct plan {
+    uint32_t server_nodes[PS_SERVERS_MAX];
+    uint64_t bytes[PS_SERVERS_MAX];
+    uint32_t server_count;
+    const struct ps_member *spares[PS_SERVERS_MAX];
+    uint32_t spare_count;
+    struct ps_balance_part *parts;
+    uint32_t count;
+    uint32_t migration_count;
+};
+
+void ps_sched_rebalance_drop_reply(struct ps_sched_conn *c)
+{
+    if (c->rebalance_reply != NULL) {
+        ps_free(c->rebalance_reply->rows);
+        ps_free(c->rebalance_reply);
+        c->rebalance_reply = NULL;
+    }
+}
+
+/* Rows of a key lie with what optimizers keep of them: they stay. */
+static bool is_movable(const struct ps_sched_key *k)
+{
+    return k != NULL && k->row_width == 0;
+}
+
+static uint64_t count_movable_parts(const struct ps_sched_find_job *j)
+{
+    uint64_t n = 0;
+
+    for (uint32_t i = 0; i < j->key_count; i++) {
+        n += is_movable(j->keys[i]) ? j->keys[i]->part_count : 0;
+    }
+    return n;
+}
+
+static uint32_t server_index(const struct plan *p, uint32_t node)
+{
+    uint32_t at = 0;
+
+    while (p->server_nodes[at] != node) {
+        at++;
+        assert(at < p->server_count);
+    }
+    return at;
+}
+
+static void list_servers(const struct ps_sched *s,
+                         const struct ps_sched_find_job *j, struct plan *p)
+{
+    p->spare_count = ps_sched_job_spare_servers(s, j, p->spares);
+    for (uint32_t i = 0; i < j->server_count; i++) {
+        p->server_nodes[p->server_count] = j->servers[i].node;
+        p->bytes[p->server_count++] = j->servers[i].bytes;
+    }
+    for (uint32_t i = 0; i < p->spare_count; i++) {
+        p->server_nodes[p->server_count] = p->spares[i]->node;
+        p->bytes[p->server_count++] = 0;
+    }
+}
+
+/* Every partition, in the order of keys. */
+static int list_parts(const struct ps_sched_find_job *j, struct plan *p)
+{
+    p->parts = ps_try_alloc((p->count + 1u) * sizeof(*p->parts));
+
+    struct ps_balance_part *at = p->parts;
+
+    if (at == NULL) {
+        return PS_E_NOMEM;
+    }
+
+    for (uint32_t i = 0; i < j->key_count; i++) {
+        const struct ps_sched_key *k = j->keys[i];
+
+        for (uint32_t n = 0; is_movable(k) && n < k->part_count; n++, at++) {
+            at->source = server_index(p, k->parts[n].node);
+            at->target = at->source;
+            at->bytes = k->parts[n].count * ps_dtype_size(k->dtype);
+        }
+    }
+    return 0;
+}
+
+/* Each piece of the server `off` to the one that has least then. */
+static uint32_t drain_server(struct plan *p, uint32_t off)
+{
+    uint32_t moved = 0;
+
+    for (uint32_t i = 0; i < p->count; i++) {
+        struct ps_balance_part *piece = &p->parts[i];
+        uint32_t to = off == 0 ? 1 : 0;
+
+        if (piece->source != off) {
+            continue;
+        }
+        for (uint32_t s = 0; s < p->server_count; s++) {
+            to = s != off && p->bytes[s] < p->bytes[to] ? s : to;
+        }
+        piece->target = to;
+        p->bytes[off] -= piece->bytes;
+        p->bytes[to] += piece->bytes;
+        moved++;
+    }
+    return moved;
+}
+
+static void add_part_to_rows(struct ps_sched_rebalance_reply *m, uint32_t first,
+                             uint32_t key, const struct plan *plan,
+                             const struct ps_balance_part *p)
+{
+    const uint32_t from = plan->server_nodes[p->source];
+    const uint32_t node = plan->server_nodes[p->target];
+    struct migration *to = NULL;
+
+    for (uint32_t i = m->row_count; i > first && to == NULL; i--) {
+        if (m->rows[i - 1].source == from && m->rows[i - 1].target == node) {
+            to = &m->rows[i - 1];
+        }
+    }
+    if (to == NULL) {
+        to = &m->rows[m->row_count++];
+        *to = (struct migration){.key = key, .source = from, .target = node};
+    }
+    to->part_count++;
+    to->bytes += p->bytes;
+}
+
+/* Moves of one key between the same servers are told together. */
+static int make_rows(const struct ps_sched_find_job *j,
+                     struct ps_sched_rebalance_reply *m,
+                     const struct plan *plan)
+{
+    const struct ps_balance_part *p = plan->parts;
+
+    m->rows = ps_try_alloc((plan->migration_count + 1u) * sizeof(*m->rows));
+    if (m->rows == NULL) {
+        return PS_E_NOMEM;
+    }
+    for (uint32_t i = 0; i < j->key_count; i++) {
+        uint32_t first = m->row_count;
+
+        for (uint32_t n = 0;
+             is_movable(j->keys[i]) && n < j->keys[i]->part_count; n++, p++) {
+            if (p->target != p->source) {
+                add_part_to_rows(m, first, i, plan, p);
+            }
+        }
+    }
+    return 0;
+}
+
+static int start_migrations(struct ps_sched_step *st,
+                            struct ps_sched_find_job *j,
+                            const struct plan *plan, ps_conn_id ctl)
+{
+    const struct ps_balance_part *p = plan->parts;
+    int rc = 0;
+
+    ps_sched_migrations_init(j, ctl);
+    for (uint32_t i = 0; i < j->key_count; i++) {
+        for (uint32_t n = 0;
+             is_movable(j->keys[i]) && n < j->keys[i]->part_count; n++, p++) {
+            if (p->target != p->source && rc == 0) {
+                rc = ps_sched_migrations_add(
+                    st->s, j,
+                    &(struct ps_sched_part_migration){
+                        .key = i,
+                        .index = n,
+                        .source_node = plan->server_nodes[p->source],
+                        .target_node = plan->server_nodes[p->target]});
+            }
+        }
+    }
+    if (rc != 0) {
+        ps_sched_migrations_free(j);
+        return rc;
+    }
+    for (uint32_t i = 0; i < plan->spare_count; i++) {
+        ps_sched_job_add_server(j, plan->spares[i]);
+    }
+    if (plan->spare_count > 0) {
+        ps_sched_job_publish(st, j);
+    }
+    return 0;
+}
+
+/* Where every piece goes; the rows and the moves that follow from it. */
+static int make_plan(struct ps_sched_step *st, struct ps_sched_find_job *j,
+                     struct ps_sched_conn *c, struct plan *p, uint32_t off,
+                     bool makes)
+{
+    int rc = list_parts(j, p);
+
+    if (rc == 0 && off < p->server_count) {
+        p->migration_count = drain_server(p, off);
+    } else if (rc == 0) {
+        rc = ps_balance_plan(p->parts, p->count, p->bytes, p->server_count,
+                             &p->migration_count);
+    }
+    if (rc == 0) {
+        rc = make_rows(j, c->rebalance_reply, p);
+    }
+    if (rc == 0 && makes && p->migration_count > 0) {
+        rc = start_migrations(st, j, p, c->id);
+        c->rebalance_reply->awaits_end = rc == 0;
+    }
+    return rc;
+}
+
+/* Why nothing of the job can be moved now; NULL: it can. */
+static const char *rebalance_error(const struct ps_sched_find_job *j,
+                                   int *ret_rc)
+{
+    *ret_rc = PS_E_AGAIN;
+    if (j->rebalance != NULL) {
+        return "partitions of the job are being moved already; ask again when "
+               "that is done";
+    }
+    if (j->phase != PS_JOB_PHASE_RUNNING) {
+        return "the job is not running yet";
+    }
+    *ret_rc = PS_E_UNSUPPORTED;
+    if (j->mode != PS_MODE_SYNC) {
+        return "keys of an async or ssp job stay where they are: pushes "
+               "without rounds cannot be told from each other at another "
+               "server";
+    }
+    return NULL;
+}
+
+/* Where the server to be emptied is; server_count: there is none. */
+static int find_drained_server(const struct ps_sched_find_job *j,
+                               const char *off, const struct plan *p,
+                               uint32_t *ret_at, struct ps_str *why)
+{
+    *ret_at = p->server_count;
+    for (uint32_t i = 0; i < j->server_count && off[0] != '\0'; i++) {
+        if (strcmp(j->servers[i].name, off) == 0) {
+            *ret_at = i;
+        }
+    }
+    if (off[0] == '\0') {
+        return 0;
+    }
+    if (*ret_at == p->server_count) {
+        ps_str_add(why, "the job has no server '");
+        ps_str_add_escaped(why, off, strlen(off), PS_NAME_MAX);
+        ps_str_add(why, "'; psctl keys lists those that it has");
+        return PS_E_INVAL;
+    }
+    if (p->server_count < 2) {
+        ps_str_add(why, "the job has no other server");
+        return PS_E_INVAL;
+    }
+    return 0;
+}
+
+void ps_sched_rebalance_query(struct ps_sched_step *st, struct ps_sched_conn *c,
+                              struct ps_sched_find_job *j, const char *off,
+                              bool makes)
+{
+    const uint64_t count = count_movable_parts(j);
+    struct plan *p;
+    char text[PS_TEXT_MAX + 1];
+    struct ps_str why;
+    uint32_t at;
+    int rc = 0;
+    const char *no = makes ? rebalance_error(j, &rc) : NULL;
+
+    if (no != NULL) {
+        ps_sched_query_send_end(st, c, rc, no);
+        return;
+    }
+    if (count > PS_REBALANCE_PARTS_MAX) {
+        ps_sched_query_send_end(
+            st, c, PS_E_TOOBIG,
+            "the job has more partitions than are looked at "
+            "for this");
+        return;
+    }
+    p = ps_calloc(1, sizeof(*p));
+    list_servers(st->s, j, p);
+    ps_str_init(&why, text, sizeof(text));
+    rc = find_drained_server(j, off, p, &at, &why);
+    if (rc != 0) {
+        ps_free(p);
+        ps_sched_query_send_end(st, c, rc, text);
+        return;
+    }
+    c->rebalance_reply = ps_calloc(1, sizeof(*c->rebalance_reply));
+    c->rebalance_reply->gen = j->gen;
+    if (j->server_count > 0) { /* Else the agent has it all. */
+        p->count = (uint32_t)count;
+        rc = make_plan(st, j, c, p, at, makes);
+    }
+    ps_free(p->parts);
+    ps_free(p);
+    if (rc != 0) {
+        ps_sched_rebalance_drop_reply(c);
+        ps_str_addf(&why,
+                    "the scheduler has no memory to plan for %u partitions: "
+                    "ask again when others have ended",
+                    (uint32_t)count);
+        ps_sched_query_send_end(st, c, rc, text);
+    } else if (c->rebalance_reply->awaits_end) {
+        ps_sched_migrations_start(st, j);
+    }
+}
+
+void ps_sched_rebalance_ended(struct ps_sched_step *st, ps_conn_id ctl,
+                              uint64_t gen, int rc, const char *text)
+{
+    struct ps_sched_conn *c = ps_map_get(st->s->conns, ctl);
+
+    if (c == NULL || c->rebalance_reply == NULL ||
+        c->rebalance_reply->gen != gen) {
+        return; /* Nobody waits for it any more. */
+    }
+    c->rebalance_reply->has_ended = true;
+    c->rebalance_reply->rc = rc;
+    ps_str_copy(c->rebalance_reply->text, sizeof(c->rebalance_reply->text),
+                text);
+    ps_sched_query_send_rows(st, c);
+}
+
+static const char *server_name(const struct ps_sched *s, uint32_t node)
+{
+    const struct ps_member *m = ps_members_get(&s->members, node);
+
+    return m != NULL ? m->name : "?";
+}
+
+static void send_migration_row(struct ps_sched_step *st,
+                               const struct ps_sched_conn *c,
+                               const struct ps_sched_find_job *j,
+                               const struct migration *m)
+{
+    const struct ps_sched_key *k = j->keys[m->key];
+
+    if (k == NULL) {
+        return; /* Closed since the plan was made. */
+    }
+    ps_effects_send_msg(
+        st->fx, c->id,
+        &(struct ps_msg){
+            .code = PS_MSG_MIGRATION_ROW,
+            .migration_row = {.job = j->name,
+                              .key = k->number,
+                              .name = k->name,
+                              .from = server_name(st->s, m->source),
+                              .to = server_name(st->s, m->target),
+                              .parts = m->part_count,
+                              .bytes = m->bytes},
+        });
+}
+
+void ps_sched_rebalance_send_rows(struct ps_sched_step *st,
+                                  struct ps_sched_conn *c, uint32_t rows)
+{
+    struct ps_sched_rebalance_reply *m = c->rebalance_reply;
+    const struct ps_sched_find_job *j;
+
+    if (m == NULL) {
+        return;
+    }
+    j = ps_sched_find_job(st->s, m->gen);
+    if (j == NULL) {
+        ps_sched_rebalance_drop_reply(c);
+        ps_sched_query_send_end(st, c, PS_E_AGAIN,
+                                "the job has ended meanwhile");
+        return;
+    }
+    for (; rows > 0 && m->next_row < m->row_count; rows--) {
+        send_migration_row(st, c, j, &m->rows[m->next_row++]);
+    }
+    if (m->next_row == m->row_count && (m->has_ended || !m->awaits_end)) {
+        struct ps_sched_rebalance_reply last = *m;
+
+        ps_sched_rebalance_drop_reply(c);
+        ps_sched_query_send_end(st, c, last.rc, last.text);
+    }
+}

@@ -1,0 +1,501 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Events of the scheduler machine: connections and who they belong to,
+ * messages to their handlers, time. */
+#include "core/sched/inner.h"
+
+#include "base/alloc.h"
+
+#include <string.h>
+
+/* From the connection to the hello behind it. */
+#define HELLO_TIMEOUT PS_SECONDS(5)
+
+static ps_time value_or_default(ps_time given, ps_time otherwise)
+{
+    return given != 0 ? given : otherwise;
+}
+
+struct ps_sched *ps_sched_new(const struct ps_sched_options *opt, ps_time now)
+{
+    struct ps_sched *s = ps_calloc(1, sizeof(*s));
+    struct ps_sched_options *o = &s->opt;
+
+    *o = *opt;
+    o->heartbeat = value_or_default(o->heartbeat, PS_MILLIS(100));
+    o->suspect_after = value_or_default(o->suspect_after, 5 * o->heartbeat);
+    o->dead_after = value_or_default(o->dead_after, PS_SECONDS(2));
+    o->start_timeout = value_or_default(o->start_timeout, PS_SECONDS(120));
+    o->rejoin_grace = value_or_default(o->rejoin_grace, PS_SECONDS(60));
+    o->rejoin_timeout = value_or_default(o->rejoin_timeout, PS_SECONDS(3600));
+    o->link_linger = value_or_default(o->link_linger, PS_SECONDS(10));
+    if (o->placements_sent_max == 0) {
+        o->placements_sent_max = PS_PLACEMENTS_SENT_MAX;
+    }
+    if (o->migration_chunk == 0 ||
+        o->migration_chunk > PS_MIGRATION_CHUNK_MAX) {
+        o->migration_chunk = PS_MIGRATION_CHUNK_MAX;
+    }
+    ps_rng_init(&s->rng, o->seed);
+    s->started_at = now;
+    s->last_recv_at = now;
+    s->deadline = PS_TIME_NEVER;
+    s->last_gen = o->generation_base;
+    ps_members_init(&s->members);
+    ps_members_set_base(&s->members, opt->generation_base);
+    s->conns = ps_map_new();
+    s->jobs = ps_map_new();
+    ps_sched_account_init(s);
+    ps_list_init(&s->stalls);
+    return s;
+}
+
+void ps_sched_free(struct ps_sched *s)
+{
+    struct ps_map_cursor c = {0};
+    struct ps_sched_conn *conn;
+    struct ps_sched_find_job *j;
+    struct ps_list_node *n;
+
+    if (s == NULL) {
+        return;
+    }
+    while ((n = ps_list_pop(&s->stalls)) != NULL) {
+        struct ps_sched_stall *stall = PS_CONTAINER(n, struct ps_sched_stall,
+                                                    node);
+
+        ps_bits_fini(&stall->pending_slots);
+        ps_bits_fini(&stall->missing_ranks);
+        ps_free(stall);
+    }
+    while ((conn = ps_map_next(s->conns, &c)) != NULL) {
+        ps_sched_rebalance_drop_reply(conn);
+        ps_free(conn);
+    }
+    c = (struct ps_map_cursor){0};
+    while ((j = ps_map_next(s->jobs, &c)) != NULL) {
+        ps_sched_norm_free(j);
+        ps_sched_migrations_free(j);
+        ps_sched_account_close_job(j);
+        ps_sched_job_free(j);
+    }
+    ps_map_free(s->conns);
+    ps_map_free(s->jobs);
+    ps_members_fini(&s->members); /* Their links count at the account. */
+    ps_sched_account_fini(s);
+    ps_free(s);
+}
+
+bool ps_sched_name_is_valid(const char *name)
+{
+    size_t len = 0;
+
+    if (name == NULL) {
+        return false;
+    }
+    for (; name[len] != '\0'; len++) {
+        if (name[len] <= ' ' || name[len] > '~') {
+            return false;
+        }
+    }
+    return len > 0 && len <= PS_NAME_MAX;
+}
+
+/* ------------------------------------------------------------ connections */
+
+void ps_sched_close_conn(struct ps_sched_step *st, struct ps_sched_conn *c)
+{
+    if (c->kind == PS_SCHED_CONN_CLOSING) {
+        return;
+    }
+    if (c->kind == PS_SCHED_CONN_CTL) {
+        ps_sched_stall_drop_ctl(st->s, c->id);
+    }
+    c->kind = PS_SCHED_CONN_CLOSING;
+    c->member = NULL;
+    c->lists_keys = false;
+    ps_sched_rebalance_drop_reply(c);
+    ps_effects_close(st->fx, c->id);
+}
+
+static void on_conn_open(struct ps_sched_step *st, const struct ps_event *ev)
+{
+    struct ps_sched_conn *c;
+
+    c = ps_calloc(1, sizeof(*c));
+    c->id = ev->conn;
+    c->opened_at = st->now;
+    c->is_local = ev->open.kind == PS_CONN_LOCAL;
+    c->uid = ev->open.uid;
+    ps_str_copy(c->peer_text, sizeof(c->peer_text),
+                ev->open.peer != NULL ? ev->open.peer : "?");
+    ps_map_put(st->s->conns, c->id, c);
+    if (st->s->ending) {
+        ps_sched_close_conn(st, c);
+    }
+}
+
+static void on_conn_closed(struct ps_sched_step *st, ps_conn_id id)
+{
+    struct ps_sched_conn *c = ps_map_remove(st->s->conns, id);
+
+    if (c == NULL) {
+        return;
+    }
+    if (c->kind == PS_SCHED_CONN_MEMBER) {
+        ps_sched_member_on_closed(st, c->member);
+    } else if (c->kind == PS_SCHED_CONN_CTL) {
+        ps_sched_stall_drop_ctl(st->s, id);
+    }
+    ps_sched_rebalance_drop_reply(c);
+    ps_free(c);
+}
+
+/* --------------------------------------------------------------- messages */
+
+static void reject_message(struct ps_sched_step *st, struct ps_sched_conn *c,
+                           const struct ps_msg *msg)
+{
+    struct ps_member *m = c->member;
+
+    ps_effects_log(st->fx, PS_LOG_WARNING,
+                   "connection from %s cut: unexpected %s", c->peer_text,
+                   ps_msg_name(msg->code));
+    ps_sched_close_conn(st, c);
+    if (m != NULL) {
+        ps_sched_member_on_closed(st, m);
+    }
+}
+
+static void on_ping(struct ps_sched_step *st, struct ps_member *m,
+                    const struct ps_msg_ping *ping)
+{
+    bool returned = m->last_ping.draining && !ping->draining;
+
+    if (ping->draining && !m->last_ping.draining) {
+        ps_effects_log(st->fx, PS_LOG_INFO, "%s %s is shutting down",
+                       ps_role_name(m->role), m->name);
+    }
+    ps_member_record_ping(m, ping, st->now);
+    ps_effects_send_msg(st->fx, ps_link_conn(m->link),
+                        &(struct ps_msg){
+                            .code = PS_MSG_PONG,
+                            .ack = ps_link_received(m->link),
+                            .pong = {.stamp = ping->stamp},
+                        });
+    if (returned) {
+        ps_sched_jobs_try_start(st);
+    }
+}
+
+static void on_member_msg(struct ps_sched_step *st, struct ps_sched_conn *c,
+                          const struct ps_msg *msg,
+                          const struct ps_slice *payload)
+{
+    struct ps_member *m = c->member;
+
+    if (!ps_msg_allowed(msg->code, m->role, PS_ROLE_SCHED) ||
+        msg->code == PS_MSG_HELLO) {
+        reject_message(st, c, msg);
+        return;
+    }
+    ps_sched_lease_on_message(st, m);
+    if (!ps_link_receive(m->link, msg, st->now, st->fx)) {
+        return;
+    }
+    if (ps_sched_member_is_backlogged(st, m)) {
+        return;
+    }
+    switch ((int)msg->code) {
+    case PS_MSG_PING:
+        on_ping(st, m, &msg->ping);
+        break;
+    case PS_MSG_PING_ACK:
+        ps_sched_on_ping_ack(st, m, &msg->ping_ack);
+        break;
+    case PS_MSG_COSTS:
+        ps_msg_free(m->last_costs);
+        m->last_costs = ps_msg_dup(msg);
+        break;
+    case PS_MSG_JOB_OPEN:
+        ps_sched_on_job_open(st, m, &msg->job_open);
+        break;
+    case PS_MSG_JOB_READY:
+        ps_sched_on_job_ready(st, m, &msg->job_ready);
+        break;
+    case PS_MSG_NORM_PART:
+        ps_sched_on_norm_part(st, m, &msg->norm_part);
+        break;
+    case PS_MSG_VALUE_LOST:
+        ps_sched_on_value_lost(st, m, &msg->value_lost);
+        break;
+    case PS_MSG_WORKER_GONE:
+        ps_sched_on_worker_gone(st, m, msg->seq, &msg->worker_gone);
+        break;
+    case PS_MSG_KEY_OPEN:
+        ps_sched_on_key_open(st, m, &msg->key_open);
+        break;
+    case PS_MSG_KEY_CLOSE:
+        ps_sched_on_key_close(st, m, &msg->key_close);
+        break;
+    case PS_MSG_BARRIER_ENTER:
+        ps_sched_on_barrier_enter(st, m, &msg->barrier_enter);
+        break;
+    case PS_MSG_OPTIMIZER_SET:
+        ps_sched_on_optimizer_set(st, m, &msg->optimizer_set);
+        break;
+    case PS_MSG_OPTIMIZER_CHANGE:
+        ps_sched_on_optimizer_change(st, m, &msg->optimizer_change);
+        break;
+    case PS_MSG_COMPRESSION_SET:
+        ps_sched_on_compression_set(st, m, &msg->compression_set);
+        break;
+    case PS_MSG_STALL_QUERY:
+        ps_sched_on_stall_query(st, m, &msg->stall_query);
+        break;
+    case PS_MSG_STALL_REPORT:
+        ps_sched_on_stall_report(st, m, &msg->stall_report);
+        break;
+    case PS_MSG_PART_CHUNK:
+        ps_sched_on_part_chunk(st, m, &msg->part_chunk, payload);
+        break;
+    case PS_MSG_PART_ACK:
+        ps_sched_on_part_ack(st, m, &msg->part_ack);
+        break;
+    default:
+        break;
+    }
+}
+
+static void on_ctl_msg(struct ps_sched_step *st, struct ps_sched_conn *c,
+                       const struct ps_msg *msg)
+{
+    if (msg->code == PS_MSG_QUERY) {
+        ps_sched_on_query(st, c, &msg->query);
+    } else if (msg->code == PS_MSG_JOB_CANCEL) {
+        ps_sched_on_job_cancel(st, c, &msg->job_cancel);
+    } else if (msg->code == PS_MSG_JOB_SET) {
+        ps_sched_on_job_set(st, c, &msg->job_set);
+    } else {
+        reject_message(st, c, msg);
+    }
+}
+
+static void on_msg(struct ps_sched_step *st, const struct ps_event *ev)
+{
+    struct ps_sched_conn *c = ps_map_get(st->s->conns, ev->conn);
+
+    if (c == NULL) {
+        return;
+    }
+    switch (c->kind) {
+    case PS_SCHED_CONN_HANDSHAKE:
+        if (ev->msg.msg->code == PS_MSG_HELLO) {
+            ps_sched_on_hello(st, c, &ev->msg.msg->hello);
+        } else {
+            reject_message(st, c, ev->msg.msg);
+        }
+        break;
+    case PS_SCHED_CONN_MEMBER:
+        on_member_msg(st, c, ev->msg.msg, ev->msg.payload);
+        break;
+    case PS_SCHED_CONN_CTL:
+        on_ctl_msg(st, c, ev->msg.msg);
+        break;
+    case PS_SCHED_CONN_CLOSING:
+        break;
+    }
+}
+
+/* ------------------------------------------------------------------- time */
+
+static void conns_tick(struct ps_sched_step *st)
+{
+    struct ps_map_cursor cursor = {0};
+    struct ps_sched_conn *c;
+
+    while ((c = ps_map_next(st->s->conns, &cursor)) != NULL) {
+        if (c->kind == PS_SCHED_CONN_HANDSHAKE &&
+            ps_time_add(c->opened_at, HELLO_TIMEOUT) <= st->now) {
+            ps_effects_log(st->fx, PS_LOG_WARNING,
+                           "connection from %s cut: no hello", c->peer_text);
+            ps_sched_close_conn(st, c);
+        }
+    }
+}
+
+static ps_time conns_deadline(const struct ps_sched *s)
+{
+    struct ps_map_cursor cursor = {0};
+    const struct ps_sched_conn *c;
+    ps_time due = PS_TIME_NEVER;
+
+    while ((c = ps_map_next(s->conns, &cursor)) != NULL) {
+        if (c->kind == PS_SCHED_CONN_HANDSHAKE) {
+            due = ps_time_min(due, ps_time_add(c->opened_at, HELLO_TIMEOUT));
+        }
+    }
+    return due;
+}
+
+/* Who slept himself must not take others for dead: they may have spoken all
+ * the while, and what they said is still to be read. */
+static void extend_leases_if_late(struct ps_sched_step *st)
+{
+    ps_time deadline = st->s->deadline;
+
+    if (st->now > deadline) {
+        ps_sched_lease_extend_all(st, st->now - deadline);
+    }
+}
+
+static void sched_tick(struct ps_sched_step *st)
+{
+    conns_tick(st);
+    ps_sched_members_tick(st);
+    ps_sched_jobs_tick(st);
+    ps_sched_stalls_tick(st);
+}
+
+static ps_time compute_deadline(const struct ps_sched *s, ps_time now)
+{
+    ps_time due = conns_deadline(s);
+
+    due = ps_time_min(due, ps_sched_members_deadline(s, now));
+    due = ps_time_min(due, ps_sched_jobs_deadline(s));
+    return ps_time_min(due, ps_sched_stalls_deadline(s));
+}
+
+static void begin_shutdown(struct ps_sched_step *st)
+{
+    struct ps_map_cursor cursor = {0};
+    struct ps_sched_conn *c;
+
+    st->s->ending = true;
+    while ((c = ps_map_next(st->s->conns, &cursor)) != NULL) {
+        struct ps_member *m = c->member;
+
+        ps_sched_close_conn(st, c);
+        if (m != NULL) {
+            ps_sched_member_on_closed(st, m);
+        }
+    }
+}
+
+/* ---------------------------------------------------------------- machine */
+
+static int sched_step(void *self, const struct ps_event *ev,
+                      struct ps_effects *fx)
+{
+    struct ps_sched *s = self;
+    struct ps_sched_step st = {.s = s, .now = ev->now, .fx = fx};
+    struct ps_sched_conn *c;
+
+    extend_leases_if_late(&st);
+    switch (ev->type) {
+    case PS_EV_TICK:
+        sched_tick(&st);
+        break;
+    case PS_EV_OPEN:
+        on_conn_open(&st, ev);
+        break;
+    case PS_EV_MSG:
+        on_msg(&st, ev);
+        break;
+    case PS_EV_SENT:
+        c = ps_map_get(s->conns, ev->conn);
+        if (c != NULL && ev->sent.queued < PS_HEADER_MAX) {
+            ps_sched_query_send_rows(&st, c);
+        }
+        break;
+    case PS_EV_CLOSED:
+        on_conn_closed(&st, ev->conn);
+        break;
+    case PS_EV_DRAIN:
+        s->draining = true;
+        break;
+    case PS_EV_SHUTDOWN:
+        begin_shutdown(&st);
+        break;
+    case PS_EV_PROBED:
+        ps_sched_on_probed(&st, ev->dial_failed.target, ev->dial_failed.rc);
+        break;
+    case PS_EV_DIAL_FAILED: /* The scheduler dials nobody. */
+    case PS_EV_STALLED:
+    case PS_EV_COMPUTED: /* The scheduler computes nothing. */
+    case PS_EV_REGION:
+    case PS_EV_RESIDUAL_SEGMENT:
+    case PS_EV_OPS:
+        break;
+    }
+    s->deadline = compute_deadline(s, st.now);
+    return 0;
+}
+
+static ps_time sched_deadline(const void *self)
+{
+    const struct ps_sched *s = self;
+
+    return s->deadline;
+}
+
+static int sched_payload(void *self, ps_conn_id conn, const struct ps_msg *msg,
+                         uint64_t len, struct ps_slice *ret_slice)
+{
+    const struct ps_sched *s = self;
+    const struct ps_sched_conn *c = ps_map_get(s->conns, conn);
+
+    /* Pieces of partitions alone are for a scheduler. */
+    if (msg->code != PS_MSG_PART_CHUNK || c == NULL || c->member == NULL ||
+        c->member->role != PS_ROLE_SERVER || len > s->opt.migration_chunk) {
+        return PS_E_PROTO;
+    }
+    if (!ps_link_is_new(c->member->link, msg->seq)) {
+        return PS_E_EXIST;
+    }
+    *ret_slice = (struct ps_slice){.buf = ps_buf_new(len), .len = len};
+    return 0;
+}
+
+struct ps_machine ps_sched_machine(struct ps_sched *s)
+{
+    static const struct ps_machine_ops ops = {
+        .step = sched_step,
+        .deadline = sched_deadline,
+        .payload = sched_payload,
+    };
+
+    return (struct ps_machine){.ops = &ops, .self = s, .account = &s->account};
+}
+
+uint32_t ps_sched_epoch(const struct ps_sched *s)
+{
+    return s->epoch;
+}
+
+uint32_t ps_sched_job_count(const struct ps_sched *s)
+{
+    return (uint32_t)ps_map_count(s->jobs);
+}
+
+uint32_t ps_sched_member_count(const struct ps_sched *s, enum ps_role role,
+                               enum ps_node_state state)
+{
+    return ps_members_count(&s->members, role, state);
+}
+
+uint64_t ps_sched_residue(const struct ps_sched *s)
+{
+    struct ps_map_cursor cursor = {0};
+    const struct ps_sched_find_job *j;
+    uint64_t n = ps_map_count(s->jobs) + s->stall_count;
+
+    while ((j = ps_map_next(s->jobs, &cursor)) != NULL) {
+        n += j->open_key_count + j->waiter_count +
+             (ps_sched_job_has_started(j) &&
+              ps_barrier_is_waiting(&j->barrier));
+    }
+    for (uint32_t i = 0; i < s->members.count; i++) {
+        n += s->members.sorted[i]->placed_bytes != 0;
+    }
+    return n;
+}

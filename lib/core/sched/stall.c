@@ -1,0 +1,486 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Who is missing? The agents know which of their ranks have not done their
+ * part of a round; one asks, all are asked, and the answer goes out when all
+ * have reported or after a second, when those that have not count as missing
+ * with all their ranks. An operator's tool does not know the round: then the
+ * oldest wait of the job is looked for first. */
+#include "core/sched/inner.h"
+
+#include "base/alloc.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+#define REPORT_TIMEOUT    PS_SECONDS(1)
+/* Questions under way; one more is answered with nothing. */
+#define STALLS_MAX        1024u
+/* Ranks in one answer. */
+#define MISSING_RANKS_MAX 256u
+
+struct missing {
+    struct ps_rec_missing_rank list[MISSING_RANKS_MAX];
+    uint32_t count; /* In the list. */
+    uint32_t total;
+    char other_causes[512]; /* What else, in words. */
+};
+
+static void add_missing_rank(struct missing *out,
+                             const struct ps_sched_find_job *j, uint32_t rank)
+{
+    const struct ps_sched_worker *w = &j->workers[rank];
+
+    if (w->state == PS_RANK_STATE_LEFT) {
+        return;
+    }
+    if (out->count < MISSING_RANKS_MAX) {
+        out->list[out->count++] = (struct ps_rec_missing_rank){
+            .rank = rank, .state = w->state, .host = w->host};
+    }
+    out->total++;
+}
+
+static void list_missing_at_barrier(struct missing *out,
+                                    const struct ps_sched_find_job *j,
+                                    uint64_t number)
+{
+    for (uint32_t i = 0; i < j->worker_count; i++) {
+        if (ps_barrier_is_missing(&j->barrier, i, number)) {
+            add_missing_rank(out, j, i);
+        }
+    }
+}
+
+/* Servers that have no memory for partitions of the key. */
+static void describe_short_memory(const struct ps_sched *s,
+                                  const struct ps_sched_find_job *j,
+                                  uint32_t key, struct ps_str *out)
+{
+    const struct ps_sched_key *k = key < j->key_count ? j->keys[key] : NULL;
+
+    for (uint32_t i = 0; k != NULL && i < j->server_count; i++) {
+        const struct ps_member *m = ps_members_get(&s->members,
+                                                   j->servers[i].node);
+
+        if (m == NULL || !m->last_ping.memory_short ||
+            !ps_sched_key_is_on(k, m->node)) {
+            continue;
+        }
+        ps_str_addf(out, "%smemory on server %s, where ",
+                    out->len > 0 ? "; " : "", m->name);
+        ps_str_add_size(out, m->last_ping.memory_used);
+        ps_str_add(out, " of ");
+        ps_str_add_size(out, m->memory_limit);
+        ps_str_add(out, " are taken");
+    }
+}
+
+/* Agents that have not reported, and why. */
+static void append_silent(const struct ps_sched_step *st,
+                          const struct ps_sched_find_job *j,
+                          const struct ps_sched_stall *stall,
+                          struct ps_str *out)
+{
+    for (uint32_t i = 0; i < j->slot_count; i++) {
+        const struct ps_member *m = ps_members_get(&st->s->members,
+                                                   j->slots[i].agent_node);
+
+        if (m != NULL && m->state == PS_NODE_STATE_SUSPECT &&
+            ps_bits_get(&stall->pending_slots, i)) {
+            ps_str_addf(out,
+                        "%sword of agent %s, which the scheduler has not heard "
+                        "for %.1f s",
+                        out->len > 0 ? "; " : "", m->name,
+                        (double)(st->now - m->last_recv_at) / 1e9);
+        }
+    }
+}
+
+static void list_missing_in_round(struct missing *out,
+                                  const struct ps_sched_step *st,
+                                  const struct ps_sched_find_job *j,
+                                  const struct ps_sched_stall *stall)
+{
+    struct ps_str also;
+
+    ps_str_init(&also, out->other_causes, sizeof(out->other_causes));
+    ps_sched_norm_describe_missing(j, stall->key, &also);
+    describe_short_memory(st->s, j, stall->key, &also);
+    if (stall->unheard[0] != '\0') {
+        ps_str_addf(&also, "%s%s", also.len > 0 ? "; " : "", stall->unheard);
+    }
+    append_silent(st, j, stall, &also);
+    for (uint32_t i = 0; i < j->worker_count; i++) {
+        if (ps_bits_get(&stall->missing_ranks, i) ||
+            ps_bits_get(&stall->pending_slots, j->workers[i].slot)) {
+            add_missing_rank(out, j, i);
+        }
+    }
+}
+
+/* ----------------------------------------------------------------- answer */
+
+static void send_stall_reply(struct ps_sched_step *st, struct ps_member *agent,
+                             uint64_t gen, uint64_t request,
+                             const struct missing *m)
+{
+    ps_sched_send_msg(st, agent,
+                      &(struct ps_msg){
+                          .code = PS_MSG_STALL_REPLY,
+                          .stall_reply = {.gen = gen,
+                                          .request = request,
+                                          .missing = m->list,
+                                          .missing_count = m->count,
+                                          .total = m->total,
+                                          .other_causes = m->other_causes},
+                      });
+}
+
+static void send_stall_row(struct ps_sched_step *st, ps_conn_id ctl,
+                           const struct ps_sched_find_job *j, const char *what,
+                           uint64_t waited, uint32_t waits,
+                           const struct missing *m)
+{
+    ps_effects_send_msg(st->fx, ctl,
+                        &(struct ps_msg){
+                            .code = PS_MSG_STALL_ROW,
+                            .stall_row = {.job = j->name,
+                                          .what = what,
+                                          .waited_ns = waited,
+                                          .waiting_ops = waits,
+                                          .missing = m->list,
+                                          .missing_count = m->count,
+                                          .other_causes = m->other_causes},
+                        });
+}
+
+static void stall_free(struct ps_sched *s, struct ps_sched_stall *stall)
+{
+    ps_list_remove(&stall->node);
+    s->stall_count--;
+    ps_bits_fini(&stall->pending_slots);
+    ps_bits_fini(&stall->missing_ranks);
+    ps_free(stall);
+}
+
+/* One job's share of a tool's query is done. */
+static void finish_job_share(struct ps_sched_step *st, ps_conn_id ctl)
+{
+    struct ps_sched_conn *c = ps_map_get(st->s->conns, ctl);
+
+    assert(c != NULL && c->open_stalls > 0);
+    if (--c->open_stalls == 0) {
+        ps_sched_query_send_end(st, c, 0, NULL);
+    }
+}
+
+/* ------------------------------------------------------------------- asks */
+
+/* All agents of the job that can hear it; the others have not reported. */
+static void send_stall_collect(struct ps_sched_step *st,
+                               const struct ps_sched_find_job *j,
+                               struct ps_sched_stall *stall)
+{
+    stall->collect_id = ++st->s->last_collect_id;
+    stall->deadline = ps_time_add(st->now, REPORT_TIMEOUT);
+    ps_bits_zero(&stall->missing_ranks);
+    for (uint32_t i = 0; i < j->slot_count; i++) {
+        struct ps_member *m = ps_members_get(&st->s->members,
+                                             j->slots[i].agent_node);
+
+        ps_bits_set(&stall->pending_slots, i);
+        ps_sched_send_msg(st, m,
+                          &(struct ps_msg){
+                              .code = PS_MSG_STALL_COLLECT,
+                              .stall_collect = {.gen = j->gen,
+                                                .request = stall->collect_id,
+                                                .key = stall->key,
+                                                .round = stall->round,
+                                                .oldest = stall->seeks_oldest},
+                          });
+    }
+}
+
+static struct ps_sched_stall *stall_new(struct ps_sched_step *st,
+                                        const struct ps_sched_find_job *j)
+{
+    struct ps_sched_stall *stall;
+
+    if (st->s->stall_count >= STALLS_MAX) {
+        return NULL;
+    }
+    stall = ps_calloc(1, sizeof(*stall));
+    stall->gen = j->gen;
+    ps_bits_init(&stall->pending_slots, j->slot_count);
+    ps_bits_init(&stall->missing_ranks, j->num_workers);
+    ps_list_push_back(&st->s->stalls, &stall->node);
+    st->s->stall_count++;
+    return stall;
+}
+
+void ps_sched_on_stall_query(struct ps_sched_step *st, struct ps_member *agent,
+                             const struct ps_msg_stall_query *m)
+{
+    const struct ps_sched_find_job *j = ps_sched_find_job(st->s, m->gen);
+    struct missing missing = {.count = 0};
+    struct ps_sched_stall *stall;
+
+    PS_LIST_EACH(n, &st->s->stalls)
+    {
+        stall = PS_CONTAINER(n, struct ps_sched_stall, node);
+        if (stall->asker_conn == 0 && stall->asker_node == agent->node &&
+            stall->asker_request == m->request && stall->gen == m->gen) {
+            return; /* Asked again on a fresh link; it will be answered. */
+        }
+    }
+    if (j == NULL || !ps_sched_job_has_started(j)) {
+        send_stall_reply(st, agent, m->gen, m->request, &missing);
+        return;
+    }
+    if (m->barrier) {
+        list_missing_at_barrier(&missing, j, m->round);
+        send_stall_reply(st, agent, m->gen, m->request, &missing);
+        return;
+    }
+    stall = stall_new(st, j);
+    if (stall == NULL) {
+        send_stall_reply(st, agent, m->gen, m->request, &missing);
+        return;
+    }
+    stall->asker_node = agent->node;
+    stall->asker_request = m->request;
+    stall->key = m->key;
+    stall->round = m->round;
+    send_stall_collect(st, j, stall);
+}
+
+/* What a job waits for that the scheduler itself knows. */
+static void send_known_stalls(struct ps_sched_step *st,
+                              const struct ps_sched_find_job *j, ps_conn_id ctl)
+{
+    struct missing missing = {.count = 0};
+    char what[64];
+    struct ps_str text;
+
+    if (!ps_sched_job_has_started(j)) {
+        unsigned *ranks = ps_alloc(j->num_workers * sizeof(*ranks));
+
+        missing.total = ps_sched_job_missing_ranks(j, ranks);
+        while (missing.count < missing.total &&
+               missing.count < MISSING_RANKS_MAX) {
+            missing.list[missing.count] = (struct ps_rec_missing_rank){
+                .rank = ranks[missing.count],
+                .state = PS_RANK_STATE_ABSENT,
+            };
+            missing.count++;
+        }
+        ps_free(ranks);
+        send_stall_row(st, ctl, j,
+                       missing.total > 0 ? "start" : "start: servers",
+                       st->now - j->created_at, j->worker_count, &missing);
+    } else if (ps_barrier_is_waiting(&j->barrier)) {
+        uint64_t number = j->barrier.last_open + 1;
+
+        list_missing_at_barrier(&missing, j, number);
+        ps_str_init(&text, what, sizeof(what));
+        ps_str_addf(&text, "barrier %" PRIu64, number);
+        send_stall_row(st, ctl, j, what, st->now - j->barrier.waiting_since,
+                       j->live_workers > missing.total
+                           ? j->live_workers - missing.total
+                           : 0,
+                       &missing);
+    }
+}
+
+void ps_sched_stall_query_job(struct ps_sched_step *st,
+                              struct ps_sched_find_job *j,
+                              struct ps_sched_conn *ctl)
+{
+    struct ps_sched_stall *stall = NULL;
+
+    send_known_stalls(st, j, ctl->id);
+    if (ps_sched_job_has_started(j)) {
+        stall = stall_new(st, j);
+    }
+    if (stall == NULL) {
+        finish_job_share(st, ctl->id);
+        return;
+    }
+    stall->asker_conn = ctl->id;
+    stall->seeks_oldest = true;
+    send_stall_collect(st, j, stall);
+}
+
+/* ---------------------------------------------------------------- reports */
+
+static void finish_stall(struct ps_sched_step *st, struct ps_sched_stall *stall)
+{
+    const struct ps_sched_find_job *j = ps_sched_find_job(st->s, stall->gen);
+    struct missing missing = {.count = 0};
+    ps_conn_id ctl = stall->asker_conn;
+    char what[320];
+    struct ps_str text;
+
+    assert(j != NULL); /* Its questions are dropped with it. */
+    if (stall->seeks_oldest) {
+        const struct ps_sched_key *k = ps_sched_job_find_key(j,
+                                                             stall->oldest_key);
+
+        if (k != NULL) {
+            stall->seeks_oldest = false;
+            stall->key = k->number;
+            send_stall_collect(st, j, stall);
+            return;
+        }
+        stall_free(st->s, stall);
+        finish_job_share(st, ctl);
+        return;
+    }
+    list_missing_in_round(&missing, st, j, stall);
+    if (ctl == 0) {
+        send_stall_reply(st, ps_members_get(&st->s->members, stall->asker_node),
+                         j->gen, stall->asker_request, &missing);
+        stall_free(st->s, stall);
+        return;
+    }
+    ps_str_init(&text, what, sizeof(what));
+    ps_str_add(&text, "key ");
+    ps_str_add_escaped(&text, stall->oldest_key, strlen(stall->oldest_key),
+                       256);
+    ps_str_addf(&text, " round %" PRIu64, stall->round);
+    send_stall_row(st, ctl, j, what, stall->oldest_wait, stall->waiting_ops,
+                   &missing);
+    stall_free(st->s, stall);
+    finish_job_share(st, ctl);
+}
+
+static void merge_report(struct ps_sched_stall *stall,
+                         const struct ps_sched_find_job *j, uint32_t agent,
+                         const struct ps_msg_stall_report *m)
+{
+    if (stall->seeks_oldest) {
+        stall->waiting_ops += m->waiting_ops;
+        if (m->waiting_ops > 0 && ps_sched_text_or_empty(m->key)[0] != '\0' &&
+            (m->waited_ns > stall->oldest_wait ||
+             stall->oldest_key[0] == '\0')) {
+            ps_str_copy(stall->oldest_key, sizeof(stall->oldest_key), m->key);
+            stall->round = m->round;
+            stall->oldest_wait = m->waited_ns;
+        }
+        return;
+    }
+    if (ps_sched_text_or_empty(m->unheard)[0] != '\0' &&
+        stall->unheard[0] == '\0') { /* One agent's word is enough to go by. */
+        struct ps_str text;
+
+        ps_str_init(&text, stall->unheard, sizeof(stall->unheard));
+        ps_str_add_escaped(&text, m->unheard, strlen(m->unheard), 256);
+    }
+    for (uint32_t i = 0; i < m->ranks_count; i++) {
+        uint32_t rank = m->ranks[i];
+
+        if (rank < j->num_workers && j->workers[rank].agent_node == agent) {
+            ps_bits_set(&stall->missing_ranks, rank);
+        }
+    }
+}
+
+void ps_sched_on_stall_report(struct ps_sched_step *st, struct ps_member *agent,
+                              const struct ps_msg_stall_report *m)
+{
+    const struct ps_sched_find_job *j = ps_sched_find_job(st->s, m->gen);
+    uint32_t slot;
+
+    if (j == NULL) {
+        return;
+    }
+    slot = ps_sched_job_slot_of(j, agent->node);
+    PS_LIST_EACH(n, &st->s->stalls)
+    {
+        struct ps_sched_stall *stall = PS_CONTAINER(n, struct ps_sched_stall,
+                                                    node);
+
+        if (stall->collect_id != m->request || stall->gen != m->gen) {
+            continue;
+        }
+        if (slot == j->slot_count ||
+            !ps_bits_clear(&stall->pending_slots, slot)) {
+            return;
+        }
+        merge_report(stall, j, agent->node, m);
+        if (stall->pending_slots.count == 0) {
+            finish_stall(st, stall);
+        }
+        return;
+    }
+}
+
+/* ----------------------------------------------------------- end and time */
+
+void ps_sched_stall_drop_job(struct ps_sched_step *st,
+                             struct ps_sched_find_job *j)
+{
+    const struct missing nothing = {.count = 0};
+    struct ps_list_node *n = ps_list_first(&st->s->stalls);
+
+    while (n != NULL) {
+        struct ps_sched_stall *stall = PS_CONTAINER(n, struct ps_sched_stall,
+                                                    node);
+        ps_conn_id ctl = stall->asker_conn;
+
+        n = ps_list_next(&st->s->stalls, n);
+        if (stall->gen != j->gen) {
+            continue;
+        }
+        if (ctl == 0) {
+            send_stall_reply(st,
+                             ps_members_get(&st->s->members, stall->asker_node),
+                             j->gen, stall->asker_request, &nothing);
+        }
+        stall_free(st->s, stall);
+        if (ctl != 0) {
+            finish_job_share(st, ctl);
+        }
+    }
+}
+
+void ps_sched_stall_drop_ctl(struct ps_sched *s, ps_conn_id ctl)
+{
+    struct ps_list_node *n = ps_list_first(&s->stalls);
+
+    while (n != NULL) {
+        struct ps_sched_stall *stall = PS_CONTAINER(n, struct ps_sched_stall,
+                                                    node);
+
+        n = ps_list_next(&s->stalls, n);
+        if (stall->asker_conn == ctl) {
+            stall_free(s, stall);
+        }
+    }
+}
+
+void ps_sched_stalls_tick(struct ps_sched_step *st)
+{
+    struct ps_list_node *n = ps_list_first(&st->s->stalls);
+
+    while (n != NULL) {
+        struct ps_sched_stall *stall = PS_CONTAINER(n, struct ps_sched_stall,
+                                                    node);
+
+        n = ps_list_next(&st->s->stalls, n);
+        if (stall->deadline <= st->now) {
+            finish_stall(st, stall);
+        }
+    }
+}
+
+ps_time ps_sched_stalls_deadline(const struct ps_sched *s)
+{
+    ps_time due = PS_TIME_NEVER;
+
+    PS_LIST_EACH(n, &s->stalls)
+    {
+        due = ps_time_min(
+            due, PS_CONTAINER(n, struct ps_sched_stall, node)->deadline);
+    }
+    return due;
+}

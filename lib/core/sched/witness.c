@@ -1,0 +1,106 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Witnesses: members that exchange data with one that is SUSPECT. The link of
+ * a member to the scheduler may be broken while its links to others are well;
+ * its death would cost jobs what only they lose by it. So all agents of the
+ * jobs of a server, and all servers of the jobs of an agent, are asked when
+ * they have heard from it last (ping_req, as in SWIM), and lease.c gives
+ * up nobody who was heard by any of them within a lease.
+ *
+ * A witness that is asked pings the member, so that the answer to the next
+ * question knows whether it lives. */
+#include "core/sched/inner.h"
+
+/* Questions in the time of a lease. */
+#define PING_REQUESTS 8u
+
+static bool is_witness(const struct ps_member *m)
+{
+    return m != NULL && m->state == PS_NODE_STATE_ACTIVE &&
+           ps_member_is_connected(m);
+}
+
+static void request_ping(struct ps_sched_step *st, const struct ps_member *m,
+                         uint32_t node)
+{
+    const struct ps_member *witness = ps_members_get(&st->s->members, node);
+
+    if (is_witness(witness)) {
+        ps_effects_send_msg(
+            st->fx, ps_link_conn(witness->link),
+            &(struct ps_msg){
+                .code = PS_MSG_PING_REQ,
+                .ack = ps_link_received(witness->link),
+                .ping_req = {.node = m->node, .incarnation = m->incarnation}});
+    }
+}
+
+static void request_pings(struct ps_sched_step *st, const struct ps_member *m)
+{
+    struct ps_map_cursor cursor = {0};
+    struct ps_sched_find_job *j;
+
+    while ((j = ps_map_next(st->s->jobs, &cursor)) != NULL) {
+        if (!ps_sched_job_has_started(j)) {
+            continue;
+        }
+        if (m->role == PS_ROLE_SERVER) {
+            bool serves = ps_sched_job_server_of(j, m->node) != NULL;
+
+            for (uint32_t i = 0; serves && i < j->slot_count; i++) {
+                request_ping(st, m, j->slots[i].agent_node);
+            }
+        } else if (ps_sched_job_slot_of(j, m->node) < j->slot_count) {
+            for (uint32_t i = 0; i < j->server_count; i++) {
+                request_ping(st, m, j->servers[i].node);
+            }
+        }
+    }
+}
+
+ps_time ps_sched_witness_deadline(const struct ps_sched *s,
+                                  const struct ps_member *m, ps_time now)
+{
+    ps_time at = ps_time_add(m->witness.last_request_at,
+                             s->opt.dead_after / PING_REQUESTS);
+
+    if (m->state != PS_NODE_STATE_SUSPECT) {
+        return PS_TIME_NEVER;
+    }
+    return at > now ? at : now; /* Never before it became SUSPECT. */
+}
+
+void ps_sched_witness_tick(struct ps_sched_step *st, struct ps_member *m)
+{
+    if (ps_sched_witness_deadline(st->s, m, st->now) <= st->now) {
+        m->witness.last_request_at = st->now;
+        request_pings(st, m);
+    }
+}
+
+void ps_sched_on_ping_ack(struct ps_sched_step *st,
+                          const struct ps_member *witness,
+                          const struct ps_msg_ping_ack *ack)
+{
+    struct ps_member *m = ps_members_get(&st->s->members, ack->node);
+    const ps_time silence = ps_time_min(ack->silent_ns, st->now);
+
+    if (m == NULL || m->incarnation != ack->incarnation ||
+        m->role == witness->role || m->state != PS_NODE_STATE_SUSPECT) {
+        return;
+    }
+    m->witness.last_heard_at = st->now - silence > m->witness.last_heard_at
+                                   ? st->now - silence
+                                   : m->witness.last_heard_at;
+    if (m->witness.is_noted != m->last_recv_at &&
+        silence < st->s->opt.suspect_after &&
+        ps_time_add(m->last_recv_at, st->s->opt.dead_after) <= st->now) {
+        m->witness.is_noted = m->last_recv_at;
+        ps_effects_log(st->fx, PS_LOG_WARNING,
+                       "%s %s has not been heard for %.1f s, but %s %s hears "
+                       "it: the network between it and this scheduler is "
+                       "broken; it is not given up",
+                       ps_role_name(m->role), m->name,
+                       (double)(st->now - m->last_recv_at) / 1e9,
+                       ps_role_name(witness->role), witness->name);
+    }
+}

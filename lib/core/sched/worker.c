@@ -1,0 +1,874 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Workers come to a job and leave it; servers say that they know it; ranks
+ * come to barriers. */
+#include "core/sched/inner.h"
+
+#include "base/name_hash.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+/* --------------------------------------------------------------- job_open */
+
+static void send_job_opened(struct ps_sched_step *st, struct ps_member *agent,
+                            uint64_t worker, uint64_t gen)
+{
+    ps_sched_send_msg(st, agent,
+                      &(struct ps_msg){
+                          .code = PS_MSG_JOB_OPENED,
+                          .job_opened = {.worker = worker, .gen = gen},
+                      });
+}
+
+static void send_job_refused(struct ps_sched_step *st, struct ps_member *agent,
+                             const struct ps_msg_job_open *m, int rc,
+                             const char *text)
+{
+    ps_effects_log(st->fx, PS_LOG_INFO,
+                   "worker %" PRIu64 " of agent %s refused: %s", m->worker,
+                   agent->name, text);
+    ps_sched_send_msg(st, agent,
+                      &(struct ps_msg){
+                          .code = PS_MSG_JOB_OPENED,
+                          .job_opened = {.worker = m->worker,
+                                         .error = rc,
+                                         .text = text,
+                                         .gen = m->gen},
+                      });
+}
+
+static int check_job_open(const struct ps_msg_job_open *m, struct ps_str *why)
+{
+    if (!ps_sched_name_is_valid(m->name)) {
+        ps_str_addf(why,
+                    "a job's name has 1 to %u printable ASCII characters "
+                    "without spaces",
+                    PS_NAME_MAX);
+        return PS_E_INVAL;
+    }
+    if (m->num_workers == 0 || m->num_workers > PS_RANKS_MAX) {
+        ps_str_addf(why, "num_workers is %u and must be 1 to %u",
+                    m->num_workers, PS_RANKS_MAX);
+        return PS_E_INVAL;
+    }
+    if (m->num_servers > PS_SERVERS_MAX) {
+        ps_str_addf(why, "num_servers is %u and must be 0 to %u",
+                    m->num_servers, PS_SERVERS_MAX);
+        return PS_E_INVAL;
+    }
+    if (m->rank < -1 || (m->rank >= 0 && (uint32_t)m->rank >= m->num_workers)) {
+        ps_str_addf(why,
+                    "rank is %d and must be 0 to %u, or -1 for any that is "
+                    "free",
+                    m->rank, m->num_workers - 1);
+        return PS_E_INVAL;
+    }
+    if (m->partition_bytes != 0 &&
+        (m->partition_bytes < PS_PARTITION_BYTES_MIN ||
+         m->partition_bytes > PS_PARTITION_BYTES_MAX)) {
+        ps_str_addf(why, "partition_bytes is %u and must be %u to %u, or 0",
+                    m->partition_bytes, PS_PARTITION_BYTES_MIN,
+                    PS_PARTITION_BYTES_MAX);
+        return PS_E_INVAL;
+    }
+    return 0;
+}
+
+/* All workers must say the same; name the first thing that differs. */
+static int check_same_options(const struct ps_sched_find_job *j,
+                              const struct ps_msg_job_open *m,
+                              uint32_t partition, struct ps_str *why)
+{
+    const struct {
+        const char *what;
+        uint64_t current;
+        uint64_t says;
+    } fields[] = {
+        {"num_workers", j->num_workers, m->num_workers},
+        {"num_servers", j->num_servers, m->num_servers},
+        {"big_array_bound", j->big_array_bound, m->big_array_bound},
+        {"staleness", j->staleness, m->staleness},
+        {"partition_bytes", j->partition_bytes, partition},
+    };
+    const struct {
+        const char *what;
+        const char *current;
+        const char *says;
+    } words[] = {
+        {"mode", ps_mode_name(j->mode), ps_mode_name(m->mode)},
+        {"rule", ps_rule_name(j->rule), ps_rule_name(m->rule)},
+        {"on_loss", ps_loss_policy_name(j->on_loss),
+         ps_loss_policy_name(m->on_loss)},
+        {"placement", ps_placement_name(j->placement),
+         ps_placement_name(m->placement)},
+    };
+
+    for (size_t i = 0; i < sizeof(fields) / sizeof(fields[0]); i++) {
+        if (fields[i].current != fields[i].says) {
+            ps_str_addf(why,
+                        "job %s has %s %" PRIu64 ", this worker says %" PRIu64
+                        "; all workers of a job must say the same",
+                        j->name, fields[i].what, fields[i].current,
+                        fields[i].says);
+            return PS_E_MISMATCH;
+        }
+    }
+    for (size_t i = 0; i < sizeof(words) / sizeof(words[0]); i++) {
+        if (strcmp(words[i].current, words[i].says) != 0) {
+            ps_str_addf(why,
+                        "job %s has %s %s, this worker says %s; all workers "
+                        "of a job must say the same",
+                        j->name, words[i].what, words[i].current,
+                        words[i].says);
+            return PS_E_MISMATCH;
+        }
+    }
+    return 0;
+}
+
+static void init_worker(struct ps_sched_worker *w,
+                        const struct ps_member *agent,
+                        const struct ps_msg_job_open *m)
+{
+    const char *host = ps_sched_name_is_valid(m->host) ? m->host : agent->name;
+
+    memset(w, 0, sizeof(*w));
+    ps_str_copy(w->host, sizeof(w->host), host);
+    ps_str_copy(w->agent_name, sizeof(w->agent_name), agent->name);
+    w->agent_node = agent->node;
+    w->agent_incarnation = agent->incarnation;
+    w->agent_instance = agent->instance;
+    w->worker_id = m->worker;
+    w->requested_rank = m->rank;
+    w->confirmed = true;
+}
+
+/* While the job forms. 0: taken in. */
+static int add_worker(struct ps_sched_step *st, struct ps_sched_find_job *j,
+                      struct ps_member *agent, const struct ps_msg_job_open *m,
+                      struct ps_str *why)
+{
+    struct ps_sched_worker w;
+
+    for (uint32_t i = 0; i < j->worker_count; i++) {
+        const struct ps_sched_worker *other = &j->workers[i];
+
+        if (m->rank >= 0 && other->requested_rank == m->rank) {
+            ps_str_addf(why, "rank %d of job %s is taken by a worker on %s",
+                        m->rank, j->name, other->host);
+            return PS_E_EXIST;
+        }
+        if (j->num_servers == 0 && other->agent_node != agent->node) {
+            ps_str_addf(why,
+                        "job %s has no servers, so all its workers must be on "
+                        "%s; ask for at least one server",
+                        j->name, other->host);
+            return PS_E_MISMATCH;
+        }
+    }
+    if (j->worker_count == j->num_workers) {
+        ps_str_addf(why, "all %u workers of job %s are there", j->num_workers,
+                    j->name);
+        return PS_E_FULL;
+    }
+    if (!ps_sched_job_add_agent(j, agent->node)) {
+        ps_str_addf(why, "job %s has workers on %u nodes, which is the limit",
+                    j->name, PS_SLOTS_MAX);
+        return PS_E_FULL;
+    }
+    init_worker(&w, agent, m);
+    ps_sched_job_add_worker(j, &w);
+    ps_effects_log(st->fx, PS_LOG_INFO,
+                   "job %s gen %" PRIu64 " worker %" PRIu64
+                   " of agent %s joined, %u of %u",
+                   j->name, j->gen, m->worker, agent->name, j->worker_count,
+                   j->num_workers);
+    return 0;
+}
+
+/* Somebody is back under a rank. */
+static void mark_rank_live(struct ps_sched_step *st,
+                           struct ps_sched_find_job *j,
+                           struct ps_sched_worker *w)
+{
+    struct ps_sched_slot *slot = &j->slots[w->slot];
+
+    ps_sched_job_set_rank_state(j, w, PS_RANK_STATE_LIVE, st->now);
+    w->incarnation++;
+    w->confirmed = true;
+    slot->incarnation = w->agent_incarnation;
+    slot->instance = w->agent_instance;
+    if (j->phase == PS_JOB_PHASE_RUNNING) {
+        j->deadline = PS_TIME_NEVER;
+    }
+    ps_effects_log(st->fx, PS_LOG_INFO,
+                   "job %s gen %" PRIu64 " rank %d taken again on %s", j->name,
+                   j->gen, w->requested_rank, w->host);
+    ps_sched_job_publish_later(st, j);
+}
+
+/* Which round each key of the job is in, an agent and its processes know. One
+ * that was restarted would begin a new process at the first round, with
+ * results of rounds that were over long ago. */
+static bool agent_lost_rounds(const struct ps_sched_find_job *j,
+                              const struct ps_sched_worker *w,
+                              const struct ps_member *agent)
+{
+    if (agent->incarnation == w->agent_incarnation && !w->rounds_unknown) {
+        return false;
+    }
+    for (uint32_t i = 0; i < j->key_count; i++) {
+        /* Collectives have rounds in every mode. */
+        if (j->keys[i] != NULL &&
+            (j->mode == PS_MODE_SYNC || j->keys[i]->name[0] == 'c')) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* After the start only a rank that was lost can be taken, by a process on the
+ * node that had it: the slot is the node's. */
+static int reassign_lost_rank(struct ps_sched_step *st,
+                              struct ps_sched_find_job *j,
+                              struct ps_member *agent,
+                              const struct ps_msg_job_open *m,
+                              struct ps_str *why)
+{
+    struct ps_sched_worker *w = NULL;
+
+    if (m->rank >= 0) {
+        w = &j->workers[m->rank];
+        if (w->state == PS_RANK_STATE_LIVE) {
+            ps_str_addf(why, "rank %d of job %s is taken by a worker on %s",
+                        m->rank, j->name, w->host);
+            return PS_E_EXIST;
+        }
+        if (w->state == PS_RANK_STATE_LEFT) {
+            ps_str_addf(why, "rank %d has left job %s in good order", m->rank,
+                        j->name);
+            return PS_E_EXIST;
+        }
+        if (w->agent_node != agent->node) {
+            ps_str_addf(why,
+                        "rank %d of job %s was on %s; start it there again",
+                        m->rank, j->name, w->host);
+            return PS_E_REFUSED;
+        }
+    } else {
+        for (uint32_t i = 0; i < j->worker_count && w == NULL; i++) {
+            if (j->workers[i].state == PS_RANK_STATE_LOST &&
+                j->workers[i].agent_node == agent->node) {
+                w = &j->workers[i];
+            }
+        }
+        if (w == NULL) {
+            ps_str_addf(why,
+                        "job %s runs with all its %u workers and none of "
+                        "agent %s was lost",
+                        j->name, j->num_workers, agent->name);
+            return PS_E_FULL;
+        }
+    }
+    if (agent_lost_rounds(j, w, agent)) {
+        ps_str_addf(why,
+                    "rank %d cannot come back to job %s: agent %s was "
+                    "restarted, and the rounds of the job went with the old "
+                    "process; "
+                    "start the job again",
+                    w->requested_rank, j->name, agent->name);
+        ps_sched_job_fail(st, j, why->data); /* Nobody could, ever. */
+        return PS_E_JOBFAILED;
+    }
+    ps_str_copy(w->host, sizeof(w->host),
+                ps_sched_name_is_valid(m->host) ? m->host : agent->name);
+    w->worker_id = m->worker;
+    w->agent_incarnation = agent->incarnation;
+    w->agent_instance = agent->instance;
+    mark_rank_live(st, j, w);
+    return 0;
+}
+
+/* May a process that lives go on at a new agent? 0, or why not. */
+static int check_reattach(const struct ps_sched_find_job *j,
+                          const struct ps_member *agent,
+                          const struct ps_msg_job_open *m, struct ps_str *why)
+{
+    const struct ps_sched_worker *w;
+
+    if (j->uid != m->uid) {
+        ps_str_addf(why, "job %s belongs to uid %u, not to uid %u", j->name,
+                    j->uid, m->uid);
+        return PS_E_PERM;
+    }
+    if (!ps_sched_job_is_open(j)) {
+        ps_str_add(why, j->reason);
+        return j->on_loss == PS_LOSS_POLICY_FAIL ? PS_E_PEERLOST
+                                                 : PS_E_JOBFAILED;
+    }
+    if (!ps_sched_job_has_started(j) || m->rank < 0 ||
+        (uint32_t)m->rank >= j->num_workers) {
+        ps_str_addf(why, "job %s has not begun, or has no rank %d", j->name,
+                    m->rank);
+        return PS_E_INVAL;
+    }
+    if (j->mode != PS_MODE_SYNC || j->num_servers == 0) {
+        ps_str_addf(why,
+                    "rank %d of job %s cannot go on: its agent was lost, and "
+                    "with it %s",
+                    m->rank, j->name,
+                    j->num_servers == 0
+                        ? "the values of the job, which has no servers"
+                        : "which pushes were applied; only a sync job has "
+                          "rounds to go on from");
+        return PS_E_UNSUPPORTED;
+    }
+    w = &j->workers[m->rank];
+    if (w->agent_node != agent->node) {
+        ps_str_addf(why, "rank %d of job %s is on %s, not on %s", m->rank,
+                    j->name, w->host, agent->name);
+        return PS_E_REFUSED;
+    }
+    if (w->state != PS_RANK_STATE_LOST) {
+        ps_str_addf(why, "rank %d of job %s %s", m->rank, j->name,
+                    w->state == PS_RANK_STATE_LEFT
+                        ? "has left it in good order"
+                        : "is taken by another process");
+        return PS_E_EXIST;
+    }
+    if (w->agent_incarnation == agent->incarnation) {
+        ps_str_addf(why,
+                    "agent %s was not restarted since rank %d of job %s "
+                    "was lost: start that rank again",
+                    agent->name, m->rank, j->name);
+        return PS_E_STALE;
+    }
+    return 0;
+}
+
+/* The worker is in the book: it is offered again on a fresh link. */
+static void accept_known_worker(struct ps_sched_step *st,
+                                struct ps_sched_find_job *j,
+                                struct ps_member *agent,
+                                struct ps_sched_worker *w,
+                                const struct ps_msg_job_open *m)
+{
+    if (!ps_sched_job_is_open(j)) {
+        w->confirmed = true;
+        send_job_refused(st, agent, m, PS_E_JOBFAILED, j->reason);
+        return;
+    }
+    if (w->state == PS_RANK_STATE_LEFT) {
+        send_job_refused(st, agent, m, PS_E_CLOSED,
+                         "this worker has left the job");
+        return;
+    }
+    w->confirmed = true;
+    if (w->state == PS_RANK_STATE_LOST) {
+        mark_rank_live(st, j, w);
+    }
+    send_job_opened(st, agent, m->worker, j->gen);
+}
+
+/* A process whose agent was lost comes with another one. */
+static void open_reattached(struct ps_sched_step *st, struct ps_member *agent,
+                            struct ps_sched_find_job *j,
+                            const struct ps_msg_job_open *m, struct ps_str *why)
+{
+    int rc = check_reattach(j, agent, m, why);
+    struct ps_sched_worker *w;
+
+    if (rc != 0) {
+        send_job_refused(st, agent, m, rc, why->data);
+        return;
+    }
+    w = &j->workers[m->rank];
+    w->worker_id = m->worker;
+    w->agent_incarnation = agent->incarnation;
+    w->agent_instance = agent->instance;
+    mark_rank_live(st, j, w);
+    send_job_opened(st, agent, m->worker, j->gen);
+}
+
+/* -------------------------------------------- jobs of earlier schedulers
+ *
+ * A job that no worker has begun opens again at a scheduler that is restarted:
+ * its workers are offered as new ones (job_open.reoffer). Where the end of the
+ * earlier scheduler fell between the begin of the job at one agent and at
+ * another, the one offers its workers under the old generation and the other
+ * as new ones; the job cannot go on, and all of them are to hear so. */
+
+static bool find_earlier_job(const struct ps_sched *s,
+                             const struct ps_msg_job_open *m)
+{
+    for (uint32_t i = 0; i < PS_SCHED_EARLIER_JOBS; i++) {
+        if (s->earlier_jobs[i].name[0] != '\0' &&
+            s->earlier_jobs[i].uid == m->uid &&
+            strcmp(s->earlier_jobs[i].name, m->name) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static void record_earlier_job(struct ps_sched_step *st,
+                               const struct ps_msg_job_open *m, const char *why)
+{
+    struct ps_sched *s = st->s;
+    struct ps_sched_find_job *j = ps_sched_find_open_job(s, m->name);
+
+    if (m->gen > s->opt.generation_base || !ps_sched_name_is_valid(m->name)) {
+        return;
+    }
+    if (!find_earlier_job(s, m)) {
+        struct ps_sched_earlier_job *b =
+            &s->earlier_jobs[s->earlier_jobs_next++ % PS_SCHED_EARLIER_JOBS];
+
+        b->uid = m->uid;
+        ps_str_copy(b->name, sizeof(b->name), m->name);
+    }
+    if (j != NULL && j->reopened && j->uid == m->uid &&
+        !ps_sched_job_has_started(j)) {
+        ps_sched_job_fail(st, j, why);
+    }
+}
+
+/* A generation that is known to the agent. */
+static void open_known_job(struct ps_sched_step *st, struct ps_member *agent,
+                           const struct ps_msg_job_open *m, struct ps_str *why)
+{
+    struct ps_sched_find_job *j = ps_sched_find_job(st->s, m->gen);
+    struct ps_sched_worker *w;
+
+    if (j == NULL) {
+        int rc = ps_sched_job_end_reason(st->s, m->gen, m->name, why);
+
+        send_job_refused(st, agent, m, rc, why->data);
+        record_earlier_job(st, m, why->data);
+        return;
+    }
+    w = ps_sched_job_find_worker(j, agent->node, agent->incarnation, m->worker);
+    if (w == NULL && m->reattach) {
+        open_reattached(st, agent, j, m, why);
+        return;
+    }
+    if (w == NULL) {
+        ps_str_addf(why,
+                    "job %s does not know this worker any more; start it "
+                    "again",
+                    j->name);
+        send_job_refused(st, agent, m, PS_E_STALE, why->data);
+        return;
+    }
+    accept_known_worker(st, j, agent, w, m);
+}
+
+/* May there be a new job? Not where this scheduler is about to end, nor where
+ * the job would have had its servers if these were not. */
+static int check_new_job(const struct ps_sched *s,
+                         const struct ps_msg_job_open *m, struct ps_str *why)
+{
+    const char *name;
+    uint32_t draining;
+    uint32_t usable = ps_sched_count_servers(s, &draining, &name);
+
+    if (s->draining) {
+        ps_str_addf(why,
+                    "the scheduler is shutting down and takes no new job; "
+                    "start job %s again when it is back",
+                    m->name);
+        return PS_E_REFUSED;
+    }
+    if (usable < m->num_servers && usable + draining >= m->num_servers) {
+        ps_str_addf(why,
+                    "job %s asks for %u servers and there are %u: server %s is "
+                    "shutting down; start it again when that is back, or ask "
+                    "for fewer",
+                    m->name, m->num_servers, usable, name);
+        return PS_E_REFUSED;
+    }
+    if (ps_map_count(s->jobs) >= PS_JOBS_MAX) {
+        ps_str_addf(why,
+                    "the cluster runs %u jobs, which is the limit; end one or "
+                    "wait",
+                    PS_JOBS_MAX);
+        return PS_E_FULL;
+    }
+    return 0;
+}
+
+/* Bytes of a group's job that remain in the name of a group which would be too
+ * long; psc_group_open() puts a hash behind them. */
+#define GROUP_PREFIX_LEN 20u
+
+/* The open job whose group has this name, with the first `len` bytes for the
+ * job: first one of user `uid`, else of anybody, else NULL. */
+static const struct ps_sched_find_job *find_parent_job(const struct ps_sched *s,
+                                                       const char *name,
+                                                       size_t len, uint32_t uid)
+{
+    bool cut = len == GROUP_PREFIX_LEN && strchr(name + len, '#') != NULL;
+    const struct ps_sched_find_job *other = NULL;
+    struct ps_map_cursor cursor = {0};
+    const struct ps_sched_find_job *j;
+
+    while ((j = ps_map_next(s->jobs, &cursor)) != NULL) {
+        if (!ps_sched_job_is_open(j) || strncmp(j->name, name, len) != 0 ||
+            (j->name[len] != '\0' && !cut)) {
+            continue;
+        }
+        if (j->uid == uid) {
+            return j;
+        }
+        other = j;
+    }
+    return other;
+}
+
+/* "job/group" is a job of those who are in "job": a stranger who could open it
+ * would keep them out, or come in. A group of a group belongs to the latter. */
+static int check_group(const struct ps_sched *s,
+                       const struct ps_msg_job_open *m, struct ps_str *why)
+{
+    const char *slash = strrchr(m->name, '/');
+    const struct ps_sched_find_job *parent;
+    size_t len;
+
+    if (slash == NULL) {
+        return 0;
+    }
+    len = (size_t)(slash - m->name);
+    parent = find_parent_job(s, m->name, len, m->uid);
+    if (parent == NULL) {
+        ps_str_addf(why,
+                    "job %s is a group of job %.*s, and there is no such job; "
+                    "choose a name without '/'",
+                    m->name, (int)len, m->name);
+        return PS_E_INVAL;
+    }
+    if (parent->uid != m->uid) {
+        ps_str_addf(why,
+                    "job %s is a group of job %s, which belongs to uid %u, "
+                    "not to uid %u; choose another name",
+                    m->name, parent->name, parent->uid, m->uid);
+        return PS_E_PERM;
+    }
+    return 0;
+}
+
+/* The job of that name, or a new one; NULL with the reason. */
+static struct ps_sched_find_job *
+find_or_make_job(struct ps_sched_step *st, const struct ps_msg_job_open *m,
+                 struct ps_str *why, int *ret_rc)
+{
+    struct ps_sched *s = st->s;
+    struct ps_sched_find_job *j = ps_sched_find_open_job(s, m->name);
+    uint32_t partition = m->partition_bytes != 0 ? m->partition_bytes
+                                                 : s->opt.partition_bytes;
+
+    if (j != NULL) {
+        if (j->uid != m->uid) {
+            ps_str_addf(why,
+                        "job %s belongs to uid %u, not to uid %u; choose "
+                        "another name",
+                        j->name, j->uid, m->uid);
+            *ret_rc = PS_E_PERM;
+            return NULL;
+        }
+        *ret_rc = check_same_options(j, m, partition, why);
+        return *ret_rc == 0 ? j : NULL;
+    }
+    *ret_rc = check_group(s, m, why);
+    if (*ret_rc == 0) {
+        *ret_rc = check_new_job(s, m, why);
+    }
+    if (*ret_rc != 0) {
+        return NULL;
+    }
+    struct ps_msg_job_open want = *m;
+
+    want.partition_bytes = partition;
+    if (want.start_timeout_ns == 0) {
+        want.start_timeout_ns = s->opt.start_timeout;
+    }
+    s->last_gen++;
+    /* The seed is unknown outside, the generation different for each job. */
+    j = ps_sched_job_new(s->last_gen,
+                         ps_name_hash_slot(s->opt.seed, s->last_gen, 0), &want,
+                         st->now);
+    ps_sched_account_open_job(s, j);
+    ps_map_put(s->jobs, j->gen, j);
+    ps_effects_log(st->fx, PS_LOG_INFO,
+                   "job %s gen %" PRIu64 " FORMING uid %u workers %u "
+                   "servers %u",
+                   j->name, j->gen, j->uid, j->num_workers, j->num_servers);
+    return j;
+}
+
+void ps_sched_on_job_open(struct ps_sched_step *st, struct ps_member *agent,
+                          const struct ps_msg_job_open *m)
+{
+    char text[PS_TEXT_MAX + 1];
+    struct ps_str why;
+    struct ps_sched_find_job *j;
+    struct ps_sched_worker *w;
+    int rc;
+
+    ps_str_init(&why, text, sizeof(text));
+    if (ps_member_has_pending_exit(agent, m->worker)) {
+        send_job_refused(st, agent, m, PS_E_CLOSED, "this worker is gone");
+        return;
+    }
+    if (m->gen != 0) {
+        open_known_job(st, agent, m, &why);
+        return;
+    }
+    rc = check_job_open(m, &why);
+    if (rc != 0) {
+        send_job_refused(st, agent, m, rc, text);
+        return;
+    }
+    if (m->reoffer && find_earlier_job(st->s, m)) {
+        ps_str_addf(&why,
+                    "the scheduler was restarted and does not know job '%s'; "
+                    "start the job again",
+                    m->name);
+        send_job_refused(st, agent, m, PS_E_JOBFAILED, text);
+        return;
+    }
+    j = find_or_make_job(st, m, &why, &rc);
+    if (j == NULL) {
+        send_job_refused(st, agent, m, rc, text);
+        return;
+    }
+    w = ps_sched_job_find_worker(j, agent->node, agent->incarnation, m->worker);
+    if (w != NULL) {
+        accept_known_worker(st, j, agent, w, m);
+        return;
+    }
+    rc = ps_sched_job_has_started(j) ? reassign_lost_rank(st, j, agent, m, &why)
+                                     : add_worker(st, j, agent, m, &why);
+    if (rc != 0) {
+        send_job_refused(st, agent, m, rc, text);
+        return;
+    }
+    j->reopened |= m->reoffer;
+    send_job_opened(st, agent, m->worker, j->gen);
+    ps_sched_job_try_start(st, j);
+}
+
+/* ------------------------------------------------------------ worker_gone */
+
+static void worker_left(struct ps_sched_step *st, struct ps_sched_find_job *j,
+                        struct ps_sched_worker *w)
+{
+    if (!ps_sched_job_has_started(j)) {
+        ps_sched_job_remove_worker(j, w);
+    } else if (w->state != PS_RANK_STATE_LEFT) {
+        uint32_t rank = (uint32_t)(w - j->workers);
+
+        ps_sched_job_set_rank_state(j, w, PS_RANK_STATE_LEFT, st->now);
+        if (ps_barrier_leave(&j->barrier, rank, st->now)) {
+            ps_sched_barrier_notify(st, j);
+        }
+    }
+    ps_sched_job_end_if_unused(st, j);
+}
+
+static void remove_worker(struct ps_sched_step *st, struct ps_sched_find_job *j,
+                          struct ps_member *agent, struct ps_sched_worker *w,
+                          const struct ps_msg_worker_gone *m)
+{
+    char text[PS_TEXT_MAX + 1];
+    struct ps_str why;
+
+    ps_effects_log(st->fx, PS_LOG_INFO,
+                   "job %s gen %" PRIu64 " worker %" PRIu64 " of agent %s %s",
+                   j->name, j->gen, m->worker, agent->name,
+                   m->clean ? "left" : "died");
+    if (m->clean) {
+        worker_left(st, j, w);
+        return;
+    }
+    w->rounds_unknown = m->rounds_unknown;
+    ps_str_init(&why, text, sizeof(text));
+    if (ps_sched_text_or_empty(m->text)[0] != '\0') {
+        ps_str_add_escaped(&why, m->text, strlen(m->text), 200);
+    } else {
+        ps_str_add(&why, "its process ended without good-bye");
+    }
+    ps_sched_job_lose_workers(
+        st, j,
+        &(struct ps_sched_loss){.agent_node = agent->node, .worker = m->worker},
+        text);
+}
+
+void ps_sched_on_worker_gone(struct ps_sched_step *st, struct ps_member *agent,
+                             uint64_t seq, const struct ps_msg_worker_gone *m)
+{
+    struct ps_map_cursor cursor = {0};
+    struct ps_sched_find_job *j;
+
+    /* Its job_open may have been overtaken. */
+    ps_member_add_pending_exit(agent, m->worker, seq);
+    while ((j = ps_map_next(st->s->jobs, &cursor)) != NULL) {
+        struct ps_sched_worker *w;
+
+        if (m->gen != 0 && m->gen != j->gen) {
+            continue;
+        }
+        w = ps_sched_job_find_worker(j, agent->node, agent->incarnation,
+                                     m->worker);
+        if (w != NULL) {
+            remove_worker(st, j, agent, w, m);
+            return;
+        }
+    }
+    if (m->gen != 0 && ps_sched_find_job(st->s, m->gen) == NULL) {
+        /* The agent has not heard that it is over. */
+        ps_sched_job_send_ended(st, agent, m->gen, UINT32_MAX - 1);
+    }
+}
+
+void ps_sched_workers_unconfirm(struct ps_sched_step *st,
+                                struct ps_member *agent)
+{
+    struct ps_map_cursor cursor = {0};
+    struct ps_sched_find_job *j;
+
+    while ((j = ps_map_next(st->s->jobs, &cursor)) != NULL) {
+        for (uint32_t i = 0; i < j->worker_count; i++) {
+            struct ps_sched_worker *w = &j->workers[i];
+
+            if (w->agent_node == agent->node &&
+                w->state == PS_RANK_STATE_LIVE) {
+                w->confirmed = false;
+                agent->confirm_at = ps_time_add(st->now, st->s->opt.dead_after);
+            }
+        }
+    }
+}
+
+void ps_sched_workers_drop_missing(struct ps_sched_step *st,
+                                   struct ps_member *agent)
+{
+    struct ps_map_cursor cursor = {0};
+    struct ps_sched_find_job *j;
+
+    while ((j = ps_map_next(st->s->jobs, &cursor)) != NULL) {
+        ps_sched_job_lose_workers(
+            st, j,
+            &(struct ps_sched_loss){.agent_node = agent->node,
+                                    .all_workers = true,
+                                    .only_unconfirmed = true},
+            "its agent does not know it any more");
+    }
+}
+
+/* ---------------------------------------------------------------- servers */
+
+void ps_sched_on_job_ready(struct ps_sched_step *st, struct ps_member *server,
+                           const struct ps_msg_job_ready *m)
+{
+    struct ps_sched_find_job *j = ps_sched_find_job(st->s, m->gen);
+    struct ps_sched_job_server *on =
+        j != NULL ? ps_sched_job_server_of(j, server->node) : NULL;
+
+    if (on == NULL) {
+        ps_sched_job_send_ended(st, server, m->gen, m->version);
+        return;
+    }
+    /* A version that was never made would answer what is asked later. */
+    if (m->version > on->ready_version && m->version <= j->version) {
+        on->ready_version = m->version;
+        on->newest_round = m->round;
+        ps_sched_job_try_run(st, j);
+        ps_sched_waiters_reply(st, j);
+        j = ps_sched_find_job(st->s, m->gen); /* It may have ended. */
+        if (j != NULL) {
+            ps_sched_migrations_start(st, j);
+        }
+    }
+}
+
+void ps_sched_on_value_lost(struct ps_sched_step *st, struct ps_member *server,
+                            const struct ps_msg_value_lost *m)
+{
+    struct ps_sched_find_job *j = ps_sched_find_job(st->s, m->gen);
+    char text[PS_TEXT_MAX + 1];
+    struct ps_str why;
+
+    if (j == NULL || ps_sched_job_server_of(j, server->node) == NULL ||
+        m->key >= j->key_count || j->keys[m->key] == NULL) {
+        return;
+    }
+    ps_str_init(&why, text, sizeof(text));
+    if (j->mode == PS_MODE_SYNC) {
+        ps_str_addf(&why,
+                    "a server was lost with version %llu of '%s', of which "
+                    "there is no other copy",
+                    (unsigned long long)m->version, j->keys[m->key]->name);
+    } else {
+        ps_str_addf(&why,
+                    "a server was lost with the value of '%s', of which there "
+                    "is no other copy",
+                    j->keys[m->key]->name);
+    }
+    ps_sched_job_fail(st, j, text);
+}
+
+/* --------------------------------------------------------------- barriers */
+
+static void send_barrier_done(struct ps_sched_step *st,
+                              struct ps_sched_find_job *j,
+                              struct ps_member *agent)
+{
+    ps_sched_send_msg(
+        st, agent,
+        &(struct ps_msg){
+            .code = PS_MSG_BARRIER_DONE,
+            .barrier_done = {.gen = j->gen, .number = j->barrier.last_open},
+        });
+}
+
+void ps_sched_barrier_notify(struct ps_sched_step *st,
+                             struct ps_sched_find_job *j)
+{
+    ps_effects_log(st->fx, PS_LOG_DEBUG,
+                   "job %s gen %" PRIu64 " barrier %" PRIu64 " open", j->name,
+                   j->gen, j->barrier.last_open);
+    for (uint32_t i = 0; i < j->slot_count; i++) {
+        send_barrier_done(
+            st, j, ps_members_get(&st->s->members, j->slots[i].agent_node));
+    }
+}
+
+void ps_sched_on_barrier_enter(struct ps_sched_step *st,
+                               struct ps_member *agent,
+                               const struct ps_msg_barrier_enter *m)
+{
+    struct ps_sched_find_job *j = ps_sched_find_job(st->s, m->gen);
+    bool opens = false;
+
+    if (j == NULL) {
+        ps_sched_job_send_ended(st, agent, m->gen, UINT32_MAX - 1);
+        return;
+    }
+    if (!ps_sched_job_has_started(j) || !ps_sched_job_is_open(j) ||
+        m->number == 0 || m->number >= PS_BARRIER_LEFT) {
+        return; /* A failed job's agents are told so anyway. */
+    }
+    for (uint32_t i = 0; i < m->ranks_count; i++) {
+        uint32_t rank = m->ranks[i];
+
+        if (rank < j->num_workers &&
+            j->workers[rank].agent_node == agent->node) {
+            opens |= ps_barrier_enter(&j->barrier, rank, m->number, st->now);
+        }
+    }
+    if (opens) {
+        ps_sched_barrier_notify(st, j);
+    } else if (m->number <= j->barrier.last_open) {
+        send_barrier_done(st, j, agent);
+    }
+}

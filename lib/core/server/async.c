@@ -1,0 +1,236 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Pushes without rounds: each is applied once, in order of arrival, by a step
+ * of the optimizer, by adding it, or by taking it as the value. One
+ * computation at a time for a partition, so a value is never half of one push.
+ * A push is known by (generation, partition, slot, incarnation, number): its
+ * agent has at most one on its way to a partition, so what comes with a number
+ * that was here is answered when that is applied, and dropped. */
+#include "core/server/inner.h"
+
+#include "base/alloc.h"
+#include "base/num.h"
+
+/* What is known of the slot's pushes. An agent that was restarted counts
+ * from the beginning. */
+static struct ps_async_slot *
+obtain_async_slot(struct ps_part *part, const struct ps_server_slot *slot)
+{
+    struct ps_async_slot *a;
+
+    if (part->async_slots == NULL) {
+        part->async_slots = ps_calloc(slot->job->slot_count,
+                                      sizeof(*part->async_slots));
+    }
+    a = &part->async_slots[slot->index];
+    if (a->incarnation != slot->incarnation) {
+        /* What its ranks have pushed stays so. */
+        *a = (struct ps_async_slot){.incarnation = slot->incarnation,
+                                    .clock = a->clock};
+    }
+    return a;
+}
+
+bool ps_server_async_is_duplicate(const struct ps_server_job *job,
+                                  const struct ps_msg_push *m,
+                                  const struct ps_rec_part *rec)
+{
+    const struct ps_part *part = ps_store_find(&job->store, rec->key,
+                                               rec->index);
+
+    return part != NULL && part->async_slots != NULL &&
+           m->slot < job->slot_count &&
+           part->async_slots[m->slot].incarnation == m->incarnation &&
+           rec->round <= part->async_slots[m->slot].received_seq;
+}
+
+static int check_async_push(const struct ps_server_job *job,
+                            const struct ps_part *part,
+                            const struct ps_msg_push *m,
+                            const struct ps_rec_part *rec)
+{
+    if (rec->count == 0 || rec->codec != PS_CODEC_NONE) {
+        return PS_E_INVAL;
+    }
+    if (part == NULL || !ps_part_has_value(part)) {
+        return PS_E_NOKEY;
+    }
+    if ((m->rule == PS_RULE_STEP) != job->has_optimizer || m->assign ||
+        !ps_part_matches(part, rec->dtype, rec->count) ||
+        part->row_width != 0 ||
+        (part->async_slots == NULL &&
+         (part->open_round != NULL || part->version > 0))) {
+        return PS_E_MISMATCH;
+    }
+    if (m->rule == PS_RULE_STEP &&
+        (!ps_dtype_is_real(rec->dtype) || ps_optim_needs_rows(&job->optim))) {
+        return PS_E_UNSUPPORTED;
+    }
+    return 0;
+}
+
+/* Can this one be applied together with what is being gathered? */
+static bool can_apply_together(const struct ps_part *part,
+                               const struct ps_async_push *a)
+{
+    const struct ps_open_round *open = part->open_round;
+
+    return open->rule == PS_RULE_ACCUMULATE && a->rule == open->rule &&
+           !ps_round_has_contributed(&open->round, a->slot);
+}
+
+/* Takes the first that waits, and when pushes are added all that wait with
+ * it: a sum is a sum. */
+static void start_queued_pushes(struct ps_server_step *st,
+                                struct ps_server_job *job, struct ps_part *part)
+{
+    struct ps_list_node *n = ps_list_first(&part->queued_pushes);
+
+    if (part->open_round != NULL || n == NULL) {
+        return;
+    }
+    struct ps_open_round *open = ps_store_open_round(&job->store, part,
+                                                     job->slot_count);
+
+    open->rule = PS_CONTAINER(n, struct ps_async_push, node)->rule;
+    open->reduce = PS_REDUCE_SUM;
+    while (n != NULL) {
+        struct ps_async_push *a = PS_CONTAINER(n, struct ps_async_push, node);
+
+        n = ps_list_next(&part->queued_pushes, n);
+        if (ps_list_empty(&part->applying_pushes) ||
+            can_apply_together(part, a)) {
+            ps_list_remove(&a->node);
+            ps_list_push_back(&part->applying_pushes, &a->node);
+            ps_round_contribute(&open->round, a->slot, &a->payload, 1);
+            ps_buf_unref(a->payload.buf);
+            a->payload.buf = NULL; /* The round has it now. */
+        }
+    }
+    ps_server_merge_start(st, job, part);
+}
+
+int ps_server_async_accept(struct ps_server_step *st,
+                           struct ps_server_slot *slot,
+                           const struct ps_msg_push *m,
+                           const struct ps_rec_part *rec,
+                           const struct ps_slice *payload, uint64_t offset)
+{
+    struct ps_server_job *job = slot->job;
+    struct ps_part *part = ps_store_find(&job->store, rec->key, rec->index);
+    struct ps_slice given;
+    int rc = check_async_push(job, part, m, rec);
+
+    if (rc != 0) {
+        return rc;
+    }
+    struct ps_async_slot *known = obtain_async_slot(part, slot);
+
+    if (rec->round <= known->applied_seq) {
+        ps_server_reply_part(st, slot, part, false, rec->round);
+        return 0;
+    }
+    if (rec->round <= known->received_seq) {
+        return 0; /* Answered when it is applied. */
+    }
+    if (payload == NULL || payload->buf == NULL ||
+        ps_server_parts_retain(job, payload, offset, rec, &given) != 0) {
+        return PS_E_FUTURE; /* To be sent again. */
+    }
+    struct ps_async_push *a = ps_calloc(1, sizeof(*a));
+
+    a->slot = slot->index;
+    a->rule = m->rule;
+    a->incarnation = slot->incarnation;
+    a->seq = rec->round;
+    a->clock = rec->clock;
+    a->payload = given;
+    known->received_seq = rec->round;
+    slot->unmerged_bytes += given.len;
+    ps_list_push_back(&part->queued_pushes, &a->node);
+    start_queued_pushes(st, job, part);
+    return 0;
+}
+
+/* True: the slowest has gone on. */
+static bool advance_clock(const struct ps_server_job *job, struct ps_part *part)
+{
+    uint64_t least = UINT64_MAX;
+
+    for (uint32_t i = 0; i < job->slot_count && least > part->clock; i++) {
+        least = ps_min_u64(least, part->async_slots[i].clock);
+    }
+    if (least <= part->clock) {
+        return false;
+    }
+    part->clock = least;
+    return true;
+}
+
+void ps_server_async_applied(struct ps_server_step *st,
+                             struct ps_server_job *job, struct ps_part *part)
+{
+    bool slowest = false;
+    struct ps_bits told;
+    struct ps_list_node *n;
+
+    PS_LIST_EACH(m, &part->applying_pushes)
+    {
+        const struct ps_async_push *a = PS_CONTAINER(
+            m, const struct ps_async_push, node);
+        struct ps_async_slot *known = &part->async_slots[a->slot];
+
+        slowest = slowest || known->clock == part->clock;
+        known->clock = ps_max_u64(known->clock, a->clock);
+    }
+    slowest = slowest && advance_clock(job, part);
+    ps_bits_init(&told, job->slot_count);
+
+    for (uint32_t i = 0; i < job->slot_count; i++) {
+        job->slots[i].unmerged_bytes -=
+            part->open_round->round.contributions[i].len;
+    }
+    ps_store_close_round(&job->store, part);
+    while ((n = ps_list_pop(&part->applying_pushes)) != NULL) {
+        struct ps_async_push *a = PS_CONTAINER(n, struct ps_async_push, node);
+        struct ps_server_slot *slot = &job->slots[a->slot];
+        struct ps_async_slot *known = &part->async_slots[a->slot];
+
+        if (a->incarnation == known->incarnation) {
+            known->applied_seq = a->seq;
+        }
+        if (a->incarnation == slot->incarnation) {
+            ps_server_reply_part(st, slot, part, false, a->seq);
+            ps_bits_set(&told, a->slot);
+        }
+        ps_async_push_free(a);
+    }
+    for (uint32_t i = 0; slowest && i < job->slot_count; i++) {
+        const struct ps_async_slot *known = &part->async_slots[i];
+        struct ps_server_slot *slot = &job->slots[i];
+
+        if (!ps_bits_get(&told, i)) { /* A pull may wait there for this. */
+            ps_server_reply_part(st, slot, part, false,
+                                 known->incarnation == slot->incarnation
+                                     ? known->applied_seq
+                                     : 0);
+        }
+    }
+    ps_bits_fini(&told);
+    ps_server_credit_mark_job(job);
+    start_queued_pushes(st, job, part);
+}
+
+void ps_server_async_drop(struct ps_server_job *job, struct ps_part *part)
+{
+    struct ps_list_node *n;
+
+    while ((n = ps_list_pop(&part->applying_pushes)) != NULL) {
+        ps_async_push_free(PS_CONTAINER(n, struct ps_async_push, node));
+    }
+    while ((n = ps_list_pop(&part->queued_pushes)) != NULL) {
+        struct ps_async_push *a = PS_CONTAINER(n, struct ps_async_push, node);
+
+        job->slots[a->slot].unmerged_bytes -= a->payload.len;
+        ps_async_push_free(a);
+    }
+}

@@ -1,0 +1,369 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Memory of the server, shared by its jobs. The memory that the scheduler has
+ * admitted a job with is the job's own: contributions of other jobs never take
+ * it, even while it is unused. The rest is for contributions that run ahead, of
+ * any job. A job reserves a part of its own memory for one round, the next one
+ * to be merged: only contributions of that round go there, one of each slot, so
+ * each job merges one round after the other however full the server is.
+ *
+ * A frame that finds no memory holds up those behind it for READ_RETRY_TIME, because
+ * memory is mostly about to be freed; then it is dropped, and its agent is told
+ * to send it again. A frame that can never have memory, because values and
+ * states alone have taken it, fails after OUT_OF_MEMORY_AFTER. */
+#include "core/server/inner.h"
+
+#include "base/alloc.h"
+#include "base/num.h"
+#include "base/str.h"
+
+#include <string.h>
+
+#define READ_RETRY_TIME     PS_MILLIS(5)
+/* A round that nobody has contributed to is given up as the next one. */
+#define RESERVED_ROUND_WAIT PS_SECONDS(1)
+/* A contribution to the next round that finds no memory for so long takes it
+ * back from other rounds of the job. */
+#define RECLAIM_AFTER       PS_MILLIS(100)
+/* So long after the last shortage the server counts as full. */
+#define SHORTAGE_SHOWN      PS_SECONDS(2)
+
+/* ---------------------------------------------------------------- next round */
+
+/* Identity of one part of a contribution. */
+struct contribution_id {
+    uint32_t key;
+    uint32_t index;
+    uint64_t round;
+};
+
+static uint32_t msg_part_count(const struct ps_msg *msg)
+{
+    return msg->code == PS_MSG_PUSH ? msg->push.parts_count
+                                    : msg->push_rows.parts_count;
+}
+
+static struct contribution_id msg_contribution(const struct ps_msg *msg,
+                                               uint32_t i)
+{
+    if (msg->code == PS_MSG_PUSH) {
+        const struct ps_rec_part *p = &msg->push.parts[i];
+
+        return (struct contribution_id){p->key, p->index, p->round};
+    }
+    const struct ps_rec_rows *r = &msg->push_rows.parts[i];
+
+    return (struct contribution_id){r->key, r->index, r->round};
+}
+
+/* True: the job's next round has begun and is not merged. */
+static bool reserved_round_is_open(const struct ps_server_job *job)
+{
+    const struct ps_server_reserved_round *n = &job->reserved_round;
+    const struct ps_part *part;
+
+    if (n->round == 0) {
+        return false;
+    }
+    part = ps_store_find(&job->store, n->key, n->index);
+    if (part != NULL && part->version >= n->round) {
+        return false;
+    }
+    if (part != NULL && part->open_round != NULL) {
+        /* A complete one may wait for others of its key, for their norms. */
+        return !ps_round_is_complete(&part->open_round->round);
+    }
+    return job->server->now < ps_time_add(n->chosen_at, RESERVED_ROUND_WAIT);
+}
+
+const struct ps_open_round *
+ps_server_memory_reserved_round(const struct ps_server_job *job)
+{
+    const struct ps_server_reserved_round *n = &job->reserved_round;
+    const struct ps_part *part = n->round != 0 ? ps_store_find(&job->store,
+                                                               n->key, n->index)
+                                               : NULL;
+
+    return part != NULL && part->version < n->round ? part->open_round : NULL;
+}
+
+/* True if the message contributes to the job's next round. Where there is none,
+ * the round of its first part becomes the next one. */
+static bool is_for_reserved_round(struct ps_server_job *job,
+                                  const struct ps_msg *msg)
+{
+    const uint32_t count = msg_part_count(msg);
+
+    if (count == 0 ||
+        (msg->code == PS_MSG_PUSH && msg->push.rule != PS_RULE_NONE)) {
+        return true; /* It waits for nobody else, and goes on by itself. */
+    }
+    if (!reserved_round_is_open(job)) {
+        const struct contribution_id first = msg_contribution(msg, 0);
+
+        job->reserved_round = (struct ps_server_reserved_round){
+            .key = first.key,
+            .index = first.index,
+            .round = first.round,
+            .chosen_at = job->server->now};
+        return true;
+    }
+    for (uint32_t i = 0; i < count; i++) {
+        const struct contribution_id id = msg_contribution(msg, i);
+
+        if (id.key == job->reserved_round.key &&
+            id.index == job->reserved_round.index &&
+            id.round == job->reserved_round.round) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* -------------------------------------------------------------------- shares */
+
+/* Memory that the job would have, or was admitted with. */
+static uint64_t job_claim(const struct ps_server_job *job, uint64_t more)
+{
+    return ps_max_u64(job->quota.bytes,
+                      ps_pool_share_used(job->pool_share) + more);
+}
+
+/* Memory reserved for the job's next round: the scheduler's figure, and before
+ * that has arrived, two contributions of every slot like this one. */
+static uint64_t job_round_bytes(const struct ps_server_job *job, uint64_t cost)
+{
+    return job->quota.version != 0 ? job->quota.round_bytes
+                                   : 2 * cost * job->slot_count;
+}
+
+/* True: the contribution may have this many bytes. */
+static bool may_allocate(struct ps_server *s, struct ps_server_job *job,
+                         const struct ps_msg *msg, uint64_t len)
+{
+    const uint64_t budget = ps_pool_budget(s->opt.pool);
+    const uint64_t cost = ps_pool_cost(len);
+    struct ps_map_cursor c = {0};
+    const struct ps_server_job *other;
+    uint64_t admitted = 0;
+    /* Buffers of jobs that have ended, on their way to agents. */
+    uint64_t claims = ps_pool_used(s->opt.pool);
+
+    while ((other = ps_map_next(s->jobs, &c)) != NULL) {
+        admitted += other->quota.bytes;
+    }
+    if (budget == 0 || admitted + job_round_bytes(job, cost) +
+                               ps_pool_used(s->opt.pool) + cost <=
+                           budget) {
+        return true; /* Mostly. */
+    }
+    c = (struct ps_map_cursor){0};
+    while ((other = ps_map_next(s->jobs, &c)) != NULL) {
+        claims -= ps_pool_share_used(other->pool_share);
+        claims += other == job ? 0 : job_claim(other, 0);
+    }
+    if (admitted > budget) {
+        /* Less memory than was promised: memory in use decides. */
+        return is_for_reserved_round(job, msg);
+    }
+    if (claims + job_claim(job, cost + job_round_bytes(job, cost)) <= budget) {
+        return true;
+    }
+    return is_for_reserved_round(job, msg) &&
+           claims + job_claim(job, cost) <= budget;
+}
+
+/* ---------------------------------------------------------------- taking back */
+
+/* Discards the contributions to the round; their agents send them again, when
+ * there is memory. */
+static void void_open_round(struct ps_server_step *st,
+                            struct ps_server_job *job, struct ps_part *part)
+{
+    const struct ps_rec_part rec = {.key = part->key,
+                                    .index = part->index,
+                                    .round = part->version + 1,
+                                    .dtype = part->dtype,
+                                    .count = part->count};
+    struct ps_server_refusal refusal;
+    struct ps_bits gave;
+
+    ps_bits_init(&gave, job->slot_count);
+    for (uint32_t i = 0; i < job->slot_count; i++) {
+        if (ps_round_has_contributed(&part->open_round->round, i)) {
+            ps_bits_set(&gave, i);
+        }
+    }
+    ps_server_merge_discard(st->s, job, part);
+    ps_server_refusal_init(&refusal);
+    ps_server_refusal_add(&refusal, &rec, PS_E_AGAIN, 0);
+    for (uint32_t i = 0; i < job->slot_count; i++) {
+        struct ps_server_session *p =
+            ps_bits_get(&gave, i) ? ps_server_slot_session(&job->slots[i])
+                                  : NULL;
+
+        if (p != NULL) {
+            ps_server_refusal_send(st, p, job->gen, &job->slots[i], &refusal);
+        }
+    }
+    ps_bits_fini(&gave);
+}
+
+/* Moves the value to memory of its own. Where nothing else is in the frame any
+ * more, the frame goes first: it has room for it. */
+static void move_out(struct ps_server_job *job, struct ps_slice *v)
+{
+    void *aside = ps_alloc(v->len);
+    const bool last = v->buf->refs == 1;
+    struct ps_buf *own;
+
+    memcpy(aside, ps_slice_data(v), v->len);
+    if (last) {
+        ps_buf_unref(v->buf);
+    }
+    if (ps_server_memory_alloc(job, v->len, &own) == 0) {
+        memcpy(own->data, aside, v->len);
+        if (!last) {
+            ps_buf_unref(v->buf);
+        }
+        *v = (struct ps_slice){.buf = own, .len = v->len};
+    }
+    ps_free(aside);
+}
+
+/* Values that came in frames keep these alive, each perhaps another one. */
+static void compact(struct ps_server_job *job)
+{
+    struct ps_map_cursor c = {0};
+    struct ps_part *part;
+
+    while ((part = ps_map_next(job->store.parts, &c)) != NULL) {
+        if (part->merge == NULL && part->value.buf != NULL &&
+            ps_pool_cost(part->value.buf->size) >
+                ps_pool_cost(part->value.len)) {
+            move_out(job, &part->value);
+        }
+    }
+}
+
+void ps_server_memory_reclaim(struct ps_server_step *st,
+                              struct ps_server_slot *slot,
+                              const struct ps_msg *msg, uint64_t len)
+{
+    struct ps_server_job *job = slot->job;
+    const uint64_t wanted = ps_pool_cost(len) * job->slot_count;
+    const uint64_t before = ps_pool_share_used(job->pool_share);
+    struct ps_map_cursor c = {0};
+    struct ps_part *part;
+
+    if (slot->starved_since == 0 ||
+        st->now < ps_time_add(slot->starved_since, RECLAIM_AFTER) ||
+        !is_for_reserved_round(job, msg)) {
+        return;
+    }
+    slot->starved_since = st->now;
+    compact(job);
+    while ((part = ps_map_next(job->store.parts, &c)) != NULL &&
+           before - ps_pool_share_used(job->pool_share) < wanted) {
+        if (part->open_round != NULL && part->merge == NULL &&
+            part->open_round->rule == PS_RULE_NONE &&
+            !ps_round_is_complete(&part->open_round->round) &&
+            (part->key != job->reserved_round.key ||
+             part->index != job->reserved_round.index)) {
+            void_open_round(st, job, part);
+        }
+    }
+}
+
+bool ps_server_memory_is_exhausted(const struct ps_server *s, uint64_t len)
+{
+    const uint64_t budget = ps_pool_budget(s->opt.pool);
+    struct ps_map_cursor c = {0};
+    const struct ps_server_job *job;
+    uint64_t stored = 0;
+
+    while ((job = ps_map_next(s->jobs, &c)) != NULL) {
+        stored += job->store.stored_bytes;
+    }
+    return budget == 0 || stored + len > budget;
+}
+
+int ps_server_memory_alloc(struct ps_server_job *job, uint64_t len,
+                           struct ps_buf **ret_buf)
+{
+    return ps_pool_get_for(job->server->opt.pool, len, job->pool_share,
+                           ret_buf);
+}
+
+int ps_server_memory_alloc_payload(struct ps_server *s,
+                                   struct ps_server_slot *slot,
+                                   const struct ps_msg *msg, uint64_t len,
+                                   struct ps_buf **ret_buf)
+{
+    const bool gives = msg->code == PS_MSG_PUSH ||
+                       msg->code == PS_MSG_PUSH_ROWS;
+
+    if ((!gives || may_allocate(s, slot->job, msg, len)) &&
+        ps_server_memory_alloc(slot->job, len, ret_buf) == 0) {
+        slot->starved_since = 0;
+        return 0;
+    }
+    if (slot->starved_since == 0) {
+        slot->starved_since = s->now;
+    }
+    s->last_shortage_at = s->now;
+    if (s->now < ps_time_add(slot->starved_since, READ_RETRY_TIME)) {
+        s->read_retry_at = ps_time_min(
+            s->read_retry_at,
+            ps_time_add(slot->starved_since, READ_RETRY_TIME));
+        return PS_E_AGAIN;
+    }
+    return PS_E_NOMEM;
+}
+
+/* ----------------------------------------------------------------- in words */
+
+int ps_server_memory_refusal(struct ps_server_step *st,
+                             const struct ps_server_slot *slot, uint64_t len,
+                             struct ps_str *why)
+{
+    struct ps_server *s = st->s;
+    struct ps_server_job *job = slot->job;
+
+    if (st->now >= job->next_shortage_log_at) {
+        job->next_shortage_log_at = ps_time_add(st->now, PS_SECONDS(10));
+        ps_effects_log(st->fx, PS_LOG_WARNING,
+                       "job %s: no memory for %llu bytes of node %u, which "
+                       "is told to send them again",
+                       job->name, (unsigned long long)len, slot->agent_node);
+    }
+    if (st->now < ps_time_add(slot->starved_since, OUT_OF_MEMORY_AFTER) ||
+        !ps_server_memory_is_exhausted(s, len)) {
+        return PS_E_AGAIN;
+    }
+    ps_server_memory_describe(s, job, len, why);
+    return PS_E_FULL;
+}
+
+void ps_server_memory_describe(const struct ps_server *s,
+                               const struct ps_server_job *job, uint64_t len,
+                               struct ps_str *why)
+{
+    ps_str_addf(why, "job %s needs ", job->name);
+    ps_str_add_size(why, len);
+    ps_str_add(why, " more there, and ");
+    ps_str_add_size(why, ps_pool_used(s->opt.pool));
+    ps_str_add(why, " of ");
+    ps_str_add_size(why, ps_pool_budget(s->opt.pool));
+    ps_str_add(why, " are taken (store.memory)");
+}
+
+void ps_server_memory_note_shortage(struct ps_server *s)
+{
+    s->last_shortage_at = s->now;
+}
+
+bool ps_server_memory_is_short(const struct ps_server *s)
+{
+    return s->last_shortage_at != 0 &&
+           s->now < ps_time_add(s->last_shortage_at, SHORTAGE_SHOWN);
+}

@@ -1,0 +1,567 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* From a complete round to a version: one computation for each partition, off
+ * the loop, then the new value to everybody who contributed and to those who
+ * wait for it. A computation whose round was forgotten in the meantime (the
+ * job ended, or a newer version came from elsewhere) is dropped when it
+ * comes; until then it keeps alive by itself what it reads and writes. */
+#include "core/server/inner.h"
+
+#include "base/alloc.h"
+#include "base/num.h"
+#include "base/str.h"
+
+#include <string.h>
+
+static void merge_free(struct ps_server *s, struct ps_server_merge *run)
+{
+    struct ps_server_job *job = run->job;
+
+    if (run->token != 0) {
+        ps_map_remove(s->merges, run->token);
+    } else if (run->awaits_norms) {
+        ps_server_norm_stop_waiting(run);
+    } else if (ps_list_linked(&run->node)) {
+        ps_list_remove(&run->node);
+    }
+    ps_buf_unref(run->result.buf);
+    ps_buf_unref(run->encoded.buf);
+    ps_buf_unref(run->work.buf);
+    ps_buf_unref(run->square_sums);
+    run->part->merge = NULL;
+    ps_free(run);
+    job->merging_rounds--;
+    ps_server_credit_mark_job(job);
+}
+
+void ps_server_merge_discard(struct ps_server *s, struct ps_server_job *job,
+                             struct ps_part *part)
+{
+    struct ps_open_round *open = part->open_round;
+
+    if (open == NULL) {
+        return;
+    }
+    /* What has no round is not waited for by anybody. */
+    bool complete = open->rule != PS_RULE_NONE ||
+                    ps_round_is_complete(&open->round);
+
+    if (part->merge != NULL) {
+        const struct ps_server_merge *run = part->merge;
+
+        if (run->encoded.buf != NULL) {
+            /* What it still computes must not meet the next one's. */
+            ps_store_set_state(&job->store, part, 0, NULL);
+        }
+        merge_free(s, part->merge);
+    }
+    for (uint32_t i = 0; i < job->slot_count; i++) {
+        job->slots[i].unmerged_bytes -= open->round.contributions[i].len;
+        if (!complete && ps_round_has_contributed(&open->round, i)) {
+            job->slots[i].contributed_rounds--;
+        }
+    }
+    if (!complete) {
+        job->incomplete_rounds--;
+    }
+    ps_store_close_round(&job->store, part);
+    ps_server_async_drop(job, part);
+    ps_server_credit_mark_job(job);
+}
+
+/* The round is merged. `value` NULL: nobody gave anything, and what was there
+ * stays; else the value takes over one reference. */
+static void publish_version(struct ps_server_step *st,
+                            struct ps_server_job *job, struct ps_part *part,
+                            const struct ps_slice *value,
+                            const struct ps_slice *code)
+{
+    struct ps_open_round *open = part->open_round;
+    struct ps_bits told;
+
+    if (value != NULL) {
+        if (open->assign) {
+            /* Of the value that was. */
+            ps_store_set_state(&job->store, part, PS_PART_MASTER, NULL);
+        }
+        ps_store_set_value(&job->store, part, part->version + 1, value);
+        ps_store_set_encoded(&job->store, part,
+                             (uint8_t)job->compression.codec.kind, code);
+    } else {
+        part->version++;
+        part->retry = 0;
+        part->all_skipped = ps_open_round_all_skip(open);
+        /* That was made for the version before. */
+        ps_store_set_encoded(&job->store, part, 0, &(struct ps_slice){0});
+    }
+    st->s->rounds++;
+    if (open->rule != PS_RULE_NONE) {
+        ps_server_async_applied(st, job, part);
+        return;
+    }
+    for (uint32_t i = 0; i < job->slot_count; i++) {
+        job->slots[i].unmerged_bytes -= open->round.contributions[i].len;
+        ps_server_reply_part(st, &job->slots[i], part,
+                             ps_bits_get(&open->needs_value, i), part->version);
+    }
+    told = open->needs_value;
+    open->needs_value = (struct ps_bits){0};
+    ps_store_close_round(&job->store, part);
+    ps_server_pull_reply_waiting(st, job, part, &told);
+    ps_bits_fini(&told);
+    ps_server_credit_mark_job(job);
+}
+
+/* Nobody gave anything to the round, because all have passed. */
+static void publish_skipped(struct ps_server_step *st,
+                            struct ps_server_job *job, struct ps_part *part)
+{
+    part->step_offset--; /* It was no step. */
+    job->newest_version = ps_max_u64(job->newest_version, part->version + 1);
+    publish_version(st, job, part, NULL, NULL);
+}
+
+/* The sum of the round waits for others, and the value stays; takes over one
+ * reference. */
+static void publish_accumulated(struct ps_server_step *st,
+                                struct ps_server_job *job, struct ps_part *part,
+                                const struct ps_slice *sum)
+{
+    ps_store_accumulate(&job->store, part, sum, part->open_round->round.weight,
+                        part->open_round->reduce);
+    part->step_offset--; /* It was no step. */
+    job->newest_version = ps_max_u64(job->newest_version, part->version + 1);
+    publish_version(st, job, part, NULL, NULL);
+}
+
+/* A buffer that holds this contribution and no other: the result may be
+ * written over it. */
+static bool owns_whole_buffer(const struct ps_slice *s)
+{
+    return s->offset == 0 && s->len == s->buf->size;
+}
+
+/* Does the result travel as a code? Its residual is state 0 then: there is no
+ * optimizer. */
+static bool encodes_result(const struct ps_server_merge *run)
+{
+    return run->job->compression.bidirectional && !run->job->has_optimizer &&
+           run->part->open_round->is_encoded;
+}
+
+/* Memory for the code of the result and for what that leaves over. */
+static int prepare_encoded(struct ps_server_merge *run)
+{
+    struct ps_part *part = run->part;
+    const uint64_t len = ps_codec_bytes(&run->job->compression.codec,
+                                        part->count);
+    const size_t size = part->count * sizeof(float);
+    struct ps_buf *buf;
+    int rc;
+
+    if (part->states[0] == NULL) {
+        rc = ps_server_memory_alloc(run->job, size, &buf);
+        if (rc != 0) {
+            return rc;
+        }
+        memset(buf->data, 0, size);
+        ps_store_set_state(&run->job->store, part, 0, buf);
+    }
+    rc = ps_server_memory_alloc(run->job, len, &buf);
+    if (rc == 0) {
+        run->encoded = (struct ps_slice){.buf = buf, .len = len};
+    }
+    return rc;
+}
+
+/* The job that sums becomes one that encodes the sum; its result is what the
+ * code stands for, so that all see one value. */
+static void add_encode(struct ps_server_merge *run, struct ps_compute *c)
+{
+    struct ps_part *part = run->part;
+
+    c->job.op = PS_JOB_ENCODE;
+    c->job.codec = run->job->compression.codec;
+    c->job.codec.momentum = 0; /* That is of gradients. */
+    c->job.rng_stream = ps_codec_rng_stream(
+        &c->job.codec,
+        &(struct ps_codec_position){.key = part->open_round->rng_key,
+                                    .index = part->index,
+                                    .round = part->version + 1,
+                                    .slot = UINT32_MAX});
+    c->job.decoded = c->job.dst;
+    c->job.dst = ps_slice_data(&run->encoded);
+    c->job.residual = (float *)(void *)part->states[0]->data;
+    ps_compute_pin(c, run->encoded.buf);
+    ps_compute_pin(c, part->states[0]);
+}
+
+static int prepare_result(struct ps_server_merge *run, bool steps)
+{
+    struct ps_part *part = run->part;
+    const struct ps_slice *first = ps_round_first_nonempty(
+        &part->open_round->round);
+    struct ps_buf *buf;
+    const size_t len = part->count * ps_dtype_size(part->dtype);
+    int rc = steps ? ps_server_optimizer_make_states(run->job, part) : 0;
+
+    if (rc != 0) {
+        return rc;
+    }
+    if (!part->open_round->is_encoded && owns_whole_buffer(first)) {
+        run->result = *first;
+        ps_buf_ref(first->buf);
+        return 0;
+    }
+    rc = ps_server_memory_alloc(run->job, len, &buf);
+    if (rc != 0 && run->starved_since != 0 && !part->open_round->is_encoded) {
+        /* It has waited. The result keeps alive what came with the first
+         * contribution, but those of the others go. */
+        run->result = *first;
+        ps_buf_ref(first->buf);
+        return 0;
+    }
+    if (rc != 0) {
+        return rc;
+    }
+    run->result = (struct ps_slice){.buf = buf, .len = len};
+    if (encodes_result(run)) {
+        rc = prepare_encoded(run);
+        if (rc != 0) {
+            ps_buf_unref(run->result.buf);
+            run->result = (struct ps_slice){0};
+            return rc;
+        }
+    }
+    return 0;
+}
+
+void ps_server_merge_submit(struct ps_server_step *st,
+                            struct ps_server_merge *run, struct ps_compute *c)
+{
+    run->token = ++st->s->last_token;
+    c->token = run->token;
+    ps_map_put(st->s->merges, run->token, run);
+    ps_effects_compute(st->fx, c);
+}
+
+/* PS_E_NOMEM: nothing has happened. */
+static int launch_rows_merge(struct ps_server_step *st,
+                             struct ps_server_merge *run)
+{
+    struct ps_server_job *job = run->job;
+    struct ps_part *part = run->part;
+    struct ps_compute *c;
+    int rc = 0;
+
+    if (job->has_optimizer) {
+        rc = ps_server_optimizer_make_states(job, part);
+    }
+    if (rc == 0) {
+        rc = ps_server_rows_plan_merge(run, &c);
+    }
+    if (rc != 0) {
+        return rc;
+    }
+    if (job->has_optimizer) {
+        const struct ps_optim_step_params at = ps_server_optimizer_next_step(
+            job, part);
+
+        ps_server_optimizer_add_step(run, &at, c);
+        /* Rows are changed where the new value lies. */
+        c->job.weight = c->job.dst;
+    }
+    ps_server_merge_submit(st, run, c);
+    return 0;
+}
+
+/* Is this a round that the optimizer's step waits for more after? */
+static bool accumulates_round(const struct ps_server_job *job,
+                              const struct ps_part *part, bool steps)
+{
+    return steps &&
+           part->accumulated_rounds + 1 < ps_optim_rounds_per_step(&job->optim);
+}
+
+struct ps_compute *ps_server_merge_sum(struct ps_server_merge *run, bool steps)
+{
+    struct ps_server_job *job = run->job;
+    struct ps_part *part = run->part;
+    struct ps_open_round *open = part->open_round;
+    const bool adds = open->rule == PS_RULE_ACCUMULATE;
+    const bool takes = (steps || run->accumulates) &&
+                       part->accumulated.buf != NULL;
+    struct ps_compute *c = ps_compute_new(
+        0, open->round.nonempty + (adds || takes ? 1 : 0), 5 + PS_PART_STATES);
+
+    c->job.op = PS_JOB_SUM;
+    c->job.dtype = (enum ps_dtype)part->dtype;
+    c->job.fold = ps_round_fold(open->reduce);
+    c->job.count = part->count;
+    c->job.divide_by = open->reduce != PS_REDUCE_MEAN || run->accumulates
+                           ? 1
+                           : open->round.weight +
+                                 (takes ? part->accumulated_weight : 0);
+    ps_round_add_sources(&open->round, c);
+    if (open->is_encoded) {
+        c->job.src_codec = job->compression.codec;
+        c->job.src_rng_stream = ps_codec_rng_stream(
+            &c->job.src_codec,
+            &(struct ps_codec_position){.key = open->rng_key,
+                                        .index = part->index,
+                                        .round = part->version + 1});
+    }
+    if (adds) {
+        ps_compute_add_src(c, &part->value, 0);
+    } else if (takes) {
+        ps_compute_add_src(c, &part->accumulated, 0);
+    }
+    return c;
+}
+
+static int launch_merge(struct ps_server_step *st, struct ps_server_merge *run)
+{
+    struct ps_server_job *job = run->job;
+    struct ps_part *part = run->part;
+    struct ps_open_round *open = part->open_round;
+    bool steps = job->has_optimizer && !open->assign && ps_part_has_value(part);
+    int rc;
+
+    if (run->is_staged) {
+        return ps_server_norm_launch(st, run);
+    }
+    if (open->is_rows) {
+        return launch_rows_merge(st, run);
+    }
+    run->accumulates = accumulates_round(job, part, steps);
+    steps = steps && !run->accumulates;
+    if (steps && ps_server_norm_is_needed(job, part)) {
+        return ps_server_norm_launch(st, run);
+    }
+    rc = prepare_result(run, steps);
+    if (rc != 0) {
+        return rc;
+    }
+    struct ps_compute *c = ps_server_merge_sum(run, steps);
+
+    c->job.dst = ps_slice_data(&run->result);
+    ps_compute_pin(c, run->result.buf);
+    if (steps) {
+        const struct ps_optim_step_params at = ps_server_optimizer_next_step(
+            job, part);
+
+        ps_server_optimizer_add_step(run, &at, c);
+    }
+    if (run->encoded.buf != NULL) {
+        add_encode(run, c);
+    }
+    ps_server_merge_submit(st, run, c);
+    return 0;
+}
+
+void ps_server_merge_continue(struct ps_server_step *st,
+                              struct ps_server_merge *run)
+{
+    if (launch_merge(st, run) != 0) {
+        if (ps_list_empty(&st->s->starved_merges)) {
+            st->s->starved_retry_at = ps_time_add(st->now, STARVED_WAIT);
+            ps_effects_log(st->fx, PS_LOG_WARNING,
+                           "job %s: no memory for the result of a round, "
+                           "waiting",
+                           run->job->name);
+        }
+        run->starved_since = st->now;
+        ps_server_memory_note_shortage(st->s);
+        ps_list_push_back(&st->s->starved_merges, &run->node);
+    }
+}
+
+void ps_server_merge_start(struct ps_server_step *st, struct ps_server_job *job,
+                           struct ps_part *part)
+{
+    struct ps_open_round *open = part->open_round;
+    const struct ps_slice *first = ps_round_first_nonempty(&open->round);
+    bool steps = job->has_optimizer && !open->assign;
+
+    if (ps_server_migration_freezes(job, part)) {
+        return; /* Here, when the move is given up, or at the new owner. */
+    }
+    if (ps_open_round_all_skip(open)) {
+        publish_skipped(st, job, part);
+        return;
+    }
+    if (first == NULL && open->assign) {
+        ps_server_conflict_no_root(st, job, part);
+        return;
+    }
+    if (open->is_rows ? ps_server_rows_is_noop(job, part) : first == NULL) {
+        publish_version(st, job, part, NULL, NULL);
+        return;
+    }
+    if (!open->is_rows && !open->is_encoded && open->round.nonempty == 1 &&
+        !steps && open->rule != PS_RULE_ACCUMULATE &&
+        (open->reduce != PS_REDUCE_MEAN || open->round.weight <= 1)) {
+        struct ps_slice value = *first;
+
+        ps_buf_ref(value.buf); /* The sum of one is that one. */
+        publish_version(st, job, part, &value, &(struct ps_slice){0});
+        return;
+    }
+    if (!open->is_rows && !open->is_encoded && open->round.nonempty == 1 &&
+        part->accumulated.buf == NULL && accumulates_round(job, part, steps)) {
+        ps_buf_ref(first->buf);
+        publish_accumulated(st, job, part, first);
+        return;
+    }
+    struct ps_server_merge *run = ps_calloc(1, sizeof(*run));
+
+    run->job = job;
+    run->part = part;
+    part->merge = run;
+    job->merging_rounds++;
+    ps_server_merge_continue(st, run);
+}
+
+void ps_server_merge_skip_step(struct ps_server_step *st,
+                               struct ps_server_merge *run)
+{
+    struct ps_server_job *job = run->job;
+    struct ps_part *part = run->part;
+
+    merge_free(st->s, run);
+    ps_store_accumulate(&job->store, part, &(struct ps_slice){0}, 0, 0);
+    part->step_offset--; /* It was no step. */
+    job->newest_version = ps_max_u64(job->newest_version, part->version + 1);
+    publish_version(st, job, part, NULL, NULL);
+    ps_server_migration_on_merged(st, job, part);
+}
+
+/* The round cannot be made: for want of memory, said in `text`, or because the
+ * kernel found the job senseless, which nothing that a peer sent leads to. All
+ * that is left is to say so to everybody who waits for it. */
+static void fail_round(struct ps_server_step *st, struct ps_server_job *job,
+                       struct ps_part *part, int rc, const char *text)
+{
+    struct ps_server_refusal refusal;
+    struct ps_rec_part rec = {
+        .key = part->key,
+        .index = part->index,
+        .round = part->version + 1,
+        .dtype = part->dtype,
+        .count = part->count,
+    };
+
+    ps_effects_log(st->fx, PS_LOG_ERROR,
+                   "job %s: round %llu of key %u failed: %s%s%s", job->name,
+                   (unsigned long long)rec.round, part->key, ps_strerror(rc),
+                   text[0] != '\0' ? ": " : "", text);
+    ps_server_merge_discard(st->s, job, part);
+    ps_server_refusal_init(&refusal);
+    ps_server_refusal_add(&refusal, &rec, rc, 0);
+    if (text[0] != '\0') {
+        refusal.starved_rc = rc;
+        ps_str_copy(refusal.text, sizeof(refusal.text), text);
+    }
+    for (uint32_t i = 0; i < job->slot_count; i++) {
+        struct ps_server_session *p = ps_server_slot_session(&job->slots[i]);
+
+        if (p != NULL) {
+            ps_server_refusal_send(st, p, job->gen, &job->slots[i], &refusal);
+        }
+    }
+}
+
+/* Bytes of the contributions. */
+static uint64_t contribution_bytes(const struct ps_round *round)
+{
+    uint64_t bytes = 0;
+
+    for (uint32_t i = 0; i < round->size; i++) {
+        bytes += round->contributions[i].len;
+    }
+    return bytes;
+}
+
+/* True: the run is over. */
+static bool retry_starved(struct ps_server_step *st,
+                          struct ps_server_merge *run)
+{
+    struct ps_server *s = st->s;
+    struct ps_part *part = run->part;
+    const uint64_t missing = ps_server_optimizer_missing(run->job, part);
+    const uint64_t len = missing > 0 ? missing
+                                     : part->count *
+                                           (uint64_t)ps_dtype_size(part->dtype);
+    char text[PS_TEXT_MAX / 2];
+    struct ps_str why;
+
+    if (launch_merge(st, run) == 0) {
+        run->starved_since = 0;
+        return true;
+    }
+    ps_server_memory_note_shortage(s);
+    ps_list_push_back(&s->starved_merges, &run->node);
+    if (st->now < ps_time_add(run->starved_since, OUT_OF_MEMORY_AFTER) ||
+        !ps_server_memory_is_exhausted(
+            s, contribution_bytes(&part->open_round->round) + len)) {
+        return false;
+    }
+    ps_str_init(&why, text, sizeof(text));
+    ps_server_memory_describe(s, run->job, len, &why);
+    fail_round(st, run->job, part, PS_E_FULL, text);
+    return true;
+}
+
+void ps_server_merge_retry_starved(struct ps_server_step *st)
+{
+    struct ps_list *starved = &st->s->starved_merges;
+    struct ps_list_node *last = ps_list_last(starved);
+    uint32_t tries = STARVED_RETRIES_MAX;
+
+    /* One that goes on waiting holds up no other job's. */
+    for (struct ps_list_node *n = NULL; n != last && tries > 0; tries--) {
+        n = ps_list_pop(starved);
+        if (n == NULL) {
+            break;
+        }
+        (void)retry_starved(st, PS_CONTAINER(n, struct ps_server_merge, node));
+    }
+    st->s->starved_retry_at = ps_time_add(st->now, STARVED_WAIT);
+}
+
+void ps_server_merge_on_computed(struct ps_server_step *st, uint64_t token,
+                                 int rc)
+{
+    struct ps_server_merge *run = ps_map_get(st->s->merges, token);
+
+    if (run == NULL) {
+        return; /* Its round was forgotten. */
+    }
+    struct ps_server_job *job = run->job;
+    struct ps_part *part = run->part;
+
+    if (rc != 0) {
+        fail_round(st, job, part, rc, "");
+        ps_server_migration_on_merged(st, job, part);
+        return;
+    }
+    if (run->is_staged && !ps_server_norm_on_computed(st, run)) {
+        return;
+    }
+    struct ps_slice value = run->result;
+    struct ps_slice code = run->encoded;
+    const bool waits = run->accumulates;
+
+    run->result = (struct ps_slice){0};
+    run->encoded = (struct ps_slice){0};
+    merge_free(st->s, run);
+    if (waits) {
+        publish_accumulated(st, job, part, &value);
+        ps_server_migration_on_merged(st, job, part);
+        return;
+    }
+    if (job->has_optimizer && !part->open_round->assign) {
+        ps_store_accumulate(&job->store, part, &(struct ps_slice){0}, 0, 0);
+    }
+    publish_version(st, job, part, &value, &code);
+    ps_server_migration_on_merged(st, job, part);
+}

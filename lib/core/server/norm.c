@@ -1,0 +1,274 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Steps of optimizers that look at a whole array, of which this server has a
+ * part. Such a step has several computations: what comes out of one is put
+ * aside, the scheduler is told its squares, and the next one begins when it
+ * says what they are of all partitions. Between two of them nothing waits but
+ * the run: the contributions are let go of as soon as they are added up, so
+ * that agents may go on with other keys, which this step may wait for. */
+#include "core/server/inner.h"
+
+#include "base/alloc.h"
+
+#include <string.h>
+
+bool ps_server_norm_is_needed(struct ps_server_job *job,
+                              const struct ps_part *part)
+{
+    const struct ps_optim_step_params at = ps_server_optimizer_next_step(job,
+                                                                         part);
+
+    return ps_optim_first_stage(&job->optim, &at) != PS_STAGE_LAST;
+}
+
+/* Bytes of the partition in the type in which steps are computed. */
+static size_t work_bytes(const struct ps_part *part)
+{
+    return part->count * (ps_server_optimizer_has_master(part)
+                              ? sizeof(float)
+                              : ps_dtype_size(part->dtype));
+}
+
+static int alloc_slice(struct ps_server_merge *run, size_t len,
+                       struct ps_slice *ret)
+{
+    struct ps_buf *buf;
+    int rc = ps_server_memory_alloc(run->job, len, &buf);
+
+    if (rc == 0) {
+        *ret = (struct ps_slice){.buf = buf, .len = len};
+    }
+    return rc;
+}
+
+static int prepare_stage(struct ps_server_merge *run)
+{
+    struct ps_part *part = run->part;
+    const bool last = run->step_params.stage == PS_STAGE_LAST;
+    int rc = ps_server_optimizer_make_states(run->job, part);
+
+    if (rc == 0 && run->work.buf == NULL) {
+        rc = alloc_slice(run, work_bytes(part), &run->work);
+    }
+    if (rc != 0) {
+        return rc;
+    }
+    if (last && !ps_server_optimizer_has_master(part)) {
+        run->result = run->work; /* Nobody needs it any more. */
+        ps_buf_ref(run->result.buf);
+        return 0;
+    }
+    if (last) {
+        return alloc_slice(run, part->count * ps_dtype_size(part->dtype),
+                           &run->result);
+    }
+    /* A new one: what computed the last may have been forgotten meanwhile. */
+    ps_buf_unref(run->square_sums);
+    run->square_sums = ps_buf_new(2 * sizeof(struct ps_square_sum));
+    memset(run->square_sums->data, 0, run->square_sums->size);
+    return 0;
+}
+
+static struct ps_square_sum *square_sums_of(const struct ps_server_merge *run)
+{
+    return (void *)run->square_sums->data;
+}
+
+/* What is in `work` is the only source now. */
+static struct ps_compute *plan_next_stage(const struct ps_server_merge *run)
+{
+    struct ps_compute *c = ps_compute_new(0, 1, 5 + PS_PART_STATES);
+
+    c->job.dtype = (enum ps_dtype)run->part->dtype;
+    c->job.count = run->part->count;
+    c->job.src_is_float32 = ps_server_optimizer_has_master(run->part);
+    ps_compute_add_src(c, &run->work, 0);
+    return c;
+}
+
+int ps_server_norm_launch(struct ps_server_step *st,
+                          struct ps_server_merge *run)
+{
+    if (!run->is_staged) {
+        run->step_params = ps_server_optimizer_next_step(run->job, run->part);
+        run->step_params.stage = ps_optim_first_stage(&run->job->optim,
+                                                      &run->step_params);
+        run->is_staged = true;
+    }
+    int rc = prepare_stage(run);
+
+    if (rc != 0) {
+        return rc;
+    }
+    const bool last = run->step_params.stage == PS_STAGE_LAST;
+    struct ps_compute *c = run->is_summed ? plan_next_stage(run)
+                                          : ps_server_merge_sum(run, true);
+
+    c->job.dst = ps_slice_data(last ? &run->result : &run->work);
+    ps_compute_pin(c, last ? run->result.buf : run->work.buf);
+    if (!last) {
+        c->job.square_sum = &square_sums_of(run)[0];
+        if (ps_optim_needs_weight_norm(&run->job->optim, &run->step_params)) {
+            c->job.weight_square_sum = &square_sums_of(run)[1];
+        }
+        ps_compute_pin(c, run->square_sums);
+    }
+    ps_server_optimizer_add_step(run, &run->step_params, c);
+    ps_server_merge_submit(st, run, c);
+    return 0;
+}
+
+/* ----------------------------------------------------------------- asking */
+
+static void send_norm_part(struct ps_server_step *st,
+                           const struct ps_server_merge *run)
+{
+    const struct ps_part *part = run->part;
+    const struct ps_square_sum *s = square_sums_of(run);
+    uint32_t first[2];
+    uint32_t digits[2][PS_SQUARE_SUM_DIGITS];
+    uint32_t count[2];
+
+    for (int i = 0; i < 2; i++) {
+        count[i] = ps_square_sum_pack(&s[i], &first[i], digits[i]);
+    }
+    ps_server_uplink_send_msg(
+        st, &(struct ps_msg){
+                .code = PS_MSG_NORM_PART,
+                .norm_part =
+                    {
+                        .gen = run->job->gen,
+                        .key = part->key,
+                        .index = part->index,
+                        .round = run->step_params.round,
+                        .stage = (uint8_t)run->step_params.stage,
+                        .nonfinite_count = s[0].nonfinite_count,
+                        .first_digit = (uint8_t)first[0],
+                        .digits = digits[0],
+                        .digits_count = count[0],
+                        .weight_first_digit = (uint8_t)first[1],
+                        .weight_digits = digits[1],
+                        .weight_digits_count = count[1],
+                    },
+            });
+}
+
+/* The contributions are in the sum. */
+static void release_contributions(struct ps_server_step *st,
+                                  struct ps_server_merge *run)
+{
+    struct ps_server_job *job = run->job;
+    struct ps_round *round = &run->part->open_round->round;
+
+    for (uint32_t i = 0; i < job->slot_count; i++) {
+        job->slots[i].unmerged_bytes -= round->contributions[i].len;
+    }
+    ps_round_release_payloads(round);
+    for (uint32_t i = 0; i < job->slot_count; i++) {
+        struct ps_server_session *p = ps_server_slot_session(&job->slots[i]);
+
+        if (p != NULL) {
+            ps_server_credit_send_if_due(st, p, &job->slots[i]);
+        }
+    }
+}
+
+bool ps_server_norm_on_computed(struct ps_server_step *st,
+                                struct ps_server_merge *run)
+{
+    struct ps_server_job *job = run->job;
+
+    if (run->step_params.stage == PS_STAGE_LAST) {
+        return true;
+    }
+    ps_map_remove(st->s->merges, run->token);
+    run->token = 0;
+    run->awaits_norms = true;
+    run->next_waiting = ps_map_remove(job->norm_waits, run->part->key);
+    ps_map_put(job->norm_waits, run->part->key, run);
+    if (!run->is_summed) {
+        run->is_summed = true;
+        release_contributions(st, run);
+    }
+    /* Others may have to give before this goes on. */
+    job->merging_rounds--;
+    ps_server_credit_mark_job(job);
+    ps_square_sum_normalize(&square_sums_of(run)[0]);
+    ps_square_sum_normalize(&square_sums_of(run)[1]);
+    send_norm_part(st, run);
+    return false;
+}
+
+void ps_server_norm_stop_waiting(struct ps_server_merge *run)
+{
+    struct ps_server_job *job = run->job;
+    struct ps_server_merge *first = ps_map_remove(job->norm_waits,
+                                                  run->part->key);
+    struct ps_server_merge **at = &first;
+
+    while (*at != run) {
+        at = &(*at)->next_waiting;
+    }
+    *at = run->next_waiting;
+    run->next_waiting = NULL;
+    run->awaits_norms = false;
+    job->merging_rounds++;
+    if (first != NULL) {
+        ps_map_put(job->norm_waits, run->part->key, first);
+    }
+}
+
+void ps_server_norm_resend(struct ps_server_step *st,
+                           const struct ps_server_job *job)
+{
+    struct ps_map_cursor c = {0};
+    const struct ps_server_merge *run;
+
+    while ((run = ps_map_next(job->norm_waits, &c)) != NULL) {
+        for (; run != NULL; run = run->next_waiting) {
+            send_norm_part(st, run);
+        }
+    }
+}
+
+/* ---------------------------------------------------------------- answers */
+
+static void continue_step(struct ps_server_step *st,
+                          struct ps_server_merge *run,
+                          const struct ps_msg_norm_result *m)
+{
+    const struct ps_optim *o = &run->job->optim;
+
+    const struct ps_optim_norms norms = {
+        .nonfinite_count = m->nonfinite_count,
+        .square_sum = m->square_sum,
+        .weight_square_sum = m->weight_square_sum,
+        .global_square_sum = m->global_square_sum};
+
+    if (!ps_optim_apply_norms(o, &norms, &run->step_params)) {
+        ps_server_merge_skip_step(st, run);
+        return;
+    }
+    run->step_params.stage = ps_optim_next_stage(o, &run->step_params);
+    ps_server_merge_continue(st, run);
+}
+
+void ps_server_on_norm_result(struct ps_server_step *st,
+                              const struct ps_msg_norm_result *m)
+{
+    struct ps_server_job *job = ps_server_job_find(st->s, m->gen);
+    struct ps_server_merge *run = job != NULL
+                                      ? ps_map_get(job->norm_waits, m->key)
+                                      : NULL;
+
+    while (run != NULL) {
+        struct ps_server_merge *next = run->next_waiting;
+
+        /* An answer may come again after a cut. */
+        if (run->step_params.round == m->round &&
+            run->step_params.stage == m->stage) {
+            ps_server_norm_stop_waiting(run);
+            continue_step(st, run, m);
+        }
+        run = next;
+    }
+}

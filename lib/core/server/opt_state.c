@@ -1,0 +1,256 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the optimizer keeps between steps, given to a worker that saves it and
+ * taken from one that loads it. Both are for moments when nobody pushes: while
+ * a step of the partition is computed they are refused. */
+#include "core/server/inner.h"
+
+#include "base/alloc.h"
+
+#include <string.h>
+
+/* The element type of its states, and of its masters. */
+static uint8_t state_dtype(const struct ps_part *part)
+{
+    return ps_dtype_is_float(part->dtype) ? part->dtype
+                                          : (uint8_t)PS_DTYPE_FLOAT32;
+}
+
+/* Where buffer `which` lies among the partition's. */
+static unsigned state_index(const struct ps_server_job *job, unsigned which)
+{
+    return which < ps_optim_state_count(&job->optim) ? which : PS_PART_MASTER;
+}
+
+static unsigned state_buffer_count(const struct ps_server_job *job,
+                                   const struct ps_part *part)
+{
+    return ps_optim_state_count(&job->optim) +
+           (ps_dtype_is_float(part->dtype) ? 0 : 1);
+}
+
+static uint64_t step_count(const struct ps_part *part)
+{
+    return (uint64_t)((int64_t)part->version + part->step_offset);
+}
+
+/* `copy` NULL: no payload. Takes over its reference. */
+static void send_state(struct ps_server_step *st, struct ps_server_session *p,
+                       struct ps_msg_state *m, struct ps_buf *copy)
+{
+    const struct ps_msg msg = {.code = PS_MSG_STATE, .state = *m};
+    struct ps_slice slice = {.buf = copy, .len = copy != NULL ? copy->size : 0};
+
+    ps_server_session_send(st, p,
+                           ps_packet_new(&msg, &slice, copy != NULL ? 1 : 0));
+    ps_buf_unref(copy);
+}
+
+static void send_state_error(struct ps_server_step *st,
+                             struct ps_server_session *p, uint64_t gen,
+                             uint64_t request, const struct ps_rec_part *rec,
+                             int rc, const char *text)
+{
+    struct ps_rec_part bare = *rec;
+    struct ps_msg_state m = {.gen = gen,
+                             .request = request,
+                             .error = rc,
+                             .text = text,
+                             .parts = &bare,
+                             .parts_count = 1};
+
+    bare.count = 0;
+    send_state(st, p, &m, NULL);
+}
+
+/* The partition of the record, ready for a step. NULL: refused. */
+static struct ps_part *find_part_or_refuse(struct ps_server_step *st,
+                                           struct ps_server_session *p,
+                                           uint64_t gen, uint32_t number,
+                                           uint64_t request,
+                                           const struct ps_rec_part *rec,
+                                           struct ps_server_job **ret_job)
+{
+    struct ps_server_job *job = ps_server_job_find(st->s, gen);
+    struct ps_server_slot *slot;
+    struct ps_part *part = NULL;
+    const char *text = "";
+    int rc = job != NULL ? ps_server_job_find_slot(job, p, number, &slot)
+                         : PS_E_NOJOB;
+
+    if (rc == 0) {
+        part = ps_store_find(&job->store, rec->key, rec->index);
+        if (ps_server_migration_involves(job, rec)) {
+            rc = PS_E_STALE; /* To be asked again, perhaps of another. */
+        } else if (!job->has_optimizer) {
+            rc = PS_E_INVAL;
+            text = "the job has no optimizer";
+        } else if (part == NULL || !ps_part_has_value(part) ||
+                   !ps_dtype_is_real(part->dtype)) {
+            rc = PS_E_NOKEY;
+            text = "the key was never initialised, or holds no real numbers";
+        } else if (part->merge != NULL) {
+            rc = PS_E_AGAIN;
+            text = "a step is being made: save and load while nobody pushes";
+        } else if (part->accumulated.buf != NULL) {
+            rc = PS_E_AGAIN;
+            text = "a step of several rounds has begun: save and load after "
+                   "the last of them";
+        } else if (ps_server_optimizer_make_states(job, part) != 0) {
+            rc = PS_E_NOMEM;
+            text = "the server has no memory for the optimizer's state";
+        }
+    }
+    if (rc != 0) {
+        send_state_error(st, p, gen, request, rec, rc, text);
+        return NULL;
+    }
+    *ret_job = job;
+    return part;
+}
+
+void ps_server_on_state_get(struct ps_server_step *st, struct ps_server_conn *c,
+                            const struct ps_msg_state_get *m)
+{
+    struct ps_server_job *job;
+    struct ps_buf *copy = NULL;
+
+    if (m->parts_count != 1) {
+        ps_server_session_close_bad(st, c,
+                                    "a question for the state of no partition");
+        return;
+    }
+    struct ps_part *part = find_part_or_refuse(st, c->session, m->gen, m->slot,
+                                               m->request, m->parts, &job);
+
+    if (part == NULL) {
+        return;
+    }
+    if (m->which < state_buffer_count(job, part)) {
+        const struct ps_buf *state = part->states[state_index(job, m->which)];
+
+        /* A copy, because the next step changes it where it lies. */
+        if (ps_server_memory_alloc(job, state->size, &copy) != 0) {
+            send_state_error(
+                st, c->session, m->gen, m->request, m->parts, PS_E_NOMEM,
+                "the server has no memory for a copy of the state");
+            return;
+        }
+        memcpy(copy->data, state->data, state->size);
+    }
+    struct ps_rec_part rec = {.key = part->key,
+                              .index = part->index,
+                              .round = part->version,
+                              .dtype = state_dtype(part),
+                              .count = copy != NULL ? part->count : 0};
+    struct ps_msg_state reply = {
+        .gen = m->gen,
+        .request = m->request,
+        .text = "",
+        .steps = step_count(part),
+        .buffers = (uint8_t)state_buffer_count(job, part),
+        .parts = &rec,
+        .parts_count = 1};
+
+    send_state(st, c->session, &reply, copy);
+}
+
+/* The loaded weights are the value, too. */
+static int make_value_from_master(struct ps_server_job *job,
+                                  struct ps_part *part)
+{
+    const size_t len = part->count * ps_dtype_size(part->dtype);
+    struct ps_slice value = {.len = len};
+    int rc = ps_server_memory_alloc(job, len, &value.buf);
+
+    if (rc == 0) {
+        ps_kernel_narrow(
+            (enum ps_dtype)part->dtype, value.buf->data,
+            (const float *)(const void *)part->states[PS_PART_MASTER]->data,
+            part->count);
+        ps_store_set_value(&job->store, part, part->version, &value);
+    }
+    return rc;
+}
+
+static int store_state(struct ps_server_job *job, struct ps_part *part,
+                       const struct ps_msg_state_put *m,
+                       const struct ps_slice *payload)
+{
+    const struct ps_rec_part *rec = m->parts;
+    const unsigned place = state_index(job, m->which);
+
+    if (m->which < UINT8_MAX &&
+        (m->which >= state_buffer_count(job, part) ||
+         rec->count != part->count || rec->dtype != state_dtype(part) ||
+         payload == NULL)) {
+        return PS_E_MISMATCH;
+    }
+    if (m->steps > PS_ROUND_MAX) {
+        return PS_E_INVAL;
+    }
+    part->step_offset = (int64_t)m->steps - (int64_t)part->version;
+    if (m->which == UINT8_MAX) {
+        return 0;
+    }
+    memcpy(part->states[place]->data, ps_slice_data(payload),
+           part->states[place]->size);
+    return place == PS_PART_MASTER ? make_value_from_master(job, part) : 0;
+}
+
+void ps_server_on_state_put(struct ps_server_step *st, struct ps_server_conn *c,
+                            const struct ps_msg_state_put *m,
+                            const struct ps_slice *payload)
+{
+    struct ps_server_job *job;
+    uint64_t total;
+
+    if (m->parts_count != 1 || m->parts->codec != PS_CODEC_NONE ||
+        c->discard_reason == PS_E_PROTO ||
+        !ps_server_parts_bytes(m->parts, 1, &total) ||
+        (total > 0) != (payload != NULL) ||
+        (payload != NULL && payload->buf != NULL && payload->len != total)) {
+        ps_server_session_close_bad(st, c,
+                                    "a state and its payload do not agree");
+        return;
+    }
+    if (payload != NULL && payload->buf == NULL) {
+        const bool hopeless = ps_server_memory_is_exhausted(st->s, total);
+
+        /* STALE is asked again in a while. */
+        send_state_error(st, c->session, m->gen, m->request, m->parts,
+                         c->discard_reason != PS_E_NOMEM ? c->discard_reason
+                         : hopeless                      ? PS_E_FULL
+                                                         : PS_E_STALE,
+                         hopeless
+                             ? "the server has no memory for it (store.memory)"
+                             : "the state could not be taken");
+        return;
+    }
+    struct ps_part *part = find_part_or_refuse(st, c->session, m->gen, m->slot,
+                                               m->request, m->parts, &job);
+
+    if (part == NULL) {
+        return;
+    }
+    int rc = store_state(job, part, m, payload);
+
+    if (rc != 0) {
+        send_state_error(st, c->session, m->gen, m->request, m->parts, rc,
+                         "the state is not one of this optimizer and key");
+        return;
+    }
+    struct ps_rec_part rec = {.key = part->key,
+                              .index = part->index,
+                              .round = part->version,
+                              .dtype = state_dtype(part)};
+    struct ps_msg_state reply = {
+        .gen = m->gen,
+        .request = m->request,
+        .text = "",
+        .steps = step_count(part),
+        .buffers = (uint8_t)state_buffer_count(job, part),
+        .parts = &rec,
+        .parts_count = 1};
+
+    send_state(st, c->session, &reply, NULL);
+}

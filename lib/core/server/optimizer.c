@@ -1,0 +1,127 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A step of the optimizer for one partition: its states, its number, and what
+ * the computation of the round must know of it. */
+#include "core/server/inner.h"
+
+#include "base/num.h"
+
+#include <string.h>
+
+bool ps_server_optimizer_has_master(const struct ps_part *part)
+{
+    return ps_dtype_is_real(part->dtype) && !ps_dtype_is_float(part->dtype);
+}
+
+/* The weights in float32, from which the first step goes on. PS_E_NOMEM. */
+static int prepare_master_weights(struct ps_server_job *job,
+                                  struct ps_part *part)
+{
+    struct ps_buf *buf;
+
+    if (!ps_server_optimizer_has_master(part) ||
+        part->states[PS_PART_MASTER] != NULL) {
+        return 0;
+    }
+    int rc = ps_server_memory_alloc(job, part->count * sizeof(float), &buf);
+
+    if (rc == 0) {
+        ps_kernel_widen((enum ps_dtype)part->dtype, (float *)(void *)buf->data,
+                        ps_slice_data(&part->value), part->count);
+        ps_store_set_state(&job->store, part, PS_PART_MASTER, buf);
+    }
+    return rc;
+}
+
+uint64_t ps_server_optimizer_missing(const struct ps_server_job *job,
+                                     const struct ps_part *part)
+{
+    const bool half = ps_server_optimizer_has_master(part);
+    const uint64_t len = part->count *
+                         (half ? sizeof(float) : ps_dtype_size(part->dtype));
+    uint64_t missing = half && part->states[PS_PART_MASTER] == NULL ? len : 0;
+
+    for (unsigned i = 0;
+         job->has_optimizer && i < ps_optim_state_count(&job->optim); i++) {
+        missing += part->states[i] == NULL ? len : 0;
+    }
+    return missing;
+}
+
+int ps_server_optimizer_make_states(struct ps_server_job *job,
+                                    struct ps_part *part)
+{
+    const bool half = ps_server_optimizer_has_master(part);
+    const size_t len = part->count *
+                       (half ? sizeof(float) : ps_dtype_size(part->dtype));
+    int rc = prepare_master_weights(job, part);
+
+    if (rc != 0) {
+        return rc;
+    }
+    for (unsigned i = 0; i < ps_optim_state_count(&job->optim); i++) {
+        struct ps_buf *buf;
+
+        if (part->states[i] != NULL) {
+            continue;
+        }
+        rc = ps_server_memory_alloc(job, len, &buf);
+        if (rc != 0) {
+            return rc;
+        }
+        if (ps_optim_state_is_weight(&job->optim, i)) {
+            memcpy(buf->data,
+                   half ? part->states[PS_PART_MASTER]->data
+                        : ps_slice_data(&part->value),
+                   len);
+        } else {
+            memset(buf->data, 0, len);
+        }
+        ps_store_set_state(&job->store, part, i, buf);
+    }
+    return 0;
+}
+
+struct ps_optim_step_params
+ps_server_optimizer_next_step(struct ps_server_job *job,
+                              const struct ps_part *part)
+{
+    const struct ps_rec_tuning *t = ps_tunings_find(&job->tunings,
+                                                    part->name_hash);
+    /* All servers agree on these: every partition has the same rounds. */
+    struct ps_optim_step_params at = {
+        .round = part->version + 1,
+        .step_number = (uint64_t)((int64_t)part->version + 1 +
+                                  part->step_offset),
+        .lr_mult = t != NULL ? t->lr_mult : 1,
+        .wd_mult = t != NULL ? t->wd_mult : 1,
+        .norm_exempt = t != NULL ? t->norm_exempt : (part->name_hash & 1) != 0,
+        .trust_ratio = 1,
+        .grad_scale = 1,
+    };
+
+    job->newest_version = ps_max_u64(job->newest_version, at.round);
+    return at;
+}
+
+void ps_server_optimizer_add_step(struct ps_server_merge *run,
+                                  const struct ps_optim_step_params *at,
+                                  struct ps_compute *c)
+{
+    struct ps_server_job *job = run->job;
+    struct ps_part *part = run->part;
+
+    ps_optim_plan_step(&job->optim, at, &c->job);
+    c->job.weight = ps_slice_data(&part->value);
+    ps_compute_pin(c, part->value.buf);
+    for (unsigned i = 0; i < ps_optim_state_count(&job->optim); i++) {
+        c->job.states[i] = part->states[i]->data;
+        ps_compute_pin(c, part->states[i]);
+    }
+    c->job.state = c->job.states[0];
+    if (ps_server_optimizer_has_master(part)) {
+        c->job.storage_dtype = (enum ps_dtype)part->dtype;
+        c->job.dtype = PS_DTYPE_FLOAT32;
+        c->job.master = part->states[PS_PART_MASTER]->data;
+        ps_compute_pin(c, part->states[PS_PART_MASTER]);
+    }
+}

@@ -1,0 +1,347 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What a server answers. A large value goes at once, in a frame of its own, so
+ * that it is received where it stays; small ones and commits are collected for
+ * each slot and go together at the next tick, which is due at once: after all
+ * that has already arrived. Values are never copied: a frame refers to the
+ * stored bytes. */
+#include "core/server/inner.h"
+
+#include "base/alloc.h"
+#include "base/str.h"
+
+#include <string.h>
+
+static struct ps_rec_part part_record(const struct ps_part *part,
+                                      uint64_t version)
+{
+    return (struct ps_rec_part){
+        .key = part->key,
+        .index = part->index,
+        .round = version,
+        .dtype = part->dtype,
+        .count = part->count,
+        .rng_key = part->all_skipped && version == part->version
+                       ? PS_PART_SKIPPED
+                       : 0,
+        .clock = part->clock,
+    };
+}
+
+static void send_values(struct ps_server_step *st, struct ps_server_slot *slot,
+                        const struct ps_server_batch *g)
+{
+    struct ps_server_session *p = ps_server_slot_session(slot);
+    uint64_t gen = slot->job->gen;
+
+    if (p == NULL) {
+        return; /* It will ask again when it comes. */
+    }
+    struct ps_msg m = {
+        .code = PS_MSG_VALUE,
+        .value = {.gen = gen,
+                  .epoch = st->s->epoch,
+                  .credit = ps_server_credit_announce(st->s, p, gen, slot),
+                  .parts = g->parts,
+                  .parts_count = g->part_count},
+    };
+
+    ps_server_session_send(st, p, ps_packet_new(&m, g->slices, g->slice_count));
+}
+
+static void send_commits(struct ps_server_step *st, struct ps_server_slot *slot,
+                         const struct ps_rec_part *parts, uint32_t count)
+{
+    struct ps_server_session *p = ps_server_slot_session(slot);
+    uint64_t gen = slot->job->gen;
+
+    if (p == NULL) {
+        return;
+    }
+    struct ps_msg m = {
+        .code = PS_MSG_COMMIT,
+        .commit = {.gen = gen,
+                   .epoch = st->s->epoch,
+                   .credit = ps_server_credit_announce(st->s, p, gen, slot),
+                   .parts = parts,
+                   .parts_count = count},
+    };
+
+    ps_server_session_send(st, p, ps_packet_new(&m, NULL, 0));
+}
+
+/* -------------------------------------------------------------- gathering */
+
+static void batch_clear(struct ps_server_batch *g)
+{
+    for (uint32_t i = 0; i < g->slice_count; i++) {
+        ps_buf_unref(g->slices[i].buf);
+    }
+    ps_free(g->parts);
+    ps_free(g->slices);
+    memset(g, 0, sizeof(*g));
+}
+
+static void flush_value_batch(struct ps_server_step *st,
+                              struct ps_server_slot *slot)
+{
+    struct ps_server_batch *g = &slot->value_batch;
+
+    if (g->part_count > 0) {
+        send_values(st, slot, g);
+        batch_clear(g);
+    }
+}
+
+static void flush_commit_batch(struct ps_server_step *st,
+                               struct ps_server_slot *slot)
+{
+    struct ps_server_batch *g = &slot->commit_batch;
+
+    if (g->part_count > 0) {
+        send_commits(st, slot, g->parts, g->part_count);
+        batch_clear(g);
+    }
+}
+
+static void batch_append(struct ps_server_step *st, struct ps_server_slot *slot,
+                         struct ps_server_batch *g,
+                         const struct ps_rec_part *rec,
+                         const struct ps_slice *slice)
+{
+    if (g->parts == NULL) {
+        g->parts = ps_calloc(PS_PARTS_MAX, sizeof(*g->parts));
+    }
+    if (slice != NULL) {
+        if (g->slices == NULL) {
+            g->slices = ps_calloc(PS_PARTS_MAX, sizeof(*g->slices));
+        }
+        if (g->slice_count > 0 &&
+            ps_slice_is_adjacent(&g->slices[g->slice_count - 1], slice)) {
+            g->slices[g->slice_count - 1].len += slice->len;
+        } else {
+            g->slices[g->slice_count++] = *slice;
+            ps_buf_ref(slice->buf);
+        }
+        g->payload_bytes += slice->len;
+    }
+    g->parts[g->part_count++] = *rec;
+    if (!ps_list_linked(&slot->list_node)) {
+        ps_list_push_back(&st->s->batching_slots, &slot->list_node);
+        st->s->flush_at = ps_time_min(st->s->flush_at, st->now);
+    }
+}
+
+void ps_server_reply_part(struct ps_server_step *st,
+                          struct ps_server_slot *slot,
+                          const struct ps_part *part, bool want,
+                          uint64_t version)
+{
+    if (ps_server_slot_session(slot) == NULL) {
+        return;
+    }
+    if (!want || !ps_part_has_value(part)) {
+        struct ps_rec_part rec = part_record(part, version);
+
+        if (st->s->opt.unbatched) {
+            send_commits(st, slot, &rec, 1);
+            return;
+        }
+        if (slot->commit_batch.part_count == PS_PARTS_MAX) {
+            flush_commit_batch(st, slot);
+        }
+        batch_append(st, slot, &slot->commit_batch, &rec, NULL);
+        return;
+    }
+    struct ps_rec_part rec = part_record(part, part->version);
+    const struct ps_slice *what = &part->value;
+
+    if (part->encoded_value.buf != NULL) {
+        what = &part->encoded_value;
+        rec.codec = part->codec;
+        rec.encoded_bytes = (uint32_t)what->len;
+    }
+    if (what->len > PS_BATCH_PART_MAX || st->s->opt.unbatched) {
+        struct ps_server_batch one = {.parts = &rec,
+                                      .slices = (struct ps_slice *)what,
+                                      .part_count = 1,
+                                      .slice_count = 1};
+
+        send_values(st, slot, &one);
+        return;
+    }
+    if (slot->value_batch.part_count == PS_PARTS_MAX ||
+        slot->value_batch.payload_bytes + what->len > PS_BATCH_FRAME_MAX) {
+        flush_value_batch(st, slot);
+    }
+    batch_append(st, slot, &slot->value_batch, &rec, what);
+}
+
+void ps_server_reply_flush(struct ps_server_step *st)
+{
+    struct ps_list_node *n;
+
+    while ((n = ps_list_pop(&st->s->batching_slots)) != NULL) {
+        struct ps_server_slot *slot = PS_CONTAINER(n, struct ps_server_slot,
+                                                   list_node);
+
+        flush_value_batch(st, slot);
+        flush_commit_batch(st, slot);
+    }
+    st->s->flush_at = PS_TIME_NEVER;
+}
+
+void ps_server_reply_drop(struct ps_server_slot *slot)
+{
+    batch_clear(&slot->value_batch);
+    batch_clear(&slot->commit_batch);
+    if (ps_list_linked(&slot->list_node)) {
+        ps_list_remove(&slot->list_node);
+    }
+}
+
+/* --------------------------------------------------------------- refusing */
+
+static const char *refusal_text(int rc)
+{
+    switch (rc) {
+    case PS_E_NOKEY:
+        return "the key was never initialised: an optimizer, and a push that "
+               "is applied when it arrives, need a value to begin with";
+    case PS_E_MISMATCH:
+        return "element type, length, reduction or assignment differ from "
+               "what others gave for this round";
+    case PS_E_FULL:
+        return "more was sent than the credit allows";
+    case PS_E_UNSUPPORTED:
+        return "an optimizer needs elements that are real numbers and sums or "
+               "means of them, keeps its state on one server, and accumulates "
+               "gradients and looks at norms of whole arrays alone; "
+               "groupadagrad is for keys of rows";
+    case PS_E_INVAL:
+        return "the message says what no agent says, or holds a broken code";
+    case PS_E_PERM:
+        return "the slot belongs to another agent";
+    default:
+        return "";
+    }
+}
+
+void ps_server_refusal_init(struct ps_server_refusal *r)
+{
+    r->count = 0;
+    r->conflict.slot_count = 0;
+    r->conflict.reduce = PS_REDUCE_SUM;
+    r->conflict.assign = false;
+    r->starved_rc = 0;
+}
+
+void ps_server_refusal_set_starved(struct ps_server_step *st,
+                                   struct ps_server_refusal *r,
+                                   const struct ps_server_slot *slot,
+                                   uint64_t len)
+{
+    struct ps_str why;
+
+    ps_str_init(&why, r->text, sizeof(r->text));
+    r->starved_rc = ps_server_memory_refusal(st, slot, len, &why);
+}
+
+void ps_server_refusal_add(struct ps_server_refusal *r,
+                           const struct ps_rec_part *part, int rc,
+                           uint32_t attempt)
+{
+    r->parts[r->count] = *part;
+    r->rcs[r->count] = rc == PS_E_FUTURE && r->starved_rc != 0 ? r->starved_rc
+                                                               : rc;
+    r->retries[r->count] = attempt;
+    r->count++;
+}
+
+/* Why, and in other words than the usual ones where there are some. */
+struct refusal_reason {
+    int rc;
+    const char *text;
+};
+
+static void send_refusal(struct ps_server_step *st, struct ps_server_session *p,
+                         uint64_t gen, const struct ps_server_slot *slot,
+                         const struct ps_server_parts *parts,
+                         const struct refusal_reason *why)
+{
+    struct ps_msg m = {
+        .code = PS_MSG_REFUSE,
+        .refuse = {.gen = gen,
+                   .epoch = st->s->epoch,
+                   .credit = ps_server_credit_announce(st->s, p, gen, slot),
+                   .error = why->rc,
+                   .text = why->text != NULL ? why->text
+                                             : refusal_text(why->rc),
+                   .parts = parts->parts,
+                   .parts_count = parts->count},
+    };
+
+    st->s->refused_parts += parts->count;
+    ps_server_session_send(st, p, ps_packet_new(&m, NULL, 0));
+}
+
+/* Of an attempt that is over. */
+static void send_conflict(struct ps_server_step *st,
+                          struct ps_server_session *p, uint64_t gen,
+                          const struct ps_server_slot *slot,
+                          const struct ps_rec_part *parts, uint32_t count,
+                          uint32_t attempt,
+                          const struct ps_server_conflict *side)
+{
+    struct ps_msg m = {
+        .code = PS_MSG_REFUSE,
+        .refuse = {.gen = gen,
+                   .epoch = st->s->epoch,
+                   .credit = ps_server_credit_announce(st->s, p, gen, slot),
+                   .error = PS_E_MISMATCH,
+                   .text = refusal_text(PS_E_MISMATCH),
+                   .parts = parts,
+                   .parts_count = count,
+                   .conflict_slots = side->slots,
+                   .conflict_slots_count = side->slot_count,
+                   .conflict_reduce = side->reduce,
+                   .conflict_assign = side->assign,
+                   .retry = attempt},
+    };
+
+    st->s->refused_parts += count;
+    ps_server_session_send(st, p, ps_packet_new(&m, NULL, 0));
+}
+
+/* One message for each stretch of the same error: mostly one. */
+void ps_server_refusal_send(struct ps_server_step *st,
+                            struct ps_server_session *p, uint64_t gen,
+                            const struct ps_server_slot *slot,
+                            const struct ps_server_refusal *r)
+{
+    for (uint32_t from = 0, to; from < r->count; from = to) {
+        to = from + 1;
+        while (to < r->count && r->rcs[to] == r->rcs[from] &&
+               r->retries[to] == r->retries[from]) {
+            to++;
+        }
+        if (r->retries[from] != 0) {
+            send_conflict(st, p, gen, slot, &r->parts[from], to - from,
+                          r->retries[from], &r->conflict);
+        } else {
+            const struct ps_server_parts some = {&r->parts[from], to - from,
+                                                 NULL};
+            const struct refusal_reason why = {
+                r->rcs[from], r->rcs[from] == r->starved_rc ? r->text : NULL};
+
+            send_refusal(st, p, gen, slot, &some, &why);
+        }
+    }
+}
+
+void ps_server_refuse_parts(struct ps_server_step *st,
+                            struct ps_server_session *p, uint64_t gen,
+                            const struct ps_server_slot *slot,
+                            const struct ps_server_parts *parts, int rc)
+{
+    send_refusal(st, p, gen, slot, parts, &(struct refusal_reason){.rc = rc});
+}

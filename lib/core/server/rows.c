@@ -1,0 +1,596 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Keys of rows. A partition of such a key has whole rows and always a value:
+ * an init comes first. Contributions are blocks of rows (core/round/rows.h), kept as
+ * they came and merged by row when everybody has offered, be it nothing. The
+ * value is changed where it lies when nobody else holds it, so a round costs
+ * what its rows cost; pulls wait for the end of such a computation. */
+#include "core/server/inner.h"
+
+#include "base/alloc.h"
+#include "core/round/rows.h"
+
+#include <string.h>
+
+/* ---------------------------------------------------------------- messages */
+
+/* Bytes of the blocks; false when a record makes no sense. */
+static bool blocks_bytes(const struct ps_rec_rows *part, uint32_t count,
+                         bool data, uint64_t *ret_bytes)
+{
+    uint64_t total = 0;
+
+    if (count > PS_PARTS_MAX) {
+        return false;
+    }
+    for (uint32_t i = 0; i < count; i++) {
+        if (ps_rows_per_frame(part[i].row_width, part[i].dtype) == 0) {
+            return false;
+        }
+        total += ps_rows_numbers_bytes(part[i].count);
+        if (data) {
+            total += ps_rows_data_bytes(part[i].count, part[i].row_width,
+                                        part[i].dtype);
+        }
+        if (total > PS_PAYLOAD_MAX) {
+            return false;
+        }
+    }
+    *ret_bytes = total;
+    return true;
+}
+
+static bool is_redundant(const struct ps_part *part, uint64_t round,
+                         uint32_t slot, uint32_t attempt)
+{
+    return part != NULL &&
+           ps_server_conflict_is_redundant(part, round, slot, attempt);
+}
+
+static bool push_is_redundant(const struct ps_server_job *job,
+                              const struct ps_msg_push_rows *m)
+{
+    for (uint32_t i = 0; i < m->parts_count; i++) {
+        const struct ps_rec_rows *rec = &m->parts[i];
+
+        if (rec->count > 0 &&
+            !is_redundant(ps_store_find(&job->store, rec->key, rec->index),
+                          rec->round, m->slot, m->retry)) {
+            return false;
+        }
+    }
+    return true;
+}
+
+int ps_server_rows_check_payload(struct ps_server *s,
+                                 struct ps_server_session *p,
+                                 const struct ps_msg *msg, uint64_t len,
+                                 struct ps_server_slot **ret_slot)
+{
+    bool push = msg->code == PS_MSG_PUSH_ROWS;
+    uint64_t gen = push ? msg->push_rows.gen : msg->pull_rows.gen;
+    uint32_t slot = push ? msg->push_rows.slot : msg->pull_rows.slot;
+    uint64_t total;
+
+    if (!blocks_bytes(push ? msg->push_rows.parts : msg->pull_rows.parts,
+                      push ? msg->push_rows.parts_count
+                           : msg->pull_rows.parts_count,
+                      push, &total) ||
+        total != len) {
+        return PS_E_PROTO;
+    }
+    if (!ps_link_is_new(p->link, msg->seq)) {
+        return PS_E_EXIST;
+    }
+    struct ps_server_job *job = ps_server_job_find(s, gen);
+
+    if (job == NULL) {
+        return PS_E_NOJOB;
+    }
+    int rc = ps_server_job_find_slot(job, p, slot, ret_slot);
+    if (rc != 0 || !push) {
+        return rc;
+    }
+    if (!ps_credit_admits(ps_server_credit_get(s, p, gen), len)) {
+        return PS_E_FULL;
+    }
+    return push_is_redundant(job, &msg->push_rows) ? PS_E_EXIST : 0;
+}
+
+static struct ps_rec_part part_record(const struct ps_rec_rows *r)
+{
+    return (struct ps_rec_part){.key = r->key,
+                                .index = r->index,
+                                .round = r->round,
+                                .dtype = r->dtype,
+                                .count = r->count};
+}
+
+/* All parts of a message for one reason. */
+static void refuse_rows(struct ps_server_step *st, struct ps_server_session *p,
+                        uint64_t gen, const struct ps_server_slot *slot,
+                        const struct ps_rec_rows *parts, uint32_t count, int rc)
+{
+    struct ps_server_refusal refusal;
+
+    ps_server_refusal_init(&refusal);
+    for (uint32_t i = 0; i < count; i++) {
+        struct ps_rec_part rec = part_record(&parts[i]);
+
+        ps_server_refusal_add(&refusal, &rec, rc, 0);
+    }
+    ps_server_refusal_send(st, p, gen, slot, &refusal);
+}
+
+/* Does the record agree with the partition? 0 or a PS_E_*. */
+static int check_rows_record(const struct ps_part *part,
+                             const struct ps_rec_rows *rec)
+{
+    if (part == NULL || !ps_part_has_value(part)) {
+        return PS_E_NOKEY;
+    }
+    if (part->async_slots != NULL || part->dtype != rec->dtype ||
+        part->count % rec->row_width != 0 ||
+        (part->row_width != 0 && part->row_width != rec->row_width) ||
+        rec->count > part->count / rec->row_width) {
+        return PS_E_MISMATCH;
+    }
+    return 0;
+}
+
+/* -------------------------------------------------------------------- push */
+
+/* Keeps the block: its own memory, for its frame may be shared by many. */
+static int retain_block(struct ps_server_job *job,
+                        const struct ps_rec_rows *rec,
+                        const struct ps_slice *payload, uint64_t offset,
+                        uint32_t rows_of_part, struct ps_slice *ret_slice)
+{
+    uint64_t len = ps_rows_numbers_bytes(rec->count) +
+                   ps_rows_data_bytes(rec->count, rec->row_width, rec->dtype);
+    struct ps_buf *buf;
+
+    if (ps_server_memory_alloc(job, len, &buf) != 0) {
+        return PS_E_FUTURE;
+    }
+    memcpy(buf->data, ps_slice_data(payload) + offset, len);
+    if (!ps_rows_are_valid((const uint32_t *)(const void *)buf->data,
+                           rec->count, rows_of_part)) {
+        ps_buf_unref(buf);
+        return PS_E_INVAL;
+    }
+    *ret_slice = (struct ps_slice){.buf = buf, .len = len};
+    return 0;
+}
+
+/* One part of a push. 0 when it was taken or was known. */
+static int accept_rows_part(struct ps_server_step *st,
+                            struct ps_server_slot *slot,
+                            const struct ps_msg_push_rows *m,
+                            const struct ps_rec_rows *rec,
+                            const struct ps_slice *payload, uint64_t offset,
+                            struct ps_server_conflict *others)
+{
+    struct ps_server_job *job = slot->job;
+    struct ps_part *part = ps_store_find(&job->store, rec->key, rec->index);
+    struct ps_slice block = {0};
+
+    if (rec->round == 0) {
+        return PS_E_INVAL;
+    }
+    if (part != NULL && rec->round <= part->version) {
+        ps_server_reply_part(st, slot, part, false, part->version);
+        return 0;
+    }
+    int rc = ps_server_conflict_check_retry(st, job, part, rec->round,
+                                            m->retry);
+    if (rc != 0) {
+        return rc;
+    }
+    if (is_redundant(part, rec->round, slot->index, m->retry)) {
+        return 0; /* Answered when the round is merged. */
+    }
+    rc = check_rows_record(part, rec);
+
+    if (rc == 0 && rec->round > part->version + 1) {
+        rc = PS_E_FUTURE;
+    }
+    if (rc == 0 && m->weight != 0 &&
+        (m->reduce > PS_REDUCE_MEAN ||
+         (job->has_optimizer && (!ps_dtype_is_real(part->dtype) ||
+                                 ps_optim_rounds_per_step(&job->optim) > 1 ||
+                                 ps_optim_needs_norms(&job->optim))))) {
+        rc = PS_E_UNSUPPORTED;
+    }
+    if (rc == 0 && part->open_round != NULL && m->weight == 0 &&
+        !part->open_round->is_rows) {
+        return PS_E_MISMATCH;
+    }
+    if (rc == 0 && part->open_round != NULL && m->weight != 0 &&
+        (!part->open_round->is_rows ||
+         (part->open_round->has_request &&
+          part->open_round->reduce != m->reduce))) {
+        ps_server_conflict_raise(
+            st, job, part, rec->round,
+            &(struct ps_server_conflict){
+                .slots = {slot->index}, .slot_count = 1, .reduce = m->reduce},
+            others);
+        return PS_E_MISMATCH;
+    }
+    if (rc == 0 && part->open_round == NULL &&
+        (uint64_t)(job->store.open_round_count + 1) * job->slot_count >
+            PS_OPEN_ROUND_SLOTS_MAX) {
+        rc = PS_E_FUTURE;
+    }
+    if (rc == 0 && rec->count > 0) {
+        rc = payload == NULL || payload->buf == NULL
+                 ? PS_E_FUTURE
+                 : retain_block(job, rec, payload, offset,
+                                part->count / rec->row_width, &block);
+    }
+    if (rc != 0) {
+        return rc;
+    }
+    part->row_width = rec->row_width;
+    part->retry = m->retry; /* It is at least what was there. */
+    if (part->open_round == NULL) {
+        part->open_round = ps_store_open_round(&job->store, part,
+                                               job->slot_count);
+        part->open_round->is_rows = true;
+        part->open_round->row_counts = ps_calloc(job->slot_count,
+                                                 sizeof(uint32_t));
+        job->incomplete_rounds++;
+    }
+    struct ps_open_round *open = part->open_round;
+
+    if (m->weight == 0) {
+        ps_server_push_mark_skipped(job, open, slot->index);
+    } else {
+        open->has_request = true;
+        open->reduce = m->reduce;
+    }
+    ps_round_contribute(&open->round, slot->index,
+                        block.buf != NULL ? &block : NULL, m->weight);
+    open->row_weight += m->weight;
+    open->row_counts[slot->index] = rec->count;
+    ps_buf_unref(block.buf);
+    slot->unmerged_bytes += block.len;
+    slot->contributed_rounds++;
+    if (ps_round_is_complete(&open->round)) {
+        job->incomplete_rounds--;
+        for (uint32_t i = 0; i < job->slot_count; i++) {
+            job->slots[i].contributed_rounds--;
+        }
+        ps_server_merge_start(st, job, part);
+    }
+    return 0;
+}
+
+void ps_server_on_push_rows(struct ps_server_step *st, struct ps_server_conn *c,
+                            const struct ps_msg *msg,
+                            const struct ps_slice *payload)
+{
+    const struct ps_msg_push_rows *m = &msg->push_rows;
+    struct ps_server_session *p = c->session;
+    struct ps_server_slot *slot = NULL;
+    struct ps_server_refusal refusal;
+    uint64_t offset = 0;
+    uint64_t total;
+
+    if (!blocks_bytes(m->parts, m->parts_count, true, &total) ||
+        (total > 0) != (payload != NULL) || c->discard_reason == PS_E_PROTO ||
+        (payload != NULL && payload->buf != NULL && payload->len != total)) {
+        ps_server_session_close_bad(
+            st, c, "a push of rows and its payload do not agree");
+        return;
+    }
+    ps_credit_on_receive(ps_server_credit_get(st->s, p, m->gen), total);
+
+    struct ps_server_job *job = ps_server_job_find(st->s, m->gen);
+    int rc = job == NULL ? PS_E_NOJOB
+                         : ps_server_job_find_slot(job, p, m->slot, &slot);
+
+    if (rc == 0 && m->incarnation != p->incarnation) {
+        rc = PS_E_STALE;
+    }
+    if (rc == 0 &&
+        ((m->weight == 0 && total > 0) || m->weight > PS_WEIGHT_MAX)) {
+        rc = PS_E_INVAL;
+    }
+    if (rc == 0 && c->discard_reason == PS_E_FULL) {
+        rc = PS_E_FULL;
+    }
+    if (rc != 0) {
+        refuse_rows(st, p, m->gen, slot, m->parts, m->parts_count, rc);
+        return;
+    }
+    ps_server_credit_mark_job(job);
+    ps_server_refusal_init(&refusal);
+    if (c->discard_reason == PS_E_NOMEM) {
+        ps_server_memory_reclaim(st, slot, msg, total);
+        ps_server_refusal_set_starved(st, &refusal, slot, total);
+    }
+    for (uint32_t i = 0; i < m->parts_count; i++) {
+        const struct ps_rec_rows *rec = &m->parts[i];
+
+        rc = accept_rows_part(st, slot, m, rec, payload, offset,
+                              &refusal.conflict);
+        if (rc != 0) {
+            struct ps_rec_part part = part_record(rec);
+
+            ps_server_refusal_add(&refusal, &part, rc,
+                                  rc == PS_E_MISMATCH
+                                      ? ps_server_conflict_newer_retry(
+                                            job, rec->key, rec->index, m->retry)
+                                      : 0);
+        }
+        offset += ps_rows_numbers_bytes(rec->count) +
+                  ps_rows_data_bytes(rec->count, rec->row_width, rec->dtype);
+    }
+    ps_server_refusal_send(st, p, m->gen, slot, &refusal);
+    ps_server_credit_send_if_due(st, p, slot);
+}
+
+/* ------------------------------------------------------------------- merge */
+
+/* A round changes rows that nobody has given: without an optimizer they become
+ * zero, and some optimizers step all. */
+static bool updates_all_rows(const struct ps_server_job *job)
+{
+    return !job->has_optimizer || !ps_optim_is_lazy(&job->optim);
+}
+
+bool ps_server_rows_is_noop(const struct ps_server_job *job,
+                            const struct ps_part *part)
+{
+    return part->open_round->round.nonempty == 0 && !updates_all_rows(job);
+}
+
+/* Where the new value is made: in the old one's memory when nobody else has
+ * it and its rows stay, else in new memory. */
+static int prepare_result(struct ps_server_merge *run, bool keeps)
+{
+    struct ps_slice *value = &run->part->value;
+    struct ps_buf *buf;
+
+    if (value->buf->refs == 1) {
+        run->result = *value;
+        ps_buf_ref(value->buf);
+        return 0;
+    }
+    int rc = ps_server_memory_alloc(run->job, value->len, &buf);
+
+    if (rc != 0) {
+        return rc;
+    }
+    if (keeps) {
+        memcpy(buf->data, ps_slice_data(value), value->len);
+    }
+    run->result = (struct ps_slice){.buf = buf, .len = value->len};
+    return 0;
+}
+
+int ps_server_rows_plan_merge(struct ps_server_merge *run,
+                              struct ps_compute **ret_compute)
+{
+    struct ps_server_job *job = run->job;
+    struct ps_part *part = run->part;
+    const struct ps_open_round *open = part->open_round;
+    const struct ps_round *round = &open->round;
+    uint32_t all = updates_all_rows(job) ? part->count / part->row_width : 0;
+    int rc = prepare_result(run, true);
+    struct ps_rows_sum sum;
+    struct ps_compute *c;
+    uint32_t rows;
+
+    if (rc != 0) {
+        return rc;
+    }
+    c = ps_compute_new(run->token, round->nonempty, 2 + PS_PART_STATES);
+    ps_rows_sum_init(&sum, part->dtype, part->row_width, round->size);
+    for (uint32_t i = 0; i < round->size; i++) {
+        const struct ps_slice *block = &round->contributions[i];
+
+        if (block->buf == NULL) {
+            continue;
+        }
+        rows = open->row_counts[i];
+        ps_rows_sum_add(
+            &sum, i, (const uint32_t *)(const void *)ps_slice_data(block), rows,
+            ps_slice_data(block) + ps_rows_numbers_bytes(rows));
+        ps_compute_pin(c, block->buf);
+    }
+    rc = ps_rows_sum_plan(&sum, all, c, &rows);
+    ps_rows_sum_fini(&sum);
+    if (rc != 0) {
+        ps_compute_free(c);
+        ps_buf_unref(run->result.buf);
+        run->result = (struct ps_slice){0};
+        return rc;
+    }
+    c->job.op = PS_JOB_SUM;
+    c->job.divide_by = open->reduce == PS_REDUCE_MEAN ? open->row_weight : 1;
+    c->job.dst = ps_slice_data(&run->result);
+    ps_compute_pin(c, run->result.buf);
+    *ret_compute = c;
+    return 0;
+}
+
+/* -------------------------------------------------------------------- pull */
+
+/* PS_E_NOMEM: nothing has happened. */
+static int send_rows(struct ps_server_step *st,
+                     const struct ps_server_slot *slot,
+                     const struct ps_part *part,
+                     const struct ps_waiting_row_pull *w)
+{
+    const uint32_t *row = w->row_numbers.buf == NULL
+                              ? NULL
+                              : (const uint32_t *)(const void *)ps_slice_data(
+                                    &w->row_numbers);
+    uint32_t count = w->row_count;
+    struct ps_server_session *p = ps_server_slot_session(slot);
+    size_t bytes = w->row_width * ps_dtype_size(part->dtype);
+    uint64_t len = ps_rows_data_bytes(count, w->row_width, part->dtype);
+    struct ps_slice slice = {0};
+    struct ps_rec_rows rec = {
+        .key = part->key,
+        .index = part->index,
+        .round = part->version,
+        .dtype = part->dtype,
+        .row_width = w->row_width,
+        .count = count,
+    };
+    struct ps_msg m = {.code = PS_MSG_ROWS,
+                       .rows = {.gen = slot->job->gen,
+                                .epoch = st->s->epoch,
+                                .request = w->request,
+                                .parts = &rec,
+                                .parts_count = 1,
+                                .all_skipped = part->all_skipped}};
+
+    if (p == NULL) {
+        return 0; /* It will ask again when it comes. */
+    }
+    if (len > 0) {
+        int rc = ps_server_memory_alloc(slot->job, len, &slice.buf);
+
+        if (rc != 0) {
+            return rc;
+        }
+        slice.len = len;
+        memset(slice.buf->data + len - 8, 0, 8); /* What fills it up. */
+        for (uint32_t i = 0; i < count; i++) {
+            memcpy(slice.buf->data + i * bytes,
+                   ps_slice_data(&part->value) + row[i] * bytes, bytes);
+        }
+    }
+    ps_server_session_send(st, p, ps_packet_new(&m, &slice, len > 0 ? 1 : 0));
+    ps_buf_unref(slice.buf);
+    return 0;
+}
+
+/* May rows be read now? Not while they are being written. */
+static bool is_readable(const struct ps_part *part, uint64_t least)
+{
+    return part->version >= least && part->merge == NULL;
+}
+
+void ps_server_rows_reply_waiting(struct ps_server_step *st,
+                                  struct ps_server_job *job,
+                                  struct ps_part *part)
+{
+    struct ps_list_node *n = ps_list_first(&part->waiting_row_pulls);
+
+    while (n != NULL && ps_part_has_value(part)) {
+        struct ps_waiting_row_pull *w = PS_CONTAINER(
+            n, struct ps_waiting_row_pull, node);
+
+        n = ps_list_next(&part->waiting_row_pulls, n);
+        if (!is_readable(part, w->min_version)) {
+            continue;
+        }
+        if (send_rows(st, &job->slots[w->slot], part, w) != 0) {
+            struct ps_server_session *p = ps_server_slot_session(
+                &job->slots[w->slot]);
+            struct ps_rec_rows rec = {.key = part->key,
+                                      .index = part->index,
+                                      .round = w->min_version,
+                                      .dtype = part->dtype,
+                                      .row_width = w->row_width,
+                                      .count = w->row_count};
+
+            refuse_rows(st, p, job->gen, &job->slots[w->slot], &rec, 1,
+                        PS_E_FUTURE);
+        }
+        ps_store_remove_row_pull(&job->store, w);
+    }
+}
+
+static int accept_row_pull(struct ps_server_step *st,
+                           struct ps_server_slot *slot,
+                           const struct ps_msg_pull_rows *m,
+                           const struct ps_rec_rows *rec,
+                           const struct ps_slice *payload)
+{
+    struct ps_store *store = &slot->job->store;
+    struct ps_part *part = ps_store_find(store, rec->key, rec->index);
+    struct ps_waiting_row_pull w = {.slot = slot->index,
+                                    .min_version = rec->round,
+                                    .request = m->request,
+                                    .row_count = rec->count,
+                                    .row_width = rec->row_width};
+    int rc = part != NULL && ps_part_has_value(part)
+                 ? check_rows_record(part, rec)
+                 : 0;
+    struct ps_buf *buf = NULL;
+
+    if (rc != 0) {
+        return rc;
+    }
+    if (rec->count > 0 && (payload == NULL || payload->buf == NULL)) {
+        return PS_E_FUTURE;
+    }
+    if (store->waiting_pull_count >= PS_WAITING_PULLS_MAX ||
+        (part == NULL && ps_map_count(store->parts) >= PS_STORE_PARTS_MAX)) {
+        return PS_E_FUTURE;
+    }
+    if (rec->count > 0) {
+        w.row_numbers = *payload;
+        if (!ps_rows_are_valid(
+                (const uint32_t *)(const void *)ps_slice_data(payload),
+                rec->count,
+                part != NULL && ps_part_has_value(part)
+                    ? part->count / rec->row_width
+                    : UINT32_MAX)) {
+            return PS_E_INVAL;
+        }
+        buf = ps_buf_ref(payload->buf);
+    }
+    part = ps_store_find_or_add(store, rec->key, rec->index);
+    if (!ps_part_has_value(part)) {
+        /* Numbers can only be judged when it is known how many rows there
+         * are: such a question is asked again. */
+        if (rec->count > 0) {
+            ps_buf_unref(buf);
+            ps_store_remove_if_empty(store, part);
+            return PS_E_FUTURE;
+        }
+        ps_store_add_row_pull(store, part, &w);
+        return 0;
+    }
+    if (is_readable(part, rec->round)) {
+        rc = send_rows(st, slot, part, &w);
+        ps_buf_unref(buf);
+        return rc != 0 ? PS_E_FUTURE : 0;
+    }
+    ps_store_add_row_pull(store, part, &w); /* Takes over the reference. */
+    return 0;
+}
+
+void ps_server_on_pull_rows(struct ps_server_step *st, struct ps_server_conn *c,
+                            const struct ps_msg *msg,
+                            const struct ps_slice *payload)
+{
+    const struct ps_msg_pull_rows *m = &msg->pull_rows;
+    struct ps_server_slot *slot = NULL;
+    uint64_t total;
+
+    if (!blocks_bytes(m->parts, m->parts_count, false, &total) ||
+        m->parts_count != 1 || (total > 0) != (payload != NULL) ||
+        c->discard_reason == PS_E_PROTO ||
+        (payload != NULL && payload->buf != NULL && payload->len != total)) {
+        ps_server_session_close_bad(st, c, "a pull of rows makes no sense");
+        return;
+    }
+    struct ps_server_job *job = ps_server_job_find(st->s, m->gen);
+    int rc = job == NULL
+                 ? PS_E_NOJOB
+                 : ps_server_job_find_slot(job, c->session, m->slot, &slot);
+
+    if (rc == 0) {
+        rc = accept_row_pull(st, slot, m, &m->parts[0], payload);
+    }
+    if (rc != 0) {
+        refuse_rows(st, c->session, m->gen, slot, m->parts, m->parts_count, rc);
+    }
+}

@@ -1,0 +1,302 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The server machine: its three calls, and what can be asked of it. What
+ * happens to jobs and peers is in the files that inner.h lists. */
+#include "core/server/inner.h"
+
+#include "base/alloc.h"
+#include "base/num.h"
+
+#include <string.h>
+
+#define DIAL_BACKOFF_MIN_DEFAULT PS_MILLIS(100)
+#define DIAL_BACKOFF_MAX_DEFAULT PS_SECONDS(5)
+#define LINGER_DEFAULT           PS_SECONDS(60)
+#define CREDIT_WINDOW_DEFAULT    (32ull * 1024 * 1024)
+
+struct ps_server *ps_server_new(const struct ps_server_options *opt,
+                                ps_time now)
+{
+    struct ps_server *s = ps_calloc(1, sizeof(*s));
+
+    s->opt = *opt;
+    if (s->opt.credit_window == 0) {
+        s->opt.credit_window = CREDIT_WINDOW_DEFAULT;
+    }
+    if (s->opt.dial_backoff_min == 0) {
+        s->opt.dial_backoff_min = DIAL_BACKOFF_MIN_DEFAULT;
+    }
+    if (s->opt.dial_backoff_max == 0) {
+        s->opt.dial_backoff_max = DIAL_BACKOFF_MAX_DEFAULT;
+    }
+    s->opt.dial_backoff_max = s->opt.dial_backoff_max < s->opt.dial_backoff_min
+                                  ? s->opt.dial_backoff_min
+                                  : s->opt.dial_backoff_max;
+    if (s->opt.link_linger == 0) {
+        s->opt.link_linger = LINGER_DEFAULT;
+    }
+    ps_rng_init(&s->rng, opt->seed);
+    s->account_limits.limit[PS_COST_MEMORY] = (struct ps_account_limit){
+        .max = ps_pool_budget(opt->pool), .option = "store.memory"};
+    ps_account_init(&s->account, PS_ACCOUNT_DAEMON, opt->name,
+                    &s->account_limits);
+    ps_server_uplink_init(s, now);
+    s->conns = ps_map_new();
+    ps_list_init(&s->handshaking);
+    ps_list_init(&s->unverified);
+    s->sessions = ps_map_new();
+    ps_heap_init(&s->session_timers);
+    ps_list_init(&s->backlogged);
+    s->jobs = ps_map_new();
+    s->merges = ps_map_new();
+    ps_list_init(&s->starved_merges);
+    ps_list_init(&s->batching_slots);
+    s->flush_at = PS_TIME_NEVER;
+    s->now = now;
+    s->read_retry_at = PS_TIME_NEVER;
+    s->pool_trim_at = PS_TIME_NEVER;
+    ps_list_init(&s->credit_check_jobs);
+    return s;
+}
+
+void ps_server_free(struct ps_server *s)
+{
+    struct ps_map_cursor c = {0};
+    struct ps_server_job *job;
+
+    if (s == NULL) {
+        return;
+    }
+    while ((job = ps_map_next(s->jobs, &c)) != NULL) {
+        ps_server_job_free(s, job);
+    }
+    ps_server_session_fini(s);
+    ps_server_uplink_fini(s);
+    ps_map_free(s->conns);
+    ps_map_free(s->sessions);
+    ps_heap_fini(&s->session_timers);
+    ps_map_free(s->jobs);
+    ps_map_free(s->merges);
+    ps_account_set_used(&s->account, PS_COST_MEMORY, 0);
+    ps_account_fini(&s->account);
+    ps_free(s);
+}
+
+/* -------------------------------------------------------------- the calls */
+
+static void server_tick(struct ps_server_step *st)
+{
+    struct ps_server *s = st->s;
+
+    ps_server_uplink_tick(st);
+    ps_server_session_tick(st);
+    if (!ps_list_empty(&s->starved_merges) && st->now >= s->starved_retry_at) {
+        ps_server_merge_retry_starved(st);
+    }
+    if (st->now >= s->flush_at) {
+        ps_server_reply_flush(st);
+    }
+    if (st->now >= s->read_retry_at) {
+        s->read_retry_at =
+            PS_TIME_NEVER; /* After an event they are asked again. */
+    }
+    if (st->now >= s->pool_trim_at) {
+        s->pool_trim_at = PS_TIME_NEVER;
+        ps_pool_trim(s->opt.pool);
+    }
+}
+
+static void begin_shutdown(struct ps_server_step *st)
+{
+    struct ps_server *s = st->s;
+
+    if (s->ending) {
+        return;
+    }
+    s->ending = true;
+    ps_server_reply_flush(st);
+    ps_server_session_close_all(st);
+    ps_server_uplink_close(st);
+}
+
+static int server_step(void *self, const struct ps_event *ev,
+                       struct ps_effects *fx)
+{
+    struct ps_server *s = self;
+    struct ps_server_step st = {.s = s, .now = ev->now, .fx = fx};
+    bool up = ps_dialer_owns_conn(&s->uplink.dialer, ev->conn);
+
+    s->now = ev->now;
+    switch (ev->type) {
+    case PS_EV_TICK:
+        server_tick(&st);
+        break;
+    case PS_EV_OPEN:
+        if (ev->open.kind == PS_CONN_DIALLED) {
+            ps_server_uplink_on_open(&st, ev->open.target, ev->conn);
+        } else {
+            ps_server_session_on_open(&st, ev->conn, ev->open.peer);
+        }
+        break;
+    case PS_EV_DIAL_FAILED:
+        ps_server_uplink_on_dial_failed(&st, ev->dial_failed.target,
+                                        ev->dial_failed.rc,
+                                        ev->dial_failed.why);
+        break;
+    case PS_EV_MSG:
+        if (up) {
+            ps_server_uplink_on_msg(&st, ev->conn, ev->msg.msg,
+                                    ev->msg.payload);
+        } else {
+            ps_server_session_on_msg(&st, ev->conn, ev->msg.msg,
+                                     ev->msg.payload, ev->msg.discard_reason);
+        }
+        break;
+    case PS_EV_STALLED:
+        if (up) {
+            ps_server_uplink_on_stalled(&st);
+        }
+        break;
+    case PS_EV_CLOSED:
+        if (up) {
+            ps_server_uplink_on_closed(&st, ev->conn, ev->closed.rc);
+        } else {
+            ps_server_session_on_closed(&st, ev->conn);
+        }
+        break;
+    case PS_EV_COMPUTED:
+        ps_server_merge_on_computed(&st, ev->computed.token, ev->computed.rc);
+        break;
+    case PS_EV_DRAIN:
+        s->draining = true;
+        ps_server_uplink_announce_drain(&st);
+        break;
+    case PS_EV_SHUTDOWN:
+        begin_shutdown(&st);
+        break;
+    case PS_EV_SENT:
+    case PS_EV_PROBED:
+    case PS_EV_REGION:
+    case PS_EV_RESIDUAL_SEGMENT:
+    case PS_EV_OPS:
+        break;
+    }
+    ps_server_credit_unblock_jobs(&st);
+    return s->uplink.name_lost ? PS_E_CONFIG : 0;
+}
+
+static ps_time server_deadline(const void *self)
+{
+    const struct ps_server *s = self;
+    ps_time at = ps_time_min(ps_server_uplink_deadline(s),
+                             ps_server_session_deadline(s));
+
+    if (!ps_list_empty(&s->starved_merges)) {
+        at = ps_time_min(at, s->starved_retry_at);
+    }
+    at = ps_time_min(ps_time_min(at, s->flush_at), s->pool_trim_at);
+    return ps_time_min(at, s->read_retry_at);
+}
+
+static int server_payload(void *self, ps_conn_id conn, const struct ps_msg *msg,
+                          uint64_t len, struct ps_slice *ret_slice)
+{
+    struct ps_server *s = self;
+
+    return ps_dialer_owns_conn(&s->uplink.dialer, conn)
+               ? ps_server_uplink_payload(s, msg, len, ret_slice)
+               : ps_server_session_payload(s, conn, msg, len, ret_slice);
+}
+
+struct ps_machine ps_server_machine(struct ps_server *s)
+{
+    static const struct ps_machine_ops ops = {
+        .step = server_step,
+        .deadline = server_deadline,
+        .payload = server_payload,
+    };
+
+    return (struct ps_machine){.ops = &ops, .self = s, .account = &s->account};
+}
+
+/* -------------------------------------------------------------- questions */
+
+bool ps_server_is_ready(const struct ps_server *s)
+{
+    return ps_dialer_is_connected(&s->uplink.dialer);
+}
+
+uint64_t ps_server_residue(const struct ps_server *s)
+{
+    struct ps_map_cursor c = {0};
+    const struct ps_server_job *job;
+    uint64_t n = 0;
+
+    while ((job = ps_map_next(s->jobs, &c)) != NULL) {
+        n += ps_map_count(job->store.parts) + job->store.open_round_count +
+             job->store.waiting_pull_count;
+    }
+    return n;
+}
+
+void ps_server_stats(const struct ps_server *s, struct ps_server_stats *ret)
+{
+    struct ps_map_cursor c = {0};
+    const struct ps_server_job *job;
+    const struct ps_server_session *p;
+
+    *ret = (struct ps_server_stats){
+        .rounds = s->rounds,
+        .bytes_in = s->bytes_in,
+        .bytes_out = s->bytes_out,
+        .resent = s->resent_closed + ps_link_resent(s->uplink.dialer.link),
+        .refused_parts = s->refused_parts,
+    };
+    while ((job = ps_map_next(s->jobs, &c)) != NULL) {
+        ret->stored_bytes += job->store.stored_bytes;
+        ret->waiting_requests += job->store.open_round_count +
+                                 job->store.waiting_pull_count;
+        for (uint32_t i = 0; i < job->slot_count; i++) {
+            ret->unmerged_bytes += job->slots[i].unmerged_bytes;
+        }
+    }
+    c = (struct ps_map_cursor){0};
+    while ((p = ps_map_next(s->sessions, &c)) != NULL) {
+        ret->resent += ps_link_resent(p->link);
+    }
+}
+
+bool ps_server_peek(const struct ps_server *s, uint64_t gen, uint32_t key,
+                    uint32_t index, uint64_t *ret_version,
+                    const struct ps_slice **ret_value)
+{
+    const struct ps_server_job *job = ps_server_job_find(s, gen);
+    const struct ps_part *part = job != NULL
+                                     ? ps_store_find(&job->store, key, index)
+                                     : NULL;
+
+    if (part == NULL) {
+        return false;
+    }
+    *ret_version = part->version;
+    *ret_value = ps_part_has_value(part) ? &part->value : NULL;
+    return true;
+}
+
+uint64_t ps_server_unmerged_bytes(const struct ps_server *s, uint64_t gen,
+                                  uint32_t slot)
+{
+    const struct ps_server_job *job = ps_server_job_find(s, gen);
+
+    return job != NULL && slot < job->slot_count
+               ? job->slots[slot].unmerged_bytes
+               : 0;
+}
+
+bool ps_server_round_lacks_slot(const struct ps_server *s, uint64_t gen,
+                                uint32_t slot)
+{
+    const struct ps_server_job *job = ps_server_job_find(s, gen);
+
+    return job != NULL && slot < job->slot_count &&
+           job->slots[slot].contributed_rounds < job->incomplete_rounds;
+}

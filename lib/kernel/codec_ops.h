@@ -1,0 +1,44 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Loops of codecs in one instruction set: what codec.c calls and
+ * codec_loops.inc has. Private to this folder. Lengths are in elements; codes
+ * begin at a byte and cover whole bytes, zeros behind the last element. */
+#pragma once
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* Dithering of one vector. */
+struct ps_codec_dither {
+    float norm;
+    uint32_t levels;
+    unsigned width; /* Bits: 2, 4 or 8. */
+    bool natural;
+    uint32_t stream[2];
+};
+
+struct ps_codec_ops {
+    void (*add)(float *acc, const float *sum, size_t n);
+    void (*move)(float *acc, float *moment, const float *sum, size_t n,
+                 float mu, bool feedback);
+    void (*to_2bit)(float *acc, size_t n, float t, uint8_t *code);
+    void (*of_2bit)(const uint8_t *code, size_t n, float t, float *out);
+    void (*to_1bit)(float *acc, size_t n, float t, uint8_t *code);
+    void (*to_sign)(float *acc, size_t n, float s, uint8_t *code);
+    /* `one` for a set bit, else `zero`. */
+    void (*of_bits)(const uint8_t *code, size_t n, float zero, float one,
+                    float *out);
+    void (*to_fp16)(float *acc, size_t n, uint8_t *code);
+    void (*of_fp16)(const uint8_t *code, size_t n, float *out);
+    void (*to_bf16)(float *acc, size_t n, uint8_t *code);
+    void (*of_bf16)(const uint8_t *code, size_t n, float *out);
+    double (*sum_abs)(const float *x, size_t n);
+    double (*length)(const float *x, size_t n); /* sqrt(sum x*x) */
+    uint32_t (*max_abs_bits)(const float *x, size_t n);
+    void (*to_dither)(const struct ps_codec_dither *d, float *acc, size_t n,
+                      uint32_t from, uint8_t *code);
+    void (*of_dither)(const struct ps_codec_dither *d, const uint8_t *code,
+                      size_t n, float *out);
+    /* Residuals that are not finite become zero. */
+    void (*clean)(float *acc, size_t n);
+};

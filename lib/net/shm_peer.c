@@ -1,0 +1,211 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "net/shm_peer.h"
+
+#include "base/buf.h"
+#include "base/map.h"
+#include "kernel/kernel.h"
+#include "net/local.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/types.h>
+#include <sys/uio.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+/* Abstract names begin with a zero byte and end with the length. */
+static int fill_abstract_name(const char *address, struct sockaddr_un *sa,
+                              socklen_t *ret_len)
+{
+    size_t cap = sizeof(sa->sun_path) - 1;
+    int n;
+
+    memset(sa, 0, sizeof(*sa));
+    sa->sun_family = AF_UNIX;
+    n = snprintf(sa->sun_path + 1, cap, "pskv-server/%s", address);
+    if (n < 0 || (size_t)n >= cap) {
+        return PS_E_TOOBIG;
+    }
+    *ret_len = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 +
+                           (size_t)n);
+    return 0;
+}
+
+static int open_socket(void)
+{
+    return socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+}
+
+int ps_shm_listen(const char *address, int backlog, int *ret_fd)
+{
+    struct sockaddr_un sa;
+    socklen_t len;
+    int rc = fill_abstract_name(address, &sa, &len);
+    int fd;
+
+    if (rc != 0) {
+        return rc;
+    }
+    fd = open_socket();
+    if (fd < 0) {
+        return ps_err_from_errno(errno);
+    }
+    if (bind(fd, (struct sockaddr *)&sa, len) != 0 ||
+        listen(fd, backlog) != 0) {
+        rc = errno == EADDRINUSE ? PS_E_EXIST : ps_err_from_errno(errno);
+        close(fd);
+        return rc;
+    }
+    *ret_fd = fd;
+    return 0;
+}
+
+bool ps_shm_peer_is_trusted(int fd)
+{
+    struct ps_local_peer peer;
+
+    return ps_local_peer(fd, &peer) == 0 &&
+           (peer.uid == geteuid() || peer.uid == 0);
+}
+
+int ps_shm_dial(const char *address, int *ret_fd)
+{
+    struct sockaddr_un sa;
+    socklen_t len;
+    int rc = fill_abstract_name(address, &sa, &len);
+    int fd;
+
+    if (rc != 0) {
+        return rc;
+    }
+    fd = open_socket();
+    if (fd < 0) {
+        return ps_err_from_errno(errno);
+    }
+    /* It is connected at once or not at all: a full backlog is a failure. */
+    if (connect(fd, (struct sockaddr *)&sa, len) != 0) {
+        rc = PS_E_UNREACH;
+    } else if (!ps_shm_peer_is_trusted(fd)) {
+        rc = PS_E_PERM;
+    }
+    if (rc != 0) {
+        close(fd);
+        return rc;
+    }
+    *ret_fd = fd;
+    return 0;
+}
+
+uint32_t ps_shm_peer_process(int fd)
+{
+    struct ps_local_peer peer;
+    uint8_t byte;
+    struct iovec here = {&byte, 1};
+    struct iovec there = {NULL, 1};
+
+    if (ps_local_peer(fd, &peer) != 0 || peer.pid == 0) {
+        return 0;
+    }
+    /* Nothing lies at NULL. Who may not look is told that before. */
+    if (process_vm_readv((pid_t)peer.pid, &here, 1, &there, 1, 0) >= 0 ||
+        errno != EFAULT) {
+        return 0;
+    }
+    return peer.pid;
+}
+
+/* A sender keeps what it points at until we have it or it has closed its end.
+ * So what was read while the end was open is good; and a process whose end is
+ * open has not ended, and its number is its own. */
+static bool is_peer_connected(int fd)
+{
+    struct pollfd p = {.fd = fd};
+
+    return poll(&p, 1, 0) >= 0 && (p.revents & (POLLHUP | POLLERR)) == 0;
+}
+
+/* Addresses of processes end below the topmost bit. */
+#define IN_ARENA     (UINT64_C(1) << 63)
+#define OFFSET_BITS  40u
+#define OFFSET_LIMIT (UINT64_C(1) << OFFSET_BITS)
+#define ARENA_LIMIT  (UINT64_C(1) << (63 - OFFSET_BITS))
+
+uint64_t ps_shm_arena_address(uint32_t arena, uint64_t offset)
+{
+    if (arena == 0 || arena >= ARENA_LIMIT || offset >= OFFSET_LIMIT) {
+        return 0;
+    }
+    return IN_ARENA | (uint64_t)arena << OFFSET_BITS | offset;
+}
+
+int ps_shm_map_arena(int arena_fd, struct ps_buf **ret_buf,
+                     const char **ret_why)
+{
+    struct stat st;
+
+    if (fstat(arena_fd, &st) != 0 || st.st_size <= 0) {
+        close(arena_fd);
+        *ret_why = "an arena without a size";
+        return PS_E_INVAL;
+    }
+    return ps_local_map(arena_fd, (uint64_t)st.st_size, ret_buf, ret_why);
+}
+
+static bool read_arena(const struct ps_shm_peer *peer,
+                       const struct ps_shm_ref *piece, void *dst)
+{
+    uint64_t number = (piece->address & ~IN_ARENA) >> OFFSET_BITS;
+    uint64_t offset = piece->address & (OFFSET_LIMIT - 1);
+    const struct ps_buf *b = peer->arenas == NULL
+                                 ? NULL
+                                 : ps_map_get(peer->arenas, number);
+
+    if (b == NULL || offset > b->size || piece->len > b->size - offset) {
+        return false;
+    }
+    ps_kernel_copy_part(dst, b->data + offset, piece->len);
+    return true;
+}
+
+static bool read_process(const struct ps_shm_peer *peer,
+                         const struct ps_shm_ref *piece, uint8_t *dst)
+{
+    uint64_t got = 0;
+
+    while (peer->process != 0 && got < piece->len) {
+        struct iovec here = {dst + got, piece->len - got};
+        struct iovec there = {(void *)(uintptr_t)(piece->address + got),
+                              piece->len - got};
+        ssize_t n = process_vm_readv((pid_t)peer->process, &here, 1, &there, 1,
+                                     0);
+
+        if (n <= 0) {
+            return false;
+        }
+        got += (uint64_t)n;
+    }
+    return got == piece->len;
+}
+
+int ps_shm_read(const struct ps_shm_peer *peer, const struct ps_shm_ref *pieces,
+                unsigned count, void *dst)
+{
+    uint8_t *to = dst;
+    bool ok = true;
+
+    for (unsigned i = 0; ok && i < count; i++) {
+        ok = (pieces[i].address & IN_ARENA) != 0
+                 ? read_arena(peer, &pieces[i], to)
+                 : read_process(peer, &pieces[i], to);
+        to += pieces[i].len;
+    }
+    if (!is_peer_connected(peer->fd)) {
+        return PS_E_CLOSED;
+    }
+    return ok ? 0 : PS_E_PROTO;
+}

@@ -1,0 +1,496 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "proto/msg_codec.h"
+
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "proto/field.h"
+#include "proto/scan.h"
+#include "proto/shape.h"
+
+/* First chunk of the decoder's zone, kept from frame to frame: most frames
+ * need no other. */
+#define ZONE_BYTES (16u * 1024u)
+
+#define BIT(id)    (UINT64_C(1) << (id))
+
+struct ps_decoder {
+    msgpack_zone zone;
+};
+
+/* ----------------------------------------------------------------- encode */
+
+static size_t bound_scalar(enum ps_shape_type type, const void *at)
+{
+    const char *text;
+
+    switch (type) {
+    case PS_SHAPE_STR:
+        text = *(const char *const *)at;
+        return 5 + (text != NULL ? strlen(text) : 0);
+    case PS_SHAPE_BIN:
+        return 5 + (size_t)((const struct ps_bytes *)at)->len;
+    case PS_SHAPE_BOOL:
+    case PS_SHAPE_U8:
+    case PS_SHAPE_U16:
+    case PS_SHAPE_U32:
+    case PS_SHAPE_U64:
+    case PS_SHAPE_I32:
+    case PS_SHAPE_I64:
+    case PS_SHAPE_F64:
+    case PS_SHAPE_LIST:
+        break;
+    }
+    return 9;
+}
+
+static size_t bound_field(const struct ps_shape_field *f, const void *base)
+{
+    size_t sum = 5;
+
+    if (f->type != PS_SHAPE_LIST) {
+        return bound_scalar(f->type, ps_shape_at(f, base));
+    }
+    for (uint32_t i = 0; i < ps_shape_count(f, base); i++) {
+        const void *at = ps_shape_element(f, base, i);
+
+        if (f->record == NULL) {
+            sum += bound_scalar(f->of, at);
+            continue;
+        }
+        sum += 5;
+        for (size_t j = 0; j < f->record->field_count; j++) {
+            sum += bound_field(&f->record->fields[j], at);
+        }
+    }
+    return sum;
+}
+
+size_t ps_msg_encoded_bound(const struct ps_msg *msg)
+{
+    const struct ps_shape_msg *shape = ps_shape_of(msg->code);
+    size_t sum = PS_FRAME_PREFIX + 5;
+
+    assert(shape != NULL);
+    for (size_t i = 0; i < shape->field_count; i++) {
+        sum += 1 + bound_field(&shape->fields[i], msg);
+    }
+    return sum;
+}
+
+/* Bit for bit, so that -0 and NaN arrive as what they are. */
+static bool same_bits(double a, double b)
+{
+    uint64_t x;
+    uint64_t y;
+
+    memcpy(&x, &a, sizeof(x));
+    memcpy(&y, &b, sizeof(y));
+    return x == y;
+}
+
+/* What absence means need not be sent. */
+static bool is_default(const struct ps_shape_field *f, const void *base)
+{
+    const void *at = ps_shape_at(f, base);
+    const char *text;
+
+    if (f->required) {
+        return false;
+    }
+    switch (f->type) {
+    case PS_SHAPE_BOOL:
+    case PS_SHAPE_U8:
+    case PS_SHAPE_U16:
+    case PS_SHAPE_U32:
+    case PS_SHAPE_U64:
+        return ps_shape_get_u64(f->type, at) == f->default_.u;
+    case PS_SHAPE_I32:
+    case PS_SHAPE_I64:
+        return ps_shape_get_i64(f->type, at) == f->default_.i;
+    case PS_SHAPE_F64:
+        return same_bits(*(const double *)at, f->default_.f);
+    case PS_SHAPE_STR:
+        text = *(const char *const *)at;
+        return strcmp(text != NULL ? text : "", f->default_.s) == 0;
+    case PS_SHAPE_BIN:
+        return ((const struct ps_bytes *)at)->len == 0;
+    case PS_SHAPE_LIST:
+        return ps_shape_count(f, base) == 0;
+    }
+    return false;
+}
+
+static void put_scalar(struct ps_field_out *out, enum ps_shape_type type,
+                       const void *at, uint32_t max)
+{
+    switch (type) {
+    case PS_SHAPE_BOOL:
+        ps_field_put_bool(out, *(const bool *)at);
+        break;
+    case PS_SHAPE_U8:
+    case PS_SHAPE_U16:
+    case PS_SHAPE_U32:
+    case PS_SHAPE_U64:
+        ps_field_put_u64(out, ps_shape_get_u64(type, at));
+        break;
+    case PS_SHAPE_I32:
+    case PS_SHAPE_I64:
+        ps_field_put_i64(out, ps_shape_get_i64(type, at));
+        break;
+    case PS_SHAPE_F64:
+        ps_field_put_f64(out, *(const double *)at);
+        break;
+    case PS_SHAPE_STR:
+        ps_field_put_str(out, *(const char *const *)at, max);
+        break;
+    case PS_SHAPE_BIN:
+        ps_field_put_bin(out, *(const struct ps_bytes *)at, max);
+        break;
+    case PS_SHAPE_LIST:
+        assert(false); /* Not a scalar. */
+    }
+}
+
+static void put_field(struct ps_field_out *out, const struct ps_shape_field *f,
+                      const void *base, uint16_t version);
+
+/* As an array of the fields that the peer knows; later ones stand last. */
+static void put_record(struct ps_field_out *out,
+                       const struct ps_shape_record *r, const void *base,
+                       uint16_t version)
+{
+    uint32_t known = 0;
+
+    while (known < r->field_count && r->fields[known].since <= version) {
+        known++;
+    }
+    ps_field_put_array(out, known, known);
+    for (uint32_t i = 0; i < known; i++) {
+        put_field(out, &r->fields[i], base, version);
+    }
+}
+
+static void put_field(struct ps_field_out *out, const struct ps_shape_field *f,
+                      const void *base, uint16_t version)
+{
+    const void *at = ps_shape_at(f, base);
+
+    if (f->values != NULL &&
+        !ps_shape_value_known(f->values, *(const uint8_t *)at) &&
+        out->rc == 0) {
+        out->rc = PS_E_INVAL;
+    }
+    if (f->type != PS_SHAPE_LIST) {
+        put_scalar(out, f->type, at, f->max);
+        return;
+    }
+    uint32_t count = ps_shape_count(f, base);
+
+    ps_field_put_array(out, count, f->max);
+    for (uint32_t i = 0; i < count && out->rc == 0; i++) {
+        const void *element = ps_shape_element(f, base, i);
+
+        if (f->record != NULL) {
+            put_record(out, f->record, element, version);
+        } else {
+            put_scalar(out, f->of, element, 0);
+        }
+    }
+}
+
+int ps_msg_encode(const struct ps_msg *msg, uint16_t version,
+                  uint64_t payload_len, uint8_t *out, size_t cap,
+                  size_t *ret_len)
+{
+    const struct ps_shape_msg *shape = ps_shape_of(msg->code);
+    struct ps_field_out header;
+    uint64_t send = 0; /* Ids of the fields that travel. */
+    int rc;
+
+    assert(shape != NULL);
+    if (payload_len > 0 && shape->payload == PS_PAYLOAD_NONE) {
+        return PS_E_INVAL;
+    }
+    if (cap < PS_FRAME_PREFIX) {
+        return PS_E_FULL;
+    }
+    rc = ps_frame_check_payload(shape->payload, payload_len);
+    if (rc != 0) {
+        return rc; /* The receiver would cut the connection. */
+    }
+    for (size_t i = 0; i < shape->field_count; i++) {
+        const struct ps_shape_field *f = &shape->fields[i];
+
+        if (f->since <= version && !is_default(f, msg)) {
+            send |= BIT(f->id);
+        }
+    }
+    ps_field_out_init(&header, out + PS_FRAME_PREFIX, cap - PS_FRAME_PREFIX);
+    ps_field_put_map(&header, (uint32_t)__builtin_popcountll(send));
+    for (size_t i = 0; i < shape->field_count && header.rc == 0; i++) {
+        const struct ps_shape_field *f = &shape->fields[i];
+
+        if ((send & BIT(f->id)) != 0) {
+            ps_field_put_u64(&header, f->id);
+            put_field(&header, f, msg, version);
+        }
+    }
+    if (header.rc != 0) {
+        return header.rc;
+    }
+    /* The generator has checked that the greatest value fits. */
+    assert(header.len <= shape->header_max);
+    ps_frame_build(out, &(struct ps_frame_prefix){
+                            .version = PS_FRAME_VERSION,
+                            .code = (uint8_t)msg->code,
+                            .header_len = (uint32_t)header.len,
+                            .payload_len = payload_len,
+                        });
+    *ret_len = PS_FRAME_PREFIX + header.len;
+    return 0;
+}
+
+/* ----------------------------------------------------------------- decode */
+
+struct ps_decoder *ps_decoder_new(void)
+{
+    struct ps_decoder *d = malloc(sizeof(*d));
+
+    if (d == NULL) {
+        return NULL;
+    }
+    if (!msgpack_zone_init(&d->zone, ZONE_BYTES)) {
+        free(d);
+        return NULL;
+    }
+    return d;
+}
+
+void ps_decoder_free(struct ps_decoder *d)
+{
+    if (d == NULL) {
+        return;
+    }
+    msgpack_zone_destroy(&d->zone);
+    free(d);
+}
+
+static uint64_t unsigned_max(enum ps_shape_type type)
+{
+    return type == PS_SHAPE_U64 ? UINT64_MAX : BIT(8 * ps_shape_size(type)) - 1;
+}
+
+static void get_scalar(struct ps_field_in *in, enum ps_shape_type type,
+                       const msgpack_object *o, uint32_t max, void *at)
+{
+    switch (type) {
+    case PS_SHAPE_BOOL:
+        *(bool *)at = ps_field_get_bool(in, o);
+        break;
+    case PS_SHAPE_U8:
+    case PS_SHAPE_U16:
+    case PS_SHAPE_U32:
+    case PS_SHAPE_U64:
+        ps_shape_set_u64(type, at, ps_field_get_u64(in, o, unsigned_max(type)));
+        break;
+    case PS_SHAPE_I32:
+        ps_shape_set_i64(type, at,
+                         ps_field_get_i64(in, o, INT32_MIN, INT32_MAX));
+        break;
+    case PS_SHAPE_I64:
+        ps_shape_set_i64(type, at,
+                         ps_field_get_i64(in, o, INT64_MIN, INT64_MAX));
+        break;
+    case PS_SHAPE_F64:
+        *(double *)at = ps_field_get_f64(in, o);
+        break;
+    case PS_SHAPE_STR:
+        *(const char **)at = ps_field_get_str(in, o, max);
+        break;
+    case PS_SHAPE_BIN:
+        *(struct ps_bytes *)at = ps_field_get_bin(in, o, max);
+        break;
+    case PS_SHAPE_LIST:
+        assert(false); /* Not a scalar. */
+    }
+}
+
+static void set_default(const struct ps_shape_field *f, void *base)
+{
+    void *at = (char *)base + f->offset;
+
+    switch (f->type) {
+    case PS_SHAPE_BOOL:
+    case PS_SHAPE_U8:
+    case PS_SHAPE_U16:
+    case PS_SHAPE_U32:
+    case PS_SHAPE_U64:
+        ps_shape_set_u64(f->type, at, f->default_.u);
+        break;
+    case PS_SHAPE_I32:
+    case PS_SHAPE_I64:
+        ps_shape_set_i64(f->type, at, f->default_.i);
+        break;
+    case PS_SHAPE_F64:
+        *(double *)at = f->default_.f;
+        break;
+    case PS_SHAPE_STR:
+        *(const char **)at = f->default_.s;
+        break;
+    case PS_SHAPE_BIN:
+    case PS_SHAPE_LIST:
+        break; /* Empty, as the message began. */
+    }
+}
+
+static void get_field(struct ps_field_in *in, const struct ps_shape_field *f,
+                      const msgpack_object *o, void *base);
+
+static void get_record(struct ps_field_in *in, const struct ps_shape_record *r,
+                       const msgpack_object *o, void *base)
+{
+    /* Longer ones come from newer peers; what we do not know is skipped. */
+    msgpack_object_array values = ps_field_get_array(in, o, UINT32_MAX);
+
+    for (uint32_t i = 0; i < r->field_count && in->rc == 0; i++) {
+        if (i < values.size) {
+            get_field(in, &r->fields[i], &values.ptr[i], base);
+        } else if (r->fields[i].required) {
+            in->rc = PS_E_PROTO;
+        } else {
+            set_default(&r->fields[i], base);
+        }
+    }
+}
+
+static void get_list(struct ps_field_in *in, const struct ps_shape_field *f,
+                     const msgpack_object *o, void *base)
+{
+    msgpack_object_array values = ps_field_get_array(in, o, f->max);
+    size_t size = ps_shape_element_size(f);
+    char *elements;
+
+    if (values.size == 0) {
+        return;
+    }
+    elements = ps_field_alloc(in, values.size * size);
+    for (uint32_t i = 0; i < values.size && in->rc == 0; i++) {
+        if (f->record != NULL) {
+            get_record(in, f->record, &values.ptr[i], elements + i * size);
+        } else {
+            get_scalar(in, f->of, &values.ptr[i], 0, elements + i * size);
+        }
+    }
+    memcpy((char *)base + f->offset, &elements, sizeof(elements));
+    memcpy((char *)base + f->offset_count, &values.size, sizeof(values.size));
+}
+
+static void get_field(struct ps_field_in *in, const struct ps_shape_field *f,
+                      const msgpack_object *o, void *base)
+{
+    void *at = (char *)base + f->offset;
+
+    if (f->type == PS_SHAPE_LIST) {
+        get_list(in, f, o, base);
+        return;
+    }
+    if (f->is_text) {
+        *(const char **)at = ps_field_get_text(in, o, f->max);
+        return;
+    }
+    get_scalar(in, f->type, o, f->max, at);
+    if (f->values != NULL && in->rc == 0 &&
+        !ps_shape_value_known(f->values, *(const uint8_t *)at)) {
+        in->rc = PS_E_PROTO;
+    }
+}
+
+static const struct ps_shape_field *find_field(const struct ps_shape_msg *s,
+                                               uint64_t id)
+{
+    for (size_t i = 0; i < s->field_count; i++) {
+        if (s->fields[i].id == id) {
+            return &s->fields[i];
+        }
+    }
+    return NULL;
+}
+
+/* The map of a message: each id at most once, known ones into `msg`. */
+static void get_message(struct ps_field_in *in, const struct ps_shape_msg *s,
+                        const msgpack_object_map *map, struct ps_msg *msg)
+{
+    uint64_t seen = 0;
+
+    for (uint32_t i = 0; i < map->size && in->rc == 0; i++) {
+        uint64_t id = ps_field_get_u64(in, &map->ptr[i].key, 63);
+        const struct ps_shape_field *f = find_field(s, id);
+
+        if (in->rc == 0 && (id == 0 || (seen & BIT(id)) != 0)) {
+            in->rc = PS_E_PROTO;
+        }
+        seen |= BIT(id);
+        if (f != NULL) {
+            get_field(in, f, &map->ptr[i].val, msg);
+        }
+    }
+    for (size_t i = 0; i < s->field_count && in->rc == 0; i++) {
+        const struct ps_shape_field *f = &s->fields[i];
+
+        if ((seen & BIT(f->id)) != 0) {
+            continue;
+        }
+        if (f->required) {
+            in->rc = PS_E_PROTO;
+        } else {
+            set_default(f, msg);
+        }
+    }
+}
+
+int ps_msg_decode(struct ps_decoder *d, unsigned code, const uint8_t *header,
+                  size_t len, struct ps_msg *ret_msg)
+{
+    const struct ps_shape_msg *shape = ps_shape_of(code);
+    struct ps_msg msg = {.code = (enum ps_msg_code)code};
+    struct ps_field_in in = {.zone = &d->zone};
+    msgpack_object root;
+    size_t offset = 0;
+    int rc;
+
+    if (shape == NULL) {
+        return PS_E_PROTO;
+    }
+    if (len > shape->header_max) {
+        return PS_E_TOOBIG;
+    }
+    rc = ps_scan(header, len,
+                 &(struct ps_scan_limits){.depth_max = PS_MSG_DEPTH_MAX,
+                                          .nodes_max = shape->nodes_max});
+    if (rc != 0) {
+        return rc;
+    }
+    msgpack_zone_clear(&d->zone);
+    switch (
+        msgpack_unpack((const char *)header, len, &offset, &d->zone, &root)) {
+    case MSGPACK_UNPACK_SUCCESS:
+        break;
+    case MSGPACK_UNPACK_NOMEM_ERROR:
+        return PS_E_NOMEM;
+    case MSGPACK_UNPACK_EXTRA_BYTES:
+    case MSGPACK_UNPACK_CONTINUE:
+    case MSGPACK_UNPACK_PARSE_ERROR:
+        return PS_E_PROTO; /* The scan says otherwise: trust neither. */
+    }
+    if (root.type != MSGPACK_OBJECT_MAP) {
+        return PS_E_PROTO;
+    }
+    get_message(&in, shape, &root.via.map, &msg);
+    if (in.rc != 0) {
+        return in.rc;
+    }
+    *ret_msg = msg;
+    return 0;
+}

@@ -1,0 +1,1017 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A server machine, a scheduler and some agents, for test_server.c. The two
+ * ends of every conversation run the real link; what is between them is a
+ * function call. Computations run when the test says so, or at once. */
+#pragma once
+
+#include "base/alloc.h"
+#include "base/pool.h"
+#include "base/rng.h"
+#include "base/str.h"
+#include "core/codec/compression.h"
+#include "core/link/link.h"
+#include "core/server/server.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#define AGENTS_MAX 8u
+#define KEYS_MAX   128u
+#define GEN        UINT64_C(100)
+#define NODE(i)    (10u + (uint32_t)(i))
+
+struct world;
+
+/* What an agent knows of a key (of one partition). */
+struct seen {
+    uint64_t value_version;
+    uint64_t commit_version;
+    uint64_t clock;
+    bool all_skipped; /* All have, in the version last told. */
+    uint32_t values;  /* How often told. */
+    uint32_t commits;
+    uint32_t refusals;
+    int error; /* Of the last refusal, */
+    uint32_t retry;
+    uint32_t conflict_slots[8]; /* and the slots that it names. */
+    uint32_t conflict_slot_count;
+    bool assign;
+    uint8_t bytes[256];
+    size_t len;
+};
+
+struct agent {
+    struct world *w;
+    uint32_t index;
+    uint64_t incarnation;
+    uint64_t instance;
+    uint64_t session;
+    ps_conn_id conn; /* 0: none. */
+    struct ps_link *link;
+    struct ps_rng rng;
+    struct ps_effects out;
+    bool resumed;   /* By the last welcome. */
+    bool mute;      /* The server's frames do not arrive. */
+    int rejected;   /* Error of the last reject. */
+    uint64_t sent;  /* Push bytes of this session. */
+    uint32_t retry; /* At the rounds that it pushes. */
+    uint64_t credit;
+    uint32_t value_frames;
+    uint32_t credit_frames;
+    uint32_t row_frames;
+    uint32_t states; /* Answers about an optimizer's state, and the last. */
+    int state_error;
+    char text[PS_TEXT_MAX]; /* Of the last refusal. */
+    struct seen seen[KEYS_MAX];
+};
+
+struct world {
+    struct ps_pool *pool;
+    struct ps_server *server;
+    struct ps_machine machine;
+    struct ps_effects fx;
+    ps_time now;
+    ps_conn_id next_conn;
+    bool hold_compute; /* The test runs computations itself. */
+    struct ps_compute *computes[4096];
+    uint32_t compute_count;
+
+    struct ps_link *sched;
+    struct ps_effects sched_out;
+    struct ps_rng rng;
+    ps_conn_id sched_conn;
+    bool sched_silent; /* Dials fail. */
+    uint32_t dials;
+    uint32_t pings;
+    uint32_t epoch;    /* So says the last one. */
+    uint64_t restarts; /* Of the scheduler. */
+    bool refuses_name; /* It does, the name. */
+    bool may_fail;     /* The daemon, */
+    int rc;            /* for this reason. */
+    uint32_t job_ready_count;
+    uint32_t norm_part_count; /* Messages of that kind, and the last one. */
+    struct ps_msg_norm_part last_norm_part; /* Without its digits: */
+    double square;
+    double weight_square;
+    uint32_t value_lost_count;
+    struct ps_msg *last_chunk; /* The last one of a partition that moves, */
+    uint8_t chunk_data[64];
+    size_t chunk_len;
+    uint32_t chunk_count;
+    struct ps_msg_part_ack last_part_ack; /* Without its text. */
+    uint32_t part_ack_count;
+    uint64_t ready_gen;
+    uint32_t ready_version;
+    uint64_t up_session;
+    bool up_resumed;
+    bool draining;     /* So says the last ping, */
+    bool memory_short; /* and this. */
+
+    uint32_t closed_count;
+    char last_log[1024]; /* Last warning or error. */
+    uint32_t slots;
+    uint64_t credit_first;
+    struct agent agents[AGENTS_MAX];
+};
+
+static inline void world_run_until_idle(struct world *w);
+
+static inline void world_event(struct world *w, const struct ps_event *ev)
+{
+    w->rc = w->machine.ops->step(w->machine.self, ev, &w->fx);
+    assert_true(w->rc == 0 || w->may_fail);
+}
+
+/* ------------------------------------------------------- towards a server */
+
+/* One frame as the driver would bring it: first the header, then the bytes. */
+static inline void world_frame(struct world *w, ps_conn_id conn,
+                               const struct ps_msg *msg,
+                               const struct ps_slice *in, uint64_t len)
+{
+    struct ps_slice got = {.len = len};
+    struct ps_event ev = {
+        .now = w->now,
+        .type = PS_EV_MSG,
+        .conn = conn,
+        .msg = {.msg = msg, .payload = len > 0 ? &got : NULL},
+    };
+
+    if (len > 0) {
+        int rc = w->machine.ops->payload(w->machine.self, conn, msg, len, &got);
+
+        /* It is held back for others, as long as these say something. */
+        for (int i = 0; rc == PS_E_AGAIN && i < 100; i++) {
+            w->now = ps_time_add(w->now, PS_MILLIS(5));
+            world_event(w,
+                        &(struct ps_event){.now = w->now, .type = PS_EV_TICK});
+            rc = w->machine.ops->payload(w->machine.self, conn, msg, len, &got);
+        }
+        ev.now = w->now;
+        assert_int_not_equal(rc, PS_E_AGAIN);
+        ev.msg.discard_reason = rc;
+        if (rc != 0) {
+            got = (struct ps_slice){0};
+        } else {
+            assert_int_equal(got.len, len);
+            memcpy(ps_slice_data(&got), ps_slice_data(in), len);
+        }
+    }
+    world_event(w, &ev);
+    ps_buf_unref(got.buf);
+}
+
+/* The frames that an agent's link has given out go to the server. */
+static inline void agent_flush(struct agent *a)
+{
+    for (uint32_t i = 0; i < a->out.count; i++) {
+        struct ps_fx *f = &a->out.items[i];
+
+        if (f->type != PS_FX_SEND) {
+            continue;
+        }
+        const struct ps_packet *p = f->send.packet;
+        struct ps_msg msg = *p->msg;
+
+        msg.seq = f->send.seq;
+        msg.ack = f->send.ack;
+        if (f->send.conn == a->conn) {
+            world_frame(a->w, a->conn, &msg,
+                        p->slice_count > 0 ? &p->slices[0] : NULL,
+                        p->payload_len);
+        }
+    }
+    ps_effects_clear(&a->out);
+}
+
+/* ----------------------------------------------------------- from a server */
+
+static inline struct seen *agent_seen(struct agent *a,
+                                      const struct ps_rec_part *rec)
+{
+    assert_true(rec->key < KEYS_MAX && rec->index == 0);
+    return &a->seen[rec->key];
+}
+
+static inline void agent_on_value(struct agent *a, const struct ps_msg_value *m,
+                                  const struct ps_packet *p)
+{
+    uint32_t slice = 0;
+    size_t at = 0; /* Parts that lie together come as one slice. */
+
+    a->value_frames++;
+    for (uint32_t i = 0; i < m->parts_count; i++) {
+        const struct ps_rec_part *rec = &m->parts[i];
+        struct seen *s = agent_seen(a, rec);
+        size_t len = rec->count * ps_dtype_size(rec->dtype);
+
+        assert_true(slice < p->slice_count && len <= p->slices[slice].len - at);
+        s->values++;
+        s->value_version = rec->round;
+        s->clock = rec->clock;
+        s->all_skipped = rec->rng_key == PS_PART_SKIPPED;
+        s->len = len < sizeof(s->bytes) ? len : sizeof(s->bytes);
+        memcpy(s->bytes, ps_slice_data(&p->slices[slice]) + at, s->len);
+        at += len;
+        if (at == p->slices[slice].len) {
+            slice++;
+            at = 0;
+        }
+    }
+    assert_int_equal(slice, p->slice_count);
+}
+
+static inline void agent_on_credit(struct agent *a, uint64_t credit)
+{
+    if (credit > a->credit) {
+        a->credit = credit;
+    }
+}
+
+static inline void agent_on_msg(struct agent *a, const struct ps_msg *msg,
+                                const struct ps_packet *p)
+{
+    switch (msg->code) {
+    case PS_MSG_VALUE:
+        agent_on_credit(a, msg->value.credit);
+        agent_on_value(a, &msg->value, p);
+        break;
+    case PS_MSG_COMMIT:
+        agent_on_credit(a, msg->commit.credit);
+        for (uint32_t i = 0; i < msg->commit.parts_count; i++) {
+            struct seen *s = agent_seen(a, &msg->commit.parts[i]);
+
+            s->commits++;
+            s->commit_version = msg->commit.parts[i].round;
+            s->clock = msg->commit.parts[i].clock;
+            s->all_skipped = msg->commit.parts[i].rng_key == PS_PART_SKIPPED;
+        }
+        break;
+    case PS_MSG_REFUSE:
+        agent_on_credit(a, msg->refuse.credit);
+        ps_str_copy(a->text, sizeof(a->text),
+                    msg->refuse.text != NULL ? msg->refuse.text : "");
+        for (uint32_t i = 0; i < msg->refuse.parts_count; i++) {
+            struct seen *s = agent_seen(a, &msg->refuse.parts[i]);
+
+            s->refusals++;
+            s->error = msg->refuse.error;
+            s->retry = msg->refuse.retry;
+            s->assign = msg->refuse.conflict_assign;
+            s->conflict_slot_count = msg->refuse.conflict_slots_count;
+            for (uint32_t n = 0; n < s->conflict_slot_count && n < 8; n++) {
+                s->conflict_slots[n] = msg->refuse.conflict_slots[n];
+            }
+        }
+        break;
+    case PS_MSG_CREDIT:
+        a->credit_frames++;
+        agent_on_credit(a, msg->credit.credit);
+        break;
+    case PS_MSG_ROWS:
+        a->row_frames++;
+        break;
+    case PS_MSG_STATE:
+        a->states++;
+        a->state_error = msg->state.error;
+        break;
+    case PS_MSG_PONG:
+        break;
+    default:
+        fail_msg("an agent got %s", ps_msg_name(msg->code));
+    }
+}
+
+static inline void agent_receive(struct agent *a, const struct ps_msg *msg,
+                                 const struct ps_packet *p)
+{
+    if (a->mute) {
+        return;
+    }
+    if (msg->code == PS_MSG_WELCOME) {
+        a->resumed = msg->welcome.resumed;
+        if (!a->resumed) {
+            a->sent = 0;
+            a->credit = a->w->credit_first;
+        }
+        ps_link_open(a->link, a->conn, a->resumed, msg->welcome.received,
+                     a->w->now, &a->out);
+    } else if (msg->code == PS_MSG_REJECT) {
+        a->rejected = msg->reject.error;
+    } else if (ps_link_receive(a->link, msg, a->w->now, &a->out)) {
+        agent_on_msg(a, msg, p);
+    }
+}
+
+static inline void sched_on_norm_part(struct world *w,
+                                      const struct ps_msg_norm_part *m)
+{
+    struct ps_square_sum s[2] = {0};
+
+    ps_square_sum_add_packed(&s[0], 0, m->first_digit, m->digits,
+                             m->digits_count);
+    ps_square_sum_add_packed(&s[1], 0, m->weight_first_digit, m->weight_digits,
+                             m->weight_digits_count);
+    w->norm_part_count++;
+    w->last_norm_part = *m;
+    w->last_norm_part.digits = w->last_norm_part.weight_digits = NULL;
+    w->square = ps_square_sum_value(&s[0]);
+    w->weight_square = ps_square_sum_value(&s[1]);
+}
+
+static inline void sched_on_part_chunk(struct world *w,
+                                       const struct ps_msg *msg,
+                                       const struct ps_packet *parcel)
+{
+    ps_msg_free(w->last_chunk);
+    w->last_chunk = ps_msg_dup(msg);
+    w->chunk_len = parcel->slice_count > 0 ? parcel->slices[0].len : 0;
+    assert_in_range(w->chunk_len, 0, sizeof(w->chunk_data));
+    if (w->chunk_len > 0) {
+        memcpy(w->chunk_data, ps_slice_data(&parcel->slices[0]), w->chunk_len);
+    }
+    w->chunk_count++;
+}
+
+static inline void sched_receive(struct world *w, const struct ps_msg *msg,
+                                 const struct ps_packet *parcel)
+{
+    if (msg->code == PS_MSG_HELLO && w->refuses_name) {
+        world_frame(w, w->sched_conn,
+                    &(struct ps_msg){.code = PS_MSG_REJECT,
+                                     .reject = {.error = PS_E_EXIST,
+                                                .text = "the name is taken"}},
+                    NULL, 0);
+    } else if (msg->code == PS_MSG_HELLO) {
+        bool resumed = w->sched != NULL && w->up_session == msg->hello.session;
+
+        assert_int_equal(msg->hello.role, PS_ROLE_SERVER);
+        assert_string_equal(msg->hello.address, "127.0.0.1:7002");
+        if (w->sched == NULL) {
+            w->sched = ps_link_new(&(struct ps_link_options){0}, &w->rng);
+        }
+        w->up_session = msg->hello.session;
+        w->up_resumed = resumed;
+        world_frame(w, w->sched_conn,
+                    &(struct ps_msg){
+                        .code = PS_MSG_WELCOME,
+                        .welcome = {.protocol = PS_PROTOCOL,
+                                    .name = "sched",
+                                    .instance = 1 + w->restarts,
+                                    .node = 2,
+                                    .incarnation = 1,
+                                    .resumed = resumed,
+                                    .received = ps_link_received(w->sched),
+                                    .heartbeat_ns = PS_MILLIS(500)},
+                    },
+                    NULL, 0);
+        ps_link_open(w->sched, w->sched_conn, resumed, msg->hello.received,
+                     w->now, &w->sched_out);
+    } else if (msg->code == PS_MSG_PING) {
+        w->pings++;
+        w->epoch = msg->ping.epoch;
+        w->memory_short = msg->ping.memory_short;
+        w->draining = msg->ping.draining;
+        world_frame(w, w->sched_conn,
+                    &(struct ps_msg){.code = PS_MSG_PONG,
+                                     .ack = ps_link_received(w->sched)},
+                    NULL, 0);
+    } else if (ps_link_receive(w->sched, msg, w->now, &w->sched_out)) {
+        if (msg->code == PS_MSG_NORM_PART) {
+            sched_on_norm_part(w, &msg->norm_part);
+            return;
+        }
+        if (msg->code == PS_MSG_VALUE_LOST) {
+            w->value_lost_count++;
+            return;
+        }
+        if (msg->code == PS_MSG_PART_CHUNK) {
+            sched_on_part_chunk(w, msg, parcel);
+            return;
+        }
+        if (msg->code == PS_MSG_PART_ACK) {
+            w->part_ack_count++;
+            w->last_part_ack = msg->part_ack;
+            w->last_part_ack.text = NULL;
+            return;
+        }
+        if (msg->code == PS_MSG_COSTS) {
+            return;
+        }
+        assert_int_equal(msg->code, PS_MSG_JOB_READY);
+        w->job_ready_count++;
+        w->ready_gen = msg->job_ready.gen;
+        w->ready_version = msg->job_ready.version;
+    }
+}
+
+static inline void sched_flush(struct world *w)
+{
+    for (uint32_t i = 0; i < w->sched_out.count; i++) {
+        struct ps_fx *f = &w->sched_out.items[i];
+
+        if (f->type == PS_FX_SEND && f->send.conn == w->sched_conn) {
+            struct ps_msg msg = *f->send.packet->msg;
+
+            msg.seq = f->send.seq;
+            msg.ack = f->send.ack;
+            if (f->send.packet->slice_count > 0) {
+                const struct ps_slice *s = &f->send.packet->slices[0];
+
+                world_frame(w, w->sched_conn, &msg, s, s->len);
+            } else {
+                world_frame(w, w->sched_conn, &msg, NULL, 0);
+            }
+        }
+    }
+    ps_effects_clear(&w->sched_out);
+}
+
+/* -------------------------------------------------------------- the driver */
+
+static inline void world_closed(struct world *w, ps_conn_id conn)
+{
+    if (conn == w->sched_conn) {
+        w->sched_conn = 0;
+        if (w->sched != NULL) {
+            ps_link_close(w->sched, w->now);
+        }
+    }
+    for (uint32_t i = 0; i < AGENTS_MAX; i++) {
+        if (w->agents[i].conn == conn) {
+            w->agents[i].conn = 0;
+            ps_link_close(w->agents[i].link, w->now);
+        }
+    }
+    world_event(w, &(struct ps_event){.now = w->now,
+                                      .type = PS_EV_CLOSED,
+                                      .conn = conn,
+                                      .closed = {.rc = PS_E_CLOSED}});
+}
+
+static inline void world_send(struct world *w, const struct ps_fx *f)
+{
+    struct ps_msg msg = *f->send.packet->msg;
+
+    msg.seq = f->send.seq;
+    msg.ack = f->send.ack;
+    if (f->send.conn == w->sched_conn && w->sched_conn != 0) {
+        sched_receive(w, &msg, f->send.packet);
+        return;
+    }
+    for (uint32_t i = 0; i < AGENTS_MAX; i++) {
+        if (w->agents[i].conn == f->send.conn && f->send.conn != 0) {
+            agent_receive(&w->agents[i], &msg, f->send.packet);
+        }
+    }
+}
+
+static inline void world_computed(struct world *w, uint32_t i, int rc)
+{
+    struct ps_compute *c = w->computes[i];
+
+    w->computes[i] = w->computes[--w->compute_count];
+    if (rc == 0) {
+        rc = ps_kernel_run(&c->job);
+    }
+    world_event(w,
+                &(struct ps_event){.now = w->now,
+                                   .type = PS_EV_COMPUTED,
+                                   .computed = {.token = c->token, .rc = rc}});
+    ps_compute_free(c);
+}
+
+static inline void world_apply_effect(struct world *w, struct ps_fx *f)
+{
+    switch (f->type) {
+    case PS_FX_SEND:
+        world_send(w, f);
+        break;
+    case PS_FX_DIAL: {
+        struct ps_event ev = {.now = w->now, .type = PS_EV_DIAL_FAILED};
+
+        w->dials++;
+        if (w->sched_silent) {
+            ev.dial_failed.target = f->dial.target;
+            ev.dial_failed.rc = PS_E_UNREACH;
+        } else {
+            ev.type = PS_EV_OPEN;
+            ev.conn = w->sched_conn = ++w->next_conn;
+            ev.open.kind = PS_CONN_DIALLED;
+            ev.open.target = f->dial.target;
+        }
+        world_event(w, &ev);
+        break;
+    }
+    case PS_FX_CLOSE:
+        w->closed_count++;
+        world_closed(w, f->close.conn);
+        break;
+    case PS_FX_PROBE:
+    case PS_FX_OP_DONE:
+    case PS_FX_OP_PROGRESS:
+        assert_true(false); /* Servers know no workers. */
+        break;
+    case PS_FX_COMPUTE:
+        for (uint32_t i = 0; i < f->compute->job.src_count; i++) {
+            assert_int_equal((uintptr_t)f->compute->src[i] %
+                                 ps_dtype_size(f->compute->job.dtype),
+                             0);
+        }
+        assert_true(w->compute_count < 4096);
+        w->computes[w->compute_count++] = f->compute;
+        f->compute = NULL;
+        break;
+    case PS_FX_LOG:
+        if (f->log.level <= PS_LOG_WARNING) {
+            strncpy(w->last_log, f->log.text, sizeof(w->last_log) - 1);
+        }
+        break;
+    }
+}
+
+/* One pass: what the machine wants done, then what the others say to that. */
+static inline bool world_run_once(struct world *w)
+{
+    struct ps_effects fx = w->fx;
+    bool busy = fx.count > 0;
+
+    ps_effects_init(&w->fx);
+    for (uint32_t i = 0; i < fx.count; i++) {
+        world_apply_effect(w, &fx.items[i]);
+    }
+    ps_effects_fini(&fx);
+    for (uint32_t i = 0; i < AGENTS_MAX; i++) {
+        busy |= w->agents[i].out.count > 0;
+        agent_flush(&w->agents[i]);
+    }
+    busy |= w->sched_out.count > 0;
+    sched_flush(w);
+    while (!w->hold_compute && w->compute_count > 0) {
+        busy = true;
+        world_computed(w, 0, 0);
+    }
+    if (w->fx.count == 0 &&
+        w->machine.ops->deadline(w->machine.self) <= w->now) {
+        busy = true;
+        world_event(w, &(struct ps_event){.now = w->now, .type = PS_EV_TICK});
+    }
+    return busy;
+}
+
+static inline void world_run_until_idle(struct world *w)
+{
+    uint32_t turns = 0;
+
+    while (world_run_once(w)) {
+        assert_true(++turns < 10000);
+    }
+}
+
+/* Let time go by, with every tick that falls due. */
+static inline void world_run(struct world *w, ps_time span)
+{
+    ps_time end = w->now + span;
+
+    world_run_until_idle(w);
+    while (w->now < end) {
+        ps_time next = w->machine.ops->deadline(w->machine.self);
+
+        for (uint32_t i = 0; i < AGENTS_MAX; i++) {
+            if (w->agents[i].conn != 0) {
+                next = ps_time_min(next, ps_link_deadline(w->agents[i].link));
+            }
+        }
+        if (w->sched_conn != 0 && w->sched != NULL) {
+            next = ps_time_min(next, ps_link_deadline(w->sched));
+        }
+        w->now = next > end ? end : next > w->now ? next : w->now + 1;
+        for (uint32_t i = 0; i < AGENTS_MAX; i++) {
+            if (w->agents[i].conn != 0) {
+                ps_link_tick(w->agents[i].link, w->now, &w->agents[i].out);
+            }
+        }
+        if (w->sched_conn != 0 && w->sched != NULL) {
+            ps_link_tick(w->sched, w->now, &w->sched_out);
+        }
+        world_run_until_idle(w);
+    }
+}
+
+/* --------------------------------------------------------------- scheduler */
+
+struct job_options {
+    uint64_t gen; /* 0: GEN. */
+    uint32_t version;
+    enum ps_job_phase phase;
+    const struct ps_rec_param *params; /* Not NULL: an optimizer, */
+    uint32_t params_count;
+    const char *optimizer;   /* sgd, where this is NULL. */
+    const char *compression; /* NULL: none. */
+};
+
+static inline void sched_send_job_state(struct world *w,
+                                        const struct job_options *opt)
+{
+    struct ps_rec_slot slots[AGENTS_MAX];
+
+    for (uint32_t i = 0; i < w->slots; i++) {
+        slots[i] = (struct ps_rec_slot){
+            .node = NODE(i),
+            .incarnation = w->agents[i].incarnation,
+            .instance = w->agents[i].instance,
+            .ranks = 1,
+        };
+    }
+    ps_link_send_msg(w->sched,
+                     &(struct ps_msg){
+                         .code = PS_MSG_JOB_STATE,
+                         .job_state = {.gen = opt->gen != 0 ? opt->gen : GEN,
+                                       .version = opt->version,
+                                       .name = "job",
+                                       .phase = (uint8_t)opt->phase,
+                                       .slots = slots,
+                                       .slots_count = w->slots,
+                                       .optimizer = opt->params == NULL ? ""
+                                                    : opt->optimizer == NULL
+                                                        ? "sgd"
+                                                        : opt->optimizer,
+                                       .params = opt->params,
+                                       .params_count = opt->params_count,
+                                       .compression = opt->compression == NULL
+                                                          ? ""
+                                                          : opt->compression},
+                     },
+                     w->now, &w->sched_out);
+    world_run_until_idle(w);
+}
+
+static inline void sched_send_norm_result(struct world *w,
+                                          const struct ps_msg_norm_result *m)
+{
+    ps_link_send_msg(
+        w->sched,
+        &(struct ps_msg){.code = PS_MSG_NORM_RESULT, .norm_result = *m}, w->now,
+        &w->sched_out);
+    world_run_until_idle(w);
+}
+
+static inline void sched_end(struct world *w)
+{
+    sched_send_job_state(
+        w, &(struct job_options){.version = 99, .phase = PS_JOB_PHASE_ENDED});
+}
+
+/* ------------------------------------------------------------------ agents */
+
+static inline struct ps_msg agent_hello_msg(const struct agent *a)
+{
+    return (struct ps_msg){
+        .code = PS_MSG_HELLO,
+        .hello = {.protocol = PS_PROTOCOL,
+                  .protocol_least = PS_PROTOCOL_LEAST,
+                  .role = PS_ROLE_AGENT,
+                  .name = "agent",
+                  .cluster = "test",
+                  .instance = a->instance,
+                  .node = NODE(a->index),
+                  .incarnation = a->incarnation,
+                  .session = a->session,
+                  .received = ps_link_received(a->link)},
+    };
+}
+
+static inline void agent_open(struct agent *a)
+{
+    a->conn = ++a->w->next_conn;
+    world_event(a->w, &(struct ps_event){
+                          .now = a->w->now,
+                          .type = PS_EV_OPEN,
+                          .conn = a->conn,
+                          .open = {.kind = PS_CONN_ACCEPTED, .peer = "test"},
+                      });
+    world_run_until_idle(a->w);
+}
+
+static inline void agent_dial(struct agent *a)
+{
+    agent_open(a);
+
+    struct ps_msg hello = agent_hello_msg(a);
+
+    a->rejected = 0;
+    world_frame(a->w, a->conn, &hello, NULL, 0);
+    world_run_until_idle(a->w);
+}
+
+static inline void agent_disconnect(struct agent *a)
+{
+    world_closed(a->w, a->conn);
+    world_run_until_idle(a->w);
+}
+
+/* The same start, but it has forgotten the link. */
+static inline void agent_drop_link(struct agent *a)
+{
+    a->session++;
+    ps_link_free(a->link);
+    a->link = ps_link_new(&(struct ps_link_options){0}, &a->rng);
+}
+
+static inline void agent_restart(struct agent *a)
+{
+    a->incarnation++;
+    a->instance++;
+    agent_drop_link(a);
+}
+
+static inline void agent_send(struct agent *a, const struct ps_msg *msg,
+                              const void *data, size_t len)
+{
+    struct ps_slice s = {.len = len};
+
+    if (len > 0) {
+        s.buf = ps_buf_new(len);
+        memcpy(s.buf->data, data, len);
+    }
+    ps_link_send(a->link, ps_packet_new(msg, &s, len > 0 ? 1 : 0), a->w->now,
+                 &a->out);
+    ps_buf_unref(s.buf);
+}
+
+struct push_options {
+    uint32_t key;
+    uint64_t round;
+    enum ps_dtype dtype;
+    uint32_t count;
+    const void *data;
+    uint32_t weight; /* 0: 1 */
+    enum ps_reduce reduce;
+    enum ps_rule rule; /* Not NONE: no round. */
+    uint64_t clock;
+    bool assign;
+    bool commit_only;
+    bool skips; /* All ranks of the slot. */
+};
+
+static inline void agent_push(struct agent *a, const struct push_options *o)
+{
+    struct ps_rec_part part = {
+        .key = o->key,
+        .round = o->round,
+        .dtype = (uint8_t)o->dtype,
+        .count = o->count,
+        .clock = o->clock,
+    };
+    size_t len = o->count * ps_dtype_size(o->dtype);
+    struct ps_msg msg = {
+        .code = PS_MSG_PUSH,
+        .push = {.gen = GEN,
+                 .slot = a->index,
+                 .incarnation = a->incarnation,
+                 .weight = o->skips         ? 0
+                           : o->weight == 0 ? 1
+                                            : o->weight,
+                 .reduce = (uint8_t)o->reduce,
+                 .rule = (uint8_t)o->rule,
+                 .assign = o->assign,
+                 .needs_value = !o->commit_only,
+                 .retry = a->retry,
+                 .parts = &part,
+                 .parts_count = 1},
+    };
+
+    a->sent += len;
+    agent_send(a, &msg, o->data, len);
+    world_run_until_idle(a->w);
+}
+
+static inline void agent_push_f32(struct agent *a, uint32_t key, uint64_t round,
+                                  float v)
+{
+    agent_push(a, &(struct push_options){
+                      .key = key, .round = round, .count = 1, .data = &v});
+}
+
+static inline void agent_skip(struct agent *a, uint32_t key, uint64_t round)
+{
+    agent_push(
+        a, &(struct push_options){
+               .key = key, .round = round, .skips = true, .commit_only = true});
+}
+
+static inline void agent_push_i64(struct agent *a, uint32_t key, uint64_t round,
+                                  int64_t v)
+{
+    agent_push(a, &(struct push_options){.key = key,
+                                         .round = round,
+                                         .dtype = PS_DTYPE_INT64,
+                                         .count = 1,
+                                         .data = &v});
+}
+
+static inline void agent_pull(struct agent *a, uint32_t key, uint64_t least)
+{
+    struct ps_rec_part part = {.key = key, .round = least};
+
+    agent_send(a,
+               &(struct ps_msg){.code = PS_MSG_PULL,
+                                .pull = {.gen = GEN,
+                                         .slot = a->index,
+                                         .parts = &part,
+                                         .parts_count = 1}},
+               NULL, 0);
+    world_run_until_idle(a->w);
+}
+
+static inline void agent_init(struct agent *a, uint32_t key, uint32_t count,
+                              const float *data)
+{
+    struct ps_rec_part part = {.key = key, .count = count};
+
+    agent_send(a,
+               &(struct ps_msg){.code = PS_MSG_INIT,
+                                .init = {.gen = GEN,
+                                         .slot = a->index,
+                                         .parts = &part,
+                                         .parts_count = 1}},
+               data, count * sizeof(float));
+    world_run_until_idle(a->w);
+}
+
+static inline void agent_restore(struct agent *a, uint32_t key,
+                                 uint64_t version, float value, bool held)
+{
+    struct ps_rec_part part = {
+        .key = key,
+        .round = held ? version : 0,
+        .count = held ? 1 : 0,
+    };
+
+    agent_send(a,
+               &(struct ps_msg){.code = PS_MSG_RESTORE,
+                                .restore = {.gen = GEN,
+                                            .slot = a->index,
+                                            .has_value = held,
+                                            .parts = &part,
+                                            .parts_count = 1}},
+               &value, held ? sizeof(value) : 0);
+    world_run_until_idle(a->w);
+}
+
+/* It knows that the version was made, and does not have it. */
+static inline void agent_restore_committed(struct agent *a, uint32_t key,
+                                           uint64_t version)
+{
+    struct ps_rec_part part = {.key = key};
+
+    agent_send(a,
+               &(struct ps_msg){.code = PS_MSG_RESTORE,
+                                .restore = {.gen = GEN,
+                                            .slot = a->index,
+                                            .parts = &part,
+                                            .parts_count = 1,
+                                            .committed_version = version}},
+               NULL, 0);
+    world_run_until_idle(a->w);
+}
+
+static inline float agent_f32(const struct agent *a, uint32_t key)
+{
+    float v;
+
+    assert_int_equal(a->seen[key].len, sizeof(v));
+    memcpy(&v, a->seen[key].bytes, sizeof(v));
+    return v;
+}
+
+static inline int64_t agent_i64(const struct agent *a, uint32_t key)
+{
+    int64_t v;
+
+    assert_int_equal(a->seen[key].len, sizeof(v));
+    memcpy(&v, a->seen[key].bytes, sizeof(v));
+    return v;
+}
+
+/* ------------------------------------------------------------------- world */
+
+/* Memory from the pool is not clean: nobody may take it for zeros. */
+static inline void world_fill_pool_memory(struct ps_pool *pool)
+{
+    struct ps_buf *bufs[64];
+
+    for (uint32_t i = 0; i < 64; i++) {
+        assert_int_equal(ps_pool_get(pool, 4096, &bufs[i]), 0);
+        memset(bufs[i]->data, 0x47, 4096);
+    }
+    for (uint32_t i = 0; i < 64; i++) {
+        ps_buf_unref(bufs[i]);
+    }
+}
+
+struct world_options {
+    uint32_t slots;
+    uint64_t credit_window;
+    uint64_t credit_first;             /* 0: PS_CREDIT_INITIAL. */
+    uint64_t memory;                   /* 0: without limit. */
+    const struct ps_rec_param *params; /* Not NULL: an optimizer, */
+    uint32_t params_count;
+    const char *optimizer;        /* sgd, where this is NULL. */
+    const char *compression;      /* NULL: none. */
+    struct ps_pool_source source; /* Of the pool's memory. */
+    bool no_job;                  /* But another one, which has the agents. */
+};
+
+/* A server that is registered, a running job, and all its agents there. */
+static inline struct world *world_new(const struct world_options *opt)
+{
+    struct world *w = ps_calloc(1, sizeof(*w));
+    struct ps_server_options so = {
+        .name = "s0",
+        .cluster = "test",
+        .address = "127.0.0.1:7002",
+        .sched_address = "127.0.0.1:7000",
+        .instance = 77,
+        .seed = 5,
+        .credit_window = opt->credit_window,
+        .initial_credit = opt->credit_first,
+        .dial_backoff_min = PS_MILLIS(100),
+        .dial_backoff_max = PS_SECONDS(2),
+        .link_linger = PS_SECONDS(30),
+    };
+
+    w->now = PS_SECONDS(1);
+    w->pool = ps_pool_new(&(struct ps_pool_options){.budget = opt->memory,
+                                                    .source = opt->source});
+    so.pool = w->pool;
+    world_fill_pool_memory(w->pool);
+    ps_rng_init(&w->rng, 9);
+    ps_effects_init(&w->fx);
+    ps_effects_init(&w->sched_out);
+    w->slots = opt->slots;
+    w->credit_first = opt->credit_first != 0 ? opt->credit_first
+                                             : PS_CREDIT_INITIAL;
+    for (uint32_t i = 0; i < AGENTS_MAX; i++) {
+        struct agent *a = &w->agents[i];
+
+        a->w = w;
+        a->index = i;
+        a->incarnation = 1;
+        a->instance = 1000 * (i + 1);
+        a->session = 100 * (i + 1);
+        ps_rng_init(&a->rng, i);
+        ps_effects_init(&a->out);
+        a->link = ps_link_new(&(struct ps_link_options){0}, &a->rng);
+    }
+    w->server = ps_server_new(&so, w->now);
+    w->machine = ps_server_machine(w->server);
+    world_run_until_idle(w);
+    assert_true(ps_server_is_ready(w->server));
+    if (!opt->no_job) {
+        sched_send_job_state(
+            w, &(struct job_options){.version = 1,
+                                     .phase = PS_JOB_PHASE_STARTING,
+                                     .params = opt->params,
+                                     .params_count = opt->params_count,
+                                     .optimizer = opt->optimizer,
+                                     .compression = opt->compression});
+        assert_int_equal(w->ready_gen, GEN);
+        assert_int_equal(w->ready_version, 1);
+    } else if (w->slots > 0) {
+        sched_send_job_state(
+            w, &(struct job_options){.gen = GEN + 1,
+                                     .version = 1,
+                                     .phase = PS_JOB_PHASE_STARTING});
+    }
+    for (uint32_t i = 0; i < w->slots; i++) {
+        agent_dial(&w->agents[i]);
+        assert_false(w->agents[i].resumed);
+    }
+    return w;
+}
+
+/* Frees the world; every byte of tensor memory must have come back. */
+static inline void world_free(struct world *w)
+{
+    while (w->compute_count > 0) {
+        world_computed(w, 0, 0);
+    }
+    ps_effects_fini(&w->fx);
+    ps_effects_fini(&w->sched_out);
+    ps_server_free(w->server);
+    ps_link_free(w->sched);
+    ps_msg_free(w->last_chunk);
+    for (uint32_t i = 0; i < AGENTS_MAX; i++) {
+        ps_effects_fini(&w->agents[i].out);
+        ps_link_free(w->agents[i].link);
+    }
+    assert_int_equal(ps_pool_used(w->pool), 0);
+    ps_pool_free(w->pool);
+    ps_free(w);
+}

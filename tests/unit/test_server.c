@@ -1,0 +1,2215 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The server machine, told as stories. */
+#include "server_world.h"
+
+/* ---------------------------------------------------------------- counting */
+
+static void rounds_count_every_slot_once(void **state)
+{
+    struct world *w = world_new(&(struct world_options){.slots = 3});
+    struct ps_server_stats stats;
+
+    (void)state;
+    for (uint64_t r = 1; r <= 50; r++) {
+        for (uint32_t i = 0; i < 3; i++) {
+            agent_push_i64(&w->agents[i], 7, r, (int64_t)(r * 10 + i));
+        }
+        for (uint32_t i = 0; i < 3; i++) {
+            assert_int_equal(w->agents[i].seen[7].value_version, r);
+            assert_int_equal(w->agents[i].seen[7].values, r);
+            assert_int_equal(agent_i64(&w->agents[i], 7), r * 30 + 3);
+        }
+    }
+    ps_server_stats(w->server, &stats);
+    assert_int_equal(stats.rounds, 50);
+    assert_int_equal(stats.bytes_in, 50 * 3 * 8);
+    assert_int_equal(stats.bytes_out, 50 * 3 * 8);
+    assert_int_equal(stats.stored_bytes, 8);
+    assert_int_equal(stats.unmerged_bytes, 0);
+    world_free(w);
+}
+
+static void a_round_waits_for_the_last_and_says_commit(void **state)
+{
+    struct world *w = world_new(&(struct world_options){.slots = 2});
+    struct push_options o = {
+        .key = 1,
+        .round = 1,
+        .count = 1,
+        .data = &(float){2},
+        .commit_only = true,
+    };
+
+    (void)state;
+    agent_push(&w->agents[1], &o);
+    agent_push(&w->agents[1], &o);
+    assert_int_equal(ps_server_unmerged_bytes(w->server, GEN, 1), 4);
+    assert_int_equal(w->agents[1].seen[1].commits, 0);
+    assert_int_equal(ps_server_residue(w->server), 2);
+    agent_push_f32(&w->agents[0], 1, 1, 3);
+    assert_int_equal(ps_server_unmerged_bytes(w->server, GEN, 1), 0);
+    assert_int_equal(w->agents[1].seen[1].commits, 1);
+    assert_int_equal(w->agents[1].seen[1].commit_version, 1);
+    assert_int_equal(w->agents[1].seen[1].values, 0);
+    assert_true(agent_f32(&w->agents[0], 1) == 5);
+    world_free(w);
+}
+
+static void a_push_offered_again_on_a_fresh_link_counts_once(void **state)
+{
+    struct world *w = world_new(&(struct world_options){.slots = 2});
+    struct agent *a = &w->agents[0];
+
+    (void)state;
+    agent_push_i64(a, 3, 1, 40);
+    agent_disconnect(a);
+    agent_drop_link(a);
+    agent_dial(a);
+    assert_false(a->resumed);
+    agent_push_i64(a, 3, 1, 40);
+    assert_int_equal(ps_server_unmerged_bytes(w->server, GEN, 0), 8);
+    agent_push_i64(&w->agents[1], 3, 1, 2);
+    assert_int_equal(agent_i64(a, 3), 42);
+    assert_int_equal(a->seen[3].values, 1);
+
+    /* The answer may be lost with the link as well. */
+    agent_disconnect(a);
+    agent_drop_link(a);
+    agent_dial(a);
+    agent_push_i64(a, 3, 1, 40);
+    assert_int_equal(a->seen[3].values, 2);
+    assert_int_equal(agent_i64(a, 3), 42);
+    world_free(w);
+}
+
+static void a_resumed_link_brings_the_answer_that_was_lost(void **state)
+{
+    struct world *w = world_new(&(struct world_options){.slots = 2});
+    struct agent *a = &w->agents[0];
+
+    (void)state;
+    agent_push_i64(a, 3, 1, 40);
+    a->mute = true;
+    agent_push_i64(&w->agents[1], 3, 1, 2);
+    assert_int_equal(a->seen[3].values, 0);
+    agent_disconnect(a);
+    a->mute = false;
+    agent_dial(a);
+    assert_true(a->resumed);
+    assert_int_equal(a->seen[3].values, 1);
+    assert_int_equal(agent_i64(a, 3), 42);
+    world_free(w);
+}
+
+/* The agent never saw that its link began afresh, so it cannot go on from
+ * there. */
+static void a_link_is_not_resumed_when_its_welcome_was_lost(void **state)
+{
+    struct world *w = world_new(&(struct world_options){.slots = 1});
+    struct agent *a = &w->agents[0];
+
+    (void)state;
+    agent_push_i64(a, 3, 1, 40);
+    agent_disconnect(a);
+    agent_drop_link(a);
+    a->mute = true;
+    agent_dial(a);
+    agent_disconnect(a);
+    a->mute = false;
+    agent_dial(a);
+    assert_false(a->resumed);
+    agent_push_i64(a, 3, 2, 41);
+    assert_int_equal(agent_i64(a, 3), 41);
+    world_free(w);
+}
+
+static void while_it_computes_a_push_again_is_dropped(void **state)
+{
+    struct world *w = world_new(&(struct world_options){.slots = 2});
+    struct agent *a = &w->agents[0];
+
+    (void)state;
+    w->hold_compute = true;
+    agent_push_i64(a, 3, 1, 40);
+    agent_push_i64(&w->agents[1], 3, 1, 2);
+    assert_int_equal(w->compute_count, 1);
+    agent_push_i64(a, 3, 1, 40);
+    agent_push_i64(a, 3, 2, 1); /* Before its time. */
+    assert_int_equal(a->seen[3].error, PS_E_FUTURE);
+    assert_int_equal(w->compute_count, 1);
+    world_computed(w, 0, 0);
+    world_run_until_idle(w);
+    assert_int_equal(agent_i64(a, 3), 42);
+    assert_int_equal(a->seen[3].values, 1);
+    world_free(w);
+}
+
+/* --------------------------------------------------------------- numbers */
+
+static void order_of_arrival_changes_no_bit(void **state)
+{
+    static const float v[4] = {1e8f, 1, -1e8f, 1e-8f};
+    volatile float left = v[0] + v[1];
+    volatile float right = v[2] + v[3];
+    float want = left + right;
+    struct world *w = world_new(&(struct world_options){.slots = 4});
+    uint64_t round = 0;
+
+    (void)state;
+    for (uint32_t code = 0; code < 256; code++) {
+        uint32_t order[4] = {code & 3, code >> 2 & 3, code >> 4 & 3,
+                             code >> 6 & 3};
+        uint32_t mask = 0;
+
+        for (uint32_t i = 0; i < 4; i++) {
+            mask |= 1u << order[i];
+        }
+        if (mask != 15) {
+            continue;
+        }
+        round++;
+        for (uint32_t i = 0; i < 4; i++) {
+            agent_push_f32(&w->agents[order[i]], 0, round, v[order[i]]);
+        }
+        for (uint32_t i = 0; i < 4; i++) {
+            float got = agent_f32(&w->agents[i], 0);
+
+            assert_memory_equal(&got, &want, sizeof(got));
+        }
+    }
+    assert_int_equal(round, 24);
+    world_free(w);
+}
+
+static void sgd_with_momentum_steps_as_written(void **state)
+{
+    static const struct ps_rec_param params[] = {
+        {"learning_rate", 0.1}, {"momentum", 0.9},       {"wd", 0.01},
+        {"rescale_grad", 0.5},  {"clip_gradient", 1.25},
+    };
+    const float lr = 0.1f, mu = 0.9f, wd = 0.01f, rescale = 0.5f;
+    float weight[2] = {1, -2};
+    float momentum[2] = {0, 0};
+    struct world *w = world_new(&(struct world_options){
+        .slots = 2, .params = params, .params_count = 5});
+
+    (void)state;
+    agent_init(&w->agents[0], 0, 2, weight);
+    for (uint64_t r = 1; r <= 5; r++) {
+        float grad[2] = {(float)r, -0.25f * (float)r};
+
+        for (uint32_t i = 0; i < 2; i++) {
+            agent_push(&w->agents[i],
+                       &(struct push_options){
+                           .key = 0, .round = r, .count = 2, .data = grad});
+        }
+        for (uint32_t j = 0; j < 2; j++) {
+            float g = rescale * (grad[j] + grad[j]);
+
+            g = g > 1.25f ? 1.25f : g < -1.25f ? -1.25f : g;
+            momentum[j] = mu * momentum[j] - lr * wd * weight[j] - lr * g;
+            weight[j] = weight[j] + momentum[j];
+            for (uint32_t i = 0; i < 2; i++) {
+                float got;
+
+                memcpy(&got, &w->agents[i].seen[0].bytes[4 * j], 4);
+                assert_float_equal(got, weight[j], 1e-6);
+            }
+        }
+    }
+    struct ps_server_stats stats;
+
+    ps_server_stats(w->server, &stats);
+    assert_int_equal(stats.stored_bytes, 16); /* Weights and momentum. */
+    world_free(w);
+}
+
+static void push_ranks(struct agent *a, uint64_t round, float value,
+                       uint32_t ranks, enum ps_reduce reduce)
+{
+    agent_push(a, &(struct push_options){.key = 1,
+                                         .round = round,
+                                         .count = 1,
+                                         .data = &value,
+                                         .weight = ranks,
+                                         .reduce = reduce});
+}
+
+static void a_step_may_take_several_rounds(void **state)
+{
+    static const struct ps_rec_param params[] = {{"lr", 1}, {"accumulate", 3}};
+    static const float first = 100;
+    struct world *w = world_new(&(struct world_options){
+        .slots = 2, .params = params, .params_count = 2});
+    struct agent *a = &w->agents[0];
+    struct agent *b = &w->agents[1];
+    struct ps_server_stats stats;
+    float want = first;
+
+    (void)state;
+    agent_init(a, 1, 1, &first);
+    for (uint64_t r = 1; r <= 6; r++) {
+        push_ranks(a, r, (float)r, 1, PS_REDUCE_SUM);
+        push_ranks(b, r, 10, 1, PS_REDUCE_SUM);
+        want -= r == 3 ? 1 + 2 + 3 + 30 : r == 6 ? 4 + 5 + 6 + 30 : 0;
+        assert_int_equal(a->seen[1].value_version, r);
+        assert_true(agent_f32(a, 1) == want);
+        assert_true(agent_f32(b, 1) == want);
+        ps_server_stats(w->server, &stats);
+        assert_int_equal(stats.stored_bytes, r % 3 == 0 ? 4 : 8);
+    }
+    /* A mean is one of all that was given in these rounds. */
+    push_ranks(a, 7, 8, 3, PS_REDUCE_MEAN);
+    push_ranks(b, 7, 8, 1, PS_REDUCE_MEAN);
+    push_ranks(a, 8, 8, 1, PS_REDUCE_SUM); /* Not in the middle. */
+    assert_int_equal(a->seen[1].error, PS_E_MISMATCH);
+    a->retry = b->retry = 1;
+    push_ranks(a, 8, 8, 1, PS_REDUCE_MEAN);
+    push_ranks(b, 8, 0, 1, PS_REDUCE_MEAN);
+    a->retry = b->retry = 0;
+    assert_true(agent_f32(a, 1) == want);
+    push_ranks(a, 9, 0, 1, PS_REDUCE_MEAN);
+    push_ranks(b, 9, 0, 1, PS_REDUCE_MEAN);
+    assert_true(agent_f32(a, 1) == want - 24.0F / 8);
+    world_free(w);
+}
+
+static const struct ps_rec_param lars[] = {{"lr", 1}, {"eta", 0.5}};
+
+/* Two slots that have given 1 each to key 1, which is 2. */
+static struct world *world_that_asks(void)
+{
+    static const float first = 2;
+    struct world *w = world_new(&(struct world_options){
+        .slots = 2, .params = lars, .params_count = 2, .optimizer = "lars"});
+
+    agent_init(&w->agents[0], 1, 1, &first);
+    push_ranks(&w->agents[0], 1, 1, 1, PS_REDUCE_SUM);
+    push_ranks(&w->agents[1], 1, 1, 1, PS_REDUCE_SUM);
+    return w;
+}
+
+static void a_step_waits_for_norms(void **state)
+{
+    struct world *w = world_that_asks();
+    struct agent *a = &w->agents[0];
+    struct ps_msg_norm_result norms = {.gen = GEN,
+                                       .key = 1,
+                                       .round = 1,
+                                       .stage = PS_STAGE_GRADIENT,
+                                       .square_sum = 16,
+                                       .weight_square_sum = 64};
+    struct ps_msg_norm_result other = norms;
+
+    (void)state;
+    assert_int_equal(w->norm_part_count, 1);
+    assert_int_equal(w->last_norm_part.gen, GEN);
+    assert_int_equal(w->last_norm_part.key, 1);
+    assert_int_equal(w->last_norm_part.index, 0);
+    assert_int_equal(w->last_norm_part.round, 1);
+    assert_int_equal(w->last_norm_part.stage, PS_STAGE_GRADIENT);
+    assert_true(w->square == 4 && w->weight_square == 4);
+    assert_int_equal(a->seen[1].values, 0);
+    /* Nobody is held up by what has been added up already. */
+    assert_int_equal(ps_server_unmerged_bytes(w->server, GEN, 0), 0);
+    assert_int_equal(ps_server_unmerged_bytes(w->server, GEN, 1), 0);
+    push_ranks(a, 1, 1, 1, PS_REDUCE_SUM); /* Again: it counts once. */
+    other.key = 2;
+    sched_send_norm_result(w, &other);
+    other = norms;
+    other.round = 2;
+    sched_send_norm_result(w, &other);
+    other = norms;
+    other.stage = PS_STAGE_DIRECTION;
+    sched_send_norm_result(w, &other);
+    other = norms;
+    other.gen++;
+    sched_send_norm_result(w, &other);
+    assert_int_equal(a->seen[1].values, 0);
+    sched_send_norm_result(w, &norms);
+    /* eta 8 / 4 is 1. */
+    assert_int_equal(a->seen[1].value_version, 1);
+    assert_true(agent_f32(a, 1) == 0);
+    sched_send_norm_result(w, &norms);
+    assert_int_equal(a->seen[1].values, 1);
+    assert_int_equal(w->norm_part_count, 1);
+    world_free(w);
+}
+
+static void squares_are_said_again_to_who_has_forgotten(void **state)
+{
+    struct world *w = world_that_asks();
+
+    (void)state;
+    world_closed(w, w->sched_conn);
+    world_run(w, PS_SECONDS(1));
+    assert_true(w->up_resumed);
+    assert_int_equal(w->norm_part_count, 1);
+    world_closed(w, w->sched_conn);
+    w->up_session = 0;
+    ps_link_free(w->sched);
+    w->sched = NULL;
+    world_run(w, PS_SECONDS(1));
+    assert_int_equal(w->norm_part_count, 2);
+    assert_true(w->square == 4);
+    sched_send_norm_result(
+        w, &(struct ps_msg_norm_result){.gen = GEN,
+                                        .key = 1,
+                                        .round = 1,
+                                        .stage = PS_STAGE_GRADIENT,
+                                        .square_sum = 4,
+                                        .weight_square_sum = 4});
+    assert_true(agent_f32(&w->agents[1], 1) == 1);
+    world_free(w);
+}
+
+static void a_job_ends_while_it_waits_for_norms(void **state)
+{
+    struct world *w = world_that_asks();
+
+    (void)state;
+    sched_end(w);
+    assert_int_equal(ps_server_residue(w->server), 0);
+    sched_send_norm_result(
+        w, &(struct ps_msg_norm_result){
+               .gen = GEN, .key = 1, .round = 1, .stage = PS_STAGE_GRADIENT});
+    assert_int_equal(w->agents[0].seen[1].values, 0);
+    world_free(w);
+}
+
+static void an_optimizer_needs_a_value_and_floats(void **state)
+{
+    static const struct ps_rec_param params[] = {{"lr", 0.1}};
+    struct world *w = world_new(&(struct world_options){
+        .slots = 1, .params = params, .params_count = 1});
+    struct agent *a = &w->agents[0];
+
+    (void)state;
+    agent_push_f32(a, 0, 1, 1);
+    assert_int_equal(a->seen[0].error, PS_E_NOKEY);
+    agent_push_i64(a, 1, 1, 1);
+    assert_int_equal(a->seen[1].error, PS_E_UNSUPPORTED);
+    /* A broadcast takes no step, and gives the value. */
+    agent_push(a, &(struct push_options){.key = 0,
+                                         .round = 1,
+                                         .count = 1,
+                                         .data = &(float){8},
+                                         .assign = true});
+    assert_true(agent_f32(a, 0) == 8);
+    agent_push_f32(a, 0, 2, 10);
+    assert_true(agent_f32(a, 0) == 7);
+    assert_int_equal(ps_server_residue(w->server), 1);
+    world_free(w);
+}
+
+static void a_mean_divides_by_the_ranks_that_gave(void **state)
+{
+    struct world *w = world_new(&(struct world_options){.slots = 3});
+
+    (void)state;
+    for (uint32_t i = 0; i < 3; i++) {
+        agent_push(&w->agents[i], &(struct push_options){
+                                      .key = 0,
+                                      .round = 1,
+                                      .dtype = PS_DTYPE_INT64,
+                                      .count = i == 1 ? 0 : 1,
+                                      .data = &(int64_t){17},
+                                      .weight = i + 1,
+                                      .reduce = PS_REDUCE_MEAN,
+                                  });
+    }
+    /* 34 by 1 + 3 ranks; the slot that gave nothing has no weight. */
+    assert_int_equal(agent_i64(&w->agents[1], 0), 8);
+    world_free(w);
+}
+
+static void a_broadcast_is_a_round_with_one_giver(void **state)
+{
+    struct world *w = world_new(&(struct world_options){.slots = 4});
+
+    (void)state;
+    for (uint64_t r = 1; r <= 4; r++) {
+        for (uint32_t i = 0; i < 4; i++) {
+            agent_push(&w->agents[i], &(struct push_options){
+                                          .key = 2,
+                                          .round = r,
+                                          .count = i == r - 1 ? 1 : 0,
+                                          .data = &(float){(float)r},
+                                          .assign = true,
+                                      });
+        }
+        for (uint32_t i = 0; i < 4; i++) {
+            assert_true(agent_f32(&w->agents[i], 2) == (float)r);
+        }
+    }
+    world_free(w);
+}
+
+static void a_round_of_nothing_keeps_the_value(void **state)
+{
+    struct world *w = world_new(&(struct world_options){.slots = 2});
+
+    (void)state;
+    for (uint64_t r = 1; r <= 2; r++) {
+        for (uint32_t i = 0; i < 2; i++) {
+            agent_push(&w->agents[i],
+                       &(struct push_options){.key = 2, .round = r});
+        }
+        assert_int_equal(w->agents[0].seen[2].commit_version, r);
+        assert_int_equal(w->agents[0].seen[2].values, 0);
+    }
+    for (uint64_t r = 3; r <= 4; r++) {
+        for (uint32_t i = 0; i < 2; i++) {
+            agent_push(&w->agents[i],
+                       &(struct push_options){.key = 2,
+                                              .round = r,
+                                              .count = r == 3 ? 1 : 0,
+                                              .data = &(float){4}});
+        }
+        assert_int_equal(w->agents[1].seen[2].value_version, r);
+        assert_true(agent_f32(&w->agents[1], 2) == 8);
+    }
+    world_free(w);
+}
+
+/* All slots: value 0 is a pass. Every order of arrival ends alike. */
+static void who_passes_is_not_in_the_result(void **state)
+{
+    static const uint8_t order[][3] = {{0, 1, 2}, {0, 2, 1}, {1, 0, 2},
+                                       {1, 2, 0}, {2, 0, 1}, {2, 1, 0}};
+    static const struct {
+        enum ps_reduce reduce;
+        int64_t give[3];
+        int64_t want;
+    } cases[] = {
+        {PS_REDUCE_SUM, {5, 0, 7}, 12},    {PS_REDUCE_MEAN, {0, 40, 1}, 41 / 5},
+        {PS_REDUCE_MEAN, {0, 0, 9}, 9},    {PS_REDUCE_MIN, {0, 3, 4}, 3},
+        {PS_REDUCE_MAX, {-3, -4, 0}, -3},  {PS_REDUCE_PRODUCT, {0, 6, 7}, 42},
+        {PS_REDUCE_PRODUCT, {0, 0, 7}, 7},
+    };
+
+    (void)state;
+    for (uint32_t o = 0; o < 6; o++) {
+        struct world *w = world_new(&(struct world_options){.slots = 3});
+
+        for (uint32_t n = 0; n < sizeof(cases) / sizeof(cases[0]); n++) {
+            for (uint32_t i = 0; i < 3; i++) {
+                const uint32_t who = order[o][i];
+                const int64_t give = cases[n].give[who];
+
+                /* Slot 1 has four ranks. */
+                agent_push(
+                    &w->agents[who],
+                    &(struct push_options){.key = 1,
+                                           .round = n + 1,
+                                           .dtype = PS_DTYPE_INT64,
+                                           .count = give != 0,
+                                           .data = &give,
+                                           .weight = who == 1 ? 4 : 1,
+                                           /* It may say anything. */
+                                           .reduce = give != 0 ? cases[n].reduce
+                                                               : PS_REDUCE_MAX,
+                                           .skips = give == 0});
+            }
+            for (uint32_t i = 0; i < 3; i++) {
+                assert_int_equal(w->agents[i].seen[1].value_version, n + 1);
+                assert_int_equal(agent_i64(&w->agents[i], 1), cases[n].want);
+                assert_false(w->agents[i].seen[1].all_skipped);
+            }
+        }
+        assert_int_equal(ps_server_residue(w->server), 1);
+        world_free(w);
+    }
+}
+
+static void a_round_that_all_pass_keeps_the_value(void **state)
+{
+    struct world *w = world_new(&(struct world_options){.slots = 2});
+    struct agent *a = &w->agents[0];
+    struct agent *b = &w->agents[1];
+
+    (void)state;
+    agent_push_f32(a, 2, 1, 3);
+    agent_push_f32(b, 2, 1, 4);
+    assert_false(a->seen[2].all_skipped);
+    agent_skip(a, 2, 2);
+    assert_int_equal(a->seen[2].commits, 0);
+    agent_skip(b, 2, 2);
+    for (uint32_t i = 0; i < 2; i++) {
+        assert_int_equal(w->agents[i].seen[2].commit_version, 2);
+        assert_true(w->agents[i].seen[2].all_skipped);
+    }
+    /* The answer was lost, and the pass comes again. */
+    b->seen[2].all_skipped = false;
+    agent_disconnect(b);
+    agent_drop_link(b);
+    agent_dial(b);
+    agent_skip(b, 2, 2);
+    assert_int_equal(b->seen[2].commit_version, 2);
+    assert_true(b->seen[2].all_skipped);
+    agent_pull(b, 2, 2);
+    assert_int_equal(b->seen[2].value_version, 2);
+    assert_true(b->seen[2].all_skipped);
+    assert_true(agent_f32(b, 2) == 7);
+    /* The next one is a round like others. */
+    agent_push_f32(b, 2, 3, 1);
+    agent_skip(a, 2, 3);
+    assert_int_equal(a->seen[2].commit_version, 3);
+    assert_false(a->seen[2].all_skipped);
+    assert_true(agent_f32(b, 2) == 1);
+    assert_int_equal(ps_server_unmerged_bytes(w->server, GEN, 0), 0);
+    world_free(w);
+}
+
+/* A key that nobody has given a value has rounds, too. */
+static void a_first_round_may_be_passed(void **state)
+{
+    struct world *w = world_new(&(struct world_options){.slots = 2});
+
+    (void)state;
+    for (uint32_t i = 0; i < 2; i++) {
+        agent_skip(&w->agents[i], 3, 1);
+    }
+    assert_int_equal(w->agents[0].seen[3].commit_version, 1);
+    assert_true(w->agents[0].seen[3].all_skipped);
+    for (uint32_t i = 0; i < 2; i++) {
+        agent_push_f32(&w->agents[i], 3, 2, 2);
+    }
+    assert_true(agent_f32(&w->agents[1], 3) == 4);
+    world_free(w);
+}
+
+/* Adam counts its steps, and its first ones are larger for it. */
+static void a_round_that_all_pass_is_no_step(void **state)
+{
+    static const struct ps_rec_param params[] = {{"lr", 1}};
+    static const float first = 100;
+    float weight[2][3];
+
+    (void)state;
+    for (uint32_t passes = 0; passes < 2; passes++) {
+        struct world *w = world_new(
+            &(struct world_options){.slots = 2,
+                                    .params = params,
+                                    .params_count = 1,
+                                    .optimizer = "adam"});
+        uint64_t round = 0;
+
+        agent_init(&w->agents[0], 1, 1, &first);
+        for (uint32_t step = 0; step < 3; step++) {
+            for (uint32_t n = 0; n < passes * 5; n++) {
+                round++;
+                agent_skip(&w->agents[1], 1, round);
+                agent_skip(&w->agents[0], 1, round);
+                assert_true(w->agents[0].seen[1].all_skipped);
+            }
+            round++;
+            push_ranks(&w->agents[0], round, 1 + (float)step, 1, PS_REDUCE_SUM);
+            agent_skip(&w->agents[1], 1, round);
+            assert_int_equal(w->agents[0].seen[1].value_version, round);
+            weight[passes][step] = agent_f32(&w->agents[0], 1);
+        }
+        world_free(w);
+    }
+    assert_true(weight[0][2] != first);
+    assert_memory_equal(weight[0], weight[1], sizeof(weight[0]));
+}
+
+static void a_round_that_all_pass_is_none_of_several(void **state)
+{
+    static const struct ps_rec_param params[] = {{"lr", 1}, {"accumulate", 2}};
+    static const float first = 100;
+    struct world *w = world_new(&(struct world_options){
+        .slots = 2, .params = params, .params_count = 2});
+    struct agent *a = &w->agents[0];
+    struct agent *b = &w->agents[1];
+
+    (void)state;
+    agent_init(a, 1, 1, &first);
+    push_ranks(a, 1, 8, 1, PS_REDUCE_MEAN);
+    push_ranks(b, 1, 4, 1, PS_REDUCE_MEAN);
+    agent_skip(a, 1, 2);
+    agent_skip(b, 1, 2);
+    assert_true(a->seen[1].all_skipped);
+    push_ranks(a, 3, 3, 1, PS_REDUCE_MEAN);
+    assert_true(agent_f32(a, 1) == first);
+    agent_skip(b, 1, 3);
+    assert_int_equal(a->seen[1].value_version, 3);
+    assert_true(agent_f32(a, 1) == first - 15.0F / 3);
+    world_free(w);
+}
+
+static void a_root_that_passes_ends_the_broadcast(void **state)
+{
+    struct world *w = world_new(&(struct world_options){.slots = 3});
+
+    (void)state;
+    /* The second time another rank of its node is there for the value. */
+    for (uint32_t attempt = 0; attempt < 2; attempt++) {
+        for (uint32_t i = 0; i < 3; i++) {
+            const bool passes = i == 1 && attempt == 0;
+
+            w->agents[i].retry = attempt;
+            agent_push(&w->agents[i], &(struct push_options){.key = 1,
+                                                             .round = 1,
+                                                             .assign = !passes,
+                                                             .skips = passes});
+        }
+        for (uint32_t i = 0; i < 3; i++) {
+            const struct seen *s = &w->agents[i].seen[1];
+
+            assert_int_equal(s->refusals, attempt + 1);
+            assert_int_equal(s->error, PS_E_MISMATCH);
+            assert_int_equal(s->retry, attempt + 1);
+            assert_true(s->assign);
+            assert_int_equal(s->conflict_slot_count, 0);
+        }
+    }
+    for (uint32_t i = 0; i < 3; i++) {
+        w->agents[i].retry = 2;
+    }
+    /* Others may broadcast without it. */
+    for (uint32_t i = 0; i < 3; i++) {
+        agent_push(&w->agents[i], &(struct push_options){.key = 1,
+                                                         .round = 1,
+                                                         .count = i == 2,
+                                                         .data = &(float){5},
+                                                         .assign = i != 1,
+                                                         .skips = i == 1});
+        assert_int_equal(ps_server_unmerged_bytes(w->server, GEN, i), 0);
+    }
+    assert_true(agent_f32(&w->agents[1], 1) == 5);
+    world_free(w);
+}
+
+static void who_passes_takes_no_side(void **state)
+{
+    struct world *w = world_new(&(struct world_options){.slots = 4});
+
+    (void)state;
+    agent_skip(&w->agents[3], 1, 1);
+    push_ranks(&w->agents[0], 1, 1, 1, PS_REDUCE_SUM);
+    push_ranks(&w->agents[2], 1, 1, 1, PS_REDUCE_MEAN);
+    for (uint32_t i = 0; i < 4; i++) {
+        const struct seen *s = &w->agents[i].seen[1];
+
+        assert_int_equal(s->refusals, i == 1 ? 0 : 1);
+        if (i != 1) {
+            assert_int_equal(s->conflict_slot_count, 1);
+            assert_int_equal(s->conflict_slots[0], i == 2 ? 0 : 2);
+        }
+    }
+    world_free(w);
+}
+
+/* One agent has heard that all have passed, the other one has not; their server
+ * is gone. */
+static void a_takeover_keeps_that_all_have_passed(void **state)
+{
+    (void)state;
+    for (uint32_t late = 0; late < 2; late++) {
+        struct world *w = world_new(&(struct world_options){.slots = 2});
+        struct agent *a = &w->agents[0];
+        struct agent *b = &w->agents[1];
+        struct ps_rec_part part = {
+            .key = 1, .round = 6, .count = 1, .rng_key = PS_PART_SKIPPED};
+        const struct ps_msg resume = {.code = PS_MSG_RESTORE,
+                                      .restore = {.gen = GEN,
+                                                  .slot = a->index,
+                                                  .has_value = true,
+                                                  .parts = &part,
+                                                  .parts_count = 1}};
+
+        agent_restore(b, 1, 5, 50, true);
+        if (late == 0) {
+            agent_skip(b, 1, 6);
+            assert_int_equal(b->seen[1].commits, 0);
+        }
+        agent_send(a, &resume, &(float){50}, sizeof(float));
+        world_run_until_idle(w);
+        if (late == 1) {
+            agent_skip(b, 1, 6);
+        }
+        assert_int_equal(b->seen[1].commit_version, 6);
+        assert_true(b->seen[1].all_skipped);
+        agent_push_f32(a, 1, 7, 3);
+        agent_skip(b, 1, 7);
+        assert_int_equal(b->seen[1].commit_version, 7);
+        assert_false(b->seen[1].all_skipped);
+        assert_true(agent_f32(a, 1) == 3);
+        world_free(w);
+    }
+}
+
+static void a_pass_with_a_payload_is_refused(void **state)
+{
+    struct world *w = world_new(&(struct world_options){.slots = 1});
+
+    (void)state;
+    agent_push(&w->agents[0], &(struct push_options){.key = 1,
+                                                     .round = 1,
+                                                     .count = 1,
+                                                     .data = &(float){5},
+                                                     .skips = true});
+    assert_int_equal(w->agents[0].seen[1].error, PS_E_INVAL);
+    agent_skip(&w->agents[0], 1, 3);
+    assert_int_equal(w->agents[0].seen[1].error, PS_E_FUTURE);
+    agent_skip(&w->agents[0], 1, 1);
+    assert_int_equal(w->agents[0].seen[1].commit_version, 1);
+    world_free(w);
+}
+
+static void every_element_type_adds_up(void **state)
+{
+    struct world *w = world_new(&(struct world_options){.slots = 2});
+    double f64 = 0.1;
+    int32_t i32 = 1 << 30;
+
+    (void)state;
+    for (uint32_t i = 0; i < 2; i++) {
+        agent_push(&w->agents[i],
+                   &(struct push_options){.key = 0,
+                                          .round = 1,
+                                          .dtype = PS_DTYPE_FLOAT64,
+                                          .count = 1,
+                                          .data = &f64});
+        agent_push(&w->agents[i],
+                   &(struct push_options){.key = 1,
+                                          .round = 1,
+                                          .dtype = PS_DTYPE_INT32,
+                                          .count = 1,
+                                          .data = &(int32_t){i32 / 2}});
+    }
+    double want = 0.1 + 0.1;
+
+    assert_memory_equal(w->agents[0].seen[0].bytes, &want, 8);
+    assert_memory_equal(w->agents[0].seen[1].bytes, &i32, 4);
+    world_free(w);
+}
+
+/* ---------------------------------------------------------- small frames */
+
+/* Many partitions in one frame; with a float of odd count before doubles, so
+ * that these lie at odd addresses. */
+static void small_partitions_travel_together(void **state)
+{
+    struct world *w = world_new(&(struct world_options){.slots = 2});
+    struct ps_rec_part parts[64];
+    uint8_t data[64 * 12];
+
+    (void)state;
+    for (uint32_t i = 0; i < 64; i++) {
+        bool wide = i % 2 == 1;
+
+        parts[i] = (struct ps_rec_part){
+            .key = i,
+            .round = 1,
+            .dtype = wide ? PS_DTYPE_FLOAT64 : PS_DTYPE_FLOAT32,
+            .count = 1,
+        };
+    }
+    size_t len = 0;
+
+    for (uint32_t i = 0; i < 64; i++) {
+        float f = (float)i;
+        double d = (double)i;
+        size_t size = ps_dtype_size(parts[i].dtype);
+
+        memcpy(data + len, size == 4 ? (void *)&f : (void *)&d, size);
+        len += size;
+    }
+    for (uint32_t i = 0; i < 2; i++) {
+        agent_send(&w->agents[i],
+                   &(struct ps_msg){.code = PS_MSG_PUSH,
+                                    .push = {.gen = GEN,
+                                             .slot = i,
+                                             .incarnation = 1,
+                                             .weight = 1,
+                                             .needs_value = true,
+                                             .parts = parts,
+                                             .parts_count = 64}},
+                   data, len);
+        world_run_until_idle(w);
+    }
+    for (uint32_t i = 0; i < 64; i++) {
+        const struct seen *s = &w->agents[1].seen[i];
+
+        assert_int_equal(s->value_version, 1);
+        if (i % 2 == 1) {
+            double d;
+
+            memcpy(&d, s->bytes, sizeof(d));
+            assert_true(d == 2.0 * i);
+        } else {
+            assert_true(agent_f32(&w->agents[1], i) == 2.0f * (float)i);
+        }
+    }
+    /* Each computation ended in an event of its own, and still few frames. */
+    assert_true(w->agents[1].value_frames <= 2);
+    world_free(w);
+}
+
+/* More answers at one moment than a frame may have parts or bytes. */
+static void answers_fill_frames_and_no_more(void **state)
+{
+    const uint32_t count = PS_BATCH_PART_MAX / 4;
+    struct world *w = world_new(&(struct world_options){.slots = 1});
+    struct agent *a = &w->agents[0];
+    float *data = ps_calloc(count * 20, 4);
+    struct ps_rec_part parts[128];
+
+    (void)state;
+    for (uint64_t r = 1; r <= 6; r++) {
+        for (uint32_t i = 0; i < 128; i++) {
+            parts[i] = (struct ps_rec_part){.key = i, .round = r, .count = 1};
+        }
+        agent_send(a,
+                   &(struct ps_msg){.code = PS_MSG_PUSH,
+                                    .push = {.gen = GEN,
+                                             .incarnation = 1,
+                                             .weight = 1,
+                                             .needs_value = r <= 3,
+                                             .parts = parts,
+                                             .parts_count = 128}},
+                   data, 128 * sizeof(float));
+    }
+    world_run_until_idle(w);
+    assert_int_equal(a->value_frames, 2); /* 256 and 128. */
+    for (uint32_t i = 0; i < 128; i++) {
+        assert_int_equal(a->seen[i].values, 3);
+        assert_int_equal(a->seen[i].commits, 3);
+        assert_int_equal(a->seen[i].commit_version, 6);
+    }
+    world_free(w);
+
+    w = world_new(&(struct world_options){.slots = 1});
+    a = &w->agents[0];
+    for (uint32_t i = 0; i < 20; i++) {
+        parts[i] = (struct ps_rec_part){.key = i, .round = 1, .count = count};
+    }
+    agent_send(a,
+               &(struct ps_msg){.code = PS_MSG_PUSH,
+                                .push = {.gen = GEN,
+                                         .incarnation = 1,
+                                         .weight = 1,
+                                         .needs_value = true,
+                                         .parts = parts,
+                                         .parts_count = 20}},
+               data, 20 * PS_BATCH_PART_MAX);
+    world_run_until_idle(w);
+    assert_int_equal(a->value_frames, 2); /* 16 fill a frame. */
+    assert_int_equal(a->seen[19].values, 1);
+    ps_free(data);
+    world_free(w);
+}
+
+/* ------------------------------------------------------------ pull, init */
+
+static void a_pull_waits_for_a_key_that_comes_later(void **state)
+{
+    struct world *w = world_new(&(struct world_options){.slots = 2});
+    struct agent *a = &w->agents[0];
+    struct agent *b = &w->agents[1];
+
+    (void)state;
+    agent_pull(b, 5, 0);
+    agent_pull(b, 5, 0);
+    assert_int_equal(ps_server_residue(w->server), 2);
+    assert_int_equal(b->seen[5].values, 0);
+    agent_init(a, 5, 1, &(float){9});
+    assert_int_equal(a->seen[5].commits, 1);
+    assert_int_equal(a->seen[5].commit_version, 0);
+    assert_int_equal(b->seen[5].values, 1);
+    assert_true(agent_f32(b, 5) == 9);
+
+    /* The first one wins; a second hears that it is done. */
+    agent_init(b, 5, 1, &(float){10});
+    assert_int_equal(b->seen[5].commits, 1);
+    agent_pull(a, 5, 0);
+    assert_true(agent_f32(a, 5) == 9);
+
+    /* A newer version is waited for, and comes once. */
+    agent_pull(a, 5, 1);
+    assert_int_equal(a->seen[5].values, 1);
+    agent_push_f32(a, 5, 1, 1);
+    agent_push(b, &(struct push_options){.key = 5,
+                                         .round = 1,
+                                         .count = 1,
+                                         .data = &(float){1},
+                                         .commit_only = true});
+    assert_int_equal(a->seen[5].values, 2);
+    assert_true(agent_f32(a, 5) == 2);
+    assert_int_equal(b->seen[5].values, 1);
+    assert_int_equal(ps_server_residue(w->server), 1);
+    world_free(w);
+}
+
+static void a_pull_keeps_the_newest_version_asked_for(void **state)
+{
+    struct world *w = world_new(&(struct world_options){.slots = 1});
+    struct agent *a = &w->agents[0];
+
+    (void)state;
+    agent_pull(a, 5, 2);
+    agent_pull(a, 5, 1);
+    agent_push(a, &(struct push_options){.key = 5,
+                                         .round = 1,
+                                         .count = 1,
+                                         .data = &(float){1},
+                                         .commit_only = true});
+    assert_int_equal(a->seen[5].values, 0);
+    agent_push(a, &(struct push_options){.key = 5,
+                                         .round = 2,
+                                         .count = 1,
+                                         .data = &(float){2},
+                                         .commit_only = true});
+    assert_int_equal(a->seen[5].values, 1);
+    assert_int_equal(a->seen[5].value_version, 2);
+    world_free(w);
+}
+
+static void an_agent_started_again_waits_for_nothing(void **state)
+{
+    struct world *w = world_new(&(struct world_options){.slots = 2});
+    struct agent *a = &w->agents[0];
+
+    (void)state;
+    agent_pull(a, 5, 0);
+    agent_push_i64(a, 6, 1, 30);
+    agent_disconnect(a);
+    agent_restart(a);
+    sched_send_job_state(
+        w, &(struct job_options){.version = 2, .phase = PS_JOB_PHASE_RUNNING});
+    agent_dial(a);
+    agent_init(&w->agents[1], 5, 1, &(float){9});
+    assert_int_equal(a->seen[5].values, 0);
+    /* What it had pushed stays, and counts once with what it pushes again. */
+    agent_push_i64(a, 6, 1, 30);
+    agent_push_i64(&w->agents[1], 6, 1, 12);
+    assert_int_equal(agent_i64(a, 6), 42);
+    world_free(w);
+}
+
+/* -------------------------------------------------------------- takeover */
+
+/* One agent holds version 5, the other 6, to which the first contributed; the
+ * second has pushed on. */
+static void takeover_event(struct world *w, uint32_t event)
+{
+    switch (event) {
+    case 0:
+        agent_restore(&w->agents[0], 1, 5, 50, true);
+        break;
+    case 1:
+        agent_restore(&w->agents[1], 1, 6, 60, true);
+        break;
+    case 2:
+        agent_push_f32(&w->agents[0], 1, 6, 1);
+        break;
+    case 3:
+        agent_push_f32(&w->agents[1], 1, 7, 2);
+        break;
+    case 4:
+        agent_pull(&w->agents[0], 1, 6);
+        break;
+    }
+}
+
+static void a_takeover_ends_alike_in_every_order(void **state)
+{
+    uint32_t orders = 0;
+
+    (void)state;
+    for (uint32_t code = 0; code < 3125; code++) {
+        uint32_t order[5];
+        uint32_t mask = 0;
+
+        for (uint32_t i = 0, c = code; i < 5; i++, c /= 5) {
+            order[i] = c % 5;
+            mask |= 1u << order[i];
+        }
+        if (mask != 31) {
+            continue;
+        }
+        orders++;
+        struct world *w = world_new(&(struct world_options){.slots = 2});
+
+        for (uint32_t i = 0; i < 5; i++) {
+            takeover_event(w, order[i]);
+        }
+        /* What was ahead of its time is sent again. */
+        takeover_event(w, 2);
+        takeover_event(w, 3);
+        assert_int_equal(w->agents[0].seen[1].value_version, 6);
+        assert_true(agent_f32(&w->agents[0], 1) == 60);
+        agent_push_f32(&w->agents[0], 1, 7, 4);
+        for (uint32_t i = 0; i < 2; i++) {
+            assert_int_equal(w->agents[i].seen[1].value_version, 7);
+            assert_true(agent_f32(&w->agents[i], 1) == 6);
+        }
+        assert_int_equal(ps_server_unmerged_bytes(w->server, GEN, 0), 0);
+        assert_int_equal(ps_server_unmerged_bytes(w->server, GEN, 1), 0);
+        assert_int_equal(ps_server_residue(w->server), 1);
+        world_free(w);
+    }
+    assert_int_equal(orders, 120);
+}
+
+static void a_resumed_version_overtakes_what_is_computed(void **state)
+{
+    struct world *w = world_new(&(struct world_options){.slots = 2});
+    uint64_t version;
+    const struct ps_slice *value;
+
+    (void)state;
+    w->hold_compute = true;
+    agent_push_f32(&w->agents[0], 1, 1, 1);
+    agent_push_f32(&w->agents[1], 1, 1, 2);
+    assert_int_equal(w->compute_count, 1);
+    agent_restore(&w->agents[0], 1, 1, 3, true);
+    assert_int_equal(w->agents[1].seen[1].values, 1);
+    assert_int_equal(ps_server_unmerged_bytes(w->server, GEN, 0), 0);
+    world_computed(w, 0, 0);
+    world_run_until_idle(w);
+    assert_int_equal(w->agents[1].seen[1].values, 1);
+    assert_true(ps_server_peek(w->server, GEN, 1, 0, &version, &value));
+    assert_int_equal(version, 1);
+    assert_true(*(const float *)(void *)ps_slice_data(value) == 3);
+    world_free(w);
+}
+
+/* A round of three in two partitions: whatever is seen first, all hear of it,
+ * once for each attempt, and the next one is merged. */
+static void all_hear_of_a_disagreement_and_try_again(void **state)
+{
+    static const uint8_t order[][3] = {{0, 1, 2}, {0, 2, 1}, {1, 0, 2},
+                                       {1, 2, 0}, {2, 0, 1}, {2, 1, 0}};
+
+    (void)state;
+    for (uint32_t o = 0; o < 6; o++) {
+        struct world *w = world_new(&(struct world_options){.slots = 3});
+
+        for (uint32_t i = 0; i < 3; i++) {
+            /* It has heard from another server before it comes here. */
+            const bool ahead = o % 2 == 1 && i == 2;
+            struct agent *a = &w->agents[order[o][i]];
+
+            a->retry = ahead;
+            agent_push(
+                a, &(struct push_options){.key = 1,
+                                          .round = 1,
+                                          .count = 1,
+                                          .data = &(float){1},
+                                          .reduce = order[o][i] == 1 && !ahead
+                                                        ? PS_REDUCE_MAX
+                                                        : PS_REDUCE_SUM});
+        }
+        for (uint32_t i = 0; i < 3; i++) {
+            struct agent *a = &w->agents[i];
+            const bool ahead = a->retry == 1;
+
+            assert_int_equal(a->seen[1].refusals, ahead ? 0 : 1);
+            if (ahead) {
+                continue;
+            }
+            assert_int_equal(a->seen[1].error, PS_E_MISMATCH);
+            assert_int_equal(a->seen[1].retry, 1);
+            a->retry = 1;
+            agent_push_f32(a, 1, 1, 1);
+        }
+        for (uint32_t i = 0; i < 3; i++) {
+            assert_int_equal(w->agents[i].seen[1].value_version, 1);
+            assert_true(agent_f32(&w->agents[i], 1) == 3);
+            assert_int_equal(ps_server_unmerged_bytes(w->server, GEN, i), 0);
+            w->agents[i].retry = 0; /* Of the next round it is the first. */
+            agent_push_f32(&w->agents[i], 1, 2, 2);
+        }
+        assert_true(agent_f32(&w->agents[0], 1) == 6);
+        assert_int_equal(ps_server_residue(w->server), 1);
+        world_free(w);
+    }
+}
+
+static void who_gives_up_ends_the_attempt_for_all(void **state)
+{
+    struct world *w = world_new(&(struct world_options){.slots = 2});
+    struct agent *a = &w->agents[0];
+    struct agent *b = &w->agents[1];
+
+    (void)state;
+    for (int first = 0; first < 2; first++) {
+        const uint32_t key = first ? 1 : 2;
+        const struct ps_rec_part part = {.key = key, .round = 1};
+        const struct ps_msg m = {
+            .code = PS_MSG_ABORT_ROUND,
+            .abort_round = {
+                .gen = GEN, .retry = 1, .parts = &part, .parts_count = 1}};
+
+        a->retry = b->retry = 0;
+        if (first) {
+            agent_push_f32(b, key, 1, 1);
+        }
+        agent_send(a, &m, NULL, 0);
+        world_run_until_idle(w);
+        if (!first) {
+            agent_push_f32(b, key, 1, 1);
+        }
+        assert_int_equal(b->seen[key].error, PS_E_MISMATCH);
+        assert_int_equal(b->seen[key].retry, 1);
+        a->retry = b->retry = 1;
+        agent_push_f32(a, key, 1, 1);
+        agent_push_f32(b, key, 1, 1);
+        assert_true(agent_f32(b, key) == 2);
+    }
+    world_free(w);
+}
+
+/* A version that was made and that nobody has: only when all have spoken. */
+static void what_nobody_has_any_more_is_lost(void **state)
+{
+    struct world *w = world_new(&(struct world_options){.slots = 2});
+
+    (void)state;
+    agent_restore_committed(&w->agents[0], 1, 4);
+    agent_restore(&w->agents[1], 1, 4, 3, true); /* It has it. */
+    assert_int_equal(w->value_lost_count, 0);
+    agent_restore_committed(&w->agents[0], 2, 4);
+    agent_restore_committed(&w->agents[0], 2, 4);
+    assert_int_equal(w->value_lost_count, 0);
+    agent_restore(&w->agents[1], 2, 3, 3, true);
+    assert_int_equal(w->value_lost_count, 1);
+    world_free(w);
+}
+
+static void a_loss_found_without_a_scheduler_is_told_on_the_same_link(void **st)
+{
+    struct world *w = world_new(&(struct world_options){.slots = 2});
+
+    (void)st;
+    world_closed(w, w->sched_conn);
+    agent_restore_committed(&w->agents[0], 1, 4);
+    agent_restore_committed(&w->agents[1], 1, 4);
+    assert_int_equal(w->value_lost_count, 0);
+    world_run(w, PS_SECONDS(1));
+    assert_true(w->up_resumed);
+    assert_int_equal(w->value_lost_count, 1);
+    world_free(w);
+}
+
+static void no_takeover_of_an_optimizer(void **state)
+{
+    static const struct ps_rec_param params[] = {{"lr", 0.1}};
+    struct world *w = world_new(&(struct world_options){
+        .slots = 1, .params = params, .params_count = 1});
+
+    (void)state;
+    agent_restore(&w->agents[0], 1, 4, 3, true);
+    assert_int_equal(w->agents[0].seen[1].error, PS_E_UNSUPPORTED);
+    world_free(w);
+}
+
+/* ---------------------------------------------------------------- credit */
+
+/* Small, because sanitizers take long for large memory; a frame of its own. */
+#define PART  (32u * 1024u)
+#define PARTS 32u
+#define FIRST (8u * PART)
+
+static float *part_data(void)
+{
+    return ps_calloc(PART / 4, 4);
+}
+
+static void push_part(struct agent *a, uint32_t key, uint64_t round,
+                      const float *data)
+{
+    agent_push(
+        a, &(struct push_options){
+               .key = key, .round = round, .count = PART / 4, .data = data});
+}
+
+/* Everybody sends in the same order: nobody runs further ahead than the
+ * window and one frame. */
+static void nobody_runs_ahead_of_the_slowest(void **state)
+{
+    const uint64_t window = 2 * FIRST;
+    struct world *w = world_new(&(struct world_options){
+        .slots = 2, .credit_window = window, .credit_first = FIRST});
+    struct agent *fast = &w->agents[0];
+    struct agent *slow = &w->agents[1];
+    float *data = part_data();
+    uint32_t sent = 0;
+
+    (void)state;
+    while (sent < PARTS && fast->sent < fast->credit) {
+        push_part(fast, sent++, 1, data);
+    }
+    assert_int_equal(sent, window / PART);
+    for (uint32_t k = 0; k < PARTS; k++) {
+        push_part(slow, k, 1, data);
+        assert_int_equal(slow->seen[k].value_version, 1);
+        while (sent < PARTS && fast->sent < fast->credit) {
+            push_part(fast, sent++, 1, data);
+        }
+        assert_true(ps_server_unmerged_bytes(w->server, GEN, 0) <
+                    window + PART);
+        assert_true(ps_pool_used(w->pool) < window + (k + 4) * PART + 2 * PART);
+    }
+    assert_int_equal(sent, PARTS);
+    ps_free(data);
+    world_free(w);
+}
+
+/* More than an agent may be ahead of the others that send. */
+#define FAR (512u * 1024u)
+
+static void push_far(struct agent *a, uint32_t key, uint64_t round,
+                     const float *data)
+{
+    agent_push(a,
+               &(struct push_options){
+                   .key = key, .round = round, .count = FAR / 4, .data = data});
+}
+
+/* Asks for room for the next part of an agent, and gives it back. */
+static int ask(struct world *w, const struct agent *a, uint32_t slot)
+{
+    struct ps_rec_part part = {.key = 100, .round = 1, .count = FAR / 4};
+    struct ps_msg msg = {
+        .code = PS_MSG_PUSH,
+        .seq = 1000,
+        .push = {.gen = GEN,
+                 .slot = slot,
+                 .incarnation = 1,
+                 .weight = 1,
+                 .parts = &part,
+                 .parts_count = 1},
+    };
+    struct ps_slice s = {0};
+    int rc = w->machine.ops->payload(w->machine.self, a->conn, &msg, FAR, &s);
+
+    ps_buf_unref(s.buf);
+    return rc;
+}
+
+/* Who is ahead lets the others have the link, while they use it. */
+static void progress_is_equal_while_all_send(void **state)
+{
+    struct world *w = world_new(&(struct world_options){.slots = 3});
+    float *data = ps_calloc(FAR / 4, 4);
+
+    (void)state;
+    /* Alone, it need not wait. */
+    push_far(&w->agents[0], 0, 1, data);
+    push_far(&w->agents[0], 1, 1, data);
+    assert_int_equal(ask(w, &w->agents[0], 0), 0);
+    push_far(&w->agents[1], 0, 1, data);
+    assert_int_equal(ask(w, &w->agents[0], 0), PS_E_AGAIN);
+    assert_int_equal(ask(w, &w->agents[1], 1), 0);
+    /* The third has begun: both wait for it, and it for nobody. */
+    assert_int_equal(ask(w, &w->agents[2], 2), 0);
+    assert_int_equal(ask(w, &w->agents[1], 1), PS_E_AGAIN);
+    assert_int_equal(ask(w, &w->agents[2], 2), 0);
+    push_far(&w->agents[2], 0, 1, data); /* Round 0 is complete. */
+    assert_int_equal(ask(w, &w->agents[1], 1), 0);
+    assert_int_equal(ask(w, &w->agents[0], 0), PS_E_AGAIN);
+    /* Silence of the others ends it: the machine wants to be asked. */
+    for (int i = 0; i < 2; i++) {
+        ps_time at = w->machine.ops->deadline(w->machine.self);
+
+        if (ask(w, &w->agents[0], 0) == 0) {
+            break;
+        }
+        assert_true(at < w->now + PS_SECONDS(1));
+        w->now = at > w->now ? at : w->now;
+        world_event(w, &(struct ps_event){.now = w->now, .type = PS_EV_TICK});
+    }
+    world_run_until_idle(w);
+    assert_int_equal(ask(w, &w->agents[0], 0), 0);
+    ps_free(data);
+    world_free(w);
+}
+
+struct sender {
+    uint32_t order[PARTS];
+    uint32_t next;
+};
+
+static bool try_send(struct agent *a, struct sender *s, const float *data)
+{
+    if (s->next == PARTS || a->conn == 0 || a->sent >= a->credit) {
+        return false;
+    }
+    push_part(a, s->order[s->next++], 1, data);
+    return true;
+}
+
+static void credit_story(uint64_t seed)
+{
+    uint32_t slots = 2 + (uint32_t)(seed % 3);
+    struct world *w = world_new(&(struct world_options){
+        .slots = slots, .credit_window = FIRST, .credit_first = FIRST});
+    struct sender senders[AGENTS_MAX] = {0};
+    float *data = part_data();
+    struct ps_rng rng;
+    uint32_t idle = 0;
+
+    ps_rng_init(&rng, seed);
+    for (uint32_t i = 0; i < slots; i++) {
+        for (uint32_t k = 0; k < PARTS; k++) {
+            uint32_t j = (uint32_t)ps_rng_below(&rng, k + 1);
+
+            senders[i].order[k] = senders[i].order[j];
+            senders[i].order[j] = k;
+        }
+    }
+    w->hold_compute = ps_rng_chance(&rng, 500);
+    while (idle < 200) {
+        uint32_t i = (uint32_t)ps_rng_below(&rng, slots);
+        uint64_t before = w->agents[i].credit;
+        bool moved = try_send(&w->agents[i], &senders[i], data);
+
+        assert_true(w->agents[i].credit >= before);
+        if (w->compute_count > 0 && (!moved || ps_rng_chance(&rng, 300))) {
+            world_computed(w, (uint32_t)ps_rng_below(&rng, w->compute_count),
+                           0);
+            world_run_until_idle(w);
+            moved = true;
+        }
+        if (ps_rng_chance(&rng, 20)) {
+            /* A new session offers again all that is not merged. */
+            struct agent *a = &w->agents[i];
+
+            agent_disconnect(a);
+            agent_drop_link(a);
+            agent_dial(a);
+            senders[i].next = 0;
+            moved = true;
+        }
+        idle = moved ? 0 : idle + 1;
+    }
+    for (uint32_t i = 0; i < slots; i++) {
+        if (senders[i].next != PARTS) {
+            fail_msg("seed %llu: slot %u is stuck at %u of %u",
+                     (unsigned long long)seed, i, senders[i].next, PARTS);
+        }
+        assert_int_equal(ps_server_unmerged_bytes(w->server, GEN, i), 0);
+        for (uint32_t k = 0; k < PARTS; k++) {
+            assert_int_equal(w->agents[i].seen[k].value_version, 1);
+        }
+    }
+    ps_free(data);
+    world_free(w);
+}
+
+static void credit_never_stops_everybody(void **state)
+{
+    (void)state;
+    for (uint64_t seed = 0; seed < 12; seed++) {
+        credit_story(seed);
+    }
+}
+
+static void a_new_session_counts_from_nothing(void **state)
+{
+    struct world *w = world_new(&(struct world_options){
+        .slots = 1, .credit_window = FIRST, .credit_first = FIRST});
+    struct agent *a = &w->agents[0];
+    float *data = part_data();
+
+    (void)state;
+    for (uint64_t r = 1; r <= 20; r++) {
+        push_part(a, 0, r, data);
+        assert_int_equal(a->credit, a->sent + FIRST);
+    }
+    agent_disconnect(a);
+    agent_dial(a);
+    assert_true(a->resumed);
+    push_part(a, 0, 21, data);
+    assert_int_equal(a->credit, a->sent + FIRST);
+    agent_disconnect(a);
+    agent_drop_link(a);
+    agent_dial(a);
+    assert_int_equal(a->sent, 0);
+    push_part(a, 0, 22, data);
+    assert_int_equal(a->credit, PART + FIRST);
+    ps_free(data);
+    world_free(w);
+}
+
+static void more_than_the_credit_is_not_taken(void **state)
+{
+    struct world *w = world_new(&(struct world_options){
+        .slots = 2, .credit_window = PS_CREDIT_INITIAL});
+    struct agent *a = &w->agents[0];
+    uint32_t count = 8u * 1024 * 1024;
+    float *data = ps_calloc(count, 4);
+    struct push_options o = {.round = 1, .count = count, .data = data};
+    uint64_t limit = PS_CREDIT_INITIAL + PS_PAYLOAD_MAX;
+
+    (void)state;
+    for (o.key = 0; o.key < 6; o.key++) {
+        agent_push(a, &o);
+        assert_true(ps_server_unmerged_bytes(w->server, GEN, 0) < limit);
+    }
+    assert_int_equal(a->seen[0].refusals, 0);
+    assert_int_equal(a->seen[5].error, PS_E_FULL);
+    ps_free(data);
+    world_free(w);
+}
+
+/* ---------------------------------------------------------------- memory */
+
+static void a_result_without_memory_comes_later(void **state)
+{
+    struct world *w = world_new(&(struct world_options){.slots = 2});
+    struct ps_rec_part parts[2] = {
+        {.key = 0, .round = 1, .count = 1},
+        {.key = 1, .round = 1, .count = 1},
+    };
+    float data[2] = {1, 2};
+
+    (void)state;
+    for (uint32_t i = 0; i < 2; i++) {
+        agent_send(&w->agents[i],
+                   &(struct ps_msg){.code = PS_MSG_PUSH,
+                                    .push = {.gen = GEN,
+                                             .slot = i,
+                                             .incarnation = 1,
+                                             .weight = 1,
+                                             .needs_value = true,
+                                             .parts = parts,
+                                             .parts_count = 2}},
+                   data, sizeof(data));
+        if (i == 1) {
+            /* The frame, and the first result; not the second. */
+            ps_pool_fail_at(w->pool, 3);
+        }
+        world_run_until_idle(w);
+    }
+    assert_int_equal(w->agents[0].seen[0].values, 1);
+    assert_int_equal(w->agents[0].seen[1].values, 0);
+    assert_non_null(strstr(w->last_log, "no memory"));
+    world_run(w, PS_MILLIS(50));
+    assert_int_equal(w->agents[0].seen[1].values, 1);
+    assert_true(agent_f32(&w->agents[0], 1) == 4);
+    world_free(w);
+}
+
+static void a_frame_without_memory_is_asked_for_again(void **state)
+{
+    struct world *w = world_new(&(struct world_options){.slots = 1});
+    struct agent *a = &w->agents[0];
+    struct ps_rec_part part = {.key = 0, .round = 1, .count = 1};
+    struct ps_msg msg = {
+        .code = PS_MSG_PUSH,
+        .seq = 1,
+        .push = {.gen = GEN,
+                 .incarnation = 1,
+                 .weight = 1,
+                 .parts = &part,
+                 .parts_count = 1},
+    };
+    struct ps_slice s;
+
+    (void)state;
+    ps_pool_fail_at(w->pool, 1);
+    assert_int_equal(
+        w->machine.ops->payload(w->machine.self, a->conn, &msg, 4, &s),
+        PS_E_AGAIN);
+    assert_int_equal(
+        w->machine.ops->payload(w->machine.self, a->conn, &msg, 4, &s), 0);
+    assert_int_equal(s.len, 4);
+    ps_buf_unref(s.buf);
+    world_free(w);
+}
+
+static void a_job_that_ends_leaves_nothing(void **state)
+{
+    size_t live = ps_alloc_live();
+    struct world *w = world_new(&(struct world_options){.slots = 2});
+
+    (void)state;
+    w->hold_compute = true;
+    for (uint32_t k = 0; k < 4; k++) {
+        agent_push_f32(&w->agents[0], k, 1, 1);
+        agent_push_f32(&w->agents[1], k, 1, 1);
+    }
+    agent_push_f32(&w->agents[0], 10, 1, 1); /* Half a round. */
+    agent_pull(&w->agents[1], 11, 3);
+    assert_int_equal(w->compute_count, 4);
+    world_computed(w, 0, 0); /* Its answers are gathered at this moment. */
+    sched_end(w);
+    assert_int_equal(ps_server_residue(w->server), 0);
+    while (w->compute_count > 0) {
+        world_computed(w, 0, 0);
+    }
+    world_run(w, PS_SECONDS(1)); /* Everything is acknowledged. */
+    assert_int_equal(ps_pool_used(w->pool), 0);
+
+    /* An older state that was overtaken does not bring it back. */
+    sched_send_job_state(
+        w, &(struct job_options){.version = 5, .phase = PS_JOB_PHASE_RUNNING});
+    agent_push_f32(&w->agents[0], 0, 1, 1);
+    assert_int_equal(w->agents[0].seen[0].error, PS_E_NOJOB);
+    assert_int_equal(ps_server_residue(w->server), 0);
+    world_free(w);
+    assert_int_equal(ps_alloc_live(), live);
+}
+
+static void a_result_that_could_not_be_computed_is_refused(void **state)
+{
+    struct world *w = world_new(&(struct world_options){.slots = 2});
+
+    (void)state;
+    w->hold_compute = true;
+    agent_push_f32(&w->agents[0], 0, 1, 1);
+    agent_push_f32(&w->agents[1], 0, 1, 1);
+    world_computed(w, 0, PS_E_BUG);
+    world_run_until_idle(w);
+    assert_int_equal(w->agents[0].seen[0].error, PS_E_BUG);
+    assert_int_equal(w->agents[1].seen[0].refusals, 1);
+    assert_int_equal(ps_server_unmerged_bytes(w->server, GEN, 0), 0);
+    world_free(w);
+}
+
+/* ---------------------------------------------------------- who may what */
+
+static void a_push_for_a_job_that_comes_later(void **state)
+{
+    struct world *w = world_new(&(struct world_options){
+        .slots = 1, .credit_first = FIRST, .no_job = true});
+    struct agent *a = &w->agents[0];
+    float *data = part_data();
+
+    (void)state;
+    /* All that is refused counts as sent, so it must give credit. */
+    for (uint32_t i = 0; i < 3 * FIRST / PART; i++) {
+        assert_true(a->sent < a->credit);
+        push_part(a, 0, 1, data);
+        assert_int_equal(a->seen[0].error, PS_E_NOJOB);
+    }
+    sched_send_job_state(
+        w, &(struct job_options){.version = 1, .phase = PS_JOB_PHASE_RUNNING});
+    assert_true(a->sent < a->credit);
+    push_part(a, 0, 1, data);
+    assert_int_equal(a->seen[0].value_version, 1);
+    ps_free(data);
+    world_free(w);
+}
+
+static void nonsense_is_refused_for_its_sender_alone(void **state)
+{
+    struct world *w = world_new(&(struct world_options){.slots = 2});
+    struct agent *a = &w->agents[0];
+    struct agent *b = &w->agents[1];
+    float two[2] = {1, 1};
+
+    (void)state;
+    agent_push_f32(a, 0, 0, 1);
+    assert_int_equal(a->seen[0].error, PS_E_INVAL);
+    agent_push_f32(a, 0, 2, 1);
+    assert_int_equal(a->seen[0].error, PS_E_FUTURE);
+    agent_push_f32(a, 0, 1, 1);
+    assert_int_equal(a->seen[0].refusals, 2);
+
+    struct push_options bad[] = {
+        {.key = 0, .round = 1, .count = 2, .data = two},
+        {.key = 0,
+         .round = 1,
+         .dtype = PS_DTYPE_INT32,
+         .count = 1,
+         .data = two},
+        {.key = 0,
+         .round = 1,
+         .count = 1,
+         .data = two,
+         .reduce = PS_REDUCE_MEAN},
+        {.key = 0, .round = 1, .count = 1, .data = two, .assign = true},
+    };
+    for (uint32_t i = 0; i < 4; i++) {
+        agent_push(b, &bad[i]);
+        assert_int_equal(b->seen[0].refusals, i + 1);
+        assert_int_equal(b->seen[0].error, PS_E_MISMATCH);
+    }
+    agent_init(b, 0, 2, two);
+    assert_int_equal(b->seen[0].refusals, 5);
+    assert_int_equal(b->seen[0].error, PS_E_MISMATCH);
+    agent_init(b, 9, 0, two);
+    assert_int_equal(b->seen[9].error, PS_E_INVAL);
+
+    /* Another one's slot, and one that is not there. */
+    b->index = 0;
+    agent_push_f32(b, 3, 1, 1);
+    assert_int_equal(b->seen[3].error, PS_E_PERM);
+    b->index = 7;
+    agent_push_f32(b, 3, 1, 1);
+    assert_int_equal(b->seen[3].error, PS_E_INVAL);
+    b->index = 1;
+
+    assert_int_equal(w->closed_count, 0);
+    /* Of two that ask for different things both were told. */
+    assert_int_equal(a->seen[0].refusals, 3);
+    a->retry = b->retry = 1;
+    agent_push_f32(a, 0, 1, 1);
+    agent_push_f32(b, 0, 1, 4);
+    assert_true(agent_f32(a, 0) == 5);
+    assert_int_equal(a->seen[0].refusals, 3);
+    world_free(w);
+}
+
+static void parts_and_payload_must_agree(void **state)
+{
+    struct world *w = world_new(&(struct world_options){.slots = 2});
+    struct agent *a = &w->agents[0];
+    struct ps_rec_part part = {.key = 0, .round = 1, .count = 3};
+    uint8_t bytes[64] = {0};
+    static const uint16_t codes[] = {PS_MSG_PUSH, PS_MSG_INIT, PS_MSG_RESTORE};
+
+    (void)state;
+    for (uint32_t i = 0; i < 9; i++) {
+        struct ps_msg msg = {.code = codes[i / 3]};
+        size_t len = i % 3 == 0 ? 0 : i % 3 == 1 ? 8 : 16;
+
+        if (msg.code == PS_MSG_PUSH) {
+            msg.push = (struct ps_msg_push){.gen = GEN,
+                                            .incarnation = 1,
+                                            .weight = 1,
+                                            .parts = &part,
+                                            .parts_count = 1};
+        } else if (msg.code == PS_MSG_INIT) {
+            msg.init = (struct ps_msg_init){
+                .gen = GEN, .parts = &part, .parts_count = 1};
+        } else {
+            msg.restore = (struct ps_msg_restore){.gen = GEN,
+                                                  .has_value = true,
+                                                  .parts = &part,
+                                                  .parts_count = 1};
+        }
+        agent_send(a, &msg, bytes, len);
+        world_run_until_idle(w);
+        assert_int_equal(w->closed_count, i + 1);
+        assert_int_equal(a->conn, 0);
+        assert_non_null(strstr(w->last_log, "do not agree"));
+        agent_restart(a);
+        sched_send_job_state(
+            w, &(struct job_options){.version = 2 + i,
+                                     .phase = PS_JOB_PHASE_RUNNING});
+        agent_dial(a);
+        assert_true(a->conn != 0);
+    }
+    assert_int_equal(ps_server_residue(w->server), 0);
+    assert_int_equal(ps_pool_used(w->pool), 0);
+    world_free(w);
+}
+
+static void strangers_are_turned_away_in_words(void **state)
+{
+    struct world *w = world_new(&(struct world_options){.slots = 2});
+    struct agent *x = &w->agents[5];
+    static const int errors[] = {PS_E_MISMATCH, PS_E_PERM,    PS_E_PERM,
+                                 PS_E_VERSION,  PS_E_VERSION, 0};
+
+    (void)state;
+    for (uint32_t i = 0; i < 6; i++) {
+        struct ps_msg hello = agent_hello_msg(x);
+
+        agent_open(x);
+        switch (i) {
+        case 0:
+            hello.hello.cluster = "other\n";
+            break;
+        case 1:
+            hello.hello.role = PS_ROLE_SERVER;
+            break;
+        case 2:
+            hello.hello.node = 0;
+            break;
+        case 3:
+            hello.hello.protocol_least = PS_PROTOCOL + 1;
+            break;
+        case 4:
+            hello.hello.protocol = PS_PROTOCOL_LEAST - 1;
+            break;
+        case 5:
+            hello = (struct ps_msg){.code = PS_MSG_PULL};
+            break;
+        }
+        x->rejected = 0;
+        world_frame(w, x->conn, &hello, NULL, 0);
+        world_run_until_idle(w);
+        assert_int_equal(x->rejected, errors[i]);
+        assert_int_equal(x->conn, 0);
+        assert_int_equal(w->closed_count, i + 1);
+    }
+    /* One that says nothing. */
+    agent_open(x);
+    world_run(w, PS_SECONDS(11));
+    assert_int_equal(x->conn, 0);
+    assert_non_null(strstr(w->last_log, "hello in time"));
+    world_free(w);
+}
+
+static void hello_is_said_once_and_other_talk_is_cut(void **state)
+{
+    struct world *w = world_new(&(struct world_options){.slots = 2});
+    struct agent *a = &w->agents[0];
+
+    (void)state;
+    struct ps_msg hello = agent_hello_msg(a);
+
+    world_frame(w, a->conn, &hello, NULL, 0);
+    world_run_until_idle(w);
+    assert_int_equal(a->conn, 0);
+    agent_dial(a);
+    agent_send(a, &(struct ps_msg){.code = PS_MSG_VALUE}, NULL, 0);
+    world_run_until_idle(w);
+    assert_int_equal(a->conn, 0);
+    assert_int_equal(w->closed_count, 2);
+    world_free(w);
+}
+
+/* The scheduler names this start of agent 0, in a newer state of the job. */
+static void name_start(struct world *w, const struct agent *named,
+                       uint32_t version)
+{
+    struct agent *a = &w->agents[0];
+    const uint64_t incarnation = a->incarnation;
+    const uint64_t instance = a->instance;
+
+    a->incarnation = named->incarnation;
+    a->instance = named->instance;
+    sched_send_job_state(w,
+                         &(struct job_options){.version = version,
+                                               .phase = PS_JOB_PHASE_RUNNING});
+    a->incarnation = incarnation;
+    a->instance = instance;
+}
+
+static void a_newer_start_replaces_the_older(void **state)
+{
+    struct world *w = world_new(&(struct world_options){.slots = 2});
+    struct agent *a = &w->agents[0];
+    struct agent *twin = &w->agents[6];
+
+    (void)state;
+    twin->index = 0;
+    twin->incarnation = 2;
+    name_start(w, twin, 2);
+    agent_dial(twin);
+    assert_true(twin->conn != 0);
+    assert_int_equal(a->conn, 0);
+    agent_push_f32(twin, 0, 1, 1);
+    agent_push_f32(&w->agents[1], 0, 1, 1);
+    assert_int_equal(twin->seen[0].value_version, 1);
+    agent_dial(a);
+    assert_int_equal(a->rejected, PS_E_STALE);
+    assert_int_equal(a->conn, 0);
+    assert_true(twin->conn != 0);
+    /* Somebody else who claims to be the same start. */
+    a->incarnation = 2;
+    agent_dial(a);
+    assert_int_equal(a->rejected, PS_E_EXIST);
+    world_free(w);
+}
+
+/* What the older start still gives before the newer one greets does not count:
+ * its workers have gone on without it. */
+static void a_push_of_an_older_start_is_stale(void **state)
+{
+    struct world *w = world_new(&(struct world_options){.slots = 2});
+    struct agent *a = &w->agents[0];
+    struct agent *twin = &w->agents[6];
+
+    (void)state;
+    twin->index = 0;
+    twin->incarnation = 2;
+    name_start(w, twin, 2);
+    agent_push_f32(a, 0, 1, 1);
+    assert_int_equal(a->seen[0].error, PS_E_STALE);
+    assert_int_equal(ps_server_unmerged_bytes(w->server, GEN, 0), 0);
+    agent_push_f32(&w->agents[1], 0, 1, 1);
+    assert_int_equal(w->agents[1].seen[0].value_version, 0);
+    world_free(w);
+}
+
+/* The agent asks again, and may ask for something else by then. */
+static void a_fresh_link_is_not_answered_for_the_last_one(void **state)
+{
+    struct world *w = world_new(&(struct world_options){.slots = 2});
+    struct agent *a = &w->agents[0];
+    const float ones[2] = {1, 1};
+    struct push_options o = {
+        .key = 0, .round = 1, .count = 1, .data = ones, .commit_only = true};
+
+    (void)state;
+    agent_pull(a, 0, 1);
+    agent_disconnect(a);
+    agent_drop_link(a);
+    agent_dial(a);
+    assert_false(a->resumed);
+    agent_push(a, &o);
+    agent_push(&w->agents[1], &o);
+    assert_int_equal(a->seen[0].commits, 1);
+    assert_int_equal(a->seen[0].values, 0);
+    world_free(w);
+}
+
+/* A greeting may come before the scheduler's word on who greets. */
+static void a_start_that_is_not_named_yet_waits_for_its_welcome(void **state)
+{
+    struct world *w = world_new(&(struct world_options){.slots = 2});
+    struct agent *a = &w->agents[0];
+    struct agent *twin = &w->agents[6];
+
+    (void)state;
+    twin->index = 0;
+    twin->incarnation = 2;
+    twin->resumed = true;
+    agent_dial(twin);
+    world_run(w, PS_SECONDS(1));
+    assert_true(twin->conn != 0 && a->conn != 0);
+    assert_true(twin->resumed); /* No welcome. */
+    name_start(w, twin, 2);
+    assert_false(twin->resumed);
+    assert_int_equal(a->conn, 0);
+    agent_push_f32(twin, 0, 1, 1);
+    agent_push_f32(&w->agents[1], 0, 1, 1);
+    assert_int_equal(twin->seen[0].value_version, 1);
+    world_run(w, PS_SECONDS(5));
+    assert_true(twin->conn != 0);
+    world_free(w);
+}
+
+/* Whoever can open a connection can say anything: a start that the scheduler
+ * has not named takes nobody's place, whatever numbers it gives. */
+static void a_start_that_nobody_has_named_replaces_nobody(void **state)
+{
+    static const struct {
+        uint32_t index;
+        uint64_t incarnation;
+        uint64_t instance;
+    } claims[] = {
+        {0, 2, 77},          /* A newer start. */
+        {0, UINT64_MAX, 77}, /* The newest that there can be. */
+        {0, 2, 1000},        /* With the number of the older one. */
+        {4, 1, 77},          /* A node that has no part in any job. */
+    };
+    struct world *w = world_new(&(struct world_options){.slots = 2});
+    struct agent *liar = &w->agents[6];
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(claims) / sizeof(claims[0]); i++) {
+        liar->index = claims[i].index;
+        liar->incarnation = claims[i].incarnation;
+        liar->instance = claims[i].instance;
+        liar->resumed = true;
+        agent_dial(liar);
+        agent_push_f32(&w->agents[0], 0, i + 1, 1);
+        agent_push_f32(&w->agents[1], 0, i + 1, 1);
+        assert_int_equal(w->agents[0].seen[0].value_version, i + 1);
+        world_run(w, PS_SECONDS(3));
+        assert_int_equal(liar->rejected, PS_E_AGAIN);
+        assert_int_equal(liar->conn, 0);
+        assert_true(liar->resumed);
+        assert_true(w->agents[0].conn != 0);
+    }
+    assert_non_null(strstr(w->last_log, "has not named node 14"));
+    /* What a stranger says while it waits ends it. */
+    agent_dial(liar);
+    struct ps_msg hello = agent_hello_msg(liar);
+
+    world_frame(w, liar->conn, &hello, NULL, 0);
+    world_run_until_idle(w);
+    assert_int_equal(liar->conn, 0);
+    world_free(w);
+}
+
+static void a_newer_connection_replaces_the_one_before(void **state)
+{
+    struct world *w = world_new(&(struct world_options){.slots = 1});
+    struct agent *a = &w->agents[0];
+
+    (void)state;
+    agent_push_f32(a, 0, 1, 1);
+    assert_int_equal(a->seen[0].value_version, 1);
+    /* It noticed a cut that the server did not. */
+    ps_link_close(a->link, w->now);
+    agent_dial(a);
+    assert_true(a->resumed);
+    assert_int_equal(w->closed_count, 1);
+    agent_push_f32(a, 0, 2, 2);
+    assert_int_equal(a->seen[0].value_version, 2);
+    world_free(w);
+}
+
+static void a_link_is_kept_for_a_while_and_then_forgotten(void **state)
+{
+    struct world *w = world_new(&(struct world_options){.slots = 1});
+    struct agent *a = &w->agents[0];
+
+    (void)state;
+    agent_push_f32(a, 0, 1, 1);
+    world_run(w, PS_SECONDS(1));
+    agent_disconnect(a);
+    world_run(w, PS_SECONDS(29));
+    agent_dial(a);
+    assert_true(a->resumed);
+    world_run(w, PS_SECONDS(1));
+    agent_disconnect(a);
+    world_run(w, PS_SECONDS(31));
+    agent_dial(a);
+    assert_false(a->resumed);
+    world_free(w);
+}
+
+/* ------------------------------------------------------------- scheduler */
+
+static void the_scheduler_is_dialled_until_it_answers(void **state)
+{
+    struct world *w = world_new(
+        &(struct world_options){.slots = 0, .no_job = true});
+
+    (void)state;
+    w->sched_silent = true;
+    w->dials = 0;
+    world_closed(w, w->sched_conn);
+    world_run_until_idle(w);
+    assert_false(ps_server_is_ready(w->server));
+    world_run(w, PS_SECONDS(20));
+    assert_in_range(w->dials, 10, 30); /* 0.1 s, doubling to 2 s. */
+    w->sched_silent = false;
+    world_run(w, PS_SECONDS(3));
+    assert_true(ps_server_is_ready(w->server));
+    assert_true(w->up_resumed);
+    world_free(w);
+}
+
+static void heartbeats_and_a_scheduler_that_falls_silent(void **state)
+{
+    struct world *w = world_new(
+        &(struct world_options){.slots = 0, .no_job = true});
+    ps_conn_id conn = w->sched_conn;
+
+    (void)state;
+    world_run(w, PS_SECONDS(10));
+    assert_in_range(w->pings, 20, 22);
+    w->dials = 0;
+    w->sched_conn = 0; /* Nothing arrives there any more. */
+    w->sched_silent = true;
+    world_run(w, PS_SECONDS(5));
+    assert_false(ps_server_is_ready(w->server));
+    assert_true(conn != 0);
+    assert_true(w->dials > 0);
+    assert_non_null(strstr(w->last_log, "nothing was heard"));
+    world_free(w);
+}
+
+static void a_scheduler_that_forgot_hears_of_our_jobs(void **state)
+{
+    struct world *w = world_new(&(struct world_options){.slots = 1});
+
+    (void)state;
+    assert_int_equal(w->job_ready_count, 1);
+    world_closed(w, w->sched_conn);
+    w->up_session = 0;
+    ps_link_free(w->sched);
+    w->sched = NULL;
+    world_run(w, PS_SECONDS(1));
+    assert_true(ps_server_is_ready(w->server));
+    assert_false(w->up_resumed);
+    assert_int_equal(w->job_ready_count, 2);
+    assert_int_equal(w->ready_gen, GEN);
+    /* Asked again, it says again what it has. */
+    sched_send_job_state(
+        w, &(struct job_options){.version = 1, .phase = PS_JOB_PHASE_RUNNING});
+    assert_int_equal(w->job_ready_count, 3);
+    world_free(w);
+}
+
+static void a_server_that_drains_says_so(void **state)
+{
+    struct world *w = world_new(&(struct world_options){.slots = 2});
+    uint32_t pings;
+
+    (void)state;
+    world_run(w, PS_SECONDS(1));
+    assert_true(w->pings > 0 && !w->draining);
+    pings = w->pings;
+    world_event(w, &(struct ps_event){.now = w->now, .type = PS_EV_DRAIN});
+    world_run_until_idle(w);
+    assert_int_equal(w->pings, pings + 1); /* At once. */
+    assert_true(w->draining);
+    assert_int_equal(w->closed_count, 0);
+    w->draining = false;
+    world_run(w, PS_SECONDS(2));
+    assert_true(w->pings > pings + 1 && w->draining);
+    world_free(w);
+}
+
+static void a_shutdown_hangs_up_on_everybody(void **state)
+{
+    struct world *w = world_new(&(struct world_options){.slots = 2});
+
+    (void)state;
+    world_event(w, &(struct ps_event){.now = w->now, .type = PS_EV_SHUTDOWN});
+    world_run_until_idle(w);
+    assert_int_equal(w->closed_count, 3);
+    assert_false(ps_server_is_ready(w->server));
+    w->dials = 0;
+    world_run(w, PS_SECONDS(10));
+    assert_int_equal(w->dials, 0);
+    agent_open(&w->agents[0]);
+    assert_int_equal(w->agents[0].conn, 0);
+    world_free(w);
+}
+
+static void tell_epoch(struct world *w, uint32_t epoch)
+{
+    ps_link_send_msg(
+        w->sched, &(struct ps_msg){.code = PS_MSG_MAP, .map = {.epoch = epoch}},
+        w->now, &w->sched_out);
+    world_run(w, PS_SECONDS(1));
+    assert_int_equal(w->epoch, epoch);
+}
+
+static void epochs_are_counted_from_the_start_of_the_scheduler(void **state)
+{
+    struct world *w = world_new(&(struct world_options){.slots = 1});
+
+    (void)state;
+    tell_epoch(w, 40);
+    w->restarts++;
+    ps_link_free(w->sched);
+    w->sched = NULL;
+    world_closed(w, w->sched_conn);
+    world_run(w, PS_SECONDS(1));
+    assert_non_null(w->sched);
+    tell_epoch(w, 2);
+    world_free(w);
+}
+
+/* A process that was restarted waits until the one before is dead to the
+ * scheduler; two that have one name in their configuration never see that. */
+static void a_name_that_another_process_has_ends_the_server(void **state)
+{
+    struct world *w = ps_calloc(1, sizeof(*w));
+    struct ps_server_options so = {.name = "s0",
+                                   .cluster = "test",
+                                   .address = "127.0.0.1:7002",
+                                   .sched_address = "127.0.0.1:7000",
+                                   .instance = 77,
+                                   .dial_backoff_min = PS_MILLIS(100),
+                                   .dial_backoff_max = PS_SECONDS(1)};
+
+    (void)state;
+    w->pool = so.pool = ps_pool_new(&(struct ps_pool_options){0});
+    ps_effects_init(&w->fx);
+    ps_effects_init(&w->sched_out);
+    w->now = PS_SECONDS(1);
+    w->refuses_name = true;
+    w->server = ps_server_new(&so, w->now);
+    w->machine = ps_server_machine(w->server);
+    world_run(w, PS_SECONDS(50));
+    assert_true(w->dials > 40);
+    assert_false(ps_server_is_ready(w->server));
+    w->may_fail = true;
+    while (w->rc == 0) {
+        assert_true(w->now < PS_SECONDS(70));
+        world_run(w, PS_MILLIS(1));
+    }
+    assert_int_equal(w->rc, PS_E_CONFIG);
+    assert_non_null(strstr(w->last_log, "the name is taken"));
+    world_free(w);
+}
+
+static void a_server_that_lost_its_name_ends(void **state)
+{
+    struct world *w = world_new(&(struct world_options){.slots = 1});
+
+    (void)state;
+    w->refuses_name = w->may_fail = true;
+    world_closed(w, w->sched_conn);
+    for (uint32_t i = 0; w->rc == 0; i++) {
+        assert_true(i < 1000);
+        world_run(w, PS_MILLIS(1));
+    }
+    assert_int_equal(w->rc, PS_E_CONFIG);
+    world_free(w);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(rounds_count_every_slot_once),
+        cmocka_unit_test(a_round_waits_for_the_last_and_says_commit),
+        cmocka_unit_test(a_push_offered_again_on_a_fresh_link_counts_once),
+        cmocka_unit_test(a_resumed_link_brings_the_answer_that_was_lost),
+        cmocka_unit_test(a_link_is_not_resumed_when_its_welcome_was_lost),
+        cmocka_unit_test(while_it_computes_a_push_again_is_dropped),
+        cmocka_unit_test(order_of_arrival_changes_no_bit),
+        cmocka_unit_test(sgd_with_momentum_steps_as_written),
+        cmocka_unit_test(a_step_may_take_several_rounds),
+        cmocka_unit_test(a_step_waits_for_norms),
+        cmocka_unit_test(squares_are_said_again_to_who_has_forgotten),
+        cmocka_unit_test(a_job_ends_while_it_waits_for_norms),
+        cmocka_unit_test(an_optimizer_needs_a_value_and_floats),
+        cmocka_unit_test(a_mean_divides_by_the_ranks_that_gave),
+        cmocka_unit_test(a_broadcast_is_a_round_with_one_giver),
+        cmocka_unit_test(a_round_of_nothing_keeps_the_value),
+        cmocka_unit_test(who_passes_is_not_in_the_result),
+        cmocka_unit_test(a_round_that_all_pass_keeps_the_value),
+        cmocka_unit_test(a_first_round_may_be_passed),
+        cmocka_unit_test(a_round_that_all_pass_is_no_step),
+        cmocka_unit_test(a_round_that_all_pass_is_none_of_several),
+        cmocka_unit_test(a_root_that_passes_ends_the_broadcast),
+        cmocka_unit_test(who_passes_takes_no_side),
+        cmocka_unit_test(a_takeover_keeps_that_all_have_passed),
+        cmocka_unit_test(a_pass_with_a_payload_is_refused),
+        cmocka_unit_test(every_element_type_adds_up),
+        cmocka_unit_test(small_partitions_travel_together),
+        cmocka_unit_test(answers_fill_frames_and_no_more),
+        cmocka_unit_test(a_pull_waits_for_a_key_that_comes_later),
+        cmocka_unit_test(a_pull_keeps_the_newest_version_asked_for),
+        cmocka_unit_test(an_agent_started_again_waits_for_nothing),
+        cmocka_unit_test(a_takeover_ends_alike_in_every_order),
+        cmocka_unit_test(a_resumed_version_overtakes_what_is_computed),
+        cmocka_unit_test(all_hear_of_a_disagreement_and_try_again),
+        cmocka_unit_test(who_gives_up_ends_the_attempt_for_all),
+        cmocka_unit_test(what_nobody_has_any_more_is_lost),
+        cmocka_unit_test(
+            a_loss_found_without_a_scheduler_is_told_on_the_same_link),
+        cmocka_unit_test(no_takeover_of_an_optimizer),
+        cmocka_unit_test(progress_is_equal_while_all_send),
+        cmocka_unit_test(nobody_runs_ahead_of_the_slowest),
+        cmocka_unit_test(credit_never_stops_everybody),
+        cmocka_unit_test(a_new_session_counts_from_nothing),
+        cmocka_unit_test(more_than_the_credit_is_not_taken),
+        cmocka_unit_test(a_result_without_memory_comes_later),
+        cmocka_unit_test(a_frame_without_memory_is_asked_for_again),
+        cmocka_unit_test(a_job_that_ends_leaves_nothing),
+        cmocka_unit_test(a_result_that_could_not_be_computed_is_refused),
+        cmocka_unit_test(a_push_for_a_job_that_comes_later),
+        cmocka_unit_test(nonsense_is_refused_for_its_sender_alone),
+        cmocka_unit_test(parts_and_payload_must_agree),
+        cmocka_unit_test(strangers_are_turned_away_in_words),
+        cmocka_unit_test(hello_is_said_once_and_other_talk_is_cut),
+        cmocka_unit_test(a_newer_start_replaces_the_older),
+        cmocka_unit_test(a_push_of_an_older_start_is_stale),
+        cmocka_unit_test(a_fresh_link_is_not_answered_for_the_last_one),
+        cmocka_unit_test(a_start_that_is_not_named_yet_waits_for_its_welcome),
+        cmocka_unit_test(a_start_that_nobody_has_named_replaces_nobody),
+        cmocka_unit_test(a_newer_connection_replaces_the_one_before),
+        cmocka_unit_test(a_link_is_kept_for_a_while_and_then_forgotten),
+        cmocka_unit_test(the_scheduler_is_dialled_until_it_answers),
+        cmocka_unit_test(heartbeats_and_a_scheduler_that_falls_silent),
+        cmocka_unit_test(a_scheduler_that_forgot_hears_of_our_jobs),
+        cmocka_unit_test(a_server_that_drains_says_so),
+        cmocka_unit_test(a_shutdown_hangs_up_on_everybody),
+        cmocka_unit_test(epochs_are_counted_from_the_start_of_the_scheduler),
+        cmocka_unit_test(a_name_that_another_process_has_ends_the_server),
+        cmocka_unit_test(a_server_that_lost_its_name_ends),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

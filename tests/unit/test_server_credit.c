@@ -1,0 +1,130 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Credit at its limits: agents that send in orders of their own never all wait
+ * for one another, and what was refused does not count for good. */
+#include "server_world.h"
+
+#include "base/alloc.h"
+
+/* Small, because sanitizers take long for memory; the smallest frame still
+ * travels alone. */
+#define FIRST (128u * 1024u)
+#define KEYS  3u
+
+struct sender {
+    struct agent *agent;
+    uint32_t order[KEYS];
+    uint32_t next;
+    bool commit_only;
+};
+
+/* As agents do: a frame begins while there is credit, and may pass it. */
+static bool send_one(struct sender *s, uint32_t bytes, const float *data)
+{
+    struct agent *a = s->agent;
+
+    if (s->next == KEYS || a->sent >= a->credit) {
+        return false;
+    }
+    agent_push(a, &(struct push_options){.key = s->order[s->next++],
+                                         .round = 1,
+                                         .count = bytes / 4,
+                                         .data = data,
+                                         .commit_only = s->commit_only});
+    return true;
+}
+
+/* Both send all they may, in turns, until nothing goes any more. */
+static void exchange(const uint32_t order[2][KEYS], uint32_t bytes,
+                     bool commit_only)
+{
+    struct world *w = world_new(&(struct world_options){
+        .slots = 2, .credit_window = FIRST, .credit_first = FIRST});
+    struct sender s[2] = {{.agent = &w->agents[0]}, {.agent = &w->agents[1]}};
+    float *data = ps_calloc(bytes / 4, 4);
+    bool moved = true;
+
+    memcpy(s[0].order, order[0], sizeof(s[0].order));
+    memcpy(s[1].order, order[1], sizeof(s[1].order));
+    s[0].commit_only = s[1].commit_only = commit_only;
+    while (moved) {
+        moved = send_one(&s[0], bytes, data);
+        moved |= send_one(&s[1], bytes, data);
+        world_run(w, PS_MILLIS(300));
+    }
+    for (uint32_t i = 0; i < 2; i++) {
+        if (s[i].next != KEYS) {
+            fail_msg("frames of %u bytes: slot %u is stuck at %u of %u", bytes,
+                     i, s[i].next, KEYS);
+        }
+    }
+    assert_int_equal(ps_server_unmerged_bytes(w->server, GEN, 0), 0);
+    assert_int_equal(ps_server_unmerged_bytes(w->server, GEN, 1), 0);
+    ps_free(data);
+    world_free(w);
+}
+
+static void frames_beyond_the_credit_do_not_stop_everybody(void **state)
+{
+    const uint32_t order[2][KEYS] = {{0, 1, 2}, {1, 0, 2}};
+
+    (void)state;
+    for (uint32_t bytes = FIRST / 2; bytes <= 6 * FIRST; bytes *= 2) {
+        exchange(order, bytes, false);
+        exchange(order, bytes + 4, true);
+    }
+}
+
+static void a_window_that_is_just_full_does_not_stop_everybody(void **state)
+{
+    const uint32_t order[][2][KEYS] = {
+        {{1, 2, 0}, {0, 1, 2}}, {{0, 1, 2}, {1, 2, 0}}, {{2, 1, 0}, {0, 1, 2}}};
+
+    (void)state;
+    for (uint32_t i = 0; i < 3; i++) {
+        exchange(order[i], FIRST, true);
+        exchange(order[i], FIRST / 2, true);
+        exchange(order[i], FIRST, false);
+    }
+}
+
+/* The server hears later than the agent that this was restarted: another
+ * job names its new start already. */
+static void what_was_refused_is_no_debt(void **state)
+{
+    struct world *w = world_new(&(struct world_options){
+        .slots = 2, .credit_window = FIRST, .credit_first = FIRST});
+    struct agent *a = &w->agents[0];
+    float *data = ps_calloc(FIRST / 4 / 4, 4);
+    struct push_options o = {.round = 1, .count = FIRST / 4 / 4, .data = data};
+
+    (void)state;
+    agent_disconnect(a);
+    agent_restart(a);
+    sched_send_job_state(
+        w, &(struct job_options){
+               .gen = GEN + 1, .version = 1, .phase = PS_JOB_PHASE_RUNNING});
+    agent_dial(a);
+    for (uint32_t i = 0; i < 100; i++) {
+        assert_true(a->sent < a->credit);
+        agent_push(a, &o);
+        assert_int_equal(a->seen[0].error, PS_E_STALE);
+    }
+    sched_send_job_state(
+        w, &(struct job_options){.version = 2, .phase = PS_JOB_PHASE_RUNNING});
+    assert_true(a->sent < a->credit);
+    agent_push(a, &o);
+    assert_int_equal(ps_server_unmerged_bytes(w->server, GEN, 0), FIRST / 4);
+    ps_free(data);
+    world_free(w);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(frames_beyond_the_credit_do_not_stop_everybody),
+        cmocka_unit_test(a_window_that_is_just_full_does_not_stop_everybody),
+        cmocka_unit_test(what_was_refused_is_no_debt),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,395 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Partitions that go from one server to another, told as stories: each server
+ * is a world of its own, and the test is the scheduler between them. */
+#include "server_world.h"
+
+#include "core/server/store.h"
+
+#define KEY     1u
+/* Value, code, gathered gradients, states. */
+#define BUFFERS (3 + PS_PART_STATES)
+
+struct move_options {
+    uint64_t move;
+    uint64_t at;
+    uint32_t most;
+    uint64_t gen; /* 0: the job's. */
+};
+
+static void sched_read(struct world *w, const struct move_options *o)
+{
+    ps_link_send_msg(
+        w->sched,
+        &(struct ps_msg){.code = PS_MSG_PART_READ,
+                         .part_read = {.migration = o->move,
+                                       .gen = o->gen != 0 ? o->gen : GEN,
+                                       .key = KEY,
+                                       .offset = o->at,
+                                       .max_bytes = o->most}},
+        w->now, &w->sched_out);
+    world_run_until_idle(w);
+}
+
+static void sched_write(struct world *w, const struct ps_msg *piece,
+                        const void *data, size_t len)
+{
+    struct ps_slice s = {.len = len};
+
+    if (len > 0) {
+        s.buf = ps_buf_new(len);
+        memcpy(s.buf->data, data, len);
+    }
+    ps_link_send(w->sched, ps_packet_new(piece, &s, len > 0 ? 1 : 0), w->now,
+                 &w->sched_out);
+    ps_buf_unref(s.buf);
+    world_run_until_idle(w);
+}
+
+static void sched_part_end(struct world *w, uint64_t move, bool yours,
+                           uint32_t epoch)
+{
+    uint32_t dones = w->part_ack_count;
+
+    ps_link_send_msg(w->sched,
+                     &(struct ps_msg){.code = PS_MSG_PART_END,
+                                      .part_end = {.migration = move,
+                                                   .gen = GEN,
+                                                   .key = KEY,
+                                                   .is_owner = yours,
+                                                   .epoch = epoch}},
+                     w->now, &w->sched_out);
+    world_run_until_idle(w);
+    assert_int_equal(w->part_ack_count, dones + 1);
+    assert_true(w->last_part_ack.is_end_ack);
+    assert_int_equal(w->last_part_ack.migration, move);
+}
+
+/* All that there is, in pieces of `most` bytes; how many it took. */
+static uint32_t carry(struct world *from, struct world *to, uint64_t move,
+                      uint32_t most)
+{
+    uint64_t have = 0;
+    uint64_t total = 0;
+    uint32_t count = 0;
+
+    do {
+        uint32_t pieces = from->chunk_count;
+
+        sched_read(from, &(struct move_options){
+                             .move = move, .at = have, .most = most});
+        assert_int_equal(from->chunk_count, pieces + 1);
+        const struct ps_msg_part_chunk *m = &from->last_chunk->part_chunk;
+
+        assert_int_equal(m->error, 0);
+        assert_int_equal(m->offset, have);
+        total = 0;
+        for (uint32_t i = 0; i < m->buffer_bytes_count; i++) {
+            total += m->buffer_bytes[i];
+        }
+        sched_write(to, from->last_chunk, from->chunk_data, from->chunk_len);
+        assert_false(to->last_part_ack.is_end_ack);
+        assert_int_equal(to->last_part_ack.error, 0);
+        assert_int_equal(to->last_part_ack.received_bytes,
+                         have + from->chunk_len);
+        have = to->last_part_ack.received_bytes;
+        count++;
+    } while (have < total);
+    return count;
+}
+
+static struct world *server(void)
+{
+    return world_new(&(struct world_options){.slots = 2});
+}
+
+static void push_both(struct world *w, uint64_t round, float a, float b)
+{
+    agent_push_f32(&w->agents[0], KEY, round, a);
+    agent_push_f32(&w->agents[1], KEY, round, b);
+}
+
+/* What had been given to the round is not carried: it is void at the old
+ * owner, and the new one has the version before it. */
+static void the_owner_changes_in_the_middle_of_a_round(void **state)
+{
+    struct world *from = server();
+    struct world *to = server();
+
+    (void)state;
+    push_both(from, 1, 2, 3);
+    agent_push_f32(&from->agents[0], KEY, 2, 10);
+    assert_int_equal(carry(from, to, 1, 3), 2);
+    agent_push_f32(&from->agents[1], KEY, 2, 20); /* Complete, but frozen. */
+    assert_int_equal(from->agents[0].seen[KEY].value_version, 1);
+    agent_pull(&to->agents[0], KEY, 1); /* Not its own yet. */
+    assert_int_equal(to->agents[0].seen[KEY].error, PS_E_FUTURE);
+    assert_int_equal(to->agents[0].seen[KEY].values, 0);
+
+    sched_part_end(to, 1, true, 5);
+    assert_int_equal(to->last_part_ack.error, 0);
+    sched_part_end(from, 1, false, 5);
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(from->agents[i].seen[KEY].error, PS_E_STALE);
+        assert_int_equal(from->agents[i].seen[KEY].value_version, 1);
+    }
+    /* Who is late with the news does not begin it anew at the old owner. */
+    agent_push_f32(&from->agents[0], KEY, 2, 10);
+    assert_int_equal(from->agents[0].seen[KEY].error, PS_E_FUTURE);
+
+    agent_pull(&to->agents[1], KEY, 1);
+    assert_true(agent_f32(&to->agents[1], KEY) == 5);
+    push_both(to, 2, 10, 20);
+    assert_int_equal(to->agents[0].seen[KEY].value_version, 2);
+    assert_true(agent_f32(&to->agents[0], KEY) == 30);
+    world_free(from);
+    world_free(to);
+}
+
+static void a_move_that_is_given_up_leaves_all_as_it_was(void **state)
+{
+    struct world *from = server();
+    struct world *to = server();
+
+    (void)state;
+    push_both(from, 1, 2, 3);
+    sched_read(from, &(struct move_options){.move = 1, .most = 3});
+    sched_write(to, from->last_chunk, from->chunk_data, from->chunk_len);
+    assert_int_equal(to->last_part_ack.received_bytes, 3);
+    assert_true(ps_pool_used(to->pool) > 0);
+    push_both(from, 2, 10, 20);
+    assert_int_equal(from->agents[1].seen[KEY].value_version, 1);
+
+    sched_part_end(to, 1, false, 5);
+    assert_int_equal(ps_pool_used(to->pool), 0);
+    sched_part_end(from, 1, true, 5); /* What came meanwhile is merged now. */
+    assert_int_equal(from->agents[1].seen[KEY].value_version, 2);
+    assert_true(agent_f32(&from->agents[1], KEY) == 30);
+    /* Said again, after a cut: nothing more happens. */
+    sched_part_end(from, 1, true, 5);
+    sched_part_end(to, 1, false, 5);
+    push_both(from, 3, 1, 1);
+    assert_int_equal(from->agents[0].seen[KEY].value_version, 3);
+    world_free(from);
+    world_free(to);
+}
+
+static void a_partition_comes_back(void **state)
+{
+    struct world *from = server();
+    struct world *to = server();
+
+    (void)state;
+    push_both(from, 1, 2, 3);
+    carry(from, to, 1, 1024);
+    sched_part_end(to, 1, true, 5);
+    sched_part_end(from, 1, false, 5);
+    push_both(to, 2, 10, 20);
+
+    assert_int_equal(carry(to, from, 2, 1024), 1);
+    /* Word of the first move that comes late changes nothing. */
+    uint32_t pieces = from->chunk_count;
+
+    sched_read(from, &(struct move_options){.move = 1, .most = 1024});
+    assert_int_equal(from->chunk_count, pieces);
+    sched_part_end(from, 1, false, 5);
+    sched_part_end(from, 2, true, 6);
+    assert_int_equal(from->last_part_ack.error, 0);
+    sched_part_end(to, 2, false, 6);
+    agent_pull(&from->agents[1], KEY, 2);
+    assert_true(agent_f32(&from->agents[1], KEY) == 30);
+    push_both(from, 3, 1, 1);
+    assert_int_equal(from->agents[0].seen[KEY].value_version, 3);
+    world_free(from);
+    world_free(to);
+}
+
+/* A piece is read when the merge under way has ended, and is of its result. */
+static void a_piece_waits_for_the_end_of_a_merge(void **state)
+{
+    struct world *from = server();
+    struct world *to = server();
+
+    (void)state;
+    from->hold_compute = true;
+    push_both(from, 1, 2, 3);
+    assert_int_equal(from->compute_count, 1);
+    sched_read(from, &(struct move_options){.move = 1, .most = 1024});
+    assert_int_equal(from->chunk_count, 0);
+    world_computed(from, 0, 0);
+    world_run_until_idle(from);
+    assert_int_equal(from->chunk_count, 1);
+    assert_int_equal(from->last_chunk->part_chunk.version, 1);
+    assert_int_equal(from->chunk_len, 4);
+    assert_true(*(const float *)(const void *)from->chunk_data == 5);
+    sched_write(to, from->last_chunk, from->chunk_data, from->chunk_len);
+    sched_part_end(to, 1, true, 5);
+    agent_pull(&to->agents[0], KEY, 1);
+    assert_true(agent_f32(&to->agents[0], KEY) == 5);
+    world_free(from);
+    world_free(to);
+}
+
+static void memory_may_be_short(void **state)
+{
+    struct world *from = server();
+    struct world *to = server();
+
+    (void)state;
+    push_both(from, 1, 2, 3);
+    ps_pool_fail_at(from->pool, 1);
+    sched_read(from, &(struct move_options){.move = 1, .most = 1024});
+    assert_int_equal(from->last_chunk->part_chunk.error, PS_E_NOMEM);
+    assert_int_equal(from->chunk_len, 0);
+    sched_read(from, &(struct move_options){.move = 1, .most = 1024});
+    assert_int_equal(from->last_chunk->part_chunk.error, 0);
+    for (int i = 0; i < 2; i++) {
+        ps_pool_fail_at(to->pool, 1);
+        sched_write(to, from->last_chunk, from->chunk_data, from->chunk_len);
+        assert_int_equal(to->last_part_ack.error, PS_E_NOMEM);
+        assert_int_equal(to->last_part_ack.received_bytes, 0);
+    }
+    assert_int_equal(ps_pool_used(to->pool), 0);
+    ps_pool_fail_at(to->pool, 0);
+    sched_write(to, from->last_chunk, from->chunk_data, from->chunk_len);
+    assert_int_equal(to->last_part_ack.error, 0);
+    sched_part_end(to, 1, true, 5);
+    assert_int_equal(to->last_part_ack.error, 0);
+    world_free(from);
+    world_free(to);
+}
+
+/* Each is refused without a trace, and a good one after it is taken. */
+static void pieces_that_make_no_sense_are_refused(void **state)
+{
+    static const struct {
+        uint64_t lens[8];
+        uint32_t lens_count;
+        uint8_t dtype;
+        uint32_t count;
+        uint8_t codec;
+        size_t len;
+    } bad[] = {
+        {.lens = {4}, .lens_count = 3, .count = 1},
+        {.lens = {8}, .lens_count = BUFFERS, .count = 1},
+        {.lens = {0, 0, 8}, .lens_count = BUFFERS, .count = 1},
+        {.lens = {4, 0, 0, 8}, .lens_count = BUFFERS, .count = 1},
+        {.lens = {4, 8}, .lens_count = BUFFERS, .count = 1},
+        {.lens = {4, 8}, .lens_count = BUFFERS, .count = 1, .codec = 200},
+        {.lens = {4, 4096}, .lens_count = BUFFERS, .count = 1, .codec = 1},
+        {.lens = {UINT64_MAX}, .lens_count = BUFFERS, .count = UINT32_MAX},
+        {.lens = {4, 0, 0, 4},
+         .lens_count = BUFFERS,
+         .count = 1,
+         .dtype = PS_DTYPE_INT32},
+        {.lens = {4}, .lens_count = BUFFERS, .count = 1, .len = 8},
+    };
+    struct world *w = server();
+    const float five = 5;
+    uint8_t data[8] = {0};
+    uint64_t move = 0;
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
+        struct ps_msg m = {
+            .code = PS_MSG_PART_CHUNK,
+            .part_chunk = {.migration = ++move,
+                           .gen = GEN,
+                           .key = KEY,
+                           .text = "",
+                           .buffer_bytes = (uint64_t *)bad[i].lens,
+                           .buffer_bytes_count = bad[i].lens_count,
+                           .has_dtype = true,
+                           .dtype = bad[i].dtype,
+                           .count = bad[i].count,
+                           .codec = bad[i].codec,
+                           .version = 1}};
+
+        sched_write(w, &m, data, bad[i].len);
+        assert_int_equal(w->last_part_ack.error, PS_E_PROTO);
+        assert_int_equal(w->last_part_ack.received_bytes, 0);
+        /* And nothing came that it could take for its own. */
+        sched_part_end(w, move, true, 5);
+        assert_int_equal(w->last_part_ack.error, PS_E_PROTO);
+        sched_part_end(w, move, false, 5);
+        assert_int_equal(ps_pool_used(w->pool), 0);
+    }
+    uint64_t lens[8] = {4};
+    struct ps_msg good = {.code = PS_MSG_PART_CHUNK,
+                          .part_chunk = {.migration = ++move,
+                                         .gen = GEN,
+                                         .key = KEY,
+                                         .text = "",
+                                         .buffer_bytes = lens,
+                                         .buffer_bytes_count = BUFFERS,
+                                         .has_dtype = true,
+                                         .count = 1,
+                                         .version = 1}};
+
+    sched_write(w, &good, &five, sizeof(five));
+    sched_write(w, &good, data, sizeof(five)); /* Again: it is there. */
+    assert_int_equal(w->last_part_ack.received_bytes, 4);
+    assert_int_equal(w->last_part_ack.error, 0);
+    sched_part_end(w, move, true, 5);
+    agent_pull(&w->agents[0], KEY, 1);
+    assert_true(agent_f32(&w->agents[0], KEY) == 5);
+    world_free(w);
+}
+
+static void jobs_that_have_ended_have_no_moves(void **state)
+{
+    struct world *from = server();
+    struct world *to = server();
+
+    (void)state;
+    push_both(from, 1, 2, 3);
+    sched_read(from, &(struct move_options){.move = 1, .most = 2});
+    sched_write(to, from->last_chunk, from->chunk_data, from->chunk_len);
+    sched_end(from);
+    sched_end(to);
+    assert_int_equal(ps_server_residue(from->server), 0);
+    assert_int_equal(ps_pool_used(to->pool), 0);
+    sched_read(from, &(struct move_options){.move = 1, .at = 2, .most = 2});
+    assert_int_equal(from->chunk_count, 1);
+    sched_write(to, from->last_chunk, from->chunk_data, from->chunk_len);
+    assert_int_equal(to->part_ack_count, 1);
+    sched_part_end(to, 1, true, 5);
+    world_free(from);
+    world_free(to);
+}
+
+/* Without rounds there is no point at which a partition stands still. */
+static void what_is_pushed_without_rounds_stays(void **state)
+{
+    struct world *w = server();
+    const float one = 1;
+
+    (void)state;
+    agent_init(&w->agents[0], KEY, 1, &one);
+    agent_push(&w->agents[0], &(struct push_options){.key = KEY,
+                                                     .round = 1,
+                                                     .count = 1,
+                                                     .data = &one,
+                                                     .rule = PS_RULE_ACCUMULATE,
+                                                     .clock = 1});
+    sched_read(w, &(struct move_options){.move = 1, .most = 1024});
+    assert_int_equal(w->last_chunk->part_chunk.error, PS_E_UNSUPPORTED);
+    assert_true(strstr(w->last_chunk->part_chunk.text, "stay") != NULL);
+    sched_part_end(w, 1, true, 5);
+    world_free(w);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_owner_changes_in_the_middle_of_a_round),
+        cmocka_unit_test(a_move_that_is_given_up_leaves_all_as_it_was),
+        cmocka_unit_test(a_partition_comes_back),
+        cmocka_unit_test(a_piece_waits_for_the_end_of_a_merge),
+        cmocka_unit_test(memory_may_be_short),
+        cmocka_unit_test(pieces_that_make_no_sense_are_refused),
+        cmocka_unit_test(jobs_that_have_ended_have_no_moves),
+        cmocka_unit_test(what_is_pushed_without_rounds_stays),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
