@@ -197,7 +197,7 @@ int ps_addr_of_interface(const char *name, char *out, size_t cap)
 
 bool ps_addr_may_be_here(const char *host)
 {
-    struct ps_addr peer = {.port = 9}; /* Any. */
+    struct ps_addr peer = {.port = 9}; /* Any port. */
     char own[PS_ADDRESS_MAX + 1];
 
     if (ps_addr_lookup(host, peer.host, sizeof(peer.host)) != 0) {
@@ -206,7 +206,7 @@ bool ps_addr_may_be_here(const char *host)
     if (ps_addr_kind(peer.host) != PS_ADDR_OTHER) {
         return true;
     }
-    /* A machine reaches each of its addresses from that address. */
+    /* A machine reaches each of its own addresses from that same address. */
     return ps_addr_local_for(&peer, own, sizeof(own)) == 0 &&
            strcmp(own, peer.host) == 0;
 }

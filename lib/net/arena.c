@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Each arena keeps its free ranges in order of offset, so that neighbours join
- * again. There are few ranges, because a pool asks for large pieces and keeps
- * them: a list that is searched from its start is enough. */
+/* Each arena keeps its free ranges in order of offset, so that neighbours
+ * merge. There are few ranges, because a pool asks for large blocks and keeps
+ * them: a linear search is enough. */
 #include "net/arena.h"
 
 #include "base/alloc.h"
@@ -24,7 +24,7 @@
 #endif
 
 #define ARENA_ALIGN 4096u
-/* A new arena of a pool that many share is a part of what the pool has. */
+/* Divisor: a new arena of a lazy source is this part of all its arenas. */
 #define SHARE       4u
 #define LEAST       (4u * 1024u * 1024u)
 
@@ -44,10 +44,10 @@ struct arena {
     struct ps_list free;
 };
 
-/* Memory that others keep open for us. */
+/* Writable memory whose descriptor peers keep open for a later process. */
 struct shared_segment {
     struct ps_list_node node;
-    struct ps_buf *memory; /* The mapping. */
+    struct ps_buf *memory; /* Mapping of the descriptor. */
     uint32_t number;
     int fd;
 };
@@ -63,8 +63,8 @@ struct ps_arenas {
 /* The arenas of one pool. */
 struct arena_group {
     struct ps_arenas *arenas;
-    uint64_t size; /* Of them all. */
-    bool grows;    /* By small arenas first. */
+    uint64_t size; /* Bytes of all its arenas. */
+    bool grows;    /* Arenas begin small and grow with `size`. */
 };
 
 static void add_range(struct ps_list_node *before, struct arena *a,
@@ -92,13 +92,15 @@ static int memory_fd(void)
     int fd = memfd_create("pskv-results",
                           MFD_CLOEXEC | MFD_ALLOW_SEALING | MFD_NOEXEC_SEAL);
 
-    if (fd < 0 && errno == EINVAL) { /* Linux before 6.3. */
+    /* Linux before 6.3 does not know MFD_NOEXEC_SEAL. */
+    if (fd < 0 && errno == EINVAL) {
         fd = memfd_create("pskv-results", MFD_CLOEXEC | MFD_ALLOW_SEALING);
     }
     return fd;
 }
 
-/* After our own mapping, so that it can be written and no later one can. */
+/* Seals the size and forbids new writable mappings. Called after the own
+ * mapping, which stays writable. */
 static int seal_size(int fd)
 {
     int size = F_SEAL_SHRINK | F_SEAL_GROW;
@@ -106,12 +108,14 @@ static int seal_size(int fd)
     if (fcntl(fd, F_ADD_SEALS, size | F_SEAL_FUTURE_WRITE | F_SEAL_SEAL) == 0) {
         return 0;
     }
-    return fcntl(fd, F_ADD_SEALS, size | F_SEAL_SEAL); /* Before 5.1. */
+    /* Linux before 5.1 has no F_SEAL_FUTURE_WRITE. */
+    return fcntl(fd, F_ADD_SEALS, size | F_SEAL_SEAL);
 }
 
-/* One piece in use keeps the pages of its whole arena, because what is sealed
- * cannot be given back in parts. So what a burst took from a pool that lasts
- * should lie in arenas of its own, and one arena be little of the whole. */
+/* Size of the next arena. One block in use pins the pages of its whole arena,
+ * because parts of a sealed memfd cannot be returned. So the memory of a burst
+ * in a long-lived pool lies in arenas of its own, each a small part of the
+ * whole. */
 static size_t next_size(const struct arena_group *g)
 {
     uint64_t size = g->grows ? ps_max_u64(g->size / SHARE, LEAST)
@@ -152,7 +156,7 @@ static struct arena *arena_new(struct arena_group *group, size_t at_least)
     ps_list_init(&a->free);
     add_range(NULL, a, 0, size);
     ps_list_push_back(&all->list, &a->node);
-    madvise(data, size, MADV_HUGEPAGE); /* Slower without, not wrong. */
+    madvise(data, size, MADV_HUGEPAGE); /* Failure costs speed only. */
     madvise(data, size, MADV_DONTDUMP); /* Tensors stay out of core dumps. */
     return a;
 }
@@ -186,7 +190,8 @@ void ps_arenas_free(struct ps_arenas *all)
     if (all == NULL) {
         return;
     }
-    assert(ps_list_empty(&all->segments)); /* Its holders are gone. */
+    /* All holders have released theirs. */
+    assert(ps_list_empty(&all->segments));
     while ((n = ps_list_first(&all->list)) != NULL) {
         arena_free(PS_CONTAINER(n, struct arena, node));
     }
@@ -208,7 +213,7 @@ static bool split_range(struct arena *a, size_t size, size_t *ret_offset)
         if (r->size == 0) {
             drop_range(r);
         }
-        return true; /* The list was changed: leave the loop. */
+        return true; /* The list was modified; stop the walk. */
     }
     return false;
 }
@@ -257,7 +262,7 @@ static struct arena *find_range(const struct ps_arenas *all, uint32_t number)
     return NULL;
 }
 
-/* Put [offset, offset + size) back between its neighbours. */
+/* Returns [offset, offset + size) and merges it with its neighbours. */
 static void return_block(struct arena *a, size_t offset, size_t size)
 {
     struct free_range *before = NULL;
@@ -376,7 +381,7 @@ int ps_arenas_fd(const struct ps_arenas *all, uint32_t arena, int *ret_fd,
     return 0;
 }
 
-/* --------------------------------------------------- what outlives us */
+/* ---------------------------------------- segments that outlive the process */
 
 static struct shared_segment *segment_of(const struct ps_arenas *all,
                                          uint32_t number)
@@ -421,7 +426,7 @@ int ps_arenas_adopt_segment(struct ps_arenas *a, int fd, uint64_t size,
         }
         return rc;
     }
-    madvise(memory->data, size, MADV_HUGEPAGE); /* As above. */
+    madvise(memory->data, size, MADV_HUGEPAGE); /* Failure costs speed only. */
     k = ps_calloc(1, sizeof(*k));
     k->memory = memory;
     k->fd = mine;
@@ -429,7 +434,7 @@ int ps_arenas_adopt_segment(struct ps_arenas *a, int fd, uint64_t size,
         if (getrandom(&k->number, sizeof(k->number), GRND_NONBLOCK) !=
             (ssize_t)sizeof(k->number)) {
             k->number =
-                ++a->last_number; /* The pool of chance is not filled yet. */
+                ++a->last_number; /* No random bytes yet. */
         }
     } while (k->number == 0 || segment_of(a, k->number) != NULL);
     ps_list_push_back(&a->segments, &k->node);

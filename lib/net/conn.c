@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The life of a connection: open, deadlines, the two ways to end. One uv_poll
- * watches the socket; reading and writing are plain system calls, because only
- * these read past a payload into the next header in one go, take descriptors,
- * and write from many places at once. */
+/* Lifecycle of a connection: open, deadlines, finish and close. One uv_poll
+ * watches the socket; reads and writes are plain system calls, because only
+ * these read past a payload into the next header at once, take descriptors, and
+ * write from many places. */
 #include "net/conn_inner.h"
 
 #include "base/alloc.h"
@@ -25,8 +25,7 @@ static ps_time value_or_default(ps_time value, ps_time otherwise)
 
 static void set_socket_buffers(const struct ps_conn_options *opt)
 {
-    /* Sizes are wishes: the kernel caps them, and refusing one breaks
-     * nothing. */
+    /* Buffer sizes are hints: the kernel caps them, and failure is harmless. */
     if (!opt->local && !opt->is_shm) {
         ps_tcp_prepare(opt->fd, opt->tcp);
     }
@@ -40,7 +39,7 @@ static void set_socket_buffers(const struct ps_conn_options *opt)
     }
 }
 
-/* What a further loop has moved since puts deadlines off. */
+/* Extends the deadlines by the progress of the I/O tasks. */
 static void conn_heed_io_progress(struct ps_conn *c)
 {
     if (conn_pool_receives(c) && c->payload_due != PS_TIME_NEVER) {
@@ -76,8 +75,9 @@ static void conn_deadline_due(struct ps_loop_timer *t)
     }
 }
 
-/* Deadlines that are taken back leave the timer as it is: when it comes, it
- * finds nothing due. So a frame costs no work in the heap. */
+/* Arms the timer for the earliest deadline. A cancelled deadline leaves the
+ * timer as it is, and the timer finds nothing due: no heap operation per
+ * frame. */
 void conn_arm(struct ps_conn *c)
 {
     ps_time in = ps_time_min(ps_time_min(c->greeting_due, c->header_due),
@@ -94,11 +94,11 @@ static void conn_poll_ready(uv_poll_t *handle, int status, int events)
     struct ps_conn *c = handle->data;
 
     if (status < 0) {
-        /* The socket has an error. What arrived before it is still there to
-         * be read, and the read after that tells the error. */
+        /* The socket has an error. Data that arrived before it can still be
+         * read, and the read after that returns the error. */
         c->polled_events = 0;
         if (conn_pool_receives(c)) {
-            return; /* The move comes to that, too. */
+            return; /* The receive task meets the same error. */
         }
         if (!c->is_paused) {
             conn_readable(c);
@@ -246,7 +246,7 @@ void conn_maybe_closed(struct ps_conn *c)
     c->state = CONN_CLOSED;
     conn_read_fini(c);
     conn_write_fini(c);
-    c->ops->closed(c->ctx, c, c->rc); /* Last: c may be gone after this. */
+    c->ops->closed(c->ctx, c, c->rc); /* Last: c may be freed in it. */
 }
 
 static void handle_closed(uv_handle_t *handle)
@@ -274,7 +274,7 @@ void ps_conn_close(struct ps_conn *c, int rc, const char *reason)
     if (conn_pool_sends(c)) {
         ps_io_task_cancel(&c->io->out);
     }
-    /* After uv_close() nobody but a move looks at the descriptor any more. */
+    /* After uv_close() only an I/O task still uses the descriptor. */
     conn_maybe_closed(c);
 }
 
@@ -300,7 +300,8 @@ void ps_conn_finish(struct ps_conn *c)
     c->header_due = PS_TIME_NEVER;
     c->payload_due = PS_TIME_NEVER;
     if (conn_pool_receives(c)) {
-        ps_io_task_stop(&c->io->in); /* The payload goes nowhere now. */
+        /* From now on the payload's memory may be freed. */
+        ps_io_task_stop(&c->io->in);
     }
     (void)ps_conn_flush(c);
     conn_update_poll(c);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Frames out of a stream. Each read has up to two places: where the payload
- * under way is kept, and the staging buffer for what comes behind it. */
+/* Input of a connection: bytes to frames. Each read fills up to two places: the
+ * destination of the current payload, and the staging buffer for the bytes that
+ * follow it. */
 #include "net/conn_inner.h"
 
 #include "base/alloc.h"
@@ -18,13 +19,12 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
-/* Bytes of one connection before the others have their turn. A frame counts as
- * so many, whatever its length: what small ones cost is their number, and a
- * peer that sends nothing else would hold up all others for many
- * milliseconds. */
+/* Bytes read from one connection before others are served. A frame counts as
+ * FRAME_COST at least: small frames cost by number, and a peer that sends only
+ * these would delay all others for many milliseconds. */
 #define READ_BUDGET      (1024u * 1024u)
 #define FRAME_COST       512u
-/* Turns of reading after the end of the peer's process. */
+/* Reads after the end of the peer's process. */
 #define PEER_ENDED_READS 64
 
 static void close_malformed(struct ps_conn *c, int rc, const char *what)
@@ -82,20 +82,20 @@ static bool is_greeting_code(const struct ps_conn *c, unsigned code)
     if (c->dialled) {
         return code == PS_MSG_WELCOME || code == PS_MSG_REJECT;
     }
-    /* Training processes have a greeting of their own. */
+    /* Workers have a handshake of their own. */
     return code == (c->peer_roles == 1u << PS_ROLE_WORKER ? PS_MSG_L_HELLO
                                                           : PS_MSG_HELLO);
 }
 
-/* May this frame come at this point from anybody the peer can be? */
+/* 0 if a frame with this code is allowed now from a role the peer can have. */
 static int is_code_admitted(const struct ps_conn *c)
 {
     int rc = PS_E_PERM;
     bool greeting = is_greeting_code(c, c->prefix.code);
     bool reject = c->prefix.code == PS_MSG_REJECT;
 
-    /* Nothing before the greeting, and the greeting once. Who dialled may be
-     * rejected later too. */
+    /* No frame before the handshake, and only one handshake. The dialling side
+     * may be rejected later too. */
     if (!c->is_greeted ? !greeting : greeting && !reject) {
         return PS_E_PERM;
     }
@@ -114,8 +114,9 @@ static int is_code_admitted(const struct ps_conn *c)
     return rc;
 }
 
-/* A hello says which of the possible roles the peer has; it is held to that
- * from then on. */
+/* Fixes the peer's role as its hello states it; later frames are checked
+ * against that role. False: the role is not allowed, and the connection is
+ * closing. */
 static bool fix_peer_role(struct ps_conn *c, const struct ps_msg *msg)
 {
     if (c->is_greeted || c->dialled || msg->code != PS_MSG_HELLO) {
@@ -131,8 +132,8 @@ static bool fix_peer_role(struct ps_conn *c, const struct ps_msg *msg)
     return true;
 }
 
-/* Descriptors came beside the bytes of this frame or of earlier ones; none
- * may be left that came with bytes which have all been looked at. */
+/* Closes if a descriptor is left whose bytes are all parsed: no message has
+ * claimed it. True: the connection stays open. */
 static bool check_stray_fds(struct ps_conn *c)
 {
     uint64_t seen = c->bytes_read - (c->staging_to - c->staging_from);
@@ -161,7 +162,7 @@ static void greeting_done(struct ps_conn *c)
     c->staging_to = len;
 }
 
-/* The frame is complete. */
+/* Passes a complete frame to the user. */
 static void deliver_frame(struct ps_conn *c, const struct ps_msg *msg)
 {
     c->phase = PHASE_HEAD;
@@ -199,7 +200,7 @@ static void payload_done(struct ps_conn *c)
     ps_msg_free(msg);
 }
 
-/* Tell the peer what was taken, so that it can let go of it. */
+/* Reports released payloads to the peer, which can then free them. */
 static void maybe_send_release(struct ps_conn *c)
 {
     if (c->to_release == 0 || c->state != CONN_OPEN) {
@@ -213,7 +214,7 @@ static void maybe_send_release(struct ps_conn *c)
     }
 }
 
-/* The peer points at the payload. */
+/* Copies a payload that was sent by reference. */
 static void read_references(struct ps_conn *c)
 {
     uint64_t len = c->payload_left;
@@ -237,7 +238,8 @@ static void read_references(struct ps_conn *c)
     c->to_release_bytes += len;
 }
 
-/* Take what of the payload lies in staging already. */
+/* Consumes the part of the payload that is available: references or staged
+ * bytes. */
 static void consume_staged(struct ps_conn *c)
 {
     if (c->ref_count > 0) {
@@ -257,7 +259,7 @@ static void consume_staged(struct ps_conn *c)
     c->payload_left -= n;
 }
 
-/* False: paused. */
+/* Asks the user for the payload's place. False: reading has to pause. */
 static bool ask_payload_place(struct ps_conn *c, const struct ps_msg *msg)
 {
     void *dst = NULL;
@@ -302,7 +304,8 @@ static uint64_t get_be64(const uint8_t *in)
     return v;
 }
 
-/* The pieces behind the header; false: they are not the payload. */
+/* Parses the references after the header. False: their lengths do not match the
+ * payload's, and the connection is closing. */
 static bool parse_references(struct ps_conn *c, const uint8_t *at)
 {
     uint64_t left = c->prefix.payload_len;
@@ -354,13 +357,13 @@ static void header_done(struct ps_conn *c, const uint8_t *header)
     }
 }
 
-/* What follows the prefix before the payload. */
+/* Bytes between prefix and payload: header and references. */
 static uint32_t head_len(const struct ps_conn *c)
 {
     return c->prefix.header_len + c->ref_count * SHM_REF_SIZE;
 }
 
-/* Takes the number of pieces out of the prefix. */
+/* Splits the reference count off the prefix's payload length. */
 static int parse_shm_control(struct ps_conn *c)
 {
     uint64_t count = c->prefix.payload_len >> SHM_COUNT_SHIFT;
@@ -377,7 +380,7 @@ static int parse_shm_control(struct ps_conn *c)
     return c->prefix.payload_len > 0 ? 0 : PS_E_PROTO;
 }
 
-/* The peer shows an arena: its descriptor came with the prefix. */
+/* Maps an arena whose descriptor came with the control prefix. */
 static void map_peer_arena(struct ps_conn *c, uint64_t number)
 {
     const char *why = "arena without a descriptor";
@@ -418,7 +421,8 @@ static void unmap_peer_arena(struct ps_conn *c, uint64_t number)
     ps_buf_unref(b);
 }
 
-/* The peer says what it can do, then what it has taken. */
+/* The first release has the peer's capabilities; later ones, the number of
+ * payloads it released. */
 static void accept_release(struct ps_conn *c, uint64_t count)
 {
     if (!c->peer_caps_known) {
@@ -484,7 +488,8 @@ static bool parse_prefix(struct ps_conn *c)
     return rc == 0;
 }
 
-/* One step on; false when more bytes are needed first. */
+/* Parses one frame head. False: more bytes are needed, or the connection is
+ * closing. */
 static bool parse_head(struct ps_conn *c)
 {
     uint32_t have = c->staging_to - c->staging_from;
@@ -519,15 +524,15 @@ static bool parse_head(struct ps_conn *c)
     return false;
 }
 
-/* Bytes to ask for behind what the first place takes. */
+/* Bytes to read ahead into staging. */
 static uint32_t read_ahead_bytes(const struct ps_conn *c)
 {
     uint32_t room = c->staging_cap - c->staging_to;
     uint32_t have = c->staging_to - c->staging_from;
 
     if (c->phase == PHASE_HEAD && have >= PS_FRAME_PREFIX) {
-        /* The prefix has been looked at: the rest of its header, and only
-         * what is small behind it. */
+        /* The prefix is parsed: read the rest of the header, and small payloads
+         * with it. */
         uint32_t missing = PS_FRAME_PREFIX + head_len(c) - have;
         bool large = c->prefix.payload_len >= FRAME_LARGE && c->ref_count == 0;
 
@@ -539,7 +544,8 @@ static uint32_t read_ahead_bytes(const struct ps_conn *c)
     return (uint32_t)ps_min_u64(large ? STAGING_AHEAD : room, room);
 }
 
-/* At most `most` of a payload at a time. */
+/* Sets up the places of the next read, with at most `most` bytes of payload;
+ * returns their number. */
 static int is_payload_placed(struct ps_conn *c, uint64_t most,
                              struct iovec iov[2])
 {
@@ -570,7 +576,7 @@ static int is_payload_placed(struct ps_conn *c, uint64_t most,
     return n;
 }
 
-/* Account for `n` bytes that were read into the places. */
+/* Advances the places by `n` bytes read. */
 static void count_to_release(struct ps_conn *c, const struct iovec *iov,
                              size_t n)
 {
@@ -588,7 +594,7 @@ static void count_to_release(struct ps_conn *c, const struct iovec *iov,
     c->staging_to += (uint32_t)(n - first);
 }
 
-/* So many bytes have come. */
+/* Counts `n` received bytes. */
 static void count_received(struct ps_conn *c, uint64_t n)
 {
     c->bytes_read += n;
@@ -609,7 +615,7 @@ static void peer_has_ended(struct ps_conn *c)
 
 static void parse_staged(struct ps_conn *c);
 
-/* A further loop has read into the places, or could not. */
+/* A receive task has ended: read all, or failed. */
 static void receive_task_done(struct ps_io_task *m)
 {
     struct conn_io *moves = PS_CONTAINER(m, struct conn_io, in);
@@ -621,7 +627,7 @@ static void receive_task_done(struct ps_io_task *m)
     count_received(c, m->bytes_done);
     if (!conn_is_alive(c)) {
         conn_maybe_closed(c);
-        return; /* c may be gone. */
+        return; /* c may be freed. */
     }
     if (c->state == CONN_FINISHING) {
         if (m->peer_ended || (m->error != 0 && m->error != ECANCELED)) {
@@ -642,7 +648,7 @@ static void receive_task_done(struct ps_io_task *m)
     conn_update_poll(c);
 }
 
-/* The rest of the payload is worth it: let a further loop read it. */
+/* Passes the rest of a large payload to an I/O thread. */
 static void submit_receive(struct ps_conn *c)
 {
     struct conn_io *m = c->io;
@@ -661,7 +667,7 @@ static void submit_receive(struct ps_conn *c)
     conn_update_poll(c);
 }
 
-/* Everything that can be said of the bytes at hand. */
+/* Parses all staged bytes and delivers complete frames. */
 static void parse_staged(struct ps_conn *c)
 {
     bool more = true;
@@ -712,7 +718,8 @@ static void parse_staged(struct ps_conn *c)
     }
 }
 
-/* The kernel does not say why it threw a descriptor away. */
+/* True if a descriptor is available. MSG_CTRUNC does not tell whether the
+ * process ran out of them. */
 static bool has_free_fd(void)
 {
     int fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
@@ -723,7 +730,7 @@ static bool has_free_fd(void)
     return fd >= 0;
 }
 
-/* False: the connection is closing. */
+/* Queues the descriptors of one read. False: the connection is closing. */
 static bool queue_fds(struct ps_conn *c, struct msghdr *m, size_t n)
 {
     bool many = (m->msg_flags & MSG_CTRUNC) != 0;
@@ -786,7 +793,7 @@ static ssize_t receive_some(struct ps_conn *c, struct iovec *iov, int count)
     return n;
 }
 
-/* After ps_conn_finish(): what comes is of no interest, except its end. */
+/* After ps_conn_finish(): discards input until its end. */
 static void discard_payload(struct ps_conn *c)
 {
     for (;;) {
@@ -816,7 +823,8 @@ void conn_readable(struct ps_conn *c)
 
         if (n < 0) {
             if (errno != EAGAIN && errno != EWOULDBLOCK) {
-                conn_fail(c, errno); /* Or closed already. */
+                conn_fail(c,
+                          errno); /* queue_fds() may have closed it already. */
             } else if (c->peer_ended) {
                 peer_has_ended(c);
             }
@@ -830,8 +838,8 @@ void conn_readable(struct ps_conn *c)
         count_received(c, (uint64_t)n);
         parse_staged(c);
         maybe_send_release(c);
-        /* Less than asked for: the socket is empty, mostly. A Unix socket
-         * also stops where descriptors lie. */
+        /* A short read mostly means that the socket is empty. A Unix socket
+         * also stops at a descriptor. */
         spent = (size_t)n + (c->stats.frames_in - before) * FRAME_COST;
         if ((size_t)n < asked || spent >= budget) {
             return;
@@ -861,8 +869,8 @@ void ps_conn_resume(struct ps_conn *c)
 void ps_conn_peer_ended(struct ps_conn *c)
 {
     c->peer_ended = true;
-    /* It wrote no more than the socket holds; whoever goes on writing is
-     * somebody else. */
+    /* The ended process wrote no more than the socket holds; later bytes come
+     * from another process. */
     for (int i = 0; i < PEER_ENDED_READS && conn_is_alive(c) && !c->is_paused &&
                     !conn_pool_receives(c);
          i++) {

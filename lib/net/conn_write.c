@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Frames into a stream. A frame is a small block with its encoded header and
- * the place of its payload; many go out in one call. A frame with a descriptor
- * begins a call of its own, so that the descriptor arrives with its first
- * byte. */
+/* Output of a connection: frames to bytes. A queued frame is a small block with
+ * its encoded header and the place of its payload; many are written per call. A
+ * frame with a descriptor begins a call of its own, so that the descriptor
+ * arrives with its first byte. */
 #include "net/conn_inner.h"
 
 #include "base/alloc.h"
@@ -22,11 +22,11 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
-/* Before others have their turn. */
+/* Bytes written before other connections are served. */
 #define WRITE_BUDGET      (4u * 1024u * 1024u)
 #define UNGREETED_MAX     (256u * 1024u)
 #define WRITE_ERROR_GRACE PS_MILLIS(50)
-/* Bytes out between two looks at the round trip. */
+/* Bytes out between two checks of the round trip. */
 #define FAR_LOOK_EVERY    (4u * 1024u * 1024u)
 
 struct out_frame {
@@ -34,12 +34,13 @@ struct out_frame {
     const struct ps_slice *slices;
     uint32_t slice_count;
     uint32_t header_len;
-    uint64_t len;    /* What is written: header, and payload or pieces. */
-    uint64_t memory; /* That goes with it. */
-    int pass_fd;     /* -1: none, or gone already. */
-    bool
-        by_reference; /* At its payload. Thousands may wait: no room is lost. */
-    bool is_greeting; /* Nothing goes ahead of it. */
+    uint64_t len;    /* Bytes to write: header, and payload or references. */
+    uint64_t memory; /* Bytes released with the frame. */
+    int pass_fd;     /* -1: none, or sent already. */
+    /* Payload is sent by reference. Placed among small members: thousands of
+     * frames may wait. */
+    bool by_reference;
+    bool is_greeting; /* Handshake: no frame overtakes it. */
     bool is_urgent;
     void (*done)(void *ctx);
     void *ctx;
@@ -87,8 +88,8 @@ void conn_write_fini(struct ps_conn *c)
 
 static uint64_t output_max(const struct ps_conn *c)
 {
-    /* We greet first where we dialled: what is said before the answer is
-     * ours. */
+    /* The dialling side sends first: output before the answer comes from this
+     * side only. */
     return c->is_greeted ? c->limits.output_max
                          : ps_min_u64(c->limits.output_max, UNGREETED_MAX);
 }
@@ -105,12 +106,12 @@ static uint64_t arena_reference(const struct ps_slice *s)
     return ps_shm_arena_address(s->buf->tag, s->buf->offset + s->offset);
 }
 
-/* Write where the payload lies in place of its bytes. */
+/* Replaces the payload by references to its place. */
 static void send_references(const struct ps_conn *c, struct out_frame *f)
 {
     uint8_t *at = f->header + f->header_len;
 
-    /* The top byte of the payload's length, which no length reaches. */
+    /* Top byte of the payload length; real lengths do not reach it. */
     f->header[PS_FRAME_PREFIX - 8] = (uint8_t)f->slice_count;
     for (uint32_t i = 0; i < f->slice_count; i++) {
         uint64_t place = c->peer_maps_arenas ? arena_reference(&f->slices[i])
@@ -126,7 +127,7 @@ static void send_references(const struct ps_conn *c, struct out_frame *f)
     f->by_reference = true;
 }
 
-/* A prefix that is no frame; takes over the descriptor. */
+/* Queues a control prefix, which is no frame. Takes over the descriptor. */
 static void send_shm_control(struct ps_conn *c, uint64_t word, int fd)
 {
     struct out_frame *f = ps_calloc(1, sizeof(*f) + PS_FRAME_PREFIX);
@@ -183,7 +184,7 @@ bool ps_conn_send_freed_arenas(struct ps_conn *c)
     return any;
 }
 
-/* False: the peer cannot be shown the arena. */
+/* Announces an arena to the peer. False: impossible now. */
 static bool send_arena(struct ps_conn *c, uint32_t arena)
 {
     uint64_t size;
@@ -205,7 +206,7 @@ static bool send_arena(struct ps_conn *c, uint32_t arena)
     }
     fd = fcntl(fd, F_DUPFD_CLOEXEC, 0);
     if (fd < 0) {
-        return false; /* No descriptor left: it is read in another way. */
+        return false; /* Out of descriptors: the payload is sent otherwise. */
     }
     send_shm_control(c, (uint64_t)SHM_ARENA_ADDED << SHM_COUNT_SHIFT | arena,
                      fd);
@@ -253,8 +254,8 @@ bool conn_release_refs(struct ps_conn *c, uint64_t count)
     return count == 0;
 }
 
-/* Before the first frame of which nothing is under way; another one that
- * waits there goes. */
+/* Inserts an urgent frame before the first frame that has not begun; an urgent
+ * frame that waits there is dropped. */
 static void push_urgent(struct ps_conn *c, struct out_frame *f)
 {
     uint64_t begun = c->out_written +
@@ -280,9 +281,9 @@ static void push_urgent(struct ps_conn *c, struct out_frame *f)
     ps_list_push_back(&c->out, &f->node);
 }
 
-/* The frame's block with the encoded header in it. Most headers are far below
- * their bound: these are encoded beside it, because very many frames may wait
- * for a peer, and each should take what it needs. */
+/* Allocates a frame with its encoded header. Most headers are far shorter than
+ * their bound and are encoded in scratch first: many frames may wait for a
+ * peer, and each should take only the memory it needs. */
 static int encode_frame(struct ps_conn *c, const struct ps_msg *msg,
                         uint64_t payload_len, size_t pieces,
                         struct out_frame **ret_frame, size_t *ret_len)
@@ -374,8 +375,8 @@ free_frame:
     return rc;
 }
 
-/* Append [skip, end) of the frame; returns the new count. Where not all of it
- * finds a place, the next call goes on. */
+/* Appends the frame from byte `skip` on; returns the new count. What finds no
+ * place is written by the next call. */
 static int add_frame(const struct out_frame *f, uint64_t skip,
                      struct iovec *iov, int n)
 {
@@ -402,7 +403,7 @@ static int add_frame(const struct out_frame *f, uint64_t skip,
     return n;
 }
 
-/* Up to `most` bytes, and what the last frame has more. */
+/* Gathers queued frames up to `most` bytes, and the rest of the last one. */
 static int gather_iov(const struct ps_conn *c, uint64_t most, struct iovec *iov)
 {
     uint64_t skip = c->out_written;
@@ -441,7 +442,7 @@ static void advance_queue(struct ps_conn *c, uint64_t n)
         uint64_t left = f->len - c->out_written;
 
         if (f->pass_fd >= 0) {
-            close(f->pass_fd); /* It went with the first byte. */
+            close(f->pass_fd); /* Sent with the first byte. */
             f->pass_fd = -1;
         }
         if (n < left) {
@@ -502,8 +503,8 @@ static size_t iov_bytes(const struct iovec *iov, int count)
     return sum;
 }
 
-/* What the peer said before it closed may still lie here to be read, a reason
- * perhaps: the reading side ends the connection, or the deadline does. */
+/* Input of the peer from before it closed, perhaps with a reason, may still be
+ * unread: the reading side closes the connection, or else the deadline. */
 static void write_failed(struct ps_conn *c, int errnum)
 {
     c->write_error = errnum;
@@ -511,7 +512,7 @@ static void write_failed(struct ps_conn *c, int errnum)
     c->close_due = ps_loop_now(c->loop) + WRITE_ERROR_GRACE;
 }
 
-/* Leaves `most` bytes of what was gathered; returns how many there are. */
+/* Cuts the gathered memory to `most` bytes; returns its length. */
 static uint64_t cut_iov(struct iovec *iov, int *count, uint64_t most)
 {
     uint64_t sum = 0;
@@ -527,14 +528,14 @@ static uint64_t cut_iov(struct iovec *iov, int *count, uint64_t most)
     return sum;
 }
 
-/* Bytes that may be written now. 0: others are first. */
+/* Bytes that may be written now; 0: waits for its send slot. */
 static uint64_t request_send_slot(struct ps_conn *c)
 {
     return ps_send_scheduler_request(ps_loop_send_scheduler(c->loop),
                                      &c->send_slot, ps_loop_now(c->loop));
 }
 
-/* False: now others write. */
+/* Counts `done` bytes; false when other connections are next. */
 static bool has_more_to_write(struct ps_conn *c, uint64_t done, uint64_t most)
 {
     struct ps_send_scheduler *f = ps_loop_send_scheduler(c->loop);
@@ -547,7 +548,7 @@ static bool has_more_to_write(struct ps_conn *c, uint64_t done, uint64_t most)
          unsent > c->unsent_max + c->unsent_max / 4)) {
         int bytes = (int)unsent;
 
-        /* A wish. */
+        /* A hint; failure is harmless. */
         (void)setsockopt(c->fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, &bytes,
                          sizeof(bytes));
         c->unsent_max = unsent;
@@ -558,8 +559,8 @@ static bool has_more_to_write(struct ps_conn *c, uint64_t done, uint64_t most)
     return turn;
 }
 
-/* Takes a far connection out of the turns (net/send_scheduler.h): its losses set its
- * rate, and connections in turns have the rate of the slowest. */
+/* Takes a far connection out of the send scheduler: losses set its rate, and
+ * scheduled connections have the rate of the slowest. */
 static void check_distance(struct ps_conn *c)
 {
     bool far = ps_tcp_is_far(c->fd);
@@ -573,7 +574,7 @@ static void check_distance(struct ps_conn *c)
     c->is_scheduled = !far;
 }
 
-/* A further loop has written, or could not. */
+/* A send task has ended: wrote all, or failed. */
 static void send_task_done(struct ps_io_task *m)
 {
     struct conn_io *moves = PS_CONTAINER(m, struct conn_io, out);
@@ -585,7 +586,7 @@ static void send_task_done(struct ps_io_task *m)
     c->stats.bytes_out += m->bytes_done;
     if (!conn_is_alive(c)) {
         conn_maybe_closed(c);
-        return; /* c may be gone. */
+        return; /* c may be freed. */
     }
     advance_queue(c, m->bytes_done);
     if (c->is_scheduled) {
@@ -603,7 +604,7 @@ static void send_task_done(struct ps_io_task *m)
     }
 }
 
-/* It is worth it: let a further loop write. */
+/* Passes large output to an I/O thread. */
 static void submit_send(struct ps_conn *c, const struct iovec *iov, int count,
                         size_t bytes)
 {
@@ -631,8 +632,7 @@ static uint64_t write_out(struct ps_conn *c)
         int count = most > 0 ? gather_iov(c, most, iov) : 0;
 
         if (count == 0) {
-            break; /* Until the peer has taken what we point at, or for our
-                    * turn. */
+            break; /* Waits for releases or for its send slot. */
         }
         size_t asked = c->is_scheduled ? cut_iov(iov, &count, most)
                                        : iov_bytes(iov, count);
@@ -655,7 +655,7 @@ static uint64_t write_out(struct ps_conn *c)
         if (c->is_scheduled && !has_more_to_write(c, (uint64_t)n, most)) {
             break;
         }
-        /* Full, or others wait: the loop says when to go on. */
+        /* Socket full, or budget spent: the loop continues it. */
         c->is_blocked = (size_t)n < asked ||
                         (done >= WRITE_BUDGET && !ps_list_empty(&c->out));
     }
@@ -685,7 +685,7 @@ bool ps_conn_flush(struct ps_conn *c)
     if (c->state == CONN_FINISHING && ps_list_empty(&c->out) &&
         !c->is_write_shut) {
         /* Closing at once could make the kernel reset the connection and
-         * throw away what the peer has not read yet. */
+         * discard bytes that the peer has not read. */
         c->is_write_shut = true;
         (void)shutdown(c->fd, SHUT_WR);
         c->close_due = now + c->limits.linger_timeout;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Look-up, then one socket after the other. The handle that watches a socket
- * has to be closed before the next can be tried, and closing takes a turn of
- * the loop; the whole end runs through it as well, so that there is one place
- * that calls back. */
+/* One connection attempt: look-up, then one socket after the other. The handle
+ * that watches a socket must be closed before the next attempt, which takes an
+ * iteration of the loop; the end passes through the same close callback, so
+ * that one place calls back. */
 #include "net/dial.h"
 
 #include "base/alloc.h"
@@ -26,13 +26,13 @@ struct ps_dial {
     ps_dial_cb done;
     void *ctx;
     char host[PS_ADDRESS_MAX + 1];
-    ps_time timeout; /* To connect. */
+    ps_time timeout; /* Limit on connecting, without the look-up. */
     uv_getaddrinfo_t lookup;
     uv_poll_t poll;
     struct ps_loop_timer timer;
     struct addrinfo *addresses;
     struct addrinfo *next;
-    bool is_resolving; /* The look-up is under way. */
+    bool is_resolving; /* The look-up is in progress. */
     bool is_polling;
     bool has_ended;
     int fd;
@@ -79,7 +79,7 @@ static void dial_address_failed(struct ps_dial *d, int rc, const char *words)
     ps_str_copy(d->detail, sizeof(d->detail), words);
 }
 
-/* One address is done with; when it answered, all is. */
+/* Ends the attempt at one address; ends the dial if it connected. */
 static void dial_maybe_done(struct ps_dial *d, int errnum)
 {
     if (errnum == 0) {
@@ -104,7 +104,7 @@ static void dial_connected(uv_poll_t *handle, int status, int events)
         error = errno;
     }
     if (error == 0 && status < 0) {
-        error = EIO; /* A refusal would be evidence. */
+        error = EIO; /* Not a refusal: that would count as evidence of death. */
     }
     dial_maybe_done(d, error);
 }
@@ -167,7 +167,7 @@ static void dial_resolved(uv_getaddrinfo_t *req, int status,
     next_address(d);
 }
 
-/* Give up: what is under way comes back soon and ends it. */
+/* Ends the dial early: cancels the look-up or closes the socket's handle. */
 static void dial_fail(struct ps_dial *d, int rc, const char *words)
 {
     if (d->has_ended) {

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Each thread has moves that can go on, which take turns with one system call
- * each, and moves that wait for their socket, which its epoll watches for one
- * event at a time. One lock guards what goes to the threads and what comes
- * back; it is taken a few times for a move, which is large. A socket keeps its
- * thread unless another one has much less to do. */
+/* Each thread has ready tasks, which run round-robin with one system call each,
+ * and tasks that wait for their socket, which its epoll watches with
+ * EPOLLONESHOT. One lock guards the queues to and from the threads; it is taken
+ * a few times per task, and tasks are large. A socket stays with its thread
+ * unless another has much less load. */
 #include "net/io_pool.h"
 
 #include "base/alloc.h"
@@ -21,38 +21,40 @@
 
 #define LEAST_DEFAULT (128u * 1024u)
 #define EVENTS_MAX    64
-/* Of bytes under way between two threads, before a socket changes over. */
+/* Difference in bytes in flight between two threads from which a socket changes
+ * threads. */
 #define DIFFERENCE    (1024u * 1024u)
 
 struct ps_io_thread {
     struct ps_io_pool *pool;
     uv_thread_t thread;
     int epoll;
-    int wake;                 /* An eventfd in it. */
-    struct ps_list submitted; /* Under the lock, as the next two. */
+    int wake;                 /* Eventfd, registered with `epoll`. */
+    struct ps_list submitted; /* Guarded by the lock, as are the next two. */
     struct ps_list canceled;
-    bool is_woken;             /* There is something new. */
-    struct ps_list ready;      /* The thread's own, as the next. */
-    struct ps_list stopped;    /* Done, and not handed back yet. */
-    _Atomic ps_time busy_time; /* Time spent on moving. */
-    uint64_t tasks;            /* Bytes; the loop's own. */
+    bool is_woken;             /* A wake-up is pending. */
+    struct ps_list ready;      /* Private to the thread, as is the next. */
+    struct ps_list stopped;    /* Ended, and not reported to the loop yet. */
+    _Atomic ps_time busy_time; /* Time spent in task system calls. */
+    uint64_t tasks; /* Bytes in flight; private to the loop thread. */
 };
 
 struct ps_io_pool {
     struct ps_io_pool_options opt;
     uv_async_t async;
     uv_mutex_t lock;
-    uv_cond_t completed; /* Moves have come back. */
-    bool stop;           /* Under the lock, as the next. */
+    uv_cond_t completed; /* Signalled when tasks have completed. */
+    bool stop;           /* Guarded by the lock, as is the next. */
     struct ps_list done;
-    uint32_t tasks;     /* Moves; the loop's own, as all below. */
-    ps_time loop_spent; /* By the loop itself. */
+    /* Tasks in flight; private to the loop thread, as are all below. */
+    uint32_t tasks;
+    ps_time loop_spent; /* Time that the loop thread spent on I/O. */
     struct ps_autoscale autoscale;
     unsigned count;
     struct ps_io_thread threads[PS_IO_THREADS_MAX - 1];
 };
 
-/* ----------------------------------------------------------- the thread */
+/* ------------------------------------------------------- on the threads */
 
 static void thread_is_stopped(struct ps_io_thread *mv, struct ps_io_task *m,
                               int error)
@@ -61,7 +63,7 @@ static void thread_is_stopped(struct ps_io_thread *mv, struct ps_io_task *m,
     ps_list_push_back(&mv->stopped, &m->node);
 }
 
-/* Watch for what the moves of the socket wait for. */
+/* Watches for the events that the socket's tasks wait for. */
 static int thread_watch_socket(struct ps_io_thread *mv, struct ps_io_socket *s)
 {
     struct epoll_event ev = {.events = EPOLLONESHOT, .data.ptr = s};
@@ -93,7 +95,7 @@ static void task_wait_for_socket(struct ps_io_thread *mv, struct ps_io_task *m)
     }
 }
 
-/* One system call. */
+/* Makes one system call for the task. */
 static ssize_t task_syscall(struct ps_io_task *m)
 {
     struct msghdr h = {.msg_iov = m->iov, .msg_iovlen = m->count};
@@ -107,7 +109,7 @@ static ssize_t task_syscall(struct ps_io_task *m)
     return n;
 }
 
-/* Account for `n` bytes; returns what was asked for. */
+/* Advances the task by `n` bytes; returns the bytes that were asked for. */
 static size_t task_advance(struct ps_io_task *m, size_t n)
 {
     size_t asked = 0;
@@ -154,7 +156,7 @@ static void task_continue(struct ps_io_thread *mv, struct ps_io_task *m)
     if (m->bytes_done >= m->bytes_min) {
         thread_is_stopped(mv, m, 0);
     } else if ((size_t)n < asked) {
-        task_wait_for_socket(mv, m); /* It is empty, or full. */
+        task_wait_for_socket(mv, m); /* Socket empty, or full. */
     } else {
         ps_list_push_back(&mv->ready, &m->node);
     }
@@ -180,8 +182,8 @@ static void pool_run_ready(struct ps_io_thread *mv)
                               memory_order_relaxed);
 }
 
-/* What is taken back can go on or waits: else it would be over already, and
- * not in the list. */
+/* Withdraws a task that is ready or waits for its socket. A completed one was
+ * removed from the list of cancelled tasks. */
 static void task_withdraw(struct ps_io_thread *mv, struct ps_io_task *m)
 {
     struct ps_io_socket *s = m->socket;
@@ -190,7 +192,7 @@ static void task_withdraw(struct ps_io_thread *mv, struct ps_io_task *m)
         ps_list_remove(&m->node);
     } else {
         *(m->is_send ? &s->send_task : &s->receive_task) = NULL;
-        /* The socket may be closed as soon as this is known. */
+        /* The socket may be closed as soon as the cancel is reported. */
         (void)epoll_ctl(mv->epoll, EPOLL_CTL_DEL, s->fd, NULL);
         s->is_registered = false;
         struct ps_io_task *other = m->is_send ? s->receive_task : s->send_task;
@@ -207,7 +209,7 @@ static void task_withdraw(struct ps_io_thread *mv, struct ps_io_task *m)
     thread_is_stopped(mv, m, ECANCELED);
 }
 
-/* False: it is the end. */
+/* Takes over submitted and cancelled tasks. False: the thread has to end. */
 static bool thread_accept_tasks(struct ps_io_thread *mv)
 {
     struct ps_io_pool *all = mv->pool;
@@ -306,9 +308,9 @@ static void thread_main(void *arg)
     }
 }
 
-/* ------------------------------------------------------------- the loop */
+/* ---------------------------------------------------- on the loop thread */
 
-/* Under the lock. */
+/* Requires the lock. */
 static void thread_wake(struct ps_io_thread *mv)
 {
     const uint64_t one = 1;
@@ -357,7 +359,7 @@ close_both:
     return rc;
 }
 
-/* One more where those there are have had too much to do. */
+/* Starts one more thread when the present ones have been busy. */
 static void pool_add_thread(struct ps_io_pool *all)
 {
     unsigned count = all->count;
@@ -376,7 +378,7 @@ static void pool_add_thread(struct ps_io_pool *all)
         return;
     }
     if (pool_start_thread(all) != 0) {
-        all->opt.threads_max = count; /* It goes on as it is. */
+        all->opt.threads_max = count; /* No further attempt. */
     } else if (all->opt.on_grown != NULL) {
         all->opt.on_grown(all->opt.ctx, all->count);
     }
@@ -536,7 +538,7 @@ void ps_io_task_submit(struct ps_io_pool *all, struct ps_io_socket *s,
     uv_mutex_unlock(&all->lock);
 }
 
-/* Under the lock. */
+/* Requires the lock. */
 static void thread_cancel_task(struct ps_io_task *m)
 {
     struct ps_io_thread *mv = m->socket->thread;

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Further loops: threads that carry bytes between sockets and memory, each
- * with a wait for sockets of its own. They decide nothing and see no more than
- * a move: a socket, pieces of memory, a number of bytes. A move is begun on
- * the event loop, belongs to a thread until it is complete, fails or is taken
- * back, and ends on the event loop. So everything else stays with one thread,
- * and memory that a thread reads or writes cannot go while it does. */
+/* Pool of I/O threads that carry bytes between sockets and memory, each with
+ * its own epoll. They take no decisions and see only tasks: a socket, pieces of
+ * memory, a number of bytes. A task is submitted on the event loop, belongs to
+ * a thread until it completes, fails or is cancelled, and is reported on the
+ * event loop. So all other state stays with one thread, and memory in use by a
+ * thread cannot be freed. */
 #pragma once
 
 #include "base/err.h"
@@ -21,33 +21,37 @@ struct ps_loop;
 struct ps_io_thread;
 struct ps_io_pool;
 
-/* A socket that does not block. Zeroed but for `fd` to begin with; embedded in
- * what owns the descriptor, and both stay until no move is under way. */
+/* Non-blocking socket. Zeroed but for `fd` at first; embedded in the owner of
+ * the descriptor, and valid until no task is in flight. */
 struct ps_io_socket {
     int fd;
-    /* The module's own. */
-    struct ps_io_thread *thread; /* That has it; NULL: none had it yet. */
-    uint32_t tasks;              /* Moves. */
-    bool is_registered;          /* To the mover's epoll; all below as well. */
-    struct ps_io_task *receive_task; /* Wait for the socket. */
+    /* Private to the module. */
+    /* Last thread that served it; NULL: none yet. */
+    struct ps_io_thread *thread;
+    uint32_t tasks; /* Tasks in flight. */
+    /* With the thread's epoll. Private to the thread, as all below. */
+    bool is_registered;
+    /* Waits for readability; NULL: none does. `send_task`: for writability. */
+    struct ps_io_task *receive_task;
     struct ps_io_task *send_task;
 };
 
-/* One move under way. Set by who begins it: */
+/* One task. Set by the submitter: */
 struct ps_io_task {
-    struct iovec *iov; /* Changed on the way. */
+    struct iovec *iov; /* Modified by the task. */
     unsigned count;
-    bool is_send;       /* From memory to the socket. */
-    uint64_t bytes_min; /* Bytes; when reading, the rest is filled if they are
-                    * there. */
+    bool is_send; /* From memory to the socket; false: to memory. */
+    /* Bytes that complete the task; a receive fills more of `iov` if
+     * available. */
+    uint64_t bytes_min;
     void (*done)(struct ps_io_task *m);
     /* Valid in `done`: */
     uint64_t bytes_done;
-    uint32_t syscalls; /* Of the system. */
-    int error;         /* errno; ECANCELED: taken back. */
-    bool peer_ended;   /* The peer writes no more. */
-    /* The module's own. */
-    _Atomic ps_time progress_at; /* Of the last byte. */
+    uint32_t syscalls; /* System calls made. */
+    int error;         /* errno; ECANCELED: cancelled; 0: none. */
+    bool peer_ended;   /* End of stream. */
+    /* Private to the module. */
+    _Atomic ps_time progress_at; /* Time of the last byte. */
     struct ps_io_pool *pool;
     struct ps_io_socket *socket;
     struct ps_list_node node;
@@ -57,38 +61,38 @@ struct ps_io_task {
 
 struct ps_io_pool_options {
     struct ps_loop *loop;
-    unsigned threads;        /* Threads to begin with, */
-    unsigned threads_max;    /* and at most; up to PS_IO_THREADS_MAX - 1. */
-    uint64_t task_bytes_min; /* Bytes that are worth a move; 0: 128 KiB. */
+    unsigned threads;        /* Threads at the start. */
+    unsigned threads_max;    /* Limit on threads, below PS_IO_THREADS_MAX. */
+    uint64_t task_bytes_min; /* Least bytes of a task; 0: 128 KiB. */
     struct ps_autoscale
-        autoscale; /* When there is one more; .period 0: as it is done
-                          * in practice. */
-    /* There is one more. May be NULL. */
+        autoscale; /* When a thread is added; .period 0: the default. */
+    /* Called when a thread was added. May be NULL. */
     void (*on_grown)(void *ctx, unsigned count);
     void *ctx;
 };
 
 PS_MUST_USE int ps_io_pool_new(const struct ps_io_pool_options *opt,
                                struct ps_io_pool **ret_movers);
-/* When no move is under way. NULL is fine. */
+/* Requires that no task is in flight. NULL is allowed. */
 void ps_io_pool_free(struct ps_io_pool *all);
 
 unsigned ps_io_pool_threads(const struct ps_io_pool *all);
-/* True: so many bytes should be moved by a thread. */
+/* True if an I/O thread should carry this number of bytes. */
 bool ps_io_pool_wants(const struct ps_io_pool *all, uint64_t bytes);
-/* Before there is a thread: the loop itself spent `time` on moving bytes. */
+/* Counts `time` that the loop thread spent on I/O, which may start the first
+ * thread. */
 void ps_io_pool_add_spent(struct ps_io_pool *all, ps_time time);
 
-/* One move in each direction at a time. `done` runs on the loop, later. */
+/* Submits a task; one in each direction per socket. `done` runs on the loop,
+ * later. */
 void ps_io_task_submit(struct ps_io_pool *all, struct ps_io_socket *s,
                        struct ps_io_task *m);
-/* `done` comes soon, but not inside. */
+/* Cancels a task; `done` runs soon, but not inside. */
 void ps_io_task_cancel(struct ps_io_task *m);
-/* The same, and the memory is not touched any more when it returns: it waits
- * for the thread, which comes to it after one system call for each of its
- * moves. */
+/* Cancels a task and waits until its memory is no longer accessed, for at most
+ * one system call of each task of its thread. `done` runs later. */
 void ps_io_task_stop(struct ps_io_task *m);
-/* When its last byte was moved, or when it began. */
+/* Time of the task's last byte, or of its submission. */
 static inline ps_time ps_io_task_progress_at(const struct ps_io_task *m)
 {
     return atomic_load_explicit(&m->progress_at, memory_order_relaxed);

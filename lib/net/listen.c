@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Accepts in small batches, so that a flood of connections leaves room for
- * those that exist. One descriptor is kept in reserve: when none is left it is
- * given up for a moment to accept and close a connection, because otherwise
- * the waiting connection would wake the loop for ever. */
+/* Accepts in small batches, so that a flood of connections does not starve the
+ * existing ones. One descriptor is kept in reserve: when none is left, it is
+ * closed to accept and close one connection, because otherwise the waiting
+ * connection would wake the loop forever. */
 #include "net/listen.h"
 
 #include "base/alloc.h"
@@ -105,7 +105,7 @@ int ps_listen_tcp(const char *host, uint16_t port, int backlog, int *ret_fd,
         return rc;
     }
     *ret_fd = fd;
-    /* The port lies at the same place for both families. */
+    /* The port has the same offset in both families. */
     *ret_port = ntohs(((struct sockaddr_in *)&sa)->sin_port);
     return 0;
 }
@@ -164,7 +164,7 @@ int ps_listener_open(struct ps_loop *l, int fd, ps_listener_cb accepted,
     s->ctx = ctx;
     rc = uv_poll_start(&s->poll, UV_READABLE, accept_ready);
     if (rc != 0) {
-        s->fd = -1; /* The caller's still. */
+        s->fd = -1; /* Remains the caller's. */
         ps_listener_close(s);
         return ps_err_from_uv(rc);
     }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Sockets that wait for connections. */
+/* Listening sockets: TCP bind and listen, and accepting on the loop. */
 #pragma once
 
 #include "base/err.h"
@@ -9,19 +9,20 @@
 struct ps_loop;
 struct ps_listener;
 
-/* `fd` is connected, does not block, and is the callee's. */
+/* `fd` is connected, non-blocking, and owned by the callee. */
 typedef void (*ps_listener_cb)(void *ctx, int fd);
 
-/* A TCP socket bound to a numeric address, or to "localhost". Port 0: any.
+/* Listens on a numeric address, a name or "localhost". Port 0: any free one.
  * PS_E_EXIST: in use; PS_E_PERM; PS_E_INVAL: no such address here. */
 PS_MUST_USE int ps_listen_tcp(const char *host, uint16_t port, int backlog,
                               int *ret_fd, uint16_t *ret_port);
 
-/* Accept on `fd`, which is the listener's from now on when this succeeds. */
+/* Accepts on `fd`; on success the listener owns it. */
 PS_MUST_USE int ps_listener_open(struct ps_loop *l, int fd,
                                  ps_listener_cb accepted, void *ctx,
                                  struct ps_listener **ret_listener);
-/* Frees it too, when the loop has let go. NULL is fine. */
+/* Closes the socket; the memory is freed when the loop has released it. NULL is
+ * allowed. */
 void ps_listener_close(struct ps_listener *s);
-/* Connections that were turned away because descriptors had run out. */
+/* Connections refused because no descriptor was left. */
 uint64_t ps_listener_refused(const struct ps_listener *s);

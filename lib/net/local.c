@@ -17,10 +17,10 @@
 #include <time.h>
 #include <unistd.h>
 
-/* Of 5 ms. */
+/* Tries, 5 ms apart. */
 #define LOCK_TRIES 200
 
-/* Somebody answers there, or it cannot be told. */
+/* True if a process listens there, or if that is unknown. */
 static bool socket_in_use(const struct sockaddr_un *sa)
 {
     struct stat st;
@@ -39,9 +39,10 @@ static bool socket_in_use(const struct sockaddr_un *sa)
     return used;
 }
 
-/* To look whether somebody listens and to replace the file is one step, under
- * a lock of the folder, which leaves no file of its own. Whoever may read the
- * folder can hold the lock: it is not waited for without end. -1: no lock. */
+/* Locks the folder of a socket file, so that checking for a listener and
+ * replacing the file are one step; leaves no lock file. Any process that can
+ * read the folder can hold the lock, so the wait is bounded. Returns a
+ * descriptor, possibly without the lock; -1: the folder cannot be opened. */
 static int lock_folder(const struct sockaddr_un *sa)
 {
     const struct timespec pause = {.tv_nsec = 5 * 1000 * 1000};
@@ -112,7 +113,8 @@ static int bind_and_listen(int fd, const struct sockaddr_un *sa, unsigned mode,
 {
     int rc = bind_path(fd, sa);
 
-    /* Until it listens nobody can connect, so the mode may follow the bind. */
+    /* No connection is possible before listen(), so the mode may follow the
+     * bind. */
     if (rc == 0 &&
         (chmod(sa->sun_path, (mode_t)mode) != 0 || listen(fd, backlog) != 0)) {
         rc = ps_err_from_errno(errno);
@@ -178,7 +180,7 @@ int ps_local_peer(int fd, struct ps_local_peer *ret_peer)
     return 0;
 }
 
-/* NULL: it is what we want. */
+/* Reason to refuse the descriptor; NULL: it is acceptable. */
 static const char *sealing_refusal(int fd, uint64_t size)
 {
     const int wanted = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
@@ -191,7 +193,7 @@ static const char *sealing_refusal(int fd, uint64_t size)
     if (fstat(fd, &st) != 0 || !S_ISREG(st.st_mode)) {
         return "descriptor is no memfd";
     }
-    /* Huge pages can fault even when sealed, if their pool runs dry. */
+    /* Huge pages can fault even when sealed, if their pool is exhausted. */
     if (fstatfs(fd, &fs) != 0 || fs.f_type != TMPFS_MAGIC) {
         return "descriptor is no ordinary memfd";
     }
@@ -200,7 +202,7 @@ static const char *sealing_refusal(int fd, uint64_t size)
     if (seals < 0 || (seals & wanted) != wanted) {
         return "memfd is not sealed against shrinking, growing and sealing";
     }
-    /* After the seals: before, it could still change. */
+    /* Checked after the seals: before, the size could still change. */
     if (fstat(fd, &st) != 0 || (uint64_t)st.st_size != size) {
         return "memfd is not of the announced size";
     }
@@ -239,7 +241,7 @@ static int map_descriptor(int fd, uint64_t size, int prot,
         errno = errnum;
         return PS_E_NOMEM;
     }
-    madvise(data, size, MADV_DONTDUMP); /* Tensors stay out of core dumps. */
+    madvise(data, size, MADV_DONTDUMP); /* Keeps tensors out of core dumps. */
 
     struct region *r = ps_alloc(sizeof(*r));
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* libuv's loop with what every daemon needs on it. All deadlines share one
- * uv_timer, armed just before the loop waits: setting a deadline costs a place
- * in a heap and no call. uv_prepare is the one phase that lies between
- * everything that can happen and the wait, so the hook runs there. */
+/* libuv's loop with deadlines, a hook and signals. All deadlines share one
+ * uv_timer, armed just before the loop waits: setting a deadline is one heap
+ * operation and no system call. The hook runs in uv_prepare, the only phase
+ * between all callbacks and the wait. */
 #include "net/loop.h"
 
 #include "base/alloc.h"
@@ -28,26 +28,26 @@ struct ps_loop {
     uv_loop_t uv;
     uv_prepare_t prepare;
     uv_timer_t timer;
-    uv_idle_t idle; /* Active: do not wait. */
+    uv_idle_t idle; /* Active: the loop does not block. */
     struct ps_heap timers;
     bool stepping;
-    ps_time armed; /* What the uv_timer is set for. */
+    ps_time armed; /* Time for which the uv_timer is armed. */
     ps_loop_hook hook;
     void *hook_ctx;
     struct ps_decoder *decoder;
     void *scratch;
     struct ps_rcvbuf_tuner rcvbuf_tuner;
     struct ps_send_scheduler send_scheduler;
-    struct ps_loop_timer send_timer; /* Of those. */
+    struct ps_loop_timer send_timer; /* Next deadline of the send scheduler. */
     struct signal_handler signals[SIGNALS_MAX];
 };
 
-/* True when any was due. */
+/* Runs the timers that are due; true if there was any. */
 static bool run_due_timers(struct ps_loop *l)
 {
     ps_time now = ps_loop_now(l);
-    /* Those that are set again to a time that has come wait for the next
-     * turn; otherwise two of them could keep the loop here for ever. */
+    /* A timer that is set again to a past time waits for the next iteration;
+     * otherwise two timers could keep the loop here forever. */
     uint64_t before = l->timers.next_order;
     bool any = false;
 
@@ -70,7 +70,8 @@ static void timer_due(uv_timer_t *handle)
 {
     struct ps_loop *l = handle->data;
 
-    l->armed = PS_TIME_NEVER; /* The wait is over; uv_prepare does the rest. */
+    /* Only ends the wait; uv_prepare runs the timers. */
+    l->armed = PS_TIME_NEVER;
 }
 
 static void idle_spin(uv_idle_t *handle)
@@ -91,8 +92,8 @@ static void arm_timer(struct ps_loop *l)
         uv_timer_stop(&l->timer);
         return;
     }
-    /* libuv counts in whole milliseconds of the same clock. Too late by a part
-     * of one is harmless; too early would make the loop turn for nothing. */
+    /* libuv counts the same clock in whole milliseconds. Rounds up: a little
+     * late is harmless, too early makes the loop iterate for nothing. */
     uv_update_time(&l->uv);
     uint64_t due = at / 1000000u + (at % 1000000u != 0);
     uint64_t now = uv_now(&l->uv);
@@ -114,7 +115,7 @@ static void prepare_wait(uv_prepare_t *handle)
     bool any = run_due_timers(l);
     bool again = l->hook != NULL && l->hook(l->hook_ctx);
 
-    /* Who goes step by step wants to see what a deadline did. */
+    /* ps_loop_step() returns after a deadline, so that tests see its effect. */
     again = again || (any && l->stepping);
     if (again && !uv_is_active((uv_handle_t *)&l->idle)) {
         uv_idle_start(&l->idle, idle_spin);
@@ -147,7 +148,7 @@ int ps_loop_new(struct ps_loop **ret_loop)
     l->armed = PS_TIME_NEVER;
     ps_send_scheduler_init(&l->send_scheduler);
     l->send_timer.due = send_slots_due;
-    /* These three cannot fail. They do not keep the loop running. */
+    /* These three cannot fail, and they do not keep the loop alive. */
     uv_prepare_init(&l->uv, &l->prepare);
     uv_timer_init(&l->uv, &l->timer);
     uv_idle_init(&l->uv, &l->idle);
@@ -179,7 +180,7 @@ void ps_loop_free(struct ps_loop *l)
     uv_run(&l->uv, UV_RUN_DEFAULT);
     int rc = uv_loop_close(&l->uv);
 
-    assert(rc == 0); /* Somebody's handle is still open. */
+    assert(rc == 0); /* Fails if a handle of a user is still open. */
     (void)rc;
     ps_heap_fini(&l->timers);
     ps_decoder_free(l->decoder);
@@ -189,7 +190,7 @@ void ps_loop_free(struct ps_loop *l)
 
 void ps_loop_run(struct ps_loop *l)
 {
-    arm_timer(l); /* A deadline alone keeps the loop running. */
+    arm_timer(l); /* A pending deadline keeps the loop alive. */
     uv_run(&l->uv, UV_RUN_DEFAULT);
 }
 

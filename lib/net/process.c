@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A pidfd is readable when its process has ended. The kernel gives that of a
- * socket's peer since Linux 6.5. Before, the number of the process is asked
- * for; should it belong to another process by now, then the one that is meant
- * has ended, and to be told at the end of the other is late, not wrong. */
+/* A pidfd is readable when its process has ended. Linux 6.5 and later return
+ * that of a socket's peer. Before, it is opened by pid; if the pid was reused
+ * by then, the notice comes at the end of the other process, late but not
+ * wrong. */
 #include "net/process.h"
 
 #include "base/alloc.h"

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The end of the process that made a connection. The socket alone does not
- * tell it while a child of that process has a copy of the descriptor. */
+/* Watch for the end of the process that made a connection. The socket alone
+ * does not show it while a child process holds a copy of the descriptor. */
 #pragma once
 
 #include "base/err.h"
@@ -10,9 +10,9 @@ struct ps_process;
 
 typedef void (*ps_process_cb)(void *ctx);
 
-/* `ended` runs on the loop, once, when the process at the other end of the
- * Unix socket `fd` is no more; not after ps_process_close(). PS_E_UNSUPPORTED
- * and errors of the system: it cannot be watched. */
+/* `ended` runs on the loop, once, when the process at the other end of the Unix
+ * socket `fd` has ended; not after ps_process_close(). PS_E_UNSUPPORTED and
+ * system errors: it cannot be watched. */
 PS_MUST_USE int ps_process_watch(struct ps_loop *l, int fd, ps_process_cb ended,
                                  void *ctx, struct ps_process **ret_process);
-void ps_process_close(struct ps_process *p); /* NULL is fine. */
+void ps_process_close(struct ps_process *p); /* NULL is allowed. */

@@ -10,18 +10,18 @@
 #include <stddef.h>
 #include <sys/socket.h>
 
-/* The queue that all together may keep before the host. */
+/* Queueing time that all senders together may cause before the host. */
 #define QUEUE_TIME    PS_MILLIS(8)
 #define SHARE_MIN     (32u * 1024u)
 #define SEGMENTS_MIN  16u
-/* Shares above this are the system's matter, unless one was set before. */
+/* Larger shares are left to the system, unless one was set before. */
 #define SHARE_MAX     (192u * 1024u)
-/* Words alone make no sender: beats and acknowledgements come now and then,
- * and the shares of the others would change each time. */
+/* Least bytes of a read that count a connection as active. Heartbeats and
+ * acknowledgements come now and then, and would change the shares each time. */
 #define BULK_MIN      1024u
-/* Stretches until one sender less is thought to be there. */
+/* Intervals after which the estimate of senders falls by one. */
 #define SENDERS_DECAY 16u
-/* Less in a stretch says nothing about the link. */
+/* Bytes per second. A lower rate says nothing about the link's capacity. */
 #define RATE_MIN      (6ull * 1024 * 1024)
 
 static bool read_tcp_info(int fd, struct tcp_info *info)
@@ -45,11 +45,13 @@ static void set_rcvbuf(const struct ps_rcvbuf_tuner *f,
     ps_time rtt = ps_min_u64(info.tcpi_min_rtt, 1000 * 1000);
 
     if (share->buffer == 0 && PS_MICROS(rtt) >= PS_TCP_FAR) {
-        return; /* What is under way is much more than a queue. */
+        /* On a far connection the bytes in flight are much more than a
+         * queue. */
+        return;
     }
     uint64_t time = QUEUE_TIME / PS_MICROS(1) + 2 * rtt;
     uint64_t all = f->rate.per_second / 1000 * time / 1000;
-    /* A window of few segments stops and goes. */
+    /* A window of few segments stalls. */
     uint64_t least = ps_max_u64(SHARE_MIN,
                                 SEGMENTS_MIN * (uint64_t)info.tcpi_advmss);
     uint64_t wish = ps_max_u64(all / f->active_estimate, least);
@@ -61,7 +63,7 @@ static void set_rcvbuf(const struct ps_rcvbuf_tuner *f,
     }
     int buffer = (int)ps_min_u64(wish, 64u * 1024u * 1024u);
 
-    /* A wish: the kernel caps it. */
+    /* A hint: the kernel caps it. */
     if (setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &buffer, sizeof(buffer)) == 0) {
         share->buffer = (uint32_t)buffer;
     }
@@ -84,11 +86,11 @@ void ps_rcvbuf_tuner_add(struct ps_rcvbuf_tuner *f,
     }
     if (ps_rate_meter_add(&f->rate, now, bytes)) {
         f->interval++;
-        /* Many take turns: not all have bytes in each stretch. */
+        /* With many senders, not all have bytes in each interval. */
         if (f->active >= f->active_estimate) {
             f->active_estimate = f->active;
         } else if (f->interval % SENDERS_DECAY == 0 && f->active_estimate > 1) {
-            f->active_estimate--; /* Words alone leave the last one. */
+            f->active_estimate--; /* Control frames alone keep the last one. */
         }
         f->active = 0;
     }

@@ -3,11 +3,12 @@
 
 #include "base/num.h"
 
-/* What goes out in this time is ahead enough. */
+/* Lead allowed, as time at the current rate. */
 #define LEAD_TIME           PS_MILLIS(3)
 #define LEAD_MIN            (64ull * 1024)
 #define LEAD_MAX            (4ull * 1024 * 1024)
-/* What is stuck so long is not waited for, for so long. */
+/* A connection without progress for this long holds up the others no longer,
+ * for EXCUSED_TIME. */
 #define WAIT_FOR_OTHERS_MAX PS_MILLIS(40)
 #define EXCUSED_TIME        PS_SECONDS(1)
 
@@ -27,8 +28,8 @@ static uint64_t lead_bytes(const struct ps_send_scheduler *f)
                : ps_min_u64(ps_max_u64(lead, LEAD_MIN), LEAD_MAX);
 }
 
-/* What is written in one turn: a quarter of the lead, and more where the link
- * is so fast that calls would cost more than the order gains. */
+/* Bytes written in one turn: a quarter of the lead, and more on links so fast
+ * that calls would cost more than the order gains. */
 static uint64_t piece_bytes(const struct ps_send_scheduler *f)
 {
     uint64_t lead = lead_bytes(f);
@@ -47,7 +48,8 @@ static bool is_waited_for(const struct ps_send_slot *t, ps_time now)
            now < ps_time_add(t->moved_at, WAIT_FOR_OTHERS_MAX);
 }
 
-/* The least advanced of those that others wait for; UINT64_MAX: none. */
+/* Least progress among connections that the others wait for; UINT64_MAX: there
+ * is none. */
 static uint64_t least_progress(struct ps_send_scheduler *f, ps_time now)
 {
     uint64_t least = UINT64_MAX;
@@ -71,7 +73,7 @@ static uint64_t least_progress(struct ps_send_scheduler *f, ps_time now)
     {
         struct ps_send_slot *t = PS_CONTAINER(n, struct ps_send_slot, active);
 
-        /* It begins where the others are now. */
+        /* An excused connection continues at the progress of the others. */
         if (t->excused_until != 0 && now >= t->excused_until) {
             t->excused_until = 0;
             t->progress = least == UINT64_MAX ? t->progress
@@ -92,7 +94,7 @@ static uint64_t bytes_allowed(const struct ps_send_scheduler *f,
     }
     uint64_t ahead = t->progress - floor;
 
-    /* Little bits are not worth a call. */
+    /* A tiny remainder is not worth a call. */
     return ahead + piece / 2 <= lead ? ps_min_u64(lead - ahead, piece) : 0;
 }
 
@@ -109,7 +111,7 @@ static void become_active(struct ps_send_scheduler *f, struct ps_send_slot *t,
     uint64_t floor = least_progress(f, now);
 
     if (floor != UINT64_MAX) {
-        /* Neither pays for what it did before, but for what is recent. */
+        /* Neither idle time nor old progress counts, only recent progress. */
         t->progress = ps_min_u64(ps_max_u64(t->progress, floor),
                                  floor + lead_bytes(f));
     }
@@ -173,7 +175,7 @@ void ps_send_scheduler_run(struct ps_send_scheduler *f, ps_time now)
     struct ps_list_node *n;
     struct ps_list ready;
 
-    /* Who waits again waits for the next call. */
+    /* A connection that waits again waits for the next call. */
     ps_list_init(&ready);
     for (n = ps_list_first(&f->waiting); n != NULL;) {
         struct ps_send_slot *t = PS_CONTAINER(n, struct ps_send_slot, waiting);

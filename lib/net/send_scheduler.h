@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Who writes next, of the connections of a loop that have something to write.
- * What the system takes at once would leave in the order of its flows, and
- * each peer would wait for the one that is served last. So they write in small
- * pieces by turns, and none gets further ahead of the least advanced than the
- * link carries in a few milliseconds. Nobody waits long for one that is stuck;
- * one alone writes as it likes.
+/* Fair order of writing among the connections of a loop. Bytes given to the
+ * system at once would leave in the order of its flows, and each peer would
+ * wait for the one that is served last. So connections write small pieces in
+ * turns, and none gets further ahead of the least advanced than the link
+ * carries in a few milliseconds. A connection without progress holds up the
+ * others only briefly; a single one writes without limit.
  *
  * Knows neither sockets nor clocks. */
 #pragma once
@@ -14,42 +14,45 @@
 
 struct ps_send_scheduler {
     struct ps_rate_meter rate;
-    struct ps_list active;  /* Have something to write. */
-    struct ps_list waiting; /* Of these: for their turn, first come first. */
-    uint32_t count;         /* Active ones. */
+    struct ps_list active; /* Slots with output. */
+    /* Active slots that wait for their turn, in order of arrival. */
+    struct ps_list waiting;
+    uint32_t count; /* Number of active slots. */
 };
 
-/* What one connection knows; zeroed to begin with, but for `go`. */
+/* State of one connection; zeroed at first, but for `on_slot`. */
 struct ps_send_slot {
     struct ps_list_node active;
     struct ps_list_node waiting;
-    uint64_t progress;     /* Bytes; comparable with those of others. */
-    ps_time moved_at;      /* Wrote last, or became active. */
-    ps_time excused_until; /* Nobody waits for it before; 0: all do. */
+    /* Bytes written, raised to the others' level; comparable between slots. */
+    uint64_t progress;
+    ps_time moved_at; /* Time of the last write, or of becoming active. */
+    /* Until then no other slot waits for it; 0: the others wait. */
+    ps_time excused_until;
     /* It may write; it has left `waiting`. */
     void (*on_slot)(struct ps_send_slot *t);
 };
 
 void ps_send_scheduler_init(struct ps_send_scheduler *f);
 
-/* Bytes that one may write now that has something to write. 0: not now, `go`
- * will be called. */
+/* Bytes that a connection with output may write now; makes it active. 0: none,
+ * and `on_slot` will be called. */
 uint64_t ps_send_scheduler_request(struct ps_send_scheduler *f,
                                    struct ps_send_slot *t, ps_time now);
-/* It has written so much; at `most` it is somebody else's turn, and `go` will
- * be called: true. */
+/* Counts `bytes` written of the `most` allowed. True: the share is used up, and
+ * `on_slot` will be called for the next one. */
 bool ps_send_scheduler_wrote(struct ps_send_scheduler *f,
                              struct ps_send_slot *t, ps_time now,
                              uint64_t bytes, uint64_t most);
-/* It has nothing to write any more. */
+/* The connection has no more output. */
 void ps_send_scheduler_leave(struct ps_send_scheduler *f,
                              struct ps_send_slot *t);
 
-/* Calls `go` of those whose turn it is. */
+/* Calls `on_slot` of the slots whose turn it is. */
 void ps_send_scheduler_run(struct ps_send_scheduler *f, ps_time now);
-/* When to do that; PS_TIME_NEVER. */
+/* Time of the next ps_send_scheduler_run(); PS_TIME_NEVER: none. */
 ps_time ps_send_scheduler_deadline(struct ps_send_scheduler *f, ps_time now);
 
-/* Bytes that the system should keep unsent of one connection; 0: as it likes.
- * More would be as far ahead as what waits here may not be. */
+/* Limit on unsent bytes in the kernel for one connection; 0: the system's. More
+ * would exceed the lead that waiting bytes are held to. */
 uint64_t ps_send_scheduler_unsent_max(const struct ps_send_scheduler *f);

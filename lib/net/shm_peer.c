@@ -18,7 +18,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-/* Abstract names begin with a zero byte and end with the length. */
+/* Abstract names begin with a zero byte; the address length ends them. */
 static int fill_abstract_name(const char *address, struct sockaddr_un *sa,
                               socklen_t *ret_len)
 {
@@ -87,7 +87,7 @@ int ps_shm_dial(const char *address, int *ret_fd)
     if (fd < 0) {
         return ps_err_from_errno(errno);
     }
-    /* It is connected at once or not at all: a full backlog is a failure. */
+    /* Connects at once or not at all: a full backlog is a failure. */
     if (connect(fd, (struct sockaddr *)&sa, len) != 0) {
         rc = PS_E_UNREACH;
     } else if (!ps_shm_peer_is_trusted(fd)) {
@@ -111,7 +111,8 @@ uint32_t ps_shm_peer_process(int fd)
     if (ps_local_peer(fd, &peer) != 0 || peer.pid == 0) {
         return 0;
     }
-    /* Nothing lies at NULL. Who may not look is told that before. */
+    /* NULL is never mapped: EFAULT means that reading is permitted. Without
+     * permission, the call fails with EPERM first. */
     if (process_vm_readv((pid_t)peer.pid, &here, 1, &there, 1, 0) >= 0 ||
         errno != EFAULT) {
         return 0;
@@ -119,9 +120,9 @@ uint32_t ps_shm_peer_process(int fd)
     return peer.pid;
 }
 
-/* A sender keeps what it points at until we have it or it has closed its end.
- * So what was read while the end was open is good; and a process whose end is
- * open has not ended, and its number is its own. */
+/* True while the peer's end is open. A sender keeps referenced memory until it
+ * is released or its end is closed, so bytes read while the end was open are
+ * valid; and a process with an open end is alive, so its pid was not reused. */
 static bool is_peer_connected(int fd)
 {
     struct pollfd p = {.fd = fd};
@@ -129,7 +130,7 @@ static bool is_peer_connected(int fd)
     return poll(&p, 1, 0) >= 0 && (p.revents & (POLLHUP | POLLERR)) == 0;
 }
 
-/* Addresses of processes end below the topmost bit. */
+/* User-space addresses never have the topmost bit set. */
 #define IN_ARENA     (UINT64_C(1) << 63)
 #define OFFSET_BITS  40u
 #define OFFSET_LIMIT (UINT64_C(1) << OFFSET_BITS)

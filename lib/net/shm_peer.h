@@ -1,20 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Peers on the same host: how they find each other, and how one reads what the
- * other points at.
+/* Same-host peers: discovery, and access to referenced payloads.
  *
  * A server also listens on a Unix socket in the abstract name space, under its
  * advertised address. That name space belongs to a network name space, as
- * addresses do: who finds somebody there is where the address means the same,
- * and who does not goes by TCP. Only processes of one user (or of root) talk
- * to each other there.
+ * addresses do: a peer that finds the name means the same address, and any
+ * other uses TCP. Only processes of one user (or of root) connect to each other
+ * there.
  *
- * On such a connection a payload is not written but pointed at, and the
- * receiver copies it from the sender's memory straight to where it is to lie:
- * once instead of into the kernel and out again. What lies in an arena
- * (net/arena.h) is read through a mapping of it, whose descriptor the sender
- * passes once; what lies elsewhere by process_vm_readv(), where the system lets
- * us: whatever address the peer says, it is the peer's memory that is read and
- * the kernel that checks it. */
+ * On such a connection a payload is sent by reference, and the receiver copies
+ * it from the sender's memory straight to its destination: one copy instead of
+ * two through the kernel. Memory in an arena (net/arena.h) is read through a
+ * mapping of it, whose descriptor the sender passes once; other memory by
+ * process_vm_readv(), where the system permits it: whatever address the peer
+ * sends, the kernel checks it and only the peer's memory is read. */
 #pragma once
 
 #include "base/err.h"
@@ -23,43 +21,47 @@
 #include <stdint.h>
 
 #define PS_SHM_REFS_MAX   4u
-/* Arenas of one peer that are mapped at a time. */
+/* Limit on mapped arenas of one peer. */
 #define PS_SHM_ARENAS_MAX 65536u
 
 struct ps_map;
 struct ps_buf;
 
 struct ps_shm_ref {
-    uint64_t address; /* In the peer's memory, or ps_shm_arena_address(). */
+    /* Address in the peer's memory, or ps_shm_arena_address(). */
+    uint64_t address;
     uint64_t len;
 };
 
-/* A place in an arena as an address, which no process has; 0: out of reach. */
+/* Place in an arena encoded as an address that no process has; 0: out of
+ * range. */
 uint64_t ps_shm_arena_address(uint32_t arena, uint64_t offset);
 
-/* PS_E_EXIST: somebody listens there already. */
+/* Listens under the name of `address`. PS_E_EXIST: the name is in use. */
 PS_MUST_USE int ps_shm_listen(const char *address, int backlog, int *ret_fd);
-/* PS_E_UNREACH: nobody listens there; PS_E_PERM: somebody of another user. */
+/* PS_E_UNREACH: nothing listens there; PS_E_PERM: another user's process
+ * does. */
 PS_MUST_USE int ps_shm_dial(const char *address, int *ret_fd);
-/* May we talk to who is at the other end? */
+/* True if the process at the other end has this process's user or root. */
 bool ps_shm_peer_is_trusted(int fd);
 
-/* The process at the other end, 0: we cannot read its memory. */
+/* Process at the other end; 0: its memory is not readable. */
 uint32_t ps_shm_peer_process(int fd);
-/* Maps an arena of the peer for reading; takes over the descriptor. Else
- * PS_E_INVAL or PS_E_NOMEM, and why. */
+/* Maps an arena of the peer for reading; takes over the descriptor. PS_E_INVAL
+ * or PS_E_NOMEM, with the reason in *ret_why. */
 PS_MUST_USE int ps_shm_map_arena(int arena_fd, struct ps_buf **ret_buf,
                                  const char **ret_why);
 
-/* Who is at the other end, and what of it can be read. */
+/* Access to the memory of a peer. */
 struct ps_shm_peer {
     int fd;
-    uint32_t process;            /* 0: only arenas. */
-    const struct ps_map *arenas; /* Of struct ps_buf, by number; NULL: none. */
+    uint32_t process; /* 0: only arenas are readable. */
+    /* struct ps_buf by arena number; NULL: none. */
+    const struct ps_map *arenas;
 };
-/* Copies the pieces, one behind the other, to `dst`. PS_E_CLOSED: the peer
- * closed its end meanwhile, so it need not have kept them; PS_E_PROTO: they
- * are no memory of the peer's. Undefined bytes in `dst` then. */
+/* Copies the referenced pieces, one behind the other, to `dst`. PS_E_CLOSED:
+ * the peer closed its end meanwhile and may have reused the memory; PS_E_PROTO:
+ * not memory of the peer. `dst` is undefined after an error. */
 PS_MUST_USE int ps_shm_read(const struct ps_shm_peer *peer,
                             const struct ps_shm_ref *pieces, unsigned count,
                             void *dst);

@@ -7,22 +7,23 @@
 #include <string.h>
 #include <sys/socket.h>
 
-/* Of Linux 6.15; headers may be older than the kernel. */
+/* New in Linux 6.15; the headers may be older than the kernel. */
 #define RTO_MAX_MS        44
 #define RTO_MIN_US        45
 
-/* The longest time until TCP tries again; the kernel allows no less. It bounds
- * the silence of a server whose answers were lost, because only agents dial. A
- * round trip that is longer, through a queue of seconds, costs one segment
- * sent twice in each, after which TCP goes on at its rate. */
+/* Longest retransmission time-out; the kernel allows no less. It bounds the
+ * silence of a server whose replies were lost, because only agents dial. A
+ * round trip longer than that, through a queue of seconds, costs one segment
+ * sent twice per round trip; the rate stays. */
 #define BULK_RTO_MAX_MS   1000
 #define LEASES_RTO_MAX_MS 1000
-/* The shortest. A delayed acknowledgement comes after 40 ms. */
+/* Shortest retransmission time-out. A delayed acknowledgement comes after 40
+ * ms. */
 #define LEASES_RTO_MIN_US 60000
 
-/* What far connections use where the system allows it: with a control that
- * takes each loss for congestion, the loss of one packet in a thousand at a
- * round trip of 100 ms leaves a connection less than a megabyte a second. */
+/* Congestion control of far connections, if the system allows it: one that
+ * takes each loss for congestion reaches less than a megabyte a second at 0.1 %
+ * loss and a round trip of 100 ms. */
 #define FAR_CONTROL       "bbr"
 
 static void set_option(int fd, int option, int value)
@@ -41,8 +42,8 @@ void ps_tcp_prepare(int fd, enum ps_tcp_kind kind)
         set_option(fd, RTO_MAX_MS, BULK_RTO_MAX_MS);
         break;
     case PS_TCP_LEASES:
-        /* Six tries without doubling, and one duplicate acknowledgement is
-         * enough to send again. */
+        /* Six linear retries without doubling; one duplicate acknowledgement
+         * triggers a retransmission. */
         set_option(fd, TCP_THIN_LINEAR_TIMEOUTS, 1);
         set_option(fd, TCP_THIN_DUPACK, 1);
         set_option(fd, RTO_MIN_US, LEASES_RTO_MIN_US);
@@ -93,7 +94,7 @@ void ps_tcp_go_far(int fd, enum ps_tcp_kind kind)
         (void)setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, FAR_CONTROL,
                          sizeof(FAR_CONTROL) - 1);
     }
-    set_option(fd, TCP_NOTSENT_LOWAT, 0); /* The system's. */
+    set_option(fd, TCP_NOTSENT_LOWAT, 0); /* The system's default. */
 }
 
 ps_time ps_tcp_unacked_since(int fd, ps_time before, ps_time now)
@@ -107,7 +108,7 @@ ps_time ps_tcp_unacked_since(int fd, ps_time before, ps_time now)
         return PS_TIME_NEVER;
     }
     if (before == PS_TIME_NEVER) {
-        return now; /* It may have been sent just now. */
+        return now; /* The bytes may have been sent just now. */
     }
     heard = PS_MILLIS((uint64_t)info.tcpi_last_ack_recv);
     heard = heard < now ? now - heard : 0;

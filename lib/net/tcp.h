@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* TCP options of connections between daemons, and the kernel's view of them.
- * After a loss TCP sends again after 200 ms, and doubles that time up to
- * minutes: meanwhile a live peer is silent, and a repaired network stays
- * unused. */
+/* TCP options of connections between daemons, and the kernel's view of them. By
+ * default TCP retransmits after 200 ms and doubles that up to minutes:
+ * meanwhile a live peer is silent, and a repaired network stays unused. */
 #pragma once
 
 #include "base/time.h"
@@ -10,13 +9,14 @@
 #include <stdbool.h>
 
 enum ps_tcp_kind {
-    PS_TCP_OTHER,       /* Of tools. */
-    PS_TCP_BULK,        /* Between agents and servers. */
-    PS_TCP_LEASES,      /* Few and small messages, whose silence means death. */
-    PS_TCP_BULK_SYSTEM, /* As bulk, with the system's congestion control. */
+    PS_TCP_OTHER,  /* Tools. */
+    PS_TCP_BULK,   /* Between agents and servers. */
+    PS_TCP_LEASES, /* Few and small messages, whose absence means death. */
+    /* As PS_TCP_BULK, with the system's congestion control. */
+    PS_TCP_BULK_SYSTEM,
 };
 
-/* All of these are wishes: an older kernel knows some of them only. */
+/* Sets the options of a kind. All are hints: older kernels know only some. */
 void ps_tcp_prepare(int fd, enum ps_tcp_kind kind);
 
 /* The shortest round trip of a far connection: one that leaves the local
@@ -37,6 +37,6 @@ bool ps_tcp_slows_on_loss(int fd);
  * does not count them. */
 bool ps_tcp_sent(int fd, uint64_t *ret_sent, uint64_t *ret_again);
 
-/* The time since which the peer's host has acknowledged none of the bytes that
- * were sent, as of the last look; PS_TIME_NEVER: nothing is outstanding. */
+/* Time since which the peer's host has acknowledged none of the bytes sent,
+ * given the result of the last call; PS_TIME_NEVER: nothing is outstanding. */
 ps_time ps_tcp_unacked_since(int fd, ps_time before, ps_time now);

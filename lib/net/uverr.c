@@ -18,8 +18,7 @@ int ps_err_from_uv(int status)
     default:
         break;
     }
-    /* Names that cannot be resolved have codes of libuv's own, which are no
-     * errno values. */
+    /* Codes of libuv's resolver are not errno values. */
     if (status <= UV_EAI_ADDRFAMILY && status >= UV_EAI_PROTOCOL) {
         return PS_E_UNREACH;
     }

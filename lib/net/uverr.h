@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The border between other libraries' error codes and ours. */
+/* Conversion of libuv's error codes. */
 #pragma once
 
 /* Nearest PS_E_* for a negative libuv code; 0 stays 0. */

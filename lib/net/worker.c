@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One queue under one lock. Threads take pieces of the job at its head; who
- * finishes the last piece of a job puts it on the list of those done and wakes
- * the loop, unless somebody has already. Pieces are large enough that the lock
- * does not count. */
+/* One job queue under one lock. Threads take pieces of the first job; the
+ * thread that finishes a job's last piece puts it on the done list and wakes
+ * the loop, unless a wake-up is pending. Pieces are large enough that the cost
+ * of the lock is negligible. */
 #include "net/worker.h"
 
 #include "base/alloc.h"
@@ -14,23 +14,24 @@
 #include <uv.h>
 
 #define INLINE_MAX_DEFAULT  (128u * 1024u)
-/* Bytes of one source in a piece: stays in the second cache with the sum. */
+/* Bytes of one source in a piece: fits in the L2 cache with the sum. */
 #define PIECE_BYTES         (128u * 1024u)
 #define THREADS_MAX         256u
-/* A job of one piece, so many times larger than a small one, is run on the loop
- * when there is no other: to wake a thread would take longer. */
+/* A single-piece job up to this many times INLINE_MAX runs on the loop when
+ * there is no other: waking a thread would take longer. */
 #define INLINE_ALONE_FACTOR 8u
 
 struct ps_worker {
     uint64_t inline_max;
-    struct ps_list small_tasks; /* Loop thread only. */
-    uint32_t is_threaded;       /* As well: jobs with the threads. */
+    struct ps_list small_tasks; /* Private to the loop thread. */
+    /* Jobs given to threads; private to the loop thread. */
+    uint32_t is_threaded;
     uv_async_t async;
     uv_mutex_t lock;
     uv_cond_t wake;
-    bool is_stopping; /* Under the lock, as all below. */
+    bool is_stopping; /* Guarded by the lock, as are all below. */
     struct ps_list
-        pending_tasks; /* Jobs with elements that nobody has taken. */
+        pending_tasks; /* Jobs with elements that no thread has taken. */
     struct ps_list done_tasks;
     unsigned thread_count;
     uv_thread_t threads[];
@@ -47,7 +48,7 @@ static void claim_piece(struct ps_worker_task *t, uint64_t *from, uint64_t *to)
     }
 }
 
-/* True when the loop has to be told. */
+/* Ends one piece. True when the loop has to be woken. */
 static bool piece_done(struct ps_worker *w, struct ps_worker_task *t, int rc)
 {
     bool first;
@@ -177,7 +178,8 @@ int ps_worker_new(const struct ps_worker_options *opt,
         ps_worker_free(w);
         return ps_err_from_uv(rc);
     }
-    *ret_worker = w; /* Fewer threads than wished for are still a worker. */
+    /* A worker with fewer threads than requested is still usable. */
+    *ret_worker = w;
     return 0;
 }
 
@@ -203,7 +205,7 @@ void ps_worker_free(struct ps_worker *w)
     uv_close((uv_handle_t *)&w->async, handle_closed);
 }
 
-/* Bytes that the job touches; saturates. */
+/* Bytes that the job reads and writes; saturates. */
 static uint64_t job_bytes(const struct ps_job *job)
 {
     uint64_t n = ps_dtype_size(job->dtype);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Compute threads. A job goes in on the loop thread and comes back there; in
- * between threads share it in pieces. Small jobs are not worth a wake-up and
- * run on the loop itself. */
+/* Compute threads. A job is submitted on the loop thread and completes there;
+ * in between, the threads share it in pieces. Small jobs do not justify a
+ * wake-up and run on the loop thread. */
 #pragma once
 
 #include "base/err.h"
@@ -14,38 +14,38 @@
 struct ps_loop;
 struct ps_worker;
 
-/* One job under way; embedded in what waits for it. Everything the job names
- * must stay until `done`. */
+/* One job in flight, embedded in its owner. Everything that the job references
+ * must stay valid until `done`. */
 struct ps_worker_task {
     const struct ps_job *job;
     void (*done)(struct ps_worker_task *t, int rc);
-    /* The module's own. */
+    /* Private to the module. */
     struct ps_list_node node;
-    uint64_t next;   /* First element that nobody has taken. */
+    uint64_t next;   /* First element that no thread has taken. */
     uint64_t step;   /* Elements of a piece. */
-    uint32_t pieces; /* Taken and not finished. */
+    uint32_t pieces; /* Pieces taken and not finished. */
     int rc;
 };
 
 struct ps_worker_options {
     struct ps_loop *loop;
-    unsigned threads;    /* 0: one for each processor. */
-    uint64_t inline_max; /* Bytes read and written of a job that runs on the
-                          * loop; 0: 128 KiB. One without others may have
-                          * eight times as many. */
+    unsigned threads; /* 0: one for each processor. */
+    /* Limit, in bytes read and written, for a job to run on the loop thread; 0:
+     * 128 KiB. Eight times that for a job of one piece without others. */
+    uint64_t inline_max;
 };
 
 PS_MUST_USE int ps_worker_new(const struct ps_worker_options *opt,
                               struct ps_worker **ret_worker);
-/* Ends the threads when their pieces are done; every task that is left ends
- * inside, with PS_E_CANCELED unless it was complete. NULL is fine. */
+/* Stops the threads after their current pieces; remaining tasks end inside,
+ * with PS_E_CANCELED unless they were complete. NULL is allowed. */
 void ps_worker_free(struct ps_worker *w);
 
-/* `done` runs on the loop thread later, not inside. Jobs that the kernel
- * refuses end with its code. */
+/* `done` runs on the loop thread later, not inside. A job that the kernel
+ * refuses ends with its code. */
 void ps_worker_submit(struct ps_worker *w, struct ps_worker_task *t);
-/* Runs small jobs submitted before this call, and their `done`. True when
- * there were any. */
+/* Runs the small jobs submitted before this call, and their `done`. True if
+ * there was any. */
 bool ps_worker_run_small(struct ps_worker *w);
 
 unsigned ps_worker_threads(const struct ps_worker *w);
