@@ -433,8 +433,7 @@ int ps_arenas_adopt_segment(struct ps_arenas *a, int fd, uint64_t size,
     do {
         if (getrandom(&k->number, sizeof(k->number), GRND_NONBLOCK) !=
             (ssize_t)sizeof(k->number)) {
-            k->number =
-                ++a->last_number; /* No random bytes yet. */
+            k->number = ++a->last_number; /* No random bytes yet. */
         }
     } while (k->number == 0 || segment_of(a, k->number) != NULL);
     ps_list_push_back(&a->segments, &k->node);
