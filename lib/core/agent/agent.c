@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The agent machine: which part an event goes to, and time. */
+/* Agent machine: dispatches each event to the module that handles it, runs
+ * timers, and implements the ps_machine interface. Every step ends by pumping
+ * the send queues that may have something to send. */
 #include "core/agent/inner.h"
 
 #include "base/alloc.h"
@@ -26,7 +28,7 @@ static void on_conn_open(struct ps_agent_step *st, const struct ps_event *ev)
         ps_agent_session_on_open(st, ev);
         return;
     case PS_CONN_ACCEPTED:
-        ps_effects_close(st->fx, ev->conn); /* Nobody dials an agent. */
+        ps_effects_close(st->fx, ev->conn); /* No peer dials an agent. */
         return;
     case PS_CONN_DIALLED:
         break;
@@ -163,7 +165,7 @@ static void on_ops(struct ps_agent_step *st, const struct ps_event *ev)
 
 /* --------------------------------------------------------------------- time */
 
-/* What was refused for a passing reason is offered again. */
+/* Resends everything that was refused for a transient reason. */
 static void resend_refused(struct ps_agent_step *st)
 {
     struct ps_map_cursor jc = {0};
@@ -244,7 +246,7 @@ static ps_time agent_deadline(const void *self)
     return ps_time_min(ps_time_min(at, a->resend_at), a->scratch_trim_at);
 }
 
-/* ------------------------------------------------------------------ the calls */
+/* -------------------------------------------------------- machine interface */
 
 static int agent_step(void *self, const struct ps_event *ev,
                       struct ps_effects *fx)
@@ -303,7 +305,8 @@ static int agent_step(void *self, const struct ps_event *ev,
     return a->name_lost ? PS_E_CONFIG : 0;
 }
 
-/* A table of places has 8 bytes for each partition. */
+/* Allocates the payload of key_opened, the placement table: 8 bytes for each
+ * partition. PS_E_INVAL if the message is unexpected. */
 static int accept_placement_payload(const struct ps_agent *a, ps_conn_id conn,
                                     const struct ps_msg *m, uint64_t len,
                                     struct ps_slice *ret_slice)
@@ -432,14 +435,14 @@ void ps_agent_free(struct ps_agent *a)
     ps_dialer_fini(&a->uplink.dialer);
     ps_agent_job_reap_pools(a);
     assert(a->draining_pool_count ==
-           0); /* The driver has let go of all frames. */
+           0); /* The driver has released all frames. */
     ps_agent_budget_fini(a);
     ps_free(a->draining_pools);
     ps_free(a->departed_workers);
     ps_free(a);
 }
 
-/* --------------------------------------------------------------- looking in */
+/* --------------------------------------------------------------- inspection */
 
 bool ps_agent_is_ready(const struct ps_agent *a)
 {

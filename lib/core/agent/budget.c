@@ -3,10 +3,11 @@
  *
  *     session ──▶ job ──▶ user ──▶ daemon
  *
- * A session counts at its user from the first byte, and at its job once it is
- * seated. A job belongs to one user, as the scheduler ensures. A resource that
- * outlives its session or job (a region that an operation still reads, results
- * that a frame still carries) counts at the user until it is released. */
+ * A session is charged to its user from the first byte, and to its job once
+ * its rank is assigned. A job belongs to one user, as the scheduler ensures. A
+ * resource that outlives its session or job (a region that an operation still
+ * reads, results that a frame still carries) is charged to the user until it
+ * is released. */
 #include "core/agent/inner.h"
 
 #include "base/alloc.h"
@@ -135,7 +136,7 @@ void ps_agent_budget_close_job(struct ps_agent_job *j)
 
 /* -------------------------------------------------------------------- keys */
 
-/* State of each local rank in a key. */
+/* Bytes of state that a key holds for each local rank. */
 #define KEY_RANK_BYTES (2 * sizeof(uint64_t) + sizeof(struct ps_agent_op *))
 
 static bool key_has_results(const struct ps_agent_job *j,

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Gradients that travel as codes. What the ranks of this node give is summed
- * and encoded in one computation, which also moves the residual: it may run
- * once for a round and never again. The code is therefore kept until the round
- * is over, and whatever has to be sent again, on a new link or to another
- * server, is these bytes. Residuals belong to partitions and go where these
- * go. They are kept twice while a round is open: when it fails, a code that no
- * server has counted is taken back; one that may be counted stays what this
- * node gives to that round, should it be offered anew. Where they lie, they
- * outlive this process (residual_log.c). */
+/* Gradient encoding. One computation sums the contributions of this node,
+ * encodes the sum and updates the residual; it runs only once per round. The
+ * encoded form is therefore kept until the round is over, and every resend, on
+ * a new link or to another server, sends the same bytes. Residuals belong to
+ * partitions, whichever server owns them. Two generations are kept while a
+ * round is open. When the round fails, an encoded form that no server can have
+ * counted is reverted; otherwise it stays this node's contribution when the
+ * round is retried. Residuals in the residual log outlive this process
+ * (residual_log.c). */
 #include "core/agent/inner.h"
 
 #include "base/alloc.h"
@@ -21,11 +21,11 @@ bool ps_agent_encode_applies(const struct ps_agent_part *p)
 
     return !p->is_init && k->row_width == 0 && k->round_op != PS_OP_BROADCAST &&
            k->round_op != PS_OP_SKIP && !k->is_collective &&
-           k->reduce <= PS_REDUCE_MEAN && /* What is left over is of sums. */
+           k->reduce <= PS_REDUCE_MEAN && /* Residuals need a sum. */
            ps_compression_applies(&k->compression, k->dtype, p->count);
 }
 
-/* Memory that an encoding needs; NULL: it needs none. */
+/* Buffers that an encoding writes, one reference each; NULL: not needed. */
 struct encode_buffers {
     struct ps_buf *residual;
     struct ps_buf *moment;
@@ -39,7 +39,8 @@ static void release_buffers(struct encode_buffers *m)
     ps_buf_unref(m->encoded);
 }
 
-/* A vector as long as the partition, zeros unless `old` will be copied. */
+/* Allocates a vector of the partition's length: zeros if there is no `old`
+ * vector to copy. */
 static int alloc_vector(struct ps_agent *a, const struct ps_agent_part *p,
                         const struct ps_buf *old, struct ps_buf **ret)
 {
@@ -59,7 +60,8 @@ static void clear_vector(const struct ps_buf *buf, const struct ps_buf *old)
     }
 }
 
-/* `again`: another agent has made the code, and what it left over is there. */
+/* Obtains the buffers of an encoding. *ret_again is true if an earlier agent
+ * encoded this round and its residual is in the log. */
 static int obtain_buffers(struct ps_agent_step *st, struct ps_agent_part *p,
                           struct encode_buffers *m, bool *ret_again)
 {
@@ -139,8 +141,8 @@ static struct ps_compute *make_encode_job(struct ps_agent *a,
     return c;
 }
 
-/* What the encoding makes is the state now; what it was is kept until the
- * round is over. */
+/* Makes the buffers of the encoding the current residual and moment. The
+ * previous ones are kept until the round is over. */
 static void rotate_residuals(struct ps_agent_part *p,
                              const struct encode_buffers *m)
 {
@@ -171,7 +173,7 @@ int ps_agent_encode_start(struct ps_agent_step *st,
     if (rc != 0) {
         return rc;
     }
-    ps_agent_encode_discard(p); /* Of an earlier round. */
+    ps_agent_encode_discard(p); /* From an earlier round. */
     if (again) {
         ps_agent_residual_rewind(p);
     }
@@ -217,7 +219,7 @@ void ps_agent_encode_on_computed(struct ps_agent_part *p,
     p->is_encoding = false;
     if (p->encoding_cancelled) {
         p->encoding_cancelled = false;
-        return; /* Its round has failed in the meantime. */
+        return; /* Its round failed meanwhile. */
     }
     p->encoded = run->dst;
     ps_buf_ref(run->dst.buf);
@@ -241,7 +243,8 @@ void ps_agent_encode_discard(struct ps_agent_part *p)
     clear_buffer_ref(&p->moment[1]);
 }
 
-/* As if there had been no code. */
+/* Discards the encoded form and restores the residual and moment from before
+ * it. */
 static void revert_encoding(struct ps_agent_part *p)
 {
     if (p->residual_revertible && p->key->compression.codec.feedback) {

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What goes to a server next. Each job has a queue for each server: higher
- * priority first, first-in first-out among equals. A partition leaves its
- * queue when the link is up, the job has credit there, and little enough is
- * waiting in the connection that a more urgent one could still overtake. Only
- * then are the arrays of several ranks summed; nothing summed is kept beyond
- * the acknowledgement of its frame, because it can be summed again. */
+/* Send queues: order in which partitions go to a server. Each job has one queue
+ * per server: higher priority first, FIFO among equals. A partition leaves its
+ * queue when the link is up, the job has credit there, and the connection has
+ * few enough unsent bytes that a more urgent partition could still overtake.
+ * Only then are the arrays of several ranks summed; a sum is freed when its
+ * frame is acknowledged, because it can be computed again. */
 #include "core/agent/inner.h"
 
 #include "base/alloc.h"
@@ -15,8 +15,8 @@
 #include <assert.h>
 #include <string.h>
 
-/* Memory for small sums of one turn: room for one, and four times as much each
- * time that it is full. */
+/* First size of the batch arena in bytes; quadruples each time it is full, up
+ * to PS_BATCH_FRAME_MAX. */
 #define ARENA_MIN          PS_BATCH_PART_MAX
 #define INLINE_SOURCES_MAX 64u
 
@@ -151,7 +151,7 @@ void ps_agent_send_resend(struct ps_agent_step *st, struct ps_agent_server *s)
                 if (p->owner_node == s->node &&
                     (p->owner_changed || (k->prior_state != NULL &&
                                           p->local_version == NO_VERSION))) {
-                    /* What it goes on from may have been lost as well. */
+                    /* The state sent before may have been lost as well. */
                     ps_agent_part_send_state(st, p);
                 }
                 if (p->owner_node == s->node &&
@@ -248,7 +248,7 @@ void ps_agent_send_flush(struct ps_agent_step *st, struct ps_agent_server *s)
     g->payload_bytes = 0;
 }
 
-/* The job is going: what was gathered of it is not sent. */
+/* Discards the unsent batch of a job that is being freed. */
 void ps_agent_send_drop_batch(struct ps_agent_job *j, struct ps_agent_server *s)
 {
     struct ps_agent_batch *g = &s->batch;
@@ -264,8 +264,8 @@ void ps_agent_send_drop_batch(struct ps_agent_job *j, struct ps_agent_server *s)
     g->payload_bytes = 0;
 }
 
-/* What a partition gives cannot be computed or sent: the operation fails, and
- * nothing of it goes on its way again. */
+/* Fails the round or async push of a partition that cannot be computed or sent.
+ * The partition becomes idle, so that it is not sent again. */
 static void fail_part(struct ps_agent_step *st, struct ps_agent_part *p,
                       int error, const char *what)
 {
@@ -286,8 +286,8 @@ static void fail_part(struct ps_agent_step *st, struct ps_agent_part *p,
     }
 }
 
-/* `slice` NULL: an empty part. `rows` counts those of a block of rows. The
- * partition is on its way. */
+/* Sends a partition: alone, or in the server's batch if it is small. `slice`
+ * NULL: an empty part. `rows`: rows in the slice of a rows key. */
 static void dispatch_part(struct ps_agent_step *st,
                           struct ps_agent_send_queue *f,
                           struct ps_agent_part *p, const struct ps_slice *slice,
@@ -347,7 +347,7 @@ static void dispatch_part(struct ps_agent_step *st,
          g->weight != one.weight || g->retry != one.retry ||
          g->has_name_hashes != one.has_name_hashes ||
          g->part_count == PS_PARTS_MAX ||
-         /* Who adds it up wants it aligned. */
+         /* The server requires aligned elements. */
          g->payload_bytes % ps_dtype_size(rec.dtype) != 0 ||
          g->payload_bytes + bytes > PS_BATCH_FRAME_MAX)) {
         ps_agent_send_flush(st, s);
@@ -396,8 +396,8 @@ void ps_agent_send_release_arena(struct ps_agent *a)
     a->batch_arena = NULL;
 }
 
-/* Memory for a small sum, behind the last one: what travels together lies
- * together. */
+/* Allocates a small sum behind the last one, so that the sums of one batch
+ * leave as one slice. */
 static int alloc_in_arena(struct ps_agent *a, uint64_t bytes, size_t align,
                           struct ps_slice *ret_slice)
 {
@@ -420,7 +420,7 @@ static int alloc_in_arena(struct ps_agent *a, uint64_t bytes, size_t align,
         at = 0;
     }
     a->batch_arena_used = at + bytes;
-    a->must_flush = true; /* Which lets go of it. */
+    a->must_flush = true; /* The next tick releases the arena. */
     *ret_slice = (struct ps_slice){
         .buf = ps_buf_ref(a->batch_arena), .offset = at, .len = bytes};
     return 0;
@@ -433,7 +433,7 @@ static bool may_sum_inline(const struct ps_agent *a, uint64_t bytes,
            bytes * (count + 1) <= a->opt.inline_sum_max;
 }
 
-/* PS_E_NOMEM: nothing has happened. */
+/* Sums and dispatches a small partition in this step. PS_E_NOMEM: no change. */
 static int sum_inline(struct ps_agent_step *st, struct ps_agent_send_queue *f,
                       struct ps_agent_part *p, const struct ps_slice *slices,
                       uint32_t count)
@@ -468,7 +468,7 @@ static int sum_inline(struct ps_agent_step *st, struct ps_agent_send_queue *f,
     return 0;
 }
 
-/* PS_E_NOMEM: nothing has happened. */
+/* Starts the sum of a dense partition. PS_E_NOMEM: no change. */
 static int start_part_sum(struct ps_agent_step *st,
                           struct ps_agent_send_queue *f,
                           struct ps_agent_part *p,
@@ -511,7 +511,8 @@ static int start_part_sum(struct ps_agent_step *st,
     return 0;
 }
 
-/* PS_E_NOMEM: nothing has happened. */
+/* Starts the sum of a rows partition, or dispatches it as empty when no rank
+ * contributes rows to it. PS_E_NOMEM: no change. */
 static int start_rows_sum(struct ps_agent_step *st,
                           struct ps_agent_send_queue *f,
                           struct ps_agent_part *p)
@@ -544,7 +545,8 @@ static int start_rows_sum(struct ps_agent_step *st,
     return 0;
 }
 
-/* Does the open round lack this partition, and can it go? */
+/* Returns true if the open round still needs this partition and all ranks here
+ * have copied their contribution to it. */
 static bool is_part_needed(const struct ps_agent_part *p)
 {
     const struct ps_agent_key *k = p->key;
@@ -554,9 +556,9 @@ static bool is_part_needed(const struct ps_agent_part *p)
             (p->completed_round < k->round && ps_agent_round_is_part_ready(p)));
 }
 
-/* What was summed again may come when its round is over: the value has come
- * with an answer to what was sent before, or the round has failed. The next
- * one, or an init, goes then. */
+/* Drops a sum whose round is over: an earlier push was answered with the value,
+ * or the round failed. Queues the partition again if its next round or an init
+ * needs it. */
 static void discard_sum(struct ps_agent_step *st, struct ps_agent_part *p)
 {
     p->state = PS_AGENT_PART_IDLE;
@@ -571,7 +573,7 @@ void ps_agent_send_on_computed(struct ps_agent_step *st,
     struct ps_agent_send_queue *f = run->send_queue;
     struct ps_agent_part *p = run->part;
 
-    /* Its key may be gone, or its place moved: nothing to send then. */
+    /* The result is dropped if its key is gone or the owner changed. */
     if (p != NULL) {
         f->computing_bytes -= run->bytes;
         f->server->computing--;
@@ -582,11 +584,11 @@ void ps_agent_send_on_computed(struct ps_agent_step *st,
         } else if (run->is_encode) {
             ps_agent_encode_on_computed(p, run);
             if (p->state == PS_AGENT_PART_COMPUTING) {
-                discard_sum(st, p); /* Its place may have moved. */
+                discard_sum(st, p); /* The owner may have changed. */
             }
         } else if (p->state == PS_AGENT_PART_COMPUTING && p->key->is_async &&
                    !p->key->round_complete) {
-            discard_sum(st, p); /* Of pushes that have failed. */
+            discard_sum(st, p); /* These pushes have failed. */
             ps_agent_async_start_push(st, p->key);
         } else if (p->state == PS_AGENT_PART_COMPUTING &&
                    (!is_part_needed(p) ||
@@ -603,7 +605,8 @@ void ps_agent_send_on_computed(struct ps_agent_step *st,
 
 /* --------------------------------------------------------------------- pump */
 
-/* Take the head of a queue on its way. False: no memory for its sum. */
+/* Dispatches the head of a queue or starts its sum or encoding. Returns false
+ * if the scratch pool has no memory for it. */
 static bool start_part(struct ps_agent_step *st, struct ps_agent_send_queue *f,
                        struct ps_agent_part *p)
 {
@@ -626,7 +629,7 @@ static bool start_part(struct ps_agent_step *st, struct ps_agent_send_queue *f,
         return start_rows_sum(st, f, p) == 0;
     }
     if (ps_agent_encode_applies(p) && p->is_encoding) {
-        p->state = PS_AGENT_PART_COMPUTING; /* For the server it had before. */
+        p->state = PS_AGENT_PART_COMPUTING; /* For the previous owner. */
         return true;
     }
     if (ps_agent_encode_applies(p) && ps_agent_encode_is_ready(p)) {
@@ -663,7 +666,7 @@ static bool has_send_capacity(const struct ps_agent *a,
            ps_link_unacked(s->dialer.link) < PS_LINK_IN_FLIGHT_MAX;
 }
 
-/* One partition of one job. False: nothing could go. */
+/* Starts one partition of one job. Returns false if none could start. */
 static bool pump_one_part(struct ps_agent_step *st, struct ps_agent_server *s)
 {
     PS_LIST_EACH(n, &s->send_queues)
@@ -687,7 +690,7 @@ static bool pump_one_part(struct ps_agent_step *st, struct ps_agent_server *s)
             st->a->scratch_retry_at = ps_time_add(st->now, SCRATCH_RETRY_WAIT);
             return false;
         }
-        /* The next one asked first is another job's. */
+        /* Round robin: the queue of another job comes first next. */
         ps_list_remove(&f->node);
         ps_list_push_back(&s->send_queues, &f->node);
         return true;

@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Servers: one link each, dialled when a partition lies there. */
+/* Links to servers: one each, dialled while a job has a send queue for the
+ * server. Handles the cluster map, connections, pings and replies; a value,
+ * commit or refusal is applied to each partition that it names. */
 #include "core/agent/inner.h"
 
 #include "base/alloc.h"
@@ -9,10 +11,10 @@
 #include <assert.h>
 #include <string.h>
 
-/* Ranks that an error names; of more it says how many. */
+/* Ranks that an error text lists; the others are only counted. */
 #define RANKS_LISTED_MAX  8u
-/* A server that is not heard is pinged after this, while operations wait, and
- * then ever more rarely. */
+/* Silence after which a server is pinged while operations wait. The interval
+ * between pings doubles from the minimum to the maximum. */
 #define PING_INTERVAL_MIN PS_MILLIS(500)
 #define PING_INTERVAL_MAX PS_SECONDS(2)
 
@@ -32,8 +34,8 @@ struct ps_agent_server *ps_agent_server_get(struct ps_agent_step *st,
         ps_str_addf(&name, "node %u", node);
         link.peer = s->peer;
         ps_list_init(&s->send_queues);
-        /* The scheduler's target is 0. The number may have been another's,
-         * whose dials are still under way. */
+        /* Target 0 is the scheduler. An earlier server may have had the same
+         * number and dials still in flight; first_generation tells them apart. */
         st->a->servers_met++;
         ps_dialer_init(
             &s->dialer,
@@ -69,7 +71,7 @@ void ps_agent_server_release(struct ps_agent_step *st,
         return;
     }
     s->dialer.enabled = false;
-    ps_dialer_reset(&s->dialer, st->now, st->fx); /* Nothing in it is needed. */
+    ps_dialer_reset(&s->dialer, st->now, st->fx); /* Drops the window. */
     s->unsent = 0;
 }
 
@@ -81,7 +83,8 @@ static void note_server(struct ps_agent_step *st,
                    why);
 }
 
-/* What the scheduler says of a server, which may be another process now. */
+/* Applies one entry of the map. Another incarnation is another process:
+ * connections to the old one are dropped. */
 static void update_server(struct ps_agent_step *st,
                           const struct ps_rec_server *m)
 {
@@ -104,7 +107,8 @@ static void update_server(struct ps_agent_step *st,
     s->dialer.enabled = !ps_list_empty(&s->send_queues);
 }
 
-/* The map does not have it: nobody is to dial it before it comes back. */
+/* Marks a server that the map does not list. It is not dialled until a map
+ * lists it again. */
 static void remove_server(struct ps_agent_step *st, struct ps_agent_server *s)
 {
     s->removed = true;
@@ -113,7 +117,7 @@ static void remove_server(struct ps_agent_step *st, struct ps_agent_server *s)
     ps_dialer_drop_all(&s->dialer, st->now, st->fx);
 }
 
-/* True: no connection leads to it, not even one about to close. */
+/* Returns true if the server has no connection, not even a closing one. */
 static bool is_unconnected(const struct ps_agent *a,
                            const struct ps_agent_server *s)
 {
@@ -128,8 +132,8 @@ static bool is_unconnected(const struct ps_agent *a,
     return true;
 }
 
-/* Servers that the scheduler does not name any more, and that no job here
- * has: a scheduler that was restarted names all by other numbers. */
+/* Frees servers that the map does not list and no job here uses. They would
+ * accumulate, because a restarted scheduler numbers all servers again. */
 static void free_unused_servers(struct ps_agent *a, const struct ps_msg_map *m)
 {
     struct ps_map_cursor c = {0};
@@ -214,9 +218,9 @@ void ps_agent_server_on_stalled(struct ps_agent_step *st,
     }
 }
 
-/* An operation waits, and perhaps for this one: its answers may be stuck where
- * nothing is heard. A ping is acknowledged by its host, at least, and one that
- * is not shows that the connection does not get through (PS_EV_STALLED). */
+/* Returns true while operations wait and this server may be the reason. At
+ * least the server's host acknowledges a ping; a missing acknowledgement shows
+ * that the connection is broken (PS_EV_STALLED). */
 static bool needs_ping(const struct ps_agent *a,
                        const struct ps_agent_server *s)
 {
@@ -308,10 +312,10 @@ static void on_welcome(struct ps_agent_step *st, struct ps_agent_server *s,
     s->needs_pump = true;
 }
 
-/* ------------------------------------------------------ what a server tells */
+/* ------------------------------------------------------------------ replies */
 
-/* The value of a partition that travelled as a code, to `at`. False: it is not
- * what the key has declared, or broken. */
+/* Decodes an encoded value of a partition into `at`. Returns false if it is
+ * malformed or does not match the key's compression. */
 static bool decode_value(const struct ps_agent_part *p,
                          const struct ps_rec_part *rec, const uint8_t *from,
                          uint8_t *at)
@@ -336,15 +340,15 @@ static bool decode_value(const struct ps_agent_part *p,
     return true;
 }
 
-/* Does it speak of a partition that is another's now? That one has been told
- * what is known here, so nothing may become known behind its back. */
+/* Returns true for a message of a previous owner. The new owner was already
+ * given our state; accepting more from the old one would make them disagree. */
 static bool is_previous_owner(const struct ps_agent_server *s,
                               const struct ps_agent_part *p)
 {
     return p->owner_changed && p->owner_node != s->node;
 }
 
-/* Before the parts from the i-th on are looked at. */
+/* Prefetches the next PREFETCH_OPS parts when `i` begins a batch of them. */
 static void prefetch_parts(const struct ps_agent *a, uint64_t gen,
                            const struct ps_rec_part *parts, uint32_t i,
                            uint32_t count)
@@ -362,9 +366,8 @@ static void on_value(struct ps_agent_step *st, struct ps_agent_server *s,
     uint64_t offset = 0;
 
     if (payload == NULL || payload->buf == NULL) {
-        /* Thrown away: a duplicate, or of a job that is over. A part of it
-         * that is still wanted is asked for again by the resend of its
-         * contribution or pull. */
+        /* Payload discarded: a duplicate, or of a job that is over. A part that
+         * is still needed comes again when its contribution or pull is resent. */
         return;
     }
     for (uint32_t i = 0; i < m->parts_count; i++) {
@@ -383,7 +386,7 @@ static void on_value(struct ps_agent_step *st, struct ps_agent_server *s,
         k = p->key;
         if (k->is_async) {
             ps_agent_async_raise_clock(p, rec->clock);
-            if (rec->codec == PS_CODEC_NONE) { /* Codes are of rounds. */
+            if (rec->codec == PS_CODEC_NONE) { /* Only rounds are encoded. */
                 ps_agent_async_accept_value(st, p,
                                             ps_slice_data(payload) + offset);
             }
@@ -444,7 +447,7 @@ static void on_commit(struct ps_agent_step *st, const struct ps_agent_server *s,
     }
 }
 
-/* "rank 0, 2 and 5 more": those on the slots. */
+/* Appends the ranks of the slots as "rank 0, 2 and 5 more". */
 static void append_ranks(struct ps_str *t, const struct ps_agent_job *j,
                          const uint32_t *slots, uint32_t count)
 {
@@ -465,7 +468,8 @@ static void append_ranks(struct ps_str *t, const struct ps_agent_job *j,
     }
 }
 
-/* Do others ask for something else in this round, and was it told? */
+/* Returns true if the refusal names slots whose request for the open round
+ * differs from this agent's. */
 static bool names_conflict(const struct ps_agent_key *k,
                            const struct ps_msg_refuse *m)
 {
@@ -499,7 +503,7 @@ static void append_conflict(struct ps_str *t, const struct ps_agent_key *k,
                                    : ps_reduce_name(m->conflict_reduce));
 }
 
-/* Of a broadcast whose root passes. */
+/* Describes a broadcast whose root skips the round. */
 static void append_root_skips(struct ps_str *t, const struct ps_agent_key *k)
 {
     if (k->round_op == PS_OP_BROADCAST) {
@@ -510,9 +514,9 @@ static void append_root_skips(struct ps_str *t, const struct ps_agent_key *k)
     }
 }
 
-/* The server may wait to hear what is known here of a partition that it was
- * given: what it heard was lost with a link or came before it knew the job, or
- * the partition moved before this agent opened its key. */
+/* Returns true if the server may still need this agent's state of a partition
+ * that it took over: the report was lost with a link or came before the server
+ * knew the job, or the partition moved before this agent opened its key. */
 static bool may_need_state(const struct ps_agent_part *p)
 {
     return p->owner_changed || p->key->prior_state != NULL ||
@@ -520,10 +524,10 @@ static bool may_need_state(const struct ps_agent_part *p)
             p->local_version == NO_VERSION);
 }
 
-/* A refusal of an attempt that has failed already: it says nothing of the
- * operations that came after. Servers repeat the count of attempts that came
- * with a push of a round or an init. Of keys of rows, and of pushes without
- * rounds, the number alone tells. */
+/* Returns true for a refusal of an attempt that has failed already, which does
+ * not concern later operations. Servers echo the attempt count of an init or of
+ * a push to a round. For rows keys and async pushes, only the round number
+ * tells the attempts apart. */
 static bool is_late_refusal(const struct ps_agent_part *p,
                             const struct ps_rec_part *rec)
 {
@@ -625,7 +629,7 @@ void ps_agent_server_on_msg(struct ps_agent_step *st, struct ps_agent_server *s,
     }
     ps_dialer_on_recv(c, conn, st->now);
     s->ping_interval = PING_INTERVAL_MIN;
-    s->needs_pump = true; /* An acknowledgement alone makes room on the link. */
+    s->needs_pump = true; /* Any acknowledgement may open the window. */
     if (!ps_link_receive(c->link, m, st->now, st->fx)) {
         return;
     }
@@ -660,11 +664,12 @@ void ps_agent_server_on_msg(struct ps_agent_step *st, struct ps_agent_server *s,
                                              .pong = {.stamp = m->ping.stamp}});
         break;
     default:
-        break; /* ack, pong: the link has taken what is in them. */
+        break; /* ack, pong: the link has applied their ack. */
     }
 }
 
-/* May version `v` of the partition be written into the results now? */
+/* Returns true if version `v` of the partition may be written into the results
+ * now. */
 static bool may_write_version(const struct ps_agent_part *p, int64_t v)
 {
     const struct ps_agent_key *k = p->key;
@@ -675,9 +680,9 @@ static bool may_write_version(const struct ps_agent_part *p, int64_t v)
     if (k->round_open && k->round_complete && (uint64_t)v == k->round) {
         return true;
     }
-    /* A pull: the buffer of this parity holds v - 2 at best. Nobody may still
-     * read that, which is so when all ranks here have pushed v, or none of
-     * them was ever told of anything. */
+    /* A pull: the buffer of this parity holds v - 2 at best. It may be
+     * overwritten when no rank still reads it: all ranks here have pushed v, or
+     * no version was ever published here. */
     for (uint32_t i = 0; i < k->job->local_rank_count; i++) {
         if (k->pushed_round[i] < (uint64_t)v &&
             p->local_version != NO_VERSION && v > 1 &&
@@ -694,8 +699,9 @@ static int alloc_payload(struct ps_agent *a, uint64_t len,
     struct ps_buf *buf;
 
     if (ps_pool_get(a->opt.scratch_pool, len, &buf) != 0) {
-        /* The pool may be full of sums whose acknowledgement is behind this
-         * very frame: it is read all the same. One a connection at a time. */
+        /* The pool may be full of sums whose acknowledgements come after this
+         * frame, so the frame is read in spite of the limit: at most one per
+         * connection at a time. */
         buf = ps_buf_new(len);
     }
     *ret_slice = (struct ps_slice){.buf = buf, .len = len};

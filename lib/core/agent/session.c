@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Training processes: one session each, from l_hello to l_detach or to the end of
- * its socket, which is the death of the process. What it has offered by then
- * stays: the memory is referenced, and the round may need it. */
+/* Sessions: one per training process, from l_hello to l_detach or to the end of
+ * its socket, which counts as the death of the process. A contribution outlives
+ * its session: its memory is referenced, because the round may need it. Also
+ * forwards barriers and optimizer and compression requests to the scheduler. */
 #include "core/agent/inner.h"
 
 #include "base/alloc.h"
@@ -10,7 +11,7 @@
 #include <assert.h>
 #include <string.h>
 
-/* Regions unmapped at a time, at 2 us each, and the time until the next ones. */
+/* Regions unmapped at a time (2 us each), and the interval between batches. */
 #define UNMAP_COUNT    32u
 #define UNMAP_INTERVAL PS_MILLIS(1)
 
@@ -36,7 +37,7 @@ struct ps_agent_op *ps_agent_op_new(struct ps_agent_step *st,
     return op;
 }
 
-/* Its session has nothing to do with it any more. */
+/* Removes the operation from its session and refunds its charge there. */
 static void detach_op(struct ps_agent_op *op)
 {
     ps_list_remove(&op->session_node);
@@ -110,8 +111,8 @@ void ps_agent_op_end_skipped(struct ps_agent_step *st, struct ps_agent_op *op,
     ps_agent_op_free(op);
 }
 
-/* The worker is gone. What it contributed stays in its round, without an
- * owner; everything else it waited for is dropped. */
+/* Frees the operations of a worker that is gone. Its contributions stay in
+ * their rounds without a session. */
 static void drop_session_ops(struct ps_agent_session *s)
 {
     struct ps_list_node *n;
@@ -179,7 +180,7 @@ void ps_agent_session_on_open(struct ps_agent_step *st,
     ps_map_put(a->sessions_by_conn, s->conn, s);
 }
 
-/* Keys that it was asking for: nobody is to be answered. */
+/* Removes the session from the waiters of all opening keys. */
 static void drop_key_waiters(struct ps_agent_session *s)
 {
     if (s->job == NULL) {
@@ -351,7 +352,8 @@ void ps_agent_session_on_closed(struct ps_agent_step *st,
     }
 }
 
-/* Tell the worker why, and hang up. The session goes when the socket does. */
+/* Sends the error to the worker and closes the connection. The session is freed
+ * when the socket is closed. */
 void ps_agent_session_end(struct ps_agent_step *st, struct ps_agent_session *s,
                           int error, const char *fmt, ...)
 {
@@ -526,7 +528,8 @@ void ps_agent_session_send_welcome(struct ps_agent_step *st,
 
 /* ------------------------------------------------------------------- memory */
 
-/* May it register a region of this number? Else its session ends. */
+/* Returns true if the session may register a region of this number; otherwise
+ * ends the session. */
 static bool may_register(struct ps_agent_step *st, struct ps_agent_session *s,
                          uint32_t region)
 {
@@ -625,8 +628,8 @@ static void on_barrier(struct ps_agent_step *st, struct ps_agent_session *s,
     ps_agent_job_send_barriers(st, j);
 }
 
-/* What the scheduler is to hear, and what it says is the end of `op`. Kept
- * until then: a scheduler that is away hears it when it is back. */
+/* Sends a request to the scheduler, whose reply ends `op`. A copy is kept until
+ * then and resent to a scheduler that comes back. */
 static void send_sched_request(struct ps_agent_step *st,
                                struct ps_agent_session *s,
                                struct ps_agent_op *op, const struct ps_msg *m)
@@ -745,7 +748,7 @@ static void on_compression(struct ps_agent_step *st, struct ps_agent_session *s,
 
 /* ----------------------------------------------------------------- messages */
 
-/* Where the message begins an operation: its number. */
+/* Returns the id of the operation that the message begins; NULL: none. */
 static const uint64_t *msg_op_id(const struct ps_msg *m)
 {
     switch (m->code) {
@@ -766,7 +769,8 @@ static const uint64_t *msg_op_id(const struct ps_msg *m)
     }
 }
 
-/* One more operation of this session, and of its user? Else it is refused. */
+/* Returns true if the limits of the session, its job and its user allow one
+ * more operation; otherwise refuses the operation or ends the session. */
 static bool check_op_quota(struct ps_agent_step *st, struct ps_agent_session *s,
                            uint64_t op_id)
 {
@@ -831,7 +835,8 @@ static void on_active_msg(struct ps_agent_step *st, struct ps_agent_session *s,
     }
 }
 
-/* Who leaves amid an array that it gives leaves its job without that. */
+/* Returns true while the worker is copying an array that it contributes. A
+ * worker that detaches then counts as crashed, not as left. */
 static bool is_streaming(const struct ps_agent_session *s)
 {
     PS_LIST_EACH(n, &s->ops)
@@ -860,7 +865,7 @@ void ps_agent_session_on_msg(struct ps_agent_step *st,
         return;
     case PS_MSG_L_REGION:
     case PS_MSG_L_RESIDUAL_SEGMENT:
-        return; /* PS_EV_REGION, PS_EV_RESIDUAL_SEGMENT bring the memory. */
+        return; /* PS_EV_REGION and PS_EV_RESIDUAL_SEGMENT carry the memory. */
     case PS_MSG_L_REGION_GONE:
         b = ps_map_remove(s->regions, m->l_region_gone.region);
         ps_buf_unref(b);

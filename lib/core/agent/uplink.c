@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The scheduler, seen from an agent. Training goes on without it; what it must
- * know waits in the link, and is said again when it has forgotten us. A ping
- * that is not answered before the next one makes the agent dial beside the
- * connection that it has. */
+/* Uplink: the agent's link to the scheduler, with registration and heartbeat.
+ * Training continues while the scheduler is away: messages wait in the link,
+ * and the state is resent to a scheduler that does not know this agent. A ping
+ * without an answer when the next one is due makes the agent dial a second
+ * connection in parallel. */
 #include "core/agent/inner.h"
 
 #include "base/str.h"
@@ -91,13 +92,13 @@ void ps_agent_uplink_on_closed(struct ps_agent_step *st, ps_conn_id conn)
 void ps_agent_uplink_send_msg(struct ps_agent_step *st, const struct ps_msg *m)
 {
     if (st->a->node == 0) {
-        return; /* Said when it knows us: welcomed(). */
+        return; /* Not registered: on_welcome() resends it. */
     }
     ps_link_send_msg(st->a->uplink.dialer.link, m, st->now, st->fx);
 }
 
-/* The scheduler that is there now counts epochs from its own start, and its
- * servers have other numbers: what was told before is of another cluster. */
+/* Discards the state of an earlier scheduler process. A new one counts map
+ * epochs from its own start and gives the servers other numbers. */
 static void on_sched_instance(struct ps_agent_step *st, uint64_t instance)
 {
     struct ps_agent *a = st->a;
