@@ -1,23 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Inside of the server machine; for the files of this folder alone.
+/* Inside of the server machine; for the files of this folder only.
  *
- *     server.c        the machine's three calls, time, what checkers ask
- *     uplink.c        the scheduler: dialling, heartbeat, what it tells
- *     session.c       agents: hello, links, memory for what they send
+ *     server.c        the machine's three calls, timers, statistics
+ *     uplink.c        the link to the scheduler: dial, heartbeat, messages
+ *     session.c       agents: hello, links, memory for payloads
  *     job.c           jobs and their slots: from job_state to the end
  *     push.c          contributions
- *     merge.c         a complete round: computing, the new version
- *     optimizer.c     the optimizer's part of that
+ *     merge.c         merge of a complete round, publication of its version
+ *     optimizer.c     optimizer step of a merge
  *     norm.c          steps that need norms of whole arrays
- *     async.c         pushes without rounds
- *     pull.c          pull, init, resume
+ *     async.c         pushes of async and ssp jobs
+ *     pull.c          pull, init, restore
  *     reply.c         value, commit, refuse
- *     conflict.c      slots that disagree about a round
- *     rows.c          keys of rows: contributions, their merge, pulls
+ *     conflict.c      conflicting contributions, retry numbers
+ *     rows.c          rows keys: contributions, merge, pulls
  *     opt_state.c     optimizer state, saved and loaded
- *     migration.c     partitions that go to another server, or come
- *     credit.c        how far agents may run ahead
- *     memory.c        memory, and what becomes of those that find none */
+ *     migration.c     partitions that migrate to or from another server
+ *     credit.c        credit, pacing, slots that block their job
+ *     memory.c        quotas, reserved rounds, refusals for memory */
 #pragma once
 
 #include "base/heap.h"
@@ -33,92 +33,94 @@
 #include "core/server/server.h"
 #include "core/server/store.h"
 
-/* A connection that says nothing for so long after it opened is cut. */
+/* An accepted connection without a hello is closed after this time. */
 #define HELLO_TIMEOUT       PS_SECONDS(10)
-/* The hello of an agent that the scheduler has not named here waits for so
- * long: both are on their way at the same time when an agent has been started
- * again, or this server takes a place in its job. */
+/* The hello of an unverified agent waits this long for the scheduler to name
+ * it: hello and job_state race when the agent was restarted or this server
+ * joins its job. */
 #define VERIFY_TIMEOUT      PS_SECONDS(2)
-/* A round that found no memory for its result tries again after this. */
+/* A round without memory for its result tries again after this time. */
 #define STARVED_WAIT        PS_MILLIS(10)
-/* Of those, tried at a time. */
+/* Starved rounds tried in one tick. */
 #define STARVED_RETRIES_MAX 256u
-/* What can never have memory fails after this. */
+/* A request fails after this time if no merge can free enough memory for it. */
 #define OUT_OF_MEMORY_AFTER PS_SECONDS(2)
 
-/* The conversation with the scheduler. */
+/* Link to the scheduler. */
 struct ps_server_uplink {
     struct ps_dialer dialer;
-    uint64_t
-        sched_instance; /* Of the scheduler that welcomed us last; 0: none. */
-    ps_time name_refused_since; /* Another process has our name; 0: none has. */
-    bool name_lost;             /* For good: this daemon ends. */
-    uint32_t node;              /* Ours. */
+    /* Instance of the scheduler that sent the last welcome; 0: none. */
+    uint64_t sched_instance;
+    ps_time name_refused_since; /* 0: our name is not refused. */
+    /* The name stays with another process: this daemon ends. */
+    bool name_lost;
+    uint32_t node; /* This server's node. */
     uint64_t incarnation;
     ps_time heartbeat_interval;
     ps_time next_ping_at;
     ps_time next_costs_at;
-    ps_time last_ping_at; /* Last ping. */
+    ps_time last_ping_at;
 };
 
 /* An accepted connection. */
 struct ps_server_conn {
-    struct ps_list_node node; /* In `strangers` until it says hello, in `held`
-                               * until the scheduler names it. */
+    /* In `handshaking` until the hello, in `unverified` until the scheduler
+     * names the agent. */
+    struct ps_list_node node;
     ps_conn_id id;
-    ps_time listed_at;                 /* In that list. */
-    struct ps_server_session *session; /* NULL: a stranger. */
-    struct ps_msg *unverified_hello;   /* Own; held. NULL: none is. */
-    int discard_reason; /* Why the payload of this frame was thrown away. */
+    ps_time listed_at;                 /* Put into that list. */
+    struct ps_server_session *session; /* NULL: before the handshake. */
+    struct ps_msg *unverified_hello;   /* Owned; NULL: none. */
+    int discard_reason;                /* payload()'s error for this frame. */
 };
 
 /* An agent and the link to it. */
 struct ps_server_session {
-    struct ps_heap_item timer;     /* In `timers`, by when it is due. */
-    struct ps_list_node list_node; /* In `crowded`. */
-    uint32_t agent_node;           /* Its node. */
+    struct ps_heap_item timer;     /* In `session_timers`. */
+    struct ps_list_node list_node; /* In `backlogged`. */
+    uint32_t agent_node;
     uint64_t incarnation;
     uint64_t instance;
     uint64_t session_id;
-    bool confirmed; /* It knows of the session: it has said something. */
+    bool confirmed; /* Unused. */
     struct ps_link *link;
-    struct ps_server_conn *conn; /* NULL: it is away since `closed_at`. */
-    ps_time heard_at;            /* The last message came. */
+    struct ps_server_conn *conn; /* NULL: since disconnected_at. */
+    ps_time heard_at;            /* Last message. */
     ps_time disconnected_at;
-    struct ps_map *credits; /* struct ps_flow by generation. */
+    struct ps_map *credits; /* struct ps_credit by generation. */
 };
 
-/* Answers about small partitions, collected until the next tick. */
+/* Replies about small partitions, collected until the next tick. */
 struct ps_server_batch {
-    struct ps_rec_part *parts; /* NULL when there are none. */
-    struct ps_slice *slices;   /* Only of values. */
+    struct ps_rec_part *parts; /* NULL: empty. */
+    struct ps_slice *slices;   /* Of values only. */
     uint32_t part_count;
-    uint32_t slice_count; /* What lies together is one. */
+    uint32_t slice_count; /* Adjacent values share a slice. */
     uint64_t payload_bytes;
 };
 
 /* A contributor of a job. */
 struct ps_server_slot {
-    struct ps_list_node list_node; /* In `gathering`. */
+    struct ps_list_node list_node; /* In `batching_slots`. */
     struct ps_server_job *job;
     uint32_t index;
-    uint32_t agent_node; /* Node of the agent. */
+    uint32_t agent_node;
     uint64_t incarnation;
     uint64_t instance;
-    uint64_t unmerged_bytes; /* Push bytes that wait to be merged. */
-    ps_time
-        receiving_since;   /* A push with a payload did, and is coming; or 0. */
-    ps_time last_push_at;  /* The last such push did; 0: none yet. */
-    ps_time starved_since; /* Nothing of it has found memory; 0: it has. */
-    uint32_t contributed_rounds; /* In how many of job->lacking. */
+    uint64_t unmerged_bytes; /* Push bytes received, not merged. */
+    ps_time receiving_since; /* A push arrives since then; 0: none. */
+    ps_time last_push_at;    /* A push had arrived; 0: none yet. */
+    ps_time starved_since;   /* 0: its payloads find memory. */
+    /* Incomplete rounds of the job to which the slot has contributed. */
+    uint32_t contributed_rounds;
     struct ps_server_batch value_batch;
     struct ps_server_batch commit_batch;
 };
 
-/* Slots that an error names. */
+/* Slots that one refusal names, at most. */
 #define PS_CONFLICT_SLOTS_MAX 64u
 
-/* Some that agree in what they ask for. */
+/* Slots that ask for the same, and what: one side of a conflict. */
 struct ps_server_conflict {
     uint32_t slots[PS_CONFLICT_SLOTS_MAX];
     uint32_t slot_count;
@@ -126,48 +128,46 @@ struct ps_server_conflict {
     bool assign;
 };
 
-/* Memory that the scheduler has admitted a job's keys with. */
+/* Memory that the scheduler admitted a job with. */
 struct ps_server_quota {
-    uint64_t version; /* Of the message that said so; 0: nothing was said. */
+    uint64_t version; /* Of job_quota; 0: none yet. */
     uint64_t bytes;
-    uint64_t
-        round_bytes; /* Of these, for the round that is to be merged next. */
+    uint64_t round_bytes; /* Of `bytes`, for the reserved round. */
 };
 
-/* The round of a job that is to be merged next when memory is short. */
+/* The one round of a job that may allocate when memory is short. */
 struct ps_server_reserved_round {
     uint32_t key;
     uint32_t index;
-    uint64_t round; /* 0: none. */
+    uint64_t round; /* 0: none is chosen. */
     ps_time chosen_at;
 };
 
 struct ps_server_job {
     struct ps_server *server;
-    struct ps_list_node node; /* In `dirty`. */
+    struct ps_list_node node; /* In `credit_check_jobs`. */
     uint64_t gen;
     uint32_t version;
     char name[PS_NAME_MAX + 1];
     bool has_optimizer;
-    struct ps_optim optim; /* When it does. */
+    struct ps_optim optim; /* If has_optimizer. */
     struct ps_tunings tunings;
-    uint64_t
-        newest_version; /* Highest version of a partition, made or being made. */
+    uint64_t newest_version; /* Of all partitions, made or being made. */
     struct ps_compression compression;
     struct ps_server_slot *slots;
     uint32_t slot_count;
     struct ps_store store;
     struct ps_server_quota quota;
-    struct ps_pool_share *pool_share; /* Its part of the server's memory. */
-    struct ps_account account;        /* Measured when it is told. */
+    struct ps_pool_share *pool_share; /* Pool bytes that the job uses. */
+    struct ps_account account;        /* Updated before each cost report. */
     struct ps_server_reserved_round reserved_round;
-    ps_time next_shortage_log_at; /* No line about memory before this. */
-    struct ps_map *migrations; /* Of partitions, by id; NULL: there was none. */
-    struct ps_map *norm_waits; /* Runs that wait for norms, by key. */
-    uint32_t incomplete_rounds; /* Rounds that wait for somebody. */
-    uint32_t merging_rounds; /* Rounds that are complete and not yet merged. */
-    struct ps_rate_meter push_rate; /* Of contributions, from all slots. */
-    /* What cannot be made again, if there is anything. */
+    ps_time next_shortage_log_at;   /* Limits the rate of shortage warnings. */
+    struct ps_map *migrations;      /* By partition; NULL: none yet. */
+    struct ps_map *norm_waits;      /* Staged merges that wait, by key. */
+    uint32_t incomplete_rounds;     /* Open, lacking a slot. */
+    uint32_t merging_rounds;        /* Complete; without those in norm_waits. */
+    struct ps_rate_meter push_rate; /* Payload bytes of all slots. */
+    /* Version that no server or agent holds any more, if `known`. */
     struct {
         bool known;
         uint32_t key;
@@ -176,26 +176,24 @@ struct ps_server_job {
     } lost_value;
 };
 
-/* A complete round on its way to a version. */
+/* Merge of a complete round, until its version is published. */
 struct ps_server_merge {
-    struct ps_list_node node; /* In `starved`. */
+    struct ps_list_node node; /* In `starved_merges`. */
     struct ps_server_job *job;
     struct ps_part *part;
-    uint64_t token;         /* 0: waits for memory, or for norms. */
-    ps_time starved_since;  /* It waits for memory; 0: it does not. */
-    struct ps_slice result; /* Own reference. */
-    struct ps_slice
-        encoded;      /* Of dst, to travel in its place; buf NULL: none. */
-    bool accumulates; /* dst waits for the optimizer, with later rounds. */
-    /* Of a step that needs norms: */
+    uint64_t token;          /* 0: waits for memory, or for norms. */
+    ps_time starved_since;   /* 0: does not wait for memory. */
+    struct ps_slice result;  /* New value or accumulated sum; owned. */
+    struct ps_slice encoded; /* Encoded result, sent instead; buf NULL: none. */
+    bool accumulates;        /* The result is accumulated, no step. */
+    /* The step needs norms; only then are the fields below in use. */
     bool is_staged;
-    bool awaits_norms; /* Waits for them. */
-    bool is_summed;    /* The contributions are in `work`. */
+    bool awaits_norms; /* In job->norm_waits. */
+    bool is_summed;    /* `work` has the contributions' sum. */
     struct ps_optim_step_params step_params;
-    struct ps_slice work; /* The gradient, or what the weights move along. */
-    struct ps_buf *square_sums; /* Of `work` and of the weights. */
-    struct ps_server_merge
-        *next_waiting; /* Asks for another partition of the key. */
+    struct ps_slice work;                 /* Gradient or direction, by stage. */
+    struct ps_buf *square_sums;           /* Of `work`, of the weights. */
+    struct ps_server_merge *next_waiting; /* Of the same key. */
 };
 
 struct ps_server {
@@ -203,44 +201,43 @@ struct ps_server {
     struct ps_rng rng;
     struct ps_server_uplink uplink;
     uint32_t epoch;
-    bool draining; /* About to end: for no new job. */
-    bool ending;   /* The operator wants it so. */
+    bool draining; /* About to end; takes no new job. */
+    bool ending;   /* Shutting down; accepts no connection. */
 
     struct ps_account account;
-    struct ps_account_limits account_limits; /* Of that. */
-    struct ps_map *conns;                    /* Accepted, by id. */
+    struct ps_account_limits account_limits; /* Limits of `account`. */
+    struct ps_map *conns;                    /* Accepted connections, by id. */
     struct ps_list handshaking;
-    struct ps_list unverified; /* Have said hello as somebody not known. */
-    struct ps_map *sessions;   /* By node. */
+    struct ps_list unverified; /* Connections whose hello is held. */
+    struct ps_map *sessions;   /* By agent node. */
     struct ps_heap session_timers;
-    struct ps_list backlogged; /* Peers with too many answers under way. */
+    struct ps_list backlogged; /* Sessions to be closed. */
 
     struct ps_map *jobs; /* By generation. */
     uint64_t ended_jobs[PS_ENDED_JOBS_MAX];
     uint32_t ended_jobs_next;
 
-    struct ps_map *merges; /* By token. */
+    struct ps_map *merges; /* Computing, by token. */
     uint64_t last_token;
-    ps_time now;              /* Of the last event. */
-    ps_time read_retry_at;    /* Somebody held back may go on then, or never. */
-    ps_time pool_trim_at;     /* The pool's free memory; PS_TIME_NEVER. */
-    ps_time last_shortage_at; /* Something found no memory; 0: never. */
+    ps_time now;              /* Time of the last event. */
+    ps_time read_retry_at;    /* For payloads that wait; or PS_TIME_NEVER. */
+    ps_time pool_trim_at;     /* PS_TIME_NEVER: nothing to trim. */
+    ps_time last_shortage_at; /* An allocation failed; 0: never. */
     struct ps_list starved_merges;
     ps_time starved_retry_at;
 
     struct ps_list batching_slots;
-    ps_time flush_at; /* NEVER: nothing is. */
-    struct ps_list
-        credit_check_jobs; /* Jobs where somebody may have to be let on. */
+    ps_time flush_at;                 /* PS_TIME_NEVER: no batch is open. */
+    struct ps_list credit_check_jobs; /* At the end of the step. */
 
     uint64_t rounds;
     uint64_t bytes_in;
     uint64_t bytes_out;
     uint64_t refused_parts;
-    uint64_t resent_closed; /* On links that are gone. */
+    uint64_t resent_closed; /* Frames sent again by freed links. */
 };
 
-/* What every handler of a step needs. */
+/* Context of one call of step(). */
 struct ps_server_step {
     struct ps_server *s;
     ps_time now;
@@ -255,29 +252,30 @@ void ps_server_uplink_on_open(struct ps_server_step *st, uint64_t target,
                               ps_conn_id conn);
 void ps_server_uplink_on_dial_failed(struct ps_server_step *st, uint64_t target,
                                      int rc, const char *why);
-/* What is sent to it does not get through. */
+/* The uplink connection does not drain: dials beside it. */
 void ps_server_uplink_on_stalled(struct ps_server_step *st);
 void ps_server_uplink_on_msg(struct ps_server_step *st, ps_conn_id conn,
                              const struct ps_msg *msg,
                              const struct ps_slice *payload);
 int ps_server_uplink_payload(struct ps_server *s, const struct ps_msg *msg,
                              uint64_t len, struct ps_slice *ret_slice);
-/* The scheduler hears at once that this server is about to end. */
+/* Sends a ping at once: its `draining` keeps new jobs away. */
 void ps_server_uplink_announce_drain(struct ps_server_step *st);
 void ps_server_uplink_on_closed(struct ps_server_step *st, ps_conn_id conn,
                                 int rc);
-/* No more of it: hangs up. */
+/* Closes the uplink and stops dialling. */
 void ps_server_uplink_close(struct ps_server_step *st);
 void ps_server_uplink_tick(struct ps_server_step *st);
 ps_time ps_server_uplink_deadline(const struct ps_server *s);
-/* In sequence: now, or when the link goes on. One that begins afresh drops it;
- * what matters is offered again then. */
+/* Sends on the numbered stream: now, or when the link is resumed. A link that
+ * begins a new session drops the message; report_jobs() sends state again then.
+ */
 void ps_server_uplink_send_msg(struct ps_server_step *st,
                                const struct ps_msg *msg);
-/* job_ready, in sequence; nothing while the scheduler does not know us. */
+/* Sends job_ready; nothing while the uplink is not connected. */
 void ps_server_uplink_send_ready(struct ps_server_step *st,
                                  const struct ps_server_job *job);
-/* Tells the scheduler what the job has lost, if it has. */
+/* Sends value_lost if the job has lost a version. */
 void ps_server_uplink_send_lost(struct ps_server_step *st,
                                 const struct ps_server_job *job);
 
@@ -296,16 +294,17 @@ ps_time ps_server_session_deadline(const struct ps_server *s);
 int ps_server_session_payload(struct ps_server *s, ps_conn_id conn,
                               const struct ps_msg *msg, uint64_t len,
                               struct ps_slice *ret_slice);
-/* Hangs up on an agent that does what no agent does, and says so. */
+/* Logs a protocol violation of an agent and closes its connection. */
 void ps_server_session_close_bad(struct ps_server_step *st,
                                  struct ps_server_conn *c, const char *why);
-/* The scheduler has named agents: one whose hello is held may be among them. */
+/* Handles held hellos whose agents the scheduler has named meanwhile. */
 void ps_server_session_verify_all(struct ps_server_step *st);
-/* Forgets all agents. */
+/* Frees all connections and sessions. */
 void ps_server_session_fini(struct ps_server *s);
-/* Hangs up on all. */
+/* Closes all connections. */
 void ps_server_session_close_all(struct ps_server_step *st);
-/* In sequence; takes over one reference of the parcel. */
+/* Sends on the session's numbered stream; takes over one reference of the
+ * packet. */
 void ps_server_session_send(struct ps_server_step *st,
                             struct ps_server_session *p,
                             struct ps_packet *parcel);
@@ -316,43 +315,43 @@ void ps_server_on_job_state(struct ps_server_step *st,
                             const struct ps_msg_job_state *m);
 struct ps_server_job *ps_server_job_find(const struct ps_server *s,
                                          uint64_t gen);
-/* May this agent speak for the slot? 0, PS_E_INVAL, PS_E_PERM, or PS_E_STALE
- * when one of the two starts is not the one we know. */
+/* Finds a slot for a message of the session. PS_E_INVAL: no such slot;
+ * PS_E_PERM: slot of another node; PS_E_STALE: another incarnation. */
 int ps_server_job_find_slot(struct ps_server_job *job,
                             const struct ps_server_session *p, uint32_t slot,
                             struct ps_server_slot **ret_slot);
-/* The agent speaks on a fresh link, on which it asks again: what it waited for
- * on the old one would be a second answer to that, and be taken for one to a
- * later question. */
+/* Drops pulls and batched replies of the agent, whose link began a new session:
+ * the agent asks again, and a reply to the old request would be taken for one
+ * to a later request. */
 void ps_server_job_drop_waits(struct ps_server *s,
                               const struct ps_server_session *p);
-/* True: the scheduler named this start of the process as a job's agent. */
+/* True if the scheduler named this process as an agent of a job. */
 bool ps_server_job_names_agent(const struct ps_server *s,
                                const struct ps_msg_hello *m);
-/* The agent of a slot; NULL: it is not known here. */
+/* Session of the slot's agent; NULL: none with the slot's incarnation. */
 struct ps_server_session *
 ps_server_slot_session(const struct ps_server_slot *slot);
 void ps_server_on_job_quota(struct ps_server_step *st,
                             const struct ps_msg_job_quota *m);
-/* Frees the job with all that belongs to it. */
+/* Frees the job with its partitions, merges, replies and migrations. */
 void ps_server_job_free(struct ps_server *s, struct ps_server_job *job);
 
 /* ------------------------------------------------------------------- push.c */
 
-/* A list of parts as data messages have it, and the cursor over its payload. */
+/* Parts of a data message, with the payload that holds their bytes in order. */
 struct ps_server_parts {
     const struct ps_rec_part *parts;
     uint32_t count;
-    const struct ps_slice *payload; /* NULL, or buf NULL: there is none. */
+    const struct ps_slice *payload; /* NULL, or buf NULL: none. */
 };
 
-/* Payload bytes of all parts; false when there is an element type that does
- * not exist. */
+/* Sums the payload bytes of all parts. False if a part has an unknown element
+ * type, or encoded bytes that do not fit its elements. */
 bool ps_server_parts_bytes(const struct ps_rec_part *part, uint32_t count,
                            uint64_t *ret_bytes);
-/* The bytes of one part within the payload, as a slice that stays: the same
- * memory, or a copy where the elements would lie at odd addresses or would
- * keep much other memory alive. The caller gets a reference. PS_E_NOMEM. */
+/* Keeps the bytes of one part of the payload. Refers to the frame, or copies if
+ * the elements are not aligned or are a small share of the frame's memory. The
+ * caller gets a reference. PS_E_NOMEM. */
 int ps_server_parts_retain(struct ps_server_job *job,
                            const struct ps_slice *payload, uint64_t offset,
                            const struct ps_rec_part *part,
@@ -361,127 +360,133 @@ int ps_server_parts_retain(struct ps_server_job *job,
 void ps_server_on_push(struct ps_server_step *st, struct ps_server_conn *c,
                        const struct ps_msg *msg,
                        const struct ps_slice *payload);
-/* Would every byte of this push be thrown away, for being known already? */
+/* True if every part of the push is redundant, so its payload is discarded. */
 bool ps_server_push_is_duplicate(const struct ps_server_job *job,
                                  const struct ps_msg_push *m);
 
-/* All ranks of the slot pass in this round. */
+/* Records that all ranks of the slot skip the round. */
 void ps_server_push_mark_skipped(const struct ps_server_job *job,
                                  struct ps_open_round *open, uint32_t slot);
 
 /* ------------------------------------------------------------------ async.c */
 
-/* One part of a push that is applied when it arrives, as take() of a round. */
+/* Accepts one part of a push of an async or ssp job. Same results as
+ * accept_push_part(). */
 int ps_server_async_accept(struct ps_server_step *st,
                            struct ps_server_slot *slot,
                            const struct ps_msg_push *m,
                            const struct ps_rec_part *rec,
                            const struct ps_slice *payload, uint64_t offset);
-/* Has this push come before? */
+/* True if this push has been received before. */
 bool ps_server_async_is_duplicate(const struct ps_server_job *job,
                                   const struct ps_msg_push *m,
                                   const struct ps_rec_part *rec);
-/* What was being applied is in the value: answers, and goes on. */
+/* The applying pushes are in the value: replies to them, starts the next. */
 void ps_server_async_applied(struct ps_server_step *st,
                              struct ps_server_job *job, struct ps_part *part);
-/* Forgets the pushes that are not applied yet. */
+/* Frees the pushes that are queued or being applied. */
 void ps_server_async_drop(struct ps_server_job *job, struct ps_part *part);
 
 /* ------------------------------------------------------------------ merge.c */
 
-/* The partition's round is complete. */
+/* Merges the complete round of the partition, or publishes it at once where
+ * nothing has to be computed. */
 void ps_server_merge_start(struct ps_server_step *st, struct ps_server_job *job,
                            struct ps_part *part);
 void ps_server_merge_on_computed(struct ps_server_step *st, uint64_t token,
                                  int rc);
-/* Rounds that found no memory try again. */
+/* Launches starved merges again. */
 void ps_server_merge_retry_starved(struct ps_server_step *st);
-/* Forgets the contributions to the next version and what is computed from
- * them. */
+/* Closes the open round: drops its contributions, its merge, and the async
+ * pushes of the partition. */
 void ps_server_merge_discard(struct ps_server *s, struct ps_server_job *job,
                              struct ps_part *part);
 
-/* The computation that adds up the round's contributions, and what has been
- * gathered where the optimizer takes it (`steps`); what is done with the sum
- * is the caller's to say. */
+/* Returns a computation that sums the contributions, and the accumulated
+ * gradient with them if `steps` or run->accumulates. The caller sets what is
+ * done with the sum. */
 struct ps_compute *ps_server_merge_sum(struct ps_server_merge *run, bool steps);
-/* Hands the computation over; the run has its token. */
+/* Hands the computation over under a new token of the run. */
 void ps_server_merge_submit(struct ps_server_step *st,
                             struct ps_server_merge *run, struct ps_compute *c);
-/* The run, in which something is to be computed again, goes on. */
+/* Launches the next computation of the run; without memory it is starved. */
 void ps_server_merge_continue(struct ps_server_step *st,
                               struct ps_server_merge *run);
-/* The round makes no step, and the value stays; frees the run. */
+/* Publishes the round without a step or a new value; frees the run. */
 void ps_server_merge_skip_step(struct ps_server_step *st,
                                struct ps_server_merge *run);
 
 /* -------------------------------------------------------------- optimizer.c */
 
-/* Are the partition's weights kept in another type than the one in which
- * steps are computed, float32? */
+/* True if the value has a 16-bit type, so that steps use float32 master
+ * weights. */
 bool ps_server_optimizer_has_master(const struct ps_part *part);
-/* Bytes of the optimizer's states that are not there yet. */
+/* Bytes of states and master weights that are not allocated yet. */
 uint64_t ps_server_optimizer_missing(const struct ps_server_job *job,
                                      const struct ps_part *part);
-/* Makes the optimizer's states, those that are not there yet. PS_E_NOMEM:
- * perhaps some of them. */
+/* Allocates missing states and master weights. PS_E_NOMEM: some may exist. */
 int ps_server_optimizer_make_states(struct ps_server_job *job,
                                     struct ps_part *part);
-/* Which step is the next version to be made by? */
+/* Returns the parameters of the step that makes the next version, and raises
+ * job->newest_version to it. */
 struct ps_optim_step_params
 ps_server_optimizer_next_step(struct ps_server_job *job,
                               const struct ps_part *part);
-/* Makes the computation one of this step, of a partition with its states. */
+/* Makes the computation take the optimizer step too; the states exist. */
 void ps_server_optimizer_add_step(struct ps_server_merge *run,
                                   const struct ps_optim_step_params *at,
                                   struct ps_compute *c);
 
 /* ------------------------------------------------------------------- norm.c */
 
-/* Does the step that is next need norms? */
+/* True if the next step of the partition needs norms. */
 bool ps_server_norm_is_needed(struct ps_server_job *job,
                               const struct ps_part *part);
-/* Computes the part of the step that is next. PS_E_NOMEM: nothing has
- * happened. */
+/* Launches the present stage of the step. PS_E_NOMEM: nothing has changed. */
 int ps_server_norm_launch(struct ps_server_step *st,
                           struct ps_server_merge *run);
-/* A part of the step is computed. True: it was the last. */
+/* One stage is computed. True: it was the last. False: the run waits for
+ * norms. */
 bool ps_server_norm_on_computed(struct ps_server_step *st,
                                 struct ps_server_merge *run);
-/* The run waits no more. */
+/* Takes the run out of job->norm_waits. */
 void ps_server_norm_stop_waiting(struct ps_server_merge *run);
 void ps_server_on_norm_result(struct ps_server_step *st,
                               const struct ps_msg_norm_result *m);
-/* To a scheduler that may know nothing of what this server has said. */
+/* Sends the waiting norm_parts of the job again, to a scheduler that may lack
+ * them. */
 void ps_server_norm_resend(struct ps_server_step *st,
                            const struct ps_server_job *job);
 
 /* --------------------------------------------------------------- conflict.c */
 
-/* Attempts below this one at the next version are over; all slots that have
- * contributed hear so. `other` NULL: they are not told who differs. */
+/* Sets the retry number of the next round to `attempt`, and refuses all
+ * contributions to the attempt that ends. `other` is the conflicting side that
+ * the refusals name; NULL: none. */
 void ps_server_conflict_abort(struct ps_server_step *st,
                               struct ps_server_job *job, struct ps_part *part,
                               uint32_t attempt,
                               const struct ps_server_conflict *other);
-/* Is this attempt at the round the one that is under way? A later one ends
- * it. `part` may be NULL. 0, or why the contribution is not taken. */
+/* Compares `attempt` with the round's retry number: a lower one is refused, a
+ * higher one aborts the attempt in progress unless that is complete. `part` may
+ * be NULL. 0: accept; else the error. */
 int ps_server_conflict_check_retry(struct ps_server_step *st,
                                    struct ps_server_job *job,
                                    struct ps_part *part, uint64_t round,
                                    uint32_t attempt);
-/* 0 unless this attempt is over; else the one below which they are. */
+/* Returns the partition's retry number if it is above `attempt`, else 0. */
 uint32_t ps_server_conflict_newer_retry(const struct ps_server_job *job,
                                         uint32_t key, uint32_t index,
                                         uint32_t attempt);
-/* Is this contribution merged, waiting, or of an attempt that is over? */
+/* True if the contribution is merged, waiting, or of an aborted attempt. */
 bool ps_server_conflict_is_redundant(const struct ps_part *part, uint64_t round,
                                      uint32_t slot, uint32_t attempt);
-/* The round is complete, and the root of this broadcast has passed. */
+/* Aborts a complete broadcast round whose root skipped it. */
 void ps_server_conflict_no_root(struct ps_server_step *st,
                                 struct ps_server_job *job,
                                 struct ps_part *part);
-/* `mine` differs from what is there: the attempt is over. */
+/* Aborts the attempt because `mine` conflicts with its request, and names in
+ * `ret_others` the slots that made that. */
 void ps_server_conflict_raise(struct ps_server_step *st,
                               struct ps_server_job *job, struct ps_part *part,
                               uint64_t round,
@@ -503,8 +508,8 @@ void ps_server_on_restore(struct ps_server_step *st, struct ps_server_conn *c,
                           const struct ps_slice *payload);
 bool ps_server_init_is_duplicate(const struct ps_server_job *job,
                                  const struct ps_msg_init *m);
-/* Answers those who wait for the version that is there now; `told`, when not
- * NULL, are slots that get the value anyway. */
+/* Replies to pulls that the present version satisfies. `told`: slots that have
+ * its value already; may be NULL. */
 void ps_server_pull_reply_waiting(struct ps_server_step *st,
                                   struct ps_server_job *job,
                                   struct ps_part *part,
@@ -512,7 +517,8 @@ void ps_server_pull_reply_waiting(struct ps_server_step *st,
 
 /* ------------------------------------------------------------------- rows.c */
 
-/* May the payload of push_rows or pull_rows come in? */
+/* Decides whether the payload of a push_rows or pull_rows is received: 0, or
+ * the discard reason. */
 int ps_server_rows_check_payload(struct ps_server *s,
                                  struct ps_server_session *p,
                                  const struct ps_msg *msg, uint64_t len,
@@ -523,15 +529,16 @@ void ps_server_on_push_rows(struct ps_server_step *st, struct ps_server_conn *c,
 void ps_server_on_pull_rows(struct ps_server_step *st, struct ps_server_conn *c,
                             const struct ps_msg *msg,
                             const struct ps_slice *payload);
-/* Those who wait for rows of the version that is there now. */
+/* Replies to row pulls that the present version satisfies. */
 void ps_server_rows_reply_waiting(struct ps_server_step *st,
                                   struct ps_server_job *job,
                                   struct ps_part *part);
-/* The computation of a round of rows. `c` has its token; run->dst is where the
- * new value will be. PS_E_NOMEM: nothing has happened. */
+/* Returns the computation that merges a round of rows into run->result.
+ * PS_E_NOMEM: nothing has changed. */
 int ps_server_rows_plan_merge(struct ps_server_merge *run,
                               struct ps_compute **ret_compute);
-/* Does anybody give a row in this round, or does its end need none? */
+/* True if the round changes no row: it has none, and rows without a gradient
+ * stay. */
 bool ps_server_rows_is_noop(const struct ps_server_job *job,
                             const struct ps_part *part);
 
@@ -544,21 +551,22 @@ void ps_server_on_part_chunk(struct ps_server_step *st,
                              const struct ps_slice *payload);
 void ps_server_on_part_end(struct ps_server_step *st,
                            const struct ps_msg_part_end *m);
-/* Complete rounds of the partition wait: it is being moved away. */
+/* True if the partition migrates away: its complete rounds wait. */
 bool ps_server_migration_freezes(const struct ps_server_job *job,
                                  const struct ps_part *part);
-/* No computation of the partition is under way any more. */
+/* The partition's computation has ended: sends the chunk that waited. */
 void ps_server_migration_on_merged(struct ps_server_step *st,
                                    struct ps_server_job *job,
                                    const struct ps_part *part);
-/* It is being moved, or was moved away. */
+/* True if the partition migrates in or out, or has migrated away. */
 bool ps_server_migration_involves(const struct ps_server_job *job,
                                   const struct ps_rec_part *rec);
-/* It is not here, whatever agents believe: it comes, or was moved away. */
+/* True if the partition is not here: it migrates in, or has migrated away. */
 bool ps_server_migration_bars(const struct ps_server_job *job,
                               const struct ps_rec_part *rec);
-/* An agent knows from a placement of this epoch that the partition is here.
- * PS_E_STALE: what it gives is not to be taken now. */
+/* Checks a restore by an agent whose placement has this epoch. One newer than
+ * the migration away means that the partition came back. PS_E_STALE: refuse for
+ * now. */
 int ps_server_migration_check_restore(struct ps_server_job *job,
                                       const struct ps_rec_part *rec,
                                       uint32_t epoch);
@@ -566,8 +574,8 @@ void ps_server_migrations_free(struct ps_server_job *job);
 
 /* ------------------------------------------------------------------ reply.c */
 
-/* The partition's value if it is wanted and there is one, else a commit of
- * `version`. Small ones wait for the next tick. */
+/* Replies with the value if `want` is set and there is one, else with a commit
+ * of `version`. Small replies wait for the next tick. */
 void ps_server_reply_part(struct ps_server_step *st,
                           struct ps_server_slot *slot,
                           const struct ps_part *part, bool want,
@@ -575,19 +583,23 @@ void ps_server_reply_part(struct ps_server_step *st,
 void ps_server_reply_flush(struct ps_server_step *st);
 void ps_server_reply_drop(struct ps_server_slot *slot);
 
-/* Errors of the parts of one message, told together. */
+/* Errors of the parts of one message, sent together. */
 struct ps_server_refusal {
     struct ps_rec_part parts[PS_PARTS_MAX];
     int rcs[PS_PARTS_MAX];
-    uint32_t retries[PS_PARTS_MAX]; /* Of a mismatch: those below are over. */
+    /* Of a conflict: the least retry number that is valid now; else 0. */
+    uint32_t retries[PS_PARTS_MAX];
     uint32_t count;
-    struct ps_server_conflict conflict; /* Who gave something else. */
-    int starved_rc; /* What has no payload is refused with; 0: as it is, */
-    char text[PS_TEXT_MAX / 2]; /* and in these words. */
+    /* Slots on the other side of a conflict, and their request. */
+    struct ps_server_conflict conflict;
+    /* Replaces PS_E_FUTURE in parts whose payload found no memory; 0: none. */
+    int starved_rc;
+    /* Error text for starved_rc. */
+    char text[PS_TEXT_MAX / 2];
 };
 void ps_server_refusal_init(struct ps_server_refusal *r);
-/* The payload of the message, `len` bytes, was thrown away for want of memory:
- * to be called before parts are added that are to be sent again. */
+/* The message's payload, `len` bytes, was discarded for lack of memory: sets
+ * starved_rc. To be called before parts are added. */
 void ps_server_refusal_set_starved(struct ps_server_step *st,
                                    struct ps_server_refusal *r,
                                    const struct ps_server_slot *slot,
@@ -599,7 +611,7 @@ void ps_server_refusal_send(struct ps_server_step *st,
                             struct ps_server_session *p, uint64_t gen,
                             const struct ps_server_slot *slot,
                             const struct ps_server_refusal *r);
-/* All parts of a message for one reason. */
+/* Refuses all parts of a message with one error. */
 void ps_server_refuse_parts(struct ps_server_step *st,
                             struct ps_server_session *p, uint64_t gen,
                             const struct ps_server_slot *slot,
@@ -607,38 +619,37 @@ void ps_server_refuse_parts(struct ps_server_step *st,
 
 /* ----------------------------------------------------------------- memory.c */
 
-/* Memory for something of the job. PS_E_NOMEM. */
+/* Allocates from the job's share of the pool. PS_E_NOMEM. */
 int ps_server_memory_alloc(struct ps_server_job *job, uint64_t len,
                            struct ps_buf **ret_buf);
-/* Memory for the payload of a message of the slot. PS_E_AGAIN: ask again;
- * PS_E_NOMEM: throw it away, and see ps_server_memory_refusal. */
+/* Allocates a payload for a message of the slot. PS_E_AGAIN: the frame waits;
+ * PS_E_NOMEM: it is discarded, see ps_server_memory_refusal(). */
 int ps_server_memory_alloc_payload(struct ps_server *s,
                                    struct ps_server_slot *slot,
                                    const struct ps_msg *msg, uint64_t len,
                                    struct ps_buf **ret_buf);
-/* The round that is to be merged next, of those for which memory was short.
- * NULL: there is none, or nobody has contributed to it. */
+/* Returns the job's reserved round; NULL: none is chosen, or it has no
+ * contribution yet. */
 const struct ps_open_round *
 ps_server_memory_reserved_round(const struct ps_server_job *job);
-/* The payload of a contribution was thrown away: when it is one to the round
- * that is to be merged next, and has waited for long, what the job has of other
- * rounds makes room. */
+/* A contribution's payload was discarded. If it is for the reserved round and
+ * the slot is starved for long, voids other open rounds of the job. */
 void ps_server_memory_reclaim(struct ps_server_step *st,
                               struct ps_server_slot *slot,
                               const struct ps_msg *msg, uint64_t len);
-/* What a payload of `len` bytes that was thrown away is refused with:
- * PS_E_AGAIN, or PS_E_FULL with the reason. */
+/* Error for a payload of `len` bytes that was discarded: PS_E_AGAIN, or
+ * PS_E_FULL with the reason in `why`. */
 int ps_server_memory_refusal(struct ps_server_step *st,
                              const struct ps_server_slot *slot, uint64_t len,
                              struct ps_str *why);
-/* True: no merge can make room for `len` bytes. */
+/* True if no merge can free enough memory for `len` bytes. */
 bool ps_server_memory_is_exhausted(const struct ps_server *s, uint64_t len);
 void ps_server_memory_describe(const struct ps_server *s,
                                const struct ps_server_job *job, uint64_t len,
                                struct ps_str *why);
-/* A result found no memory. */
+/* Records that a result found no memory. */
 void ps_server_memory_note_shortage(struct ps_server *s);
-/* True: a request found no memory of late. */
+/* True if a request found no memory within the last seconds. */
 bool ps_server_memory_is_short(const struct ps_server *s);
 
 /* -------------------------------------------------------------- opt_state.c */
@@ -651,26 +662,28 @@ void ps_server_on_state_put(struct ps_server_step *st, struct ps_server_conn *c,
 
 /* ----------------------------------------------------------------- credit.c */
 
-/* The flow of a job on the link to `p`; made when there is none. */
+/* Returns the job's credit on the session's link, created on first use. */
 struct ps_credit *ps_server_credit_get(struct ps_server *s,
                                        struct ps_server_session *p,
                                        uint64_t gen);
-/* The credit to put into an answer. `slot` NULL: the job is not known. */
+/* Returns the credit to announce in a reply. `slot` NULL: not known. */
 uint64_t ps_server_credit_announce(struct ps_server *s,
                                    struct ps_server_session *p, uint64_t gen,
                                    const struct ps_server_slot *slot);
-/* After a push: tell the credit alone when no answer carries it. */
+/* After a push: sends the credit alone if it is due and no batched reply will
+ * carry it. */
 void ps_server_credit_send_if_due(struct ps_server_step *st,
                                   struct ps_server_session *p,
                                   const struct ps_server_slot *slot);
-/* A push of `len` payload bytes begins to come, and has come. */
+/* Start and end of the arrival of a push with `len` payload bytes. */
 void ps_server_credit_push_begins(struct ps_server_slot *slot);
 void ps_server_credit_push_ended(struct ps_server_slot *slot, uint64_t len);
-/* Is the slot so far ahead of others that these should have the link? Never
- * of all slots at once. */
+/* Pacing: true if the slot's push has to wait, because its unmerged bytes are
+ * too far above the slowest slot's. Never true for all slots at once. */
 bool ps_server_credit_is_ahead(const struct ps_server_slot *slot);
-/* Something changed in who waits for whom. */
+/* Schedules the job's check in ps_server_credit_unblock_jobs(). */
 void ps_server_credit_mark_job(struct ps_server_job *job);
-/* At the end of a step: nobody may wait for everybody. */
+/* At the end of a step: if a job's open rounds lack only slots whose credit is
+ * exhausted, grants one of them more, so that the job makes progress. */
 void ps_server_credit_unblock_jobs(struct ps_server_step *st);
 void ps_server_credit_drop_all(struct ps_server_session *p);

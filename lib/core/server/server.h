@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The server machine: rounds of partitions over the slots of a job, versions,
- * pulls that wait for one, credit. docs/protocol.md has the sequences. */
+/* Server machine: merges the rounds of partitions over the slots of a job,
+ * keeps versions and values, answers pulls, and grants credit. docs/protocol.md
+ * has the message sequences. */
 #pragma once
 
 #include "base/pool.h"
@@ -10,23 +11,22 @@
 struct ps_server_options {
     char name[PS_NAME_MAX + 1];
     char cluster[PS_NAME_MAX + 1];
-    char address[PS_ADDRESS_MAX + 1];       /* Where agents dial us. */
-    char sched_address[PS_ADDRESS_MAX + 1]; /* Where we dial the scheduler. */
+    char address[PS_ADDRESS_MAX + 1];       /* Advertised to agents. */
+    char sched_address[PS_ADDRESS_MAX + 1]; /* Dialled by this server. */
     uint64_t instance;
     uint64_t seed;
-    uint64_t
-        credit_window; /* Push bytes that an agent may have unmerged, for each
-                          * job; 0: 32 MiB. */
-    uint64_t initial_credit;  /* Of these, before the server has said anything:
-                             * all agents and servers have the same; 0:
-                             * PS_CREDIT_INITIAL. */
-    bool unbatched;           /* Small partitions do not travel together. */
-    ps_time dial_backoff_min; /* Back-off of dialling the scheduler. */
+    /* Push bytes of an agent and job that may be unmerged; 0: 32 MiB. */
+    uint64_t credit_window;
+    /* Credit before the first announcement, the same at all agents and servers;
+     * 0: PS_CREDIT_INITIAL. */
+    uint64_t initial_credit;
+    bool unbatched;           /* Small partitions travel alone. */
+    ps_time dial_backoff_min; /* Of dials to the scheduler. */
     ps_time dial_backoff_max;
     struct ps_link_options link;
     ps_time link_linger;
-    struct ps_pool *pool; /* Tensor memory; not owned. Its budget is what the
-                           * scheduler admits keys by. */
+    /* Tensor memory; not owned. The scheduler admits keys by its budget. */
+    struct ps_pool *pool;
 };
 
 struct ps_server;
@@ -36,31 +36,32 @@ struct ps_server *ps_server_new(const struct ps_server_options *opt,
 void ps_server_free(struct ps_server *s);
 struct ps_machine ps_server_machine(struct ps_server *s);
 
-/* Registered with the scheduler? For readiness. */
+/* True if registered with the scheduler; the service's readiness. */
 bool ps_server_is_ready(const struct ps_server *s);
-/* Partitions, rounds, parked pulls of all jobs: 0 when nothing is left. */
+/* Number of partitions, open rounds and waiting pulls of all jobs; 0 when all
+ * jobs have ended. */
 uint64_t ps_server_residue(const struct ps_server *s);
 
 struct ps_server_stats {
     uint64_t rounds;
     uint64_t bytes_in;
     uint64_t bytes_out;
-    uint64_t stored_bytes;   /* Values and optimizer state. */
-    uint64_t unmerged_bytes; /* Contributions waiting. */
+    uint64_t stored_bytes;   /* Values and optimizer states. */
+    uint64_t unmerged_bytes; /* Contributions received, not merged. */
     uint64_t resent;
-    uint32_t waiting_requests; /* Parked pulls and open rounds. */
+    uint32_t waiting_requests; /* Waiting pulls and open rounds. */
     uint64_t refused_parts;
 };
 void ps_server_stats(const struct ps_server *s, struct ps_server_stats *ret);
 
-/* For checkers: version of a partition, and its value (borrowed, NULL when it
- * has none). False when the server does not know the partition. */
+/* For tests: version and value (borrowed, NULL: none) of a partition. False:
+ * not known here. */
 bool ps_server_peek(const struct ps_server *s, uint64_t gen, uint32_t key,
                     uint32_t index, uint64_t *ret_version,
                     const struct ps_slice **ret_value);
-/* For checkers: push bytes of the job received from a slot and not merged. */
+/* For tests: push bytes of the slot that are received and not merged. */
 uint64_t ps_server_unmerged_bytes(const struct ps_server *s, uint64_t gen,
                                   uint32_t slot);
-/* For checkers: a round of the job is open that lacks the slot. */
+/* For tests: true if an open round of the job lacks the slot. */
 bool ps_server_round_lacks_slot(const struct ps_server *s, uint64_t gen,
                                 uint32_t slot);
