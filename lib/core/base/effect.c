@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The list of effects and the shared things effects carry. */
+/* The effect list, and the reference-counted objects that effects own: packets
+ * and computations. */
 #include "core/base/effect.h"
 
 #include "base/alloc.h"
@@ -69,7 +70,7 @@ struct ps_compute *ps_compute_new(uint64_t token, uint32_t src_max,
                                   uint32_t held_max)
 {
     size_t src_bytes = src_max * sizeof(void *);
-    /* Every source may bring a buffer to hold as well. */
+    /* Each source may pin a buffer of its own, besides `held_max` others. */
     size_t held_bytes = ((size_t)src_max + held_max) * sizeof(void *);
     struct ps_compute *c = ps_alloc(sizeof(*c) + src_bytes + held_bytes +
                                     src_max);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a machine wants done, in order. A machine appends; its driver carries
- * out and frees. Effects own the references to what they name. */
+/* Effects: work that a machine asks its driver to do, in order. The machine
+ * appends; the driver carries out and frees. An effect owns its references to
+ * packets and buffers. */
 #pragma once
 
 #include "base/buf.h"
@@ -12,66 +13,75 @@
 
 #include <stdint.h>
 
-/* A connection, numbered by the driver, never used again. 0: none. */
+/* Number of a connection; the driver assigns it and never reuses it. 0:
+ * none. */
 typedef uint64_t ps_conn_id;
 
-/* A message and its payload, immutable and shared: a link keeps it until it is
- * acknowledged while the driver writes it. Sequence number and acknowledgement
- * are not in it: they stand in the effect, because a frame that is sent again
- * carries newer ones. */
+/* A message and its payload, immutable and shared: the link keeps it until it
+ * is acknowledged, while the driver writes it. Sequence number and
+ * acknowledgement are fields of the effect instead, because a retransmitted
+ * frame carries newer ones. */
 struct ps_packet {
     uint32_t refs;
-    uint32_t writers; /* Times that a connection has it and still writes it;
-                       * the driver counts. */
+    /* Connections that hold it and have not written it completely; maintained
+     * by the driver. */
+    uint32_t writers;
     uint32_t slice_count;
     uint64_t payload_len;
     size_t msg_size;
-    struct ps_msg *msg;       /* Own copy. */
-    struct ps_slice slices[]; /* Payload in order; own references. */
+    struct ps_msg *msg; /* Owned copy. */
+    /* Payload in order; each holds a reference on its buffer. */
+    struct ps_slice slices[];
 };
 
-/* Copies `msg` (ps_msg_dup) and takes a reference on each slice's buffer. */
+/* Returns a packet with one reference. Copies `msg` (ps_msg_dup) and references
+ * each slice's buffer. */
 struct ps_packet *ps_packet_new(const struct ps_msg *msg,
                                 const struct ps_slice *slices,
                                 uint32_t slice_count);
 struct ps_packet *ps_packet_ref(struct ps_packet *p);
-void ps_packet_unref(struct ps_packet *p); /* NULL is fine. */
-/* Bytes that the last unref gives back: the parcel, its message, and payload
- * that nobody else references. */
+void ps_packet_unref(struct ps_packet *p); /* NULL: no effect. */
+/* Bytes that the last unref frees: the packet, its message, and payload buffers
+ * without other references. */
 uint64_t ps_packet_memory(const struct ps_packet *p);
 
-/* A compute job with everything it touches kept alive. */
+/* A computation; it keeps every buffer alive that it reads or writes. */
 struct ps_compute {
-    uint64_t token; /* Comes back in PS_EV_COMPUTED. */
+    uint64_t token; /* Returned in PS_EV_COMPUTED. */
     struct ps_job job;
-    const void **src; /* These three lie behind the struct. */
+    /* src, level and pinned lie in the allocation of this struct. */
+    const void **src;
     uint8_t *level;
     struct ps_buf **pinned;
     uint32_t pinned_count;
-    void *plan; /* What else the job points to; freed with it. NULL: nothing. */
+    /* Further memory that `job` points to, freed by plan_free; NULL: none. */
+    void *plan;
     void (*plan_free)(void *plan);
 };
 
-/* src, level and held are allocated for `src_max` and `held_max`; job.src and
- * job.level point to them. */
+/* Returns a zeroed computation with capacity for `src_max` sources and
+ * `held_max` pinned buffers more; job.src and job.level point to its arrays. */
 struct ps_compute *ps_compute_new(uint64_t token, uint32_t src_max,
                                   uint32_t held_max);
-/* Append a source that lies in `slice`; references its buffer. */
+/* Appends the bytes of `slice` as a source and pins its buffer. */
 void ps_compute_add_src(struct ps_compute *c, const struct ps_slice *slice,
                         uint8_t level);
-/* Keep `b` alive until the job is done; references it. */
+/* References `b` until the computation is freed. */
 void ps_compute_pin(struct ps_compute *c, struct ps_buf *b);
 void ps_compute_free(struct ps_compute *c);
 
 enum ps_fx_type {
-    PS_FX_SEND,    /* Write a parcel to a connection, behind earlier ones. */
-    PS_FX_DIAL,    /* Try once to connect; PS_EV_OPEN or PS_EV_DIAL_FAILED. */
-    PS_FX_PROBE,   /* As DIAL, and close at once; PS_EV_PROBED follows. */
-    PS_FX_CLOSE,   /* Write what is queued, then close; PS_EV_CLOSED follows. */
-    PS_FX_COMPUTE, /* Run a job off the loop; PS_EV_COMPUTED follows. */
-    PS_FX_OP_DONE, /* An l_done without error to a worker. */
-    PS_FX_OP_PROGRESS, /* How far a result is, to a worker; may be left out. */
-    PS_FX_LOG,         /* A line for the log, and the story in simulation. */
+    PS_FX_SEND, /* Write a packet to a connection, after earlier ones. */
+    /* Try to connect, once; PS_EV_OPEN or PS_EV_DIAL_FAILED follows. */
+    PS_FX_DIAL,
+    PS_FX_PROBE, /* Connect and close at once; PS_EV_PROBED follows. */
+    /* Write the queued packets, then close; PS_EV_CLOSED follows. */
+    PS_FX_CLOSE,
+    PS_FX_COMPUTE, /* Run a computation off the loop; PS_EV_COMPUTED follows. */
+    PS_FX_OP_DONE, /* Report success of an operation to a worker (l_done). */
+    /* Report progress of a result to a worker; the driver may drop it. */
+    PS_FX_OP_PROGRESS,
+    PS_FX_LOG, /* Write a line to the log; in simulation also to the trace. */
 };
 
 struct ps_fx {
@@ -84,10 +94,12 @@ struct ps_fx {
             struct ps_packet *packet;
         } send;
         struct {
-            uint64_t target; /* The machine's word for it. */
-            ps_time timeout; /* To connect; 0: the driver's. */
+            /* Chosen by the machine; returned in the event that follows. */
+            uint64_t target;
+            /* Of the connection attempt; 0: the driver's default. */
+            ps_time timeout;
             char address[PS_ADDRESS_MAX + 1];
-        } dial; /* PROBE, too. */
+        } dial; /* DIAL and PROBE. */
         struct {
             ps_conn_id conn;
         } close;
@@ -100,11 +112,12 @@ struct ps_fx {
         struct {
             ps_conn_id conn;
             uint64_t op_id;
-            uint64_t bytes_ready; /* From the beginning of the result. */
+            /* Complete bytes from the beginning of the result. */
+            uint64_t bytes_ready;
         } op_progress;
         struct {
             enum ps_log_level level;
-            uint64_t kind; /* Of ps_log_of(): the same for one format. */
+            uint64_t kind; /* As in ps_log_of(): identifies the format. */
             char *text;
         } log;
     };
@@ -117,31 +130,34 @@ struct ps_effects {
 };
 
 void ps_effects_init(struct ps_effects *fx);
-void ps_effects_fini(struct ps_effects *fx); /* Frees what is left in it. */
-/* Frees the effects' contents and empties the list. */
+/* Frees the remaining effects, too. */
+void ps_effects_fini(struct ps_effects *fx);
+/* Frees what the effects own and empties the list. */
 void ps_effects_clear(struct ps_effects *fx);
 
 /* Takes over one reference of `parcel`. */
 void ps_effects_send(struct ps_effects *fx, ps_conn_id conn, uint64_t seq,
                      uint64_t ack, struct ps_packet *parcel);
-/* An unsequenced message without payload. */
+/* Sends an unsequenced message without payload. */
 void ps_effects_send_msg(struct ps_effects *fx, ps_conn_id conn,
                          const struct ps_msg *msg);
-/* The l_done of an operation that has succeeded: there are very many. */
+/* Reports success of an operation, without a packet: this is the most frequent
+ * effect of an agent. */
 void ps_effects_op_done(struct ps_effects *fx, ps_conn_id conn, uint64_t op_id,
                         uint64_t version);
 void ps_effects_op_progress(struct ps_effects *fx, ps_conn_id conn,
                             uint64_t op_id, uint64_t bytes);
-/* Makes PS_FX_SEND of each PS_FX_OP_DONE, for drivers that know no other way. */
+/* Replaces each PS_FX_OP_DONE by a PS_FX_SEND of l_done, for drivers without
+ * shared rings. */
 void ps_effects_op_done_as_msg(struct ps_effects *fx);
 void ps_effects_dial(struct ps_effects *fx, uint64_t target,
                      const char *address, ps_time timeout);
-/* True: a process listens there. */
+/* Asks whether a process listens at `address`. */
 void ps_effects_probe(struct ps_effects *fx, uint64_t target,
                       const char *address, ps_time timeout);
 void ps_effects_close(struct ps_effects *fx, ps_conn_id conn);
-/* Takes over `c`. */
+/* Takes ownership of `c`. */
 void ps_effects_compute(struct ps_effects *fx, struct ps_compute *c);
-/* Whatever it names, the note is one line of visible characters. */
+/* Appends one log line; unprintable characters are escaped. */
 void ps_effects_log(struct ps_effects *fx, enum ps_log_level level,
                     const char *fmt, ...) __attribute__((format(printf, 3, 4)));

@@ -7,8 +7,8 @@
 #include <string.h>
 
 struct cost_kind {
-    const char *name;      /* In status and in options. */
-    const char *unit_text; /* After a number. */
+    const char *name;      /* As in status and in options. */
+    const char *unit_text; /* Text after the amount. */
     bool is_bytes;
 };
 
@@ -46,7 +46,7 @@ bool ps_cost_is_bytes(enum ps_cost cost)
     return cost_kinds[cost].is_bytes;
 }
 
-/* --------------------------------------------------------------- life */
+/* --------------------------------------------------------------- accounts */
 
 void ps_account_init(struct ps_account *a, enum ps_account_kind kind,
                      const char *name, const struct ps_account_limits *limits)
@@ -96,7 +96,7 @@ static void add_used(struct ps_account *a, enum ps_cost cost, uint64_t amount)
     }
 }
 
-/* `a` gets an ancestor that no other way has led to. */
+/* Adds an ancestor that `a` does not have yet. */
 static void add_ancestor(struct ps_account *a, struct ps_account *ancestor)
 {
     assert(a->chain_count < PS_ACCOUNT_CHAIN_MAX);
@@ -112,8 +112,8 @@ static void add_ancestor(struct ps_account *a, struct ps_account *ancestor)
 
 void ps_account_add_parent(struct ps_account *a, struct ps_account *parent)
 {
-    assert(a->child_count ==
-           0); /* Those below would not count at the parent. */
+    /* The costs of accounts below `a` would be missing at the parent. */
+    assert(a->child_count == 0);
     for (uint32_t i = 0; i < parent->chain_count; i++) {
         if (!has_ancestor(a, parent->chain[i])) {
             add_ancestor(a, parent->chain[i]);
@@ -210,7 +210,7 @@ uint64_t ps_account_available(const struct ps_account *a, enum ps_cost cost)
     return room;
 }
 
-/* --------------------------------------------------------------- words */
+/* ---------------------------------------------------------------- text */
 
 static void add_amount(struct ps_str *out, enum ps_cost cost, uint64_t amount)
 {
@@ -242,7 +242,7 @@ void ps_refusal_text(const struct ps_refusal *r, struct ps_str *out)
 
 /* -------------------------------------------------------------- status */
 
-/* Parts of a million of the limit; without a limit there is no share. */
+/* Millionths of the limit; 0 without a limit. */
 static uint64_t limit_share(const struct ps_ledger_row *r)
 {
     const uint64_t max = cost_limit(r->account, r->cost);
@@ -263,7 +263,8 @@ static bool is_heavier(const struct ps_ledger_row *a,
                           b->account->cost[b->cost].used;
 }
 
-/* Keeps rows[first..] sorted, the lightest falls out. */
+/* Inserts `row` into rows[first..], sorted by share; drops the last row if
+ * there are more than `max`. Returns the new count. */
 static uint32_t insert_row(struct ps_ledger_row *rows, uint32_t first,
                            uint32_t count, uint32_t max,
                            const struct ps_ledger_row *row)

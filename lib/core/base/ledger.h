@@ -8,9 +8,10 @@
  *     session ──▶ job ──▶ daemon
  *         └─────▶ user ─────┘
  *
- * A charge counts once at the account and at each of its ancestors, however
- * many ways lead there, or nowhere. It takes time by the number of ancestors
- * and no memory. The daemon's account knows all below it, for status. */
+ * A charge counts once at the account and at each of its ancestors, by however
+ * many paths they are reached, or is refused and counts nowhere. It takes time
+ * proportional to the number of ancestors and no memory. The daemon's account
+ * lists all accounts below it, for status. */
 #pragma once
 
 #include "base/err.h"
@@ -23,23 +24,24 @@
 #include <stdint.h>
 
 enum ps_cost {
-    PS_COST_MEMORY,     /* Bytes really used. */
-    PS_COST_OUTPUT,     /* Bytes of memory that wait to be sent, or for the
-                         * acknowledgement of a daemon. */
+    PS_COST_MEMORY, /* Bytes in use. */
+    /* Bytes of memory that wait to be sent or to be acknowledged by a
+     * daemon. */
+    PS_COST_OUTPUT,
     PS_COST_MAPPED,     /* Bytes of address space. */
     PS_COST_REGIONS,    /* Mappings. */
     PS_COST_SESSIONS,   /* Connections of training processes. */
-    PS_COST_KEYS,       /* Declared, until their job ends. */
-    PS_COST_PARTITIONS, /* Of keys. */
-    PS_COST_OPERATIONS, /* Not done. */
-    PS_COST_QUERIES,    /* Not answered. */
+    PS_COST_KEYS,       /* Declared keys of jobs that have not ended. */
+    PS_COST_PARTITIONS, /* Of these keys. */
+    PS_COST_OPERATIONS, /* Operations in progress. */
+    PS_COST_QUERIES,    /* Unanswered queries. */
     PS_COST_LOG_LINES,  /* In the current interval. */
     PS_COST_COUNT,
 };
 
 enum ps_account_kind {
     PS_ACCOUNT_SESSION,
-    PS_ACCOUNT_PEER, /* A connection of a daemon or a tool. */
+    PS_ACCOUNT_PEER, /* A connection of a daemon or of psctl. */
     PS_ACCOUNT_JOB,
     PS_ACCOUNT_USER,
     PS_ACCOUNT_DAEMON,
@@ -47,40 +49,43 @@ enum ps_account_kind {
 };
 
 struct ps_account_limit {
-    uint64_t max;       /* 0: no limit. */
-    const char *option; /* Its path in the configuration; NULL: it is fixed. */
+    uint64_t max; /* 0: no limit. */
+    /* Path of the configuration option; NULL: the limit is fixed. */
+    const char *option;
 };
 
-/* One table serves all accounts of a kind. */
+/* Limits of all accounts of one kind. */
 struct ps_account_limits {
     struct ps_account_limit limit[PS_COST_COUNT];
 };
 
 struct ps_account_cost {
     uint64_t used;
-    uint64_t peak;    /* The most ever used. */
-    uint64_t refused; /* Charges here or below that a limit forbade. */
+    uint64_t peak; /* Highest `used` so far. */
+    /* Charges to this account or those below it that a limit refused. */
+    uint64_t refused;
 };
 
-/* An account and its ancestors. */
+/* Accounts of a chain: an account and its ancestors. */
 #define PS_ACCOUNT_CHAIN_MAX 6u
 
-/* One holder of costs. The caller owns the memory and keeps it in place from
- * init to fini. */
+/* An account: a holder of costs. The caller owns the memory and must not move
+ * it between init and fini. */
 struct ps_account {
     enum ps_account_kind kind;
     uint32_t chain_count;
-    uint32_t child_count; /* Accounts below this one. */
-    struct ps_account *chain[PS_ACCOUNT_CHAIN_MAX]; /* Itself first. */
-    const struct ps_account_limits *limits;         /* NULL: none. */
+    uint32_t child_count; /* Accounts that have this one as an ancestor. */
+    /* This account, then its ancestors. */
+    struct ps_account *chain[PS_ACCOUNT_CHAIN_MAX];
+    const struct ps_account_limits *limits; /* NULL: no limits. */
     struct ps_account_cost cost[PS_COST_COUNT];
-    struct ps_list_node node; /* In the root's `below`. */
-    struct ps_list
-        descendants; /* Without ancestors: all that have joined it. */
+    struct ps_list_node node; /* Link in the root's `descendants`. */
+    /* Of a root (account without ancestors): all accounts below it. */
+    struct ps_list descendants;
     char name[PS_NAME_MAX + 1];
 };
 
-/* Why a charge was refused; holds no pointer to an account. */
+/* Reason of a refused charge; holds no pointer to an account. */
 struct ps_refusal {
     enum ps_account_kind kind;
     enum ps_cost cost;
@@ -91,58 +96,59 @@ struct ps_refusal {
     char name[PS_NAME_MAX + 1];
 };
 
-/* `limits` is borrowed and may change meanwhile; NULL: none. The name is
- * copied, with everything but letters, digits and punctuation escaped. */
+/* `limits` is borrowed and may change later; NULL: none. The name is copied;
+ * characters other than letters, digits and punctuation are escaped. */
 void ps_account_init(struct ps_account *a, enum ps_account_kind kind,
                      const char *name, const struct ps_account_limits *limits);
-/* Everything must have been refunded, and no account may be below this one.
- * An account without init, all zero, is fine. */
+/* All costs must be refunded, and no account may be below this one. A zeroed
+ * account is allowed. */
 void ps_account_fini(struct ps_account *a);
-/* From here on `a` counts at `parent`, too, with its present costs, which are
- * not compared with the parent's limits. The parent has joined its own parents
- * before. */
+/* Makes `parent` and its ancestors count the costs of `a`, present ones
+ * included, which are not checked against their limits. The parent must have
+ * all its own parents already. */
 void ps_account_add_parent(struct ps_account *a, struct ps_account *parent);
 
-/* 0, or PS_E_FULL: some limit forbids it, nothing is charged anywhere, and
- * *ret_refusal (if not NULL) says which limit: that of the nearest account. */
+/* Charges `amount` to `a` and its ancestors. PS_E_FULL: a limit refuses it,
+ * nothing is charged, and *ret_refusal (if not NULL) describes the nearest
+ * limit that does. */
 PS_MUST_USE int ps_account_charge(struct ps_account *a, enum ps_cost cost,
                                   uint64_t amount,
                                   struct ps_refusal *ret_refusal);
-/* Charges a cost that exists already, without regard to limits. */
+/* Charges a cost that exists already; limits are not checked. */
 void ps_account_charge_unchecked(struct ps_account *a, enum ps_cost cost,
                                  uint64_t amount);
-/* Not more than was charged. */
+/* Takes off a cost; not more than was charged. */
 void ps_account_refund(struct ps_account *a, enum ps_cost cost,
                        uint64_t amount);
-/* Charges or refunds the difference between `value` and the present cost of
- * `a`, without regard to limits: for costs that are measured, not taken. */
+/* Sets the cost of `a` to a measured value by a charge or refund of the
+ * difference; limits are not checked. */
 void ps_account_set_used(struct ps_account *a, enum ps_cost cost,
                          uint64_t value);
-/* Amount that may still be charged; UINT64_MAX: no limit. */
+/* Amount that can still be charged; UINT64_MAX: no limit. */
 uint64_t ps_account_available(const struct ps_account *a, enum ps_cost cost);
 
-/* "user 1000 has 1024 of 1024 regions (limits.user.regions)"; bytes and
- * larger amounts with the amount that was requested. */
+/* Appends "user 1000 has 1024 of 1024 regions (limits.user.regions)"; for bytes
+ * and amounts above 1 with the requested amount. */
 void ps_refusal_text(const struct ps_refusal *r, struct ps_str *out);
 
 const char *ps_account_kind_name(enum ps_account_kind kind);
 const char *ps_cost_name(enum ps_cost cost); /* "regions" */
 bool ps_cost_is_bytes(enum ps_cost cost);
 
-/* One line of status. */
+/* One line of the cost table in status. */
 struct ps_ledger_row {
     const struct ps_account *account;
     enum ps_cost cost;
 };
 
-/* Up to `max` rows: first of the daemon itself, every cost that was ever used
- * or refused; then of the accounts below it, the highest use first: by share
- * of the limit, then by amount. Returns how many. */
+/* Writes up to `max` rows and returns their number: first all costs of the
+ * daemon that were ever used or refused, then those of the accounts below it,
+ * by decreasing share of the limit, then by decreasing amount. */
 uint32_t ps_ledger_rows(const struct ps_account *daemon,
                         struct ps_ledger_row *rows, uint32_t max);
-/* The same as records of a message, which borrow their names: at most
- * PS_COSTS_SHOWN_MAX. */
+/* The same as message records, at most PS_COSTS_SHOWN_MAX; they borrow their
+ * names. */
 uint32_t ps_ledger_records(const struct ps_account *daemon,
                            struct ps_rec_cost ret_list[PS_COSTS_SHOWN_MAX]);
-/* The scheduler hears of costs this often. */
+/* Interval of cost reports to the scheduler. */
 #define PS_LEDGER_REPORT_INTERVAL PS_SECONDS(1)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* States that change by allowed moves only. A table holds for each state the
- * bits of those that may follow; each kind of thing has one function that
- * changes its state, through ps_state_move, and leaves a note. */
+/* State machines with a table of allowed transitions: for each state, a bit set
+ * of its successors. Each kind of object has one function that changes its
+ * state, through ps_state_change. */
 #pragma once
 
 #include <assert.h>
@@ -16,7 +16,8 @@ static inline bool ps_state_allows(const uint32_t *allowed, uint8_t from,
     return (allowed[from] & PS_STATE_BIT(to)) != 0;
 }
 
-/* Asserts that the move is allowed: what peers say is checked before. */
+/* Asserts that the transition is allowed. Callers check input of peers
+ * before. */
 static inline void ps_state_change(const uint32_t *allowed, uint8_t *state,
                                    uint8_t to)
 {

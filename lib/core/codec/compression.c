@@ -6,7 +6,7 @@
 #include <math.h>
 #include <string.h>
 
-/* No code is larger, whatever it stands for. */
+/* Elements of a partition for which no encoded form exceeds 32-bit sizes. */
 #define PART_COUNT_MAX ((uint64_t)UINT32_MAX / 8)
 
 enum codec_param {
@@ -29,7 +29,7 @@ enum range {
     NOT_NEGATIVE,
     BELOW_ONE,
     FRACTION_OR_COUNT,
-    WHOLE, /* Up to 2^53: a double holds it. */
+    WHOLE, /* Up to 2^53, which a double represents exactly. */
     STEPS,
     SWITCH,
 };
@@ -57,8 +57,8 @@ static const struct {
 static const struct codec_spec {
     const char *name;
     enum ps_codec_kind kind;
-    uint32_t param_mask;  /* Numbers that it knows. */
-    bool needs_threshold; /* Must be above 0. */
+    uint32_t param_mask;  /* Bits of the parameters that it has. */
+    bool needs_threshold; /* The threshold must be above 0. */
     double defaults[NUMBERS];
 } codec_specs[] = {
     {"2bit",
@@ -97,7 +97,7 @@ static const char *text_or_empty(const char *s)
     return s == NULL ? "" : s;
 }
 
-/* NULL: fine. */
+/* Returns the text of the violated range; NULL: the value is valid. */
 static const char *range_violation(enum range range, double v)
 {
     bool whole = v >= 0 && v <= 0x1p53 && floor(v) == v;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The bit of a number is cleared when `received` passes it, so a position is
- * free again before the number that shares it can enter the window. */
+/* A number's bit is cleared when `received` advances over it, so a position is
+ * free again before the next number with the same position can enter the
+ * window. */
 #include "core/link/dedup.h"
 
 #include <string.h>

@@ -5,9 +5,10 @@
 
 #include <string.h>
 
-/* First wait from hello until another dial: the cost of one lost packet. */
+/* First wait for a welcome before another dial: time to repair one lost
+ * packet. */
 #define HELLO_WAIT_MIN PS_SECONDS(1)
-/* The same failure is worth a note again after this. */
+/* Interval between log lines about the same failure. */
 #define NOTE_INTERVAL  PS_SECONDS(30)
 
 static void draw_session(struct ps_dialer *c)
@@ -51,7 +52,8 @@ void ps_dialer_set_address(struct ps_dialer *c, const char *address,
     if (c->address[0] != '\0') {
         ps_dialer_drop_all(c, now, fx);
         c->address_generation++;
-        c->dials_in_flight = 0; /* Their results are ignored. */
+        /* Results of dials to the old address are ignored. */
+        c->dials_in_flight = 0;
     }
     ps_str_copy(c->address, sizeof(c->address), address);
     ps_dialer_dial_now(c, now);
@@ -67,7 +69,7 @@ static bool needs_dial(const struct ps_dialer *c)
     return c->enabled && c->address[0] != '\0' && (c->conn == 0 || c->suspect);
 }
 
-/* When there is nothing left to wait for, the next dial backs off. */
+/* Once no dial and no hello is pending, sets the next dial after a back-off. */
 static void schedule_backoff(struct ps_dialer *c, ps_time now)
 {
     ps_time half = c->backoff / 2;
@@ -100,7 +102,7 @@ bool ps_dialer_on_open(struct ps_dialer *c, uint64_t target, ps_conn_id conn,
                        ps_time now, struct ps_effects *fx)
 {
     if (target != current_target(c) || c->dials_in_flight == 0) {
-        ps_effects_close(fx, conn); /* Of somebody else by now. */
+        ps_effects_close(fx, conn); /* This target is not dialled any more. */
         return false;
     }
     c->dials_in_flight--;
@@ -216,7 +218,7 @@ void ps_dialer_on_stalled(struct ps_dialer *c, ps_time now)
     }
 }
 
-/* When it may dial, given that it needs to. */
+/* Earliest time of the next dial, if one is needed. */
 static ps_time next_dial_time(const struct ps_dialer *c)
 {
     ps_time at = c->next_dial_at;

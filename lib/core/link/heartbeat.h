@@ -1,15 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Beats between a member and the scheduler, as the member sees them. */
+/* Interval and timeout of a member's heartbeats to the scheduler. */
 #pragma once
 
 #include "base/time.h"
 
-/* Until a welcome says how often. */
+/* Interval before a welcome sets another one. */
 #define PS_HEARTBEAT_DEFAULT PS_SECONDS(1)
 
-/* Without a word from the scheduler for so long, the connection counts as
- * broken, though nobody said so: two seconds, but where that is few beats four
- * of them, and where it is many no more than eight. */
+/* Time without any message of the scheduler after which the member drops the
+ * connection: two seconds, but at least four and at most eight intervals. */
 static inline ps_time ps_heartbeat_timeout(ps_time beat)
 {
     ps_time one = ps_time_min(beat, PS_TIME_NEVER / 8);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A window for one direction, a duplicate filter for the other, and the
- * acknowledgement that rides on whatever is sent. */
+/* A link: send window of one direction, duplicate filter of the other, and
+ * acknowledgements that are carried by sent frames. */
 #include "core/link/link.h"
 
 #include "base/alloc.h"
@@ -9,8 +9,8 @@
 
 #include <string.h>
 
-/* Arrivals that may wait for something to carry their acknowledgement: a
- * fraction of the window, so that the sender never runs dry. */
+/* Arrivals after which an acknowledgement is sent at once: a fraction of the
+ * window, so that the sender's window never fills. */
 #define ACK_PENDING_MAX 64u
 
 struct ps_link {
@@ -18,18 +18,20 @@ struct ps_link {
     struct ps_dedup dedup;
     ps_conn_id conn;
     ps_time ack_delay;
-    ps_time ack_due;      /* PS_TIME_NEVER: nothing to acknowledge. */
+    /* When an acknowledgement must leave; PS_TIME_NEVER: none is pending. */
+    ps_time ack_due;
     uint32_t ack_pending; /* Arrivals since the last acknowledgement. */
-    bool has_received;    /* Since numbers started at 1. */
+    bool has_received;    /* A frame arrived since numbers last started at 1. */
     uint64_t resent;
     bool counts_payload;
     struct ps_account_limits limits;
-    struct ps_account account; /* Zero: there is none. */
+    struct ps_account account; /* All zero: the link has none. */
 };
 
 static uint64_t memory_of(const struct ps_link *l, const struct ps_packet *p)
 {
-    /* Not what the allocator made of it: equal runs tell equal numbers. */
+    /* Computed from lengths, not from the allocator's sizes, so that equal runs
+     * report equal numbers. */
     return sizeof(*p) + p->slice_count * sizeof(p->slices[0]) + p->msg_size +
            (l->counts_payload ? p->payload_len : 0);
 }
@@ -95,7 +97,7 @@ static void transmit_entry(struct ps_link *l, struct ps_window_entry *e,
     clear_pending_ack(l);
 }
 
-/* Send what may be under way and is not. */
+/* Sends the packets that fit into the window and are not in flight. */
 static void pump_window(struct ps_link *l, ps_time now, struct ps_effects *fx)
 {
     struct ps_window_entry *e;
@@ -179,8 +181,9 @@ bool ps_link_receive(struct ps_link *l, const struct ps_msg *msg, ps_time now,
         return msg->code != PS_MSG_ACK;
     }
     if (!ps_dedup_add(&l->dedup, msg->seq)) {
-        /* The sender has not heard of it. Not here but at the next tick,
-         * because duplicates come in crowds and one answer does for all. */
+        /* The sender has not seen the acknowledgement of this frame. It leaves
+         * at the next tick, because duplicates arrive in bursts and one
+         * acknowledgement covers them all. */
         l->ack_due = now;
         return false;
     }
@@ -190,7 +193,8 @@ bool ps_link_receive(struct ps_link *l, const struct ps_msg *msg, ps_time now,
     } else if (l->ack_due == PS_TIME_NEVER) {
         l->ack_due = ps_time_add(now, l->ack_delay);
     }
-    return msg->code != PS_MSG_ACK; /* It took the place of another one. */
+    /* An empty message that replaced a dropped payload is not delivered. */
+    return msg->code != PS_MSG_ACK;
 }
 
 bool ps_link_is_new(const struct ps_link *l, uint64_t seq)

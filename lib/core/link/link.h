@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A link: the conversation of two daemons, which outlives connections. Numbers
- * what is sent, keeps it until it is acknowledged, sends it again after a time
- * with back-off or at once on a new connection, and drops what arrives twice.
- * Frames may be delivered out of order (a lost one does not hold up those
- * behind it); what is above a link must not depend on order.
+/* A link: a numbered, acknowledged and deduplicated message stream between two
+ * daemons, which outlives its connections. Each frame is kept until it is
+ * acknowledged, and retransmitted after a timeout with back-off, or at once on
+ * a new connection. Frames may be delivered out of order (a lost one does not
+ * block later ones); users of a link must not depend on order.
  *
- * The side that dialled names the session (hello.session). The other side
- * keeps the state of a link for a while after the connection is gone; if it is
- * still there when the session comes back, both go on where they were
- * (welcome.resumed); if not, both start afresh at sequence 1, what was in the
- * window is dropped, and the machines offer again what is open: messages are
- * idempotent by what they name. A link is never given up by itself. */
+ * The dialling side names the session (hello.session). The accepting side keeps
+ * the state of a link for a while after its connection is lost. If it still
+ * exists when the session returns, both sides continue (welcome.resumed); if
+ * not, both start at sequence 1 with an empty window, and the machines send
+ * again what is still open: messages are idempotent. A link never expires by
+ * itself. */
 #pragma once
 
 #include "base/rng.h"
@@ -21,72 +21,76 @@
 #include <stdbool.h>
 
 struct ps_link_options {
-    ps_time resend_timeout; /* First retransmission; 0: 1 s. */
-    ps_time resend_max;     /* Back-off stops here; 0: 5 s. */
-    ps_time ack_delay;      /* An acknowledgement rides on something else for
-                             * this long before it goes alone; 0: 20 ms. */
-    uint64_t memory_max;    /* What ps_link_memory() should stay below, for the
-                             * account; 0: no limit. */
-    bool counts_payload;    /* No account of another has it. */
-    struct ps_account *ledger; /* What is not acknowledged counts there, as the
-                                * output of an account of the link's own; NULL:
-                                * nowhere. It outlives the link. */
-    const char *peer;          /* That account's name; copied. */
+    ps_time resend_timeout; /* First retransmission timeout; 0: 1 s. */
+    ps_time resend_max;     /* Upper limit of the back-off; 0: 5 s. */
+    /* Time for which an acknowledgement waits for a frame that can carry it; 0:
+     * 20 ms. */
+    ps_time ack_delay;
+    /* Limit of the link's account for ps_link_memory(); 0: none. */
+    uint64_t memory_max;
+    /* Count payload bytes, too: no other account has them. */
+    bool counts_payload;
+    /* Parent of the link's own account, which counts unacknowledged frames as
+     * output; must outlive the link. NULL: not counted. */
+    struct ps_account *ledger;
+    const char *peer; /* Name of that account; copied. */
 };
 
-struct ps_link; /* Opaque: new/free. */
+struct ps_link; /* Opaque. */
 
 struct ps_link *ps_link_new(const struct ps_link_options *opt,
                             struct ps_rng *rng);
 void ps_link_free(struct ps_link *l);
 
-/* A connection carries the link from now on (the last one given wins; the
- * caller hangs up the old one). `resumed`: `peer_received` is the peer's
- * cumulative acknowledgement, everything behind it is sent again now. Not
- * resumed: numbers start at 1, the window is dropped. */
+/* Attaches the link to `conn`, in place of any earlier connection, which the
+ * caller closes. `resumed`: `peer_received` is the peer's cumulative
+ * acknowledgement, and all later frames are sent again now. Otherwise numbers
+ * start at 1 and the window is emptied. */
 void ps_link_open(struct ps_link *l, ps_conn_id conn, bool resumed,
                   uint64_t peer_received, ps_time now, struct ps_effects *fx);
-/* The connection is gone; the link waits. */
+/* Detaches the link from its connection; frames wait for the next one. */
 void ps_link_close(struct ps_link *l, ps_time now);
 ps_conn_id ps_link_conn(const struct ps_link *l); /* 0: none. */
-/* For the accepting side, when a session comes back: may it be resumed? Not
- * before something has arrived since numbers last started at 1: until then
- * the peer may never have seen the welcome that said so, and would go on with
- * its old numbers. */
+/* True if the accepting side may resume the link. That needs a frame since
+ * numbers last started at 1: until one arrives, the peer may not have seen the
+ * welcome that restarted them, and would continue with old numbers. */
 bool ps_link_is_resumable(const struct ps_link *l);
 
-/* Send in sequence. Takes over one reference of `parcel`. Kept, and sent when
- * there is a connection and fewer than PS_LINK_IN_FLIGHT_MAX are under way. */
+/* Sends `parcel` with the next number; takes over one reference. The packet
+ * waits while there is no connection or PS_LINK_IN_FLIGHT_MAX packets are in
+ * flight. */
 void ps_link_send(struct ps_link *l, struct ps_packet *parcel, ps_time now,
                   struct ps_effects *fx);
-/* The same for a message without payload. */
+/* The same, for a message without payload. */
 void ps_link_send_msg(struct ps_link *l, const struct ps_msg *msg, ps_time now,
                       struct ps_effects *fx);
 
-/* For every message that arrives on the link's connection behind hello and
- * welcome: takes in the acknowledgement, filters duplicates. True: deliver it;
+/* Handles link state of a message that arrived after the handshake: takes the
+ * acknowledgement and filters duplicates. True if the caller has to handle it;
  * false for a duplicate and for `ack`. */
 bool ps_link_receive(struct ps_link *l, const struct ps_msg *msg, ps_time now,
                      struct ps_effects *fx);
-/* Would ps_link_receive deliver this sequence number? Changes nothing; for
- * payload(), so that a duplicate's bytes are thrown away. */
+/* True if ps_link_receive would accept this number. Changes nothing; payload()
+ * uses it to discard the bytes of duplicates. */
 bool ps_link_is_new(const struct ps_link *l, uint64_t seq);
 
-/* The payload of what is not acknowledged and `over` is not sent any more: an
- * empty message takes its place, so that the numbers stay whole. For jobs that
- * have ended: nothing of theirs may hold up the others on the link. */
+/* Replaces each unacknowledged packet with a payload for which `over` returns
+ * true by an empty message, so that numbers stay contiguous. Used for ended
+ * jobs, whose payload must not delay that of others. */
 void ps_link_drop_payloads(struct ps_link *l,
                            bool (*over)(void *ctx, const struct ps_msg *msg),
                            void *ctx);
 
-/* Cumulative acknowledgement to put in hello, welcome and unsequenced frames. */
+/* Cumulative acknowledgement to put into hello, welcome and unsequenced
+ * frames. */
 uint64_t ps_link_received(const struct ps_link *l);
-/* Sequenced parcels not acknowledged; their payload bytes. */
+/* Unacknowledged packets, sent or not, and their payload bytes. */
 uint32_t ps_link_unacked(const struct ps_link *l);
 uint64_t ps_link_unacked_bytes(const struct ps_link *l);
-/* Memory of them. */
+/* Bytes of memory that those packets take. */
 uint64_t ps_link_memory(const struct ps_link *l);
-uint64_t ps_link_resent(const struct ps_link *l); /* Frames, since new. */
+/* Retransmitted frames since ps_link_new. */
+uint64_t ps_link_resent(const struct ps_link *l);
 
 void ps_link_tick(struct ps_link *l, ps_time now, struct ps_effects *fx);
 ps_time ps_link_deadline(const struct ps_link *l);

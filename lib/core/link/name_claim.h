@@ -1,20 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A member whose name the scheduler refuses because another process has it.
- * One that was registered has lost its name, and its jobs with it: it ends at
- * once. One that was not may have been restarted before the scheduler
- * knows that the process before it is dead: it tries for a while, then it
- * ends, because two daemons have one name in their configuration. */
+/* Handling of a scheduler's refusal because another process holds this member's
+ * name. A member that was registered has lost its name and its jobs and ends at
+ * once. One that was not may have restarted before the scheduler noticed the
+ * death of its predecessor: it retries for PS_NAME_CLAIM_TIMEOUT and then ends,
+ * because two daemons are configured with one name. */
 #pragma once
 
 #include "base/time.h"
 
 #include <stdbool.h>
 
-/* Longer than schedulers take to notice a death. */
+/* Longer than a scheduler takes to detect a dead member. */
 #define PS_NAME_CLAIM_TIMEOUT PS_SECONDS(60)
 
-/* The name is refused now, since *since (0: for the first time). True: the
- * daemon is to end. */
+/* Records a refusal at `now`; *since is the time of the first one, 0 before it.
+ * True: the daemon has to end. */
 static inline bool ps_name_claim_lost(ps_time *since, bool registered,
                                       ps_time now)
 {

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A retransmission is due after a time without any progress, not after a time
- * since its own frame was sent: while acknowledgements come in, a queue that
- * is merely long must not be sent twice. Nor must what a connection still
- * writes: on a slow link one frame may take longer than that time, and a
- * second copy of each would make it slower still. `deadline` is a lower bound,
- * put right by the scan of what is under way when it has come; so a frame costs
- * constant time however many there are. */
+/* A retransmission is due after a time without any acknowledgement, not after a
+ * time since its own frame was sent: while acknowledgements arrive, a long
+ * queue must not be sent twice. Frames that a connection still writes are not
+ * retransmitted either: on a slow link one frame may take longer than the
+ * timeout, and copies would make it slower. `deadline` is a lower bound,
+ * corrected by a scan of the frames in flight when it is reached; so the cost
+ * of a frame does not depend on their number. */
 #include "core/link/window.h"
 
 #include "base/alloc.h"
@@ -14,8 +14,8 @@
 #include <string.h>
 
 #define CAPACITY_INITIAL 16u
-/* Up to this fraction of the wait is added at random, so that peers that lost
- * the same thing at the same time do not answer in step. */
+/* Up to this fraction of the timeout is added at random, so that peers with
+ * simultaneous losses do not retransmit in step. */
 #define JITTER_DIVISOR   4u
 
 void ps_window_init(struct ps_window *w, ps_time timeout, ps_time timeout_max,
@@ -102,7 +102,8 @@ bool ps_window_ack(struct ps_window *w, uint64_t ack, ps_time now)
     if (ack < w->first_unacked || ack > w->highest_sent) {
         return false;
     }
-    /* After a rewind the peer may acknowledge what is not under way yet. */
+    /* After a rewind the peer may acknowledge packets that are not in
+     * flight. */
     while (w->first_unacked <= ack) {
         drop_first_entry(w);
     }
@@ -202,7 +203,8 @@ struct ps_window_entry *ps_window_due(struct ps_window *w, ps_time now,
                 mark_entry_sent(w, e, now);
                 return e;
             }
-            e->sent_at = now; /* It has not left yet: its time begins then. */
+            /* Not written yet: its timeout starts afterwards. */
+            e->sent_at = now;
         }
         w->deadline = ps_time_min(w->deadline, entry_due_at(w, e));
     }

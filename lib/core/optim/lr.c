@@ -8,7 +8,7 @@ static double factor_rate(const struct ps_lr *lr, uint64_t n)
 {
     assert(lr->step_rounds >= 1);
 
-    uint64_t steps = (n - 1) / lr->step_rounds; /* Whole ones. */
+    uint64_t steps = (n - 1) / lr->step_rounds; /* Completed steps. */
     double rate = lr->base_rate * pow(lr->factor, (double)steps);
 
     return rate < lr->min_rate ? lr->min_rate : rate;
@@ -26,7 +26,7 @@ static double multifactor_rate(const struct ps_lr *lr, uint64_t n)
     return rate;
 }
 
-/* How much of the way is done: 0 after the warm-up, 1 from `max` on. */
+/* Position in the schedule: 0 after the warm-up, 1 from max_update on. */
 static double schedule_progress(const struct ps_lr *lr, uint64_t n)
 {
     assert(lr->max_update > lr->warmup_rounds);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One table says which hyper-parameters there are and what they may be, one
- * which optimizer has which of them. Names come from strangers and are escaped
- * in what is said of them. */
+/* Optimizer declarations: one table of hyper-parameters with their ranges, one
+ * of optimizers with their hyper-parameters. Names come from unauthenticated
+ * peers and are escaped in error texts. */
 #include "core/optim/optim.h"
 
 #include "base/str.h"
@@ -12,18 +12,18 @@
 
 enum range {
     ANY,          /* Any finite number. */
-    NOT_NEGATIVE, /* Zero or more. */
-    BELOW_ONE,    /* Zero or more, and less than one. */
-    UP_TO_ONE,    /* More than zero, and not more than one. */
+    NOT_NEGATIVE, /* At least 0. */
+    BELOW_ONE,    /* At least 0 and less than 1. */
+    UP_TO_ONE,    /* More than 0 and at most 1. */
     SWITCH,       /* 0 or 1. */
-    ROUNDS,       /* A whole number from zero on. */
-    COUNT,        /* A whole number from one on. */
+    ROUNDS,       /* A whole number, at least 0. */
+    COUNT,        /* A whole number, at least 1. */
     SCHEDULE,     /* One of enum ps_lr_kind. */
 };
 
 struct row {
     const char *name;
-    const char *alias; /* NULL: none. */
+    const char *alias; /* NULL: no alias. */
     enum range range;
 };
 
@@ -80,8 +80,8 @@ static const struct row param_specs[PS_OPTIM_PARAMS] = {
 _Static_assert(PS_OPTIM_PARAMS <= 64, "they are a set in 64 bits");
 
 enum {
-    SGD = -1,  /* Has a job op of its own. */
-    LARS = -2, /* Is that of SGD with another rate. */
+    SGD = -1,  /* Has its own job operation instead of a step kind. */
+    LARS = -2, /* Uses SGD's operation with a scaled rate. */
 };
 
 struct param_default {
@@ -93,12 +93,12 @@ struct param_default {
 
 struct ps_optim_kind {
     const char *name;
-    int step; /* enum ps_step_kind of its plain form, or SGD. */
+    int step; /* enum ps_step_kind of the plain form, or SGD or LARS. */
     bool has_rate;
-    bool is_bare; /* No wd and no clip_gradient. */
+    bool is_bare; /* Has neither wd nor clip_gradient. */
     unsigned param_count;
-    struct param_default
-        params[OWN_PARAMS_MAX]; /* What else it has, with the defaults. */
+    /* Further parameters, with defaults. */
+    struct param_default params[OWN_PARAMS_MAX];
 };
 
 static const struct ps_optim_kind optim_kinds[] = {
@@ -228,13 +228,13 @@ static const struct ps_optim_kind optim_kinds[] = {
 
 #define KINDS (sizeof(optim_kinds) / sizeof(optim_kinds[0]))
 
-/* Defaults of what all have in common, and of schedules. */
+/* Defaults of the common parameters and of schedules. */
 static const struct param_default common_defaults[] = {
     {PS_OPTIM_RESCALE, 1}, {PS_OPTIM_FACTOR, 1}, {PS_OPTIM_STOP_LR, 1e-8},
     {PS_OPTIM_POWER, 2},   {PS_OPTIM_LAZY, 1},   {PS_OPTIM_ACCUMULATE, 1},
 };
 
-/* Has a step for rows alone, as in the classic store. */
+/* True if the optimizer has a step on single rows, as in MXNet's KVStore. */
 static bool kind_has_row_step(const struct ps_optim_kind *kind)
 {
     return kind->step == SGD || kind->step == PS_STEP_ADAM ||
@@ -260,7 +260,8 @@ static bool kind_has_param(const struct ps_optim_kind *kind, unsigned param)
         return !kind->is_bare && kind->step != PS_STEP_GROUP_ADAGRAD;
     }
     if (param == PS_OPTIM_SKIP || param == PS_OPTIM_CLIP_GLOBAL) {
-        return kind->step != PS_STEP_GROUP_ADAGRAD; /* Of whole arrays. */
+        /* They need norms of whole arrays. */
+        return kind->step != PS_STEP_GROUP_ADAGRAD;
     }
     if (param == PS_OPTIM_CLIP) {
         return !kind->is_bare;
@@ -276,7 +277,8 @@ static bool kind_has_param(const struct ps_optim_kind *kind, unsigned param)
     return false;
 }
 
-/* PS_OPTIM_PARAMS: the optimizer has none of that name. */
+/* Returns the parameter of that name or alias; PS_OPTIM_PARAMS: the optimizer
+ * has none. */
 static unsigned find_param(const struct ps_optim_kind *kind, const char *name)
 {
     for (unsigned i = 0; i < PS_OPTIM_PARAMS; i++) {
@@ -300,7 +302,7 @@ static const struct ps_optim_kind *find_kind(const char *name)
     return NULL;
 }
 
-/* NULL when the value may be, else what it would have to be. */
+/* Returns the text of the violated range; NULL: the value is valid. */
 static const char *range_violation(enum range range, double v)
 {
     if (!isfinite(v)) {
@@ -377,7 +379,7 @@ static uint64_t param_rounds(const struct ps_optim *o, unsigned param)
     return (uint64_t)o->value[param];
 }
 
-/* What the numbers of a schedule must be to each other. */
+/* Sets o->lr, or fails if the numbers of the schedule contradict each other. */
 static int parse_schedule(struct ps_optim *o, struct ps_str *why)
 {
     const double *v = o->value;
@@ -534,13 +536,14 @@ int ps_optim_check_change(const char *optimizer,
     return PS_E_INVAL;
 }
 
-/* Is its step one of SGD? */
+/* True if the step is SGD's operation. */
 static bool is_sgd(const struct ps_optim *o)
 {
     return o->kind->step == SGD || o->kind->step == LARS;
 }
 
-/* Which of the forms of an optimizer it is. SGD has none. */
+/* Step kind, resolved to the variant that the parameters select. Not for
+ * SGD. */
 static enum ps_step_kind step_kind(const struct ps_optim *o)
 {
     assert(!is_sgd(o));
@@ -599,22 +602,22 @@ bool ps_optim_state_is_weight(const struct ps_optim *o, unsigned i)
 
 /* ------------------------------------------------------------ one step */
 
-/* 1 - beta^t, what is still missing from a mean that began at zero. */
+/* 1 - beta^t: bias of a moving average that began at zero. */
 static double bias_correction(double beta, uint64_t t)
 {
     return 1 - pow(beta, (double)t);
 }
 
-/* Nadam's factor of step t. */
+/* Nadam's momentum factor of step t. */
 static double nadam_momentum(const struct ps_optim *o, uint64_t t)
 {
     return o->value[PS_OPTIM_BETA1] *
            (1 - 0.5 * pow(0.96, (double)t * o->value[PS_OPTIM_SCHEDULE_DECAY]));
 }
 
-/* The product of all factors up to t, made anew each time: soon it is too
- * small to be seen beside 1. The few that would take long to get there end
- * with the limit that the factors have by then. */
+/* Product of all factors up to t. It is not kept as state, because it soon
+ * vanishes beside 1. Betas so close to 1 that it does not use the factors'
+ * limit after NADAM_TERMS_MAX terms. */
 #define NADAM_TERMS_MAX 100000u
 
 static double nadam_momentum_product(const struct ps_optim *o, uint64_t t)
@@ -714,10 +717,10 @@ static void fill_step(const struct ps_optim *o, uint64_t t,
     }
 }
 
-/* Both divide by the rate; a rate this small moves nothing. */
+/* FTRL and FTML divide by the rate; a rate below this makes no step. */
 #define RATE_NEGLIGIBLE 1e-30
 
-/* The declaration with what has been changed up to this round. */
+/* The declaration with all changes up to this round applied. */
 static struct ps_optim optim_at_round(const struct ps_optim *o, uint64_t round)
 {
     struct ps_optim now = *o;
@@ -739,7 +742,7 @@ static uint64_t step_number_of(const struct ps_optim *o,
     return at->step_number + param_rounds(o, PS_OPTIM_BEGIN);
 }
 
-/* LARS: the momentum has grown with the rate of the step before. */
+/* LARS: momentum, scaled by the ratio of this step's rate to the one before. */
 static double momentum_of_step(const struct ps_optim *o,
                                const struct ps_optim_step_params *at)
 {
@@ -757,7 +760,7 @@ static double momentum_of_step(const struct ps_optim *o,
                : given;
 }
 
-/* The kind of this part of a step that is none of SGD. */
+/* Step kind of one stage of a step that is not SGD's. */
 static enum ps_step_kind stage_step_kind(const struct ps_optim *o,
                                          enum ps_stage stage)
 {
@@ -853,7 +856,7 @@ bool ps_optim_needs_weight_norm(const struct ps_optim *o,
            (o->kind->step == LARS && !at->norm_exempt);
 }
 
-/* What makes the norm of all s g the one that is allowed, where it is more. */
+/* Factor that limits the global norm of s g to clip_global. */
 static double global_clip_scale(const struct ps_optim *o, double all_square)
 {
     const double most = o->value[PS_OPTIM_CLIP_GLOBAL];
@@ -880,7 +883,7 @@ static double lars_ratio(const struct ps_optim *o,
            (g + v[PS_OPTIM_WD] * at->wd_mult * w + v[PS_OPTIM_EPSILON]);
 }
 
-/* |w|, limited, by |u| */
+/* |w|, clamped to the bounds, / |u| */
 static double lamb_ratio(const struct ps_optim *o,
                          const struct ps_optim_norms *norms)
 {
@@ -901,7 +904,7 @@ bool ps_optim_apply_norms(const struct ps_optim *o,
     const struct ps_optim now = optim_at_round(o, at->round);
 
     if (at->stage == PS_STAGE_DIRECTION) {
-        /* Without a norm there is no direction. */
+        /* Without a finite norm there is no direction. */
         at->trust_ratio = norms->nonfinite_count > 0 ? (double)NAN
                                                      : lamb_ratio(&now, norms);
     } else if (norms->nonfinite_count > 0) {

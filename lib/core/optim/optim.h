@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Optimizers that a job may declare: names, hyper-parameters and the ranges
- * these may lie in. The scheduler asks before it tells the servers, so that a
- * declaration that makes no sense fails for its caller alone. */
+/* Optimizers that a job may declare: names, hyper-parameters and their ranges,
+ * and the plan of each step. The scheduler checks a declaration before it
+ * publishes it, so an invalid one fails only its caller. */
 #pragma once
 
 #include "base/err.h"
@@ -13,7 +13,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-/* Every hyper-parameter of any optimizer. */
+/* Hyper-parameters of all optimizers. */
 enum ps_optim_param {
     PS_OPTIM_LR,
     PS_OPTIM_MOMENTUM,
@@ -43,7 +43,7 @@ enum ps_optim_param {
     PS_OPTIM_CORRECT_MOMENTUM,
     PS_OPTIM_SKIP,
     PS_OPTIM_CLIP_GLOBAL,
-    PS_OPTIM_SCHEDULER, /* From here on: of the learning rate's schedule. */
+    PS_OPTIM_SCHEDULER, /* The rest belongs to the learning rate's schedule. */
     PS_OPTIM_STEP,
     PS_OPTIM_STEP_1,
     PS_OPTIM_STEP_8 = PS_OPTIM_STEP_1 + PS_LR_MILESTONES_MAX - 1,
@@ -60,91 +60,97 @@ enum ps_optim_param {
 
 struct ps_optim_kind;
 
-/* A declaration that makes sense. */
+/* A valid declaration. */
 struct ps_optim {
     const struct ps_optim_kind *kind;
-    double value[PS_OPTIM_PARAMS]; /* Those that the optimizer has. */
+    /* Only those of the optimizer's own parameters are used. */
+    double value[PS_OPTIM_PARAMS];
     struct ps_lr lr;
     struct ps_changes changes;
 };
 
-/* What optimizers there are, with their hyper-parameters, defaults and
- * formulas: docs/optimizers.md.
+/* Checks a declaration; docs/optimizers.md has the optimizers, their
+ * hyper-parameters, defaults and formulas.
  *
- * 0, PS_E_UNSUPPORTED for an optimizer that does not exist, PS_E_INVAL for a
- * hyper-parameter that does not, stands there twice, or holds a value that
- * makes no sense; then `why` says in words what is wrong. */
+ * PS_E_UNSUPPORTED: there is no optimizer of that name; PS_E_INVAL: a
+ * hyper-parameter is unknown, given twice or out of range; `why` then has the
+ * error text. */
 PS_MUST_USE int ps_optim_check(const char *name,
                                const struct ps_rec_param *params,
                                uint32_t count, char *why, size_t why_cap);
 
-/* The same checks; *ret is written only on success. */
+/* Parses a declaration, with the same checks; *ret is written only on
+ * success. */
 PS_MUST_USE int ps_optim_parse(const char *name,
                                const struct ps_rec_param *params,
                                uint32_t count, struct ps_optim *ret);
 
-/* May this hyper-parameter be given another value while the job runs? 0, or
- * PS_E_INVAL and `why` says in words what is wrong. *ret_name is its name, of
+/* Checks a change of a hyper-parameter in a running job. PS_E_INVAL: not
+ * allowed, and `why` has the error text. *ret_name is the parameter's name, of
  * static duration. */
 PS_MUST_USE int ps_optim_check_change(const char *optimizer,
                                       const struct ps_rec_change *change,
                                       const char **ret_name, char *why,
                                       size_t why_cap);
 
-/* A step takes the gradients of so many rounds together. */
+/* Rounds whose gradients are accumulated for one step. */
 uint64_t ps_optim_rounds_per_step(const struct ps_optim *o);
-/* How many buffers as large as the weights it keeps between steps. */
+/* Number of state buffers, each of the size of the weights. */
 unsigned ps_optim_state_count(const struct ps_optim *o);
-/* Is it for keys of rows alone? */
+/* True if it works on rows keys only. */
 bool ps_optim_needs_rows(const struct ps_optim *o);
-/* Does it look at norms of whole arrays? Then it needs rounds, and no rows. */
+/* True if steps need norms of whole arrays. Then it needs rounds, and no
+ * rows. */
 bool ps_optim_needs_norms(const struct ps_optim *o);
-/* Does it look at the norm of all gradients of a round together? */
+/* True if steps need the global norm of all gradients of a round. */
 bool ps_optim_clips_global_norm(const struct ps_optim *o);
-/* Does it leave a key as it is when its gradient is not finite? */
+/* True if a key with a gradient that is not finite is left unchanged. */
 bool ps_optim_skips_nonfinite(const struct ps_optim *o);
-/* Does it leave rows alone that nobody gave anything to? Else a step takes
- * them as if zeros had been given. */
+/* True if rows without contribution are left unchanged. Else a step treats them
+ * as if their gradient were zero. */
 bool ps_optim_is_lazy(const struct ps_optim *o);
-/* Does state `i` begin as a copy of the weights? Else it begins as zeros. */
+/* True if state `i` is initialized with the weights, false: with zeros. */
 bool ps_optim_state_is_weight(const struct ps_optim *o, unsigned i);
 
-/* Which step of which key. */
+/* Identity and intermediate results of one step of one key. */
 struct ps_optim_step_params {
-    uint64_t round;       /* Whose changes hold. */
-    uint64_t step_number; /* Steps made before, and this one: from 1. */
+    uint64_t round;       /* Round whose hyper-parameter changes apply. */
+    uint64_t step_number; /* Steps of the key up to this one; the first is 1. */
     double lr_mult;
     double wd_mult;
-    bool norm_exempt; /* A bias or the like, see base/name_hash.h. */
+    bool norm_exempt; /* See base/name_hash.h. */
     enum ps_stage stage;
-    double trust_ratio; /* Of the rate, by norms; 1 until they are known. */
-    double grad_scale;  /* Of the gradient, likewise. */
+    /* Factor of the rate, from norms; 1 until they are known. */
+    double trust_ratio;
+    /* Factor of the gradient, from norms; 1 until they are known. */
+    double grad_scale;
 };
 
-/* Sums of squares of whole arrays. */
+/* Sums of squares over whole arrays. */
 struct ps_optim_norms {
-    uint64_t nonfinite_count; /* Elements that have no finite square. */
-    double square_sum;        /* Of what the stage has made, */
+    uint64_t nonfinite_count; /* Elements without a finite square. */
+    double square_sum;        /* Of the result of the stage. */
     double weight_square_sum;
-    double global_square_sum; /* and of the gradients of all keys. */
+    double global_square_sum; /* Of the gradients of all keys. */
 };
 
-/* The first part of the step, or the one behind `at->stage`: what needs no
- * norms has only a last one. */
+/* The first stage of a step, and the one after `at->stage`. A step without
+ * norms has only PS_STAGE_LAST. */
 enum ps_stage ps_optim_first_stage(const struct ps_optim *o,
                                    const struct ps_optim_step_params *at);
 enum ps_stage ps_optim_next_stage(const struct ps_optim *o,
                                   const struct ps_optim_step_params *at);
-/* Does the stage need a norm of the weights? */
+/* True if the stage needs a norm of the weights. */
 bool ps_optim_needs_weight_norm(const struct ps_optim *o,
                                 const struct ps_optim_step_params *at);
-/* The norms that `at->stage` has waited for. False: there is no step. */
+/* Sets the factors that follow from the norms of `at->stage`. False: the step
+ * is skipped. */
 bool ps_optim_apply_norms(const struct ps_optim *o,
                           const struct ps_optim_norms *norms,
                           struct ps_optim_step_params *at);
 
-/* Makes the job this part of the step: its op, all numbers and `aside`. The
- * buffers are the caller's to set. */
+/* Sets op, numbers and step parameters of `job` for one stage. The caller sets
+ * the buffers. */
 void ps_optim_plan_step(const struct ps_optim *o,
                         const struct ps_optim_step_params *at,
                         struct ps_job *job);

@@ -30,7 +30,7 @@ void ps_tunings_set(struct ps_tunings *t, const struct ps_rec_tuning *list,
 static bool tuning_equals(const struct ps_rec_tuning *a,
                           const struct ps_rec_tuning *b)
 {
-    /* What is not equal to itself has been refused. */
+    /* NaN cannot occur: the check refuses it. */
     return a->name_hash == b->name_hash && a->lr_mult == b->lr_mult &&
            a->wd_mult == b->wd_mult && a->norm_exempt == b->norm_exempt;
 }
@@ -119,8 +119,9 @@ static void remove_change(struct ps_changes *c, uint32_t i)
     memmove(&c->list[i], &c->list[i + 1], (c->count - i) * sizeof(c->list[0]));
 }
 
-/* The oldest that a later one replaces takes over the value of that one. There
- * is one: fewer names than places. */
+/* Removes the oldest change that a later one of the same name replaces; the
+ * older one takes over the later value. One exists, because there are fewer
+ * names than places. */
 static void merge_oldest_change(struct ps_changes *c)
 {
     for (uint32_t i = 0; i < c->count; i++) {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* credit = what was received - what is held + the window, and never less than
- * was announced before. A raise is no state of its own: it is announced credit
- * that the rule catches up with later. */
+/* credit = received - held + window, and never less than announced before. An
+ * extra grant needs no state of its own: it raises the announced credit, which
+ * the rule reaches later. */
 #include "core/round/credit.h"
 
 #include "base/limits.h"
@@ -62,7 +62,7 @@ bool ps_credit_is_exhausted(const struct ps_credit *f)
 
 void ps_credit_grant_extra(struct ps_credit *f)
 {
-    /* The last frame may have gone beyond the credit by more than this. */
+    /* The last frame may have exceeded the credit by more than this. */
     f->announced = ps_max_u64(f->announced, f->received) +
                    ps_max_u64(f->window / 4, 1);
 }

@@ -1,48 +1,50 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Credit of one job on one link, as the receiving side counts it: how many
- * push bytes the sender may have sent since the link's session began. Nobody
- * runs further ahead of the slowest than a window, in bytes that wait to be
- * merged; which also bounds what the receiver holds.
+/* Credit of one job on one link, kept by the receiver: how many push bytes the
+ * sender may have sent in all since the link's session began. It bounds the
+ * unmerged bytes that the receiver holds for one sender, and how far a sender
+ * runs ahead of the slowest one.
  *
- * `held` below is what waits unmerged of this contributor at the time, bytes
- * of earlier sessions included: the receiver still has them. */
+ * `held` below is the sender's bytes that wait for their merge at that time,
+ * including those of earlier sessions. */
 #pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
 
 struct ps_credit_limits {
-    uint64_t initial; /* Credit before the receiver has said anything; 0:
-                      * PS_CREDIT_INITIAL. */
-    uint64_t window;  /* Less than `first` counts as that. */
+    /* Credit before the first announcement; 0: PS_CREDIT_INITIAL. */
+    uint64_t initial;
+    uint64_t window; /* Bytes; at least `initial`. */
 };
 
 struct ps_credit {
     uint64_t initial;
     uint64_t window;
-    uint64_t received;  /* Since the session began. */
-    uint64_t announced; /* Last announced; never falls within a session. */
+    uint64_t received; /* Bytes since the session began. */
+    /* Last announced credit; never falls within a session. */
+    uint64_t announced;
 };
 
 void ps_credit_init(struct ps_credit *f, const struct ps_credit_limits *limits);
-/* A new session of the link: the sender counts from 0. */
+/* Starts a new session of the link: all counts are 0. */
 void ps_credit_reset(struct ps_credit *f);
 
-/* May a frame of `len` bytes come? A sender that keeps to its credit passes it
- * by less than one frame. */
+/* True if a frame of `len` bytes may be accepted. A sender that respects its
+ * credit exceeds it by less than one frame. */
 bool ps_credit_admits(const struct ps_credit *f, uint64_t len);
-/* A frame came, whatever becomes of it. */
+/* Counts a frame that arrived, accepted or not. */
 void ps_credit_on_receive(struct ps_credit *f, uint64_t len);
 
-/* The credit to put into a message to the sender, from now on announced. */
+/* Returns the credit for a message to the sender, and records it as
+ * announced. */
 uint64_t ps_credit_announce(struct ps_credit *f, uint64_t held);
-/* Has the credit grown so much, or the sender so little left, that it should
- * be told without waiting for an answer that carries it? */
+/* True if the credit has grown so much, or the sender has so little left, that
+ * it should be announced without waiting for a reply that can carry it. */
 bool ps_credit_announce_due(const struct ps_credit *f, uint64_t held);
 
-/* The sender has used up what it was given. */
+/* True if the sender has used all announced credit. */
 bool ps_credit_is_exhausted(const struct ps_credit *f);
-/* Give a quarter of the window beyond what the rule allows and what has been
- * received, because everybody waits for this sender; the next ps_credit_announce
- * says so. A sender that knows of it may send a frame. */
+/* Raises the announced credit to a quarter of the window above both itself and
+ * the received bytes, because all others wait for this sender; the next
+ * ps_credit_announce returns it. The sender can then send a frame. */
 void ps_credit_grant_extra(struct ps_credit *f);

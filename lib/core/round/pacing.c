@@ -3,13 +3,13 @@
 
 #include "base/num.h"
 
-/* What comes in this time is ahead enough. */
+/* Bytes that arrive in this time are a sufficient lead. */
 #define LEAD_TIME      PS_MILLIS(3)
 #define LEAD_MIN       (64ull * 1024)
 #define LEAD_MAX       (4ull * 1024 * 1024)
 #define PATIENCE_MIN   PS_MILLIS(5)
 #define PATIENCE_MAX   PS_MILLIS(200)
-/* While the rate is not known. */
+/* Used while the rate is not known. */
 #define PATIENCE_FIRST PS_MILLIS(20)
 
 uint64_t ps_pacing_max_lead(const struct ps_rate_meter *r)

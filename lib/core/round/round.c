@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The tree over places is a row of perfect trees, one for each binary digit of
- * their number, largest first. Within a perfect tree of level n, a half that
- * gives nothing drops out and the other half stands for the whole, at level n.
- * Level n is therefore handed down to the half that is left, and n - 1 to both
- * when there are two; what arrives at a leaf is the level of its source. The
- * kernel's counter then carries exactly where two halves meet: what lies below
- * a tree on its stack has that tree's level or a higher one, so nothing is
- * added across a border. */
+/* The tree over the contributors is a row of perfect trees, one for each binary
+ * digit of their number, largest first. In a perfect tree of level n, an empty
+ * half is left out and the other half stands for the whole, at level n. So
+ * level n is passed to the only non-empty half, or n - 1 to both; the level
+ * that reaches a leaf is that of its source. The kernel's counter then carries
+ * exactly where two halves meet: every entry below a tree on its stack has that
+ * tree's level or a higher one, so nothing is added across a boundary. */
 #include "core/round/round.h"
 
 #include "base/alloc.h"
@@ -84,8 +83,8 @@ static bool subtree_has_payload(const struct ps_round *r, uint32_t from,
     return false;
 }
 
-/* The perfect tree over `count` places from `from` on, which gives something,
- * as a whole of level `level`. */
+/* Adds the sources of the perfect tree over `count` contributors from `from`
+ * on, at least one of them not empty, as one subtree of level `level`. */
 static void add_subtree_sources(const struct ps_round *r, uint32_t from,
                                 uint32_t count, uint8_t level,
                                 struct ps_compute *c)

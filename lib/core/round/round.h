@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One open round: who of a fixed number of contributors has given what, and
- * the order in which it is added. The server has one for each partition over
- * the slots of a job, the agent one over its local ranks.
+/* Contribution set of one round: which of a fixed number of contributors have
+ * contributed, their payloads, and the order of the sum. A server has one for
+ * each open round of a partition, over the slots of a job.
  *
- * A contributor counts once, by its place, however often it offers. It may
- * give nothing: then it takes part and adds no numbers.
+ * A contributor counts once, by its index, however often it offers. An empty
+ * contribution counts without adding numbers.
  *
- * The order is the tree of kernel/kernel.h over all places, where the sum of
- * something and nothing is that something, moved up as it is: with 5 places
- * of which 1 gives nothing, the sum is (0+(2+3))+4. So the bits depend on
- * what was given and by whom, and never on what came first. */
+ * The order of the sum is the tree of kernel/kernel.h over all contributors,
+ * where the sum of a value and nothing is that value, moved up unchanged: of 5
+ * contributors with contributor 1 empty, the sum is (0+(2+3))+4. So the bits
+ * depend on each contributor's data, never on the order of arrival. */
 #pragma once
 
 #include "base/bits.h"
@@ -19,34 +19,37 @@
 #include <stdint.h>
 
 struct ps_round {
-    uint32_t size;                  /* Places. */
-    uint32_t nonempty;              /* Contributions that are not empty. */
-    uint64_t weight;                /* Of these, in all. */
-    uint64_t bytes;                 /* Of these, in all. */
-    struct ps_bits contributed;     /* Who has offered, empty or not. */
-    struct ps_slice *contributions; /* One a place; buf NULL: nothing. */
+    uint32_t size;     /* Number of contributors. */
+    uint32_t nonempty; /* Contributions with data. */
+    uint64_t weight;   /* Total weight of contributions with data. */
+    uint64_t bytes;    /* Total bytes of contributions with data. */
+    /* Contributors that have contributed, empty or not. */
+    struct ps_bits contributed;
+    /* One for each contributor; buf NULL: empty or missing. */
+    struct ps_slice *contributions;
 };
 
 void ps_round_init(struct ps_round *r, uint32_t size);
-/* Lets go of all contributions. */
+/* Drops the references on all contributions. */
 void ps_round_fini(struct ps_round *r);
 
-/* Takes the contribution of `place`, with a reference on the slice's buffer;
- * `slice` NULL: it gives nothing. `weight` counts when it gives something.
- * False, and nothing taken, when that place has offered before. */
+/* Records the contribution of contributor `place` and references the slice's
+ * buffer; `slice` NULL: it is empty, and `weight` does not count. False, with
+ * no effect, if it has contributed before. */
 bool ps_round_contribute(struct ps_round *r, uint32_t place,
                          const struct ps_slice *slice, uint64_t weight);
 bool ps_round_has_contributed(const struct ps_round *r, uint32_t place);
 bool ps_round_is_complete(const struct ps_round *r);
-/* Of the first place that gave something; NULL: nobody did. */
+/* Contribution of the first contributor with data; NULL: all are empty. */
 const struct ps_slice *ps_round_first_nonempty(const struct ps_round *r);
 
-/* Lets go of what was given; who has offered stays. */
+/* Drops the references on all contributions; `contributed` stays. */
 void ps_round_release_payloads(struct ps_round *r);
 
-/* How the kernel makes one of two contributions; a mean is a sum, divided. */
+/* Kernel operation that joins two contributions. A mean is a sum here, divided
+ * later. */
 enum ps_fold ps_round_fold(uint8_t reduce);
 
-/* Appends what was given as sources, with the levels that make the kernel add
- * them in the order above. `c` has room for `given` of them. */
+/* Appends the contributions with data to `c` as sources, with the levels that
+ * give the order above. `c` has capacity for `nonempty` sources. */
 void ps_round_add_sources(const struct ps_round *r, struct ps_compute *c);

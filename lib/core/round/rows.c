@@ -20,7 +20,7 @@ uint32_t ps_rows_per_frame(uint32_t width, uint8_t dtype)
     if (bytes == 0 || state > PS_ROW_BYTES_MAX) {
         return 0;
     }
-    /* Numbers and rows are each filled up to a multiple of 8. */
+    /* Row numbers and rows are each padded to a multiple of 8 bytes. */
     return (uint32_t)ps_min_u64((PS_PAYLOAD_MAX - 16) /
                                     (sizeof(uint32_t) + bytes),
                                 PS_PAYLOAD_MAX / state);
@@ -28,7 +28,7 @@ uint32_t ps_rows_per_frame(uint32_t width, uint8_t dtype)
 
 uint64_t ps_rows_data_bytes(uint32_t count, uint32_t width, uint8_t dtype)
 {
-    /* 2^32 rows of PS_ROW_BYTES_MAX at most: below 2^58. */
+    /* At most 2^32 rows of PS_ROW_BYTES_MAX: below 2^58. */
     return ps_round_up((uint64_t)count * width * ps_dtype_size(dtype), 8);
 }
 
@@ -86,7 +86,8 @@ void ps_rows_sum_fini(struct ps_rows_sum *s)
     memset(s, 0, sizeof(*s));
 }
 
-/* Merges two ascending lists; `out` NULL only counts. */
+/* Merges two ascending lists without duplicates and returns the count; `out`
+ * NULL: only counts. */
 static uint32_t merge_row_numbers(const uint32_t *a, uint32_t a_count,
                                   const uint32_t *b, uint32_t b_count,
                                   uint32_t *out)
@@ -147,7 +148,7 @@ int ps_rows_sum_union(const struct ps_rows_sum *s, uint32_t *out,
     return 0;
 }
 
-/* All that a computation by rows needs besides the sources' memory. */
+/* Memory of a computation by rows, except for the sources' data. */
 struct plan {
     struct ps_row_job job;
     struct ps_row_source *source;
