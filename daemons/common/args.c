@@ -130,7 +130,7 @@ static bool parse_arg(const struct ps_args_options *opt, struct ps_args *a,
             return false;
         }
         add_override(a, optarg, "");
-        /* It has its '=' already: take off the one just added. */
+        /* `optarg` has its '=': cut the one just added. */
         a->overrides[a->override_count - 1][strlen(optarg)] = '\0';
         return true;
     case 'l':

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The command line that all daemons share. */
+/* Command line shared by all daemons. */
 #pragma once
 
 #include <stdbool.h>
@@ -14,7 +14,7 @@ enum ps_print {
 
 struct ps_args {
     const char *config; /* NULL: the default path. */
-    char **overrides;   /* "path=value"; own. */
+    char **overrides;   /* "path=value"; owned. */
     size_t override_count;
     bool check;
     enum ps_print print;
@@ -26,11 +26,12 @@ struct ps_args {
 
 struct ps_args_options {
     const char *program;
-    bool dials;   /* Knows --sched. */
-    bool listens; /* Knows --port-file. */
+    bool dials;   /* Accepts --sched. */
+    bool listens; /* Accepts --port-file. */
 };
 
-/* False: wrong usage, already told on standard error. */
+/* Parses the command line. False: wrong usage, already reported on standard
+ * error. */
 bool ps_args_parse(const struct ps_args_options *opt, int argc, char **argv,
                    struct ps_args *ret_args);
 void ps_args_fini(struct ps_args *a);

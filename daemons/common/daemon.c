@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Begin: arguments, options, log, sockets, machine, driver; then the service
- * manager and whoever waits for the port are told. End: the machine is told,
- * what is in progress may finish for a while, connections get their last
- * bytes, and everything goes in the reverse order. Whatever fails at the
- * beginning ends the process with a sentence and the exit code for it. */
+/* Start: arguments, options, log, sockets, machine, driver; then readiness is
+ * reported to the service manager, and the port to its file. Stop: the machine
+ * gets the shutdown event, work in progress may finish for a while, connections
+ * write their last output, and all is closed in reverse order. A failure at the
+ * start ends the process with an error text and its exit code. */
 #include "common/daemon.h"
 
 #include "base/alloc.h"
@@ -48,36 +48,39 @@ struct daemon {
     const struct ps_daemon_spec *spec;
     struct ps_args args;
     void *values;
-    struct ps_options *options; /* What `values` points into. */
+    struct ps_options *options; /* Owner of the strings in `values`. */
     struct ps_options *reloaded_options;
     struct ps_daemon_facts facts;
     struct ps_loop *loop;
     struct ps_worker *worker;
-    struct ps_io_pool *io_pool; /* NULL: one loop. */
+    struct ps_io_pool *io_pool; /* NULL: all I/O is done on the loop thread. */
     struct ps_driver *driver;
     struct ps_listener *tcp_listener;
     struct ps_listener *local_listener;
     struct ps_listener *shm_listener;
     int listen_fd;
-    int shm_fd; /* For agents of this host; -1: none. */
+    int shm_fd; /* Listens for agents of this host; -1: none. */
     uint16_t listen_port;
     int local_fd;
-    const char *local_path; /* Ours: removed at the end. */
+    const char *local_path; /* Owned socket file: removed at the end. */
     void *app;
     struct ps_loop_timer watchdog_timer;
-    struct ps_loop_timer reload_timer; /* Descriptors had run out. */
-    int spare_fd; /* A descriptor for the configuration; -1: none. */
-    struct ps_loop_timer trim_timer; /* Wakes the loop; settled() does it, */
-    struct ps_loop_timer log_timer;  /* and this. */
+    /* Next try of a reload without descriptors. */
+    struct ps_loop_timer reload_timer;
+    int spare_fd; /* Reserved for reading the configuration; -1: none. */
+    /* Wakes the loop; on_idle() trims memory. */
+    struct ps_loop_timer trim_timer;
+    /* Wakes the loop; on_idle() logs summaries. */
+    struct ps_loop_timer log_timer;
     struct ps_trim trim;
     struct ps_loop_timer grace_timer;
     ps_time grace_time;
-    bool is_serving; /* Told that it is. */
+    bool is_serving; /* Readiness has been reported. */
     bool is_stopping;
     int exit_code;
 };
 
-/* Kept outside of any function so that one memory holds every report. */
+/* Static, so that one buffer serves every report. */
 static char report_text[REPORT_MAX];
 
 static const struct ps_common_options *common_options(const struct daemon *d)
@@ -131,7 +134,8 @@ static void default_config_path(const struct daemon *d, char *out, size_t cap)
              d->spec->options->program);
 }
 
-/* Off loopback anybody who reaches the port is believed: that takes a word. */
+/* True unless the daemon would listen off loopback without security.insecure:
+ * any peer that reaches the port is trusted. */
 static bool check_listen(const struct daemon *d, const struct ps_options *o,
                          struct ps_str *report)
 {
@@ -164,7 +168,7 @@ static bool check_listen(const struct daemon *d, const struct ps_options *o,
     return false;
 }
 
-/* Into `values`; the report says what is wrong, or warns. */
+/* Loads the options into `values`; the report has errors and warnings. */
 static int load_options(const struct daemon *d,
                         const struct ps_options *previous, void *values,
                         struct ps_options **ret_options, struct ps_str *report)
@@ -188,8 +192,9 @@ static int load_options(const struct daemon *d,
     return ps_options_load(d->spec->options, &in, values, ret_options, report);
 }
 
-/* Values that are fine each and wrong together are still printed: that is how
- * to find where they come from. */
+/* Loads the options at the start. A combination that is invalid is still
+ * printed with --print-config, because that shows where the values come
+ * from. */
 static int load_initial_options(struct daemon *d)
 {
     struct ps_str report;
@@ -238,7 +243,7 @@ static int open_spare_fd(void)
     return open("/dev/null", O_RDONLY | O_CLOEXEC);
 }
 
-/* Values that can change; everything else stays as it was at the start. */
+/* Reloads the options and applies the reloadable ones; all others stay. */
 static void reload_options(struct daemon *d)
 {
     struct ps_options *now = NULL;
@@ -289,7 +294,7 @@ static void reload_options(struct daemon *d)
                         "read, see the log");
 }
 
-/* --------------------------------------------------------------- begin */
+/* --------------------------------------------------------------- start */
 
 static void print_version(const struct ps_daemon_spec *spec)
 {
@@ -310,7 +315,8 @@ static int report_option_error(const struct daemon *d, const char *what,
     return exit_code_of(rc);
 }
 
-/* As many descriptors as we may have: each agent is at least one. */
+/* Raises the limit on descriptors to the hard limit: each agent takes one at
+ * least. */
 static void raise_nofile(const struct daemon *d)
 {
     struct rlimit lim;
@@ -417,8 +423,8 @@ static uint32_t hash_text(const char *text)
     return h;
 }
 
-/* A name that stays the same over restarts and differs between daemons of one
- * host: the port, or where the socket is, tells them apart. */
+/* Makes the node name: the same after a restart, and unique on the host by the
+ * port or the path of the socket. */
 static void make_name(struct daemon *d)
 {
     struct ps_daemon_facts *f = &d->facts;
@@ -483,7 +489,7 @@ static bool uses_shm(const struct daemon *d)
     return d->spec->same_host != NULL && d->spec->same_host(d->values);
 }
 
-/* Without it agents come by TCP, so failing is no reason to end. */
+/* Listens for agents of this host. A failure is no error: they use TCP then. */
 static void listen_shm(struct daemon *d)
 {
     const struct ps_listen_options *l = listen_options(d);
@@ -552,7 +558,7 @@ static void accepted_local(void *ctx, int fd)
     ps_driver_accept_local(d->driver, fd);
 }
 
-/* Whole or not at all: who reads it may look at any moment. */
+/* Writes the port file atomically: a reader may open it at any moment. */
 static int write_port_file(const struct daemon *d)
 {
     char temp[4096];
@@ -578,7 +584,7 @@ static int write_port_file(const struct daemon *d)
     return PS_EXIT_OK;
 }
 
-/* ----------------------------------------------------------------- end */
+/* ---------------------------------------------------------------- stop */
 
 static void driver_closed(void *ctx)
 {
@@ -593,7 +599,7 @@ static void close_driver(struct daemon *d)
     ps_driver_close(d->driver, driver_closed);
 }
 
-/* Its last words go out with what is queued. */
+/* Its last messages leave with the queued output. */
 static void shut_down_machine(struct daemon *d)
 {
     if (d->spec->shutdown_last) {
@@ -633,7 +639,7 @@ static void daemon_stop(void *ctx, int signum)
                       ps_time_add(ps_loop_now(d->loop), d->grace_time));
 }
 
-/* As long as descriptors had run out when the options were read. */
+/* Repeats a reload that failed because no descriptor was left. */
 static void retry_reload(struct ps_loop_timer *t)
 {
     struct daemon *d = PS_CONTAINER(t, struct daemon, reload_timer);
@@ -695,7 +701,7 @@ static void report_serving(struct daemon *d)
     if (d->args.ready_fd >= 0) {
         ssize_t n = write(d->args.ready_fd, "\n", 1);
 
-        (void)n; /* Nobody waits any more. */
+        (void)n; /* The reader may be gone. */
         close(d->args.ready_fd);
         d->args.ready_fd = -1;
     }
@@ -706,7 +712,7 @@ static void trim_timer_due(struct ps_loop_timer *t)
     (void)t;
 }
 
-/* Lines of the log that were not written are counted. */
+/* Logs the summaries of skipped lines. */
 static void log_skipped_lines(struct daemon *d)
 {
     ps_logsink_write_summaries(false);
@@ -715,7 +721,7 @@ static void log_skipped_lines(struct daemon *d)
     }
 }
 
-/* The allocator keeps what a burst has left; others on this host need it. */
+/* Returns memory of a burst to the system, which the allocator would keep. */
 static void trim_memory(struct daemon *d)
 {
     if (ps_trim_check(&d->trim, ps_alloc_peak(), ps_alloc_bytes(),
@@ -794,7 +800,7 @@ static void io_thread_added(void *ctx, unsigned count)
     ps_driver_io_grown(d->driver);
 }
 
-/* The first is the daemon's own. */
+/* One loop is the daemon's own; the others are I/O threads. */
 static int make_io_pool(struct daemon *d)
 {
     unsigned wanted = d->spec->loops == NULL ? 1 : d->spec->loops(d->values);
@@ -803,7 +809,7 @@ static int make_io_pool(struct daemon *d)
         .loop = d->loop, .on_grown = io_thread_added, .ctx = d};
 
     if (wanted == 0) {
-        /* The other half of the processors sums, or is others'. */
+        /* Leaves half of the processors to sums and other programs. */
         wanted = 1;
         most = uv_available_parallelism() / 2;
         most = most < PS_IO_THREADS_MAX ? most : PS_IO_THREADS_MAX;
@@ -933,8 +939,7 @@ static void warn_insecure(const struct daemon *d)
     }
 }
 
-/* Variables of ps-lite that change nothing here: whoever sets one should know.
- */
+/* Warns about variables of ps-lite that have no effect. */
 static void warn_environment(void)
 {
     static const struct {
@@ -1050,7 +1055,7 @@ static int run_with_options(struct daemon *d)
 {
     if (d->args.print == PS_PRINT_DEFAULTS ||
         d->args.print == PS_PRINT_SCHEMA) {
-        return print_config(d); /* Whatever the file says. */
+        return print_config(d); /* Independent of the configuration file. */
     }
     int code = load_initial_options(d);
 

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The machine is stepped from the callbacks of the net, never from within a
- * call to it, so effects can be carried out at once. What must not happen
- * inside a step is put off to settle(), which runs before the loop waits:
- * small jobs, deadlines that are due, writing (so that all that one turn
- * produced goes out together), and asking again where there was no memory. */
+/* Steps the machine from callbacks of lib/net, never inside a call to it, so
+ * that effects are carried out at once. Work that must not happen inside a step
+ * is left to before_poll(), which runs before the loop waits: small jobs, due
+ * deadlines, writes (so that all output of one iteration leaves together), and
+ * retries of paused reads. */
 #include "common/driver_inner.h"
 
 #include "base/alloc.h"
@@ -14,9 +14,9 @@
 #include <assert.h>
 #include <sched.h>
 
-/* Turns of settle() before sockets are looked at again. */
+/* Passes of before_poll() before sockets are polled again. */
 #define ROUNDS_MAX  16
-/* For the last words of connections when the daemon ends. */
+/* Time for the last output of connections when the daemon ends. */
 #define CLOSE_GRACE PS_SECONDS(2)
 
 void driver_feed_at(struct ps_driver *d, struct ps_event *ev, ps_time now)
@@ -76,7 +76,7 @@ static bool flush_queued(struct ps_driver *d)
     struct ps_list now;
     bool any = false;
 
-    /* What steps below make dirty again waits for the next turn. */
+    /* Output that the steps below queue waits for the next pass. */
     ps_list_init(&now);
     while ((n = ps_list_pop(&d->to_flush)) != NULL) {
         ps_list_push_back(&now, n);
@@ -92,7 +92,7 @@ static bool flush_queued(struct ps_driver *d)
     return any;
 }
 
-/* Peers that map arenas keep their memory until they hear. */
+/* Tells peers about freed arenas, whose memory they keep mapped until then. */
 static void report_freed_arenas(struct ps_driver *d)
 {
     struct ps_map_cursor at = {0};
@@ -110,7 +110,7 @@ static void report_freed_arenas(struct ps_driver *d)
     }
 }
 
-/* Memory may have come free with any step. */
+/* Retries paused reads; any step may have freed memory. */
 static bool resume_paused(struct ps_driver *d)
 {
     uint32_t count = d->paused_count;
@@ -127,7 +127,7 @@ static bool resume_paused(struct ps_driver *d)
         }
         struct daemon_conn *c = PS_CONTAINER(n, struct daemon_conn, paused);
 
-        /* To the end of the line, so that each has its turn. */
+        /* Moves to the tail, so that all get served. */
         ps_list_remove(n);
         ps_list_push_back(&d->paused, n);
         ps_conn_resume(c->conn);
@@ -153,7 +153,7 @@ static bool before_poll_once(struct ps_driver *d)
     return any;
 }
 
-/* True: look once more instead of sleeping. */
+/* True: poll again instead of sleeping. */
 static bool busy_poll(struct ps_driver *d)
 {
     ps_time now = ps_loop_now(d->opt.loop);
@@ -275,7 +275,7 @@ void ps_driver_close(struct ps_driver *d, void (*closed)(void *ctx))
 
     assert(!d->is_stepping);
     if (d->is_closing) {
-        close_all_conns(d); /* The second time in earnest. */
+        close_all_conns(d); /* The second call closes without grace. */
         return;
     }
     d->is_closing = true;
@@ -286,7 +286,7 @@ void ps_driver_close(struct ps_driver *d, void (*closed)(void *ctx))
     }
     driver_cancel_dials(d);
     driver_close_refused(d);
-    /* When nothing is open it comes at once, but not inside. */
+    /* Without open connections the timer fires at once, but not inside. */
     bool open = ps_map_count(d->conns) > 0 || !ps_list_empty(&d->dials);
 
     ps_loop_timer_set(d->opt.loop, &d->grace_timer,

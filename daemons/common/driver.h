@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Runs one machine on the event loop: connections and compute jobs become
- * events, effects become writes, dials and jobs. It decides nothing. The
+ * events, effects become writes, dials and jobs. It takes no decisions. The
  * simulator is the other driver of the same machines. */
 #pragma once
 
@@ -18,61 +18,67 @@ struct ps_io_pool;
 struct ps_worker;
 
 struct ps_driver_options {
-    struct ps_loop *loop;       /* Not owned, as all below. */
-    struct ps_worker *worker;   /* NULL where the machine computes nothing. */
-    struct ps_io_pool *io_pool; /* Further loops; NULL: none. */
-    struct ps_arenas *arenas;   /* Whose descriptors go to workers and to peers
-                               * on this host. NULL: none. */
+    struct ps_loop *loop;       /* Borrowed, as are all pointers below. */
+    struct ps_worker *worker;   /* NULL: the machine computes nothing. */
+    struct ps_io_pool *io_pool; /* I/O threads; NULL: none. */
+    /* Arenas whose descriptors go to workers and same-host peers; NULL:
+     * none. */
+    struct ps_arenas *arenas;
     struct ps_machine machine;
     enum ps_role self;
-    const char *scheduler; /* Whom a dial of this address reaches; others are
-                            * servers. NULL: nobody is dialled. */
+    /* Address of the scheduler; all other dialled addresses are servers. NULL:
+     * no scheduler. */
+    const char *scheduler;
     struct ps_conn_limits limits;
-    uint32_t link_connections; /* To a server by TCP; 0: so many that each
-                                * further loop has one to move. */
-    /* Bytes of memory that may wait to be sent: for a training process or a
-     * tool, for a daemon, for all together. 0: as base/limits.h says. */
+    /* Connections of a TCP link to a server; 0: enough to give each I/O thread
+     * one. */
+    uint32_t link_connections;
+    /* Limits on memory of queued output, in bytes: of a worker or tool, of a
+     * daemon, in all. 0: the default of base/limits.h. */
     uint64_t output;
     uint64_t link_output;
     uint64_t output_total;
-    bool same_host; /* Dial servers on this host through net/shm_peer.h. */
-    enum ps_tcp_kind bulk;   /* What links between agents and servers are. */
-    uint32_t receive_buffer; /* 0: the system decides. */
+    bool same_host;          /* Dials servers on this host by net/shm_peer.h. */
+    enum ps_tcp_kind bulk;   /* Kind of the links between agents and servers. */
+    uint32_t receive_buffer; /* 0: chosen by the system; so is `send_buffer`. */
     uint32_t send_buffer;
-    ps_time busy_poll;          /* Before the loop waits, see base/spin.h. */
-    uint32_t connections_max;   /* Of each kind; 0: 4096. */
-    uint32_t local_max;         /* 0: PS_LOCAL_MAX. */
-    uint32_t pre_handshake_max; /* Not greeted yet: the oldest goes; 0: 64. */
-    ps_time dial_timeout;       /* 0: 10 s. */
-    /* The machine cannot go on. */
+    ps_time busy_poll;        /* Limit on busy polling, see base/spin.h. */
+    uint32_t connections_max; /* Limit without Unix sockets; 0: 4096. */
+    uint32_t local_max;       /* Limit on Unix sockets; 0: PS_LOCAL_MAX. */
+    /* Connections before their handshake, beyond which the oldest is closed; 0:
+     * 64. */
+    uint32_t pre_handshake_max;
+    ps_time dial_timeout; /* 0: 10 s. */
+    /* Called when the machine has failed. */
     void (*on_failed)(void *ctx, int rc);
-    /* Everything that came in has been dealt with, before each wait. */
+    /* Called before each wait, when all input has been handled. */
     void (*on_idle)(void *ctx);
     void *ctx;
 };
 
-/* Takes over the loop's hook. */
+/* Creates a driver, which takes over the loop's hook. */
 struct ps_driver *ps_driver_new(const struct ps_driver_options *opt);
-/* Ends connections (what is queued goes out first, for a moment at most),
- * dials and, with them, the machine's events. `closed` runs later, once. */
+/* Closes connections (queued output gets a short grace), dials and the flow of
+ * events to the machine. `closed` runs later, once. A second call closes
+ * without grace. */
 void ps_driver_close(struct ps_driver *d, void (*closed)(void *ctx));
-/* After `closed`, and after the worker is gone. */
+/* Requires that `closed` has run and the worker is freed. */
 void ps_driver_free(struct ps_driver *d);
 
-/* Connected descriptors from the listeners; taken over. */
+/* Takes over connected descriptors from the listeners. */
 void ps_driver_accept(struct ps_driver *d, int fd);
 /* From the listener of net/shm_peer.h. */
 void ps_driver_accept_shm(struct ps_driver *d, int fd);
 void ps_driver_accept_local(struct ps_driver *d, int fd);
 
-/* There is one more further loop. */
+/* The I/O pool has one more thread. */
 void ps_driver_io_grown(struct ps_driver *d);
 
-/* PS_EV_DRAIN. */
+/* Feeds PS_EV_DRAIN. */
 void ps_driver_drain(struct ps_driver *d);
-/* PS_EV_SHUTDOWN. */
+/* Feeds PS_EV_SHUTDOWN. */
 void ps_driver_shutdown(struct ps_driver *d);
-/* Nothing is queued, dialled or computed. */
+/* True if no output is queued and nothing is computed. */
 bool ps_driver_is_quiet(const struct ps_driver *d);
 
 struct ps_driver_stats {
@@ -81,8 +87,8 @@ struct ps_driver_stats {
     uint32_t paused;
     uint32_t computing;
     uint64_t queued;
-    uint64_t output;   /* Memory that it takes. */
-    uint64_t bytes_in; /* Of all connections there were. */
+    uint64_t output;   /* Memory of queued output. */
+    uint64_t bytes_in; /* Sums over all connections, also closed ones. */
     uint64_t bytes_out;
     uint64_t copied;
     uint64_t by_reference;
@@ -92,5 +98,5 @@ struct ps_driver_stats {
     uint64_t refused; /* Connections beyond a limit. */
 };
 void ps_driver_stats(const struct ps_driver *d, struct ps_driver_stats *ret);
-/* One line for each connection to the log. */
+/* Logs one line for each connection. */
 void ps_driver_dump(const struct ps_driver *d);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Connections that others made. */
+/* Accepted connections: limits, peer roles, and opening. */
 #include "common/driver_inner.h"
 
 #include "base/limits.h"
@@ -21,15 +21,14 @@ static uint32_t count_unserved(enum ps_role self)
                : 1u << PS_ROLE_AGENT;
 }
 
-/* The scheduler's Unix socket is for tools, an agent's for training
- * processes. */
+/* The scheduler's Unix socket is for tools, an agent's for workers. */
 static uint32_t count_local_unserved(enum ps_role self)
 {
     return 1u << (self == PS_ROLE_SCHED ? PS_ROLE_CTL : PS_ROLE_WORKER);
 }
 
-/* NULL: `fd` may be kept. A descriptor is the lowest that is free, so its number
- * says how many are in use. */
+/* Reason to refuse `fd`; NULL: it is accepted. The kernel assigns the lowest
+ * free descriptor, so its number tells how many are in use. */
 static const char *refuse_beyond_limit(const struct ps_driver *d, int fd,
                                        bool local)
 {

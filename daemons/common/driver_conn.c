@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A connection: opened, greeted, read from, closed; each becomes an event. */
+/* One connection: open, handshake, frames, close; each becomes an event. */
 #include "common/driver_inner.h"
 
 #include "base/alloc.h"
@@ -45,9 +45,9 @@ static void conn_resumed(struct daemon_conn *c)
     }
 }
 
-/* Frames of one link can be under way at once here. The machine's own memory,
- * which it offers for the only copy of something, might then be written to by
- * an old copy that comes slowly while the next one is in it already. */
+/* Replaces memory of the machine by a fresh buffer. With subflows, frames of a
+ * link arrive in parallel: a late duplicate could write to that memory while it
+ * holds the next payload. */
 static void unshare_payload(struct daemon_conn *c)
 {
     size_t len = c->payload.len;
@@ -121,7 +121,7 @@ static void on_frame(void *ctx, struct ps_conn *conn, const struct ps_msg *msg,
         return;
     }
     if (c->ring_memory != NULL) {
-        /* What its worker did before it sent this. */
+        /* Operations that the worker pushed before it sent this. */
         (void)driver_ring_poll(c, ps_conn_frames(conn) - 1);
         if (!ps_conn_is_open(conn)) {
             return;
@@ -140,7 +140,7 @@ static void on_frame(void *ctx, struct ps_conn *conn, const struct ps_msg *msg,
         return;
     }
     if (msg->code == PS_MSG_L_WAKE) {
-        return; /* We are awake; settle() looks at the rings. */
+        return; /* The loop is awake; before_poll() polls the rings. */
     }
     if (msg->code == PS_MSG_WELCOME) {
         ps_conn_set_protocol(conn, msg->welcome.protocol < PS_PROTOCOL
@@ -194,7 +194,7 @@ static void on_closed(void *ctx, struct ps_conn *conn, int rc)
               "connection closed peer=%s reason=\"%s\"", ps_conn_peer(conn),
               ps_conn_reason(conn));
     if (c->ring_memory != NULL) {
-        /* The worker is gone, but did this before. */
+        /* Operations that the worker pushed before it ended. */
         (void)driver_ring_poll(c, ps_conn_frames(conn));
         driver_drop_ring(c);
     }
@@ -231,8 +231,8 @@ static void process_ended(void *ctx)
     ps_conn_peer_ended(c->conn);
 }
 
-/* A training process may leave children that hold its socket: loaders of data,
- * above all. Where its end cannot be watched, that of the last one counts. */
+/* Watches the worker's process, whose children (data loaders) may hold the
+ * socket open. Without a watch, the end of the last holder counts. */
 static void watch_process(struct daemon_conn *c, int fd)
 {
     int rc = ps_process_watch(c->driver->opt.loop, fd, process_ended, c,
@@ -264,8 +264,8 @@ static void refused_due(struct ps_loop_timer *t)
     close_refused(PS_CONTAINER(t, struct ps_driver, refused_timer));
 }
 
-/* Who is not let in may be about to greet: were its connection closed at once
- * it would see that alone, and not the words. */
+/* Closes a refused connection later: the peer may be about to send its hello,
+ * and an immediate close would hide the reason from it. */
 static void close_later(struct ps_driver *d, int fd)
 {
     if (d->refused_count == REFUSED_MAX) {
@@ -303,7 +303,7 @@ void driver_refuse(struct ps_driver *d, int fd, const char *peer,
               "connection refused peer=%s reason=\"%s\"", peer, why);
 }
 
-/* Who has not greeted for longest makes room. */
+/* Evicts the oldest connection that has not completed its handshake. */
 static void evict_pre_handshake(struct ps_driver *d)
 {
     PS_LIST_EACH(n, &d->pre_handshake)

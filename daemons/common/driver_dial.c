@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Connections that the machine wants, and further ones of links: through this
- * host where the server is on it, else by TCP. */
+/* Dials: connections and probes that the machine asks for, and subflows. A
+ * server on this host is dialled by net/shm_peer.h, others by TCP. */
 #include "common/driver_inner.h"
 
 #include "base/alloc.h"
@@ -15,13 +15,13 @@
 struct dial {
     struct ps_list_node node;
     struct ps_driver *driver;
-    struct ps_dial *dial; /* NULL: it could not even start. */
+    struct ps_dial *dial; /* NULL: the dial failed at its start. */
     uint64_t target;
-    ps_conn_id subflow_of; /* The first connection of its link; 0: it is one. */
-    bool is_probe;         /* Whether somebody listens, and no more. */
+    ps_conn_id subflow_of; /* Main connection of its link; 0: not a subflow. */
+    bool is_probe;         /* Only tests whether a process listens. */
     uint32_t peer_roles;
     int rc;
-    int fd; /* Near: connected already; else -1. */
+    int fd; /* Same-host connection, already made; else -1. */
     char address[PS_ADDRESS_MAX + 1];
 };
 
@@ -100,7 +100,7 @@ static void dial_done(void *ctx, int fd, int rc, const char *detail)
                 &ev);
 }
 
-/* A server on this host; false: it has to be dialled. */
+/* Connects to a server on this host. False: TCP is needed. */
 static bool dial_shm(struct dial *dial, const char *address)
 {
     int rc = ps_shm_dial(address, &dial->fd);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Effects become frames, jobs and hang-ups. */
+/* Carries out effects: frames, compute jobs and closes. */
 #include "common/driver_inner.h"
 
 #include "base/alloc.h"
@@ -10,8 +10,8 @@
 #include <assert.h>
 #include <stdio.h>
 
-/* An acknowledgement behind so many bytes comes late. On a slow link that is
- * seconds, and the peer sends again what has long arrived. */
+/* Queued bytes from which an acknowledgement counts as late. On a slow link
+ * they take seconds, and the peer resends what has long arrived. */
 #define URGENT_ACK_MIN (64u * 1024u)
 
 struct compute_task {
@@ -32,9 +32,9 @@ static void frame_written(void *ctx)
 int driver_write(struct daemon_conn *c, struct ps_conn_frame *frame,
                  struct ps_packet *p)
 {
-    /* What is numbered is its link's, which keeps it until it is acknowledged.
-     * The rest is nobody's but this connection's, and without a payload it is
-     * not needed any more once it is encoded. */
+    /* A numbered packet is charged to its link, which keeps it until it is
+     * acknowledged. Any other belongs to this connection only, and without
+     * payload it is not needed after encoding. */
     bool numbered = frame->msg->seq != 0;
     bool keep = numbered || p->slice_count > 0;
 
@@ -64,7 +64,8 @@ void driver_mark_flush(struct daemon_conn *c)
     driver_output_update(c);
 }
 
-/* Greetings say whose link it is and what we can do. */
+/* Completes handshake messages: keeps the hello for subflows, and announces the
+ * subflow feature. */
 static void prepare_handshake(struct daemon_conn *c, struct ps_msg *msg,
                               struct ps_packet *p)
 {
@@ -80,7 +81,7 @@ static void prepare_handshake(struct daemon_conn *c, struct ps_msg *msg,
     }
 }
 
-/* What rides on a frame that has to wait goes ahead as well. */
+/* Sends the acknowledgement of a late frame ahead of it. */
 static void send_urgent_ack(struct daemon_conn *c, const struct ps_msg *msg)
 {
     const struct ps_msg ack = {.code = PS_MSG_ACK, .ack = msg->ack};
@@ -89,16 +90,16 @@ static void send_urgent_ack(struct daemon_conn *c, const struct ps_msg *msg)
     bool late = msg->code != PS_MSG_ACK && !ps_conn_refers_to_arenas(c->conn) &&
                 ps_conn_queued(c->conn) >= URGENT_ACK_MIN;
 
-    /* A connection that takes no frame is closing, and says so. */
+    /* On failure the connection is closing. */
     if (msg->ack != c->ack_sent &&
         (!late || ps_conn_send(c->conn, &frame) == 0)) {
         c->ack_sent = msg->ack;
     }
 }
 
-/* A message that no frame can carry will not be one later either. One of a link
- * gives its number to an empty message, so that those behind it go on; a peer
- * without a link waits for it and is cut. */
+/* Drops a message that cannot be sent now or later. On a link an empty message
+ * takes its number, so that the following ones are accepted; a peer without a
+ * link waits for it and is closed. */
 static void drop_parcel(struct daemon_conn *c, const struct ps_msg *msg, int rc)
 {
     const struct ps_msg empty = {
@@ -167,7 +168,7 @@ static void send_packet(struct ps_driver *d, const struct ps_fx *fx)
     int rc = driver_write(c, &frame, ps_packet_ref(p));
 
     if (rc != 0) {
-        /* Otherwise that is the end of the connection, which says why. */
+        /* Else the connection is closing, with its reason. */
         if (ps_conn_is_open(c->conn)) {
             drop_parcel(c, &msg, rc);
         }
@@ -198,13 +199,14 @@ static void send_op_done(struct ps_driver *d, const struct ps_fx *fx)
     msg.l_done.op_id = fx->op_done.op_id;
     msg.l_done.version = fx->op_done.version;
     msg.l_done.text = "";
-    /* A connection that takes no frame is closing, and says so. */
+    /* On failure the connection is closing. */
     if (ps_conn_send(c->conn, &frame) == 0) {
         driver_mark_flush(c);
     }
 }
 
-/* Who has no ring, or a full one, copies when all of it is there. */
+/* Reports progress through the ring. Without a ring, or with a full one, the
+ * worker copies the result once it is complete. */
 static void send_op_progress(struct ps_driver *d, const struct ps_fx *fx)
 {
     const struct ps_ring_progress piece = {
@@ -281,7 +283,7 @@ void driver_apply_effects(struct ps_driver *d)
             break;
         case PS_FX_COMPUTE:
             start_compute(d, fx->compute);
-            fx->compute = NULL; /* Ours now. */
+            fx->compute = NULL; /* Ownership has moved to the worker. */
             break;
         case PS_FX_OP_DONE:
             send_op_done(d, fx);

@@ -23,7 +23,7 @@ static void refuse_caller(void *ctx, int fd)
     close(fd);
 }
 
-/* The host's numeric address of its end of `fd`. */
+/* Local numeric address of `fd`, without port. */
 static bool host_of_socket(int fd, char *out, size_t cap, bool *ret_v6)
 {
     struct sockaddr_storage sa = {0};

@@ -15,13 +15,13 @@
 #include <inttypes.h>
 #include <stdio.h>
 
-/* Of the sum, for one user. */
+/* Divisor: one user's part of the total. */
 #define USER_SHARE_DIV 4u
 
-/* Of a connection's own limit, for texts of operations that fail. */
+/* Divisor: part of a connection's limit from which error texts are short. */
 #define WORDY_SHARE    4u
 
-/* Whose tools come by TCP, among users: no uid. */
+/* Key of tools by TCP among the users: no uid. */
 #define UNKNOWN_UID    (UINT64_C(1) << 32)
 
 struct output_user {
@@ -93,7 +93,8 @@ void driver_output_open(struct daemon_conn *c, const struct ps_event *ev)
     struct ps_driver *d = c->driver;
     bool local = c->kind == PS_CONN_LOCAL;
 
-    /* A daemon that we dialled is one; callers have to say so first. */
+    /* A dialled peer is a daemon; an accepted one has the lower limit until its
+     * hello. */
     ps_account_init(&c->account, local ? PS_ACCOUNT_SESSION : PS_ACCOUNT_PEER,
                     ps_conn_peer(c->conn),
                     c->kind == PS_CONN_DIALLED ? &d->link_limits
@@ -140,7 +141,7 @@ bool driver_output_is_long(const struct daemon_conn *c)
            c->account.limits->limit[PS_COST_OUTPUT].max / WORDY_SHARE;
 }
 
-/* The connection with the largest share of an account that is full. */
+/* Connection with the largest share of a full account. */
 static struct daemon_conn *find_heaviest(struct ps_driver *d,
                                          const struct output_user *user)
 {
@@ -194,7 +195,7 @@ static uint64_t total_queued_memory(const struct daemon_conn *c)
                                    : m->ops->peer_memory(m->self, c->id));
 }
 
-/* 0: nobody holds much. */
+/* Closes the connection that holds most; 0: none holds much. */
 static ps_conn_id evict_heaviest(struct ps_driver *d)
 {
     struct ps_map_cursor at = {0};
@@ -220,7 +221,7 @@ static ps_conn_id evict_heaviest(struct ps_driver *d)
     return most->id;
 }
 
-/* As large as can be had. */
+/* Refills the reserve, as large as possible. */
 static bool refill_reserve(void)
 {
     for (size_t size = PS_RESERVE_BYTES; size >= PS_RESERVE_EVICT_MIN;
@@ -259,7 +260,7 @@ void driver_output_update(struct daemon_conn *c)
     struct ps_refusal why;
 
     if (!ps_conn_is_open(c->conn)) {
-        return; /* It writes its remaining output, and ends. */
+        return; /* It writes its remaining output, and closes. */
     }
     while (now > queued_memory(c) &&
            ps_account_charge(&c->account, PS_COST_OUTPUT,

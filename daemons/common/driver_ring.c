@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What workers share with their agent: regions, which the machine gets as
- * memory, and the rings that operations come through. */
+/* Memory shared with workers: regions and residual segments, which the machine
+ * gets as buffers, and rings of operations. */
 #include "common/driver_inner.h"
 
 #include "base/str.h"
@@ -12,10 +12,11 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-/* Operations that a machine is told of at once. */
+/* Operations fed to the machine in one event. */
 #define RING_BATCH_MAX 32
 
-/* The machine tells the worker. */
+/* Reports to the machine that memory cannot be mapped; it notifies the
+ * worker. */
 static void no_memory(struct daemon_conn *c, enum ps_event_type type,
                       uint32_t number, uint64_t size, int rc, const char *why)
 {
@@ -47,8 +48,8 @@ static void no_memory(struct daemon_conn *c, enum ps_event_type type,
     driver_feed(c->driver, &ev);
 }
 
-/* Memory of a worker, or what an agent before this one has left with it. The
- * machine never sees descriptors. */
+/* Maps a region, or a residual segment of an earlier agent, from the descriptor
+ * that came along. The machine never sees descriptors. */
 static void map_worker_memory(struct daemon_conn *c, enum ps_event_type type,
                               uint32_t number, uint64_t size)
 {
@@ -134,12 +135,14 @@ bool driver_ring_poll(struct daemon_conn *c, uint64_t frames)
 {
     struct ps_msg_l_op ops[RING_BATCH_MAX];
     struct ps_event ev = {.type = PS_EV_OPS, .conn = c->id, .ops = {.op = ops}};
-    /* Asking the clock for each would cost as much as taking it. */
+    /* One time stamp for all: reading the clock costs as much as an
+     * operation. */
     ps_time now = ps_loop_now(c->driver->opt.loop);
     uint32_t count = 0;
     int rc = 1;
 
-    /* Who fills its ring all the time has others served in between. */
+    /* Bounded, so that a worker that keeps its ring full does not starve
+     * others. */
     while (count < PS_RING_OP_SLOTS &&
            (rc = ps_ring_pop_ops(&c->ring, frames, ops, RING_BATCH_MAX)) > 0) {
         count += (uint32_t)rc;
@@ -207,7 +210,7 @@ void driver_wake_ring_peers(struct ps_driver *d)
     while ((n = ps_list_pop(&d->ring_wakes)) != NULL) {
         struct daemon_conn *c = PS_CONTAINER(n, struct daemon_conn, ring_wake);
 
-        /* A connection that takes no frame is closing, which wakes, too. */
+        /* On failure the connection is closing, which wakes the worker too. */
         if (ps_ring_wake_worker(&c->ring) &&
             ps_conn_send(c->conn, &frame) == 0) {
             driver_mark_flush(c);

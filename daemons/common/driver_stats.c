@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Numbers for the log, for status and for the end of the daemon. */
+/* Statistics for the log, for status and for the end of the daemon. */
 #include "common/driver_inner.h"
 
 #include "base/map.h"

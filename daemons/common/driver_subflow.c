@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Further connections of a link (common/multipath.h): who has one joins it, who
- * dialled the first one dials them, and each may be cut at any time. To the
- * machine there is only the first. */
+/* Subflows, the further connections of a link (common/multipath.h). The side
+ * that dialled the main connection dials them, the other side joins them to the
+ * link, and each may close at any time. The machine sees only the main one. */
 #include "common/driver_inner.h"
 
 #include "base/alloc.h"
@@ -18,7 +18,7 @@ bool driver_may_have_subflows(const struct daemon_conn *c)
     return c->address != NULL && c->driver->opt.link_connections != 1;
 }
 
-/* The number of connections that the link should have. */
+/* Number of connections that the link should have. */
 static uint32_t subflows_wanted(const struct daemon_conn *first)
 {
     const struct ps_driver *d = first->driver;
@@ -40,7 +40,8 @@ static uint32_t subflows_wanted(const struct daemon_conn *first)
     return (uint32_t)ps_max_u64(ps_max_u64(1, wanted), first->losses.subflows);
 }
 
-/* The link that a hello wants to join; NULL: there is none, or it is full. */
+/* Main connection of the link that a hello names; NULL: there is none, or it
+ * has the maximum of connections. */
 static struct daemon_conn *find_link_conn(struct ps_driver *d,
                                           const struct daemon_conn *joins,
                                           const struct ps_msg_hello *m)
@@ -66,7 +67,7 @@ static struct daemon_conn *find_link_conn(struct ps_driver *d,
     return NULL;
 }
 
-/* A server's side: one that dialled belongs to a link that is there. */
+/* Server side: joins an accepted connection to its link. */
 static void subflow_join(struct daemon_conn *c, const struct ps_msg_hello *m)
 {
     const struct ps_msg welcome = {
@@ -89,7 +90,7 @@ static void subflow_join(struct daemon_conn *c, const struct ps_msg_hello *m)
     }
     c->is_subflow = true;
     ps_multipath_add(&c->first->multipath, &c->subflow, c->conn);
-    /* To the machine it is as if it had gone. */
+    /* The machine sees a closed connection. */
     ev.closed.rc = PS_E_CLOSED;
     driver_feed(d, &ev);
     if (ps_conn_send(c->conn, &frame) == 0) {
@@ -107,7 +108,7 @@ void driver_subflow_frame(struct daemon_conn *c, const struct ps_msg *msg,
     if (!c->is_subflow) {
         subflow_join(c, &msg->hello);
     } else if (c->first == NULL) {
-        driver_drop_payload(c); /* The link is over. */
+        driver_drop_payload(c); /* The link has ended. */
     } else if (msg->code == PS_MSG_WELCOME) {
         ps_conn_set_protocol(c->conn, msg->welcome.protocol < PS_PROTOCOL
                                           ? msg->welcome.protocol
@@ -158,7 +159,7 @@ void driver_subflow_closed(struct daemon_conn *c)
     ps_subflow_fini(&c->subflow);
 }
 
-/* With the first connection the others end; the link lives on by itself. */
+/* Closes the subflows with the main connection; the link itself survives. */
 void driver_end_subflows(struct daemon_conn *c)
 {
     struct ps_list_node *n;
@@ -176,7 +177,7 @@ void driver_end_subflows(struct daemon_conn *c)
     ps_free(c->address);
 }
 
-/* A further connection for a link. */
+/* Opens the subflow that was dialled. */
 void driver_subflow_dialled(struct ps_driver *d, ps_conn_id id, int fd, int rc,
                             const char *detail)
 {
@@ -220,7 +221,8 @@ static void subflow_due(struct ps_loop_timer *t)
     }
     c->has_subflows = c->has_subflows || count < wanted;
     if (count < wanted && c->payload_is_borrowed) {
-        driver_subflow_later(c, true); /* The last one that comes alone. */
+        /* Waits until no payload is received into memory of the machine. */
+        driver_subflow_later(c, true);
         return;
     }
     for (; count < wanted; count++) {

@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Connections that do not get through: TCP goes on trying, ever more rarely,
- * and says nothing. While something that was sent to a server is not
- * acknowledged, the host of the server is looked at a few times a second. */
+/* Detects connections without progress: TCP retransmits ever more rarely and
+ * reports nothing. While bytes sent to a server are unacknowledged, its
+ * connection is checked a few times a second. */
 #include "common/driver_inner.h"
 
 #include "base/map.h"
 
 #define WATCH_INTERVAL PS_MILLIS(200)
-/* Without an acknowledgement for so long, the machine is told. */
+/* Time without an acknowledgement after which the machine is notified. */
 #define UNACKED_MAX    PS_MILLIS(500)
 
-/* True: something of it is outstanding. */
+/* True if bytes are unacknowledged. */
 static bool check_conn(struct daemon_conn *c)
 {
     struct ps_event ev = {.type = PS_EV_STALLED, .conn = c->id};
@@ -25,7 +25,7 @@ static bool check_conn(struct daemon_conn *c)
     if (!c->is_subflow) {
         driver_feed(c->driver, &ev);
     } else if (c->first != NULL && ps_conn_unacked(c->first->conn) == 0) {
-        /* Its frames go over the first connection, which works. */
+        /* The main connection works and takes over its frames. */
         ps_conn_close(c->conn, PS_E_TIMEOUT,
                       "its host acknowledges nothing of what is sent");
     }

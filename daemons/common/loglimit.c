@@ -7,7 +7,7 @@
 #define LINE_COST            PS_SECONDS(1)
 #define SUMMARY_INTERVAL_MAX PS_SECONDS(8)
 
-/* When the next line of the kind may be written. */
+/* Time from which the next line of the kind may be written. */
 static ps_time next_line_at(const struct ps_log_kind *k)
 {
     ps_time burst = (PS_LOG_BURST - 1) * LINE_COST;
@@ -20,8 +20,8 @@ static void charge_line(struct ps_log_kind *k, ps_time now, ps_time cost)
     k->paid_until = (k->paid_until > now ? k->paid_until : now) + cost;
 }
 
-/* The kind's place, or that of one which is at rest for longest; where none
- * is, the last place is shared. */
+/* Entry of the kind, or that of the kind idle for longest; if none is idle,
+ * kinds share the last entry. */
 static struct ps_log_kind *find_kind(struct ps_loglimit *l, uint64_t kind)
 {
     struct ps_log_kind *rest = &l->kinds[PS_LOG_KINDS_MAX - 1];
@@ -56,7 +56,7 @@ bool ps_loglimit_admit(struct ps_loglimit *l, uint64_t kind,
 
     if (k->skipped == 0 && now >= next_line_at(k)) {
         if (now >= k->paid_until) {
-            k->summary_interval = LINE_COST; /* It was quiet for long. */
+            k->summary_interval = LINE_COST; /* The kind was idle. */
         }
         charge_line(k, now, LINE_COST);
         return true;

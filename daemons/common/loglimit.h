@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Rate limit of log lines by kind: the first PS_LOG_BURST are written as they
- * come, then one a second, later one in eight seconds, each with the number of
- * lines left out. Lines that a peer can cause without end must neither fill a
- * disk nor hide other events. Memory is fixed: beyond PS_LOG_KINDS_MAX kinds at
- * a time the rarest are counted together. */
+/* Rate limit of log lines by kind: the first PS_LOG_BURST are written at once,
+ * then one a second, later one in eight seconds, each with the number of lines
+ * skipped. Lines that a peer can cause without limit must neither fill a disk
+ * nor hide other events. Memory is fixed: beyond PS_LOG_KINDS_MAX kinds at a
+ * time the rarest share an entry. */
 #pragma once
 
 #include "base/limits.h"
@@ -17,14 +17,16 @@
 
 struct ps_log_kind {
     uint64_t kind;
-    ps_time paid_until; /* The lines written are paid for by then: 1 s each. */
-    ps_time summary_interval; /* Between two counts, while it goes on. */
-    uint64_t skipped;         /* Since the last line. */
+    /* Time until which the written lines use up the budget, 1 s each. */
+    ps_time paid_until;
+    /* Time between two summaries while lines keep coming. */
+    ps_time summary_interval;
+    uint64_t skipped; /* Lines skipped since the last written one. */
     enum ps_log_level level;
-    char text[PS_LOGLIMIT_TEXT]; /* The last one that was skipped. */
+    char text[PS_LOGLIMIT_TEXT]; /* Last line skipped. */
 };
 
-/* Zeroed to begin with. */
+/* Zeroed at first. */
 struct ps_loglimit {
     struct ps_log_kind kinds[PS_LOG_KINDS_MAX];
     uint32_t count;
@@ -33,10 +35,10 @@ struct ps_loglimit {
 /* True: write the line. False: it is counted. */
 bool ps_loglimit_admit(struct ps_loglimit *l, uint64_t kind,
                        enum ps_log_level level, const char *text, ps_time now);
-/* A count that is due, or with `all` any: its level and line. False: there is
- * none. */
+/* Takes a summary that is due, or any with `all`: level and text. False: there
+ * is none. */
 bool ps_loglimit_next_summary(struct ps_loglimit *l, ps_time now, bool all,
                               enum ps_log_level *ret_level,
                               struct ps_str *ret_text);
-/* When a count is due; PS_TIME_NEVER: nothing was skipped. */
+/* Time of the next summary; PS_TIME_NEVER: nothing was skipped. */
 ps_time ps_loglimit_deadline(const struct ps_loglimit *l);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Three forms: "<6>text" for the journal, which knows time and program itself;
- * "time level text" for people; one JSON object for machines. */
+/* Writes log lines in three formats: "<6>text" for the journal, which adds time
+ * and program; "time level text" for users; one JSON object for machines. */
 #include "common/logsink.h"
 
 #include "base/str.h"
@@ -20,8 +20,8 @@ static struct {
 
 static struct ps_loglimit loglimit;
 
-/* Does standard error go to the journal? It says so by device and inode,
- * because a program may have been given another since. */
+/* True if standard error goes to the journal: compares device and inode,
+ * because it may have been redirected since the variable was set. */
 static bool is_journal(void)
 {
     const char *stream = getenv("JOURNAL_STREAM");
@@ -87,7 +87,7 @@ static void write_line(enum ps_log_level level, const char *text)
     char line[6 * 2048];
     struct ps_str s;
 
-    /* One byte stays for the end of the line. */
+    /* Reserves one byte for the newline. */
     ps_str_init(&s, line, sizeof(line) - 1);
     switch (sink.format) {
     case PS_LOG_FORMAT_JOURNAL:
@@ -113,7 +113,7 @@ static void write_line(enum ps_log_level level, const char *text)
     line[s.len] = '\n';
     ssize_t n = write(STDERR_FILENO, line, s.len + 1);
 
-    (void)n; /* There is nowhere to tell. */
+    (void)n; /* There is no other place to report to. */
 }
 
 static ps_time monotonic_now(void)
@@ -128,7 +128,7 @@ static void write_entry(void *ctx, enum ps_log_level level, uint64_t kind,
                         const char *text)
 {
     (void)ctx;
-    /* Who asks for debug lines wants all of them. */
+    /* Debug lines are never limited. */
     if (kind == 0 || level >= PS_LOG_DEBUG ||
         ps_loglimit_admit(&loglimit, kind, level, text, monotonic_now())) {
         write_line(level, text);

@@ -4,16 +4,17 @@
 #include "base/limits.h"
 #include "base/num.h"
 
-/* The least time and bytes of a look. */
+/* Least time and bytes of an interval. */
 #define LOOK_TIME    PS_SECONDS(1)
 #define LOOK_BYTES   (1024u * 1024u)
-/* A look finds losses if one byte in this number, or more, was sent again. */
+/* Divisor: an interval is lossy if this part of its bytes, or more, was
+ * retransmitted. */
 #define SHARE        2000u
-/* Looks in a row that make a link lossy: a queue that overflows while a
- * connection finds its rate shows in one. */
+/* Consecutive lossy intervals that make a link lossy: a queue that overflows
+ * while a connection finds its rate affects only one. */
 #define LOOKS        3u
 #define GROWTH       4u
-/* The most connections where losses do not reduce the rate. */
+/* Limit on connections where losses do not reduce the rate. */
 #define UNHEEDED_MAX 4u
 
 bool ps_losses_add(struct ps_losses *l, ps_time now, uint64_t sent,

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The group of the process stands in /proc/self/cgroup, the folder of its
- * hierarchy in /proc/self/mountinfo. A limit holds for all groups below it, so
- * every folder from the group's up to the mount point is read, and the least
- * limit counts. Whatever is missing or has another form is passed over: the
- * host's memory is the answer that is left. */
+/* Reads the group of the process from /proc/self/cgroup, and the mount point of
+ * its hierarchy from /proc/self/mountinfo. A limit holds for all groups below
+ * it, so every folder from the group's up to the mount point is read, and the
+ * least limit counts. Missing or malformed files are skipped; the host's memory
+ * remains. */
 #include "common/memlimit.h"
 
 #include "base/num.h"
@@ -16,19 +16,20 @@
 
 #define PATH_CAP 1024
 
-/* Where one hierarchy is. */
+/* One cgroup hierarchy. */
 struct hierarchy {
-    const char *root;          /* As ps_memory_limit() has it. */
-    const char *const *files;  /* That say a limit; the last one is NULL. */
-    char group[PATH_CAP];      /* Of the process. */
-    char mount_root[PATH_CAP]; /* The group that the mount point shows. */
+    const char *root; /* See ps_memory_limit(). */
+    /* Names of files with limits; NULL ends the list. */
+    const char *const *files;
+    char group[PATH_CAP];      /* Group of the process. */
+    char mount_root[PATH_CAP]; /* Group visible at the mount point. */
     char mount_point[PATH_CAP];
     bool has_group;
     bool mounted;
 };
 
-/* Beyond memory.high the kernel lets a process that cannot free memory stand
- * still: that is an end, too. */
+/* Beyond memory.high the kernel stalls a process that cannot free memory, which
+ * is as bad as its end. */
 static const char *const files_v2[] = {"memory.max", "memory.high", NULL};
 static const char *const files_v1[] = {"memory.limit_in_bytes", NULL};
 
@@ -42,7 +43,7 @@ static FILE *open_below(const char *root, const char *path)
     return s.truncated ? NULL : fopen(full, "re");
 }
 
-/* UINT64_MAX: no number, and no limit. */
+/* Number in a file; UINT64_MAX: none, so no limit. */
 static uint64_t read_number(const char *root, const char *path)
 {
     FILE *f = open_below(root, path);
@@ -79,7 +80,7 @@ static uint64_t host_memory(const char *root)
     return n;
 }
 
-/* True: `word` is in a list with commas. */
+/* True if `word` is in a list separated by commas. */
 static bool has_word(const char *list, const char *word)
 {
     size_t len = strlen(word);
@@ -94,7 +95,7 @@ static bool has_word(const char *list, const char *word)
     return false;
 }
 
-/* "4:memory:/group", or "0::/group" of version 2. */
+/* Parses "4:memory:/group", or "0::/group" of version 2. */
 static void read_groups(const char *root, struct hierarchy *v1,
                         struct hierarchy *v2)
 {
@@ -127,9 +128,9 @@ static void read_groups(const char *root, struct hierarchy *v1,
     fclose(f);
 }
 
-/* "31 23 0:28 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw": the fourth field is
- * the group that is shown, the fifth where; behind the dash the type, the
- * source and, of version 1, the controllers. */
+/* Parses "31 23 0:28 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw": the fourth
+ * field is the visible group, the fifth the mount point; after the dash come
+ * type, source and, in version 1, the controllers. */
 static void read_mount(char *line, struct hierarchy *v1, struct hierarchy *v2)
 {
     char *rest = strstr(line, " - ");
@@ -179,8 +180,8 @@ static void read_mounts(const char *root, struct hierarchy *v1,
     fclose(f);
 }
 
-/* The group below the mount point; "" where it lies elsewhere, as the parent
- * of a namespace does: only the mounted part of the tree is visible then. */
+/* Group relative to the mount point; "" if it lies elsewhere, as the parent of
+ * a namespace does: only the mounted part of the tree is visible then. */
 static const char *group_below(const struct hierarchy *h)
 {
     size_t len = strlen(h->mount_root);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the first connection carried needs no memory here: when it is cut, the
- * link itself is taken up on another one and sends what it lacks. */
+/* Bookkeeping of subflows. Frames of the main connection are not recorded: when
+ * that is closed, the link resumes on another one and resends them. */
 #include "common/multipath.h"
 
 #include "base/alloc.h"
@@ -26,7 +26,7 @@ void ps_multipath_add(struct ps_multipath *b, struct ps_subflow *s,
 void ps_multipath_ready(struct ps_multipath *b, struct ps_subflow *s)
 {
     s->is_ready = true;
-    s->payload_given = b->payload_given; /* It need not catch up. */
+    s->payload_given = b->payload_given; /* Starts level with the others. */
 }
 
 static void subflow_push_unacked(struct ps_subflow *s, uint64_t seq,
@@ -57,7 +57,7 @@ struct ps_subflow *ps_multipath_choose(struct ps_multipath *b,
     struct ps_subflow *best = NULL;
     uint64_t least = ps_conn_queued(first);
     uint64_t given = b->payload_given;
-    bool again = seq <= b->seq_max; /* Also what has no number. */
+    bool again = seq <= b->seq_max; /* Also true of frames without a number. */
 
     b->ack = ps_max_u64(b->ack, ack);
     b->seq_max = ps_max_u64(b->seq_max, seq);

@@ -42,7 +42,7 @@ void ps_notify_init(void)
         (path[0] == '/' || path[0] == '@')) {
         notify_state.to.sun_family = AF_UNIX;
         memcpy(notify_state.to.sun_path, path, len);
-        if (path[0] == '@') { /* A name that is no file. */
+        if (path[0] == '@') { /* Abstract socket name. */
             notify_state.to.sun_path[0] = '\0';
         }
         notify_state.to_len =

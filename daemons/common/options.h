@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Options that daemons share, in three groups: every daemon has the first, who
- * listens on TCP the second, who dials the scheduler the third. */
+/* Options that daemons share, in three groups: for every daemon, for those that
+ * listen on TCP, and for those that dial the scheduler. */
 #pragma once
 
 #include "base/time.h"
@@ -9,7 +9,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* Rows in each group. */
+/* Number of rows in each group. */
 #define PS_COMMON_ROWS    19
 #define PS_LISTEN_ROWS    4
 #define PS_SCHEDULER_ROWS 4
@@ -25,7 +25,7 @@ struct ps_common_options {
     int log_level;  /* enum ps_log_level */
     int log_format; /* enum ps_log_format */
     const char *cluster;
-    const char *node; /* "": made from the host's name. */
+    const char *node; /* "": derived from the host name. */
     uint64_t connections;
     uint64_t pre_handshake;
     uint64_t output;
@@ -34,17 +34,17 @@ struct ps_common_options {
     ps_time greeting;
     ps_time header;
     ps_time stall;
-    int congestion_control;  /* 0: auto, 1: the system's. */
-    uint64_t receive_buffer; /* 0: the system decides. */
+    int congestion_control;  /* 0: auto, 1: the system's default. */
+    uint64_t receive_buffer; /* 0: chosen by the system; so is `send_buffer`. */
     uint64_t send_buffer;
-    ps_time spin; /* PS_SPIN_AUTO */
+    ps_time spin; /* Limit on busy polling; or PS_SPIN_AUTO. */
     ps_time resend_timeout;
     ps_time resend_max;
     ps_time grace;
 };
 extern const struct ps_option ps_common_rows[PS_COMMON_ROWS];
 
-/* listen.port: the program's own, see ps_daemon_spec. */
+/* listen.port: auto; the ports are in ps_daemon_spec. */
 #define PS_LISTEN_PORT_AUTO (-1)
 
 struct ps_listen_options {
@@ -63,5 +63,5 @@ struct ps_scheduler_options {
 };
 extern const struct ps_option ps_scheduler_rows[PS_SCHEDULER_ROWS];
 
-/* For .check of a row: a name of a node or cluster; "" passes. */
+/* Check of a node or cluster name in an option row; "" is valid. */
 bool ps_option_check_name(const char *value, struct ps_str *why);

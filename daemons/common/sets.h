@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The options of all daemons: variables PSD_* of one are in the environment of
- * the others too. */
+/* Options of all daemons: variables PSD_* of one are in the environment of the
+ * others too. */
 #pragma once
 
 #include "conf/option.h"
 
-/* Its end is NULL. */
+/* Ends with NULL. */
 extern const struct ps_option_set *const ps_daemon_sets[];

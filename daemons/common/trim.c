@@ -3,7 +3,7 @@
 
 #include "base/num.h"
 
-/* Less is not worth the work. */
+/* Least difference that is worth returning. */
 #define LEAST      (4u * 1024u * 1024u)
 #define TRIM_DELAY PS_SECONDS(3)
 
