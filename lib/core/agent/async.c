@@ -1,20 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Keys without rounds. A node has one push of a key on its way at a time, with
- * a number of its own, and goes on when every partition has said that it is
- * applied; what local ranks push meanwhile waits in order. Where pushes are
- * added, those that wait go together, as one sum; else one by one, because two
- * steps of an optimizer are not one step with the sum. A pull asks the servers
- * for what is newest once the puller's own pushes are applied, and is written
- * into the worker's memory: there is no version that all ranks would share.
+/* Keys of async and ssp jobs, which have no rounds. A node has one push of a
+ * key open at a time; it ends when every partition is applied, and later pushes
+ * of local ranks wait in order. With rule accumulate, waiting pushes of
+ * different ranks travel as one sum; otherwise each travels alone, because two
+ * optimizer steps differ from one step with the sum. A pull waits until the
+ * puller's own pushes are applied, requests the newest value from the servers,
+ * and writes it to the worker's memory: ranks share no version.
  *
- * A pull draws a ticket when it may ask, and a question covers all tickets
- * drawn before it was put. One question for a partition is open at a time, so
- * values never go back.
+ * A pull draws a ticket when it may start, and a request covers all tickets
+ * drawn before it. Each partition has at most one open request, so values never
+ * go back.
  *
- * In an ssp job a pull may ask when every rank of the job has pushed as often
- * as the puller, less the staleness. A push says how often every rank here has
- * pushed with it; the servers find the least of all slots, and say it to all
- * when it grows. */
+ * In an ssp job a pull starts when every rank of the job has pushed as often as
+ * the puller, less the staleness. A push carries the clock of this node;
+ * servers compute the least clock of all slots and report it when it grows. */
 #include "core/agent/inner.h"
 
 #include "base/str.h"
@@ -82,7 +81,7 @@ bool ps_agent_async_validate_op(struct ps_agent_step *st,
 static bool is_push_idle(const struct ps_agent_key *k)
 {
     for (uint32_t i = 0; i < k->part_count; i++) {
-        /* A sum of pushes that have failed may still be under way. */
+        /* A sum of failed pushes may still run. */
         if (k->parts[i].state == PS_AGENT_PART_COMPUTING) {
             return false;
         }
@@ -99,7 +98,7 @@ static void contribute_push(struct ps_agent_key *k, struct ps_agent_op *op)
     }
 }
 
-/* How often every rank here has pushed when what is offered is applied. */
+/* Pushes that every local rank has made, including the open ones. */
 static uint64_t node_clock(const struct ps_agent_key *k)
 {
     uint64_t least = UINT64_MAX;
@@ -113,7 +112,8 @@ static uint64_t node_clock(const struct ps_agent_key *k)
     return least;
 }
 
-/* Begins with what waits, when nothing is on its way. */
+/* Opens a push with the deferred operations, unless one is open: the first, or
+ * with rule accumulate the first of each rank. */
 void ps_agent_async_start_push(struct ps_agent_step *st, struct ps_agent_key *k)
 {
     struct ps_list_node *n = ps_list_first(&k->deferred_pushes);
@@ -143,7 +143,8 @@ void ps_agent_async_start_push(struct ps_agent_step *st, struct ps_agent_key *k)
     ps_agent_round_complete(st, k);
 }
 
-/* The pushes on their way have ended, well or not. */
+/* Ends the operations of the open push; a pushpull without error becomes a
+ * pull. */
 static void end_pushes(struct ps_agent_step *st, struct ps_agent_key *k,
                        int error, const char *text)
 {
@@ -159,7 +160,7 @@ static void end_pushes(struct ps_agent_step *st, struct ps_agent_key *k,
         if (error == 0) {
             k->applied_round[i] = op->round;
         } else if (k->pushed_round[i] == op->round) {
-            k->pushed_round[i]--; /* It may be offered again. */
+            k->pushed_round[i]--; /* May be retried. */
         }
         if (error == 0 && op->kind == PS_OP_PUSHPULL && op->session != NULL) {
             ps_list_push_back(&k->pulls, &op->node);
@@ -188,7 +189,8 @@ static void fail_op_list(struct ps_agent_step *st, struct ps_list *list,
     }
 }
 
-/* Only those whose partition was refused hear of it. */
+/* Fails the operations that a server refused: those of the open push, else the
+ * inits, else the pulls. */
 void ps_agent_async_fail_ops(struct ps_agent_step *st, struct ps_agent_key *k,
                              int error, const char *text)
 {
@@ -213,7 +215,7 @@ void ps_agent_async_fail_ops(struct ps_agent_step *st, struct ps_agent_key *k,
     } else {
         fail_op_list(st, &k->pulls, error, text);
     }
-    /* An init that could not go because of this push goes now. */
+    /* An init may have waited for this push. */
     if (k->part_count > 0 && k->parts[0].committed_version == NO_VERSION &&
         is_push_idle(k)) {
         ps_agent_init_start_pending(st, k);
@@ -223,7 +225,7 @@ void ps_agent_async_fail_ops(struct ps_agent_step *st, struct ps_agent_key *k,
 
 /* ----------------------------------------------------------------- pulling */
 
-/* How often every rank of the job has pushed to all of the key. */
+/* Pushes that every rank of the job has made to all partitions. */
 static uint64_t job_clock(const struct ps_agent_key *k)
 {
     uint64_t least = UINT64_MAX;
@@ -234,8 +236,8 @@ static uint64_t job_clock(const struct ps_agent_key *k)
     return least;
 }
 
-/* Has everything the puller pushed before it been applied, and is nobody too
- * far behind? */
+/* Returns true when the puller's earlier pushes are applied and, in ssp, no
+ * rank is behind by more than the staleness. */
 static bool is_pull_ready(const struct ps_agent_key *k,
                           const struct ps_agent_op *op)
 {
@@ -291,7 +293,7 @@ void ps_agent_async_advance(struct ps_agent_step *st, struct ps_agent_key *k)
         }
     }
     if (k->pending_init_parts == 0) {
-        /* An init is over when there is a value, whoever gave it. */
+        /* An init ends when a value exists, from any rank. */
         PS_LIST_EACH(n, &k->inits)
         {
             struct ps_agent_op *op = PS_CONTAINER(n, struct ps_agent_op, node);
@@ -332,7 +334,8 @@ void ps_agent_async_raise_clock(struct ps_agent_part *p, uint64_t clock)
     p->clock = clock > p->clock ? clock : p->clock;
 }
 
-/* The link is a new one, and what was told on the other may be lost. */
+/* Requests clocks again after a link was replaced, because reports on the old
+ * link may be lost. */
 void ps_agent_async_reset_clock(struct ps_agent_key *k, uint32_t node)
 {
     for (uint32_t i = 0; i < k->part_count; i++) {
@@ -350,7 +353,7 @@ void ps_agent_async_accept_value(struct ps_agent_step *st,
     uint64_t bytes = ps_agent_part_bytes(p);
 
     if (p->requested_version == NO_VERSION) {
-        return; /* Of a question that was put again. */
+        return; /* Duplicate answer to a request that was sent again. */
     }
     PS_LIST_EACH(n, &k->pulls)
     {
@@ -370,7 +373,8 @@ void ps_agent_async_accept_value(struct ps_agent_step *st,
     ps_agent_async_advance(st, k);
 }
 
-/* Its worker is told to go on behind it, so it is applied all the same. */
+/* Returns true for a push that is applied although its worker died: the worker
+ * that replaces it continues with the next one. */
 bool ps_agent_async_push_survives(const struct ps_agent_op *op)
 {
     return op->key->is_async &&

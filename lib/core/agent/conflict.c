@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Ranks that disagree about a round. Each of them hears so, once for each
- * attempt: those who took part in it at once, others when they come. What is
- * offered after that is of the next attempt, which servers tell from the one
- * that is over (conflict.c). */
+/* Conflicts: ranks ask for different reductions or roots in one round. The
+ * attempt is aborted and each local rank is notified of it once: contributors
+ * at once, other ranks when they contribute. Later contributions belong to the
+ * next retry, whose number tells servers the attempts apart. */
 #include "core/agent/inner.h"
 
 #include "base/alloc.h"
@@ -23,7 +23,8 @@ void ps_agent_conflict_clear(struct ps_agent_key *k)
     }
 }
 
-/* The attempt is over: fails what is open. */
+/* Aborts the attempt: raises the retry number, marks contributors as notified
+ * and fails the open operations of the key. */
 static void abort_round(struct ps_agent_step *st, struct ps_agent_key *k,
                         const char *text)
 {
@@ -43,7 +44,7 @@ static void abort_round(struct ps_agent_step *st, struct ps_agent_key *k,
         }
     }
     for (uint32_t i = 0; i < k->part_count; i++) {
-        /* No server merges what was given to such an attempt. */
+        /* No server merges a push of an aborted attempt. */
         ps_agent_encode_refused(&k->parts[i], k->round);
     }
     ps_agent_round_fail(st, k, PS_E_MISMATCH, text);
@@ -59,12 +60,14 @@ bool ps_agent_conflict_notify_op(struct ps_agent_step *st,
         q->notified_retry[op->local_rank] >= q->retry) {
         return false;
     }
-    q->notified_retry[op->local_rank]++; /* Once for each: all count alike. */
+    /* One retry for each operation, so that all ranks count alike. */
+    q->notified_retry[op->local_rank]++;
     ps_agent_op_end(st, op, 0, PS_E_MISMATCH, q->text);
     return true;
 }
 
-/* Those of other nodes wait at the servers. */
+/* Tells the partition's owner to abort the attempt for all slots, because
+ * contributions of other nodes wait there. */
 static void send_abort_round(struct ps_agent_step *st,
                              const struct ps_agent_key *k,
                              const struct ps_agent_part *p)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What an operation waits for, in a sentence: which ranks have not done their
- * part and which servers are not heard, at any agent of the job. The scheduler
- * asks all of them; without it, this agent says what it knows itself. */
+/* Stall queries: tell a worker why an operation waits. The scheduler collects
+ * missing ranks and unheard servers from all agents of the job; where it is not
+ * connected, the agent answers from its own state. */
 #include "core/agent/inner.h"
 
 #include "base/alloc.h"
@@ -36,13 +36,14 @@ static void describe_op(struct ps_str *t, const struct ps_agent_op *op,
     ps_str_addf(t, " has waited %.1f s", waited);
 }
 
-/* A server that waits for this agent, or this agent for it, says something
- * within half a second, because it is pinged. */
+/* Silence after which a server is reported as unheard. Agent and server ping
+ * each other after half a second while either waits for the other. */
 #define UNHEARD       PS_SECONDS(1)
-/* Servers that a sentence names. */
+/* Server names in one text; further servers are only counted. */
 #define SERVERS_NAMED 4u
 
-/* True: something of the key is on its way to the server, or back. */
+/* Returns true when a partition of the key is queued for the server, in flight
+ * to it, or requested from it. */
 static bool is_awaited(const struct ps_agent_key *k,
                        const struct ps_agent_server *s)
 {
@@ -62,7 +63,7 @@ static const char *server_name_of(const struct ps_agent_server *s)
     return s->name[0] == '\0' ? "(unknown)" : s->name;
 }
 
-/* "server ps0, ps1 and 3 more". */
+/* Appends the awaited servers: "server ps0, ps1 and 3 more". */
 static void add_awaited(struct ps_str *t, const struct ps_agent_key *k)
 {
     struct ps_map_cursor c = {0};
@@ -119,8 +120,8 @@ void ps_agent_report_unheard(const struct ps_agent_step *st,
     }
 }
 
-/* A search past this many operations counts as one more question: it takes as
- * long as an answer. */
+/* Operations searched that count as one more query at the rate limit, because
+ * such a search costs as much as an answer. */
 #define SEARCH_STEP 256u
 
 static const struct ps_agent_op *find_session_op(struct ps_agent_session *s,
@@ -157,7 +158,7 @@ static void send_stall_query(struct ps_agent_step *st,
                                              .barrier = q->is_barrier}});
 }
 
-/* The oldest questions go, as many of each user as may be under way. */
+/* Sends the oldest unsent queries, up to PS_QUERIES_SENT_MAX of each user. */
 static void send_next_queries(struct ps_agent_step *st)
 {
     struct ps_map_cursor c = {0};
@@ -170,7 +171,7 @@ static void send_next_queries(struct ps_agent_step *st)
     }
 }
 
-/* Its session has an answer, or needs none. */
+/* Detaches the query from its session, which has an answer or has ended. */
 static void detach_query(struct ps_agent_stall_query *q)
 {
     ps_list_remove(&q->node);
@@ -201,7 +202,8 @@ static bool has_query_of_op(const struct ps_agent_session *s, uint64_t op_id)
     return false;
 }
 
-/* False: the session asks more often than any library, and is ended. */
+/* Counts a query at the session's rate limit. False: the limit is exceeded and
+ * the session has been ended. */
 static bool check_query_rate(struct ps_agent_step *st,
                              struct ps_agent_session *s)
 {
@@ -219,8 +221,8 @@ static bool check_query_rate(struct ps_agent_step *st,
     return false;
 }
 
-/* The round that others must have offered. Without rounds nobody is waited
- * for, or in an ssp job those who are too far behind. */
+/* Round that all ranks must reach before the operation can end. Async keys: 0,
+ * or in ssp the operation's round less the staleness. */
 static uint64_t awaited_round(const struct ps_agent_op *op)
 {
     const struct ps_agent_key *k = op->key;
@@ -234,7 +236,8 @@ static uint64_t awaited_round(const struct ps_agent_op *op)
                : 0;
 }
 
-/* True: the scheduler knows more of it. */
+/* Returns true when the agent answers itself: the scheduler is not connected,
+ * or the operation does not wait for ranks of other nodes. */
 static bool is_answered_here(const struct ps_agent_step *st,
                              const struct ps_agent_op *op)
 {
@@ -255,7 +258,7 @@ void ps_agent_diagnose_op(struct ps_agent_step *st, struct ps_agent_session *s,
     struct ps_str links;
 
     if (!check_query_rate(st, s) || has_query_of_op(s, op_id)) {
-        return; /* One answer is for all who ask. */
+        return; /* The open query's answer serves this one, too. */
     }
     op = find_session_op(s, op_id);
     if (op == NULL) {
@@ -313,7 +316,7 @@ void ps_agent_diagnose_resend(struct ps_agent_step *st)
 
     while ((q = ps_map_next(st->a->stall_queries, &c)) != NULL) {
         if (q->is_sent && q->session == NULL) {
-            query_free(st->a, q); /* Nobody hears the answer. */
+            query_free(st->a, q); /* Its session has ended. */
         } else if (q->is_sent) {
             send_stall_query(st, q);
         }
@@ -332,7 +335,7 @@ void ps_agent_diagnose_drop_session(struct ps_agent *a,
 
         n = ps_list_next(&s->stall_queries, n);
         if (q->is_sent) {
-            detach_query(q); /* Its place is free when it is answered. */
+            detach_query(q); /* Counts as sent until its reply arrives. */
         } else {
             query_free(a, q);
         }

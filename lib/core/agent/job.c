@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Jobs on this node: from the first job_state to the last worker's leaving. */
+/* Jobs on this node, from the first job_state to the end of the last session:
+ * ranks and their sessions, end and failure, barriers, optimizer requests,
+ * stall reports, and resending on a new link to the scheduler. */
 #include "core/agent/inner.h"
 
 #include "base/alloc.h"
@@ -41,7 +43,7 @@ static void free_op_list(struct ps_list *list)
     }
 }
 
-/* `st` NULL: the agent itself ends, and nobody is told. */
+/* Returns true for a message of the job that has a payload. */
 static bool is_msg_of_job(void *ctx, const struct ps_msg *m)
 {
     const struct ps_agent_job *j = ctx;
@@ -60,10 +62,11 @@ static bool is_msg_of_job(void *ctx, const struct ps_msg *m)
     case PS_MSG_STATE_PUT:
         return m->state_put.gen == j->gen;
     default:
-        return false; /* Carries nothing. */
+        return false; /* No payload. */
     }
 }
 
+/* `st` NULL: the agent itself ends, and servers need no release. */
 void ps_agent_job_free(struct ps_agent_step *st, struct ps_agent *a,
                        struct ps_agent_job *j)
 {
@@ -159,7 +162,7 @@ static struct ps_agent_session *find_session_by_worker(const struct ps_agent *a,
     return NULL;
 }
 
-/* Our slot and the ranks on it, in rank order. False: we have none. */
+/* Sets *ret_slot to this node's slot. False: the job has no slot here. */
 static bool find_own_slot(const struct ps_agent *a,
                           const struct ps_msg_job_state *m, uint32_t *ret_slot)
 {
@@ -213,7 +216,8 @@ static void assign_ranks(struct ps_agent_step *st, struct ps_agent_job *j,
     j->ranks_assigned = true;
 }
 
-/* Which worker has which of our ranks now. */
+/* Updates worker and state of each local rank. When the job runs, opening
+ * sessions get their rank and a welcome. */
 static void assign_sessions(struct ps_agent_step *st, struct ps_agent_job *j,
                             const struct ps_msg_job_state *m)
 {
@@ -252,7 +256,7 @@ static void assign_sessions(struct ps_agent_step *st, struct ps_agent_job *j,
     }
 }
 
-/* Everybody on this node hears why. */
+/* Ends all sessions of the job on this node with the error. */
 static void fail_sessions(struct ps_agent_step *st, struct ps_agent_job *j,
                           int error, const char *text)
 {
@@ -271,8 +275,8 @@ static void fail_sessions(struct ps_agent_step *st, struct ps_agent_job *j,
     }
 }
 
-/* A scheduler that does not know the job will never say anything of it: it is
- * over for all of this node, whatever they wait for. */
+/* Fails the job here: the scheduler does not know it and will send no further
+ * state, so no operation of it could end. */
 static void fail_unknown_job(struct ps_agent_step *st, struct ps_agent_job *j,
                              int error, const char *text)
 {
@@ -299,8 +303,9 @@ void ps_agent_job_on_opened(struct ps_agent_step *st,
         }
         return;
     }
-    /* Of a session that takes part long since, too: it was offered again on a
-     * fresh link. An answer to an offer of no generation is the worker's. */
+    /* With a generation, the session may have been active for long, and its
+     * job_open was sent again on a new link: the error ends the job. Without
+     * one it concerns only this worker. */
     j = m->gen != 0 && m->gen == s->gen ? ps_agent_job_find(st->a, m->gen)
                                         : NULL;
     if (j != NULL && (m->error == PS_E_NOJOB || m->error == PS_E_JOBFAILED)) {
@@ -310,8 +315,8 @@ void ps_agent_job_on_opened(struct ps_agent_step *st,
     ps_agent_session_end(st, s, m->error, "%s", m->text);
 }
 
-/* Of a job that has failed: where it does not wait for lost ranks, one that is
- * lost is why. */
+/* Error of a failed job: PS_E_PEERLOST when the loss of a rank fails the job
+ * and one is lost. */
 static int job_failure_error(const struct ps_msg_job_state *m)
 {
     for (uint32_t i = 0;
@@ -323,7 +328,7 @@ static int job_failure_error(const struct ps_msg_job_state *m)
     return PS_E_JOBFAILED;
 }
 
-/* Such a state may say nothing of the job but that it is no more, and why. */
+/* Ends the job here. Its final state may have only gen, name and reason. */
 static void accept_job_end(struct ps_agent_step *st, struct ps_agent_job *j,
                            const struct ps_msg_job_state *m)
 {
@@ -376,7 +381,7 @@ void ps_agent_job_on_state(struct ps_agent_step *st,
         }
         if (!awaited ||
             (!find_own_slot(a, m, &slot) && m->phase != PS_JOB_PHASE_FAILED)) {
-            return; /* Nobody here has to do with it (any more). */
+            return; /* No session here belongs to the job. */
         }
         j = job_new(a, m->gen);
     }
@@ -409,7 +414,7 @@ void ps_agent_job_on_state(struct ps_agent_step *st,
 
 /* ----------------------------------------------------------------- barriers */
 
-/* Tell the scheduler who of us waits where. */
+/* Sends one barrier_enter for each barrier at which local ranks wait. */
 void ps_agent_job_send_barriers(struct ps_agent_step *st,
                                 struct ps_agent_job *j)
 {
@@ -481,7 +486,7 @@ void ps_agent_job_on_optimizer_done(struct ps_agent_step *st,
         struct ps_agent_op *op = PS_CONTAINER(n, struct ps_agent_op, node);
 
         if (op->round == m->request) {
-            /* The job's state that says so may have been overtaken. */
+            /* The job_state with the optimizer may arrive later. */
             j->has_optimizer |= m->error == 0 &&
                                 op->sched_request->code == PS_MSG_OPTIMIZER_SET;
             ps_list_remove(n);
@@ -541,7 +546,7 @@ void ps_agent_job_on_stall_collect(struct ps_agent_step *st,
 
         ranks = ps_calloc(j->local_rank_count + 1, sizeof(*ranks));
         for (uint32_t i = 0; i < j->local_rank_count; i++) {
-            /* A key that nobody here has opened has no rounds here. */
+            /* A key that is not open here has no rounds here. */
             bool behind = k == NULL ? !m->oldest
                                     : ps_agent_round_awaits_rank(k, i, round);
 
@@ -563,7 +568,7 @@ void ps_agent_job_on_stall_collect(struct ps_agent_step *st,
     ps_free(ranks);
 }
 
-/* -------------------------------------------------------------- fresh link */
+/* ----------------------------------------------------------------- new link */
 
 void ps_agent_job_reoffer(struct ps_agent_step *st)
 {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Keys: one question to the scheduler for each name, memory for two versions
- * of the result, and where each partition lies. At a new epoch a partition may
- * have another owner: it gets the newest version this node holds, and then
- * everything that is not committed. */
+/* Keys: declaration (one key_open per name), shared memory for the two newest
+ * versions of the result, and placement of partitions on servers. When a new
+ * placement gives a partition to another owner, the agent sends it the newest
+ * local version and then everything that is not committed. */
 #include "core/agent/inner.h"
 
 #include "base/alloc.h"
@@ -14,10 +14,10 @@
 #include <assert.h>
 #include <string.h>
 
-/* Results of a key begin at multiples of this. */
+/* Alignment, in bytes, of results of at least this size. */
 #define RESULT_ALIGN 4096u
 
-/* Keys whose names share a label are in one list. */
+/* Key of this name; NULL: none. Keys with equal name hashes form a list. */
 static struct ps_agent_key *find_key_by_name(const struct ps_agent_job *j,
                                              const char *name)
 {
@@ -141,7 +141,7 @@ static struct ps_agent_key *key_new(struct ps_agent_step *st,
     k->pushed_round = ps_calloc(j->local_rank_count, sizeof(*k->pushed_round));
     k->applied_round = ps_calloc(j->local_rank_count,
                                  sizeof(*k->applied_round));
-    /* What the library keeps for its collectives has rounds in any mode. */
+    /* Keys of collectives ("c:") have rounds in any mode. */
     k->is_async = j->mode != PS_MODE_SYNC && name[0] != 'c';
     k->contribution = ps_calloc(j->local_rank_count,
                                 sizeof(struct ps_agent_op *));
@@ -154,7 +154,7 @@ static struct ps_agent_key *key_new(struct ps_agent_step *st,
     return k;
 }
 
-/* Can there be a key of this size? 0, or a PS_E_* and why not. */
+/* Returns 0 when a key of this size can exist, else a PS_E_* and the reason. */
 static int check_key_size(const struct ps_msg_l_key *m, struct ps_str *why)
 {
     uint64_t bytes;
@@ -196,7 +196,8 @@ static int check_key_size(const struct ps_msg_l_key *m, struct ps_str *why)
     return 0;
 }
 
-/* A declaration without an answer is an operation that is not done. */
+/* Returns 0 when the session may have one more operation, else PS_E_FULL and
+ * the reason. A declaration counts as an operation until it is answered. */
 static int check_op_quota(struct ps_agent_session *s, struct ps_str *why)
 {
     struct ps_refusal refusal;
@@ -233,7 +234,7 @@ static void append_key_name(struct ps_str *t, const char *name)
     ps_str_add(t, "'");
 }
 
-/* A declaration that a limit forbids. */
+/* Writes the reason of a refused declaration to `t` and logs it. */
 static void describe_key_refusal(struct ps_agent_step *st, struct ps_str *t,
                                  const struct ps_msg_l_key *m,
                                  const struct ps_refusal *why)
@@ -250,7 +251,7 @@ static void describe_key_refusal(struct ps_agent_step *st, struct ps_str *t,
     ps_effects_log(st->fx, PS_LOG_WARNING, "%s", t->data);
 }
 
-/* The key is opened, or goes. */
+/* Removes the key from the opening list, when it is opened or freed. */
 static void remove_from_opening(struct ps_agent_key *k)
 {
     struct ps_agent_job *j = k->job;
@@ -265,8 +266,8 @@ static void remove_from_opening(struct ps_agent_key *k)
     ps_list_remove(&k->opening_node);
 }
 
-/* Asks the scheduler for as many keys as may be asked for at a time. A key that
- * nobody here waits for any more is not asked for. */
+/* Sends key_open for waiting keys until PS_KEY_OPENS_MAX are in flight. A key
+ * without waiters is freed instead. */
 static void send_key_opens(struct ps_agent_step *st, struct ps_agent_job *j)
 {
     while (j->opens_in_flight < PS_KEY_OPENS_MAX &&
@@ -358,7 +359,7 @@ void ps_agent_key_on_declare(struct ps_agent_step *st,
             return;
         }
     } else if (m->if_absent < k->if_absent) {
-        /* If this one makes it, that is an answer for all. */
+        /* The most permissive request decides, for all waiters. */
         k->if_absent = m->if_absent;
         k->open_request = ++st->a->last_request;
         if (k->open_sent) {
@@ -391,8 +392,8 @@ static uint32_t read_u32(const uint8_t *p)
            (uint32_t)p[3] << 24;
 }
 
-/* Does a partition of so many elements travel in one frame, whatever is said
- * of it? Without servers none does. */
+/* Returns true when a partition of `count` elements fits into one frame in
+ * every message. In jobs without servers, dense partitions never travel. */
 static bool part_fits_frame(const struct ps_agent_key *k, uint32_t count)
 {
     if (k->row_width != 0) {
@@ -404,7 +405,8 @@ static bool part_fits_frame(const struct ps_agent_key *k, uint32_t count)
            count * (uint64_t)ps_dtype_state_size(k->dtype) <= PS_PAYLOAD_MAX;
 }
 
-/* Does the table cover the key exactly? */
+/* Returns true when the table's partitions are exactly the elements of the key
+ * and each fits into a frame. */
 static bool table_covers_key(const struct ps_agent_key *k,
                              const struct ps_msg_key_opened *m,
                              const struct ps_slice *payload)
@@ -434,9 +436,9 @@ uint64_t ps_agent_key_result_bytes(uint64_t bytes)
 static int alloc_results(struct ps_agent_key *k)
 {
     if (k->row_width != 0 || k->is_async) {
-        return 0; /* They go where the worker wants them. */
+        return 0; /* Values go to the worker's own memory. */
     }
-    /* One buffer for both, so that they lie in one arena. */
+    /* One buffer for both versions, so that they lie in one arena. */
     uint64_t both = ps_agent_key_result_bytes(ps_agent_key_bytes(k));
 
     k->result_offset[1] = both / 2;
@@ -473,8 +475,8 @@ static int build_parts(struct ps_agent_key *k,
     return 0;
 }
 
-/* What the scheduler has opened needs a table and results here. 0, or why not
- * in `why`; then nothing is held but what the declaration has charged. */
+/* Builds the partition table and allocates the results. On error the reason is
+ * in `why`, and the caller frees the key. */
 static int accept_placement(struct ps_agent_key *k,
                             const struct ps_msg_key_opened *m,
                             const struct ps_slice *payload, struct ps_str *why)
@@ -524,7 +526,8 @@ static void open_key(struct ps_agent_step *st, struct ps_agent_key *k,
     if (rc != 0) {
         ps_effects_log(st->fx, PS_LOG_WARNING, "%s", text);
         answer_key_waiters(st, k, rc, text);
-        /* It is no load of servers, and nobody is to be told where it is. */
+        /* Tells the scheduler that the key is not open here: it loads no server
+         * for this agent, and needs no further placements. */
         ps_agent_uplink_send_msg(
             st, &(struct ps_msg){.code = PS_MSG_KEY_CLOSE,
                                  .key_close = {.gen = k->job->gen,
@@ -594,9 +597,10 @@ void ps_agent_part_send_state(struct ps_agent_step *st, struct ps_agent_part *p)
                  st->fx);
 }
 
-/* The round is merged where nobody answers any more, and its value did not
- * come here; but the arrays are still those of the round: it is offered again.
- * What was left over of codes is gone on with already. */
+/* Makes the partition uncommitted if its round must be pushed again. The lost
+ * owner had merged the round, but the value did not arrive here; the workers'
+ * arrays still hold the contributions. With a codec the round cannot be
+ * repeated, because the residual has advanced. */
 static bool reopen_round(struct ps_agent_part *p)
 {
     struct ps_agent_key *k = p->key;
@@ -660,7 +664,7 @@ static void apply_placement(struct ps_agent_step *st, struct ps_agent_key *k,
     at = ps_slice_data(payload);
     for (uint32_t i = 0; i < k->part_count; i++) {
         if (k->parts[i].count != read_u32(at + 8 * i + 4)) {
-            return; /* Cuts never change. */
+            return; /* Partition sizes never change. */
         }
     }
     for (uint32_t i = 0; i < k->part_count; i++) {
@@ -690,7 +694,8 @@ void ps_agent_key_drop_placements(struct ps_agent_job *j)
     }
 }
 
-/* Links do not keep order: the newest placement waits for its key. */
+/* Keeps the newest placement of a key until the key is open, because links do
+ * not preserve order. */
 static void defer_placement(struct ps_agent_job *j,
                             const struct ps_msg_key_opened *m,
                             const struct ps_slice *payload)
@@ -700,7 +705,7 @@ static void defer_placement(struct ps_agent_job *j,
 
     if (ps_list_empty(&j->opening_keys) || payload == NULL ||
         payload->buf == NULL || (e != NULL && e->epoch >= m->epoch)) {
-        return; /* No key here waits for an answer, or this one is older. */
+        return; /* No key is opening, or the placement is not newer. */
     }
     if (e != NULL) {
         pending_placement_free(ps_map_remove(j->pending_placements, m->key));
@@ -770,7 +775,7 @@ void ps_agent_key_on_opened(struct ps_agent_step *st,
 
 /* ---------------------------------------------------------------------- end */
 
-/* Computations for it come back to nobody. */
+/* Detaches computations from the key; their results are discarded. */
 static void orphan_computations(struct ps_agent *a,
                                 const struct ps_agent_key *k)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What servers keep for the optimizer of a key, into a worker's memory or from
- * there: a question for each partition, a few of them at a time, because a
- * server copies what it answers with. */
+/* State transfers: optimizer state of a key, from the servers to a worker's
+ * memory or back. One request for each partition, and only a few open at a time
+ * because a server copies the state for each answer. */
 #include "core/agent/inner.h"
 
 #include "base/alloc.h"
@@ -19,13 +19,13 @@ struct ps_agent_state_transfer {
     uint8_t buffer_index;
     bool is_put;
     uint64_t steps;
-    uint64_t version;               /* Of the answer. */
-    uint32_t pending_parts;         /* Without an answer. */
-    uint32_t requests_in_flight;    /* Of these, sent. */
-    struct part_request requests[]; /* For each partition. */
+    uint64_t version;            /* Of the last answer: steps * 8 + buffers. */
+    uint32_t pending_parts;      /* Partitions without an answer. */
+    uint32_t requests_in_flight; /* Requests without an answer. */
+    struct part_request requests[]; /* By index of the partition. */
 };
 
-/* Elements of states are as wide as what they are computed in. */
+/* Element type of state: float32 for 16-bit keys, else that of the key. */
 static uint8_t state_dtype(const struct ps_agent_key *k)
 {
     return ps_dtype_is_float(k->dtype) ? k->dtype : (uint8_t)PS_DTYPE_FLOAT32;
@@ -77,7 +77,7 @@ static void send_state_request(struct ps_agent_step *st, struct ps_agent_op *op,
                  st->fx);
 }
 
-/* As many as may be open. */
+/* Sends requests until REQUESTS_IN_FLIGHT_MAX are open. */
 static void send_state_requests(struct ps_agent_step *st,
                                 struct ps_agent_op *op)
 {
@@ -92,7 +92,8 @@ static void send_state_requests(struct ps_agent_step *st,
     }
 }
 
-/* The worker's memory for the buffer; else an error and its text. */
+/* Slice of the worker's memory for the buffer; empty if the transfer has none.
+ * On error, *ret_why is its text. */
 static int resolve_state_array(struct ps_agent_session *s,
                                const struct ps_agent_key *k,
                                const struct ps_msg_l_optimizer_state *m,
@@ -233,7 +234,7 @@ static struct ps_agent_op *find_transfer_op(const struct ps_agent_key *k,
     return NULL;
 }
 
-/* Writes the buffer of one partition where it belongs. */
+/* Copies the state of one partition to its place in the worker's array. */
 static int copy_state_part(const struct ps_agent_op *op,
                            const struct ps_agent_part *p,
                            const struct ps_msg_state *m,
@@ -274,7 +275,7 @@ void ps_agent_opt_state_on_state(struct ps_agent_step *st,
                                                           m->request);
 
     if (op == NULL) {
-        return; /* Its worker is gone, or it was answered twice. */
+        return; /* The operation has ended, or the answer is a duplicate. */
     }
     struct ps_agent_state_transfer *s = op->state_transfer;
     struct part_request *q = &s->requests[m->parts->index];
@@ -282,7 +283,7 @@ void ps_agent_opt_state_on_state(struct ps_agent_step *st,
     int rc = m->error;
 
     if (rc == PS_E_STALE) {
-        q->request_id = 0; /* Its place changes: again in a while. */
+        q->request_id = 0; /* The partition migrates: retry later. */
         s->requests_in_flight--;
         st->a->resend_at = ps_time_min(st->a->resend_at,
                                        ps_time_add(st->now, RESEND_WAIT));

@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Keys, partitions and operations of a round of many small keys are more than
- * the processor's cache holds, so each look at one waits for memory. Here all
- * that a few operations, or a few parts of a frame, will touch is asked for at
- * once: what is pointed to can only be asked for when the pointer is there, so
- * it goes from stage to stage. Nothing is changed. */
+/* Prefetch for rounds of many small keys, whose keys, partitions and operations
+ * exceed the processor's cache: each access would wait for memory. These
+ * functions prefetch everything that a few operations, or a few parts of a
+ * frame, will touch. An address is known only when the object that holds it is
+ * loaded, so prefetching proceeds in stages. No state changes. */
 #include "core/agent/inner.h"
 
 #include "base/prefetch.h"
 
 #include <assert.h>
 
-/* More would drive each other out of the cache. */
+/* Contributions prefetched for one key; more would evict each other. */
 #define PREFETCH_RANKS_MAX 16u
 #define KEY_HOT_BYTES      (offsetof(struct ps_agent_key, compression) + 64)
 #define PART_HOT_BYTES     (offsetof(struct ps_agent_part, residual))

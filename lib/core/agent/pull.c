@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Pull and init. A pull is answered from the results on this node when they
- * are new enough, waits when the version is on its way, and asks the servers
- * otherwise. An init is done when this node holds version 0 or a newer one:
- * the root's array goes to the servers first, then everybody pulls. */
+/* Pull and init. A pull ends at once if the results on this node are new
+ * enough, waits if the version is expected, and requests it from the servers
+ * otherwise. An init ends when this node has version 0 or newer: the root's
+ * array is sent to the servers, then every agent pulls it. */
 #include "core/agent/inner.h"
 
 #include "base/alloc.h"
@@ -15,7 +15,7 @@ static int64_t min_local_version(const struct ps_agent_key *k)
     int64_t least = INT64_MAX;
 
     for (uint32_t i = 0; i < k->part_count; i++) {
-        /* Of a key of rows nothing is held here: that it is there is all. */
+        /* Rows keys have no results here; a committed version is enough. */
         int64_t has = k->row_width != 0 ? k->parts[i].committed_version
                                         : k->parts[i].local_version;
 
@@ -26,18 +26,18 @@ static int64_t min_local_version(const struct ps_agent_key *k)
     return least;
 }
 
-/* Is the value of at least `least` coming without being asked for? */
+/* Returns true when version `least` will arrive without another request. */
 static bool is_value_expected(const struct ps_agent_part *p, int64_t least)
 {
     const struct ps_agent_key *k = p->key;
 
     if (p->requested_version == least) {
-        /* A question for a later version waits perhaps for a rank that waits
-         * for this one. */
+        /* A request for a later version may wait for a rank that waits for this
+         * one, so only an equal one counts. */
         return true;
     }
     if (p->is_init) {
-        return true; /* Asked for when the init is committed. */
+        return true; /* Requested when the init is committed. */
     }
     return k->round_open && k->round_complete && k->needs_value &&
            (int64_t)k->round >= least && p->state != PS_AGENT_PART_IDLE &&
@@ -67,8 +67,8 @@ static void send_pull_batch(struct ps_agent_step *st,
     q->count = 0;
 }
 
-/* Ask for version `least` of the partitions that lack it and are not coming.
- * Partitions of one server in one message, in order of their index. */
+/* Requests version `least` of the partitions that lack it and do not expect it:
+ * one message per server, partitions in order of their index. */
 static void request_version(struct ps_agent_step *st, struct ps_agent_key *k,
                             int64_t least)
 {
@@ -122,8 +122,8 @@ static void request_version(struct ps_agent_step *st, struct ps_agent_key *k,
     ps_free(q);
 }
 
-/* A pass of a round that was over when its agent came: whether all have passed
- * in it is known of all partitions. */
+/* Returns true when the verdict on a skip of a round that is over is known from
+ * all partitions; *ret_nobody: all ranks skipped it. */
 static bool is_skip_decided(const struct ps_agent_key *k,
                             const struct ps_agent_op *op, bool *ret_nobody)
 {
@@ -143,7 +143,7 @@ static bool is_skip_decided(const struct ps_agent_key *k,
     return true;
 }
 
-/* What such a pass needs of a key of rows. */
+/* Requests the versions that decide such a skip of a rows key. */
 static void request_skip_verdict(struct ps_agent_step *st,
                                  struct ps_agent_key *k,
                                  const struct ps_agent_op *op)
@@ -196,8 +196,8 @@ static void lower_needed_version(int64_t *least, int64_t version)
     }
 }
 
-/* The earliest version first: later ones may have to wait for a rank that
- * waits for it. */
+/* Ends satisfied operations, then requests the lowest version needed: a later
+ * one may wait for a rank that waits for this one. */
 void ps_agent_pull_advance(struct ps_agent_step *st, struct ps_agent_key *k)
 {
     int64_t least = NO_VERSION;
@@ -221,7 +221,7 @@ void ps_agent_pull_advance(struct ps_agent_step *st, struct ps_agent_key *k)
             &least, (int64_t)PS_CONTAINER(n, struct ps_agent_op, node)->round);
     }
     if (k->round_open && k->round_complete && k->needs_value) {
-        /* Partitions that were merged while nobody here got the value. */
+        /* Committed partitions whose value has not arrived. */
         for (uint32_t i = 0; i < k->part_count; i++) {
             if (k->parts[i].committed_version >= (int64_t)k->round &&
                 k->parts[i].local_version < (int64_t)k->round) {
@@ -258,7 +258,7 @@ void ps_agent_pull_resend(struct ps_agent_step *st, struct ps_agent_key *k,
     ps_agent_pull_advance(st, k);
 }
 
-/* ---------------------------------------------------------------------- init */
+/* --------------------------------------------------------------------- init */
 
 static bool is_op_of_root(const struct ps_agent_op *op)
 {
@@ -282,8 +282,8 @@ static void start_init(struct ps_agent_step *st, struct ps_agent_key *k,
     for (uint32_t i = 0; i < k->part_count; i++) {
         struct ps_agent_part *p = &k->parts[i];
 
-        /* What is still summed of a round that failed goes when that is done:
-         * pass_over() in send_queue.c. */
+        /* A sum of a failed round may still run; the init follows when it ends:
+         * discard_sum() in send_queue.c. */
         if (p->is_init && p->state == PS_AGENT_PART_IDLE) {
             ps_agent_round_launch_part(st, p);
         }
@@ -371,7 +371,7 @@ void ps_agent_init_part_committed(struct ps_agent_step *st,
     k->init_array = (struct ps_slice){0};
     ps_agent_pull_advance(st, k);
     if (k->round_open && k->round_complete) {
-        /* A round became complete meanwhile: its partitions go now. */
+        /* The round became complete during the init. */
         for (uint32_t i = 0; i < k->part_count; i++) {
             struct ps_agent_part *q = &k->parts[i];
 

@@ -1,13 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Processes that had another agent before. Their arrays are memory of their
- * own, and what an agent must know of rounds they know as well: each says, for
- * each of its keys, how many rounds it has heard the end of, and offers the
- * next one again. Servers know what they have got of it by its identity.
+/* Reattachment of workers that lost their previous agent. Arrays lie in worker
+ * memory, and each worker reports, for each of its keys, how many rounds it
+ * completed; then it contributes the next round again. Servers recognize a
+ * contribution they have by slot and round.
  *
- * One rank may have heard the end of a round when the agent died and another
- * one not: the round is over then, whatever the latter still offers of it, and
- * its value is asked for instead. They are never further apart, because a rank
- * offers the next round only after that end. */
+ * Reports of ranks differ by one round at most, because a rank contributes the
+ * next round only after the end of the last. A round that one rank completed is
+ * over: contributions of other ranks to it become pulls of its value. */
 #include "core/agent/inner.h"
 
 #include "base/alloc.h"
@@ -29,7 +28,8 @@ void ps_agent_reattach_session(struct ps_agent_session *s)
                                        h->completed_barriers);
 }
 
-/* What all partitions have reached. */
+/* Raises all partitions to the last completed round: each was committed before
+ * any rank saw the round's end. */
 static void raise_committed(struct ps_agent_key *k)
 {
     for (uint32_t i = 0; k->prior_state != NULL &&
@@ -45,8 +45,9 @@ static void raise_committed(struct ps_agent_key *k)
     }
 }
 
-/* Servers hear what is known here, as after a loss of one: this agent may be
- * the one of which they wait to hear. */
+/* Sends the state of all partitions to their owners once every local rank has
+ * reported, as after the loss of a server: an owner may wait for the report of
+ * this slot. */
 static void send_state_if_reported(struct ps_agent_step *st,
                                    struct ps_agent_key *k)
 {
@@ -71,8 +72,8 @@ void ps_agent_reattach_key_opened(struct ps_agent_step *st,
     }
 }
 
-/* The round is over: what the rank still wants of it is its value, or to hear
- * whether all have passed. */
+/* Ends an operation of a completed round. One that needs the value, or the
+ * verdict on a skip, becomes a pull. */
 static void serve_completed_round(struct ps_agent_step *st,
                                   struct ps_agent_op *op)
 {
@@ -98,8 +99,9 @@ bool ps_agent_reattach_accept_op(struct ps_agent_step *st,
     return true;
 }
 
-/* Ranks have offered a round of which one that comes now knows the end. That
- * one does not offer it, so it has not gone on its way. */
+/* Cancels the open round, which a reattaching rank reports as completed. That
+ * rank had not contributed, so the round was not complete and no partition had
+ * been sent. */
 static void cancel_open_round(struct ps_agent_step *st, struct ps_agent_key *k)
 {
     assert(!k->round_complete);
@@ -167,8 +169,8 @@ bool ps_agent_reattach_key(struct ps_agent_step *st, struct ps_agent_session *s,
     return true;
 }
 
-/* What the other agent had sent may have been merged since, and a server tells
- * the agent that is there now. */
+/* Advances partitions that are committed already: servers may have merged
+ * pushes of the previous agent and reported that to this one. */
 void ps_agent_reattach_advance(struct ps_agent_step *st, struct ps_agent_key *k)
 {
     uint64_t round = k->round;

@@ -1,19 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What codes leave over, in memory that outlives this process: workers hold
- * its descriptors, and give them to the next agent.
+/* Residual log: residuals and moments of a job's codecs in shared memory that
+ * survives the agent. Workers hold the descriptors of its segments and hand
+ * them to the next agent.
  *
- * A piece of that memory begins with a header; records follow, one for each
- * partition that has been encoded, which are never freed before the job is
- * over. A record has every vector twice: what the last encoding has made, and
- * what was there before. A tag, written in one store when an encoding is
- * complete, says which is which, and of which round. So a process that dies in
- * the middle of an encoding leaves what was there before. One that dies later,
- * when its code may be counted and the round is not over, leaves both: the next
- * one encodes the same sum from what was there before once more, which gives
- * the same bytes, and lets the result be.
+ * A segment is a header followed by records, one for each partition that has
+ * been encoded, freed only with the job. A record has two generations of each
+ * vector, and a tag, written in one store when an encoding is complete: the
+ * round and the newest generation. An agent that dies during an encoding leaves
+ * the generation before it. One that dies later, when servers may have counted
+ * the push and the round is open, leaves both: the next agent encodes the same
+ * sum from the older generation, which gives the same bytes, and keeps the
+ * newer one as it is.
  *
- * A worker could write what it likes there. It harms its own job: everything
- * but the numbers themselves is read once, and checked. */
+ * A worker can write to this memory and thereby harm its own job only:
+ * everything but the vectors is read once and validated. */
 #include "core/agent/inner.h"
 
 #include "base/alloc.h"
@@ -27,37 +27,38 @@
 #define RECORD_MAGIC           0x70736b7672656331u
 #define VECTOR_ALIGN           64u
 #define SEGMENT_SIZE           (64u * 1024u * 1024u)
-#define SEGMENTS_MAX           32u /* Of one job. Each is as large as all before. */
-/* What a record that was found costs, with its place in the map. */
+/* Segments of one job. A new one is as large as all before it together. */
+#define SEGMENTS_MAX           32u
+/* Bytes charged for a recovered record and its map entry. */
 #define RECOVERED_RECORD_BYTES (sizeof(struct ps_agent_recovered_record) + 64u)
 
 struct segment_header {
     uint64_t magic;
     uint64_t size;
-    uint64_t used; /* Up to here there are whole records. */
-    uint64_t id;   /* Workers may have it under several numbers. */
+    uint64_t used; /* Bytes of the header and all complete records. */
+    uint64_t id;   /* Random; one segment may have several region numbers. */
     uint64_t reserved[4];
 };
 
 struct segment_record {
     uint64_t magic;
     uint64_t name_hash;
-    uint64_t codec_hash; /* A hash of how it is encoded. */
+    uint64_t codec_hash; /* Hash of the codec and its parameters. */
     uint32_t index;
     uint32_t count;
-    uint32_t vector_count; /* 2, or 4 with both residual and momentum. */
+    uint32_t vector_count; /* 2, or 4 with both residual and moment. */
     uint32_t reserved;
-    uint64_t
-        round_tag; /* Its lowest bit: which is the last; above it the round. */
+    /* Bit 0: newest generation; other bits: round of its encoding. */
+    uint64_t round_tag;
     uint64_t reserved_tail[2];
 };
 
 struct ps_agent_residual_record {
     struct ps_buf *segment;
     struct segment_record *log_record;
-    struct ps_buf *residual[2]; /* NULL: the code leaves nothing over. */
+    struct ps_buf *residual[2]; /* NULL: no error feedback. */
     struct ps_buf *moment[2];   /* NULL: no momentum. */
-    uint64_t encoded_round;     /* Of the last encoding; 0: none. */
+    uint64_t encoded_round;     /* Round of the last encoding; 0: none. */
 };
 
 static uint64_t hash_u64(uint64_t h, uint64_t v)
@@ -105,7 +106,7 @@ static uint32_t record_vectors(const struct ps_codec *press)
     return (press->feedback ? 2u : 0u) + (press->momentum > 0 ? 2u : 0u);
 }
 
-/* ------------------------------------------------------------------- pieces */
+/* ----------------------------------------------------------------- segments */
 
 static void announce_segment(struct ps_agent_step *st,
                              struct ps_agent_session *s,
@@ -138,7 +139,8 @@ static void add_segment(struct ps_agent_job *j, uint64_t id, struct ps_buf *buf)
         .id = id, .buf = buf};
 }
 
-/* One more, with room for `bytes`. */
+/* Appends a segment with at least `bytes` for records and announces it to the
+ * sessions of the job. */
 static int new_segment(struct ps_agent_step *st, struct ps_agent_job *j,
                        uint64_t bytes)
 {
@@ -186,7 +188,7 @@ static void unref_segment(void *piece)
     ps_buf_unref(piece);
 }
 
-/* A vector in the piece. */
+/* Buffer of one vector of the segment; holds a reference to the segment. */
 static struct ps_buf *wrap_vector(struct ps_buf *piece, uint8_t *at,
                                   uint32_t count)
 {
@@ -194,8 +196,8 @@ static struct ps_buf *wrap_vector(struct ps_buf *piece, uint8_t *at,
                        ps_buf_ref(piece));
 }
 
-/* `count` is what the record was found to have: it may say something else by
- * now. */
+/* Record at offset `at`. `count` is a validated copy, because a worker may
+ * overwrite the field. */
 static struct ps_agent_residual_record *record_new(struct ps_buf *piece,
                                                    uint64_t at, uint32_t count,
                                                    const struct ps_codec *press)
@@ -233,7 +235,7 @@ find_recovered(const struct ps_agent_job *j, uint64_t label, uint32_t index)
     return NULL;
 }
 
-/* Memory that the job keeps until it is over. */
+/* Charges memory that stays with the job until the job is freed. */
 static int charge_job_memory(struct ps_agent_job *j, uint64_t bytes,
                              struct ps_refusal *ret_refusal)
 {
@@ -243,7 +245,8 @@ static int charge_job_memory(struct ps_agent_job *j, uint64_t bytes,
     return rc;
 }
 
-/* PS_E_INVAL: the piece is not what an agent has made; PS_E_FULL. */
+/* Validates the record at *at, indexes it and moves *at behind it. PS_E_INVAL:
+ * not a valid record; PS_E_FULL: a memory limit. */
 static int accept_record(struct ps_agent_job *j, struct ps_buf *piece,
                          uint64_t used, uint64_t *at,
                          struct ps_refusal *ret_refusal)
@@ -284,7 +287,8 @@ static int accept_record(struct ps_agent_job *j, struct ps_buf *piece,
     return 0;
 }
 
-/* Each takes a look. A partition has one more where the code has changed. */
+/* Largest number of records read from recovered segments: two for each
+ * partition, because a changed codec adds a record. */
 static uint64_t recovered_records_max(const struct ps_agent *a)
 {
     const uint64_t parts =
@@ -324,7 +328,7 @@ void ps_agent_residual_on_segment(struct ps_agent_step *st,
     }
     for (uint32_t i = 0; i < j->segment_count; i++) {
         if (j->segments[i].id == h.id) {
-            return; /* Another process has brought it. */
+            return; /* Another worker has handed it over. */
         }
     }
     if (j->segment_count == SEGMENTS_MAX) {
@@ -368,7 +372,8 @@ void ps_agent_residual_on_segment(struct ps_agent_step *st,
                    j->name, (unsigned long long)h.used);
 }
 
-/* What another agent has left of the partition. */
+/* Takes over the partition's recovered record and its newest vectors. NULL:
+ * none, or one of another size or codec. */
 static struct ps_agent_residual_record *adopt_recovered(struct ps_agent_part *p)
 {
     const struct ps_codec *press = &p->key->compression.codec;
@@ -394,7 +399,7 @@ static struct ps_agent_residual_record *adopt_recovered(struct ps_agent_part *p)
     return q;
 }
 
-/* NULL: there is no more memory that outlives us. */
+/* New record at the tail of the log; NULL: a limit forbids it. */
 static struct ps_agent_residual_record *
 append_record(struct ps_agent_step *st, const struct ps_agent_part *p)
 {
@@ -483,7 +488,7 @@ void ps_agent_residual_rewind(struct ps_agent_part *p)
 {
     struct ps_agent_residual_record *q = p->residual_record;
 
-    /* What the last encoding has made stays. */
+    /* [1] gets the newest generation, [0] the one before it. */
     p->residual[1] = p->residual[0];
     p->moment[1] = p->moment[0];
     if (p->residual[0] != NULL) {
@@ -537,7 +542,7 @@ void ps_agent_residual_commit(struct ps_agent_part *p, uint64_t round)
     } else if (p->moment[0] != NULL) {
         last = p->moment[0] == q->moment[1];
     } else {
-        round = 0; /* There was nothing before. */
+        round = 0; /* No encoding precedes. */
     }
     q->encoded_round = round;
     __atomic_store_n(&q->log_record->round_tag, round << 1 | last,

@@ -1,14 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Rounds over the ranks of this node. A round of a key is open from the first
- * rank that offers it until all partitions have its version; it is complete,
- * and goes on its way, when every rank of the slot has offered. The arrays are
- * the workers' and stay where they are: they can be summed again until the
- * round is over.
+ * contribution until all partitions have its version; it is complete, and its
+ * partitions are summed and sent, when every local rank has contributed. Arrays
+ * stay in worker memory and can be summed again until the round ends.
  *
- * A worker that still copies what it gives may offer it before: each partition
- * goes as soon as all ranks here have copied that far. A worker that dies
- * meanwhile would leave half of a gradient in the sums, which never counts; so
- * only jobs that fail then do this. */
+ * A streaming worker contributes while it still copies its array: a partition
+ * leaves when its bytes are ready on all local ranks. If such a worker died,
+ * part of its gradient would be in the sums, so streaming is limited to jobs
+ * that fail when they lose a worker. */
 #include "core/agent/inner.h"
 
 #include "base/alloc.h"
@@ -32,7 +31,7 @@ static bool is_rows_op(uint8_t kind)
     return kind == PS_OP_PUSH_ROWS || kind == PS_OP_PULL_ROWS;
 }
 
-/* -------------------------------------------------------- taking operations */
+/* --------------------------------------------------------------- operations */
 
 void ps_agent_op_reject(struct ps_agent_step *st, struct ps_agent_session *s,
                         const struct ps_msg_l_op *m, int error, const char *fmt,
@@ -53,7 +52,8 @@ void ps_agent_op_reject(struct ps_agent_step *st, struct ps_agent_session *s,
             .l_done = {.op_id = m->op_id, .error = error, .text = text}});
 }
 
-/* The array that the operation names. False after an answer. */
+/* Slice of the array that the operation names; empty: it names none. False: the
+ * operation has been rejected. */
 static bool resolve_op_array(struct ps_agent_step *st,
                              struct ps_agent_session *s,
                              const struct ps_agent_key *k,
@@ -119,7 +119,8 @@ static bool may_stream(const struct ps_agent_session *s,
             m->op == PS_OP_BROADCAST);
 }
 
-/* Does an operation of this kind make sense now? */
+/* Returns true when the operation is valid in the key's state. False: it has
+ * been rejected. */
 static bool validate_op(struct ps_agent_step *st, struct ps_agent_session *s,
                         const struct ps_agent_key *k,
                         const struct ps_msg_l_op *m,
@@ -199,11 +200,12 @@ static bool validate_op(struct ps_agent_step *st, struct ps_agent_session *s,
     return true;
 }
 
-/* ----------------------------------------------------------------- the round */
+/* ------------------------------------------------------------------- rounds */
 
 static bool contribute_op(struct ps_agent_step *st, struct ps_agent_op *op);
 
-/* The first offer that is no pass says what the round is. */
+/* Takes the request of the round from `op`: its first contribution, or the
+ * first that is not a skip. */
 static void adopt_request(struct ps_agent_key *k, const struct ps_agent_op *op)
 {
     k->round_op = op->kind;
@@ -242,7 +244,7 @@ static bool op_matches_round(const struct ps_agent_key *k,
     return broadcast ? op->root == k->root : op->reduce == k->reduce;
 }
 
-/* Ranks that offered and do not pass, or in a mean the samples they state. */
+/* Number of contributions that are not skips, or in a mean their samples. */
 static uint64_t round_weight(const struct ps_agent_key *k)
 {
     uint64_t weight = 0;
@@ -257,8 +259,8 @@ static uint64_t round_weight(const struct ps_agent_key *k)
     return weight;
 }
 
-/* Without servers: has the root of this broadcast passed? Then it is over.
- * Where there are servers, they see that nobody gives a value. */
+/* Aborts a broadcast whose root skips, and returns true then. Only in jobs
+ * without servers: servers detect a round without a value themselves. */
 static bool fail_if_root_skips(struct ps_agent_step *st, struct ps_agent_key *k)
 {
     char text[PS_TEXT_MAX];
@@ -315,7 +317,7 @@ bool ps_agent_round_awaits_rank(const struct ps_agent_key *k, uint32_t local,
            (op != NULL && op->round <= round && is_op_streaming(op));
 }
 
-/* The partitions go that can and have not. */
+/* Launches, in order, the partitions whose bytes are ready on all ranks. */
 static void launch_ready_parts(struct ps_agent_step *st, struct ps_agent_key *k)
 {
     while (k->launched_parts < k->part_count &&
@@ -323,8 +325,8 @@ static void launch_ready_parts(struct ps_agent_step *st, struct ps_agent_key *k)
         struct ps_agent_part *p = &k->parts[k->launched_parts++];
 
         if (p->state != PS_AGENT_PART_IDLE) {
-            /* An init of it, or a sum for a round that is over, is still
-             * under way; it is put in again when that is done. */
+            /* An init of the partition, or a sum for an earlier round, still
+             * runs; its end launches the partition. */
             continue;
         }
         if (k->prior_state != NULL &&
@@ -336,7 +338,8 @@ static void launch_ready_parts(struct ps_agent_step *st, struct ps_agent_key *k)
     }
 }
 
-/* Every rank here that must has offered: the partitions go. */
+/* Ends the collection of contributions and launches the partitions. Every rank
+ * that must contribute has done so. */
 void ps_agent_round_complete(struct ps_agent_step *st, struct ps_agent_key *k)
 {
     if (fail_if_root_skips(st, k)) {
@@ -370,9 +373,9 @@ static void append_request(struct ps_str *t, enum ps_op kind, uint8_t reduce,
     }
 }
 
-/* Is it the rank's next round of the key? It was when the operation came; one
- * that was parked may have been overtaken by another of the same rank. False:
- * it was refused. */
+/* Returns true when the operation is for the rank's next round. False: it has
+ * been refused. Another operation of the rank may have taken the round of a
+ * deferred one since its arrival. */
 static bool check_op_round(struct ps_agent_step *st, struct ps_agent_op *op)
 {
     const struct ps_agent_key *k = op->key;
@@ -391,7 +394,8 @@ static bool check_op_round(struct ps_agent_step *st, struct ps_agent_op *op)
     return false;
 }
 
-/* False: it was refused. */
+/* Adds the contribution to the round, which it opens if necessary. False: the
+ * operation has ended or caused a conflict. */
 static bool contribute_op(struct ps_agent_step *st, struct ps_agent_op *op)
 {
     struct ps_agent_key *k = op->key;
@@ -439,7 +443,7 @@ static bool contribute_op(struct ps_agent_step *st, struct ps_agent_op *op)
     return true;
 }
 
-/* The operation may have ended, or wait for its turn. */
+/* Streaming operation of this id; NULL: it has ended. It may be deferred. */
 static struct ps_agent_op *find_streaming_op(const struct ps_agent_session *s,
                                              const struct ps_agent_key *k,
                                              uint64_t id)
@@ -489,8 +493,8 @@ static void accept_progress(struct ps_agent_step *st,
     }
 }
 
-/* The numbers of rows that the operation names, charged to its job. NULL after
- * an answer. */
+/* Row numbers of the operation, charged to its job. NULL: the operation has
+ * been rejected. */
 static struct ps_agent_rows *copy_op_rows(struct ps_agent_step *st,
                                           struct ps_agent_session *s,
                                           const struct ps_agent_key *k,
@@ -595,14 +599,15 @@ void ps_agent_op_accept(struct ps_agent_step *st, struct ps_agent_session *s,
     } else if (ps_agent_reattach_accept_op(st, op)) {
         return;
     } else if (k->round_open && op->round > k->round) {
-        /* A rank that came back offers while its last round is still open. */
+        /* A rank whose worker was replaced may contribute while its last
+         * round is open. */
         ps_list_push_back(&k->deferred_pushes, &op->node);
     } else {
         contribute_op(st, op);
     }
 }
 
-/* ------------------------------------------------------------------ the end */
+/* ----------------------------------------------------------- end of a round */
 
 static void contribute_deferred(struct ps_agent_step *st,
                                 struct ps_agent_key *k)
@@ -625,8 +630,8 @@ static void contribute_deferred(struct ps_agent_step *st,
     }
 }
 
-/* A server may say so of a round to which something was given here: it is not
- * believed. */
+/* Returns true when all ranks of the job skipped the round. A server's report
+ * is ignored if a local rank contributed. */
 static bool all_skipped(const struct ps_agent_key *k)
 {
     for (uint32_t i = 0; k->round_op == PS_OP_SKIP && i < k->part_count; i++) {
@@ -648,8 +653,8 @@ void ps_agent_round_part_skipped(struct ps_agent_part *p, uint64_t version)
     if (p->owner_node != 0 && k->row_width == 0 && k->round_open &&
         k->round_complete && k->round_op == PS_OP_SKIP && version == k->round &&
         p->local_version == (int64_t)version - 1) {
-        /* That is what a pull would bring, and what another server goes on
-         * from when this one is lost. */
+        /* A skipped round repeats the value before it. The copy saves a pull,
+         * and is the value that a new owner restores. */
         const uint64_t at = p->first_elem * ps_dtype_size(k->dtype);
 
         memcpy(k->results->data + k->result_offset[version & 1] + at,
@@ -659,7 +664,7 @@ void ps_agent_round_part_skipped(struct ps_agent_part *p, uint64_t version)
     }
 }
 
-/* All partitions have the version: everybody hears, and the next may begin. */
+/* Ends the round after its last partition; deferred pushes start the next. */
 static void end_round(struct ps_agent_step *st, struct ps_agent_key *k)
 {
     const uint64_t round = k->round;
@@ -688,8 +693,9 @@ static void end_round(struct ps_agent_step *st, struct ps_agent_key *k)
     contribute_deferred(st, k);
 }
 
-/* The workers copy what is there while it is in the cache, and while the rest
- * is on its way. Only what is of this very round: they know where that lies. */
+/* Reports the readable prefix of the result every PROGRESS_BYTES, so that
+ * workers copy it while it is cached and the rest arrives. Only values of this
+ * very version count: others lie at another offset. */
 static void report_progress(struct ps_agent_step *st, struct ps_agent_key *k)
 {
     uint64_t bytes;
@@ -700,7 +706,7 @@ static void report_progress(struct ps_agent_step *st, struct ps_agent_key *k)
         k->completed_prefix++;
     }
     if (k->completed_prefix == k->part_count) {
-        return; /* They hear of the end. */
+        return; /* The end of the round follows. */
     }
     bytes = k->parts[k->completed_prefix].first_elem * ps_dtype_size(k->dtype);
     if (bytes < k->reported_bytes + PROGRESS_BYTES) {
@@ -718,7 +724,7 @@ static void report_progress(struct ps_agent_step *st, struct ps_agent_key *k)
     }
 }
 
-/* A partition has come further: what does that end? */
+/* Handles a new version of the partition: ends its init, round or pulls. */
 void ps_agent_round_part_advanced(struct ps_agent_step *st,
                                   struct ps_agent_part *p)
 {
@@ -736,7 +742,7 @@ void ps_agent_round_part_advanced(struct ps_agent_step *st,
             ps_agent_send_dequeue(st, p);
         }
         if (k->needs_value && p->local_version < (int64_t)k->round) {
-            ps_agent_pull_advance(st, k); /* Merged, but the value went by. */
+            ps_agent_pull_advance(st, k); /* Committed without the value. */
             return;
         }
         p->completed_round = k->round;
@@ -773,7 +779,7 @@ void ps_agent_round_fail(struct ps_agent_step *st, struct ps_agent_key *k,
 
         k->contribution[i] = NULL;
         if (op != NULL) {
-            k->pushed_round[i] = op->round - 1; /* It may be offered again. */
+            k->pushed_round[i] = op->round - 1; /* May be retried. */
             ps_agent_op_end(st, op, 0, error, text);
         }
     }
@@ -804,7 +810,7 @@ void ps_agent_round_fail(struct ps_agent_step *st, struct ps_agent_key *k,
     }
 }
 
-/* --------------------------------------------------------------- what it is */
+/* --------------------------------------------------------------------- sums */
 
 uint32_t ps_agent_round_part_sources(const struct ps_agent_part *p,
                                      struct ps_slice *slices)
@@ -829,7 +835,7 @@ uint32_t ps_agent_round_part_sources(const struct ps_agent_part *p,
     return count;
 }
 
-/* Without servers: the value of the version before is that of this one. */
+/* Without servers: newest value, which a skipped round repeats. */
 static struct ps_slice previous_value(const struct ps_agent_part *p)
 {
     const struct ps_agent_key *k = p->key;
@@ -840,7 +846,7 @@ static struct ps_slice previous_value(const struct ps_agent_part *p)
                              .len = ps_agent_part_bytes(p)};
 }
 
-/* Without servers: the sum goes straight to where the workers read it. */
+/* Without servers: computes the partition directly into the results. */
 static void compute_locally(struct ps_agent_step *st, struct ps_agent_part *p)
 {
     struct ps_agent *a = st->a;
@@ -861,7 +867,7 @@ static void compute_locally(struct ps_agent_step *st, struct ps_agent_part *p)
     if (!p->is_init && k->round_op == PS_OP_SKIP) {
         ps_agent_round_part_skipped(p, version);
         if (p->local_version !=
-            (int64_t)version - 1) { /* There was never a value. */
+            (int64_t)version - 1) { /* No value exists yet. */
             p->committed_version = (int64_t)version;
             ps_agent_round_part_advanced(st, p);
             return;
@@ -907,8 +913,8 @@ void ps_agent_round_launch_part(struct ps_agent_step *st,
     }
 }
 
-/* Is what was computed here still wanted? Not of a round that has failed
- * since: its arrays are the workers' again. */
+/* Returns true for an init, or when the round has not failed since: after a
+ * failure workers may change their arrays. */
 static bool is_result_current(const struct ps_agent_computation *run)
 {
     const struct ps_agent_key *k = run->part->key;

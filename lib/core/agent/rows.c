@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Keys of rows. A push gives some rows of the array and takes part with all
- * partitions, be it with nothing; the numbers of its rows are copied when it
- * is taken, because the worker could change them later. There are no results
- * here for such a key: a pull asks the servers for its rows, and they are
- * written behind the numbers, into the worker's own memory. */
+/* Rows keys (row-sparse). A push names some rows and contributes to every
+ * partition, if only with an empty set; its row numbers are copied on arrival,
+ * because the worker could change them later. A rows key has no results here: a
+ * pull requests its rows from the servers and writes them to the worker's
+ * block, behind the row numbers. */
 #include "core/agent/inner.h"
 
 #include "base/alloc.h"
@@ -12,30 +12,31 @@
 
 #include <string.h>
 
-/* What a pull wants of one partition. */
+/* Part of a row pull that concerns one partition. */
 struct part_request {
     uint32_t part_index;
-    uint32_t first_row; /* Place of its first row among those asked for. */
+    uint32_t first_row; /* Index of its first row in the operation. */
     uint32_t row_count;
     uint64_t request_id; /* 0: not sent. */
     bool is_answered;
 };
 
-/* From here on numbers of rows lie in mapped memory, which may be refused. */
+/* Bytes from which row numbers lie in mapped memory; a failed mapping is an
+ * error, not an abort. */
 #define MAPPED_MIN (64u * 1024u)
-/* Numbers that are copied before they are looked at: a block that says more
- * than it has is not copied in full. */
+/* Row numbers copied before they are validated, so that a block with invalid
+ * numbers is not copied in full. */
 #define COPY_CHUNK 1024u
 
-/* Rows that an operation gives or asks for. */
+/* Rows that an operation contributes or requests. */
 struct ps_agent_rows {
     uint32_t count;
-    size_t mapped_bytes; /* Bytes at `row` that are mapped; 0: allocated. */
-    uint32_t *numbers;   /* Numbers within the key, ascending. */
-    /* Of a pull. */
+    size_t mapped_bytes; /* Bytes mapped at `numbers`; 0: from the heap. */
+    uint32_t *numbers;   /* Row numbers in the key, ascending. */
+    /* Pull: one entry for each partition that has requested rows. */
     struct part_request *requests;
     uint32_t request_count;
-    uint32_t pending_requests; /* Questions without an answer. */
+    uint32_t pending_requests; /* Requests without an answer. */
     uint64_t newest_version;
 };
 
@@ -67,7 +68,7 @@ static uint32_t part_end_row(const struct ps_agent_part *p)
     return part_first_row(p) + p->count / p->key->row_width;
 }
 
-/* Where the rows themselves lie. */
+/* Rows of the operation's block, behind the row numbers. */
 static uint8_t *op_row_data(const struct ps_agent_op *op)
 {
     return ps_slice_data(&op->array) + ps_rows_numbers_bytes(op->rows->count);
@@ -79,14 +80,14 @@ uint64_t ps_agent_rows_memory(const struct ps_agent_key *k, uint32_t count)
            ps_min_u64(count, k->part_count) * sizeof(struct part_request);
 }
 
-/* The worker may write meanwhile, so a number is looked at where it was copied
- * to. */
+/* Copies and validates the row numbers. Only the copy is validated, because the
+ * worker may still write to the block. */
 static bool copy_row_numbers(struct ps_agent_rows *r, const uint8_t *from,
                              uint32_t limit)
 {
     for (uint32_t at = 0; at < r->count; at += COPY_CHUNK) {
         uint32_t n = (uint32_t)ps_min_u64(r->count - at, COPY_CHUNK);
-        uint32_t first = at == 0 ? 0 : at - 1; /* They ascend over the edge. */
+        uint32_t first = at == 0 ? 0 : at - 1; /* Order across chunks. */
 
         memcpy(r->numbers + at, from + at * sizeof(*r->numbers),
                n * sizeof(*r->numbers));
@@ -131,7 +132,7 @@ int ps_agent_rows_new(const struct ps_agent_key *k,
 
 /* -------------------------------------------------------------------- push */
 
-/* The rows of `op` in the partition: place of the first, and how many. */
+/* Number of rows of `op` in the partition; *ret_from: index of the first. */
 static uint32_t op_rows_in_part(const struct ps_agent_op *op,
                                 const struct ps_agent_part *p,
                                 uint32_t *ret_from)
@@ -144,7 +145,7 @@ static uint32_t op_rows_in_part(const struct ps_agent_op *op,
     return ps_rows_lower_bound(r->numbers, r->count, part_end_row(p)) - from;
 }
 
-/* Numbers counted from the partition's first row, kept by the computation. */
+/* Row numbers relative to the partition, in a buffer pinned by `c`. */
 static const uint32_t *part_row_numbers(struct ps_compute *c,
                                         const struct ps_agent_op *op,
                                         const struct ps_agent_part *p,
@@ -209,7 +210,8 @@ int ps_agent_rows_plan_sum(struct ps_agent *a, struct ps_agent_part *p,
         return rc;
     }
     run->dst.len = numbers + data;
-    memset(run->dst.buf->data + numbers - 8, 0, 8); /* What fills it up. */
+    /* Padding of the row numbers, then of the rows. */
+    memset(run->dst.buf->data + numbers - 8, 0, 8);
     memset(run->dst.buf->data + numbers + data - 8, 0, 8);
     memcpy(run->dst.buf->data, c->job.rows->numbers,
            run->row_count * sizeof(uint32_t));
@@ -260,7 +262,7 @@ static void send_row_request(struct ps_agent_step *st, struct ps_agent_key *k,
     ps_buf_unref(slice.buf);
 }
 
-/* Asks for what is not asked for yet. */
+/* Sends the requests that are neither sent nor answered. */
 static void send_row_requests(struct ps_agent_step *st, struct ps_agent_key *k,
                               struct ps_agent_op *op)
 {
@@ -275,7 +277,7 @@ static void send_row_requests(struct ps_agent_step *st, struct ps_agent_key *k,
     }
 }
 
-/* The partition that has the row. */
+/* Index of the partition that has the row. */
 static uint32_t find_part_of_row(const struct ps_agent_key *k, uint32_t row)
 {
     uint32_t low = 0;
@@ -350,7 +352,7 @@ void ps_agent_rows_reset_requests(struct ps_agent_key *k, uint32_t node,
     }
 }
 
-/* The question with this number, and its operation. */
+/* Request of this id, and its operation; NULL: none. */
 static struct part_request *find_row_request(const struct ps_agent_key *k,
                                              uint64_t request,
                                              struct ps_agent_op **ret_op)
@@ -390,7 +392,7 @@ void ps_agent_rows_on_rows(struct ps_agent_step *st,
         return;
     }
     if (m->request == 0) {
-        /* A question about the version alone. */
+        /* Answer to a request for the version only. */
         p->requested_version = NO_VERSION;
         if ((int64_t)rec->round > p->committed_version) {
             p->committed_version = (int64_t)rec->round;
@@ -408,7 +410,7 @@ void ps_agent_rows_on_rows(struct ps_agent_step *st,
     if (q == NULL || q->is_answered || q->part_index != p->index ||
         q->row_count != rec->count || payload == NULL || payload->buf == NULL ||
         rec->round < op->round) {
-        return; /* Its worker is gone, or it was answered twice. */
+        return; /* The operation has ended, or the answer is a duplicate. */
     }
     size_t bytes = rec->row_width * ps_dtype_size(rec->dtype);
 
