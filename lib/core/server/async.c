@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Pushes without rounds: each is applied once, in order of arrival, by a step
- * of the optimizer, by adding it, or by taking it as the value. One
- * computation at a time for a partition, so a value is never half of one push.
- * A push is known by (generation, partition, slot, incarnation, number): its
- * agent has at most one on its way to a partition, so what comes with a number
- * that was here is answered when that is applied, and dropped. */
+/* Pushes of async and ssp jobs. Each is applied once, in order of arrival: by
+ * an optimizer step, by adding it to the value, or by replacing the value. A
+ * partition has one computation at a time, so no value has half of a push. A
+ * push is identified by (generation, partition, slot, incarnation, number). Its
+ * agent has at most one in flight to a partition, so a duplicate is dropped,
+ * and answered when the push is applied. */
 #include "core/server/inner.h"
 
 #include "base/alloc.h"
 #include "base/num.h"
 
-/* What is known of the slot's pushes. An agent that was restarted counts
- * from the beginning. */
+/* Returns the state of the slot's pushes, reset if the agent was restarted: its
+ * numbers then begin again. */
 static struct ps_async_slot *
 obtain_async_slot(struct ps_part *part, const struct ps_server_slot *slot)
 {
@@ -23,7 +23,7 @@ obtain_async_slot(struct ps_part *part, const struct ps_server_slot *slot)
     }
     a = &part->async_slots[slot->index];
     if (a->incarnation != slot->incarnation) {
-        /* What its ranks have pushed stays so. */
+        /* The pushes of its ranks still count. */
         *a = (struct ps_async_slot){.incarnation = slot->incarnation,
                                     .clock = a->clock};
     }
@@ -68,7 +68,7 @@ static int check_async_push(const struct ps_server_job *job,
     return 0;
 }
 
-/* Can this one be applied together with what is being gathered? */
+/* True if the push can be summed with those being applied. */
 static bool can_apply_together(const struct ps_part *part,
                                const struct ps_async_push *a)
 {
@@ -78,8 +78,8 @@ static bool can_apply_together(const struct ps_part *part,
            !ps_round_has_contributed(&open->round, a->slot);
 }
 
-/* Takes the first that waits, and when pushes are added all that wait with
- * it: a sum is a sum. */
+/* Starts to apply the first queued push. If pushes are added, all queued ones
+ * (one of each slot) are summed in the same computation. */
 static void start_queued_pushes(struct ps_server_step *st,
                                 struct ps_server_job *job, struct ps_part *part)
 {
@@ -103,7 +103,7 @@ static void start_queued_pushes(struct ps_server_step *st,
             ps_list_push_back(&part->applying_pushes, &a->node);
             ps_round_contribute(&open->round, a->slot, &a->payload, 1);
             ps_buf_unref(a->payload.buf);
-            a->payload.buf = NULL; /* The round has it now. */
+            a->payload.buf = NULL; /* Moved to the round. */
         }
     }
     ps_server_merge_start(st, job, part);
@@ -130,11 +130,11 @@ int ps_server_async_accept(struct ps_server_step *st,
         return 0;
     }
     if (rec->round <= known->received_seq) {
-        return 0; /* Answered when it is applied. */
+        return 0; /* Replied to when applied. */
     }
     if (payload == NULL || payload->buf == NULL ||
         ps_server_parts_retain(job, payload, offset, rec, &given) != 0) {
-        return PS_E_FUTURE; /* To be sent again. */
+        return PS_E_FUTURE; /* The agent sends it again. */
     }
     struct ps_async_push *a = ps_calloc(1, sizeof(*a));
 
@@ -151,7 +151,7 @@ int ps_server_async_accept(struct ps_server_step *st,
     return 0;
 }
 
-/* True: the slowest has gone on. */
+/* Raises the partition's clock to the least of all slots; false: no change. */
 static bool advance_clock(const struct ps_server_job *job, struct ps_part *part)
 {
     uint64_t least = UINT64_MAX;
@@ -208,7 +208,8 @@ void ps_server_async_applied(struct ps_server_step *st,
         const struct ps_async_slot *known = &part->async_slots[i];
         struct ps_server_slot *slot = &job->slots[i];
 
-        if (!ps_bits_get(&told, i)) { /* A pull may wait there for this. */
+        /* Its agent may have a pull that waits for the clock. */
+        if (!ps_bits_get(&told, i)) {
             ps_server_reply_part(st, slot, part, false,
                                  known->incarnation == slot->incarnation
                                      ? known->applied_seq

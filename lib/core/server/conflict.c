@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Slots that disagree about a round. What a slot gives belongs to an attempt
- * at the round. When two of one attempt ask for different things it is over:
- * all who took part in it hear so, and those who come with it later, too; when
- * they try again they count one more. Partitions on other servers learn of it
- * from the higher number, so it does not matter which of them saw whom first. */
+/* Conflicting contributions. Each contribution belongs to an attempt at its
+ * round, numbered by `retry`. When two of one attempt ask for different things,
+ * the attempt is aborted: all contributors, and later ones, are refused with
+ * the next retry number and try again under that. Partitions on other servers
+ * learn of the abort from the higher number, so the order in which servers
+ * receive contributions does not matter. */
 #include "core/server/inner.h"
 
 void ps_server_conflict_abort(struct ps_server_step *st,
@@ -31,7 +32,7 @@ void ps_server_conflict_abort(struct ps_server_step *st,
             ps_bits_set(&told, i);
         }
     }
-    /* First, so that the refusals carry the credit that this sets free. */
+    /* Before the refusals, so that they carry the credit that this frees. */
     ps_server_merge_discard(st->s, job, part);
     ps_server_refusal_init(&refusal);
     if (other != NULL) {
@@ -83,7 +84,7 @@ int ps_server_conflict_check_retry(struct ps_server_step *st,
         if (part->open_round != NULL &&
             (part->open_round->rule != PS_RULE_NONE ||
              ps_round_is_complete(&part->open_round->round))) {
-            return PS_E_FUTURE; /* Here all have agreed. */
+            return PS_E_FUTURE; /* All slots have agreed. */
         }
         ps_server_conflict_abort(st, job, part, attempt, NULL);
     }

@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* How far agents may run ahead: one flow for each job and link, kept with the
- * agent, so that it also counts what was refused because the job was not known
- * yet. What waits to be merged is counted with the slot, because it outlives
- * the link. */
+/* Credit and pacing: how far agents may run ahead. Received and announced bytes
+ * are counted for each job and session, so that refused pushes of a job not
+ * known yet count too. Unmerged bytes are counted for each slot, because they
+ * outlive the link. */
 #include "core/server/inner.h"
 
 #include "base/alloc.h"
 
-/* More generations than there can be jobs: an agent may still push for some
- * that have ended. */
+/* Above the maximum of jobs: an agent may still push for jobs that have
+ * ended. */
 #define CREDITS_MAX (4u * PS_JOBS_MAX)
 
-/* Drop the oldest flow whose job nobody knows. */
+/* Drops the credit of one job that is not known here. */
 static void evict_stale_credit(const struct ps_server *s,
                                struct ps_server_session *p)
 {
@@ -57,8 +57,7 @@ void ps_server_credit_drop_all(struct ps_server_session *p)
     }
 }
 
-/* The slot of the node, whichever incarnation of it the job knows; NULL: it has
- * none. */
+/* Returns the slot of the node, of any incarnation; NULL: none. */
 static const struct ps_server_slot *
 slot_of_node(const struct ps_server_job *job, uint32_t number)
 {
@@ -78,9 +77,9 @@ uint64_t ps_server_credit_announce(struct ps_server *s,
     const struct ps_server_job *job = ps_server_job_find(s, gen);
 
     if (slot == NULL && job != NULL) {
-        /* It named another slot, or an incarnation that this server has not
-         * heard of. What it pushed was refused and is not held: without credit
-         * for that it could not push when it is heard of. */
+        /* The message named another slot, or an incarnation not known here yet.
+         * Its payload was refused and is not held: without credit for it the
+         * agent could not push once it is known. */
         slot = slot_of_node(job, p->agent_node);
     }
     return ps_credit_announce(f, slot != NULL ? slot->unmerged_bytes : 0);
@@ -105,7 +104,7 @@ void ps_server_credit_send_if_due(struct ps_server_step *st,
 {
     struct ps_credit *f = ps_server_credit_get(st->s, p, slot->job->gen);
 
-    /* What is gathered carries it at the next tick. */
+    /* Otherwise the batched replies carry the credit at the next tick. */
     if (slot->value_batch.part_count == 0 &&
         slot->commit_batch.part_count == 0 &&
         ps_credit_announce_due(f, slot->unmerged_bytes)) {
@@ -129,13 +128,13 @@ void ps_server_credit_push_ended(struct ps_server_slot *slot, uint64_t len)
     }
 }
 
-/* Until when others wait for this slot. Nobody does for one that sends
- * nothing, or has lost a packet and takes long to recover. */
+/* Returns the time until which others wait for the slot, for pacing. It has
+ * passed if the slot sends nothing or takes long to recover a lost packet. */
 static ps_time awaited_until(const struct ps_server_slot *slot)
 {
     const struct ps_server_job *job = slot->job;
-    /* Between two pushes of an agent that has more to send, others of its
-     * servers have their turn. */
+    /* An agent with more to send alternates between its servers, so a gap
+     * between two pushes is no reason not to wait. */
     ps_time since = slot->receiving_since != 0 ? slot->receiving_since
                                                : slot->last_push_at;
 
@@ -175,8 +174,8 @@ void ps_server_credit_mark_job(struct ps_server_job *job)
     }
 }
 
-/* The slot that has least waiting of those that `open` lacks, or any open round
- * when it is NULL, and that have used up their credit. */
+/* Among slots with exhausted credit, returns the one with least unmerged bytes
+ * that has not contributed to `open`; `open` NULL: to some open round. */
 static struct ps_server_slot *
 find_blocked_slot(struct ps_server_job *job, const struct ps_open_round *open)
 {
@@ -203,9 +202,9 @@ find_blocked_slot(struct ps_server_job *job, const struct ps_open_round *open)
     return best;
 }
 
-/* Whom the job waits for. Where memory is short that is whoever the next round
- * lacks, however much of it waits: nobody else's contributions find memory
- * before that round is merged. */
+/* Returns the slot that blocks the job; NULL: none. When memory is short this
+ * is one that the reserved round lacks, even if it has many unmerged bytes: no
+ * other contribution finds memory before that round is merged. */
 static struct ps_server_slot *slot_to_unblock(struct ps_server_job *job)
 {
     const struct ps_open_round *open = ps_server_memory_reserved_round(job);
@@ -233,7 +232,7 @@ void ps_server_credit_unblock_jobs(struct ps_server_step *st)
         struct ps_server_session *p = ps_server_slot_session(slot);
         struct ps_credit *f = ps_server_credit_get(st->s, p, job->gen);
 
-        /* What it may have by the rule is enough, if it may send by that. */
+        /* The regular credit suffices if it lets the slot send. */
         (void)ps_credit_announce(f, slot->unmerged_bytes);
         if (ps_credit_is_exhausted(f)) {
             ps_credit_grant_extra(f);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Jobs of a server: what the scheduler says of them, and their end, at which
- * everything of them goes at once. What is still being computed for a job
- * that has ended keeps its own memory alive and is dropped when it comes. */
+/* Jobs of a server: their state from the scheduler, and their end, which frees
+ * all that they have. A computation of an ended job keeps its own memory alive;
+ * its result is dropped. */
 #include "core/server/inner.h"
 
 #include "base/alloc.h"
@@ -62,7 +62,7 @@ bool ps_server_job_names_agent(const struct ps_server *s,
     return false;
 }
 
-/* ---------------------------------------------------------------- the end */
+/* ------------------------------------------------------------- end of a job */
 
 void ps_server_job_free(struct ps_server *s, struct ps_server_job *job)
 {
@@ -113,11 +113,11 @@ static bool is_payload_of_job(void *ctx, const struct ps_msg *m)
     case PS_MSG_STATE:
         return m->state.gen == job->gen;
     default:
-        return false; /* Carries nothing. */
+        return false; /* No payload. */
     }
 }
 
-/* What is on its way to the job's agents is not sent again. */
+/* Values on their way to the job's agents are not sent again. */
 static void drop_unacked_values(struct ps_server_job *job)
 {
     for (uint32_t i = 0; i < job->slot_count; i++) {
@@ -155,7 +155,7 @@ static void end_job(struct ps_server_step *st, const struct ps_msg_job_state *m)
     }
 }
 
-/* ----------------------------------------------------------------- taking */
+/* ---------------------------------------------------------------- job_state */
 
 static struct ps_server_job *job_new(struct ps_server *s,
                                      const struct ps_msg_job_state *m)
@@ -184,8 +184,8 @@ static struct ps_server_job *job_new(struct ps_server *s,
     return job;
 }
 
-/* An agent that was restarted has forgotten what it waited for, and what
- * was gathered for it is nobody's. What it had pushed before it died stays. */
+/* Sets the agent of the slot. A restarted agent has forgotten its requests, so
+ * its pulls and batched replies are dropped; its contributions stay. */
 static void update_slot(struct ps_server_slot *slot,
                         const struct ps_rec_slot *r)
 {
@@ -218,7 +218,7 @@ void ps_server_job_drop_waits(struct ps_server *s,
     }
 }
 
-/* NULL when the state makes sense, else why not. */
+/* NULL if the state is valid, else the reason to reject it. */
 static const char *job_state_error(const struct ps_server *s,
                                    const struct ps_server_job *job,
                                    const struct ps_msg_job_state *m)
@@ -275,10 +275,11 @@ void ps_server_on_job_state(struct ps_server_step *st,
         return;
     }
     if (job_has_ended(s, m->gen)) {
-        return; /* Sent before the end, and overtaken by it. */
+        return; /* Sent before the end, arrived after it. */
     }
     if (job != NULL && m->version <= job->version) {
-        ps_server_uplink_send_ready(st, job); /* The scheduler may ask again. */
+        /* The scheduler may ask again. */
+        ps_server_uplink_send_ready(st, job);
         return;
     }
     const char *why = job_state_error(s, job, m);

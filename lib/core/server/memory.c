@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Memory of the server, shared by its jobs. The memory that the scheduler has
- * admitted a job with is the job's own: contributions of other jobs never take
- * it, even while it is unused. The rest is for contributions that run ahead, of
- * any job. A job reserves a part of its own memory for one round, the next one
- * to be merged: only contributions of that round go there, one of each slot, so
+/* Memory of the server, shared by its jobs. The memory that a job was
+ * admitted with is its own: contributions of other jobs never take it, even
+ * while it is unused. The rest is for contributions of any job that run
+ * ahead. A job reserves a part of its own memory for one round, the next to
+ * be merged. Only contributions of that round go there, one of each slot, so
  * each job merges one round after the other however full the server is.
  *
- * A frame that finds no memory holds up those behind it for READ_RETRY_TIME, because
- * memory is mostly about to be freed; then it is dropped, and its agent is told
- * to send it again. A frame that can never have memory, because values and
- * states alone have taken it, fails after OUT_OF_MEMORY_AFTER. */
+ * A frame without memory delays those behind it for READ_RETRY_TIME, because
+ * memory is usually about to be freed; then it is dropped, and the agent is
+ * asked to send it again. A frame that can never have memory, because values
+ * and states alone have taken it, fails after OUT_OF_MEMORY_AFTER. */
 #include "core/server/inner.h"
 
 #include "base/alloc.h"
@@ -19,15 +19,15 @@
 #include <string.h>
 
 #define READ_RETRY_TIME     PS_MILLIS(5)
-/* A round that nobody has contributed to is given up as the next one. */
+/* A reserved round without a contribution is given up after this time. */
 #define RESERVED_ROUND_WAIT PS_SECONDS(1)
-/* A contribution to the next round that finds no memory for so long takes it
- * back from other rounds of the job. */
+/* A contribution to the reserved round that finds no memory for this long voids
+ * other rounds of the job. */
 #define RECLAIM_AFTER       PS_MILLIS(100)
-/* So long after the last shortage the server counts as full. */
+/* The server reports a shortage for this long after the last one. */
 #define SHORTAGE_SHOWN      PS_SECONDS(2)
 
-/* ---------------------------------------------------------------- next round */
+/* ----------------------------------------------------------- reserved round */
 
 /* Identity of one part of a contribution. */
 struct contribution_id {
@@ -55,7 +55,7 @@ static struct contribution_id msg_contribution(const struct ps_msg *msg,
     return (struct contribution_id){r->key, r->index, r->round};
 }
 
-/* True: the job's next round has begun and is not merged. */
+/* True if the reserved round is chosen and neither complete nor given up. */
 static bool reserved_round_is_open(const struct ps_server_job *job)
 {
     const struct ps_server_reserved_round *n = &job->reserved_round;
@@ -69,7 +69,8 @@ static bool reserved_round_is_open(const struct ps_server_job *job)
         return false;
     }
     if (part != NULL && part->open_round != NULL) {
-        /* A complete one may wait for others of its key, for their norms. */
+        /* A complete round may wait for norms, which need other partitions
+         * merged. */
         return !ps_round_is_complete(&part->open_round->round);
     }
     return job->server->now < ps_time_add(n->chosen_at, RESERVED_ROUND_WAIT);
@@ -86,8 +87,8 @@ ps_server_memory_reserved_round(const struct ps_server_job *job)
     return part != NULL && part->version < n->round ? part->open_round : NULL;
 }
 
-/* True if the message contributes to the job's next round. Where there is none,
- * the round of its first part becomes the next one. */
+/* True if the message contributes to the job's reserved round. If there is
+ * none, the round of its first part is chosen. */
 static bool is_for_reserved_round(struct ps_server_job *job,
                                   const struct ps_msg *msg)
 {
@@ -95,7 +96,7 @@ static bool is_for_reserved_round(struct ps_server_job *job,
 
     if (count == 0 ||
         (msg->code == PS_MSG_PUSH && msg->push.rule != PS_RULE_NONE)) {
-        return true; /* It waits for nobody else, and goes on by itself. */
+        return true; /* It is merged without waiting for other slots. */
     }
     if (!reserved_round_is_open(job)) {
         const struct contribution_id first = msg_contribution(msg, 0);
@@ -121,22 +122,22 @@ static bool is_for_reserved_round(struct ps_server_job *job,
 
 /* -------------------------------------------------------------------- shares */
 
-/* Memory that the job would have, or was admitted with. */
+/* Returns the larger of the job's quota and its use with `more` bytes. */
 static uint64_t job_claim(const struct ps_server_job *job, uint64_t more)
 {
     return ps_max_u64(job->quota.bytes,
                       ps_pool_share_used(job->pool_share) + more);
 }
 
-/* Memory reserved for the job's next round: the scheduler's figure, and before
- * that has arrived, two contributions of every slot like this one. */
+/* Returns the memory reserved for the job's next round: the scheduler's figure,
+ * or before its arrival two contributions of this cost for every slot. */
 static uint64_t job_round_bytes(const struct ps_server_job *job, uint64_t cost)
 {
     return job->quota.version != 0 ? job->quota.round_bytes
                                    : 2 * cost * job->slot_count;
 }
 
-/* True: the contribution may have this many bytes. */
+/* True if the contribution may allocate `len` bytes. */
 static bool may_allocate(struct ps_server *s, struct ps_server_job *job,
                          const struct ps_msg *msg, uint64_t len)
 {
@@ -145,7 +146,8 @@ static bool may_allocate(struct ps_server *s, struct ps_server_job *job,
     struct ps_map_cursor c = {0};
     const struct ps_server_job *other;
     uint64_t admitted = 0;
-    /* Buffers of jobs that have ended, on their way to agents. */
+    /* Without the shares subtracted below: buffers of ended jobs that are still
+     * being sent. */
     uint64_t claims = ps_pool_used(s->opt.pool);
 
     while ((other = ps_map_next(s->jobs, &c)) != NULL) {
@@ -154,7 +156,7 @@ static bool may_allocate(struct ps_server *s, struct ps_server_job *job,
     if (budget == 0 || admitted + job_round_bytes(job, cost) +
                                ps_pool_used(s->opt.pool) + cost <=
                            budget) {
-        return true; /* Mostly. */
+        return true; /* The common case. */
     }
     c = (struct ps_map_cursor){0};
     while ((other = ps_map_next(s->jobs, &c)) != NULL) {
@@ -162,7 +164,7 @@ static bool may_allocate(struct ps_server *s, struct ps_server_job *job,
         claims += other == job ? 0 : job_claim(other, 0);
     }
     if (admitted > budget) {
-        /* Less memory than was promised: memory in use decides. */
+        /* Less memory than was admitted: only reserved rounds allocate. */
         return is_for_reserved_round(job, msg);
     }
     if (claims + job_claim(job, cost + job_round_bytes(job, cost)) <= budget) {
@@ -172,10 +174,10 @@ static bool may_allocate(struct ps_server *s, struct ps_server_job *job,
            claims + job_claim(job, cost) <= budget;
 }
 
-/* ---------------------------------------------------------------- taking back */
+/* ------------------------------------------------------------------ reclaim */
 
-/* Discards the contributions to the round; their agents send them again, when
- * there is memory. */
+/* Discards the contributions to the round, and has their agents send them again
+ * when there is memory. */
 static void void_open_round(struct ps_server_step *st,
                             struct ps_server_job *job, struct ps_part *part)
 {
@@ -208,8 +210,8 @@ static void void_open_round(struct ps_server_step *st,
     ps_bits_fini(&gave);
 }
 
-/* Moves the value to memory of its own. Where nothing else is in the frame any
- * more, the frame goes first: it has room for it. */
+/* Copies the value to a buffer of its own. If the frame has no other user it is
+ * freed first, which makes room for the copy. */
 static void move_out(struct ps_server_job *job, struct ps_slice *v)
 {
     void *aside = ps_alloc(v->len);
@@ -230,7 +232,8 @@ static void move_out(struct ps_server_job *job, struct ps_slice *v)
     ps_free(aside);
 }
 
-/* Values that came in frames keep these alive, each perhaps another one. */
+/* Copies values out of frames, which they keep alive for a part of their
+ * bytes. */
 static void compact(struct ps_server_job *job)
 {
     struct ps_map_cursor c = {0};
@@ -320,7 +323,7 @@ int ps_server_memory_alloc_payload(struct ps_server *s,
     return PS_E_NOMEM;
 }
 
-/* ----------------------------------------------------------------- in words */
+/* ----------------------------------------------------------------- refusals */
 
 int ps_server_memory_refusal(struct ps_server_step *st,
                              const struct ps_server_slot *slot, uint64_t len,

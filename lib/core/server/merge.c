@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* From a complete round to a version: one computation for each partition, off
- * the loop, then the new value to everybody who contributed and to those who
- * wait for it. A computation whose round was forgotten in the meantime (the
- * job ended, or a newer version came from elsewhere) is dropped when it
- * comes; until then it keeps alive by itself what it reads and writes. */
+/* From a complete round to a version: one computation for each partition, on a
+ * compute thread, then the new value to all contributors and waiting pulls. The
+ * result of a computation whose round was discarded meanwhile (the job ended,
+ * or a newer version was restored) is dropped; until then the computation keeps
+ * its sources and results alive. */
 #include "core/server/inner.h"
 
 #include "base/alloc.h"
@@ -41,7 +41,7 @@ void ps_server_merge_discard(struct ps_server *s, struct ps_server_job *job,
     if (open == NULL) {
         return;
     }
-    /* What has no round is not waited for by anybody. */
+    /* Async pushes are not counted in incomplete_rounds. */
     bool complete = open->rule != PS_RULE_NONE ||
                     ps_round_is_complete(&open->round);
 
@@ -49,7 +49,8 @@ void ps_server_merge_discard(struct ps_server *s, struct ps_server_job *job,
         const struct ps_server_merge *run = part->merge;
 
         if (run->encoded.buf != NULL) {
-            /* What it still computes must not meet the next one's. */
+            /* The computation may still write this residual; the next one gets
+             * a fresh one. */
             ps_store_set_state(&job->store, part, 0, NULL);
         }
         merge_free(s, part->merge);
@@ -68,8 +69,9 @@ void ps_server_merge_discard(struct ps_server *s, struct ps_server_job *job,
     ps_server_credit_mark_job(job);
 }
 
-/* The round is merged. `value` NULL: nobody gave anything, and what was there
- * stays; else the value takes over one reference. */
+/* Publishes the next version of the partition and replies to all contributors.
+ * `value` NULL: the value stays; else takes over one reference of `value` and
+ * of `code`. */
 static void publish_version(struct ps_server_step *st,
                             struct ps_server_job *job, struct ps_part *part,
                             const struct ps_slice *value,
@@ -80,7 +82,7 @@ static void publish_version(struct ps_server_step *st,
 
     if (value != NULL) {
         if (open->assign) {
-            /* Of the value that was. */
+            /* Master weights of the replaced value. */
             ps_store_set_state(&job->store, part, PS_PART_MASTER, NULL);
         }
         ps_store_set_value(&job->store, part, part->version + 1, value);
@@ -90,7 +92,7 @@ static void publish_version(struct ps_server_step *st,
         part->version++;
         part->retry = 0;
         part->all_skipped = ps_open_round_all_skip(open);
-        /* That was made for the version before. */
+        /* The encoded form of the previous version. */
         ps_store_set_encoded(&job->store, part, 0, &(struct ps_slice){0});
     }
     st->s->rounds++;
@@ -111,44 +113,44 @@ static void publish_version(struct ps_server_step *st,
     ps_server_credit_mark_job(job);
 }
 
-/* Nobody gave anything to the round, because all have passed. */
+/* Publishes a round that all ranks skipped. */
 static void publish_skipped(struct ps_server_step *st,
                             struct ps_server_job *job, struct ps_part *part)
 {
-    part->step_offset--; /* It was no step. */
+    part->step_offset--; /* No optimizer step. */
     job->newest_version = ps_max_u64(job->newest_version, part->version + 1);
     publish_version(st, job, part, NULL, NULL);
 }
 
-/* The sum of the round waits for others, and the value stays; takes over one
- * reference. */
+/* Publishes a round whose sum waits for later rounds: the value stays. Takes
+ * over one reference. */
 static void publish_accumulated(struct ps_server_step *st,
                                 struct ps_server_job *job, struct ps_part *part,
                                 const struct ps_slice *sum)
 {
     ps_store_accumulate(&job->store, part, sum, part->open_round->round.weight,
                         part->open_round->reduce);
-    part->step_offset--; /* It was no step. */
+    part->step_offset--; /* No optimizer step. */
     job->newest_version = ps_max_u64(job->newest_version, part->version + 1);
     publish_version(st, job, part, NULL, NULL);
 }
 
-/* A buffer that holds this contribution and no other: the result may be
+/* True if the buffer holds only this contribution, so that the result may be
  * written over it. */
 static bool owns_whole_buffer(const struct ps_slice *s)
 {
     return s->offset == 0 && s->len == s->buf->size;
 }
 
-/* Does the result travel as a code? Its residual is state 0 then: there is no
- * optimizer. */
+/* True if the result is sent encoded. Such a job has no optimizer, so state 0
+ * is the residual. */
 static bool encodes_result(const struct ps_server_merge *run)
 {
     return run->job->compression.bidirectional && !run->job->has_optimizer &&
            run->part->open_round->is_encoded;
 }
 
-/* Memory for the code of the result and for what that leaves over. */
+/* Allocates the encoded result, and its residual if that is missing. */
 static int prepare_encoded(struct ps_server_merge *run)
 {
     struct ps_part *part = run->part;
@@ -173,15 +175,15 @@ static int prepare_encoded(struct ps_server_merge *run)
     return rc;
 }
 
-/* The job that sums becomes one that encodes the sum; its result is what the
- * code stands for, so that all see one value. */
+/* Makes the summing computation encode its sum. The value is the decoded
+ * result, so that the server and all agents hold the same one. */
 static void add_encode(struct ps_server_merge *run, struct ps_compute *c)
 {
     struct ps_part *part = run->part;
 
     c->job.op = PS_JOB_ENCODE;
     c->job.codec = run->job->compression.codec;
-    c->job.codec.momentum = 0; /* That is of gradients. */
+    c->job.codec.momentum = 0; /* For gradients only. */
     c->job.rng_stream = ps_codec_rng_stream(
         &c->job.codec,
         &(struct ps_codec_position){.key = part->open_round->rng_key,
@@ -214,8 +216,8 @@ static int prepare_result(struct ps_server_merge *run, bool steps)
     }
     rc = ps_server_memory_alloc(run->job, len, &buf);
     if (rc != 0 && run->starved_since != 0 && !part->open_round->is_encoded) {
-        /* It has waited. The result keeps alive what came with the first
-         * contribution, but those of the others go. */
+        /* Has waited. The result keeps alive the frame of the first
+         * contribution; those of the others are freed. */
         run->result = *first;
         ps_buf_ref(first->buf);
         return 0;
@@ -244,7 +246,7 @@ void ps_server_merge_submit(struct ps_server_step *st,
     ps_effects_compute(st->fx, c);
 }
 
-/* PS_E_NOMEM: nothing has happened. */
+/* PS_E_NOMEM: nothing has changed. */
 static int launch_rows_merge(struct ps_server_step *st,
                              struct ps_server_merge *run)
 {
@@ -267,14 +269,14 @@ static int launch_rows_merge(struct ps_server_step *st,
             job, part);
 
         ps_server_optimizer_add_step(run, &at, c);
-        /* Rows are changed where the new value lies. */
+        /* The step changes rows in the new value's memory. */
         c->job.weight = c->job.dst;
     }
     ps_server_merge_submit(st, run, c);
     return 0;
 }
 
-/* Is this a round that the optimizer's step waits for more after? */
+/* True if the optimizer step waits for more rounds after this one. */
 static bool accumulates_round(const struct ps_server_job *job,
                               const struct ps_part *part, bool steps)
 {
@@ -383,7 +385,8 @@ void ps_server_merge_start(struct ps_server_step *st, struct ps_server_job *job,
     bool steps = job->has_optimizer && !open->assign;
 
     if (ps_server_migration_freezes(job, part)) {
-        return; /* Here, when the move is given up, or at the new owner. */
+        /* Merged here if the migration is aborted, else at the new owner. */
+        return;
     }
     if (ps_open_round_all_skip(open)) {
         publish_skipped(st, job, part);
@@ -402,7 +405,7 @@ void ps_server_merge_start(struct ps_server_step *st, struct ps_server_job *job,
         (open->reduce != PS_REDUCE_MEAN || open->round.weight <= 1)) {
         struct ps_slice value = *first;
 
-        ps_buf_ref(value.buf); /* The sum of one is that one. */
+        ps_buf_ref(value.buf); /* The sum of one contribution is itself. */
         publish_version(st, job, part, &value, &(struct ps_slice){0});
         return;
     }
@@ -429,15 +432,15 @@ void ps_server_merge_skip_step(struct ps_server_step *st,
 
     merge_free(st->s, run);
     ps_store_accumulate(&job->store, part, &(struct ps_slice){0}, 0, 0);
-    part->step_offset--; /* It was no step. */
+    part->step_offset--; /* No optimizer step. */
     job->newest_version = ps_max_u64(job->newest_version, part->version + 1);
     publish_version(st, job, part, NULL, NULL);
     ps_server_migration_on_merged(st, job, part);
 }
 
-/* The round cannot be made: for want of memory, said in `text`, or because the
- * kernel found the job senseless, which nothing that a peer sent leads to. All
- * that is left is to say so to everybody who waits for it. */
+/* Fails the round and refuses it to all slots. The cause is lack of memory,
+ * described in `text`, or a kernel error, which no peer's message can
+ * provoke. */
 static void fail_round(struct ps_server_step *st, struct ps_server_job *job,
                        struct ps_part *part, int rc, const char *text)
 {
@@ -470,7 +473,6 @@ static void fail_round(struct ps_server_step *st, struct ps_server_job *job,
     }
 }
 
-/* Bytes of the contributions. */
 static uint64_t contribution_bytes(const struct ps_round *round)
 {
     uint64_t bytes = 0;
@@ -481,7 +483,7 @@ static uint64_t contribution_bytes(const struct ps_round *round)
     return bytes;
 }
 
-/* True: the run is over. */
+/* True: the run no longer waits. */
 static bool retry_starved(struct ps_server_step *st,
                           struct ps_server_merge *run)
 {
@@ -517,7 +519,7 @@ void ps_server_merge_retry_starved(struct ps_server_step *st)
     struct ps_list_node *last = ps_list_last(starved);
     uint32_t tries = STARVED_RETRIES_MAX;
 
-    /* One that goes on waiting holds up no other job's. */
+    /* A run that stays starved does not delay those of other jobs. */
     for (struct ps_list_node *n = NULL; n != last && tries > 0; tries--) {
         n = ps_list_pop(starved);
         if (n == NULL) {
@@ -534,7 +536,7 @@ void ps_server_merge_on_computed(struct ps_server_step *st, uint64_t token,
     struct ps_server_merge *run = ps_map_get(st->s->merges, token);
 
     if (run == NULL) {
-        return; /* Its round was forgotten. */
+        return; /* Its round was discarded. */
     }
     struct ps_server_job *job = run->job;
     struct ps_part *part = run->part;

@@ -1,19 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A partition that the scheduler moves to another server, at both of them.
+/* Migration of a partition to another server, at both servers.
  *
- *     MIG_OUT   The old owner. Rounds gather what comes and are not merged, so
- *           that version, value and states stay as they are while pieces of
- *           them are read. A merge that is under way ends first.
- *     MIG_IN    The new one: pieces wait beside the store until it is told that
- *           the partition is its own.
- *     AWAY  The old one, afterwards. Agents may hear late of the new place,
- *           and links keep no order: what still comes is no beginning of a
- *           partition that is not there yet. Only who names a newer placement
- *           makes an end of that.
+ *     MIG_OUT   The old owner. Rounds take contributions and are not merged,
+ *               so that version, value and states stay as they are while chunks
+ *               of them are read. A merge in progress ends first.
+ *     MIG_IN    The new owner. Chunks are kept beside the store until the
+ *               scheduler makes this server the owner.
+ *     MIG_AWAY  The old owner, afterwards. Agents may learn late of the new
+ *               placement, and messages of a link may overtake each other, so
+ *               late messages must not create the partition again. Only a
+ *               message that names a newer placement ends this state.
  *
- * What agents had given to a round at the old owner is not carried: they keep
- * it until the round is committed, and give it to the new owner as after the
- * loss of a server. A move that is given up leaves everything as it was. */
+ * Contributions at the old owner are not migrated: agents keep them until the
+ * round is committed, and send them to the new owner as after the loss of a
+ * server. An aborted migration changes nothing. */
 #include "core/server/inner.h"
 
 #include "base/alloc.h"
@@ -21,7 +21,7 @@
 
 #include <string.h>
 
-/* Buffers of a partition in the order in which they travel. */
+/* Buffers of a partition in the order in which they are sent. */
 enum {
     BUF_VALUE,
     BUF_ENCODED,
@@ -37,14 +37,13 @@ struct ps_server_migration {
     uint32_t key;
     uint32_t index;
     enum migration_role role;
-    bool
-        read_pending; /* MIG_OUT: for a piece, which waits for the end of a merge, */
+    /* MIG_OUT: a part_read waits for the end of a merge. */
+    bool read_pending;
     uint64_t offset;
     uint32_t max_bytes;
-    uint32_t away_epoch; /* AWAY, and MIG_IN when it was that before; else 0. */
-    /* MIG_IN: */
-    struct ps_msg
-        *first_chunk; /* The first piece without its payload; or NULL. */
+    uint32_t away_epoch; /* Of the last migration away; 0: none. */
+    /* The fields below are of MIG_IN. */
+    struct ps_msg *first_chunk; /* Without its payload; NULL: none. */
     struct ps_buf *buffers[BUF_COUNT];
     uint64_t received_bytes;
     uint64_t total_bytes;
@@ -95,8 +94,8 @@ void ps_server_migrations_free(struct ps_server_job *job)
     job->migrations = NULL;
 }
 
-/* The record of a message about a move; NULL: it is one of a move that is
- * over. */
+/* Finds or adds the migration that a message names. NULL: it is over, or this
+ * server has another role in it. */
 static struct ps_server_migration *
 obtain_migration(struct ps_server_job *job, uint64_t number, uint32_t key,
                  uint32_t index, enum migration_role kind)
@@ -126,7 +125,7 @@ obtain_migration(struct ps_server_job *job, uint64_t number, uint32_t key,
     return mv->role == kind ? mv : NULL;
 }
 
-/* ---------------------------------------------------- what agents send */
+/* ------------------------------------------------------- messages of agents */
 
 bool ps_server_migration_freezes(const struct ps_server_job *job,
                                  const struct ps_part *part)
@@ -159,16 +158,16 @@ int ps_server_migration_check_restore(struct ps_server_job *job,
     struct ps_server_migration *mv = find_migration(job, rec->key, rec->index);
 
     if (mv != NULL && mv->role == MIG_AWAY && epoch > mv->away_epoch) {
-        migration_free(job, mv); /* It has come back, without a move. */
+        migration_free(job, mv); /* Came back by another way. */
         mv = NULL;
     }
     return mv == NULL ? 0 : PS_E_STALE;
 }
 
-/* -------------------------------------------------------------- the answers */
+/* ------------------------------------------------- replies to the scheduler */
 
-/* The link keeps them while the scheduler is away. When it has forgotten the
- * link, it asks again. */
+/* The uplink's link keeps them while the scheduler is disconnected. A scheduler
+ * that has lost the link's state asks again. */
 
 static void send_part_ack(struct ps_server_step *st,
                           const struct ps_msg_part_ack *m)
@@ -201,9 +200,9 @@ static void send_chunk_msg(struct ps_server_step *st, const struct ps_msg *msg,
     ps_buf_unref(copy);
 }
 
-/* ------------------------------------------------------------- the old owner */
+/* ---------------------------------------------------------------- old owner */
 
-/* What there is of the partition; `part` NULL: nothing. */
+/* Lists the partition's buffers; `part` NULL: none. */
 static void list_buffers(const struct ps_part *part,
                          struct ps_slice list[BUF_COUNT])
 {
@@ -222,7 +221,7 @@ static void list_buffers(const struct ps_part *part,
     }
 }
 
-/* Bytes from `at` on, as many as there is room for. */
+/* Fills `to` with bytes of the concatenated buffers from offset `at`. */
 static void copy_from_buffers(const struct ps_slice list[BUF_COUNT],
                               uint64_t at, struct ps_buf *to)
 {
@@ -270,7 +269,7 @@ static void send_chunk(struct ps_server_step *st, struct ps_server_job *job,
     struct ps_buf *copy = NULL;
 
     if (part != NULL && part->merge != NULL) {
-        return; /* Asked again by ps_server_migration_on_merged. */
+        return; /* ps_server_migration_on_merged() sends it. */
     }
     mv->read_pending = false;
     if (part != NULL && (part->row_width != 0 || part->async_slots != NULL)) {
@@ -290,8 +289,8 @@ static void send_chunk(struct ps_server_step *st, struct ps_server_job *job,
                              : 0;
 
     if (len > 0) {
-        /* A copy: what is not acknowledged may be sent again after the move
-         * was given up, when the next step has changed the states. */
+        /* A copy: the link may send it again after an aborted migration, when
+         * the next step has changed the states. */
         if (ps_server_memory_alloc(job, len, &copy) != 0) {
             send_chunk_error(st, job, mv, PS_E_NOMEM,
                              "its server has no memory for a copy of a piece");
@@ -346,7 +345,7 @@ void ps_server_on_part_read(struct ps_server_step *st,
     struct ps_server_migration *mv;
 
     if (job == NULL) {
-        return; /* It has ended, and its moves with it. */
+        return; /* The job has ended, and its migrations with it. */
     }
     mv = obtain_migration(job, m->migration, m->key, m->index, MIG_OUT);
     if (mv == NULL) {
@@ -358,9 +357,9 @@ void ps_server_on_part_read(struct ps_server_step *st,
     send_chunk(st, job, mv);
 }
 
-/* ------------------------------------------------------------- the new owner */
+/* ---------------------------------------------------------------- new owner */
 
-/* Are these lengths that the buffers of a partition can have? */
+/* True if the buffers of a partition can have these lengths. */
 static bool is_valid_chunk(const struct ps_msg_part_chunk *m)
 {
     const uint64_t size = m->count * (uint64_t)ps_dtype_size(m->dtype);
@@ -390,7 +389,7 @@ static bool is_valid_chunk(const struct ps_msg_part_chunk *m)
     return true;
 }
 
-/* Memory for all that will come. */
+/* Allocates all buffers, and keeps the first chunk's message. */
 static int alloc_buffers(struct ps_server_job *job,
                          struct ps_server_migration *mv,
                          const struct ps_msg_part_chunk *m)
@@ -462,7 +461,7 @@ void ps_server_on_part_chunk(struct ps_server_step *st,
     if (mv->first_chunk == NULL) {
         rc = alloc_buffers(job, mv, m);
     }
-    /* What has come before, and its answer was lost, is answered again. */
+    /* A repeated chunk, whose ack was lost, is acknowledged again. */
     if (rc == 0 && m->offset == mv->received_bytes) {
         rc = len > mv->total_bytes - mv->received_bytes ? PS_E_PROTO : 0;
         if (rc == 0 && len > 0) {
@@ -491,7 +490,7 @@ static struct ps_slice detach_buffer(struct ps_server_migration *mv, unsigned i)
     return s;
 }
 
-/* Who waits here for something of the partition. */
+/* Slots that have contributed to the partition or wait for a pull. */
 static struct ps_bits waiting_slots(const struct ps_server_job *job,
                                     const struct ps_part *part)
 {
@@ -510,9 +509,10 @@ static struct ps_bits waiting_slots(const struct ps_server_job *job,
     return who;
 }
 
-/* An agent that hears of the new place gives and asks there again. One that
- * does not, because the partition is back before it heard that it was gone,
- * does so for being told that what it gave and asked here is void. */
+/* Removes the partition, and refuses its contributions and pulls as stale.
+ * Agents that learn of the new owner repeat them there; an agent to which the
+ * partition comes back before it has learned of that repeats them for the
+ * refusal. */
 static void discard_part(struct ps_server_step *st, struct ps_server_job *job,
                          uint32_t key, uint32_t index)
 {
@@ -541,7 +541,7 @@ static void discard_part(struct ps_server_step *st, struct ps_server_job *job,
     ps_bits_fini(&who);
 }
 
-/* What has come is the partition. */
+/* Makes the received buffers the partition. */
 static void install_part(struct ps_server_step *st, struct ps_server_job *job,
                          struct ps_server_migration *mv)
 {
@@ -581,9 +581,10 @@ static void install_part(struct ps_server_step *st, struct ps_server_job *job,
     ps_store_remove_if_empty(&job->store, part);
 }
 
-/* --------------------------------------------------------------------- end */
+/* ---------------------------------------------------------------------- end */
 
-/* The old owner goes on, with what was given in the meantime. */
+/* Ends an aborted migration at the old owner, and merges a round that is
+ * complete by now. */
 static void unfreeze_part(struct ps_server_step *st, struct ps_server_job *job,
                           struct ps_server_migration *mv)
 {

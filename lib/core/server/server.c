@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The server machine: its three calls, and what can be asked of it. What
- * happens to jobs and peers is in the files that inner.h lists. */
+/* The server machine: its step, deadline and payload calls, and statistics.
+ * inner.h lists the files that handle jobs and peers. */
 #include "core/server/inner.h"
 
 #include "base/alloc.h"
@@ -81,7 +81,7 @@ void ps_server_free(struct ps_server *s)
     ps_free(s);
 }
 
-/* -------------------------------------------------------------- the calls */
+/* ------------------------------------------------------------ machine calls */
 
 static void server_tick(struct ps_server_step *st)
 {
@@ -96,8 +96,8 @@ static void server_tick(struct ps_server_step *st)
         ps_server_reply_flush(st);
     }
     if (st->now >= s->read_retry_at) {
-        s->read_retry_at =
-            PS_TIME_NEVER; /* After an event they are asked again. */
+        /* The driver asks again after each event. */
+        s->read_retry_at = PS_TIME_NEVER;
     }
     if (st->now >= s->pool_trim_at) {
         s->pool_trim_at = PS_TIME_NEVER;
@@ -218,7 +218,7 @@ struct ps_machine ps_server_machine(struct ps_server *s)
     return (struct ps_machine){.ops = &ops, .self = s, .account = &s->account};
 }
 
-/* -------------------------------------------------------------- questions */
+/* ------------------------------------------------------------------ queries */
 
 bool ps_server_is_ready(const struct ps_server *s)
 {

@@ -304,7 +304,7 @@ void ps_store_remove_slot_pulls(struct ps_store *st, uint32_t slot)
                 ps_store_remove_row_pull(st, w);
             }
         }
-        ps_store_remove_if_empty(
-            st, part); /* Taking what was just returned is fine. */
+        /* ps_map_next() allows removal of the entry that it returned last. */
+        ps_store_remove_if_empty(st, part);
     }
 }
