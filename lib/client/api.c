@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The calls on operations. */
+/* Public calls on operations. */
 #include "client/coll.h"
 #include "client/rows.h"
 #include "client/state.h"
@@ -12,8 +12,8 @@
 #include "base/str.h"
 #include "kernel/kernel.h"
 
-/* How long the agent may take to say what an operation waits for; it asks
- * others for up to a second. */
+/* Time for the agent to answer a stall query; it asks other members for up to a
+ * second. */
 #define STALL_QUERY_MS 5000
 
 /* ----------------------------------------------------------------- starting */
@@ -50,7 +50,7 @@ static int check_op_options(struct psc_client *c,
     return 0;
 }
 
-/* Does this rank give an array? */
+/* True if this rank supplies an array. */
 static bool contributes_array(const struct psc_op *op)
 {
     switch (op->kind) {
@@ -90,7 +90,7 @@ static enum ps_fold fold_of_reduce(uint8_t reduce)
     }
 }
 
-/* Sums, or copies, into the staging block; without the mutex. */
+/* Sums or copies the arrays into the staging block; without the mutex. */
 static int copy_sources(struct psc_op *op, const void *const *srcs,
                         uint32_t count)
 {
@@ -115,9 +115,10 @@ static int copy_sources(struct psc_op *op, const void *const *srcs,
     return rc;
 }
 
-/* May the agent have it before all of it is copied? A job that goes on without
- * a worker that dies amid this must not. And the first pieces of a result may
- * come meanwhile, which must not fall on what is yet to be copied. */
+/* True if the agent may get the operation before its array is copied. Not in a
+ * job that survives the death of a worker, which would leave the array
+ * incomplete; not if early parts of the result would overwrite elements that
+ * are not copied yet. */
 static bool may_stream(const struct psc_op *op, const void *src)
 {
     const struct psc_client *c = op->client;
@@ -144,7 +145,7 @@ static int attach_source(struct psc_op *op, const void *const *srcs,
                                 k->name);
         }
     }
-    /* The value of a pushpull without rounds comes into the same block. */
+    /* The value of a pushpull without rounds arrives in the same block. */
     b = count == 1 && !(k->is_async && op->kind == OP_PUSHPULL)
             ? ps_shm_find(&c->shm, srcs[0], k->bytes)
             : NULL;
@@ -179,7 +180,7 @@ static void apply_options(struct psc_op *op, const struct psc_op_options *o,
     op->detached = !waited_for && o->callback == NULL;
 }
 
-/* Tells once what happened to an operation nobody waited for. */
+/* Returns the stored error of an operation without handle, once. */
 static int earlier_failure(struct psc_client *c, struct key *k)
 {
     int rc = k->rc;
@@ -192,7 +193,7 @@ static int earlier_failure(struct psc_client *c, struct key *k)
     return rc;
 }
 
-/* Rows of a call; NULL where it is about the whole key. */
+/* Rows of a call; NULL: the call is about the whole key. */
 struct rows {
     const int64_t *row;
     size_t count;
@@ -437,7 +438,7 @@ static bool is_op_done(void *arg)
     return ((const struct psc_op *)arg)->state == OP_DONE;
 }
 
-/* How an ended operation ended. */
+/* Result of an ended operation, with its detail. */
 static int op_result(const struct psc_op *op)
 {
     char name[PS_KEY_NAME_MAX + 64];
@@ -458,7 +459,8 @@ static bool is_stall_answered(void *arg)
     return ((const struct stall_request *)arg)->is_answered;
 }
 
-/* A queued operation waits for one on its key that the agent has. */
+/* Number of the operation that a queued one waits for: the one on its key that
+ * the agent has. */
 static uint64_t reserved_number(const struct psc_op *op)
 {
     PS_LIST_EACH(n, &op->client->ops)
@@ -473,7 +475,7 @@ static uint64_t reserved_number(const struct psc_op *op)
     return 0;
 }
 
-/* The agent's sentence, or why there is none. */
+/* Queries the agent; `text` is its answer, or why there is none. */
 static void ask_stall(struct psc_op *collective, struct stall_request *w)
 {
     struct psc_op *op = coll_open_subop(collective);
@@ -514,7 +516,7 @@ void op_explain(struct psc_op *op, char *text, size_t size)
     ps_time open_for;
 
     ask_stall(op, &w);
-    /* It may have ended, and its round be known, meanwhile. */
+    /* The operation may have ended during the query. */
     op_name(op, name, sizeof(name));
     open_for = (client_now() - op->started) / PS_MILLIS(1);
     snprintf(text, size, "%s is open for %llu.%llu s: %.*s", name,
@@ -540,7 +542,7 @@ static int time_out_error(struct psc_op *op, int limit_ms)
         return client_error(op->client, PSC_E_TIMEOUT, "%.300s is open", text);
     }
     op_explain(op, text, sizeof(text));
-    /* The question takes time, in which the answer may have come. */
+    /* The operation may have ended during the query. */
     if (op->state == OP_DONE) {
         return op_result(op);
     }
@@ -599,7 +601,7 @@ int psc_op_test(struct psc_op *op)
 struct op_set {
     struct psc_op *const *ops;
     size_t count;
-    size_t next; /* all: those before have ended; any: the one that has. */
+    size_t next; /* All: the first open one. Any: the one that has ended. */
 };
 
 static bool all_ops_done(void *arg)
@@ -613,14 +615,14 @@ static bool all_ops_done(void *arg)
     return w->next == w->count;
 }
 
-/* How many of them have not ended; each counts once. */
+/* Number of open operations; duplicates count once. */
 static uint32_t ops_missing(void *arg)
 {
     const struct op_set *w = arg;
     uint32_t missing = 0;
     uint32_t mark = 0;
 
-    /* Nobody is woken for more than half a ring in any case. */
+    /* Completions wake the thread at half a ring at the latest. */
     for (size_t i = w->next; i < w->count && missing < PS_RING_DONE_SLOTS / 2;
          i++) {
         struct psc_op *op = w->ops[i];
@@ -650,7 +652,7 @@ static bool any_op_done(void *arg)
     return false;
 }
 
-/* While not all have ended. */
+/* The first open operation; some operation if none is open. */
 static struct psc_op *first_open_op(void *arg)
 {
     const struct op_set *w = arg;
@@ -863,7 +865,7 @@ void psc_op_free(struct psc_op *op)
 
 /* ----------------------------------------------------------- one-call forms */
 
-/* Whatever the wait says, nobody will come back for the operation. */
+/* Frees the handle even after a time-out, because no caller holds it. */
 int op_finish(struct psc_op *op, int rc)
 {
     if (rc == 0) {
@@ -915,9 +917,8 @@ int psc_broadcast(struct psc_client *c, uint32_t key, const void *src,
     return op_finish(op, rc);
 }
 
-/* Barriers are counted, so one that was given up after a time limit must be
- * waited for again before the next: a program that calls once more means the
- * same meeting. */
+/* After a time-out the next call waits for the same barrier: barriers are
+ * counted, and a program that calls again means the same one. */
 int psc_barrier(struct psc_client *c)
 {
     struct psc_op *op;

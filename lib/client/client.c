@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A client's life: connect, say hello, wait for the job, take what the agent
- * says, end.
+/* Life of a client: connect, handshake, wait for the job, handle messages of
+ * the agent, close.
  *
- * The agent says l_error or a frame that is no frame: every open operation ends
- * with that, and every later call returns it. So it does when the agent hangs
- * up, unless there may be another one, see reattach.c. The agent is not there
- * yet: asked again until connect_timeout_ms. */
+ * On l_error or a malformed frame, every open operation fails with that error,
+ * and every later call returns it. The same holds when the agent closes the
+ * connection, unless the client may re-attach, see reattach.c. If no agent
+ * listens yet, the client dials again until connect_timeout_ms. */
 #include "client/coll.h"
 #include "client/state.h"
 
@@ -27,16 +27,16 @@
 #include "base/prefetch.h"
 #include "base/str.h"
 
-/* How often a socket that is not there is tried. */
+/* Interval between dials of a socket that does not exist yet. */
 #define CONNECT_RETRY_MS 50
-/* The agent names whoever is missing when start_timeout is over; only if it
- * says nothing at all does this side give up. */
+/* The agent names the missing ranks when start_timeout is over; this side gives
+ * up only if the agent sends nothing for this much longer. */
 #define START_SLACK_MS   10000
-/* For the agent to see the end of the stream. */
+/* Time for the agent to see the end of the stream. */
 #define END_MS           1000
-/* Ends taken from the ring at once. */
+/* Completions taken from the ring at once. */
 #define ENDS_AHEAD       16
-/* Looks at the ring between two at the clock. */
+/* Ring polls between two readings of the clock. */
 #define SPIN_LOOKS       50
 
 _Static_assert(PSC_E_INVAL == (int)PS_E_INVAL && PSC_E_BUG == (int)PS_E_BUG,
@@ -59,7 +59,8 @@ ps_time client_deadline(int timeout_ms)
                           : client_now() + PS_MILLIS(timeout_ms);
 }
 
-/* Rounded up, so that a wait does not end just before its deadline. */
+/* Milliseconds until the deadline, rounded up, so that a wait does not end just
+ * before it. */
 static int ms_until(ps_time deadline)
 {
     ps_time now;
@@ -109,7 +110,7 @@ bool client_wants_kick(const struct psc_client *c)
 void client_kick(struct psc_client *c)
 {
     if (c->wake_threshold > 1) {
-        ps_sock_kick(c->sock); /* It is to wake for the first. */
+        ps_sock_kick(c->sock); /* The next completion must wake it. */
     }
 }
 
@@ -149,7 +150,7 @@ static void wake_agent(struct psc_client *c)
     int rc = 0;
 
     c->ring_needs_wake = false;
-    /* A frame that is on its way wakes as well. */
+    /* A frame on its way wakes the agent as well. */
     if (c->rc == 0 && ps_sock_flushed(c->sock) &&
         ps_ring_wake_agent(&c->ring)) {
         rc = ps_sock_put(c->sock, &wake, -1);
@@ -167,7 +168,7 @@ void client_flush(struct psc_client *c)
         wake_agent(c);
     }
     rc = c->rc != 0 || ps_sock_flushed(c->sock) ? 0 : ps_sock_flush(c->sock);
-    /* Closed: the reader finds out, after the agent's last words. */
+    /* Closed: the reader notices it after the agent's last messages. */
     if (rc != 0 && rc != PS_E_CLOSED) {
         client_fail(c, rc, "cannot write to the agent: %s", ps_strerror(rc));
     }
@@ -201,10 +202,10 @@ static int on_arena_made(void *ctx, uint32_t region, int fd, uint64_t size)
                              .l_region = {.region = region, .size = size}};
 
     if (c->rc == 0 && c->link != LINK_UP) {
-        close(fd); /* The next agent is offered all of them. */
+        close(fd); /* The next agent gets all arenas offered. */
         return 0;
     }
-    /* The operation that names it flushes it. */
+    /* Flushed with the operation that uses the arena. */
     return c->rc != 0 ? c->rc : ps_sock_put(c->sock, &m, fd);
 }
 
@@ -214,7 +215,7 @@ static void on_arena_freed(void *ctx, uint32_t region)
     const struct ps_msg m = {.code = PS_MSG_L_REGION_GONE,
                              .l_region_gone = {.region = region}};
 
-    /* An agent that does not hear of it keeps a mapping too many. */
+    /* On failure the agent keeps a mapping without use. */
     if (client_send(c, &m) != 0) {
         return;
     }
@@ -249,7 +250,7 @@ static void accept_done(struct psc_client *c, const struct ps_msg_l_done *m)
     op_accept_done(op, m);
 }
 
-/* What waited for the answer. */
+/* Sends the requests that waited for the answer. */
 static void send_job_requests(struct psc_client *c)
 {
     int rc = op_send_job_requests(c);
@@ -279,7 +280,7 @@ static void accept_key_info(struct psc_client *c,
     key_accept_info(c, op, m);
 }
 
-/* Without the memory for it everything goes over the socket. */
+/* Without memory for a ring all messages use the socket. */
 void client_open_ring(struct psc_client *c, uint32_t layout)
 {
     struct ps_msg m = {.code = PS_MSG_L_RING};
@@ -348,20 +349,20 @@ static void accept_message(struct psc_client *c, const struct ps_msg *m, int fd)
         accept_stall_answer(c, &m->l_stall_reply);
         break;
     case PS_MSG_L_WAKE:
-        break; /* The reader looks at the ring in any case. */
+        break; /* The reader polls the ring in any case. */
     case PS_MSG_L_ERROR:
         client_fail(c, client_failure(m->l_error.error), "%s", m->l_error.text);
         break;
     case PS_MSG_REJECT:
         client_fail(c, client_failure(m->reject.error), "%s", m->reject.text);
         break;
-    default: /* No other message may come this way; the frame check knows. */
+    default: /* The frame check admits no other message here. */
         client_fail(c, PSC_E_PROTO, "unexpected %s from the agent",
                     ps_msg_name(m->code));
     }
 }
 
-/* Everything that is in the buffer. */
+/* Handles every message in the buffer. */
 static void accept_messages(struct psc_client *c)
 {
     while (c->rc == 0) {
@@ -381,8 +382,8 @@ static void accept_messages(struct psc_client *c)
     }
 }
 
-/* The memory that these ends will touch is fetched: thousands of operations do
- * not stay in the cache while they are under way. */
+/* Prefetches the memory that these completions touch: thousands of open
+ * operations do not stay in the cache. */
 static void prefetch_completions(struct psc_client *c,
                                  const struct ps_msg_l_done *m, int count)
 {
@@ -399,7 +400,7 @@ static void prefetch_completions(struct psc_client *c,
     }
 }
 
-/* Of results that are on their way. */
+/* Copies results as their parts become readable. */
 static void accept_progress(struct psc_client *c)
 {
     struct ps_ring_progress piece;
@@ -409,7 +410,7 @@ static void accept_progress(struct psc_client *c)
            (rc = ps_ring_pop_progress(&c->ring, &piece)) > 0) {
         struct psc_op *op = op_find(c, piece.op_id);
 
-        if (op != NULL) { /* Else it ended before we looked. */
+        if (op != NULL) { /* Otherwise the operation has already ended. */
             op_accept_progress(op, piece.bytes);
         }
     }
@@ -418,7 +419,7 @@ static void accept_progress(struct psc_client *c)
     }
 }
 
-/* What the agent put into the ring. */
+/* Handles what the agent put into the ring. */
 static void accept_completions(struct psc_client *c)
 {
     accept_progress(c);
@@ -440,7 +441,7 @@ static void accept_completions(struct psc_client *c)
     }
 }
 
-/* One turn of the reader, which does not wait. */
+/* One turn of the reader; never waits. */
 static void reader_poll_once(struct psc_client *c)
 {
     int rc;
@@ -452,11 +453,12 @@ static void reader_poll_once(struct psc_client *c)
         return;
     }
     rc = ps_sock_read(c->sock);
-    /* Before the messages: the last of them may end everything. */
+    /* Before the messages: the last of them may end every operation. */
     accept_completions(c);
     accept_messages(c);
     if (rc == PS_E_CLOSED && c->rc == 0 && reattach_is_possible(c)) {
-        if (c->link != LINK_LOST) { /* Not given up in between. */
+        /* A message may have lost the link already. */
+        if (c->link != LINK_LOST) {
             reattach_agent_lost(c);
         }
     } else if (rc == PS_E_CLOSED) {
@@ -467,21 +469,21 @@ static void reader_poll_once(struct psc_client *c)
     client_flush(c);
 }
 
-/* A program that polls our descriptor sleeps on it without telling: the agent
- * is to wake it from now on. */
+/* Makes the agent wake the program's poll descriptor from now on: a program
+ * that polls it sleeps without a call of this library. */
 static void arm_poll(struct psc_client *c)
 {
     if (c->poll_fd >= 0 && c->ring_memory != NULL &&
         !ps_ring_worker_sleep(&c->ring, 1, c->ops_streaming > 0) &&
         eventfd_write(c->event_fd, 1) != 0) {
-        /* Full counters are readable, too. */
+        /* A full counter is readable, too. */
     }
 }
 
 void client_poll(struct psc_client *c)
 {
     if (c->has_reader) {
-        return; /* It will see whatever there is. */
+        return; /* The reader handles all input. */
     }
     c->has_reader = true;
     reader_poll_once(c);
@@ -510,8 +512,8 @@ static bool has_input(const struct psc_client *c)
     return ps_ring_has_done(&c->ring) || ps_ring_has_progress(&c->ring);
 }
 
-/* Looks whether something comes before it is worth sleeping. True: it has; in
- * the ring unless *ret_socket. */
+/* Polls for input for as long as that costs less than sleeping. True: input has
+ * come, in the ring unless *ret_socket. */
 static bool busy_poll(struct psc_client *c, ps_time deadline, bool *ret_socket)
 {
     ps_time budget = ps_spin_budget(&c->busy_poll);
@@ -535,8 +537,8 @@ static bool busy_poll(struct psc_client *c, ps_time deadline, bool *ret_socket)
             (void)sched_yield();
             now = client_now();
             crowded = ps_spin_is_crowded(&c->busy_poll, before, now);
-            /* Errors and answers come there, and so does another thread's
-             * kick. */
+            /* Errors, other messages and the kick of another thread arrive at
+             * the socket. */
             socket = ps_sock_wait(c->sock, 0) == 0;
         }
     }
@@ -546,8 +548,8 @@ static bool busy_poll(struct psc_client *c, ps_time deadline, bool *ret_socket)
     return ring || socket;
 }
 
-/* Sleeps until the agent has something for us, or room: `count` ends if they
- * come by the ring. */
+/* Sleeps until the agent has sent something or takes more. Completions in the
+ * ring wake it when there are `count`. */
 static int reader_sleep(struct psc_client *c, uint32_t count, ps_time deadline)
 {
     bool ring = c->ring_memory != NULL;
@@ -568,7 +570,7 @@ static int reader_sleep(struct psc_client *c, uint32_t count, ps_time deadline)
     return rc;
 }
 
-/* As the reader: what is queued goes out, then wait, then one turn. */
+/* As the reader: flushes, waits, then takes one turn. */
 static int wait_as_reader(struct psc_client *c, uint32_t (*missing)(void *arg),
                           void *arg, ps_time deadline)
 {
@@ -603,7 +605,7 @@ static int wait_as_reader(struct psc_client *c, uint32_t (*missing)(void *arg),
 
 leave:
     c->has_reader = false;
-    client_flush(c); /* What the ends have let go. */
+    client_flush(c); /* Operations that completions have unblocked. */
     client_changed(c);
     return rc;
 }
@@ -651,7 +653,7 @@ int client_wait_many(struct psc_client *c, bool (*ready)(void *arg),
 
 /* ------------------------------------------------------------------ opening */
 
-/* A failure before there is a client to ask for its detail. */
+/* Writes an error text before there is a client that holds its detail. */
 static int open_error(char *err, size_t err_size, int rc, const char *fmt, ...)
     __attribute__((format(printf, 4, 5)));
 
@@ -897,8 +899,8 @@ free_client:
     return PSC_E_NOMEM;
 }
 
-/* Frees everything; what the mutex guards is not in use any more, or this is
- * a forked child, in which nobody else lives. */
+/* Frees everything. No other thread uses the client, or this is a forked child,
+ * which has no other threads. */
 static void free_client(struct psc_client *c, bool child)
 {
     struct ps_list_node *n;
@@ -956,7 +958,7 @@ int psc_open(const struct psc_options *o, struct psc_client **ret_client,
     struct psc_client *c;
     int rc;
 
-    /* Callers built with an older header know fewer fields. */
+    /* Callers built with an older header have fewer fields. */
     psc_options_init(&full, sizeof(full));
     if (o->size < offsetof(struct psc_options, connect_timeout_ms) ||
         o->size > sizeof(full)) {
@@ -1002,13 +1004,13 @@ static bool all_ops_ended(void *arg)
 {
     const struct psc_client *c = arg;
 
-    /* An agent that is back is told that this worker leaves, at least. Loose
-     * ones give nothing. */
+    /* Waits for a re-attach, so that the next agent gets the detach. Skips of a
+     * failed join carry no data and do not count. */
     return c->ops_sent == c->skips_detached && c->keys_unbound == 0 &&
            c->link == LINK_UP;
 }
 
-/* PS_E_CLOSED: the agent was gone before it could hear it. */
+/* PS_E_CLOSED: the agent was lost before it received the message. */
 static int send_bye(struct psc_client *c)
 {
     const struct ps_msg m = {.code = PS_MSG_L_DETACH};
@@ -1020,7 +1022,7 @@ static int send_bye(struct psc_client *c)
     while (!ps_sock_flushed(c->sock) && ms_until(deadline) > 0) {
         int rc = ps_sock_wait(c->sock, ms_until(deadline));
 
-        /* What it says now need not be heard, only be out of the way. */
+        /* Answers are read only to make space for the message. */
         rc = rc != 0 ? rc : ps_sock_flush(c->sock);
         if (rc == 0) {
             rc = ps_sock_read(c->sock);
@@ -1041,8 +1043,7 @@ static void leave_locked(struct psc_client *c)
     do {
         lost = false;
         if (client_wait(c, all_ops_ended, c, deadline) == PS_E_TIMEOUT) {
-            /* What is still open ends here; what was given is with the
-             * agent. */
+            /* Open operations end here; the agent has their data. */
         }
         if (c->rc == 0 && c->link == LINK_UP) {
             lost = send_bye(c) == PS_E_CLOSED && c->rc == 0 &&
@@ -1283,7 +1284,7 @@ int psc_dispatch(struct psc_client *c)
         }
     }
     if (c->event_fd >= 0 && eventfd_read(c->event_fd, &ignored) != 0) {
-        /* Nothing had been written. */
+        /* The counter was zero. */
     }
     arm_poll(c);
     if (count == 0 && c->rc != 0) {

@@ -1,27 +1,27 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Collectives out of rounds. Every worker takes part in the same collectives
- * in the same order; the n-th of each worker is one.
+/* Collectives, built on rounds. Every worker takes part in the same collectives
+ * in the same order; the n-th of each worker is one operation.
  *
- *     MEET    a round of a small key: all learn whether they ask for the same,
- *             and how many rows each brings
- *     TURN    those that met before have their rounds under way
- *     FOLLOW  some have joined, see psc_join_start(): those who have not say
- *             what they do, and the others do the same with nothing to give
- *     DIFFER  they do not: a round in which each says what it asks for, so
- *             that everybody's error names everybody
- *     SPLITS  alltoall: who sends how much to whom
- *     DATA    allreduce is one pushpull; an array that one rank gives to all is
- *             a broadcast in words of 8 bytes; allgather is one of these for
- *             each rank, alltoall for each pair of ranks, of which only the
- *             receiver wants the value; reduce-scatter is one round for each
- *             chunk, whose value only its owner wants
+ *     AGREE     a round of a small key tells all ranks whether their requests are
+ *               equal, and how many rows each contributes
+ *     ORDER     waits until earlier collectives have started their rounds
+ *     SHADOW    some ranks have joined, see psc_join_start(): the others describe
+ *               the collective, and the joined ones do the same without data
+ *     MISMATCH  requests differ: a round with each rank's request, so that every
+ *               rank's error lists all of them
+ *     SPLITS    alltoall: number of rows from each rank to each other
+ *     DATA      allreduce is one pushpull; an array from one rank to all is a
+ *               broadcast in words of 8 bytes; allgather is one of these for each
+ *               rank, alltoall for each pair of ranks, where only the receiver
+ *               asks for the value; reduce-scatter is one round for each chunk,
+ *               where only its owner asks for the value
  *
- * The keys of DATA are named by what they hold, not by the collective: the
- * same shapes use the same keys again. When some rank has seen EXACT_MAX keys,
- * which all learn in MEET, sizes are rounded up, so there is a bounded number
- * of keys; they are gone with the job. The rounds of a key belong to the same
- * collectives on all ranks because of TURN: without it, one that has met could
- * overtake an alltoall that waits for SPLITS, on some ranks and not on others. */
+ * Keys of DATA are named by their contents, not by the collective: collectives
+ * of the same shapes reuse them. When some rank has EXACT_MAX keys, which all
+ * learn in AGREE, sizes are rounded up, so that the number of keys is bounded;
+ * they are deleted with the job. ORDER makes the rounds of a key belong to the
+ * same collectives on all ranks: without it a later collective could overtake
+ * an alltoall in SPLITS on some ranks and not on others. */
 #include "client/coll_inner.h"
 
 #include <assert.h>
@@ -127,7 +127,7 @@ struct psc_op *coll_open_subop(struct psc_op *op)
     return op;
 }
 
-/* --------------------------------------------------------------- MEET, TURN */
+/* ------------------------------------------------------------ AGREE, ORDER */
 
 int coll_start_agree(struct coll *k)
 {
@@ -170,7 +170,7 @@ static void order_end(struct coll *k)
     if (k->joined_count == k->op->client->size && k->all_agree) {
         coll_end_join(k);
     } else if (k->joined_count == k->op->client->size) {
-        k->is_join = false; /* They have joined with different keys. */
+        k->is_join = false; /* The ranks have joined with different keys. */
         coll_start_mismatch(k);
     } else if (k->joined_count > 0) {
         coll_start_shadow(k);
@@ -181,7 +181,8 @@ static void order_end(struct coll *k)
     }
 }
 
-/* -------------------------------------------------------------------- steps */
+/* --------------------------------------------------------------------
+ * stages */
 
 static void coll_end(struct coll *k)
 {
@@ -224,10 +225,11 @@ static bool is_first_in_order(const struct coll *k)
     return ps_list_first(&k->op->client->order_queue) == &k->of_order_queue;
 }
 
-/* All parts that were started have ended. */
+/* Starts the next stages; all sub-operations of this one have ended. */
 static void coll_stage_ended(struct coll *k)
 {
-    k->subops_open++; /* Parts that end while others are started do not come here. */
+    /* Sub-operations that end during the loop do not recurse into it. */
+    k->subops_open++;
     while (k->rc == 0 && k->subops_open == 1 && k->stage != COLL_DATA &&
            (k->stage != COLL_ORDER || is_first_in_order(k))) {
         start_next_stage(k);
@@ -245,8 +247,8 @@ static void coll_stage_ended(struct coll *k)
     }
 }
 
-/* Those that have met and waited for the one that has now gone on. A step may
- * end others: they come to step() below, not here once more. */
+/* Continues the collectives in ORDER after the first one has left it. A stage
+ * may end others: they reach coll_stage_ended(), not this loop again. */
 static void run_order_queue(struct psc_client *c)
 {
     struct ps_list_node *n;

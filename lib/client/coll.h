@@ -1,29 +1,29 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Collectives as the other files of this folder see them: an operation of kind
- * OP_COLL consists of parts, ordinary operations on keys of its own. */
+/* Collectives as the other files of this folder see them. An operation of kind
+ * OP_COLL consists of sub-operations: ordinary operations on internal keys. */
 #pragma once
 
 #include "client/state.h"
 
-/* A part has ended; the reader goes on with the next step. */
+/* A sub-operation has ended; starts the next stage if it was the last one. */
 void coll_subop_ended(struct psc_op *part);
-/* The same of the pass of a key. */
+/* The skip of a key has ended. */
 void coll_skip_ended(struct psc_op *pass);
-/* Does anybody want what this part brings? Locked. */
+/* True if the collective needs the sub-operation's result. Locked. */
 bool coll_is_wanted(const struct psc_op *part);
-/* May its result be copied as it comes? */
+/* True if the result may be copied while it arrives. */
 bool coll_may_copy_progress(const struct psc_op *part);
-/* Writes what the part has brought to where it belongs, beyond what
- * is there already. Not locked. */
+/* Copies the sub-operation's result into the collective's, from where progress
+ * copies ended. Not locked. */
 void coll_copy(struct psc_op *part, const void *from);
-/* A part that is being copied, which psc_op_free() has to wait for. */
+/* A sub-operation in COPYING, which psc_op_free() must wait for. */
 bool coll_is_copying(const struct psc_op *op);
-/* The part that the collective waits for. */
+/* The open sub-operation that the collective waits for, or NULL. */
 struct psc_op *coll_open_subop(struct psc_op *op);
 void coll_name(const struct psc_op *op, char *text, size_t size);
-/* Its result where it lies. PSC_E_NOENT: it has none, or gave it away. */
+/* The result in place. PSC_E_NOENT: none, or written to `out`. */
 PS_MUST_USE int coll_view(const struct psc_op *op, const void **ret_data,
                           size_t *ret_bytes);
 void coll_free(struct psc_op *op);
-/* Frees collectives that nobody waited for. Locked. */
+/* Frees detached collectives that have ended. Locked. */
 void coll_free_deferred(struct psc_client *c);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The work of each kind of collective: which keys, what of the array goes to
- * which of them, and where it belongs in the result. */
+/* Data transfer of each kind of collective: the keys, the part of the array
+ * that each of them carries, and its place in the result. */
 #include "client/coll_inner.h"
 
 #include <stdio.h>
@@ -11,8 +11,8 @@
 #include "base/num.h"
 #include "kernel/kernel.h"
 
-/* Of alltoall: ranks that send so much to each of the others on average send
- * to each by itself. */
+/* Alltoall: ranks that send at least this many bytes to each other rank on
+ * average use one key for each pair. */
 #define PAIR_BYTES 2048u
 
 static void data_key_name(struct coll *k, const char *prefix, uint32_t dtype,
@@ -30,7 +30,8 @@ static void data_key_name(struct coll *k, const char *prefix, uint32_t dtype,
              (unsigned long long)*count);
 }
 
-/* An array of the caller that ends where its memory ends. */
+/* Replaces a source whose memory ends before a rounded size does by a copy in a
+ * larger block. */
 static int widen_out(struct coll *k)
 {
     struct psc_client *c = k->op->client;
@@ -79,10 +80,10 @@ static int reduce_part(struct coll *k, const char *prefix, uint64_t from,
     return 0;
 }
 
-/* Bytes that rank `root` gives, from `given` of its array on; of them, from
- * `from` on, `wanted` go to `out_from` of the result. */
+/* Range of rank `root`'s array that a sub-operation carries. `wanted_bytes`
+ * from `value_offset` of the value go to `out_from` of the result. */
 struct source_range {
-    size_t source_offset; /* Whole words. */
+    size_t source_offset; /* In bytes, a multiple of a word. */
     size_t bytes;
     size_t value_offset;
     size_t wanted_bytes;
@@ -117,8 +118,8 @@ static int start_source_part(struct coll *k, const char *prefix, uint32_t root,
     return 0;
 }
 
-/* Room for what comes. A rank whose array is too small takes part all the
- * same, so that the others get theirs. */
+/* Allocates the result. A rank whose array is too small takes part
+ * nevertheless, so that the other ranks get theirs. */
 static int reserve_out(struct coll *k, uint64_t rows)
 {
     struct psc_client *c = k->op->client;
@@ -130,7 +131,7 @@ static int reserve_out(struct coll *k, uint64_t rows)
         return PSC_E_TOOBIG;
     }
     if (k->is_join) {
-        return 0; /* Nobody here wants it. */
+        return 0; /* A joined rank needs no result. */
     }
     k->result_size = (size_t)bytes;
     if (k->out != NULL && k->out_size < bytes) {
@@ -191,7 +192,7 @@ static int start_allgather(struct coll *k)
     return rc;
 }
 
-/* Chunk r belongs to rank r; the first ones have a row more. */
+/* Chunk r belongs to rank r; the first ones have one row more. */
 static int start_reducescatter(struct coll *k)
 {
     struct psc_client *c = k->op->client;
@@ -212,7 +213,7 @@ static int start_reducescatter(struct coll *k)
     return rc;
 }
 
-/* What this rank sends to itself. */
+/* Copies the rows that this rank sends to itself. */
 static void copy_own_rows(const struct coll *k, const struct source_range *s)
 {
     uint8_t *out = k->out != NULL ? k->out : k->result;
@@ -225,8 +226,8 @@ static void copy_own_rows(const struct coll *k, const struct source_range *s)
     }
 }
 
-/* Rows of rank `from`, a round for each rank that gets some: only nodes where
- * such a rank is receive them. */
+/* Transfers the rows of rank `from`, one round for each receiving rank: only
+ * nodes with such a rank receive them. */
 static int start_pairs(struct coll *k, uint32_t from, size_t out_from)
 {
     const uint32_t size = k->op->client->size;
@@ -253,7 +254,7 @@ static int start_pairs(struct coll *k, uint32_t from, size_t out_from)
         }
         s.wanted_bytes = to == rank ? s.bytes : 0;
         s.value_offset = s.source_offset %
-                         WORD_BYTES; /* Words are what is given. */
+                         WORD_BYTES; /* Ranges begin at whole words. */
         s.source_offset -= s.value_offset;
         s.bytes += s.value_offset;
         snprintf(prefix, sizeof(prefix), "c:from%u-%u", from, to);
@@ -262,7 +263,8 @@ static int start_pairs(struct coll *k, uint32_t from, size_t out_from)
     return rc;
 }
 
-/* Few rows go as one to all who get some of them. */
+/* Transfers the rows of rank `from` with one broadcast to all receivers, for
+ * few rows. */
 static int start_rows_bcast(struct coll *k, uint32_t from, size_t out_from)
 {
     const uint32_t size = k->op->client->size;
@@ -286,7 +288,7 @@ static int start_rows_bcast(struct coll *k, uint32_t from, size_t out_from)
     return start_source_part(k, prefix, from, &s);
 }
 
-/* True: the rows that each rank announces can lie in memory. */
+/* True if the rows that each rank announces fit in memory. */
 static bool splits_fit(const struct coll *k)
 {
     const uint32_t size = k->op->client->size;
@@ -353,15 +355,14 @@ static void start_data(struct coll *k)
         rc = start_kind(k);
     }
     if (rc != 0) {
-        /* Out of memory in the middle: the others wait for what this rank
-         * cannot give, so it must not seem to be well. */
+        /* Out of memory in the middle: the other ranks wait for data of this
+         * rank, so the client must fail visibly. */
         client_fail(k->op->client, rc, "%s cannot go on: %s",
                     coll_kind_name(k->kind), ps_strerror(rc));
         coll_fail(k, rc, NULL);
     }
     for (uint32_t i = first; i < k->subop_count; i++) {
-        coll_subop_start(
-            k->subops[i]); /* All fail where the client has failed. */
+        coll_subop_start(k->subops[i]); /* All fail if the client has failed. */
     }
 }
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a rank asks for, in words: their hash is compared in MEET, and where
- * ranks differ, everybody learns everybody's. */
+/* Description of a rank's request as text. Its hash is compared in AGREE; where
+ * requests differ, every rank gets all descriptions. */
 #include "client/coll_inner.h"
 
 #include <string.h>
@@ -9,7 +9,7 @@
 #include "base/str.h"
 #include "kernel/kernel.h"
 
-/* Sums of so many bits over all ranks stay within 64. */
+/* Sums of numbers of this many bits over all ranks fit in 64 bits. */
 #define HASH_BITS 48u
 
 static uint64_t hash_bytes(uint64_t h, const void *data, size_t size)
@@ -39,7 +39,8 @@ static void append_shape(struct ps_str *s, const struct coll_request *a)
     ps_str_add(s, "]");
 }
 
-/* The keys that a join passes for, declared in any order. */
+/* Appends the keys whose rounds a join skips; the order of declaration does not
+ * matter. */
 static uint64_t append_keys(struct ps_str *s, const struct coll *k)
 {
     uint64_t sum = 0;
@@ -55,7 +56,7 @@ static uint64_t append_keys(struct ps_str *s, const struct coll *k)
     return sum;
 }
 
-/* What this rank asks for, in words: they are compared, and told. */
+/* Describes this rank's request and hashes it. */
 void coll_describe(struct psc_client *c, struct coll *k,
                    const struct coll_request *a)
 {
@@ -101,7 +102,7 @@ void coll_describe(struct psc_client *c, struct coll *k,
     k->hash &= ((uint64_t)1 << HASH_BITS) - 1;
 }
 
-/* ------------------------------------------------------------------- DIFFER */
+/* ----------------------------------------------------------------- MISMATCH */
 
 void coll_start_mismatch(struct coll *k)
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Ranks that have joined, see psc_join_start(), take part in whatever
- * collectives the others start, with nothing to give. */
+/* Joined ranks, see psc_join_start(), take part in all collectives of the
+ * others, without data. */
 #include "client/coll_inner.h"
 
 #include <stdio.h>
@@ -10,13 +10,13 @@
 #include "base/dtype.h"
 #include "base/num.h"
 
-/* When a rank has joined. Beyond these, those that are equally far count as
+/* Bounds of the time of a join in coll_join_entry(). Ranks beyond them count as
  * joined at once. */
 #define MEETS_BITS 23u
 #define MEETS_MAX  (((uint64_t)1 << MEETS_BITS) - 1)
 #define BEGUN_MAX  (((uint64_t)1 << 40) - 1)
 
-/* What a rank says in FOLLOW; zeros from those who have joined. */
+/* Words of each rank in SHADOW; zeros from joined ranks. */
 enum {
     SHADOW_PRESENT,
     SHADOW_HASH,
@@ -60,7 +60,7 @@ void coll_start_shadow(struct coll *k)
     coll_subop_start(part);
 }
 
-/* The bits that change nothing, whatever they are reduced with. */
+/* Bits of the neutral element of the reduction. */
 static uint64_t neutral_bits(uint32_t dtype, uint8_t reduce)
 {
     static const struct {
@@ -97,11 +97,11 @@ static void fill_neutral(struct coll *k)
     uint8_t *at = ps_shm_data(k->block);
 
     for (uint64_t i = 0; i < k->count; i++) {
-        memcpy(at + i * size, &bits, size); /* Little-endian, as all is. */
+        memcpy(at + i * size, &bits, size); /* Little-endian hosts only. */
     }
 }
 
-/* Become what the others do. */
+/* Makes this rank's collective equal to that of the others. */
 static int adopt_collective(struct coll *k, const int64_t *words)
 {
     struct psc_client *c = k->op->client;
@@ -170,7 +170,7 @@ void coll_end_shadow(struct coll *k)
                      (unsigned)first[SHADOW_ROOT]);
             coll_fail(k, PSC_E_INVAL, text);
         }
-        k->stage = COLL_DATA; /* There is none. */
+        k->stage = COLL_DATA; /* There is no data. */
         return;
     }
     rc = k->is_join ? adopt_collective(k, first) : 0;
@@ -186,7 +186,7 @@ void coll_end_shadow(struct coll *k)
     }
     if (!k->is_join && k->op->reduce == PSC_MEAN &&
         ps_dtype_is_real(k->dtype)) {
-        /* The mean is of those who take part. */
+        /* The mean is over the ranks that have not joined. */
         k->postscale *= (double)c->size / (double)(c->size - k->joined_count);
     }
     coll_start_work(k);
@@ -200,7 +200,7 @@ int64_t coll_join_entry(struct coll *k)
     return -(int64_t)((BEGUN_MAX - begun) << MEETS_BITS | meets);
 }
 
-/* Everybody has joined: who was last? */
+/* All ranks have joined: the version is the rank that joined last. */
 void coll_end_join(struct coll *k)
 {
     struct psc_client *c = k->op->client;
@@ -212,11 +212,11 @@ void coll_end_join(struct coll *k)
         }
     }
     k->op->version = last;
-    k->is_join = false; /* It does not go on. */
+    k->is_join = false; /* The join ends. */
     k->stage = COLL_DATA;
 }
 
-/* A join takes part in the next collective. */
+/* Starts AGREE of the next collective that this join shadows. */
 void coll_join_next_agree(struct coll *k)
 {
     int rc;

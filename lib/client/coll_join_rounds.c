@@ -1,20 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Ranks that have joined, and the rounds of keys: they pass in every round of
- * every key that they have declared, so that it is of the others. A round in
- * which everybody has passed says that all have joined; it is the last one that
- * anybody passes in, so all go on from the same round then.
+/* Joined ranks and the rounds of keys: a joined rank skips every round of every
+ * key that it has declared, so that only the others contribute. A round that
+ * all ranks skip shows that all have joined. It is the last one that is
+ * skipped, so all ranks continue from the same round.
  *
- * The pass of a key is one operation, offered again and again. What was given
- * to the key before the join goes first, as on any key. */
+ * The skip of a key is one operation, sent again for each round. Earlier
+ * contributions to the key go first, as on any key. */
 #include "client/coll_inner.h"
 
 #include <stdlib.h>
 
-/* Passes are with the agent all the time, and leave room for the rest. */
+/* Skips are always open at the agent; half of its operations remain for
+ * others. */
 #define SKIPS_MAX (SENT_MAX / 2)
 
-/* The library's own keys are of collectives, see coll_join.c; without rounds
- * nobody waits. */
+/* Internal keys belong to collectives, see coll_join.c; without rounds no rank
+ * waits. */
 static bool has_rounds(const struct key *key)
 {
     return key->is_ready && !key->is_async && !key_is_internal(key);
@@ -69,13 +70,13 @@ void coll_skips_start(struct coll *k)
     k->skips_open = k->skip_count;
     k->op->client->join = k->op;
     for (uint32_t i = 0; i < k->skip_count; i++) {
-        /* The client may fail meanwhile: they end all the same. */
+        /* Skips end even if the client fails in between. */
         start_skip(k->skips[i]);
     }
 }
 
-/* Is there a next round to pass in? What others disagree about, or a broadcast
- * from a rank that has joined, is their mistake: the round comes again. */
+/* True if another round must be skipped. After a conflict among the others, or
+ * a broadcast from a joined rank, the round is repeated. */
 static bool has_next_round(const struct psc_op *pass)
 {
     const struct coll *k = pass->subop_of;
@@ -99,10 +100,10 @@ void coll_skip_ended(struct psc_op *pass)
         return;
     }
     k->skips_open--;
-    /* A key that nobody has given a value has no rounds. */
+    /* A key without a first value has no rounds. */
     if (pass->rc != 0 && pass->rc != PSC_E_NOKEY) {
-        /* The others wait for passes that do not come, so this rank must not
-         * seem to be well. */
+        /* The other ranks wait for skips of this rank, so the client must fail
+         * visibly. */
         coll_fail(k, pass->rc, pass->text);
         client_fail(pass->client, pass->rc, "join cannot go on: %s",
                     pass->text != NULL ? pass->text : ps_strerror(pass->rc));
@@ -127,7 +128,7 @@ void coll_skips_detach(struct coll *k)
                    c->rc == 0) {
             op_free(pass);
         } else {
-            pass->subop_of = NULL; /* Nobody waits for it. */
+            pass->subop_of = NULL; /* No join waits for it. */
             pass->detached = true;
             c->skips_detached += pass->state == OP_SENT || pass->must_resend;
         }

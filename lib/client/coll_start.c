@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The calls: a collective is checked, said in words, and what it gives copied
- * where the agent can read it. */
+/* Public calls of collectives: check the arguments, describe the request, and
+ * copy the source where the agent can read it. */
 #include "client/coll_inner.h"
 
 #include <stdlib.h>
@@ -80,7 +80,7 @@ static int check_shape(struct psc_client *c, const struct coll_request *a,
     return 0;
 }
 
-/* Does this rank give an array? */
+/* True if this rank supplies an array. */
 static bool contributes_array(const struct psc_client *c,
                               const struct coll_request *a)
 {
@@ -88,7 +88,7 @@ static bool contributes_array(const struct psc_client *c,
            (a->kind != COLL_BCAST || a->o.root == c->rank);
 }
 
-/* Copies into memory that the agent can read; the mutex is let go. */
+/* Copies the source into shared memory; releases the mutex. */
 static int copy_source(struct psc_client *c, struct coll *k,
                        const struct coll_request *a)
 {
@@ -204,8 +204,8 @@ static int fill_coll(struct psc_client *c, struct coll *k,
     return 0;
 }
 
-/* A join that was given up, after a time limit, goes on: who joins once more
- * means the same one. */
+/* Returns the open join that was freed after a time-out: a repeated call means
+ * the same join. */
 static int resume_join(struct psc_client *c, const struct coll_request *a,
                        struct psc_op **ret_op)
 {
@@ -281,7 +281,7 @@ static int start_locked(struct psc_client *c, struct coll_request *a,
 
 free_op:
     if (op != NULL) {
-        op_free(op); /* With what it has so far. */
+        op_free(op); /* With everything allocated so far. */
     } else {
         free(k);
     }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Parts of a collective: operations on keys of its own, the memory of what is
- * given, and where results go. */
+/* Sub-operations of a collective: operations on internal keys, the memory of
+ * sources, and the copies of results. */
 #include "client/coll_inner.h"
 
 #include <stdlib.h>
@@ -33,8 +33,7 @@ static struct ps_shm_block *pop_spare_block(struct psc_client *c, size_t size)
     return b;
 }
 
-/* Memory that was just used is warm: a piece given back and taken again would
- * be filled with zeros by the kernel. */
+/* Keeps a block for reuse: the kernel would fill a new one with zeros. */
 static void push_spare_block(struct psc_client *c, struct ps_shm_block *b)
 {
     struct ps_shm_block **at = &c->spare_blocks[c->next_spare];
@@ -62,7 +61,7 @@ void coll_release_source(struct coll *k)
     k->block = NULL;
 }
 
-/* Beyond what is given, keys of rounded sizes read what lies behind it. */
+/* Bytes behind a source that keys of rounded sizes read. */
 size_t coll_slack(size_t bytes)
 {
     return bytes / 8 + 512 * WORD_BYTES + PS_SHM_ALIGN;
@@ -77,9 +76,9 @@ int coll_get_block(struct psc_client *c, size_t bytes,
                : ps_shm_get(&c->shm, bytes + coll_slack(bytes), ret_block);
 }
 
-/* -------------------------------------------------------------------- parts */
+/* ------------------------------------------------------------
+ * sub-operations */
 
-/* A part on the key of that name; `dtype` in elements of `count`. */
 int coll_subop_new(struct coll *k, enum op_kind kind, const char *full,
                    uint32_t dtype, uint64_t count, struct psc_op **ret_part)
 {
@@ -136,13 +135,11 @@ void coll_subop_start(struct psc_op *part)
     }
 }
 
-/* What the latest round of the part brought. */
 const int64_t *coll_subop_result(const struct psc_op *part)
 {
     return part->data;
 }
 
-/* A round of `count` words to which this rank adds its own. */
 int coll_small_round(struct coll *k, const char *full, uint64_t count,
                      int64_t **ret_words, struct psc_op **ret_part)
 {

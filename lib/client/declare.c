@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What is said of the whole job: its optimizer, with what that does otherwise
- * for single keys and what changes while the job runs, and its compression. */
+/* Declarations of the whole job: its optimizer, with settings for single keys
+ * and changes while the job runs, and its compression. */
 #include "base/name_hash.h"
 #include "client/state.h"
 
@@ -36,7 +36,7 @@ static int compare_name_hash(const void *a, const void *b)
     return (x->name_hash > y->name_hash) - (x->name_hash < y->name_hash);
 }
 
-/* The key's label, as the agent makes it of the name on the wire. */
+/* The key's name_hash, as the agent computes it from the wire name. */
 static int name_hash_of(struct psc_client *c, const struct psc_key_tuning *k,
                         uint64_t *ret_label)
 {
@@ -55,7 +55,7 @@ static int name_hash_of(struct psc_client *c, const struct psc_key_tuning *k,
     return 0;
 }
 
-/* Ascending labels, of which the caller frees the memory. */
+/* Makes the tunings, sorted by name_hash; the caller frees them. */
 static int make_tunings(struct psc_client *c, const struct psc_optimizer *d,
                         struct ps_rec_tuning **ret)
 {
@@ -177,8 +177,8 @@ int psc_optimizer_set(struct psc_client *c, const char *name,
 
 /* ----------------------------------------------------------------- changes */
 
-/* The last round that this worker has begun, of any key; the others cannot end
- * a later one without it. */
+/* Last round that this worker has begun, over all keys; no later round can end
+ * without this worker. */
 static uint64_t newest_round(const struct psc_client *c)
 {
     uint64_t newest = 0;
@@ -187,7 +187,7 @@ static uint64_t newest_round(const struct psc_client *c)
         uint64_t round = key_rounds_begun(c->keys[i]);
 
         if (key_is_internal(c->keys[i])) {
-            continue; /* Of a collective, for which no optimizer works. */
+            continue; /* Of a collective: optimizers do not apply. */
         }
         newest = round > newest ? round : newest;
     }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Groups: a client of a job that some ranks of another job form. The daemons
- * know nothing of groups, so what holds for jobs (who is lost, what is kept
- * and freed, how many rounds are open) holds for them. */
+/* Groups: a client of a job that some ranks of another job form. The daemons do
+ * not know groups, so all rules for jobs (lost workers, memory, open rounds)
+ * hold for them. */
 #include "client/state.h"
 
 #include <stdio.h>
@@ -20,7 +20,7 @@ static uint64_t hash_bytes(uint64_t h, const void *data, size_t size)
     return h;
 }
 
-/* "job/name"; a hash instead of what is too long for the wire. */
+/* Writes "job/name"; with a hash in place of a name that is too long. */
 static void name_of_job(const char *job, const char *name, char *text)
 {
     uint64_t h = 14695981039346656037ull;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Keys: asked for once by name, then a number. A key that the agent refuses
- * keeps its number, which nobody has seen, and gives its name free. */
+/* Keys: declared once by name, then used by number. A key that the agent
+ * refuses keeps its number, which no caller has seen, and releases its name. */
 #include "client/state.h"
 
 #include <assert.h>
@@ -19,7 +19,7 @@
 
 static uint32_t hash_name(const char *name)
 {
-    uint32_t h = 2166136261u; /* FNV-1a; names are the program's own. */
+    uint32_t h = 2166136261u; /* FNV-1a; names come from the program itself. */
 
     for (; *name != '\0'; name++) {
         h = (h ^ (uint8_t)*name) * 16777619u;
@@ -166,16 +166,16 @@ void key_free_all(struct psc_client *c)
     free(c->arenas);
 }
 
-/* ------------------------------------------------------------------- asking */
+/* -------------------------------------------------------------- declaring */
 
 struct key_request {
-    const char *wire_name; /* As on the wire. */
-    const char *name;      /* In full, for humans. */
-    int64_t mxnet_key;     /* -1: named by a string. */
+    const char *wire_name; /* Name on the wire. */
+    const char *name;      /* Full name, for messages. */
+    int64_t mxnet_key;     /* -1: the key has a string name. */
     uint32_t dtype;
     uint32_t ndim;
     const uint64_t *shape;
-    uint32_t row_width; /* Elements of a row; 0: not a key of rows. */
+    uint32_t row_width; /* Elements of a row; 0: a dense key. */
     uint8_t if_absent;  /* enum ps_find */
     uint64_t count;
     uint64_t bytes;
@@ -277,8 +277,8 @@ static struct key *new_key(const struct key_request *w)
     return k;
 }
 
-/* The question for a key. One that is away is no question: the agent is told
- * what this rank knows. */
+/* Declares a key. For an unbound key the message states what this rank knows of
+ * it. */
 static int send_key_request(struct psc_client *c, const struct key *k)
 {
     struct ps_msg m = {.code = PS_MSG_L_KEY};
@@ -298,8 +298,8 @@ static int send_key_request(struct psc_client *c, const struct key *k)
     return client_put(c, &m);
 }
 
-/* Nobody waits for the operation but whoever waits for the key; the caller
- * flushes. */
+/* Makes a key and its declaration, whose operation is detached: callers wait
+ * for the key. The caller flushes. */
 static int request_key(struct psc_client *c, const struct key_request *w,
                        struct key **ret_key)
 {
@@ -330,7 +330,7 @@ static int request_key(struct psc_client *c, const struct key_request *w,
         goto free_op;
     }
     op_sent(op);
-    /* What the library itself keeps has rounds in any mode. */
+    /* Internal keys have rounds in every mode. */
     k->is_async = c->options.mode != PSC_MODE_SYNC && !key_is_internal(k);
     k->number = c->key_count;
     c->keys[c->key_count++] = k;
@@ -374,7 +374,7 @@ int key_get_or_ask(struct psc_client *c, const char *full, uint32_t dtype,
     return rc;
 }
 
-/* The key, asked for if it is new; the caller flushes and waits. */
+/* Returns the key; a new one is declared. The caller flushes and waits. */
 static int key_open_begin(struct psc_client *c, struct key_request *w,
                           struct key **ret_key)
 {
@@ -404,7 +404,7 @@ static int key_open_begin(struct psc_client *c, struct key_request *w,
 struct declared {
     struct key **keys;
     size_t count;
-    size_t next; /* Those before are answered. */
+    size_t next; /* Keys before this index are answered. */
 };
 
 static bool keys_are_answered(void *arg)
@@ -417,7 +417,7 @@ static bool keys_are_answered(void *arg)
     return d->next == d->count;
 }
 
-/* Until all of them are answered; how the first one failed that did. */
+/* Waits until all are answered; returns the first failure. */
 static int key_open_finish(struct psc_client *c, struct key **keys,
                            size_t count)
 {
@@ -460,8 +460,8 @@ static uint8_t if_absent_of(uint32_t flags)
                : PS_IF_ABSENT_CREATE;
 }
 
-/* A key as the program names it, and its name on the wire, of which `full`
- * holds PS_KEY_NAME_MAX bytes and the end. */
+/* Makes the request for a key. `full` has PS_KEY_NAME_MAX + 1 bytes and
+ * receives the wire name. */
 static int make_request(struct psc_client *c, const struct psc_key_spec *spec,
                         char *full, struct key_request *ret_wish)
 {
@@ -478,7 +478,7 @@ static int make_request(struct psc_client *c, const struct psc_key_spec *spec,
         return client_error(c, PSC_E_INVAL, "no such flags of a key as %u",
                             spec->flags);
     }
-    /* Strings and integers are different keys: "3" is not 3. */
+    /* Names and numbers are different keys: "3" is not 3. */
     if (spec->name == NULL) {
         snprintf(full, PS_KEY_NAME_MAX + 1, "i:%lld", (long long)spec->number);
         return spec->number >= 0 ? 0
@@ -512,14 +512,14 @@ static int declare_keys(struct psc_client *c, const struct psc_key_spec *specs,
         asked += failed == 0;
     }
     if (failed != 0) {
-        client_flush(c); /* Those before it are asked for all the same. */
+        client_flush(c); /* The keys before it are declared nevertheless. */
         return failed;
     }
     return key_open_finish(c, keys, count);
 }
 
-/* How often a declaration may find another thread's question, whether there is
- * such a key, in its way. */
+/* Repetitions of a declaration that finds another thread's PSC_KEY_KNOWN query
+ * for the same name open. */
 #define QUESTIONS_MAX 8
 
 static bool creates_all(const struct psc_key_spec *specs, size_t count)
@@ -553,8 +553,7 @@ int psc_keys(struct psc_client *c, const struct psc_key_spec *specs,
     for (int i = 0;
          rc == PSC_E_NOKEY && creates_all(specs, count) && i < QUESTIONS_MAX;
          i++) {
-        rc = declare_keys(c, specs, count,
-                          keys); /* It waited for a question. */
+        rc = declare_keys(c, specs, count, keys); /* It waited for a query. */
     }
     for (size_t i = 0; i < count && rc == 0; i++) {
         ret_keys[i] = keys[i]->number;
@@ -688,7 +687,7 @@ void key_accept_arena(struct psc_client *c, const struct ps_msg_l_arena *m,
 {
     int rc = keep_arena_of_results(c, m, fd);
 
-    close(fd); /* The mapping stays. */
+    close(fd); /* The mapping remains. */
     if (rc != 0) {
         client_fail(c, rc, "cannot map the agent's memory %u: %s", m->arena,
                     ps_strerror(rc));
@@ -705,7 +704,7 @@ static const uint8_t *arena_place(const struct arena *a, uint64_t offset,
     return (const uint8_t *)a->data + offset;
 }
 
-/* False: the client has failed. */
+/* Locates the results of the key. False: the client has failed. */
 static bool accept_result_places(struct psc_client *c, struct key *k,
                                  const struct ps_msg_l_key_info *m)
 {
@@ -752,7 +751,7 @@ void key_accept_info(struct psc_client *c, struct psc_op *op,
     op_pump(k, c);
 }
 
-/* ------------------------------------------------------- from agent to agent */
+/* -------------------------------------------------------------- re-attach */
 
 static void unmap_arena(struct psc_client *c, size_t at)
 {
@@ -774,7 +773,7 @@ void key_drop_arena(struct psc_client *c, struct arena *a)
     }
 }
 
-/* Whose agent lives. */
+/* Arena of the current agent that contains `data`, or NULL. */
 static struct arena *arena_around(const struct psc_client *c, const void *data)
 {
     for (size_t i = 0; i < c->arena_count; i++) {
@@ -789,7 +788,7 @@ static struct arena *arena_around(const struct psc_client *c, const void *data)
     return NULL;
 }
 
-/* What views show stays mapped. */
+/* Unmaps the lost agent's arenas that no open result uses. */
 static void drop_lost_arenas(struct psc_client *c)
 {
     PS_LIST_EACH(n, &c->ops)

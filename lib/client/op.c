@@ -3,9 +3,9 @@
  *
  *     NEW -> QUEUED -> SENT [-> COPYING] -> DONE
  *
- * A push of round r + 1 leaves only after round r is done and its result is
- * copied: the agent's two result buffers are enough because of this. Nothing
- * here calls back into the program. */
+ * A push of round r + 1 is sent only after round r is done and its result is
+ * copied; therefore the agent's two result buffers suffice. No function here
+ * runs a callback of the program. */
 #include "client/coll.h"
 #include "client/rows.h"
 #include "client/state.h"
@@ -20,10 +20,10 @@
 #include "proto/msg_codec.h"
 
 #define PLACES_MAX         (1u << PLACE_BITS)
-/* What is given is told of when so much more is there. */
+/* Bytes of a streaming operation copied between two progress reports. */
 #define PROGRESS_BYTES_MIN (size_t)(2u * 1024 * 1024)
-/* Operations that the ring has no room for are sent so many bytes at a time, or
- * with the next call that waits. */
+/* Socket bytes that are gathered before a flush while the ring is full; fewer
+ * leave with the next call that waits. */
 #define FLUSH_BYTES        (size_t)(16u * 1024)
 
 static const struct {
@@ -248,7 +248,8 @@ void op_sent(struct psc_op *op)
     }
 }
 
-/* An error that nobody waits for: the next call on the key tells it. */
+/* Stores the error of an operation without handle; the next call on the key
+ * returns it. */
 static void defer_error(struct psc_op *op, int rc, const char *text)
 {
     struct key *k = op->key;
@@ -308,14 +309,15 @@ void op_end(struct psc_op *op, int rc, const char *text)
     if (rc == 0) {
         count_op_ended(op);
     } else if (text != NULL && text[0] != '\0' && !op->detached) {
-        op->text = strdup(text); /* Without it the code must do. */
+        /* Without memory the text of the code remains. */
+        op->text = strdup(text);
     }
     if (op->kind == OP_SKIP && op->subop_of != NULL) {
         coll_skip_ended(op);
     } else if (op->subop_of != NULL) {
         coll_subop_ended(op);
     } else if (op->detached && op->kind == OP_COLL) {
-        /* Its parts may be in somebody's hands yet. */
+        /* A caller may still use its sub-operations. */
         ps_list_push_back(&c->deferred_free, &op->of_key);
     } else if (op->detached) {
         if (rc != 0) {
@@ -325,7 +327,7 @@ void op_end(struct psc_op *op, int rc, const char *text)
     } else if (op->callback != NULL) {
         ps_list_push_back(&c->callbacks, &op->of_callbacks);
         if (c->event_fd >= 0 && eventfd_write(c->event_fd, 1) != 0) {
-            /* Full counters are readable, too. */
+            /* A full counter is readable, too. */
         }
     }
     client_changed(c);
@@ -359,7 +361,7 @@ static void assign_round(struct psc_op *op)
     }
 }
 
-/* False: it must go over the socket. */
+/* False: the operation must use the socket. */
 static bool submit_by_ring(struct psc_client *c, const struct ps_msg_l_op *m)
 {
     if (c->ring_memory == NULL ||
@@ -372,8 +374,8 @@ static bool submit_by_ring(struct psc_client *c, const struct ps_msg_l_op *m)
     return !c->ring_is_full;
 }
 
-/* May out be written before the operation ends? Not while the agent may still
- * read what it is given from there. */
+/* True if `out` may be written before the operation ends. False while the agent
+ * may still read the source from it. */
 static bool may_copy_progress(const struct psc_op *op)
 {
     const struct key *k = op->key;
@@ -426,7 +428,7 @@ static int send_op(struct psc_op *op)
         .round = op->round,
         .priority = op->priority,
         .reduce = op->reduce,
-        .root = (uint16_t)op->root, /* Below PS_RANKS_MAX. */
+        .root = (uint16_t)op->root, /* Less than PS_RANKS_MAX. */
         .row_count = op->row_count,
         .samples = op->samples,
         .streaming = op->streaming,
@@ -445,7 +447,8 @@ static int send_op(struct psc_op *op)
     return 0;
 }
 
-/* So much of what it gives is there. Who waits for its turn tells it then. */
+/* Reports bytes_ready to the agent. A queued operation reports it when it is
+ * sent. */
 static void send_progress(struct psc_op *op)
 {
     struct psc_client *c = op->client;
@@ -467,7 +470,7 @@ static void send_progress(struct psc_op *op)
     client_flush(c);
 }
 
-/* It has ended, and its block was still being written. */
+/* Ends an operation that the agent ended while its block was being written. */
 static void end_early(struct psc_op *op)
 {
     struct psc_client *c = op->client;
@@ -501,7 +504,7 @@ void op_stream(struct psc_op *op, const void *src)
         op->bytes_ready += piece;
         if (op->bytes_ready == bytes && !op->ended_early) {
             op->streaming = false;
-            send_progress(op); /* After which it may be gone. */
+            send_progress(op); /* May free the operation. */
             return;
         }
         send_progress(op);
@@ -509,7 +512,7 @@ void op_stream(struct psc_op *op, const void *src)
     end_early(op);
 }
 
-/* Sends what may go; the caller flushes. */
+/* Sends the operations of the key that may leave; the caller flushes. */
 static void send_ready(struct psc_client *c, struct key *k)
 {
     struct ps_list_node *n;
@@ -579,7 +582,7 @@ static int send_barrier(struct psc_op *op)
     return 0;
 }
 
-/* One after the other. */
+/* At most one barrier is open at a time. */
 void op_send_barriers(struct psc_client *c)
 {
     while (c->rc == 0 && c->link == LINK_UP && !c->barrier_open) {
@@ -605,11 +608,12 @@ static void kick_if_sleeping(struct psc_client *c)
     }
 }
 
-/* What is said of the whole job, as long as the agent has not ended it: the
- * next one may have to hear it. */
+/* Request about the whole job, kept until the agent has ended it, because it
+ * may have to be sent to the next agent. */
 struct job_request {
-    uint32_t len;                          /* Of the frame; 0: it is this: */
-    struct ps_msg_l_optimizer_state state; /* with our number of the key. */
+    uint32_t len; /* Bytes of `frame`; 0: `state` is used. */
+    /* With the client's number of the key. */
+    struct ps_msg_l_optimizer_state state;
     uint8_t frame[];
 };
 
@@ -707,7 +711,7 @@ static int submit_job_request(struct psc_op *op, const struct ps_msg *msg)
     return rc;
 }
 
-/* The agent is lost that had it. */
+/* Queues an operation of a lost agent again. */
 static void requeue(struct psc_op *op)
 {
     struct psc_client *c = op->client;
@@ -738,7 +742,7 @@ static void requeue(struct psc_op *op)
 
 void op_requeue_all(struct psc_client *c)
 {
-    /* Operations begin in the order in which those of one key are sent. */
+    /* `ops` is in order of creation, the order of sending on each key. */
     for (struct ps_list_node *n = ps_list_last(&c->ops); n != NULL;
          n = ps_list_prev(&c->ops, n)) {
         struct psc_op *op = PS_CONTAINER(n, struct psc_op, of_client);
@@ -773,7 +777,7 @@ int op_submit(struct psc_op *op, const struct ps_msg *msg)
         send_ready(c, op->key);
         kick_if_sleeping(c);
         if (c->ring_is_full && ps_sock_pending(c->sock) < FLUSH_BYTES) {
-            return 0; /* The agent has enough to do: with the next ones. */
+            return 0; /* The agent is busy: flushed with later operations. */
         }
     }
     client_flush(c);
@@ -813,7 +817,7 @@ void op_accept_progress(struct psc_op *op, uint64_t bytes)
         return;
     }
     if (op->subop_of != NULL && bytes > op->out_bytes) {
-        bytes = op->out_bytes; /* Keys of collectives may be longer. */
+        bytes = op->out_bytes; /* Rounded keys of collectives are longer. */
     }
     if (bytes <= from) {
         return;
@@ -826,13 +830,15 @@ void op_accept_progress(struct psc_op *op, uint64_t bytes)
     c->bytes_copied += bytes - from;
     op->copied = bytes;
     op->state = OP_SENT;
-    client_changed(c); /* psc_op_free() waits for the copy. */
+    /* psc_op_free() waits for the copy. */
+    client_changed(c);
     if (c->rc != 0) {
-        op_end(op, c->rc, c->text); /* It was passed over. */
+        /* client_fail() skips operations in COPYING. */
+        op_end(op, c->rc, c->text);
     }
 }
 
-/* What lies behind the numbers, to every place that asked for it. */
+/* Copies each received row to all its places in `out`. */
 static void copy_rows_out(struct psc_op *op)
 {
     struct psc_client *c = op->client;
@@ -863,8 +869,8 @@ void op_accept_done(struct psc_op *op, const struct ps_msg_l_done *m)
     op->version = m->version;
     op->all_skipped = m->all_skipped;
     if (m->error != 0) {
-        /* A round that failed was not contributed to: it comes again. So does
-         * a barrier. */
+        /* A failed round had no contribution of this rank, so its number is
+         * used again; so is that of a failed barrier. */
         if (op_is_round(op->kind) && k->round == op->round) {
             k->round--;
         }

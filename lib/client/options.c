@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Options and what the environment says of them. A variable that is set but
- * makes no sense is an error: a job that starts with the wrong size would only
- * be noticed much later. */
+/* Options and their environment variables. An invalid value is an error: a job
+ * that starts with the wrong size would be noticed only much later. */
 #include "client/psclient.h"
 #include "client/state.h"
 
@@ -38,8 +37,8 @@ void psc_options_init(struct psc_options *o, size_t size)
         .agent_retry_ms = 60000,
     };
 
-    /* A caller built with a later header has more behind: zero is the default
-     * of everything that this library does not know. */
+    /* A caller built with a later header has more fields: zero is the default
+     * of every field that this library does not know. */
     if (size > sizeof(*o)) {
         memset((char *)o + sizeof(*o), 0, size - sizeof(*o));
     }
@@ -71,7 +70,7 @@ static void refuse_option(struct reader *r, const char *name, const char *value,
     r->rc = PSC_E_INVAL;
 }
 
-/* True when the variable is set to a number in the range. */
+/* True if the variable is set to a number in the range. */
 static bool variable_number(struct reader *r, const char *name, uint64_t least,
                             uint64_t most, uint64_t *ret)
 {
@@ -106,7 +105,7 @@ static void read_u32(struct reader *r, const char *name, uint32_t least,
     }
 }
 
-/* Seconds or, with a unit, "250ms", "30s", "5m". */
+/* Reads a time in seconds or with a unit: "250ms", "30s", "5m". */
 static void read_time(struct reader *r, const char *name, int32_t *ret_ms)
 {
     static const struct {
@@ -132,7 +131,7 @@ static void read_time(struct reader *r, const char *name, int32_t *ret_ms)
     refuse_option(r, name, text, "a time such as 30s or 500ms");
 }
 
-/* A time; 0 is never, which the option has as -1. */
+/* Reads a time; 0 means never, which the option stores as -1. */
 static void read_notes(struct reader *r, const char *name, int32_t *ret_ms)
 {
     const char *text = variable_text(name);
@@ -146,7 +145,7 @@ static void read_notes(struct reader *r, const char *name, int32_t *ret_ms)
     }
 }
 
-/* Microseconds; 0 is never, which the option has as -1. */
+/* Reads microseconds; 0 means never, which the option stores as -1. */
 static void read_spin(struct reader *r, const char *name, int32_t *ret_us)
 {
     const char *text = variable_text(name);
@@ -182,8 +181,8 @@ static void read_word(struct reader *r, const char *name,
     refuse_option(r, name, text, want);
 }
 
-/* Launchers, in the order in which they are asked. A rank counts only together
- * with its size, because a stray RANK in the environment is not rare. */
+/* Launchers, in order of preference. A rank counts only together with its size,
+ * because a stray RANK in the environment is common. */
 static const struct {
     const char *rank;
     const char *size;
@@ -210,7 +209,7 @@ static void read_launcher(struct reader *r, struct psc_options *o,
             return;
         }
         if (size_known && size != o->num_workers) {
-            continue; /* Of some other launch. */
+            continue; /* Set by another launch. */
         }
         if (!rank_known) {
             o->rank = (int32_t)rank;
@@ -252,8 +251,8 @@ static void read_ranks(struct reader *r, struct psc_options *o)
     }
 }
 
-/* In the classic store a program becomes the scheduler or a server by this
- * variable; here these are daemons. */
+/* In MXNet's store this variable makes a program the scheduler or a server;
+ * here these are daemons. */
 static void read_role(struct reader *r)
 {
     const char *role = variable_text("DMLC_ROLE");
@@ -265,7 +264,7 @@ static void read_role(struct reader *r)
     }
 }
 
-/* Elements of 4 bytes, as in the classic store with priorities. */
+/* Elements of 4 bytes, as in MXNet's store with priorities. */
 static void read_slice(struct reader *r, struct psc_options *o)
 {
     uint64_t v;
@@ -338,9 +337,9 @@ static void read_all(struct reader *r, struct psc_options *o)
     read_spin(r, "PSKV_SPIN", &o->spin_us);
 }
 
-/* A name that nobody reads, such as PSKV_NUM_WORKER, on standard error, once in
- * the life of the process: the job would have the wrong size without a word.
- * pslaunch has looked at the names that its workers get. */
+/* Warns of unknown PSKV_ variables such as PSKV_NUM_WORKER, on standard error,
+ * once in the life of the process: a misspelled name would silently give the
+ * job the wrong size. pslaunch has checked the names that its workers get. */
 static void warn_unknown_variables(void)
 {
     static atomic_flag told = ATOMIC_FLAG_INIT;

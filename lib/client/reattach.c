@@ -1,20 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* From an agent that was lost to the next one. What an agent knows of this
- * process, the process knows itself: memory that it shares, keys with the
- * rounds whose end it has heard, and operations that have not ended. So the
- * client goes on with any agent that its job lets take over:
+/* Re-attach: from a lost agent to the next one. The process holds all state
+ * that an agent has of it: shared memory, keys with their completed rounds, and
+ * open operations. So the client continues with any agent that its job lets
+ * take over:
  *
- *     UP        the stream ends. What the agent had is taken back, as if it
- *               had not been sent; new operations queue behind it
- *     LOST      the socket is dialled, at growing distances
- *     GREETING  somebody is there: l_hello says which rank of which job this is
- *     UP        l_welcome has come. Memory, what concerns the whole job, keys
- *               and the barrier are said again; the operations on a key leave
- *               when the agent has answered for it
+ *     UP        the stream ends. Operations SENT are queued again as if they
+ *               had not been sent; new operations queue behind them
+ *     LOST      the socket is dialled, at growing intervals
+ *     GREETING  connected: l_hello names the job and rank of this worker
+ *     UP        l_welcome has arrived. Memory, job requests, keys and the
+ *               barrier are sent again; the operations of a key leave when the
+ *               agent has answered for it
  *
  * The reader does all this in its turns, which do not wait: a timer beside the
- * socket makes it come back in time. Results of the lost agent stay mapped
- * while an operation shows them. */
+ * socket wakes it in time. Results of the lost agent stay mapped while an
+ * operation shows them. */
 #include "client/state.h"
 
 #include <assert.h>
@@ -29,7 +29,7 @@
 
 #define RETRY_FIRST_MS    10
 #define RETRY_MOST_MS     1000
-/* Descriptors that an agent may have kept here. */
+/* Residual segments that agents may leave here. */
 #define SEGMENTS_HELD_MAX 64u
 
 bool reattach_is_wanted(const struct psc_options *o)
@@ -43,7 +43,7 @@ bool reattach_is_possible(const struct psc_client *c)
     return c->is_welcomed && c->gen != 0 && reattach_is_wanted(&c->options);
 }
 
-/* ------------------------------------------------------------- kept memory */
+/* ------------------------------------------------------- residual segments */
 
 static bool is_same_file(int fd, int other)
 {
@@ -54,7 +54,7 @@ static bool is_same_file(int fd, int other)
            a.st_dev == b.st_dev && a.st_ino == b.st_ino;
 }
 
-/* An agent that was given it has another number for it than the one before. */
+/* Compares files too: each agent numbers the same segment differently. */
 static struct residual_segment *
 find_segment(const struct psc_client *c, const struct residual_segment *keep)
 {
@@ -102,7 +102,7 @@ void reattach_add_segment(struct psc_client *c,
                  : PSC_E_UNSUPPORTED;
 
     if (rc != 0) {
-        close(fd); /* The agent's own descriptor is all it needs by itself. */
+        close(fd); /* The agent still has its own descriptor. */
     }
     if (rc == PSC_E_FULL) {
         client_fail(c, PSC_E_PROTO, "the agent leaves too much memory here");
@@ -151,7 +151,7 @@ static ps_time reattach_deadline(const struct psc_client *c)
     return c->lost_at + PS_MILLIS(c->options.agent_retry_ms);
 }
 
-/* After `text` has stood in the way. */
+/* Schedules the next dial; `text` is the reason why the last one failed. */
 static void schedule_retry(struct psc_client *c, const char *text)
 {
     ps_time now = client_now();
@@ -252,12 +252,12 @@ void reattach_dial(struct psc_client *c)
         client_flush(c);
         return;
     }
-    /* Whatever it is: a socket is first made and then opened to others, and
-     * memory and descriptors may be had a moment later. */
+    /* Any error is retried: a socket may exist before it may be opened, and
+     * memory and descriptors may become free. */
     schedule_retry(c, errnum != 0 ? strerror(errnum) : ps_strerror(rc));
 }
 
-/* ------------------------------------------------------------- saying again */
+/* ------------------------------------------------------------------- resend */
 
 static int resend_all(struct psc_client *c, uint32_t ring)
 {
@@ -299,7 +299,7 @@ void reattach_welcome(struct psc_client *c, const struct ps_msg_l_welcome *m)
     c->link = LINK_UP;
     rc = resend_all(c, m->ring_layout);
     if (rc != 0) {
-        /* What it has heard it forgets when this hangs up. */
+        /* Closing the connection discards what the agent has received. */
         c->link = LINK_GREETING;
         detach_from_agent(c, ps_strerror(rc));
         return;

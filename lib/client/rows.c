@@ -6,7 +6,7 @@
 
 #include "kernel/kernel.h"
 
-/* A row as the caller names it, and where he does. */
+/* A row number of the caller and its index in the caller's array. */
 struct row_ref {
     uint32_t row;
     uint32_t index;
@@ -23,7 +23,7 @@ static int compare_rows(const void *a, const void *b)
     return x->index < y->index ? -1 : 1;
 }
 
-/* Sorts unless they are sorted, which they mostly are. */
+/* Checks the numbers and sorts them; mostly they are sorted already. */
 static int check_row_numbers(struct psc_op *op, const int64_t *rows,
                              size_t count, struct row_ref *named)
 {
@@ -48,7 +48,7 @@ static int check_row_numbers(struct psc_op *op, const int64_t *rows,
     return 0;
 }
 
-/* The rows of a push, those that are given twice added. */
+/* Writes the rows of a push, duplicates added. */
 static int fill_sorted_rows(const struct psc_op *op,
                             const struct row_ref *named, size_t count,
                             const void *data, uint8_t *out)

@@ -17,27 +17,28 @@
 #define MFD_NOEXEC_SEAL 0x0008U
 #endif
 
-/* Pages are had when they are touched, so a large arena costs nothing until
- * it is used; growth keeps the number of descriptors logarithmic. */
+/* Pages are allocated when they are touched, so a large arena costs nothing
+ * until it is used. Doubling sizes keeps the number of descriptors
+ * logarithmic. */
 #define ARENA_FIRST (size_t)(16u * 1024 * 1024)
 #define ARENA_MAX   (size_t)(256u * 1024 * 1024)
 #define SIZE_LIMIT  ((size_t)1 << 46)
-/* From the piece looked for last to the next one. */
+/* Blocks searched linearly from search_hint. */
 #define STEPS_MAX   8u
-/* Freed pieces from here on give their pages back. */
+/* Freed blocks of at least this size return their pages to the kernel. */
 #define REMOVE_MIN  (size_t)(1024u * 1024)
 
 struct ps_shm_arena {
     uint8_t *data;
     size_t size;
-    int fd; /* Kept for an agent that is started later. */
+    int fd; /* Kept for the next agent. */
     uint32_t region;
-    uint32_t used;                /* Pieces in use. */
-    struct ps_shm_block **blocks; /* By offset, without gaps. */
+    uint32_t used;                /* Blocks in use. */
+    struct ps_shm_block **blocks; /* Sorted by offset, without gaps. */
     size_t count;
     size_t cap;
-    size_t first_free;  /* No free piece lies before this place. */
-    size_t search_hint; /* The place looked for last. */
+    size_t first_free;  /* No block with a lower index is free. */
+    size_t search_hint; /* Index of the block found last. */
 };
 
 /* ------------------------------------------------------------ descriptors */
@@ -49,7 +50,7 @@ static int make_memfd(size_t size, int *ret_fd)
                           MFD_CLOEXEC | MFD_ALLOW_SEALING | MFD_NOEXEC_SEAL);
 
     if (fd < 0 && errno == EINVAL) {
-        /* Linux before 6.3: not executable by its mode alone. */
+        /* Linux before 6.3: not executable by its mode only. */
         fd = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING);
         if (fd >= 0 && fchmod(fd, 0600) != 0) {
             goto fail;
@@ -99,7 +100,7 @@ int ps_shm_map_foreign(int fd, uint64_t size, const void **ret_data)
     int seals = fcntl(fd, F_GET_SEALS);
     void *data;
 
-    /* A file that could shrink would kill this process when it reads. */
+    /* A file that could shrink would kill this process on a read. */
     if (seals < 0 || (seals & F_SEAL_SHRINK) == 0 || fstat(fd, &st) != 0 ||
         size == 0 || size > SIZE_LIMIT || (uint64_t)st.st_size != size) {
         return PS_E_PROTO;
@@ -118,7 +119,7 @@ void ps_shm_unmap_foreign(const void *data, uint64_t size)
     munmap((void *)(uintptr_t)data, (size_t)size);
 }
 
-/* ------------------------------------------------------------------ pieces */
+/* ------------------------------------------------------------------ blocks */
 
 static int reserve_block(struct ps_shm_arena *a)
 {
@@ -166,15 +167,14 @@ static void remove_block(struct ps_shm_arena *a, size_t at)
             (a->count - at) * sizeof(struct ps_shm_block *));
 }
 
-/* Place of the last piece that begins at or before `offset`. */
+/* Index of the last block that begins at or before `offset`. */
 static size_t block_index_of(struct ps_shm_arena *a, size_t offset)
 {
     size_t low = 0;
     size_t high = a->count;
     size_t at = a->search_hint;
 
-    /* A program goes through its arrays in the order in which it made them,
-     * perhaps one of several kinds. */
+    /* A program mostly uses its arrays in the order of their allocation. */
     if (at < a->count && a->blocks[at]->offset <= offset) {
         size_t end = ps_min_u64(a->count, at + STEPS_MAX);
 
@@ -199,7 +199,7 @@ static size_t block_index_of(struct ps_shm_arena *a, size_t offset)
     return low;
 }
 
-/* First fit. PS_E_AGAIN: no room here. */
+/* First fit. PS_E_AGAIN: no free block is large enough. */
 static int reserve_in_arena(struct ps_shm_arena *a, size_t size,
                             struct ps_shm_block **ret_block)
 {
@@ -406,7 +406,7 @@ int ps_shm_get(struct ps_shm *s, size_t size, struct ps_shm_block **ret_block)
     return reserve_in_arena(a, size, ret_block);
 }
 
-/* Gives back the pages that lie wholly in a freed piece. */
+/* Returns the pages that lie wholly in a freed block. */
 static void drop_pages(struct ps_shm_arena *a, size_t offset, size_t size)
 {
     size_t page = (size_t)sysconf(_SC_PAGESIZE);

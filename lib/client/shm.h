@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Memory that this process shares with its agent: arenas are sealed memfds,
- * and arrays are cut from them, so that thousands of small tensors cost few
- * descriptors. What is used and free is kept outside the shared memory. Knows
- * nothing of sockets: who makes an arena is told of it through a callback. */
+/* Memory that this process shares with its agent. Arenas are sealed memfds, and
+ * blocks are allocated from them, so that thousands of small tensors need few
+ * descriptors. The allocator's records lie outside the shared memory. Knows
+ * nothing of sockets: callbacks announce new and freed arenas. */
 #pragma once
 
 #include <stddef.h>
@@ -14,54 +14,54 @@
 
 struct ps_shm_arena;
 
-/* A used piece. `uses` belongs to the caller: operations that name it. */
+/* A block of an arena. `uses` belongs to the caller: operations that use it. */
 struct ps_shm_block {
     struct ps_shm_arena *arena;
-    size_t offset; /* In the arena. */
+    size_t offset; /* Offset in the arena, in bytes. */
     size_t size;
     uint32_t uses;
-    uint32_t used; /* Bool; free pieces lie between used ones. */
+    uint32_t used; /* Boolean; free blocks are in the list as well. */
 };
 
 struct ps_shm_hooks {
-    /* A new arena: its number, its descriptor, which the callee owns when it
-     * returns 0, and its size. An error undoes the arena. */
+    /* Announces a new arena. The callee owns `fd` when it returns 0; an error
+     * undoes the arena. */
     int (*on_made)(void *ctx, uint32_t region, int fd, uint64_t size);
     void (*on_freed)(void *ctx, uint32_t region);
     void *ctx;
 };
 
 struct ps_shm {
-    struct ps_shm_arena **arenas; /* By address. */
+    struct ps_shm_arena **arenas; /* Sorted by address. */
     size_t count;
     size_t cap;
-    size_t next_size; /* Of the next arena: they grow. */
+    size_t next_size; /* Size of the next arena, in bytes; grows. */
     uint32_t next_region;
     struct ps_shm_hooks hooks;
 };
 
 void ps_shm_init(struct ps_shm *s, const struct ps_shm_hooks *hooks);
-/* Unmaps everything without a word to the hooks. */
+/* Unmaps everything without calling the hooks. */
 void ps_shm_fini(struct ps_shm *s);
-/* Says `made` of every arena once more, for who has not heard of them. */
+/* Calls on_made again for every arena, for a new agent. */
 PS_MUST_USE int ps_shm_announce_all(struct ps_shm *s);
 
-/* PS_E_NOMEM, PS_E_TOOBIG, or what the hook said. */
+/* Allocates a block. PS_E_NOMEM, PS_E_TOOBIG, or the hook's error. */
 PS_MUST_USE int ps_shm_get(struct ps_shm *s, size_t size,
                            struct ps_shm_block **ret_block);
 void ps_shm_put(struct ps_shm *s, struct ps_shm_block *b);
-/* The used piece that holds all of [data, data + size), or NULL. */
+/* The used block that contains [data, data + size), or NULL. */
 struct ps_shm_block *ps_shm_find(const struct ps_shm *s, const void *data,
                                  size_t size);
 void *ps_shm_data(const struct ps_shm_block *b);
 uint32_t ps_shm_region(const struct ps_shm_block *b);
 
-/* A sealed memfd of `size` bytes, all zero, mapped to read and write. The
+/* Makes a sealed memfd of `size` bytes, zeroed and mapped read-write. The
  * caller owns both. */
 PS_MUST_USE int ps_shm_make(size_t size, void **ret_data, int *ret_fd);
 
-/* What a foreign descriptor must be before it is mapped: a memfd that cannot
- * shrink, of `size` bytes. PS_E_PROTO otherwise. Maps it read-only. */
+/* Maps a foreign descriptor read-only. PS_E_PROTO unless it is a memfd of
+ * `size` bytes that cannot shrink. */
 PS_MUST_USE int ps_shm_map_foreign(int fd, uint64_t size,
                                    const void **ret_data);
 void ps_shm_unmap_foreign(const void *data, uint64_t size);

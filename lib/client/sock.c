@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Out: frames are encoded into one growing buffer; a descriptor is attached to
- * the first byte of its frame, and one sendmsg() never carries bytes of two
- * descriptors. In: the kernel hands out descriptors in the order of the bytes
+/* Output: frames are encoded into one growing buffer. A descriptor is attached
+ * to the first byte of its frame, and one sendmsg() never carries bytes of two
+ * descriptors. Input: the kernel delivers descriptors in the order of the bytes
  * they came with, so the n-th descriptor belongs to the n-th message that has
- * one. The epoll descriptor outlives a connection: who polls it need not know
- * that there is another one. */
+ * one. The epoll descriptor outlives a connection, so that programs can poll it
+ * across a re-attach. */
 #include "client/sock.h"
 
 #include <assert.h>
@@ -25,12 +25,12 @@
 #include "proto/frame.h"
 #include "proto/msg_codec.h"
 
-/* Longer than any frame that an agent sends to a worker; checked below. */
+/* Larger than any frame that an agent sends to a worker; checked below. */
 #define RX_BYTES (64u * 1024)
-/* Descriptors of one read, and those whose message is not yet here. */
+/* Received descriptors whose messages are incomplete, and those of one read. */
 #define FDS_MAX  64u
-/* What waits to be sent may grow to this; then the agent has stopped reading
- * for good. */
+/* Limit of unsent bytes; at this size the agent has stopped reading for
+ * good. */
 #define TX_MAX   (size_t)(256u * 1024 * 1024)
 
 struct passed_fd {
@@ -39,21 +39,21 @@ struct passed_fd {
 };
 
 struct ps_sock {
-    struct ps_list_node node; /* Of `open_socks`. */
+    struct ps_list_node node; /* Entry of `open_socks`. */
     int fd;
     int epoll;
-    int kick_fd;    /* An eventfd in `epoll`; -1: not needed yet. */
-    int alarm_fd;   /* A timerfd in `epoll`; so. */
-    bool polls_out; /* EPOLLOUT is asked for. */
-    bool reset;     /* The peer went with something unread. */
+    int kick_fd;    /* An eventfd in `epoll`; -1: not created. */
+    int alarm_fd;   /* A timerfd in `epoll`; -1: not created. */
+    bool polls_out; /* EPOLLOUT is set. */
+    bool reset;     /* The peer closed with bytes unread. */
     struct ps_decoder *decoder;
 
     uint8_t *tx;
     size_t tx_cap;
-    size_t tx_from; /* Sent up to here. */
+    size_t tx_from; /* First unsent byte. */
     size_t tx_to;
-    uint64_t tx_at;               /* Position of tx[tx_from] in the stream. */
-    struct passed_fd *passed_fds; /* Not yet sent. */
+    uint64_t tx_at;               /* Stream position of tx[tx_from]. */
+    struct passed_fd *passed_fds; /* Descriptors not sent yet. */
     size_t passed_fd_count;
     size_t passed_fd_cap;
 
@@ -69,8 +69,9 @@ struct ps_sock {
 
 /* ------------------------------------------------------------------- forks */
 
-/* A child has no use for the socket of its parent, and while it holds a copy
- * the agent does not see the parent's end. Guarded by the lock. */
+/* Open sockets of the process; a forked child closes its copies, because the
+ * agent would not see the parent's end while they are open. Guarded by
+ * open_lock. */
 static struct ps_list open_socks;
 static pthread_mutex_t open_lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_once_t open_once = PTHREAD_ONCE_INIT;
@@ -102,7 +103,7 @@ static void fork_child(void)
 static void watch_forks(void)
 {
     ps_list_init(&open_socks);
-    /* Without memory for it the end is seen as late as without this. */
+    /* Without memory for it, copies in children delay the end of the stream. */
     (void)pthread_atfork(before_fork, after_fork, fork_child);
 }
 
@@ -131,7 +132,7 @@ static int connect_to(const char *path, int flags, int *ret_fd, int *ret_errno)
     }
     memcpy(a.sun_path, path, len);
     if (path[0] == '@') {
-        a.sun_path[0] = '\0'; /* Abstract. */
+        a.sun_path[0] = '\0'; /* Abstract namespace. */
     }
     fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | flags, 0);
     if (fd < 0) {
@@ -175,7 +176,7 @@ int ps_sock_open(const char *path, struct ps_sock **ret_sock, int *ret_errno)
     s->epoll = -1;
     s->kick_fd = -1;
     s->alarm_fd = -1;
-    /* Blocking: a full backlog is waited for, which is short. */
+    /* Blocking: waits for a full backlog, which is short. */
     rc = connect_to(path, 0, &s->fd, ret_errno);
     if (rc != 0) {
         goto fail;
@@ -224,7 +225,7 @@ void ps_sock_hang_up(struct ps_sock *s)
     s->polls_out = false;
     s->reset = false;
     if (s->fd >= 0) {
-        /* A forked child may have it open, and then it would not leave. */
+        /* Explicitly: the epoll entry stays while a forked child has a copy. */
         (void)epoll_ctl(s->epoll, EPOLL_CTL_DEL, s->fd, &ignored);
         close(s->fd);
         s->fd = -1;
@@ -273,7 +274,7 @@ int ps_sock_alarm(struct ps_sock *s, int after_ms)
     }
     if (after_ms >= 0) {
         t.it_value.tv_sec = after_ms / 1000;
-        /* All zero would be never. */
+        /* Zero would disarm the timer. */
         t.it_value.tv_nsec = after_ms % 1000 * 1000000L + 1;
     }
     return timerfd_settime(s->alarm_fd, 0, &t, NULL) == 0
@@ -421,8 +422,8 @@ static void is_first_fd_sent(struct ps_sock *s)
             s->passed_fd_count * sizeof(struct passed_fd));
 }
 
-/* One sendmsg: bytes up to the next descriptor's frame, or that frame and what
- * follows up to the one after. */
+/* One sendmsg: either the bytes before the next descriptor's frame, or that
+ * frame and the bytes up to the one after it. */
 static ssize_t send_some(struct ps_sock *s)
 {
     union {
@@ -532,7 +533,7 @@ int ps_sock_read(struct ps_sock *s)
     }
     io.iov_base = s->rx + s->rx_to;
     io.iov_len = RX_BYTES - s->rx_to;
-    assert(io.iov_len > 0); /* ps_sock_next refuses what would not fit. */
+    assert(io.iov_len > 0); /* ps_sock_next refuses longer frames. */
     do {
         s->receives++;
         n = recvmsg(s->fd, &h, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
@@ -609,7 +610,7 @@ int ps_sock_wait(struct ps_sock *s, int timeout_ms)
         return 0;
     }
     if (n < 0) {
-        /* The caller looks at its clock and comes back. */
+        /* The caller checks its clock and calls again. */
         return errno == EINTR ? 0 : ps_err_from_errno(errno);
     }
     return PS_E_TIMEOUT;
@@ -626,12 +627,12 @@ void ps_sock_kick(struct ps_sock *s)
             if (fd >= 0) {
                 close(fd);
             }
-            return; /* It wakes later, with what it waits for. */
+            return; /* The thread wakes later, by its own event. */
         }
         s->kick_fd = fd;
     }
     if (eventfd_write(s->kick_fd, 1) != 0) {
-        /* Full counters are readable, too. */
+        /* A full counter is readable, too. */
     }
 }
 
@@ -640,7 +641,7 @@ void ps_sock_unkick(struct ps_sock *s)
     eventfd_t ignored;
 
     if (s->kick_fd >= 0 && eventfd_read(s->kick_fd, &ignored) != 0) {
-        /* It was something else. */
+        /* The counter was zero. */
     }
 }
 
@@ -656,8 +657,8 @@ int ps_sock_end(struct ps_sock *s, int timeout_ms)
     if (shutdown(s->fd, SHUT_WR) != 0) {
         return PS_E_CLOSED;
     }
-    /* What still comes is nobody's concern, but to close with bytes unread
-     * would look like a crash to the agent. */
+    /* Discards input: closing with bytes unread would look like a crash to the
+     * agent. */
     while (poll(&p, 1, timeout_ms) > 0) {
         s->rx_from = 0;
         s->rx_to = 0;

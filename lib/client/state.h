@@ -1,20 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a client consists of; for the files of this folder alone.
+/* State of a client, shared by the files of this folder only.
  *
- * One mutex guards everything. One thread at a time is the reader: it waits
- * for the socket and copies results with the mutex released; the others wait
- * for the condition and take over when the reader has what it came for.
+ * One mutex guards everything. One thread at a time is the reader: it waits for
+ * the socket and copies results with the mutex released. The other threads wait
+ * on the condition; when the reader's own wait is over, one of them becomes the
+ * reader.
  *
- *     client.c   open, close, wait, messages from the agent
- *     key.c      names, shapes, where results lie
- *     op.c       life of an operation, order on a key
- *     options.c  options, environment
- *     api.c      the calls on operations
- *     wait_note.c    lines about waits that take long
- *     reattach.c   from an agent that was lost to the next one
- *     coll*.c    collectives, see coll_inner.h
- *     group.c    clients of some of the ranks
- */
+ *     client.c      open, close, wait, messages from the agent
+ *     key.c         names, shapes, location of results
+ *     op.c          life of an operation, order on a key
+ *     options.c     options, environment
+ *     api.c         public calls on operations
+ *     wait_note.c   lines about waits that take long
+ *     reattach.c    from a lost agent to the next one
+ *     coll*.c       collectives, see coll_inner.h
+ *     group.c       clients for a subset of the ranks */
 #pragma once
 
 #include <pthread.h>
@@ -33,17 +33,19 @@
 #include "proto/ps_msg.h"
 #include "proto/ring.h"
 
-/* Longer would make a wait deaf to what comes over the socket. */
+/* Longest busy poll, in microseconds; a longer one would delay messages of the
+ * socket. */
 #define SPIN_MAX_US 1000000
-/* Operations that the agent knows of; more wait here. */
+/* Operations sent to the agent at one time; further ones are queued here. */
 #define SENT_MAX    (PS_OPS_MAX / 2u)
-/* Smaller arrays and results are copied when they are complete. */
+/* Array size, in bytes, from which arrays and results are streamed; smaller
+ * ones are copied when complete. */
 #define PIECES_MIN  (size_t)(4u * 1024 * 1024)
-/* Operations kept for the next ones. */
+/* Freed operations kept for reuse. */
 #define SPARE_OPS   4096u
-/* An operation's number is a count above its place in the table. */
+/* Low bits of an operation's id: its slot in the table. Above: a counter. */
 #define PLACE_BITS  20u
-/* Pieces of shared memory kept between two collectives. */
+/* Shared memory blocks kept between two collectives. */
 #define PSC_SPARES  16u
 
 enum op_kind {
@@ -60,24 +62,24 @@ enum op_kind {
     OP_STATE,
     OP_COMPRESSION,
     OP_KEY,
-    OP_COLL, /* Has parts, see coll.c; no key, and is never sent. */
-    OP_SKIP, /* Of a join, see coll_join_rounds.c. */
+    OP_COLL, /* Consists of sub-operations, see coll.c; no key, never sent. */
+    OP_SKIP, /* Round skipped by a joined rank, see coll_join_rounds.c. */
 };
 
 enum op_state {
-    OP_NEW,        /* Is being put together. */
-    OP_QUEUED,     /* Waits here for its turn on the key. */
-    OP_SENT,       /* With the agent. */
-    OP_COLLECTING, /* Its parts are under way. */
-    OP_COPYING,    /* The reader writes its out, without the mutex. */
+    OP_NEW,        /* Not submitted yet. */
+    OP_QUEUED,     /* Waits here for earlier operations on its key. */
+    OP_SENT,       /* The agent has it. */
+    OP_COLLECTING, /* A collective: its sub-operations are running. */
+    OP_COPYING,    /* The reader writes `out`, without the mutex. */
     OP_DONE,
 };
 
-/* See reattach.c. */
+/* State of the connection to the agent, see reattach.c. */
 enum link_state {
     LINK_UP,
     LINK_LOST,     /* The socket is dialled again. */
-    LINK_GREETING, /* It is connected; l_welcome is to come. */
+    LINK_GREETING, /* Connected; l_welcome has not arrived. */
 };
 
 struct key;
@@ -87,93 +89,114 @@ struct job_request;
 
 struct psc_op {
     struct psc_client *client;
-    struct key *key; /* NULL: barrier, optimizer. */
+    struct key *key; /* NULL: a barrier or a request of the job. */
     enum op_kind kind;
     enum op_state state;
-    bool detached; /* Nobody waits: it goes when it ends, and writes no out. */
-    bool must_resend;    /* QUEUED: an agent had it, and was lost. */
-    bool all_skipped;    /* A pass, as all have done in its round. */
-    bool send_only;      /* A broadcast whose value goes to others alone. */
-    int rc;              /* DONE. */
-    uint32_t count_mark; /* The count that has met it, see api.c. */
-    uint64_t id;         /* 0: has no place in the table. */
-    uint64_t round; /* Of the push; number of the barrier; least version. */
+    /* No handle: freed when it ends; `out` is not written. */
+    bool detached;
+    /* QUEUED: was sent to an agent that is lost now. */
+    bool must_resend;
+    /* OP_SKIP: every rank skipped its round. */
+    bool all_skipped;
+    /* Broadcast: this rank does not ask for the value. */
+    bool send_only;
+    int rc; /* Result; valid when DONE. */
+    /* Last count_mark of the client that counted it, see api.c. */
+    uint32_t count_mark;
+    uint64_t id; /* 0: no slot in the table. */
+    /* Round of a push, number of a barrier, least version of a pull. */
+    uint64_t round;
     uint64_t version;
     ps_time started;
     int32_t priority;
     uint8_t reduce;
     uint32_t samples;
     uint32_t root;
-    struct ps_shm_block *block; /* What is given; NULL: nothing. */
+    struct ps_shm_block *block; /* Source memory; NULL: none. */
     size_t block_offset;
-    bool staged; /* The block is ours and goes back to the key. */
-    /* Its starter still copies into the block, without the mutex: */
+    /* The block is a staging block and returns to the key. */
+    bool staged;
+    /* The calling thread still copies into the block, without the mutex. */
     bool streaming;
-    bool ended_early;    /* it has ended meanwhile, with rc and text. */
-    uint32_t row_count;  /* Of a key of rows: each once and in order. */
-    size_t bytes_ready;  /* Growing: so many bytes are there. */
-    uint32_t *row_index; /* Pull: for each row asked for, which one it is. */
+    /* Streaming: ended by the agent already, with `rc` and `text`. */
+    bool ended_early;
+    /* Rows key: rows in the block, each once, ascending. */
+    uint32_t row_count;
+    /* Streaming: bytes of the block that are complete. */
+    size_t bytes_ready;
+    /* Pull of rows: index into the block for each requested row. */
+    uint32_t *row_index;
     size_t row_index_count;
-    struct job_request *job_request; /* What is said of the whole job. */
-    const void *data;                /* Its result in the agent's memory. */
-    struct arena *arena; /* That is of an agent which was lost; else NULL. */
+    struct job_request *job_request; /* Request of the job; NULL: none. */
+    const void *data;                /* Result in the agent's memory. */
+    /* Arena of a lost agent that holds the result; else NULL. */
+    struct arena *arena;
     void *out;
-    bool copies_progress;  /* Out is written as the result comes, */
-    size_t copied;         /* so far to here. */
-    size_t out_from;       /* Parts: of the result, these */
-    size_t out_bytes;      /* bytes. */
-    struct coll *coll;     /* Of a collective. */
-    struct coll *subop_of; /* Whose part it is; NULL: of none. */
+    /* `out` is written while the result arrives. */
+    bool copies_progress;
+    size_t copied; /* Bytes of `out` written so far. */
+    /* Sub-operation: offset of the needed part of the result. */
+    size_t out_from;
+    /* Sub-operation: bytes needed. */
+    size_t out_bytes;
+    struct coll *coll;     /* OP_COLL only; else NULL. */
+    struct coll *subop_of; /* Its collective; NULL: not a sub-operation. */
     psc_callback callback;
     void *user;
-    char *text; /* Why it failed; NULL: what the code says. */
+    char *text; /* Reason of a failure; NULL: text of `rc`. */
     struct ps_list_node of_client;
-    struct ps_list_node of_key;       /* QUEUED; of barriers and words, in the
-                                  * client's; of collectives, in its graves. */
-    struct ps_list_node of_callbacks; /* DONE, the callback is to come. */
+    /* Queue of the key; of barriers and job requests, of the client; of ended
+     * collectives, deferred_free. */
+    struct ps_list_node of_key;
+    /* DONE, callback not yet run. */
+    struct ps_list_node of_callbacks;
 };
 
 struct key {
-    bool is_async;   /* No rounds: results come into the operation's block. */
-    uint32_t number; /* Ours, what callers hold. */
-    uint32_t agent_number; /* The agent's. */
-    char *wire_name;       /* Its name on the wire: with the kind in front. */
-    const char *name;      /* In full. */
+    /* No rounds: results arrive in the operation's block. */
+    bool is_async;
+    uint32_t number; /* Key number of the public API. */
+    /* Key number of the agent. */
+    uint32_t agent_number;
+    char *wire_name; /* Name on the wire: a prefix for the kind, then `name`. */
+    const char *name; /* Full name. */
     int64_t mxnet_key;
     uint32_t dtype;
     uint64_t count;
     size_t bytes;
-    uint32_t row_width; /* Elements of a row; 0: not a key of rows. */
-    uint32_t ndim;      /* Of its shape, for an agent that asks later. */
+    uint32_t row_width; /* Elements of a row; 0: a dense key. */
+    /* Dimensions of `shape`, declared again to the next agent. */
+    uint32_t ndim;
     uint64_t *shape;
     uint8_t if_absent;           /* enum ps_find */
-    struct psc_op *open_request; /* Not ready: the question. */
+    struct psc_op *open_request; /* Open declaration; NULL once is_ready. */
     bool is_ready;
-    bool
-        is_unbound; /* Its agent was lost, and the next one has not answered. */
-    /* Not ready: the agent refused it. Ready: an operation that nobody waited
-     * for failed, and the next call on the key says so. */
+    /* Not yet declared to the agent that replaced a lost one. */
+    bool is_unbound;
+    /* Not ready: the agent's refusal. Ready: error of an operation without
+     * handle, returned by the next call on the key. */
     int rc;
     char *text;
-    struct key *next;       /* Same bucket. */
-    const uint8_t *data[2]; /* Results with even and odd versions. */
-    uint64_t round;         /* Rounds pushed. */
+    struct key *next;       /* Next in its bucket. */
+    const uint8_t *data[2]; /* Results of even and odd versions. */
+    uint64_t round;         /* Last round sent. */
     struct ps_list queue;
     uint32_t ops_open; /* Operations SENT or COPYING. */
-    bool is_stalled;   /* In the client's list: the agent has enough to do. */
+    bool is_stalled; /* In the client's `stalled` list: SENT_MAX was reached. */
     struct ps_list_node of_stalled;
-    struct ps_shm_block *spare; /* A staging block between two uses. */
+    struct ps_shm_block *spare; /* Staging block for reuse; NULL: none. */
 };
 
 struct arena {
     uint32_t number;
     const void *data;
     uint64_t size;
-    bool is_of_lost_agent; /* Of an agent that was lost: */
-    uint32_t uses;         /* operations whose result lies there. */
+    bool is_of_lost_agent; /* The agent that shared it is lost. */
+    /* Operations whose result lies in it, once the agent is lost. */
+    uint32_t uses;
 };
 
-/* Memory of the agent that this process holds for the next one. */
+/* Residual segment of an agent, held open for the next agent. */
 struct residual_segment {
     uint32_t number;
     uint64_t size;
@@ -182,20 +205,22 @@ struct residual_segment {
 
 /* -------------------------------------------------------------- wait_note.c */
 
-/* api.c: for whom the operation waits; asks the agent, which takes time. */
+/* api.c: describes what the operation waits for. Queries the agent, which takes
+ * time. */
 void op_explain(struct psc_op *op, char *text, size_t size);
-/* Sets note_every. */
+/* Sets note_every from the options. */
 void wait_note_init(struct psc_client *c);
-/* As client_wait_many() for an operation: `first` is asked for the first one
- * that has not ended. Slices of one wait count together. */
+/* Waits as client_wait_many() does and writes wait notes about the operation
+ * that `first` returns, the first one that has not ended. Slices of one wait
+ * count together. */
 int wait_note_many(struct psc_client *c, bool (*ready)(void *arg),
                    uint32_t (*missing)(void *arg), void *arg, ps_time deadline,
                    struct psc_op *(*first)(void *arg));
-/* The same for the start of the job. */
+/* Waits for the start of the job, with wait notes. */
 int wait_note_start(struct psc_client *c, bool (*ready)(void *arg),
                     ps_time deadline);
 
-/* A question of l_stall_query under way, on the asker's stack. */
+/* An open l_stall_query, on the stack of its caller. */
 struct stall_request {
     struct ps_list_node node;
     uint64_t id;
@@ -205,25 +230,26 @@ struct stall_request {
 
 struct psc_client {
     pid_t pid;
-    /* A page that a child of fork() finds all zero; NULL: ask for the pid. */
+    /* Page that fork() clears in a child; NULL: getpid() is compared. */
     const volatile uint8_t *fork_page;
     pthread_mutex_t lock;
     pthread_cond_t state_changed;
-    bool has_reader;       /* Some thread is it. */
-    uint32_t waiter_count; /* Threads on `changed`. */
+    bool has_reader;       /* A thread is the reader. */
+    uint32_t waiter_count; /* Threads that wait for state_changed. */
     struct ps_sock *sock;
     struct ps_shm shm;
-    void *ring_memory; /* NULL: everything goes over the socket. */
+    void *ring_memory; /* NULL: no ring, all messages use the socket. */
     struct ps_ring_worker ring;
     struct ps_spin busy_poll;
-    bool
-        ring_is_full; /* Operations go over the socket until it is half empty. */
-    bool ring_needs_wake; /* The agent may have to be woken for it. */
-    uint32_t
-        wake_threshold; /* Ends that the reader lets gather; 0: is awake. */
+    /* Operations use the socket until the ring is half empty. */
+    bool ring_is_full;
+    /* The agent may sleep although the ring has entries. */
+    bool ring_needs_wake;
+    /* Completions that wake the sleeping reader; 0: it is awake. */
+    uint32_t wake_threshold;
     uint32_t count_mark;
 
-    int rc; /* Not 0: the client has failed, for good. */
+    int rc; /* Not 0: the client has failed permanently. */
     char text[PSC_TEXT_MAX];
     char detail[PSC_TEXT_MAX];
 
@@ -236,41 +262,42 @@ struct psc_client {
     uint32_t num_servers;
     int32_t op_timeout_ms;
     int32_t close_timeout_ms;
-    bool is_quiet; /* PSC_OPEN_QUIET */
+    bool is_quiet; /* Set by PSC_OPEN_QUIET. */
 
     enum link_state link;
-    uint32_t keys_unbound;   /* Keys that are. */
-    uint32_t reattach_count; /* Times that another agent has taken us up. */
-    int32_t retry_ms;        /* LOST: between two attempts. */
-    ps_time retry_at;        /* LOST: the next one. */
-    ps_time lost_at;         /* When this began. */
-    char lost_text[64];      /* Why the last attempt came to nothing. */
+    uint32_t keys_unbound;   /* Keys with is_unbound. */
+    uint32_t reattach_count; /* Agents that this client re-attached to. */
+    int32_t retry_ms;        /* LOST: delay between two dials. */
+    ps_time retry_at;        /* LOST: time of the next dial. */
+    ps_time lost_at;         /* Time at which the agent was lost. */
+    char lost_text[64];      /* Reason why the last attempt failed. */
     struct residual_segment *residual_segments;
     uint32_t residual_segment_count;
-    struct ps_list job_requests; /* QUEUED operations that have some. */
+    struct ps_list job_requests; /* QUEUED operations with a job_request. */
 
     struct psc_op **ops_by_place;
     uint32_t op_slot_count;
     uint32_t op_slot_cap;
-    uint32_t *free_op_slots; /* A stack of place_cap entries. */
+    uint32_t *free_op_slots; /* Stack of op_slot_cap entries. */
     uint32_t free_op_slot_count;
     uint64_t next_id;
-    uint32_t ops_sent;      /* Operations the agent has not ended. */
-    uint32_t ops_streaming; /* Those that are copied as they come. */
-    uint32_t ops_queued;    /* Those that wait for the end of others. */
+    uint32_t ops_sent;      /* Operations SENT or COPYING. */
+    uint32_t ops_streaming; /* Operations sent with copies_progress. */
+    uint32_t ops_queued;    /* Operations QUEUED. */
     struct ps_list ops;
-    struct ps_list spare_ops; /* Freed, for the next ones; by of_client. */
+    struct ps_list spare_ops; /* Freed operations for reuse, by of_client. */
     uint32_t spare_op_count;
     struct ps_list callbacks;
     struct ps_list stalled;
     struct ps_list stall_requests;
-    /* Lines about waits that take long. */
+    /* Wait notes: lines about waits that take long. */
     ps_time note_every;    /* PS_TIME_NEVER: none. */
-    ps_time note_due;      /* When the next line is due. */
-    ps_time note_ended_at; /* When the last wait ended, of this operation: */
-    const struct psc_op *note_op; /* for comparison alone. */
+    ps_time note_due;      /* Time of the next line. */
+    ps_time note_ended_at; /* Time at which the last wait ended. */
+    /* Operation of the last wait; compared, never dereferenced. */
+    const struct psc_op *note_op;
 
-    struct key **keys; /* By number. */
+    struct key **keys; /* Indexed by number. */
     uint32_t key_count;
     uint32_t key_cap;
     struct key **buckets;
@@ -279,24 +306,28 @@ struct psc_client {
     size_t arena_count;
     size_t arena_cap;
 
-    char *optimizer;   /* Last one that this worker declared; NULL: none. */
-    uint64_t barriers; /* Sent, or passed in an earlier life. */
-    bool barrier_open; /* One is with the agent; the others wait here: */
+    char *optimizer; /* Last declaration of this worker; NULL: none. */
+    /* Barriers sent, or completed before a restart of this worker. */
+    uint64_t barriers;
+    /* The agent has a barrier; further ones wait in barrier_queue. */
+    bool barrier_open;
     struct ps_list barrier_queue;
-    /* A barrier that psc_barrier() has given up waiting for. */
+    /* Barrier that timed out in psc_barrier(); the next call waits for it. */
     struct psc_op *late_barrier;
 
-    int poll_fd;  /* What psc_fd() gives; -1: not asked for. */
+    int poll_fd;  /* Result of psc_fd(); -1: not created. */
     int event_fd; /* Readable while callbacks are due. */
 
-    struct psc_options options;   /* For groups; the strings are ours. */
-    uint64_t group_hash;          /* Of a group: a hash of its ranks. */
-    struct ps_list deferred_free; /* Collectives that are to be freed. */
-    struct ps_list order_queue;   /* Those whose data is not under way yet. */
-    bool order_is_running;        /* They are being gone through. */
-    struct psc_op *join;          /* Open: rounds of keys are refused. */
-    uint32_t skips_detached;      /* Passes sent for a join that has failed. */
-    struct ps_shm_block *spare_blocks[PSC_SPARES]; /* Of collectives. */
+    struct psc_options options;   /* For groups; the client owns the strings. */
+    uint64_t group_hash;          /* Hash of the ranks of a group. */
+    struct ps_list deferred_free; /* Collectives to be freed. */
+    /* Collectives that agree or wait for their turn. */
+    struct ps_list order_queue;
+    bool order_is_running;   /* run_order_queue() is active. */
+    struct psc_op *join;     /* Open join; rounds of keys are refused. */
+    uint32_t skips_detached; /* Skips sent for a join that has failed. */
+    struct ps_shm_block
+        *spare_blocks[PSC_SPARES]; /* Memory of ended collectives. */
     size_t next_spare;
 
     uint64_t ops_ended;
@@ -309,90 +340,94 @@ struct psc_client {
 /* ---------------------------------------------------------------- client.c */
 
 ps_time client_now(void);
-/* False in a child of the process that opened it. */
+/* False in a forked child. */
 static inline bool client_is_own_process(const struct psc_client *c)
 {
     return c->fork_page != NULL ? *c->fork_page != 0 : c->pid == getpid();
 }
-/* Locks; PSC_E_FORKED in a child, where the mutex may never come free. */
+/* Locks the client. PSC_E_FORKED in a forked child, where the mutex may be
+ * locked for ever. */
 PS_MUST_USE int client_enter(struct psc_client *c);
 void client_leave(struct psc_client *c);
 /* Sets the detail and returns `rc`. Locked. */
 int client_error(struct psc_client *c, int rc, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
-/* Ends every operation with `rc`. Locked. */
+/* Fails the client: every operation ends with `rc`. Locked. */
 void client_fail(struct psc_client *c, int rc, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
-/* Queues a message. While there is no agent it is dropped: what is open is said
- * to the next one in any case. Locked. */
+/* Queues a message. Without an agent it is dropped, because all open state is
+ * sent to the next agent. Locked. */
 PS_MUST_USE int client_put(struct psc_client *c, const struct ps_msg *msg);
-/* Tries to send what is queued; may end every operation. Locked. */
+/* Sends queued messages; a failure ends every operation. Locked. */
 void client_flush(struct psc_client *c);
-/* Both. */
+/* client_put() and client_flush(). */
 PS_MUST_USE int client_send(struct psc_client *c, const struct ps_msg *msg);
-/* A code from the agent as one of ours: whatever it is, it is an error. */
+/* Error code of the agent as a PSC_E_*; never 0. */
 int client_failure(int32_t error);
-/* Until `ready` says so: 0, PS_E_TIMEOUT, or how the client failed. Locked,
- * but lets go while it waits. */
+/* Waits until `ready` is true. Returns 0, PS_E_TIMEOUT or the client's failure.
+ * Locked; releases the mutex while it waits. */
 PS_MUST_USE int client_wait(struct psc_client *c, bool (*ready)(void *arg),
                             void *arg, ps_time deadline);
-/* The same; `missing` says how many operations must at least end until then:
- * nobody is woken for fewer. */
+/* As client_wait(); `missing` returns how many operations must still end at
+ * least, so that fewer completions do not wake the thread. */
 PS_MUST_USE int client_wait_many(struct psc_client *c, bool (*ready)(void *arg),
                                  uint32_t (*missing)(void *arg), void *arg,
                                  ps_time deadline);
-/* Reads and sends without waiting. Locked; may let go meanwhile. */
+/* Reads and sends without waiting. Locked; may release the mutex. */
 void client_poll(struct psc_client *c);
-/* Something is to be done here when the next operation ends: nobody may sleep
- * until more of them have. Locked. */
+/* True if the next completion lets this client send more: no thread may sleep
+ * until several have arrived. client_kick() wakes the reader then. Locked. */
 bool client_wants_kick(const struct psc_client *c);
 void client_kick(struct psc_client *c);
-/* Wakes threads that wait for a change they did not make. Locked. */
+/* Wakes threads that wait for a change by another thread. Locked. */
 void client_changed(struct psc_client *c);
 ps_time client_deadline(int timeout_ms);
-/* The first message of a connection, but for what a resume says. */
+/* Fills the first message of a connection, without the fields of a
+ * re-attach. */
 void client_hello(const struct psc_client *c, struct ps_msg *ret_msg);
 /* Offers the agent a ring of this layout. */
 void client_open_ring(struct psc_client *c, uint32_t layout);
 
 /* ------------------------------------------------------------------- key.c */
 
-/* PSC_E_NOKEY or NULL. Locked. */
+/* The ready key of that number; NULL: PSC_E_NOKEY. Locked. */
 struct key *key_of(struct psc_client *c, uint32_t number);
-/* The key of that full name, asked for where it is not known yet; operations
- * may be queued on it at once. Locked. */
+/* The key of that full name. An unknown key is declared; operations may be
+ * queued on it at once. Locked. */
 PS_MUST_USE int key_get_or_ask(struct psc_client *c, const char *full,
                                uint32_t dtype, uint64_t count,
                                struct key **ret_key);
-/* The library's, for collectives. */
+/* True for keys of collectives. */
 bool key_is_internal(const struct key *k);
-/* The last round that this worker has begun. */
+/* Last round that this worker has begun, queued ones included. */
 uint64_t key_rounds_begun(const struct key *k);
-/* Locked; the answers of the agent. */
+/* Handlers of the agent's messages. Locked. */
 void key_accept_arena(struct psc_client *c, const struct ps_msg_l_arena *m,
                       int fd);
 void key_accept_info(struct psc_client *c, struct psc_op *op,
                      const struct ps_msg_l_key_info *m);
 void key_free_all(struct psc_client *c);
-/* The agent is lost: keys are away, and of its memory stays what shows results.
- * No operation is SENT but questions for keys. */
+/* Agent connection lost: marks all keys unbound. Keeps only mappings that back
+ * open results. No operation but OP_KEY is SENT. */
 void key_unbind_all(struct psc_client *c);
-/* Names them to the next one; the answer. */
+/* Declares all keys to the next agent; key_accept_rebind() takes its
+ * answers. */
 PS_MUST_USE int key_rebind_all(struct psc_client *c);
 void key_accept_rebind(struct psc_client *c, const struct ps_msg_l_key_info *m);
-/* In the l_key and l_key_info of a key that was away: with its number. */
+/* Bit of `request` in l_key and l_key_info of an unbound key; the other bits
+ * are its number. */
 #define KEY_REBIND ((uint64_t)1 << 63)
-/* One use less of memory of an agent that was lost. */
+/* Drops one use of a lost agent's arena; the last one unmaps it. */
 void key_drop_arena(struct psc_client *c, struct arena *a);
-/* By the name on the wire; NULL: it is not known. Locked. */
+/* The key of that wire name, or NULL. Locked. */
 struct key *key_by_name(const struct psc_client *c, const char *full);
 
 /* -------------------------------------------------------------------- op.c */
 
-/* "pushpull of 'fc1.weight'", with the round where there is one. */
+/* Writes "pushpull of 'fc1.weight'", with the round if it has one. */
 void op_name(const struct psc_op *op, char *text, size_t size);
-/* An operation of the job rather than of a key. `op_id` is where in the message
- * its number belongs; without a message it is a barrier. Locked. */
+/* Starts an operation of the job rather than of a key. `op_id` points to the
+ * number's field in the message; without a message it is a barrier. Locked. */
 PS_MUST_USE int op_start_plain(struct psc_client *c, enum op_kind kind,
                                struct ps_msg *m, uint64_t *op_id,
                                const struct psc_op_options *o,
@@ -400,41 +435,40 @@ PS_MUST_USE int op_start_plain(struct psc_client *c, enum op_kind kind,
 /* Waits for an operation that was started with `rc`, and frees it. Not
  * locked. */
 int op_finish(struct psc_op *op, int rc);
-/* NULL when memory is gone. All of these: locked. */
+/* A new operation, or NULL without memory. Locked, as all below. */
 struct psc_op *op_new(struct psc_client *c, enum op_kind kind);
-/* The open operation of that number, or NULL. */
+/* The open operation of that id, or NULL. */
 struct psc_op *op_find(struct psc_client *c, uint64_t id);
-/* A number for what is about to be sent. */
+/* Gives the operation an id and a slot in the table. */
 PS_MUST_USE int op_number(struct psc_op *op);
-/* From here on it is with the agent. */
+/* Marks the operation as sent to the agent. */
 void op_sent(struct psc_op *op);
-/* Queues it on its key or as a barrier, or sends what is neither; the
- * operation belongs to the client then, and is gone if it has ended and nobody
- * waits for it. Fails for what cannot be sent at all; the operation is NEW
- * still. `msg` is of what has no queue. */
+/* Queues the operation on its key or as a barrier, or sends it at once. The
+ * client owns it then; a detached operation that has ended is freed. On failure
+ * the operation is still NEW. `msg` is the message of a job request. */
 PS_MUST_USE int op_submit(struct psc_op *op, const struct ps_msg *msg);
-/* A piece for an array of its key. */
+/* Allocates a staging block for an array of its key. */
 PS_MUST_USE int op_alloc_staging(struct psc_op *op);
-/* Copies what a growing operation gives, which may be with the agent already:
- * that hears piece by piece. Afterwards it may have ended, and be gone if
- * nobody waits for it. */
+/* Copies the source of a streaming operation, which the agent may already have,
+ * and reports progress. Afterwards the operation may have ended; a detached one
+ * is freed then. */
 void op_stream(struct psc_op *op, const void *src);
-/* The key is there: what is queued goes. */
+/* Sends the queued operations of a key that is ready. */
 void op_pump(struct key *k, struct psc_client *c);
-/* Everything that is SENT, but questions for keys, is QUEUED again, in order:
- * the agent that had it is lost. */
+/* Agent lost: queues every SENT operation but OP_KEY again, in order. */
 void op_requeue_all(struct psc_client *c);
-/* Sends words and barriers that are QUEUED. The words of a key that is away
- * stay. */
+/* Sends QUEUED job requests and barriers. Requests of an unbound key stay
+ * queued. */
 PS_MUST_USE int op_send_job_requests(struct psc_client *c);
 void op_send_barriers(struct psc_client *c);
-/* The agent has ended it. The reader alone; lets go of the mutex to copy. */
+/* Completion from the agent. Reader only; releases the mutex to copy. */
 void op_accept_done(struct psc_op *op, const struct ps_msg_l_done *m);
-/* So many bytes of its result are there. As above, but it goes on. */
+/* Copies `bytes` of a result that are readable. Reader only; releases the
+ * mutex. The operation stays SENT. */
 void op_accept_progress(struct psc_op *op, uint64_t bytes);
-/* Ends it here; frees it if nobody waits for it. `text` may be NULL. */
+/* Ends the operation; frees a detached one. `text` may be NULL. */
 void op_end(struct psc_op *op, int rc, const char *text);
-/* Forgets it wherever it is. Not while COPYING. */
+/* Removes the operation from all lists and frees it. Not while COPYING. */
 void op_free(struct psc_op *op);
 static inline bool op_is_round(enum op_kind kind)
 {
@@ -448,21 +482,21 @@ static inline bool op_has_result(enum op_kind kind)
 
 /* ---------------------------------------------------------------- reattach.c */
 
-/* Do these options ask for another agent when one is lost? */
+/* True if the options allow to re-attach to another agent. */
 bool reattach_is_wanted(const struct psc_options *o);
-/* Is there a next agent for this client when it loses the one it has? */
+/* True if this client can re-attach when it loses its agent. */
 bool reattach_is_possible(const struct psc_client *c);
-/* The reader alone: the stream has ended, and what had come is taken. */
+/* Reader only: the stream has ended and all its messages are handled. */
 void reattach_agent_lost(struct psc_client *c);
-/* The reader alone, while the link is LOST. */
+/* Dials the agent's socket. Reader only, while the link is LOST. */
 void reattach_dial(struct psc_client *c);
-/* The welcome of the next agent. */
+/* The welcome of the next agent: re-declares all state to it. */
 void reattach_welcome(struct psc_client *c, const struct ps_msg_l_welcome *m);
-/* Says why nothing goes on while there is no agent that knows the key (NULL:
- * the job). False: there is one. */
+/* Describes why operations wait while no agent knows the key (NULL: the job).
+ * False: an agent does. */
 bool reattach_explain(const struct psc_client *c, const struct key *k,
                       char *text, size_t size);
-/* Takes the descriptor. */
+/* Stores a residual segment; owns `fd`. */
 void reattach_add_segment(struct psc_client *c,
                           const struct ps_msg_l_residual_segment *m, int fd);
 void reattach_fini(struct psc_client *c);

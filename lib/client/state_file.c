@@ -31,11 +31,11 @@
 struct stream {
     FILE *file;
     bool is_writing;
-    bool is_at_end; /* Read past the end. */
+    bool is_at_end; /* The file ended too early. */
     uint64_t hash;
 };
 
-/* FNV-1a of words: what it is to find is accidents. */
+/* FNV-1a over words; detects accidental changes only. */
 static uint64_t hash_words(uint64_t h, const uint8_t *data, size_t len)
 {
     size_t i = 0;
@@ -53,7 +53,7 @@ static uint64_t hash_words(uint64_t h, const uint8_t *data, size_t len)
     return h;
 }
 
-/* Writes or reads these bytes. */
+/* Writes or reads `len` bytes. */
 static void stream_bytes(struct stream *s, void *data, size_t len)
 {
     uint8_t *at = data;
@@ -87,7 +87,7 @@ static void stream_u64(struct stream *s, uint64_t *n)
     }
 }
 
-/* `text` has room for NAME_MAX_ bytes and is terminated. */
+/* Writes or reads a text; `text` has NAME_MAX_ bytes and is terminated. */
 static void stream_text(struct stream *s, char *text)
 {
     uint64_t len = s->is_writing ? strlen(text) : 0;
@@ -103,7 +103,7 @@ static void stream_text(struct stream *s, char *text)
 
 /* --------------------------------------------------------------- transfer */
 
-/* One buffer of a key, between the servers and `block`; NULL: none. */
+/* Moves one buffer of a key between the servers and `block` (NULL: none). */
 static int transfer_buffer(struct psc_client *c, const struct key *k,
                            uint8_t which, bool put, uint64_t steps,
                            struct ps_shm_block *block, uint64_t *ret_version)
@@ -158,7 +158,7 @@ static size_t buffer_bytes(const struct key *k)
     return k->count * (k->dtype == PS_DTYPE_FLOAT64 ? 8 : 4);
 }
 
-/* The keys that may have a state; the caller frees the list. */
+/* Lists the keys that may have a state; the caller frees the list. */
 static int list_keys(struct psc_client *c, struct key ***ret_keys,
                      uint32_t *ret_count)
 {
@@ -198,7 +198,7 @@ static int list_keys(struct psc_client *c, struct key ***ret_keys,
     return 0;
 }
 
-/* Shared memory for the buffers of one key after the other. */
+/* Shared memory, reused for the buffers of all keys. */
 struct transfer_memory {
     struct psc_client *c;
     void *data;
@@ -252,7 +252,7 @@ static int save_key(struct psc_client *c, struct key *k, uint64_t version,
     return rc;
 }
 
-/* What there is of each key: *versions is 0 for one without a value. */
+/* Queries the version of each key; 0 for a key without a value. */
 static int query_versions(struct psc_client *c, struct key **keys,
                           uint32_t count, uint64_t *versions,
                           uint64_t *ret_found)
@@ -349,7 +349,7 @@ struct saved_key {
     uint64_t buffers;
 };
 
-/* The job's key of that name. 0, or an error that is complained of. */
+/* The job's key of that name. On failure sets the detail. */
 static int match_key(struct psc_client *c, const char *path,
                      const struct saved_key *saved, const struct key **ret_key)
 {
@@ -423,7 +423,7 @@ static int load_key(struct psc_client *c, const char *path, struct stream *s,
     return rc;
 }
 
-/* With `put` false only looks whether all is well. */
+/* Reads the file; `put` false checks it without restoring anything. */
 static int load_pass(struct psc_client *c, const char *path, struct stream *s,
                      bool put)
 {

@@ -9,7 +9,7 @@
 #include <unistd.h>
 
 #define NOTE_MS 30000
-/* Bindings that wait in slices come back at once. */
+/* Bindings that wait in slices call again within this time. */
 #define SLICE   PS_SECONDS(1)
 
 void wait_note_init(struct psc_client *c)
@@ -22,7 +22,8 @@ void wait_note_init(struct psc_client *c)
     c->note_every = ms > 0 ? PS_MILLIS(ms) : PS_TIME_NEVER;
 }
 
-/* In one call, so that lines of several workers do not mix. */
+/* Writes the line with one call, so that lines of several workers do not
+ * mix. */
 static void print_wait_note(const struct psc_client *c, const char *text)
 {
     char who[32] = "a worker";
@@ -64,7 +65,7 @@ int wait_note_many(struct psc_client *c, bool (*ready)(void *arg),
             struct psc_op *open = first(arg);
 
             op_explain(open, text, sizeof(text));
-            /* The question takes time, in which it may have ended. */
+            /* The operation may have ended during the query. */
             if (open->state != OP_DONE) {
                 print_wait_note(c, text);
             }
