@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Small allocations. Nobody checks them: when memory is gone the reserve is
- * given up, so that the one that needed it succeeds; when there is none any
- * more the process ends here, with one line, and its supervisor starts it
- * again. */
+/* Small allocations that cannot fail for their callers: a failing one frees the
+ * memory reserve and is tried again; without a reserve the process aborts with
+ * one line, and its supervisor restarts it. */
 #include "base/alloc.h"
 
 #include <malloc.h>
@@ -13,10 +12,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Atomic, because compute threads may allocate too. */
+/* Atomic, because compute threads allocate, too. */
 static atomic_size_t live_count;
-/* Bytes of the thread's own, which cost no atomic operation. What one thread
- * takes and another gives back shifts both sums. */
+/* Bytes allocated by this thread, counted without atomic operations. Memory
+ * that another thread frees makes both threads' sums inexact. */
 static _Thread_local int64_t thread_bytes;
 static _Thread_local int64_t thread_peak;
 
@@ -26,19 +25,21 @@ static void add_bytes(const void *p)
     thread_peak = thread_bytes > thread_peak ? thread_bytes : thread_peak;
 }
 
-/* Pieces of the allocator's own memory, so that what others have freed can be
- * part of it. Each is below what glibc maps by itself, and but for its first
- * page it is not touched. */
+/* The reserve consists of blocks of the allocator's own heap, so that freed
+ * memory of others can become part of it. Each block is below glibc's mmap
+ * threshold, and only its first page is touched. */
 #define RESERVE_BLOCK (120u * 1024u)
 
 struct piece {
     struct piece *next;
 };
 
-static _Atomic(struct piece *) reserve; /* NULL: there is none. */
+static _Atomic(struct piece *) reserve; /* NULL: none. */
 static atomic_bool starved;
-static uint64_t fail_countdown;   /* 0: never. */
-static uint32_t reserve_failures; /* Reserves that fail to be allocated. */
+/* Allocations until one fails, for tests; 0: none fails. */
+static uint64_t fail_countdown;
+/* Allocations of the reserve that are to fail, for tests. */
+static uint32_t reserve_failures;
 
 static bool must_fail(void)
 {
@@ -101,8 +102,9 @@ void ps_alloc_fail_at(uint64_t n, uint32_t reserves)
     reserve_failures = reserves;
 }
 
-/* What was tried did not succeed: it is tried again with the reserve, or once
- * more where another thread may have given that up just now. */
+/* Called after a failed allocation. Returns true if it should be tried again:
+ * with the memory of the reserve, or once without it, as another thread may
+ * have freed the reserve just now. Else aborts. */
 static bool retry_with_reserve(unsigned *tries)
 {
     if (ps_alloc_use_reserve() || (*tries)++ == 0) {
@@ -197,7 +199,7 @@ void ps_free(void *p)
 
 size_t ps_alloc_size(const void *p)
 {
-    /* The allocator's own word is not part of what can be used. */
+    /* malloc_usable_size does not include the allocator's header. */
     return p == NULL
                ? 0
                : malloc_usable_size((void *)(uintptr_t)p) + sizeof(size_t);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Small allocations: these end the process when memory is gone and the reserve
- * as well, so they are for daemons and tests; the client library has its own
- * that return NULL. Tensor memory comes from base/pool.h. */
+/* Small allocations for daemons and tests: they abort the process when memory
+ * and the reserve are used up. The client library has its own, which return
+ * NULL. Tensor memory comes from base/pool.h. */
 #pragma once
 
 #include "base/err.h"
@@ -14,29 +14,29 @@ void *ps_alloc(size_t size) __attribute__((malloc, returns_nonnull));
 void *ps_calloc(size_t count, size_t size)
     __attribute__((malloc, returns_nonnull));
 void *ps_realloc(void *p, size_t size) __attribute__((returns_nonnull));
-/* For sizes that a peer has chosen: NULL when memory is gone. */
+/* The same for sizes that a peer chooses: NULL if memory is used up. */
 void *ps_try_alloc(size_t size) __attribute__((malloc));
 void *ps_try_calloc(size_t count, size_t size) __attribute__((malloc));
 char *ps_strdup(const char *s) __attribute__((malloc, returns_nonnull));
 void ps_free(void *p);
-/* Bytes that an allocation takes, what the allocator keeps beside it included.
- * NULL: 0. */
+/* Bytes that an allocation takes, the allocator's header included. NULL: 0. */
 size_t ps_alloc_size(const void *p);
-/* Bytes of all allocations of this thread, and the most there were since the
- * last call. Where threads free what others took it is an estimate. */
+/* Bytes of all allocations of this thread, and their peak since the last call.
+ * An estimate where threads free memory of other threads. */
 uint64_t ps_alloc_bytes(void);
 uint64_t ps_alloc_peak(void);
-/* A reserve, of which a thirtieth part is touched: the first allocation that
- * fails gives it up and is tried again. The daemon then gets memory back from
- * who holds most of it, and takes a new reserve. False: there is no room for
- * one, and the old one, if any, stays. Size 0: there shall be none. */
+/* Allocates a reserve of `size` bytes, of which a thirtieth is touched: the
+ * first allocation that fails frees it and is tried again. The daemon then
+ * frees memory by eviction and allocates a new reserve. False: no memory for
+ * it; a present reserve stays. Size 0 frees the reserve. */
 PS_MUST_USE bool ps_alloc_reserve(size_t size);
-/* For allocations that are made elsewhere. True: try again. */
+/* Frees the reserve for a failed allocation made by other means. True: try
+ * again. */
 bool ps_alloc_use_reserve(void);
-/* The reserve has been given up. */
+/* True if the reserve is used up. */
 bool ps_alloc_is_starved(void);
-/* Tests: the n-th allocation from now fails once, 0: none; and so many of the
- * reserves that are asked for. */
+/* Tests: the n-th allocation from now fails, once (0: none), and so do the next
+ * `reserves` allocations of a reserve. */
 void ps_alloc_fail_at(uint64_t n, uint32_t reserves);
-/* Live allocations, for leak checks in tests. */
+/* Number of live allocations, for leak checks in tests. */
 size_t ps_alloc_live(void);

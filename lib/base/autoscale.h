@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Whether one more should do what several do side by side: yes, once those
- * there are have been busy most of the time, for several periods on end. Knows
- * no clock. Is asked whenever work has been done; a long time without is one
- * period in which they were idle. */
+/* Decision to add one more worker thread: due when the present ones have been
+ * busy most of the time for several consecutive periods. Reads no clock. To be
+ * called whenever work is done; a long pause counts as one idle period. */
 #pragma once
 
 #include "base/time.h"
@@ -11,16 +10,19 @@
 #include <stdint.h>
 
 struct ps_autoscale {
-    ps_time period;         /* As set, like the next two. */
-    unsigned busy_percent;  /* Of its time that each is busy, at least; */
-    unsigned periods;       /* in so many periods on end. */
-    ps_time period_start;   /* Of the period; 0: there was none yet. */
-    uint64_t busy_at_start; /* Of all together when it began. */
-    unsigned busy_periods;  /* Periods on end. */
+    /* Length of a period; set by the owner, like the next two. */
+    ps_time period;
+    /* Least average share of busy time in a busy period, in percent. */
+    unsigned busy_percent;
+    /* Consecutive busy periods after which one more is due. */
+    unsigned periods;
+    ps_time period_start;   /* Start of the current period; 0: none yet. */
+    uint64_t busy_at_start; /* Total busy time at that start. */
+    unsigned busy_periods;  /* Consecutive busy periods so far. */
 };
 
-/* `busy` is the time that `count` of them have been busy since the beginning,
- * summed up. True: one more; then it counts from the beginning. */
+/* `busy` is the total time that the `count` present ones have been busy since
+ * the beginning. True: add one more; all counts start again. */
 static inline bool ps_autoscale_is_due(struct ps_autoscale *g, ps_time now,
                                        uint64_t busy, unsigned count)
 {

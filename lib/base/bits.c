@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Bitmap with a running count, so that "all have come" is one comparison.
- * Bits beyond `size` in the last word stay clear. */
+/* Bitmap with a running count of set bits, so that a test for a full set is one
+ * comparison. Unused bits of the last word stay clear. */
 #include "base/bits.h"
 
 #include "base/alloc.h"

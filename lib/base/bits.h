@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Bitmap of a size fixed at init: who has contributed. */
+/* Bitmap of a size fixed at init, with a count of set bits. */
 #pragma once
 
 #include <stdbool.h>
@@ -14,7 +14,7 @@ struct ps_bits {
 void ps_bits_init(struct ps_bits *b, uint32_t size);
 void ps_bits_fini(struct ps_bits *b);
 bool ps_bits_get(const struct ps_bits *b, uint32_t i);
-/* True when the bit was clear before. */
+/* Set or clear bit `i`; true if it changed. */
 bool ps_bits_set(struct ps_bits *b, uint32_t i);
 bool ps_bits_clear(struct ps_bits *b, uint32_t i);
 void ps_bits_zero(struct ps_bits *b);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Reference-counted bytes. The struct of a new buffer and its bytes are one
- * allocation; a wrapped one remembers whom to tell at the end. */
+/* Reference-counted bytes. A new buffer is one allocation for struct and bytes;
+ * a wrapped one keeps the function that releases its memory. */
 #include "base/buf.h"
 
 #include "base/alloc.h"
@@ -35,7 +35,7 @@ static void release_wrapped(struct ps_buf *b)
     }
 }
 
-/* The heap aligns to 16; the bytes are to begin on a cache line. */
+/* malloc aligns to 16 bytes; the buffer starts on a cache line. */
 #define HEAD (sizeof(struct heap_buf) + 64)
 
 static struct ps_buf *buf_new(void *raw, size_t size)

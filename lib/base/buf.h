@@ -11,32 +11,35 @@ struct ps_buf {
     uint8_t *data;
     size_t size;
     uint32_t refs;
-    uint32_t tag;    /* What the owner of the memory calls it: an arena. */
-    uint64_t offset; /* Of data within that. */
-    void (*release)(struct ps_buf *b); /* At the last unref; frees b too. */
+    /* Number that the owner of the memory assigns, such as an arena's. */
+    uint32_t tag;
+    uint64_t offset; /* Of `data` from the beginning of that memory. */
+    /* Called at the last unref; also frees `b`. */
+    void (*release)(struct ps_buf *b);
     void *ctx;
 };
 
-/* Bytes from the small-allocation heap, refs = 1. */
+/* Allocates a buffer from the heap of small allocations; refs = 1. */
 struct ps_buf *ps_buf_new(size_t size);
-/* The same for a size that a peer has chosen: NULL when memory is gone. */
+/* The same for a size that a peer chooses: NULL if memory is used up. */
 struct ps_buf *ps_buf_try_new(size_t size);
-/* Wrap memory that somebody else owns; `release` is called at the last unref
- * and may be NULL. refs = 1. */
+/* Wraps memory of another owner; `release` is called at the last unref and may
+ * be NULL. refs = 1. */
 struct ps_buf *ps_buf_wrap(void *data, size_t size, void (*release)(void *ctx),
                            void *ctx);
 struct ps_buf *ps_buf_ref(struct ps_buf *b);
-/* NULL is fine. */
+/* NULL: no effect. */
 void ps_buf_unref(struct ps_buf *b);
 
-/* A slice owns one reference where its holder says so. buf NULL: empty. */
+/* Part of a buffer. Its holder states whether it owns a reference. buf NULL:
+ * empty. */
 struct ps_slice {
     struct ps_buf *buf;
     size_t offset;
     size_t len;
 };
 
-/* Does `b` begin where `a` ends? */
+/* True if `b` begins where `a` ends. */
 static inline bool ps_slice_is_adjacent(const struct ps_slice *a,
                                         const struct ps_slice *b)
 {

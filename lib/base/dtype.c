@@ -17,7 +17,7 @@ size_t ps_dtype_size(unsigned dtype)
     case PS_DTYPE_FLOAT64:
     case PS_DTYPE_INT64:
         return 8;
-    default: /* A number from a peer. */
+    default: /* Numbers of peers may be invalid. */
         return 0;
     }
 }

@@ -13,7 +13,7 @@ const char *ps_strerror(int rc)
         return text;
 #include "base/err.def"
 #undef PS_ERR
-    default: /* A number from a peer. */
+    default: /* Numbers of peers may be invalid. */
         return "unknown error";
     }
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Binary heap of pointers to embedded items. Every item knows its place, so
- * that it can leave from the middle; a running number breaks ties, so that
- * equal keys come out in the order they went in. */
+/* Binary heap of pointers to embedded items. Each item stores its index, so
+ * that it can be removed from the middle; a serial number breaks ties, so that
+ * equal keys leave in the order of insertion. */
 #include "base/heap.h"
 
 #include "base/alloc.h"

@@ -9,7 +9,7 @@
 
 struct ps_heap_item {
     uint64_t key;
-    uint64_t order; /* Set by the heap. */
+    uint64_t order; /* Serial number, set by the heap. */
     size_t index;   /* Position + 1; 0: not in a heap. */
 };
 
@@ -21,13 +21,15 @@ struct ps_heap {
 };
 
 void ps_heap_init(struct ps_heap *h);
-void ps_heap_fini(struct ps_heap *h); /* Items must be gone or forgotten. */
+/* Items still in the heap must not be used again. */
+void ps_heap_fini(struct ps_heap *h);
 void ps_heap_push(struct ps_heap *h, struct ps_heap_item *item, uint64_t key);
 struct ps_heap_item *ps_heap_peek(const struct ps_heap *h);
 struct ps_heap_item *ps_heap_pop(struct ps_heap *h);
-/* Asserts membership. */
+/* The item must be in the heap. */
 void ps_heap_remove(struct ps_heap *h, struct ps_heap_item *item);
-/* Change the key; the item goes behind equals. Pushes it when it is out. */
+/* Changes the key and moves the item behind those with an equal key. Pushes it
+ * if it is in no heap. */
 void ps_heap_update(struct ps_heap *h, struct ps_heap_item *item, uint64_t key);
 
 static inline bool ps_heap_linked(const struct ps_heap_item *item)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Intrusive doubly linked list. A node is a member of one list or of none;
- * removal of a stranger asserts. */
+/* Intrusive doubly linked list. A node is in one list or in none; removing an
+ * unlinked node asserts. */
 #pragma once
 
 #include <assert.h>
@@ -83,7 +83,7 @@ static inline struct ps_list_node *ps_list_next(const struct ps_list *l,
     return n->next == &l->head ? NULL : n->next;
 }
 
-/* The same from the other end. */
+/* The same, from the end. */
 static inline struct ps_list_node *ps_list_last(const struct ps_list *l)
 {
     return ps_list_empty(l) ? NULL : l->head.prev;
@@ -95,7 +95,8 @@ static inline struct ps_list_node *ps_list_prev(const struct ps_list *l,
     return n->prev == &l->head ? NULL : n->prev;
 }
 
-/* Drain from the head where the body may change the list. */
+/* Removes and returns the first node; NULL: empty. For loops whose body changes
+ * the list. */
 static inline struct ps_list_node *ps_list_pop(struct ps_list *l)
 {
     struct ps_list_node *n = ps_list_first(l);

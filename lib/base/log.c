@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The one place that knows where log lines go. Before ps_log_set() they go
- * nowhere. */
+/* The log sink of the process. Before ps_log_set() lines are dropped. */
 #include "base/log.h"
 
 #include "base/str.h"

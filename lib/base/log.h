@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Log lines: a level, a lowercase event and fields, to a sink that the program
- * installs. Libraries do not log errors; daemons do. Sinks may be called from
- * the loop thread only. Whatever a line names, the sink gets one line of
- * visible characters (ps_str_add_visible). */
+/* Log lines: a level, a lower-case event and fields, written to a sink that the
+ * program installs. Libraries do not log errors; daemons do. Sinks are called
+ * on the loop thread only, with one line of visible characters
+ * (ps_str_add_visible). */
 #pragma once
 
 #include <stdint.h>
@@ -16,8 +16,8 @@ enum ps_log_level {
     PS_LOG_TRACE,
 };
 
-/* `kind`: lines of one kind say the same of different peers, so a sink may
- * count most of them instead of writing them. 0: it is written. */
+/* `kind`: lines of one kind differ only in the peers that they name, so a sink
+ * may count most of them instead of writing them. 0: always written. */
 typedef void (*ps_log_sink)(void *ctx, enum ps_log_level level, uint64_t kind,
                             const char *text);
 
@@ -26,9 +26,9 @@ void ps_log_level_set(enum ps_log_level least);
 enum ps_log_level ps_log_level_get(void);
 void ps_log(enum ps_log_level level, const char *fmt, ...)
     __attribute__((format(printf, 2, 3)));
-/* For what a peer causes. */
+/* For lines that peers cause. */
 void ps_log_of(uint64_t kind, enum ps_log_level level, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
-/* -1 for an unknown word. */
+/* Returns the level; -1: not a level. */
 int ps_log_level_parse(const char *word);
 const char *ps_log_level_name(enum ps_log_level level);

@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Entries lie in an array in order of insertion; a table of twice its size or
- * more says where the entry of a key is, by linear probing. What is taken
- * leaves a hole among the entries, which goes when the array is full, and none
- * in the table: what was pushed behind it moves up. So a look-up touches two
- * cache lines, and putting and taking allocates nothing once the map has its
- * size. */
+/* Hash map. Entries lie in an array in order of insertion; an index of at least
+ * twice its size finds them by linear probing. A removal leaves a hole in the
+ * array, closed when the array is full, and none in the index, where displaced
+ * entries move back. So a look-up touches two cache lines, and insertions and
+ * removals allocate nothing at a stable size. */
 #include "base/map.h"
 
 #include "base/alloc.h"
@@ -17,17 +16,17 @@
 
 struct map_entry {
     uint64_t key;
-    void *value;     /* NULL: a hole. */
+    void *value;     /* NULL: removed. */
     uint64_t serial; /* Ascending, for cursors. */
 };
 
 struct ps_map {
     struct map_entry *entries;
-    uint32_t *table; /* Place of an entry + 1; 0: free. */
+    uint32_t *table; /* Position in `entries` + 1; 0: free. */
     uint32_t capacity;
-    uint32_t used; /* Entries and holes. */
+    uint32_t used; /* Entries, removed ones included. */
     uint32_t count;
-    uint32_t mask; /* Of the table. */
+    uint32_t mask; /* Size of the table - 1. */
     uint64_t next_serial;
 };
 
@@ -42,7 +41,7 @@ static uint32_t hash_u64(uint64_t x)
     return (uint32_t)x;
 }
 
-/* Where the key stands in the table, or where it would. */
+/* Returns the key's position in the table, or the free one where it belongs. */
 static uint32_t slot_of(const struct ps_map *m, uint64_t key)
 {
     uint32_t at = hash_u64(key) & m->mask;
@@ -86,7 +85,7 @@ void *ps_map_get(const struct ps_map *m, uint64_t key)
     return e == NULL ? NULL : e->value;
 }
 
-/* Closes the holes and, when there are few, makes room for more. */
+/* Closes the holes; doubles the capacity if that frees less than half. */
 static void map_grow(struct ps_map *m)
 {
     uint32_t kept = 0;
@@ -128,7 +127,7 @@ void ps_map_put(struct ps_map *m, uint64_t key, void *value)
     m->count++;
 }
 
-/* Whoever was pushed past this place by others moves up. */
+/* Frees a position and moves displaced entries back towards their home. */
 static void free_slot(struct ps_map *m, uint32_t hole)
 {
     uint32_t at = hole;
@@ -178,7 +177,7 @@ size_t ps_map_count(const struct ps_map *m)
     return m->count;
 }
 
-/* The first entry from `serial` on, when entries have moved. */
+/* Returns the index of the first entry with a serial of at least `serial`. */
 static uint32_t first_entry_from(const struct ps_map *m, uint64_t serial)
 {
     uint32_t from = 0;
@@ -200,7 +199,8 @@ void *ps_map_next(const struct ps_map *m, struct ps_map_cursor *c)
 {
     uint32_t at = c->at;
 
-    /* It stands behind the entry before it, unless that went or moved. */
+    /* The entry before must still be there; else entries have moved or it was
+     * removed, and the position is searched by serial. */
     if (at > m->used ||
         (at > 0 && m->entries[at - 1].serial + 1 != c->serial)) {
         at = first_entry_from(m, c->serial);

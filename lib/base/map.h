@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Map from u64 to pointer; iterates in order of insertion, so that nothing
- * depends on addresses or on a hash seed. The map owns no values. */
+/* Map from u64 to pointer with iteration in order of insertion, so that nothing
+ * depends on addresses or on a hash seed. The map does not own values. */
 #pragma once
 
 #include <stddef.h>
@@ -9,21 +9,20 @@
 struct ps_map;
 
 struct ps_map *ps_map_new(void);
-void ps_map_free(struct ps_map *m); /* NULL is fine. */
-/* NULL when absent. */
+void ps_map_free(struct ps_map *m); /* NULL: no effect. */
+/* Returns the value; NULL: absent. */
 void *ps_map_get(const struct ps_map *m, uint64_t key);
-/* The key must be absent, the value not NULL. */
+/* The key must be absent and the value not NULL. */
 void ps_map_put(struct ps_map *m, uint64_t key, void *value);
-/* Returns what was removed, or NULL. */
+/* Returns the removed value; NULL: absent. */
 void *ps_map_remove(struct ps_map *m, uint64_t key);
 size_t ps_map_count(const struct ps_map *m);
 
-/* Iteration: start with a zeroed cursor; NULL at the end. The map may change
- * meanwhile: what is taken before its turn is left out, what is put comes in
- * the end. */
+/* Iteration: start with a zeroed cursor; NULL at the end. The map may change in
+ * between: removed entries are left out, new ones come last. */
 struct ps_map_cursor {
     uint64_t key;
-    uint64_t serial; /* Of the next one, at least. */
-    uint32_t at;     /* Where it is, most likely. */
+    uint64_t serial; /* Least serial of the next entry. */
+    uint32_t at;     /* Index of the next entry if no entry has moved. */
 };
 void *ps_map_next(const struct ps_map *m, struct ps_map_cursor *c);

@@ -27,7 +27,7 @@ uint64_t ps_name_hash(const char *name)
     for (const char *at = name; *at != '\0'; at++) {
         h = (h ^ (uint8_t)*at) * 0x100000001b3u;
     }
-    h ^= h >> 32; /* Its upper bits are the better ones. */
+    h ^= h >> 32; /* The upper bits of FNV-1a are mixed better. */
     h &= ~(uint64_t)1;
     return (h != 0 ? h : 2) | (is_norm_exempt(name) ? 1u : 0u);
 }

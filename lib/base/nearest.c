@@ -5,7 +5,7 @@
 
 #include <string.h>
 
-/* Shorter beginnings of words are no abbreviation. */
+/* Shorter prefixes do not match. */
 #define PREFIX_MIN 3
 
 size_t ps_edit_distance(const char *a, const char *b)

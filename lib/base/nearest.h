@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* How far a word is from the one that was meant. */
+/* Suggestions for misspelt words. */
 #pragma once
 
 #include <stddef.h>
 
-/* Longer words are far from everything. */
+/* Longer words match nothing. */
 #define PS_NEAREST_MAX 128u
 
-/* Levenshtein distance: insertions, deletions and changes of one byte. */
+/* Levenshtein distance in bytes: insertions, deletions and substitutions. */
 size_t ps_edit_distance(const char *a, const char *b);
-/* The first word of `words`, which ends with NULL, that differs from `word` by
- * no more than a typing error; else the only one that begins with `word`. NULL:
- * there is none. */
+/* Returns the word of the NULL-terminated `words` closest to `word`, within a
+ * typing error, the first of several; else the only one that begins with
+ * `word`; else NULL. */
 const char *ps_nearest(const char *const *words, const char *word);

@@ -6,7 +6,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* False, and *ret untouched, when the result does not fit. */
+/* Return false and leave *ret unchanged on overflow. */
 static inline bool ps_add_u64(uint64_t a, uint64_t b, uint64_t *ret)
 {
     uint64_t r;
@@ -29,7 +29,7 @@ static inline bool ps_mul_u64(uint64_t a, uint64_t b, uint64_t *ret)
     return true;
 }
 
-/* The sum of `count` numbers that lie `stride` apart. */
+/* Sum of `count` numbers, `stride` elements apart. */
 static inline bool ps_sum_u64(const uint64_t *n, uint32_t count, size_t stride,
                               uint64_t *ret)
 {
@@ -44,7 +44,7 @@ static inline bool ps_sum_u64(const uint64_t *n, uint32_t count, size_t stride,
     return true;
 }
 
-/* Up to the next multiple of `unit`, a power of two; the caller has checked
+/* Rounds up to a multiple of `unit`, a power of two; the caller has checked
  * that the result fits. */
 static inline uint64_t ps_round_up(uint64_t n, uint64_t unit)
 {

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Size classes, four to a power of two, so that at most a fifth of a piece is
- * wasted. A class of 64 KiB or more takes each piece from the source; smaller
- * pieces are cut from slabs of 1 MiB. Either is a chunk here: a range from the
- * source, cut into pieces of one class. Pieces wait in the list of their class,
- * the warmest first. A chunk goes back to the source when nobody uses a piece
- * of it and either ps_pool_trim() asks or another class needs the room. */
+ * wasted. A chunk is a range from the source, cut into pieces of one class: of
+ * 64 KiB and more, one piece; of smaller ones, a slab of 1 MiB. Free pieces
+ * wait in the list of their class, the most recently used first. An unused
+ * chunk returns to the source when ps_pool_trim() or another class needs its
+ * memory. */
 #include "base/pool.h"
 
 #include "base/alloc.h"
@@ -16,7 +16,7 @@
 #include <sys/mman.h>
 
 #define CLASS_BITS_MIN 12u /* 4 KiB */
-#define CLASS_BITS_MAX 46u /* Beyond any machine. */
+#define CLASS_BITS_MAX 46u /* More than any machine has. */
 #define CLASSES        ((CLASS_BITS_MAX - CLASS_BITS_MIN) * 4 + 1)
 #define LARGE_MIN      (64u * 1024u)
 #define SLAB_SIZE      (1024u * 1024u)
@@ -24,14 +24,14 @@
 
 struct ps_pool_share {
     uint64_t used;
-    uint64_t refs; /* Buffers, and the owner. */
+    uint64_t refs; /* Buffers, and one for the owner. */
 };
 
 struct piece {
     struct ps_buf buf;
     struct chunk *chunk;
-    struct ps_pool_share *share; /* While used; NULL: nobody's. */
-    struct ps_list_node node;    /* In its class while free. */
+    struct ps_pool_share *share; /* Charged while in use; NULL: no share. */
+    struct ps_list_node node;    /* In the free list of its class. */
 };
 
 struct chunk {
@@ -43,7 +43,7 @@ struct chunk {
     uint64_t offset;
     uint32_t tag;
     unsigned class;
-    unsigned used; /* Pieces handed out. */
+    unsigned used; /* Pieces in use. */
     unsigned count;
     struct piece pieces[];
 };
@@ -59,8 +59,8 @@ struct ps_pool {
     struct ps_list classes[CLASSES];
 };
 
-/* Ranges that can hold huge pages begin at one. Address space around the range
- * is given back at once. */
+/* Large ranges are aligned so that huge pages can back them. Surplus address
+ * space is unmapped at once. */
 int ps_pool_map(size_t size, void **ret_data)
 {
     size_t unit = size >= HUGE_SIZE ? HUGE_SIZE : 0;
@@ -78,7 +78,8 @@ int ps_pool_map(size_t size, void **ret_data)
         }
         munmap(p + before + size, unit - before);
         p += before;
-        madvise(p, size, MADV_HUGEPAGE); /* Slower without, not wrong. */
+        madvise(p, size,
+                MADV_HUGEPAGE); /* Only an optimization; failure is ignored. */
     }
     madvise(p, size, MADV_DONTDUMP); /* Tensors stay out of core dumps. */
     *ret_data = p;
@@ -90,7 +91,7 @@ void ps_pool_unmap(void *data, size_t size)
     munmap(data, size);
 }
 
-/* The source when the owner names none. */
+/* The default source. */
 static int map_anonymous(void *ctx, size_t size, void **ret_data,
                          uint32_t *ret_tag, uint64_t *ret_offset)
 {
@@ -138,7 +139,7 @@ static void chunk_free(struct chunk *c)
     ps_free(c);
 }
 
-/* Give unused chunks back until at most `target` bytes are held. */
+/* Returns unused chunks to the source until at most `target` bytes are held. */
 static void pool_shrink(struct ps_pool *p, uint64_t target)
 {
     struct ps_list_node *n = ps_list_first(&p->chunks);
@@ -171,7 +172,7 @@ static void piece_release(struct ps_buf *b)
 
 static int source_get(struct ps_pool *p, struct chunk *c)
 {
-    /* What other classes keep for later must not add up beyond the budget. */
+    /* Free memory of other classes must not add up to more than the budget. */
     if (p->budget != 0 && p->source_bytes + c->size > p->budget) {
         pool_shrink(p, c->size < p->budget ? p->budget - c->size : 0);
     }

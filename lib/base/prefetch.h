@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Asking for memory before it is looked at. A walk over many objects waits for
- * the memory of each in turn; asked for some steps ahead, it waits for all of
- * them at once. */
+/* Cache prefetching. A walk over many objects waits for the memory of each in
+ * turn; with prefetching some steps ahead, these waits overlap. */
 #pragma once
 
 #include <stddef.h>
 
-/* `bytes` from `p` on, which may be NULL. Changes nothing that can be seen. */
+/* Prefetches `bytes` from `p` on for writing; NULL: no effect. */
 static inline void ps_prefetch(const void *p, size_t bytes)
 {
     const char *at = p;

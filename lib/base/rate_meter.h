@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Bytes a second while any come, as the last tenths of a second had them: up
- * faster than down, because links do not become slower, they are only used
- * less; and not at once, because what waited comes in a burst. */
+/* Rate in bytes per second while bytes arrive, over the last tenths of a
+ * second. It rises faster than it falls, because links rarely become slower,
+ * they are only used less; and it rises gradually, because queued bytes arrive
+ * in bursts. */
 #pragma once
 
 #include "base/time.h"
@@ -10,19 +11,19 @@
 #include <stdint.h>
 
 struct ps_rate_meter {
-    ps_time interval_start; /* Of the stretch that is being counted. */
-    uint64_t bytes;         /* In it. */
-    uint64_t per_second;    /* 0: not known yet. */
+    ps_time interval_start; /* Start of the current interval. */
+    uint64_t bytes;         /* Bytes in the interval. */
+    uint64_t per_second;    /* Measured rate; 0: not known yet. */
 };
 
-/* Bytes came. True: a stretch has ended, and `per_second` is new. */
+/* Counts `bytes`. True: an interval has ended and `per_second` is updated. */
 static inline bool ps_rate_meter_add(struct ps_rate_meter *r, ps_time now,
                                      uint64_t bytes)
 {
     ps_time took = now - r->interval_start;
 
     if (r->interval_start == 0 || took > PS_MILLIS(100)) {
-        /* There was a pause. These may have come together in any time. */
+        /* After a pause, the time in which these bytes arrived is not known. */
         r->interval_start = now;
         r->bytes = 0;
         return false;

@@ -8,7 +8,8 @@ static uint64_t rotl(uint64_t x, int k)
     return (x << k) | (x >> (64 - k));
 }
 
-/* SplitMix64: spreads a small seed over the state, which must not be zero. */
+/* SplitMix64: expands a small seed to the full state, which must not be
+ * zero. */
 static uint64_t split_mix(uint64_t *x)
 {
     uint64_t z = (*x += UINT64_C(0x9e3779b97f4a7c15));
@@ -43,7 +44,7 @@ uint64_t ps_rng_next(struct ps_rng *r)
 uint64_t ps_rng_below(struct ps_rng *r, uint64_t n)
 {
     assert(n > 0);
-    /* 2^64 mod n numbers are thrown away, so that the rest divides evenly. */
+    /* Discards 2^64 mod n numbers, so that the others are uniform modulo n. */
     uint64_t least = (0 - n) % n;
     uint64_t x;
 

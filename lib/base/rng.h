@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Seeded generator (xoshiro256**), passed by pointer: every random choice of
- * the core can be replayed. Source: Blackman and Vigna, "Scrambled linear
- * pseudorandom number generators", 2018. */
+/* Seeded generator (xoshiro256**), passed by pointer, so that every random
+ * choice of the core can be replayed. Source: Blackman and Vigna, "Scrambled
+ * linear pseudorandom number generators", 2018. */
 #pragma once
 
 #include <stdbool.h>

@@ -3,7 +3,7 @@
 
 #define CREDIT_INITIAL 4u
 #define CREDIT_MAX     8u
-#define CREDIT_MIN     3u /* Below it only every so many waits are tried. */
+#define CREDIT_MIN     3u /* Below it, only one of TRY_EVERY waits spins. */
 #define TRY_EVERY      32u
 
 void ps_spin_init(struct ps_spin *s, ps_time most)

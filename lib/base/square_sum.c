@@ -4,8 +4,8 @@
 #include <math.h>
 #include <string.h>
 
-#define LEAST   (-1088) /* What digit 0 counts, as a power of two. */
-/* A bin takes so many squares of 48 bits. */
+#define LEAST   (-1088) /* Exponent of digit 0's unit, as a power of two. */
+/* Squares of 48 bits that fit into one bin without overflow. */
 #define BIN_MAX (1u << 15)
 #define LOW(v)  ((v)&0xffffffffu)
 
@@ -30,11 +30,13 @@ void ps_square_sum_flush_bins(struct ps_square_sum *s, struct ps_square_bins *b)
         const uint64_t v = b->bin[0][e] + b->bin[1][e];
 
         if (v != 0) {
-            /* Numbers below the normal ones have the exponent of these. */
+            /* Subnormal numbers have the exponent of the least normal ones. */
             add_scaled(s, v, 2 * ((e == 0 ? 1 : (int)e) - 150));
         }
     }
-    memset(b, 0, sizeof(*b)); /* Bin 255 is of what is wild. */
+    memset(b, 0,
+           /* Bin 255 has NaN and infinity, which are counted elsewhere. */
+           sizeof(*b));
 }
 
 static inline void bin_float(uint64_t bin[256], uint64_t *wild, float x)
@@ -64,8 +66,8 @@ void ps_square_sum_add_floats(struct ps_square_sum *s, struct ps_square_bins *b,
             n = BIN_MAX;
         }
         n = n < count ? n : count;
-        /* Neighbours are mostly of one size: two rows of bins, so that one
-         * need not wait for the other's sum. */
+        /* Neighbours mostly have the same exponent: two rows of bins avoid a
+         * dependency between consecutive additions. */
         for (; i + 2 <= n; i += 2) {
             bin_float(b->bin[0], &wild, x[i]);
             bin_float(b->bin[1], &wild, x[i + 1]);
@@ -168,7 +170,7 @@ double ps_square_sum_value(struct ps_square_sum *s)
     while (top > 1 && s->digit[top] == 0) {
         top--;
     }
-    /* The uppermost 64 bits; whatever is below them only breaks ties. */
+    /* The uppermost 64 bits; all lower ones only break ties. */
     uint64_t v = s->digit[top] << 32 | s->digit[top - 1];
 
     if (v == 0) {
@@ -177,7 +179,7 @@ double ps_square_sum_value(struct ps_square_sum *s)
     const unsigned shift = (unsigned)__builtin_clzll(v);
 
     v <<= shift;
-    if (top >= 2) { /* Then its uppermost digit is none of zeros. */
+    if (top >= 2) { /* digit[top] != 0 here, so `shift` is below 32. */
         const uint64_t next = s->digit[top - 2] << shift;
 
         v |= next >> 32;

@@ -45,7 +45,7 @@ void ps_str_addv(struct ps_str *s, const char *fmt, va_list ap)
     size_t room = s->cap - s->len;
     int n = vsnprintf(s->data + s->len, room, fmt, ap);
 
-    if (n < 0) { /* A wide character that the locale does not have. */
+    if (n < 0) { /* A wide character that the locale cannot represent. */
         s->data[s->len] = '\0';
         s->truncated = true;
     } else if ((size_t)n >= room) {
@@ -82,7 +82,7 @@ void ps_str_add_escaped(struct ps_str *s, const char *bytes, size_t len,
     }
 }
 
-/* Bytes of the UTF-8 sequence; 0: it is none. */
+/* Bytes of the UTF-8 sequence; 0: not valid. */
 static size_t decode(const unsigned char *b, size_t len, uint32_t *ret_code)
 {
     static const uint32_t least[] = {0, 0, 0x80, 0x800, 0x10000};
@@ -102,7 +102,7 @@ static size_t decode(const unsigned char *b, size_t len, uint32_t *ret_code)
         code = code << 6 | (b[i] & 0x3fu);
     }
     if (code < least[n] || code > 0x10ffff || code >> 11 == 0x1b) {
-        return 0; /* Longer than it need be, too large, or half of a pair. */
+        return 0; /* Overlong, out of range, or a surrogate. */
     }
     *ret_code = code;
     return n;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Time as nanoseconds of a clock that only grows. This header reads no clock. */
+/* Time in nanoseconds of a monotonic clock. This header reads no clock. */
 #pragma once
 
 #include <stdint.h>
@@ -12,7 +12,7 @@ typedef uint64_t ps_time;
 #define PS_MILLIS(n)  ((ps_time)(n)*1000000u)
 #define PS_SECONDS(n) ((ps_time)(n)*1000000000u)
 
-/* Sum that stops at PS_TIME_NEVER. */
+/* Sum, saturated at PS_TIME_NEVER. */
 static inline ps_time ps_time_add(ps_time a, ps_time b)
 {
     return a > PS_TIME_NEVER - b ? PS_TIME_NEVER : a + b;

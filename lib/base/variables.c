@@ -8,12 +8,12 @@
 const char *const ps_variables[] = {
     "PSKV_AGENT_RETRY",
     "PSKV_BIG_ARRAY_BOUND",
-    "PSKV_BINDIR", /* Python: where psched and psserver are. */
+    "PSKV_BINDIR", /* Python: directory of psched and psserver. */
     "PSKV_CLOSE_TIMEOUT",
     "PSKV_CONNECT_TIMEOUT",
     "PSKV_JOB",
-    "PSKV_LAUNCHER", /* Set by pslaunch, which has looked at these names. */
-    "PSKV_LIBRARY",  /* Python: the library to load. */
+    "PSKV_LAUNCHER", /* Set by pslaunch, which has checked these names. */
+    "PSKV_LIBRARY",  /* Python: path of the library. */
     "PSKV_MODE",
     "PSKV_NUM_SERVERS",
     "PSKV_NUM_WORKERS",
@@ -23,7 +23,7 @@ const char *const ps_variables[] = {
     "PSKV_PLACEMENT",
     "PSKV_RANK",
     "PSKV_RULE",
-    "PSKV_SCHED", /* psctl: the scheduler. */
+    "PSKV_SCHED", /* psctl: address of the scheduler. */
     "PSKV_SOCKET",
     "PSKV_SPIN",
     "PSKV_STALENESS",
@@ -32,7 +32,7 @@ const char *const ps_variables[] = {
     NULL,
 };
 
-/* Of the tests of this project. */
+/* Used by this project's tests. */
 static const char *const test_prefixes[] = {"PSKV_TEST_", "PSKV_BUILD_",
                                             "PSKV_TORCH_"};
 

@@ -1,15 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Variables PSKV_* of training processes and tools. One that no program reads
- * is a typing error, and the setting that it was meant for has its default. */
+/* Environment variables PSKV_* of training processes and tools. One that no
+ * program reads is a typing error, and the intended setting keeps its
+ * default. */
 #pragma once
 
 #include <stddef.h>
 
-/* Every name that a program or library of pskv reads; its end is NULL. */
+/* All names that a program or library of pskv reads, NULL-terminated. */
 extern const char *const ps_variables[];
 
-/* The next entry of `env`, which is like environ, from *cursor on that begins
- * with PSKV_ and that nobody reads; the name nearest to it in *ret_nearest, or
- * NULL. Returns NULL behind the last one. *cursor begins with 0. */
+/* Returns the next entry of `env` (as environ), from *cursor on, that begins
+ * with PSKV_ and that no program reads; the most similar name in *ret_nearest,
+ * or NULL. NULL: no more. *cursor starts at 0. */
 const char *ps_variables_unknown(char *const *env, size_t *cursor,
                                  const char **ret_nearest);

@@ -42,8 +42,8 @@ static inline uint32_t ps_compression_rng_key(uint64_t label)
     return (uint32_t)(label >> 32);
 }
 
-/* Value of a reply part's salt: all ranks skipped the round, and the version
- * has the value of the one before. */
+/* Value of rng_key in parts of replies: all ranks skipped the round, and the
+ * version has the value of the one before. */
 #define PS_PART_SKIPPED 1u
 
 /* Payload bytes of one part of a message, encoded or not. */

@@ -38,8 +38,8 @@ void ps_credit_on_receive(struct ps_credit *f, uint64_t len);
 /* Returns the credit for a message to the sender, and records it as
  * announced. */
 uint64_t ps_credit_announce(struct ps_credit *f, uint64_t held);
-/* True if the credit has grown so much, or the sender has so little left, that
- * it should be announced without waiting for a reply that can carry it. */
+/* True if the credit must be announced without waiting for a reply that can
+ * carry it: it has grown much, or the sender has little left. */
 bool ps_credit_announce_due(const struct ps_credit *f, uint64_t held);
 
 /* True if the sender has used all announced credit. */
