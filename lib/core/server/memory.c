@@ -120,7 +120,7 @@ static bool is_for_reserved_round(struct ps_server_job *job,
     return false;
 }
 
-/* -------------------------------------------------------------------- shares */
+/* ------------------------------------------------------------------- shares */
 
 /* Returns the larger of the job's quota and its use with `more` bytes. */
 static uint64_t job_claim(const struct ps_server_job *job, uint64_t more)

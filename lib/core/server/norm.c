@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Steps of optimizers that look at a whole array, of which this server has a
- * part. Such a step has several computations: what comes out of one is put
- * aside, the scheduler is told its squares, and the next one begins when it
- * says what they are of all partitions. Between two of them nothing waits but
- * the run: the contributions are let go of as soon as they are added up, so
- * that agents may go on with other keys, which this step may wait for. */
+/* Optimizer steps that need norms of whole arrays, of which this server has a
+ * part. Such a step has several stages, each a computation. After a stage its
+ * output is kept in `work`, its sum of squares goes to the scheduler, and the
+ * next stage begins when the scheduler returns the norm over all partitions.
+ * The contributions are released as soon as they are summed, so that agents can
+ * send other keys, for which this step may have to wait. */
 #include "core/server/inner.h"
 
 #include "base/alloc.h"
@@ -53,7 +53,7 @@ static int prepare_stage(struct ps_server_merge *run)
         return rc;
     }
     if (last && !ps_server_optimizer_has_master(part)) {
-        run->result = run->work; /* Nobody needs it any more. */
+        run->result = run->work; /* The last use of `work`. */
         ps_buf_ref(run->result.buf);
         return 0;
     }
@@ -61,7 +61,7 @@ static int prepare_stage(struct ps_server_merge *run)
         return alloc_slice(run, part->count * ps_dtype_size(part->dtype),
                            &run->result);
     }
-    /* A new one: what computed the last may have been forgotten meanwhile. */
+    /* A new buffer: a discarded computation may still write the last one. */
     ps_buf_unref(run->square_sums);
     run->square_sums = ps_buf_new(2 * sizeof(struct ps_square_sum));
     memset(run->square_sums->data, 0, run->square_sums->size);
@@ -73,7 +73,7 @@ static struct ps_square_sum *square_sums_of(const struct ps_server_merge *run)
     return (void *)run->square_sums->data;
 }
 
-/* What is in `work` is the only source now. */
+/* Returns the computation of a later stage, whose only source is `work`. */
 static struct ps_compute *plan_next_stage(const struct ps_server_merge *run)
 {
     struct ps_compute *c = ps_compute_new(0, 1, 5 + PS_PART_STATES);
@@ -117,7 +117,7 @@ int ps_server_norm_launch(struct ps_server_step *st,
     return 0;
 }
 
-/* ----------------------------------------------------------------- asking */
+/* ----------------------------------------------------------------- requests */
 
 static void send_norm_part(struct ps_server_step *st,
                            const struct ps_server_merge *run)
@@ -152,7 +152,7 @@ static void send_norm_part(struct ps_server_step *st,
             });
 }
 
-/* The contributions are in the sum. */
+/* Releases the contributions, which are in the sum, and their credit. */
 static void release_contributions(struct ps_server_step *st,
                                   struct ps_server_merge *run)
 {
@@ -189,7 +189,7 @@ bool ps_server_norm_on_computed(struct ps_server_step *st,
         run->is_summed = true;
         release_contributions(st, run);
     }
-    /* Others may have to give before this goes on. */
+    /* The run waits for other partitions, which may lack contributions. */
     job->merging_rounds--;
     ps_server_credit_mark_job(job);
     ps_square_sum_normalize(&square_sums_of(run)[0]);
@@ -230,7 +230,7 @@ void ps_server_norm_resend(struct ps_server_step *st,
     }
 }
 
-/* ---------------------------------------------------------------- answers */
+/* ------------------------------------------------------------------ results */
 
 static void continue_step(struct ps_server_step *st,
                           struct ps_server_merge *run,
@@ -263,7 +263,7 @@ void ps_server_on_norm_result(struct ps_server_step *st,
     while (run != NULL) {
         struct ps_server_merge *next = run->next_waiting;
 
-        /* An answer may come again after a cut. */
+        /* A result may arrive twice, after a reconnection. */
         if (run->step_params.round == m->round &&
             run->step_params.stage == m->stage) {
             ps_server_norm_stop_waiting(run);

@@ -1,21 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the optimizer keeps between steps, given to a worker that saves it and
- * taken from one that loads it. Both are for moments when nobody pushes: while
- * a step of the partition is computed they are refused. */
+/* Optimizer state, sent to a worker that saves it and received from one that
+ * loads it. Both are refused during a step of the partition, so they suit
+ * moments without pushes. */
 #include "core/server/inner.h"
 
 #include "base/alloc.h"
 
 #include <string.h>
 
-/* The element type of its states, and of its masters. */
+/* Element type of the optimizer states and master weights. */
 static uint8_t state_dtype(const struct ps_part *part)
 {
     return ps_dtype_is_float(part->dtype) ? part->dtype
                                           : (uint8_t)PS_DTYPE_FLOAT32;
 }
 
-/* Where buffer `which` lies among the partition's. */
+/* Index of buffer `which` in the partition's states. */
 static unsigned state_index(const struct ps_server_job *job, unsigned which)
 {
     return which < ps_optim_state_count(&job->optim) ? which : PS_PART_MASTER;
@@ -33,7 +33,7 @@ static uint64_t step_count(const struct ps_part *part)
     return (uint64_t)((int64_t)part->version + part->step_offset);
 }
 
-/* `copy` NULL: no payload. Takes over its reference. */
+/* `copy` NULL: no payload. Takes over one reference. */
 static void send_state(struct ps_server_step *st, struct ps_server_session *p,
                        struct ps_msg_state *m, struct ps_buf *copy)
 {
@@ -62,7 +62,7 @@ static void send_state_error(struct ps_server_step *st,
     send_state(st, p, &m, NULL);
 }
 
-/* The partition of the record, ready for a step. NULL: refused. */
+/* Returns the record's partition with its states allocated; NULL: refused. */
 static struct ps_part *find_part_or_refuse(struct ps_server_step *st,
                                            struct ps_server_session *p,
                                            uint64_t gen, uint32_t number,
@@ -80,7 +80,8 @@ static struct ps_part *find_part_or_refuse(struct ps_server_step *st,
     if (rc == 0) {
         part = ps_store_find(&job->store, rec->key, rec->index);
         if (ps_server_migration_involves(job, rec)) {
-            rc = PS_E_STALE; /* To be asked again, perhaps of another. */
+            /* The agent asks again, perhaps another server. */
+            rc = PS_E_STALE;
         } else if (!job->has_optimizer) {
             rc = PS_E_INVAL;
             text = "the job has no optimizer";
@@ -128,7 +129,7 @@ void ps_server_on_state_get(struct ps_server_step *st, struct ps_server_conn *c,
     if (m->which < state_buffer_count(job, part)) {
         const struct ps_buf *state = part->states[state_index(job, m->which)];
 
-        /* A copy, because the next step changes it where it lies. */
+        /* A copy, because the next step writes the state in place. */
         if (ps_server_memory_alloc(job, state->size, &copy) != 0) {
             send_state_error(
                 st, c->session, m->gen, m->request, m->parts, PS_E_NOMEM,
@@ -154,7 +155,7 @@ void ps_server_on_state_get(struct ps_server_step *st, struct ps_server_conn *c,
     send_state(st, c->session, &reply, copy);
 }
 
-/* The loaded weights are the value, too. */
+/* Makes the loaded master weights the value. */
 static int make_value_from_master(struct ps_server_job *job,
                                   struct ps_part *part)
 {
@@ -216,7 +217,7 @@ void ps_server_on_state_put(struct ps_server_step *st, struct ps_server_conn *c,
     if (payload != NULL && payload->buf == NULL) {
         const bool hopeless = ps_server_memory_is_exhausted(st->s, total);
 
-        /* STALE is asked again in a while. */
+        /* PS_E_STALE is tried again after a while. */
         send_state_error(st, c->session, m->gen, m->request, m->parts,
                          c->discard_reason != PS_E_NOMEM ? c->discard_reason
                          : hopeless                      ? PS_E_FULL

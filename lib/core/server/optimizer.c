@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A step of the optimizer for one partition: its states, its number, and what
- * the computation of the round must know of it. */
+/* Optimizer step of one partition: its states, its parameters, and its part of
+ * the merge's computation. */
 #include "core/server/inner.h"
 
 #include "base/num.h"
@@ -12,7 +12,8 @@ bool ps_server_optimizer_has_master(const struct ps_part *part)
     return ps_dtype_is_real(part->dtype) && !ps_dtype_is_float(part->dtype);
 }
 
-/* The weights in float32, from which the first step goes on. PS_E_NOMEM. */
+/* Allocates the float32 master weights, which begin as the value.
+ * PS_E_NOMEM. */
 static int prepare_master_weights(struct ps_server_job *job,
                                   struct ps_part *part)
 {
@@ -87,7 +88,7 @@ ps_server_optimizer_next_step(struct ps_server_job *job,
 {
     const struct ps_rec_tuning *t = ps_tunings_find(&job->tunings,
                                                     part->name_hash);
-    /* All servers agree on these: every partition has the same rounds. */
+    /* The same on all servers, because every partition has the same rounds. */
     struct ps_optim_step_params at = {
         .round = part->version + 1,
         .step_number = (uint64_t)((int64_t)part->version + 1 +

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Pull, init and resume: values that are asked for, and values that come as
- * they are instead of being merged. */
+/* Pull, init and restore: values that are requested, and values that are stored
+ * as received instead of merged. */
 #include "core/server/inner.h"
 
 #include "base/alloc.h"
@@ -51,7 +51,8 @@ static int accept_pull_part(struct ps_server_step *st,
         return PS_E_FUTURE;
     }
     if (part != NULL && part->all_skipped && part->version >= rec->round) {
-        /* There is no value yet, and somebody may ask for this alone. */
+        /* No value exists yet; the commit tells the agent that all ranks
+         * skipped. */
         ps_server_reply_part(st, slot, part, false, part->version);
     }
     part = ps_store_find_or_add(store, rec->key, rec->index);
@@ -59,7 +60,7 @@ static int accept_pull_part(struct ps_server_step *st,
     return 0;
 }
 
-/* What pull, init and resume begin with. NULL: answered already. */
+/* Finds the slot of a pull, init, abort or restore. NULL: refused. */
 static struct ps_server_slot *
 find_slot_or_refuse(struct ps_server_step *st, struct ps_server_session *p,
                     uint64_t gen, uint32_t number,
@@ -104,9 +105,9 @@ void ps_server_on_pull(struct ps_server_step *st, struct ps_server_conn *c,
     ps_server_refusal_send(st, c->session, m->gen, slot, &refusal);
 }
 
-/* ---------------------------------------------------------- init, resume */
+/* ------------------------------------------------------------ init, restore */
 
-/* Do parts and payload agree? Cuts the connection where they do not. */
+/* Checks that parts and payload agree in size; closes the connection if not. */
 static bool check_payload_size(struct ps_server_step *st,
                                struct ps_server_conn *c,
                                const struct ps_server_parts *parts)
@@ -138,7 +139,7 @@ bool ps_server_init_is_duplicate(const struct ps_server_job *job,
     return true;
 }
 
-/* Makes what was sent the value of the partition. */
+/* Stores the payload as the value of the partition. */
 static int store_received_value(struct ps_server_job *job,
                                 const struct ps_rec_part *rec, uint64_t version,
                                 const struct ps_slice *payload, uint64_t offset,
@@ -148,7 +149,7 @@ static int store_received_value(struct ps_server_job *job,
     struct ps_slice value;
 
     if (rec->codec != PS_CODEC_NONE) {
-        return PS_E_INVAL; /* Values travel as they are. */
+        return PS_E_INVAL; /* Values are not encoded. */
     }
     if (part == NULL && ps_map_count(job->store.parts) >= PS_STORE_PARTS_MAX) {
         return PS_E_FUTURE;
@@ -158,7 +159,7 @@ static int store_received_value(struct ps_server_job *job,
     }
     if (payload == NULL || payload->buf == NULL ||
         ps_server_parts_retain(job, payload, offset, rec, &value) != 0) {
-        return PS_E_FUTURE; /* To be sent again. */
+        return PS_E_FUTURE; /* The agent sends it again. */
     }
     part = ps_store_find_or_add(&job->store, rec->key, rec->index);
     ps_part_declare(part, rec->dtype, rec->count);
@@ -234,8 +235,8 @@ void ps_server_on_init(struct ps_server_step *st, struct ps_server_conn *c,
     ps_server_refusal_send(st, c->session, m->gen, slot, &refusal);
 }
 
-/* The contributions under way are merged in the version that has come: forget
- * them, and answer those who gave them with it. */
+/* A restored version has the contributions to the open round merged: discards
+ * them, and replies with that version to their slots. */
 static void reply_superseded(struct ps_server_step *st,
                              struct ps_server_job *job, struct ps_part *part)
 {
@@ -246,7 +247,7 @@ static void reply_superseded(struct ps_server_step *st,
             due[i] = ps_bits_get(&part->open_round->needs_value, i) ? 2 : 1;
         }
     }
-    /* First, so that the answers carry the credit that this sets free. */
+    /* Before the replies, so that they carry the credit that this frees. */
     ps_server_merge_discard(st->s, job, part);
     for (uint32_t i = 0; i < job->slot_count; i++) {
         if (due[i] != 0) {
@@ -257,7 +258,7 @@ static void reply_superseded(struct ps_server_step *st,
     ps_free(due);
 }
 
-/* The newest version of all slots wins. */
+/* Stores a restored value if it is newer: the newest of all slots stays. */
 static int restore_part(struct ps_server_step *st, struct ps_server_slot *slot,
                         const struct ps_rec_part *rec,
                         const struct ps_slice *payload, uint32_t epoch)
@@ -270,8 +271,8 @@ static int restore_part(struct ps_server_step *st, struct ps_server_slot *slot,
     }
     uint64_t before = part != NULL ? part->version : 0;
 
-    /* A partition that was moved here is as new as anything that agents have,
-     * and more than a value. */
+    /* A migrated partition is as new as the values of agents, and has
+     * states. */
     if (part != NULL &&
         (part->version > rec->round ||
          (part->version == rec->round && ps_part_has_value(part)))) {
@@ -283,7 +284,7 @@ static int restore_part(struct ps_server_step *st, struct ps_server_slot *slot,
         return rc;
     }
     if (job->has_optimizer || (part != NULL && part->async_slots != NULL)) {
-        return PS_E_UNSUPPORTED; /* Its state was on the server that is gone. */
+        return PS_E_UNSUPPORTED; /* The state was on the lost server. */
     }
     rc = store_received_value(job, rec, rec->round, payload, 0, &part);
     if (rc != 0) {
@@ -332,9 +333,9 @@ void ps_server_on_abort_round(struct ps_server_step *st,
     }
 }
 
-/* What one slot knows of the partition. Where all have spoken and one knows of
- * a version that nobody has, it lay on the server that is gone alone: nobody
- * can make it again, and those who wait for it would wait for ever. */
+/* Records what versions the slot knows of the partition. If all slots have
+ * reported and one knows a version that is held nowhere, only the lost server
+ * had it: it cannot be made again, and pulls of it would wait for ever. */
 static void record_report(struct ps_server_step *st,
                           struct ps_server_slot *slot,
                           const struct ps_msg_restore *m)

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Contributions. One counts by its identity (generation, partition, round,
- * slot): what comes twice is dropped while the round is open and answered when
- * it is merged, so an agent may send again whatever it has not heard of. */
+/* Contributions. A contribution is identified by (generation, partition, round,
+ * slot): a duplicate is dropped while the round is open and answered when it is
+ * merged, so an agent may repeat whatever has not been answered. */
 #include "core/server/inner.h"
 
 #include "base/alloc.h"
 
 #include <string.h>
 
-/* A slice of a frame is kept as it is when it is at least this share of it. */
+/* The inverse of the least share of a frame that is kept without a copy. */
 #define ZERO_COPY_SHARE 4u
 
 bool ps_server_parts_bytes(const struct ps_rec_part *part, uint32_t count,
@@ -17,7 +17,7 @@ bool ps_server_parts_bytes(const struct ps_rec_part *part, uint32_t count,
     uint64_t total = 0; /* 256 parts of 2^35 bytes do not overflow. */
 
     for (uint32_t i = 0; i < count; i++) {
-        /* A code stands for elements, and is never much longer than these. */
+        /* Encoded elements are never much longer than plain ones. */
         if (ps_dtype_size(part[i].dtype) == 0 ||
             (part[i].codec != PS_CODEC_NONE &&
              (part[i].dtype != PS_DTYPE_FLOAT32 || part[i].count == 0 ||
@@ -59,7 +59,7 @@ int ps_server_parts_retain(struct ps_server_job *job,
     return 0;
 }
 
-/* Is this contribution known already, merged or waiting? */
+/* True if the contribution is merged, waiting, or of an aborted attempt. */
 static bool is_redundant(const struct ps_part *part, uint64_t round,
                          uint32_t slot, uint32_t attempt)
 {
@@ -88,8 +88,8 @@ bool ps_server_push_is_duplicate(const struct ps_server_job *job,
     return true;
 }
 
-/* A slot whose ranks all pass asks for nothing that could differ from what
- * others ask for. 0 or a PS_E_*. */
+/* Checks a skip against the partition. A skip asks for nothing that could
+ * conflict with other slots. 0 or a PS_E_*. */
 static int check_skip(const struct ps_server_job *job,
                       const struct ps_part *part, const struct ps_rec_part *rec)
 {
@@ -108,8 +108,8 @@ static int check_skip(const struct ps_server_job *job,
                : PS_E_MISMATCH;
 }
 
-/* Does the contribution agree with the partition and with the round under
- * way? 0 or a PS_E_*. */
+/* Checks a contribution against the partition and its open round. 0 or a
+ * PS_E_*. */
 static int check_push_part(const struct ps_server_job *job,
                            const struct ps_part *part,
                            const struct ps_msg_push *m,
@@ -123,7 +123,7 @@ static int check_push_part(const struct ps_server_job *job,
     }
     if (rec->codec != PS_CODEC_NONE) {
         if (job->compression.codec.kind == PS_CODEC_NONE) {
-            return PS_E_FUTURE; /* Others have heard of it before us. */
+            return PS_E_FUTURE; /* job_state is still on its way here. */
         }
         if (rec->codec != job->compression.codec.kind || m->assign ||
             m->reduce > PS_REDUCE_MEAN) {
@@ -166,7 +166,7 @@ static int check_push_part(const struct ps_server_job *job,
     return 0;
 }
 
-/* A code is one that the job has declared, and whole. */
+/* Checks that encoded bytes are complete and of the job's codec. */
 static int check_encoded(struct ps_server_step *st,
                          const struct ps_server_job *job,
                          const struct ps_rec_part *rec,
@@ -219,9 +219,9 @@ static struct ps_open_round *obtain_open_round(struct ps_server_job *job,
     return open;
 }
 
-/* One part of a push. `offset` is where its bytes lie in the payload. 0 when
- * it was taken or was known, else why it is refused; `others` is filled when it
- * differs from theirs. */
+/* Accepts one part of a push, whose bytes lie at `offset` in the payload. 0:
+ * accepted or known; else the refusal, for a conflict with the other slots in
+ * `others`. */
 static int accept_push_part(struct ps_server_step *st,
                             struct ps_server_slot *slot,
                             const struct ps_msg_push *m,
@@ -276,11 +276,11 @@ static int accept_push_part(struct ps_server_step *st,
     if ((part == NULL || part->open_round == NULL) &&
         (uint64_t)(job->store.open_round_count + 1) * job->slot_count >
             PS_OPEN_ROUND_SLOTS_MAX) {
-        return PS_E_FUTURE; /* A later try finds fewer of them. */
+        return PS_E_FUTURE; /* A later try finds fewer open rounds. */
     }
     if (rec->count > 0) {
         if (payload == NULL || payload->buf == NULL) {
-            return PS_E_FUTURE; /* Known when it came, and not any more. */
+            return PS_E_FUTURE; /* Discarded on arrival. */
         }
         if (ps_server_parts_retain(job, payload, offset, rec, &bytes) != 0) {
             return PS_E_FUTURE;
@@ -293,7 +293,7 @@ static int accept_push_part(struct ps_server_step *st,
     }
     part = ps_store_find_or_add(&job->store, rec->key, rec->index);
     ps_part_declare(part, rec->dtype, rec->count);
-    part->retry = m->retry; /* It is at least what was there. */
+    part->retry = m->retry; /* The same, or higher. */
 
     struct ps_open_round *open = obtain_open_round(job, part, m);
 
@@ -352,7 +352,8 @@ static void accept_push_parts(struct ps_server_step *st,
     ps_server_refusal_send(st, c->session, m->gen, slot, &refusal);
 }
 
-/* Before the parts are taken, because the last one starts the merge. */
+/* Stores the key hashes in the partitions that exist. Needed before the last
+ * contribution, which starts the merge. */
 static void record_name_hashes(struct ps_server_job *job,
                                const struct ps_msg_push *m)
 {
@@ -412,6 +413,6 @@ void ps_server_on_push(struct ps_server_step *st, struct ps_server_conn *c,
     }
     record_name_hashes(job, m);
     accept_push_parts(st, c, slot, m, payload);
-    record_name_hashes(job, m); /* Of those that were not there. */
+    record_name_hashes(job, m); /* For new partitions. */
     ps_server_credit_send_if_due(st, p, slot);
 }

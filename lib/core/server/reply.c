@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a server answers. A large value goes at once, in a frame of its own, so
- * that it is received where it stays; small ones and commits are collected for
- * each slot and go together at the next tick, which is due at once: after all
- * that has already arrived. Values are never copied: a frame refers to the
+/* Replies of the server. A large value goes at once, in a frame of its own,
+ * so that its receiver can keep it in place. Small values and commits are
+ * batched by slot and go at the next tick, which is due at once, after all
+ * messages that have arrived. Values are not copied: frames refer to the
  * stored bytes. */
 #include "core/server/inner.h"
 
@@ -34,7 +34,7 @@ static void send_values(struct ps_server_step *st, struct ps_server_slot *slot,
     uint64_t gen = slot->job->gen;
 
     if (p == NULL) {
-        return; /* It will ask again when it comes. */
+        return; /* The agent asks again after it connects. */
     }
     struct ps_msg m = {
         .code = PS_MSG_VALUE,
@@ -69,7 +69,7 @@ static void send_commits(struct ps_server_step *st, struct ps_server_slot *slot,
     ps_server_session_send(st, p, ps_packet_new(&m, NULL, 0));
 }
 
-/* -------------------------------------------------------------- gathering */
+/* ------------------------------------------------------------------ batches */
 
 static void batch_clear(struct ps_server_batch *g)
 {
@@ -199,7 +199,7 @@ void ps_server_reply_drop(struct ps_server_slot *slot)
     }
 }
 
-/* --------------------------------------------------------------- refusing */
+/* ----------------------------------------------------------------- refusals */
 
 static const char *refusal_text(int rc)
 {
@@ -257,7 +257,7 @@ void ps_server_refusal_add(struct ps_server_refusal *r,
     r->count++;
 }
 
-/* Why, and in other words than the usual ones where there are some. */
+/* Error, and a text that replaces the usual one; NULL: the usual one. */
 struct refusal_reason {
     int rc;
     const char *text;
@@ -284,7 +284,7 @@ static void send_refusal(struct ps_server_step *st, struct ps_server_session *p,
     ps_server_session_send(st, p, ps_packet_new(&m, NULL, 0));
 }
 
-/* Of an attempt that is over. */
+/* Refuses contributions to an aborted attempt, naming the conflicting side. */
 static void send_conflict(struct ps_server_step *st,
                           struct ps_server_session *p, uint64_t gen,
                           const struct ps_server_slot *slot,
@@ -312,7 +312,7 @@ static void send_conflict(struct ps_server_step *st,
     ps_server_session_send(st, p, ps_packet_new(&m, NULL, 0));
 }
 
-/* One message for each stretch of the same error: mostly one. */
+/* Sends one message for each run of equal errors; usually one. */
 void ps_server_refusal_send(struct ps_server_step *st,
                             struct ps_server_session *p, uint64_t gen,
                             const struct ps_server_slot *slot,

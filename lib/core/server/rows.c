@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Keys of rows. A partition of such a key has whole rows and always a value:
- * an init comes first. Contributions are blocks of rows (core/round/rows.h), kept as
- * they came and merged by row when everybody has offered, be it nothing. The
- * value is changed where it lies when nobody else holds it, so a round costs
- * what its rows cost; pulls wait for the end of such a computation. */
+/* Rows keys. A partition of such a key has whole rows, and a value from its
+ * init on. Contributions are blocks of rows (core/round/rows.h), some of them
+ * empty, and are merged by row when the round is complete. The value is updated
+ * in place if it has no other user, so a round costs what its rows cost; pulls
+ * wait for the end of such a computation. */
 #include "core/server/inner.h"
 
 #include "base/alloc.h"
@@ -13,7 +13,7 @@
 
 /* ---------------------------------------------------------------- messages */
 
-/* Bytes of the blocks; false when a record makes no sense. */
+/* Sums the bytes of all blocks; false if a record is invalid. */
 static bool blocks_bytes(const struct ps_rec_rows *part, uint32_t count,
                          bool data, uint64_t *ret_bytes)
 {
@@ -105,7 +105,7 @@ static struct ps_rec_part part_record(const struct ps_rec_rows *r)
                                 .count = r->count};
 }
 
-/* All parts of a message for one reason. */
+/* Refuses all parts of a message with one error. */
 static void refuse_rows(struct ps_server_step *st, struct ps_server_session *p,
                         uint64_t gen, const struct ps_server_slot *slot,
                         const struct ps_rec_rows *parts, uint32_t count, int rc)
@@ -121,7 +121,7 @@ static void refuse_rows(struct ps_server_step *st, struct ps_server_session *p,
     ps_server_refusal_send(st, p, gen, slot, &refusal);
 }
 
-/* Does the record agree with the partition? 0 or a PS_E_*. */
+/* Checks the record against the partition. 0 or a PS_E_*. */
 static int check_rows_record(const struct ps_part *part,
                              const struct ps_rec_rows *rec)
 {
@@ -139,7 +139,7 @@ static int check_rows_record(const struct ps_part *part,
 
 /* -------------------------------------------------------------------- push */
 
-/* Keeps the block: its own memory, for its frame may be shared by many. */
+/* Copies the block, because its frame may hold many. */
 static int retain_block(struct ps_server_job *job,
                         const struct ps_rec_rows *rec,
                         const struct ps_slice *payload, uint64_t offset,
@@ -162,7 +162,8 @@ static int retain_block(struct ps_server_job *job,
     return 0;
 }
 
-/* One part of a push. 0 when it was taken or was known. */
+/* Accepts one part of a push. 0: accepted or known; else as
+ * accept_push_part(). */
 static int accept_rows_part(struct ps_server_step *st,
                             struct ps_server_slot *slot,
                             const struct ps_msg_push_rows *m,
@@ -231,7 +232,7 @@ static int accept_rows_part(struct ps_server_step *st,
         return rc;
     }
     part->row_width = rec->row_width;
-    part->retry = m->retry; /* It is at least what was there. */
+    part->retry = m->retry; /* The same, or higher. */
     if (part->open_round == NULL) {
         part->open_round = ps_store_open_round(&job->store, part,
                                                job->slot_count);
@@ -332,8 +333,8 @@ void ps_server_on_push_rows(struct ps_server_step *st, struct ps_server_conn *c,
 
 /* ------------------------------------------------------------------- merge */
 
-/* A round changes rows that nobody has given: without an optimizer they become
- * zero, and some optimizers step all. */
+/* True if a round also changes rows without a gradient: without an optimizer
+ * they become zero, and some optimizers step all rows. */
 static bool updates_all_rows(const struct ps_server_job *job)
 {
     return !job->has_optimizer || !ps_optim_is_lazy(&job->optim);
@@ -345,8 +346,8 @@ bool ps_server_rows_is_noop(const struct ps_server_job *job,
     return part->open_round->round.nonempty == 0 && !updates_all_rows(job);
 }
 
-/* Where the new value is made: in the old one's memory when nobody else has
- * it and its rows stay, else in new memory. */
+/* Sets the memory of the new value: the present value's if it has no other
+ * user, else new memory, with a copy of the value if `keeps`. */
 static int prepare_result(struct ps_server_merge *run, bool keeps)
 {
     struct ps_slice *value = &run->part->value;
@@ -417,7 +418,7 @@ int ps_server_rows_plan_merge(struct ps_server_merge *run,
 
 /* -------------------------------------------------------------------- pull */
 
-/* PS_E_NOMEM: nothing has happened. */
+/* PS_E_NOMEM: nothing is sent. */
 static int send_rows(struct ps_server_step *st,
                      const struct ps_server_slot *slot,
                      const struct ps_part *part,
@@ -449,7 +450,7 @@ static int send_rows(struct ps_server_step *st,
                                 .all_skipped = part->all_skipped}};
 
     if (p == NULL) {
-        return 0; /* It will ask again when it comes. */
+        return 0; /* The agent asks again after it connects. */
     }
     if (len > 0) {
         int rc = ps_server_memory_alloc(slot->job, len, &slice.buf);
@@ -458,7 +459,7 @@ static int send_rows(struct ps_server_step *st,
             return rc;
         }
         slice.len = len;
-        memset(slice.buf->data + len - 8, 0, 8); /* What fills it up. */
+        memset(slice.buf->data + len - 8, 0, 8); /* Padding. */
         for (uint32_t i = 0; i < count; i++) {
             memcpy(slice.buf->data + i * bytes,
                    ps_slice_data(&part->value) + row[i] * bytes, bytes);
@@ -469,7 +470,7 @@ static int send_rows(struct ps_server_step *st,
     return 0;
 }
 
-/* May rows be read now? Not while they are being written. */
+/* True if the partition has the version and no computation writes its rows. */
 static bool is_readable(const struct ps_part *part, uint64_t least)
 {
     return part->version >= least && part->merge == NULL;
@@ -548,8 +549,8 @@ static int accept_row_pull(struct ps_server_step *st,
     }
     part = ps_store_find_or_add(store, rec->key, rec->index);
     if (!ps_part_has_value(part)) {
-        /* Numbers can only be judged when it is known how many rows there
-         * are: such a question is asked again. */
+        /* Without a value the number of rows is not known, so row numbers
+         * cannot be checked: the agent asks again. */
         if (rec->count > 0) {
             ps_buf_unref(buf);
             ps_store_remove_if_empty(store, part);

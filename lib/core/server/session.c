@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Agents, seen from a server. An accepted connection is a stranger until its
- * hello; then it carries the link of an agent. Of an agent there is one start
- * and one connection at a time: a newer start replaces the older, a newer
- * connection the one before. Which start is the newer one, the scheduler says:
- * an agent that it has not named yet waits for that. What is known of an agent
- * outlives its connection for `link_linger`.
+/* Sessions: agents as the server sees them. An accepted connection carries
+ * the link of an agent after its hello. An agent has one session, of one
+ * process, and one connection at a time: a newer process or connection
+ * replaces the older. The scheduler decides which process is newer: the
+ * hello of one that it has not named yet is held. A session is kept for
+ * link_linger after its connection is lost.
  *
- * Errors of one agent end its connection, with a line for the log; it dials
- * again and both go on where they were. */
+ * An error of an agent closes its connection, with a log line. The agent
+ * dials again, and the session is resumed. */
 #include "core/server/inner.h"
 
 #include "base/alloc.h"
@@ -62,7 +62,7 @@ static void update_session_timer(struct ps_server *s,
     }
 }
 
-/* The connection is gone, or no longer wanted; the agent may come back. */
+/* Frees the connection, lost or closed here; the session stays. */
 static void detach_conn(struct ps_server_step *st, struct ps_server_conn *c)
 {
     struct ps_server_session *p = c->session;
@@ -103,7 +103,7 @@ void ps_server_session_on_closed(struct ps_server_step *st, ps_conn_id conn)
     }
 }
 
-/* ------------------------------------------------------------------ peers */
+/* ----------------------------------------------------------------- sessions */
 
 static void session_free(struct ps_server *s, struct ps_server_session *p)
 {
@@ -155,7 +155,8 @@ void ps_server_session_close_all(struct ps_server_step *st)
     }
 }
 
-/* Room for one more: the agent that is away longest gives way. */
+/* Makes space for one more session, freeing the one disconnected for longest;
+ * false: all are connected. */
 static bool evict_oldest_session(struct ps_server *s)
 {
     struct ps_map_cursor c = {0};
@@ -240,7 +241,7 @@ static void reject_hello(struct ps_server_step *st, struct ps_server_conn *c,
     ps_server_session_close_bad(st, c, text);
 }
 
-/* False: rejected, and the connection is gone. */
+/* False: rejected, and the connection is closed. */
 static bool check_hello(struct ps_server_step *st, struct ps_server_conn *c,
                         const struct ps_msg_hello *m)
 {
@@ -283,7 +284,7 @@ static void reject_oldest_unverified(struct ps_server_step *st)
         (unsigned long long)c->unverified_hello->hello.incarnation);
 }
 
-/* Waits for the scheduler's word. */
+/* Holds the hello until the scheduler names the agent. */
 static void await_verification(struct ps_server_step *st,
                                struct ps_server_conn *c,
                                const struct ps_msg_hello *m)
@@ -306,9 +307,9 @@ static void await_verification(struct ps_server_step *st,
     ps_list_push_back(&st->s->unverified, &c->node);
 }
 
-/* The agent of this hello; NULL: rejected, or held. Anybody may say anything
- * here, so an agent is what the scheduler has named: a node, its incarnation
- * and the number that its process has drawn. */
+/* Returns the session for this hello; NULL: rejected or held. A hello is not
+ * trusted: its node, incarnation and instance must be those of an agent that
+ * the scheduler has named. */
 static struct ps_server_session *obtain_session(struct ps_server_step *st,
                                                 struct ps_server_conn *c,
                                                 const struct ps_msg_hello *m)
@@ -343,7 +344,7 @@ static struct ps_server_session *obtain_session(struct ps_server_step *st,
     return session_new(s, m);
 }
 
-/* Its agent is known: the connection carries that one's link. */
+/* Makes the connection carry the session's link. */
 static void attach_conn(struct ps_server_step *st, struct ps_server_conn *c,
                         struct ps_server_session *p,
                         const struct ps_msg_hello *m)
@@ -417,11 +418,12 @@ void ps_server_session_verify_all(struct ps_server_step *st)
         c->unverified_hello = NULL;
         on_hello(st, c, &msg->hello);
         ps_msg_free(msg);
-        n = ps_list_first(held); /* Others of that agent may be gone. */
+        /* on_hello() may have closed other held connections of the agent. */
+        n = ps_list_first(held);
     }
 }
 
-/* Nobody has named them in time. */
+/* Rejects agents that were not named in time. */
 static void tick_unverified(struct ps_server_step *st)
 {
     struct ps_list_node *n;
@@ -517,7 +519,7 @@ void ps_server_session_on_msg(struct ps_server_step *st, ps_conn_id conn,
     struct ps_server_conn *c = ps_map_get(st->s->conns, conn);
 
     if (c == NULL) {
-        return; /* We hung up; what still comes is nobody's. */
+        return; /* Closed here; late messages are ignored. */
     }
     if (c->session == NULL) {
         if (msg->code == PS_MSG_HELLO && c->unverified_hello == NULL) {
@@ -547,7 +549,8 @@ void ps_server_session_on_msg(struct ps_server_step *st, ps_conn_id conn,
     }
 }
 
-/* May the payload of this message come in? */
+/* Decides whether the message's payload is received: 0, or the discard
+ * reason. */
 static int check_payload(struct ps_server *s, struct ps_server_session *p,
                          const struct ps_msg *msg, uint64_t len,
                          struct ps_server_slot **ret_slot)
@@ -680,7 +683,7 @@ void ps_server_session_tick(struct ps_server_step *st)
         ps_server_session_close_bad(st, c, "it did not say hello in time");
     }
     tick_unverified(st);
-    /* Each at most once, whatever its next time is. */
+    /* Each session at most once, whatever its next deadline is. */
     for (; due > 0; due--) {
         struct ps_heap_item *item = ps_heap_peek(&s->session_timers);
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The scheduler, seen from a server, which dials it (core/caller): hello,
- * welcome, then pings. A ping that is not answered before the next one makes
- * it dial beside the connection that it has. A scheduler that does not answer
- * stops nothing here: agents are served all the same. */
+/* Link of the server to the scheduler, which the server dials
+ * (core/link/dialer.h): hello, welcome, then pings. If a ping is not answered
+ * before the next one, the server dials beside the present connection. Agents
+ * are served without a scheduler, too. */
 #include "core/server/inner.h"
 
 #include "base/num.h"
@@ -114,7 +114,7 @@ void ps_server_uplink_send_ready(struct ps_server_step *st,
                                  const struct ps_server_job *job)
 {
     if (!ps_dialer_is_connected(&st->s->uplink.dialer)) {
-        return; /* Told when it knows us: welcomed(). */
+        return; /* on_welcome() sends it. */
     }
     ps_link_send_msg(
         st->s->uplink.dialer.link,
@@ -140,8 +140,8 @@ void ps_server_uplink_send_lost(struct ps_server_step *st,
                                         .version = job->lost_value.version}});
 }
 
-/* On a fresh link the scheduler hears which jobs we hold, so that it can tell
- * us of those that ended while we were away. */
+/* Reports the server's jobs on a new session of the link, so that the scheduler
+ * can name those that ended meanwhile. */
 static void report_jobs(struct ps_server_step *st)
 {
     struct ps_map_cursor c = {0};
@@ -154,9 +154,9 @@ static void report_jobs(struct ps_server_step *st)
     }
 }
 
-/* Links keep no order: of a partition that has come here, the scheduler may
- * have heard what was asked before it heard that it is here, and have thought
- * nothing of it. */
+/* A new epoch may follow a migration to this server. Messages of a link may
+ * overtake each other, so the scheduler may have ignored a norm_part that came
+ * before it counted this server as the owner: sends these again. */
 static void on_map(struct ps_server_step *st, uint32_t epoch)
 {
     struct ps_map_cursor c = {0};
@@ -171,7 +171,7 @@ static void on_map(struct ps_server_step *st, uint32_t epoch)
     }
 }
 
-/* Epochs are counted from the start of the scheduler that is there now. */
+/* A scheduler counts epochs from its own start. */
 static void on_sched_instance(struct ps_server_step *st, uint64_t instance)
 {
     struct ps_server_uplink *up = &st->s->uplink;
@@ -249,7 +249,7 @@ int ps_server_uplink_payload(struct ps_server *s, const struct ps_msg *msg,
     struct ps_buf *buf = ps_buf_try_new(len);
 
     if (buf == NULL) {
-        return PS_E_NOMEM; /* The move is given up. */
+        return PS_E_NOMEM; /* The migration is aborted. */
     }
     *ret_slice = (struct ps_slice){.buf = buf, .len = len};
     return 0;
@@ -311,7 +311,7 @@ void ps_server_uplink_on_msg(struct ps_server_step *st, ps_conn_id conn,
     }
 }
 
-/* Tensors and, of each partition, its place in the table. */
+/* Updates the accounts with pool bytes and the partition tables. */
 static void measure_jobs(struct ps_server *s)
 {
     struct ps_map_cursor c = {0};
@@ -327,7 +327,7 @@ static void measure_jobs(struct ps_server *s)
                                 parts * sizeof(struct ps_part));
         tables += parts * sizeof(struct ps_part);
     }
-    /* With what is of no job, or of none any more. */
+    /* Includes buffers of no job, or of one that has ended. */
     ps_account_set_used(&s->account, PS_COST_MEMORY,
                         ps_pool_used(s->opt.pool) + tables);
 }
