@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The scheduler's ledger: costs of keys, by job and user.
+/* Ledger of the scheduler: costs of keys, by job and user.
  *
  *     job ──▶ user ──▶ daemon
  *
- * A declaration of some bytes makes a table with a place for each partition
- * here, on every agent and on servers. The job and its user have limits for
- * these tables. */
+ * A short declaration makes a table with an entry for each partition here, on
+ * every agent and on servers. The job and its user have limits for these
+ * tables. */
 #include "core/sched/inner.h"
 
 #include "base/alloc.h"
@@ -78,7 +78,7 @@ void ps_sched_account_close_job(struct ps_sched_find_job *j)
     }
 }
 
-/* Memory of a key with `parts` partitions. */
+/* Bytes of the table of a key with `parts` partitions. */
 static uint64_t key_table_bytes(const struct ps_sched_find_job *j, size_t name,
                                 uint32_t parts)
 {

@@ -10,21 +10,21 @@
 
 #define NONE UINT32_MAX
 
-/* The pieces of one server in a sorted list, largest first. */
+/* Parts of one server in a sorted list, largest first. */
 struct server_load {
     uint64_t *bytes;
     uint32_t first;
     uint32_t end;
-    bool is_stuck; /* Has nothing to give. */
+    bool is_stuck; /* Has no part to give. */
 };
 
 struct plan {
     struct ps_balance_part **sorted;
-    /* The next entry that has not moved; itself, if it has not. Shortened when
-     * walked, so that runs of moved pieces cost nothing again. */
+    /* Next entry that has not moved; the entry itself if it has not. Shortened
+     * when walked, so that runs of moved parts are skipped in one step. */
     uint32_t *next;
     struct server_load *holders;
-    uint32_t count; /* Of holders. */
+    uint32_t count; /* Number of holders. */
 };
 
 static int by_server_and_size(const void *a, const void *b)
@@ -38,7 +38,7 @@ static int by_server_and_size(const void *a, const void *b)
     if (x->bytes != y->bytes) {
         return x->bytes > y->bytes ? -1 : 1;
     }
-    return x < y ? -1 : x > y; /* All lie in one array: their order in it. */
+    return x < y ? -1 : x > y; /* Order in the array that holds all. */
 }
 
 static void sort_parts(struct plan *p, struct ps_balance_part *pieces,
@@ -75,7 +75,7 @@ static uint32_t skip_assigned_parts(struct plan *p, uint32_t at)
     return at;
 }
 
-/* The first entry of at most `most` bytes; h->end when there is none. */
+/* First entry of at most `most` bytes, or h->end. */
 static uint32_t find_part_up_to(const struct plan *p,
                                 const struct server_load *h, uint64_t most)
 {
@@ -94,7 +94,8 @@ static uint32_t find_part_up_to(const struct plan *p,
     return low;
 }
 
-/* The largest piece of at most `need`, or else the smallest one below `gap`. */
+/* Largest part of at most `need` bytes, or else the smallest one below
+ * `gap`. */
 static uint32_t choose_part(struct plan *p, const struct server_load *h,
                             uint64_t need, uint64_t gap)
 {
@@ -112,8 +113,8 @@ static uint32_t choose_part(struct plan *p, const struct server_load *h,
     return NONE;
 }
 
-/* The two that are farthest from each other, and the mean, of those that are
- * not stuck; the first of equals. False: there are not two. */
+/* Finds the fullest and the emptiest server, and the mean, of those that are
+ * not stuck; the first of equals. False: fewer than two. */
 static bool find_extremes(const struct plan *p, struct server_load **ret_full,
                           struct server_load **ret_empty, uint64_t *ret_mean)
 {

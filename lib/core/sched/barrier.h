@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Barriers of one job. The n-th barrier of a rank is the job's n-th, and a
- * rank that is at the n-th has been at all before it; so the set of ranks at
- * a barrier is what one number for each rank tells, whatever arrives twice or
- * out of order. */
+/* Barriers of one job. The n-th barrier of a rank is the job's n-th, and a rank
+ * at the n-th has entered all before it. So one number per rank gives the set
+ * of ranks at a barrier, even if messages arrive twice or out of order. */
 #pragma once
 
 #include "base/time.h"
@@ -11,26 +10,27 @@
 #include <stdint.h>
 
 struct ps_barrier {
-    uint64_t
-        *entered; /* By rank; PS_BARRIER_LEFT: it waits at none any more. */
-    uint32_t rank_count;      /* Ranks. */
-    uint32_t behind_count;    /* Ranks that have not gone beyond `open`. */
-    uint64_t last_open;       /* This one and all before it. */
-    uint64_t highest_entered; /* Highest that any rank is at. */
-    ps_time waiting_since; /* When the oldest one not open was first entered. */
+    uint64_t *
+        entered; /* Highest barrier, by rank; PS_BARRIER_LEFT: rank has left. */
+    uint32_t rank_count;
+    uint32_t behind_count;    /* Ranks with `entered` not beyond last_open. */
+    uint64_t last_open;       /* This barrier and all before it are open. */
+    uint64_t highest_entered; /* Highest barrier that any rank entered. */
+    ps_time
+        waiting_since; /* When the oldest barrier not open was first entered. */
 };
 
 #define PS_BARRIER_LEFT UINT64_MAX
 
 void ps_barrier_init(struct ps_barrier *b, uint32_t ranks);
 void ps_barrier_fini(struct ps_barrier *b);
-/* True when more barriers are open now. */
+/* True: further barriers are open now. */
 bool ps_barrier_enter(struct ps_barrier *b, uint32_t rank, uint64_t number,
                       ps_time now);
-/* The rank needs not be waited for any more. */
+/* The rank has left; no barrier waits for it. Returns as ps_barrier_enter. */
 bool ps_barrier_leave(struct ps_barrier *b, uint32_t rank, ps_time now);
-/* Does somebody wait? */
+/* True: ranks wait at a barrier that is not open. */
 bool ps_barrier_is_waiting(const struct ps_barrier *b);
-/* Is the rank missing at this barrier? */
+/* True: the barrier waits for this rank. */
 bool ps_barrier_is_missing(const struct ps_barrier *b, uint32_t rank,
                            uint64_t number);

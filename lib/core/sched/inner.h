@@ -1,23 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Inside of the scheduler machine; for the files of this folder alone.
+/* Internal interface of the scheduler machine, for files of this folder only.
  *
  *     sched.c         events, time
- *     membership.c    hello, the cluster map
- *     lease.c         members that are silent
- *     witness.c       members that others hear
- *     probe.c         members that can be reached, or refuse
- *     worker.c        workers that come and go
+ *     membership.c    hello, cluster map
+ *     lease.c         leases of silent members
+ *     witness.c       silence of a member as others see it
+ *     probe.c         liveness and reach probes
+ *     worker.c        workers that join and leave jobs, barriers
  *     lifecycle.c     phases of a job, losses
- *     job_state.c     the state of a job for its members
+ *     job_state.c     state of a job as sent to its members
  *     key.c           keys and their placement
  *     optimizer.c     declarations of optimizers and compression
- *     norm.c          sums over the partitions of a key
- *     rebalance.c     moves of partitions that make servers even
- *     migration.c     moves of partitions under way
- *     admission.c     memory of servers that jobs may use
- *     account.c       costs of members, users and tools
- *     stall.c         operations that wait
- *     query.c         questions of tools */
+ *     norm.c          norm allreduce over the partitions of a key
+ *     rebalance.c     plans that balance or drain servers
+ *     migration.c     migrations of partitions
+ *     admission.c     memory of servers reserved for jobs
+ *     account.c       costs of jobs and users
+ *     stall.c         stall queries
+ *     query.c         queries of operators' tools */
 #pragma once
 
 #include "base/bits.h"
@@ -26,52 +26,53 @@
 #include "core/sched/member.h"
 #include "core/sched/sched.h"
 
-/* Jobs of earlier schedulers that are remembered while their workers come. */
+/* Jobs of earlier schedulers that are remembered while their workers
+ * reconnect. */
 #define PS_SCHED_EARLIER_JOBS 64u
-/* Finished jobs that are still shown. */
+/* Ended jobs that psctl still shows. */
 #define PS_SCHED_HISTORY_MAX  16u
 
 enum ps_sched_conn_kind {
-    PS_SCHED_CONN_HANDSHAKE, /* Has not said hello. */
+    PS_SCHED_CONN_HANDSHAKE, /* No hello yet. */
     PS_SCHED_CONN_MEMBER,    /* Carries a member's link. */
     PS_SCHED_CONN_CTL,
-    PS_SCHED_CONN_CLOSING, /* Hung up; what still comes is ignored. */
+    PS_SCHED_CONN_CLOSING, /* Close requested; further input is ignored. */
 };
 
 struct ps_sched_conn {
     ps_conn_id id;
     enum ps_sched_conn_kind kind;
-    struct ps_member *member; /* MEMBER */
+    struct ps_member *member; /* MEMBER: owner of the link. */
     ps_time opened_at;
     char peer_text[64];
-    bool is_local; /* By the Unix socket: a tool, whose user is known: */
-    uint32_t uid;  /* this one. */
-    /* CTL: the query under way. */
-    uint32_t open_stalls; /* Still to be answered. */
-    bool lists_keys;      /* Rows of keys still to be sent: */
-    uint64_t list_gen;    /* of this job, */
-    uint32_t list_next;   /* from this one on, */
-    bool lists_all_jobs;  /* and of all jobs behind it. */
+    bool is_local; /* Unix-socket connection, whose user is known. */
+    uint32_t uid;  /* User of a local connection. */
+    /* CTL: the query in progress. */
+    uint32_t open_stalls; /* Jobs whose stall query is unanswered. */
+    bool lists_keys;      /* A key listing is in progress. */
+    uint64_t list_gen;    /* Generation of the job being listed. */
+    uint32_t list_next;   /* Number of the next key to list. */
+    bool lists_all_jobs;  /* Continue with jobs of higher generation. */
     struct ps_sched_rebalance_reply
-        *rebalance_reply; /* Own; NULL: no rows of moves to send. */
+        *rebalance_reply; /* Owned; NULL: no rebalance reply in progress. */
 };
 
-/* Answers gathered from agents: what is missing? */
+/* One stall query: collects from the job's agents which ranks are missing. */
 struct ps_sched_stall {
     struct ps_list_node node;
-    uint64_t collect_id; /* Our request number to the agents. */
+    uint64_t collect_id; /* Request number of the current collection. */
     uint64_t gen;
-    uint32_t asker_node; /* Who asks, with its request number... */
+    uint32_t asker_node; /* Agent that asked, with asker_request. */
     uint64_t asker_request;
-    ps_conn_id asker_conn; /* ...or this connection. */
-    bool seeks_oldest;     /* First the oldest wait is looked for. */
+    ps_conn_id asker_conn; /* psctl connection that asked; 0: an agent did. */
+    bool seeks_oldest;     /* First phase for psctl: find the longest wait. */
     uint32_t key;
     uint64_t round;
     ps_time deadline;
     struct ps_bits pending_slots; /* Slots that have not reported. */
-    struct ps_bits missing_ranks; /* Ranks. */
-    char unheard[320]; /* Servers that agents do not hear, in words. */
-    /* Of reports to `any`: */
+    struct ps_bits missing_ranks; /* Ranks reported as missing. */
+    char unheard[320]; /* Servers that an agent does not hear, as text. */
+    /* Results of the first phase (seeks_oldest). */
     char oldest_key[PS_KEY_NAME_MAX + 1];
     uint64_t oldest_wait;
     uint32_t waiting_ops;
@@ -87,46 +88,46 @@ struct ps_sched_ended_job {
     char reason[PS_TEXT_MAX + 1];
 };
 
-/* A job that a scheduler before this one had begun. */
+/* A job that an earlier scheduler had started. */
 struct ps_sched_earlier_job {
     uint32_t uid;
-    char name[PS_NAME_MAX + 1]; /* "": none. */
+    char name[PS_NAME_MAX + 1]; /* "": free entry. */
 };
 
 struct ps_sched {
     struct ps_sched_options opt;
     struct ps_rng rng;
     ps_time started_at;
-    ps_time deadline;     /* As told after the last step. */
-    ps_time last_recv_at; /* Any member, last. */
-    bool is_isolated;     /* None is heard; the log has been told. */
-    bool draining;        /* Takes no new job. */
+    ps_time deadline;     /* Next tick, computed by the last step. */
+    ps_time last_recv_at; /* Last message of any member. */
+    bool is_isolated;     /* No member is heard, and this was logged. */
+    bool draining;        /* Accepts no new job. */
     bool ending;
     struct ps_members members;
     struct ps_map *conns; /* By id. */
-    struct ps_map *jobs;  /* By generation, not ended. */
-    struct ps_map *users; /* struct ps_sched_user by uid: those with jobs. */
+    struct ps_map *jobs;  /* By generation; jobs that have not ended. */
+    struct ps_map *users; /* struct ps_sched_user by uid; users with jobs. */
     struct ps_account account;
-    uint64_t last_gen; /* Last one given. */
+    uint64_t last_gen; /* Generation of the newest job. */
     uint32_t epoch;
     struct ps_list stalls;
     uint32_t stall_count;
     uint64_t last_collect_id;
-    uint64_t last_migration_id; /* Last number given. */
+    uint64_t last_migration_id; /* Number of the newest migration. */
     struct ps_sched_ended_job history[PS_SCHED_HISTORY_MAX];
-    uint64_t ended_job_count; /* All that ever ended. */
+    uint64_t ended_job_count; /* All jobs that ever ended. */
     struct ps_sched_earlier_job earlier_jobs[PS_SCHED_EARLIER_JOBS];
     uint32_t earlier_jobs_next;
 };
 
-/* One call of step. */
+/* Context of one call of step(). */
 struct ps_sched_step {
     struct ps_sched *s;
     ps_time now;
     struct ps_effects *fx;
 };
 
-/* Strings of messages made in this process may be NULL. */
+/* Returns "" for NULL: strings of messages made in this process may be NULL. */
 static inline const char *ps_sched_text_or_empty(const char *s)
 {
     return s != NULL ? s : "";
@@ -134,54 +135,57 @@ static inline const char *ps_sched_text_or_empty(const char *s)
 
 /* ----- sched.c */
 void ps_sched_close_conn(struct ps_sched_step *st, struct ps_sched_conn *c);
-/* Only printable ASCII, not empty, not too long. */
+/* True: printable ASCII without spaces, 1 to PS_NAME_MAX characters. */
 bool ps_sched_name_is_valid(const char *name);
 
 /* ----- membership.c */
 void ps_sched_on_hello(struct ps_sched_step *st, struct ps_sched_conn *c,
                        const struct ps_msg_hello *m);
-/* True: so much waits for the member's acknowledgement that it is cut off. */
+/* True: the unacknowledged messages of the member exceeded their limit, and its
+ * link was dropped. */
 bool ps_sched_member_is_backlogged(struct ps_sched_step *st,
                                    struct ps_member *m);
 void ps_sched_member_on_closed(struct ps_sched_step *st, struct ps_member *m);
-/* It takes part no more; its jobs are told. */
+/* Makes the member GONE; its jobs lose it. */
 void ps_sched_member_set_gone(struct ps_sched_step *st, struct ps_member *m,
                               const char *why);
 void ps_sched_members_tick(struct ps_sched_step *st);
-/* Placements that are told from now on are newer. */
+/* Starts a new epoch, newer than all placements sent before, and sends the
+ * map. */
 void ps_sched_begin_epoch(struct ps_sched_step *st);
 ps_time ps_sched_members_deadline(const struct ps_sched *s, ps_time now);
-/* In sequence on the member's link; dropped when it has none: what matters is
- * offered again when it comes. NULL is fine. */
+/* Sends in sequence on the member's link. Does nothing when `m` is NULL or has
+ * no link: a fresh link begins with all state that matters. */
 void ps_sched_send_msg(struct ps_sched_step *st, struct ps_member *m,
                        const struct ps_msg *msg);
-/* The same for a parcel; takes over the reference. */
+/* The same for a packet; takes over the reference. */
 void ps_sched_send(struct ps_sched_step *st, struct ps_member *m,
                    struct ps_packet *parcel);
 
 /* ----- lease.c */
 
-/* The lease begins again. */
+/* Restarts the lease of the member. */
 void ps_sched_lease_renew(struct ps_sched_step *st, struct ps_member *m);
-/* The member has spoken: the same, and it is ACTIVE. */
+/* Restarts the lease of a member that sent a message; a SUSPECT one is
+ * ACTIVE. */
 void ps_sched_lease_on_message(struct ps_sched_step *st, struct ps_member *m);
-/* This process has run so much later than it was to. */
+/* Extends all leases by `late`, the delay of this step behind its deadline. */
 void ps_sched_lease_extend_all(struct ps_sched_step *st, ps_time late);
 void ps_sched_lease_tick(struct ps_sched_step *st);
 ps_time ps_sched_lease_deadline(const struct ps_sched *s, ps_time now);
 
 /* ----- probe.c */
 
-/* It has said hello. */
+/* The member has completed its handshake. */
 void ps_sched_probe_hello(struct ps_sched_step *st, struct ps_member *m);
-/* Its connection is lost. */
+/* The member's connection is lost. */
 void ps_sched_probe_lost(struct ps_sched_step *st, struct ps_member *m);
 void ps_sched_on_probed(struct ps_sched_step *st, uint64_t target, int rc);
 void ps_sched_probe_tick(struct ps_sched_step *st, struct ps_member *m);
 
 /* ----- witness.c */
 
-/* Asks what others have heard of a member that is SUSPECT, when it is time. */
+/* Asks witnesses about a SUSPECT member when that is due. */
 void ps_sched_witness_tick(struct ps_sched_step *st, struct ps_member *m);
 ps_time ps_sched_witness_deadline(const struct ps_sched *s,
                                   const struct ps_member *m, ps_time now);
@@ -201,41 +205,42 @@ void ps_sched_on_value_lost(struct ps_sched_step *st, struct ps_member *server,
 void ps_sched_on_barrier_enter(struct ps_sched_step *st,
                                struct ps_member *agent,
                                const struct ps_msg_barrier_enter *m);
-/* More barriers are open: all agents of the job hear of it. */
+/* Sends the newest open barrier to all agents of the job. */
 void ps_sched_barrier_notify(struct ps_sched_step *st,
                              struct ps_sched_find_job *j);
-/* An agent on a fresh link: it will name its workers again. */
+/* Marks the workers of an agent on a fresh link unconfirmed until the agent
+ * reports them again. */
 void ps_sched_workers_unconfirm(struct ps_sched_step *st,
                                 struct ps_member *agent);
 void ps_sched_workers_drop_missing(struct ps_sched_step *st,
                                    struct ps_member *agent);
 
 /* ----- job_state.c */
-/* NULL: not there. By name: one that is open for work. */
+/* NULL: no such job. By name, only an open job is found. */
 struct ps_sched_find_job *ps_sched_find_job(const struct ps_sched *s,
                                             uint64_t gen);
 struct ps_sched_find_job *ps_sched_find_open_job(const struct ps_sched *s,
                                                  const char *name);
-/* Why a job of this generation is no more; code and text. `name` is the job's
- * as a peer says it; NULL: the peer has not said it. */
+/* Error code for a generation without a job; the reason goes to `ret`. `name`:
+ * name of the job as the peer gives it; NULL: unknown. */
 int ps_sched_job_end_reason(const struct ps_sched *s, uint64_t gen,
                             const char *name, struct ps_str *ret);
-/* May the agent ask anything of `j`, which is the job of `gen` or NULL? 0, or
- * the code with the reason. */
+/* Checks that the agent may make requests in `j`, the job of `gen` or NULL. 0,
+ * or an error code with the reason. */
 int ps_sched_job_check_agent(const struct ps_sched *s,
                              const struct ps_sched_find_job *j, uint64_t gen,
                              const struct ps_member *agent, struct ps_str *why);
-/* A new version of the job's state to all. */
+/* Sends a new version of the job's state to its servers and agents. */
 void ps_sched_job_publish(struct ps_sched_step *st,
                           struct ps_sched_find_job *j);
-/* The same before long, together with what else changes. */
+/* The same after a short delay, together with other changes. */
 void ps_sched_job_publish_later(struct ps_sched_step *st,
                                 struct ps_sched_find_job *j);
 void ps_sched_job_send_state(struct ps_sched_step *st,
                              struct ps_sched_find_job *j, struct ps_member *m);
-/* All of its jobs, on a fresh link. */
+/* Sends the states of all jobs of a member on a fresh link. */
 void ps_sched_jobs_send_state(struct ps_sched_step *st, struct ps_member *m);
-/* To somebody who holds a job that is no more or not his. */
+/* Sends state ENDED to a member whose job has ended, or is not its own. */
 void ps_sched_job_send_ended(struct ps_sched_step *st, struct ps_member *m,
                              uint64_t gen, uint32_t version);
 
@@ -243,33 +248,35 @@ void ps_sched_job_send_ended(struct ps_sched_step *st, struct ps_member *m,
 void ps_sched_job_try_start(struct ps_sched_step *st,
                             struct ps_sched_find_job *j);
 void ps_sched_jobs_try_start(struct ps_sched_step *st);
-/* Servers that a new job may have; *ret_draining: how many more there would be
- * if they were not about to end, *ret_name: one of these. */
+/* Servers that a new job may use. *ret_draining: further ACTIVE servers that
+ * are draining, *ret_name: name of one of them. */
 uint32_t ps_sched_count_servers(const struct ps_sched *s,
                                 uint32_t *ret_draining, const char **ret_name);
 void ps_sched_job_try_run(struct ps_sched_step *st,
                           struct ps_sched_find_job *j);
-/* Servers that the job could have beside its own, up to as many as it asked
- * for. Returns how many. */
+/* Servers that could join the job, at most as many as it lacks of num_servers.
+ * Returns their count. */
 uint32_t
 ps_sched_job_spare_servers(const struct ps_sched *s,
                            const struct ps_sched_find_job *j,
                            const struct ps_member *list[PS_SERVERS_MAX]);
-/* One of these becomes a server of the job, which is to be told. */
+/* Makes `m` a server of the job; the caller publishes the job. */
 void ps_sched_job_add_server(struct ps_sched_find_job *j,
                              const struct ps_member *m);
-/* The job may be freed. */
+/* Fails the job; may free it. */
 void ps_sched_job_fail(struct ps_sched_step *st, struct ps_sched_find_job *j,
                        const char *reason);
-/* The job ends, and is freed, when nobody is left. */
+/* Without a live worker, ends and frees the job; while ranks are LOST, starts
+ * its rejoin_grace instead. */
 void ps_sched_job_end_if_unused(struct ps_sched_step *st,
                                 struct ps_sched_find_job *j);
-/* Workers that fit are lost. The job may be freed. */
+/* Filter for LIVE workers. ps_sched_job_lose_workers() makes those that match
+ * LOST, or removes them before the start; it may free the job. */
 struct ps_sched_loss {
     uint32_t agent_node;
     uint64_t worker;
-    bool all_workers;      /* Of the agent, not only `worker`. */
-    bool only_unconfirmed; /* Of these, the ones not named again. */
+    bool all_workers;      /* All of the agent; false: only `worker`. */
+    bool only_unconfirmed; /* Only workers not confirmed on a fresh link. */
 };
 void ps_sched_job_lose_workers(struct ps_sched_step *st,
                                struct ps_sched_find_job *j,
@@ -281,32 +288,33 @@ void ps_sched_jobs_lose_server(struct ps_sched_step *st,
                                struct ps_member *server, const char *why);
 void ps_sched_jobs_tick(struct ps_sched_step *st);
 
-/* Moves the time limits of jobs by the time for which the scheduler slept. */
+/* Extends the time limits of jobs by the time for which the scheduler slept. */
 void ps_sched_jobs_on_wakeup(struct ps_sched_step *st, ps_time late);
 ps_time ps_sched_jobs_deadline(const struct ps_sched *s);
 
 /* ----- key.c */
 void ps_sched_on_key_open(struct ps_sched_step *st, struct ps_member *agent,
                           const struct ps_msg_key_open *m);
-/* An agent has not taken the key: the last one that lets go of it undoes it. */
+/* Removes the agent, which could not take the key, from its openers; removes a
+ * key without openers. */
 void ps_sched_on_key_close(struct ps_sched_step *st,
                            const struct ps_member *agent,
                            const struct ps_msg_key_close *m);
-/* Node `gone` is no server of the job any more; others are: give them what it
- * had. PS_E_FULL: they have no memory for it, and `why` goes on with that. */
+/* Moves the partitions of the lost server `gone` to the servers of the job.
+ * PS_E_FULL: they lack memory; the reason is appended to `why`. */
 int ps_sched_keys_reassign(struct ps_sched_step *st,
                            struct ps_sched_find_job *j, uint32_t gone,
                            struct ps_str *why);
-/* Agents hear of keys whose present placement they do not know: of some now,
- * and of the others when tell_due is over. */
+/* Sends agents the placements that they lack: some now, the others from
+ * next_placements_at on. */
 void ps_sched_keys_send_placements(struct ps_sched_step *st,
                                    struct ps_sched_find_job *j);
-/* Node `to` has the partition from now on, in a new epoch. */
+/* Makes node `to` the owner of the partition, in a new epoch. */
 void ps_sched_key_reassign_part(struct ps_sched_step *st,
                                 struct ps_sched_find_job *j,
                                 struct ps_sched_key *k, uint32_t index,
                                 uint32_t to);
-/* To an agent on a fresh link: placements that are not the first ones. */
+/* Sends an agent on a fresh link all placements other than first ones. */
 void ps_sched_keys_send_reassigned(struct ps_sched_step *st,
                                    struct ps_sched_find_job *j,
                                    struct ps_member *m);
@@ -314,28 +322,28 @@ void ps_sched_keys_send_reassigned(struct ps_sched_step *st,
 /* ----- account.c */
 void ps_sched_account_init(struct ps_sched *s);
 void ps_sched_account_fini(struct ps_sched *s);
-/* The job begins, and is about to be freed. */
+/* Open the job's account, and refund it before the job is freed. */
 void ps_sched_account_open_job(struct ps_sched *s, struct ps_sched_find_job *j);
 void ps_sched_account_close_job(struct ps_sched_find_job *j);
-/* One key more, with so many partitions: 0, or PS_E_FULL with the reason. */
+/* Charges a key with `parts` partitions. 0, or PS_E_FULL with the reason. */
 int ps_sched_account_charge_key(struct ps_sched_find_job *j, const char *name,
                                 uint32_t parts, struct ps_refusal *ret_refusal);
 void ps_sched_account_refund_key(struct ps_sched_find_job *j, const char *name,
                                  uint32_t parts);
 
 /* ----- admission.c */
-/* Where the partitions of a key lie. */
+/* Placement of a key. */
 struct ps_sched_placement {
     const struct ps_place_part *parts;
     uint32_t count;
 };
-/* Memory on the job's servers for a key with these parts. Refused, nothing has
- * changed, and `why` goes on with the reason. */
+/* Reserves memory on the job's servers for a key with these partitions. When
+ * refused, nothing changes and the reason is appended to `why`. */
 int ps_sched_admission_add_key(struct ps_sched_step *st,
                                struct ps_sched_find_job *j, uint8_t dtype,
                                const struct ps_sched_placement *places,
                                struct ps_str *why);
-/* The key needs none any more. */
+/* Releases the memory of the key. */
 void ps_sched_admission_remove_key(struct ps_sched_step *st,
                                    struct ps_sched_find_job *j,
                                    const struct ps_sched_key *k);
@@ -344,23 +352,24 @@ bool ps_sched_admission_fits_part(const struct ps_sched *s,
                                   const struct ps_sched_find_job *j,
                                   const struct ps_sched_key *k, uint32_t index,
                                   uint32_t to);
-/* The partition, which lies where its table says, goes to node `to`. */
+/* Moves the reservation of a partition from its present owner to node `to`. */
 void ps_sched_admission_move_part(struct ps_sched_step *st,
                                   struct ps_sched_find_job *j,
                                   const struct ps_sched_key *k, uint32_t index,
                                   uint32_t to);
-/* The job's keys are to be of this kind; as ps_sched_admission_add_key. */
+/* Sets the demand profile of the job; fails as ps_sched_admission_add_key. */
 int ps_sched_admission_set_profile(struct ps_sched_step *st,
                                    struct ps_sched_find_job *j,
                                    const struct ps_demand_profile *kind,
                                    struct ps_str *why);
-/* The keys have been placed afresh, after a loss; as ps_sched_admission_add_key. */
+/* Reserves memory again after placements changed; fails as
+ * ps_sched_admission_add_key. */
 int ps_sched_admission_recount(struct ps_sched_step *st,
                                struct ps_sched_find_job *j, struct ps_str *why);
-/* The job has failed and needs none any more. */
+/* Releases the reservations of a failed job. */
 void ps_sched_admission_release(struct ps_sched_step *st,
                                 struct ps_sched_find_job *j);
-/* The job's servers hear what it may count on. */
+/* Sends the servers of the job its quotas. */
 void ps_sched_admission_send_quota(struct ps_sched_step *st,
                                    struct ps_sched_find_job *j);
 
@@ -371,35 +380,39 @@ void ps_sched_on_optimizer_set(struct ps_sched_step *st,
 void ps_sched_on_compression_set(struct ps_sched_step *st,
                                  struct ps_member *agent,
                                  const struct ps_msg_compression_set *m);
-/* Answer those whose servers are ready, or all when the job has failed. */
 void ps_sched_on_optimizer_change(struct ps_sched_step *st,
                                   struct ps_member *agent,
                                   const struct ps_msg_optimizer_change *m);
-/* An operator's; answered when servers have it. */
+/* Applies an operator's change; replied to when all servers have taken it
+ * in. */
 void ps_sched_job_change_param(struct ps_sched_step *st,
                                struct ps_sched_conn *c,
                                struct ps_sched_find_job *j,
                                const struct ps_msg_job_set *m);
+/* Replies to waiters when all servers have taken in the last declaration, or
+ * when the job is not open. */
 void ps_sched_waiters_reply(struct ps_sched_step *st,
                             struct ps_sched_find_job *j);
-/* The agent is gone, and another process of its name begins to count its
- * requests from 1. */
+/* Drops the waiters of an agent that is gone: a successor of the same name
+ * numbers its requests from 1. */
 void ps_sched_waiters_drop_agent(struct ps_sched_find_job *j, uint32_t agent);
 
 /* ----- norm.c */
 void ps_sched_on_norm_part(struct ps_sched_step *st, struct ps_member *server,
                            const struct ps_msg_norm_part *m);
-/* The job's optimizer has been declared; there may be keys already. */
+/* Called once the job has an optimizer; keys may exist already. */
 void ps_sched_norm_init(struct ps_sched_find_job *j);
-/* At the end of a job. */
+/* Called at the end of a job. */
 void ps_sched_norm_free(struct ps_sched_find_job *j);
-/* The key, for which nobody gave a norm, is about to be removed. */
+/* Takes a key without norms out of the global norm; called before its
+ * removal. */
 void ps_sched_norm_remove_key(struct ps_sched_find_job *j,
                               const struct ps_sched_key *k);
-/* A key less to wait for. */
+/* Publishes the global norm when a removed key was the last one missing. */
 void ps_sched_norm_recheck_global(struct ps_sched_step *st,
                                   struct ps_sched_find_job *j);
-/* Does a step of this key wait for gradients of others? Adds their names. */
+/* Appends the names of keys that the global norm of this key's step waits for;
+ * appends nothing when it does not wait. */
 void ps_sched_norm_describe_missing(const struct ps_sched_find_job *j,
                                     uint32_t key, struct ps_str *out);
 
@@ -408,7 +421,7 @@ void ps_sched_on_stall_query(struct ps_sched_step *st, struct ps_member *agent,
                              const struct ps_msg_stall_query *m);
 void ps_sched_on_stall_report(struct ps_sched_step *st, struct ps_member *agent,
                               const struct ps_msg_stall_report *m);
-/* For psctl: rows of one job, and its share of the query is done. */
+/* Sends psctl the stall rows of one job, then decrements open_stalls. */
 void ps_sched_stall_query_job(struct ps_sched_step *st,
                               struct ps_sched_find_job *j,
                               struct ps_sched_conn *ctl);
@@ -425,47 +438,48 @@ void ps_sched_on_job_set(struct ps_sched_step *st, struct ps_sched_conn *c,
                          const struct ps_msg_job_set *m);
 void ps_sched_on_job_cancel(struct ps_sched_step *st, struct ps_sched_conn *c,
                             const struct ps_msg_job_cancel *m);
-/* Rows of keys go on when the connection has room. */
+/* Sends further rows; called when the output of the connection has drained. */
 void ps_sched_query_send_rows(struct ps_sched_step *st,
                               struct ps_sched_conn *c);
 
 /* ----- rebalance.c */
-/* Answers with the moves that make the job's servers even, or that empty the
- * one called `off`; `makes`: they are made. */
+/* Replies with the migrations that balance the job's servers, or that drain
+ * server `off` ("": none). `makes`: also starts them. */
 void ps_sched_rebalance_query(struct ps_sched_step *st, struct ps_sched_conn *c,
                               struct ps_sched_find_job *j, const char *off,
                               bool makes);
-/* The moves of the job are made, or given up: connection `ctl` hears of it. */
+/* Reports to connection `ctl` that the migrations of the job are over. */
 void ps_sched_rebalance_ended(struct ps_sched_step *st, ps_conn_id ctl,
                               uint64_t gen, int rc, const char *text);
-/* Sends up to so many rows of them, and the end behind the last. */
+/* Sends up to `rows` rows of the plan, and query_end after the last. */
 void ps_sched_rebalance_send_rows(struct ps_sched_step *st,
                                   struct ps_sched_conn *c, uint32_t rows);
 void ps_sched_rebalance_drop_reply(struct ps_sched_conn *c);
 
 /* ----- migration.c */
-/* Moves begin when the event is over: ps_sched_migrations_start. */
+/* Makes an empty rebalance; ps_sched_migrations_start() begins it. */
 void ps_sched_migrations_init(struct ps_sched_find_job *j, ps_conn_id ctl);
 struct ps_sched_part_migration {
     uint32_t key;
     uint32_t index;
-    uint32_t source_node; /* Nodes. */
+    uint32_t source_node; /* Node number. */
     uint32_t target_node;
 };
 PS_MUST_USE int
 ps_sched_migrations_add(struct ps_sched *s, struct ps_sched_find_job *j,
                         const struct ps_sched_part_migration *m);
-/* As many as may be under way, to servers that know the job. */
+/* Starts queued migrations, up to PS_MIGRATIONS_MAX at once, to servers that
+ * are ready for the job. */
 void ps_sched_migrations_start(struct ps_sched_step *st,
                                struct ps_sched_find_job *j);
-/* Nothing comes of those that are not made; servers forget them with the
- * job. */
+/* Drops all migrations; uncommitted ones count as failed. Servers discard
+ * theirs with the job. */
 void ps_sched_migrations_cancel(struct ps_sched_step *st,
                                 struct ps_sched_find_job *j, const char *why);
 void ps_sched_migrations_free(struct ps_sched_find_job *j);
 void ps_sched_migrations_lose_server(struct ps_sched_step *st,
                                      const struct ps_member *server);
-/* A server on a fresh link: what it was asked is asked again. */
+/* Repeats pending requests to a server on a fresh link. */
 void ps_sched_migrations_resend(struct ps_sched_step *st,
                                 const struct ps_member *server);
 void ps_sched_on_part_chunk(struct ps_sched_step *st,

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The daemons a scheduler knows, by role and name. A name has a node number
- * as long as the scheduler lives; each process that bears it is an instance of
- * it and has an incarnation. Servers and agents remember both longer than the
- * scheduler may live, so another scheduler gives others: ps_members_set_base.
- * A member owns its link. Whoever changes what a member is to
- * the jobs does it in membership.c; here is only the book. */
+/* Members of the cluster, by role and name. A name keeps its node number while
+ * the scheduler lives; each process under it is an instance with an
+ * incarnation. Servers and agents remember both beyond a restart of the
+ * scheduler, so each scheduler assigns others: ps_members_set_base. A member
+ * owns its link. This file only records members; membership.c applies changes
+ * to jobs. */
 #pragma once
 
 #include "base/map.h"
@@ -13,49 +13,48 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* Names of daemons; when full, one that is gone and has no job is forgotten,
+/* Names of members. When full, a GONE member without a job is forgotten, or
  * else the new one is refused. */
 #define PS_MEMBERS_MAX         8192u
-/* Earlier instances of a name that are still turned away. */
+/* Earlier instances of a name that are still rejected. */
 #define PS_MEMBER_REPLACED_MAX 16u
 
-/* A worker whose end was heard before its beginning, which may still be on
- * its way: messages of a link overtake each other. */
+/* End of a worker that arrived before its registration, which may still be in
+ * flight: messages of a link overtake each other. */
 struct ps_member_pending_exit {
     uint64_t worker;
-    uint64_t seq; /* Of its end. */
+    uint64_t seq; /* Link sequence number of the end. */
 };
 
 #define PS_MEMBER_RATE_SPAN PS_SECONDS(2)
 
-/* How much a member does, as the difference of two pings that are
- * PS_MEMBER_RATE_SPAN or more apart. */
+/* Rates of a member, from two pings at least PS_MEMBER_RATE_SPAN apart. */
 struct ps_member_rates {
-    uint64_t rounds; /* A second, as the next two. */
+    uint64_t rounds; /* Per second, as the next two. */
     uint64_t bytes_in;
     uint64_t bytes_out;
-    uint64_t base_rounds; /* Totals at `from`. */
+    uint64_t base_rounds; /* Totals at base_at. */
     uint64_t base_bytes_in;
     uint64_t base_bytes_out;
     ps_time base_at; /* 0: no ping yet. */
 };
 
-/* Connections to the address that the member names, see probe.c. */
+/* Probes of the address that the member advertises, see probe.c. */
 struct ps_member_probe {
-    bool was_reached; /* One has succeeded since this process said hello. */
-    bool in_flight;   /* The last one has no result yet. */
-    uint32_t number;  /* Of the last one; others' results are ignored. */
-    ps_time last_at;  /* When it began; 0: never. */
-    ps_time due_at;   /* When the next one is due; else never. */
-    int unreachable;  /* Of a server: why it was not reached; 0: it was, or
-                      * nothing is known. */
+    bool was_reached; /* A probe of this process has succeeded. */
+    bool in_flight;   /* The latest probe has no result yet. */
+    uint32_t number;  /* Of the latest probe; other results are ignored. */
+    ps_time last_at;  /* Start of the latest probe; 0: none. */
+    ps_time due_at;   /* When the next probe is due; or never. */
+    int unreachable; /* Server: error of the failed reach probe; 0: reached, or unknown. */
 };
 
-/* What others have heard of a member that is SUSPECT, see witness.c. */
+/* Reports of witnesses about a SUSPECT member, see witness.c. */
 struct ps_member_witness {
-    ps_time last_request_at; /* They were, last. */
-    ps_time last_heard_at;   /* Any of them has heard it, last; 0: none has. */
-    ps_time is_noted; /* The `heard` of the silence that the log knows. */
+    ps_time last_request_at; /* When witnesses were last asked. */
+    ps_time
+        last_heard_at; /* When any witness last heard the member; 0: never. */
+    ps_time is_noted;  /* last_recv_at of the silence that was logged. */
 };
 
 struct ps_member {
@@ -68,24 +67,23 @@ struct ps_member {
     uint64_t incarnation;
     uint64_t replaced[PS_MEMBER_REPLACED_MAX];
     uint32_t replaced_count;
-    struct ps_link *link; /* NULL: no conversation to carry on. */
+    struct ps_link *link; /* NULL: no link to resume. */
     uint64_t session;
     ps_time last_recv_at;
-    /* Not given up before, because the scheduler could not hear; and what
-     * `heard` was then. */
+    /* Not GONE before this time: grace after the scheduler was isolated. */
     ps_time grace_until;
-    ps_time grace_recv_at;
-    ps_time disconnected_at; /* When the connection was lost; else never. */
-    ps_time forget_at;       /* GONE: it is of no interest then; else never. */
-    ps_time confirm_at;      /* Agent on a fresh link: workers that it has not
-                         * named again by then are gone; else never. */
+    ps_time grace_recv_at;   /* last_recv_at when that grace was granted. */
+    ps_time disconnected_at; /* When the connection was lost; or never. */
+    ps_time forget_at;       /* GONE: when the member is forgotten; or never. */
+    ps_time
+        confirm_at; /* Agent on a fresh link: when workers that it has not reported are LOST; or never. */
     struct ps_member_probe probe;
     struct ps_member_witness witness;
-    uint64_t placed_bytes; /* Server: bytes placed there by all jobs. */
-    uint64_t memory_limit; /* Server: what its store may take; 0: not known. */
-    uint64_t reserved_bytes; /* Of that, by all jobs. */
+    uint64_t placed_bytes;   /* Server: bytes placed there by all jobs. */
+    uint64_t memory_limit;   /* Server: limit of its store; 0: unknown. */
+    uint64_t reserved_bytes; /* Server: bytes reserved there by all jobs. */
     struct ps_msg_ping last_ping;
-    struct ps_msg *last_costs; /* Its last word on them; NULL: none. */
+    struct ps_msg *last_costs; /* Latest costs message; NULL: none. */
     struct ps_member_rates rates;
     struct ps_member_pending_exit *pending_exits;
     uint32_t pending_exit_count;
@@ -96,50 +94,50 @@ struct ps_members {
     struct ps_map *by_node;
     struct ps_member **sorted; /* By role, then name. */
     uint32_t count;
-    uint32_t last_node;        /* Last number given. */
-    uint64_t incarnation_base; /* Those of each member start above it. */
+    uint32_t last_node;        /* Newest node number. */
+    uint64_t incarnation_base; /* Incarnations of each member start above it. */
 };
 
 void ps_members_init(struct ps_members *t);
-/* Before the first member: numbers and incarnations follow from `base`, which
- * is greater than that of any scheduler before this one, or 0 for numbers from
- * 1. Incarnations are greater than all that an earlier one gave, unless it
- * started one process as often as nanoseconds went by; node numbers are others
- * but for one start in about a million, and then the incarnation tells. */
+/* Before the first member: derives node numbers and incarnations from `base`,
+ * greater than that of any earlier scheduler; 0: numbers from 1. Incarnations
+ * exceed all earlier ones, unless one process was started as often as
+ * nanoseconds passed. Node numbers differ except in about one start in a
+ * million; then the incarnation differs. */
 void ps_members_set_base(struct ps_members *t, uint64_t base);
 void ps_members_fini(struct ps_members *t);
 struct ps_member *ps_members_get(const struct ps_members *t, uint32_t node);
 struct ps_member *ps_members_find(const struct ps_members *t, enum ps_role role,
                                   const char *name);
-/* The name must be new and fit. In state JOINING. */
+/* Adds a member in state JOINING. The name is new and fits. */
 struct ps_member *ps_members_add(struct ps_members *t, enum ps_role role,
                                  const char *name);
-/* Forget it. */
+/* Removes and frees the member. */
 void ps_members_remove(struct ps_members *t, struct ps_member *m);
 uint32_t ps_members_count(const struct ps_members *t, enum ps_role role,
                           enum ps_node_state state);
 
-/* Leaves a note; `why` may be NULL. */
+/* Changes the state and logs it; `why` may be NULL. */
 void ps_member_set_state(struct ps_member *m, enum ps_node_state to,
                          const char *why, struct ps_effects *fx);
-/* Connected? */
+/* True: the link has a connection. */
 bool ps_member_is_connected(const struct ps_member *m);
-/* A ping has come. */
+/* Stores the ping and updates the rates. */
 void ps_member_record_ping(struct ps_member *m, const struct ps_msg_ping *ping,
                            ps_time now);
-/* Probes of another process, or at another address, say nothing of it. */
+/* Clears probe results: they hold for one process at one address only. */
 void ps_member_unreached(struct ps_member *m);
-/* Another process takes over the name. */
+/* Records a new process under the name, with a new incarnation. */
 void ps_member_replace_instance(struct ps_member *m, uint64_t instance);
 bool ps_member_was_replaced(const struct ps_member *m, uint64_t instance);
-/* Drop the link, and what depends on its numbers. */
+/* Frees the link, and state that depends on its sequence numbers. */
 void ps_member_drop_link(struct ps_member *m);
-/* When silence changes its state next, or PS_TIME_NEVER. */
+/* When silence next changes the state, or PS_TIME_NEVER. */
 ps_time ps_member_lease_deadline(const struct ps_member *m,
                                  ps_time suspect_after, ps_time dead_after);
 
-/* The end of `worker` has arrived as number `seq`. */
+/* Records that the end of `worker` arrived as number `seq`. */
 void ps_member_add_pending_exit(struct ps_member *m, uint64_t worker,
                                 uint64_t seq);
-/* Had the end of the worker arrived before this, its beginning? */
+/* True: the end of the worker arrived before its registration. */
 bool ps_member_has_pending_exit(struct ps_member *m, uint64_t worker);

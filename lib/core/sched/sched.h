@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The scheduler machine: who is a member, which jobs there are and which ranks
- * they have, where partitions lie, barriers. docs/protocol.md has the
- * sequences. */
+/* Scheduler machine: membership, jobs with their ranks, placement of
+ * partitions, barriers. docs/protocol.md shows the message sequences. */
 #pragma once
 
 #include "core/base/ledger.h"
@@ -11,34 +10,29 @@
 struct ps_sched_options {
     char name[PS_NAME_MAX + 1];
     char cluster[PS_NAME_MAX + 1];
-    /* Told to tools that come by TCP; "": there is none. */
+    /* Unix socket, reported to tools that connect by TCP; "": none. */
     char control_path[PS_SOCKET_PATH_MAX + 1];
-    uint32_t uid;             /* The daemon's own: it may change every job. */
-    uint64_t instance;        /* Drawn by the driver at start; never 0. */
-    uint64_t generation_base; /* Job generations and incarnations start above
-                                * this, and node numbers follow from it:
-                                * wall-clock nanoseconds in the daemon, 0 in
-                                * simulation, so that none is used twice. */
+    uint32_t uid;      /* User of the daemon, who may change every job. */
+    uint64_t instance; /* Drawn by the driver at start; never 0. */
+    uint64_t
+        generation_base; /* Job generations and incarnations start above this, and node numbers derive from it: wall-clock nanoseconds in the daemon, 0 in simulation, so that none is reused. */
     uint64_t seed;
-    ps_time heartbeat;      /* Interval told to members. */
+    ps_time heartbeat;      /* Interval sent to members. */
     ps_time suspect_after;  /* Silence until SUSPECT. */
     ps_time dead_after;     /* Silence until GONE. */
-    ps_time start_timeout;  /* Of a job that does not name its own. */
-    ps_time rejoin_grace;   /* A job without a live rank ends after this. */
-    ps_time rejoin_timeout; /* So does one whose lost rank nobody has taken
-                             * again. */
+    ps_time start_timeout;  /* For a job that sets none. */
+    ps_time rejoin_grace;   /* A job without a live rank fails after this. */
+    ps_time rejoin_timeout; /* A job with a LOST rank fails after this. */
     uint32_t
-        partition_bytes; /* Of a job that does not name its own; 0: each key
-                               * has its own. */
-    uint32_t migration_chunk; /* Bytes of a partition on its way through here;
-                                * 0: PS_MIGRATION_CHUNK_MAX, which is the most. */
-    uint32_t placements_sent_max; /* Messages about placements in one step; 0:
-                               * PS_PLACEMENTS_SENT_MAX. */
-    /* By kind of account; zero: none. */
+        partition_bytes; /* For a job that sets none; 0: chosen for each key. */
+    uint32_t
+        migration_chunk; /* Bytes of one chunk of a migration; 0: PS_MIGRATION_CHUNK_MAX, the maximum. */
+    uint32_t
+        placements_sent_max; /* Placement messages of a job in one step; 0: PS_PLACEMENTS_SENT_MAX. */
+    /* By kind of account; 0: no limit. */
     struct ps_account_limits limits[PS_ACCOUNT_KIND_COUNT];
     struct ps_link_options link;
-    ps_time link_linger; /* Link state is kept this long without a
-                                * connection. */
+    ps_time link_linger; /* Lifetime of link state without a connection. */
 };
 
 struct ps_sched;
@@ -49,10 +43,12 @@ struct ps_machine ps_sched_machine(struct ps_sched *s);
 
 /* For checkers and the daemon's state dump. */
 uint32_t ps_sched_epoch(const struct ps_sched *s);
-uint32_t ps_sched_job_count(const struct ps_sched *s); /* Not ended. */
+uint32_t
+ps_sched_job_count(const struct ps_sched *s); /* Jobs that have not ended. */
 uint32_t ps_sched_member_count(const struct ps_sched *s, enum ps_role role,
                                enum ps_node_state state);
-/* The account of the scheduler itself, and through it all others. */
+/* Account of the scheduler, the parent of all others. */
 const struct ps_account *ps_sched_account(const struct ps_sched *s);
-/* Jobs, keys, barrier sets, parked queries: 0 when nothing is left behind. */
+/* Count of jobs, keys, waiters, open barriers, stall queries and servers with
+ * placed bytes; 0: no state is left. */
 uint64_t ps_sched_residue(const struct ps_sched *s);
