@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Memory of servers. The need of a key is known when it is declared, so a
- * declaration that does not fit is refused before it costs memory anywhere, and
- * the memory of one job is never another's. Servers are told how much memory
- * each job was admitted with. */
+/* Admission: memory of servers reserved for jobs. The demand of a key is known
+ * from its declaration, so a key that does not fit is refused before it costs
+ * memory anywhere, and no job takes memory of another. Each server gets the
+ * quota of each job. */
 #include "core/sched/inner.h"
 
 #include "base/alloc.h"
 
-/* Needs that change within this time are told together; the first at once. */
+/* Quotas that change within this time are sent together; the first at once. */
 #define COALESCE_TIME PS_MILLIS(2)
 
 static struct ps_member *server_member(const struct ps_sched *s,
@@ -16,12 +16,12 @@ static struct ps_member *server_member(const struct ps_sched *s,
     return ps_members_get(&s->members, on->node);
 }
 
-/* Books the need of `on` at the server, and has the server told. */
+/* Reserves the demand of `on` at its server and schedules the new quota. */
 static void update_reservation(struct ps_sched_step *st,
                                struct ps_sched_find_job *j,
                                struct ps_sched_job_server *on)
 {
-    /* Servers free what a failed job had when they hear of it. */
+    /* Servers free the memory of a failed job when they get its state. */
     const uint64_t bytes = ps_sched_job_is_open(j)
                                ? ps_demand_bytes(&on->demand, j->slot_count)
                                : 0;
@@ -39,7 +39,7 @@ static void update_reservation(struct ps_sched_step *st,
     on->reserved_bytes = bytes;
 }
 
-/* True: the job fits with this need on the server. */
+/* True: the server has memory for this demand; else appends the reason. */
 static bool demand_fits(const struct ps_sched *s,
                         const struct ps_sched_find_job *j,
                         const struct ps_sched_job_server *on,
@@ -68,7 +68,7 @@ static bool demand_fits(const struct ps_sched *s,
     return false;
 }
 
-/* Where the server is among those of the job, likely at `hint`. */
+/* Index of the server in the job, probably `hint`; server_count: not found. */
 static uint32_t server_index(const struct ps_sched_find_job *j, uint32_t node,
                              uint32_t hint)
 {
@@ -84,7 +84,7 @@ static uint32_t server_index(const struct ps_sched_find_job *j, uint32_t node,
     return j->server_count;
 }
 
-/* The need of each server with these parts added; the caller frees the
+/* Demand of each server with these partitions added; the caller frees the
  * list. */
 static struct ps_demand *demands_with_parts(const struct ps_sched_find_job *j,
                                             uint8_t dtype,
@@ -98,7 +98,7 @@ static struct ps_demand *demands_with_parts(const struct ps_sched_find_job *j,
         list[i] = j->servers[i].demand;
     }
     for (uint32_t i = 0; i < count; i++) {
-        /* Mostly they go round. */
+        /* Successive partitions mostly lie on successive servers. */
         at = server_index(j, parts[i].node, at + 1);
         if (at < j->server_count) {
             ps_demand_add(&list[at], &j->demand_profile, dtype, parts[i].count);
@@ -107,7 +107,8 @@ static struct ps_demand *demands_with_parts(const struct ps_sched_find_job *j,
     return list;
 }
 
-/* These are the needs; takes over the list. Refused, nothing has changed. */
+/* Replaces all demands by `list`, and frees it. When refused, nothing
+ * changes. */
 static int set_demands(struct ps_sched_step *st, struct ps_sched_find_job *j,
                        struct ps_demand *list, struct ps_str *why)
 {
@@ -163,7 +164,7 @@ bool ps_sched_admission_fits_part(const struct ps_sched *s,
     struct ps_str why;
 
     if (on == NULL) {
-        return true; /* It is lost, which is another matter. */
+        return true; /* Loss of the server is handled elsewhere. */
     }
     need = on->demand;
     ps_demand_add(&need, &j->demand_profile, k->dtype, k->parts[index].count);
@@ -190,7 +191,7 @@ void ps_sched_admission_move_part(struct ps_sched_step *st,
     }
 }
 
-/* All keys, in a job of this kind; the caller frees the list. */
+/* Demands of all keys under this profile; the caller frees the list. */
 static struct ps_demand *recount_demands(const struct ps_sched_find_job *j,
                                          const struct ps_demand_profile *kind)
 {

@@ -13,8 +13,8 @@
 
 struct ps_balance_part {
     uint32_t source; /* Index of its server. */
-    uint32_t
-        target; /* Output: index of its new server; `source` if it stays. */
+    /* Output: index of its new server; `source` if it stays. */
+    uint32_t target;
     uint64_t bytes;
 };
 

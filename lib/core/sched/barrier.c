@@ -22,7 +22,8 @@ void ps_barrier_fini(struct ps_barrier *b)
     memset(b, 0, sizeof(*b));
 }
 
-/* All have gone beyond what was open: find out how far. */
+/* Advances last_open to the least entry of all ranks, once none is behind.
+ * True: further barriers are open. */
 static bool advance_last_open(struct ps_barrier *b, ps_time now)
 {
     uint64_t least = PS_BARRIER_LEFT;
@@ -33,7 +34,7 @@ static bool advance_last_open(struct ps_barrier *b, ps_time now)
         }
     }
     if (least == PS_BARRIER_LEFT) {
-        return false; /* All have left; nobody waits. */
+        return false; /* All ranks have left. */
     }
     b->last_open = least;
     b->behind_count = 0;

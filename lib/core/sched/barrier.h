@@ -10,14 +10,14 @@
 #include <stdint.h>
 
 struct ps_barrier {
-    uint64_t *
-        entered; /* Highest barrier, by rank; PS_BARRIER_LEFT: rank has left. */
+    /* Highest barrier, by rank; PS_BARRIER_LEFT: rank has left. */
+    uint64_t *entered;
     uint32_t rank_count;
     uint32_t behind_count;    /* Ranks with `entered` not beyond last_open. */
     uint64_t last_open;       /* This barrier and all before it are open. */
     uint64_t highest_entered; /* Highest barrier that any rank entered. */
-    ps_time
-        waiting_since; /* When the oldest barrier not open was first entered. */
+    /* When the oldest barrier not open was first entered. */
+    ps_time waiting_since;
 };
 
 #define PS_BARRIER_LEFT UINT64_MAX

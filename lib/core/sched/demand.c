@@ -4,12 +4,12 @@
 #include "base/num.h"
 #include "base/pool.h"
 
-/* Partitions whose rounds may be under way at once, at the least. */
+/* Partitions whose rounds may be open at once, at least. */
 #define OPEN_ROUNDS_MIN      2u
-/* Most memory for second versions of values. Rounds beyond it wait, which costs
- * less than memory for two versions of all values. */
+/* Limit of memory for second versions of values. Rounds beyond it wait, which
+ * costs less than memory for two versions of all values. */
 #define PENDING_VERSIONS_MAX (64ull * 1024 * 1024)
-/* Table entry of a partition on a server. */
+/* Bytes of a partition's table entry on a server. */
 #define PART_OVERHEAD_BYTES  512u
 
 void ps_demand_profile_set(struct ps_demand_profile *kind,
@@ -26,9 +26,9 @@ void ps_demand_profile_set(struct ps_demand_profile *kind,
     }
 }
 
-/* A small value also comes in a frame with others. The size class of the frame
- * adds less than a quarter to them, which can be more than the classes of the
- * values add. */
+/* Pool bytes of a value. A small value also travels in a batch, whose size
+ * class adds less than a quarter; this can exceed the cost in a class of its
+ * own. */
 static uint64_t part_value_bytes(uint8_t dtype, uint64_t count)
 {
     const uint64_t len = count * ps_dtype_size(dtype);
@@ -54,8 +54,7 @@ static uint64_t part_stored_bytes(const struct ps_demand_profile *kind,
         all += kind->accumulates ? value : 0;
     }
     if (kind->encodes_values && dtype == PS_DTYPE_FLOAT32) {
-        all += 3 * value; /* The residual, and the codes of two versions, each
-                           * at most as long as the residual. */
+        all += 3 * value; /* Residual, encoded values of two versions. */
     }
     return all;
 }

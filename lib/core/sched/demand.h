@@ -34,8 +34,8 @@ void ps_demand_profile_set(struct ps_demand_profile *kind,
 struct ps_demand {
     uint64_t stored_bytes;
     uint64_t value_bytes; /* Bytes of values in stored_bytes. */
-    uint64_t
-        largest_part_bytes; /* Largest partition so far; does not shrink. */
+    /* Largest partition so far; does not shrink. */
+    uint64_t largest_part_bytes;
 };
 
 /* Add and remove a partition of `count` elements. */

@@ -212,8 +212,8 @@ bool ps_sched_job_add_agent(struct ps_sched_find_job *j, uint32_t agent)
     return true;
 }
 
-/* Who did not ask for a rank gets one in this order, which does not depend on
- * who started first: an agent numbers its workers as they come to it. */
+/* Order in which workers that requested no rank get one: by agent name, then by
+ * arrival at the agent. It does not depend on which node started first. */
 static int compare_by_agent(const void *a, const void *b)
 {
     const struct ps_sched_worker *x = a;
@@ -433,7 +433,7 @@ bool ps_sched_key_remove_opener(struct ps_sched_key *k, uint32_t slot,
             continue;
         }
         if (request < k->reopenings[i].request) {
-            return false; /* Links keep no order: it was opened since. */
+            return false; /* Opened again since; links keep no order. */
         }
         k->reopenings[i] = k->reopenings[--k->reopening_count];
         break;
@@ -454,7 +454,7 @@ void ps_sched_job_remove_key(struct ps_sched_find_job *j,
 
 /* ------------------------------------------------- optimizer, compression */
 
-/* A copy of the parameters and their names, in one block. */
+/* Copies the parameters and their names into one block. */
 static struct ps_rec_param *copy_params(const struct ps_rec_param *params,
                                         uint32_t count)
 {
@@ -482,14 +482,15 @@ static bool params_contain(const struct ps_rec_param *params, uint32_t count,
 {
     for (uint32_t i = 0; i < count; i++) {
         if (strcmp(params[i].name, text_or_empty(p->name)) == 0) {
-            /* What is not equal to itself has been refused. */
+            /* NaN has been refused before. */
             return params[i].value == p->value;
         }
     }
     return false;
 }
 
-/* `had`, which names nothing twice, and `count` others. */
+/* True: `had`, in which no name repeats, and `params` are equal as sets; both
+ * have `count` entries. */
 static bool params_equal(const struct ps_rec_param *had,
                          const struct ps_rec_param *params, uint32_t count)
 {

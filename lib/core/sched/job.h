@@ -51,9 +51,9 @@ struct ps_sched_job_server {
     char name[PS_NAME_MAX + 1];
     uint32_t node;
     uint32_t ready_version; /* Version of job_state that it acknowledged. */
-    uint64_t
-        newest_round; /* Newest round of any of its partitions at that time. */
-    uint64_t bytes;   /* Bytes of the job's keys placed there. */
+    /* Newest round of any of its partitions at that time. */
+    uint64_t newest_round;
+    uint64_t bytes; /* Bytes of the job's keys placed there. */
     struct ps_demand demand;
     uint64_t reserved_bytes; /* Bytes of `demand`, as reserved at the server. */
 };
@@ -74,8 +74,8 @@ struct ps_sched_key {
     uint8_t dtype;
     bool is_reassigned; /* The placement differs from the first one. */
     bool must_announce; /* The placement is still to be sent to agents. */
-    uint32_t
-        announced_epoch; /* Epoch in which a placement was last sent to all agents; 0: none. */
+    /* Epoch in which a placement was last sent to all agents; 0: none. */
+    uint32_t announced_epoch;
     uint64_t count;
     uint32_t row_width; /* Elements of one row; 0: a dense key. */
     struct ps_place_part *parts;
@@ -123,8 +123,8 @@ struct ps_sched_find_job {
     ps_time created_at;
     ps_time deadline; /* End of the start, or of a job without a live worker. */
     ps_time publish_at; /* When changed ranks are published; or never. */
-    ps_time
-        lost_since; /* When the first of the LOST ranks was lost; or never. */
+    /* When the first of the LOST ranks was lost; or never. */
+    ps_time lost_since;
     struct ps_sched_worker *workers;
     uint32_t worker_count;
     uint32_t worker_capacity;
@@ -149,30 +149,30 @@ struct ps_sched_find_job {
     struct ps_account account; /* See account.c. */
     struct ps_sched_user *user;
     struct ps_demand_profile demand_profile;
-    ps_time
-        next_placements_at; /* When further placements are sent; or never. */
-    uint32_t
-        first_unsent_key;   /* Keys below this number need no announcement. */
+    /* When further placements are sent; or never. */
+    ps_time next_placements_at;
+    /* Keys below this number need no announcement. */
+    uint32_t first_unsent_key;
     ps_time send_quota_at;  /* When servers get their quotas; or never. */
     uint64_t quota_version; /* Version of the quotas last sent. */
-    uint64_t
-        string_key_count; /* String keys; numbers them for mxnet placement. */
+    /* String keys; numbers them for mxnet placement. */
+    uint64_t string_key_count;
     uint64_t bytes;
     char *optimizer;             /* NULL: none. */
     struct ps_rec_param *params; /* One block with the names. */
     uint32_t param_count;
     struct ps_tunings tunings;
     struct ps_changes changes;
-    bool
-        skips_nonfinite; /* The optimizer skips steps with a non-finite gradient. */
+    /* The optimizer skips steps with a non-finite gradient. */
+    bool skips_nonfinite;
     uint64_t skipped_steps; /* Such steps so far, of all keys. */
     struct ps_sched_global_norm
         *global_norm;  /* NULL: the optimizer needs none. */
     char *compression; /* NULL: none; only set while there is no key. */
     struct ps_rec_param *compression_params; /* One block with the names. */
     uint32_t compression_param_count;
-    char compression_text
-        [PS_COMPRESSION_TEXT_MAX]; /* Declaration as text, for operators. */
+    /* Declaration as text, for operators. */
+    char compression_text[PS_COMPRESSION_TEXT_MAX];
     /* Version of job_state with the latest declaration. */
     uint32_t declared_version;
     struct ps_sched_waiter *waiters;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which jobs there are, and what daemons are told of them. Everything a
- * daemon must know of a job is in its state; a new version goes to all that
- * take part. */
+/* Lookup of jobs, and the state of a job as sent to daemons. job_state holds
+ * all that a daemon must know of a job; each new version goes to all its
+ * servers and agents. */
 #include "core/sched/inner.h"
 
 #include "base/alloc.h"
@@ -9,7 +9,7 @@
 #include <inttypes.h>
 #include <string.h>
 
-/* Ranks that change within this time travel in one state. */
+/* Rank changes within this time are sent in one state. */
 #define COALESCE_TIME PS_MILLIS(20)
 
 struct ps_sched_find_job *ps_sched_find_job(const struct ps_sched *s,
@@ -32,7 +32,7 @@ struct ps_sched_find_job *ps_sched_find_open_job(const struct ps_sched *s,
     return NULL;
 }
 
-/* "job 'x' (generation 7)"; a name that cannot be one is left out. */
+/* Appends "job 'x' (generation 7)"; an invalid name is left out. */
 static void append_job_name(struct ps_str *out, uint64_t gen, const char *name)
 {
     if (ps_sched_name_is_valid(name)) {
@@ -59,8 +59,8 @@ int ps_sched_job_end_reason(const struct ps_sched *s, uint64_t gen,
         ps_str_addf(ret, "job %s has ended", p->name);
         return PS_E_NOJOB;
     }
-    /* Generations of this scheduler are above its base, those of every one
-     * before it are not. */
+    /* Generations of this scheduler are above its base, those of earlier ones
+     * are not. */
     if (gen <= s->opt.generation_base) {
         ps_str_add(ret, "the scheduler was restarted and does not know ");
         append_job_name(ret, gen, name);
@@ -107,7 +107,8 @@ static struct ps_packet *make_job_state(const struct ps_sched_find_job *j,
             .node = j->slots[i].agent_node,
             .incarnation = j->slots[i].incarnation,
             .ranks = j->slots[i].ranks,
-            /* Whoever knows it can pass for the agent at a server. */
+            /* Hidden from agents: with it, one could impersonate another at a
+             * server. */
             .instance = with_ranks ? 0 : j->slots[i].instance,
         };
     }
@@ -219,7 +220,7 @@ void ps_sched_jobs_send_state(struct ps_sched_step *st, struct ps_member *m)
             continue;
         }
         if (j->version == 0 || !job_has_agent(j, m->node)) {
-            continue; /* Nobody has been told of it yet. */
+            continue; /* Its state is not published yet. */
         }
         ps_sched_job_send_state(st, j, m);
         ps_sched_keys_send_reassigned(st, j, m);

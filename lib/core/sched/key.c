@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Keys are registered by name, numbered, and placed once; a placement changes
- * when a server is gone. */
+/* Keys of a job: registered by name, numbered, and placed once. A placement
+ * changes when a server is lost or a partition migrates. */
 #include "core/sched/inner.h"
 
 #include "base/alloc.h"
@@ -21,7 +21,8 @@ static void write_u32(uint8_t *p, uint32_t v)
     }
 }
 
-/* Takes over `buf`, which has room for the table. */
+/* Makes key_opened with the placement table. Takes over `buf`, which has
+ * placement_size() bytes. */
 static struct ps_packet *make_key_opened(const struct ps_sched *s,
                                          const struct ps_sched_find_job *j,
                                          const struct ps_sched_key *k,
@@ -73,7 +74,7 @@ static void send_key_refused(struct ps_sched_step *st, struct ps_member *agent,
 
 /* ------------------------------------------------------------------ place */
 
-/* The job's servers as the placement sees them. */
+/* Lists the job's servers with their loads, in the order of j->servers. */
 static struct ps_place_server *
 list_server_loads(const struct ps_sched *s, const struct ps_sched_find_job *j)
 {
@@ -93,7 +94,7 @@ list_server_loads(const struct ps_sched *s, const struct ps_sched_find_job *j)
     return list;
 }
 
-/* What was placed goes into the books. */
+/* Stores changed loads in the job and in the members. */
 static void record_server_loads(struct ps_sched *s, struct ps_sched_find_job *j,
                                 const struct ps_place_server *list)
 {
@@ -107,7 +108,7 @@ static void record_server_loads(struct ps_sched *s, struct ps_sched_find_job *j,
     }
 }
 
-/* The number that the classic formula takes. */
+/* Key number for mxnet placement. */
 static uint64_t mxnet_key_of(const struct ps_sched_find_job *j,
                              const struct ps_msg_key_open *m)
 {
@@ -115,13 +116,13 @@ static uint64_t mxnet_key_of(const struct ps_sched_find_job *j,
         return j->string_key_count;
     }
     if (strncmp(m->name, "c:", 2) == 0) {
-        return m->count; /* Of a collective: any number spreads them. */
+        return m->count; /* Collective: any number that spreads keys. */
     }
     return m->mxnet_key >= 0 ? (uint64_t)m->mxnet_key
                              : strtoull(m->name + 2, NULL, 10);
 }
 
-/* For a key with these partitions: tables, and memory of servers. */
+/* Charges a key with these partitions: tables, and memory of servers. */
 static int charge_key(struct ps_sched_step *st, struct ps_sched_find_job *j,
                       const struct ps_msg_key_open *m,
                       const struct ps_sched_placement *places,
@@ -195,7 +196,7 @@ static void append_key_name(struct ps_str *why, const char *name)
     const char *text = ps_sched_text_or_empty(name);
 
     if (text[0] != '\0' && text[1] == ':') {
-        text += 2; /* As the program named it. */
+        text += 2; /* Name as the program gave it. */
     }
     ps_str_add(why, "key '");
     ps_str_add_escaped(why, text, strlen(text), 64);
@@ -309,7 +310,7 @@ static int check_same_shape(const struct ps_sched_key *k,
     return PS_E_MISMATCH;
 }
 
-/* Servers no longer carry what was placed there. */
+/* Subtracts the bytes of the key from the loads of its servers. */
 static void subtract_key_load(struct ps_sched *s, struct ps_sched_find_job *j,
                               const struct ps_sched_key *k)
 {
@@ -330,7 +331,7 @@ static void subtract_key_load(struct ps_sched *s, struct ps_sched_find_job *j,
     ps_free(servers);
 }
 
-/* Nobody has it open, and no server has anything of it. */
+/* Removes a key without openers, of which no server has data. */
 static void remove_unused_key(struct ps_sched_step *st,
                               struct ps_sched_find_job *j,
                               struct ps_sched_key *k)
@@ -408,15 +409,16 @@ void ps_sched_on_key_close(struct ps_sched_step *st,
         !ps_sched_key_remove_opener(k, ps_sched_job_slot_of(j, agent->node),
                                     m->request) ||
         j->rebalance != NULL || k->norm != NULL) {
-        return; /* Moves name keys, and norms come from servers that have it. */
+        return; /* In use by a migration or by servers. */
     }
     remove_unused_key(st, j, k);
 }
 
 /* ------------------------------------------------------------------- move */
 
-/* Of placements of one epoch agents believe the first that they hear of, so the
- * caller begins another epoch where this one has told of the key already. */
+/* Sends the placement to all agents. Agents accept the first placement of an
+ * epoch only, so the caller begins a new epoch if this one announced the key
+ * already. */
 static void announce_placement(struct ps_sched_step *st,
                                const struct ps_sched_find_job *j,
                                struct ps_sched_key *k)
@@ -435,8 +437,9 @@ static void announce_placement(struct ps_sched_step *st,
     ps_packet_unref(p);
 }
 
-/* A move that ended in this step, because its old owner is gone, has told of
- * its key in the present epoch. */
+/* Begins a new epoch if the present one has announced a changed key already: a
+ * migration that was committed in this step, because its source was lost, did
+ * so. */
 static void begin_epoch_if_announced(struct ps_sched_step *st,
                                      const struct ps_sched_find_job *j)
 {
@@ -464,7 +467,8 @@ void ps_sched_keys_send_placements(struct ps_sched_step *st,
             continue;
         }
         if (sent > 0 && sent + j->slot_count > st->s->opt.placements_sent_max) {
-            j->next_placements_at = st->now + 1; /* In another step. */
+            /* Continued in another step. */
+            j->next_placements_at = st->now + 1;
             return;
         }
         announce_placement(st, j, k);

@@ -2,24 +2,24 @@
 /* Leases: when the silence of a member counts as its death.
  *
  * A member that is silent while others are heard is dead after dead_after,
- * unless those that exchange data with it still hear it (witness.c).
- * Where no member is heard at all, the scheduler itself is cut off, or sleeps:
- * data paths may work, and no member could be told of a death, so none is
- * declared dead before one is heard, and from then on all have time to come
- * back. Where most members are silent at once, a part of the network is down,
- * on their side or on the scheduler's: their leases are longer. */
+ * unless its peers on data links still hear it (witness.c). While no member is
+ * heard, the scheduler itself is isolated or suspended: data paths may work,
+ * and no member could be notified of a death, so none is declared dead before
+ * one is heard, and then all have time to reconnect. While most members are
+ * silent at once, part of the network is down, on their side or on the
+ * scheduler's: leases are longer. */
 #include "core/sched/inner.h"
 
 #include <inttypes.h>
 
-/* A silent member is given up after this in any case. When none is heard, the
- * jobs of a cluster that is gone for good are to end some day; when others
- * still hear it, barriers and new keys cannot wait for ever. */
+/* Longest silence of a member before it is GONE in any case. Without it, jobs
+ * of a cluster that is lost for good would never end while the scheduler is
+ * isolated, and barriers and new keys would wait for ever for a member that
+ * only others hear. */
 #define ISOLATION_MAX   PS_SECONDS(300)
-/* To come back, when the scheduler could not hear: dials back off. */
+/* Time to reconnect after the scheduler was isolated: dialers back off. */
 #define GRACE_TIME      PS_SECONDS(10)
-/* Where most members are silent at once, leases are this multiple of
- * dead_after. */
+/* Factor on dead_after while most members are silent at once. */
 #define MAJORITY_FACTOR 3u
 
 static bool is_participant(const struct ps_member *m)
@@ -34,7 +34,7 @@ static bool is_silent(const struct ps_sched *s, const struct ps_member *m,
     return ps_time_add(m->last_recv_at, s->opt.suspect_after) <= now;
 }
 
-/* True: no member was heard for so long that this process is suspect. */
+/* True: no member was heard for suspect_after, so this process is suspect. */
 static bool is_isolated(const struct ps_sched *s, ps_time now)
 {
     return ps_time_add(s->last_recv_at, s->opt.suspect_after) <= now;
@@ -54,11 +54,11 @@ static bool is_majority_silent(const struct ps_sched *s, ps_time now)
     return silent >= 2 && 2 * silent > present;
 }
 
-/* Values that hold for all members at one time. */
+/* Lease terms that hold for all members at one time. */
 struct lease {
     ps_time now;
-    ps_time not_before; /* Nobody is given up before this. */
-    ps_time timeout;    /* Nor after less silence than this. */
+    ps_time not_before; /* No member is GONE before this time. */
+    ps_time timeout;    /* Silence before a member is GONE. */
 };
 
 static struct lease current_lease(const struct ps_sched *s, ps_time now)
@@ -75,7 +75,7 @@ static struct lease current_lease(const struct ps_sched *s, ps_time now)
     return l;
 }
 
-/* PS_TIME_NEVER: it has none. */
+/* When the lease of a SUSPECT member ends; otherwise PS_TIME_NEVER. */
 static ps_time lease_end(const struct lease *l, const struct ps_member *m)
 {
     ps_time at = ps_time_add(m->last_recv_at, l->timeout);
@@ -91,9 +91,9 @@ static ps_time lease_end(const struct lease *l, const struct ps_member *m)
     return at > m->grace_until ? at : m->grace_until;
 }
 
-/* The scheduler could not hear for a while. Each member that was heard since
- * the last such time has GRACE_TIME, whatever its silence: so one that is
- * dead does not live on by what happens to others. */
+/* Grants GRACE_TIME to each member heard since its last grace, after the
+ * scheduler could not hear. A member that stays silent gets no second grace, so
+ * repeated isolation does not keep a dead one. */
 static void grant_grace_all(struct ps_sched_step *st)
 {
     struct ps_sched *s = st->s;
@@ -129,7 +129,8 @@ void ps_sched_lease_extend_all(struct ps_sched_step *st, ps_time late)
     s->last_recv_at = ps_time_min(ps_time_add(s->last_recv_at, late), st->now);
     ps_sched_jobs_on_wakeup(st, late);
     if (late > s->opt.suspect_after) {
-        grant_grace_all(st); /* They have cut their connections meanwhile. */
+        /* Members have closed their connections meanwhile. */
+        grant_grace_all(st);
     }
 }
 

@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The life of a job from its start to its end, and what losses do to it.
+/* Life of a job from its start to its end, and the effect of losses on it.
  *
  *     FORMING    until all workers and enough servers are there
- *     STARTING   ranks, slots and servers are given; the servers are told
- *     RUNNING    all servers have said job_ready
- *     FAILED     everybody is told the reason; its workers go
- *     ENDED      nobody is left: daemons are told to forget it
- */
+ *     STARTING   ranks, slots and servers are assigned; servers are notified
+ *     RUNNING    all servers have sent job_ready
+ *     FAILED     all are sent the reason; workers leave
+ *     ENDED      no worker is left: daemons are notified to forget the job */
 #include "core/sched/inner.h"
 
 #include "base/alloc.h"
@@ -17,7 +16,7 @@
 
 /* ------------------------------------------------------------------ start */
 
-/* This process was told that the job has ended for it. */
+/* True: this process was notified that the job has ended for it. */
 static bool was_removed(const struct ps_sched_find_job *j,
                         const struct ps_member *m)
 {
@@ -68,8 +67,8 @@ static void add_removed_server(struct ps_sched_find_job *j,
                                          .incarnation = m->incarnation};
 }
 
-/* Which server of the cluster would the job get next? Fewest bytes, then by
- * name. NULL: none is left. */
+/* Server that the job would get next: the one with fewest bytes, then by name;
+ * NULL: none is usable. */
 static struct ps_member *least_loaded_server(const struct ps_sched *s,
                                              const struct ps_sched_find_job *j)
 {
@@ -116,7 +115,7 @@ ps_sched_job_spare_servers(const struct ps_sched *s,
     return count;
 }
 
-/* Keeps the order by name. */
+/* Keeps the list sorted by name. */
 void ps_sched_job_add_server(struct ps_sched_find_job *j,
                              const struct ps_member *m)
 {
@@ -172,7 +171,7 @@ void ps_sched_job_try_run(struct ps_sched_step *st, struct ps_sched_find_job *j)
     j->deadline = PS_TIME_NEVER;
     ps_sched_job_set_phase(j, PS_JOB_PHASE_RUNNING, st->fx);
     ps_sched_job_publish(st, j);
-    ps_sched_job_end_if_unused(st, j); /* Some may have gone meanwhile. */
+    ps_sched_job_end_if_unused(st, j); /* Workers may have left meanwhile. */
 }
 
 /* -------------------------------------------------------------------- end */
@@ -195,7 +194,8 @@ static void add_to_history(struct ps_sched *s,
     p->row.optimizer = p->optimizer;
     p->row.reason = p->reason;
     if (p->reason[0] != '\0') {
-        p->row.phase = PS_JOB_PHASE_FAILED; /* How it ended, to a reader. */
+        /* Outcome of the job, for operators. */
+        p->row.phase = PS_JOB_PHASE_FAILED;
     }
     p->created_at = j->created_at;
     p->ended_at = now;
@@ -242,7 +242,7 @@ void ps_sched_job_fail(struct ps_sched_step *st, struct ps_sched_find_job *j,
     ps_sched_job_set_phase(j, PS_JOB_PHASE_FAILED, st->fx);
     ps_sched_migrations_cancel(st, j, reason);
     ps_sched_admission_release(st, j);
-    /* Agents let its workers go when they hear of it. */
+    /* Agents release the workers on this state. */
     j->deadline = ps_time_add(st->now, st->s->opt.rejoin_grace);
     ps_sched_job_publish(st, j);
     ps_sched_waiters_reply(st, j);
@@ -363,8 +363,8 @@ void ps_sched_jobs_lose_agent(struct ps_sched_step *st, struct ps_member *agent,
     }
 }
 
-/* The server leaves the job. What it had goes to the others, or to one that
- * takes its place; the job fails when that cannot be. */
+/* Removes a lost server from the job. Its partitions go to the others, or to a
+ * replacement; the job fails when neither is possible. */
 static void remove_server(struct ps_sched_step *st, struct ps_sched_find_job *j,
                           struct ps_sched_job_server *on,
                           const struct ps_member *server, const char *why)
@@ -410,7 +410,7 @@ static void remove_server(struct ps_sched_step *st, struct ps_sched_find_job *j,
         }
     }
     ps_sched_waiters_reply(st, j);
-    ps_sched_job_try_run(st, j); /* Last: the job may end. */
+    ps_sched_job_try_run(st, j); /* Last: this may end the job. */
 }
 
 void ps_sched_jobs_lose_server(struct ps_sched_step *st,
@@ -436,7 +436,8 @@ void ps_sched_jobs_lose_server(struct ps_sched_step *st,
 
 /* ------------------------------------------------------------------- time */
 
-/* "not complete after 60 s: have 3/4 workers; missing: rank 2" */
+/* Appends "job x was not complete after 60 s: have 3/4 workers; missing: rank
+ * 2". */
 static void describe_incomplete(const struct ps_sched *s,
                                 const struct ps_sched_find_job *j,
                                 struct ps_str *why)
@@ -511,7 +512,7 @@ static void handle_job_deadline(struct ps_sched_step *st,
     ps_sched_job_fail(st, j, text);
 }
 
-/* Those who wait for the ranks that are lost have waited long enough. */
+/* Fails the job: no process took a LOST rank within rejoin_timeout. */
 static void fail_for_lost_ranks(struct ps_sched_step *st,
                                 struct ps_sched_find_job *j)
 {
@@ -542,7 +543,7 @@ static void fail_for_lost_ranks(struct ps_sched_step *st,
     ps_sched_job_fail(st, j, text);
 }
 
-/* When the first of the lost ranks is given up; PS_TIME_NEVER: none is. */
+/* When the job fails for the first of its LOST ranks; PS_TIME_NEVER: never. */
 static ps_time lost_ranks_deadline(const struct ps_sched *s,
                                    const struct ps_sched_find_job *j)
 {
@@ -574,7 +575,7 @@ void ps_sched_jobs_tick(struct ps_sched_step *st)
     }
 }
 
-/* Workers could not join or come back while the scheduler did not run. */
+/* Workers could not join or reconnect while the scheduler did not run. */
 void ps_sched_jobs_on_wakeup(struct ps_sched_step *st, ps_time late)
 {
     struct ps_map_cursor cursor = {0};

@@ -9,7 +9,7 @@
 
 #define BIT PS_STATE_BIT
 
-/* What is gone may come back: the name stays its own. */
+/* A GONE member may return: its name is not reused for another. */
 static const uint32_t state_transitions[] = {
     [PS_NODE_STATE_JOINING] = BIT(PS_NODE_STATE_ACTIVE) |
                               BIT(PS_NODE_STATE_GONE),
@@ -34,8 +34,8 @@ void ps_members_init(struct ps_members *t)
 
 void ps_members_set_base(struct ps_members *t, uint64_t base)
 {
-    /* Multiples of 1,000 are easy to read: the last digits of a node number
-     * count the members. */
+    /* Multiples of 1,000, so that the last digits of a node number count the
+     * members. */
     const uint64_t starts = 1000000;
     struct ps_rng rng;
 
@@ -70,7 +70,7 @@ struct ps_member *ps_members_get(const struct ps_members *t, uint32_t node)
     return ps_map_get(t->by_node, node);
 }
 
-/* Where (role, name) is, or would be. */
+/* Index of (role, name), or where it would be inserted. */
 static uint32_t find_position(const struct ps_members *t, enum ps_role role,
                               const char *name, bool *ret_found)
 {
@@ -176,7 +176,7 @@ bool ps_member_is_connected(const struct ps_member *m)
 
 static uint64_t per_second(uint64_t now, uint64_t before, ps_time span)
 {
-    /* A second has 10^9 ns: in floating point nothing overflows. */
+    /* In floating point: times 1e9, the difference may overflow 64 bits. */
     return now > before
                ? (uint64_t)((double)(now - before) * 1e9 / (double)span)
                : 0;
@@ -266,7 +266,8 @@ ps_time ps_member_lease_deadline(const struct ps_member *m,
     return PS_TIME_NEVER;
 }
 
-/* Once everything before its end has arrived, so has its beginning. */
+/* Drops ends before which all messages have arrived: so have the
+ * registrations. */
 static void prune_pending_exits(struct ps_member *m)
 {
     uint64_t received = ps_link_received(m->link);
@@ -299,7 +300,7 @@ void ps_member_add_pending_exit(struct ps_member *m, uint64_t worker,
 
 bool ps_member_has_pending_exit(struct ps_member *m, uint64_t worker)
 {
-    /* No pruning here: the beginning itself may just have closed the gap. */
+    /* No pruning here: the registration itself may just have closed the gap. */
     for (uint32_t i = 0; i < m->pending_exit_count; i++) {
         if (m->pending_exits[i].worker == worker) {
             return true;

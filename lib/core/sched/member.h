@@ -46,15 +46,16 @@ struct ps_member_probe {
     uint32_t number;  /* Of the latest probe; other results are ignored. */
     ps_time last_at;  /* Start of the latest probe; 0: none. */
     ps_time due_at;   /* When the next probe is due; or never. */
-    int unreachable; /* Server: error of the failed reach probe; 0: reached, or unknown. */
+    /* Server: error of the failed reach probe; 0: reached, or unknown. */
+    int unreachable;
 };
 
 /* Reports of witnesses about a SUSPECT member, see witness.c. */
 struct ps_member_witness {
     ps_time last_request_at; /* When witnesses were last asked. */
-    ps_time
-        last_heard_at; /* When any witness last heard the member; 0: never. */
-    ps_time is_noted;  /* last_recv_at of the silence that was logged. */
+    /* When any witness last heard the member; 0: never. */
+    ps_time last_heard_at;
+    ps_time is_noted; /* last_recv_at of the silence that was logged. */
 };
 
 struct ps_member {
@@ -75,8 +76,9 @@ struct ps_member {
     ps_time grace_recv_at;   /* last_recv_at when that grace was granted. */
     ps_time disconnected_at; /* When the connection was lost; or never. */
     ps_time forget_at;       /* GONE: when the member is forgotten; or never. */
-    ps_time
-        confirm_at; /* Agent on a fresh link: when workers that it has not reported are LOST; or never. */
+    /* Agent on a fresh link: when workers that it has not reported are LOST;
+     * or never. */
+    ps_time confirm_at;
     struct ps_member_probe probe;
     struct ps_member_witness witness;
     uint64_t placed_bytes;   /* Server: bytes placed there by all jobs. */

@@ -1,19 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Who is a member: hello and its answer, the map of servers.
+/* Membership: hello and its reply, the cluster map.
  *
- * A member comes with a hello and is ACTIVE. Its connection breaks, or it is
- * silent for a while: SUSPECT; it speaks again: ACTIVE. Silent for longer, or
- * another process takes its name: GONE, and its jobs are told. The same
- * process may come back from there; it finds a fresh link. */
+ * A hello makes a member ACTIVE. When its connection breaks, or it is silent
+ * for suspect_after, it is SUSPECT; its next message makes it ACTIVE again.
+ * After longer silence, or when another process takes its name, it is GONE, and
+ * its jobs lose it. The same process may return and gets a fresh link. */
 #include "core/sched/inner.h"
 
 #include "base/alloc.h"
 
 #include <string.h>
 
-/* Who is gone, and no job has to do with, is shown to operators for so long. */
+/* Time for which operators see a GONE member that no job refers to. */
 #define GONE_RETENTION PS_SECONDS(300)
-/* What a placement takes in a message: of a key, and of each partition. */
+/* Bytes of a placement message: of a key, and of each partition. */
 #define KEY_HOT_BYTES  1024u
 #define PART_HOT_BYTES 8u
 
@@ -131,8 +131,8 @@ void ps_sched_member_on_closed(struct ps_sched_step *st, struct ps_member *m)
     ps_sched_probe_lost(st, m);
 }
 
-/* Messages to a member that it has not acknowledged, and their memory. All
- * placements may have to be told at once. */
+/* True: messages that the member has not acknowledged exceed the limit in
+ * number or memory. The limit allows for all placements at once. */
 static bool is_backlog_excessive(const struct ps_sched *s,
                                  const struct ps_link *l)
 {
@@ -178,7 +178,7 @@ static void tick_member(struct ps_sched_step *st, struct ps_member *m)
     if (m->confirm_at <= st->now &&
         (m->link == NULL || m->disconnected_at != PS_TIME_NEVER) &&
         m->state != PS_NODE_STATE_GONE) {
-        /* It is away, and cannot name them. */
+        /* The agent is disconnected and cannot report its workers. */
         m->confirm_at = ps_time_add(st->now, o->dead_after);
     } else if (m->confirm_at <= st->now) {
         m->confirm_at = PS_TIME_NEVER;
@@ -265,8 +265,7 @@ static void reject_hello(struct ps_sched_step *st, struct ps_sched_conn *c,
     ps_sched_close_conn(st, c);
 }
 
-/* 0, or the code with the text. */
-/* True: this user has as many tools as the limit allows. */
+/* True: this user has as many tools connected as the limit allows. */
 static bool user_has_too_many_tools(const struct ps_sched *s,
                                     const struct ps_sched_conn *c)
 {
@@ -284,6 +283,7 @@ static bool user_has_too_many_tools(const struct ps_sched *s,
     return count >= PS_CONTROL_USER_MAX;
 }
 
+/* 0, or an error code with the reason. */
 static int check_hello(const struct ps_sched *s, bool local,
                        const struct ps_msg_hello *m, struct ps_str *why)
 {
@@ -306,7 +306,7 @@ static int check_hello(const struct ps_sched *s, bool local,
                         "cluster come by TCP");
         return PS_E_PERM;
     }
-    /* An operator's tool need not know the cluster's name. */
+    /* An operator's tool may omit the cluster name. */
     if (m->role == PS_ROLE_CTL &&
         ps_sched_text_or_empty(m->cluster)[0] == '\0') {
         return 0;
@@ -342,7 +342,7 @@ static int check_hello(const struct ps_sched *s, bool local,
     return 0;
 }
 
-/* Somebody gone for whom no job asks. */
+/* Forgets one GONE member that no job refers to. False: there is none. */
 static bool evict_gone_member(struct ps_sched *s)
 {
     for (uint32_t i = 0; i < s->members.count; i++) {
@@ -368,7 +368,7 @@ static uint32_t count_present_servers(const struct ps_sched *s)
     return count;
 }
 
-/* The member of this name, new or known; NULL when it was rejected. */
+/* Member of this name, new or known; NULL: the hello was rejected. */
 static struct ps_member *admit_member(struct ps_sched_step *st,
                                       struct ps_sched_conn *c,
                                       const struct ps_msg_hello *m)
@@ -419,8 +419,7 @@ static struct ps_member *admit_member(struct ps_sched_step *st,
     return member;
 }
 
-/* The connection carries the member's link from now on. True: it goes on where
- * it was. */
+/* Makes the connection carry the member's link. True: the link was resumed. */
 static bool attach_conn(struct ps_sched_step *st, struct ps_sched_conn *c,
                         struct ps_member *member, const struct ps_msg_hello *m)
 {
@@ -446,7 +445,7 @@ static bool attach_conn(struct ps_sched_step *st, struct ps_sched_conn *c,
     return resumed;
 }
 
-/* `member` is NULL for an operator's tool. */
+/* `member`: NULL for an operator's tool. */
 static void send_welcome(struct ps_sched_step *st,
                          const struct ps_sched_conn *c,
                          const struct ps_member *member, bool resumed,

@@ -1,23 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Moves of partitions between the servers of a running job. Servers have no
- * links to each other, so what there is of a partition passes through here,
- * piece by piece; of each move one piece is on its way, and none is kept.
+/* Migrations of partitions between the servers of a running job. Servers have
+ * no links to each other, so a partition passes through the scheduler in
+ * chunks; each migration has one chunk in flight, and none is stored here.
  *
- *     WAITING  others are under way
- *     READING  the old owner is asked for a piece, and stands still from the
- *              first one on
- *     WRITING  the new one is given it; READING again until it has all
- *     TAKING   the new one is told that the partition is its own
- *     MADE     it said yes: the table changes, agents hear of it, and the old
- *              one forgets the partition
- *     UNDONE   the new one forgets what it got, the old one goes on
+ *     QUEUED       waits for other migrations
+ *     READING      the source is asked for a chunk; its partition is frozen
+ *                  from the first one on
+ *     WRITING      the target gets the chunk; then READING until it has all
+ *     INSTALLING   the target is notified that it owns the partition
+ *     COMMITTED    the target confirmed: the placement changes, agents are
+ *                  sent it, and the source drops the partition
+ *     ROLLED_BACK  the target drops its copy, the source continues
  *
- * Each server has at most one question of a move to answer at a time, so
- * nothing overtakes anything; every question may be asked twice, and is, when
- * a link was forgotten. A server that is gone answers nothing any more: if the
- * old owner goes, the partition is lost with it, except while TAKING, because
- * the new one has all of it then; if the new one goes before MADE, the move is
- * undone, and afterwards it is lost with that. */
+ * Each server has at most one open request of a migration, so no message
+ * overtakes another; every request may be repeated, and is, on a fresh link. A
+ * lost server answers nothing: if the source is lost, so is the partition,
+ * except in INSTALLING, when the target has all of it; if the target is lost
+ * before COMMITTED, the migration is rolled back, and afterwards the partition
+ * is lost with it. */
 #include "core/sched/inner.h"
 
 #include "base/alloc.h"
@@ -35,8 +35,8 @@ enum migration_state {
 
 struct endpoint {
     uint32_t node;
-    bool awaits_ack; /* An answer is awaited. */
-    bool is_done;    /* It needs to hear nothing more. */
+    bool awaits_ack; /* A request is unanswered. */
+    bool is_done;    /* Needs no further request. */
 };
 
 struct migration {
@@ -47,9 +47,9 @@ struct migration {
     enum migration_state state;
     struct endpoint source;
     struct endpoint target;
-    uint64_t copied_bytes; /* Bytes that have been moved, */
-    uint64_t total_bytes;  /* of so many. */
-    uint32_t epoch;        /* MADE, UNDONE: when it became that. */
+    uint64_t copied_bytes; /* Bytes that the target has received. */
+    uint64_t total_bytes;  /* Bytes of the partition with its state. */
+    uint32_t epoch; /* COMMITTED, ROLLED_BACK: epoch of that transition. */
 };
 
 struct ps_sched_rebalance {
@@ -58,7 +58,8 @@ struct ps_sched_rebalance {
     uint32_t active_count;
     uint32_t committed_count;
     uint32_t failed_count;
-    char first_failure[PS_TEXT_MAX / 2]; /* The first one that failed did. */
+    /* Reason of the first failed migration. */
+    char first_failure[PS_TEXT_MAX / 2];
 };
 
 /* -------------------------------------------------------------------- lists */
@@ -102,7 +103,7 @@ void ps_sched_migrations_free(struct ps_sched_find_job *j)
     j->rebalance = NULL;
 }
 
-/* Under way, NULL: it is over. */
+/* Migration of this number that has begun; NULL: it is over. */
 static struct migration *find_migration(const struct ps_sched_find_job *j,
                                         uint64_t number)
 {
@@ -114,7 +115,7 @@ static struct migration *find_migration(const struct ps_sched_find_job *j,
         struct migration *mv = PS_CONTAINER(n, struct migration, list_node);
 
         if (mv->state == MIG_QUEUED) {
-            return NULL; /* Those behind it wait, too. */
+            return NULL; /* All behind it are queued, too. */
         }
         if (mv->id == number) {
             return mv;
@@ -238,7 +239,7 @@ static void request_target(struct ps_sched_step *st,
     }
 }
 
-/* Asks what is to be asked next. The move is gone when that is nothing. */
+/* Sends the requests that are due. Frees the migration when none remains. */
 static void advance_migration(struct ps_sched_step *st,
                               struct ps_sched_find_job *j, struct migration *mv)
 {
@@ -272,8 +273,8 @@ static void roll_back_migration(struct ps_sched_step *st,
     record_failure(j->rebalance, why);
 }
 
-/* Takes the first one that waits out of the list when it makes no sense any
- * more. False: it has to go on waiting. */
+/* Starts a queued migration, or drops it if it is no longer possible. False:
+ * the target is not ready; it stays queued. */
 static bool start_migration(struct ps_sched_step *st,
                             struct ps_sched_find_job *j, struct migration *mv)
 {
@@ -289,7 +290,7 @@ static bool start_migration(struct ps_sched_step *st,
         return true;
     }
     if (to->ready_version == 0) {
-        return false; /* ps_sched_on_job_ready starts it. */
+        return false; /* ps_sched_on_job_ready() starts it. */
     }
     if (!ps_sched_admission_fits_part(st->s, j, j->keys[mv->key], mv->index,
                                       mv->target.node)) {
@@ -346,8 +347,7 @@ static void lose_endpoint(struct ps_sched_step *st, struct ps_sched_find_job *j,
         mv->source.awaits_ack = false;
         mv->source.is_done = true;
         if (mv->state == MIG_INSTALLING) {
-            commit_migration(st, j,
-                             mv); /* The new one has all, and will take it. */
+            commit_migration(st, j, mv); /* The target has all of it. */
         } else if (mv->state < MIG_COMMITTED) {
             roll_back_migration(st, j, mv, "the server that has them was lost");
         }
@@ -404,7 +404,7 @@ void ps_sched_migrations_resend(struct ps_sched_step *st,
                 break;
             }
             if (mv->target.node == server->node && mv->state == MIG_WRITING) {
-                mv->state = MIG_READING; /* The piece was not kept. */
+                mv->state = MIG_READING; /* The chunk was not stored. */
             }
             if (mv->source.node == server->node) {
                 mv->source.awaits_ack = false;
@@ -461,7 +461,7 @@ void ps_sched_on_part_chunk(struct ps_sched_step *st,
     ps_sched_migrations_start(st, j);
 }
 
-/* The new owner has `have` bytes. */
+/* Handles the target's acknowledgement of a chunk. */
 static void chunk_written(struct ps_sched_step *st, struct ps_sched_find_job *j,
                           struct migration *mv, const struct ps_msg_part_ack *m)
 {

@@ -28,8 +28,8 @@ struct ps_sched_norm {
     struct ps_msg_norm_result result;
     struct key_sum *pending; /* Under way; NULL: the answer is there, */
     bool awaits_global;      /* but for the norm of all keys. */
-    struct ps_msg_norm_result
-        prior_result; /* The last answer; round 0: none. */
+    /* The last answer; round 0: none. */
+    struct ps_msg_norm_result prior_result;
 };
 
 /* Gradients of all keys, for one step of each. */
@@ -134,8 +134,8 @@ static void count_skipped_step(struct ps_sched_step *st,
                                const struct ps_sched_key *k)
 {
     j->skipped_steps++;
-    if ((j->skipped_steps & (j->skipped_steps - 1)) ==
-        0) { /* Ever more rarely. */
+    /* Ever more rarely. */
+    if ((j->skipped_steps & (j->skipped_steps - 1)) == 0) {
         ps_effects_log(st->fx, PS_LOG_WARNING,
                        "job %s gen %" PRIu64 " key %u round %" PRIu64
                        " skipped: the gradient has %" PRIu64

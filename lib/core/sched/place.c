@@ -6,7 +6,8 @@
 
 #include <assert.h>
 
-#define PART_UNIT     64u /* Elements; a partition starts at a multiple of it. */
+/* Elements; a partition starts at a multiple of it. */
+#define PART_UNIT     64u
 #define MXNET_FACTOR  9973u
 /* Without a size given: a wave is one piece on each server. */
 #define WAVES         64u

@@ -14,8 +14,10 @@ struct ps_sched_options {
     char control_path[PS_SOCKET_PATH_MAX + 1];
     uint32_t uid;      /* User of the daemon, who may change every job. */
     uint64_t instance; /* Drawn by the driver at start; never 0. */
-    uint64_t
-        generation_base; /* Job generations and incarnations start above this, and node numbers derive from it: wall-clock nanoseconds in the daemon, 0 in simulation, so that none is reused. */
+    /* Job generations and incarnations start above this, and node numbers
+     * derive from it: wall-clock nanoseconds in the daemon, 0 in simulation,
+     * so that none is reused. */
+    uint64_t generation_base;
     uint64_t seed;
     ps_time heartbeat;      /* Interval sent to members. */
     ps_time suspect_after;  /* Silence until SUSPECT. */
@@ -23,12 +25,13 @@ struct ps_sched_options {
     ps_time start_timeout;  /* For a job that sets none. */
     ps_time rejoin_grace;   /* A job without a live rank fails after this. */
     ps_time rejoin_timeout; /* A job with a LOST rank fails after this. */
-    uint32_t
-        partition_bytes; /* For a job that sets none; 0: chosen for each key. */
-    uint32_t
-        migration_chunk; /* Bytes of one chunk of a migration; 0: PS_MIGRATION_CHUNK_MAX, the maximum. */
-    uint32_t
-        placements_sent_max; /* Placement messages of a job in one step; 0: PS_PLACEMENTS_SENT_MAX. */
+    /* For a job that sets none; 0: chosen for each key. */
+    uint32_t partition_bytes;
+    /* Bytes of one chunk of a migration; 0: PS_MIGRATION_CHUNK_MAX, the
+     * maximum. */
+    uint32_t migration_chunk;
+    /* Placement messages of a job in one step; 0: PS_PLACEMENTS_SENT_MAX. */
+    uint32_t placements_sent_max;
     /* By kind of account; 0: no limit. */
     struct ps_account_limits limits[PS_ACCOUNT_KIND_COUNT];
     struct ps_link_options link;
@@ -43,8 +46,8 @@ struct ps_machine ps_sched_machine(struct ps_sched *s);
 
 /* For checkers and the daemon's state dump. */
 uint32_t ps_sched_epoch(const struct ps_sched *s);
-uint32_t
-ps_sched_job_count(const struct ps_sched *s); /* Jobs that have not ended. */
+/* Jobs that have not ended. */
+uint32_t ps_sched_job_count(const struct ps_sched *s);
 uint32_t ps_sched_member_count(const struct ps_sched *s, enum ps_role role,
                                enum ps_node_state state);
 /* Account of the scheduler, the parent of all others. */
