@@ -68,7 +68,7 @@ struct ps_server_conn {
      * names the agent. */
     struct ps_list_node node;
     ps_conn_id id;
-    ps_time listed_at;                 /* Put into that list. */
+    ps_time listed_at;                 /* When `node` was listed. */
     struct ps_server_session *session; /* NULL: before the handshake. */
     struct ps_msg *unverified_hello;   /* Owned; NULL: none. */
     int discard_reason;                /* payload()'s error for this frame. */
@@ -84,8 +84,8 @@ struct ps_server_session {
     uint64_t session_id;
     bool confirmed; /* Unused. */
     struct ps_link *link;
-    struct ps_server_conn *conn; /* NULL: since disconnected_at. */
-    ps_time heard_at;            /* Last message. */
+    struct ps_server_conn *conn; /* NULL: disconnected. */
+    ps_time heard_at;            /* Arrival of the last message. */
     ps_time disconnected_at;
     struct ps_map *credits; /* struct ps_credit by generation. */
 };
@@ -164,8 +164,8 @@ struct ps_server_job {
     ps_time next_shortage_log_at;   /* Limits the rate of shortage warnings. */
     struct ps_map *migrations;      /* By partition; NULL: none yet. */
     struct ps_map *norm_waits;      /* Staged merges that wait, by key. */
-    uint32_t incomplete_rounds;     /* Open, lacking a slot. */
-    uint32_t merging_rounds;        /* Complete; without those in norm_waits. */
+    uint32_t incomplete_rounds;     /* Open rounds that lack a slot. */
+    uint32_t merging_rounds;        /* Complete rounds not in norm_waits. */
     struct ps_rate_meter push_rate; /* Payload bytes of all slots. */
     /* Version that no server or agent holds any more, if `known`. */
     struct {
@@ -683,7 +683,7 @@ void ps_server_credit_push_ended(struct ps_server_slot *slot, uint64_t len);
 bool ps_server_credit_is_ahead(const struct ps_server_slot *slot);
 /* Schedules the job's check in ps_server_credit_unblock_jobs(). */
 void ps_server_credit_mark_job(struct ps_server_job *job);
-/* At the end of a step: if a job's open rounds lack only slots whose credit is
- * exhausted, grants one of them more, so that the job makes progress. */
+/* At the end of a step: where a marked job has open rounds and no merge, grants
+ * credit to a slot that these lack and whose credit is exhausted. */
 void ps_server_credit_unblock_jobs(struct ps_server_step *st);
 void ps_server_credit_drop_all(struct ps_server_session *p);

@@ -158,7 +158,7 @@ int ps_server_migration_check_restore(struct ps_server_job *job,
     struct ps_server_migration *mv = find_migration(job, rec->key, rec->index);
 
     if (mv != NULL && mv->role == MIG_AWAY && epoch > mv->away_epoch) {
-        migration_free(job, mv); /* Came back by another way. */
+        migration_free(job, mv); /* It came back without a migration. */
         mv = NULL;
     }
     return mv == NULL ? 0 : PS_E_STALE;

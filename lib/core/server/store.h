@@ -138,7 +138,8 @@ struct ps_part *ps_store_find_or_add(struct ps_store *st, uint32_t key,
                                      uint32_t index);
 /* Frees the partition and its contents; it has no merge. */
 void ps_store_remove(struct ps_store *st, struct ps_part *part);
-/* Frees the partition if it has no version, value, contribution or pull. */
+/* Frees the partition unless it has a version, value, contribution, retry
+ * number, report, async push or pull. */
 void ps_store_remove_if_empty(struct ps_store *st, struct ps_part *part);
 
 static inline bool ps_part_has_value(const struct ps_part *part)
