@@ -126,7 +126,7 @@ static int exit_code_of(int rc)
     }
 }
 
-/* ------------------------------------------------------------- options */
+/* ------------------------------------------------------------------ options */
 
 static void default_config_path(const struct daemon *d, char *out, size_t cap)
 {
@@ -294,7 +294,7 @@ static void reload_options(struct daemon *d)
                         "read, see the log");
 }
 
-/* --------------------------------------------------------------- start */
+/* -------------------------------------------------------------------- start */
 
 static void print_version(const struct ps_daemon_spec *spec)
 {
@@ -584,7 +584,7 @@ static int write_port_file(const struct daemon *d)
     return PS_EXIT_OK;
 }
 
-/* ---------------------------------------------------------------- stop */
+/* --------------------------------------------------------------------- stop */
 
 static void driver_closed(void *ctx)
 {
@@ -758,7 +758,7 @@ static void feed_watchdog(struct ps_loop_timer *t)
                       ps_time_add(ps_loop_now(d->loop), ps_notify_watchdog()));
 }
 
-/* ---------------------------------------------------------------- main */
+/* --------------------------------------------------------------------- main */
 
 static int catch_signals(struct daemon *d)
 {

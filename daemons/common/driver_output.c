@@ -184,7 +184,7 @@ static void cut_heaviest(struct daemon_conn *c, const struct ps_refusal *why)
     driver_reject(c, PS_E_FULL, text);
 }
 
-/* ------------------------------------------------------ memory is used up */
+/* -------------------------------------------------------- memory is used up */
 
 static uint64_t total_queued_memory(const struct daemon_conn *c)
 {
@@ -252,7 +252,7 @@ void driver_relieve(struct ps_driver *d)
     }
 }
 
-/* -------------------------------------------------------- waiting output */
+/* ----------------------------------------------------------- waiting output */
 
 void driver_output_update(struct daemon_conn *c)
 {

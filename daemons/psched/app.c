@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The scheduler machine and what it needs from outside. */
+/* Runs the scheduler machine: options and facts in, state to the log. */
 #include "psched/app.h"
 
 #include "base/str.h"
@@ -106,7 +106,7 @@ static const char *socket_path(const void *values, unsigned *ret_mode,
     return o->socket;
 }
 
-/* Three times that must follow each other. */
+/* True if the three heartbeat times are in ascending order. */
 static bool check_options(const void *values, const struct ps_options *o,
                           struct ps_str *report)
 {

@@ -147,7 +147,8 @@ static const struct ps_option_table tables[] = {
     {limits, PS_OPTION_COUNT(limits), 0},
 };
 
-/* Daemons that are started with the same variables find each other. */
+/* Defaults shared with the other daemons, so that daemons started with the same
+ * variables find each other. */
 static const struct ps_option_default defaults[] = {
     {"listen.address", NULL, {.name = "DMLC_PS_ROOT_URI"}},
     {"listen.port", "9091", {.name = "DMLC_PS_ROOT_PORT"}},
@@ -161,8 +162,8 @@ const struct ps_option_set psched_set = {
     .default_count = PS_OPTION_COUNT(defaults),
 };
 
-/* Each beat wakes two processes: no more of them than it takes to notice in
- * time. */
+/* Interval of heartbeats. Each one wakes two processes, so it is as long as
+ * timely detection allows. */
 ps_time psched_heartbeat(const struct psched_options *o)
 {
     ps_time beat = BEAT;

@@ -6,9 +6,9 @@
 struct psched_options {
     struct ps_common_options common;
     struct ps_listen_options listen;
-    ps_time heartbeat;     /* 0: psched_heartbeat() decides. */
-    ps_time suspect_after; /* 0: psched_suspect_after() decides. */
-    ps_time dead_after;    /* 0: psched_dead_after() decides. */
+    ps_time heartbeat;     /* 0: chosen by psched_heartbeat(). */
+    ps_time suspect_after; /* 0: chosen by psched_suspect_after(). */
+    ps_time dead_after;    /* 0: chosen by psched_dead_after(). */
     ps_time link_linger;
     ps_time start_timeout;
     ps_time rejoin_grace;

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* How even the servers of each job are, now and after the moves told of. */
+/* Computes the balance of the servers of each job, before and after the
+ * migrations in a report. */
 #include "psctl/psctl.h"
 
 #include "base/alloc.h"
@@ -18,7 +19,7 @@ static struct job_load *find_load(struct job_load *list, size_t count,
     return NULL;
 }
 
-/* Rows of a job lie together. */
+/* Requires that rows of a job are adjacent. */
 static void set_fair_shares(struct job_load *list, size_t count)
 {
     size_t end;
@@ -67,14 +68,15 @@ struct job_load *make_job_loads(const struct report *r, size_t *ret_count)
                                     .bytes = row->bytes,
                                     .bytes_after = row->bytes};
     }
-    count = add_migration_targets(list, count, moves); /* All of one job. */
+    /* Migrations are of one job only. */
+    count = add_migration_targets(list, count, moves);
     set_fair_shares(list, count);
     for (size_t i = 0; i < moves->count; i++) {
         const struct ps_msg_migration_row *row = &moves->row[i]->migration_row;
         struct job_load *from = find_load(list, count, row->job, row->from);
         struct job_load *to = find_load(list, count, row->job, row->to);
 
-        /* A strange scheduler may say anything. */
+        /* The scheduler is not trusted: skips inconsistent rows. */
         if (from != NULL && to != NULL && from->bytes_after >= row->bytes) {
             from->bytes_after -= row->bytes;
             to->bytes_after += row->bytes;

@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* psctl bench: a job of its own on the cluster that is there. Its workers are
- * processes of psctl on this node; they push and pull all keys at once, round
- * after round, behind a barrier, and leave. What they measure comes back
- * through memory that they share with psctl. When one fails or psctl is told
- * to stop, the others are ended, and the job with them: its policy is to fail
- * when a worker is lost. */
+/* psctl bench: runs a job of its own on the present cluster. Its workers are
+ * child processes on this node; they push and pull all keys at once, round
+ * after round, each behind a barrier, and leave. Measurements return through
+ * shared memory. When a worker fails or psctl is interrupted, the others are
+ * killed, and the job with them: its loss policy is to fail. */
 #include "psctl/psctl.h"
 
 #include "client/psclient.h"
@@ -25,19 +24,20 @@
 #include <unistd.h>
 
 #define WARM_UP    3u
-#define OP_TIMEOUT 60000 /* ms; a round that takes longer has stopped. */
+/* In ms; a round that takes longer counts as stalled. */
+#define OP_TIMEOUT 60000
 
-/* What a worker leaves for psctl. */
+/* Result of one worker. */
 struct result {
-    int rc; /* PSC_E_*; 1: not at its end. */
+    int rc; /* PSC_E_*; 1: not finished. */
     char text[PSC_TEXT_MAX];
-    uint64_t wrong_elements; /* Elements that are not the sum. */
+    uint64_t wrong_elements; /* Elements that differ from the expected sum. */
 };
 
 struct shared {
-    _Atomic uint32_t rounds_done; /* That the first worker has made. */
+    _Atomic uint32_t rounds_done; /* Rounds completed by the first worker. */
     struct result result[BENCH_WORKERS_MAX];
-    double seconds[]; /* Of each round, by worker. */
+    double seconds[]; /* Seconds of each round, by worker. */
 };
 
 struct worker {
@@ -46,10 +46,10 @@ struct worker {
     uint32_t rank;
     struct result *result;
     double *seconds;
-    _Atomic uint32_t *rounds; /* For psctl, which shows it. */
+    _Atomic uint32_t *rounds; /* Progress shown by psctl. */
     struct psc_client *client;
-    size_t each; /* Elements of a key. */
-    float *in;   /* All keys, one after the other. */
+    size_t each; /* Elements of one key. */
+    float *in;   /* All keys, one behind the other. */
     float *out;
     uint32_t *key;
     struct psc_op **op;
@@ -63,7 +63,7 @@ static double monotonic_seconds(void)
     return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
 }
 
-/* ------------------------------------------------------------------ a worker */
+/* ------------------------------------------------------------------- worker */
 
 static int bench_error(struct worker *w, int rc, const char *what)
 {
@@ -150,7 +150,8 @@ static int prepare_arrays(struct worker *w)
     return declare_keys(w);
 }
 
-/* All keys, and the time until the last one is back. */
+/* Runs one round: pushes and pulls all keys; measures until the last is
+ * back. */
 static int run_round(struct worker *w, double *ret_seconds)
 {
     double begin;
@@ -225,7 +226,7 @@ static int worker_main(struct worker *w)
     return rc;
 }
 
-/* ----------------------------------------------------------------- the team */
+/* ----------------------------------------------------------- parent process */
 
 struct team {
     const struct bench_options *o;
@@ -249,7 +250,7 @@ static void kill_workers(const struct team *t)
     }
 }
 
-/* Whom a signal ends; kill() may be called there. */
+/* Workers that the signal handler kills; kill() is async-signal-safe. */
 static const struct team *volatile active_team;
 static volatile sig_atomic_t stop_signal;
 
@@ -284,7 +285,7 @@ static bool start_workers(struct team *t)
             return false;
         }
         if (t->pid[i] == 0) {
-            /* A psctl that is killed leaves nobody behind. */
+            /* The worker dies with psctl, even if that is killed. */
             prctl(PR_SET_PDEATHSIG, SIGKILL);
             signal(SIGINT, SIG_IGN);
             signal(SIGTERM, SIG_DFL);
@@ -294,7 +295,7 @@ static bool start_workers(struct team *t)
     return stop_signal == 0;
 }
 
-/* The first worker that failed of itself, not because another one did. */
+/* First worker whose failure is not the consequence of another's. */
 static const struct result *first_failure(const struct team *t)
 {
     const struct result *any = NULL;
@@ -312,7 +313,8 @@ static const struct result *first_failure(const struct team *t)
     return any;
 }
 
-/* A line that the next one takes the place of, and nothing that stays. */
+/* Shows the progress in one line, which the next call overwrites; the last call
+ * clears it. */
 static void show_progress(const struct team *t, bool last)
 {
     uint32_t all = WARM_UP + t->o->rounds;
@@ -326,7 +328,7 @@ static void show_progress(const struct team *t, bool last)
     fflush(stderr);
 }
 
-/* As waitpid(), with the progress on a terminal meanwhile. */
+/* waitpid() that shows progress on a terminal meanwhile. */
 static pid_t wait_for_worker(const struct team *t, int *ret_status)
 {
     static const struct timespec step = {.tv_nsec = 100000000};
@@ -343,7 +345,8 @@ static pid_t wait_for_worker(const struct team *t, int *ret_status)
     return pid;
 }
 
-/* Waits for all; ends the others after one that fails. */
+/* Waits for all workers; kills the others after a failure. True: all
+ * succeeded. */
 static bool wait_for_workers(struct team *t)
 {
     bool ok = true;
@@ -353,10 +356,10 @@ static bool wait_for_workers(struct team *t)
         pid_t pid = wait_for_worker(t, &status);
 
         if (pid < 0 && errno == EINTR) {
-            continue; /* They are being ended. */
+            continue; /* The signal handler has killed them. */
         }
         if (pid < 0) {
-            break; /* Nobody is left. */
+            break; /* No worker is left. */
         }
         for (uint32_t i = 0; i < t->o->workers; i++) {
             if (t->pid[i] == pid) {
@@ -371,7 +374,7 @@ static bool wait_for_workers(struct team *t)
     return ok && stop_signal == 0;
 }
 
-/* ------------------------------------------------------------- what it says */
+/* ------------------------------------------------------------------- report */
 
 struct bench_stats {
     double median;
@@ -401,7 +404,7 @@ static struct bench_stats compute_stats(const struct team *t)
     }
     for (uint32_t i = 0; i < t->o->workers; i++) {
         for (uint32_t r = 0; r < n; r++) {
-            /* A round takes as long as its slowest worker. */
+            /* A round lasts as long as its slowest worker. */
             all[r] = fmax(all[r], seconds_of(t, i)[r]);
         }
         f.wrong_elements += t->shared->result[i].wrong_elements;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What an operator has to look at: members that are silent, jobs that wait for
- * somebody who is not there or for too long. */
+/* Finds problems for an operator: silent members, full or unreachable servers,
+ * jobs with lost ranks or long waits. */
 #include "psctl/psctl.h"
 
 #include "base/alloc.h"
@@ -8,7 +8,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Somebody gone for longer has left for good. */
+/* A member gone for longer is not a problem any more. */
 #define GONE_PROBLEM_MAX PS_SECONDS(3600)
 
 void report_fini(struct report *r)
@@ -39,8 +39,7 @@ bool stall_is_problem(const struct ps_msg_stall_row *s, ps_time after)
     return s->waited_ns >= after;
 }
 
-/* "rank 3 (n07)", or "rank 3 (n07, lost)" with its state, behind those before
- * it. */
+/* Adds "rank 3 (n07)", or "rank 3 (n07, lost)" with its state, to a list. */
 static void add_rank(const struct ps_rec_missing_rank *w, bool state,
                      uint32_t i, struct ps_str *out)
 {
@@ -88,7 +87,7 @@ static struct ps_str begin_problem(struct health *h, char *scratch, size_t cap)
     return s;
 }
 
-/* A server that has no memory for what a job sends. */
+/* Reports a server without memory for contributions of a job. */
 static void check_memory(const struct ps_msg_node_row *n, struct health *h)
 {
     char scratch[8];
@@ -160,8 +159,8 @@ static void check_nodes(const struct report *r, struct health *h)
     }
 }
 
-/* A job can train on without some ranks, or stand still without a wait that
- * anybody sees. */
+/* Reports jobs with lost ranks, which may train on without them or stall
+ * without a visible wait. */
 static void check_jobs(const struct report *r, struct health *h)
 {
     enum { SHOWN = 8 };

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Help of psctl: all verbs, one verb, a hint for a misspelt verb, and a script
- * for completion. */
+/* Help of psctl: all verbs, one verb, a hint for a misspelt verb, and a
+ * completion script. */
 #include "psctl/psctl.h"
 
 #include "base/nearest.h"
@@ -10,7 +10,7 @@
 
 #define COUNT(a) (sizeof(a) / sizeof((a)[0]))
 
-/* Options that one verb has. */
+/* Option of one verb. */
 struct flag {
     const char *name; /* "--round N" */
     const char *help;
@@ -20,9 +20,9 @@ struct flag {
 
 struct page {
     const char *verb;
-    const char *arguments[3]; /* Behind the verb; NULL at the end. */
-    const char *summary;      /* Of the first words, */
-    const char *second;       /* and of the second ones. */
+    const char *arguments[3]; /* After the verb; NULL ends the list. */
+    const char *summary;      /* Help of arguments[0]. */
+    const char *second;       /* Help of arguments[1]. */
     const char *text;
     struct flag flags[FLAGS_MAX];
 };
@@ -127,7 +127,7 @@ static void print_usage_lines(const struct page *p, FILE *out)
     }
 }
 
-/* Each option once, with the verbs that have it. */
+/* Prints each option once, with its verbs. */
 static void print_flags(FILE *out)
 {
     const char *told[COUNT(pages) * FLAGS_MAX];

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Rows for programs: one JSON object, "schema" first. Names of fields stay
- * what they are within a schema; new ones may be added. */
+/* Output as one JSON object, "schema" first. Field names are stable within a
+ * schema; new ones may be added. */
 #include "psctl/psctl.h"
 
 #include "base/alloc.h"
@@ -19,7 +19,7 @@ static void put_value(json_t *o, const char *name, json_t *value)
     }
 }
 
-/* JSON has no unsigned 64 bits: beyond them, the largest there is. */
+/* Numbers saturate at the largest signed 64-bit integer. */
 static void put_count(json_t *o, const char *name, uint64_t n)
 {
     put_value(o, name, json_integer(n > INT64_MAX ? INT64_MAX : (json_int_t)n));
@@ -30,7 +30,7 @@ static void put_seconds(json_t *o, const char *name, uint64_t ns)
     put_value(o, name, json_real((double)ns / 1e9));
 }
 
-/* Bytes that are not UTF-8 come out escaped. */
+/* Text as JSON; escaped if it is not UTF-8. */
 static json_t *text_of(const char *text)
 {
     json_t *value = json_string(text);

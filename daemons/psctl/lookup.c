@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Addresses of a name, within a time: the system's resolver has times of its
- * own and cannot be told to stop, so a thread asks it, and is left behind when
- * it takes too long. The program ends soon after that. */
+/* Name resolution with a time limit. getaddrinfo() has its own time-outs and
+ * cannot be cancelled, so a thread calls it and is abandoned when the limit
+ * passes; the program ends soon after. */
 #include "psctl/psctl.h"
 
 #include "base/alloc.h"
@@ -16,9 +16,9 @@ struct lookup {
     pthread_mutex_t mutex;
     pthread_cond_t changed;
     bool is_done;
-    bool is_abandoned; /* Nobody waits: the thread frees this. */
+    bool is_abandoned; /* The caller has given up; the thread frees this. */
     int rc;
-    int error; /* Behind EAI_SYSTEM. */
+    int error; /* errno with EAI_SYSTEM. */
     struct addrinfo *list;
     struct addrinfo hints;
     char host[256];
@@ -75,8 +75,8 @@ static struct lookup *lookup_new(const char *host, const char *port)
     return l;
 }
 
-/* Until the answer is there or the time has come; false: the thread is on its
- * own from now on, and what it has is its own. */
+/* Waits for the result until the deadline. False: the lookup is abandoned, and
+ * the thread owns it. */
 static bool wait_for_lookup(struct lookup *l, ps_time deadline)
 {
     const struct timespec at = {

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* psctl: what an operator asks the scheduler. */
+/* psctl: shows and changes the state of a cluster through its scheduler. Parses
+ * the command line, runs one verb, and maps the result to an exit code. */
 #include "psctl/psctl.h"
 
 #include "base/variables.h"
@@ -55,7 +56,7 @@ static const struct option options[] = {
 
 struct request {
     enum verb verb;
-    const char *job; /* NULL: all. */
+    const char *job; /* NULL: all jobs. */
     const char *reason;
     struct setting setting;
     struct bench_options bench;
@@ -67,8 +68,8 @@ struct request {
     bool has_headings;
     bool dry_run;
     bool help;
-    ps_time watch;            /* Between two answers; 0: one is enough. */
-    const char *drain_server; /* NULL: make servers even. */
+    ps_time watch; /* Pause between two outputs; 0: one output only. */
+    const char *drain_server; /* NULL: balance all servers. */
 };
 
 static bool parse_time(const char *text, const char *what, ps_time *ret)
@@ -243,7 +244,7 @@ static bool parse_name(struct request *q, const char *name)
     return true;
 }
 
-/* The verb and what follows it. */
+/* Parses the verb and its arguments. */
 static bool parse_words(struct request *q, int argc, char **argv)
 {
     static const struct {
@@ -326,7 +327,8 @@ static void choose_endpoint(struct request *q)
     }
 }
 
-/* What was to say where psched is may have no effect. */
+/* Warns about misspelt variables, such as one meant to name psched's
+ * address. */
 static void warn_unknown_variables(void)
 {
     const char *near = NULL;
@@ -376,7 +378,7 @@ static int run_query(struct wire *w, const struct request *q, struct report *r)
     return EXIT_USAGE;
 }
 
-/* Bad news of an answer that came in good order. */
+/* Exit code of a valid answer: EXIT_DEGRADED if it shows problems. */
 static int exit_code_of_health(const struct request *q, const struct report *r,
                                const struct health *h)
 {
@@ -393,7 +395,7 @@ static int exit_code_of_health(const struct request *q, const struct report *r,
     return EXIT_HEALTHY;
 }
 
-/* Over all servers that can take part. */
+/* Runs the benchmark over all active servers. */
 static int run_bench(const struct request *q, const struct report *r)
 {
     const struct rows *nodes = &r->rows_of[PS_QUERY_NODES];
@@ -462,8 +464,8 @@ static int run_command(const struct request *q)
     return rc;
 }
 
-/* Answer after answer, until a signal comes; on a terminal each takes the
- * place of the one before it. */
+/* Repeats the command until a signal; on a terminal each output overwrites the
+ * last. */
 static int run_watch(const struct request *q)
 {
     const struct timespec pause = {
@@ -490,12 +492,12 @@ static int run_watch(const struct request *q)
     }
 }
 
-/* Verbs that no scheduler is needed for. False: another one. */
+/* Runs verbs that need no scheduler. False: it is another verb. */
 static bool print_about(const struct request *q, int argc, char **argv,
                         int *ret_exit)
 {
     bool help = argc > 0 && strcmp(argv[0], "help") == 0;
-    /* argv[argc] is NULL. "help --help" is about help. */
+    /* argv[argc] is NULL. "help --help" shows the help of help. */
     const char *verb = help && (argc > 1 || !q->help) ? argv[1] : argv[0];
 
     *ret_exit = EXIT_HEALTHY;
@@ -534,7 +536,8 @@ int main(int argc, char **argv)
         .has_headings = true};
     int c;
 
-    (void)setlocale(LC_CTYPE, ""); /* What the terminal shows. */
+    /* Needed for printable characters of the terminal. */
+    (void)setlocale(LC_CTYPE, "");
     opterr = 0;
     while ((c = getopt_long(argc, argv, ":e:w:hV", options, NULL)) != -1) {
         if (c == 'h') {

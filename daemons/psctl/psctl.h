@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the files of psctl share: a connection to psched, the rows it answered
- * with, and the two ways to write them down. */
+/* Shared declarations of psctl: the connection to psched, the rows of its
+ * answers, and the two output formats. */
 #pragma once
 
 #include "base/str.h"
@@ -38,57 +38,58 @@ enum verb {
 };
 
 struct rows {
-    struct ps_msg **row; /* Own. */
+    struct ps_msg **row; /* Owned. */
     size_t count;
     size_t capacity;
 };
 
-#define QUERY_KINDS 7 /* enum ps_query counts up to here. */
+#define QUERY_KINDS 7 /* Number of values of enum ps_query. */
 
-/* Everything that was asked for one verb. */
+/* All answers to one verb. */
 struct report {
     struct rows rows_of[QUERY_KINDS]; /* By enum ps_query. */
-    bool has_migrated;                /* Those moves were made. */
-    struct ps_msg *end;               /* The last query_end; own. */
+    bool has_migrated;  /* The migrations in it were carried out. */
+    struct ps_msg *end; /* Last query_end; owned. */
 };
 
 void report_fini(struct report *r);
-/* Phases that are not over. */
+/* True until the job has ended or failed. */
 bool job_is_open(const struct ps_msg_job_row *j);
 
-/* --------------------------------------------------------------- lookup.c */
+/* ----------------------------------------------------------------- lookup.c */
 
-/* Addresses for a stream to the numeric port, to be freed with freeaddrinfo.
- * False with a reason, which lives as long as the program; `deadline` is on
+/* Resolves a name for a stream to the numeric port; the list is freed with
+ * freeaddrinfo(). False with a reason, a constant; `deadline` is on
  * CLOCK_MONOTONIC. */
 bool lookup_name(const char *host, const char *port, ps_time deadline,
                  struct addrinfo **ret_list, const char **ret_why);
 
-/* ----------------------------------------------------------------- wire.c */
+/* ------------------------------------------------------------------- wire.c */
 
 struct wire;
 
-/* Connects and greets. NULL, after a message on standard error, with the exit
- * code in *ret_exit. `silence` is how long psched may say nothing. */
+/* Connects and completes the handshake. NULL after a message on standard
+ * error, with the exit code in *ret_exit. `silence` limits the time without
+ * an answer. */
 struct wire *wire_open(const char *endpoint, ps_time silence, int *ret_exit);
 void wire_close(struct wire *w);
-/* The same psched, by its Unix socket where it has one on this host: there it
- * knows the user. Takes over `w`, which is returned where there is none. */
+/* Connection to the same psched by its Unix socket, if it has one on this host:
+ * psched knows the user there. Takes over `w`; returns `w` if there is none. */
 struct wire *wire_switch_to_local(struct wire *w);
-/* True: a process listens behind this path. */
+/* True if a process listens at this path. */
 bool wire_is_listening(const char *path);
-/* Asks, and gathers the rows until the end of the answer; an exit code. */
+/* Sends a query and collects the rows of the answer. Returns an exit code. */
 int wire_query(struct wire *w, enum ps_query what, const char *job,
                struct report *r);
-/* The moves that make the job's servers even, or empty the one called `off`
- * (NULL: none), in the place of PS_QUERY_REBALANCE_PLAN; `dry`: these would be made,
- * else they are, however long psched is silent meanwhile. */
+/* Requests migrations that balance the job's servers, or that drain the server
+ * `off` (NULL: none); rows go to PS_QUERY_REBALANCE_PLAN. `dry`: plans only.
+ * Else they are carried out, without the limit on silence. */
 int wire_rebalance(struct wire *w, const char *job, const char *off, bool dry,
                    struct report *r);
 int wire_cancel(struct wire *w, const char *job, const char *reason,
                 struct report *r);
 
-/* A change of the job's optimizer from a round on. */
+/* Change of an optimizer setting from a round on. */
 struct setting {
     char name[33];
     double value;
@@ -97,58 +98,60 @@ struct setting {
 int wire_set(struct wire *w, const char *job, const struct setting *s,
              struct report *r);
 
-/* --------------------------------------------------------------- health.c */
+/* ----------------------------------------------------------------- health.c */
 
 #define PROBLEMS_MAX 16u
 
 struct health {
-    char problems[PROBLEMS_MAX][400]; /* Sentences; the first ones of all. */
+    /* Sentences; the first PROBLEMS_MAX of all. */
+    char problems[PROBLEMS_MAX][400];
     size_t count;
-    size_t omitted_count; /* That did not fit. */
+    size_t omitted_count; /* Problems that did not fit. */
 };
 
-/* What an operator has to look at. Waits shorter than `after` are work. */
+/* Finds the problems that an operator has to look at. Waits shorter than
+ * `after` are normal. */
 void health_check(const struct report *r, ps_time after, struct health *ret);
 bool stall_is_problem(const struct ps_msg_stall_row *s, ps_time after);
-/* "rank 3 (n07, lost), rank 5 (n09)"; escaped. */
+/* Adds "rank 3 (n07, lost), rank 5 (n09)", escaped. */
 void describe_missing(const struct ps_msg_stall_row *s, struct ps_str *out);
 
-/* ----------------------------------------------------------------- help.c */
+/* ------------------------------------------------------------------- help.c */
 
 void help_all(FILE *out);
-/* On standard output. False, after a message: there is no such verb. */
+/* Prints the help of a verb on standard output. False, after a message: no such
+ * verb. */
 bool help_verb(const char *verb);
-/* On standard error, with the one that may have been meant. */
+/* Reports an unknown verb on standard error, with the nearest one. */
 void help_no_verb(const char *verb);
-/* A script for bash. */
+/* Prints a completion script for bash. */
 void help_completion(void);
 
-/* ---------------------------------------------------------------- table.c */
+/* ------------------------------------------------------------------ table.c */
 
 #define TABLE_COLUMNS 16u
 
 struct table {
     size_t columns;
-    bool right_aligned[TABLE_COLUMNS]; /* Numbers. */
-    char **cells;                      /* Own; rows one after the other. */
+    bool right_aligned[TABLE_COLUMNS]; /* Columns of numbers. */
+    char **cells;                      /* Owned; row after row. */
     size_t count;
     size_t capacity;
 };
 
-/* Headings; one that begins with '>' is a column of numbers. */
+/* Begins a table; a heading with '>' in front is a column of numbers. */
 void table_init(struct table *t, const char *const *headings, size_t columns);
 void table_fini(struct table *t);
-/* Text from anywhere, of up to `max` bytes, without anything that a terminal
- * obeys: letters of other alphabets as they are where the terminal shows them,
- * all else as \xNN. */
+/* Adds up to `max` bytes of untrusted text without control sequences: other
+ * alphabets as they are if the terminal shows them, all else as \xNN. */
 void add_printable(struct ps_str *s, const char *text, size_t max);
-/* The next cell, cut and escaped: strings may come from anywhere. */
+/* Adds a cell of untrusted text, cut and escaped. */
 void table_text(struct table *t, const char *text);
 void table_cell(struct table *t, const char *fmt, ...)
     __attribute__((format(printf, 2, 3)));
 void table_print(const struct table *t, bool headings);
 
-/* "s" behind a word, unless there is one. */
+/* "s", or "" for one. */
 const char *plural(size_t n);
 /* "412 MB", "1.5 GB"; decimal units. */
 void format_bytes(uint64_t bytes, char *out, size_t cap);
@@ -157,7 +160,7 @@ void format_age(uint64_t ns, char *out, size_t cap);
 /* "10,412" */
 void format_count(uint64_t n, char *out, size_t cap);
 
-/* ---------------------------------------------------------------- bench.c */
+/* ------------------------------------------------------------------ bench.c */
 
 #define BENCH_WORKERS_MAX 64u
 #define BENCH_KEYS_MAX    100000u
@@ -165,37 +168,37 @@ void format_count(uint64_t n, char *out, size_t cap);
 #define BENCH_BYTES_MAX   (UINT64_C(64) << 30)
 
 struct bench_options {
-    uint64_t size; /* Bytes of all keys together. */
+    uint64_t size; /* Bytes of all keys in all. */
     uint32_t keys;
     uint32_t rounds;
     uint32_t workers;
     uint32_t servers;
-    const char *socket; /* Of this node's agent. */
-    ps_time timeout;    /* For it to be there. */
+    const char *socket; /* Socket of this node's agent. */
+    ps_time timeout;    /* Limit on waiting for the agent. */
 };
 
-/* An exit code. */
+/* Runs the benchmark. Returns an exit code. */
 int bench_run(const struct bench_options *o, bool json);
 
 /* ---------------------------------------------------------------- balance.c */
 
-/* A server of a job: what it has, and what it would have after the moves. */
+/* Load of one server of a job, before and after the migrations. */
 struct job_load {
-    const char *job; /* Both of the row. */
+    const char *job; /* Borrowed from the row, as is `server`. */
     const char *server;
     uint64_t bytes;
     uint64_t bytes_after;
-    double
-        fair_share; /* What each server of the job had if all had the same. */
+    /* Bytes of each server if all were equal. */
+    double fair_share;
 };
 
-/* One for each row of PS_QUERY_SHARES, in their order, and behind them servers
- * that would get something; the caller frees. */
+/* Loads for all rows of PS_QUERY_SHARES, in their order, then for servers that
+ * only receive; the caller frees the list. */
 struct job_load *make_job_loads(const struct report *r, size_t *ret_count);
-/* To what would be even: 1 is even. */
+/* Ratio of `bytes` to the fair share. */
 double job_load_ratio(const struct job_load *l, uint64_t bytes);
 
-/* ---------------------------------------------------- show.c and json.c */
+/* -------------------------------------------------------- show.c and json.c */
 
 void show_table(enum verb verb, const struct report *r, const struct health *h,
                 bool headings);

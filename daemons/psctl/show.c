@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Rows for people: one screen for status, a table for everything else. */
+/* Output for users: one screen for status, a table for every other verb. */
 #include "psctl/psctl.h"
 
 #include "base/alloc.h"
@@ -53,7 +53,7 @@ static void print_table(struct table *t, bool headings)
     table_fini(t);
 }
 
-/* ----------------------------------------------------------------------- nodes */
+/* -------------------------------------------------------------------- nodes */
 
 static void show_nodes(const struct rows *rows, bool headings)
 {
@@ -90,7 +90,7 @@ static void show_nodes(const struct rows *rows, bool headings)
     print_table(&t, headings);
 }
 
-/* ------------------------------------------------------------------------ jobs */
+/* --------------------------------------------------------------------- jobs */
 
 static void show_jobs(const struct rows *rows, bool headings)
 {
@@ -123,7 +123,7 @@ static void show_jobs(const struct rows *rows, bool headings)
     print_table(&t, headings);
 }
 
-/* ------------------------------------------------------------------------ keys */
+/* --------------------------------------------------------------------- keys */
 
 static void cell_share(struct table *t, const struct job_load *l,
                        uint64_t bytes)
@@ -131,7 +131,8 @@ static void cell_share(struct table *t, const struct job_load *l,
     table_cell(t, "%.1f %%", 100 * job_load_ratio(l, bytes));
 }
 
-/* What each server of each job has, to what would be even. */
+/* Prints the bytes of each server of each job, and their ratio to the fair
+ * share. */
 static void show_loads(const struct report *r, bool headings, bool moves)
 {
     static const char *const names[] = {
@@ -186,7 +187,7 @@ static void show_keys(const struct report *r, bool headings)
     }
 }
 
-/* ------------------------------------------------------------------- rebalance */
+/* ---------------------------------------------------------------- rebalance */
 
 static void show_migrations(const struct report *r, bool headings)
 {
@@ -232,7 +233,7 @@ static void show_migrations(const struct report *r, bool headings)
     show_loads(r, headings, !r->has_migrated);
 }
 
-/* ----------------------------------------------------------------------- stall */
+/* -------------------------------------------------------------------- stall */
 
 static void show_stalls(const struct rows *rows, bool headings)
 {
@@ -261,7 +262,7 @@ static void show_stalls(const struct rows *rows, bool headings)
     print_table(&t, headings);
 }
 
-/* ---------------------------------------------------------------------- status */
+/* ------------------------------------------------------------------- status */
 
 struct totals {
     size_t servers;

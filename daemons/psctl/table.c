@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Aligned columns, and numbers as people read them. */
+/* Tables with aligned columns, and numbers in readable units. */
 #include "psctl/psctl.h"
 
 #include "base/alloc.h"
@@ -15,8 +15,8 @@
 
 #define CELL_MAX 1024u
 
-/* One character of a terminal that shows it: neither a control nor one that
- * changes what stands beside it. Returns its bytes, or 0. */
+/* Bytes of the first character if it is printable and occupies columns of its
+ * own; else 0. */
 static size_t printable_bytes(const char *text, size_t len)
 {
     mbstate_t state = {0};
@@ -49,7 +49,7 @@ void add_printable(struct ps_str *s, const char *text, size_t max)
     }
 }
 
-/* Columns of a terminal. */
+/* Width in terminal columns. */
 static int text_width(const char *text)
 {
     size_t len = strlen(text);
@@ -142,7 +142,7 @@ void table_print(const struct table *t, bool headings)
 
         if (t->right_aligned[column]) {
             printf("%*s%s", blanks, "", t->cells[i]);
-        } else if (last) { /* No blanks at the end of a line. */
+        } else if (last) { /* No trailing blanks. */
             fputs(t->cells[i], stdout);
         } else {
             printf("%s%*s", t->cells[i], blanks, "");
@@ -175,7 +175,7 @@ void format_age(uint64_t ns, char *out, size_t cap)
 {
     uint64_t s = ns / 1000000000u;
 
-    if (s < 60) { /* Down, not to the nearest: 60.0s is one minute. */
+    if (s < 60) { /* Rounds down, so that 60.0s never appears. */
         snprintf(out, cap, "%" PRIu64 ".%" PRIu64 "s", s, ns / 100000000u % 10);
     } else if (s < 3600) {
         snprintf(out, cap, "%" PRIu64 "m%02" PRIu64 "s", s / 60, s % 60);

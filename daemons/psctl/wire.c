@@ -1,19 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A connection to psched that waits: connect, hello, then question after
- * question. Each wait ends when psched has been silent for too long.
+/* Blocking connection to psched: connect, handshake, then query after query.
+ * Each wait is bounded by a limit on silence.
  *
  *     psctl            psched
  *     hello      -->
- *                <--   welcome, or reject and the end
+ *                <--   welcome, or reject and close
  *     query      -->
  *                <--   rows, query_end
  *
- * What changes a job is asked over psched's Unix socket, since there psched
- * knows the user. A welcome over TCP names the socket; where it is on this
- * host and has the same psched behind it, it takes the connection's place.
+ * Requests that change a job use psched's Unix socket, where psched knows the
+ * user. A welcome over TCP names the socket; if it is on this host and leads to
+ * the same psched, it replaces the TCP connection.
  *
- * No daemon is to be trusted more than it has to be: what comes in passes the
- * same checks as in a daemon. */
+ * psched is not trusted: input passes the same checks as in a daemon. */
 #include "psctl/psctl.h"
 
 #include "base/alloc.h"
@@ -34,22 +33,22 @@
 #include <time.h>
 #include <unistd.h>
 
-/* Rows of one answer: as many keys as a job may have, on a few servers each.
- * More end the program rather than the machine. */
+/* Limit on rows of one answer: the keys of a job, on a few servers each.
+ * Protects the machine's memory. */
 #define ROWS_MAX              (8u * PS_KEYS_MAX)
 
-/* While partitions move there is nothing to say, and a job of many gigabytes
- * takes its time. */
+/* A migration has no output until it ends, and many gigabytes take long. */
 #define MIGRATION_SILENCE_MAX PS_SECONDS(3600)
 
 struct wire {
     int fd;
-    const char *endpoint; /* For messages. */
+    const char *endpoint; /* For messages; borrowed. */
     ps_time silence_max;
     ps_time deadline;
-    uint64_t instance;                    /* Of psched. */
-    bool is_local;                        /* By Unix socket. */
-    char control[PS_SOCKET_PATH_MAX + 1]; /* Its Unix socket; "". */
+    uint64_t instance; /* Instance of psched. */
+    bool is_local;     /* Connected by Unix socket. */
+    /* Path of psched's Unix socket; "": none. */
+    char control[PS_SOCKET_PATH_MAX + 1];
     struct ps_decoder *decoder;
     uint8_t header[PS_HEADER_MAX];
 };
@@ -67,7 +66,7 @@ static void reset_rows(struct wire *w)
     w->deadline = ps_time_add(monotonic_now(), w->silence_max);
 }
 
-/* ---------------------------------------------------------------- complaints */
+/* ------------------------------------------------------------------- errors */
 
 static int report_unreachable(const struct wire *w, const char *why)
 {
@@ -94,7 +93,7 @@ static int malformed_answer(const struct wire *w, const char *what)
     return EXIT_UNAVAILABLE;
 }
 
-/* Texts of the peer go to a terminal. */
+/* Prints an error of psched, made safe for a terminal. */
 static void wire_error(const struct wire *w, const char *text, int rc)
 {
     char out[4 * PS_TEXT_MAX + 1];
@@ -104,7 +103,8 @@ static void wire_error(const struct wire *w, const char *text, int rc)
     if (text[0] == '\0') {
         text = ps_strerror(rc);
     }
-    while (*text != '\0') { /* Quotes do no harm here. */
+    /* Quotes are harmless; add_printable() would escape them. */
+    while (*text != '\0') {
         char part[PS_TEXT_MAX + 1];
         size_t n = strcspn(text, "'\"");
 
@@ -136,9 +136,9 @@ static int exit_code_of(int rc)
     }
 }
 
-/* ---------------------------------------------------------------- connection */
+/* --------------------------------------------------------------- connection */
 
-/* Waits for `events`; an errno value. */
+/* Waits for `events`. Returns 0 or an errno value. */
 static int wait_for_io(const struct wire *w, short events)
 {
     for (;;) {
@@ -187,7 +187,7 @@ static int connect_one(struct wire *w, int family, const struct sockaddr *sa,
     return error;
 }
 
-/* An errno value. */
+/* Connects to a Unix socket. Returns 0 or an errno value. */
 static int connect_path(struct wire *w, const char *path)
 {
     struct sockaddr_un sa = {.sun_family = AF_UNIX};
@@ -295,7 +295,7 @@ static int read_exactly(struct wire *w, uint8_t *out, size_t len)
     return 0;
 }
 
-/* The message borrows from the decoder until the next one. */
+/* Receives one message, which borrows from the decoder until the next one. */
 static int receive_message(struct wire *w, struct ps_msg *ret_msg)
 {
     uint8_t bytes[PS_FRAME_PREFIX];
@@ -336,7 +336,7 @@ static int handshake(struct wire *w)
                 .protocol_least = PS_PROTOCOL_LEAST,
                 .role = PS_ROLE_CTL,
                 .name = "psctl",
-                .cluster = "", /* Whichever answers. */
+                .cluster = "", /* Any cluster. */
                 .address = "",
             },
     };
@@ -366,7 +366,7 @@ static int handshake(struct wire *w)
     return 0;
 }
 
-/* True: the peer of this TCP connection is on this host. */
+/* True if the TCP peer is on this host. */
 static bool is_peer_on_host(const struct wire *w)
 {
     struct sockaddr_storage own = {0};
@@ -403,7 +403,8 @@ static struct wire *wire_new(const char *endpoint, ps_time silence)
     return w;
 }
 
-/* Whatever is wrong with the socket, psched answers over TCP, with words. */
+/* On any failure with the socket, the TCP connection stays, and psched answers
+ * there with its reason. */
 struct wire *wire_switch_to_local(struct wire *w)
 {
     struct wire *local;
@@ -460,9 +461,9 @@ void wire_close(struct wire *w)
     ps_free(w);
 }
 
-/* ------------------------------------------------------------------ questions */
+/* ------------------------------------------------------------------ queries */
 
-/* The kind of row that answers a question. */
+/* Code of the rows that answer a query. */
 static enum ps_msg_code row_code(enum ps_query what)
 {
     switch (what) {
@@ -498,8 +499,8 @@ static int append_row(const struct wire *w, struct rows *rows,
     return 0;
 }
 
-/* Rows of `code` to `rows` until the end; other messages are news that this
- * version does not know. */
+/* Collects rows of `code` until query_end. Other messages are ignored: they are
+ * newer than this version. */
 static int receive_rows(struct wire *w, enum ps_msg_code code,
                         struct rows *rows, struct report *r)
 {

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* pslaunch: starts a job and leaves nothing behind. Three processes do it:
+/* pslaunch: starts a job and leaves no process behind. Three processes do it:
  *
- *     front        the one that was called: waits, passes signals on
+ *     front        the process the user started: waits, forwards signals
  *     guard        subreaper above the supervisor, in a session of its own
  *     supervisor   runs the job (run.c), in a session of its own
  *
- * Each lower one ends everything below it when the one above is gone, which it
- * learns from a pipe that closes. Orphans of a killed supervisor come to the
- * guard. The front is no subreaper and kills nobody: it may have had children
+ * Guard and supervisor kill all their descendants when the process above is
+ * gone, which a closing pipe shows. Orphans of a killed supervisor pass to the
+ * guard. The front is no subreaper and kills nothing: it may have had children
  * before it became pslaunch (`sleep 9 & exec pslaunch`), and these stay. */
 #include "pslaunch.h"
 
@@ -19,7 +19,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-static int parent_pipe; /* Read end: closes when the process above is gone. */
+/* Read end of a pipe that closes when the process above is gone. */
+static int parent_pipe;
 
 static void kill_descendants(void)
 {
@@ -29,7 +30,8 @@ static void kill_descendants(void)
     }
 }
 
-/* Blocks until the process above is gone, then ends all. */
+/* Thread that blocks until the process above is gone, then kills all
+ * descendants. */
 static void *watch_parent(void *unused)
 {
     char byte;
@@ -59,8 +61,8 @@ static bool start_parent_watch(void)
     return ok;
 }
 
-/* Returns the pid to the caller, 0 to the process below it, whose life is tied
- * to the caller's, and -1 after a message. */
+/* Forks a process whose life is tied to the caller's. Returns its pid to the
+ * caller, 0 in the new process, and -1 after a message. */
 static pid_t fork_child(void)
 {
     int pipes[2];
@@ -80,7 +82,7 @@ static pid_t fork_child(void)
     if (pid == 0) {
         close(pipes[1]);
         parent_pipe = pipes[0];
-        setsid(); /* The terminal's Ctrl-C comes through the one above. */
+        setsid(); /* Ctrl-C reaches it through the process above only. */
         process_become_subreaper();
         return 0;
     }
@@ -88,7 +90,7 @@ static pid_t fork_child(void)
     return pid;
 }
 
-/* Passes signals on until `below` has ended; returns its exit code. */
+/* Forwards signals to `below` until it has ended; returns its exit code. */
 static int wait_for_child(pid_t below)
 {
     sigset_t set;
@@ -136,7 +138,7 @@ static int guard_main(const struct plan *p)
 
 int main(int argc, char **argv)
 {
-    static struct plan plan; /* Lives as long as the process. */
+    static struct plan plan; /* Static: used until the process ends. */
     sigset_t set;
     pid_t pid;
     int rc = plan_parse(argc, argv, &plan);

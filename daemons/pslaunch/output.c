@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Output of many processes, line by line, with the rank in front. A line goes
- * into its sink in one piece, so that lines of different ranks never mix.
+/* Output of many processes, line by line, with the rank in front. A line enters
+ * its sink in one piece, so that lines of different ranks never mix.
  *
- * pslaunch never blocks in a write: a sink is written when poll() finds room,
- * in pieces that fit then. While a sink is full its workers' pipes are not
- * read, so workers wait for the reader as they would without pslaunch; signals
- * and deaths are still seen. Lines of daemons are dropped instead, because a
- * daemon must not wait for a terminal. */
+ * pslaunch never blocks in a write to a terminal or pipe: a sink is written
+ * when poll() reports space, in pieces that fit. While a sink is full, the
+ * pipes of its workers are not read, so workers wait for the reader as they
+ * would without pslaunch; signals and exits are still handled. Lines of daemons
+ * are dropped instead, because a daemon must not wait for a terminal. */
 #include "pslaunch.h"
 
 #include <errno.h>
@@ -18,7 +18,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* A sink with this much does not take in more. */
+/* Bytes from which a sink accepts no more lines. */
 #define SINK_FULL (256u * 1024u)
 
 /* -------------------------------------------------------------------- sinks */
@@ -59,13 +59,13 @@ void sink_write(struct sink *k)
     size_t len = k->len - k->read_offset;
     ssize_t n;
 
-    /* poll() promises room for so much, and no more. */
+    /* poll() guarantees space for PIPE_BUF bytes only. */
     n = write(k->fd, k->bytes + k->read_offset,
               len < PIPE_BUF ? len : PIPE_BUF);
     if (n >= 0) {
         k->read_offset += (size_t)n;
     } else if (errno != EINTR && errno != EAGAIN) {
-        k->is_broken = true; /* Without a reader the job goes on. */
+        k->is_broken = true; /* The job continues without a reader. */
         k->read_offset = k->len;
     }
 }
@@ -90,7 +90,7 @@ void sink_print(struct sink *k, const char *fmt, ...)
 
 /* ------------------------------------------------------------------ streams */
 
-/* A file of --output-dir: the disk is waited for. */
+/* Writes to a file of --output-dir; blocks on the disk. */
 static void file_put(int fd, const char *text, size_t len)
 {
     while (len > 0) {
@@ -170,7 +170,8 @@ static void split_lines(struct stream *s)
     }
     memmove(s->line, s->line + from, s->len - from);
     s->len -= from;
-    if (s->len == sizeof(s->line)) { /* A line without end: in pieces. */
+    /* Line longer than the buffer: in pieces. */
+    if (s->len == sizeof(s->line)) {
         emit_line(s, s->line, s->len);
         s->len = 0;
     }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The command line, and what each worker finds in its environment. */
+/* Command line of pslaunch, and the environment of each worker. */
 #include "pslaunch.h"
 
 #include "base/variables.h"
@@ -139,7 +139,8 @@ static bool parse_one_of(const char *text, const char *what, const char *first,
     return false;
 }
 
-/* NAME=VALUE, NAME:VALUE of older scripts, or NAME alone: pass ours on. */
+/* Parses NAME=VALUE, NAME:VALUE of older scripts, or NAME alone, which passes
+ * pslaunch's own value. */
 static bool add_env(struct plan *p, const char *text)
 {
     size_t len = strcspn(text, "=:");
@@ -153,7 +154,7 @@ static bool add_env(struct plan *p, const char *text)
         const char *value = getenv(text);
 
         if (value == NULL) {
-            return true; /* Nothing to pass on. */
+            return true; /* Unset here. */
         }
         if (asprintf(&copy, "%s=%s", text, value) < 0) {
             return false;
@@ -199,7 +200,8 @@ static bool check_mode(const char *name)
     return false;
 }
 
-/* Options of mpirun, horovodrun, torchrun and launch.py that differ here. */
+/* Options of mpirun, horovodrun, torchrun and launch.py, with the replacement
+ * here. */
 static const struct {
     const char *name;
     const char *instead;
@@ -217,7 +219,7 @@ static const struct {
     {"env-server", "servers read no variables of the job"},
 };
 
-/* getopt_long() did not know, or found ambiguous, the word before optind. */
+/* Reports an option that getopt_long() does not know or finds ambiguous. */
 static void report_option_error(const char *word)
 {
     const char *name = word + strspn(word, "-");
@@ -290,7 +292,7 @@ static bool parse_option(struct plan *p, int c)
     case OPT_DRY_RUN:
         p->dry_run = true;
         return true;
-    default: /* complain_of_option() has said which. */
+    default: /* report_option_error() has named it. */
         fputs("pslaunch: --help lists the options\n", stderr);
         return false;
     }
@@ -334,7 +336,7 @@ static int check_plan(struct plan *p)
     return 0;
 }
 
-/* Names that no worker reads, of our own environment and of --env. */
+/* Warns about variables in `env` that no worker reads. */
 static void warn_unknown_variables(char *const *env)
 {
     const char *near = NULL;
@@ -366,11 +368,12 @@ int plan_parse(int argc, char **argv, struct plan *ret_plan)
                        .start_timeout_ms = 60000};
     snprintf(p->name_buffer, sizeof(p->name_buffer), "job-%d", (int)getpid());
     p->name = p->name_buffer;
-    opterr = 0; /* Its texts begin with the program's path. */
+    opterr = 0; /* getopt's own texts would begin with the program's path. */
     for (;;) {
         const char *word = optind < argc ? argv[optind] : "";
 
-        if (strcmp(word, "-np") == 0) { /* Not -n with the value "p". */
+        /* It would parse as -n with the value "p". */
+        if (strcmp(word, "-np") == 0) {
             report_option_error(word);
             return EXIT_USAGE;
         }
@@ -428,7 +431,7 @@ uint32_t plan_local_size(const struct plan *p, uint32_t node)
     return n;
 }
 
-/* ------------------------------------------------------------ environment */
+/* -------------------------------------------------------------- environment */
 
 struct env {
     char **items;
@@ -492,7 +495,7 @@ char **plan_worker_env(const struct plan *p, uint32_t rank, const char *socket,
     for (char **item = environ; *item != NULL; item++) {
         env_put(&e, strdup(*item));
     }
-    /* What torch, Open MPI's users and Horovod's look for. */
+    /* Variables of torch, Open MPI and Horovod. */
     env_number(&e, "RANK", rank);
     env_number(&e, "WORLD_SIZE", p->workers);
     env_number(&e, "LOCAL_RANK", plan_local_rank(p, rank));
@@ -500,7 +503,7 @@ char **plan_worker_env(const struct plan *p, uint32_t rank, const char *socket,
     env_number(&e, "GROUP_RANK", node);
     env_default(&e, "MASTER_ADDR", "127.0.0.1");
     env_default(&e, "MASTER_PORT", "29500");
-    /* What MXNet's users look for. */
+    /* Variables of MXNet. */
     env_set(&e, "DMLC_ROLE", "worker");
     env_number(&e, "DMLC_WORKER_ID", rank);
     env_number(&e, "DMLC_RANK", rank);
@@ -513,7 +516,7 @@ char **plan_worker_env(const struct plan *p, uint32_t rank, const char *socket,
         env_number(&e, "DMLC_PS_ROOT_PORT", sched_port);
     }
     env_set(&e, "PSKV_LAUNCHER", "pslaunch");
-    /* Two say for whom they wait: one of them may be who is waited for. */
+    /* Two ranks report long waits: one of them may be the missing rank. */
     if (rank < 2 && isatty(STDERR_FILENO) == 1) {
         env_default(&e, "PSKV_WAIT_NOTES", "30s");
     }

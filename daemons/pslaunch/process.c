@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Processes that cannot outlive us. Each child is in a session of its own and
- * asks the kernel to be killed when its parent dies; what children start is
- * given to us when they die, because we are a subreaper, and is found by
- * walking /proc. So names and process groups never matter. */
+/* Child processes that cannot outlive this one. Each child has a session of its
+ * own and asks the kernel for SIGKILL when its parent dies; orphaned
+ * descendants are reparented to this process, a subreaper, and found by walking
+ * /proc. Names and process groups never matter. */
 #include "pslaunch.h"
 
 #include <dirent.h>
@@ -30,7 +30,7 @@ static void exec_child(const struct spawn *s, pid_t parent)
     setsid();
     prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0);
     if (getppid() != parent) {
-        _exit(127); /* It died before we asked. */
+        _exit(127); /* The parent died before the prctl(). */
     }
     null = open("/dev/null", O_RDONLY);
     if (null >= 0) {
@@ -109,7 +109,7 @@ static struct row *read_processes(size_t *ret_count)
             continue;
         }
         text[n] = '\0';
-        p = strrchr(text, ')'); /* Names may hold anything. */
+        p = strrchr(text, ')'); /* A process name may contain any character. */
         if (p == NULL || sscanf(p + 1, " %c %d", &state, &parent) != 2 ||
             state == 'Z') {
             continue;
@@ -137,7 +137,8 @@ size_t process_signal_all(int sig)
     bool found = true;
     size_t sent = 0;
 
-    while (found) { /* Until no row is added: descendants of any depth. */
+    /* Repeats until no row is added, which finds descendants of any depth. */
+    while (found) {
         found = false;
         for (size_t i = 0; i < count; i++) {
             for (size_t j = 0; !rows[i].ours && j < count; j++) {

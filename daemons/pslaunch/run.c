@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One run: daemons first (when none run here), then the workers, then waiting
- * for the first failure or the last success, and the end of everything.
+/* One run of a job: daemons first (when none run here), then the workers, then
+ * a wait for the first failure or the last success, and the end of all
+ * processes.
  *
  *     psched ready -> psservers and agents ready -> workers
  *     all workers ended, or one failed, or a signal
  *     -> TERM to workers, grace, KILL; TERM to daemons, grace, KILL
- *     -> KILL to every descendant that is left
+ *     -> KILL to every remaining descendant
  *
- * A private trio lives in a folder of its own under $TMPDIR. */
+ * Its own daemons live in a temporary folder under $TMPDIR. */
 #include "pslaunch.h"
 
 #include "base/limits.h"
@@ -27,10 +28,10 @@
 #include <time.h>
 #include <unistd.h>
 
-/* On a terminal, between two lines about a daemon that is not ready. */
+/* On a terminal, interval of notes about a daemon that is not ready. */
 #define NOTE_MS                  30000u
 
-/* After an interrupt, for a reader that is slow to take the output. */
+/* Limit on flushing output to a slow reader after an interrupt. */
 #define FLUSH_AFTER_INTERRUPT_MS 1000u
 
 struct run {
@@ -40,11 +41,11 @@ struct run {
     uint32_t workers_alive;
     int signals; /* signalfd */
     uint32_t interrupt_count;
-    uint32_t interrupt_signal; /* The first of them: its signal. */
+    uint32_t interrupt_signal; /* Number of the first interrupting signal. */
     struct sink out;
     struct sink err;
     const struct child *first_failed;
-    char dir[256]; /* Of the private trio; empty: none. */
+    char dir[256]; /* Folder of its own daemons; "": none. */
     uint16_t sched_port;
     bool is_stopping;
 };
@@ -122,11 +123,11 @@ static void read_signals(struct run *r)
     reap_children(r);
 }
 
-/* What poll() is asked about, at most: signals, two sinks, two streams of each
+/* Arguments of poll(): signals, two sinks, and up to two streams of each
  * child. */
 struct watch {
     struct pollfd *fds;
-    struct stream **streams; /* NULL: no stream. */
+    struct stream **streams; /* By index in `fds`; NULL: no stream. */
     nfds_t count;
 };
 
@@ -150,8 +151,7 @@ static void watch_streams(const struct run *r, struct watch *w)
     }
 }
 
-/* Serve streams, sinks and signals until something happens or the time is up.
- */
+/* Serves streams, sinks and signals until an event or the time limit. */
 static void run_loop(struct run *r, uint64_t until_ms)
 {
     struct watch w = {
@@ -230,7 +230,8 @@ static bool start_child(struct run *r, struct child *c, char *const *argv,
     return true;
 }
 
-/* Our programs lie beside us when installed, in sibling folders when built. */
+/* Finds a program of pskv: in the folder of pslaunch if installed, in a sibling
+ * folder in a build tree, else by PATH. */
 static void find_program(const char *name, char *path, size_t cap)
 {
     char self[512];
@@ -257,11 +258,11 @@ static void find_program(const char *name, char *path, size_t cap)
     }
     snprintf(path, cap, "%s/../%s/%s", self, name, name);
     if (access(path, X_OK) != 0) {
-        snprintf(path, cap, "%s", name); /* From PATH. */
+        snprintf(path, cap, "%s", name); /* Searched in PATH. */
     }
 }
 
-/* The daemon writes a newline to its --ready-fd when it serves. */
+/* Waits for the newline that a daemon writes to its --ready-fd. */
 static bool await_ready(struct run *r, int fd, const struct child *c)
 {
     uint64_t begin = now_ms();
@@ -303,7 +304,8 @@ static bool await_ready(struct run *r, int fd, const struct child *c)
     }
 }
 
-/* Start a daemon with `extra` options; *ret_ready is the pipe to await. */
+/* Starts a daemon with `extra` options; *ret_ready is the pipe for
+ * await_ready(). */
 static bool start_daemon(struct run *r, const char *program, uint32_t number,
                          const char *const *extra, int *ret_ready)
 {
@@ -328,7 +330,7 @@ static bool start_daemon(struct run *r, const char *program, uint32_t number,
     argv[n++] = "--log-level";
     argv[n++] = r->plan->log_level;
     argv[n++] = "-c";
-    argv[n++] = "/dev/null"; /* Not the host's configuration. */
+    argv[n++] = "/dev/null"; /* Ignores the host's configuration. */
     while (*extra != NULL && n < 31) {
         argv[n++] = *extra++;
     }
@@ -433,8 +435,8 @@ static bool start_trio(struct run *r)
     return start_sched(r) && start_members(r);
 }
 
-/* A file of this user alone, emptied: a link in a folder that others may write
- * to would lead into another file. NULL, or why not. */
+/* Opens an empty file of this user only. Links are refused: in a shared folder
+ * they could lead to another file. Returns NULL, or the reason. */
 static const char *open_private_file(const char *path, int *ret_fd)
 {
     const char *why = NULL;
@@ -539,7 +541,8 @@ static void signal_group(const struct run *r, bool daemons, int sig)
     }
 }
 
-/* TERM, the time of grace, KILL; a second interrupt means now. */
+/* Ends a group of children: TERM, grace, KILL. A second interrupt ends the
+ * grace. */
 static void stop_group(struct run *r, bool daemons)
 {
     uint64_t end = now_ms() + r->plan->grace_ms;
@@ -555,8 +558,8 @@ static void stop_group(struct run *r, bool daemons)
     }
 }
 
-/* Writes what the sinks hold. After an interrupt a reader that takes nothing
- * gets no longer than `until_ms`. False: that time is up. */
+/* Writes out the sinks. After an interrupt it gives up at `until_ms` if the
+ * reader takes nothing. False: it gave up. */
 static bool flush_sinks(struct run *r, uint64_t until_ms)
 {
     while (!sink_is_empty(&r->out) || !sink_is_empty(&r->err)) {
@@ -568,7 +571,7 @@ static bool flush_sinks(struct run *r, uint64_t until_ms)
     return true;
 }
 
-/* All processes have ended: what is left in their pipes comes out. */
+/* Forwards the output left in the pipes after all processes have ended. */
 static void drain_streams(struct run *r, uint64_t until_ms)
 {
     for (uint32_t i = 0; i < r->child_count; i++) {
@@ -635,7 +638,7 @@ static void print_first_failure(struct run *r)
         tail += len - 400;
         len = 400;
     }
-    if (len > 0) { /* It ends with a newline; the line brings its own. */
+    if (len > 0) { /* Cuts the final newline; sink_print() adds one. */
         sink_print(&r->err, "%s wrote last:\n%.*s", c->name, (int)len - 1,
                    tail);
     }
@@ -687,7 +690,8 @@ static void print_plan(const struct plan *p)
     }
 }
 
-/* A folder that is there already may be reached by a link of this user's. */
+/* Creates the output folder, or accepts an existing one, but no symbolic link
+ * of another user. */
 static bool make_output_dir(const struct plan *p)
 {
     struct stat st;

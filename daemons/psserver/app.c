@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The server machine and its memory. */
+/* Runs the server machine with its memory: one pool, in arenas that agents of
+ * this host can map. */
 #include "psserver/app.h"
 
 #include "base/alloc.h"
@@ -14,7 +15,7 @@
 #include <string.h>
 
 struct app {
-    struct ps_arenas *arenas; /* For agents on this host. */
+    struct ps_arenas *arenas; /* Shared with agents on this host. */
     struct ps_pool *pool;
     struct ps_server *server;
 };
@@ -132,7 +133,8 @@ static bool is_loopback(const char *host)
            ps_addr_kind(host) == PS_ADDR_LOOPBACK;
 }
 
-/* As advertise(), and without a word: "" where that would fail. */
+/* Finds the host that would be advertised, without logging: "" if there is
+ * none. */
 static void find_advertised(const struct psserver_options *o, char *out,
                             size_t cap)
 {
@@ -146,8 +148,9 @@ static void find_advertised(const struct psserver_options *o, char *out,
     }
 }
 
-/* Where agents are told to dial must be where this server can be dialled: a
- * cluster in which it cannot is healthy, and all its jobs wait for ever. */
+/* False if agents would be told to dial an address at which this server cannot
+ * be reached: the cluster would look healthy, and all its jobs would wait
+ * forever. */
 static bool check_options(const void *values, const struct ps_options *o,
                           struct ps_str *report)
 {

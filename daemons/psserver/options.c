@@ -10,7 +10,7 @@
 #define DAY        (INT64_C(86400) * 1000000000)
 #define AT(member) offsetof(struct psserver_options, member)
 
-/* "auto" decides, like null. */
+/* "auto" and null both choose an address. */
 static bool check_advertise(const char *value, struct ps_str *why)
 {
     if (strpbrk(value, " /[]") != NULL) {

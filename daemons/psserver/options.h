@@ -7,7 +7,7 @@ struct psserver_options {
     struct ps_common_options common;
     struct ps_listen_options listen;
     struct ps_scheduler_options scheduler;
-    const char *advertise; /* "auto": decide. */
+    const char *advertise; /* "auto": chosen from the addresses. */
     const char *interface; /* "": none. */
     ps_time link_linger;
     int same_host;       /* 0: auto, 1: off. */

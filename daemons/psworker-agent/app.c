@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The agent machine and its two kinds of memory: sums are its own, results
- * lie in memfds that its workers map. */
+/* Runs the agent machine with its two kinds of memory: scratch for sums is its
+ * own, results lie in memfds that workers map. */
 #include "psworker-agent/app.h"
 
 #include "base/alloc.h"
@@ -14,13 +14,13 @@
 #include <inttypes.h>
 #include <stdio.h>
 
-/* About 10 us. */
+/* Bytes that are summed inline, in about 10 us. */
 #define SUM_HERE_MAX (128u * 1024u)
 
 struct app {
     struct ps_pool *scratch_pool;
     struct ps_arenas *arenas;
-    uint64_t memory; /* Of each pool. */
+    uint64_t memory; /* Limit of each pool. */
     struct ps_agent *agent;
 };
 
@@ -39,8 +39,8 @@ static int new_residual_segment(void *ctx, size_t size, struct ps_buf **ret_buf)
     return ps_arenas_create_segment(app->arenas, size, ret_buf);
 }
 
-/* What the system lets a process map; without an answer, what Linux has by
- * default. */
+/* Limit of the system on mappings of a process; Linux's default if it is
+ * unknown. */
 static uint64_t max_map_count(void)
 {
     FILE *f = fopen("/proc/sys/vm/max_map_count", "re");

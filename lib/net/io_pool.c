@@ -54,7 +54,7 @@ struct ps_io_pool {
     struct ps_io_thread threads[PS_IO_THREADS_MAX - 1];
 };
 
-/* ------------------------------------------------------- on the threads */
+/* ----------------------------------------------------------- on the threads */
 
 static void thread_is_stopped(struct ps_io_thread *mv, struct ps_io_task *m,
                               int error)
@@ -308,7 +308,7 @@ static void thread_main(void *arg)
     }
 }
 
-/* ---------------------------------------------------- on the loop thread */
+/* ------------------------------------------------------- on the loop thread */
 
 /* Requires the lock. */
 static void thread_wake(struct ps_io_thread *mv)
