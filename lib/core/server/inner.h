@@ -267,9 +267,8 @@ void ps_server_uplink_on_closed(struct ps_server_step *st, ps_conn_id conn,
 void ps_server_uplink_close(struct ps_server_step *st);
 void ps_server_uplink_tick(struct ps_server_step *st);
 ps_time ps_server_uplink_deadline(const struct ps_server *s);
-/* Sends on the numbered stream: now, or when the link is resumed. A link that
- * begins a new session drops the message; report_jobs() sends state again then.
- */
+/* Sends on the numbered stream: now, or when the link is resumed. A new session
+ * of the link drops the message; report_jobs() then sends state again. */
 void ps_server_uplink_send_msg(struct ps_server_step *st,
                                const struct ps_msg *msg);
 /* Sends job_ready; nothing while the uplink is not connected. */
