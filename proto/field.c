@@ -7,9 +7,10 @@
 #include "base/err.h"
 #include "base/str.h"
 
-/* ------------------------------------------------------------------- put */
+/* ---------------------------------------------------------------- encode */
 
-/* The packer's way out; it stops at the first -1, and we remember why. */
+/* Write callback of msgpack-c, which stops at the first -1; out->rc keeps the
+ * reason. */
 static int append_packed(void *data, const char *bytes, size_t len)
 {
     struct ps_field_out *out = data;
@@ -97,9 +98,9 @@ void ps_field_put_bin(struct ps_field_out *out, struct ps_bytes bytes,
     }
 }
 
-/* ------------------------------------------------------------------- get */
+/* ---------------------------------------------------------------- decode */
 
-/* True when `good`, and nothing failed before. */
+/* True if `good` holds and no error came before; else `rc` is recorded. */
 static bool expect_value(struct ps_field_in *in, bool good, int rc)
 {
     if (in->rc == 0 && !good) {
@@ -148,7 +149,7 @@ double ps_field_get_f64(struct ps_field_in *in, const msgpack_object *o)
                       PS_E_PROTO)) {
         return 0;
     }
-    return o->via.f64; /* msgpack-c widens the short ones. */
+    return o->via.f64; /* msgpack-c converts float32 to double. */
 }
 
 void *ps_field_alloc(struct ps_field_in *in, size_t size)
@@ -165,7 +166,7 @@ void *ps_field_alloc(struct ps_field_in *in, size_t size)
     return memset(p, 0, size);
 }
 
-/* A copy of the bytes and a NUL behind them. */
+/* Returns a terminated copy of the bytes in the zone. */
 static char *copy_bytes(struct ps_field_in *in, const char *bytes, size_t len)
 {
     char *copy = ps_field_alloc(in, len + 1);
@@ -195,7 +196,7 @@ const char *ps_field_get_str(struct ps_field_in *in, const msgpack_object *o,
 const char *ps_field_get_text(struct ps_field_in *in, const msgpack_object *o,
                               uint32_t max)
 {
-    /* The copy in the zone is the decoder's own. */
+    /* The string is a copy in the zone, so it may be changed. */
     char *text = (char *)(uintptr_t)ps_field_get_str(in, o, max);
     size_t left = strlen(text);
 

@@ -3,7 +3,8 @@
 
 #include "base/limits.h"
 
-/* One partition in the payload of key_opened: node and elements, u32 each. */
+/* Bytes of one partition in the payload of key_opened: node and elements, u32
+ * each. */
 #define PLACEMENT_ROW 8u
 
 static uint64_t get_be(const uint8_t *in, unsigned size)

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What every message can do, whichever it is: be copied, printed, looked up.
+/* Functions that work on every message by its tables: copy, print, look up.
  *
- * A copy is one block: the struct, then whatever its pointers lead to. The
- * same walk runs twice, first to measure and then to copy, so that the two
- * cannot disagree. */
+ * A copy is one block: the struct, followed by the targets of its pointers. One
+ * function walks the message twice, to measure and to copy, so the two cannot
+ * differ. */
 #include "proto/ps_msg.h"
 
 #include <assert.h>
@@ -14,11 +14,11 @@
 #include "base/str.h"
 #include "proto/shape.h"
 
-/* A log line stays readable: bytes of one string, elements of one list. */
+/* Limits of a log line: bytes of one string, elements of one list. */
 #define PRINT_STR_MAX  64u
 #define PRINT_LIST_MAX 4u
 
-#define BLOCK_ALIGN    8u /* Of everything a list can hold. */
+#define BLOCK_ALIGN    8u /* Alignment of every element of a list. */
 
 /* ------------------------------------------------------------------- dup */
 
@@ -27,8 +27,8 @@ struct block {
     size_t used;
 };
 
-/* Takes `size` bytes; copies `from` there when there is something to copy to.
- * NULL while measuring. */
+/* Reserves `size` bytes in the block and copies `from` there. Returns NULL
+ * while measuring. */
 static void *copy_to_arena(struct block *b, const void *from, size_t size)
 {
     size_t start = (b->used + BLOCK_ALIGN - 1) & ~(size_t)(BLOCK_ALIGN - 1);
@@ -64,8 +64,8 @@ static void dup_list(struct block *b, const struct ps_shape_field *f,
     }
 }
 
-/* Follows the pointers in `from` and makes `to`, a flat copy of it, point to
- * copies in the block. */
+/* Copies the targets of all pointers in `from` into the block; the pointers of
+ * `to`, a flat copy of it, are set to these copies. */
 static void dup_fields(struct block *b, const struct ps_shape_field *fields,
                        size_t count, const void *from, void *to)
 {

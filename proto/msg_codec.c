@@ -9,8 +9,8 @@
 #include "proto/scan.h"
 #include "proto/shape.h"
 
-/* First chunk of the decoder's zone, kept from frame to frame: most frames
- * need no other. */
+/* Size of the zone's first chunk, reused for each frame; most frames need no
+ * other. */
 #define ZONE_BYTES (16u * 1024u)
 
 #define BIT(id)    (UINT64_C(1) << (id))
@@ -79,7 +79,7 @@ size_t ps_msg_encoded_bound(const struct ps_msg *msg)
     return sum;
 }
 
-/* Bit for bit, so that -0 and NaN arrive as what they are. */
+/* Compares bits, so that -0 and NaN are sent as they are. */
 static bool same_bits(double a, double b)
 {
     uint64_t x;
@@ -90,7 +90,7 @@ static bool same_bits(double a, double b)
     return x == y;
 }
 
-/* What absence means need not be sent. */
+/* True if the field has its default value, which need not be sent. */
 static bool is_default(const struct ps_shape_field *f, const void *base)
 {
     const void *at = ps_shape_at(f, base);
@@ -156,7 +156,7 @@ static void put_scalar(struct ps_field_out *out, enum ps_shape_type type,
 static void put_field(struct ps_field_out *out, const struct ps_shape_field *f,
                       const void *base, uint16_t version);
 
-/* As an array of the fields that the peer knows; later ones stand last. */
+/* Writes an array of the fields that the peer knows; newer fields come last. */
 static void put_record(struct ps_field_out *out,
                        const struct ps_shape_record *r, const void *base,
                        uint16_t version)
@@ -206,7 +206,7 @@ int ps_msg_encode(const struct ps_msg *msg, uint16_t version,
 {
     const struct ps_shape_msg *shape = ps_shape_of(msg->code);
     struct ps_field_out header;
-    uint64_t send = 0; /* Ids of the fields that travel. */
+    uint64_t send = 0; /* Ids of the fields to send. */
     int rc;
 
     assert(shape != NULL);
@@ -218,7 +218,7 @@ int ps_msg_encode(const struct ps_msg *msg, uint16_t version,
     }
     rc = ps_frame_check_payload(shape->payload, payload_len);
     if (rc != 0) {
-        return rc; /* The receiver would cut the connection. */
+        return rc; /* The receiver would close the connection. */
     }
     for (size_t i = 0; i < shape->field_count; i++) {
         const struct ps_shape_field *f = &shape->fields[i];
@@ -240,7 +240,7 @@ int ps_msg_encode(const struct ps_msg *msg, uint16_t version,
     if (header.rc != 0) {
         return header.rc;
     }
-    /* The generator has checked that the greatest value fits. */
+    /* Checked by the generator for the largest message. */
     assert(header.len <= shape->header_max);
     ps_frame_build(out, &(struct ps_frame_prefix){
                             .version = PS_FRAME_VERSION,
@@ -341,7 +341,7 @@ static void set_default(const struct ps_shape_field *f, void *base)
         break;
     case PS_SHAPE_BIN:
     case PS_SHAPE_LIST:
-        break; /* Empty, as the message began. */
+        break; /* Empty already. */
     }
 }
 
@@ -351,7 +351,7 @@ static void get_field(struct ps_field_in *in, const struct ps_shape_field *f,
 static void get_record(struct ps_field_in *in, const struct ps_shape_record *r,
                        const msgpack_object *o, void *base)
 {
-    /* Longer ones come from newer peers; what we do not know is skipped. */
+    /* A longer array comes from a newer peer; unknown fields are skipped. */
     msgpack_object_array values = ps_field_get_array(in, o, UINT32_MAX);
 
     for (uint32_t i = 0; i < r->field_count && in->rc == 0; i++) {
@@ -418,7 +418,7 @@ static const struct ps_shape_field *find_field(const struct ps_shape_msg *s,
     return NULL;
 }
 
-/* The map of a message: each id at most once, known ones into `msg`. */
+/* Decodes the map of a message: each id at most once, known ones into `msg`. */
 static void get_message(struct ps_field_in *in, const struct ps_shape_msg *s,
                         const msgpack_object_map *map, struct ps_msg *msg)
 {
@@ -482,7 +482,8 @@ int ps_msg_decode(struct ps_decoder *d, unsigned code, const uint8_t *header,
     case MSGPACK_UNPACK_EXTRA_BYTES:
     case MSGPACK_UNPACK_CONTINUE:
     case MSGPACK_UNPACK_PARSE_ERROR:
-        return PS_E_PROTO; /* The scan says otherwise: trust neither. */
+        /* The scan accepted these bytes, so one of the two parsers is wrong. */
+        return PS_E_PROTO;
     }
     if (root.type != MSGPACK_OBJECT_MAP) {
         return PS_E_PROTO;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Sample values of every message, for round trips, golden bytes and the seeds
- * of fuzzers. Three to a message, in the order of messages.toml: the least
- * value, a typical one, and the greatest, with all strings and lists full. */
+/* Sample values of every message, for round-trip tests, golden bytes and fuzzer
+ * seeds. Three per message, in the order of messages.toml: the least value, a
+ * typical one, and the greatest, with full strings and lists. */
 #pragma once
 
 #include <stddef.h>

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Counters run freely and are taken modulo the size of their ring. A flag says
- * that a side is asleep, or about to be: it sets the flag, then looks at the
- * ring once more; the other side writes its entry, then looks at the flag.
- * With a full fence between the two steps of each, at least one of them sees
- * what the other did. Who sees the flag takes it away and wakes: nobody is
- * woken twice. */
+/* Counters are free-running and taken modulo the size of their ring. A flag
+ * states that a side sleeps or is about to: it sets the flag and then checks
+ * the ring again; the other side writes its entry and then checks the flag. A
+ * full fence between the two steps of each side ensures that at least one sees
+ * the other's write. The side that finds the flag set clears it and sends the
+ * wake-up, so there is only one. */
 #include "proto/ring.h"
 
 #include "base/prefetch.h"
@@ -14,10 +14,10 @@
 #include <string.h>
 
 #define LINE           64u
-/* Of everything in the memory but an operation. */
+/* Layout of the shared memory, without that of an operation. */
 #define LAYOUT_VERSION 1u
 #define OP_WORDS       (sizeof(struct ps_msg_l_op) / sizeof(uint64_t))
-/* The operation and what it comes after, in whole cache lines. */
+/* The operation and its `after` count, in whole cache lines. */
 #define SLOT_BYTES     ((sizeof(struct ps_msg_l_op) + 8u + LINE - 1u) / LINE * LINE)
 
 _Static_assert(sizeof(struct ps_msg_l_op) % sizeof(uint64_t) == 0,
@@ -37,18 +37,19 @@ struct piece {
     _Atomic uint64_t bytes;
 };
 
-/* How a worker sleeps. */
+/* Values of worker_asleep. */
 enum { AWAKE, ASLEEP, ASLEEP_FOR_PROGRESS };
 
 struct ps_ring_shared {
-    /* Each written by one side, except that both clear the flags. */
+    /* Each field is written by one side, but both clear the flags. */
     _Alignas(LINE) _Atomic uint32_t ops_to;
     _Alignas(LINE) _Atomic uint32_t ops_from;
     _Atomic uint32_t dones_to;
     _Atomic uint32_t agent_asleep;
     _Alignas(LINE) _Atomic uint32_t dones_from;
     _Atomic uint32_t worker_asleep;
-    _Atomic uint32_t wake_at; /* Value of dones_to that is waited for. */
+    /* Value of dones_to at which the worker is woken. */
+    _Atomic uint32_t wake_at;
     _Atomic uint32_t progress_from;
     _Alignas(LINE) _Atomic uint32_t progress_to;
     _Alignas(LINE) struct slot ops[PS_RING_OP_SLOTS];
@@ -74,7 +75,7 @@ uint32_t ps_ring_layout(void)
         const uint32_t parts[] = {f->id, f->type, (uint32_t)f->offset};
 
         if (f->type >= PS_SHAPE_STR) {
-            return 0; /* It points to somewhere else. */
+            return 0; /* A pointer has no meaning in shared memory. */
         }
         for (size_t p = 0; p < sizeof(parts) / sizeof(parts[0]); p++) {
             hash = (hash ^ parts[p]) * 16777619u;
@@ -83,7 +84,7 @@ uint32_t ps_ring_layout(void)
     return hash != 0 ? hash : 1;
 }
 
-/* ------------------------------------------------------- the worker's side */
+/* ------------------------------------------------------------ worker side */
 
 void ps_ring_worker_init(struct ps_ring_worker *r, void *memory)
 {
@@ -120,7 +121,7 @@ uint32_t ps_ring_free_op_slots(const struct ps_ring_worker *r)
     return taken < PS_RING_OP_SLOTS ? PS_RING_OP_SLOTS - taken : 0;
 }
 
-/* True when the flag was up; takes it down. */
+/* Clears the flag; true if it was set. */
 static bool exchange_flag(_Atomic uint32_t *flag)
 {
     return atomic_load_explicit(flag, memory_order_relaxed) != 0 &&
@@ -203,7 +204,8 @@ bool ps_ring_has_progress(const struct ps_ring_worker *r)
 bool ps_ring_worker_sleep(struct ps_ring_worker *r, uint32_t count, bool pieces)
 {
     struct ps_ring_shared *s = r->shared;
-    /* A full ring must wake whoever waits for more than it can hold. */
+    /* A full ring must wake a worker that waits for more than the ring
+     * holds. */
     uint32_t most = PS_RING_DONE_SLOTS / 2;
     uint32_t at = r->dones_from + (count < most ? count : most);
     uint32_t to;
@@ -228,14 +230,14 @@ void ps_ring_worker_awake(struct ps_ring_worker *r)
                           memory_order_relaxed);
 }
 
-/* -------------------------------------------------------- the agent's side */
+/* ------------------------------------------------------------- agent side */
 
 void ps_ring_agent_init(struct ps_ring_agent *r, void *memory)
 {
     *r = (struct ps_ring_agent){.shared = memory};
 }
 
-/* What the codec's tables say of the values of a field. */
+/* Checks enum and boolean fields by the codec's tables. */
 static bool is_valid_op(const struct ps_msg *m)
 {
     const struct ps_shape_msg *shape = ps_shape_of(PS_MSG_L_OP);
@@ -252,7 +254,8 @@ static bool is_valid_op(const struct ps_msg *m)
     return true;
 }
 
-/* The operation in a slot; 0: it comes after a frame that is not there. */
+/* Reads the operation in a slot: 1, or PS_E_PROTO; 0: a frame that was sent
+ * before it has not been read yet. */
 static int read_slot(const struct slot *slot, uint64_t frames,
                      struct ps_msg_l_op *ret_op)
 {
@@ -286,7 +289,7 @@ int ps_ring_pop_ops(struct ps_ring_agent *r, uint64_t frames,
     if (there > PS_RING_OP_SLOTS) {
         return PS_E_PROTO;
     }
-    /* They lie in the other processor's cache. */
+    /* The slots are in the other processor's cache. */
     for (uint32_t i = 0; i < there && i < max; i++) {
         ps_prefetch(&s->ops[(r->ops_from + i) % PS_RING_OP_SLOTS],
                     sizeof(struct slot));
@@ -319,7 +322,7 @@ bool ps_ring_push_done(struct ps_ring_agent *r, uint64_t op_id,
     struct ring_done *d = &s->dones[r->dones_to % PS_RING_DONE_SLOTS];
     uint32_t from = atomic_load_explicit(&s->dones_from, memory_order_acquire);
 
-    /* A worker that lies about what it has read harms itself alone. */
+    /* A worker that corrupts `dones_from` harms only itself. */
     if (r->dones_to - from >= PS_RING_DONE_SLOTS) {
         return false;
     }
@@ -365,7 +368,7 @@ bool ps_ring_wake_worker(struct ps_ring_agent *r)
         (asleep != ASLEEP_FOR_PROGRESS ||
          atomic_load_explicit(&s->progress_from, memory_order_relaxed) ==
              r->progress_to)) {
-        return false; /* It waits for more. */
+        return false; /* The worker waits for more. */
     }
     return exchange_flag(&s->worker_asleep);
 }
@@ -378,7 +381,7 @@ bool ps_ring_agent_sleep(struct ps_ring_agent *r, uint64_t frames)
     atomic_store_explicit(&s->agent_asleep, 1, memory_order_release);
     atomic_thread_fence(memory_order_seq_cst);
     if (atomic_load_explicit(&s->ops_to, memory_order_acquire) == r->ops_from ||
-        /* It waits for a frame, which will wake us. */
+        /* The operation waits for a frame, whose arrival wakes the agent. */
         atomic_load_explicit(&slot->words[OP_WORDS], memory_order_relaxed) >
             frames) {
         return true;

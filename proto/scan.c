@@ -9,7 +9,7 @@ struct cursor {
     const uint8_t *end;
 };
 
-/* What the first bytes of a value say. */
+/* Result of a value's leading bytes. */
 struct value_head {
     uint64_t body;     /* Bytes of a scalar that follow. */
     uint64_t children; /* Values of a container that follow. */
@@ -88,7 +88,7 @@ static bool read_value_head(struct cursor *c, struct value_head *ret)
         }
         ret->children *= 2; /* At most 2^33. */
         return true;
-    default: /* 0xc1 is no value; the others are extensions. */
+    default: /* 0xc1 is not assigned; the others are extensions. */
         return false;
     }
 }
@@ -97,8 +97,9 @@ int ps_scan(const uint8_t *data, size_t len,
             const struct ps_scan_limits *limits)
 {
     struct cursor c = {data, data + len};
-    uint64_t left[PS_SCAN_DEPTH_MAX]; /* Values to come at each depth. */
-    uint64_t owed = 1; /* Values to come in all; each needs a byte. */
+    uint64_t left[PS_SCAN_DEPTH_MAX]; /* Values still expected at each depth. */
+    /* Values still expected in all; each has at least one byte. */
+    uint64_t owed = 1;
     uint64_t nodes = 0;
     uint32_t depth = 0;
 

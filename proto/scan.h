@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Bounded look at msgpack bytes before the library sees them. msgpack-c
- * allocates an array by its declared count, so five bytes from a stranger make
- * it reserve gigabytes; nothing reaches it that has not passed here. The scan
+/* Check of msgpack bytes before msgpack-c parses them. msgpack-c allocates an
+ * array by its declared count, so five bytes of an unauthenticated peer could
+ * make it reserve gigabytes; all input passes this scan first. The scan
  * allocates nothing and reads each byte at most once. */
 #pragma once
 
@@ -10,16 +10,17 @@
 
 #include "base/err.h"
 
-#define PS_SCAN_DEPTH_MAX 8u /* Of any limit; the scan's stack. */
+/* Upper bound of depth_max; size of the scan's stack. */
+#define PS_SCAN_DEPTH_MAX 8u
 
 struct ps_scan_limits {
-    uint32_t depth_max; /* 1: a lone scalar. At most PS_SCAN_DEPTH_MAX. */
+    uint32_t depth_max; /* 1: only a scalar. At most PS_SCAN_DEPTH_MAX. */
     uint32_t nodes_max; /* Values in all, containers and keys included. */
 };
 
-/* 0 when `data` is exactly one whole value within the limits. PS_E_TOOBIG:
- * deeper or more values than allowed. PS_E_PROTO: cut short, bytes behind the
- * value, an extension or a byte that begins no value. A container whose
- * elements could not fit in the bytes that are left counts as cut short. */
+/* Returns 0 if `data` is exactly one complete value within the limits.
+ * PS_E_TOOBIG: too deep or too many values. PS_E_PROTO: truncated, trailing
+ * bytes, an extension or an invalid byte. A container with more elements than
+ * remaining bytes counts as truncated. */
 PS_MUST_USE int ps_scan(const uint8_t *data, size_t len,
                         const struct ps_scan_limits *limits);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The shape of messages as tables: which fields a message has, where they lie
- * in its struct, and what they may hold. Generated ps_msg.c has the tables;
- * copying, printing, encoding, decoding and samples walk them, so each of
- * these is written once and no message has code of its own. */
+/* Tables that describe messages: their fields, the offsets in their structs,
+ * and the allowed values. The generated ps_msg.c has the tables; copying,
+ * printing, encoding, decoding and samples walk them, so each is written once
+ * and no message has code of its own. */
 #pragma once
 
 #include <stdbool.h>
@@ -41,16 +41,18 @@ struct ps_shape_record;
 struct ps_shape_field {
     const char *name;
     enum ps_shape_type type;
-    enum ps_shape_type of; /* Elements of a list without `record`. */
-    uint8_t id;            /* 1..63; 0 in records, whose fields have places. */
-    bool is_text;          /* str: words for people, which name things. */
-    bool required;         /* false: default_ holds what its absence means. */
-    uint16_t since;        /* Protocol version. */
-    uint32_t max;          /* str, bin: bytes; list: elements. */
-    size_t offset;         /* In struct ps_msg, or in the record's struct. */
-    size_t offset_count;   /* list: of its uint32_t count. */
-    const struct ps_shape_enum *values;   /* u8: what it may be; or NULL. */
-    const struct ps_shape_record *record; /* Elements of a list; or NULL. */
+    enum ps_shape_type of; /* Element type of a list without `record`. */
+    uint8_t id; /* 1..63; 0 in records, whose fields are positional. */
+    /* str: text for people, which may contain names chosen by peers. */
+    bool is_text;
+    bool required;       /* false: default_ is the value of an absent field. */
+    uint16_t since;      /* Protocol version that introduced it. */
+    uint32_t max;        /* str, bin: bytes; list: elements. */
+    size_t offset;       /* In struct ps_msg, or in the record's struct. */
+    size_t offset_count; /* list: offset of its uint32_t count. */
+    const struct ps_shape_enum *values; /* u8: allowed values; NULL: all. */
+    /* Element type of a list of records; NULL: other fields. */
+    const struct ps_shape_record *record;
     union {
         uint64_t u; /* bool, u8..u64 */
         int64_t i;
@@ -63,45 +65,46 @@ struct ps_shape_record {
     const char *name;
     const struct ps_shape_field *fields;
     size_t field_count;
-    size_t size; /* Of its struct. */
+    size_t size; /* Bytes of its struct. */
 };
 
 struct ps_shape_msg {
     const char *name;
-    const struct ps_shape_field *fields; /* The envelope's first. */
+    const struct ps_shape_field *fields; /* Envelope fields first. */
     size_t field_count;
     uint32_t from; /* Bits 1 << role. */
     uint32_t to;
     enum ps_payload_kind payload;
-    uint32_t header_max; /* Bytes, with room for fields of later versions. */
-    uint32_t nodes_max;  /* msgpack values in the header, likewise. */
+    uint32_t header_max; /* Bytes, with reserve for fields of later versions. */
+    /* msgpack values in the header, with the same reserve. */
+    uint32_t nodes_max;
 };
 
-/* NULL for a code that no message has. */
+/* NULL: not a message's code. */
 const struct ps_shape_msg *ps_shape_of(unsigned code);
 
 const char *ps_shape_value_name(const struct ps_shape_enum *e, unsigned v);
 bool ps_shape_value_known(const struct ps_shape_enum *e, unsigned v);
 
-/* Bytes of one value in memory: of a list its pointer, of a bin its struct. */
+/* Bytes of a value in memory: of a list, its pointer; of a bin, its struct. */
 size_t ps_shape_size(enum ps_shape_type type);
 /* Bytes of one element of a list in memory. */
 size_t ps_shape_element_size(const struct ps_shape_field *f);
 
-/* Where the field lies in `base`, a struct ps_msg or a record. */
+/* Address of the field in `base`, a struct ps_msg or a record. */
 static inline const void *ps_shape_at(const struct ps_shape_field *f,
                                       const void *base)
 {
     return (const char *)base + f->offset;
 }
 
-/* Typed access; `type` is bool or unsigned, or one of the signed ones. */
+/* Typed access; `type` must be bool or unsigned, or signed in the i64 ones. */
 uint64_t ps_shape_get_u64(enum ps_shape_type type, const void *at);
 int64_t ps_shape_get_i64(enum ps_shape_type type, const void *at);
 void ps_shape_set_u64(enum ps_shape_type type, void *at, uint64_t v);
 void ps_shape_set_i64(enum ps_shape_type type, void *at, int64_t v);
 
-/* Of a list in `base`: its elements. */
+/* Number of elements of the list in `base`, and one of them. */
 uint32_t ps_shape_count(const struct ps_shape_field *f, const void *base);
 const void *ps_shape_element(const struct ps_shape_field *f, const void *base,
                              uint32_t i);
