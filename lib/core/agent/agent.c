@@ -19,7 +19,7 @@ static struct ps_agent_server *find_server_by_conn(const struct ps_agent *a,
     return s != NULL && ps_dialer_owns_conn(&s->dialer, conn) ? s : NULL;
 }
 
-/* --------------------------------------------------------------- connections */
+/* -------------------------------------------------------------- connections */
 
 static void on_conn_open(struct ps_agent_step *st, const struct ps_event *ev)
 {

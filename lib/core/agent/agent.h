@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The agent machine: local rounds over the ranks of this node, what is sent to
- * which server and when, results in memory that the workers map.
- * docs/protocol.md has the sequences. */
+/* Agent machine: collects the contributions of the local ranks, sends their
+ * sums to the servers by priority and credit, and keeps results in memory that
+ * the workers map. docs/protocol.md has the message sequences. */
 #pragma once
 
 #include "base/pool.h"
@@ -13,36 +13,38 @@ struct ps_agent_options {
     char name[PS_NAME_MAX + 1];
     char cluster[PS_NAME_MAX + 1];
     char sched_address[PS_ADDRESS_MAX + 1];
-    char host[PS_NAME_MAX + 1]; /* Shown to humans. */
+    char host[PS_NAME_MAX + 1]; /* Host name, for display only. */
     uint64_t instance;
     uint64_t seed;
     ps_time dial_backoff_min;
     ps_time dial_backoff_max;
-    uint64_t unsent_max;     /* Bytes handed to a connection and not yet with
-                             * the kernel, so that urgent partitions can
-                             * overtake; 0: 2 MiB. */
-    uint64_t initial_credit; /* Push bytes of a job that a server takes before
-                             * it has said anything; 0: PS_CREDIT_INITIAL. */
-    bool unbatched;          /* Small partitions do not travel together. */
-    /* Small sums that read and write at most so many bytes are made at once
-     * and not by a job: that would take longer than the sum. 0: none. */
+    /* Most bytes handed to a connection that the kernel has not taken, so that
+     * urgent partitions can overtake; 0: 2 MiB. */
+    uint64_t unsent_max;
+    /* Push bytes of a job that a server accepts before its first reply; 0:
+     * PS_CREDIT_INITIAL. */
+    uint64_t initial_credit;
+    bool unbatched; /* Each small partition travels in a frame of its own. */
+    /* Sums that read and write at most this many bytes are made within the
+     * step, because a compute job takes longer than the sum. 0: none. */
     uint64_t inline_sum_max;
     uint32_t
-        ring_layout; /* What l_welcome says of the driver's rings; 0: none. */
+        ring_layout; /* Of the driver's rings, sent in l_welcome; 0: none. */
     struct ps_link_options link;
     struct ps_pool *scratch_pool; /* Scratch for local sums; not owned. */
-    /* A new pool of memory that workers map; the tag of a buffer is its arena.
-     * Each job has one of its own, which the agent frees, so that the workers
-     * of a job never map what another job may see. */
+    /* Returns a new pool of memory that workers map; a buffer's tag is its
+     * arena number. Each job has its own pool, which the agent frees, so that
+     * its workers never map memory of another job. */
     struct ps_pool *(*result_pool_new)(void *ctx);
     void *alloc_ctx;
-    /* Zeroed memory that workers can keep open, to which the tag belongs; the
-     * same context. NULL: what codes leave over dies with this process. */
+    /* Allocates zeroed memory that workers can keep open under the buffer's
+     * tag; also gets alloc_ctx. NULL: residuals end with this process. */
     int (*residual_segment_new)(void *ctx, size_t size,
                                 struct ps_buf **ret_buf);
-    uint64_t residual_segment_size; /* Of a piece of it, at least; 0: 64 MiB. */
-    uint64_t residual_log_max;      /* Of all of it; 0: no limit. */
-    /* By kind: what each session, job and user and this agent may hold. */
+    uint64_t residual_segment_size; /* Least bytes of a segment; 0: 64 MiB. */
+    uint64_t residual_log_max;      /* Most bytes of records; 0: no limit. */
+    /* By account kind: limits of each session, job and user, and of the
+     * agent. */
     struct ps_account_limits limits[PS_ACCOUNT_KIND_COUNT];
 };
 
@@ -52,7 +54,9 @@ struct ps_agent *ps_agent_new(const struct ps_agent_options *opt, ps_time now);
 void ps_agent_free(struct ps_agent *a);
 struct ps_machine ps_agent_machine(struct ps_agent *a);
 
-bool ps_agent_is_ready(const struct ps_agent *a); /* Known to the scheduler. */
+/* Returns true while the agent is registered and connected. */
+bool ps_agent_is_ready(const struct ps_agent *a);
+/* Returns the number of jobs, sessions, stall queries and draining pools. */
 uint64_t ps_agent_residue(const struct ps_agent *a);
 
 struct ps_agent_stats {
@@ -62,11 +66,11 @@ struct ps_agent_stats {
     uint64_t bytes_summed; /* Bytes read by local sums. */
     uint64_t resent;
     uint32_t sessions;
-    uint32_t pending_ops; /* Local operations not done. */
+    uint32_t pending_ops; /* Unfinished local operations. */
 };
 void ps_agent_stats(const struct ps_agent *a, struct ps_agent_stats *ret);
 
-/* For checkers: newest version of a partition that this agent was told is
- * committed. False when unknown. */
+/* For checkers: newest version of a partition that this agent knows to be
+ * committed. Returns false if none is known. */
 bool ps_agent_peek(const struct ps_agent *a, uint64_t gen, uint32_t key,
                    uint32_t index, uint64_t *ret_committed);

@@ -1,25 +1,26 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Inside of the agent machine; for the files of this folder alone.
+/* Internals of the agent machine: structs and functions that its files share.
+ * Only files of this folder include it.
  *
- *     agent.c         the machine's three calls, time, what checkers ask
- *     uplink.c        the scheduler: dialling, heartbeat, what it tells
- *     server_conn.c   servers: dialling, links, what they answer
- *     send_queue.c    what goes to a server next: priority, credit, sums
- *     encode.c        gradients that travel as codes
- *     budget.c        what sessions, jobs and users hold
+ *     agent.c         the machine's entry points, timers, inspection
+ *     uplink.c        link to the scheduler: dialling, heartbeat, messages
+ *     server_conn.c   links to servers: dialling, pings, replies
+ *     send_queue.c    send queues per server: priority, credit, sums
+ *     encode.c        encoded gradients and their residuals
+ *     budget.c        accounts of sessions, jobs and users
  *     session.c       training processes: hello, memory, barriers
- *     diagnose.c      what an operation waits for
- *     residual_log.c  what codes leave over, for the next agent
+ *     diagnose.c      stall queries: the reason why an operation waits
+ *     residual_log.c  residuals in memory that outlives the agent
  *     job.c           jobs: from job_state to the end
  *     key.c           keys: placement, results, takeover
  *     round.c         rounds over the ranks of this node
- *     reattach.c      processes that had another agent before
- *     async.c         keys without rounds
+ *     reattach.c      workers that lost an earlier agent
+ *     async.c         keys of async and ssp jobs, which have no rounds
  *     pull.c          pull and init
- *     conflict.c      ranks that disagree about a round
- *     rows.c          keys of rows
- *     prefetch.c      memory that is fetched before it is needed
- *     opt_state.c     optimizer state, saved and loaded */
+ *     conflict.c      rounds aborted because of conflicting requests
+ *     rows.c          rows keys (row-sparse)
+ *     prefetch.c      cache prefetch ahead of a batch of operations
+ *     opt_state.c     transfers of optimizer state */
 #pragma once
 
 #include "base/heap.h"
@@ -32,50 +33,51 @@
 #include "core/base/ledger.h"
 #include "core/link/link.h"
 
-/* What was refused for a passing reason is offered again after this. */
+/* Wait before a request refused for a transient reason is sent again. */
 #define RESEND_WAIT          PS_MILLIS(50)
-/* Where a server has no memory: twice the wait each time, up to this. */
+/* Longest wait for a server without memory; the wait doubles each time. */
 #define FULL_BACKOFF_MAX     PS_SECONDS(1)
-/* Sums that found no memory try again after this. */
+/* Wait before a sum is retried for which the scratch pool had no memory. */
 #define SCRATCH_RETRY_WAIT   PS_MILLIS(5)
-/* Sums under way for one server at most, in partitions and in bytes, so that
- * urgent partitions that come later are not behind many that are summed
- * already. */
+/* Most partitions being summed for one server at a time, so that an urgent
+ * partition does not wait behind many that are summed already. */
 #define COMPUTING_MAX        1024u
+/* The same limit in bytes. */
 #define COMPUTING_BYTES_MAX  (4u * 1024u * 1024u)
+/* Default of ps_agent_options.unsent_max, in bytes. */
 #define UNSENT_DEFAULT       (2u * 1024u * 1024u)
-/* Departures remembered; the oldest is dropped when there are more. */
+/* Departed workers remembered; when there are more, the oldest is dropped. */
 #define DEPARTED_WORKERS_MAX 4096u
 #define NO_VERSION           (-1) /* No version yet. */
-/* Who waits for a result hears how far it is when so much more of it is there:
- * a small share of a cache, and of so much that a wake-up does not count. */
+/* Progress of a partial result is reported each time this many bytes are
+ * added: small against a cache, large against the cost of a wake-up. */
 #define PROGRESS_BYTES       (2u * 1024u * 1024u)
-/* Ended operations kept for the next ones. */
+/* Ended operations kept for reuse. */
 #define SPARE_OPS_MAX        16384u
-/* Operations, or parts of a frame, that are looked at together: prefetch.c. */
+/* Operations, or parts of a frame, handled as one batch: prefetch.c. */
 #define PREFETCH_OPS         16u
 
 struct ps_agent_job;
 struct ps_agent_key;
 
-/* One call of step(). */
+/* Context of one call of step(). */
 struct ps_agent_step {
     struct ps_agent *a;
     ps_time now;
     struct ps_effects *fx;
 };
 
-/* The conversation with the scheduler. */
+/* The link to the scheduler. */
 struct ps_agent_uplink {
     struct ps_dialer dialer;
-    char liveness_address[PS_ADDRESS_MAX +
-                          1]; /* Where this process is seen; "". */
+    /* Port on which this agent only listens, for liveness probes; "": none. */
+    char liveness_address[PS_ADDRESS_MAX + 1];
     ps_time heartbeat_interval;
     ps_time next_ping_at;
-    ps_time last_ping_at; /* Last ping. */
+    ps_time last_ping_at; /* 0: none on this connection. */
 };
 
-/* Small partitions that are to travel together. */
+/* Small partitions of one job that travel in one frame to one server. */
 struct ps_agent_batch {
     enum ps_msg_code msg_code; /* PUSH, INIT or PUSH_ROWS. */
     struct ps_agent_job *job;
@@ -87,47 +89,46 @@ struct ps_agent_batch {
     uint64_t weight;
     uint32_t part_count;
     uint64_t payload_bytes;
-    bool has_name_hashes; /* The labels are sent, too. */
+    bool has_name_hashes; /* name_hashes are sent too. */
     struct ps_rec_part *parts;
     uint64_t *name_hashes;
-    struct ps_rec_rows *row_parts; /* Instead of parts: PUSH_ROWS. */
+    struct ps_rec_rows *row_parts; /* PUSH_ROWS: used instead of `parts`. */
     struct ps_slice *slices;
     uint32_t slice_count;
 };
 
 struct ps_agent_server {
     struct ps_dialer dialer;
-    ps_time next_ping_at;  /* While operations wait. */
-    ps_time ping_interval; /* Between pings; doubles. */
+    ps_time next_ping_at;  /* Applies while operations wait. */
+    ps_time ping_interval; /* Doubles with each ping. */
     uint32_t node;
     uint64_t incarnation;
     char name[PS_NAME_MAX + 1];
-    char peer[16];      /* Of its account: "node 5". */
-    uint32_t map_epoch; /* Of the last map that had it. */
-    bool was_in_map;    /* A map has had it. */
-    bool removed;
-    uint64_t unsent;    /* With the driver, not yet with the kernel. */
-    uint32_t computing; /* Partitions for it being summed. */
+    char peer[16];      /* Name of the link's account: "node 5". */
+    uint32_t map_epoch; /* Newest map that lists the server. */
+    bool was_in_map;    /* Some map has listed it. */
+    bool removed;       /* The newest map does not list it. */
+    uint64_t unsent;    /* Bytes with the driver, not yet with the kernel. */
+    uint32_t computing; /* Partitions being summed or encoded for it. */
     uint64_t computing_bytes;
-    uint32_t turn;   /* Which job's queue is asked first. */
+    uint32_t turn;   /* Unused. */
     bool needs_pump; /* Its queues may have something to send. */
     struct ps_list send_queues;
     struct ps_agent_batch batch;
 };
 
-/* Partitions of one job that wait to go to one server. */
+/* Partitions of one job that wait to be sent to one server. */
 struct ps_agent_send_queue {
-    struct ps_list_node node; /* In server->flows. */
+    struct ps_list_node node; /* In server->send_queues. */
     struct ps_agent_server *server;
     struct ps_agent_job *job;
     struct ps_heap heap;
-    uint64_t bytes_sent;      /* Push bytes since the session began. */
-    uint64_t computing_bytes; /* Bytes that are being summed, to be sent. */
+    uint64_t bytes_sent;      /* Push bytes since the link's session began. */
+    uint64_t computing_bytes; /* Bytes being summed, to be sent next. */
     uint64_t credit;
-    ps_time
-        backoff_until; /* The server has no memory: nothing goes again before
-                         * this; */
-    ps_time backoff;   /* that was so long; 0: it took something since. */
+    /* The server has no memory: refused partitions wait until then. */
+    ps_time backoff_until;
+    ps_time backoff; /* Last wait; 0: the server accepted something since. */
 };
 
 enum ps_agent_part_state {
@@ -135,49 +136,49 @@ enum ps_agent_part_state {
     PS_AGENT_PART_QUEUED,
     PS_AGENT_PART_COMPUTING,
     PS_AGENT_PART_SENT,    /* Not committed yet. */
-    PS_AGENT_PART_BACKOFF, /* Refused for now; queued again at a time. */
+    PS_AGENT_PART_BACKOFF, /* Refused for now; queued again at resend_at. */
 };
 
-/* Of this and what follows: first what each round touches, so that it lies in
- * few cache lines. */
+/* A partition of a key. In this struct and those below, fields that each round
+ * touches come first, so that they lie in few cache lines. */
 struct ps_agent_part {
-    struct ps_heap_item queue_item; /* In the queue of its flow. */
+    struct ps_heap_item queue_item; /* In send_queue->heap. */
     struct ps_agent_key *key;
     uint32_t index;
-    uint32_t owner_node; /* Its server; 0: this agent. */
+    uint32_t owner_node; /* Server that owns it; 0: this agent. */
     uint64_t first_elem; /* Element of the key. */
     uint32_t count;
     enum ps_agent_part_state state;
-    bool owner_changed;     /* Its server got it from another one, */
-    bool must_resend_state; /* and is to hear again what is known of it here. */
-    bool is_init;           /* What is queued or sent is an init. */
-    bool residual_revertible; /* [1] may become [0] again. */
-    bool encoded_sent;        /* A server may have counted it. */
-    bool is_encoding;         /* A computation makes it. */
-    bool encoding_cancelled;  /* What that makes is not wanted. */
-    bool
-        must_request_clock; /* `clock` is to be asked, it may have been lost. */
-    int64_t
-        committed_version; /* Newest version known to be made; NO_VERSION. */
-    int64_t
-        local_version; /* Version whose value lies in the results; NO_VERSION. */
-    int64_t
-        skipped_version; /* Newest known version that all have passed in; NO_VERSION. */
-    int64_t
-        server_version; /* Rows: version that a server has spoken of; NO_VERSION. */
-    uint64_t completed_round; /* Last round that it has ended. */
-    int64_t
-        requested_version; /* Least version of the pull that is open; NO_VERSION. */
-    /* Only where gradients travel as codes; see encode.c. */
-    struct ps_slice encoded;    /* buf NULL: none. */
-    struct ps_buf *residual[2]; /* Now, and before the code; NULL: zeros. */
-    struct ps_buf *moment[2];
-    struct ps_agent_residual_record
-        *residual_record;   /* Where these lie; NULL: in the pool. */
-    uint64_t encoded_round; /* What it is of. */
-    /* Of a key without rounds: pulls up to these tickets have the value, and
-     * will have it when the open question is answered. */
+    bool owner_changed;       /* Its server took it over from another one. */
+    bool must_resend_state;   /* Its server has to get our state again. */
+    bool is_init;             /* The queued or sent contribution is an init. */
+    bool residual_revertible; /* residual[1] may become residual[0] again. */
+    bool encoded_sent;        /* A server may have counted `encoded`. */
+    bool is_encoding;         /* A computation makes `encoded`. */
+    bool encoding_cancelled;  /* Its result is to be dropped. */
+    bool must_request_clock;  /* `clock` may be stale: replies were lost. */
+    /* Newest version that is known to be committed; NO_VERSION. */
+    int64_t committed_version;
+    /* Version whose value lies in the results; NO_VERSION. */
+    int64_t local_version;
+    /* Newest version known to come from an all-skipped round; NO_VERSION. */
+    int64_t skipped_version;
+    /* Rows key: newest version that its server reported; NO_VERSION. */
+    int64_t server_version;
+    uint64_t completed_round; /* Last round that is over for it. */
+    /* Least version of the open pull; NO_VERSION: none is open. */
+    int64_t requested_version;
+    /* The next fields are used only with a codec; see encode.c. */
+    struct ps_slice encoded; /* buf NULL: none. */
+    /* Current residual, and the one before `encoded`; NULL: zeros. */
+    struct ps_buf *residual[2];
+    struct ps_buf *moment[2]; /* As `residual`. */
+    /* Log record with both vectors; NULL: they lie in the scratch pool. */
+    struct ps_agent_residual_record *residual_record;
+    uint64_t encoded_round; /* Round of `encoded`. */
+    /* Async: pulls up to this ticket have the value. */
     uint64_t served_ticket;
+    /* Async: pulls up to this ticket get the value with the next reply. */
     uint64_t requested_ticket;
     uint64_t clock; /* ssp: pushes that every rank of the job has made. */
 };
@@ -185,18 +186,18 @@ struct ps_agent_part {
 struct ps_agent_state_transfer;
 struct ps_agent_residual_record;
 
-/* Memory that workers keep open for the next agent. */
+/* Shared memory file that workers keep open for the next agent. */
 struct ps_agent_residual_segment {
-    uint64_t id;
-    struct ps_buf *buf; /* The tag is what workers are told. */
+    uint64_t id;        /* Random; also in the segment's header. */
+    struct ps_buf *buf; /* Workers know the segment by the buffer's tag. */
 };
 
-/* A record of a partition in what an agent before this one has left. */
+/* Residual record that an earlier agent left in a segment. */
 struct ps_agent_recovered_record {
-    struct ps_agent_recovered_record *hash_next; /* Of the same hash. */
+    struct ps_agent_recovered_record *hash_next; /* Same hash. */
     struct ps_buf *segment;                      /* The job's reference. */
     uint64_t name_hash;
-    uint64_t offset;
+    uint64_t offset; /* Of the record in `segment`. */
     uint64_t codec_hash;
     uint64_t round_tag;
     uint32_t part_index;
@@ -204,46 +205,48 @@ struct ps_agent_recovered_record {
     uint32_t vector_count;
 };
 
-/* An operation of a worker that is not done. */
+/* An unfinished operation of a worker. */
 struct ps_agent_op {
-    struct ps_list_node node;         /* In the list that waits for it. */
+    struct ps_list_node node;         /* In the list where it waits. */
     struct ps_list_node session_node; /* In session->ops. */
     struct ps_agent *agent;
     struct ps_agent_session *session; /* NULL: its worker has died. */
     struct ps_agent_key *key;         /* NULL: barrier or optimizer. */
     uint64_t id;
-    uint64_t round;        /* Or least version, or number of the barrier. */
-    struct ps_slice array; /* buf NULL: it gives none. */
-    uint64_t bytes_ready;  /* Bytes of it that the worker has copied so far. */
+    /* Or least version, barrier number, or number of sched_request. */
+    uint64_t round;
+    struct ps_slice array; /* buf NULL: the operation has no array. */
+    uint64_t bytes_ready;  /* Bytes of `array` that the worker has copied. */
     uint32_t local_rank;
     int32_t priority;
     uint32_t root;
-    uint32_t samples; /* Its weight in a mean. */
-    enum ps_op kind;  /* ATTEND is BROADCAST, */
-    bool send_only;   /* whose value is not asked for. */
-    uint8_t reduce;
+    uint32_t samples; /* Weight in a mean. */
+    enum ps_op kind;  /* BROADCAST_SEND_ONLY: kept as BROADCAST. */
+    bool send_only;   /* Broadcast whose value is not wanted. */
+    uint8_t reduce;   /* enum ps_reduce. */
     bool is_barrier;
-    struct ps_agent_rows *rows; /* Of a key of rows; NULL: none. */
-    struct ps_agent_state_transfer
-        *state_transfer;          /* Optimizer state; NULL: none. */
-    struct ps_msg *sched_request; /* Optimizer: what the scheduler is told. */
-    uint64_t
-        charged_bytes; /* Bytes of memory, at the account of the key's job. */
+    struct ps_agent_rows *rows; /* Rows key; NULL: none. */
+    /* Transfer of optimizer state; NULL: none. */
+    struct ps_agent_state_transfer *state_transfer;
+    /* Copy of the request to the scheduler; NULL: none. */
+    struct ps_msg *sched_request;
+    /* Bytes of memory charged to the account of the key's job. */
+    uint64_t charged_bytes;
     ps_time started_at;
-    uint64_t ticket; /* Of a pull of a key without rounds; 0: none yet. */
+    uint64_t ticket; /* Async pull; 0: none drawn yet. */
 };
 
-/* What ranks that had another agent before have said of a key. */
+/* Rounds of a key that reattached ranks completed with an earlier agent. */
 struct ps_agent_prior_state {
-    uint64_t min_completed; /* Rounds that one of them has heard the end of, */
-    uint64_t max_completed; /* and that another one has. */
+    uint64_t min_completed; /* Least that a rank reported. */
+    uint64_t max_completed; /* Most that a rank reported; at most one more. */
     bool *reported;         /* By local rank. */
 };
 
-/* Ranks have disagreed about the last begun round of a key. */
+/* Conflicting requests of ranks in the last begun round of a key. */
 struct ps_agent_conflict {
-    uint32_t retry;           /* Those below are over. */
-    uint32_t *notified_retry; /* By local rank: up to which attempt it knows. */
+    uint32_t retry;           /* Attempts with a lower number are over. */
+    uint32_t *notified_retry; /* By local rank: last abort it was told of. */
     char text[PS_TEXT_MAX + 1];
 };
 
@@ -254,69 +257,65 @@ struct ps_agent_key {
     uint32_t part_count;
     uint32_t number;
     uint64_t count;
-    uint32_t row_width; /* Elements of a row; 0: not a key of rows. */
+    uint32_t row_width; /* Elements of a row; 0: a dense key. */
     uint8_t dtype;
-    bool is_collective; /* Its sums are no gradients, whatever the job does. */
-    bool is_async;      /* Of an async or ssp job: see below. */
-    uint8_t rule;       /* enum ps_rule of the pushes under way. */
-    /* The open round. */
-    uint64_t round; /* The last begun; pushed[] are this or one less. */
-    uint64_t
-        round_starts; /* Counts beginnings: one that failed is begun again. */
-    bool round_open;  /* Somebody has offered it. */
-    bool round_complete; /* Everybody has: it is on its way. */
+    bool is_collective; /* Its sums are assigned, never optimized. */
+    bool is_async;      /* Key of an async or ssp job. */
+    uint8_t rule;       /* enum ps_rule of the pushes in flight. */
+    /* Last begun round; pushed_round[] are this or one less. Async: pushes of
+     * this node. */
+    uint64_t round;
+    uint64_t round_starts; /* Attempts at all rounds, failed ones included. */
+    bool round_open;       /* A local rank has contributed. */
+    bool round_complete;   /* All local ranks have: partitions may leave. */
     bool needs_value;
     uint8_t reduce;
-    enum ps_op round_op; /* PASS: as yet, or in the end, all who offered do. */
+    enum ps_op round_op; /* SKIP: all contributions so far are skips. */
     uint32_t contributed_count;
-    uint32_t streaming_count; /* Offers whose array is not all there. */
-    uint32_t
-        launched_parts; /* Complete: partitions before this one have gone. */
+    uint32_t streaming_count; /* Contributions that are still being copied. */
+    uint32_t launched_parts;  /* Partitions before this index were launched. */
     uint32_t root;
-    struct ps_agent_op **contribution;  /* By local rank; NULL: not yet. */
-    struct ps_agent_conflict *conflict; /* NULL: nobody has disagreed. */
-    uint64_t *pushed_round;             /* By local rank: rounds offered. */
-    struct ps_agent_prior_state
-        *prior_state; /* With another agent; NULL: none. */
-    bool
-        residual_loss_noted; /* It has been said that something of it was lost. */
+    struct ps_agent_op **contribution;  /* By local rank; NULL: none yet. */
+    struct ps_agent_conflict *conflict; /* NULL: none in this round. */
+    uint64_t *pushed_round; /* By local rank: last round contributed to. */
+    /* Rounds with an earlier agent; NULL: no rank reattached. */
+    struct ps_agent_prior_state *prior_state;
+    bool residual_loss_noted; /* The loss of a residual has been logged. */
     int32_t priority;
-    uint32_t pending_parts;    /* Partitions that have not reached the round. */
-    uint32_t completed_prefix; /* All before this one have. */
-    uint64_t reported_bytes;   /* Bytes of the result that workers know of. */
-    uint64_t weight;           /* In a mean, of all who offered. */
+    uint32_t pending_parts;    /* Partitions that have not ended the round. */
+    uint32_t completed_prefix; /* Partitions before this index have. */
+    uint64_t reported_bytes;   /* Bytes of the result reported to workers. */
+    uint64_t weight;           /* Contributing ranks; in a mean, samples. */
     struct ps_list deferred_pushes; /* Pushes of the next round. */
     struct ps_list pulls;
     struct ps_list row_pulls;
-    struct ps_buf *results;    /* Both versions. NULL: a key of rows. */
+    struct ps_buf *results;    /* Both versions; NULL: rows or async key. */
     uint64_t result_offset[2]; /* Of even versions, of odd ones. */
-    uint64_t name_hash;        /* Of the name. */
+    uint64_t name_hash;
     struct ps_compression compression;
     struct ps_list inits;
     struct ps_list state_transfers;
-    struct ps_slice init_array;  /* Of the root, while it is being sent. */
+    struct ps_slice init_array;  /* The root's array while it is being sent. */
     uint32_t pending_init_parts; /* Partitions whose init is not committed. */
-    uint64_t init_retry;         /* Counts inits that were sent. */
-    /* Without rounds: `round` counts the pushes of this node. */
-    uint64_t
-        clock; /* ssp: least count of a rank here when these are applied. */
+    uint64_t init_retry;         /* Attempts at sending an init. */
+    /* ssp: least push count of the local ranks, pushes in flight included. */
+    uint64_t clock;
     uint64_t last_ticket;
-    uint64_t *applied_round; /* By local rank: its last push that is applied. */
-    /* What was declared. */
-    struct ps_list_node
-        opening_node; /* In job->opening until the scheduler answers. */
+    uint64_t *applied_round; /* Async, by local rank: last applied push. */
+    /* Declaration of the key. */
+    struct ps_list_node opening_node; /* In job->opening_keys until opened. */
     char name[PS_KEY_NAME_MAX + 1];
     uint64_t *shape;
     uint32_t shape_count;
     int64_t mxnet_key;
     uint64_t open_request;
-    uint8_t if_absent; /* enum ps_find, the least of those who ask. */
-    bool is_open;      /* Answered. */
-    bool open_sent;    /* The scheduler is to answer. */
+    uint8_t if_absent; /* enum ps_if_absent, the least of all waiters'. */
+    bool is_open;      /* key_opened has arrived. */
+    bool open_sent;    /* key_open is sent and not answered. */
     uint32_t placement_epoch;
     struct ps_list waiters; /* struct ps_agent_key_waiter */
-    uint64_t charged_bytes; /* Bytes of memory at the job's account, */
-    uint32_t charged_parts; /* and partitions. */
+    uint64_t charged_bytes; /* Bytes of memory charged to the job. */
+    uint32_t charged_parts; /* Partitions charged to the job. */
 };
 
 struct ps_agent_key_waiter {
@@ -330,36 +329,36 @@ struct ps_agent_rank {
     uint64_t worker;
     uint8_t state;
     struct ps_agent_session *session; /* NULL: none now. */
-    uint64_t entered_barriers;        /* Entered. */
+    uint64_t entered_barriers;        /* Number of the last barrier entered. */
 };
 
-/* Whoever has sessions or jobs here. */
+/* User with sessions, jobs or leftover resources on this node. */
 struct ps_agent_user {
     struct ps_agent *agent;
     uint32_t uid;
-    uint32_t refs; /* By sessions, jobs, and what outlives them. */
+    uint32_t refs; /* Sessions, jobs, and resources that outlive them. */
     uint32_t stall_queries_sent;
     struct ps_account account;
 };
 
-/* Results of a job that is over, while frames still use them. */
+/* Result memory of a job that is over, kept while frames reference it. */
 struct ps_agent_draining_pool {
     struct ps_pool *pool;
-    struct ps_agent_user *user; /* Pays for them; NULL: nobody. */
+    struct ps_agent_user *user; /* Charged for it; NULL: no user. */
     uint64_t charged_bytes;
 };
 
-/* A mapping that somebody still reads counts until it is released. */
+/* Mapped region, charged until its last reader releases it. */
 struct ps_agent_mapping {
-    struct ps_list_node node;         /* In session->holds. */
-    struct ps_agent_session *session; /* NULL: gone, the user pays. */
+    struct ps_list_node node;         /* In session->mappings. */
+    struct ps_agent_session *session; /* NULL: gone, the user is charged. */
     struct ps_agent_user *user;
     struct ps_buf *buf;
 };
 
 struct ps_agent_job {
     uint64_t gen;
-    uint32_t state_version; /* 0: no job_state yet. */
+    uint32_t state_version; /* Of the last job_state; 0: none yet. */
     char name[PS_NAME_MAX + 1];
     uint8_t phase;
     char end_reason[PS_TEXT_MAX + 1];
@@ -370,39 +369,39 @@ struct ps_agent_job {
     uint8_t rule;
     uint32_t staleness; /* ssp */
     uint32_t slot;
-    bool ranks_assigned; /* slot and local are known. */
+    bool ranks_assigned; /* slot and local_ranks are valid. */
     struct ps_agent_rank *local_ranks;
     uint32_t local_rank_count;
-    uint32_t *slot_by_rank; /* By rank, once seated. */
+    uint32_t *slot_by_rank; /* Valid once ranks are assigned. */
     uint32_t rank_count;
-    uint32_t session_count; /* That belong to it. */
+    uint32_t session_count;
     struct ps_pool *result_pool;
     struct ps_map *keys; /* By number. */
-    struct ps_map
-        *keys_by_name; /* First key of a label, by ps_name_hash_slot. */
-    struct ps_map *
-        pending_placements; /* struct ps_agent_pending_placement by number of the key. */
+    /* First key of each name hash, by ps_name_hash_slot. */
+    struct ps_map *keys_by_name;
+    /* struct ps_agent_pending_placement by number of the key. */
+    struct ps_map *pending_placements;
     uint32_t key_count;
-    struct ps_list
-        opening_keys; /* Keys: those that were asked for, then others. */
-    uint32_t opens_in_flight; /* So many were, */
-    struct ps_list_node
-        *next_unsent_open;      /* and this is the first that was not. */
+    /* Keys that are not open: those requested first, then the others. */
+    struct ps_list opening_keys;
+    uint32_t opens_in_flight; /* Keys requested from the scheduler. */
+    /* First of opening_keys that is not requested; NULL: none. */
+    struct ps_list_node *next_unsent_open;
     struct ps_map *send_queues; /* By node. */
-    struct ps_list barrier_ops; /* Operations that wait at one. */
+    struct ps_list barrier_ops; /* Operations that wait at a barrier. */
     uint64_t completed_barriers;
-    struct ps_list sched_ops;
+    struct ps_list sched_ops; /* Operations with an open sched_request. */
     struct ps_agent_residual_segment *segments;
     uint32_t segment_count;
-    uint32_t tail_segment;   /* The piece, + 1, with room; 0: none yet. */
-    uint64_t tail_used;      /* Of that. */
-    uint64_t residual_bytes; /* Of all. */
-    uint64_t record_count;   /* Looked at in pieces of other agents. */
-    struct ps_map *
-        recovered_records; /* struct ps_agent_recovered_record by ps_name_hash_slot. */
-    uint64_t name_hash_seed;         /* Of ps_name_hash_slot. */
-    uint64_t residual_charged_bytes; /* Bytes of memory at `account`. */
-    struct ps_agent_user *user;      /* NULL: nobody of it was seated here. */
+    uint32_t tail_segment;   /* Index + 1 of the one appended to; 0: none. */
+    uint64_t tail_used;      /* Bytes used of the tail segment. */
+    uint64_t residual_bytes; /* Bytes used of all segments. */
+    uint64_t record_count;   /* Records read in segments of other agents. */
+    /* struct ps_agent_recovered_record by ps_name_hash_slot. */
+    struct ps_map *recovered_records;
+    uint64_t name_hash_seed;         /* For ps_name_hash_slot. */
+    uint64_t residual_charged_bytes; /* Bytes of memory charged here. */
+    struct ps_agent_user *user;      /* NULL: no session was assigned. */
     struct ps_account account;
 };
 
@@ -421,66 +420,66 @@ struct ps_agent_session {
     struct ps_msg *hello; /* Own copy of l_hello. */
     uint64_t gen;         /* 0: job_open is not answered. */
     struct ps_agent_job *job;
-    uint32_t local_rank; /* Index of its rank in job->local. */
+    uint32_t local_rank; /* Index in job->local_ranks. */
     bool clean_exit;
-    bool
-        is_deferred; /* Its job_open waits, see ps_agent_session_send_deferred. */
-    bool is_closing;          /* Hung up on; what still comes is ignored. */
-    bool reoffer;             /* An earlier scheduler was told of it. */
-    uint32_t unreported_keys; /* Resumed: keys whose rounds it has not said. */
-    struct ps_map *regions;   /* number -> struct ps_buf */
-    struct ps_map *unmapped;  /* Regions that could not be: number -> text. */
-    struct ps_map *announced_arenas; /* Told of: tag -> anything. */
-    struct ps_map *known_segments;   /* It has: id -> anything. */
+    bool is_deferred; /* Its job_open waits: session_send_deferred(). */
+    bool is_closing;  /* Connection is closing; messages are ignored. */
+    bool reoffer;     /* An earlier scheduler got its job_open. */
+    /* Reattached: keys whose completed rounds are not reported yet. */
+    uint32_t unreported_keys;
+    struct ps_map *regions;          /* number -> struct ps_buf */
+    struct ps_map *unmapped;         /* Failed regions: number -> text. */
+    struct ps_map *announced_arenas; /* Set of arena tags. */
+    struct ps_map *known_segments;   /* Set of ids of residual segments. */
     struct ps_list ops;
     uint32_t op_count;
     struct ps_list mappings;      /* struct ps_agent_mapping */
     struct ps_list stall_queries; /* struct ps_agent_stall_query */
-    uint32_t query_rate_count;    /* That it has made since this time. */
-    ps_time query_rate_since;
+    uint32_t query_rate_count;    /* Queries since query_rate_since. */
+    ps_time query_rate_since;     /* Begin of the current second. */
     struct ps_agent_user *user;
     struct ps_account account;
 };
 
-/* Something is being computed. */
+/* A sum, encoding or copy that runs off the event loop. */
 struct ps_agent_computation {
     uint64_t token;
     struct ps_agent_part *part;             /* NULL: its key is gone. */
     struct ps_agent_send_queue *send_queue; /* Sum for a server; NULL: local. */
     struct ps_slice dst;
-    uint32_t row_count;    /* Of a key of rows: how many there are in dst. */
-    int64_t version;       /* Local: what it makes; code: its round. */
-    uint64_t round_starts; /* Of the round whose arrays it has read. */
+    uint32_t row_count;    /* Rows key: rows in dst. */
+    int64_t version;       /* Local: version made; encoding: its round. */
+    uint64_t round_starts; /* Of the round whose arrays it reads. */
     bool is_encode;
     uint64_t bytes;
 };
 
-/* A new placement that came before the first answer about its key. */
+/* A placement that arrived before the answer to the key's opening. */
 struct ps_agent_pending_placement {
     uint32_t epoch;
     uint32_t part_count;
     struct ps_buf *table;
 };
 
-/* Jobs that have ended here, whose earlier states may still come: links keep no
- * order. */
+/* Ended jobs remembered. An earlier job_state of one may still arrive, because
+ * links keep no order. */
 #define PS_AGENT_ENDED_JOBS 64u
 
-/* A worker that has gone: said again to a scheduler that has forgotten us. */
+/* A worker that is gone, resent to a scheduler that does not know it. */
 struct ps_agent_departed_worker {
     uint64_t gen;
     uint64_t worker;
     bool clean_exit;
-    bool rounds_unknown; /* In the middle of a resume. */
+    bool rounds_unknown; /* Ended while it was reattaching. */
 };
 
-/* What an operation waits for: a question to the scheduler without an answer,
- * or without a place among those that it is asked at a time. */
+/* A stall query: sent to the scheduler and not answered, or waiting because
+ * the user has PS_QUERIES_SENT_MAX in flight. */
 struct ps_agent_stall_query {
-    struct ps_list_node node; /* In session->questions. */
+    struct ps_list_node node; /* In session->stall_queries. */
     uint64_t request;
     uint64_t gen;
-    struct ps_agent_session *session; /* NULL: gone; the answer is dropped. */
+    struct ps_agent_session *session; /* NULL: gone; the reply is dropped. */
     struct ps_agent_user *user;       /* A reference. */
     bool is_sent;
     uint64_t op_id;
@@ -488,7 +487,7 @@ struct ps_agent_stall_query {
     uint64_t round;
     bool is_barrier;
     char local_text[256]; /* The operation, and how long it has waited. */
-    char awaited[256];    /* Servers that have something of it to do. */
+    char awaited[256];    /* Servers whose reply it waits for. */
 };
 
 struct ps_agent {
@@ -496,10 +495,10 @@ struct ps_agent {
     struct ps_rng rng;
     ps_time now;
     struct ps_agent_uplink uplink;
-    ps_time name_refused_since; /* Another process has our name; 0: none has. */
-    bool name_lost;             /* For good: this daemon ends. */
-    uint64_t
-        sched_instance; /* Instance of the scheduler that gave what follows. */
+    ps_time name_refused_since; /* Another process has our name; 0: no. */
+    bool name_lost;             /* For good: step() returns PS_E_CONFIG. */
+    /* Scheduler process that assigned the fields below; 0: none yet. */
+    uint64_t sched_instance;
     uint32_t node;
     uint64_t incarnation;
     ps_time next_costs_at;
@@ -507,11 +506,11 @@ struct ps_agent {
     bool draining;
     struct ps_map *servers; /* By node. */
     struct ps_list sessions;
-    struct ps_map *sessions_by_conn; /* Sessions. */
-    struct ps_map *servers_by_conn;  /* Servers, until the connection closes. */
+    struct ps_map *sessions_by_conn; /* struct ps_agent_session */
+    struct ps_map *servers_by_conn;  /* Until the connection is closed. */
     struct ps_map *jobs;             /* By generation. */
-    uint64_t ended_jobs
-        [PS_AGENT_ENDED_JOBS]; /* Generations, the oldest at over_next. */
+    /* Generations in a ring; ended_jobs_next modulo its size is the oldest. */
+    uint64_t ended_jobs[PS_AGENT_ENDED_JOBS];
     uint32_t ended_jobs_next;
     struct ps_map *computations;  /* By token. */
     struct ps_map *stall_queries; /* By request. */
@@ -522,31 +521,31 @@ struct ps_agent {
     uint64_t last_request;
     struct ps_agent_draining_pool *draining_pools;
     uint32_t draining_pool_count;
-    /* Regions of sessions that have ended, in this order: to unmap many takes
-     * longer than others should wait. */
+    /* Regions (struct ps_buf) of ended sessions, in order of their end. They
+     * are unmapped a few at a time, because unmapping many delays others. */
     struct ps_map *unmapping_sessions;
     uint64_t last_unmapping;
     ps_time next_unmap_at; /* PS_TIME_NEVER: there are none. */
     struct ps_agent_departed_worker *departed_workers;
     uint32_t departed_worker_count;
     uint32_t deferred_session_count; /* Sessions whose job_open waits. */
-    uint32_t op_count;               /* Of all sessions. */
-    uint32_t servers_met;            /* Of servers met so far. */
+    uint32_t op_count;               /* Operations of all sessions. */
+    uint32_t servers_met;            /* Structs made for servers so far. */
     struct ps_agent_op **spare_ops;  /* A stack. */
     uint32_t spare_op_count;
     uint32_t spare_op_capacity;
-    uint64_t residual_bytes; /* Of all jobs. */
-    bool must_flush;         /* Gathered partitions wait for the tick. */
-    /* Where small sums lie one behind the other until then; NULL: nowhere. */
+    uint64_t residual_bytes; /* Bytes used of the segments of all jobs. */
+    bool must_flush;         /* Batches or the arena wait for the tick. */
+    /* Small sums one behind the other until the tick; NULL: none. */
     struct ps_buf *batch_arena;
     uint64_t batch_arena_used;
-    ps_time scratch_retry_at; /* PS_TIME_NEVER: nobody is. */
-    ps_time resend_at;        /* Partitions held back; PS_TIME_NEVER. */
-    ps_time scratch_trim_at;  /* Free memory of sums; PS_TIME_NEVER. */
+    ps_time scratch_retry_at; /* PS_TIME_NEVER: no sum lacks memory. */
+    ps_time resend_at;        /* PS_TIME_NEVER: nothing was refused. */
+    ps_time scratch_trim_at;  /* PS_TIME_NEVER: no trim is due. */
     struct ps_agent_stats stats;
 };
 
-/* agent.c */
+/* key.c */
 uint64_t ps_agent_key_bytes(const struct ps_agent_key *k);
 uint64_t ps_agent_part_bytes(const struct ps_agent_part *p);
 
@@ -555,34 +554,35 @@ void ps_agent_budget_init(struct ps_agent *a);
 void ps_agent_budget_fini(struct ps_agent *a);
 struct ps_agent_user *ps_agent_user_get(struct ps_agent *a, uint32_t uid);
 void ps_agent_user_put(struct ps_agent_user *u);
-/* A session takes a place. Refused: nothing is left of it. */
+/* Charges a new session to its user. On refusal no charge or reference
+ * stays. */
 PS_MUST_USE int ps_agent_budget_open_session(struct ps_agent *a,
                                              struct ps_agent_session *s,
                                              uint32_t pid,
                                              struct ps_refusal *ret_refusal);
 void ps_agent_budget_close_session(struct ps_agent_session *s);
-/* The session counts at its job from now on. */
+/* Makes the session's account a child of its job's. */
 void ps_agent_budget_assign_job(struct ps_agent_session *s,
                                 struct ps_agent_job *j);
-/* The job holds nothing any more. */
+/* Closes the job's account, which must hold no charge. */
 void ps_agent_budget_close_job(struct ps_agent_job *j);
-/* A key, as it is declared: itself and its results. The job has it refunded
- * with the key. */
+/* Charges a declared key and its results to the job. The caller keeps
+ * *ret_charged in the key, whose end refunds it. */
 PS_MUST_USE int ps_agent_budget_charge_key(struct ps_agent_job *j,
                                            const struct ps_msg_l_key *m,
                                            uint64_t *ret_charged,
                                            struct ps_refusal *ret_refusal);
-/* Its table of partitions, once their number is known. */
+/* Charges the key's table of `count` partitions to the job. */
 PS_MUST_USE int ps_agent_budget_charge_parts(struct ps_agent_key *k,
                                              uint32_t count,
                                              struct ps_refusal *ret_refusal);
 void ps_agent_budget_refund_key(struct ps_agent_key *k);
-/* The results of a job that is over, which frames still carry. */
+/* Moves the results of an ended job, which frames still carry, to its user. */
 void ps_agent_budget_charge_pool(struct ps_agent_job *j,
                                  struct ps_agent_draining_pool *g);
 void ps_agent_budget_refund_pool(struct ps_agent_draining_pool *g);
-/* A mapping that the session has brought; *ret_buf owns a reference of it, and
- * pays back at its last unref. */
+/* Charges a mapping to the session. *ret_buf holds a reference of `buf`; its
+ * last unref refunds the charge. */
 PS_MUST_USE int ps_agent_budget_charge_mapping(struct ps_agent_session *s,
                                                struct ps_buf *buf,
                                                struct ps_buf **ret_buf,
@@ -590,7 +590,7 @@ PS_MUST_USE int ps_agent_budget_charge_mapping(struct ps_agent_session *s,
 
 /* uplink.c */
 void ps_agent_uplink_init(struct ps_agent *a, ps_time now);
-/* `pulse` may be NULL. */
+/* `pulse`: address for liveness probes; NULL: none. */
 void ps_agent_uplink_on_open(struct ps_agent_step *st, ps_conn_id conn,
                              const char *pulse);
 void ps_agent_uplink_on_dial_failed(struct ps_agent_step *st, uint64_t target,
@@ -601,10 +601,11 @@ void ps_agent_uplink_on_msg(struct ps_agent_step *st, ps_conn_id conn,
                             const struct ps_slice *payload);
 void ps_agent_uplink_tick(struct ps_agent_step *st);
 ps_time ps_agent_uplink_deadline(const struct ps_agent *a);
-/* Tell the scheduler, in sequence; kept until it hears. */
+/* Sends a message on the link, which keeps it until it is acknowledged. Dropped
+ * before registration, which resends all state. */
 void ps_agent_uplink_send_msg(struct ps_agent_step *st, const struct ps_msg *m);
 
-/* The greeting on a connection to the scheduler or a server. */
+/* Sends hello on a new connection to the scheduler or a server. */
 void ps_agent_send_hello(struct ps_agent_step *st, const struct ps_dialer *c,
                          ps_conn_id conn);
 
@@ -615,7 +616,7 @@ void ps_agent_server_on_dial_failed(struct ps_agent_step *st, uint64_t target,
                                     int rc, const char *why);
 void ps_agent_server_on_closed(struct ps_agent_step *st,
                                struct ps_agent_server *s, ps_conn_id conn);
-/* What is sent on `conn` does not get through. */
+/* Frames on `conn` are not acknowledged: dials a second connection. */
 void ps_agent_server_on_stalled(struct ps_agent_step *st,
                                 struct ps_agent_server *s, ps_conn_id conn);
 void ps_agent_server_on_ping_req(struct ps_agent_step *st,
@@ -631,7 +632,7 @@ void ps_agent_server_on_msg(struct ps_agent_step *st, struct ps_agent_server *s,
                             ps_conn_id conn, const struct ps_msg *m,
                             const struct ps_slice *payload);
 void ps_agent_server_free(struct ps_agent_server *s);
-/* Nothing is needed of it any more. */
+/* Stops dialling the server and drops its link if no job uses it any more. */
 void ps_agent_server_release(struct ps_agent_step *st,
                              struct ps_agent_server *s);
 int ps_agent_server_payload(struct ps_agent *a, struct ps_agent_server *s,
@@ -647,69 +648,73 @@ void ps_agent_send_enqueue(struct ps_agent_step *st, struct ps_agent_part *p);
 void ps_agent_send_dequeue(struct ps_agent_step *st, struct ps_agent_part *p);
 void ps_agent_send_pump(struct ps_agent_step *st, struct ps_agent_server *s);
 void ps_agent_send_pump_all(struct ps_agent_step *st);
-/* `error`: of the computation, 0 or a PS_E_*. */
+/* Dispatches the result of a computation. `error`: 0 or a PS_E_*. */
 void ps_agent_send_on_computed(struct ps_agent_step *st,
                                struct ps_agent_computation *run, int error);
 void ps_agent_send_flush(struct ps_agent_step *st, struct ps_agent_server *s);
-/* The next small sums begin anew. */
+/* Releases the batch arena; the next small sum allocates another. */
 void ps_agent_send_release_arena(struct ps_agent *a);
 void ps_agent_send_drop_batch(struct ps_agent_job *j,
                               struct ps_agent_server *s);
-/* The server has taken something of the job, or has no memory for it. */
+/* Ends the back-off: the server accepted something of job `gen`. */
 void ps_agent_send_end_backoff(struct ps_agent_step *st,
                                struct ps_agent_server *s, uint64_t gen);
+/* Starts the back-off, or doubles it: the server has no memory for the job. */
 void ps_agent_send_begin_backoff(struct ps_agent_step *st,
                                  struct ps_agent_send_queue *f);
-/* True: the refused part waits for memory of its server. */
+/* Returns true while a refused partition waits for memory of its server. */
 bool ps_agent_send_is_backing_off(struct ps_agent_step *st,
                                   const struct ps_agent_part *p);
 void ps_agent_send_raise_credit(struct ps_agent_step *st,
                                 struct ps_agent_server *s, uint64_t gen,
                                 uint64_t credit);
-/* The link is a new one: all that is not committed goes again. */
+/* Resends to a server with a new link all that is not committed. */
 void ps_agent_send_resend(struct ps_agent_step *st, struct ps_agent_server *s);
 
 /* encode.c */
-/* Does what goes to the server travel as a code? */
+/* Returns true if the partition's next contribution is sent encoded. */
 bool ps_agent_encode_applies(const struct ps_agent_part *p);
-/* Sum and encode. PS_E_NOMEM: nothing has happened. */
+/* Starts to sum and encode the sources. PS_E_NOMEM: no change. */
 int ps_agent_encode_start(struct ps_agent_step *st,
                           struct ps_agent_send_queue *f,
                           struct ps_agent_part *p,
                           const struct ps_slice *slices, uint32_t count);
-/* Is there the code of the open round? */
+/* Returns true if the encoded form of the open round exists. */
 bool ps_agent_encode_is_ready(const struct ps_agent_part *p);
 void ps_agent_encode_on_computed(struct ps_agent_part *p,
                                  struct ps_agent_computation *run);
-/* The round is over. */
+/* Frees the encoded form and the previous residual: the round is over. */
 void ps_agent_encode_discard(struct ps_agent_part *p);
-/* The round has failed, and may be offered anew. */
+/* The round failed and may be retried: reverts an encoding never sent. */
 void ps_agent_encode_round_failed(struct ps_agent_part *p);
-/* Its server did not count what it got of that round. */
+/* The server did not count the contribution: reverts its encoding. */
 void ps_agent_encode_refused(struct ps_agent_part *p, uint64_t round);
 void ps_agent_encode_free(struct ps_agent_part *p);
 
 /* residual_log.c */
-/* Does what the code leaves over lie in memory that outlives this process? It
- * is made, or what another agent has left there is found. */
+/* Returns true if the partition has a residual record in the log. Adopts the
+ * record of an earlier agent, or appends a new one. */
 bool ps_agent_residual_attach(struct ps_agent_step *st,
                               struct ps_agent_part *p);
-/* Has another agent encoded the open round? */
+/* Returns true if the record holds an encoding of the open round, which an
+ * earlier agent made. */
 bool ps_agent_residual_is_encoded(const struct ps_agent_part *p);
-/* Then: go back to what was there before it; and forth. */
+/* For such a record: makes the residual from before that encoding current. */
 void ps_agent_residual_rewind(struct ps_agent_part *p);
+/* Undoes ps_agent_residual_rewind(). */
 void ps_agent_residual_forward(struct ps_agent_part *p);
-/* Where an encoding writes, one reference; NULL: nowhere. */
+/* Returns a reference of the buffer that an encoding writes; NULL: none. */
 struct ps_buf *ps_agent_residual_target(const struct ps_agent_part *p);
 struct ps_buf *ps_agent_moment_target(const struct ps_agent_part *p);
-/* What the partition has now is of this round. */
+/* Tags the record: the current residual is the result of `round`. */
 void ps_agent_residual_commit(struct ps_agent_part *p, uint64_t round);
 void ps_agent_residual_detach(struct ps_agent_part *p);
 void ps_agent_residual_job_free(struct ps_agent *a, struct ps_agent_job *j);
-/* The session hears of what it does not have. */
+/* Announces to the session the segments that it does not know. */
 void ps_agent_residual_announce(struct ps_agent_step *st,
                                 struct ps_agent_session *s);
-/* A process gives back what another agent has left. */
+/* Reads the records of a segment that a worker has from an earlier agent. Ends
+ * the session if it is malformed or over a limit. */
 void ps_agent_residual_on_segment(struct ps_agent_step *st,
                                   struct ps_agent_session *s,
                                   struct ps_buf *buf);
@@ -719,7 +724,7 @@ void ps_agent_session_on_open(struct ps_agent_step *st,
                               const struct ps_event *ev);
 void ps_agent_session_on_closed(struct ps_agent_step *st,
                                 struct ps_agent_session *s);
-/* As a message each; at most PREFETCH_OPS. */
+/* Handles each operation as a message; at most PREFETCH_OPS. */
 void ps_agent_session_on_ops(struct ps_agent_step *st,
                              struct ps_agent_session *s,
                              const struct ps_msg_l_op *op, uint32_t count);
@@ -729,45 +734,46 @@ void ps_agent_session_on_msg(struct ps_agent_step *st,
 void ps_agent_session_on_region(struct ps_agent_step *st,
                                 struct ps_agent_session *s, uint32_t region,
                                 struct ps_buf *buf);
-/* Memory that could not be mapped. Where the agent lacks room for a region,
- * operations that name it are refused in these words; else, and for region 0,
- * the session ends. */
+/* A region could not be mapped. PS_E_NOMEM: operations that name it are refused
+ * with the text `why`. Other errors, and region 0, end the session. */
 void ps_agent_session_on_unmapped(struct ps_agent_step *st,
                                   struct ps_agent_session *s, uint32_t region,
                                   int rc, const char *why);
-/* The session has no such region: the error, and why it has none. */
+/* Returns the error for an operation that names a missing region, and its text
+ * in *ret_why. */
 int ps_agent_session_on_missing_region(const struct ps_agent_session *s,
                                        uint32_t region, const char **ret_why);
 void ps_agent_session_end(struct ps_agent_step *st, struct ps_agent_session *s,
                           int error, const char *fmt, ...)
     __attribute__((format(printf, 4, 5)));
-/* The same for a limit, in its words. */
+/* Ends the session with the text of the limit that it exceeded. */
 void ps_agent_session_end_quota(struct ps_agent_step *st,
                                 struct ps_agent_session *s,
                                 const struct ps_refusal *why);
 void ps_agent_session_send_open(struct ps_agent_step *st,
                                 struct ps_agent_session *s);
-/* A worker that takes the place of one that died must not be heard of before
- * that death, and links do not keep order: its job_open waits until the
- * scheduler has acknowledged everything said before. */
+/* Sends the deferred job_opens once the scheduler has acknowledged everything
+ * before. A worker that replaces a dead one must not be announced before that
+ * death, and links keep no order. */
 void ps_agent_session_send_deferred(struct ps_agent_step *st);
 void ps_agent_session_send_welcome(struct ps_agent_step *st,
                                    struct ps_agent_session *s);
-/* Departures are said again; those of a job that is over are forgotten. */
+/* Resends all departures. */
 void ps_agent_departed_resend(struct ps_agent_step *st);
+/* Forgets the departures of a job that is over. */
 void ps_agent_departed_drop_job(struct ps_agent *a, uint64_t gen);
-/* Another scheduler never knew of them; of those whose job is here it is told,
- * so that it says that the job is over. */
+/* Drops departures that a new scheduler cannot know. Those of jobs on this node
+ * stay: the scheduler answers them with the job's end. */
 void ps_agent_departed_drop_unknown(struct ps_agent *a);
 void ps_agent_session_free(struct ps_agent *a, struct ps_agent_session *s);
-/* Lets go of some regions of sessions that have ended. */
+/* Unmaps some regions of sessions that have ended. */
 void ps_agent_unmap_regions(struct ps_agent *a);
 struct ps_agent_op *ps_agent_op_new(struct ps_agent_step *st,
                                     struct ps_agent_session *s, uint64_t id);
-/* Answers the worker, if it lives, and frees. */
+/* Sends the result to the worker, if it is connected, and frees `op`. */
 void ps_agent_op_end(struct ps_agent_step *st, struct ps_agent_op *op,
                      uint64_t version, int error, const char *text);
-/* Of a pass, in whose round all have passed. */
+/* Ends a skip of a round that all ranks skipped. */
 void ps_agent_op_end_skipped(struct ps_agent_step *st, struct ps_agent_op *op,
                              uint64_t version);
 void ps_agent_op_free(struct ps_agent_op *op);
@@ -775,14 +781,14 @@ void ps_agent_op_free(struct ps_agent_op *op);
 /* diagnose.c */
 void ps_agent_diagnose_op(struct ps_agent_step *st, struct ps_agent_session *s,
                           uint64_t op_id);
-/* Adds what the key lacks of servers that this agent does not hear. */
+/* Appends the servers that the key waits for and that are silent. */
 void ps_agent_report_unheard(const struct ps_agent_step *st,
                              const struct ps_agent_key *k, struct ps_str *t);
 void ps_agent_diagnose_on_reply(struct ps_agent_step *st,
                                 const struct ps_msg_stall_reply *m);
 void ps_agent_diagnose_resend(struct ps_agent_step *st);
 void ps_agent_diagnose_fini(struct ps_agent *a);
-/* The session is gone: its questions are dropped. */
+/* Drops the queries of a session that is gone. */
 void ps_agent_diagnose_drop_session(struct ps_agent *a,
                                     struct ps_agent_session *s);
 
@@ -794,9 +800,9 @@ void ps_agent_job_on_state(struct ps_agent_step *st,
                            const struct ps_msg_job_state *m);
 void ps_agent_job_free(struct ps_agent_step *st, struct ps_agent *a,
                        struct ps_agent_job *j);
-/* Free the memory of jobs that are over and that no frame uses any more. */
+/* Frees the draining pools that no frame references any more. */
 void ps_agent_job_reap_pools(struct ps_agent *a);
-/* Free it when nobody needs it any more. */
+/* Frees the job if it is over and has no session. */
 void ps_agent_job_free_if_unused(struct ps_agent_step *st,
                                  struct ps_agent_job *j);
 void ps_agent_job_on_barrier_done(struct ps_agent_step *st,
@@ -807,13 +813,14 @@ void ps_agent_job_on_optimizer_done(struct ps_agent_step *st,
                                     const struct ps_msg_optimizer_done *m);
 void ps_agent_job_on_stall_collect(struct ps_agent_step *st,
                                    const struct ps_msg_stall_collect *m);
-/* A fresh link to the scheduler: everything open is said again. */
-/* Another scheduler: jobs that have not begun for anybody here open again. */
+/* New scheduler: workers of jobs that do not run yet open them again, and such
+ * jobs without sessions are freed. */
 void ps_agent_job_reoffer(struct ps_agent_step *st);
+/* Resends all that is open to a scheduler with a new link. */
 void ps_agent_job_resend_all(struct ps_agent_step *st);
 
 /* key.c */
-/* Bytes of the two results of such a key; 0: it has none here. */
+/* Returns the bytes that both results of a key of `bytes` bytes take. */
 uint64_t ps_agent_key_result_bytes(uint64_t bytes);
 void ps_agent_key_waiter_free(struct ps_agent_key_waiter *asker);
 void ps_agent_key_on_declare(struct ps_agent_step *st,
@@ -824,14 +831,13 @@ void ps_agent_key_on_opened(struct ps_agent_step *st,
                             const struct ps_slice *payload);
 void ps_agent_key_send_open(struct ps_agent_step *st, struct ps_agent_key *k);
 void ps_agent_key_drop_placements(struct ps_agent_job *j);
-/* Give the new owner of a partition the newest version held here. */
+/* Sends restore with the newest local version to the partition's owner. */
 void ps_agent_part_send_state(struct ps_agent_step *st,
                               struct ps_agent_part *p);
 void ps_agent_key_free(struct ps_agent_step *st, struct ps_agent *a,
                        struct ps_agent_key *k);
-/* The memory that operations, or a frame from a server, are about to touch is
- * fetched: thousands of keys do not stay in the cache between two rounds. At
- * most PREFETCH_OPS of each. */
+/* prefetch.c: fetch the memory of at most PREFETCH_OPS operations or parts into
+ * the cache. Thousands of keys do not stay cached between two rounds. */
 void ps_agent_prefetch_ops(const struct ps_agent *a,
                            const struct ps_agent_session *s,
                            const struct ps_msg_l_op *op, uint32_t count);
@@ -839,7 +845,7 @@ void ps_agent_prefetch_parts(const struct ps_agent *a, uint64_t gen,
                              const struct ps_rec_part *part, uint32_t count);
 struct ps_agent_part *ps_agent_part_find(const struct ps_agent *a, uint64_t gen,
                                          const struct ps_rec_part *rec);
-/* The same, whatever its elements are. */
+/* The same without comparing the dtype. */
 struct ps_agent_part *
 ps_agent_part_find_any_dtype(const struct ps_agent *a, uint64_t gen,
                              const struct ps_rec_part *rec);
@@ -851,125 +857,130 @@ void ps_agent_round_part_advanced(struct ps_agent_step *st,
                                   struct ps_agent_part *p);
 void ps_agent_round_fail(struct ps_agent_step *st, struct ps_agent_key *k,
                          int error, const char *text);
-/* The offers are all there: the partitions go. */
+/* All local ranks have contributed: launches the ready partitions. */
 void ps_agent_round_complete(struct ps_agent_step *st, struct ps_agent_key *k);
-/* The server says that all have passed in the round of this version. */
+/* The server reported that all ranks skipped the round of `version`. */
 void ps_agent_round_part_skipped(struct ps_agent_part *p, uint64_t version);
-/* What this node gives to a partition: arrays in rank order. */
+/* Writes this node's sources of a partition in rank order; returns their
+ * number, at most one per local rank. */
 uint32_t ps_agent_round_part_sources(const struct ps_agent_part *p,
                                      struct ps_slice *slices);
-/* Its sum or init is under way: to its server, or here. */
+/* Queues the partition for its server, or starts the local sum or init. */
 void ps_agent_round_launch_part(struct ps_agent_step *st,
                                 struct ps_agent_part *p);
 void ps_agent_round_on_computed(struct ps_agent_step *st,
                                 struct ps_agent_computation *run, int error);
-/* Have all ranks here copied what they give to it? */
+/* Returns true if all local ranks have copied their contribution to it. */
 bool ps_agent_round_is_part_ready(const struct ps_agent_part *p);
-/* Has the rank not offered the round, or does it still copy what it gives? */
+/* Returns true if the rank has not contributed to the round, or is still
+ * copying its contribution. */
 bool ps_agent_round_awaits_rank(const struct ps_agent_key *k, uint32_t local,
                                 uint64_t round);
 
-/* Says no to an operation, in words. */
+/* Refuses an operation with an error and a text. */
 void ps_agent_op_reject(struct ps_agent_step *st, struct ps_agent_session *s,
                         const struct ps_msg_l_op *m, int error, const char *fmt,
                         ...) __attribute__((format(printf, 5, 6)));
 
 /* reattach.c */
-/* A rank is seated that had another agent. */
+/* Takes over the completed barriers of a reattached worker. */
 void ps_agent_reattach_session(struct ps_agent_session *s);
-/* It names a key again. False: it has been hung up on. */
+/* A reattached worker declares a key of which it completed `pushed` rounds.
+ * Returns false if that is inconsistent; the session is then closed. */
 bool ps_agent_reattach_key(struct ps_agent_step *st, struct ps_agent_session *s,
                            struct ps_agent_key *k, uint64_t pushed);
-/* The key is open: what is known of its past. */
+/* Applies the prior state to a key that has been opened. */
 void ps_agent_reattach_key_opened(struct ps_agent_step *st,
                                   struct ps_agent_key *k);
-/* An operation of a round whose end another rank here has heard already; true:
- * it has been dealt with. */
+/* Returns true if the operation's round was completed before the reattach, as
+ * another rank reported; the operation is then handled here. */
 bool ps_agent_reattach_accept_op(struct ps_agent_step *st,
                                  struct ps_agent_op *op);
-/* All ranks here have offered a round: what of it is made already. */
+/* Ends the partitions of a complete round that are committed already. */
 void ps_agent_reattach_advance(struct ps_agent_step *st,
                                struct ps_agent_key *k);
 void ps_agent_reattach_free(struct ps_agent_key *k);
 
 /* async.c */
-/* Does the operation make sense on a key without rounds? False: refused. */
+/* Returns true if the operation is valid for an async key; otherwise refuses
+ * it. */
 bool ps_agent_async_validate_op(struct ps_agent_step *st,
                                 struct ps_agent_session *s,
                                 const struct ps_agent_key *k,
                                 const struct ps_msg_l_op *m,
                                 const struct ps_slice *array);
-/* A push that waits for its turn, whose worker dies: does it stay? */
+/* Returns true for a push that is applied even if its worker dies. */
 bool ps_agent_async_push_survives(const struct ps_agent_op *op);
-/* Push, pull and pushpull. */
+/* Handles push, pull and pushpull. */
 void ps_agent_async_accept_op(struct ps_agent_step *st, struct ps_agent_op *op);
 void ps_agent_async_start_push(struct ps_agent_step *st,
                                struct ps_agent_key *k);
-/* Every partition has applied what was on its way. */
+/* Ends the pushes in flight: every partition has applied them. */
 void ps_agent_async_push_applied(struct ps_agent_step *st,
                                  struct ps_agent_key *k);
 void ps_agent_async_fail_ops(struct ps_agent_step *st, struct ps_agent_key *k,
                              int error, const char *text);
-/* Ends the pulls and inits that have their value; asks for the others. */
+/* Ends the pulls and inits that have their value; requests the others. */
 void ps_agent_async_advance(struct ps_agent_step *st, struct ps_agent_key *k);
-/* What every rank of the job has pushed. */
+/* ssp: raises the push count that every rank of the job has reached. */
 void ps_agent_async_raise_clock(struct ps_agent_part *p, uint64_t clock);
 void ps_agent_async_reset_clock(struct ps_agent_key *k, uint32_t node);
-/* The answer to the partition's question. */
+/* Handles the reply to the partition's open pull. */
 void ps_agent_async_accept_value(struct ps_agent_step *st,
                                  struct ps_agent_part *p, const uint8_t *from);
 
 /* rows.c */
 uint32_t ps_agent_rows_in_key(const struct ps_agent_key *k);
-/* Bytes that an operation with `count` rows takes here. */
+/* Returns the bytes that an operation with `count` rows takes here. */
 uint64_t ps_agent_rows_memory(const struct ps_agent_key *k, uint32_t count);
-/* Copies the `count` numbers at the beginning of the block, at most the rows
- * of the key. PS_E_INVAL when they are not ascending, or not all in the key;
- * PS_E_NOMEM. */
+/* Copies the `count` row numbers at the beginning of the block; `count` is at
+ * most the rows of the key. PS_E_INVAL: they do not ascend, or one is outside
+ * the key. PS_E_NOMEM. */
 PS_MUST_USE int ps_agent_rows_new(const struct ps_agent_key *k,
                                   const struct ps_slice *block, uint32_t count,
                                   struct ps_agent_rows **ret_rows);
-void ps_agent_rows_free(struct ps_agent_rows *r); /* NULL is fine. */
-/* What the ranks here give to a partition, into run->dst with run->rows; the
- * computation is NULL when they give nothing. PS_E_NOMEM: nothing has
- * happened. */
+void ps_agent_rows_free(struct ps_agent_rows *r); /* NULL: no-op. */
+/* Plans the sum of the local ranks' rows of a partition into run->dst, with
+ * run->row_count. *ret_compute is NULL when there are none. PS_E_NOMEM: no
+ * change. */
 int ps_agent_rows_plan_sum(struct ps_agent *a, struct ps_agent_part *p,
                            struct ps_agent_computation *run,
                            struct ps_compute **ret_compute);
 void ps_agent_rows_accept_pull(struct ps_agent_step *st,
                                struct ps_agent_op *op);
-/* Asks for what is not asked for. */
+/* Sends the row requests that are not sent. */
 void ps_agent_rows_advance(struct ps_agent_step *st, struct ps_agent_key *k);
-/* Questions to a node (0: all), or about a partition (UINT32_MAX: all), are
- * not known there and must be asked again. */
+/* Marks row requests to `node` (0: all) about `part` (UINT32_MAX: all) as not
+ * sent, because the server does not know them. */
 void ps_agent_rows_reset_requests(struct ps_agent_key *k, uint32_t node,
                                   uint32_t part);
 void ps_agent_rows_on_rows(struct ps_agent_step *st,
                            const struct ps_msg_rows *m,
                            const struct ps_slice *payload);
-/* Bytes that must come with it; 0: it makes no sense, or has none. */
+/* Returns the payload bytes of the message; 0: none, or malformed. */
 uint64_t ps_agent_rows_payload_bytes(const struct ps_msg_rows *m);
-/* Is there a version of at least `least`? */
+/* Asks the server for the version number only, at least `least`. */
 void ps_agent_rows_request_version(struct ps_agent_step *st,
                                    struct ps_agent_part *p, int64_t least);
 
 /* conflict.c */
-/* Which attempt at its round the key is at. */
+/* Returns the number of the current attempt at the key's round. */
 uint32_t ps_agent_conflict_retry(const struct ps_agent_key *k);
-/* A new round begins: nobody has disagreed. */
+/* Frees the conflict of the last round: a new round begins. */
 void ps_agent_conflict_clear(struct ps_agent_key *k);
-/* Has the rank, that offers once more or late, heard of it? Else it is told,
- * and its operation is over. */
+/* If this rank has not yet been notified of the aborted attempt, fails its
+ * operation with the conflict text and returns true. */
 bool ps_agent_conflict_notify_op(struct ps_agent_step *st,
                                  struct ps_agent_op *op);
-/* Ranks of this node disagree: `op` with those who came before. */
+/* Aborts the attempt: `op` conflicts with the local ranks before it. */
 void ps_agent_conflict_begin(struct ps_agent_step *st, struct ps_agent_op *op,
                              const char *text);
-/* A server refuses a part of a round for what others ask for. */
+/* Aborts the open attempt if a server refused one of its parts because of a
+ * conflict with other slots: `attempt` is above the current retry number. */
 void ps_agent_conflict_on_refuse(struct ps_agent_step *st,
                                  struct ps_agent_key *k, uint64_t round,
                                  uint32_t attempt, const char *text);
-/* The server may have lost what it was told. */
+/* Resends abort_round to `node` (0: all owners), which may have lost it. */
 void ps_agent_conflict_resend(struct ps_agent_step *st, struct ps_agent_key *k,
                               uint32_t node);
 
@@ -977,15 +988,15 @@ void ps_agent_conflict_resend(struct ps_agent_step *st, struct ps_agent_key *k,
 void ps_agent_pull_accept_op(struct ps_agent_step *st, struct ps_agent_op *op);
 void ps_agent_pull_advance(struct ps_agent_step *st, struct ps_agent_key *k);
 void ps_agent_init_accept_op(struct ps_agent_step *st, struct ps_agent_op *op);
-/* Sends what the root gave, if it waits. */
+/* Sends the root's init if one is waiting. */
 void ps_agent_init_start_pending(struct ps_agent_step *st,
                                  struct ps_agent_key *k);
-/* The init of this partition is committed where nobody answers any more: true
- * when the root is here and it is to be sent again. */
+/* Reopens an init that was committed at a lost server. Returns true if the root
+ * is on this node, so that the init is sent again. */
 bool ps_agent_init_reopen_part(struct ps_agent_part *p);
 void ps_agent_init_part_committed(struct ps_agent_step *st,
                                   struct ps_agent_part *p);
-/* Ask again whatever was asked of this server. */
+/* Resends the open requests to server `node`. */
 void ps_agent_pull_resend(struct ps_agent_step *st, struct ps_agent_key *k,
                           uint32_t node);
 
@@ -996,13 +1007,12 @@ void ps_agent_opt_state_accept_op(struct ps_agent_step *st,
 void ps_agent_opt_state_on_state(struct ps_agent_step *st,
                                  const struct ps_msg_state *m,
                                  const struct ps_slice *payload);
-/* The server has forgotten what it was asked; sends that again. */
+/* Resends the unanswered requests to a server that may have lost them. */
 void ps_agent_opt_state_resend(struct ps_agent_step *st, struct ps_agent_key *k,
                                uint32_t node);
-/* The partition is at another server, and what was asked of it is to be asked
- * there. */
+/* Sends the partition's unanswered request to its new owner. */
 void ps_agent_opt_state_reset_part(struct ps_agent_step *st,
                                    struct ps_agent_part *p);
-/* Asks what may be asked. */
+/* Sends as many requests as may be in flight. */
 void ps_agent_opt_state_advance(struct ps_agent_step *st,
                                 struct ps_agent_key *k);

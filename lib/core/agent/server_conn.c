@@ -35,7 +35,7 @@ struct ps_agent_server *ps_agent_server_get(struct ps_agent_step *st,
         link.peer = s->peer;
         ps_list_init(&s->send_queues);
         /* Target 0 is the scheduler. An earlier server may have had the same
-         * number and dials still in flight; first_generation tells them apart. */
+         * number and dials in flight; first_generation tells them apart. */
         st->a->servers_met++;
         ps_dialer_init(
             &s->dialer,
@@ -367,7 +367,7 @@ static void on_value(struct ps_agent_step *st, struct ps_agent_server *s,
 
     if (payload == NULL || payload->buf == NULL) {
         /* Payload discarded: a duplicate, or of a job that is over. A part that
-         * is still needed comes again when its contribution or pull is resent. */
+         * is still needed comes again when its push or pull is resent. */
         return;
     }
     for (uint32_t i = 0; i < m->parts_count; i++) {

@@ -134,7 +134,7 @@ static void drop_session_ops(struct ps_agent_session *s)
     }
 }
 
-/* ----------------------------------------------------------------- begin, end */
+/* -------------------------------------------------------------- open, close */
 
 static void reject_conn(struct ps_agent_step *st, ps_conn_id conn,
                         const char *text)
