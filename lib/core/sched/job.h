@@ -155,7 +155,7 @@ struct ps_sched_find_job {
     uint32_t first_unsent_key;
     ps_time send_quota_at;  /* When servers get their quotas; or never. */
     uint64_t quota_version; /* Version of the quotas last sent. */
-    /* String keys; numbers them for mxnet placement. */
+    /* String keys so far: number of the next one in mxnet placement. */
     uint64_t string_key_count;
     uint64_t bytes;
     char *optimizer;             /* NULL: none. */

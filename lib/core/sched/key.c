@@ -414,7 +414,7 @@ void ps_sched_on_key_close(struct ps_sched_step *st,
     remove_unused_key(st, j, k);
 }
 
-/* ------------------------------------------------------------------- move */
+/* ---------------------------------------------------------------- reassign */
 
 /* Sends the placement to all agents. Agents accept the first placement of an
  * epoch only, so the caller begins a new epoch if this one announced the key
@@ -437,9 +437,9 @@ static void announce_placement(struct ps_sched_step *st,
     ps_packet_unref(p);
 }
 
-/* Begins a new epoch if the present one has announced a changed key already: a
- * migration that was committed in this step, because its source was lost, did
- * so. */
+/* Begins a new epoch if the present one has announced a changed key already:
+ * a migration did, if it was committed in this step because its source was
+ * lost. */
 static void begin_epoch_if_announced(struct ps_sched_step *st,
                                      const struct ps_sched_find_job *j)
 {

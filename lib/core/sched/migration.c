@@ -174,7 +174,7 @@ void ps_sched_migrations_cancel(struct ps_sched_step *st,
     finish_rebalance(st, j);
 }
 
-/* ---------------------------------------------------------------- questions */
+/* ---------------------------------------------------------------- requests */
 
 static struct ps_member *find_member(const struct ps_sched_step *st,
                                      uint32_t node)
@@ -338,7 +338,7 @@ void ps_sched_migrations_start(struct ps_sched_step *st,
     }
 }
 
-/* --------------------------------------------------------------- the servers */
+/* ----------------------------------------------------------------- servers */
 
 static void lose_endpoint(struct ps_sched_step *st, struct ps_sched_find_job *j,
                           struct migration *mv, uint32_t node)

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Norms of whole arrays, for optimizers that need them: servers say what the
- * squares of their partitions add up to, and hear the sum when all have. A
- * server says so again when it may not have been heard, and a partition counts
- * once. No partition comes to the next point of a step before all have been at
- * this one, so the sum under way and the answer before it, which one of them
- * may not have heard yet, are all there is to keep for a key. */
+/* Norm allreduce: servers send the sums of squares of their partitions of a
+ * key, and get the total when all have arrived. A server sends its part again
+ * when the first may be lost, and a partition counts once. No partition reaches
+ * the next stage of a step before all have reached this one, so the pending sum
+ * and the result before it, which some server may still lack, are all the state
+ * of a key. */
 #include "core/sched/inner.h"
 
 #include "base/alloc.h"
@@ -15,7 +15,7 @@
 #include <inttypes.h>
 #include <string.h>
 
-/* Partitions of a key that come to one point of one step. */
+/* Sum over the partitions of a key, for one stage of one step. */
 struct key_sum {
     struct ps_bits arrived;
     uint64_t nonfinite_count;
@@ -24,18 +24,18 @@ struct key_sum {
 };
 
 struct ps_sched_norm {
-    /* The answer, or what it will be: gen, key, round and stage at first. */
+    /* Result, or gen, key, round and stage of the pending one. */
     struct ps_msg_norm_result result;
-    struct key_sum *pending; /* Under way; NULL: the answer is there, */
-    bool awaits_global;      /* but for the norm of all keys. */
-    /* The last answer; round 0: none. */
+    struct key_sum *pending; /* Sum in progress; NULL: complete. */
+    bool awaits_global;      /* Complete but for the norm of all keys. */
+    /* Result before; round 0: none. */
     struct ps_msg_norm_result prior_result;
 };
 
-/* Gradients of all keys, for one step of each. */
+/* Norm of the gradients of all keys, for one step of each. */
 struct ps_sched_global_norm {
-    uint32_t counted_keys;  /* Keys of the job that have been looked at: */
-    uint32_t expected_keys; /* so many of them take part. */
+    uint32_t counted_keys; /* Keys of the job, by number, that were examined. */
+    uint32_t expected_keys; /* Of those, keys that take part. */
     uint32_t arrived_keys;  /* Keys whose sum is complete. */
     uint64_t nonfinite_count;
     struct ps_square_sum square_sum;
@@ -99,7 +99,7 @@ static void broadcast_result(struct ps_sched_step *st,
     }
 }
 
-/* Negative: `m` is of a point before that of `n`; 0: of the same. */
+/* Negative: `m` is of an earlier stage than `n`; 0: of the same. */
 static int compare_stage(const struct ps_msg_norm_part *m,
                          const struct ps_sched_norm *n)
 {
@@ -122,7 +122,7 @@ static void begin_allreduce(struct ps_sched_key *k,
     ps_bits_init(&k->norm->pending->arrived, k->part_count);
 }
 
-/* Does a step of all keys wait for this one? */
+/* True: the key takes part in the global norm: dense, real, no collective. */
 static bool is_in_global_norm(const struct ps_sched_key *k)
 {
     return k != NULL && ps_dtype_is_real(k->dtype) && k->row_width == 0 &&
@@ -134,7 +134,7 @@ static void count_skipped_step(struct ps_sched_step *st,
                                const struct ps_sched_key *k)
 {
     j->skipped_steps++;
-    /* Ever more rarely. */
+    /* Logged at powers of two. */
     if ((j->skipped_steps & (j->skipped_steps - 1)) == 0) {
         ps_effects_log(st->fx, PS_LOG_WARNING,
                        "job %s gen %" PRIu64 " key %u round %" PRIu64
@@ -146,7 +146,7 @@ static void count_skipped_step(struct ps_sched_step *st,
     }
 }
 
-/* The answer for the key is there. */
+/* Sends the complete result of a key, and counts a skipped step. */
 static void publish_result(struct ps_sched_step *st,
                            struct ps_sched_find_job *j,
                            const struct ps_sched_key *k)
@@ -178,7 +178,8 @@ static void publish_global(struct ps_sched_step *st,
         .expected_keys = j->global_norm->expected_keys};
 }
 
-/* Has every key given its gradient? Keys stay, and new ones come behind. */
+/* True: the gradients of all keys have arrived. Keys that open later have
+ * higher numbers, so each is examined once. */
 static bool have_all_keys_arrived(const struct ps_sched_find_job *j)
 {
     struct ps_sched_global_norm *all = j->global_norm;
@@ -206,7 +207,7 @@ void ps_sched_norm_recheck_global(struct ps_sched_step *st,
     }
 }
 
-/* All partitions of the key are in. */
+/* Completes the sum of a key of which all partitions have arrived. */
 static void complete_key(struct ps_sched_step *st, struct ps_sched_find_job *j,
                          struct ps_sched_key *k)
 {
@@ -231,7 +232,7 @@ static void complete_key(struct ps_sched_step *st, struct ps_sched_find_job *j,
     }
 }
 
-/* Names in a list of keys, and what one may take of it. */
+/* Keys named in a list, and bytes of each name. */
 #define KEYS_NAMED_MAX     4u
 #define KEY_NAME_SHOWN_MAX 80u
 
@@ -261,7 +262,7 @@ void ps_sched_norm_describe_missing(const struct ps_sched_find_job *j,
         count++;
     }
     if (count == 0) {
-        return; /* All are there, and the answer is on its way. */
+        return; /* All have arrived, and the result is in flight. */
     }
     if (count > KEYS_NAMED_MAX) {
         ps_str_addf(out, " and %u more", count - KEYS_NAMED_MAX);
@@ -269,7 +270,7 @@ void ps_sched_norm_describe_missing(const struct ps_sched_find_job *j,
     ps_str_add(out, ", for the norm of all keys");
 }
 
-/* Is it of a partition that the server has? */
+/* Key of the part, if the server owns the partition; else NULL. */
 static struct ps_sched_key *find_key_of_part(const struct ps_sched_find_job *j,
                                              const struct ps_member *server,
                                              const struct ps_msg_norm_part *m)
@@ -295,19 +296,20 @@ void ps_sched_on_norm_part(struct ps_sched_step *st, struct ps_member *server,
     struct ps_sched_key *k = find_key_of_part(j, server, m);
 
     if (k == NULL || !ps_sched_job_is_open(j)) {
-        return; /* A failed job's servers are told so anyway. */
+        return; /* Servers of a failed job are notified anyway. */
     }
     const int order = k->norm != NULL ? compare_stage(m, k->norm) : 1;
 
     if (order < 0 && m->round == k->norm->prior_result.round &&
         m->stage == k->norm->prior_result.stage) {
-        /* Others have heard, and gone on: its answer went with a link. */
+        /* Other servers have proceeded; this one lost the result with a
+         * link. */
         send_norm_result(st, server, &k->norm->prior_result);
         return;
     }
     if (order < 0 || (order > 0 && k->norm != NULL &&
                       (k->norm->pending != NULL || k->norm->awaits_global))) {
-        return; /* Overtaken by its own answer. */
+        return; /* Late: its own result was sent before it arrived. */
     }
     if (order == 0 && k->norm->pending == NULL) {
         if (!k->norm->awaits_global) {

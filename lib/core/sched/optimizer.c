@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The job's optimizer and its compression are declared once; every worker that
- * says the same waits until all servers of the job have taken it in. */
+/* Declarations of a job's optimizer and compression. Each is made once; every
+ * worker that declares the same waits until all servers of the job have taken
+ * it in. */
 #include "core/sched/inner.h"
 
 #include "base/alloc.h"
@@ -25,7 +26,7 @@ static void send_optimizer_done(struct ps_sched_step *st,
                       });
 }
 
-/* Shortest of the usual forms that gives the number back. */
+/* Appends the number as %g, or with 17 digits if that does not restore it. */
 static void append_number(struct ps_str *s, double v)
 {
     char text[40];
@@ -40,7 +41,7 @@ static void append_number(struct ps_str *s, double v)
     ps_str_add(s, text);
 }
 
-/* sgd(lr=0.1, momentum=0.9) */
+/* Appends a declaration as sgd(lr=0.1, momentum=0.9). */
 static void append_declaration(struct ps_str *s, const char *name,
                                const struct ps_rec_param *params,
                                uint32_t count)
@@ -58,7 +59,7 @@ static void append_declaration(struct ps_str *s, const char *name,
     ps_str_add(s, ")");
 }
 
-/* Does a step of it take several rounds together? */
+/* True: a step of the optimizer accumulates several rounds. */
 static bool optim_accumulates(const char *name,
                               const struct ps_rec_param *params, uint32_t count)
 {
@@ -81,7 +82,7 @@ static const char accumulation_conflict[] =
     "gradients of several rounds are accumulated as they are, and compressed "
     "ones are not; declare one of the two";
 
-/* Do values of the job come back as codes? */
+/* True: values of the job are sent encoded. */
 static bool compresses_values(const struct ps_sched_find_job *j)
 {
     struct ps_compression c = {0};
@@ -167,14 +168,14 @@ static int check_optimizer(struct ps_sched_step *st,
     return 0;
 }
 
-/* Memory for the states of the keys that there are, and will be. */
+/* Reserves memory for the optimizer state of all keys, present and future. */
 static int admit_optimizer(struct ps_sched_step *st,
                            struct ps_sched_find_job *j,
                            const struct ps_msg_optimizer_set *m,
                            struct ps_str *why)
 {
     const char *name = ps_sched_text_or_empty(m->name);
-    const struct ps_compression none = {0}; /* Of values: there is none. */
+    const struct ps_compression none = {0}; /* Values are not compressed. */
     struct ps_demand_profile kind;
     struct ps_optim o;
     int rc = ps_optim_parse(name, m->params, m->params_count, &o);
@@ -193,7 +194,7 @@ static int admit_optimizer(struct ps_sched_step *st,
     return rc;
 }
 
-/* A set: a request that is sent again waits once. False: too many. */
+/* Adds a waiter; a repeated request waits once. False: the list is full. */
 static bool add_waiter(struct ps_sched_find_job *j,
                        const struct ps_sched_waiter *w)
 {
@@ -260,7 +261,7 @@ void ps_sched_on_optimizer_set(struct ps_sched_step *st,
 
 /* ---------------------------------------------------------------- changes */
 
-/* 0: the change is made, or was made before. */
+/* Adds a change and publishes it. 0: made now or before. */
 static int add_change(struct ps_sched_step *st, struct ps_sched_find_job *j,
                       struct ps_rec_change c, struct ps_str *why)
 {
@@ -357,7 +358,7 @@ void ps_sched_job_change_param(struct ps_sched_step *st,
     ps_sched_waiters_reply(st, j);
 }
 
-/* Has a key passed the round already? */
+/* Replies to an operator; PS_E_STALE if a key had passed the round before. */
 static void reply_to_operator(struct ps_sched_step *st,
                               const struct ps_sched_find_job *j,
                               const struct ps_sched_waiter *w, int rc,
@@ -456,7 +457,7 @@ static int check_compression(struct ps_sched_step *st,
     return 0;
 }
 
-/* What keys will need, of which there is none yet. */
+/* Sets the profile of keys to come; none exists yet. */
 static void set_demand_profile(struct ps_sched_find_job *j,
                                const struct ps_msg_compression_set *m)
 {

@@ -9,7 +9,8 @@
 /* Elements; a partition starts at a multiple of it. */
 #define PART_UNIT     64u
 #define MXNET_FACTOR  9973u
-/* Without a size given: a wave is one piece on each server. */
+/* Partition size where none is set: a wave is one partition on each server, and
+ * a key has up to WAVES of them. Minimums are in bytes. */
 #define WAVES         64u
 #define WAVE_MIN      (256u * 1024u)
 #define WAVE_PART_MIN (32u * 1024u)
@@ -20,7 +21,7 @@ struct part_list {
     uint32_t capacity;
 };
 
-/* Elements of a part at most. */
+/* Most elements of one partition. */
 static uint64_t max_part_elements(const struct ps_place_request *key)
 {
     return key->row_width == 0 || key->max_rows == 0
@@ -28,8 +29,8 @@ static uint64_t max_part_elements(const struct ps_place_request *key)
                : (uint64_t)key->row_width * key->max_rows;
 }
 
-/* Elements that are never cut apart: whole rows, a multiple of PART_UNIT as
- * far as a part of so many rows is allowed. */
+/* Elements that are not split: whole rows, and a multiple of PART_UNIT if a
+ * partition may have as many rows. */
 static uint64_t part_unit(const struct ps_place_request *key)
 {
     uint64_t unit = key->row_width == 0 ? 1 : key->row_width;
@@ -45,9 +46,9 @@ static uint64_t div_up(uint64_t a, uint64_t b)
     return a / b + (a % b != 0);
 }
 
-/* As many pieces for each server, of a size at which the first answers leave
- * when a small share of the key has come: before, one piece of every server
- * has to arrive from everybody. Not smaller than pays. */
+/* Elements of a partition such that each server has equally many, and the first
+ * replies leave when a small share of the key has arrived: they need one
+ * partition of each server from all contributors. At least WAVE_PART_MIN. */
 static uint64_t wave_part_elements(const struct ps_place_request *key,
                                    uint32_t servers)
 {
@@ -69,7 +70,8 @@ static uint64_t part_elements(const struct ps_place_request *key,
                      : most;
     uint64_t unit = part_unit(key);
 
-    /* Rows go in large pieces, because few of them are sent in a round. */
+    /* Rows keys have large partitions, because a round has few of their
+     * rows. */
     if (key->partition_bytes == 0 && servers > 0 && key->row_width <= 1 &&
         key->count <= most * PS_KEY_PARTS_MAX) {
         return wave_part_elements(key, servers);
@@ -78,7 +80,8 @@ static uint64_t part_elements(const struct ps_place_request *key,
     return n < unit ? unit : n - n % unit;
 }
 
-/* Fewest bytes of the job, then of all jobs, then first by name. */
+/* Server with the fewest bytes of the job, then of all jobs, then first by
+ * name. */
 static struct ps_place_server *least_loaded(struct ps_place_server *servers,
                                             uint32_t count)
 {
@@ -127,7 +130,7 @@ static void place_balanced(const struct ps_place_request *key, uint64_t piece,
     }
 }
 
-/* round(n / S * i) of the classic store: in double, half away from zero. */
+/* round(n / S * i) as in MXNet's KVStore: in double, half away from zero. */
 static uint64_t mxnet_bound(uint64_t count, uint32_t servers, uint32_t i)
 {
     double x = (double)count / servers * i;
@@ -160,7 +163,7 @@ static void place_mxnet(const struct ps_place_request *key, uint64_t piece,
     uint64_t from = 0;
 
     if (key->count < key->big_array_bound) {
-        /* Both factors are reduced first, so that nothing overflows. */
+        /* Both factors are reduced first, to avoid overflow. */
         uint64_t i = (key->mxnet_key % server_count) *
                      (MXNET_FACTOR % server_count) % server_count;
 
@@ -183,7 +186,7 @@ int ps_place_request(const struct ps_place_request *key,
                      struct ps_place_part **ret_parts, uint32_t *ret_count)
 {
     uint64_t piece = part_elements(key, server_count);
-    /* In the classic way each server may end with a part that is not full. */
+    /* mxnet placement adds up to one partial partition for each server. */
     uint64_t most = div_up(key->count, piece);
     struct part_list out = {0};
 

@@ -1,27 +1,27 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Probes: connections to the address that a member names, closed at once.
+/* Probes: connections to the address that a member advertises, closed at once.
  *
- * One follows each hello of a process that has not been reached yet. A server
- * on the wrong address registers, reports and is ACTIVE, and all of its jobs
- * wait; so the result is shown to operators, and the server is probed until it
- * is reached. Nothing else follows, because agents may have ways that the
- * scheduler does not have.
+ * A reach probe follows each hello of a process that was not reached yet. A
+ * server with a wrong address registers, sends pings and is ACTIVE, but all its
+ * jobs wait; so operators are shown the result, and the server is probed until
+ * it is reached. It has no other effect, because agents may have routes that
+ * the scheduler lacks.
  *
- * Others follow the loss of a connection, until the member says hello or is
- * GONE. A connection alone may be cut by any network; a host that refuses is
- * there, and says that the process is not: the member is dead. That counts
- * only where a probe of the same process had succeeded, since a firewall
- * refuses, too. */
+ * A liveness probe follows the loss of a connection, until the member says
+ * hello or is GONE. Any network may cut a connection; but a host that refuses
+ * one is up, and the process is not: the member is GONE. This counts only if a
+ * probe of the same process had succeeded, because a firewall refuses, too. */
 #include "core/sched/inner.h"
 
 #include "base/err.h"
 
-/* After a hello: between two probes of one member, however often it says
- * hello, and between two of a server that is not reached. */
+/* Reach probes: shortest interval for one member, however often it says hello;
+ * interval for a server that is not reached; time limit. */
 #define HELLO_PAUSE PS_SECONDS(1)
 #define HELLO_AGAIN PS_SECONDS(10)
 #define HELLO_LIMIT PS_SECONDS(10)
-/* After a loss: sockets of a process that dies close one after the other. */
+/* Liveness probes: interval, because the sockets of a dying process close one
+ * after the other, and time limit. */
 #define LOST_AGAIN  PS_MILLIS(100)
 #define LOST_LIMIT  PS_SECONDS(1)
 
@@ -30,7 +30,7 @@ static bool is_disconnected(const struct ps_member *m)
     return m->state == PS_NODE_STATE_SUSPECT && !ps_member_is_connected(m);
 }
 
-/* Which probe of which member. */
+/* Identifies a probe: its number and the member's node. */
 static uint64_t probe_target(const struct ps_member *m)
 {
     return (uint64_t)m->probe.number << 32 | m->node;
@@ -71,7 +71,7 @@ void ps_sched_probe_lost(struct ps_sched_step *st, struct ps_member *m)
     }
 }
 
-/* Of a member that is connected. */
+/* Handles the result of a probe of a connected member. */
 static void on_reach_result(struct ps_sched_step *st, struct ps_member *m,
                             int rc)
 {
@@ -90,12 +90,13 @@ static void on_reach_result(struct ps_sched_step *st, struct ps_member *m,
         return;
     }
     if (p->was_reached) {
-        return; /* The probe is of a time when the connection was lost. */
+        return; /* The probe began while the connection was lost. */
     }
     p->due_at = ps_time_add(st->now, HELLO_AGAIN);
     if (rc != PS_E_UNREACH && rc != PS_E_TIMEOUT && rc != PS_E_REFUSED &&
         rc != PS_E_CLOSED && rc != PS_E_INVAL) {
-        return; /* No descriptor, no memory: nothing is known of the server. */
+        /* No descriptor or memory here: the server's state is unknown. */
+        return;
     }
     if (p->unreachable == 0) {
         ps_effects_log(st->fx, PS_LOG_WARNING,

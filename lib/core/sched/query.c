@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What operators ask. Such connections have no link: rows follow each other
- * and query_end closes the answer. Rows of keys can be many, so they are sent
- * as the connection takes them. */
+/* Queries of operators' tools. Their connections have no link: rows follow each
+ * other, and query_end closes the reply. Key rows may be many, so they are sent
+ * as the output of the connection drains. */
 #include "core/sched/inner.h"
 
 #include "base/alloc.h"
@@ -9,7 +9,7 @@
 #include <inttypes.h>
 #include <string.h>
 
-/* Rows of keys handed to a connection at a time. */
+/* Key rows that are handed to a connection at a time. */
 #define KEY_ROWS_PER_SEND 256u
 
 void ps_sched_query_send_end(struct ps_sched_step *st, struct ps_sched_conn *c,
@@ -34,7 +34,7 @@ static void send_member_row(struct ps_sched_step *st, struct ps_sched_conn *c,
                             const struct ps_member *m)
 {
     const struct ps_msg_ping *p = &m->last_ping;
-    /* Who is silent does nothing that is known. */
+    /* Rates of a silent member are unknown. */
     const struct ps_member_rates r = m->state == PS_NODE_STATE_ACTIVE
                                          ? m->rates
                                          : (struct ps_member_rates){0};
@@ -122,7 +122,7 @@ void ps_sched_job_fill_row(const struct ps_sched_find_job *j, ps_time now,
     };
 }
 
-/* Returns how many, and describes the first ones in `list`. */
+/* Returns the number of LOST ranks; `list` describes the first ones. */
 static uint32_t
 list_lost_ranks(const struct ps_sched_find_job *j,
                 struct ps_rec_missing_rank list[PS_LOST_SHOWN_MAX])
@@ -204,7 +204,7 @@ static void send_key_row(struct ps_sched_step *st, struct ps_sched_conn *c,
                         });
 }
 
-/* Returns how many rows. */
+/* Returns the number of rows sent. */
 static uint32_t send_key_rows(struct ps_sched_step *st, struct ps_sched_conn *c,
                               const struct ps_sched_find_job *j,
                               const struct ps_sched_key *k)
@@ -234,8 +234,8 @@ static uint32_t send_key_rows(struct ps_sched_step *st, struct ps_sched_conn *c,
     return rows;
 }
 
-/* The job whose rows come next; NULL: all are done. Jobs may have ended since
- * the last call. Generations grow, so what is behind has a higher one. */
+/* Job whose key rows are next; NULL: all are sent. Jobs may have ended since
+ * the last call; generations increase, so later jobs have higher ones. */
 static const struct ps_sched_find_job *next_listed_job(const struct ps_sched *s,
                                                        struct ps_sched_conn *c)
 {
@@ -327,7 +327,8 @@ static void start_stall_query(struct ps_sched_step *st, struct ps_sched_conn *c,
     struct ps_map_cursor cursor = {0};
     struct ps_sched_find_job *j;
 
-    c->open_stalls = 1; /* This function's own share: no end before its end. */
+    /* Share of this function: delays query_end until all are asked. */
+    c->open_stalls = 1;
     while ((j = ps_map_next(st->s->jobs, &cursor)) != NULL) {
         if (ps_sched_job_is_open(j) && (only == NULL || only == j)) {
             c->open_stalls++;
@@ -339,9 +340,10 @@ static void start_stall_query(struct ps_sched_step *st, struct ps_sched_conn *c,
     }
 }
 
-/* A job belongs to the user whose workers opened it. Over TCP nobody knows
- * who asks, so a tool may only read there, in every configuration. False: the
- * query has been answered with the reason. */
+/* True: the user of the connection may change the job: its owner, root, or the
+ * daemon's user, over the Unix socket. The user of a TCP connection is unknown,
+ * so tools may only read there, in every configuration. False: the query was
+ * answered with the reason. */
 static bool check_owner(struct ps_sched_step *st, struct ps_sched_conn *c,
                         const struct ps_sched_find_job *j)
 {
@@ -371,7 +373,7 @@ static bool check_owner(struct ps_sched_step *st, struct ps_sched_conn *c,
     return false;
 }
 
-/* A change of a job leaves a trace. */
+/* Logs a change of a job by an operator. */
 static void log_operator_action(struct ps_sched_step *st,
                                 const struct ps_sched_conn *c,
                                 const struct ps_sched_find_job *j,

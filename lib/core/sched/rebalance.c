@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Asked by an operator: which partitions of a job have to lie on other servers
- * for these to be even, or for one to be empty? Planned at once; the rows are
- * sent as the connection takes them, and then migration.c makes the moves, if
- * that was asked for. */
+/* Rebalance queries of operators: which partitions of a job change servers to
+ * balance these, or to drain one. The plan is made at once; its rows are sent
+ * as the output of the connection drains, and migration.c carries it out if the
+ * operator asked for that. */
 #include "core/sched/inner.h"
 
 #include "base/alloc.h"
@@ -13,26 +13,26 @@
 
 struct migration {
     uint32_t key;
-    uint32_t source; /* Nodes. */
+    uint32_t source; /* Node number. */
     uint32_t target;
     uint32_t part_count;
     uint64_t bytes;
 };
 
-/* Rows to be told, and the end behind them. */
+/* Rows of a plan that are still to be sent, and the end of the reply. */
 struct ps_sched_rebalance_reply {
     uint64_t gen;
     uint32_t next_row;
     uint32_t row_count;
     struct migration *rows;
-    bool awaits_end; /* The end comes when they are made, */
-    bool has_ended;  /* as they are, */
-    int rc;          /* or not. */
+    bool awaits_end; /* query_end waits for the end of the migrations. */
+    bool has_ended;  /* The migrations are over. */
+    int rc;          /* Result of the migrations. */
     char text[PS_TEXT_MAX + 1];
 };
 
-/* A plan: the job's servers with those that it could have beside them, and all
- * partitions that can be moved. */
+/* Plan: servers of the job and those that could join it, and all movable
+ * partitions. */
 struct plan {
     uint32_t server_nodes[PS_SERVERS_MAX];
     uint64_t bytes[PS_SERVERS_MAX];
@@ -53,7 +53,7 @@ void ps_sched_rebalance_drop_reply(struct ps_sched_conn *c)
     }
 }
 
-/* Rows of a key lie with what optimizers keep of them: they stay. */
+/* False for rows keys: their rows stay with the optimizer state of each row. */
 static bool is_movable(const struct ps_sched_key *k)
 {
     return k != NULL && k->row_width == 0;
@@ -94,7 +94,7 @@ static void list_servers(const struct ps_sched *s,
     }
 }
 
-/* Every partition, in the order of keys. */
+/* Lists all movable partitions, in the order of keys. */
 static int list_parts(const struct ps_sched_find_job *j, struct plan *p)
 {
     p->parts = ps_try_alloc((p->count + 1u) * sizeof(*p->parts));
@@ -117,7 +117,7 @@ static int list_parts(const struct ps_sched_find_job *j, struct plan *p)
     return 0;
 }
 
-/* Each piece of the server `off` to the one that has least then. */
+/* Moves each partition of server `off` to the server with the fewest bytes. */
 static uint32_t drain_server(struct plan *p, uint32_t off)
 {
     uint32_t moved = 0;
@@ -161,7 +161,7 @@ static void add_part_to_rows(struct ps_sched_rebalance_reply *m, uint32_t first,
     to->bytes += p->bytes;
 }
 
-/* Moves of one key between the same servers are told together. */
+/* Makes one row for all migrations of a key between the same two servers. */
 static int make_rows(const struct ps_sched_find_job *j,
                      struct ps_sched_rebalance_reply *m,
                      const struct plan *plan)
@@ -220,7 +220,7 @@ static int start_migrations(struct ps_sched_step *st,
     return 0;
 }
 
-/* Where every piece goes; the rows and the moves that follow from it. */
+/* Makes the plan and its rows; `makes`: starts the migrations. */
 static int make_plan(struct ps_sched_step *st, struct ps_sched_find_job *j,
                      struct ps_sched_conn *c, struct plan *p, uint32_t off,
                      bool makes)
@@ -243,7 +243,7 @@ static int make_plan(struct ps_sched_step *st, struct ps_sched_find_job *j,
     return rc;
 }
 
-/* Why nothing of the job can be moved now; NULL: it can. */
+/* Reason why the job cannot be rebalanced now; NULL: it can. */
 static const char *rebalance_error(const struct ps_sched_find_job *j,
                                    int *ret_rc)
 {
@@ -264,7 +264,8 @@ static const char *rebalance_error(const struct ps_sched_find_job *j,
     return NULL;
 }
 
-/* Where the server to be emptied is; server_count: there is none. */
+/* Finds the server to drain; *ret_at is server_count if none is named. 0, or an
+ * error code with the reason. */
 static int find_drained_server(const struct ps_sched_find_job *j,
                                const char *off, const struct plan *p,
                                uint32_t *ret_at, struct ps_str *why)
@@ -325,7 +326,7 @@ void ps_sched_rebalance_query(struct ps_sched_step *st, struct ps_sched_conn *c,
     }
     c->rebalance_reply = ps_calloc(1, sizeof(*c->rebalance_reply));
     c->rebalance_reply->gen = j->gen;
-    if (j->server_count > 0) { /* Else the agent has it all. */
+    if (j->server_count > 0) { /* Else the agent owns all. */
         p->count = (uint32_t)count;
         rc = make_plan(st, j, c, p, at, makes);
     }
@@ -350,7 +351,7 @@ void ps_sched_rebalance_ended(struct ps_sched_step *st, ps_conn_id ctl,
 
     if (c == NULL || c->rebalance_reply == NULL ||
         c->rebalance_reply->gen != gen) {
-        return; /* Nobody waits for it any more. */
+        return; /* No connection waits for it any more. */
     }
     c->rebalance_reply->has_ended = true;
     c->rebalance_reply->rc = rc;
@@ -374,7 +375,7 @@ static void send_migration_row(struct ps_sched_step *st,
     const struct ps_sched_key *k = j->keys[m->key];
 
     if (k == NULL) {
-        return; /* Closed since the plan was made. */
+        return; /* Removed since the plan was made. */
     }
     ps_effects_send_msg(
         st->fx, c->id,

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Events of the scheduler machine: connections and who they belong to,
- * messages to their handlers, time. */
+/* Entry points of the scheduler machine: dispatches connections, messages and
+ * time to the other files of this folder. */
 #include "core/sched/inner.h"
 
 #include "base/alloc.h"
 
 #include <string.h>
 
-/* From the connection to the hello behind it. */
+/* Longest time from the connection to its hello. */
 #define HELLO_TIMEOUT PS_SECONDS(5)
 
 static ps_time value_or_default(ps_time given, ps_time otherwise)
@@ -80,7 +80,8 @@ void ps_sched_free(struct ps_sched *s)
     }
     ps_map_free(s->conns);
     ps_map_free(s->jobs);
-    ps_members_fini(&s->members); /* Their links count at the account. */
+    /* Before the account, which their links use. */
+    ps_members_fini(&s->members);
     ps_sched_account_fini(s);
     ps_free(s);
 }
@@ -337,8 +338,8 @@ static ps_time conns_deadline(const struct ps_sched *s)
     return due;
 }
 
-/* Who slept himself must not take others for dead: they may have spoken all
- * the while, and what they said is still to be read. */
+/* Extends all leases if this process ran late: messages that members sent
+ * meanwhile are still unread, so their silence proves nothing. */
 static void extend_leases_if_late(struct ps_sched_step *st)
 {
     ps_time deadline = st->s->deadline;
@@ -419,7 +420,7 @@ static int sched_step(void *self, const struct ps_event *ev,
     case PS_EV_PROBED:
         ps_sched_on_probed(&st, ev->dial_failed.target, ev->dial_failed.rc);
         break;
-    case PS_EV_DIAL_FAILED: /* The scheduler dials nobody. */
+    case PS_EV_DIAL_FAILED: /* The scheduler does not dial. */
     case PS_EV_STALLED:
     case PS_EV_COMPUTED: /* The scheduler computes nothing. */
     case PS_EV_REGION:
@@ -444,7 +445,7 @@ static int sched_payload(void *self, ps_conn_id conn, const struct ps_msg *msg,
     const struct ps_sched *s = self;
     const struct ps_sched_conn *c = ps_map_get(s->conns, conn);
 
-    /* Pieces of partitions alone are for a scheduler. */
+    /* Chunks of a migration, from servers, are the only payloads accepted. */
     if (msg->code != PS_MSG_PART_CHUNK || c == NULL || c->member == NULL ||
         c->member->role != PS_ROLE_SERVER || len > s->opt.migration_chunk) {
         return PS_E_PROTO;

@@ -12,7 +12,7 @@ struct ps_sched_options {
     char cluster[PS_NAME_MAX + 1];
     /* Unix socket, reported to tools that connect by TCP; "": none. */
     char control_path[PS_SOCKET_PATH_MAX + 1];
-    uint32_t uid;      /* User of the daemon, who may change every job. */
+    uint32_t uid;      /* User of the daemon; may change every job. */
     uint64_t instance; /* Drawn by the driver at start; never 0. */
     /* Job generations and incarnations start above this, and node numbers
      * derive from it: wall-clock nanoseconds in the daemon, 0 in simulation,

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Who is missing? The agents know which of their ranks have not done their
- * part of a round; one asks, all are asked, and the answer goes out when all
- * have reported or after a second, when those that have not count as missing
- * with all their ranks. An operator's tool does not know the round: then the
- * oldest wait of the job is looked for first. */
+/* Stall queries: which ranks an operation waits for. Agents know which of their
+ * ranks have not contributed to a round. When one agent asks, all agents of the
+ * job are asked, and the reply is sent when all have reported or after
+ * REPORT_TIMEOUT; ranks of agents that have not reported then count as missing.
+ * psctl does not know the round, so the longest wait of the job is found
+ * first. */
 #include "core/sched/inner.h"
 
 #include "base/alloc.h"
@@ -12,16 +13,16 @@
 #include <string.h>
 
 #define REPORT_TIMEOUT    PS_SECONDS(1)
-/* Questions under way; one more is answered with nothing. */
+/* Stall queries in progress; a further one gets an empty reply. */
 #define STALLS_MAX        1024u
-/* Ranks in one answer. */
+/* Ranks in one reply. */
 #define MISSING_RANKS_MAX 256u
 
 struct missing {
     struct ps_rec_missing_rank list[MISSING_RANKS_MAX];
-    uint32_t count; /* In the list. */
+    uint32_t count; /* Entries in the list. */
     uint32_t total;
-    char other_causes[512]; /* What else, in words. */
+    char other_causes[512]; /* Other causes, as text. */
 };
 
 static void add_missing_rank(struct missing *out,
@@ -50,7 +51,7 @@ static void list_missing_at_barrier(struct missing *out,
     }
 }
 
-/* Servers that have no memory for partitions of the key. */
+/* Appends servers that lack memory for partitions of the key. */
 static void describe_short_memory(const struct ps_sched *s,
                                   const struct ps_sched_find_job *j,
                                   uint32_t key, struct ps_str *out)
@@ -74,7 +75,7 @@ static void describe_short_memory(const struct ps_sched *s,
     }
 }
 
-/* Agents that have not reported, and why. */
+/* Appends SUSPECT agents that have not reported. */
 static void append_silent(const struct ps_sched_step *st,
                           const struct ps_sched_find_job *j,
                           const struct ps_sched_stall *stall,
@@ -117,7 +118,7 @@ static void list_missing_in_round(struct missing *out,
     }
 }
 
-/* ----------------------------------------------------------------- answer */
+/* ------------------------------------------------------------------- reply */
 
 static void send_stall_reply(struct ps_sched_step *st, struct ps_member *agent,
                              uint64_t gen, uint64_t request,
@@ -162,7 +163,7 @@ static void stall_free(struct ps_sched *s, struct ps_sched_stall *stall)
     ps_free(stall);
 }
 
-/* One job's share of a tool's query is done. */
+/* Ends one job's share of a psctl query; the last share sends query_end. */
 static void finish_job_share(struct ps_sched_step *st, ps_conn_id ctl)
 {
     struct ps_sched_conn *c = ps_map_get(st->s->conns, ctl);
@@ -173,9 +174,9 @@ static void finish_job_share(struct ps_sched_step *st, ps_conn_id ctl)
     }
 }
 
-/* ------------------------------------------------------------------- asks */
+/* ----------------------------------------------------------------- collect */
 
-/* All agents of the job that can hear it; the others have not reported. */
+/* Asks all agents of the job; an agent without a link stays pending. */
 static void send_stall_collect(struct ps_sched_step *st,
                                const struct ps_sched_find_job *j,
                                struct ps_sched_stall *stall)
@@ -229,7 +230,8 @@ void ps_sched_on_stall_query(struct ps_sched_step *st, struct ps_member *agent,
         stall = PS_CONTAINER(n, struct ps_sched_stall, node);
         if (stall->asker_conn == 0 && stall->asker_node == agent->node &&
             stall->asker_request == m->request && stall->gen == m->gen) {
-            return; /* Asked again on a fresh link; it will be answered. */
+            /* Repeated on a fresh link; the first one will be answered. */
+            return;
         }
     }
     if (j == NULL || !ps_sched_job_has_started(j)) {
@@ -253,7 +255,7 @@ void ps_sched_on_stall_query(struct ps_sched_step *st, struct ps_member *agent,
     send_stall_collect(st, j, stall);
 }
 
-/* What a job waits for that the scheduler itself knows. */
+/* Sends psctl the waits that the scheduler itself knows: start and barriers. */
 static void send_known_stalls(struct ps_sched_step *st,
                               const struct ps_sched_find_job *j, ps_conn_id ctl)
 {
@@ -320,7 +322,7 @@ static void finish_stall(struct ps_sched_step *st, struct ps_sched_stall *stall)
     char what[320];
     struct ps_str text;
 
-    assert(j != NULL); /* Its questions are dropped with it. */
+    assert(j != NULL); /* The queries of a job are dropped with it. */
     if (stall->seeks_oldest) {
         const struct ps_sched_key *k = ps_sched_job_find_key(j,
                                                              stall->oldest_key);
@@ -369,7 +371,7 @@ static void merge_report(struct ps_sched_stall *stall,
         return;
     }
     if (ps_sched_text_or_empty(m->unheard)[0] != '\0' &&
-        stall->unheard[0] == '\0') { /* One agent's word is enough to go by. */
+        stall->unheard[0] == '\0') { /* One agent's report suffices. */
         struct ps_str text;
 
         ps_str_init(&text, stall->unheard, sizeof(stall->unheard));

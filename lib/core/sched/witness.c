@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Witnesses: members that exchange data with one that is SUSPECT. The link of
- * a member to the scheduler may be broken while its links to others are well;
- * its death would cost jobs what only they lose by it. So all agents of the
- * jobs of a server, and all servers of the jobs of an agent, are asked when
- * they have heard from it last (ping_req, as in SWIM), and lease.c gives
- * up nobody who was heard by any of them within a lease.
+/* Witnesses: members that exchange data with a SUSPECT member. Its link to the
+ * scheduler may be broken while its links to others work, and declaring it GONE
+ * would cost jobs the state that only it has. So all agents of the jobs of a
+ * server, and all servers of the jobs of an agent, are asked when they last
+ * heard it (ping_req, as in SWIM), and lease.c keeps a member that any of them
+ * heard within a lease.
  *
- * A witness that is asked pings the member, so that the answer to the next
- * question knows whether it lives. */
+ * A witness that is asked pings the member, so that its next report shows
+ * whether the member lives. */
 #include "core/sched/inner.h"
 
-/* Questions in the time of a lease. */
+/* Requests during dead_after. */
 #define PING_REQUESTS 8u
 
 static bool is_witness(const struct ps_member *m)
@@ -66,7 +66,7 @@ ps_time ps_sched_witness_deadline(const struct ps_sched *s,
     if (m->state != PS_NODE_STATE_SUSPECT) {
         return PS_TIME_NEVER;
     }
-    return at > now ? at : now; /* Never before it became SUSPECT. */
+    return at > now ? at : now; /* Past when it just became SUSPECT. */
 }
 
 void ps_sched_witness_tick(struct ps_sched_step *st, struct ps_member *m)

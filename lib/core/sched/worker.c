@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Workers come to a job and leave it; servers say that they know it; ranks
- * come to barriers. */
+/* Workers join and leave jobs, servers report that they are ready for a job,
+ * and ranks enter barriers. */
 #include "core/sched/inner.h"
 
 #include "base/name_hash.h"
@@ -74,7 +74,8 @@ static int check_job_open(const struct ps_msg_job_open *m, struct ps_str *why)
     return 0;
 }
 
-/* All workers must say the same; name the first thing that differs. */
+/* Checks that the worker has the options of the job; names the first that
+ * differs. */
 static int check_same_options(const struct ps_sched_find_job *j,
                               const struct ps_msg_job_open *m,
                               uint32_t partition, struct ps_str *why)
@@ -143,7 +144,7 @@ static void init_worker(struct ps_sched_worker *w,
     w->confirmed = true;
 }
 
-/* While the job forms. 0: taken in. */
+/* Adds a worker while the job forms. 0, or an error code with the reason. */
 static int add_worker(struct ps_sched_step *st, struct ps_sched_find_job *j,
                       struct ps_member *agent, const struct ps_msg_job_open *m,
                       struct ps_str *why)
@@ -186,7 +187,7 @@ static int add_worker(struct ps_sched_step *st, struct ps_sched_find_job *j,
     return 0;
 }
 
-/* Somebody is back under a rank. */
+/* Makes a rank LIVE again, with a new incarnation. */
 static void mark_rank_live(struct ps_sched_step *st,
                            struct ps_sched_find_job *j,
                            struct ps_sched_worker *w)
@@ -207,9 +208,9 @@ static void mark_rank_live(struct ps_sched_step *st,
     ps_sched_job_publish_later(st, j);
 }
 
-/* Which round each key of the job is in, an agent and its processes know. One
- * that was restarted would begin a new process at the first round, with
- * results of rounds that were over long ago. */
+/* True: the agent, restarted since or never informed, lacks the rounds of the
+ * rank. Only an agent and its processes know the round of each key; a new
+ * process would begin at the first, and get results of rounds long over. */
 static bool agent_lost_rounds(const struct ps_sched_find_job *j,
                               const struct ps_sched_worker *w,
                               const struct ps_member *agent)
@@ -227,8 +228,8 @@ static bool agent_lost_rounds(const struct ps_sched_find_job *j,
     return false;
 }
 
-/* After the start only a rank that was lost can be taken, by a process on the
- * node that had it: the slot is the node's. */
+/* Gives a LOST rank to a new process, after the start. The process must run
+ * on the node that had the rank, because the slot belongs to the node. */
 static int reassign_lost_rank(struct ps_sched_step *st,
                               struct ps_sched_find_job *j,
                               struct ps_member *agent,
@@ -277,7 +278,8 @@ static int reassign_lost_rank(struct ps_sched_step *st,
                     "process; "
                     "start the job again",
                     w->requested_rank, j->name, agent->name);
-        ps_sched_job_fail(st, j, why->data); /* Nobody could, ever. */
+        /* No later process could take it either. */
+        ps_sched_job_fail(st, j, why->data);
         return PS_E_JOBFAILED;
     }
     ps_str_copy(w->host, sizeof(w->host),
@@ -289,7 +291,8 @@ static int reassign_lost_rank(struct ps_sched_step *st,
     return 0;
 }
 
-/* May a process that lives go on at a new agent? 0, or why not. */
+/* 0: a process that survived its agent may reattach at a new one; otherwise an
+ * error code with the reason. */
 static int check_reattach(const struct ps_sched_find_job *j,
                           const struct ps_member *agent,
                           const struct ps_msg_job_open *m, struct ps_str *why)
@@ -346,7 +349,8 @@ static int check_reattach(const struct ps_sched_find_job *j,
     return 0;
 }
 
-/* The worker is in the book: it is offered again on a fresh link. */
+/* Replies about a recorded worker that the agent sends again on a fresh
+ * link. */
 static void accept_known_worker(struct ps_sched_step *st,
                                 struct ps_sched_find_job *j,
                                 struct ps_member *agent,
@@ -370,7 +374,7 @@ static void accept_known_worker(struct ps_sched_step *st,
     send_job_opened(st, agent, m->worker, j->gen);
 }
 
-/* A process whose agent was lost comes with another one. */
+/* Reattaches a process that survived its agent. */
 static void open_reattached(struct ps_sched_step *st, struct ps_member *agent,
                             struct ps_sched_find_job *j,
                             const struct ps_msg_job_open *m, struct ps_str *why)
@@ -392,11 +396,11 @@ static void open_reattached(struct ps_sched_step *st, struct ps_member *agent,
 
 /* -------------------------------------------- jobs of earlier schedulers
  *
- * A job that no worker has begun opens again at a scheduler that is restarted:
- * its workers are offered as new ones (job_open.reoffer). Where the end of the
- * earlier scheduler fell between the begin of the job at one agent and at
- * another, the one offers its workers under the old generation and the other
- * as new ones; the job cannot go on, and all of them are to hear so. */
+ * A job that no worker saw start forms again at a restarted scheduler: agents
+ * offer its workers as new ones (job_open.reoffer). If the earlier scheduler
+ * ended when only some agents had seen the start, these offer their workers
+ * under the old generation and the others as new ones; the job cannot continue,
+ * and all of them are refused. */
 
 static bool find_earlier_job(const struct ps_sched *s,
                              const struct ps_msg_job_open *m)
@@ -433,7 +437,7 @@ static void record_earlier_job(struct ps_sched_step *st,
     }
 }
 
-/* A generation that is known to the agent. */
+/* Handles a job_open with a generation, for a job that the agent knows. */
 static void open_known_job(struct ps_sched_step *st, struct ps_member *agent,
                            const struct ps_msg_job_open *m, struct ps_str *why)
 {
@@ -463,8 +467,8 @@ static void open_known_job(struct ps_sched_step *st, struct ps_member *agent,
     accept_known_worker(st, j, agent, w, m);
 }
 
-/* May there be a new job? Not where this scheduler is about to end, nor where
- * the job would have had its servers if these were not. */
+/* 0: a new job may be made. Refused while this scheduler is draining, where
+ * only draining servers would make the job complete, and at PS_JOBS_MAX. */
 static int check_new_job(const struct ps_sched *s,
                          const struct ps_msg_job_open *m, struct ps_str *why)
 {
@@ -497,12 +501,12 @@ static int check_new_job(const struct ps_sched *s,
     return 0;
 }
 
-/* Bytes of a group's job that remain in the name of a group which would be too
- * long; psc_group_open() puts a hash behind them. */
+/* Bytes of the job's name that remain in a group's name that would be too long;
+ * psc_group_open() appends a hash. */
 #define GROUP_PREFIX_LEN 20u
 
-/* The open job whose group has this name, with the first `len` bytes for the
- * job: first one of user `uid`, else of anybody, else NULL. */
+/* Open parent job of a group of this name, of which the first `len` bytes are
+ * the parent's: one of user `uid`, else of any user, else NULL. */
 static const struct ps_sched_find_job *find_parent_job(const struct ps_sched *s,
                                                        const char *name,
                                                        size_t len, uint32_t uid)
@@ -525,8 +529,9 @@ static const struct ps_sched_find_job *find_parent_job(const struct ps_sched *s,
     return other;
 }
 
-/* "job/group" is a job of those who are in "job": a stranger who could open it
- * would keep them out, or come in. A group of a group belongs to the latter. */
+/* Checks a name "job/group": it is reserved for the user of "job", since
+ * another user could open it first, to join or to exclude its workers. The
+ * parent of a group of a group is the latter. */
 static int check_group(const struct ps_sched *s,
                        const struct ps_msg_job_open *m, struct ps_str *why)
 {
@@ -556,7 +561,7 @@ static int check_group(const struct ps_sched *s,
     return 0;
 }
 
-/* The job of that name, or a new one; NULL with the reason. */
+/* Open job of that name, or a new one; NULL with the reason. */
 static struct ps_sched_find_job *
 find_or_make_job(struct ps_sched_step *st, const struct ps_msg_job_open *m,
                  struct ps_str *why, int *ret_rc)
@@ -592,7 +597,7 @@ find_or_make_job(struct ps_sched_step *st, const struct ps_msg_job_open *m,
         want.start_timeout_ns = s->opt.start_timeout;
     }
     s->last_gen++;
-    /* The seed is unknown outside, the generation different for each job. */
+    /* The seed is secret, and the generation different for each job. */
     j = ps_sched_job_new(s->last_gen,
                          ps_name_hash_slot(s->opt.seed, s->last_gen, 0), &want,
                          st->now);
@@ -709,7 +714,7 @@ void ps_sched_on_worker_gone(struct ps_sched_step *st, struct ps_member *agent,
     struct ps_map_cursor cursor = {0};
     struct ps_sched_find_job *j;
 
-    /* Its job_open may have been overtaken. */
+    /* Its job_open may arrive later. */
     ps_member_add_pending_exit(agent, m->worker, seq);
     while ((j = ps_map_next(st->s->jobs, &cursor)) != NULL) {
         struct ps_sched_worker *w;
@@ -725,7 +730,7 @@ void ps_sched_on_worker_gone(struct ps_sched_step *st, struct ps_member *agent,
         }
     }
     if (m->gen != 0 && ps_sched_find_job(st->s, m->gen) == NULL) {
-        /* The agent has not heard that it is over. */
+        /* The agent does not know yet that the job is over. */
         ps_sched_job_send_ended(st, agent, m->gen, UINT32_MAX - 1);
     }
 }
@@ -778,13 +783,13 @@ void ps_sched_on_job_ready(struct ps_sched_step *st, struct ps_member *server,
         ps_sched_job_send_ended(st, server, m->gen, m->version);
         return;
     }
-    /* A version that was never made would answer what is asked later. */
+    /* A version that is not made yet would satisfy later waiters. */
     if (m->version > on->ready_version && m->version <= j->version) {
         on->ready_version = m->version;
         on->newest_round = m->round;
         ps_sched_job_try_run(st, j);
         ps_sched_waiters_reply(st, j);
-        j = ps_sched_find_job(st->s, m->gen); /* It may have ended. */
+        j = ps_sched_find_job(st->s, m->gen); /* The job may have ended. */
         if (j != NULL) {
             ps_sched_migrations_start(st, j);
         }
@@ -856,7 +861,7 @@ void ps_sched_on_barrier_enter(struct ps_sched_step *st,
     }
     if (!ps_sched_job_has_started(j) || !ps_sched_job_is_open(j) ||
         m->number == 0 || m->number >= PS_BARRIER_LEFT) {
-        return; /* A failed job's agents are told so anyway. */
+        return; /* Agents of a failed job are notified anyway. */
     }
     for (uint32_t i = 0; i < m->ranks_count; i++) {
         uint32_t rank = m->ranks[i];
