@@ -414,7 +414,7 @@ void ps_sched_on_key_close(struct ps_sched_step *st,
     remove_unused_key(st, j, k);
 }
 
-/* ---------------------------------------------------------------- reassign */
+/* --------------------------------------------------------------- reassign */
 
 /* Sends the placement to all agents. Agents accept the first placement of an
  * epoch only, so the caller begins a new epoch if this one announced the key

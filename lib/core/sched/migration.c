@@ -62,7 +62,7 @@ struct ps_sched_rebalance {
     char first_failure[PS_TEXT_MAX / 2];
 };
 
-/* -------------------------------------------------------------------- lists */
+/* ------------------------------------------------------------------ lists */
 
 void ps_sched_migrations_init(struct ps_sched_find_job *j, ps_conn_id ctl)
 {
@@ -174,7 +174,7 @@ void ps_sched_migrations_cancel(struct ps_sched_step *st,
     finish_rebalance(st, j);
 }
 
-/* ---------------------------------------------------------------- requests */
+/* --------------------------------------------------------------- requests */
 
 static struct ps_member *find_member(const struct ps_sched_step *st,
                                      uint32_t node)
@@ -252,7 +252,7 @@ static void advance_migration(struct ps_sched_step *st,
     }
 }
 
-/* -------------------------------------------------------------------- steps */
+/* ------------------------------------------------------------------ steps */
 
 static void commit_migration(struct ps_sched_step *st,
                              struct ps_sched_find_job *j, struct migration *mv)
@@ -338,7 +338,7 @@ void ps_sched_migrations_start(struct ps_sched_step *st,
     }
 }
 
-/* ----------------------------------------------------------------- servers */
+/* ---------------------------------------------------------------- servers */
 
 static void lose_endpoint(struct ps_sched_step *st, struct ps_sched_find_job *j,
                           struct migration *mv, uint32_t node)

@@ -118,7 +118,7 @@ static void list_missing_in_round(struct missing *out,
     }
 }
 
-/* ------------------------------------------------------------------- reply */
+/* ------------------------------------------------------------------ reply */
 
 static void send_stall_reply(struct ps_sched_step *st, struct ps_member *agent,
                              uint64_t gen, uint64_t request,
@@ -174,7 +174,7 @@ static void finish_job_share(struct ps_sched_step *st, ps_conn_id ctl)
     }
 }
 
-/* ----------------------------------------------------------------- collect */
+/* ---------------------------------------------------------------- collect */
 
 /* Asks all agents of the job; an agent without a link stays pending. */
 static void send_stall_collect(struct ps_sched_step *st,
