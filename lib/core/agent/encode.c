@@ -21,7 +21,7 @@ bool ps_agent_encode_applies(const struct ps_agent_part *p)
 
     return !p->is_init && k->row_width == 0 && k->round_op != PS_OP_BROADCAST &&
            k->round_op != PS_OP_SKIP && !k->is_collective &&
-           k->reduce <= PS_REDUCE_MEAN && /* Residuals need a sum. */
+           k->reduce <= PS_REDUCE_MEAN && /* Only sums have residuals. */
            ps_compression_applies(&k->compression, k->dtype, p->count);
 }
 

@@ -71,7 +71,7 @@ void ps_agent_server_release(struct ps_agent_step *st,
         return;
     }
     s->dialer.enabled = false;
-    ps_dialer_reset(&s->dialer, st->now, st->fx); /* Drops the window. */
+    ps_dialer_reset(&s->dialer, st->now, st->fx); /* New link. */
     s->unsent = 0;
 }
 
