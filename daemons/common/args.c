@@ -1,4 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Parses the command line with getopt_long(); options become overrides
+ * "path=value". */
 #include "common/args.h"
 
 #include "base/alloc.h"

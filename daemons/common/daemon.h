@@ -68,7 +68,7 @@ struct ps_daemon_spec {
     bool (*same_host)(const void *values);
     /* Connections of a link; NULL: 1; 0: as many as I/O threads need. */
     uint32_t (*link_connections)(const void *values);
-    /* Threads for I/O; NULL: 1; 0: by measured need. */
+    /* I/O threads, the loop's own included; NULL: 1; 0: by measured need. */
     unsigned (*loops)(const void *values);
     /* Compute threads; 0: one for each processor. NULL: computes nothing. */
     unsigned (*threads)(const void *values);

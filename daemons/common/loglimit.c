@@ -1,4 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Token bucket for each kind of line, kept as the time until which lines are
+ * paid for. */
 #include "common/loglimit.h"
 
 #include <inttypes.h>

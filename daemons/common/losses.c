@@ -1,4 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Counts consecutive intervals with losses, and multiplies the connections
+ * when there are enough. */
 #include "common/losses.h"
 
 #include "base/limits.h"

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Datagrams to the socket that NOTIFY_SOCKET names. */
 #include "common/notify.h"
 
 #include <stdarg.h>

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Option rows that daemons share. */
 #include "common/options.h"
 
 #include "base/limits.h"

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Compares the recent peak with an earlier one after a delay. */
 #include "common/trim.h"
 
 #include "base/num.h"

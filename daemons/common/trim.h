@@ -13,7 +13,7 @@
 
 /* Zeroed at first. */
 struct ps_trim {
-    uint64_t high_water;  /* Peak use since memory was last returned. */
+    uint64_t high_water;  /* Peak use since the last decision. */
     uint64_t recent_peak; /* Peak use while `is_pending`. */
     ps_time due_at;       /* Time at which a pending decision is made. */
     bool is_pending;      /* Use has fallen far below `high_water`. */

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Description of the daemon psched. */
 #pragma once
 
 #include "common/daemon.h"

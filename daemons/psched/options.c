@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Option rows of psched, and its heartbeat times. */
 #include "psched/options.h"
 
 #include "base/limits.h"

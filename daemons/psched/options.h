@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Options of psched. */
 #pragma once
 
 #include "common/options.h"

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Option rows of psworker-agent. */
 #include "psworker-agent/options.h"
 
 #include "base/limits.h"

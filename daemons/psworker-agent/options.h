@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Options of psworker-agent. */
 #pragma once
 
 #include "common/options.h"

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Address functions over inet_pton(), getaddrinfo() and getifaddrs(). */
 #include "net/addr.h"
 
 #include "base/str.h"

@@ -51,7 +51,8 @@ struct ps_conn_ops {
     /* A whole frame has arrived; `msg` is borrowed. */
     void (*frame)(void *ctx, struct ps_conn *c, const struct ps_msg *msg,
                   uint64_t len);
-    /* Bytes left outside a ps_conn_flush() of the user; `queued` are left. */
+    /* Output progressed outside a ps_conn_flush() of the user; `queued` bytes
+     * remain. */
     void (*sent)(void *ctx, struct ps_conn *c, uint64_t queued);
     /* Last callback; ps_conn_free() is allowed from now on. */
     void (*closed)(void *ctx, struct ps_conn *c, int rc);

@@ -31,9 +31,8 @@ struct ps_io_socket {
     uint32_t tasks; /* Tasks in flight. */
     /* With the thread's epoll. Private to the thread, as all below. */
     bool is_registered;
-    /* Waits for readability; NULL: none does. `send_task`: for writability. */
-    struct ps_io_task *receive_task;
-    struct ps_io_task *send_task;
+    struct ps_io_task *receive_task; /* Waits for readability; NULL: none. */
+    struct ps_io_task *send_task;    /* Waits for writability; NULL: none. */
 };
 
 /* One task. Set by the submitter: */

@@ -1,4 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Unix sockets: bind with replacement of stale files under a lock of the
+ * folder, peer credentials, and checked mapping of received memfds. */
 #include "net/local.h"
 
 #include "base/alloc.h"

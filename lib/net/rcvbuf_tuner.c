@@ -1,4 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Sets SO_RCVBUF from the measured rate, the round trip and the number of
+ * active senders. */
 #include "net/rcvbuf_tuner.h"
 
 #include "base/num.h"

@@ -1,4 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Turns by progress: a slot may write while it is less than a lead ahead of
+ * the slot with the least progress. */
 #include "net/send_scheduler.h"
 
 #include "base/num.h"

@@ -1,4 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Same-host peers: abstract Unix sockets, and copies from mapped arenas or
+ * by process_vm_readv(). */
 #include "net/shm_peer.h"
 
 #include "base/buf.h"

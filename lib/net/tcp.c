@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* TCP options by setsockopt(), and state by TCP_INFO. */
 #include "net/tcp.h"
 
 #include <linux/tcp.h>

@@ -17,7 +17,7 @@
 /* Bytes of one source in a piece: fits in the L2 cache with the sum. */
 #define PIECE_BYTES         (128u * 1024u)
 #define THREADS_MAX         256u
-/* A single-piece job up to this many times INLINE_MAX runs on the loop when
+/* A single-piece job up to this many times `inline_max` runs on the loop when
  * there is no other: waking a thread would take longer. */
 #define INLINE_ALONE_FACTOR 8u
 
