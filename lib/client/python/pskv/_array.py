@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Arrays of the caller: anything with the buffer protocol, at its address."""
+"""Arrays of the caller: the address of any object with the buffer protocol."""
 from __future__ import annotations
 
 import ctypes
@@ -8,8 +8,8 @@ from ctypes import POINTER, Structure, byref, c_char_p, c_int, c_ssize_t, \
     c_void_p, py_object
 from typing import Any, Optional, Tuple
 
-# Numbers of psclient.h, by kind and size of the element.
-# NumPy has no bfloat16: its bits come and go as uint16.
+# Numbers of psclient.h, by kind and size of the element. NumPy has no
+# bfloat16: its bits are passed as uint16.
 _DTYPES = {("f", 4): 0, ("f", 8): 1, ("f", 2): 2, ("u", 1): 3, ("i", 4): 4,
            ("i", 1): 5, ("i", 8): 6, ("?", 1): 7, ("u", 2): 12}
 _SIZES = {0: 4, 1: 8, 2: 2, 3: 1, 4: 4, 5: 1, 6: 8, 7: 1, 12: 2}
@@ -38,17 +38,17 @@ def dtype_size(dtype: int) -> int:
 
 
 def dtype_format(dtype: int) -> str:
-    """Its letter in the struct module."""
+    """Format letter of an element type, in the struct module."""
     return _FORMATS[dtype]
 
 
 def dtype_name(dtype: int) -> str:
-    """Its name."""
+    """Name of an element type."""
     return next(name for name, n in _NAMES.items() if n == dtype)
 
 
 def numpy_name(dtype: int) -> str:
-    """The name of NumPy's type that holds it."""
+    """Name of the NumPy type that holds it."""
     name = dtype_name(dtype)
     return "uint16" if name == "bfloat16" else name
 
@@ -69,7 +69,7 @@ class _PyBuffer(Structure):
     ]
 
 
-# PyBUF_FORMAT | PyBUF_ND: the shape, elements one after the other.
+# PyBUF_FORMAT | PyBUF_ND: with shape, elements contiguous.
 _CONTIGUOUS = 0x0004 | 0x0008
 _WRITABLE = 0x0001
 
@@ -83,13 +83,14 @@ _release.restype = None
 
 def _kind(fmt: bytes, itemsize: int) -> Optional[int]:
     letters = fmt.decode().lstrip("@=")
-    if letters[:1] == "<":  # This machine's order, where there is a client.
+    # Native order: the client runs on little-endian hosts only.
+    if letters[:1] == "<":
         letters = letters[1:]
     return _DTYPES.get((_KINDS.get(letters, ""), itemsize))
 
 
 def _contiguous(obj: Any) -> Any:
-    """A copy whose elements lie one after the other."""
+    """A contiguous copy."""
     view: Any = memoryview(obj)
     if view.ndim == 0:
         return view
@@ -98,14 +99,14 @@ def _contiguous(obj: Any) -> Any:
 
 
 class Array:
-    """An object's memory, held until release()."""
+    """Memory of an object, which stays alive until release()."""
 
     __slots__ = ("_view", "address", "count", "dtype", "nbytes", "shape")
 
     def __init__(self, obj: Any, writable: bool) -> None:
         self._view: Optional[_PyBuffer] = None
         if hasattr(obj, "detach") and hasattr(obj, "numpy"):
-            obj = obj.detach()  # A tensor of torch, same memory.
+            obj = obj.detach()  # A torch tensor: the same memory.
             if str(obj.dtype) == "torch.bfloat16":
                 import torch  # pylint: disable=import-outside-toplevel
                 obj = obj.view(torch.int16).numpy().view("uint16")
@@ -135,7 +136,7 @@ class Array:
                                             for i in range(view.ndim))
 
     def release(self) -> None:
-        """Lets go of the object."""
+        """Releases the object."""
         if self._view is not None:
             _release(byref(self._view))
             self._view = None
@@ -144,7 +145,7 @@ class Array:
 
 
 def new_array(shape: Tuple[int, ...], dtype: int, memory: Any) -> Any:
-    """An array over a ctypes array: NumPy's where there is one."""
+    """An array over a ctypes array: NumPy's, or a memoryview without NumPy."""
     try:
         import numpy  # pylint: disable=import-outside-toplevel
     except ImportError:

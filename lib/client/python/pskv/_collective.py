@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Collectives: started on addresses, waited for by handles."""
+"""Collectives: started on addresses, waited for through handles."""
 from __future__ import annotations
 
 import ctypes
@@ -39,7 +39,7 @@ def _name(name: Optional[str]) -> Optional[bytes]:
 
 
 class Starter:
-    """Starts collectives of one client on memory that the caller keeps."""
+    """Starts collectives of one client on memory that the caller keeps alive."""
 
     def __init__(self, lib: Any, client: int) -> None:
         self._lib = lib
@@ -47,7 +47,7 @@ class Starter:
 
     def allreduce(self, name: Optional[str], dtype: int, dims: Dims, src: int,
                   out: Optional[int], o: _lib.CollOptions) -> Tuple[int, int]:
-        """Error and operation, as of the others."""
+        """Allreduce. Returns error code and operation, as all below."""
         op = c_void_p()
         rc = self._lib.psc_allreduce_start(
             self._client, _name(name), byref(shape_of(dtype, dims)), src, out,
@@ -57,7 +57,7 @@ class Starter:
     def allreduce_many(self, name: Optional[str], dtype: int,
                        pieces: Sequence[Tuple[int, int, int]],
                        o: _lib.CollOptions) -> Tuple[int, int]:
-        """Of (src, out, elements)."""
+        """Grouped allreduce of (src, out, elements)."""
         op = c_void_p()
         table = (_lib.Piece * len(pieces))(*[_lib.Piece(*p)
                                               for p in pieces])
@@ -69,7 +69,7 @@ class Starter:
     def bcast(self, name: Optional[str], dtype: int, dims: Dims,
               src: Optional[int], out: Optional[int],
               o: _lib.CollOptions) -> Tuple[int, int]:
-        """The root's array."""
+        """Broadcast of the root's array."""
         op = c_void_p()
         rc = self._lib.psc_bcast_start(
             self._client, _name(name), byref(shape_of(dtype, dims)), src, out,
@@ -79,7 +79,7 @@ class Starter:
     def gather(self, what: str, name: Optional[str], dtype: int, dims: Dims,
                src: int, out: Optional[int], out_size: int,
                o: _lib.CollOptions) -> Tuple[int, int]:
-        """What is 'allgather' or 'reducescatter'."""
+        """Allgather or reduce-scatter, by `what`."""
         op = c_void_p()
         rc = getattr(self._lib, "psc_%s_start" % what)(
             self._client, _name(name), byref(shape_of(dtype, dims)), src, out,
@@ -90,7 +90,7 @@ class Starter:
                  splits: Optional[Sequence[int]], src: int,
                  out: Optional[int], out_size: int,
                  o: _lib.CollOptions) -> Tuple[int, int]:
-        """Rows to each rank."""
+        """Alltoall: splits[r] rows to rank r."""
         op = c_void_p()
         table = None
         if splits is not None:
@@ -101,7 +101,7 @@ class Starter:
         return rc, op.value or 0
 
     def join(self, o: _lib.CollOptions) -> Tuple[int, int]:
-        """No more data."""
+        """Joins: this rank has no more data."""
         op = c_void_p()
         rc = self._lib.psc_join_start(self._client, byref(o), byref(op))
         return rc, op.value or 0
@@ -115,7 +115,7 @@ class Starter:
         return int(version.value)
 
     def rows(self, op: int, size: int) -> List[int]:
-        """Rows that came from each rank."""
+        """Rows received from each rank."""
         table = (c_uint64 * size)()
         rc = self._lib.psc_op_rows(op, table, size)
         if rc != 0:
@@ -123,7 +123,7 @@ class Starter:
         return list(table)
 
     def result(self, op: int) -> Tuple[int, int]:
-        """Address and bytes of what was not written elsewhere."""
+        """Address and bytes of a result without `out`."""
         data = c_void_p()
         size = c_size_t()
         rc = self._lib.psc_op_view(op, byref(data), byref(size))
@@ -133,7 +133,7 @@ class Starter:
 
 
 def join_words(data: bytes) -> "ctypes.Array[Any]":
-    """Its length and itself in whole words."""
+    """The data in whole words, after a word with its length."""
     words = (len(data) + 7) // 8
     memory = (ctypes.c_int64 * (1 + words))()
     memory[0] = len(data)
@@ -142,7 +142,7 @@ def join_words(data: bytes) -> "ctypes.Array[Any]":
 
 
 def split_words(data: bytes) -> List[bytes]:
-    """The other way round, of one or more of them."""
+    """Splits a sequence of join_words() results."""
     parts = []
     at = 0
     while at < len(data):
@@ -153,9 +153,9 @@ def split_words(data: bytes) -> List[bytes]:
 
 
 class Collectives:
-    """The collectives of a store. Every worker calls the same ones in the
-    same order; where they ask for different things, all get an error that
-    says who asked for what."""
+    """Collectives of a store. Every worker calls the same ones in the same
+    order; if ranks make different requests, all get an error that lists
+    each rank's request."""
 
     if TYPE_CHECKING:
         _lib: Any
@@ -178,7 +178,7 @@ class Collectives:
 
     def _coll_options(self, *args: Any, **more: Any) -> _lib.CollOptions:
         o = options(*args, **more)
-        # Never told anything, but makes psc_fd() readable at the end.
+        # Does nothing, but a callback makes psc_fd() readable at the end.
         o.callback = self._callback
         return o
 
@@ -204,7 +204,7 @@ class Collectives:
 
     def allreduce(self, value: Any, out: Any = None, **more: Any) -> None:
         """Writes the sum (or mean, ...) over all ranks to `out`, or to `value`
-        when there is none."""
+        without `out`."""
         self.allreduce_async(value, out, **more).wait()
 
     def grouped_allreduce_async(self, values: Sequence[Any],
@@ -243,16 +243,16 @@ class Collectives:
             self._coll_options(root=root, priority=priority)), [array])
 
     def bcast(self, value: Any, root: int = 0, **more: Any) -> None:
-        """Overwrites `value` by that of rank `root`. No key: broadcast() is
-        for those."""
+        """Overwrites `value` by that of rank `root`. For arrays without a key;
+        broadcast() is for keys."""
         self.bcast_async(value, root, **more).wait()
 
     def _result(self, handle: Any, dtype: int, dims: Dims) -> Any:
-        """An array of our own of what came; then the handle is done with."""
+        """The result as a new array; frees the handle."""
         op = handle._ops[0]
         failure = handle._await()
         if failure is not None:
-            handle.wait()  # Raises it.
+            handle.wait()  # Raises the failure.
         address, size = self._starter().result(op)
         row = dtype_size(dtype)
         for d in dims[1:]:
@@ -264,7 +264,7 @@ class Collectives:
 
     def allgather(self, value: Any, *, name: Optional[str] = None,
                   priority: int = 0) -> Any:
-        """The arrays of all ranks one behind the other; their first
+        """The arrays of all ranks, concatenated by rank; their first
         dimensions may differ."""
         src = Array(value, False)
         handle = self._begin(self._starter().gather(
@@ -277,8 +277,8 @@ class Collectives:
     def reducescatter(self, value: Any, *, name: Optional[str] = None,
                       reduce: str = "sum", prescale: float = 1,
                       postscale: float = 1, priority: int = 0) -> Any:
-        """This rank's rows of the sum over all ranks: as many for each, the
-        first ranks one more where they do not come out even."""
+        """This rank's rows of the sum over all ranks: equal shares, and one
+        row more for each of the first ranks if they do not divide evenly."""
         src = Array(value, False)
         handle = self._begin(self._starter().gather(
             "reducescatter", name, src.dtype, src.shape, src.address, None, 0,
@@ -290,8 +290,8 @@ class Collectives:
     def alltoall(self, value: Any, splits: Optional[Sequence[int]] = None, *,
                  name: Optional[str] = None,
                  priority: int = 0) -> Tuple[Any, List[int]]:
-        """Sends splits[r] rows to rank r, or as many to each. Returns what
-        came, by rank, and how many rows from each."""
+        """Sends splits[r] rows to rank r, or equal shares. Returns the
+        received rows, by rank, and their number from each."""
         src = Array(value, False)
         if splits is not None and len(splits) != self.num_workers:
             raise ValueError("%d splits for %d workers" %
@@ -307,10 +307,10 @@ class Collectives:
         return result, rows
 
     def join(self, timeout: Optional[float] = None) -> int:
-        """This rank has no more data: takes part in what the others do, with
-        zeros and no rows, until all have joined; rounds of the keys that it
-        has declared are of the others. Returns the rank that was last. After
-        a time limit the next call waits for the same join."""
+        """This rank has no more data: it takes part in all collectives of the
+        others, with zeros and no rows, and skips the rounds of keys that it
+        has declared, until all ranks have joined. Returns the rank that
+        joined last. After a time-out the next call waits for the same join."""
         starter = self._starter()
         handle = self._begin(starter.join(self._coll_options()), [])
         try:
@@ -324,8 +324,8 @@ class Collectives:
             handle.drop()
 
     def allgather_object(self, value: Any) -> List[Any]:
-        """The objects of all ranks, by pickle: between workers that trust one
-        another; daemons do not look into them."""
+        """The objects of all ranks, by pickle: for workers that trust one
+        another. Daemons do not read them."""
         words = join_words(pickle.dumps(value))
         got = self.allgather(memoryview(words).cast("B").cast("q"))
         return [pickle.loads(p)
@@ -347,10 +347,10 @@ class Collectives:
 
     def group(self, ranks: Optional[Sequence[int]] = None, *,
               name: Optional[str] = None) -> "KVStore":
-        """A store of some ranks, or of all, with collectives and keys of its
-        own. Each member calls this with the same arguments; position in
-        `ranks` is rank in the group. Two groups at a time of the same ranks
-        need names. Close it as any store."""
+        """A store for some ranks, or all, with its own collectives and keys.
+        Each member calls this with the same arguments; the position in
+        `ranks` is the rank in the group. Groups of the same ranks that
+        exist at the same time need names. Close it like any store."""
         members = None if ranks is None else list(ranks)
         if name is None:
             name = "all" if members is None else "r" + "-".join(

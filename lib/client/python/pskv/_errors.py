@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import List
 
-# Codes of psclient.h.
+# Error codes of psclient.h.
 INVAL = -1
 NOMEM = -2
 TIMEOUT = -6
@@ -18,7 +18,7 @@ _RANK = re.compile(r"\brank (\d+)(?: \(([^)]*)\))?")
 
 
 class Error(RuntimeError):
-    """A call failed; the text says what and why, `code` is PSC_E_*."""
+    """A call failed: the text is the reason, `code` the PSC_E_* code."""
 
     def __init__(self, code: int, text: str) -> None:
         super().__init__(text)
@@ -26,31 +26,31 @@ class Error(RuntimeError):
 
 
 class PeerLost(Error):
-    """A worker of the job is gone, and the job does not wait for it."""
+    """A worker of the job died, and the job does not wait for it."""
 
     @property
     def ranks(self) -> List[int]:
-        """Ranks that the text names."""
+        """Ranks named by the text."""
         return [int(m.group(1)) for m in _RANK.finditer(str(self))]
 
     @property
     def hosts(self) -> List[str]:
-        """Their hosts, as far as it names them."""
+        """Hosts named by the text."""
         return [m.group(2) for m in _RANK.finditer(str(self))
                 if m.group(2) is not None]
 
 
 class Timeout(Error, TimeoutError):
-    """A time limit was reached; the operation is still open."""
+    """The time limit was reached; the operation is still open."""
 
     @property
     def waiting_for(self) -> str:
-        """A sentence that names who is missing."""
+        """A sentence that names the missing ranks."""
         return str(self)
 
 
 class JobFailed(Error):
-    """The job is over."""
+    """The job has ended."""
 
 
 _CLASSES = {TIMEOUT: Timeout, PEERLOST: PeerLost, JOBFAILED: JobFailed}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""libpsclient through ctypes: where it is, and what its functions take."""
+"""libpsclient through ctypes: search path, structs and function types."""
 from __future__ import annotations
 
 import ctypes
@@ -25,8 +25,8 @@ Callback = CFUNCTYPE(None, c_void_p, c_int, c_void_p)
 
 
 def encode(text: str, kind: str) -> bytes:
-    """The name `text` as the C library takes it. ValueError for a NUL
-    character: C would end the name there, and two names would be one."""
+    """The name `text` as bytes for C. ValueError for a NUL character: C would
+    end the name there, and two names would be equal."""
     if "\0" in text:
         raise ValueError("%s %r has a NUL character; leave it out" %
                          (kind, text))
@@ -248,8 +248,9 @@ def _candidates() -> List[str]:
         return [named]
     here = os.path.dirname(os.path.abspath(__file__))
     found = glob.glob(os.path.join(glob.escape(here), NAME))
-    # Installed in a prefix: PREFIX/lib/python3.11/site-packages/pskv, with the
-    # library in PREFIX/lib or PREFIX/lib/x86_64-linux-gnu.
+    # Installed in a prefix: this file in
+    # PREFIX/lib/python3.11/site-packages/pskv, the library in PREFIX/lib or
+    # PREFIX/lib/x86_64-linux-gnu.
     above = os.path.dirname(here)
     while above != os.path.dirname(above):
         if os.path.basename(above) in ("lib", "lib64"):
@@ -260,8 +261,8 @@ def _candidates() -> List[str]:
 
 
 def load() -> Any:
-    """The library, found once: PSKV_LIBRARY, beside this file, in the prefix
-    that this file is installed in, the system."""
+    """The library, loaded once. Searched in PSKV_LIBRARY, beside this file, in
+    the prefix that this file is installed in, and in the system."""
     global _loaded  # pylint: disable=global-statement
     if _loaded is None:
         problems = []

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The key-value store, in the words of MXNet's."""
+"""The key-value store, with the interface of MXNet's."""
 from __future__ import annotations
 
 import asyncio
@@ -25,11 +25,11 @@ from ._role import take_role
 Key = Union[int, str]
 Shape = Union[int, Sequence[int]]
 
-# A wait looks after signals this often, so that Ctrl-C works.
+# Waits check for signals at this interval, so that Ctrl-C works.
 _SLICE_MS = 100
 
-# Names of stores, and the mode of the job that each stands for. "local" and
-# "device" are a job of this process alone.
+# Mode of the job for each store name. "local" and "device" are a job of this
+# process only.
 _NAMES = {
     "dist": "sync", "dist_sync": "sync", "dist_device_sync": "sync",
     "dist_sync_device": "sync", "dist_sync_mpi": "sync", "sync": "sync",
@@ -42,7 +42,7 @@ _log = logging.getLogger("pskv")
 _told: Set[str] = set()
 
 
-# What a key that nobody knows is to an operation: flags of psc_keys().
+# Flags of psc_keys() for an undeclared key, by operation.
 _NEW = {"pull": _lib.KEY_KNOWN, "push": _lib.KEY_OF_SUMS,
         "pushpull": _lib.KEY_OF_SUMS}
 
@@ -56,15 +56,15 @@ def _milliseconds(seconds: Optional[float]) -> int:
 
 
 class Handle:
-    """Operations under way. Wait for them, await them, or let go of them:
-    a handle that is dropped writes nothing any more."""
+    """Open operations. wait() for them, await them, or drop() them: a dropped
+    or deleted handle writes nothing any more."""
 
     def __init__(self, store: "KVStore") -> None:
         self._store = store
         self._ops: List[int] = []
         self._held: List[Array] = []
-        # One result goes to several arrays: the first is written by the
-        # library, the others from it.
+        # Results for several arrays: the library writes the first one, the
+        # others are copied from it.
         self._copies: List[Tuple[Array, Array]] = []
         self._future: Optional["asyncio.Future[None]"] = None
         self._left = 0
@@ -72,27 +72,28 @@ class Handle:
         self._finished = False
 
     def done(self) -> bool:
-        """True when waiting would not wait."""
+        """True if wait() would return at once."""
         if self._finished:
             return True
         c = self._store._open()
         return all(self._store._c_op_test(c, op) != AGAIN for op in self._ops)
 
     def wait(self, timeout: Optional[float] = None) -> None:
-        """Waits until all has ended. Raises what the first failure was, or
-        Timeout after `timeout` seconds; the operations go on then."""
+        """Waits until all operations have ended. Raises the first failure, or
+        Timeout after `timeout` seconds; the operations continue then."""
         if not self._finished:
             self._finish(self._await(timeout))
         if self._error is not None:
             raise self._error
 
     def drop(self) -> None:
-        """Lets go of what is open; nothing is written any more."""
+        """Releases open operations; they write nothing any more."""
         self._finished = True
         self._free()
 
     def _await(self, timeout: Optional[float] = None) -> Optional[Error]:
-        """Until all have ended; the first failure. The operations stay."""
+        """Waits until all have ended and returns the first failure. The
+        operations stay valid."""
         limit = self._store._limit(timeout)
         deadline = None if limit is None else time.monotonic() + limit
         first: Optional[Error] = None
@@ -106,7 +107,7 @@ class Handle:
         return first
 
     def why(self) -> str:
-        """One sentence: what the first open operation waits for."""
+        """One sentence: the reason why the first open operation waits."""
         c = self._store._open()
         for op in self._ops:
             if self._store._c_op_test(c, op) == AGAIN:
@@ -145,7 +146,7 @@ class Handle:
 
 
 class _Known:
-    """What the store knows of a key."""
+    """State of a key that this worker has declared."""
 
     __slots__ = ("number", "dtype", "count", "valued", "width")
 
@@ -153,12 +154,12 @@ class _Known:
         self.number = number
         self.dtype = dtype
         self.count = count
-        self.valued = False  # Has been given a value by init or broadcast.
-        self.width = 0  # Elements of a row, of a key of rows.
+        self.valued = False  # True after the first init or broadcast.
+        self.width = 0  # Elements of a row; 0: a dense key.
 
 
 class _Wish:
-    """One key of a call, with what is given and what is wanted."""
+    """One key of a call, with its source and result arrays."""
 
     __slots__ = ("key", "given", "wanted")
 
@@ -172,7 +173,7 @@ class _Wish:
 
 
 def _row_numbers(rows: Any) -> Any:
-    """Numbers of rows as a ctypes array, from a list or an array of NumPy."""
+    """Row numbers as a ctypes array, from a list or a NumPy array."""
     if hasattr(rows, "astype") and hasattr(rows, "reshape"):
         data = rows.reshape(-1).astype("int64")
         return (c_int64 * data.size).from_buffer_copy(data.tobytes())
@@ -190,10 +191,10 @@ def _numbers(params: Mapping[str, Any]) -> Tuple[Any, int]:
 
 def _tunings(lr_mult: Mapping[Key, float], wd_mult: Mapping[Key, float],
              names: Mapping[Key, str], scales: bool) -> Any:
-    """An array of struct psc_key_tuning: of keys with another factor than 1.
-    What is said of a key itself is stronger than what is said of its name.
-    `scales`: the optimizer scales steps by norms, but for biases and the like,
-    which keys that are numbers are by their names."""
+    """An array of struct psc_key_tuning, for keys with a factor other than 1.
+    A factor of a key takes precedence over a factor of its name. `scales`:
+    the optimizer scales steps by norms, except for biases and the like,
+    which number keys are recognised as by their names."""
     plain = {key for key, name in names.items() if scales and
              not isinstance(key, str) and
              name.endswith(("gamma", "beta", "bias"))}
@@ -245,11 +246,12 @@ class KVStore(Collectives):
         self._lib = lib
         self._timeout = timeout
         self._pid = os.getpid()
-        self._lock = threading.RLock()  # Finalizers run in the middle of us.
+        # Re-entrant: finalizers may run inside a call.
+        self._lock = threading.RLock()
         self._left = False
         self._keys: Dict[Key, _Known] = {}
         self._key_type: Optional[type] = None
-        self._shared: Set[int] = set()  # Addresses of arrays of empty().
+        self._shared: Set[int] = set()  # Addresses of empty() arrays.
         self._garbage: List[int] = []
         self._late_barrier: Optional[Handle] = None
         self._loop: Optional[asyncio.AbstractEventLoop] = None
@@ -263,7 +265,7 @@ class KVStore(Collectives):
     # ------------------------------------------------------------- library
 
     def _connect(self, options: _lib.Options) -> int:
-        """On a thread of its own, so that Ctrl-C ends the wait."""
+        """Opens the client on another thread, so that Ctrl-C ends the wait."""
         client = c_void_p()
         err = ctypes.create_string_buffer(_lib.TEXT_MAX)
         result: List[int] = []
@@ -332,7 +334,7 @@ class KVStore(Collectives):
                 return
             if deadline is not None and time.monotonic() >= deadline:
                 why = self._why(op)
-                # The question takes time, in which the answer may have come.
+                # The operation may have ended during the query.
                 if self._lib.psc_op_test(op) == AGAIN:
                     raise error(TIMEOUT, why)
 
@@ -344,20 +346,20 @@ class KVStore(Collectives):
     # --------------------------------------------------------------- loops
 
     def fileno(self) -> int:
-        """A descriptor that is readable when dispatch() has something to do;
-        to be polled alone."""
+        """A descriptor that is readable when dispatch() has work; for polling
+        only."""
         return self._check(self._lib.psc_fd(self._open()))
 
     def dispatch(self) -> None:
-        """Reads what has come and sends what is queued; never waits."""
+        """Handles received messages and sends queued operations; never waits."""
         if self._alive():
-            # A failure is told by the operations, which have all ended.
+            # On a failure all operations have ended and report it.
             self._lib.psc_dispatch(self._c)
 
     # ------------------------------------------------------------- asyncio
 
     async def _ended_something(self) -> None:
-        """Until psc_dispatch() had something to do."""
+        """Waits until psc_dispatch() had work."""
         loop = asyncio.get_running_loop()
         future: "asyncio.Future[None]" = loop.create_future()
         fd = self.fileno()
@@ -398,8 +400,8 @@ class KVStore(Collectives):
         return keys
 
     def _known(self, wish: _Wish, like: Array, flags: int = 0) -> _Known:
-        """The key, which may be new to this worker, and to the job if the
-        flags let it."""
+        """Returns the key; an undeclared one is declared, and created in the
+        job if the flags allow it."""
         known = self._keys.get(wish.key)
         if known is None:
             number = c_uint32()
@@ -424,8 +426,8 @@ class KVStore(Collectives):
         return known
 
     def _wishes(self, key: Any, given: Any, wanted: Any) -> List[_Wish]:
-        """The keys of a call in their order; a key that comes twice has the
-        arrays of both places."""
+        """The keys of a call in order; the arrays of a repeated key are
+        joined."""
         keys = self._key_list(key)
         by_key: Dict[Key, _Wish] = {}
         for values, writable in ((given, False), (wanted, True)):
@@ -460,14 +462,14 @@ class KVStore(Collectives):
             o.srcs = srcs
             o.src_count = len(given)
         if callback:
-            # Never told anything, but makes psc_fd() readable at the end.
+            # Does nothing, but a callback makes psc_fd() readable at the end.
             o.callback = self._callback
         return o, srcs
 
     def _start(self, handle: Optional[Handle], what: str, wish: _Wish,
                priority: int, reduce: str = "sum", root: int = 0,
                samples: Optional[int] = None) -> None:
-        """One operation; with a handle it is waited for."""
+        """Starts one operation; without a handle it is detached."""
         self._collect()
         arrays = wish.arrays()
         known = self._known(wish, arrays[0], _NEW.get(what, 0))
@@ -494,8 +496,8 @@ class KVStore(Collectives):
                 handle._copies.append((other, wish.wanted[0]))
 
     def init(self, key: Any, value: Any) -> None:
-        """Gives keys their first value: that of rank 0. All workers call it;
-        a key that has a value keeps it."""
+        """Sets the first value of keys, that of rank 0. All workers call it;
+        an existing value stays."""
         handle = Handle(self)
         for wish in self._wishes(key, value, None):
             self._start(handle, "init", wish, 0)
@@ -506,9 +508,9 @@ class KVStore(Collectives):
     # ---------------------------------------------------------------- rows
 
     def init_rows(self, key: Key, value: Any) -> None:
-        """init() of a key of rows: `value` has two dimensions, and pushes and
-        pulls name the rows that they are about. All workers call it with
-        arrays of one shape; the value is rank 0's."""
+        """init() of a rows key: `value` has two dimensions, and pushes and
+        pulls name single rows. All workers call it with arrays of one
+        shape; the value is rank 0's."""
         self._key_list(key)
         array = Array(value, False)
         if len(array.shape) != 2:
@@ -541,7 +543,7 @@ class KVStore(Collectives):
 
     def _rows(self, what: str, key: Key, rows: Any, array: Array,
               priority: int) -> Handle:
-        """A push or pull of rows with a handle."""
+        """A push or pull of rows, with a handle."""
         self._key_list(key)
         known = self._keys.get(key)
         if known is None or known.width == 0:
@@ -574,9 +576,9 @@ class KVStore(Collectives):
 
     def push_rows(self, key: Key, rows: Any, value: Any,
                   priority: int = 0) -> None:
-        """Gives rows to the next round of a key of rows: `value[i]` to row
-        `rows[i]`; those that come twice are added. Every worker takes part in
-        a round, one without rows with empty arrays. Returns when the round is
+        """Contributes rows to the next round of a rows key: `value[i]` to row
+        `rows[i]`; duplicates are added. Every worker takes part in a round,
+        one without rows with empty arrays. Returns when the round is
         merged."""
         self.push_rows_async(key, rows, value, priority).wait()
 
@@ -588,13 +590,13 @@ class KVStore(Collectives):
 
     def pull_rows(self, key: Key, rows: Any, out: Any,
                   priority: int = 0) -> None:
-        """Fills `out[i]` with row `rows[i]`, in any order and with repeats,
-        after all rounds that this worker has pushed to."""
+        """Fills `out[i]` with row `rows[i]`, in any order and possibly
+        repeated, after all rounds that this worker has pushed to."""
         self.pull_rows_async(key, rows, out, priority).wait()
 
     def row_sparse_pull(self, key: Key, row_ids: Any,
                         priority: int = 0) -> Tuple[Any, Any]:
-        """The rows `row_ids`, each once and in order: their numbers as int64
+        """The rows `row_ids`, each once and ascending: their numbers as int64,
         and the rows. Needs NumPy."""
         import numpy  # pylint: disable=import-outside-toplevel
         known = self._keys.get(key)
@@ -611,12 +613,13 @@ class KVStore(Collectives):
 
     def push(self, key: Any, value: Any, priority: int = 0,
              reduce: str = "sum", samples: Optional[int] = None) -> None:
-        """Gives to the next round and returns at once. Several arrays for one
-        key are summed. With reduce "mean" the sum of all workers is divided by
-        their number, or by all their `samples`, when `value` is a sum over so
-        many. What goes wrong is told by the next call on the key.
-        An array of empty() must not change until a pull() has returned.
-        The first push of a key makes it, unless the job has an optimizer."""
+        """Contributes to the next round and returns at once. Several arrays
+        for one key are summed. With reduce "mean" the sum of all workers is
+        divided by their number, or by the total of their `samples`, where
+        `value` is a sum over that many. The next call on the key raises a
+        failure. An array of empty() must not change until a pull() has
+        returned. The first push creates the key, unless the job has an
+        optimizer."""
         for wish in self._wishes(key, value, None):
             self._start(None, "push", wish, priority, reduce, 0, samples)
             for array in wish.arrays():
@@ -633,7 +636,7 @@ class KVStore(Collectives):
 
     def pull(self, key: Any, out: Any = None, priority: int = 0) -> None:
         """Fills `out` with the value after all rounds this worker has pushed
-        to. A key that no worker has named before is an error."""
+        to. A key that no worker has declared is an error."""
         self.pull_async(key, out, priority).wait()
 
     def pull_async(self, key: Any, out: Any, priority: int = 0) -> Handle:
@@ -648,8 +651,8 @@ class KVStore(Collectives):
     def pushpull(self, key: Any, value: Any, out: Any = None,
                  priority: int = 0, reduce: str = "sum",
                  samples: Optional[int] = None) -> None:
-        """push() and pull() in one go. Without `out` the result is written to
-        `value`."""
+        """push() and pull() in one operation. Without `out` the result is
+        written to `value`."""
         self.pushpull_async(key, value, out, priority, reduce, samples).wait()
 
     def pushpull_async(self, key: Any, value: Any, out: Any = None,
@@ -665,8 +668,8 @@ class KVStore(Collectives):
 
     def broadcast(self, key: Any, value: Any, out: Any = None,
                   priority: int = 0, root: int = 0) -> None:
-        """Writes rank root's `value` to everybody's `out`, or `value` when
-        there is none. The first broadcast of a key also initialises it."""
+        """Writes rank root's `value` to every worker's `out`, or to `value`
+        without `out`. The first broadcast of a key also initialises it."""
         self.broadcast_async(key, value, out, priority, root).wait()
 
     def broadcast_async(self, key: Any, value: Any, out: Any = None,
@@ -687,8 +690,8 @@ class KVStore(Collectives):
         return handle
 
     def barrier(self, timeout: Optional[float] = None) -> None:
-        """Waits until every worker of the job is here. After a Timeout the
-        next call waits for the same barrier."""
+        """Waits until every worker of the job has called it. After a Timeout
+        the next call waits for the same barrier."""
         handle = self._late_barrier or self.barrier_async()
         self._late_barrier = None
         try:
@@ -716,15 +719,15 @@ class KVStore(Collectives):
                       wd_mult: Optional[Mapping[Key, float]] = None,
                       names: Optional[Mapping[Key, str]] = None,
                       **params: float) -> None:
-        """How servers turn the sum of a round into the new value, e.g.
-        set_optimizer('sgd', learning_rate=.1, momentum=.9, wd=0,
+        """Declares how servers turn the sum of a round into the new value,
+        e.g. set_optimizer('sgd', learning_rate=.1, momentum=.9, wd=0,
         rescale_grad=1/batch, clip_gradient=1). Before the first push; every
-        worker may say the same.
+        worker may declare the same.
 
-        lr_mult and wd_mult have the factors of keys whose rate or decay is
-        another one: {'fc1.bias': 2}. Where keys are numbers, `names` may have
-        their names, {0: 'fc1.bias'}, by which factors are found, too, and
-        lars knows those whose steps it does not scale."""
+        lr_mult and wd_mult are factors of the rate and decay of single
+        keys: {'fc1.bias': 2}. For number keys `names` may give names,
+        {0: 'fc1.bias'}, which factors may use, and by which lars finds keys
+        whose steps it does not scale."""
         if not isinstance(name, str):
             raise TypeError("an optimizer is a name and numbers, not %r" %
                             (name,))
@@ -744,9 +747,10 @@ class KVStore(Collectives):
     def set_optimizer_param(self, name: str, value: float,
                             round: int = 0) -> None:
         # pylint: disable=redefined-builtin
-        """Another learning_rate, wd, rescale_grad or clip_gradient for round
-        `round` of each key and later ones; 0: the next round that this worker
-        begins. Every worker may say the same; waits until servers know."""
+        """Changes learning_rate, wd, rescale_grad or clip_gradient for round
+        `round` of each key and later ones; 0: the next round that this
+        worker begins. Every worker may set the same. Waits until the
+        servers have it."""
         if round < 0:
             raise ValueError("rounds count from 1")
         self._started(lambda op: self._lib.psc_set_start(
@@ -774,20 +778,21 @@ class KVStore(Collectives):
         self.set_optimizer_param("clip_gradient", clip_gradient, round)
 
     def save_optimizer_states(self, fname: Any) -> None:
-        """Writes what servers keep for the optimizer of every key that this
-        worker knows into a file: momenta, counts of steps, and of 16-bit keys
-        the weights in float32. While nobody pushes; one worker suffices."""
+        """Saves the servers' optimizer state of every key that this worker has
+        declared: momenta, step counts, and the float32 weights of 16-bit
+        keys. While no worker pushes; one worker suffices."""
         self._states(self._lib.psc_state_save, fname)
 
     def load_optimizer_states(self, fname: Any) -> None:
-        """Reads what save_optimizer_states() wrote, also in a job with another
-        number of workers or servers. After set_optimizer() of the same
-        optimizer and after init() of the keys; between rounds. One worker
-        suffices, all of them may; training goes on when all that load have."""
+        """Restores a file of save_optimizer_states(), also in a job with
+        another number of workers or servers. After set_optimizer() of the
+        same optimizer and init() of the keys; between rounds. One worker
+        suffices, all may call it; training continues when all callers have
+        returned."""
         self._states(self._lib.psc_state_load, fname)
 
     def _states(self, function: Any, fname: Any) -> None:
-        """On a thread of its own, so that Ctrl-C ends the wait."""
+        """Runs the call on another thread, so that Ctrl-C ends the wait."""
         client = self._open()
         result: List[Tuple[int, bytes]] = []
 
@@ -807,10 +812,10 @@ class KVStore(Collectives):
 
     def set_gradient_compression(
             self, compression_params: Mapping[str, Any]) -> None:
-        """How gradients of float32 keys travel to servers, e.g.
-        {'type': '2bit', 'threshold': .5}; docs/compression.md has the types
-        and their numbers. Before the first key; every worker may say the
-        same. There is no way back."""
+        """Declares the codec for gradients of float32 keys, e.g. {'type':
+        '2bit', 'threshold': .5}; docs/compression.md lists types and
+        parameters. Before the first key; every worker may declare the same.
+        It cannot be undone."""
         params = dict(compression_params)
         name = params.pop("type", None)
         if not isinstance(name, str):
@@ -822,7 +827,8 @@ class KVStore(Collectives):
             op))
 
     def _started(self, start: Callable[[Any], int]) -> None:
-        """Something for the whole job; waits until servers know."""
+        """Runs a declaration of the whole job; waits until the servers have
+        it."""
         handle = Handle(self)
         op = c_void_p()
         self._check(start(byref(op)))
@@ -833,8 +839,8 @@ class KVStore(Collectives):
     # -------------------------------------------------------------- memory
 
     def empty(self, shape: Shape, dtype: Any = "float32") -> Any:
-        """An array in memory that the agent can read: giving it costs no
-        copy. A NumPy array where there is NumPy, else a memoryview."""
+        """An array in memory shared with the agent, so that pushes need no
+        copy. A NumPy array, or a memoryview without NumPy."""
         dims = (shape,) if isinstance(shape, int) else tuple(shape)
         number = dtype_of(dtype)
         size = dtype_size(number)
@@ -848,18 +854,18 @@ class KVStore(Collectives):
         assert data.value is not None
         memory = (ctypes.c_char * size).from_address(data.value)
         self._shared.add(data.value)
-        # Holds the store: its memory must outlive the array.
+        # Keeps the store alive: its memory must outlive the array.
         weakref.finalize(memory, self._drop, data.value).atexit = False
         return new_array(dims, number, memory)
 
     def _drop(self, address: int) -> None:
-        """May run anywhere, even inside one of our calls: only notes it."""
+        """Notes the address only: finalizers may run inside any call."""
         self._garbage.append(address)
         if self._left:
             self._collect()
 
     def _collect(self) -> None:
-        """Frees the arrays that nobody holds and no operation uses."""
+        """Frees unreferenced arrays that no operation uses."""
         if not self._garbage or not self._alive():
             return
         with self._lock:
@@ -880,7 +886,7 @@ class KVStore(Collectives):
     # ---------------------------------------------------------------- life
 
     def close(self) -> None:
-        """Leaves the job in good order. Arrays of empty() stay valid."""
+        """Leaves the job. Arrays of empty() stay valid."""
         if self._left or not self._alive():
             return
         self._late_barrier = None
@@ -895,19 +901,20 @@ class KVStore(Collectives):
         return self
 
     def __exit__(self, kind: Any, value: Any, trace: Any) -> None:
-        # A worker that fails must look like one: the others may be told.
+        # After an exception the socket just closes, so that the job treats
+        # this worker as failed.
         if kind is None:
             self.close()
 
     def stats(self) -> Dict[str, int]:
-        """Counters of this client: agents that took it up, operations, rounds,
+        """Counters of this client: agents re-attached to, operations, rounds,
         bytes, system calls."""
         s = _lib.Stats(size=ctypes.sizeof(_lib.Stats))
         self._check(self._lib.psc_get_stats(self._open(), byref(s)))
         return {field[0]: getattr(s, field[0])
                 for field in _lib.Stats._fields_[1:]}
 
-    # ----------------------------------------------------------------- who
+    # ------------------------------------------------------------ identity
 
     @property
     def type(self) -> str:
@@ -916,7 +923,7 @@ class KVStore(Collectives):
 
     @property
     def rank(self) -> int:
-        """This worker's number, from 0."""
+        """This worker's rank, from 0."""
         return self._check(self._lib.psc_rank(self._open()))
 
     @property
@@ -926,7 +933,7 @@ class KVStore(Collectives):
 
     @property
     def local_rank(self) -> int:
-        """This worker's number on its node."""
+        """This worker's rank on its node."""
         return self._check(self._lib.psc_local_rank(self._open()))
 
     @property
@@ -944,14 +951,14 @@ def _ignore(_op: Optional[int], _rc: int, _user: Optional[int]) -> None:
     pass
 
 
-# Those that have not left.
+# Stores that have not left their job.
 _stores: Set[KVStore] = set()
 
 
 def _leave_at_exit() -> None:
-    """A program that ends well has left its jobs. One that dies of an
-    exception has not: its socket just closes, which the job takes for what it
-    is."""
+    """Leaves all jobs at the exit of the program. After an exception it does
+    not: the sockets just close, so that the jobs treat this worker as
+    failed."""
     if getattr(sys, "last_type", None) is not None:
         return
     for store in list(_stores):
@@ -975,7 +982,7 @@ def _choose(table: Dict[str, int], name: str, what: str) -> int:
 
 
 def _tell_device(kind: str) -> None:
-    """One line in a process: there is no kernel for accelerators."""
+    """Warns once per process: no accelerator kernel exists."""
     if "device" in kind and "device" not in _told:
         _told.add("device")
         _log.warning("store %s: gradients are summed by the CPU", kind)
@@ -994,16 +1001,17 @@ def create(name: Optional[str] = None, *, socket: Optional[str] = None,
            timeout: Optional[float] = None) -> KVStore:
     """Joins the job and waits until it is complete.
 
-    What is not given comes from the environment, which pslaunch sets. Where
-    that says DMLC_ROLE=scheduler or server, the process becomes psched or
+    Options not given are read from the environment, which pslaunch sets.
+    With DMLC_ROLE=scheduler or server, the process becomes psched or
     psserver and the call does not return.
-    `name` says how pushes are joined: "dist_sync" in rounds of all workers,
-    "dist_async" each when it arrives, "dist_ssp" so too, and a pull waits for
-    workers that are more than `staleness` pushes behind, "local" in this
-    process alone; the other names of MXNet mean one of these. None: PSKV_MODE,
-    or "dist_sync".
-    `rule` is what a push does in an async or ssp job without an optimizer:
-    "accumulate" adds it to the value, "assign" makes it the value.
+
+    `name` is the mode: "dist_sync" for rounds of all workers, "dist_async" to
+    apply each push when it arrives, "dist_ssp" for the same with pulls that
+    wait for workers more than `staleness` pushes behind, "local" for a job of
+    this process only; MXNet's other names are aliases. None: PSKV_MODE, or
+    "dist_sync".
+    `rule` is the effect of a push in an async or ssp job without an optimizer:
+    "accumulate" adds it to the value, "assign" replaces the value.
     `timeout` is the limit in seconds of every call that waits; None: none."""
     if name is None:
         name = os.environ.get("PSKV_MODE") or "dist_sync"
@@ -1022,7 +1030,7 @@ def create(name: Optional[str] = None, *, socket: Optional[str] = None,
     if rc != 0:
         raise error(rc, err.value.decode(errors="replace"))
     if _NAMES[kind] == "sync" and rule is None:
-        o.rule = 0  # What the environment says is for jobs without rounds.
+        o.rule = 0  # The environment's rule is for jobs without rounds.
     if _NAMES[kind] != "ssp":
         o.staleness = 0
     o.mode = _lib.MODES[_NAMES[kind]]
@@ -1058,6 +1066,6 @@ def create(name: Optional[str] = None, *, socket: Optional[str] = None,
     if timeout is not None:
         o.op_timeout_ms = _milliseconds(timeout)
     elif o.op_timeout_ms > 0:
-        timeout = o.op_timeout_ms / 1000  # PSKV_OP_TIMEOUT
+        timeout = o.op_timeout_ms / 1000  # From PSKV_OP_TIMEOUT.
     o.flags = _lib.OPEN_QUIET
     return KVStore(kind, lib, o, timeout)

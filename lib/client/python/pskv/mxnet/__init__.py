@@ -6,13 +6,13 @@
 
     kv = mx.kv.create('dist_sync')
 
-Importing takes the names 'pskv', 'dist', 'dist_sync', 'dist_sync_device',
-'dist_device_sync' and 'dist_sync_mpi': scripts for gluon.Trainer and
-mx.mod.Module run as they are. `python3 -m pskv.mxnet SCRIPT ARGUMENTS...` runs
-one without even that import.
+Importing registers the names 'pskv', 'dist', 'dist_sync',
+'dist_sync_device', 'dist_device_sync' and 'dist_sync_mpi': scripts for
+gluon.Trainer and mx.mod.Module run unchanged. `python3 -m pskv.mxnet SCRIPT
+ARGUMENTS...` runs one without even that import.
 
-A store is a subclass of MXNet's own, because Gluon asks for that where arrays
-are sparse. All stores of a process are one worker of one job."""
+A store is a subclass of MXNet's own, because Gluon requires that for sparse
+arrays. All stores of a process are one worker of one job."""
 from __future__ import annotations
 
 import atexit
@@ -22,7 +22,7 @@ from typing import Any, Dict, List, Optional
 
 from .._role import take_role
 
-# Before MXNet is imported, which would become one of its own.
+# Before MXNet is imported, which would become its own scheduler or server.
 take_role()
 
 import mxnet as mx  # noqa: E402
@@ -42,7 +42,7 @@ NAMES = ("dist", "dist_sync", "dist_sync_device", "dist_device_sync",
 
 
 class _Worker:
-    """This process in the job."""
+    """This process as a worker of the job."""
 
     def __init__(self, name: str) -> None:
         self.store = _store.create(name)
@@ -56,7 +56,7 @@ class _Worker:
         if not failed:
             mx.nd.waitall()
         self.engine.stop(failed)
-        # What the engine still holds runs into the failure, and ends.
+        # Operations left in the engine see the failure and end.
         mx.nd.waitall()
 
 
@@ -75,8 +75,8 @@ def _join(name: str) -> _Worker:
 
 
 class _Arrays:
-    """Memory of one key that MXNet and the agent share: what the devices give
-    is copied there by MXNet, and the result from there."""
+    """Memory of one key that MXNet and the agent share: MXNet copies the
+    devices' arrays to it and the result from it."""
 
     def __init__(self, store: _store.KVStore, like: Any) -> None:
         self._store = store
@@ -85,13 +85,13 @@ class _Arrays:
         self.given: List[Any] = []
         self.given_nd: List[Any] = []
         self.result, self.result_nd = self._new()
-        # Operations on a key run in the order of their calls: each of them
-        # writes this array.
+        # Operations on a key run in the order of their calls, because each of
+        # them writes this array.
         self.order = mx.nd.zeros((1,))
 
     def _new(self) -> Any:
         array = self._store.empty(self.shape, self.dtype)
-        # from_numpy() makes its argument read-only: a view is.
+        # from_numpy() makes its argument read-only, so it gets a view.
         return array, mx.nd.from_numpy(array.view())
 
     def like(self, key: Any, value: Any) -> None:
@@ -103,7 +103,7 @@ class _Arrays:
                  value.shape))
 
     def room(self, count: int) -> None:
-        """For what so many devices give."""
+        """Extends the memory to `count` source arrays."""
         while len(self.given) < count:
             array, nd = self._new()
             self.given.append(array)
@@ -115,7 +115,7 @@ def _list(value: Any) -> List[Any]:
 
 
 def _per_key(key: Any, value: Any) -> Any:
-    """Key and list of arrays; a key that comes twice has those of both."""
+    """Keys with their arrays; the arrays of a repeated key are joined."""
     keys = _list(key)
     if not isinstance(key, (list, tuple)):
         values = [_list(value)]
@@ -141,7 +141,7 @@ def _dense(key: Any, arrays: List[Any]) -> None:
 
 
 def _rows_of(key: Any, arrays: List[Any]) -> Any:
-    """Numbers and rows of row-sparse arrays, one behind the other."""
+    """Numbers and rows of row-sparse arrays, concatenated."""
     for a in arrays:
         if a.stype != "row_sparse":
             raise TypeError("key %r has rows, and the array is of type %s" %
@@ -152,14 +152,14 @@ def _rows_of(key: Any, arrays: List[Any]) -> Any:
 
 
 class PSKV(_Native):
-    """A worker's view of the keys of its job, in MXNet's words. Its operations
-    are the engine's: they return at once, and whoever reads the arrays waits.
-    """
+    """A worker's view of the keys of its job, with MXNet's interface.
+    Operations run in MXNet's engine: calls return at once, and reading an
+    array waits for it."""
 
     _name = "pskv"
 
     def __init__(self) -> None:  # pylint: disable=super-init-not-called
-        self.handle = None  # There is none of the native library.
+        self.handle = None  # No handle of the native library.
         self._updater = None
         self._is_p3 = False
         self._worker = _join(self._name)
@@ -172,7 +172,7 @@ class PSKV(_Native):
 
     @staticmethod
     def is_capable(capability: str) -> bool:
-        """True for 'optimizer': servers run it."""
+        """True for 'optimizer': servers run optimizers."""
         if capability.lower() != KVStoreBase.OPTIMIZER:
             raise ValueError("Unknown capability: {}".format(capability))
         return True
@@ -216,7 +216,7 @@ class PSKV(_Native):
             memory.result_nd.copyto(a)
 
     def init(self, key: Any, value: Any) -> None:
-        """Gives keys their first value, that of rank 0; all workers call it,
+        """Sets the first value of keys, that of rank 0. All workers call it
         and wait for each other."""
         self._engine.check()
         for k, values in _per_key(key, value):
@@ -232,8 +232,8 @@ class PSKV(_Native):
 
     def broadcast(self, key: Any, value: Any, out: Any,
                   priority: int = 0) -> None:
-        """Rank 0's `value` becomes the key's and everybody's `out`. May be
-        repeated."""
+        """Rank 0's `value` becomes the key's value and every worker's `out`.
+        May be repeated."""
         self._engine.check()
         outs = dict(_per_key(key, out))
         for k, values in _per_key(key, value):
@@ -247,9 +247,9 @@ class PSKV(_Native):
                 o[:] = result
 
     def push(self, key: Any, value: Any, priority: int = 0) -> None:
-        """Gives to the next round; arrays of several devices are summed.
-        Row-sparse arrays are waited for: of a row-sparse key their rows are
-        given, of a dense key they are made dense."""
+        """Contributes to the next round; arrays of several devices are summed.
+        The call waits for row-sparse arrays: their rows are pushed to a
+        row-sparse key; for a dense key they are made dense."""
         for k, values in _per_key(key, value):
             if k in self._worker.of_rows:
                 self._engine.check()
@@ -283,8 +283,8 @@ class PSKV(_Native):
 
     def row_sparse_pull(self, key: Any, out: Any = None, priority: int = 0,
                         row_ids: Any = None) -> None:
-        """Rows of row-sparse keys into row-sparse arrays, which have exactly
-        these rows then. Returns when they are there."""
+        """Pulls rows of row-sparse keys into row-sparse arrays, which hold
+        exactly these rows afterwards. Returns when they are complete."""
         if out is None or row_ids is None:
             raise ValueError("row_sparse_pull needs arrays and numbers of rows")
         self._engine.check()
@@ -314,21 +314,22 @@ class PSKV(_Native):
     # ------------------------------------------------------------- control
 
     def set_optimizer(self, optimizer: Any) -> None:
-        """Servers get the optimizer as a name and numbers; they know those of
-        MXNet that _optimizer.py lists, with lr_mult and wd_mult of keys. Every worker
-        may say the same."""
+        """Declares the optimizer to the servers by name and parameters, with
+        lr_mult and wd_mult of keys; _optimizer.py lists the supported ones.
+        Every worker may declare the same."""
         self._engine.check()
         name, numbers = declaration(optimizer)
         lr, wd = multipliers(optimizer)
         self._store.set_optimizer(name, lr_mult=lr, wd_mult=wd,
                                   names=optimizer.idx2name, **numbers)
         self._optimizer = optimizer
-        # Where Gluon's Trainer looks for it after loading states.
+        # Gluon's Trainer reads it here after loading states.
         self._updater = types.SimpleNamespace(optimizer=optimizer)
 
     def set_gradient_compression(self, compression_params: Any) -> None:
-        """Servers get {'type': '2bit', 'threshold': 0.5}, or another type of
-        docs/compression.md, as a name and numbers. Before the first key."""
+        """Declares the codec to the servers by name and parameters: {'type':
+        '2bit', 'threshold': 0.5}, or another type of docs/compression.md.
+        Before the first key."""
         self._store.set_gradient_compression(compression_params)
 
     def _set_updater(self, updater: Any) -> None:
@@ -337,19 +338,19 @@ class PSKV(_Native):
 
     def save_optimizer_states(self, fname: str,
                               dump_optimizer: bool = False) -> None:
-        """The states that servers keep, as pskv's own file. The optimizer is
-        the script's; there is no code in the file. One worker suffices."""
+        """Saves the servers' optimizer state in pskv's own format. The script
+        keeps the optimizer; the file contains no code. One worker suffices."""
         self._settle()
         self._store.save_optimizer_states(fname)
 
     def load_optimizer_states(self, fname: str) -> None:
-        """What save_optimizer_states() wrote, after set_optimizer() and init
-        of the keys."""
+        """Restores a file of save_optimizer_states(), after set_optimizer()
+        and init of the keys."""
         self._settle()
         self._store.load_optimizer_states(fname)
 
     def _settle(self) -> None:
-        """Until everything that was given to the engine is done."""
+        """Waits until all operations given to the engine are done."""
         mx.nd.waitall()
         self._engine.check()
 
@@ -358,10 +359,10 @@ class PSKV(_Native):
         self._store.barrier()
 
     def _send_command_to_servers(self, head: int, body: Any) -> None:
-        """MXNet's commands by their numbers. Of 0, the controller, servers
-        take changes of the optimizer as JSON, {"learning_rate": 0.05}, with
-        "round" from that round on; never an object that is to be unpickled.
-        1 and 3 ask for what this store does anyway."""
+        """MXNet's commands by number. With 0, the controller, servers accept
+        changes of the optimizer as JSON, {"learning_rate": 0.05}, from
+        "round" on if given; never a pickled object. 1 and 3 request
+        behaviour that this store has anyway."""
         self._engine.check()
         if head in (1, 3):
             return  # Masters in float32; synchronous mode.
@@ -375,7 +376,7 @@ class PSKV(_Native):
 
     @property
     def type(self) -> str:
-        """The name it was created by."""
+        """The name given to create()."""
         return self._name
 
     @property
@@ -389,7 +390,7 @@ class PSKV(_Native):
         return self._store.num_workers
 
 
-# Why servers do not take the other commands.
+# Reasons for the refusal of the other commands.
 _REFUSED = {
     2: "they outlive jobs, and the job ends with its workers",
     4: "set_gradient_compression() declares it, before the first key",
@@ -399,7 +400,7 @@ _CHANGES = ("learning_rate", "wd", "rescale_grad", "clip_gradient")
 
 
 def _changes(body: Any) -> Dict[str, Any]:
-    """What a command says of the optimizer."""
+    """Changes of the optimizer in a command."""
     try:
         numbers = json.loads(body)
     except (TypeError, ValueError):
@@ -424,7 +425,7 @@ def _changes(body: Any) -> Dict[str, Any]:
 
 
 def _register() -> None:
-    """MXNet finds a store by the name of its class."""
+    """Registers the stores; MXNet finds them by class name."""
     KVStoreBase.register(PSKV)
     for name in NAMES:
         KVStoreBase.register(type(name, (PSKV,), {"_name": name}))

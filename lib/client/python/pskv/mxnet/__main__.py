@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""python3 -m pskv.mxnet SCRIPT ARGUMENTS...: a script for MXNet's key-value
-stores, as it is."""
+"""python3 -m pskv.mxnet SCRIPT ARGUMENTS...: runs an unmodified script for
+MXNet's key-value stores."""
 import os
 import runpy
 import sys

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Operations of a store as operations of MXNet's engine.
 
-MXNet starts what it is given when the arrays it reads are computed, and lets
-nobody read the arrays it writes before it has ended. An operation of the store
-is pushed to the engine as an asynchronous function of these arrays
-(MXEnginePushAsyncND of c_api.h): the engine calls it on one of its threads, it
-starts the operation and returns; when the operation has ended, a thread of
-ours tells the engine."""
+The engine starts an operation when the arrays it reads are computed, and
+delays all readers of the arrays it writes until it has ended. An operation
+of the store is pushed to the engine as an asynchronous function of these
+arrays (MXEnginePushAsyncND of c_api.h): the engine calls it on one of its
+threads, it starts the operation and returns. When the operation has ended,
+the thread of this module notifies the engine."""
 from __future__ import annotations
 
 import ctypes
@@ -23,7 +23,7 @@ from mxnet.base import _LIB, NDArrayHandle, check_call
 from .._errors import CLOSED, error
 from .._store import Handle, KVStore
 
-# void f(run context, CallbackOnComplete *, what was given)
+# void f(run context, CallbackOnComplete *, argument of the push)
 _Function = CFUNCTYPE(None, c_void_p, c_void_p, c_void_p)
 # void f(engine, its argument, error or NULL)
 _Callback = CFUNCTYPE(None, c_void_p, c_void_p, c_void_p)
@@ -35,7 +35,7 @@ class _Context(Structure):
 
 
 _CPU = _Context(1, 0)
-# FnProperty::kCPUPrioritized of engine.h: not behind computations.
+# FnProperty::kCPUPrioritized of engine.h: ahead of computations.
 _PRIORITIZED = c_int(3)
 
 
@@ -46,12 +46,13 @@ class _OnComplete(Structure):
                 ("argument", c_void_p)]
 
     def tell(self) -> None:
-        """The engine goes on with whatever waits for the arrays."""
+        """Notifies the engine, which starts operations that wait for the
+        arrays."""
         _Callback(self.callback)(self.engine, self.argument, None)
 
 
 class Engine:
-    """Operations of one store that MXNet's engine orders."""
+    """Operations of one store, ordered by MXNet's engine."""
 
     def __init__(self, store: KVStore) -> None:
         self._store = store
@@ -70,8 +71,8 @@ class Engine:
 
     def push(self, start: Callable[[], Handle], reads: Sequence[Any],
              writes: Sequence[Any], priority: int, name: str) -> None:
-        """Calls start() when `reads` are computed and nobody uses `writes`;
-        these are computed when its handle has ended."""
+        """Calls start() when `reads` are computed and `writes` are unused;
+        `writes` count as computed when its handle has ended."""
         number = next(self._numbers)
         with self._lock:
             self._pushed[number] = start
@@ -82,24 +83,24 @@ class Engine:
             False))
 
     def check(self) -> None:
-        """Raises what an operation that has ended failed with."""
+        """Raises the failure of an operation that has ended."""
         if self._failure is not None:
             raise self._failure
 
     def stop(self, failed: bool) -> None:
-        """No more operations. After a failure, nothing is waited for: what is
-        open would wait for workers that may have failed too."""
+        """Stops the thread. After a failure open operations are dropped,
+        because they might wait for workers that have failed too."""
         if failed:
             self._fail(error(CLOSED, "the program has failed"))
         self._stopped = True
         self._wake()
         self._thread.join()
 
-    # Any thread below here.
+    # The methods below may run on any thread.
 
     def _fail(self, e: BaseException) -> None:
-        """The first failure is the one to be told. The engine cannot be given
-        it: the arrays keep what they held, and the next call raises it."""
+        """Stores the first failure, which the next call raises. The engine
+        cannot take it; arrays keep their values."""
         with self._lock:
             self._failure = self._failure or e
 
@@ -107,10 +108,10 @@ class Engine:
         try:
             os.write(self._wake_write, b"x")
         except BlockingIOError:
-            pass  # It has been woken.
+            pass  # Already woken.
 
     def _start(self, _context: int, on_complete: int, number: int) -> None:
-        """A thread of the engine calls."""
+        """Starts an operation; called by a thread of the engine."""
         done = _OnComplete.from_buffer_copy(
             ctypes.string_at(on_complete, ctypes.sizeof(_OnComplete)))
         with self._lock:
@@ -128,7 +129,7 @@ class Engine:
         done.tell()
 
     def _run(self) -> None:
-        """Our thread: moves the store forward, tells the engine."""
+        """The store's thread: dispatches the store and notifies the engine."""
         poll = select.poll()
         poll.register(self._store.fileno(), select.POLLIN)
         poll.register(self._wake_read, select.POLLIN)
@@ -171,5 +172,5 @@ def _handles(arrays: Sequence[Any]) -> Any:
 
 
 def program_failed() -> bool:
-    """True at the end of a program that an exception ended."""
+    """True at the exit of a program that an exception ended."""
     return getattr(sys, "last_type", None) is not None

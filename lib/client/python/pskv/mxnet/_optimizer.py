@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""MXNet's optimizer objects as the names and numbers that servers know."""
+"""MXNet's optimizer objects as names and parameters for the servers."""
 from __future__ import annotations
 
 from typing import Any, Dict, Tuple
 
 import mxnet as mx
 
-# Class in mxnet.optimizer: name here, and parameter here by attribute there.
+# Class in mxnet.optimizer: name of the optimizer, and its parameters by
+# attribute of the class.
 _RULES: Dict[str, Tuple[str, Dict[str, str]]] = {
     "SGD": ("sgd", {"momentum": "momentum"}),
     "NAG": ("nag", {"momentum": "momentum"}),
@@ -32,7 +33,7 @@ _RULES: Dict[str, Tuple[str, Dict[str, str]]] = {
                       "bias_correction": "correct_bias"}),
     "LARS": ("lars", {"momentum": "momentum", "eta": "eta", "eps": "epsilon",
                       "momentum_correction": "momentum_correction"}),
-    # Of mxnet.optimizer.contrib, for keys of rows.
+    # Of mxnet.optimizer.contrib, for rows keys.
     "GroupAdaGrad": ("groupadagrad", {"float_stable_eps": "epsilon"}),
     "Test": ("test", {}),
 }
@@ -41,9 +42,9 @@ _WITHOUT_RATE = {"adadelta", "test"}
 
 
 def declaration(optimizer: Any) -> Tuple[str, Dict[str, float]]:
-    """Name and numbers of an optimizer. TypeError: servers run no code of
-    workers, so an optimizer of a class that they do not know must run in the
-    workers; ValueError: it uses what servers do not do."""
+    """Name and parameters of an optimizer. TypeError: the servers have no
+    optimizer of this class and run no code of workers, so it must run in
+    the workers. ValueError: it uses features that the servers lack."""
     kind = type(optimizer)
     name = kind.__name__
     if name not in _RULES or kind not in (
@@ -120,8 +121,8 @@ def _schedule(s: Any) -> Dict[str, float]:
 
 
 def multipliers(optimizer: Any) -> Tuple[Dict[Any, float], Dict[Any, float]]:
-    """lr_mult and wd_mult other than 1, by key: by index, as Gluon's Trainer
-    numbers its keys, and by name, as Module does."""
+    """lr_mult and wd_mult other than 1: by index, as Gluon's Trainer numbers
+    its keys, and by name, as Module does."""
     lr: Dict[Any, float] = {}
     wd: Dict[Any, float] = {}
     for index, name in optimizer.idx2name.items():

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""pskv for PyTorch. Importing makes torch.distributed know the backend 'pskv';
-nothing is connected before a group is made, or before init().
+"""pskv for PyTorch. Importing registers the backend 'pskv' with
+torch.distributed; no connection is made before a group is created, or
+before init().
 
-    import pskv.torch as hvd     # Horovod's words: init() and what follows
-"""
+    import pskv.torch as hvd     # Horovod's interface"""
 from ._backend import ProcessGroup, register
 from ._ddp import HookState, comm_hook
 from ._hvd import (Average, Compression, Max, Min, ProcessSet, Product, Sum,

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""python3 -m pskv.torch SCRIPT ARGUMENTS...: a script of torch.distributed as
-it is, with the backend 'pskv' known."""
+"""python3 -m pskv.torch SCRIPT ARGUMENTS...: runs an unmodified script of
+torch.distributed with the backend 'pskv' registered."""
 import os
 import runpy
 import sys

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The backend 'pskv' of torch.distributed: a process group on a job of its
-own. One thread a group waits for what is under way and completes the futures,
-so that communication goes on while the program computes."""
-# torch calls by the names of arguments, used or not.
+"""The backend 'pskv' of torch.distributed: a process group with its own job.
+One thread for each group waits for operations and completes their futures,
+so that communication continues while the program computes."""
+# torch passes arguments by name, used or not.
 # pylint: disable=unused-argument
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ from .._store import KVStore, create
 from . import _tensor
 from ._pipe import Pipe
 
-# What the library reduces by itself, and how the others are made of what all
-# ranks give.
+# Reductions of the library, and functions for the others, which are applied to
+# the gathered tensors of all ranks.
 _OWN = (("SUM", "sum"), ("AVG", "mean"), ("MIN", "min"), ("MAX", "max"),
         ("PRODUCT", "product"))
 _LOCAL = {
@@ -39,7 +39,7 @@ _LOCAL = {
 
 
 def _reduction(op: Any) -> Tuple[str, Optional[str]]:
-    """torch's name and the library's, None where it has none."""
+    """torch's name and the library's, or None if the library lacks it."""
     for name, ours in _OWN:
         if hasattr(dist.ReduceOp, name) and op == getattr(dist.ReduceOp, name):
             return name, ours
@@ -50,7 +50,7 @@ def _reduction(op: Any) -> Tuple[str, Optional[str]]:
 
 
 class _Item:
-    """Something under way."""
+    """An open operation."""
 
     __slots__ = ("op", "future", "held", "finish", "value")
 
@@ -64,7 +64,7 @@ class _Item:
 
 
 class Engine:
-    """Starts operations of a store, and completes them on a thread."""
+    """Starts operations of a store and completes them on a thread."""
 
     def __init__(self, kv: KVStore, timeout: Optional[float]) -> None:
         self.kv = kv
@@ -90,7 +90,7 @@ class Engine:
     def run(self, started: Tuple[int, int], held: Any,
             finish: Optional[Callable[[], Any]] = None,
             value: Any = None) -> "torch.futures.Future[Any]":
-        """A future of what was started; `held` lives as long as it."""
+        """A future of a started operation, which keeps `held` alive."""
         rc, op = started
         if rc != 0:
             raise self.fail(rc)
@@ -100,13 +100,13 @@ class Engine:
         return future
 
     def barrier(self) -> "torch.futures.Future[Any]":
-        """Ends when all ranks are here."""
+        """Starts a barrier."""
         op = c_void_p()
         rc = self._lib.psc_barrier_start(self.kv._open(), None, byref(op))
         return self.run((rc, op.value or 0), None)
 
     def pipe(self, sender: int, receiver: int, tag: int) -> Pipe:
-        """What goes from one rank to another, this one being one of them."""
+        """The pipe between two ranks, one of which is this one."""
         def open_engine() -> "Engine":
             return Engine(self.kv.group(
                 [sender, receiver],
@@ -121,7 +121,7 @@ class Engine:
             return found
 
     def close(self) -> None:
-        """Leaves the job; what is open fails."""
+        """Leaves the job; open operations fail."""
         with self._lock:
             if self._closed:
                 return
@@ -143,7 +143,7 @@ _engines: "weakref.WeakSet[Engine]" = weakref.WeakSet()
 
 
 def close_all() -> None:
-    """At exit: no thread outlives the interpreter."""
+    """Closes all engines at exit: no thread may outlive the interpreter."""
     for engine in list(_engines):
         engine.close()
 
@@ -166,7 +166,7 @@ def _ended(lib: Any, op: int, timeout: Optional[float]) -> Optional[Error]:
     if rc == 0:
         return None
     text = ctypes.create_string_buffer(_lib.TEXT_MAX)
-    # Of an ended operation: how it ended; of an open one: why it is open.
+    # The reason why an open operation waits, or how an ended one ended.
     lib.psc_op_why(op, text, len(text))
     if rc == TIMEOUT and lib.psc_op_test(op) != AGAIN:
         rc = lib.psc_op_test(op)
@@ -177,7 +177,7 @@ def _ended(lib: Any, op: int, timeout: Optional[float]) -> Optional[Error]:
 
 def _work(lib: Any, items: "queue.SimpleQueue[Optional[_Item]]",
           timeout: Optional[float]) -> None:
-    torch.set_grad_enabled(False)  # Of this thread.
+    torch.set_grad_enabled(False)  # Thread-local setting.
     while True:
         item = items.get()
         if item is None:
@@ -199,7 +199,7 @@ def _work(lib: Any, items: "queue.SimpleQueue[Optional[_Item]]",
 
 def _bcast(e: Engine, tensor: Tensor, value: Any,
            root: int = 0) -> "torch.futures.Future[Any]":
-    """A future of `value`, when `tensor` is the root's."""
+    """Broadcasts the root's `tensor`; returns a future of `value`."""
     tensor = tensor.detach()
     raw = _tensor.Raw(tensor, max(1, tensor.numel() * tensor.element_size()))
     direct = raw.tensor.data_ptr() == tensor.data_ptr()
@@ -215,20 +215,20 @@ def _bcast(e: Engine, tensor: Tensor, value: Any,
         options(root=root)), raw, finish)
 
 
-# Works that torch's C++ may still ask: it holds them, but not what Python
-# knows of them.
+# Works kept alive: torch's C++ code may use them while it holds only the C++
+# part.
 _RECENT = 64
 
 
 class Work(torch._C._distributed_c10d.Work):  # type: ignore[misc]
-    """What a collective returns: to be waited for, or asked for its future."""
+    """An open collective, to be waited for or converted to a future."""
 
     def __init__(self, future: "torch.futures.Future[Any]") -> None:
         super().__init__()
         self._future = future
 
     def wait(self, timeout: timedelta = timedelta(0)) -> bool:
-        """Until it has ended. Raises why it failed, or TimeoutError."""
+        """Waits for the end. Raises the failure, or TimeoutError."""
         if timeout > timedelta(0) and not self._future.done():
             ended = threading.Event()
             self._future.add_done_callback(lambda _: ended.set())
@@ -239,28 +239,28 @@ class Work(torch._C._distributed_c10d.Work):  # type: ignore[misc]
         return True
 
     def synchronize(self) -> None:
-        """The same."""
+        """As wait()."""
         self.wait()
 
     def get_future(self) -> "torch.futures.Future[Any]":
-        """Its value is what the caller gave to be written."""
+        """A future of the caller's result tensors."""
         return self._future
 
     def result(self) -> Any:
-        """What was written, once it has ended."""
+        """The caller's result tensors, after the end."""
         value = self._future.value()
         return [value] if isinstance(value, Tensor) else value
 
     def is_completed(self) -> bool:
-        """Has it ended?"""
+        """True if the collective has ended."""
         return bool(self._future.done())
 
     def is_success(self) -> bool:
-        """Has it ended well?"""
+        """True if the collective has ended without failure."""
         return self.is_completed() and self.exception() is None
 
     def exception(self) -> Optional[BaseException]:
-        """Why it failed."""
+        """The failure, or None."""
         try:
             self._future.value()
         except Exception as e:  # pylint: disable=broad-except
@@ -270,8 +270,8 @@ class Work(torch._C._distributed_c10d.Work):  # type: ignore[misc]
 
 class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
     """A process group of torch.distributed. Its collectives start in the same
-    order on all ranks; where ranks ask for different things, all of them get
-    an error that says who asks for what."""
+    order on all ranks; if ranks make different requests, all get an error
+    that lists each rank's request."""
 
     def __init__(self, engine: Engine) -> None:
         super().__init__(engine.rank, engine.size)
@@ -279,7 +279,7 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
         self._recent: Deque[Work] = collections.deque(maxlen=_RECENT)
 
     def getBackendName(self) -> str:  # pylint: disable=invalid-name
-        """For torch."""
+        """Name of the backend."""
         return "pskv"
 
     _get_backend_name = getBackendName
@@ -316,7 +316,8 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
 
     def _fold(self, src: Tensor, name: str, out: Optional[Tensor],
               value: Any) -> Any:
-        """What the library does not reduce: everybody gets everything."""
+        """Reductions that the library lacks: all tensors are gathered and
+        reduced locally."""
         e = self.engine
         fold = _LOCAL[name]
         every = torch.empty((e.size, *src.shape), dtype=src.dtype)
@@ -338,7 +339,7 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
     # ------------------------------------------------------------- classic
 
     def allreduce(self, tensors: Any, opts: Any = None) -> Any:
-        """In place."""
+        """Allreduce in place."""
         tensors = [tensors] if isinstance(tensors, Tensor) else tensors
         op = dist.ReduceOp.SUM if opts is None else \
             getattr(opts, "reduceOp", opts)
@@ -346,7 +347,7 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
 
     def allreduce_coalesced(self, tensors: List[Tensor],
                             opts: Any = None) -> Any:
-        """Many as one."""
+        """Allreduce of several tensors as one operation."""
         op = dist.ReduceOp.SUM if opts is None else opts.reduceOp
         name, ours = _reduction(op)
         e = self.engine
@@ -377,26 +378,26 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
 
         def then(f: Any) -> Any:
             for one in f.value():
-                one.value()  # Raises what went wrong.
+                one.value()  # Raises a failure.
             return value
         return self._done(every.then(then))
 
     def reduce(self, tensors: Any, opts: Any) -> Any:
-        """In place on the root alone."""
+        """Reduce; only the root's tensor is overwritten."""
         tensor = tensors[0] if not isinstance(tensors, Tensor) else tensors
         mine = opts.rootRank == self.engine.rank
         return self._sum(tensor, opts.reduceOp,
                          tensor.detach() if mine else None, [tensor])
 
     def broadcast(self, tensors: Any, opts: Any) -> Any:
-        """In place."""
+        """Broadcast in place."""
         tensors = [tensors] if isinstance(tensors, Tensor) else tensors
         root = opts if isinstance(opts, int) else opts.rootRank
         return self._done(_bcast(self.engine, tensors[0], tensors, root))
 
     def _gather(self, tensor: Tensor, outs: Optional[Sequence[Tensor]],
                 value: Any) -> Any:
-        """`outs`: by rank; None: nothing is wanted."""
+        """Allgather into `outs`, by rank; None: discards the result."""
         e = self.engine
         raw = _tensor.Raw(tensor, max(1, tensor.numel() *
                                       tensor.element_size()))
@@ -413,18 +414,18 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
 
     def allgather(self, outputs: List[List[Tensor]], inputs: List[Tensor],
                   opts: Any = None) -> Any:
-        """Everybody's tensor, everywhere."""
+        """Gathers the tensors of all ranks on every rank."""
         return self._gather(inputs[0], outputs[0], outputs)
 
     def allgather_coalesced(self, outputs: List[List[Tensor]],
                             inputs: List[Tensor], opts: Any = None) -> Any:
-        """outputs[rank][i]."""
+        """Gathers several tensors; outputs[rank][i]."""
         return self._all([self._gather(t, [o[i] for o in outputs], None)
                           for i, t in enumerate(inputs)], outputs)
 
     def _allgather_base(self, output: Tensor, tensor: Tensor,
                         opts: Any = None) -> Any:
-        """Into one tensor."""
+        """Gathers into one tensor."""
         outs = list(output.detach().view(self.engine.size, -1).unbind(0)) \
             if output.is_contiguous() else \
             list(output.detach().chunk(self.engine.size))
@@ -435,19 +436,19 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
     def allgather_into_tensor_coalesced(self, outputs: List[Tensor],
                                         inputs: List[Tensor],
                                         opts: Any = None) -> Any:
-        """Many into one tensor each."""
+        """Gathers several tensors into one tensor each."""
         return self._all([self._allgather_base(o, t)
                           for o, t in zip(outputs, inputs)], outputs)
 
     def gather(self, outputs: List[List[Tensor]], inputs: List[Tensor],
                opts: Any) -> Any:
-        """Everybody's tensor, on the root."""
+        """Gathers the tensors of all ranks on the root."""
         mine = opts.rootRank == self.engine.rank
         return self._gather(inputs[0], outputs[0] if mine else None, outputs)
 
     def scatter(self, outputs: List[Tensor], inputs: List[List[Tensor]],
                 opts: Any) -> Any:
-        """The root's tensors, one for each."""
+        """Sends one tensor of the root to each rank."""
         e = self.engine
         out = outputs[0].detach()
         width = max(1, out.numel() * out.element_size())
@@ -467,7 +468,7 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
 
     def _scatter_sum(self, given: Tensor, op: Any, out: Tensor,
                      value: Any) -> Any:
-        """`given` has a row for each rank."""
+        """Reduce-scatter; `given` has one row for each rank."""
         e = self.engine
         name, ours = _reduction(op)
         if ours is None:
@@ -494,14 +495,14 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
 
     def reduce_scatter(self, outputs: List[Tensor],
                        inputs: List[List[Tensor]], opts: Any = None) -> Any:
-        """The sum of everybody's i-th tensor, on rank i."""
+        """Reduces the i-th tensors of all ranks on rank i."""
         op = dist.ReduceOp.SUM if opts is None else opts.reduceOp
         given = torch.stack([t.detach().reshape(-1) for t in inputs[0]])
         return self._scatter_sum(given, op, outputs[0].detach(), outputs)
 
     def _reduce_scatter_base(self, output: Tensor, tensor: Tensor,
                              opts: Any = None) -> Any:
-        """From one tensor."""
+        """Reduce-scatter from one tensor."""
         op = dist.ReduceOp.SUM if opts is None else opts.reduceOp
         given = tensor.detach().reshape(self.engine.size, -1)
         return self._scatter_sum(given, op, output.detach(), output)
@@ -511,14 +512,14 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
     def reduce_scatter_tensor_coalesced(self, outputs: List[Tensor],
                                         inputs: List[Tensor],
                                         opts: Any = None) -> Any:
-        """Many, from one tensor each."""
+        """Reduce-scatter of several tensors."""
         return self._all([self._reduce_scatter_base(o, t, opts)
                           for o, t in zip(outputs, inputs)], outputs)
 
     def _exchange(self, given: Tensor, width: int,
                   splits: Optional[Sequence[int]], outs: Sequence[Tensor],
                   value: Any) -> Any:
-        """Rows of `width` bytes to each rank; outs: by rank."""
+        """Alltoall with rows of `width` bytes; `outs` by rank."""
         e = self.engine
         raw = _tensor.Raw(given, width)
         rows = [o.numel() * o.element_size() // width for o in outs]
@@ -536,7 +537,7 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
 
     def alltoall(self, outputs: List[Tensor], inputs: List[Tensor],
                  opts: Any = None) -> Any:
-        """inputs[i] to rank i."""
+        """Sends inputs[i] to rank i."""
         flat, counts = _tensor.flat_of(inputs)
         return self._exchange(flat, flat.element_size(), counts,
                               [o.detach() for o in outputs], outputs)
@@ -544,7 +545,7 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
     def alltoall_base(self, output: Tensor, tensor: Tensor,
                       output_splits: List[int], input_splits: List[int],
                       opts: Any = None) -> Any:
-        """Rows to each rank."""
+        """Sends rows of one tensor to each rank."""
         size = self.engine.size
         out = output.detach()
         outs = list(out.split(list(output_splits))) if output_splits else \
@@ -553,25 +554,26 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
                               list(input_splits) or None, outs, output)
 
     def barrier(self, opts: Any = None) -> Any:
-        """Ends when all ranks are here."""
+        """Starts a barrier."""
         return self._done(self.engine.barrier())
 
     def monitored_barrier(self, *_: Any, **__: Any) -> None:
-        """A barrier whose time limit names who is missing."""
+        """Waits for a barrier; the error of a time-out names the missing
+        ranks."""
         self.engine.barrier().wait()
 
     def send(self, tensors: Any, dst: int, tag: int = 0) -> Any:
-        """Ends when the other rank has come to receive it."""
+        """Sends to a rank; ends when that rank receives."""
         e = self.engine
         return self._done(e.pipe(e.rank, dst, tag).move(tensors[0], tensors))
 
     def recv(self, tensors: Any, src: int, tag: int = 0) -> Any:
-        """The next one that this rank sends with this tag."""
+        """Receives the next tensor that the rank sends with this tag."""
         e = self.engine
         return self._done(e.pipe(src, e.rank, tag).move(tensors[0], tensors))
 
     def recv_anysource(self, *_: Any) -> Any:
-        """Who sends is not known beforehand: there is no such thing."""
+        """Unsupported: a pipe needs a known sender."""
         raise NotImplementedError(
             "the backend pskv receives from a rank that recv names, not from "
             "any: name it")
@@ -582,7 +584,7 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
     def _get_sequence_number_for_group(self) -> int:
         return 0
 
-    # torch 2 asks for these.
+    # Interface of torch 2.
 
     def _get_backend(self, device: Any) -> Any:
         if torch.device(device).type == "cpu":
@@ -590,11 +592,11 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
         return super()._get_backend(device)
 
     def abort(self) -> None:
-        """Ends what is open."""
+        """Leaves the job; open operations fail."""
         self.engine.close()
 
     def shutdown(self) -> None:
-        """Leaves."""
+        """Leaves the job; open operations fail."""
         self.engine.close()
 
     def __del__(self) -> None:
@@ -605,8 +607,8 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
 
 def create_engine(store: Any, rank: int, size: int,
                   timeout: Any) -> Engine:
-    """Rank 0 makes the name of the job, which the others learn from torch's
-    store."""
+    """Joins the group's job. Rank 0 makes its name and passes it through
+    torch's store."""
     if rank == 0:
         name = "%s-%s" % (os.environ.get("PSKV_JOB", "torch")[:40],
                           uuid.uuid4().hex[:12])
@@ -622,15 +624,15 @@ def create_engine(store: Any, rank: int, size: int,
 
 def create_group(store: Any, rank: int, size: int,
                  timeout: Any) -> ProcessGroup:
-    """What torch.distributed calls for the backend."""
+    """Constructor that torch.distributed calls."""
     return ProcessGroup(create_engine(store, rank, size, timeout))
 
 
 def register() -> None:
-    """Makes the name known; once."""
+    """Registers the backend, once."""
     if hasattr(dist.Backend, "PSKV"):
         return
     try:
         dist.Backend.register_backend("pskv", create_group, devices=["cpu"])
-    except TypeError:  # torch 1.13 does not ask for devices.
+    except TypeError:  # torch 1.13 lacks `devices`.
         dist.Backend.register_backend("pskv", create_group)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A communication hook for DistributedDataParallel under any backend, e.g.
-where the default group is NCCL's or gloo's and gradients go through pskv."""
+"""Communication hook for DistributedDataParallel under any backend: the
+default group may be NCCL's or gloo's while gradients use pskv."""
 from __future__ import annotations
 
 from typing import Any, Optional
@@ -16,9 +16,9 @@ _tag = [0]
 
 
 class HookState:
-    """What comm_hook() needs: the group's connection. `group` is a process
-    group of torch; None: the default one. Of another backend than pskv it is
-    given a job of its own."""
+    """State of comm_hook(): the group's connection. `group` is a process group
+    of torch; None: the default one. A group of another backend gets a job
+    of its own."""
 
     def __init__(self, group: Optional[Any] = None) -> None:
         pg = group if group is not None else dist.group.WORLD
@@ -38,8 +38,8 @@ class HookState:
 
 def comm_hook(state: HookState,
               bucket: "dist.GradBucket") -> "torch.futures.Future[Any]":
-    """The mean of a bucket over all ranks: DDP reads it where the agent put it,
-    so it is copied once less than with the backend alone."""
+    """The mean of a bucket over all ranks. DDP reads it from the agent's
+    memory, which saves one copy against the backend."""
     e = state.engine
     buffer = bucket.buffer()
     src = _tensor.summable(buffer)
@@ -56,6 +56,6 @@ def comm_hook(state: HookState,
         options("mean", priority=-bucket.index())), (src, out), finish)
 
 
-# torch looks at these, and not as strings.
+# torch reads these annotations and does not accept strings.
 comm_hook.__annotations__["bucket"] = dist.GradBucket
 comm_hook.__annotations__["return"] = torch.futures.Future[torch.Tensor]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Horovod's words: import pskv.torch as hvd."""
+"""Horovod's interface: import pskv.torch as hvd."""
 from __future__ import annotations
 
 import io
@@ -17,7 +17,7 @@ from ._backend import Engine
 
 
 class ReduceOp:
-    """A reduction by its name."""
+    """A reduction: Horovod's name and the library's."""
 
     def __init__(self, name: str, ours: str) -> None:
         self.name = name
@@ -40,8 +40,8 @@ class _State:
 
 
 class ProcessSet:
-    """Some ranks, as a group. Made known to all ranks by add_process_set() or
-    as an argument of init()."""
+    """A subset of the ranks, as a group. Registered on all ranks by
+    add_process_set() or as an argument of init()."""
 
     def __init__(self, ranks: Optional[Iterable[int]] = None) -> None:
         self.ranks = None if ranks is None else sorted(set(ranks))
@@ -61,17 +61,17 @@ class ProcessSet:
         return self._engine
 
     def included(self) -> bool:
-        """Is this rank in it?"""
+        """True if this rank is a member."""
         return self.ranks is None or rank() in self.ranks
 
     def rank(self) -> int:
-        """This rank's place in it; -1: none."""
+        """This rank's position in the set; -1: not a member."""
         if not self.included():
             return -1
         return self._get().rank
 
     def size(self) -> int:
-        """Its number of ranks."""
+        """Number of ranks in the set."""
         return size() if self.ranks is None else len(self.ranks)
 
     def __repr__(self) -> str:
@@ -89,7 +89,7 @@ _next_set = [1]
 
 def init(process_sets: Sequence[Any] = (), **_ignored: Any) -> None:
     """Joins the job that the environment names, e.g. from pslaunch or
-    torchrun. Called again it does nothing."""
+    torchrun. Further calls have no effect."""
     with _State.lock:
         if _State.engine is None:
             engine = Engine(create(
@@ -102,7 +102,7 @@ def init(process_sets: Sequence[Any] = (), **_ignored: Any) -> None:
 
 
 def shutdown() -> None:
-    """Leaves."""
+    """Closes all process sets and leaves the job."""
     for s in list(_sets.values()):
         _close_set(s)
     with _State.lock:
@@ -112,7 +112,7 @@ def shutdown() -> None:
 
 
 def is_initialized() -> bool:
-    """Has init() been called?"""
+    """True between init() and shutdown()."""
     return _State.engine is not None
 
 
@@ -121,7 +121,7 @@ def _engine() -> Engine:
 
 
 def rank() -> int:
-    """This worker's number, from 0."""
+    """This worker's rank, from 0."""
     return _engine().rank
 
 
@@ -131,7 +131,7 @@ def size() -> int:
 
 
 def local_rank() -> int:
-    """This worker's number on its node."""
+    """This worker's rank on its node."""
     return _engine().kv.local_rank
 
 
@@ -141,7 +141,8 @@ def local_size() -> int:
 
 
 def _nodes() -> Tuple[int, int]:
-    """This node's number among those with this local rank, and how many."""
+    """Index of this node among the nodes with this local rank, and their
+    number."""
     e = _engine()
     kv = e.kv
     firsts = sorted({row[0] for row in _all_places() if row[1] ==
@@ -154,7 +155,7 @@ _places: List[Tuple[int, int]] = []
 
 
 def _all_places() -> List[Tuple[int, int]]:
-    """(First rank of its node, local rank) of all ranks."""
+    """(First rank of the node, local rank) of every rank."""
     _engine()
     return _places
 
@@ -169,17 +170,17 @@ def _learn_places(e: Engine) -> None:
 
 
 def cross_rank() -> int:
-    """This node's number."""
+    """Index of this node."""
     return _nodes()[0]
 
 
 def cross_size() -> int:
-    """Nodes with a worker of this local rank."""
+    """Number of nodes with a worker of this local rank."""
     return _nodes()[1]
 
 
 def is_homogeneous() -> bool:
-    """Has every node as many workers?"""
+    """True if all nodes have the same number of workers."""
     counts: Dict[int, int] = {}
     for first, _ in _all_places():
         counts[first] = counts.get(first, 0) + 1
@@ -187,7 +188,7 @@ def is_homogeneous() -> bool:
 
 
 def add_process_set(ranks: Union[ProcessSet, Iterable[int]]) -> ProcessSet:
-    """All ranks call it with the same ranks."""
+    """Registers a process set. All ranks call it with the same ranks."""
     s = ranks if isinstance(ranks, ProcessSet) else ProcessSet(ranks)
     if s.ranks is None or s.process_set_id is not None:
         raise ValueError("%r is there already" % s)
@@ -213,7 +214,7 @@ def _close_set(s: ProcessSet) -> None:
 
 
 def remove_process_set(process_set: ProcessSet) -> bool:
-    """All ranks call it. False for one that is not there."""
+    """Closes a process set. All ranks call it. False if it is not registered."""
     if process_set.process_set_id is None or process_set.ranks is None:
         return False
     _close_set(process_set)
@@ -224,11 +225,11 @@ def remove_process_set(process_set: ProcessSet) -> bool:
 
 
 class _None:
-    """As it is."""
+    """No compression."""
 
     @staticmethod
     def compress(tensor: Tensor) -> Tuple[Tensor, Any]:
-        """The tensor, and what decompress() needs."""
+        """The tensor, and the context for decompress()."""
         return tensor, None
 
     @staticmethod
@@ -238,23 +239,23 @@ class _None:
 
 
 class _Fp16:
-    """Real numbers in 16 bits."""
+    """Floating-point tensors in 16 bits."""
 
     @staticmethod
     def compress(tensor: Tensor) -> Tuple[Tensor, Any]:
-        """The tensor, and what decompress() needs."""
+        """The tensor, and the context for decompress()."""
         if tensor.dtype.is_floating_point:
             return tensor.half(), tensor.dtype
         return tensor, None
 
     @staticmethod
     def decompress(tensor: Tensor, ctx: Any) -> Tensor:
-        """In the type it had."""
+        """The tensor in its original type."""
         return tensor if ctx is None else tensor.to(ctx)
 
 
 class Compression:
-    """What gradients become on their way."""
+    """Types in which gradients are sent."""
 
     none = _None
     fp16 = _Fp16
@@ -264,22 +265,22 @@ class Compression:
 
 
 class Handle:
-    """A collective under way; for synchronize() and poll()."""
+    """An open collective; for synchronize() and poll()."""
 
     def __init__(self, future: "torch.futures.Future[Any]") -> None:
         self._future = future
 
     def wait(self) -> Any:
-        """Its result. Raises what went wrong."""
+        """Waits for the result. Raises a failure."""
         return self._future.wait()
 
     def done(self) -> bool:
-        """Has it ended?"""
+        """True if the collective has ended."""
         return bool(self._future.done())
 
 
 def synchronize(handle: Handle) -> Any:
-    """Waits, and returns the result."""
+    """Waits for the result and returns it."""
     return handle.wait()
 
 
@@ -417,7 +418,7 @@ def grouped_allreduce_async_(tensors: Sequence[Tensor],
 
 def grouped_allreduce_(tensors: Sequence[Tensor], *args: Any,
                        **more: Any) -> List[Tensor]:
-    """Of several tensors as one operation, in place."""
+    """allreduce_() of several tensors as one operation."""
     out: List[Tensor] = grouped_allreduce_async_(tensors, *args, **more).wait()
     return out
 
@@ -432,7 +433,7 @@ def grouped_allreduce_async(tensors: Sequence[Tensor], *args: Any,
 def grouped_allreduce(tensors: Sequence[Tensor], *args: Any,
                       compression: Any = Compression.none,
                       **more: Any) -> List[Tensor]:
-    """Of several tensors as one operation."""
+    """allreduce() of several tensors as one operation."""
     pairs = [compression.compress(t) for t in tensors]
     outs = grouped_allreduce_async([p[0] for p in pairs], *args,
                                    **more).wait()
@@ -463,7 +464,7 @@ def broadcast_async_(tensor: Tensor, root_rank: int,
 
 def broadcast_(tensor: Tensor, root_rank: int, name: Optional[str] = None,
                process_set: ProcessSet = global_process_set) -> Tensor:
-    """Overwrites the tensor by that of rank root_rank."""
+    """Overwrites the tensor with that of rank root_rank."""
     out: Tensor = broadcast_async_(tensor, root_rank, name, process_set).wait()
     return out
 
@@ -477,7 +478,7 @@ def broadcast_async(tensor: Tensor, root_rank: int,
 
 
 class _Broadcast(torch.autograd.Function):  # type: ignore[misc]
-    """What the ranks make of the root's tensor flows back to the root."""
+    """The gradient is the sum over all ranks, on the root."""
 
     @staticmethod
     def forward(ctx: Any, tensor: Tensor, root: int, name: Optional[str],
@@ -502,7 +503,7 @@ def broadcast(tensor: Tensor, root_rank: int, name: Optional[str] = None,
 
 def _gather(tensor: Tensor, name: Optional[str],
             process_set: ProcessSet) -> Tuple[Tensor, List[int]]:
-    """What all gave, and how many rows each."""
+    """The tensors of all ranks, and the number of rows of each."""
     e = process_set._get()
     tensor = tensor.detach()
     if tensor.dim() == 0:
@@ -535,7 +536,8 @@ def _rows(e: Engine, rows: int) -> List[int]:
 
 
 class _Allgather(torch.autograd.Function):  # type: ignore[misc]
-    """Each rank gets the sum of what all make of its rows."""
+    """The gradient of a rank's rows is the sum of all ranks' gradients of
+    them."""
 
     @staticmethod
     def forward(ctx: Any, tensor: Tensor, name: Optional[str],
@@ -556,14 +558,14 @@ class _Allgather(torch.autograd.Function):  # type: ignore[misc]
 
 def allgather(tensor: Tensor, name: Optional[str] = None,
               process_set: ProcessSet = global_process_set) -> Tensor:
-    """The tensors of all ranks one behind the other; first dimensions may
-    differ. Has a gradient."""
+    """The tensors of all ranks, concatenated; first dimensions may differ. Has
+    a gradient."""
     out: Tensor = _Allgather.apply(tensor, name, process_set)
     return out
 
 
 class _Ready:
-    """A handle of what was done at once."""
+    """A handle that is done already."""
 
     def __init__(self, value: Any) -> None:
         self._value = value
@@ -579,15 +581,15 @@ class _Ready:
 
 def allgather_async(tensor: Tensor, name: Optional[str] = None,
                     process_set: ProcessSet = global_process_set) -> Any:
-    """allgather() with a handle. It has ended: how much comes must be known
-    before there is room for it."""
+    """allgather() with a handle that is done: the size of the result must be
+    known before memory is allocated."""
     return _Ready(_gather(tensor, name, process_set)[0])
 
 
 def grouped_allgather(tensors: Sequence[Tensor], name: Optional[str] = None,
                       process_set: ProcessSet = global_process_set
                       ) -> List[Tensor]:
-    """Of several tensors."""
+    """allgather() of each tensor."""
     return [allgather(t, name, process_set) for t in tensors]
 
 
@@ -627,7 +629,7 @@ def _exchange(tensor: Tensor, splits: Optional[Any], name: Optional[str],
 
 
 class _Alltoall(torch.autograd.Function):  # type: ignore[misc]
-    """Gradients go back the way the rows came."""
+    """Gradients take the reverse path of the rows."""
 
     @staticmethod
     def forward(ctx: Any, tensor: Tensor, splits: Any, name: Optional[str],
@@ -646,8 +648,9 @@ class _Alltoall(torch.autograd.Function):  # type: ignore[misc]
 def alltoall(tensor: Tensor, splits: Optional[Any] = None,
              name: Optional[str] = None,
              process_set: ProcessSet = global_process_set) -> Any:
-    """Sends splits[r] rows to rank r, or as many to each. Returns what came
-    and, where splits were given, how many rows from each. Has a gradient."""
+    """Sends splits[r] rows to rank r, or equal shares. Returns the received
+    rows and, if splits were given, their number from each rank. Has a
+    gradient."""
     out, counts = _Alltoall.apply(tensor, splits, name, process_set)
     return out if splits is None else (out, counts)
 
@@ -655,7 +658,7 @@ def alltoall(tensor: Tensor, splits: Optional[Any] = None,
 def alltoall_async(tensor: Tensor, splits: Optional[Any] = None,
                    name: Optional[str] = None,
                    process_set: ProcessSet = global_process_set) -> Any:
-    """alltoall() with a handle. It has ended."""
+    """alltoall() with a handle that is done."""
     out, counts = _exchange(tensor, splits, name, process_set)
     return _Ready(out if splits is None else (out, counts))
 
@@ -684,8 +687,8 @@ def reducescatter(tensor: Tensor, name: Optional[str] = None,
                   op: ReduceOp = Average, prescale_factor: float = 1.0,
                   postscale_factor: float = 1.0,
                   process_set: ProcessSet = global_process_set) -> Tensor:
-    """This rank's rows of the mean (or sum) over all ranks; the first ranks
-    have one more where they do not come out even."""
+    """This rank's rows of the mean (or sum) over all ranks: equal shares, and
+    one row more for each of the first ranks if they do not divide evenly."""
     small, ctx = compression.compress(tensor)
     out: Tensor = compression.decompress(reducescatter_async(
         small, name, op, prescale_factor, postscale_factor,
@@ -695,19 +698,20 @@ def reducescatter(tensor: Tensor, name: Optional[str] = None,
 
 def grouped_reducescatter(tensors: Sequence[Tensor], *args: Any,
                           **more: Any) -> List[Tensor]:
-    """Of several tensors."""
+    """reducescatter() of each tensor."""
     return [reducescatter(t, *args, **more) for t in tensors]
 
 
 def barrier(process_set: ProcessSet = global_process_set) -> None:
-    """Until all ranks are here."""
+    """Waits until all ranks have called it."""
     process_set._get().barrier().wait()
 
 
 def join(_device: int = -1) -> int:
-    """This rank has no more data: takes part in what the others do, with zeros
-    and no rows, until all have joined. Returns the rank that was last. Means
-    are of those who have not joined, and so are rounds of keys."""
+    """This rank has no more data: it takes part in all collectives of the
+    others, with zeros and no rows, until all ranks have joined. Returns the
+    rank that joined last. Means and rounds of keys are over the ranks that
+    have not joined."""
     e = _engine()
     started = e.starter.join(options())
     last: List[int] = []
@@ -720,8 +724,8 @@ def join(_device: int = -1) -> int:
 
 
 def broadcast_parameters(params: Any, root_rank: int) -> None:
-    """Of a state_dict() or named_parameters(), in place: the tensors of rank
-    root_rank, everywhere."""
+    """Broadcasts the tensors of rank root_rank in place; `params` is a
+    state_dict() or named_parameters()."""
     items = params.items() if isinstance(params, dict) else params
     handles = []
     for item in items:
@@ -735,7 +739,7 @@ def broadcast_parameters(params: Any, root_rank: int) -> None:
 def broadcast_object(obj: Any = None, root_rank: int = 0,
                      name: Optional[str] = None,
                      process_set: ProcessSet = global_process_set) -> Any:
-    """The object of rank root_rank, as torch.save() writes it."""
+    """The object of rank root_rank, serialised by torch.save()."""
     e = process_set._get()
     root = root_rank if process_set.ranks is None else \
         process_set.ranks.index(root_rank)
@@ -763,7 +767,7 @@ def allgather_object(obj: Any, name: Optional[str] = None,
 
 def broadcast_optimizer_state(optimizer: torch.optim.Optimizer,
                               root_rank: int) -> None:
-    """State and hyper-parameters of rank root_rank's optimizer, everywhere."""
+    """Broadcasts state and hyper-parameters of rank root_rank's optimizer."""
     if isinstance(optimizer, torch.optim.LBFGS):
         raise ValueError("cannot broadcast torch.optim.LBFGS state")
     state = broadcast_object(optimizer.state_dict(), root_rank)

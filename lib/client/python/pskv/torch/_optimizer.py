@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Horovod's DistributedOptimizer. Gradients lie in memory that the agent
-reads: backward adds to them where they are, and nothing is copied to send
-them."""
+"""Horovod's DistributedOptimizer. Gradients lie in memory shared with the
+agent: backward accumulates there, and sending them needs no copy."""
 from __future__ import annotations
 
 from typing import Any, Dict, Iterable, List, Optional, Tuple
@@ -13,12 +12,12 @@ from . import _tensor
 from ._hvd import (Average, Compression, Handle, ProcessSet, ReduceOp, Sum,
                    _start_sum, global_process_set)
 
-# Gradients that travel together: what is ready early goes early.
+# Bytes of gradients sent together; small, so that complete ones leave early.
 _BUCKET = 16 << 20
 
 
 class _Bucket:
-    """Gradients of some parameters, one behind the other."""
+    """Gradients of some parameters, contiguous."""
 
     def __init__(self, params: List[Tensor], flat: Tensor) -> None:
         self.params = params
@@ -28,13 +27,14 @@ class _Bucket:
         for p in params:
             self.views[p] = flat[at:at + p.numel()].view(p.shape)
             at += p.numel()
-        self.waits = set(params)  # Whose gradients are not complete.
+        self.waits = set(params)  # Parameters whose gradients are incomplete.
         self.handle: Optional[Handle] = None
-        self.sent: Any = None  # What travels, and how to undo it.
+        # The tensor sent, and the context to decompress it.
+        self.sent: Any = None
 
 
 class _Distributed:
-    """What DistributedOptimizer() adds to an optimizer's class."""
+    """Methods that DistributedOptimizer() adds to an optimizer's class."""
 
     param_groups: List[Dict[str, Any]]
 
@@ -60,7 +60,8 @@ class _Distributed:
         self._pskv_buckets: List[_Bucket] = []
         self._pskv_bucket_of: Dict[Tensor, _Bucket] = {}
         self._pskv_passed: Dict[Tensor, int] = {}
-        self._pskv_next = 0  # Buckets start in order, alike on all ranks.
+        # Next bucket; buckets start in the same order on all ranks.
+        self._pskv_next = 0
         self._pskv_synchronized = False
         self._pskv_skip = False
         self._pskv_hooks: List[Any] = []
@@ -69,7 +70,7 @@ class _Distributed:
             self._add_hook(p)
 
     def _make_buckets(self, params: List[Tensor]) -> None:
-        """The last parameters have their gradients first."""
+        """Fills buckets from the last parameter on, whose gradient is first."""
         some: List[Tensor] = []
         size = 0
         for p in reversed(params):
@@ -106,7 +107,7 @@ class _Distributed:
         accumulator.register_hook(lambda *_: self._on_gradient(p))
 
     def _on_gradient(self, p: Tensor) -> None:
-        """Backward has added to p.grad."""
+        """Runs after backward has added to p.grad."""
         bucket = self._pskv_bucket_of[p]
         if bucket.handle is not None or \
                 self._pskv_passed[p] >= self._pskv_passes:
@@ -130,7 +131,7 @@ class _Distributed:
     def _start(self, bucket: _Bucket) -> None:
         with torch.no_grad():
             for p, view in bucket.views.items():
-                # Somebody has put another tensor there, or none.
+                # The gradient was replaced by another tensor, or by None.
                 if p.grad is None:
                     view.zero_()
                 elif p.grad.data_ptr() != view.data_ptr():
@@ -163,16 +164,15 @@ class _Distributed:
         self._pskv_synchronized = True
 
     def set_backward_passes_per_step(self, passes: int) -> None:
-        """How often gradients are added up before they travel."""
+        """Sets the number of backward passes that are summed before sending."""
         self._pskv_passes = passes
 
     def skip_synchronize(self) -> "_Skip":
-        """with optimizer.skip_synchronize(): optimizer.step(), after a
-        synchronize() of one's own."""
+        """Context for optimizer.step() after an explicit synchronize()."""
         return _Skip(self)
 
     def step(self, closure: Any = None) -> Any:
-        """Of the optimizer, with everybody's gradients."""
+        """Steps the optimizer with the gradients of all ranks."""
         if not self._pskv_skip:
             if self._pskv_synchronized:
                 import warnings  # pylint: disable=import-outside-toplevel
@@ -185,7 +185,7 @@ class _Distributed:
         return super().step(closure)  # type: ignore[misc]
 
     def zero_grad(self, set_to_none: bool = False) -> None:
-        """Gradients stay where they are, and are zero."""
+        """Zeroes the gradients in place."""
         if self._pskv_next > 0:
             raise AssertionError(
                 "optimizer.zero_grad() was called after loss.backward() but "
@@ -198,7 +198,7 @@ class _Distributed:
 
 
 class _Skip:
-    """step() does not synchronize() inside."""
+    """Context in which step() does not synchronize()."""
 
     def __init__(self, optimizer: _Distributed) -> None:
         self._optimizer = optimizer
@@ -218,10 +218,10 @@ def DistributedOptimizer(
         backward_passes_per_step: int = 1, op: ReduceOp = Average,
         gradient_predivide_factor: float = 1.0,
         process_set: ProcessSet = global_process_set) -> torch.optim.Optimizer:
-    """The optimizer, whose step() takes the mean of all ranks' gradients.
+    """The optimizer with a step() that uses the mean of all ranks' gradients.
 
-    They are sums of `backward_passes_per_step` backward passes, and start on
-    their way while backward goes on with other layers."""
+    Gradients are sums of `backward_passes_per_step` backward passes. They
+    are sent while backward continues with other layers."""
     if gradient_predivide_factor != 1 and op is not Average:
         raise ValueError("gradient_predivide_factor not supported with op != "
                          "Average")
@@ -230,7 +230,7 @@ def DistributedOptimizer(
     kind = optimizer.__class__
     both: Any = type(kind.__name__, (_Distributed, kind), {})
     new = both.__new__(both)
-    # What schedulers have put on the old one is of the old one.
+    # Without the wrapper that schedulers have set on the old `step`.
     new.__dict__.update((k, v) for k, v in optimizer.__dict__.items()
                         if k != "step")
     new._begin(list(named_parameters or ()), compression,

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """send and recv: a pipe for each sender, receiver and tag, which is a group of
-the two. What goes through one arrives in order; each is a broadcast from the
-sender, so both take part, and an array of another size is an error of both."""
+the two ranks. Tensors of a pipe arrive in order. Each is a broadcast from
+the sender, so both ranks take part, and tensors of different size are an
+error on both."""
 from __future__ import annotations
 
 import queue
@@ -15,8 +16,8 @@ _Move = Tuple[Tensor, Any, "torch.futures.Future[Any]"]
 
 
 class Pipe:
-    """Opened by a thread of its own: the other side may come much later, and
-    both may send before they receive."""
+    """A pipe, opened by its own thread: the other side may come much later,
+    and both may send before they receive."""
 
     def __init__(self, open_engine: Callable[[], Any],
                  start: Callable[[Any, Tensor, Any], Any]) -> None:
@@ -31,7 +32,7 @@ class Pipe:
 
     def move(self, tensor: Tensor, value: List[Tensor]) \
             -> "torch.futures.Future[Any]":
-        """A future of the next tensor that goes through."""
+        """Queues a transfer; the future is the tensor."""
         future: "torch.futures.Future[Any]" = torch.futures.Future()
         with self._lock:
             if self._closed:
@@ -68,7 +69,7 @@ class Pipe:
             del item, tensor, value, future
 
     def close(self) -> None:
-        """What is open fails."""
+        """Closes the pipe; open transfers fail."""
         with self._lock:
             if self._closed:
                 return

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tensors as the library sees them: an address, an element type, a shape."""
+"""Tensors as address, element type and shape."""
 from __future__ import annotations
 
 import ctypes
@@ -9,29 +9,29 @@ import torch
 
 from .. import _array
 
-# In which type sums of these are made, so that nothing is lost on the way.
+# Element type in which sums are made, without loss of range or precision.
 _WIDER: Dict[torch.dtype, torch.dtype] = {
     torch.float16: torch.float32, torch.bfloat16: torch.float32,
     torch.uint8: torch.int32, torch.int8: torch.int32,
     torch.int16: torch.int32, torch.bool: torch.int32}
 
-# Element types that are added up as they are, by torch's.
+# Element types that are summed unchanged: the library's number of each.
 _KNOWN: Dict[torch.dtype, int] = {
     getattr(torch, name): number for name, number in _array._NAMES.items()
     if isinstance(getattr(torch, name, None), torch.dtype) and
     getattr(torch, name) not in _WIDER}
 
-# int32: the type of what is moved as words, whatever they mean.
+# int32: element type of raw words.
 WORD = 4
 
 
 def number_of(dtype: torch.dtype) -> Optional[int]:
-    """The library's number of an element type; None: it has none."""
+    """The library's number of an element type, or None."""
     return _KNOWN.get(dtype)
 
 
 def check(tensor: torch.Tensor) -> None:
-    """What cannot be sent at all."""
+    """Raises for a tensor that cannot be sent."""
     if tensor.device.type != "cpu":
         raise ValueError("pskv takes tensors in the memory of the host, not "
                          "on %s: move it with .cpu()" % tensor.device)
@@ -41,8 +41,7 @@ def check(tensor: torch.Tensor) -> None:
 
 
 def summable(tensor: torch.Tensor) -> torch.Tensor:
-    """The tensor, or a copy, one element after the other, of a type that can
-    be added up."""
+    """The tensor, or a contiguous copy in a type that can be summed."""
     check(tensor)
     tensor = tensor.detach()
     if tensor.dtype not in _KNOWN:
@@ -61,11 +60,10 @@ def row_bytes(tensor: torch.Tensor) -> int:
 
 
 class Raw:
-    """Rows of bytes that are to be moved, whatever they mean: in a type of the
-    library, padded where they do not come out even."""
+    """Rows of raw bytes to be transferred, padded to whole words."""
 
     def __init__(self, tensor: torch.Tensor, width: int) -> None:
-        """`width`: bytes of a row."""
+        """Converts the tensor; `width`: bytes of a row."""
         check(tensor)
         self.width = width
         self.words = (width + 3) // 4
@@ -81,24 +79,24 @@ class Raw:
 
     @property
     def address(self) -> int:
-        """Of its first element."""
+        """Address of the first element."""
         return int(self.tensor.data_ptr())
 
     def dims(self) -> List[int]:
-        """Rows and words."""
+        """Number of rows, and words of each."""
         return [self.rows, self.words]
 
     def bytes(self) -> torch.Tensor:
-        """Its rows as bytes, padding included."""
+        """The rows as bytes, padding included."""
         return _bytes(self.tensor).view(self.rows, -1)
 
     def room(self, rows: int) -> torch.Tensor:
-        """Memory for as many rows."""
+        """Memory for `rows` rows."""
         return torch.empty((max(rows, 1), max(self.words * 4, 1)),
                            dtype=torch.uint8)
 
     def take(self, room: torch.Tensor, start: int, to: torch.Tensor) -> None:
-        """Writes rows from `start` on to a tensor."""
+        """Copies rows from `start` on to a tensor."""
         if to.numel() == 0:
             return
         rows = to.numel() * to.element_size() // self.width
@@ -112,16 +110,16 @@ class Raw:
 
 
 def _bytes(tensor: torch.Tensor) -> torch.Tensor:
-    """The same memory as bytes."""
+    """The tensor's memory as bytes."""
     size = tensor.numel() * tensor.element_size()
     if size == 0:
         return torch.empty(0, dtype=torch.uint8)
     memory = (ctypes.c_uint8 * size).from_address(tensor.data_ptr())
-    # torch keeps `memory`, but not `tensor`: callers do.
+    # torch keeps `memory` alive, but not `tensor`: callers do.
     return torch.frombuffer(memory, dtype=torch.uint8)
 
 
 def flat_of(tensors: Sequence[torch.Tensor]) -> Tuple[torch.Tensor, List[int]]:
-    """One tensor of all, and how many elements each has."""
+    """All tensors as one flat tensor, and the number of elements of each."""
     counts = [t.numel() for t in tensors]
     return torch.cat([t.detach().reshape(-1) for t in tensors]), counts
