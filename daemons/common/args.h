@@ -13,7 +13,7 @@ enum ps_print {
 };
 
 struct ps_args {
-    const char *config; /* NULL: the default path. */
+    const char *config; /* Path of the file; NULL: the default one. */
     char **overrides;   /* "path=value"; owned. */
     size_t override_count;
     bool check;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Memory of the output that waits for peers. Each connection has an account,
- * which counts at its user's (training processes of one uid; all tools that
+ * which counts at its user's (workers of one uid; all tools that
  * connect by TCP, whose user is unknown) and at the daemon's. A connection that
  * exceeds its own limit is closed. Where the user's or the daemon's limit is
  * reached, the connection that holds most of that account is closed, so that no
@@ -169,7 +169,7 @@ void driver_reject(struct daemon_conn *c, int rc, const char *text)
         (void)ps_conn_flush(c->conn);
     }
     ps_conn_close(c->conn, rc, text);
-    /* The memory is freed when the connection is closed, very soon. */
+    /* Released early: the close callback frees the memory very soon. */
     ps_account_set_used(&c->account, PS_COST_OUTPUT, 0);
 }
 

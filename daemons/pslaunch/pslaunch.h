@@ -85,8 +85,8 @@ struct stream {
     int in;            /* Read end of the pipe; -1: closed. */
     bool is_lossy;     /* A full sink drops its lines instead of blocking it. */
     struct sink *sink; /* Sink of standard output or error; borrowed. */
-    int file;          /* Copy without tags; -1: none. */
-    char tag[32];      /* "[3] "; "": none. */
+    int file;     /* Log file that gets the lines without tags; -1: none. */
+    char tag[32]; /* "[3] "; "": none. */
     char line[65536];
     size_t len;
     char tail[2048]; /* Last bytes, for the closing message. */

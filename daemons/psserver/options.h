@@ -13,8 +13,9 @@ struct psserver_options {
     ps_time link_linger;
     int same_host;       /* 0: auto, 1: off. */
     int travel_together; /* 0: auto, 1: off. */
-    int threads;         /* 0: one for each processor. */
-    int loops;           /* 0: by measured need. */
+    int threads;         /* Compute threads; 0: one for each processor. */
+    /* I/O threads, the loop's own included; 0: by measured need. */
+    int loops;
     uint64_t memory;
     uint64_t window;
 };

@@ -37,8 +37,8 @@ struct out_frame {
     uint64_t len;    /* Bytes to write: header, and payload or references. */
     uint64_t memory; /* Bytes released with the frame. */
     int pass_fd;     /* -1: none, or sent already. */
-    /* Payload is sent by reference. Placed among small members: thousands of
-     * frames may wait. */
+    /* Payload is sent by reference. Placed without padding: thousands of frames
+     * may wait. */
     bool by_reference;
     bool is_greeting; /* Handshake: no frame overtakes it. */
     bool is_urgent;
@@ -250,7 +250,7 @@ bool conn_release_refs(struct ps_conn *c, uint64_t count)
         frame_done(c, f);
         count--;
     }
-    c->stall_due = PS_TIME_NEVER; /* The next flush sets it again. */
+    c->stall_due = PS_TIME_NEVER; /* Set again by the next flush. */
     return count == 0;
 }
 
@@ -375,8 +375,8 @@ free_frame:
     return rc;
 }
 
-/* Appends the frame from byte `skip` on; returns the new count. What finds no
- * place is written by the next call. */
+/* Appends the frame from byte `skip` on, as far as `iov` has space; returns the
+ * new count. */
 static int add_frame(const struct out_frame *f, uint64_t skip,
                      struct iovec *iov, int n)
 {

@@ -164,7 +164,7 @@ int ps_listener_open(struct ps_loop *l, int fd, ps_listener_cb accepted,
     s->ctx = ctx;
     rc = uv_poll_start(&s->poll, UV_READABLE, accept_ready);
     if (rc != 0) {
-        s->fd = -1; /* Remains the caller's. */
+        s->fd = -1; /* The descriptor remains the caller's. */
         ps_listener_close(s);
         return ps_err_from_uv(rc);
     }

@@ -29,7 +29,7 @@ struct ps_send_slot {
     ps_time moved_at; /* Time of the last write, or of becoming active. */
     /* Until then no other slot waits for it; 0: the others wait. */
     ps_time excused_until;
-    /* It may write; it has left `waiting`. */
+    /* Called when the slot may write; it is no longer in `waiting`. */
     void (*on_slot)(struct ps_send_slot *t);
 };
 

@@ -29,7 +29,7 @@ struct ps_worker_task {
 
 struct ps_worker_options {
     struct ps_loop *loop;
-    unsigned threads; /* 0: one for each processor. */
+    unsigned threads; /* Number of threads; 0: one for each processor. */
     /* Limit, in bytes read and written, for a job to run on the loop thread; 0:
      * 128 KiB. Eight times that for a job of one piece without others. */
     uint64_t inline_max;
