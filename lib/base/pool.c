@@ -78,8 +78,8 @@ int ps_pool_map(size_t size, void **ret_data)
         }
         munmap(p + before + size, unit - before);
         p += before;
-        madvise(p, size,
-                MADV_HUGEPAGE); /* Only an optimization; failure is ignored. */
+        /* Only an optimization; failure is ignored. */
+        madvise(p, size, MADV_HUGEPAGE);
     }
     madvise(p, size, MADV_DONTDUMP); /* Tensors stay out of core dumps. */
     *ret_data = p;

@@ -34,9 +34,8 @@ void ps_square_sum_flush_bins(struct ps_square_sum *s, struct ps_square_bins *b)
             add_scaled(s, v, 2 * ((e == 0 ? 1 : (int)e) - 150));
         }
     }
-    memset(b, 0,
-           /* Bin 255 has NaN and infinity, which are counted elsewhere. */
-           sizeof(*b));
+    /* Bin 255 has NaN and infinity, which nonfinite_count counts. */
+    memset(b, 0, sizeof(*b));
 }
 
 static inline void bin_float(uint64_t bin[256], uint64_t *wild, float x)

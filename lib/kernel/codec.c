@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What codecs do that is no loop over elements: lengths, what to choose, which
- * loop to call, and whether bytes from outside may be decoded. */
+/* Codecs, apart from their loops over elements (codec_ops.h): lengths, random
+ * numbers, selection, and checks of encoded data from peers. */
 #include "kernel/codec.h"
 
 #include "base/str.h"
@@ -16,7 +16,7 @@ static uint64_t word_count(uint64_t count, uint64_t each)
     return count / each + (count % each > 0);
 }
 
-/* Bits that a dithered element takes: its level and the sign. */
+/* Bits of a dithered element: level and sign. */
 static unsigned width_of(const struct ps_codec *c)
 {
     return c->levels <= 1 ? 2 : c->levels <= 7 ? 4 : 8;
@@ -80,13 +80,14 @@ uint64_t ps_codec_rng_stream(const struct ps_codec *c,
     return x;
 }
 
-/* First element of stretch `i` of `k` over `count`. Both are below 2^32. */
+/* First element of range `i` when `count` elements are divided into `k` ranges.
+ * Both are below 2^32. */
 static uint64_t stretch_of_index(uint64_t i, uint64_t k, uint64_t count)
 {
     return i * count / k;
 }
 
-/* Element that randomk keeps of stretch `i`. */
+/* Element that randomk chooses from range `i`. */
 static uint64_t chosen_index(uint64_t stream, uint64_t i, uint64_t k,
                              uint64_t count)
 {
@@ -125,8 +126,9 @@ static uint32_t magnitude(float x)
     return bits_of(x) & 0x7fffffffu;
 }
 
-/* The k-th largest magnitude as bits, and how many are larger: by 11, 10 and
- * 10 bits from above, counting those that agree with what is known so far. */
+/* Returns the k-th largest magnitude as bits, and the number of larger ones: a
+ * radix search by 11, 10 and 10 bits from the top, which counts the elements
+ * that agree with the bits found so far. */
 static uint32_t kth_magnitude(const float *x, uint64_t count, uint64_t k,
                               uint64_t *ret_larger)
 {
@@ -172,7 +174,8 @@ static void encode_topk(const struct ps_codec *c, float *acc, uint64_t count,
     }
     uint32_t least = kth_magnitude(acc, count, k, &larger);
 
-    left = k - larger; /* Of those that are equal to the least. */
+    /* Elements to keep that have exactly the least magnitude. */
+    left = k - larger;
     for (uint64_t i = 0; i < count; i++) {
         uint32_t m = magnitude(acc[i]);
         uint32_t index = (uint32_t)i;
@@ -229,8 +232,8 @@ static void encode_dither(const struct ps_codec *c, uint64_t stream, float *acc,
     }
     memcpy(code, &norm, sizeof(norm));
     if (!(norm > 0) || isinf(norm)) {
-        /* All zeros, or nothing that has a scale: the other side makes zeros
-         * of the first and NaN of the second. */
+        /* All zeros, or no finite norm: decoding gives zeros for the former and
+         * NaN for the latter. */
         memset(code + 4, 0, len - 4);
         ops->clean(acc, count);
         return;
@@ -335,7 +338,7 @@ static int check_topk(const uint8_t *code, uint64_t k, uint64_t count,
     return 0;
 }
 
-/* Pairs 01 mean nothing, and nothing is behind the last element. */
+/* The pair 01 is not valid, and bits after the last element must be zero. */
 static int check_2bit(const uint8_t *code, uint64_t count, struct ps_str *why)
 {
     uint32_t bad = 0;
@@ -413,7 +416,8 @@ static void decode_randomk(const struct ps_codec *c, uint64_t stream,
     uint64_t i = count == 0 ? 0 : from * k / count;
 
     memset(out, 0, n * sizeof(*out));
-    /* The stretch that holds `from`: rounding may put it one further on. */
+    /* Find the range that contains `from`; rounding may have put `i` one too
+     * high. */
     while (i > 0 && stretch_of_index(i, k, count) > from) {
         i--;
     }

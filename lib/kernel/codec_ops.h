@@ -1,18 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Loops of codecs in one instruction set: what codec.c calls and
- * codec_loops.inc has. Private to this folder. Lengths are in elements; codes
- * begin at a byte and cover whole bytes, zeros behind the last element. */
+/* Loops of codecs in one instruction set: called by codec.c, implemented in
+ * codec_loops.inc. Private to this folder. Lengths are in elements; encoded
+ * data begins and ends at a byte, with zero bits after the last element. */
 #pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
-/* Dithering of one vector. */
+/* Parameters of dithering for one vector. */
 struct ps_codec_dither {
     float norm;
     uint32_t levels;
-    unsigned width; /* Bits: 2, 4 or 8. */
+    unsigned width; /* Bits per element: 2, 4 or 8. */
     bool natural;
     uint32_t stream[2];
 };
@@ -25,7 +25,7 @@ struct ps_codec_ops {
     void (*of_2bit)(const uint8_t *code, size_t n, float t, float *out);
     void (*to_1bit)(float *acc, size_t n, float t, uint8_t *code);
     void (*to_sign)(float *acc, size_t n, float s, uint8_t *code);
-    /* `one` for a set bit, else `zero`. */
+    /* Writes `one` for a set bit, `zero` for a clear one. */
     void (*of_bits)(const uint8_t *code, size_t n, float zero, float one,
                     float *out);
     void (*to_fp16)(float *acc, size_t n, uint8_t *code);
@@ -39,6 +39,6 @@ struct ps_codec_ops {
                       uint32_t from, uint8_t *code);
     void (*of_dither)(const struct ps_codec_dither *d, const uint8_t *code,
                       size_t n, float *out);
-    /* Residuals that are not finite become zero. */
+    /* Sets residuals that are not finite to zero. */
     void (*clean)(float *acc, size_t n);
 };

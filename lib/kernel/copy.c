@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Large copies past the cache. An ordinary store reads the line it is about to
- * overwrite from memory first, and pushes out of the cache what somebody may
- * still need; a streaming store does neither, which makes a copy that is
- * larger than the cache half as fast again. */
+/* Large copies with streaming stores. An ordinary store first reads the line
+ * that it overwrites, and evicts other data from the cache; a streaming store
+ * does neither, which makes a copy larger than the cache half as fast again. */
 #include "kernel/kernel.h"
 
 #include <string.h>
@@ -11,14 +10,14 @@
 #include <emmintrin.h>
 #endif
 
-/* Less than that is likely to be read again while it is in the cache. */
+/* A smaller copy is likely to be read again while it is in the cache. */
 #define STREAM_MIN (512u * 1024u)
-/* Below that a part is not worth it. */
+/* A smaller part of a copy does not profit. */
 #define PART_MIN   (32u * 1024u)
 #define LINE       64u
 
 #ifdef __SSE2__
-/* Whole lines to aligned `dst`. */
+/* Copies whole lines to aligned `dst`. */
 static void copy_lines_streaming(uint8_t *dst, const uint8_t *src, size_t bytes)
 {
     for (size_t i = 0; i < bytes; i += LINE) {
@@ -34,7 +33,8 @@ static void copy_lines_streaming(uint8_t *dst, const uint8_t *src, size_t bytes)
         _mm_stream_si128(to + 2, c);
         _mm_stream_si128(to + 3, d);
     }
-    _mm_sfence(); /* Who hears that it is done must see it. */
+    /* Orders the streaming stores before the stores that announce the copy. */
+    _mm_sfence();
 }
 
 static void copy_streaming(void *dst, const void *src, size_t bytes)

@@ -1,37 +1,37 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Jobs on the processor: which instruction set, and the walk over the tree,
- * block by block.
+/* Jobs on the CPU: selection of the instruction set, and the walk over the
+ * tree, block by block.
  *
- * A block is short enough that what the tree holds in between stays in the
- * caches nearest to the core, so every source is read once and the result is
- * written once, whatever the number of sources. Up to eight sources of one
- * level are added in registers: a run of them is a subtree that the counter
- * of kernel.h would build in the same shape. What remains are few blocks on a
- * stack, one for each digit of the counter.
+ * A block is so short that the tree's partial sums stay in the caches nearest
+ * to the core, so every source is read once and the result is written once, for
+ * any number of sources. Up to eight sources of one level are added in
+ * registers: such a group is a subtree that the counter of kernel.h would build
+ * in the same shape. The other partial sums are blocks on a stack, one for each
+ * digit of the counter.
  *
- * When two operands of one addition or product are NaN, which of them gives
- * its payload is left to the processor; all else is the same in every
- * variant. */
+ * When both operands of an addition or product are NaN, the processor decides
+ * which payload the result has; everything else is the same in all variants. */
 #include "kernel/cpu.h"
 
 #include <assert.h>
 #include <stdatomic.h>
 #include <string.h>
 
-/* Digits of the counter: valid levels fall from the bottom of the stack to
- * the top, and 64 of them would be 2^64 workers. */
+/* Digits of the counter: valid levels fall from the bottom of the stack to the
+ * top, and 64 of them would need 2^64 sources. */
 #define DEPTH_MAX     64u
 
 #define SCRATCH_BYTES (64u * 1024)
 #define BLOCK_BYTES   (16u * 1024)
-/* Shorter when sources are decoded first, because eight of them lie beside. */
+/* Block size for encoded sources, which need up to eight decoded blocks
+ * besides. */
 #define CODED_BYTES   (4u * 1024)
 
-/* Jobs from this size on write a result that is no operand around the caches:
- * that saves reading its old bytes first, a third of the time for two sources
- * and a fifth for eight. A job of this size is mostly a part of a larger
- * tensor, which would not stay in the caches anyway. Smaller results are worth
- * more to their readers if they are still near. */
+/* Jobs from this size on write a result that is not an operand with streaming
+ * stores. That avoids reading the old bytes first, a third of the time for two
+ * sources and a fifth for eight. Such a job is mostly part of a larger tensor,
+ * which would not stay in the caches anyway; a smaller result is better left in
+ * the caches for its readers. */
 #define STREAM_BYTES  (1024u * 1024)
 
 static const struct ps_cpu_ops *const variants[] = {
@@ -52,7 +52,7 @@ const struct ps_cpu_ops *ps_cpu_ops(void)
 
     for (size_t i = 0; ops == NULL && i < VARIANTS; i++) {
         if (variants[i]->usable()) {
-            /* Threads that race here all store the same. */
+            /* Concurrent threads store the same value. */
             ops = variants[i];
             atomic_store_explicit(&chosen_variant, ops, memory_order_relaxed);
         }
@@ -85,7 +85,7 @@ struct partial_sum {
     unsigned level;
 };
 
-/* Squares that a range of a job has seen. */
+/* Square sums of the range that one call handles. */
 struct norm_sums {
     struct ps_square_sum sum;
     struct ps_square_bins bins;
@@ -95,11 +95,12 @@ struct walk {
     const struct ps_job *job;
     const struct ps_cpu_ops *ops;
     ps_cpu_fold_fn fold;
-    size_t size; /* Of an element. */
+    size_t size; /* Bytes of an element. */
     char *scratch;
-    char *decoded; /* PS_CPU_GROUP_MAX blocks; NULL: sources are no codes. */
+    char *decoded; /* PS_CPU_GROUP_MAX blocks; NULL: sources are not encoded. */
     size_t block;  /* Bytes of one block of scratch. */
-    struct norm_sums *measured; /* Of d and of weights; NULL: not wanted. */
+    /* Square sums of d and of the weights; NULL: not needed. */
+    struct norm_sums *measured;
     struct partial_sum partial_sums[DEPTH_MAX];
     unsigned depth;
 };
@@ -109,9 +110,9 @@ static unsigned level_of(const struct ps_job *job, uint32_t i)
     return job->level == NULL ? 0 : job->level[i];
 }
 
-/* How many sources from `i` on one call may add: as many of one level as make
- * a whole subtree, or all that are left, without passing the digit on top of
- * the stack that the counter would have carried into first. */
+/* Returns how many sources from `i` on one call may add: as many of one level
+ * as make a complete subtree, or all that are left, but not past the point
+ * where the counter would first carry into the digit on top of the stack. */
 static uint32_t next_group(const struct ps_job *job, uint32_t i,
                            const struct partial_sum *top)
 {
@@ -148,7 +149,7 @@ static void *scratch_at(const struct walk *w, unsigned depth)
     return w->scratch + (size_t)depth * w->block;
 }
 
-/* Are there sources of another type than the one computed in? */
+/* True if sources have another type than the computation. */
 static bool widens_sources(const struct ps_job *job)
 {
     return job->storage_dtype != PS_DTYPE_FLOAT32 && !job->src_is_float32;
@@ -159,7 +160,7 @@ static bool computes_norm(const struct ps_job *job)
     return job->square_sum != NULL || job->weight_square_sum != NULL;
 }
 
-/* `count` elements of source `i`: where they lie, or decoded into `room`. */
+/* Returns `count` elements of source `i`: in place, or decoded into `room`. */
 static const void *load_source(const struct walk *w, uint32_t i, uint64_t from,
                                size_t count, void *room)
 {
@@ -178,7 +179,7 @@ static const void *load_source(const struct walk *w, uint32_t i, uint64_t from,
     return room;
 }
 
-/* Replace the two topmost digits by their sum, kept in `out`. */
+/* Replaces the two topmost digits by their sum, stored in `out`. */
 static void merge_partials(struct walk *w, void *out, size_t count, bool stream)
 {
     struct partial_sum *left = &w->partial_sums[w->depth - 2];
@@ -190,8 +191,8 @@ static void merge_partials(struct walk *w, void *out, size_t count, bool stream)
     w->depth--;
 }
 
-/* Sum of `count` elements of every source from element `from` on: in `out`,
- * or the source itself when there is but one. */
+/* Returns the sum of `count` elements of all sources from element `from` on: in
+ * `out`, or in place if there is only one source. */
 static const void *sum_block(struct walk *w, uint64_t from, size_t count,
                              void *out, bool stream)
 {
@@ -239,8 +240,8 @@ static const void *sum_block(struct walk *w, uint64_t from, size_t count,
     return w->partial_sums[0].data;
 }
 
-/* Most digits that sum_block will hold at once; more than DEPTH_MAX is not a
- * tree that anybody's counter has made. */
+/* Maximum number of digits that sum_block holds at once; above DEPTH_MAX the
+ * levels are not valid. */
 static unsigned tree_depth(const struct ps_job *job)
 {
     struct partial_sum digits[DEPTH_MAX];
@@ -313,7 +314,7 @@ static bool is_encoded(const struct ps_job *job)
     return job->src_codec.kind != PS_CODEC_NONE;
 }
 
-/* Are the weights kept in another type? */
+/* True if the weights are stored in a 16-bit type. */
 static bool has_half_storage(const struct ps_job *job)
 {
     return job->storage_dtype != PS_DTYPE_FLOAT32;
@@ -328,7 +329,7 @@ static bool is_valid_half_job(const struct ps_job *job)
            !is_encoded(job) && (job->count == 0 || job->master != NULL);
 }
 
-/* Old weights, in the type that is computed in. */
+/* Old weights, in the type of the computation. */
 static const void *old_weights(const struct ps_job *job)
 {
     return has_half_storage(job) ? job->master : job->weight;
@@ -385,7 +386,7 @@ static bool is_valid_job(const struct ps_job *job)
     return false;
 }
 
-/* Worth writing around the caches? Asked of the job and not of the range, so
+/* True if streaming stores pay. Depends on the whole job, not on the range, so
  * that threads that share a job agree. */
 static bool should_stream(const struct ps_job *job, size_t size)
 {
@@ -400,7 +401,7 @@ static void *source_at(const void *buffer, uint64_t offset)
     return buffer == NULL ? NULL : (char *)(uintptr_t)buffer + offset;
 }
 
-/* Where the new weights go, in the type that is computed in. */
+/* Destination of the new weights, in the type of the computation. */
 static void *new_weights(const struct walk *w, uint64_t from)
 {
     const bool kept = has_half_storage(w->job) && !w->job->direction_only;
@@ -418,7 +419,7 @@ static void add_square_sums(const struct ps_job *job, struct norm_sums *m,
     }
 }
 
-/* What a block has put aside, and the weights it did so for. */
+/* Adds the squares of the block's d and of its weights. */
 static void add_block_square_sums(const struct walk *w, uint64_t from,
                                   size_t count)
 {
@@ -434,7 +435,7 @@ static void add_block_square_sums(const struct walk *w, uint64_t from,
     }
 }
 
-/* Ranges of one job add to one sum. */
+/* Adds the sums of this range to those of the job. */
 static void merge_square_sums(const struct ps_job *job, struct norm_sums *m)
 {
     struct ps_square_sum *const to[] = {job->square_sum,
@@ -482,7 +483,7 @@ static void other_step_block(const struct walk *w, const void *grad,
     w->ops->step[job->dtype](&s, count);
 }
 
-/* State that is not updated in place begins as it was. */
+/* Copies the prior state to one that is not updated in place. */
 static void copy_prior(float *to, const float *old, uint64_t from, size_t count)
 {
     if (old != NULL) {
@@ -537,7 +538,7 @@ static void run_block(struct walk *w, uint64_t from, size_t count, bool stream)
     }
 }
 
-/* One source as it is. */
+/* Copies a single source. */
 static void run_copy(const struct walk *w, uint64_t from, uint64_t to,
                      bool stream)
 {
@@ -554,7 +555,7 @@ static void run_copy(const struct walk *w, uint64_t from, uint64_t to,
     }
 }
 
-/* The residual holds what is to be encoded. */
+/* Encodes the residual, to which the sum has been added. */
 static void run_encode(const struct ps_job *job)
 {
     ps_codec_encode(&job->codec, job->rng_stream, job->residual, job->count,
@@ -642,7 +643,7 @@ int ps_kernel_run_range(const struct ps_job *job, uint64_t from, uint64_t to)
     return rc;
 }
 
-/* The gradient's element i, as a step takes it; every product rounds in the
+/* Element i of the gradient, scaled and clipped; each product rounds in the
  * element's type. */
 static double bytes_taken(const struct ps_job *job, const void *sum, size_t i)
 {

@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What one instruction set offers to cpu.c: loops over a block. Private to
- * this folder. The bodies stand once, in cpu_type.inc, and are compiled once
- * per instruction set. */
+/* Loops over a block that each instruction set offers to cpu.c. Private to this
+ * folder. Their source is cpu_type.inc, compiled once per instruction set. */
 #pragma once
 
 #include "kernel/kernel.h"
 
-/* rows.c: elements [from, to) of a job by rows. */
+/* Runs elements [from, to) of a job by rows (rows.c). */
 PS_MUST_USE int ps_kernel_run_rows(const struct ps_job *job, uint64_t from,
                                    uint64_t to);
 
@@ -14,21 +13,22 @@ PS_MUST_USE int ps_kernel_run_rows(const struct ps_job *job, uint64_t from,
 #include <stddef.h>
 #include <stdint.h>
 
-#define PS_CPU_DTYPES    13 /* Tables are indexed by enum ps_dtype. */
+#define PS_CPU_DTYPES    13 /* Size of tables indexed by enum ps_dtype. */
 
-/* Most leaves that one call of `sum` adds: a whole subtree of three levels. */
+/* Most sources that one call of a fold adds: a complete subtree of three
+ * levels. */
 #define PS_CPU_GROUP_MAX 8u
 
-/* Every loop takes `stream`: write dst around the caches, which the caller
- * makes visible to others with `fence`. */
+/* `stream` in the loops below: use streaming stores for dst, which the caller
+ * completes with `fence`. */
 
-/* The mean of g'*g' over the job's elements, added up in double. */
+/* Mean of g'*g' over the job's elements, added up in double. */
 double ps_kernel_mean_square(const struct ps_job *job);
 
 struct ps_codec_ops;
 
 struct ps_cpu_sgd {
-    void *dst; /* May be weight. */
+    void *dst; /* May be equal to `weight`. */
     const void *weight;
     const void *grad;
     void *state; /* NULL: no momentum. */
@@ -37,15 +37,15 @@ struct ps_cpu_sgd {
 };
 
 struct ps_cpu_step {
-    void *dst; /* May be weight or grad. */
+    void *dst; /* May be equal to `weight` or `grad`. */
     const void *weight;
     const void *grad;
     void *states[PS_STATES_MAX];
     const struct ps_step *step;
 };
 
-/* dst = src[0] .. src[src_count-1] combined as a tree, 1..PS_CPU_GROUP_MAX of
- * them; dst may be any one of them. */
+/* dst = src[0] .. src[src_count-1], combined as a tree; src_count is
+ * 1..PS_CPU_GROUP_MAX; dst may be one of the sources. */
 typedef void (*ps_cpu_fold_fn)(void *dst, const void *const *src,
                                unsigned src_count, size_t count, bool stream);
 /* dst = src / by; dst may be src. */
@@ -59,18 +59,18 @@ typedef void (*ps_cpu_narrow_fn)(void *dst, const float *src, size_t count);
 
 struct ps_cpu_ops {
     const char *name;
-    bool (*usable)(void); /* Does this processor have the instructions? */
+    bool (*usable)(void); /* True if this processor has the instructions. */
     void (*fence)(void);
     const struct ps_codec_ops *codec;
     ps_cpu_fold_fn fold[PS_FOLDS][PS_CPU_DTYPES];
     ps_cpu_divide_fn divide[PS_CPU_DTYPES];
-    ps_cpu_sgd_fn sgd[PS_CPU_DTYPES];       /* NULL: none for the type. */
-    ps_cpu_step_fn step[PS_CPU_DTYPES];     /* NULL: none for the type. */
-    ps_cpu_widen_fn widen[PS_CPU_DTYPES];   /* Of types of 16 bits alone. */
-    ps_cpu_narrow_fn narrow[PS_CPU_DTYPES]; /* The same. */
+    ps_cpu_sgd_fn sgd[PS_CPU_DTYPES];       /* NULL: not for this type. */
+    ps_cpu_step_fn step[PS_CPU_DTYPES];     /* NULL: not for this type. */
+    ps_cpu_widen_fn widen[PS_CPU_DTYPES];   /* Only for 16-bit types. */
+    ps_cpu_narrow_fn narrow[PS_CPU_DTYPES]; /* Only for 16-bit types. */
 };
 
-/* The one in use. */
+/* The variant in use. */
 const struct ps_cpu_ops *ps_cpu_ops(void);
 
 extern const struct ps_cpu_ops ps_cpu_portable;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The loops with vectors of 32 bytes; compiled with -mavx2. */
+/* The loops with vectors of 32 bytes, compiled with -mavx2. */
 #include <immintrin.h>
 
 #define STREAM(p, v) _mm256_stream_si256((__m256i *)(p), (__m256i)(v))

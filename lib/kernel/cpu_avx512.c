@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The loops with vectors of 64 bytes; compiled with the sets named below. */
+/* The loops with vectors of 64 bytes, compiled with the sets in USABLE. */
 #include <immintrin.h>
 
 #define STREAM(p, v) _mm512_stream_si512((__m512i *)(p), (__m512i)(v))

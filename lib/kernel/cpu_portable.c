@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The loops for any processor: vectors of 16 bytes, which on x86-64 is what
- * every one has. */
+/* The loops for any processor, with vectors of 16 bytes, which every x86-64
+ * has. */
 #if defined(__SSE2__)
 #include <emmintrin.h>
 #define STREAM(p, v) _mm_stream_si128((__m128i *)(p), (__m128i)(v))

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Half precision and bfloat16 as bit patterns, to and from float. Rounds to
- * nearest, ties to even; overflow becomes infinity; a NaN stays one, quiet,
- * with the upper bits of its payload. Branch-free integer arithmetic, so that
- * loops over these become vectors and every variant gives the same bits. */
+/* Conversion of half precision and bfloat16 bit patterns to and from float.
+ * Rounds to nearest, ties to even; overflow becomes infinity; a NaN stays a
+ * NaN, quiet, with the upper bits of its payload. Branch-free integer
+ * arithmetic, so that loops vectorize and all variants give the same bits. */
 #pragma once
 
 #include <stdint.h>
@@ -43,8 +43,8 @@ static inline uint16_t ps_fp16_of_float(float x)
     uint32_t u = ps_float_bits(x);
     uint32_t sign = (u >> 16) & 0x8000u;
     uint32_t a = u & 0x7fffffffu;
-    /* Below 2^-14: adding 0.5 moves what half keeps to the lowest bits of
-     * the sum, and rounds on the way. */
+    /* Below 2^-14: adding 0.5 moves the bits that half keeps to the lowest bits
+     * of the sum, and rounds. */
     uint32_t tiny = ps_float_bits(ps_float_of_bits(a) + 0.5f) - 0x3f000000u;
     uint32_t normal = (a + 0xc8000fffu + ((a >> 13) & 1u)) >> 13;
     uint32_t nan = 0x7e00u | ((a >> 13) & 0x3ffu);

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Arithmetic on tensors: the interface between the daemons and what computes,
- * which is the CPU code of this folder or a module opened at run time. No
- * product types: buffers, lengths and numbers only.
+/* Arithmetic on tensors: the interface between the daemons and the compute
+ * code, which is that of this folder or a module loaded at run time. It has no
+ * types of the daemons, only buffers, lengths and numbers.
  *
  * A job adds its sources in the order of a fixed tree, scales the sum, and
  * either stores it or feeds it to an optimizer, all in one pass over blocks
  * that stay in cache. The tree makes the bits a function of the inputs alone:
- * sources carry the level of the subtree they already are (0: a leaf), and are
- * combined like the digits of a binary counter:
+ * each source has the level of the subtree that it is the sum of (0: a leaf),
+ * and they are combined like the digits of a binary counter:
  *
  *     for each source in order: push it; while the two topmost have the same
  *     level, replace them by their sum, one level higher
@@ -32,20 +32,20 @@
 enum ps_job_op {
     PS_JOB_SUM,  /* dst = sum / divide_by */
     PS_JOB_SGD,  /* dst = weight after one step with the gradient sum */
-    PS_JOB_STEP, /* The same with another optimizer. */
-    /* dst = code of the sum; see codec.h. As a whole, never in ranges. */
+    PS_JOB_STEP, /* The same with the optimizer in `step`. */
+    /* dst = encoded sum; see codec.h. Not divisible into ranges. */
     PS_JOB_ENCODE,
 };
 
-/* How two sources become one; "sum" stands for all of these elsewhere. Least
- * and greatest are one of the two, bit by bit: the left one where they are
- * equal (as zeros of both signs are), and a NaN before all else. Products
- * round, or wrap, as sums do. bool: or, and, or, and. */
+/* Operation that joins two sources; "sum" stands for all of them in other
+ * comments. Minimum and maximum return one of the two bit patterns: the left
+ * one if they are equal (as are zeros of both signs), and a NaN in preference
+ * to a number. Products round or wrap as sums do. bool: or, and, or, and. */
 enum ps_fold { PS_FOLD_SUM, PS_FOLD_MIN, PS_FOLD_MAX, PS_FOLD_PRODUCT };
 #define PS_FOLDS 4u
 
-/* SGD as in the classic key-value store. With s rescale, c clip, g the sum
- * (after divide_by): g' = clamp(s * g, -c, c) when c > 0, else s * g.
+/* SGD as in MXNet's KVStore. With s rescale, c clip, g the sum (after
+ * divide_by): g' = clamp(s * g, -c, c) when c > 0, else s * g.
  * momentum = 0: w' = (1 - lr*wd) * w - lr*g'
  * else: m' = momentum*m - lr*wd*w - lr*g';  w' = w + m'
  * Arithmetic in the element type; every product and sum rounds by itself. */
@@ -54,15 +54,15 @@ struct ps_sgd {
     double momentum;
     double wd;
     double rescale;
-    double clip; /* <= 0: off */
+    double clip; /* <= 0: no clipping. */
 };
 
-/* One step of an optimizer that looks at each element by itself. With w the
- * weight, s rescale, c clip, g the sum (after divide_by):
+/* One step of an element-wise optimizer. With w the weight, s rescale,
+ * c clip, g the sum (after divide_by):
  *     g' = clamp(s*g, -c, c), G = clamp(s*g + wd*w, -c, c)
- * without the clamp when c <= 0. Numbers that change from step to step are in
- * here as they are for this one. Arithmetic as of SGD; 1 - beta is rounded
- * once. x, y, z are the states. */
+ * without the clamp when c <= 0. Numbers that change from step to step have
+ * their values of this step. Arithmetic as for SGD; 1 - beta is rounded once.
+ * x, y, z are the states. */
 enum ps_step_kind {
     PS_STEP_KEEP, /* w' = w */
     /* x' = beta1*x - lr*(g' + wd*w);  w' = w + beta1*x' - lr*(g' + wd*w) */
@@ -110,7 +110,7 @@ enum ps_step_kind {
     /* x' = x + k[0];  w' = w - lr*g'/sqrt(x' + epsilon)
      * A job by rows sets k[0] itself, to the mean of g'*g' over the row. */
     PS_STEP_GROUP_ADAGRAD,
-    /* The parts of steps that need norms of whole arrays, see `aside`:
+    /* Stages of steps with norms of whole arrays, see direction_only:
      * d = g */
     PS_STEP_GRADIENT,
     /* x, y as of Adam with g'
@@ -127,119 +127,126 @@ struct ps_step {
     double lr;
     double wd;
     double rescale;
-    double clip; /* <= 0: off */
+    double clip; /* <= 0: no clipping. */
     double beta1;
     double beta2;
     double epsilon;
     double k[3];
 };
 
-/* Rows that a source gives, or that a job is about. */
+/* Rows of one source. */
 struct ps_row_source {
-    const uint32_t *numbers; /* Their numbers, ascending. */
+    const uint32_t *numbers; /* Row numbers, ascending. */
     uint32_t count;
-    uint32_t leaf;    /* In the tree, ascending over the sources. */
-    const void *data; /* The rows one after the other. */
+    uint32_t leaf;    /* Leaf of the tree; ascending over the sources. */
+    const void *data; /* The rows, contiguous. */
 };
 
-/* A job by rows: of each row, the sources that have it are added in the order
- * of a tree over all places, in which a half that gives nothing drops out and
- * the other half stands for the whole. */
+/* A job by rows: for each row, the sources that have it are added in the order
+ * of a tree over all leaves, where an empty half is left out and the other half
+ * stands for the whole. */
 struct ps_row_job {
-    uint32_t row_width; /* Elements of a row. */
+    uint32_t row_width; /* Elements of one row. */
     uint32_t count;
-    const uint32_t *numbers; /* All rows that any source has, ascending. */
-    /* 0: only these rows. Else the array has so many rows, and those of no
-     * source are handled too, as if somebody had given zeros. */
+    const uint32_t *numbers; /* Union of all sources' row numbers, ascending. */
+    /* 0: only rows in `numbers` are computed. Else the array has this many
+     * rows, and rows without source are computed as if their gradient were
+     * zero. */
     uint32_t all_rows;
-    bool compact; /* dst has the rows of `row` alone, one after the other. */
+    bool compact; /* dst has only the rows of `numbers`, contiguous. */
     uint32_t leaf_count;
     uint32_t source_count; /* At most PS_ROW_SOURCES_MAX. */
     const struct ps_row_source *source;
-    const void *zeros; /* A row of them, when `all` is not 0. */
+    const void *zeros; /* A row of zeros; needed if all_rows is not 0. */
 };
 #define PS_ROW_SOURCES_MAX 4096u
 
-/* The levels of leaves at `place`, ascending, in a tree over `places` where
- * the others give nothing. */
+/* Sets `level` to the levels of leaves `place`, ascending, in a tree over
+ * `places` leaves of which all others are empty. */
 void ps_row_levels(const uint32_t *place, uint32_t count, uint32_t places,
                    uint8_t *level);
 
 struct ps_job {
     enum ps_job_op op;
     enum ps_dtype dtype;
-    enum ps_fold fold;  /* Of rows: a sum. */
+    enum ps_fold fold;  /* By rows: PS_FOLD_SUM. */
     uint64_t count;     /* Elements of every buffer. */
-    uint32_t src_count; /* >= 1; 1 with PS_JOB_SUM is a copy. */
+    uint32_t src_count; /* At least 1; a PS_JOB_SUM with 1 is a copy. */
     const void *const *src;
-    const uint8_t *level; /* src_count of them; NULL: all leaves. */
-    uint64_t divide_by;   /* 0 or 1: no division. Integers truncate. Sums. */
-    void *dst;            /* May be src[0] or weight; else no overlap. */
-    const void *weight;   /* SGD, step: old weights. */
-    void *state;          /* SGD with momentum: m, updated in place. */
+    const uint8_t *level; /* Level of each source; NULL: all are leaves. */
+    /* 0 or 1: no division. Integers are truncated. Sums only. */
+    uint64_t divide_by;
+    void *dst;          /* May be src[0] or weight; no other overlap. */
+    const void *weight; /* SGD, step: old weights. */
+    void *state;        /* SGD with momentum: m, updated in place. */
     struct ps_sgd sgd;
-    void *states[PS_STATES_MAX]; /* Step: updated in place, no overlap. */
+    /* Step: optimizer state, updated in place; no overlap. */
+    void *states[PS_STATES_MAX];
     struct ps_step step;
-    /* SGD and steps in float32 of weights that are kept in a type of 16 bits:
-     * that type is the one of src and dst, `master` has the weights themselves,
-     * updated in place, and dst gets them rounded. Else PS_DTYPE_FLOAT32. */
+    /* SGD and steps that compute in float32 on weights stored in a 16-bit type:
+     * storage_dtype is the type of src and dst, `master` has the float32
+     * weights, updated in place, and dst gets them rounded. Else
+     * PS_DTYPE_FLOAT32. */
     enum ps_dtype storage_dtype;
     void *master;
-    /* Step: what comes out are no weights, but d, to be put aside: dst is of
-     * the type that is computed in, and the weights stay as they are. */
+    /* Step: the result is d instead of new weights: dst has the type of the
+     * computation, and the weights do not change. */
     bool direction_only;
-    bool src_is_float32; /* With `half`: so are the sources. */
-    /* The squares of d and of the weights are added to these; NULL: not. */
+    /* With a 16-bit storage_dtype: sources are float32, too. */
+    bool src_is_float32;
+    /* Sums to which the squares of d and of the weights are added; NULL:
+     * none. */
     struct ps_square_sum *square_sum;
     struct ps_square_sum *weight_square_sum;
-    /* Instead of src and level. `count` is then the elements of all rows that
-     * are handled; dst may be weight. NULL: none. */
+    /* Rows instead of src and level; `count` is then the elements of all
+     * computed rows, and dst may be `weight`. NULL: a dense job. */
     const struct ps_row_job *rows;
-    /* Sources are codes of float32 vectors that have been checked; NONE: they
-     * are vectors. */
+    /* Codec of the sources, which are encoded float32 vectors that have been
+     * checked; NONE: they are not encoded. */
     struct ps_codec src_codec;
     uint64_t src_rng_stream;
-    /* Encode: how, what is left over, and what others will make of it. */
+    /* Encode: codec, residual, and decoded result. */
     struct ps_codec codec;
     uint64_t rng_stream;
     float *residual;
     float *moment; /* NULL: no momentum. */
-    /* What those were before; NULL: they are updated in place. No overlap. */
+    /* Values of residual and moment before; NULL: they are updated in place. No
+     * overlap. */
     const float *prior_residual;
     const float *prior_moment;
-    float *decoded; /* NULL: not wanted. */
+    float *decoded; /* Decoded form of the result; NULL: not needed. */
 };
 
-/* How many states an optimizer keeps. */
+/* Number of states of an optimizer. */
 unsigned ps_step_states(enum ps_step_kind kind);
 
-/* Runs the job on the calling thread. PS_E_INVAL for a job that makes no
- * sense (SGD on integers, no sources); nothing is written then. */
+/* Runs the job on the calling thread. PS_E_INVAL: the job is not valid (SGD on
+ * integers, no sources), and nothing is written. */
 PS_MUST_USE int ps_kernel_run(const struct ps_job *job);
 
-/* Runs elements [from, to) of the job: the same bits as the whole, so that
- * several threads may share one. `from` must be a multiple of 16. */
+/* Runs elements [from, to) of the job with the same bits as the whole, so that
+ * several threads can share one. `from` must be a multiple of 16. */
 PS_MUST_USE int ps_kernel_run_range(const struct ps_job *job, uint64_t from,
                                     uint64_t to);
 
-/* May it be run in ranges? */
+/* True if the job may be run in ranges. */
 bool ps_kernel_is_divisible(const struct ps_job *job);
 
-/* Elements of a type of 16 bits as floats. */
+/* Converts elements of a 16-bit type to float. */
 void ps_kernel_widen(enum ps_dtype half, float *dst, const void *src,
                      size_t count);
-/* The other way, rounded. */
+/* Converts floats to a 16-bit type, rounded to nearest. */
 void ps_kernel_narrow(enum ps_dtype half, void *dst, const float *src,
                       size_t count);
 
-/* memcpy() that is fast where the arrays are larger than the cache. */
+/* memcpy() with streaming stores for arrays larger than the cache. */
 void ps_kernel_copy(void *dst, const void *src, size_t bytes);
-/* The same for a part of such an array, however long it is by itself. */
+/* The same for a part of such an array, where the part may be small. */
 void ps_kernel_copy_part(void *dst, const void *src, size_t bytes);
 
-/* "avx512", "avx2" or "portable": chosen at first use by what the processor
- * has. All give the same bits. */
+/* Name of the variant in use, "avx512", "avx2" or "portable": chosen at first
+ * use by the processor's features. All give the same bits. */
 const char *ps_kernel_variant(void);
-/* Tests and benchmarks: force a variant; PS_E_UNSUPPORTED if this processor
- * lacks it. */
+/* Tests and benchmarks: selects a variant; PS_E_UNSUPPORTED: this processor
+ * lacks its instructions. */
 int ps_kernel_force(const char *variant);

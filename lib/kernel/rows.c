@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Jobs by rows: each row is a small dense job of its own. */
+/* Jobs by rows: each row is run as a small dense job. */
 #include "kernel/cpu.h"
 
 #include <assert.h>
 #include <stddef.h>
 
-/* The perfect tree of level `level` over places from `from` on. */
+/* Sets the levels of the leaves in the perfect tree of level `level` over
+ * places from `from` on. */
 static void tree_levels(const uint32_t *place, uint32_t count, uint64_t from,
                         uint8_t level, uint8_t *out)
 {
@@ -14,7 +15,8 @@ static void tree_levels(const uint32_t *place, uint32_t count, uint64_t from,
     uint32_t left = 0;
 
     if (count == 1) {
-        out[0] = level; /* Whatever drops out, it stands for the whole. */
+        /* All other leaves are empty: this one stands for the whole. */
+        out[0] = level;
         return;
     }
     while (left < count && place[left] < from + half) {
@@ -23,8 +25,7 @@ static void tree_levels(const uint32_t *place, uint32_t count, uint64_t from,
     if (left > 0 && left < count) {
         below--;
     }
-    /* Of a half that stands for the whole, the next split is a level lower in
-     * the places and not in the sum. */
+    /* One half is empty: the other stands for the whole, one level higher. */
     if (left == 0 || left == count) {
         uint64_t at = left == 0 ? from + half : from;
         uint8_t inner = (uint8_t)(level - 1);
@@ -64,7 +65,7 @@ void ps_row_levels(const uint32_t *place, uint32_t count, uint32_t places,
     assert(done == count);
 }
 
-/* Where `row` stands among ascending numbers; `count` when it is not there. */
+/* Index of `row` in ascending numbers; `count`: not found. */
 static uint32_t find_row(const uint32_t *rows, uint32_t count, uint32_t row)
 {
     uint32_t low = 0;
@@ -87,7 +88,7 @@ static void *dst_row(const void *buffer, uint64_t offset)
     return buffer == NULL ? NULL : (char *)(uintptr_t)buffer + offset;
 }
 
-/* One row: `to` is where it lies in dst, in rows. */
+/* Runs one row; `to` is its position in dst, in rows. */
 static int run_row(const struct ps_job *job, uint32_t row, uint64_t to)
 {
     const struct ps_row_job *r = job->rows;
@@ -154,7 +155,8 @@ int ps_kernel_run_rows(const struct ps_job *job, uint64_t from, uint64_t to)
     if (job->count != rows * r->row_width) {
         return PS_E_INVAL;
     }
-    /* A row is its first element's: ranges need not begin with rows. */
+    /* A row belongs to the range of its first element; ranges need not begin at
+     * a row. */
     uint64_t first = from / r->row_width + (from % r->row_width != 0);
     uint64_t last = to / r->row_width + (to % r->row_width != 0);
 
