@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Mistakes in a table, found by the test of the program that has it. */
+/* Validation of option tables, run by the test of each program. */
 #include "base/alloc.h"
 #include "conf/option.h"
 #include "conf/options.h"
@@ -63,7 +63,8 @@ static bool members_overlap(size_t a, size_t a_size, size_t b, size_t b_size)
     return a < b + b_size && b < a + a_size;
 }
 
-/* "listen" and "listen.port" cannot both be options. */
+/* A section cannot be an option as well: "listen" and "listen.port"
+ * conflict. */
 static bool is_in_section(const char *path, const char *section)
 {
     size_t len = strlen(section);
@@ -128,7 +129,7 @@ static bool is_known_path(const struct ps_option_set *set, const char *path)
     return false;
 }
 
-/* Each default must be accepted on a machine with no variables set. */
+/* Every default must be valid without any environment variable. */
 static void check_defaults(struct checker *c)
 {
     size_t end = 0;
@@ -171,7 +172,7 @@ int ps_option_set_check(const struct ps_option_set *set, struct ps_str *report)
         }
     }
     if (!c.failed) {
-        check_defaults(&c); /* A wrong row may break the reader. */
+        check_defaults(&c); /* Loading needs valid rows. */
     }
     return c.failed ? PS_E_BUG : 0;
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which option did they mean? Levenshtein distance over whole paths; if
- * nothing is near, an option of another section with a similar last word. */
+/* Suggestions for unknown options: the nearest path by Levenshtein distance; if
+ * none is near, an option of another section with a similar last word. */
 #include "conf/options.h"
 
 #include "base/nearest.h"
@@ -15,8 +15,8 @@ static const char *last_word(const char *path)
     return dot == NULL ? path : dot + 1;
 }
 
-/* Whichever option is at most `near` from the path, last words compared if
- * `last`. */
+/* Returns the nearest option at most `near` from `path`, comparing only last
+ * words if `last`; NULL: none. */
 static const char *search_set(const struct ps_option_set *set, const char *path,
                               size_t near, bool last)
 {

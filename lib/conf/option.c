@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Loading: every row begins with its default; file, environment and command
- * line replace the text in turn and leave their name; at the end each text
- * becomes a value. All errors are collected, so that one run shows them all. */
+/* Loading of options: every row starts with its default; file, environment and
+ * command line replace the text in turn and record the origin; finally each
+ * text is converted to a value. All errors are collected, so that one run
+ * reports all of them. */
 #include "conf/option.h"
 
 #include "base/alloc.h"
@@ -140,7 +141,7 @@ static void slot_add(struct ps_option_slot *s, const char *item)
     s->items[s->item_count++] = ps_strdup(item);
 }
 
-/* Begin anew: what another source said is forgotten. */
+/* Removes the texts of an earlier source and sets the new origin. */
 static void slot_reset(struct ps_option_slot *s, enum ps_option_origin from,
                        const char *where)
 {
@@ -149,7 +150,7 @@ static void slot_reset(struct ps_option_slot *s, enum ps_option_origin from,
     s->where = ps_strdup(where);
 }
 
-/* From a single text, as outside of a file. */
+/* Sets a single text, from a source other than the file. */
 static void slot_set(struct ps_option_slot *s, enum ps_option_origin from,
                      const char *where, const char *text)
 {
@@ -229,7 +230,7 @@ static void add_unknown(struct loader *l, const char *where, const char *path)
     }
 }
 
-/* Is `path` a section of which options are members? */
+/* True if `path` is a section that contains options. */
 static bool is_section(const struct ps_options *o, const char *path)
 {
     size_t len = strlen(path);
@@ -244,7 +245,8 @@ static bool is_section(const struct ps_options *o, const char *path)
     return false;
 }
 
-/* The row with `pairs` whose member `path` is, and the member's key. */
+/* Returns the row with `pairs` that has `path` as a member, and the member's
+ * key. */
 static struct ps_option_slot *find_pairs(const struct ps_options *o,
                                          const char *path, const char **ret_key)
 {
@@ -347,7 +349,7 @@ static void reject_unknown(struct loader *l, const struct ps_yaml_entry *e,
                            const char *name, const char *where)
 {
     if (is_section(l->options, e->path)) {
-        /* "section:" with all its options commented out is fine. */
+        /* "section:" with only commented-out options is allowed. */
         if (!e->is_null && e->kind != PS_YAML_EMPTY_MAP && e->index == 0) {
             add_error(l, where, "%s is a section; write its options below it",
                       e->path);
@@ -382,7 +384,7 @@ static void apply_entry(struct loader *l, const char *name,
     ps_free(where);
 }
 
-/* PS_E_CONFIG for what the operator must correct in the contents. */
+/* PS_E_CONFIG: the contents are not valid. */
 static int apply_file(struct loader *l)
 {
     const struct ps_option_input *in = l->input;
@@ -399,7 +401,7 @@ static int apply_file(struct loader *l)
     if (text == NULL) {
         rc = ps_yaml_read(in->file, &owned, &len, l->report);
         if (rc == PS_E_NOENT && in->file_optional) {
-            *l->report = report; /* Not an error after all. */
+            *l->report = report; /* An optional file may be missing. */
             report.data[report.len] = '\0';
             return 0;
         }
@@ -422,7 +424,8 @@ static int apply_file(struct loader *l)
     return 0;
 }
 
-/* "2" becomes "trace" by "1=debug 2=trace"; "100" becomes "100ms". */
+/* Appends the translated value: "2" becomes "trace" by "1=debug 2=trace", "100"
+ * becomes "100ms". */
 static void translate_alias(const struct ps_option_alias *a, const char *value,
                             struct ps_str *s)
 {
@@ -454,7 +457,8 @@ static void apply_variable(struct ps_option_slot *s, const char *name,
     slot_set(s, PS_OPTION_FROM_ENVIRONMENT, where, text);
 }
 
-/* Our own name says more than one that other programs know too. */
+/* The variable PSD_<PATH> has precedence over aliases, which other programs
+ * use, too. */
 static void apply_environment(struct loader *l)
 {
     for (size_t i = 0; i < l->options->count; i++) {
@@ -513,8 +517,7 @@ static bool reads_variable(const struct ps_option_set *set, const char *name)
 
 #define VARIABLE_MAX (PATH_MAX_BYTES + 8u)
 
-/* Near enough to `name` to be what was meant: the variable goes to `ret`, which
- * is empty where there is none. */
+/* Writes the variable most similar to `name` to `ret`; "" if none is near. */
 static void find_nearest_variable(const struct loader *l, const char *name,
                                   char ret[VARIABLE_MAX])
 {
@@ -553,8 +556,8 @@ static void report_unknown_variable(struct loader *l, const char *name)
     ps_str_add(l->report, "\n");
 }
 
-/* A line for each variable PSD_* that no program reads. It is no error: the
- * environment is of everybody, and a name may be of a later version. */
+/* Reports each variable PSD_* that no program reads. Not an error: a shared
+ * environment may have variables of a later version. */
 static void check_variables(struct loader *l)
 {
     for (char *const *e = l->input->env; e != NULL && *e != NULL; e++) {
@@ -621,7 +624,8 @@ static bool check_pair(const char *item, struct ps_str *why)
     return false;
 }
 
-/* The file cannot repeat a key, a list with commas can. */
+/* Reports a repeated item. The YAML parser refuses repeated keys, but a
+ * comma-separated list may have them. */
 static bool check_repeats(const struct ps_option_slot *s, struct ps_str *why)
 {
     for (size_t i = 0; i < s->item_count; i++) {
@@ -679,8 +683,7 @@ static bool convert_string(struct ps_option_slot *s,
     }
     const char *text = s->items[0];
 
-    /* An empty text means that there is none: nothing to check, unless a
-     * length is asked for. */
+    /* An empty text stands for no value: only the length is checked. */
     if (!ps_value_check_length(s->row, strlen(text), why) ||
         (text[0] != '\0' && !ps_value_check_text(s->row, text, why))) {
         return false;
@@ -689,7 +692,7 @@ static bool convert_string(struct ps_option_slot *s,
     return true;
 }
 
-/* "0 (info), 1 (debug)" from "0=info 1=debug". */
+/* Appends "0 (info), 1 (debug)" for "0=info 1=debug". */
 static void add_alias_values(const char *values, struct ps_str *s)
 {
     for (const char *p = values; *p != '\0';) {
@@ -713,7 +716,7 @@ static void convert_slot(struct loader *l, struct ps_option_slot *s,
     struct ps_str why;
     bool ok;
 
-    /* Only a list can be without a text. */
+    /* Only a list may have no text. */
     assert(s->row->type == PS_OPTION_LIST || s->items != NULL);
     ps_str_init(&why, data, sizeof(data));
     if (s->row->type == PS_OPTION_LIST) {
@@ -736,7 +739,8 @@ static void convert_slot(struct loader *l, struct ps_option_slot *s,
     }
 }
 
-/* What a running program cannot change stays as it is. */
+/* Restores the previous values of options that a running program cannot change,
+ * with a warning. */
 static void restore_not_reloadable(struct loader *l, void *values)
 {
     const struct ps_options *before = l->input->previous;
@@ -792,7 +796,8 @@ int ps_options_load(const struct ps_option_set *set,
         check_variables(&l);
     }
     apply_overrides(&l);
-    /* Before the next step: a text may be wrong although it has to wait. */
+    /* Before the next step, so that errors in options that need a restart are
+     * reported, too. */
     for (size_t i = 0; i < l.options->count; i++) {
         convert_slot(&l, &l.options->slots[i], values);
     }

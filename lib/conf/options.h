@@ -1,19 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What one load produced. Private to conf. */
+/* Result of one load. Private to conf. */
 #pragma once
 
 #include "conf/option.h"
 
-/* One row in one load: the texts it has and where they are from. */
+/* Texts of one row in one load, and their origin. */
 struct ps_option_slot {
     const struct ps_option *row;
     size_t offset; /* In the program's struct. */
     enum ps_option_origin origin;
     char *where;  /* "psched.yaml:3:5", "environment PORT", ... */
-    char **items; /* One text; a LIST any number of them. */
+    char **items; /* One text; for a LIST any number. */
     size_t item_count;
-    bool expanded; /* The variables in it have been replaced. */
-    /* The variable of other systems that it is from; NULL: none. */
+    bool expanded; /* References to variables in it have been replaced. */
+    /* Variable of other systems that set it; NULL: none. */
     const struct ps_option_alias *alias;
 };
 
@@ -23,22 +23,23 @@ struct ps_options {
     size_t count;
 };
 
-/* Rows of a set by number, tables one after the other. */
+/* Number of rows of a set, and row `i` with its member's offset; tables are
+ * concatenated. */
 size_t ps_option_set_count(const struct ps_option_set *set);
 const struct ps_option *ps_option_set_row(const struct ps_option_set *set,
                                           size_t i, size_t *ret_offset);
-/* The i-th variable of other systems that sets a row; NULL: no more. */
+/* Returns the i-th variable of other systems that sets a row; NULL: no more. */
 const struct ps_option_alias *
 ps_option_set_alias(const struct ps_option_set *set,
                     const struct ps_option *row, size_t i);
 /* Default text of a row in this set; NULL: empty. */
 const char *ps_option_set_default(const struct ps_option_set *set,
                                   const struct ps_option *row);
-/* PSD_LISTEN_PORT from listen.port. */
+/* Appends the row's variable: PSD_LISTEN_PORT for listen.port. */
 void ps_option_variable(const struct ps_option *row, struct ps_str *s);
-/* Name of a row near to `path`, or NULL. */
+/* Returns the path of a row similar to `path`; NULL: none. */
 const char *ps_option_nearest(const struct ps_option_set *set,
                               const char *path);
-/* Split "a, b" at commas. Returns new texts; the caller frees each and the
+/* Splits "a, b" at commas. Returns new texts; the caller frees each and the
  * array with ps_free(). */
 char **ps_option_split(const char *text, size_t *ret_count);

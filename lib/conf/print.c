@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The tables on paper: effective values, sample file, schema, man page. All
- * of them walk the rows as a tree of sections. */
+/* Output of option tables: effective values, sample file, schema, man page. All
+ * walk the rows as a tree of sections. */
 #include "base/alloc.h"
 #include "conf/option.h"
 #include "conf/options.h"
@@ -11,8 +11,8 @@
 
 #define TEXT_MAX 1024u
 
-/* Is the row in the section `prefix` ("" or "listen.")? Its next word goes to
- * *ret_word, the length to *ret_len. */
+/* True if the row is in the section `prefix` ("" or "listen."). *ret_word is
+ * the next word of its path, *ret_len that word's length. */
 static bool member_of(const char *path, const char *prefix,
                       const char **ret_word, size_t *ret_len)
 {
@@ -26,7 +26,7 @@ static bool member_of(const char *path, const char *prefix,
     return true;
 }
 
-/* A section is printed where its first row stands. */
+/* A section is printed at the position of its first row. */
 static bool is_section_printed(const struct ps_option_set *set, size_t i,
                                const char *prefix, const char *word, size_t len)
 {
@@ -45,13 +45,13 @@ static bool is_section_printed(const struct ps_option_set *set, size_t i,
 
 struct walk {
     const struct ps_option_set *set;
-    const struct ps_options *o; /* NULL for what needs no values. */
+    const struct ps_options *o; /* NULL: output without values. */
     FILE *out;
     void (*row)(struct walk *w, const struct ps_option *row,
                 const struct ps_option_slot *slot, const char *name, int depth);
     void (*open)(struct walk *w, const char *name, int len, int depth);
     void (*close)(struct walk *w, int depth);
-    bool first; /* No member yet in the section that is open. */
+    bool first; /* No member of the open section has been printed yet. */
 };
 
 static void walk_section(struct walk *w, const char *prefix, int depth)
@@ -92,7 +92,7 @@ static void indent(FILE *out, int depth)
     fprintf(out, "%*s", depth * 2, "");
 }
 
-/* In double quotes, as YAML and JSON both read it. */
+/* Prints in double quotes, as YAML and JSON both read it. */
 static void print_quoted(FILE *out, const char *text)
 {
     const unsigned char *p = (const unsigned char *)text;
@@ -117,8 +117,8 @@ static void print_quoted(FILE *out, const char *text)
     fputc('"', out);
 }
 
-/* Can the text stand without quotes, and does every reader take it for text?
- * Addresses begin with a digit; what has two dots is no number. */
+/* True if YAML reads the unquoted text as a string in every version. Addresses
+ * begin with a digit; a text with two dots is not a number. */
 static bool is_plain(const char *text)
 {
     static const char chars[] = "abcdefghijklmnopqrstuvwxyz"
@@ -158,7 +158,7 @@ static void print_text(FILE *out, const char *text)
     }
 }
 
-/* A '$' in a row that expands must come back as one. */
+/* Doubles each '$' in a row with references, so that it is read back as one. */
 static void print_string(FILE *out, const struct ps_option *row,
                          const struct ps_option_slot *slot, const char *text)
 {
@@ -221,7 +221,7 @@ static void print_value(FILE *out, const struct ps_option *row,
     case PS_OPTION_SIZE:
     case PS_OPTION_DURATION:
     case PS_OPTION_RATE:
-    case PS_OPTION_LIST: /* Its caller has the items. */
+    case PS_OPTION_LIST: /* The caller prints the items. */
         fputs(text, out);
         break;
     }
@@ -291,7 +291,7 @@ void ps_options_print(const struct ps_options *o, FILE *out)
     walk_section(&w, "", 0);
 }
 
-/* Sentences of a comment, in lines of up to 79 characters. */
+/* Prints a comment in lines of up to 79 characters. */
 static void print_comment(FILE *out, int depth, const char *text)
 {
     size_t width = 77 - (size_t)depth * 2;
@@ -315,7 +315,7 @@ static void print_comment(FILE *out, int depth, const char *text)
     }
 }
 
-/* "A whole number from 0 to 65535. Can be changed by a reload." */
+/* Appends "A whole number from 0 to 65535. Can be changed by a reload." */
 static void add_facts(const struct ps_option *row, struct ps_str *s)
 {
     size_t from = s->len;
@@ -511,7 +511,7 @@ void ps_option_set_print_schema(const struct ps_option_set *set, FILE *out)
     fputs("\n  }\n}\n", out);
 }
 
-/* scdoc takes these for itself. */
+/* Escapes the characters that scdoc interprets. */
 static void print_scdoc(FILE *out, const char *text)
 {
     for (const char *p = text; *p != '\0'; p++) {

@@ -8,7 +8,7 @@
 #include <string.h>
 
 #define EXPANDED_MAX 4096u
-/* Digits after the point; the greatest unit times 10^3 must fit in 64 bits. */
+/* Decimal places; the greatest unit times 10^3 must fit into 64 bits. */
 #define DECIMALS_MAX 3
 
 struct unit {
@@ -25,7 +25,7 @@ static const struct unit sizes[] = {
     {NULL, 0},
 };
 
-/* Sizes are read so as well, as psctl and others print them. */
+/* Accepted as well: psctl and other tools print them. */
 static const struct unit decimal_sizes[] = {
     {"kB", 1000},       {"MB", 1000000},
     {"GB", 1000000000}, {"TB", UINT64_C(1000000000000)},
@@ -98,8 +98,8 @@ int ps_value_word(const char *words, const char *word, size_t len)
     }
 }
 
-/* A number as people write it, in the units of the type, or one of the type's
- * own: exact to the unit of the result. */
+/* Appends a number with the largest unit of the type that represents it
+ * exactly. */
 static void add_number(struct ps_str *s, enum ps_option_type type, int64_t n)
 {
     const struct unit *best = units_of(type);
@@ -130,7 +130,7 @@ static void add_range(const struct ps_option *row, struct ps_str *s)
     }
 }
 
-/* "a, b or c" from "a|b|c". */
+/* Appends "a, b or c" for "a|b|c". */
 static void add_enum_names(struct ps_str *s, const char *words)
 {
     for (const char *w = words; *w != '\0';) {
@@ -220,7 +220,8 @@ static bool add_wrong_value(const struct ps_option *row, const char *text,
     return false;
 }
 
-/* Digits, a point, up to three digits; *ret_thousandths counts 1/1000. */
+/* Reads digits, a point and up to three digits; *ret_thousandths is the
+ * fraction in 1/1000. */
 static bool read_decimal(const char **at, uint64_t *ret_whole,
                          uint64_t *ret_thousandths)
 {
@@ -276,7 +277,7 @@ static bool parse_percent(const struct ps_option *row, const char *text,
                           uint64_t whole, uint64_t thousandths, uint64_t memory,
                           int64_t *ret, struct ps_str *why)
 {
-    uint64_t share = whole * 1000 + thousandths; /* Of 100,000. */
+    uint64_t share = whole * 1000 + thousandths; /* In 1/100,000. */
 
     if (!row->percent) {
         return add_wrong_value(row, text, "cannot be a share", why);
@@ -297,7 +298,7 @@ static bool parse_percent(const struct ps_option *row, const char *text,
     return true;
 }
 
-/* NULL: there is no such unit. */
+/* NULL: no such unit. */
 static const struct unit *find_unit(enum ps_option_type type, const char *name)
 {
     const struct unit *u = units_of(type);
@@ -360,7 +361,7 @@ static bool parse_number(const struct ps_option *row, const char *text,
 static bool parse_bool(const struct ps_option *row, const char *text, bool *ret,
                        struct ps_str *why)
 {
-    /* Even positions mean false. */
+    /* Even indexes mean false. */
     int i = ps_value_word("false|true|no|yes|off|on|0|1", text, strlen(text));
 
     if (i < 0) {
@@ -376,7 +377,7 @@ static bool parse_mode(const struct ps_option *row, const char *text,
     unsigned mode = 0;
     size_t len = strlen(text);
 
-    /* Three digits at least: 660 in decimal would be something else. */
+    /* At least three digits, since a mode is octal. */
     if (len < 3 || len > 5 || strspn(text, "01234567") != len) {
         return add_wrong_value(row, text, "is not a mode", why);
     }
@@ -470,7 +471,8 @@ int32_t ps_value_utf8(const unsigned char **at)
     return c;
 }
 
-/* NULL for UTF-8 without control characters. */
+/* Returns the reason why a text is refused; NULL: it is UTF-8 without control
+ * characters. */
 static const char *find_fault(const char *text)
 {
     const unsigned char *p = (const unsigned char *)text;
@@ -524,7 +526,7 @@ static bool is_name_char(char c)
            (c >= '0' && c <= '9') || c == '_';
 }
 
-/* What follows a '$'. */
+/* Reads the reference after a '$'. */
 static bool read_reference(const char **at, struct reference *ret)
 {
     const char *p = *at;

@@ -1,39 +1,40 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Text of an option to value and back. Private to conf. */
+/* Conversion of option texts to values and back. Private to conf. */
 #pragma once
 
 #include "conf/option.h"
 
 struct ps_value_context {
-    char *const *env; /* For rows that expand; NULL: empty. */
-    uint64_t memory;  /* Bytes that 100 % means; 0: unknown. */
+    char *const *env; /* For rows with `expand`; NULL: empty. */
+    uint64_t memory;  /* Bytes that 100 % stands for; 0: unknown. */
 };
 
-/* Value of a variable, or NULL where it is unset or empty: an empty one is
- * how many tools unset it. */
+/* Returns the value of a variable; NULL: unset or empty, because many tools
+ * cannot unset a variable. */
 const char *ps_value_getenv(char *const *env, const char *name);
 
-/* Everything but LIST and STRING: write the member. False, with what is wrong
- * and what to write instead in `why`. */
+/* Writes the member of any type but LIST and STRING. False: `why` has the
+ * problem and a correction. */
 bool ps_value_parse(const struct ps_option *row, const char *text,
                     const struct ps_value_context *ctx, void *member,
                     struct ps_str *why);
-/* A string or the item of a list: UTF-8 without control characters that the
- * row's check accepts. */
+/* Checks a string or an item of a list: UTF-8 without control characters,
+ * accepted by the row's check. */
 bool ps_value_check_text(const struct ps_option *row, const char *text,
                          struct ps_str *why);
-/* Length of a string, or number of items, against the range. */
+/* Checks the length of a string, or the number of items, against the range. */
 bool ps_value_check_length(const struct ps_option *row, size_t length,
                            struct ps_str *why);
-/* $NAME and kin; the caller frees with ps_free(). NULL on failure. */
+/* Replaces references such as $NAME; the caller frees with ps_free(). NULL on
+ * failure. */
 char *ps_value_expand(const char *text, const struct ps_value_context *ctx,
                       struct ps_str *why);
 
-/* "a whole number from 1 to 64": what the row takes. */
+/* Appends a description of valid values: "a whole number from 1 to 64". */
 void ps_value_describe(const struct ps_option *row, struct ps_str *s);
-/* Position of a word in "a|b|c", or -1. */
+/* Index of a word in "a|b|c"; -1: not found. */
 int ps_value_word(const char *words, const char *word, size_t len);
-/* Code point at *at, moving it; -1 for what is not UTF-8. */
+/* Returns the code point at *at and advances it; -1: not UTF-8. */
 int32_t ps_value_utf8(const unsigned char **at);
 
 size_t ps_value_member_size(enum ps_option_type type);

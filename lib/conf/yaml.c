@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* libyaml's events, flattened. Its tree loader is not used: it follows aliases,
- * and its cost grows with the square of the depth. Events come one by one, so
- * the first that is too deep ends the work. */
+/* Flattens libyaml's events to a list of entries. libyaml's document loader is
+ * not used, because it resolves aliases and its cost grows with the square of
+ * the depth; with events, parsing ends at the first one that is too deep. */
 #include "conf/yaml.h"
 
 #include "base/alloc.h"
@@ -19,9 +19,9 @@
 struct yaml_level {
     bool is_map;
     bool has_key;
-    size_t path_len; /* Of the container itself. */
+    size_t path_len; /* Length of the container's own path. */
     unsigned count;  /* Members so far. */
-    unsigned index;  /* Of the item that is due, in a list. */
+    unsigned index;  /* Index of the next item, in a list. */
     yaml_mark_t start;
 };
 
@@ -287,8 +287,8 @@ static int accept_event(struct reader *r, const yaml_event_t *ev)
     return 0;
 }
 
-/* What libyaml itself found. Of bytes that are not UTF-8 it gives the offset
- * only. */
+/* Reports an error of libyaml. For invalid UTF-8 it gives only the byte
+ * offset. */
 static int fail_parser(struct reader *r)
 {
     const yaml_parser_t *p = &r->parser;
@@ -384,7 +384,8 @@ int ps_yaml_parse(const char *name, const char *text, size_t len,
     int rc;
 
     if (len >= 3 && memcmp(text, "\xef\xbb\xbf", 3) == 0) {
-        text += 3; /* A byte order mark; libyaml would count it as a column. */
+        /* Skip the byte order mark, which libyaml counts as a column. */
+        text += 3;
         len -= 3;
     }
 
@@ -414,7 +415,7 @@ int ps_yaml_parse(const char *name, const char *text, size_t len,
     return rc;
 }
 
-/* One byte more than allowed is read, to see that there is more. */
+/* Reads one byte more than allowed, to detect a file that is too long. */
 static int read_all(int fd, const char *path, char *text, size_t *ret_len,
                     struct ps_str *report)
 {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A YAML file as a flat list of values, each with its place. Only what a
- * configuration needs: one document of maps, lists and scalars, at most 1 MiB
- * and 16 levels. Anchors, aliases, tags and repeated keys are refused, because
- * each can turn a small file into something big or ambiguous. */
+/* Parser for configuration files: a YAML file as a flat list of values with
+ * their positions. One document of maps, lists and scalars, at most 1 MiB and
+ * 16 levels. Anchors, aliases, tags and repeated keys are refused, because they
+ * can make a small file large or ambiguous. */
 #pragma once
 
 #include "base/err.h"
@@ -14,45 +14,46 @@
 #define PS_YAML_FILE_MAX    (1024u * 1024u)
 #define PS_YAML_DEPTH_MAX   16u
 #define PS_YAML_KEY_MAX     64u
-/* Keys and values together; each costs some hundred bytes while it is read. */
+/* Keys and values together; each takes some hundred bytes while the file is
+ * read. */
 #define PS_YAML_ENTRIES_MAX 16384u
 
 enum ps_yaml_kind {
     PS_YAML_SCALAR,     /* key: value */
-    PS_YAML_ITEM,       /* One value of a list; `index` counts from 0. */
+    PS_YAML_ITEM,       /* One item of a list. */
     PS_YAML_EMPTY_LIST, /* key: [] */
     PS_YAML_EMPTY_MAP,  /* key: {} */
 };
 
-/* A map or list inside a list carries its position as a part of the path:
- * "hosts.0.name". Keys hold letters, digits, '_' and '-', so that the dots in
- * a path always separate. */
+/* One value. The path of a map or list inside a list contains its index:
+ * "hosts.0.name". Keys have letters, digits, '_' and '-', so a dot is always a
+ * separator. */
 struct ps_yaml_entry {
     char *path;
-    char *value; /* "" where there is none. */
+    char *value; /* "" if there is none. */
     enum ps_yaml_kind kind;
-    bool is_null; /* Plain null, ~ or nothing at all. */
+    bool is_null; /* Plain null, ~ or no text. */
     unsigned index;
-    unsigned line; /* Of the value, from 1. */
+    unsigned line; /* Of the value; the first line is 1. */
     unsigned column;
-    unsigned key_line; /* Of the last key before it. */
+    unsigned key_line; /* Of the last key before the value. */
     unsigned key_column;
 };
 
 struct ps_yaml {
-    struct ps_yaml_entry *entries; /* In the order of the file. */
+    struct ps_yaml_entry *entries; /* In order of the file. */
     size_t count;
     size_t capacity;
 };
 
-/* Parse `len` bytes; `name` stands for the file in messages. On failure
- * (PS_E_CONFIG) one line "NAME:LINE:COLUMN: what; what to do" is added to
- * `report`, and there is nothing to free. */
+/* Parses `len` bytes; `name` is the file's name in messages. On failure
+ * (PS_E_CONFIG) one line "NAME:LINE:COLUMN: problem; correction" is added to
+ * `report`, and nothing needs to be freed. */
 PS_MUST_USE int ps_yaml_parse(const char *name, const char *text, size_t len,
                               struct ps_yaml *ret_yaml, struct ps_str *report);
-/* Read a file whole. PS_E_NOENT when it does not exist; PS_E_CONFIG when it is
- * too long or others may write it; PS_E_IO. Each with a line in `report`. The
- * caller frees with ps_free(). */
+/* Reads a whole file. PS_E_NOENT: it does not exist; PS_E_CONFIG: it is too
+ * long or writable by others; PS_E_IO. Each adds a line to `report`. The caller
+ * frees the text with ps_free(). */
 PS_MUST_USE int ps_yaml_read(const char *path, char **ret_text, size_t *ret_len,
                              struct ps_str *report);
 void ps_yaml_fini(struct ps_yaml *y);
