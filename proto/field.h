@@ -49,7 +49,7 @@ double ps_field_get_f64(struct ps_field_in *in, const msgpack_object *o);
 /* Terminated string; an embedded NUL is an error. "" after an error. */
 const char *ps_field_get_str(struct ps_field_in *in, const msgpack_object *o,
                              uint32_t max);
-/* The same for text shown to people: each invisible byte (ps_str_visible)
+/* The same for text shown to users: each invisible byte (ps_str_visible)
  * becomes '?', because a peer may have chosen it. */
 const char *ps_field_get_text(struct ps_field_in *in, const msgpack_object *o,
                               uint32_t max);

@@ -43,7 +43,7 @@ struct ps_shape_field {
     enum ps_shape_type type;
     enum ps_shape_type of; /* Element type of a list without `record`. */
     uint8_t id; /* 1..63; 0 in records, whose fields are positional. */
-    /* str: text for people, which may contain names chosen by peers. */
+    /* str: text for users, which may contain names chosen by peers. */
     bool is_text;
     bool required;       /* false: default_ is the value of an absent field. */
     uint16_t since;      /* Protocol version that introduced it. */

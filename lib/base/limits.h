@@ -84,8 +84,8 @@
 #define PS_OUTPUT_DEFAULT          (16u * 1024u * 1024u)
 #define PS_OUTPUT_LINK_DEFAULT     (64u * 1024u * 1024u)
 #define PS_OUTPUT_TOTAL_DEFAULT    (128u * 1024u * 1024u)
-/* Memory reserve of a daemon for failing allocations: many times what one step
- * of a machine allocates. PS_RESERVE_EVICT_MIN: least memory of a connection
+/* Memory reserve of a daemon for failing allocations: many times the memory of
+ * one step of a machine. PS_RESERVE_EVICT_MIN: least memory of a connection
  * that is evicted then; a smaller one would not help. */
 #define PS_RESERVE_BYTES           (16u * 1024u * 1024u)
 #define PS_RESERVE_EVICT_MIN       (1024u * 1024u)
@@ -125,14 +125,14 @@
 /* Agents for which a server keeps a session. For one more, the oldest
  * disconnected session is dropped; if there is none, the agent is refused. */
 #define PS_PEERS_MAX               4096u
-/* Unverified agents of a server: those of all nodes of a job that is moved to
- * it. The oldest is refused above it. */
+/* Unverified agents of a server: those of all nodes of a new job. The oldest is
+ * refused above it. */
 #define PS_UNVERIFIED_MAX          1024u
 /* Unacknowledged replies to an agent; above it the server drops the session,
  * and the agent starts a new one. */
 #define PS_BACKLOG_MAX             (128u * 1024u)
 /* Partitions, waiting pulls and slots of open rounds of one job on one server.
- * Above it, agents are told to retry later. */
+ * Above it, agents must retry later. */
 #define PS_STORE_PARTS_MAX         (4u * 1024u * 1024u)
 #define PS_WAITING_PULLS_MAX       (4u * 1024u * 1024u)
 #define PS_OPEN_ROUND_SLOTS_MAX    (32u * 1024u * 1024u)

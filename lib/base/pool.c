@@ -3,8 +3,8 @@
  * wasted. A chunk is a range from the source, cut into pieces of one class: of
  * 64 KiB and more, one piece; of smaller ones, a slab of 1 MiB. Free pieces
  * wait in the list of their class, the most recently used first. An unused
- * chunk returns to the source when ps_pool_trim() or another class needs its
- * memory. */
+ * chunk returns to the source when ps_pool_trim() is called or another class
+ * needs its memory. */
 #include "base/pool.h"
 
 #include "base/alloc.h"

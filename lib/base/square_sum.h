@@ -13,7 +13,7 @@
 #define PS_SQUARE_SUM_DIGITS 68u
 
 struct ps_square_sum {
-    /* Least significant first, each less than 2^64. */
+    /* Least significant first; above 32 bits until normalized. */
     uint64_t digit[PS_SQUARE_SUM_DIGITS];
     /* Elements without a finite square: NaN, infinity, and doubles beyond
      * 2^512. */

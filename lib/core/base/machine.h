@@ -58,7 +58,7 @@ struct ps_event {
         struct {
             uint64_t target;
             int rc;
-            const char *why; /* Error text, borrowed; NULL: `rc` says it all. */
+            const char *why; /* Error text, borrowed; NULL: only `rc`. */
             /* PROBED, too: 0 if a process listens, PS_E_REFUSED if not. */
         } dial_failed;
         struct {

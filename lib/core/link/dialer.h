@@ -100,7 +100,7 @@ bool ps_dialer_drop_conn(struct ps_dialer *c, ps_conn_id conn, ps_time now,
 /* Closes all connections. */
 void ps_dialer_drop_all(struct ps_dialer *c, ps_time now,
                         struct ps_effects *fx);
-/* Delays the next dial by the maximum back-off. */
+/* Raises the back-off to its maximum for the next dial. */
 void ps_dialer_max_backoff(struct ps_dialer *c, ps_time now);
 /* Dials at the next tick and resets the back-off. */
 void ps_dialer_dial_now(struct ps_dialer *c, ps_time now);

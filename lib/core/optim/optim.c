@@ -616,8 +616,8 @@ static double nadam_momentum(const struct ps_optim *o, uint64_t t)
 }
 
 /* Product of all factors up to t. It is not kept as state, because it soon
- * vanishes beside 1. Betas so close to 1 that it does not use the factors'
- * limit after NADAM_TERMS_MAX terms. */
+ * vanishes beside 1. If beta is too close to 1 for that, the factors after
+ * NADAM_TERMS_MAX terms are replaced by their limit. */
 #define NADAM_TERMS_MAX 100000u
 
 static double nadam_momentum_product(const struct ps_optim *o, uint64_t t)
