@@ -2,19 +2,20 @@
 /* Collectives, built on rounds. Every worker takes part in the same collectives
  * in the same order; the n-th of each worker is one operation.
  *
- *     AGREE     a round of a small key tells all ranks whether their requests are
- *               equal, and how many rows each contributes
+ *     AGREE     a round of a small key tells all ranks whether their requests
+ *               are equal, and how many rows each contributes
  *     ORDER     waits until earlier collectives have started their rounds
- *     SHADOW    some ranks have joined, see psc_join_start(): the others describe
- *               the collective, and the joined ones do the same without data
- *     MISMATCH  requests differ: a round with each rank's request, so that every
- *               rank's error lists all of them
+ *     SHADOW    some ranks have joined, see psc_join_start(): the others
+ *               describe the collective, and the joined ones do the same
+ *               without data
+ *     MISMATCH  requests differ: a round with each rank's request, so that
+ *               every rank's error lists all of them
  *     SPLITS    alltoall: number of rows from each rank to each other
  *     DATA      allreduce is one pushpull; an array from one rank to all is a
- *               broadcast in words of 8 bytes; allgather is one of these for each
- *               rank, alltoall for each pair of ranks, where only the receiver
- *               asks for the value; reduce-scatter is one round for each chunk,
- *               where only its owner asks for the value
+ *               broadcast in words of 8 bytes; allgather is one of these for
+ *               each rank, alltoall for each pair of ranks, where only the
+ *               receiver asks for the value; reduce-scatter is one round for
+ *               each chunk, where only its owner asks for the value
  *
  * Keys of DATA are named by their contents, not by the collective: collectives
  * of the same shapes reuse them. When some rank has EXACT_MAX keys, which all

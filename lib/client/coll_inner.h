@@ -112,7 +112,7 @@ PS_MUST_USE int coll_start_agree(struct coll *k);
 /* Starts the next stage if no sub-operation is open. */
 void coll_next_stage(struct coll *k);
 
-/* -------------------------------------------------------------- coll_describe.c */
+/* ---------------------------------------------------------- coll_describe.c */
 
 void coll_describe(struct psc_client *c, struct coll *k,
                    const struct coll_request *a);
@@ -159,7 +159,7 @@ void coll_end_join(struct coll *k);
 /* Starts AGREE of the next collective that a join shadows. */
 void coll_join_next_agree(struct coll *k);
 
-/* ------------------------------------------------------------- coll_join_rounds.c */
+/* ------------------------------------------------------- coll_join_rounds.c */
 
 /* Creates a skip for each key, unsent. On failure sets the detail. */
 PS_MUST_USE int coll_skips_prepare(struct coll *k);

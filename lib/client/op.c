@@ -333,7 +333,7 @@ void op_end(struct psc_op *op, int rc, const char *text)
     client_changed(c);
 }
 
-/* ------------------------------------------------------------ order on a key */
+/* ----------------------------------------------------------- order on a key */
 
 static void assign_round(struct psc_op *op)
 {
@@ -784,7 +784,7 @@ int op_submit(struct psc_op *op, const struct ps_msg *msg)
     return 0;
 }
 
-/* ------------------------------------------------------------------- answers */
+/* ------------------------------------------------------------------ answers */
 
 static void copy_out(struct psc_op *op)
 {

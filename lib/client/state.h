@@ -480,7 +480,7 @@ static inline bool op_has_result(enum op_kind kind)
     return kind == OP_PULL || kind == OP_PUSHPULL || kind == OP_BROADCAST;
 }
 
-/* ---------------------------------------------------------------- reattach.c */
+/* --------------------------------------------------------------- reattach.c */
 
 /* True if the options allow to re-attach to another agent. */
 bool reattach_is_wanted(const struct psc_options *o);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The simulated cluster: event queue, network, and the driver that carries out
- * the machines' effects. Workers and checkers have files of their own. */
+ * the effects of the machines. Workers and checkers are in other files. */
 #include "support/world_internal.h"
 
 #include "base/alloc.h"
@@ -12,7 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ------------------------------------------------------------ little things */
+/* --------------------------------------------------------------- utilities */
 
 uint64_t world_hash(uint64_t h, const void *data, size_t len)
 {
@@ -35,7 +35,7 @@ void world_fail(struct world *w, const char *fmt, ...)
     va_list ap;
 
     if (w->error[0] != '\0') {
-        return; /* The first finding is the one to look at. */
+        return; /* The first failure stays. */
     }
     ps_str_init(&s, w->error, sizeof(w->error));
     ps_str_addf(&s, "[%10.6f] seed %llu: ", (double)w->now / 1e9,
@@ -136,7 +136,7 @@ void world_close_conn(struct world *w, struct wconn *c, ps_time delay)
     if (c->cut) {
         return;
     }
-    c->cut = true; /* Whatever is on its way is lost. */
+    c->cut = true; /* Frames in flight are lost. */
     for (uint32_t end = 0; end < 2; end++) {
         struct wevent *e = world_event(
             w, WE_CLOSE, w->now + world_delay(w, delay, PS_MICROS(200)));
@@ -146,7 +146,7 @@ void world_close_conn(struct world *w, struct wconn *c, ps_time delay)
     }
 }
 
-/* What is on its way still arrives; nothing more is sent. */
+/* Closes the connection; frames in flight still arrive. */
 static void close_gracefully(struct world *w, struct wconn *c)
 {
     ps_time at = w->now + PS_MILLIS(1);
@@ -221,7 +221,7 @@ static bool is_held(const struct world *w, const struct wconn *c, uint32_t from,
     return false;
 }
 
-/* A frame has left the kernel of end `from`: the network decides. */
+/* Sends a frame over the network, which may lose, delay or duplicate it. */
 static void transmit_frame(struct world *w, struct wconn *c, uint32_t from,
                            struct wframe *f)
 {
@@ -230,7 +230,7 @@ static void transmit_frame(struct world *w, struct wconn *c, uint32_t from,
 
     if (is_handshake(f->bytes[3])) {
         at = ps_max_u64(at, c->fence[from]);
-        c->fence[from] = at; /* Nothing sent later arrives before. */
+        c->fence[from] = at; /* No later frame overtakes it. */
         schedule_delivery(w, c, to, f, at);
         return;
     }
@@ -252,7 +252,7 @@ static void transmit_frame(struct world *w, struct wconn *c, uint32_t from,
     }
 }
 
-/* ---------------------------------------------------------- driving machines */
+/* --------------------------------------------------------- driving machines */
 
 static void arm_tick(struct world *w, struct wnode *n)
 {
@@ -265,7 +265,7 @@ static void arm_tick(struct world *w, struct wnode *n)
     }
     at = ps_max_u64(at, w->now);
     if (n->tick_at <= at && n->tick_at >= w->now) {
-        return; /* An earlier tick is queued; it arms again. */
+        return; /* The earlier tick arms the next one. */
     }
     n->tick_at = at;
     e = world_event(w, WE_TICK, at);
@@ -314,12 +314,12 @@ static void fx_send(struct world *w, struct wnode *n, struct ps_fx *f)
         frame->len += p->slices[i].len;
     }
     if (m.code == PS_MSG_L_RESIDUAL_SEGMENT && c->node[1] == NULL) {
-        /* The descriptor lies in the socket, whatever becomes of the agent. */
+        /* The worker holds the descriptor even if the agent dies. */
         worker_accept_segment(w, &w->worker[c->worker % WORLD_WORKERS_MAX],
                               &m.l_residual_segment);
     }
     c->queued[end] += frame->len;
-    /* The kernel takes frames of a connection in order. */
+    /* The kernel takes the frames of a connection in order. */
     c->kernel_last[end] = ps_max_u64(
         c->kernel_last[end] + 1,
         w->now + world_delay(w, PS_MICROS(1), PS_MICROS(20)) +
@@ -386,9 +386,9 @@ static void apply_effects(struct world *w, struct wnode *n)
             f->compute = NULL;
             break;
         case PS_FX_OP_DONE:
-            break; /* There are none any more. */
+            break; /* Replaced by PS_FX_SEND above. */
         case PS_FX_OP_PROGRESS:
-            break; /* Workers here copy nothing. */
+            break; /* Simulated workers do not copy partial results. */
         case PS_FX_LOG:
             append_story(w, n, f->log.text);
             break;
@@ -416,7 +416,7 @@ void world_step(struct world *w, struct wnode *n, struct ps_event *ev)
 
 /* ------------------------------------------------------------------- events */
 
-/* A worker's connection, message, region, or memory that it keeps. */
+/* Delivers a worker's connection, message, region or residual segment. */
 static void deliver_local(struct world *w, struct wevent *e)
 {
     struct ps_event ev = {.conn = e->conn * 2};
@@ -439,7 +439,7 @@ static void deliver_local(struct world *w, struct wevent *e)
         ev.region.region = (uint32_t)e->number;
         ev.region.buf = view;
     } else if (e->msg->code == PS_MSG_L_OP && e->msg->l_op.op_id % 2 != 0) {
-        ev.type = PS_EV_OPS; /* As out of a ring. */
+        ev.type = PS_EV_OPS; /* As if taken from a ring. */
         ev.ops.op = &e->msg->l_op;
         ev.ops.count = 1;
     } else {
@@ -464,7 +464,7 @@ static void feed_accepted(struct world *w, const struct wconn *c)
     world_step(w, c->node[1], &ev);
 }
 
-/* Who is alive listens, even asleep; the host of one that died refuses. */
+/* A live node accepts, even while stopped; the host of a dead one refuses. */
 static void on_probe(struct world *w, struct wevent *e)
 {
     const char *colon = strchr(e->address, ':');
@@ -505,7 +505,7 @@ static void on_connect(struct world *w, struct wevent *e)
     c = world_conn_new(w, e->node, to);
     c->open[0] = true;
     c->open[1] = true;
-    if (is_asleep(w, to)) { /* The kernel accepts it. */
+    if (is_asleep(w, to)) { /* The kernel accepts the connection. */
         struct wevent *open = world_event(w, WE_OPEN, to->wakes_at);
 
         open->node = to;
@@ -557,12 +557,13 @@ static void deliver_to_worker(struct world *w, struct wconn *c,
     }
     if (msg->code == PS_MSG_L_DONE && w->opt.faults.agent_crash != 0 &&
         world_chance(w, 10)) {
-        /* One rank has heard the end of a round, and others perhaps not. */
+        /* Kills the agent when one rank knows the end of a round and others may
+         * not. */
         world_lose_agent(w, k->agent->index);
     }
 }
 
-/* False: there is no memory for it now, and it stays. */
+/* False: no memory for the frame now; it stays queued. */
 static bool deliver_frame(struct world *w, struct wconn *c, uint32_t end,
                           struct wframe *f)
 {
@@ -663,7 +664,7 @@ static void on_deliver(struct world *w, struct wevent *e)
     }
 }
 
-/* After a step of the machine, as the driver does. */
+/* Retries stalled frames after a step of the machine, as the driver does. */
 static void unstall_end(struct world *w, struct wconn *c, uint32_t end)
 {
     uint64_t id = c->id;
@@ -740,13 +741,14 @@ static void on_compute(struct world *w, struct wevent *e)
 
     ev.computed.token = e->compute->token;
     ev.computed.rc = ps_kernel_run(&e->compute->job);
-    /* The driver lets go of the job before the machine hears of it. */
+    /* As in the driver, the job is released before the machine gets the
+     * event. */
     ps_compute_free(e->compute);
     e->compute = NULL;
     world_step(w, e->node, &ev);
 }
 
-/* ----------------------------------------------------------------- main loop */
+/* ---------------------------------------------------------------- main loop */
 
 static void dispatch_event(struct world *w, struct wevent *e)
 {
@@ -764,7 +766,7 @@ static void dispatch_event(struct world *w, struct wevent *e)
     case WE_WAKE:
         if (e->node->alive && e->incarnation == e->node->incarnation) {
             e->node->tick_at = PS_TIME_NEVER;
-            world_step(w, e->node, &ev); /* Timers go first. */
+            world_step(w, e->node, &ev); /* Timers run first. */
         }
         break;
     case WE_BEGIN:
@@ -838,7 +840,7 @@ static void dispatch_event(struct world *w, struct wevent *e)
     }
 }
 
-/* The daemon that it happens to; NULL: it happens to none. */
+/* The daemon that the event concerns; NULL: none. */
 static const struct wnode *node_of_event(struct world *w,
                                          const struct wevent *e)
 {
@@ -913,7 +915,7 @@ static bool all_workers_done(const struct world *w)
     return true;
 }
 
-/* Who has not ended, and where each of them is. */
+/* Reports each worker that has not ended, with its stage. */
 static void report_stuck(struct world *w)
 {
     char text[900];
@@ -935,8 +937,8 @@ static void report_stuck(struct world *w)
     world_fail(w, "no progress%s", text);
 }
 
-/* Its job has ended with an error, and whoever comes back after that starts
- * another job, for which the others do not come. */
+/* Ends workers that restart after their job has failed: each would start
+ * another job and wait for the others in vain. */
 static void end_latecomers(struct world *w)
 {
     bool failed = false;
@@ -1004,15 +1006,16 @@ bool world_drain(struct world *w, ps_time limit)
 
 /* ------------------------------------------------------------ local sockets */
 
-/* Worker to agent: at once where it does not sleep. Takes over the event's
- * message and memory. */
+/* Sends from worker to agent, without delay unless the agent is stopped. Takes
+ * over the event's message and memory. */
 static void send_local(struct world *w, struct wworker *k,
                        const struct wevent *what)
 {
     const struct wconn *c = world_conn(w, k->conn);
     struct wevent *e;
 
-    if (c == NULL || c->cut) { /* Its agent is dead, and it has not heard. */
+    /* The agent is dead, and the worker does not know it yet. */
+    if (c == NULL || c->cut) {
         ps_msg_free(what->msg);
         ps_buf_unref(what->memory);
         return;
@@ -1043,7 +1046,7 @@ uint64_t world_local_connect(struct world *w, struct wworker *k)
     return c->id;
 }
 
-/* On a copy that is gone after the step. */
+/* Sends a copy, which is freed after the step. */
 void world_local_send(struct world *w, struct wworker *k,
                       const struct ps_msg *msg)
 {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A whole cluster in one process and in virtual time: the three machines that
  * the daemons run, scripted training processes, and a network that loses,
- * delays, duplicates, reorders and cuts, all from one seed. Frames go through
- * the shipped codec. Checkers look after every step. */
+ * delays, duplicates, reorders and cuts, all from one seed. Frames use the
+ * shipped codec. Checkers run after every step. */
 #pragma once
 
 #include "core/agent/agent.h"
@@ -21,74 +21,80 @@ struct world_key {
     const char *name;
     uint64_t count;
     enum ps_dtype dtype;
-    uint32_t width; /* A key of rows of so many elements; 0: of none. */
+    uint32_t width; /* Row width of a rows key, in elements; 0: a dense key. */
 };
 
 struct world_faults {
     uint32_t loss;      /* Per mille of sequenced frames, acks and pings. */
-    uint32_t duplicate; /* Per mille. */
-    uint32_t reorder;   /* Per mille delivered much later. */
+    uint32_t duplicate; /* Per mille of the same frames, sent twice. */
+    uint32_t reorder;   /* Per mille of frames delivered much later. */
     uint32_t cut;       /* Connection cuts per virtual second. */
-    uint32_t partition; /* Two nodes cannot connect for a while, per second. */
-    uint32_t link_loss; /* Link state of an agent's link lost, per second. */
+    /* Per second: two nodes that cannot connect for a while. */
+    uint32_t partition;
+    uint32_t link_loss;    /* Per second: an agent's link loses its state. */
     uint32_t worker_crash; /* Training processes killed, per second. */
-    uint32_t agent_crash;  /* Agents killed and restarted, per second, while
-                         * their training processes live. */
-    bool lose_server;      /* One server dies in the middle, */
-    bool server_back;      /* and is restarted, with nothing. */
-    bool isolate;          /* The scheduler takes one server for dead, while
-                         * agents talk with it, and they do not tell. */
-    bool part;          /* A server or an agent is out of the scheduler's reach
-                         * for seconds, and others talk with it. */
-    bool sched_crash;   /* The scheduler dies and is restarted. */
-    uint32_t sleep;     /* Daemons that stop for a while, per second. */
-    uint32_t rebalance; /* Orders to move partitions, per second: off a random
-                         * server, or to make them even. */
-    ps_time until;      /* After this nothing more goes wrong. */
+    /* Agents killed and restarted per second, without their workers. */
+    uint32_t agent_crash;
+    bool lose_server; /* One server dies during the job. */
+    /* With lose_server: it is restarted, without its memory. */
+    bool server_back;
+    /* The scheduler declares one server dead while agents talk with it and do
+     * not report it alive. */
+    bool isolate;
+    /* A server or agent is unreachable from the scheduler for seconds, while
+     * others talk with it. */
+    bool part;
+    bool sched_crash; /* The scheduler dies and is restarted. */
+    uint32_t sleep;   /* Daemons stopped for a while, per second. */
+    /* Rebalance commands per second: drain a random server, or balance. */
+    uint32_t rebalance;
+    ps_time until; /* No fault is injected later. */
 };
 
 struct world_options {
-    uint64_t seed;      /* Of the network and of the order of things. */
-    uint64_t data_seed; /* Of the gradients. */
+    uint64_t seed;      /* Seed of the network and of the event order. */
+    uint64_t data_seed; /* Seed of the gradients. */
     uint32_t servers;
-    uint32_t servers_wanted; /* So many of these the job wants; 0: all. */
+    uint32_t servers_wanted; /* Servers that the job requests; 0: all. */
     uint32_t agents;
-    uint32_t workers; /* Spread over the agents in blocks of ranks. */
+    /* Number of workers; blocks of ranks are assigned to the agents. */
+    uint32_t workers;
     uint32_t rounds;
-    uint32_t barrier_every; /* Rounds; 0: none. */
-    ps_time
-        think_time; /* Between two rounds a worker is busy with something else
-                    * for so long, at most. */
+    uint32_t barrier_every; /* Rounds between two barriers; 0: none. */
+    /* Longest time for which a worker is busy between two rounds. */
+    ps_time think_time;
     uint32_t key_count;
     struct world_key key[WORLD_KEYS_MAX];
-    bool optimizer;      /* SGD with momentum on the servers, else sums. */
-    bool norms;          /* With `optimizer`: LAMB instead, */
-    bool lars;           /* or, with that, LARS. */
-    uint32_t accumulate; /* Rounds of a step; 0: one. */
-    /* The optimizer does other things for every other key, and from round
-     * change_round on (0: never) with another rate. */
+    /* SGD with momentum on the servers; false: sums. */
+    bool optimizer;
+    bool norms;          /* With `optimizer`: LAMB instead. */
+    bool lars;           /* With `optimizer` and `norms`: LARS instead. */
+    uint32_t accumulate; /* Rounds of an optimizer step; 0: one. */
+    /* The optimizer has other settings for every other key, and another rate
+     * from round change_round on (0: never). */
     bool tuned;
     uint64_t change_round;
     bool mean;
-    enum ps_reduce fold; /* Of pushes of dense keys: not PS_REDUCE_SUM. */
-    /* Not sync: pushes are added when they come, or taken off by an optimizer
-     * whose rate is 1. Each has a one in the elements that are the rank's, so
-     * that a value says how many of whose pushes are in it. One barrier is
-     * before the last pull. */
+    /* Reduction of dense keys, if not PS_REDUCE_SUM. */
+    enum ps_reduce fold;
+    /* Other than sync: pushes are added when they arrive, or subtracted by an
+     * optimizer of rate 1. Each push has ones in the elements of its rank, so
+     * that a value counts the pushes of every rank in it. One barrier precedes
+     * the last pull. */
     enum ps_mode mode;
-    uint32_t staleness; /* ssp */
-    /* Every third key is broadcast from a root that changes from round to
-     * round; of every third, one rank alone wants the sum: what collectives
-     * are made of. Not with an optimizer. Keys called "c:" are of that kind in
-     * any job: nothing begins them, and no optimizer steps them. */
+    uint32_t staleness; /* For ssp, in pushes. */
+    /* Every third key is broadcast from a root that changes with the round; of
+     * every third key only one rank asks for the sum, as collectives do. Not
+     * with an optimizer. Keys named "c:" are of that kind in any job: without
+     * init or optimizer. */
     bool collectives;
-    /* The rounds are so many epochs, in each of which every rank has data for
-     * some rounds and passes the others, up to one that all pass. Not with
-     * modes that have no rounds. 0: nobody passes. */
+    /* Number of epochs of the rounds; in each epoch a rank has data for some
+     * rounds and skips the others, up to a round that all skip. Only in modes
+     * with rounds. 0: no rank skips. */
     uint32_t epochs;
-    bool lone_root; /* Roots of broadcasts are chosen as if nobody passed. */
-    bool init;      /* Rank 0 gives version 0; keys of rows need it. */
-    /* How gradients travel; name NULL: as they are. */
+    bool lone_root; /* Roots of broadcasts are chosen as if no rank skipped. */
+    bool init;      /* Rank 0 sets version 0; rows keys need it. */
+    /* Codec of gradients; name NULL: none. */
     struct {
         const char *name;
         struct ps_rec_param param[4];
@@ -97,18 +103,20 @@ struct world_options {
     enum ps_placement placement;
     uint64_t big_array_bound;
     uint32_t partition_bytes;
-    uint64_t credit_window; /* Credit of the servers; 0: their default. */
-    uint64_t
-        initial_credit;    /* Before they have said anything; 0: the default. */
+    /* Credit window of the servers; 0: their default. */
+    uint64_t credit_window;
+    /* Credit before the first grant; 0: the default. */
+    uint64_t initial_credit;
     uint64_t store_budget; /* Bytes of each server's pool; 0: no limit. */
-    uint64_t scratch_budget; /* Of each agent's pool for sums; 0: no limit. */
+    /* Bytes of each agent's scratch pool; 0: no limit. */
+    uint64_t scratch_budget;
     enum ps_loss_policy on_loss;
-    /* Some arrays are offered before they are there, and come by and by; for
-     * jobs that fail when they lose a worker. */
+    /* Some arrays are streamed: pushed before they are complete. For jobs that
+     * fail when they lose a worker. */
     bool streams;
     struct world_faults faults;
-    bool unbatched; /* Small partitions do not travel together. */
-    bool story;     /* Keep the notes for world_story. */
+    bool unbatched; /* Small partitions are not batched. */
+    bool story;     /* Keep the log for world_story. */
     bool trace;     /* Print everything to stderr. */
 };
 
@@ -117,36 +125,36 @@ struct world;
 struct world *world_new(const struct world_options *opt);
 void world_free(struct world *w);
 
-/* Run until nothing is left to do or `until`; false when a checker has found
- * something (world_error). */
+/* Runs until no event is left or `until`; false if a checker has failed
+ * (world_error). */
 bool world_run(struct world *w, ps_time until);
-/* Run until every worker has ended (well or with an error), within `limit`
+/* Runs until every worker has ended, with success or an error, within `limit`
  * of virtual time. */
 bool world_run_workers(struct world *w, ps_time limit);
-/* When all have ended: the same job once more, in the cluster as it is now and
- * with nothing going wrong. */
+/* Runs the same job again in the cluster as it is, without faults. All workers
+ * must have ended. */
 bool world_run_again(struct world *w, ps_time limit);
-/* Run on until all daemons have forgotten the job; then check that nothing is
- * left behind. */
+/* Runs until all daemons have deleted the job; then checks that no state of it
+ * is left. */
 bool world_drain(struct world *w, ps_time limit);
 
 ps_time world_now(const struct world *w);
-const char *world_error(const struct world *w); /* "" while all is well. */
+const char *world_error(const struct world *w); /* "" without a failure. */
 const char *world_story(const struct world *w);
-/* Hash of the last version of all keys as rank 0 saw it. */
+/* Hash of the last version of all keys, as rank 0 received it. */
 uint64_t world_result(const struct world *w);
-/* Hash of one version of a key, when somebody has seen all of it. */
+/* Hash of one version of a key, if a worker has received all of it. */
 bool world_value(const struct world *w, uint32_t key, uint64_t version,
                  uint64_t *ret_hash);
-/* Hash of everything that happened, for "same seed, same run". */
+/* Hash of all events, for "same seed, same run". */
 uint64_t world_trace_hash(const struct world *w);
 uint64_t world_steps(const struct world *w);
 uint64_t world_fault_count(const struct world *w);
 
-/* Stories do things by hand. */
+/* Faults and commands of story tests. */
 void world_cut(struct world *w, const char *node_a, const char *node_b,
                ps_time for_how_long);
-/* From now on no member tells the scheduler that it hears another one. */
+/* From now on no member reports to the scheduler that it hears another one. */
 void world_lose_witnesses(struct world *w);
 void world_kill_worker(struct world *w, uint32_t rank);
 void world_restart_worker(struct world *w, uint32_t rank);
@@ -154,23 +162,25 @@ void world_kill_server(struct world *w, uint32_t index);
 void world_restart_server(struct world *w, uint32_t index);
 void world_kill_sched(struct world *w);
 void world_restart_sched(struct world *w);
-/* Messages of this kind stay on their way, until they are let go on. */
+/* Holds messages of this code in flight until they are released. */
 void world_hold_frames(struct world *w, const char *from, const char *to,
                        uint8_t code);
 void world_release_frames(struct world *w, const char *to, uint8_t code);
-/* As by SIGSTOP and SIGCONT: nothing is read, written or computed. */
+/* Stops a process as SIGSTOP does, and continues it later: no reads, writes or
+ * computations. */
 void world_stop_node(struct world *w, const char *name, ps_time for_how_long);
-/* Its workers live, and come to the one that is started by and by. */
+/* Kills the agent only; its workers re-attach after its restart. */
 void world_kill_agent(struct world *w, uint32_t index);
 void world_restart_agent(struct world *w, uint32_t index);
-/* As psctl: `off` NULL: make the servers even. */
+/* Commands of psctl. `off` NULL: balances the servers; else drains that one. */
 void world_rebalance(struct world *w, const char *off);
-/* The worker stops before its push of this round, and goes on when released. */
+/* Stops the worker before its push of this round, until it is released. */
 void world_hold_worker(struct world *w, uint32_t rank, uint64_t round);
 void world_release_worker(struct world *w, uint32_t rank);
 bool world_worker_done(const struct world *w, uint32_t rank);
 int world_worker_error(const struct world *w, uint32_t rank, char *text,
                        size_t cap);
-/* The worker asks why its oldest operation waits; the answer comes later. */
+/* Sends a stall query about the worker's oldest operation; the reply comes
+ * later. */
 void world_query_stall(struct world *w, uint32_t rank);
 const char *world_stall_reply(const struct world *w, uint32_t rank);

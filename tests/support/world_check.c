@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What must hold after every step, whatever the network does. */
+/* Invariants that hold after every step, whatever the network does. */
 #include "support/world_internal.h"
 
 #include "base/alloc.h"
@@ -15,7 +15,8 @@ static uint64_t part_id(uint64_t gen, uint32_t key, uint32_t index)
     return world_hash(id, &index, sizeof(index));
 }
 
-/* What it has made may still be heard of. */
+/* Records the versions the server has made: messages about them may still
+ * arrive. */
 void check_before_death(struct world *w, const struct wnode *n)
 {
     const struct wworker *k = &w->worker[0];
@@ -50,8 +51,8 @@ void check_before(struct world *w, const struct wnode *n,
     }
 }
 
-/* No partition is committed for an agent before the server that owns it has
- * made that version: an acknowledgement means merged. */
+/* No partition is committed for an agent before the owning server has made that
+ * version: an acknowledgement means merged. */
 static void check_commit_is_merged(struct world *w, const struct wnode *agent,
                                    uint64_t gen, uint32_t key, uint32_t index)
 {
@@ -94,9 +95,9 @@ static void check_commit_is_merged(struct world *w, const struct wnode *agent,
     }
 }
 
-/* A slot holds no more than its window, and what the last frame went beyond
- * that, unless a round lacked it since then: whom others wait for is let on. On
- * a new link it begins with the first credit again. */
+/* A slot's unmerged bytes exceed its window by one frame at most, unless a
+ * round has lacked the slot since: a slot that others wait for is exempt. A new
+ * link starts with the initial credit again. */
 static void check_credit(struct world *w, struct wnode *server)
 {
     const uint64_t gen = server->gen;
@@ -107,7 +108,7 @@ static void check_credit(struct world *w, struct wnode *server)
                               : w->opt.partition_bytes;
     const uint64_t window = ps_max_u64(w->opt.credit_window, first);
 
-    /* Of a smaller one each partition needs that it is let on. */
+    /* With a smaller window every partition needs an exemption. */
     if (w->opt.credit_window < part) {
         return;
     }
@@ -151,8 +152,7 @@ void check_step(struct world *w, struct wnode *n, const struct ps_event *ev)
     }
 }
 
-/* One owner of a partition in an epoch: whatever the scheduler says twice is
- * the same. */
+/* One owner of a partition in an epoch: repeated placements are equal. */
 static void check_placement(struct world *w, const struct ps_packet *p)
 {
     const struct ps_msg_key_opened *m = &p->msg->key_opened;
@@ -193,7 +193,7 @@ void check_frame(struct world *w, struct wnode *from,
     }
 }
 
-/* A round that all pass leaves the value as it is. */
+/* A round that all ranks skip does not change the value. */
 static void check_value_unchanged(struct world *w, uint32_t key,
                                   uint64_t version)
 {
@@ -205,8 +205,8 @@ static void check_value_unchanged(struct world *w, uint32_t key,
     }
 }
 
-/* All workers see the same bits of a version, and when the server only adds,
- * the bits that the definition gives. */
+/* All workers receive the same bits of a version; where servers only add, they
+ * equal the expected bits. */
 void check_value(struct world *w, struct wworker *k, uint32_t key,
                  uint64_t version, const void *data, size_t len)
 {
@@ -242,8 +242,9 @@ void check_value(struct world *w, struct wworker *k, uint32_t key,
     }
 }
 
-/* Each push is in it once or not at all: the puller's own are, those of others
- * at least as far as the mode says, and after the last barrier all are. */
+/* Each push is counted once or not at all: the puller's own pushes are, those
+ * of others at least as far as the mode guarantees, and after the last barrier
+ * all are. */
 void check_counts(struct world *w, const struct wworker *k, uint32_t key,
                   uint64_t pushes, const void *data)
 {
@@ -307,7 +308,7 @@ void check_rows(struct world *w, struct wworker *k, uint32_t key,
     ps_free(want);
 }
 
-/* The job is over: nobody remembers anything of it. */
+/* The job is over: no daemon keeps state of it. */
 void check_end(struct world *w)
 {
     if (ps_map_count(w->segments) != 0) {

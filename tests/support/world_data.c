@@ -23,7 +23,7 @@ static double order_sensitive(uint64_t h)
     return v[h % 8] * (double)(1 + h / 8 % 3);
 }
 
-/* Of products: neither do these become infinite or nothing. */
+/* Factors whose products neither overflow nor vanish. */
 static double product_factor(uint64_t h)
 {
     static const double v[] = {1.1, -0.7, 1.3, 0.9, -2.1, 0.3, 1.7, 0.6};
@@ -31,7 +31,7 @@ static double product_factor(uint64_t h)
     return v[h % 8];
 }
 
-/* Some of what a half can be; of bfloat16 other numbers, but as good. */
+/* Some float16 values; as bfloat16 they are other usable numbers. */
 static const uint16_t halves[] = {0x3c00, 0xbc01, 0x3555, 0x4233,
                                   0xb266, 0x2e66, 0x48ab, 0xc0cd};
 
@@ -56,7 +56,7 @@ static void put_element(void *dst, enum ps_dtype dtype, uint64_t j, double f,
         ((int64_t *)dst)[j] = n * 1000003;
         break;
     default:
-        break; /* Worlds have these six. */
+        break; /* Worlds use these six types only. */
     }
 }
 
@@ -110,7 +110,7 @@ void world_data_count(const struct world *w, void *dst, uint32_t i,
             ((int64_t *)dst)[j] = n;
             break;
         default:
-            break; /* Worlds have these four. */
+            break; /* Worlds use these four types only. */
         }
     }
 }
@@ -184,7 +184,7 @@ bool world_data_is_exact(const struct world *w, uint32_t i)
             k->width != 0 || world_data_kind(w, i) == WORLD_BROADCAST);
 }
 
-/* What a rank gives is zeros but for its rows. */
+/* Zeroes all rows but those that the rank pushes. */
 static void clear_other_rows(const struct world *w, void *dst, uint32_t i,
                              uint32_t rank, uint64_t round)
 {
@@ -204,7 +204,7 @@ static void clear_other_rows(const struct world *w, void *dst, uint32_t i,
     ps_free(row);
 }
 
-/* One more contribution to a reduction that is no sum. */
+/* Adds a contribution to a reduction other than a sum. */
 #define FOLD(type, product)                                                    \
     do {                                                                       \
         type *to = (type *)dst + j;                                            \
@@ -269,7 +269,8 @@ struct tree {
     uint64_t round;
     size_t bytes;
     bool over_agents;
-    uint32_t rank[WORLD_WORKERS_MAX]; /* Else: over these, of one agent. */
+    /* Not over_agents: the ranks of one agent to reduce. */
+    uint32_t rank[WORLD_WORKERS_MAX];
 };
 
 static uint32_t left_leaves(uint32_t n)
@@ -296,7 +297,7 @@ static void agent_range(const struct world *w, uint32_t agent,
     }
 }
 
-/* False: they give nothing. */
+/* Reduces a subtree. False: it has no contribution. */
 static bool reduce_tree(const struct tree *t, uint32_t from, uint32_t to,
                         void *dst)
 {
@@ -327,7 +328,8 @@ static bool reduce_tree(const struct tree *t, uint32_t from, uint32_t to,
         agent_range(t->w, from, &a, &b);
         n = 0;
         for (uint32_t rank = a; rank < b; rank++) {
-            /* Rows have places for all, arrays for those who give one. */
+            /* Rows keys have a place for every rank, dense keys only for
+             * contributors. */
             if (t->w->opt.key[t->key].width != 0 ||
                 !world_data_skips(t->w, t->key, rank, t->round)) {
                 local.rank[n++] = rank;
@@ -364,7 +366,7 @@ enum world_kind world_data_kind(const struct world *w, uint32_t i)
                : WORLD_PUSHPULL;
 }
 
-/* The epoch of a round: its first and its last one. */
+/* Epoch of a round, with its first and last round. */
 static uint64_t epoch_of(const struct world *w, uint64_t round,
                          uint64_t *ret_from, uint64_t *ret_to)
 {
@@ -378,7 +380,8 @@ static uint64_t epoch_of(const struct world *w, uint64_t round,
     return e;
 }
 
-/* Somebody has data up to the last round but one. */
+/* True if the rank has no data in this round. One rank of each epoch has data
+ * up to the last round but one. */
 static bool is_out_of_data(const struct world *w, uint32_t rank, uint64_t round)
 {
     uint64_t from;

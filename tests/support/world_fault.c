@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What goes wrong in the simulated cluster: by chance, or because a story says
- * so. */
+/* Faults of the simulated cluster: random ones, and those of story tests. */
 #include "support/world_internal.h"
 
 #include "base/alloc.h"
@@ -10,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* It is restarted after this. */
+/* Schedules the restart of a node. */
 static void restart_later(struct world *w, struct wnode *n, ps_time wait)
 {
     struct wevent *e = world_event(w, WE_BEGIN, w->now + wait);
@@ -19,8 +18,8 @@ static void restart_later(struct world *w, struct wnode *n, ps_time wait)
     e->incarnation = n->incarnation;
 }
 
-/* Where a training process has not come to its job, or dies with the agent,
- * the job would rightly fail. */
+/* Kills an agent, unless one of its workers would die with it or has not
+ * joined: the job would then fail correctly. */
 void world_lose_agent(struct world *w, uint32_t victim)
 {
     const struct wnode *n = &w->node[1 + w->opt.servers + victim];
@@ -93,7 +92,7 @@ enum {
     FAULT_SCHED,
 };
 
-/* What an operator's tool says. */
+/* Delivers a command of psctl. */
 static void send_to_sched(struct world *w, uint64_t conn,
                           const struct ps_msg *msg)
 {
@@ -112,8 +111,8 @@ void world_rebalance(struct world *w, const char *off)
 
     c->open[0] = true;
     c->open[1] = true;
-    c->worker = WORLD_WORKERS_MAX; /* Nobody reads the answer. */
-    ev.open.kind = PS_CONN_LOCAL;  /* As root. */
+    c->worker = WORLD_WORKERS_MAX; /* The answer is not read. */
+    ev.open.kind = PS_CONN_LOCAL;  /* A connection of the root user. */
     ev.open.peer = "psctl";
     if (!w->node[0].alive || w->node[0].wakes_at > w->now) {
         world_close_conn(w, c, 0);
@@ -149,9 +148,9 @@ static void lose_server(struct world *w)
     }
 }
 
-/* True: the job has begun for its workers. With compression they have their
- * keys as well: how a key is divided among the servers that are there, and with
- * that what a codec makes of it, must not depend on the fault. */
+/* True if the job has begun for its workers. With compression, if they have
+ * their keys as well: the partitioning of a key among the live servers, and
+ * with it the result of a codec, must not depend on the fault. */
 static bool has_job_begun(const struct world *w)
 {
     const enum wstage least = w->opt.compress.name != NULL ? WS_KEYS : WS_HELLO;
@@ -164,8 +163,8 @@ static bool has_job_begun(const struct world *w)
     return true;
 }
 
-/* The process stops for a while, the scheduler's for longer than it waits for
- * others. */
+/* Stops a process for a while, the scheduler for longer than its member
+ * timeout. */
 static void put_to_sleep(struct world *w)
 {
     struct wnode *n = &w->node[ps_rng_below(&w->rng, w->node_count)];
@@ -183,8 +182,8 @@ void world_lose_witnesses(struct world *w)
     w->no_witness = true;
 }
 
-/* A server is out of the scheduler's reach for so long that it counts as dead,
- * and agents still talk with it. */
+/* Makes a server unreachable from the scheduler until it is declared dead,
+ * while agents still talk with it. */
 static void isolate_server(struct world *w)
 {
     uint32_t victim = (uint32_t)ps_rng_below(&w->rng, w->opt.servers);
@@ -195,7 +194,7 @@ static void isolate_server(struct world *w)
               world_delay(w, PS_MILLIS(2200), PS_SECONDS(2)));
 }
 
-/* Is there a connection of the node to a member that may hear it? */
+/* True if the node is connected to a member that can report it alive. */
 static bool has_witness(struct world *w, const struct wnode *n)
 {
     struct ps_map_cursor cur = {0};
@@ -214,8 +213,8 @@ static bool has_witness(struct world *w, const struct wnode *n)
     return false;
 }
 
-/* A member that is out of the scheduler's reach, and that another one hears,
- * must not count as dead. False: no other one would hear it. */
+/* Makes a member unreachable from the scheduler that must not be declared dead,
+ * because another member hears it. False: no member would. */
 static bool part_member(struct world *w)
 {
     struct wnode *n =
@@ -253,8 +252,8 @@ static void schedule_fault(struct world *w, uint64_t kind, uint32_t per_second)
     e->number = kind;
 }
 
-/* What goes wrong once, in a job that has begun: one that has not would rightly
- * wait for servers. */
+/* Injects a fault that happens once, after the job has begun: before that, the
+ * job would correctly wait for servers. */
 static void inject_once(struct world *w, uint64_t kind)
 {
     if (!has_job_begun(w)) {
@@ -316,7 +315,7 @@ void world_fault(struct world *w, const struct wevent *e)
         schedule_fault(w, FAULT_CUT, f->cut);
         break;
     case FAULT_PARTITION:
-        /* Often longer than link_linger, so that links are forgotten. */
+        /* Often longer than link_linger, so that links are deleted. */
         fault_split(w, world_delay(w, PS_MILLIS(20), PS_MILLIS(400)));
         schedule_fault(w, FAULT_PARTITION, f->partition);
         break;
@@ -401,7 +400,8 @@ void world_restart_worker(struct world *w, uint32_t rank)
     worker_event(w, &w->worker[rank]);
 }
 
-/* The process is gone, with what it computed and what waited for memory. */
+/* Kills the process, with its computations and the frames that wait for
+ * memory. */
 static void kill_node(struct world *w, struct wnode *n)
 {
     struct ps_map_cursor cur = {0};
@@ -417,7 +417,8 @@ static void kill_node(struct world *w, struct wnode *n)
         for (uint32_t end = 0; end < 2; end++) {
             if (c->node[end] == n) {
                 world_close_conn(w, c, 0);
-                c->open[end] = false; /* Nobody is to hear of it there. */
+                /* No event is delivered to a dead process. */
+                c->open[end] = false;
                 world_forget_stalled(c, end);
             }
         }

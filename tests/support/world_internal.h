@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the files of the simulated world share. */
+/* Shared by the files of the simulated world. */
 #pragma once
 
 #include "support/world.h"
@@ -10,44 +10,47 @@
 #include "base/num.h"
 #include "base/rng.h"
 
-/* Partitions of a key, at most. */
+/* Upper limit of the partitions of a key. */
 #define WORLD_PARTS_MAX 64
 
 struct wnode {
-    char name[32]; /* "sched", "server0", "agent1": also its address. */
+    char name[32]; /* Name and address: "sched", "server0", "agent1". */
     enum ps_role role;
     uint32_t index;
     bool alive;
-    uint32_t incarnation; /* Grows with each restart. */
+    uint32_t incarnation; /* Incremented by each restart. */
     struct ps_machine machine;
     struct ps_sched *sched;
     struct ps_server *server;
     struct ps_agent *agent;
-    struct ps_pool *pool; /* Server: all; agent: sums. */
+    struct ps_pool *pool; /* Server: all memory; agent: scratch memory. */
     struct ps_effects fx;
-    ps_time wakes_at; /* Later than now: it is stopped. */
-    ps_time tick_at;  /* The tick event that counts. */
-    /* Server, by slot: it was let on beyond its window, because a round
-     * lacked it, and has not been within it since. */
+    ps_time wakes_at; /* Later than now: the process is stopped until then. */
+    ps_time tick_at;  /* Time of the valid tick event; others are stale. */
+    /* Server, by slot: the slot exceeded its credit window because a round
+     * lacked it, and has not been within the window since. */
     bool let_on[WORLD_NODES_MAX];
-    uint64_t gen;     /* Of the last push to it; 0: there was none. */
-    uint32_t stalled; /* Ends of connections that wait for memory. */
-    bool unstall_due; /* They are about to be asked again. */
+    uint64_t gen;     /* Generation of the job of the last push; 0: none. */
+    uint32_t stalled; /* Connection ends whose reading waits for memory. */
+    bool unstall_due; /* A retry of the stalled ends is queued. */
 };
 
 struct wconn {
-    uint64_t id;           /* Ends are id * 2 and id * 2 + 1. */
-    struct wnode *node[2]; /* end 1 of a local connection: NULL. */
-    uint32_t worker;       /* Local: which. */
-    bool open[2];          /* Has seen OPEN and not CLOSED. */
+    uint64_t id;           /* Its ends have the ids id * 2 and id * 2 + 1. */
+    struct wnode *node[2]; /* NULL at end 1 of a local connection. */
+    uint32_t worker;       /* Local connection: index of the worker. */
+    bool open[2];          /* Received OPEN and not CLOSED, by end. */
     bool cut;
-    bool closing;     /* Hung up on by one end. */
-    ps_time fence[2]; /* Nothing sent before overtakes a handshake frame. */
+    bool closing; /* One end has closed it. */
+    /* Arrival time of the last handshake frame; later frames do not overtake
+     * it. */
+    ps_time fence[2];
     uint64_t queued[2];
-    ps_time local_last[2]; /* Unix sockets keep order. */
+    /* Time of the last delivery; Unix sockets keep order. */
+    ps_time local_last[2];
     ps_time kernel_last[2];
-    /* What came to an end that has no memory for the first of these: nothing
-     * behind it is read. */
+    /* Received frames, by end, that wait because there is no memory for the
+     * first of them. */
     struct wframe **stalled[2];
     uint32_t stalled_count[2];
 };
@@ -66,23 +69,23 @@ enum wevent_type {
     WE_THINK_DONE,
     WE_FAULT,
     WE_HEAL,
-    WE_BEGIN, /* A daemon is restarted. */
+    WE_BEGIN, /* Restart of a daemon. */
     WE_WAKE,
-    WE_OPEN,  /* A connection that was accepted in its sleep. */
-    WE_LOCAL, /* What a worker gave to an agent that sleeps. */
+    WE_OPEN,  /* A connection accepted while the node was stopped. */
+    WE_LOCAL, /* A worker's message to an agent that was stopped. */
 };
 
 #define WORLD_HOLDS_MAX 16
 
-/* Messages that a story keeps on their way. */
+/* Messages that a story test holds in flight. */
 struct whold {
     const struct wnode *from;
     const struct wnode *to;
-    uint8_t code; /* 0: of any kind. */
+    uint8_t code; /* 0: messages of every code. */
 };
 
 struct wframe {
-    uint8_t *bytes; /* Prefix, header, payload. */
+    uint8_t *bytes; /* Prefix, header and payload. */
     size_t len;
     uint32_t refs;
 };
@@ -91,15 +94,17 @@ struct wevent {
     struct ps_heap_item item;
     enum wevent_type type;
     struct wnode *node;
-    uint32_t incarnation; /* Of node or worker: stale events are dropped. */
+    /* Incarnation of node or worker; events of an earlier one are dropped. */
+    uint32_t incarnation;
     uint64_t conn;
-    uint32_t end; /* Which end it happens to. */
+    uint32_t end; /* End of the connection concerned. */
     uint64_t number;
     struct wframe *frame;
     struct ps_compute *compute;
-    struct ps_msg *msg;    /* WE_LOCAL: one of these, */
-    struct ps_buf *memory; /* or this, for a region or */
-    bool is_segment;       /* to keep. */
+    struct ps_msg *msg; /* WE_LOCAL: a message; NULL: `memory` is used. */
+    /* WE_LOCAL: memory of a region or residual segment. */
+    struct ps_buf *memory;
+    bool is_segment; /* `memory` is a residual segment. */
     char address[PS_ADDRESS_MAX + 1];
 };
 
@@ -120,30 +125,32 @@ enum wstage {
 };
 
 struct wworker {
-    uint32_t index;       /* Asks for this rank. */
-    uint32_t incarnation; /* Grows with each restart. */
+    uint32_t index;       /* Worker index; the requested rank. */
+    uint32_t incarnation; /* Incremented by each restart. */
     bool alive;
     struct wnode *agent;
-    uint64_t conn; /* 0: none. */
+    uint64_t conn; /* 0: not connected. */
     enum wstage stage;
-    uint64_t round; /* Under way. */
+    uint64_t round; /* Current round. */
     uint64_t rounds_done;
     uint64_t barriers;
-    uint32_t waiting;         /* Replies missing in this stage. */
-    uint64_t gen;             /* Of its job, once it was welcomed. */
-    bool agent_lost;          /* Its agent was lost; it dials the next one. */
-    uint32_t unanswered_keys; /* Bereft: keys named again, not answered. */
+    uint32_t waiting; /* Replies missing in this stage. */
+    uint64_t gen;     /* Generation of its job; 0: not welcomed yet. */
+    bool agent_lost;  /* Its agent was lost; it dials the next one. */
+    /* Re-attach: keys declared again and not answered. */
+    uint32_t unanswered_keys;
     struct {
         uint32_t number;
         struct ps_buf *memory;
-    } segments[64]; /* Of its agents; it only holds it. */
+    } segments[64]; /* Residual segments of its agents, held open only. */
     uint32_t segment_count;
-    struct ps_msg *open_requests[64]; /* op id % 64 -> what has not ended. */
+    struct ps_msg *open_requests[64]; /* Unanswered requests, by op id % 64. */
     uint64_t next_op;
     uint64_t oldest_op;
     uint64_t hold_round;
-    uint64_t think_round; /* The round before which it was busy, */
-    bool is_thinking;     /* or is. */
+    /* Round before which the worker was or is busy. */
+    uint64_t think_round;
+    bool is_thinking; /* The worker is busy. */
     bool is_held;
     int error;
     char text[PS_TEXT_MAX + 1];
@@ -153,23 +160,27 @@ struct wworker {
         uint32_t arena;
         uint64_t offset[2];
         uint64_t round;
-        uint64_t ended_round; /* Rounds that it knows the end of. */
-        bool is_open;         /* The agent has answered for it. */
-        uint8_t *final_value; /* The final value, as it came. */
-        uint32_t read_arena;  /* Where a value was read, and is to stay until
-                                * the next push; 0: nowhere. */
+        uint64_t ended_round; /* Last round whose end it was notified of. */
+        bool is_open;         /* The agent has answered the declaration. */
+        uint8_t *final_value; /* The final value as received. */
+        /* Arena of a value that was read, and that must not change until the
+         * next push; 0: none. */
+        uint32_t read_arena;
         uint64_t read_offset;
         uint64_t read_version;
         uint64_t read_hash;
-        struct ps_buf *memory; /* Its region: places of its blocks. */
-        uint64_t at;           /* Without rounds: where the value comes. */
-        bool is_pulling;       /* Rows: its push is done, a pull is not. */
-        uint32_t pulled_rows;  /* Rows that it asks for. */
-        uint64_t
-            streaming_op;     /* Operation whose array is not there; 0: none, */
-        uint64_t bytes_ready; /* but so many bytes. */
+        struct ps_buf *memory; /* Its region, which holds its blocks. */
+        /* Without rounds: offset of the value. */
+        uint64_t at;
+        /* Rows key: the push is done, the pull is open. */
+        bool is_pulling;
+        uint32_t pulled_rows; /* Rows of the open pull. */
+        /* Operation whose array is incomplete; 0: none. */
+        uint64_t streaming_op;
+        /* Bytes of that array that are complete. */
+        uint64_t bytes_ready;
     } key[WORLD_KEYS_MAX];
-    uint64_t op_key[64]; /* op id % 64 -> key index + 1. */
+    uint64_t op_key[64]; /* Key index + 1, by op id % 64. */
     uint64_t op_round[64];
 };
 
@@ -182,17 +193,18 @@ struct world {
     struct wnode node[WORLD_NODES_MAX];
     uint32_t node_count;
     struct wworker worker[WORLD_WORKERS_MAX];
-    struct ps_map *conns; /* id -> wconn */
+    struct ps_map *conns; /* By id: struct wconn. */
     uint64_t next_conn;
-    struct ps_map *arenas; /* tag -> memory */
+    struct ps_map *arenas; /* By tag: memory. */
     uint32_t last_arena;
-    struct ps_map *segments; /* tag -> struct ps_buf, while an agent has it */
+    /* By tag: struct ps_buf, while an agent holds it. */
+    struct ps_map *segments;
     uint32_t last_segment;
     bool split[WORLD_NODES_MAX][WORLD_NODES_MAX];
     struct whold hold[WORLD_HOLDS_MAX];
     uint32_t hold_count;
     bool no_witness; /* Every ping_ack is lost. */
-    bool next_job;   /* The first one has ended. */
+    bool next_job;   /* The first job has ended. */
     uint64_t steps;
     uint64_t faults;
     uint64_t trace_hash;
@@ -200,14 +212,15 @@ struct world {
     char error[1024];
     char *story;
     size_t story_len;
-    /* Checkers. */
-    uint64_t seen_hash[WORLD_KEYS_MAX][256]; /* By round: value all must see. */
+    /* State of the checkers. */
+
+    /* By round: hash of the value that all workers must receive. */
+    uint64_t seen_hash[WORLD_KEYS_MAX][256];
     bool seen_set[WORLD_KEYS_MAX][256];
-    struct wmodel *model[WORLD_KEYS_MAX]; /* NULL: nothing was seen. */
-    struct ps_map *owners;                /* hash(epoch, key, part) -> node */
-    struct ps_map *
-        committed_at_death; /* hash(gen, key, part) -> version + 1 that a server
-                          * had made when it died. */
+    struct wmodel *model[WORLD_KEYS_MAX]; /* NULL: no version was checked. */
+    struct ps_map *owners;                /* By hash(epoch, key, part): node. */
+    /* By hash(gen, key, part): version + 1 that a server that died had made. */
+    struct ps_map *committed_at_death;
 };
 
 void world_fail(struct world *w, const char *fmt, ...)
@@ -218,7 +231,7 @@ struct wconn *world_conn(struct world *w, uint64_t id);
 void world_close_conn(struct world *w, struct wconn *c, ps_time delay);
 void world_local_send(struct world *w, struct wworker *k,
                       const struct ps_msg *msg);
-/* The agent of the worker has memory under this number: one reference. */
+/* A reference to the memory that the worker's agent has under this number. */
 struct ps_buf *world_segment_ref(struct world *w, uint32_t number);
 void world_local_segment(struct world *w, struct wworker *k, uint32_t number,
                          struct ps_buf *memory);
@@ -229,7 +242,7 @@ ps_time world_delay(struct world *w, ps_time least, ps_time spread);
 struct wconn *world_conn_new(struct world *w, struct wnode *a, struct wnode *b);
 void world_conn_free(struct wconn *c);
 void world_event_free(struct wevent *e);
-/* What waits for memory there is not waited for any more. */
+/* Discards the frames that wait for memory at this end. */
 void world_forget_stalled(struct wconn *c, uint32_t end);
 struct wnode *world_node_named(struct world *w, const char *name, size_t len);
 uint32_t world_node_index(const struct world *w, const struct wnode *n);
@@ -251,27 +264,27 @@ void world_sleep(struct world *w, struct wnode *n, ps_time length);
 void world_heal(struct world *w);
 
 /* world_worker.c */
-/* It has ended, and comes again for the next job. */
+/* Starts an ended worker again for the next job. */
 void worker_restart(struct world *w, struct wworker *k);
 void worker_begin(struct world *w, struct wworker *k);
 void worker_message(struct world *w, struct wworker *k,
                     const struct ps_msg *msg);
 void worker_closed(struct world *w, struct wworker *k);
 void worker_event(struct world *w, struct wworker *k);
-/* It is ready for its next round. */
+/* The worker is ready for its next round. */
 void worker_think_done(struct world *w, struct wworker *k);
-/* More of what it gives to this key is there. */
+/* More of the array streamed to this key is complete. */
 void worker_copy_more(struct world *w, struct wworker *k, uint32_t key);
 void worker_kill(struct world *w, struct wworker *k);
 void worker_release_memory(struct wworker *k);
 void worker_drop_requests(struct wworker *k);
 void worker_accept_segment(struct world *w, struct wworker *k,
                            const struct ps_msg_l_residual_segment *m);
-/* May the agent of this rank die now, with nothing lost? */
+/* True if the agent of this rank may die now without loss to the job. */
 bool worker_may_lose_agent(const struct wworker *k);
 
 /* world_check.c */
-/* Before the daemon hears of this, which may make it forget. */
+/* Runs before the node handles the event, which may delete state. */
 void check_before(struct world *w, const struct wnode *n,
                   const struct ps_event *ev);
 void check_step(struct world *w, struct wnode *n, const struct ps_event *ev);
@@ -279,13 +292,14 @@ void check_frame(struct world *w, struct wnode *from,
                  const struct ps_packet *parcel);
 void check_value(struct world *w, struct wworker *k, uint32_t key,
                  uint64_t version, const void *data, size_t len);
-/* Without rounds: a value that the rank asked for after so many pushes. */
+/* Checks a value without rounds, which the rank requested after `pushes`
+ * pushes. */
 void check_counts(struct world *w, const struct wworker *k, uint32_t key,
                   uint64_t pushes, const void *data);
-/* Rows that came for these numbers. */
+/* Checks rows that were pulled. */
 void check_rows(struct world *w, struct wworker *k, uint32_t key,
                 uint64_t version, const uint32_t *row, uint32_t count,
                 const void *data);
 void check_end(struct world *w);
-/* The server is about to die. */
+/* Runs before the server dies. */
 void check_before_death(struct world *w, const struct wnode *n);

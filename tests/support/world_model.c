@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What SGD with momentum, weight decay, rescaling, rates that change and steps
- * of several rounds, or LAMB and LARS with norms of whole arrays, makes of the
- * pushes, computed in float64 by the definition and nothing shared with the
- * product. It does not ask for equal bits, which
- * other checks do, but for the right number: an error that all runs make is
- * found here alone. */
+/* Model of the optimizers: SGD with momentum, weight decay, rescaling, changing
+ * rates and steps of several rounds, or LAMB and LARS with norms of whole
+ * arrays. It is computed in float64 from the definition, without code of the
+ * product. It compares numbers within a tolerance, not bits as other checks do,
+ * and so finds errors that are the same in all runs. */
 #include "support/world_data.h"
 
 #include "base/alloc.h"
@@ -12,22 +11,23 @@
 #include <math.h>
 #include <string.h>
 
-/* Larger keys take more time than they tell. */
+/* Elements; larger keys cost more time than they are worth. */
 #define COUNT_MAX 5000u
-/* Of the greatest number that went into an element: rounding in float32. */
+/* Relative to the greatest number added to an element: float32 rounding. */
 #define TOLERANCE 1e-4
 
 struct wmodel {
     uint64_t version;
-    uint32_t accumulated_rounds; /* Rounds that wait for a step, */
-    uint32_t weight;             /* and contributions to them. */
+    /* Rounds accumulated for the next step. */
+    uint32_t accumulated_rounds;
+    uint32_t weight; /* Contributions to those rounds. */
     uint64_t steps;
     double *weights;
     double *momentum;
-    double *squares; /* LAMB: mean of squared gradients; */
-    double *along;   /* direction of the step. */
+    double *squares; /* LAMB: mean of squared gradients. */
+    double *along;   /* LAMB: direction of the step. */
     double *sum;
-    double *max_terms; /* Greatest number that went into an element. */
+    double *max_terms; /* Greatest number added to an element. */
     void *scratch;
 };
 
@@ -72,8 +72,8 @@ static struct wmodel *model_new(const struct world *w, uint32_t i)
     world_data_fill(w, m->scratch, i, 0, 0);
     for (uint64_t j = 0; j < k->count; j++) {
         m->weights[j] = get_element(m->scratch, k->dtype, j);
-        /* Sums of several rounds add up in another order than sums of one,
-         * and what is great in them may cancel out. */
+        /* Sums over several rounds are added in another order, and large terms
+         * may cancel. */
         m->max_terms[j] = w->opt.accumulate > 1 ? 4e4 : 0;
         raise_max(&m->max_terms[j], m->weights[j]);
     }
@@ -98,8 +98,8 @@ static double decay_of(const struct world *w, uint32_t i)
     return 0.001 * (is_tuned(w, i) ? 100 : 1);
 }
 
-/* What LARS multiplies the rate of the key by: nothing where it is a bias by
- * its name, and nothing else is said of it. */
+/* LARS: factor of the key's rate; 1 for a bias by name unless its settings
+ * differ. */
 static double lars_ratio(const struct world *w, const struct wmodel *m,
                          uint32_t i, double scale)
 {
@@ -167,7 +167,8 @@ static void step_lamb(const struct world *w, struct wmodel *m, uint32_t i,
         const double by = rate_of(w, i, round) * ratio * m->along[j];
 
         m->weights[j] -= by;
-        /* Where gradients cancel out, little of a direction is left. */
+        /* Where gradients cancel, few significant digits of the direction
+         * remain. */
         raise_max(&m->max_terms[j], rate_of(w, i, round) * ratio);
         raise_max(&m->max_terms[j], by);
         raise_max(&m->max_terms[j], m->weights[j]);
@@ -200,7 +201,7 @@ static void model_next_round(struct world *w, struct wmodel *m, uint32_t i)
     for (uint32_t rank = 0; rank < w->opt.workers; rank++) {
         m->weight += !world_data_skips(w, i, rank, round);
     }
-    w->opt.mean = false; /* A step divides by all that it has gathered. */
+    w->opt.mean = false; /* A step divides by all accumulated contributions. */
     world_data_expect(w, m->scratch, i, round);
     w->opt.mean = mean;
     for (uint64_t j = 0; j < k->count; j++) {
@@ -232,7 +233,7 @@ void world_model_check(struct world *w, uint32_t i, uint64_t version,
     struct wmodel *m = w->model[i];
 
     if (!model_applies(w, i) || (m != NULL && m->version > version)) {
-        return; /* Its bits are compared with those of another rank. */
+        return; /* Bits are compared with those of another rank. */
     }
     if (m == NULL) {
         m = w->model[i] = model_new(w, i);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Making the simulated cluster, its daemons and their memory, and letting go of
- * it. */
+/* Construction of the simulated cluster, its daemons and their memory, and its
+ * destruction. */
 #include "support/world_data.h"
 
 #include "base/alloc.h"
@@ -22,7 +22,7 @@ static int arena_get(void *ctx, size_t size, void **ret_data, uint32_t *ret_tag,
     if (posix_memalign(&p, 64, size) != 0) {
         return PS_E_NOMEM;
     }
-    memset(p, 0xee, size); /* Nobody may count on zeros. */
+    memset(p, 0xee, size); /* No code may rely on zeros. */
     *ret_tag = ++w->last_arena;
     *ret_offset = 0;
     *ret_data = p;
@@ -135,8 +135,8 @@ static void begin_sched(struct world *w, struct wnode *n)
         .start_timeout = PS_SECONDS(120),
         .rejoin_grace = PS_SECONDS(5),
         .partition_bytes = PS_PARTITION_BYTES_DEFAULT,
-        .placements_sent_max = 2, /* A key or two. */
-        .migration_chunk = 3000,  /* Most partitions take several. */
+        .placements_sent_max = 2, /* One key or two. */
+        .migration_chunk = 3000,  /* Most partitions need several chunks. */
         .link = link_options,
         .link_linger = PS_MILLIS(100),
     };
@@ -189,7 +189,7 @@ static void begin_agent(struct world *w, struct wnode *n)
     o.result_pool_new = result_pool_new;
     o.alloc_ctx = w;
     o.residual_segment_new = segment_new;
-    o.residual_segment_size = 32u << 10; /* So that there are several. */
+    o.residual_segment_size = 32u << 10; /* Small, so that there are several. */
     ps_str_copy(o.name, sizeof(o.name), n->name);
     ps_str_copy(o.cluster, sizeof(o.cluster), "default");
     ps_str_copy(o.sched_address, sizeof(o.sched_address), "psched:1");
@@ -236,7 +236,7 @@ void world_node_begin(struct world *w, struct wnode *n)
     schedule_first_tick(w, n, w->now + 1);
 }
 
-/* Daemons start in a random order, so their registration does too. */
+/* Daemons start, and so register, in a random order. */
 static void schedule_first_ticks(struct world *w)
 {
     for (uint32_t i = 0; i < w->node_count; i++) {

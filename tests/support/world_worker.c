@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A scripted training process: attaches, opens its keys, declares the
- * optimizer, initialises, pushes and pulls its rounds, meets at barriers, and
- * leaves. Killed at any point and restarted, it goes on where the agent
- * says it was. When it lives and its agent dies, it tells the next one where
- * it is. */
+/* A scripted training process: attaches, declares its keys and the optimizer,
+ * initialises, pushes and pulls its rounds, enters barriers, and detaches.
+ * Killed at any point and restarted, it continues at the round that the agent
+ * reports. When only its agent dies, it re-attaches to the next one. */
 #include "support/world_internal.h"
 
 #include "base/alloc.h"
@@ -22,14 +21,14 @@ static size_t key_bytes(const struct world *w, uint32_t i)
     return w->opt.key[i].count * ps_dtype_size(w->opt.key[i].dtype);
 }
 
-/* Numbers of as many rows, filled up. */
+/* Bytes of the numbers of `rows` rows, padded to 8. */
 static size_t row_numbers_bytes(uint32_t rows)
 {
     return ps_round_up(rows * sizeof(uint32_t), 8);
 }
 
-/* One place in the memory of a key: rounds take turns in two of them, and what
- * is pulled of a key of rows comes to a third. */
+/* Bytes of one block in the memory of a key: rounds alternate between two
+ * blocks, and pulled rows use a third. */
 static size_t place_bytes(const struct world *w, uint32_t i)
 {
     size_t numbers = 0;
@@ -78,7 +77,7 @@ void worker_drop_requests(struct wworker *k)
     }
 }
 
-/* Kept until it has ended, to be said to another agent. */
+/* Sends a request and keeps it until it has ended, for another agent. */
 static void send_request(struct world *w, struct wworker *k, uint64_t op_id,
                          const struct ps_msg *m)
 {
@@ -210,7 +209,7 @@ void worker_copy_more(struct world *w, struct wworker *k, uint32_t i)
     world_local_send(w, k, &m);
 }
 
-/* Nothing of it is there yet. */
+/* Starts a streamed operation: no byte of the array is complete. */
 static void begin_copy(struct world *w, struct wworker *k, uint32_t i,
                        struct ps_msg_l_op *m)
 {
@@ -354,7 +353,7 @@ void worker_kill(struct world *w, struct wworker *k)
     k->think_round = 0;
     k->is_thinking = false;
     k->stage = WS_START;
-    worker_release_memory(k); /* The agent keeps what it still needs. */
+    worker_release_memory(k); /* The agent keeps the references it needs. */
     if (c != NULL) {
         world_close_conn(w, c, 0);
     }
@@ -403,7 +402,7 @@ void worker_closed(struct world *w, struct wworker *k)
     end_worker(w, k);
 }
 
-/* A start, a restart after a kill, or the end of a hold. */
+/* Handles a start, a restart after a kill, or the end of a hold. */
 void worker_event(struct world *w, struct wworker *k)
 {
     if (k->agent_lost && k->conn == 0) {
@@ -487,7 +486,7 @@ static void open_keys(struct world *w, struct wworker *k)
     }
 }
 
-/* All that the lost agent has not ended, in the order in which it was said. */
+/* Sends the requests that the lost agent has not ended, in order. */
 static void resend_requests(struct world *w, struct wworker *k)
 {
     k->agent_lost = false;
@@ -555,8 +554,8 @@ static void check_result(struct world *w, struct wworker *k, uint32_t i,
                                      key_bytes(w, i));
 }
 
-/* What was read is the same until the rank pushes to the key: so long it may
- * be read again. */
+/* A value that was read may be read again until the rank pushes to the key, so
+ * it must not change until then. */
 static void check_unchanged(struct world *w, struct wworker *k, uint32_t i)
 {
     const uint8_t *arena = ps_map_get(w->arenas, k->key[i].read_arena);
@@ -593,7 +592,7 @@ static void begin_rejoin(struct world *w, struct wworker *k)
     }
 }
 
-/* Every other key is different; by ascending labels. */
+/* Tunings for every other key, sorted by name_hash. */
 static uint32_t fill_tunings(const struct world *w,
                              struct ps_rec_tuning *tunings)
 {
@@ -663,7 +662,8 @@ static void begin_optimizer(struct world *w, struct wworker *k)
     send_request(w, k, m.l_optimizer.op_id, &m);
 }
 
-/* All say it before their first push, so it is there in time. */
+/* All workers declare the change before their first push, so that it is in
+ * time. */
 static void begin_change(struct world *w, struct wworker *k)
 {
     struct ps_msg m = {.code = PS_MSG_L_OPTIMIZER_CHANGE};
@@ -693,7 +693,7 @@ static void begin_init(struct world *w, struct wworker *k)
     }
 }
 
-/* What this rank does in a round of that key. */
+/* Operation of this rank in a round of the key. */
 static enum ps_op op_of_round(const struct world *w, const struct wworker *k,
                               uint32_t i)
 {
@@ -731,8 +731,8 @@ static void begin_round(struct world *w, struct wworker *k)
     }
 }
 
-/* A barrier every few rounds. One that came back enters those first that it
- * has not passed. */
+/* True if a barrier is due. A restarted worker first enters the barriers that
+ * it has not completed. */
 static bool barrier_due(const struct world *w, const struct wworker *k)
 {
     return w->opt.barrier_every != 0 &&
@@ -809,7 +809,7 @@ void worker_think_done(struct world *w, struct wworker *k)
     }
 }
 
-/* True: it has other work before its next round. */
+/* True if the worker is busy before its next round. */
 static bool start_thinking(struct world *w, struct wworker *k)
 {
     if (w->opt.think_time == 0 || k->think_round == k->round + 1) {
@@ -821,8 +821,8 @@ static bool start_thinking(struct world *w, struct wworker *k)
     return true;
 }
 
-/* Nothing is waited for: begin the next stage, and the one after that when it
- * asks for nothing. */
+/* Begins the next stage when no reply is missing, and further ones while they
+ * need no reply. */
 static void advance_stage(struct world *w, struct wworker *k)
 {
     while (k->alive && k->waiting == 0 && k->stage != WS_DONE) {
@@ -876,7 +876,7 @@ static void advance_stage(struct world *w, struct wworker *k)
     }
 }
 
-/* The agent's memory may be another one by the time that all have come. */
+/* Copies the value: the agent may have other memory when all have arrived. */
 static void copy_final_value(struct world *w, struct wworker *k, uint32_t i)
 {
     const uint8_t *arena = ps_map_get(w->arenas, k->key[i].arena);
@@ -921,7 +921,8 @@ static void on_key_info(struct world *w, struct wworker *k,
     k->waiting--;
 }
 
-/* The end of a pass. Some look at the value of a round that all passed. */
+/* Handles the end of a skip. Some workers read the value of a round that all
+ * skipped. */
 static void on_skip_done(struct world *w, struct wworker *k, uint32_t i,
                          uint64_t round, bool nobody)
 {
@@ -990,7 +991,7 @@ static void on_op_done(struct world *w, struct wworker *k,
     k->key[i - 1].is_pulling = false;
     if (k->stage == WS_ROUND &&
         op_of_round(w, k, (uint32_t)i - 1) == PS_OP_PUSH) {
-        return; /* It asked for no value. */
+        return; /* Its operation asked for no value. */
     }
     check_result(w, k, (uint32_t)i - 1, m->version);
     if (k->stage == WS_FINAL && k->index == 0) {
@@ -1029,7 +1030,7 @@ void worker_message(struct world *w, struct wworker *k,
     case PS_MSG_L_ARENA:
         return;
     case PS_MSG_L_RESIDUAL_SEGMENT:
-        return; /* It has it since that was sent. */
+        return; /* Accepted when it was sent. */
     case PS_MSG_REJECT:
         k->error = msg->reject.error;
         ps_str_copy(k->text, sizeof(k->text), msg->reject.text);

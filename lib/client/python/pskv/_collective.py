@@ -39,7 +39,7 @@ def _name(name: Optional[str]) -> Optional[bytes]:
 
 
 class Starter:
-    """Starts collectives of one client on memory that the caller keeps alive."""
+    """Starts collectives of one client on memory kept by the caller."""
 
     def __init__(self, lib: Any, client: int) -> None:
         self._lib = lib

@@ -351,7 +351,7 @@ class KVStore(Collectives):
         return self._check(self._lib.psc_fd(self._open()))
 
     def dispatch(self) -> None:
-        """Handles received messages and sends queued operations; never waits."""
+        """Handles received messages, sends queued operations; never waits."""
         if self._alive():
             # On a failure all operations have ended and report it.
             self._lib.psc_dispatch(self._c)

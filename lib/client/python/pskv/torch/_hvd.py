@@ -214,7 +214,7 @@ def _close_set(s: ProcessSet) -> None:
 
 
 def remove_process_set(process_set: ProcessSet) -> bool:
-    """Closes a process set. All ranks call it. False if it is not registered."""
+    """Closes a process set. All ranks call it. False: not registered."""
     if process_set.process_set_id is None or process_set.ranks is None:
         return False
     _close_set(process_set)

@@ -70,7 +70,7 @@ class _Distributed:
             self._add_hook(p)
 
     def _make_buckets(self, params: List[Tensor]) -> None:
-        """Fills buckets from the last parameter on, whose gradient is first."""
+        """Fills buckets from the last parameter, whose gradient is first."""
         some: List[Tensor] = []
         size = 0
         for p in reversed(params):
@@ -164,7 +164,7 @@ class _Distributed:
         self._pskv_synchronized = True
 
     def set_backward_passes_per_step(self, passes: int) -> None:
-        """Sets the number of backward passes that are summed before sending."""
+        """Sets the number of backward passes summed before sending."""
         self._pskv_passes = passes
 
     def skip_synchronize(self) -> "_Skip":
