@@ -74,7 +74,7 @@ struct coll {
     struct psc_piece *pieces; /* Grouped allreduce: its arrays; else NULL. */
     uint32_t piece_count;
     uint64_t *rows_by_rank; /* Rows received from each rank. */
-    /* Alltoall: this rank's splits, then the W x W splits of all ranks. */
+    /* Alltoall: this rank's splits; after SPLITS those of all ranks, W x W. */
     uint64_t *splits;
     /* Result of several sub-operations where the caller gave no `out`. */
     void *result;
