@@ -214,22 +214,27 @@ static void void_open_round(struct ps_server_step *st,
  * freed first, which makes room for the copy. */
 static void move_out(struct ps_server_job *job, struct ps_slice *v)
 {
-    void *aside = ps_alloc(v->len);
+    struct ps_buf *copy = ps_buf_new(v->len);
     const bool last = v->buf->refs == 1;
     struct ps_buf *own;
 
-    memcpy(aside, ps_slice_data(v), v->len);
+    memcpy(copy->data, ps_slice_data(v), v->len);
     if (last) {
         ps_buf_unref(v->buf);
     }
     if (ps_server_memory_alloc(job, v->len, &own) == 0) {
-        memcpy(own->data, aside, v->len);
-        if (!last) {
-            ps_buf_unref(v->buf);
-        }
-        *v = (struct ps_slice){.buf = own, .len = v->len};
+        memcpy(own->data, copy->data, v->len);
+        ps_buf_unref(copy);
+    } else if (last) {
+        own = copy; /* The frame is gone; the value stays outside the pool. */
+    } else {
+        ps_buf_unref(copy);
+        return;
     }
-    ps_free(aside);
+    if (!last) {
+        ps_buf_unref(v->buf);
+    }
+    *v = (struct ps_slice){.buf = own, .len = v->len};
 }
 
 /* Copies values out of frames, which they keep alive for a part of their
