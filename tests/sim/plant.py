@@ -48,8 +48,8 @@ void ps_server_job_drop_waits""",
     ps_store_remove_slot_pulls(&slot->job->store, slot->index);
     struct ps_map_cursor planted = {0};
     struct ps_part *part;
-    while ((part = ps_map_next(slot->job->store.part_list, &planted)) != NULL) {
-        if (part->open != NULL) {
+    while ((part = ps_map_next(slot->job->store.parts, &planted)) != NULL) {
+        if (part->open_round != NULL) {
             ps_server_merge_discard(slot->job->server, slot->job, part);
         }
     }
@@ -74,9 +74,9 @@ void ps_server_job_drop_waits"""),
         ("lib/core/server/push.c",
          """bytes.buf != NULL ? &bytes : NULL,
                    m->weight);""",
-         """encoded_bytes.buf != NULL ? &encoded_bytes : NULL,
+         """bytes.buf != NULL ? &bytes : NULL,
                    m->weight);
-    ps_server_reply_part(st, slots, part, false, rec->round);"""),
+    ps_server_reply_part(st, slot, part, false, rec->round);"""),
     ],
     "adds in order of arrival": [
         ("lib/core/round/round.c",
@@ -85,19 +85,19 @@ void ps_server_job_drop_waits"""),
     ],
     "merges rows in order of arrival": [
         ("lib/core/server/rows.c",
-         "/* Keeps the block: its own memory,",
+         "/* Copies the block",
          """static uint64_t planted_at[4096], planted_clock;
 static uint32_t planted_nth(const struct ps_round *r, uint32_t n)
 {
-    for (uint32_t slots = 0; slots < r->size; slots++) {
+    for (uint32_t slot = 0; slot < r->size; slot++) {
         uint32_t before = 0;
 
         for (uint32_t i = 0; i < r->size; i++) {
-            before += planted_at[i] < planted_at[slots] ||
-                      (planted_at[i] == planted_at[slots] && i < slots);
+            before += planted_at[i] < planted_at[slot] ||
+                      (planted_at[i] == planted_at[slot] && i < slot);
         }
         if (before == n) {
-            return slots;
+            return slot;
         }
     }
     return n;
@@ -105,8 +105,8 @@ static uint32_t planted_nth(const struct ps_round *r, uint32_t n)
 /* Keeps the block: its own encode_buffers,"""),
         ("lib/core/server/rows.c",
          "open->row_counts[slot->index] = rec->count;",
-         """    open_round->row_counts[slots->index] = rec->row_count;
-    planted_at[slots->index] = ++planted_clock;"""),
+         """    open->row_counts[slot->index] = rec->count;
+    planted_at[slot->index] = ++planted_clock;"""),
         ("lib/core/server/rows.c",
          """for (uint32_t i = 0; i < round->size; i++) {
         const struct ps_slice *block""",
@@ -115,17 +115,17 @@ static uint32_t planted_nth(const struct ps_round *r, uint32_t n)
         const struct ps_slice *block"""),
         ("lib/core/server/rows.c",
          "&sum, i, (const uint32_t",
-         "            &key_sum, n, (const uint32_t"),
+         "            &sum, n, (const uint32_t"),
     ],
     "does not count a push without rows": [
         ("lib/core/server/rows.c",
          """part->row_width = rec->row_width;
     part->retry""",
-         """    contributions->row_width = rec->row_width;
-    if (rec->row_count == 0) {
+         """    part->row_width = rec->row_width;
+    if (rec->count == 0) {
         return 0;
     }
-    contributions->retry"""),
+    part->retry"""),
     ],
     "encodes again what it sends again": [
         ("lib/core/agent/send_queue.c",
@@ -146,18 +146,18 @@ static uint32_t planted_nth(const struct ps_round *r, uint32_t n)
     "draws random numbers by the number of a key": [
         ("lib/core/agent/key.c",
          "k->number = m->key;",
-         """    k->codec_param = m->key;
+         """    k->number = m->key;
     k->name_hash = (uint64_t)m->key << 32;"""),
     ],
     "starts the residual of an answer anew": [
         ("lib/core/server/merge.c",
          """if (part->states[0] == NULL) {
         rc = ps_server_memory_alloc(run->job, size""",
-         """    if (merge->job->server->last_token % 7 == 2) {
-        ps_store_set_state(&merge->job->store, contributions, 0, NULL);
+         """    if (run->job->server->last_token % 7 == 2) {
+        ps_store_set_state(&run->job->store, part, 0, NULL);
     }
-    if (contributions->states[0] == NULL) {
-        rc = ps_server_memory_alloc(merge->job, size"""),
+    if (part->states[0] == NULL) {
+        rc = ps_server_memory_alloc(run->job, size"""),
     ],
     "compresses collectives": [
         ("lib/core/agent/encode.c", "&& !k->is_collective &&", " &&"),
@@ -173,7 +173,7 @@ static uint32_t planted_nth(const struct ps_round *r, uint32_t n)
          "    if (rec->round < known->received_seq) {"),
         ("lib/core/server/async.c",
          "rec->round <= part->async_slots[m->slot].received_seq;",
-         "           rec->round < contributions->async_slots[m->slot].received_seq;"),
+         "           rec->round < part->async_slots[m->slot].received_seq;"),
     ],
     "lets a pull go when the puller's agent has caught up": [
         ("lib/core/agent/async.c",
@@ -188,12 +188,12 @@ static uint32_t planted_nth(const struct ps_round *r, uint32_t n)
     "adds up norms in order of arrival": [
         ("lib/core/sched/norm.c",
          "if (ps_bits_full(&sum->arrived)) {",
-         """    float root = __builtin_sqrt(ps_square_sum_value(&pending->square_sum));
+         """    float root = __builtin_sqrt(ps_square_sum_value(&sum->square_sum));
     struct ps_square_bins bins = {0};
-    memset(&pending->square_sum, 0, sizeof(pending->square_sum));
-    ps_square_sum_add_floats(&pending->square_sum, &bins, &root, 1);
-    ps_square_sum_flush_bins(&pending->square_sum, &bins);
-    if (ps_bits_full(&pending->arrived)) {"""),
+    memset(&sum->square_sum, 0, sizeof(sum->square_sum));
+    ps_square_sum_add_floats(&sum->square_sum, &bins, &root, 1);
+    ps_square_sum_flush_bins(&sum->square_sum, &bins);
+    if (ps_bits_full(&sum->arrived)) {"""),
         ("lib/core/sched/norm.c", '#include "base/alloc.h"',
          '#include "base/alloc.h"\n#include <string.h>'),
     ],
@@ -208,14 +208,14 @@ static uint32_t planted_nth(const struct ps_round *r, uint32_t n)
     "steps before all rounds are gathered": [
         ("lib/core/server/merge.c",
          "run->accumulates = accumulates_round(job, part, steps);",
-         """    merge->accumulates_round = accumulates_round(job, contributions, steps) &&
+         """    run->accumulates = accumulates_round(job, part, steps) &&
                    job->server->last_token % 7 != 2;"""),
     ],
     "takes the greatest for the least": [
         ("lib/core/server/merge.c",
          "c->job.fold = ps_round_fold(open->reduce);",
          """    c->job.fold = ps_round_fold(
-        open_round->reduce == PS_REDUCE_MIN ? PS_REDUCE_MAX : open_round->reduce);"""),
+        open->reduce == PS_REDUCE_MIN ? PS_REDUCE_MAX : open->reduce);"""),
     ],
     "leaves states behind when a partition moves": [
         ("lib/core/server/migration.c",
@@ -230,7 +230,7 @@ static uint32_t planted_nth(const struct ps_round *r, uint32_t n)
         return 0;
     }
     int rc = ps_server_migration_check_restore""",
-         """         (parts->version == rec->round && parts->name_hash == 77))) {
+         """         (part->version == rec->round && part->name_hash == 77))) {
         return 0;
     }
     int rc = ps_server_migration_check_restore"""),
@@ -238,12 +238,12 @@ static uint32_t planted_nth(const struct ps_round *r, uint32_t n)
     "goes on with a partition while it is moved": [
         ("lib/core/server/merge.c",
          "if (ps_server_migration_freezes(job, part)) {",
-         "    if (contributions->label == 77 && ps_server_migration_freezes(job, contributions)) {"),
+         "    if (part->name_hash == 77 && ps_server_migration_freezes(job, part)) {"),
     ],
     "begins anew with a partition that has gone": [
         ("lib/core/server/migration.c",
          "return mv != NULL && mv->role != MIG_OUT;",
-         "    return mv != NULL && mv->role == IN;"),
+         "    return mv != NULL && mv->role == MIG_IN;"),
     ],
     "says nothing of what it forgets with a partition": [
         ("lib/core/server/migration.c",
@@ -259,21 +259,21 @@ static uint32_t planted_nth(const struct ps_round *r, uint32_t n)
     "makes something of a round that all pass": [
         ("lib/core/server/merge.c",
          "if (ps_open_round_all_skip(open)) {",
-         "    if (ps_open_round_all_skip(open_round) && !open_round->is_rows) {"),
+         "    if (ps_open_round_all_skip(open) && !open->is_rows) {"),
     ],
     "says once that all have passed": [
         ("lib/core/server/push.c",
          "ps_server_reply_part(st, slot, part, m->needs_value, part->version);",
-         """        part->passed_fd = false;
-        ps_server_reply_part(st, slots, part, m->needs_value, part->version);"""),
+         """        part->all_skipped = false;
+        ps_server_reply_part(st, slot, part, m->needs_value, part->version);"""),
     ],
     "lets who passes say what others do": [
         ("lib/core/server/push.c",
          """} else if (!open->has_request) {
         open->has_request = true;""",
          """    }
-    if (!open_round->has_request) {
-        open_round->has_request = true;"""),
+    if (!open->has_request) {
+        open->has_request = true;"""),
     ],
     "sends what is not copied": [
         ("lib/core/agent/round.c",
@@ -361,7 +361,7 @@ static uint32_t planted_nth(const struct ps_round *r, uint32_t n)
         ("lib/core/server/pull.c",
          """if (part != NULL && ps_part_has_value(part) &&
         part->version >= rec->round) {""",
-         "    if (parts != NULL && ps_part_has_value(parts)) {"),
+         "    if (part != NULL && ps_part_has_value(part)) {"),
     ],
     "takes the push of an agent's earlier life": [
         ("lib/core/server/job.c",
@@ -384,13 +384,13 @@ static uint32_t planted_nth(const struct ps_round *r, uint32_t n)
         ("lib/core/server/credit.c",
          """if (ps_credit_is_exhausted(f)) {
             ps_credit_grant_extra(f);""",
-         """        if (f->received > f->credit) {
+         """        if (f->received > f->announced) {
             ps_credit_grant_extra(f);"""),
     ],
     "gives no credit for what it refused": [
         ("lib/core/server/credit.c",
          "slot = slot_of_node(job, p->agent_node);",
-         "        return f->credit;"),
+         "        return f->announced;"),
     ],
     "broadcasts the array of the first rank": [
         ("lib/core/agent/round.c",
