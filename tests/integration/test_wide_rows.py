@@ -52,8 +52,8 @@ def run(t, job, text, **env):
         check=False, timeout=2 * harness.PATIENCE, env=harness.clean_env(
             PYTHONPATH=PACKAGE, PSKV_LIBRARY=str(harness.LIBRARY),
             PYTHONDONTWRITEBYTECODE=1, PSKV_SOCKET=t.socket(0), PSKV_JOB=job,
-            PSKV_OP_TIMEOUT="30s", DMLC_NUM_WORKER=1, DMLC_NUM_SERVER=1,
-            **env))
+            PSKV_OP_TIMEOUT=f"{int(harness.PATIENCE)}s", DMLC_NUM_WORKER=1,
+            DMLC_NUM_SERVER=1, **env))
     return done.returncode, done.stderr
 
 
