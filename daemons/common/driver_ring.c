@@ -150,7 +150,7 @@ bool driver_ring_poll(struct daemon_conn *c, uint64_t frames)
         driver_feed_at(c->driver, &ev, now);
     }
     if (rc < 0) {
-        ps_conn_close(c->conn, rc, "an operation in the ring makes no sense");
+        ps_conn_close(c->conn, rc, "an operation in the ring is malformed");
         driver_drop_ring(c);
     }
     return count > 0;

@@ -204,8 +204,8 @@ static const struct ps_option rows[] = {
      .max = PS_LINK_CONNECTIONS_MAX,
      .offset = AT(connections),
      .help = "TCP connections to each server: more where the network gives a "
-             "single one less than the link carries; auto is one, so many that "
-             "each further loop has one to move, and where a round trip takes "
+             "single one less than the link carries; auto is one; or one for "
+             "each additional I/O thread; and where a round trip takes "
              "10 ms or more and packets are lost, 4, or up to 16 where the "
              "congestion control slows down at each loss."},
     {.path = "network.hand_over",

@@ -374,7 +374,7 @@ static void accept_messages(struct psc_client *c)
             return;
         }
         if (rc != 0) {
-            client_fail(c, rc, "a frame of the agent makes no sense: %s",
+            client_fail(c, rc, "malformed frame from the agent: %s",
                         ps_strerror(rc));
             return;
         }
@@ -415,7 +415,7 @@ static void accept_progress(struct psc_client *c)
         }
     }
     if (rc < 0) {
-        client_fail(c, rc, "the agent's ring makes no sense");
+        client_fail(c, rc, "malformed entry in the ring of the agent");
     }
 }
 
@@ -431,7 +431,7 @@ static void accept_completions(struct psc_client *c)
             return;
         }
         if (count < 0) {
-            client_fail(c, count, "the agent's ring makes no sense");
+            client_fail(c, count, "malformed entry in the ring of the agent");
             return;
         }
         prefetch_completions(c, m, count);

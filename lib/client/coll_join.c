@@ -158,7 +158,7 @@ void coll_end_shadow(struct coll *k)
         ps_dtype_size((unsigned)first[SHADOW_DTYPE]) == 0 ||
         first[SHADOW_REDUCE] < 0 || first[SHADOW_REDUCE] > PSC_PRODUCT ||
         first[SHADOW_ROOT] >= c->size) {
-        client_fail(c, PSC_E_PROTO, "a collective that makes no sense");
+        client_fail(c, PSC_E_PROTO, "malformed description of a collective");
         coll_fail(k, PSC_E_PROTO, NULL);
         return;
     }

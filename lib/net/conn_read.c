@@ -450,7 +450,8 @@ static void accept_shm_control(struct ps_conn *c)
 
     c->staging_from += PS_FRAME_PREFIX;
     if (!c->is_greeted || c->prefix.header_len != 0) {
-        ps_conn_close(c, PS_E_PROTO, "a receipt that makes no sense");
+        ps_conn_close(c, PS_E_PROTO,
+                      "invalid receipt for payloads in shared memory");
     } else if (kind == SHM_RELEASED) {
         accept_release(c, number);
     } else if (kind == SHM_ARENA_ADDED) {
@@ -458,7 +459,8 @@ static void accept_shm_control(struct ps_conn *c)
     } else if (kind == SHM_ARENA_REMOVED) {
         unmap_peer_arena(c, number);
     } else {
-        ps_conn_close(c, PS_E_PROTO, "a receipt that makes no sense");
+        ps_conn_close(c, PS_E_PROTO,
+                      "invalid receipt for payloads in shared memory");
     }
     if (c->state == CONN_OPEN) {
         (void)check_stray_fds(c);

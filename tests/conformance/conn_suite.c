@@ -1443,7 +1443,7 @@ static void arenas_are_held_to(void **state)
     expect_reason(&w, "descriptor beside a message that takes none");
     begin_shown(&w, SEALS);
     tell_word(&w, 3, 7, -1);
-    expect_reason(&w, "a receipt that makes no sense");
+    expect_reason(&w, "invalid receipt for payloads in shared memory");
     begin_shown(&w, SEALS);
     close(fd);
     fd = open("/dev/null", O_RDWR | O_CLOEXEC);

@@ -236,8 +236,8 @@ static void add_limits(struct world_options *o, struct ps_rng *r)
     }
 }
 
-/* What one key needs on one server that has all its partitions, as they were
- * cut for so many servers. */
+/* What one key needs on one server that has all its partitions, as they are
+ * cut for the number of servers. */
 static struct ps_demand need_cut_for(const struct world_options *o,
                                      const struct world_key *k,
                                      const struct ps_demand_profile *kind,

@@ -31,7 +31,7 @@ for line in sys.stdin:
     words = line.split()
     if words[0] == 'end':
         break
-    # Until the time is up, or so many rounds; a pause before each.
+    # Rounds until the time is up or `most` are made, with a pause before each.
     end, times = time.monotonic() + float(words[1]), []
     most, pause = int(words[2]), float(words[3])
     while True:

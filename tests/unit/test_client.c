@@ -1156,7 +1156,7 @@ static void bytes_that_are_no_frame_end_the_client(void **state)
     struct fixture *f = *state;
 
     peer_send_bytes(&f->peer, "HTTP/1.1 200 OK\r\n", 17, -1);
-    expect_failure(f, "a frame of the agent makes no sense");
+    expect_failure(f, "malformed frame from the agent");
 }
 
 static void a_frame_for_someone_else_ends_the_client(void **state)
@@ -1164,7 +1164,7 @@ static void a_frame_for_someone_else_ends_the_client(void **state)
     struct fixture *f = *state;
 
     peer_send(&f->peer, &(struct ps_msg){.code = PS_MSG_L_DETACH}, -1);
-    expect_failure(f, "a frame of the agent makes no sense");
+    expect_failure(f, "malformed frame from the agent");
 }
 
 static void an_end_of_nothing_ends_the_client(void **state)
@@ -1225,7 +1225,7 @@ static void an_arena_without_descriptor_is_refused(void **state)
               &(struct ps_msg){.code = PS_MSG_L_ARENA,
                                .l_arena = {.arena = 8, .size = 4096}},
               -1);
-    expect_failure(f, "makes no sense");
+    expect_failure(f, "malformed");
 }
 
 static void results_outside_the_arena_are_refused(void **state)

@@ -288,11 +288,11 @@ void ps_server_on_job_state(struct ps_server_step *st,
         why = "its optimizer is not known here";
     }
     if (why == NULL && *optimizer != '\0' && !add_optim_changes(&optim, m)) {
-        why = "the changes of its optimizer make no sense";
+        why = "the changes of its optimizer are invalid";
     }
     if (why == NULL && ps_tunings_check(m->tunings, m->tunings_count, text,
                                         sizeof(text)) != 0) {
-        why = "the multipliers of its keys make no sense";
+        why = "the multipliers of its keys are invalid";
     }
     if (why == NULL &&
         ps_compression_parse(m->compression, m->compression_params,

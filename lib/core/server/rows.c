@@ -580,7 +580,8 @@ void ps_server_on_pull_rows(struct ps_server_step *st, struct ps_server_conn *c,
         m->parts_count != 1 || (total > 0) != (payload != NULL) ||
         c->discard_reason == PS_E_PROTO ||
         (payload != NULL && payload->buf != NULL && payload->len != total)) {
-        ps_server_session_close_bad(st, c, "a pull of rows makes no sense");
+        ps_server_session_close_bad(
+            st, c, "a pull of rows and its payload do not agree");
         return;
     }
     struct ps_server_job *job = ps_server_job_find(st->s, m->gen);
