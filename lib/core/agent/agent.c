@@ -373,7 +373,7 @@ struct ps_agent *ps_agent_new(const struct ps_agent_options *opt, ps_time now)
     a->jobs = ps_map_new();
     a->computations = ps_map_new();
     a->stall_queries = ps_map_new();
-    a->unmapping_sessions = ps_map_new();
+    a->unmapping_regions = ps_map_new();
     a->next_unmap_at = PS_TIME_NEVER;
     ps_agent_budget_init(a);
     ps_list_init(&a->sessions);
@@ -419,10 +419,10 @@ void ps_agent_free(struct ps_agent *a)
     while ((s = ps_map_next(a->servers, &c)) != NULL) {
         ps_agent_server_free(s);
     }
-    while (ps_map_count(a->unmapping_sessions) > 0) {
+    while (ps_map_count(a->unmapping_regions) > 0) {
         ps_agent_unmap_regions(a);
     }
-    ps_map_free(a->unmapping_sessions);
+    ps_map_free(a->unmapping_regions);
     ps_agent_diagnose_fini(a);
     while (a->spare_op_count > 0) {
         ps_free(a->spare_ops[--a->spare_op_count]);

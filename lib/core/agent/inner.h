@@ -111,7 +111,6 @@ struct ps_agent_server {
     uint64_t unsent;    /* Bytes with the driver, not yet with the kernel. */
     uint32_t computing; /* Partitions being summed or encoded for it. */
     uint64_t computing_bytes;
-    uint32_t turn;   /* Unused. */
     bool needs_pump; /* Its queues may have something to send. */
     struct ps_list send_queues;
     struct ps_agent_batch batch;
@@ -135,8 +134,8 @@ enum ps_agent_part_state {
     PS_AGENT_PART_IDLE,
     PS_AGENT_PART_QUEUED,
     PS_AGENT_PART_COMPUTING,
-    PS_AGENT_PART_SENT,    /* Not committed yet. */
-    PS_AGENT_PART_BACKOFF, /* Refused for now; queued again at resend_at. */
+    PS_AGENT_PART_SENT, /* Not committed yet. */
+    PS_AGENT_PART_BACKOFF, /* Refused for a passing reason; enqueued at resend_at. */
 };
 
 /* A partition of a key. In this struct and those below, fields that each round
@@ -523,7 +522,7 @@ struct ps_agent {
     uint32_t draining_pool_count;
     /* Regions (struct ps_buf) of ended sessions, in order of their end. They
      * are unmapped a few at a time, because unmapping many delays others. */
-    struct ps_map *unmapping_sessions;
+    struct ps_map *unmapping_regions;
     uint64_t last_unmapping;
     ps_time next_unmap_at; /* PS_TIME_NEVER: there are none. */
     struct ps_agent_departed_worker *departed_workers;

@@ -213,12 +213,12 @@ void ps_agent_unmap_regions(struct ps_agent *a)
     uint32_t count = 0;
 
     while (count < UNMAP_COUNT &&
-           (b = ps_map_next(a->unmapping_sessions, &c)) != NULL) {
-        ps_map_remove(a->unmapping_sessions, c.key);
+           (b = ps_map_next(a->unmapping_regions, &c)) != NULL) {
+        ps_map_remove(a->unmapping_regions, c.key);
         ps_buf_unref(b);
         count++;
     }
-    a->next_unmap_at = ps_map_count(a->unmapping_sessions) == 0
+    a->next_unmap_at = ps_map_count(a->unmapping_regions) == 0
                            ? PS_TIME_NEVER
                            : ps_time_add(a->now, UNMAP_INTERVAL);
 }
@@ -243,7 +243,7 @@ void ps_agent_session_free(struct ps_agent *a, struct ps_agent_session *s)
     ps_agent_diagnose_drop_session(a, s);
     a->deferred_session_count -= s->is_deferred;
     while ((b = ps_map_next(s->regions, &c)) != NULL) {
-        ps_map_put(a->unmapping_sessions, ++a->last_unmapping, b);
+        ps_map_put(a->unmapping_regions, ++a->last_unmapping, b);
     }
     ps_agent_unmap_regions(a);
     while ((why = ps_map_next(s->unmapped, &u)) != NULL) {

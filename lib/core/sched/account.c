@@ -54,7 +54,7 @@ static struct ps_sched_user *obtain_user(struct ps_sched *s, uint32_t uid)
     return u;
 }
 
-void ps_sched_account_open_job(struct ps_sched *s, struct ps_sched_find_job *j)
+void ps_sched_account_open_job(struct ps_sched *s, struct ps_sched_job *j)
 {
     j->user = obtain_user(s, j->uid);
     ps_account_init(&j->account, PS_ACCOUNT_JOB, j->name,
@@ -62,7 +62,7 @@ void ps_sched_account_open_job(struct ps_sched *s, struct ps_sched_find_job *j)
     ps_account_add_parent(&j->account, &j->user->account);
 }
 
-void ps_sched_account_close_job(struct ps_sched_find_job *j)
+void ps_sched_account_close_job(struct ps_sched_job *j)
 {
     struct ps_sched_user *u = j->user;
 
@@ -79,14 +79,14 @@ void ps_sched_account_close_job(struct ps_sched_find_job *j)
 }
 
 /* Bytes of the table of a key with `parts` partitions. */
-static uint64_t key_table_bytes(const struct ps_sched_find_job *j, size_t name,
+static uint64_t key_table_bytes(const struct ps_sched_job *j, size_t name,
                                 uint32_t parts)
 {
     return sizeof(struct ps_sched_key) + name + 1 + j->slot_count / 8u +
            (uint64_t)parts * sizeof(struct ps_place_part);
 }
 
-int ps_sched_account_charge_key(struct ps_sched_find_job *j, const char *name,
+int ps_sched_account_charge_key(struct ps_sched_job *j, const char *name,
                                 uint32_t parts, struct ps_refusal *ret_refusal)
 {
     struct ps_account *a = &j->account;
@@ -109,7 +109,7 @@ int ps_sched_account_charge_key(struct ps_sched_find_job *j, const char *name,
     return rc;
 }
 
-void ps_sched_account_refund_key(struct ps_sched_find_job *j, const char *name,
+void ps_sched_account_refund_key(struct ps_sched_job *j, const char *name,
                                  uint32_t parts)
 {
     ps_account_refund(&j->account, PS_COST_KEYS, 1);

@@ -17,8 +17,7 @@ static struct ps_member *server_member(const struct ps_sched *s,
 }
 
 /* Reserves the demand of `on` at its server and schedules the new quota. */
-static void update_reservation(struct ps_sched_step *st,
-                               struct ps_sched_find_job *j,
+static void update_reservation(struct ps_sched_step *st, struct ps_sched_job *j,
                                struct ps_sched_job_server *on)
 {
     /* Servers free the memory of a failed job when they get its state. */
@@ -40,8 +39,7 @@ static void update_reservation(struct ps_sched_step *st,
 }
 
 /* True: the server has memory for this demand; else appends the reason. */
-static bool demand_fits(const struct ps_sched *s,
-                        const struct ps_sched_find_job *j,
+static bool demand_fits(const struct ps_sched *s, const struct ps_sched_job *j,
                         const struct ps_sched_job_server *on,
                         const struct ps_demand *need, struct ps_str *why)
 {
@@ -69,7 +67,7 @@ static bool demand_fits(const struct ps_sched *s,
 }
 
 /* Index of the server in the job, probably `hint`; server_count: not found. */
-static uint32_t server_index(const struct ps_sched_find_job *j, uint32_t node,
+static uint32_t server_index(const struct ps_sched_job *j, uint32_t node,
                              uint32_t hint)
 {
     hint = hint < j->server_count ? hint : 0;
@@ -86,7 +84,7 @@ static uint32_t server_index(const struct ps_sched_find_job *j, uint32_t node,
 
 /* Demand of each server with these partitions added; the caller frees the
  * list. */
-static struct ps_demand *demands_with_parts(const struct ps_sched_find_job *j,
+static struct ps_demand *demands_with_parts(const struct ps_sched_job *j,
                                             uint8_t dtype,
                                             const struct ps_place_part *parts,
                                             uint32_t count)
@@ -109,7 +107,7 @@ static struct ps_demand *demands_with_parts(const struct ps_sched_find_job *j,
 
 /* Replaces all demands by `list`, and frees it. When refused, nothing
  * changes. */
-static int set_demands(struct ps_sched_step *st, struct ps_sched_find_job *j,
+static int set_demands(struct ps_sched_step *st, struct ps_sched_job *j,
                        struct ps_demand *list, struct ps_str *why)
 {
     int rc = 0;
@@ -126,8 +124,8 @@ static int set_demands(struct ps_sched_step *st, struct ps_sched_find_job *j,
     return rc;
 }
 
-int ps_sched_admission_add_key(struct ps_sched_step *st,
-                               struct ps_sched_find_job *j, uint8_t dtype,
+int ps_sched_admission_add_key(struct ps_sched_step *st, struct ps_sched_job *j,
+                               uint8_t dtype,
                                const struct ps_sched_placement *places,
                                struct ps_str *why)
 {
@@ -136,7 +134,7 @@ int ps_sched_admission_add_key(struct ps_sched_step *st,
 }
 
 void ps_sched_admission_remove_key(struct ps_sched_step *st,
-                                   struct ps_sched_find_job *j,
+                                   struct ps_sched_job *j,
                                    const struct ps_sched_key *k)
 {
     uint32_t at = 0;
@@ -154,7 +152,7 @@ void ps_sched_admission_remove_key(struct ps_sched_step *st,
 }
 
 bool ps_sched_admission_fits_part(const struct ps_sched *s,
-                                  const struct ps_sched_find_job *j,
+                                  const struct ps_sched_job *j,
                                   const struct ps_sched_key *k, uint32_t index,
                                   uint32_t to)
 {
@@ -173,7 +171,7 @@ bool ps_sched_admission_fits_part(const struct ps_sched *s,
 }
 
 void ps_sched_admission_move_part(struct ps_sched_step *st,
-                                  struct ps_sched_find_job *j,
+                                  struct ps_sched_job *j,
                                   const struct ps_sched_key *k, uint32_t index,
                                   uint32_t to)
 {
@@ -192,7 +190,7 @@ void ps_sched_admission_move_part(struct ps_sched_step *st,
 }
 
 /* Demands of all keys under this profile; the caller frees the list. */
-static struct ps_demand *recount_demands(const struct ps_sched_find_job *j,
+static struct ps_demand *recount_demands(const struct ps_sched_job *j,
                                          const struct ps_demand_profile *kind)
 {
     struct ps_demand *list = ps_calloc(j->server_count + 1u, sizeof(*list));
@@ -212,7 +210,7 @@ static struct ps_demand *recount_demands(const struct ps_sched_find_job *j,
 }
 
 int ps_sched_admission_set_profile(struct ps_sched_step *st,
-                                   struct ps_sched_find_job *j,
+                                   struct ps_sched_job *j,
                                    const struct ps_demand_profile *kind,
                                    struct ps_str *why)
 {
@@ -224,14 +222,14 @@ int ps_sched_admission_set_profile(struct ps_sched_step *st,
     return rc;
 }
 
-int ps_sched_admission_recount(struct ps_sched_step *st,
-                               struct ps_sched_find_job *j, struct ps_str *why)
+int ps_sched_admission_recount(struct ps_sched_step *st, struct ps_sched_job *j,
+                               struct ps_str *why)
 {
     return set_demands(st, j, recount_demands(j, &j->demand_profile), why);
 }
 
 void ps_sched_admission_release(struct ps_sched_step *st,
-                                struct ps_sched_find_job *j)
+                                struct ps_sched_job *j)
 {
     for (uint32_t i = 0; i < j->server_count; i++) {
         update_reservation(st, j, &j->servers[i]);
@@ -240,7 +238,7 @@ void ps_sched_admission_release(struct ps_sched_step *st,
 }
 
 void ps_sched_admission_send_quota(struct ps_sched_step *st,
-                                   struct ps_sched_find_job *j)
+                                   struct ps_sched_job *j)
 {
     j->send_quota_at = PS_TIME_NEVER;
     j->quota_version++;

@@ -206,8 +206,7 @@ void ps_sched_on_barrier_enter(struct ps_sched_step *st,
                                struct ps_member *agent,
                                const struct ps_msg_barrier_enter *m);
 /* Sends the newest open barrier to all agents of the job. */
-void ps_sched_barrier_notify(struct ps_sched_step *st,
-                             struct ps_sched_find_job *j);
+void ps_sched_barrier_notify(struct ps_sched_step *st, struct ps_sched_job *j);
 /* Marks the workers of an agent on a fresh link unconfirmed until the agent
  * reports them again. */
 void ps_sched_workers_unconfirm(struct ps_sched_step *st,
@@ -217,10 +216,9 @@ void ps_sched_workers_drop_missing(struct ps_sched_step *st,
 
 /* ----- job_state.c */
 /* NULL: no such job. By name, only an open job is found. */
-struct ps_sched_find_job *ps_sched_find_job(const struct ps_sched *s,
-                                            uint64_t gen);
-struct ps_sched_find_job *ps_sched_find_open_job(const struct ps_sched *s,
-                                                 const char *name);
+struct ps_sched_job *ps_sched_find_job(const struct ps_sched *s, uint64_t gen);
+struct ps_sched_job *ps_sched_find_open_job(const struct ps_sched *s,
+                                            const char *name);
 /* Error code for a generation without a job; the reason goes to `ret`. `name`:
  * name of the job as the peer gives it; NULL: unknown. */
 int ps_sched_job_end_reason(const struct ps_sched *s, uint64_t gen,
@@ -228,16 +226,15 @@ int ps_sched_job_end_reason(const struct ps_sched *s, uint64_t gen,
 /* Checks that the agent may make requests in `j`, the job of `gen` or NULL. 0,
  * or an error code with the reason. */
 int ps_sched_job_check_agent(const struct ps_sched *s,
-                             const struct ps_sched_find_job *j, uint64_t gen,
+                             const struct ps_sched_job *j, uint64_t gen,
                              const struct ps_member *agent, struct ps_str *why);
 /* Sends a new version of the job's state to its servers and agents. */
-void ps_sched_job_publish(struct ps_sched_step *st,
-                          struct ps_sched_find_job *j);
+void ps_sched_job_publish(struct ps_sched_step *st, struct ps_sched_job *j);
 /* The same after a short delay, together with other changes. */
 void ps_sched_job_publish_later(struct ps_sched_step *st,
-                                struct ps_sched_find_job *j);
-void ps_sched_job_send_state(struct ps_sched_step *st,
-                             struct ps_sched_find_job *j, struct ps_member *m);
+                                struct ps_sched_job *j);
+void ps_sched_job_send_state(struct ps_sched_step *st, struct ps_sched_job *j,
+                             struct ps_member *m);
 /* Sends the states of all jobs of a member on a fresh link. */
 void ps_sched_jobs_send_state(struct ps_sched_step *st, struct ps_member *m);
 /* Sends state ENDED to a member whose job has ended, or is not its own. */
@@ -245,31 +242,28 @@ void ps_sched_job_send_ended(struct ps_sched_step *st, struct ps_member *m,
                              uint64_t gen, uint32_t version);
 
 /* ----- lifecycle.c */
-void ps_sched_job_try_start(struct ps_sched_step *st,
-                            struct ps_sched_find_job *j);
+void ps_sched_job_try_start(struct ps_sched_step *st, struct ps_sched_job *j);
 void ps_sched_jobs_try_start(struct ps_sched_step *st);
 /* Servers that a new job may use. *ret_draining: further ACTIVE servers that
  * are draining, *ret_name: name of one of them. */
 uint32_t ps_sched_count_servers(const struct ps_sched *s,
                                 uint32_t *ret_draining, const char **ret_name);
-void ps_sched_job_try_run(struct ps_sched_step *st,
-                          struct ps_sched_find_job *j);
+void ps_sched_job_try_run(struct ps_sched_step *st, struct ps_sched_job *j);
 /* Servers that could join the job, at most as many as it lacks of num_servers.
  * Returns their count. */
 uint32_t
 ps_sched_job_spare_servers(const struct ps_sched *s,
-                           const struct ps_sched_find_job *j,
+                           const struct ps_sched_job *j,
                            const struct ps_member *list[PS_SERVERS_MAX]);
 /* Makes `m` a server of the job; the caller publishes the job. */
-void ps_sched_job_add_server(struct ps_sched_find_job *j,
-                             const struct ps_member *m);
+void ps_sched_job_add_server(struct ps_sched_job *j, const struct ps_member *m);
 /* Fails the job; may free it. */
-void ps_sched_job_fail(struct ps_sched_step *st, struct ps_sched_find_job *j,
+void ps_sched_job_fail(struct ps_sched_step *st, struct ps_sched_job *j,
                        const char *reason);
 /* Without a live worker, ends and frees the job; while ranks are LOST, starts
  * its rejoin_grace instead. */
 void ps_sched_job_end_if_unused(struct ps_sched_step *st,
-                                struct ps_sched_find_job *j);
+                                struct ps_sched_job *j);
 /* Filter for LIVE workers. ps_sched_job_lose_workers() makes those that match
  * LOST, or removes them before the start; it may free the job. */
 struct ps_sched_loss {
@@ -278,8 +272,7 @@ struct ps_sched_loss {
     bool all_workers;      /* All of the agent; false: only `worker`. */
     bool only_unconfirmed; /* Only workers not confirmed on a fresh link. */
 };
-void ps_sched_job_lose_workers(struct ps_sched_step *st,
-                               struct ps_sched_find_job *j,
+void ps_sched_job_lose_workers(struct ps_sched_step *st, struct ps_sched_job *j,
                                const struct ps_sched_loss *which,
                                const char *why);
 void ps_sched_jobs_lose_agent(struct ps_sched_step *st, struct ps_member *agent,
@@ -302,33 +295,30 @@ void ps_sched_on_key_close(struct ps_sched_step *st,
                            const struct ps_msg_key_close *m);
 /* Moves the partitions of the lost server `gone` to the servers of the job.
  * PS_E_FULL: they lack memory; the reason is appended to `why`. */
-int ps_sched_keys_reassign(struct ps_sched_step *st,
-                           struct ps_sched_find_job *j, uint32_t gone,
-                           struct ps_str *why);
+int ps_sched_keys_reassign(struct ps_sched_step *st, struct ps_sched_job *j,
+                           uint32_t gone, struct ps_str *why);
 /* Sends agents the placements that they lack: some now, the others from
  * next_placements_at on. */
 void ps_sched_keys_send_placements(struct ps_sched_step *st,
-                                   struct ps_sched_find_job *j);
+                                   struct ps_sched_job *j);
 /* Makes node `to` the owner of the partition, in a new epoch. */
 void ps_sched_key_reassign_part(struct ps_sched_step *st,
-                                struct ps_sched_find_job *j,
-                                struct ps_sched_key *k, uint32_t index,
-                                uint32_t to);
+                                struct ps_sched_job *j, struct ps_sched_key *k,
+                                uint32_t index, uint32_t to);
 /* Sends an agent on a fresh link all placements other than first ones. */
 void ps_sched_keys_send_reassigned(struct ps_sched_step *st,
-                                   struct ps_sched_find_job *j,
-                                   struct ps_member *m);
+                                   struct ps_sched_job *j, struct ps_member *m);
 
 /* ----- account.c */
 void ps_sched_account_init(struct ps_sched *s);
 void ps_sched_account_fini(struct ps_sched *s);
 /* Open the job's account, and refund it before the job is freed. */
-void ps_sched_account_open_job(struct ps_sched *s, struct ps_sched_find_job *j);
-void ps_sched_account_close_job(struct ps_sched_find_job *j);
+void ps_sched_account_open_job(struct ps_sched *s, struct ps_sched_job *j);
+void ps_sched_account_close_job(struct ps_sched_job *j);
 /* Charges a key with `parts` partitions. 0, or PS_E_FULL with the reason. */
-int ps_sched_account_charge_key(struct ps_sched_find_job *j, const char *name,
+int ps_sched_account_charge_key(struct ps_sched_job *j, const char *name,
                                 uint32_t parts, struct ps_refusal *ret_refusal);
-void ps_sched_account_refund_key(struct ps_sched_find_job *j, const char *name,
+void ps_sched_account_refund_key(struct ps_sched_job *j, const char *name,
                                  uint32_t parts);
 
 /* ----- admission.c */
@@ -339,39 +329,39 @@ struct ps_sched_placement {
 };
 /* Reserves memory on the job's servers for a key with these partitions. When
  * refused, nothing changes and the reason is appended to `why`. */
-int ps_sched_admission_add_key(struct ps_sched_step *st,
-                               struct ps_sched_find_job *j, uint8_t dtype,
+int ps_sched_admission_add_key(struct ps_sched_step *st, struct ps_sched_job *j,
+                               uint8_t dtype,
                                const struct ps_sched_placement *places,
                                struct ps_str *why);
 /* Releases the memory of the key. */
 void ps_sched_admission_remove_key(struct ps_sched_step *st,
-                                   struct ps_sched_find_job *j,
+                                   struct ps_sched_job *j,
                                    const struct ps_sched_key *k);
 /* True: node `to` has memory for the partition of another node. */
 bool ps_sched_admission_fits_part(const struct ps_sched *s,
-                                  const struct ps_sched_find_job *j,
+                                  const struct ps_sched_job *j,
                                   const struct ps_sched_key *k, uint32_t index,
                                   uint32_t to);
 /* Moves the reservation of a partition from its present owner to node `to`. */
 void ps_sched_admission_move_part(struct ps_sched_step *st,
-                                  struct ps_sched_find_job *j,
+                                  struct ps_sched_job *j,
                                   const struct ps_sched_key *k, uint32_t index,
                                   uint32_t to);
 /* Sets the demand profile of the job; fails as ps_sched_admission_add_key. */
 int ps_sched_admission_set_profile(struct ps_sched_step *st,
-                                   struct ps_sched_find_job *j,
+                                   struct ps_sched_job *j,
                                    const struct ps_demand_profile *kind,
                                    struct ps_str *why);
 /* Reserves memory again after placements changed; fails as
  * ps_sched_admission_add_key. */
-int ps_sched_admission_recount(struct ps_sched_step *st,
-                               struct ps_sched_find_job *j, struct ps_str *why);
+int ps_sched_admission_recount(struct ps_sched_step *st, struct ps_sched_job *j,
+                               struct ps_str *why);
 /* Releases the reservations of a failed job. */
 void ps_sched_admission_release(struct ps_sched_step *st,
-                                struct ps_sched_find_job *j);
+                                struct ps_sched_job *j);
 /* Sends the servers of the job its quotas. */
 void ps_sched_admission_send_quota(struct ps_sched_step *st,
-                                   struct ps_sched_find_job *j);
+                                   struct ps_sched_job *j);
 
 /* ----- optimizer.c */
 void ps_sched_on_optimizer_set(struct ps_sched_step *st,
@@ -386,35 +376,33 @@ void ps_sched_on_optimizer_change(struct ps_sched_step *st,
 /* Applies an operator's change; replied to when all servers have taken it
  * in. */
 void ps_sched_job_change_param(struct ps_sched_step *st,
-                               struct ps_sched_conn *c,
-                               struct ps_sched_find_job *j,
+                               struct ps_sched_conn *c, struct ps_sched_job *j,
                                const struct ps_msg_job_set *m);
 /* Replies to waiters when all servers have taken in the last declaration, or
  * when the job is not open. */
-void ps_sched_waiters_reply(struct ps_sched_step *st,
-                            struct ps_sched_find_job *j);
+void ps_sched_waiters_reply(struct ps_sched_step *st, struct ps_sched_job *j);
 /* Drops the waiters of an agent that is gone: a successor of the same name
  * numbers its requests from 1. */
-void ps_sched_waiters_drop_agent(struct ps_sched_find_job *j, uint32_t agent);
+void ps_sched_waiters_drop_agent(struct ps_sched_job *j, uint32_t agent);
 
 /* ----- norm.c */
 void ps_sched_on_norm_part(struct ps_sched_step *st, struct ps_member *server,
                            const struct ps_msg_norm_part *m);
 /* Called once the job has an optimizer; keys may exist already. */
-void ps_sched_norm_init(struct ps_sched_find_job *j);
+void ps_sched_norm_init(struct ps_sched_job *j);
 /* Called at the end of a job. */
-void ps_sched_norm_free(struct ps_sched_find_job *j);
+void ps_sched_norm_free(struct ps_sched_job *j);
 /* Takes a key without norms out of the global norm; called before its
  * removal. */
-void ps_sched_norm_remove_key(struct ps_sched_find_job *j,
+void ps_sched_norm_remove_key(struct ps_sched_job *j,
                               const struct ps_sched_key *k);
 /* Publishes the global norm when a removed key was the last one missing. */
 void ps_sched_norm_recheck_global(struct ps_sched_step *st,
-                                  struct ps_sched_find_job *j);
+                                  struct ps_sched_job *j);
 /* Appends the names of keys that the global norm of this key's step waits for;
  * appends nothing when it does not wait. */
-void ps_sched_norm_describe_missing(const struct ps_sched_find_job *j,
-                                    uint32_t key, struct ps_str *out);
+void ps_sched_norm_describe_missing(const struct ps_sched_job *j, uint32_t key,
+                                    struct ps_str *out);
 
 /* ----- stall.c */
 void ps_sched_on_stall_query(struct ps_sched_step *st, struct ps_member *agent,
@@ -422,11 +410,9 @@ void ps_sched_on_stall_query(struct ps_sched_step *st, struct ps_member *agent,
 void ps_sched_on_stall_report(struct ps_sched_step *st, struct ps_member *agent,
                               const struct ps_msg_stall_report *m);
 /* Sends psctl the stall rows of one job, then decrements open_stalls. */
-void ps_sched_stall_query_job(struct ps_sched_step *st,
-                              struct ps_sched_find_job *j,
+void ps_sched_stall_query_job(struct ps_sched_step *st, struct ps_sched_job *j,
                               struct ps_sched_conn *ctl);
-void ps_sched_stall_drop_job(struct ps_sched_step *st,
-                             struct ps_sched_find_job *j);
+void ps_sched_stall_drop_job(struct ps_sched_step *st, struct ps_sched_job *j);
 void ps_sched_stall_drop_ctl(struct ps_sched *s, ps_conn_id ctl);
 void ps_sched_stalls_tick(struct ps_sched_step *st);
 ps_time ps_sched_stalls_deadline(const struct ps_sched *s);
@@ -446,7 +432,7 @@ void ps_sched_query_send_rows(struct ps_sched_step *st,
 /* Replies with the migrations that balance the job's servers, or that drain
  * server `off` ("": none). `makes`: also starts them. */
 void ps_sched_rebalance_query(struct ps_sched_step *st, struct ps_sched_conn *c,
-                              struct ps_sched_find_job *j, const char *off,
+                              struct ps_sched_job *j, const char *off,
                               bool makes);
 /* Reports to connection `ctl` that the migrations of the job are over. */
 void ps_sched_rebalance_ended(struct ps_sched_step *st, ps_conn_id ctl,
@@ -458,7 +444,7 @@ void ps_sched_rebalance_drop_reply(struct ps_sched_conn *c);
 
 /* ----- migration.c */
 /* Makes an empty rebalance; ps_sched_migrations_start() begins it. */
-void ps_sched_migrations_init(struct ps_sched_find_job *j, ps_conn_id ctl);
+void ps_sched_migrations_init(struct ps_sched_job *j, ps_conn_id ctl);
 struct ps_sched_part_migration {
     uint32_t key;
     uint32_t index;
@@ -466,17 +452,17 @@ struct ps_sched_part_migration {
     uint32_t target_node;
 };
 PS_MUST_USE int
-ps_sched_migrations_add(struct ps_sched *s, struct ps_sched_find_job *j,
+ps_sched_migrations_add(struct ps_sched *s, struct ps_sched_job *j,
                         const struct ps_sched_part_migration *m);
 /* Starts queued migrations, up to PS_MIGRATIONS_MAX at once, to servers that
  * are ready for the job. */
 void ps_sched_migrations_start(struct ps_sched_step *st,
-                               struct ps_sched_find_job *j);
+                               struct ps_sched_job *j);
 /* Drops all migrations; uncommitted ones count as failed. Servers discard
  * theirs with the job. */
 void ps_sched_migrations_cancel(struct ps_sched_step *st,
-                                struct ps_sched_find_job *j, const char *why);
-void ps_sched_migrations_free(struct ps_sched_find_job *j);
+                                struct ps_sched_job *j, const char *why);
+void ps_sched_migrations_free(struct ps_sched_job *j);
 void ps_sched_migrations_lose_server(struct ps_sched_step *st,
                                      const struct ps_member *server);
 /* Repeats pending requests to a server on a fresh link. */
@@ -491,5 +477,5 @@ void ps_sched_on_part_ack(struct ps_sched_step *st,
                           const struct ps_msg_part_ack *m);
 void ps_sched_query_send_end(struct ps_sched_step *st, struct ps_sched_conn *c,
                              int rc, const char *text);
-void ps_sched_job_fill_row(const struct ps_sched_find_job *j, ps_time now,
+void ps_sched_job_fill_row(const struct ps_sched_job *j, ps_time now,
                            struct ps_msg_job_row *ret);

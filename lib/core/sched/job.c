@@ -34,11 +34,11 @@ static const char *text_or_empty(const char *s)
     return s != NULL ? s : "";
 }
 
-struct ps_sched_find_job *ps_sched_job_new(uint64_t gen, uint64_t label_seed,
-                                           const struct ps_msg_job_open *want,
-                                           ps_time now)
+struct ps_sched_job *ps_sched_job_new(uint64_t gen, uint64_t label_seed,
+                                      const struct ps_msg_job_open *want,
+                                      ps_time now)
 {
-    struct ps_sched_find_job *j = ps_calloc(1, sizeof(*j));
+    struct ps_sched_job *j = ps_calloc(1, sizeof(*j));
 
     j->gen = gen;
     j->name_hash_seed = label_seed;
@@ -75,7 +75,7 @@ static void key_free(struct ps_sched_key *k)
     }
 }
 
-void ps_sched_job_free(struct ps_sched_find_job *j)
+void ps_sched_job_free(struct ps_sched_job *j)
 {
     for (uint32_t i = 0; i < j->key_count; i++) {
         key_free(j->keys[i]);
@@ -97,7 +97,7 @@ void ps_sched_job_free(struct ps_sched_find_job *j)
     ps_free(j);
 }
 
-void ps_sched_job_set_phase(struct ps_sched_find_job *j, enum ps_job_phase to,
+void ps_sched_job_set_phase(struct ps_sched_job *j, enum ps_job_phase to,
                             struct ps_effects *fx)
 {
     bool bad = to == PS_JOB_PHASE_FAILED;
@@ -109,21 +109,22 @@ void ps_sched_job_set_phase(struct ps_sched_find_job *j, enum ps_job_phase to,
                    bad ? j->reason : "");
 }
 
-bool ps_sched_job_is_open(const struct ps_sched_find_job *j)
+bool ps_sched_job_is_open(const struct ps_sched_job *j)
 {
     return j->phase != PS_JOB_PHASE_FAILED && j->phase != PS_JOB_PHASE_ENDED;
 }
 
-bool ps_sched_job_has_started(const struct ps_sched_find_job *j)
+bool ps_sched_job_has_started(const struct ps_sched_job *j)
 {
     return j->slot_count > 0;
 }
 
 /* ---------------------------------------------------------------- workers */
 
-struct ps_sched_worker *
-ps_sched_job_find_worker(const struct ps_sched_find_job *j, uint32_t agent,
-                         uint64_t agent_incarnation, uint64_t worker)
+struct ps_sched_worker *ps_sched_job_find_worker(const struct ps_sched_job *j,
+                                                 uint32_t agent,
+                                                 uint64_t agent_incarnation,
+                                                 uint64_t worker)
 {
     for (uint32_t i = 0; i < j->worker_count; i++) {
         struct ps_sched_worker *w = &j->workers[i];
@@ -136,7 +137,7 @@ ps_sched_job_find_worker(const struct ps_sched_find_job *j, uint32_t agent,
     return NULL;
 }
 
-void ps_sched_job_add_worker(struct ps_sched_find_job *j,
+void ps_sched_job_add_worker(struct ps_sched_job *j,
                              const struct ps_sched_worker *w)
 {
     assert(j->phase == PS_JOB_PHASE_FORMING);
@@ -152,7 +153,7 @@ void ps_sched_job_add_worker(struct ps_sched_find_job *j,
     j->live_workers++;
 }
 
-void ps_sched_job_remove_worker(struct ps_sched_find_job *j,
+void ps_sched_job_remove_worker(struct ps_sched_job *j,
                                 struct ps_sched_worker *w)
 {
     size_t i = (size_t)(w - j->workers);
@@ -163,7 +164,7 @@ void ps_sched_job_remove_worker(struct ps_sched_find_job *j,
     j->live_workers--;
 }
 
-static ps_time first_lost_at(const struct ps_sched_find_job *j)
+static ps_time first_lost_at(const struct ps_sched_job *j)
 {
     ps_time first = PS_TIME_NEVER;
 
@@ -175,7 +176,7 @@ static ps_time first_lost_at(const struct ps_sched_find_job *j)
     return first;
 }
 
-void ps_sched_job_set_rank_state(struct ps_sched_find_job *j,
+void ps_sched_job_set_rank_state(struct ps_sched_job *j,
                                  struct ps_sched_worker *w,
                                  enum ps_rank_state state, ps_time now)
 {
@@ -196,7 +197,7 @@ void ps_sched_job_set_rank_state(struct ps_sched_find_job *j,
     }
 }
 
-bool ps_sched_job_add_agent(struct ps_sched_find_job *j, uint32_t agent)
+bool ps_sched_job_add_agent(struct ps_sched_job *j, uint32_t agent)
 {
     for (uint32_t i = 0; i < j->agent_count; i++) {
         if (j->agents[i] == agent) {
@@ -234,7 +235,7 @@ static int compare_by_rank(const void *a, const void *b)
            (x->requested_rank < y->requested_rank);
 }
 
-static void assign_slots(struct ps_sched_find_job *j)
+static void assign_slots(struct ps_sched_job *j)
 {
     j->slots = ps_calloc(j->agent_count, sizeof(*j->slots));
     for (uint32_t i = 0; i < j->worker_count; i++) {
@@ -251,7 +252,7 @@ static void assign_slots(struct ps_sched_find_job *j)
     }
 }
 
-void ps_sched_job_assign_ranks(struct ps_sched_find_job *j)
+void ps_sched_job_assign_ranks(struct ps_sched_job *j)
 {
     struct ps_bits taken;
     uint32_t free_rank;
@@ -282,7 +283,7 @@ void ps_sched_job_assign_ranks(struct ps_sched_find_job *j)
     ps_barrier_init(&j->barrier, j->num_workers);
 }
 
-uint32_t ps_sched_job_slot_of(const struct ps_sched_find_job *j, uint32_t agent)
+uint32_t ps_sched_job_slot_of(const struct ps_sched_job *j, uint32_t agent)
 {
     uint32_t i = 0;
 
@@ -292,8 +293,8 @@ uint32_t ps_sched_job_slot_of(const struct ps_sched_find_job *j, uint32_t agent)
     return i;
 }
 
-struct ps_sched_job_server *
-ps_sched_job_server_of(const struct ps_sched_find_job *j, uint32_t node)
+struct ps_sched_job_server *ps_sched_job_server_of(const struct ps_sched_job *j,
+                                                   uint32_t node)
 {
     for (uint32_t i = 0; i < j->server_count; i++) {
         if (j->servers[i].node == node) {
@@ -303,7 +304,7 @@ ps_sched_job_server_of(const struct ps_sched_find_job *j, uint32_t node)
     return NULL;
 }
 
-uint32_t ps_sched_job_ready_version(const struct ps_sched_find_job *j)
+uint32_t ps_sched_job_ready_version(const struct ps_sched_job *j)
 {
     uint32_t least = UINT32_MAX;
 
@@ -315,7 +316,7 @@ uint32_t ps_sched_job_ready_version(const struct ps_sched_find_job *j)
     return least;
 }
 
-uint32_t ps_sched_job_missing_ranks(const struct ps_sched_find_job *j,
+uint32_t ps_sched_job_missing_ranks(const struct ps_sched_job *j,
                                     unsigned *ret_ranks)
 {
     struct ps_bits taken;
@@ -344,19 +345,18 @@ uint32_t ps_sched_job_missing_ranks(const struct ps_sched_find_job *j,
 
 /* ------------------------------------------------------------------- keys */
 
-static uint64_t slot_of_key(const struct ps_sched_find_job *j, const char *name)
+static uint64_t slot_of_key(const struct ps_sched_job *j, const char *name)
 {
     return ps_name_hash_slot(j->name_hash_seed, ps_name_hash(name), 0);
 }
 
-struct ps_sched_key *
-ps_sched_job_key_by_name_hash(const struct ps_sched_find_job *j,
-                              const char *name)
+struct ps_sched_key *ps_sched_job_key_by_name_hash(const struct ps_sched_job *j,
+                                                   const char *name)
 {
     return ps_map_get(j->keys_by_name_hash, slot_of_key(j, name));
 }
 
-struct ps_sched_key *ps_sched_job_find_key(const struct ps_sched_find_job *j,
+struct ps_sched_key *ps_sched_job_find_key(const struct ps_sched_job *j,
                                            const char *name)
 {
     struct ps_sched_key *k = ps_sched_job_key_by_name_hash(j, name);
@@ -364,7 +364,7 @@ struct ps_sched_key *ps_sched_job_find_key(const struct ps_sched_find_job *j,
     return k != NULL && strcmp(k->name, name) == 0 ? k : NULL;
 }
 
-struct ps_sched_key *ps_sched_job_add_key(struct ps_sched_find_job *j,
+struct ps_sched_key *ps_sched_job_add_key(struct ps_sched_job *j,
                                           const char *name, uint8_t dtype,
                                           uint64_t count,
                                           struct ps_place_part *parts,
@@ -400,7 +400,7 @@ bool ps_sched_key_is_on(const struct ps_sched_key *k, uint32_t node)
     return false;
 }
 
-void ps_sched_key_add_opener(const struct ps_sched_find_job *j,
+void ps_sched_key_add_opener(const struct ps_sched_job *j,
                              struct ps_sched_key *k, uint32_t slot,
                              uint64_t request)
 {
@@ -442,8 +442,7 @@ bool ps_sched_key_remove_opener(struct ps_sched_key *k, uint32_t slot,
     return k->openers.count == 0;
 }
 
-void ps_sched_job_remove_key(struct ps_sched_find_job *j,
-                             struct ps_sched_key *k)
+void ps_sched_job_remove_key(struct ps_sched_job *j, struct ps_sched_key *k)
 {
     ps_map_remove(j->keys_by_name_hash, slot_of_key(j, k->name));
     j->keys[k->number] = NULL;
@@ -508,7 +507,7 @@ static bool params_equal(const struct ps_rec_param *had,
     return true;
 }
 
-void ps_sched_job_set_optimizer(struct ps_sched_find_job *j,
+void ps_sched_job_set_optimizer(struct ps_sched_job *j,
                                 const struct ps_msg_optimizer_set *m)
 {
     assert(j->optimizer == NULL);
@@ -518,7 +517,7 @@ void ps_sched_job_set_optimizer(struct ps_sched_find_job *j,
     ps_tunings_set(&j->tunings, m->tunings, m->tunings_count);
 }
 
-bool ps_sched_job_same_optimizer(const struct ps_sched_find_job *j,
+bool ps_sched_job_same_optimizer(const struct ps_sched_job *j,
                                  const struct ps_msg_optimizer_set *m)
 {
     return strcmp(j->optimizer, text_or_empty(m->name)) == 0 &&
@@ -526,7 +525,7 @@ bool ps_sched_job_same_optimizer(const struct ps_sched_find_job *j,
            params_equal(j->params, m->params, m->params_count);
 }
 
-void ps_sched_job_set_compression(struct ps_sched_find_job *j, const char *name,
+void ps_sched_job_set_compression(struct ps_sched_job *j, const char *name,
                                   const struct ps_rec_param *params,
                                   uint32_t count)
 {
@@ -536,7 +535,7 @@ void ps_sched_job_set_compression(struct ps_sched_find_job *j, const char *name,
     j->compression_param_count = count;
 }
 
-bool ps_sched_job_same_compression(const struct ps_sched_find_job *j,
+bool ps_sched_job_same_compression(const struct ps_sched_job *j,
                                    const char *name,
                                    const struct ps_rec_param *params,
                                    uint32_t count)

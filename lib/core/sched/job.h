@@ -103,7 +103,7 @@ struct ps_sched_waiter {
 
 #define PS_COMPRESSION_TEXT_MAX 256u
 
-struct ps_sched_find_job {
+struct ps_sched_job {
     uint64_t gen;
     uint32_t version; /* Version of job_state last published. */
     uint8_t phase;    /* enum ps_job_phase */
@@ -182,64 +182,63 @@ struct ps_sched_find_job {
 
 /* Makes a job in phase FORMING. `want` has been checked, and its
  * start_timeout_ns is not 0. */
-struct ps_sched_find_job *ps_sched_job_new(uint64_t gen, uint64_t label_seed,
-                                           const struct ps_msg_job_open *want,
-                                           ps_time now);
-void ps_sched_job_free(struct ps_sched_find_job *j);
+struct ps_sched_job *ps_sched_job_new(uint64_t gen, uint64_t label_seed,
+                                      const struct ps_msg_job_open *want,
+                                      ps_time now);
+void ps_sched_job_free(struct ps_sched_job *j);
 
 /* Changes the phase and logs it. */
-void ps_sched_job_set_phase(struct ps_sched_find_job *j, enum ps_job_phase to,
+void ps_sched_job_set_phase(struct ps_sched_job *j, enum ps_job_phase to,
                             struct ps_effects *fx);
 /* True: workers take part; not FAILED, not ENDED. */
-bool ps_sched_job_is_open(const struct ps_sched_find_job *j);
-bool ps_sched_job_has_started(const struct ps_sched_find_job *j);
+bool ps_sched_job_is_open(const struct ps_sched_job *j);
+bool ps_sched_job_has_started(const struct ps_sched_job *j);
 
 /* Worker of this incarnation of the agent; NULL: none. */
-struct ps_sched_worker *
-ps_sched_job_find_worker(const struct ps_sched_find_job *j, uint32_t agent,
-                         uint64_t agent_incarnation, uint64_t worker);
+struct ps_sched_worker *ps_sched_job_find_worker(const struct ps_sched_job *j,
+                                                 uint32_t agent,
+                                                 uint64_t agent_incarnation,
+                                                 uint64_t worker);
 /* Adds a copy of *w as LIVE; only while FORMING. */
-void ps_sched_job_add_worker(struct ps_sched_find_job *j,
+void ps_sched_job_add_worker(struct ps_sched_job *j,
                              const struct ps_sched_worker *w);
 /* Only before the start. */
-void ps_sched_job_remove_worker(struct ps_sched_find_job *j,
+void ps_sched_job_remove_worker(struct ps_sched_job *j,
                                 struct ps_sched_worker *w);
 /* Sets the state of a rank; updates live_workers and lost_since. */
-void ps_sched_job_set_rank_state(struct ps_sched_find_job *j,
+void ps_sched_job_set_rank_state(struct ps_sched_job *j,
                                  struct ps_sched_worker *w,
                                  enum ps_rank_state state, ps_time now);
 /* Adds an agent. False: the job has PS_SLOTS_MAX already. */
-bool ps_sched_job_add_agent(struct ps_sched_find_job *j, uint32_t agent);
+bool ps_sched_job_add_agent(struct ps_sched_job *j, uint32_t agent);
 /* Assigns ranks and slots once all workers have joined. */
-void ps_sched_job_assign_ranks(struct ps_sched_find_job *j);
+void ps_sched_job_assign_ranks(struct ps_sched_job *j);
 /* Index of the agent's slot, or slot_count. */
-uint32_t ps_sched_job_slot_of(const struct ps_sched_find_job *j,
-                              uint32_t agent);
+uint32_t ps_sched_job_slot_of(const struct ps_sched_job *j, uint32_t agent);
 /* NULL: not a server of the job. */
-struct ps_sched_job_server *
-ps_sched_job_server_of(const struct ps_sched_find_job *j, uint32_t node);
+struct ps_sched_job_server *ps_sched_job_server_of(const struct ps_sched_job *j,
+                                                   uint32_t node);
 /* Lowest version that all servers have acknowledged. */
-uint32_t ps_sched_job_ready_version(const struct ps_sched_find_job *j);
+uint32_t ps_sched_job_ready_version(const struct ps_sched_job *j);
 /* Ranks without a worker, when workers that requested none get the lowest free
  * ones. `ret_ranks` holds num_workers. Returns the count. */
-uint32_t ps_sched_job_missing_ranks(const struct ps_sched_find_job *j,
+uint32_t ps_sched_job_missing_ranks(const struct ps_sched_job *j,
                                     unsigned *ret_ranks);
 
 /* NULL when the name is not registered. */
-struct ps_sched_key *ps_sched_job_find_key(const struct ps_sched_find_job *j,
+struct ps_sched_key *ps_sched_job_find_key(const struct ps_sched_job *j,
                                            const char *name);
 /* Key with the name hash of `name`, whatever its own name; NULL: none. */
-struct ps_sched_key *
-ps_sched_job_key_by_name_hash(const struct ps_sched_find_job *j,
-                              const char *name);
+struct ps_sched_key *ps_sched_job_key_by_name_hash(const struct ps_sched_job *j,
+                                                   const char *name);
 /* Takes over `parts`. */
-struct ps_sched_key *ps_sched_job_add_key(struct ps_sched_find_job *j,
+struct ps_sched_key *ps_sched_job_add_key(struct ps_sched_job *j,
                                           const char *name, uint8_t dtype,
                                           uint64_t count,
                                           struct ps_place_part *parts,
                                           uint32_t part_count);
 /* Records that the agent of the slot opened the key with `request`. */
-void ps_sched_key_add_opener(const struct ps_sched_find_job *j,
+void ps_sched_key_add_opener(const struct ps_sched_job *j,
                              struct ps_sched_key *k, uint32_t slot,
                              uint64_t request);
 /* Undoes the opening by `request`; a later one of the same slot remains. True:
@@ -247,21 +246,20 @@ void ps_sched_key_add_opener(const struct ps_sched_find_job *j,
 bool ps_sched_key_remove_opener(struct ps_sched_key *k, uint32_t slot,
                                 uint64_t request);
 /* Removes and frees the key; its number is not reused. */
-void ps_sched_job_remove_key(struct ps_sched_find_job *j,
-                             struct ps_sched_key *k);
+void ps_sched_job_remove_key(struct ps_sched_job *j, struct ps_sched_key *k);
 
 /* True: a partition of the key is on this server. */
 bool ps_sched_key_is_on(const struct ps_sched_key *k, uint32_t node);
 
-void ps_sched_job_set_optimizer(struct ps_sched_find_job *j,
+void ps_sched_job_set_optimizer(struct ps_sched_job *j,
                                 const struct ps_msg_optimizer_set *m);
-void ps_sched_job_set_compression(struct ps_sched_find_job *j, const char *name,
+void ps_sched_job_set_compression(struct ps_sched_job *j, const char *name,
                                   const struct ps_rec_param *params,
                                   uint32_t count);
 /* True: the same name, and the same parameters in any order. */
-bool ps_sched_job_same_optimizer(const struct ps_sched_find_job *j,
+bool ps_sched_job_same_optimizer(const struct ps_sched_job *j,
                                  const struct ps_msg_optimizer_set *m);
-bool ps_sched_job_same_compression(const struct ps_sched_find_job *j,
+bool ps_sched_job_same_compression(const struct ps_sched_job *j,
                                    const char *name,
                                    const struct ps_rec_param *params,
                                    uint32_t count);

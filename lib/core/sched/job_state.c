@@ -12,17 +12,16 @@
 /* Rank changes within this time are sent in one state. */
 #define COALESCE_TIME PS_MILLIS(20)
 
-struct ps_sched_find_job *ps_sched_find_job(const struct ps_sched *s,
-                                            uint64_t gen)
+struct ps_sched_job *ps_sched_find_job(const struct ps_sched *s, uint64_t gen)
 {
     return ps_map_get(s->jobs, gen);
 }
 
-struct ps_sched_find_job *ps_sched_find_open_job(const struct ps_sched *s,
-                                                 const char *name)
+struct ps_sched_job *ps_sched_find_open_job(const struct ps_sched *s,
+                                            const char *name)
 {
     struct ps_map_cursor cursor = {0};
-    struct ps_sched_find_job *j;
+    struct ps_sched_job *j;
 
     while ((j = ps_map_next(s->jobs, &cursor)) != NULL) {
         if (ps_sched_job_is_open(j) && strcmp(j->name, name) == 0) {
@@ -73,7 +72,7 @@ int ps_sched_job_end_reason(const struct ps_sched *s, uint64_t gen,
 }
 
 int ps_sched_job_check_agent(const struct ps_sched *s,
-                             const struct ps_sched_find_job *j, uint64_t gen,
+                             const struct ps_sched_job *j, uint64_t gen,
                              const struct ps_member *agent, struct ps_str *why)
 {
     if (j == NULL) {
@@ -93,7 +92,7 @@ int ps_sched_job_check_agent(const struct ps_sched *s,
 
 /* ------------------------------------------------------------------ state */
 
-static struct ps_packet *make_job_state(const struct ps_sched_find_job *j,
+static struct ps_packet *make_job_state(const struct ps_sched_job *j,
                                         bool with_ranks)
 {
     struct ps_rec_slot *slots = ps_alloc((j->slot_count + 1u) * sizeof(*slots));
@@ -163,13 +162,13 @@ static struct ps_packet *make_job_state(const struct ps_sched_find_job *j,
     return p;
 }
 
-void ps_sched_job_send_state(struct ps_sched_step *st,
-                             struct ps_sched_find_job *j, struct ps_member *m)
+void ps_sched_job_send_state(struct ps_sched_step *st, struct ps_sched_job *j,
+                             struct ps_member *m)
 {
     ps_sched_send(st, m, make_job_state(j, m->role == PS_ROLE_AGENT));
 }
 
-void ps_sched_job_publish(struct ps_sched_step *st, struct ps_sched_find_job *j)
+void ps_sched_job_publish(struct ps_sched_step *st, struct ps_sched_job *j)
 {
     const struct ps_members *t = &st->s->members;
     struct ps_packet *p;
@@ -190,13 +189,13 @@ void ps_sched_job_publish(struct ps_sched_step *st, struct ps_sched_find_job *j)
 }
 
 void ps_sched_job_publish_later(struct ps_sched_step *st,
-                                struct ps_sched_find_job *j)
+                                struct ps_sched_job *j)
 {
     j->publish_at = ps_time_min(j->publish_at,
                                 ps_time_add(st->now, COALESCE_TIME));
 }
 
-static bool job_has_agent(const struct ps_sched_find_job *j, uint32_t node)
+static bool job_has_agent(const struct ps_sched_job *j, uint32_t node)
 {
     for (uint32_t i = 0; i < j->agent_count; i++) {
         if (j->agents[i] == node) {
@@ -209,7 +208,7 @@ static bool job_has_agent(const struct ps_sched_find_job *j, uint32_t node)
 void ps_sched_jobs_send_state(struct ps_sched_step *st, struct ps_member *m)
 {
     struct ps_map_cursor cursor = {0};
-    struct ps_sched_find_job *j;
+    struct ps_sched_job *j;
 
     while ((j = ps_map_next(st->s->jobs, &cursor)) != NULL) {
         if (m->role == PS_ROLE_SERVER) {

@@ -24,7 +24,7 @@ static void write_u32(uint8_t *p, uint32_t v)
 /* Makes key_opened with the placement table. Takes over `buf`, which has
  * placement_size() bytes. */
 static struct ps_packet *make_key_opened(const struct ps_sched *s,
-                                         const struct ps_sched_find_job *j,
+                                         const struct ps_sched_job *j,
                                          const struct ps_sched_key *k,
                                          uint64_t request, struct ps_buf *buf)
 {
@@ -75,8 +75,8 @@ static void send_key_refused(struct ps_sched_step *st, struct ps_member *agent,
 /* ------------------------------------------------------------------ place */
 
 /* Lists the job's servers with their loads, in the order of j->servers. */
-static struct ps_place_server *
-list_server_loads(const struct ps_sched *s, const struct ps_sched_find_job *j)
+static struct ps_place_server *list_server_loads(const struct ps_sched *s,
+                                                 const struct ps_sched_job *j)
 {
     struct ps_place_server *list = ps_alloc((j->server_count + 1u) *
                                             sizeof(*list));
@@ -95,7 +95,7 @@ list_server_loads(const struct ps_sched *s, const struct ps_sched_find_job *j)
 }
 
 /* Stores changed loads in the job and in the members. */
-static void record_server_loads(struct ps_sched *s, struct ps_sched_find_job *j,
+static void record_server_loads(struct ps_sched *s, struct ps_sched_job *j,
                                 const struct ps_place_server *list)
 {
     for (uint32_t i = 0; i < j->server_count; i++) {
@@ -109,7 +109,7 @@ static void record_server_loads(struct ps_sched *s, struct ps_sched_find_job *j,
 }
 
 /* Key number for mxnet placement. */
-static uint64_t mxnet_key_of(const struct ps_sched_find_job *j,
+static uint64_t mxnet_key_of(const struct ps_sched_job *j,
                              const struct ps_msg_key_open *m)
 {
     if (strncmp(m->name, "s:", 2) == 0) {
@@ -123,7 +123,7 @@ static uint64_t mxnet_key_of(const struct ps_sched_find_job *j,
 }
 
 /* Charges a key with these partitions: tables, and memory of servers. */
-static int charge_key(struct ps_sched_step *st, struct ps_sched_find_job *j,
+static int charge_key(struct ps_sched_step *st, struct ps_sched_job *j,
                       const struct ps_msg_key_open *m,
                       const struct ps_sched_placement *places,
                       struct ps_str *why)
@@ -143,7 +143,7 @@ static int charge_key(struct ps_sched_step *st, struct ps_sched_find_job *j,
     return rc;
 }
 
-static int place_new_key(struct ps_sched_step *st, struct ps_sched_find_job *j,
+static int place_new_key(struct ps_sched_step *st, struct ps_sched_job *j,
                          const struct ps_msg_key_open *m,
                          struct ps_sched_key **ret_key, struct ps_str *why)
 {
@@ -219,7 +219,7 @@ static int check_key_name(const char *name, struct ps_str *why)
     return 0;
 }
 
-static int check_new_key(const struct ps_sched_find_job *j,
+static int check_new_key(const struct ps_sched_job *j,
                          const struct ps_msg_key_open *m, struct ps_str *why)
 {
     const struct ps_sched_key *other;
@@ -311,7 +311,7 @@ static int check_same_shape(const struct ps_sched_key *k,
 }
 
 /* Subtracts the bytes of the key from the loads of its servers. */
-static void subtract_key_load(struct ps_sched *s, struct ps_sched_find_job *j,
+static void subtract_key_load(struct ps_sched *s, struct ps_sched_job *j,
                               const struct ps_sched_key *k)
 {
     struct ps_place_server *servers = list_server_loads(s, j);
@@ -332,8 +332,7 @@ static void subtract_key_load(struct ps_sched *s, struct ps_sched_find_job *j,
 }
 
 /* Removes a key without openers, of which no server has data. */
-static void remove_unused_key(struct ps_sched_step *st,
-                              struct ps_sched_find_job *j,
+static void remove_unused_key(struct ps_sched_step *st, struct ps_sched_job *j,
                               struct ps_sched_key *k)
 {
     subtract_key_load(st->s, j, k);
@@ -347,7 +346,7 @@ static void remove_unused_key(struct ps_sched_step *st,
 void ps_sched_on_key_open(struct ps_sched_step *st, struct ps_member *agent,
                           const struct ps_msg_key_open *m)
 {
-    struct ps_sched_find_job *j = ps_sched_find_job(st->s, m->gen);
+    struct ps_sched_job *j = ps_sched_find_job(st->s, m->gen);
     char text[PS_TEXT_MAX + 1];
     struct ps_str why;
     struct ps_sched_key *k;
@@ -400,7 +399,7 @@ void ps_sched_on_key_close(struct ps_sched_step *st,
                            const struct ps_member *agent,
                            const struct ps_msg_key_close *m)
 {
-    struct ps_sched_find_job *j = ps_sched_find_job(st->s, m->gen);
+    struct ps_sched_job *j = ps_sched_find_job(st->s, m->gen);
     struct ps_sched_key *k = j != NULL && m->key < j->key_count
                                  ? j->keys[m->key]
                                  : NULL;
@@ -420,7 +419,7 @@ void ps_sched_on_key_close(struct ps_sched_step *st,
  * epoch only, so the caller begins a new epoch if this one announced the key
  * already. */
 static void announce_placement(struct ps_sched_step *st,
-                               const struct ps_sched_find_job *j,
+                               const struct ps_sched_job *j,
                                struct ps_sched_key *k)
 {
     struct ps_packet *p = make_key_opened(st->s, j, k, 0,
@@ -441,7 +440,7 @@ static void announce_placement(struct ps_sched_step *st,
  * a migration did, if it was committed in this step because its source was
  * lost. */
 static void begin_epoch_if_announced(struct ps_sched_step *st,
-                                     const struct ps_sched_find_job *j)
+                                     const struct ps_sched_job *j)
 {
     for (uint32_t i = 0; i < j->key_count; i++) {
         const struct ps_sched_key *k = j->keys[i];
@@ -455,7 +454,7 @@ static void begin_epoch_if_announced(struct ps_sched_step *st,
 }
 
 void ps_sched_keys_send_placements(struct ps_sched_step *st,
-                                   struct ps_sched_find_job *j)
+                                   struct ps_sched_job *j)
 {
     uint32_t sent = 0;
 
@@ -476,9 +475,8 @@ void ps_sched_keys_send_placements(struct ps_sched_step *st,
     }
 }
 
-int ps_sched_keys_reassign(struct ps_sched_step *st,
-                           struct ps_sched_find_job *j, uint32_t gone,
-                           struct ps_str *why)
+int ps_sched_keys_reassign(struct ps_sched_step *st, struct ps_sched_job *j,
+                           uint32_t gone, struct ps_str *why)
 {
     struct ps_place_server *servers = list_server_loads(st->s, j);
     uint32_t parts = 0;
@@ -515,9 +513,8 @@ int ps_sched_keys_reassign(struct ps_sched_step *st,
 }
 
 void ps_sched_key_reassign_part(struct ps_sched_step *st,
-                                struct ps_sched_find_job *j,
-                                struct ps_sched_key *k, uint32_t index,
-                                uint32_t to)
+                                struct ps_sched_job *j, struct ps_sched_key *k,
+                                uint32_t index, uint32_t to)
 {
     struct ps_place_part *part = &k->parts[index];
     const uint64_t bytes = part->count * (uint64_t)ps_dtype_size(k->dtype);
@@ -540,8 +537,7 @@ void ps_sched_key_reassign_part(struct ps_sched_step *st,
 }
 
 void ps_sched_keys_send_reassigned(struct ps_sched_step *st,
-                                   struct ps_sched_find_job *j,
-                                   struct ps_member *m)
+                                   struct ps_sched_job *j, struct ps_member *m)
 {
     for (uint32_t i = 0; i < j->key_count; i++) {
         if (j->keys[i] != NULL && j->keys[i]->is_reassigned) {

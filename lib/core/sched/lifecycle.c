@@ -17,8 +17,7 @@
 /* ------------------------------------------------------------------ start */
 
 /* True: this process was notified that the job has ended for it. */
-static bool was_removed(const struct ps_sched_find_job *j,
-                        const struct ps_member *m)
+static bool was_removed(const struct ps_sched_job *j, const struct ps_member *m)
 {
     for (uint32_t i = 0; i < j->removed_server_count; i++) {
         if (j->removed_servers[i].node == m->node &&
@@ -29,7 +28,7 @@ static bool was_removed(const struct ps_sched_find_job *j,
     return false;
 }
 
-static bool is_usable_server(const struct ps_sched_find_job *j,
+static bool is_usable_server(const struct ps_sched_job *j,
                              const struct ps_member *m)
 {
     return m->role == PS_ROLE_SERVER && m->state == PS_NODE_STATE_ACTIVE &&
@@ -56,7 +55,7 @@ uint32_t ps_sched_count_servers(const struct ps_sched *s,
     return active - *ret_draining;
 }
 
-static void add_removed_server(struct ps_sched_find_job *j,
+static void add_removed_server(struct ps_sched_job *j,
                                const struct ps_member *m)
 {
     j->removed_servers = ps_realloc(j->removed_servers,
@@ -70,7 +69,7 @@ static void add_removed_server(struct ps_sched_find_job *j,
 /* Server that the job would get next: the one with fewest bytes, then by name;
  * NULL: none is usable. */
 static struct ps_member *least_loaded_server(const struct ps_sched *s,
-                                             const struct ps_sched_find_job *j)
+                                             const struct ps_sched_job *j)
 {
     struct ps_member *best = NULL;
 
@@ -87,7 +86,7 @@ static struct ps_member *least_loaded_server(const struct ps_sched *s,
 
 uint32_t
 ps_sched_job_spare_servers(const struct ps_sched *s,
-                           const struct ps_sched_find_job *j,
+                           const struct ps_sched_job *j,
                            const struct ps_member *list[PS_SERVERS_MAX])
 {
     uint32_t room = j->num_servers > j->server_count
@@ -116,8 +115,7 @@ ps_sched_job_spare_servers(const struct ps_sched *s,
 }
 
 /* Keeps the list sorted by name. */
-void ps_sched_job_add_server(struct ps_sched_find_job *j,
-                             const struct ps_member *m)
+void ps_sched_job_add_server(struct ps_sched_job *j, const struct ps_member *m)
 {
     uint32_t i = j->server_count;
 
@@ -132,8 +130,7 @@ void ps_sched_job_add_server(struct ps_sched_find_job *j,
     j->server_count++;
 }
 
-void ps_sched_job_try_start(struct ps_sched_step *st,
-                            struct ps_sched_find_job *j)
+void ps_sched_job_try_start(struct ps_sched_step *st, struct ps_sched_job *j)
 {
     const struct ps_sched *s = st->s;
     const char *name;
@@ -155,14 +152,14 @@ void ps_sched_job_try_start(struct ps_sched_step *st,
 void ps_sched_jobs_try_start(struct ps_sched_step *st)
 {
     struct ps_map_cursor cursor = {0};
-    struct ps_sched_find_job *j;
+    struct ps_sched_job *j;
 
     while ((j = ps_map_next(st->s->jobs, &cursor)) != NULL) {
         ps_sched_job_try_start(st, j);
     }
 }
 
-void ps_sched_job_try_run(struct ps_sched_step *st, struct ps_sched_find_job *j)
+void ps_sched_job_try_run(struct ps_sched_step *st, struct ps_sched_job *j)
 {
     if (j->phase != PS_JOB_PHASE_STARTING ||
         ps_sched_job_ready_version(j) == 0) {
@@ -176,8 +173,8 @@ void ps_sched_job_try_run(struct ps_sched_step *st, struct ps_sched_find_job *j)
 
 /* -------------------------------------------------------------------- end */
 
-static void add_to_history(struct ps_sched *s,
-                           const struct ps_sched_find_job *j, ps_time now)
+static void add_to_history(struct ps_sched *s, const struct ps_sched_job *j,
+                           ps_time now)
 {
     struct ps_sched_ended_job *p =
         &s->history[s->ended_job_count++ % PS_SCHED_HISTORY_MAX];
@@ -213,7 +210,7 @@ static void subtract_server_load(struct ps_sched *s,
     }
 }
 
-static void end_job(struct ps_sched_step *st, struct ps_sched_find_job *j)
+static void end_job(struct ps_sched_step *st, struct ps_sched_job *j)
 {
     struct ps_sched *s = st->s;
 
@@ -232,7 +229,7 @@ static void end_job(struct ps_sched_step *st, struct ps_sched_find_job *j)
     ps_sched_job_free(j);
 }
 
-void ps_sched_job_fail(struct ps_sched_step *st, struct ps_sched_find_job *j,
+void ps_sched_job_fail(struct ps_sched_step *st, struct ps_sched_job *j,
                        const char *reason)
 {
     if (!ps_sched_job_is_open(j)) {
@@ -251,7 +248,7 @@ void ps_sched_job_fail(struct ps_sched_step *st, struct ps_sched_find_job *j,
 }
 
 void ps_sched_job_end_if_unused(struct ps_sched_step *st,
-                                struct ps_sched_find_job *j)
+                                struct ps_sched_job *j)
 {
     bool lost = false;
 
@@ -287,7 +284,7 @@ static bool loss_matches(const struct ps_sched_worker *w,
 }
 
 static void remove_lost_workers(struct ps_sched_step *st,
-                                struct ps_sched_find_job *j,
+                                struct ps_sched_job *j,
                                 const struct ps_sched_loss *which)
 {
     bool any = false;
@@ -303,8 +300,7 @@ static void remove_lost_workers(struct ps_sched_step *st,
     }
 }
 
-void ps_sched_job_lose_workers(struct ps_sched_step *st,
-                               struct ps_sched_find_job *j,
+void ps_sched_job_lose_workers(struct ps_sched_step *st, struct ps_sched_job *j,
                                const struct ps_sched_loss *which,
                                const char *why)
 {
@@ -347,7 +343,7 @@ void ps_sched_jobs_lose_agent(struct ps_sched_step *st, struct ps_member *agent,
                               const char *why)
 {
     struct ps_map_cursor cursor = {0};
-    struct ps_sched_find_job *j;
+    struct ps_sched_job *j;
     char text[PS_TEXT_MAX + 1];
     struct ps_str full;
 
@@ -365,7 +361,7 @@ void ps_sched_jobs_lose_agent(struct ps_sched_step *st, struct ps_member *agent,
 
 /* Removes a lost server from the job. Its partitions go to the others, or to a
  * replacement; the job fails when neither is possible. */
-static void remove_server(struct ps_sched_step *st, struct ps_sched_find_job *j,
+static void remove_server(struct ps_sched_step *st, struct ps_sched_job *j,
                           struct ps_sched_job_server *on,
                           const struct ps_member *server, const char *why)
 {
@@ -417,7 +413,7 @@ void ps_sched_jobs_lose_server(struct ps_sched_step *st,
                                struct ps_member *server, const char *why)
 {
     struct ps_map_cursor cursor = {0};
-    struct ps_sched_find_job *j;
+    struct ps_sched_job *j;
 
     ps_sched_migrations_lose_server(st, server);
     while ((j = ps_map_next(st->s->jobs, &cursor)) != NULL) {
@@ -439,7 +435,7 @@ void ps_sched_jobs_lose_server(struct ps_sched_step *st,
 /* Appends "job x was not complete after 60 s: have 3/4 workers; missing: rank
  * 2". */
 static void describe_incomplete(const struct ps_sched *s,
-                                const struct ps_sched_find_job *j,
+                                const struct ps_sched_job *j,
                                 struct ps_str *why)
 {
     ps_str_addf(why, "job %s was not complete after %g s: have %u/%u workers",
@@ -470,8 +466,7 @@ static void describe_incomplete(const struct ps_sched *s,
     }
 }
 
-static void describe_not_ready(const struct ps_sched_find_job *j,
-                               struct ps_str *why)
+static void describe_not_ready(const struct ps_sched_job *j, struct ps_str *why)
 {
     bool first = true;
 
@@ -486,7 +481,7 @@ static void describe_not_ready(const struct ps_sched_find_job *j,
 }
 
 static void handle_job_deadline(struct ps_sched_step *st,
-                                struct ps_sched_find_job *j)
+                                struct ps_sched_job *j)
 {
     char text[PS_TEXT_MAX + 1];
     struct ps_str why;
@@ -514,7 +509,7 @@ static void handle_job_deadline(struct ps_sched_step *st,
 
 /* Fails the job: no process took a LOST rank within rejoin_timeout. */
 static void fail_for_lost_ranks(struct ps_sched_step *st,
-                                struct ps_sched_find_job *j)
+                                struct ps_sched_job *j)
 {
     unsigned *ranks = ps_alloc(j->worker_count * sizeof(*ranks));
     const char *host = "";
@@ -545,7 +540,7 @@ static void fail_for_lost_ranks(struct ps_sched_step *st,
 
 /* When the job fails for the first of its LOST ranks; PS_TIME_NEVER: never. */
 static ps_time lost_ranks_deadline(const struct ps_sched *s,
-                                   const struct ps_sched_find_job *j)
+                                   const struct ps_sched_job *j)
 {
     return j->phase == PS_JOB_PHASE_RUNNING
                ? ps_time_add(j->lost_since, s->opt.rejoin_timeout)
@@ -555,7 +550,7 @@ static ps_time lost_ranks_deadline(const struct ps_sched *s,
 void ps_sched_jobs_tick(struct ps_sched_step *st)
 {
     struct ps_map_cursor cursor = {0};
-    struct ps_sched_find_job *j;
+    struct ps_sched_job *j;
 
     while ((j = ps_map_next(st->s->jobs, &cursor)) != NULL) {
         if (j->publish_at <= st->now) {
@@ -579,7 +574,7 @@ void ps_sched_jobs_tick(struct ps_sched_step *st)
 void ps_sched_jobs_on_wakeup(struct ps_sched_step *st, ps_time late)
 {
     struct ps_map_cursor cursor = {0};
-    struct ps_sched_find_job *j;
+    struct ps_sched_job *j;
 
     while ((j = ps_map_next(st->s->jobs, &cursor)) != NULL) {
         j->deadline = ps_time_add(j->deadline, late);
@@ -593,7 +588,7 @@ void ps_sched_jobs_on_wakeup(struct ps_sched_step *st, ps_time late)
 ps_time ps_sched_jobs_deadline(const struct ps_sched *s)
 {
     struct ps_map_cursor cursor = {0};
-    const struct ps_sched_find_job *j;
+    const struct ps_sched_job *j;
     ps_time due = PS_TIME_NEVER;
 
     while ((j = ps_map_next(s->jobs, &cursor)) != NULL) {

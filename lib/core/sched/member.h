@@ -55,7 +55,7 @@ struct ps_member_witness {
     ps_time last_request_at; /* When witnesses were last asked. */
     /* When any witness last heard the member; 0: never. */
     ps_time last_heard_at;
-    ps_time is_noted; /* last_recv_at of the silence that was logged. */
+    ps_time noted_at; /* last_recv_at of the silence that was logged. */
 };
 
 struct ps_member {

@@ -190,7 +190,7 @@ static void tick_member(struct ps_sched_step *st, struct ps_member *m)
 static bool member_has_job(const struct ps_sched *s, const struct ps_member *m)
 {
     struct ps_map_cursor cursor = {0};
-    const struct ps_sched_find_job *j;
+    const struct ps_sched_job *j;
 
     while ((j = ps_map_next(s->jobs, &cursor)) != NULL) {
         for (uint32_t k = 0; k < j->agent_count; k++) {

@@ -64,7 +64,7 @@ struct ps_sched_rebalance {
 
 /* ------------------------------------------------------------------ lists */
 
-void ps_sched_migrations_init(struct ps_sched_find_job *j, ps_conn_id ctl)
+void ps_sched_migrations_init(struct ps_sched_job *j, ps_conn_id ctl)
 {
     assert(j->rebalance == NULL);
     j->rebalance = ps_calloc(1, sizeof(*j->rebalance));
@@ -72,7 +72,7 @@ void ps_sched_migrations_init(struct ps_sched_find_job *j, ps_conn_id ctl)
     ps_list_init(&j->rebalance->migrations);
 }
 
-int ps_sched_migrations_add(struct ps_sched *s, struct ps_sched_find_job *j,
+int ps_sched_migrations_add(struct ps_sched *s, struct ps_sched_job *j,
                             const struct ps_sched_part_migration *m)
 {
     struct migration *mv = ps_try_calloc(1, sizeof(*mv));
@@ -89,7 +89,7 @@ int ps_sched_migrations_add(struct ps_sched *s, struct ps_sched_find_job *j,
     return 0;
 }
 
-void ps_sched_migrations_free(struct ps_sched_find_job *j)
+void ps_sched_migrations_free(struct ps_sched_job *j)
 {
     struct ps_list_node *n;
 
@@ -104,7 +104,7 @@ void ps_sched_migrations_free(struct ps_sched_find_job *j)
 }
 
 /* Migration of this number that has begun; NULL: it is over. */
-static struct migration *find_migration(const struct ps_sched_find_job *j,
+static struct migration *find_migration(const struct ps_sched_job *j,
                                         uint64_t number)
 {
     if (j == NULL || j->rebalance == NULL) {
@@ -131,8 +131,7 @@ static void record_failure(struct ps_sched_rebalance *r, const char *why)
     }
 }
 
-static void finish_rebalance(struct ps_sched_step *st,
-                             struct ps_sched_find_job *j)
+static void finish_rebalance(struct ps_sched_step *st, struct ps_sched_job *j)
 {
     struct ps_sched_rebalance *r = j->rebalance;
     const ps_conn_id ctl = r->ctl_conn;
@@ -156,7 +155,7 @@ static void finish_rebalance(struct ps_sched_step *st,
 }
 
 void ps_sched_migrations_cancel(struct ps_sched_step *st,
-                                struct ps_sched_find_job *j, const char *why)
+                                struct ps_sched_job *j, const char *why)
 {
     struct ps_list_node *n;
 
@@ -183,7 +182,7 @@ static struct ps_member *find_member(const struct ps_sched_step *st,
 }
 
 static void send_part_read(struct ps_sched_step *st,
-                           const struct ps_sched_find_job *j,
+                           const struct ps_sched_job *j,
                            const struct migration *mv)
 {
     ps_sched_send_msg(
@@ -199,7 +198,7 @@ static void send_part_read(struct ps_sched_step *st,
 }
 
 static void send_part_end(struct ps_sched_step *st,
-                          const struct ps_sched_find_job *j,
+                          const struct ps_sched_job *j,
                           const struct migration *mv, uint32_t node, bool yours)
 {
     ps_sched_send_msg(st, find_member(st, node),
@@ -213,8 +212,7 @@ static void send_part_end(struct ps_sched_step *st,
 }
 
 static void request_source(struct ps_sched_step *st,
-                           const struct ps_sched_find_job *j,
-                           struct migration *mv)
+                           const struct ps_sched_job *j, struct migration *mv)
 {
     if (mv->source.awaits_ack || mv->source.is_done) {
         return;
@@ -229,8 +227,7 @@ static void request_source(struct ps_sched_step *st,
 }
 
 static void request_target(struct ps_sched_step *st,
-                           const struct ps_sched_find_job *j,
-                           struct migration *mv)
+                           const struct ps_sched_job *j, struct migration *mv)
 {
     if (!mv->target.awaits_ack && !mv->target.is_done &&
         mv->state >= MIG_INSTALLING) {
@@ -240,8 +237,8 @@ static void request_target(struct ps_sched_step *st,
 }
 
 /* Sends the requests that are due. Frees the migration when none remains. */
-static void advance_migration(struct ps_sched_step *st,
-                              struct ps_sched_find_job *j, struct migration *mv)
+static void advance_migration(struct ps_sched_step *st, struct ps_sched_job *j,
+                              struct migration *mv)
 {
     request_source(st, j, mv);
     request_target(st, j, mv);
@@ -254,8 +251,8 @@ static void advance_migration(struct ps_sched_step *st,
 
 /* ------------------------------------------------------------------ steps */
 
-static void commit_migration(struct ps_sched_step *st,
-                             struct ps_sched_find_job *j, struct migration *mv)
+static void commit_migration(struct ps_sched_step *st, struct ps_sched_job *j,
+                             struct migration *mv)
 {
     ps_sched_key_reassign_part(st, j, j->keys[mv->key], mv->index,
                                mv->target.node);
@@ -265,8 +262,8 @@ static void commit_migration(struct ps_sched_step *st,
 }
 
 static void roll_back_migration(struct ps_sched_step *st,
-                                struct ps_sched_find_job *j,
-                                struct migration *mv, const char *why)
+                                struct ps_sched_job *j, struct migration *mv,
+                                const char *why)
 {
     mv->state = MIG_ROLLED_BACK;
     mv->epoch = st->s->epoch;
@@ -275,8 +272,8 @@ static void roll_back_migration(struct ps_sched_step *st,
 
 /* Starts a queued migration, or drops it if it is no longer possible. False:
  * the target is not ready; it stays queued. */
-static bool start_migration(struct ps_sched_step *st,
-                            struct ps_sched_find_job *j, struct migration *mv)
+static bool start_migration(struct ps_sched_step *st, struct ps_sched_job *j,
+                            struct migration *mv)
 {
     const struct ps_sched_job_server *to = ps_sched_job_server_of(
         j, mv->target.node);
@@ -307,7 +304,7 @@ static bool start_migration(struct ps_sched_step *st,
     return true;
 }
 
-static struct migration *first_queued(const struct ps_sched_find_job *j)
+static struct migration *first_queued(const struct ps_sched_job *j)
 {
     PS_LIST_EACH(n, &j->rebalance->migrations)
     {
@@ -320,8 +317,7 @@ static struct migration *first_queued(const struct ps_sched_find_job *j)
     return NULL;
 }
 
-void ps_sched_migrations_start(struct ps_sched_step *st,
-                               struct ps_sched_find_job *j)
+void ps_sched_migrations_start(struct ps_sched_step *st, struct ps_sched_job *j)
 {
     if (j->rebalance == NULL) {
         return;
@@ -340,7 +336,7 @@ void ps_sched_migrations_start(struct ps_sched_step *st,
 
 /* ---------------------------------------------------------------- servers */
 
-static void lose_endpoint(struct ps_sched_step *st, struct ps_sched_find_job *j,
+static void lose_endpoint(struct ps_sched_step *st, struct ps_sched_job *j,
                           struct migration *mv, uint32_t node)
 {
     if (mv->source.node == node) {
@@ -367,7 +363,7 @@ void ps_sched_migrations_lose_server(struct ps_sched_step *st,
                                      const struct ps_member *server)
 {
     struct ps_map_cursor cursor = {0};
-    struct ps_sched_find_job *j;
+    struct ps_sched_job *j;
 
     while ((j = ps_map_next(st->s->jobs, &cursor)) != NULL) {
         struct ps_list_node *n = j->rebalance != NULL
@@ -389,7 +385,7 @@ void ps_sched_migrations_resend(struct ps_sched_step *st,
                                 const struct ps_member *server)
 {
     struct ps_map_cursor cursor = {0};
-    struct ps_sched_find_job *j;
+    struct ps_sched_job *j;
 
     while ((j = ps_map_next(st->s->jobs, &cursor)) != NULL) {
         struct ps_list_node *n = j->rebalance != NULL
@@ -417,7 +413,7 @@ void ps_sched_migrations_resend(struct ps_sched_step *st,
     }
 }
 
-static void forward_chunk(struct ps_sched_step *st, struct ps_sched_find_job *j,
+static void forward_chunk(struct ps_sched_step *st, struct ps_sched_job *j,
                           struct migration *mv,
                           const struct ps_msg_part_chunk *m,
                           const struct ps_slice *payload)
@@ -446,7 +442,7 @@ void ps_sched_on_part_chunk(struct ps_sched_step *st,
                             const struct ps_msg_part_chunk *m,
                             const struct ps_slice *payload)
 {
-    struct ps_sched_find_job *j = ps_sched_find_job(st->s, m->gen);
+    struct ps_sched_job *j = ps_sched_find_job(st->s, m->gen);
     struct migration *mv = find_migration(j, m->migration);
 
     if (mv == NULL || mv->source.node != server->node ||
@@ -462,7 +458,7 @@ void ps_sched_on_part_chunk(struct ps_sched_step *st,
 }
 
 /* Handles the target's acknowledgement of a chunk. */
-static void chunk_written(struct ps_sched_step *st, struct ps_sched_find_job *j,
+static void chunk_written(struct ps_sched_step *st, struct ps_sched_job *j,
                           struct migration *mv, const struct ps_msg_part_ack *m)
 {
     if (m->error != 0 || (m->received_bytes <= mv->copied_bytes &&
@@ -479,7 +475,7 @@ static void chunk_written(struct ps_sched_step *st, struct ps_sched_find_job *j,
                                                    : MIG_INSTALLING;
 }
 
-static void on_target_ack(struct ps_sched_step *st, struct ps_sched_find_job *j,
+static void on_target_ack(struct ps_sched_step *st, struct ps_sched_job *j,
                           struct migration *mv, const struct ps_msg_part_ack *m)
 {
     mv->target.awaits_ack = false;
@@ -502,7 +498,7 @@ void ps_sched_on_part_ack(struct ps_sched_step *st,
                           const struct ps_member *server,
                           const struct ps_msg_part_ack *m)
 {
-    struct ps_sched_find_job *j = ps_sched_find_job(st->s, m->gen);
+    struct ps_sched_job *j = ps_sched_find_job(st->s, m->gen);
     struct migration *mv = find_migration(j, m->migration);
 
     if (mv == NULL) {

@@ -50,7 +50,7 @@ static void pending_free(struct ps_sched_norm *n)
     }
 }
 
-void ps_sched_norm_init(struct ps_sched_find_job *j)
+void ps_sched_norm_init(struct ps_sched_job *j)
 {
     struct ps_optim o;
 
@@ -62,7 +62,7 @@ void ps_sched_norm_init(struct ps_sched_find_job *j)
     }
 }
 
-void ps_sched_norm_free(struct ps_sched_find_job *j)
+void ps_sched_norm_free(struct ps_sched_job *j)
 {
     ps_free(j->global_norm);
     j->global_norm = NULL;
@@ -86,7 +86,7 @@ static void send_norm_result(struct ps_sched_step *st, struct ps_member *server,
 }
 
 static void broadcast_result(struct ps_sched_step *st,
-                             const struct ps_sched_find_job *j,
+                             const struct ps_sched_job *j,
                              const struct ps_sched_key *k)
 {
     for (uint32_t i = 0; i < j->server_count; i++) {
@@ -129,8 +129,7 @@ static bool is_in_global_norm(const struct ps_sched_key *k)
            strncmp(k->name, "c:", 2) != 0;
 }
 
-static void count_skipped_step(struct ps_sched_step *st,
-                               struct ps_sched_find_job *j,
+static void count_skipped_step(struct ps_sched_step *st, struct ps_sched_job *j,
                                const struct ps_sched_key *k)
 {
     j->skipped_steps++;
@@ -147,8 +146,7 @@ static void count_skipped_step(struct ps_sched_step *st,
 }
 
 /* Sends the complete result of a key, and counts a skipped step. */
-static void publish_result(struct ps_sched_step *st,
-                           struct ps_sched_find_job *j,
+static void publish_result(struct ps_sched_step *st, struct ps_sched_job *j,
                            const struct ps_sched_key *k)
 {
     if (j->skips_nonfinite && k->norm->result.stage == PS_STAGE_GRADIENT &&
@@ -158,8 +156,7 @@ static void publish_result(struct ps_sched_step *st,
     broadcast_result(st, j, k);
 }
 
-static void publish_global(struct ps_sched_step *st,
-                           struct ps_sched_find_job *j)
+static void publish_global(struct ps_sched_step *st, struct ps_sched_job *j)
 {
     const double square = ps_square_sum_value(&j->global_norm->square_sum);
 
@@ -180,7 +177,7 @@ static void publish_global(struct ps_sched_step *st,
 
 /* True: the gradients of all keys have arrived. Keys that open later have
  * higher numbers, so each is examined once. */
-static bool have_all_keys_arrived(const struct ps_sched_find_job *j)
+static bool have_all_keys_arrived(const struct ps_sched_job *j)
 {
     struct ps_sched_global_norm *all = j->global_norm;
 
@@ -190,7 +187,7 @@ static bool have_all_keys_arrived(const struct ps_sched_find_job *j)
     return all->arrived_keys >= all->expected_keys;
 }
 
-void ps_sched_norm_remove_key(struct ps_sched_find_job *j,
+void ps_sched_norm_remove_key(struct ps_sched_job *j,
                               const struct ps_sched_key *k)
 {
     if (j->global_norm != NULL && k->number < j->global_norm->counted_keys) {
@@ -199,7 +196,7 @@ void ps_sched_norm_remove_key(struct ps_sched_find_job *j,
 }
 
 void ps_sched_norm_recheck_global(struct ps_sched_step *st,
-                                  struct ps_sched_find_job *j)
+                                  struct ps_sched_job *j)
 {
     if (j->global_norm != NULL && j->global_norm->arrived_keys > 0 &&
         have_all_keys_arrived(j)) {
@@ -208,7 +205,7 @@ void ps_sched_norm_recheck_global(struct ps_sched_step *st,
 }
 
 /* Completes the sum of a key of which all partitions have arrived. */
-static void complete_key(struct ps_sched_step *st, struct ps_sched_find_job *j,
+static void complete_key(struct ps_sched_step *st, struct ps_sched_job *j,
                          struct ps_sched_key *k)
 {
     struct ps_sched_norm *n = k->norm;
@@ -236,8 +233,8 @@ static void complete_key(struct ps_sched_step *st, struct ps_sched_find_job *j,
 #define KEYS_NAMED_MAX     4u
 #define KEY_NAME_SHOWN_MAX 80u
 
-void ps_sched_norm_describe_missing(const struct ps_sched_find_job *j,
-                                    uint32_t key, struct ps_str *out)
+void ps_sched_norm_describe_missing(const struct ps_sched_job *j, uint32_t key,
+                                    struct ps_str *out)
 {
     const struct ps_sched_norm *n = key < j->key_count && j->keys[key] != NULL
                                         ? j->keys[key]->norm
@@ -271,7 +268,7 @@ void ps_sched_norm_describe_missing(const struct ps_sched_find_job *j,
 }
 
 /* Key of the part, if the server owns the partition; else NULL. */
-static struct ps_sched_key *find_key_of_part(const struct ps_sched_find_job *j,
+static struct ps_sched_key *find_key_of_part(const struct ps_sched_job *j,
                                              const struct ps_member *server,
                                              const struct ps_msg_norm_part *m)
 {
@@ -287,7 +284,7 @@ static struct ps_sched_key *find_key_of_part(const struct ps_sched_find_job *j,
 void ps_sched_on_norm_part(struct ps_sched_step *st, struct ps_member *server,
                            const struct ps_msg_norm_part *m)
 {
-    struct ps_sched_find_job *j = ps_sched_find_job(st->s, m->gen);
+    struct ps_sched_job *j = ps_sched_find_job(st->s, m->gen);
 
     if (j == NULL) {
         ps_sched_job_send_ended(st, server, m->gen, UINT32_MAX - 1);

@@ -83,7 +83,7 @@ static const char accumulation_conflict[] =
     "ones are not; declare one of the two";
 
 /* True: values of the job are sent encoded. */
-static bool compresses_values(const struct ps_sched_find_job *j)
+static bool compresses_values(const struct ps_sched_job *j)
 {
     struct ps_compression c = {0};
     char why[256];
@@ -97,7 +97,7 @@ static bool compresses_values(const struct ps_sched_find_job *j)
 
 static int check_optimizer(struct ps_sched_step *st,
                            const struct ps_member *agent,
-                           const struct ps_sched_find_job *j,
+                           const struct ps_sched_job *j,
                            const struct ps_msg_optimizer_set *m,
                            struct ps_str *why)
 {
@@ -169,8 +169,7 @@ static int check_optimizer(struct ps_sched_step *st,
 }
 
 /* Reserves memory for the optimizer state of all keys, present and future. */
-static int admit_optimizer(struct ps_sched_step *st,
-                           struct ps_sched_find_job *j,
+static int admit_optimizer(struct ps_sched_step *st, struct ps_sched_job *j,
                            const struct ps_msg_optimizer_set *m,
                            struct ps_str *why)
 {
@@ -195,8 +194,7 @@ static int admit_optimizer(struct ps_sched_step *st,
 }
 
 /* Adds a waiter; a repeated request waits once. False: the list is full. */
-static bool add_waiter(struct ps_sched_find_job *j,
-                       const struct ps_sched_waiter *w)
+static bool add_waiter(struct ps_sched_job *j, const struct ps_sched_waiter *w)
 {
     for (uint32_t i = 0; i < j->waiter_count; i++) {
         if (j->waiters[i].agent_node == w->agent_node &&
@@ -213,8 +211,7 @@ static bool add_waiter(struct ps_sched_find_job *j,
     return true;
 }
 
-static void wait_for_servers(struct ps_sched_step *st,
-                             struct ps_sched_find_job *j,
+static void wait_for_servers(struct ps_sched_step *st, struct ps_sched_job *j,
                              struct ps_member *agent, uint64_t request)
 {
     if (!add_waiter(j, &(struct ps_sched_waiter){.agent_node = agent->node,
@@ -231,7 +228,7 @@ void ps_sched_on_optimizer_set(struct ps_sched_step *st,
                                struct ps_member *agent,
                                const struct ps_msg_optimizer_set *m)
 {
-    struct ps_sched_find_job *j = ps_sched_find_job(st->s, m->gen);
+    struct ps_sched_job *j = ps_sched_find_job(st->s, m->gen);
     char text[PS_TEXT_MAX + 1];
     struct ps_str why;
     int rc;
@@ -262,7 +259,7 @@ void ps_sched_on_optimizer_set(struct ps_sched_step *st,
 /* ---------------------------------------------------------------- changes */
 
 /* Adds a change and publishes it. 0: made now or before. */
-static int add_change(struct ps_sched_step *st, struct ps_sched_find_job *j,
+static int add_change(struct ps_sched_step *st, struct ps_sched_job *j,
                       struct ps_rec_change c, struct ps_str *why)
 {
     char text[256] = "";
@@ -307,7 +304,7 @@ void ps_sched_on_optimizer_change(struct ps_sched_step *st,
                                   struct ps_member *agent,
                                   const struct ps_msg_optimizer_change *m)
 {
-    struct ps_sched_find_job *j = ps_sched_find_job(st->s, m->gen);
+    struct ps_sched_job *j = ps_sched_find_job(st->s, m->gen);
     char text[PS_TEXT_MAX + 1];
     struct ps_str why;
 
@@ -329,8 +326,7 @@ void ps_sched_on_optimizer_change(struct ps_sched_step *st,
 }
 
 void ps_sched_job_change_param(struct ps_sched_step *st,
-                               struct ps_sched_conn *c,
-                               struct ps_sched_find_job *j,
+                               struct ps_sched_conn *c, struct ps_sched_job *j,
                                const struct ps_msg_job_set *m)
 {
     char text[PS_TEXT_MAX + 1];
@@ -360,7 +356,7 @@ void ps_sched_job_change_param(struct ps_sched_step *st,
 
 /* Replies to an operator; PS_E_STALE if a key had passed the round before. */
 static void reply_to_operator(struct ps_sched_step *st,
-                              const struct ps_sched_find_job *j,
+                              const struct ps_sched_job *j,
                               const struct ps_sched_waiter *w, int rc,
                               const char *reason)
 {
@@ -393,7 +389,7 @@ static void reply_to_operator(struct ps_sched_step *st,
 
 static int check_compression(struct ps_sched_step *st,
                              const struct ps_member *agent,
-                             const struct ps_sched_find_job *j,
+                             const struct ps_sched_job *j,
                              const struct ps_msg_compression_set *m,
                              struct ps_str *why)
 {
@@ -458,7 +454,7 @@ static int check_compression(struct ps_sched_step *st,
 }
 
 /* Sets the profile of keys to come; none exists yet. */
-static void set_demand_profile(struct ps_sched_find_job *j,
+static void set_demand_profile(struct ps_sched_job *j,
                                const struct ps_msg_compression_set *m)
 {
     struct ps_compression c;
@@ -475,7 +471,7 @@ void ps_sched_on_compression_set(struct ps_sched_step *st,
                                  struct ps_member *agent,
                                  const struct ps_msg_compression_set *m)
 {
-    struct ps_sched_find_job *j = ps_sched_find_job(st->s, m->gen);
+    struct ps_sched_job *j = ps_sched_find_job(st->s, m->gen);
     char text[PS_TEXT_MAX + 1];
     struct ps_str why;
 
@@ -501,8 +497,7 @@ void ps_sched_on_compression_set(struct ps_sched_step *st,
     wait_for_servers(st, j, agent, m->request);
 }
 
-void ps_sched_waiters_reply(struct ps_sched_step *st,
-                            struct ps_sched_find_job *j)
+void ps_sched_waiters_reply(struct ps_sched_step *st, struct ps_sched_job *j)
 {
     bool open = ps_sched_job_is_open(j);
     int rc = open ? 0 : PS_E_JOBFAILED;
@@ -527,7 +522,7 @@ void ps_sched_waiters_reply(struct ps_sched_step *st,
     j->waiter_count = 0;
 }
 
-void ps_sched_waiters_drop_agent(struct ps_sched_find_job *j, uint32_t agent)
+void ps_sched_waiters_drop_agent(struct ps_sched_job *j, uint32_t agent)
 {
     uint32_t kept = 0;
 

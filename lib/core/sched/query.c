@@ -98,7 +98,7 @@ static void send_node_rows(struct ps_sched_step *st, struct ps_sched_conn *c)
 
 /* ------------------------------------------------------------------- jobs */
 
-void ps_sched_job_fill_row(const struct ps_sched_find_job *j, ps_time now,
+void ps_sched_job_fill_row(const struct ps_sched_job *j, ps_time now,
                            struct ps_msg_job_row *ret)
 {
     *ret = (struct ps_msg_job_row){
@@ -124,7 +124,7 @@ void ps_sched_job_fill_row(const struct ps_sched_find_job *j, ps_time now,
 
 /* Returns the number of LOST ranks; `list` describes the first ones. */
 static uint32_t
-list_lost_ranks(const struct ps_sched_find_job *j,
+list_lost_ranks(const struct ps_sched_job *j,
                 struct ps_rec_missing_rank list[PS_LOST_SHOWN_MAX])
 {
     uint32_t count = 0;
@@ -153,7 +153,7 @@ static void send_job_rows(struct ps_sched_step *st, struct ps_sched_conn *c)
                          ? s->ended_job_count - PS_SCHED_HISTORY_MAX
                          : 0;
     struct ps_map_cursor cursor = {0};
-    const struct ps_sched_find_job *j;
+    const struct ps_sched_job *j;
     struct ps_msg msg = {.code = PS_MSG_JOB_ROW};
     struct ps_rec_missing_rank lost[PS_LOST_SHOWN_MAX];
 
@@ -186,7 +186,7 @@ struct server_share {
 };
 
 static void send_key_row(struct ps_sched_step *st, struct ps_sched_conn *c,
-                         const struct ps_sched_find_job *j,
+                         const struct ps_sched_job *j,
                          const struct ps_sched_key *k, const char *server,
                          const struct server_share *share)
 {
@@ -206,7 +206,7 @@ static void send_key_row(struct ps_sched_step *st, struct ps_sched_conn *c,
 
 /* Returns the number of rows sent. */
 static uint32_t send_key_rows(struct ps_sched_step *st, struct ps_sched_conn *c,
-                              const struct ps_sched_find_job *j,
+                              const struct ps_sched_job *j,
                               const struct ps_sched_key *k)
 {
     struct server_share shares[PS_SERVERS_MAX + 1] = {{0}};
@@ -236,11 +236,11 @@ static uint32_t send_key_rows(struct ps_sched_step *st, struct ps_sched_conn *c,
 
 /* Job whose key rows are next; NULL: all are sent. Jobs may have ended since
  * the last call; generations increase, so later jobs have higher ones. */
-static const struct ps_sched_find_job *next_listed_job(const struct ps_sched *s,
-                                                       struct ps_sched_conn *c)
+static const struct ps_sched_job *next_listed_job(const struct ps_sched *s,
+                                                  struct ps_sched_conn *c)
 {
     struct ps_map_cursor cursor = {0};
-    const struct ps_sched_find_job *j = ps_sched_find_job(s, c->list_gen);
+    const struct ps_sched_job *j = ps_sched_find_job(s, c->list_gen);
 
     if (j != NULL && c->list_next < j->key_count) {
         return j;
@@ -261,7 +261,7 @@ void ps_sched_query_send_rows(struct ps_sched_step *st, struct ps_sched_conn *c)
 
     ps_sched_rebalance_send_rows(st, c, KEY_ROWS_PER_SEND);
     while (c->lists_keys && rows < KEY_ROWS_PER_SEND) {
-        const struct ps_sched_find_job *j = next_listed_job(st->s, c);
+        const struct ps_sched_job *j = next_listed_job(st->s, c);
 
         if (j == NULL) {
             c->lists_keys = false;
@@ -277,10 +277,10 @@ void ps_sched_query_send_rows(struct ps_sched_step *st, struct ps_sched_conn *c)
 /* ----------------------------------------------------------------- shares */
 
 static void send_share_rows(struct ps_sched_step *st, struct ps_sched_conn *c,
-                            const struct ps_sched_find_job *only)
+                            const struct ps_sched_job *only)
 {
     struct ps_map_cursor cursor = {0};
-    const struct ps_sched_find_job *j;
+    const struct ps_sched_job *j;
 
     while ((j = ps_map_next(st->s->jobs, &cursor)) != NULL) {
         for (uint32_t i = 0; (only == NULL || j == only) && i < j->server_count;
@@ -312,7 +312,7 @@ static void reply_no_such_job(struct ps_sched_step *st, struct ps_sched_conn *c,
 }
 
 static void start_key_listing(struct ps_sched_step *st, struct ps_sched_conn *c,
-                              const struct ps_sched_find_job *j)
+                              const struct ps_sched_job *j)
 {
     c->lists_keys = true;
     c->lists_all_jobs = j == NULL;
@@ -322,10 +322,10 @@ static void start_key_listing(struct ps_sched_step *st, struct ps_sched_conn *c,
 }
 
 static void start_stall_query(struct ps_sched_step *st, struct ps_sched_conn *c,
-                              struct ps_sched_find_job *only)
+                              struct ps_sched_job *only)
 {
     struct ps_map_cursor cursor = {0};
-    struct ps_sched_find_job *j;
+    struct ps_sched_job *j;
 
     /* Share of this function: delays query_end until all are asked. */
     c->open_stalls = 1;
@@ -345,7 +345,7 @@ static void start_stall_query(struct ps_sched_step *st, struct ps_sched_conn *c,
  * so tools may only read there, in every configuration. False: the query was
  * answered with the reason. */
 static bool check_owner(struct ps_sched_step *st, struct ps_sched_conn *c,
-                        const struct ps_sched_find_job *j)
+                        const struct ps_sched_job *j)
 {
     const struct ps_sched_options *opt = &st->s->opt;
     char text[PS_TEXT_MAX + 1];
@@ -376,8 +376,7 @@ static bool check_owner(struct ps_sched_step *st, struct ps_sched_conn *c,
 /* Logs a change of a job by an operator. */
 static void log_operator_action(struct ps_sched_step *st,
                                 const struct ps_sched_conn *c,
-                                const struct ps_sched_find_job *j,
-                                const char *what)
+                                const struct ps_sched_job *j, const char *what)
 {
     ps_effects_log(st->fx, PS_LOG_WARNING,
                    "job %s gen %" PRIu64 " of uid %u %s by an operator at %s",
@@ -388,7 +387,7 @@ void ps_sched_on_query(struct ps_sched_step *st, struct ps_sched_conn *c,
                        const struct ps_msg_query *m)
 {
     const char *name = ps_sched_text_or_empty(m->job);
-    struct ps_sched_find_job *j = NULL;
+    struct ps_sched_job *j = NULL;
 
     if (c->lists_keys || c->open_stalls > 0 || c->rebalance_reply != NULL) {
         ps_sched_query_send_end(st, c, PS_E_AGAIN,
@@ -447,7 +446,7 @@ void ps_sched_on_job_cancel(struct ps_sched_step *st, struct ps_sched_conn *c,
 {
     const char *name = ps_sched_text_or_empty(m->job);
     const char *said = ps_sched_text_or_empty(m->reason);
-    struct ps_sched_find_job *j = ps_sched_find_open_job(st->s, name);
+    struct ps_sched_job *j = ps_sched_find_open_job(st->s, name);
     char text[PS_TEXT_MAX + 1];
     struct ps_str why;
 
@@ -473,7 +472,7 @@ void ps_sched_on_job_set(struct ps_sched_step *st, struct ps_sched_conn *c,
                          const struct ps_msg_job_set *m)
 {
     const char *name = ps_sched_text_or_empty(m->job);
-    struct ps_sched_find_job *j = ps_sched_find_open_job(st->s, name);
+    struct ps_sched_job *j = ps_sched_find_open_job(st->s, name);
 
     if (j == NULL) {
         reply_no_such_job(st, c, name);

@@ -59,7 +59,7 @@ static bool is_movable(const struct ps_sched_key *k)
     return k != NULL && k->row_width == 0;
 }
 
-static uint64_t count_movable_parts(const struct ps_sched_find_job *j)
+static uint64_t count_movable_parts(const struct ps_sched_job *j)
 {
     uint64_t n = 0;
 
@@ -80,8 +80,8 @@ static uint32_t server_index(const struct plan *p, uint32_t node)
     return at;
 }
 
-static void list_servers(const struct ps_sched *s,
-                         const struct ps_sched_find_job *j, struct plan *p)
+static void list_servers(const struct ps_sched *s, const struct ps_sched_job *j,
+                         struct plan *p)
 {
     p->spare_count = ps_sched_job_spare_servers(s, j, p->spares);
     for (uint32_t i = 0; i < j->server_count; i++) {
@@ -95,7 +95,7 @@ static void list_servers(const struct ps_sched *s,
 }
 
 /* Lists all movable partitions, in the order of keys. */
-static int list_parts(const struct ps_sched_find_job *j, struct plan *p)
+static int list_parts(const struct ps_sched_job *j, struct plan *p)
 {
     p->parts = ps_try_alloc((p->count + 1u) * sizeof(*p->parts));
 
@@ -162,7 +162,7 @@ static void add_part_to_rows(struct ps_sched_rebalance_reply *m, uint32_t first,
 }
 
 /* Makes one row for all migrations of a key between the same two servers. */
-static int make_rows(const struct ps_sched_find_job *j,
+static int make_rows(const struct ps_sched_job *j,
                      struct ps_sched_rebalance_reply *m,
                      const struct plan *plan)
 {
@@ -185,8 +185,7 @@ static int make_rows(const struct ps_sched_find_job *j,
     return 0;
 }
 
-static int start_migrations(struct ps_sched_step *st,
-                            struct ps_sched_find_job *j,
+static int start_migrations(struct ps_sched_step *st, struct ps_sched_job *j,
                             const struct plan *plan, ps_conn_id ctl)
 {
     const struct ps_balance_part *p = plan->parts;
@@ -221,7 +220,7 @@ static int start_migrations(struct ps_sched_step *st,
 }
 
 /* Makes the plan and its rows; `makes`: starts the migrations. */
-static int make_plan(struct ps_sched_step *st, struct ps_sched_find_job *j,
+static int make_plan(struct ps_sched_step *st, struct ps_sched_job *j,
                      struct ps_sched_conn *c, struct plan *p, uint32_t off,
                      bool makes)
 {
@@ -244,8 +243,7 @@ static int make_plan(struct ps_sched_step *st, struct ps_sched_find_job *j,
 }
 
 /* Reason why the job cannot be rebalanced now; NULL: it can. */
-static const char *rebalance_error(const struct ps_sched_find_job *j,
-                                   int *ret_rc)
+static const char *rebalance_error(const struct ps_sched_job *j, int *ret_rc)
 {
     *ret_rc = PS_E_AGAIN;
     if (j->rebalance != NULL) {
@@ -266,9 +264,9 @@ static const char *rebalance_error(const struct ps_sched_find_job *j,
 
 /* Finds the server to drain; *ret_at is server_count if none is named. 0, or an
  * error code with the reason. */
-static int find_drained_server(const struct ps_sched_find_job *j,
-                               const char *off, const struct plan *p,
-                               uint32_t *ret_at, struct ps_str *why)
+static int find_drained_server(const struct ps_sched_job *j, const char *off,
+                               const struct plan *p, uint32_t *ret_at,
+                               struct ps_str *why)
 {
     *ret_at = p->server_count;
     for (uint32_t i = 0; i < j->server_count && off[0] != '\0'; i++) {
@@ -293,7 +291,7 @@ static int find_drained_server(const struct ps_sched_find_job *j,
 }
 
 void ps_sched_rebalance_query(struct ps_sched_step *st, struct ps_sched_conn *c,
-                              struct ps_sched_find_job *j, const char *off,
+                              struct ps_sched_job *j, const char *off,
                               bool makes)
 {
     const uint64_t count = count_movable_parts(j);
@@ -369,7 +367,7 @@ static const char *server_name(const struct ps_sched *s, uint32_t node)
 
 static void send_migration_row(struct ps_sched_step *st,
                                const struct ps_sched_conn *c,
-                               const struct ps_sched_find_job *j,
+                               const struct ps_sched_job *j,
                                const struct migration *m)
 {
     const struct ps_sched_key *k = j->keys[m->key];
@@ -395,7 +393,7 @@ void ps_sched_rebalance_send_rows(struct ps_sched_step *st,
                                   struct ps_sched_conn *c, uint32_t rows)
 {
     struct ps_sched_rebalance_reply *m = c->rebalance_reply;
-    const struct ps_sched_find_job *j;
+    const struct ps_sched_job *j;
 
     if (m == NULL) {
         return;

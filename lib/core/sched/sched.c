@@ -53,7 +53,7 @@ void ps_sched_free(struct ps_sched *s)
 {
     struct ps_map_cursor c = {0};
     struct ps_sched_conn *conn;
-    struct ps_sched_find_job *j;
+    struct ps_sched_job *j;
     struct ps_list_node *n;
 
     if (s == NULL) {
@@ -487,7 +487,7 @@ uint32_t ps_sched_member_count(const struct ps_sched *s, enum ps_role role,
 uint64_t ps_sched_residue(const struct ps_sched *s)
 {
     struct ps_map_cursor cursor = {0};
-    const struct ps_sched_find_job *j;
+    const struct ps_sched_job *j;
     uint64_t n = ps_map_count(s->jobs) + s->stall_count;
 
     while ((j = ps_map_next(s->jobs, &cursor)) != NULL) {

@@ -25,8 +25,8 @@ struct missing {
     char other_causes[512]; /* Other causes, as text. */
 };
 
-static void add_missing_rank(struct missing *out,
-                             const struct ps_sched_find_job *j, uint32_t rank)
+static void add_missing_rank(struct missing *out, const struct ps_sched_job *j,
+                             uint32_t rank)
 {
     const struct ps_sched_worker *w = &j->workers[rank];
 
@@ -41,7 +41,7 @@ static void add_missing_rank(struct missing *out,
 }
 
 static void list_missing_at_barrier(struct missing *out,
-                                    const struct ps_sched_find_job *j,
+                                    const struct ps_sched_job *j,
                                     uint64_t number)
 {
     for (uint32_t i = 0; i < j->worker_count; i++) {
@@ -53,8 +53,8 @@ static void list_missing_at_barrier(struct missing *out,
 
 /* Appends servers that lack memory for partitions of the key. */
 static void describe_short_memory(const struct ps_sched *s,
-                                  const struct ps_sched_find_job *j,
-                                  uint32_t key, struct ps_str *out)
+                                  const struct ps_sched_job *j, uint32_t key,
+                                  struct ps_str *out)
 {
     const struct ps_sched_key *k = key < j->key_count ? j->keys[key] : NULL;
 
@@ -77,7 +77,7 @@ static void describe_short_memory(const struct ps_sched *s,
 
 /* Appends SUSPECT agents that have not reported. */
 static void append_silent(const struct ps_sched_step *st,
-                          const struct ps_sched_find_job *j,
+                          const struct ps_sched_job *j,
                           const struct ps_sched_stall *stall,
                           struct ps_str *out)
 {
@@ -98,7 +98,7 @@ static void append_silent(const struct ps_sched_step *st,
 
 static void list_missing_in_round(struct missing *out,
                                   const struct ps_sched_step *st,
-                                  const struct ps_sched_find_job *j,
+                                  const struct ps_sched_job *j,
                                   const struct ps_sched_stall *stall)
 {
     struct ps_str also;
@@ -137,7 +137,7 @@ static void send_stall_reply(struct ps_sched_step *st, struct ps_member *agent,
 }
 
 static void send_stall_row(struct ps_sched_step *st, ps_conn_id ctl,
-                           const struct ps_sched_find_job *j, const char *what,
+                           const struct ps_sched_job *j, const char *what,
                            uint64_t waited, uint32_t waits,
                            const struct missing *m)
 {
@@ -178,7 +178,7 @@ static void finish_job_share(struct ps_sched_step *st, ps_conn_id ctl)
 
 /* Asks all agents of the job; an agent without a link stays pending. */
 static void send_stall_collect(struct ps_sched_step *st,
-                               const struct ps_sched_find_job *j,
+                               const struct ps_sched_job *j,
                                struct ps_sched_stall *stall)
 {
     stall->collect_id = ++st->s->last_collect_id;
@@ -202,7 +202,7 @@ static void send_stall_collect(struct ps_sched_step *st,
 }
 
 static struct ps_sched_stall *stall_new(struct ps_sched_step *st,
-                                        const struct ps_sched_find_job *j)
+                                        const struct ps_sched_job *j)
 {
     struct ps_sched_stall *stall;
 
@@ -221,7 +221,7 @@ static struct ps_sched_stall *stall_new(struct ps_sched_step *st,
 void ps_sched_on_stall_query(struct ps_sched_step *st, struct ps_member *agent,
                              const struct ps_msg_stall_query *m)
 {
-    const struct ps_sched_find_job *j = ps_sched_find_job(st->s, m->gen);
+    const struct ps_sched_job *j = ps_sched_find_job(st->s, m->gen);
     struct missing missing = {.count = 0};
     struct ps_sched_stall *stall;
 
@@ -257,7 +257,7 @@ void ps_sched_on_stall_query(struct ps_sched_step *st, struct ps_member *agent,
 
 /* Sends psctl the waits that the scheduler itself knows: start and barriers. */
 static void send_known_stalls(struct ps_sched_step *st,
-                              const struct ps_sched_find_job *j, ps_conn_id ctl)
+                              const struct ps_sched_job *j, ps_conn_id ctl)
 {
     struct missing missing = {.count = 0};
     char what[64];
@@ -293,8 +293,7 @@ static void send_known_stalls(struct ps_sched_step *st,
     }
 }
 
-void ps_sched_stall_query_job(struct ps_sched_step *st,
-                              struct ps_sched_find_job *j,
+void ps_sched_stall_query_job(struct ps_sched_step *st, struct ps_sched_job *j,
                               struct ps_sched_conn *ctl)
 {
     struct ps_sched_stall *stall = NULL;
@@ -316,7 +315,7 @@ void ps_sched_stall_query_job(struct ps_sched_step *st,
 
 static void finish_stall(struct ps_sched_step *st, struct ps_sched_stall *stall)
 {
-    const struct ps_sched_find_job *j = ps_sched_find_job(st->s, stall->gen);
+    const struct ps_sched_job *j = ps_sched_find_job(st->s, stall->gen);
     struct missing missing = {.count = 0};
     ps_conn_id ctl = stall->asker_conn;
     char what[320];
@@ -356,7 +355,7 @@ static void finish_stall(struct ps_sched_step *st, struct ps_sched_stall *stall)
 }
 
 static void merge_report(struct ps_sched_stall *stall,
-                         const struct ps_sched_find_job *j, uint32_t agent,
+                         const struct ps_sched_job *j, uint32_t agent,
                          const struct ps_msg_stall_report *m)
 {
     if (stall->seeks_oldest) {
@@ -389,7 +388,7 @@ static void merge_report(struct ps_sched_stall *stall,
 void ps_sched_on_stall_report(struct ps_sched_step *st, struct ps_member *agent,
                               const struct ps_msg_stall_report *m)
 {
-    const struct ps_sched_find_job *j = ps_sched_find_job(st->s, m->gen);
+    const struct ps_sched_job *j = ps_sched_find_job(st->s, m->gen);
     uint32_t slot;
 
     if (j == NULL) {
@@ -418,8 +417,7 @@ void ps_sched_on_stall_report(struct ps_sched_step *st, struct ps_member *agent,
 
 /* ----------------------------------------------------------- end and time */
 
-void ps_sched_stall_drop_job(struct ps_sched_step *st,
-                             struct ps_sched_find_job *j)
+void ps_sched_stall_drop_job(struct ps_sched_step *st, struct ps_sched_job *j)
 {
     const struct missing nothing = {.count = 0};
     struct ps_list_node *n = ps_list_first(&st->s->stalls);

@@ -37,7 +37,7 @@ static void request_ping(struct ps_sched_step *st, const struct ps_member *m,
 static void request_pings(struct ps_sched_step *st, const struct ps_member *m)
 {
     struct ps_map_cursor cursor = {0};
-    struct ps_sched_find_job *j;
+    struct ps_sched_job *j;
 
     while ((j = ps_map_next(st->s->jobs, &cursor)) != NULL) {
         if (!ps_sched_job_has_started(j)) {
@@ -91,10 +91,10 @@ void ps_sched_on_ping_ack(struct ps_sched_step *st,
     m->witness.last_heard_at = st->now - silence > m->witness.last_heard_at
                                    ? st->now - silence
                                    : m->witness.last_heard_at;
-    if (m->witness.is_noted != m->last_recv_at &&
+    if (m->witness.noted_at != m->last_recv_at &&
         silence < st->s->opt.suspect_after &&
         ps_time_add(m->last_recv_at, st->s->opt.dead_after) <= st->now) {
-        m->witness.is_noted = m->last_recv_at;
+        m->witness.noted_at = m->last_recv_at;
         ps_effects_log(st->fx, PS_LOG_WARNING,
                        "%s %s has not been heard for %.1f s, but %s %s hears "
                        "it: the network between it and this scheduler is "

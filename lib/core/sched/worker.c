@@ -76,7 +76,7 @@ static int check_job_open(const struct ps_msg_job_open *m, struct ps_str *why)
 
 /* Checks that the worker has the options of the job; names the first that
  * differs. */
-static int check_same_options(const struct ps_sched_find_job *j,
+static int check_same_options(const struct ps_sched_job *j,
                               const struct ps_msg_job_open *m,
                               uint32_t partition, struct ps_str *why)
 {
@@ -145,7 +145,7 @@ static void init_worker(struct ps_sched_worker *w,
 }
 
 /* Adds a worker while the job forms. 0, or an error code with the reason. */
-static int add_worker(struct ps_sched_step *st, struct ps_sched_find_job *j,
+static int add_worker(struct ps_sched_step *st, struct ps_sched_job *j,
                       struct ps_member *agent, const struct ps_msg_job_open *m,
                       struct ps_str *why)
 {
@@ -188,8 +188,7 @@ static int add_worker(struct ps_sched_step *st, struct ps_sched_find_job *j,
 }
 
 /* Makes a rank LIVE again, with a new incarnation. */
-static void mark_rank_live(struct ps_sched_step *st,
-                           struct ps_sched_find_job *j,
+static void mark_rank_live(struct ps_sched_step *st, struct ps_sched_job *j,
                            struct ps_sched_worker *w)
 {
     struct ps_sched_slot *slot = &j->slots[w->slot];
@@ -211,7 +210,7 @@ static void mark_rank_live(struct ps_sched_step *st,
 /* True: the agent, restarted since or never informed, lacks the rounds of the
  * rank. Only an agent and its processes know the round of each key; a new
  * process would begin at the first, and get results of rounds long over. */
-static bool agent_lost_rounds(const struct ps_sched_find_job *j,
+static bool agent_lost_rounds(const struct ps_sched_job *j,
                               const struct ps_sched_worker *w,
                               const struct ps_member *agent)
 {
@@ -230,8 +229,7 @@ static bool agent_lost_rounds(const struct ps_sched_find_job *j,
 
 /* Gives a LOST rank to a new process, after the start. The process must run
  * on the node that had the rank, because the slot belongs to the node. */
-static int reassign_lost_rank(struct ps_sched_step *st,
-                              struct ps_sched_find_job *j,
+static int reassign_lost_rank(struct ps_sched_step *st, struct ps_sched_job *j,
                               struct ps_member *agent,
                               const struct ps_msg_job_open *m,
                               struct ps_str *why)
@@ -293,7 +291,7 @@ static int reassign_lost_rank(struct ps_sched_step *st,
 
 /* 0: a process that survived its agent may reattach at a new one; otherwise an
  * error code with the reason. */
-static int check_reattach(const struct ps_sched_find_job *j,
+static int check_reattach(const struct ps_sched_job *j,
                           const struct ps_member *agent,
                           const struct ps_msg_job_open *m, struct ps_str *why)
 {
@@ -352,8 +350,7 @@ static int check_reattach(const struct ps_sched_find_job *j,
 /* Replies about a recorded worker that the agent sends again on a fresh
  * link. */
 static void accept_known_worker(struct ps_sched_step *st,
-                                struct ps_sched_find_job *j,
-                                struct ps_member *agent,
+                                struct ps_sched_job *j, struct ps_member *agent,
                                 struct ps_sched_worker *w,
                                 const struct ps_msg_job_open *m)
 {
@@ -376,7 +373,7 @@ static void accept_known_worker(struct ps_sched_step *st,
 
 /* Reattaches a process that survived its agent. */
 static void open_reattached(struct ps_sched_step *st, struct ps_member *agent,
-                            struct ps_sched_find_job *j,
+                            struct ps_sched_job *j,
                             const struct ps_msg_job_open *m, struct ps_str *why)
 {
     int rc = check_reattach(j, agent, m, why);
@@ -419,7 +416,7 @@ static void record_earlier_job(struct ps_sched_step *st,
                                const struct ps_msg_job_open *m, const char *why)
 {
     struct ps_sched *s = st->s;
-    struct ps_sched_find_job *j = ps_sched_find_open_job(s, m->name);
+    struct ps_sched_job *j = ps_sched_find_open_job(s, m->name);
 
     if (m->gen > s->opt.generation_base || !ps_sched_name_is_valid(m->name)) {
         return;
@@ -441,7 +438,7 @@ static void record_earlier_job(struct ps_sched_step *st,
 static void open_known_job(struct ps_sched_step *st, struct ps_member *agent,
                            const struct ps_msg_job_open *m, struct ps_str *why)
 {
-    struct ps_sched_find_job *j = ps_sched_find_job(st->s, m->gen);
+    struct ps_sched_job *j = ps_sched_find_job(st->s, m->gen);
     struct ps_sched_worker *w;
 
     if (j == NULL) {
@@ -507,14 +504,14 @@ static int check_new_job(const struct ps_sched *s,
 
 /* Open parent job of a group of this name, of which the first `len` bytes are
  * the parent's: one of user `uid`, else of any user, else NULL. */
-static const struct ps_sched_find_job *find_parent_job(const struct ps_sched *s,
-                                                       const char *name,
-                                                       size_t len, uint32_t uid)
+static const struct ps_sched_job *find_parent_job(const struct ps_sched *s,
+                                                  const char *name, size_t len,
+                                                  uint32_t uid)
 {
     bool cut = len == GROUP_PREFIX_LEN && strchr(name + len, '#') != NULL;
-    const struct ps_sched_find_job *other = NULL;
+    const struct ps_sched_job *other = NULL;
     struct ps_map_cursor cursor = {0};
-    const struct ps_sched_find_job *j;
+    const struct ps_sched_job *j;
 
     while ((j = ps_map_next(s->jobs, &cursor)) != NULL) {
         if (!ps_sched_job_is_open(j) || strncmp(j->name, name, len) != 0 ||
@@ -536,7 +533,7 @@ static int check_group(const struct ps_sched *s,
                        const struct ps_msg_job_open *m, struct ps_str *why)
 {
     const char *slash = strrchr(m->name, '/');
-    const struct ps_sched_find_job *parent;
+    const struct ps_sched_job *parent;
     size_t len;
 
     if (slash == NULL) {
@@ -562,12 +559,12 @@ static int check_group(const struct ps_sched *s,
 }
 
 /* Open job of that name, or a new one; NULL with the reason. */
-static struct ps_sched_find_job *
-find_or_make_job(struct ps_sched_step *st, const struct ps_msg_job_open *m,
-                 struct ps_str *why, int *ret_rc)
+static struct ps_sched_job *find_or_make_job(struct ps_sched_step *st,
+                                             const struct ps_msg_job_open *m,
+                                             struct ps_str *why, int *ret_rc)
 {
     struct ps_sched *s = st->s;
-    struct ps_sched_find_job *j = ps_sched_find_open_job(s, m->name);
+    struct ps_sched_job *j = ps_sched_find_open_job(s, m->name);
     uint32_t partition = m->partition_bytes != 0 ? m->partition_bytes
                                                  : s->opt.partition_bytes;
 
@@ -615,7 +612,7 @@ void ps_sched_on_job_open(struct ps_sched_step *st, struct ps_member *agent,
 {
     char text[PS_TEXT_MAX + 1];
     struct ps_str why;
-    struct ps_sched_find_job *j;
+    struct ps_sched_job *j;
     struct ps_sched_worker *w;
     int rc;
 
@@ -664,7 +661,7 @@ void ps_sched_on_job_open(struct ps_sched_step *st, struct ps_member *agent,
 
 /* ------------------------------------------------------------ worker_gone */
 
-static void worker_left(struct ps_sched_step *st, struct ps_sched_find_job *j,
+static void worker_left(struct ps_sched_step *st, struct ps_sched_job *j,
                         struct ps_sched_worker *w)
 {
     if (!ps_sched_job_has_started(j)) {
@@ -680,7 +677,7 @@ static void worker_left(struct ps_sched_step *st, struct ps_sched_find_job *j,
     ps_sched_job_end_if_unused(st, j);
 }
 
-static void remove_worker(struct ps_sched_step *st, struct ps_sched_find_job *j,
+static void remove_worker(struct ps_sched_step *st, struct ps_sched_job *j,
                           struct ps_member *agent, struct ps_sched_worker *w,
                           const struct ps_msg_worker_gone *m)
 {
@@ -712,7 +709,7 @@ void ps_sched_on_worker_gone(struct ps_sched_step *st, struct ps_member *agent,
                              uint64_t seq, const struct ps_msg_worker_gone *m)
 {
     struct ps_map_cursor cursor = {0};
-    struct ps_sched_find_job *j;
+    struct ps_sched_job *j;
 
     /* Its job_open may arrive later. */
     ps_member_add_pending_exit(agent, m->worker, seq);
@@ -739,7 +736,7 @@ void ps_sched_workers_unconfirm(struct ps_sched_step *st,
                                 struct ps_member *agent)
 {
     struct ps_map_cursor cursor = {0};
-    struct ps_sched_find_job *j;
+    struct ps_sched_job *j;
 
     while ((j = ps_map_next(st->s->jobs, &cursor)) != NULL) {
         for (uint32_t i = 0; i < j->worker_count; i++) {
@@ -758,7 +755,7 @@ void ps_sched_workers_drop_missing(struct ps_sched_step *st,
                                    struct ps_member *agent)
 {
     struct ps_map_cursor cursor = {0};
-    struct ps_sched_find_job *j;
+    struct ps_sched_job *j;
 
     while ((j = ps_map_next(st->s->jobs, &cursor)) != NULL) {
         ps_sched_job_lose_workers(
@@ -775,7 +772,7 @@ void ps_sched_workers_drop_missing(struct ps_sched_step *st,
 void ps_sched_on_job_ready(struct ps_sched_step *st, struct ps_member *server,
                            const struct ps_msg_job_ready *m)
 {
-    struct ps_sched_find_job *j = ps_sched_find_job(st->s, m->gen);
+    struct ps_sched_job *j = ps_sched_find_job(st->s, m->gen);
     struct ps_sched_job_server *on =
         j != NULL ? ps_sched_job_server_of(j, server->node) : NULL;
 
@@ -799,7 +796,7 @@ void ps_sched_on_job_ready(struct ps_sched_step *st, struct ps_member *server,
 void ps_sched_on_value_lost(struct ps_sched_step *st, struct ps_member *server,
                             const struct ps_msg_value_lost *m)
 {
-    struct ps_sched_find_job *j = ps_sched_find_job(st->s, m->gen);
+    struct ps_sched_job *j = ps_sched_find_job(st->s, m->gen);
     char text[PS_TEXT_MAX + 1];
     struct ps_str why;
 
@@ -824,8 +821,7 @@ void ps_sched_on_value_lost(struct ps_sched_step *st, struct ps_member *server,
 
 /* --------------------------------------------------------------- barriers */
 
-static void send_barrier_done(struct ps_sched_step *st,
-                              struct ps_sched_find_job *j,
+static void send_barrier_done(struct ps_sched_step *st, struct ps_sched_job *j,
                               struct ps_member *agent)
 {
     ps_sched_send_msg(
@@ -836,8 +832,7 @@ static void send_barrier_done(struct ps_sched_step *st,
         });
 }
 
-void ps_sched_barrier_notify(struct ps_sched_step *st,
-                             struct ps_sched_find_job *j)
+void ps_sched_barrier_notify(struct ps_sched_step *st, struct ps_sched_job *j)
 {
     ps_effects_log(st->fx, PS_LOG_DEBUG,
                    "job %s gen %" PRIu64 " barrier %" PRIu64 " open", j->name,
@@ -852,7 +847,7 @@ void ps_sched_on_barrier_enter(struct ps_sched_step *st,
                                struct ps_member *agent,
                                const struct ps_msg_barrier_enter *m)
 {
-    struct ps_sched_find_job *j = ps_sched_find_job(st->s, m->gen);
+    struct ps_sched_job *j = ps_sched_find_job(st->s, m->gen);
     bool opens = false;
 
     if (j == NULL) {

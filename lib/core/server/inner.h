@@ -82,7 +82,6 @@ struct ps_server_session {
     uint64_t incarnation;
     uint64_t instance;
     uint64_t session_id;
-    bool confirmed; /* Unused. */
     struct ps_link *link;
     struct ps_server_conn *conn; /* NULL: disconnected. */
     ps_time heard_at;            /* Arrival of the last message. */
