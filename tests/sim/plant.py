@@ -160,7 +160,7 @@ static uint32_t planted_nth(const struct ps_round *r, uint32_t n)
         rc = ps_server_memory_alloc(run->job, size"""),
     ],
     "compresses collectives": [
-        ("lib/core/agent/encode.c", "&& !k->is_collective &&", " &&"),
+        ("lib/core/agent/encode.c", "&& !k->kind->is_collective &&", " &&"),
     ],
     "applies a push that comes twice twice": [
         ("lib/core/server/async.c",
@@ -281,7 +281,7 @@ static uint32_t planted_nth(const struct ps_round *r, uint32_t n)
          "is_op_streaming(op) && op->bytes_ready + 64 < end"),
     ],
     "overwrites a result that may still be read": [
-        ("lib/core/agent/server_conn.c",
+        ("lib/core/agent/sync.c",
          """const struct ps_agent_key *k = p->key;
 
     if (v <= p->local_version) {""",

@@ -186,7 +186,7 @@ static void resend_refused(struct ps_agent_step *st)
                     ps_agent_send_enqueue(st, &k->parts[i]);
                 }
             }
-            ps_agent_pull_advance(st, k);
+            k->kind->advance(st, k);
             ps_agent_opt_state_advance(st, k);
             ps_agent_conflict_resend(st, k, 0);
         }

@@ -31,11 +31,11 @@ static uint8_t push_rule(const struct ps_agent_job *j)
     return j->has_optimizer ? PS_RULE_STEP : j->rule;
 }
 
-bool ps_agent_async_validate_op(struct ps_agent_step *st,
-                                struct ps_agent_session *s,
-                                const struct ps_agent_key *k,
-                                const struct ps_msg_l_op *m,
-                                const struct ps_slice *array)
+static bool validate_async_op(struct ps_agent_step *st,
+                              struct ps_agent_session *s,
+                              const struct ps_agent_key *k,
+                              const struct ps_msg_l_op *m,
+                              const struct ps_slice *array)
 {
     if (m->op == PS_OP_BROADCAST || m->op == PS_OP_BROADCAST_SEND_ONLY) {
         ps_agent_op_reject(st, s, m, PS_E_UNSUPPORTED,
@@ -114,7 +114,7 @@ static uint64_t node_clock(const struct ps_agent_key *k)
 
 /* Opens a push with the deferred operations, unless one is open: the first, or
  * with rule accumulate the first of each rank. */
-void ps_agent_async_start_push(struct ps_agent_step *st, struct ps_agent_key *k)
+static void start_push(struct ps_agent_step *st, struct ps_agent_key *k)
 {
     struct ps_list_node *n = ps_list_first(&k->deferred_pushes);
 
@@ -170,12 +170,13 @@ static void end_pushes(struct ps_agent_step *st, struct ps_agent_key *k,
     }
 }
 
-void ps_agent_async_push_applied(struct ps_agent_step *st,
-                                 struct ps_agent_key *k)
+static void advance_async(struct ps_agent_step *st, struct ps_agent_key *k);
+
+static void end_push(struct ps_agent_step *st, struct ps_agent_key *k)
 {
     end_pushes(st, k, 0, "");
-    ps_agent_async_start_push(st, k);
-    ps_agent_async_advance(st, k);
+    start_push(st, k);
+    advance_async(st, k);
 }
 
 static void fail_op_list(struct ps_agent_step *st, struct ps_list *list,
@@ -191,8 +192,8 @@ static void fail_op_list(struct ps_agent_step *st, struct ps_list *list,
 
 /* Fails the operations that a server refused: those of the open push, else the
  * inits, else the pulls. */
-void ps_agent_async_fail_ops(struct ps_agent_step *st, struct ps_agent_key *k,
-                             int error, const char *text)
+static void fail_async_ops(struct ps_agent_step *st, struct ps_agent_key *k,
+                           int error, const char *text)
 {
     bool pushes = k->round_open;
     bool inits = !pushes && k->pending_init_parts > 0;
@@ -220,7 +221,7 @@ void ps_agent_async_fail_ops(struct ps_agent_step *st, struct ps_agent_key *k,
         is_push_idle(k)) {
         ps_agent_init_start_pending(st, k);
     }
-    ps_agent_async_start_push(st, k);
+    start_push(st, k);
 }
 
 /* ----------------------------------------------------------------- pulling */
@@ -277,7 +278,7 @@ static void end_answered_ops(struct ps_agent_step *st,
     }
 }
 
-void ps_agent_async_advance(struct ps_agent_step *st, struct ps_agent_key *k)
+static void advance_async(struct ps_agent_step *st, struct ps_agent_key *k)
 {
     uint64_t last = 0;
 
@@ -336,24 +337,28 @@ void ps_agent_async_raise_clock(struct ps_agent_part *p, uint64_t clock)
 
 /* Requests clocks again after a link was replaced, because reports on the old
  * link may be lost. */
-void ps_agent_async_reset_clock(struct ps_agent_key *k, uint32_t node)
+static void reset_clocks(struct ps_agent_key *k, uint32_t node, uint32_t part)
 {
     for (uint32_t i = 0; i < k->part_count; i++) {
-        if (k->job->mode == PS_MODE_SSP &&
+        if (k->job->mode == PS_MODE_SSP && part == PS_AGENT_ALL_PARTS &&
             (node == 0 || k->parts[i].owner_node == node)) {
             k->parts[i].must_request_clock = true;
         }
     }
 }
 
-void ps_agent_async_accept_value(struct ps_agent_step *st,
-                                 struct ps_agent_part *p, const uint8_t *from)
+static int accept_async_value(struct ps_agent_step *st, struct ps_agent_part *p,
+                              const struct ps_rec_part *rec,
+                              const uint8_t *from)
 {
     struct ps_agent_key *k = p->key;
     uint64_t bytes = ps_agent_part_bytes(p);
 
-    if (p->requested_version == NO_VERSION) {
-        return; /* Duplicate answer to a request that was sent again. */
+    ps_agent_async_raise_clock(p, rec->clock);
+    if (rec->codec != PS_CODEC_NONE || p->requested_version == NO_VERSION) {
+        /* Only rounds are encoded; or a duplicate answer to a request that was
+         * sent again. */
+        return 0;
     }
     PS_LIST_EACH(n, &k->pulls)
     {
@@ -370,28 +375,95 @@ void ps_agent_async_accept_value(struct ps_agent_step *st,
     st->a->stats.bytes_in += bytes;
     p->served_ticket = p->requested_ticket;
     p->requested_version = NO_VERSION;
-    ps_agent_async_advance(st, k);
+    advance_async(st, k);
+    return 0;
 }
 
 /* Returns true for a push that is applied although its worker died: the worker
  * that replaces it continues with the next one. */
 bool ps_agent_async_push_survives(const struct ps_agent_op *op)
 {
-    return op->key->is_async &&
+    return op->key != NULL && !op->key->kind->has_rounds &&
            (op->kind == PS_OP_PUSH || op->kind == PS_OP_PUSHPULL) &&
            op->round > op->key->applied_round[op->local_rank];
 }
 
-void ps_agent_async_accept_op(struct ps_agent_step *st, struct ps_agent_op *op)
+static void accept_async_op(struct ps_agent_step *st, struct ps_agent_op *op)
 {
     struct ps_agent_key *k = op->key;
 
     if (op->kind == PS_OP_PULL) {
         ps_list_push_back(&k->pulls, &op->node);
-        ps_agent_async_advance(st, k);
+        advance_async(st, k);
         return;
     }
     k->pushed_round[op->local_rank] = op->round;
     ps_list_push_back(&k->deferred_pushes, &op->node);
-    ps_agent_async_start_push(st, k);
+    start_push(st, k);
 }
+
+/* --------------------------------------------------------------------- kind */
+
+/* ssp: a pull waits for the rounds beyond the staleness. */
+static uint64_t awaited_async_round(const struct ps_agent_op *op)
+{
+    const struct ps_agent_job *j = op->key->job;
+
+    return j->mode == PS_MODE_SSP && op->round > j->staleness &&
+                   (op->kind == PS_OP_PULL || op->kind == PS_OP_PUSHPULL)
+               ? op->round - j->staleness
+               : 0;
+}
+
+static uint64_t async_push_clock(const struct ps_agent_key *k)
+{
+    return k->clock;
+}
+
+static int64_t local_version(const struct ps_agent_part *p)
+{
+    return p->local_version;
+}
+
+/* Values are copied to the worker's own memory. */
+static int place_async_value(struct ps_agent *a, const struct ps_agent_part *p,
+                             const struct ps_rec_part *rec, uint64_t len,
+                             struct ps_slice *ret_slice)
+{
+    (void)p;
+    (void)rec;
+    return ps_agent_server_alloc_payload(a, len, ret_slice);
+}
+
+static bool lose_async_owner(struct ps_agent_step *st, struct ps_agent_part *p,
+                             bool open)
+{
+    if (p->committed_version == NO_VERSION) {
+        return open;
+    }
+    ps_agent_round_fail(st, p->key, PS_E_JOBFAILED,
+                        "a server was lost with values of this key, of which "
+                        "there is no other copy");
+    return false;
+}
+
+const struct ps_agent_key_kind ps_agent_key_async = {
+    .push_code = PS_MSG_PUSH,
+    .part_fits_frame = ps_agent_dense_part_fits_frame,
+    .measure_array = ps_agent_op_measure_dense,
+    .validate_op = validate_async_op,
+    .accept_op = accept_async_op,
+    .awaited_round = awaited_async_round,
+    .start_part = ps_agent_send_start_dense,
+    .push_clock = async_push_clock,
+    .end_round = end_push,
+    .fail_ops = fail_async_ops,
+    .resume_push = start_push,
+    .advance = advance_async,
+    .held_version = local_version,
+    .decided_version = local_version,
+    .on_requests_lost = reset_clocks,
+    .place_value = place_async_value,
+    .accept_value = accept_async_value,
+    .on_owner_lost = lose_async_owner,
+};

@@ -139,13 +139,8 @@ void ps_agent_budget_close_job(struct ps_agent_job *j)
 /* Bytes of state that a key holds for each local rank. */
 #define KEY_RANK_BYTES (2 * sizeof(uint64_t) + sizeof(struct ps_agent_op *))
 
-static bool key_has_results(const struct ps_agent_job *j,
-                            const struct ps_msg_l_key *m)
-{
-    return m->row_width == 0 && (j->mode == PS_MODE_SYNC || m->name[0] == 'c');
-}
-
 int ps_agent_budget_charge_key(struct ps_agent_job *j,
+                               const struct ps_agent_key_kind *kind,
                                const struct ps_msg_l_key *m,
                                uint64_t *ret_charged,
                                struct ps_refusal *ret_refusal)
@@ -158,7 +153,7 @@ int ps_agent_budget_charge_key(struct ps_agent_job *j,
     if (rc != 0) {
         return rc;
     }
-    if (key_has_results(j, m)) {
+    if (kind->has_results) {
         bytes += ps_agent_key_result_bytes(m->count * ps_dtype_size(m->dtype));
     }
     rc = ps_account_charge(&j->account, PS_COST_MEMORY, bytes, ret_refusal);

@@ -221,19 +221,10 @@ static bool check_query_rate(struct ps_agent_step *st,
     return false;
 }
 
-/* Round that all ranks must reach before the operation can end. Async keys: 0,
- * or in ssp the operation's round less the staleness. */
+/* Round, or barrier, that all ranks must reach before the operation can end. */
 static uint64_t awaited_round(const struct ps_agent_op *op)
 {
-    const struct ps_agent_key *k = op->key;
-
-    if (k == NULL || !k->is_async) {
-        return op->round;
-    }
-    return k->job->mode == PS_MODE_SSP && op->round > k->job->staleness &&
-                   (op->kind == PS_OP_PULL || op->kind == PS_OP_PUSHPULL)
-               ? op->round - k->job->staleness
-               : 0;
+    return op->key == NULL ? op->round : op->key->kind->awaited_round(op);
 }
 
 /* Returns true when the agent answers itself: the scheduler is not connected,
@@ -242,7 +233,8 @@ static bool is_answered_here(const struct ps_agent_step *st,
                              const struct ps_agent_op *op)
 {
     return (op->key == NULL && !op->is_barrier) ||
-           (op->key != NULL && op->key->is_async && awaited_round(op) == 0) ||
+           (op->key != NULL && !op->key->kind->has_rounds &&
+            awaited_round(op) == 0) ||
            !ps_dialer_is_connected(&st->a->uplink.dialer);
 }
 

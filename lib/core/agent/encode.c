@@ -19,8 +19,8 @@ bool ps_agent_encode_applies(const struct ps_agent_part *p)
 {
     const struct ps_agent_key *k = p->key;
 
-    return !p->is_init && k->row_width == 0 && k->round_op != PS_OP_BROADCAST &&
-           k->round_op != PS_OP_SKIP && !k->is_collective &&
+    return !p->is_init && k->kind->has_results && !k->kind->is_collective &&
+           k->round_op != PS_OP_BROADCAST && k->round_op != PS_OP_SKIP &&
            k->reduce <= PS_REDUCE_MEAN && /* Only sums have residuals. */
            ps_compression_applies(&k->compression, k->dtype, p->count);
 }

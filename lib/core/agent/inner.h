@@ -13,6 +13,8 @@
  *     residual_log.c  residuals in memory that outlives the agent
  *     job.c           jobs: from job_state to the end
  *     key.c           keys: placement, results, takeover
+ *     kind.h          what kinds of keys do differently
+ *     sync.c          dense keys with rounds
  *     round.c         rounds over the ranks of this node
  *     reattach.c      workers that lost an earlier agent
  *     async.c         keys of async and ssp jobs, which have no rounds
@@ -28,6 +30,7 @@
 #include "base/map.h"
 #include "base/pool.h"
 #include "core/agent/agent.h"
+#include "core/agent/kind.h"
 #include "core/link/dialer.h"
 #include "core/codec/compression.h"
 #include "core/base/ledger.h"
@@ -251,6 +254,7 @@ struct ps_agent_conflict {
 
 struct ps_agent_key {
     struct ps_agent_job *job;
+    const struct ps_agent_key_kind *kind;
     struct ps_agent_key *same_name_hash;
     struct ps_agent_part *parts;
     uint32_t part_count;
@@ -258,9 +262,7 @@ struct ps_agent_key {
     uint64_t count;
     uint32_t row_width; /* Elements of a row; 0: a dense key. */
     uint8_t dtype;
-    bool is_collective; /* Its sums are assigned, never optimized. */
-    bool is_async;      /* Key of an async or ssp job. */
-    uint8_t rule;       /* enum ps_rule of the pushes in flight. */
+    uint8_t rule; /* enum ps_rule of the pushes in flight. */
     /* Last begun round; pushed_round[] are this or one less. Async: pushes of
      * this node. */
     uint64_t round;
@@ -568,6 +570,7 @@ void ps_agent_budget_close_job(struct ps_agent_job *j);
 /* Charges a declared key and its results to the job. The caller keeps
  * *ret_charged in the key, whose end refunds it. */
 PS_MUST_USE int ps_agent_budget_charge_key(struct ps_agent_job *j,
+                                           const struct ps_agent_key_kind *kind,
                                            const struct ps_msg_l_key *m,
                                            uint64_t *ret_charged,
                                            struct ps_refusal *ret_refusal);
@@ -634,6 +637,9 @@ void ps_agent_server_free(struct ps_agent_server *s);
 /* Stops dialling the server and drops its link if no job uses it any more. */
 void ps_agent_server_release(struct ps_agent_step *st,
                              struct ps_agent_server *s);
+/* Memory for a payload without a final place. */
+int ps_agent_server_alloc_payload(struct ps_agent *a, uint64_t len,
+                                  struct ps_slice *ret_slice);
 int ps_agent_server_payload(struct ps_agent *a, struct ps_agent_server *s,
                             const struct ps_msg *m, uint64_t len,
                             struct ps_slice *ret_slice);
@@ -645,6 +651,16 @@ struct ps_agent_send_queue *ps_agent_send_queue_get(struct ps_agent_step *st,
 void ps_agent_send_queue_free(struct ps_agent_send_queue *f);
 void ps_agent_send_enqueue(struct ps_agent_step *st, struct ps_agent_part *p);
 void ps_agent_send_dequeue(struct ps_agent_step *st, struct ps_agent_part *p);
+/* Sends a partition: alone, or in the server's batch if it is small. `slice`
+ * NULL: an empty part. `rows`: rows in the slice of a rows key. */
+void ps_agent_send_dispatch(struct ps_agent_step *st,
+                            struct ps_agent_send_queue *f,
+                            struct ps_agent_part *p,
+                            const struct ps_slice *slice, uint32_t rows);
+/* Kind's start_part() for whole arrays. */
+bool ps_agent_send_start_dense(struct ps_agent_step *st,
+                               struct ps_agent_send_queue *f,
+                               struct ps_agent_part *p);
 void ps_agent_send_pump(struct ps_agent_step *st, struct ps_agent_server *s);
 void ps_agent_send_pump_all(struct ps_agent_step *st);
 /* Dispatches the result of a computation. `error`: 0 or a PS_E_*. */
@@ -850,6 +866,21 @@ ps_agent_part_find_any_dtype(const struct ps_agent *a, uint64_t gen,
                              const struct ps_rec_part *rec);
 
 /* round.c */
+/* Returns true for an operation that pushes or pulls rows. */
+bool ps_agent_op_names_rows(const struct ps_msg_l_op *m);
+/* Kind's measure_array() for whole arrays. */
+bool ps_agent_op_measure_dense(struct ps_agent_step *st,
+                               struct ps_agent_session *s,
+                               const struct ps_agent_key *k,
+                               const struct ps_msg_l_op *m,
+                               struct ps_agent_op_input *in);
+uint64_t ps_agent_round_of_op(const struct ps_agent_op *op);
+uint64_t ps_agent_round_starts(const struct ps_agent_key *k);
+/* Adds the contribution to its round, or defers it until that is open. */
+void ps_agent_round_accept_op(struct ps_agent_step *st, struct ps_agent_op *op);
+/* Ends the operations of the open round after its last partition; deferred
+ * pushes start the next one. */
+void ps_agent_round_end(struct ps_agent_step *st, struct ps_agent_key *k);
 void ps_agent_op_accept(struct ps_agent_step *st, struct ps_agent_session *s,
                         const struct ps_msg_l_op *m);
 void ps_agent_round_part_advanced(struct ps_agent_step *st,
@@ -900,67 +931,24 @@ void ps_agent_reattach_advance(struct ps_agent_step *st,
                                struct ps_agent_key *k);
 void ps_agent_reattach_free(struct ps_agent_key *k);
 
+/* sync.c */
+/* Kind's part_fits_frame() of keys that are not of rows. */
+bool ps_agent_dense_part_fits_frame(const struct ps_agent_key *k,
+                                    uint32_t count);
+
 /* async.c */
-/* Returns true if the operation is valid for an async key; otherwise refuses
- * it. */
-bool ps_agent_async_validate_op(struct ps_agent_step *st,
-                                struct ps_agent_session *s,
-                                const struct ps_agent_key *k,
-                                const struct ps_msg_l_op *m,
-                                const struct ps_slice *array);
 /* Returns true for a push that is applied even if its worker dies. */
 bool ps_agent_async_push_survives(const struct ps_agent_op *op);
-/* Handles push, pull and pushpull. */
-void ps_agent_async_accept_op(struct ps_agent_step *st, struct ps_agent_op *op);
-void ps_agent_async_start_push(struct ps_agent_step *st,
-                               struct ps_agent_key *k);
-/* Ends the pushes in flight: every partition has applied them. */
-void ps_agent_async_push_applied(struct ps_agent_step *st,
-                                 struct ps_agent_key *k);
-void ps_agent_async_fail_ops(struct ps_agent_step *st, struct ps_agent_key *k,
-                             int error, const char *text);
-/* Ends the pulls and inits that have their value; requests the others. */
-void ps_agent_async_advance(struct ps_agent_step *st, struct ps_agent_key *k);
 /* ssp: raises the push count that every rank of the job has reached. */
 void ps_agent_async_raise_clock(struct ps_agent_part *p, uint64_t clock);
-void ps_agent_async_reset_clock(struct ps_agent_key *k, uint32_t node);
-/* Handles the reply to the partition's open pull. */
-void ps_agent_async_accept_value(struct ps_agent_step *st,
-                                 struct ps_agent_part *p, const uint8_t *from);
 
 /* rows.c */
-uint32_t ps_agent_rows_in_key(const struct ps_agent_key *k);
-/* Returns the bytes that an operation with `count` rows takes here. */
-uint64_t ps_agent_rows_memory(const struct ps_agent_key *k, uint32_t count);
-/* Copies the `count` row numbers at the beginning of the block; `count` is at
- * most the rows of the key. PS_E_INVAL: they do not ascend, or one is outside
- * the key. PS_E_NOMEM. */
-PS_MUST_USE int ps_agent_rows_new(const struct ps_agent_key *k,
-                                  const struct ps_slice *block, uint32_t count,
-                                  struct ps_agent_rows **ret_rows);
 void ps_agent_rows_free(struct ps_agent_rows *r); /* NULL: no-op. */
-/* Plans the sum of the local ranks' rows of a partition into run->dst, with
- * run->row_count. *ret_compute is NULL when there are none. PS_E_NOMEM: no
- * change. */
-int ps_agent_rows_plan_sum(struct ps_agent *a, struct ps_agent_part *p,
-                           struct ps_agent_computation *run,
-                           struct ps_compute **ret_compute);
-void ps_agent_rows_accept_pull(struct ps_agent_step *st,
-                               struct ps_agent_op *op);
-/* Sends the row requests that are not sent. */
-void ps_agent_rows_advance(struct ps_agent_step *st, struct ps_agent_key *k);
-/* Marks row requests to `node` (0: all) about `part` (UINT32_MAX: all) as not
- * sent, because the server does not know them. */
-void ps_agent_rows_reset_requests(struct ps_agent_key *k, uint32_t node,
-                                  uint32_t part);
 void ps_agent_rows_on_rows(struct ps_agent_step *st,
                            const struct ps_msg_rows *m,
                            const struct ps_slice *payload);
 /* Returns the payload bytes of the message; 0: none, or malformed. */
 uint64_t ps_agent_rows_payload_bytes(const struct ps_msg_rows *m);
-/* Asks the server for the version number only, at least `least`. */
-void ps_agent_rows_request_version(struct ps_agent_step *st,
-                                   struct ps_agent_part *p, int64_t least);
 
 /* conflict.c */
 /* Returns the number of the current attempt at the key's round. */
@@ -984,7 +972,10 @@ void ps_agent_conflict_resend(struct ps_agent_step *st, struct ps_agent_key *k,
                               uint32_t node);
 
 /* pull.c */
+/* Returns true when version `least` will arrive without another request. */
+bool ps_agent_pull_is_expected(const struct ps_agent_part *p, int64_t least);
 void ps_agent_pull_accept_op(struct ps_agent_step *st, struct ps_agent_op *op);
+/* Kind's advance() for versions. */
 void ps_agent_pull_advance(struct ps_agent_step *st, struct ps_agent_key *k);
 void ps_agent_init_accept_op(struct ps_agent_step *st, struct ps_agent_op *op);
 /* Sends the root's init if one is waiting. */

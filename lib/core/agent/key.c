@@ -111,16 +111,30 @@ void ps_agent_key_send_open(struct ps_agent_step *st, struct ps_agent_key *k)
                                           .if_absent = k->if_absent}});
 }
 
+/* Keys of collectives ("c:") have rounds in any mode. */
+static const struct ps_agent_key_kind *
+kind_of_declaration(const struct ps_agent_job *j, const struct ps_msg_l_key *m)
+{
+    if (m->row_width != 0) {
+        return &ps_agent_key_rows;
+    }
+    if (strncmp(m->name, "c:", 2) == 0) {
+        return &ps_agent_key_collective;
+    }
+    return j->mode == PS_MODE_SYNC ? &ps_agent_key_sync : &ps_agent_key_async;
+}
+
 static struct ps_agent_key *key_new(struct ps_agent_step *st,
-                                    struct ps_agent_job *j, const char *name,
+                                    struct ps_agent_job *j,
+                                    const struct ps_agent_key_kind *kind,
                                     const struct ps_msg_l_key *m)
 {
     struct ps_agent_key *k = ps_calloc(1, sizeof(*k));
 
     k->job = j;
-    ps_str_copy(k->name, sizeof(k->name), name);
+    ps_str_copy(k->name, sizeof(k->name), m->name);
     k->name_hash = ps_name_hash(k->name);
-    k->is_collective = strncmp(name, "c:", 2) == 0;
+    k->kind = kind;
     k->dtype = m->dtype;
     k->count = m->count;
     k->row_width = m->row_width;
@@ -141,8 +155,6 @@ static struct ps_agent_key *key_new(struct ps_agent_step *st,
     k->pushed_round = ps_calloc(j->local_rank_count, sizeof(*k->pushed_round));
     k->applied_round = ps_calloc(j->local_rank_count,
                                  sizeof(*k->applied_round));
-    /* Keys of collectives ("c:") have rounds in any mode. */
-    k->is_async = j->mode != PS_MODE_SYNC && name[0] != 'c';
     k->contribution = ps_calloc(j->local_rank_count,
                                 sizeof(struct ps_agent_op *));
     ps_list_push_back(&j->opening_keys, &k->opening_node);
@@ -155,7 +167,8 @@ static struct ps_agent_key *key_new(struct ps_agent_step *st,
 }
 
 /* Returns 0 when a key of this size can exist, else a PS_E_* and the reason. */
-static int check_key_size(const struct ps_msg_l_key *m, struct ps_str *why)
+static int check_key_size(const struct ps_agent_key_kind *kind,
+                          const struct ps_msg_l_key *m, struct ps_str *why)
 {
     uint64_t bytes;
 
@@ -174,26 +187,7 @@ static int check_key_size(const struct ps_msg_l_key *m, struct ps_str *why)
                     (unsigned long long)PS_KEY_BYTES_MAX);
         return PS_E_TOOBIG;
     }
-    if (m->row_width == 0) {
-        return 0;
-    }
-    if (ps_rows_per_frame(m->row_width, m->dtype) == 0) {
-        ps_str_addf(why,
-                    "key '%s': a row of %u elements of %s is larger than "
-                    "%llu bytes, and rows are not cut: use narrower rows",
-                    m->name, m->row_width, ps_dtype_name(m->dtype),
-                    (unsigned long long)PS_ROW_BYTES_MAX);
-        return PS_E_TOOBIG;
-    }
-    if (m->count % m->row_width != 0 || m->count / m->row_width > UINT32_MAX) {
-        ps_str_addf(why,
-                    "key '%s' of %llu elements cannot have rows of %u; there "
-                    "may be %u rows",
-                    m->name, (unsigned long long)m->count, m->row_width,
-                    UINT32_MAX);
-        return PS_E_INVAL;
-    }
-    return 0;
+    return kind->check_shape == NULL ? 0 : kind->check_shape(m, why);
 }
 
 /* Returns 0 when the session may have one more operation, else PS_E_FULL and
@@ -292,6 +286,7 @@ void ps_agent_key_on_declare(struct ps_agent_step *st,
                              const struct ps_msg_l_key *m)
 {
     struct ps_agent_job *j = s->job;
+    const struct ps_agent_key_kind *kind = kind_of_declaration(j, m);
     struct ps_agent_key *k;
     char text[PS_TEXT_MAX];
     struct ps_str t;
@@ -300,7 +295,7 @@ void ps_agent_key_on_declare(struct ps_agent_step *st,
     ps_str_init(&t, text, sizeof(text));
     rc = check_op_quota(s, &t);
     if (rc == 0) {
-        rc = check_key_size(m, &t);
+        rc = check_key_size(kind, m, &t);
     }
     if (rc != 0) {
         send_key_info(st, s, m->request, NULL, rc, text);
@@ -344,14 +339,14 @@ void ps_agent_key_on_declare(struct ps_agent_step *st,
         struct ps_refusal why;
         uint64_t charged;
 
-        if (ps_agent_budget_charge_key(j, m, &charged, &why) != 0) {
+        if (ps_agent_budget_charge_key(j, kind, m, &charged, &why) != 0) {
             describe_key_refusal(st, &t, m, &why);
             send_key_info(st, s, m->request, NULL,
                           why.cost == PS_COST_MEMORY ? PS_E_NOMEM : PS_E_FULL,
                           text);
             return;
         }
-        k = key_new(st, j, m->name, m);
+        k = key_new(st, j, kind, m);
         k->charged_bytes = charged;
         if (m->reattached &&
             !ps_agent_reattach_key(st, s, k, m->pushed_round)) {
@@ -392,19 +387,6 @@ static uint32_t read_u32(const uint8_t *p)
            (uint32_t)p[3] << 24;
 }
 
-/* Returns true when a partition of `count` elements fits into one frame in
- * every message. In jobs without servers, dense partitions never travel. */
-static bool part_fits_frame(const struct ps_agent_key *k, uint32_t count)
-{
-    if (k->row_width != 0) {
-        return count % k->row_width == 0 &&
-               count / k->row_width <=
-                   ps_rows_per_frame(k->row_width, k->dtype);
-    }
-    return k->job->num_servers == 0 ||
-           count * (uint64_t)ps_dtype_state_size(k->dtype) <= PS_PAYLOAD_MAX;
-}
-
 /* Returns true when the table's partitions are exactly the elements of the key
  * and each fits into a frame. */
 static bool table_covers_key(const struct ps_agent_key *k,
@@ -420,7 +402,7 @@ static bool table_covers_key(const struct ps_agent_key *k,
     for (uint32_t i = 0; i < m->parts; i++) {
         uint32_t count = read_u32(ps_slice_data(payload) + 8 * i + 4);
 
-        if (count == 0 || !part_fits_frame(k, count)) {
+        if (count == 0 || !k->kind->part_fits_frame(k, count)) {
             return false;
         }
         total += count;
@@ -435,7 +417,7 @@ uint64_t ps_agent_key_result_bytes(uint64_t bytes)
 
 static int alloc_results(struct ps_agent_key *k)
 {
-    if (k->row_width != 0 || k->is_async) {
+    if (!k->kind->has_results) {
         return 0; /* Values go to the worker's own memory. */
     }
     /* One buffer for both versions, so that they lie in one arena. */
@@ -580,7 +562,7 @@ void ps_agent_part_send_state(struct ps_agent_step *st, struct ps_agent_part *p)
                     .parts_count = 1,
                     .has_committed = p->committed_version != NO_VERSION,
                     .committed_version = p->committed_version != NO_VERSION &&
-                                                 !k->is_async
+                                                 k->kind->has_rounds
                                              ? (uint64_t)p->committed_version
                                              : 0}};
     struct ps_slice value = {0};
@@ -597,52 +579,17 @@ void ps_agent_part_send_state(struct ps_agent_step *st, struct ps_agent_part *p)
                  st->fx);
 }
 
-/* Makes the partition uncommitted if its round must be pushed again. The lost
- * owner had merged the round, but the value did not arrive here; the workers'
- * arrays still hold the contributions. With a codec the round cannot be
- * repeated, because the residual has advanced. */
-static bool reopen_round(struct ps_agent_part *p)
-{
-    struct ps_agent_key *k = p->key;
-
-    if (!k->round_open || !k->round_complete || p->is_init ||
-        p->committed_version < (int64_t)k->round ||
-        p->local_version >= (int64_t)k->round ||
-        k->compression.codec.kind != PS_CODEC_NONE) {
-        return false;
-    }
-    p->committed_version = k->round > 1 ? (int64_t)k->round - 1
-                                        : p->local_version;
-    if (p->completed_round == k->round) {
-        p->completed_round--;
-        k->pending_parts++;
-    }
-    return true;
-}
-
 static void change_part_owner(struct ps_agent_step *st, struct ps_agent_part *p,
                               uint32_t node)
 {
     struct ps_agent_key *k = p->key;
     bool open = p->state != PS_AGENT_PART_IDLE;
 
-    if ((k->row_width != 0 || k->is_async) &&
-        p->committed_version != NO_VERSION) {
-        ps_agent_round_fail(st, k, PS_E_JOBFAILED,
-                            k->is_async
-                                ? "a server was lost with values of this "
-                                  "key, of which there is no other copy"
-                                : "a server was lost with rows of this "
-                                  "key, of which there is no other copy");
-        open = false;
-    }
+    open = k->kind->on_owner_lost(st, p, open);
     ps_agent_send_dequeue(st, p);
     p->owner_node = node;
     p->requested_version = NO_VERSION;
     p->owner_changed = true;
-    if (k->row_width == 0 && !k->is_async) {
-        open = reopen_round(p) || ps_agent_init_reopen_part(p) || open;
-    }
     ps_agent_part_send_state(st, p);
     ps_agent_opt_state_reset_part(st, p);
     if (open && (p->is_init || (k->round_open && k->round_complete))) {
@@ -675,7 +622,7 @@ static void apply_placement(struct ps_agent_step *st, struct ps_agent_key *k,
         }
     }
     ps_agent_conflict_resend(st, k, 0);
-    ps_agent_pull_advance(st, k);
+    k->kind->advance(st, k);
 }
 
 static void pending_placement_free(struct ps_agent_pending_placement *e)

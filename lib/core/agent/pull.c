@@ -15,9 +15,7 @@ static int64_t min_local_version(const struct ps_agent_key *k)
     int64_t least = INT64_MAX;
 
     for (uint32_t i = 0; i < k->part_count; i++) {
-        /* Rows keys have no results here; a committed version is enough. */
-        int64_t has = k->row_width != 0 ? k->parts[i].committed_version
-                                        : k->parts[i].local_version;
+        int64_t has = k->kind->held_version(&k->parts[i]);
 
         if (has < least) {
             least = has;
@@ -26,8 +24,7 @@ static int64_t min_local_version(const struct ps_agent_key *k)
     return least;
 }
 
-/* Returns true when version `least` will arrive without another request. */
-static bool is_value_expected(const struct ps_agent_part *p, int64_t least)
+bool ps_agent_pull_is_expected(const struct ps_agent_part *p, int64_t least)
 {
     const struct ps_agent_key *k = p->key;
 
@@ -44,84 +41,6 @@ static bool is_value_expected(const struct ps_agent_part *p, int64_t least)
            p->committed_version < (int64_t)k->round;
 }
 
-struct pull_batch {
-    struct ps_agent_server *server;
-    struct ps_rec_part parts[PS_PARTS_MAX];
-    uint32_t count;
-};
-
-static void send_pull_batch(struct ps_agent_step *st,
-                            const struct ps_agent_job *j, struct pull_batch *q)
-{
-    if (q->count == 0) {
-        return;
-    }
-    ps_link_send_msg(q->server->dialer.link,
-                     &(struct ps_msg){.code = PS_MSG_PULL,
-                                      .pull = {.gen = j->gen,
-                                               .epoch = st->a->map_epoch,
-                                               .slot = j->slot,
-                                               .parts = q->parts,
-                                               .parts_count = q->count}},
-                     st->now, st->fx);
-    q->count = 0;
-}
-
-/* Requests version `least` of the partitions that lack it and do not expect it:
- * one message per server, partitions in order of their index. */
-static void request_version(struct ps_agent_step *st, struct ps_agent_key *k,
-                            int64_t least)
-{
-    struct ps_map_cursor c = {0};
-    struct ps_agent_send_queue *f;
-    struct pull_batch *q = NULL;
-
-    for (uint32_t i = 0; k->row_width != 0 && i < k->part_count; i++) {
-        struct ps_agent_part *p = &k->parts[i];
-
-        if (p->committed_version < least && !is_value_expected(p, least)) {
-            p->requested_version = least;
-            ps_agent_rows_request_version(st, p, least);
-        }
-    }
-    if (k->row_width != 0) {
-        return;
-    }
-
-    for (uint32_t i = 0; i < k->part_count && q == NULL; i++) {
-        if (k->parts[i].owner_node != 0 && k->parts[i].local_version < least &&
-            !is_value_expected(&k->parts[i], least)) {
-            q = ps_calloc(1, sizeof(*q));
-        }
-    }
-    if (q == NULL) {
-        return;
-    }
-    while ((f = ps_map_next(k->job->send_queues, &c)) != NULL) {
-        q->server = f->server;
-        for (uint32_t i = 0; i < k->part_count; i++) {
-            struct ps_agent_part *p = &k->parts[i];
-
-            if (p->owner_node != f->server->node || p->local_version >= least ||
-                is_value_expected(p, least)) {
-                continue;
-            }
-            p->requested_version = least;
-            q->parts[q->count++] = (struct ps_rec_part){
-                .key = k->number,
-                .index = p->index,
-                .round = (uint64_t)least,
-                .dtype = k->dtype,
-                .count = p->count};
-            if (q->count == PS_PARTS_MAX) {
-                send_pull_batch(st, k->job, q);
-            }
-        }
-        send_pull_batch(st, k->job, q);
-    }
-    ps_free(q);
-}
-
 /* Returns true when the verdict on a skip of a round that is over is known from
  * all partitions; *ret_nobody: all ranks skipped it. */
 static bool is_skip_decided(const struct ps_agent_key *k,
@@ -130,8 +49,7 @@ static bool is_skip_decided(const struct ps_agent_key *k,
     *ret_nobody = true;
     for (uint32_t i = 0; i < k->part_count; i++) {
         const struct ps_agent_part *p = &k->parts[i];
-        const int64_t heard = k->row_width != 0 ? p->server_version
-                                                : p->local_version;
+        const int64_t heard = k->kind->decided_version(p);
 
         if (p->skipped_version != (int64_t)op->round) {
             *ret_nobody = false;
@@ -141,22 +59,6 @@ static bool is_skip_decided(const struct ps_agent_key *k,
         }
     }
     return true;
-}
-
-/* Requests the versions that decide such a skip of a rows key. */
-static void request_skip_verdict(struct ps_agent_step *st,
-                                 struct ps_agent_key *k,
-                                 const struct ps_agent_op *op)
-{
-    for (uint32_t i = 0; i < k->part_count; i++) {
-        struct ps_agent_part *p = &k->parts[i];
-
-        if (p->server_version < (int64_t)op->round &&
-            p->requested_version != (int64_t)op->round) {
-            p->requested_version = (int64_t)op->round;
-            ps_agent_rows_request_version(st, p, (int64_t)op->round);
-        }
-    }
 }
 
 static void end_satisfied_ops(struct ps_agent_step *st, struct ps_agent_key *k,
@@ -178,8 +80,8 @@ static void end_satisfied_ops(struct ps_agent_step *st, struct ps_agent_key *k,
                 } else {
                     ps_agent_op_end(st, op, op->round, 0, "");
                 }
-            } else if (k->row_width != 0) {
-                request_skip_verdict(st, k, op);
+            } else if (k->kind->request_verdict != NULL) {
+                k->kind->request_verdict(st, k, op);
             }
         } else if (held >= (int64_t)op->round) {
             ps_list_remove(n);
@@ -201,12 +103,6 @@ static void lower_needed_version(int64_t *least, int64_t version)
 void ps_agent_pull_advance(struct ps_agent_step *st, struct ps_agent_key *k)
 {
     int64_t least = NO_VERSION;
-
-    if (k->is_async) {
-        ps_agent_async_advance(st, k);
-        return;
-    }
-    ps_agent_rows_advance(st, k);
 
     end_satisfied_ops(st, k, &k->pulls);
     if (k->pending_init_parts == 0) {
@@ -230,7 +126,7 @@ void ps_agent_pull_advance(struct ps_agent_step *st, struct ps_agent_key *k)
         }
     }
     if (least != NO_VERSION) {
-        request_version(st, k, least);
+        k->kind->request_version(st, k, least);
     }
 }
 
@@ -239,7 +135,7 @@ void ps_agent_pull_accept_op(struct ps_agent_step *st, struct ps_agent_op *op)
     struct ps_agent_key *k = op->key;
 
     ps_list_push_back(&k->pulls, &op->node);
-    ps_agent_pull_advance(st, k);
+    k->kind->advance(st, k);
 }
 
 void ps_agent_pull_resend(struct ps_agent_step *st, struct ps_agent_key *k,
@@ -250,12 +146,11 @@ void ps_agent_pull_resend(struct ps_agent_step *st, struct ps_agent_key *k,
             k->parts[i].requested_version = NO_VERSION;
         }
     }
-    ps_agent_rows_reset_requests(k, node, UINT32_MAX);
-    ps_agent_opt_state_resend(st, k, node);
-    if (k->is_async) {
-        ps_agent_async_reset_clock(k, node);
+    if (k->kind->on_requests_lost != NULL) {
+        k->kind->on_requests_lost(k, node, PS_AGENT_ALL_PARTS);
     }
-    ps_agent_pull_advance(st, k);
+    ps_agent_opt_state_resend(st, k, node);
+    k->kind->advance(st, k);
 }
 
 /* --------------------------------------------------------------------- init */
@@ -304,7 +199,7 @@ void ps_agent_init_accept_op(struct ps_agent_step *st, struct ps_agent_op *op)
         start_init(st, k, op);
     }
     if (k->part_count == 0 || k->parts[0].owner_node != 0) {
-        ps_agent_pull_advance(st, k);
+        k->kind->advance(st, k);
     } else {
         end_satisfied_ops(st, k, &k->inits);
     }
@@ -369,7 +264,7 @@ void ps_agent_init_part_committed(struct ps_agent_step *st,
     }
     ps_buf_unref(k->init_array.buf);
     k->init_array = (struct ps_slice){0};
-    ps_agent_pull_advance(st, k);
+    k->kind->advance(st, k);
     if (k->round_open && k->round_complete) {
         /* The round became complete during the init. */
         for (uint32_t i = 0; i < k->part_count; i++) {

@@ -121,7 +121,8 @@ static bool is_report_valid(const struct ps_agent_key *k,
 {
     const struct ps_agent_prior_state *past = k->prior_state;
 
-    if (s->unreported_keys == 0 || pushed > INT64_MAX - 1 || k->is_async) {
+    if (s->unreported_keys == 0 || pushed > INT64_MAX - 1 ||
+        !k->kind->has_rounds) {
         return false;
     }
     if (past == NULL) {

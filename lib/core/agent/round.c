@@ -26,9 +26,19 @@ static bool is_push_op(enum ps_op kind)
            kind == PS_OP_PUSH_ROWS || kind == PS_OP_SKIP;
 }
 
-static bool is_rows_op(uint8_t kind)
+bool ps_agent_op_names_rows(const struct ps_msg_l_op *m)
 {
-    return kind == PS_OP_PUSH_ROWS || kind == PS_OP_PULL_ROWS;
+    return m->op == PS_OP_PUSH_ROWS || m->op == PS_OP_PULL_ROWS;
+}
+
+uint64_t ps_agent_round_of_op(const struct ps_agent_op *op)
+{
+    return op->round;
+}
+
+uint64_t ps_agent_round_starts(const struct ps_agent_key *k)
+{
+    return k->round_starts;
 }
 
 /* --------------------------------------------------------------- operations */
@@ -52,33 +62,39 @@ void ps_agent_op_reject(struct ps_agent_step *st, struct ps_agent_session *s,
             .l_done = {.op_id = m->op_id, .error = error, .text = text}});
 }
 
-/* Slice of the array that the operation names; empty: it names none. False: the
- * operation has been rejected. */
+bool ps_agent_op_measure_dense(struct ps_agent_step *st,
+                               struct ps_agent_session *s,
+                               const struct ps_agent_key *k,
+                               const struct ps_msg_l_op *m,
+                               struct ps_agent_op_input *in)
+{
+    if (ps_agent_op_names_rows(m)) {
+        ps_agent_op_reject(st, s, m, PS_E_UNSUPPORTED,
+                           "'%s' is not a key of rows", k->name);
+        return false;
+    }
+    in->array.len = ps_agent_key_bytes(k);
+    in->align = ps_dtype_size(k->dtype);
+    return true;
+}
+
+/* Fills in the array that the operation names; buf NULL: it names none. False:
+ * the operation has been rejected. */
 static bool resolve_op_array(struct ps_agent_step *st,
                              struct ps_agent_session *s,
                              const struct ps_agent_key *k,
                              const struct ps_msg_l_op *m,
-                             struct ps_slice *ret_slice)
+                             struct ps_agent_op_input *in)
 {
-    uint64_t bytes = ps_agent_key_bytes(k);
-    size_t align = ps_dtype_size(k->dtype);
     struct ps_buf *region;
+    uint64_t bytes;
 
-    if (is_rows_op(m->op)) {
-        if (m->row_count > ps_agent_rows_in_key(k)) {
-            ps_agent_op_reject(st, s, m, PS_E_INVAL,
-                               "'%s': the operation names %u rows, and the "
-                               "key has %u rows",
-                               k->name, m->row_count, ps_agent_rows_in_key(k));
-            return false;
-        }
-        bytes = ps_rows_numbers_bytes(m->row_count) +
-                ps_rows_data_bytes(m->row_count, k->row_width, k->dtype);
-        align = 8;
+    if (!k->kind->measure_array(st, s, k, m, in)) {
+        return false;
     }
-
-    *ret_slice = (struct ps_slice){0};
+    bytes = in->array.len;
     if (m->region == 0) {
+        in->array.len = 0;
         return true;
     }
     region = ps_map_get(s->regions, m->region);
@@ -97,14 +113,14 @@ static bool resolve_op_array(struct ps_agent_step *st,
             m->region, region->size);
         return false;
     }
-    if (((uintptr_t)region->data + m->offset) % align != 0) {
+    if (((uintptr_t)region->data + m->offset) % in->align != 0) {
         ps_agent_op_reject(st, s, m, PS_E_INVAL,
                            "'%s': the array is not aligned to %zu", k->name,
-                           align);
+                           in->align);
         return false;
     }
-    *ret_slice = (struct ps_slice){
-        .buf = region, .offset = m->offset, .len = bytes};
+    in->array.buf = region;
+    in->array.offset = m->offset;
     return true;
 }
 
@@ -113,7 +129,7 @@ static bool may_stream(const struct ps_agent_session *s,
                        const struct ps_msg_l_op *m,
                        const struct ps_slice *array)
 {
-    return array->len > 0 && !k->is_async &&
+    return array->len > 0 && k->kind->has_rounds &&
            s->hello->l_hello.on_loss == PS_LOSS_POLICY_FAIL &&
            (m->op == PS_OP_PUSH || m->op == PS_OP_PUSHPULL ||
             m->op == PS_OP_BROADCAST);
@@ -128,21 +144,9 @@ static bool validate_op(struct ps_agent_step *st, struct ps_agent_session *s,
 {
     bool gives;
 
-    if (is_rows_op(m->op) && m->row_count > 0 && array->buf == NULL) {
-        ps_agent_op_reject(st, s, m, PS_E_INVAL,
-                           "'%s': the operation gives no rows", k->name);
-        return false;
-    }
     if (m->op == PS_OP_SKIP && (m->region != 0 || m->row_count != 0)) {
         ps_agent_op_reject(st, s, m, PS_E_INVAL,
                            "'%s': a pass gives nothing, and names no array",
-                           k->name);
-        return false;
-    }
-    if (m->op == PS_OP_SKIP && k->is_collective) {
-        ps_agent_op_reject(st, s, m, PS_E_UNSUPPORTED,
-                           "'%s' is a collective's key: a collective knows "
-                           "by itself who has joined",
                            k->name);
         return false;
     }
@@ -167,13 +171,6 @@ static bool validate_op(struct ps_agent_step *st, struct ps_agent_session *s,
     if (gives && array->buf == NULL) {
         ps_agent_op_reject(st, s, m, PS_E_INVAL,
                            "'%s': the operation gives no array", k->name);
-        return false;
-    }
-    if (is_rows_op(m->op) && m->reduce > PS_REDUCE_MEAN) {
-        ps_agent_op_reject(st, s, m, PS_E_UNSUPPORTED,
-                           "'%s': rows are summed or averaged; %s is for "
-                           "whole arrays",
-                           k->name, ps_reduce_name(m->reduce));
         return false;
     }
     if (is_push_op((enum ps_op)m->op) &&
@@ -357,7 +354,7 @@ void ps_agent_round_complete(struct ps_agent_step *st, struct ps_agent_key *k)
                                                     node);
 
         k->needs_value = k->needs_value ||
-                         (!k->is_async && op->round >= k->round);
+                         (k->kind->has_rounds && op->round >= k->round);
     }
     launch_ready_parts(st, k);
     ps_agent_reattach_advance(st, k);
@@ -493,52 +490,37 @@ static void accept_progress(struct ps_agent_step *st,
     }
 }
 
-/* Row numbers of the operation, charged to its job. NULL: the operation has
- * been rejected. */
-static struct ps_agent_rows *copy_op_rows(struct ps_agent_step *st,
-                                          struct ps_agent_session *s,
-                                          const struct ps_agent_key *k,
-                                          const struct ps_msg_l_op *m,
-                                          const struct ps_slice *array)
+static struct ps_agent_op *new_op(struct ps_agent_step *st,
+                                  struct ps_agent_session *s,
+                                  struct ps_agent_key *k,
+                                  const struct ps_msg_l_op *m,
+                                  const struct ps_agent_op_input *in)
 {
-    const uint64_t cost = ps_agent_rows_memory(k, m->row_count);
-    struct ps_agent_rows *rows;
-    struct ps_refusal why;
-    char text[PS_TEXT_MAX];
-    struct ps_str t;
+    struct ps_agent_op *op = ps_agent_op_new(st, s, m->op_id);
 
-    if (ps_account_charge(&k->job->account, PS_COST_MEMORY, cost, &why) != 0) {
-        ps_str_init(&t, text, sizeof(text));
-        ps_refusal_text(&why, &t);
-        ps_agent_op_reject(st, s, m, PS_E_FULL, "'%s': %u rows: %s", k->name,
-                           m->row_count, text);
-        return NULL;
+    op->charged_bytes = in->charged_bytes;
+    op->send_only = m->op == PS_OP_BROADCAST_SEND_ONLY;
+    op->kind = op->send_only ? PS_OP_BROADCAST : (enum ps_op)m->op;
+    op->key = k;
+    op->round = m->round;
+    op->priority = m->priority;
+    op->reduce = m->reduce;
+    op->root = m->root;
+    op->samples = m->samples == 0 ? 1 : m->samples;
+    op->array = in->array;
+    op->bytes_ready = m->streaming ? 0 : in->array.len;
+    if (in->array.buf != NULL) {
+        ps_buf_ref(in->array.buf);
     }
-    int rc = ps_agent_rows_new(k, array, m->row_count, &rows);
-
-    if (rc == 0) {
-        return rows;
-    }
-    ps_account_refund(&k->job->account, PS_COST_MEMORY, cost);
-    if (rc == PS_E_NOMEM) {
-        ps_agent_op_reject(st, s, m, rc,
-                           "'%s': no memory for the numbers of %u rows",
-                           k->name, m->row_count);
-    } else {
-        ps_agent_op_reject(st, s, m, rc,
-                           "'%s': numbers of rows must ascend and be below "
-                           "%u",
-                           k->name, ps_agent_rows_in_key(k));
-    }
-    return NULL;
+    op->rows = in->rows;
+    return op;
 }
 
 void ps_agent_op_accept(struct ps_agent_step *st, struct ps_agent_session *s,
                         const struct ps_msg_l_op *m)
 {
     struct ps_agent_key *k = ps_map_get(s->job->keys, m->key);
-    struct ps_agent_rows *rows = NULL;
-    struct ps_slice array;
+    struct ps_agent_op_input in = {0};
     struct ps_agent_op *op;
 
     if (m->op == PS_OP_PROGRESS) {
@@ -550,55 +532,30 @@ void ps_agent_op_accept(struct ps_agent_step *st, struct ps_agent_session *s,
                            "no key has the number %u: declare it", m->key);
         return;
     }
-    if (m->op != PS_OP_INIT && m->op != PS_OP_SKIP &&
-        is_rows_op(m->op) != (k->row_width != 0)) {
-        ps_agent_op_reject(
-            st, s, m, PS_E_UNSUPPORTED,
-            k->row_width != 0
-                ? "'%s' is a key of rows: rows are pushed and pulled"
-                : "'%s' is not a key of rows",
-            k->name);
+    if (!resolve_op_array(st, s, k, m, &in) ||
+        !validate_op(st, s, k, m, &in.array) ||
+        (k->kind->validate_op != NULL &&
+         !k->kind->validate_op(st, s, k, m, &in.array)) ||
+        (k->kind->copy_input != NULL &&
+         !k->kind->copy_input(st, s, k, m, &in))) {
         return;
     }
-    if (!resolve_op_array(st, s, k, m, &array) ||
-        !validate_op(st, s, k, m, &array) ||
-        (k->is_async && !ps_agent_async_validate_op(st, s, k, m, &array))) {
-        return;
-    }
-    if (is_rows_op(m->op)) {
-        rows = copy_op_rows(st, s, k, m, &array);
-        if (rows == NULL) {
-            return;
-        }
-    }
-    op = ps_agent_op_new(st, s, m->op_id);
-    op->charged_bytes = rows == NULL ? 0
-                                     : ps_agent_rows_memory(k, m->row_count);
-    op->send_only = m->op == PS_OP_BROADCAST_SEND_ONLY;
-    op->kind = op->send_only ? PS_OP_BROADCAST : (enum ps_op)m->op;
-    op->key = k;
-    op->round = m->round;
-    op->priority = m->priority;
-    op->reduce = m->reduce;
-    op->root = m->root;
-    op->samples = m->samples == 0 ? 1 : m->samples;
-    op->array = array;
-    op->bytes_ready = m->streaming ? 0 : array.len;
-    if (array.buf != NULL) {
-        ps_buf_ref(array.buf);
-    }
-    op->rows = rows;
-    if (k->is_async && op->kind != PS_OP_INIT) {
-        ps_agent_async_accept_op(st, op);
-    } else if (op->kind == PS_OP_PULL_ROWS) {
-        ps_agent_rows_accept_pull(st, op);
-    } else if (op->kind == PS_OP_PULL) {
-        ps_agent_pull_accept_op(st, op);
-    } else if (op->kind == PS_OP_INIT) {
+    op = new_op(st, s, k, m, &in);
+    if (op->kind == PS_OP_INIT) {
         ps_agent_init_accept_op(st, op);
-    } else if (ps_agent_reattach_accept_op(st, op)) {
+    } else {
+        k->kind->accept_op(st, op);
+    }
+}
+
+void ps_agent_round_accept_op(struct ps_agent_step *st, struct ps_agent_op *op)
+{
+    struct ps_agent_key *k = op->key;
+
+    if (ps_agent_reattach_accept_op(st, op)) {
         return;
-    } else if (k->round_open && op->round > k->round) {
+    }
+    if (k->round_open && op->round > k->round) {
         /* A rank whose worker was replaced may contribute while its last
          * round is open. */
         ps_list_push_back(&k->deferred_pushes, &op->node);
@@ -650,7 +607,7 @@ void ps_agent_round_part_skipped(struct ps_agent_part *p, uint64_t version)
         return;
     }
     p->skipped_version = (int64_t)version;
-    if (p->owner_node != 0 && k->row_width == 0 && k->round_open &&
+    if (p->owner_node != 0 && k->kind->has_results && k->round_open &&
         k->round_complete && k->round_op == PS_OP_SKIP && version == k->round &&
         p->local_version == (int64_t)version - 1) {
         /* A skipped round repeats the value before it. The copy saves a pull,
@@ -664,21 +621,13 @@ void ps_agent_round_part_skipped(struct ps_agent_part *p, uint64_t version)
     }
 }
 
-/* Ends the round after its last partition; deferred pushes start the next. */
-static void end_round(struct ps_agent_step *st, struct ps_agent_key *k)
+void ps_agent_round_end(struct ps_agent_step *st, struct ps_agent_key *k)
 {
     const uint64_t round = k->round;
     const bool nobody = all_skipped(k);
 
-    if (k->is_async) {
-        st->a->stats.rounds++;
-        ps_agent_async_push_applied(st, k);
-        return;
-    }
-
     k->round_open = false;
     k->round_complete = false;
-    st->a->stats.rounds++;
     for (uint32_t i = 0; i < k->job->local_rank_count; i++) {
         struct ps_agent_op *op = k->contribution[i];
 
@@ -689,7 +638,7 @@ static void end_round(struct ps_agent_step *st, struct ps_agent_key *k)
             ps_agent_op_end(st, op, round, 0, "");
         }
     }
-    ps_agent_pull_advance(st, k);
+    k->kind->advance(st, k);
     contribute_deferred(st, k);
 }
 
@@ -742,21 +691,22 @@ void ps_agent_round_part_advanced(struct ps_agent_step *st,
             ps_agent_send_dequeue(st, p);
         }
         if (k->needs_value && p->local_version < (int64_t)k->round) {
-            ps_agent_pull_advance(st, k); /* Committed without the value. */
+            k->kind->advance(st, k); /* Committed without the value. */
             return;
         }
         p->completed_round = k->round;
         ps_agent_encode_discard(p);
         assert(k->pending_parts > 0);
         if (--k->pending_parts == 0) {
-            end_round(st, k);
+            st->a->stats.rounds++;
+            k->kind->end_round(st, k);
             return;
         }
-        if (k->needs_value && !k->is_async) {
+        if (k->needs_value && k->kind->has_results) {
             report_progress(st, k);
         }
     }
-    ps_agent_pull_advance(st, k);
+    k->kind->advance(st, k);
 }
 
 void ps_agent_round_fail(struct ps_agent_step *st, struct ps_agent_key *k,
@@ -803,7 +753,7 @@ void ps_agent_round_fail(struct ps_agent_step *st, struct ps_agent_key *k,
     while ((n = ps_list_pop(&k->deferred_pushes)) != NULL) {
         struct ps_agent_op *op = PS_CONTAINER(n, struct ps_agent_op, node);
 
-        if (k->is_async) {
+        if (k->pushed_round[op->local_rank] >= op->round) {
             k->pushed_round[op->local_rank] = op->round - 1;
         }
         ps_agent_op_end(st, op, 0, error, text);

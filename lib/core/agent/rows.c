@@ -8,6 +8,7 @@
 
 #include "base/alloc.h"
 #include "base/num.h"
+#include "base/str.h"
 #include "core/round/rows.h"
 
 #include <string.h>
@@ -53,7 +54,7 @@ void ps_agent_rows_free(struct ps_agent_rows *r)
     }
 }
 
-uint32_t ps_agent_rows_in_key(const struct ps_agent_key *k)
+static uint32_t rows_in_key(const struct ps_agent_key *k)
 {
     return (uint32_t)(k->count / k->row_width);
 }
@@ -74,7 +75,7 @@ static uint8_t *op_row_data(const struct ps_agent_op *op)
     return ps_slice_data(&op->array) + ps_rows_numbers_bytes(op->rows->count);
 }
 
-uint64_t ps_agent_rows_memory(const struct ps_agent_key *k, uint32_t count)
+static uint64_t rows_memory(const struct ps_agent_key *k, uint32_t count)
 {
     return sizeof(struct ps_agent_rows) + count * (uint64_t)sizeof(uint32_t) +
            ps_min_u64(count, k->part_count) * sizeof(struct part_request);
@@ -101,9 +102,11 @@ static bool copy_row_numbers(struct ps_agent_rows *r, const uint8_t *from,
     return true;
 }
 
-int ps_agent_rows_new(const struct ps_agent_key *k,
-                      const struct ps_slice *block, uint32_t count,
-                      struct ps_agent_rows **ret_rows)
+/* Copies the `count` row numbers at the beginning of the block; `count` is at
+ * most the rows of the key. PS_E_INVAL: they do not ascend, or one is outside
+ * the key. PS_E_NOMEM. */
+static int rows_new(const struct ps_agent_key *k, const struct ps_slice *block,
+                    uint32_t count, struct ps_agent_rows **ret_rows)
 {
     const size_t bytes = (size_t)count * sizeof(uint32_t);
     struct ps_agent_rows *r = ps_calloc(1, sizeof(*r));
@@ -122,7 +125,7 @@ int ps_agent_rows_new(const struct ps_agent_key *k,
         r->mapped_bytes = bytes;
     }
     if (count > 0 &&
-        !copy_row_numbers(r, ps_slice_data(block), ps_agent_rows_in_key(k))) {
+        !copy_row_numbers(r, ps_slice_data(block), rows_in_key(k))) {
         ps_agent_rows_free(r);
         return PS_E_INVAL;
     }
@@ -162,9 +165,12 @@ static const uint32_t *part_row_numbers(struct ps_compute *c,
     return row;
 }
 
-int ps_agent_rows_plan_sum(struct ps_agent *a, struct ps_agent_part *p,
-                           struct ps_agent_computation *run,
-                           struct ps_compute **ret_compute)
+/* Plans the sum of the local ranks' rows of a partition into run->dst, with
+ * run->row_count. *ret_compute is NULL when there are none. PS_E_NOMEM: no
+ * change. */
+static int plan_sum(struct ps_agent *a, struct ps_agent_part *p,
+                    struct ps_agent_computation *run,
+                    struct ps_compute **ret_compute)
 {
     struct ps_agent_key *k = p->key;
     size_t bytes = k->row_width * ps_dtype_size(k->dtype);
@@ -221,6 +227,46 @@ int ps_agent_rows_plan_sum(struct ps_agent *a, struct ps_agent_part *p,
     ps_compute_pin(c, run->dst.buf);
     *ret_compute = c;
     return 0;
+}
+
+/* Starts the sum of a rows partition, or dispatches it as empty when no rank
+ * contributes rows to it. PS_E_NOMEM: no change. */
+static int start_sum(struct ps_agent_step *st, struct ps_agent_send_queue *f,
+                     struct ps_agent_part *p)
+{
+    struct ps_agent *a = st->a;
+    struct ps_agent_computation *run = ps_calloc(1, sizeof(*run));
+    struct ps_compute *c;
+    int rc;
+
+    run->token = ++a->last_token;
+    run->part = p;
+    run->send_queue = f;
+    run->round_starts = p->key->round_starts;
+    rc = plan_sum(a, p, run, &c);
+    if (rc != 0 || c == NULL) {
+        ps_free(run);
+        if (rc == 0) {
+            ps_agent_send_dispatch(st, f, p, NULL, 0);
+        }
+        return rc;
+    }
+    run->bytes = run->dst.len;
+    ps_map_put(a->computations, run->token, run);
+    p->state = PS_AGENT_PART_COMPUTING;
+    f->computing_bytes += run->bytes;
+    f->server->computing++;
+    f->server->computing_bytes += run->bytes;
+    a->stats.bytes_summed += run->bytes;
+    ps_effects_compute(st->fx, c);
+    return 0;
+}
+
+static bool start_rows_part(struct ps_agent_step *st,
+                            struct ps_agent_send_queue *f,
+                            struct ps_agent_part *p)
+{
+    return start_sum(st, f, p) == 0;
 }
 
 /* -------------------------------------------------------------------- pull */
@@ -295,7 +341,7 @@ static uint32_t find_part_of_row(const struct ps_agent_key *k, uint32_t row)
     return low;
 }
 
-void ps_agent_rows_accept_pull(struct ps_agent_step *st, struct ps_agent_op *op)
+static void accept_row_pull(struct ps_agent_step *st, struct ps_agent_op *op)
 {
     struct ps_agent_key *k = op->key;
     struct ps_agent_rows *r = op->rows;
@@ -325,16 +371,19 @@ void ps_agent_rows_accept_pull(struct ps_agent_step *st, struct ps_agent_op *op)
     send_row_requests(st, k, op);
 }
 
-void ps_agent_rows_advance(struct ps_agent_step *st, struct ps_agent_key *k)
+/* Sends the row requests that are not sent, and then what all keys with rounds
+ * need. */
+static void advance_rows(struct ps_agent_step *st, struct ps_agent_key *k)
 {
     PS_LIST_EACH(n, &k->row_pulls)
     {
         send_row_requests(st, k, PS_CONTAINER(n, struct ps_agent_op, node));
     }
+    ps_agent_pull_advance(st, k);
 }
 
-void ps_agent_rows_reset_requests(struct ps_agent_key *k, uint32_t node,
-                                  uint32_t part)
+/* Marks the requests as not sent, because the server does not know them. */
+static void reset_requests(struct ps_agent_key *k, uint32_t node, uint32_t part)
 {
     PS_LIST_EACH(n, &k->row_pulls)
     {
@@ -345,7 +394,7 @@ void ps_agent_rows_reset_requests(struct ps_agent_key *k, uint32_t node,
             struct part_request *q = &r->requests[i];
 
             if ((node == 0 || k->parts[q->part_index].owner_node == node) &&
-                (part == UINT32_MAX || q->part_index == part)) {
+                (part == PS_AGENT_ALL_PARTS || q->part_index == part)) {
                 q->request_id = 0;
             }
         }
@@ -387,7 +436,7 @@ void ps_agent_rows_on_rows(struct ps_agent_step *st,
         &(struct ps_rec_part){
             .key = rec->key, .index = rec->index, .dtype = rec->dtype});
 
-    if (p == NULL || p->key->row_width == 0 ||
+    if (p == NULL || p->key->kind != &ps_agent_key_rows ||
         p->key->row_width != rec->row_width || rec->round > INT64_MAX) {
         return;
     }
@@ -438,8 +487,9 @@ uint64_t ps_agent_rows_payload_bytes(const struct ps_msg_rows *m)
                               m->parts[0].dtype);
 }
 
-void ps_agent_rows_request_version(struct ps_agent_step *st,
-                                   struct ps_agent_part *p, int64_t least)
+/* Asks the server for the version number only, at least `least`. */
+static void request_part_version(struct ps_agent_step *st,
+                                 struct ps_agent_part *p, int64_t least)
 {
     struct ps_agent_key *k = p->key;
     struct ps_agent_send_queue *f = ps_agent_send_queue_get(st, k->job,
@@ -459,3 +509,233 @@ void ps_agent_rows_request_version(struct ps_agent_step *st,
                                                     .parts_count = 1}},
                      st->now, st->fx);
 }
+
+static void request_version(struct ps_agent_step *st, struct ps_agent_key *k,
+                            int64_t least)
+{
+    for (uint32_t i = 0; i < k->part_count; i++) {
+        struct ps_agent_part *p = &k->parts[i];
+
+        if (p->committed_version < least &&
+            !ps_agent_pull_is_expected(p, least)) {
+            p->requested_version = least;
+            request_part_version(st, p, least);
+        }
+    }
+}
+
+static void request_verdict(struct ps_agent_step *st, struct ps_agent_key *k,
+                            const struct ps_agent_op *op)
+{
+    for (uint32_t i = 0; i < k->part_count; i++) {
+        struct ps_agent_part *p = &k->parts[i];
+
+        if (p->server_version < (int64_t)op->round &&
+            p->requested_version != (int64_t)op->round) {
+            p->requested_version = (int64_t)op->round;
+            request_part_version(st, p, (int64_t)op->round);
+        }
+    }
+}
+
+/* --------------------------------------------------------------- operations */
+
+static bool measure_rows(struct ps_agent_step *st, struct ps_agent_session *s,
+                         const struct ps_agent_key *k,
+                         const struct ps_msg_l_op *m,
+                         struct ps_agent_op_input *in)
+{
+    if (m->op == PS_OP_INIT || m->op == PS_OP_SKIP) {
+        return ps_agent_op_measure_dense(st, s, k, m, in);
+    }
+    if (!ps_agent_op_names_rows(m)) {
+        ps_agent_op_reject(st, s, m, PS_E_UNSUPPORTED,
+                           "'%s' is a key of rows: rows are pushed and pulled",
+                           k->name);
+        return false;
+    }
+    if (m->row_count > rows_in_key(k)) {
+        ps_agent_op_reject(st, s, m, PS_E_INVAL,
+                           "'%s': the operation names %u rows, and the "
+                           "key has %u rows",
+                           k->name, m->row_count, rows_in_key(k));
+        return false;
+    }
+    in->array.len = ps_rows_numbers_bytes(m->row_count) +
+                    ps_rows_data_bytes(m->row_count, k->row_width, k->dtype);
+    in->align = 8;
+    return true;
+}
+
+static bool validate_rows_op(struct ps_agent_step *st,
+                             struct ps_agent_session *s,
+                             const struct ps_agent_key *k,
+                             const struct ps_msg_l_op *m,
+                             const struct ps_slice *array)
+{
+    if (!ps_agent_op_names_rows(m)) {
+        return true;
+    }
+    if (m->row_count > 0 && array->buf == NULL) {
+        ps_agent_op_reject(st, s, m, PS_E_INVAL,
+                           "'%s': the operation gives no rows", k->name);
+        return false;
+    }
+    if (m->reduce > PS_REDUCE_MEAN) {
+        ps_agent_op_reject(st, s, m, PS_E_UNSUPPORTED,
+                           "'%s': rows are summed or averaged; %s is for "
+                           "whole arrays",
+                           k->name, ps_reduce_name(m->reduce));
+        return false;
+    }
+    return true;
+}
+
+/* Copies the row numbers of the operation and charges them to its job. */
+static bool copy_rows(struct ps_agent_step *st, struct ps_agent_session *s,
+                      const struct ps_agent_key *k, const struct ps_msg_l_op *m,
+                      struct ps_agent_op_input *in)
+{
+    const uint64_t cost = rows_memory(k, m->row_count);
+    struct ps_refusal why;
+    char text[PS_TEXT_MAX];
+    struct ps_str t;
+
+    if (!ps_agent_op_names_rows(m)) {
+        return true; /* An init, or a skip. */
+    }
+    if (ps_account_charge(&k->job->account, PS_COST_MEMORY, cost, &why) != 0) {
+        ps_str_init(&t, text, sizeof(text));
+        ps_refusal_text(&why, &t);
+        ps_agent_op_reject(st, s, m, PS_E_FULL, "'%s': %u rows: %s", k->name,
+                           m->row_count, text);
+        return false;
+    }
+    int rc = rows_new(k, &in->array, m->row_count, &in->rows);
+
+    if (rc == 0) {
+        in->charged_bytes = cost;
+        return true;
+    }
+    ps_account_refund(&k->job->account, PS_COST_MEMORY, cost);
+    if (rc == PS_E_NOMEM) {
+        ps_agent_op_reject(st, s, m, rc,
+                           "'%s': no memory for the numbers of %u rows",
+                           k->name, m->row_count);
+    } else {
+        ps_agent_op_reject(st, s, m, rc,
+                           "'%s': numbers of rows must ascend and be below "
+                           "%u",
+                           k->name, rows_in_key(k));
+    }
+    return false;
+}
+
+static void accept_rows_op(struct ps_agent_step *st, struct ps_agent_op *op)
+{
+    if (op->kind == PS_OP_PULL_ROWS) {
+        accept_row_pull(st, op);
+    } else {
+        ps_agent_round_accept_op(st, op);
+    }
+}
+
+/* --------------------------------------------------------------------- kind */
+
+static int check_rows_shape(const struct ps_msg_l_key *m, struct ps_str *why)
+{
+    if (ps_rows_per_frame(m->row_width, m->dtype) == 0) {
+        ps_str_addf(why,
+                    "key '%s': a row of %u elements of %s is larger than "
+                    "%llu bytes, and rows are not cut: use narrower rows",
+                    m->name, m->row_width, ps_dtype_name(m->dtype),
+                    (unsigned long long)PS_ROW_BYTES_MAX);
+        return PS_E_TOOBIG;
+    }
+    if (m->count % m->row_width != 0 || m->count / m->row_width > UINT32_MAX) {
+        ps_str_addf(why,
+                    "key '%s' of %llu elements cannot have rows of %u; there "
+                    "may be %u rows",
+                    m->name, (unsigned long long)m->count, m->row_width,
+                    UINT32_MAX);
+        return PS_E_INVAL;
+    }
+    return 0;
+}
+
+static bool rows_part_fits_frame(const struct ps_agent_key *k, uint32_t count)
+{
+    return count % k->row_width == 0 &&
+           count / k->row_width <= ps_rows_per_frame(k->row_width, k->dtype);
+}
+
+/* There are no results here; a committed version is enough. */
+static int64_t committed_version(const struct ps_agent_part *p)
+{
+    return p->committed_version;
+}
+
+static int64_t server_version(const struct ps_agent_part *p)
+{
+    return p->server_version;
+}
+
+/* Rows travel in messages of their own. */
+static int place_no_value(struct ps_agent *a, const struct ps_agent_part *p,
+                          const struct ps_rec_part *rec, uint64_t len,
+                          struct ps_slice *ret_slice)
+{
+    (void)a;
+    (void)p;
+    (void)rec;
+    (void)len;
+    (void)ret_slice;
+    return PS_E_STALE;
+}
+
+static int ignore_value(struct ps_agent_step *st, struct ps_agent_part *p,
+                        const struct ps_rec_part *rec, const uint8_t *from)
+{
+    (void)st;
+    (void)p;
+    (void)rec;
+    (void)from;
+    return 0;
+}
+
+static bool lose_rows_owner(struct ps_agent_step *st, struct ps_agent_part *p,
+                            bool open)
+{
+    if (p->committed_version == NO_VERSION) {
+        return open;
+    }
+    ps_agent_round_fail(st, p->key, PS_E_JOBFAILED,
+                        "a server was lost with rows of this key, of which "
+                        "there is no other copy");
+    return false;
+}
+
+const struct ps_agent_key_kind ps_agent_key_rows = {
+    .push_code = PS_MSG_PUSH_ROWS,
+    .has_rounds = true,
+    .check_shape = check_rows_shape,
+    .part_fits_frame = rows_part_fits_frame,
+    .measure_array = measure_rows,
+    .validate_op = validate_rows_op,
+    .copy_input = copy_rows,
+    .accept_op = accept_rows_op,
+    .awaited_round = ps_agent_round_of_op,
+    .start_part = start_rows_part,
+    .push_clock = ps_agent_round_starts,
+    .end_round = ps_agent_round_end,
+    .fail_ops = ps_agent_round_fail,
+    .advance = advance_rows,
+    .held_version = committed_version,
+    .decided_version = server_version,
+    .request_version = request_version,
+    .request_verdict = request_verdict,
+    .on_requests_lost = reset_requests,
+    .place_value = place_no_value,
+    .accept_value = ignore_value,
+    .on_owner_lost = lose_rows_owner,
+};

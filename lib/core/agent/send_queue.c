@@ -180,9 +180,8 @@ static struct ps_rec_part part_record(const struct ps_agent_part *p, bool empty,
         .codec = code ? (uint8_t)p->key->compression.codec.kind : PS_CODEC_NONE,
         .encoded_bytes = code ? (uint32_t)p->encoded.len : 0,
         .rng_key = code ? ps_compression_rng_key(p->key->name_hash) : 0,
-        .clock = p->is_init         ? p->key->init_retry
-                 : p->key->is_async ? p->key->clock
-                                    : p->key->round_starts};
+        .clock = p->is_init ? p->key->init_retry
+                            : p->key->kind->push_clock(p->key)};
 }
 
 static void send_batch(struct ps_agent_step *st, struct ps_agent_server *s,
@@ -279,19 +278,13 @@ static void fail_part(struct ps_agent_step *st, struct ps_agent_part *p,
     ps_str_init(&t, text, sizeof(text));
     ps_str_addf(&t, "partition %u of '%s' %s: %s", p->index, k->name, what,
                 ps_strerror(error));
-    if (k->is_async) {
-        ps_agent_async_fail_ops(st, k, error, text);
-    } else {
-        ps_agent_round_fail(st, k, error, text);
-    }
+    k->kind->fail_ops(st, k, error, text);
 }
 
-/* Sends a partition: alone, or in the server's batch if it is small. `slice`
- * NULL: an empty part. `rows`: rows in the slice of a rows key. */
-static void dispatch_part(struct ps_agent_step *st,
-                          struct ps_agent_send_queue *f,
-                          struct ps_agent_part *p, const struct ps_slice *slice,
-                          uint32_t rows)
+void ps_agent_send_dispatch(struct ps_agent_step *st,
+                            struct ps_agent_send_queue *f,
+                            struct ps_agent_part *p,
+                            const struct ps_slice *slice, uint32_t rows)
 {
     struct ps_agent_server *s = f->server;
     struct ps_agent_key *k = p->key;
@@ -305,21 +298,19 @@ static void dispatch_part(struct ps_agent_step *st,
                                    .count = rows};
     uint64_t bytes = slice == NULL ? 0 : slice->len;
     struct ps_agent_batch one = {
-        .msg_code = p->is_init          ? PS_MSG_INIT
-                    : k->row_width != 0 ? PS_MSG_PUSH_ROWS
-                                        : PS_MSG_PUSH,
+        .msg_code = p->is_init ? PS_MSG_INIT : k->kind->push_code,
         .job = f->job,
         .reduce = k->reduce,
-        .rule = k->is_async ? k->rule : PS_RULE_NONE,
-        .assign = k->round_op == PS_OP_BROADCAST || k->is_collective,
+        .rule = k->rule,
+        .assign = k->round_op == PS_OP_BROADCAST || k->kind->is_collective,
         .needs_value = k->needs_value,
-        .retry = p->is_init || k->is_async ? 0 : ps_agent_conflict_retry(k),
+        .retry = p->is_init ? 0 : ps_agent_conflict_retry(k),
         .weight = k->round_op == PS_OP_BROADCAST ? 1 : k->weight,
         .part_count = 1,
         .payload_bytes = bytes,
         .parts = &rec,
         .row_parts = &rec_rows,
-        .has_name_hashes = !k->is_collective &&
+        .has_name_hashes = !k->kind->is_collective &&
                            (rec.round <= 1 || k->round_op == PS_OP_BROADCAST),
         .name_hashes = &k->name_hash,
         .slices = (struct ps_slice *)slice,
@@ -460,7 +451,7 @@ static int sum_inline(struct ps_agent_step *st, struct ps_agent_send_queue *f,
     rc = ps_kernel_run(&job);
     if (rc == 0) {
         a->stats.bytes_summed += dst.len * count;
-        dispatch_part(st, f, p, &dst, 0);
+        ps_agent_send_dispatch(st, f, p, &dst, 0);
     } else {
         fail_part(st, p, rc, "could not be computed on this node");
     }
@@ -511,40 +502,6 @@ static int start_part_sum(struct ps_agent_step *st,
     return 0;
 }
 
-/* Starts the sum of a rows partition, or dispatches it as empty when no rank
- * contributes rows to it. PS_E_NOMEM: no change. */
-static int start_rows_sum(struct ps_agent_step *st,
-                          struct ps_agent_send_queue *f,
-                          struct ps_agent_part *p)
-{
-    struct ps_agent *a = st->a;
-    struct ps_agent_computation *run = ps_calloc(1, sizeof(*run));
-    struct ps_compute *c;
-    int rc;
-
-    run->token = ++a->last_token;
-    run->part = p;
-    run->send_queue = f;
-    run->round_starts = p->key->round_starts;
-    rc = ps_agent_rows_plan_sum(a, p, run, &c);
-    if (rc != 0 || c == NULL) {
-        ps_free(run);
-        if (rc == 0) {
-            dispatch_part(st, f, p, NULL, 0);
-        }
-        return rc;
-    }
-    run->bytes = run->dst.len;
-    ps_map_put(a->computations, run->token, run);
-    p->state = PS_AGENT_PART_COMPUTING;
-    f->computing_bytes += run->bytes;
-    f->server->computing++;
-    f->server->computing_bytes += run->bytes;
-    a->stats.bytes_summed += run->bytes;
-    ps_effects_compute(st->fx, c);
-    return 0;
-}
-
 /* Returns true if the open round still needs this partition and all ranks here
  * have copied their contribution to it. */
 static bool is_part_needed(const struct ps_agent_part *p)
@@ -552,8 +509,7 @@ static bool is_part_needed(const struct ps_agent_part *p)
     const struct ps_agent_key *k = p->key;
 
     return k->round_open && k->round_complete &&
-           (k->is_async ||
-            (p->completed_round < k->round && ps_agent_round_is_part_ready(p)));
+           p->completed_round < k->round && ps_agent_round_is_part_ready(p);
 }
 
 /* Drops a sum whose round is over: an earlier push was answered with the value,
@@ -586,17 +542,16 @@ void ps_agent_send_on_computed(struct ps_agent_step *st,
             if (p->state == PS_AGENT_PART_COMPUTING) {
                 discard_sum(st, p); /* The owner may have changed. */
             }
-        } else if (p->state == PS_AGENT_PART_COMPUTING && p->key->is_async &&
-                   !p->key->round_complete) {
-            discard_sum(st, p); /* These pushes have failed. */
-            ps_agent_async_start_push(st, p->key);
         } else if (p->state == PS_AGENT_PART_COMPUTING &&
                    (!is_part_needed(p) ||
                     run->round_starts != p->key->round_starts)) {
             discard_sum(st, p);
+            if (p->key->kind->resume_push != NULL) {
+                p->key->kind->resume_push(st, p->key);
+            }
         } else if (p->state == PS_AGENT_PART_COMPUTING &&
                    p->owner_node == f->server->node) {
-            dispatch_part(st, f, p, &run->dst, run->row_count);
+            ps_agent_send_dispatch(st, f, p, &run->dst, run->row_count);
         }
     }
     ps_buf_unref(run->dst.buf);
@@ -605,45 +560,32 @@ void ps_agent_send_on_computed(struct ps_agent_step *st,
 
 /* --------------------------------------------------------------------- pump */
 
-/* Dispatches the head of a queue or starts its sum or encoding. Returns false
- * if the scratch pool has no memory for it. */
-static bool start_part(struct ps_agent_step *st, struct ps_agent_send_queue *f,
-                       struct ps_agent_part *p)
+bool ps_agent_send_start_dense(struct ps_agent_step *st,
+                               struct ps_agent_send_queue *f,
+                               struct ps_agent_part *p)
 {
-    struct ps_agent_key *k = p->key;
-    struct ps_slice few[64];
+    const uint32_t locals = p->key->job->local_rank_count;
+    struct ps_slice few[INLINE_SOURCES_MAX];
     struct ps_slice *slices = few;
     uint32_t count;
     bool ok = true;
 
-    if (p->is_init) {
-        struct ps_slice s = {.buf = k->init_array.buf,
-                             .offset = k->init_array.offset +
-                                       p->first_elem * ps_dtype_size(k->dtype),
-                             .len = ps_agent_part_bytes(p)};
-
-        dispatch_part(st, f, p, &s, 0);
-        return true;
-    }
-    if (k->row_width != 0) {
-        return start_rows_sum(st, f, p) == 0;
-    }
     if (ps_agent_encode_applies(p) && p->is_encoding) {
         p->state = PS_AGENT_PART_COMPUTING; /* For the previous owner. */
         return true;
     }
     if (ps_agent_encode_applies(p) && ps_agent_encode_is_ready(p)) {
-        dispatch_part(st, f, p, &p->encoded, 0);
+        ps_agent_send_dispatch(st, f, p, &p->encoded, 0);
         return true;
     }
-    if (k->job->local_rank_count > 64) {
-        slices = ps_calloc(k->job->local_rank_count, sizeof(*slices));
+    if (locals > INLINE_SOURCES_MAX) {
+        slices = ps_calloc(locals, sizeof(*slices));
     }
     count = ps_agent_round_part_sources(p, slices);
     if (count > 0 && ps_agent_encode_applies(p)) {
         ok = ps_agent_encode_start(st, f, p, slices, count) == 0;
     } else if (count <= 1) {
-        dispatch_part(st, f, p, count == 0 ? NULL : &slices[0], 0);
+        ps_agent_send_dispatch(st, f, p, count == 0 ? NULL : &slices[0], 0);
     } else if (may_sum_inline(st->a, ps_agent_part_bytes(p), count)) {
         ok = sum_inline(st, f, p, slices, count) == 0;
     } else {
@@ -653,6 +595,25 @@ static bool start_part(struct ps_agent_step *st, struct ps_agent_send_queue *f,
         ps_free(slices);
     }
     return ok;
+}
+
+/* Dispatches the head of a queue or starts its sum or encoding. Returns false
+ * if the scratch pool has no memory for it. */
+static bool start_part(struct ps_agent_step *st, struct ps_agent_send_queue *f,
+                       struct ps_agent_part *p)
+{
+    const struct ps_agent_key *k = p->key;
+
+    if (p->is_init) {
+        struct ps_slice s = {.buf = k->init_array.buf,
+                             .offset = k->init_array.offset +
+                                       p->first_elem * ps_dtype_size(k->dtype),
+                             .len = ps_agent_part_bytes(p)};
+
+        ps_agent_send_dispatch(st, f, p, &s, 0);
+        return true;
+    }
+    return k->kind->start_part(st, f, p);
 }
 
 static bool has_send_capacity(const struct ps_agent *a,

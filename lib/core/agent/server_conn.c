@@ -314,32 +314,6 @@ static void on_welcome(struct ps_agent_step *st, struct ps_agent_server *s,
 
 /* ------------------------------------------------------------------ replies */
 
-/* Decodes an encoded value of a partition into `at`. Returns false if it is
- * malformed or does not match the key's compression. */
-static bool decode_value(const struct ps_agent_part *p,
-                         const struct ps_rec_part *rec, const uint8_t *from,
-                         uint8_t *at)
-{
-    const struct ps_codec *press = &p->key->compression.codec;
-    char why[200];
-
-    if (rec->codec != press->kind || !p->key->compression.bidirectional ||
-        rec->dtype != p->key->dtype ||
-        ps_codec_check(press, from, rec->encoded_bytes, rec->count, why,
-                       sizeof(why)) != 0) {
-        return false;
-    }
-    ps_codec_decode(press,
-                    ps_codec_rng_stream(
-                        press,
-                        &(struct ps_codec_position){
-                            .key = ps_compression_rng_key(p->key->name_hash),
-                            .index = rec->index,
-                            .round = rec->round}),
-                    from, rec->count, 0, rec->count, (float *)(void *)at);
-    return true;
-}
-
 /* Returns true for a message of a previous owner. The new owner was already
  * given our state; accepting more from the old one would make them disagree. */
 static bool is_previous_owner(const struct ps_agent_server *s,
@@ -376,52 +350,15 @@ static void on_value(struct ps_agent_step *st, struct ps_agent_server *s,
         prefetch_parts(st->a, m->gen, m->parts, i, m->parts_count);
         struct ps_agent_part *p = ps_agent_part_find(st->a, m->gen, rec);
         size_t bytes = ps_part_payload_bytes(rec);
-        struct ps_agent_key *k;
 
-        if (p == NULL || p->count != rec->count || p->key->row_width != 0 ||
-            is_previous_owner(s, p)) {
-            offset += bytes;
-            continue;
-        }
-        k = p->key;
-        if (k->is_async) {
-            ps_agent_async_raise_clock(p, rec->clock);
-            if (rec->codec == PS_CODEC_NONE) { /* Only rounds are encoded. */
-                ps_agent_async_accept_value(st, p,
-                                            ps_slice_data(payload) + offset);
-            }
-            offset += bytes;
-            continue;
-        }
-        if ((int64_t)rec->round > p->local_version) {
-            uint8_t *at = k->results->data + k->result_offset[rec->round & 1] +
-                          p->first_elem * ps_dtype_size(k->dtype);
-            const uint8_t *from = ps_slice_data(payload) + offset;
-
-            if (rec->codec != PS_CODEC_NONE) {
-                if (!decode_value(p, rec, from, at)) {
-                    note_server(st, s, "sent a value that is a broken code");
-                    ps_dialer_drop_all(&s->dialer, st->now, st->fx);
-                    return;
-                }
-            } else if (from != at) {
-                memcpy(at, from, bytes);
-            }
-            p->local_version = (int64_t)rec->round;
-            st->a->stats.bytes_in += bytes;
-        }
-        if (p->requested_version != NO_VERSION &&
-            p->local_version >= p->requested_version) {
-            p->requested_version = NO_VERSION;
-        }
-        if ((int64_t)rec->round > p->committed_version) {
-            p->committed_version = (int64_t)rec->round;
-        }
-        if (rec->rng_key == PS_PART_SKIPPED) {
-            ps_agent_round_part_skipped(p, rec->round);
+        if (p != NULL && p->count == rec->count && !is_previous_owner(s, p) &&
+            p->key->kind->accept_value(st, p, rec,
+                                       ps_slice_data(payload) + offset) != 0) {
+            note_server(st, s, "sent a value that is a broken code");
+            ps_dialer_drop_all(&s->dialer, st->now, st->fx);
+            return;
         }
         offset += bytes;
-        ps_agent_round_part_advanced(st, p);
     }
 }
 
@@ -439,7 +376,7 @@ static void on_commit(struct ps_agent_step *st, const struct ps_agent_server *s,
         if ((int64_t)m->parts[i].round > p->committed_version) {
             p->committed_version = (int64_t)m->parts[i].round;
         }
-        if (m->parts[i].rng_key == PS_PART_SKIPPED && !p->key->is_async) {
+        if (m->parts[i].rng_key == PS_PART_SKIPPED) {
             ps_agent_round_part_skipped(p, m->parts[i].round);
         }
         ps_agent_async_raise_clock(p, m->parts[i].clock);
@@ -475,7 +412,8 @@ static bool names_conflict(const struct ps_agent_key *k,
 {
     bool broadcast = k->round_op == PS_OP_BROADCAST;
 
-    return m->conflict_slots_count > 0 && k->round_open && !k->is_collective &&
+    return m->conflict_slots_count > 0 && k->round_open &&
+           !k->kind->is_collective &&
            (k->round_op == PS_OP_SKIP || broadcast != m->conflict_assign ||
             (!broadcast && k->reduce != m->conflict_reduce));
 }
@@ -535,11 +473,11 @@ static bool is_late_refusal(const struct ps_agent_part *p,
     const bool awaited = p->state == PS_AGENT_PART_SENT &&
                          rec->round == (p->is_init ? 0 : k->round);
 
-    if (rec->clock != 0 && (rec->round == 0 || !k->is_async)) {
+    if (rec->clock != 0 && (rec->round == 0 || k->kind->has_rounds)) {
         return !awaited ||
                rec->clock != (p->is_init ? k->init_retry : k->round_starts);
     }
-    return !awaited && rec->round > 0 && (k->is_async || k->row_width != 0) &&
+    return !awaited && rec->round > 0 && !k->kind->has_results &&
            p->requested_version != (int64_t)rec->round &&
            ps_list_empty(&k->row_pulls);
 }
@@ -561,7 +499,9 @@ static void on_refuse(struct ps_agent_step *st, const struct ps_agent_server *s,
         }
         if (passing) {
             p->requested_version = NO_VERSION;
-            ps_agent_rows_reset_requests(p->key, s->node, p->index);
+            if (p->key->kind->on_requests_lost != NULL) {
+                p->key->kind->on_requests_lost(p->key, s->node, p->index);
+            }
             p->must_resend_state = may_need_state(p);
             if (p->state == PS_AGENT_PART_SENT) {
                 p->state = PS_AGENT_PART_BACKOFF;
@@ -597,13 +537,11 @@ static void on_refuse(struct ps_agent_step *st, const struct ps_agent_server *s,
         if (m->retry == 0) {
             ps_agent_encode_refused(p, m->parts[i].round);
         }
-        if (m->retry != 0 && !p->key->is_async) {
+        if (m->retry != 0 && p->key->kind->has_rounds) {
             ps_agent_conflict_on_refuse(st, p->key, m->parts[i].round, m->retry,
                                         text);
-        } else if (p->key->is_async) {
-            ps_agent_async_fail_ops(st, p->key, m->error, text);
         } else {
-            ps_agent_round_fail(st, p->key, m->error, text);
+            p->key->kind->fail_ops(st, p->key, m->error, text);
         }
     }
 }
@@ -668,33 +606,8 @@ void ps_agent_server_on_msg(struct ps_agent_step *st, struct ps_agent_server *s,
     }
 }
 
-/* Returns true if version `v` of the partition may be written into the results
- * now. */
-static bool may_write_version(const struct ps_agent_part *p, int64_t v)
-{
-    const struct ps_agent_key *k = p->key;
-
-    if (v <= p->local_version) {
-        return false;
-    }
-    if (k->round_open && k->round_complete && (uint64_t)v == k->round) {
-        return true;
-    }
-    /* A pull: the buffer of this parity holds v - 2 at best. It may be
-     * overwritten when no rank still reads it: all ranks here have pushed v, or
-     * no version was ever published here. */
-    for (uint32_t i = 0; i < k->job->local_rank_count; i++) {
-        if (k->pushed_round[i] < (uint64_t)v &&
-            p->local_version != NO_VERSION && v > 1 &&
-            v - p->local_version > 1) {
-            return false;
-        }
-    }
-    return true;
-}
-
-static int alloc_payload(struct ps_agent *a, uint64_t len,
-                         struct ps_slice *ret_slice)
+int ps_agent_server_alloc_payload(struct ps_agent *a, uint64_t len,
+                                  struct ps_slice *ret_slice)
 {
     struct ps_buf *buf;
 
@@ -725,7 +638,7 @@ int ps_agent_server_payload(struct ps_agent *a, struct ps_agent_server *s,
             ps_agent_rows_payload_bytes(&m->rows) != len) {
             return PS_E_PROTO;
         }
-        return alloc_payload(a, len, ret_slice);
+        return ps_agent_server_alloc_payload(a, len, ret_slice);
     }
     if (m->code == PS_MSG_STATE) {
         if (len == 0 || len > PS_PAYLOAD_MAX || m->state.parts_count != 1 ||
@@ -733,7 +646,7 @@ int ps_agent_server_payload(struct ps_agent *a, struct ps_agent_server *s,
             ps_part_payload_bytes(m->state.parts) != len) {
             return PS_E_PROTO;
         }
-        return alloc_payload(a, len, ret_slice);
+        return ps_agent_server_alloc_payload(a, len, ret_slice);
     }
     for (uint32_t i = 0; i < m->value.parts_count; i++) {
         const struct ps_rec_part *rec = &m->value.parts[i];
@@ -752,25 +665,14 @@ int ps_agent_server_payload(struct ps_agent *a, struct ps_agent_server *s,
         const struct ps_rec_part *rec = &m->value.parts[0];
         struct ps_agent_part *p = ps_agent_part_find(a, m->value.gen, rec);
 
-        if (p != NULL && p->key->is_async && p->count == rec->count) {
-            return alloc_payload(a, len, ret_slice);
-        }
-        if (p == NULL || p->key->row_width != 0 || p->key->is_async ||
-            p->count != rec->count || rec->round > INT64_MAX ||
-            !may_write_version(p, (int64_t)rec->round)) {
-            return PS_E_STALE;
-        }
-        *ret_slice = (struct ps_slice){
-            .buf = ps_buf_ref(p->key->results),
-            .offset = p->key->result_offset[rec->round & 1] +
-                      p->first_elem * ps_dtype_size(p->key->dtype),
-            .len = len};
-        return 0;
+        return p == NULL || p->count != rec->count
+                   ? PS_E_STALE
+                   : p->key->kind->place_value(a, p, rec, len, ret_slice);
     }
     if (len > PS_PAYLOAD_MAX ||
         (m->value.parts_count > 1 &&
          len > PS_BATCH_FRAME_MAX + PS_BATCH_PART_MAX)) {
         return PS_E_TOOBIG;
     }
-    return alloc_payload(a, len, ret_slice);
+    return ps_agent_server_alloc_payload(a, len, ret_slice);
 }
