@@ -6,7 +6,6 @@
  * and every later call returns it. The same holds when the agent closes the
  * connection, unless the client may re-attach, see reattach.c. If no agent
  * listens yet, the client dials again until connect_timeout_ms. */
-#include "client/coll.h"
 #include "client/state.h"
 
 #include <assert.h>
@@ -87,7 +86,7 @@ int client_enter(struct psc_client *c)
 
 void client_leave(struct psc_client *c)
 {
-    coll_free_deferred(c);
+    op_free_deferred(c);
     pthread_mutex_unlock(&c->lock);
 }
 
@@ -123,7 +122,6 @@ void client_changed(struct psc_client *c)
 
 void client_fail(struct psc_client *c, int rc, const char *fmt, ...)
 {
-    struct ps_list_node *next;
     va_list ap;
 
     if (c->rc != 0) {
@@ -133,10 +131,11 @@ void client_fail(struct psc_client *c, int rc, const char *fmt, ...)
     va_start(ap, fmt);
     vsnprintf(c->text, sizeof(c->text), fmt, ap);
     va_end(ap);
-    for (struct ps_list_node *n = ps_list_first(&c->ops); n != NULL; n = next) {
+    /* op_end() may append operations, and frees none. */
+    PS_LIST_EACH(n, &c->ops)
+    {
         struct psc_op *op = PS_CONTAINER(n, struct psc_op, of_client);
 
-        next = ps_list_next(&c->ops, n);
         if (op->state == OP_QUEUED || op->state == OP_SENT) {
             op_end(op, rc, c->text);
         }
@@ -605,6 +604,7 @@ static int wait_as_reader(struct psc_client *c, uint32_t (*missing)(void *arg),
 
 leave:
     c->has_reader = false;
+    op_free_deferred(c);
     client_flush(c); /* Operations that completions have unblocked. */
     client_changed(c);
     return rc;

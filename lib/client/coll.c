@@ -98,15 +98,6 @@ void coll_free(struct psc_op *op)
     op->coll = NULL;
 }
 
-void coll_free_deferred(struct psc_client *c)
-{
-    struct ps_list_node *n;
-
-    while ((n = ps_list_first(&c->deferred_free)) != NULL) {
-        op_free(PS_CONTAINER(n, struct psc_op, of_key));
-    }
-}
-
 struct psc_op *coll_open_subop(struct psc_op *op)
 {
     const struct coll *k = op->coll;

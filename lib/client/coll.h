@@ -25,5 +25,3 @@ void coll_name(const struct psc_op *op, char *text, size_t size);
 PS_MUST_USE int coll_view(const struct psc_op *op, const void **ret_data,
                           size_t *ret_bytes);
 void coll_free(struct psc_op *op);
-/* Frees detached collectives that have ended. Locked. */
-void coll_free_deferred(struct psc_client *c);

@@ -223,7 +223,7 @@ void coll_join_next_agree(struct coll *k)
 
     coll_release_source(k);
     while (k->subop_count > 0) {
-        op_free(k->subops[--k->subop_count]);
+        op_free_later(k->subops[--k->subop_count]);
     }
     k->kind = COLL_JOIN;
     rc = coll_start_agree(k);

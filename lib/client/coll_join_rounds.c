@@ -124,9 +124,8 @@ void coll_skips_detach(struct coll *k)
 
         if (pass->state == OP_DONE) {
             k->skips[kept++] = pass;
-        } else if (pass->state == OP_QUEUED && !pass->must_resend &&
-                   c->rc == 0) {
-            op_free(pass);
+        } else if (pass->state == OP_QUEUED && !pass->must_resend) {
+            op_cancel(pass);
         } else {
             pass->subop_of = NULL; /* No join waits for it. */
             pass->detached = true;

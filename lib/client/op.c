@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Life of an operation and order on a key.
  *
- *     NEW -> QUEUED -> SENT [-> COPYING] -> DONE
+ *     NEW -> QUEUED -> SENT [-> COPYING] [-> ENDING] -> DONE
  *
  * A push of round r + 1 is sent only after round r is done and its result is
  * copied; therefore the agent's two result buffers suffice. No function here
@@ -250,16 +250,18 @@ void op_sent(struct psc_op *op)
 
 /* Stores the error of an operation without handle; the next call on the key
  * returns it. */
-static void defer_error(struct psc_op *op, int rc, const char *text)
+static void defer_error(struct psc_op *op)
 {
     struct key *k = op->key;
 
-    if (k == NULL || op->kind == OP_KEY || k->rc != 0 || op->client->rc != 0) {
+    if (op->rc == 0 || k == NULL || op->kind == OP_KEY || k->rc != 0 ||
+        op->client->rc != 0) {
         return;
     }
-    k->rc = rc;
+    k->rc = op->rc;
     free(k->text);
-    k->text = text != NULL ? strdup(text) : NULL;
+    k->text = op->text;
+    op->text = NULL;
 }
 
 static void count_op_ended(struct psc_op *op)
@@ -275,18 +277,25 @@ static void count_op_ended(struct psc_op *op)
     }
 }
 
-void op_end(struct psc_op *op, int rc, const char *text)
+void op_free_later(struct psc_op *op)
+{
+    ps_list_push_back(&op->client->deferred_free, &op->of_key);
+}
+
+void op_free_deferred(struct psc_client *c)
+{
+    struct ps_list_node *n;
+
+    while ((n = ps_list_first(&c->deferred_free)) != NULL) {
+        op_free(PS_CONTAINER(n, struct psc_op, of_key));
+    }
+}
+
+/* Takes an open operation out of its queue, or from those that are sent. */
+static void withdraw_op(struct psc_op *op)
 {
     struct psc_client *c = op->client;
 
-    if (op->streaming) {
-        if (!op->ended_early) {
-            op->ended_early = true;
-            op->rc = rc;
-            op->text = text != NULL ? strdup(text) : NULL;
-        }
-        return;
-    }
     if (op->state == OP_SENT || op->state == OP_COPYING) {
         c->ops_sent--;
         c->ops_streaming -= op->copies_progress;
@@ -302,35 +311,60 @@ void op_end(struct psc_op *op, int rc, const char *text)
         ps_list_remove(&op->of_key);
     }
     dequeue_op(op);
-    release_block(op);
     release_number(op);
-    op->state = OP_DONE;
-    op->rc = rc;
-    if (rc == 0) {
-        count_op_ended(op);
-    } else if (text != NULL && text[0] != '\0' && !op->detached) {
-        /* Without memory the text of the code remains. */
-        op->text = strdup(text);
-    }
+}
+
+/* Hands a result to the holder of the operation. */
+static void report_op(struct psc_op *op)
+{
+    struct psc_client *c = op->client;
+
     if (op->kind == OP_SKIP && op->subop_of != NULL) {
         coll_skip_ended(op);
     } else if (op->subop_of != NULL) {
         coll_subop_ended(op);
-    } else if (op->detached && op->kind == OP_COLL) {
-        /* A caller may still use its sub-operations. */
-        ps_list_push_back(&c->deferred_free, &op->of_key);
     } else if (op->detached) {
-        if (rc != 0) {
-            defer_error(op, rc, text);
-        }
-        op_free(op);
+        defer_error(op);
+        op_free_later(op);
     } else if (op->callback != NULL) {
         ps_list_push_back(&c->callbacks, &op->of_callbacks);
         if (c->event_fd >= 0 && eventfd_write(c->event_fd, 1) != 0) {
             /* A full counter is readable, too. */
         }
     }
-    client_changed(c);
+}
+
+static void finish_op(struct psc_op *op)
+{
+    release_block(op);
+    op->state = OP_DONE;
+    report_op(op);
+    client_changed(op->client);
+}
+
+void op_end(struct psc_op *op, int rc, const char *text)
+{
+    withdraw_op(op);
+    op->rc = rc;
+    if (rc == 0) {
+        count_op_ended(op);
+    } else if (text != NULL && text[0] != '\0') {
+        /* Without memory the text of the code remains. */
+        op->text = strdup(text);
+    }
+    if (op->streaming) {
+        op->state = OP_ENDING;
+        return;
+    }
+    finish_op(op);
+}
+
+void op_cancel(struct psc_op *op)
+{
+    withdraw_op(op);
+    release_block(op);
+    op->state = OP_DONE;
+    op_free_later(op);
 }
 
 /* ----------------------------------------------------------- order on a key */
@@ -459,7 +493,7 @@ static void send_progress(struct psc_op *op)
                                       .offset = op->bytes_ready}};
     int rc;
 
-    if (op->ended_early || (op->state != OP_SENT && op->state != OP_COPYING)) {
+    if (op->state != OP_SENT && op->state != OP_COPYING) {
         return;
     }
     rc = submit_by_ring(c, &m.l_op) ? 0 : client_put(c, &m);
@@ -470,28 +504,13 @@ static void send_progress(struct psc_op *op)
     client_flush(c);
 }
 
-/* Ends an operation that the agent ended while its block was being written. */
-static void end_early(struct psc_op *op)
-{
-    struct psc_client *c = op->client;
-    struct key *k = op->key;
-    char *text = op->text;
-
-    op->streaming = false;
-    op->text = NULL;
-    op_end(op, op->rc, text);
-    free(text);
-    op_pump(k, c);
-    client_flush(c);
-}
-
 void op_stream(struct psc_op *op, const void *src)
 {
     struct psc_client *c = op->client;
     const size_t bytes = op->key->bytes;
     uint8_t *dst = ps_shm_data(op->block);
 
-    while (op->streaming && !op->ended_early) {
+    while (op->streaming && op->state != OP_ENDING) {
         size_t piece = bytes - op->bytes_ready < PROGRESS_BYTES_MIN
                            ? bytes - op->bytes_ready
                            : PROGRESS_BYTES_MIN;
@@ -502,14 +521,13 @@ void op_stream(struct psc_op *op, const void *src)
         pthread_mutex_lock(&c->lock);
         c->bytes_copied += piece;
         op->bytes_ready += piece;
-        if (op->bytes_ready == bytes && !op->ended_early) {
-            op->streaming = false;
-            send_progress(op); /* May free the operation. */
-            return;
-        }
+        op->streaming = op->bytes_ready < bytes;
         send_progress(op);
     }
-    end_early(op);
+    op->streaming = false;
+    if (op->state == OP_ENDING) {
+        finish_op(op);
+    }
 }
 
 /* Sends the operations of the key that may leave; the caller flushes. */
@@ -671,21 +689,30 @@ static bool may_send_request(const struct psc_op *op)
     return op->client->link == LINK_UP && (k == NULL || !k->is_unbound);
 }
 
-int op_send_job_requests(struct psc_client *c)
+/* The first queued request that may be sent, or NULL. */
+static struct psc_op *next_job_request(const struct psc_client *c)
 {
-    struct ps_list_node *n = ps_list_first(&c->job_requests);
-    int rc = 0;
-
-    while (rc == 0 && n != NULL) {
+    PS_LIST_EACH(n, &c->job_requests)
+    {
         struct psc_op *op = PS_CONTAINER(n, struct psc_op, of_key);
 
-        n = ps_list_next(&c->job_requests, n);
         if (may_send_request(op)) {
-            rc = send_job_request(op);
-            if (rc == 0) {
-                ps_list_remove(&op->of_key);
-                op_sent(op);
-            }
+            return op;
+        }
+    }
+    return NULL;
+}
+
+int op_send_job_requests(struct psc_client *c)
+{
+    struct psc_op *op;
+    int rc = 0;
+
+    while (rc == 0 && (op = next_job_request(c)) != NULL) {
+        rc = send_job_request(op);
+        if (rc == 0) {
+            ps_list_remove(&op->of_key);
+            op_sent(op);
         }
     }
     return rc;

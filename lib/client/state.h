@@ -72,6 +72,7 @@ enum op_state {
     OP_SENT,       /* The agent has it. */
     OP_COLLECTING, /* A collective: its sub-operations are running. */
     OP_COPYING,    /* The reader writes `out`, without the mutex. */
+    OP_ENDING,     /* Has a result; the calling thread still streams. */
     OP_DONE,
 };
 
@@ -92,7 +93,7 @@ struct psc_op {
     struct key *key; /* NULL: a barrier or a request of the job. */
     enum op_kind kind;
     enum op_state state;
-    /* No handle: freed when it ends; `out` is not written. */
+    /* No handle: freed after it has ended; `out` is not written. */
     bool detached;
     /* QUEUED: was sent to an agent that is lost now. */
     bool must_resend;
@@ -100,7 +101,7 @@ struct psc_op {
     bool all_skipped;
     /* Broadcast: this rank does not ask for the value. */
     bool send_only;
-    int rc; /* Result; valid when DONE. */
+    int rc; /* Result; valid when ENDING or DONE. */
     /* Last count_mark of the client that counted it, see api.c. */
     uint32_t count_mark;
     uint64_t id; /* 0: no slot in the table. */
@@ -118,8 +119,6 @@ struct psc_op {
     bool staged;
     /* The calling thread still copies into the block, without the mutex. */
     bool streaming;
-    /* Streaming: ended by the agent already, with `rc` and `text`. */
-    bool ended_early;
     /* Rows key: rows in the block, each once, ascending. */
     uint32_t row_count;
     /* Streaming: bytes of the block that are complete. */
@@ -145,8 +144,8 @@ struct psc_op {
     void *user;
     char *text; /* Reason of a failure; NULL: text of `rc`. */
     struct ps_list_node of_client;
-    /* Queue of the key; of barriers and job requests, of the client; of ended
-     * collectives, deferred_free. */
+    /* QUEUED: queue of the key; of barriers and job requests, of the client.
+     * DONE: deferred_free. */
     struct ps_list_node of_key;
     /* DONE, callback not yet run. */
     struct ps_list_node of_callbacks;
@@ -318,9 +317,11 @@ struct psc_client {
     int poll_fd;  /* Result of psc_fd(); -1: not created. */
     int event_fd; /* Readable while callbacks are due. */
 
-    struct psc_options options;   /* For groups; the client owns the strings. */
-    uint64_t group_hash;          /* Hash of the ranks of a group. */
-    struct ps_list deferred_free; /* Collectives to be freed. */
+    struct psc_options options; /* For groups; the client owns the strings. */
+    uint64_t group_hash;        /* Hash of the ranks of a group. */
+    /* Ended operations that no handle shows, by of_key; freed when the mutex is
+     * released next. */
+    struct ps_list deferred_free;
     /* Collectives that agree or wait for their turn. */
     struct ps_list order_queue;
     bool order_is_running;   /* run_order_queue() is active. */
@@ -348,6 +349,7 @@ static inline bool client_is_own_process(const struct psc_client *c)
 /* Locks the client. PSC_E_FORKED in a forked child, where the mutex may be
  * locked for ever. */
 PS_MUST_USE int client_enter(struct psc_client *c);
+/* Frees the operations on deferred_free and unlocks the client. */
 void client_leave(struct psc_client *c);
 /* Sets the detail and returns `rc`. Locked. */
 int client_error(struct psc_client *c, int rc, const char *fmt, ...)
@@ -444,14 +446,13 @@ PS_MUST_USE int op_number(struct psc_op *op);
 /* Marks the operation as sent to the agent. */
 void op_sent(struct psc_op *op);
 /* Queues the operation on its key or as a barrier, or sends it at once. The
- * client owns it then; a detached operation that has ended is freed. On failure
- * the operation is still NEW. `msg` is the message of a job request. */
+ * client owns it then, and it may have ended. On failure the operation is still
+ * NEW. `msg` is the message of a job request. */
 PS_MUST_USE int op_submit(struct psc_op *op, const struct ps_msg *msg);
 /* Allocates a staging block for an array of its key. */
 PS_MUST_USE int op_alloc_staging(struct psc_op *op);
 /* Copies the source of a streaming operation, which the agent may already have,
- * and reports progress. Afterwards the operation may have ended; a detached one
- * is freed then. */
+ * and reports progress. Afterwards the operation may have ended. */
 void op_stream(struct psc_op *op, const void *src);
 /* Sends the queued operations of a key that is ready. */
 void op_pump(struct key *k, struct psc_client *c);
@@ -466,8 +467,16 @@ void op_accept_done(struct psc_op *op, const struct ps_msg_l_done *m);
 /* Copies `bytes` of a result that are readable. Reader only; releases the
  * mutex. The operation stays SENT. */
 void op_accept_progress(struct psc_op *op, uint64_t bytes);
-/* Ends the operation; frees a detached one. `text` may be NULL. */
+/* Ends the operation, which stays valid at least until the mutex is released:
+ * a detached one joins deferred_free. `text` may be NULL. */
 void op_end(struct psc_op *op, int rc, const char *text);
+/* Ends a QUEUED operation without a result; it joins deferred_free. */
+void op_cancel(struct psc_op *op);
+/* Puts an operation that is DONE, and that no handle shows, on
+ * deferred_free. */
+void op_free_later(struct psc_op *op);
+/* Frees the operations on deferred_free. The caller holds none of them. */
+void op_free_deferred(struct psc_client *c);
 /* Removes the operation from all lists and frees it. Not while COPYING. */
 void op_free(struct psc_op *op);
 static inline bool op_is_round(enum op_kind kind)
