@@ -86,7 +86,7 @@ int client_enter(struct psc_client *c)
 
 void client_leave(struct psc_client *c)
 {
-    op_free_deferred(c);
+    client_settle(c);
     pthread_mutex_unlock(&c->lock);
 }
 
@@ -131,16 +131,17 @@ void client_fail(struct psc_client *c, int rc, const char *fmt, ...)
     va_start(ap, fmt);
     vsnprintf(c->text, sizeof(c->text), fmt, ap);
     va_end(ap);
-    /* op_end() may append operations, and frees none. */
-    PS_LIST_EACH(n, &c->ops)
-    {
-        struct psc_op *op = PS_CONTAINER(n, struct psc_op, of_client);
-
-        if (op->state == OP_QUEUED || op->state == OP_SENT) {
-            op_end(op, rc, c->text);
-        }
-    }
+    c->has_unended_ops = true;
     client_changed(c);
+}
+
+void client_settle(struct psc_client *c)
+{
+    if (c->has_unended_ops) {
+        c->has_unended_ops = false;
+        op_end_all(c, c->rc, c->text);
+    }
+    op_free_deferred(c);
 }
 
 static void wake_agent(struct psc_client *c)
@@ -487,6 +488,7 @@ void client_poll(struct psc_client *c)
     c->has_reader = true;
     reader_poll_once(c);
     c->has_reader = false;
+    client_settle(c);
     arm_poll(c);
     client_changed(c);
 }
@@ -604,8 +606,8 @@ static int wait_as_reader(struct psc_client *c, uint32_t (*missing)(void *arg),
 
 leave:
     c->has_reader = false;
-    op_free_deferred(c);
     client_flush(c); /* Operations that completions have unblocked. */
+    client_settle(c);
     client_changed(c);
     return rc;
 }
@@ -629,6 +631,7 @@ static int wait_until(struct psc_client *c, bool (*ready)(void *arg),
     while (!ready(arg)) {
         int rc;
 
+        client_settle(c);
         if (c->rc != 0) {
             return c->rc;
         }
@@ -1054,6 +1057,7 @@ static void leave_locked(struct psc_client *c)
         }
     } while (lost && ms_until(deadline) > 0);
     client_fail(c, PSC_E_CLOSED, "this worker has left the job");
+    client_settle(c);
 }
 
 int psc_leave(struct psc_client *c)

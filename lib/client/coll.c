@@ -139,7 +139,7 @@ int coll_start_agree(struct coll *k)
     k->op->state = OP_COLLECTING;
     ps_list_push_back(&c->order_queue, &k->of_order_queue);
     coll_subop_start(part);
-    return k->rc;
+    return k->rc != 0 ? k->rc : c->rc;
 }
 
 static void coll_end_agree(struct coll *k)

@@ -359,6 +359,19 @@ void op_end(struct psc_op *op, int rc, const char *text)
     finish_op(op);
 }
 
+void op_end_all(struct psc_client *c, int rc, const char *text)
+{
+    /* op_end() may append operations, and frees none. */
+    PS_LIST_EACH(n, &c->ops)
+    {
+        struct psc_op *op = PS_CONTAINER(n, struct psc_op, of_client);
+
+        if (op->state == OP_QUEUED || op->state == OP_SENT) {
+            op_end(op, rc, text);
+        }
+    }
+}
+
 void op_cancel(struct psc_op *op)
 {
     withdraw_op(op);
@@ -510,7 +523,7 @@ void op_stream(struct psc_op *op, const void *src)
     const size_t bytes = op->key->bytes;
     uint8_t *dst = ps_shm_data(op->block);
 
-    while (op->streaming && op->state != OP_ENDING) {
+    while (op->streaming && op->state != OP_ENDING && c->rc == 0) {
         size_t piece = bytes - op->bytes_ready < PROGRESS_BYTES_MIN
                            ? bytes - op->bytes_ready
                            : PROGRESS_BYTES_MIN;
@@ -860,7 +873,7 @@ void op_accept_progress(struct psc_op *op, uint64_t bytes)
     /* psc_op_free() waits for the copy. */
     client_changed(c);
     if (c->rc != 0) {
-        /* client_fail() skips operations in COPYING. */
+        /* op_end_all() skips operations in COPYING. */
         op_end(op, c->rc, c->text);
     }
 }

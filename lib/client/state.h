@@ -250,6 +250,8 @@ struct psc_client {
 
     int rc; /* Not 0: the client has failed permanently. */
     char text[PSC_TEXT_MAX];
+    /* The failure has not yet ended the open operations. */
+    bool has_unended_ops;
     char detail[PSC_TEXT_MAX];
 
     bool is_welcomed;
@@ -349,12 +351,17 @@ static inline bool client_is_own_process(const struct psc_client *c)
 /* Locks the client. PSC_E_FORKED in a forked child, where the mutex may be
  * locked for ever. */
 PS_MUST_USE int client_enter(struct psc_client *c);
-/* Frees the operations on deferred_free and unlocks the client. */
+/* Settles and unlocks the client. */
 void client_leave(struct psc_client *c);
+/* Ends the operations of a client that has failed, and frees those on
+ * deferred_free. Called before the mutex is released or a wait goes on, by a
+ * caller that holds no operation without handle. Locked. */
+void client_settle(struct psc_client *c);
 /* Sets the detail and returns `rc`. Locked. */
 int client_error(struct psc_client *c, int rc, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
-/* Fails the client: every operation ends with `rc`. Locked. */
+/* Fails the client: every operation ends with `rc`, in client_settle(). The
+ * first failure stays. Locked. */
 void client_fail(struct psc_client *c, int rc, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
 /* Queues a message. Without an agent it is dropped, because all open state is
@@ -470,6 +477,8 @@ void op_accept_progress(struct psc_op *op, uint64_t bytes);
 /* Ends the operation, which stays valid at least until the mutex is released:
  * a detached one joins deferred_free. `text` may be NULL. */
 void op_end(struct psc_op *op, int rc, const char *text);
+/* Ends every operation that is QUEUED or SENT. */
+void op_end_all(struct psc_client *c, int rc, const char *text);
 /* Ends a QUEUED operation without a result; it joins deferred_free. */
 void op_cancel(struct psc_op *op);
 /* Puts an operation that is DONE, and that no handle shows, on
