@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Public calls on operations. */
-#include "client/coll.h"
 #include "client/rows.h"
 #include "client/state.h"
 
@@ -476,9 +475,11 @@ static uint64_t reserved_number(const struct psc_op *op)
 }
 
 /* Queries the agent; `text` is its answer, or why there is none. */
-static void ask_stall(struct psc_op *collective, struct stall_request *w)
+static void ask_stall(struct psc_op *whole, struct stall_request *w)
 {
-    struct psc_op *op = coll_open_subop(collective);
+    const struct psc_op *op = whole->kind == OP_COLL
+                                  ? whole->hooks->waits_for(whole)
+                                  : whole;
     struct psc_client *c = op->client;
     struct ps_msg m = {.code = PS_MSG_L_STALL_QUERY};
     int rc = 0;
@@ -799,7 +800,7 @@ int psc_op_view(struct psc_op *op, const void **ret_data, size_t *ret_bytes)
         const void *data;
         size_t bytes;
 
-        rc = coll_view(op, &data, &bytes);
+        rc = op->hooks->view(op, &data, &bytes);
         if (rc != 0) {
             client_error(c, rc, "its result is where it was asked for");
         } else {
@@ -849,7 +850,8 @@ void psc_op_free(struct psc_op *op)
     if (client_enter(c) != 0) {
         return;
     }
-    while (op->state == OP_COPYING || coll_is_copying(op)) {
+    while (op->state == OP_COPYING ||
+           (op->kind == OP_COLL && op->hooks->is_copying(op))) {
         c->waiter_count++;
         pthread_cond_wait(&c->state_changed, &c->lock);
         c->waiter_count--;

@@ -25,44 +25,10 @@
  * an alltoall in SPLITS on some ranks and not on others. */
 #include "client/coll_inner.h"
 
-#include <assert.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #define EXACT_MAX 256u
-
-static const char *const kind_names[] = {
-    [COLL_ALLREDUCE] = "allreduce", [COLL_BCAST] = "broadcast",
-    [COLL_ALLGATHER] = "allgather", [COLL_REDUCESCATTER] = "reduce-scatter",
-    [COLL_ALLTOALL] = "alltoall",   [COLL_JOIN] = "join",
-};
-
-const char *coll_kind_name(enum coll_kind kind)
-{
-    return kind_names[kind];
-}
-
-void coll_name(const struct psc_op *op, char *text, size_t size)
-{
-    const struct coll *k = op->coll;
-
-    if (k->is_join) {
-        snprintf(text, size, "join");
-    } else if (k->name[0] == '\0') {
-        snprintf(text, size, "%s", coll_kind_name(k->kind));
-    } else {
-        snprintf(text, size, "%s of '%s'", coll_kind_name(k->kind), k->name);
-    }
-}
-
-void coll_fail(struct coll *k, int rc, const char *text)
-{
-    if (k->rc == 0) {
-        k->rc = rc;
-        k->text = text != NULL ? strdup(text) : NULL;
-    }
-}
 
 static void order_leave(struct coll *k)
 {
@@ -71,13 +37,17 @@ static void order_leave(struct coll *k)
     }
 }
 
-void coll_free(struct psc_op *op)
+/* ------------------------------------------------------- as one operation */
+
+static void name_coll(const struct psc_op *op, char *text, size_t size)
+{
+    coll_name(op->coll, text, size);
+}
+
+static void free_coll(struct psc_op *op)
 {
     struct coll *k = op->coll;
 
-    if (k == NULL) {
-        return;
-    }
     for (uint32_t i = 0; i < k->subop_count; i++) {
         op_free(k->subops[i]);
     }
@@ -95,23 +65,34 @@ void coll_free(struct psc_op *op)
     free(k->result);
     free(k->text);
     free(k);
-    op->coll = NULL;
 }
 
-struct psc_op *coll_open_subop(struct psc_op *op)
+static bool is_coll_copying(const struct psc_op *op)
 {
     const struct coll *k = op->coll;
 
-    if (k != NULL && k->stage == COLL_ORDER) {
+    for (uint32_t i = 0; i < k->subop_count; i++) {
+        if (k->subops[i]->state == OP_COPYING) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static struct psc_op *first_open_subop(struct psc_op *op)
+{
+    const struct coll *k = op->coll;
+
+    if (k->stage == COLL_ORDER) {
         k = PS_CONTAINER(ps_list_first(&op->client->order_queue), struct coll,
                          of_order_queue);
     }
-    for (uint32_t i = 0; k != NULL && i < k->subop_count; i++) {
+    for (uint32_t i = 0; i < k->subop_count; i++) {
         if (k->subops[i]->state != OP_DONE) {
             return k->subops[i];
         }
     }
-    for (uint32_t i = 0; k != NULL && i < k->skip_count; i++) {
+    for (uint32_t i = 0; i < k->skip_count; i++) {
         if (k->skips[i]->state != OP_DONE) {
             return k->skips[i];
         }
@@ -119,9 +100,45 @@ struct psc_op *coll_open_subop(struct psc_op *op)
     return op;
 }
 
+static int view_coll(const struct psc_op *op, const void **ret_data,
+                     size_t *ret_bytes)
+{
+    const struct coll *k = op->coll;
+    const struct psc_op *last;
+
+    if (k->kind == COLL_JOIN) {
+        return PSC_E_NOENT;
+    }
+    if (k->result != NULL || k->result_size == 0) {
+        *ret_data = k->result;
+        *ret_bytes = k->result_size;
+        return 0;
+    }
+    if (k->pieces != NULL || k->postscale != 1) {
+        return PSC_E_NOENT;
+    }
+    if (k->kind != COLL_ALLREDUCE && k->kind != COLL_BCAST) {
+        *ret_data = k->out;
+        *ret_bytes = k->result_size;
+        return 0;
+    }
+    last = k->subops[k->subop_count - 1];
+    *ret_data = last->data;
+    *ret_bytes = k->result_size;
+    return 0;
+}
+
+static const struct op_hooks coll_hooks = {
+    .name = name_coll,
+    .fini = free_coll,
+    .is_copying = is_coll_copying,
+    .waits_for = first_open_subop,
+    .view = view_coll,
+};
+
 /* ------------------------------------------------------------ AGREE, ORDER */
 
-int coll_start_agree(struct coll *k)
+static int start_agree(struct coll *k)
 {
     struct psc_client *c = k->op->client;
     struct psc_op *part;
@@ -142,7 +159,7 @@ int coll_start_agree(struct coll *k)
     return k->rc != 0 ? k->rc : c->rc;
 }
 
-static void coll_end_agree(struct coll *k)
+static void end_agree(struct coll *k)
 {
     uint32_t size = k->op->client->size;
     const int64_t *words = coll_subop_result(k->subops[0]);
@@ -154,27 +171,25 @@ static void coll_end_agree(struct coll *k)
     for (uint32_t r = 0; r < size; r++) {
         k->joined_count += words[2 + r] < 0;
     }
-    k->stage = COLL_ORDER;
 }
 
-static void order_end(struct coll *k)
+static enum coll_stage end_order(struct coll *k)
 {
     if (k->joined_count == k->op->client->size && k->all_agree) {
         coll_end_join(k);
-    } else if (k->joined_count == k->op->client->size) {
-        k->is_join = false; /* The ranks have joined with different keys. */
-        coll_start_mismatch(k);
-    } else if (k->joined_count > 0) {
-        coll_start_shadow(k);
-    } else if (!k->all_agree) {
-        coll_start_mismatch(k);
-    } else {
-        coll_start_work(k);
+        return COLL_NO_DATA;
     }
+    if (k->joined_count == k->op->client->size) {
+        k->is_join = false; /* The ranks have joined with different keys. */
+        return COLL_MISMATCH;
+    }
+    if (k->joined_count > 0) {
+        return COLL_SHADOW;
+    }
+    return k->all_agree ? coll_first_stage(k) : COLL_MISMATCH;
 }
 
-/* --------------------------------------------------------------------
- * stages */
+/* ------------------------------------------------------------------ stages */
 
 static void coll_end(struct coll *k)
 {
@@ -186,30 +201,58 @@ static void coll_end(struct coll *k)
     op_end(op, k->rc, k->text);
 }
 
-static void start_next_stage(struct coll *k)
+/* Returns the stage that follows. */
+static enum coll_stage end_stage(struct coll *k)
 {
     switch (k->stage) {
     case COLL_AGREE:
-        coll_end_agree(k);
-        break;
+        end_agree(k);
+        return COLL_ORDER;
     case COLL_ORDER:
-        order_end(k);
-        break;
+        return end_order(k);
     case COLL_SHADOW:
-        coll_end_shadow(k);
-        break;
+        return coll_end_shadow(k);
     case COLL_MISMATCH:
         if (!k->is_join) {
             coll_end_mismatch(k);
         }
-        k->stage = COLL_DATA;
-        break;
+        return COLL_NO_DATA;
     case COLL_SPLITS:
         coll_end_splits(k);
-        break;
+        return COLL_DATA;
     case COLL_DATA:
+    case COLL_NO_DATA:
         break;
     }
+    return k->stage;
+}
+
+static void start_stage(struct coll *k, enum coll_stage stage)
+{
+    k->stage = stage;
+    switch (stage) {
+    case COLL_SHADOW:
+        coll_start_shadow(k);
+        break;
+    case COLL_MISMATCH:
+        coll_start_mismatch(k);
+        break;
+    case COLL_SPLITS:
+        coll_start_splits(k);
+        break;
+    case COLL_DATA:
+        coll_start_data(k);
+        break;
+    case COLL_AGREE:
+    case COLL_ORDER:
+    case COLL_NO_DATA:
+        break;
+    }
+}
+
+static bool is_in_last_stage(const struct coll *k)
+{
+    return k->stage == COLL_DATA || k->stage == COLL_NO_DATA;
 }
 
 static bool is_first_in_order(const struct coll *k)
@@ -217,21 +260,43 @@ static bool is_first_in_order(const struct coll *k)
     return ps_list_first(&k->op->client->order_queue) == &k->of_order_queue;
 }
 
-/* Starts the next stages; all sub-operations of this one have ended. */
-static void coll_stage_ended(struct coll *k)
+/* Starts AGREE of the next collective that a join shadows. */
+static void shadow_next(struct coll *k)
 {
-    /* Sub-operations that end during the loop do not recurse into it. */
-    k->subops_open++;
-    while (k->rc == 0 && k->subops_open == 1 && k->stage != COLL_DATA &&
-           (k->stage != COLL_ORDER || is_first_in_order(k))) {
-        start_next_stage(k);
+    int rc;
+
+    coll_release_source(k);
+    while (k->subop_count > 0) {
+        op_free_later(k->subops[--k->subop_count]);
     }
-    if (k->stage == COLL_MISMATCH || k->stage == COLL_DATA) {
+    k->kind = COLL_JOIN;
+    rc = start_agree(k);
+    if (rc != 0) {
+        client_fail(k->op->client, rc, "join cannot go on: %s",
+                    ps_strerror(rc));
+        coll_fail(k, rc, NULL);
+    }
+}
+
+/* Starts the next stages; all sub-operations of this one have ended. */
+static void run_stages(struct coll *k)
+{
+    /* Sub-operations that end during the loops do not recurse into them. */
+    k->subops_open++;
+    while (k->rc == 0 && k->subops_open == 1 && !is_in_last_stage(k) &&
+           (k->stage != COLL_ORDER || is_first_in_order(k))) {
+        enum coll_stage next = end_stage(k);
+
+        if (k->rc == 0) {
+            start_stage(k, next);
+        }
+    }
+    if (k->stage == COLL_MISMATCH || is_in_last_stage(k)) {
         order_leave(k);
     }
     while (k->rc == 0 && k->subops_open == 1 && k->is_join &&
-           k->stage == COLL_DATA) {
-        coll_join_next_agree(k);
+           is_in_last_stage(k)) {
+        shadow_next(k);
     }
     if (--k->subops_open == 0 &&
         (k->rc != 0 || (k->stage != COLL_ORDER && k->skips_open == 0))) {
@@ -240,7 +305,7 @@ static void coll_stage_ended(struct coll *k)
 }
 
 /* Continues the collectives in ORDER after the first one has left it. A stage
- * may end others: they reach coll_stage_ended(), not this loop again. */
+ * may end others: they reach run_stages(), not this loop again. */
 static void run_order_queue(struct psc_client *c)
 {
     struct ps_list_node *n;
@@ -255,29 +320,38 @@ static void run_order_queue(struct psc_client *c)
         if (k->stage != COLL_ORDER) {
             break;
         }
-        coll_stage_ended(k);
+        run_stages(k);
     }
     c->order_is_running = false;
 }
 
-void coll_next_stage(struct coll *k)
+static void run_coll(struct coll *k)
 {
-    struct psc_client *c = k->op->client;
-
     if (k->subops_open == 0 && k->op->state == OP_COLLECTING) {
-        coll_stage_ended(k);
-        run_order_queue(c);
+        run_stages(k);
+        run_order_queue(k->op->client);
     }
 }
 
-void coll_subop_ended(struct psc_op *part)
-{
-    struct coll *k = part->subop_of;
+/* ---------------------------------------------------------------- starting */
 
-    if (part->rc != 0) {
-        coll_fail(k, part->rc, part->text);
+struct coll *coll_new(struct psc_client *c)
+{
+    struct coll *k = calloc(1, sizeof(*k));
+    struct psc_op *op = k != NULL ? op_new(c, OP_COLL) : NULL;
+
+    if (op == NULL) {
+        free(k);
+        return NULL;
     }
-    assert(k->subops_open > 0);
-    k->subops_open--;
-    coll_next_stage(k);
+    op->coll = k;
+    op->hooks = &coll_hooks;
+    k->op = op;
+    k->on_idle = run_coll;
+    return k;
+}
+
+int coll_start(struct coll *k)
+{
+    return start_agree(k);
 }

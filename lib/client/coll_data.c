@@ -135,7 +135,7 @@ static int reserve_out(struct coll *k, uint64_t rows)
     }
     k->result_size = (size_t)bytes;
     if (k->out != NULL && k->out_size < bytes) {
-        coll_name(k->op, name, sizeof(name));
+        coll_name(k, name, sizeof(name));
         snprintf(text, sizeof(text),
                  "%s brings %llu bytes to rank %u, but its array has %zu", name,
                  (unsigned long long)bytes, c->rank, k->out_size);
@@ -345,12 +345,11 @@ static int start_kind(struct coll *k)
     return PSC_E_INVAL;
 }
 
-static void start_data(struct coll *k)
+void coll_start_data(struct coll *k)
 {
     uint32_t first = k->subop_count;
     int rc = widen_out(k);
 
-    k->stage = COLL_DATA;
     if (rc == 0) {
         rc = start_kind(k);
     }
@@ -368,7 +367,7 @@ static void start_data(struct coll *k)
 
 /* ------------------------------------------------------------------- SPLITS */
 
-static void start_splits(struct coll *k)
+void coll_start_splits(struct coll *k)
 {
     struct psc_client *c = k->op->client;
     struct psc_op *part;
@@ -376,7 +375,6 @@ static void start_splits(struct coll *k)
     int rc = coll_small_round(k, "c:splits", (uint64_t)c->size * c->size,
                               &words, &part);
 
-    k->stage = COLL_SPLITS;
     if (rc != 0) {
         client_fail(c, rc, "alltoall cannot go on: %s", ps_strerror(rc));
         coll_fail(k, rc, NULL);
@@ -400,14 +398,9 @@ void coll_end_splits(struct coll *k)
     memcpy(all, coll_subop_result(k->subops[k->subop_count - 1]),
            (size_t)size * size * WORD_BYTES);
     k->splits = all;
-    start_data(k);
 }
 
-void coll_start_work(struct coll *k)
+enum coll_stage coll_first_stage(const struct coll *k)
 {
-    if (k->kind == COLL_ALLTOALL) {
-        start_splits(k);
-    } else {
-        start_data(k);
-    }
+    return k->kind == COLL_ALLTOALL ? COLL_SPLITS : COLL_DATA;
 }

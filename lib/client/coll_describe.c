@@ -3,6 +3,7 @@
  * requests differ, every rank gets all descriptions. */
 #include "client/coll_inner.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #include "base/dtype.h"
@@ -11,6 +12,28 @@
 
 /* Sums of numbers of this many bits over all ranks fit in 64 bits. */
 #define HASH_BITS 48u
+
+static const char *const kind_names[] = {
+    [COLL_ALLREDUCE] = "allreduce", [COLL_BCAST] = "broadcast",
+    [COLL_ALLGATHER] = "allgather", [COLL_REDUCESCATTER] = "reduce-scatter",
+    [COLL_ALLTOALL] = "alltoall",   [COLL_JOIN] = "join",
+};
+
+const char *coll_kind_name(enum coll_kind kind)
+{
+    return kind_names[kind];
+}
+
+void coll_name(const struct coll *k, char *text, size_t size)
+{
+    if (k->is_join) {
+        snprintf(text, size, "join");
+    } else if (k->name[0] == '\0') {
+        snprintf(text, size, "%s", coll_kind_name(k->kind));
+    } else {
+        snprintf(text, size, "%s of '%s'", coll_kind_name(k->kind), k->name);
+    }
+}
 
 static uint64_t hash_bytes(uint64_t h, const void *data, size_t size)
 {
@@ -112,7 +135,6 @@ void coll_start_mismatch(struct coll *k)
     int rc = coll_small_round(
         k, "c:differ", (uint64_t)c->size * DESCRIPTION_WORDS, &words, &part);
 
-    k->stage = COLL_MISMATCH;
     if (rc != 0) {
         coll_fail(k, PSC_E_MISMATCH, "the ranks ask for different things");
         return;

@@ -10,7 +10,6 @@
  *     coll_join_rounds.c   and skip the rounds of keys */
 #pragma once
 
-#include "client/coll.h"
 #include "client/state.h"
 
 #define COLL_NAME_MAX     200u /* Bytes of a collective's name. */
@@ -34,11 +33,14 @@ enum coll_stage {
     COLL_SHADOW,
     COLL_MISMATCH,
     COLL_SPLITS,
-    COLL_DATA
+    COLL_DATA,
+    COLL_NO_DATA, /* Ends without DATA. */
 };
 
 struct coll {
     struct psc_op *op;
+    /* No sub-operation is open: starts the next stage. */
+    void (*on_idle)(struct coll *k);
     /* Linked from AGREE until the next collective may start. */
     struct ps_list_node of_order_queue;
     enum coll_kind kind;
@@ -104,16 +106,16 @@ struct coll_request {
 
 /* ------------------------------------------------------------------ coll.c */
 
-const char *coll_kind_name(enum coll_kind kind);
-/* Sets the error with which the collective ends once its sub-operations have
- * ended. The first error stays. */
-void coll_fail(struct coll *k, int rc, const char *text);
-PS_MUST_USE int coll_start_agree(struct coll *k);
-/* Starts the next stage if no sub-operation is open. */
-void coll_next_stage(struct coll *k);
+/* A new collective and its operation, or NULL without memory. op_free() frees
+ * both. */
+struct coll *coll_new(struct psc_client *c);
+/* Starts AGREE of a new collective. */
+PS_MUST_USE int coll_start(struct coll *k);
 
 /* ---------------------------------------------------------- coll_describe.c */
 
+const char *coll_kind_name(enum coll_kind kind);
+void coll_name(const struct coll *k, char *text, size_t size);
 void coll_describe(struct psc_client *c, struct coll *k,
                    const struct coll_request *a);
 void coll_start_mismatch(struct coll *k);
@@ -121,6 +123,9 @@ void coll_end_mismatch(struct coll *k);
 
 /* ------------------------------------------------------------- coll_subop.c */
 
+/* Sets the error with which the collective ends once its sub-operations have
+ * ended. The first error stays. */
+void coll_fail(struct coll *k, int rc, const char *text);
 /* Memory of `bytes` plus coll_slack(), which keys of rounded sizes read. */
 PS_MUST_USE int coll_get_block(struct psc_client *c, size_t bytes,
                                struct ps_shm_block **ret_block);
@@ -142,22 +147,23 @@ PS_MUST_USE int coll_small_round(struct coll *k, const char *full,
                                  uint64_t count, int64_t **ret_words,
                                  struct psc_op **ret_part);
 
-/* ------------------------------------------------------------- coll_data.c */
+/* -------------------------------------------------------------- coll_data.c */
 
-/* All ranks agree: starts SPLITS or DATA. */
-void coll_start_work(struct coll *k);
+/* The first stage of a collective on which all ranks agree. */
+enum coll_stage coll_first_stage(const struct coll *k);
+void coll_start_splits(struct coll *k);
 void coll_end_splits(struct coll *k);
+void coll_start_data(struct coll *k);
 
-/* ------------------------------------------------------------- coll_join.c */
+/* -------------------------------------------------------------- coll_join.c */
 
 void coll_start_shadow(struct coll *k);
-void coll_end_shadow(struct coll *k);
+/* Returns the stage that follows SHADOW. */
+enum coll_stage coll_end_shadow(struct coll *k);
 /* This rank's word in AGREE: negative, and greater the later it has joined. */
 int64_t coll_join_entry(struct coll *k);
 /* All ranks have joined. */
 void coll_end_join(struct coll *k);
-/* Starts AGREE of the next collective that a join shadows. */
-void coll_join_next_agree(struct coll *k);
 
 /* ------------------------------------------------------- coll_join_rounds.c */
 

@@ -38,7 +38,6 @@ void coll_start_shadow(struct coll *k)
     int rc = coll_small_round(k, "c:follow", (uint64_t)c->size * SHADOW_WORDS,
                               &words, &part);
 
-    k->stage = COLL_SHADOW;
     if (rc != 0) {
         client_fail(c, rc, "%s cannot go on: %s", coll_kind_name(k->kind),
                     ps_strerror(rc));
@@ -133,7 +132,7 @@ static int adopt_collective(struct coll *k, const int64_t *words)
     return rc;
 }
 
-void coll_end_shadow(struct coll *k)
+enum coll_stage coll_end_shadow(struct coll *k)
 {
     struct psc_client *c = k->op->client;
     const int64_t *words = coll_subop_result(k->subops[k->subop_count - 1]);
@@ -149,8 +148,7 @@ void coll_end_shadow(struct coll *k)
         }
         first = first == NULL ? at : first;
         if (at[SHADOW_HASH] != first[SHADOW_HASH]) {
-            coll_start_mismatch(k);
-            return;
+            return COLL_MISMATCH;
         }
     }
     if (first == NULL || first[SHADOW_KIND] < 0 ||
@@ -160,7 +158,7 @@ void coll_end_shadow(struct coll *k)
         first[SHADOW_ROOT] >= c->size) {
         client_fail(c, PSC_E_PROTO, "malformed description of a collective");
         coll_fail(k, PSC_E_PROTO, NULL);
-        return;
+        return COLL_NO_DATA;
     }
     if (first[SHADOW_KIND] == COLL_BCAST &&
         (int64_t)k->rows_by_rank[first[SHADOW_ROOT]] < 0) {
@@ -170,8 +168,7 @@ void coll_end_shadow(struct coll *k)
                      (unsigned)first[SHADOW_ROOT]);
             coll_fail(k, PSC_E_INVAL, text);
         }
-        k->stage = COLL_DATA; /* There is no data. */
-        return;
+        return COLL_NO_DATA;
     }
     rc = k->is_join ? adopt_collective(k, first) : 0;
     for (uint32_t r = 0; r < c->size; r++) {
@@ -182,14 +179,14 @@ void coll_end_shadow(struct coll *k)
     if (rc != 0) {
         client_fail(c, rc, "join cannot go on: %s", ps_strerror(rc));
         coll_fail(k, rc, NULL);
-        return;
+        return COLL_NO_DATA;
     }
     if (!k->is_join && k->op->reduce == PSC_MEAN &&
         ps_dtype_is_real(k->dtype)) {
         /* The mean is over the ranks that have not joined. */
         k->postscale *= (double)c->size / (double)(c->size - k->joined_count);
     }
-    coll_start_work(k);
+    return coll_first_stage(k);
 }
 
 int64_t coll_join_entry(struct coll *k)
@@ -213,23 +210,4 @@ void coll_end_join(struct coll *k)
     }
     k->op->version = last;
     k->is_join = false; /* The join ends. */
-    k->stage = COLL_DATA;
-}
-
-/* Starts AGREE of the next collective that this join shadows. */
-void coll_join_next_agree(struct coll *k)
-{
-    int rc;
-
-    coll_release_source(k);
-    while (k->subop_count > 0) {
-        op_free_later(k->subops[--k->subop_count]);
-    }
-    k->kind = COLL_JOIN;
-    rc = coll_start_agree(k);
-    if (rc != 0) {
-        client_fail(k->op->client, rc, "join cannot go on: %s",
-                    ps_strerror(rc));
-        coll_fail(k, rc, NULL);
-    }
 }

@@ -21,6 +21,62 @@ static bool has_rounds(const struct key *key)
     return key->is_ready && !key->is_async && !key_is_internal(key);
 }
 
+static void start_skip(struct psc_op *pass)
+{
+    int rc = op_submit(pass, NULL);
+
+    if (rc != 0) {
+        op_end(pass, rc, NULL);
+    }
+}
+
+/* True if another round must be skipped. After a conflict among the others, or
+ * a broadcast from a joined rank, the round is repeated. */
+static bool has_next_round(const struct psc_op *pass)
+{
+    const struct coll *k = pass->coll;
+
+    if (k->rc != 0 || pass->client->rc != 0) {
+        return false;
+    }
+    return pass->rc == 0 ? !pass->all_skipped : pass->rc == PSC_E_MISMATCH;
+}
+
+static void skip_ended(struct psc_op *pass)
+{
+    struct coll *k = pass->coll;
+
+    if (has_next_round(pass)) {
+        free(pass->text);
+        pass->text = NULL;
+        pass->rc = 0;
+        pass->started = client_now();
+        start_skip(pass);
+        return;
+    }
+    k->skips_open--;
+    /* A key without a first value has no rounds. */
+    if (pass->rc != 0 && pass->rc != PSC_E_NOKEY) {
+        /* The other ranks wait for skips of this rank, so the client must fail
+         * visibly. */
+        coll_fail(k, pass->rc, pass->text);
+        client_fail(pass->client, pass->rc, "join cannot go on: %s",
+                    pass->text != NULL ? pass->text : ps_strerror(pass->rc));
+    }
+    k->on_idle(k);
+}
+
+static const struct op_hooks skip_hooks = {.on_ended = skip_ended};
+
+static void detached_skip_ended(struct psc_op *pass)
+{
+    pass->client->skips_detached--;
+    op_report(pass);
+}
+
+static const struct op_hooks detached_skip_hooks = {
+    .on_ended = detached_skip_ended};
+
 int coll_skips_prepare(struct coll *k)
 {
     struct psc_client *c = k->op->client;
@@ -47,22 +103,14 @@ int coll_skips_prepare(struct coll *k)
             break;
         }
         pass->key = c->keys[i];
-        pass->subop_of = k;
+        pass->coll = k;
+        pass->hooks = &skip_hooks;
         k->rounds_begun += key_rounds_begun(pass->key);
         k->skips[k->skip_count++] = pass;
     }
     return k->skip_count == count && k->skips != NULL
                ? 0
                : client_error(c, PSC_E_NOMEM, "%s", ps_strerror(PS_E_NOMEM));
-}
-
-static void start_skip(struct psc_op *pass)
-{
-    int rc = op_submit(pass, NULL);
-
-    if (rc != 0) {
-        op_end(pass, rc, NULL);
-    }
 }
 
 void coll_skips_start(struct coll *k)
@@ -73,42 +121,6 @@ void coll_skips_start(struct coll *k)
         /* Skips end even if the client fails in between. */
         start_skip(k->skips[i]);
     }
-}
-
-/* True if another round must be skipped. After a conflict among the others, or
- * a broadcast from a joined rank, the round is repeated. */
-static bool has_next_round(const struct psc_op *pass)
-{
-    const struct coll *k = pass->subop_of;
-
-    if (k->rc != 0 || pass->client->rc != 0) {
-        return false;
-    }
-    return pass->rc == 0 ? !pass->all_skipped : pass->rc == PSC_E_MISMATCH;
-}
-
-void coll_skip_ended(struct psc_op *pass)
-{
-    struct coll *k = pass->subop_of;
-
-    if (has_next_round(pass)) {
-        free(pass->text);
-        pass->text = NULL;
-        pass->rc = 0;
-        pass->started = client_now();
-        start_skip(pass);
-        return;
-    }
-    k->skips_open--;
-    /* A key without a first value has no rounds. */
-    if (pass->rc != 0 && pass->rc != PSC_E_NOKEY) {
-        /* The other ranks wait for skips of this rank, so the client must fail
-         * visibly. */
-        coll_fail(k, pass->rc, pass->text);
-        client_fail(pass->client, pass->rc, "join cannot go on: %s",
-                    pass->text != NULL ? pass->text : ps_strerror(pass->rc));
-    }
-    coll_next_stage(k);
 }
 
 void coll_skips_detach(struct coll *k)
@@ -127,9 +139,10 @@ void coll_skips_detach(struct coll *k)
         } else if (pass->state == OP_QUEUED && !pass->must_resend) {
             op_cancel(pass);
         } else {
-            pass->subop_of = NULL; /* No join waits for it. */
+            pass->coll = NULL; /* No join waits for it. */
+            pass->hooks = &detached_skip_hooks;
             pass->detached = true;
-            c->skips_detached += pass->state == OP_SENT || pass->must_resend;
+            c->skips_detached++;
         }
     }
     k->skip_count = kept;

@@ -241,14 +241,11 @@ static int start_locked(struct psc_client *c, struct coll_request *a,
     if (a->kind == COLL_JOIN && c->join != NULL) {
         return resume_join(c, a, ret_op);
     }
-    op = op_new(c, OP_COLL);
-    k = calloc(1, sizeof(*k));
-    if (op == NULL || k == NULL) {
-        rc = client_error(c, PSC_E_NOMEM, "%s", ps_strerror(PS_E_NOMEM));
-        goto free_op;
+    k = coll_new(c);
+    if (k == NULL) {
+        return client_error(c, PSC_E_NOMEM, "%s", ps_strerror(PS_E_NOMEM));
     }
-    op->coll = k;
-    k->op = op;
+    op = k->op;
     rc = fill_coll(c, k, a);
     if (rc != 0) {
         goto free_op;
@@ -267,7 +264,7 @@ static int start_locked(struct psc_client *c, struct coll_request *a,
     }
     op->callback = a->o.callback;
     op->user = a->o.user;
-    rc = coll_start_agree(k);
+    rc = coll_start(k);
     if (rc != 0) {
         client_error(c, rc, "%s", c->rc != 0 ? c->text : ps_strerror(rc));
         goto free_op;
@@ -280,11 +277,7 @@ static int start_locked(struct psc_client *c, struct coll_request *a,
     return 0;
 
 free_op:
-    if (op != NULL) {
-        op_free(op); /* With everything allocated so far. */
-    } else {
-        free(k);
-    }
+    op_free(op); /* With everything allocated so far. */
     return rc;
 }
 

@@ -3,6 +3,7 @@
  * sources, and the copies of results. */
 #include "client/coll_inner.h"
 
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -76,109 +77,7 @@ int coll_get_block(struct psc_client *c, size_t bytes,
                : ps_shm_get(&c->shm, bytes + coll_slack(bytes), ret_block);
 }
 
-/* ------------------------------------------------------------
- * sub-operations */
-
-int coll_subop_new(struct coll *k, enum op_kind kind, const char *full,
-                   uint32_t dtype, uint64_t count, struct psc_op **ret_part)
-{
-    struct psc_client *c = k->op->client;
-    struct key *key;
-    struct psc_op *part;
-    int rc;
-
-    if (k->subop_count == k->subop_cap) {
-        uint32_t cap = k->subop_cap == 0 ? 4 : k->subop_cap * 2;
-        struct psc_op **grown = realloc(k->subops,
-                                        cap * sizeof(struct psc_op *));
-
-        if (grown == NULL) {
-            return PSC_E_NOMEM;
-        }
-        k->subops = grown;
-        k->subop_cap = cap;
-    }
-    rc = key_get_or_ask(c, full, dtype, count, &key);
-    if (rc != 0) {
-        return rc;
-    }
-    part = op_new(c, kind);
-    if (part == NULL) {
-        return PSC_E_NOMEM;
-    }
-    part->key = key;
-    part->subop_of = k;
-    part->priority = k->op->priority;
-    k->subops[k->subop_count++] = part;
-    *ret_part = part;
-    return 0;
-}
-
-void coll_subop_set_source(struct psc_op *part, size_t offset)
-{
-    struct coll *k = part->subop_of;
-
-    part->block = k->block;
-    part->block->uses++;
-    part->block_offset = k->offset + offset;
-}
-
-void coll_subop_start(struct psc_op *part)
-{
-    struct coll *k = part->subop_of;
-    int rc;
-
-    k->subops_open++;
-    rc = op_submit(part, NULL);
-    if (rc != 0) {
-        op_end(part, rc, NULL);
-    }
-}
-
-const int64_t *coll_subop_result(const struct psc_op *part)
-{
-    return part->data;
-}
-
-int coll_small_round(struct coll *k, const char *full, uint64_t count,
-                     int64_t **ret_words, struct psc_op **ret_part)
-{
-    struct psc_op *part;
-    int rc = coll_subop_new(k, OP_PUSHPULL, full, PS_DTYPE_INT64, count, &part);
-
-    if (rc != 0) {
-        return rc;
-    }
-    part->reduce = PSC_SUM;
-    part->priority = INT32_MAX;
-    rc = op_alloc_staging(part);
-    if (rc != 0) {
-        return rc;
-    }
-    *ret_words = ps_shm_data(part->block);
-    memset(*ret_words, 0, count * WORD_BYTES);
-    *ret_part = part;
-    return 0;
-}
-
 /* ------------------------------------------------------------------- copies */
-
-bool coll_is_wanted(const struct psc_op *part)
-{
-    const struct coll *k = part->subop_of;
-
-    return k->stage == COLL_DATA && k->rc == 0 && !k->op->detached &&
-           part->out_bytes > 0 &&
-           (k->out != NULL || k->result != NULL || k->pieces != NULL);
-}
-
-bool coll_may_copy_progress(const struct psc_op *part)
-{
-    const struct coll *k = part->subop_of;
-
-    return coll_is_wanted(part) && k->out != NULL && k->pieces == NULL &&
-           k->postscale == 1 && part->out_from == 0;
-}
 
 static void scale_array(uint32_t dtype, void *dst, const void *src,
                         uint64_t count, double by)
@@ -224,9 +123,26 @@ void coll_copy_scaled(const struct coll *k, void *dst, const void *src,
     }
 }
 
-void coll_copy(struct psc_op *part, const void *from)
+static bool wants_result(const struct psc_op *part)
 {
-    const struct coll *k = part->subop_of;
+    const struct coll *k = part->coll;
+
+    return k->stage == COLL_DATA && k->rc == 0 && !k->op->detached &&
+           part->out_bytes > 0 &&
+           (k->out != NULL || k->result != NULL || k->pieces != NULL);
+}
+
+static bool may_copy_progress(const struct psc_op *part)
+{
+    const struct coll *k = part->coll;
+
+    return wants_result(part) && k->out != NULL && k->pieces == NULL &&
+           k->postscale == 1 && part->out_from == 0;
+}
+
+static void copy_result(struct psc_op *part, const void *from)
+{
+    const struct coll *k = part->coll;
     const uint8_t *at = from;
 
     if (k->pieces == NULL) {
@@ -243,41 +159,114 @@ void coll_copy(struct psc_op *part, const void *from)
     }
 }
 
-bool coll_is_copying(const struct psc_op *op)
-{
-    const struct coll *k = op->coll;
+/* ---------------------------------------------------------- sub-operations */
 
-    for (uint32_t i = 0; k != NULL && i < k->subop_count; i++) {
-        if (k->subops[i]->state == OP_COPYING) {
-            return true;
-        }
+void coll_fail(struct coll *k, int rc, const char *text)
+{
+    if (k->rc == 0) {
+        k->rc = rc;
+        k->text = text != NULL ? strdup(text) : NULL;
     }
-    return false;
 }
 
-int coll_view(const struct psc_op *op, const void **ret_data, size_t *ret_bytes)
+static void subop_ended(struct psc_op *part)
 {
-    const struct coll *k = op->coll;
-    const struct psc_op *last;
+    struct coll *k = part->coll;
 
-    if (k->kind == COLL_JOIN) {
-        return PSC_E_NOENT;
+    if (part->rc != 0) {
+        coll_fail(k, part->rc, part->text);
     }
-    if (k->result != NULL || k->result_size == 0) {
-        *ret_data = k->result;
-        *ret_bytes = k->result_size;
-        return 0;
+    assert(k->subops_open > 0);
+    k->subops_open--;
+    k->on_idle(k);
+}
+
+static const struct op_hooks subop_hooks = {
+    .on_ended = subop_ended,
+    .wants_result = wants_result,
+    .may_copy_progress = may_copy_progress,
+    .copy_result = copy_result,
+};
+
+int coll_subop_new(struct coll *k, enum op_kind kind, const char *full,
+                   uint32_t dtype, uint64_t count, struct psc_op **ret_part)
+{
+    struct psc_client *c = k->op->client;
+    struct key *key;
+    struct psc_op *part;
+    int rc;
+
+    if (k->subop_count == k->subop_cap) {
+        uint32_t cap = k->subop_cap == 0 ? 4 : k->subop_cap * 2;
+        struct psc_op **grown = realloc(k->subops,
+                                        cap * sizeof(struct psc_op *));
+
+        if (grown == NULL) {
+            return PSC_E_NOMEM;
+        }
+        k->subops = grown;
+        k->subop_cap = cap;
     }
-    if (k->pieces != NULL || k->postscale != 1) {
-        return PSC_E_NOENT;
+    rc = key_get_or_ask(c, full, dtype, count, &key);
+    if (rc != 0) {
+        return rc;
     }
-    if (k->kind != COLL_ALLREDUCE && k->kind != COLL_BCAST) {
-        *ret_data = k->out;
-        *ret_bytes = k->result_size;
-        return 0;
+    part = op_new(c, kind);
+    if (part == NULL) {
+        return PSC_E_NOMEM;
     }
-    last = k->subops[k->subop_count - 1];
-    *ret_data = last->data;
-    *ret_bytes = k->result_size;
+    part->key = key;
+    part->coll = k;
+    part->hooks = &subop_hooks;
+    part->priority = k->op->priority;
+    k->subops[k->subop_count++] = part;
+    *ret_part = part;
+    return 0;
+}
+
+void coll_subop_set_source(struct psc_op *part, size_t offset)
+{
+    struct coll *k = part->coll;
+
+    part->block = k->block;
+    part->block->uses++;
+    part->block_offset = k->offset + offset;
+}
+
+void coll_subop_start(struct psc_op *part)
+{
+    struct coll *k = part->coll;
+    int rc;
+
+    k->subops_open++;
+    rc = op_submit(part, NULL);
+    if (rc != 0) {
+        op_end(part, rc, NULL);
+    }
+}
+
+const int64_t *coll_subop_result(const struct psc_op *part)
+{
+    return part->data;
+}
+
+int coll_small_round(struct coll *k, const char *full, uint64_t count,
+                     int64_t **ret_words, struct psc_op **ret_part)
+{
+    struct psc_op *part;
+    int rc = coll_subop_new(k, OP_PUSHPULL, full, PS_DTYPE_INT64, count, &part);
+
+    if (rc != 0) {
+        return rc;
+    }
+    part->reduce = PSC_SUM;
+    part->priority = INT32_MAX;
+    rc = op_alloc_staging(part);
+    if (rc != 0) {
+        return rc;
+    }
+    *ret_words = ps_shm_data(part->block);
+    memset(*ret_words, 0, count * WORD_BYTES);
+    *ret_part = part;
     return 0;
 }

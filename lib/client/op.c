@@ -6,7 +6,6 @@
  * A push of round r + 1 is sent only after round r is done and its result is
  * copied; therefore the agent's two result buffers suffice. No function here
  * runs a callback of the program. */
-#include "client/coll.h"
 #include "client/rows.h"
 #include "client/state.h"
 
@@ -49,8 +48,8 @@ static const struct {
 
 void op_name(const struct psc_op *op, char *text, size_t size)
 {
-    if (op->coll != NULL) {
-        coll_name(op, text, size);
+    if (op->kind == OP_COLL) {
+        op->hooks->name(op, text, size);
     } else if (op->key == NULL) {
         snprintf(text, size, "%s", kinds[op->kind].name);
     } else if (op_is_round(op->kind) && op->state != OP_QUEUED) {
@@ -219,7 +218,9 @@ void op_free(struct psc_op *op)
         ps_list_remove(&op->of_key);
     }
     ps_list_remove(&op->of_client);
-    coll_free(op);
+    if (op->hooks != NULL && op->hooks->fini != NULL) {
+        op->hooks->fini(op);
+    }
     release_block(op);
     release_number(op);
     if (op->arena != NULL) {
@@ -305,7 +306,6 @@ static void withdraw_op(struct psc_op *op)
         if (op->kind == OP_BARRIER) {
             c->barrier_open = false;
         }
-        c->skips_detached -= op->kind == OP_SKIP && op->subop_of == NULL;
     }
     if (ps_list_linked(&op->of_key)) {
         ps_list_remove(&op->of_key);
@@ -314,16 +314,11 @@ static void withdraw_op(struct psc_op *op)
     release_number(op);
 }
 
-/* Hands a result to the holder of the operation. */
-static void report_op(struct psc_op *op)
+void op_report(struct psc_op *op)
 {
     struct psc_client *c = op->client;
 
-    if (op->kind == OP_SKIP && op->subop_of != NULL) {
-        coll_skip_ended(op);
-    } else if (op->subop_of != NULL) {
-        coll_subop_ended(op);
-    } else if (op->detached) {
+    if (op->detached) {
         defer_error(op);
         op_free_later(op);
     } else if (op->callback != NULL) {
@@ -338,7 +333,11 @@ static void finish_op(struct psc_op *op)
 {
     release_block(op);
     op->state = OP_DONE;
-    report_op(op);
+    if (op->hooks != NULL && op->hooks->on_ended != NULL) {
+        op->hooks->on_ended(op);
+    } else {
+        op_report(op);
+    }
     client_changed(op->client);
 }
 
@@ -429,9 +428,9 @@ static bool may_copy_progress(const struct psc_op *op)
     const uint8_t *out = op->out;
 
     if (out == NULL || op->detached || k->is_async || k->bytes < PIECES_MIN ||
-        (op->subop_of != NULL && !coll_may_copy_progress(op)) ||
         op->client->ring_memory == NULL ||
-        (op->kind != OP_PUSHPULL && op->kind != OP_BROADCAST)) {
+        (op->kind != OP_PUSHPULL && op->kind != OP_BROADCAST) ||
+        (op->hooks != NULL && !op->hooks->may_copy_progress(op))) {
         return false;
     }
     if (op->block != NULL && !op->staged) {
@@ -826,19 +825,26 @@ int op_submit(struct psc_op *op, const struct ps_msg *msg)
 
 /* ------------------------------------------------------------------ answers */
 
+/* True if the result is copied to `out`. */
+static bool wants_result(const struct psc_op *op)
+{
+    return op->hooks != NULL && op->hooks->wants_result != NULL
+               ? op->hooks->wants_result(op)
+               : op_has_result(op->kind) && op->out != NULL && !op->detached;
+}
+
 static void copy_out(struct psc_op *op)
 {
     struct psc_client *c = op->client;
     const void *from = op->key->is_async ? ps_shm_data(op->block) : op->data;
-    size_t bytes = op->key->bytes;
+    size_t bytes = (op->hooks != NULL ? op->out_bytes : op->key->bytes) -
+                   op->copied;
 
     op->state = OP_COPYING;
     pthread_mutex_unlock(&c->lock);
-    if (op->subop_of != NULL) {
-        bytes = op->out_bytes - op->copied;
-        coll_copy(op, from);
+    if (op->hooks != NULL) {
+        op->hooks->copy_result(op, from);
     } else {
-        bytes -= op->copied;
         ps_kernel_copy((uint8_t *)op->out + op->copied,
                        (const uint8_t *)from + op->copied, bytes);
     }
@@ -852,11 +858,11 @@ void op_accept_progress(struct psc_op *op, uint64_t bytes)
     const struct key *k = op->key;
     size_t from = op->copied;
 
-    if (op->state != OP_SENT || !op->copies_progress || op->detached ||
-        bytes > k->bytes || (op->subop_of != NULL && !coll_is_wanted(op))) {
+    if (op->state != OP_SENT || !op->copies_progress || bytes > k->bytes ||
+        !wants_result(op)) {
         return;
     }
-    if (op->subop_of != NULL && bytes > op->out_bytes) {
+    if (op->hooks != NULL && bytes > op->out_bytes) {
         bytes = op->out_bytes; /* Rounded keys of collectives are longer. */
     }
     if (bytes <= from) {
@@ -934,9 +940,7 @@ void op_accept_done(struct psc_op *op, const struct ps_msg_l_done *m)
         if (op_has_result(op->kind) && !k->is_async) {
             op->data = k->data[op->version & 1];
         }
-        if (op->subop_of != NULL
-                ? coll_is_wanted(op)
-                : op_has_result(op->kind) && op->out != NULL && !op->detached) {
+        if (wants_result(op)) {
             copy_out(op);
         } else if (op->kind == OP_PULL_ROWS && !op->detached) {
             copy_rows_out(op);

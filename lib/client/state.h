@@ -87,6 +87,35 @@ struct key;
 struct coll;
 struct arena;
 struct job_request;
+struct psc_op;
+
+/* Behaviour of an operation of a collective, which registers it; plain
+ * operations have none. A member that is NULL: as a plain operation. Locked,
+ * unless stated otherwise. */
+struct op_hooks {
+    /* The operation is DONE, and its result in place. */
+    void (*on_ended)(struct psc_op *op);
+
+    /* Of a sub-operation. True if its result is copied. */
+    bool (*wants_result)(const struct psc_op *op);
+    /* True if the result may be copied while it arrives. */
+    bool (*may_copy_progress)(const struct psc_op *op);
+    /* Copies the result into that of the collective, from where progress copies
+     * ended. Not locked. */
+    void (*copy_result)(struct psc_op *op, const void *from);
+
+    /* Of a collective, whose kind is OP_COLL. */
+    void (*name)(const struct psc_op *op, char *text, size_t size);
+    /* Frees what it consists of. */
+    void (*fini)(struct psc_op *op);
+    /* True while a sub-operation is COPYING; psc_op_free() waits for it. */
+    bool (*is_copying)(const struct psc_op *op);
+    /* The open operation that it waits for. */
+    struct psc_op *(*waits_for)(struct psc_op *op);
+    /* The result in place. PSC_E_NOENT: none, or written to `out`. */
+    int (*view)(const struct psc_op *op, const void **ret_data,
+                size_t *ret_bytes);
+};
 
 struct psc_op {
     struct psc_client *client;
@@ -138,8 +167,10 @@ struct psc_op {
     size_t out_from;
     /* Sub-operation: bytes needed. */
     size_t out_bytes;
-    struct coll *coll;     /* OP_COLL only; else NULL. */
-    struct coll *subop_of; /* Its collective; NULL: not a sub-operation. */
+    /* Collective that it is, or is a sub-operation of; NULL: none. Known to the
+     * hooks only. */
+    struct coll *coll;
+    const struct op_hooks *hooks; /* NULL: a plain operation. */
     psc_callback callback;
     void *user;
     char *text; /* Reason of a failure; NULL: text of `rc`. */
@@ -477,6 +508,9 @@ void op_accept_progress(struct psc_op *op, uint64_t bytes);
 /* Ends the operation, which stays valid at least until the mutex is released:
  * a detached one joins deferred_free. `text` may be NULL. */
 void op_end(struct psc_op *op, int rc, const char *text);
+/* Hands the result of a plain operation that is DONE to its handle or callback;
+ * a detached one joins deferred_free. */
+void op_report(struct psc_op *op);
 /* Ends every operation that is QUEUED or SENT. */
 void op_end_all(struct psc_client *c, int rc, const char *text);
 /* Ends a QUEUED operation without a result; it joins deferred_free. */
